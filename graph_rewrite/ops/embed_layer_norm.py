@@ -1,0 +1,30 @@
+from ..spec import OpSpec, TensorSpec
+from ._common import EPSILON
+
+
+def body(d, ids, token_type_ids, position_ids, word_table, token_type_table, position_table, gamma, beta, *, epsilon):
+    y = d.embedding(word_table, ids)
+    if token_type_ids is not None:
+        y = d.add(y, d.embedding(token_type_table, token_type_ids))
+    positions = d.positions(ids) if position_ids is None else position_ids
+    y = d.add(y, d.embedding(position_table, positions))
+    return d.layer_norm(y, gamma, beta, epsilon)
+
+
+OP = OpSpec(
+    name="EmbedLayerNorm",
+    doc="LayerNorm(word[ids] + token_type[token_type_ids] + position[position_ids]); positions are 0..S-1 unless given.",
+    inputs=(
+        TensorSpec("ids", ("B", "S"), dtype="I"),
+        TensorSpec("token_type_ids", ("B", "S"), dtype="I", optional=True, doc="given together with token_type_table"),
+        TensorSpec("position_ids", ("B", "S"), dtype="I", optional=True),
+        TensorSpec("word_table", ("V", "H"), constant=True),
+        TensorSpec("token_type_table", ("T", "H"), optional=True, constant=True),
+        TensorSpec("position_table", ("P", "H"), constant=True),
+        TensorSpec("gamma", ("H",), constant=True),
+        TensorSpec("beta", ("H",), constant=True),
+    ),
+    outputs=(TensorSpec("y", ("B", "S", "H")),),
+    attributes=(EPSILON,),
+    body=body,
+)

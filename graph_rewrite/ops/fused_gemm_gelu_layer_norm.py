@@ -1,0 +1,19 @@
+from ..spec import OpSpec, TensorSpec
+from ._common import APPROXIMATE, BETA, BIAS, EPSILON, GAMMA, WEIGHT, X, Y
+
+
+def body(d, x, weight, bias, residual, gamma, beta, *, epsilon, approximate):
+    y = d.gelu(d.linear(x, weight, bias), approximate)
+    if residual is not None:
+        y = d.add(y, residual)
+    return d.layer_norm(y, gamma, beta, epsilon)
+
+
+OP = OpSpec(
+    name="FusedGemmGeluLayerNorm",
+    doc="LayerNorm(GELU(x Wᵀ + bias) + residual): the transform of a masked-language-model head, without residual there.",
+    inputs=(X, WEIGHT, BIAS, TensorSpec("residual", ("...", "N"), optional=True), GAMMA, BETA),
+    outputs=(Y,),
+    attributes=(EPSILON, APPROXIMATE),
+    body=body,
+)

@@ -1,0 +1,113 @@
+"""What an op is: names, axes, dtypes, attributes and a body. Pure standard library, so that a build can read it.
+
+Axis expressions in `TensorSpec.axes`:
+    "..."           any number of leading axes, the same in every tensor that has it
+    "H"             a size that every use of the symbol must agree on
+    "3*H"           three times H; a size that 3 does not divide is an error
+    "H/num_heads"   H divided by the integer attribute `num_heads`, which must divide it
+    "num_heads"     the value of the integer attribute (lower case; symbols start with a capital)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+DOMAIN = "bertfuse"
+OP_VERSION = 1
+
+# Every fused node carries these: TensorRT's parser looks a plugin up by them (and takes the function without them).
+NODE_MARKERS = {"plugin_version": "1", "plugin_namespace": "bertfuse"}
+
+# ONNX TensorProto.DataType numbers of each dtype variable.
+DTYPE_VARIABLES = {
+    "T": {"float32": 1, "float16": 10, "bfloat16": 16},
+    "I": {"int32": 6, "int64": 7},
+}
+
+_AXIS = re.compile(r"^(?:(?P<multiplier>\d+)\*)?(?P<symbol>[A-Za-z][A-Za-z0-9_]*)(?:/(?P<divisor>[a-z_]+))?$")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One parsed axis expression: multiplier * symbol / attribute `divisor` (None: not divided)."""
+
+    symbol: str
+    multiplier: int = 1
+    divisor: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Axis:
+        match = _AXIS.match(text)
+        if match is None:
+            raise ValueError(f"axis expression {text!r}: expected 'N', '3*N' or 'N/attribute'")
+        return cls(match["symbol"], int(match["multiplier"] or 1), match["divisor"])
+
+    @property
+    def is_attribute(self) -> bool:
+        """Whether the size is an attribute's value, not a symbol."""
+        return self.symbol[0].islower()
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One input or output. `dtype` is a key of DTYPE_VARIABLES; `constant` says that fusion wants an initialiser."""
+
+    name: str
+    axes: tuple[str, ...]
+    dtype: str = "T"
+    optional: bool = False
+    constant: bool = False
+    doc: str = ""
+
+    @property
+    def leading(self) -> bool:
+        """Whether any number of leading axes precedes the named ones."""
+        return bool(self.axes) and self.axes[0] == "..."
+
+    @property
+    def trailing(self) -> tuple[Axis, ...]:
+        """The named axes, parsed."""
+        return tuple(Axis.parse(axis) for axis in self.axes if axis != "...")
+
+
+@dataclass(frozen=True)
+class AttrSpec:
+    """One attribute. `default` None: the node must carry it. `minimum` and `maximum` are inclusive."""
+
+    name: str
+    kind: str  # "int", "float" or "string"
+    default: Any = None
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    doc: str = ""
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """One op: everything else (pattern, ONNX function, C++ table, test oracle) is derived from this.
+
+    `body(dialect, *inputs, **attributes)` computes the outputs with the few ops of `graph_rewrite.dialect`; an absent
+    optional input is None. `variants` names further forms of the same op (packed sequences, INT8) that kernels may offer.
+    """
+
+    name: str
+    doc: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    attributes: tuple[AttrSpec, ...]
+    body: Callable[..., Any] = field(repr=False)
+    variants: tuple[str, ...] = ("",)
+
+    def input_index(self, name: str) -> int:
+        return next(i for i, tensor in enumerate(self.inputs) if tensor.name == name)
+
+    def attribute(self, name: str) -> AttrSpec:
+        return next(attr for attr in self.attributes if attr.name == name)
+
+    @property
+    def optional_inputs(self) -> tuple[str, ...]:
+        return tuple(tensor.name for tensor in self.inputs if tensor.optional)

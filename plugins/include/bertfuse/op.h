@@ -1,0 +1,109 @@
+// The C ABI between the registries (ONNX Runtime, TensorRT) and the kernels (CUDA, CPU).
+//
+// No framework type appears here. A registry fills in a bertfuse_call, asks the op table whether shapes, dtypes and
+// attributes fit (plugins/core), looks a kernel up and runs it. A kernel reads the call and nothing else: it does not
+// allocate, synchronise, or read device memory on the host, so that every run can be captured in a CUDA graph.
+#ifndef BERTFUSE_OP_H_
+#define BERTFUSE_OP_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define BERTFUSE_ABI_VERSION 1
+#define BERTFUSE_MAX_RANK 8
+#define BERTFUSE_MAX_MESSAGE 508
+
+// Element types, numbered as ONNX TensorProto.DataType. BERTFUSE_ABSENT marks an optional input that was not given.
+typedef enum bertfuse_dtype {
+  BERTFUSE_ABSENT = 0,
+  BERTFUSE_FLOAT32 = 1,
+  BERTFUSE_INT32 = 6,
+  BERTFUSE_INT64 = 7,
+  BERTFUSE_FLOAT16 = 10,
+  BERTFUSE_BFLOAT16 = 16
+} bertfuse_dtype;
+
+typedef enum bertfuse_device { BERTFUSE_CPU = 0, BERTFUSE_CUDA = 1 } bertfuse_device;
+
+typedef enum bertfuse_code {
+  BERTFUSE_OK = 0,
+  BERTFUSE_INVALID_ARGUMENT = 1,  // a shape, dtype or attribute that the op does not take: the caller's mistake
+  BERTFUSE_NOT_SUPPORTED = 2,     // valid, but this library or device has no kernel for it
+  BERTFUSE_RUNTIME_ERROR = 3      // a launch or a host service failed
+} bertfuse_code;
+
+// Where a failure is written. `message` names the op and the tensor or attribute; it is always terminated.
+typedef struct bertfuse_error {
+  int32_t code;  // bertfuse_code
+  char message[BERTFUSE_MAX_MESSAGE];
+} bertfuse_error;
+
+// A dense row-major tensor. `data` may be null while only shapes are known (building an engine, asking for workspace).
+typedef struct bertfuse_tensor {
+  void* data;
+  int32_t dtype;  // bertfuse_dtype
+  int32_t rank;
+  int64_t shape[BERTFUSE_MAX_RANK];
+} bertfuse_tensor;
+
+typedef union bertfuse_value {
+  int64_t i;
+  float f;
+  const char* s;  // terminated; outlives the call
+} bertfuse_value;
+
+// What a CPU kernel may ask of the runtime that hosts it. Null on a GPU.
+typedef struct bertfuse_host {
+  void* context;
+  // Calls fn(user, begin, end) over disjoint ranges that cover [0, count), from several threads, and waits for all.
+  // `grain` is the smallest range worth a thread of its own.
+  void (*parallel_for)(void* context, int64_t count, int64_t grain, void (*fn)(void* user, int64_t begin, int64_t end),
+                       void* user);
+  // y[m,n] = x[m,k] · weight[n,k]ᵀ (+ bias[n] where not null), float32, row major, dense.
+  int32_t (*gemm)(void* context, int64_t m, int64_t n, int64_t k, const float* x, const float* weight,
+                  const float* bias, float* y, bertfuse_error* error);
+} bertfuse_host;
+
+// One execution of one op. Inputs, outputs and attributes come in the order of the op's description; an optional input
+// that is absent keeps its place, with dtype BERTFUSE_ABSENT; attributes that a node left out hold their defaults.
+typedef struct bertfuse_call {
+  uint32_t struct_size;  // sizeof(bertfuse_call) of the caller
+  int32_t num_inputs;
+  const bertfuse_tensor* inputs;
+  int32_t num_outputs;
+  int32_t num_attributes;
+  const bertfuse_tensor* outputs;
+  const bertfuse_value* attributes;
+  void* workspace;  // 256-byte aligned, on the device that runs the kernel
+  size_t workspace_size;
+  void* stream;       // cudaStream_t; null on the CPU
+  int32_t device_id;  // CUDA device of the stream
+  int32_t tactic;     // configuration to use, or -1 to let the kernel choose by shape and device
+  const bertfuse_host* host;
+} bertfuse_call;
+
+// One implementation of one op on one device. The functions are called with a call that the op table has validated;
+// `supports`, `workspace_size` and `num_tactics` read shapes, dtypes and attributes only. All but `run` may be null:
+// everything valid is then supported, no workspace is needed, there is one configuration.
+typedef struct bertfuse_kernel {
+  uint32_t struct_size;
+  int32_t device;       // bertfuse_device
+  const char* op;       // name in the op table
+  const char* variant;  // "" is the plain form; others are listed in the op's description
+  int32_t (*supports)(const bertfuse_call* call, bertfuse_error* error);
+  size_t (*workspace_size)(const bertfuse_call* call);
+  int32_t (*num_tactics)(const bertfuse_call* call);
+  int32_t (*run)(const bertfuse_call* call, bertfuse_error* error);
+} bertfuse_kernel;
+
+// The kernel of that op, variant and device, or null. Implemented by the library that links the kernels in.
+const bertfuse_kernel* bertfuse_find_kernel(const char* op, const char* variant, int32_t device);
+
+#ifdef __cplusplus
+}
+#endif
+#endif  // BERTFUSE_OP_H_

@@ -1,0 +1,35 @@
+"""BERT-family encoders, fused: Hugging Face model -> ONNX -> a handful of custom ops with CUDA kernels behind them.
+
+Everything is imported on first use, so that `import bertfuse` costs nothing and a missing extra hurts only its user.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_EXPORTS = {
+    "export_model": "bertfuse.export",
+    "fuse": "bertfuse.graph_rewrite",
+    "FusionResult": "bertfuse.graph_rewrite",
+    "Miss": "bertfuse.graph_rewrite",
+    "library_path": "bertfuse.runtime",
+    "register": "bertfuse.runtime",
+    "InferenceSession": "bertfuse.runtime",
+    "compare_models": "bertfuse.runtime",
+    "BertfuseError": "bertfuse.errors",
+}
+
+__all__ = [*_EXPORTS, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module 'bertfuse' has no attribute {name!r}")
+    return getattr(importlib.import_module(_EXPORTS[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,19 @@
+"""The one error that a user's mistake raises, and how it becomes one line and exit code 2."""
+
+from __future__ import annotations
+
+
+class BertfuseError(Exception):
+    """Bad input. The message is one line: what was wrong, where (file, node or tensor), and what to do."""
+
+
+class FusionError(BertfuseError):
+    """A model that cannot be read, checked or rewritten."""
+
+
+class ExportError(BertfuseError):
+    """A Hugging Face model that cannot be loaded or exported."""
+
+
+class RuntimeLibraryError(BertfuseError):
+    """A custom-op library that is missing or does not load."""
