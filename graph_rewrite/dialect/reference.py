@@ -1,0 +1,74 @@
+"""The dialect in NumPy, float64: what every kernel and every ONNX function is tested against."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..ops import OPS
+
+# What a hidden key's score becomes. Finite, so that a row with every key hidden attends to all of them alike.
+MASKED_SCORE = float(np.finfo(np.float32).min)
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+class Reference:
+    """The dialect's eight ops on float64 arrays (see the package for shapes)."""
+
+    def linear(self, x, weight, bias):
+        return x @ weight.T + bias
+
+    def add(self, a, b):
+        return a + b
+
+    def gelu(self, x, approximate):
+        if approximate == "tanh":
+            return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+        return 0.5 * x * (1 + _erf(x / math.sqrt(2)))
+
+    def layer_norm(self, x, gamma, beta, epsilon):
+        centred = x - x.mean(axis=-1, keepdims=True)
+        return centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + epsilon) * gamma + beta
+
+    def embedding(self, table, ids):
+        return table[ids]
+
+    def positions(self, ids):
+        return np.arange(ids.shape[1])[None, :]
+
+    def split_heads(self, qkv, num_heads):
+        batch, sequence, width = qkv.shape
+        heads = qkv.reshape(batch, sequence, 3, num_heads, width // (3 * num_heads))
+        return tuple(heads.transpose(2, 0, 3, 1, 4))
+
+    def attention(self, q, k, v, mask, scale):
+        scores = q @ k.swapaxes(-1, -2) * scale
+        if mask is not None:
+            scores = np.where(mask[:, None, None, :] != 0, scores, MASKED_SCORE)
+        if scores.size:
+            scores = scores - scores.max(axis=-1, keepdims=True)
+        weights = np.exp(scores)
+        context = weights / weights.sum(axis=-1, keepdims=True) @ v
+        batch, heads, sequence, size = context.shape
+        return context.transpose(0, 2, 1, 3).reshape(batch, sequence, heads * size)
+
+
+def oracle(op_name: str, inputs: dict[str, Any], attributes: dict[str, Any] | None = None) -> list[np.ndarray]:
+    """The outputs of one op in float64.
+
+    `inputs` maps names of the op's description to arrays of any dtype; an optional input that is left out or None is
+    absent. Attributes that are left out take their defaults. Raises KeyError for an unknown op or a missing input.
+    """
+    spec = OPS[op_name]
+    values = []
+    for tensor in spec.inputs:
+        value = inputs.get(tensor.name) if tensor.optional else inputs[tensor.name]
+        if value is not None:
+            value = np.asarray(value).astype(np.float64 if tensor.dtype == "T" else np.int64)
+        values.append(value)
+    settings = {attr.name: attr.default for attr in spec.attributes} | (attributes or {})
+    outputs = spec.body(Reference(), *values, **settings)
+    return [np.asarray(output) for output in (outputs if isinstance(outputs, tuple) else (outputs,))]
