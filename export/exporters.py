@@ -1,0 +1,154 @@
+"""The two exporters of PyTorch behind one call."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertfuse.errors import ExportError
+
+from .load import first_line
+from .tasks import INPUTS, Task
+
+if TYPE_CHECKING:
+    import onnx_ir
+    import torch
+    from transformers import PreTrainedModel
+
+# exporter: (default opset, oldest, newest). LayerNormalization exists from 17 on, and Gelu from 20 on.
+OPSETS = {"dynamo": (20, 18, 23), "torchscript": (17, 14, 20)}
+
+# Neither size may be 1 (it would be taken for a constant), and no size may be equal to another one.
+_BATCH, _SEQUENCE = 2, 7
+
+
+def check_opset(exporter: str, opset: int | None) -> int:
+    """The opset to export at; ExportError where the exporter cannot write it."""
+    default, oldest, newest = OPSETS[exporter]
+    if opset is None:
+        return default
+    if not oldest <= opset <= newest:
+        raise ExportError(
+            f"opset {opset}: the {exporter} exporter writes opsets {oldest} to {newest} (default {default})"
+        )
+    return opset
+
+
+def model_inputs(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """Example inputs, int64 [batch, sequence], for those of INPUTS that the model takes."""
+    import torch
+
+    parameters = inspect.signature(model.forward).parameters
+    names = [name for name in INPUTS if name in parameters]
+    if "token_type_ids" in names and getattr(model.config, "type_vocab_size", 0) < 2:
+        names.remove("token_type_ids")
+    if "input_ids" not in names:
+        raise ExportError(f"{type(model).__name__} takes no input_ids: not a text encoder")
+    shape = (_BATCH, min(_SEQUENCE, getattr(model.config, "max_position_embeddings", None) or _SEQUENCE))
+    low = (getattr(model.config, "pad_token_id", None) or 0) + 1
+    ids = torch.arange(shape[0] * shape[1]).reshape(shape) + low
+    tensors = {
+        "input_ids": ids % model.config.vocab_size,
+        "attention_mask": torch.ones(shape, dtype=torch.int64),
+        "token_type_ids": torch.zeros(shape, dtype=torch.int64),
+    }
+    tensors["attention_mask"][1, -2:] = 0
+    return {name: tensors[name] for name in names}
+
+
+def select_outputs(model: PreTrainedModel, task: Task, inputs: dict[str, torch.Tensor], skip: set[str]) -> list[str]:
+    """The task's outputs that the model has, in the task's order; ExportError where one that it must have is absent."""
+    import torch
+
+    try:
+        with torch.no_grad():
+            present = model(**inputs)
+    except Exception as error:
+        raise ExportError(f"{type(model).__name__}: does not run on text inputs: {first_line(error)}") from error
+    names = []
+    for name in task.outputs:
+        if name not in skip and present.get(name) is not None:
+            names.append(name)
+        elif name not in task.optional:
+            raise ExportError(
+                f"{type(model).__name__} has outputs {', '.join(present.keys())}, not {name}, which task {task.name}"
+                " needs; choose the task that fits the model (--task)"
+            )
+    return names
+
+
+def _wrapper(model: PreTrainedModel, names: list[str], outputs: list[str]) -> torch.nn.Module:
+    import torch
+
+    # A signature of exactly the inputs: both exporters take positional arguments by it.
+    class Encoder(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            result = self.model(**dict(zip(names, tensors, strict=True)))
+            return tuple(result[name] for name in outputs)
+
+    return Encoder().eval()
+
+
+def run_exporter(
+    model: PreTrainedModel,
+    task: Task,
+    inputs: dict[str, torch.Tensor],
+    outputs: list[str],
+    exporter: str,
+    opset: int,
+    scratch: Path,
+) -> onnx_ir.Model:
+    """Exports `model` with dynamic batch and sequence; `scratch` is an empty folder for intermediate files."""
+    import onnx_ir
+    import torch
+
+    names = list(inputs)
+    axes = {0: "batch", 1: "sequence"}
+    common: dict[str, Any] = {"input_names": names, "output_names": outputs, "opset_version": opset, "verbose": False}
+    module = _wrapper(model, names, outputs)
+    try:
+        with torch.no_grad():
+            if exporter == "dynamo":
+                program = torch.onnx.export(
+                    module,
+                    tuple(inputs.values()),
+                    dynamic_shapes={"tensors": tuple(dict(axes) for _ in names)},
+                    dynamo=True,
+                    **common,
+                )
+                exported = program.model
+            else:
+                file = scratch / "traced.onnx"
+                dynamic = {name: axes for name in names} | {name: task.outputs[name] for name in outputs}
+                torch.onnx.export(module, tuple(inputs.values()), str(file), dynamic_axes=dynamic, dynamo=False, **common)
+                exported = onnx_ir.load(file)
+    except OSError:
+        raise
+    except Exception as error:
+        other = "torchscript" if exporter == "dynamo" else "dynamo"
+        raise ExportError(
+            f"{type(model).__name__}: the {exporter} exporter failed: {first_line(error)}; try --exporter {other}"
+        ) from error
+    _check_dynamic(exported, exporter)
+    _strip_wrapper(exported)
+    return exported
+
+
+def _check_dynamic(exported: onnx_ir.Model, exporter: str) -> None:
+    for value in exported.graph.inputs:
+        fixed = [int(size) for size in (value.shape or ())[:2] if isinstance(size, int)]
+        if fixed:
+            raise ExportError(f"input {value.name}: the {exporter} exporter made the size {fixed[0]} a constant")
+
+
+def _strip_wrapper(exported: onnx_ir.Model) -> None:
+    """Gives initialisers the names that parameters have in PyTorch."""
+    values = exported.graph.initializers
+    for name in list(values):
+        if name.startswith("model.") and name.removeprefix("model.") not in values:
+            values[name].name = name.removeprefix("model.")

@@ -1,0 +1,184 @@
+"""`export_model`: checks, loads, exports, and puts the finished files in place."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertfuse.errors import ExportError
+
+from .exporters import OPSETS, check_opset, model_inputs, run_exporter, select_outputs
+from .load import check_source, load_model, load_tokenizer
+from .quiet import quiet
+from .tasks import find_task
+
+if TYPE_CHECKING:
+    import onnx_ir
+    from transformers import PreTrainedModel
+
+ATTENTIONS = ("sdpa", "eager")
+DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+MODEL_FILE = "model.onnx"
+
+# A protobuf message ends at 2 GiB; what is not a weight needs some of it.
+EXTERNAL_DATA_BYTES = 2**31 - 2**26
+
+
+def export_model(
+    model: str | Path | PreTrainedModel,
+    output_dir: str | Path,
+    *,
+    task: str = "feature-extraction",
+    opset: int | None = None,
+    exporter: str = "dynamo",
+    attention: str = "sdpa",
+    dtype: str = "fp32",
+    allow_pickle: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> Path:
+    """Exports a Hugging Face encoder to `output_dir`/model.onnx, with config and tokenizer beside it.
+
+    Args:
+        model: a local folder, a hub id, or a model in memory (left as it was).
+        output_dir: made where absent; files of the same names are replaced, once everything has been written.
+        task: a key of `bertfuse.export.TASKS`; it decides the outputs.
+        opset: ONNX opset; None takes the exporter's default (dynamo 20, torchscript 17).
+        exporter: "dynamo" (torch.export) or "torchscript" (tracing).
+        attention: "sdpa" or "eager", the attention implementation that is exported.
+        dtype: "fp32", "fp16" or "bf16" of weights and float outputs.
+        allow_pickle: also read pytorch_model.bin, which can run code. Off: safetensors only.
+        progress: called with a line of text before each long step.
+
+    Returns:
+        The path of model.onnx. Inputs are int64 [batch, sequence]: input_ids, attention_mask, and token_type_ids where
+        the model tells segments apart; both axes are dynamic. Weights of 2 GB and more go to model.onnx.data.
+
+    Raises:
+        ExportError: an option, a checkpoint or a folder that does not do; nothing is left behind.
+    """
+    spec = find_task(task)
+    _check_choice("exporter", exporter, OPSETS)
+    _check_choice("attention", attention, ATTENTIONS)
+    _check_choice("dtype", dtype, DTYPES)
+    opset = check_opset(exporter, opset)
+    say = progress or (lambda line: None)
+    in_memory = not isinstance(model, str | os.PathLike)
+    source = type(model).__name__ if in_memory else str(model)
+    if not in_memory:
+        check_source(source, allow_pickle)
+    with _output_folder(Path(output_dir).expanduser()) as folder, quiet():
+        if in_memory:
+            tokenizer, missing = None, []
+        else:
+            say(f"Loading {source}")
+            model, missing = load_model(source, spec, attention, allow_pickle)
+            tokenizer = load_tokenizer(source)
+        with _prepared(model, attention, dtype, own=not in_memory) as prepared:
+            inputs = model_inputs(prepared)
+            skip = {"pooler_output"} if any("pooler" in name for name in missing) else set()
+            outputs = select_outputs(prepared, spec, inputs, skip)
+            say(f"Exporting with {exporter}, opset {opset}, {attention} attention, {dtype}")
+            scratch = folder / "scratch"
+            scratch.mkdir()
+            exported = run_exporter(prepared, spec, inputs, outputs, exporter, opset, scratch)
+            exported.metadata_props.update(_metadata(prepared, task, exporter, attention, dtype))
+            say(f"Writing {MODEL_FILE}")
+            _save(exported, folder / MODEL_FILE)
+            shutil.rmtree(scratch)
+            prepared.config.save_pretrained(folder)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
+    return Path(output_dir).expanduser() / MODEL_FILE
+
+
+def _check_choice(what: str, value: str, choices: Any) -> None:
+    if value not in choices:
+        raise ExportError(f"{what} {value!r} is unknown: choose one of {', '.join(choices)}")
+
+
+@contextmanager
+def _output_folder(target: Path) -> Iterator[Path]:
+    """A scratch folder inside `target` whose files move to `target` at the end, and vanish on any failure."""
+    made: list[Path] = []
+    scratch: Path | None = None
+    try:
+        if target.exists() and not target.is_dir():
+            raise ExportError(f"{target}: is a file; give a folder to write to")
+        made = [path for path in (target, *target.parents) if not path.exists()]
+        target.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=".bertfuse-", dir=target))
+        yield scratch
+        # The model goes last: whoever finds it finds the rest, too.
+        for file in sorted(scratch.iterdir(), key=lambda file: file.name == MODEL_FILE):
+            os.replace(file, target / file.name)
+        made = []
+    except OSError as error:
+        raise ExportError(f"{target}: cannot write the model: {error.strerror or error}; nothing was kept") from error
+    finally:
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+        for path in made:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+
+
+@contextmanager
+def _prepared(model: Any, attention: str, dtype: str, own: bool) -> Iterator[PreTrainedModel]:
+    """The model in inference mode with that attention and dtype; a model that is not our `own` is put back after."""
+    import torch
+
+    if not hasattr(model, "config") or not hasattr(model, "set_attn_implementation"):
+        raise ExportError(f"{type(model).__name__} is no transformers model: give a folder, a hub id or a PreTrainedModel")
+    target = getattr(torch, DTYPES[dtype])
+    if not own and any(p.dtype != target for p in model.parameters()):
+        model, own = copy.deepcopy(model), True
+    training, before = model.training, model.config._attn_implementation
+    try:
+        model.set_attn_implementation(attention)
+        yield model.eval().to(target)
+    except ValueError as error:
+        if attention in str(error) and "attention" in str(error).lower():
+            raise ExportError(f"{type(model).__name__} has no {attention} attention: try --attention eager") from error
+        raise
+    finally:
+        if not own:
+            model.set_attn_implementation(before)
+            model.train(training)
+
+
+def _metadata(model: PreTrainedModel, task: str, exporter: str, attention: str, dtype: str) -> dict[str, str]:
+    import torch
+    import transformers
+
+    from bertfuse import __version__
+
+    values = {
+        "task": task,
+        "exporter": exporter,
+        "attention": attention,
+        "dtype": dtype,
+        "architecture": type(model).__name__,
+        "bertfuse_version": __version__,
+        "torch_version": torch.__version__,
+        "transformers_version": transformers.__version__,
+    }
+    for name in ("model_type", "num_hidden_layers", "num_attention_heads", "hidden_size", "layer_norm_eps"):
+        if getattr(model.config, name, None) is not None:
+            values[name] = str(getattr(model.config, name))
+    return {f"bertfuse.{name}": value for name, value in values.items()}
+
+
+def _save(exported: onnx_ir.Model, path: Path) -> None:
+    import onnx
+    import onnx_ir
+
+    size = sum(value.const_value.nbytes for value in exported.graph.initializers.values() if value.const_value is not None)
+    onnx_ir.save(exported, path, external_data=f"{path.name}.data" if size > EXTERNAL_DATA_BYTES else None)
+    onnx.checker.check_model(str(path))
