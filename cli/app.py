@@ -1,0 +1,52 @@
+"""The command line: options and their help. The work is in the other packages, imported inside the commands."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from bertfuse import __version__
+
+from . import models, sessions
+
+app = typer.Typer(
+    name="bertfuse",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"bertfuse {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Fused ONNX models from Hugging Face BERT-family encoders.
+
+    [bold]Examples[/]
+
+      bertfuse optimize sentence-transformers/all-MiniLM-L6-v2 -o minilm
+
+      bertfuse run minilm --text "A sentence."
+
+      bertfuse bench minilm
+    """
+
+
+models.add_to(app)
+sessions.add_to(app)
+
+
+def main() -> None:
+    """Entry point of the `bertfuse` command."""
+    app()

@@ -1,0 +1,219 @@
+"""Commands that write models: export, fuse, optimize."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .output import Steps, command, print_json, stderr, stdout, table
+
+if TYPE_CHECKING:
+    from bertfuse.graph_rewrite import FusionResult
+
+
+class Exporter(str, Enum):
+    dynamo = "dynamo"
+    torchscript = "torchscript"
+
+
+class Attention(str, Enum):
+    sdpa = "sdpa"
+    eager = "eager"
+
+
+class Dtype(str, Enum):
+    fp32 = "fp32"
+    fp16 = "fp16"
+    bf16 = "bf16"
+
+
+class Level(str, Enum):
+    basic = "basic"
+    full = "full"
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
+Source = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id or local folder with config.json and safetensors.")]
+Folder = Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Folder to write to.")]
+Task = Annotated[
+    str,
+    typer.Option(
+        help="feature-extraction, fill-mask, text-classification, token-classification or question-answering."
+    ),
+]
+Opset = Annotated[int | None, typer.Option(help="ONNX opset. [default: 20 for dynamo, 17 for torchscript]")]
+ExporterOption = Annotated[Exporter, typer.Option(help="torch.export (dynamo) or tracing (torchscript).")]
+AttentionOption = Annotated[Attention, typer.Option(help="Which attention implementation is exported.")]
+Pickle = Annotated[bool, typer.Option("--allow-pickle", help="Also read pickle checkpoints, which can run code.")]
+LevelOption = Annotated[Level, typer.Option(help="basic leaves attention in standard operators; full fuses it too.")]
+NoFunctions = Annotated[
+    bool, typer.Option("--no-functions", help="Leave the op bodies out: the file then runs with our library only.")
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit 1 when something expected was not fused.")]
+
+
+def export(
+    model: Source,
+    output: Folder,
+    task: Task = "feature-extraction",
+    opset: Opset = None,
+    exporter: ExporterOption = Exporter.dynamo,
+    attention: AttentionOption = Attention.sdpa,
+    dtype: Annotated[Dtype, typer.Option(help="Type of weights and float outputs.")] = Dtype.fp32,
+    allow_pickle: Pickle = False,
+    as_json: Json = False,
+) -> None:
+    """Export a Hugging Face model to DIR/model.onnx, with tokenizer and config beside it.
+
+    [bold]Examples[/]
+
+      bertfuse export bert-base-uncased -o bert
+
+      bertfuse export ./my-classifier -o clf --task text-classification --dtype fp16
+    """
+    from bertfuse.export import export_model
+
+    with Steps(as_json) as steps:
+        path = export_model(
+            model,
+            output,
+            task=task,
+            opset=opset,
+            exporter=exporter.value,
+            attention=attention.value,
+            dtype=dtype.value,
+            allow_pickle=allow_pickle,
+            progress=steps,
+        )
+    if as_json:
+        print_json({"model": str(path), "task": task, "exporter": exporter.value, "attention": attention.value})
+    else:
+        stdout().print(f"Wrote {path}", markup=False)
+
+
+def fuse(
+    model: Annotated[Path, typer.Argument(metavar="IN.onnx", help="Model to fuse.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT.onnx", help="File to write.")],
+    level: LevelOption = Level.full,
+    no_functions: NoFunctions = False,
+    dtype: Annotated[Dtype | None, typer.Option(help="Convert weights and float tensors. [default: as they are]")] = None,
+    strict: Strict = False,
+    as_json: Json = False,
+) -> None:
+    """Fuse an ONNX model into bertfuse's ops, and say what was expected, what was fused and what stopped the rest.
+
+    [bold]Examples[/]
+
+      bertfuse fuse bert/model.onnx -o bert/model.fused.onnx
+
+      bertfuse fuse model.onnx -o fused.onnx --level basic --dtype fp16 --strict
+    """
+    with Steps(as_json) as steps:
+        steps(f"Fusing {model}")
+        result = _fuse(model, output, level.value, not no_functions, dtype)
+    report = fusion_report(result) | {"model": str(output)}
+    if as_json:
+        print_json(report)
+    else:
+        print_fusion(result)
+        stdout().print(f"Wrote {output}", markup=False)
+    if strict and result.misses:
+        raise typer.Exit(1)
+
+
+def optimize(
+    model: Source,
+    output: Folder,
+    task: Task = "feature-extraction",
+    opset: Opset = None,
+    exporter: ExporterOption = Exporter.dynamo,
+    attention: AttentionOption = Attention.sdpa,
+    level: LevelOption = Level.full,
+    no_functions: NoFunctions = False,
+    dtype: Annotated[Dtype, typer.Option(help="Type of the fused model.")] = Dtype.fp32,
+    allow_pickle: Pickle = False,
+    strict: Strict = False,
+    as_json: Json = False,
+) -> None:
+    """Export, fuse and compare in one go: DIR/model.onnx and DIR/model.fused.onnx. Exit 1 when they disagree.
+
+    The export is float32, and the fused model is compared with it, whatever its own type.
+
+    [bold]Examples[/]
+
+      bertfuse optimize sentence-transformers/all-MiniLM-L6-v2 -o minilm
+
+      bertfuse optimize ./my-tagger -o tagger --task token-classification --strict
+    """
+    from bertfuse.export import export_model
+    from bertfuse.runtime import compare_models
+    from bertfuse.runtime.inputs import FUSED_FILE
+
+    from .sessions import print_comparison
+
+    fused = output / FUSED_FILE
+    with Steps(as_json) as steps:
+        path = export_model(
+            model,
+            output,
+            task=task,
+            opset=opset,
+            exporter=exporter.value,
+            attention=attention.value,
+            allow_pickle=allow_pickle,
+            progress=steps,
+        )
+        steps(f"Fusing {path}")
+        result = _fuse(path, fused, level.value, not no_functions, None if dtype is Dtype.fp32 else dtype)
+        steps("Comparing with the exported model")
+        comparison = compare_models(path, fused)
+    if as_json:
+        print_json({"model": str(fused), "fusion": fusion_report(result), "comparison": comparison.to_dict()})
+    else:
+        print_fusion(result)
+        print_comparison(comparison)
+        stdout().print(f"Wrote {path} and {fused}", markup=False)
+    if not comparison.passed or (strict and result.misses):
+        raise typer.Exit(1)
+
+
+def _fuse(model: Path, output: Path, level: str, functions: bool, dtype: Dtype | None) -> FusionResult:
+    from bertfuse.graph_rewrite import fuse_file
+
+    return fuse_file(model, output, level=level, functions=functions, dtype=dtype.value if dtype else None)
+
+
+def fusion_report(result: FusionResult) -> dict[str, Any]:
+    """The result as plain data."""
+    return {
+        "expected": dict(result.expected),
+        "fused": dict(result.fused),
+        "misses": [vars(miss) for miss in result.misses],
+        "nodes": {"before": result.nodes[0], "after": result.nodes[1]},
+        "messages": list(result.messages),
+    }
+
+
+def print_fusion(result: FusionResult) -> None:
+    """Per op what was expected and fused, then every miss, then remarks."""
+    console = stdout()
+    names = list(dict.fromkeys([*result.expected, *result.fused]))
+    names = [name for name in names if result.expected.get(name) or result.fused.get(name)]
+    if names:
+        rows = [[name, str(result.expected.get(name, 0)), str(result.fused.get(name, 0))] for name in names]
+        console.print(table("", ["op", "expected", "fused"], rows))
+        console.print(f"{result.nodes[0]} nodes before, {result.nodes[1]} after")
+    elif not result.messages:
+        console.print("Nothing to fuse: this is no BERT-family encoder; the model was written unchanged.")
+    for miss in result.misses:
+        stderr().print(f"missed {miss}", markup=False)
+    for message in result.messages:
+        console.print(message, markup=False)
+
+
+def add_to(app: typer.Typer) -> None:
+    for function in (export, fuse, optimize):
+        app.command()(command(function))

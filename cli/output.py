@@ -1,0 +1,105 @@
+"""How commands speak: steps and errors on stderr, results on stdout, as tables or as JSON."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from bertfuse.errors import BertfuseError
+
+BAD_INPUT = 2
+
+
+def stderr() -> Console:
+    return Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+def stdout() -> Console:
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+class Steps:
+    """A spinner for the step at hand; each finished step stays as a line with its time. Call it to start a step."""
+
+    def __init__(self, silent: bool = False) -> None:
+        self._console = None if silent else stderr()
+        self._status: Any = None
+        self._text, self._start = "", 0.0
+
+    def __call__(self, text: str) -> None:
+        self._finish("[green]done[/]")
+        if self._console is None:
+            return
+        self._text, self._start = text, time.perf_counter()
+        self._status = self._console.status(escape(text))
+        self._status.start()
+
+    def _finish(self, mark: str) -> None:
+        if self._status is None:
+            return
+        self._status.stop()
+        self._status = None
+        self._console.print(f"{mark} {escape(self._text)} ({time.perf_counter() - self._start:.1f} s)")
+
+    def __enter__(self) -> Steps:
+        return self
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        self._finish("[green]done[/]" if kind in (None, typer.Exit) else "[red]failed[/]")
+
+
+def print_json(data: Any) -> None:
+    """One JSON document on stdout; what is not finite becomes a string, since JSON has no word for it."""
+    sys.stdout.write(json.dumps(_plain(data), indent=2, allow_nan=False) + "\n")
+
+
+def _plain(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {str(key): _plain(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_plain(value) for value in data]
+    if isinstance(data, float) and data - data != 0:
+        return str(data)
+    return data
+
+
+def table(title: str, columns: list[str], rows: list[list[str]]) -> Table:
+    """A rich table whose first column is text and whose others are numbers."""
+    made = Table(title=title or None, title_justify="left")
+    for index, column in enumerate(columns):
+        made.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
+    for row in rows:
+        made.add_row(*(escape(cell) for cell in row))
+    return made
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def command(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes bad input one line on stderr and exit code 2 (and, with --json, {"error": ...} on stdout)."""
+
+    @functools.wraps(function)
+    def run(*arguments: Any, **options: Any) -> Any:
+        try:
+            return function(*arguments, **options)
+        except (BertfuseError, OSError, MemoryError) as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            message = one_line(error)
+            print(f"bertfuse: {message}", file=sys.stderr)
+            if options.get("as_json"):
+                print_json({"error": message})
+            raise typer.Exit(BAD_INPUT) from None
+
+    return run

@@ -1,0 +1,181 @@
+"""Inputs for a model: from text, from a file, or random but valid (ids in the vocabulary, masks with padding)."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bertfuse.errors import BertfuseError
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+FUSED_FILE, MODEL_FILE = "model.fused.onnx", "model.onnx"
+_NUMPY = {
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(double)": np.float64,
+    "tensor(bool)": np.bool_,
+}
+
+
+def find_model(path: str | Path, prefer_fused: bool = True) -> Path:
+    """The model file that `path` (a file, or a folder that export or optimize wrote) stands for."""
+    path = Path(path)
+    if not path.is_dir():
+        if not path.exists():
+            raise BertfuseError(f"{path}: no such file or folder; check the path")
+        return path
+    names = [FUSED_FILE, MODEL_FILE] if prefer_fused else [MODEL_FILE, FUSED_FILE]
+    for name in names:
+        if (path / name).is_file():
+            return path / name
+    raise BertfuseError(f"{path}: holds neither {FUSED_FILE} nor {MODEL_FILE}; run 'bertfuse optimize' or 'export' first")
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of the folder; empty where there is none."""
+    file = folder / "config.json"
+    if not file.is_file():
+        return {}
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (ValueError, OSError) as error:
+        raise BertfuseError(f"{file}: cannot be read: {error}; export the model again") from error
+
+
+def read_npz(path: str | Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file, by input name. Raises BertfuseError when it is not one."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except FileNotFoundError as error:
+        raise BertfuseError(f"{path}: no such file; check the path") from error
+    except (OSError, ValueError, AttributeError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise BertfuseError(f"{path}: not an .npz file of plain arrays; write it with numpy.savez") from error
+
+
+def fit_inputs(session: onnxruntime.InferenceSession, arrays: dict[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
+    """Of `arrays` those that the session takes, in its dtypes; BertfuseError where one is missing or has another rank."""
+    feed = {}
+    for value in session.get_inputs():
+        if value.name not in arrays:
+            raise BertfuseError(f"{where}: no input {value.name!r}; it has {', '.join(arrays) or 'nothing'}")
+        array = arrays[value.name]
+        if array.ndim != len(value.shape):
+            raise BertfuseError(
+                f"{where}: input {value.name!r} has shape {list(array.shape)}, the model takes {value.shape}"
+            )
+        feed[value.name] = np.ascontiguousarray(array, dtype=_NUMPY.get(value.type, array.dtype))
+    return feed
+
+
+@lru_cache(maxsize=4)
+def _tokenizer(folder: Path, longest: int) -> Any:
+    from tokenizers import Tokenizer
+
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        raise BertfuseError(f"{folder}: has no tokenizer.json, so it cannot take text; give arrays (--input file.npz)")
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # tokenizers raises bare Exception
+        raise BertfuseError(f"{file}: cannot be read: {error}; export the model again") from error
+    settings_file = folder / "tokenizer_config.json"
+    settings = json.loads(settings_file.read_text(encoding="utf-8")) if settings_file.is_file() else {}
+    token = settings.get("pad_token") or "[PAD]"
+    token = token["content"] if isinstance(token, dict) else token
+    tokenizer.enable_padding(pad_id=tokenizer.token_to_id(token) or 0, pad_token=token)
+    tokenizer.enable_truncation(longest)
+    return tokenizer
+
+
+def text_inputs(folder: str | Path, texts: Sequence[str], pairs: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    """int64 [batch, sequence] arrays for `texts` (with second segments `pairs`), by the tokenizer in `folder`.
+
+    Padded to the longest; cut at the model's longest sequence. Raises BertfuseError where the folder has no tokenizer.
+    """
+    folder = Path(folder)
+    if pairs and len(pairs) != len(texts):
+        raise BertfuseError(f"{len(texts)} texts but {len(pairs)} second texts: give as many of each")
+    longest = int(read_config(folder).get("max_position_embeddings") or 512)
+    tokenizer = _tokenizer(folder.resolve(), longest)
+    encoded = tokenizer.encode_batch(list(zip(texts, pairs, strict=True)) if pairs else list(texts))
+    return {
+        "input_ids": np.array([line.ids for line in encoded], dtype=np.int64),
+        "attention_mask": np.array([line.attention_mask for line in encoded], dtype=np.int64),
+        "token_type_ids": np.array([line.type_ids for line in encoded], dtype=np.int64),
+    }
+
+
+def random_inputs(
+    session: onnxruntime.InferenceSession,
+    sizes: dict[str, int],
+    batch: int = 2,
+    sequence: int = 32,
+    seed: int = 0,
+    padded: bool = True,
+) -> dict[str, np.ndarray]:
+    """Random arrays [batch, sequence] for a session of a text encoder.
+
+    `sizes` (see `vocabulary_sizes`) bounds ids by input name. With `padded` every row but the first is padded to a
+    length of its own; else all rows are full. Raises BertfuseError for an input whose valid values are unknown.
+    """
+    random = np.random.default_rng(seed)
+    lengths = np.full(batch, sequence)
+    if padded:
+        lengths[1:] = random.integers(max(1, sequence // 2), sequence + 1, size=batch - 1)
+    columns = np.arange(sequence)[None, :]
+    feed = {}
+    for value in session.get_inputs():
+        if len(value.shape) != 2 or value.type not in ("tensor(int64)", "tensor(int32)"):
+            raise BertfuseError(
+                f"input {value.name!r} ({value.type}, {value.shape}) is none of a text encoder's; give arrays (--input file.npz)"
+            )
+        if "mask" in value.name:
+            array = (columns < lengths[:, None]).astype(np.int64)
+        elif "position" in value.name:
+            array = np.broadcast_to(columns, (batch, sequence))
+        elif value.name in sizes:
+            array = random.integers(0, sizes[value.name], size=(batch, sequence))
+        elif "type" in value.name:
+            array = np.zeros((batch, sequence))
+        else:
+            raise BertfuseError(f"input {value.name!r}: its vocabulary is unknown; give arrays (--input file.npz)")
+        feed[value.name] = np.ascontiguousarray(array, dtype=_NUMPY[value.type])
+    return feed
+
+
+def vocabulary_sizes(path: Path) -> dict[str, int]:
+    """How many ids each input of the model at `path` may hold: from config.json beside it, else from its tables."""
+    config = read_config(path.parent)
+    sizes = {"input_ids": config.get("vocab_size"), "token_type_ids": config.get("type_vocab_size")}
+    if not sizes["input_ids"]:
+        sizes = _table_sizes(path)
+    return {name: int(size) for name, size in sizes.items() if size}
+
+
+def _table_sizes(path: Path) -> dict[str, int]:
+    from bertfuse.graph_rewrite import OPS
+    from bertfuse.graph_rewrite.io import open_model
+
+    graph = open_model(path)[0].graph
+    rows = {tensor.name: tensor.dims[0] for tensor in graph.initializer if len(tensor.dims) == 2}
+    sizes: dict[str, int] = {}
+    embed = OPS["EmbedLayerNorm"]
+    tables = [("ids", "word_table"), ("token_type_ids", "token_type_table")]
+    pairs = {"Gather": [(1, 0)], embed.name: [(embed.input_index(i), embed.input_index(t)) for i, t in tables]}
+    for node in graph.node:
+        for index, table in pairs.get(node.op_type, []):
+            if max(index, table) < len(node.input) and node.input[table] in rows:
+                name = node.input[index]
+                sizes[name] = min(sizes.get(name, 1 << 31), rows[node.input[table]])
+    return sizes

@@ -1,0 +1,116 @@
+"""An onnxruntime session that loads the custom-op library where that pays, and says plainly what went wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import onnxruntime
+
+from bertfuse.errors import BertfuseError, RuntimeLibraryError
+
+from .library import register
+
+CPU = "CPUExecutionProvider"
+PROVIDERS = {"cpu": [CPU], "cuda": ["CUDAExecutionProvider", CPU]}
+LIBRARY_CHOICES = ("auto", "always", "never")
+
+_PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
+
+
+@contextmanager
+def ort_errors(name: str) -> Iterator[None]:
+    """Turns an onnxruntime exception into a BertfuseError of one line that starts with `name`."""
+    try:
+        yield
+    except BertfuseError:
+        raise
+    except Exception as error:  # onnxruntime's own exception classes share no public base
+        if not isinstance(error, RuntimeError | ValueError) and "onnxruntime" not in type(error).__module__:
+            raise
+        text = _PREFIX.sub("", str(error).strip())
+        raise BertfuseError(f"{name}: ONNX Runtime: {' '.join(text.split())}") from error
+
+
+def providers_of(provider: str) -> list[str]:
+    """onnxruntime's provider list for "cpu" or "cuda"; BertfuseError where this onnxruntime lacks it."""
+    if provider not in PROVIDERS:
+        raise BertfuseError(f"provider {provider!r} is unknown: choose one of {', '.join(PROVIDERS)}")
+    wanted = PROVIDERS[provider]
+    missing = [name for name in wanted if name not in onnxruntime.get_available_providers()]
+    if missing:
+        raise BertfuseError(f"provider {provider}: this onnxruntime has no {missing[0]}; install onnxruntime-gpu")
+    return list(wanted)
+
+
+class InferenceSession(onnxruntime.InferenceSession):
+    """onnxruntime.InferenceSession for fused (and any other) models.
+
+    Args:
+        path: the model's path, or its serialised bytes.
+        providers: as onnxruntime's; None is the CPU.
+        library: "auto" registers the custom-op library for sessions that are not CPU only, and for models that carry
+            ops without their functions; a CPU-only session of any other model runs the op bodies, which is faster,
+            since a custom op's GEMM cannot use prepacked weights. "always" and "never" leave no choice.
+        sess_options: as onnxruntime's. Without them only fatal errors are logged: the rest is raised.
+
+    `uses_library` tells whether the library was registered.
+
+    Raises:
+        RuntimeLibraryError: the library is needed and missing.
+        BertfuseError: the model cannot be read or has something that onnxruntime cannot run.
+    """
+
+    uses_library: bool
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | bytes,
+        providers: Sequence[Any] | None = None,
+        *,
+        library: str = "auto",
+        sess_options: onnxruntime.SessionOptions | None = None,
+        **options: Any,
+    ) -> None:
+        if library not in LIBRARY_CHOICES:
+            raise BertfuseError(f"library {library!r} is unknown: choose one of {', '.join(LIBRARY_CHOICES)}")
+        model = path if isinstance(path, bytes) else os.fspath(path)
+        name = "model" if isinstance(model, bytes) else model
+        if not isinstance(model, bytes) and not os.path.isfile(model):
+            reason = "is a folder; name the .onnx file in it" if os.path.isdir(model) else "no such file; check the path"
+            raise BertfuseError(f"{model}: {reason}")
+        providers = list(providers or [CPU])
+        if sess_options is None:
+            sess_options = onnxruntime.SessionOptions()
+            sess_options.log_severity_level = 4
+        cpu_only = all((entry[0] if isinstance(entry, tuple) else entry) == CPU for entry in providers)
+        self.uses_library = library == "always" or (library == "auto" and not cpu_only and _register(sess_options))
+        if library == "always":
+            register(sess_options)
+
+        def load() -> None:
+            super(InferenceSession, self).__init__(model, sess_options, providers=providers, **options)
+
+        with ort_errors(name):
+            try:
+                load()
+            except Exception as error:
+                # What only the library can run is found by trying: reading a large model to find out costs more.
+                if library != "auto" or self.uses_library or "bertfuse" not in str(error):
+                    raise
+                register(sess_options)
+                self.uses_library = True
+                load()
+
+
+def _register(sess_options: onnxruntime.SessionOptions) -> bool:
+    try:
+        register(sess_options)
+    except RuntimeLibraryError as error:
+        warnings.warn(f"fused ops run as standard operators: {error}", RuntimeWarning, stacklevel=3)
+        return False
+    return True
