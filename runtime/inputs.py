@@ -38,7 +38,9 @@ def find_model(path: str | Path, prefer_fused: bool = True) -> Path:
     for name in names:
         if (path / name).is_file():
             return path / name
-    raise BertfuseError(f"{path}: holds neither {FUSED_FILE} nor {MODEL_FILE}; run 'bertfuse optimize' or 'export' first")
+    raise BertfuseError(
+        f"{path}: holds neither {FUSED_FILE} nor {MODEL_FILE}; run 'bertfuse optimize' or 'export' first"
+    )
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -63,7 +65,9 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
         raise BertfuseError(f"{path}: not an .npz file of plain arrays; write it with numpy.savez") from error
 
 
-def fit_inputs(session: onnxruntime.InferenceSession, arrays: dict[str, np.ndarray], where: str) -> dict[str, np.ndarray]:
+def fit_inputs(
+    session: onnxruntime.InferenceSession, arrays: dict[str, np.ndarray], where: str
+) -> dict[str, np.ndarray]:
     """Of `arrays` those that the session takes, in its dtypes; BertfuseError where one is missing or has another rank."""
     feed = {}
     for value in session.get_inputs():

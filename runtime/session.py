@@ -81,7 +81,9 @@ class InferenceSession(onnxruntime.InferenceSession):
         model = path if isinstance(path, bytes) else os.fspath(path)
         name = "model" if isinstance(model, bytes) else model
         if not isinstance(model, bytes) and not os.path.isfile(model):
-            reason = "is a folder; name the .onnx file in it" if os.path.isdir(model) else "no such file; check the path"
+            reason = (
+                "is a folder; name the .onnx file in it" if os.path.isdir(model) else "no such file; check the path"
+            )
             raise BertfuseError(f"{model}: {reason}")
         providers = list(providers or [CPU])
         if sess_options is None:
