@@ -1,0 +1,117 @@
+"""The dialect as a recorder: an op's body becomes the pattern that fusion looks for."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from ..spec import OpSpec
+
+# The node type that each dialect method leaves in the normalised graph; Add is ONNX's own.
+ADD, LINEAR, GELU, LAYER_NORM = "Add", "Linear", "Gelu", "LayerNorm"
+EMBEDDING, POSITIONS, SPLIT_HEADS, ATTENTION = "Embedding", "Positions", "SplitHeads", "Attention"
+
+
+@dataclass(frozen=True)
+class Variable:
+    """An input of the op. It matches any tensor; a second use must be the same tensor."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class AttributeVariable:
+    """An attribute of the op. It takes the value that the matched node carries."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class PatternNode:
+    """One dialect op applied to patterns. `inputs` may hold None: an absent optional input."""
+
+    op: str
+    inputs: tuple[Any, ...]
+    attributes: tuple[tuple[str, AttributeVariable], ...] = ()
+
+
+@dataclass(frozen=True)
+class Output:
+    """Output number `index` of a node with several."""
+
+    node: PatternNode
+    index: int
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """One form of an op: `root` produces its outputs; `present` names the inputs that this form has."""
+
+    root: PatternNode
+    present: tuple[str, ...]
+
+
+class _Recorder:
+    def linear(self, x, weight, bias):
+        return PatternNode(LINEAR, (x, weight, bias))
+
+    def add(self, a, b):
+        return PatternNode(ADD, (a, b))
+
+    def gelu(self, x, approximate):
+        return PatternNode(GELU, (x,), (("approximate", approximate),))
+
+    def layer_norm(self, x, gamma, beta, epsilon):
+        return PatternNode(LAYER_NORM, (x, gamma, beta), (("epsilon", epsilon),))
+
+    def embedding(self, table, ids):
+        return PatternNode(EMBEDDING, (table, ids))
+
+    def positions(self, ids):
+        return PatternNode(POSITIONS, (ids,))
+
+    def split_heads(self, qkv, num_heads):
+        node = PatternNode(SPLIT_HEADS, (qkv,), (("num_heads", num_heads),))
+        return tuple(Output(node, index) for index in range(3))
+
+    def attention(self, q, k, v, mask, scale):
+        return PatternNode(ATTENTION, (q, k, v, mask), (("scale", scale),))
+
+
+@lru_cache(maxsize=None)
+def patterns(spec: OpSpec) -> tuple[Pattern, ...]:
+    """Every form of an op, the one that takes most nodes first: one for each set of optional inputs that its body takes."""
+    found: dict[PatternNode, Pattern] = {}
+    optional = spec.optional_inputs
+    for size in range(len(optional), -1, -1):
+        for chosen in itertools.combinations(optional, size):
+            names = [t.name if not t.optional or t.name in chosen else None for t in spec.inputs]
+            values = [Variable(name) if name else None for name in names]
+            settings = {attr.name: AttributeVariable(attr.name) for attr in spec.attributes}
+            outputs = spec.body(_Recorder(), *values, **settings)
+            root = outputs[0].node if isinstance(outputs, tuple) else outputs
+            # A set that names an input the body does not read then gives the same pattern as a smaller one, or one
+            # with a table but nothing to look up in it: keep those whose inputs are all read.
+            used = _variables(root)
+            if used == {name for name in names if name} and None not in _tables(root):
+                found.setdefault(root, Pattern(root, tuple(name for name in names if name)))
+    return tuple(sorted(found.values(), key=lambda pattern: -len({id(node) for node in _walk(pattern.root)})))
+
+
+def _walk(item: Any):
+    if isinstance(item, Output):
+        item = item.node
+    if isinstance(item, PatternNode):
+        yield item
+        for child in item.inputs:
+            yield from _walk(child)
+
+
+def _variables(root: PatternNode) -> set[str]:
+    return {child.name for node in _walk(root) for child in node.inputs if isinstance(child, Variable)}
+
+
+def _tables(root: PatternNode) -> list[Any]:
+    return [node.inputs[0] for node in _walk(root) if node.op == EMBEDDING]

@@ -1,0 +1,142 @@
+"""What a model's own structure promises, read from the graph before anything is normalised.
+
+Fusion that finds nothing must not look like success, so the promise is counted by other means than the patterns: from a
+Softmax between two products of activations, a LayerNorm over what kind of sum, a GELU after a projection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_graphsurgeon as gs
+
+from .graph import FusionGraph
+from .nodes import node_name, producer
+from .normalize import attention, embedding, layer_norm
+
+_STEPS = 10
+_ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Pow", "Erf", "Tanh")
+_MATMULS = ("MatMul", "Gemm")
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """Op `op` should come out at the node `anchor`."""
+
+    op: str
+    anchor: gs.Node
+
+    @property
+    def name(self) -> str:
+        return node_name(self.anchor)
+
+
+def expectations(graph: FusionGraph, level: str) -> list[Expectation]:
+    """Every op that fusion at `level` ("basic" or "full") should find."""
+    full = level == "full"
+    found = [
+        Expectation("FusedAttention" if full else "AddQKVBias", node)
+        for node in graph.nodes("Softmax")
+        if attention.is_attention(node)
+    ]
+    normalised_gelus: set[int] = set()
+    for node in layer_norm.anchors(graph):
+        op, gelu = _layer_norm(node)
+        if gelu is not None:
+            normalised_gelus.add(id(gelu))
+        if op is not None and (full or op != "EmbedLayerNorm"):
+            found.append(Expectation(op, node))
+    for node in [*graph.nodes("Erf", "Tanh", "Gelu"), *graph.nodes("Gelu", "FastGelu", domain="com.microsoft")]:
+        if id(node) not in normalised_gelus and (node.op != "Tanh" or _is_cubic(node)) and _after_projection(node):
+            found.append(Expectation("FusedGemmGelu", node))
+    return found
+
+
+def _layer_norm(node: gs.Node) -> tuple[str | None, gs.Node | None]:
+    """What the LayerNorm at this anchor promises, and the GELU that this takes in."""
+    x = _normalised(node)
+    if x is None:
+        return None, None
+    if embedding.has_lookup(x):
+        return "EmbedLayerNorm", None
+    terms, _ = embedding.terms(x)
+    for term in terms:
+        gelu = _gelu_above(term)
+        if gelu is not None and _after_projection(gelu):
+            return "FusedGemmGeluLayerNorm", gelu
+    projections = [t for t in terms if _is_projection(producer(t))]
+    others = [t for t in terms if not isinstance(t, gs.Constant) and not any(t is p for p in projections)]
+    if projections and (others or len(projections) > 1):
+        return "FusedGemmLayerNorm", None
+    return None, None
+
+
+def _normalised(node: gs.Node) -> gs.Tensor | None:
+    """The tensor that the LayerNorm at this anchor normalises."""
+    if node.op == "LayerNormalization":
+        return node.inputs[0]
+    tensor = node.inputs[0]
+    for _ in range(_STEPS):
+        above = producer(tensor)
+        if above is None:
+            return None
+        if above.op == "Sub":
+            return above.inputs[0]
+        tensor = next((t for t in above.inputs if not isinstance(t, gs.Constant)), None)
+        if tensor is None:
+            return None
+    return None
+
+
+def _gelu_above(tensor: gs.Tensor) -> gs.Node | None:
+    """The Erf, cubic Tanh or Gelu that `tensor` comes from through element-wise operators."""
+    stack, seen = [(tensor, 0)], set()
+    while stack:
+        current, depth = stack.pop()
+        node = producer(current)
+        if node is None or id(node) in seen or depth > _STEPS:
+            continue
+        seen.add(id(node))
+        if node.op in ("Erf", "Gelu", "FastGelu") or (node.op == "Tanh" and _is_cubic(node)):
+            return node
+        # An Add of two activations is a residual: what is above it belongs to an earlier layer.
+        activations = [t for t in node.inputs if not isinstance(t, gs.Constant)]
+        if node.op == "Mul" or (node.op in _ELEMENTWISE and len(activations) == 1):
+            stack.extend((t, depth + 1) for t in activations)
+    return None
+
+
+def _is_cubic(tanh: gs.Node) -> bool:
+    """Whether the argument of the Tanh holds a third power or square of its source, as GELU's approximation does."""
+    stack, seen = [(tanh.inputs[0], 0)], set()
+    while stack:
+        tensor, depth = stack.pop()
+        node = producer(tensor)
+        if node is None or node.op not in _ELEMENTWISE or depth > _STEPS or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if node.op == "Pow" or (node.op == "Mul" and not any(isinstance(t, gs.Constant) for t in node.inputs)):
+            return True
+        stack.extend((t, depth + 1) for t in node.inputs)
+    return False
+
+
+def _after_projection(gelu: gs.Node) -> bool:
+    """Whether the GELU's argument is a projection's output."""
+    tensor = gelu.inputs[0]
+    for _ in range(_STEPS):
+        node = producer(tensor)
+        if _is_projection(node):
+            return True
+        if node is None or node.op not in _ELEMENTWISE:
+            return False
+        tensor = next((t for t in node.inputs if not isinstance(t, gs.Constant)), None)
+        if tensor is None:
+            return False
+    return False
+
+
+def _is_projection(node: gs.Node | None) -> bool:
+    if node is not None and node.op == "Add" and any(isinstance(t, gs.Constant) for t in node.inputs):
+        node = producer(next(t for t in node.inputs if not isinstance(t, gs.Constant) or t is node.inputs[-1]))
+    return node is not None and node.op in _MATMULS and isinstance(node.inputs[1], gs.Constant)

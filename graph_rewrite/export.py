@@ -1,0 +1,53 @@
+"""From the graph under rewriting back to an ONNX model that keeps everything the original said of itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+
+from .graph import FusionGraph
+from .spec import DOMAIN
+from .weights import Weight
+
+_MODEL_FIELDS = ("doc_string", "domain", "model_version", "producer_name", "producer_version", "ir_version")
+
+
+def to_model(graph: FusionGraph, original: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, Weight], dict[str, int]]:
+    """The model without its large weights, these, and the element type of each fused node's first output."""
+    weights = {
+        tensor.name: tensor._values
+        for tensor in graph.gs.tensors().values()
+        if isinstance(tensor, gs.Constant) and isinstance(tensor._values, Weight)
+    }
+    fused = [node for node in graph.gs.nodes if node.domain == DOMAIN]
+    data_types = {node.outputs[0].name: _data_type(node.outputs[0]) for node in fused}
+    model = gs.export_onnx(graph.gs, do_type_check=False, opset_imports=list(original.opset_import))
+    for field in _MODEL_FIELDS:
+        setattr(model, field, getattr(original, field))
+    model.metadata_props.extend(original.metadata_props)
+    model.graph.metadata_props.extend(original.graph.metadata_props)
+    del model.functions[:]
+    model.functions.extend(original.functions)
+    for ours, theirs in ((model.graph.input, original.graph.input), (model.graph.output, original.graph.output)):
+        _keep_declarations(ours, theirs)
+    # Of intermediate shapes only those that the exporter gave and those of fused outputs are worth keeping.
+    known = {value.name for value in original.graph.value_info} | set(data_types)
+    kept = [value for value in model.graph.value_info if value.name in known]
+    del model.graph.value_info[:]
+    model.graph.value_info.extend(kept)
+    return model, weights, data_types
+
+
+def _keep_declarations(ours, theirs) -> None:
+    """Inputs and outputs as they were declared, but for an element type that conversion changed."""
+    types = {value.name: value.type.tensor_type.elem_type for value in ours}
+    del ours[:]
+    for value in theirs:
+        ours.append(value)
+        if value.type.HasField("tensor_type"):
+            ours[-1].type.tensor_type.elem_type = types[value.name]
+
+
+def _data_type(tensor: gs.Tensor) -> int:
+    return onnx.helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))

@@ -1,0 +1,97 @@
+"""Model-local functions: each fused op in standard operators, for runtimes that do not have our library."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx
+from onnx import TensorProto, helper
+
+from .dialect.function import AttributeRef, FunctionBody
+from .ops import OPS
+from .spec import DOMAIN, OP_VERSION, OpSpec
+
+# Function overloads came with this IR version.
+_OVERLOAD_IR_VERSION = 10
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a body depends on: which inputs are there, the strings among the attributes, the element type."""
+
+    op: str
+    present: tuple[str, ...]
+    strings: tuple[tuple[str, str], ...]
+    data_type: int
+
+
+def attach(model: onnx.ModelProto, data_types: dict[str, int]) -> None:
+    """Give `model` one function for each fused op type in it.
+
+    `data_types` maps the first output of a fused node to its element type. A model that uses an op in two forms (with
+    and without an optional input) gets the rarer form as an overload of the function, which needs IR version 10.
+    """
+    forms: dict[str, dict[Signature, list[onnx.NodeProto]]] = {}
+    for node in model.graph.node:
+        if node.domain == DOMAIN:
+            signature = _signature(node, data_types[node.output[0]])
+            forms.setdefault(node.op_type, {}).setdefault(signature, []).append(node)
+    opset = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
+    for by_signature in forms.values():
+        ranked = sorted(by_signature.items(), key=lambda item: -len(item[1]))
+        for index, (signature, nodes) in enumerate(ranked):
+            overload = f"form_{index + 1}" if index else ""
+            model.functions.append(function(OPS[signature.op], signature, opset, overload))
+            if overload:
+                model.ir_version = max(model.ir_version, _OVERLOAD_IR_VERSION)
+                for node in nodes:
+                    node.overload = overload
+
+
+def function(spec: OpSpec, signature: Signature, opset: int, overload: str = "") -> onnx.FunctionProto:
+    """The function of one op in the form that `signature` gives, for a model of that opset."""
+    body = FunctionBody(opset)
+    plain = signature.data_type == TensorProto.FLOAT
+    values = []
+    for tensor in spec.inputs:
+        value = tensor.name if tensor.name in signature.present else None
+        if value is not None and tensor.dtype == "T" and not plain:
+            # Products, statistics and softmax are float32 in every kernel, and here too.
+            value = body.emit("Cast", [value], to=TensorProto.FLOAT)
+        values.append(value)
+    strings = dict(signature.strings)
+    settings = {a.name: strings.get(a.name, AttributeRef(a.name, a.kind)) for a in spec.attributes}
+    outputs = spec.body(body, *values, **settings)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    for value, tensor in zip(outputs, spec.outputs, strict=True):
+        body.rename(value if plain else body.emit("Cast", [value], to=signature.data_type), tensor.name)
+    result = helper.make_function(
+        DOMAIN,
+        spec.name,
+        [t.name for t in spec.inputs],
+        [t.name for t in spec.outputs],
+        body.nodes,
+        [helper.make_opsetid("", opset)],
+        attributes=[*(a.name for a in spec.attributes), "plugin_version", "plugin_namespace"],
+        doc_string=spec.doc,
+    )
+    if overload:
+        result.overload = overload
+    return result
+
+
+def _signature(node: onnx.NodeProto, data_type: int) -> Signature:
+    spec = OPS[node.op_type]
+    present = tuple(t.name for t, name in zip(spec.inputs, node.input, strict=False) if name)
+    strings = tuple(
+        (a.name, helper.get_attribute_value(a).decode())
+        for a in node.attribute
+        if a.type == onnx.AttributeProto.STRING and any(a.name == s.name for s in spec.attributes)
+    )
+    return Signature(node.op_type, present, strings, data_type)
+
+
+def import_domain(model: onnx.ModelProto) -> None:
+    """Say that the model uses our ops."""
+    if all(o.domain != DOMAIN for o in model.opset_import):
+        model.opset_import.append(helper.make_opsetid(DOMAIN, OP_VERSION))

@@ -1,0 +1,257 @@
+"""The graph under rewriting: an onnx-graphsurgeon graph whose nodes can be swapped for dialect nodes, and swapped back.
+
+A normalisation replaces a region by one dialect node: the region's nodes are unhooked (their inputs taken away), not
+deleted, so that whatever is not fused in the end is put back exactly as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+from collections.abc import Container, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+from onnx_graphsurgeon.logger import G_LOGGER
+
+from . import weights as w
+from .nodes import DEFAULT_DOMAINS, DIALECT, NoMatch, node_name, producer
+from .probe import Prober
+from .shapes import Dim, infer_shapes
+from .spec import DOMAIN
+
+G_LOGGER.severity = G_LOGGER.ERROR
+
+
+class FusionGraph:
+    """`gs` is the graph; `opset` its default-domain opset; `weights` are found as values of its Constants."""
+
+    def __init__(self, skeleton: onnx.ModelProto, weights: dict[str, w.Weight]) -> None:
+        self.gs = gs.import_onnx(skeleton)
+        self.opset = next((o.version for o in skeleton.opset_import if o.domain in ("", "ai.onnx")), 0)
+        shapes = infer_shapes(skeleton, weights)
+        tensors = self.gs.tensors()
+        for name, tensor in tensors.items():
+            if isinstance(tensor, gs.Constant) and name in weights:
+                tensor.values = weights[name]
+            elif isinstance(tensor, gs.Variable) and name in shapes:
+                data_type, tensor.shape = shapes[name]
+                tensor.dtype = tensor.dtype if tensor.dtype is not None else _numpy_dtype(data_type)
+        self.prober = Prober(self)
+        self._names = set(tensors)
+        self._output_ids = {id(tensor) for tensor in self.gs.outputs}
+        self._unhooked: dict[int, tuple[gs.Node, list[gs.Tensor]]] = {}
+        self._replaced: dict[int, tuple[gs.Node, list[gs.Tensor]]] = {}  # dialect node -> the node it stands for
+        self._anchors: dict[int, int] = {}  # dialect node -> the original node it was found at
+        self._anchor: int | None = None
+        self._failures: dict[tuple[int, str], NoMatch] = {}
+        self._transposed: dict[str, gs.Constant] = {}
+        self._zeros: dict[tuple[int, Any], gs.Constant] = {}
+        # Large subgraph inputs keep tensors alive that no node of the outer graph seems to use.
+        self._captured = {id(t) for sub in self.gs.subgraphs(recursive=True) for n in sub.nodes for t in n.inputs}
+
+    # ---- reading
+
+    def nodes(self, *ops: str, domain: str | None = None) -> list[gs.Node]:
+        """Live nodes of these types, in graph order. `domain` None: ONNX's own."""
+        wanted = DEFAULT_DOMAINS if domain is None else (domain,)
+        return [n for n in self.gs.nodes if n.op in ops and n.domain in wanted and id(n) not in self._unhooked and n.outputs]
+
+    def is_output(self, tensor: gs.Tensor) -> bool:
+        return id(tensor) in self._output_ids or id(tensor) in self._captured
+
+    def is_live(self, node: gs.Node) -> bool:
+        return id(node) not in self._unhooked
+
+    def dims(self, tensor: gs.Tensor) -> list[Dim] | None:
+        return None if tensor.shape is None else list(tensor.shape)
+
+    def check_private(self, nodes: Sequence[gs.Node]) -> None:
+        """Raise NoMatch if what any but the first of `nodes` computes is used by a node that is not among them."""
+        inside = {id(node) for node in nodes}
+        for node in nodes[1:]:
+            if any(self.is_output(t) or any(id(c) not in inside for c in t.outputs) for t in node.outputs):
+                raise NoMatch(node, f"its output is needed elsewhere too ({self._user(node, inside)})")
+
+    # ---- who was found where, and what failed
+
+    @contextlib.contextmanager
+    def anchored(self, node: gs.Node) -> Iterator[None]:
+        """Dialect nodes made inside are put down to this original node."""
+        self._anchor = id(node)
+        try:
+            yield
+        finally:
+            self._anchor = None
+
+    def anchor(self, node: gs.Node) -> int | None:
+        return self._anchors.get(id(node))
+
+    def note_failure(self, node: gs.Node, miss: NoMatch, op: str = "") -> None:
+        """Remember why `op` (or normalisation) failed at a node, the first reason of several."""
+        key = self._anchors.get(id(node), id(node))
+        self._failures.setdefault((key, op), miss)
+
+    def failure(self, node: gs.Node, op: str = "") -> NoMatch | None:
+        """Why fusing `op` failed at an original node: matching it, or before that, normalising."""
+        return self._failures.get((id(node), op)) or self._failures.get((id(node), ""))
+
+    # ---- making
+
+    def name(self, base: str) -> str:
+        """A tensor or node name that nothing else has."""
+        name, count = base, 1
+        while name in self._names:
+            name, count = f"{base}_{count}", count + 1
+        self._names.add(name)
+        return name
+
+    def constant(self, base: str, values: np.ndarray | w.Weight) -> gs.Constant:
+        if isinstance(values, np.ndarray) and values.nbytes >= w.MIN_BYTES:
+            values = w.Weight.of_array(values)
+        return gs.Constant(self.name(base), values)
+
+    def variable(self, base: str, dtype: Any, shape: Sequence[Dim] | None) -> gs.Variable:
+        return gs.Variable(self.name(base), dtype=dtype, shape=shape)
+
+    def add_node(self, op: str, inputs: Sequence[gs.Tensor], outputs: Sequence[gs.Tensor], domain: str | None = None, **attrs: Any) -> gs.Node:
+        node = gs.Node(op, self.name(f"{op}_{outputs[0].name}"), attrs, list(inputs), list(outputs), domain)
+        self.gs.nodes.append(node)
+        if self._anchor is not None:
+            self._anchors[id(node)] = self._anchor
+        return node
+
+    def transposed(self, weight: gs.Constant) -> gs.Constant:
+        """The transpose of a matrix, made once however often it is asked for."""
+        if weight.name not in self._transposed:
+            source = as_weight(weight)
+            self._transposed[weight.name] = self.constant(f"{weight.name}_transposed", source.transposed())
+        return self._transposed[weight.name]
+
+    def zeros(self, size: int, dtype: Any) -> gs.Constant:
+        """A zero vector: the bias of a projection that has none."""
+        key = (size, np.dtype(dtype))
+        if key not in self._zeros:
+            self._zeros[key] = self.constant(f"zeros_{size}", np.zeros(size, dtype))
+        return self._zeros[key]
+
+    # ---- swapping
+
+    def replace(self, old: gs.Node, op: str, inputs: Sequence[gs.Tensor], interior: Iterable[gs.Node] = (), domain: str = DIALECT, **attrs: Any) -> gs.Node:
+        """Let a new node produce the outputs of `old`; what only fed `old` is unhooked.
+
+        `interior` are the nodes whose work the new node takes over. When one of them is still needed elsewhere, nothing
+        is changed and NoMatch says by whom.
+        """
+        outputs = list(old.outputs)
+        old.outputs.clear()
+        new = self.add_node(op, inputs, outputs, domain, **attrs)
+        self._replaced[id(new)] = (old, outputs)
+        self._unhook(old)
+        for node in interior:
+            if node is not old and self.is_live(node):
+                user = self._user(node)
+                self.restore(new)
+                raise NoMatch(node, f"its output is needed elsewhere too ({user})")
+        return new
+
+    def restore(self, node: gs.Node) -> None:
+        """Put back what `replace` took away for this dialect node."""
+        old, outputs = self._replaced.pop(id(node))
+        node.outputs.clear()
+        node.inputs.clear()
+        self._unhooked[id(node)] = (node, [])
+        old.outputs = outputs
+        self._hook(old)
+
+    def is_normalisation(self, node: gs.Node) -> bool:
+        """Whether the node stands for original ones and is not a fused op."""
+        return id(node) in self._replaced and node.domain != DOMAIN
+
+    def _unhook(self, node: gs.Node) -> None:
+        stack = [node]
+        while stack:
+            node = stack.pop()
+            if id(node) in self._unhooked or any(t.outputs or self.is_output(t) for t in node.outputs):
+                continue
+            inputs = list(node.inputs)
+            self._unhooked[id(node)] = (node, inputs)
+            node.inputs.clear()
+            stack.extend(p for t in inputs if (p := producer(t)) is not None)
+
+    def _hook(self, node: gs.Node) -> None:
+        stack = [node]
+        while stack:
+            node = stack.pop()
+            if id(node) not in self._unhooked:
+                continue
+            _, node.inputs = self._unhooked.pop(id(node))
+            stack.extend(p for t in node.inputs if (p := producer(t)) is not None)
+
+    def _user(self, node: gs.Node, inside: Container[int] = ()) -> str:
+        for tensor in node.outputs:
+            if self.is_output(tensor):
+                return f"'{tensor.name}' is an output of the graph"
+            for consumer in tensor.outputs:
+                if id(consumer) not in inside:
+                    return f"'{tensor.name}' feeds {node_name(consumer)}"
+        return "by a subgraph"
+
+    # ---- finishing
+
+    def finish(self) -> None:
+        """Drop everything unhooked or unused and put the nodes in topological order, stable against the old one."""
+        live = self._live_nodes()
+        self.gs.nodes[:] = _topological([node for node in self.gs.nodes if id(node) in live])
+
+    def _live_nodes(self) -> set[int]:
+        live: set[int] = set()
+        stack = [p for t in self.gs.outputs if (p := producer(t)) is not None]
+        stack += [n for n in self.gs.nodes if any(id(t) in self._captured for t in n.outputs)]
+        while stack:
+            node = stack.pop()
+            if id(node) not in live:
+                live.add(id(node))
+                stack.extend(p for t in node.inputs if (p := producer(t)) is not None)
+        return live
+
+
+def as_weight(constant: gs.Constant) -> w.Weight:
+    values = constant._values
+    return values if isinstance(values, w.Weight) else w.Weight.of_array(np.asarray(constant.values))
+
+
+def _numpy_dtype(data_type: int) -> Any:
+    return onnx.helper.tensor_dtype_to_np_dtype(data_type) if data_type else None
+
+
+def _topological(nodes: list[gs.Node]) -> list[gs.Node]:
+    index = {id(node): i for i, node in enumerate(nodes)}
+    missing, users = {}, {}
+    for node in nodes:
+        needed = {id(p) for t in _inputs(node) if (p := producer(t)) is not None and id(p) in index}
+        missing[id(node)] = len(needed)
+        for need in needed:
+            users.setdefault(need, []).append(node)
+    ready = [index[id(node)] for node in nodes if not missing[id(node)]]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        node = nodes[heapq.heappop(ready)]
+        order.append(node)
+        for user in users.get(id(node), ()):
+            missing[id(user)] -= 1
+            if not missing[id(user)]:
+                heapq.heappush(ready, index[id(user)])
+    return order
+
+
+def _inputs(node: gs.Node) -> Iterable[gs.Tensor]:
+    """The tensors a node reads, those of its subgraphs among them."""
+    yield from node.inputs
+    for value in node.attrs.values():
+        if isinstance(value, gs.Graph):
+            for inner in value.nodes:
+                yield from _inputs(inner)

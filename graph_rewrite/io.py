@@ -1,0 +1,219 @@
+"""ONNX files in and out: every way a file can be wrong is one clear line, and nothing is left half-written."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pathlib
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import TensorProto, external_data_helper
+
+from bertfuse.errors import BertfuseError, FusionError
+
+from .weights import MIN_BYTES, Weight
+
+# A protobuf message cannot reach 2 GiB; some room for everything that is not a weight.
+MAX_INLINE_BYTES = (1 << 31) - (64 << 20)
+
+
+def load_model(path: str | os.PathLike[str]) -> onnx.ModelProto:
+    """The model with its external data. Raises FusionError when the file or its data is missing, broken or out of place."""
+    path = pathlib.Path(path)
+    model = _parse(path)
+    for tensor in _external_tensors(model):
+        _check_external(tensor, path)
+        external_data_helper.load_external_data_for_tensor(tensor, str(path.parent))
+        tensor.data_location = TensorProto.DEFAULT
+        del tensor.external_data[:]
+    return model
+
+
+def save_model(model: onnx.ModelProto, path: str | os.PathLike[str]) -> None:
+    """Write `model`, beyond 2 GB with its weights in `<name>.data` beside it. Either all of it appears or nothing does."""
+    skeleton, weights = split(model)
+    write(skeleton, weights, path)
+
+
+def open_model(path: str | os.PathLike[str]) -> tuple[onnx.ModelProto, dict[str, Weight]]:
+    """The model without its large initialisers, and these: mapped from the external file, or taken out of the message."""
+    path = pathlib.Path(path)
+    model = _parse(path)
+    for tensor in _external_tensors(model):
+        _check_external(tensor, path)
+    return split(model, path.parent, detach=True)
+
+
+def split(
+    model: onnx.ModelProto, folder: pathlib.Path | None = None, detach: bool = False
+) -> tuple[onnx.ModelProto, dict[str, Weight]]:
+    """A copy of `model` without the data of its large initialisers, and these as Weights.
+
+    The Weights read from `model`; with `detach` they hold the data themselves, so that `model` can go.
+    """
+    skeleton = onnx.ModelProto()
+    for descriptor, value in model.ListFields():
+        if descriptor.name != "graph":
+            _copy_field(skeleton, descriptor.name, value)
+    for descriptor, value in model.graph.ListFields():
+        if descriptor.name != "initializer":
+            _copy_field(skeleton.graph, descriptor.name, value)
+    weights: dict[str, Weight] = {}
+    for tensor in model.graph.initializer:
+        weight = _weight(tensor, folder, detach)
+        if weight is None:
+            skeleton.graph.initializer.append(tensor)
+        else:
+            weights[tensor.name] = weight
+            skeleton.graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    return skeleton, weights
+
+
+def join(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> onnx.ModelProto:
+    """Put the data of `weights` into `skeleton`, emptying the dictionary as it goes so that memory is freed."""
+    for tensor in skeleton.graph.initializer:
+        if tensor.name in weights:
+            weights.pop(tensor.name).fill(tensor)
+    return skeleton
+
+
+def write(skeleton: onnx.ModelProto, weights: dict[str, Weight], path: str | os.PathLike[str]) -> None:
+    """Write skeleton and weights to `path`, emptying `weights`. Raises BertfuseError when that fails."""
+    path = pathlib.Path(path)
+    data_name = path.name + ".data"
+    with replacing(path) as target:
+        if sum(weight.nbytes for weight in weights.values()) <= MAX_INLINE_BYTES:
+            target.write_bytes(join(skeleton, weights).SerializeToString())
+            return
+        with replacing(path.with_name(data_name)) as data:
+            _write_external(skeleton, weights, data, data_name)
+            target.write_bytes(skeleton.SerializeToString())
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
+    """A temporary file beside `path` that takes its place when the block ends well and vanishes when it does not."""
+    path = pathlib.Path(path)
+    if path.is_dir():
+        raise BertfuseError(f"{path}: is a folder; name a file to write")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        os.close(handle)
+    except OSError as error:
+        raise BertfuseError(f"{path}: cannot be written: {error.strerror}; choose a folder you may write to") from error
+    temporary = pathlib.Path(name)
+    try:
+        yield temporary
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        os.replace(temporary, path)
+    except OSError as error:
+        hint = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "choose another place"
+        raise BertfuseError(f"{path}: cannot be written: {error.strerror}; {hint}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _parse(path: pathlib.Path) -> onnx.ModelProto:
+    if path.is_dir():
+        raise FusionError(f"{path}: is a folder; name the .onnx file in it")
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(path.read_bytes())
+    except FileNotFoundError as error:
+        raise FusionError(f"{path}: no such file; check the path") from error
+    except OSError as error:
+        raise FusionError(f"{path}: cannot be read: {error.strerror}") from error
+    except DecodeError as error:
+        raise FusionError(f"{path}: not an ONNX model, or cut short; export or copy it again") from error
+    if not model.ir_version or not model.opset_import or not model.HasField("graph"):
+        raise FusionError(f"{path}: not an ONNX model (no graph or no opset in it); export it again")
+    return model
+
+
+def _external_tensors(model: onnx.ModelProto) -> list[TensorProto]:
+    # onnx has no public walk over every tensor; this one covers initialisers and tensors in attributes and subgraphs.
+    tensors = external_data_helper._get_all_tensors(model)
+    return [tensor for tensor in tensors if external_data_helper.uses_external_data(tensor)]
+
+
+def _check_external(tensor: TensorProto, path: pathlib.Path) -> None:
+    info = external_data_helper.ExternalDataInfo(tensor)
+    folder = path.parent.resolve()
+    file = (folder / info.location).resolve()
+    where = f"{path}: initialiser '{tensor.name}': external data '{info.location}'"
+    if not info.location or not file.is_relative_to(folder):
+        raise FusionError(f"{where} lies outside the model's folder; move the file beside the model and export again")
+    if not file.is_file():
+        raise FusionError(f"{where} is missing; copy it into {folder}")
+    needed = (info.offset or 0) + (info.length or _nbytes(tensor) or 0)
+    if file.stat().st_size < needed:
+        raise FusionError(f"{where} is cut short: {file.stat().st_size} bytes, {needed} needed; copy it again")
+
+
+def _nbytes(tensor: TensorProto) -> int | None:
+    """Bytes of the tensor's data, None for types that are not whole bytes or not numeric."""
+    try:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    except KeyError:
+        return None
+    if tensor.data_type == TensorProto.STRING or onnx.helper.tensor_dtype_to_string(tensor.data_type).endswith("4"):
+        return None
+    return int(np.prod(tensor.dims, dtype=np.int64)) * dtype.itemsize
+
+
+def _weight(tensor: TensorProto, folder: pathlib.Path | None, detach: bool) -> Weight | None:
+    """A Weight for a large tensor; None for one that stays in the graph (its external data is then loaded into it)."""
+    size = _nbytes(tensor)
+    external = external_data_helper.uses_external_data(tensor)
+    if size is None or size < MIN_BYTES:
+        if external and folder is not None:
+            external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+            tensor.data_location = TensorProto.DEFAULT
+            del tensor.external_data[:]
+        return None
+    if not external:
+        return Weight.of_array(onnx.numpy_helper.to_array(tensor)) if detach else Weight.of_tensor(tensor)
+    if folder is None:
+        raise FusionError(f"initialiser '{tensor.name}': its external data is not loaded; pass the model's path instead")
+    info = external_data_helper.ExternalDataInfo(tensor)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    file, offset, shape = folder / info.location, info.offset or 0, tuple(tensor.dims)
+
+    def load() -> np.ndarray:
+        return np.memmap(file, np.uint8, "r", offset, (size,)).view(dtype).reshape(shape)
+
+    return Weight(tensor.data_type, shape, load)
+
+
+def _write_external(skeleton: onnx.ModelProto, weights: dict[str, Weight], data: pathlib.Path, location: str) -> None:
+    """Stream the weights into the file `data`, each at a multiple of 4096 bytes so that it can be mapped."""
+    with data.open("wb") as file:
+        for tensor in skeleton.graph.initializer:
+            if tensor.name not in weights:
+                continue
+            file.seek(-file.tell() % 4096, os.SEEK_CUR)
+            offset = file.tell()
+            np.ascontiguousarray(weights.pop(tensor.name).load()).view(np.uint8).tofile(file)
+            tensor.data_location = TensorProto.EXTERNAL
+            entries = {"location": location, "offset": offset, "length": file.tell() - offset}
+            for key, value in entries.items():
+                tensor.external_data.add(key=key, value=str(value))
+
+
+def _copy_field(message: Any, name: str, value: Any) -> None:
+    field = getattr(message, name)
+    if hasattr(field, "extend"):
+        field.extend(value)
+    elif hasattr(field, "CopyFrom"):
+        field.CopyFrom(value)
+    else:
+        setattr(message, name, value)

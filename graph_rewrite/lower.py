@@ -1,0 +1,68 @@
+"""What was normalised but not fused: put back as it was, or, for attention behind AddQKVBias, spelled in standard operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_graphsurgeon as gs
+from onnx import numpy_helper
+
+from .dialect.function import OnnxDialect
+from .dialect.pattern import ATTENTION
+from .graph import FusionGraph
+from .nodes import DIALECT
+
+
+class _GraphDialect(OnnxDialect):
+    """Emits nodes into the graph. Handles are its tensors; constants and masks are shared by all layers."""
+
+    def __init__(self, graph: FusionGraph, stem: str, like: gs.Tensor, shared: dict[Any, gs.Tensor]) -> None:
+        super().__init__(graph.opset)
+        self._graph, self._stem, self._like, self._shared = graph, stem, like, shared
+
+    def emit(self, op: str, inputs: list[Any], outputs: int = 1, **attributes: Any) -> Any:
+        if op == "Constant":
+            values = numpy_helper.to_array(attributes["value"])
+            if values.dtype.kind == "f":
+                values = values.astype(self._like.dtype)
+            key = (values.dtype.str, values.shape, values.tobytes())
+            if key not in self._shared:
+                self._shared[key] = self._graph.constant("bertfuse_constant", values)
+            return self._shared[key]
+        dtype = self._like.dtype if op not in ("Cast", "Unsqueeze") else None
+        made = [self._graph.variable(f"{self._stem}_{op.lower()}", dtype, None) for _ in range(outputs)]
+        self._graph.add_node(op, inputs, made, **attributes)
+        return made[0] if outputs == 1 else tuple(made)
+
+    def additive_mask(self, mask: gs.Tensor) -> gs.Tensor:
+        key = ("mask", mask.name)
+        if key not in self._shared:
+            self._stem = mask.name
+            self._shared[key] = super().additive_mask(mask)
+        return self._shared[key]
+
+
+def leftovers(graph: FusionGraph) -> None:
+    """Restore or spell out every dialect node that is still in the graph."""
+    shared: dict[Any, gs.Tensor] = {}
+    for node in [n for n in graph.gs.nodes if n.op == ATTENTION and n.domain == DIALECT and graph.is_live(n)]:
+        _spell_out(graph, node, shared)
+    pending = True
+    while pending:  # a restored node can bring back a dialect node that it reads from
+        pending = False
+        for node in graph.gs.nodes:
+            if graph.is_live(node) and node.outputs and graph.is_normalisation(node):
+                graph.restore(node)
+                pending = True
+
+
+def _spell_out(graph: FusionGraph, node: gs.Node, shared: dict[Any, gs.Tensor]) -> None:
+    (output,) = node.outputs
+    q, k, v = node.inputs[:3]
+    mask = node.inputs[3] if len(node.inputs) > 3 else None
+    result = _GraphDialect(graph, output.name, output, shared).attention(q, k, v, mask, node.attrs["scale"])
+    node.outputs.clear()
+    node.inputs.clear()
+    last = result.inputs[0]
+    last.outputs.clear()
+    last.outputs.append(output)

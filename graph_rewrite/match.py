@@ -1,0 +1,162 @@
+"""Finding an op's pattern in the normalised graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+
+from .dialect.pattern import ADD, LINEAR, Output, Pattern, PatternNode, Variable
+from .graph import FusionGraph
+from .nodes import DEFAULT_DOMAINS, DIALECT, NoMatch, node_name, producer
+from .spec import DTYPE_VARIABLES, OpSpec
+
+
+@dataclass
+class Match:
+    """An op found: its inputs and attributes by name, and the nodes that it takes the place of, the root first."""
+
+    inputs: dict[str, gs.Tensor] = field(default_factory=dict)
+    attributes: dict[str, Any] = field(default_factory=dict)
+    nodes: list[gs.Node] = field(default_factory=list)
+
+    def copy(self) -> Match:
+        return Match(dict(self.inputs), dict(self.attributes), list(self.nodes))
+
+
+class _Deepest:
+    """The failure farthest from the root: the one that explains most."""
+
+    def __init__(self) -> None:
+        self.depth = -1
+        self.miss: NoMatch | None = None
+
+    def note(self, depth: int, miss: NoMatch) -> None:
+        if depth > self.depth:
+            self.depth, self.miss = depth, miss
+
+
+def match(graph: FusionGraph, spec: OpSpec, pattern: Pattern, root: gs.Node) -> Match:
+    """Unify `pattern` with the graph above `root`. Raises NoMatch with the deepest place where it broke."""
+    deepest = _Deepest()
+    for found in _node(graph, pattern.root, root, Match(), 0, deepest):
+        try:
+            _check(spec, found, root)
+        except NoMatch as miss:
+            deepest.note(1 << 20, miss)
+            continue
+        return found
+    assert deepest.miss is not None, "unification fails only with a reason"
+    raise deepest.miss
+
+
+def is_op(node: gs.Node, op: str) -> bool:
+    """Whether `node` is the dialect's `op` (its Add is ONNX's)."""
+    return node.op == op and (node.domain in DEFAULT_DOMAINS if op == ADD else node.domain == DIALECT)
+
+
+def _node(graph: FusionGraph, wanted: PatternNode, node: gs.Node, match_: Match, depth: int, deepest: _Deepest):
+    """Every way in which `node` and what is above it is an instance of `wanted`."""
+    match_ = match_.copy()
+    match_.nodes.append(node)
+    for name, variable in wanted.attributes:
+        match_.attributes[variable.name] = node.attrs[name]
+    inputs = list(node.inputs)
+    if wanted.op == LINEAR and len(inputs) == 2:
+        inputs.append(graph.zeros(inputs[1].shape[0], inputs[1].dtype))
+    inputs += [None] * (len(wanted.inputs) - len(inputs))
+    orders = [inputs, inputs[::-1]] if wanted.op == ADD else [inputs]
+    for order in orders:
+        yield from _inputs(graph, list(zip(wanted.inputs, order, strict=True)), node, match_, depth, deepest)
+
+
+def _inputs(graph, pairs, node, match_, depth, deepest):
+    if not pairs:
+        yield match_
+        return
+    (wanted, tensor), *rest = pairs
+    for found in _tensor(graph, wanted, tensor, node, match_, depth, deepest):
+        yield from _inputs(graph, rest, node, found, depth, deepest)
+
+
+def _tensor(graph, wanted, tensor, node, match_, depth, deepest):
+    if wanted is None or tensor is None:
+        if wanted is tensor:
+            yield match_
+        else:
+            what = f"has '{tensor.name}' where nothing is expected" if wanted is None else "lacks an input"
+            deepest.note(depth, NoMatch(node, what))
+        return
+    if isinstance(wanted, Variable):
+        bound = match_.inputs.get(wanted.name)
+        if bound is None:
+            match_ = match_.copy()
+            match_.inputs[wanted.name] = tensor
+            yield match_
+        elif bound is tensor:
+            yield match_
+        else:
+            deepest.note(depth, NoMatch(node, f"takes '{tensor.name}' where '{bound.name}' is expected"))
+        return
+    index, wanted_node = (wanted.index, wanted.node) if isinstance(wanted, Output) else (0, wanted)
+    above = producer(tensor)
+    if above is None or not is_op(above, wanted_node.op):
+        deepest.note(depth, _wrong_producer(graph, node, tensor, above, wanted_node.op))
+    elif above.outputs[index] is not tensor:
+        deepest.note(depth, NoMatch(above, f"'{tensor.name}' is not its output number {index}"))
+    elif any(above is taken for taken in match_.nodes):
+        yield match_  # another output of a node that is matched already
+    else:
+        yield from _node(graph, wanted_node, above, match_, depth + 1, deepest)
+
+
+def _wrong_producer(graph: FusionGraph, node: gs.Node, tensor: gs.Tensor, above: gs.Node | None, op: str) -> NoMatch:
+    if above is None:
+        kind = "the constant" if isinstance(tensor, gs.Constant) else "the input"
+        return NoMatch(node, f"takes {kind} '{tensor.name}', expected the output of {op}")
+    if (earlier := graph.failure(above)) is not None:
+        return earlier
+    return NoMatch(node, f"takes '{tensor.name}' from {node_name(above)} ({above.op}), expected from {op}")
+
+
+def _check(spec: OpSpec, found: Match, root: gs.Node) -> None:
+    """Constants where the op wants them, dtypes that it takes, and axes that agree."""
+    sizes: dict[str, tuple[int, str]] = {}
+    element = None
+    for tensor_spec in spec.inputs:
+        tensor = found.inputs.get(tensor_spec.name)
+        if tensor is None:
+            continue
+        if tensor_spec.constant and not isinstance(tensor, gs.Constant):
+            raise NoMatch(root, f"its {tensor_spec.name} '{tensor.name}' is not an initialiser")
+        data_type = None if tensor.dtype is None else onnx.helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
+        allowed = DTYPE_VARIABLES[tensor_spec.dtype]
+        if data_type is not None and data_type not in allowed.values():
+            raise NoMatch(root, f"'{tensor.name}' is {tensor.dtype}, {spec.name} takes {', '.join(allowed)}")
+        if tensor_spec.dtype == "T" and data_type is not None:
+            if element not in (None, data_type):
+                raise NoMatch(root, f"'{tensor.name}' is {tensor.dtype}, unlike the inputs before it")
+            element = data_type
+        _bind_axes(tensor_spec, tensor, sizes, found.attributes, root)
+    for attribute in spec.attributes:
+        value = found.attributes[attribute.name]
+        low, high = attribute.minimum, attribute.maximum
+        if (low is not None and value < low) or (high is not None and value > high):
+            raise NoMatch(root, f"{attribute.name} is {value}, {spec.name} takes {low} to {high}")
+
+
+def _bind_axes(tensor_spec, tensor, sizes, attributes, root) -> None:
+    axes, shape = tensor_spec.trailing, tensor.shape
+    if shape is None:
+        return
+    if len(shape) < len(axes) or (len(shape) > len(axes) and not tensor_spec.leading):
+        raise NoMatch(root, f"'{tensor.name}' has {len(shape)} axes, {tensor_spec.name} has [{', '.join(tensor_spec.axes)}]")
+    for axis, size in zip(axes, shape[len(shape) - len(axes) :], strict=True):
+        if not isinstance(size, int):
+            continue
+        bound, owner = sizes.setdefault(axis.symbol, (size // axis.multiplier, tensor.name))
+        if bound * axis.multiplier != size:
+            raise NoMatch(root, f"'{tensor.name}' is {size} long, expected {bound * axis.multiplier} as '{owner}' has it")

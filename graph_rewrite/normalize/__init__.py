@@ -1,0 +1,11 @@
+"""From the exporters' dialects to one: each module finds its anchors and replaces a region by one dialect node.
+
+A module offers `anchors(graph)`, the nodes to start from, and `rewrite(graph, node)`, which replaces a region or raises
+NoMatch. Order matters: attention and embeddings build on linear layers and LayerNorms already found.
+"""
+
+from . import attention, clutter, embedding, gelu, layer_norm, linear
+
+NORMALIZERS = (linear, gelu, layer_norm, attention, embedding)
+
+__all__ = ["NORMALIZERS", "clutter"]

@@ -1,0 +1,116 @@
+"""GELU however it is spelled: the element-wise region around an Erf or Tanh is evaluated and compared with GELU itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ..dialect.pattern import GELU
+from ..dialect.reference import Reference
+from ..graph import FusionGraph
+from ..nodes import NoMatch, node_name, producer, scalar
+
+_GRID = np.concatenate([np.linspace(-9, 9, 181), [0.1234567, -0.7654321]])
+_UNARY = {
+    "Erf": np.vectorize(math.erf, otypes=[np.float64]),
+    "Tanh": np.tanh,
+    "Neg": np.negative,
+    "Sqrt": np.sqrt,
+}
+_BINARY = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide, "Pow": np.power}
+_GELUS = {kind: Reference().gelu(_GRID, kind) for kind in ("none", "tanh")}
+# What rounding the spelled-out constants to the element type may do; the two GELUs differ by 4.7e-4 themselves.
+_TOLERANCES = {"float16": 2e-4, "bfloat16": 1e-3}
+_DEFAULT_TOLERANCE = 1e-5
+_MAX_STEPS = 16
+
+
+def anchors(graph: FusionGraph) -> list[gs.Node]:
+    named = [*graph.nodes("Gelu"), *graph.nodes("Gelu", "FastGelu", domain="com.microsoft")]
+    return [*graph.nodes("Erf", "Tanh"), *named]
+
+
+def rewrite(graph: FusionGraph, node: gs.Node) -> None:
+    if node.op in ("Gelu", "FastGelu"):
+        _named(graph, node)
+        return
+    nearest, last = math.inf, node
+    for x in _sources(node):
+        for root, region in _growing(graph, node, x):
+            last = root
+            kind, deviation = _compare(root.outputs[0], x)
+            if deviation < _TOLERANCES.get(str(x.dtype), _DEFAULT_TOLERANCE):
+                graph.replace(root, GELU, [x], interior=region, approximate=kind)
+                return
+            nearest = min(nearest, deviation)
+    if node.op == "Tanh":
+        raise NoMatch(node, "a plain Tanh, not a GELU")
+    raise NoMatch(last, f"the region around {node_name(node)} is off GELU by {nearest:.3g}", "constants differ from x/2 (1 + erf(x/sqrt(2)))")
+
+
+def _named(graph: FusionGraph, node: gs.Node) -> None:
+    kind = "tanh" if node.op == "FastGelu" else node.attrs.get("approximate", "none")
+    if len(node.inputs) > 1 and not node.inputs[1].is_empty():
+        raise NoMatch(node, "FastGelu with a bias input")
+    graph.replace(node, GELU, [node.inputs[0]], approximate=kind)
+
+
+def _sources(anchor: gs.Node) -> Iterator[gs.Tensor]:
+    """Candidates for x, nearest first: what the anchor's argument is computed from, one tensor throughout."""
+    frontier = [anchor.inputs[0]]
+    for _ in range(_MAX_STEPS):
+        distinct = {id(t): t for t in frontier}
+        if len(distinct) == 1:
+            yield frontier[0]
+        expandable = [t for t in distinct.values() if (p := producer(t)) is not None and p.op in (*_UNARY, *_BINARY)]
+        if not expandable:
+            return
+        # Deepest first would need an order; expanding all of them meets at the same source.
+        keep = [t for t in distinct.values() if not any(t is e for e in expandable)]
+        frontier = keep + [i for t in expandable for i in producer(t).inputs if scalar(i) is None]
+        if not frontier:
+            return
+
+
+def _growing(graph: FusionGraph, anchor: gs.Node, x: gs.Tensor) -> Iterator[tuple[gs.Node, list[gs.Node]]]:
+    """Regions from x through the anchor to an ever later node, with all nodes in them."""
+    node, region = anchor, [anchor]
+    for _ in range(_MAX_STEPS):
+        if len(node.outputs[0].outputs) != 1 or graph.is_output(node.outputs[0]):
+            return
+        node = node.outputs[0].outputs[0]
+        if node.op not in (*_UNARY, *_BINARY):
+            return
+        region = [*region, node]
+        yield node, region
+
+
+def _compare(tensor: gs.Tensor, x: gs.Tensor) -> tuple[str, float]:
+    with np.errstate(all="ignore"):
+        values = _evaluate(tensor, x, {}, _MAX_STEPS)
+    if values is None or np.ndim(values) == 0:
+        return "none", math.inf
+    deviations = {kind: float(np.max(np.abs(values - wanted))) for kind, wanted in _GELUS.items()}
+    kind = min(deviations, key=deviations.__getitem__)
+    return kind, deviations[kind] if np.isfinite(deviations[kind]) else math.inf
+
+
+def _evaluate(tensor: gs.Tensor, x: gs.Tensor, known: dict[int, np.ndarray], depth: int) -> np.ndarray | float | None:
+    """The tensor as a function of x on the grid; None where it depends on anything else."""
+    if tensor is x:
+        return _GRID
+    if (value := scalar(tensor)) is not None:
+        return value
+    node = producer(tensor)
+    if id(tensor) in known:
+        return known[id(tensor)]
+    if node is None or depth == 0 or node.op not in (*_UNARY, *_BINARY):
+        return None
+    arguments = [_evaluate(t, x, known, depth - 1) for t in node.inputs]
+    if any(argument is None for argument in arguments):
+        return None
+    known[id(tensor)] = (_UNARY.get(node.op) or _BINARY[node.op])(*arguments)
+    return known[id(tensor)]

@@ -1,0 +1,114 @@
+"""LayerNormalization over the last axis, or its nine operators of older opsets: LayerNorm(x, gamma, beta)."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ..dialect.pattern import LAYER_NORM
+from ..graph import FusionGraph
+from ..nodes import NoMatch, node_name, producer, scalar
+
+
+def anchors(graph: FusionGraph) -> list[gs.Node]:
+    deviations = [n for n in graph.nodes("Sqrt") if _is_deviation(n)]
+    return [*graph.nodes("LayerNormalization"), *deviations]
+
+
+def rewrite(graph: FusionGraph, node: gs.Node) -> None:
+    if node.op == "LayerNormalization":
+        _named(graph, node)
+    else:
+        _spelled_out(graph, node)
+
+
+def _is_deviation(node: gs.Node) -> bool:
+    """Whether the node is sqrt(mean(...) + epsilon)."""
+    add = producer(node.inputs[0])
+    return add is not None and add.op == "Add" and any((p := producer(t)) is not None and p.op == "ReduceMean" for t in add.inputs)
+
+
+def _named(graph: FusionGraph, node: gs.Node) -> None:
+    x, gamma = node.inputs[:2]
+    rank = len(x.shape) if x.shape is not None else None
+    axis = node.attrs.get("axis", -1)
+    if axis != -1 and (rank is None or axis != rank - 1):
+        raise NoMatch(node, f"normalises from axis {axis}, not over the last axis alone")
+    if any(t.outputs or graph.is_output(t) for t in node.outputs[1:] if not t.is_empty()):
+        raise NoMatch(node, "its mean or deviation is used")
+    has_beta = len(node.inputs) > 2 and not node.inputs[2].is_empty()
+    _finish(graph, node, x, gamma, node.inputs[2] if has_beta else None, node.attrs.get("epsilon", 1e-5), [node])
+
+
+def _spelled_out(graph: FusionGraph, sqrt: gs.Node) -> None:
+    add = producer(sqrt.inputs[0])
+    epsilon = next((value for t in add.inputs if (value := scalar(t)) is not None), None)
+    if epsilon is None:
+        raise NoMatch(add, "adds no constant epsilon to the variance")
+    variance = next(producer(t) for t in add.inputs if scalar(t) is None)
+    _check_mean(variance)
+    square = producer(variance.inputs[0])
+    centred = _squared(square)
+    sub = producer(centred)
+    if sub is None or sub.op != "Sub":
+        raise NoMatch(square, "squares something other than x - mean(x)")
+    x, mean = sub.inputs[0], producer(sub.inputs[1])
+    if mean is None or mean.op != "ReduceMean" or mean.inputs[0] is not x:
+        raise NoMatch(sub, f"subtracts something other than the mean of '{x.name}'")
+    _check_mean(mean)
+    quotient = _only_consumer(graph, sqrt.outputs[0], "Div")
+    numerator = producer(quotient.inputs[0])
+    if numerator is not sub and not _same_difference(numerator, x):
+        raise NoMatch(quotient, "divides something other than x - mean(x)")
+    scaled, gamma = _affine(graph, quotient.outputs[0], "Mul")
+    shifted, beta = _affine(graph, scaled.outputs[0], "Add")
+    interior = [sqrt, add, variance, square, sub, mean, quotient, scaled, shifted]
+    _finish(graph, shifted, x, gamma, beta, epsilon, interior)
+
+
+def _finish(graph, root, x, gamma, beta, epsilon, interior) -> None:
+    for tensor in (gamma, beta):
+        if tensor is not None and (not isinstance(tensor, gs.Constant) or len(tensor.shape) != 1):
+            raise NoMatch(root, f"'{tensor.name}' is not a constant vector")
+    if beta is None:
+        beta = graph.zeros(gamma.shape[0], gamma.dtype)
+    graph.replace(root, LAYER_NORM, [x, gamma, beta], interior=interior, epsilon=float(epsilon))
+
+
+def _check_mean(node: gs.Node) -> None:
+    axes = node.attrs.get("axes")
+    if axes is None and len(node.inputs) > 1 and isinstance(node.inputs[1], gs.Constant):
+        axes = np.asarray(node.inputs[1].values).tolist()
+    shape = node.inputs[0].shape
+    last = {-1} | ({len(shape) - 1} if shape is not None else set())
+    if axes is None or len(axes) != 1 or axes[0] not in last or not node.attrs.get("keepdims", 1):
+        raise NoMatch(node, f"averages over axes {axes}, not over the last axis alone with keepdims")
+
+
+def _squared(node: gs.Node | None) -> gs.Tensor:
+    if node is not None and node.op == "Pow" and scalar(node.inputs[1]) == 2.0:
+        return node.inputs[0]
+    if node is not None and node.op == "Mul" and node.inputs[0] is node.inputs[1]:
+        return node.inputs[0]
+    raise NoMatch(node or "?", "the variance is not the mean of a square")
+
+
+def _same_difference(node: gs.Node | None, x: gs.Tensor) -> bool:
+    """x - mean(x) computed a second time, as old exporters do."""
+    mean = producer(node.inputs[1]) if node is not None and node.op == "Sub" and node.inputs[0] is x else None
+    return mean is not None and mean.op == "ReduceMean" and mean.inputs[0] is x
+
+
+def _only_consumer(graph: FusionGraph, tensor: gs.Tensor, op: str) -> gs.Node:
+    users = tensor.outputs
+    if len(users) != 1 or users[0].op != op or graph.is_output(tensor):
+        raise NoMatch(producer(tensor), f"'{tensor.name}' should feed one {op}, but feeds {', '.join(map(node_name, users)) or 'nothing'}")
+    return users[0]
+
+
+def _affine(graph: FusionGraph, tensor: gs.Tensor, op: str) -> tuple[gs.Node, gs.Tensor]:
+    node = _only_consumer(graph, tensor, op)
+    constants = [t for t in node.inputs if isinstance(t, gs.Constant)]
+    if len(constants) != 1:
+        raise NoMatch(node, f"does not {'scale' if op == 'Mul' else 'shift'} by a constant vector")
+    return node, constants[0]

@@ -1,0 +1,227 @@
+"""The fusion pass: normalise, fuse by the op descriptions, put back what is left, attach functions."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+
+import onnx
+import onnx_graphsurgeon as gs
+
+from bertfuse.errors import BertfuseError, FusionError
+
+from . import functions, io, lower, precision
+from .dialect.pattern import patterns
+from .expected import Expectation, expectations
+from .export import to_model
+from .graph import FusionGraph
+from .match import Match, is_op, match
+from .nodes import NoMatch, node_name
+from .normalize import NORMALIZERS, clutter
+from .ops import OPS
+from .result import FusionResult, Miss
+from .spec import DOMAIN, NODE_MARKERS, OpSpec
+from .weights import Weight
+
+LEVELS = {
+    "full": tuple(OPS),
+    "basic": tuple(name for name in OPS if name not in ("EmbedLayerNorm", "FusedAttention")),
+}
+MIN_OPSET = 13
+
+Progress = Callable[[str], None]
+
+
+def fuse(
+    model: onnx.ModelProto | str | os.PathLike[str],
+    level: str = "full",
+    functions: bool = True,
+    dtype: str | None = None,
+    progress: Progress | None = None,
+) -> FusionResult:
+    """Fuse a model in memory, or one read from a path; the model given is not changed.
+
+    level      "full", or "basic": attention stays in standard operators behind AddQKVBias, embeddings as they are
+    functions  whether the model carries each op's body as a function, so that it runs without our library
+    dtype      "fp32", "fp16" or "bf16": convert the fused model; None keeps the types it has
+    progress   called with the name of each step as it begins
+
+    Raises FusionError for a file or model that cannot be read or comes out invalid, BertfuseError for a wrong option.
+    """
+    _check_options(level, dtype)
+    original = model if isinstance(model, onnx.ModelProto) else io.load_model(model)
+    skeleton, weights = io.split(original)
+    result, fused_weights = _fuse(skeleton, weights, level, functions, dtype, progress or (lambda step: None))
+    result.model = original if fused_weights is None else io.join(result.model, fused_weights)
+    return result
+
+
+def fuse_file(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    level: str = "full",
+    functions: bool = True,
+    dtype: str | None = None,
+    progress: Progress | None = None,
+) -> FusionResult:
+    """Fuse file to file; `model` of the result has no weights. Each large weight is in memory once, and written once.
+
+    A model in which nothing is fused is written as it was. Options and errors as for `fuse`.
+    """
+    _check_options(level, dtype)
+    report = progress or (lambda step: None)
+    report("read")
+    skeleton, weights = io.open_model(source)
+    result, fused_weights = _fuse(skeleton, weights, level, functions, dtype, report)
+    report("write")
+    io.write(result.model, weights if fused_weights is None else fused_weights, target)
+    return result
+
+
+def _check_options(level: str, dtype: str | None) -> None:
+    if level not in LEVELS:
+        raise BertfuseError(f"level '{level}' is unknown; choose one of {', '.join(LEVELS)}")
+    if dtype is not None and dtype not in precision.DTYPES:
+        raise BertfuseError(f"dtype '{dtype}' is unknown; choose one of {', '.join(precision.DTYPES)}")
+
+
+def _fuse(
+    skeleton: onnx.ModelProto,
+    weights: dict[str, Weight],
+    level: str,
+    with_functions: bool,
+    dtype: str | None,
+    progress: Progress,
+) -> tuple[FusionResult, dict[str, Weight] | None]:
+    """The fused skeleton and its weights; None for the weights when nothing was fused and the skeleton is unchanged."""
+    before = count_nodes(skeleton)
+    present = Counter(node.op_type for node in skeleton.graph.node if node.domain == DOMAIN)
+    if present:
+        message = "the model holds bertfuse ops already: left as it is"
+        return FusionResult(skeleton, dict(present), dict(present), [], (before, before), [message]), None
+    opset = next((o.version for o in skeleton.opset_import if o.domain in ("", "ai.onnx")), 0)
+    if opset < MIN_OPSET:
+        message = f"opset {opset} is older than {MIN_OPSET}: left as it is; export the model again with a newer opset"
+        return FusionResult(skeleton, {}, {}, [], (before, before), [message]), None
+    progress("infer shapes")
+    graph = _import(skeleton, weights)
+    clutter.remove(graph)
+    wanted = expectations(graph, level)
+    progress("normalise")
+    _normalize(graph)
+    progress("fuse")
+    credits = _fuse_ops(graph, [OPS[name] for name in LEVELS[level]])
+    fused = Counter(op for op in credits.values())
+    expected, misses = _account(graph, wanted, credits)
+    if not fused:
+        message = "nothing to fuse: no BERT-like encoder layer found, left as it is"
+        return FusionResult(skeleton, {}, expected, misses, (before, before), [message]), None
+    lower.leftovers(graph)
+    graph.finish()
+    if dtype is not None:
+        precision.convert(graph, dtype)
+    progress("write functions")
+    model, fused_weights, data_types = to_model(graph, skeleton)
+    functions.import_domain(model)
+    if with_functions:
+        functions.attach(model, data_types)
+    _check_model(model, with_functions)
+    return FusionResult(model, _in_order(fused), expected, misses, (before, count_nodes(model))), fused_weights
+
+
+def _import(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> FusionGraph:
+    try:
+        return FusionGraph(skeleton, weights)
+    except BertfuseError:
+        raise
+    except Exception as error:  # onnx-graphsurgeon asserts and indexes its way through a graph that contradicts itself
+        raise FusionError(f"the graph cannot be read: {error}; run onnx.checker on it") from error
+
+
+def _normalize(graph: FusionGraph) -> None:
+    for module in NORMALIZERS:
+        for node in module.anchors(graph):
+            if graph.is_live(node):
+                with graph.anchored(node):
+                    try:
+                        module.rewrite(graph, node)
+                    except NoMatch as miss:
+                        graph.note_failure(node, miss)
+
+
+def _fuse_ops(graph: FusionGraph, specs: list[OpSpec]) -> dict[int, str]:
+    """Fuse each op wherever it matches; returns which op came out at which anchor."""
+    credits: dict[int, str] = {}
+    for spec in specs:
+        roots = {pattern.root.op for pattern in patterns(spec)}
+        for root in [node for node in graph.gs.nodes if any(is_op(node, op) for op in roots)]:
+            if not graph.is_live(root) or not root.outputs:
+                continue
+            found = _first_match(graph, spec, root)
+            if found is not None:
+                anchor = graph.anchor(root)
+                _replace(graph, spec, found)
+                if anchor is not None:
+                    credits[anchor] = spec.name
+    return credits
+
+
+def _first_match(graph: FusionGraph, spec: OpSpec, root: gs.Node) -> Match | None:
+    for pattern in patterns(spec):
+        if not is_op(root, pattern.root.op):
+            continue
+        try:
+            found = match(graph, spec, pattern, root)
+            graph.check_private(found.nodes)
+            return found
+        except NoMatch as miss:
+            graph.note_failure(root, miss, spec.name)
+    return None
+
+
+def _replace(graph: FusionGraph, spec: OpSpec, found: Match) -> None:
+    inputs = [found.inputs.get(t.name) or gs.Variable.empty() for t in spec.inputs]
+    while inputs and inputs[-1].is_empty():
+        inputs.pop()
+    attributes = {a.name: found.attributes[a.name] for a in spec.attributes}
+    graph.replace(found.nodes[0], spec.name, inputs, found.nodes, domain=DOMAIN, **attributes, **NODE_MARKERS)
+
+
+def _account(graph: FusionGraph, wanted: list[Expectation], credits: dict[int, str]) -> tuple[dict[str, int], list[Miss]]:
+    """Expected counts, and a Miss for each expectation that nothing came out for."""
+    expected: Counter[str] = Counter()
+    misses = []
+    for expectation in wanted:
+        op = credits.get(id(expectation.anchor), expectation.op)
+        expected[op] += 1
+        if id(expectation.anchor) not in credits:
+            miss = graph.failure(expectation.anchor, expectation.op)
+            where, reason, hint = (miss.node, miss.reason, miss.hint) if miss else (expectation.name, "was not reached", "")
+            misses.append(Miss(op, expectation.name, where, reason, hint))
+    # Found beyond what was expected: the promise is at least what was kept.
+    for op, count in Counter(credits.values()).items():
+        expected[op] = max(expected[op], count)
+    return _in_order(expected), misses
+
+
+def _in_order(counts: Counter[str]) -> dict[str, int]:
+    return {name: counts[name] for name in OPS if counts[name]}
+
+
+def count_nodes(model: onnx.ModelProto) -> int:
+    """Nodes of the graph that compute something."""
+    return sum(node.op_type != "Constant" for node in model.graph.node)
+
+
+def _check_model(model: onnx.ModelProto, with_functions: bool) -> None:
+    """ONNX's checks on the model without its weights (their shapes are all it needs)."""
+    if not with_functions:
+        return  # the checker takes an operator that it knows neither by schema nor by function for an error
+    try:
+        onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        raise FusionError(f"the fused model is not valid ONNX: {' '.join(str(error).split())}") from error
+
+
+__all__ = ["LEVELS", "count_nodes", "fuse", "fuse_file", "node_name"]

@@ -1,0 +1,252 @@
+"""What an integer subgraph computes, found by running it: how attention masks and position ids are recognised.
+
+Exporters build the additive mask from the model's 0/1 mask in a dozen ways (unsqueeze and subtract; index grids with
+GatherND; flattened gathers; broadcast comparisons), new ones with every release. They all compute the same function of
+a small tensor, so the subgraph is run on random masks of several shapes and its result compared. Behaviour that changes
+with length (a sliding window, a maximum) needs a constant to say where, so one probe is longer than every constant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+import onnxruntime as ort
+from onnx import helper
+from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter, dtype_to_onnx
+
+from .nodes import DEFAULT_DOMAINS, NoMatch, producer
+from .shapes import monomial
+from .weights import Weight
+
+if TYPE_CHECKING:
+    from .graph import FusionGraph
+
+_MAX_NODES = 400
+_MAX_LENGTH = 2048
+_INTEGERS = (np.int32, np.int64)
+
+
+@dataclass
+class Subgraph:
+    """Everything that `target` is computed from. `inputs` are graph inputs; `cuts` only lend their shape."""
+
+    target: gs.Tensor
+    inputs: list[gs.Tensor]
+    cuts: list[gs.Tensor]
+    longest: int  # the largest constant that could be a length
+
+    def run(self, session: ort.InferenceSession, feeds: dict[str, np.ndarray], sizes: dict[str, int]) -> np.ndarray:
+        feeds = dict(feeds)
+        for tensor in self.cuts:
+            shape = [_size(dim, sizes, tensor) for dim in tensor.shape]
+            feeds[tensor.name] = np.zeros(shape, np.float32)
+        wanted = {i.name for i in session.get_inputs()}
+        return session.run(None, {name: value for name, value in feeds.items() if name in wanted})[0]
+
+
+class Prober:
+    """Answers questions about tensors of one graph, each computed once."""
+
+    def __init__(self, graph: FusionGraph) -> None:
+        self._graph = graph
+        self._answers: dict[tuple[str, str], gs.Tensor | NoMatch | bool] = {}
+
+    def mask_source(self, additive: gs.Tensor, boolean: bool, factor: float = 1.0) -> gs.Tensor:
+        """The graph input [B, S] of 0 and 1 that `additive` hides keys by.
+
+        `additive` broadcasts to [B, heads, S, S]: 0 where the key is visible and at most -1000 / factor where not, or
+        with `boolean` True and False. Raises NoMatch with what it is instead.
+        """
+        key = (additive.name, f"mask {boolean} {factor}")
+        if key not in self._answers:
+            try:
+                self._answers[key] = self._find_mask(additive, boolean, factor)
+            except NoMatch as miss:
+                self._answers[key] = miss
+        answer = self._answers[key]
+        if isinstance(answer, NoMatch):
+            raise answer
+        return answer
+
+    def counts_up(self, index: gs.Tensor, ids: gs.Tensor) -> bool:
+        """Whether `index` is 0, 1, ..., S-1 in every row, S being the length of `ids` [B, S]."""
+        key = (index.name, f"positions {ids.name}")
+        if key not in self._answers:
+            try:
+                self._answers[key] = self._is_range(index, ids)
+            except NoMatch:
+                self._answers[key] = False
+        return bool(self._answers[key])
+
+    def _find_mask(self, additive: gs.Tensor, boolean: bool, factor: float) -> gs.Tensor:
+        where = producer(additive) or additive.name
+        subgraph = self._subgraph(additive)
+        candidates = [t for t in subgraph.inputs if t.dtype in _INTEGERS and t.shape is not None and len(t.shape) == 2]
+        if not candidates:
+            names = ", ".join(f"'{t.name}'" for t in subgraph.inputs) or "no input"
+            raise NoMatch(where, f"the mask '{additive.name}' comes from {names}, not from an integer [B, S] input")
+        session = self._session(subgraph)
+        for candidate in candidates:
+            if self._hides_keys(subgraph, session, candidate, boolean, factor):
+                return candidate
+        names = ", ".join(f"'{t.name}'" for t in candidates)
+        raise NoMatch(where, f"'{additive.name}' is more than a key mask of {names} (causal, windowed, or with a bias)")
+
+    def _hides_keys(self, subgraph, session, mask, boolean, factor) -> bool:
+        random = np.random.default_rng(0)
+        for batch, length in self._probe_shapes(subgraph, mask):
+            sizes = self._sizes(mask, batch, length)
+            feeds = self._feeds(subgraph, sizes, random)
+            value = random.integers(0, 2, (batch, length))
+            value[0, 0] = 1
+            feeds[mask.name] = value.astype(mask.dtype)
+            try:
+                result = subgraph.run(session, feeds, sizes)
+                result = np.broadcast_to(result, np.broadcast_shapes(result.shape, (batch, 1, length, length)))
+            except (ort.capi.onnxruntime_pybind11_state.OnnxRuntimeException, ValueError, RuntimeError):
+                return False
+            visible = np.broadcast_to(value[:, None, None, :] != 0, result.shape)
+            if boolean:
+                right = np.array_equal(result.astype(bool), visible)
+            else:
+                right = np.all(result[visible] == 0) and np.all(result[~visible] * factor <= -1000)
+            if not right:
+                return False
+        return True
+
+    def _is_range(self, index: gs.Tensor, ids: gs.Tensor) -> bool:
+        if index.dtype not in _INTEGERS or ids.shape is None or len(ids.shape) != 2:
+            return False
+        if isinstance(index, gs.Constant):
+            values = np.asarray(index.values)
+            return ids.shape[1] == values.shape[-1] and bool(np.all(values == np.arange(values.shape[-1])))
+        subgraph = self._subgraph(index)
+        session = self._session(subgraph)
+        random = np.random.default_rng(0)
+        for batch, length in self._probe_shapes(subgraph, ids, within_constants=True):
+            sizes = self._sizes(ids, batch, length)
+            result = subgraph.run(session, self._feeds(subgraph, sizes, random), sizes)
+            if result.shape[-1] != length or not np.all(result == np.arange(length)):
+                return False
+        return True
+
+    def _subgraph(self, target: gs.Tensor) -> Subgraph:
+        inputs, cuts, longest, count = {}, {}, 0, 0
+        graph_inputs = {id(t) for t in self._graph.gs.inputs}
+        seen, stack = set(), [target]
+        while stack:
+            tensor = stack.pop()
+            if id(tensor) in seen or tensor.is_empty():
+                continue
+            seen.add(id(tensor))
+            if isinstance(tensor, gs.Constant):
+                if isinstance(tensor._values, Weight):
+                    raise NoMatch(producer(target) or target.name, f"'{target.name}' depends on the weight '{tensor.name}'")
+                longest = max(longest, _length(tensor))
+            elif id(tensor) in graph_inputs:
+                inputs[tensor.name] = tensor
+            else:
+                node = producer(tensor)
+                count += 1
+                if node is None or node.domain not in DEFAULT_DOMAINS or count > _MAX_NODES:
+                    raise NoMatch(node or tensor.name, f"'{target.name}' is not computed by standard operators alone")
+                if node.op == "Shape" and id(node.inputs[0]) not in graph_inputs and node.inputs[0].shape is not None:
+                    cuts[node.inputs[0].name] = node.inputs[0]
+                else:
+                    stack.extend(node.inputs)
+        only_shapes = [t for t in cuts.values() if id(t) not in seen]
+        return Subgraph(target, list(inputs.values()), only_shapes, longest)
+
+    def _session(self, subgraph: Subgraph) -> ort.InferenceSession:
+        """The subgraph as a model of its own. Cuts become float inputs: nothing but their shape is read."""
+        nodes, constants, seen = [], {}, set()
+        stops = {t.name for t in (*subgraph.inputs, *subgraph.cuts)}
+
+        def visit(tensor: gs.Tensor) -> None:
+            stack = [(tensor, False)]
+            while stack:
+                current, done = stack.pop()
+                node = producer(current)
+                if done:
+                    nodes.append(OnnxExporter.export_node(node))
+                elif isinstance(current, gs.Constant):
+                    constants[current.name] = current
+                elif node is not None and current.name not in stops and id(node) not in seen:
+                    seen.add(id(node))
+                    stack.append((current, True))
+                    stack.extend((t, False) for t in node.inputs if not t.is_empty())
+
+        visit(subgraph.target)
+        inputs = [helper.make_tensor_value_info(t.name, dtype_to_onnx(t.dtype), _ranks(t)) for t in subgraph.inputs]
+        inputs += [helper.make_tensor_value_info(t.name, onnx.TensorProto.FLOAT, _ranks(t)) for t in subgraph.cuts]
+        output = onnx.ValueInfoProto(name=subgraph.target.name)
+        initializers = [OnnxExporter.export_tensor_proto(t) for t in constants.values()]
+        body = helper.make_graph(nodes, "probe", inputs, [output], initializers)
+        opset = helper.make_opsetid("", self._graph.opset)
+        model = helper.make_model(body, opset_imports=[opset], ir_version=self._graph.gs.ir_version or 8)
+        options = ort.SessionOptions()
+        options.log_severity_level = 4
+        options.intra_op_num_threads = 1
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        try:
+            return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        except Exception as error:
+            reason = str(error).splitlines()[0]
+            raise NoMatch(producer(subgraph.target) or "?", f"'{subgraph.target.name}' cannot be evaluated: {reason}") from error
+
+    def _probe_shapes(self, subgraph: Subgraph, like: gs.Tensor, within_constants: bool = False) -> list[tuple[int, int]]:
+        """Batch and length of the probes; a static axis keeps its size.
+
+        With `within_constants` the longest constant is a table that lengths must stay within, not a threshold to pass.
+        """
+        longest = min(subgraph.longest, _MAX_LENGTH)
+        lengths = [3, 17, max(longest, 17)] if within_constants else [3, 17, longest + 5]
+        shapes = [(2, lengths[0]), (1, 1), (3, lengths[1]), (1, lengths[2])]
+        batch, length = like.shape
+        shapes = [(b if not isinstance(batch, int) else batch, s if not isinstance(length, int) else length) for b, s in shapes]
+        return list(dict.fromkeys(shapes))
+
+    def _sizes(self, like: gs.Tensor, batch: int, length: int) -> dict[str, int]:
+        """A number for each symbol of the graph's inputs: those of `like` as given, others by their place."""
+        sizes = {}
+        for tensor in self._graph.gs.inputs:
+            for index, dim in enumerate(tensor.shape or []):
+                if isinstance(dim, str):
+                    sizes[dim] = (batch, length)[index] if index < 2 else length
+        for dim, size in zip(like.shape, (batch, length), strict=True):
+            if isinstance(dim, str):
+                sizes[dim] = size
+        return sizes
+
+    def _feeds(self, subgraph: Subgraph, sizes: dict[str, int], random: np.random.Generator) -> dict[str, np.ndarray]:
+        """Random zeros and ones: valid masks, token types and ids alike."""
+        return {
+            t.name: random.integers(0, 2, [_size(dim, sizes, t) for dim in t.shape or []]).astype(t.dtype)
+            for t in subgraph.inputs
+        }
+
+
+def _ranks(tensor: gs.Tensor) -> list[None]:
+    return [None] * len(tensor.shape)
+
+
+def _length(constant: gs.Constant) -> int:
+    """The largest number in an integer constant that could be a length (not INT64_MAX, which means "to the end")."""
+    values = np.asarray(constant.values)
+    if values.dtype.kind not in "iuf" or not values.size:
+        return 0
+    finite = np.abs(values[np.isfinite(values)]) if values.dtype.kind == "f" else np.abs(values[values != np.iinfo(values.dtype).min])
+    lengths = finite[(finite >= 1) & (finite <= 1 << 20)]
+    largest = int(lengths.max()) if lengths.size else 0
+    return max(largest, *constant.shape) if len(constant.shape) else largest
+
+
+def _size(dim: int | str | None, sizes: dict[str, int], tensor: gs.Tensor) -> int:
+    factors = monomial(dim)
+    if factors is None or any(symbol not in sizes for symbol in factors[1]):
+        raise NoMatch(tensor.name, f"axis {dim} of '{tensor.name}' is not known in terms of the inputs' axes")
+    return int(factors[0] * np.prod([sizes[symbol] for symbol in factors[1]], dtype=np.int64))

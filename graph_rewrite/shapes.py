@@ -1,0 +1,101 @@
+"""Symbolic shapes: what every tensor's axes are, in terms of the model's own dynamic axes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import re
+
+import onnx
+from onnx import helper
+
+from .weights import Weight
+
+Dim = int | str | None
+
+_FACTOR = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]*$")
+
+
+def infer_shapes(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> dict[str, tuple[int, list[Dim]]]:
+    """Element type and axes of every tensor that can be worked out; an axis is a number, an expression or None.
+
+    ONNX Runtime's symbolic inference sees through the shape arithmetic of exporters ("-1" between "batch" and 32 is 12
+    heads), which ONNX's own does not; ONNX's own is what is left where the other does not know an operator.
+    """
+    bare = onnx.ModelProto()
+    bare.CopyFrom(skeleton)
+    # Large initialisers have no data here: to shape inference they are inputs of known shape.
+    kept = [tensor for tensor in bare.graph.initializer if tensor.name not in weights]
+    del bare.graph.initializer[:]
+    bare.graph.initializer.extend(kept)
+    declared = {value.name for value in bare.graph.input}
+    for name, weight in weights.items():
+        if name not in declared:
+            bare.graph.input.append(helper.make_tensor_value_info(name, weight.data_type, weight.shape))
+    inferred = _symbolic(bare) or _plain(bare)
+    shapes = {}
+    for value in (*skeleton.graph.value_info, *inferred.graph.value_info, *inferred.graph.input, *inferred.graph.output):
+        if value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape"):
+            tensor = value.type.tensor_type
+            shapes[value.name] = (tensor.elem_type, [_dim(dim) for dim in tensor.shape.dim])
+    return shapes
+
+
+def _symbolic(model: onnx.ModelProto) -> onnx.ModelProto | None:
+    from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
+
+    logger = logging.getLogger("onnxruntime.tools.symbolic_shape_infer")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        # It prints what it cannot infer, and fails with any kind of exception on operators that it does not know.
+        with contextlib.redirect_stdout(io.StringIO()):
+            return SymbolicShapeInference.infer_shapes(model, auto_merge=True, guess_output_rank=False)
+    except Exception:
+        return None
+    finally:
+        logger.setLevel(level)
+
+
+def _plain(model: onnx.ModelProto) -> onnx.ModelProto:
+    try:
+        return onnx.shape_inference.infer_shapes(model, data_prop=True)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):  # a model that contradicts itself
+        return model
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
+    if dim.HasField("dim_value"):
+        return dim.dim_value
+    return dim.dim_param or None
+
+
+def monomial(dim: Dim) -> tuple[int, tuple[str, ...]] | None:
+    """A dimension as (number, sorted symbols): 12*batch is (12, ("batch",)). None for sums and unknowns."""
+    if dim is None:
+        return None
+    if isinstance(dim, int):
+        return dim, ()
+    number, symbols = 1, []
+    for factor in str(dim).split("*"):
+        factor = factor.strip()
+        if factor.isdigit():
+            number *= int(factor)
+        elif _FACTOR.match(factor):
+            symbols.append(factor)
+        else:
+            return None
+    return number, tuple(sorted(symbols))
+
+
+def product(dims: list[Dim]) -> tuple[int, tuple[str, ...]] | None:
+    """The monomial of several dimensions' product."""
+    number, symbols = 1, []
+    for dim in dims:
+        factor = monomial(dim)
+        if factor is None:
+            return None
+        number *= factor[0]
+        symbols += factor[1]
+    return number, tuple(sorted(symbols))

@@ -1,0 +1,70 @@
+"""Initialisers beside the graph: loaded when they are written, derived (transposed, packed, cast) without a copy until then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx_graphsurgeon.ir.tensor import LazyValues
+
+# Smaller initialisers are ordinary constants: scalars, shapes and position tables are looked at while matching.
+MIN_BYTES = 1 << 16
+
+
+class Weight(LazyValues):
+    """A large initialiser. The graph holds its name, dtype and shape; `load()` makes the array.
+
+    As a LazyValues of onnx-graphsurgeon it is exported as a TensorProto without data, which `fill` completes.
+    """
+
+    def __init__(self, data_type: int, shape: Sequence[int], load: Callable[[], np.ndarray]) -> None:
+        super().__init__(onnx.TensorProto(data_type=data_type, dims=shape))
+        self._load = load
+
+    @property
+    def data_type(self) -> int:
+        return self.tensor.data_type
+
+    def load(self) -> np.ndarray:
+        return self._load()
+
+    def fill(self, tensor: onnx.TensorProto) -> None:
+        """Write the data into `tensor`, which already has name, dtype and shape."""
+        array = np.ascontiguousarray(self.load())
+        tensor.ClearField("data_location")
+        tensor.raw_data = array.tobytes()
+
+    @classmethod
+    def of_array(cls, array: np.ndarray) -> Weight:
+        return cls(onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape, lambda: array)
+
+    @classmethod
+    def of_tensor(cls, tensor: onnx.TensorProto) -> Weight:
+        return cls(tensor.data_type, list(tensor.dims), lambda: numpy_helper.to_array(tensor))
+
+    def transposed(self) -> Weight:
+        return Weight(self.data_type, self.shape[::-1], lambda: self.load().T)
+
+    def cast(self, data_type: int) -> Weight:
+        """To another float type; values beyond its range become its largest, infinities stay."""
+        return Weight(data_type, self.shape, lambda: cast_array(self.load(), data_type))
+
+
+def concatenated(weights: Sequence[Any], axis: int) -> Weight:
+    """Several Weights of one dtype side by side along `axis`."""
+    first = weights[0]
+    shape = list(first.shape)
+    shape[axis] = sum(weight.shape[axis] for weight in weights)
+    return Weight(first.data_type, shape, lambda: np.concatenate([weight.load() for weight in weights], axis))
+
+
+def cast_array(array: np.ndarray, data_type: int) -> np.ndarray:
+    """`array` as `data_type` (an ONNX float type); finite values beyond its range become its largest."""
+    target = onnx.helper.tensor_dtype_to_np_dtype(data_type)
+    if data_type == onnx.TensorProto.FLOAT16:
+        limit = np.float32(np.finfo(np.float16).max)
+        array = np.where(np.isinf(array), array, np.clip(array, -limit, limit))
+    return array.astype(target)
