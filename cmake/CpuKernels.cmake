@@ -1,0 +1,28 @@
+# The CPU kernels: one file per op, and the inner loops once per instruction set (plugins/cpu/vector_dispatch.cc chooses).
+add_library(bertfuse_cpu STATIC
+  plugins/cpu/add_qkv_bias.cc
+  plugins/cpu/call.cc
+  plugins/cpu/embed_layer_norm.cc
+  plugins/cpu/fused_attention.cc
+  plugins/cpu/fused_gemm_gelu.cc
+  plugins/cpu/fused_gemm_gelu_layer_norm.cc
+  plugins/cpu/fused_gemm_layer_norm.cc
+  plugins/cpu/kernels.cc
+  plugins/cpu/vector_dispatch.cc)
+target_link_libraries(bertfuse_cpu PRIVATE bertfuse_headers bertfuse_core)
+
+function(bertfuse_add_loops name)
+  add_library(bertfuse_loops_${name} OBJECT plugins/cpu/vector_loops.cc)
+  target_link_libraries(bertfuse_loops_${name} PRIVATE bertfuse_headers)
+  target_compile_definitions(bertfuse_loops_${name} PRIVATE BERTFUSE_LOOPS=${name})
+  # -Wno-psabi: vectors are passed between functions of this one file only, so their calling convention is no matter.
+  target_compile_options(bertfuse_loops_${name} PRIVATE -Wno-psabi ${ARGN})
+  target_sources(bertfuse_cpu PRIVATE $<TARGET_OBJECTS:bertfuse_loops_${name}>)
+endfunction()
+
+bertfuse_add_loops(baseline)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+  bertfuse_add_loops(avx2 -mavx2 -mfma -mf16c)
+  bertfuse_add_loops(avx512 -mavx512f -mavx2 -mfma -mf16c)
+  target_compile_definitions(bertfuse_cpu PRIVATE BERTFUSE_X86_LOOPS)
+endif()

@@ -1,0 +1,58 @@
+// The shape of the op table: what the generated header fills in from graph_rewrite/ops.
+#ifndef BERTFUSE_CORE_OP_DEF_H_
+#define BERTFUSE_CORE_OP_DEF_H_
+
+#include <cmath>
+#include <cstdint>
+
+namespace bertfuse {
+
+// A dtype variable: every tensor of an op that has it must have the same dtype. kT is a float, kI an index.
+enum class Variable { kT, kI };
+enum class AttrKind { kInt, kFloat, kString };
+
+// multiplier * symbol / attribute[divisor], or the value of an attribute where `value` is not -1.
+struct AxisDef {
+  const char* text;
+  const char* symbol;
+  int64_t multiplier;
+  int divisor;
+  int value;
+};
+
+struct TensorDef {
+  const char* name;
+  Variable dtype;
+  bool optional;
+  bool constant;
+  bool leading;  // any number of axes before `axes`, the same in every tensor that has them
+  int needs;     // the input that must be there if this one is, or -1
+  const AxisDef* axes;
+  int num_axes;
+};
+
+struct AttrDef {
+  const char* name;
+  AttrKind kind;
+  bool required;
+  int64_t default_int;
+  float default_float;
+  const char* default_string;
+  double minimum, maximum;  // inclusive
+  const char* const* choices;
+  int num_choices;
+  const char* divides;  // axis symbol that the value must divide, or null
+};
+
+struct OpDef {
+  const char* name;
+  const TensorDef* inputs;
+  int num_inputs;
+  const TensorDef* outputs;
+  int num_outputs;
+  const AttrDef* attributes;
+  int num_attributes;
+};
+
+}  // namespace bertfuse
+#endif  // BERTFUSE_CORE_OP_DEF_H_

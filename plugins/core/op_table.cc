@@ -1,0 +1,197 @@
+#include "core/op_table.h"
+
+#include <cstring>
+#include <iterator>
+#include <string>
+
+#include "core/dtype.h"
+#include "core/status.h"
+#include "op_table.generated.h"
+
+namespace bertfuse {
+namespace {
+
+std::string JoinChoices(const AttrDef& attribute) {
+  std::string text;
+  for (int i = 0; i < attribute.num_choices; ++i) {
+    text += i == 0 ? "'" : i + 1 == attribute.num_choices ? " or '" : ", '";
+    text += std::string(attribute.choices[i]) + "'";
+  }
+  return text;
+}
+
+void CheckRange(const OpDef& op, const AttrDef& attribute, double value) {
+  // Written so that NaN fails.
+  if (value >= attribute.minimum && value <= attribute.maximum) return;
+  Fail(BERTFUSE_INVALID_ARGUMENT, "%s: attribute '%s' is %.9g, expected %.9g to %.9g", op.name, attribute.name, value,
+       attribute.minimum, attribute.maximum);
+}
+
+void CheckChoice(const OpDef& op, const AttrDef& attribute, const char* value) {
+  if (attribute.num_choices == 0) return;
+  for (int i = 0; i < attribute.num_choices; ++i) {
+    if (std::strcmp(attribute.choices[i], value) == 0) return;
+  }
+  Fail(BERTFUSE_INVALID_ARGUMENT, "%s: attribute '%s' is '%.64s', expected %s", op.name, attribute.name, value,
+       JoinChoices(attribute).c_str());
+}
+
+bool Allowed(Variable variable, int32_t dtype) {
+  for (int32_t allowed : DtypesOf(variable)) {
+    if (allowed == dtype) return true;
+  }
+  return false;
+}
+
+// The first dtype seen of each variable, and where.
+struct BoundDtypes {
+  int32_t dtype[2] = {BERTFUSE_ABSENT, BERTFUSE_ABSENT};
+  const char* from[2] = {nullptr, nullptr};
+
+  void Bind(const OpDef& op, const TensorDef& tensor, const char* role, int32_t given) {
+    const int variable = static_cast<int>(tensor.dtype);
+    const char* letter = tensor.dtype == Variable::kT ? "T" : "I";
+    if (!Allowed(tensor.dtype, given)) {
+      Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %s '%s' is %s (%d), expected %s", op.name, role, tensor.name,
+           DtypeName(given), given,
+           tensor.dtype == Variable::kT ? "float32, float16 or bfloat16" : "int32 or int64");
+    }
+    if (from[variable] == nullptr) {
+      dtype[variable] = given;
+      from[variable] = tensor.name;
+    } else if (dtype[variable] != given) {
+      Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %s '%s' is %s, expected %s (%s from '%s')", op.name, role, tensor.name,
+           DtypeName(given), DtypeName(dtype[variable]), letter, from[variable]);
+    }
+  }
+};
+
+DimList ShapeOf(const OpDef& op, const TensorDef& def, const char* role, const bertfuse_tensor& tensor) {
+  if (tensor.rank < 0 || tensor.rank > BERTFUSE_MAX_RANK) {
+    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %s '%s' has rank %d, expected at most %d", op.name, role, def.name,
+         tensor.rank, BERTFUSE_MAX_RANK);
+  }
+  DimList shape;
+  shape.rank = tensor.rank;
+  for (int i = 0; i < tensor.rank; ++i) {
+    if (tensor.shape[i] < 0) {
+      Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %s '%s' axis %d is %lld, expected a size", op.name, role, def.name, i,
+           static_cast<long long>(tensor.shape[i]));
+    }
+    shape.dims[i].size = tensor.shape[i];
+  }
+  return shape;
+}
+
+// A required input that is missing, or one that another needs.
+void CheckPresence(const OpDef& op, const bertfuse_tensor* inputs) {
+  for (int i = 0; i < op.num_inputs; ++i) {
+    const TensorDef& def = op.inputs[i];
+    const bool absent = inputs[i].dtype == BERTFUSE_ABSENT;
+    if (absent && !def.optional) {
+      Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input '%s' is missing", op.name, def.name);
+    }
+    if (!absent && def.needs >= 0 && inputs[def.needs].dtype == BERTFUSE_ABSENT) {
+      Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input '%s' is given without '%s', which it needs", op.name, def.name,
+           op.inputs[def.needs].name);
+    }
+  }
+}
+
+void BindInputs(const OpDef& op, const bertfuse_tensor* inputs, BoundDtypes& dtypes, AxisBinder& axes) {
+  CheckPresence(op, inputs);
+  for (int i = 0; i < op.num_inputs; ++i) {
+    if (inputs[i].dtype == BERTFUSE_ABSENT) continue;
+    dtypes.Bind(op, op.inputs[i], "input", inputs[i].dtype);
+    axes.Bind(op.inputs[i], "input", ShapeOf(op, op.inputs[i], "input", inputs[i]));
+  }
+  axes.CheckDivisors();
+}
+
+}  // namespace
+
+OpList AllOps() { return {kOps, static_cast<int>(std::size(kOps))}; }
+
+const OpDef* FindOp(const char* name) {
+  for (const OpDef& op : AllOps()) {
+    if (std::strcmp(op.name, name) == 0) return &op;
+  }
+  return nullptr;
+}
+
+DtypeList DtypesOf(Variable variable) {
+  if (variable == Variable::kT) return {kDtypesT, static_cast<int>(std::size(kDtypesT))};
+  return {kDtypesI, static_cast<int>(std::size(kDtypesI))};
+}
+
+void CheckAttributes(const OpDef& op, const bertfuse_value* attributes) {
+  for (int i = 0; i < op.num_attributes; ++i) {
+    const AttrDef& attribute = op.attributes[i];
+    switch (attribute.kind) {
+      case AttrKind::kInt:
+        CheckRange(op, attribute, static_cast<double>(attributes[i].i));
+        break;
+      case AttrKind::kFloat:
+        CheckRange(op, attribute, attributes[i].f);
+        break;
+      case AttrKind::kString:
+        CheckChoice(op, attribute, attributes[i].s);
+        break;
+    }
+  }
+}
+
+void SetDefault(const AttrDef& attribute, bertfuse_value* value) {
+  switch (attribute.kind) {
+    case AttrKind::kInt:
+      value->i = attribute.default_int;
+      break;
+    case AttrKind::kFloat:
+      value->f = attribute.default_float;
+      break;
+    case AttrKind::kString:
+      value->s = attribute.default_string;
+      break;
+  }
+}
+
+void Validate(const OpDef& op, const bertfuse_call& call) {
+  if (call.num_inputs != op.num_inputs || call.num_outputs != op.num_outputs ||
+      call.num_attributes != op.num_attributes) {
+    Fail(BERTFUSE_INVALID_ARGUMENT,
+         "%s: the call has %d inputs, %d outputs and %d attributes, expected %d, %d and %d (absent inputs keep their "
+         "place)",
+         op.name, call.num_inputs, call.num_outputs, call.num_attributes, op.num_inputs, op.num_outputs,
+         op.num_attributes);
+  }
+  CheckAttributes(op, call.attributes);
+  BoundDtypes dtypes;
+  AxisBinder axes(op, call.attributes);
+  BindInputs(op, call.inputs, dtypes, axes);
+  for (int i = 0; i < op.num_outputs; ++i) {
+    dtypes.Bind(op, op.outputs[i], "output", call.outputs[i].dtype);
+    axes.Bind(op.outputs[i], "output", ShapeOf(op, op.outputs[i], "output", call.outputs[i]));
+  }
+}
+
+void InferOutputs(const OpDef& op, const bertfuse_tensor* inputs, const bertfuse_value* attributes,
+                  bertfuse_tensor* outputs) {
+  CheckAttributes(op, attributes);
+  BoundDtypes dtypes;
+  AxisBinder axes(op, attributes);
+  BindInputs(op, inputs, dtypes, axes);
+  for (int i = 0; i < op.num_outputs; ++i) {
+    const DimList shape = axes.Resolve(op.outputs[i]);
+    outputs[i].dtype = dtypes.dtype[static_cast<int>(op.outputs[i].dtype)];
+    outputs[i].rank = shape.rank;
+    for (int axis = 0; axis < shape.rank; ++axis) outputs[i].shape[axis] = shape.dims[axis].size;
+  }
+}
+
+int64_t NumElements(const bertfuse_tensor& tensor) {
+  int64_t count = 1;
+  for (int i = 0; i < tensor.rank; ++i) count *= tensor.shape[i];
+  return count;
+}
+
+}  // namespace bertfuse

@@ -1,0 +1,102 @@
+// What both registries need of an op: find it, check a call against it, and say what comes out.
+#ifndef BERTFUSE_CORE_OP_TABLE_H_
+#define BERTFUSE_CORE_OP_TABLE_H_
+
+#include <array>
+#include <initializer_list>
+
+#include "bertfuse/op.h"
+#include "core/op_def.h"
+
+namespace bertfuse {
+
+struct OpList {
+  const OpDef* first;
+  int count;
+  const OpDef* begin() const { return first; }
+  const OpDef* end() const { return first + count; }
+};
+
+// Every op, in the order of graph_rewrite/ops.
+OpList AllOps();
+
+// The op of that name, or null.
+const OpDef* FindOp(const char* name);
+
+// The dtypes (bertfuse_dtype) that a variable may take: kT 3 of them, kI 2.
+struct DtypeList {
+  const int32_t* first;
+  int count;
+  const int32_t* begin() const { return first; }
+  const int32_t* end() const { return first + count; }
+};
+DtypeList DtypesOf(Variable variable);
+
+// A size that may be unknown before a run: `size` is -1 then, and `name` the runtime's name for it (null: none).
+struct Dim {
+  int64_t size = -1;
+  const char* name = nullptr;
+  bool known() const { return size >= 0; }
+};
+
+struct DimList {
+  int rank = 0;
+  std::array<Dim, BERTFUSE_MAX_RANK> dims;
+};
+
+// Checks an attribute's value against range and choices. Throws INVALID_ARGUMENT.
+void CheckAttributes(const OpDef& op, const bertfuse_value* attributes);
+
+// Sets the value to the attribute's default.
+void SetDefault(const AttrDef& attribute, bertfuse_value* value);
+
+// Binds axis symbols over the tensors of one op, input by input; sizes that are unknown bind by name or not at all.
+// Every disagreement throws INVALID_ARGUMENT with both sizes and where the first one came from.
+class AxisBinder {
+ public:
+  // `attributes` must be checked and outlive the binder.
+  AxisBinder(const OpDef& op, const bertfuse_value* attributes);
+
+  // `role` is "input" or "output", for messages.
+  void Bind(const TensorDef& tensor, const char* role, const DimList& shape);
+
+  // Attributes that must divide an axis do so. Call when every input is bound.
+  void CheckDivisors() const;
+
+  // The shape that the bound symbols give; sizes not bound stay unknown. An unknown rank of "..." gives rank -1.
+  DimList Resolve(const TensorDef& tensor) const;
+
+ private:
+  struct Symbol {
+    const char* name;
+    Dim dim;
+    const char* from;  // tensor that bound it
+  };
+  Symbol* Find(const char* name);
+  const Symbol* Find(const char* name) const;
+  Dim Expected(const AxisDef& axis) const;
+  void BindAxis(const TensorDef& tensor, const char* role, int index, const AxisDef& axis, Dim dim);
+  void BindLeading(const TensorDef& tensor, const char* role, const DimList& shape, int count);
+
+  const OpDef& op_;
+  const bertfuse_value* attributes_;
+  std::array<Symbol, 16> symbols_;
+  int num_symbols_ = 0;
+  DimList leading_;
+  const char* leading_from_ = nullptr;
+};
+
+// Checks everything that the op's description says about a call: arity, presence, dtypes, axes, attributes; outputs too
+// where the call has them. Throws Error with op and tensor or attribute named.
+void Validate(const OpDef& op, const bertfuse_call& call);
+
+// Fills in dtype, rank and shape of every output, from inputs and attributes that Validate would accept; `data` is left
+// alone. `outputs` has op.num_outputs elements.
+void InferOutputs(const OpDef& op, const bertfuse_tensor* inputs, const bertfuse_value* attributes,
+                  bertfuse_tensor* outputs);
+
+// The elements of a tensor: the product of its shape.
+int64_t NumElements(const bertfuse_tensor& tensor);
+
+}  // namespace bertfuse
+#endif  // BERTFUSE_CORE_OP_TABLE_H_

@@ -1,0 +1,17 @@
+#include "cpu/kernels.h"
+
+#include <iterator>
+
+#include "core/kernel_table.h"
+
+namespace bertfuse {
+
+KernelList CpuKernels() {
+  static const bertfuse_kernel* const kernels[] = {
+      &cpu::kAddQKVBias,    &cpu::kEmbedLayerNorm,         &cpu::kFusedAttention,
+      &cpu::kFusedGemmGelu, &cpu::kFusedGemmGeluLayerNorm, &cpu::kFusedGemmLayerNorm,
+  };
+  return {kernels, static_cast<int>(std::size(kernels))};
+}
+
+}  // namespace bertfuse

@@ -1,0 +1,101 @@
+#include <array>
+#include <string>
+
+#include "ort/op_class.h"
+#include "ort/op_kernel.h"
+
+namespace bertfuse::ort {
+namespace {
+
+bool Succeeded(OrtStatus* status) {
+  if (status == nullptr) return true;
+  Api().ReleaseStatus(status);
+  return false;
+}
+
+class ContextSource : public AttributeSource {
+ public:
+  explicit ContextSource(const OrtShapeInferContext* context) : context_(context) {}
+  bool Read(const char* name, int64_t* value) const override {
+    return ReadAs(name, ORT_OP_ATTR_INT, value, sizeof(*value));
+  }
+  bool Read(const char* name, float* value) const override {
+    return ReadAs(name, ORT_OP_ATTR_FLOAT, value, sizeof(*value));
+  }
+  bool Read(const char* name, std::string* value) const override {
+    std::array<char, 256> buffer = {};
+    if (!ReadAs(name, ORT_OP_ATTR_STRING, buffer.data(), buffer.size() - 1)) return false;
+    *value = buffer.data();
+    return true;
+  }
+
+ private:
+  bool ReadAs(const char* name, OrtOpAttrType type, void* value, size_t size) const {
+    const OrtOpAttr* attribute = nullptr;
+    size_t needed = 0;
+    return Succeeded(Api().ShapeInferContext_GetAttribute(context_, name, &attribute)) &&
+           Succeeded(Api().ReadOpAttr(attribute, type, value, size, &needed));
+  }
+  const OrtShapeInferContext* context_;
+};
+
+// The known part of an input's shape; rank 0 where nothing is known, which no input of these ops has otherwise.
+// The object and the names in it belong to the context.
+DimList InputShape(const OpDef& op, int index, const OrtShapeInferContext* context) {
+  OrtTensorTypeAndShapeInfo* raw = nullptr;
+  Check(Api().ShapeInferContext_GetInputTypeShape(context, static_cast<size_t>(index), &raw));
+  DimList shape;
+  size_t rank = 0;
+  Check(Api().GetDimensionsCount(raw, &rank));
+  if (rank > BERTFUSE_MAX_RANK) {
+    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input '%s' has rank %zu, expected at most %d", op.name, op.inputs[index].name,
+         rank, BERTFUSE_MAX_RANK);
+  }
+  shape.rank = static_cast<int>(rank);
+  std::array<int64_t, BERTFUSE_MAX_RANK> sizes = {};
+  std::array<const char*, BERTFUSE_MAX_RANK> names = {};
+  Check(Api().GetDimensions(raw, sizes.data(), rank));
+  Check(Api().GetSymbolicDimensions(raw, names.data(), rank));
+  for (size_t i = 0; i < rank; ++i) {
+    shape.dims[i].size = sizes[i];
+    if (sizes[i] < 0 && names[i] != nullptr && names[i][0] != '\0') shape.dims[i].name = names[i];
+  }
+  return shape;
+}
+
+void SetOutputShape(OrtShapeInferContext* context, int index, ONNXTensorElementDataType type, const DimList& shape) {
+  OrtTensorTypeAndShapeInfo* raw = nullptr;
+  Check(Api().CreateTensorTypeAndShapeInfo(&raw));
+  const Owned<OrtTensorTypeAndShapeInfo> info(raw);
+  Check(Api().SetTensorElementType(raw, type));
+  std::array<int64_t, BERTFUSE_MAX_RANK> sizes = {};
+  std::array<const char*, BERTFUSE_MAX_RANK> names = {};
+  for (int i = 0; i < shape.rank; ++i) {
+    sizes[i] = shape.dims[i].size;
+    names[i] = shape.dims[i].name == nullptr ? "" : shape.dims[i].name;
+  }
+  Check(Api().SetDimensions(raw, sizes.data(), static_cast<size_t>(shape.rank)));
+  Check(Api().SetSymbolicDimensions(raw, names.data(), static_cast<size_t>(shape.rank)));
+  Check(Api().ShapeInferContext_SetOutputTypeShape(context, static_cast<size_t>(index), raw));
+}
+
+}  // namespace
+
+void InferShapes(const OpClass& op_class, OrtShapeInferContext* context) {
+  const OpDef& op = op_class.op();
+  const Attributes attributes(op, ContextSource(context));
+  AxisBinder axes(op, attributes.data());
+  size_t given = 0;
+  Check(Api().ShapeInferContext_GetInputCount(context, &given));
+  for (int i = 0; i < op.num_inputs && i < static_cast<int>(given); ++i) {
+    const DimList shape = InputShape(op, i, context);
+    if (shape.rank > 0) axes.Bind(op.inputs[i], "input", shape);
+  }
+  axes.CheckDivisors();
+  for (int i = 0; i < op.num_outputs; ++i) {
+    const DimList shape = axes.Resolve(op.outputs[i]);
+    if (shape.rank >= 0) SetOutputShape(context, i, op_class.TypeOf(op.outputs[i]), shape);
+  }
+}
+
+}  // namespace bertfuse::ort

@@ -1,0 +1,31 @@
+// One OrtCustomOp per op, provider and dtypes, all of one class that reads the op table.
+#ifndef BERTFUSE_ORT_OP_CLASS_H_
+#define BERTFUSE_ORT_OP_CLASS_H_
+
+#include "bertfuse/op.h"
+#include "core/op_table.h"
+#include "ort/api.h"
+
+namespace bertfuse::ort {
+
+class OpClass : public OrtCustomOp {
+ public:
+  // The dtypes are what the variables T and I stand for in this registration: ONNX Runtime's custom ops have no type
+  // variables of their own, and picks the registration that fits a node.
+  OpClass(const OpDef& op, const bertfuse_kernel& kernel, int32_t dtype, int32_t index_dtype);
+
+  const OpDef& op() const { return op_; }
+  const bertfuse_kernel& kernel() const { return kernel_; }
+  ONNXTensorElementDataType TypeOf(const TensorDef& tensor) const;
+
+ private:
+  const OpDef& op_;
+  const bertfuse_kernel& kernel_;
+  int32_t dtypes_[2];
+};
+
+// Output shapes from what a session knows of the input shapes, with names of free dimensions carried through.
+void InferShapes(const OpClass& op_class, OrtShapeInferContext* context);
+
+}  // namespace bertfuse::ort
+#endif  // BERTFUSE_ORT_OP_CLASS_H_

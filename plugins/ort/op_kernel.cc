@@ -1,0 +1,223 @@
+#include "ort/op_kernel.h"
+
+#include <array>
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "core/status.h"
+
+namespace bertfuse::ort {
+namespace {
+
+constexpr int kMaxTensors = 16;
+constexpr size_t kWorkspaceAlignment = 256;
+
+// Whether the call succeeded; a failure means "no such attribute" here.
+bool Succeeded(OrtStatus* status) {
+  if (status == nullptr) return true;
+  Api().ReleaseStatus(status);
+  return false;
+}
+
+class KernelInfoSource : public AttributeSource {
+ public:
+  explicit KernelInfoSource(const OrtKernelInfo* info) : info_(info) {}
+  bool Read(const char* name, int64_t* value) const override {
+    return Succeeded(Api().KernelInfoGetAttribute_int64(info_, name, value));
+  }
+  bool Read(const char* name, float* value) const override {
+    return Succeeded(Api().KernelInfoGetAttribute_float(info_, name, value));
+  }
+  bool Read(const char* name, std::string* value) const override {
+    size_t size = 0;
+    if (!Succeeded(Api().KernelInfoGetAttribute_string(info_, name, nullptr, &size))) return false;
+    std::string text(size, '\0');
+    if (!Succeeded(Api().KernelInfoGetAttribute_string(info_, name, text.data(), &size))) return false;
+    *value = text.c_str();
+    return true;
+  }
+
+ private:
+  const OrtKernelInfo* info_;
+};
+
+const char* KindName(AttrKind kind) {
+  return kind == AttrKind::kInt ? "an int" : kind == AttrKind::kFloat ? "a float" : "a string";
+}
+
+// The attribute is not there as what it should be. Says so if it is there as something else, or is required.
+void CheckMissing(const OpDef& op, const AttrDef& attribute, const AttributeSource& source) {
+  int64_t integer;
+  float number;
+  std::string text;
+  const bool found[] = {source.Read(attribute.name, &integer), source.Read(attribute.name, &number),
+                        source.Read(attribute.name, &text)};
+  for (AttrKind kind : {AttrKind::kInt, AttrKind::kFloat, AttrKind::kString}) {
+    if (!found[static_cast<int>(kind)]) continue;
+    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: attribute '%s' is %s, expected %s", op.name, attribute.name, KindName(kind),
+         KindName(attribute.kind));
+  }
+  if (attribute.required) {
+    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: attribute '%s' is missing (%s)", op.name, attribute.name,
+         KindName(attribute.kind));
+  }
+}
+
+bertfuse_tensor Describe(const OpDef& op, const TensorDef& def, const OrtValue* value) {
+  bertfuse_tensor tensor = {};
+  OrtTensorTypeAndShapeInfo* raw = nullptr;
+  Check(Api().GetTensorTypeAndShape(value, &raw));
+  const Owned<OrtTensorTypeAndShapeInfo> info(raw);
+  ONNXTensorElementDataType type;
+  Check(Api().GetTensorElementType(info.get(), &type));
+  size_t rank = 0;
+  Check(Api().GetDimensionsCount(info.get(), &rank));
+  if (rank > BERTFUSE_MAX_RANK) {
+    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input '%s' has rank %zu, expected at most %d", op.name, def.name, rank,
+         BERTFUSE_MAX_RANK);
+  }
+  // ONNX Runtime numbers its element types as ONNX does, and so does bertfuse_dtype.
+  tensor.dtype = static_cast<int32_t>(type);
+  tensor.rank = static_cast<int32_t>(rank);
+  Check(Api().GetDimensions(info.get(), tensor.shape, rank));
+  Check(Api().GetTensorMutableData(const_cast<OrtValue*>(value), &tensor.data));
+  return tensor;
+}
+
+// Scratch from the runtime's own allocator, given back when the run's work is queued: its arena hands it out again in
+// the order of the stream.
+class Workspace {
+ public:
+  Workspace(OrtKernelContext* context, const OrtMemoryInfo* memory, size_t size) {
+    if (size == 0) return;
+    Check(Api().KernelContext_GetAllocator(context, memory, &allocator_));
+    try {
+      Check(Api().AllocatorAlloc(allocator_, size + kWorkspaceAlignment, &data_));
+      if (data_ == nullptr) Fail(BERTFUSE_RUNTIME_ERROR, "out of memory for %zu bytes of workspace", size);
+    } catch (...) {
+      Api().ReleaseAllocator(allocator_);
+      throw;
+    }
+  }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+  ~Workspace() {
+    if (data_ != nullptr) Succeeded(Api().AllocatorFree(allocator_, data_));
+    if (allocator_ != nullptr) Api().ReleaseAllocator(allocator_);
+  }
+  void* aligned() const {
+    const uintptr_t address = reinterpret_cast<uintptr_t>(data_);
+    return reinterpret_cast<void*>((address + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment);
+  }
+
+ private:
+  OrtAllocator* allocator_ = nullptr;
+  void* data_ = nullptr;
+};
+
+void ThrowIfFailed(int32_t code, const bertfuse_error& error) {
+  if (code != BERTFUSE_OK) throw Error(static_cast<bertfuse_code>(code), error.message);
+}
+
+}  // namespace
+
+Attributes::Attributes(const OpDef& op, const AttributeSource& source) : values_(op.num_attributes) {
+  for (int i = 0; i < op.num_attributes; ++i) {
+    const AttrDef& attribute = op.attributes[i];
+    bertfuse_value& value = values_[i];
+    SetDefault(attribute, &value);
+    bool found = false;
+    if (attribute.kind == AttrKind::kInt) {
+      found = source.Read(attribute.name, &value.i);
+    } else if (attribute.kind == AttrKind::kFloat) {
+      found = source.Read(attribute.name, &value.f);
+    } else if (std::string text; source.Read(attribute.name, &text)) {
+      found = true;
+      value.s = strings_.emplace_back(std::move(text)).c_str();
+    }
+    if (found) continue;
+    CheckMissing(op, attribute, source);
+    SetDefault(attribute, &value);
+  }
+  CheckAttributes(op, values_.data());
+}
+
+std::string NodeName(const OrtKernelInfo* info) {
+  size_t size = 0;
+  if (!Succeeded(Api().KernelInfo_GetNodeName(info, nullptr, &size)) || size == 0) return "";
+  std::string name(size, '\0');
+  if (!Succeeded(Api().KernelInfo_GetNodeName(info, name.data(), &size))) return "";
+  return name.c_str();
+}
+
+OpKernel::OpKernel(const OpDef& op, const bertfuse_kernel& kernel, const OrtKernelInfo* info)
+    : op_(op),
+      kernel_(kernel),
+      where_("node '" + NodeName(info) + "': "),
+      attributes_(op, KernelInfoSource(info)) {
+  if (op.num_inputs > kMaxTensors || op.num_outputs > kMaxTensors) {
+    Fail(BERTFUSE_RUNTIME_ERROR, "%s: more than %d tensors", op.name, kMaxTensors);
+  }
+  OrtMemoryInfo* memory = nullptr;
+  Check(Api().CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &memory));
+  cpu_memory_.reset(memory);
+  if (kernel.device == BERTFUSE_CPU) gemm_.emplace(info);
+}
+
+void OpKernel::Compute(OrtKernelContext* context) const {
+  std::array<bertfuse_tensor, kMaxTensors> inputs = {}, outputs = {};
+  size_t given = 0;
+  Check(Api().KernelContext_GetInputCount(context, &given));
+  const OrtMemoryInfo* device_memory = cpu_memory_.get();
+  for (int i = 0; i < op_.num_inputs && i < static_cast<int>(given); ++i) {
+    const OrtValue* value = nullptr;
+    Check(Api().KernelContext_GetInput(context, i, &value));
+    if (value == nullptr) continue;
+    inputs[i] = Describe(op_, op_.inputs[i], value);
+    // Every input lies on the device that runs the kernel; the first one names it.
+    if (i == 0) Check(Api().GetTensorMemoryInfo(value, &device_memory));
+  }
+  InferOutputs(op_, inputs.data(), attributes_.data(), outputs.data());
+  for (int i = 0; i < op_.num_outputs; ++i) {
+    OrtValue* value = nullptr;
+    Check(Api().KernelContext_GetOutput(context, i, outputs[i].shape, static_cast<size_t>(outputs[i].rank), &value));
+    Check(Api().GetTensorMutableData(value, &outputs[i].data));
+  }
+
+  bertfuse_call call = {};
+  call.struct_size = sizeof(call);
+  call.num_inputs = op_.num_inputs;
+  call.inputs = inputs.data();
+  call.num_outputs = op_.num_outputs;
+  call.outputs = outputs.data();
+  call.num_attributes = op_.num_attributes;
+  call.attributes = attributes_.data();
+  call.tactic = -1;
+  Validate(op_, call);
+  RunKernel(context, &call, device_memory);
+}
+
+void OpKernel::RunKernel(OrtKernelContext* context, bertfuse_call* call, const OrtMemoryInfo* device_memory) const {
+  bertfuse_error error = {};
+  if (kernel_.supports != nullptr) ThrowIfFailed(kernel_.supports(call, &error), error);
+  const size_t size = kernel_.workspace_size == nullptr ? 0 : kernel_.workspace_size(call);
+  if (kernel_.device == BERTFUSE_CPU) {
+    const Host host(context, *gemm_);
+    const Workspace workspace(context, cpu_memory_.get(), size);
+    call->host = host.host();
+    call->workspace = size == 0 ? nullptr : workspace.aligned();
+    call->workspace_size = size;
+    ThrowIfFailed(kernel_.run(call, &error), error);
+    return;
+  }
+  int device_id = 0;
+  Check(Api().MemoryInfoGetId(device_memory, &device_id));
+  call->device_id = device_id;
+  Check(Api().KernelContext_GetGPUComputeStream(context, &call->stream));
+  const Workspace workspace(context, device_memory, size);
+  call->workspace = size == 0 ? nullptr : workspace.aligned();
+  call->workspace_size = size;
+  ThrowIfFailed(kernel_.run(call, &error), error);
+}
+
+}  // namespace bertfuse::ort
