@@ -109,8 +109,8 @@ void AxisBinder::BindLeading(const TensorDef& tensor, const char* role, const Di
   for (int i = 0; i < count && !disagree; ++i) disagree = Disagree(leading_.dims[i], shape.dims[i]);
   if (disagree) {
     Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %s '%s' has the leading axes %s, expected %s (from '%s')", op_.name, role,
-         tensor.name, Describe(shape.dims.data(), count).c_str(),
-         Describe(leading_.dims.data(), leading_.rank).c_str(), leading_from_);
+         tensor.name, Describe(shape.dims.data(), count).c_str(), Describe(leading_.dims.data(), leading_.rank).c_str(),
+         leading_from_);
   }
   for (int i = 0; i < count; ++i) {
     if (!leading_.dims[i].known() && shape.dims[i].known()) leading_.dims[i] = shape.dims[i];

@@ -53,8 +53,7 @@ struct BoundDtypes {
     const char* letter = tensor.dtype == Variable::kT ? "T" : "I";
     if (!Allowed(tensor.dtype, given)) {
       Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %s '%s' is %s (%d), expected %s", op.name, role, tensor.name,
-           DtypeName(given), given,
-           tensor.dtype == Variable::kT ? "float32, float16 or bfloat16" : "int32 or int64");
+           DtypeName(given), given, tensor.dtype == Variable::kT ? "float32, float16 or bfloat16" : "int32 or int64");
     }
     if (from[variable] == nullptr) {
       dtype[variable] = given;

@@ -11,8 +11,8 @@
 
 namespace bertfuse::cpu {
 
-// Hands out pieces of the workspace; with a null base it only counts. A kernel lays its buffers out in one function that
-// both its workspace_size and its run call, so the two cannot drift apart.
+// Hands out pieces of the workspace; with a null base it only counts. A kernel lays its buffers out in one function
+// that both its workspace_size and its run call, so the two cannot drift apart.
 class Arena {
  public:
   explicit Arena(void* base = nullptr, size_t size = 0) : base_(static_cast<char*>(base)), size_(size) {}

@@ -1,6 +1,6 @@
-// Compiled once per instruction set: CMake sets BERTFUSE_LOOPS to the name of this build's table and the flags to go with
-// it. Nothing here may call an inline function of another header: the linker keeps one copy of those, and it could be the
-// one with instructions that the machine lacks.
+// Compiled once per instruction set: CMake sets BERTFUSE_LOOPS to the name of this build's table and the flags to go
+// with it. Nothing here may call an inline function of another header: the linker keeps one copy of those, and it could
+// be the one with instructions that the machine lacks.
 #include "cpu/vector_loops.h"
 
 #if defined(__F16C__)
@@ -41,7 +41,8 @@ inline float Largest(Vec v) {
   return largest;
 }
 
-// Runs `body` on full vectors of a row and once on a padded copy of its tail, so that every element takes the same path.
+// Runs `body` on full vectors of a row and once on a padded copy of its tail, so that every element takes the same
+// path.
 template <class Body>
 inline void MapRow(float* y, int64_t n, Body body) {
   int64_t i = 0;
@@ -71,8 +72,8 @@ inline Vec Exp(Vec x) {
   return x < -87.3f ? Vec{} : x == x ? result : x;
 }
 
-// erf(x) = x P(x²) / Q(x²), fitted for least relative error on [0, 3.95] (2.1e-8 before rounding); beyond it erf is 1 in
-// float32.
+// erf(x) = x P(x²) / Q(x²), fitted for least relative error on [0, 3.95] (2.1e-8 before rounding); beyond it erf is 1
+// in float32.
 inline Vec Erf(Vec x) {
   const Vec c = Min(Max(x, Splat(-3.95f)), Splat(3.95f));
   const Vec t = c * c;
@@ -131,8 +132,8 @@ float AddAndSum(float* y, const float* bias, const float* residual, int64_t n) {
 
 void LayerNorm(float* y, const float* bias, const float* residual, const float* gamma, const float* beta, int64_t n,
                float epsilon) {
-  const float sum = bias != nullptr ? residual != nullptr ? AddAndSum<true, true>(y, bias, residual, n)
-                                                          : AddAndSum<true, false>(y, bias, residual, n)
+  const float sum = bias != nullptr       ? residual != nullptr ? AddAndSum<true, true>(y, bias, residual, n)
+                                                                : AddAndSum<true, false>(y, bias, residual, n)
                     : residual != nullptr ? AddAndSum<false, true>(y, bias, residual, n)
                                           : AddAndSum<false, false>(y, bias, residual, n);
   const float mean = sum / static_cast<float>(n);
@@ -153,7 +154,8 @@ void Add(const float* a, const float* b, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = a[i] + b[i];
 }
 
-// c[kRows, 2 vectors] (+)= a[kRows, k] b[k, 2 vectors]: two vectors of b and kRows broadcasts feed 2 kRows multiply-adds.
+// c[kRows, 2 vectors] (+)= a[kRows, k] b[k, 2 vectors]: two vectors of b and kRows broadcasts feed 2 kRows
+// multiply-adds.
 template <int kRows, bool kAccumulate>
 inline void GemmTile(const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc, int64_t k) {
   Vec left[kRows], right[kRows];

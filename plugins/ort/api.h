@@ -10,7 +10,8 @@
 
 namespace bertfuse::ort {
 
-// ONNX Runtime 1.21. Newer headers may build this, but the table asked for, and what is used of it, stays this version's.
+// ONNX Runtime 1.21. Newer headers may build this, but the table asked for, and what is used of it, stays this
+// version's.
 inline constexpr uint32_t kApiVersion = 21;
 static_assert(ORT_API_VERSION >= kApiVersion, "bertfuse needs the headers of ONNX Runtime 1.21 or newer");
 

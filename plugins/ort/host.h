@@ -7,8 +7,8 @@
 
 namespace bertfuse::ort {
 
-// ONNX Runtime's own Gemm (MLAS), made once per kernel; runs of one kernel may overlap. It takes the weights as they are
-// in every run: only a session's own nodes get them packed ahead.
+// ONNX Runtime's own Gemm (MLAS), made once per kernel; runs of one kernel may overlap. It takes the weights as they
+// are in every run: only a session's own nodes get them packed ahead.
 class HostGemm {
  public:
   explicit HostGemm(const OrtKernelInfo* info);

@@ -151,10 +151,7 @@ std::string NodeName(const OrtKernelInfo* info) {
 }
 
 OpKernel::OpKernel(const OpDef& op, const bertfuse_kernel& kernel, const OrtKernelInfo* info)
-    : op_(op),
-      kernel_(kernel),
-      where_("node '" + NodeName(info) + "': "),
-      attributes_(op, KernelInfoSource(info)) {
+    : op_(op), kernel_(kernel), where_("node '" + NodeName(info) + "': "), attributes_(op, KernelInfoSource(info)) {
   if (op.num_inputs > kMaxTensors || op.num_outputs > kMaxTensors) {
     Fail(BERTFUSE_RUNTIME_ERROR, "%s: more than %d tensors", op.name, kMaxTensors);
   }

