@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,41 +13,27 @@ if TYPE_CHECKING:
     from bertfuse.graph_rewrite import FusionResult
 
 
-class Exporter(str, Enum):
-    dynamo = "dynamo"
-    torchscript = "torchscript"
-
-
-class Attention(str, Enum):
-    sdpa = "sdpa"
-    eager = "eager"
-
-
-class Dtype(str, Enum):
-    fp32 = "fp32"
-    fp16 = "fp16"
-    bf16 = "bf16"
-
-
-class Level(str, Enum):
-    basic = "basic"
-    full = "full"
-
-
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
-Source = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id or local folder with config.json and safetensors.")]
+Source = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, or local folder with config and safetensors.")]
 Folder = Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Folder to write to.")]
 Task = Annotated[
     str,
     typer.Option(
-        help="feature-extraction, fill-mask, text-classification, token-classification or question-answering."
+        metavar="TASK",
+        help="feature-extraction, fill-mask, text-classification, token-classification or question-answering.",
     ),
 ]
 Opset = Annotated[int | None, typer.Option(help="ONNX opset. [default: 20 for dynamo, 17 for torchscript]")]
-ExporterOption = Annotated[Exporter, typer.Option(help="torch.export (dynamo) or tracing (torchscript).")]
-AttentionOption = Annotated[Attention, typer.Option(help="Which attention implementation is exported.")]
+Exporter = Annotated[str, typer.Option(metavar="dynamo|torchscript", help="torch.export or tracing.")]
+Attention = Annotated[str, typer.Option(metavar="sdpa|eager", help="Which attention implementation is exported.")]
+Dtype = Annotated[str, typer.Option(metavar="fp32|fp16|bf16", help="Type of weights and float tensors.")]
+KeptDtype = Annotated[
+    str | None, typer.Option(metavar="fp32|fp16|bf16", help="Convert weights and float tensors. [default: as they are]")
+]
 Pickle = Annotated[bool, typer.Option("--allow-pickle", help="Also read pickle checkpoints, which can run code.")]
-LevelOption = Annotated[Level, typer.Option(help="basic leaves attention in standard operators; full fuses it too.")]
+Level = Annotated[
+    str, typer.Option(metavar="basic|full", help="basic leaves attention in standard operators; full fuses it too.")
+]
 NoFunctions = Annotated[
     bool, typer.Option("--no-functions", help="Leave the op bodies out: the file then runs with our library only.")
 ]
@@ -60,9 +45,9 @@ def export(
     output: Folder,
     task: Task = "feature-extraction",
     opset: Opset = None,
-    exporter: ExporterOption = Exporter.dynamo,
-    attention: AttentionOption = Attention.sdpa,
-    dtype: Annotated[Dtype, typer.Option(help="Type of weights and float outputs.")] = Dtype.fp32,
+    exporter: Exporter = "dynamo",
+    attention: Attention = "sdpa",
+    dtype: Dtype = "fp32",
     allow_pickle: Pickle = False,
     as_json: Json = False,
 ) -> None:
@@ -82,14 +67,14 @@ def export(
             output,
             task=task,
             opset=opset,
-            exporter=exporter.value,
-            attention=attention.value,
-            dtype=dtype.value,
+            exporter=exporter,
+            attention=attention,
+            dtype=dtype,
             allow_pickle=allow_pickle,
             progress=steps,
         )
     if as_json:
-        print_json({"model": str(path), "task": task, "exporter": exporter.value, "attention": attention.value})
+        print_json({"model": str(path), "task": task, "exporter": exporter, "attention": attention})
     else:
         stdout().print(f"Wrote {path}", markup=False)
 
@@ -97,9 +82,11 @@ def export(
 def fuse(
     model: Annotated[Path, typer.Argument(metavar="IN.onnx", help="Model to fuse.")],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT.onnx", help="File to write.")],
-    level: LevelOption = Level.full,
+    level: Level = "full",
     no_functions: NoFunctions = False,
-    dtype: Annotated[Dtype | None, typer.Option(help="Convert weights and float tensors. [default: as they are]")] = None,
+    dtype: Annotated[
+        Dtype | None, typer.Option(help="Convert weights and float tensors. [default: as they are]")
+    ] = None,
     strict: Strict = False,
     as_json: Json = False,
 ) -> None:
@@ -113,7 +100,7 @@ def fuse(
     """
     with Steps(as_json) as steps:
         steps(f"Fusing {model}")
-        result = _fuse(model, output, level.value, not no_functions, dtype)
+        result = _fuse(model, output, level, not no_functions, dtype)
     report = fusion_report(result) | {"model": str(output)}
     if as_json:
         print_json(report)
@@ -129,11 +116,11 @@ def optimize(
     output: Folder,
     task: Task = "feature-extraction",
     opset: Opset = None,
-    exporter: ExporterOption = Exporter.dynamo,
-    attention: AttentionOption = Attention.sdpa,
-    level: LevelOption = Level.full,
+    exporter: Exporter = "dynamo",
+    attention: Attention = "sdpa",
+    level: Level = "full",
     no_functions: NoFunctions = False,
-    dtype: Annotated[Dtype, typer.Option(help="Type of the fused model.")] = Dtype.fp32,
+    dtype: Dtype = "fp32",
     allow_pickle: Pickle = False,
     strict: Strict = False,
     as_json: Json = False,
@@ -161,13 +148,13 @@ def optimize(
             output,
             task=task,
             opset=opset,
-            exporter=exporter.value,
-            attention=attention.value,
+            exporter=exporter,
+            attention=attention,
             allow_pickle=allow_pickle,
             progress=steps,
         )
         steps(f"Fusing {path}")
-        result = _fuse(path, fused, level.value, not no_functions, None if dtype is Dtype.fp32 else dtype)
+        result = _fuse(path, fused, level, not no_functions, None if dtype == "fp32" else dtype)
         steps("Comparing with the exported model")
         comparison = compare_models(path, fused)
     if as_json:
@@ -180,10 +167,10 @@ def optimize(
         raise typer.Exit(1)
 
 
-def _fuse(model: Path, output: Path, level: str, functions: bool, dtype: Dtype | None) -> FusionResult:
+def _fuse(model: Path, output: Path, level: str, functions: bool, dtype: str | None) -> FusionResult:
     from bertfuse.graph_rewrite import fuse_file
 
-    return fuse_file(model, output, level=level, functions=functions, dtype=dtype.value if dtype else None)
+    return fuse_file(model, output, level=level, functions=functions, dtype=dtype)
 
 
 def fusion_report(result: FusionResult) -> dict[str, Any]:

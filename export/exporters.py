@@ -125,7 +125,9 @@ def run_exporter(
             else:
                 file = scratch / "traced.onnx"
                 dynamic = {name: axes for name in names} | {name: task.outputs[name] for name in outputs}
-                torch.onnx.export(module, tuple(inputs.values()), str(file), dynamic_axes=dynamic, dynamo=False, **common)
+                torch.onnx.export(
+                    module, tuple(inputs.values()), str(file), dynamic_axes=dynamic, dynamo=False, **common
+                )
                 exported = onnx_ir.load(file)
     except OSError:
         raise

@@ -47,8 +47,8 @@ def check_source(source: str, allow_pickle: bool) -> None:
             raise ExportError(f"{source}: has no model.safetensors; save the model with save_pretrained first")
         if not allow_pickle:
             raise ExportError(
-                f"{source}: only a pickle checkpoint ({pickles[0].name}), which can run code when it is read; convert it"
-                " to safetensors, or pass --allow-pickle (allow_pickle=True) if you trust where it comes from"
+                f"{source}: only a pickle checkpoint ({pickles[0].name}), which can run code when it is read;"
+                " convert it to safetensors, or pass --allow-pickle (allow_pickle=True) if you trust its source"
             )
 
 

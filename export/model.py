@@ -135,7 +135,9 @@ def _prepared(model: Any, attention: str, dtype: str, own: bool) -> Iterator[Pre
     import torch
 
     if not hasattr(model, "config") or not hasattr(model, "set_attn_implementation"):
-        raise ExportError(f"{type(model).__name__} is no transformers model: give a folder, a hub id or a PreTrainedModel")
+        raise ExportError(
+            f"{type(model).__name__} is no transformers model: give a folder, a hub id or a PreTrainedModel"
+        )
     target = getattr(torch, DTYPES[dtype])
     if not own and any(p.dtype != target for p in model.parameters()):
         model, own = copy.deepcopy(model), True
@@ -179,6 +181,8 @@ def _save(exported: onnx_ir.Model, path: Path) -> None:
     import onnx
     import onnx_ir
 
-    size = sum(value.const_value.nbytes for value in exported.graph.initializers.values() if value.const_value is not None)
+    size = sum(
+        value.const_value.nbytes for value in exported.graph.initializers.values() if value.const_value is not None
+    )
     onnx_ir.save(exported, path, external_data=f"{path.name}.data" if size > EXTERNAL_DATA_BYTES else None)
     onnx.checker.check_model(str(path))

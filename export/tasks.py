@@ -13,7 +13,7 @@ _BATCH, _SEQUENCE = {0: "batch"}, {0: "batch", 1: "sequence"}
 
 @dataclass(frozen=True)
 class Task:
-    """One task: `outputs` maps each output's name to its dynamic axes; those in `optional` may be absent from a model."""
+    """One task. `outputs` maps output names to dynamic axes; a model may lack those in `optional`."""
 
     name: str
     auto_class: str

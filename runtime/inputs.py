@@ -68,7 +68,7 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
 def fit_inputs(
     session: onnxruntime.InferenceSession, arrays: dict[str, np.ndarray], where: str
 ) -> dict[str, np.ndarray]:
-    """Of `arrays` those that the session takes, in its dtypes; BertfuseError where one is missing or has another rank."""
+    """Of `arrays` those that the session takes, in its dtypes; BertfuseError where one is missing or misshapen."""
     feed = {}
     for value in session.get_inputs():
         if value.name not in arrays:
@@ -80,6 +80,12 @@ def fit_inputs(
             )
         feed[value.name] = np.ascontiguousarray(array, dtype=_NUMPY.get(value.type, array.dtype))
     return feed
+
+
+def load_tokenizer(folder: str | Path) -> Any:
+    """The folder's tokenizers.Tokenizer, padding to the longest text and cutting at the model's longest sequence."""
+    folder = Path(folder)
+    return _tokenizer(folder.resolve(), int(read_config(folder).get("max_position_embeddings") or 512))
 
 
 @lru_cache(maxsize=4)
@@ -110,8 +116,7 @@ def text_inputs(folder: str | Path, texts: Sequence[str], pairs: Sequence[str] |
     folder = Path(folder)
     if pairs and len(pairs) != len(texts):
         raise BertfuseError(f"{len(texts)} texts but {len(pairs)} second texts: give as many of each")
-    longest = int(read_config(folder).get("max_position_embeddings") or 512)
-    tokenizer = _tokenizer(folder.resolve(), longest)
+    tokenizer = load_tokenizer(folder)
     encoded = tokenizer.encode_batch(list(zip(texts, pairs, strict=True)) if pairs else list(texts))
     return {
         "input_ids": np.array([line.ids for line in encoded], dtype=np.int64),
@@ -142,7 +147,8 @@ def random_inputs(
     for value in session.get_inputs():
         if len(value.shape) != 2 or value.type not in ("tensor(int64)", "tensor(int32)"):
             raise BertfuseError(
-                f"input {value.name!r} ({value.type}, {value.shape}) is none of a text encoder's; give arrays (--input file.npz)"
+                f"input {value.name!r} ({value.type}, {value.shape}) is none of a text encoder's;"
+                " give arrays (--input file.npz)"
             )
         if "mask" in value.name:
             array = (columns < lengths[:, None]).astype(np.int64)

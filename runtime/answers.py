@@ -1,0 +1,108 @@
+"""What a task's outputs say about a text: labels, tokens, spans, similarities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .inputs import load_tokenizer, read_config
+
+TOP = 5
+
+
+def mean_pool(hidden: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Sentence vectors [batch, hidden] of length 1: the mean of hidden [batch, sequence, hidden] where mask is 1."""
+    weights = mask[..., None].astype(np.float64)
+    vectors = (hidden.astype(np.float64) * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1)
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+
+
+def answers(
+    task: str, folder: Path, feed: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]
+) -> list[dict[str, Any]]:
+    """One plain dictionary per text of the batch; empty for a task that is unknown or outputs that are not its own."""
+    read = _READERS.get(task)
+    if read is None or "input_ids" not in feed:
+        return []
+    try:
+        return read(folder, feed, {name: array.astype(np.float64) for name, array in outputs.items()})
+    except KeyError:
+        return []
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def _labels(folder: Path) -> dict[int, str]:
+    return {int(key): str(label) for key, label in (read_config(folder).get("id2label") or {}).items()}
+
+
+def _tokens(folder: Path, ids: Sequence[int]) -> list[str]:
+    tokenizer = load_tokenizer(folder)
+    return [tokenizer.id_to_token(int(token)) or str(token) for token in ids]
+
+
+def _features(folder: Path, feed: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    vectors = mean_pool(outputs["last_hidden_state"], feed["attention_mask"])
+    cosines = vectors @ vectors.T
+    return [{"cosine_similarity": [round(float(value), 4) for value in row]} for row in cosines]
+
+
+def _classes(folder: Path, feed: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    logits, labels = outputs["logits"], _labels(folder)
+    if logits.shape[-1] == 1:
+        return [{"score": float(row[0])} for row in logits]
+    return [
+        {"label": labels.get(int(row.argmax()), str(row.argmax())), "probability": float(row.max())}
+        for row in _softmax(logits)
+    ]
+
+
+def _tags(folder: Path, feed: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    labels = _labels(folder)
+    made = []
+    for ids, mask, row in zip(feed["input_ids"], feed["attention_mask"], outputs["logits"], strict=True):
+        kept = mask.astype(bool)
+        best = [labels.get(int(index), str(index)) for index in row[kept].argmax(axis=-1)]
+        made.append({"tokens": list(zip(_tokens(folder, ids[kept]), best, strict=True))})
+    return made
+
+
+def _masks(folder: Path, feed: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    tokenizer = load_tokenizer(folder)
+    mask_id = next((i for i in map(tokenizer.token_to_id, ("[MASK]", "<mask>")) if i is not None), None)
+    made = []
+    for ids, row in zip(feed["input_ids"], outputs["logits"], strict=True):
+        spots = np.flatnonzero(ids == mask_id)
+        best = [np.argsort(-row[spot])[:TOP] for spot in spots]
+        made.append({"masks": [_tokens(folder, tokens) for tokens in best]})
+    return made
+
+
+def _spans(folder: Path, feed: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    tokenizer = load_tokenizer(folder)
+    made = []
+    for row, ids in enumerate(feed["input_ids"]):
+        inside = feed["attention_mask"][row].astype(bool)
+        if "token_type_ids" in feed and feed["token_type_ids"][row].any():
+            inside &= feed["token_type_ids"][row].astype(bool)
+        start, end = (np.where(inside, outputs[name][row], -np.inf) for name in ("start_logits", "end_logits"))
+        scores = np.triu(start[:, None] + end[None, :])
+        scores[np.tril_indices(len(ids), -1)] = -np.inf
+        first, last = np.unravel_index(int(scores.argmax()), scores.shape)
+        made.append({"answer": tokenizer.decode([int(token) for token in ids[first : last + 1]])})
+    return made
+
+
+_READERS = {
+    "feature-extraction": _features,
+    "text-classification": _classes,
+    "token-classification": _tags,
+    "fill-mask": _masks,
+    "question-answering": _spans,
+}

@@ -1,0 +1,180 @@
+"""Milliseconds per run over a grid of batch and sequence sizes, all contenders in turn so that noise hits all alike."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertfuse.errors import BertfuseError
+
+from .contenders import Contender, contenders
+from .inputs import FUSED_FILE, MODEL_FILE, find_model, random_inputs, read_config, vocabulary_sizes
+from .session import InferenceSession
+
+GRID = ((1, 32), (1, 128), (8, 128))
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Milliseconds of one contender at one size: median, the middle half's range, the least, and how many runs."""
+
+    contender: str
+    batch: int
+    sequence: int
+    median: float
+    low: float
+    high: float
+    least: float
+    runs: int
+
+
+@dataclass
+class BenchReport:
+    """What `bench` measured, on what, and whom it could not run (`absent`: contender to reason)."""
+
+    model: str
+    provider: str
+    machine: dict[str, str]
+    timings: list[Timing]
+    notes: dict[str, str] = field(default_factory=dict)
+    details: dict[str, dict[str, Any]] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def contenders(self) -> list[str]:
+        return list(dict.fromkeys(timing.contender for timing in self.timings))
+
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        return list(dict.fromkeys((timing.batch, timing.sequence) for timing in self.timings))
+
+    def at(self, contender: str, size: tuple[int, int]) -> Timing:
+        return next(t for t in self.timings if t.contender == contender and (t.batch, t.sequence) == size)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "unit": "ms"}
+
+
+def bench(
+    folder: str | Path,
+    *,
+    grid: Sequence[tuple[int, int]] = GRID,
+    provider: str = "cpu",
+    seconds: float = 2.0,
+    threads: int | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> BenchReport:
+    """Measures the folder's model.onnx, its fused form, ONNX Runtime's own optimizer's result, and PyTorch.
+
+    Args:
+        folder: written by `bertfuse optimize`: model.onnx, model.fused.onnx, config.json.
+        grid: (batch, sequence) sizes; every row is full, without padding.
+        provider: "cpu" or "cuda".
+        seconds: about how long each contender runs at each size, after warm-up; at least 5 runs.
+        threads: intra-op threads of every contender; None leaves each its default.
+
+    Raises:
+        BertfuseError: a file is missing, or a size is out of the model's range.
+    """
+    say = progress or (lambda line: None)
+    folder = Path(folder)
+    for name in (MODEL_FILE, FUSED_FILE):
+        if not (folder / name).is_file():
+            raise BertfuseError(f"{folder}: has no {name}; make it with 'bertfuse optimize MODEL -o {folder}'")
+    longest = int(read_config(folder).get("max_position_embeddings") or 0)
+    for batch, sequence in grid:
+        if batch < 1 or sequence < 1 or (longest and sequence > longest):
+            limit = f" to {longest}" if longest else " up"
+            raise BertfuseError(f"size {batch}x{sequence}: batch is 1 up and sequence 1{limit} for this model")
+    made = contenders(folder, provider, threads, say)
+    present = [contender for contender in made if contender.run is not None]
+    path = find_model(folder, prefer_fused=False)
+    probe = InferenceSession(path)
+    sizes = vocabulary_sizes(path)
+    timings = []
+    for batch, sequence in grid:
+        say(f"Timing {batch} x {sequence}")
+        feed = random_inputs(probe, sizes, batch, sequence, padded=False)
+        timings += _interleaved(present, feed, batch, sequence, seconds)
+    return BenchReport(
+        str(folder),
+        provider,
+        machine(),
+        timings,
+        {contender.name: contender.notes for contender in present},
+        {contender.name: contender.details for contender in present if contender.details},
+        {contender.name: contender.absent for contender in made if contender.run is None},
+    )
+
+
+def _interleaved(
+    present: Sequence[Contender], feed: dict[str, np.ndarray], batch: int, sequence: int, seconds: float
+) -> list[Timing]:
+    taken: dict[str, list[float]] = {contender.name: [] for contender in present}
+    guess = max(_run(contender, feed) for contender in present for _ in range(3))
+    rounds = max(5, min(1000, int(seconds * 1000 / guess)))
+    # Blocks, not single runs: a run right after another contender's finds its weights gone from the caches, and
+    # PyTorch's and onnxruntime's idle threads spin for a while. The first of a block warms up and does not count.
+    block = max(1, min(20, rounds // 5))
+    for _ in range(-(-rounds // block)):
+        for contender in present:
+            _run(contender, feed)
+            taken[contender.name] += [_run(contender, feed) for _ in range(block)]
+    made = []
+    for name, times in taken.items():
+        low, median, high = statistics.quantiles(times, n=4)
+        made.append(Timing(name, batch, sequence, median, low, high, min(times), len(times)))
+    return made
+
+
+def _run(contender: Contender, feed: dict[str, np.ndarray]) -> float:
+    assert contender.run is not None
+    start = time.perf_counter()
+    contender.run(feed)
+    return (time.perf_counter() - start) * 1e3
+
+
+def machine() -> dict[str, str]:
+    """What a time means nothing without."""
+    import onnxruntime
+
+    name = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        lines = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        name = lines[0].split(":", 1)[1].strip() if lines else name
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"cpu": name, "cores": str(cores), "onnxruntime": onnxruntime.__version__}
+
+
+def plot(report: BenchReport, path: str | Path) -> None:
+    """Bars per size and contender, as a PNG: median with the middle half's range."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    from bertfuse.graph_rewrite.io import replacing
+
+    names, sizes = report.contenders, report.sizes
+    figure, axes = plt.subplots(figsize=(1.5 + 2.2 * len(sizes), 4), layout="constrained")
+    width = 0.8 / len(names)
+    for index, name in enumerate(names):
+        timings = [report.at(name, size) for size in sizes]
+        at = np.arange(len(sizes)) + (index - (len(names) - 1) / 2) * width
+        spread = [[t.median - t.low for t in timings], [t.high - t.median for t in timings]]
+        axes.bar(at, [t.median for t in timings], width, yerr=spread, label=name, error_kw={"linewidth": 1})
+    axes.set_xticks(range(len(sizes)), [f"{batch} x {sequence}" for batch, sequence in sizes])
+    axes.set(xlabel="batch x sequence", ylabel="milliseconds (median)", yscale="log", title=report.machine["cpu"])
+    axes.legend(fontsize="small")
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=120)
+    plt.close(figure)

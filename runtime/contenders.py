@@ -1,0 +1,177 @@
+"""What a benchmark runs side by side: each contender is a callable on arrays, made once."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from bertfuse.errors import BertfuseError, RuntimeLibraryError
+
+from .inputs import FUSED_FILE, MODEL_FILE, read_config
+from .library import library_path
+from .session import InferenceSession, ort_errors, providers_of
+
+Feed = Mapping[str, np.ndarray]
+
+
+@dataclass
+class Contender:
+    """`run(feed)` computes the outputs. `notes` says what it is; `absent` why it could not be made."""
+
+    name: str
+    run: Callable[[Feed], Any] | None = None
+    notes: str = ""
+    absent: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+def session_contender(name: str, path: Path, provider: str, threads: int | None, library: str, notes: str) -> Contender:
+    """An ONNX file in ONNX Runtime."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    if threads:
+        options.intra_op_num_threads = threads
+    try:
+        session = InferenceSession(path, providers_of(provider), library=library, sess_options=options)
+    except RuntimeLibraryError as error:
+        return Contender(name, absent=str(error))
+    names = {value.name for value in session.get_inputs()}
+
+    def run(feed: Feed) -> list[np.ndarray]:
+        with ort_errors(str(path)):
+            return session.run(None, {key: value for key, value in feed.items() if key in names})
+
+    return Contender(name, run, notes, details={"library": session.uses_library})
+
+
+def fused_contenders(folder: Path, provider: str, threads: int | None) -> list[Contender]:
+    """The fused file through its op bodies and through the library."""
+    path = folder / FUSED_FILE
+    made = []
+    for name, library in (("fused, op bodies", "never"), ("fused, library", "always")):
+        try:
+            if library == "always":
+                library_path("onnxruntime")
+            made.append(session_contender(name, path, provider, threads, library, f"{FUSED_FILE}, library {library}"))
+        except BertfuseError as error:
+            made.append(Contender(name, absent=str(error)))
+    return made
+
+
+def encoder(folder: Path, metadata: Mapping[str, str], attention: str = "sdpa") -> Any:
+    """The PyTorch model of the folder's config.json and task, float32, with random weights: enough to measure time."""
+    import torch
+    import transformers
+
+    from bertfuse.export.quiet import quiet
+    from bertfuse.export.tasks import find_task
+
+    if not read_config(folder):
+        raise BertfuseError(f"{folder}: has no config.json, so the PyTorch model is unknown")
+    task = find_task(metadata.get("bertfuse.task", "feature-extraction"))
+    with quiet():
+        torch.manual_seed(0)
+        config = transformers.AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
+        model = getattr(transformers, task.auto_class).from_config(config, attn_implementation=attention)
+    return model.float().eval()
+
+
+def pytorch_contender(folder: Path, metadata: Mapping[str, str], provider: str, threads: int | None) -> Contender:
+    """PyTorch, eager mode with scaled_dot_product_attention."""
+    import torch
+
+    try:
+        model = encoder(folder, metadata)
+    except Exception as error:  # whatever transformers raises for a config that it does not know
+        return Contender("PyTorch", absent=" ".join(str(error).split()))
+    device = "cuda" if provider == "cuda" else "cpu"
+    model.to(device)
+
+    def run(feed: Feed) -> Any:
+        if threads:
+            torch.set_num_threads(threads)
+        with torch.inference_mode():
+            result = model(**{name: torch.from_numpy(array).to(device) for name, array in feed.items()})
+            if device == "cuda":
+                torch.cuda.synchronize()
+        return result
+
+    return Contender("PyTorch", run, f"torch {torch.__version__}, sdpa, random weights")
+
+
+def optimizer_contender(
+    folder: Path, metadata: Mapping[str, str], provider: str, threads: int | None, scratch: Path
+) -> Contender:
+    """The result of onnxruntime.transformers.optimizer, at its best.
+
+    It fuses attention only in a torchscript export with eager attention at opset 17. Where it cannot fuse the folder's
+    own model.onnx, it gets such an export of the same architecture, with random weights: enough to measure time.
+    """
+    name = "ORT optimizer"
+    config = read_config(folder)
+    heads, hidden = int(config.get("num_attention_heads") or 0), int(config.get("hidden_size") or 0)
+    source, notes = folder / MODEL_FILE, "its result for model.onnx"
+    target = scratch / "optimized.onnx"
+    try:
+        counts = _optimize(source, target, heads, hidden)
+        if not _fused_attention(counts):
+            from bertfuse.export import export_model
+
+            model = encoder(folder, metadata, "eager")
+            task = metadata.get("bertfuse.task", "feature-extraction")
+            path = export_model(model, scratch, task=task, exporter="torchscript", attention="eager", opset=17)
+            best = _optimize(path, target, heads, hidden)
+            notes = "for a torchscript, eager-attention export: it fuses no attention in model.onnx"
+            counts = best
+        made = session_contender(name, target, provider, threads, "never", notes)
+    except BertfuseError as error:
+        return Contender(name, absent=str(error))
+    except Exception as error:  # the optimizer asserts and indexes its way through graphs that it does not know
+        return Contender(name, absent=f"{type(error).__name__}: {' '.join(str(error).split())}")
+    made.details["fused"] = counts
+    return made
+
+
+def _fused_attention(counts: Mapping[str, int]) -> bool:
+    return bool(counts.get("Attention") or counts.get("MultiHeadAttention"))
+
+
+def _optimize(source: Path, target: Path, heads: int, hidden: int) -> dict[str, int]:
+    import logging
+
+    from onnxruntime.transformers import optimizer
+
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        model = optimizer.optimize_model(str(source), "bert", num_heads=heads, hidden_size=hidden, opt_level=0)
+        counts = {name: int(count) for name, count in model.get_fused_operator_statistics().items() if count}
+        external = sum(tensor.ByteSize() for tensor in model.model.graph.initializer) > 2**31 - 2**26
+        model.save_model_to_file(str(target), use_external_data_format=external)
+    finally:
+        logging.disable(before)
+    return counts
+
+
+def contenders(folder: Path, provider: str, threads: int | None, say: Callable[[str], None]) -> list[Contender]:
+    """All of them, in the order of the table; those that cannot be made say why. The first is the original ONNX."""
+    from bertfuse.graph_rewrite.io import open_model
+
+    path = folder / MODEL_FILE
+    say("Loading the original model and the fused one")
+    metadata = {entry.key: entry.value for entry in open_model(path)[0].metadata_props}
+    made = [session_contender("original ONNX", path, provider, threads, "never", MODEL_FILE)]
+    fused = fused_contenders(folder, provider, threads)
+    with tempfile.TemporaryDirectory(prefix="bertfuse-") as scratch:
+        say("Running ONNX Runtime's own optimizer")
+        made.append(optimizer_contender(folder, metadata, provider, threads, Path(scratch)))
+    made += fused
+    say("Building the PyTorch model")
+    made.append(pytorch_contender(folder, metadata, provider, threads))
+    return made
