@@ -24,7 +24,8 @@ def stderr() -> Console:
 
 
 def stdout() -> Console:
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    # Into a file or a pipe there is no width to keep to, and rich would assume 80 columns.
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 140)
 
 
 class Steps:

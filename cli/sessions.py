@@ -247,8 +247,8 @@ def print_bench(report: BenchReport) -> None:
         row = [name]
         for size in report.sizes:
             timing = report.at(name, size)
-            spread = f"{timing.low:.2f}-{timing.high:.2f}"
-            row.append(f"{timing.median:.2f} ({spread}) {report.at(first, size).median / timing.median:.2f}x")
+            spread = f"{timing.low:.1f}-{timing.high:.1f}"
+            row.append(f"{timing.median:.2f} ({spread})\n{report.at(first, size).median / timing.median:.2f}x")
         rows.append(row)
     sizes = [f"{batch} x {sequence}" for batch, sequence in report.sizes]
     title = f"Milliseconds: median (middle half), speed against {first}"

@@ -20,6 +20,8 @@ from .inputs import FUSED_FILE, MODEL_FILE, find_model, random_inputs, read_conf
 from .session import InferenceSession
 
 GRID = ((1, 32), (1, 128), (8, 128))
+PAUSE = 0.05  # seconds
+WARM_UP = 2  # runs of each block that do not count
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def bench(
     for batch, sequence in grid:
         say(f"Timing {batch} x {sequence}")
         feed = random_inputs(probe, sizes, batch, sequence, padded=False)
-        timings += _interleaved(present, feed, batch, sequence, seconds)
+        timings += interleaved(present, feed, batch, sequence, seconds)
     return BenchReport(
         str(folder),
         provider,
@@ -115,18 +117,21 @@ def bench(
     )
 
 
-def _interleaved(
+def interleaved(
     present: Sequence[Contender], feed: dict[str, np.ndarray], batch: int, sequence: int, seconds: float
 ) -> list[Timing]:
+    """Times the contenders in turn, block by block, each for about `seconds` and at least 5 runs."""
     taken: dict[str, list[float]] = {contender.name: [] for contender in present}
     guess = max(_run(contender, feed) for contender in present for _ in range(3))
     rounds = max(5, min(1000, int(seconds * 1000 / guess)))
-    # Blocks, not single runs: a run right after another contender's finds its weights gone from the caches, and
-    # PyTorch's and onnxruntime's idle threads spin for a while. The first of a block warms up and does not count.
+    # Blocks after a pause, not single runs: the threads of onnxruntime and PyTorch spin on for some milliseconds after a
+    # run, and the next contender's weights are out of the caches. On two cores that tripled a run's time.
     block = max(1, min(20, rounds // 5))
     for _ in range(-(-rounds // block)):
         for contender in present:
-            _run(contender, feed)
+            time.sleep(PAUSE)
+            for _ in range(WARM_UP):
+                _run(contender, feed)
             taken[contender.name] += [_run(contender, feed) for _ in range(block)]
     made = []
     for name, times in taken.items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
@@ -56,7 +57,9 @@ class TorchRunner(BaseRunner):
         return self._inputs
 
     def infer_impl(self, feed_dict: Mapping[str, np.ndarray]) -> OrderedDict[str, np.ndarray]:
+        start = time.perf_counter()
         result = torch_run(self._model, feed_dict)
+        self.inference_time = time.perf_counter() - start
         return OrderedDict((name, result[name].numpy()) for name in self._outputs)
 
 
@@ -106,7 +109,7 @@ def _run(
     """Sentence vectors by way, and every output's difference from PyTorch's by way."""
     probe = session_runner(original, "probe")
     with probe:
-        inputs = probe.get_input_metadata()
+        inputs = probe.get_input_metadata(use_numpy_dtypes=False)
         outputs = [value.name for value in probe.sess.get_outputs()]
     runners = [
         TorchRunner(model, inputs, outputs, WAYS[0]),
@@ -170,17 +173,17 @@ def print_report(report: Mapping[str, Any]) -> None:
     for op, count in report["expected"].items():
         found = f"{fused.get(op, 0)} of {count}"
         if count or fused.get(op):
-            rows.append([f"{op}: fused of expected", "", "", found, found])
+            rows.append([f"{op}, fused", "", "", found, found])
     for output in report["differences"][WAYS[1]]:
-        for kind in ("absolute", "relative"):
+        for kind, short in (("absolute", "abs."), ("relative", "rel.")):
             values = [f"{report['differences'][way][output][kind]:.1e}" for way in WAYS[1:]]
-            rows.append([f"{output}: largest {kind} difference", "reference", *values])
+            rows.append([f"{output}, {short} diff.", "0 (reference)", *values])
     for entry in report["cosine_similarity"]:
         first, second = entry["pair"]
-        rows.append([f"cosine, sentences {first + 1} and {second + 1}", *(f"{entry[way]:.6f}" for way in WAYS)])
+        rows.append([f"cosine of sentences {first + 1}, {second + 1}", *(f"{entry[way]:.6f}" for way in WAYS)])
     batch, sequence = report["shape"]
     medians = [f"{report['milliseconds'][way]['median']:.2f}" for way in WAYS]
-    rows.append([f"milliseconds, {batch} x {sequence}, median", *medians])
+    rows.append([f"milliseconds, {batch} x {sequence}", *medians])
     console = stdout()
     title = f"{report['model']} on {report['machine']['cpu']}, {report['machine']['cores']} cores"
     console.print(table(title, ["", *WAYS], rows))
