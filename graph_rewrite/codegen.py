@@ -1,6 +1,6 @@
 """The op descriptions as a C++ header, written into the build tree. Standard library only: a build runs this.
 
-    python -m graph_rewrite.codegen --output op_table.generated.h
+python -m graph_rewrite.codegen --output op_table.generated.h
 """
 
 from __future__ import annotations
@@ -130,7 +130,9 @@ def header() -> str:
             f"{attributes}, {len(op.attributes)}}}"
         )
     lines += ["", *_array("OpDef", "kOps", table)[0]]
-    return _HEADER + "\n" + "\n".join(lines) + "\n\n}  // namespace bertfuse\n#endif  // BERTFUSE_OP_TABLE_GENERATED_H_\n"
+    return (
+        _HEADER + "\n" + "\n".join(lines) + "\n\n}  // namespace bertfuse\n#endif  // BERTFUSE_OP_TABLE_GENERATED_H_\n"
+    )
 
 
 def write_header(path: Path) -> bool:

@@ -27,7 +27,7 @@ struct ConvertedCall {
     call.inputs = inputs.data();
     call.outputs = outputs.data();
     call.workspace = arena.rest();
-    call.workspace_size = arena.rest_size();
+    call.workspace_size = original.workspace_size - std::min(original.workspace_size, arena.used());
   }
 
   static void Replace(const bertfuse_tensor* from, int count, bertfuse_tensor* to, Arena& arena) {
@@ -86,7 +86,8 @@ size_t AnyFloatWorkspaceSize(const bertfuse_call& call, const Float32Kernel& ker
 }
 
 void RunAnyFloat(const bertfuse_call& call, const Float32Kernel& kernel) {
-  Arena arena(call.workspace, call.workspace_size);
+  RequireWorkspace(call, AnyFloatWorkspaceSize(call, kernel));
+  Arena arena(call.workspace);
   const ConvertedCall converted(call, arena);
   ConvertAll(call, call.inputs, call.num_inputs, [&](int i, int64_t begin, int64_t count) {
     const bertfuse_tensor& from = call.inputs[i];

@@ -15,25 +15,21 @@ namespace bertfuse::cpu {
 // that both its workspace_size and its run call, so the two cannot drift apart.
 class Arena {
  public:
-  explicit Arena(void* base = nullptr, size_t size = 0) : base_(static_cast<char*>(base)), size_(size) {}
+  explicit Arena(void* base = nullptr) : base_(static_cast<char*>(base)) {}
 
   template <class T>
   T* Take(int64_t count) {
     const size_t offset = used_;
     used_ += (static_cast<size_t>(count) * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
-    if (base_ == nullptr) return nullptr;
-    if (used_ > size_) Fail(BERTFUSE_RUNTIME_ERROR, "the workspace has %zu bytes, expected at least %zu", size_, used_);
-    return reinterpret_cast<T*>(base_ + offset);
+    return base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + offset);
   }
 
   void* rest() const { return base_ == nullptr ? nullptr : base_ + used_; }
-  size_t rest_size() const { return base_ == nullptr ? 0 : size_ - used_; }
   size_t used() const { return used_; }
 
  private:
   static constexpr size_t kAlignment = 256;
   char* base_;
-  size_t size_;
   size_t used_ = 0;
 };
 
@@ -62,6 +58,12 @@ inline void Gemm(const bertfuse_call& call, int64_t m, int64_t n, int64_t k, con
   bertfuse_error error = {};
   const int32_t code = call.host->gemm(call.host->context, m, n, k, x, weight, nullptr, y, &error);
   if (code != BERTFUSE_OK) throw Error(static_cast<bertfuse_code>(code), error.message);
+}
+
+// Throws where the call brings less workspace than the kernel asked for.
+inline void RequireWorkspace(const bertfuse_call& call, size_t needed) {
+  const size_t given = call.workspace == nullptr ? 0 : call.workspace_size;
+  if (given < needed) Fail(BERTFUSE_RUNTIME_ERROR, "the workspace has %zu bytes, expected %zu", given, needed);
 }
 
 // Where a tensor is given, its data; else null.

@@ -124,7 +124,8 @@ size_t WorkspaceSize(const bertfuse_call* call) {
 
 int32_t Run(const bertfuse_call* call, bertfuse_error* error) {
   return Guarded(error, [&] {
-    Arena arena(call->workspace, call->workspace_size);
+    RequireWorkspace(*call, WorkspaceSize(call));
+    Arena arena(call->workspace);
     const Buffers buffers(*call, arena);
     const bertfuse_tensor& gamma = call->inputs[Op::In::gamma];
     if (gamma.dtype != BERTFUSE_FLOAT32) {

@@ -91,7 +91,7 @@ size_t WorkspaceSize(const bertfuse_call& call) {
 void Run(const bertfuse_call& call) {
   const Sizes s(call);
   if (s.batch == 0 || s.sequence == 0 || s.hidden == 0) return;
-  Arena arena(call.workspace, call.workspace_size);
+  Arena arena(call.workspace);
   const bool masked = IsMasked(call);
   const Buffers buffers(s, masked, arena);
   if (masked) FillMask(call.inputs[Op::In::mask], s, buffers.mask);

@@ -1,4 +1,5 @@
 #include <array>
+#include <atomic>
 #include <string>
 
 #include "ort/op_class.h"
@@ -41,9 +42,12 @@ class ContextSource : public AttributeSource {
 
 // The known part of an input's shape; rank 0 where nothing is known, which no input of these ops has otherwise.
 // The object and the names in it belong to the context.
-DimList InputShape(const OpDef& op, int index, const OrtShapeInferContext* context) {
+DimList InputShape(const OpDef& op, int index, const OrtShapeInferContext* context, ONNXTensorElementDataType* dtypes) {
   OrtTensorTypeAndShapeInfo* raw = nullptr;
   Check(Api().ShapeInferContext_GetInputTypeShape(context, static_cast<size_t>(index), &raw));
+  ONNXTensorElementDataType type;
+  Check(Api().GetTensorElementType(raw, &type));
+  if (type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED) dtypes[static_cast<int>(op.inputs[index].dtype)] = type;
   DimList shape;
   size_t rank = 0;
   Check(Api().GetDimensionsCount(raw, &rank));
@@ -63,6 +67,13 @@ DimList InputShape(const OpDef& op, int index, const OrtShapeInferContext* conte
   return shape;
 }
 
+// A name for a size that nothing is known of: without one, ONNX Runtime takes the -1 for the size itself.
+const char* FreshName(std::string* name) {
+  static std::atomic<int64_t> count{0};
+  *name = "bertfuse_unknown_" + std::to_string(count++);
+  return name->c_str();
+}
+
 void SetOutputShape(OrtShapeInferContext* context, int index, ONNXTensorElementDataType type, const DimList& shape) {
   OrtTensorTypeAndShapeInfo* raw = nullptr;
   Check(Api().CreateTensorTypeAndShapeInfo(&raw));
@@ -70,9 +81,11 @@ void SetOutputShape(OrtShapeInferContext* context, int index, ONNXTensorElementD
   Check(Api().SetTensorElementType(raw, type));
   std::array<int64_t, BERTFUSE_MAX_RANK> sizes = {};
   std::array<const char*, BERTFUSE_MAX_RANK> names = {};
+  std::array<std::string, BERTFUSE_MAX_RANK> made;
   for (int i = 0; i < shape.rank; ++i) {
     sizes[i] = shape.dims[i].size;
-    names[i] = shape.dims[i].name == nullptr ? "" : shape.dims[i].name;
+    if (sizes[i] < 0) names[i] = shape.dims[i].name == nullptr ? FreshName(&made[i]) : shape.dims[i].name;
+    if (names[i] == nullptr) names[i] = "";
   }
   Check(Api().SetDimensions(raw, sizes.data(), static_cast<size_t>(shape.rank)));
   Check(Api().SetSymbolicDimensions(raw, names.data(), static_cast<size_t>(shape.rank)));
@@ -83,18 +96,22 @@ void SetOutputShape(OrtShapeInferContext* context, int index, ONNXTensorElementD
 
 void InferShapes(const OpClass& op_class, OrtShapeInferContext* context) {
   const OpDef& op = op_class.op();
+  // ONNX Runtime keeps one schema per op name and calls this on the first registration of the op, whatever the node's
+  // dtypes: they come from the inputs, not from op_class.
+  ONNXTensorElementDataType dtypes[2] = {};
   const Attributes attributes(op, ContextSource(context));
   AxisBinder axes(op, attributes.data());
   size_t given = 0;
   Check(Api().ShapeInferContext_GetInputCount(context, &given));
   for (int i = 0; i < op.num_inputs && i < static_cast<int>(given); ++i) {
-    const DimList shape = InputShape(op, i, context);
+    const DimList shape = InputShape(op, i, context, dtypes);
     if (shape.rank > 0) axes.Bind(op.inputs[i], "input", shape);
   }
   axes.CheckDivisors();
   for (int i = 0; i < op.num_outputs; ++i) {
     const DimList shape = axes.Resolve(op.outputs[i]);
-    if (shape.rank >= 0) SetOutputShape(context, i, op_class.TypeOf(op.outputs[i]), shape);
+    const ONNXTensorElementDataType type = dtypes[static_cast<int>(op.outputs[i].dtype)];
+    if (shape.rank >= 0 && type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED) SetOutputShape(context, i, type, shape);
   }
 }
 
