@@ -13,7 +13,9 @@ from .weights import Weight
 _MODEL_FIELDS = ("doc_string", "domain", "model_version", "producer_name", "producer_version", "ir_version")
 
 
-def to_model(graph: FusionGraph, original: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, Weight], dict[str, int]]:
+def to_model(
+    graph: FusionGraph, original: onnx.ModelProto
+) -> tuple[onnx.ModelProto, dict[str, Weight], dict[str, int]]:
     """The model without its large weights, these, and the element type of each fused node's first output."""
     weights = {
         tensor.name: tensor._values

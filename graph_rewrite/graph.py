@@ -57,7 +57,9 @@ class FusionGraph:
     def nodes(self, *ops: str, domain: str | None = None) -> list[gs.Node]:
         """Live nodes of these types, in graph order. `domain` None: ONNX's own."""
         wanted = DEFAULT_DOMAINS if domain is None else (domain,)
-        return [n for n in self.gs.nodes if n.op in ops and n.domain in wanted and id(n) not in self._unhooked and n.outputs]
+        return [
+            n for n in self.gs.nodes if n.op in ops and n.domain in wanted and id(n) not in self._unhooked and n.outputs
+        ]
 
     def is_output(self, tensor: gs.Tensor) -> bool:
         return id(tensor) in self._output_ids or id(tensor) in self._captured
@@ -116,7 +118,14 @@ class FusionGraph:
     def variable(self, base: str, dtype: Any, shape: Sequence[Dim] | None) -> gs.Variable:
         return gs.Variable(self.name(base), dtype=dtype, shape=shape)
 
-    def add_node(self, op: str, inputs: Sequence[gs.Tensor], outputs: Sequence[gs.Tensor], domain: str | None = None, **attrs: Any) -> gs.Node:
+    def add_node(
+        self,
+        op: str,
+        inputs: Sequence[gs.Tensor],
+        outputs: Sequence[gs.Tensor],
+        domain: str | None = None,
+        **attrs: Any,
+    ) -> gs.Node:
         node = gs.Node(op, self.name(f"{op}_{outputs[0].name}"), attrs, list(inputs), list(outputs), domain)
         self.gs.nodes.append(node)
         if self._anchor is not None:
@@ -139,7 +148,15 @@ class FusionGraph:
 
     # ---- swapping
 
-    def replace(self, old: gs.Node, op: str, inputs: Sequence[gs.Tensor], interior: Iterable[gs.Node] = (), domain: str = DIALECT, **attrs: Any) -> gs.Node:
+    def replace(
+        self,
+        old: gs.Node,
+        op: str,
+        inputs: Sequence[gs.Tensor],
+        interior: Iterable[gs.Node] = (),
+        domain: str = DIALECT,
+        **attrs: Any,
+    ) -> gs.Node:
         """Let a new node produce the outputs of `old`; what only fed `old` is unhooked.
 
         `interior` are the nodes whose work the new node takes over. When one of them is still needed elsewhere, nothing

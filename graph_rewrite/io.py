@@ -24,7 +24,7 @@ MAX_INLINE_BYTES = (1 << 31) - (64 << 20)
 
 
 def load_model(path: str | os.PathLike[str]) -> onnx.ModelProto:
-    """The model with its external data. Raises FusionError when the file or its data is missing, broken or out of place."""
+    """The model with its external data. Raises FusionError when file or data is missing, broken or out of place."""
     path = pathlib.Path(path)
     model = _parse(path)
     for tensor in _external_tensors(model):
@@ -36,13 +36,13 @@ def load_model(path: str | os.PathLike[str]) -> onnx.ModelProto:
 
 
 def save_model(model: onnx.ModelProto, path: str | os.PathLike[str]) -> None:
-    """Write `model`, beyond 2 GB with its weights in `<name>.data` beside it. Either all of it appears or nothing does."""
+    """Write `model`, beyond 2 GB with its weights in `<name>.data` beside it. All of it appears, or nothing does."""
     skeleton, weights = split(model)
     write(skeleton, weights, path)
 
 
 def open_model(path: str | os.PathLike[str]) -> tuple[onnx.ModelProto, dict[str, Weight]]:
-    """The model without its large initialisers, and these: mapped from the external file, or taken out of the message."""
+    """The model without its large initialisers, and these: mapped from their file, or taken out of the message."""
     path = pathlib.Path(path)
     model = _parse(path)
     for tensor in _external_tensors(model):
@@ -183,7 +183,9 @@ def _weight(tensor: TensorProto, folder: pathlib.Path | None, detach: bool) -> W
     if not external:
         return Weight.of_array(onnx.numpy_helper.to_array(tensor)) if detach else Weight.of_tensor(tensor)
     if folder is None:
-        raise FusionError(f"initialiser '{tensor.name}': its external data is not loaded; pass the model's path instead")
+        raise FusionError(
+            f"initialiser '{tensor.name}': its external data is not loaded; pass the model's path instead"
+        )
     info = external_data_helper.ExternalDataInfo(tensor)
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
     file, offset, shape = folder / info.location, info.offset or 0, tuple(tensor.dims)

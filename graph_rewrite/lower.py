@@ -1,4 +1,4 @@
-"""What was normalised but not fused: put back as it was, or, for attention behind AddQKVBias, spelled in standard operators."""
+"""What was normalised but not fused: put back as it was; attention behind AddQKVBias in standard operators."""
 
 from __future__ import annotations
 

@@ -153,10 +153,14 @@ def _bind_axes(tensor_spec, tensor, sizes, attributes, root) -> None:
     if shape is None:
         return
     if len(shape) < len(axes) or (len(shape) > len(axes) and not tensor_spec.leading):
-        raise NoMatch(root, f"'{tensor.name}' has {len(shape)} axes, {tensor_spec.name} has [{', '.join(tensor_spec.axes)}]")
+        raise NoMatch(
+            root, f"'{tensor.name}' has {len(shape)} axes, {tensor_spec.name} has [{', '.join(tensor_spec.axes)}]"
+        )
     for axis, size in zip(axes, shape[len(shape) - len(axes) :], strict=True):
         if not isinstance(size, int):
             continue
         bound, owner = sizes.setdefault(axis.symbol, (size // axis.multiplier, tensor.name))
         if bound * axis.multiplier != size:
-            raise NoMatch(root, f"'{tensor.name}' is {size} long, expected {bound * axis.multiplier} as '{owner}' has it")
+            raise NoMatch(
+                root, f"'{tensor.name}' is {size} long, expected {bound * axis.multiplier} as '{owner}' has it"
+            )

@@ -188,7 +188,9 @@ def _replace(graph: FusionGraph, spec: OpSpec, found: Match) -> None:
     graph.replace(found.nodes[0], spec.name, inputs, found.nodes, domain=DOMAIN, **attributes, **NODE_MARKERS)
 
 
-def _account(graph: FusionGraph, wanted: list[Expectation], credits: dict[int, str]) -> tuple[dict[str, int], list[Miss]]:
+def _account(
+    graph: FusionGraph, wanted: list[Expectation], credits: dict[int, str]
+) -> tuple[dict[str, int], list[Miss]]:
     """Expected counts, and a Miss for each expectation that nothing came out for."""
     expected: Counter[str] = Counter()
     misses = []
@@ -197,7 +199,9 @@ def _account(graph: FusionGraph, wanted: list[Expectation], credits: dict[int, s
         expected[op] += 1
         if id(expectation.anchor) not in credits:
             miss = graph.failure(expectation.anchor, expectation.op)
-            where, reason, hint = (miss.node, miss.reason, miss.hint) if miss else (expectation.name, "was not reached", "")
+            where, reason, hint = (
+                (miss.node, miss.reason, miss.hint) if miss else (expectation.name, "was not reached", "")
+            )
             misses.append(Miss(op, expectation.name, where, reason, hint))
     # Found beyond what was expected: the promise is at least what was kept.
     for op, count in Counter(credits.values()).items():

@@ -145,7 +145,9 @@ class Prober:
             seen.add(id(tensor))
             if isinstance(tensor, gs.Constant):
                 if isinstance(tensor._values, Weight):
-                    raise NoMatch(producer(target) or target.name, f"'{target.name}' depends on the weight '{tensor.name}'")
+                    raise NoMatch(
+                        producer(target) or target.name, f"'{target.name}' depends on the weight '{tensor.name}'"
+                    )
                 longest = max(longest, _length(tensor))
             elif id(tensor) in graph_inputs:
                 inputs[tensor.name] = tensor
@@ -196,9 +198,13 @@ class Prober:
             return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         except Exception as error:
             reason = str(error).splitlines()[0]
-            raise NoMatch(producer(subgraph.target) or "?", f"'{subgraph.target.name}' cannot be evaluated: {reason}") from error
+            raise NoMatch(
+                producer(subgraph.target) or "?", f"'{subgraph.target.name}' cannot be evaluated: {reason}"
+            ) from error
 
-    def _probe_shapes(self, subgraph: Subgraph, like: gs.Tensor, within_constants: bool = False) -> list[tuple[int, int]]:
+    def _probe_shapes(
+        self, subgraph: Subgraph, like: gs.Tensor, within_constants: bool = False
+    ) -> list[tuple[int, int]]:
         """Batch and length of the probes; a static axis keeps its size.
 
         With `within_constants` the longest constant is a table that lengths must stay within, not a threshold to pass.
@@ -207,7 +213,10 @@ class Prober:
         lengths = [3, 17, max(longest, 17)] if within_constants else [3, 17, longest + 5]
         shapes = [(2, lengths[0]), (1, 1), (3, lengths[1]), (1, lengths[2])]
         batch, length = like.shape
-        shapes = [(b if not isinstance(batch, int) else batch, s if not isinstance(length, int) else length) for b, s in shapes]
+        shapes = [
+            (b if not isinstance(batch, int) else batch, s if not isinstance(length, int) else length)
+            for b, s in shapes
+        ]
         return list(dict.fromkeys(shapes))
 
     def _sizes(self, like: gs.Tensor, batch: int, length: int) -> dict[str, int]:
@@ -239,7 +248,11 @@ def _length(constant: gs.Constant) -> int:
     values = np.asarray(constant.values)
     if values.dtype.kind not in "iuf" or not values.size:
         return 0
-    finite = np.abs(values[np.isfinite(values)]) if values.dtype.kind == "f" else np.abs(values[values != np.iinfo(values.dtype).min])
+    finite = (
+        np.abs(values[np.isfinite(values)])
+        if values.dtype.kind == "f"
+        else np.abs(values[values != np.iinfo(values.dtype).min])
+    )
     lengths = finite[(finite >= 1) & (finite <= 1 << 20)]
     largest = int(lengths.max()) if lengths.size else 0
     return max(largest, *constant.shape) if len(constant.shape) else largest

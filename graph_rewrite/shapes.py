@@ -35,7 +35,12 @@ def infer_shapes(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> dict[
             bare.graph.input.append(helper.make_tensor_value_info(name, weight.data_type, weight.shape))
     inferred = _symbolic(bare) or _plain(bare)
     shapes = {}
-    for value in (*skeleton.graph.value_info, *inferred.graph.value_info, *inferred.graph.input, *inferred.graph.output):
+    for value in (
+        *skeleton.graph.value_info,
+        *inferred.graph.value_info,
+        *inferred.graph.input,
+        *inferred.graph.output,
+    ):
         if value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape"):
             tensor = value.type.tensor_type
             shapes[value.name] = (tensor.elem_type, [_dim(dim) for dim in tensor.shape.dim])

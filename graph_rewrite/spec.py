@@ -91,7 +91,7 @@ class OpSpec:
     """One op: everything else (pattern, ONNX function, C++ table, test oracle) is derived from this.
 
     `body(dialect, *inputs, **attributes)` computes the outputs with the few ops of `graph_rewrite.dialect`; an absent
-    optional input is None. `variants` names further forms of the same op (packed sequences, INT8) that kernels may offer.
+    optional input is None. `variants` names further forms of the op (packed sequences, INT8) that kernels may offer.
     """
 
     name: str

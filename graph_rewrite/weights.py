@@ -1,4 +1,4 @@
-"""Initialisers beside the graph: loaded when they are written, derived (transposed, packed, cast) without a copy until then."""
+"""Initialisers beside the graph: loaded when written, and until then transposed, packed or cast without a copy."""
 
 from __future__ import annotations
 

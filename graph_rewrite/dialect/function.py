@@ -24,8 +24,8 @@ class AttributeRef:
 class OnnxDialect:
     """The dialect's eight ops as standard operators of `opset`. A subclass says what emitting a node means.
 
-    Every operator used here means the same from opset 13 on, or is spelled for the opset at hand: a function's opset must
-    be the model's own, because ONNX Runtime inlines it.
+    Every operator used here means the same from opset 13 on, or is spelled for the opset at hand: a function's opset
+    must be the model's own, because ONNX Runtime inlines it.
     """
 
     def __init__(self, opset: int) -> None:
@@ -48,8 +48,8 @@ class OnnxDialect:
         if self.opset >= 20:
             return self.emit("Gelu", [x], approximate=approximate)
         scalar = lambda value: self.constant(value, np.float32)  # noqa: E731
-        half = self.emit("Mul", [x, scalar(0.5)])
         if approximate == "tanh":
+            half = self.emit("Mul", [x, scalar(0.5)])
             cube = self.emit("Mul", [self.emit("Mul", [self.emit("Mul", [x, x]), x]), scalar(0.044715)])
             inner = self.emit("Mul", [self.add(x, cube), scalar(math.sqrt(2 / math.pi))])
             return self.emit("Mul", [half, self.add(self.emit("Tanh", [inner]), scalar(1.0))])
@@ -81,9 +81,7 @@ class OnnxDialect:
         )
         split = {"num_outputs": 3} if self.opset >= 18 else {}
         parts = self.emit("Split", [qkv], outputs=3, axis=-1, **split)
-        return tuple(
-            self.emit("Transpose", [self.emit("Reshape", [part, shape])], perm=[0, 2, 1, 3]) for part in parts
-        )
+        return tuple(self.emit("Transpose", [self.emit("Reshape", [part, shape])], perm=[0, 2, 1, 3]) for part in parts)
 
     def attention(self, q, k, v, mask, scale):
         scores = self.emit("MatMul", [q, self.emit("Transpose", [k], perm=[0, 1, 3, 2])])

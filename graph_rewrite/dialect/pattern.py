@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from ..spec import OpSpec
@@ -80,9 +80,9 @@ class _Recorder:
         return PatternNode(ATTENTION, (q, k, v, mask), (("scale", scale),))
 
 
-@lru_cache(maxsize=None)
+@cache
 def patterns(spec: OpSpec) -> tuple[Pattern, ...]:
-    """Every form of an op, the one that takes most nodes first: one for each set of optional inputs that its body takes."""
+    """Every form of an op, the one that takes most nodes first: one for each set of its optional inputs."""
     found: dict[PatternNode, Pattern] = {}
     optional = spec.optional_inputs
     for size in range(len(optional), -1, -1):

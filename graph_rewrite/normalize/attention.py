@@ -55,7 +55,14 @@ def rewrite(graph: FusionGraph, node: gs.Node) -> None:
     if views["v"].scale != 1.0:
         raise NoMatch(views["v"].nodes[-1], "V is scaled")
     mask = _mask(graph, scores)
-    interior = [scores.product, *scores.nodes, node, *after, *linears.values(), *(n for v in views.values() for n in v.nodes)]
+    interior = [
+        scores.product,
+        *scores.nodes,
+        node,
+        *after,
+        *linears.values(),
+        *(n for v in views.values() for n in v.nodes),
+    ]
     _replace(graph, root, x, list(linears.values()), mask, int(sizes[HEADS]), scale, interior)
 
 
@@ -101,14 +108,21 @@ def _context(graph: FusionGraph, softmax: gs.Node) -> tuple[gs.Tensor, gs.Tensor
     guards = [u for u in users if u.op == "IsNaN"]
     if guards:  # Where(IsNaN(p), 0, p): rows with every key hidden
         selects = _computing(guards[0].outputs[0])
-        if len(selects) != 1 or selects[0].op != "Where" or scalar(selects[0].inputs[1]) != 0.0 or selects[0].inputs[2] is not weights:
+        if (
+            len(selects) != 1
+            or selects[0].op != "Where"
+            or scalar(selects[0].inputs[1]) != 0.0
+            or selects[0].inputs[2] is not weights
+        ):
             raise NoMatch(guards[0], "guards the Softmax by something other than Where(IsNaN(p), 0, p)")
         nodes = [guards[0], selects[0]]
         weights = selects[0].outputs[0]
         users = _computing(weights)
     products = [u for u in users if u.op == "MatMul" and u.inputs[0] is weights]
     if len(products) != 1 or len(users) != 1:
-        raise NoMatch(softmax, f"its output feeds {', '.join(map(node_name, users)) or 'nothing'}, not one product with V")
+        raise NoMatch(
+            softmax, f"its output feeds {', '.join(map(node_name, users)) or 'nothing'}, not one product with V"
+        )
     return products[0].outputs[0], products[0].inputs[1], [*nodes, products[0]]
 
 
@@ -123,14 +137,22 @@ def _projections(views: dict[str, View]) -> tuple[gs.Tensor, dict[str, gs.Node]]
         node = producer(view.base)
         if node is None or node.op != LINEAR or node.domain != DIALECT:
             what = node_name(node) if node is not None else f"input '{view.base.name}'"
-            raise NoMatch(what, f"{name.upper()} comes from '{view.base.name}', not from a projection with constant weight")
+            raise NoMatch(
+                what, f"{name.upper()} comes from '{view.base.name}', not from a projection with constant weight"
+            )
         linears[name] = node
     x = linears["q"].inputs[0]
     for name, node in linears.items():
         if node.inputs[0] is not x:
-            raise NoMatch(node, f"{name.upper()} projects '{node.inputs[0].name}', Q projects '{x.name}'", "cross-attention is not fused")
+            raise NoMatch(
+                node,
+                f"{name.upper()} projects '{node.inputs[0].name}', Q projects '{x.name}'",
+                "cross-attention is not fused",
+            )
         if node.inputs[1].shape[0] != linears["q"].inputs[1].shape[0]:
-            raise NoMatch(node, f"{name.upper()} is {node.inputs[1].shape[0]} wide, Q {linears['q'].inputs[1].shape[0]}")
+            raise NoMatch(
+                node, f"{name.upper()} is {node.inputs[1].shape[0]} wide, Q {linears['q'].inputs[1].shape[0]}"
+            )
     if len({id(n) for n in linears.values()}) != 3:
         raise NoMatch(linears["q"], "Q, K and V are not three projections")
     return x, linears
@@ -138,8 +160,17 @@ def _projections(views: dict[str, View]) -> tuple[gs.Tensor, dict[str, gs.Node]]
 
 def _sizes(view: View, operand: gs.Tensor) -> dict[str, object]:
     base, shape = view.base.shape, operand.shape
-    if base is None or len(base) != 3 or shape is None or not isinstance(shape[-1], int) or not isinstance(base[-1], int):
-        raise NoMatch(producer(operand) or operand.name, f"the shapes of '{view.base.name}' {base} and '{operand.name}' {shape} are not [B, S, H] and [..., head size]")
+    if (
+        base is None
+        or len(base) != 3
+        or shape is None
+        or not isinstance(shape[-1], int)
+        or not isinstance(base[-1], int)
+    ):
+        raise NoMatch(
+            producer(operand) or operand.name,
+            f"'{view.base.name}' {base} and '{operand.name}' {shape} are not [B, S, H] and [..., head size]",
+        )
     if shape[-1] == 0 or base[-1] % shape[-1]:
         raise NoMatch(producer(operand) or operand.name, f"head size {shape[-1]} does not divide {base[-1]}")
     return {BATCH: base[0], SEQUENCE: base[1], HEADS: base[-1] // shape[-1], SIZE: shape[-1]}
@@ -155,10 +186,14 @@ def _check_layouts(views: dict[str, View], sizes: dict[str, object], product: gs
         found = heads.layout(heads.PROJECTED, sizes, view.nodes)
         if found not in wanted[name]:
             where = view.nodes[-1] if view.nodes else product
-            raise NoMatch(where, f"{name.upper()} arrives as {heads.describe(found)}, expected {heads.describe(wanted[name][0])}")
+            raise NoMatch(
+                where, f"{name.upper()} arrives as {heads.describe(found)}, expected {heads.describe(wanted[name][0])}"
+            )
 
 
-def _merge(graph: FusionGraph, context: gs.Tensor, nodes: list[gs.Node], sizes: dict[str, object]) -> tuple[gs.Node, list[gs.Node]]:
+def _merge(
+    graph: FusionGraph, context: gs.Tensor, nodes: list[gs.Node], sizes: dict[str, object]
+) -> tuple[gs.Node, list[gs.Node]]:
     """From the product with V down to [B, S, H]: the node that gives it."""
     start = heads.BY_HEAD if len(context.shape or ()) == 4 else heads.MERGED_BY_HEAD
     views: list[gs.Node] = []
@@ -178,7 +213,7 @@ def _mask(graph: FusionGraph, scores: _Scores) -> gs.Tensor | None:
         return None
     if len(scores.masks) > 1:
         raise NoMatch(scores.nodes[-1], "adds more than one mask or bias to the scores")
-    (tensor, boolean, factor), = scores.masks
+    ((tensor, boolean, factor),) = scores.masks
     return graph.prober.mask_source(tensor, boolean, factor)
 
 
@@ -192,7 +227,9 @@ def _replace(graph, root, x, linears, mask, num_heads, scale, interior) -> None:
     stem = linears[0].outputs[0].name
     qkv = graph.variable(f"{stem}_qkv", output.dtype, [batch, sequence, 3 * hidden_size])
     biased = graph.variable(f"{stem}_qkv_bias", output.dtype, qkv.shape)
-    parts = [graph.variable(f"{stem}_{name}_by_head", output.dtype, [batch, num_heads, sequence, size]) for name in "qkv"]
+    parts = [
+        graph.variable(f"{stem}_{name}_by_head", output.dtype, [batch, num_heads, sequence, size]) for name in "qkv"
+    ]
     # Standard MatMul: every runtime has its best GEMM behind it, and nothing follows that a custom op could save.
     product = graph.add_node("MatMul", [x, graph.constant(f"{stem}_qkv_weight", weight)], [qkv])
     add = graph.add_node(ADD, [qkv, graph.constant(f"{stem}_qkv_bias_values", bias)], [biased])

@@ -43,13 +43,17 @@ def _passes_through(node: gs.Node) -> bool:
         return True
     if node.op == "Dropout":
         training = node.inputs[2] if len(node.inputs) > 2 else None
-        off = training is None or training.is_empty() or (isinstance(training, gs.Constant) and not training.values.any())
+        off = (
+            training is None or training.is_empty() or (isinstance(training, gs.Constant) and not training.values.any())
+        )
         return off and not any(t.outputs for t in node.outputs[1:])
     if node.op == "Cast" and node.inputs[0].dtype is not None:
         source = node.inputs[0].dtype
         data_type = source if isinstance(source, int) else onnx.helper.np_dtype_to_tensor_dtype(np.dtype(source))
         target = node.attrs.get("to")
-        return data_type == (target if isinstance(target, int) else onnx.helper.np_dtype_to_tensor_dtype(np.dtype(target)))
+        return data_type == (
+            target if isinstance(target, int) else onnx.helper.np_dtype_to_tensor_dtype(np.dtype(target))
+        )
     return False
 
 

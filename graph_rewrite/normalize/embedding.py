@@ -35,12 +35,17 @@ def rewrite(graph: FusionGraph, node: gs.Node) -> None:
     rest = [n for n in lookups if n is not word]
     positions = [n for n in rest if graph.prober.counts_up(n.inputs[1], ids)]
     if len(positions) > 1 or len(rest) not in (1, 2):
-        raise NoMatch(node, f"a sum of {len(lookups)} lookups, {len(positions)} by position: expected word, position and maybe token type")
+        raise NoMatch(
+            node,
+            f"{len(lookups)} lookups, {len(positions)} by position: expected word, position, maybe token type",
+        )
     position = positions[0] if positions else _position_table(rest, graph, node)
     types = [n for n in rest if n is not position]
     for lookup in (*types, *([] if positions else [position])):
         if list(lookup.inputs[1].shape or []) != list(ids.shape):
-            raise NoMatch(lookup, f"its ids '{lookup.inputs[1].name}' are {lookup.inputs[1].shape}, the word ids {ids.shape}")
+            raise NoMatch(
+                lookup, f"ids '{lookup.inputs[1].name}' are {lookup.inputs[1].shape}, word ids {ids.shape}"
+            )
     _replace(graph, producer(total), word, types, position, bool(positions), [*lookups, *adds])
 
 
@@ -110,5 +115,3 @@ def _replace(graph, root, word, types, position, counted, interior) -> None:
             node.inputs.clear()
             node.outputs.clear()
         raise
-
-

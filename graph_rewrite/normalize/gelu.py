@@ -1,4 +1,4 @@
-"""GELU however it is spelled: the element-wise region around an Erf or Tanh is evaluated and compared with GELU itself."""
+"""GELU however it is spelled: the element-wise region around an Erf or Tanh is run and compared with GELU."""
 
 from __future__ import annotations
 
@@ -48,7 +48,11 @@ def rewrite(graph: FusionGraph, node: gs.Node) -> None:
             nearest = min(nearest, deviation)
     if node.op == "Tanh":
         raise NoMatch(node, "a plain Tanh, not a GELU")
-    raise NoMatch(last, f"the region around {node_name(node)} is off GELU by {nearest:.3g}", "constants differ from x/2 (1 + erf(x/sqrt(2)))")
+    raise NoMatch(
+        last,
+        f"the region around {node_name(node)} is off GELU by {nearest:.3g}",
+        "constants differ from x/2 (1 + erf(x/sqrt(2)))",
+    )
 
 
 def _named(graph: FusionGraph, node: gs.Node) -> None:

@@ -25,7 +25,11 @@ def rewrite(graph: FusionGraph, node: gs.Node) -> None:
 def _is_deviation(node: gs.Node) -> bool:
     """Whether the node is sqrt(mean(...) + epsilon)."""
     add = producer(node.inputs[0])
-    return add is not None and add.op == "Add" and any((p := producer(t)) is not None and p.op == "ReduceMean" for t in add.inputs)
+    return (
+        add is not None
+        and add.op == "Add"
+        and any((p := producer(t)) is not None and p.op == "ReduceMean" for t in add.inputs)
+    )
 
 
 def _named(graph: FusionGraph, node: gs.Node) -> None:
@@ -102,7 +106,10 @@ def _same_difference(node: gs.Node | None, x: gs.Tensor) -> bool:
 def _only_consumer(graph: FusionGraph, tensor: gs.Tensor, op: str) -> gs.Node:
     users = tensor.outputs
     if len(users) != 1 or users[0].op != op or graph.is_output(tensor):
-        raise NoMatch(producer(tensor), f"'{tensor.name}' should feed one {op}, but feeds {', '.join(map(node_name, users)) or 'nothing'}")
+        raise NoMatch(
+            producer(tensor),
+            f"'{tensor.name}' should feed one {op}, but feeds {', '.join(map(node_name, users)) or 'nothing'}",
+        )
     return users[0]
 
 

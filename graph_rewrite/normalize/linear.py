@@ -1,4 +1,4 @@
-"""MatMul with a constant matrix, then maybe Add with a constant vector; or Gemm: Linear(x, weight[N, K], bias[N] or none)."""
+"""MatMul with a constant matrix and maybe Add with a constant vector, or Gemm: Linear(x, weight[N, K], bias[N])."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ def body(d, ids, token_type_ids, position_ids, word_table, token_type_table, pos
 
 OP = OpSpec(
     name="EmbedLayerNorm",
-    doc="LayerNorm(word[ids] + token_type[token_type_ids] + position[position_ids]); positions are 0..S-1 unless given.",
+    doc="LayerNorm(word[ids] + token_type[token_type_ids] + position[position_ids]); positions are 0..S-1 if absent.",
     inputs=(
         TensorSpec("ids", ("B", "S"), dtype="I"),
         TensorSpec("token_type_ids", ("B", "S"), dtype="I", optional=True, doc="given together with token_type_table"),

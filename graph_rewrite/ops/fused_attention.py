@@ -9,7 +9,7 @@ def body(d, qkv, bias, mask, *, num_heads, scale):
 
 OP = OpSpec(
     name="FusedAttention",
-    doc="AddQKVBias, softmax(QKᵀ scale + mask) V, heads merged again. A row whose mask hides every key attends to all alike.",
+    doc="AddQKVBias, softmax(QKᵀ scale + mask) V, heads merged. A row whose mask hides every key attends to all alike.",
     inputs=(
         QKV,
         QKV_BIAS,

@@ -11,7 +11,7 @@ def body(d, x, weight, bias, residual, gamma, beta, *, epsilon, approximate):
 
 OP = OpSpec(
     name="FusedGemmGeluLayerNorm",
-    doc="LayerNorm(GELU(x Wᵀ + bias) + residual): the transform of a masked-language-model head, without residual there.",
+    doc="LayerNorm(GELU(x Wᵀ + bias) + residual): the transform of a masked-language-model head (no residual there).",
     inputs=(X, WEIGHT, BIAS, TensorSpec("residual", ("...", "N"), optional=True), GAMMA, BETA),
     outputs=(Y,),
     attributes=(EPSILON, APPROXIMATE),
