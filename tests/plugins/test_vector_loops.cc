@@ -1,0 +1,140 @@
+// The inner loops of this machine's widest instruction set; BERTFUSE_CPU_ISA=baseline or avx2 runs the others.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "cpu/vector_loops.h"
+
+namespace bertfuse::cpu {
+namespace {
+
+double ExactGelu(double x, bool tanh) {
+  if (tanh) return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+  return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+}
+
+TEST(Gelu, WithinAFewRoundingsEverywhere) {
+  std::vector<float> x;
+  for (int i = -120000; i <= 120000; ++i) x.push_back(static_cast<float>(i) * 1e-4f);
+  const std::vector<float> zeros(x.size());
+  for (bool tanh : {false, true}) {
+    std::vector<float> y = x;
+    Loops().gelu(y.data(), zeros.data(), static_cast<int64_t>(y.size()), tanh);
+    double worst = 0;
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double expected = ExactGelu(x[i], tanh);
+      worst = std::max(worst, std::fabs(y[i] - expected) / (1 + std::fabs(expected)));
+    }
+    EXPECT_LT(worst, 3e-7) << (tanh ? "tanh" : "erf");
+  }
+}
+
+TEST(Gelu, ExtremesAndNaN) {
+  const float inf = std::numeric_limits<float>::infinity();
+  for (bool tanh : {false, true}) {
+    for (int64_t n : {1, 3, 8, 16, 31}) {
+      std::vector<float> y(static_cast<size_t>(n), 1e30f), zeros(static_cast<size_t>(n));
+      Loops().gelu(y.data(), zeros.data(), n, tanh);
+      for (float value : y) EXPECT_EQ(value, 1e30f);
+      for (float& value : y) value = -1e30f;
+      Loops().gelu(y.data(), zeros.data(), n, tanh);
+      for (float value : y) EXPECT_EQ(value, 0.0f);
+      for (float& value : y) value = std::nanf("");
+      Loops().gelu(y.data(), zeros.data(), n, tanh);
+      for (float value : y) EXPECT_TRUE(std::isnan(value));
+      for (float& value : y) value = inf;
+      Loops().gelu(y.data(), zeros.data(), n, tanh);
+      for (float value : y) EXPECT_EQ(value, inf);
+      for (float& value : y) value = -50.0f;
+      Loops().gelu(y.data(), zeros.data(), n, tanh);
+      for (float value : y) EXPECT_EQ(value, 0.0f);
+    }
+  }
+}
+
+TEST(LayerNorm, EveryLengthAgreesWithDouble) {
+  for (int64_t n = 1; n <= 70; ++n) {
+    std::vector<float> y(static_cast<size_t>(n)), bias(y), residual(y), gamma(y), beta(y);
+    double mean = 0, variance = 0;
+    std::vector<double> sum(static_cast<size_t>(n));
+    for (size_t i = 0; i < sum.size(); ++i) {
+      const float at = static_cast<float>(i);
+      y[i] = 100 + std::sin(at);  // a mean far from zero: what E[x²] - E[x]² fails at
+      bias[i] = std::cos(at * 3);
+      residual[i] = std::sin(at * 5);
+      gamma[i] = 1 + 0.1f * at;
+      beta[i] = at;
+      sum[i] = double(y[i]) + bias[i] + residual[i];
+      mean += sum[i] / double(n);
+    }
+    for (double value : sum) variance += (value - mean) * (value - mean) / double(n);
+    Loops().layer_norm(y.data(), bias.data(), residual.data(), gamma.data(), beta.data(), n, 1e-2f);
+    for (size_t i = 0; i < sum.size(); ++i) {
+      const double expected = (sum[i] - mean) / std::sqrt(variance + 1e-2) * gamma[i] + beta[i];
+      EXPECT_NEAR(y[i], expected, 2e-4 * (1 + std::fabs(expected))) << n << " " << i;
+    }
+  }
+}
+
+float HalfValue(uint16_t half) {
+  const int exponent = half >> 10 & 31, mantissa = half & 1023;
+  const double sign = half & 0x8000 ? -1 : 1;
+  if (exponent == 31) return mantissa ? std::nanf("") : static_cast<float>(sign) * INFINITY;
+  return static_cast<float>(sign * (exponent ? std::ldexp(1024 + mantissa, exponent - 25) : std::ldexp(mantissa, -24)));
+}
+
+TEST(Conversion, EveryHalfRoundTrips) {
+  std::vector<uint16_t> halves(65536), back(65536);
+  for (size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<uint16_t>(i);
+  std::vector<float> values(halves.size());
+  // One at a time takes the scalar path, all at once the vector path: both have to be right.
+  for (int64_t step : {int64_t{1}, int64_t{65536}}) {
+    for (int64_t i = 0; i < 65536; i += step) {
+      Loops().float16_to_float(&halves[i], &values[i], step);
+      Loops().float_to_float16(&values[i], &back[i], step);
+    }
+    for (size_t i = 0; i < halves.size(); ++i) {
+      const float expected = HalfValue(halves[i]);
+      if (std::isnan(expected)) {
+        EXPECT_TRUE(std::isnan(values[i])) << i;
+        EXPECT_TRUE(std::isnan(HalfValue(back[i]))) << i;
+      } else {
+        EXPECT_EQ(values[i], expected) << i;
+        EXPECT_EQ(back[i], halves[i]) << i;
+      }
+    }
+  }
+}
+
+TEST(Conversion, RoundsToNearestEven) {
+  struct Pair {
+    float from;
+    float half, bfloat;
+  };
+  const Pair pairs[] = {
+      {1.0f + 1.0f / 2048, 1.0f, 1.0f},                      // a tie goes to the even one
+      {1.0f + 3.0f / 2048, 1.0f + 4.0f / 2048, 1.0f},        // and up where that is even
+      {65519.0f, 65504.0f, 65536.0f},                        // the largest that is not infinite in float16
+      {65520.0f, INFINITY, 65536.0f},                        //
+      {std::ldexp(1.0f, -25), 0.0f, std::ldexp(1.0f, -25)},  // half of the smallest subnormal
+      {std::ldexp(1.5f, -25), std::ldexp(1.0f, -24), std::ldexp(1.5f, -25)},
+      {-3.3895314e38f, -INFINITY, -3.3895314e38f},
+  };
+  for (const Pair& pair : pairs) {
+    // Eight copies and one more, so that vector and scalar paths both see it.
+    const std::vector<float> in(9, pair.from);
+    std::vector<uint16_t> bits(9);
+    std::vector<float> out(9);
+    Loops().float_to_float16(in.data(), bits.data(), 9);
+    Loops().float16_to_float(bits.data(), out.data(), 9);
+    for (float value : out) EXPECT_EQ(value, pair.half) << pair.from;
+    Loops().float_to_bfloat16(in.data(), bits.data(), 9);
+    Loops().bfloat16_to_float(bits.data(), out.data(), 9);
+    for (float value : out) EXPECT_EQ(value, pair.bfloat) << pair.from;
+  }
+}
+
+}  // namespace
+}  // namespace bertfuse::cpu
