@@ -177,7 +177,7 @@ def print_comparison(comparison: Comparison, per_node: bool = False) -> None:
     if not per_node:
         return
     agreed = sum(entry.passed for entry in comparison.tensors)
-    console.print(f"{agreed} of {len(comparison.tensors)} inner tensors that both share agree")
+    console.print(f"{agreed} of {len(comparison.tensors)} tensors that both share agree")
     first = comparison.first_difference
     if first is not None:
         console.print(f"First to differ: {first.name}: {first.reason}", markup=False)

@@ -136,21 +136,30 @@ def run_exporter(
         raise ExportError(
             f"{type(model).__name__}: the {exporter} exporter failed: {first_line(error)}; try --exporter {other}"
         ) from error
-    _check_dynamic(exported, exporter)
-    _strip_wrapper(exported)
+    _check_exported(exported, exporter, opset)
+    _clean(exported)
     return exported
 
 
-def _check_dynamic(exported: onnx_ir.Model, exporter: str) -> None:
+def _check_exported(exported: onnx_ir.Model, exporter: str, opset: int) -> None:
     for value in exported.graph.inputs:
         fixed = [int(size) for size in (value.shape or ())[:2] if isinstance(size, int)]
         if fixed:
             raise ExportError(f"input {value.name}: the {exporter} exporter made the size {fixed[0]} a constant")
+    # The dynamo exporter keeps its own opset, with a warning only, where it cannot convert.
+    written = exported.opset_imports.get("")
+    if written != opset:
+        raise ExportError(f"opset {opset}: the {exporter} exporter wrote opset {written} instead; leave --opset out")
 
 
-def _strip_wrapper(exported: onnx_ir.Model) -> None:
-    """Gives initialisers the names that parameters have in PyTorch."""
+def _clean(exported: onnx_ir.Model) -> None:
+    """Gives initialisers the names that parameters have in PyTorch, and drops stack traces of this machine."""
     values = exported.graph.initializers
     for name in list(values):
         if name.startswith("model.") and name.removeprefix("model.") not in values:
             values[name].name = name.removeprefix("model.")
+    for node in exported.graph.all_nodes():
+        node.metadata_props.clear()
+        for value in node.outputs:
+            value.metadata_props.clear()
+    exported.graph.metadata_props.clear()

@@ -124,7 +124,7 @@ def interleaved(
     taken: dict[str, list[float]] = {contender.name: [] for contender in present}
     guess = max(_run(contender, feed) for contender in present for _ in range(3))
     rounds = max(5, min(1000, int(seconds * 1000 / guess)))
-    # Blocks after a pause, not single runs: the threads of onnxruntime and PyTorch spin on for some milliseconds after a
+    # Blocks after a pause, not single runs: the threads of onnxruntime and PyTorch spin on for a while after a
     # run, and the next contender's weights are out of the caches. On two cores that tripled a run's time.
     block = max(1, min(20, rounds // 5))
     for _ in range(-(-rounds // block)):

@@ -45,7 +45,7 @@ class OutputDifference:
 
 @dataclass
 class Comparison:
-    """What `compare_models` found. `tensors` are the shared inner tensors in the order of execution, with per_node."""
+    """What `compare_models` found. With per_node `tensors` holds all shared ones, in execution order."""
 
     reference: str
     other: str
@@ -59,8 +59,8 @@ class Comparison:
 
     @property
     def first_difference(self) -> OutputDifference | None:
-        """The first shared tensor, then output, that differs; None where all agree."""
-        return next((entry for entry in [*self.tensors, *self.outputs] if not entry.passed), None)
+        """The first shared tensor that differs, in the order of execution (without per_node: output); None if all agree."""
+        return next((entry for entry in self.tensors or self.outputs if not entry.passed), None)
 
     def to_dict(self) -> dict[str, Any]:
         first = self.first_difference

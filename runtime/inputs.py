@@ -179,13 +179,16 @@ def _table_sizes(path: Path) -> dict[str, int]:
 
     graph = open_model(path)[0].graph
     rows = {tensor.name: tensor.dims[0] for tensor in graph.initializer if len(tensor.dims) == 2}
+    inputs = {value.name for value in graph.input}
     sizes: dict[str, int] = {}
     embed = OPS["EmbedLayerNorm"]
     tables = [("ids", "word_table"), ("token_type_ids", "token_type_table")]
     pairs = {"Gather": [(1, 0)], embed.name: [(embed.input_index(i), embed.input_index(t)) for i, t in tables]}
     for node in graph.node:
         for index, table in pairs.get(node.op_type, []):
-            if max(index, table) < len(node.input) and node.input[table] in rows:
-                name = node.input[index]
+            if max(index, table) >= len(node.input):
+                continue
+            name = node.input[index]
+            if name in inputs and node.input[table] in rows:
                 sizes[name] = min(sizes.get(name, 1 << 31), rows[node.input[table]])
     return sizes

@@ -19,12 +19,12 @@ def expose_shared(first: Path, second: Path, folder: Path) -> tuple[list[str], l
     opened = [open_model(path) for path in (first, second)]
     graphs = [skeleton.graph for skeleton, _ in opened]
     computed = [[name for node in graph.node for name in node.output if name] for graph in graphs]
-    outputs = {value.name for graph in graphs for value in graph.output}
     in_second = set(computed[1])
-    names = [name for name in computed[0] if name in in_second and name not in outputs]
+    names = [name for name in computed[0] if name in in_second]
     files = []
     for index, (skeleton, weights) in enumerate(opened):
-        skeleton.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+        outputs = {value.name for value in skeleton.graph.output}
+        skeleton.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in outputs)
         files.append(folder / f"{index}.onnx")
         write(skeleton, weights, files[-1])
     return names, files

@@ -1,0 +1,209 @@
+"""The commands on a tiny model: what they write, what they print, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from tiny_models import HEADS, LAYERS, exported, inputs, save_checkpoint
+from typer.testing import CliRunner
+
+import bertfuse
+from bertfuse.cli import app
+
+
+def invoke(*arguments: object, code: int = 0) -> Any:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, (
+        f"exit code {result.exit_code}\n{result.stdout}\n{result.stderr}\n{result.exception}"
+    )
+    return result
+
+
+def said(*arguments: object, code: int = 0) -> Any:
+    """The JSON document that is all of a command's stdout; with --json stderr is silent, too."""
+    result = invoke(*arguments, "--json", code=code)
+    assert result.stderr == ""
+    return json.loads(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `bertfuse optimize` writes for a local checkpoint."""
+    base = tmp_path_factory.mktemp("cli")
+    save_checkpoint(base / "source")
+    report = said("optimize", base / "source", "-o", base / "out", "--exporter", "torchscript", "--strict")
+    assert report["comparison"]["passed"] and report["fusion"]["misses"] == []
+    assert report["fusion"]["expected"] == report["fusion"]["fused"]
+    assert report["fusion"]["fused"]["FusedAttention"] == LAYERS
+    assert Path(report["model"]) == base / "out" / "model.fused.onnx"
+    return base / "out"
+
+
+def test_help_is_fast_and_has_examples() -> None:
+    code = (
+        "import sys, bertfuse.cli as c\n"
+        "heavy = {'torch', 'transformers', 'onnx', 'onnxruntime', 'numpy', 'polygraphy'}\n"
+        "sys.exit(str(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert "bertfuse optimize" in invoke("--help").stdout
+    for name in ("export", "fuse", "optimize", "run", "compare", "bench", "doctor"):
+        assert f"bertfuse {name} " in " ".join(invoke(name, "--help").stdout.split())
+
+
+def test_version() -> None:
+    assert invoke("--version").stdout.split() == ["bertfuse", bertfuse.__version__]
+
+
+def test_export(tmp_path: Path) -> None:
+    source = save_checkpoint(tmp_path / "source", "token-classification")
+    arguments = ("export", source, "-o", tmp_path / "out", "--task", "token-classification")
+    result = invoke(*arguments, "--exporter", "torchscript", "--attention", "eager", "--opset", 18)
+    assert "Wrote" in result.stdout and "Exporting with torchscript, opset 18, eager" in result.stderr
+    model = onnx.load(tmp_path / "out" / "model.onnx")
+    assert [value.name for value in model.graph.output] == ["logits"]
+    assert (tmp_path / "out" / "tokenizer.json").is_file()
+
+
+def test_fuse(tmp_path: Path) -> None:
+    target = tmp_path / "fused.onnx"
+    result = invoke("fuse", exported(), "-o", target)
+    rows = [line.replace("│", " ").split() for line in result.stdout.splitlines()]
+    assert ["FusedAttention", str(LAYERS), str(LAYERS)] in rows
+    assert ["FusedGemmLayerNorm", str(2 * LAYERS), str(2 * LAYERS)] in rows
+    assert {function.name for function in onnx.load(target).functions} >= {"FusedAttention", "EmbedLayerNorm"}
+    report = said("fuse", exported(), "-o", target, "--level", "basic", "--no-functions", "--dtype", "fp16")
+    assert report["fused"]["AddQKVBias"] == LAYERS and "FusedAttention" not in report["fused"]
+    model = onnx.load(target)
+    assert not model.functions
+    nodes = [node for node in model.graph.node if node.op_type == "AddQKVBias"]
+    assert onnx.helper.get_node_attr_value(nodes[0], "num_heads") == HEADS
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """A BERT in which one layer's GELU is something else: its FusedGemmGelu is missed."""
+    model = onnx.load(exported("feature-extraction", "dynamo", "sdpa"))
+    gelu = next(node for node in model.graph.node if node.op_type == "Gelu")
+    linear = next(node for node in model.graph.node if gelu.input[0] in node.output)
+    # The linear's result as a graph output: fused, it would no longer exist.
+    model.graph.output.append(onnx.ValueInfoProto(name=linear.output[0]))
+    path = tmp_path / "broken.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def test_fuse_names_each_miss(broken: Path, tmp_path: Path) -> None:
+    report = said("fuse", broken, "-o", tmp_path / "out.onnx")
+    assert report["expected"]["FusedGemmGelu"] == LAYERS and report["fused"]["FusedGemmGelu"] == LAYERS - 1
+    (miss,) = report["misses"]
+    assert miss["op"] == "FusedGemmGelu" and miss["anchor"] and miss["node"] and miss["reason"]
+    result = invoke("fuse", broken, "-o", tmp_path / "out.onnx", "--strict", code=1)
+    assert "missed FusedGemmGelu" in result.stderr and miss["reason"] in result.stderr
+    assert (tmp_path / "out.onnx").is_file()
+
+
+def test_fuse_says_so_when_there_is_nothing_to_fuse(tmp_path: Path) -> None:
+    value = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Relu", ["x"], ["y"])], "g", [value("x", 1, ["n"])], [value("y", 1, ["n"])]
+    )
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), tmp_path / "in.onnx")
+    result = invoke("fuse", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx")
+    assert "nothing to fuse" in result.stdout.lower()
+    assert onnx.load(tmp_path / "out.onnx").graph == onnx.load(tmp_path / "in.onnx").graph
+
+
+def test_run_on_text(folder: Path, tmp_path: Path) -> None:
+    report = said("run", folder, "--text", "word1 word2", "--text", "word3")
+    assert report["model"].endswith("model.fused.onnx") and report["task"] == "feature-extraction"
+    assert report["outputs"]["last_hidden_state"]["shape"] == [2, 4, 32]
+    cosines = [row["cosine_similarity"] for row in report["answers"]]
+    assert cosines[0][0] == 1.0 and cosines[0][1] == cosines[1][0] < 1.0
+    original = said("run", folder / "model.onnx", "--text", "word1 word2", "--text", "word3")
+    for name, output in original["outputs"].items():
+        np.testing.assert_allclose(report["outputs"][name]["values"], output["values"], rtol=1e-4, atol=2e-5)
+    assert "word3: cosine similarity" in invoke("run", folder, "--text", "word1", "--text", "word3").stdout
+
+
+@pytest.mark.parametrize("library", ["never", "always"])
+def test_run_on_arrays(folder: Path, tmp_path: Path, library: str) -> None:
+    feed = inputs(2, 5)
+    np.savez(tmp_path / "in.npz", **{name: array.astype(np.int32) for name, array in feed.items()})
+    arguments = ("run", folder, "--input", tmp_path / "in.npz", "-o", tmp_path / "out.npz", "--library", library)
+    assert "Wrote" in invoke(*arguments).stdout
+    want = bertfuse.InferenceSession(folder / "model.onnx").run(["last_hidden_state"], feed)[0]
+    with np.load(tmp_path / "out.npz") as arrays:
+        np.testing.assert_allclose(arrays["last_hidden_state"], want, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("task", "key"),
+    [
+        ("text-classification", "label"),
+        ("token-classification", "tokens"),
+        ("fill-mask", "masks"),
+        ("question-answering", "answer"),
+    ],
+)
+def test_run_answers_by_task(task: str, key: str, tmp_path: Path) -> None:
+    source = save_checkpoint(tmp_path / "source", task)
+    invoke("export", source, "-o", tmp_path / "out", "--task", task, "--exporter", "torchscript")
+    (answer,) = said("run", tmp_path / "out", "--text", "word1 [MASK]", "--text-pair", "word2 word3 word4")["answers"]
+    if key == "label":
+        assert answer["label"] in {"LABEL_0", "LABEL_1", "LABEL_2"} and 1 / 3 <= answer["probability"] <= 1
+    elif key == "tokens":
+        tokens = ["[CLS]", "word1", "[MASK]", "[SEP]", "word2", "word3", "word4", "[SEP]"]
+        assert [token for token, _ in answer["tokens"]] == tokens
+    elif key == "masks":
+        assert [len(tokens) for tokens in answer["masks"]] == [5]
+    else:
+        assert set(answer["answer"].split()) <= {"word2", "word3", "word4"}
+    invoke("run", tmp_path / "out", "--text", "word1 [MASK]")
+
+
+def test_compare(folder: Path, tmp_path: Path) -> None:
+    original, fused = folder / "model.onnx", folder / "model.fused.onnx"
+    report = said("compare", original, fused, "--per-node")
+    assert report["passed"] and report["first_difference"] is None and report["tensors"]
+    result = invoke("compare", original, fused, "--text", "word1 word2", "--library", "always", "--per-node")
+    assert "agrees" in result.stdout and "tensors that both share agree" in result.stdout
+    result = invoke("compare", original, fused, "--library", "always", "--atol", 0, "--rtol", 0, "--per-node", code=1)
+    assert "differs" in result.stdout and "First to differ: " in result.stdout
+
+
+def test_bench(folder: Path, tmp_path: Path) -> None:
+    report = said("bench", folder, "--sizes", "1x4,2x8", "--seconds", 0.01, "-o", tmp_path, "--threads", 1)
+    names = {"original ONNX", "ORT optimizer", "fused, op bodies", "fused, library", "PyTorch"}
+    assert {timing["contender"] for timing in report["timings"]} == names and report["absent"] == {}
+    assert len(report["timings"]) == 2 * len(names)
+    for timing in report["timings"]:
+        assert timing["runs"] >= 5 and 0 < timing["least"] <= timing["low"] <= timing["median"] <= timing["high"]
+    # Its best case: everything that ONNX Runtime's optimizer knows of BERT was found.
+    assert report["details"]["ORT optimizer"]["fused"]["Attention"] == LAYERS
+    assert report["details"]["fused, library"]["library"] is True
+    assert report["details"]["fused, op bodies"]["library"] is False
+    assert json.loads((tmp_path / "bench.json").read_text()) == report
+    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+    table = invoke("bench", folder, "--sizes", "1x4", "--seconds", 0.01, "-o", tmp_path).stdout
+    assert all(name in table for name in names)
+
+
+def test_doctor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    report = said("doctor")
+    assert report["problems"] == [] and "CPUExecutionProvider" in report["providers"]
+    library = report["libraries"]["onnxruntime"]
+    assert library["loads"] and set(library["ops"]) == set(report["ops"]["names"])
+    assert report["packages"]["onnx"] == onnx.__version__
+    assert library["path"] in invoke("doctor").stdout.replace("\n", "")
+    file = tmp_path / "broken.so"
+    file.write_bytes(b"")
+    monkeypatch.setenv("BERTFUSE_ORT_LIBRARY", str(file))
+    assert "does not load" in said("doctor", code=1)["problems"][0]

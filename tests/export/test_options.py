@@ -1,0 +1,238 @@
+"""Options of export_model, models of other shapes, and everything that it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+import transformers
+from tiny_models import HIDDEN, VOCABULARY, build, config, inputs, reference, save_checkpoint
+
+from bertfuse.errors import ExportError
+from bertfuse.export import export_model
+from bertfuse.export import model as export_module
+
+
+def run(path: Path, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return session.run(None, {value.name: feed[value.name] for value in session.get_inputs()})
+
+
+@pytest.mark.parametrize(
+    ("exporter", "opset"), [("dynamo", 18), ("dynamo", 23), ("torchscript", 14), ("torchscript", 20)]
+)
+def test_opsets(exporter: str, opset: int, tmp_path: Path) -> None:
+    model = build()
+    path = export_model(model, tmp_path, exporter=exporter, opset=opset)
+    assert {entry.version for entry in onnx.load(path).opset_import if entry.domain == ""} == {opset}
+    feed = inputs(2, 11)
+    want = reference(model, feed, ["last_hidden_state"])[0]
+    np.testing.assert_allclose(run(path, feed)[0], want, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+@pytest.mark.parametrize(("dtype", "number"), [("fp16", onnx.TensorProto.FLOAT16), ("bf16", onnx.TensorProto.BFLOAT16)])
+def test_dtypes(exporter: str, dtype: str, number: int, tmp_path: Path) -> None:
+    model = build()
+    path = export_model(model, tmp_path, exporter=exporter, dtype=dtype)
+    graph = onnx.load(path).graph
+    table = next(tensor for tensor in graph.initializer if tensor.name == "embeddings.word_embeddings.weight")
+    assert table.data_type == number
+    assert {value.type.tensor_type.elem_type for value in graph.output} == {number}
+    assert next(model.parameters()).dtype == torch.float32
+    if dtype == "fp16":  # ONNX Runtime's CPU provider lacks bfloat16 kernels
+        feed = inputs(2, 11)
+        want = reference(model, feed, ["last_hidden_state"])[0]
+        # 11 bits of significand, rounded after every operation, on values up to 4.
+        np.testing.assert_allclose(run(path, feed)[0].astype(np.float32), want, rtol=2e-2, atol=2e-2)
+
+
+def test_model_in_memory_is_left_as_it_was(tmp_path: Path) -> None:
+    model = build().train()
+    model.set_attn_implementation("sdpa")
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    export_model(model, tmp_path, exporter="torchscript", attention="eager")
+    assert model.training and model.config._attn_implementation == "sdpa"
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_model_without_pooler_has_no_pooler_output(tmp_path: Path) -> None:
+    path = export_model(transformers.BertModel(config(), add_pooling_layer=False), tmp_path, exporter="torchscript")
+    assert [value.name for value in onnx.load(path).graph.output] == ["last_hidden_state"]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: transformers.RobertaModel(
+            transformers.RobertaConfig(
+                vocab_size=VOCABULARY,
+                hidden_size=HIDDEN,
+                num_hidden_layers=1,
+                num_attention_heads=4,
+                intermediate_size=64,
+                max_position_embeddings=42,
+                type_vocab_size=1,
+            )
+        ),
+        lambda: transformers.DistilBertModel(
+            transformers.DistilBertConfig(
+                vocab_size=VOCABULARY, dim=HIDDEN, n_layers=1, n_heads=4, hidden_dim=64, max_position_embeddings=40
+            )
+        ),
+    ],
+    ids=["roberta", "distilbert"],
+)
+def test_token_types_only_where_the_model_tells_them_apart(made: Any, tmp_path: Path) -> None:
+    model = made().eval()
+    path = export_model(model, tmp_path, exporter="torchscript")
+    assert [value.name for value in onnx.load(path).graph.input] == ["input_ids", "attention_mask"]
+    feed = inputs(3, 9)
+    del feed["token_type_ids"]
+    want = reference(model, feed, ["last_hidden_state"])[0]
+    np.testing.assert_allclose(run(path, feed)[0], want, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+def test_large_models_keep_their_weights_in_one_file_beside(
+    exporter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export_module, "EXTERNAL_DATA_BYTES", 1000)
+    model = build()
+    path = export_model(model, tmp_path, exporter=exporter)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["config.json", "model.onnx", "model.onnx.data"]
+    assert path.stat().st_size < (tmp_path / "model.onnx.data").stat().st_size * 3
+    feed = inputs(2, 11)
+    want = reference(model, feed, ["last_hidden_state"])[0]
+    np.testing.assert_allclose(run(path, feed)[0], want, rtol=1e-4, atol=2e-5)
+
+
+def test_local_folder_with_tokenizer(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source = save_checkpoint(tmp_path / "source", "fill-mask")
+    steps: list[str] = []
+    path = export_model(source, tmp_path / "out", task="fill-mask", exporter="torchscript", progress=steps.append)
+    printed = capfd.readouterr()
+    assert (printed.out, printed.err) == ("", "")
+    assert [step.split()[0] for step in steps] == ["Loading", "Exporting", "Writing"]
+    names = {file.name for file in path.parent.iterdir()}
+    assert {"model.onnx", "config.json", "tokenizer.json", "tokenizer_config.json"} <= names
+    assert json.loads((path.parent / "config.json").read_text())["model_type"] == "bert"
+    feed = inputs(2, 11)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(source)
+    np.testing.assert_allclose(run(path, feed)[0], reference(model, feed, ["logits"])[0], rtol=1e-4, atol=2e-5)
+
+
+def test_random_weights_are_never_exported(tmp_path: Path) -> None:
+    source = save_checkpoint(tmp_path / "source", "fill-mask", tokenizer=False)
+    with pytest.raises(ExportError, match=r"no weights for classifier\.bias.*text-classification"):
+        export_model(source, tmp_path / "out", task="text-classification", exporter="torchscript")
+    # A masked language model has no pooler: its encoder is fine, a pooler made up for it is not.
+    path = export_model(source, tmp_path / "out", exporter="torchscript")
+    assert [value.name for value in onnx.load(path).graph.output] == ["last_hidden_state"]
+
+
+def test_pickle_only_when_asked_for(tmp_path: Path) -> None:
+    source = save_checkpoint(tmp_path / "source", tokenizer=False)
+    (source / "model.safetensors").unlink()
+    torch.save(build().state_dict(), source / "pytorch_model.bin")
+    with pytest.raises(ExportError, match=r"pickle.*--allow-pickle"):
+        export_model(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    path = export_model(source, tmp_path / "out", exporter="torchscript", allow_pickle=True)
+    feed = inputs(2, 5)
+    want = reference(build(), feed, ["last_hidden_state"])[0]
+    np.testing.assert_allclose(run(path, feed)[0], want, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"task": "translation"}, "task 'translation' is unknown: choose one of feature-extraction"),
+        ({"exporter": "jax"}, "exporter 'jax' is unknown"),
+        ({"attention": "flash"}, "attention 'flash' is unknown"),
+        ({"dtype": "int8"}, "dtype 'int8' is unknown"),
+        ({"opset": 11}, "opset 11: the dynamo exporter writes opsets 18 to 23"),
+        ({"opset": 21, "exporter": "torchscript"}, "opset 21: the torchscript exporter writes opsets 14 to 20"),
+        ({"task": "fill-mask", "exporter": "torchscript"}, "BertModel has outputs .* not logits"),
+    ],
+)
+def test_options_that_do_not_do(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=message) as caught:
+        export_model(build(), tmp_path / "out", **options)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def _no_config(folder: Path) -> Path:
+    (folder / "config.json").unlink()
+    return folder
+
+
+def _no_weights(folder: Path) -> Path:
+    (folder / "model.safetensors").unlink()
+    return folder
+
+
+def _cut_weights(folder: Path) -> Path:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:5000])
+    return folder
+
+
+def _bad_config(folder: Path) -> Path:
+    (folder / "config.json").write_text("{")
+    return folder
+
+
+def _unknown_model(folder: Path) -> Path:
+    (folder / "config.json").write_text('{"model_type": "no-such-model"}')
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_no_config, "has no config.json"),
+        (_no_weights, "has no model.safetensors"),
+        (_cut_weights, "cannot load it for feature-extraction"),
+        (_bad_config, "cannot load it for feature-extraction"),
+        (_unknown_model, "cannot load it for feature-extraction.*no-such-model"),
+        (lambda folder: folder / "config.json", "is a file; give the folder"),
+        (lambda folder: folder / "absent", "no such folder"),
+    ],
+)
+def test_sources_that_do_not_do(damage: Any, message: str, tmp_path: Path) -> None:
+    source = damage(save_checkpoint(tmp_path / "source", tokenizer=False))
+    with pytest.raises(ExportError, match=message) as caught:
+        export_model(source, tmp_path / "out")
+    assert "\n" not in str(caught.value) and str(source) in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_targets_that_do_not_do(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for target in (file, file / "below", Path("/proc/bertfuse")):
+        with pytest.raises(ExportError) as caught:
+            export_model(build(), target, exporter="torchscript")
+        assert "\n" not in str(caught.value) and str(target) in str(caught.value)
+    assert file.read_text() == ""
+
+
+def test_a_failed_export_leaves_an_older_one_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = export_model(build(), tmp_path, exporter="torchscript")
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(export_module, "_save", full)
+    with pytest.raises(ExportError, match="No space left on device; nothing was kept"):
+        export_model(build(seed=1), path.parent, exporter="torchscript")
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before

@@ -1,0 +1,124 @@
+"""Sessions: the library where it is needed or wanted, op bodies elsewhere, and one line for what goes wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from tiny_models import exported, inputs
+
+import bertfuse
+from bertfuse.errors import BertfuseError, RuntimeLibraryError
+from bertfuse.graph_rewrite import fuse_file
+from bertfuse.runtime import library
+from bertfuse.runtime.session import providers_of
+
+
+@pytest.fixture(scope="module")
+def fused(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("fused") / "model.fused.onnx"
+    assert fuse_file(exported(), path).fused["FusedAttention"] == 2
+    return path
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fused file without op bodies: nothing but the library runs it."""
+    path = tmp_path_factory.mktemp("bare") / "model.fused.onnx"
+    fuse_file(exported(), path, functions=False)
+    return path
+
+
+def test_cpu_sessions_run_the_op_bodies(fused: Path) -> None:
+    session = bertfuse.InferenceSession(fused)
+    assert isinstance(session, onnxruntime.InferenceSession)
+    assert not session.uses_library
+    assert bertfuse.InferenceSession(exported()).uses_library is False
+
+
+def test_library_gives_the_same_result(fused: Path, library: Path) -> None:
+    feed = inputs(2, 11)
+    want = bertfuse.InferenceSession(fused, library="never").run(None, feed)
+    session = bertfuse.InferenceSession(fused, library="always")
+    assert session.uses_library
+    for got, expected in zip(session.run(None, feed), want, strict=True):
+        # float32 sums in another order, over two layers of values around 1.
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-5)
+
+
+def test_library_comes_where_the_file_has_no_op_bodies(bare: Path, fused: Path, library: Path) -> None:
+    session = bertfuse.InferenceSession(bare)
+    assert session.uses_library
+    feed = inputs(2, 11)
+    want = bertfuse.InferenceSession(fused).run(None, feed)
+    np.testing.assert_allclose(session.run(None, feed)[0], want[0], rtol=1e-4, atol=2e-5)
+    with pytest.raises(BertfuseError, match="is not a registered function/op"):
+        bertfuse.InferenceSession(bare, library="never")
+
+
+def test_register_on_plain_session_options(bare: Path, library: Path) -> None:
+    options = onnxruntime.SessionOptions()
+    bertfuse.register(options)
+    onnxruntime.InferenceSession(bare, options, providers=["CPUExecutionProvider"])
+
+
+def test_serialised_models(fused: Path) -> None:
+    assert bertfuse.InferenceSession(fused.read_bytes()).run(None, inputs(1, 3))[0].shape == (1, 3, 32)
+
+
+def test_missing_library_is_one_line(bare: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTFUSE_ORT_LIBRARY", str(tmp_path / "none.so"))
+    for call in (lambda: bertfuse.library_path("onnxruntime"), lambda: bertfuse.InferenceSession(bare)):
+        with pytest.raises(RuntimeLibraryError, match=r"none\.so: no such library; BERTFUSE_ORT_LIBRARY"):
+            call()
+    monkeypatch.delenv("BERTFUSE_ORT_LIBRARY")
+    monkeypatch.setattr(bertfuse, "__path__", [str(tmp_path)])
+    with pytest.raises(RuntimeLibraryError, match=r"libbertfuse_ort\.so is not installed; build it"):
+        bertfuse.library_path("onnxruntime")
+    with pytest.raises(RuntimeLibraryError, match="'abacus' has no library"):
+        bertfuse.library_path("abacus")
+
+
+def test_broken_library_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "broken.so"
+    file.write_bytes(b"no library")
+    monkeypatch.setenv("BERTFUSE_ORT_LIBRARY", str(file))
+    with pytest.raises(RuntimeLibraryError, match=r"broken\.so: does not load") as caught:
+        bertfuse.register(onnxruntime.SessionOptions())
+    assert "\n" not in str(caught.value)
+
+
+def test_installed_library_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BERTFUSE_ORT_LIBRARY", raising=False)
+    path = library.library_path()
+    assert path.name == "libbertfuse_ort.so" and path.parent.name == "lib"
+
+
+@pytest.mark.parametrize("content", [b"", b"not a model", None])
+def test_files_that_are_no_models(content: bytes | None, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.onnx"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(BertfuseError) as caught:
+        bertfuse.InferenceSession(path)
+    assert "\n" not in str(caught.value) and str(path) in str(caught.value)
+    with pytest.raises(BertfuseError, match="no such file"):
+        bertfuse.InferenceSession(tmp_path / "absent.onnx")
+    assert capfd.readouterr().err == ""
+
+
+def test_unknown_choices() -> None:
+    with pytest.raises(BertfuseError, match="library 'maybe' is unknown"):
+        bertfuse.InferenceSession(exported(), library="maybe")
+    with pytest.raises(BertfuseError, match="provider 'tpu' is unknown"):
+        providers_of("tpu")
+
+
+@pytest.mark.skipif("CUDAExecutionProvider" in onnxruntime.get_available_providers(), reason="CUDA is there")
+def test_provider_that_is_not_there() -> None:
+    with pytest.raises(BertfuseError, match="no CUDAExecutionProvider; install onnxruntime-gpu"):
+        providers_of("cuda")

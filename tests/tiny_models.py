@@ -1,0 +1,92 @@
+"""Small random encoders and their exports, each made once per test process; no network."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from bertfuse.export import TASKS, export_model
+
+VOCABULARY, LONGEST, LAYERS, HEADS, HIDDEN = 97, 40, 2, 4, 32
+EXPORTERS, ATTENTIONS = ("dynamo", "torchscript"), ("sdpa", "eager")
+
+
+def config(**changes: Any) -> transformers.BertConfig:
+    """A BERT of 2 layers; its weights are large enough for attention and GELU to matter."""
+    values: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": HIDDEN,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "intermediate_size": 64,
+        "max_position_embeddings": LONGEST,
+        "initializer_range": 0.2,
+        "num_labels": 3,
+    }
+    return transformers.BertConfig(**(values | changes))
+
+
+def build(task: str = "feature-extraction", seed: int = 0, **changes: Any) -> transformers.PreTrainedModel:
+    """The task's tiny model with random weights and biases, in inference mode."""
+    torch.manual_seed(seed)
+    if task == "question-answering":
+        changes = {"num_labels": 2} | changes
+    model = getattr(transformers, TASKS[task].auto_class).from_config(config(**changes)).eval()
+    # transformers starts biases at 0 and LayerNorm at the identity: a lost bias would go unseen.
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+@lru_cache(maxsize=1)
+def scratch() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="bertfuse-tests-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@cache
+def exported(task: str = "feature-extraction", exporter: str = "torchscript", attention: str = "sdpa") -> Path:
+    """model.onnx of `build(task)`; do not write into its folder."""
+    folder = scratch() / f"{task}-{exporter}-{attention}"
+    return export_model(build(task), folder, task=task, exporter=exporter, attention=attention)
+
+
+def inputs(batch: int, sequence: int, seed: int = 0, types: int = 2) -> dict[str, np.ndarray]:
+    """Random int64 [batch, sequence] inputs whose last row is padded to half its length."""
+    random = np.random.default_rng(seed)
+    mask = np.ones((batch, sequence), np.int64)
+    mask[-1, (sequence + 1) // 2 :] = 0
+    return {
+        "input_ids": random.integers(0, VOCABULARY, (batch, sequence)),
+        "attention_mask": mask,
+        "token_type_ids": random.integers(0, types, (batch, sequence)),
+    }
+
+
+def reference(model: transformers.PreTrainedModel, feed: dict[str, np.ndarray], names: list[str]) -> list[np.ndarray]:
+    """PyTorch's outputs, by name."""
+    with torch.inference_mode():
+        result = model(**{name: torch.from_numpy(array) for name, array in feed.items()})
+    return [result[name].float().numpy() for name in names]
+
+
+def save_checkpoint(folder: Path, task: str = "feature-extraction", tokenizer: bool = True) -> Path:
+    """A local model folder as a user has it: config.json, model.safetensors, a word-level tokenizer."""
+    build(task).save_pretrained(folder)
+    if tokenizer:
+        words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"word{i}" for i in range(VOCABULARY - 5))]
+        vocabulary = folder / "vocab.txt"
+        vocabulary.write_text("\n".join(words) + "\n")
+        transformers.BertTokenizerFast(vocab={word: i for i, word in enumerate(words)}).save_pretrained(folder)
+    return folder
