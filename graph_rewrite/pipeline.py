@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -74,8 +75,12 @@ def fuse_file(
     report("read")
     skeleton, weights = io.open_model(source)
     result, fused_weights = _fuse(skeleton, weights, level, functions, dtype, report)
+    if fused_weights is not None:
+        # Transposed and packed weights hold what they are made of; nothing else may, the graph's cycles neither.
+        weights = fused_weights
+        gc.collect()
     report("write")
-    io.write(result.model, weights if fused_weights is None else fused_weights, target)
+    io.write(result.model, weights, target)
     return result
 
 

@@ -43,14 +43,12 @@ def rewrite(graph: FusionGraph, node: gs.Node) -> None:
     types = [n for n in rest if n is not position]
     for lookup in (*types, *([] if positions else [position])):
         if list(lookup.inputs[1].shape or []) != list(ids.shape):
-            raise NoMatch(
-                lookup, f"ids '{lookup.inputs[1].name}' are {lookup.inputs[1].shape}, word ids {ids.shape}"
-            )
+            raise NoMatch(lookup, f"ids '{lookup.inputs[1].name}' are {lookup.inputs[1].shape}, word ids {ids.shape}")
     _replace(graph, producer(total), word, types, position, bool(positions), [*lookups, *adds])
 
 
 def _position_table(rest: list[gs.Node], graph: FusionGraph, node: gs.Node) -> gs.Node:
-    """The lookup by computed or given position ids: the larger of two tables, as there are more positions than types."""
+    """The lookup by computed or given position ids: the larger of two tables (there are more positions than types)."""
     candidates = [n for n in rest if _by_ids(n)]
     if not candidates:
         raise NoMatch(node, "no lookup is by position: none counts 0, 1, ... and none has ids of shape [B, S]")
