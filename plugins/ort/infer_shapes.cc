@@ -94,11 +94,8 @@ void SetOutputShape(OrtShapeInferContext* context, int index, ONNXTensorElementD
 
 }  // namespace
 
-void InferShapes(const OpClass& op_class, OrtShapeInferContext* context) {
-  const OpDef& op = op_class.op();
-  // ONNX Runtime keeps one schema per op name and calls this on the first registration of the op, whatever the node's
-  // dtypes: they come from the inputs, not from op_class.
-  ONNXTensorElementDataType dtypes[2] = {};
+void InferShapes(const OpDef& op, OrtShapeInferContext* context) {
+  ONNXTensorElementDataType dtypes[2] = {};  // of the variables T and I in this node
   const Attributes attributes(op, ContextSource(context));
   AxisBinder axes(op, attributes.data());
   size_t given = 0;

@@ -26,12 +26,12 @@ OrtStatusPtr Compute(void* kernel, OrtKernelContext* context) {
 }
 
 OrtStatusPtr Infer(const OrtCustomOp* self, OrtShapeInferContext* context) {
-  return GuardedStatus("shape inference: ", [&] { InferShapes(Self(self), context); });
+  return GuardedStatus("shape inference: ", [&] { InferShapes(Self(self).op(), context); });
 }
 
 }  // namespace
 
-OpClass::OpClass(const OpDef& op, const bertfuse_kernel& kernel, int32_t dtype, int32_t index_dtype)
+OpClass::OpClass(const OpDef& op, const bertfuse_kernel& kernel, int32_t dtype, int32_t index_dtype, bool infer_shapes)
     : OrtCustomOp{}, op_(op), kernel_(kernel), dtypes_{dtype, index_dtype} {
   version = kApiVersion;
   OrtCustomOp::GetName = [](const OrtCustomOp* self) { return Self(self).op().name; };
@@ -66,7 +66,7 @@ OpClass::OpClass(const OpDef& op, const bertfuse_kernel& kernel, int32_t dtype, 
   CreateKernelV2 = Create;
   KernelComputeV2 = Compute;
   KernelDestroy = [](void* kernel) { delete static_cast<OpKernel*>(kernel); };
-  InferOutputShapeFn = Infer;
+  if (infer_shapes) InferOutputShapeFn = Infer;
 }
 
 ONNXTensorElementDataType OpClass::TypeOf(const TensorDef& tensor) const {

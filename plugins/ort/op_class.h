@@ -11,8 +11,8 @@ namespace bertfuse::ort {
 class OpClass : public OrtCustomOp {
  public:
   // The dtypes are what the variables T and I stand for in this registration: ONNX Runtime's custom ops have no type
-  // variables of their own, and picks the registration that fits a node.
-  OpClass(const OpDef& op, const bertfuse_kernel& kernel, int32_t dtype, int32_t index_dtype);
+  // variables of their own; it picks the registration that fits a node.
+  OpClass(const OpDef& op, const bertfuse_kernel& kernel, int32_t dtype, int32_t index_dtype, bool infer_shapes);
 
   const OpDef& op() const { return op_; }
   const bertfuse_kernel& kernel() const { return kernel_; }
@@ -25,7 +25,8 @@ class OpClass : public OrtCustomOp {
 };
 
 // Output shapes from what a session knows of the input shapes, with names of free dimensions carried through.
-void InferShapes(const OpClass& op_class, OrtShapeInferContext* context);
+// ONNX Runtime keeps one schema per op name and asks the first registration of the op, whatever the node's dtypes.
+void InferShapes(const OpDef& op, OrtShapeInferContext* context);
 
 }  // namespace bertfuse::ort
 #endif  // BERTFUSE_ORT_OP_CLASS_H_

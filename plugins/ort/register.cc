@@ -1,7 +1,7 @@
 // The one entry point of the library: ONNX Runtime looks it up by name in a custom-op library.
+#include <cstdio>
 #include <deque>
 #include <mutex>
-#include <string>
 
 #include "core/kernel_table.h"
 #include "core/op_table.h"
@@ -12,21 +12,37 @@
 namespace bertfuse::ort {
 namespace {
 
+bool HasOptionalInputs(const OpDef& op) {
+  for (int i = 0; i < op.num_inputs; ++i) {
+    if (op.inputs[i].optional) return true;
+  }
+  return false;
+}
+
+// Before 1.24, ONNX Runtime reads the type of every input before it asks for shapes, and dies of a null pointer at an
+// optional one that is absent (seen in 1.21.1, 1.22.1 and 1.23.2; 1.24.4 is well).
+bool InfersShapesOfAbsentInputs(const char* version) {
+  int major = 0, minor = 0;
+  return std::sscanf(version, "%d.%d", &major, &minor) == 2 && (major > 1 || minor >= 24);
+}
+
 // The domain with every op on every provider that has a kernel. Made once and never released: sessions point into it to
 // their end, and at exit ONNX Runtime may be gone first.
-OrtCustomOpDomain* MakeDomain() {
+OrtCustomOpDomain* MakeDomain(const char* version) {
   OrtCustomOpDomain* domain = nullptr;
   Check(Api().CreateCustomOpDomain(kDomain, &domain));
   static auto* classes = new std::deque<OpClass>();
   for (const OpDef& op : AllOps()) {
     bool indexed = false;
     for (int i = 0; i < op.num_inputs; ++i) indexed |= op.inputs[i].dtype == Variable::kI;
+    const bool infer_shapes = InfersShapesOfAbsentInputs(version) || !HasOptionalInputs(op);
     for (int32_t device : {BERTFUSE_CPU, BERTFUSE_CUDA}) {
       const bertfuse_kernel* kernel = bertfuse_find_kernel(op.name, "", device);
       if (kernel == nullptr) continue;
       for (int32_t dtype : DtypesOf(Variable::kT)) {
         for (int32_t index_dtype : DtypesOf(Variable::kI)) {
-          Check(Api().CustomOpDomain_Add(domain, &classes->emplace_back(op, *kernel, dtype, index_dtype)));
+          Check(
+              Api().CustomOpDomain_Add(domain, &classes->emplace_back(op, *kernel, dtype, index_dtype, infer_shapes)));
           if (!indexed) break;
         }
       }
@@ -35,11 +51,11 @@ OrtCustomOpDomain* MakeDomain() {
   return domain;
 }
 
-OrtCustomOpDomain* Domain() {
+OrtCustomOpDomain* Domain(const char* version) {
   static std::mutex mutex;
   static OrtCustomOpDomain* domain = nullptr;
   const std::lock_guard<std::mutex> lock(mutex);
-  if (domain == nullptr) domain = MakeDomain();
+  if (domain == nullptr) domain = MakeDomain(version);
   return domain;
 }
 
@@ -54,5 +70,5 @@ RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* api_base) {
     return api_base->GetApi(1)->CreateStatus(ORT_NOT_IMPLEMENTED, "bertfuse needs ONNX Runtime 1.21 or newer");
   }
   SetApi(api);
-  return GuardedStatus("", [&] { Check(api->AddCustomOpDomain(options, Domain())); });
+  return GuardedStatus("", [&] { Check(api->AddCustomOpDomain(options, Domain(api_base->GetVersionString()))); });
 }

@@ -44,10 +44,13 @@ def test_weights_as_initialisers(op: str, dtype: str, library: Path) -> None:
 def test_shape_inference(op: str, known: str, library: Path) -> None:
     case = next(case for case in cases(op) if case.label == "primes")
     runner = session(model(case, shapes=known, constants=known == "free"), library)
+    # Older releases die of an absent optional input while they ask for shapes, so they are not given any.
+    recent = tuple(map(int, onnxruntime.__version__.split(".")[:2])) >= (1, 24)
+    inferred = recent or not OPS[op].optional_inputs
     expected = oracle(op, as_float64(case.inputs), dict(case.attributes))
     for output, tensor, array in zip(runner.get_outputs(), OPS[op].outputs, expected, strict=True):
-        if known == "unknown" and tensor.leading:
-            assert output.shape == []  # not even the rank can be known
+        if not inferred or (known == "unknown" and tensor.leading):
+            assert output.shape == []  # not even the rank is known
             continue
         assert len(output.shape) == array.ndim
         if known == "known":
