@@ -13,10 +13,6 @@ from pathlib import Path
 from .ops import OPS
 from .spec import DOMAIN, DTYPE_VARIABLES, OP_VERSION, AttrSpec, Axis, OpSpec, TensorSpec
 
-# What must hold beyond names, axes and ranges: an attribute that divides an axis symbol, an input that needs another.
-DIVIDES = {"num_heads": "H"}
-NEEDS = {("EmbedLayerNorm", "token_type_ids"): "token_type_table"}
-
 _HEADER = """// Generated from graph_rewrite/ops by graph_rewrite/codegen.py: change those, not this.
 #ifndef BERTFUSE_OP_TABLE_GENERATED_H_
 #define BERTFUSE_OP_TABLE_GENERATED_H_
@@ -63,8 +59,7 @@ def _tensors(op: OpSpec, role: str, tensors: tuple[TensorSpec, ...]) -> list[str
         axes = [_axis(op, axis, text) for axis, text in zip(tensor.trailing, named, strict=True)]
         array, expression = _array("AxisDef", f"k{op.name}_{role}_{tensor.name}", axes)
         lines += array
-        needs = NEEDS.get((op.name, tensor.name))
-        index = -1 if needs is None else op.input_index(needs)
+        index = op.input_index(tensor.needs) if tensor.needs else -1
         flags = ", ".join(str(flag).lower() for flag in (tensor.optional, tensor.constant, tensor.leading))
         rows.append(
             f"{{{_string(tensor.name)}, Variable::k{tensor.dtype}, {flags}, {index}, {expression}, {len(axes)}}}"
@@ -82,7 +77,6 @@ def _attribute(op: OpSpec, attr: AttrSpec) -> tuple[list[str], str]:
         default[attr.kind] = given
     minimum = "-HUGE_VAL" if attr.minimum is None else _number(attr.minimum)
     maximum = "HUGE_VAL" if attr.maximum is None else _number(attr.maximum)
-    divides = DIVIDES.get(attr.name)
     row = ", ".join(
         (
             _string(attr.name),
@@ -93,7 +87,7 @@ def _attribute(op: OpSpec, attr: AttrSpec) -> tuple[list[str], str]:
             maximum,
             choices,
             str(len(attr.choices)),
-            "nullptr" if divides is None else _string(divides),
+            _string(attr.divides) if attr.divides else "nullptr",
         )
     )
     return lines, f"{{{row}}}"

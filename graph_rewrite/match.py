@@ -146,6 +146,9 @@ def _check(spec: OpSpec, found: Match, root: gs.Node) -> None:
         low, high = attribute.minimum, attribute.maximum
         if (low is not None and value < low) or (high is not None and value > high):
             raise NoMatch(root, f"{attribute.name} is {value}, {spec.name} takes {low} to {high}")
+        size, owner = sizes.get(attribute.divides, (0, ""))
+        if size % (value if attribute.divides else 1):
+            raise NoMatch(root, f"{attribute.name} {value} does not divide {size}, the size of '{owner}'")
 
 
 def _bind_axes(tensor_spec, tensor, sizes, attributes, root) -> None:

@@ -53,13 +53,19 @@ class Axis:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One input or output. `dtype` is a key of DTYPE_VARIABLES; `constant` says that fusion wants an initialiser."""
+    """One input or output.
+
+    dtype     a key of DTYPE_VARIABLES
+    constant  fusion wants an initialiser here
+    needs     another input that must be given whenever this optional one is
+    """
 
     name: str
     axes: tuple[str, ...]
     dtype: str = "T"
     optional: bool = False
     constant: bool = False
+    needs: str = ""
     doc: str = ""
 
     @property
@@ -75,7 +81,12 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class AttrSpec:
-    """One attribute. `default` None: the node must carry it. `minimum` and `maximum` are inclusive."""
+    """One attribute.
+
+    default           None: the node must carry it
+    minimum, maximum  inclusive
+    divides           an axis symbol whose size must be a multiple of the (integer) value
+    """
 
     name: str
     kind: str  # "int", "float" or "string"
@@ -83,6 +94,7 @@ class AttrSpec:
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
+    divides: str = ""
     doc: str = ""
 
 

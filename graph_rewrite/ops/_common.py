@@ -11,7 +11,7 @@ Y = TensorSpec("y", ("...", "N"))
 
 EPSILON = AttrSpec("epsilon", "float", 1e-12, minimum=0.0, maximum=1.0, doc="added to the variance")
 APPROXIMATE = AttrSpec("approximate", "string", "none", choices=("none", "tanh"), doc="GELU by erf (none) or by tanh")
-NUM_HEADS = AttrSpec("num_heads", "int", minimum=1, maximum=4096, doc="attention heads; divides H")
+NUM_HEADS = AttrSpec("num_heads", "int", minimum=1, maximum=4096, divides="H", doc="attention heads")
 
 QKV = TensorSpec("qkv", ("B", "S", "3*H"), doc="x times the packed [3H, K] weight: Q, K and V side by side")
 QKV_BIAS = TensorSpec("bias", ("3*H",), constant=True, doc="the three projections' biases, packed as qkv is")

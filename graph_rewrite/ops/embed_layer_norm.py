@@ -16,10 +16,10 @@ OP = OpSpec(
     doc="LayerNorm(word[ids] + token_type[token_type_ids] + position[position_ids]); positions are 0..S-1 if absent.",
     inputs=(
         TensorSpec("ids", ("B", "S"), dtype="I"),
-        TensorSpec("token_type_ids", ("B", "S"), dtype="I", optional=True, doc="given together with token_type_table"),
+        TensorSpec("token_type_ids", ("B", "S"), dtype="I", optional=True, needs="token_type_table"),
         TensorSpec("position_ids", ("B", "S"), dtype="I", optional=True),
         TensorSpec("word_table", ("V", "H"), constant=True),
-        TensorSpec("token_type_table", ("T", "H"), optional=True, constant=True),
+        TensorSpec("token_type_table", ("T", "H"), optional=True, constant=True, needs="token_type_ids"),
         TensorSpec("position_table", ("P", "H"), constant=True),
         TensorSpec("gamma", ("H",), constant=True),
         TensorSpec("beta", ("H",), constant=True),
