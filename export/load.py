@@ -73,7 +73,7 @@ def load_model(source: str, task: Task, attention: str, allow_pickle: bool) -> t
     except Exception as error:  # transformers raises OSError, ValueError, RuntimeError, safetensors its own
         hint = _load_hint(error, path.exists(), allow_pickle)
         raise ExportError(f"{source}: cannot load it for {task.name}: {first_line(error)}{hint}") from error
-    missing = sorted(info["missing_keys"])
+    missing = sorted(info["missing_keys"], key=lambda name: ("pooler" in name, name))  # a lost head says more
     needed = [name for name in missing if not (task.name == "feature-extraction" and "pooler" in name)]
     if needed:
         more = f" and {len(needed) - 1} more" if len(needed) > 1 else ""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bertfuse.errors import ExportError
 
 from .exporters import OPSETS, check_opset, model_inputs, run_exporter, select_outputs
-from .load import check_source, load_model, load_tokenizer
+from .load import check_source, first_line, load_model, load_tokenizer
 from .quiet import quiet
 from .tasks import find_task
 
@@ -68,6 +68,12 @@ def export_model(
     _check_choice("attention", attention, ATTENTIONS)
     _check_choice("dtype", dtype, DTYPES)
     opset = check_opset(exporter, opset)
+    if exporter == "torchscript" and attention == "sdpa" and dtype != "fp32":
+        # torch 2.13 casts the scores to float32 and not back (float16), or does not get that far (bfloat16).
+        raise ExportError(
+            f"dtype {dtype}: the torchscript exporter writes sdpa attention in fp32 only;"
+            " take --attention eager or --exporter dynamo"
+        )
     say = progress or (lambda line: None)
     in_memory = not isinstance(model, str | os.PathLike)
     source = type(model).__name__ if in_memory else str(model)
@@ -185,4 +191,7 @@ def _save(exported: onnx_ir.Model, path: Path) -> None:
         value.const_value.nbytes for value in exported.graph.initializers.values() if value.const_value is not None
     )
     onnx_ir.save(exported, path, external_data=f"{path.name}.data" if size > EXTERNAL_DATA_BYTES else None)
-    onnx.checker.check_model(str(path))
+    try:
+        onnx.checker.check_model(str(path), full_check=True)
+    except Exception as error:  # ValidationError or InferenceError, which share no base
+        raise ExportError(f"the exporter wrote an invalid model: {first_line(error)}; try another exporter") from error

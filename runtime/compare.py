@@ -59,7 +59,7 @@ class Comparison:
 
     @property
     def first_difference(self) -> OutputDifference | None:
-        """The first shared tensor that differs, in the order of execution (without per_node: output); None if all agree."""
+        """The first shared tensor (without per_node: output) that differs, in execution order; None if all agree."""
         return next((entry for entry in self.tensors or self.outputs if not entry.passed), None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Comparison:
             "reference": self.reference,
             "other": self.other,
             "passed": self.passed,
-            "first_difference": first.name if first else None,
+            "first_difference": None if first is None else first.name,
             "outputs": [asdict(entry) for entry in self.outputs],
             "tensors": [asdict(entry) for entry in self.tensors],
         }

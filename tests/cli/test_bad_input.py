@@ -136,7 +136,7 @@ def test_bench_sizes_that_do_not_do(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((exported().parent / "config.json").read_text())
     refused(["bench", tmp_path, "--sizes", "1by2"], "--sizes '1by2'", tmp_path)
     refused(["bench", tmp_path, "--sizes", f"1x{LONGEST + 1}"], f"sequence 1 to {LONGEST}", tmp_path)
-    refused(["bench", tmp_path, "--provider", "tpu"], "provider 'tpu' is unknown", tmp_path)
+    refused(["bench", tmp_path, "--sizes", "1x4", "--provider", "tpu"], "provider 'tpu' is unknown", tmp_path)
 
 
 def test_usage_errors_keep_exit_code_2() -> None:
