@@ -99,8 +99,7 @@ def fuse(
       bertfuse fuse model.onnx -o fused.onnx --level basic --dtype fp16 --strict
     """
     with Steps(as_json) as steps:
-        steps(f"Fusing {model}")
-        result = _fuse(model, output, level, not no_functions, dtype)
+        result = _fuse(model, output, level, not no_functions, dtype, steps)
     report = fusion_report(result) | {"model": str(output)}
     if as_json:
         print_json(report)
@@ -153,8 +152,7 @@ def optimize(
             allow_pickle=allow_pickle,
             progress=steps,
         )
-        steps(f"Fusing {path}")
-        result = _fuse(path, fused, level, not no_functions, None if dtype == "fp32" else dtype)
+        result = _fuse(path, fused, level, not no_functions, None if dtype == "fp32" else dtype, steps)
         steps("Comparing with the exported model")
         comparison = compare_models(path, fused)
     if as_json:
@@ -167,10 +165,13 @@ def optimize(
         raise typer.Exit(1)
 
 
-def _fuse(model: Path, output: Path, level: str, functions: bool, dtype: str | None) -> FusionResult:
+def _fuse(model: Path, output: Path, level: str, functions: bool, dtype: str | None, steps: Steps) -> FusionResult:
     from bertfuse.graph_rewrite import fuse_file
 
-    return fuse_file(model, output, level=level, functions=functions, dtype=dtype)
+    def progress(step: str) -> None:
+        steps(f"Fusing {model}: {step}")
+
+    return fuse_file(model, output, level=level, functions=functions, dtype=dtype, progress=progress)
 
 
 def fusion_report(result: FusionResult) -> dict[str, Any]:
