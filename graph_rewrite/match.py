@@ -125,7 +125,7 @@ def _wrong_producer(graph: FusionGraph, node: gs.Node, tensor: gs.Tensor, above:
 def _check(spec: OpSpec, found: Match, root: gs.Node) -> None:
     """Constants where the op wants them, dtypes that it takes, and axes that agree."""
     sizes: dict[str, tuple[int, str]] = {}
-    element = None
+    elements: dict[str, tuple[int, str]] = {}
     for tensor_spec in spec.inputs:
         tensor = found.inputs.get(tensor_spec.name)
         if tensor is None:
@@ -136,10 +136,10 @@ def _check(spec: OpSpec, found: Match, root: gs.Node) -> None:
         allowed = DTYPE_VARIABLES[tensor_spec.dtype]
         if data_type is not None and data_type not in allowed.values():
             raise NoMatch(root, f"'{tensor.name}' is {tensor.dtype}, {spec.name} takes {', '.join(allowed)}")
-        if tensor_spec.dtype == "T" and data_type is not None:
-            if element not in (None, data_type):
-                raise NoMatch(root, f"'{tensor.name}' is {tensor.dtype}, unlike the inputs before it")
-            element = data_type
+        if data_type is not None:
+            first, owner = elements.setdefault(tensor_spec.dtype, (data_type, tensor.name))
+            if first != data_type:
+                raise NoMatch(root, f"'{tensor.name}' is {tensor.dtype}, unlike '{owner}'")
         _bind_axes(tensor_spec, tensor, sizes, found.attributes, root)
     for attribute in spec.attributes:
         value = found.attributes[attribute.name]
