@@ -12,7 +12,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from bertfuse.graph_rewrite.codegen import NEEDS
 from bertfuse.graph_rewrite.ops import OPS
 from bertfuse.graph_rewrite.spec import Axis, OpSpec, TensorSpec
 
@@ -106,7 +105,7 @@ def absences(op: str) -> list[tuple[str, ...]]:
     return [
         absent
         for absent in subsets
-        if not any(of == op and needs in absent and name not in absent for (of, name), needs in NEEDS.items())
+        if not any(tensor.needs in absent and tensor.name not in absent for tensor in OPS[op].inputs if tensor.needs)
     ]
 
 
