@@ -1,0 +1,65 @@
+# The CUDA kernels as the static library bertfuse_cuda, where nvcc is found: plugins/kernels and plugins/ops.
+#
+# They need the CUDA toolkit (12.3 or newer) and CUTLASS's headers (nvidia-cutlass from PyPI, or a folder given by
+# BERTFUSE_CUTLASS_INCLUDE_DIR) to build, and nothing but the driver to run: the CUDA runtime is linked in.
+if(BERTFUSE_CUDA STREQUAL "OFF")
+  return()
+endif()
+include(CheckLanguage)
+check_language(CUDA)
+if(NOT CMAKE_CUDA_COMPILER)
+  return()
+endif()
+
+# Machine code for each generation in use; the PTX of 9.0 serves whatever has none (and what comes later).
+set(BERTFUSE_CUDA_ARCHITECTURES "80-real;86-real;89-real;90;100-real;120-real" CACHE STRING
+    "Architectures of the portable kernels; the Hopper kernels are built for 90a whenever a 90 is among them")
+set(BERTFUSE_CUTLASS_INCLUDE_DIR "" CACHE PATH "CUTLASS 4.2 include folder; empty: asked of the Python package")
+
+set(CMAKE_CUDA_ARCHITECTURES "${BERTFUSE_CUDA_ARCHITECTURES}")
+enable_language(CUDA)
+find_package(CUDAToolkit 12.3 REQUIRED)
+
+set(kernels "${CMAKE_CURRENT_SOURCE_DIR}/plugins/kernels")
+set(ops "${CMAKE_CURRENT_SOURCE_DIR}/plugins/ops")
+add_library(bertfuse_cuda STATIC
+  "${kernels}/launch.cc" "${kernels}/tensor_map.cc"
+  "${kernels}/add_qkv_bias.cu" "${kernels}/attention_simt.cu" "${kernels}/embed_layer_norm.cu" "${kernels}/gemm_mma.cu"
+  "${kernels}/gemm_simt.cu" "${kernels}/layer_norm.cu"
+  "${ops}/add_qkv_bias.cc" "${ops}/embed_layer_norm.cc" "${ops}/fused_attention.cc" "${ops}/fused_gemm_gelu.cc"
+  "${ops}/fused_gemm_gelu_layer_norm.cc" "${ops}/fused_gemm_layer_norm.cc" "${ops}/gemm_call.cc" "${ops}/gemm_tactic.cc"
+  "${ops}/kernels.cc")
+target_link_libraries(bertfuse_cuda PUBLIC bertfuse_headers CUDA::cudart_static)
+target_compile_options(bertfuse_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
+
+if(BERTFUSE_CUDA_ARCHITECTURES MATCHES "(^|;)90")
+  if(NOT BERTFUSE_CUTLASS_INCLUDE_DIR)
+    execute_process(
+      COMMAND "${Python3_EXECUTABLE}" -c
+              "import importlib.util as u, os; print(os.path.join(os.path.dirname(u.find_spec('cutlass_library').origin), 'source', 'include'))"
+      OUTPUT_VARIABLE cutlass_include OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+    set(BERTFUSE_CUTLASS_INCLUDE_DIR "${cutlass_include}")
+  endif()
+  if(NOT EXISTS "${BERTFUSE_CUTLASS_INCLUDE_DIR}/cute/arch/mma_sm90_gmma.hpp")
+    message(FATAL_ERROR "the Hopper kernels need CUTLASS 4.2: pip install nvidia-cutlass==4.2.0.0, or give "
+                        "BERTFUSE_CUTLASS_INCLUDE_DIR, or leave 90 out of BERTFUSE_CUDA_ARCHITECTURES")
+  endif()
+  # One file for each epilogue and element type, so that they compile side by side.
+  file(GLOB sm90_sources CONFIGURE_DEPENDS "${kernels}/*_sm90_*.cu")
+  add_library(bertfuse_cuda_sm90 OBJECT ${sm90_sources})
+  target_link_libraries(bertfuse_cuda_sm90 PRIVATE bertfuse_headers CUDA::cudart_static)
+  target_include_directories(bertfuse_cuda_sm90 SYSTEM PRIVATE "${BERTFUSE_CUTLASS_INCLUDE_DIR}")
+  target_compile_options(bertfuse_cuda_sm90 PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
+  set_target_properties(bertfuse_cuda_sm90 PROPERTIES CUDA_ARCHITECTURES 90a-real)
+  target_sources(bertfuse_cuda PRIVATE $<TARGET_OBJECTS:bertfuse_cuda_sm90>)
+  target_compile_definitions(bertfuse_cuda PUBLIC BERTFUSE_WITH_SM90)
+endif()
+
+# The C ABI for tests/gpu, which calls the kernels without a framework.
+option(BERTFUSE_GPU_TESTS "Build libbertfuse_cuda_test.so for tests/gpu" OFF)
+if(BERTFUSE_GPU_TESTS)
+  add_library(bertfuse_cuda_test MODULE "${CMAKE_CURRENT_SOURCE_DIR}/tests/gpu/exports.cc")
+  target_link_libraries(bertfuse_cuda_test PRIVATE bertfuse_core)
+  target_link_options(bertfuse_cuda_test PRIVATE LINKER:--no-undefined LINKER:--gc-sections -static-libstdc++ -static-libgcc)
+  set_target_properties(bertfuse_cuda_test PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/lib")
+endif()

@@ -1,0 +1,47 @@
+#ifndef BERTFUSE_KERNELS_ATTENTION_H_
+#define BERTFUSE_KERNELS_ATTENTION_H_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "kernels/launch.h"
+
+namespace bertfuse::kernels {
+
+// y[batch, sequence, heads * head_size] = attention over qkv[batch, sequence, 3 * heads * head_size] + bias, where
+// mask[batch, sequence] (int32 or int64, or null) hides keys by 0. A sequence whose keys are all hidden attends to all alike.
+//
+// Every kernel uses that the bias of K shifts all scores of a query alike, so that softmax does not see it, and that the
+// probabilities of a query sum to 1, so that the bias of V can be added to the result: only Q's is added to an operand.
+template <class T>
+struct AttentionArguments {
+  const T* qkv;
+  const T* bias;
+  const void* mask;
+  bool mask_is_int64;
+  T* y;
+  int64_t batch, sequence, heads, head_size;
+  float scale;
+};
+
+// Any head size and alignment, without tensor cores.
+template <class T>
+cudaError_t AttentionSimt(const AttentionArguments<T>& arguments, const Device& device, cudaStream_t stream);
+
+// Head size 32, 64 or 128 on compute capability 9.0 (wgmma, bulk tensor copies). Needs AttentionSm90Takes().
+template <class T>
+cudaError_t AttentionSm90(const AttentionArguments<T>& arguments, const Device& device, cudaStream_t stream);
+
+template <>
+cudaError_t AttentionSm90(const AttentionArguments<__half>&, const Device&, cudaStream_t);
+template <>
+cudaError_t AttentionSm90(const AttentionArguments<__nv_bfloat16>&, const Device&, cudaStream_t);
+
+template <class T>
+bool AttentionSm90Takes(const AttentionArguments<T>& a, const Device& device) {
+  const bool size = a.head_size == 32 || a.head_size == 64 || a.head_size == 128;
+  return device.compute_capability == 90 && size && IsAligned(a.qkv, 16) && IsAligned(a.y, 16) && IsAligned(a.bias, 4);
+}
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_ATTENTION_H_

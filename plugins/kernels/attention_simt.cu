@@ -1,0 +1,146 @@
+#include <cfloat>
+
+#include "kernels/attention.h"
+#include "kernels/dependent_launch.cuh"
+#include "kernels/elements.cuh"
+
+namespace bertfuse::kernels {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kQueriesPerWarp = 4;
+constexpr int kQueries = kWarps * kQueriesPerWarp;
+constexpr int kKeys = 32;        // one for each lane
+constexpr int kDims = 64;        // of Q and K that are in shared memory at a time
+constexpr int kMostOutDims = 256;  // of the result that one block holds in registers
+// An odd number of 16-byte units, so that the lanes' rows start in different banks.
+constexpr int kPitch = kDims + 4;
+
+template <class T>
+__device__ __forceinline__ bool IsKey(const AttentionArguments<T>& a, int64_t batch, int64_t key) {
+  if (key >= a.sequence) return false;
+  if (a.mask == nullptr) return true;
+  const int64_t at = batch * a.sequence + key;
+  return a.mask_is_int64 ? static_cast<const int64_t*>(a.mask)[at] != 0 : static_cast<const int32_t*>(a.mask)[at] != 0;
+}
+
+// Grid: (query blocks * output blocks, heads, batch). Scores give a lane to each key, the sum over V to each dimension.
+template <class T, int kOutPerLane>
+__global__ void __launch_bounds__(32 * kWarps) AttentionSimtKernel(AttentionArguments<T> a, int query_blocks) {
+  __shared__ __align__(16) float k_tile[kKeys][kPitch];
+  __shared__ __align__(16) float q_tile[kQueries][kDims];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int64_t head = blockIdx.y, batch = blockIdx.z;
+  const int64_t first_query = static_cast<int64_t>(blockIdx.x) % query_blocks * kQueries;
+  const int first_out = static_cast<int>(blockIdx.x) / query_blocks * kMostOutDims;
+  const int64_t hidden = a.heads * a.head_size;
+  const int head_size = static_cast<int>(a.head_size);
+  LaunchNext();
+  WaitForPrevious();
+  const T* q = a.qkv + batch * a.sequence * 3 * hidden + head * head_size;
+  const T* k = q + hidden;
+  const T* v = k + hidden;
+  const T* q_bias = a.bias + head * head_size;
+  bool any = false;
+  for (int64_t key = threadIdx.x; key < a.sequence && !any; key += blockDim.x) any = IsKey(a, batch, key);
+  const bool all_hidden = !__syncthreads_or(any);
+  const float scale = all_hidden ? 0.0f : a.scale * 1.44269504088896341f;  // log2(e): exp2 is the cheap one
+  float highest[kQueriesPerWarp], total[kQueriesPerWarp], out[kQueriesPerWarp][kOutPerLane] = {};
+#pragma unroll
+  for (int i = 0; i < kQueriesPerWarp; ++i) highest[i] = -FLT_MAX, total[i] = 0.0f;
+  for (int64_t first_key = 0; first_key < a.sequence; first_key += kKeys) {
+    float score[kQueriesPerWarp] = {};
+    for (int first_dim = 0; first_dim < head_size; first_dim += kDims) {
+      __syncthreads();
+      for (int i = threadIdx.x; i < (kKeys + kQueries) * kDims; i += blockDim.x) {
+        const int row = i / kDims, column = i % kDims, dim = first_dim + column;
+        const bool is_key = row < kKeys;
+        const int64_t token = is_key ? first_key + row : first_query + row - kKeys;
+        const bool inside = token < a.sequence && dim < head_size;
+        float value = inside ? ToFloat((is_key ? k : q)[token * 3 * hidden + dim]) : 0.0f;
+        if (is_key) {
+          k_tile[row][column] = value;
+        } else {
+          q_tile[row - kKeys][column] = inside ? value + ToFloat(q_bias[dim]) : 0.0f;
+        }
+      }
+      __syncthreads();
+#pragma unroll 4
+      for (int dim = 0; dim < kDims; dim += 4) {
+        const float4 key = *reinterpret_cast<const float4*>(&k_tile[lane][dim]);
+#pragma unroll
+        for (int i = 0; i < kQueriesPerWarp; ++i) {
+          const float4 query = *reinterpret_cast<const float4*>(&q_tile[warp * kQueriesPerWarp + i][dim]);
+          score[i] = fmaf(query.x, key.x, score[i]);
+          score[i] = fmaf(query.y, key.y, score[i]);
+          score[i] = fmaf(query.z, key.z, score[i]);
+          score[i] = fmaf(query.w, key.w, score[i]);
+        }
+      }
+    }
+    const int64_t key = first_key + lane;
+    const bool seen = all_hidden ? key < a.sequence : IsKey(a, batch, key);
+#pragma unroll
+    for (int i = 0; i < kQueriesPerWarp; ++i) {
+      const float scaled = seen ? score[i] * scale : -FLT_MAX;
+      const float now_highest = fmaxf(highest[i], WarpMax(scaled));
+      const float correction = exp2f(highest[i] - now_highest);
+      score[i] = seen ? exp2f(scaled - now_highest) : 0.0f;
+      total[i] = total[i] * correction + WarpSum(score[i]);
+      highest[i] = now_highest;
+#pragma unroll
+      for (int j = 0; j < kOutPerLane; ++j) out[i][j] *= correction;
+    }
+    const int keys = a.sequence - first_key < kKeys ? static_cast<int>(a.sequence - first_key) : kKeys;
+#pragma unroll 4
+    for (int other = 0; other < keys; ++other) {
+      float probability[kQueriesPerWarp];
+#pragma unroll
+      for (int i = 0; i < kQueriesPerWarp; ++i) probability[i] = __shfl_sync(0xffffffffu, score[i], other);
+#pragma unroll
+      for (int j = 0; j < kOutPerLane; ++j) {
+        const int dim = first_out + j * 32 + lane;
+        if (dim >= head_size) continue;
+        const float value = ToFloat(v[(first_key + other) * 3 * hidden + dim]);
+#pragma unroll
+        for (int i = 0; i < kQueriesPerWarp; ++i) out[i][j] = fmaf(probability[i], value, out[i][j]);
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kQueriesPerWarp; ++i) {
+    const int64_t query = first_query + warp * kQueriesPerWarp + i;
+    if (query >= a.sequence) break;
+#pragma unroll
+    for (int j = 0; j < kOutPerLane; ++j) {
+      const int dim = first_out + j * 32 + lane;
+      if (dim >= head_size) continue;
+      const float v_bias = ToFloat(a.bias[2 * hidden + head * head_size + dim]);
+      a.y[(batch * a.sequence + query) * hidden + head * head_size + dim] = FromFloat<T>(out[i][j] / total[i] + v_bias);
+    }
+  }
+}
+
+}  // namespace
+
+template <class T>
+cudaError_t AttentionSimt(const AttentionArguments<T>& a, const Device& device, cudaStream_t stream) {
+  if (a.batch * a.sequence * a.heads * a.head_size == 0) return cudaSuccess;
+  const int64_t query_blocks = CeilDiv(a.sequence, kQueries);
+  LaunchConfig config;
+  config.grid = dim3(static_cast<unsigned>(query_blocks * CeilDiv(a.head_size, kMostOutDims)),
+                     static_cast<unsigned>(a.heads), static_cast<unsigned>(a.batch));
+  config.block = dim3(32 * kWarps);
+  config.stream = stream;
+  config.device = &device;
+  const int blocks = static_cast<int>(query_blocks);
+  if (a.head_size <= 32) return Launch(config, AttentionSimtKernel<T, 1>, a, blocks);
+  if (a.head_size <= 64) return Launch(config, AttentionSimtKernel<T, 2>, a, blocks);
+  return Launch(config, AttentionSimtKernel<T, kMostOutDims / 32>, a, blocks);
+}
+
+template cudaError_t AttentionSimt(const AttentionArguments<float>&, const Device&, cudaStream_t);
+template cudaError_t AttentionSimt(const AttentionArguments<__half>&, const Device&, cudaStream_t);
+template cudaError_t AttentionSimt(const AttentionArguments<__nv_bfloat16>&, const Device&, cudaStream_t);
+
+}  // namespace bertfuse::kernels

@@ -1,0 +1,10 @@
+#include "kernels/attention_sm90.cuh"
+
+namespace bertfuse::kernels {
+
+template <>
+cudaError_t AttentionSm90(const AttentionArguments<__half>& arguments, const Device& device, cudaStream_t stream) {
+  return DispatchAttentionSm90(arguments, device, stream);
+}
+
+}  // namespace bertfuse::kernels

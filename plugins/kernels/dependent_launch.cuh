@@ -1,0 +1,22 @@
+// Programmatic dependent launch, device side. No-ops before compute capability 9.0.
+#ifndef BERTFUSE_KERNELS_DEPENDENT_LAUNCH_CUH_
+#define BERTFUSE_KERNELS_DEPENDENT_LAUNCH_CUH_
+
+namespace bertfuse::kernels {
+
+// Waits until the kernels before this one in the stream have ended and their writes are visible.
+__device__ __forceinline__ void WaitForPrevious() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Lets the next kernel in the stream start its blocks once every block of this one has said so or ended.
+__device__ __forceinline__ void LaunchNext() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_DEPENDENT_LAUNCH_CUH_

@@ -1,0 +1,31 @@
+#ifndef BERTFUSE_KERNELS_EMBED_LAYER_NORM_H_
+#define BERTFUSE_KERNELS_EMBED_LAYER_NORM_H_
+
+#include "kernels/launch.h"
+
+namespace bertfuse::kernels {
+
+// y[batch, sequence, columns] = LayerNorm(word[ids] + token_type[token_type_ids] + position[position_ids]).
+// Token types and position ids may be null; positions then run from 0. A negative id counts from the table's end, as in
+// ONNX Gather; an id outside its table makes that row NaN, since the host can't look at it.
+template <class T, class Index>
+struct EmbedLayerNormArguments {
+  const Index* ids;
+  const Index* token_type_ids;
+  const Index* position_ids;
+  const T* word_table;
+  const T* token_type_table;
+  const T* position_table;
+  const T* gamma;
+  const T* beta;
+  T* y;
+  int64_t rows, sequence, columns;
+  int64_t words, token_types, positions;
+  float epsilon;
+};
+
+template <class T, class Index>
+cudaError_t EmbedLayerNorm(const EmbedLayerNormArguments<T, Index>& arguments, const Device& device, cudaStream_t stream);
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_EMBED_LAYER_NORM_H_

@@ -1,0 +1,37 @@
+#ifndef BERTFUSE_KERNELS_GEMM_H_
+#define BERTFUSE_KERNELS_GEMM_H_
+
+#include "kernels/activation.h"
+#include "kernels/launch.h"
+
+namespace bertfuse::kernels {
+
+// x[m, k] times weight[n, k] transposed. With `partial` null: y[m, n] = activation(product + bias), bias may be null.
+// Otherwise `partial`[m, n] gets the bare float32 product, and y, bias and activation are not used.
+template <class T>
+struct GemmArguments {
+  const T* x;
+  const T* weight;
+  const T* bias;
+  T* y;
+  float* partial;
+  int64_t m, n, k;
+  Activation activation;
+};
+
+// Any shape and alignment; multiplies in float32, without tensor cores.
+template <class T>
+cudaError_t GemmSimt(const GemmArguments<T>& arguments, const Device& device, cudaStream_t stream);
+
+// float16 and bfloat16 on the tensor cores of compute capability 8.0 and later. Needs GemmMmaTakes().
+template <class T>
+cudaError_t GemmMma(const GemmArguments<T>& arguments, const Device& device, cudaStream_t stream);
+
+// Whether every row starts on a 16-byte boundary.
+template <class T>
+bool GemmMmaTakes(const GemmArguments<T>& a) {
+  return a.k % 8 == 0 && IsAligned(a.x, 16) && IsAligned(a.weight, 16);
+}
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_GEMM_H_

@@ -1,0 +1,581 @@
+// The Hopper matrix product: one warp feeds tiles of x and weight through a ring of shared-memory stages (bulk tensor
+// copies, shared among the blocks of a cluster), one or two warpgroups multiply (wgmma) and finish the result in registers.
+//
+// Warpgroups meet nowhere but at the ring, so that one multiplies while the other is in its epilogue, as far as the ring is
+// deep. Blocks are persistent: they take one tile of the output after the other.
+#ifndef BERTFUSE_KERNELS_GEMM_SM90_CUH_
+#define BERTFUSE_KERNELS_GEMM_SM90_CUH_
+
+#include "kernels/dependent_launch.cuh"
+#include "kernels/gelu.cuh"
+#include "kernels/gemm_sm90.h"
+#include "kernels/sm90.cuh"
+#include "kernels/tensor_map.h"
+
+namespace bertfuse::kernels {
+
+constexpr int kStageK = 64;  // elements of k in a stage: rows of 128 bytes
+constexpr int kMostCluster = 16;
+
+struct GemmSm90Parameters {
+  CUtensorMap x_map, weight_map, residual_map, y_map;
+  const void* bias;
+  const void* gamma;
+  const void* beta;
+  float* partial;
+  int m, n, k_stages, stages_per_split;
+  int cluster_m, cluster_n, x_sharers;  // x_sharers: blocks of a cluster row that load a part of x
+  int tiles_m, tiles_n, splits;         // in clusters
+  float epsilon;
+  Activation activation;
+  bool has_residual, weight_is_constant;
+};
+
+// Compile-time shape of a kernel, and what it puts where in shared memory.
+template <class T_, GemmEpilogue kEpilogue_, int kWarpgroups_, int kN_, int kStages_, int kBuffers_>
+struct GemmSm90Shape {
+  using T = T_;
+  static constexpr GemmEpilogue kEpilogue = kEpilogue_;
+  static constexpr int kWarpgroups = kWarpgroups_;  // that multiply: 64 rows each
+  static constexpr int kM = 64 * kWarpgroups_;
+  static constexpr int kN = kN_;
+  static constexpr int kStages = kStages_;
+  static constexpr int kBuffers = kBuffers_;  // per warpgroup, for tiles of 64 rows on their way out (and in: residual)
+  static constexpr int kBufferColumns = kN % 64 == 0 ? 64 : 32;
+  static constexpr int kBufferBytes = 64 * kBufferColumns * 2;
+  static constexpr int kBufferTiles = kN / kBufferColumns;
+  static constexpr int kXBytes = kM * kStageK * 2;
+  static constexpr int kStageBytes = kXBytes + kN * kStageK * 2;
+  static constexpr bool kLayerNorm = kEpilogue == GemmEpilogue::kLayerNorm;
+  // LayerNorm: bias, gamma, beta of the block's columns. Elementwise: bias of the tile's columns, for each warpgroup.
+  static constexpr int kVectors = kLayerNorm ? 3 : kEpilogue == GemmEpilogue::kElementwise ? kWarpgroups : 0;
+  // With two multiplying warpgroups the loading one gives its registers to them.
+  static constexpr int kThreads = 128 * kWarpgroups + (kWarpgroups > 1 ? 128 : 32);
+
+  static constexpr size_t kBufferOffset = static_cast<size_t>(kStages) * kStageBytes;
+  static constexpr size_t kVectorOffset = kBufferOffset + static_cast<size_t>(kWarpgroups) * kBuffers * kBufferBytes;
+  static constexpr size_t kBarrierOffset = kVectorOffset + static_cast<size_t>(kVectors) * kN * sizeof(float);
+  static constexpr size_t kBarriers = 2 * kStages + 3 * kWarpgroups;
+  static constexpr size_t kStatisticsOffset = kBarrierOffset + (kBarriers * 8 + 127) / 128 * 128;
+  static size_t SharedBytes(int cluster_n) {
+    const size_t statistics = kLayerNorm ? static_cast<size_t>(2) * kWarpgroups * cluster_n * 64 * sizeof(float2) : 0;
+    return kStatisticsOffset + statistics + 1024;  // the base is rounded up to 1024
+  }
+};
+
+// The ring's position: stage and the parity of the round.
+template <int kStages>
+struct RingPosition {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void Advance() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+};
+
+// Which output tile and which part of k the cluster works on.
+struct GemmSm90Work {
+  int row, column, split, first_stage, last_stage;
+};
+
+template <class Shape>
+class GemmSm90Kernel {
+  using T = typename Shape::T;
+  using Parameters = GemmSm90Parameters;
+
+ public:
+  __device__ __forceinline__ GemmSm90Kernel(const Parameters& parameters, char* shared)
+      : p_(parameters), shared_(shared), rank_(ClusterRank()) {
+    barriers_ = reinterpret_cast<uint64_t*>(shared + Shape::kBarrierOffset);
+    rank_m_ = rank_ / p_.cluster_n;
+    rank_n_ = rank_ % p_.cluster_n;
+  }
+
+  __device__ __forceinline__ void Run() {
+    const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+    if (threadIdx.x == 0) {
+      for (int stage = 0; stage < Shape::kStages; ++stage) {
+        InitBarrier(Full(stage), 1);
+        InitBarrier(Empty(stage), Shape::kWarpgroups * (p_.cluster_m + p_.cluster_n - 1));
+      }
+      for (int i = 0; i < 3 * Shape::kWarpgroups; ++i) InitBarrier(barriers_ + 2 * Shape::kStages + i, 1);
+      FenceBarrierInit();
+    }
+    LaunchNext();
+    const bool clustered = p_.cluster_m * p_.cluster_n > 1;
+    if (clustered) SyncCluster();
+    __syncthreads();
+    if (warp >= 4 * Shape::kWarpgroups) {
+      if constexpr (Shape::kWarpgroups > 1) ShrinkRegisters<40>();
+      if (warp == 4 * Shape::kWarpgroups && threadIdx.x % 32 == 0) Produce();
+      __syncwarp();
+    } else {
+      if constexpr (Shape::kWarpgroups > 1) GrowRegisters<232>();
+      Consume(warp / 4);
+    }
+    // A block's shared memory must outlive what its cluster writes there.
+    if (clustered) SyncCluster();
+  }
+
+ private:
+  __device__ __forceinline__ uint64_t* Full(int stage) { return barriers_ + stage; }
+  __device__ __forceinline__ uint64_t* Empty(int stage) { return barriers_ + Shape::kStages + stage; }
+  __device__ __forceinline__ uint64_t* ResidualFull(int group) { return barriers_ + 2 * Shape::kStages + group; }
+  __device__ __forceinline__ uint64_t* StatisticsFull(int group, int parity) {
+    return barriers_ + 2 * Shape::kStages + Shape::kWarpgroups + 2 * group + parity;
+  }
+  __device__ __forceinline__ char* Buffer(int group, int index) {
+    return shared_ + Shape::kBufferOffset + (group * Shape::kBuffers + index) * Shape::kBufferBytes;
+  }
+  __device__ __forceinline__ float* Vector(int index) {
+    return reinterpret_cast<float*>(shared_ + Shape::kVectorOffset) + index * Shape::kN;
+  }
+  // Mean and sum of squared deviations of each row's slice: [parity][warpgroup][source block][row].
+  __device__ __forceinline__ float2* Statistics(int parity, int group, int source) {
+    float2* base = reinterpret_cast<float2*>(shared_ + Shape::kStatisticsOffset);
+    return base + ((parity * Shape::kWarpgroups + group) * p_.cluster_n + source) * 64;
+  }
+
+  // The block's columns are the same in every tile: a cluster spans the row. Called by the threads that multiply.
+  __device__ __forceinline__ void LoadVectors() {
+    const T* sources[3] = {static_cast<const T*>(p_.bias), static_cast<const T*>(p_.gamma), static_cast<const T*>(p_.beta)};
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      for (int column = threadIdx.x; column < Shape::kN; column += 128 * Shape::kWarpgroups) {
+        Vector(i)[column] = ToFloat(sources[i][rank_n_ * Shape::kN + column]);
+      }
+    }
+    asm volatile("bar.sync 8, %0;" ::"n"(128 * Shape::kWarpgroups) : "memory");
+  }
+
+  // Calls body(work) for each tile of this cluster. Columns change fastest: the weight stays in the L2 cache.
+  template <class Body>
+  __device__ __forceinline__ void ForEachTile(Body&& body) {
+    const int cluster_size = p_.cluster_m * p_.cluster_n;
+    const int per_split = p_.tiles_m * p_.tiles_n, tiles = per_split * p_.splits;
+    for (int tile = blockIdx.x / cluster_size; tile < tiles; tile += gridDim.x / cluster_size) {
+      GemmSm90Work work;
+      work.split = tile / per_split;
+      const int inner = tile % per_split;
+      work.row = (inner / p_.tiles_n * p_.cluster_m + rank_m_) * Shape::kM;
+      work.column = (inner % p_.tiles_n * p_.cluster_n + rank_n_) * Shape::kN;
+      work.first_stage = work.split * p_.stages_per_split;
+      work.last_stage = min(work.first_stage + p_.stages_per_split, p_.k_stages);
+      body(work);
+    }
+  }
+
+  __device__ __forceinline__ void LoadX(const GemmSm90Work& work, int k_stage, int stage) {
+    char* to = shared_ + stage * Shape::kStageBytes;
+    if (p_.cluster_n == 1) {
+      LoadTile2d(to, &p_.x_map, k_stage * kStageK, work.row, Full(stage));
+    } else if (rank_n_ < p_.x_sharers) {
+      const int rows = Shape::kM / p_.x_sharers, first = rank_n_ * rows;
+      const uint32_t blocks = ((1u << p_.cluster_n) - 1) << (rank_m_ * p_.cluster_n);
+      LoadTile2dMulticast(to + first * kStageK * 2, &p_.x_map, k_stage * kStageK, work.row + first, Full(stage), blocks);
+    }
+  }
+
+  __device__ __forceinline__ void LoadWeight(const GemmSm90Work& work, int k_stage, int stage) {
+    char* to = shared_ + stage * Shape::kStageBytes + Shape::kXBytes;
+    if (p_.cluster_m == 1) {
+      LoadTile2d(to, &p_.weight_map, k_stage * kStageK, work.column, Full(stage));
+    } else {
+      const int rows = Shape::kN / p_.cluster_m, first = rank_m_ * rows;
+      uint32_t blocks = 0;
+      for (int i = 0; i < p_.cluster_m; ++i) blocks |= 1u << (i * p_.cluster_n + rank_n_);
+      LoadTile2dMulticast(to + first * kStageK * 2, &p_.weight_map, k_stage * kStageK, work.column + first, Full(stage),
+                          blocks);
+    }
+  }
+
+  __device__ __forceinline__ void Produce() {
+    PrefetchTensorMap(&p_.x_map);
+    PrefetchTensorMap(&p_.weight_map);
+    RingPosition<Shape::kStages> ring;
+    if (!p_.weight_is_constant) WaitForPrevious();
+    bool first_tile = true;
+    ForEachTile([&](const GemmSm90Work& work) {
+      int ahead = 0;  // stages whose weight is already on its way
+      if (first_tile) {
+        // The weight does not depend on the kernel before this one: fill the ring with it while that one ends.
+        ahead = min(work.last_stage - work.first_stage, Shape::kStages);
+        for (int i = 0; i < ahead; ++i) {
+          ArriveExpecting(Full(i), Shape::kStageBytes);
+          LoadWeight(work, work.first_stage + i, i);
+        }
+        WaitForPrevious();
+        first_tile = false;
+      }
+      for (int k_stage = work.first_stage; k_stage < work.last_stage; ++k_stage, --ahead, ring.Advance()) {
+        if (ahead <= 0) {
+          WaitBarrier(Empty(ring.stage), ring.parity ^ 1);
+          ArriveExpecting(Full(ring.stage), Shape::kStageBytes);
+          LoadWeight(work, k_stage, ring.stage);
+        }
+        LoadX(work, k_stage, ring.stage);
+      }
+    });
+  }
+
+  // Tells every block that writes to this one's stage that this warpgroup has read it.
+  __device__ __forceinline__ void Release(int stage) {
+    const int thread = threadIdx.x % 128;
+    const int row = p_.cluster_n, column = p_.cluster_m;
+    if (thread < row) {
+      ArriveAt(Empty(stage), rank_m_ * row + thread);
+    } else if (thread < row + column - 1) {
+      const int other = thread - row;
+      ArriveAt(Empty(stage), (other + (other >= rank_m_ ? 1 : 0)) * row + rank_n_);
+    }
+  }
+
+  __device__ __forceinline__ void Consume(int group) {
+    RingPosition<Shape::kStages> ring;
+    const int thread = threadIdx.x % 128;
+    const bool leader = thread == 0;
+    uint32_t round = 0;
+    if (!p_.weight_is_constant) WaitForPrevious();
+    if constexpr (Shape::kLayerNorm) LoadVectors();
+    WaitForPrevious();
+    if constexpr (Shape::kLayerNorm) {
+      if (leader && p_.has_residual) {
+        bool first = true;
+        ForEachTile([&](const GemmSm90Work& work) {
+          if (first) LoadResidual(work, group);
+          first = false;
+        });
+      }
+    }
+    ForEachTile([&](const GemmSm90Work& work) {
+      if constexpr (Shape::kLayerNorm) {
+        if (leader) {
+          ArriveExpecting(StatisticsFull(group, round & 1), (p_.cluster_n - 1) * 64 * sizeof(float2));
+        }
+      }
+      // Fetched before the products, put where the epilogue finds them after.
+      constexpr int kBiases = Shape::kEpilogue == GemmEpilogue::kElementwise ? (Shape::kN + 127) / 128 : 0;
+      float bias[kBiases + 1];
+#pragma unroll
+      for (int i = 0; i < kBiases; ++i) {
+        const int column = work.column + i * 128 + thread;
+        const bool inside = p_.bias != nullptr && i * 128 + thread < Shape::kN && column < p_.n;
+        bias[i] = inside ? ToFloat(static_cast<const T*>(p_.bias)[column]) : 0.0f;
+      }
+      float sum[Shape::kN / 2];
+      int previous = -1;
+      for (int k_stage = work.first_stage; k_stage < work.last_stage; ++k_stage, ring.Advance()) {
+        WaitBarrier(Full(ring.stage), ring.parity);
+        const char* x_tile = shared_ + ring.stage * Shape::kStageBytes;
+        uint64_t x = TileDescriptor(x_tile + group * 64 * kStageK * 2);
+        uint64_t weight = TileDescriptor(x_tile + Shape::kXBytes);
+        FenceRegisters(sum);
+        BeginWgmma();
+#pragma unroll
+        for (int step = 0; step < kStageK / 16; ++step, x += 2, weight += 2) {
+          WgmmaSs<T, Shape::kN>(sum, x, weight, step > 0 || k_stage > work.first_stage);
+        }
+        CommitWgmma();
+        FenceRegisters(sum);
+        WaitWgmma<1>();
+        if (previous >= 0) Release(previous);
+        previous = ring.stage;
+      }
+      WaitWgmma<0>();
+      FenceRegisters(sum);
+      Release(previous);
+      if constexpr (Shape::kLayerNorm) {
+        FinishLayerNorm(sum, work, group, round);
+      } else if constexpr (Shape::kEpilogue == GemmEpilogue::kElementwise) {
+#pragma unroll
+        for (int i = 0; i < kBiases; ++i) {
+          if (i * 128 + thread < Shape::kN) Vector(group)[i * 128 + thread] = bias[i];
+        }
+        FinishElementwise(sum, work, group);
+      } else {
+        FinishPartial(sum, work, group);
+      }
+      ++round;
+    });
+    if constexpr (Shape::kBuffers > 0) {
+      if (leader) WaitStoresRead<0>();  // shared memory must outlive the copy engine's reads
+    }
+  }
+
+  // A thread's accumulators: sum[4 j + e] is at row (lane / 4) + 8 (e / 2) of its warp's 16 and column 8 j + 2 (lane % 4) + e % 2.
+  __device__ __forceinline__ static int FirstRow() { return threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4; }
+  __device__ __forceinline__ static int FirstColumn() { return threadIdx.x % 4 * 2; }
+
+  // The 32-bit pair at (row, column) of the warpgroup's tile, in the buffers that the copy engine reads and writes.
+  __device__ __forceinline__ uint32_t* Pair(char* buffer, int row, int column) {
+    return reinterpret_cast<uint32_t*>(buffer + Swizzled<Shape::kBufferColumns * 2>(row, column * 2));
+  }
+
+  __device__ __forceinline__ void FinishElementwise(float (&sum)[Shape::kN / 2], const GemmSm90Work& work, int group) {
+    const int first_row = FirstRow(), first_column = FirstColumn();
+    const bool leader = threadIdx.x % 128 == 0;
+    constexpr int kPairs = Shape::kBufferColumns / 8;
+#pragma unroll
+    for (int tile = 0; tile < Shape::kBufferTiles; ++tile) {
+      char* buffer = Buffer(group, tile % Shape::kBuffers);
+      if (leader) WaitStoresRead<Shape::kBuffers - 1>();
+      SyncWarpgroup(1 + group);
+#pragma unroll
+      for (int j = 0; j < kPairs; ++j) {
+        float* v = &sum[4 * (tile * kPairs + j)];
+        const int column = tile * Shape::kBufferColumns + 8 * j + first_column;
+        const float2 bias = *reinterpret_cast<const float2*>(Vector(group) + column);
+        v[0] += bias.x, v[1] += bias.y, v[2] += bias.x, v[3] += bias.y;
+      }
+      ActivateAll(&sum[4 * tile * kPairs], std::integral_constant<int, 4 * kPairs>());
+#pragma unroll
+      for (int j = 0; j < kPairs; ++j) {
+        const float* v = &sum[4 * (tile * kPairs + j)];
+        *Pair(buffer, first_row, 8 * j + first_column) = PackPair<T>(v[0], v[1]);
+        *Pair(buffer, first_row + 8, 8 * j + first_column) = PackPair<T>(v[2], v[3]);
+      }
+      FenceSharedForAsync();
+      SyncWarpgroup(1 + group);
+      if (leader) {
+        StoreTile2d(&p_.y_map, buffer, work.column + tile * Shape::kBufferColumns, work.row + group * 64);
+        CommitStores();
+      }
+    }
+  }
+
+  template <int kCount>
+  __device__ __forceinline__ void ActivateAll(float* v, std::integral_constant<int, kCount>) {
+    if (p_.activation == Activation::kGeluErf) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) v[i] = GeluErfFast(v[i]);
+    } else if (p_.activation == Activation::kGeluTanh) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) v[i] = GeluTanh(v[i]);
+    }
+  }
+
+  __device__ __forceinline__ void FinishPartial(float (&sum)[Shape::kN / 2], const GemmSm90Work& work, int group) {
+    const int row = work.row + group * 64 + FirstRow();
+    float* out = p_.partial + (static_cast<int64_t>(work.split) * p_.m + row) * p_.n;
+#pragma unroll
+    for (int j = 0; j < Shape::kN / 8; ++j) {
+      const int column = work.column + 8 * j + FirstColumn();
+      if (column >= p_.n) continue;
+      if (row < p_.m) *reinterpret_cast<float2*>(out + column) = make_float2(sum[4 * j], sum[4 * j + 1]);
+      if (row + 8 < p_.m) {
+        *reinterpret_cast<float2*>(out + 8 * static_cast<int64_t>(p_.n) + column) = make_float2(sum[4 * j + 2], sum[4 * j + 3]);
+      }
+    }
+  }
+
+  __device__ __forceinline__ void LoadResidual(const GemmSm90Work& work, int group) {
+    ArriveExpecting(ResidualFull(group), Shape::kBufferTiles * Shape::kBufferBytes);
+#pragma unroll 1
+    for (int tile = 0; tile < Shape::kBufferTiles; ++tile) {
+      LoadTile2d(Buffer(group, tile), &p_.residual_map, work.column + tile * Shape::kBufferColumns, work.row + group * 64,
+                 ResidualFull(group));
+    }
+  }
+
+  __device__ __forceinline__ void FinishLayerNorm(float (&sum)[Shape::kN / 2], const GemmSm90Work& work, int group,
+                                                  uint32_t round) {
+    static_assert(!Shape::kLayerNorm || Shape::kBuffers == Shape::kBufferTiles);
+    constexpr int kPairs = Shape::kBufferColumns / 8;
+    const int first_row = FirstRow(), first_column = FirstColumn();
+    const bool leader = threadIdx.x % 128 == 0;
+    if (p_.has_residual) {
+      WaitBarrier(ResidualFull(group), round & 1);
+    } else {
+      if (leader) WaitStoresRead<0>();
+      SyncWarpgroup(1 + group);
+    }
+    float mean[2] = {}, squares[2] = {};
+#pragma unroll
+    for (int j = 0; j < Shape::kN / 8; ++j) {
+      const float2 bias = *reinterpret_cast<const float2*>(Vector(0) + 8 * j + first_column);
+      float* v = &sum[4 * j];
+      v[0] += bias.x, v[1] += bias.y, v[2] += bias.x, v[3] += bias.y;
+    }
+    if (p_.activation != Activation::kNone) ActivateAll(sum, std::integral_constant<int, Shape::kN / 2>());
+#pragma unroll
+    for (int j = 0; j < Shape::kN / 8; ++j) {
+      float* v = &sum[4 * j];
+      if (p_.has_residual) {
+        char* buffer = Buffer(group, j / kPairs);
+        const float2 upper = UnpackPair<T>(*Pair(buffer, first_row, j % kPairs * 8 + first_column));
+        const float2 lower = UnpackPair<T>(*Pair(buffer, first_row + 8, j % kPairs * 8 + first_column));
+        v[0] += upper.x, v[1] += upper.y, v[2] += lower.x, v[3] += lower.y;
+      }
+      mean[0] += v[0] + v[1], mean[1] += v[2] + v[3];
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) mean[i] = QuadSum(mean[i]) / Shape::kN;
+#pragma unroll
+    for (int i = 0; i < Shape::kN / 2; ++i) {
+      const float centered = sum[i] - mean[i / 2 % 2];
+      squares[i / 2 % 2] += centered * centered;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) squares[i] = QuadSum(squares[i]);
+    ShareStatistics(mean, squares, group, round & 1);
+    WaitBarrier(StatisticsFull(group, round & 1), round >> 1 & 1);
+    float inverse[2];
+    MergeStatistics(mean, inverse, group, round & 1);
+#pragma unroll
+    for (int j = 0; j < Shape::kN / 8; ++j) {
+      const float2 gamma = *reinterpret_cast<const float2*>(Vector(1) + 8 * j + first_column);
+      const float2 beta = *reinterpret_cast<const float2*>(Vector(2) + 8 * j + first_column);
+      const float* v = &sum[4 * j];
+      char* buffer = Buffer(group, j / kPairs);
+      *Pair(buffer, first_row, j % kPairs * 8 + first_column) =
+          PackPair<T>((v[0] - mean[0]) * inverse[0] * gamma.x + beta.x, (v[1] - mean[0]) * inverse[0] * gamma.y + beta.y);
+      *Pair(buffer, first_row + 8, j % kPairs * 8 + first_column) =
+          PackPair<T>((v[2] - mean[1]) * inverse[1] * gamma.x + beta.x, (v[3] - mean[1]) * inverse[1] * gamma.y + beta.y);
+    }
+    FenceSharedForAsync();
+    SyncWarpgroup(1 + group);
+    if (leader) {
+#pragma unroll 1
+      for (int tile = 0; tile < Shape::kBufferTiles; ++tile) {
+        StoreTile2d(&p_.y_map, Buffer(group, tile), work.column + tile * Shape::kBufferColumns, work.row + group * 64);
+      }
+      CommitStores();
+      if (p_.has_residual) LoadNextResidual(work, group);
+    }
+  }
+
+  __device__ __forceinline__ void LoadNextResidual(const GemmSm90Work& work, int group) {
+    const int step = gridDim.x / (p_.cluster_m * p_.cluster_n) * p_.cluster_m * Shape::kM;
+    GemmSm90Work next = work;
+    next.row += step;  // a LayerNorm tile spans the row: the next one is that many clusters below
+    if (next.row - rank_m_ * Shape::kM >= p_.tiles_m * p_.cluster_m * Shape::kM) return;
+    WaitStoresRead<0>();
+    LoadResidual(next, group);
+  }
+
+  __device__ __forceinline__ static float QuadSum(float x) {
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+  }
+
+  // Every block of the cluster row gets the statistics of this block's slice.
+  __device__ __forceinline__ void ShareStatistics(const float (&mean)[2], const float (&squares)[2], int group, int parity) {
+    float2* slot = Statistics(parity, group, rank_n_);
+    if (threadIdx.x % 4 == 0) {
+      slot[FirstRow()] = make_float2(mean[0], squares[0]);
+      slot[FirstRow() + 8] = make_float2(mean[1], squares[1]);
+    }
+    FenceSharedForAsync();
+    SyncWarpgroup(1 + group);
+    const int other = threadIdx.x % 128;
+    if (other < p_.cluster_n && other != rank_n_) {
+      const uint32_t rank = rank_m_ * p_.cluster_n + other;
+      CopyToBlock(ClusterAddress(slot, rank), slot, 64 * sizeof(float2), ClusterAddress(StatisticsFull(group, parity), rank));
+    }
+  }
+
+  // Chan's parallel form of Welford's update: the row's mean and 1 / deviation from those of its equally long slices.
+  __device__ __forceinline__ void MergeStatistics(float (&mean)[2], float (&inverse)[2], int group, int parity) {
+    const float count = static_cast<float>(p_.cluster_n);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float2* slot = Statistics(parity, group, 0) + FirstRow() + 8 * i;
+      float total = 0.0f, squares = 0.0f;
+      for (int block = 0; block < p_.cluster_n; ++block) total += slot[block * 64].x;
+      total /= count;
+      for (int block = 0; block < p_.cluster_n; ++block) {
+        const float2 part = slot[block * 64];
+        squares += part.y + Shape::kN * (part.x - total) * (part.x - total);
+      }
+      mean[i] = total;
+      inverse[i] = rsqrtf(squares / (count * Shape::kN) + p_.epsilon);
+    }
+  }
+
+  const Parameters& p_;
+  char* shared_;
+  uint64_t* barriers_;
+  int rank_, rank_m_, rank_n_;
+};
+
+template <class Shape>
+__global__ void __launch_bounds__(Shape::kThreads, 1) GemmSm90Main(const __grid_constant__ GemmSm90Parameters parameters) {
+  extern __shared__ char unaligned[];
+  // The offset must be the same in every block of the cluster; it is, since the launch gives all the same layout.
+  char* shared = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
+  GemmSm90Kernel<Shape>(parameters, shared).Run();
+}
+
+template <class Shape>
+cudaError_t LaunchGemmSm90(const GemmSm90Tile& tile, const GemmSm90Arguments<typename Shape::T>& a, const Device& device,
+                           cudaStream_t stream) {
+  constexpr bool kBfloat16 = std::is_same_v<typename Shape::T, __nv_bfloat16>;
+  const int cluster = tile.cluster_m * tile.cluster_n;
+  if (cluster < 1 || cluster > kMostCluster || tile.splits < 1 || Shape::kN / 8 % tile.cluster_m != 0) {
+    return cudaErrorInvalidConfiguration;
+  }
+  if (Shape::kLayerNorm && a.n != static_cast<int64_t>(Shape::kN) * tile.cluster_n) return cudaErrorInvalidConfiguration;
+  GemmSm90Parameters p;
+  p.bias = a.bias;
+  p.gamma = a.gamma;
+  p.beta = a.beta;
+  p.partial = a.partial;
+  p.m = static_cast<int>(a.m);
+  p.n = static_cast<int>(a.n);
+  p.k_stages = static_cast<int>(CeilDiv(a.k, kStageK));
+  p.stages_per_split = static_cast<int>(CeilDiv(p.k_stages, tile.splits));
+  p.cluster_m = tile.cluster_m;
+  p.cluster_n = tile.cluster_n;
+  // A part of x must be a multiple of the swizzle's 8 rows.
+  p.x_sharers = 1;
+  while (p.x_sharers * 2 <= tile.cluster_n && p.x_sharers * 2 <= Shape::kM / 8) p.x_sharers *= 2;
+  p.tiles_m = static_cast<int>(CeilDiv(a.m, static_cast<int64_t>(tile.cluster_m) * Shape::kM));
+  p.tiles_n = static_cast<int>(CeilDiv(a.n, static_cast<int64_t>(tile.cluster_n) * Shape::kN));
+  p.splits = tile.splits;
+  p.epsilon = a.epsilon;
+  p.activation = a.activation;
+  p.has_residual = a.residual != nullptr;
+  p.weight_is_constant = a.weight_is_constant;
+  if ((tile.splits - 1) * p.stages_per_split >= p.k_stages) return cudaErrorInvalidConfiguration;
+
+  cudaError_t error = MakeTensorMap({a.x, a.m, a.k, a.k, Shape::kM / p.x_sharers, kStageK}, kBfloat16, &p.x_map);
+  if (error != cudaSuccess) return error;
+  error = MakeTensorMap({a.weight, a.n, a.k, a.k, Shape::kN / tile.cluster_m, kStageK}, kBfloat16, &p.weight_map);
+  if (error != cudaSuccess) return error;
+  if (Shape::kEpilogue != GemmEpilogue::kPartial) {
+    error = MakeTensorMap({a.y, a.m, a.n, a.n, 64, Shape::kBufferColumns}, kBfloat16, &p.y_map);
+    if (error != cudaSuccess) return error;
+  }
+  if (p.has_residual) {
+    error = MakeTensorMap({a.residual, a.m, a.n, a.n, 64, Shape::kBufferColumns}, kBfloat16, &p.residual_map);
+    if (error != cudaSuccess) return error;
+  }
+  const int64_t clusters = static_cast<int64_t>(p.tiles_m) * p.tiles_n * p.splits;
+  // Clusters need their blocks on one of the chip's groups of 16 or 18 multiprocessors: the last few of each may stay idle.
+  const int64_t resident = cluster == 1 ? device.multiprocessors : device.multiprocessors / 16 * (16 / cluster);
+  LaunchConfig config;
+  config.grid = dim3(static_cast<unsigned>((clusters < resident ? clusters : resident) * cluster));
+  config.block = dim3(Shape::kThreads);
+  config.shared_bytes = Shape::SharedBytes(tile.cluster_n);
+  config.cluster = static_cast<unsigned>(cluster);
+  config.stream = stream;
+  config.device = &device;
+  return Launch(config, GemmSm90Main<Shape>, p);
+}
+
+// Launches the first shape that has the tile's block_m and block_n.
+template <class Shape, class... Others>
+cudaError_t LaunchFitting(const GemmSm90Tile& tile, const GemmSm90Arguments<typename Shape::T>& arguments,
+                          const Device& device, cudaStream_t stream) {
+  if (tile.block_m == Shape::kM && tile.block_n == Shape::kN) {
+    return LaunchGemmSm90<Shape>(tile, arguments, device, stream);
+  }
+  if constexpr (sizeof...(Others) > 0) {
+    return LaunchFitting<Others...>(tile, arguments, device, stream);
+  } else {
+    return cudaErrorInvalidConfiguration;
+  }
+}
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_GEMM_SM90_CUH_

@@ -1,0 +1,12 @@
+#include "kernels/gemm_sm90.cuh"
+
+namespace bertfuse::kernels {
+
+template <>
+cudaError_t GemmSm90<__half, GemmEpilogue::kElementwise>(const GemmSm90Tile& tile, const GemmSm90Arguments<__half>& arguments,
+    const Device& device, cudaStream_t stream) {
+  // block_m, block_n; stages of the ring; buffers for tiles on their way out
+  return LaunchFitting<GemmSm90Shape<__half, GemmEpilogue::kElementwise, 2, 192, 4, 3>, GemmSm90Shape<__half, GemmEpilogue::kElementwise, 2, 256, 4, 2>, GemmSm90Shape<__half, GemmEpilogue::kElementwise, 1, 64, 12, 1>>(tile, arguments, device, stream);
+}
+
+}  // namespace bertfuse::kernels

@@ -1,0 +1,109 @@
+#include "kernels/launch.h"
+
+#include <map>
+#include <mutex>
+#include <shared_mutex>
+#include <utility>
+
+namespace bertfuse::kernels {
+namespace {
+
+constexpr int kMaxDevices = 64;
+
+struct Slot {
+  std::once_flag once;
+  Device device;
+  bool valid = false;
+};
+
+// What a launch needs to know of a kernel on a device; asked once, because the driver takes its lock to answer.
+struct KernelFacts {
+  cudaError_t error = cudaSuccess;
+  // Code that was compiled for an older architecture does not wait for the kernel before it.
+  bool waits_for_previous = false;
+};
+
+KernelFacts Prepare(const LaunchConfig& config, const void* kernel) {
+  KernelFacts facts;
+  cudaFuncAttributes attributes;
+  facts.error = cudaFuncGetAttributes(&attributes, kernel);
+  if (facts.error != cudaSuccess) return facts;
+  facts.waits_for_previous = config.device->compute_capability >= 90 && attributes.ptxVersion >= 90;
+  const int dynamic_bytes = config.device->shared_bytes - static_cast<int>(attributes.sharedSizeBytes);
+  facts.error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, dynamic_bytes);
+  if (facts.error == cudaSuccess && config.cluster > 8) {
+    facts.error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  }
+  return facts;
+}
+
+KernelFacts GetKernelFacts(const LaunchConfig& config, const void* kernel) {
+  static std::shared_mutex mutex;
+  static std::map<std::pair<const void*, int>, KernelFacts> known;
+  const std::pair<const void*, int> key(kernel, 2 * config.device->id + (config.cluster > 8 ? 1 : 0));
+  {
+    std::shared_lock<std::shared_mutex> lock(mutex);
+    const auto found = known.find(key);
+    if (found != known.end()) return found->second;
+  }
+  const KernelFacts facts = Prepare(config, kernel);
+  if (facts.error == cudaSuccess) {
+    std::unique_lock<std::shared_mutex> lock(mutex);
+    known[key] = facts;
+  }
+  return facts;
+}
+
+}  // namespace
+
+const Device* GetDevice(int id) {
+  static Slot slots[kMaxDevices];
+  if (id < 0 || id >= kMaxDevices) return nullptr;
+  Slot& slot = slots[id];
+  std::call_once(slot.once, [&] {
+    int major = 0, minor = 0;
+    Device& device = slot.device;
+    device.id = id;
+    slot.valid = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, id) == cudaSuccess &&
+                 cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, id) == cudaSuccess &&
+                 cudaDeviceGetAttribute(&device.multiprocessors, cudaDevAttrMultiProcessorCount, id) == cudaSuccess &&
+                 cudaDeviceGetAttribute(&device.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, id) == cudaSuccess;
+    device.compute_capability = 10 * major + minor;
+    if (!slot.valid) cudaGetLastError();
+  });
+  return slot.valid ? &slot.device : nullptr;
+}
+
+DeviceScope::DeviceScope(int id) {
+  int current = -1;
+  if (cudaGetDevice(&current) == cudaSuccess && current != id && cudaSetDevice(id) == cudaSuccess) previous_ = current;
+}
+
+DeviceScope::~DeviceScope() {
+  if (previous_ >= 0) cudaSetDevice(previous_);
+}
+
+cudaError_t Launch(const LaunchConfig& config, const void* kernel, void** arguments) {
+  const KernelFacts facts = GetKernelFacts(config, kernel);
+  if (facts.error != cudaSuccess) return facts.error;
+  cudaLaunchAttribute attributes[2];
+  cudaLaunchConfig_t launch = {};
+  launch.gridDim = config.grid;
+  launch.blockDim = config.block;
+  launch.dynamicSmemBytes = config.shared_bytes;
+  launch.stream = config.stream;
+  launch.attrs = attributes;
+  if (facts.waits_for_previous) {
+    attributes[launch.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[launch.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (config.cluster > 1) {
+    attributes[launch.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    attributes[launch.numAttrs].val.clusterDim.x = config.cluster;
+    attributes[launch.numAttrs].val.clusterDim.y = 1;
+    attributes[launch.numAttrs++].val.clusterDim.z = 1;
+  }
+  return cudaLaunchKernelExC(&launch, kernel, arguments);
+}
+
+}  // namespace bertfuse::kernels

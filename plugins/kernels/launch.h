@@ -1,0 +1,60 @@
+// Launching: programmatic dependent launch, clusters, and facts about the device, without a lock on the way.
+#ifndef BERTFUSE_KERNELS_LAUNCH_H_
+#define BERTFUSE_KERNELS_LAUNCH_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace bertfuse::kernels {
+
+struct Device {
+  int id = -1;
+  int compute_capability = 0;  // 90 for 9.0
+  int multiprocessors = 0;
+  int shared_bytes = 0;  // most dynamic shared memory of one block
+};
+
+// Facts of a device, read once per process; null if it has no such device.
+const Device* GetDevice(int id);
+
+// Makes `id` the current device for its lifetime, and the one that was current again afterwards.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int id);
+  ~DeviceScope();
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  int previous_ = -1;
+};
+
+struct LaunchConfig {
+  dim3 grid, block;
+  size_t shared_bytes = 0;
+  unsigned cluster = 1;  // blocks along x
+  cudaStream_t stream = nullptr;
+  const Device* device = nullptr;
+};
+
+// Launches `kernel`, raising its limits on shared memory and cluster size where the configuration needs it. From compute
+// capability 9.0 on the launch may overlap the end of the kernel before it in the stream: every kernel launched this way
+// calls WaitForPrevious() before it touches what an earlier kernel may have written.
+cudaError_t Launch(const LaunchConfig& config, const void* kernel, void** arguments);
+
+template <class... Parameters, class... Arguments>
+cudaError_t Launch(const LaunchConfig& config, void (*kernel)(Parameters...), Arguments&&... arguments) {
+  // Converted to the parameters' own types: the runtime copies each by the size that the kernel declares.
+  return [&](Parameters... values) {
+    void* pointers[] = {const_cast<void*>(static_cast<const void*>(&values))...};
+    return Launch(config, reinterpret_cast<const void*>(kernel), pointers);
+  }(static_cast<Arguments&&>(arguments)...);
+}
+
+inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+inline bool IsAligned(const void* pointer, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_LAUNCH_H_

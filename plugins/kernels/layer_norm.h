@@ -1,0 +1,30 @@
+#ifndef BERTFUSE_KERNELS_LAYER_NORM_H_
+#define BERTFUSE_KERNELS_LAYER_NORM_H_
+
+#include "kernels/activation.h"
+#include "kernels/launch.h"
+
+namespace bertfuse::kernels {
+
+// y[rows, columns] = LayerNorm(activation(sum of `splits` partial products + bias) + residual) * gamma + beta.
+// `partial` is float32 [splits, rows, columns], as a matrix product leaves it; `residual` may be null.
+template <class T>
+struct LayerNormArguments {
+  const float* partial;
+  int splits;
+  const T* bias;
+  const T* residual;
+  const T* gamma;
+  const T* beta;
+  T* y;
+  int64_t rows, columns;
+  float epsilon;
+  Activation activation;
+};
+
+// Rows of up to 32768 columns; wider ones give cudaErrorInvalidValue.
+template <class T>
+cudaError_t LayerNorm(const LayerNormArguments<T>& arguments, const Device& device, cudaStream_t stream);
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_LAYER_NORM_H_

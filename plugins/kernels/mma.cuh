@@ -1,0 +1,42 @@
+// Tensor-core instructions of one warp (mma.sync, ldmatrix): compute capability 8.0 and later.
+#ifndef BERTFUSE_KERNELS_MMA_CUH_
+#define BERTFUSE_KERNELS_MMA_CUH_
+
+#include "kernels/async_copy.cuh"
+#include "kernels/elements.cuh"
+
+namespace bertfuse::kernels {
+
+// Four 8x8 matrices of 16-bit elements; lane l passes the address of row l % 8 of matrix l / 8.
+__device__ __forceinline__ void LoadMatrices(uint32_t (&out)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+               : "r"(address)
+               : "memory");
+}
+
+__device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&out)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+               : "r"(address)
+               : "memory");
+}
+
+// d += a[16 x 16] * b[16 x 8].
+template <class T>
+__device__ __forceinline__ void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  if constexpr (std::is_same_v<T, __half>) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_MMA_CUH_

@@ -1,0 +1,28 @@
+// Tensor maps: how the copy engine of Hopper and later sees a matrix in global memory.
+#ifndef BERTFUSE_KERNELS_TENSOR_MAP_H_
+#define BERTFUSE_KERNELS_TENSOR_MAP_H_
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace bertfuse::kernels {
+
+// A row-major matrix of 2-byte elements, or `count` of them one after the other, copied in boxes of box_rows x box_columns; a box's row is 32, 64 or 128 bytes in
+// shared memory and swizzled over that width.
+struct MatrixView {
+  const void* data;
+  int64_t rows, columns;
+  int64_t pitch;  // elements from one row to the next
+  int box_rows, box_columns;
+  int64_t count = 0;  // 0: the map has two dimensions; else three, and a box lies within one matrix
+};
+
+// `bfloat16` tells which of the two 2-byte types it is.
+cudaError_t MakeTensorMap(const MatrixView& matrix, bool bfloat16, CUtensorMap* map);
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_TENSOR_MAP_H_

@@ -1,0 +1,69 @@
+// What the CUDA ops share: the call's device and stream, typed pointers, and launch failures as errors.
+#ifndef BERTFUSE_OPS_CALL_H_
+#define BERTFUSE_OPS_CALL_H_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
+#include "bertfuse/op.h"
+#include "core/dtype.h"
+#include "core/status.h"
+#include "kernels/launch.h"
+
+namespace bertfuse::cuda {
+
+template <bertfuse_dtype kDtype>
+using ElementOf = std::conditional_t<kDtype == BERTFUSE_FLOAT32, float,
+                                     std::conditional_t<kDtype == BERTFUSE_FLOAT16, __half, __nv_bfloat16>>;
+
+// Calls body(T()) with the CUDA element type of a float dtype.
+template <class Body>
+auto SwitchElement(int32_t dtype, Body&& body) {
+  return SwitchFloat(dtype, [&](auto constant) { return body(ElementOf<decltype(constant)::value>()); });
+}
+
+// The call's device. Throws where there is none of that number.
+const kernels::Device& DeviceOf(const bertfuse_call& call);
+
+inline cudaStream_t StreamOf(const bertfuse_call& call) { return static_cast<cudaStream_t>(call.stream); }
+
+// Throws RUNTIME_ERROR with the op's name unless `error` is success.
+void CheckCuda(cudaError_t error, const char* op);
+
+// Where a tensor is given, its data; else null.
+template <class T>
+T* Data(const bertfuse_tensor& tensor) {
+  return tensor.dtype == BERTFUSE_ABSENT ? nullptr : static_cast<T*>(tensor.data);
+}
+
+// One table entry: `kRun` throws, and launches on the call's device whichever is current.
+template <class Op, void (*kRun)(const bertfuse_call&), size_t (*kWorkspaceSize)(const bertfuse_call&) = nullptr,
+          int32_t (*kNumTactics)(const bertfuse_call&) = nullptr>
+constexpr bertfuse_kernel CudaKernel() {
+  bertfuse_kernel kernel = {sizeof(bertfuse_kernel), BERTFUSE_CUDA, Op::kName, "", nullptr, nullptr, nullptr, nullptr};
+  kernel.run = [](const bertfuse_call* call, bertfuse_error* error) -> int32_t {
+    return Guarded(error, [&] {
+      const kernels::DeviceScope scope(DeviceOf(*call).id);
+      kRun(*call);
+    });
+  };
+  if constexpr (kWorkspaceSize != nullptr) {
+    kernel.workspace_size = [](const bertfuse_call* call) -> size_t { return kWorkspaceSize(*call); };
+  }
+  if constexpr (kNumTactics != nullptr) {
+    kernel.num_tactics = [](const bertfuse_call* call) -> int32_t { return kNumTactics(*call); };
+  }
+  return kernel;
+}
+
+extern const bertfuse_kernel kAddQKVBias;
+extern const bertfuse_kernel kEmbedLayerNorm;
+extern const bertfuse_kernel kFusedAttention;
+extern const bertfuse_kernel kFusedGemmGelu;
+extern const bertfuse_kernel kFusedGemmGeluLayerNorm;
+extern const bertfuse_kernel kFusedGemmLayerNorm;
+
+}  // namespace bertfuse::cuda
+#endif  // BERTFUSE_OPS_CALL_H_

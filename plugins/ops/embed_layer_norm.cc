@@ -1,0 +1,44 @@
+#include "kernels/embed_layer_norm.h"
+
+#include "core/op_table.h"
+#include "op_table.generated.h"
+#include "ops/call.h"
+
+namespace bertfuse::cuda {
+namespace {
+
+using Op = EmbedLayerNorm;
+
+void Run(const bertfuse_call& call) {
+  const bertfuse_tensor* in = call.inputs;
+  SwitchElement(in[Op::In::word_table].dtype, [&](auto element) {
+    using T = decltype(element);
+    SwitchIndex(in[Op::In::ids].dtype, [&](auto index) {
+      using Index = decltype(index);
+      kernels::EmbedLayerNormArguments<T, Index> a = {};
+      a.ids = Data<Index>(in[Op::In::ids]);
+      a.token_type_ids = Data<Index>(in[Op::In::token_type_ids]);
+      a.position_ids = Data<Index>(in[Op::In::position_ids]);
+      a.word_table = Data<T>(in[Op::In::word_table]);
+      a.token_type_table = Data<T>(in[Op::In::token_type_table]);
+      a.position_table = Data<T>(in[Op::In::position_table]);
+      a.gamma = Data<T>(in[Op::In::gamma]);
+      a.beta = Data<T>(in[Op::In::beta]);
+      a.y = Data<T>(call.outputs[Op::Out::y]);
+      a.rows = NumElements(in[Op::In::ids]);
+      a.sequence = in[Op::In::ids].shape[1];
+      a.words = in[Op::In::word_table].shape[0];
+      a.columns = in[Op::In::word_table].shape[1];
+      a.token_types = a.token_type_table == nullptr ? 0 : in[Op::In::token_type_table].shape[0];
+      a.positions = in[Op::In::position_table].shape[0];
+      a.epsilon = call.attributes[Op::Attr::epsilon].f;
+      CheckCuda(kernels::EmbedLayerNorm(a, DeviceOf(call), StreamOf(call)), Op::kName);
+    });
+  });
+}
+
+}  // namespace
+
+const bertfuse_kernel kEmbedLayerNorm = CudaKernel<Op, Run>();
+
+}  // namespace bertfuse::cuda

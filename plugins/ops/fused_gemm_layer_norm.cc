@@ -1,0 +1,32 @@
+#include "op_table.generated.h"
+#include "ops/call.h"
+#include "ops/gemm_call.h"
+
+namespace bertfuse::cuda {
+namespace {
+
+using Op = FusedGemmLayerNorm;
+
+GemmCall Describe(const bertfuse_call& call) {
+  GemmCall gemm;
+  gemm.op = Op::kName;
+  gemm.x = &call.inputs[Op::In::x];
+  gemm.weight = &call.inputs[Op::In::weight];
+  gemm.bias = &call.inputs[Op::In::bias];
+  gemm.residual = &call.inputs[Op::In::residual];
+  gemm.gamma = &call.inputs[Op::In::gamma];
+  gemm.beta = &call.inputs[Op::In::beta];
+  gemm.y = &call.outputs[Op::Out::y];
+  gemm.epsilon = call.attributes[Op::Attr::epsilon].f;
+  return gemm;
+}
+
+void Run(const bertfuse_call& call) { RunGemm(call, Describe(call)); }
+size_t WorkspaceSize(const bertfuse_call& call) { return GemmWorkspaceSize(call, Describe(call)); }
+int32_t NumTactics(const bertfuse_call& call) { return NumGemmTactics(call, Describe(call)); }
+
+}  // namespace
+
+const bertfuse_kernel kFusedGemmLayerNorm = CudaKernel<Op, Run, WorkspaceSize, NumTactics>();
+
+}  // namespace bertfuse::cuda

@@ -1,0 +1,132 @@
+#include "ops/gemm_call.h"
+
+#include "core/op_table.h"
+#include "kernels/gemm.h"
+#include "kernels/gemm_sm90.h"
+#include "kernels/layer_norm.h"
+#include "ops/call.h"
+#include "ops/gemm_tactic.h"
+
+namespace bertfuse::cuda {
+namespace {
+
+template <class T>
+kernels::GemmSm90Arguments<T> Arguments(const bertfuse_call& call, const GemmCall& gemm) {
+  const auto data = [](const bertfuse_tensor* tensor) { return tensor == nullptr ? nullptr : Data<T>(*tensor); };
+  kernels::GemmSm90Arguments<T> a = {};
+  a.x = data(gemm.x);
+  a.weight = data(gemm.weight);
+  a.bias = data(gemm.bias);
+  a.residual = data(gemm.residual);
+  a.gamma = data(gemm.gamma);
+  a.beta = data(gemm.beta);
+  a.y = data(gemm.y);
+  a.partial = static_cast<float*>(call.workspace);
+  a.n = gemm.weight->shape[0];
+  a.k = gemm.weight->shape[1];
+  a.m = a.n == 0 ? 0 : NumElements(*gemm.y) / a.n;
+  a.epsilon = gemm.epsilon;
+  a.activation = gemm.activation;
+#ifdef BERTFUSE_ASSUME_CONSTANT_WEIGHTS
+  a.weight_is_constant = true;
+#endif
+  return a;
+}
+
+template <class T>
+GemmProblem Problem(const kernels::GemmSm90Arguments<T>& a, const GemmCall& gemm, const kernels::Device& device) {
+  GemmProblem problem = {a.m, a.n, a.k, gemm.gamma != nullptr, false, false, device.multiprocessors};
+  if constexpr (!std::is_same_v<T, float>) {
+    problem.tensor_cores = a.k % 8 == 0 && kernels::IsAligned(a.x, 16) && kernels::IsAligned(a.weight, 16);
+    problem.sm90 = problem.tensor_cores && a.k > 0 && kernels::GemmSm90Takes(a, device);
+  }
+  return problem;
+}
+
+GemmTactic Tactic(const bertfuse_call& call, const GemmProblem& problem) {
+  if (call.tactic < 0) return ChooseGemmTactic(problem);
+  const std::vector<GemmTactic> tactics = GemmTactics(problem);
+  if (static_cast<size_t>(call.tactic) >= tactics.size()) {
+    Fail(BERTFUSE_INVALID_ARGUMENT, "tactic %d is outside the %zu that this call has", call.tactic, tactics.size());
+  }
+  return tactics[call.tactic];
+}
+
+template <class T>
+cudaError_t RunPortable(const kernels::GemmSm90Arguments<T>& a, bool layer_norm, GemmPath path,
+                        const kernels::Device& device, cudaStream_t stream) {
+  kernels::GemmArguments<T> product = {a.x, a.weight, a.bias, a.y, layer_norm ? a.partial : nullptr,
+                                       a.m, a.n,      a.k,    a.activation};
+  if constexpr (!std::is_same_v<T, float>) {
+    if (path == GemmPath::kMma) return kernels::GemmMma(product, device, stream);
+  }
+  return kernels::GemmSimt(product, device, stream);
+}
+
+template <class T>
+cudaError_t RunSm90(const kernels::GemmSm90Arguments<T>& a, bool layer_norm, const GemmTactic& tactic,
+                    const kernels::Device& device, cudaStream_t stream) {
+  using kernels::GemmEpilogue;
+  if constexpr (std::is_same_v<T, float>) {
+    return cudaErrorInvalidConfiguration;
+  } else {
+    if (tactic.path == GemmPath::kSm90Split) {
+      return kernels::GemmSm90<T, GemmEpilogue::kPartial>(tactic.tile, a, device, stream);
+    }
+    return layer_norm ? kernels::GemmSm90<T, GemmEpilogue::kLayerNorm>(tactic.tile, a, device, stream)
+                      : kernels::GemmSm90<T, GemmEpilogue::kElementwise>(tactic.tile, a, device, stream);
+  }
+}
+
+template <class T>
+void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
+  const kernels::Device& device = DeviceOf(call);
+  const kernels::GemmSm90Arguments<T> a = Arguments<T>(call, gemm);
+  if (a.m == 0 || a.n == 0) return;
+  const GemmProblem problem = Problem(a, gemm, device);
+  const GemmTactic tactic = Tactic(call, problem);
+  const size_t needed = GemmWorkspaceSize(problem, tactic), given = call.workspace == nullptr ? 0 : call.workspace_size;
+  if (given < needed) {
+    Fail(BERTFUSE_RUNTIME_ERROR, "%s: the workspace has %zu bytes, expected %zu", gemm.op, given, needed);
+  }
+  const bool portable = tactic.path == GemmPath::kSimt || tactic.path == GemmPath::kMma;
+  CheckCuda(portable ? RunPortable(a, problem.layer_norm, tactic.path, device, StreamOf(call))
+                     : RunSm90(a, problem.layer_norm, tactic, device, StreamOf(call)),
+            gemm.op);
+  if (!problem.layer_norm || tactic.path == GemmPath::kSm90) return;
+  kernels::LayerNormArguments<T> norm = {a.partial, 1, a.bias, a.residual, a.gamma, a.beta, a.y,
+                                         a.m,       a.n, a.epsilon, a.activation};
+  if (tactic.path == GemmPath::kSm90Split) norm.splits = tactic.tile.splits;
+  CheckCuda(kernels::LayerNorm(norm, device, StreamOf(call)), gemm.op);
+}
+
+// Calls body(problem) with what the choice depends on.
+template <class Body>
+auto WithProblem(const bertfuse_call& call, const GemmCall& gemm, Body&& body) {
+  return SwitchElement(gemm.x->dtype, [&](auto element) {
+    return body(Problem(Arguments<decltype(element)>(call, gemm), gemm, DeviceOf(call)));
+  });
+}
+
+}  // namespace
+
+kernels::Activation GeluOf(const bertfuse_value& approximate) {
+  return approximate.s[0] == 't' ? kernels::Activation::kGeluTanh : kernels::Activation::kGeluErf;
+}
+
+void RunGemm(const bertfuse_call& call, const GemmCall& gemm) {
+  SwitchElement(gemm.x->dtype, [&](auto element) { RunTyped<decltype(element)>(call, gemm); });
+}
+
+size_t GemmWorkspaceSize(const bertfuse_call& call, const GemmCall& gemm) {
+  return WithProblem(call, gemm, [&](const GemmProblem& problem) {
+    return GemmWorkspaceSize(problem, Tactic(call, problem));
+  });
+}
+
+int32_t NumGemmTactics(const bertfuse_call& call, const GemmCall& gemm) {
+  return WithProblem(call, gemm,
+                     [&](const GemmProblem& problem) { return static_cast<int32_t>(GemmTactics(problem).size()); });
+}
+
+}  // namespace bertfuse::cuda

@@ -1,0 +1,43 @@
+// Choosing how to compute a matrix product with its epilogue; launching it is ops/gemm_call.
+#ifndef BERTFUSE_OPS_GEMM_TACTIC_H_
+#define BERTFUSE_OPS_GEMM_TACTIC_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/gemm_sm90.h"
+
+namespace bertfuse::cuda {
+
+enum class GemmPath {
+  kSimt,       // float32 arithmetic, any alignment
+  kMma,        // tensor cores of any architecture
+  kSm90,       // Hopper: all in one launch
+  kSm90Split,  // Hopper: parts of k into float32 scratch, then one LayerNorm kernel sums them up
+};
+
+struct GemmTactic {
+  GemmPath path;
+  kernels::GemmSm90Tile tile;  // for the Hopper paths
+};
+
+// What a choice may depend on.
+struct GemmProblem {
+  int64_t m, n, k;
+  bool layer_norm;
+  bool tensor_cores;  // 2-byte elements, rows on 16-byte boundaries
+  bool sm90;          // the same, and a device that runs the Hopper kernels
+  int multiprocessors;
+};
+
+// Every tactic that computes the problem, in an order that does not change from call to call.
+std::vector<GemmTactic> GemmTactics(const GemmProblem& problem);
+
+// The one to use unless a measurement on the user's device says otherwise.
+GemmTactic ChooseGemmTactic(const GemmProblem& problem);
+
+// Bytes of float32 scratch.
+size_t GemmWorkspaceSize(const GemmProblem& problem, const GemmTactic& tactic);
+
+}  // namespace bertfuse::cuda
+#endif  // BERTFUSE_OPS_GEMM_TACTIC_H_

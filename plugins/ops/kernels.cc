@@ -1,0 +1,33 @@
+#include <iterator>
+
+#include "core/kernel_table.h"
+#include "ops/call.h"
+
+namespace bertfuse {
+
+namespace cuda {
+
+const kernels::Device& DeviceOf(const bertfuse_call& call) {
+  const kernels::Device* device = kernels::GetDevice(call.device_id);
+  if (device == nullptr) Fail(BERTFUSE_RUNTIME_ERROR, "there is no CUDA device %d", call.device_id);
+  return *device;
+}
+
+void CheckCuda(cudaError_t error, const char* op) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // an error that is reported here must not surface again in someone else's call
+  Fail(error == cudaErrorInvalidValue ? BERTFUSE_NOT_SUPPORTED : BERTFUSE_RUNTIME_ERROR, "%s: CUDA launch failed: %s", op,
+       cudaGetErrorString(error));
+}
+
+}  // namespace cuda
+
+KernelList CudaKernels() {
+  static const bertfuse_kernel* const kernels[] = {
+      &cuda::kAddQKVBias,    &cuda::kEmbedLayerNorm,         &cuda::kFusedAttention,
+      &cuda::kFusedGemmGelu, &cuda::kFusedGemmGeluLayerNorm, &cuda::kFusedGemmLayerNorm,
+  };
+  return {kernels, static_cast<int>(std::size(kernels))};
+}
+
+}  // namespace bertfuse

@@ -1,0 +1,60 @@
+"""The ops in float64 on the GPU, with PyTorch: an oracle that is quick at sizes where NumPy is not.
+
+Written apart from graph_rewrite/ops on purpose; tests/gpu/test_kernels.py compares both at a small size.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+
+def _wide(tensor):
+    return None if tensor is None else tensor.double()
+
+
+def _gelu(x, approximate):
+    return F.gelu(x, approximate=approximate)
+
+
+def _layer_norm(x, gamma, beta, epsilon):
+    return F.layer_norm(x, x.shape[-1:], _wide(gamma), _wide(beta), epsilon)
+
+
+def add_qkv_bias(qkv, bias, num_heads):
+    batch, sequence, width = qkv.shape
+    x = (_wide(qkv) + _wide(bias)).view(batch, sequence, 3, num_heads, width // 3 // num_heads)
+    return tuple(x.permute(2, 0, 3, 1, 4))
+
+
+def fused_attention(qkv, bias, mask, num_heads, scale):
+    q, k, v = add_qkv_bias(qkv, bias, num_heads)
+    score = q @ k.transpose(-1, -2) * scale
+    if mask is not None:
+        hidden = (mask == 0)[:, None, None, :]
+        # Where every key is hidden, all count alike.
+        score = torch.where(hidden.all(-1, keepdim=True), torch.zeros_like(score), score.masked_fill(hidden, -torch.inf))
+        score = score.nan_to_num(nan=0.0, neginf=-1e300)
+    y = torch.softmax(score, -1) @ v
+    return y.transpose(1, 2).reshape(qkv.shape[0], qkv.shape[1], -1)
+
+
+def fused_gemm_gelu(x, weight, bias, approximate):
+    return _gelu(_wide(x) @ _wide(weight).T + _wide(bias), approximate)
+
+
+def fused_gemm_layer_norm(x, weight, bias, residual, gamma, beta, epsilon):
+    return _layer_norm(_wide(x) @ _wide(weight).T + _wide(bias) + _wide(residual), gamma, beta, epsilon)
+
+
+def fused_gemm_gelu_layer_norm(x, weight, bias, residual, gamma, beta, epsilon, approximate):
+    y = fused_gemm_gelu(x, weight, bias, approximate)
+    return _layer_norm(y if residual is None else y + _wide(residual), gamma, beta, epsilon)
+
+
+def embed_layer_norm(ids, token_type_ids, position_ids, word, token_type, position, gamma, beta, epsilon):
+    y = _wide(word)[ids.long()]
+    if token_type_ids is not None:
+        y = y + _wide(token_type)[token_type_ids.long()]
+    positions = torch.arange(ids.shape[1], device=ids.device) if position_ids is None else position_ids.long()
+    return _layer_norm(y + _wide(position)[positions], gamma, beta, epsilon)
