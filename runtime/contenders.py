@@ -31,14 +31,18 @@ class Contender:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-def session_contender(name: str, path: Path, provider: str, threads: int | None, library: str, notes: str) -> Contender:
-    """An ONNX file in ONNX Runtime."""
+def session_contender(
+    name: str, path: Path, provider: str, threads: int | None, library: str, notes: str, ours: bool = False
+) -> Contender:
+    """An ONNX file in ONNX Runtime; `ours` says that it is to run as bertfuse.InferenceSession runs it."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     if threads:
         options.intra_op_num_threads = threads
     try:
-        session = InferenceSession(path, providers_of(provider), library=library, sess_options=options)
+        # Stock ONNX Runtime is measured as it comes: what our own session adds to it is not the peers' to have.
+        stock = {} if ours else {"disabled_optimizers": []}
+        session = InferenceSession(path, providers_of(provider), library=library, sess_options=options, **stock)
     except RuntimeLibraryError as error:
         return Contender(name, absent=str(error))
     names = {value.name for value in session.get_inputs()}
@@ -58,7 +62,8 @@ def fused_contenders(folder: Path, provider: str, threads: int | None) -> list[C
         try:
             if library == "always":
                 library_path("onnxruntime")
-            made.append(session_contender(name, path, provider, threads, library, f"{FUSED_FILE}, library {library}"))
+            notes = f"{FUSED_FILE}, library {library}"
+            made.append(session_contender(name, path, provider, threads, library, notes, ours=True))
         except BertfuseError as error:
             made.append(Contender(name, absent=str(error)))
     return made

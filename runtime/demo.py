@@ -126,8 +126,8 @@ def _time(model: Any, original: Path, fused: Path, feed: dict[str, np.ndarray]) 
     made = [
         Contender(WAYS[0], lambda arrays: torch_run(model, arrays)),
         session_contender(WAYS[1], original, "cpu", None, "never", ""),
-        session_contender(WAYS[2], fused, "cpu", None, "never", ""),
-        session_contender(WAYS[3], fused, "cpu", None, "always", ""),
+        session_contender(WAYS[2], fused, "cpu", None, "never", "", ours=True),
+        session_contender(WAYS[3], fused, "cpu", None, "always", "", ours=True),
     ]
     batch, sequence = feed["input_ids"].shape
     return interleaved(made, feed, batch, sequence, seconds=2.0)
