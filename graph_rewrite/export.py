@@ -8,7 +8,7 @@ import onnx_graphsurgeon as gs
 
 from .graph import FusionGraph
 from .spec import DOMAIN
-from .weights import Weight
+from .weights import MIN_BYTES, Weight
 
 _MODEL_FIELDS = ("doc_string", "domain", "model_version", "producer_name", "producer_version", "ir_version")
 
@@ -27,6 +27,10 @@ def to_model(
     model = gs.export_onnx(graph.gs, do_type_check=False, opset_imports=list(original.opset_import))
     for field in _MODEL_FIELDS:
         setattr(model, field, getattr(original, field))
+    for tensor in model.graph.initializer:
+        # What is small after transposing or packing goes where a reader of the file would leave it: into the message.
+        if tensor.name in weights and weights[tensor.name].nbytes < MIN_BYTES:
+            weights.pop(tensor.name).fill(tensor)
     model.metadata_props.extend(original.metadata_props)
     model.graph.metadata_props.extend(original.graph.metadata_props)
     del model.functions[:]
