@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
+from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
 
 from .graph import FusionGraph
 from .spec import DOMAIN
@@ -19,12 +20,13 @@ def to_model(
     """The model without its large weights, these, and the element type of each fused node's first output."""
     weights = {
         tensor.name: tensor._values
-        for tensor in graph.gs.tensors().values()
+        for tensor in (*graph.gs.tensors().values(), *graph.defaults.values())
         if isinstance(tensor, gs.Constant) and isinstance(tensor._values, Weight)
     }
     fused = [node for node in graph.gs.nodes if node.domain == DOMAIN]
     data_types = {node.outputs[0].name: _data_type(node.outputs[0]) for node in fused}
     model = gs.export_onnx(graph.gs, do_type_check=False, opset_imports=list(original.opset_import))
+    model.graph.initializer.extend(OnnxExporter.export_tensor_proto(default) for default in graph.defaults.values())
     for field in _MODEL_FIELDS:
         setattr(model, field, getattr(original, field))
     for tensor in model.graph.initializer:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
+from onnx import numpy_helper
 from onnx_graphsurgeon.logger import G_LOGGER
 
 from . import weights as w
@@ -26,9 +27,13 @@ G_LOGGER.severity = G_LOGGER.ERROR
 
 
 class FusionGraph:
-    """`gs` is the graph; `opset` its default-domain opset; `weights` are found as values of its Constants."""
+    """`gs` is the graph; `opset` its default-domain opset; `weights` are found as values of its Constants.
+
+    `defaults` are the values of graph inputs that need not be fed.
+    """
 
     def __init__(self, skeleton: onnx.ModelProto, weights: dict[str, w.Weight]) -> None:
+        skeleton, self.defaults = _without_defaults(skeleton, weights)
         self.gs = gs.import_onnx(skeleton)
         self.opset = next((o.version for o in skeleton.opset_import if o.domain in ("", "ai.onnx")), 0)
         shapes = infer_shapes(skeleton, weights)
@@ -233,6 +238,22 @@ class FusionGraph:
                 live.add(id(node))
                 stack.extend(p for t in node.inputs if (p := producer(t)) is not None)
         return live
+
+
+def _without_defaults(
+    skeleton: onnx.ModelProto, weights: dict[str, w.Weight]
+) -> tuple[onnx.ModelProto, dict[str, gs.Constant]]:
+    """Initialisers that are graph inputs too are only defaults, which a feed may override: no constants to fuse."""
+    inputs = {value.name for value in skeleton.graph.input}
+    defaults = [tensor for tensor in skeleton.graph.initializer if tensor.name in inputs]
+    if not defaults:
+        return skeleton, {}
+    bare = onnx.ModelProto()
+    bare.CopyFrom(skeleton)
+    del bare.graph.initializer[:]
+    bare.graph.initializer.extend(t for t in skeleton.graph.initializer if t.name not in inputs)
+    found = {t.name: gs.Constant(t.name, weights.get(t.name) or numpy_helper.to_array(t)) for t in defaults}
+    return bare, found
 
 
 def as_weight(constant: gs.Constant) -> w.Weight:

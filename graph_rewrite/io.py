@@ -8,7 +8,7 @@ import os
 import pathlib
 import tempfile
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import onnx
@@ -21,6 +21,13 @@ from .weights import MIN_BYTES, Weight
 
 # A protobuf message cannot reach 2 GiB; some room for everything that is not a weight.
 MAX_INLINE_BYTES = (1 << 31) - (64 << 20)
+
+# Types whose elements are not whole bytes in a file; which of them there are depends on onnx's version.
+_NOT_BYTES = {
+    getattr(TensorProto, name)
+    for name in ("STRING", "INT4", "UINT4", "FLOAT4E2M1", "INT2", "UINT2")
+    if hasattr(TensorProto, name)
+}
 
 
 def load_model(path: str | os.PathLike[str]) -> onnx.ModelProto:
@@ -165,7 +172,7 @@ def _nbytes(tensor: TensorProto) -> int | None:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
     except KeyError:
         return None
-    if tensor.data_type == TensorProto.STRING or onnx.helper.tensor_dtype_to_string(tensor.data_type).endswith("4"):
+    if tensor.data_type in _NOT_BYTES:
         return None
     return int(np.prod(tensor.dims, dtype=np.int64)) * dtype.itemsize
 
@@ -219,7 +226,11 @@ def _write_inline(skeleton: onnx.ModelProto, weights: dict[str, Weight], path: p
         file.write(rest)
         for tensor, prefix, head, data_head in zip(large, prefixes, heads, data_heads, strict=True):
             file.write(prefix + head + data_head)
-            np.ascontiguousarray(weights.pop(tensor.name).load()).view(np.uint8).tofile(file)
+            _write_data(weights.pop(tensor.name), file)
+
+
+def _write_data(weight: Weight, file: BinaryIO) -> None:
+    file.write(np.ascontiguousarray(weight.load()).view(np.uint8).data)
 
 
 def _length_prefix(message: Any, field: str, size: int) -> bytes:
@@ -241,7 +252,7 @@ def _write_external(skeleton: onnx.ModelProto, weights: dict[str, Weight], data:
                 continue
             file.seek(-file.tell() % 4096, os.SEEK_CUR)
             offset = file.tell()
-            np.ascontiguousarray(weights.pop(tensor.name).load()).view(np.uint8).tofile(file)
+            _write_data(weights.pop(tensor.name), file)
             tensor.data_location = TensorProto.EXTERNAL
             entries = {"location": location, "offset": offset, "length": file.tell() - offset}
             for key, value in entries.items():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import onnx
 import onnx_graphsurgeon as gs
 from onnx import numpy_helper
 
@@ -11,6 +13,7 @@ from .dialect.function import OnnxDialect
 from .dialect.pattern import ATTENTION
 from .graph import FusionGraph
 from .nodes import DIALECT
+from .weights import cast_array
 
 
 class _GraphDialect(OnnxDialect):
@@ -24,7 +27,8 @@ class _GraphDialect(OnnxDialect):
         if op == "Constant":
             values = numpy_helper.to_array(attributes["value"])
             if values.dtype.kind == "f":
-                values = values.astype(self._like.dtype)
+                # The least float32 of masks must stay finite: a row of -inf alone has no softmax.
+                values = cast_array(values, onnx.helper.np_dtype_to_tensor_dtype(np.dtype(self._like.dtype)))
             key = (values.dtype.str, values.shape, values.tobytes())
             if key not in self._shared:
                 self._shared[key] = self._graph.constant("bertfuse_constant", values)

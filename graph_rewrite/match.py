@@ -50,6 +50,7 @@ def match(graph: FusionGraph, spec: OpSpec, pattern: Pattern, root: gs.Node) -> 
             continue
         return found
     assert deepest.miss is not None, "unification fails only with a reason"
+    deepest.miss.depth = deepest.depth
     raise deepest.miss
 
 
@@ -126,6 +127,7 @@ def _check(spec: OpSpec, found: Match, root: gs.Node) -> None:
     """Constants where the op wants them, dtypes that it takes, and axes that agree."""
     sizes: dict[str, tuple[int, str]] = {}
     elements: dict[str, tuple[int, str]] = {}
+    leading: list[tuple[gs.Tensor, list[Any]]] = []
     for tensor_spec in spec.inputs:
         tensor = found.inputs.get(tensor_spec.name)
         if tensor is None:
@@ -141,6 +143,10 @@ def _check(spec: OpSpec, found: Match, root: gs.Node) -> None:
             if first != data_type:
                 raise NoMatch(root, f"'{tensor.name}' is {tensor.dtype}, unlike '{owner}'")
         _bind_axes(tensor_spec, tensor, sizes, found.attributes, root)
+        if tensor_spec.leading and tensor.shape is not None:
+            leading.append((tensor, list(tensor.shape[: len(tensor.shape) - len(tensor_spec.trailing)])))
+    for tensor, axes in leading[1:]:
+        _check_leading(*leading[0], tensor, axes, root)
     for attribute in spec.attributes:
         value = found.attributes[attribute.name]
         low, high = attribute.minimum, attribute.maximum
@@ -167,3 +173,14 @@ def _bind_axes(tensor_spec, tensor, sizes, attributes, root) -> None:
             raise NoMatch(
                 root, f"'{tensor.name}' is {size} long, expected {bound * axis.multiplier} as '{owner}' has it"
             )
+
+
+def _check_leading(first: gs.Tensor, wanted: list[Any], tensor: gs.Tensor, axes: list[Any], root: gs.Node) -> None:
+    """Leading axes are the same in every tensor: ops do not broadcast. Two different symbols may be one size."""
+    same = len(axes) == len(wanted) and all(
+        a == b or a is None or b is None or (isinstance(a, str) and isinstance(b, str))
+        or (1 not in (a, b) and (isinstance(a, str) or isinstance(b, str)))
+        for a, b in zip(axes, wanted, strict=True)
+    )  # fmt: skip
+    if not same:
+        raise NoMatch(root, f"'{tensor.name}' is {tensor.shape} and would be broadcast to '{first.name}' {first.shape}")

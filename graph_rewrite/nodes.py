@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx_graphsurgeon as gs
 
@@ -10,13 +12,14 @@ DEFAULT_DOMAINS = (None, "", "ai.onnx")
 
 
 class NoMatch(Exception):
-    """A match that broke at `node`, because of `reason`."""
+    """A match that broke at `node`, because of `reason`, `depth` nodes from its root (infinite: after matching)."""
 
     def __init__(self, node: gs.Node | str, reason: str, hint: str = "") -> None:
         super().__init__(reason)
         self.node = node if isinstance(node, str) else node_name(node)
         self.reason = reason
         self.hint = hint
+        self.depth = math.inf
 
 
 def node_name(node: gs.Node) -> str:
@@ -29,6 +32,13 @@ def scalar(tensor: gs.Tensor) -> float | None:
     if isinstance(tensor, gs.Constant) and int(np.prod(tensor.shape)) == 1:
         return float(np.asarray(tensor.values).reshape(-1)[0])
     return None
+
+
+def check_rank(node: gs.Node, x: gs.Tensor) -> None:
+    """Raise NoMatch if what `node` gives has more axes than `x`: constants of one element may add axes of 1."""
+    shape = node.outputs[0].shape
+    if shape is not None and x.shape is not None and len(shape) != len(x.shape):
+        raise NoMatch(node, f"has {len(shape)} axes, '{x.name}' has {len(x.shape)}")
 
 
 def producer(tensor: gs.Tensor) -> gs.Node | None:

@@ -12,7 +12,7 @@ import onnx_graphsurgeon as gs
 
 from bertfuse.errors import BertfuseError, FusionError
 
-from . import functions, io, lower, precision
+from . import functions, io, lower, precision, validate
 from .dialect.pattern import patterns
 from .expected import Expectation, expectations
 from .export import to_model
@@ -109,6 +109,7 @@ def _fuse(
     if opset < MIN_OPSET:
         message = f"opset {opset} is older than {MIN_OPSET}: left as it is; export the model again with a newer opset"
         return FusionResult(skeleton, {}, {}, [], (before, before), [message]), None
+    validate.check(skeleton, weights)
     progress("infer shapes")
     graph = _import(skeleton, weights)
     clutter.remove(graph)
@@ -173,6 +174,7 @@ def _fuse_ops(graph: FusionGraph, specs: list[OpSpec]) -> dict[int, str]:
 
 
 def _first_match(graph: FusionGraph, spec: OpSpec, root: gs.Node) -> Match | None:
+    nearest: NoMatch | None = None
     for pattern in patterns(spec):
         if not is_op(root, pattern.root.op):
             continue
@@ -181,7 +183,10 @@ def _first_match(graph: FusionGraph, spec: OpSpec, root: gs.Node) -> Match | Non
             graph.check_private(found.nodes)
             return found
         except NoMatch as miss:
-            graph.note_failure(root, miss, spec.name)
+            if nearest is None or miss.depth > nearest.depth:
+                nearest = miss
+    if nearest is not None:
+        graph.note_failure(root, nearest, spec.name)
     return None
 
 
@@ -198,16 +203,17 @@ def _account(
 ) -> tuple[dict[str, int], list[Miss]]:
     """Expected counts, and a Miss for each expectation that nothing came out for."""
     expected: Counter[str] = Counter()
-    misses = []
+    misses, order = [], list(OPS)
     for expectation in wanted:
-        op = credits.get(id(expectation.anchor), expectation.op)
-        expected[op] += 1
-        if id(expectation.anchor) not in credits:
+        op = credits.get(id(expectation.anchor))
+        if op is None or order.index(op) > order.index(expectation.op):  # nothing, or an op that takes less
+            op = expectation.op
             miss = graph.failure(expectation.anchor, expectation.op)
             where, reason, hint = (
                 (miss.node, miss.reason, miss.hint) if miss else (expectation.name, "was not reached", "")
             )
             misses.append(Miss(op, expectation.name, where, reason, hint))
+        expected[op] += 1
     # Found beyond what was expected: the promise is at least what was kept.
     for op, count in Counter(credits.values()).items():
         expected[op] = max(expected[op], count)

@@ -25,7 +25,7 @@ def convert(graph: FusionGraph, dtype: str) -> None:
     """
     target = DTYPES[dtype]
     numpy_target = onnx.helper.tensor_dtype_to_np_dtype(target)
-    for tensor in graph.gs.tensors().values():
+    for tensor in (*graph.gs.tensors().values(), *graph.defaults.values()):
         if not _is_other_float(tensor.dtype, target):
             continue
         if isinstance(tensor, gs.Constant):

@@ -101,7 +101,9 @@ class Prober:
         for batch, length in self._probe_shapes(subgraph, mask):
             sizes = self._sizes(mask, batch, length)
             feeds = self._feeds(subgraph, sizes, random)
-            value = random.integers(0, 2, (batch, length))
+            value = random.integers(0, 2, (batch, length)) * random.integers(
+                1, _rows_indexed(mask) + 1, (batch, length)
+            )
             value[0, 0] = 1
             feeds[mask.name] = value.astype(mask.dtype)
             try:
@@ -237,6 +239,12 @@ class Prober:
             t.name: random.integers(0, 2, [_size(dim, sizes, t) for dim in t.shape or []]).astype(t.dtype)
             for t in subgraph.inputs
         }
+
+
+def _rows_indexed(tensor: gs.Tensor) -> int:
+    """The largest value that a graph input takes: 1 for a mask, more for ids, which look up rows of a table."""
+    tables = [n.inputs[0] for n in tensor.outputs if n.op == "Gather" and n.inputs[1] is tensor]
+    return max((t.shape[0] - 1 for t in tables if isinstance(t, gs.Constant) and len(t.shape) == 2), default=1)
 
 
 def _ranks(tensor: gs.Tensor) -> list[None]:

@@ -23,16 +23,7 @@ def infer_shapes(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> dict[
     ONNX Runtime's symbolic inference sees through the shape arithmetic of exporters ("-1" between "batch" and 32 is 12
     heads), which ONNX's own does not; ONNX's own is what is left where the other does not know an operator.
     """
-    bare = onnx.ModelProto()
-    bare.CopyFrom(skeleton)
-    # Large initialisers have no data here: to shape inference they are inputs of known shape.
-    kept = [tensor for tensor in bare.graph.initializer if tensor.name not in weights]
-    del bare.graph.initializer[:]
-    bare.graph.initializer.extend(kept)
-    declared = {value.name for value in bare.graph.input}
-    for name, weight in weights.items():
-        if name not in declared:
-            bare.graph.input.append(helper.make_tensor_value_info(name, weight.data_type, weight.shape))
+    bare = without_weights(skeleton, weights)
     inferred = _symbolic(bare) or _plain(bare)
     shapes = {}
     for value in (
@@ -47,20 +38,39 @@ def infer_shapes(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> dict[
     return shapes
 
 
-def _symbolic(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
+def without_weights(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> onnx.ModelProto:
+    """A copy in which large initialisers, which have no data here, are inputs of known shape."""
+    bare = onnx.ModelProto()
+    bare.CopyFrom(skeleton)
+    kept = [tensor for tensor in bare.graph.initializer if tensor.name not in weights]
+    del bare.graph.initializer[:]
+    bare.graph.initializer.extend(kept)
+    declared = {value.name for value in bare.graph.input}
+    for name, weight in weights.items():
+        if name not in declared:
+            bare.graph.input.append(helper.make_tensor_value_info(name, weight.data_type, weight.shape))
+    return bare
 
-    logger = logging.getLogger("onnxruntime.tools.symbolic_shape_infer")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+
+def _symbolic(model: onnx.ModelProto) -> onnx.ModelProto | None:
+    from onnxruntime.tools import symbolic_shape_infer
+
+    level = symbolic_shape_infer.logger.level
+    symbolic_shape_infer.logger.setLevel(logging.CRITICAL)
     try:
-        # It prints what it cannot infer, and fails with any kind of exception on operators that it does not know.
+        # The steps of its infer_shapes(), which drops what it has inferred, and writes a file to the working folder,
+        # when there is one operator that it does not know.
+        inference = symbolic_shape_infer.SymbolicShapeInference(2**31 - 1, True, False, 0)
         with contextlib.redirect_stdout(io.StringIO()):
-            return SymbolicShapeInference.infer_shapes(model, auto_merge=True, guess_output_rank=False)
-    except Exception:
+            inference._preprocess(model)
+            while inference.run_:
+                inference._infer_impl()
+            inference._update_output_from_vi()
+        return inference.out_mp_
+    except Exception:  # of any kind, on graphs that it does not understand
         return None
     finally:
-        logger.setLevel(level)
+        symbolic_shape_infer.logger.setLevel(level)
 
 
 def _plain(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -18,13 +18,22 @@ _MAX_STEPS = 8
 
 
 @dataclass
+class _ScoreMask:
+    """What hides keys: a tensor that is added, or (`hidden` given) a condition that keeps the score or puts `hidden`."""
+
+    tensor: gs.Tensor
+    hidden: float | None = None
+    factor: float = 1.0  # by which everything is multiplied afterwards
+
+
+@dataclass
 class _Scores:
     """The way from q kᵀ to the Softmax: its nodes, the scale, and what is added or selected by."""
 
     product: gs.Node
     nodes: list[gs.Node] = field(default_factory=list)
     scale: float = 1.0
-    masks: list[tuple[gs.Tensor, bool, float]] = field(default_factory=list)  # tensor, is it a condition, later scale
+    masks: list[_ScoreMask] = field(default_factory=list)
 
 
 def anchors(graph: FusionGraph) -> list[gs.Node]:
@@ -77,9 +86,12 @@ def _scores(tensor: gs.Tensor, steps: int) -> _Scores | None:
         found = _scores(step[0], steps - 1)
         if found is not None:
             found.scale *= step[1]
-            found.masks = [(t, boolean, factor * step[1]) for t, boolean, factor in found.masks]
+            for mask in found.masks:
+                mask.factor *= step[1]
             found.nodes.append(node)
         return found
+    if node.op == "Reshape" and _scores(node.inputs[0], steps - 1) is not None:
+        raise NoMatch(node, "changes the shape of the scores between the product and the Softmax")
     if node.op in ("Add", "Where"):
         operands = node.inputs if node.op == "Add" else node.inputs[1:]
         for x, other in (operands, operands[::-1]):
@@ -92,13 +104,13 @@ def _scores(tensor: gs.Tensor, steps: int) -> _Scores | None:
     return None
 
 
-def _mask_of(node: gs.Node, x: gs.Tensor, other: gs.Tensor) -> tuple[gs.Tensor, bool, float]:
+def _mask_of(node: gs.Node, x: gs.Tensor, other: gs.Tensor) -> _ScoreMask:
     if node.op == "Add":
-        return other, False, 1.0
+        return _ScoreMask(other)
     hidden = scalar(other)
     if hidden is None or hidden > -1000 or x is not node.inputs[1]:
         raise NoMatch(node, "selects between the scores and something other than a large negative number")
-    return node.inputs[0], True, 1.0
+    return _ScoreMask(node.inputs[0], hidden)
 
 
 def _context(graph: FusionGraph, softmax: gs.Node) -> tuple[gs.Tensor, gs.Tensor, list[gs.Node]]:
@@ -213,8 +225,12 @@ def _mask(graph: FusionGraph, scores: _Scores) -> gs.Tensor | None:
         return None
     if len(scores.masks) > 1:
         raise NoMatch(scores.nodes[-1], "adds more than one mask or bias to the scores")
-    ((tensor, boolean, factor),) = scores.masks
-    return graph.prober.mask_source(tensor, boolean, factor)
+    (mask,) = scores.masks
+    if mask.hidden is not None and mask.hidden * mask.factor > -1000:
+        raise NoMatch(
+            scores.nodes[-1], f"scales a hidden score of {mask.hidden:g} by {mask.factor:g}, which hides nothing"
+        )
+    return graph.prober.mask_source(mask.tensor, mask.hidden is not None, mask.factor)
 
 
 def _replace(graph, root, x, linears, mask, num_heads, scale, interior) -> None:

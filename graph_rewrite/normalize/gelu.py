@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 from ..dialect.pattern import GELU
 from ..dialect.reference import Reference
 from ..graph import FusionGraph
-from ..nodes import NoMatch, node_name, producer, scalar
+from ..nodes import NoMatch, check_rank, node_name, producer, scalar
 
 _GRID = np.concatenate([np.linspace(-9, 9, 181), [0.1234567, -0.7654321]])
 _UNARY = {
@@ -43,6 +43,7 @@ def rewrite(graph: FusionGraph, node: gs.Node) -> None:
             last = root
             kind, deviation = _compare(root.outputs[0], x)
             if deviation < _TOLERANCES.get(str(x.dtype), _DEFAULT_TOLERANCE):
+                check_rank(root, x)
                 graph.replace(root, GELU, [x], interior=region, approximate=kind)
                 return
             nearest = min(nearest, deviation)

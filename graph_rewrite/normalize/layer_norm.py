@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 
 from ..dialect.pattern import LAYER_NORM
 from ..graph import FusionGraph
-from ..nodes import NoMatch, node_name, producer, scalar
+from ..nodes import NoMatch, check_rank, node_name, producer, scalar
 
 
 def anchors(graph: FusionGraph) -> list[gs.Node]:
@@ -66,6 +66,7 @@ def _spelled_out(graph: FusionGraph, sqrt: gs.Node) -> None:
         raise NoMatch(quotient, "divides something other than x - mean(x)")
     scaled, gamma = _affine(graph, quotient.outputs[0], "Mul")
     shifted, beta = _affine(graph, scaled.outputs[0], "Add")
+    check_rank(shifted, x)
     interior = [sqrt, add, variance, square, sub, mean, quotient, scaled, shifted]
     _finish(graph, shifted, x, gamma, beta, epsilon, interior)
 
@@ -100,7 +101,10 @@ def _squared(node: gs.Node | None) -> gs.Tensor:
 def _same_difference(node: gs.Node | None, x: gs.Tensor) -> bool:
     """x - mean(x) computed a second time, as old exporters do."""
     mean = producer(node.inputs[1]) if node is not None and node.op == "Sub" and node.inputs[0] is x else None
-    return mean is not None and mean.op == "ReduceMean" and mean.inputs[0] is x
+    if mean is None or mean.op != "ReduceMean" or mean.inputs[0] is not x:
+        return False
+    _check_mean(mean)
+    return True
 
 
 def _only_consumer(graph: FusionGraph, tensor: gs.Tensor, op: str) -> gs.Node:

@@ -1,0 +1,35 @@
+"""Is this a model at all? Asked once, before anything relies on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+
+from bertfuse.errors import FusionError
+
+from .shapes import without_weights
+from .weights import Weight
+
+
+def check(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> None:
+    """Raise FusionError for a model that onnx.checker refuses, or that has names which are not text."""
+    for text in _names(skeleton.graph):
+        if not isinstance(text, str):  # protobuf hands out what is not UTF-8 as bytes
+            raise FusionError(f"the model is damaged: a name in it, {text!r}, is not text; export or copy it again")
+    try:
+        onnx.checker.check_model(without_weights(skeleton, weights))
+    except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
+        raise FusionError(f"the model is not valid ONNX: {' '.join(str(error).split())}; export it again") from error
+
+
+def _names(graph: onnx.GraphProto) -> Iterator[str]:
+    for node in graph.node:
+        yield from (node.op_type, node.name, node.domain, *node.input, *node.output)
+        for attribute in node.attribute:
+            yield attribute.name
+            yield from _names(attribute.g)
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        yield value.name
+        yield from (dim.dim_param for dim in value.type.tensor_type.shape.dim)
+    yield from (tensor.name for tensor in graph.initializer)

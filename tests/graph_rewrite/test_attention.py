@@ -1,0 +1,159 @@
+"""Attention in every spelling of exporters, at both levels."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import onnx
+import pytest
+from attentions import HEADS, HIDDEN, MASKS, Attention, attend, model
+from graphs import Builder, assert_agree, feeds, fused, refused, run
+
+from bertfuse.graph_rewrite import fuse
+
+SCALES = ("q", "k", "both", "scores_mul", "scores_div", "none")
+
+
+def attribute(proto: onnx.ModelProto, op: str, name: str) -> float:
+    node = next(n for n in proto.graph.node if n.op_type == op)
+    return onnx.helper.get_attribute_value(next(a for a in node.attribute if a.name == name))
+
+
+@pytest.mark.parametrize("layout", ["eager", "sdpa"])
+@pytest.mark.parametrize("scale", SCALES)
+def test_scale_anywhere(scale: str, layout: str) -> None:
+    result = fused(model(Attention(scale=scale, layout=layout)))
+    assert result.fused == result.expected == {"FusedAttention": 1}
+    assert attribute(result.model, "FusedAttention", "scale") == pytest.approx(1.0 if scale == "none" else 0.5)
+    assert attribute(result.model, "FusedAttention", "num_heads") == HEADS
+
+
+@pytest.mark.parametrize("level", ["full", "basic"])
+@pytest.mark.parametrize("mask", [*MASKS, "select", "none"])
+@pytest.mark.parametrize(("layout", "swap"), [("eager", False), ("sdpa", True)])
+def test_masks(mask: str, layout: str, swap: bool, level: str) -> None:
+    result = fused(model(Attention(mask=mask, layout=layout, swap=swap)), level)
+    op = "FusedAttention" if level == "full" else "AddQKVBias"
+    assert result.fused == result.expected == {op: 1}
+    if level == "full":
+        (node,) = (n for n in result.model.graph.node if n.op_type == op)
+        assert (list(node.input) + [""])[2] == ("" if mask == "none" else "attention_mask")
+
+
+@pytest.mark.parametrize("mask_type", [np.int32, np.int64])
+def test_type_of_mask(mask_type: type) -> None:
+    assert fused(model(Attention(), mask_type=mask_type)).fused == {"FusedAttention": 1}
+
+
+@pytest.mark.parametrize("level", ["full", "basic"])
+def test_batches_and_heads_merged(level: str) -> None:
+    """[B * heads, S, D] all the way."""
+    result = fused(model(Attention(layout="merged", mask="none")), level)
+    assert sum(result.fused.values()) == 1 and not result.misses
+
+
+@pytest.mark.parametrize(("level", "mask"), itertools.product(("full", "basic"), ("subtract", "none")))
+def test_scores_unmerged_between_the_products(level: str, mask: str) -> None:
+    op = "FusedAttention" if level == "full" else "AddQKVBias"
+    refused(model(Attention(layout="unmerged", mask=mask)), "changes the shape of the scores", op, level)
+
+
+@pytest.mark.parametrize("mask", ["where -inf", "subtract"])
+def test_nan_guard(mask: str) -> None:
+    result = fused(model(Attention(mask=mask, guard=True, layout="sdpa")))
+    assert result.fused == {"FusedAttention": 1}
+    assert not any(n.op_type == "IsNaN" for n in result.model.graph.node)
+
+
+@pytest.mark.parametrize("form", ["matmul_add", "add_matmul", "matmul"])
+@pytest.mark.parametrize("level", ["full", "basic"])
+def test_projections(form: str, level: str) -> None:
+    result = fused(model(Attention(linear=form)), level)
+    assert len(result.fused) == 1
+    products = [n for n in result.model.graph.node if n.op_type == "MatMul"]
+    weights = {t.name: list(t.dims) for t in result.model.graph.initializer}
+    assert [weights[n.input[1]] for n in products if n.input[1] in weights] == [[HIDDEN, 3 * HIDDEN]]
+
+
+@pytest.mark.parametrize("opset", [13, 14, 17, 18, 20, 21])
+@pytest.mark.parametrize("level", ["full", "basic"])
+def test_opsets(opset: int, level: str) -> None:
+    assert len(fused(model(Attention(), opset), level).fused) == 1
+
+
+@pytest.mark.parametrize("level", ["full", "basic"])
+def test_float16(level: str) -> None:
+    assert len(fused(model(Attention(mask="dtype-min"), dtype=np.float16), level, tol=5e-3).fused) == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("level", ["full", "basic"])
+def test_a_row_that_hides_every_key(level: str, dtype: type) -> None:
+    """Every query attends to all keys alike: one finite context for all of them, whatever the exporter's mask did."""
+    before = model(Attention(mask="dtype-min"), dtype=dtype)
+    feed = feeds(before)
+    feed["attention_mask"][0] = 0
+    (context,) = run(fuse(before, level=level).model, feed)
+    assert np.isfinite(context).all()
+    # ONNX Runtime's CPU provider adds float16 scores and mask in float32, where -65504 does not drown the scores.
+    if level == "full" or dtype == np.float32:
+        np.testing.assert_allclose(context[0], np.broadcast_to(context[0, :1], context[0].shape), atol=1e-3)
+    if dtype == np.float32:
+        assert_agree(before, fuse(before, level=level).model, feed, 2e-5)
+
+
+def test_static_shapes_of_equal_sizes() -> None:
+    """Batch, length, heads and head size all 4: only the order of views tells them apart."""
+    b = Builder()
+    x = b.input("x", (4, 4, HIDDEN))
+    b.output(attend(b, x, Attention(), b.ids("attention_mask", (4, 4))))
+    assert fused(b.model()).fused == {"FusedAttention": 1}
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, "S"), ("B", 1), (2, 7)])
+def test_static_shapes(shape: tuple[int | str, int | str]) -> None:
+    b = Builder()
+    x = b.input("x", (*shape, HIDDEN))
+    b.output(attend(b, x, Attention(), b.ids("attention_mask", shape)))
+    assert fused(b.model()).fused == {"FusedAttention": 1}
+
+
+def test_mask_from_ids_that_are_not_zero() -> None:
+    """No mask is given: keys are hidden where ids are padding, 0."""
+    b = Builder()
+    x, ids = b.input("x", ("B", "S", HIDDEN)), b.ids()
+    visible = b.op("Not", b.op("Equal", ids, b.const(0)))
+    mask = b.op("Where", b.op("Unsqueeze", visible, b.const([1, 2])), b.const(0.0), b.const(-10000.0))
+    b.output(attend(b, x, Attention(parts={"mask": mask}), ids))
+    result = fused(b.model())
+    assert result.fused == {"FusedAttention": 1}
+    feed = feeds(b.model())
+    feed["ids"] = feed["ids"] * 37
+    assert_agree(b.model(), result.model, feed, 2e-5)
+
+
+def test_layers_share_weights_and_mask() -> None:
+    """ALBERT runs one layer's weights again and again."""
+    b = Builder()
+    x, mask = b.input("x", ("B", "S", HIDDEN)), b.ids("attention_mask")
+    additive = MASKS["where"](b, mask)
+    projections = [(b.weight(HIDDEN, HIDDEN), b.weight(HIDDEN)) for _ in range(3)]
+    for _ in range(2):
+        parts = {n: b.linear(x, HIDDEN, HIDDEN, weight=w, bias=c) for n, (w, c) in zip("qkv", projections, strict=True)}
+        x = attend(b, x, Attention(parts={"mask": additive, **parts}), mask)
+    b.output(x)
+    for level in ("full", "basic"):
+        result = fused(b.model(), level)
+        assert sum(result.fused.values()) == 2 and not result.misses
+
+
+def test_with_and_without_mask_are_two_functions() -> None:
+    b = Builder()
+    x, mask = b.input("x", ("B", "S", HIDDEN)), b.ids("attention_mask")
+    x = attend(b, x, Attention(), mask)
+    x = attend(b, x, Attention(mask="none"))
+    b.output(attend(b, x, Attention(), mask))
+    result = fused(b.model())
+    assert result.fused == {"FusedAttention": 3}
+    assert len({(f.name, f.overload) for f in result.model.functions}) == 2

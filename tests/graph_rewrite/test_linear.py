@@ -1,0 +1,186 @@
+"""Linear layers in every spelling, seen through the op that they are fused into."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from graphs import Builder, assert_agree, feeds, fused, normalised, refused
+from onnx import numpy_helper
+
+from bertfuse.graph_rewrite import fuse
+
+FORMS = ("matmul_add", "add_matmul", "matmul", "gemm", "gemm_transposed", "gemm_without_bias")
+
+
+def with_gelu(form: str, shape: tuple[int | str, ...] = ("B", 16)) -> Builder:
+    b = Builder()
+    x = b.input("x", shape)
+    b.output(b.gelu(b.linear(x, 16, 24, form)))
+    return b
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_spelling(form: str) -> None:
+    result = fused(with_gelu(form).model())
+    assert result.fused == result.expected == {"FusedGemmGelu": 1}
+    (node,) = (node for node in result.model.graph.node if node.op_type == "FusedGemmGelu")
+    weight = next(t for t in result.model.graph.initializer if t.name == node.input[1])
+    assert list(weight.dims) == [24, 16]
+
+
+@pytest.mark.parametrize("form", FORMS[:3])
+@pytest.mark.parametrize("shape", [(16,), (1, 16), ("B", "S", 16), (2, 3, "S", 16)])
+def test_any_rank(form: str, shape: tuple[int | str, ...]) -> None:
+    assert fused(with_gelu(form, shape).model()).fused == {"FusedGemmGelu": 1}
+
+
+def test_weight_from_constant_node() -> None:
+    b = Builder()
+    x = b.input("x", ("B", 16))
+    value = numpy_helper.from_array(b.random.standard_normal((16, 24)).astype(np.float32) / 4)
+    product = b.op("MatMul", x, b.op("Constant", value=value))
+    bias = b.op("Constant", value=numpy_helper.from_array(np.ones(24, np.float32)))
+    b.output(b.gelu(b.op("Add", product, bias)))
+    result = fused(b.model())
+    assert result.fused == {"FusedGemmGelu": 1}
+
+
+def test_shared_weight_is_transposed_once() -> None:
+    b = Builder()
+    x = b.input("x", ("B", 16))
+    weight, bias = b.weight(16, 16, name="weight"), b.weight(16, name="bias")
+    y = b.gelu(b.linear(x, 16, 16, weight=weight, bias=bias))
+    b.output(b.gelu(b.linear(y, 16, 16, weight=weight, bias=bias)))
+    result = fused(b.model())
+    assert result.fused == {"FusedGemmGelu": 2}
+    nodes = [node for node in result.model.graph.node if node.op_type == "FusedGemmGelu"]
+    assert list(nodes[0].input[1:]) == list(nodes[1].input[1:])
+    assert sum(len(t.dims) == 2 for t in result.model.graph.initializer) == 1
+
+
+def test_weight_also_used_untransposed() -> None:
+    b = Builder()
+    x = b.input("x", ("B", 16))
+    weight = b.weight(16, 16)
+    b.output(b.gelu(b.linear(x, 16, 16, weight=weight)), b.op("Sub", b.op("Tanh", x), b.op("ReduceMax", weight)))
+    assert fused(b.model()).fused == {"FusedGemmGelu": 1}
+
+
+def near_miss(kind: str) -> tuple[Builder, str]:
+    b = Builder()
+    x = b.input("x", ("B", 16))
+    name = "the_product"
+    if kind == "weight is an input":
+        b.op("MatMul", x, b.input("w", (16, 24)), name=name)
+        return b, "is not a constant matrix"
+    if kind == "constant on the left":
+        b.op("MatMul", b.weight(3, 16), b.op("Transpose", x, perm=[1, 0]), name=name)
+        return b, "is not a constant matrix"
+    if kind == "weight of three axes":
+        b.op("MatMul", x, b.weight(2, 16, 24), name=name)
+        return b, "is not a constant matrix"
+    if kind == "weight is a vector":
+        b.op("MatMul", x, b.weight(16), name=name)
+        return b, "is not a constant matrix"
+    if kind == "both constant":
+        b.op("MatMul", b.weight(3, 16), b.weight(16, 24), name=name)
+        return b, "both operands are constants"
+    if kind == "gemm weight is an input":
+        b.op("Gemm", x, b.input("w", (16, 24)), name=name)
+        return b, "is not a constant matrix"
+    if kind == "gemm alpha":
+        b.op("Gemm", x, b.weight(16, 24), b.weight(24), alpha=0.5, name=name)
+    elif kind == "gemm beta":
+        b.op("Gemm", x, b.weight(16, 24), b.weight(24), beta=2.0, name=name)
+    elif kind == "gemm transA":
+        b.op("Gemm", b.op("Transpose", x, perm=[1, 0]), b.weight(16, 24), b.weight(24), transA=1, name=name)
+    elif kind == "gemm bias is an input":
+        b.op("Gemm", x, b.weight(16, 24), b.input("c", (24,)), name=name)
+        return b, "is not a constant vector of 24"
+    elif kind == "gemm bias of one":
+        b.op("Gemm", x, b.weight(16, 24), b.weight(1), name=name)
+        return b, "is not a constant vector of 24"
+    elif kind == "gemm bias matrix":
+        b.op("Gemm", x, b.weight(16, 24), b.weight(1, 24), name=name)
+        return b, "is not a constant vector of 24"
+    return b, "transA, alpha or beta is not the default"
+
+
+NEAR_MISSES = [
+    "weight is an input", "constant on the left", "weight of three axes", "weight is a vector", "both constant",
+    "gemm weight is an input", "gemm alpha", "gemm beta", "gemm transA", "gemm bias is an input", "gemm bias of one",
+    "gemm bias matrix",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", NEAR_MISSES)
+def test_near_misses(kind: str) -> None:
+    b, reason = near_miss(kind)
+    y = b.nodes[-1].output[0]
+    b.output(b.gelu(y))
+    model = b.model()
+    counts, reasons = normalised(model)
+    assert "Linear" not in counts
+    assert reason in reasons["the_product"]
+    assert not fused(model).fused
+
+
+@pytest.mark.parametrize("shape", [(1,), (1, 24), (5, 24), (1, 1, 24), ()])
+def test_bias_of_wrong_shape_is_no_bias(shape: tuple[int, ...]) -> None:
+    b = Builder()
+    x = b.input("x", (5, 16))
+    y = b.op("Add", b.linear(x, 16, 24, "matmul"), b.weight(*shape))
+    b.output(b.gelu(y))
+    counts, _ = normalised(b.model())
+    assert counts["Linear"] == 1
+    refused(b.model(), "Add", "FusedGemmGelu")
+
+
+def test_product_used_twice_keeps_bias_out() -> None:
+    b = Builder()
+    x = b.input("x", ("B", 16))
+    product = b.linear(x, 16, 24, "matmul")
+    biased = b.op("Add", product, b.weight(24))
+    b.output(b.gelu(biased), b.op("Neg", product))
+    refused(b.model(), "Add", "FusedGemmGelu")
+
+
+@pytest.mark.parametrize("exposed", ["product", "biased"])
+def test_exposed_as_graph_output(exposed: str) -> None:
+    b = Builder()
+    x = b.input("x", ("B", 16))
+    product = b.linear(x, 16, 24, "matmul")
+    biased = b.op("Add", product, b.weight(24))
+    b.output(b.gelu(biased), {"product": product, "biased": biased}[exposed])
+    refused(b.model(), "Add" if exposed == "product" else "is an output of the graph", "FusedGemmGelu")
+
+
+def test_product_plus_itself() -> None:
+    b = Builder()
+    x = b.input("x", ("B", 16))
+    product = b.linear(x, 16, 24, "matmul")
+    b.output(b.gelu(b.op("Add", product, product)))
+    refused(b.model(), "Add", "FusedGemmGelu")
+
+
+def test_two_constant_biases() -> None:
+    b = Builder()
+    x = b.input("x", ("B", 16))
+    b.output(b.gelu(b.op("Add", b.linear(x, 16, 24), b.weight(24))))
+    refused(b.model(), "Add", "FusedGemmGelu")
+
+
+def test_weight_that_a_feed_may_override() -> None:
+    """An initialiser that is also a graph input is only a default: fusion must not bake it in."""
+    b = Builder()
+    x = b.input("x", ("B", 16))
+    weight = b.weight(16, 24, name="weight")
+    b.output(b.gelu(b.linear(x, 16, 24, weight=weight)))
+    b.input("weight", (16, 24))
+    y = b.gelu(b.linear(x, 16, 24))  # something is fused, the rest is written anew
+    b.output(y)
+    model = b.model()
+    result = fuse(model)
+    assert result.fused == {"FusedGemmGelu": 1}
+    for feed in ({}, {"weight": np.full((16, 24), 0.1, np.float32)}):
+        assert_agree(model, result.model, {"x": feeds(model)["x"]} | feed, 1e-5)
