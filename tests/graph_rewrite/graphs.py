@@ -11,11 +11,10 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from bertfuse.graph_rewrite import FusionResult, fuse
-from bertfuse.graph_rewrite.io import split
 from bertfuse.graph_rewrite.graph import FusionGraph
-from bertfuse.graph_rewrite.nodes import node_name
+from bertfuse.graph_rewrite.io import split
+from bertfuse.graph_rewrite.nodes import NoMatch, node_name
 from bertfuse.graph_rewrite.normalize import NORMALIZERS, clutter
-from bertfuse.graph_rewrite.nodes import NoMatch
 from bertfuse.graph_rewrite.spec import DOMAIN
 
 TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}

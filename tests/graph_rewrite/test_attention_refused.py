@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from attentions import HIDDEN, MASKS, Attention, attend, heads_of, unsqueezed
-from graphs import Builder, feeds, fused, refused, assert_agree
+from graphs import Builder, assert_agree, feeds, fused, refused
 
 from bertfuse.graph_rewrite import fuse
 
