@@ -1,8 +1,8 @@
 // The Hopper matrix product: one warp feeds tiles of x and weight through a ring of shared-memory stages (bulk tensor
 // copies, shared among the blocks of a cluster), one or two warpgroups multiply (wgmma) and finish the result in registers.
 //
-// Warpgroups meet nowhere but at the ring, so that one multiplies while the other is in its epilogue, as far as the ring is
-// deep. Blocks are persistent: they take one tile of the output after the other.
+// Two warpgroups either share a tile (64 rows each) or take tiles in turns, so that one multiplies while the other is in its
+// epilogue. Blocks are persistent: they take one tile of the output after the other.
 #ifndef BERTFUSE_KERNELS_GEMM_SM90_CUH_
 #define BERTFUSE_KERNELS_GEMM_SM90_CUH_
 
@@ -32,12 +32,14 @@ struct GemmSm90Parameters {
 };
 
 // Compile-time shape of a kernel, and what it puts where in shared memory.
-template <class T_, GemmEpilogue kEpilogue_, int kWarpgroups_, int kN_, int kStages_, int kBuffers_>
+template <class T_, GemmEpilogue kEpilogue_, int kM_, int kWarpgroups_, int kN_, int kStages_, int kBuffers_>
 struct GemmSm90Shape {
   using T = T_;
   static constexpr GemmEpilogue kEpilogue = kEpilogue_;
-  static constexpr int kWarpgroups = kWarpgroups_;  // that multiply: 64 rows each
-  static constexpr int kM = 64 * kWarpgroups_;
+  static constexpr int kWarpgroups = kWarpgroups_;  // that multiply, 64 rows each
+  static constexpr int kM = kM_;
+  static constexpr bool kInTurns = kM < 64 * kWarpgroups;  // each warpgroup has a tile of its own
+  static_assert(kM == 64 || kM == 64 * kWarpgroups);
   static constexpr int kN = kN_;
   static constexpr int kStages = kStages_;
   static constexpr int kBuffers = kBuffers_;  // per warpgroup, for tiles of 64 rows on their way out (and in: residual)
@@ -55,11 +57,11 @@ struct GemmSm90Shape {
   static constexpr size_t kBufferOffset = static_cast<size_t>(kStages) * kStageBytes;
   static constexpr size_t kVectorOffset = kBufferOffset + static_cast<size_t>(kWarpgroups) * kBuffers * kBufferBytes;
   static constexpr size_t kBarrierOffset = kVectorOffset + static_cast<size_t>(kVectors) * kN * sizeof(float);
-  static constexpr size_t kBarriers = 2 * kStages + 3 * kWarpgroups;
+  static constexpr size_t kBarriers = 2 * kStages + 4 * kWarpgroups;
   static constexpr size_t kStatisticsOffset = kBarrierOffset + (kBarriers * 8 + 127) / 128 * 128;
   static size_t SharedBytes(int cluster_n) {
     const size_t statistics = kLayerNorm ? static_cast<size_t>(2) * kWarpgroups * cluster_n * 64 * sizeof(float2) : 0;
-    return kStatisticsOffset + statistics + 1024;  // the base is rounded up to 1024
+    return kStatisticsOffset + statistics;
   }
 };
 
@@ -70,6 +72,11 @@ struct RingPosition {
   uint32_t parity = 0;
   __device__ __forceinline__ void Advance() {
     if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+  __device__ __forceinline__ void Advance(int count) {
+    stage += count;
+    parity ^= stage / kStages & 1;
+    stage %= kStages;
   }
 };
 
@@ -96,9 +103,10 @@ class GemmSm90Kernel {
     if (threadIdx.x == 0) {
       for (int stage = 0; stage < Shape::kStages; ++stage) {
         InitBarrier(Full(stage), 1);
-        InitBarrier(Empty(stage), Shape::kWarpgroups * (p_.cluster_m + p_.cluster_n - 1));
+        InitBarrier(Empty(stage), Shape::kM / 64 * (p_.cluster_m + p_.cluster_n - 1));
       }
       for (int i = 0; i < 3 * Shape::kWarpgroups; ++i) InitBarrier(barriers_ + 2 * Shape::kStages + i, 1);
+      for (int group = 0; group < Shape::kWarpgroups; ++group) InitBarrier(Turn(group), 4);
       FenceBarrierInit();
     }
     LaunchNext();
@@ -123,6 +131,10 @@ class GemmSm90Kernel {
   __device__ __forceinline__ uint64_t* ResidualFull(int group) { return barriers_ + 2 * Shape::kStages + group; }
   __device__ __forceinline__ uint64_t* StatisticsFull(int group, int parity) {
     return barriers_ + 2 * Shape::kStages + Shape::kWarpgroups + 2 * group + parity;
+  }
+  // Completes when the other warpgroup has issued the products of its tile.
+  __device__ __forceinline__ uint64_t* Turn(int group) {
+    return barriers_ + 2 * Shape::kStages + 3 * Shape::kWarpgroups + group;
   }
   __device__ __forceinline__ char* Buffer(int group, int index) {
     return shared_ + Shape::kBufferOffset + (group * Shape::kBuffers + index) * Shape::kBufferBytes;
@@ -150,10 +162,10 @@ class GemmSm90Kernel {
 
   // Calls body(work) for each tile of this cluster. Columns change fastest: the weight stays in the L2 cache.
   template <class Body>
-  __device__ __forceinline__ void ForEachTile(Body&& body) {
-    const int cluster_size = p_.cluster_m * p_.cluster_n;
+  __device__ __forceinline__ void ForEachTile(Body&& body, int first = 0, int step = 1) {
+    const int cluster_size = p_.cluster_m * p_.cluster_n, clusters = gridDim.x / cluster_size;
     const int per_split = p_.tiles_m * p_.tiles_n, tiles = per_split * p_.splits;
-    for (int tile = blockIdx.x / cluster_size; tile < tiles; tile += gridDim.x / cluster_size) {
+    for (int tile = blockIdx.x / cluster_size + first * clusters; tile < tiles; tile += step * clusters) {
       GemmSm90Work work;
       work.split = tile / per_split;
       const int inner = tile % per_split;
@@ -238,16 +250,20 @@ class GemmSm90Kernel {
     if (!p_.weight_is_constant) WaitForPrevious();
     if constexpr (Shape::kLayerNorm) LoadVectors();
     WaitForPrevious();
+    constexpr int kTurns = Shape::kInTurns ? Shape::kWarpgroups : 1;
+    const int turn = Shape::kInTurns ? group : 0;
     if constexpr (Shape::kLayerNorm) {
       if (leader && p_.has_residual) {
         bool first = true;
-        ForEachTile([&](const GemmSm90Work& work) {
+        const auto load_first = [&](const GemmSm90Work& work) {
           if (first) LoadResidual(work, group);
           first = false;
-        });
+        };
+        ForEachTile(load_first, turn, kTurns);
       }
     }
-    ForEachTile([&](const GemmSm90Work& work) {
+    if constexpr (Shape::kInTurns) ring.Advance(turn * p_.stages_per_split);
+    const auto multiply = [&](const GemmSm90Work& work) {
       if constexpr (Shape::kLayerNorm) {
         if (leader) {
           ArriveExpecting(StatisticsFull(group, round & 1), (p_.cluster_n - 1) * 64 * sizeof(float2));
@@ -262,12 +278,16 @@ class GemmSm90Kernel {
         const bool inside = p_.bias != nullptr && i * 128 + thread < Shape::kN && column < p_.n;
         bias[i] = inside ? ToFloat(static_cast<const T*>(p_.bias)[column]) : 0.0f;
       }
+      if constexpr (Shape::kInTurns) {
+        // Also what keeps the ring's parities apart: they tell neighbouring rounds from each other, no more.
+        if (group > 0 || round > 0) WaitBarrier(Turn(group), (round + group + 1) & 1);
+      }
       float sum[Shape::kN / 2];
       int previous = -1;
       for (int k_stage = work.first_stage; k_stage < work.last_stage; ++k_stage, ring.Advance()) {
         WaitBarrier(Full(ring.stage), ring.parity);
         const char* x_tile = shared_ + ring.stage * Shape::kStageBytes;
-        uint64_t x = TileDescriptor(x_tile + group * 64 * kStageK * 2);
+        uint64_t x = TileDescriptor(x_tile + RowOffset(group) * kStageK * 2);
         uint64_t weight = TileDescriptor(x_tile + Shape::kXBytes);
         FenceRegisters(sum);
         BeginWgmma();
@@ -280,6 +300,9 @@ class GemmSm90Kernel {
         WaitWgmma<1>();
         if (previous >= 0) Release(previous);
         previous = ring.stage;
+      }
+      if constexpr (Shape::kInTurns) {
+        if (threadIdx.x % 32 == 0) ArriveAtOwn(Turn(group ^ 1));
       }
       WaitWgmma<0>();
       FenceRegisters(sum);
@@ -296,7 +319,10 @@ class GemmSm90Kernel {
         FinishPartial(sum, work, group);
       }
       ++round;
-    });
+      // In turns there are no splits: every tile takes the same number of stages.
+      if constexpr (Shape::kInTurns) ring.Advance((kTurns - 1) * p_.stages_per_split);
+    };
+    ForEachTile(multiply, turn, kTurns);
     if constexpr (Shape::kBuffers > 0) {
       if (leader) WaitStoresRead<0>();  // shared memory must outlive the copy engine's reads
     }
@@ -304,6 +330,8 @@ class GemmSm90Kernel {
 
   // A thread's accumulators: sum[4 j + e] is at row (lane / 4) + 8 (e / 2) of its warp's 16 and column 8 j + 2 (lane % 4) + e % 2.
   __device__ __forceinline__ static int FirstRow() { return threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4; }
+  // Where the warpgroup's 64 rows start in the block's tile.
+  __device__ __forceinline__ static int RowOffset(int group) { return Shape::kInTurns ? 0 : group * 64; }
   __device__ __forceinline__ static int FirstColumn() { return threadIdx.x % 4 * 2; }
 
   // The 32-bit pair at (row, column) of the warpgroup's tile, in the buffers that the copy engine reads and writes.
@@ -337,11 +365,15 @@ class GemmSm90Kernel {
       FenceSharedForAsync();
       SyncWarpgroup(1 + group);
       if (leader) {
-        StoreTile2d(&p_.y_map, buffer, work.column + tile * Shape::kBufferColumns, work.row + group * 64);
+        StoreTile2d(&p_.y_map, buffer, work.column + tile * Shape::kBufferColumns, work.row + RowOffset(group));
         CommitStores();
       }
     }
   }
+
+  // Keeps the compiler from loading for later tiles early: the accumulators leave it no registers for that, and with
+  // nearly all of the L1 cache given to shared memory, what it spills goes to the L2 cache.
+  __device__ __forceinline__ static void KeepOrder() { asm volatile("" ::: "memory"); }
 
   template <int kCount>
   __device__ __forceinline__ void ActivateAll(float* v, std::integral_constant<int, kCount>) {
@@ -355,7 +387,7 @@ class GemmSm90Kernel {
   }
 
   __device__ __forceinline__ void FinishPartial(float (&sum)[Shape::kN / 2], const GemmSm90Work& work, int group) {
-    const int row = work.row + group * 64 + FirstRow();
+    const int row = work.row + RowOffset(group) + FirstRow();
     float* out = p_.partial + (static_cast<int64_t>(work.split) * p_.m + row) * p_.n;
 #pragma unroll
     for (int j = 0; j < Shape::kN / 8; ++j) {
@@ -372,7 +404,7 @@ class GemmSm90Kernel {
     ArriveExpecting(ResidualFull(group), Shape::kBufferTiles * Shape::kBufferBytes);
 #pragma unroll 1
     for (int tile = 0; tile < Shape::kBufferTiles; ++tile) {
-      LoadTile2d(Buffer(group, tile), &p_.residual_map, work.column + tile * Shape::kBufferColumns, work.row + group * 64,
+      LoadTile2d(Buffer(group, tile), &p_.residual_map, work.column + tile * Shape::kBufferColumns, work.row + RowOffset(group),
                  ResidualFull(group));
     }
   }
@@ -391,22 +423,27 @@ class GemmSm90Kernel {
     }
     float mean[2] = {}, squares[2] = {};
 #pragma unroll
-    for (int j = 0; j < Shape::kN / 8; ++j) {
-      const float2 bias = *reinterpret_cast<const float2*>(Vector(0) + 8 * j + first_column);
-      float* v = &sum[4 * j];
-      v[0] += bias.x, v[1] += bias.y, v[2] += bias.x, v[3] += bias.y;
-    }
-    if (p_.activation != Activation::kNone) ActivateAll(sum, std::integral_constant<int, Shape::kN / 2>());
+    for (int tile = 0; tile < Shape::kBufferTiles; ++tile) {
+      char* buffer = Buffer(group, tile);
+      float* v = &sum[4 * tile * kPairs];
 #pragma unroll
-    for (int j = 0; j < Shape::kN / 8; ++j) {
-      float* v = &sum[4 * j];
-      if (p_.has_residual) {
-        char* buffer = Buffer(group, j / kPairs);
-        const float2 upper = UnpackPair<T>(*Pair(buffer, first_row, j % kPairs * 8 + first_column));
-        const float2 lower = UnpackPair<T>(*Pair(buffer, first_row + 8, j % kPairs * 8 + first_column));
-        v[0] += upper.x, v[1] += upper.y, v[2] += lower.x, v[3] += lower.y;
+      for (int j = 0; j < kPairs; ++j) {
+        const int column = tile * Shape::kBufferColumns + 8 * j + first_column;
+        const float2 bias = *reinterpret_cast<const float2*>(Vector(0) + column);
+        v[4 * j] += bias.x, v[4 * j + 1] += bias.y, v[4 * j + 2] += bias.x, v[4 * j + 3] += bias.y;
       }
-      mean[0] += v[0] + v[1], mean[1] += v[2] + v[3];
+      ActivateAll(v, std::integral_constant<int, 4 * kPairs>());
+      if (p_.has_residual) {
+#pragma unroll
+        for (int j = 0; j < kPairs; ++j) {
+          const float2 upper = UnpackPair<T>(*Pair(buffer, first_row, 8 * j + first_column));
+          const float2 lower = UnpackPair<T>(*Pair(buffer, first_row + 8, 8 * j + first_column));
+          v[4 * j] += upper.x, v[4 * j + 1] += upper.y, v[4 * j + 2] += lower.x, v[4 * j + 3] += lower.y;
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kPairs; ++j) mean[0] += v[4 * j] + v[4 * j + 1], mean[1] += v[4 * j + 2] + v[4 * j + 3];
+      KeepOrder();
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) mean[i] = QuadSum(mean[i]) / Shape::kN;
@@ -422,22 +459,34 @@ class GemmSm90Kernel {
     float inverse[2];
     MergeStatistics(mean, inverse, group, round & 1);
 #pragma unroll
-    for (int j = 0; j < Shape::kN / 8; ++j) {
-      const float2 gamma = *reinterpret_cast<const float2*>(Vector(1) + 8 * j + first_column);
-      const float2 beta = *reinterpret_cast<const float2*>(Vector(2) + 8 * j + first_column);
-      const float* v = &sum[4 * j];
-      char* buffer = Buffer(group, j / kPairs);
-      *Pair(buffer, first_row, j % kPairs * 8 + first_column) =
-          PackPair<T>((v[0] - mean[0]) * inverse[0] * gamma.x + beta.x, (v[1] - mean[0]) * inverse[0] * gamma.y + beta.y);
-      *Pair(buffer, first_row + 8, j % kPairs * 8 + first_column) =
-          PackPair<T>((v[2] - mean[1]) * inverse[1] * gamma.x + beta.x, (v[3] - mean[1]) * inverse[1] * gamma.y + beta.y);
+    for (int tile = 0; tile < Shape::kBufferTiles; ++tile) {
+      // All loads of a tile before its first store: the compiler would not move one past the other.
+      float2 gamma[kPairs], beta[kPairs];
+#pragma unroll
+      for (int j = 0; j < kPairs; ++j) {
+        const int column = tile * Shape::kBufferColumns + 8 * j + first_column;
+        gamma[j] = *reinterpret_cast<const float2*>(Vector(1) + column);
+        beta[j] = *reinterpret_cast<const float2*>(Vector(2) + column);
+      }
+      char* buffer = Buffer(group, tile);
+#pragma unroll
+      for (int j = 0; j < kPairs; ++j) {
+        const float* v = &sum[4 * (tile * kPairs + j)];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const float x = (v[2 * i] - mean[i]) * inverse[i], y = (v[2 * i + 1] - mean[i]) * inverse[i];
+          *Pair(buffer, first_row + 8 * i, 8 * j + first_column) =
+              PackPair<T>(fmaf(x, gamma[j].x, beta[j].x), fmaf(y, gamma[j].y, beta[j].y));
+        }
+      }
+      KeepOrder();
     }
     FenceSharedForAsync();
     SyncWarpgroup(1 + group);
     if (leader) {
 #pragma unroll 1
       for (int tile = 0; tile < Shape::kBufferTiles; ++tile) {
-        StoreTile2d(&p_.y_map, Buffer(group, tile), work.column + tile * Shape::kBufferColumns, work.row + group * 64);
+        StoreTile2d(&p_.y_map, Buffer(group, tile), work.column + tile * Shape::kBufferColumns, work.row + RowOffset(group));
       }
       CommitStores();
       if (p_.has_residual) LoadNextResidual(work, group);
@@ -445,7 +494,8 @@ class GemmSm90Kernel {
   }
 
   __device__ __forceinline__ void LoadNextResidual(const GemmSm90Work& work, int group) {
-    const int step = gridDim.x / (p_.cluster_m * p_.cluster_n) * p_.cluster_m * Shape::kM;
+    const int turns = Shape::kInTurns ? Shape::kWarpgroups : 1;
+    const int step = turns * gridDim.x / (p_.cluster_m * p_.cluster_n) * p_.cluster_m * Shape::kM;
     GemmSm90Work next = work;
     next.row += step;  // a LayerNorm tile spans the row: the next one is that many clusters below
     if (next.row - rank_m_ * Shape::kM >= p_.tiles_m * p_.cluster_m * Shape::kM) return;
@@ -481,8 +531,10 @@ class GemmSm90Kernel {
     for (int i = 0; i < 2; ++i) {
       const float2* slot = Statistics(parity, group, 0) + FirstRow() + 8 * i;
       float total = 0.0f, squares = 0.0f;
+#pragma unroll 4
       for (int block = 0; block < p_.cluster_n; ++block) total += slot[block * 64].x;
       total /= count;
+#pragma unroll 4
       for (int block = 0; block < p_.cluster_n; ++block) {
         const float2 part = slot[block * 64];
         squares += part.y + Shape::kN * (part.x - total) * (part.x - total);
@@ -500,9 +552,7 @@ class GemmSm90Kernel {
 
 template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1) GemmSm90Main(const __grid_constant__ GemmSm90Parameters parameters) {
-  extern __shared__ char unaligned[];
-  // The offset must be the same in every block of the cluster; it is, since the launch gives all the same layout.
-  char* shared = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
+  extern __shared__ __align__(1024) char shared[];  // tiles are swizzled by address bits
   GemmSm90Kernel<Shape>(parameters, shared).Run();
 }
 
@@ -550,16 +600,19 @@ cudaError_t LaunchGemmSm90(const GemmSm90Tile& tile, const GemmSm90Arguments<typ
     error = MakeTensorMap({a.residual, a.m, a.n, a.n, 64, Shape::kBufferColumns}, kBfloat16, &p.residual_map);
     if (error != cudaSuccess) return error;
   }
+  if (Shape::kInTurns && tile.splits > 1) return cudaErrorInvalidConfiguration;
   const int64_t clusters = static_cast<int64_t>(p.tiles_m) * p.tiles_n * p.splits;
-  // Clusters need their blocks on one of the chip's groups of 16 or 18 multiprocessors: the last few of each may stay idle.
-  const int64_t resident = cluster == 1 ? device.multiprocessors : device.multiprocessors / 16 * (16 / cluster);
   LaunchConfig config;
-  config.grid = dim3(static_cast<unsigned>((clusters < resident ? clusters : resident) * cluster));
   config.block = dim3(Shape::kThreads);
   config.shared_bytes = Shape::SharedBytes(tile.cluster_n);
   config.cluster = static_cast<unsigned>(cluster);
   config.stream = stream;
   config.device = &device;
+  int resident = 0;
+  error = ResidentClusters(config, reinterpret_cast<const void*>(&GemmSm90Main<Shape>), &resident);
+  if (error != cudaSuccess) return error;
+  if (resident == 0) return cudaErrorInvalidConfiguration;
+  config.grid = dim3(static_cast<unsigned>((clusters < resident ? clusters : resident) * cluster));
   return Launch(config, GemmSm90Main<Shape>, p);
 }
 
@@ -567,7 +620,7 @@ cudaError_t LaunchGemmSm90(const GemmSm90Tile& tile, const GemmSm90Arguments<typ
 template <class Shape, class... Others>
 cudaError_t LaunchFitting(const GemmSm90Tile& tile, const GemmSm90Arguments<typename Shape::T>& arguments,
                           const Device& device, cudaStream_t stream) {
-  if (tile.block_m == Shape::kM && tile.block_n == Shape::kN) {
+  if (tile.block_m == Shape::kM && tile.block_n == Shape::kN && tile.warpgroups == Shape::kWarpgroups) {
     return LaunchGemmSm90<Shape>(tile, arguments, device, stream);
   }
   if constexpr (sizeof...(Others) > 0) {

@@ -2,11 +2,15 @@
 
 namespace bertfuse::kernels {
 
+// Rows, warpgroups and columns of a block; stages of its ring; buffers of each warpgroup for tiles on their way out.
+template <int kM, int kWarpgroups, int kN, int kStages, int kBuffers>
+using Shape = GemmSm90Shape<__half, GemmEpilogue::kLayerNorm, kM, kWarpgroups, kN, kStages, kBuffers>;
+
 template <>
 cudaError_t GemmSm90<__half, GemmEpilogue::kLayerNorm>(const GemmSm90Tile& tile, const GemmSm90Arguments<__half>& arguments,
-    const Device& device, cudaStream_t stream) {
-  // block_m, block_n; stages of the ring; buffers for tiles on their way out
-  return LaunchFitting<GemmSm90Shape<__half, GemmEpilogue::kLayerNorm, 2, 192, 4, 3>, GemmSm90Shape<__half, GemmEpilogue::kLayerNorm, 2, 256, 3, 4>, GemmSm90Shape<__half, GemmEpilogue::kLayerNorm, 1, 96, 10, 3>, GemmSm90Shape<__half, GemmEpilogue::kLayerNorm, 1, 128, 8, 2>>(tile, arguments, device, stream);
+                        const Device& device, cudaStream_t stream) {
+  return LaunchFitting<Shape<64, 2, 192, 5, 3>, Shape<128, 2, 192, 4, 3>, Shape<128, 2, 256, 3, 4>, Shape<64, 1, 96, 10, 3>, Shape<64, 1, 128, 8, 2>>(tile, arguments, device,
+ stream);
 }
 
 }  // namespace bertfuse::kernels

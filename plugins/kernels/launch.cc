@@ -3,6 +3,7 @@
 #include <map>
 #include <mutex>
 #include <shared_mutex>
+#include <tuple>
 #include <utility>
 
 namespace bertfuse::kernels {
@@ -83,17 +84,17 @@ DeviceScope::~DeviceScope() {
   if (previous_ >= 0) cudaSetDevice(previous_);
 }
 
-cudaError_t Launch(const LaunchConfig& config, const void* kernel, void** arguments) {
-  const KernelFacts facts = GetKernelFacts(config, kernel);
-  if (facts.error != cudaSuccess) return facts.error;
-  cudaLaunchAttribute attributes[2];
+namespace {
+
+// `attributes` holds two.
+cudaLaunchConfig_t Describe(const LaunchConfig& config, bool waits_for_previous, cudaLaunchAttribute* attributes) {
   cudaLaunchConfig_t launch = {};
   launch.gridDim = config.grid;
   launch.blockDim = config.block;
   launch.dynamicSmemBytes = config.shared_bytes;
   launch.stream = config.stream;
   launch.attrs = attributes;
-  if (facts.waits_for_previous) {
+  if (waits_for_previous) {
     attributes[launch.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[launch.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
   }
@@ -103,6 +104,48 @@ cudaError_t Launch(const LaunchConfig& config, const void* kernel, void** argume
     attributes[launch.numAttrs].val.clusterDim.y = 1;
     attributes[launch.numAttrs++].val.clusterDim.z = 1;
   }
+  return launch;
+}
+
+}  // namespace
+
+cudaError_t ResidentClusters(const LaunchConfig& config, const void* kernel, int* clusters) {
+  static std::shared_mutex mutex;
+  static std::map<std::tuple<const void*, int, unsigned, size_t>, int> known;
+  const auto key = std::make_tuple(kernel, config.device->id, config.cluster, config.shared_bytes);
+  {
+    std::shared_lock<std::shared_mutex> lock(mutex);
+    const auto found = known.find(key);
+    if (found != known.end()) {
+      *clusters = found->second;
+      return cudaSuccess;
+    }
+  }
+  const KernelFacts facts = GetKernelFacts(config, kernel);
+  if (facts.error != cudaSuccess) return facts.error;
+  cudaError_t error;
+  if (config.cluster == 1) {
+    error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(clusters, kernel, static_cast<int>(config.block.x),
+                                                          config.shared_bytes);
+    *clusters *= config.device->multiprocessors;
+  } else {
+    cudaLaunchAttribute attributes[2];
+    LaunchConfig filled = config;
+    filled.grid = dim3(config.device->multiprocessors / config.cluster * config.cluster);
+    const cudaLaunchConfig_t launch = Describe(filled, false, attributes);
+    error = cudaOccupancyMaxActiveClusters(clusters, kernel, &launch);
+  }
+  if (error != cudaSuccess) return error;
+  std::unique_lock<std::shared_mutex> lock(mutex);
+  known[key] = *clusters;
+  return cudaSuccess;
+}
+
+cudaError_t Launch(const LaunchConfig& config, const void* kernel, void** arguments) {
+  const KernelFacts facts = GetKernelFacts(config, kernel);
+  if (facts.error != cudaSuccess) return facts.error;
+  cudaLaunchAttribute attributes[2];
+  const cudaLaunchConfig_t launch = Describe(config, facts.waits_for_previous, attributes);
   return cudaLaunchKernelExC(&launch, kernel, arguments);
 }
 

@@ -43,6 +43,10 @@ struct LaunchConfig {
 // calls WaitForPrevious() before it touches what an earlier kernel may have written.
 cudaError_t Launch(const LaunchConfig& config, const void* kernel, void** arguments);
 
+// How many clusters (blocks, where cluster is 1) of this configuration run at a time on the whole device. The grid may be
+// left open. Clusters need their blocks on one of the chip's groups of multiprocessors, so they may leave some idle.
+cudaError_t ResidentClusters(const LaunchConfig& config, const void* kernel, int* clusters);
+
 template <class... Parameters, class... Arguments>
 cudaError_t Launch(const LaunchConfig& config, void (*kernel)(Parameters...), Arguments&&... arguments) {
   // Converted to the parameters' own types: the runtime copies each by the size that the kernel declares.
