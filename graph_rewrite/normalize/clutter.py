@@ -19,7 +19,7 @@ def remove(graph: FusionGraph) -> None:
             continue
         if node.op == "Constant":
             _fold_constant(graph, node)
-        elif _passes_through(node):
+        elif _passes_through(graph, node):
             _bypass(graph, node)
 
 
@@ -38,7 +38,7 @@ def _fold_constant(graph: FusionGraph, node: gs.Node) -> None:
         output.to_constant(value)
 
 
-def _passes_through(node: gs.Node) -> bool:
+def _passes_through(graph: FusionGraph, node: gs.Node) -> bool:
     if node.op == "Identity":
         return True
     if node.op == "Dropout":
@@ -46,7 +46,7 @@ def _passes_through(node: gs.Node) -> bool:
         off = (
             training is None or training.is_empty() or (isinstance(training, gs.Constant) and not training.values.any())
         )
-        return off and not any(t.outputs for t in node.outputs[1:])
+        return off and not any(t.outputs or graph.is_output(t) for t in node.outputs[1:])
     if node.op == "Cast" and node.inputs[0].dtype is not None:
         source = node.inputs[0].dtype
         data_type = source if isinstance(source, int) else onnx.helper.np_dtype_to_tensor_dtype(np.dtype(source))
