@@ -102,8 +102,8 @@ class FusionGraph:
         self._failures.setdefault((key, op), miss)
 
     def failure(self, node: gs.Node, op: str = "") -> NoMatch | None:
-        """Why fusing `op` failed at an original node: matching it, or before that, normalising."""
-        return self._failures.get((id(node), op)) or self._failures.get((id(node), ""))
+        """Why fusing `op` failed at an original node: normalising, or after that, matching."""
+        return self._failures.get((id(node), "")) or self._failures.get((id(node), op))
 
     # ---- making
 

@@ -45,7 +45,10 @@ class Subgraph:
             shape = [_size(dim, sizes, tensor) for dim in tensor.shape]
             feeds[tensor.name] = np.zeros(shape, np.float32)
         wanted = {i.name for i in session.get_inputs()}
-        return session.run(None, {name: value for name, value in feeds.items() if name in wanted})[0]
+        try:
+            return session.run(None, {name: value for name, value in feeds.items() if name in wanted})[0]
+        except Exception as error:  # ONNX Runtime's exceptions have no base class of their own
+            raise _not_evaluated(self.target, error) from error
 
 
 class Prober:
@@ -72,12 +75,12 @@ class Prober:
             raise answer
         return answer
 
-    def counts_up(self, index: gs.Tensor, ids: gs.Tensor) -> bool:
-        """Whether `index` is 0, 1, ..., S-1 in every row, S being the length of `ids` [B, S]."""
-        key = (index.name, f"positions {ids.name}")
+    def counts_up(self, index: gs.Tensor, ids: gs.Tensor, longest: int) -> bool:
+        """Whether `index` is 0, 1, ..., S-1 in every row, S <= longest being the length of `ids` [B, S]."""
+        key = (index.name, f"positions {ids.name} {longest}")
         if key not in self._answers:
             try:
-                self._answers[key] = self._is_range(index, ids)
+                self._answers[key] = self._is_range(index, ids, longest)
             except NoMatch:
                 self._answers[key] = False
         return bool(self._answers[key])
@@ -109,7 +112,7 @@ class Prober:
             try:
                 result = subgraph.run(session, feeds, sizes)
                 result = np.broadcast_to(result, np.broadcast_shapes(result.shape, (batch, 1, length, length)))
-            except (ort.capi.onnxruntime_pybind11_state.OnnxRuntimeException, ValueError, RuntimeError):
+            except (NoMatch, ValueError):  # it cannot be run, or does not broadcast, for a mask of that shape
                 return False
             visible = np.broadcast_to(value[:, None, None, :] != 0, result.shape)
             if boolean:
@@ -120,7 +123,7 @@ class Prober:
                 return False
         return True
 
-    def _is_range(self, index: gs.Tensor, ids: gs.Tensor) -> bool:
+    def _is_range(self, index: gs.Tensor, ids: gs.Tensor, longest: int) -> bool:
         if index.dtype not in _INTEGERS or ids.shape is None or len(ids.shape) != 2:
             return False
         if isinstance(index, gs.Constant):
@@ -129,7 +132,7 @@ class Prober:
         subgraph = self._subgraph(index)
         session = self._session(subgraph)
         random = np.random.default_rng(0)
-        for batch, length in self._probe_shapes(subgraph, ids, within_constants=True):
+        for batch, length in self._probe_shapes(subgraph, ids, longest):
             sizes = self._sizes(ids, batch, length)
             result = subgraph.run(session, self._feeds(subgraph, sizes, random), sizes)
             if result.shape[-1] != length or not np.all(result == np.arange(length)):
@@ -199,20 +202,15 @@ class Prober:
         try:
             return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         except Exception as error:
-            reason = str(error).splitlines()[0]
-            raise NoMatch(
-                producer(subgraph.target) or "?", f"'{subgraph.target.name}' cannot be evaluated: {reason}"
-            ) from error
+            raise _not_evaluated(subgraph.target, error) from error
 
-    def _probe_shapes(
-        self, subgraph: Subgraph, like: gs.Tensor, within_constants: bool = False
-    ) -> list[tuple[int, int]]:
+    def _probe_shapes(self, subgraph: Subgraph, like: gs.Tensor, within: int | None = None) -> list[tuple[int, int]]:
         """Batch and length of the probes; a static axis keeps its size.
 
-        With `within_constants` the longest constant is a table that lengths must stay within, not a threshold to pass.
+        Lengths go up to `within` and no further, a table's rows; without it, beyond the longest constant, a threshold.
         """
         longest = min(subgraph.longest, _MAX_LENGTH)
-        lengths = [3, 17, max(longest, 17)] if within_constants else [3, 17, longest + 5]
+        lengths = [3, 17, longest + 5] if within is None else [min(n, within) for n in (3, 17, max(longest, 17))]
         shapes = [(2, lengths[0]), (1, 1), (3, lengths[1]), (1, lengths[2])]
         batch, length = like.shape
         shapes = [
@@ -239,6 +237,11 @@ class Prober:
             t.name: random.integers(0, 2, [_size(dim, sizes, t) for dim in t.shape or []]).astype(t.dtype)
             for t in subgraph.inputs
         }
+
+
+def _not_evaluated(target: gs.Tensor, error: Exception) -> NoMatch:
+    reason = " ".join(str(error).split())
+    return NoMatch(producer(target) or target.name, f"'{target.name}' cannot be evaluated: {reason}")
 
 
 def _rows_indexed(tensor: gs.Tensor) -> int:

@@ -28,12 +28,18 @@ def rewrite(graph: FusionGraph, node: gs.Node) -> None:
         if not _is_lookup(lookup):
             raise NoMatch(lookup or leaf.name, f"the sum holds '{leaf.name}', which is not a row of a constant table")
         lookups.append(lookup)
-    word = max(lookups, key=lambda n: n.inputs[0].shape[0] if _by_ids(n) else 0)
-    if not _by_ids(word):
-        raise NoMatch(word, "no table is indexed by integer ids of shape [B, S]")
+    by_ids = sorted(filter(_by_ids, lookups), key=_rows, reverse=True)
+    if not by_ids:
+        raise NoMatch(lookups[0], "no table is indexed by integer ids of shape [B, S]")
+
+    def by_position(word: gs.Node) -> list[gs.Node]:
+        return [n for n in lookups if n is not word and graph.prober.counts_up(n.inputs[1], word.inputs[1], _rows(n))]
+
+    # Mostly the largest table is that of words; where positions outnumber words, the length of ids tells them apart.
+    word = next(filter(by_position, by_ids), by_ids[0])
     ids = word.inputs[1]
     rest = [n for n in lookups if n is not word]
-    positions = [n for n in rest if graph.prober.counts_up(n.inputs[1], ids)]
+    positions = by_position(word)
     if len(positions) > 1 or len(rest) not in (1, 2):
         raise NoMatch(
             node,
@@ -52,7 +58,7 @@ def _position_table(rest: list[gs.Node], graph: FusionGraph, node: gs.Node) -> g
     candidates = [n for n in rest if _by_ids(n)]
     if not candidates:
         raise NoMatch(node, "no lookup is by position: none counts 0, 1, ... and none has ids of shape [B, S]")
-    return max(candidates, key=lambda n: n.inputs[0].shape[0])
+    return max(candidates, key=_rows)
 
 
 def terms(total: gs.Tensor) -> tuple[list[gs.Tensor], list[gs.Node]]:
@@ -82,6 +88,10 @@ def _is_lookup(node: gs.Node | None) -> bool:
 def _by_ids(node: gs.Node) -> bool:
     shape = node.inputs[1].shape
     return shape is not None and len(shape) == 2 and not isinstance(node.inputs[1], gs.Constant)
+
+
+def _rows(node: gs.Node) -> int:
+    return node.inputs[0].shape[0]
 
 
 def _replace(graph, root, word, types, position, counted, interior) -> None:
