@@ -17,8 +17,12 @@ def check(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> None:
     for text in _names(skeleton.graph):
         if not isinstance(text, str):  # protobuf hands out what is not UTF-8 as bytes
             raise FusionError(f"the model is damaged: a name in it, {text!r}, is not text; export or copy it again")
+    bare = without_weights(skeleton, weights)
+    for value in (*bare.graph.input, *bare.graph.output):
+        if value.type.HasField("tensor_type"):  # unknown ranks, which every runtime takes, the checker does not
+            value.type.tensor_type.shape.SetInParent()
     try:
-        onnx.checker.check_model(without_weights(skeleton, weights))
+        onnx.checker.check_model(bare)
     except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
         raise FusionError(f"the model is not valid ONNX: {' '.join(str(error).split())}; export it again") from error
 
