@@ -100,9 +100,20 @@ class Builder:
         erf = self.op("Erf", self.op("Div", x, self.const(np.sqrt(2.0))))
         return self.op("Mul", self.op("Mul", x, self.op("Add", erf, self.const(1.0))), self.const(0.5))
 
+    def mean(self, x: str, axes: Sequence[int] = (-1,)) -> str:
+        if self.opset >= 18:
+            return self.op("ReduceMean", x, self.const(np.array(axes)), keepdims=1)
+        return self.op("ReduceMean", x, axes=list(axes), keepdims=1)
+
     def layer_norm(self, x: str, n: int, epsilon: float = 1e-5, gamma: str = "", beta: str = "") -> str:
         gamma = gamma or self.const(1 + 0.2 * self.random.standard_normal(n))
-        return self.op("LayerNormalization", x, gamma, beta or self.weight(n), axis=-1, epsilon=epsilon)
+        beta = beta or self.weight(n)
+        if self.opset >= 17:
+            return self.op("LayerNormalization", x, gamma, beta, axis=-1, epsilon=epsilon)
+        centred = self.op("Sub", x, self.mean(x))
+        variance = self.mean(self.op("Pow", centred, self.const(2.0)))
+        deviation = self.op("Sqrt", self.op("Add", variance, self.const(epsilon)))
+        return self.op("Add", self.op("Mul", self.op("Div", centred, deviation), gamma), beta)
 
 
 def feeds(model: onnx.ModelProto, sizes: Mapping[str, int] | None = None, seed: int = 0) -> dict[str, np.ndarray]:
@@ -117,7 +128,7 @@ def feeds(model: onnx.ModelProto, sizes: Mapping[str, int] | None = None, seed: 
         tensor = value.type.tensor_type
         shape = [d.dim_value if d.HasField("dim_value") else sizes[d.dim_param] for d in tensor.shape.dim]
         dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-        if np.issubdtype(dtype, np.integer) or dtype == bool:
+        if np.issubdtype(dtype, np.integer) or np.issubdtype(dtype, np.bool_):
             array = np.asarray(random.integers(0, 2, shape))
             if shape:
                 array[..., 0] = 1

@@ -38,7 +38,7 @@ def test_masks(mask: str, layout: str, swap: bool, level: str) -> None:
     assert result.fused == result.expected == {op: 1}
     if level == "full":
         (node,) = (n for n in result.model.graph.node if n.op_type == op)
-        assert (list(node.input) + [""])[2] == ("" if mask == "none" else "attention_mask")
+        assert [*node.input, ""][2] == ("" if mask == "none" else "attention_mask")
 
 
 @pytest.mark.parametrize("mask_type", [np.int32, np.int64])

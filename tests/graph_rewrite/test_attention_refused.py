@@ -39,6 +39,7 @@ def windowed(b: Builder, x: str, mask: str, width: int = 128) -> str:
 
 MASK_NEAR_MISSES = {
     "causal table": (causal, "more than a key mask", S),
+    "causal table of one length": (causal, "more than a key mask", "S"),
     "causal by length": (dynamic_causal, "more than a key mask", "S"),
     "windowed": (windowed, "more than a key mask", "S"),
     "inverted": (
@@ -75,7 +76,7 @@ def test_masks(name: str, level: str) -> None:
     b, x, mask = start(length)
     b.output(attend(b, x, Attention(parts={"mask": make(b, x, mask)}), mask), b.op("Neg", b.op("Cast", mask, to=1)))
     op = "FusedAttention" if level == "full" else "AddQKVBias"
-    refused(b.model(), reason, op, level, sizes={"S": 5})
+    refused(b.model(), reason, op, level, sizes={"S": S})
 
 
 def test_two_masks() -> None:

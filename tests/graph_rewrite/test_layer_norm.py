@@ -11,20 +11,14 @@ from graphs import Builder, fused, normalised, refused
 N = 24
 
 
-def mean(b: Builder, x: str, axes: tuple[int, ...] = (-1,), keepdims: int = 1) -> str:
-    if b.opset >= 18:
-        return b.op("ReduceMean", x, b.const(np.array(axes)), keepdims=keepdims)
-    return b.op("ReduceMean", x, axes=list(axes), keepdims=keepdims)
-
-
 def spelled_out(b: Builder, x: str, square: str = "pow", twice: bool = False, swap: bool = False, **wrong) -> str:
     """The nine operators. `wrong` replaces one part of them."""
     axis = wrong.get("axis", -1)
-    centred = b.op("Sub", x, mean(b, x, (wrong.get("mean_axis", axis),)))
-    numerator = b.op("Sub", x, mean(b, x, (wrong.get("second_axis", axis),))) if twice else centred
+    centred = b.op("Sub", x, b.mean(x, (wrong.get("mean_axis", axis),)))
+    numerator = b.op("Sub", x, b.mean(x, (wrong.get("second_axis", axis),))) if twice else centred
     exponent = b.const(wrong.get("power", 2.0))
     squared = b.op("Pow", centred, exponent) if square == "pow" else b.op("Mul", centred, centred)
-    variance = mean(b, squared, (wrong.get("variance_axis", axis),))
+    variance = b.mean(squared, (wrong.get("variance_axis", axis),))
     epsilon = b.const(wrong.get("epsilon", 1e-5))
     total = b.op("Add", *((epsilon, variance) if swap else (variance, epsilon)))
     quotient = b.op("Div", wrong.get("numerator", numerator), b.op("Sqrt", total))
@@ -159,7 +153,7 @@ def test_interior_needed_elsewhere(op: str, how: str) -> None:
 def test_rms_norm_is_none() -> None:
     b = Builder()
     x = residual_sum(b)
-    root = b.op("Sqrt", b.op("Add", mean(b, b.op("Mul", x, x)), b.const(1e-5)))
+    root = b.op("Sqrt", b.op("Add", b.mean(b.op("Mul", x, x)), b.const(1e-5)))
     b.output(b.op("Add", b.op("Mul", b.op("Div", x, root), b.weight(N)), b.weight(N)))
     counts, reasons = normalised(b.model())
     assert "LayerNorm" not in counts
@@ -170,7 +164,7 @@ def test_rms_norm_is_none() -> None:
 def test_not_affine() -> None:
     b = Builder()
     x = residual_sum(b)
-    centred = b.op("Sub", x, mean(b, x))
-    root = b.op("Sqrt", b.op("Add", mean(b, b.op("Mul", centred, centred)), b.const(1e-5)))
+    centred = b.op("Sub", x, b.mean(x))
+    root = b.op("Sqrt", b.op("Add", b.mean(b.op("Mul", centred, centred)), b.const(1e-5)))
     b.output(b.op("Div", centred, root))
     refused(b.model(), "should feed one Mul", "FusedGemmLayerNorm")

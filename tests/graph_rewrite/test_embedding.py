@@ -1,0 +1,240 @@
+"""The sum of looked-up rows under a LayerNorm, seen through EmbedLayerNorm."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from graphs import Builder, assert_agree, feeds, fused, refused
+
+from bertfuse.graph_rewrite import fuse
+
+H, P = 16, 40
+
+
+def sliced_positions(b: Builder, ids: str, longest: int = P) -> str:
+    """The buffer 0, 1, ... of BertEmbeddings, cut to the length of ids: [1, S]."""
+    length = b.op("Gather", b.op("Shape", ids), b.const([1]), axis=0)
+    return b.op("Slice", b.const(np.arange(longest)[None]), b.const([0]), length, b.const([1]))
+
+
+def range_positions(b: Builder, ids: str) -> str:
+    length = b.op("Squeeze", b.op("Gather", b.op("Shape", ids), b.const([1]), axis=0), b.const([0]))
+    return b.op("Range", b.const(0), length, b.const(1))
+
+
+def lookup(b: Builder, rows: int, index: str, table: str = "") -> str:
+    return b.op("Gather", table or b.weight(rows, H), index, axis=0)
+
+
+def embeddings(
+    b: Builder, order: tuple[int, ...] = (0, 1, 2), nested: bool = False, positions=sliced_positions, words: int = 97
+) -> str:
+    """LayerNorm of word, token type and position rows, added in `order`."""
+    ids, types = b.ids(), b.ids("token_type_ids")
+    rows = [lookup(b, words, ids), lookup(b, 2, types), lookup(b, P, positions(b, ids))]
+    first, second, third = (rows[i] for i in order)
+    inner = b.op("Add", first, second)
+    return b.layer_norm(b.op("Add", *((third, inner) if nested else (inner, third))), H)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+@pytest.mark.parametrize("nested", [False, True])
+def test_any_order(order: tuple[int, ...], nested: bool) -> None:
+    b = Builder()
+    b.output(embeddings(b, order, nested))
+    result = fused(b.model())
+    assert result.fused == result.expected == {"EmbedLayerNorm": 1}
+    (node,) = (n for n in result.model.graph.node if n.op_type == "EmbedLayerNorm")
+    assert list(node.input)[:3] == ["ids", "token_type_ids", ""]
+
+
+@pytest.mark.parametrize("opset", [13, 17, 18, 20, 21])
+def test_opsets(opset: int) -> None:
+    b = Builder(opset)
+    b.output(embeddings(b, positions=range_positions))
+    assert fused(b.model()).fused == {"EmbedLayerNorm": 1}
+
+
+@pytest.mark.parametrize("words", [3, 30, 41, 5000])
+def test_fewer_words_than_positions(words: int) -> None:
+    """Protein models have thirty tokens and thousands of positions."""
+    b = Builder()
+    b.output(embeddings(b, words=words))
+    result = fused(b.model())
+    assert result.fused == {"EmbedLayerNorm": 1}
+    (node,) = (n for n in result.model.graph.node if n.op_type == "EmbedLayerNorm")
+    assert node.input[0] == "ids"
+
+
+@pytest.mark.parametrize("longest", [4, 10, 16])
+def test_few_positions(longest: int) -> None:
+    b = Builder()
+    ids = b.ids()
+    total = b.op("Add", lookup(b, 97, ids), lookup(b, longest, sliced_positions(b, ids, longest)))
+    b.output(b.layer_norm(total, H))
+    assert fused(b.model(), sizes={"S": 3}).fused == {"EmbedLayerNorm": 1}
+
+
+def test_positions_looked_up_in_a_short_table() -> None:
+    """Running the index on lengths that its table does not have must not end fusion."""
+    b = Builder()
+    ids = b.ids()
+    index = b.op("Gather", b.const(np.arange(6)), range_positions(b, ids), axis=0)
+    b.output(b.layer_norm(b.op("Add", lookup(b, 97, ids), lookup(b, 6, index)), H))
+    result = fused(b.model(), sizes={"S": 3})
+    assert result.fused or result.misses
+
+
+def test_without_token_types() -> None:
+    b = Builder()
+    ids = b.ids()
+    b.output(b.layer_norm(b.op("Add", lookup(b, 97, ids), lookup(b, P, sliced_positions(b, ids))), H))
+    assert fused(b.model()).fused == {"EmbedLayerNorm": 1}
+
+
+def test_position_ids_given() -> None:
+    b = Builder()
+    ids, positions = b.ids(), b.ids("position_ids")
+    b.output(b.layer_norm(b.op("Add", lookup(b, 97, ids), lookup(b, P, positions)), H))
+    result = fused(b.model())
+    assert result.fused == {"EmbedLayerNorm": 1}
+    (node,) = (n for n in result.model.graph.node if n.op_type == "EmbedLayerNorm")
+    assert node.input[2] == "position_ids"
+
+
+def test_positions_made_of_the_ids() -> None:
+    """RoBERTa counts tokens that are not padding: position ids of their own, [B, S]."""
+    b = Builder()
+    ids = b.ids()
+    real = b.op("Cast", b.op("Not", b.op("Equal", ids, b.const(0))), to=7)
+    positions = b.op("Mul", b.op("CumSum", real, b.const(1)), real)
+    b.output(b.layer_norm(b.op("Add", lookup(b, 97, ids), lookup(b, P, positions)), H))
+    model = b.model()
+    result = fused(model)
+    assert result.fused == {"EmbedLayerNorm": 1}
+    feed = feeds(model)
+    feed["ids"] = feed["ids"] * np.arange(10).reshape(2, 5)
+    assert_agree(model, result.model, feed, 2e-5)
+
+
+@pytest.mark.parametrize("static", [(2, 5), ("B", 5), (1, "S")])
+def test_static_shapes(static: tuple[int | str, int | str]) -> None:
+    b = Builder()
+    ids = b.ids(shape=static)
+    index = b.const(np.arange(5)[None]) if static[1] == 5 else sliced_positions(b, ids)
+    b.output(b.layer_norm(b.op("Add", lookup(b, 97, ids), lookup(b, P, index)), H))
+    assert fused(b.model()).fused == {"EmbedLayerNorm": 1}
+
+
+def test_int32_ids() -> None:
+    b = Builder()
+    ids, types = b.ids(dtype=np.int32), b.ids("token_type_ids", dtype=np.int32)
+    rows = b.op("Add", lookup(b, 97, ids), lookup(b, 2, types))
+    b.output(b.layer_norm(b.op("Add", rows, lookup(b, P, sliced_positions(b, ids))), H))
+    assert fused(b.model()).fused == {"EmbedLayerNorm": 1}
+
+
+def test_ids_of_two_types() -> None:
+    b = Builder()
+    ids, types = b.ids(dtype=np.int32), b.ids("token_type_ids", dtype=np.int64)
+    rows = b.op("Add", lookup(b, 97, ids), lookup(b, 2, types))
+    b.output(b.layer_norm(b.op("Add", rows, lookup(b, P, sliced_positions(b, ids))), H))
+    refused(b.model(), "unlike", "EmbedLayerNorm")
+
+
+def test_tied_tables_and_a_table_used_elsewhere() -> None:
+    b = Builder()
+    ids, table = b.ids(), b.weight(97, H, name="words")
+    y = b.layer_norm(b.op("Add", lookup(b, 97, ids, table), lookup(b, P, sliced_positions(b, ids))), H)
+    b.output(b.op("MatMul", y, b.op("Transpose", table, perm=[1, 0])))
+    result = fused(b.model())
+    assert result.fused == {"EmbedLayerNorm": 1}
+    assert [t.name for t in result.model.graph.initializer].count("words") == 1
+
+
+def test_basic_level_leaves_embeddings() -> None:
+    b = Builder()
+    b.output(embeddings(b))
+    result = fused(b.model(), "basic")
+    assert not result.fused and not result.expected
+
+
+def wrong(name: str, b: Builder) -> str:
+    ids = b.ids()
+    word = lookup(b, 97, ids)
+    if name == "reversed positions":
+        length = b.op("Squeeze", b.op("Gather", b.op("Shape", ids), b.const([1]), axis=0), b.const([0]))
+        index = b.op("Range", b.op("Sub", length, b.const(1)), b.const(-1), b.const(-1))
+        return b.op("Add", word, lookup(b, P, index))
+    if name == "positions from 2":
+        length = b.op("Squeeze", b.op("Gather", b.op("Shape", ids), b.const([1]), axis=0), b.const([0]))
+        index = b.op("Range", b.const(2), b.op("Add", length, b.const(2)), b.const(1))
+        return b.op("Add", word, lookup(b, P, index))
+    if name == "word rows alone":
+        return word
+    if name == "four tables":
+        rows = b.op("Add", b.op("Add", word, lookup(b, 2, b.ids("a"))), lookup(b, 3, b.ids("b")))
+        return b.op("Add", rows, lookup(b, P, sliced_positions(b, ids)))
+    if name == "rows of a tensor that is an input":
+        return b.op("Add", word, lookup(b, P, sliced_positions(b, ids), b.input("table", (P, H))))
+    if name == "rows multiplied":
+        return b.op("Add", b.op("Mul", word, b.const(4.0)), lookup(b, P, sliced_positions(b, ids)))
+    if name == "a constant added":
+        return b.op("Add", word, b.weight(H))
+    if name == "positions of another sequence":
+        return b.op("Add", word, lookup(b, P, sliced_positions(b, b.ids("other"))))
+    if name == "columns looked up":
+        return b.op("Add", word, b.op("Gather", b.weight(H, P), b.ids("columns", (H,)), axis=1))
+    raise KeyError(name)
+
+
+WRONG = {
+    "reversed positions": "",
+    "positions from 2": "",
+    "word rows alone": "",
+    "four tables": "",
+    "rows of a tensor that is an input": "not a row of a constant table",
+    "rows multiplied": "not a row of a constant table",
+    "a constant added": "not a row of a constant table",
+}
+
+
+@pytest.mark.parametrize("name", list(WRONG))
+def test_near_misses(name: str) -> None:
+    b = Builder()
+    b.output(b.layer_norm(wrong(name, b), H))
+    refused(b.model(), WRONG[name], "EmbedLayerNorm", sizes={"S": 5})
+
+
+def test_positions_by_the_length_of_another_input() -> None:
+    b = Builder()
+    b.output(b.layer_norm(wrong("positions of another sequence", b), H))
+    result = fused(b.model())
+    assert result.fused or result.misses
+
+
+@pytest.mark.parametrize("which", ["Gather", "Add"])
+@pytest.mark.parametrize("how", ["exposed", "used"])
+def test_interior_needed_elsewhere(which: str, how: str) -> None:
+    b = Builder()
+    y = embeddings(b)
+    tensor = [n.output[0] for n in b.nodes if n.op_type == which and n.output[0] != y]
+    # The rows of a table, not the Gather of a shape.
+    rows = (
+        next(t for t in tensor if any(t in n.input for n in b.nodes if n.op_type == "Add"))
+        if which == "Gather"
+        else tensor[0]
+    )
+    b.output(y, rows if how == "exposed" else b.op("Neg", rows))
+    refused(b.model(), "", "EmbedLayerNorm")
+
+
+def test_ids_beyond_what_was_probed() -> None:
+    b = Builder()
+    b.output(embeddings(b))
+    model = b.model()
+    feed = feeds(model, {"S": P})
+    feed["ids"] = np.random.default_rng(0).integers(-97, 97, feed["ids"].shape)
+    assert_agree(model, fuse(model).model, feed, 2e-5)
