@@ -15,7 +15,7 @@ from .nodes import node_name, producer
 from .normalize import attention, embedding, layer_norm
 
 _STEPS = 10
-_ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Pow", "Erf", "Tanh")
+_ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Neg", "Pow", "Erf", "Tanh")
 _MATMULS = ("MatMul", "Gemm")
 
 
@@ -123,16 +123,15 @@ def _is_cubic(tanh: gs.Node) -> bool:
 
 def _after_projection(gelu: gs.Node) -> bool:
     """Whether the GELU's argument is a projection's output."""
-    tensor = gelu.inputs[0]
-    for _ in range(_STEPS):
+    stack, seen = [(gelu.inputs[0], 0)], set()
+    while stack:
+        tensor, depth = stack.pop()
         node = producer(tensor)
         if _is_projection(node):
             return True
-        if node is None or node.op not in _ELEMENTWISE:
-            return False
-        tensor = next((t for t in node.inputs if not isinstance(t, gs.Constant)), None)
-        if tensor is None:
-            return False
+        if node is not None and node.op in _ELEMENTWISE and depth < _STEPS and id(node) not in seen:
+            seen.add(id(node))
+            stack.extend((t, depth + 1) for t in node.inputs if not isinstance(t, gs.Constant))
     return False
 
 

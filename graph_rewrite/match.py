@@ -40,11 +40,15 @@ class _Deepest:
 
 
 def match(graph: FusionGraph, spec: OpSpec, pattern: Pattern, root: gs.Node) -> Match:
-    """Unify `pattern` with the graph above `root`. Raises NoMatch with the deepest place where it broke."""
+    """Unify `pattern` with the graph above `root`, of several ways the first in which nothing inside is needed elsewhere.
+
+    Raises NoMatch with the deepest place where it broke.
+    """
     deepest = _Deepest()
     for found in _node(graph, pattern.root, root, Match(), 0, deepest):
         try:
             _check(spec, found, root)
+            graph.check_private(found.nodes)
         except NoMatch as miss:
             deepest.note(1 << 20, miss)
             continue

@@ -12,7 +12,7 @@ DEFAULT_DOMAINS = (None, "", "ai.onnx")
 
 
 class NoMatch(Exception):
-    """A match that broke at `node`, because of `reason`, `depth` nodes from its root (infinite: after matching)."""
+    """A match that broke at `node`, because of `reason`, `depth` nodes from its root (infinite: not while matching)."""
 
     def __init__(self, node: gs.Node | str, reason: str, hint: str = "") -> None:
         super().__init__(reason)

@@ -179,9 +179,7 @@ def _first_match(graph: FusionGraph, spec: OpSpec, root: gs.Node) -> Match | Non
         if not is_op(root, pattern.root.op):
             continue
         try:
-            found = match(graph, spec, pattern, root)
-            graph.check_private(found.nodes)
-            return found
+            return match(graph, spec, pattern, root)
         except NoMatch as miss:
             if nearest is None or miss.depth > nearest.depth:
                 nearest = miss

@@ -19,7 +19,7 @@ _MAX_STEPS = 8
 
 @dataclass
 class _ScoreMask:
-    """What hides keys: a tensor that is added, or (`hidden` given) a condition that keeps the score or puts `hidden`."""
+    """What hides keys: a tensor that is added, or (`hidden` given) a condition that keeps a score or puts `hidden`."""
 
     tensor: gs.Tensor
     hidden: float | None = None
