@@ -84,9 +84,7 @@ def fuse(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT.onnx", help="File to write.")],
     level: Level = "full",
     no_functions: NoFunctions = False,
-    dtype: Annotated[
-        Dtype | None, typer.Option(help="Convert weights and float tensors. [default: as they are]")
-    ] = None,
+    dtype: KeptDtype = None,
     strict: Strict = False,
     as_json: Json = False,
 ) -> None:

@@ -161,7 +161,7 @@ def machine() -> dict[str, str]:
 
 
 def plot(report: BenchReport, path: str | Path) -> None:
-    """Bars per size and contender, as a PNG: median with the middle half's range."""
+    """One panel per size, as a PNG: a bar for each contender's median, from zero, with the middle half's range."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -170,16 +170,20 @@ def plot(report: BenchReport, path: str | Path) -> None:
     from bertfuse.graph_rewrite.io import replacing
 
     names, sizes = report.contenders, report.sizes
-    figure, axes = plt.subplots(figsize=(1.5 + 2.2 * len(sizes), 4), layout="constrained")
-    width = 0.8 / len(names)
-    for index, name in enumerate(names):
-        timings = [report.at(name, size) for size in sizes]
-        at = np.arange(len(sizes)) + (index - (len(names) - 1) / 2) * width
+    figure, panels = plt.subplots(
+        1, len(sizes), figsize=(2.5 + 3 * len(sizes), 0.8 + 0.5 * len(names)), sharey=True, squeeze=False,
+        layout="constrained",
+    )  # fmt: skip
+    colours = plt.get_cmap("tab10").colors[: len(names)]
+    for panel, size in zip(panels[0], sizes, strict=True):
+        timings = [report.at(name, size) for name in names]
+        medians = [t.median for t in timings]
         spread = [[t.median - t.low for t in timings], [t.high - t.median for t in timings]]
-        axes.bar(at, [t.median for t in timings], width, yerr=spread, label=name, error_kw={"linewidth": 1})
-    axes.set_xticks(range(len(sizes)), [f"{batch} x {sequence}" for batch, sequence in sizes])
-    axes.set(xlabel="batch x sequence", ylabel="milliseconds (median)", yscale="log", title=report.machine["cpu"])
-    axes.legend(fontsize="small")
+        bars = panel.barh(names, medians, xerr=spread, color=colours, error_kw={"linewidth": 1})
+        panel.bar_label(bars, [f"{median:.1f}" for median in medians], label_type="center", color="white")
+        panel.set(title=f"{size[0]} x {size[1]}", xlabel="milliseconds")
+    panels[0][0].invert_yaxis()
+    figure.suptitle(f"{report.machine['cpu']}, {report.machine['cores']} cores", fontsize="medium")
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png", dpi=120)
     plt.close(figure)

@@ -94,7 +94,8 @@ def broken(tmp_path: Path) -> Path:
     gelu = next(node for node in model.graph.node if node.op_type == "Gelu")
     linear = next(node for node in model.graph.node if gelu.input[0] in node.output)
     # The linear's result as a graph output: fused, it would no longer exist.
-    model.graph.output.append(onnx.ValueInfoProto(name=linear.output[0]))
+    value = onnx.helper.make_tensor_value_info(linear.output[0], onnx.TensorProto.FLOAT, ["batch", "sequence", 64])
+    model.graph.output.append(value)
     path = tmp_path / "broken.onnx"
     onnx.save(model, path)
     return path
