@@ -334,18 +334,29 @@ class GemmSm90Kernel {
   __device__ __forceinline__ static int RowOffset(int group) { return Shape::kInTurns ? 0 : group * 64; }
   __device__ __forceinline__ static int FirstColumn() { return threadIdx.x % 4 * 2; }
 
-  // The 32-bit pair at (row, column) of the warpgroup's tile, in the buffers that the copy engine reads and writes.
-  __device__ __forceinline__ uint32_t* Pair(char* buffer, int row, int column) {
-    return reinterpret_cast<uint32_t*>(buffer + Swizzled<Shape::kBufferColumns * 2>(row, column * 2));
-  }
+  // Where a thread's pairs lie in the buffers that the copy engine reads and writes: of each 8 columns, one address. Eight
+  // rows further and in the next buffer the swizzle is the same, so those are constants away; left to itself the compiler
+  // keeps every address in a register.
+  struct Pairs {
+    static constexpr int kCount = Shape::kBufferColumns / 8;
+    static constexpr int kPitch = Shape::kBufferColumns * 2;
+    char* at[kCount];
+    __device__ __forceinline__ explicit Pairs(char* buffers) {
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) at[j] = buffers + Swizzled<kPitch>(FirstRow(), (8 * j + FirstColumn()) * 2);
+    }
+    __device__ __forceinline__ uint32_t& operator()(int buffer, int j, int lower) const {
+      return *reinterpret_cast<uint32_t*>(at[j] + buffer * Shape::kBufferBytes + lower * 8 * kPitch);
+    }
+  };
 
   __device__ __forceinline__ void FinishElementwise(float (&sum)[Shape::kN / 2], const GemmSm90Work& work, int group) {
-    const int first_row = FirstRow(), first_column = FirstColumn();
+    const int first_column = FirstColumn();
     const bool leader = threadIdx.x % 128 == 0;
-    constexpr int kPairs = Shape::kBufferColumns / 8;
+    constexpr int kPairs = Pairs::kCount;
+    const Pairs pairs(Buffer(group, 0));
 #pragma unroll
     for (int tile = 0; tile < Shape::kBufferTiles; ++tile) {
-      char* buffer = Buffer(group, tile % Shape::kBuffers);
       if (leader) WaitStoresRead<Shape::kBuffers - 1>();
       SyncWarpgroup(1 + group);
 #pragma unroll
@@ -359,13 +370,13 @@ class GemmSm90Kernel {
 #pragma unroll
       for (int j = 0; j < kPairs; ++j) {
         const float* v = &sum[4 * (tile * kPairs + j)];
-        *Pair(buffer, first_row, 8 * j + first_column) = PackPair<T>(v[0], v[1]);
-        *Pair(buffer, first_row + 8, 8 * j + first_column) = PackPair<T>(v[2], v[3]);
+        pairs(tile % Shape::kBuffers, j, 0) = PackPair<T>(v[0], v[1]);
+        pairs(tile % Shape::kBuffers, j, 1) = PackPair<T>(v[2], v[3]);
       }
       FenceSharedForAsync();
       SyncWarpgroup(1 + group);
       if (leader) {
-        StoreTile2d(&p_.y_map, buffer, work.column + tile * Shape::kBufferColumns, work.row + RowOffset(group));
+        StoreTile2d(&p_.y_map, Buffer(group, tile % Shape::kBuffers), work.column + tile * Shape::kBufferColumns, work.row + RowOffset(group));
         CommitStores();
       }
     }
@@ -412,8 +423,9 @@ class GemmSm90Kernel {
   __device__ __forceinline__ void FinishLayerNorm(float (&sum)[Shape::kN / 2], const GemmSm90Work& work, int group,
                                                   uint32_t round) {
     static_assert(!Shape::kLayerNorm || Shape::kBuffers == Shape::kBufferTiles);
-    constexpr int kPairs = Shape::kBufferColumns / 8;
-    const int first_row = FirstRow(), first_column = FirstColumn();
+    constexpr int kPairs = Pairs::kCount;
+    const int first_column = FirstColumn();
+    const Pairs pairs(Buffer(group, 0));
     const bool leader = threadIdx.x % 128 == 0;
     if (p_.has_residual) {
       WaitBarrier(ResidualFull(group), round & 1);
@@ -424,7 +436,6 @@ class GemmSm90Kernel {
     float mean[2] = {}, squares[2] = {};
 #pragma unroll
     for (int tile = 0; tile < Shape::kBufferTiles; ++tile) {
-      char* buffer = Buffer(group, tile);
       float* v = &sum[4 * tile * kPairs];
 #pragma unroll
       for (int j = 0; j < kPairs; ++j) {
@@ -436,8 +447,8 @@ class GemmSm90Kernel {
       if (p_.has_residual) {
 #pragma unroll
         for (int j = 0; j < kPairs; ++j) {
-          const float2 upper = UnpackPair<T>(*Pair(buffer, first_row, 8 * j + first_column));
-          const float2 lower = UnpackPair<T>(*Pair(buffer, first_row + 8, 8 * j + first_column));
+          const float2 upper = UnpackPair<T>(pairs(tile, j, 0));
+          const float2 lower = UnpackPair<T>(pairs(tile, j, 1));
           v[4 * j] += upper.x, v[4 * j + 1] += upper.y, v[4 * j + 2] += lower.x, v[4 * j + 3] += lower.y;
         }
       }
@@ -468,15 +479,13 @@ class GemmSm90Kernel {
         gamma[j] = *reinterpret_cast<const float2*>(Vector(1) + column);
         beta[j] = *reinterpret_cast<const float2*>(Vector(2) + column);
       }
-      char* buffer = Buffer(group, tile);
 #pragma unroll
       for (int j = 0; j < kPairs; ++j) {
         const float* v = &sum[4 * (tile * kPairs + j)];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const float x = (v[2 * i] - mean[i]) * inverse[i], y = (v[2 * i + 1] - mean[i]) * inverse[i];
-          *Pair(buffer, first_row + 8 * i, 8 * j + first_column) =
-              PackPair<T>(fmaf(x, gamma[j].x, beta[j].x), fmaf(y, gamma[j].y, beta[j].y));
+          pairs(tile, j, i) = PackPair<T>(fmaf(x, gamma[j].x, beta[j].x), fmaf(y, gamma[j].y, beta[j].y));
         }
       }
       KeepOrder();

@@ -39,6 +39,75 @@ __global__ void __launch_bounds__(kChunks > 4 ? 1024 : 512) LayerNormKernel(Laye
   NormalizeAndStore(row, columns, a.gamma, a.beta, a.epsilon, a.y + offset, scratch);
 }
 
+// A warp for each row of up to 128 * kChunks columns: no barrier, all of a row's loads in flight at once.
+template <class T, int kChunks>
+__global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T> a) {
+  constexpr int kVector = 4;
+  const int lane = threadIdx.x % 32, columns = static_cast<int>(a.columns);
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+  LaunchNext();
+  WaitForPrevious();
+  if (at >= a.rows) return;
+  const int64_t offset = at * a.columns, split_stride = a.rows * a.columns;
+  float value[kChunks][kVector] = {};
+  const auto for_each = [&](auto&& visit) {
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      const int column = (chunk * 32 + lane) * kVector;
+      if (column < columns) visit(value[chunk], column);
+    }
+  };
+#pragma unroll 2
+  for (int split = 0; split < a.splits; ++split) {
+    for_each([&](float(&v)[kVector], int column) {
+      const auto part = *reinterpret_cast<const Pack<float, kVector>*>(a.partial + split * split_stride + offset + column);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) v[i] += part.value[i];
+    });
+  }
+  float sum = 0.0f;
+  for_each([&](float(&v)[kVector], int column) {
+    const auto bias = *reinterpret_cast<const Pack<T, kVector>*>(a.bias + column);
+    Pack<T, kVector> residual = {};
+    if (a.residual != nullptr) residual = *reinterpret_cast<const Pack<T, kVector>*>(a.residual + offset + column);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      v[i] = Activate(v[i] + ToFloat(bias.value[i]), a.activation) + ToFloat(residual.value[i]);
+      sum += v[i];
+    }
+  });
+  const float mean = WarpSum(sum) / columns;
+  float squares = 0.0f;
+  for_each([&](float(&v)[kVector], int) {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) squares += (v[i] - mean) * (v[i] - mean);
+  });
+  const float inverse = rsqrtf(WarpSum(squares) / columns + a.epsilon);
+  for_each([&](float(&v)[kVector], int column) {
+    const auto gamma = *reinterpret_cast<const Pack<T, kVector>*>(a.gamma + column);
+    const auto beta = *reinterpret_cast<const Pack<T, kVector>*>(a.beta + column);
+    Pack<T, kVector> out;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      out.value[i] = FromFloat<T>((v[i] - mean) * inverse * ToFloat(gamma.value[i]) + ToFloat(beta.value[i]));
+    }
+    *reinterpret_cast<Pack<T, kVector>*>(a.y + offset + column) = out;
+  });
+}
+
+template <class T>
+cudaError_t LaunchWarp(const LayerNormArguments<T>& a, const Device& device, cudaStream_t stream) {
+  const int warps = 8;
+  LaunchConfig config;
+  config.grid = dim3(static_cast<unsigned>(CeilDiv(a.rows, warps)));
+  config.block = dim3(32 * warps);
+  config.stream = stream;
+  config.device = &device;
+  if (a.columns <= 384) return Launch(config, LayerNormWarpKernel<T, 3>, a);
+  if (a.columns <= 768) return Launch(config, LayerNormWarpKernel<T, 6>, a);
+  return Launch(config, LayerNormWarpKernel<T, 8>, a);
+}
+
 template <class T, int kVector>
 cudaError_t LaunchVector(const LayerNormArguments<T>& a, const Device& device, cudaStream_t stream) {
   LaunchConfig config;
@@ -62,6 +131,8 @@ cudaError_t LayerNorm(const LayerNormArguments<T>& a, const Device& device, cuda
   const bool aligned = a.columns % 4 == 0 && IsAligned(a.partial, 16) && IsAligned(a.bias, 4 * sizeof(T)) &&
                        IsAligned(a.residual, 4 * sizeof(T)) && IsAligned(a.gamma, 4 * sizeof(T)) &&
                        IsAligned(a.beta, 4 * sizeof(T)) && IsAligned(a.y, 4 * sizeof(T));
+  // With few rows a whole block for each has more loads in flight.
+  if (aligned && a.columns <= 1024 && a.rows >= 2048) return LaunchWarp(a, device, stream);
   return aligned ? LaunchVector<T, 4>(a, device, stream) : LaunchVector<T, 1>(a, device, stream);
 }
 

@@ -1,6 +1,6 @@
 #include "ops/gemm_tactic.h"
 
-#include <algorithm>
+#include <utility>
 
 namespace bertfuse::cuda {
 namespace {
@@ -38,36 +38,31 @@ GemmTactic Portable(const GemmProblem& problem) {
 GemmTactic ChooseElementwise(const GemmProblem& problem) {
   const int64_t large = CeilDiv(problem.m, 128) * CeilDiv(problem.n, 192);
   if (large * 2 < problem.multiprocessors) return {GemmPath::kSm90, {64, 64, 1, 1, 1, 1}};
-  // The tile whose last round of blocks leaves the fewest multiprocessors idle; the wider one loads less for each product.
-  const auto rounds = [&](int64_t columns) {
-    return columns * CeilDiv(CeilDiv(problem.m, 128) * CeilDiv(problem.n, columns), problem.multiprocessors);
-  };
-  return {GemmPath::kSm90, {128, rounds(192) < rounds(256) ? 192 : 256, 2, 1, 1, 1}};
+  return {GemmPath::kSm90, {128, 192, 2, 1, 1, 1}};
 }
 
+GemmTactic SplitTactic(Block block, int splits) {
+  return {GemmPath::kSm90Split, {block.m, block.n, block.warpgroups, 1, 1, splits}};
+}
+
+// Measured on an H200 with n = 768 (docs/performance.md). One launch for a whole row is not always the fastest: 30 clusters
+// of 4 run at a time, not 33, and with a long k its epilogue is a small part of the time either way.
 GemmTactic ChooseLayerNorm(const GemmProblem& problem) {
-  const Block* widest = nullptr;  // of the large blocks that span the row
-  const Block* small = nullptr;
-  for (const Block& block : kLayerNormBlocks) {
-    if (!SpansRow(problem, block)) continue;
-    const Block*& best = block.warpgroups == 2 ? widest : small;
-    if (best == nullptr) best = &block;
+  const bool long_k = problem.k > 2 * problem.n;
+  const Block in_turns = kLayerNormBlocks[0], shared_rows = kLayerNormBlocks[1];
+  if (problem.m >= 8192 && long_k && SpansRow(problem, shared_rows)) return LayerNormTactic(problem, shared_rows, 1);
+  if (problem.m >= 2048 && long_k) return SplitTactic(kPartialBlocks[problem.n % 192 == 0 ? 1 : 0], 1);
+  if (problem.m >= 2048 && SpansRow(problem, in_turns)) return LayerNormTactic(problem, in_turns, 1);
+  if (problem.m >= 2048) return SplitTactic(kPartialBlocks[0], 1);
+  if (problem.m >= 512 && !long_k) {
+    for (const Block& block : {kLayerNormBlocks[4], kLayerNormBlocks[3]}) {
+      if (SpansRow(problem, block)) return LayerNormTactic(problem, block, 1);
+    }
   }
-  const auto blocks = [&](const Block* block) { return CeilDiv(problem.m, block->m) * (problem.n / block->n); };
-  // Many rows: what a cluster of whole rows saves in memory traffic it loses in multiprocessors that its size leaves idle
-  // (30 clusters of 4 fit on an H200, not 33) and in an epilogue that nothing overlaps with.
-  const int64_t wide = CeilDiv(problem.m, 128) * CeilDiv(problem.n, 256);
-  if (2 * wide >= problem.multiprocessors) {
-    const int columns = static_cast<int>(CeilDiv(problem.n, 256));
-    return {GemmPath::kSm90Split, {128, 256, 2, 1, columns <= 4 ? columns : 1, 1}};
-  }
-  if (widest != nullptr && 2 * blocks(widest) >= problem.multiprocessors) return LayerNormTactic(problem, *widest, 1);
-  if (small != nullptr && 4 * blocks(small) >= problem.multiprocessors) return LayerNormTactic(problem, *small, 1);
   // Few rows: parts of k, so that there are blocks for every multiprocessor.
-  const int64_t tiles = CeilDiv(problem.m, 64) * CeilDiv(problem.n, 96);
-  int splits = static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(8, problem.multiprocessors / tiles)));
+  int splits = problem.m >= 512 ? 1 : 4;
   while (!CanSplit(problem, splits)) --splits;
-  return {GemmPath::kSm90Split, {64, 96, 1, 1, 1, splits}};
+  return SplitTactic(kPartialBlocks[2], splits);
 }
 
 }  // namespace
