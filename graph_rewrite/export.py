@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
 
 from .graph import FusionGraph
+from .nodes import data_type
 from .spec import DOMAIN
 from .weights import MIN_BYTES, Weight
 
@@ -24,7 +24,7 @@ def to_model(
         if isinstance(tensor, gs.Constant) and isinstance(tensor._values, Weight)
     }
     fused = [node for node in graph.gs.nodes if node.domain == DOMAIN]
-    data_types = {node.outputs[0].name: _data_type(node.outputs[0]) for node in fused}
+    data_types = {node.outputs[0].name: data_type(node.outputs[0].dtype) for node in fused}
     model = gs.export_onnx(graph.gs, do_type_check=False, opset_imports=list(original.opset_import))
     model.graph.initializer.extend(OnnxExporter.export_tensor_proto(default) for default in graph.defaults.values())
     for field in _MODEL_FIELDS:
@@ -55,7 +55,3 @@ def _keep_declarations(ours, theirs) -> None:
         ours.append(value)
         if value.type.HasField("tensor_type"):
             ours[-1].type.tensor_type.elem_type = types[value.name]
-
-
-def _data_type(tensor: gs.Tensor) -> int:
-    return onnx.helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))

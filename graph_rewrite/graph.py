@@ -44,6 +44,11 @@ class FusionGraph:
             elif isinstance(tensor, gs.Variable) and name in shapes:
                 data_type, tensor.shape = shapes[name]
                 tensor.dtype = tensor.dtype if tensor.dtype is not None else _numpy_dtype(data_type)
+            # onnx-graphsurgeon has ONNX's number in place of bfloat16; a small constant's goes when it is loaded.
+            if isinstance(tensor, gs.Constant) and not isinstance(tensor._values, w.Weight):
+                tensor.values  # noqa: B018
+            elif isinstance(tensor, gs.Variable) and isinstance(tensor.dtype, int):
+                tensor.dtype = _numpy_dtype(tensor.dtype)
         self.prober = Prober(self)
         self._names = set(tensors)
         self._output_ids = {id(tensor) for tensor in self.gs.outputs}
@@ -262,7 +267,11 @@ def as_weight(constant: gs.Constant) -> w.Weight:
 
 
 def _numpy_dtype(data_type: int) -> Any:
-    return onnx.helper.tensor_dtype_to_np_dtype(data_type) if data_type else None
+    """None for what is not known; ONNX's number stays for what NumPy has no type for."""
+    try:
+        return onnx.helper.tensor_dtype_to_np_dtype(data_type) if data_type else None
+    except KeyError:
+        return data_type
 
 
 def _topological(nodes: list[gs.Node]) -> list[gs.Node]:

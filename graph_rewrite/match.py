@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import onnx
 import onnx_graphsurgeon as gs
 
 from .dialect.pattern import ADD, LINEAR, Output, Pattern, PatternNode, Variable
 from .graph import FusionGraph
 from .nodes import DEFAULT_DOMAINS, DIALECT, NoMatch, node_name, producer
+from .nodes import data_type as data_type_of
 from .spec import DTYPE_VARIABLES, OpSpec
 
 
@@ -40,7 +39,7 @@ class _Deepest:
 
 
 def match(graph: FusionGraph, spec: OpSpec, pattern: Pattern, root: gs.Node) -> Match:
-    """Unify `pattern` with the graph above `root`, of several ways the first in which nothing inside is needed elsewhere.
+    """Unify `pattern` with the graph above `root`: of several ways the first whose inside nobody else needs.
 
     Raises NoMatch with the deepest place where it broke.
     """
@@ -138,7 +137,7 @@ def _check(spec: OpSpec, found: Match, root: gs.Node) -> None:
             continue
         if tensor_spec.constant and not isinstance(tensor, gs.Constant):
             raise NoMatch(root, f"its {tensor_spec.name} '{tensor.name}' is not an initialiser")
-        data_type = None if tensor.dtype is None else onnx.helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype))
+        data_type = None if tensor.dtype is None else data_type_of(tensor.dtype)
         allowed = DTYPE_VARIABLES[tensor_spec.dtype]
         if data_type is not None and data_type not in allowed.values():
             raise NoMatch(root, f"'{tensor.name}' is {tensor.dtype}, {spec.name} takes {', '.join(allowed)}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+import onnx
 import onnx_graphsurgeon as gs
 
 DIALECT = "bertfuse.dialect"
@@ -25,6 +27,11 @@ class NoMatch(Exception):
 def node_name(node: gs.Node) -> str:
     """How a node is called in messages: its name, or type and output where it has none."""
     return node.name or f"{node.op}->{node.outputs[0].name if node.outputs else '?'}"
+
+
+def data_type(dtype: Any) -> int:
+    """ONNX's number for the dtype of a tensor; onnx-graphsurgeon has numbers itself for what NumPy does not know."""
+    return dtype if isinstance(dtype, int) else onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
 
 def scalar(tensor: gs.Tensor) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,9 @@ class Weight(LazyValues):
     def __init__(self, data_type: int, shape: Sequence[int], load: Callable[[], np.ndarray]) -> None:
         super().__init__(onnx.TensorProto(data_type=data_type, dims=shape))
         self._load = load
+        # onnx-graphsurgeon leaves ONNX's number in place of bfloat16.
+        with contextlib.suppress(KeyError):
+            self.dtype = onnx.helper.tensor_dtype_to_np_dtype(data_type)
 
     @property
     def data_type(self) -> int:

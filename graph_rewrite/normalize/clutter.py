@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import onnx_graphsurgeon as gs
 
 from ..graph import FusionGraph
-from ..nodes import DEFAULT_DOMAINS
+from ..nodes import DEFAULT_DOMAINS, data_type
 
 _SCALARS = {"value_float": np.float32, "value_int": np.int64, "value_floats": np.float32, "value_ints": np.int64}
 
@@ -48,12 +47,7 @@ def _passes_through(graph: FusionGraph, node: gs.Node) -> bool:
         )
         return off and not any(t.outputs or graph.is_output(t) for t in node.outputs[1:])
     if node.op == "Cast" and node.inputs[0].dtype is not None:
-        source = node.inputs[0].dtype
-        data_type = source if isinstance(source, int) else onnx.helper.np_dtype_to_tensor_dtype(np.dtype(source))
-        target = node.attrs.get("to")
-        return data_type == (
-            target if isinstance(target, int) else onnx.helper.np_dtype_to_tensor_dtype(np.dtype(target))
-        )
+        return data_type(node.inputs[0].dtype) == data_type(node.attrs["to"])
     return False
 
 
