@@ -153,17 +153,45 @@ def _external_tensors(model: onnx.ModelProto) -> list[TensorProto]:
 
 
 def _check_external(tensor: TensorProto, path: pathlib.Path) -> None:
-    info = external_data_helper.ExternalDataInfo(tensor)
     folder = path.parent.resolve()
-    file = (folder / info.location).resolve()
+    try:
+        info = external_data_helper.ExternalDataInfo(tensor)
+        file = (folder / info.location).resolve()
+        file.exists()  # may be a name that no file can have
+    except (ValueError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
+        raise FusionError(
+            f"{path}: initialiser '{tensor.name}': its external data cannot be found: {reason}; export the model again"
+        ) from error
     where = f"{path}: initialiser '{tensor.name}': external data '{info.location}'"
     if not info.location or not file.is_relative_to(folder):
         raise FusionError(f"{where} lies outside the model's folder; move the file beside the model and export again")
     if not file.is_file():
         raise FusionError(f"{where} is missing; copy it into {folder}")
-    needed = (info.offset or 0) + (info.length or _nbytes(tensor) or 0)
+    size = _nbytes(tensor)
+    if info.length is not None and size is not None and info.length != size:
+        raise FusionError(f"{where}: {info.length} bytes, {size} by its shape; the model is damaged, export it again")
+    needed = (info.offset or 0) + (info.length or size or 0)
     if file.stat().st_size < needed:
         raise FusionError(f"{where} is cut short: {file.stat().st_size} bytes, {needed} needed; copy it again")
+
+
+def _check_inline(tensor: TensorProto, size: int | None) -> None:
+    """Raise FusionError when the tensor's data is not what its shape and type say."""
+    where, hint = f"initialiser '{tensor.name}'", "the model is damaged, export or copy it again"
+    if any(dim < 0 for dim in tensor.dims):
+        raise FusionError(f"{where}: shape {list(tensor.dims)} has a negative size; {hint}")
+    if size is None and tensor.data_type in _NOT_BYTES and tensor.data_type != TensorProto.STRING:
+        in_a_byte = 4 if onnx.helper.tensor_dtype_to_string(tensor.data_type).endswith("INT2") else 2
+        size = -(-int(np.prod(tensor.dims, dtype=np.int64)) // in_a_byte)
+    if size is not None and tensor.HasField("raw_data"):
+        if len(tensor.raw_data) != size:
+            raise FusionError(f"{where}: {len(tensor.raw_data)} bytes of data, {size} by its shape; {hint}")
+        return
+    try:
+        onnx.numpy_helper.to_array(tensor)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise FusionError(f"{where}: cannot be read: {' '.join(str(error).split())}; {hint}") from error
 
 
 def _nbytes(tensor: TensorProto) -> int | None:
@@ -181,6 +209,8 @@ def _weight(tensor: TensorProto, folder: pathlib.Path | None, detach: bool) -> W
     """A Weight for a large tensor; None for one that stays in the graph (its external data is then loaded into it)."""
     size = _nbytes(tensor)
     external = external_data_helper.uses_external_data(tensor)
+    if not external:
+        _check_inline(tensor, size)
     if size is None or size < MIN_BYTES:
         if external and folder is not None:
             external_data_helper.load_external_data_for_tensor(tensor, str(folder))

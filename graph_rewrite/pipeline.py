@@ -132,7 +132,7 @@ def _fuse(
     functions.import_domain(model)
     if with_functions:
         functions.attach(model, data_types)
-    _check_model(model, with_functions)
+    _check_model(model, skeleton, with_functions)
     return FusionResult(model, _in_order(fused), expected, misses, (before, count_nodes(model))), fused_weights
 
 
@@ -227,14 +227,25 @@ def count_nodes(model: onnx.ModelProto) -> int:
     return sum(node.op_type != "Constant" for node in model.graph.node)
 
 
-def _check_model(model: onnx.ModelProto, with_functions: bool) -> None:
+def _check_model(model: onnx.ModelProto, original: onnx.ModelProto, with_functions: bool) -> None:
     """ONNX's checks on the model without its weights (their shapes are all it needs)."""
     if not with_functions:
         return  # the checker takes an operator that it knows neither by schema nor by function for an error
+    error = _invalid(model)
+    if error:
+        theirs = _invalid(original)
+        if theirs:
+            raise FusionError(f"the model is not valid ONNX: {theirs}; export it again")
+        raise FusionError(f"the fused model is not valid ONNX: {error}")
+
+
+def _invalid(model: onnx.ModelProto) -> str:
+    """What strict shape inference finds wrong, "" for nothing."""
     try:
         onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
-        raise FusionError(f"the fused model is not valid ONNX: {' '.join(str(error).split())}") from error
+        return " ".join(str(error).split())
+    return ""
 
 
 __all__ = ["LEVELS", "count_nodes", "fuse", "fuse_file", "node_name"]

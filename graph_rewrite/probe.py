@@ -8,6 +8,7 @@ with length (a sliding window, a maximum) needs a constant to say where, so one 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _MAX_NODES = 400
 _MAX_LENGTH = 2048
+_MAX_ELEMENTS = 1 << 26
 _INTEGERS = (np.int32, np.int64)
 
 
@@ -42,8 +44,7 @@ class Subgraph:
     def run(self, session: ort.InferenceSession, feeds: dict[str, np.ndarray], sizes: dict[str, int]) -> np.ndarray:
         feeds = dict(feeds)
         for tensor in self.cuts:
-            shape = [_size(dim, sizes, tensor) for dim in tensor.shape]
-            feeds[tensor.name] = np.zeros(shape, np.float32)
+            feeds[tensor.name] = np.zeros(_shape(tensor, sizes), np.float32)
         wanted = {i.name for i in session.get_inputs()}
         try:
             return session.run(None, {name: value for name, value in feeds.items() if name in wanted})[0]
@@ -192,6 +193,7 @@ class Prober:
         inputs += [helper.make_tensor_value_info(t.name, onnx.TensorProto.FLOAT, _ranks(t)) for t in subgraph.cuts]
         output = onnx.ValueInfoProto(name=subgraph.target.name)
         initializers = [OnnxExporter.export_tensor_proto(t) for t in constants.values()]
+        _without_bfloat16(nodes, initializers)
         body = helper.make_graph(nodes, "probe", inputs, [output], initializers)
         opset = helper.make_opsetid("", self._graph.opset)
         model = helper.make_model(body, opset_imports=[opset], ir_version=self._graph.gs.ir_version or 8)
@@ -217,6 +219,8 @@ class Prober:
             (b if not isinstance(batch, int) else batch, s if not isinstance(length, int) else length)
             for b, s in shapes
         ]
+        if max(b * s * s for b, s in shapes) > _MAX_ELEMENTS:
+            raise NoMatch(like.name, f"'{like.name}' {like.shape} is too large to be tried out")
         return list(dict.fromkeys(shapes))
 
     def _sizes(self, like: gs.Tensor, batch: int, length: int) -> dict[str, int]:
@@ -233,10 +237,21 @@ class Prober:
 
     def _feeds(self, subgraph: Subgraph, sizes: dict[str, int], random: np.random.Generator) -> dict[str, np.ndarray]:
         """Random zeros and ones: valid masks, token types and ids alike."""
-        return {
-            t.name: random.integers(0, 2, [_size(dim, sizes, t) for dim in t.shape or []]).astype(t.dtype)
-            for t in subgraph.inputs
-        }
+        return {t.name: random.integers(0, 2, _shape(t, sizes)).astype(t.dtype) for t in subgraph.inputs}
+
+
+def _without_bfloat16(nodes: list[onnx.NodeProto], initializers: list[onnx.TensorProto]) -> None:
+    """ONNX Runtime computes no bfloat16 on the CPU; for masks float32 is the same."""
+    bfloat16, float32 = onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT
+    tensors = [*initializers, *(a.t for n in nodes for a in n.attribute if a.HasField("t"))]
+    for tensor in tensors:
+        if tensor.data_type == bfloat16:
+            values = onnx.numpy_helper.to_array(tensor).astype(np.float32)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+    for node in nodes:
+        for attribute in node.attribute:
+            if node.op_type == "Cast" and attribute.name == "to" and attribute.i == bfloat16:
+                attribute.i = float32
 
 
 def _not_evaluated(target: gs.Tensor, error: Exception) -> NoMatch:
@@ -267,6 +282,13 @@ def _length(constant: gs.Constant) -> int:
     lengths = finite[(finite >= 1) & (finite <= 1 << 20)]
     largest = int(lengths.max()) if lengths.size else 0
     return max(largest, *constant.shape) if len(constant.shape) else largest
+
+
+def _shape(tensor: gs.Tensor, sizes: dict[str, int]) -> list[int]:
+    shape = [_size(dim, sizes, tensor) for dim in tensor.shape or []]
+    if math.prod(shape) > _MAX_ELEMENTS or any(size < 0 for size in shape):
+        raise NoMatch(tensor.name, f"'{tensor.name}' {shape} is too large to be tried out")
+    return shape
 
 
 def _size(dim: int | str | None, sizes: dict[str, int], tensor: gs.Tensor) -> int:
