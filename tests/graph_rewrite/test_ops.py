@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -233,6 +234,38 @@ def test_conversion_of_layers(dtype: str) -> None:
     assert {t.data_type for t in result.model.graph.initializer} == {element}
     if dtype == "fp32":
         assert_agree(model, result.model, feeds(model), 1e-4)
+
+
+@pytest.mark.parametrize("level", ["full", "basic"])
+@pytest.mark.parametrize(("width", "form"), [(HIDDEN, "matmul_add"), (HIDDEN, "matmul")])
+def test_layers_in_bfloat16(level: str, width: int, form: str) -> None:
+    """ONNX Runtime has no bfloat16 on the CPU: here the graph is checked, the bodies are run in their own tests."""
+    b = Builder(dtype=ml_dtypes.bfloat16)
+    x, mask = b.input("x", (*SHAPE, width)), b.ids("attention_mask")
+    b.output(layer(b, x, mask, Attention(mask="where", linear=form)))
+    model = b.model()
+    result = fuse(model, level=level)
+    attention = "FusedAttention" if level == "full" else "AddQKVBias"
+    assert result.misses == []
+    assert result.fused == {attention: 1, "FusedGemmLayerNorm": 2, "FusedGemmGelu": 1}
+    onnx.checker.check_model(result.model, full_check=True)
+    before = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    for tensor in result.model.graph.initializer:
+        assert tensor.data_type in (onnx.TensorProto.BFLOAT16, onnx.TensorProto.INT64)
+        if tensor.name in before:
+            assert onnx.numpy_helper.to_array(tensor).tobytes() == before[tensor.name].tobytes()
+
+
+def test_large_weights_in_bfloat16() -> None:
+    b = Builder(dtype=ml_dtypes.bfloat16)
+    b.output(b.gelu(b.linear(b.input("x", (*SHAPE, 256)), 256, 256, "matmul", b.weight(256, 256, name="weight"))))
+    model = b.model()
+    result = fuse(model)
+    assert result.fused == {"FusedGemmGelu": 1}
+    onnx.checker.check_model(result.model, full_check=True)
+    weight = next(t for t in result.model.graph.initializer if t.dims[0] == 256 and len(t.dims) == 2)
+    want = onnx.numpy_helper.to_array(model.graph.initializer[0]).T
+    assert onnx.numpy_helper.to_array(weight).tobytes() == want.tobytes()
 
 
 def test_a_broken_layer_between_whole_ones() -> None:

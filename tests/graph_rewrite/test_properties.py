@@ -183,7 +183,7 @@ def test_random_operators(size, ops, data) -> None:
     for op in ops:
         x = made[data.draw(st.integers(0, len(made) - 1))]
         other = data.draw(st.sampled_from([*made, "scalar", "vector"]))
-        other = {"scalar": lambda: b.const(1.5), "vector": lambda: b.const(np.full(8, 0.7))}.get(other, lambda: other)()
+        other = b.const({"scalar": 1.5, "vector": np.full(8, 0.7)}[other]) if other not in made else other
         if op == "MatMul":
             made.append(b.op("MatMul", x, b.weight(8, 8)))
         else:
