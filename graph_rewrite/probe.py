@@ -219,8 +219,8 @@ class Prober:
             (b if not isinstance(batch, int) else batch, s if not isinstance(length, int) else length)
             for b, s in shapes
         ]
-        if max(b * s * s for b, s in shapes) > _MAX_ELEMENTS:
-            raise NoMatch(like.name, f"'{like.name}' {like.shape} is too large to be tried out")
+        if not all(0 < b * s * s <= _MAX_ELEMENTS for b, s in shapes):
+            raise NoMatch(like.name, f"'{like.name}' {like.shape} is empty or too large to be tried out")
         return list(dict.fromkeys(shapes))
 
     def _sizes(self, like: gs.Tensor, batch: int, length: int) -> dict[str, int]:
