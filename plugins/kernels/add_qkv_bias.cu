@@ -1,5 +1,4 @@
 #include "kernels/add_qkv_bias.h"
-
 #include "kernels/dependent_launch.cuh"
 #include "kernels/elements.cuh"
 
@@ -54,7 +53,8 @@ template <class T, int kVector>
 cudaError_t LaunchVector(const AddQkvBiasArguments<T>& a, const Device& device, cudaStream_t stream) {
   const int64_t tokens = a.batch * a.sequence, chunks = CeilDiv(3 * a.heads * a.head_size, kVector);
   const int64_t column_blocks = CeilDiv(chunks, 256);
-  // Few tokens: one a block, to fill the device. Many: eight, so that the bias and the divisions are paid once for them.
+  // Few tokens: one a block, to fill the device. Many: eight, so that the bias and the divisions are paid once for
+  // them.
   int64_t per_block = tokens * column_blocks >= 64 * device.multiprocessors ? 8 : 1;
   if (CeilDiv(tokens, per_block) > 65535) per_block = CeilDiv(tokens, 65535);
   LaunchConfig config;

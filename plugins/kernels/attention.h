@@ -9,10 +9,12 @@
 namespace bertfuse::kernels {
 
 // y[batch, sequence, heads * head_size] = attention over qkv[batch, sequence, 3 * heads * head_size] + bias, where
-// mask[batch, sequence] (int32 or int64, or null) hides keys by 0. A sequence whose keys are all hidden attends to all alike.
+// mask[batch, sequence] (int32 or int64, or null) hides keys by 0. A sequence whose keys are all hidden attends to all
+// alike.
 //
-// Every kernel uses that the bias of K shifts all scores of a query alike, so that softmax does not see it, and that the
-// probabilities of a query sum to 1, so that the bias of V can be added to the result: only Q's is added to an operand.
+// Every kernel uses that the bias of K shifts all scores of a query alike, so that softmax does not see it, and that
+// the probabilities of a query sum to 1, so that the bias of V can be added to the result: only Q's is added to an
+// operand.
 template <class T>
 struct AttentionArguments {
   const T* qkv;

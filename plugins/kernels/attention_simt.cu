@@ -10,8 +10,8 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kQueriesPerWarp = 4;
 constexpr int kQueries = kWarps * kQueriesPerWarp;
-constexpr int kKeys = 32;        // one for each lane
-constexpr int kDims = 64;        // of Q and K that are in shared memory at a time
+constexpr int kKeys = 32;          // one for each lane
+constexpr int kDims = 64;          // of Q and K that are in shared memory at a time
 constexpr int kMostOutDims = 256;  // of the result that one block holds in registers
 // An odd number of 16-byte units, so that the lanes' rows start in different banks.
 constexpr int kPitch = kDims + 4;

@@ -1,8 +1,9 @@
 // Attention on Hopper, without a score matrix in memory: one thread brings blocks of keys and values in (bulk tensor
 // copies), each of one or two warpgroups keeps 64 queries and their running softmax in registers (wgmma).
 //
-// Two blocks fit on a multiprocessor for head sizes to 64: while one warpgroup computes exponentials, others multiply. A
-// warp of its own for the loading would leave 96 registers a thread in place of 128, and the products would serialise.
+// Two blocks fit on a multiprocessor for head sizes to 64: while one warpgroup computes exponentials, others multiply.
+// A warp of its own for the loading would leave 96 registers a thread in place of 128, and the products would
+// serialise.
 #ifndef BERTFUSE_KERNELS_ATTENTION_SM90_CUH_
 #define BERTFUSE_KERNELS_ATTENTION_SM90_CUH_
 
@@ -62,17 +63,18 @@ __device__ __forceinline__ float Exp2(float x) {
   return y;
 }
 
-__device__ __forceinline__ void LoadTile3d(void* shared, const CUtensorMap* map, int x, int y, int z, uint64_t* barrier) {
+__device__ __forceinline__ void LoadTile3d(void* shared, const CUtensorMap* map, int x, int y, int z,
+                                           uint64_t* barrier) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(
-          SharedAddress(shared)),
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
+          "r"(SharedAddress(shared)),
       "l"(map), "r"(x), "r"(y), "r"(z), "r"(SharedAddress(barrier))
       : "memory");
 }
 
 __device__ __forceinline__ void StoreTile3d(const CUtensorMap* map, const void* shared, int x, int y, int z) {
-  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map), "r"(x), "r"(y),
-               "r"(z), "r"(SharedAddress(shared))
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map), "r"(x),
+               "r"(y), "r"(z), "r"(SharedAddress(shared))
                : "memory");
 }
 
@@ -139,7 +141,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerMultiprocess
   const int first_query = blockIdx.x * Shape::kQueries + group * 64;
   uint32_t q[kHeadSize / 16][4];
   {
-    const T* qkv = static_cast<const T*>(p.qkv) + static_cast<int64_t>(batch) * p.sequence * 3 * hidden + head * kHeadSize;
+    const T* qkv =
+        static_cast<const T*>(p.qkv) + static_cast<int64_t>(batch) * p.sequence * 3 * hidden + head * kHeadSize;
     const T* bias = static_cast<const T*>(p.bias) + head * kHeadSize;
     const int row = first_query + warp % 4 * 16 + lane / 4;
     const T* rows[2] = {qkv + static_cast<int64_t>(min(row, p.sequence - 1)) * 3 * hidden,
@@ -163,7 +166,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerMultiprocess
     bool seen = key < p.sequence;
     if (seen && p.mask != nullptr) {
       const int64_t at = static_cast<int64_t>(batch) * p.sequence + key;
-      seen = p.mask_is_int64 ? static_cast<const int64_t*>(p.mask)[at] != 0 : static_cast<const int32_t*>(p.mask)[at] != 0;
+      seen =
+          p.mask_is_int64 ? static_cast<const int64_t*>(p.mask)[at] != 0 : static_cast<const int32_t*>(p.mask)[at] != 0;
     }
     const uint32_t bits = __ballot_sync(0xffffffffu, seen);
     if (lane == 0) key_bits[word] = bits;
@@ -309,7 +313,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerMultiprocess
 }
 
 template <class Shape>
-cudaError_t LaunchAttentionSm90(const AttentionArguments<typename Shape::T>& a, const Device& device, cudaStream_t stream) {
+cudaError_t LaunchAttentionSm90(const AttentionArguments<typename Shape::T>& a, const Device& device,
+                                cudaStream_t stream) {
   constexpr bool kBfloat16 = std::is_same_v<typename Shape::T, __nv_bfloat16>;
   AttentionSm90Parameters p;
   p.qkv = a.qkv;

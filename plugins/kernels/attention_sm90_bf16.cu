@@ -3,7 +3,8 @@
 namespace bertfuse::kernels {
 
 template <>
-cudaError_t AttentionSm90(const AttentionArguments<__nv_bfloat16>& arguments, const Device& device, cudaStream_t stream) {
+cudaError_t AttentionSm90(const AttentionArguments<__nv_bfloat16>& arguments, const Device& device,
+                          cudaStream_t stream) {
   return DispatchAttentionSm90(arguments, device, stream);
 }
 

@@ -1,6 +1,5 @@
-#include "kernels/embed_layer_norm.h"
-
 #include "kernels/dependent_launch.cuh"
+#include "kernels/embed_layer_norm.h"
 #include "kernels/row_norm.cuh"
 
 namespace bertfuse::kernels {
@@ -70,8 +69,8 @@ cudaError_t EmbedLayerNorm(const EmbedLayerNormArguments<T, Index>& a, const Dev
   return aligned ? LaunchVector<T, Index, 4>(a, device, stream) : LaunchVector<T, Index, 1>(a, device, stream);
 }
 
-#define BERTFUSE_INSTANTIATE(T)                                                                                    \
-  template cudaError_t EmbedLayerNorm(const EmbedLayerNormArguments<T, int32_t>&, const Device&, cudaStream_t);    \
+#define BERTFUSE_INSTANTIATE(T)                                                                                 \
+  template cudaError_t EmbedLayerNorm(const EmbedLayerNormArguments<T, int32_t>&, const Device&, cudaStream_t); \
   template cudaError_t EmbedLayerNorm(const EmbedLayerNormArguments<T, int64_t>&, const Device&, cudaStream_t);
 BERTFUSE_INSTANTIATE(float)
 BERTFUSE_INSTANTIATE(__half)

@@ -25,7 +25,8 @@ struct EmbedLayerNormArguments {
 };
 
 template <class T, class Index>
-cudaError_t EmbedLayerNorm(const EmbedLayerNormArguments<T, Index>& arguments, const Device& device, cudaStream_t stream);
+cudaError_t EmbedLayerNorm(const EmbedLayerNormArguments<T, Index>& arguments, const Device& device,
+                           cudaStream_t stream);
 
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_EMBED_LAYER_NORM_H_

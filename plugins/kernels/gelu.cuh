@@ -9,8 +9,8 @@ namespace bertfuse::kernels {
 __device__ __forceinline__ float GeluErf(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)); }
 
 // For results that are rounded to 16 bits: within 4e-6 of GeluErf relatively (1e-6 absolutely) at a third of its cost.
-// With u = |x|, gelu(x) = max(x, 0) - u * Phi(-u), and log2 Phi(-u) is smooth: a polynomial (minimax on [0, 7], fitted in
-// float64) and one exp2 keep the relative error small in the negative tail too, where 1 + erf would cancel.
+// With u = |x|, gelu(x) = max(x, 0) - u * Phi(-u), and log2 Phi(-u) is smooth: a polynomial (minimax on [0, 7], fitted
+// in float64) and one exp2 keep the relative error small in the negative tail too, where 1 + erf would cancel.
 __device__ __forceinline__ float GeluErfFast(float x) {
   const float u = fabsf(x);
   float log2_tail = -1.7403579022357007e-6f;

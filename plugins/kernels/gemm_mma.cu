@@ -19,14 +19,14 @@ __device__ __forceinline__ void LoadTile(char* tile, const T* source, int64_t fi
   for (int i = threadIdx.x; i < kRows * 4; i += kThreads) {
     const int row = i / 4, chunk = i % 4;
     const bool inside = first_row + row < rows && first_k + chunk * 8 < k;
-    CopyAsync<16>(tile + ChunkOffset(row, chunk), inside ? source + (first_row + row) * k + first_k + chunk * 8 : source,
-                  inside);
+    CopyAsync<16>(tile + ChunkOffset(row, chunk),
+                  inside ? source + (first_row + row) * k + first_k + chunk * 8 : source, inside);
   }
 }
 
 // A block computes kM x kN outputs with kWarpsM x kWarpsN warps.
 template <class T, int kM, int kN, int kWarpsM, int kWarpsN>
-__global__ void __launch_bounds__(32 * kWarpsM* kWarpsN) GemmMmaKernel(GemmArguments<T> a) {
+__global__ void __launch_bounds__(32 * kWarpsM * kWarpsN) GemmMmaKernel(GemmArguments<T> a) {
   constexpr int kThreads = 32 * kWarpsM * kWarpsN;
   constexpr int kWarpM = kM / kWarpsM, kWarpN = kN / kWarpsN, kI = kWarpM / 16, kJ = kWarpN / 8;
   constexpr int kStageBytes = (kM + kN) * kBlockK * 2;

@@ -1,8 +1,9 @@
 // The Hopper matrix product: one warp feeds tiles of x and weight through a ring of shared-memory stages (bulk tensor
-// copies, shared among the blocks of a cluster), one or two warpgroups multiply (wgmma) and finish the result in registers.
+// copies, shared among the blocks of a cluster), one or two warpgroups multiply (wgmma) and finish the result in
+// registers.
 //
-// Two warpgroups either share a tile (64 rows each) or take tiles in turns, so that one multiplies while the other is in its
-// epilogue. Blocks are persistent: they take one tile of the output after the other.
+// Two warpgroups either share a tile (64 rows each) or take tiles in turns, so that one multiplies while the other is
+// in its epilogue. Blocks are persistent: they take one tile of the output after the other.
 #ifndef BERTFUSE_KERNELS_GEMM_SM90_CUH_
 #define BERTFUSE_KERNELS_GEMM_SM90_CUH_
 
@@ -150,7 +151,8 @@ class GemmSm90Kernel {
 
   // The block's columns are the same in every tile: a cluster spans the row. Called by the threads that multiply.
   __device__ __forceinline__ void LoadVectors() {
-    const T* sources[3] = {static_cast<const T*>(p_.bias), static_cast<const T*>(p_.gamma), static_cast<const T*>(p_.beta)};
+    const T* sources[3] = {static_cast<const T*>(p_.bias), static_cast<const T*>(p_.gamma),
+                           static_cast<const T*>(p_.beta)};
 #pragma unroll
     for (int i = 0; i < 3; ++i) {
       for (int column = threadIdx.x; column < Shape::kN; column += 128 * Shape::kWarpgroups) {
@@ -184,7 +186,8 @@ class GemmSm90Kernel {
     } else if (rank_n_ < p_.x_sharers) {
       const int rows = Shape::kM / p_.x_sharers, first = rank_n_ * rows;
       const uint32_t blocks = ((1u << p_.cluster_n) - 1) << (rank_m_ * p_.cluster_n);
-      LoadTile2dMulticast(to + first * kStageK * 2, &p_.x_map, k_stage * kStageK, work.row + first, Full(stage), blocks);
+      LoadTile2dMulticast(to + first * kStageK * 2, &p_.x_map, k_stage * kStageK, work.row + first, Full(stage),
+                          blocks);
     }
   }
 
@@ -328,15 +331,16 @@ class GemmSm90Kernel {
     }
   }
 
-  // A thread's accumulators: sum[4 j + e] is at row (lane / 4) + 8 (e / 2) of its warp's 16 and column 8 j + 2 (lane % 4) + e % 2.
+  // A thread's accumulators: sum[4 j + e] is at row (lane / 4) + 8 (e / 2) of its warp's 16 and column 8 j + 2 (lane %
+  // 4) + e % 2.
   __device__ __forceinline__ static int FirstRow() { return threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4; }
   // Where the warpgroup's 64 rows start in the block's tile.
   __device__ __forceinline__ static int RowOffset(int group) { return Shape::kInTurns ? 0 : group * 64; }
   __device__ __forceinline__ static int FirstColumn() { return threadIdx.x % 4 * 2; }
 
-  // Where a thread's pairs lie in the buffers that the copy engine reads and writes: of each 8 columns, one address. Eight
-  // rows further and in the next buffer the swizzle is the same, so those are constants away; left to itself the compiler
-  // keeps every address in a register.
+  // Where a thread's pairs lie in the buffers that the copy engine reads and writes: of each 8 columns, one address.
+  // Eight rows further and in the next buffer the swizzle is the same, so those are constants away; left to itself the
+  // compiler keeps every address in a register.
   struct Pairs {
     static constexpr int kCount = Shape::kBufferColumns / 8;
     static constexpr int kPitch = Shape::kBufferColumns * 2;
@@ -376,7 +380,8 @@ class GemmSm90Kernel {
       FenceSharedForAsync();
       SyncWarpgroup(1 + group);
       if (leader) {
-        StoreTile2d(&p_.y_map, Buffer(group, tile % Shape::kBuffers), work.column + tile * Shape::kBufferColumns, work.row + RowOffset(group));
+        StoreTile2d(&p_.y_map, Buffer(group, tile % Shape::kBuffers), work.column + tile * Shape::kBufferColumns,
+                    work.row + RowOffset(group));
         CommitStores();
       }
     }
@@ -406,7 +411,8 @@ class GemmSm90Kernel {
       if (column >= p_.n) continue;
       if (row < p_.m) *reinterpret_cast<float2*>(out + column) = make_float2(sum[4 * j], sum[4 * j + 1]);
       if (row + 8 < p_.m) {
-        *reinterpret_cast<float2*>(out + 8 * static_cast<int64_t>(p_.n) + column) = make_float2(sum[4 * j + 2], sum[4 * j + 3]);
+        *reinterpret_cast<float2*>(out + 8 * static_cast<int64_t>(p_.n) + column) =
+            make_float2(sum[4 * j + 2], sum[4 * j + 3]);
       }
     }
   }
@@ -415,8 +421,8 @@ class GemmSm90Kernel {
     ArriveExpecting(ResidualFull(group), Shape::kBufferTiles * Shape::kBufferBytes);
 #pragma unroll 1
     for (int tile = 0; tile < Shape::kBufferTiles; ++tile) {
-      LoadTile2d(Buffer(group, tile), &p_.residual_map, work.column + tile * Shape::kBufferColumns, work.row + RowOffset(group),
-                 ResidualFull(group));
+      LoadTile2d(Buffer(group, tile), &p_.residual_map, work.column + tile * Shape::kBufferColumns,
+                 work.row + RowOffset(group), ResidualFull(group));
     }
   }
 
@@ -495,7 +501,8 @@ class GemmSm90Kernel {
     if (leader) {
 #pragma unroll 1
       for (int tile = 0; tile < Shape::kBufferTiles; ++tile) {
-        StoreTile2d(&p_.y_map, Buffer(group, tile), work.column + tile * Shape::kBufferColumns, work.row + RowOffset(group));
+        StoreTile2d(&p_.y_map, Buffer(group, tile), work.column + tile * Shape::kBufferColumns,
+                    work.row + RowOffset(group));
       }
       CommitStores();
       if (p_.has_residual) LoadNextResidual(work, group);
@@ -518,7 +525,8 @@ class GemmSm90Kernel {
   }
 
   // Every block of the cluster row gets the statistics of this block's slice.
-  __device__ __forceinline__ void ShareStatistics(const float (&mean)[2], const float (&squares)[2], int group, int parity) {
+  __device__ __forceinline__ void ShareStatistics(const float (&mean)[2], const float (&squares)[2], int group,
+                                                  int parity) {
     float2* slot = Statistics(parity, group, rank_n_);
     if (threadIdx.x % 4 == 0) {
       slot[FirstRow()] = make_float2(mean[0], squares[0]);
@@ -529,7 +537,8 @@ class GemmSm90Kernel {
     const int other = threadIdx.x % 128;
     if (other < p_.cluster_n && other != rank_n_) {
       const uint32_t rank = rank_m_ * p_.cluster_n + other;
-      CopyToBlock(ClusterAddress(slot, rank), slot, 64 * sizeof(float2), ClusterAddress(StatisticsFull(group, parity), rank));
+      CopyToBlock(ClusterAddress(slot, rank), slot, 64 * sizeof(float2),
+                  ClusterAddress(StatisticsFull(group, parity), rank));
     }
   }
 
@@ -560,20 +569,22 @@ class GemmSm90Kernel {
 };
 
 template <class Shape>
-__global__ void __launch_bounds__(Shape::kThreads, 1) GemmSm90Main(const __grid_constant__ GemmSm90Parameters parameters) {
+__global__ void __launch_bounds__(Shape::kThreads, 1)
+    GemmSm90Main(const __grid_constant__ GemmSm90Parameters parameters) {
   extern __shared__ __align__(1024) char shared[];  // tiles are swizzled by address bits
   GemmSm90Kernel<Shape>(parameters, shared).Run();
 }
 
 template <class Shape>
-cudaError_t LaunchGemmSm90(const GemmSm90Tile& tile, const GemmSm90Arguments<typename Shape::T>& a, const Device& device,
-                           cudaStream_t stream) {
+cudaError_t LaunchGemmSm90(const GemmSm90Tile& tile, const GemmSm90Arguments<typename Shape::T>& a,
+                           const Device& device, cudaStream_t stream) {
   constexpr bool kBfloat16 = std::is_same_v<typename Shape::T, __nv_bfloat16>;
   const int cluster = tile.cluster_m * tile.cluster_n;
   if (cluster < 1 || cluster > kMostCluster || tile.splits < 1 || Shape::kN / 8 % tile.cluster_m != 0) {
     return cudaErrorInvalidConfiguration;
   }
-  if (Shape::kLayerNorm && a.n != static_cast<int64_t>(Shape::kN) * tile.cluster_n) return cudaErrorInvalidConfiguration;
+  if (Shape::kLayerNorm && a.n != static_cast<int64_t>(Shape::kN) * tile.cluster_n)
+    return cudaErrorInvalidConfiguration;
   GemmSm90Parameters p;
   p.bias = a.bias;
   p.gamma = a.gamma;

@@ -16,8 +16,8 @@ enum class GemmEpilogue {
   kPartial,      // partial[splits, m, n] = the float32 product over each part of k
 };
 
-// How the product is cut up. A block computes block_m x block_n outputs at a time with so many warpgroups: two share 128
-// rows, or take tiles of 64 in turns. The blocks of a cluster, cluster_m x cluster_n of them, share what they load.
+// How the product is cut up. A block computes block_m x block_n outputs at a time with so many warpgroups: two share
+// 128 rows, or take tiles of 64 in turns. The blocks of a cluster, cluster_m x cluster_n of them, share what they load.
 struct GemmSm90Tile {
   int block_m;
   int block_n;
@@ -53,13 +53,14 @@ bool GemmSm90Takes(const GemmSm90Arguments<T>& a, const Device& device) {
          IsAligned(a.bias, 4) && IsAligned(a.gamma, 4) && IsAligned(a.beta, 4) && IsAligned(a.partial, 16);
 }
 
-// cudaErrorInvalidConfiguration where no kernel was compiled for that tile. One file for each epilogue and element type.
+// cudaErrorInvalidConfiguration where no kernel was compiled for that tile. One file for each epilogue and element
+// type.
 template <class T, GemmEpilogue kEpilogue>
 cudaError_t GemmSm90(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& arguments, const Device& device,
                      cudaStream_t stream);
 
-#define BERTFUSE_DECLARE(T, EPILOGUE)                                                                            \
-  template <>                                                                                                    \
+#define BERTFUSE_DECLARE(T, EPILOGUE)                                                                              \
+  template <>                                                                                                      \
   cudaError_t GemmSm90<T, GemmEpilogue::EPILOGUE>(const GemmSm90Tile&, const GemmSm90Arguments<T>&, const Device&, \
                                                   cudaStream_t);
 BERTFUSE_DECLARE(__half, kElementwise)

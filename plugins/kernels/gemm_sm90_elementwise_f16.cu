@@ -7,10 +7,11 @@ template <int kM, int kWarpgroups, int kN, int kStages, int kBuffers>
 using Shape = GemmSm90Shape<__half, GemmEpilogue::kElementwise, kM, kWarpgroups, kN, kStages, kBuffers>;
 
 template <>
-cudaError_t GemmSm90<__half, GemmEpilogue::kElementwise>(const GemmSm90Tile& tile, const GemmSm90Arguments<__half>& arguments,
-                        const Device& device, cudaStream_t stream) {
-  return LaunchFitting<Shape<128, 2, 256, 4, 2>, Shape<128, 2, 192, 4, 3>, Shape<64, 1, 64, 12, 1>>(tile, arguments, device,
- stream);
+cudaError_t GemmSm90<__half, GemmEpilogue::kElementwise>(const GemmSm90Tile& tile,
+                                                         const GemmSm90Arguments<__half>& arguments,
+                                                         const Device& device, cudaStream_t stream) {
+  return LaunchFitting<Shape<128, 2, 256, 4, 2>, Shape<128, 2, 192, 4, 3>, Shape<64, 1, 64, 12, 1>>(tile, arguments,
+                                                                                                    device, stream);
 }
 
 }  // namespace bertfuse::kernels

@@ -7,10 +7,11 @@ template <int kM, int kWarpgroups, int kN, int kStages, int kBuffers>
 using Shape = GemmSm90Shape<__half, GemmEpilogue::kPartial, kM, kWarpgroups, kN, kStages, kBuffers>;
 
 template <>
-cudaError_t GemmSm90<__half, GemmEpilogue::kPartial>(const GemmSm90Tile& tile, const GemmSm90Arguments<__half>& arguments,
-                        const Device& device, cudaStream_t stream) {
-  return LaunchFitting<Shape<128, 2, 256, 4, 0>, Shape<128, 2, 192, 5, 0>, Shape<64, 1, 96, 10, 0>>(tile, arguments, device,
- stream);
+cudaError_t GemmSm90<__half, GemmEpilogue::kPartial>(const GemmSm90Tile& tile,
+                                                     const GemmSm90Arguments<__half>& arguments, const Device& device,
+                                                     cudaStream_t stream) {
+  return LaunchFitting<Shape<128, 2, 256, 4, 0>, Shape<128, 2, 192, 5, 0>, Shape<64, 1, 96, 10, 0>>(tile, arguments,
+                                                                                                    device, stream);
 }
 
 }  // namespace bertfuse::kernels

@@ -38,13 +38,13 @@ struct LaunchConfig {
   const Device* device = nullptr;
 };
 
-// Launches `kernel`, raising its limits on shared memory and cluster size where the configuration needs it. From compute
-// capability 9.0 on the launch may overlap the end of the kernel before it in the stream: every kernel launched this way
-// calls WaitForPrevious() before it touches what an earlier kernel may have written.
+// Launches `kernel`, raising its limits on shared memory and cluster size where the configuration needs it. From
+// compute capability 9.0 on the launch may overlap the end of the kernel before it in the stream: every kernel launched
+// this way calls WaitForPrevious() before it touches what an earlier kernel may have written.
 cudaError_t Launch(const LaunchConfig& config, const void* kernel, void** arguments);
 
-// How many clusters (blocks, where cluster is 1) of this configuration run at a time on the whole device. The grid may be
-// left open. Clusters need their blocks on one of the chip's groups of multiprocessors, so they may leave some idle.
+// How many clusters (blocks, where cluster is 1) of this configuration run at a time on the whole device. The grid may
+// be left open. Clusters need their blocks on one of the chip's groups of multiprocessors, so they may leave some idle.
 cudaError_t ResidentClusters(const LaunchConfig& config, const void* kernel, int* clusters);
 
 template <class... Parameters, class... Arguments>
@@ -58,7 +58,9 @@ cudaError_t Launch(const LaunchConfig& config, void (*kernel)(Parameters...), Ar
 
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-inline bool IsAligned(const void* pointer, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
+inline bool IsAligned(const void* pointer, uintptr_t bytes) {
+  return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
+}
 
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_LAUNCH_H_

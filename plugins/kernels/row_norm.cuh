@@ -47,13 +47,15 @@ __device__ __forceinline__ void NormalizeAndStore(const RowSlice<kVector, kChunk
     Pack<T, kVector> out;
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      out.value[i] = FromFloat<T>((row.value[chunk][i] - mean) * inverse * ToFloat(scale.value[i]) + ToFloat(shift.value[i]));
+      out.value[i] =
+          FromFloat<T>((row.value[chunk][i] - mean) * inverse * ToFloat(scale.value[i]) + ToFloat(shift.value[i]));
     }
     *reinterpret_cast<Pack<T, kVector>*>(y + column) = out;
   });
 }
 
-// Threads of a block for rows of `columns` in chunks of `vector`: as many warps as one chunk a thread takes, up to `most`.
+// Threads of a block for rows of `columns` in chunks of `vector`: as many warps as one chunk a thread takes, up to
+// `most`.
 inline int RowThreads(int64_t columns, int vector, int most) {
   const int64_t threads = (columns + vector - 1) / vector;
   return static_cast<int>(threads < most ? (threads + 31) / 32 * 32 : most);
@@ -62,7 +64,8 @@ inline int RowThreads(int64_t columns, int vector, int most) {
 // Calls body with kChunks = 1, 2, 4 or 8 as an integral_constant, whichever first holds `columns`; false if none does.
 template <class Body>
 bool SwitchChunks(int64_t columns, int vector, int threads, Body&& body) {
-  const int64_t chunks = (columns + static_cast<int64_t>(vector) * threads - 1) / (static_cast<int64_t>(vector) * threads);
+  const int64_t chunks =
+      (columns + static_cast<int64_t>(vector) * threads - 1) / (static_cast<int64_t>(vector) * threads);
   if (chunks <= 1) return body(std::integral_constant<int, 1>()), true;
   if (chunks <= 2) return body(std::integral_constant<int, 2>()), true;
   if (chunks <= 4) return body(std::integral_constant<int, 4>()), true;

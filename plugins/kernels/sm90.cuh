@@ -21,7 +21,8 @@ __device__ __forceinline__ void InitBarrier(uint64_t* barrier, int arrivals) {
 }
 
 // Makes initialised barriers visible to the other blocks of the cluster. (Elsewhere too no access to a barrier says
-// .cluster: acquire and release at that scope compile to fences of the whole device, half a microsecond for each stage.)
+// .cluster: acquire and release at that scope compile to fences of the whole device, half a microsecond for each
+// stage.)
 __device__ __forceinline__ void FenceBarrierInit() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -43,8 +44,7 @@ __device__ __forceinline__ uint32_t ClusterAddress(const void* pointer, uint32_t
 }
 
 __device__ __forceinline__ void ArriveAt(uint64_t* barrier, uint32_t rank) {
-  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(ClusterAddress(barrier, rank))
-               : "memory");
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(ClusterAddress(barrier, rank)) : "memory");
 }
 
 __device__ __forceinline__ void WaitBarrier(uint64_t* barrier, uint32_t parity) {
@@ -59,8 +59,8 @@ __device__ __forceinline__ void WaitBarrier(uint64_t* barrier, uint32_t parity) 
       : "memory");
 }
 
-// Copies shared memory into another block of the cluster and counts the bytes towards that block's barrier. (One st.async
-// a value would do the same; a thousand of them took 15 us: every one is an update of the barrier.)
+// Copies shared memory into another block of the cluster and counts the bytes towards that block's barrier. (One
+// st.async a value would do the same; a thousand of them took 15 us: every one is an update of the barrier.)
 __device__ __forceinline__ void CopyToBlock(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                "r"(SharedAddress(from)), "r"(bytes), "r"(barrier)
@@ -91,17 +91,19 @@ __device__ __forceinline__ void PrefetchTensorMap(const CUtensorMap* map) {
 }
 
 __device__ __forceinline__ void LoadTile2d(void* shared, const CUtensorMap* map, int x, int y, uint64_t* barrier) {
-  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
-                   SharedAddress(shared)),
-               "l"(map), "r"(x), "r"(y), "r"(SharedAddress(barrier))
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+          SharedAddress(shared)),
+      "l"(map), "r"(x), "r"(y), "r"(SharedAddress(barrier))
+      : "memory");
 }
 
 // The same tile into the same place of every block in `blocks` (a bit for each rank).
-__device__ __forceinline__ void LoadTile2dMulticast(void* shared, const CUtensorMap* map, int x, int y, uint64_t* barrier,
-                                                    uint16_t blocks) {
+__device__ __forceinline__ void LoadTile2dMulticast(void* shared, const CUtensorMap* map, int x, int y,
+                                                    uint64_t* barrier, uint16_t blocks) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3}], "
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, "
+      "%3}], "
       "[%4], %5;" ::"r"(SharedAddress(shared)),
       "l"(map), "r"(x), "r"(y), "r"(SharedAddress(barrier)), "h"(blocks)
       : "memory");
@@ -149,17 +151,17 @@ namespace gmma = cute::SM90::GMMA;
 
 template <class T, int kN>
 struct WgmmaOp;
-#define BERTFUSE_WGMMA(N)                                                                      \
-  template <>                                                                                  \
-  struct WgmmaOp<__half, N> {                                                                  \
-    using SS = gmma::MMA_64x##N##x16_F32F16F16_SS<gmma::Major::K, gmma::Major::K>;             \
-    using RS = gmma::MMA_64x##N##x16_F32F16F16_RS<gmma::Major::K, gmma::Major::K>;             \
-    using RSTransposed = gmma::MMA_64x##N##x16_F32F16F16_RS<gmma::Major::K, gmma::Major::MN>;  \
-  };                                                                                           \
-  template <>                                                                                  \
-  struct WgmmaOp<__nv_bfloat16, N> {                                                           \
-    using SS = gmma::MMA_64x##N##x16_F32BF16BF16_SS<gmma::Major::K, gmma::Major::K>;           \
-    using RS = gmma::MMA_64x##N##x16_F32BF16BF16_RS<gmma::Major::K, gmma::Major::K>;           \
+#define BERTFUSE_WGMMA(N)                                                                       \
+  template <>                                                                                   \
+  struct WgmmaOp<__half, N> {                                                                   \
+    using SS = gmma::MMA_64x##N##x16_F32F16F16_SS<gmma::Major::K, gmma::Major::K>;              \
+    using RS = gmma::MMA_64x##N##x16_F32F16F16_RS<gmma::Major::K, gmma::Major::K>;              \
+    using RSTransposed = gmma::MMA_64x##N##x16_F32F16F16_RS<gmma::Major::K, gmma::Major::MN>;   \
+  };                                                                                            \
+  template <>                                                                                   \
+  struct WgmmaOp<__nv_bfloat16, N> {                                                            \
+    using SS = gmma::MMA_64x##N##x16_F32BF16BF16_SS<gmma::Major::K, gmma::Major::K>;            \
+    using RS = gmma::MMA_64x##N##x16_F32BF16BF16_RS<gmma::Major::K, gmma::Major::K>;            \
     using RSTransposed = gmma::MMA_64x##N##x16_F32BF16BF16_RS<gmma::Major::K, gmma::Major::MN>; \
   };
 BERTFUSE_WGMMA(32)
@@ -170,13 +172,15 @@ BERTFUSE_WGMMA(192)
 BERTFUSE_WGMMA(256)
 #undef BERTFUSE_WGMMA
 
-// Descriptor of a tile whose rows are 128 bytes (64 elements), swizzled, on a 1024-byte boundary: 8 rows every 1024 bytes.
+// Descriptor of a tile whose rows are 128 bytes (64 elements), swizzled, on a 1024-byte boundary: 8 rows every 1024
+// bytes.
 __device__ __forceinline__ uint64_t TileDescriptor(const void* shared) {
   return static_cast<uint64_t>(SharedAddress(shared) >> 4) | static_cast<uint64_t>(1024 >> 4) << 32 | 1ull << 62;
 }
 
 template <class Op, size_t... kIndex>
-__device__ __forceinline__ void CallSs(uint64_t a, uint64_t b, float* d, bool accumulate, std::index_sequence<kIndex...>) {
+__device__ __forceinline__ void CallSs(uint64_t a, uint64_t b, float* d, bool accumulate,
+                                       std::index_sequence<kIndex...>) {
   Op::fma(a, b, d[kIndex]..., accumulate ? gmma::ScaleOut::One : gmma::ScaleOut::Zero);
 }
 

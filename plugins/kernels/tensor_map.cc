@@ -29,10 +29,10 @@ cudaError_t MakeTensorMap(const MatrixView& matrix, bool bfloat16, CUtensorMap* 
   const CUtensorMapSwizzle swizzle = matrix.box_columns == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
                                      : matrix.box_columns == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
                                                                 : CU_TENSOR_MAP_SWIZZLE_32B;
-  const CUresult result =
-      encode(map, bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, matrix.count > 0 ? 3 : 2,
-             const_cast<void*>(matrix.data), sizes, pitch_bytes, box, strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode(map, bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+                                 matrix.count > 0 ? 3 : 2, const_cast<void*>(matrix.data), sizes, pitch_bytes, box,
+                                 strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 

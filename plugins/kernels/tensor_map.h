@@ -11,8 +11,8 @@
 
 namespace bertfuse::kernels {
 
-// A row-major matrix of 2-byte elements, or `count` of them one after the other, copied in boxes of box_rows x box_columns; a box's row is 32, 64 or 128 bytes in
-// shared memory and swizzled over that width.
+// A row-major matrix of 2-byte elements, or `count` of them one after the other, copied in boxes of box_rows x
+// box_columns; a box's row is 32, 64 or 128 bytes in shared memory and swizzled over that width.
 struct MatrixView {
   const void* data;
   int64_t rows, columns;

@@ -55,7 +55,7 @@ GemmTactic Tactic(const bertfuse_call& call, const GemmProblem& problem) {
 template <class T>
 cudaError_t RunPortable(const kernels::GemmSm90Arguments<T>& a, bool layer_norm, GemmPath path,
                         const kernels::Device& device, cudaStream_t stream) {
-  kernels::GemmArguments<T> product = {a.x, a.weight, a.bias, a.y, layer_norm ? a.partial : nullptr,
+  kernels::GemmArguments<T> product = {a.x, a.weight, a.bias, a.y,         layer_norm ? a.partial : nullptr,
                                        a.m, a.n,      a.k,    a.activation};
   if constexpr (!std::is_same_v<T, float>) {
     if (path == GemmPath::kMma) return kernels::GemmMma(product, device, stream);
@@ -70,6 +70,13 @@ cudaError_t RunSm90(const kernels::GemmSm90Arguments<T>& a, bool layer_norm, con
   if constexpr (std::is_same_v<T, float>) {
     return cudaErrorInvalidConfiguration;
   } else {
+    if (tactic.path == GemmPath::kSm90Round) {
+      kernels::GemmSm90Arguments<T> product = a;
+      product.bias = nullptr;
+      product.activation = kernels::Activation::kNone;
+      product.y = reinterpret_cast<T*>(a.partial);
+      return kernels::GemmSm90<T, GemmEpilogue::kElementwise>(tactic.tile, product, device, stream);
+    }
     if (tactic.path == GemmPath::kSm90Split) {
       return kernels::GemmSm90<T, GemmEpilogue::kPartial>(tactic.tile, a, device, stream);
     }
@@ -94,9 +101,10 @@ void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
                      : RunSm90(a, problem.layer_norm, tactic, device, StreamOf(call)),
             gemm.op);
   if (!problem.layer_norm || tactic.path == GemmPath::kSm90) return;
-  kernels::LayerNormArguments<T> norm = {a.partial, 1, a.bias, a.residual, a.gamma, a.beta, a.y,
-                                         a.m,       a.n, a.epsilon, a.activation};
+  kernels::LayerNormArguments<T> norm = {nullptr, a.partial, 1,   a.bias, a.residual, a.gamma,
+                                         a.beta,  a.y,       a.m, a.n,    a.epsilon,  a.activation};
   if (tactic.path == GemmPath::kSm90Split) norm.splits = tactic.tile.splits;
+  if (tactic.path == GemmPath::kSm90Round) norm.product = reinterpret_cast<const T*>(a.partial), norm.splits = 0;
   CheckCuda(kernels::LayerNorm(norm, device, StreamOf(call)), gemm.op);
 }
 
@@ -119,9 +127,8 @@ void RunGemm(const bertfuse_call& call, const GemmCall& gemm) {
 }
 
 size_t GemmWorkspaceSize(const bertfuse_call& call, const GemmCall& gemm) {
-  return WithProblem(call, gemm, [&](const GemmProblem& problem) {
-    return GemmWorkspaceSize(problem, Tactic(call, problem));
-  });
+  return WithProblem(call, gemm,
+                     [&](const GemmProblem& problem) { return GemmWorkspaceSize(problem, Tactic(call, problem)); });
 }
 
 int32_t NumGemmTactics(const bertfuse_call& call, const GemmCall& gemm) {

@@ -45,15 +45,11 @@ GemmTactic SplitTactic(Block block, int splits) {
   return {GemmPath::kSm90Split, {block.m, block.n, block.warpgroups, 1, 1, splits}};
 }
 
-// Measured on an H200 with n = 768 (docs/performance.md). One launch for a whole row is not always the fastest: 30 clusters
-// of 4 run at a time, not 33, and with a long k its epilogue is a small part of the time either way.
+// Measured on an H200 with n = 768 (docs/performance.md). One launch for a whole row is not always the fastest: 30
+// clusters of 4 run at a time, not 33, and with a long k its epilogue is a small part of the time either way.
 GemmTactic ChooseLayerNorm(const GemmProblem& problem) {
   const bool long_k = problem.k > 2 * problem.n;
-  const Block in_turns = kLayerNormBlocks[0], shared_rows = kLayerNormBlocks[1];
-  if (problem.m >= 8192 && long_k && SpansRow(problem, shared_rows)) return LayerNormTactic(problem, shared_rows, 1);
-  if (problem.m >= 2048 && long_k) return SplitTactic(kPartialBlocks[problem.n % 192 == 0 ? 1 : 0], 1);
-  if (problem.m >= 2048 && SpansRow(problem, in_turns)) return LayerNormTactic(problem, in_turns, 1);
-  if (problem.m >= 2048) return SplitTactic(kPartialBlocks[0], 1);
+  if (problem.m >= 2048) return {GemmPath::kSm90Round, {128, problem.n % 192 == 0 ? 192 : 256, 2, 1, 1, 1}};
   if (problem.m >= 512 && !long_k) {
     for (const Block& block : {kLayerNormBlocks[4], kLayerNormBlocks[3]}) {
       if (SpansRow(problem, block)) return LayerNormTactic(problem, block, 1);
@@ -91,6 +87,11 @@ std::vector<GemmTactic> GemmTactics(const GemmProblem& problem) {
       }
     }
   }
+  if (problem.sm90 && problem.layer_norm) {
+    for (const Block& block : kElementwiseBlocks) {
+      tactics.push_back({GemmPath::kSm90Round, {block.m, block.n, block.warpgroups, 1, 1, 1}});
+    }
+  }
   if (problem.tensor_cores) tactics.push_back({GemmPath::kMma, {}});
   tactics.push_back({GemmPath::kSimt, {}});
   return tactics;
@@ -104,6 +105,7 @@ GemmTactic ChooseGemmTactic(const GemmProblem& problem) {
 size_t GemmWorkspaceSize(const GemmProblem& problem, const GemmTactic& tactic) {
   if (!problem.layer_norm || tactic.path == GemmPath::kSm90) return 0;
   const int splits = tactic.path == GemmPath::kSm90Split ? tactic.tile.splits : 1;
+  if (tactic.path == GemmPath::kSm90Round) return static_cast<size_t>(problem.m) * static_cast<size_t>(problem.n) * 2;
   return static_cast<size_t>(problem.m) * static_cast<size_t>(problem.n) * splits * sizeof(float);
 }
 

@@ -14,6 +14,7 @@ enum class GemmPath {
   kMma,        // tensor cores of any architecture
   kSm90,       // Hopper: all in one launch
   kSm90Split,  // Hopper: parts of k into float32 scratch, then one LayerNorm kernel sums them up
+  kSm90Round,  // Hopper: the product rounded to 16 bits in scratch, then one LayerNorm kernel adds bias and residual
 };
 
 struct GemmTactic {
@@ -36,7 +37,7 @@ std::vector<GemmTactic> GemmTactics(const GemmProblem& problem);
 // The one to use unless a measurement on the user's device says otherwise.
 GemmTactic ChooseGemmTactic(const GemmProblem& problem);
 
-// Bytes of float32 scratch.
+// Bytes of scratch.
 size_t GemmWorkspaceSize(const GemmProblem& problem, const GemmTactic& tactic);
 
 }  // namespace bertfuse::cuda

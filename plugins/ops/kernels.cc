@@ -16,8 +16,8 @@ const kernels::Device& DeviceOf(const bertfuse_call& call) {
 void CheckCuda(cudaError_t error, const char* op) {
   if (error == cudaSuccess) return;
   cudaGetLastError();  // an error that is reported here must not surface again in someone else's call
-  Fail(error == cudaErrorInvalidValue ? BERTFUSE_NOT_SUPPORTED : BERTFUSE_RUNTIME_ERROR, "%s: CUDA launch failed: %s", op,
-       cudaGetErrorString(error));
+  Fail(error == cudaErrorInvalidValue ? BERTFUSE_NOT_SUPPORTED : BERTFUSE_RUNTIME_ERROR, "%s: CUDA launch failed: %s",
+       op, cudaGetErrorString(error));
 }
 
 }  // namespace cuda

@@ -56,8 +56,18 @@ def randn(*shape, gain=1.0):
 
 def gemm(note, rows, n, k, norm, tactics):
     count = copies(2 * rows * k, 2 * n * k, 2 * rows * n)
-    sets = [(randn(rows, k), randn(n, k, gain=k**-0.5), randn(n), randn(rows, n), randn(n), randn(n),
-             torch.empty(rows, n, device="cuda", dtype=torch.half)) for _ in range(count)]
+    sets = [
+        (
+            randn(rows, k),
+            randn(n, k, gain=k**-0.5),
+            randn(n),
+            randn(rows, n),
+            randn(n),
+            randn(n),
+            torch.empty(rows, n, device="cuda", dtype=torch.half),
+        )
+        for _ in range(count)
+    ]
     plain = graph_us([lambda s=s: torch.mm(s[0], s[1].t(), out=s[6]) for s in sets])
     name = "FusedGemmLayerNorm" if norm else "FusedGemmGelu"
     attributes = [EPSILON] if norm else ["none"]
@@ -68,7 +78,10 @@ def gemm(note, rows, n, k, norm, tactics):
 
     ours = time(-1)
     tflops = 2 * rows * n * k / ours / 1e6
-    note(f"{name:20s} {rows:6d} {n:5d} {k:5d} {ours:8.2f} us  cuBLAS {plain:8.2f}  ratio {ours / plain:5.2f}  {tflops:5.0f} TFLOP/s")
+    note(
+        f"{name:20s} {rows:6d} {n:5d} {k:5d} {ours:8.2f} us  cuBLAS {plain:8.2f}  ratio {ours / plain:5.2f}"
+        f"  {tflops:5.0f} TFLOP/s"
+    )
     if tactics:
         probe = Bound(name, sets[0][:6] if norm else sets[0][:3], [sets[0][6]], attributes)
         results = []
@@ -81,9 +94,15 @@ def gemm(note, rows, n, k, norm, tactics):
 def attention(note, batch, sequence, heads, size):
     hidden = heads * size
     count = copies(2 * batch * sequence * 4 * hidden)
-    sets = [(randn(batch, sequence, 3 * hidden), randn(3 * hidden),
-             torch.ones(batch, sequence, device="cuda", dtype=torch.long),
-             torch.empty(batch, sequence, hidden, device="cuda", dtype=torch.half)) for _ in range(count)]
+    sets = [
+        (
+            randn(batch, sequence, 3 * hidden),
+            randn(3 * hidden),
+            torch.ones(batch, sequence, device="cuda", dtype=torch.long),
+            torch.empty(batch, sequence, hidden, device="cuda", dtype=torch.half),
+        )
+        for _ in range(count)
+    ]
 
     def sdpa(s):
         q, k, v = s[0].view(batch, sequence, 3, heads, size).permute(2, 0, 3, 1, 4)
@@ -96,11 +115,17 @@ def attention(note, batch, sequence, heads, size):
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         flash = graph_us([lambda s=s: sdpa(s) for s in sets])
     scale = size**-0.5
-    ours = [graph_us([Bound("FusedAttention", [s[0], s[1], s[2] if masked else None], [s[3]], [heads, scale]).run
-                      for s in sets]) for masked in (False, True)]
+    ours = [
+        graph_us(
+            [Bound("FusedAttention", [s[0], s[1], s[2] if masked else None], [s[3]], [heads, scale]).run for s in sets]
+        )
+        for masked in (False, True)
+    ]
     tflops = 4 * batch * heads * sequence**2 * size / ours[0] / 1e6
-    note(f"FusedAttention {batch:4d}x{heads}x{sequence}x{size} {ours[0]:8.2f} us, with mask {ours[1]:8.2f}"
-         f"  cuDNN {cudnn:8.2f}  flash {flash:8.2f}  ratio {ours[0] / cudnn:5.2f}  {tflops:5.0f} TFLOP/s")
+    note(
+        f"FusedAttention {batch:4d}x{heads}x{sequence}x{size} {ours[0]:8.2f} us, with mask {ours[1]:8.2f}"
+        f"  cuDNN {cudnn:8.2f}  flash {flash:8.2f}  ratio {ours[0] / cudnn:5.2f}  {tflops:5.0f} TFLOP/s"
+    )
 
 
 def main():
@@ -108,7 +133,9 @@ def main():
     parser.add_argument("--rows", default="128,1024,4096,16384")
     parser.add_argument("--hidden", type=int, default=768)
     parser.add_argument("--tactics", action="store_true", help="time every configuration, not only the chosen one")
-    parser.add_argument("--attention", default="1x12x128x64,8x12x128x64,32x12x128x64,32x12x384x64,16x12x512x64,32x12x128x32")
+    parser.add_argument(
+        "--attention", default="1x12x128x64,8x12x128x64,32x12x128x64,32x12x384x64,16x12x512x64,32x12x128x32"
+    )
     args = parser.parse_args()
     lines = []
 

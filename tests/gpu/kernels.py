@@ -114,7 +114,7 @@ class Bound:
         self._inputs = (Tensor * max(1, len(inputs)))(*[_describe(t) for t in inputs])
         self._outputs = (Tensor * max(1, len(outputs)))(*[_describe(t) for t in outputs])
         self._values = (Value * max(1, len(attributes)))()
-        for slot, value in zip(self._values, attributes):
+        for slot, value in zip(self._values, attributes, strict=False):
             if isinstance(value, int):
                 slot.i = value
             elif isinstance(value, float):

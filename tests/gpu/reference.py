@@ -33,7 +33,9 @@ def fused_attention(qkv, bias, mask, num_heads, scale):
     if mask is not None:
         hidden = (mask == 0)[:, None, None, :]
         # Where every key is hidden, all count alike.
-        score = torch.where(hidden.all(-1, keepdim=True), torch.zeros_like(score), score.masked_fill(hidden, -torch.inf))
+        score = torch.where(
+            hidden.all(-1, keepdim=True), torch.zeros_like(score), score.masked_fill(hidden, -torch.inf)
+        )
         score = score.nan_to_num(nan=0.0, neginf=-1e300)
     y = torch.softmax(score, -1) @ v
     return y.transpose(1, 2).reshape(qkv.shape[0], qkv.shape[1], -1)
