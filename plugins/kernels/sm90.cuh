@@ -60,7 +60,7 @@ __device__ __forceinline__ void WaitBarrier(uint64_t* barrier, uint32_t parity) 
 }
 
 // Copies shared memory into another block of the cluster and counts the bytes towards that block's barrier. (One
-// st.async a value would do the same; a thousand of them took 15 us: every one is an update of the barrier.)
+// st.async a value would do the same, but every one of them is an update of the barrier.)
 __device__ __forceinline__ void CopyToBlock(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                "r"(SharedAddress(from)), "r"(bytes), "r"(barrier)

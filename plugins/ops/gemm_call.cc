@@ -27,9 +27,7 @@ kernels::GemmSm90Arguments<T> Arguments(const bertfuse_call& call, const GemmCal
   a.m = a.n == 0 ? 0 : NumElements(*gemm.y) / a.n;
   a.epsilon = gemm.epsilon;
   a.activation = gemm.activation;
-#ifdef BERTFUSE_ASSUME_CONSTANT_WEIGHTS
-  a.weight_is_constant = true;
-#endif
+  a.weight_is_constant = (call.constant_inputs >> (gemm.weight - call.inputs) & 1) != 0;
   return a;
 }
 

@@ -158,6 +158,13 @@ OpKernel::OpKernel(const OpDef& op, const bertfuse_kernel& kernel, const OrtKern
   OrtMemoryInfo* memory = nullptr;
   Check(Api().CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &memory));
   cpu_memory_.reset(memory);
+  for (int i = 0; i < op.num_inputs; ++i) {
+    int is_constant = 0;
+    const OrtValue* value = nullptr;
+    if (Succeeded(Api().KernelInfoGetConstantInput_tensor(info, i, &is_constant, &value)) && is_constant != 0) {
+      constant_inputs_ |= uint64_t{1} << i;
+    }
+  }
   if (kernel.device == BERTFUSE_CPU) gemm_.emplace(info);
 }
 
@@ -190,12 +197,14 @@ void OpKernel::Compute(OrtKernelContext* context) const {
   call.num_attributes = op_.num_attributes;
   call.attributes = attributes_.data();
   call.tactic = -1;
+  call.constant_inputs = constant_inputs_;
   Validate(op_, call);
   RunKernel(context, &call, device_memory);
 }
 
 void OpKernel::RunKernel(OrtKernelContext* context, bertfuse_call* call, const OrtMemoryInfo* device_memory) const {
   bertfuse_error error = {};
+  if (kernel_.device == BERTFUSE_CUDA) Check(Api().MemoryInfoGetId(device_memory, &call->device_id));
   if (kernel_.supports != nullptr) ThrowIfFailed(kernel_.supports(call, &error), error);
   const size_t size = kernel_.workspace_size == nullptr ? 0 : kernel_.workspace_size(call);
   if (kernel_.device == BERTFUSE_CPU) {
@@ -207,9 +216,6 @@ void OpKernel::RunKernel(OrtKernelContext* context, bertfuse_call* call, const O
     ThrowIfFailed(kernel_.run(call, &error), error);
     return;
   }
-  int device_id = 0;
-  Check(Api().MemoryInfoGetId(device_memory, &device_id));
-  call->device_id = device_id;
   Check(Api().KernelContext_GetGPUComputeStream(context, &call->stream));
   const Workspace workspace(context, device_memory, size);
   call->workspace = size == 0 ? nullptr : workspace.aligned();

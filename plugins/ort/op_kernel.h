@@ -48,6 +48,7 @@ class OpKernel {
   const bertfuse_kernel& kernel_;
   std::string where_;
   Attributes attributes_;
+  uint64_t constant_inputs_ = 0;
   std::optional<HostGemm> gemm_;
   Owned<OrtMemoryInfo> cpu_memory_;
 };

@@ -51,6 +51,7 @@ class Call(ctypes.Structure):
         ("stream", ctypes.c_void_p),
         ("device_id", ctypes.c_int32),
         ("tactic", ctypes.c_int32),
+        ("constant_inputs", ctypes.c_uint64),
         ("host", ctypes.c_void_p),
     )
 

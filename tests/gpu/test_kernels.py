@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import math
 import os
+import sys
+from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
+sys.path.insert(0, str(Path(__file__).parent))
 
 import reference  # noqa: E402
 from kernels import Bound, KernelError, library_file  # noqa: E402

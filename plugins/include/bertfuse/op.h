@@ -83,6 +83,9 @@ typedef struct bertfuse_call {
   void* stream;       // cudaStream_t; null on the CPU
   int32_t device_id;  // CUDA device of the stream
   int32_t tactic;     // configuration to use, or -1 to let the kernel choose by shape and device
+  // Bit i: input i is an initialiser that nothing writes, so a kernel may read it before the work queued ahead of it is
+  // done.
+  uint64_t constant_inputs;
   const bertfuse_host* host;
 } bertfuse_call;
 
