@@ -101,13 +101,14 @@ def _fuse(
 ) -> tuple[FusionResult, dict[str, Weight] | None]:
     """The fused skeleton and its weights; None for the weights when nothing was fused and the skeleton is unchanged."""
     before = count_nodes(skeleton)
+    untouched = "left as it is" + (f", not converted to {dtype}" if dtype else "")
     present = Counter(node.op_type for node in skeleton.graph.node if node.domain == DOMAIN)
     if present:
-        message = "the model holds bertfuse ops already: left as it is"
+        message = f"the model holds bertfuse ops already: {untouched}"
         return FusionResult(skeleton, dict(present), dict(present), [], (before, before), [message]), None
     opset = next((o.version for o in skeleton.opset_import if o.domain in ("", "ai.onnx")), 0)
     if opset < MIN_OPSET:
-        message = f"opset {opset} is older than {MIN_OPSET}: left as it is; export the model again with a newer opset"
+        message = f"opset {opset} is older than {MIN_OPSET}: {untouched}; export the model again with a newer opset"
         return FusionResult(skeleton, {}, {}, [], (before, before), [message]), None
     validate.check(skeleton, weights)
     progress("infer shapes")
@@ -121,7 +122,7 @@ def _fuse(
     fused = Counter(op for op in credits.values())
     expected, misses = _account(graph, wanted, credits)
     if not fused:
-        message = "nothing to fuse: no BERT-like encoder layer found, left as it is"
+        message = f"nothing to fuse: no BERT-like encoder layer found, {untouched}"
         return FusionResult(skeleton, {}, expected, misses, (before, before), [message]), None
     lower.leftovers(graph)
     graph.finish()
