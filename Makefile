@@ -36,6 +36,7 @@ $(DEPENDENCIES): pyproject.toml constraints.txt Makefile | $(BIN)/python
 
 # Without isolation, so that rebuilding the library after a change needs no network.
 $(PACKAGE): $(DEPENDENCIES) $(LIBRARY_SOURCES)
+	@command -v nvcc >/dev/null || echo "No nvcc here: the CUDA kernels are left out, everything else is built."
 	PATH="$(CURDIR)/$(BIN):$$PATH" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) \
 		$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
