@@ -1,4 +1,4 @@
-#include "kernels/gemm_sm90.cuh"
+#include "kernels/gemm_sm90_launch.cuh"
 
 namespace bertfuse::kernels {
 

@@ -1,0 +1,93 @@
+// Launching the Hopper matrix product: tensor maps, cluster and grid, and the choice among the shapes that a file
+// holds.
+#ifndef BERTFUSE_KERNELS_GEMM_SM90_LAUNCH_CUH_
+#define BERTFUSE_KERNELS_GEMM_SM90_LAUNCH_CUH_
+
+#include "kernels/gemm_sm90.cuh"
+
+namespace bertfuse::kernels {
+
+template <class Shape>
+__global__ void __launch_bounds__(Shape::kThreads, 1)
+    GemmSm90Main(const __grid_constant__ GemmSm90Parameters parameters) {
+  extern __shared__ __align__(1024) char shared[];  // tiles are swizzled by address bits
+  GemmSm90Kernel<Shape>(parameters, shared).Run();
+}
+
+template <class Shape>
+cudaError_t LaunchGemmSm90(const GemmSm90Tile& tile, const GemmSm90Arguments<typename Shape::T>& a,
+                           const Device& device, cudaStream_t stream) {
+  constexpr bool kBfloat16 = std::is_same_v<typename Shape::T, __nv_bfloat16>;
+  const int cluster = tile.cluster_m * tile.cluster_n;
+  if (cluster < 1 || cluster > kMostCluster || tile.splits < 1 || Shape::kN / 8 % tile.cluster_m != 0) {
+    return cudaErrorInvalidConfiguration;
+  }
+  if (Shape::kLayerNorm && a.n != static_cast<int64_t>(Shape::kN) * tile.cluster_n)
+    return cudaErrorInvalidConfiguration;
+  GemmSm90Parameters p;
+  p.bias = a.bias;
+  p.gamma = a.gamma;
+  p.beta = a.beta;
+  p.partial = a.partial;
+  p.m = static_cast<int>(a.m);
+  p.n = static_cast<int>(a.n);
+  p.k_stages = static_cast<int>(CeilDiv(a.k, kStageK));
+  p.stages_per_split = static_cast<int>(CeilDiv(p.k_stages, tile.splits));
+  p.cluster_m = tile.cluster_m;
+  p.cluster_n = tile.cluster_n;
+  // A part of x must be a multiple of the swizzle's 8 rows.
+  p.x_sharers = 1;
+  while (p.x_sharers * 2 <= tile.cluster_n && p.x_sharers * 2 <= Shape::kM / 8) p.x_sharers *= 2;
+  p.tiles_m = static_cast<int>(CeilDiv(a.m, static_cast<int64_t>(tile.cluster_m) * Shape::kM));
+  p.tiles_n = static_cast<int>(CeilDiv(a.n, static_cast<int64_t>(tile.cluster_n) * Shape::kN));
+  p.splits = tile.splits;
+  p.epsilon = a.epsilon;
+  p.activation = a.activation;
+  p.has_residual = a.residual != nullptr;
+  p.weight_is_constant = a.weight_is_constant;
+  if ((tile.splits - 1) * p.stages_per_split >= p.k_stages) return cudaErrorInvalidConfiguration;
+
+  cudaError_t error = MakeTensorMap({a.x, a.m, a.k, a.k, Shape::kM / p.x_sharers, kStageK}, kBfloat16, &p.x_map);
+  if (error != cudaSuccess) return error;
+  error = MakeTensorMap({a.weight, a.n, a.k, a.k, Shape::kN / tile.cluster_m, kStageK}, kBfloat16, &p.weight_map);
+  if (error != cudaSuccess) return error;
+  if (Shape::kEpilogue != GemmEpilogue::kPartial) {
+    error = MakeTensorMap({a.y, a.m, a.n, a.n, 64, Shape::kBufferColumns}, kBfloat16, &p.y_map);
+    if (error != cudaSuccess) return error;
+  }
+  if (p.has_residual) {
+    error = MakeTensorMap({a.residual, a.m, a.n, a.n, 64, Shape::kBufferColumns}, kBfloat16, &p.residual_map);
+    if (error != cudaSuccess) return error;
+  }
+  if (Shape::kInTurns && tile.splits > 1) return cudaErrorInvalidConfiguration;
+  const int64_t clusters = static_cast<int64_t>(p.tiles_m) * p.tiles_n * p.splits;
+  LaunchConfig config;
+  config.block = dim3(Shape::kThreads);
+  config.shared_bytes = Shape::SharedBytes(tile.cluster_n);
+  config.cluster = static_cast<unsigned>(cluster);
+  config.stream = stream;
+  config.device = &device;
+  int resident = 0;
+  error = ResidentClusters(config, reinterpret_cast<const void*>(&GemmSm90Main<Shape>), &resident);
+  if (error != cudaSuccess) return error;
+  if (resident == 0) return cudaErrorInvalidConfiguration;
+  config.grid = dim3(static_cast<unsigned>((clusters < resident ? clusters : resident) * cluster));
+  return Launch(config, GemmSm90Main<Shape>, p);
+}
+
+// Launches the first shape that has the tile's block_m and block_n.
+template <class Shape, class... Others>
+cudaError_t LaunchFitting(const GemmSm90Tile& tile, const GemmSm90Arguments<typename Shape::T>& arguments,
+                          const Device& device, cudaStream_t stream) {
+  if (tile.block_m == Shape::kM && tile.block_n == Shape::kN && tile.warpgroups == Shape::kWarpgroups) {
+    return LaunchGemmSm90<Shape>(tile, arguments, device, stream);
+  }
+  if constexpr (sizeof...(Others) > 0) {
+    return LaunchFitting<Others...>(tile, arguments, device, stream);
+  } else {
+    return cudaErrorInvalidConfiguration;
+  }
+}
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_GEMM_SM90_LAUNCH_CUH_
