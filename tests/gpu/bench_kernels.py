@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from kernels import Bound
 
 EPSILON = 1e-12
+WEIGHT = 1 << 1  # input 1 is a constant, as in a model
 CACHE_BYTES = 150e6  # rotate through more than twice the L2 cache of an H200
 
 
@@ -73,7 +74,7 @@ def gemm(note, rows, n, k, norm, tactics):
     attributes = [EPSILON] if norm else ["none"]
 
     def time(tactic):
-        bound = [Bound(name, s[:6] if norm else s[:3], [s[6]], attributes, tactic) for s in sets]
+        bound = [Bound(name, s[:6] if norm else s[:3], [s[6]], attributes, tactic, WEIGHT) for s in sets]
         return graph_us([b.run for b in bound])
 
     ours = time(-1)

@@ -104,9 +104,12 @@ def _describe(tensor: torch.Tensor | None) -> Tensor:
 
 
 class Bound:
-    """One op with its tensors: run() launches it on PyTorch's current stream and allocates nothing."""
+    """One op with its tensors: run() launches it on PyTorch's current stream and allocates nothing.
 
-    def __init__(self, op, inputs, outputs, attributes=(), tactic=-1):
+    `constant_inputs` is the call's field: bit i says that nothing under way writes input i.
+    """
+
+    def __init__(self, op, inputs, outputs, attributes=(), tactic=-1, constant_inputs=0):
         pointer = _library().bertfuse_test_find_kernel(op.encode(), CUDA)
         if not pointer:
             raise KernelError(f"{op}: no CUDA kernel in {library_file()}")
@@ -132,6 +135,7 @@ class Bound:
             attributes=self._values,
             device_id=torch.cuda.current_device(),
             tactic=tactic,
+            constant_inputs=constant_inputs,
         )
         if self.kernel.workspace_size:
             size = self.kernel.workspace_size(ctypes.byref(self.call))
