@@ -85,7 +85,7 @@ class FusionGraph:
         inside = {id(node) for node in nodes}
         for node in nodes[1:]:
             if any(self.is_output(t) or any(id(c) not in inside for c in t.outputs) for t in node.outputs):
-                raise NoMatch(node, f"its output is needed elsewhere too ({self._user(node, inside)})")
+                raise _needed(node, self._user(node, inside))
 
     # ---- who was found where, and what failed
 
@@ -181,7 +181,7 @@ class FusionGraph:
             if node is not old and self.is_live(node):
                 user = self._user(node)
                 self.restore(new)
-                raise NoMatch(node, f"its output is needed elsewhere too ({user})")
+                raise _needed(node, user)
         return new
 
     def restore(self, node: gs.Node) -> None:
@@ -243,6 +243,10 @@ class FusionGraph:
                 live.add(id(node))
                 stack.extend(p for t in node.inputs if (p := producer(t)) is not None)
         return live
+
+
+def _needed(node: gs.Node, user: str) -> NoMatch:
+    return NoMatch(node, f"its output is needed elsewhere too ({user})", wanted="no other consumer")
 
 
 def _without_defaults(

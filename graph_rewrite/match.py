@@ -91,8 +91,8 @@ def _tensor(graph, wanted, tensor, node, match_, depth, deepest):
         if wanted is tensor:
             yield match_
         else:
-            what = f"has '{tensor.name}' where nothing is expected" if wanted is None else "lacks an input"
-            deepest.note(depth, NoMatch(node, what))
+            found = f"takes '{tensor.name}'" if wanted is None else "lacks an input"
+            deepest.note(depth, NoMatch(node, found, wanted="nothing there" if wanted is None else "one"))
         return
     if isinstance(wanted, Variable):
         bound = match_.inputs.get(wanted.name)
@@ -103,14 +103,14 @@ def _tensor(graph, wanted, tensor, node, match_, depth, deepest):
         elif bound is tensor:
             yield match_
         else:
-            deepest.note(depth, NoMatch(node, f"takes '{tensor.name}' where '{bound.name}' is expected"))
+            deepest.note(depth, NoMatch(node, f"takes '{tensor.name}'", wanted=f"'{bound.name}'"))
         return
     index, wanted_node = (wanted.index, wanted.node) if isinstance(wanted, Output) else (0, wanted)
     above = producer(tensor)
     if above is None or not is_op(above, wanted_node.op):
         deepest.note(depth, _wrong_producer(graph, node, tensor, above, wanted_node.op))
     elif above.outputs[index] is not tensor:
-        deepest.note(depth, NoMatch(above, f"'{tensor.name}' is not its output number {index}"))
+        deepest.note(depth, NoMatch(above, f"gives '{tensor.name}'", wanted=f"that as output {index}"))
     elif any(above is taken for taken in match_.nodes):
         yield match_  # another output of a node that is matched already
     else:
@@ -120,10 +120,10 @@ def _tensor(graph, wanted, tensor, node, match_, depth, deepest):
 def _wrong_producer(graph: FusionGraph, node: gs.Node, tensor: gs.Tensor, above: gs.Node | None, op: str) -> NoMatch:
     if above is None:
         kind = "the constant" if isinstance(tensor, gs.Constant) else "the input"
-        return NoMatch(node, f"takes {kind} '{tensor.name}', expected the output of {op}")
+        return NoMatch(node, f"takes {kind} '{tensor.name}'", wanted=f"the output of {op}")
     if (earlier := graph.failure(above)) is not None:
         return earlier
-    return NoMatch(node, f"takes '{tensor.name}' from {node_name(above)} ({above.op}), expected from {op}")
+    return NoMatch(node, f"takes '{tensor.name}' from {node_name(above)} ({above.op})", wanted=f"it from {op}")
 
 
 def _check(spec: OpSpec, found: Match, root: gs.Node) -> None:
@@ -136,15 +136,15 @@ def _check(spec: OpSpec, found: Match, root: gs.Node) -> None:
         if tensor is None:
             continue
         if tensor_spec.constant and not isinstance(tensor, gs.Constant):
-            raise NoMatch(root, f"its {tensor_spec.name} '{tensor.name}' is not an initialiser")
+            raise NoMatch(root, f"its {tensor_spec.name} '{tensor.name}' is computed", wanted="an initialiser")
         data_type = None if tensor.dtype is None else data_type_of(tensor.dtype)
         allowed = DTYPE_VARIABLES[tensor_spec.dtype]
         if data_type is not None and data_type not in allowed.values():
-            raise NoMatch(root, f"'{tensor.name}' is {tensor.dtype}, {spec.name} takes {', '.join(allowed)}")
+            raise NoMatch(root, f"'{tensor.name}' is {tensor.dtype}", wanted=f"{' or '.join(allowed)}")
         if data_type is not None:
             first, owner = elements.setdefault(tensor_spec.dtype, (data_type, tensor.name))
             if first != data_type:
-                raise NoMatch(root, f"'{tensor.name}' is {tensor.dtype}, unlike '{owner}'")
+                raise NoMatch(root, f"'{tensor.name}' is {tensor.dtype}", wanted=f"the type of '{owner}'")
         _bind_axes(tensor_spec, tensor, sizes, found.attributes, root)
         if tensor_spec.leading and tensor.shape is not None:
             leading.append((tensor, list(tensor.shape[: len(tensor.shape) - len(tensor_spec.trailing)])))
@@ -154,10 +154,10 @@ def _check(spec: OpSpec, found: Match, root: gs.Node) -> None:
         value = found.attributes[attribute.name]
         low, high = attribute.minimum, attribute.maximum
         if (low is not None and value < low) or (high is not None and value > high):
-            raise NoMatch(root, f"{attribute.name} is {value}, {spec.name} takes {low} to {high}")
+            raise NoMatch(root, f"{attribute.name} is {value}", wanted=f"{low} to {high}")
         size, owner = sizes.get(attribute.divides, (0, ""))
         if size % (value if attribute.divides else 1):
-            raise NoMatch(root, f"{attribute.name} {value} does not divide {size}, the size of '{owner}'")
+            raise NoMatch(root, f"{attribute.name} is {value}", wanted=f"a divisor of {size}, the size of '{owner}'")
 
 
 def _bind_axes(tensor_spec, tensor, sizes, attributes, root) -> None:
@@ -166,7 +166,7 @@ def _bind_axes(tensor_spec, tensor, sizes, attributes, root) -> None:
         return
     if len(shape) < len(axes) or (len(shape) > len(axes) and not tensor_spec.leading):
         raise NoMatch(
-            root, f"'{tensor.name}' has {len(shape)} axes, {tensor_spec.name} has [{', '.join(tensor_spec.axes)}]"
+            root, f"'{tensor.name}' has {len(shape)} axes", wanted=f"{tensor_spec.name} [{', '.join(tensor_spec.axes)}]"
         )
     for axis, size in zip(axes, shape[len(shape) - len(axes) :], strict=True):
         if not isinstance(size, int):
@@ -174,7 +174,7 @@ def _bind_axes(tensor_spec, tensor, sizes, attributes, root) -> None:
         bound, owner = sizes.setdefault(axis.symbol, (size // axis.multiplier, tensor.name))
         if bound * axis.multiplier != size:
             raise NoMatch(
-                root, f"'{tensor.name}' is {size} long, expected {bound * axis.multiplier} as '{owner}' has it"
+                root, f"'{tensor.name}' is {size} long", wanted=f"{bound * axis.multiplier}, as '{owner}' has it"
             )
 
 
@@ -186,4 +186,6 @@ def _check_leading(first: gs.Tensor, wanted: list[Any], tensor: gs.Tensor, axes:
         for a, b in zip(axes, wanted, strict=True)
     )  # fmt: skip
     if not same:
-        raise NoMatch(root, f"'{tensor.name}' is {tensor.shape} and would be broadcast to '{first.name}' {first.shape}")
+        raise NoMatch(
+            root, f"'{tensor.name}' is {tensor.shape}", wanted=f"{first.shape}, as '{first.name}': ops do not broadcast"
+        )

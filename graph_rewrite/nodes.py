@@ -14,14 +14,24 @@ DEFAULT_DOMAINS = (None, "", "ai.onnx")
 
 
 class NoMatch(Exception):
-    """A match that broke at `node`, because of `reason`, `depth` nodes from its root (infinite: not while matching)."""
+    """A match that broke at `node`: what was `found` there, what was `wanted` instead, and maybe a `hint` what to do.
 
-    def __init__(self, node: gs.Node | str, reason: str, hint: str = "") -> None:
-        super().__init__(reason)
+    `depth` is how many nodes from its root matching came (infinite: not while matching).
+    """
+
+    def __init__(self, node: gs.Node | str, found: str, hint: str = "", *, wanted: str = "") -> None:
+        super().__init__(found)
+        self.at = node if isinstance(node, gs.Node) else None
         self.node = node if isinstance(node, str) else node_name(node)
-        self.reason = reason
+        self.found = found
+        self.wanted = wanted
         self.hint = hint
         self.depth = math.inf
+
+    @property
+    def reason(self) -> str:
+        """What was found and what was wanted, in one line."""
+        return f"{self.found}, expected {self.wanted}" if self.wanted else self.found
 
 
 def node_name(node: gs.Node) -> str:
@@ -45,7 +55,7 @@ def check_rank(node: gs.Node, x: gs.Tensor) -> None:
     """Raise NoMatch if what `node` gives has more axes than `x`: constants of one element may add axes of 1."""
     shape = node.outputs[0].shape
     if shape is not None and x.shape is not None and len(shape) != len(x.shape):
-        raise NoMatch(node, f"has {len(shape)} axes, '{x.name}' has {len(x.shape)}")
+        raise NoMatch(node, f"has {len(shape)} axes", wanted=f"{len(x.shape)}, as '{x.name}' has")
 
 
 def producer(tensor: gs.Tensor) -> gs.Node | None:

@@ -92,13 +92,17 @@ class Prober:
         candidates = [t for t in subgraph.inputs if t.dtype in _INTEGERS and t.shape is not None and len(t.shape) == 2]
         if not candidates:
             names = ", ".join(f"'{t.name}'" for t in subgraph.inputs) or "no input"
-            raise NoMatch(where, f"the mask '{additive.name}' comes from {names}, not from an integer [B, S] input")
+            raise NoMatch(where, f"the mask '{additive.name}' comes from {names}", wanted="an integer [B, S] input")
         session = self._session(subgraph)
         for candidate in candidates:
             if self._hides_keys(subgraph, session, candidate, boolean, factor):
                 return candidate
         names = ", ".join(f"'{t.name}'" for t in candidates)
-        raise NoMatch(where, f"'{additive.name}' is more than a key mask of {names} (causal, windowed, or with a bias)")
+        raise NoMatch(
+            where,
+            f"'{additive.name}' is more than a key mask of {names} (causal, windowed, or with a bias)",
+            wanted="a mask that hides padded keys and nothing else",
+        )
 
     def _hides_keys(self, subgraph, session, mask, boolean, factor) -> bool:
         random = np.random.default_rng(0)
@@ -152,7 +156,9 @@ class Prober:
             if isinstance(tensor, gs.Constant):
                 if isinstance(tensor._values, Weight):
                     raise NoMatch(
-                        producer(target) or target.name, f"'{target.name}' depends on the weight '{tensor.name}'"
+                        producer(target) or target.name,
+                        f"'{target.name}' depends on the weight '{tensor.name}'",
+                        wanted="a function of the inputs alone",
                     )
                 longest = max(longest, _length(tensor))
             elif id(tensor) in graph_inputs:
@@ -161,7 +167,11 @@ class Prober:
                 node = producer(tensor)
                 count += 1
                 if node is None or node.domain not in DEFAULT_DOMAINS or count > _MAX_NODES:
-                    raise NoMatch(node or tensor.name, f"'{target.name}' is not computed by standard operators alone")
+                    raise NoMatch(
+                        node or tensor.name,
+                        f"'{target.name}' is computed by operators that are not ONNX's, or by more than {_MAX_NODES}",
+                        wanted="a small subgraph of standard operators",
+                    )
                 if node.op == "Shape" and id(node.inputs[0]) not in graph_inputs and node.inputs[0].shape is not None:
                     cuts[node.inputs[0].name] = node.inputs[0]
                 else:
@@ -220,7 +230,7 @@ class Prober:
             for b, s in shapes
         ]
         if not all(0 < b * s * s <= _MAX_ELEMENTS for b, s in shapes):
-            raise NoMatch(like.name, f"'{like.name}' {like.shape} is empty or too large to be tried out")
+            raise NoMatch(like.name, f"'{like.name}' is {like.shape}", wanted="a size that can be tried out")
         return list(dict.fromkeys(shapes))
 
     def _sizes(self, like: gs.Tensor, batch: int, length: int) -> dict[str, int]:
@@ -287,12 +297,12 @@ def _length(constant: gs.Constant) -> int:
 def _shape(tensor: gs.Tensor, sizes: dict[str, int]) -> list[int]:
     shape = [_size(dim, sizes, tensor) for dim in tensor.shape or []]
     if math.prod(shape) > _MAX_ELEMENTS or any(size < 0 for size in shape):
-        raise NoMatch(tensor.name, f"'{tensor.name}' {shape} is too large to be tried out")
+        raise NoMatch(tensor.name, f"'{tensor.name}' is {shape}", wanted="a size that can be tried out")
     return shape
 
 
 def _size(dim: int | str | None, sizes: dict[str, int], tensor: gs.Tensor) -> int:
     factors = monomial(dim)
     if factors is None or any(symbol not in sizes for symbol in factors[1]):
-        raise NoMatch(tensor.name, f"axis {dim} of '{tensor.name}' is not known in terms of the inputs' axes")
+        raise NoMatch(tensor.name, f"an axis of '{tensor.name}' is {dim}", wanted="a product of the inputs' axes")
     return int(factors[0] * np.prod([sizes[symbol] for symbol in factors[1]], dtype=np.int64))

@@ -52,7 +52,7 @@ def is_attention(softmax: gs.Node) -> bool:
 def rewrite(graph: FusionGraph, node: gs.Node) -> None:
     rank = len(node.inputs[0].shape) if node.inputs[0].shape is not None else None
     if node.attrs.get("axis", -1) not in (-1, None if rank is None else rank - 1):
-        raise NoMatch(node, f"Softmax over axis {node.attrs['axis']}, not over the last axis")
+        raise NoMatch(node, f"Softmax over axis {node.attrs['axis']}", wanted="the last axis")
     scores = _scores(node.inputs[0], _MAX_STEPS)
     context, v_operand, after = _context(graph, node)
     views = {name: heads.trace(t) for name, t in zip("qkv", (*scores.product.inputs, v_operand), strict=True)}
@@ -62,7 +62,7 @@ def rewrite(graph: FusionGraph, node: gs.Node) -> None:
     root, after = _merge(graph, context, after, sizes)
     scale = scores.scale * views["q"].scale * views["k"].scale
     if views["v"].scale != 1.0:
-        raise NoMatch(views["v"].nodes[-1], "V is scaled")
+        raise NoMatch(views["v"].nodes[-1], "V is scaled", wanted="V as it is projected")
     mask = _mask(graph, scores)
     interior = [
         scores.product,
@@ -91,7 +91,11 @@ def _scores(tensor: gs.Tensor, steps: int) -> _Scores | None:
             found.nodes.append(node)
         return found
     if node.op == "Reshape" and _scores(node.inputs[0], steps - 1) is not None:
-        raise NoMatch(node, "changes the shape of the scores between the product and the Softmax")
+        raise NoMatch(
+            node,
+            "changes the shape of the scores between the product and the Softmax",
+            wanted="scores [B, heads, S, S] throughout",
+        )
     if node.op in ("Add", "Where"):
         operands = node.inputs if node.op == "Add" else node.inputs[1:]
         for x, other in (operands, operands[::-1]):
@@ -109,7 +113,11 @@ def _mask_of(node: gs.Node, x: gs.Tensor, other: gs.Tensor) -> _ScoreMask:
         return _ScoreMask(other)
     hidden = scalar(other)
     if hidden is None or hidden > -1000 or x is not node.inputs[1]:
-        raise NoMatch(node, "selects between the scores and something other than a large negative number")
+        raise NoMatch(
+            node,
+            "selects between the scores and something other than a large negative number",
+            wanted="Where(visible, scores, -1000 or less)",
+        )
     return _ScoreMask(node.inputs[0], hidden)
 
 
@@ -126,14 +134,16 @@ def _context(graph: FusionGraph, softmax: gs.Node) -> tuple[gs.Tensor, gs.Tensor
             or scalar(selects[0].inputs[1]) != 0.0
             or selects[0].inputs[2] is not weights
         ):
-            raise NoMatch(guards[0], "guards the Softmax by something other than Where(IsNaN(p), 0, p)")
+            raise NoMatch(
+                guards[0], "guards the Softmax by something else than its NaNs", wanted="Where(IsNaN(p), 0, p)"
+            )
         nodes = [guards[0], selects[0]]
         weights = selects[0].outputs[0]
         users = _computing(weights)
     products = [u for u in users if u.op == "MatMul" and u.inputs[0] is weights]
     if len(products) != 1 or len(users) != 1:
         raise NoMatch(
-            softmax, f"its output feeds {', '.join(map(node_name, users)) or 'nothing'}, not one product with V"
+            softmax, f"its output feeds {', '.join(map(node_name, users)) or 'nothing'}", wanted="one product with V"
         )
     return products[0].outputs[0], products[0].inputs[1], [*nodes, products[0]]
 
@@ -150,7 +160,9 @@ def _projections(views: dict[str, View]) -> tuple[gs.Tensor, dict[str, gs.Node]]
         if node is None or node.op != LINEAR or node.domain != DIALECT:
             what = node_name(node) if node is not None else f"input '{view.base.name}'"
             raise NoMatch(
-                what, f"{name.upper()} comes from '{view.base.name}', not from a projection with constant weight"
+                what,
+                f"{name.upper()} comes from '{view.base.name}'",
+                wanted="a projection with constant weight",
             )
         linears[name] = node
     x = linears["q"].inputs[0]
@@ -158,15 +170,18 @@ def _projections(views: dict[str, View]) -> tuple[gs.Tensor, dict[str, gs.Node]]
         if node.inputs[0] is not x:
             raise NoMatch(
                 node,
-                f"{name.upper()} projects '{node.inputs[0].name}', Q projects '{x.name}'",
+                f"{name.upper()} projects '{node.inputs[0].name}'",
                 "cross-attention is not fused",
+                wanted=f"'{x.name}', which Q projects",
             )
         if node.inputs[1].shape[0] != linears["q"].inputs[1].shape[0]:
             raise NoMatch(
-                node, f"{name.upper()} is {node.inputs[1].shape[0]} wide, Q {linears['q'].inputs[1].shape[0]}"
+                node,
+                f"{name.upper()} is {node.inputs[1].shape[0]} wide",
+                wanted=f"{linears['q'].inputs[1].shape[0]}, as Q is",
             )
     if len({id(n) for n in linears.values()}) != 3:
-        raise NoMatch(linears["q"], "Q, K and V are not three projections")
+        raise NoMatch(linears["q"], "one projection gives several of Q, K and V", wanted="three projections")
     return x, linears
 
 
@@ -181,10 +196,11 @@ def _sizes(view: View, operand: gs.Tensor) -> dict[str, object]:
     ):
         raise NoMatch(
             producer(operand) or operand.name,
-            f"'{view.base.name}' {base} and '{operand.name}' {shape} are not [B, S, H] and [..., head size]",
+            f"'{view.base.name}' is {base} and '{operand.name}' {shape}",
+            wanted="[B, S, H] and [..., head size]",
         )
     if shape[-1] == 0 or base[-1] % shape[-1]:
-        raise NoMatch(producer(operand) or operand.name, f"head size {shape[-1]} does not divide {base[-1]}")
+        raise NoMatch(producer(operand) or operand.name, f"head size {shape[-1]}", wanted=f"a divisor of {base[-1]}")
     return {BATCH: base[0], SEQUENCE: base[1], HEADS: base[-1] // shape[-1], SIZE: shape[-1]}
 
 
@@ -199,7 +215,7 @@ def _check_layouts(views: dict[str, View], sizes: dict[str, object], product: gs
         if found not in wanted[name]:
             where = view.nodes[-1] if view.nodes else product
             raise NoMatch(
-                where, f"{name.upper()} arrives as {heads.describe(found)}, expected {heads.describe(wanted[name][0])}"
+                where, f"{name.upper()} arrives as {heads.describe(found)}", wanted=heads.describe(wanted[name][0])
             )
 
 
@@ -217,18 +233,20 @@ def _merge(
         context = users[0].outputs[0]
         if heads.layout(start, sizes, views) == heads.PROJECTED:
             return views[-1], [*nodes, *views]
-    raise NoMatch(producer(context), f"the heads are not merged to [B, S, H] after '{context.name}'")
+    raise NoMatch(producer(context), f"the heads stay apart after '{context.name}'", wanted="them merged to [B, S, H]")
 
 
 def _mask(graph: FusionGraph, scores: _Scores) -> gs.Tensor | None:
     if not scores.masks:
         return None
     if len(scores.masks) > 1:
-        raise NoMatch(scores.nodes[-1], "adds more than one mask or bias to the scores")
+        raise NoMatch(scores.nodes[-1], "adds more than one mask or bias to the scores", wanted="one")
     (mask,) = scores.masks
     if mask.hidden is not None and mask.hidden * mask.factor > -1000:
         raise NoMatch(
-            scores.nodes[-1], f"scales a hidden score of {mask.hidden:g} by {mask.factor:g}, which hides nothing"
+            scores.nodes[-1],
+            f"scales a hidden score of {mask.hidden:g} by {mask.factor:g}, which hides nothing",
+            wanted="-1000 or less",
         )
     return graph.prober.mask_source(mask.tensor, mask.hidden is not None, mask.factor)
 

@@ -26,11 +26,11 @@ def rewrite(graph: FusionGraph, node: gs.Node) -> None:
     for leaf in leaves:
         lookup = producer(leaf)
         if not _is_lookup(lookup):
-            raise NoMatch(lookup or leaf.name, f"the sum holds '{leaf.name}', which is not a row of a constant table")
+            raise NoMatch(lookup or leaf.name, f"the sum holds '{leaf.name}'", wanted="rows of constant tables alone")
         lookups.append(lookup)
     by_ids = sorted(filter(_by_ids, lookups), key=_rows, reverse=True)
     if not by_ids:
-        raise NoMatch(lookups[0], "no table is indexed by integer ids of shape [B, S]")
+        raise NoMatch(lookups[0], "no table is indexed by ids of the model", wanted="integer ids of shape [B, S]")
 
     def by_position(word: gs.Node) -> list[gs.Node]:
         return [n for n in lookups if n is not word and graph.prober.counts_up(n.inputs[1], word.inputs[1], _rows(n))]
@@ -43,13 +43,18 @@ def rewrite(graph: FusionGraph, node: gs.Node) -> None:
     if len(positions) > 1 or len(rest) not in (1, 2):
         raise NoMatch(
             node,
-            f"{len(lookups)} lookups, {len(positions)} by position: expected word, position, maybe token type",
+            f"{len(lookups)} lookups, {len(positions)} by position",
+            wanted="word, position, maybe token type",
         )
     position = positions[0] if positions else _position_table(rest, graph, node)
     types = [n for n in rest if n is not position]
     for lookup in (*types, *([] if positions else [position])):
         if list(lookup.inputs[1].shape or []) != list(ids.shape):
-            raise NoMatch(lookup, f"ids '{lookup.inputs[1].name}' are {lookup.inputs[1].shape}, word ids {ids.shape}")
+            raise NoMatch(
+                lookup,
+                f"ids '{lookup.inputs[1].name}' are {lookup.inputs[1].shape}",
+                wanted=f"{ids.shape}, as word ids",
+            )
     _replace(graph, producer(total), word, types, position, bool(positions), [*lookups, *adds])
 
 
@@ -57,7 +62,7 @@ def _position_table(rest: list[gs.Node], graph: FusionGraph, node: gs.Node) -> g
     """The lookup by computed or given position ids: the larger of two tables (there are more positions than types)."""
     candidates = [n for n in rest if _by_ids(n)]
     if not candidates:
-        raise NoMatch(node, "no lookup is by position: none counts 0, 1, ... and none has ids of shape [B, S]")
+        raise NoMatch(node, "no lookup is by position", wanted="ids that count 0, 1, ... or have the shape [B, S]")
     return max(candidates, key=_rows)
 
 

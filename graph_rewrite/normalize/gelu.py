@@ -48,18 +48,19 @@ def rewrite(graph: FusionGraph, node: gs.Node) -> None:
                 return
             nearest = min(nearest, deviation)
     if node.op == "Tanh":
-        raise NoMatch(node, "a plain Tanh, not a GELU")
+        raise NoMatch(node, "a plain Tanh", wanted="a GELU")
     raise NoMatch(
         last,
         f"the region around {node_name(node)} is off GELU by {nearest:.3g}",
-        "constants differ from x/2 (1 + erf(x/sqrt(2)))",
+        "check the constants",
+        wanted="x/2 (1 + erf(x/sqrt(2)))",
     )
 
 
 def _named(graph: FusionGraph, node: gs.Node) -> None:
     kind = "tanh" if node.op == "FastGelu" else node.attrs.get("approximate", "none")
     if len(node.inputs) > 1 and not node.inputs[1].is_empty():
-        raise NoMatch(node, "FastGelu with a bias input")
+        raise NoMatch(node, "FastGelu with a bias input", wanted="no bias")
     graph.replace(node, GELU, [node.inputs[0]], approximate=kind)
 
 

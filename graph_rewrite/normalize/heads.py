@@ -67,7 +67,7 @@ def layout(start: list[tuple[str, ...]], sizes: dict[str, Dim], nodes: list[gs.N
 def _regroup(atoms: list[str], sizes: dict[str, Dim], node: gs.Node) -> list[tuple[str, ...]]:
     shape = node.outputs[0].shape
     if shape is None:
-        raise NoMatch(node, "its output's shape cannot be inferred")
+        raise NoMatch(node, "its output's shape cannot be inferred", "export with named dynamic axes")
     axes, rest = [], list(atoms)
     for index, dim in enumerate(shape):
         remaining = len(shape) - index - 1
@@ -81,9 +81,9 @@ def _regroup(atoms: list[str], sizes: dict[str, Dim], node: gs.Node) -> list[tup
                 break
         else:
             have = " x ".join(f"{atom} {sizes[atom]}" for atom in atoms)
-            raise NoMatch(node, f"reshapes {have} to {shape}, which does not keep heads apart")
+            raise NoMatch(node, f"reshapes {have} to {shape}", wanted="a shape that keeps the heads apart")
     if rest:
-        raise NoMatch(node, f"reshapes to {shape}, which leaves out {', '.join(rest)}")
+        raise NoMatch(node, f"reshapes to {shape}, which leaves out {', '.join(rest)}", wanted="every axis kept")
     return axes
 
 

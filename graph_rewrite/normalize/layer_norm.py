@@ -37,9 +37,9 @@ def _named(graph: FusionGraph, node: gs.Node) -> None:
     rank = len(x.shape) if x.shape is not None else None
     axis = node.attrs.get("axis", -1)
     if axis != -1 and (rank is None or axis != rank - 1):
-        raise NoMatch(node, f"normalises from axis {axis}, not over the last axis alone")
+        raise NoMatch(node, f"normalises from axis {axis}", wanted="the last axis alone")
     if any(t.outputs or graph.is_output(t) for t in node.outputs[1:] if not t.is_empty()):
-        raise NoMatch(node, "its mean or deviation is used")
+        raise NoMatch(node, "its mean or deviation is used", wanted="its first output alone")
     has_beta = len(node.inputs) > 2 and not node.inputs[2].is_empty()
     _finish(graph, node, x, gamma, node.inputs[2] if has_beta else None, node.attrs.get("epsilon", 1e-5), [node])
 
@@ -48,22 +48,22 @@ def _spelled_out(graph: FusionGraph, sqrt: gs.Node) -> None:
     add = producer(sqrt.inputs[0])
     epsilon = next((value for t in add.inputs if (value := scalar(t)) is not None), None)
     if epsilon is None:
-        raise NoMatch(add, "adds no constant epsilon to the variance")
+        raise NoMatch(add, "adds no constant to the variance", wanted="a constant epsilon")
     variance = next(producer(t) for t in add.inputs if scalar(t) is None)
     _check_mean(variance)
     square = producer(variance.inputs[0])
     centred = _squared(square)
     sub = producer(centred)
     if sub is None or sub.op != "Sub":
-        raise NoMatch(square, "squares something other than x - mean(x)")
+        raise NoMatch(square or variance, "squares something else", wanted="x - mean(x)")
     x, mean = sub.inputs[0], producer(sub.inputs[1])
     if mean is None or mean.op != "ReduceMean" or mean.inputs[0] is not x:
-        raise NoMatch(sub, f"subtracts something other than the mean of '{x.name}'")
+        raise NoMatch(sub, f"subtracts '{sub.inputs[1].name}'", wanted=f"the mean of '{x.name}'")
     _check_mean(mean)
     quotient = _only_consumer(graph, sqrt.outputs[0], "Div")
     numerator = producer(quotient.inputs[0])
     if numerator is not sub and not _same_difference(numerator, x):
-        raise NoMatch(quotient, "divides something other than x - mean(x)")
+        raise NoMatch(quotient, f"divides '{quotient.inputs[0].name}'", wanted="x - mean(x)")
     scaled, gamma = _affine(graph, quotient.outputs[0], "Mul")
     shifted, beta = _affine(graph, scaled.outputs[0], "Add")
     check_rank(shifted, x)
@@ -74,10 +74,14 @@ def _spelled_out(graph: FusionGraph, sqrt: gs.Node) -> None:
 def _finish(graph, root, x, gamma, beta, epsilon, interior) -> None:
     for tensor in (gamma, beta):
         if tensor is not None and (not isinstance(tensor, gs.Constant) or len(tensor.shape) != 1):
-            raise NoMatch(root, f"'{tensor.name}' is not a constant vector")
+            raise NoMatch(root, f"'{tensor.name}' is {_kind(tensor)}", wanted="a constant vector")
     if beta is None:
         beta = graph.zeros(gamma.shape[0], gamma.dtype)
     graph.replace(root, LAYER_NORM, [x, gamma, beta], interior=interior, epsilon=float(epsilon))
+
+
+def _kind(tensor: gs.Tensor) -> str:
+    return f"a constant {list(tensor.shape)}" if isinstance(tensor, gs.Constant) else "computed"
 
 
 def _check_mean(node: gs.Node) -> None:
@@ -87,7 +91,7 @@ def _check_mean(node: gs.Node) -> None:
     shape = node.inputs[0].shape
     last = {-1} | ({len(shape) - 1} if shape is not None else set())
     if axes is None or len(axes) != 1 or axes[0] not in last or not node.attrs.get("keepdims", 1):
-        raise NoMatch(node, f"averages over axes {axes}, not over the last axis alone with keepdims")
+        raise NoMatch(node, f"averages over axes {axes}", wanted="the last axis alone, with keepdims")
 
 
 def _squared(node: gs.Node | None) -> gs.Tensor:
@@ -95,7 +99,7 @@ def _squared(node: gs.Node | None) -> gs.Tensor:
         return node.inputs[0]
     if node is not None and node.op == "Mul" and node.inputs[0] is node.inputs[1]:
         return node.inputs[0]
-    raise NoMatch(node or "?", "the variance is not the mean of a square")
+    raise NoMatch(node or "?", "the variance is no mean of a square", wanted="Pow(x - mean(x), 2)")
 
 
 def _same_difference(node: gs.Node | None, x: gs.Tensor) -> bool:
@@ -112,7 +116,8 @@ def _only_consumer(graph: FusionGraph, tensor: gs.Tensor, op: str) -> gs.Node:
     if len(users) != 1 or users[0].op != op or graph.is_output(tensor):
         raise NoMatch(
             producer(tensor),
-            f"'{tensor.name}' should feed one {op}, but feeds {', '.join(map(node_name, users)) or 'nothing'}",
+            f"'{tensor.name}' feeds {', '.join(map(node_name, users)) or 'nothing'}",
+            wanted=f"one {op}",
         )
     return users[0]
 
@@ -121,5 +126,5 @@ def _affine(graph: FusionGraph, tensor: gs.Tensor, op: str) -> tuple[gs.Node, gs
     node = _only_consumer(graph, tensor, op)
     constants = [t for t in node.inputs if isinstance(t, gs.Constant)]
     if len(constants) != 1:
-        raise NoMatch(node, f"does not {'scale' if op == 'Mul' else 'shift'} by a constant vector")
+        raise NoMatch(node, f"{op} of {len(constants)} constants", wanted="one constant vector")
     return node, constants[0]

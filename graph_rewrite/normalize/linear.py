@@ -23,9 +23,9 @@ def rewrite(graph: FusionGraph, node: gs.Node) -> None:
 def _matmul(graph: FusionGraph, node: gs.Node) -> None:
     x, weight = node.inputs
     if not isinstance(weight, gs.Constant) or len(weight.shape) != 2:
-        raise NoMatch(node, f"its second operand '{weight.name}' is not a constant matrix")
+        raise NoMatch(node, f"multiplies by '{weight.name}'", wanted="a constant matrix")
     if isinstance(x, gs.Constant):
-        raise NoMatch(node, "both operands are constants")
+        raise NoMatch(node, "both operands are constants", wanted="one", hint="fold constants before fusing")
     weight = graph.transposed(weight)
     add = _bias_add(node.outputs[0], weight.shape[0])
     if add is None or graph.is_output(node.outputs[0]):
@@ -49,13 +49,13 @@ def _bias_add(product: gs.Tensor, size: int) -> gs.Node | None:
 def _gemm(graph: FusionGraph, node: gs.Node) -> None:
     attrs = node.attrs
     if attrs.get("transA", 0) or attrs.get("alpha", 1.0) != 1.0 or attrs.get("beta", 1.0) != 1.0:
-        raise NoMatch(node, "transA, alpha or beta is not the default")
+        raise NoMatch(node, "transA, alpha or beta is set", wanted="their defaults")
     x, weight = node.inputs[:2]
     bias = node.inputs[2] if len(node.inputs) > 2 and not node.inputs[2].is_empty() else None
     if not isinstance(weight, gs.Constant) or len(weight.shape) != 2:
-        raise NoMatch(node, f"its second operand '{weight.name}' is not a constant matrix")
+        raise NoMatch(node, f"multiplies by '{weight.name}'", wanted="a constant matrix")
     if not attrs.get("transB", 0):
         weight = graph.transposed(weight)
     if bias is not None and (not isinstance(bias, gs.Constant) or list(bias.shape) != [weight.shape[0]]):
-        raise NoMatch(node, f"its bias '{bias.name}' is not a constant vector of {weight.shape[0]}")
+        raise NoMatch(node, f"adds '{bias.name}'", wanted=f"a constant vector of {weight.shape[0]}")
     graph.replace(node, LINEAR, [x, weight] + ([bias] if bias is not None else []))

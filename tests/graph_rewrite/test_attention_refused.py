@@ -59,12 +59,12 @@ MASK_NEAR_MISSES = {
         lambda b, x, m: b.op("Where", b.op("Cast", unsqueezed(b, m), to=9), b.const(1.0), b.const(-10000.0)),
         "more than a key mask", "S",
     ),
-    "float input": (lambda b, x, m: b.input("additive", ("B", 1, 1, "S")), "not from an integer", "S"),
-    "a learned bias": (lambda b, x, m: b.weight(1, 4, S, S), "not from an integer", S),
+    "float input": (lambda b, x, m: b.input("additive", ("B", 1, 1, "S")), "expected an integer [B, S] input", "S"),
+    "a learned bias": (lambda b, x, m: b.weight(1, 4, S, S), "expected an integer [B, S] input", S),
     "a large learned bias": (lambda b, x, m: b.weight(1, 4, 160, 160), "depends on the weight", 160),
     "made of x": (
         lambda b, x, m: b.op("Unsqueeze", b.op("ReduceMax", x, axes=[2], keepdims=0), b.const([1, 2])),
-        "not from an integer", "S",
+        "expected an integer [B, S] input", "S",
     ),
 }  # fmt: skip
 
@@ -120,8 +120,11 @@ def test_hides_all_but_one_token() -> None:
 PART_NEAR_MISSES = {
     "Q unsplit order": ({"q_perm": (0, 1, 2, 3)}, "Q arrives as"),
     "K not transposed": ({"k_perm": (0, 2, 1, 3)}, "K arrives as"),
-    "heads merged in another order": ({"merge_perm": (0, 2, 3, 1)}, "not merged"),
-    "heads not brought back": ({"merge_perm": (0, 1, 2, 3), "merge_shape": [0, 4, HIDDEN]}, "not merged"),
+    "heads merged in another order": ({"merge_perm": (0, 2, 3, 1)}, "expected them merged to [B, S, H]"),
+    "heads not brought back": (
+        {"merge_perm": (0, 1, 2, 3), "merge_shape": [0, 4, HIDDEN]},
+        "expected them merged to [B, S, H]",
+    ),
 }
 
 
@@ -162,21 +165,21 @@ def test_cross_attention_of_another_length() -> None:
 def test_no_projection(which: str) -> None:
     b, x, mask = start()
     b.output(attend(b, x, Attention(parts={which: b.op("Tanh", x)}), mask))
-    refused(b.model(), "not from a projection with constant weight", "FusedAttention")
+    refused(b.model(), "expected a projection with constant weight", "FusedAttention")
 
 
 def test_weight_is_an_input() -> None:
     b, x, mask = start()
     v = b.op("MatMul", x, b.input("weight", (HIDDEN, HIDDEN)))
     b.output(attend(b, x, Attention(parts={"v": v}), mask))
-    refused(b.model(), "V comes from 'matmul_1', not from a projection with constant weight", "FusedAttention")
+    refused(b.model(), "V comes from 'matmul_1', expected a projection with constant weight", "FusedAttention")
 
 
 def test_one_projection_for_keys_and_values() -> None:
     b, x, mask = start()
     shared = b.linear(x, HIDDEN, HIDDEN)
     b.output(attend(b, x, Attention(parts={"k": shared, "v": shared}), mask))
-    refused(b.model(), "not three projections", "FusedAttention")
+    refused(b.model(), "expected three projections", "FusedAttention")
 
 
 def test_values_of_another_width() -> None:
@@ -184,7 +187,7 @@ def test_values_of_another_width() -> None:
     x = b.input("x", ("B", "S", HIDDEN))
     v = b.op("Slice", b.linear(x, HIDDEN, 32), b.const([0]), b.const([HIDDEN]), b.const([2]))
     b.output(attend(b, x, Attention(mask="none", parts={"v": v})))
-    refused(b.model(), "not from a projection", "FusedAttention")
+    refused(b.model(), "expected a projection", "FusedAttention")
 
 
 @pytest.mark.parametrize("axis", [1, 2, -2])
@@ -219,7 +222,7 @@ def test_dropout_that_trains() -> None:
     b, x, mask = start()
     drop = lambda w: b.op("Dropout", w, b.const(0.0), b.const(True, dtype=bool))  # noqa: E731
     b.output(attend(b, x, Attention(parts={"after_softmax": drop}), mask))
-    refused(b.model(), "not one product with V", "FusedAttention")
+    refused(b.model(), "expected one product with V", "FusedAttention")
 
 
 def test_values_scaled() -> None:

@@ -72,22 +72,22 @@ def near_miss(kind: str) -> tuple[Builder, str]:
     name = "the_product"
     if kind == "weight is an input":
         b.op("MatMul", x, b.input("w", (16, 24)), name=name)
-        return b, "is not a constant matrix"
+        return b, "expected a constant matrix"
     if kind == "constant on the left":
         b.op("MatMul", b.weight(3, 16), b.op("Transpose", x, perm=[1, 0]), name=name)
-        return b, "is not a constant matrix"
+        return b, "expected a constant matrix"
     if kind == "weight of three axes":
         b.op("MatMul", x, b.weight(2, 16, 24), name=name)
-        return b, "is not a constant matrix"
+        return b, "expected a constant matrix"
     if kind == "weight is a vector":
         b.op("MatMul", x, b.weight(16), name=name)
-        return b, "is not a constant matrix"
+        return b, "expected a constant matrix"
     if kind == "both constant":
         b.op("MatMul", b.weight(3, 16), b.weight(16, 24), name=name)
         return b, "both operands are constants"
     if kind == "gemm weight is an input":
         b.op("Gemm", x, b.input("w", (16, 24)), name=name)
-        return b, "is not a constant matrix"
+        return b, "expected a constant matrix"
     if kind == "gemm alpha":
         b.op("Gemm", x, b.weight(16, 24), b.weight(24), alpha=0.5, name=name)
     elif kind == "gemm beta":
@@ -96,14 +96,14 @@ def near_miss(kind: str) -> tuple[Builder, str]:
         b.op("Gemm", b.op("Transpose", x, perm=[1, 0]), b.weight(16, 24), b.weight(24), transA=1, name=name)
     elif kind == "gemm bias is an input":
         b.op("Gemm", x, b.weight(16, 24), b.input("c", (24,)), name=name)
-        return b, "is not a constant vector of 24"
+        return b, "expected a constant vector of 24"
     elif kind == "gemm bias of one":
         b.op("Gemm", x, b.weight(16, 24), b.weight(1), name=name)
-        return b, "is not a constant vector of 24"
+        return b, "expected a constant vector of 24"
     elif kind == "gemm bias matrix":
         b.op("Gemm", x, b.weight(16, 24), b.weight(1, 24), name=name)
-        return b, "is not a constant vector of 24"
-    return b, "transA, alpha or beta is not the default"
+        return b, "expected a constant vector of 24"
+    return b, "transA, alpha or beta is set"
 
 
 NEAR_MISSES = [
