@@ -18,7 +18,7 @@ from onnx import numpy_helper
 from onnx_graphsurgeon.logger import G_LOGGER
 
 from . import weights as w
-from .nodes import DEFAULT_DOMAINS, DIALECT, NoMatch, node_name, producer
+from .nodes import DEFAULT_DOMAINS, DIALECT, NoMatch, node_name, place, producer
 from .probe import Prober
 from .shapes import Dim, infer_shapes
 from .spec import DOMAIN
@@ -57,6 +57,8 @@ class FusionGraph:
         self._anchors: dict[int, int] = {}  # dialect node -> the original node it was found at
         self._anchor: int | None = None
         self._failures: dict[tuple[int, str], NoMatch] = {}
+        self._takers: dict[int, int] = {}  # unhooked node -> the node made in its place, or in that of its consumer
+        self._taker: int | None = None
         self._transposed: dict[str, gs.Constant] = {}
         self._zeros: dict[tuple[int, Any], gs.Constant] = {}
         # Large subgraph inputs keep tensors alive that no node of the outer graph seems to use.
@@ -103,8 +105,11 @@ class FusionGraph:
 
     def note_failure(self, node: gs.Node, miss: NoMatch, op: str = "") -> None:
         """Remember why `op` (or normalisation) failed at a node, the first reason of several."""
-        key = self._anchors.get(id(node), id(node))
-        self._failures.setdefault((key, op), miss)
+        key = (self._anchors.get(id(node), id(node)), op)
+        if key not in self._failures:
+            if miss.at is not None:
+                miss.place = place(miss.at)  # now: later the nodes around it may be gone
+            self._failures[key] = miss
 
     def failure(self, node: gs.Node, op: str = "") -> NoMatch | None:
         """Why fusing `op` failed at an original node: normalising, or after that, matching."""
@@ -172,10 +177,15 @@ class FusionGraph:
         `interior` are the nodes whose work the new node takes over. When one of them is still needed elsewhere, nothing
         is changed and NoMatch says by whom.
         """
-        outputs = list(old.outputs)
+        outputs, name = list(old.outputs), node_name(old)
         old.outputs.clear()
         new = self.add_node(op, inputs, outputs, domain, **attrs)
+        if domain != DOMAIN:
+            new.name = name  # never written to a file, but named in messages, which are about the user's nodes
+        elif id(old) in self._anchors:
+            self._anchors[id(new)] = self._anchors[id(old)]
         self._replaced[id(new)] = (old, outputs)
+        self._taker = id(new)
         self._unhook(old)
         for node in interior:
             if node is not old and self.is_live(node):
@@ -190,6 +200,7 @@ class FusionGraph:
         node.outputs.clear()
         node.inputs.clear()
         self._unhooked[id(node)] = (node, [])
+        self._takers.pop(id(node), None)
         old.outputs = outputs
         self._hook(old)
 
@@ -205,7 +216,8 @@ class FusionGraph:
                 continue
             inputs = list(node.inputs)
             self._unhooked[id(node)] = (node, inputs)
-            node.inputs.clear()
+            self._takers[id(node)] = self._taker
+            _cut(node)
             stack.extend(p for t in inputs if (p := producer(t)) is not None)
 
     def _hook(self, node: gs.Node) -> None:
@@ -214,7 +226,8 @@ class FusionGraph:
             node = stack.pop()
             if id(node) not in self._unhooked:
                 continue
-            _, node.inputs = self._unhooked.pop(id(node))
+            _link(node, self._unhooked.pop(id(node))[1])
+            self._takers.pop(id(node), None)
             stack.extend(p for t in node.inputs if (p := producer(t)) is not None)
 
     def _user(self, node: gs.Node, inside: Container[int] = ()) -> str:
@@ -227,6 +240,17 @@ class FusionGraph:
         return "by a subgraph"
 
     # ---- finishing
+
+    def taken(self) -> dict[int, list[gs.Node]]:
+        """The nodes, in graph order, that gave way to what was made at an original node, by that node's id."""
+        found: dict[int, list[gs.Node]] = {}
+        for node in self.gs.nodes:
+            taker = self._takers.get(id(node))
+            while taker in self._takers:
+                taker = self._takers[taker]
+            if taker in self._anchors:
+                found.setdefault(self._anchors[taker], []).append(node)
+        return found
 
     def finish(self) -> None:
         """Drop everything unhooked or unused and put the nodes in topological order, stable against the old one."""
@@ -243,6 +267,26 @@ class FusionGraph:
                 live.add(id(node))
                 stack.extend(p for t in node.inputs if (p := producer(t)) is not None)
         return live
+
+
+def _cut(node: gs.Node) -> None:
+    """Take a node's inputs away. Constants go on listing it as a consumer, which nobody asks them for.
+
+    As onnx-graphsurgeon does it, every consumer of a constant that layers share is compared, by value.
+    """
+    for tensor in node.inputs:
+        if not isinstance(tensor, gs.Constant):
+            index = next(i for i, consumer in enumerate(tensor.outputs) if consumer is node)
+            list.pop(tensor.outputs, index)
+    list.clear(node.inputs)
+
+
+def _link(node: gs.Node, inputs: list[gs.Tensor]) -> None:
+    """Undo `_cut`."""
+    list.extend(node.inputs, inputs)
+    for tensor in inputs:
+        if not isinstance(tensor, gs.Constant):
+            list.append(tensor.outputs, node)
 
 
 def _needed(node: gs.Node, user: str) -> NoMatch:
@@ -282,7 +326,7 @@ def _topological(nodes: list[gs.Node]) -> list[gs.Node]:
     index = {id(node): i for i, node in enumerate(nodes)}
     missing, users = {}, {}
     for node in nodes:
-        needed = {id(p) for t in _inputs(node) if (p := producer(t)) is not None and id(p) in index}
+        needed = {id(p) for t in inputs_of(node) if (p := producer(t)) is not None and id(p) in index}
         missing[id(node)] = len(needed)
         for need in needed:
             users.setdefault(need, []).append(node)
@@ -299,10 +343,10 @@ def _topological(nodes: list[gs.Node]) -> list[gs.Node]:
     return order
 
 
-def _inputs(node: gs.Node) -> Iterable[gs.Tensor]:
+def inputs_of(node: gs.Node) -> Iterable[gs.Tensor]:
     """The tensors a node reads, those of its subgraphs among them."""
     yield from node.inputs
     for value in node.attrs.values():
         if isinstance(value, gs.Graph):
             for inner in value.nodes:
-                yield from _inputs(inner)
+                yield from inputs_of(inner)

@@ -16,6 +16,7 @@ DEFAULT_DOMAINS = (None, "", "ai.onnx")
 class NoMatch(Exception):
     """A match that broke at `node`: what was `found` there, what was `wanted` instead, and maybe a `hint` what to do.
 
+    `at` is the node itself (None where `node` is a tensor's name), `place` what it does and between which others.
     `depth` is how many nodes from its root matching came (infinite: not while matching).
     """
 
@@ -26,6 +27,7 @@ class NoMatch(Exception):
         self.found = found
         self.wanted = wanted
         self.hint = hint
+        self.place = ""
         self.depth = math.inf
 
     @property
@@ -39,14 +41,35 @@ def node_name(node: gs.Node) -> str:
     return node.name or f"{node.op}->{node.outputs[0].name if node.outputs else '?'}"
 
 
+def place(node: gs.Node) -> str:
+    """What a node does and where: "Div by 11.3137 between MatMul_12 and Softmax_14"."""
+    words = {"Div": "by", "Mul": "by", "Pow": "to", "Add": "of", "Sub": "of"}
+    values = [value for tensor in node.inputs if (value := scalar(tensor)) is not None]
+    text = f"{node.op} {words[node.op]} {values[0]:.6g}" if node.op in words and values else node.op
+    above = [node_name(p) for tensor in node.inputs if (p := producer(tensor)) is not None]
+    below = [node_name(consumer) for tensor in node.outputs for consumer in tensor.outputs]
+    if above and below:
+        return f"{text} between {above[0]} and {below[0]}"
+    return text + (f" after {above[0]}" if above else f" before {below[0]}" if below else "")
+
+
 def data_type(dtype: Any) -> int:
     """ONNX's number for the dtype of a tensor; onnx-graphsurgeon has numbers itself for what NumPy does not know."""
     return dtype if isinstance(dtype, int) else onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
 
+_FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+
+
+def is_float_cast(node: gs.Node) -> bool:
+    """Whether the node turns one float type that ops take into another."""
+    dtype = node.inputs[0].dtype if node.op == "Cast" else None
+    return dtype is not None and data_type(dtype) in _FLOATS and data_type(node.attrs["to"]) in _FLOATS
+
+
 def scalar(tensor: gs.Tensor) -> float | None:
     """The value of a one-element constant, else None."""
-    if isinstance(tensor, gs.Constant) and int(np.prod(tensor.shape)) == 1:
+    if isinstance(tensor, gs.Constant) and math.prod(tensor.shape) == 1:
         return float(np.asarray(tensor.values).reshape(-1)[0])
     return None
 

@@ -14,14 +14,15 @@ from bertfuse.errors import BertfuseError, FusionError
 
 from . import functions, io, lower, precision, validate
 from .dialect.pattern import patterns
-from .expected import Expectation, expectations
+from .expected import expectations
 from .export import to_model
 from .graph import FusionGraph
 from .match import Match, is_op, match
 from .nodes import NoMatch, node_name
 from .normalize import NORMALIZERS, clutter
 from .ops import OPS
-from .result import FusionResult, Miss
+from .parts import Credit, Survey, credit, in_order
+from .result import FusionResult
 from .spec import DOMAIN, NODE_MARKERS, OpSpec
 from .weights import Weight
 
@@ -114,16 +115,20 @@ def _fuse(
     progress("infer shapes")
     graph = _import(skeleton, weights)
     clutter.remove(graph)
-    wanted = expectations(graph, level)
+    survey = Survey(graph, expectations(graph, level))
     progress("normalise")
     _normalize(graph)
     progress("fuse")
     credits = _fuse_ops(graph, [OPS[name] for name in LEVELS[level]])
-    fused = Counter(op for op in credits.values())
-    expected, misses = _account(graph, wanted, credits)
+    fused = in_order(Counter(credit.spec.name for credit in credits.values()))
+    expected, parts, layers = survey.account(graph, credits)
+    result = FusionResult(
+        skeleton, fused, expected, [part.miss for part in parts if part.miss], parts=parts, layers=layers
+    )
     if not fused:
-        message = f"nothing to fuse: no BERT-like encoder layer found, {untouched}"
-        return FusionResult(skeleton, {}, expected, misses, (before, before), [message]), None
+        result.nodes = (before, before)
+        result.messages.append(f"nothing to fuse: no BERT-like encoder layer found, {untouched}")
+        return result, None
     lower.leftovers(graph)
     graph.finish()
     if dtype is not None:
@@ -134,7 +139,8 @@ def _fuse(
     if with_functions:
         functions.attach(model, data_types)
     _check_model(model, skeleton, with_functions)
-    return FusionResult(model, _in_order(fused), expected, misses, (before, count_nodes(model))), fused_weights
+    result.model, result.nodes = model, (before, count_nodes(model))
+    return result, fused_weights
 
 
 def _import(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> FusionGraph:
@@ -157,9 +163,9 @@ def _normalize(graph: FusionGraph) -> None:
                         graph.note_failure(node, miss)
 
 
-def _fuse_ops(graph: FusionGraph, specs: list[OpSpec]) -> dict[int, str]:
-    """Fuse each op wherever it matches; returns which op came out at which anchor."""
-    credits: dict[int, str] = {}
+def _fuse_ops(graph: FusionGraph, specs: list[OpSpec]) -> dict[int, Credit]:
+    """Fuse each op wherever it matches; returns what came out at which original node, by that node's id."""
+    credits: dict[int, Credit] = {}
     for spec in specs:
         roots = {pattern.root.op for pattern in patterns(spec)}
         for root in [node for node in graph.gs.nodes if any(is_op(node, op) for op in roots)]:
@@ -168,9 +174,9 @@ def _fuse_ops(graph: FusionGraph, specs: list[OpSpec]) -> dict[int, str]:
             found = _first_match(graph, spec, root)
             if found is not None:
                 anchor = graph.anchor(root)
-                _replace(graph, spec, found)
+                made = _replace(graph, spec, found)
                 if anchor is not None:
-                    credits[anchor] = spec.name
+                    credits[anchor] = credit(spec, found, made)
     return credits
 
 
@@ -189,38 +195,12 @@ def _first_match(graph: FusionGraph, spec: OpSpec, root: gs.Node) -> Match | Non
     return None
 
 
-def _replace(graph: FusionGraph, spec: OpSpec, found: Match) -> None:
+def _replace(graph: FusionGraph, spec: OpSpec, found: Match) -> gs.Node:
     inputs = [found.inputs.get(t.name) or gs.Variable.empty() for t in spec.inputs]
     while inputs and inputs[-1].is_empty():
         inputs.pop()
     attributes = {a.name: found.attributes[a.name] for a in spec.attributes}
-    graph.replace(found.nodes[0], spec.name, inputs, found.nodes, domain=DOMAIN, **attributes, **NODE_MARKERS)
-
-
-def _account(
-    graph: FusionGraph, wanted: list[Expectation], credits: dict[int, str]
-) -> tuple[dict[str, int], list[Miss]]:
-    """Expected counts, and a Miss for each expectation that nothing came out for."""
-    expected: Counter[str] = Counter()
-    misses, order = [], list(OPS)
-    for expectation in wanted:
-        op = credits.get(id(expectation.anchor))
-        if op is None or order.index(op) > order.index(expectation.op):  # nothing, or an op that takes less
-            op = expectation.op
-            miss = graph.failure(expectation.anchor, expectation.op)
-            where, reason, hint = (
-                (miss.node, miss.reason, miss.hint) if miss else (expectation.name, "was not reached", "")
-            )
-            misses.append(Miss(op, expectation.name, where, reason, hint))
-        expected[op] += 1
-    # Found beyond what was expected: the promise is at least what was kept.
-    for op, count in Counter(credits.values()).items():
-        expected[op] = max(expected[op], count)
-    return _in_order(expected), misses
-
-
-def _in_order(counts: Counter[str]) -> dict[str, int]:
-    return {name: counts[name] for name in OPS if counts[name]}
+    return graph.replace(found.nodes[0], spec.name, inputs, found.nodes, domain=DOMAIN, **attributes, **NODE_MARKERS)
 
 
 def count_nodes(model: onnx.ModelProto) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import onnx
 
@@ -11,18 +12,56 @@ import onnx
 class Miss:
     """Something that the model's structure promised and fusion could not do.
 
-    `anchor` is the node that promised it (a Softmax, a LayerNormalization, ...), `node` the one where the match broke.
+    `anchor` is the node that promised it (a Softmax, a LayerNormalization, ...), `node` the first one at which the
+    match broke and `place` what that does and between which others. `found` and `wanted` are what is there and what the
+    op takes; `wanted` and `hint` are empty where nothing can be said. `layer` counts as in Part.
     """
 
     op: str
     anchor: str
     node: str
-    reason: str
+    found: str
+    wanted: str = ""
     hint: str = ""
+    layer: int = 0
+    place: str = ""
+
+    @property
+    def reason(self) -> str:
+        """What was found and what was wanted, in one line."""
+        return f"{self.found}, expected {self.wanted}" if self.wanted else self.found
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields and the reason as plain data."""
+        return asdict(self) | {"reason": self.reason}
 
     def __str__(self) -> str:
-        where = f"{self.op} at {self.anchor}: {self.node}: {self.reason}"
+        place = f" ({self.place})" if self.place else ""
+        where = f"{self.op} at {self.anchor}: {self.node}{place}: {self.reason}"
         return f"{where} ({self.hint})" if self.hint else where
+
+
+@dataclass(frozen=True)
+class Part:
+    """One op that was promised or found: fused, or missed where `miss` is given.
+
+    `layer` is 1 for the first encoder layer, 0 before it, and one more than there are layers for what follows the last.
+    `output` is the fused node's first output, `replaced` the first outputs of the nodes whose place it took, in the
+    graph's order; `attributes` are the fused node's own, and `note` says what is unusual about them.
+    """
+
+    op: str
+    anchor: str
+    layer: int
+    output: str = ""
+    replaced: tuple[str, ...] = ()
+    attributes: dict[str, Any] = field(default_factory=dict)
+    note: str = ""
+    miss: Miss | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain data."""
+        return asdict(self) | {"replaced": list(self.replaced), "miss": self.miss and self.miss.to_dict()}
 
 
 @dataclass
@@ -30,7 +69,8 @@ class FusionResult:
     """The fused model, with per-op counts. `model` is the caller's own object when nothing was fused.
 
     `fused` and `expected` map op names to counts; `misses` explains each difference. `nodes` holds the number of nodes
-    before and after (constants not counted). `messages` are remarks for the user, one line each.
+    before and after (constants not counted). `messages` are remarks for the user, one line each. `parts` are all ops
+    that were fused or missed, layer by layer, in the graph's order; `layers` is how many encoder layers there are.
     """
 
     model: onnx.ModelProto
@@ -39,8 +79,16 @@ class FusionResult:
     misses: list[Miss] = field(default_factory=list)
     nodes: tuple[int, int] = (0, 0)
     messages: list[str] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+    layers: int = 0
 
     @property
     def complete(self) -> bool:
         """Whether everything that was expected was fused."""
         return not self.misses
+
+    def layer_name(self, layer: int) -> str:
+        """How a Part's layer is called: "embeddings", "layer 3", "head"."""
+        if layer == 0:
+            return "embeddings"
+        return f"layer {layer}" if layer <= self.layers else "head"

@@ -1,0 +1,138 @@
+"""The account of a fusion: every op that was promised or found, in which layer, and what broke those that were not."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+import onnx_graphsurgeon as gs
+
+from .expected import Expectation
+from .graph import FusionGraph, inputs_of
+from .match import Match
+from .nodes import NoMatch, node_name, producer
+from .ops import OPS
+from .result import Miss, Part
+from .spec import OpSpec
+
+_ATTENTIONS = ("FusedAttention", "AddQKVBias")
+# What one post-LayerNorm layer promises: where there is but one layer, whatever exceeds it is the head's.
+_ONE_LAYER = Counter({"FusedAttention": 1, "AddQKVBias": 1, "FusedGemmLayerNorm": 2, "FusedGemmGelu": 1})
+
+
+@dataclass(frozen=True)
+class Credit:
+    """An op that was fused, as the node it became, with its attributes."""
+
+    spec: OpSpec
+    output: str
+    attributes: dict[str, Any]
+    note: str
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """A node as it was: its name, its first output, its place in the graph, and how many attentions lead to it."""
+
+    name: str
+    output: str
+    position: int
+    depth: int
+
+
+class Survey:
+    """What has to be known of the graph before it is normalised, to speak of it afterwards."""
+
+    def __init__(self, graph: FusionGraph, wanted: list[Expectation]) -> None:
+        self.wanted = wanted
+        self._origins: dict[int, _Origin] = {}
+        attentions = {id(e.anchor) for e in wanted if e.op in _ATTENTIONS}
+        for position, node in enumerate(graph.gs.nodes):
+            above = [p for t in inputs_of(node) if (p := producer(t)) is not None]
+            depth = max((self._origins[id(p)].depth for p in above if id(p) in self._origins), default=0)
+            output = node.outputs[0].name if node.outputs else ""
+            self._origins[id(node)] = _Origin(node_name(node), output, position, depth + (id(node) in attentions))
+        self._names = {origin.name for origin in self._origins.values()}
+
+    def account(self, graph: FusionGraph, credits: dict[int, Credit]) -> tuple[dict[str, int], list[Part], int]:
+        """Expected counts, a Part for everything expected or found, and the number of layers.
+
+        `credits` holds what was fused by the id of the original node that it was found at.
+        """
+        expected: Counter[str] = Counter()
+        order = list(OPS)
+        found: list[tuple[_Origin, Part]] = []
+        taken = graph.taken()
+        for anchor, credit in credits.items():
+            replaced = tuple(self._origins[id(n)].output for n in taken.get(anchor, ()) if id(n) in self._origins)
+            origin = self._origins[anchor]
+            part = Part(
+                credit.spec.name, origin.name, origin.depth, credit.output, replaced, credit.attributes, credit.note
+            )
+            found.append((origin, part))
+        for expectation in self.wanted:
+            credit = credits.get(id(expectation.anchor))
+            op = expectation.op if credit is None else credit.spec.name
+            # Nothing came out, or an op that takes less.
+            if credit is None or order.index(op) > order.index(expectation.op):
+                op = expectation.op
+                origin = self._origins[id(expectation.anchor)]
+                failure = graph.failure(expectation.anchor, op)
+                found.append((origin, Part(op, origin.name, origin.depth, miss=self._miss(op, origin, failure))))
+            expected[op] += 1
+        # Found beyond what was expected: the promise is at least what was kept.
+        for op, count in Counter(credit.spec.name for credit in credits.values()).items():
+            expected[op] = max(expected[op], count)
+        found.sort(key=lambda pair: (pair[0].depth, pair[0].position))
+        layers = max((origin.depth for origin, _ in found), default=0)
+        return in_order(expected), _with_head([part for _, part in found], layers), layers
+
+    def _miss(self, op: str, origin: _Origin, failure: NoMatch | None) -> Miss:
+        if failure is None:
+            return Miss(op, origin.name, origin.name, "was not reached", layer=origin.depth)
+        # A node that fusion itself made says nothing to a reader of the model.
+        known = failure.at is None or id(failure.at) in self._origins or failure.node in self._names
+        node = failure.node if known else origin.name
+        return Miss(op, origin.name, node, failure.found, failure.wanted, failure.hint, origin.depth, failure.place)
+
+
+def _with_head(parts: list[Part], layers: int) -> list[Part]:
+    """What the last layer has beyond the one before it is the model's head."""
+    if not layers:
+        return parts
+    usual = Counter(part.op for part in parts if part.layer == layers - 1) if layers > 1 else Counter(_ONE_LAYER)
+    done = []
+    for part in parts:
+        if part.layer == layers:
+            if not usual[part.op]:
+                miss = part.miss and replace(part.miss, layer=layers + 1)
+                part = replace(part, layer=layers + 1, miss=miss)
+            else:
+                usual[part.op] -= 1
+        done.append(part)
+    return sorted(done, key=lambda part: part.layer)
+
+
+def credit(spec: OpSpec, found: Match, made: gs.Node) -> Credit:
+    """What is to be said of the fused node `made`."""
+    attributes = {a.name: found.attributes[a.name] for a in spec.attributes}
+    return Credit(spec, made.outputs[0].name, attributes, _unusual_scale(found, attributes))
+
+
+def _unusual_scale(found: Match, attributes: dict[str, Any]) -> str:
+    """A remark when the scores' scale is not 1 / sqrt(head size), which every BERT has: often a broken export."""
+    heads, scale = attributes.get("num_heads"), attributes.get("scale")
+    shape = found.inputs["bias"].shape if "bias" in found.inputs else None
+    if not heads or not scale or not shape or not isinstance(shape[-1], int):
+        return ""
+    size = shape[-1] // 3 // heads
+    if not size or math.isclose(scale, size**-0.5, rel_tol=1e-3):
+        return ""
+    return f"scale {scale:.6g} = 1/{1 / scale:.6g}, expected 1/sqrt({size}); kept as it is"
+
+
+def in_order(counts: Counter[str]) -> dict[str, int]:
+    """The counts that are not zero, in the order of the ops."""
+    return {name: counts[name] for name in OPS if counts[name]}
