@@ -8,7 +8,7 @@ import typer
 
 from bertfuse import __version__
 
-from . import models, sessions
+from . import compare, engine, models, run, sessions
 
 app = typer.Typer(
     name="bertfuse",
@@ -43,8 +43,8 @@ def root(
     """
 
 
-models.add_to(app)
-sessions.add_to(app)
+for module in (models, run, compare, engine, sessions):
+    module.add_to(app)
 
 
 def main() -> None:

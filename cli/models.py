@@ -136,7 +136,7 @@ def optimize(
     from bertfuse.runtime import compare_models
     from bertfuse.runtime.inputs import FUSED_FILE
 
-    from .sessions import print_comparison
+    from .compare import print_comparison
 
     fused = output / FUSED_FILE
     with Steps(as_json) as steps:
@@ -177,7 +177,7 @@ def fusion_report(result: FusionResult) -> dict[str, Any]:
     return {
         "expected": dict(result.expected),
         "fused": dict(result.fused),
-        "misses": [vars(miss) for miss in result.misses],
+        "misses": [miss.to_dict() for miss in result.misses],
         "nodes": {"before": result.nodes[0], "after": result.nodes[1]},
         "messages": list(result.messages),
     }

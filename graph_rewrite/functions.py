@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import onnx
@@ -25,11 +26,16 @@ class Signature:
     data_type: int
 
 
-def attach(model: onnx.ModelProto, data_types: dict[str, int]) -> None:
+def attach(
+    model: onnx.ModelProto,
+    data_types: dict[str, int],
+    make_body: Callable[[int, int], FunctionBody] = lambda opset, data_type: FunctionBody(opset),
+) -> None:
     """Give `model` one function for each fused op type in it.
 
     `data_types` maps the first output of a fused node to its element type. A model that uses an op in two forms (with
     and without an optional input) gets the rarer form as an overload of the function, which needs IR version 10.
+    `make_body(opset, element type)` is what the bodies are written into.
     """
     forms: dict[str, dict[Signature, list[onnx.NodeProto]]] = {}
     for node in model.graph.node:
@@ -41,16 +47,19 @@ def attach(model: onnx.ModelProto, data_types: dict[str, int]) -> None:
         ranked = sorted(by_signature.items(), key=lambda item: -len(item[1]))
         for index, (signature, nodes) in enumerate(ranked):
             overload = f"form_{index + 1}" if index else ""
-            model.functions.append(function(OPS[signature.op], signature, opset, overload))
+            body = make_body(opset, signature.data_type)
+            model.functions.append(function(OPS[signature.op], signature, opset, overload, body))
             if overload:
                 model.ir_version = max(model.ir_version, _OVERLOAD_IR_VERSION)
                 for node in nodes:
                     node.overload = overload
 
 
-def function(spec: OpSpec, signature: Signature, opset: int, overload: str = "") -> onnx.FunctionProto:
-    """The function of one op in the form that `signature` gives, for a model of that opset."""
-    body = FunctionBody(opset)
+def function(
+    spec: OpSpec, signature: Signature, opset: int, overload: str = "", body: FunctionBody | None = None
+) -> onnx.FunctionProto:
+    """The function of one op in the form that `signature` gives, for a model of that opset, written into `body`."""
+    body = FunctionBody(opset) if body is None else body
     plain = signature.data_type == TensorProto.FLOAT
     values = []
     for tensor in spec.inputs:

@@ -13,14 +13,17 @@ if TYPE_CHECKING:
     import onnxruntime
 
 # runtime: (file name in the package's lib folder, environment variable that names another file)
-LIBRARIES = {"onnxruntime": ("libbertfuse_ort.so", "BERTFUSE_ORT_LIBRARY")}
+LIBRARIES = {
+    "onnxruntime": ("libbertfuse_ort.so", "BERTFUSE_ORT_LIBRARY"),
+    "tensorrt": ("libbertfuse_trt.so", "BERTFUSE_TRT_LIBRARY"),
+}
 
 
 def library_path(runtime: str = "onnxruntime") -> Path:
-    """The custom-op library for `runtime`, a key of LIBRARIES.
+    """The library of our ops for `runtime`, a key of LIBRARIES; "tensorrt" is also TensorRT for RTX.
 
-    The environment variable BERTFUSE_ORT_LIBRARY names another file than the installed one. Raises RuntimeLibraryError
-    when there is no such file.
+    The environment variables BERTFUSE_ORT_LIBRARY and BERTFUSE_TRT_LIBRARY name another file than the installed one.
+    Raises RuntimeLibraryError when there is no such file.
     """
     if runtime not in LIBRARIES:
         raise RuntimeLibraryError(f"runtime {runtime!r} has no library: choose one of {', '.join(LIBRARIES)}")

@@ -1,0 +1,152 @@
+"""Engines at work: polygraphy's TensorRT runner, behind the checks that turn its failures into one line."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from bertfuse.errors import BertfuseError
+
+from .backend import Backend, load_backend, load_plugins
+from .build import description_path, file_sha256
+from .gpu import compute_capability
+
+_ORT_TYPES = {"INT64": "int64", "INT32": "int32", "FLOAT": "float", "HALF": "float16", "BOOL": "bool"}
+
+
+def read_description(plan: str | Path) -> dict[str, Any]:
+    """The JSON file beside a plan; empty where there is none."""
+    file = description_path(plan)
+    if not file.is_file():
+        return {}
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise BertfuseError(f"{file}: cannot be read: {error}; build the engine again") from error
+    if not isinstance(found, dict):
+        raise BertfuseError(f"{file}: is no description of an engine; build the engine again")
+    return found
+
+
+@contextmanager
+def _engine_errors(plan: Path) -> Iterator[None]:
+    from polygraphy.exception import PolygraphyException
+    from polygraphy.logger import G_LOGGER
+
+    try:
+        with G_LOGGER.verbosity(G_LOGGER.CRITICAL + 1):
+            yield
+    except (PolygraphyException, OSError) as error:
+        raise BertfuseError(f"{plan}: {' '.join(str(error).split())}") from error
+
+
+def _check_gpu(plan: Path, backend: Backend, built_for: list[str]) -> None:
+    gpu = compute_capability()
+    if gpu is None:
+        raise BertfuseError(f"{plan}: running an engine needs an NVIDIA GPU and its driver; there is none here")
+    name = f"{gpu[0]}.{gpu[1]}"
+    if backend.name == "rtx" and f"SM{gpu[0]}{gpu[1]}" not in backend.trt.ComputeCapability.__members__:
+        raise BertfuseError(
+            f"{plan}: {backend} does not run on this GPU's compute capability {name}; build with --backend tensorrt"
+        )
+    if built_for and name not in built_for:
+        raise BertfuseError(
+            f"{plan}: built for compute capability {', '.join(built_for)}, this GPU's is {name}; build it again"
+        )
+
+
+def engine_runner(plan: str | Path, name: str | None = None) -> Any:
+    """A polygraphy TrtRunner for a plan, activated by `with` as every polygraphy runner.
+
+    Backend, versions and plugin library are those of the JSON file beside the plan; without it, of what is installed.
+    Raises BertfuseError, before anything is loaded, where this machine or installation cannot run the plan.
+    """
+    plan = Path(plan)
+    if not plan.is_file():
+        raise BertfuseError(f"{plan}: no such engine; build it with 'bertfuse engine'")
+    description = read_description(plan)
+    backend = load_backend(description.get("backend"))
+    built_with = description.get("version", backend.version)
+    if built_with != backend.version:
+        raise BertfuseError(f"{plan}: built with {backend.title} {built_with}, this is {backend}; build it again")
+    _check_gpu(plan, backend, description.get("compute_capabilities") or [])
+    plugins = description.get("plugins")
+    if plugins or not description:
+        library = load_plugins(backend)
+        if plugins and plugins["sha256"] != file_sha256(library):
+            warnings.warn(f"{plan} was built with another build of {library.name}", RuntimeWarning, stacklevel=2)
+    _use_in_polygraphy(backend)
+    from polygraphy.backend.trt import TrtRunner
+
+    def load() -> Any:
+        engine = backend.trt.Runtime(backend.log).deserialize_cuda_engine(plan.read_bytes())
+        if engine is None:
+            raise BertfuseError(f"{plan}: {backend}: {backend.log.take('it is no engine for this GPU and version')}")
+        return engine
+
+    return TrtRunner(load, name=name or str(plan))
+
+
+def _use_in_polygraphy(backend: Backend) -> None:
+    from polygraphy import config
+
+    config.USE_TENSORRT_RTX = backend.name == "rtx"
+    if backend.name == "rtx":
+        # polygraphy knows the name of NVIDIA's metapackage only.
+        sys.modules.setdefault("tensorrt_rtx", backend.trt)
+
+
+class EngineSession:
+    """A plan ready to run, in a `with` block; the few methods of an onnxruntime session that `run` needs."""
+
+    def __init__(self, plan: str | Path) -> None:
+        self.plan = Path(plan)
+        self._runner = engine_runner(plan)
+        self.task = str(read_description(plan).get("task", ""))
+
+    def __enter__(self) -> EngineSession:
+        with _engine_errors(self.plan):
+            self._runner.activate()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._runner.deactivate()
+
+    def get_inputs(self) -> list[SimpleNamespace]:
+        """name, type (as onnxruntime writes it) and shape of each input; -1 is a dynamic axis."""
+        engine = self._runner.engine
+        names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
+        return [
+            SimpleNamespace(
+                name=name,
+                type=f"tensor({_ORT_TYPES.get(engine.get_tensor_dtype(name).name, '')})",
+                shape=list(engine.get_tensor_shape(name)),
+            )
+            for name in names
+            if engine.get_tensor_mode(name).name == "INPUT"
+        ]
+
+    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Output name -> array. Raises BertfuseError for shapes outside the engine's profile."""
+        self._check_shapes(feed)
+        with _engine_errors(self.plan):
+            results = self._runner.infer(feed_dict=dict(feed))
+            return {name: np.array(array) for name, array in results.items()}
+
+    def _check_shapes(self, feed: Mapping[str, np.ndarray]) -> None:
+        for name, array in feed.items():
+            least, _, most = map(tuple, self._runner.engine.get_tensor_profile_shape(name, 0))
+            fits = all(low <= size <= high for low, size, high in zip(least, array.shape, most, strict=True))
+            if not fits:
+                raise BertfuseError(
+                    f"{self.plan}: input {name!r} of {list(array.shape)}: the engine takes {list(least)} to"
+                    f" {list(most)}; build it with other --shapes"
+                )
