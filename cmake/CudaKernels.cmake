@@ -24,11 +24,12 @@ set(kernels "${CMAKE_CURRENT_SOURCE_DIR}/plugins/kernels")
 set(ops "${CMAKE_CURRENT_SOURCE_DIR}/plugins/ops")
 add_library(bertfuse_cuda STATIC
   "${kernels}/launch.cc" "${kernels}/tensor_map.cc"
-  "${kernels}/add_qkv_bias.cu" "${kernels}/attention_simt.cu" "${kernels}/embed_layer_norm.cu" "${kernels}/gemm_mma.cu"
-  "${kernels}/gemm_simt.cu" "${kernels}/layer_norm.cu"
+  "${kernels}/add_qkv_bias.cu" "${kernels}/attention_mma.cu" "${kernels}/attention_simt.cu"
+  "${kernels}/embed_layer_norm.cu" "${kernels}/gemm_mma.cu" "${kernels}/gemm_simt.cu" "${kernels}/gpu_code.cu"
+  "${kernels}/layer_norm.cu"
   "${ops}/add_qkv_bias.cc" "${ops}/embed_layer_norm.cc" "${ops}/fused_attention.cc" "${ops}/fused_gemm_gelu.cc"
   "${ops}/fused_gemm_gelu_layer_norm.cc" "${ops}/fused_gemm_layer_norm.cc" "${ops}/gemm_call.cc" "${ops}/gemm_tactic.cc"
-  "${ops}/kernels.cc")
+  "${ops}/gpu.cc" "${ops}/kernels.cc" "${ops}/tune.cc" "${ops}/tuning.cc")
 target_link_libraries(bertfuse_cuda PUBLIC bertfuse_headers CUDA::cudart_static)
 target_compile_options(bertfuse_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
 
@@ -54,6 +55,17 @@ if(BERTFUSE_CUDA_ARCHITECTURES MATCHES "(^|;)90")
   target_sources(bertfuse_cuda PRIVATE $<TARGET_OBJECTS:bertfuse_cuda_sm90>)
   target_compile_definitions(bertfuse_cuda PUBLIC BERTFUSE_WITH_SM90)
 endif()
+
+# What `bertfuse doctor` says, and what a tuning file was measured with.
+file(STRINGS "${CMAKE_CURRENT_SOURCE_DIR}/src/bertfuse/__init__.py" version REGEX "^__version__ = ")
+string(REGEX MATCH "[0-9][0-9A-Za-z.]*" version "${version}")
+set(architectures "${BERTFUSE_CUDA_ARCHITECTURES}")
+if(BERTFUSE_CUDA_ARCHITECTURES MATCHES "(^|;)90")
+  list(APPEND architectures "90a-real")
+endif()
+set_property(SOURCE "${ops}/tuning.cc" APPEND PROPERTY COMPILE_DEFINITIONS "BERTFUSE_VERSION=\"${version}\"")
+string(REPLACE ";" " " architectures "${architectures}")
+set_property(SOURCE "${ops}/gpu.cc" APPEND PROPERTY COMPILE_DEFINITIONS "BERTFUSE_GPU_ARCHITECTURES=\"${architectures}\"")
 
 # The C ABI for tests/gpu, which calls the kernels without a framework.
 option(BERTFUSE_GPU_TESTS "Build libbertfuse_cuda_test.so for tests/gpu" OFF)

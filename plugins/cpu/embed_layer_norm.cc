@@ -139,7 +139,7 @@ int32_t Run(const bertfuse_call* call, bertfuse_error* error) {
 
 }  // namespace
 
-const bertfuse_kernel kEmbedLayerNorm = {sizeof(bertfuse_kernel), BERTFUSE_CPU, Op::kName, "", nullptr,
-                                         WorkspaceSize,           nullptr,      Run};
+const bertfuse_kernel kEmbedLayerNorm = {sizeof(bertfuse_kernel), BERTFUSE_CPU, Op::kName, "",      nullptr,
+                                         WorkspaceSize,           nullptr,      Run,       nullptr, nullptr};
 
 }  // namespace bertfuse::cpu

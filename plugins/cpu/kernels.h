@@ -25,7 +25,9 @@ constexpr bertfuse_kernel AnyFloatKernel() {
           nullptr,
           [](const bertfuse_call* call, bertfuse_error* error) -> int32_t {
             return Guarded(error, [&] { RunAnyFloat(*call, kKernel); });
-          }};
+          },
+          nullptr,
+          nullptr};
 }
 
 }  // namespace bertfuse::cpu

@@ -30,6 +30,17 @@ struct AttentionArguments {
 template <class T>
 cudaError_t AttentionSimt(const AttentionArguments<T>& arguments, const Device& device, cudaStream_t stream);
 
+// float16 and bfloat16 with head size 32, 64 or 128, on the tensor cores of compute capability 8.0 and later. Needs
+// AttentionMmaTakes().
+template <class T>
+cudaError_t AttentionMma(const AttentionArguments<T>& arguments, const Device& device, cudaStream_t stream);
+
+template <class T>
+bool AttentionMmaTakes(const AttentionArguments<T>& a) {
+  const bool size = a.head_size == 32 || a.head_size == 64 || a.head_size == 128;
+  return size && IsAligned(a.qkv, 16) && IsAligned(a.y, 4) && IsAligned(a.bias, 4);
+}
+
 // Head size 32, 64 or 128 on compute capability 9.0 (wgmma, bulk tensor copies). Needs AttentionSm90Takes().
 template <class T>
 cudaError_t AttentionSm90(const AttentionArguments<T>& arguments, const Device& device, cudaStream_t stream);

@@ -23,14 +23,15 @@ struct GemmArguments {
 template <class T>
 cudaError_t GemmSimt(const GemmArguments<T>& arguments, const Device& device, cudaStream_t stream);
 
-// float16 and bfloat16 on the tensor cores of compute capability 8.0 and later. Needs GemmMmaTakes().
+// On the tensor cores of compute capability 8.0 and later; float32 operands are rounded to TF32's 11 bits. Needs
+// GemmMmaTakes().
 template <class T>
 cudaError_t GemmMma(const GemmArguments<T>& arguments, const Device& device, cudaStream_t stream);
 
 // Whether every row starts on a 16-byte boundary.
 template <class T>
 bool GemmMmaTakes(const GemmArguments<T>& a) {
-  return a.k % 8 == 0 && IsAligned(a.x, 16) && IsAligned(a.weight, 16);
+  return a.k % (16 / sizeof(T)) == 0 && IsAligned(a.x, 16) && IsAligned(a.weight, 16);
 }
 
 }  // namespace bertfuse::kernels

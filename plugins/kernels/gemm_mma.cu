@@ -6,8 +6,12 @@
 namespace bertfuse::kernels {
 namespace {
 
-constexpr int kBlockK = 32;  // 64 bytes a row: four chunks of 16
 constexpr int kStages = 3;
+// A tile's row is 64 bytes, four chunks of 16; a step of the tensor cores takes two chunks.
+template <class T>
+constexpr int kBlockK = 64 / sizeof(T);
+template <class T>
+constexpr int kChunk = 16 / sizeof(T);
 
 // Byte offset of a 16-byte chunk in a tile. Eight consecutive rows at the same chunk fall into different banks.
 __device__ __forceinline__ int ChunkOffset(int row, int chunk) { return row * 64 + ((chunk ^ (row >> 1 & 3)) << 4); }
@@ -18,9 +22,9 @@ __device__ __forceinline__ void LoadTile(char* tile, const T* source, int64_t fi
 #pragma unroll
   for (int i = threadIdx.x; i < kRows * 4; i += kThreads) {
     const int row = i / 4, chunk = i % 4;
-    const bool inside = first_row + row < rows && first_k + chunk * 8 < k;
+    const bool inside = first_row + row < rows && first_k + chunk * kChunk<T> < k;
     CopyAsync<16>(tile + ChunkOffset(row, chunk),
-                  inside ? source + (first_row + row) * k + first_k + chunk * 8 : source, inside);
+                  inside ? source + (first_row + row) * k + first_k + chunk * kChunk<T> : source, inside);
   }
 }
 
@@ -29,7 +33,7 @@ template <class T, int kM, int kN, int kWarpsM, int kWarpsN>
 __global__ void __launch_bounds__(32 * kWarpsM * kWarpsN) GemmMmaKernel(GemmArguments<T> a) {
   constexpr int kThreads = 32 * kWarpsM * kWarpsN;
   constexpr int kWarpM = kM / kWarpsM, kWarpN = kN / kWarpsN, kI = kWarpM / 16, kJ = kWarpN / 8;
-  constexpr int kStageBytes = (kM + kN) * kBlockK * 2;
+  constexpr int kStageBytes = (kM + kN) * 64;
   static_assert(kJ % 2 == 0 && kStages * kStageBytes <= 48 * 1024);
   __shared__ __align__(128) char tiles[kStages * kStageBytes];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -47,15 +51,15 @@ __global__ void __launch_bounds__(32 * kWarpsM * kWarpsN) GemmMmaKernel(GemmArgu
   };
   float sum[kI][kJ][4] = {};
 #pragma unroll
-  for (int stage = 0; stage < kStages - 1; ++stage) load(stage, stage * kBlockK);
+  for (int stage = 0; stage < kStages - 1; ++stage) load(stage, stage * kBlockK<T>);
   int stage = 0, next = kStages - 1;
-  for (int64_t first_k = 0; first_k < a.k; first_k += kBlockK) {
+  for (int64_t first_k = 0; first_k < a.k; first_k += kBlockK<T>) {
     WaitCopies<kStages - 2>();
     __syncthreads();
-    load(next, first_k + (kStages - 1) * kBlockK);
+    load(next, first_k + (kStages - 1) * kBlockK<T>);
     const uint32_t x_tile = SharedAddress(tiles + stage * kStageBytes), w_tile = x_tile + kM * 64;
 #pragma unroll
-    for (int step = 0; step < kBlockK / 16; ++step) {
+    for (int step = 0; step < 2; ++step) {
       uint32_t x[kI][4], w[kJ / 2][4];
 #pragma unroll
       for (int i = 0; i < kI; ++i) {
@@ -117,6 +121,7 @@ cudaError_t GemmMma(const GemmArguments<T>& a, const Device& device, cudaStream_
   return large ? LaunchTile<T, 128, 128, 2, 4>(a, device, stream) : LaunchTile<T, 64, 64, 2, 2>(a, device, stream);
 }
 
+template cudaError_t GemmMma(const GemmArguments<float>&, const Device&, cudaStream_t);
 template cudaError_t GemmMma(const GemmArguments<__half>&, const Device&, cudaStream_t);
 template cudaError_t GemmMma(const GemmArguments<__nv_bfloat16>&, const Device&, cudaStream_t);
 

@@ -22,7 +22,14 @@ __device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&out)[4], uint3
                : "memory");
 }
 
-// d += a[16 x 16] * b[16 x 8].
+// A float32 operand of the tensor cores, rounded to the nearest TF32: they would cut it off.
+__device__ __forceinline__ uint32_t RoundToTf32(uint32_t x) {
+  uint32_t rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(x)));
+  return rounded;
+}
+
+// d += a[16 x k] * b[k x 8], where k is 16 (8 for float32).
 template <class T>
 __device__ __forceinline__ void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   if constexpr (std::is_same_v<T, __half>) {
@@ -31,6 +38,13 @@ __device__ __forceinline__ void Mma(float (&d)[4], const uint32_t (&a)[4], uint3
         "{%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else if constexpr (std::is_same_v<T, float>) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(RoundToTf32(a[0])), "r"(RoundToTf32(a[1])), "r"(RoundToTf32(a[2])), "r"(RoundToTf32(a[3])),
+          "r"(RoundToTf32(b0)), "r"(RoundToTf32(b1)));
   } else {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "

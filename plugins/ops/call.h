@@ -5,12 +5,15 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <cstdio>
+#include <string>
 #include <type_traits>
 
 #include "bertfuse/op.h"
 #include "core/dtype.h"
 #include "core/status.h"
 #include "kernels/launch.h"
+#include "ops/tuning.h"
 
 namespace bertfuse::cuda {
 
@@ -38,11 +41,26 @@ T* Data(const bertfuse_tensor& tensor) {
   return tensor.dtype == BERTFUSE_ABSENT ? nullptr : static_cast<T*>(tensor.data);
 }
 
+// An op that has a choice.
+struct Tactics {
+  int32_t (*count)(const bertfuse_call& call);
+  std::string (*describe)(const bertfuse_call& call, int32_t tactic);
+  TunedProblem (*problem)(const bertfuse_call& call);
+};
+
+inline int32_t Write(const std::string& from, char* text, size_t size) {
+  return std::snprintf(text, size, "%s", from.c_str());
+}
+
 // One table entry: `kRun` throws, and launches on the call's device whichever is current.
 template <class Op, void (*kRun)(const bertfuse_call&), size_t (*kWorkspaceSize)(const bertfuse_call&) = nullptr,
-          int32_t (*kNumTactics)(const bertfuse_call&) = nullptr>
+          const Tactics* kTactics = nullptr>
 constexpr bertfuse_kernel CudaKernel() {
-  bertfuse_kernel kernel = {sizeof(bertfuse_kernel), BERTFUSE_CUDA, Op::kName, "", nullptr, nullptr, nullptr, nullptr};
+  bertfuse_kernel kernel = {};
+  kernel.struct_size = sizeof(bertfuse_kernel);
+  kernel.device = BERTFUSE_CUDA;
+  kernel.op = Op::kName;
+  kernel.variant = "";
   kernel.run = [](const bertfuse_call* call, bertfuse_error* error) -> int32_t {
     return Guarded(error, [&] {
       const kernels::DeviceScope scope(DeviceOf(*call).id);
@@ -52,8 +70,15 @@ constexpr bertfuse_kernel CudaKernel() {
   if constexpr (kWorkspaceSize != nullptr) {
     kernel.workspace_size = [](const bertfuse_call* call) -> size_t { return kWorkspaceSize(*call); };
   }
-  if constexpr (kNumTactics != nullptr) {
-    kernel.num_tactics = [](const bertfuse_call* call) -> int32_t { return kNumTactics(*call); };
+  if constexpr (kTactics != nullptr) {
+    kernel.num_tactics = [](const bertfuse_call* call) -> int32_t { return kTactics->count(*call); };
+    kernel.describe_tactic = [](const bertfuse_call* call, int32_t tactic, char* text, size_t size,
+                                bertfuse_error* error) -> int32_t {
+      return Guarded(error, [&] { Write(kTactics->describe(*call, tactic), text, size); });
+    };
+    kernel.describe_problem = [](const bertfuse_call* call, char* text, size_t size, bertfuse_error* error) -> int32_t {
+      return Guarded(error, [&] { Write(Describe(kTactics->problem(*call)), text, size); });
+    };
   }
   return kernel;
 }

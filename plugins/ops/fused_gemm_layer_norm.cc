@@ -7,7 +7,7 @@ namespace {
 
 using Op = FusedGemmLayerNorm;
 
-GemmCall Describe(const bertfuse_call& call) {
+GemmCall Gemm(const bertfuse_call& call) {
   GemmCall gemm;
   gemm.op = Op::kName;
   gemm.x = &call.inputs[Op::In::x];
@@ -21,12 +21,16 @@ GemmCall Describe(const bertfuse_call& call) {
   return gemm;
 }
 
-void Run(const bertfuse_call& call) { RunGemm(call, Describe(call)); }
-size_t WorkspaceSize(const bertfuse_call& call) { return GemmWorkspaceSize(call, Describe(call)); }
-int32_t NumTactics(const bertfuse_call& call) { return NumGemmTactics(call, Describe(call)); }
+void Run(const bertfuse_call& call) { RunGemm(call, Gemm(call)); }
+size_t WorkspaceSize(const bertfuse_call& call) { return GemmWorkspaceSize(call, Gemm(call)); }
+
+constexpr Tactics kTactics = {
+    [](const bertfuse_call& call) { return NumGemmTactics(call, Gemm(call)); },
+    [](const bertfuse_call& call, int32_t tactic) { return DescribeGemmTactic(call, Gemm(call), tactic); },
+    [](const bertfuse_call& call) { return TunedGemm(Gemm(call)); }};
 
 }  // namespace
 
-const bertfuse_kernel kFusedGemmLayerNorm = CudaKernel<Op, Run, WorkspaceSize, NumTactics>();
+const bertfuse_kernel kFusedGemmLayerNorm = CudaKernel<Op, Run, WorkspaceSize, &kTactics>();
 
 }  // namespace bertfuse::cuda

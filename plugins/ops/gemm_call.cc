@@ -32,17 +32,30 @@ kernels::GemmSm90Arguments<T> Arguments(const bertfuse_call& call, const GemmCal
 }
 
 template <class T>
-GemmProblem Problem(const kernels::GemmSm90Arguments<T>& a, const GemmCall& gemm, const kernels::Device& device) {
+kernels::GemmArguments<T> Portable(const kernels::GemmSm90Arguments<T>& a, bool layer_norm) {
+  return {a.x, a.weight, a.bias, a.y, layer_norm ? a.partial : nullptr, a.m, a.n, a.k, a.activation};
+}
+
+template <class T>
+GemmProblem Problem(const bertfuse_call& call, const kernels::GemmSm90Arguments<T>& a, const GemmCall& gemm,
+                    const kernels::Device& device) {
   GemmProblem problem = {a.m, a.n, a.k, gemm.gamma != nullptr, false, false, device.multiprocessors};
+  const bool allowed = !std::is_same_v<T, float> || (call.flags & BERTFUSE_ALLOW_TF32) != 0;
+  problem.tensor_cores = allowed && kernels::GemmMmaTakes(Portable(a, problem.layer_norm));
   if constexpr (!std::is_same_v<T, float>) {
-    problem.tensor_cores = a.k % 8 == 0 && kernels::IsAligned(a.x, 16) && kernels::IsAligned(a.weight, 16);
     problem.sm90 = problem.tensor_cores && a.k > 0 && kernels::GemmSm90Takes(a, device);
   }
   return problem;
 }
 
-GemmTactic Tactic(const bertfuse_call& call, const GemmProblem& problem) {
-  if (call.tactic < 0) return ChooseGemmTactic(problem);
+// The measured tactic, where there is one that these tensors' alignment allows.
+GemmTactic Tactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProblem& problem) {
+  if (call.tactic < 0) {
+    const GemmTactic* tuned = FindTuned<GemmTactic>(call, TunedGemm(gemm));
+    const bool simt = tuned != nullptr && tuned->path == GemmPath::kSimt;
+    const bool mma = tuned != nullptr && tuned->path == GemmPath::kMma && problem.tensor_cores;
+    return tuned != nullptr && (simt || mma || problem.sm90) ? *tuned : ChooseGemmTactic(problem);
+  }
   const std::vector<GemmTactic> tactics = GemmTactics(problem);
   if (static_cast<size_t>(call.tactic) >= tactics.size()) {
     Fail(BERTFUSE_INVALID_ARGUMENT, "tactic %d is outside the %zu that this call has", call.tactic, tactics.size());
@@ -53,12 +66,9 @@ GemmTactic Tactic(const bertfuse_call& call, const GemmProblem& problem) {
 template <class T>
 cudaError_t RunPortable(const kernels::GemmSm90Arguments<T>& a, bool layer_norm, GemmPath path,
                         const kernels::Device& device, cudaStream_t stream) {
-  kernels::GemmArguments<T> product = {a.x, a.weight, a.bias, a.y,         layer_norm ? a.partial : nullptr,
-                                       a.m, a.n,      a.k,    a.activation};
-  if constexpr (!std::is_same_v<T, float>) {
-    if (path == GemmPath::kMma) return kernels::GemmMma(product, device, stream);
-  }
-  return kernels::GemmSimt(product, device, stream);
+  const kernels::GemmArguments<T> product = Portable(a, layer_norm);
+  return path == GemmPath::kMma ? kernels::GemmMma(product, device, stream)
+                                : kernels::GemmSimt(product, device, stream);
 }
 
 template <class T>
@@ -88,8 +98,8 @@ void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
   const kernels::Device& device = DeviceOf(call);
   const kernels::GemmSm90Arguments<T> a = Arguments<T>(call, gemm);
   if (a.m == 0 || a.n == 0) return;
-  const GemmProblem problem = Problem(a, gemm, device);
-  const GemmTactic tactic = Tactic(call, problem);
+  const GemmProblem problem = Problem(call, a, gemm, device);
+  const GemmTactic tactic = Tactic(call, gemm, problem);
   const size_t needed = GemmWorkspaceSize(problem, tactic), given = call.workspace == nullptr ? 0 : call.workspace_size;
   if (given < needed) {
     Fail(BERTFUSE_RUNTIME_ERROR, "%s: the workspace has %zu bytes, expected %zu", gemm.op, given, needed);
@@ -110,7 +120,7 @@ void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
 template <class Body>
 auto WithProblem(const bertfuse_call& call, const GemmCall& gemm, Body&& body) {
   return SwitchElement(gemm.x->dtype, [&](auto element) {
-    return body(Problem(Arguments<decltype(element)>(call, gemm), gemm, DeviceOf(call)));
+    return body(Problem(call, Arguments<decltype(element)>(call, gemm), gemm, DeviceOf(call)));
   });
 }
 
@@ -125,13 +135,24 @@ void RunGemm(const bertfuse_call& call, const GemmCall& gemm) {
 }
 
 size_t GemmWorkspaceSize(const bertfuse_call& call, const GemmCall& gemm) {
-  return WithProblem(call, gemm,
-                     [&](const GemmProblem& problem) { return GemmWorkspaceSize(problem, Tactic(call, problem)); });
+  return WithProblem(
+      call, gemm, [&](const GemmProblem& problem) { return GemmWorkspaceSize(problem, Tactic(call, gemm, problem)); });
 }
 
 int32_t NumGemmTactics(const bertfuse_call& call, const GemmCall& gemm) {
   return WithProblem(call, gemm,
                      [&](const GemmProblem& problem) { return static_cast<int32_t>(GemmTactics(problem).size()); });
+}
+
+std::string DescribeGemmTactic(const bertfuse_call& call, const GemmCall& gemm, int32_t tactic) {
+  bertfuse_call chosen = call;
+  chosen.tactic = tactic;
+  return WithProblem(call, gemm, [&](const GemmProblem& problem) { return Describe(Tactic(chosen, gemm, problem)); });
+}
+
+TunedProblem TunedGemm(const GemmCall& gemm) {
+  const int64_t n = gemm.weight->shape[0], k = gemm.weight->shape[1];
+  return {gemm.op, gemm.x->dtype, {n == 0 ? 0 : NumElements(*gemm.y) / n, n, k, 0}};
 }
 
 }  // namespace bertfuse::cuda

@@ -4,6 +4,7 @@
 
 #include "bertfuse/op.h"
 #include "kernels/activation.h"
+#include "ops/tuning.h"
 
 namespace bertfuse::cuda {
 
@@ -26,6 +27,8 @@ kernels::Activation GeluOf(const bertfuse_value& approximate);
 void RunGemm(const bertfuse_call& call, const GemmCall& gemm);
 size_t GemmWorkspaceSize(const bertfuse_call& call, const GemmCall& gemm);
 int32_t NumGemmTactics(const bertfuse_call& call, const GemmCall& gemm);
+std::string DescribeGemmTactic(const bertfuse_call& call, const GemmCall& gemm, int32_t tactic);
+TunedProblem TunedGemm(const GemmCall& gemm);
 
 }  // namespace bertfuse::cuda
 #endif  // BERTFUSE_OPS_GEMM_CALL_H_

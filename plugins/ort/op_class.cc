@@ -17,7 +17,8 @@ OrtStatusPtr Create(const OrtCustomOp* self, const OrtApi*, const OrtKernelInfo*
   *kernel = nullptr;
   const OpClass& op_class = Self(self);
   const std::string where = "node '" + NodeName(info) + "': ";
-  return GuardedStatus(where.c_str(), [&] { *kernel = new OpKernel(op_class.op(), op_class.kernel(), info); });
+  return GuardedStatus(where.c_str(),
+                       [&] { *kernel = new OpKernel(op_class.op(), op_class.kernel(), op_class.settings(), info); });
 }
 
 OrtStatusPtr Compute(void* kernel, OrtKernelContext* context) {
@@ -31,8 +32,9 @@ OrtStatusPtr Infer(const OrtCustomOp* self, OrtShapeInferContext* context) {
 
 }  // namespace
 
-OpClass::OpClass(const OpDef& op, const bertfuse_kernel& kernel, int32_t dtype, int32_t index_dtype, bool infer_shapes)
-    : OrtCustomOp{}, op_(op), kernel_(kernel), dtypes_{dtype, index_dtype} {
+OpClass::OpClass(const OpDef& op, const bertfuse_kernel& kernel, const CallSettings& settings, int32_t dtype,
+                 int32_t index_dtype, bool infer_shapes)
+    : OrtCustomOp{}, op_(op), kernel_(kernel), settings_(settings), dtypes_{dtype, index_dtype} {
   version = kApiVersion;
   OrtCustomOp::GetName = [](const OrtCustomOp* self) { return Self(self).op().name; };
   OrtCustomOp::GetExecutionProviderType = [](const OrtCustomOp* self) {

@@ -5,6 +5,7 @@
 #include "bertfuse/op.h"
 #include "core/op_table.h"
 #include "ort/api.h"
+#include "ort/options.h"
 
 namespace bertfuse::ort {
 
@@ -12,15 +13,18 @@ class OpClass : public OrtCustomOp {
  public:
   // The dtypes are what the variables T and I stand for in this registration: ONNX Runtime's custom ops have no type
   // variables of their own; it picks the registration that fits a node.
-  OpClass(const OpDef& op, const bertfuse_kernel& kernel, int32_t dtype, int32_t index_dtype, bool infer_shapes);
+  OpClass(const OpDef& op, const bertfuse_kernel& kernel, const CallSettings& settings, int32_t dtype,
+          int32_t index_dtype, bool infer_shapes);
 
   const OpDef& op() const { return op_; }
   const bertfuse_kernel& kernel() const { return kernel_; }
+  const CallSettings& settings() const { return settings_; }
   ONNXTensorElementDataType TypeOf(const TensorDef& tensor) const;
 
  private:
   const OpDef& op_;
   const bertfuse_kernel& kernel_;
+  CallSettings settings_;
   int32_t dtypes_[2];
 };
 

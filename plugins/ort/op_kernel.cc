@@ -150,11 +150,14 @@ std::string NodeName(const OrtKernelInfo* info) {
   return name.c_str();
 }
 
-OpKernel::OpKernel(const OpDef& op, const bertfuse_kernel& kernel, const OrtKernelInfo* info)
-    : op_(op), kernel_(kernel), where_("node '" + NodeName(info) + "': "), attributes_(op, KernelInfoSource(info)) {
+OpKernel::OpKernel(const OpDef& op, const bertfuse_kernel& kernel, const CallSettings& settings,
+                   const OrtKernelInfo* info)
+    : op_(op), kernel_(kernel), settings_(settings), where_("node '" + NodeName(info) + "': "), attributes_(op, KernelInfoSource(info)) {
   if (op.num_inputs > kMaxTensors || op.num_outputs > kMaxTensors) {
     Fail(BERTFUSE_RUNTIME_ERROR, "%s: more than %d tensors", op.name, kMaxTensors);
   }
+  call.flags = settings_.flags;
+  call.tuning = settings_.tuning;
   OrtMemoryInfo* memory = nullptr;
   Check(Api().CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &memory));
   cpu_memory_.reset(memory);

@@ -9,6 +9,7 @@
 
 #include "bertfuse/op.h"
 #include "core/op_table.h"
+#include "ort/options.h"
 #include "ort/host.h"
 
 namespace bertfuse::ort {
@@ -24,6 +25,7 @@ class AttributeSource {
 };
 
 // The attributes of one node in the op's order, defaults filled in, checked.
+  CallSettings settings_;
 class Attributes {
  public:
   Attributes(const OpDef& op, const AttributeSource& source);
@@ -36,7 +38,7 @@ class Attributes {
 
 class OpKernel {
  public:
-  OpKernel(const OpDef& op, const bertfuse_kernel& kernel, const OrtKernelInfo* info);
+  OpKernel(const OpDef& op, const bertfuse_kernel& kernel, const CallSettings& settings, const OrtKernelInfo* info);
   void Compute(OrtKernelContext* context) const;
   // "FusedGemmGelu node 'encoder/…': ", to go in front of what went wrong.
   const char* where() const { return where_.c_str(); }

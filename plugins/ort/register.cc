@@ -1,6 +1,7 @@
 // The one entry point of the library: ONNX Runtime looks it up by name in a custom-op library.
 #include <cstdio>
 #include <deque>
+#include <map>
 #include <mutex>
 
 #include "core/kernel_table.h"
@@ -26,9 +27,9 @@ bool InfersShapesOfAbsentInputs(const char* version) {
   return std::sscanf(version, "%d.%d", &major, &minor) == 2 && (major > 1 || minor >= 24);
 }
 
-// The domain with every op on every provider that has a kernel. Made once and never released: sessions point into it to
-// their end, and at exit ONNX Runtime may be gone first.
-OrtCustomOpDomain* MakeDomain(const char* version) {
+// The domain with every op on every provider that has a kernel. Never released: sessions point into it to their end,
+// and at exit ONNX Runtime may be gone first.
+OrtCustomOpDomain* MakeDomain(const char* version, const CallSettings& settings) {
   OrtCustomOpDomain* domain = nullptr;
   Check(Api().CreateCustomOpDomain(kDomain, &domain));
   static auto* classes = new std::deque<OpClass>();
@@ -41,8 +42,8 @@ OrtCustomOpDomain* MakeDomain(const char* version) {
       if (kernel == nullptr) continue;
       for (int32_t dtype : DtypesOf(Variable::kT)) {
         for (int32_t index_dtype : DtypesOf(Variable::kI)) {
-          Check(
-              Api().CustomOpDomain_Add(domain, &classes->emplace_back(op, *kernel, dtype, index_dtype, infer_shapes)));
+          OpClass& made = classes->emplace_back(op, *kernel, settings, dtype, index_dtype, infer_shapes);
+          Check(Api().CustomOpDomain_Add(domain, &made));
           if (!indexed) break;
         }
       }
@@ -51,11 +52,13 @@ OrtCustomOpDomain* MakeDomain(const char* version) {
   return domain;
 }
 
-OrtCustomOpDomain* Domain(const char* version) {
+// One domain for all sessions of the same settings.
+OrtCustomOpDomain* Domain(const char* version, const SessionSettings& settings) {
   static std::mutex mutex;
-  static OrtCustomOpDomain* domain = nullptr;
+  static auto* domains = new std::map<SessionSettings, OrtCustomOpDomain*>();
   const std::lock_guard<std::mutex> lock(mutex);
-  if (domain == nullptr) domain = MakeDomain(version);
+  OrtCustomOpDomain*& domain = (*domains)[settings];
+  if (domain == nullptr) domain = MakeDomain(version, MakeSettings(settings));
   return domain;
 }
 
@@ -70,5 +73,6 @@ RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* api_base) {
     return api_base->GetApi(1)->CreateStatus(ORT_NOT_IMPLEMENTED, "bertfuse needs ONNX Runtime 1.21 or newer");
   }
   SetApi(api);
-  return GuardedStatus("", [&] { Check(api->AddCustomOpDomain(options, Domain(api_base->GetVersionString()))); });
+  return GuardedStatus(
+      "", [&] { Check(api->AddCustomOpDomain(options, Domain(api_base->GetVersionString(), ReadSettings(options)))); });
 }

@@ -53,6 +53,8 @@ class Call(ctypes.Structure):
         ("tactic", ctypes.c_int32),
         ("constant_inputs", ctypes.c_uint64),
         ("host", ctypes.c_void_p),
+        ("flags", ctypes.c_uint32),
+        ("tuning", ctypes.c_void_p),
     )
 
 

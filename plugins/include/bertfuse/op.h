@@ -14,6 +14,7 @@ extern "C" {
 #endif
 
 #define BERTFUSE_ABI_VERSION 1
+#define BERTFUSE_EXPORT __attribute__((visibility("default")))
 #define BERTFUSE_MAX_RANK 8
 #define BERTFUSE_MAX_MESSAGE 508
 
@@ -50,6 +51,12 @@ typedef struct bertfuse_tensor {
   int64_t shape[BERTFUSE_MAX_RANK];
 } bertfuse_tensor;
 
+// Bits of bertfuse_call.flags.
+enum { BERTFUSE_ALLOW_TF32 = 1 };  // float32 products may be of operands rounded to 11 bits
+
+// Tactics that were measured on the user's device (bertfuse/tools.h).
+typedef struct bertfuse_tuning bertfuse_tuning;
+
 typedef union bertfuse_value {
   int64_t i;
   float f;
@@ -82,16 +89,18 @@ typedef struct bertfuse_call {
   size_t workspace_size;
   void* stream;       // cudaStream_t; null on the CPU
   int32_t device_id;  // CUDA device of the stream
-  int32_t tactic;     // configuration to use, or -1 to let the kernel choose by shape and device
+  int32_t tactic;  // configuration to use, or -1: what `tuning` has for the problem, else a choice by shape and device
   // Bit i: input i is an initialiser that nothing writes, so a kernel may read it before the work queued ahead of it is
   // done.
   uint64_t constant_inputs;
   const bertfuse_host* host;
+  uint32_t flags;
+  const bertfuse_tuning* tuning;  // may be null
 } bertfuse_call;
 
 // One implementation of one op on one device. The functions are called with a call that the op table has validated;
-// `supports`, `workspace_size` and `num_tactics` read shapes, dtypes and attributes only. All but `run` may be null:
-// everything valid is then supported, no workspace is needed, there is one configuration.
+// all but `run` read shapes, dtypes and attributes only. All but `run` may be null: everything valid is then supported,
+// no workspace is needed, there is one configuration, which has no name.
 typedef struct bertfuse_kernel {
   uint32_t struct_size;
   int32_t device;       // bertfuse_device
@@ -101,10 +110,14 @@ typedef struct bertfuse_kernel {
   size_t (*workspace_size)(const bertfuse_call* call);
   int32_t (*num_tactics)(const bertfuse_call* call);
   int32_t (*run)(const bertfuse_call* call, bertfuse_error* error);
+  // The tactic's name (of -1: of the one that is chosen), the same in every release that has it, whatever its number
+  // there; and what it is chosen by, as in "FusedGemmGelu float16 4096x3072x768". Terminated, cut off at `size`.
+  int32_t (*describe_tactic)(const bertfuse_call* call, int32_t tactic, char* text, size_t size, bertfuse_error* error);
+  int32_t (*describe_problem)(const bertfuse_call* call, char* text, size_t size, bertfuse_error* error);
 } bertfuse_kernel;
 
 // The kernel of that op, variant and device, or null. Implemented by the library that links the kernels in.
-const bertfuse_kernel* bertfuse_find_kernel(const char* op, const char* variant, int32_t device);
+BERTFUSE_EXPORT const bertfuse_kernel* bertfuse_find_kernel(const char* op, const char* variant, int32_t device);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,14 @@
+#ifndef BERTFUSE_KERNELS_GPU_CODE_H_
+#define BERTFUSE_KERNELS_GPU_CODE_H_
+
+#include <cuda_runtime_api.h>
+
+namespace bertfuse::kernels {
+
+// Which code the current device runs of a kernel that is compiled as all portable ones are: the architecture that the
+// machine code was made for, and that of the PTX it came from, both as 90 for 9.0. cudaErrorNoKernelImageForDevice
+// where there is none for this device.
+cudaError_t CodeInUse(int* machine_code, int* ptx);
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_GPU_CODE_H_

@@ -1,0 +1,241 @@
+// Measuring tactics: every one of a call, in a CUDA graph, on tensors that are not in the cache.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bertfuse/tools.h"
+#include "core/dtype.h"
+#include "core/op_table.h"
+#include "ops/call.h"
+
+namespace bertfuse::cuda {
+namespace {
+
+constexpr int kMostSets = 40;  // of tensors
+constexpr int kFinalists = 4;  // measured a second time, for longer
+constexpr int kBatches = 5;    // of replays; their median counts
+constexpr int kLaunches = 20;  // in a graph, at least
+
+void Check(cudaError_t error) { CheckCuda(error, "bertfuse_tune"); }
+
+struct FreeDevice {
+  void operator()(void* data) const { cudaFree(data); }
+};
+using DeviceMemory = std::unique_ptr<void, FreeDevice>;
+
+DeviceMemory Allocate(size_t bytes) {
+  void* data = nullptr;
+  Check(cudaMalloc(&data, std::max<size_t>(bytes, 1)));
+  return DeviceMemory(data);
+}
+
+struct Stream {
+  Stream() { Check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)); }
+  ~Stream() { cudaStreamDestroy(stream); }
+  cudaStream_t stream;
+};
+
+struct Event {
+  Event() { Check(cudaEventCreate(&event)); }
+  ~Event() { cudaEventDestroy(event); }
+  cudaEvent_t event;
+};
+
+struct FreeGraph {
+  void operator()(cudaGraph_t graph) const { cudaGraphDestroy(graph); }
+  void operator()(cudaGraphExec_t graph) const { cudaGraphExecDestroy(graph); }
+};
+using GraphExec = std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, FreeGraph>;
+
+size_t BytesOf(const bertfuse_tensor& tensor) {
+  return static_cast<size_t>(NumElements(tensor)) * DtypeSize(tensor.dtype);
+}
+
+// Random values between -1 and 1 (a GPU's clock depends on the bits that it multiplies), 1 for integers: masks that
+// hide nothing.
+std::vector<char> Pattern(int32_t dtype) {
+  constexpr size_t kCount = 1 << 18;
+  std::vector<char> bytes(kCount * DtypeSize(dtype));
+  std::minstd_rand random(1);
+  std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
+  for (size_t i = 0; i < kCount; ++i) {
+    const auto write = [&](auto value) { std::memcpy(bytes.data() + i * sizeof(value), &value, sizeof(value)); };
+    if (dtype == BERTFUSE_INT32) write(int32_t{1});
+    if (dtype == BERTFUSE_INT64) write(int64_t{1});
+    if (dtype == BERTFUSE_FLOAT32) write(uniform(random));
+    if (dtype == BERTFUSE_FLOAT16) write(__float2half(uniform(random)));
+    if (dtype == BERTFUSE_BFLOAT16) write(__float2bfloat16(uniform(random)));
+  }
+  return bytes;
+}
+
+// One op's inputs and outputs, on the device.
+struct TensorSet {
+  TensorSet(const OpDef& op, const bertfuse_call& call)
+      : inputs(call.inputs, call.inputs + op.num_inputs), outputs(op.num_outputs) {
+    InferOutputs(op, inputs.data(), call.attributes, outputs.data());
+    for (bertfuse_tensor& input : inputs) {
+      if (input.dtype == BERTFUSE_ABSENT) continue;
+      Give(&input);
+      const std::vector<char> pattern = Pattern(input.dtype);
+      for (size_t at = 0, bytes = BytesOf(input); at < bytes; at += pattern.size()) {
+        Check(cudaMemcpy(static_cast<char*>(input.data) + at, pattern.data(), std::min(pattern.size(), bytes - at),
+                         cudaMemcpyHostToDevice));
+      }
+    }
+    for (bertfuse_tensor& output : outputs) Give(&output);
+  }
+  void Give(bertfuse_tensor* tensor) {
+    memory.push_back(Allocate(BytesOf(*tensor)));
+    tensor->data = memory.back().get();
+    bytes += BytesOf(*tensor);
+  }
+  std::vector<bertfuse_tensor> inputs, outputs;
+  std::vector<DeviceMemory> memory;
+  size_t bytes = 0;
+};
+
+class Bench {
+ public:
+  Bench(const OpDef& op, const bertfuse_kernel& kernel, const bertfuse_call& call) : kernel_(kernel), call_(call) {
+    int cache = 0;
+    Check(cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, call.device_id));
+    sets_.emplace_back(op, call);
+    const size_t wanted = 2 * static_cast<size_t>(cache) / std::max<size_t>(sets_[0].bytes, 1) + 1;
+    while (sets_.size() < std::clamp<size_t>(wanted, 2, kMostSets)) sets_.emplace_back(op, call);
+    call_.num_outputs = op.num_outputs;
+    call_.stream = stream_.stream;
+    call_.tuning = nullptr;
+  }
+
+  // Microseconds of one launch; false where the tactic does not run.
+  bool Time(int32_t tactic, double milliseconds, double* microseconds) {
+    call_.tactic = tactic;
+    call_.workspace_size = kernel_.workspace_size == nullptr ? 0 : kernel_.workspace_size(&call_);
+    if (call_.workspace_size > workspace_bytes_) {
+      workspace_ = Allocate(call_.workspace_size);
+      workspace_bytes_ = call_.workspace_size;
+    }
+    call_.workspace = workspace_.get();
+    if (!Launch(0)) return false;
+    Check(cudaStreamSynchronize(stream_.stream));
+    const int launches = static_cast<int>((kLaunches + sets_.size() - 1) / sets_.size() * sets_.size());
+    const GraphExec graph = Capture(launches);
+    Replay(graph.get(), 1);
+    const double once = Replay(graph.get(), 1);
+    const int replays = std::clamp(static_cast<int>(milliseconds / kBatches / std::max(once, 1e-3)), 1, 10000);
+    std::vector<double> times;
+    for (int i = 0; i < kBatches; ++i) times.push_back(Replay(graph.get(), replays) / replays / launches * 1e3);
+    std::nth_element(times.begin(), times.begin() + kBatches / 2, times.end());
+    *microseconds = times[kBatches / 2];
+    return true;
+  }
+
+ private:
+  bool Launch(int set) {
+    call_.inputs = sets_[set].inputs.data();
+    call_.outputs = sets_[set].outputs.data();
+    bertfuse_error error = {};
+    return kernel_.run(&call_, &error) == BERTFUSE_OK;
+  }
+
+  GraphExec Capture(int launches) {
+    Check(cudaStreamBeginCapture(stream_.stream, cudaStreamCaptureModeThreadLocal));
+    bool ran = true;
+    for (int i = 0; i < launches; ++i) ran &= Launch(i % static_cast<int>(sets_.size()));
+    cudaGraph_t captured = nullptr;
+    const cudaError_t error = cudaStreamEndCapture(stream_.stream, &captured);
+    const std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, FreeGraph> graph(captured);
+    Check(error);
+    if (!ran) Fail(BERTFUSE_RUNTIME_ERROR, "bertfuse_tune: a tactic cannot be captured in a CUDA graph");
+    cudaGraphExec_t made = nullptr;
+    Check(cudaGraphInstantiate(&made, graph.get(), 0));
+    return GraphExec(made);
+  }
+
+  // Milliseconds of so many replays.
+  double Replay(cudaGraphExec_t graph, int replays) {
+    Check(cudaEventRecord(start_.event, stream_.stream));
+    for (int i = 0; i < replays; ++i) Check(cudaGraphLaunch(graph, stream_.stream));
+    Check(cudaEventRecord(stop_.event, stream_.stream));
+    Check(cudaEventSynchronize(stop_.event));
+    float milliseconds = 0;
+    Check(cudaEventElapsedTime(&milliseconds, start_.event, stop_.event));
+    return milliseconds;
+  }
+
+  const bertfuse_kernel& kernel_;
+  bertfuse_call call_;
+  Stream stream_;
+  Event start_, stop_;
+  std::vector<TensorSet> sets_;
+  DeviceMemory workspace_;
+  size_t workspace_bytes_ = 0;
+};
+
+struct Timing {
+  std::string tactic;
+  double microseconds;
+  int32_t index;
+};
+
+std::string TacticName(const bertfuse_kernel& kernel, const bertfuse_call& call, int32_t tactic) {
+  char text[128] = "";
+  bertfuse_error error = {};
+  if (kernel.describe_tactic(&call, tactic, text, sizeof(text), &error) != BERTFUSE_OK) {
+    Fail(static_cast<bertfuse_code>(error.code), "%s", error.message);
+  }
+  return text;
+}
+
+std::vector<Timing> TimeAll(const OpDef& op, const bertfuse_kernel& kernel, const bertfuse_call& call,
+                            const std::string& default_tactic, double milliseconds) {
+  Bench bench(op, kernel, call);
+  std::vector<Timing> timings;
+  const int32_t count = kernel.num_tactics(&call);
+  for (int32_t i = 0; i < count; ++i) {
+    Timing timing = {TacticName(kernel, call, i), 0, i};
+    if (bench.Time(i, milliseconds / 4, &timing.microseconds)) timings.push_back(timing);
+  }
+  std::sort(timings.begin(), timings.end(),
+            [](const Timing& a, const Timing& b) { return a.microseconds < b.microseconds; });
+  for (size_t i = 0; i < timings.size(); ++i) {
+    if (i < kFinalists || timings[i].tactic == default_tactic) {
+      bench.Time(timings[i].index, milliseconds, &timings[i].microseconds);
+    }
+  }
+  return timings;
+}
+
+void Tune(const char* name, const bertfuse_call& call, double milliseconds, bertfuse_timing report, void* user) {
+  const OpDef* op = FindOp(name);
+  const bertfuse_kernel* kernel = op == nullptr ? nullptr : bertfuse_find_kernel(name, "", BERTFUSE_CUDA);
+  if (kernel == nullptr) Fail(BERTFUSE_NOT_SUPPORTED, "%s: no CUDA kernel", name);
+  if (kernel->num_tactics == nullptr || kernel->describe_tactic == nullptr) return;
+  std::vector<bertfuse_tensor> outputs(op->num_outputs);
+  InferOutputs(*op, call.inputs, call.attributes, outputs.data());
+  bertfuse_call described = call;
+  described.outputs = outputs.data();
+  described.num_outputs = op->num_outputs;
+  described.tuning = nullptr;
+  Validate(*op, described);
+  const kernels::DeviceScope scope(DeviceOf(call).id);
+  const std::string default_tactic = TacticName(*kernel, described, -1);
+  for (const Timing& timing : TimeAll(*op, *kernel, described, default_tactic, milliseconds)) {
+    report(user, timing.tactic.c_str(), timing.microseconds, timing.tactic == default_tactic);
+  }
+}
+
+}  // namespace
+}  // namespace bertfuse::cuda
+
+extern "C" int32_t bertfuse_tune(const char* op, const bertfuse_call* call, double milliseconds, bertfuse_timing report,
+                                 void* user, bertfuse_error* error) {
+  return bertfuse::Guarded(error, [&] { bertfuse::cuda::Tune(op, *call, milliseconds, report, user); });
+}

@@ -1,0 +1,38 @@
+// What a session's options say to our kernels: config entries "bertfuse.tuning" and "bertfuse.tf32", or else the
+// environment variables BERTFUSE_TUNING and BERTFUSE_TF32.
+#ifndef BERTFUSE_ORT_OPTIONS_H_
+#define BERTFUSE_ORT_OPTIONS_H_
+
+#include <string>
+#include <tuple>
+
+#include "bertfuse/op.h"
+#include "ort/api.h"
+
+namespace bertfuse::ort {
+
+struct SessionSettings {
+  uint32_t flags = 0;       // of every call
+  std::string tuning_name;  // "" where there is none
+  std::string tuning_text;
+
+  bool operator<(const SessionSettings& other) const {
+    return std::tie(flags, tuning_name, tuning_text) < std::tie(other.flags, other.tuning_name, other.tuning_text);
+  }
+};
+
+// Throws INVALID_ARGUMENT where the tuning file cannot be read or a value is none of those allowed.
+SessionSettings ReadSettings(const OrtSessionOptions* options);
+
+// The same, made ready for calls.
+struct CallSettings {
+  uint32_t flags = 0;
+  const bertfuse_tuning* tuning = nullptr;
+};
+
+// Keeps the tuning for good: sessions use it to their end. What does not fit this library or machine is left out, with
+// one line on stderr. Throws INVALID_ARGUMENT where the text is no tuning file.
+CallSettings MakeSettings(const SessionSettings& settings);
+
+}  // namespace bertfuse::ort
+#endif  // BERTFUSE_ORT_OPTIONS_H_
