@@ -104,19 +104,19 @@ def _compare(tensor: gs.Tensor, x: gs.Tensor) -> tuple[str, float]:
     return kind, deviations[kind] if np.isfinite(deviations[kind]) else math.inf
 
 
-def _evaluate(tensor: gs.Tensor, x: gs.Tensor, known: dict[int, np.ndarray], depth: int) -> np.ndarray | float | None:
+def _evaluate(
+    tensor: gs.Tensor, x: gs.Tensor, known: dict[tuple[int, int], np.ndarray | None], depth: int
+) -> np.ndarray | float | None:
     """The tensor as a function of x on the grid; None where it depends on anything else."""
     if tensor is x:
         return _GRID
     if (value := scalar(tensor)) is not None:
         return value
-    node = producer(tensor)
-    if id(tensor) in known:
-        return known[id(tensor)]
+    node, key = producer(tensor), (id(tensor), depth)
     if node is None or depth == 0 or node.op not in (*_UNARY, *_BINARY):
         return None
-    arguments = [_evaluate(t, x, known, depth - 1) for t in node.inputs]
-    if any(argument is None for argument in arguments):
-        return None
-    known[id(tensor)] = (_UNARY.get(node.op) or _BINARY[node.op])(*arguments)
-    return known[id(tensor)]
+    if key not in known:  # failures are kept too: sums of sums have twice as many ways up with every step
+        arguments = [_evaluate(t, x, known, depth - 1) for t in node.inputs]
+        failed = any(argument is None for argument in arguments)
+        known[key] = None if failed else (_UNARY.get(node.op) or _BINARY[node.op])(*arguments)
+    return known[key]
