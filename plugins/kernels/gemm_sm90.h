@@ -16,12 +16,11 @@ enum class GemmEpilogue {
   kPartial,      // partial[splits, m, n] = the float32 product over each part of k
 };
 
-// How the product is cut up. A block computes block_m x block_n outputs at a time with so many warpgroups: two share
-// 128 rows, or take tiles of 64 in turns. The blocks of a cluster, cluster_m x cluster_n of them, share what they load.
+// How the product is cut up. A block computes block_m x block_n outputs at a time; the blocks of a cluster, cluster_m x
+// cluster_n of them, share what they load.
 struct GemmSm90Tile {
   int block_m;
   int block_n;
-  int warpgroups;
   int cluster_m;
   int cluster_n;
   int splits;

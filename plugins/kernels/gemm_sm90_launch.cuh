@@ -4,6 +4,7 @@
 #define BERTFUSE_KERNELS_GEMM_SM90_LAUNCH_CUH_
 
 #include "kernels/gemm_sm90.cuh"
+#include "kernels/gemm_sm90_overlapped.cuh"
 
 namespace bertfuse::kernels {
 
@@ -11,7 +12,8 @@ template <class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     GemmSm90Main(const __grid_constant__ GemmSm90Parameters parameters) {
   extern __shared__ __align__(1024) char shared[];  // tiles are swizzled by address bits
-  GemmSm90Kernel<Shape>(parameters, shared).Run();
+  using Kernel = std::conditional_t<Shape::kOverlapped, GemmSm90OverlappedKernel<Shape>, GemmSm90Kernel<Shape>>;
+  Kernel(parameters, shared).Run();
 }
 
 template <class Shape>
@@ -45,6 +47,7 @@ cudaError_t LaunchGemmSm90(const GemmSm90Tile& tile, const GemmSm90Arguments<typ
   p.activation = a.activation;
   p.has_residual = a.residual != nullptr;
   p.weight_is_constant = a.weight_is_constant;
+  if (Shape::kEpilogue != GemmEpilogue::kPartial && tile.splits > 1) return cudaErrorInvalidConfiguration;
   if ((tile.splits - 1) * p.stages_per_split >= p.k_stages) return cudaErrorInvalidConfiguration;
 
   cudaError_t error = MakeTensorMap({a.x, a.m, a.k, a.k, Shape::kM / p.x_sharers, kStageK}, kBfloat16, &p.x_map);
@@ -52,14 +55,14 @@ cudaError_t LaunchGemmSm90(const GemmSm90Tile& tile, const GemmSm90Arguments<typ
   error = MakeTensorMap({a.weight, a.n, a.k, a.k, Shape::kN / tile.cluster_m, kStageK}, kBfloat16, &p.weight_map);
   if (error != cudaSuccess) return error;
   if (Shape::kEpilogue != GemmEpilogue::kPartial) {
-    error = MakeTensorMap({a.y, a.m, a.n, a.n, 64, Shape::kBufferColumns}, kBfloat16, &p.y_map);
+    error = MakeTensorMap({a.y, a.m, a.n, a.n, Shape::kStoreRows, Shape::kBufferColumns}, kBfloat16, &p.y_map);
     if (error != cudaSuccess) return error;
   }
   if (p.has_residual) {
-    error = MakeTensorMap({a.residual, a.m, a.n, a.n, 64, Shape::kBufferColumns}, kBfloat16, &p.residual_map);
+    error = MakeTensorMap({a.residual, a.m, a.n, a.n, Shape::kStoreRows, Shape::kBufferColumns}, kBfloat16,
+                          &p.residual_map);
     if (error != cudaSuccess) return error;
   }
-  if (Shape::kInTurns && tile.splits > 1) return cudaErrorInvalidConfiguration;
   const int64_t clusters = static_cast<int64_t>(p.tiles_m) * p.tiles_n * p.splits;
   LaunchConfig config;
   config.block = dim3(Shape::kThreads);
@@ -79,7 +82,7 @@ cudaError_t LaunchGemmSm90(const GemmSm90Tile& tile, const GemmSm90Arguments<typ
 template <class Shape, class... Others>
 cudaError_t LaunchFitting(const GemmSm90Tile& tile, const GemmSm90Arguments<typename Shape::T>& arguments,
                           const Device& device, cudaStream_t stream) {
-  if (tile.block_m == Shape::kM && tile.block_n == Shape::kN && tile.warpgroups == Shape::kWarpgroups) {
+  if (tile.block_m == Shape::kM && tile.block_n == Shape::kN) {
     return LaunchGemmSm90<Shape>(tile, arguments, device, stream);
   }
   if constexpr (sizeof...(Others) > 0) {

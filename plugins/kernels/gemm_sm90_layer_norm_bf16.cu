@@ -2,16 +2,19 @@
 
 namespace bertfuse::kernels {
 
-// Rows, warpgroups and columns of a block; stages of its ring; buffers of each warpgroup for tiles on their way out.
-template <int kM, int kWarpgroups, int kN, int kStages, int kBuffers>
-using Shape = GemmSm90Shape<__nv_bfloat16, GemmEpilogue::kLayerNorm, kM, kWarpgroups, kN, kStages, kBuffers>;
+// Columns of a block, stages of its ring.
+template <int kN, int kStages>
+using Large = GemmSm90OverlappedShape<__nv_bfloat16, GemmEpilogue::kLayerNorm, kN, kStages>;
+// And buffers for tiles on their way out.
+template <int kN, int kStages, int kBuffers>
+using Small = GemmSm90Shape<__nv_bfloat16, GemmEpilogue::kLayerNorm, 64, kN, kStages, kBuffers>;
 
 template <>
 cudaError_t GemmSm90<__nv_bfloat16, GemmEpilogue::kLayerNorm>(const GemmSm90Tile& tile,
                                                               const GemmSm90Arguments<__nv_bfloat16>& arguments,
                                                               const Device& device, cudaStream_t stream) {
-  return LaunchFitting<Shape<64, 2, 192, 5, 3>, Shape<128, 2, 192, 4, 3>, Shape<128, 2, 256, 3, 4>,
-                       Shape<64, 1, 96, 10, 3>, Shape<64, 1, 128, 8, 2>>(tile, arguments, device, stream);
+  return LaunchFitting<Large<256, 3>, Large<192, 4>, Small<96, 10, 3>, Small<128, 8, 2>>(tile, arguments, device,
+                                                                                         stream);
 }
 
 }  // namespace bertfuse::kernels

@@ -2,16 +2,15 @@
 
 namespace bertfuse::kernels {
 
-// Rows, warpgroups and columns of a block; stages of its ring; buffers of each warpgroup for tiles on their way out.
-template <int kM, int kWarpgroups, int kN, int kStages, int kBuffers>
-using Shape = GemmSm90Shape<__half, GemmEpilogue::kPartial, kM, kWarpgroups, kN, kStages, kBuffers>;
+// Rows and columns of a block, stages of its ring.
+template <int kM, int kN, int kStages>
+using Shape = GemmSm90Shape<__half, GemmEpilogue::kPartial, kM, kN, kStages, 0>;
 
 template <>
 cudaError_t GemmSm90<__half, GemmEpilogue::kPartial>(const GemmSm90Tile& tile,
                                                      const GemmSm90Arguments<__half>& arguments, const Device& device,
                                                      cudaStream_t stream) {
-  return LaunchFitting<Shape<128, 2, 256, 4, 0>, Shape<128, 2, 192, 5, 0>, Shape<64, 1, 96, 10, 0>>(tile, arguments,
-                                                                                                    device, stream);
+  return LaunchFitting<Shape<128, 256, 4>, Shape<128, 192, 5>, Shape<64, 96, 10>>(tile, arguments, device, stream);
 }
 
 }  // namespace bertfuse::kernels

@@ -9,21 +9,23 @@ using kernels::CeilDiv;
 using kernels::GemmSm90Tile;
 
 struct Block {
-  int m, n, warpgroups;
+  int m, n;
 };
 
-// The block sizes that were compiled (kernels/gemm_sm90_*.cu).
-constexpr Block kElementwiseBlocks[] = {{128, 256, 2}, {128, 192, 2}, {64, 64, 1}};
-constexpr Block kLayerNormBlocks[] = {{64, 192, 2}, {128, 192, 2}, {128, 256, 2}, {64, 96, 1}, {64, 128, 1}};
-constexpr Block kPartialBlocks[] = {{128, 256, 2}, {128, 192, 2}, {64, 96, 1}};
+// The block sizes that were compiled (kernels/gemm_sm90_*.cu). Those of 128 rows finish a tile while they multiply the
+// next, except with parts of k.
+constexpr Block kElementwiseBlocks[] = {{128, 192}, {128, 128}, {64, 64}};
+constexpr Block kLayerNormBlocks[] = {{128, 256}, {128, 192}, {64, 96}, {64, 128}};
+constexpr Block kPartialBlocks[] = {{128, 256}, {128, 192}, {64, 96}};
 constexpr int kMostCluster = 8;  // what every Hopper device takes
 
+// Shared memory holds the row statistics of 7 slices of 256 columns, not of 8.
 bool SpansRow(const GemmProblem& problem, Block block) {
-  return problem.n % block.n == 0 && problem.n / block.n <= kMostCluster;
+  return problem.n % block.n == 0 && problem.n / block.n <= (block.n == 256 ? kMostCluster - 1 : kMostCluster);
 }
 
 GemmTactic LayerNormTactic(const GemmProblem& problem, Block block, int cluster_m) {
-  return {GemmPath::kSm90, {block.m, block.n, block.warpgroups, cluster_m, static_cast<int>(problem.n / block.n), 1}};
+  return {GemmPath::kSm90, {block.m, block.n, cluster_m, static_cast<int>(problem.n / block.n), 1}};
 }
 
 bool CanSplit(const GemmProblem& problem, int splits) {
@@ -37,21 +39,23 @@ GemmTactic Portable(const GemmProblem& problem) {
 
 GemmTactic ChooseElementwise(const GemmProblem& problem) {
   const int64_t large = CeilDiv(problem.m, 128) * CeilDiv(problem.n, 192);
-  if (large * 2 < problem.multiprocessors) return {GemmPath::kSm90, {64, 64, 1, 1, 1, 1}};
-  return {GemmPath::kSm90, {128, 192, 2, 1, 1, 1}};
+  if (large * 2 < problem.multiprocessors) return {GemmPath::kSm90, {64, 64, 1, 1, 1}};
+  return {GemmPath::kSm90, {128, 192, 1, 1, 1}};
 }
 
-GemmTactic SplitTactic(Block block, int splits) {
-  return {GemmPath::kSm90Split, {block.m, block.n, block.warpgroups, 1, 1, splits}};
-}
+GemmTactic SplitTactic(Block block, int splits) { return {GemmPath::kSm90Split, {block.m, block.n, 1, 1, splits}}; }
 
-// Measured on an H200 with n = 768 (docs/performance.md). One launch for a whole row is not always the fastest: 30
-// clusters of 4 run at a time, not 33, and with a long k its epilogue is a small part of the time either way.
+// Measured on an H200 with n = 768 (docs/performance.md).
 GemmTactic ChooseLayerNorm(const GemmProblem& problem) {
   const bool long_k = problem.k > 2 * problem.n;
-  if (problem.m >= 2048) return {GemmPath::kSm90Round, {128, problem.n % 192 == 0 ? 192 : 256, 2, 1, 1, 1}};
+  if (problem.m >= 2048) {
+    for (const Block& block : {kLayerNormBlocks[0], kLayerNormBlocks[1]}) {
+      if (SpansRow(problem, block)) return LayerNormTactic(problem, block, 1);
+    }
+    return SplitTactic(kPartialBlocks[0], 1);
+  }
   if (problem.m >= 512 && !long_k) {
-    for (const Block& block : {kLayerNormBlocks[4], kLayerNormBlocks[3]}) {
+    for (const Block& block : {kLayerNormBlocks[3], kLayerNormBlocks[2]}) {
       if (SpansRow(problem, block)) return LayerNormTactic(problem, block, 1);
     }
   }
@@ -68,7 +72,7 @@ std::vector<GemmTactic> GemmTactics(const GemmProblem& problem) {
   if (problem.sm90 && !problem.layer_norm) {
     for (const Block& block : kElementwiseBlocks) {
       for (const auto& [cluster_m, cluster_n] : {std::pair(1, 1), {2, 1}, {1, 2}, {1, 3}, {1, 4}}) {
-        tactics.push_back({GemmPath::kSm90, {block.m, block.n, block.warpgroups, cluster_m, cluster_n, 1}});
+        tactics.push_back({GemmPath::kSm90, {block.m, block.n, cluster_m, cluster_n, 1}});
       }
     }
   }
@@ -82,14 +86,9 @@ std::vector<GemmTactic> GemmTactics(const GemmProblem& problem) {
       for (int splits : {1, 2, 3, 4, 6, 8, 12}) {
         if (!CanSplit(problem, splits)) continue;
         for (const auto& [cluster_m, cluster_n] : {std::pair(1, 1), {2, 1}, {1, 3}, {1, 4}}) {
-          tactics.push_back({GemmPath::kSm90Split, {block.m, block.n, block.warpgroups, cluster_m, cluster_n, splits}});
+          tactics.push_back({GemmPath::kSm90Split, {block.m, block.n, cluster_m, cluster_n, splits}});
         }
       }
-    }
-  }
-  if (problem.sm90 && problem.layer_norm) {
-    for (const Block& block : kElementwiseBlocks) {
-      tactics.push_back({GemmPath::kSm90Round, {block.m, block.n, block.warpgroups, 1, 1, 1}});
     }
   }
   if (problem.tensor_cores) tactics.push_back({GemmPath::kMma, {}});
@@ -105,7 +104,6 @@ GemmTactic ChooseGemmTactic(const GemmProblem& problem) {
 size_t GemmWorkspaceSize(const GemmProblem& problem, const GemmTactic& tactic) {
   if (!problem.layer_norm || tactic.path == GemmPath::kSm90) return 0;
   const int splits = tactic.path == GemmPath::kSm90Split ? tactic.tile.splits : 1;
-  if (tactic.path == GemmPath::kSm90Round) return static_cast<size_t>(problem.m) * static_cast<size_t>(problem.n) * 2;
   return static_cast<size_t>(problem.m) * static_cast<size_t>(problem.n) * splits * sizeof(float);
 }
 
