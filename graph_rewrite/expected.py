@@ -34,11 +34,7 @@ class Expectation:
 def expectations(graph: FusionGraph, level: str) -> list[Expectation]:
     """Every op that fusion at `level` ("basic" or "full") should find."""
     full = level == "full"
-    found = [
-        Expectation("FusedAttention" if full else "AddQKVBias", node)
-        for node in graph.nodes("Softmax")
-        if attention.is_attention(node)
-    ]
+    found = [Expectation("FusedAttention" if full else "AddQKVBias", node) for node in attention.anchors(graph)]
     normalised_gelus: set[int] = set()
     for node in layer_norm.anchors(graph):
         op, gelu = _layer_norm(node)

@@ -8,7 +8,9 @@ with length (a sliding window, a maximum) needs a constant to say where, so one 
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,7 @@ import onnxruntime as ort
 from onnx import helper
 from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter, dtype_to_onnx
 
+from . import masks
 from .nodes import DEFAULT_DOMAINS, NoMatch, producer
 from .shapes import monomial
 from .weights import Weight
@@ -29,7 +32,9 @@ if TYPE_CHECKING:
 _MAX_NODES = 400
 _MAX_LENGTH = 2048
 _MAX_ELEMENTS = 1 << 26
+_MAX_CANDIDATES = 16
 _INTEGERS = (np.int32, np.int64)
+_SAME_VALUES = ("Cast", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Expand", "Slice")
 
 
 @dataclass
@@ -39,6 +44,7 @@ class Subgraph:
     target: gs.Tensor
     inputs: list[gs.Tensor]
     cuts: list[gs.Tensor]
+    interior: list[gs.Tensor]  # every computed tensor, the nearest to `target` first
     longest: int  # the largest constant that could be a length
 
     def run(self, session: ort.InferenceSession, feeds: dict[str, np.ndarray], sizes: dict[str, int]) -> np.ndarray:
@@ -59,16 +65,18 @@ class Prober:
         self._graph = graph
         self._answers: dict[tuple[str, str], gs.Tensor | NoMatch | bool] = {}
 
-    def mask_source(self, additive: gs.Tensor, boolean: bool, factor: float = 1.0) -> gs.Tensor:
-        """The graph input [B, S] of 0 and 1 that `additive` hides keys by.
+    def mask_source(self, target: gs.Tensor, kind: str, factor: float = 1.0) -> gs.Tensor:
+        """The [B, S] tensor of integers, 0 where a key is hidden, that `target` hides keys by.
 
-        `additive` broadcasts to [B, heads, S, S]: 0 where the key is visible and at most -1000 / factor where not, or
-        with `boolean` True and False. Raises NoMatch with what it is instead.
+        `target` broadcasts to [B, heads, S, S]. By `kind` it is "added" to scores, 0 where the key is visible and at
+        most -1000 / factor where not, or a condition, "kept" or "hidden" where true. The result is a graph input, or
+        made of the first tensor above `target` that says which keys to hide: a comparison of ids with padding or of
+        places with lengths. Raises NoMatch with what `target` is instead.
         """
-        key = (additive.name, f"mask {boolean} {factor}")
+        key = (target.name, f"mask {kind} {factor}")
         if key not in self._answers:
             try:
-                self._answers[key] = self._find_mask(additive, boolean, factor)
+                self._answers[key] = self._find_mask(target, kind, factor)
             except NoMatch as miss:
                 self._answers[key] = miss
         answer = self._answers[key]
@@ -86,44 +94,54 @@ class Prober:
                 self._answers[key] = False
         return bool(self._answers[key])
 
-    def _find_mask(self, additive: gs.Tensor, boolean: bool, factor: float) -> gs.Tensor:
-        where = producer(additive) or additive.name
-        subgraph = self._subgraph(additive)
-        candidates = [t for t in subgraph.inputs if t.dtype in _INTEGERS and t.shape is not None and len(t.shape) == 2]
-        if not candidates:
-            names = ", ".join(f"'{t.name}'" for t in subgraph.inputs) or "no input"
-            raise NoMatch(where, f"the mask '{additive.name}' comes from {names}", wanted="an integer [B, S] input")
-        session = self._session(subgraph)
-        for candidate in candidates:
-            if self._hides_keys(subgraph, session, candidate, boolean, factor):
-                return candidate
-        names = ", ".join(f"'{t.name}'" for t in candidates)
+    def _find_mask(self, target: gs.Tensor, kind: str, factor: float) -> gs.Tensor:
+        where = producer(target) or target.name
+        whole = self._subgraph(target)
+        if any(target is t for t in whole.inputs) and kind == "added":
+            raise NoMatch(
+                where,
+                f"'{target.name}', which is added to the scores, is an input of the model",
+                "export the model with its 0/1 mask as input",
+                wanted="a [B, S] mask of keys",
+            )
+        given = [t for t in whole.inputs if _is_mask(t)]
+        # A computed number may be more than 0 and 1 (ids behind a Cast), and a probe with these would not notice.
+        computed = [t for t in whole.interior if _is_mask(t) and t.dtype == bool][:_MAX_CANDIDATES]
+        for candidate in (*given, *computed):
+            with contextlib.suppress(NoMatch):
+                subgraph = self._subgraph(target, stop=candidate)
+                session = self._session(subgraph)
+                for inverted in (False, True):
+                    if self._hides_keys(subgraph, session, candidate, kind, factor, inverted):
+                        return masks.integers(self._graph, candidate, inverted)
+        names = ", ".join(f"'{t.name}'" for t in whole.inputs) or "no input"
+        if not given and not computed:
+            raise NoMatch(where, f"the mask '{target.name}' comes from {names}", wanted="a [B, S] mask of keys")
         raise NoMatch(
             where,
-            f"'{additive.name}' is more than a key mask of {names} (causal, windowed, or with a bias)",
+            f"'{target.name}', made of {names}, is more than a key mask (causal, windowed, by query, or with a bias)",
             wanted="a mask that hides padded keys and nothing else",
         )
 
-    def _hides_keys(self, subgraph, session, mask, boolean, factor) -> bool:
+    def _hides_keys(self, subgraph, session, mask, kind, factor, inverted) -> bool:
         random = np.random.default_rng(0)
         for batch, length in self._probe_shapes(subgraph, mask):
             sizes = self._sizes(mask, batch, length)
             feeds = self._feeds(subgraph, sizes, random)
-            value = random.integers(0, 2, (batch, length)) * random.integers(
-                1, _rows_indexed(mask) + 1, (batch, length)
-            )
-            value[0, 0] = 1
-            feeds[mask.name] = value.astype(mask.dtype)
+            value = random.integers(0, 2, (batch, length))
+            value[0, 0] = int(not inverted)
+            value *= random.integers(1, _rows_indexed(mask) + 1, (batch, length))
+            feeds[mask.name] = value.astype(mask.dtype).reshape(batch, *mask.shape[1:-1], length)
             try:
                 result = subgraph.run(session, feeds, sizes)
                 result = np.broadcast_to(result, np.broadcast_shapes(result.shape, (batch, 1, length, length)))
             except (NoMatch, ValueError):  # it cannot be run, or does not broadcast, for a mask of that shape
                 return False
-            visible = np.broadcast_to(value[:, None, None, :] != 0, result.shape)
-            if boolean:
-                right = np.array_equal(result.astype(bool), visible)
-            else:
+            visible = np.broadcast_to((value[:, None, None, :] != 0) != inverted, result.shape)
+            if kind == "added":
                 right = np.all(result[visible] == 0) and np.all(result[~visible] * factor <= -1000)
+            else:
+                right = np.array_equal(result.astype(bool) == (kind == "kept"), visible)
             if not right:
                 return False
         return True
@@ -144,12 +162,13 @@ class Prober:
                 return False
         return True
 
-    def _subgraph(self, target: gs.Tensor) -> Subgraph:
-        inputs, cuts, longest, count = {}, {}, 0, 0
-        graph_inputs = {id(t) for t in self._graph.gs.inputs}
-        seen, stack = set(), [target]
-        while stack:
-            tensor = stack.pop()
+    def _subgraph(self, target: gs.Tensor, stop: gs.Tensor | None = None) -> Subgraph:
+        """What `target` is computed from, up to graph inputs and `stop`."""
+        inputs, cuts, longest, interior = {}, {}, 0, []
+        ends = {id(t) for t in self._graph.gs.inputs} | {id(stop)}
+        seen, queue = set(), deque([target])
+        while queue:
+            tensor = queue.popleft()
             if id(tensor) in seen or tensor.is_empty():
                 continue
             seen.add(id(tensor))
@@ -161,23 +180,23 @@ class Prober:
                         wanted="a function of the inputs alone",
                     )
                 longest = max(longest, _length(tensor))
-            elif id(tensor) in graph_inputs:
+            elif id(tensor) in ends:
                 inputs[tensor.name] = tensor
             else:
                 node = producer(tensor)
-                count += 1
-                if node is None or node.domain not in DEFAULT_DOMAINS or count > _MAX_NODES:
+                interior.append(tensor)
+                if node is None or node.domain not in DEFAULT_DOMAINS or len(interior) > _MAX_NODES:
                     raise NoMatch(
                         node or tensor.name,
                         f"'{target.name}' is computed by operators that are not ONNX's, or by more than {_MAX_NODES}",
                         wanted="a small subgraph of standard operators",
                     )
-                if node.op == "Shape" and id(node.inputs[0]) not in graph_inputs and node.inputs[0].shape is not None:
+                if node.op == "Shape" and id(node.inputs[0]) not in ends and node.inputs[0].shape is not None:
                     cuts[node.inputs[0].name] = node.inputs[0]
                 else:
-                    stack.extend(node.inputs)
+                    queue.extend(node.inputs)
         only_shapes = [t for t in cuts.values() if id(t) not in seen]
-        return Subgraph(target, list(inputs.values()), only_shapes, longest)
+        return Subgraph(target, list(inputs.values()), only_shapes, interior, longest)
 
     def _session(self, subgraph: Subgraph) -> ort.InferenceSession:
         """The subgraph as a model of its own. Cuts become float inputs: nothing but their shape is read."""
@@ -224,7 +243,7 @@ class Prober:
         longest = min(subgraph.longest, _MAX_LENGTH)
         lengths = [3, 17, longest + 5] if within is None else [min(n, within) for n in (3, 17, max(longest, 17))]
         shapes = [(2, lengths[0]), (1, 1), (3, lengths[1]), (1, lengths[2])]
-        batch, length = like.shape
+        batch, length = like.shape[0], like.shape[-1]
         shapes = [
             (b if not isinstance(batch, int) else batch, s if not isinstance(length, int) else length)
             for b, s in shapes
@@ -240,7 +259,7 @@ class Prober:
             for index, dim in enumerate(tensor.shape or []):
                 if isinstance(dim, str):
                     sizes[dim] = (batch, length)[index] if index < 2 else length
-        for dim, size in zip(like.shape, (batch, length), strict=True):
+        for dim, size in ((like.shape[0], batch), (like.shape[-1], length)):
             if isinstance(dim, str):
                 sizes[dim] = size
         return sizes
@@ -269,10 +288,27 @@ def _not_evaluated(target: gs.Tensor, error: Exception) -> NoMatch:
     return NoMatch(producer(target) or target.name, f"'{target.name}' cannot be evaluated: {reason}")
 
 
+def _is_mask(tensor: gs.Tensor) -> bool:
+    """Whether the tensor could say of each key, [B, S] or [B, 1, 1, S], whether to hide it."""
+    shape = tensor.shape
+    if shape is None or tensor.dtype is None or len(shape) < 2 or any(dim != 1 for dim in shape[1:-1]):
+        return False
+    return np.dtype(tensor.dtype).kind in "biuf"
+
+
 def _rows_indexed(tensor: gs.Tensor) -> int:
-    """The largest value that a graph input takes: 1 for a mask, more for ids, which look up rows of a table."""
-    tables = [n.inputs[0] for n in tensor.outputs if n.op == "Gather" and n.inputs[1] is tensor]
-    return max((t.shape[0] - 1 for t in tables if isinstance(t, gs.Constant) and len(t.shape) == 2), default=1)
+    """The largest value that a tensor takes: 1 for a mask, more for ids, which look up rows of a table."""
+    rows, stack, seen = 1, [tensor], set()
+    while stack:
+        current = stack.pop()
+        for node in current.outputs:
+            if node.op == "Gather" and node.inputs[1] is current:
+                table = node.inputs[0]
+                rows = max(rows, table.shape[0] - 1 if isinstance(table, gs.Constant) and len(table.shape) == 2 else 1)
+            elif node.op in _SAME_VALUES and node.inputs[0] is current and id(node) not in seen:
+                seen.add(id(node))
+                stack.extend(node.outputs)
+    return rows
 
 
 def _ranks(tensor: gs.Tensor) -> list[None]:

@@ -52,6 +52,12 @@ class Weight(LazyValues):
     def transposed(self) -> Weight:
         return Weight(self.data_type, self.shape[::-1], lambda: self.load().T)
 
+    def rows(self, index: np.ndarray) -> Weight:
+        """The rows of these numbers, in this order; the weight itself when that is all of them in order."""
+        if np.array_equal(index, np.arange(self.shape[0])):
+            return self
+        return Weight(self.data_type, (len(index), *self.shape[1:]), lambda: np.asarray(self.load())[index])
+
     def cast(self, data_type: int) -> Weight:
         """To another float type; values beyond its range become its largest, infinities stay."""
         return Weight(data_type, self.shape, lambda: cast_array(self.load(), data_type))

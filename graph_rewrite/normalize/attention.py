@@ -1,159 +1,43 @@
-"""Multi-head self-attention, found at its Softmax: one packed QKV product, SplitHeads and Attention take its place."""
+"""Multi-head self-attention: one packed QKV product, SplitHeads and Attention take its place."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..dialect.pattern import ADD, ATTENTION, LINEAR, SPLIT_HEADS
 from ..graph import FusionGraph, as_weight
-from ..nodes import DIALECT, NoMatch, node_name, producer, scalar
+from ..nodes import DIALECT, NoMatch, node_name, producer
 from ..weights import concatenated
 from . import heads
-from .heads import BATCH, HEADS, SEQUENCE, SIZE, View
+from .heads import View
+from .scores import HIDING, Core, computing, core, is_core
 
 _MAX_STEPS = 8
 
 
-@dataclass
-class _ScoreMask:
-    """What hides keys: a tensor that is added, or (`hidden` given) a condition that keeps a score or puts `hidden`."""
-
-    tensor: gs.Tensor
-    hidden: float | None = None
-    factor: float = 1.0  # by which everything is multiplied afterwards
-
-
-@dataclass
-class _Scores:
-    """The way from q kᵀ to the Softmax: its nodes, the scale, and what is added or selected by."""
-
-    product: gs.Node
-    nodes: list[gs.Node] = field(default_factory=list)
-    scale: float = 1.0
-    masks: list[_ScoreMask] = field(default_factory=list)
-
-
 def anchors(graph: FusionGraph) -> list[gs.Node]:
-    """Softmaxes between two products of activations: q kᵀ before, times v after."""
-    return [node for node in graph.nodes("Softmax") if is_attention(node)]
-
-
-def is_attention(softmax: gs.Node) -> bool:
-    """Whether a product of two activations leads to the Softmax."""
-    try:
-        return _scores(softmax.inputs[0], _MAX_STEPS) is not None
-    except NoMatch:
-        return True  # it does, through something that `rewrite` will refuse with a reason
+    """Softmaxes between two products of activations, and Attention nodes."""
+    return [node for node in graph.nodes("Softmax", "Attention") if is_core(node)]
 
 
 def rewrite(graph: FusionGraph, node: gs.Node) -> None:
-    rank = len(node.inputs[0].shape) if node.inputs[0].shape is not None else None
-    if node.attrs.get("axis", -1) not in (-1, None if rank is None else rank - 1):
-        raise NoMatch(node, f"Softmax over axis {node.attrs['axis']}", wanted="the last axis")
-    scores = _scores(node.inputs[0], _MAX_STEPS)
-    context, v_operand, after = _context(graph, node)
-    views = {name: heads.trace(t) for name, t in zip("qkv", (*scores.product.inputs, v_operand), strict=True)}
-    x, linears = _projections(views)
-    sizes = _sizes(views["q"], scores.product.inputs[0])
-    _check_layouts(views, sizes, scores.product)
-    root, after = _merge(graph, context, after, sizes)
-    scale = scores.scale * views["q"].scale * views["k"].scale
+    found = core(node)
+    views = {name: heads.trace(t) for name, t in zip("qkv", (found.q, found.k, found.v), strict=True)}
+    linears = _projections(views)
+    num_heads = found.heads or heads.head_count(views["q"])
+    columns = {name: _columns(name, views[name], found, num_heads) for name in "qkv"}
+    _check_widths(linears, columns)
+    root, after = _merge(graph, found, views["v"], columns["v"])
     if views["v"].scale != 1.0:
         raise NoMatch(views["v"].nodes[-1], "V is scaled", wanted="V as it is projected")
-    mask = _mask(graph, scores)
-    interior = [
-        scores.product,
-        *scores.nodes,
-        node,
-        *after,
-        *linears.values(),
-        *(n for v in views.values() for n in v.nodes),
-    ]
-    _replace(graph, root, x, list(linears.values()), mask, int(sizes[HEADS]), scale, interior)
+    mask = _mask(graph, found)
+    scale = found.scale * views["q"].scale * views["k"].scale
+    interior = [*found.nodes, *after, *linears.values(), *(n for v in views.values() for n in v.nodes)]
+    _replace(graph, root, linears, columns, mask, scale, interior)
 
 
-def _scores(tensor: gs.Tensor, steps: int) -> _Scores | None:
-    """Walk up from the Softmax to the product of two activations, through scalings and masks."""
-    node = producer(tensor)
-    if node is None or steps == 0:
-        return None
-    if node.op == "MatMul":
-        return None if any(isinstance(t, gs.Constant) for t in node.inputs) else _Scores(node)
-    if (step := heads.scaling(node)) is not None:
-        found = _scores(step[0], steps - 1)
-        if found is not None:
-            found.scale *= step[1]
-            for mask in found.masks:
-                mask.factor *= step[1]
-            found.nodes.append(node)
-        return found
-    if node.op == "Reshape" and _scores(node.inputs[0], steps - 1) is not None:
-        raise NoMatch(
-            node,
-            "changes the shape of the scores between the product and the Softmax",
-            wanted="scores [B, heads, S, S] throughout",
-        )
-    if node.op in ("Add", "Where"):
-        operands = node.inputs if node.op == "Add" else node.inputs[1:]
-        for x, other in (operands, operands[::-1]):
-            found = _scores(x, steps - 1)
-            if found is None:
-                continue
-            found.nodes.append(node)
-            found.masks.append(_mask_of(node, x, other))
-            return found
-    return None
-
-
-def _mask_of(node: gs.Node, x: gs.Tensor, other: gs.Tensor) -> _ScoreMask:
-    if node.op == "Add":
-        return _ScoreMask(other)
-    hidden = scalar(other)
-    if hidden is None or hidden > -1000 or x is not node.inputs[1]:
-        raise NoMatch(
-            node,
-            "selects between the scores and something other than a large negative number",
-            wanted="Where(visible, scores, -1000 or less)",
-        )
-    return _ScoreMask(node.inputs[0], hidden)
-
-
-def _context(graph: FusionGraph, softmax: gs.Node) -> tuple[gs.Tensor, gs.Tensor, list[gs.Node]]:
-    """The product of the weights with V: its output, V, and the nodes from the Softmax (not included) to it."""
-    weights, nodes = softmax.outputs[0], []
-    users = _computing(weights)
-    guards = [u for u in users if u.op == "IsNaN"]
-    if guards:  # Where(IsNaN(p), 0, p): rows with every key hidden
-        selects = _computing(guards[0].outputs[0])
-        if (
-            len(selects) != 1
-            or selects[0].op != "Where"
-            or scalar(selects[0].inputs[1]) != 0.0
-            or selects[0].inputs[2] is not weights
-        ):
-            raise NoMatch(
-                guards[0], "guards the Softmax by something else than its NaNs", wanted="Where(IsNaN(p), 0, p)"
-            )
-        nodes = [guards[0], selects[0]]
-        weights = selects[0].outputs[0]
-        users = _computing(weights)
-    products = [u for u in users if u.op == "MatMul" and u.inputs[0] is weights]
-    if len(products) != 1 or len(users) != 1:
-        raise NoMatch(
-            softmax, f"its output feeds {', '.join(map(node_name, users)) or 'nothing'}", wanted="one product with V"
-        )
-    return products[0].outputs[0], products[0].inputs[1], [*nodes, products[0]]
-
-
-def _computing(tensor: gs.Tensor) -> list[gs.Node]:
-    """Consumers that use the values, not only the shape."""
-    return list({id(n): n for n in tensor.outputs if n.op != "Shape"}.values())
-
-
-def _projections(views: dict[str, View]) -> tuple[gs.Tensor, dict[str, gs.Node]]:
+def _projections(views: dict[str, View]) -> dict[str, gs.Node]:
     linears = {}
     for name, view in views.items():
         node = producer(view.base)
@@ -162,6 +46,7 @@ def _projections(views: dict[str, View]) -> tuple[gs.Tensor, dict[str, gs.Node]]
             raise NoMatch(
                 what,
                 f"{name.upper()} comes from '{view.base.name}'",
+                _rotation_hint(node),
                 wanted="a projection with constant weight",
             )
         linears[name] = node
@@ -174,96 +59,91 @@ def _projections(views: dict[str, View]) -> tuple[gs.Tensor, dict[str, gs.Node]]
                 "cross-attention is not fused",
                 wanted=f"'{x.name}', which Q projects",
             )
-        if node.inputs[1].shape[0] != linears["q"].inputs[1].shape[0]:
+    return linears
+
+
+def _rotation_hint(node: gs.Node | None) -> str:
+    """What to say of x cos + rotated(x) sin."""
+    if node is None or node.op not in ("Add", "Concat", "RotaryEmbedding"):
+        return ""
+    products = [p for t in node.inputs if (p := producer(t)) is not None and p.op == "Mul"]
+    rotary = node.op == "RotaryEmbedding" or (node.op == "Add" and len(products) == 2)
+    return "rotary position embeddings between projection and product are not fused" if rotary else ""
+
+
+def _columns(name: str, view: View, found: Core, num_heads: int) -> np.ndarray:
+    transposed = name == "k" and found.k_transposed
+    return heads.columns(view, num_heads, transposed, bool(found.heads), name.upper(), found.nodes[0])
+
+
+def _check_widths(linears: dict[str, gs.Node], columns: dict[str, np.ndarray]) -> None:
+    taken: set[tuple[int, int]] = set()
+    for name, own in columns.items():
+        if own.shape != columns["q"].shape:
             raise NoMatch(
-                node,
-                f"{name.upper()} is {node.inputs[1].shape[0]} wide",
-                wanted=f"{linears['q'].inputs[1].shape[0]}, as Q is",
+                linears[name], f"{name.upper()} has heads x size {own.shape}", wanted=f"{columns['q'].shape}, as Q has"
             )
-    if len({id(n) for n in linears.values()}) != 3:
-        raise NoMatch(linears["q"], "one projection gives several of Q, K and V", wanted="three projections")
-    return x, linears
+        mine = {(id(linears[name]), int(column)) for column in own.flat}
+        if mine & taken:
+            raise NoMatch(linears[name], f"{name.upper()} shares columns with another", wanted="three projections")
+        taken |= mine
 
 
-def _sizes(view: View, operand: gs.Tensor) -> dict[str, object]:
-    base, shape = view.base.shape, operand.shape
-    if (
-        base is None
-        or len(base) != 3
-        or shape is None
-        or not isinstance(shape[-1], int)
-        or not isinstance(base[-1], int)
-    ):
-        raise NoMatch(
-            producer(operand) or operand.name,
-            f"'{view.base.name}' is {base} and '{operand.name}' {shape}",
-            wanted="[B, S, H] and [..., head size]",
-        )
-    if shape[-1] == 0 or base[-1] % shape[-1]:
-        raise NoMatch(producer(operand) or operand.name, f"head size {shape[-1]}", wanted=f"a divisor of {base[-1]}")
-    return {BATCH: base[0], SEQUENCE: base[1], HEADS: base[-1] // shape[-1], SIZE: shape[-1]}
-
-
-def _check_layouts(views: dict[str, View], sizes: dict[str, object], product: gs.Node) -> None:
-    wanted = {
-        "q": (heads.BY_HEAD, heads.MERGED_BY_HEAD),
-        "k": (heads.BY_HEAD_TRANSPOSED, heads.MERGED_BY_HEAD_TRANSPOSED),
-        "v": (heads.BY_HEAD, heads.MERGED_BY_HEAD),
-    }
-    for name, view in views.items():
-        found = heads.layout(heads.PROJECTED, sizes, view.nodes)
-        if found not in wanted[name]:
-            where = view.nodes[-1] if view.nodes else product
-            raise NoMatch(
-                where, f"{name.upper()} arrives as {heads.describe(found)}", wanted=heads.describe(wanted[name][0])
-            )
-
-
-def _merge(
-    graph: FusionGraph, context: gs.Tensor, nodes: list[gs.Node], sizes: dict[str, object]
-) -> tuple[gs.Node, list[gs.Node]]:
-    """From the product with V down to [B, S, H]: the node that gives it."""
-    start = heads.BY_HEAD if len(context.shape or ()) == 4 else heads.MERGED_BY_HEAD
-    views: list[gs.Node] = []
+def _merge(graph: FusionGraph, found: Core, v: View, columns: np.ndarray) -> tuple[gs.Node, list[gs.Node]]:
+    """From the product with V down to [B, S, H]: the node that gives it, and the nodes on the way."""
+    if found.heads:
+        return found.nodes[-1], []
+    context, views = found.context, []
+    rank = len(v.tensor.shape) if v.tensor.shape is not None else 4
     for _ in range(_MAX_STEPS):
-        users = _computing(context)
-        if len(users) != 1 or users[0].op not in ("Transpose", "Reshape") or graph.is_output(context):
+        users = computing(context)
+        if len(users) != 1 or not heads.is_view(users[0]) or graph.is_output(context):
             break
         views.append(users[0])
         context = users[0].outputs[0]
-        if heads.layout(start, sizes, views) == heads.PROJECTED:
-            return views[-1], [*nodes, *views]
+        if heads.merges(views, v.base, columns.shape, rank):
+            return views[-1], views
     raise NoMatch(producer(context), f"the heads stay apart after '{context.name}'", wanted="them merged to [B, S, H]")
 
 
-def _mask(graph: FusionGraph, scores: _Scores) -> gs.Tensor | None:
-    if not scores.masks:
+def _mask(graph: FusionGraph, found: Core) -> gs.Tensor | None:
+    if not found.masks:
         return None
-    if len(scores.masks) > 1:
-        raise NoMatch(scores.nodes[-1], "adds more than one mask or bias to the scores", wanted="one")
-    (mask,) = scores.masks
-    if mask.hidden is not None and mask.hidden * mask.factor > -1000:
+    if len(found.masks) > 1:
+        bias = next((m.tensor for m in found.masks if _by_head(m.tensor)), None)
+        what = f"'{bias.name}' {list(bias.shape)}, a bias by head, and a mask" if bias else "more than one mask or bias"
+        raise NoMatch(found.nodes[-1], f"adds {what} to the scores", wanted="one mask")
+    (mask,) = found.masks
+    if mask.kind != "added" and mask.hidden * mask.factor > HIDING:
         raise NoMatch(
-            scores.nodes[-1],
+            found.nodes[-1],
             f"scales a hidden score of {mask.hidden:g} by {mask.factor:g}, which hides nothing",
-            wanted="-1000 or less",
+            wanted=f"{HIDING:g} or less",
         )
-    return graph.prober.mask_source(mask.tensor, mask.hidden is not None, mask.factor)
+    return graph.prober.mask_source(mask.tensor, mask.kind, mask.factor)
 
 
-def _replace(graph, root, x, linears, mask, num_heads, scale, interior) -> None:
+def _by_head(tensor: gs.Tensor) -> bool:
+    return tensor.shape is not None and len(tensor.shape) >= 3 and tensor.shape[-3] not in (1, None)
+
+
+def _replace(graph, root, linears, columns, mask, scale, interior) -> None:
     output = root.outputs[0]
-    batch, sequence, hidden_size = output.shape
-    size = hidden_size // num_heads
-    weight = concatenated([as_weight(n.inputs[1]).transposed() for n in linears], axis=1)
-    biases = [n.inputs[2] if len(n.inputs) > 2 else graph.zeros(hidden_size, output.dtype) for n in linears]
-    bias = np.concatenate([np.asarray(b.values) for b in biases])
-    stem = linears[0].outputs[0].name
+    num_heads, size = columns["q"].shape
+    hidden_size = num_heads * size
+    base = linears["q"].outputs[0]
+    if output.dtype != base.dtype:
+        raise NoMatch(root, f"the context is {output.dtype}", wanted=f"{base.dtype}, as Q's projection")
+    batch, sequence = base.shape[:2]
+    weight = concatenated([as_weight(n.inputs[1]).rows(columns[k].ravel()).transposed() for k, n in linears.items()], 1)
+    bias = np.concatenate([_bias(linears[k])[columns[k].ravel()] for k in "qkv"])
+    stem = base.name
     qkv = graph.variable(f"{stem}_qkv", output.dtype, [batch, sequence, 3 * hidden_size])
     biased = graph.variable(f"{stem}_qkv_bias", output.dtype, qkv.shape)
     parts = [
         graph.variable(f"{stem}_{name}_by_head", output.dtype, [batch, num_heads, sequence, size]) for name in "qkv"
     ]
+    x = linears["q"].inputs[0]
     # Standard MatMul: every runtime has its best GEMM behind it, and nothing follows that a custom op could save.
     product = graph.add_node("MatMul", [x, graph.constant(f"{stem}_qkv_weight", weight)], [qkv])
     add = graph.add_node(ADD, [qkv, graph.constant(f"{stem}_qkv_bias_values", bias)], [biased])
@@ -276,3 +156,10 @@ def _replace(graph, root, x, linears, mask, num_heads, scale, interior) -> None:
             node.inputs.clear()
             node.outputs.clear()
         raise
+
+
+def _bias(linear: gs.Node) -> np.ndarray:
+    weight = linear.inputs[1]
+    if len(linear.inputs) > 2:
+        return np.asarray(linear.inputs[2].values)
+    return np.zeros(weight.shape[0], weight.dtype)

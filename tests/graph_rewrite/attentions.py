@@ -28,7 +28,8 @@ class Attention:
     swap: bool = False
     factor: float = 0.5
     softmax_axis: int = -1
-    parts: dict[str, Any] = field(default_factory=dict)  # replacements: tensors by name
+    # Replacements: projections "q", their inputs "q_x", heads [B, 4, S, 4] "q_heads", the additive "mask", and others.
+    parts: dict[str, Any] = field(default_factory=dict)
 
 
 def unsqueezed(b: Builder, mask: str) -> str:
@@ -78,14 +79,19 @@ def heads_of(b: Builder, x: str, perm: tuple[int, ...], swap_reshape: bool = Fal
 def attend(b: Builder, x: str, spec: Attention, mask: str | None = None) -> str:
     """The context [B, S, 16]; `mask` is the 0/1 tensor, needed unless spec.mask is "none"."""
     parts = spec.parts
-    q, k, v = (parts.get(n) or b.linear(parts.get(f"{n}_x", x), HIDDEN, HIDDEN, spec.linear) for n in "qkv")
+    q, k, v = (
+        parts.get(n) or parts.get(f"{n}_heads") or b.linear(parts.get(f"{n}_x", x), HIDDEN, HIDDEN, spec.linear)
+        for n in "qkv"
+    )
     q_perm = parts.get("q_perm", (0, 2, 1, 3))
-    q = heads_of(b, q, q_perm)
-    if spec.layout == "eager":
+    q = parts.get("q_heads") or heads_of(b, q, q_perm)
+    if "k_heads" in parts:
+        k = b.op("Transpose", parts["k_heads"], perm=[0, 1, 3, 2])
+    elif spec.layout == "eager":
         k = heads_of(b, k, parts.get("k_perm", (0, 2, 3, 1)))
     else:
         k = b.op("Transpose", heads_of(b, k, (0, 2, 1, 3)), perm=[0, 1, 3, 2])
-    v = heads_of(b, v, parts.get("v_perm", (0, 2, 1, 3)))
+    v = parts.get("v_heads") or heads_of(b, v, parts.get("v_perm", (0, 2, 1, 3)))
     root = b.const(np.sqrt(spec.factor))
     if spec.scale in ("q", "both"):
         q = b.op("Mul", q, root if spec.scale == "both" else b.const(spec.factor))

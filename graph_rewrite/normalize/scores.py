@@ -1,0 +1,193 @@
+"""The core of an attention: what stands between Q, K, V and their context; around a Softmax, or one Attention node."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import onnx_graphsurgeon as gs
+
+from ..nodes import NoMatch, is_float_cast, node_name, producer, scalar
+from . import heads
+
+_MAX_STEPS = 8
+# What a score must at least be lowered by for its key to count as hidden: exp(-1000) is 0 in every float type.
+HIDING = -1000.0
+
+
+@dataclass
+class ScoreMask:
+    """What hides keys: `kind` "added" to the scores, or a condition, "kept" where true or "hidden" where true."""
+
+    tensor: gs.Tensor
+    kind: str
+    hidden: float = -math.inf  # what a condition puts in place of a score
+    factor: float = 1.0  # by which everything is multiplied afterwards
+
+
+@dataclass
+class Core:
+    """`context` = softmax(scale * q kᵀ + masks) v. `nodes` are its nodes, first to last.
+
+    `k_transposed` says that K comes as [.., size, S]; `heads` is set where q, k and v are [B, S, H] and not by head.
+    """
+
+    q: gs.Tensor
+    k: gs.Tensor
+    v: gs.Tensor
+    context: gs.Tensor
+    nodes: list[gs.Node]
+    scale: float
+    masks: list[ScoreMask]
+    k_transposed: bool = True
+    heads: int = 0
+
+
+@dataclass
+class _Scores:
+    """The way from q kᵀ to the Softmax."""
+
+    product: gs.Node
+    nodes: list[gs.Node] = field(default_factory=list)
+    scale: float = 1.0
+    masks: list[ScoreMask] = field(default_factory=list)
+
+
+def is_core(node: gs.Node) -> bool:
+    """Whether the node is an Attention, or a Softmax that a product of two activations leads to."""
+    if node.op == "Attention":
+        return True
+    try:
+        return _scores(node.inputs[0], _MAX_STEPS) is not None
+    except NoMatch:
+        return True  # it does, through something that `core` will refuse with a reason
+
+
+def core(node: gs.Node) -> Core:
+    """The attention at this Softmax or Attention. Raises NoMatch where it is another function."""
+    return _named(node) if node.op == "Attention" else _around(node)
+
+
+def _around(softmax: gs.Node) -> Core:
+    shape = softmax.inputs[0].shape
+    if softmax.attrs.get("axis", -1) not in (-1, None if shape is None else len(shape) - 1):
+        raise NoMatch(softmax, f"Softmax over axis {softmax.attrs['axis']}", wanted="the last axis")
+    scores = _scores(softmax.inputs[0], _MAX_STEPS)
+    after, product = _product_with_v(softmax)
+    q, k = scores.product.inputs
+    nodes = [scores.product, *scores.nodes, softmax, *after, product]
+    return Core(q, k, product.inputs[1], product.outputs[0], nodes, scores.scale, scores.masks)
+
+
+def _scores(tensor: gs.Tensor, steps: int) -> _Scores | None:
+    """Walk up from the Softmax to the product of two activations, through scalings, masks and changes of type."""
+    node = producer(tensor)
+    if node is None or steps == 0:
+        return None
+    if node.op == "MatMul":
+        return None if any(isinstance(t, gs.Constant) for t in node.inputs) else _Scores(node)
+    if is_float_cast(node):
+        found = _scores(node.inputs[0], steps - 1)
+        if found is not None:
+            found.nodes.append(node)
+        return found
+    if (step := heads.scaling(node)) is not None:
+        found = _scores(step[0], steps - 1)
+        if found is not None:
+            found.scale *= step[1]
+            for mask in found.masks:
+                mask.factor *= step[1]
+            found.nodes.append(node)
+        return found
+    if node.op == "Reshape" and _scores(node.inputs[0], steps - 1) is not None:
+        raise NoMatch(
+            node,
+            "changes the shape of the scores between the product and the Softmax",
+            wanted="scores [B, heads, S, S] throughout",
+        )
+    if node.op in ("Add", "Where"):
+        operands = node.inputs if node.op == "Add" else node.inputs[1:]
+        for x, other in (operands, operands[::-1]):
+            found = _scores(x, steps - 1)
+            if found is None:
+                continue
+            found.nodes.append(node)
+            found.masks.append(_mask_of(node, x, other))
+            return found
+    return None
+
+
+def _mask_of(node: gs.Node, x: gs.Tensor, other: gs.Tensor) -> ScoreMask:
+    if node.op == "Add":
+        return ScoreMask(other, "added")
+    hidden = scalar(other)
+    if hidden is None or hidden > HIDING:
+        raise NoMatch(
+            node,
+            f"selects between the scores and {hidden if hidden is not None else repr(other.name)}",
+            wanted=f"a constant of {HIDING:g} or less",
+        )
+    return ScoreMask(node.inputs[0], "kept" if x is node.inputs[1] else "hidden", hidden)
+
+
+def _product_with_v(softmax: gs.Node) -> tuple[list[gs.Node], gs.Node]:
+    """The nodes after the Softmax that change nothing, and the product with V."""
+    weights, nodes = softmax.outputs[0], []
+    while True:
+        users = computing(weights)
+        guards = [user for user in users if user.op == "IsNaN"]
+        if guards:
+            nodes += [guards[0], _guarded(guards[0], weights)]
+        elif len(users) == 1 and is_float_cast(users[0]):
+            nodes.append(users[0])
+        else:
+            break
+        weights = nodes[-1].outputs[0]
+    products = [user for user in users if user.op == "MatMul" and user.inputs[0] is weights]
+    if len(products) != 1 or len(users) != 1:
+        raise NoMatch(
+            softmax, f"its output feeds {', '.join(map(node_name, users)) or 'nothing'}", wanted="one product with V"
+        )
+    return nodes, products[0]
+
+
+def _guarded(guard: gs.Node, weights: gs.Tensor) -> gs.Node:
+    """The Where of Where(IsNaN(p), 0, p): rows with every key hidden."""
+    selects = computing(guard.outputs[0])
+    if (
+        len(selects) != 1
+        or selects[0].op != "Where"
+        or scalar(selects[0].inputs[1]) != 0.0
+        or selects[0].inputs[2] is not weights
+    ):
+        raise NoMatch(guard, "guards the Softmax by something else than its NaNs", wanted="Where(IsNaN(p), 0, p)")
+    return selects[0]
+
+
+def computing(tensor: gs.Tensor) -> list[gs.Node]:
+    """Consumers that use the values, not only the shape."""
+    return list({id(n): n for n in tensor.outputs if n.op != "Shape"}.values())
+
+
+def _named(node: gs.Node) -> Core:
+    """Attention of opset 23: on heads, [B, heads, S, size], or on [B, S, H] with the number of heads as attribute."""
+    attrs, inputs = node.attrs, node.inputs
+    for index, what in ((4, "past keys"), (5, "past values"), (6, "lengths of keys")):
+        if len(inputs) > index and not inputs[index].is_empty():
+            raise NoMatch(node, f"takes {what} '{inputs[index].name}'", wanted="none")
+    if attrs.get("is_causal", 0) or attrs.get("softcap", 0.0):
+        raise NoMatch(node, "is causal or caps its scores", wanted="is_causal 0 and softcap 0")
+    if any(t.outputs for t in node.outputs[1:]):
+        raise NoMatch(node, "gives more than the context", wanted="its first output alone")
+    q, k, v = inputs[:3]
+    count = attrs.get("q_num_heads", 0) if q.shape is not None and len(q.shape) == 3 else 0
+    if attrs.get("kv_num_heads", count) != count:
+        raise NoMatch(node, f"kv_num_heads is {attrs['kv_num_heads']}", wanted=f"{count}, as q_num_heads")
+    size = q.shape[-1] if q.shape is not None else None
+    if not isinstance(size, int) or not size:
+        raise NoMatch(node, f"'{q.name}' is {q.shape}", wanted="a head size that is known")
+    scale = attrs.get("scale") or 1 / math.sqrt(size // (count or 1))
+    masks = []
+    if len(inputs) > 3 and not inputs[3].is_empty():
+        masks.append(ScoreMask(inputs[3], "kept" if inputs[3].dtype == bool else "added"))
+    return Core(q, k, v, node.outputs[0], [node], float(scale), masks, k_transposed=False, heads=count)

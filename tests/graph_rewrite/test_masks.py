@@ -1,0 +1,217 @@
+"""Everything that exporters and users have for a padding mask, and what comes close to one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+from attentions import HIDDEN, MASKS, Attention, attend, unsqueezed
+from graphs import Builder, assert_agree, feeds, fused, refused
+
+from bertfuse.graph_rewrite import fuse
+
+PAD = 1
+BOOL = onnx.TensorProto.BOOL
+
+
+def additive(b: Builder, visible: str, hidden: float = -10000.0) -> str:
+    """[B, S] or [B, 1, 1, S] of bool to a mask that is added."""
+    return b.op("Where", visible, b.const(0.0), b.const(hidden))
+
+
+def places(b: Builder, like: str) -> str:
+    """0 .. S-1."""
+    length = b.op("Squeeze", b.op("Gather", b.op("Shape", like), b.const([1]), axis=0), b.const([0]))
+    return b.op("Range", b.const(0), length, b.const(1))
+
+
+def looked_up(b: Builder, ids: str) -> str:
+    """Rows of a table of 97: what makes ids ids."""
+    return b.op("Gather", b.weight(97, HIDDEN), ids, axis=0)
+
+
+def _typed(dtype: type) -> Callable[[Builder, str], str]:
+    return lambda b, x: MASKS["where"](b, b.ids("attention_mask", dtype=dtype))
+
+
+def _arithmetic(b: Builder, x: str) -> str:
+    return MASKS["subtract"](b, b.input("attention_mask", ("B", "S"), np.float32))
+
+
+def _not_padding(b: Builder, x: str) -> str:
+    return additive(b, unsqueezed(b, b.op("Not", b.op("Equal", "ids", b.const(PAD)))))
+
+
+def _padding(b: Builder, x: str) -> str:
+    hidden = unsqueezed(b, b.op("Equal", "ids", b.const(PAD)))
+    return b.op("Where", hidden, b.const(-10000.0), b.const(0.0))
+
+
+def _compared_by_head(b: Builder, x: str) -> str:
+    return additive(b, b.op("Not", b.op("Equal", unsqueezed(b, "ids"), b.const(PAD))))
+
+
+def _cast_ids(b: Builder, x: str) -> str:
+    return additive(b, unsqueezed(b, b.op("Not", b.op("Equal", b.op("Cast", "ids", to=6), b.const(PAD, dtype="i4")))))
+
+
+def _lengths(b: Builder, x: str) -> str:
+    lengths = b.input("lengths", ("B",), np.int64)
+    return additive(b, unsqueezed(b, b.op("Less", places(b, "ids"), b.op("Unsqueeze", lengths, b.const([1])))))
+
+
+def _both(b: Builder, x: str) -> str:
+    given = b.op("Cast", b.ids("attention_mask"), to=BOOL)
+    return additive(b, unsqueezed(b, b.op("And", given, b.op("Not", b.op("Equal", "ids", b.const(PAD))))))
+
+
+def _one_for_hidden(b: Builder, x: str) -> str:
+    return b.op("Mul", b.op("Cast", unsqueezed(b, b.ids("padding_mask")), to=1), b.const(-10000.0))
+
+
+def _four_axes(b: Builder, x: str) -> str:
+    numbers = b.op("Cast", b.input("attention_mask", ("B", 1, 1, "S"), np.int64), to=1)
+    return b.op("Mul", b.op("Sub", b.const(1.0), numbers), b.const(-10000.0))
+
+
+GOOD = {
+    "int32": _typed(np.int32),
+    "int64": _typed(np.int64),
+    "bool": _typed(np.bool_),
+    "uint8": _typed(np.uint8),
+    "float32": _typed(np.float32),
+    "float32 by arithmetic": _arithmetic,
+    "ids that are not padding": _not_padding,
+    "ids that are padding": _padding,
+    "ids compared with four axes": _compared_by_head,
+    "ids of another type": _cast_ids,
+    "lengths": _lengths,
+    "a mask and ids": _both,
+    "1 for hidden": _one_for_hidden,
+    "four axes": _four_axes,
+}
+
+
+def build(make: Callable[[Builder, str], str]) -> onnx.ModelProto:
+    b = Builder()
+    ids = b.ids()
+    x = looked_up(b, ids)
+    b.output(attend(b, x, Attention(parts={"mask": make(b, x)}), ids))
+    return b.model()
+
+
+def tried(model: onnx.ModelProto) -> list[dict[str, np.ndarray]]:
+    """Feeds in which ids are below 97 and lengths up to S, each with a row without padding."""
+    random = np.random.default_rng(1)
+    made = []
+    for seed in range(3):
+        feed = feeds(model, seed=seed)
+        feed["ids"] = random.integers(0, 97, feed["ids"].shape)
+        feed["ids"][0, -2:] = PAD
+        feed["ids"][:, 0] = 5
+        if "lengths" in feed:
+            feed["lengths"] = np.array([2, 5])
+        if "attention_mask" in feed:
+            given = feed["attention_mask"]
+            feed["attention_mask"] = (np.indices(given.shape)[-1] < 3 + seed).astype(given.dtype)
+        if "padding_mask" in feed:
+            feed["padding_mask"][:, 0] = 0
+        made.append(feed)
+    return made
+
+
+@pytest.mark.parametrize("level", ["full", "basic"])
+@pytest.mark.parametrize("name", list(GOOD))
+def test_masks(name: str, level: str) -> None:
+    model = build(GOOD[name])
+    result = fuse(model, level)
+    assert result.fused == result.expected == {"FusedAttention" if level == "full" else "AddQKVBias": 1}, result.misses
+    onnx.checker.check_model(result.model, full_check=True)
+    for feed in tried(model):
+        assert_agree(model, result.model, feed, 2e-5)
+
+
+@pytest.mark.parametrize("reversed_operands", [False, True])
+@pytest.mark.parametrize("given", [np.int64, np.bool_])
+def test_scores_selected(reversed_operands: bool, given: type) -> None:
+    """Where(visible, scores, -inf), and Where(hidden, -inf, scores)."""
+    b = Builder()
+    x, mask = b.input("x", ("B", "S", HIDDEN)), b.ids("attention_mask", dtype=given)
+    visible = unsqueezed(b, mask if given is np.bool_ else b.op("Cast", mask, to=BOOL))
+
+    def select(scores: str) -> str:
+        if reversed_operands:
+            return b.op("Where", b.op("Not", visible), b.const(-np.inf), scores)
+        return b.op("Where", visible, scores, b.const(-np.inf))
+
+    b.output(attend(b, x, Attention(mask="none", parts={"after_mask": select})))
+    assert fused(b.model()).fused == {"FusedAttention": 1}
+
+
+def test_layers_share_one_made_mask() -> None:
+    b = Builder()
+    ids = b.ids()
+    x = looked_up(b, ids)
+    mask = _not_padding(b, x)
+    for _ in range(3):
+        x = attend(b, x, Attention(parts={"mask": mask}), ids)
+    b.output(x)
+    result = fused(b.model())
+    assert result.fused == {"FusedAttention": 3}
+    masks = {node.input[2] for node in result.model.graph.node if node.op_type == "FusedAttention"}
+    assert len(masks) == 1
+
+
+def _token(number: int) -> Callable[[Builder, str], str]:
+    """Only the keys that are this token."""
+    return lambda b, x: additive(
+        b, unsqueezed(b, b.op("Equal", b.op("Cast", "ids", to=6), b.const(number, dtype="i4")))
+    )
+
+
+def _less_than_query(b: Builder, x: str) -> str:
+    """Keys with a smaller id than the query's."""
+    return additive(b, b.op("Less", unsqueezed(b, "ids"), b.op("Unsqueeze", "ids", b.const([1, 3]))))
+
+
+def _by_query(b: Builder, x: str) -> str:
+    real = b.op("Not", b.op("Equal", "ids", b.const(PAD)))
+    rows, keys = b.op("Unsqueeze", real, b.const([1, 3])), unsqueezed(b, real)
+    return additive(b, b.op("And", rows, keys))
+
+
+def _weak(b: Builder, x: str) -> str:
+    return additive(b, unsqueezed(b, b.op("Not", b.op("Equal", "ids", b.const(PAD)))), -5.0)
+
+
+def _next_key(b: Builder, x: str) -> str:
+    """Padding as it was one place before."""
+    real = b.op("Cast", b.op("Not", b.op("Equal", "ids", b.const(PAD))), to=1)
+    moved = b.op("Pad", real, b.const([0, 1, 0, 0]), b.const(1.0))
+    cut = b.op("Slice", moved, b.const([0]), b.const([-1]), b.const([1]))
+    return b.op("Where", unsqueezed(b, b.op("Cast", cut, to=BOOL)), b.const(0.0), b.const(-10000.0))
+
+
+@pytest.mark.parametrize("make", [_less_than_query, _by_query, _weak], ids=["by id", "by query", "weak"])
+def test_near_misses(make: Callable[[Builder, str], str]) -> None:
+    refused(build(make), "more than a key mask", "FusedAttention")
+
+
+@pytest.mark.parametrize("make", [_token(0), _token(PAD), _token(7), _next_key], ids=["0", "1", "7", "moved"])
+def test_strange_but_a_key_mask(make: Callable[[Builder, str], str]) -> None:
+    """A condition on each key is a key mask, whatever it says; what must not happen is that another one is made."""
+    model = build(make)
+    result = fuse(model)
+    for feed in tried(model):
+        feed["ids"][:, :3] = [0, PAD, 7]  # in a row without any visible key scores say nothing
+        assert_agree(model, result.model, feed, 2e-5)
+
+
+def test_scores_given_from_outside() -> None:
+    b = Builder()
+    x = b.input("x", ("B", "S", HIDDEN))
+    mask = b.input("additive", ("B", 1, 1, "S"))
+    b.output(attend(b, x, Attention(parts={"mask": mask}), "additive"))
+    refused(b.model(), "is an input of the model", "FusedAttention")
