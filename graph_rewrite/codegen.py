@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from .ops import OPS
-from .spec import DOMAIN, DTYPE_VARIABLES, OP_VERSION, AttrSpec, Axis, OpSpec, TensorSpec
+from .spec import DOMAIN, DTYPE_VARIABLES, NODE_MARKERS, OP_VERSION, AttrSpec, Axis, OpSpec, TensorSpec
 
 _HEADER = """// Generated from graph_rewrite/ops by graph_rewrite/codegen.py: change those, not this.
 #ifndef BERTFUSE_OP_TABLE_GENERATED_H_
@@ -106,6 +106,7 @@ def header() -> str:
     """The whole header: axis, tensor and attribute arrays of every op, the op list, and index names for kernels."""
     lines = [f"inline constexpr const char* kDomain = {_string(DOMAIN)};"]
     lines.append(f"inline constexpr int kOpVersion = {OP_VERSION};")
+    lines.append(f"inline constexpr const char* kPluginVersion = {_string(NODE_MARKERS['plugin_version'])};")
     for variable, dtypes in DTYPE_VARIABLES.items():
         values = ", ".join(map(str, dtypes.values()))
         lines.append(f"inline constexpr int32_t kDtypes{variable}[] = {{{values}}};")

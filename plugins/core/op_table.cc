@@ -36,35 +36,6 @@ void CheckChoice(const OpDef& op, const AttrDef& attribute, const char* value) {
        JoinChoices(attribute).c_str());
 }
 
-bool Allowed(Variable variable, int32_t dtype) {
-  for (int32_t allowed : DtypesOf(variable)) {
-    if (allowed == dtype) return true;
-  }
-  return false;
-}
-
-// The first dtype seen of each variable, and where.
-struct BoundDtypes {
-  int32_t dtype[2] = {BERTFUSE_ABSENT, BERTFUSE_ABSENT};
-  const char* from[2] = {nullptr, nullptr};
-
-  void Bind(const OpDef& op, const TensorDef& tensor, const char* role, int32_t given) {
-    const int variable = static_cast<int>(tensor.dtype);
-    const char* letter = tensor.dtype == Variable::kT ? "T" : "I";
-    if (!Allowed(tensor.dtype, given)) {
-      Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %s '%s' is %s (%d), expected %s", op.name, role, tensor.name,
-           DtypeName(given), given, tensor.dtype == Variable::kT ? "float32, float16 or bfloat16" : "int32 or int64");
-    }
-    if (from[variable] == nullptr) {
-      dtype[variable] = given;
-      from[variable] = tensor.name;
-    } else if (dtype[variable] != given) {
-      Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %s '%s' is %s, expected %s (%s from '%s')", op.name, role, tensor.name,
-           DtypeName(given), DtypeName(dtype[variable]), letter, from[variable]);
-    }
-  }
-};
-
 DimList ShapeOf(const OpDef& op, const TensorDef& def, const char* role, const bertfuse_tensor& tensor) {
   if (tensor.rank < 0 || tensor.rank > BERTFUSE_MAX_RANK) {
     Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %s '%s' has rank %d, expected at most %d", op.name, role, def.name,
@@ -97,11 +68,11 @@ void CheckPresence(const OpDef& op, const bertfuse_tensor* inputs) {
   }
 }
 
-void BindInputs(const OpDef& op, const bertfuse_tensor* inputs, BoundDtypes& dtypes, AxisBinder& axes) {
+void BindInputs(const OpDef& op, const bertfuse_tensor* inputs, DtypeBinder& dtypes, AxisBinder& axes) {
   CheckPresence(op, inputs);
   for (int i = 0; i < op.num_inputs; ++i) {
     if (inputs[i].dtype == BERTFUSE_ABSENT) continue;
-    dtypes.Bind(op, op.inputs[i], "input", inputs[i].dtype);
+    dtypes.Bind(op.inputs[i], "input", inputs[i].dtype);
     axes.Bind(op.inputs[i], "input", ShapeOf(op, op.inputs[i], "input", inputs[i]));
   }
   axes.CheckDivisors();
@@ -121,6 +92,29 @@ const OpDef* FindOp(const char* name) {
 DtypeList DtypesOf(Variable variable) {
   if (variable == Variable::kT) return {kDtypesT, static_cast<int>(std::size(kDtypesT))};
   return {kDtypesI, static_cast<int>(std::size(kDtypesI))};
+}
+
+bool Allows(Variable variable, int32_t dtype) {
+  for (int32_t allowed : DtypesOf(variable)) {
+    if (allowed == dtype) return true;
+  }
+  return false;
+}
+
+void DtypeBinder::Bind(const TensorDef& tensor, const char* role, int32_t given) {
+  const int variable = static_cast<int>(tensor.dtype);
+  const char* letter = tensor.dtype == Variable::kT ? "T" : "I";
+  if (!Allows(tensor.dtype, given)) {
+    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %s '%s' is %s (%d), expected %s", op_.name, role, tensor.name,
+         DtypeName(given), given, tensor.dtype == Variable::kT ? "float32, float16 or bfloat16" : "int32 or int64");
+  }
+  if (from_[variable] == nullptr) {
+    dtypes_[variable] = given;
+    from_[variable] = tensor.name;
+  } else if (dtypes_[variable] != given) {
+    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %s '%s' is %s, expected %s (%s from '%s')", op_.name, role, tensor.name,
+         DtypeName(given), DtypeName(dtypes_[variable]), letter, from_[variable]);
+  }
 }
 
 void CheckAttributes(const OpDef& op, const bertfuse_value* attributes) {
@@ -164,11 +158,11 @@ void Validate(const OpDef& op, const bertfuse_call& call) {
          op.num_attributes);
   }
   CheckAttributes(op, call.attributes);
-  BoundDtypes dtypes;
+  DtypeBinder dtypes(op);
   AxisBinder axes(op, call.attributes);
   BindInputs(op, call.inputs, dtypes, axes);
   for (int i = 0; i < op.num_outputs; ++i) {
-    dtypes.Bind(op, op.outputs[i], "output", call.outputs[i].dtype);
+    dtypes.Bind(op.outputs[i], "output", call.outputs[i].dtype);
     axes.Bind(op.outputs[i], "output", ShapeOf(op, op.outputs[i], "output", call.outputs[i]));
   }
 }
@@ -176,12 +170,12 @@ void Validate(const OpDef& op, const bertfuse_call& call) {
 void InferOutputs(const OpDef& op, const bertfuse_tensor* inputs, const bertfuse_value* attributes,
                   bertfuse_tensor* outputs) {
   CheckAttributes(op, attributes);
-  BoundDtypes dtypes;
+  DtypeBinder dtypes(op);
   AxisBinder axes(op, attributes);
   BindInputs(op, inputs, dtypes, axes);
   for (int i = 0; i < op.num_outputs; ++i) {
     const DimList shape = axes.Resolve(op.outputs[i]);
-    outputs[i].dtype = dtypes.dtype[static_cast<int>(op.outputs[i].dtype)];
+    outputs[i].dtype = dtypes.Of(op.outputs[i].dtype);
     outputs[i].rank = shape.rank;
     for (int axis = 0; axis < shape.rank; ++axis) outputs[i].shape[axis] = shape.dims[axis].size;
   }

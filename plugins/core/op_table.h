@@ -31,6 +31,25 @@ struct DtypeList {
   const int32_t* end() const { return first + count; }
 };
 DtypeList DtypesOf(Variable variable);
+bool Allows(Variable variable, int32_t dtype);
+
+// The dtype of each variable, from the first tensor of it. One that is not allowed, or another later, throws
+// INVALID_ARGUMENT with the tensor.
+class DtypeBinder {
+ public:
+  explicit DtypeBinder(const OpDef& op) : op_(op) {}
+
+  // `role` is "input" or "output", for messages.
+  void Bind(const TensorDef& tensor, const char* role, int32_t given);
+
+  // BERTFUSE_ABSENT where no tensor bound it.
+  int32_t Of(Variable variable) const { return dtypes_[static_cast<int>(variable)]; }
+
+ private:
+  const OpDef& op_;
+  int32_t dtypes_[2] = {BERTFUSE_ABSENT, BERTFUSE_ABSENT};
+  const char* from_[2] = {nullptr, nullptr};
+};
 
 // A size that may be unknown before a run: `size` is -1 then, and `name` the runtime's name for it (null: none).
 struct Dim {

@@ -41,28 +41,6 @@ class KernelInfoSource : public AttributeSource {
   const OrtKernelInfo* info_;
 };
 
-const char* KindName(AttrKind kind) {
-  return kind == AttrKind::kInt ? "an int" : kind == AttrKind::kFloat ? "a float" : "a string";
-}
-
-// The attribute is not there as what it should be. Says so if it is there as something else, or is required.
-void CheckMissing(const OpDef& op, const AttrDef& attribute, const AttributeSource& source) {
-  int64_t integer;
-  float number;
-  std::string text;
-  const bool found[] = {source.Read(attribute.name, &integer), source.Read(attribute.name, &number),
-                        source.Read(attribute.name, &text)};
-  for (AttrKind kind : {AttrKind::kInt, AttrKind::kFloat, AttrKind::kString}) {
-    if (!found[static_cast<int>(kind)]) continue;
-    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: attribute '%s' is %s, expected %s", op.name, attribute.name, KindName(kind),
-         KindName(attribute.kind));
-  }
-  if (attribute.required) {
-    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: attribute '%s' is missing (%s)", op.name, attribute.name,
-         KindName(attribute.kind));
-  }
-}
-
 bertfuse_tensor Describe(const OpDef& op, const TensorDef& def, const OrtValue* value) {
   bertfuse_tensor tensor = {};
   OrtTensorTypeAndShapeInfo* raw = nullptr;
@@ -121,27 +99,6 @@ void ThrowIfFailed(int32_t code, const bertfuse_error& error) {
 
 }  // namespace
 
-Attributes::Attributes(const OpDef& op, const AttributeSource& source) : values_(op.num_attributes) {
-  for (int i = 0; i < op.num_attributes; ++i) {
-    const AttrDef& attribute = op.attributes[i];
-    bertfuse_value& value = values_[i];
-    SetDefault(attribute, &value);
-    bool found = false;
-    if (attribute.kind == AttrKind::kInt) {
-      found = source.Read(attribute.name, &value.i);
-    } else if (attribute.kind == AttrKind::kFloat) {
-      found = source.Read(attribute.name, &value.f);
-    } else if (std::string text; source.Read(attribute.name, &text)) {
-      found = true;
-      value.s = strings_.emplace_back(std::move(text)).c_str();
-    }
-    if (found) continue;
-    CheckMissing(op, attribute, source);
-    SetDefault(attribute, &value);
-  }
-  CheckAttributes(op, values_.data());
-}
-
 std::string NodeName(const OrtKernelInfo* info) {
   size_t size = 0;
   if (!Succeeded(Api().KernelInfo_GetNodeName(info, nullptr, &size)) || size == 0) return "";
@@ -152,12 +109,14 @@ std::string NodeName(const OrtKernelInfo* info) {
 
 OpKernel::OpKernel(const OpDef& op, const bertfuse_kernel& kernel, const CallSettings& settings,
                    const OrtKernelInfo* info)
-    : op_(op), kernel_(kernel), settings_(settings), where_("node '" + NodeName(info) + "': "), attributes_(op, KernelInfoSource(info)) {
+    : op_(op),
+      kernel_(kernel),
+      settings_(settings),
+      where_("node '" + NodeName(info) + "': "),
+      attributes_(op, KernelInfoSource(info)) {
   if (op.num_inputs > kMaxTensors || op.num_outputs > kMaxTensors) {
     Fail(BERTFUSE_RUNTIME_ERROR, "%s: more than %d tensors", op.name, kMaxTensors);
   }
-  call.flags = settings_.flags;
-  call.tuning = settings_.tuning;
   OrtMemoryInfo* memory = nullptr;
   Check(Api().CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &memory));
   cpu_memory_.reset(memory);
@@ -201,6 +160,8 @@ void OpKernel::Compute(OrtKernelContext* context) const {
   call.attributes = attributes_.data();
   call.tactic = -1;
   call.constant_inputs = constant_inputs_;
+  call.flags = settings_.flags;
+  call.tuning = settings_.tuning;
   Validate(op_, call);
   RunKernel(context, &call, device_memory);
 }

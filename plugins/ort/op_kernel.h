@@ -2,39 +2,16 @@
 #ifndef BERTFUSE_ORT_OP_KERNEL_H_
 #define BERTFUSE_ORT_OP_KERNEL_H_
 
-#include <deque>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "bertfuse/op.h"
+#include "core/attributes.h"
 #include "core/op_table.h"
-#include "ort/options.h"
 #include "ort/host.h"
+#include "ort/options.h"
 
 namespace bertfuse::ort {
-
-// Where a node's attributes are read from: a kernel's info or a shape inference context. Each returns whether the node
-// has an attribute of that name and kind.
-class AttributeSource {
- public:
-  virtual ~AttributeSource() = default;
-  virtual bool Read(const char* name, int64_t* value) const = 0;
-  virtual bool Read(const char* name, float* value) const = 0;
-  virtual bool Read(const char* name, std::string* value) const = 0;
-};
-
-// The attributes of one node in the op's order, defaults filled in, checked.
-  CallSettings settings_;
-class Attributes {
- public:
-  Attributes(const OpDef& op, const AttributeSource& source);
-  const bertfuse_value* data() const { return values_.data(); }
-
- private:
-  std::vector<bertfuse_value> values_;
-  std::deque<std::string> strings_;  // what string values point to; a deque does not move them
-};
 
 class OpKernel {
  public:
@@ -48,6 +25,7 @@ class OpKernel {
 
   const OpDef& op_;
   const bertfuse_kernel& kernel_;
+  CallSettings settings_;
   std::string where_;
   Attributes attributes_;
   uint64_t constant_inputs_ = 0;

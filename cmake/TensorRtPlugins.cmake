@@ -1,0 +1,20 @@
+# libbertfuse_trt.so: every op as a TensorRT plugin. Built everywhere: TensorRT's interface is declared in
+# plugins/tensorrt/abi.h, and nothing links against TensorRT. Without the CUDA kernels it serves to build engines only.
+set(tensorrt "${CMAKE_CURRENT_SOURCE_DIR}/plugins/tensorrt")
+add_library(bertfuse_trt MODULE
+  "${tensorrt}/arrange.cc" "${tensorrt}/creator.cc" "${tensorrt}/device.cc" "${tensorrt}/fields.cc" "${tensorrt}/log.cc"
+  "${tensorrt}/plugin.cc" "${tensorrt}/register.cc" "${tensorrt}/request.cc" "${tensorrt}/shapes.cc"
+  "${tensorrt}/workspace.cc")
+target_link_libraries(bertfuse_trt PRIVATE bertfuse_core ${CMAKE_DL_LIBS} Threads::Threads)
+if(TARGET bertfuse_cuda)
+  target_compile_definitions(bertfuse_trt PRIVATE BERTFUSE_WITH_CUDA)
+  target_link_libraries(bertfuse_trt PRIVATE CUDA::cudart_static)
+endif()
+# As bertfuse_ort: loads beside whatever libstdc++ the host process brought.
+target_link_options(bertfuse_trt PRIVATE
+  "LINKER:--version-script=${tensorrt}/exports.map" LINKER:--no-undefined LINKER:--gc-sections
+  -static-libstdc++ -static-libgcc)
+set_target_properties(bertfuse_trt PROPERTIES
+  LINK_DEPENDS "${tensorrt}/exports.map"
+  LIBRARY_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/lib")
+install(TARGETS bertfuse_trt LIBRARY DESTINATION bertfuse/lib)

@@ -1,0 +1,31 @@
+// Which of an op's inputs a layer has.
+#ifndef BERTFUSE_TENSORRT_ARRANGE_H_
+#define BERTFUSE_TENSORRT_ARRANGE_H_
+
+#include <cstdint>
+
+#include "core/op_def.h"
+
+namespace bertfuse::tensorrt {
+
+// Bit i: the op's input i is there.
+using Present = uint32_t;
+
+inline bool Has(Present present, int input) { return (present >> input & 1) != 0; }
+inline int Count(Present present) { return __builtin_popcount(present); }
+
+// A plugin layer cannot have gaps (TensorRT refuses a null tensor), so optional inputs that are absent are left out and
+// those behind them move up. Says which are there from how many there are, their dtypes (bertfuse_dtype) and ranks,
+// each of which may be null. Without ranks the first reading that fits is as good as any other; with them there must be
+// only one. Throws INVALID_ARGUMENT where that many inputs cannot be the op's. Dtypes or ranks that fit nowhere are let
+// through where the number alone leaves no doubt: later checks name the tensor and what is wrong with it.
+Present FindPresent(const OpDef& op, int count, const int32_t* dtypes, const int32_t* ranks);
+
+// Whether the op can have just these inputs.
+bool IsComplete(const OpDef& op, Present present);
+
+// Whether the `known` first dtypes of `count` can be those of the op's inputs.
+bool MayBegin(const OpDef& op, int count, const int32_t* dtypes, int known);
+
+}  // namespace bertfuse::tensorrt
+#endif  // BERTFUSE_TENSORRT_ARRANGE_H_

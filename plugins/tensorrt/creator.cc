@@ -1,0 +1,38 @@
+#include "tensorrt/creator.h"
+
+#include <memory>
+#include <string>
+
+#include "core/status.h"
+#include "op_table.generated.h"
+#include "tensorrt/fields.h"
+#include "tensorrt/log.h"
+#include "tensorrt/plugin.h"
+
+namespace bertfuse::tensorrt {
+
+Creator::Creator(const OpDef& op)
+    : op_(op), fields_(FieldNames(op)), collection_{static_cast<int32_t>(fields_.size()), fields_.data()} {}
+
+abi::IPluginV3* Creator::createPlugin(const char* name, const abi::PluginFieldCollection* fields,
+                                      abi::TensorRTPhase phase) noexcept {
+  Plugin* plugin = nullptr;
+  bertfuse_error error = {};
+  const int32_t code = Guarded(&error, [&] {
+    if (phase == abi::TensorRTPhase::kBUILD) {
+      plugin = new Plugin(op_, name, std::make_shared<const Fields>(op_, fields), {});
+      return;
+    }
+    std::vector<abi::PluginField> attributes;
+    const Built built = ReadBuilt(op_, fields, &attributes);
+    const abi::PluginFieldCollection kept = {static_cast<int32_t>(attributes.size()), attributes.data()};
+    plugin = new Plugin(op_, name, std::make_shared<const Fields>(op_, &kept), built);
+  });
+  if (code != BERTFUSE_OK) ReportError(error, "", nullptr);
+  return plugin;
+}
+
+const char* Creator::getPluginVersion() const noexcept { return kPluginVersion; }
+const char* Creator::getPluginNamespace() const noexcept { return kDomain; }
+
+}  // namespace bertfuse::tensorrt

@@ -1,0 +1,53 @@
+// Attributes as TensorRT's plugin fields: read and checked, and written into an engine.
+#ifndef BERTFUSE_TENSORRT_FIELDS_H_
+#define BERTFUSE_TENSORRT_FIELDS_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/attributes.h"
+#include "core/op_def.h"
+#include "tensorrt/abi.h"
+
+namespace bertfuse::tensorrt {
+
+// The fields that an op's creator takes: one for each attribute. The parser passes an int as kINT32 and a float as
+// kFLOAT32, whatever the type named here.
+std::vector<abi::PluginField> FieldNames(const OpDef& op);
+
+// One node's attributes and the same as fields, which point into it.
+class Fields {
+ public:
+  // Throws INVALID_ARGUMENT with the field's name for one that is unknown, given twice, of a wrong type, out of range,
+  // or missing. A null collection has no fields.
+  Fields(const OpDef& op, const abi::PluginFieldCollection* given);
+
+  const bertfuse_value* values() const { return attributes_.data(); }
+  const abi::PluginFieldCollection* collection() const { return &collection_; }
+
+  // "num_heads=12, scale=0.125": every attribute, floats to their last bit.
+  const std::string& text() const { return text_; }
+
+ private:
+  Attributes attributes_;
+  std::vector<abi::PluginField> fields_;
+  abi::PluginFieldCollection collection_;
+  std::string text_;
+};
+
+// What the build phase found out about a layer: an engine keeps it beside the attributes.
+struct Built {
+  int64_t present = 0;    // Present; 0: not known yet
+  int64_t workspace = 0;  // bytes that the engine hands to enqueue
+};
+
+// Appends fields that point into `built`.
+void AppendBuilt(const Built& built, std::vector<abi::PluginField>* fields);
+
+// Takes those fields out of what an engine kept; the others go to `attributes`. Throws INVALID_ARGUMENT with the
+// field's name for one that is missing or of a wrong type, or whose value cannot be.
+Built ReadBuilt(const OpDef& op, const abi::PluginFieldCollection* given, std::vector<abi::PluginField>* attributes);
+
+}  // namespace bertfuse::tensorrt
+#endif  // BERTFUSE_TENSORRT_FIELDS_H_

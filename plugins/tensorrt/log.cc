@@ -1,0 +1,94 @@
+#include "tensorrt/log.h"
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+
+namespace bertfuse::tensorrt {
+namespace {
+
+enum class LoggerAbi { kUnknown, kV10, kV11 };
+
+std::atomic<void*> g_finder{nullptr};
+
+// The version of the library that an object's class is from, as TensorRT's getInferLibVersion says it, or 0.
+int32_t LibraryVersion(const void* object) {
+  const void* vtable = *static_cast<const void* const*>(object);
+  Dl_info info = {};
+  if (dladdr(vtable, &info) == 0 || info.dli_fname == nullptr) return 0;
+  void* library = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+  if (library == nullptr) return 0;
+  const auto version = reinterpret_cast<int32_t (*)()>(dlsym(library, "getInferLibVersion"));
+  const int32_t result = version == nullptr ? 0 : version();
+  dlclose(library);
+  return result;
+}
+
+// Which form of logger a host has cannot be asked of its logger: the two differ from the first function on. The version
+// number tells: 110100 is TensorRT 11.1.0, 10701 is TensorRT for RTX 1.7.1.
+LoggerAbi AbiOf(const void* finder) {
+  const int32_t version = LibraryVersion(finder);
+  if (version >= 110000) return LoggerAbi::kV11;
+  if (version >= 100000) return LoggerAbi::kV10;
+  if (version >= 10700) return LoggerAbi::kV11;
+  return LoggerAbi::kUnknown;
+}
+
+template <class Finder>
+bool LogThrough(void* finder, const char* message) {
+  auto* logger = static_cast<Finder*>(finder)->findLogger();
+  if (logger == nullptr) return false;
+  logger->log(abi::Severity::kERROR, message);
+  return true;
+}
+
+bool LogToHost(const char* message) {
+  void* finder = g_finder.load(std::memory_order_acquire);
+  if (finder == nullptr) return false;
+  switch (AbiOf(finder)) {
+    case LoggerAbi::kV10:
+      return LogThrough<abi::v10::ILoggerFinder>(finder, message);
+    case LoggerAbi::kV11:
+      return LogThrough<abi::v11::ILoggerFinder>(finder, message);
+    case LoggerAbi::kUnknown:
+      break;
+  }
+  return false;
+}
+
+abi::ErrorCode CodeOf(int32_t code) {
+  switch (code) {
+    case BERTFUSE_INVALID_ARGUMENT:
+      return abi::ErrorCode::kINVALID_ARGUMENT;
+    case BERTFUSE_NOT_SUPPORTED:
+      return abi::ErrorCode::kUNSUPPORTED_STATE;
+    default:
+      return abi::ErrorCode::kFAILED_EXECUTION;
+  }
+}
+
+}  // namespace
+
+void SetLoggerFinder(void* finder) noexcept { g_finder.store(finder, std::memory_order_release); }
+
+void LogError(const char* message) noexcept {
+  try {
+    if (LogToHost(message)) return;
+  } catch (...) {
+    // findLogger may throw; the message is what matters.
+  }
+  std::fprintf(stderr, "%s\n", message);
+}
+
+void ReportError(const bertfuse_error& error, const char* where, abi::IErrorRecorder* recorder) noexcept {
+  char message[2 * BERTFUSE_MAX_MESSAGE];
+  std::snprintf(message, sizeof(message), "bertfuse %s%s", where, error.message);
+  LogError(message);
+  if (recorder == nullptr) return;
+  std::snprintf(message, sizeof(message), "%.*s", static_cast<int>(abi::IErrorRecorder::kMaxDescLength), error.message);
+  recorder->reportError(CodeOf(error.code), message);
+}
+
+}  // namespace bertfuse::tensorrt

@@ -1,0 +1,256 @@
+#include "tensorrt/plugin.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "core/dtype.h"
+#include "core/op_table.h"
+#include "core/status.h"
+#include "op_table.generated.h"
+#include "tensorrt/device.h"
+#include "tensorrt/log.h"
+#include "tensorrt/shapes.h"
+#include "tensorrt/workspace.h"
+
+namespace bertfuse::tensorrt {
+namespace {
+
+using Numbers = std::array<int32_t, kMaxTensors>;
+
+// value_of(i) for every tensor of the layer's inputs. Throws where there are more than any op has.
+template <class ValueOf>
+Numbers Gather(const OpDef& op, int32_t count, ValueOf&& value_of) {
+  if (count < 0 || count > kMaxTensors) {
+    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %d inputs, expected at most %d", op.name, count, op.num_inputs);
+  }
+  Numbers numbers = {};
+  for (int32_t i = 0; i < count; ++i) numbers[i] = value_of(i);
+  return numbers;
+}
+
+void CheckOutputs(const OpDef& op, int32_t count) {
+  if (count != op.num_outputs) {
+    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %d outputs, expected %d", op.name, count, op.num_outputs);
+  }
+}
+
+// description_of(i) is the abi::PluginTensorDesc of input i.
+template <class DescriptionOf>
+Present FindPresent(const OpDef& op, int32_t count, DescriptionOf&& description_of) {
+  const Numbers dtypes = Gather(op, count, [&](int i) { return DtypeOf(description_of(i).type); });
+  const Numbers ranks = Gather(op, count, [&](int i) { return description_of(i).dims.nbDims; });
+  return tensorrt::FindPresent(op, count, dtypes.data(), ranks.data());
+}
+
+void ThrowIfFailed(int32_t code, const bertfuse_error& error) {
+  if (code != BERTFUSE_OK) throw Error(static_cast<bertfuse_code>(code), error.message);
+}
+
+}  // namespace
+
+template <class Body>
+int32_t Plugin::Checked(Body&& body) const noexcept {
+  bertfuse_error error = {};
+  const int32_t code = Guarded(&error, body);
+  if (code != BERTFUSE_OK) ReportError(error, where_.c_str(), recorder_);
+  return code;
+}
+
+Plugin::Plugin(const OpDef& op, const char* layer, std::shared_ptr<const Fields> fields, const Built& built)
+    : op_(op),
+      kernel_(bertfuse_find_kernel(op.name, "", BERTFUSE_CUDA)),
+      where_(std::string("layer '") + (layer == nullptr ? "" : layer) + "': "),
+      fields_(std::move(fields)),
+      built_(built) {
+  if (op.num_inputs > kMaxTensors || op.num_outputs > kMaxTensors) {
+    Fail(BERTFUSE_RUNTIME_ERROR, "%s: more than %d tensors", op.name, kMaxTensors);
+  }
+}
+
+abi::IPluginCapability* Plugin::getCapabilityInterface(abi::PluginCapabilityType type) noexcept {
+  switch (type) {
+    case abi::PluginCapabilityType::kCORE:
+      return static_cast<abi::IPluginV3OneCore*>(this);
+    case abi::PluginCapabilityType::kBUILD:
+      return static_cast<abi::IPluginV3OneBuild*>(this);
+    case abi::PluginCapabilityType::kRUNTIME:
+      return static_cast<abi::IPluginV3OneRuntime*>(this);
+  }
+  return nullptr;
+}
+
+abi::IPluginV3* Plugin::clone() noexcept {
+  Plugin* copy = nullptr;
+  Checked([&] { copy = new Plugin(*this); });
+  return copy;
+}
+
+const char* Plugin::getPluginName() const noexcept { return op_.name; }
+const char* Plugin::getPluginVersion() const noexcept { return kPluginVersion; }
+const char* Plugin::getPluginNamespace() const noexcept { return kDomain; }
+int32_t Plugin::getNbOutputs() const noexcept { return op_.num_outputs; }
+const char* Plugin::getTimingCacheID() noexcept { return fields_->text().c_str(); }
+const char* Plugin::getMetadataString() noexcept { return fields_->text().c_str(); }
+
+int32_t Plugin::getOutputDataTypes(abi::DataType* outputTypes, int32_t nbOutputs, const abi::DataType* inputTypes,
+                                   int32_t nbInputs) const noexcept {
+  return Checked([&] {
+    CheckOutputs(op_, nbOutputs);
+    const Numbers dtypes = Gather(op_, nbInputs, [&](int i) { return DtypeOf(inputTypes[i]); });
+    const Present present = FindPresent(op_, nbInputs, dtypes.data(), nullptr);
+    DtypeBinder binder(op_);
+    for (int i = 0, place = 0; i < op_.num_inputs; ++i) {
+      if (Has(present, i)) binder.Bind(op_.inputs[i], "input", dtypes[place++]);
+    }
+    for (int i = 0; i < op_.num_outputs; ++i) outputTypes[i] = DataTypeOf(binder.Of(op_.outputs[i].dtype));
+  });
+}
+
+int32_t Plugin::getOutputShapes(const abi::DimsExprs* inputs, int32_t nbInputs, const abi::DimsExprs*,
+                                int32_t nbShapeInputs, abi::DimsExprs* outputs, int32_t nbOutputs,
+                                abi::IExprBuilder& exprBuilder) noexcept {
+  return Checked([&] {
+    CheckOutputs(op_, nbOutputs);
+    if (nbShapeInputs != 0) {
+      Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %d shape inputs, expected none", op_.name, nbShapeInputs);
+    }
+    const Numbers ranks = Gather(op_, nbInputs, [&](int i) { return inputs[i].nbDims; });
+    const Present present = FindPresent(op_, nbInputs, nullptr, ranks.data());
+    std::array<const abi::DimsExprs*, kMaxTensors> given = {};
+    for (int i = 0, place = 0; i < op_.num_inputs; ++i) {
+      if (Has(present, i)) given[i] = &inputs[place++];
+    }
+    ExpressOutputs(op_, fields_->values(), given.data(), outputs, exprBuilder);
+  });
+}
+
+bool Plugin::supportsFormatCombination(int32_t pos, const abi::DynamicPluginTensorDesc* inOut, int32_t nbInputs,
+                                       int32_t nbOutputs) noexcept {
+  bool supported = false;
+  Checked([&] {
+    if (pos < 0 || pos >= nbInputs + nbOutputs || inOut[pos].desc.format != abi::TensorFormat::kLINEAR) return;
+    CheckOutputs(op_, nbOutputs);
+    const Numbers dtypes = Gather(op_, nbInputs, [&](int i) { return i <= pos ? DtypeOf(inOut[i].desc.type) : -1; });
+    const int32_t dtype = DtypeOf(inOut[pos].desc.type);
+    if (!MayBegin(op_, nbInputs, dtypes.data(), std::min(pos + 1, nbInputs))) return;
+    const bool output = pos >= nbInputs;
+    for (Variable variable : {Variable::kT, Variable::kI}) {
+      if (output && op_.outputs[pos - nbInputs].dtype != variable) continue;
+      if (!Allows(variable, dtype)) continue;
+      supported = true;
+      // One dtype for all tensors of a variable.
+      for (int32_t i = 0; i < pos; ++i) {
+        const int32_t other = DtypeOf(inOut[i].desc.type);
+        if (Allows(variable, other) && other != dtype) supported = false;
+      }
+    }
+  });
+  return supported;
+}
+
+int32_t Plugin::configurePlugin(const abi::DynamicPluginTensorDesc* in, int32_t nbInputs,
+                                const abi::DynamicPluginTensorDesc* out, int32_t nbOutputs) noexcept {
+  return Checked([&] {
+    CheckOutputs(op_, nbOutputs);
+    const Profile profile = {in, nbInputs, out};
+    const Present present = FindPresent(op_, nbInputs, [&](int i) { return in[i].desc; });
+    for (const auto bound :
+         {&abi::DynamicPluginTensorDesc::min, &abi::DynamicPluginTensorDesc::opt, &abi::DynamicPluginTensorDesc::max}) {
+      const Request request(op_, fields_->values(), present, [&](int tensor) { return profile.At(tensor, bound); });
+      Validate(op_, request.call());
+    }
+    built_.present = present;
+    built_.workspace =
+        static_cast<int64_t>(WorkspaceFor(op_, kernel_, CurrentDevice(), fields_->values(), present, profile));
+  });
+}
+
+size_t Plugin::getWorkspaceSize(const abi::DynamicPluginTensorDesc*, int32_t, const abi::DynamicPluginTensorDesc*,
+                                int32_t) const noexcept {
+  return static_cast<size_t>(built_.workspace);
+}
+
+const abi::PluginFieldCollection* Plugin::getFieldsToSerialize() noexcept {
+  const int32_t code = Checked([&] {
+    const abi::PluginFieldCollection& attributes = *fields_->collection();
+    serialized_.assign(attributes.fields, attributes.fields + attributes.nbFields);
+    AppendBuilt(built_, &serialized_);
+    collection_ = {static_cast<int32_t>(serialized_.size()), serialized_.data()};
+  });
+  return code == BERTFUSE_OK ? &collection_ : nullptr;
+}
+
+abi::IPluginV3* Plugin::attachToContext(abi::IPluginResourceContext* context) noexcept {
+  auto* copy = static_cast<Plugin*>(clone());
+  if (copy != nullptr && context != nullptr) copy->recorder_ = context->getErrorRecorder();
+  return copy;
+}
+
+int32_t Plugin::onShapeChange(const abi::PluginTensorDesc* in, int32_t nbInputs, const abi::PluginTensorDesc* out,
+                              int32_t nbOutputs) noexcept {
+  return Checked([&] {
+    CheckOutputs(op_, nbOutputs);
+    const auto description_of = [&](int tensor) { return tensor < nbInputs ? in[tensor] : out[tensor - nbInputs]; };
+    const Present present = FindPresent(op_, nbInputs, description_of);
+    built_.present = present;
+    Request request(op_, fields_->values(), present, description_of);
+    Validate(op_, request.call());
+    tactic_ = ChooseTactic(&request.call());
+  });
+}
+
+int32_t Plugin::ChooseTactic(bertfuse_call* call) const {
+  call->device_id = CurrentDevice();
+  if (kernel_ == nullptr || call->device_id < 0) return -1;
+  bertfuse_error error = {};
+  if (kernel_->supports != nullptr) ThrowIfFailed(kernel_->supports(call, &error), error);
+  if (kernel_->workspace_size == nullptr) return -1;
+  const auto fits = [&](int32_t tactic) {
+    call->tactic = tactic;
+    return kernel_->workspace_size(call) <= static_cast<size_t>(built_.workspace);
+  };
+  if (fits(-1)) return -1;
+  // Built for another device, or between two of the shapes that were asked about.
+  const int32_t count = kernel_->num_tactics == nullptr ? 0 : kernel_->num_tactics(call);
+  for (int32_t tactic = 0; tactic < count; ++tactic) {
+    if (fits(tactic)) return tactic;
+  }
+  Fail(BERTFUSE_NOT_SUPPORTED,
+       "%s: the engine has %lld bytes of workspace for it, too few on this device: build the "
+       "engine on a machine with the same GPU",
+       op_.name, static_cast<long long>(built_.workspace));
+}
+
+int32_t Plugin::enqueue(const abi::PluginTensorDesc* inputDesc, const abi::PluginTensorDesc* outputDesc,
+                        const void* const* inputs, void* const* outputs, void* workspace, abi::Stream stream) noexcept {
+  return Checked([&] {
+    if (kernel_ == nullptr) {
+      Fail(BERTFUSE_NOT_SUPPORTED,
+           "%s: this libbertfuse_trt.so was built without CUDA kernels (no nvcc): it builds "
+           "engines, but cannot run them",
+           op_.name);
+    }
+    if (built_.present == 0) Fail(BERTFUSE_RUNTIME_ERROR, "%s: enqueue without shapes", op_.name);
+    const auto present = static_cast<Present>(built_.present);
+    const int count = Count(present);
+    Request request(op_, fields_->values(), present,
+                    [&](int tensor) { return tensor < count ? inputDesc[tensor] : outputDesc[tensor - count]; });
+    for (int i = 0, place = 0; i < op_.num_inputs; ++i) {
+      // Kernels only read their inputs; the C ABI has one kind of tensor.
+      if (Has(present, i)) request.input(i).data = const_cast<void*>(inputs[place++]);
+    }
+    for (int i = 0; i < op_.num_outputs; ++i) request.output(i).data = outputs[i];
+    Validate(op_, request.call());
+    bertfuse_call& call = request.call();
+    call.device_id = CurrentDevice();
+    call.tactic = tactic_;
+    call.stream = stream;
+    call.workspace = workspace;
+    call.workspace_size = workspace == nullptr ? 0 : static_cast<size_t>(built_.workspace);
+    bertfuse_error error = {};
+    ThrowIfFailed(kernel_->run(&call, &error), error);
+  });
+}
+
+}  // namespace bertfuse::tensorrt

@@ -1,0 +1,80 @@
+// The one plugin class, for every op of the table.
+#ifndef BERTFUSE_TENSORRT_PLUGIN_H_
+#define BERTFUSE_TENSORRT_PLUGIN_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bertfuse/op.h"
+#include "core/op_def.h"
+#include "tensorrt/abi.h"
+#include "tensorrt/arrange.h"
+#include "tensorrt/fields.h"
+#include "tensorrt/request.h"
+
+namespace bertfuse::tensorrt {
+
+// A layer. TensorRT calls it in this order, on copies that it makes in between with clone():
+//   network    getOutputDataTypes, getOutputShapes
+//   builder    supportsFormatCombination, configurePlugin, getWorkspaceSize, getFieldsToSerialize; once per profile
+//   execution  attachToContext, onShapeChange whenever shapes may have changed, enqueue
+class Plugin final : public abi::IPluginV3,
+                     public abi::IPluginV3OneCore,
+                     public abi::IPluginV3OneBuild,
+                     public abi::IPluginV3OneRuntime {
+ public:
+  // `layer` is the network's name for the layer, for messages; may be null.
+  Plugin(const OpDef& op, const char* layer, std::shared_ptr<const Fields> fields, const Built& built);
+
+  abi::IPluginCapability* getCapabilityInterface(abi::PluginCapabilityType type) noexcept override;
+  abi::IPluginV3* clone() noexcept override;
+
+  const char* getPluginName() const noexcept override;
+  const char* getPluginVersion() const noexcept override;
+  const char* getPluginNamespace() const noexcept override;
+
+  int32_t getOutputDataTypes(abi::DataType* outputTypes, int32_t nbOutputs, const abi::DataType* inputTypes,
+                             int32_t nbInputs) const noexcept override;
+  int32_t getOutputShapes(const abi::DimsExprs* inputs, int32_t nbInputs, const abi::DimsExprs* shapeInputs,
+                          int32_t nbShapeInputs, abi::DimsExprs* outputs, int32_t nbOutputs,
+                          abi::IExprBuilder& exprBuilder) noexcept override;
+  bool supportsFormatCombination(int32_t pos, const abi::DynamicPluginTensorDesc* inOut, int32_t nbInputs,
+                                 int32_t nbOutputs) noexcept override;
+  int32_t configurePlugin(const abi::DynamicPluginTensorDesc* in, int32_t nbInputs,
+                          const abi::DynamicPluginTensorDesc* out, int32_t nbOutputs) noexcept override;
+  int32_t getNbOutputs() const noexcept override;
+  size_t getWorkspaceSize(const abi::DynamicPluginTensorDesc* inputs, int32_t nbInputs,
+                          const abi::DynamicPluginTensorDesc* outputs, int32_t nbOutputs) const noexcept override;
+  const char* getTimingCacheID() noexcept override;
+  const char* getMetadataString() noexcept override;
+  const abi::PluginFieldCollection* getFieldsToSerialize() noexcept override;
+
+  abi::IPluginV3* attachToContext(abi::IPluginResourceContext* context) noexcept override;
+  int32_t onShapeChange(const abi::PluginTensorDesc* in, int32_t nbInputs, const abi::PluginTensorDesc* out,
+                        int32_t nbOutputs) noexcept override;
+  int32_t enqueue(const abi::PluginTensorDesc* inputDesc, const abi::PluginTensorDesc* outputDesc,
+                  const void* const* inputs, void* const* outputs, void* workspace,
+                  abi::Stream stream) noexcept override;
+
+ private:
+  // Runs `body`; whatever it throws is reported and becomes a code.
+  template <class Body>
+  int32_t Checked(Body&& body) const noexcept;
+
+  // The tactic for a call: -1, the kernel's own choice, unless that needs more workspace than the engine has.
+  int32_t ChooseTactic(bertfuse_call* call) const;
+
+  const OpDef& op_;
+  const bertfuse_kernel* kernel_;  // null where the library has none for this op
+  std::string where_;              // "layer 'encoder/…': ", to go in front of what went wrong
+  std::shared_ptr<const Fields> fields_;
+  Built built_;
+  std::vector<abi::PluginField> serialized_;
+  abi::PluginFieldCollection collection_ = {};
+  abi::IErrorRecorder* recorder_ = nullptr;  // of the execution context
+  int32_t tactic_ = -1;
+};
+
+}  // namespace bertfuse::tensorrt
+#endif  // BERTFUSE_TENSORRT_PLUGIN_H_

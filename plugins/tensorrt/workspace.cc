@@ -1,0 +1,106 @@
+#include "tensorrt/workspace.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "core/op_table.h"
+#include "core/status.h"
+#include "tensorrt/request.h"
+
+namespace bertfuse::tensorrt {
+namespace {
+
+constexpr size_t kMostSamples = 4096;
+
+// The sizes that a free axis takes; axes with the same bounds vary together, as an op's batch does in all its tensors.
+struct FreeAxis {
+  int64_t low, high;
+  std::vector<int64_t> sizes;
+};
+
+// Both ends, and both sides of every power of two between them: where kernels change their mind.
+std::vector<int64_t> Ladder(int64_t low, int64_t high) {
+  std::vector<int64_t> sizes = {low, high};
+  for (int64_t size = 1; size < high && size <= (int64_t{1} << 40); size *= 2) {
+    for (int64_t near : {size - 1, size}) {
+      if (near > low && near < high) sizes.push_back(near);
+    }
+  }
+  return sizes;
+}
+
+std::vector<FreeAxis> FreeAxes(const Profile& profile, int num_tensors) {
+  std::vector<FreeAxis> axes;
+  for (int t = 0; t < num_tensors; ++t) {
+    const abi::Dims &low = profile[t].min, &high = profile[t].max;
+    for (int i = 0; i < std::min(high.nbDims, abi::Dims::kMaxDims); ++i) {
+      if (low.d[i] == high.d[i]) continue;
+      const bool known = std::any_of(axes.begin(), axes.end(), [&](const FreeAxis& axis) {
+        return axis.low == low.d[i] && axis.high == high.d[i];
+      });
+      if (!known) axes.push_back({low.d[i], high.d[i], Ladder(low.d[i], high.d[i])});
+    }
+  }
+  size_t samples = 1;
+  for (const FreeAxis& axis : axes) samples = std::min(samples * axis.sizes.size(), kMostSamples + 1);
+  if (samples > kMostSamples) {
+    for (FreeAxis& axis : axes) axis.sizes = {axis.low, axis.high};
+    if (axes.size() > 12) axes.clear();  // no op is like that; the largest shapes are left
+  }
+  return axes;
+}
+
+// A tensor's shape where every free axis has its size at that index of its ladder.
+abi::Dims ShapeAt(const abi::DynamicPluginTensorDesc& tensor, const std::vector<FreeAxis>& axes,
+                  const std::vector<size_t>& index) {
+  abi::Dims shape = tensor.max;
+  for (int i = 0; i < std::min(shape.nbDims, abi::Dims::kMaxDims); ++i) {
+    for (size_t a = 0; a < axes.size(); ++a) {
+      if (tensor.min.d[i] == axes[a].low && tensor.max.d[i] == axes[a].high) shape.d[i] = axes[a].sizes[index[a]];
+    }
+  }
+  return shape;
+}
+
+bool Next(const std::vector<FreeAxis>& axes, std::vector<size_t>* index) {
+  for (size_t a = 0; a < axes.size(); ++a) {
+    if (++(*index)[a] < axes[a].sizes.size()) return true;
+    (*index)[a] = 0;
+  }
+  return false;
+}
+
+}  // namespace
+
+size_t WorkspaceFor(const OpDef& op, const bertfuse_kernel* kernel, int device, const bertfuse_value* attributes,
+                    Present present, const Profile& profile) {
+  if (kernel != nullptr && kernel->workspace_size == nullptr) return 0;
+  const Request largest(op, attributes, present,
+                        [&](int tensor) { return profile.At(tensor, &abi::DynamicPluginTensorDesc::max); });
+  size_t enough = 0;
+  for (int i = 0; i < op.num_outputs; ++i) {
+    enough += static_cast<size_t>(NumElements(largest.call().outputs[i])) * sizeof(float);
+  }
+  if (kernel == nullptr || device < 0) return enough;
+
+  size_t most = 0;
+  const std::vector<FreeAxis> axes = FreeAxes(profile, Count(present) + op.num_outputs);
+  std::vector<size_t> index(axes.size(), 0);
+  do {
+    Request sample(op, attributes, present, [&](int tensor) {
+      abi::PluginTensorDesc description = profile[tensor].desc;
+      description.dims = ShapeAt(profile[tensor], axes, index);
+      return description;
+    });
+    sample.call().device_id = device;
+    try {
+      Validate(op, sample.call());
+      most = std::max(most, kernel->workspace_size(&sample.call()));
+    } catch (const Error&) {
+      // Not a shape that the op can have: nothing to provide for.
+    }
+  } while (Next(axes, &index));
+  return most == 0 ? 0 : std::max(most, enough);
+}
+
+}  // namespace bertfuse::tensorrt
