@@ -8,7 +8,7 @@ import typer
 
 from bertfuse import __version__
 
-from . import compare, engine, models, run, sessions
+from . import compare, engine, explain, models, run, sessions, tune
 
 app = typer.Typer(
     name="bertfuse",
@@ -43,7 +43,7 @@ def root(
     """
 
 
-for module in (models, run, compare, engine, sessions):
+for module in (models, explain, run, compare, engine, sessions, tune):
     module.add_to(app)
 
 

@@ -8,8 +8,10 @@ from typing import Any
 _EXPORTS = {
     "fuse": "pipeline",
     "fuse_file": "pipeline",
+    "explain": "pipeline",
     "FusionResult": "result",
     "Miss": "result",
+    "Part": "result",
     "OPS": "ops",
     "oracle": "dialect.reference",
 }

@@ -18,7 +18,7 @@ from onnx import numpy_helper
 from onnx_graphsurgeon.logger import G_LOGGER
 
 from . import weights as w
-from .nodes import DEFAULT_DOMAINS, DIALECT, NoMatch, node_name, place, producer
+from .nodes import DEFAULT_DOMAINS, DIALECT, NoMatch, node_name, producer
 from .probe import Prober
 from .shapes import Dim, infer_shapes
 from .spec import DOMAIN
@@ -105,11 +105,8 @@ class FusionGraph:
 
     def note_failure(self, node: gs.Node, miss: NoMatch, op: str = "") -> None:
         """Remember why `op` (or normalisation) failed at a node, the first reason of several."""
-        key = (self._anchors.get(id(node), id(node)), op)
-        if key not in self._failures:
-            if miss.at is not None:
-                miss.place = place(miss.at)  # now: later the nodes around it may be gone
-            self._failures[key] = miss
+        key = self._anchors.get(id(node), id(node))
+        self._failures.setdefault((key, op), miss)
 
     def failure(self, node: gs.Node, op: str = "") -> NoMatch | None:
         """Why fusing `op` failed at an original node: normalising, or after that, matching."""

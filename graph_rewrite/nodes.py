@@ -16,8 +16,8 @@ DEFAULT_DOMAINS = (None, "", "ai.onnx")
 class NoMatch(Exception):
     """A match that broke at `node`: what was `found` there, what was `wanted` instead, and maybe a `hint` what to do.
 
-    `at` is the node itself (None where `node` is a tensor's name), `place` what it does and between which others.
-    `depth` is how many nodes from its root matching came (infinite: not while matching).
+    `at` is the node itself (None where `node` is a tensor's name). `depth` is how many nodes from its
+    root matching came (infinite: not while matching).
     """
 
     def __init__(self, node: gs.Node | str, found: str, hint: str = "", *, wanted: str = "") -> None:
@@ -27,7 +27,6 @@ class NoMatch(Exception):
         self.found = found
         self.wanted = wanted
         self.hint = hint
-        self.place = ""
         self.depth = math.inf
 
     @property
@@ -41,16 +40,11 @@ def node_name(node: gs.Node) -> str:
     return node.name or f"{node.op}->{node.outputs[0].name if node.outputs else '?'}"
 
 
-def place(node: gs.Node) -> str:
-    """What a node does and where: "Div by 11.3137 between MatMul_12 and Softmax_14"."""
+def describe(node: gs.Node) -> str:
+    """What a node does: "Div by 11.3137"."""
     words = {"Div": "by", "Mul": "by", "Pow": "to", "Add": "of", "Sub": "of"}
     values = [value for tensor in node.inputs if (value := scalar(tensor)) is not None]
-    text = f"{node.op} {words[node.op]} {values[0]:.6g}" if node.op in words and values else node.op
-    above = [node_name(p) for tensor in node.inputs if (p := producer(tensor)) is not None]
-    below = [node_name(consumer) for tensor in node.outputs for consumer in tensor.outputs]
-    if above and below:
-        return f"{text} between {above[0]} and {below[0]}"
-    return text + (f" after {above[0]}" if above else f" before {below[0]}" if below else "")
+    return f"{node.op} {words[node.op]} {values[0]:.6g}" if node.op in words and values else node.op
 
 
 def data_type(dtype: Any) -> int:

@@ -12,7 +12,7 @@ import onnx_graphsurgeon as gs
 from .expected import Expectation
 from .graph import FusionGraph, inputs_of
 from .match import Match
-from .nodes import NoMatch, node_name, producer
+from .nodes import NoMatch, describe, node_name, producer
 from .ops import OPS
 from .result import Miss, Part
 from .spec import OpSpec
@@ -34,12 +34,22 @@ class Credit:
 
 @dataclass(frozen=True)
 class _Origin:
-    """A node as it was: its name, its first output, its place in the graph, and how many attentions lead to it."""
+    """A node as it was. `depth` is how many attentions lead to it, one after the other."""
 
     name: str
     output: str
     position: int
     depth: int
+    does: str
+    above: str  # the names of a node that it reads from and of one that reads from it
+    below: str
+
+    @property
+    def place(self) -> str:
+        """ "Div by 11.3137 between MatMul_12 and Softmax_14"."""
+        if self.above and self.below:
+            return f"{self.does} between {self.above} and {self.below}"
+        return self.does + (f" after {self.above}" if self.above else f" before {self.below}" if self.below else "")
 
 
 class Survey:
@@ -51,10 +61,18 @@ class Survey:
         attentions = {id(e.anchor) for e in wanted if e.op in _ATTENTIONS}
         for position, node in enumerate(graph.gs.nodes):
             above = [p for t in inputs_of(node) if (p := producer(t)) is not None]
+            below = next((consumer for t in node.outputs for consumer in t.outputs), None)
             depth = max((self._origins[id(p)].depth for p in above if id(p) in self._origins), default=0)
-            output = node.outputs[0].name if node.outputs else ""
-            self._origins[id(node)] = _Origin(node_name(node), output, position, depth + (id(node) in attentions))
-        self._names = {origin.name for origin in self._origins.values()}
+            self._origins[id(node)] = _Origin(
+                node_name(node),
+                node.outputs[0].name if node.outputs else "",
+                position,
+                depth + (id(node) in attentions),
+                describe(node),
+                node_name(above[0]) if above else "",
+                node_name(below) if below is not None else "",
+            )
+        self._by_name = {origin.name: origin for origin in reversed(self._origins.values())}
 
     def account(self, graph: FusionGraph, credits: dict[int, Credit]) -> tuple[dict[str, int], list[Part], int]:
         """Expected counts, a Part for everything expected or found, and the number of layers.
@@ -66,10 +84,15 @@ class Survey:
         found: list[tuple[_Origin, Part]] = []
         taken = graph.taken()
         for anchor, credit in credits.items():
-            replaced = tuple(self._origins[id(n)].output for n in taken.get(anchor, ()) if id(n) in self._origins)
             origin = self._origins[anchor]
             part = Part(
-                credit.spec.name, origin.name, origin.depth, credit.output, replaced, credit.attributes, credit.note
+                credit.spec.name,
+                origin.name,
+                origin.depth,
+                credit.output,
+                self._replaced(origin, taken.get(anchor, [])),
+                credit.attributes,
+                credit.note,
             )
             found.append((origin, part))
         for expectation in self.wanted:
@@ -89,13 +112,23 @@ class Survey:
         layers = max((origin.depth for origin, _ in found), default=0)
         return in_order(expected), _with_head([part for _, part in found], layers), layers
 
+    def _replaced(self, anchor: _Origin, nodes: list[gs.Node]) -> tuple[str, ...]:
+        """The first outputs of the original ones among the nodes.
+
+        Not those from before the layer (its projections have one attention less above them than its Softmax): what all
+        layers used, a mask's subgraph, gives way to the last one of them, and belongs to none.
+        """
+        origins = (self._origins.get(id(node)) for node in nodes)
+        return tuple(o.output for o in origins if o is not None and o.depth >= anchor.depth - 1)
+
     def _miss(self, op: str, origin: _Origin, failure: NoMatch | None) -> Miss:
         if failure is None:
             return Miss(op, origin.name, origin.name, "was not reached", layer=origin.depth)
-        # A node that fusion itself made says nothing to a reader of the model.
-        known = failure.at is None or id(failure.at) in self._origins or failure.node in self._names
-        node = failure.node if known else origin.name
-        return Miss(op, origin.name, node, failure.found, failure.wanted, failure.hint, origin.depth, failure.place)
+        # A node that stands for others has their last one's name; one that fusion made says nothing to anybody.
+        at = self._origins.get(id(failure.at)) or self._by_name.get(failure.node)
+        node = failure.node if at is not None or failure.at is None else origin.name
+        place = at.place if at is not None else ""
+        return Miss(op, origin.name, node, failure.found, failure.wanted, failure.hint, origin.depth, place)
 
 
 def _with_head(parts: list[Part], layers: int) -> list[Part]:

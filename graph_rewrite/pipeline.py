@@ -18,7 +18,7 @@ from .expected import expectations
 from .export import to_model
 from .graph import FusionGraph
 from .match import Match, is_op, match
-from .nodes import NoMatch, node_name
+from .nodes import NoMatch
 from .normalize import NORMALIZERS, clutter
 from .ops import OPS
 from .parts import Credit, Survey, credit, in_order
@@ -83,6 +83,18 @@ def fuse_file(
     report("write")
     io.write(result.model, weights, target)
     return result
+
+
+def explain(
+    model: onnx.ModelProto | str | os.PathLike[str], level: str = "full", progress: Progress | None = None
+) -> FusionResult:
+    """What fusing a model in memory or at a path comes to, part by part; nothing is written, `model` has no weights.
+
+    Options and errors as for `fuse`.
+    """
+    _check_options(level, None)
+    skeleton, weights = io.split(model) if isinstance(model, onnx.ModelProto) else io.open_model(model)
+    return _fuse(skeleton, weights, level, False, None, progress or (lambda step: None))[0]
 
 
 def _check_options(level: str, dtype: str | None) -> None:
@@ -229,4 +241,4 @@ def _invalid(model: onnx.ModelProto) -> str:
     return ""
 
 
-__all__ = ["LEVELS", "count_nodes", "fuse", "fuse_file", "node_name"]
+__all__ = ["LEVELS", "count_nodes", "explain", "fuse", "fuse_file"]

@@ -13,6 +13,8 @@ from . import heads
 _MAX_STEPS = 8
 # What a score must at least be lowered by for its key to count as hidden: exp(-1000) is 0 in every float type.
 HIDING = -1000.0
+# What else is done to scores, element by element: attention that no op computes, but attention.
+_CHANGES = ("Mul", "Div", "Sub", "Pow", "Clip", "Min", "Max", "Tanh", "Neg", "Abs", "Relu", "Sigmoid")
 
 
 @dataclass
@@ -114,6 +116,8 @@ def _scores(tensor: gs.Tensor, steps: int) -> _Scores | None:
             found.nodes.append(node)
             found.masks.append(_mask_of(node, x, other))
             return found
+    if node.op in _CHANGES and any(_scores(t, steps - 1) is not None for t in node.inputs):
+        raise NoMatch(node, f"{node.op} of the scores", wanted="a constant scale, or a mask that is added or selects")
     return None
 
 

@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 _EXPORTS = {
     "export_model": "bertfuse.export",
     "fuse": "bertfuse.graph_rewrite",
+    "explain": "bertfuse.graph_rewrite",
     "FusionResult": "bertfuse.graph_rewrite",
     "Miss": "bertfuse.graph_rewrite",
     "library_path": "bertfuse.runtime",

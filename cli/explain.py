@@ -1,0 +1,104 @@
+"""The command that says, layer by layer and op by op, what fusion matches and where it breaks: explain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .models import Json, Level
+from .output import Steps, command, print_json, stdout
+
+if TYPE_CHECKING:
+    from bertfuse.graph_rewrite import FusionResult, Part
+
+
+def explain(
+    model: Annotated[Path, typer.Argument(metavar="IN.onnx", help="Model to look at, or a folder with model.onnx.")],
+    level: Level = "full",
+    as_json: Json = False,
+) -> None:
+    """Walk each encoder layer and say, op by op, matched, or the first node at which the match broke and why.
+
+    Nothing is written.
+
+    [bold]Examples[/]
+
+      bertfuse explain model.onnx
+
+      bertfuse explain minilm --level basic --json
+    """
+    from bertfuse.graph_rewrite import explain as examine
+    from bertfuse.runtime.inputs import find_model
+
+    path = find_model(model, prefer_fused=False)
+    with Steps(as_json) as steps:
+        result = examine(path, level=level, progress=lambda step: steps(f"Reading {path}: {step}"))
+    if as_json:
+        print_json({"model": str(path)} | explanation(result))
+    else:
+        print_explanation(result)
+
+
+def explanation(result: FusionResult) -> dict[str, Any]:
+    """Every part of the result as plain data."""
+    return {
+        "layers": result.layers,
+        "expected": dict(result.expected),
+        "fused": dict(result.fused),
+        "nodes": {"before": result.nodes[0], "after": result.nodes[1]},
+        "parts": [part.to_dict() for part in result.parts],
+        "messages": list(result.messages),
+    }
+
+
+def print_explanation(result: FusionResult) -> None:
+    """A heading for each layer, a line for each op in it, and under a miss what was found and what was wanted."""
+    console = stdout()
+    width = max((len(part.op) for part in result.parts), default=0)
+    for layer in sorted({part.layer for part in result.parts}):
+        console.print(f"[bold]{result.layer_name(layer)}[/]")
+        for part in (part for part in result.parts if part.layer == layer):
+            state = "[red]missed [/]" if part.miss else "[green]matched[/]"
+            console.print(f"  {part.op:{width}}  {state}  ", end="")
+            console.print(summary(part), markup=False)
+            for name, text in details(part):
+                console.print(f"      {name:<8}  {text}", markup=False)
+    for message in result.messages:
+        console.print(message, markup=False)
+    fused, expected = sum(result.fused.values()), sum(result.expected.values())
+    if expected:
+        console.print(
+            f"{fused} of {expected} expected ops match in {result.layers} layers;"
+            f" {result.nodes[0]} nodes before, {result.nodes[1]} after"
+        )
+
+
+def summary(part: Part) -> str:
+    """Where the op is and, if it matched, how many nodes it replaces and with which attributes."""
+    if part.miss:
+        return f"at {part.anchor}"
+    values = [
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in part.attributes.items()
+    ]
+    return f"at {part.anchor}: " + ", ".join([f"{len(part.replaced)} nodes", *values])
+
+
+def details(part: Part) -> list[tuple[str, str]]:
+    """What is worth a line of its own: where a match broke, what was found and wanted, a hint, a remark."""
+    if part.miss is None:
+        return [("note", part.note)] if part.note else []
+    miss = part.miss
+    lines = [
+        ("broke at", f"{miss.node}: {miss.place}" if miss.place else miss.node),
+        ("found", miss.found),
+        ("expected", miss.wanted),
+        ("hint", miss.hint),
+    ]
+    return [(name, text) for name, text in lines if text]
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command()(command(explain))
