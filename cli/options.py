@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import typer
@@ -14,3 +15,16 @@ Library = Annotated[
         help="Whether the custom-op library is loaded. auto: not on the CPU, where the op bodies are faster.",
     ),
 ]
+
+
+def grid(text: str, option: str) -> list[tuple[int, int]]:
+    """The (batch, sequence) sizes of "1x128,8x128"; BertfuseError names the option and the part that is none."""
+    from bertfuse.errors import BertfuseError
+
+    sizes = []
+    for part in text.split(","):
+        found = re.fullmatch(r"\s*([1-9]\d*)\s*[xX×]\s*([1-9]\d*)\s*", part)
+        if found is None:
+            raise BertfuseError(f"{option} {part!r}: write batch x sequence, as in 1x128,8x128")
+        sizes.append((int(found[1]), int(found[2])))
+    return sizes

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .models import Json
-from .options import Provider
+from .options import Provider, grid
 from .output import Steps, command, print_json, stdout, table
 
 if TYPE_CHECKING:
@@ -45,7 +44,9 @@ def bench(
 
     target = output or folder
     with Steps(as_json) as steps:
-        report = measure(folder, grid=_grid(sizes), provider=provider, seconds=seconds, threads=threads, progress=steps)
+        report = measure(
+            folder, grid=grid(sizes, "--sizes"), provider=provider, seconds=seconds, threads=threads, progress=steps
+        )
         steps("Writing bench.json and bench.png")
         with replacing(target / "bench.json") as temporary:
             import json
@@ -57,18 +58,6 @@ def bench(
     else:
         print_bench(report)
         stdout().print(f"Wrote {target / 'bench.json'} and {target / 'bench.png'}", markup=False)
-
-
-def _grid(text: str) -> list[tuple[int, int]]:
-    from bertfuse.errors import BertfuseError
-
-    grid = []
-    for part in text.split(","):
-        found = re.fullmatch(r"\s*(\d+)\s*[xX×]\s*(\d+)\s*", part)
-        if found is None:
-            raise BertfuseError(f"--sizes {part!r}: write batch x sequence, as in 1x128,8x128")
-        grid.append((int(found[1]), int(found[2])))
-    return grid
 
 
 def print_bench(report: BenchReport) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import bertfuse
-from bertfuse.errors import RuntimeLibraryError
+from bertfuse.errors import BertfuseError, RuntimeLibraryError
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -40,11 +41,35 @@ def library_path(runtime: str = "onnxruntime") -> Path:
     raise RuntimeLibraryError(f"{name} is not installed; build it with 'make build' or name one with {variable}")
 
 
-def register(session_options: onnxruntime.SessionOptions) -> None:
-    """Adds bertfuse's ops to the sessions made with `session_options`. Raises RuntimeLibraryError when that fails."""
+def register(
+    session_options: onnxruntime.SessionOptions,
+    *,
+    tuning: str | os.PathLike[str] | None = None,
+    tf32: bool = False,
+) -> None:
+    """Adds bertfuse's ops to the sessions made with `session_options`.
+
+    Args:
+        session_options: as onnxruntime's.
+        tuning: a file that `bertfuse tune` wrote, with the tactics to use on this machine's GPU. Without it the
+            environment variable BERTFUSE_TUNING may name one.
+        tf32: lets CUDA kernels round the operands of float32 products to TF32 (11 bits), for speed. Without it they are
+            exact float32, unless the environment variable BERTFUSE_TF32 is 1.
+
+    Raises:
+        RuntimeLibraryError: the library is missing or does not load.
+        BertfuseError: the tuning file cannot be read or is none.
+    """
     path = library_path("onnxruntime")
+    if tuning is not None:
+        session_options.add_session_config_entry("bertfuse.tuning", os.fspath(tuning))
+    if tf32:
+        session_options.add_session_config_entry("bertfuse.tf32", "1")
     try:
         session_options.register_custom_ops_library(str(path))
     except Exception as error:  # onnxruntime's own exception classes share no public base
         reason = str(error).strip().splitlines()[0]
+        ours = re.search(r"bertfuse (.*(tuning|tf32).*)", reason)
+        if ours:  # the library loads, and says what is wrong with its settings
+            raise BertfuseError(ours[1]) from error
         raise RuntimeLibraryError(f"{path}: does not load: {reason}; build it again with 'make build'") from error

@@ -61,6 +61,7 @@ class InferenceSession(onnxruntime.InferenceSession):
             ops without their functions; a CPU-only session of any other model runs the op bodies, which is faster,
             since a custom op's GEMM cannot use prepacked weights; it then also leaves out the one fusion of onnxruntime
             that costs time there (unless `disabled_optimizers` is given). "always" and "never" leave no choice.
+        tuning, tf32: as `register` takes them.
         sess_options: as onnxruntime's. Without them only fatal errors are logged: the rest is raised.
 
     `uses_library` tells whether the library was registered.
@@ -78,6 +79,8 @@ class InferenceSession(onnxruntime.InferenceSession):
         providers: Sequence[Any] | None = None,
         *,
         library: str = "auto",
+        tuning: str | os.PathLike[str] | None = None,
+        tf32: bool = False,
         sess_options: onnxruntime.SessionOptions | None = None,
         **options: Any,
     ) -> None:
@@ -95,9 +98,12 @@ class InferenceSession(onnxruntime.InferenceSession):
             sess_options = onnxruntime.SessionOptions()
             sess_options.log_severity_level = 4
         cpu_only = all((entry[0] if isinstance(entry, tuple) else entry) == CPU for entry in providers)
-        self.uses_library = library == "always" or (library == "auto" and not cpu_only and _register(sess_options))
+        settings: dict[str, Any] = {"tuning": tuning, "tf32": tf32}
+        self.uses_library = library == "always"
         if library == "always":
-            register(sess_options)
+            register(sess_options, **settings)
+        elif library == "auto" and not cpu_only:
+            self.uses_library = _register(sess_options, **settings)
         if cpu_only:
             options.setdefault("disabled_optimizers", _SLOWER_ON_CPU)
 
@@ -111,14 +117,14 @@ class InferenceSession(onnxruntime.InferenceSession):
                 # What only the library can run is found by trying: reading a large model to find out costs more.
                 if library != "auto" or self.uses_library or "bertfuse" not in str(error):
                     raise
-                register(sess_options)
+                register(sess_options, **settings)
                 self.uses_library = True
                 load()
 
 
-def _register(sess_options: onnxruntime.SessionOptions) -> bool:
+def _register(sess_options: onnxruntime.SessionOptions, **settings: Any) -> bool:
     try:
-        register(sess_options)
+        register(sess_options, **settings)
     except RuntimeLibraryError as error:
         warnings.warn(f"fused ops run as standard operators: {error}", RuntimeWarning, stacklevel=3)
         return False

@@ -56,6 +56,7 @@ extern "C" int32_t bertfuse_describe_gpu(int32_t device_id, bertfuse_gpu* gpu, b
     const bertfuse::kernels::DeviceScope scope(device_id);
     *gpu = {};
     std::snprintf(gpu->name, sizeof(gpu->name), "%s", NameOf(device_id).c_str());
+    std::snprintf(gpu->identity, sizeof(gpu->identity), "%s", GpuIdentity(device_id).c_str());
     gpu->compute_capability = device.compute_capability;
     gpu->multiprocessors = device.multiprocessors;
     int machine_code = 0, ptx = 0;

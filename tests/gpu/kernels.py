@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
-from functools import lru_cache
 from pathlib import Path
 
 import torch
+
+
+def _load_native():
+    """runtime/native.py of this checkout, whether or not the package is installed."""
+    spec = importlib.util.spec_from_file_location("native", Path(__file__).parents[2] / "runtime" / "native.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+native = _load_native()
 
 DTYPES = {
     torch.float32: 1,
@@ -16,93 +27,27 @@ DTYPES = {
     torch.float16: 10,
     torch.bfloat16: 16,
 }
-CUDA = 1
-MAX_RANK = 8
-
-
-class Tensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("dtype", ctypes.c_int32),
-        ("rank", ctypes.c_int32),
-        ("shape", ctypes.c_int64 * MAX_RANK),
-    )
-
-
-class Value(ctypes.Union):
-    _fields_ = (("i", ctypes.c_int64), ("f", ctypes.c_float), ("s", ctypes.c_char_p))
-
-
-class Error(ctypes.Structure):
-    _fields_ = (("code", ctypes.c_int32), ("message", ctypes.c_char * 508))
-
-
-class Call(ctypes.Structure):
-    _fields_ = (
-        ("struct_size", ctypes.c_uint32),
-        ("num_inputs", ctypes.c_int32),
-        ("inputs", ctypes.POINTER(Tensor)),
-        ("num_outputs", ctypes.c_int32),
-        ("num_attributes", ctypes.c_int32),
-        ("outputs", ctypes.POINTER(Tensor)),
-        ("attributes", ctypes.POINTER(Value)),
-        ("workspace", ctypes.c_void_p),
-        ("workspace_size", ctypes.c_size_t),
-        ("stream", ctypes.c_void_p),
-        ("device_id", ctypes.c_int32),
-        ("tactic", ctypes.c_int32),
-        ("constant_inputs", ctypes.c_uint64),
-        ("host", ctypes.c_void_p),
-        ("flags", ctypes.c_uint32),
-        ("tuning", ctypes.c_void_p),
-    )
-
-
-_SUPPORTS = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(Call), ctypes.POINTER(Error))
-_WORKSPACE = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.POINTER(Call))
-_TACTICS = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(Call))
-
-
-class Kernel(ctypes.Structure):
-    _fields_ = (
-        ("struct_size", ctypes.c_uint32),
-        ("device", ctypes.c_int32),
-        ("op", ctypes.c_char_p),
-        ("variant", ctypes.c_char_p),
-        ("supports", _SUPPORTS),
-        ("workspace_size", _WORKSPACE),
-        ("num_tactics", _TACTICS),
-        ("run", _SUPPORTS),
-    )
 
 
 def library_file() -> Path:
-    """libbertfuse_cuda_test.so: BERTFUSE_CUDA_TEST_LIBRARY, or where CMake with -DBERTFUSE_GPU_TESTS=ON puts it."""
-    default = Path(__file__).parents[2] / "build" / "lib" / "libbertfuse_cuda_test.so"
-    return Path(os.environ.get("BERTFUSE_CUDA_TEST_LIBRARY", default))
+    """The library under test: BERTFUSE_CUDA_TEST_LIBRARY, else the installed package's."""
+    named = os.environ.get("BERTFUSE_CUDA_TEST_LIBRARY")
+    if named:
+        return Path(named)
+    from bertfuse import library_path
 
-
-@lru_cache
-def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(library_file()))
-    library.bertfuse_test_find_kernel.restype = ctypes.POINTER(Kernel)
-    library.bertfuse_test_find_kernel.argtypes = (ctypes.c_char_p, ctypes.c_int32)
-    return library
+    return library_path("onnxruntime")
 
 
 class KernelError(RuntimeError):
     """What the kernel reported."""
 
 
-def _describe(tensor: torch.Tensor | None) -> Tensor:
-    described = Tensor()
-    if tensor is not None:
-        assert tensor.is_contiguous()
-        described.data = tensor.data_ptr()
-        described.dtype = DTYPES[tensor.dtype]
-        described.rank = tensor.dim()
-        described.shape[: tensor.dim()] = list(tensor.shape)
-    return described
+def _describe(tensor: torch.Tensor | None) -> native.Tensor:
+    if tensor is None:
+        return native.Tensor()
+    assert tensor.is_contiguous()
+    return native.Tensor.of(DTYPES[tensor.dtype], tensor.shape, tensor.data_ptr())
 
 
 class Bound:
@@ -111,33 +56,20 @@ class Bound:
     `constant_inputs` is the call's field: bit i says that nothing under way writes input i.
     """
 
-    def __init__(self, op, inputs, outputs, attributes=(), tactic=-1, constant_inputs=0):
-        pointer = _library().bertfuse_test_find_kernel(op.encode(), CUDA)
-        if not pointer:
+    def __init__(self, op, inputs, outputs, attributes=(), tactic=-1, constant_inputs=0, flags=0, tuning=None):
+        self.kernel = native.find_kernel(op, path=library_file())
+        if self.kernel is None:
             raise KernelError(f"{op}: no CUDA kernel in {library_file()}")
-        self.kernel = pointer.contents
         self._keep = (list(inputs), list(outputs))
-        self._inputs = (Tensor * max(1, len(inputs)))(*[_describe(t) for t in inputs])
-        self._outputs = (Tensor * max(1, len(outputs)))(*[_describe(t) for t in outputs])
-        self._values = (Value * max(1, len(attributes)))()
-        for slot, value in zip(self._values, attributes, strict=False):
-            if isinstance(value, int):
-                slot.i = value
-            elif isinstance(value, float):
-                slot.f = value
-            else:
-                slot.s = value.encode()
-        self.call = Call(
-            struct_size=ctypes.sizeof(Call),
-            num_inputs=len(inputs),
-            inputs=self._inputs,
-            num_outputs=len(outputs),
-            num_attributes=len(attributes),
-            outputs=self._outputs,
-            attributes=self._values,
+        self.call = native.Call.of(
+            [_describe(t) for t in inputs],
+            [_describe(t) for t in outputs],
+            attributes,
             device_id=torch.cuda.current_device(),
             tactic=tactic,
             constant_inputs=constant_inputs,
+            flags=flags,
+            tuning=tuning,
         )
         if self.kernel.workspace_size:
             size = self.kernel.workspace_size(ctypes.byref(self.call))
@@ -150,7 +82,7 @@ class Bound:
 
     def run(self) -> None:
         self.call.stream = torch.cuda.current_stream().cuda_stream
-        error = Error()
+        error = native.Error()
         code = self.kernel.run(ctypes.byref(self.call), ctypes.byref(error))
         if code:
             raise KernelError(error.message.decode())

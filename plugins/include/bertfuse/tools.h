@@ -11,6 +11,7 @@ extern "C" {
 
 typedef struct bertfuse_gpu {
   char name[256];
+  char identity[320];          // what measurements hold for, as tuning files name it
   int32_t compute_capability;  // 90 for 9.0
   int32_t multiprocessors;
   // Which of the library's code this device runs, as compute capabilities: the architecture that the machine code was

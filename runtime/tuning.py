@@ -1,0 +1,233 @@
+"""Measuring the kernels' tactics on the user's GPU for the user's shapes, and the file that keeps the choice."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+import bertfuse
+from bertfuse.errors import BertfuseError
+from bertfuse.graph_rewrite import OPS
+from bertfuse.graph_rewrite.io import open_model, replacing
+from bertfuse.graph_rewrite.shapes import infer_shapes, monomial
+from bertfuse.graph_rewrite.spec import DOMAIN
+
+from . import native
+from .inputs import find_model
+
+TUNING_FILE = "tuning.tsv"
+HEADER = f"bertfuse tuning 1, library {bertfuse.__version__}"
+COLUMNS = "# device\tproblem\ttactic\tmicroseconds\tof the default"
+# A tactic that is faster by less than this is noise's choice, not a better one.
+MARGIN = 0.985
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One problem's fastest tactic and the one used without tuning, with microseconds of one launch of each."""
+
+    problem: str
+    tactic: str
+    microseconds: float
+    default_tactic: str
+    default_microseconds: float
+    measured: int
+    launches: int
+
+
+@dataclass
+class TuningReport:
+    """What `tune` chose, for which GPU, and the file that it wrote."""
+
+    file: str
+    device: str
+    choices: list[Choice] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def tune(
+    model: str | Path,
+    sizes: Sequence[tuple[int, int]],
+    output: str | Path | None = None,
+    *,
+    device: int = 0,
+    milliseconds: float = 20.0,
+    tf32: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> TuningReport:
+    """Measures every tactic of every fused op of a model and writes the fastest to a tuning file.
+
+    Args:
+        model: a fused .onnx file, or the folder that `bertfuse optimize` wrote.
+        sizes: (batch, sequence) sizes that will be run.
+        output: the file; by default tuning.tsv beside the model. Rows that it has for other problems and devices stay.
+        device: the CUDA device's number.
+        milliseconds: how long each tactic runs.
+        tf32: also measure float32 products of operands rounded to TF32, for sessions that allow them.
+
+    Raises:
+        BertfuseError: the model has no fused op, its shapes stay unknown, or there is no GPU or GPU code to measure.
+    """
+    say = progress or (lambda line: None)
+    path = find_model(model)
+    target = Path(output) if output else path.parent / TUNING_FILE
+    gpu = _gpu(device)
+    say(f"Reading {path}")
+    calls: dict[str, tuple[str, native.Call, int]] = {}
+    for batch, sequence in sizes:
+        for op, call, count in model_calls(path, batch, sequence):
+            call.device_id, call.flags = device, native.ALLOW_TF32 if tf32 else 0
+            problem = _reported(native.problem, op, call)
+            if problem is not None:
+                before = calls[problem][2] if problem in calls else 0
+                calls[problem] = op, call, before + count
+    report = TuningReport(str(target), gpu.identity.decode())
+    for index, (problem, (op, call, count)) in enumerate(calls.items(), 1):
+        say(f"Measuring {problem} ({index} of {len(calls)})")
+        report.choices.append(choose(problem, _reported(native.time_tactics, op, call, milliseconds), count))
+    write_choices(target, report)
+    return report
+
+
+def _gpu(device: int) -> native.Gpu:
+    if not native.gpu_architectures():
+        raise BertfuseError("the library holds no CUDA kernels; build it where nvcc is found ('make build')")
+    found = _reported(lambda: list(native.gpus()))
+    if device >= len(found):
+        here = f"the last one is {len(found) - 1}" if found else "the CUDA driver offers none"
+        raise BertfuseError(f"there is no GPU {device} to measure on: {here}")
+    return found[device]
+
+
+def _reported(function: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return function(*arguments)
+    except native.NativeError as error:
+        raise BertfuseError(str(error)) from error
+
+
+def choose(problem: str, timings: Sequence[tuple[str, float, bool]], launches: int = 1) -> Choice:
+    """The fastest of (name, microseconds, is default); the default where nothing is faster by more than noise."""
+    if not timings:
+        raise BertfuseError(f"{problem}: no tactic runs on this GPU; 'bertfuse doctor' says which code it uses")
+    best = min(timings, key=lambda timing: timing[1])
+    default = next((timing for timing in timings if timing[2]), best)
+    if best[1] > default[1] * MARGIN:
+        best = default
+    return Choice(problem, best[0], best[1], default[0], default[1], len(timings), launches)
+
+
+def model_calls(path: Path, batch: int, sequence: int) -> list[tuple[str, native.Call, int]]:
+    """(op, call, how many nodes) of the fused ops of the model at `path`, run at that size.
+
+    The calls hold shapes, dtypes and attributes, and say which inputs are initialisers. Raises BertfuseError.
+    """
+    skeleton, weights = open_model(path)
+    constants = {tensor.name for tensor in skeleton.graph.initializer} | set(weights)
+    shapes = _shapes(skeleton, weights, batch, sequence, path)
+    found: dict[tuple[Any, ...], tuple[str, native.Call, int]] = {}
+    for node in skeleton.graph.node:
+        if node.domain != DOMAIN or node.op_type not in OPS:
+            continue
+        spec = OPS[node.op_type]
+        names = [*node.input, *[""] * (len(spec.inputs) - len(node.input))]
+        unknown = [name for name in (*names, *node.output) if name and name not in shapes]
+        if unknown:
+            raise BertfuseError(f"{path}: node {node.name!r}: the shape of {unknown[0]!r} is unknown; fuse it again")
+        tensors = [shapes[name] if name else (native.ABSENT, []) for name in names]
+        given = {attr.name: onnx.helper.get_attribute_value(attr) for attr in node.attribute}
+        values = [given.get(attr.name, attr.default) for attr in spec.attributes]
+        values = [value.decode() if isinstance(value, bytes) else value for value in values]
+        constant = sum(1 << index for index, name in enumerate(names) if name in constants)
+        key = (node.op_type, str(tensors), str(values), constant)
+        if key not in found:
+            inputs = [native.Tensor.of(dtype, dims) for dtype, dims in tensors]
+            outputs = [native.Tensor.of(*shapes[name]) for name in node.output]
+            found[key] = node.op_type, native.Call.of(inputs, outputs, values, constant_inputs=constant), 0
+        op, call, count = found[key]
+        found[key] = op, call, count + 1
+    if not found:
+        raise BertfuseError(f"{path}: has no fused op; make one that has with 'bertfuse fuse' or 'optimize'")
+    return list(found.values())
+
+
+def _shapes(
+    skeleton: onnx.ModelProto, weights: dict[str, Any], batch: int, sequence: int, path: Path
+) -> dict[str, tuple[int, list[int]]]:
+    """(element type, shape) of every tensor that is known at that size."""
+    named: dict[str, int] = {}
+    initializers = {tensor.name for tensor in skeleton.graph.initializer}
+    for value in skeleton.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        if value.name in initializers or len(dims) != 2:
+            continue
+        for dim, size in zip(dims, (batch, sequence), strict=True):
+            if dim.dim_value and dim.dim_value != size:
+                raise BertfuseError(f"{path}: input {value.name!r} has a fixed size of {dim.dim_value}, not {size}")
+            if dim.dim_param:
+                named[dim.dim_param] = size
+    # What the file says itself, by name, comes before inference, which knows less of what functions compute.
+    declared = [*skeleton.graph.value_info, *skeleton.graph.input, *skeleton.graph.output]
+    found = {value.name: _sizes(value, named) for value in declared}
+    for value in skeleton.graph.input:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param in named:
+                dim.dim_value = named[dim.dim_param]
+    for name, (dtype, dims) in infer_shapes(skeleton, weights).items():
+        if found.get(name) is None:
+            found[name] = dtype, dims
+    found |= {tensor.name: (tensor.data_type, list(tensor.dims)) for tensor in skeleton.graph.initializer}
+    found |= {name: (weight.data_type, list(weight.shape)) for name, weight in weights.items()}
+    return {name: tensor for name, tensor in found.items() if tensor and all(isinstance(dim, int) for dim in tensor[1])}
+
+
+def _sizes(value: onnx.ValueInfoProto, named: dict[str, int]) -> tuple[int, list[int]] | None:
+    """Element type and shape, where every dimension is a number or a product of those names."""
+    tensor, sizes = value.type.tensor_type, []
+    if not tensor.HasField("shape"):
+        return None
+    for dim in tensor.shape.dim:
+        factors = monomial(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None)
+        if factors is None or any(symbol not in named for symbol in factors[1]):
+            return None
+        sizes.append(factors[0] * math.prod(named[symbol] for symbol in factors[1]))
+    return tensor.elem_type, sizes
+
+
+def write_choices(path: Path, report: TuningReport) -> None:
+    """Writes the file, keeping what it has of other devices and problems; checks that the library takes it."""
+    rows = _read_rows(path)
+    for choice in report.choices:
+        figures = f"{choice.microseconds:.2f}", f"{choice.default_microseconds:.2f}"
+        rows[report.device, choice.problem] = "\t".join((report.device, choice.problem, choice.tactic, *figures))
+    text = "\n".join([HEADER, COLUMNS, *rows.values()]) + "\n"
+    error, remark = native.Error(), ctypes.create_string_buffer(512)
+    read = native.load_library().bertfuse_read_tuning(
+        text.encode(), str(path).encode(), remark, len(remark), ctypes.byref(error)
+    )
+    if not read or remark.value:
+        reason = remark.value.decode() if read else error.message.decode()
+        raise BertfuseError(f"{path}: not written, since the library would not take it: {reason}")
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def _read_rows(path: Path) -> dict[tuple[str, str], str]:
+    """The file's rows by device and problem; none where it is missing or of another library version."""
+    if not path.exists():
+        return {}
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    if not lines or not lines[0].startswith("bertfuse tuning "):
+        raise BertfuseError(f"{path}: is no tuning file, so it is left as it is; choose another name with -o")
+    if lines[0] != HEADER:
+        return {}
+    cells = [(line.split("\t"), line) for line in lines[1:] if line and not line.startswith("#")]
+    return {(row[0], row[1]): line for row, line in cells if len(row) >= 3}
