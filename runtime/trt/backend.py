@@ -170,19 +170,24 @@ def _logger(trt: Any) -> Any:
     return Log()
 
 
-@cache
+_registered: set[tuple[str, Path]] = set()
+
+
 def load_plugins(backend: Backend) -> Path:
     """Puts our plugin creators into the backend's registry; returns the library. Raises RuntimeLibraryError.
 
     BERTFUSE_TRT_LIBRARY names another library than the installed one.
     """
     path = library_path("tensorrt")
+    if (backend.name, path) in _registered:
+        return path
     _check_that_plugins_parse(backend)
     backend.log.take("")
     registry = backend.trt.get_plugin_registry()
     if registry.load_library(str(path)) is None:
         reason = backend.log.take("it exports no getCreators or lacks a library it needs")
         raise RuntimeLibraryError(f"{path}: {backend} does not load it: {reason}")
+    _registered.add((backend.name, path))  # a registry takes a library once
     return path
 
 

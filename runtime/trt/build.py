@@ -17,6 +17,7 @@ from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite.io import replacing
 from bertfuse.graph_rewrite.spec import DOMAIN, NODE_MARKERS
 
+from ..inputs import read_config
 from .backend import Backend, has_creator, load_backend, load_plugins
 from .gpu import compute_capability as gpu_compute_capability
 from .model import Prepared, prepare
@@ -117,7 +118,8 @@ def build_engine(
         say(f"Preparing {model}")
         onnx_file = Path(scratch) / "model.onnx"
         prepared = prepare(model, onnx_file, plugins)
-        profile = make_profile(prepared.inputs, shapes, prepared.longest)
+        longest = prepared.longest or read_config(model.parent).get("max_position_embeddings")
+        profile = make_profile(prepared.inputs, shapes, longest)
         library = _load_plugins_for(chosen, prepared, model) if prepared.nodes else None
         say(f"Parsing with {chosen}")
         network = _parse(chosen, model, onnx_file)

@@ -1,0 +1,50 @@
+"""Fused files that engines are built from: the real MiniLM, and a small random BERT with every op."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from functools import cache
+from pathlib import Path
+
+from tiny_models import exported
+
+from bertfuse.export import export_model
+from bertfuse.graph_rewrite import fuse_file
+from bertfuse.runtime.demo import model_folder
+
+# What the fused files hold. Together the two random ones have every op: attention is either fused, or left to the
+# runtime behind AddQKVBias.
+OPS = {
+    "minilm": {"EmbedLayerNorm": 1, "FusedAttention": 6, "FusedGemmLayerNorm": 12, "FusedGemmGelu": 6},
+    "bert": {
+        "EmbedLayerNorm": 1,
+        "FusedAttention": 2,
+        "FusedGemmLayerNorm": 4,
+        "FusedGemmGelu": 2,
+        "FusedGemmGeluLayerNorm": 1,
+    },
+    "bert-basic": {"AddQKVBias": 2, "FusedGemmLayerNorm": 4, "FusedGemmGelu": 2, "FusedGemmGeluLayerNorm": 1},
+}
+
+
+@cache
+def original(name: str) -> Path:
+    """The exported model, made once for all processes; do not write into its folder."""
+    if name != "minilm":
+        return exported("fill-mask")
+    folder = Path(os.environ["BERTFUSE_TEST_MODELS"]) / "minilm"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        path = folder / "model.onnx"
+        return path if path.exists() else export_model(str(model_folder()), folder)
+
+
+def fused(name: str, folder: Path, dtype: str | None = None, functions: bool = True) -> Path:
+    """The fused file of OPS[name] in `folder`, with the original's config.json beside it."""
+    source, target = original(name), folder / f"{name}-{dtype}.onnx"
+    level = "basic" if name.endswith("basic") else "full"
+    assert fuse_file(source, target, level=level, dtype=dtype, functions=functions).fused == OPS[name]
+    shutil.copy(source.parent / "config.json", folder)
+    return target

@@ -1,0 +1,233 @@
+"""Engines of TensorRT for RTX, built on any machine: what became of every fused op, and what is written beside them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from engines import OPS, fused, original
+
+from bertfuse.errors import BertfuseError, RuntimeLibraryError
+from bertfuse.graph_rewrite.spec import DOMAIN
+from bertfuse.runtime import compare_models, library_path
+from bertfuse.runtime.trt import backend as backends
+from bertfuse.runtime.trt import build, build_engine, load_backend
+from bertfuse.runtime.trt.model import prepare
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("engines")
+
+
+@pytest.fixture(scope="module")
+def bert(folder: Path) -> Path:
+    return fused("bert", folder)
+
+
+@pytest.mark.parametrize("name", list(OPS))
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_engines_with_and_without_plugins(name: str, dtype: str, folder: Path) -> None:
+    """Every fused op is a plugin layer, or none is; for two compute capabilities each."""
+    model = fused(name, folder, dtype)
+    assert onnx.load(model).functions  # the plugins win although the op bodies are there
+    sizes = set()
+    for capability in ("8.9", "12.0"):
+        plan = folder / f"{name}-{dtype}-{capability}.plan"
+        report = build_engine(model, plan, backend="rtx", compute_capabilities=[capability])
+        assert report.plugins is not None and report.plugins["layers"] == OPS[name] == report.fused
+        assert sum(layer.kind == "PLUGIN_V3" for layer in report.layers) == sum(OPS[name].values())
+        assert report.compute_capabilities == [capability]
+        assert plan.stat().st_size == report.plan_bytes
+        bodies = build_engine(model, plan, backend="rtx", compute_capabilities=[capability], plugins=False)
+        assert bodies.plugins is None and bodies.fused == OPS[name]
+        assert not any(layer.kind.startswith("PLUGIN") for layer in bodies.layers)
+        assert {"MATRIX_MULTIPLY", "SOFTMAX", "NORMALIZATION"} <= set(bodies.kinds)
+        assert bodies.precision == report.precision == {"fp32": "float32", "fp16": "float16"}[dtype]
+        sizes.add(bodies.plan_bytes)
+    if name == "minilm":
+        # Without a second copy of the weights, and in the type that they are given in.
+        assert max(sizes) < 1.1 * model.stat().st_size
+
+
+def test_one_engine_for_several_gpus_and_the_portable_one(bert: Path, folder: Path) -> None:
+    several = build_engine(bert, folder / "several.plan", backend="rtx", compute_capabilities=["86", "sm_89", "8.6"])
+    assert several.compute_capabilities == ["8.6", "8.9"]
+    assert build_engine(bert, folder / "portable.plan", backend="rtx").compute_capabilities == []
+
+
+def test_bfloat16(folder: Path) -> None:
+    report = build_engine(fused("bert", folder, "bf16"), folder / "bf16.plan", backend="rtx")
+    assert report.precision == "bfloat16" and report.plugins is not None and report.plugins["layers"] == OPS["bert"]
+    assert report.outputs["logits"]["dtype"] == "bf16"
+
+
+def test_description_beside_the_plan(bert: Path, folder: Path) -> None:
+    plan = folder / "described.plan"
+    report = build_engine(bert, plan, shapes=["1x1:2x8:4x40"], workspace=1 << 28, backend="rtx")
+    description = json.loads((folder / "described.plan.json").read_text())
+    assert description == json.loads(json.dumps(report.to_dict()))
+    assert description["backend"] == "rtx" and description["version"] == load_backend("rtx").version
+    assert description["plan_sha256"] == hashlib.sha256(plan.read_bytes()).hexdigest()
+    library = library_path("tensorrt")
+    assert description["plugins"]["library"] == str(library)
+    assert description["plugins"]["sha256"] == hashlib.sha256(library.read_bytes()).hexdigest()
+    names = {"input_ids", "attention_mask", "token_type_ids"}
+    assert description["shapes"] == {name: {"min": [1, 1], "opt": [2, 8], "max": [4, 40]} for name in names}
+    assert {entry["dtype"] for entry in description["inputs"].values()} == {"int64"}
+
+
+@pytest.mark.parametrize("functions", [True, False])
+@pytest.mark.parametrize(("dtype", "largest"), [("fp32", 1e-5), ("fp16", 2e-2)])
+def test_op_bodies_for_tensorrt_compute_the_same(
+    functions: bool, dtype: str, largest: float, folder: Path, tmp_path: Path
+) -> None:
+    """The file for --no-plugins is standard ONNX: ONNX Runtime computes with it what the original does."""
+    target = tmp_path / "bodies.onnx"
+    prepared = prepare(fused("bert", tmp_path, dtype, functions), target, plugins=False)
+    model = onnx.load(target)
+    assert prepared.nodes == {} and prepared.ops == OPS["bert"] and not model.functions
+    assert all(node.domain in ("", "ai.onnx") for node in model.graph.node)
+    (entry,) = compare_models(original("bert"), target, library="never").outputs
+    # Sums in another order; in half precision each of five rounded products a layer, on logits up to 10.
+    assert 0 <= entry.absolute < largest * 10 and entry.relative < largest and entry.cosine > 0.9999
+    products = [node for node in model.graph.node if node.op_type == "MatMul"]
+    casts = {name: node for node in model.graph.node if node.op_type == "Cast" for name in node.output}
+    if dtype == "fp16":
+        # Tensor cores need both factors in half precision: each comes from a cast to it, or was never anything else.
+        wide = [
+            node.name
+            for node in products
+            for name in node.input
+            if name in casts and onnx.helper.get_node_attr_value(casts[name], "to") == onnx.TensorProto.FLOAT
+        ]
+        assert len(products) >= 12 and wide == []
+
+
+def test_the_onnx_file_for_trtexec(bert: Path, tmp_path: Path) -> None:
+    build_engine(bert, tmp_path / "m.plan", backend="rtx", save_onnx=tmp_path / "m.trt.onnx")
+    nodes = [node for node in onnx.load(tmp_path / "m.trt.onnx").graph.node if node.domain == DOMAIN]
+    assert len(nodes) == sum(OPS["bert"].values()) and all("" not in node.input for node in nodes)
+
+
+SCRIPT = """
+import sys
+if "first" in sys.argv:
+    import tensorrt_rtx_bindings
+from bertfuse.runtime.trt import load_backend, load_plugins
+backend = load_backend("rtx")
+if "plugins" in sys.argv:
+    load_plugins(backend)
+trt = backend.trt
+builder = trt.Builder(backend.log)
+network = builder.create_network(0)
+parser = trt.OnnxParser(network, backend.log)
+assert parser.parse_from_file(sys.argv[1]), backend.log.errors
+print(sum(network.get_layer(i).type == trt.LayerType.PLUGIN_V3 for i in range(network.num_layers)))
+"""
+
+
+def parsed(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", SCRIPT, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_function_or_plugin_in_the_parser(folder: Path) -> None:
+    """As trtexec reads a fused file with functions: the plugins where their library is loaded, else the functions."""
+    model = folder / "no_head.onnx"
+    path = fused("bert-basic", folder)
+    full = onnx.load(path)
+    assert {function.name for function in full.functions} == set(OPS["bert-basic"])
+    # The head's op leaves an optional input in the middle out, which the parser has no way to hand to a plugin.
+    head = next(node for node in full.graph.node if node.op_type == "FusedGemmGeluLayerNorm")
+    onnx.utils.extract_model(path, model, [value.name for value in full.graph.input], [head.input[0]])
+    ran = parsed(model, "plugins")
+    assert ran.returncode == 0 and int(ran.stdout) == sum(OPS["bert-basic"].values()) - 1, ran.stderr
+    ran = parsed(model)
+    assert ran.returncode == 0 and int(ran.stdout) == 0, ran.stderr
+
+
+def test_loaded_too_early_is_an_error_not_the_end_of_the_process(bert: Path) -> None:
+    ran = parsed(bert, "plugins", "first")
+    assert ran.returncode == 1 and "TensorRT for RTX was imported before bertfuse" in ran.stderr.splitlines()[-1]
+
+
+def refused(match: str, target: Path, *arguments: Any, **options: Any) -> None:
+    """The build is refused with that line, and neither writes nor damages anything."""
+    target.write_bytes(b"old")
+    with pytest.raises(BertfuseError, match=match) as caught:
+        build_engine(*arguments, target, **{"backend": "rtx", **options})
+    assert "\n" not in str(caught.value)
+    assert [file.name for file in target.parent.iterdir()] == [target.name] and target.read_bytes() == b"old"
+
+
+def test_bodies_in_place_of_plugins_are_refused(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What TensorRT before 10.7 makes of functions: a network that works, without one of our kernels in it."""
+    monkeypatch.setattr(build, "prepare", lambda source, target, plugins: _claiming_plugins(source, target))
+    refused(r"made no plugin layer of .*\(EmbedLayerNorm\).* and 7 more", tmp_path / "m.plan", bert)
+
+
+def _claiming_plugins(source: Path, target: Path) -> Any:
+    claimed = prepare(source, target, plugins=True)
+    prepare(source, target, plugins=False)
+    return claimed
+
+
+def test_libraries_that_do_not_do(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = tmp_path / "m.plan"
+    monkeypatch.setattr(build, "has_creator", lambda backend, op, *_: op != "FusedAttention")
+    refused("has no plugin for FusedAttention; .*--no-plugins", plan, bert)
+    monkeypatch.undo()
+    monkeypatch.setenv("BERTFUSE_TRT_LIBRARY", str(library_path("onnxruntime")))
+    refused("libbertfuse_ort.so: .* does not load it", plan, bert)
+    monkeypatch.setenv("BERTFUSE_TRT_LIBRARY", "/absent.so")
+    refused("/absent.so: no such library; BERTFUSE_TRT_LIBRARY", plan, bert)
+    build_engine(bert, plan, backend="rtx", plugins=False)  # needs none
+
+
+def test_options_that_do_not_do(bert: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "m.plan"
+    refused(
+        "compute capability 9.0: TensorRT for RTX .* builds for 7.5, 8.0,", plan, bert, compute_capabilities=["9.0"]
+    )
+    refused("--compute-capability 'new': write major.minor", plan, bert, compute_capabilities=["new"])
+    refused("--timing-cache: TensorRT for RTX", plan, bert, timing_cache=tmp_path / "cache")
+    refused("backend 'trt' is unknown", plan, bert, backend="trt")
+    refused("no such file", plan, tmp_path / "absent.onnx")
+    refused("--shapes 1x2: write input:min:opt:max", plan, bert, shapes=["1x2"])
+
+
+def test_a_model_that_tensorrt_does_not_take(tmp_path: Path) -> None:
+    value = onnx.helper.make_tensor_value_info
+    node = onnx.helper.make_node("StringNormalizer", ["x"], ["y"], name="odd")
+    graph = onnx.helper.make_graph([node], "g", [value("x", onnx.TensorProto.STRING, [2])], [value("y", 8, [2])])
+    folder = tmp_path / "inner"
+    folder.mkdir()
+    path = tmp_path / "odd.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]), path)
+    refused(f"{path}: .*TensorRT for RTX", folder / "m.plan", path)
+
+
+def test_backends_that_are_missing_or_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_backend().name in backends.BACKENDS
+    found = backends.importlib.util.find_spec
+    monkeypatch.setattr(
+        backends.importlib.util, "find_spec", lambda name: None if name.startswith("tensorrt") else found(name)
+    )
+    with pytest.raises(RuntimeLibraryError, match=r"TensorRT is not installed: pip install 'bertfuse\[tensorrt\]'"):
+        load_backend("tensorrt")
+    with pytest.raises(RuntimeLibraryError, match=r"neither .* nor .*bertfuse\[tensorrt\]' or .*bertfuse\[rtx\]'"):
+        load_backend()
+    monkeypatch.undo()
+    old = dataclasses.replace(backends._KINDS["rtx"], minimum=(99, 0))
+    monkeypatch.setitem(backends._KINDS, "rtx", old)
+    backends._load.cache_clear()
+    with pytest.raises(RuntimeLibraryError, match=r"TensorRT for RTX 1\.\S+ is too old: 99\.0"):
+        load_backend("rtx")

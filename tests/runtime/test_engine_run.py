@@ -1,0 +1,87 @@
+"""Running engines: what is checked before anything is loaded; on a GPU, the result."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engines import fused, original
+from tiny_models import inputs
+
+from bertfuse.errors import BertfuseError
+from bertfuse.runtime import InferenceSession
+from bertfuse.runtime.trt import build_engine, gpu
+from bertfuse.runtime.trt import run as engine_run
+from bertfuse.runtime.trt.run import EngineSession, engine_runner
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plan")
+    build_engine(fused("bert", folder), folder / "model.plan", backend="rtx", shapes=["1x1:2x8:4x40"], plugins=False)
+    return folder / "model.plan"
+
+
+def changed(plan: Path, folder: Path, **entries: object) -> Path:
+    """A copy of the plan whose description says something else."""
+    copy = folder / "changed.plan"
+    copy.write_bytes(plan.read_bytes())
+    description = json.loads(Path(f"{plan}.json").read_text()) | entries
+    Path(f"{copy}.json").write_text(json.dumps(description))
+    return copy
+
+
+def test_plans_that_cannot_run_here(plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path, match: str) -> None:
+        with pytest.raises(BertfuseError, match=match) as caught:
+            engine_runner(path)
+        assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+    refused(tmp_path / "absent.plan", "no such engine")
+    refused(changed(plan, tmp_path, version="1.6.0"), r"built with TensorRT for RTX 1\.6\.0, this is .*build it again")
+    monkeypatch.setattr(engine_run, "compute_capability", lambda: None)
+    refused(plan, "needs an NVIDIA GPU and its driver")
+    monkeypatch.setattr(engine_run, "compute_capability", lambda: (9, 0))
+    refused(plan, r"does not run on this GPU's compute capability 9\.0; build with --backend tensorrt")
+    monkeypatch.setattr(engine_run, "compute_capability", lambda: (8, 6))
+    refused(
+        changed(plan, tmp_path, compute_capabilities=["8.9", "12.0"]), r"capability 8\.9, 12\.0, this GPU's is 8\.6"
+    )
+    damaged = changed(plan, tmp_path)
+    Path(f"{damaged}.json").write_text("{")
+    refused(damaged, "cannot be read")
+
+
+def test_a_runner_for_the_right_gpu(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_run, "compute_capability", lambda: (8, 9))
+    runner = engine_runner(plan, "mine")
+    assert type(runner).__name__ == "TrtRunner" and runner.name == "mine"
+
+
+def test_without_a_gpu_there_is_no_compute_capability(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(gpu.ctypes, "CDLL", missing)
+    assert gpu.compute_capability() is None
+
+
+@pytest.mark.gpu
+def test_an_engine_computes_what_the_original_does(plan: Path) -> None:
+    feed = inputs(3, 17)
+    capability = gpu.compute_capability()
+    assert capability is not None
+    if capability[0] in (9, 10):  # TensorRT for RTX leaves the data centre's GPUs out
+        with pytest.raises(BertfuseError, match="does not run on this GPU's compute capability"):
+            EngineSession(plan)
+        return
+    with EngineSession(plan) as session:
+        assert {value.name for value in session.get_inputs()} == set(feed)
+        got = session.run(feed)
+        with pytest.raises(BertfuseError, match="the engine takes"):
+            session.run(inputs(5, 17))
+    (want,) = InferenceSession(original("bert")).run(None, feed)
+    # float32 sums in another order, over two layers and a head, on logits up to 10.
+    np.testing.assert_allclose(got["logits"], want, rtol=1e-3, atol=1e-4)
