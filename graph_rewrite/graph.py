@@ -17,6 +17,7 @@ import onnx_graphsurgeon as gs
 from onnx import numpy_helper
 from onnx_graphsurgeon.logger import G_LOGGER
 
+from . import shape_uses
 from . import weights as w
 from .nodes import DEFAULT_DOMAINS, DIALECT, NoMatch, node_name, producer
 from .probe import Prober
@@ -82,11 +83,15 @@ class FusionGraph:
     def dims(self, tensor: gs.Tensor) -> list[Dim] | None:
         return None if tensor.shape is None else list(tensor.shape)
 
-    def check_private(self, nodes: Sequence[gs.Node]) -> None:
-        """Raise NoMatch if what any but the first of `nodes` computes is used by a node that is not among them."""
+    def check_private(self, nodes: Sequence[gs.Node], inputs: Sequence[gs.Tensor]) -> None:
+        """Raise NoMatch if what any but the first of `nodes` computes is used by a node that is not among them.
+
+        A shape that one of `inputs` has too is no such use.
+        """
         inside = {id(node) for node in nodes}
         for node in nodes[1:]:
-            if any(self.is_output(t) or any(id(c) not in inside for c in t.outputs) for t in node.outputs):
+            users = [c for t in node.outputs for c in t.outputs if id(c) not in inside]
+            if any(map(self.is_output, node.outputs)) or any(shape_uses.donor(c, inputs) is None for c in users):
                 raise _needed(node, self._user(node, inside))
 
     # ---- who was found where, and what failed
@@ -167,12 +172,14 @@ class FusionGraph:
         inputs: Sequence[gs.Tensor],
         interior: Iterable[gs.Node] = (),
         domain: str = DIALECT,
+        donors: Sequence[gs.Tensor] | None = None,
         **attrs: Any,
     ) -> gs.Node:
         """Let a new node produce the outputs of `old`; what only fed `old` is unhooked.
 
         `interior` are the nodes whose work the new node takes over. When one of them is still needed elsewhere, nothing
-        is changed and NoMatch says by whom.
+        is changed and NoMatch says by whom. A need of its shape alone is met by one of `donors`, tensors of the model
+        itself; None takes `inputs`.
         """
         outputs, name = list(old.outputs), node_name(old)
         old.outputs.clear()
@@ -184,8 +191,14 @@ class FusionGraph:
         self._replaced[id(new)] = (old, outputs)
         self._taker = id(new)
         self._unhook(old)
-        for node in interior:
-            if node is not old and self.is_live(node):
+        left = [node for node in interior if node is not old and self.is_live(node)]
+        if left:
+            for shape in [c for n in left for t in n.outputs for c in t.outputs if c.op == "Shape"]:
+                shape_uses.forward(self, shape, inputs if donors is None else donors)
+            for node in left:
+                self._unhook(node)
+        for node in left:
+            if self.is_live(node):
                 user = self._user(node)
                 self.restore(new)
                 raise _needed(node, user)

@@ -47,7 +47,7 @@ def match(graph: FusionGraph, spec: OpSpec, pattern: Pattern, root: gs.Node) -> 
     for found in _node(graph, pattern.root, root, Match(), 0, deepest):
         try:
             _check(spec, found, root)
-            graph.check_private(found.nodes)
+            graph.check_private(found.nodes, list(found.inputs.values()))
         except NoMatch as miss:
             deepest.note(1 << 20, miss)
             continue

@@ -47,6 +47,13 @@ class Subgraph:
     interior: list[gs.Tensor]  # every computed tensor, the nearest to `target` first
     longest: int  # the largest constant that could be a length
 
+    @property
+    def reads_values(self) -> bool:
+        """Whether it depends on more than the shapes of inputs."""
+        given = {id(t) for t in self.inputs}
+        readers = [node for t in self.interior if (node := producer(t)).op != "Shape"]
+        return id(self.target) in given or any(id(t) in given for node in readers for t in node.inputs)
+
     def run(self, session: ort.InferenceSession, feeds: dict[str, np.ndarray], sizes: dict[str, int]) -> np.ndarray:
         feeds = dict(feeds)
         for tensor in self.cuts:
@@ -86,13 +93,16 @@ class Prober:
 
     def counts_up(self, index: gs.Tensor, ids: gs.Tensor, longest: int) -> bool:
         """Whether `index` is 0, 1, ..., S-1 in every row, S <= longest being the length of `ids` [B, S]."""
-        key = (index.name, f"positions {ids.name} {longest}")
-        if key not in self._answers:
-            try:
-                self._answers[key] = self._is_range(index, ids, longest)
-            except NoMatch:
-                self._answers[key] = False
-        return bool(self._answers[key])
+        runs = self._runs(index, ids, longest)
+        return bool(runs) and all(r.shape[-1:] == (length,) and np.all(r == np.arange(length)) for length, r in runs)
+
+    def one_value(self, index: gs.Tensor, ids: gs.Tensor, longest: int) -> int | None:
+        """The number that `index` is everywhere, for `ids` [B, S] of any S <= longest; None where it varies."""
+        arrays = [r for _, r in self._runs(index, ids, longest)]
+        if isinstance(index, gs.Constant) and not isinstance(index._values, Weight):
+            arrays = [np.asarray(index.values)]
+        values = {int(value) for array in arrays for value in np.unique(array)}
+        return values.pop() if len(values) == 1 else None
 
     def _find_mask(self, target: gs.Tensor, kind: str, factor: float) -> gs.Tensor:
         where = producer(target) or target.name
@@ -146,21 +156,31 @@ class Prober:
                 return False
         return True
 
-    def _is_range(self, index: gs.Tensor, ids: gs.Tensor, longest: int) -> bool:
+    def _runs(self, index: gs.Tensor, ids: gs.Tensor, longest: int) -> list[tuple[int, np.ndarray]]:
+        """Lengths of `ids` and what `index` is for them; nothing where it depends on more than lengths."""
+        key = (index.name, f"runs {ids.name} {longest}")
+        if key not in self._answers:
+            self._answers[key] = []
+            with contextlib.suppress(NoMatch):
+                self._answers[key] = self._run_lengths(index, ids, longest)
+        return self._answers[key]
+
+    def _run_lengths(self, index: gs.Tensor, ids: gs.Tensor, longest: int) -> list[tuple[int, np.ndarray]]:
         if index.dtype not in _INTEGERS or ids.shape is None or len(ids.shape) != 2:
-            return False
+            return []
         if isinstance(index, gs.Constant):
             values = np.asarray(index.values)
-            return ids.shape[1] == values.shape[-1] and bool(np.all(values == np.arange(values.shape[-1])))
+            return [(ids.shape[1], values)] if values.shape[-1:] == (ids.shape[1],) else []
         subgraph = self._subgraph(index)
+        if subgraph.reads_values:
+            return []
         session = self._session(subgraph)
         random = np.random.default_rng(0)
+        runs = []
         for batch, length in self._probe_shapes(subgraph, ids, longest):
             sizes = self._sizes(ids, batch, length)
-            result = subgraph.run(session, self._feeds(subgraph, sizes, random), sizes)
-            if result.shape[-1] != length or not np.all(result == np.arange(length)):
-                return False
-        return True
+            runs.append((length, subgraph.run(session, self._feeds(subgraph, sizes, random), sizes)))
+        return runs
 
     def _subgraph(self, target: gs.Tensor, stop: gs.Tensor | None = None) -> Subgraph:
         """What `target` is computed from, up to graph inputs and `stop`."""

@@ -58,6 +58,15 @@ class Weight(LazyValues):
             return self
         return Weight(self.data_type, (len(index), *self.shape[1:]), lambda: np.asarray(self.load())[index])
 
+    def plus_row(self, table: Weight, row: int) -> Weight:
+        """With one row of another table added to every row, in float32."""
+
+        def load() -> np.ndarray:
+            total = np.asarray(self.load()).astype(np.float32) + np.asarray(table.load()[row]).astype(np.float32)
+            return cast_array(total, self.data_type)
+
+        return Weight(self.data_type, self.shape, load)
+
     def cast(self, data_type: int) -> Weight:
         """To another float type; values beyond its range become its largest, infinities stay."""
         return Weight(data_type, self.shape, lambda: cast_array(self.load(), data_type))

@@ -110,13 +110,15 @@ def _mask(graph: FusionGraph, found: Core) -> gs.Tensor | None:
     if not found.masks:
         return None
     if len(found.masks) > 1:
-        bias = next((m.tensor for m in found.masks if _by_head(m.tensor)), None)
-        what = f"'{bias.name}' {list(bias.shape)}, a bias by head, and a mask" if bias else "more than one mask or bias"
-        raise NoMatch(found.nodes[-1], f"adds {what} to the scores", wanted="one mask")
+        bias = next((m for m in found.masks if _by_head(m.tensor)), None)
+        if bias is not None:
+            what = f"adds '{bias.tensor.name}' {list(bias.tensor.shape)}, which differs by head, to the scores"
+            raise NoMatch(bias.node, what, "relative position biases are not fused", wanted="a mask of keys alone")
+        raise NoMatch(found.masks[-1].node, "adds a second mask or bias to the scores", wanted="one mask")
     (mask,) = found.masks
     if mask.kind != "added" and mask.hidden * mask.factor > HIDING:
         raise NoMatch(
-            found.nodes[-1],
+            mask.node,
             f"scales a hidden score of {mask.hidden:g} by {mask.factor:g}, which hides nothing",
             wanted=f"{HIDING:g} or less",
         )
@@ -150,7 +152,7 @@ def _replace(graph, root, linears, columns, mask, scale, interior) -> None:
     split = graph.add_node(SPLIT_HEADS, [biased], parts, DIALECT, num_heads=num_heads)
     inputs = [*parts, *([mask] if mask is not None else [])]
     try:
-        graph.replace(root, ATTENTION, inputs, interior, scale=float(scale))
+        graph.replace(root, ATTENTION, inputs, interior, donors=[x], scale=float(scale))
     except NoMatch:
         for node in (product, add, split):
             node.inputs.clear()

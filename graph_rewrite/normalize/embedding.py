@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..dialect.pattern import ADD, EMBEDDING, LAYER_NORM, POSITIONS
-from ..graph import FusionGraph
-from ..nodes import DIALECT, NoMatch, producer
+from ..graph import FusionGraph, as_weight
+from ..nodes import DIALECT, NoMatch, data_type, producer
+from ..shapes import Dim
 
 
 def anchors(graph: FusionGraph) -> list[gs.Node]:
@@ -19,6 +23,17 @@ def has_lookup(tensor: gs.Tensor) -> bool:
     return any(_is_lookup(producer(leaf)) for leaf in terms(tensor)[0])
 
 
+@dataclass
+class _Roles:
+    """What each lookup is. `fixed` rows are the same for every token, whatever the ids: [(lookup, row)]."""
+
+    word: gs.Node
+    position: gs.Node
+    counted: bool  # whether positions are 0, 1, ...
+    types: list[gs.Node]
+    fixed: list[tuple[gs.Node, int]]
+
+
 def rewrite(graph: FusionGraph, node: gs.Node) -> None:
     total = node.inputs[0]
     leaves, adds = terms(total)
@@ -28,42 +43,44 @@ def rewrite(graph: FusionGraph, node: gs.Node) -> None:
         if not _is_lookup(lookup):
             raise NoMatch(lookup or leaf.name, f"the sum holds '{leaf.name}'", wanted="rows of constant tables alone")
         lookups.append(lookup)
+    _replace(graph, producer(total), _roles(graph, lookups, node), [*lookups, *adds])
+
+
+def _roles(graph: FusionGraph, lookups: list[gs.Node], node: gs.Node) -> _Roles:
     by_ids = sorted(filter(_by_ids, lookups), key=_rows, reverse=True)
     if not by_ids:
         raise NoMatch(lookups[0], "no table is indexed by ids of the model", wanted="integer ids of shape [B, S]")
 
     def by_position(word: gs.Node) -> list[gs.Node]:
-        return [n for n in lookups if n is not word and graph.prober.counts_up(n.inputs[1], word.inputs[1], _rows(n))]
+        ids = word.inputs[1]
+        others = [n for n in lookups if n is not word and _rows(n) > 1]
+        return sorted((n for n in others if graph.prober.counts_up(n.inputs[1], ids, _rows(n))), key=_rows)
 
     # Mostly the largest table is that of words; where positions outnumber words, the length of ids tells them apart.
     word = next(filter(by_position, by_ids), by_ids[0])
-    ids = word.inputs[1]
-    rest = [n for n in lookups if n is not word]
-    positions = by_position(word)
-    if len(positions) > 1 or len(rest) not in (1, 2):
+    counting = by_position(word)[-1:]
+    rest = [n for n in lookups if n is not word and n not in counting]
+    rows = {id(n): row for n in rest if (row := _fixed_row(graph, n, word, [*counting, *rest])) is not None}
+    free = [n for n in rest if id(n) not in rows]
+    if not counting and not free and rest:  # something must stand for positions
+        free = [max(rest, key=_rows)]
+    if len(counting) + len(free) not in (1, 2):
         raise NoMatch(
             node,
-            f"{len(lookups)} lookups, {len(positions)} by position",
+            f"{len(lookups)} lookups, {len(counting)} by position",
             wanted="word, position, maybe token type",
         )
-    position = positions[0] if positions else _position_table(rest, graph, node)
-    types = [n for n in rest if n is not position]
-    for lookup in (*types, *([] if positions else [position])):
-        if list(lookup.inputs[1].shape or []) != list(ids.shape):
-            raise NoMatch(
-                lookup,
-                f"ids '{lookup.inputs[1].name}' are {lookup.inputs[1].shape}",
-                wanted=f"{ids.shape}, as word ids",
-            )
-    _replace(graph, producer(total), word, types, position, bool(positions), [*lookups, *adds])
+    # There are more positions than token types.
+    position = counting[0] if counting else max(free, key=_rows)
+    fixed = [(n, rows[id(n)]) for n in rest if not any(n is other for other in free)]
+    return _Roles(word, position, bool(counting), [n for n in free if n is not position], fixed)
 
 
-def _position_table(rest: list[gs.Node], graph: FusionGraph, node: gs.Node) -> gs.Node:
-    """The lookup by computed or given position ids: the larger of two tables (there are more positions than types)."""
-    candidates = [n for n in rest if _by_ids(n)]
-    if not candidates:
-        raise NoMatch(node, "no lookup is by position", wanted="ids that count 0, 1, ... or have the shape [B, S]")
-    return max(candidates, key=_rows)
+def _fixed_row(graph: FusionGraph, lookup: gs.Node, word: gs.Node, others: list[gs.Node]) -> int | None:
+    """The row that the lookup gives for every token, None where it depends on the token."""
+    if _rows(lookup) == 1:
+        return 0
+    return graph.prober.one_value(lookup.inputs[1], word.inputs[1], max(map(_rows, others)))
 
 
 def terms(total: gs.Tensor) -> tuple[list[gs.Tensor], list[gs.Node]]:
@@ -99,32 +116,62 @@ def _rows(node: gs.Node) -> int:
     return node.inputs[0].shape[0]
 
 
-def _replace(graph, root, word, types, position, counted, interior) -> None:
+def _replace(graph: FusionGraph, root: gs.Node, roles: _Roles, interior: list[gs.Node]) -> None:
     total = root.outputs[0]
-    ids = word.inputs[1]
+    ids = roles.word.inputs[1]
 
     def new(suffix: str) -> gs.Variable:
         return graph.variable(f"{total.name}_{suffix}", total.dtype, total.shape)
 
     made = []
     words = new("word")
-    made.append(graph.add_node(EMBEDDING, [word.inputs[0], ids], [words], DIALECT))
+    made.append(graph.add_node(EMBEDDING, [roles.word.inputs[0], ids], [words], DIALECT))
     subtotal = words
-    for lookup in types:
+    for lookup in roles.types:
         rows, sum_ = new("token_type"), new("subtotal")
-        made.append(graph.add_node(EMBEDDING, lookup.inputs[:2], [rows], DIALECT))
+        index = _like(graph, lookup, ids)
+        made.append(graph.add_node(EMBEDDING, [lookup.inputs[0], index], [rows], DIALECT))
         made.append(graph.add_node(ADD, [subtotal, rows], [sum_]))
         subtotal = sum_
-    index = position.inputs[1]
-    if counted:
+    if roles.counted:
         index = graph.variable(f"{total.name}_positions", ids.dtype, None)
         made.append(graph.add_node(POSITIONS, [ids], [index], DIALECT))
+    else:
+        index = _like(graph, roles.position, ids)
+    table = roles.position.inputs[0]
+    if roles.fixed:
+        values = as_weight(table)
+        for lookup, row in roles.fixed:
+            values = values.plus_row(as_weight(lookup.inputs[0]), row)
+        table = graph.constant(f"{table.name}_and_fixed_rows", values)
     rows = new("position")
-    made.append(graph.add_node(EMBEDDING, [position.inputs[0], index], [rows], DIALECT))
+    made.append(graph.add_node(EMBEDDING, [table, index], [rows], DIALECT))
     try:
-        graph.replace(root, ADD, [subtotal, rows], interior, domain="")
+        graph.replace(root, ADD, [subtotal, rows], interior, domain="", donors=[ids])
     except NoMatch:
         for node in made:
             node.inputs.clear()
             node.outputs.clear()
         raise
+
+
+def _like(graph: FusionGraph, lookup: gs.Node, ids: gs.Tensor) -> gs.Tensor:
+    """The lookup's index in the shape [B, S] and integer type of `ids`."""
+    index = lookup.inputs[1]
+    if index.shape is None or len(index.shape) > 2 or not all(map(_spreads, index.shape[::-1], ids.shape[::-1])):
+        raise NoMatch(lookup, f"ids '{index.name}' are {index.shape}", wanted=f"{ids.shape}, as word ids")
+    if index.dtype != ids.dtype:
+        cast = graph.variable(f"{index.name}_cast", ids.dtype, index.shape)
+        graph.add_node("Cast", [index], [cast], to=data_type(ids.dtype))
+        index = cast
+    if len(index.shape) < 2 or any(a == 1 != b for a, b in zip(index.shape, ids.shape, strict=True)):
+        shape = graph.variable(f"{ids.name}_shape", np.int64, [2])
+        graph.add_node("Shape", [ids], [shape])
+        spread = graph.variable(f"{index.name}_expand", ids.dtype, ids.shape)
+        graph.add_node("Expand", [index, shape], [spread])
+        index = spread
+    return index
+
+
+def _spreads(dim: Dim, wanted: Dim) -> bool:
+    return dim in (1, wanted) or (isinstance(dim, str) and isinstance(wanted, str))

@@ -21,6 +21,7 @@ _CHANGES = ("Mul", "Div", "Sub", "Pow", "Clip", "Min", "Max", "Tanh", "Neg", "Ab
 class ScoreMask:
     """What hides keys: `kind` "added" to the scores, or a condition, "kept" where true or "hidden" where true."""
 
+    node: gs.Node
     tensor: gs.Tensor
     kind: str
     hidden: float = -math.inf  # what a condition puts in place of a score
@@ -123,7 +124,7 @@ def _scores(tensor: gs.Tensor, steps: int) -> _Scores | None:
 
 def _mask_of(node: gs.Node, x: gs.Tensor, other: gs.Tensor) -> ScoreMask:
     if node.op == "Add":
-        return ScoreMask(other, "added")
+        return ScoreMask(node, other, "added")
     hidden = scalar(other)
     if hidden is None or hidden > HIDING:
         raise NoMatch(
@@ -131,7 +132,7 @@ def _mask_of(node: gs.Node, x: gs.Tensor, other: gs.Tensor) -> ScoreMask:
             f"selects between the scores and {hidden if hidden is not None else repr(other.name)}",
             wanted=f"a constant of {HIDING:g} or less",
         )
-    return ScoreMask(node.inputs[0], "kept" if x is node.inputs[1] else "hidden", hidden)
+    return ScoreMask(node, node.inputs[0], "kept" if x is node.inputs[1] else "hidden", hidden)
 
 
 def _product_with_v(softmax: gs.Node) -> tuple[list[gs.Node], gs.Node]:
@@ -193,5 +194,5 @@ def _named(node: gs.Node) -> Core:
     scale = attrs.get("scale") or 1 / math.sqrt(size // (count or 1))
     masks = []
     if len(inputs) > 3 and not inputs[3].is_empty():
-        masks.append(ScoreMask(inputs[3], "kept" if inputs[3].dtype == bool else "added"))
+        masks.append(ScoreMask(node, inputs[3], "kept" if inputs[3].dtype == bool else "added"))
     return Core(q, k, v, node.outputs[0], [node], float(scale), masks, k_transposed=False, heads=count)

@@ -80,7 +80,7 @@ def test_two_masks() -> None:
     twice = MASKS["where"](b, mask)
     spec = Attention(parts={"after_mask": lambda scores: b.op("Add", scores, twice)})
     b.output(attend(b, x, spec, mask))
-    refused(b.model(), "more than one mask", "FusedAttention")
+    refused(b.model(), "a second mask", "FusedAttention")
 
 
 @pytest.mark.parametrize("hidden", [0.0, -5.0, 10000.0])

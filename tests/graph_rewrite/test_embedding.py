@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 from graphs import Builder, assert_agree, feeds, fused, refused
+from onnx import helper, numpy_helper
 
 from bertfuse.graph_rewrite import fuse
 
@@ -141,7 +142,142 @@ def test_ids_of_two_types() -> None:
     ids, types = b.ids(dtype=np.int32), b.ids("token_type_ids", dtype=np.int64)
     rows = b.op("Add", lookup(b, 97, ids), lookup(b, 2, types))
     b.output(b.layer_norm(b.op("Add", rows, lookup(b, P, sliced_positions(b, ids))), H))
-    refused(b.model(), "expected the type of 'ids'", "EmbedLayerNorm")
+    assert fused(b.model()).fused == {"EmbedLayerNorm": 1}
+
+
+def reversed_positions(b: Builder, ids: str) -> str:
+    length = b.op("Squeeze", b.op("Gather", b.op("Shape", ids), b.const([1]), axis=0), b.const([0]))
+    return b.op("Range", b.op("Sub", length, b.const(1)), b.const(-1), b.const(-1))
+
+
+def positions_from_2(b: Builder, ids: str) -> str:
+    return b.op("Unsqueeze", b.op("Add", range_positions(b, ids), b.const(2)), b.const([0]))
+
+
+def tokens_counted(b: Builder, ids: str) -> str:
+    """As RoBERTa: padding is 1, tokens count from 2 on. [B, S]."""
+    real = b.op("Cast", b.op("Not", b.op("Equal", ids, b.const(1))), to=7)
+    return b.op("Add", b.op("Mul", b.op("CumSum", real, b.const(1)), real), b.const(1))
+
+
+def tokens_counted_from_0(b: Builder, ids: str) -> str:
+    """Positions 0, 1, ... in every row without padding, which is 7 here."""
+    real = b.op("Cast", b.op("Not", b.op("Equal", ids, b.const(7))), to=7)
+    return b.op("Sub", b.op("CumSum", real, b.const(1)), b.const(1))
+
+
+@pytest.mark.parametrize("positions", [reversed_positions, positions_from_2, tokens_counted, tokens_counted_from_0])
+def test_positions_that_do_not_count_up_from_0(positions) -> None:
+    b = Builder()
+    b.output(embeddings(b, positions=positions))
+    model = b.model()
+    result = fused(model, sizes={"S": 5})
+    assert result.fused == result.expected == {"EmbedLayerNorm": 1}
+    (node,) = (n for n in result.model.graph.node if n.op_type == "EmbedLayerNorm")
+    assert node.input[2]
+    feed = feeds(model)
+    feed["ids"] = np.array([[3, 7, 9, 1, 1], [7, 7, 2, 4, 1]])
+    assert_agree(model, result.model, feed, 2e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, "S"), ("S",), ("B", "S"), ("other", "S")])
+def test_position_ids_of_any_shape(shape: tuple[int | str, ...]) -> None:
+    b = Builder()
+    ids, positions = b.ids(), b.input("position_ids", shape, np.int64)
+    b.output(b.layer_norm(b.op("Add", lookup(b, 97, ids), lookup(b, P, positions)), H))
+    assert fused(b.model(), sizes={"other": 2}).fused == {"EmbedLayerNorm": 1}
+
+
+def zeros_like(b: Builder, ids: str) -> str:
+    return b.op("ConstantOfShape", b.op("Shape", ids), value=helper.make_tensor("value", 7, [1], [0]))
+
+
+def expanded_zeros(b: Builder, ids: str) -> str:
+    """BERT's buffer of zeros, cut to the length and spread over the batch."""
+    return b.op("Expand", sliced_zeros(b, ids), b.op("Shape", ids))
+
+
+def sliced_zeros(b: Builder, ids: str) -> str:
+    length = b.op("Gather", b.op("Shape", ids), b.const([1]), axis=0)
+    return b.op("Slice", b.const(np.zeros((1, P), np.int64)), b.const([0]), length, b.const([1]))
+
+
+FIXED = {
+    "zeros": (zeros_like, 2, 0),
+    "expanded": (expanded_zeros, 2, 0),
+    "cut": (sliced_zeros, 2, 0),
+    "the last": (lambda b, ids: b.op("Sub", zeros_like(b, ids), b.const(1)), 5, -1),
+    "one number": (lambda b, ids: b.const([[1]]), 2, 1),
+    "a table of one row": (zeros_like, 1, 0),
+    "a table of one row, given ids": (lambda b, ids: b.op("Mul", ids, b.const(0)), 1, 0),
+}
+
+
+@pytest.mark.parametrize("name", list(FIXED))
+@pytest.mark.parametrize("positions", [sliced_positions, tokens_counted])
+def test_token_types_that_are_all_alike(name: str, positions) -> None:
+    """Their row goes into the table of positions; no input of the op is left for them."""
+    make, rows, row = FIXED[name]
+    b = Builder()
+    ids = b.ids()
+    types, table = b.weight(rows, H, name="types"), b.weight(P, H, name="positions")
+    total = b.op("Add", lookup(b, 97, ids), lookup(b, rows, make(b, ids), types))
+    b.output(b.layer_norm(b.op("Add", total, lookup(b, P, positions(b, ids), table)), H))
+    model = b.model()
+    result = fused(model)
+    assert result.fused == result.expected == {"EmbedLayerNorm": 1}
+    (node,) = (n for n in result.model.graph.node if n.op_type == "EmbedLayerNorm")
+    assert not node.input[1]
+    tables = {t.name: numpy_helper.to_array(t) for t in result.model.graph.initializer}
+    given = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    np.testing.assert_allclose(tables[node.input[5]], given["positions"] + given["types"][row], rtol=1e-6)
+
+
+def test_nothing_but_words_and_one_token_type() -> None:
+    """No positions: the token types stand for them."""
+    b = Builder()
+    ids = b.ids()
+    b.output(b.layer_norm(b.op("Add", lookup(b, 97, ids), lookup(b, 2, expanded_zeros(b, ids))), H))
+    assert fused(b.model()).fused == {"EmbedLayerNorm": 1}
+
+
+@pytest.mark.parametrize("length", [1, 5])
+def test_fixed_length_with_constant_types(length: int) -> None:
+    """Types and positions as constants; of length 1 both look alike."""
+    b = Builder()
+    ids = b.ids(shape=("B", length))
+    total = b.op("Add", lookup(b, 97, ids), lookup(b, 2, b.const(np.zeros((1, length), np.int64))))
+    b.output(b.layer_norm(b.op("Add", total, lookup(b, P, b.const(np.arange(length)[None]))), H))
+    assert fused(b.model()).fused == {"EmbedLayerNorm": 1}
+
+
+def test_token_types_made_of_the_ids() -> None:
+    """All alike for small ids, not for all."""
+    b = Builder()
+    ids = b.ids()
+    types = b.op("Cast", b.op("Greater", ids, b.const(50)), to=7)
+    total = b.op("Add", lookup(b, 97, ids), lookup(b, 2, types))
+    b.output(b.layer_norm(b.op("Add", total, lookup(b, P, sliced_positions(b, ids))), H))
+    model = b.model()
+    result = fused(model)
+    feed = feeds(model)
+    feed["ids"] = np.arange(10).reshape(2, 5) * 9
+    assert_agree(model, result.model, feed, 2e-5)
+    (node,) = (n for n in result.model.graph.node if n.op_type == "EmbedLayerNorm")
+    assert node.input[1]
+
+
+def test_rows_whose_shape_is_asked_for() -> None:
+    """Shape(word rows), as torchscript writes it: the ids have it, too."""
+    b = Builder()
+    ids = b.ids()
+    words = lookup(b, 97, ids)
+    y = b.layer_norm(b.op("Add", words, lookup(b, P, sliced_positions(b, ids))), H)
+    shape = b.op("Shape", words)
+    b.output(b.op("Reshape", b.op("Neg", y), shape))
+    b.output(shape, element=7)
+    result = fused(b.model())
+    assert result.fused == {"EmbedLayerNorm": 1}
 
 
 def test_tied_tables_and_a_table_used_elsewhere() -> None:
@@ -164,14 +300,6 @@ def test_basic_level_leaves_embeddings() -> None:
 def wrong(name: str, b: Builder) -> str:
     ids = b.ids()
     word = lookup(b, 97, ids)
-    if name == "reversed positions":
-        length = b.op("Squeeze", b.op("Gather", b.op("Shape", ids), b.const([1]), axis=0), b.const([0]))
-        index = b.op("Range", b.op("Sub", length, b.const(1)), b.const(-1), b.const(-1))
-        return b.op("Add", word, lookup(b, P, index))
-    if name == "positions from 2":
-        length = b.op("Squeeze", b.op("Gather", b.op("Shape", ids), b.const([1]), axis=0), b.const([0]))
-        index = b.op("Range", b.const(2), b.op("Add", length, b.const(2)), b.const(1))
-        return b.op("Add", word, lookup(b, P, index))
     if name == "word rows alone":
         return word
     if name == "four tables":
@@ -191,8 +319,6 @@ def wrong(name: str, b: Builder) -> str:
 
 
 WRONG = {
-    "reversed positions": "",
-    "positions from 2": "",
     "word rows alone": "",
     "four tables": "",
     "rows of a tensor that is an input": "expected rows of constant tables alone",
