@@ -41,6 +41,15 @@ def fused_attention(qkv, bias, mask, num_heads, scale):
     return y.transpose(1, 2).reshape(qkv.shape[0], qkv.shape[1], -1)
 
 
+def attention_spread(qkv, bias, num_heads, scale):
+    """Of each result the mean distance of the values from it, under its probabilities: no mask."""
+    q, k, v = add_qkv_bias(qkv, bias, num_heads)
+    p = torch.softmax(q @ k.transpose(-1, -2) * scale, -1)
+    y = p @ v
+    spread = torch.einsum("bhqk,bhqkd->bhqd", p, (v.unsqueeze(-3) - y.unsqueeze(-2)).abs())
+    return spread.transpose(1, 2).reshape(qkv.shape[0], qkv.shape[1], -1)
+
+
 def fused_gemm_gelu(x, weight, bias, approximate):
     return _gelu(_wide(x) @ _wide(weight).T + _wide(bias), approximate)
 

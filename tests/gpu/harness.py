@@ -1,0 +1,79 @@
+"""What the kernel tests share: random inputs, poisoned outputs, every tactic of a call, and the comparison."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from kernels import Bound, library_file
+from tolerances import TOLERANCES
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+EPSILON = 1e-12
+
+
+def _without_library() -> str | None:
+    try:
+        file = library_file()
+    except Exception as error:  # the package is not installed, or has no library: either is the reason
+        return str(error)
+    return None if file.exists() else f"{file}: no such library"
+
+
+GPU = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device that PyTorch can use"),
+    pytest.mark.skipif(_without_library() is not None, reason=str(_without_library())),
+]
+
+
+def randn(*shape, dtype, gain=1.0, offset=0):
+    """Random values; `offset` elements into its allocation, so that the pointer is that much off alignment."""
+    flat = torch.randn(math.prod(shape) + offset, device="cuda") * gain
+    return flat.to(dtype)[offset:].view(*shape)
+
+
+def poisoned(*shape, dtype):
+    return torch.full(shape, float("nan"), device="cuda", dtype=dtype)
+
+
+def check(op, outputs, expected, scale=1.0, dtype=None, more=0.0):
+    """`dtype` names a row of the table other than the outputs' own; `more` is allowed on top, where it is said why."""
+    for actual, wanted in zip(outputs, expected, strict=True):
+        tolerance = TOLERANCES[op, dtype or str(actual.dtype).removeprefix("torch.")]
+        assert torch.isfinite(actual).all(), f"{op}: {(~torch.isfinite(actual)).sum().item()} values are not finite"
+        error = (actual.double() - wanted).abs()
+        excess = (error / (scale * (tolerance.atol + tolerance.rtol * wanted.abs()) + more)).max().item()
+        assert excess <= 1, f"{op}: largest error {error.max().item():.3g}, {excess:.2f} times what is allowed"
+
+
+def run(op, inputs, outputs, attributes, tactic=-1, **fields):
+    bound = Bound(op, inputs, outputs, attributes, tactic, **fields)
+    bound.run()
+    torch.cuda.synchronize()
+    return bound
+
+
+def gemm_inputs(m, n, k, dtype, offset=0, gain=1.0):
+    x = randn(m, k, dtype=dtype, offset=offset, gain=gain)
+    weight = randn(n, k, dtype=dtype, gain=1 / math.sqrt(k), offset=offset)
+    return x, weight, randn(n, dtype=dtype, offset=offset)
+
+
+def norm_inputs(m, n, dtype, offset=0):
+    residual = randn(m, n, dtype=dtype, offset=offset)
+    gamma = (1 + 0.2 * torch.randn(n + offset, device="cuda")).to(dtype)[offset:]
+    return residual, gamma, randn(n, dtype=dtype, offset=offset)
+
+
+def all_tactics(op, inputs, shape, dtype, attributes, expected, scale=1.0, more=0.0):
+    """Runs the op with the tactic it chooses and with every other one."""
+    tactics = Bound(op, inputs, [poisoned(*shape, dtype=dtype)], attributes).tactics()
+    for tactic in range(-1, tactics):
+        y = poisoned(*shape, dtype=dtype)
+        run(op, inputs, [y], attributes, tactic)
+        try:
+            check(op, [y], [expected], scale, more=more)
+        except AssertionError as error:
+            raise AssertionError(f"tactic {tactic} of {tactics}: {error}") from None

@@ -1,0 +1,111 @@
+"""Every op at its limits: 65,536 rows, pointers off alignment, TF32 where it is asked for and nowhere else."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+sys.path.insert(0, str(Path(__file__).parent))
+
+import reference  # noqa: E402
+from harness import EPSILON, FLOATS, GPU, check, gemm_inputs, norm_inputs, poisoned, randn, run  # noqa: E402
+from kernels import Bound  # noqa: E402
+
+pytestmark = GPU
+ROWS, TAIL = 65536, 2048
+
+
+def ids(batch, sequence, below):
+    return torch.randint(0, below, (batch, sequence), device="cuda")
+
+
+def calls(op, rows, dtype, offset=0, hidden=768):
+    """(inputs, attributes, output shapes, expected) of an op over so many rows.
+
+    expected() is the float64 result of the last `TAIL` rows. `offset` elements that every float tensor starts off its
+    allocation.
+    """
+    heads, sequence = hidden // 64, min(rows, 128)
+    batch = rows // sequence
+    tokens, last = (batch, sequence, hidden), slice(-max(1, min(rows, TAIL) // sequence), None)
+    if op in ("AddQKVBias", "FusedAttention"):
+        qkv = randn(batch, sequence, 3 * hidden, dtype=dtype, offset=offset)
+        bias = randn(3 * hidden, dtype=dtype, offset=offset)
+        if op == "AddQKVBias":
+            shape = (batch, heads, sequence, 64)
+            return [qkv, bias], [heads], [shape] * 3, partial(reference.add_qkv_bias, qkv[last], bias, heads)
+        expected = partial(reference.fused_attention, qkv[last], bias, None, heads, 0.125)
+        return [qkv, bias, None], [heads, 0.125], [tokens], expected
+    if op == "EmbedLayerNorm":
+        words, types = ids(batch, sequence, 1000), ids(batch, sequence, 2)
+        tables = [randn(count, hidden, dtype=dtype, offset=offset) for count in (1000, 2, 512)]
+        norm = [randn(hidden, dtype=dtype, offset=offset) for _ in range(2)]
+        expected = partial(reference.embed_layer_norm, words[last], types[last], None, *tables, *norm, EPSILON)
+        return [words, types, None, *tables, *norm], [EPSILON], [tokens], expected
+    x, weight, bias = gemm_inputs(rows, hidden, hidden, dtype, offset)
+    residual, gamma, beta = norm_inputs(rows, hidden, dtype, offset)
+    last = slice(-min(rows, TAIL), None)
+    product, norm = (x[last], weight, bias), (residual[last], gamma, beta, EPSILON)
+    if op == "FusedGemmGelu":
+        return [x, weight, bias], ["none"], [(rows, hidden)], partial(reference.fused_gemm_gelu, *product, "none")
+    inputs = [x, weight, bias, residual, gamma, beta]
+    if op == "FusedGemmLayerNorm":
+        return inputs, [EPSILON], [(rows, hidden)], partial(reference.fused_gemm_layer_norm, *product, *norm)
+    expected = partial(reference.fused_gemm_gelu_layer_norm, *product, *norm, "none")
+    return inputs, [EPSILON, "none"], [(rows, hidden)], expected
+
+
+def several(result):
+    return list(result) if isinstance(result, tuple) else [result]
+
+
+GEMMS = ("FusedGemmGelu", "FusedGemmGeluLayerNorm", "FusedGemmLayerNorm")
+OPS = ("AddQKVBias", "EmbedLayerNorm", "FusedAttention", *GEMMS)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("op", OPS)
+def test_many_rows(op, dtype):
+    inputs, attributes, shapes, expected = calls(op, ROWS, dtype)
+    outputs = [poisoned(*shape, dtype=dtype) for shape in shapes]
+    run(op, inputs, outputs, attributes)
+    wanted = several(expected())
+    check(op, [y[-len(want) :] for y, want in zip(outputs, wanted, strict=True)], wanted)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("offset", [1, 3])
+@pytest.mark.parametrize("op", OPS)
+def test_unaligned(op, offset, dtype):
+    inputs, attributes, shapes, expected = calls(op, 130, dtype, offset, 384)
+    outputs = [randn(*shape, dtype=dtype, offset=offset).fill_(float("nan")) for shape in shapes]
+    tactics = Bound(op, inputs, outputs, attributes).tactics()
+    for tactic in range(-1, tactics if tactics > 1 else 0):
+        run(op, inputs, outputs, attributes, tactic)
+        check(op, outputs, several(expected()))
+
+
+@pytest.mark.parametrize("op", GEMMS)
+@pytest.mark.parametrize("size", [(1, 768, 768), (130, 257, 100), (4096, 1024, 768)], ids=str)
+def test_tf32_only_where_asked(op, size):
+    m, n, k = size
+    inputs = [*gemm_inputs(m, n, k, torch.float32), *norm_inputs(m, n, torch.float32)]
+    inputs = inputs[:3] if op == "FusedGemmGelu" else inputs
+    attributes = {"FusedGemmGelu": ["none"], "FusedGemmLayerNorm": [EPSILON]}.get(op, [EPSILON, "none"])
+    function = {
+        "FusedGemmGelu": reference.fused_gemm_gelu,
+        "FusedGemmLayerNorm": reference.fused_gemm_layer_norm,
+        "FusedGemmGeluLayerNorm": reference.fused_gemm_gelu_layer_norm,
+    }[op]
+    expected = function(*inputs, *attributes)
+    exact, rounded = (poisoned(m, n, dtype=torch.float32) for _ in range(2))
+    run(op, inputs, [exact], attributes)
+    check(op, [exact], [expected])
+    run(op, inputs, [rounded], attributes, flags=1)
+    check(op, [rounded], [expected], dtype="tf32")
+    errors = [(y.double() - expected).abs().mean().item() for y in (exact, rounded)]
+    assert errors[1] > 10 * errors[0], f"mean errors {errors}: the tensor cores were not used"

@@ -1,0 +1,121 @@
+"""Tactics have names, are measured through the library, and are used where a tuning file names them."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+sys.path.insert(0, str(Path(__file__).parent))
+
+import reference  # noqa: E402
+from harness import EPSILON, GPU, check, gemm_inputs, norm_inputs, poisoned, randn, run  # noqa: E402
+from kernels import Bound, library_file, native  # noqa: E402
+
+pytestmark = GPU
+SIZES = ((128, 768, 768), (512, 384, 1536), (4096, 1024, 1024), (131, 257, 101))
+
+
+def gemm(m, n, k, dtype=torch.float16, offset=0):
+    inputs = (*gemm_inputs(m, n, k, dtype, offset), *norm_inputs(m, n, dtype, offset))
+    return inputs, [poisoned(m, n, dtype=dtype)], [EPSILON]
+
+
+def names(op, bound):
+    return [native.tactic_name(op, bound.call, tactic, library_file()) for tactic in range(bound.tactics())]
+
+
+def read(rows, header=None):
+    """The tuning that the library makes of these rows, and what it remarks."""
+    if header is None:
+        from bertfuse.runtime.tuning import HEADER as header
+    text = "\n".join([header, *("\t".join(row) for row in rows)])
+    error, remark = native.Error(), ctypes.create_string_buffer(512)
+    tuning = native.load_library(library_file()).bertfuse_read_tuning(
+        text.encode(), b"tuning.tsv", remark, len(remark), ctypes.byref(error)
+    )
+    return tuning, remark.value.decode(), error.message.decode()
+
+
+def identity():
+    return next(native.gpus(library_file())).identity.decode()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_names_tell_tactics_apart(size, dtype):
+    bound = Bound("FusedGemmLayerNorm", *gemm(*size, dtype))
+    known = names("FusedGemmLayerNorm", bound)
+    assert len(set(known)) == len(known)
+    assert native.tactic_name("FusedGemmLayerNorm", bound.call, -1, library_file()) in known
+    problem = native.problem("FusedGemmLayerNorm", bound.call, library_file())
+    assert problem == f"FusedGemmLayerNorm {str(dtype).removeprefix('torch.')} {'x'.join(map(str, size))}"
+
+
+def test_a_file_names_the_tactic():
+    size = (512, 768, 768)
+    inputs, outputs, attributes = gemm(*size)
+    op = "FusedGemmLayerNorm"
+    problem = f"{op} float16 512x768x768"
+    expected = reference.fused_gemm_layer_norm(*inputs, *attributes)
+    for name in names(op, Bound(op, inputs, outputs, attributes)):
+        tuning, remark, _ = read([(identity(), problem, name)])
+        assert not remark
+        bound = Bound(op, inputs, outputs, attributes, tuning=tuning)
+        assert native.tactic_name(op, bound.call, -1, library_file()) == name
+        outputs[0].fill_(float("nan"))
+        bound.run()
+        check(op, outputs, [expected])
+    other = gemm(256, 768, 768)
+    tuned, untuned = Bound(op, *other, tuning=tuning), Bound(op, *other)
+    assert native.tactic_name(op, tuned.call, -1, library_file()) == native.tactic_name(
+        op, untuned.call, -1, library_file()
+    )
+
+
+def test_a_tactic_that_alignment_forbids_is_left():
+    inputs, outputs, attributes = gemm(512, 768, 768)
+    op = "FusedGemmLayerNorm"
+    fastest = names(op, Bound(op, inputs, outputs, attributes))[0]
+    tuning, remark, _ = read([(identity(), f"{op} float16 512x768x768", fastest)])
+    assert not remark
+    inputs, outputs, attributes = gemm(512, 768, 768, offset=1)
+    run(op, inputs, outputs, attributes, tuning=tuning)
+    check(op, outputs, [reference.fused_gemm_layer_norm(*inputs, *attributes)])
+
+
+def test_attention_tactic():
+    qkv, bias = randn(2, 100, 3 * 128, dtype=torch.float16), randn(3 * 128, dtype=torch.float16)
+    y = poisoned(2, 100, 128, dtype=torch.float16)
+    for name in ("mma", "simt"):
+        tuning, remark, _ = read([(identity(), "FusedAttention float16 2x100x2x64", name)])
+        bound = Bound("FusedAttention", [qkv, bias, None], [y], [2, 0.125], tuning=tuning)
+        assert not remark and native.tactic_name("FusedAttention", bound.call, -1, library_file()) == name
+        y.fill_(float("nan"))
+        bound.run()
+        check("FusedAttention", [y], [reference.fused_attention(qkv, bias, None, 2, 0.125)])
+
+
+def test_what_does_not_fit_is_remarked():
+    row = (identity(), "FusedGemmGelu float16 128x768x768", "mma")
+    assert "measured on 'NVIDIA Nothing'" in read([("NVIDIA Nothing", *row[1:])])[1]
+    assert "1 of 2 rows" in read([row, (*row[:2], "sm90 1x1 cluster 9x9")])[1]
+    assert "1 of 1 rows" in read([(row[0], "FusedGemmNothing float16 1x1x1", "mma")])[1]
+    assert "library 0.0.0" in read([row], "bertfuse tuning 1, library 0.0.0")[1]
+    tuning, _, error = read([row], "something else")
+    assert tuning is None and "is no tuning file" in error
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_every_tactic_is_timed(dtype):
+    inputs, outputs, attributes = gemm(1024, 768, 768, getattr(torch, dtype))
+    bound = Bound("FusedGemmLayerNorm", inputs, outputs, attributes, constant_inputs=0b110110)
+    timings = native.time_tactics("FusedGemmLayerNorm", bound.call, 2.0, library_file())
+    assert sorted(name for name, _, _ in timings) == sorted(names("FusedGemmLayerNorm", bound))
+    assert sum(is_default for _, _, is_default in timings) == 1
+    assert all(1 < microseconds < 1e5 for _, microseconds, _ in timings)
+    best = min(microseconds for _, microseconds, _ in timings)
+    assert dict((name, us) for name, us, _ in timings)["simt"] > 1.5 * best or dtype == "float32"
