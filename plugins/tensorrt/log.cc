@@ -1,10 +1,10 @@
 #include "tensorrt/log.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <atomic>
 #include <cstdio>
-#include <cstring>
 
 namespace bertfuse::tensorrt {
 namespace {
@@ -17,8 +17,10 @@ std::atomic<void*> g_finder{nullptr};
 int32_t LibraryVersion(const void* object) {
   const void* vtable = *static_cast<const void* const*>(object);
   Dl_info info = {};
-  if (dladdr(vtable, &info) == 0 || info.dli_fname == nullptr) return 0;
-  void* library = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+  link_map* module = nullptr;
+  if (dladdr1(vtable, &info, reinterpret_cast<void**>(&module), RTLD_DL_LINKMAP) == 0 || module == nullptr) return 0;
+  // The main program, into which TensorRT may be linked, has no name.
+  void* library = dlopen(module->l_name[0] == '\0' ? nullptr : module->l_name, RTLD_LAZY | RTLD_NOLOAD);
   if (library == nullptr) return 0;
   const auto version = reinterpret_cast<int32_t (*)()>(dlsym(library, "getInferLibVersion"));
   const int32_t result = version == nullptr ? 0 : version();

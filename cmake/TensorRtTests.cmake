@@ -1,0 +1,37 @@
+# Tests of libbertfuse_trt.so: a host that plays TensorRT's part (tests/plugins/tensorrt/host.h), linked into
+# the unit tests and, for tests/gpu, built as libbertfuse_trt_host.so, which needs neither TensorRT nor CUDA.
+include(GoogleTest)
+set(host "${CMAKE_CURRENT_SOURCE_DIR}/tests/plugins/tensorrt")
+add_library(bertfuse_trt_host_objects OBJECT "${host}/host.cc")
+target_link_libraries(bertfuse_trt_host_objects PRIVATE bertfuse_headers)
+
+if(BERTFUSE_GPU_TESTS)
+  add_library(bertfuse_trt_host MODULE "${host}/host_exports.cc" $<TARGET_OBJECTS:bertfuse_trt_host_objects>)
+  target_link_libraries(bertfuse_trt_host PRIVATE bertfuse_headers ${CMAKE_DL_LIBS})
+  target_link_options(bertfuse_trt_host PRIVATE LINKER:--no-undefined -static-libstdc++ -static-libgcc)
+  set_target_properties(bertfuse_trt_host PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/lib")
+endif()
+
+if(BERTFUSE_TESTS)
+  add_executable(bertfuse_trt_tests
+    "${host}/test_engine.cc" "${host}/test_fields.cc" "${host}/test_library.cc" "${host}/test_messages.cc"
+    $<TARGET_OBJECTS:bertfuse_trt_host_objects>)
+  target_link_libraries(bertfuse_trt_tests PRIVATE
+    bertfuse_core bertfuse_headers GTest::gtest_main Threads::Threads ${CMAKE_DL_LIBS})
+  target_compile_definitions(bertfuse_trt_tests PRIVATE BERTFUSE_TRT_LIBRARY="$<TARGET_FILE:bertfuse_trt>")
+  # The library looks up getInferLibVersion in what loaded it.
+  set_target_properties(bertfuse_trt_tests PROPERTIES ENABLE_EXPORTS ON)
+  add_dependencies(bertfuse_trt_tests bertfuse_trt)
+  gtest_discover_tests(bertfuse_trt_tests)
+
+  include(TensorRtHeaders)
+  if(TENSORRT_INCLUDE_DIR)
+    add_executable(bertfuse_trt_header_tests "${host}/test_official_headers.cc")
+    target_include_directories(bertfuse_trt_header_tests SYSTEM PRIVATE
+      "${TENSORRT_INCLUDE_DIR}" ${CUDAToolkit_INCLUDE_DIRS})
+    target_link_libraries(bertfuse_trt_header_tests PRIVATE bertfuse_headers GTest::gtest_main Threads::Threads)
+    # Their headers mark as deprecated what they themselves use.
+    target_compile_options(bertfuse_trt_header_tests PRIVATE -Wno-deprecated-declarations)
+    gtest_discover_tests(bertfuse_trt_header_tests)
+  endif()
+endif()

@@ -1,0 +1,247 @@
+// plugins/tensorrt/abi.h against TensorRT's own headers: every virtual function's slot, every struct's size and
+// offsets, every enumerator. Built only where the headers are found (cmake/TensorRtHeaders.cmake).
+#include <NvInferRuntime.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <type_traits>
+
+#include "tensorrt/abi.h"
+
+namespace {
+
+namespace ours = bertfuse::tensorrt::abi;
+namespace theirs = nvinfer1;
+
+// The place of a virtual function in its class's table, from a pointer to member as the Itanium C++ ABI has it.
+template <class Function>
+long Slot(Function function) {
+  static_assert(std::is_member_function_pointer_v<Function>);
+  struct {
+    intptr_t pointer;
+    ptrdiff_t adjustment;
+  } parts = {};
+  static_assert(sizeof(parts) == sizeof(function));
+  std::memcpy(&parts, &function, sizeof(parts));
+#if defined(__aarch64__)
+  EXPECT_EQ(parts.adjustment & 1, 1) << "not virtual";
+  return parts.pointer / static_cast<long>(sizeof(void*));
+#else
+  EXPECT_EQ(parts.pointer & 1, 1) << "not virtual";
+  return (parts.pointer - 1) / static_cast<long>(sizeof(void*));
+#endif
+}
+
+#define EXPECT_SLOT(their_class, our_class, function) \
+  EXPECT_EQ(Slot(&their_class::function), Slot(&our_class::function)) << #our_class "::" #function
+#define EXPECT_MEMBER(structure, member)                                                          \
+  do {                                                                                            \
+    EXPECT_EQ(offsetof(theirs::structure, member), offsetof(ours::structure, member)) << #member; \
+    EXPECT_EQ(sizeof(theirs::structure::member), sizeof(ours::structure::member)) << #member;     \
+  } while (false)
+#define EXPECT_VALUE(enumeration, name) \
+  EXPECT_EQ(static_cast<int>(theirs::enumeration::name), static_cast<int>(ours::enumeration::name)) << #name
+#define EXPECT_SIZE(name)                              \
+  EXPECT_EQ(sizeof(theirs::name), sizeof(ours::name)); \
+  EXPECT_EQ(alignof(theirs::name), alignof(ours::name))
+
+TEST(OfficialHeaders, Structures) {
+  EXPECT_SIZE(Dims);
+  EXPECT_EQ(theirs::Dims::MAX_DIMS, ours::Dims::kMaxDims);
+  EXPECT_MEMBER(Dims, nbDims);
+  EXPECT_MEMBER(Dims, d);
+  EXPECT_SIZE(PluginTensorDesc);
+  EXPECT_MEMBER(PluginTensorDesc, dims);
+  EXPECT_MEMBER(PluginTensorDesc, type);
+  EXPECT_MEMBER(PluginTensorDesc, format);
+  EXPECT_MEMBER(PluginTensorDesc, scale);
+  EXPECT_SIZE(DynamicPluginTensorDesc);
+  EXPECT_MEMBER(DynamicPluginTensorDesc, desc);
+  EXPECT_MEMBER(DynamicPluginTensorDesc, min);
+  EXPECT_MEMBER(DynamicPluginTensorDesc, max);
+  EXPECT_MEMBER(DynamicPluginTensorDesc, opt);
+  EXPECT_SIZE(PluginField);
+  EXPECT_MEMBER(PluginField, name);
+  EXPECT_MEMBER(PluginField, data);
+  EXPECT_MEMBER(PluginField, type);
+  EXPECT_MEMBER(PluginField, length);
+  EXPECT_SIZE(PluginFieldCollection);
+  EXPECT_MEMBER(PluginFieldCollection, nbFields);
+  EXPECT_MEMBER(PluginFieldCollection, fields);
+  EXPECT_SIZE(InterfaceInfo);
+  EXPECT_MEMBER(InterfaceInfo, kind);
+  EXPECT_MEMBER(InterfaceInfo, major);
+  EXPECT_MEMBER(InterfaceInfo, minor);
+  EXPECT_SIZE(DimsExprs);
+  EXPECT_MEMBER(DimsExprs, nbDims);
+  EXPECT_MEMBER(DimsExprs, d);
+  EXPECT_EQ(sizeof(cudaStream_t), sizeof(ours::Stream));
+}
+
+TEST(OfficialHeaders, Enumerators) {
+  EXPECT_VALUE(DataType, kFLOAT);
+  EXPECT_VALUE(DataType, kHALF);
+  EXPECT_VALUE(DataType, kINT8);
+  EXPECT_VALUE(DataType, kINT32);
+  EXPECT_VALUE(DataType, kBOOL);
+  EXPECT_VALUE(DataType, kUINT8);
+  EXPECT_VALUE(DataType, kFP8);
+  EXPECT_VALUE(DataType, kBF16);
+  EXPECT_VALUE(DataType, kINT64);
+  EXPECT_VALUE(TensorFormat, kLINEAR);
+  EXPECT_VALUE(PluginFieldType, kFLOAT16);
+  EXPECT_VALUE(PluginFieldType, kFLOAT32);
+  EXPECT_VALUE(PluginFieldType, kFLOAT64);
+  EXPECT_VALUE(PluginFieldType, kINT8);
+  EXPECT_VALUE(PluginFieldType, kINT16);
+  EXPECT_VALUE(PluginFieldType, kINT32);
+  EXPECT_VALUE(PluginFieldType, kCHAR);
+  EXPECT_VALUE(PluginFieldType, kDIMS);
+  EXPECT_VALUE(PluginFieldType, kUNKNOWN);
+  EXPECT_VALUE(PluginFieldType, kBF16);
+  EXPECT_VALUE(PluginFieldType, kINT64);
+  EXPECT_VALUE(TensorRTPhase, kBUILD);
+  EXPECT_VALUE(TensorRTPhase, kRUNTIME);
+  EXPECT_VALUE(PluginCapabilityType, kCORE);
+  EXPECT_VALUE(PluginCapabilityType, kBUILD);
+  EXPECT_VALUE(PluginCapabilityType, kRUNTIME);
+  EXPECT_VALUE(DimensionOperation, kSUM);
+  EXPECT_VALUE(DimensionOperation, kPROD);
+  EXPECT_VALUE(DimensionOperation, kMAX);
+  EXPECT_VALUE(DimensionOperation, kMIN);
+  EXPECT_VALUE(DimensionOperation, kSUB);
+  EXPECT_VALUE(DimensionOperation, kEQUAL);
+  EXPECT_VALUE(DimensionOperation, kLESS);
+  EXPECT_VALUE(DimensionOperation, kFLOOR_DIV);
+  EXPECT_VALUE(DimensionOperation, kCEIL_DIV);
+  EXPECT_VALUE(APILanguage, kCPP);
+  EXPECT_VALUE(APILanguage, kPYTHON);
+  EXPECT_VALUE(ErrorCode, kSUCCESS);
+  EXPECT_VALUE(ErrorCode, kUNSPECIFIED_ERROR);
+  EXPECT_VALUE(ErrorCode, kINTERNAL_ERROR);
+  EXPECT_VALUE(ErrorCode, kINVALID_ARGUMENT);
+  EXPECT_VALUE(ErrorCode, kINVALID_CONFIG);
+  EXPECT_VALUE(ErrorCode, kFAILED_ALLOCATION);
+  EXPECT_VALUE(ErrorCode, kFAILED_INITIALIZATION);
+  EXPECT_VALUE(ErrorCode, kFAILED_EXECUTION);
+  EXPECT_VALUE(ErrorCode, kFAILED_COMPUTATION);
+  EXPECT_VALUE(ErrorCode, kINVALID_STATE);
+  EXPECT_VALUE(ErrorCode, kUNSUPPORTED_STATE);
+  using Theirs = theirs::ILogger::Severity;
+  EXPECT_EQ(static_cast<int>(Theirs::kINTERNAL_ERROR), static_cast<int>(ours::Severity::kINTERNAL_ERROR));
+  EXPECT_EQ(static_cast<int>(Theirs::kERROR), static_cast<int>(ours::Severity::kERROR));
+  EXPECT_EQ(static_cast<int>(Theirs::kWARNING), static_cast<int>(ours::Severity::kWARNING));
+  EXPECT_EQ(static_cast<int>(Theirs::kINFO), static_cast<int>(ours::Severity::kINFO));
+  EXPECT_EQ(static_cast<int>(Theirs::kVERBOSE), static_cast<int>(ours::Severity::kVERBOSE));
+  EXPECT_EQ(theirs::IErrorRecorder::kMAX_DESC_LENGTH, ours::IErrorRecorder::kMaxDescLength);
+}
+
+#define EXPECT_SAME_SLOT(name, function) EXPECT_SLOT(theirs::name, ours::name, function)
+
+TEST(OfficialHeaders, PluginSlots) {
+  EXPECT_SAME_SLOT(IVersionedInterface, getAPILanguage);
+  EXPECT_SAME_SLOT(IVersionedInterface, getInterfaceInfo);
+  EXPECT_SAME_SLOT(IPluginV3, getCapabilityInterface);
+  EXPECT_SAME_SLOT(IPluginV3, clone);
+  EXPECT_SAME_SLOT(IPluginV3OneCore, getPluginName);
+  EXPECT_SAME_SLOT(IPluginV3OneCore, getPluginVersion);
+  EXPECT_SAME_SLOT(IPluginV3OneCore, getPluginNamespace);
+  EXPECT_SAME_SLOT(IPluginV3OneBuild, configurePlugin);
+  EXPECT_SAME_SLOT(IPluginV3OneBuild, getOutputDataTypes);
+  EXPECT_SAME_SLOT(IPluginV3OneBuild, getOutputShapes);
+  EXPECT_SAME_SLOT(IPluginV3OneBuild, supportsFormatCombination);
+  EXPECT_SAME_SLOT(IPluginV3OneBuild, getNbOutputs);
+  EXPECT_SAME_SLOT(IPluginV3OneBuild, getWorkspaceSize);
+  EXPECT_SAME_SLOT(IPluginV3OneBuild, getValidTactics);
+  EXPECT_SAME_SLOT(IPluginV3OneBuild, getNbTactics);
+  EXPECT_SAME_SLOT(IPluginV3OneBuild, getTimingCacheID);
+  EXPECT_SAME_SLOT(IPluginV3OneBuild, getFormatCombinationLimit);
+  EXPECT_SAME_SLOT(IPluginV3OneBuild, getMetadataString);
+  EXPECT_SAME_SLOT(IPluginV3OneRuntime, setTactic);
+  EXPECT_SAME_SLOT(IPluginV3OneRuntime, onShapeChange);
+  EXPECT_SAME_SLOT(IPluginV3OneRuntime, enqueue);
+  EXPECT_SAME_SLOT(IPluginV3OneRuntime, attachToContext);
+  EXPECT_SAME_SLOT(IPluginV3OneRuntime, getFieldsToSerialize);
+  EXPECT_SAME_SLOT(IPluginCreatorV3One, createPlugin);
+  EXPECT_SAME_SLOT(IPluginCreatorV3One, getFieldNames);
+  EXPECT_SAME_SLOT(IPluginCreatorV3One, getPluginName);
+  EXPECT_SAME_SLOT(IPluginCreatorV3One, getPluginVersion);
+  EXPECT_SAME_SLOT(IPluginCreatorV3One, getPluginNamespace);
+}
+
+TEST(OfficialHeaders, HostSlots) {
+  EXPECT_SAME_SLOT(IErrorRecorder, getNbErrors);
+  EXPECT_SAME_SLOT(IErrorRecorder, getErrorCode);
+  EXPECT_SAME_SLOT(IErrorRecorder, getErrorDesc);
+  EXPECT_SAME_SLOT(IErrorRecorder, hasOverflowed);
+  EXPECT_SAME_SLOT(IErrorRecorder, clear);
+  EXPECT_SAME_SLOT(IErrorRecorder, reportError);
+  EXPECT_SAME_SLOT(IErrorRecorder, incRefCount);
+  EXPECT_SAME_SLOT(IErrorRecorder, decRefCount);
+  EXPECT_SAME_SLOT(IPluginResourceContext, getGpuAllocator);
+  EXPECT_SAME_SLOT(IPluginResourceContext, getErrorRecorder);
+#if NV_TENSORRT_MAJOR >= 11
+  EXPECT_SLOT(theirs::ILogger, ours::v11::ILogger, log);
+  EXPECT_SLOT(theirs::ILoggerFinder, ours::v11::ILoggerFinder, findLogger);
+#else
+  EXPECT_SLOT(theirs::ILogger, ours::v10::ILogger, log);
+  EXPECT_SLOT(theirs::ILoggerFinder, ours::v10::ILoggerFinder, findLogger);
+#endif
+}
+
+// The expression classes keep what they forward to in a protected member.
+template <class Base>
+struct Exposed : Base {
+  static size_t TheirOffset() {
+    return OffsetOf([](const Exposed* self) { return static_cast<const void*>(&self->mImpl); });
+  }
+  static size_t OurOffset() {
+    return OffsetOf([](const Exposed* self) { return static_cast<const void*>(&self->impl); });
+  }
+
+ private:
+  template <class Address>
+  static size_t OffsetOf(Address&& address) {
+    alignas(16) static const unsigned char place[64] = {};  // no object: only addresses are taken
+    const auto* self = reinterpret_cast<const Exposed*>(place);
+    return static_cast<size_t>(static_cast<const unsigned char*>(address(self)) - place);
+  }
+};
+
+TEST(OfficialHeaders, Expressions) {
+  EXPECT_SLOT(theirs::apiv::VDimensionExpr, ours::DimensionExprImpl, isConstant);
+  EXPECT_SLOT(theirs::apiv::VDimensionExpr, ours::DimensionExprImpl, getConstantValue);
+  EXPECT_SLOT(theirs::apiv::VExprBuilder, ours::ExprBuilderImpl, constant);
+  EXPECT_SLOT(theirs::apiv::VExprBuilder, ours::ExprBuilderImpl, operation);
+  EXPECT_SIZE(IDimensionExpr);
+  EXPECT_SIZE(IExprBuilder);
+  EXPECT_EQ(Exposed<theirs::IDimensionExpr>::TheirOffset(), Exposed<ours::IDimensionExpr>::OurOffset());
+  EXPECT_EQ(Exposed<theirs::IExprBuilder>::TheirOffset(), Exposed<ours::IExprBuilder>::OurOffset());
+}
+
+// What an interface calls itself decides how TensorRT uses it. Called on no object, as it looks at none: the classes
+// are abstract.
+template <class Interface>
+auto InfoOf() {
+  alignas(16) static const unsigned char nothing[64] = {};
+  return reinterpret_cast<const Interface*>(nothing)->Interface::getInterfaceInfo();
+}
+
+#define EXPECT_SAME_INFO(their_class, our_class)                      \
+  EXPECT_STREQ(InfoOf<their_class>().kind, InfoOf<our_class>().kind); \
+  EXPECT_EQ(InfoOf<their_class>().major, InfoOf<our_class>().major);  \
+  EXPECT_EQ(InfoOf<their_class>().minor, InfoOf<our_class>().minor)
+
+TEST(OfficialHeaders, InterfaceNames) {
+  EXPECT_SAME_INFO(theirs::IPluginV3, ours::IPluginV3);
+  EXPECT_SAME_INFO(theirs::IPluginV3OneCore, ours::IPluginV3OneCore);
+  EXPECT_SAME_INFO(theirs::IPluginV3OneBuild, ours::IPluginV3OneBuild);
+  EXPECT_SAME_INFO(theirs::IPluginV3OneRuntime, ours::IPluginV3OneRuntime);
+  EXPECT_SAME_INFO(theirs::IPluginCreatorV3One, ours::IPluginCreatorV3One);
+#if NV_TENSORRT_MAJOR >= 11
+  EXPECT_SAME_INFO(theirs::ILogger, ours::v11::ILogger);
+  EXPECT_SAME_INFO(theirs::ILoggerFinder, ours::v11::ILoggerFinder);
+#endif
+}
+
+}  // namespace
