@@ -16,13 +16,19 @@ if TYPE_CHECKING:
 
 
 def compare(
-    reference: Annotated[Path, typer.Argument(metavar="A.onnx", help="What the other one is measured against.")],
-    other: Annotated[Path, typer.Argument(metavar="B.onnx")],
+    reference: Annotated[str, typer.Argument(metavar="REFERENCE", help="What the others are measured against.")],
+    others: Annotated[
+        list[str], typer.Argument(metavar="OTHER...", help="Each FILE, FILE@HOW or an engine's FILE.plan.")
+    ],
     text: Annotated[list[str] | None, typer.Option("--text", "-t", help="Real input; give it again for more.")] = None,
     file: Annotated[Path | None, typer.Option("--input", "-i", help="An .npz file with an array per input.")] = None,
     per_node: Annotated[
         bool, typer.Option("--per-node", help="Also compare the tensors that both graphs share, in order.")
     ] = False,
+    bisection: Annotated[
+        bool, typer.Option("--bisect", help="Find the first tensor that differs, and what its own nodes add.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a self-contained page.")] = None,
     atol: Annotated[float | None, typer.Option(help="Absolute tolerance. [default: by type]")] = None,
     rtol: Annotated[float | None, typer.Option(help="Relative tolerance. [default: by type]")] = None,
     seed: Annotated[int, typer.Option(help="Of the random inputs, where none are given.")] = 0,
@@ -30,43 +36,51 @@ def compare(
     library: Library = "auto",
     as_json: Json = False,
 ) -> None:
-    """Run two models on the same inputs and compare them with polygraphy. Exit 1 when their outputs disagree.
+    """Run models and engines on the same inputs and compare them with polygraphy. Exit 1 when outputs disagree.
 
-    Without --text and --input: random valid inputs, padded rows among them.
+    HOW is cpu, cpu+library, cuda or cuda-library; without it --provider and --library say how the others run. A .plan
+    file runs in TensorRT. Without --text and --input: random valid inputs, padded rows among them.
 
     [bold]Examples[/]
 
       bertfuse compare minilm/model.onnx minilm/model.fused.onnx --per-node
 
-      bertfuse compare a.onnx b.onnx --text "A sentence." --atol 1e-5
+      bertfuse compare minilm/model.onnx minilm/model.fused.onnx@cuda minilm/model.plan --html report.html
+
+      bertfuse compare a.onnx b.onnx --text "A sentence." --atol 1e-5 --bisect
     """
     from bertfuse.errors import BertfuseError
-    from bertfuse.runtime import compare_models
-    from bertfuse.runtime.inputs import find_model, read_npz
-    from bertfuse.runtime.session import providers_of
+    from bertfuse.runtime import Subject, compare_subjects
+    from bertfuse.runtime.compare_page import write_page
+    from bertfuse.runtime.inputs import read_npz
 
     if text and file is not None:
         raise BertfuseError("give --text or --input, not both")
     with Steps(as_json) as steps:
-        steps("Reading both models")
-        comparison = compare_models(
-            find_model(reference),
-            find_model(other),
+        steps("Reading the models")
+        subjects = [Subject.parse(reference), *(Subject.parse(other, provider, library) for other in others)]
+        comparisons = compare_subjects(
+            subjects,
             inputs=read_npz(file) if file else None,
             texts=text,
             per_node=per_node,
+            bisection=bisection,
             atol=atol,
             rtol=rtol,
-            providers=providers_of(provider),
-            library=library,
             seed=seed,
             progress=steps,
         )
+        if html is not None:
+            write_page(comparisons, html)
     if as_json:
-        print_json(comparison.to_dict())
+        found = [comparison.to_dict() for comparison in comparisons]
+        print_json(found[0] if len(found) == 1 else {"comparisons": found, "passed": all(f["passed"] for f in found)})
     else:
-        print_comparison(comparison, per_node)
-    if not comparison.passed:
+        for comparison in comparisons:
+            print_comparison(comparison, per_node)
+        if html is not None:
+            stdout().print(f"Wrote {html}", markup=False)
+    if not all(comparison.passed for comparison in comparisons):
         raise typer.Exit(1)
 
 
@@ -83,14 +97,25 @@ def print_comparison(comparison: Comparison, per_node: bool = False) -> None:
         ]
         for entry in comparison.outputs
     ]
-    console.print(table("", ["output", "largest abs. diff.", "relative", "least cosine", ""], rows))
-    if not per_node:
-        return
-    agreed = sum(entry.passed for entry in comparison.tensors)
-    console.print(f"{agreed} of {len(comparison.tensors)} tensors that both share agree")
-    first = comparison.first_difference
-    if first is not None:
-        console.print(f"First to differ: {first.name}: {first.reason}", markup=False)
+    title = f"{comparison.other} against {comparison.reference}"
+    console.print(table(title, ["output", "largest abs. diff.", "relative", "least cosine", ""], rows))
+    if per_node:
+        agreed = sum(entry.passed for entry in comparison.tensors)
+        console.print(f"{agreed} of {len(comparison.tensors)} tensors that both share agree")
+        first = comparison.first_difference
+        if first is not None:
+            console.print(f"First to differ: {first.name}: {first.reason}", markup=False)
+    found = comparison.bisection
+    if found is not None and found.difference is not None and found.own is not None:
+        verdict = "within tolerance, so rounding adds up" if found.own.passed else "beyond tolerance by themselves"
+        console.print(
+            f"Bisection ({found.runs} runs): {found.tensor} differs first, by {found.difference.absolute:.2e}; its own"
+            f" nodes, given the reference's values, differ by {found.own.absolute:.2e}: {verdict}\n"
+            f"  {', '.join(found.nodes)}",
+            markup=False,
+        )
+    elif found is not None:
+        console.print(f"Bisection ({found.runs} runs): no output differs")
 
 
 def add_to(app: typer.Typer) -> None:

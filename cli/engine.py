@@ -47,6 +47,9 @@ def engine(
     workspace: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory that a layer may use, as 512M or 4G.")
     ] = None,
+    expose: Annotated[
+        bool, typer.Option("--expose", help="Also put out what each fused op gives, for 'compare --per-node'.")
+    ] = False,
     save_onnx: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write the ONNX file given to TensorRT, for trtexec.")
     ] = None,
@@ -76,6 +79,7 @@ def engine(
             tf32=tf32,
             timing_cache=timing_cache,
             workspace=None if workspace is None else _bytes(workspace),
+            expose=expose,
             save_onnx=save_onnx,
             progress=steps,
         )

@@ -44,7 +44,12 @@ def run(
     if bool(text) == (file is not None):
         raise BertfuseError("give either --text or --input")
     path = find_model(model)
-    arrays = read_npz(file) if file else text_inputs(path.parent, text or [], text_pair)
+    at_least = 1
+    if engine is not None:
+        from bertfuse.runtime.trt.run import shortest_sequence
+
+        at_least = shortest_sequence(engine)
+    arrays = read_npz(file) if file else text_inputs(path.parent, text or [], text_pair, at_least)
     where = str(file) if file else "the tokenised text"
     with Steps(as_json) as steps:
         steps(f"Loading {engine or path}")

@@ -10,6 +10,8 @@ _EXPORTS = {
     "register": "library",
     "InferenceSession": "session",
     "compare_models": "compare",
+    "compare_subjects": "compare",
+    "Subject": "subjects",
     "Comparison": "compare",
     "OutputDifference": "compare",
     "random_inputs": "inputs",

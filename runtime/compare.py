@@ -1,4 +1,4 @@
-"""Two models on the same inputs, output by output or tensor by tensor, run and compared with polygraphy."""
+"""Models and engines on the same inputs, output by output or tensor by tensor, run and compared with polygraphy."""
 
 from __future__ import annotations
 
@@ -14,33 +14,23 @@ import numpy as np
 
 from bertfuse.errors import BertfuseError
 
+from .bisection import Bisection, bisect
+from .differences import TOLERANCES, OutputDifference, difference
 from .inputs import fit_inputs, random_inputs, read_config, text_inputs, vocabulary_sizes
-from .session import InferenceSession, ort_errors
+from .session import ort_errors
+from .subjects import Subject, session_runner
+from .tensors import computed_tensors, expose
 
-# (atol, rtol): what two right evaluations of an encoder differ by, from the type of the coarser output. float32: sums
-# in another order over up to 24 layers; float16 and bfloat16: 11 and 8 bits of significand, rounded at every layer.
-TOLERANCES = {"float32": (1e-4, 1e-3), "float64": (1e-4, 1e-3), "float16": (2e-2, 2e-2), "bfloat16": (1e-1, 1e-1)}
-
-
-@dataclass(frozen=True)
-class OutputDifference:
-    """How far an output of the second model is from the first's.
-
-    `absolute` is max |a - b|, `relative` that over max |a|, `cosine` the least cosine similarity between corresponding
-    vectors along the last axis. Integers and booleans must be equal: any difference fails.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    absolute: float
-    relative: float
-    cosine: float
-    passed: bool
-    reason: str = ""
-
-    def __bool__(self) -> bool:
-        return self.passed
+__all__ = [
+    "TOLERANCES",
+    "Comparison",
+    "OutputDifference",
+    "compare_models",
+    "compare_subjects",
+    "difference",
+    "run_and_compare",
+    "session_runner",
+]
 
 
 @dataclass
@@ -51,6 +41,7 @@ class Comparison:
     other: str
     outputs: list[OutputDifference]
     tensors: list[OutputDifference] = field(default_factory=list)
+    bisection: Bisection | None = None
 
     @property
     def passed(self) -> bool:
@@ -71,49 +62,8 @@ class Comparison:
             "first_difference": None if first is None else first.name,
             "outputs": [asdict(entry) for entry in self.outputs],
             "tensors": [asdict(entry) for entry in self.tensors],
+            "bisection": None if self.bisection is None else asdict(self.bisection),
         }
-
-
-def difference(
-    name: str, reference: np.ndarray, other: np.ndarray, atol: float | None = None, rtol: float | None = None
-) -> OutputDifference:
-    """Compares two arrays: they agree where |a - b| <= atol + rtol |a| everywhere (defaults: TOLERANCES by dtype)."""
-    dtype = str(other.dtype)
-    if reference.shape != other.shape:
-        reason = f"shapes {list(reference.shape)} and {list(other.shape)} differ"
-        return OutputDifference(name, tuple(other.shape), dtype, np.inf, np.inf, 0.0, False, reason)
-    if other.size == 0:
-        return OutputDifference(name, tuple(other.shape), dtype, 0.0, 0.0, 1.0, True)
-    exact = other.dtype.kind in "iub" or reference.dtype.kind in "iub"
-    # The wider entry holds where one model computes in float32 and the other in float16.
-    bounds = [TOLERANCES.get(str(array.dtype), TOLERANCES["float32"]) for array in (reference, other)]
-    atol = max(pair[0] for pair in bounds) if atol is None else atol
-    rtol = max(pair[1] for pair in bounds) if rtol is None else rtol
-    a, b = reference.astype(np.float64), other.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        gap = np.where(a == b, 0.0, np.abs(a - b))  # equal infinities (masks) are no difference
-    finite = np.where(np.isfinite(a), np.abs(a), 0.0)
-    absolute = float("inf") if np.isnan(gap).any() else float(gap.max())
-    scale = float(finite.max())
-    relative = absolute / scale if scale else (0.0 if absolute == 0.0 else float("inf"))
-    agree = gap <= (0.0 if exact else atol + rtol * finite)
-    reason = ""
-    if not agree.all():
-        where = np.unravel_index(int(np.argmin(agree)), agree.shape)
-        reason = f"first at {[int(i) for i in where]}: {a[where]:.6g} and {b[where]:.6g}"
-    return OutputDifference(
-        name, tuple(other.shape), dtype, absolute, relative, _cosine(a, b), bool(agree.all()), reason
-    )
-
-
-def _cosine(a: np.ndarray, b: np.ndarray) -> float:
-    if not (np.isfinite(a).all() and np.isfinite(b).all()):
-        return 1.0 if np.array_equal(a, b) else 0.0
-    a, b = np.atleast_2d(a), np.atleast_2d(b)
-    norms = np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)
-    dots = (a * b).sum(axis=-1)
-    both_zero = (np.linalg.norm(a, axis=-1) == 0) & (np.linalg.norm(b, axis=-1) == 0)
-    return float(np.where(both_zero, 1.0, dots / np.where(norms == 0, 1.0, norms)).min())
 
 
 def run_and_compare(
@@ -148,13 +98,6 @@ def _worst(iterations: Sequence[Mapping[str, OutputDifference]]) -> list[OutputD
     return [min((entry[name] for entry in iterations), key=lambda d: (d.passed, -d.absolute)) for name in names]
 
 
-def session_runner(model: str | Path | bytes, name: str, **options: Any) -> Any:
-    """A polygraphy runner around our InferenceSession: made when it is activated, freed when it is done."""
-    from polygraphy.backend.onnxrt import OnnxrtRunner
-
-    return OnnxrtRunner(lambda: InferenceSession(model, **options), name=name)
-
-
 def compare_models(
     reference: str | Path,
     other: str | Path,
@@ -162,6 +105,7 @@ def compare_models(
     inputs: Mapping[str, np.ndarray] | None = None,
     texts: Sequence[str] | None = None,
     per_node: bool = False,
+    bisection: bool = False,
     atol: float | None = None,
     rtol: float | None = None,
     providers: Sequence[Any] | None = None,
@@ -172,58 +116,115 @@ def compare_models(
     """Runs two ONNX files on the same inputs and compares their outputs.
 
     Args:
-        inputs: arrays by input name; or `texts`, tokenised by the tokenizer beside a model; or neither: random valid
-            inputs of [2, 32] with padding and of [1, 7], from `seed`.
-        per_node: also compare the tensors that both graphs compute under one name, in the order of execution.
-        atol, rtol: agreement is |a - b| <= atol + rtol |a|; None takes TOLERANCES by dtype.
+        inputs, texts, per_node, bisection, atol, rtol, seed: see `compare_subjects`.
         providers, library: as InferenceSession's, for the second model; the first runs on the CPU without library
             where it can.
 
     Raises:
         BertfuseError: a model or inputs that do not do, or models that share no output.
     """
-    from .tensors import expose_shared
+    subjects = [Subject(Path(reference)), Subject(Path(other), tuple(providers or ()), library)]
+    (found,) = compare_subjects(
+        subjects,
+        inputs=inputs,
+        texts=texts,
+        per_node=per_node,
+        bisection=bisection,
+        atol=atol,
+        rtol=rtol,
+        seed=seed,
+        progress=progress,
+    )
+    return found
 
+
+def compare_subjects(
+    subjects: Sequence[Subject],
+    *,
+    inputs: Mapping[str, np.ndarray] | None = None,
+    texts: Sequence[str] | None = None,
+    per_node: bool = False,
+    bisection: bool = False,
+    atol: float | None = None,
+    rtol: float | None = None,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> list[Comparison]:
+    """Runs ONNX files and engines on the same inputs and compares the outputs of each with the first's.
+
+    Args:
+        inputs: arrays by input name; or `texts`, tokenised by the tokenizer beside a model; or neither: random valid
+            inputs of [2, 32] with padding and of [1, 7], from `seed`; within what all the engines take.
+        per_node: also compare the tensors that both graphs compute under one name, in the order of execution (of an
+            engine: those that it was built to put out).
+        bisection: look for the first tensor that differs, and for what its own nodes contribute; see `bisect`.
+        atol, rtol: agreement is |a - b| <= atol + rtol |a|; None takes TOLERANCES by dtype.
+
+    Raises:
+        BertfuseError: a model or inputs that do not do, or models that share no output.
+    """
     say = progress or (lambda line: None)
-    reference, other = Path(reference), Path(other)
-    probe = InferenceSession(reference)
+    reference, *others = subjects
+    if reference.is_engine and (per_node or bisection):
+        raise BertfuseError(f"{reference.path}: is an engine; name the ONNX file first, to compare its tensors")
+    probe = reference.probe()
+    feeds = _feeds(probe, subjects, inputs, texts, seed)
     wanted = [value.name for value in probe.get_outputs()]
-    feeds = _feeds(probe, [reference, other], inputs, texts, seed)
     del probe
-    shared: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="bertfuse-") as scratch:
-        files = [reference, other]
-        if per_node:
-            say("Exposing the tensors that both graphs share")
-            shared, files = expose_shared(reference, other, Path(scratch))
-        say("Running both models")
-        runners = [
-            session_runner(files[0], str(reference)),
-            session_runner(files[1], f"{other} (second)", providers=providers, library=library),
-        ]
-        with ort_errors(f"{reference} and {other}"):
-            differences = run_and_compare(runners, feeds, atol, rtol)[1]
-    by_name = {entry.name: entry for entry in differences[runners[1].name]}
-    outputs = [by_name[name] for name in wanted if name in by_name]
-    if not outputs:
-        raise BertfuseError(f"{reference} and {other}: share no output; compare models of the same task")
-    return Comparison(str(reference), str(other), outputs, [by_name[name] for name in shared if name in by_name])
+    found = []
+    for other in others:
+        shared: list[str] = []
+        with tempfile.TemporaryDirectory(prefix="bertfuse-") as scratch:
+            files = [reference.path, other.path]
+            if per_node:
+                say("Exposing the tensors that both graphs share")
+                shared, files = _expose_shared(reference, other, Path(scratch))
+            say(f"Running {reference} and {other}")
+            runners = [reference.runner("1", files[0]), other.runner("2", files[1])]
+            with ort_errors(f"{reference.path} and {other.path}"):
+                differences = run_and_compare(runners, feeds, atol, rtol)[1]
+        by_name = {entry.name: entry for entry in differences[runners[1].name]}
+        outputs = [by_name[name] for name in wanted if name in by_name]
+        if not outputs:
+            raise BertfuseError(f"{reference.path} and {other.path}: share no output; compare models of the same task")
+        comparison = Comparison(
+            str(reference), str(other), outputs, [by_name[name] for name in shared if name in by_name]
+        )
+        if bisection:
+            say(f"Bisecting {other}")
+            comparison.bisection = bisect(reference, other, feeds, atol, rtol)
+        found.append(comparison)
+    return found
+
+
+def _expose_shared(reference: Subject, other: Subject, folder: Path) -> tuple[list[str], list[Path]]:
+    """Names of the tensors that both compute, in execution order, and files in which they are outputs."""
+    inside = [value.name for value in other.probe().get_outputs()] if other.is_engine else computed_tensors(other.path)
+    names = [name for name in computed_tensors(reference.path) if name in set(inside)]
+    files = [folder / "0.onnx", other.path if other.is_engine else folder / "1.onnx"]
+    expose(reference.path, names, files[0])
+    if not other.is_engine:
+        expose(other.path, names, files[1])
+    return names, files
 
 
 def _feeds(
-    session: InferenceSession,
-    models: Sequence[Path],
+    probe: Any,
+    subjects: Sequence[Subject],
     inputs: Mapping[str, np.ndarray] | None,
     texts: Sequence[str] | None,
     seed: int,
 ) -> list[dict[str, np.ndarray]]:
     if inputs is not None:
-        return [fit_inputs(session, dict(inputs), "the given inputs")]
+        return [fit_inputs(probe, dict(inputs), "the given inputs")]
+    least, most = (np.array(bounds) for bounds in zip(*(subject.bounds() for subject in subjects), strict=True))
+    least, most = least.max(axis=0), most.min(axis=0)
     if texts:
-        folders = [model.parent for model in models]
+        folders = [subject.path.parent for subject in subjects]
         folder = next((path for path in folders if (path / "tokenizer.json").is_file()), folders[0])
-        return [fit_inputs(session, text_inputs(folder, texts), "the tokenised text")]
-    sizes = vocabulary_sizes(models[0])
-    longest = int(read_config(models[0].parent).get("max_position_embeddings") or 32)
-    shapes = [(2, min(32, longest)), (1, min(7, longest))]
-    return [random_inputs(session, sizes, batch, sequence, seed) for batch, sequence in shapes]
+        return [fit_inputs(probe, text_inputs(folder, texts, at_least=int(least[1])), "the tokenised text")]
+    model = next((subject.path for subject in subjects if not subject.is_engine), subjects[0].path)
+    longest = int(read_config(model.parent).get("max_position_embeddings") or 32)
+    shapes = [np.clip(shape, least, np.minimum(most, [most[0], longest])) for shape in ((2, 32), (1, 7))]
+    sizes = vocabulary_sizes(model)
+    return [random_inputs(probe, sizes, int(batch), int(sequence), seed) for batch, sequence in shapes]

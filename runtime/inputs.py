@@ -108,16 +108,22 @@ def _tokenizer(folder: Path, longest: int) -> Any:
     return tokenizer
 
 
-def text_inputs(folder: str | Path, texts: Sequence[str], pairs: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+def text_inputs(
+    folder: str | Path, texts: Sequence[str], pairs: Sequence[str] | None = None, at_least: int = 1
+) -> dict[str, np.ndarray]:
     """int64 [batch, sequence] arrays for `texts` (with second segments `pairs`), by the tokenizer in `folder`.
 
-    Padded to the longest; cut at the model's longest sequence. Raises BertfuseError where the folder has no tokenizer.
+    Padded to the longest, and to `at_least` tokens; cut at the model's longest sequence. Raises BertfuseError where the
+    folder has no tokenizer.
     """
     folder = Path(folder)
     if pairs and len(pairs) != len(texts):
         raise BertfuseError(f"{len(texts)} texts but {len(pairs)} second texts: give as many of each")
     tokenizer = load_tokenizer(folder)
     encoded = tokenizer.encode_batch(list(zip(texts, pairs, strict=True)) if pairs else list(texts))
+    padding = tokenizer.padding
+    for line in encoded:
+        line.pad(at_least, pad_id=padding["pad_id"], pad_token=padding["pad_token"])
     return {
         "input_ids": np.array([line.ids for line in encoded], dtype=np.int64),
         "attention_mask": np.array([line.attention_mask for line in encoded], dtype=np.int64),

@@ -19,7 +19,7 @@ from bertfuse.graph_rewrite.spec import DOMAIN, NODE_MARKERS
 
 from ..inputs import read_config
 from .backend import Backend, has_creator, load_backend, load_plugins
-from .gpu import compute_capability as gpu_compute_capability
+from .gpu import targets
 from .model import Prepared, prepare
 from .shapes import Profile, make_profile
 
@@ -89,6 +89,7 @@ def build_engine(
     tf32: bool = False,
     timing_cache: str | Path | None = None,
     workspace: int | None = None,
+    expose: bool = False,
     save_onnx: str | Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> EngineReport:
@@ -102,6 +103,7 @@ def build_engine(
         tf32: allow TF32 in float32 matrix products.
         timing_cache: a file that is read where it exists and written afterwards; TensorRT only.
         workspace: bytes that a layer may use; None leaves it to TensorRT.
+        expose: the engine also puts out what every fused op gives, for comparing it tensor by tensor.
         save_onnx: also write the ONNX file that TensorRT was given (for trtexec).
 
     Raises:
@@ -110,7 +112,7 @@ def build_engine(
     """
     say = progress or (lambda step: None)
     chosen = load_backend(backend)
-    wanted = _compute_capabilities(chosen, compute_capabilities)
+    wanted = targets(chosen, compute_capabilities)
     if timing_cache is not None and chosen.name == "rtx":
         raise BertfuseError("--timing-cache: TensorRT for RTX times nothing while building; leave the option out")
     model, output = Path(model), Path(output)
@@ -125,6 +127,8 @@ def build_engine(
         network = _parse(chosen, model, onnx_file)
         layers = _layers(network.network, prepared)
         _check_plugin_layers(chosen, model, prepared, layers)
+        if expose:
+            _mark_outputs(network.network, prepared.tensors)
         say("Building the engine")
         config = _config(chosen, network, profile, wanted, tf32, workspace, timing_cache)
         plan = network.builder.build_serialized_network(network.network, config)
@@ -225,6 +229,15 @@ def _check_plugin_layers(backend: Backend, model: Path, prepared: Prepared, laye
         )
 
 
+def _mark_outputs(network: Any, names: Sequence[str]) -> None:
+    present = {network.get_output(index).name for index in range(network.num_outputs)}
+    for index in range(network.num_layers):
+        layer = network.get_layer(index)
+        for tensor in (layer.get_output(number) for number in range(layer.num_outputs)):
+            if tensor.name in names and tensor.name not in present:
+                network.mark_output(tensor)
+
+
 def _config(
     backend: Backend,
     network: _Network,
@@ -255,38 +268,6 @@ def _config(
         if not config.set_timing_cache(cache, False):
             raise BertfuseError(f"{file}: {backend.log.take('not a timing cache of this TensorRT')}; remove it")
     return config
-
-
-def _compute_capabilities(backend: Backend, texts: Sequence[str]) -> list[tuple[int, int]]:
-    """The options as numbers: "8.9", "89" or "sm_89"."""
-    found = []
-    for text in texts:
-        digits = text.lower().removeprefix("sm").removeprefix("_").replace(".", "")
-        if not digits.isdigit() or len(digits) < 2:
-            raise BertfuseError(f"--compute-capability {text!r}: write major.minor, as in 8.9")
-        capability = int(digits[:-1]), int(digits[-1])
-        if capability not in found:
-            found.append(capability)
-    if backend.name == "rtx":
-        known = sorted(
-            (int(name[2:-1]), int(name[-1])) for name in backend.trt.ComputeCapability.__members__ if name[:2] == "SM"
-        )
-        for capability in found:
-            if capability not in known:
-                names = ", ".join(f"{major}.{minor}" for major, minor in known)
-                raise BertfuseError(
-                    f"compute capability {capability[0]}.{capability[1]}: {backend} builds for {names}; TensorRT itself"
-                    " (--backend tensorrt) runs on the others"
-                )
-        return found
-    gpu = gpu_compute_capability()
-    for capability in found:
-        if capability != gpu:
-            raise BertfuseError(
-                f"--compute-capability {capability[0]}.{capability[1]}: TensorRT builds for the GPU it runs on"
-                f" ({'none here' if gpu is None else f'{gpu[0]}.{gpu[1]}'}); --backend rtx builds for others"
-            )
-    return [gpu] if gpu else []
 
 
 def _tensors(get: Callable[[int], Any], count: int) -> dict[str, dict[str, Any]]:

@@ -1,8 +1,13 @@
-"""The GPU of this machine, asked of the driver."""
+"""GPUs by compute capability: this machine's, asked of the driver, and those that an engine is built for."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
+
+from bertfuse.errors import BertfuseError
+
+from .backend import Backend
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 
@@ -22,3 +27,38 @@ def compute_capability(device: int = 0) -> tuple[int, int] | None:
             return None
         found.append(value.value)
     return found[0], found[1]
+
+
+def targets(backend: Backend, texts: Sequence[str]) -> list[tuple[int, int]]:
+    """What an engine is built for, from "8.9", "89" or "sm_89"; [] is the portable engine of TensorRT for RTX.
+
+    Raises BertfuseError for what the backend does not build for.
+    """
+    found = []
+    for text in texts:
+        digits = text.lower().removeprefix("sm").removeprefix("_").replace(".", "")
+        if not digits.isdigit() or len(digits) < 2:
+            raise BertfuseError(f"--compute-capability {text!r}: write major.minor, as in 8.9")
+        capability = int(digits[:-1]), int(digits[-1])
+        if capability not in found:
+            found.append(capability)
+    if backend.name == "rtx":
+        known = sorted(
+            (int(name[2:-1]), int(name[-1])) for name in backend.trt.ComputeCapability.__members__ if name[:2] == "SM"
+        )
+        for capability in found:
+            if capability not in known:
+                names = ", ".join(f"{major}.{minor}" for major, minor in known)
+                raise BertfuseError(
+                    f"compute capability {capability[0]}.{capability[1]}: {backend} builds for {names}; TensorRT itself"
+                    " (--backend tensorrt) runs on the others"
+                )
+        return found
+    gpu = compute_capability()
+    for capability in found:
+        if capability != gpu:
+            raise BertfuseError(
+                f"--compute-capability {capability[0]}.{capability[1]}: TensorRT builds for the GPU it runs on"
+                f" ({'none here' if gpu is None else f'{gpu[0]}.{gpu[1]}'}); --backend rtx builds for others"
+            )
+    return [gpu] if gpu else []

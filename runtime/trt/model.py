@@ -55,6 +55,7 @@ class Prepared:
 
     nodes     fused node's name -> op; empty where the op bodies were written out
     ops       how often each op is in the fused file
+    tensors   what the fused ops put out
     inputs    graph input -> its axes: sizes, names of dynamic axes, None for an axis without either
     longest   rows of the position table: the longest sequence; None where there is none
     precision element type of the fused ops ("float16"), without any of most of the model's weights
@@ -63,6 +64,7 @@ class Prepared:
 
     nodes: dict[str, str]
     ops: dict[str, int]
+    tensors: tuple[str, ...]
     inputs: dict[str, tuple[int | str | None, ...]]
     longest: int | None
     precision: str
@@ -85,6 +87,7 @@ def prepare(source: str | Path, target: str | Path, plugins: bool) -> Prepared:
         raise BertfuseError(f"{source}: op {unknown[0]!r} is none of this version's: fuse the model again")
     data_types = {node.output[0]: _data_type(node, model, weights) for node in fused}
     ops = Counter(node.op_type for node in fused)
+    tensors = tuple(name for node in fused for name in node.output if name)
     longest = _longest(model, fused)
     others = [function for function in model.functions if function.domain != DOMAIN]
     del model.functions[:]
@@ -104,7 +107,8 @@ def prepare(source: str | Path, target: str | Path, plugins: bool) -> Prepared:
     inputs = {value.name: _axes(value) for value in model.graph.input}
     task = next((entry.value for entry in model.metadata_props if entry.key == "bertfuse.task"), "")
     write(model, weights, target)
-    return Prepared(nodes, {name: ops[name] for name in OPS if ops[name]}, inputs, longest, precision, task)
+    counts = {name: ops[name] for name in OPS if ops[name]}
+    return Prepared(nodes, counts, tensors, inputs, longest, precision, task)
 
 
 def _as_plugins(model: onnx.ModelProto, fused: list[onnx.NodeProto]) -> dict[str, str]:

@@ -36,6 +36,12 @@ def read_description(plan: str | Path) -> dict[str, Any]:
     return found
 
 
+def shortest_sequence(plan: str | Path) -> int:
+    """The least that a plan's second axes take, by the JSON file beside it; 1 where that is missing."""
+    shapes = read_description(plan).get("shapes", {}).values()
+    return max((entry["min"][1] for entry in shapes if len(entry["min"]) > 1), default=1)
+
+
 @contextmanager
 def _engine_errors(plan: Path) -> Iterator[None]:
     from polygraphy.exception import PolygraphyException
@@ -104,6 +110,32 @@ def _use_in_polygraphy(backend: Backend) -> None:
         sys.modules.setdefault("tensorrt_rtx", backend.trt)
 
 
+class DescribedEngine:
+    """What the JSON file beside a plan says of its inputs and outputs, as an onnxruntime session says it.
+
+    `shapes` are the engine's: input -> {"min", "opt", "max"}. Raises BertfuseError where the file is missing.
+    """
+
+    def __init__(self, plan: str | Path) -> None:
+        self._found = read_description(plan)
+        if not {"inputs", "outputs", "shapes"} <= set(self._found):
+            raise BertfuseError(f"{plan}: {description_path(plan).name} is missing beside it; build the engine again")
+        self.shapes: dict[str, dict[str, list[int]]] = self._found["shapes"]
+
+    def get_inputs(self) -> list[SimpleNamespace]:
+        return self._values("inputs")
+
+    def get_outputs(self) -> list[SimpleNamespace]:
+        return self._values("outputs")
+
+    def _values(self, key: str) -> list[SimpleNamespace]:
+        return [_value(name, entry["dtype"], entry["shape"]) for name, entry in self._found[key].items()]
+
+
+def _value(name: str, dtype: str, shape: list[int]) -> SimpleNamespace:
+    return SimpleNamespace(name=name, type=f"tensor({_ORT_TYPES.get(dtype.upper(), dtype)})", shape=shape)
+
+
 class EngineSession:
     """A plan ready to run, in a `with` block; the few methods of an onnxruntime session that `run` needs."""
 
@@ -125,11 +157,7 @@ class EngineSession:
         engine = self._runner.engine
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
         return [
-            SimpleNamespace(
-                name=name,
-                type=f"tensor({_ORT_TYPES.get(engine.get_tensor_dtype(name).name, '')})",
-                shape=list(engine.get_tensor_shape(name)),
-            )
+            _value(name, engine.get_tensor_dtype(name).name, list(engine.get_tensor_shape(name)))
             for name in names
             if engine.get_tensor_mode(name).name == "INPUT"
         ]

@@ -52,6 +52,10 @@ def test_text_inputs(tmp_path: Path) -> None:
     assert feed["attention_mask"].tolist() == [[1] * 6, [1] * 5 + [0]]
     assert feed["token_type_ids"].tolist() == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 0]]
     assert text_inputs(folder, ["word1 " * 100])["input_ids"].shape == (1, LONGEST)
+    longer = text_inputs(folder, ["word0 word1", "word2"], at_least=6)
+    assert longer["input_ids"].tolist() == [[cls, first, first + 1, sep, 0, 0], [cls, first + 2, sep, 0, 0, 0]]
+    assert longer["attention_mask"].tolist() == [[1] * 4 + [0] * 2, [1] * 3 + [0] * 3]
+    assert text_inputs(folder, ["word0 word1"], at_least=2)["input_ids"].shape == (1, 4)
     with pytest.raises(BertfuseError, match="2 texts but 1 second texts"):
         text_inputs(folder, ["a", "b"], ["c"])
 

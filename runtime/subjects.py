@@ -1,0 +1,98 @@
+"""What a comparison runs: an ONNX file in ONNX Runtime, on the CPU or on a GPU, or an engine in TensorRT."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertfuse.errors import BertfuseError
+
+from .inputs import find_model
+from .session import CPU, InferenceSession, providers_of
+
+# How "FILE@HOW" is run: ONNX Runtime's provider, and whether with our library.
+HOWS = {
+    "cpu": ("cpu", "auto"),
+    "cpu+library": ("cpu", "always"),
+    "cuda": ("cuda", "auto"),
+    "cuda-library": ("cuda", "never"),
+}
+ENGINES = (".plan", ".engine")
+# Batch and sequence where nothing bounds them.
+_LEAST, _MOST = (1, 1), (1 << 20, 1 << 20)
+
+
+def session_runner(model: str | Path | bytes, name: str, **options: Any) -> Any:
+    """A polygraphy runner around our InferenceSession: made when it is activated, freed when it is done."""
+    from polygraphy.backend.onnxrt import OnnxrtRunner
+
+    return OnnxrtRunner(lambda: InferenceSession(model, **options), name=name)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A file and how it is run: `providers` and `library` as InferenceSession's; an engine has neither."""
+
+    path: Path
+    providers: tuple[Any, ...] = ()
+    library: str = "auto"
+
+    @classmethod
+    def parse(cls, text: str, provider: str = "cpu", library: str = "auto") -> Subject:
+        """From "FILE" or "FILE@HOW", HOW a key of HOWS; a folder stands for the model in it."""
+        name, _, how = text.rpartition("@")
+        if name and not Path(text).exists():
+            if how not in HOWS:
+                raise BertfuseError(f"{text}: no such file, and no way to run one: choose one of {', '.join(HOWS)}")
+            text = name
+            provider, library = HOWS[how]
+        path = find_model(text)
+        if path.suffix in ENGINES:
+            return cls(path)
+        return cls(path, tuple(providers_of(provider)), library)
+
+    @property
+    def is_engine(self) -> bool:
+        return self.path.suffix in ENGINES
+
+    def __str__(self) -> str:
+        if self.is_engine:
+            return f"{self.path} (TensorRT)"
+        known = {(tuple(providers), library): how for how, (providers, library) in _hows().items()}
+        how = known.get((self.providers or (CPU,), self.library), f"{self.library} library")
+        return str(self.path) if how == "cpu" else f"{self.path} ({how})"
+
+    def runner(self, prefix: str, file: Path | None = None) -> Any:
+        """A polygraphy runner of this subject, or of `file` in its place; the prefix keeps names apart."""
+        name = f"{prefix}: {self}"
+        if self.is_engine:
+            from .trt.run import engine_runner
+
+            return engine_runner(self.path, name)
+        return session_runner(file or self.path, name, providers=list(self.providers) or None, library=self.library)
+
+    def session(self, file: Path | None = None) -> InferenceSession:
+        """A session of this subject (no engine), or of `file` in its place."""
+        return InferenceSession(file or self.path, list(self.providers) or None, library=self.library)
+
+    def probe(self) -> Any:
+        """Something with an onnxruntime session's get_inputs and get_outputs, made without GPU."""
+        if not self.is_engine:
+            return InferenceSession(self.path)
+        from .trt.run import DescribedEngine
+
+        return DescribedEngine(self.path)
+
+    def bounds(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The least and the largest (batch, sequence) that it takes."""
+        if not self.is_engine:
+            return _LEAST, _MOST
+        shapes = [entry for entry in self.probe().shapes.values() if len(entry["min"]) == 2]
+        return (tuple(shapes[0]["min"]), tuple(shapes[0]["max"])) if shapes else (_LEAST, _MOST)
+
+
+def _hows() -> dict[str, tuple[list[str], str]]:
+    from .session import PROVIDERS
+
+    return {how: (PROVIDERS[provider], library) for how, (provider, library) in HOWS.items()}
