@@ -8,7 +8,7 @@ import typer
 
 from bertfuse import __version__
 
-from . import compare, engine, explain, models, run, sessions, tune
+from . import compare, engine, explain, models, report, run, sessions, tune
 
 app = typer.Typer(
     name="bertfuse",
@@ -43,7 +43,7 @@ def root(
     """
 
 
-for module in (models, explain, run, compare, engine, sessions, tune):
+for module in (models, explain, run, compare, engine, sessions, tune, report):
     module.add_to(app)
 
 

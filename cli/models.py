@@ -37,6 +37,7 @@ Level = Annotated[
 NoFunctions = Annotated[
     bool, typer.Option("--no-functions", help="Leave the op bodies out: the file then runs with our library only.")
 ]
+Page = Annotated[bool, typer.Option("--report", help="Also write the page that 'bertfuse report' writes, beside it.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit 1 when something expected was not fused.")]
 
 
@@ -86,6 +87,7 @@ def fuse(
     no_functions: NoFunctions = False,
     dtype: KeptDtype = None,
     strict: Strict = False,
+    page: Page = False,
     as_json: Json = False,
 ) -> None:
     """Fuse an ONNX model into bertfuse's ops, and say what was expected, what was fused and what stopped the rest.
@@ -98,12 +100,12 @@ def fuse(
     """
     with Steps(as_json) as steps:
         result = _fuse(model, output, level, not no_functions, dtype, steps)
-    report = fusion_report(result) | {"model": str(output)}
+        written = {"report": str(_write_page(model, output, output.with_suffix(".html"), steps))} if page else {}
     if as_json:
-        print_json(report)
+        print_json(fusion_report(result) | {"model": str(output)} | written)
     else:
         print_fusion(result)
-        stdout().print(f"Wrote {output}", markup=False)
+        stdout().print(f"Wrote {' and '.join([str(output), *written.values()])}", markup=False)
     if strict and result.misses:
         raise typer.Exit(1)
 
@@ -120,6 +122,7 @@ def optimize(
     dtype: Dtype = "fp32",
     allow_pickle: Pickle = False,
     strict: Strict = False,
+    page: Page = False,
     as_json: Json = False,
 ) -> None:
     """Export, fuse and compare in one go: DIR/model.onnx and DIR/model.fused.onnx. Exit 1 when they disagree.
@@ -153,12 +156,14 @@ def optimize(
         result = _fuse(path, fused, level, not no_functions, None if dtype == "fp32" else dtype, steps)
         steps("Comparing with the exported model")
         comparison = compare_models(path, fused)
+        written = {"report": str(_write_page(path, fused, None, steps))} if page else {}
     if as_json:
-        print_json({"model": str(fused), "fusion": fusion_report(result), "comparison": comparison.to_dict()})
+        data = {"model": str(fused), "fusion": fusion_report(result), "comparison": comparison.to_dict()}
+        print_json(data | written)
     else:
         print_fusion(result)
         print_comparison(comparison)
-        stdout().print(f"Wrote {path} and {fused}", markup=False)
+        stdout().print(f"Wrote {' and '.join([str(path), str(fused), *written.values()])}", markup=False)
     if not comparison.passed or (strict and result.misses):
         raise typer.Exit(1)
 
@@ -170,6 +175,12 @@ def _fuse(model: Path, output: Path, level: str, functions: bool, dtype: str | N
         steps(f"Fusing {model}: {step}")
 
     return fuse_file(model, output, level=level, functions=functions, dtype=dtype, progress=progress)
+
+
+def _write_page(original: Path, fused: Path, page: Path | None, steps: Steps) -> Path:
+    from bertfuse.runtime.report import write_report
+
+    return write_report(original, fused, page, progress=steps)
 
 
 def fusion_report(result: FusionResult) -> dict[str, Any]:

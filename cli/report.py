@@ -1,0 +1,60 @@
+"""The command that writes one HTML page about a fusion: report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .models import Json
+from .options import grid
+from .output import Steps, command, print_json, stdout
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with model.onnx and model.fused.onnx.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="PAGE.html", help="File to write. [DIR/report.html]")
+    ] = None,
+    sizes: Annotated[
+        str, typer.Option("--sizes", metavar="BxS,…", help="Batch x sequence sizes to time.")
+    ] = "1x32,1x128",
+    seconds: Annotated[float, typer.Option(help="About how long each model runs at each size; 0: no timing.")] = 1.0,
+    as_json: Json = False,
+) -> None:
+    """Write one HTML page about DIR: drawings before and after, what was fused, accuracy, latency, environment.
+
+    The page needs nothing beside it, no network either. Where 'bertfuse bench' has run since the model was fused, its
+    figures are shown, and nothing is timed.
+
+    [bold]Examples[/]
+
+      bertfuse report minilm
+
+      bertfuse report minilm -o minilm.html --seconds 0
+    """
+    from bertfuse.errors import BertfuseError
+    from bertfuse.runtime.inputs import FUSED_FILE, MODEL_FILE
+    from bertfuse.runtime.report import PAGE_FILE, write_report
+
+    for name in (MODEL_FILE, FUSED_FILE):
+        if not (folder / name).is_file():
+            raise BertfuseError(f"{folder}: has no {name}; make it with 'bertfuse optimize MODEL -o {folder}'")
+    with Steps(as_json) as steps:
+        page = write_report(
+            folder / MODEL_FILE,
+            folder / FUSED_FILE,
+            output or folder / PAGE_FILE,
+            seconds=seconds,
+            sizes=grid(sizes, "--sizes"),
+            progress=steps,
+        )
+    if as_json:
+        print_json({"page": str(page)})
+    else:
+        stdout().print(f"Wrote {page}", markup=False)
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command()(command(report))
