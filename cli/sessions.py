@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from .output import Steps, command, print_json, stdout, table
 
 if TYPE_CHECKING:
     from bertfuse.runtime.bench import BenchReport
+    from bertfuse.runtime.gpu_bench import GpuOptions
 
 
 def bench(
@@ -23,6 +24,16 @@ def bench(
     seconds: Annotated[float, typer.Option(help="About how long each one runs at each size.")] = 2.0,
     threads: Annotated[int | None, typer.Option(help="Threads of each. [default: its own]")] = None,
     provider: Provider = "cpu",
+    dtype: Annotated[
+        str | None, typer.Option(metavar="fp32|fp16", help="On a GPU: type of every contender. [default: as it is]")
+    ] = None,
+    cuda_graph: Annotated[
+        bool, typer.Option("--cuda-graph", help="On a GPU: replay each run as a CUDA graph.")
+    ] = False,
+    tf32: Annotated[bool, typer.Option("--tf32", help="On a GPU: TF32 in everyone's float32 products.")] = False,
+    tuning: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="On a GPU: tactics that 'bertfuse tune' wrote.")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="Folder for bench.json and bench.png. [DIR]")
     ] = None,
@@ -30,22 +41,32 @@ def bench(
 ) -> None:
     """Measure the fused model against the original, ONNX Runtime's own optimizer, and PyTorch.
 
-    Medians over interleaved rounds, after warm-up; the table goes to bench.json and bench.png, too.
+    Medians over interleaved rounds, after warm-up; the table goes to bench.json and bench.png, too. On a GPU a profile
+    is taken first: nothing is measured unless every fused op runs as our CUDA kernel.
 
     [bold]Examples[/]
 
       bertfuse bench minilm
 
       bertfuse bench minilm --sizes 1x128,32x384 --seconds 5 -o results
+
+      bertfuse bench minilm --provider cuda --dtype fp16 --cuda-graph
     """
     from bertfuse.graph_rewrite.io import replacing
     from bertfuse.runtime.bench import bench as measure
     from bertfuse.runtime.bench import plot
 
     target = output or folder
+    gpu = _gpu_options(provider, dtype=dtype, cuda_graph=cuda_graph, tf32=tf32, tuning=tuning and str(tuning))
     with Steps(as_json) as steps:
         report = measure(
-            folder, grid=grid(sizes, "--sizes"), provider=provider, seconds=seconds, threads=threads, progress=steps
+            folder,
+            grid=grid(sizes, "--sizes"),
+            provider=provider,
+            seconds=seconds,
+            threads=threads,
+            gpu=gpu,
+            progress=steps,
         )
         steps("Writing bench.json and bench.png")
         with replacing(target / "bench.json") as temporary:
@@ -60,8 +81,22 @@ def bench(
         stdout().print(f"Wrote {target / 'bench.json'} and {target / 'bench.png'}", markup=False)
 
 
+def _gpu_options(provider: str, **options: Any) -> GpuOptions | None:
+    from bertfuse.errors import BertfuseError
+    from bertfuse.runtime.gpu_bench import DTYPES, GpuOptions
+
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
+    if given and provider != "cuda":
+        raise BertfuseError(f"{given[0]} is for GPUs: give --provider cuda, too")
+    if options["dtype"] not in (None, *DTYPES):
+        raise BertfuseError(f"--dtype {options['dtype']!r} is unknown: choose one of {', '.join(DTYPES)}")
+    return GpuOptions(**options) if provider == "cuda" else None
+
+
 def print_bench(report: BenchReport) -> None:
     """Milliseconds per contender and size, and how many times as fast as the original."""
+    from bertfuse.runtime.bench import figure
+
     console = stdout()
     first = report.contenders[0]
     rows = []
@@ -69,11 +104,11 @@ def print_bench(report: BenchReport) -> None:
         row = [name]
         for size in report.sizes:
             timing = report.at(name, size)
-            spread = f"{timing.low:.1f}-{timing.high:.1f}"
-            row.append(f"{timing.median:.2f} ({spread})\n{report.at(first, size).median / timing.median:.2f}x")
+            spread = f"{figure(timing.low)}-{figure(timing.high)}"
+            row.append(f"{figure(timing.median)} ({spread})\n{report.at(first, size).median / timing.median:.2f}x")
         rows.append(row)
     sizes = [f"{batch} x {sequence}" for batch, sequence in report.sizes]
-    title = f"Milliseconds: median (middle half), speed against {first}"
+    title = ", ".join([f"Milliseconds: median (middle half), speed against {first}", *report.conditions])
     console.print(table(title, ["", *sizes], rows))
     for name, notes in report.notes.items():
         console.print(f"{name}: {notes}", markup=False)
@@ -111,6 +146,7 @@ def doctor(as_json: Json = False) -> None:
             rows.append([f"library for {runtime}", entry["error"] or state])
         rows.append(["providers", ", ".join(report["providers"]) or "none"])
         rows.append(["GPU", "; ".join(" ".join(gpu.values()) for gpu in report["gpus"]) or "none"])
+        rows += gpu_code_rows(report["gpu_code"])
         made = table("", ["", "found"], rows)
         made.columns[1].justify = "left"
         console.print(made)
@@ -118,6 +154,20 @@ def doctor(as_json: Json = False) -> None:
             console.print(f"problem: {problem}", markup=False)
     if report["problems"]:
         raise typer.Exit(1)
+
+
+def gpu_code_rows(code: dict[str, Any] | None) -> list[list[str]]:
+    """What GPU code the library holds, and what each GPU uses of it."""
+    if code is None:
+        return []
+    if not code["machine_code"]:
+        return [["GPU code of the library", "none: built without CUDA kernels"]]
+    held = f"machine code for {', '.join(code['machine_code'])}"
+    if code["ptx"]:
+        held += f"; PTX of {', '.join(code['ptx'])} for what comes later"
+    rows = [["GPU code of the library", held]]
+    rows += [[f"  {gpu['name']} ({gpu['compute_capability']}) uses", gpu["uses"] or "nothing"] for gpu in code["gpus"]]
+    return rows
 
 
 def add_to(app: typer.Typer) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +18,10 @@ from bertfuse.errors import BertfuseError
 
 from .contenders import Contender, contenders
 from .inputs import FUSED_FILE, MODEL_FILE, find_model, random_inputs, read_config, vocabulary_sizes
-from .session import InferenceSession
+from .session import InferenceSession, providers_of
+
+if TYPE_CHECKING:
+    from .gpu_bench import GpuOptions
 
 GRID = ((1, 32), (1, 128), (8, 128))
 PAUSE = 0.05  # seconds
@@ -49,6 +53,7 @@ class BenchReport:
     notes: dict[str, str] = field(default_factory=dict)
     details: dict[str, dict[str, Any]] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def contenders(self) -> list[str]:
@@ -57,6 +62,13 @@ class BenchReport:
     @property
     def sizes(self) -> list[tuple[int, int]]:
         return list(dict.fromkeys((timing.batch, timing.sequence) for timing in self.timings))
+
+    @property
+    def conditions(self) -> list[str]:
+        """The options that change what is measured, in words."""
+        words = {"cuda_graph": "CUDA graph", "tf32": "TF32", "tuning": "tuned tactics"}
+        given = [word for name, word in words.items() if self.options.get(name)]
+        return [self.options["dtype"], *given] if self.options.get("dtype") else given
 
     def at(self, contender: str, size: tuple[int, int]) -> Timing:
         return next(t for t in self.timings if t.contender == contender and (t.batch, t.sequence) == size)
@@ -72,9 +84,12 @@ def bench(
     provider: str = "cpu",
     seconds: float = 2.0,
     threads: int | None = None,
+    gpu: GpuOptions | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> BenchReport:
     """Measures the folder's model.onnx, its fused form, ONNX Runtime's own optimizer's result, and PyTorch.
+
+    On a GPU inputs and outputs stay there, and nothing is measured unless every fused op runs as our CUDA kernel.
 
     Args:
         folder: written by `bertfuse optimize`: model.onnx, model.fused.onnx, config.json.
@@ -82,9 +97,10 @@ def bench(
         provider: "cpu" or "cuda".
         seconds: about how long each contender runs at each size, after warm-up; at least 5 runs.
         threads: intra-op threads of every contender; None leaves each its default.
+        gpu: with provider "cuda", how every contender runs there.
 
     Raises:
-        BertfuseError: a file is missing, or a size is out of the model's range.
+        BertfuseError: a file is missing, a size is out of the model's range, or fused ops do not run as CUDA kernels.
     """
     say = progress or (lambda line: None)
     folder = Path(folder)
@@ -96,24 +112,32 @@ def bench(
         if batch < 1 or sequence < 1 or (longest and sequence > longest):
             limit = f" to {longest}" if longest else " up"
             raise BertfuseError(f"size {batch}x{sequence}: batch is 1 up and sequence 1{limit} for this model")
-    made = contenders(folder, provider, threads, say)
-    present = [contender for contender in made if contender.run is not None]
+    providers_of(provider)
     path = find_model(folder, prefer_fused=False)
     probe = InferenceSession(path)
     sizes = vocabulary_sizes(path)
+    feeds = {size: random_inputs(probe, sizes, *size, padded=False) for size in grid}
     timings = []
-    for batch, sequence in grid:
-        say(f"Timing {batch} x {sequence}")
-        feed = random_inputs(probe, sizes, batch, sequence, padded=False)
-        timings += interleaved(present, feed, batch, sequence, seconds)
+    with tempfile.TemporaryDirectory(prefix="bertfuse-") as scratch:
+        if provider == "cuda":
+            from .gpu_bench import GpuOptions, gpu_contenders
+
+            made = gpu_contenders(folder, gpu or GpuOptions(), feeds[grid[0]], Path(scratch), say)
+        else:
+            made = contenders(folder, provider, threads, say)
+        present = [contender for contender in made if contender.run is not None]
+        for (batch, sequence), feed in feeds.items():
+            say(f"Timing {batch} x {sequence}")
+            timings += interleaved(present, feed, batch, sequence, seconds)
     return BenchReport(
         str(folder),
         provider,
-        machine(),
+        machine() | (_gpu() if provider == "cuda" else {}),
         timings,
         {contender.name: contender.notes for contender in present},
         {contender.name: contender.details for contender in present if contender.details},
         {contender.name: contender.absent for contender in made if contender.run is None},
+        asdict(gpu) if gpu else {},
     )
 
 
@@ -160,6 +184,17 @@ def machine() -> dict[str, str]:
     return {"cpu": name, "cores": str(cores), "onnxruntime": onnxruntime.__version__}
 
 
+def _gpu() -> dict[str, str]:
+    from . import native
+
+    return {"gpu": next(native.gpus()).name.decode()}
+
+
+def figure(milliseconds: float) -> str:
+    """Three digits and more: a run on a GPU may take a third of a millisecond."""
+    return f"{milliseconds:.1f}" if milliseconds >= 100 else f"{milliseconds:.3g}"
+
+
 def plot(report: BenchReport, path: str | Path) -> None:
     """One panel per size, as a PNG: a bar for each contender's median, from zero, with the middle half's range."""
     import matplotlib
@@ -170,7 +205,7 @@ def plot(report: BenchReport, path: str | Path) -> None:
     from bertfuse.graph_rewrite.io import replacing
 
     names, sizes = report.contenders, report.sizes
-    figure, panels = plt.subplots(
+    drawing, panels = plt.subplots(
         1, len(sizes), figsize=(2.5 + 3 * len(sizes), 0.8 + 0.5 * len(names)), sharey=True, squeeze=False,
         layout="constrained",
     )  # fmt: skip
@@ -180,10 +215,11 @@ def plot(report: BenchReport, path: str | Path) -> None:
         medians = [t.median for t in timings]
         spread = [[t.median - t.low for t in timings], [t.high - t.median for t in timings]]
         bars = panel.barh(names, medians, xerr=spread, color=colours, error_kw={"linewidth": 1})
-        panel.bar_label(bars, [f"{median:.1f}" for median in medians], label_type="center", color="white")
+        panel.bar_label(bars, [figure(median) for median in medians], label_type="center", color="white")
         panel.set(title=f"{size[0]} x {size[1]}", xlabel="milliseconds")
     panels[0][0].invert_yaxis()
-    figure.suptitle(f"{report.machine['cpu']}, {report.machine['cores']} cores", fontsize="medium")
+    host = f"{report.machine['cpu']}, {report.machine['cores']} cores"
+    drawing.suptitle(", ".join([report.machine.get("gpu", host), *report.conditions]), fontsize="medium")
     with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=120)
-    plt.close(figure)
+        drawing.savefig(temporary, format="png", dpi=120)
+    plt.close(drawing)

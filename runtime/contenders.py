@@ -113,27 +113,10 @@ def pytorch_contender(folder: Path, metadata: Mapping[str, str], provider: str, 
 def optimizer_contender(
     folder: Path, metadata: Mapping[str, str], provider: str, threads: int | None, scratch: Path
 ) -> Contender:
-    """The result of onnxruntime.transformers.optimizer, at its best.
-
-    It fuses attention only in a torchscript export with eager attention at opset 17. Where it cannot fuse the folder's
-    own model.onnx, it gets such an export of the same architecture, with random weights: enough to measure time.
-    """
+    """The result of onnxruntime.transformers.optimizer, at its best."""
     name = "ORT optimizer"
-    config = read_config(folder)
-    heads, hidden = int(config.get("num_attention_heads") or 0), int(config.get("hidden_size") or 0)
-    source, notes = folder / MODEL_FILE, "its result for model.onnx"
-    target = scratch / "optimized.onnx"
     try:
-        counts = _optimize(source, target, heads, hidden)
-        if not _fused_attention(counts):
-            from bertfuse.export import export_model
-
-            model = encoder(folder, metadata, "eager")
-            task = metadata.get("bertfuse.task", "feature-extraction")
-            path = export_model(model, scratch, task=task, exporter="torchscript", attention="eager", opset=17)
-            best = _optimize(path, target, heads, hidden)
-            notes = "for a torchscript, eager-attention export: it fuses no attention in model.onnx"
-            counts = best
+        target, notes, counts = optimized_model(folder, metadata, scratch)
         made = session_contender(name, target, provider, threads, "never", notes)
     except BertfuseError as error:
         return Contender(name, absent=str(error))
@@ -143,11 +126,34 @@ def optimizer_contender(
     return made
 
 
+def optimized_model(
+    folder: Path, metadata: Mapping[str, str], scratch: Path, use_gpu: bool = False
+) -> tuple[Path, str, dict[str, int]]:
+    """What onnxruntime.transformers.optimizer makes of the folder's model: the file, what it is of, and its fusions.
+
+    It fuses attention only in a torchscript export with eager attention at opset 17. Where it cannot fuse the folder's
+    own model.onnx, it gets such an export of the same architecture, with random weights: enough to measure time.
+    """
+    config = read_config(folder)
+    heads, hidden = int(config.get("num_attention_heads") or 0), int(config.get("hidden_size") or 0)
+    target = scratch / "optimized.onnx"
+    counts = _optimize(folder / MODEL_FILE, target, heads, hidden, use_gpu)
+    if _fused_attention(counts):
+        return target, "its result for model.onnx", counts
+    from bertfuse.export import export_model
+
+    model = encoder(folder, metadata, "eager")
+    task = metadata.get("bertfuse.task", "feature-extraction")
+    path = export_model(model, scratch, task=task, exporter="torchscript", attention="eager", opset=17)
+    counts = _optimize(path, target, heads, hidden, use_gpu)
+    return target, "for a torchscript, eager-attention export: it fuses no attention in model.onnx", counts
+
+
 def _fused_attention(counts: Mapping[str, int]) -> bool:
     return bool(counts.get("Attention") or counts.get("MultiHeadAttention"))
 
 
-def _optimize(source: Path, target: Path, heads: int, hidden: int) -> dict[str, int]:
+def _optimize(source: Path, target: Path, heads: int, hidden: int, use_gpu: bool) -> dict[str, int]:
     import logging
 
     from onnxruntime.transformers import optimizer
@@ -155,7 +161,9 @@ def _optimize(source: Path, target: Path, heads: int, hidden: int) -> dict[str, 
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
-        model = optimizer.optimize_model(str(source), "bert", num_heads=heads, hidden_size=hidden, opt_level=0)
+        model = optimizer.optimize_model(
+            str(source), "bert", num_heads=heads, hidden_size=hidden, opt_level=0, use_gpu=use_gpu
+        )
         counts = {name: int(count) for name, count in model.get_fused_operator_statistics().items() if count}
         external = sum(tensor.ByteSize() for tensor in model.model.graph.initializer) > 2**31 - 2**26
         model.save_model_to_file(str(target), use_external_data_format=external)

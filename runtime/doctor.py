@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
 import platform
 import shutil
@@ -13,6 +14,7 @@ from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import OPS
 from bertfuse.graph_rewrite.spec import DOMAIN, OP_VERSION
 
+from . import native
 from .library import LIBRARIES, library_path, register
 
 PACKAGES = (
@@ -44,6 +46,15 @@ def doctor() -> dict[str, Any]:
     gpus = _gpus()
     if gpus and providers and "CUDAExecutionProvider" not in providers:
         problems.append("there is a GPU, but this onnxruntime has no CUDA provider: pip install onnxruntime-gpu")
+    gpu_code = _gpu_code() if libraries["onnxruntime"]["loads"] else None
+    if gpus and gpu_code is not None and not gpu_code["machine_code"]:
+        problems.append("there is a GPU, but the library has no CUDA kernels: run 'make build' where nvcc is found")
+    for gpu in gpu_code["gpus"] if gpu_code else []:
+        if gpu_code["machine_code"] and gpu["uses"] is None:
+            problems.append(
+                f"the library has no code for {gpu['name']} ({gpu['compute_capability']}): build it with"
+                f" -DBERTFUSE_CUDA_ARCHITECTURES={gpu['compute_capability'].replace('.', '')}"
+            )
     # Without the library fused models still run, on their op bodies: a library that is there but broken is a problem.
     problems += [entry["error"] for entry in libraries.values() if entry["path"] and entry["error"]]
     return {
@@ -55,6 +66,7 @@ def doctor() -> dict[str, Any]:
         "libraries": libraries,
         "providers": providers,
         "gpus": gpus,
+        "gpu_code": gpu_code,
         "problems": problems,
     }
 
@@ -71,7 +83,10 @@ def _library(runtime: str, available: bool) -> dict[str, Any]:
     entry: dict[str, Any] = {"path": None, "loads": False, "ops": [], "error": None}
     try:
         entry["path"] = str(library_path(runtime))
-        if available:
+        if runtime == "tensorrt":
+            entry["ops"] = _plugins(entry["path"])
+            entry["loads"] = True
+        elif available:
             import onnxruntime
 
             register(onnxruntime.SessionOptions())
@@ -80,6 +95,51 @@ def _library(runtime: str, available: bool) -> dict[str, Any]:
     except BertfuseError as error:
         entry["error"] = str(error)
     return entry
+
+
+def _plugins(path: str) -> list[str]:
+    """The ops that the library has TensorRT plugins for; asking needs no TensorRT."""
+    count = ctypes.c_int32()
+    try:
+        library = ctypes.CDLL(path)
+        library.getCreators.restype = ctypes.c_void_p
+        library.getCreators(ctypes.byref(count))
+    except (OSError, AttributeError) as error:
+        raise BertfuseError(f"{path}: does not load: {error}; build it again with 'make build'") from error
+    if count.value != len(OPS):
+        raise BertfuseError(f"{path}: has {count.value} plugins, not {len(OPS)}; build it again with 'make build'")
+    return list(OPS)
+
+
+def _gpu_code() -> dict[str, Any] | None:
+    """Which architectures the library's GPU code is for, and what each GPU here uses of it; None where it can't say."""
+    try:
+        built = native.gpu_architectures()
+        gpus = list(native.gpus())
+    except (BertfuseError, native.NativeError):
+        return None
+    code: dict[str, Any] = {
+        "machine_code": [_version_of(name) for name in built if not name.endswith("-virtual")],
+        "ptx": [_version_of(name) for name in built if not name.endswith("-real")],
+        "gpus": [],
+    }
+    for gpu in gpus:
+        runs = _version_of(str(gpu.code_architecture))
+        uses = f"machine code for {runs}" if runs in code["machine_code"] else None
+        if gpu.code_architecture and uses is None:
+            uses = f"PTX of {_version_of(str(gpu.ptx_architecture))}, compiled by the driver"
+        if uses and gpu.hopper_kernels:
+            uses += ", Hopper kernels (9.0a)"
+        version = _version_of(str(gpu.compute_capability))
+        code["gpus"].append({"name": gpu.name.decode(), "compute_capability": version, "uses": uses})
+    return code
+
+
+def _version_of(architecture: str) -> str:
+    """ "90a-real", as CMake has it, is 9.0a."""
+    number = architecture.split("-")[0]
+    digits = number.rstrip("abcdefghijklmnopqrstuvwxyz")
+    return f"{digits[:-1]}.{digits[-1:]}{number[len(digits) :]}"
 
 
 def _known_ops() -> list[str]:

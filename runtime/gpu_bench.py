@@ -1,0 +1,232 @@
+"""The benchmark's contenders on a GPU: inputs and outputs stay there, and a run may be a CUDA graph's replay."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from bertfuse.errors import BertfuseError
+from bertfuse.graph_rewrite import OPS, fuse_file
+from bertfuse.graph_rewrite.io import open_model
+from bertfuse.graph_rewrite.spec import DOMAIN
+
+from .contenders import Contender, Feed, encoder, optimized_model
+from .inputs import FUSED_FILE, MODEL_FILE
+from .session import CPU, InferenceSession, ort_errors, providers_of
+
+CUDA = "CUDAExecutionProvider"
+DTYPES = ("fp32", "fp16")
+_OUTPUTS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+
+
+@dataclass(frozen=True)
+class GpuOptions:
+    """How every contender runs; `tuning` is ours alone. `dtype` "fp32" or "fp16" converts, None leaves as it is."""
+
+    dtype: str | None = None
+    cuda_graph: bool = False
+    tf32: bool = False
+    tuning: str | None = None
+
+
+def cuda_session(path: Path, library: str, options: GpuOptions, **changes: Any) -> InferenceSession:
+    """A session on the CUDA provider. Raises BertfuseError where it would run on the CPU instead."""
+    providers_of("cuda")
+    settings = {"enable_cuda_graph": str(int(options.cuda_graph)), "use_tf32": str(int(options.tf32))}
+    session_options = onnxruntime.SessionOptions()
+    session_options.log_severity_level = 4
+    for name, value in changes.items():
+        setattr(session_options, name, value)
+    ours = {"tuning": options.tuning, "tf32": options.tf32} if library == "always" else {}
+    session = InferenceSession(
+        path, [(CUDA, settings | {"device_id": "0"}), CPU], library=library, sess_options=session_options, **ours
+    )
+    if session.get_providers()[0] != CUDA:
+        raise BertfuseError(
+            f"{path}: ONNX Runtime's CUDA provider does not load here, so nothing would run on the GPU;"
+            " see 'bertfuse doctor'; onnxruntime-gpu needs CUDA's and cuDNN's libraries on its path"
+        )
+    return session
+
+
+class BoundRuns:
+    """Runs of a session on tensors that stay on the GPU, one set for each size; each replays a graph of its own."""
+
+    def __init__(self, session: onnxruntime.InferenceSession, name: str) -> None:
+        self._session, self._name = session, name
+        self._bindings: dict[tuple[int, ...], tuple[Any, Any]] = {}
+
+    def __call__(self, feed: Feed) -> Any:
+        size = next(iter(feed.values())).shape
+        with ort_errors(self._name):
+            if size not in self._bindings:
+                self._bindings[size] = self._bind(feed, len(self._bindings))
+            binding, options = self._bindings[size]
+            self._session.run_with_iobinding(binding, options)
+        return binding
+
+    def _bind(self, feed: Feed, number: int) -> tuple[Any, Any]:
+        binding = self._session.io_binding()
+        sizes: dict[Any, int] = {}  # of the model's named axes
+        for value in self._session.get_inputs():
+            sizes |= zip(value.shape, feed[value.name].shape, strict=True)
+            array = onnxruntime.OrtValue.ortvalue_from_numpy(feed[value.name], "cuda", 0)
+            binding.bind_ortvalue_input(value.name, array)
+        for value in self._session.get_outputs():
+            shape = [dim if isinstance(dim, int) else sizes.get(dim) for dim in value.shape]
+            if None in shape or value.type not in _OUTPUTS:
+                raise BertfuseError(
+                    f"{self._name}: output {value.name!r} ({value.type}, {value.shape}) cannot be bound"
+                )
+            array = onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, _OUTPUTS[value.type], "cuda", 0)
+            binding.bind_ortvalue_output(value.name, array)
+        options = onnxruntime.RunOptions()
+        options.add_run_config_entry("gpu_graph_id", str(number + 1))
+        return binding, options
+
+
+def kernels_run(path: Path, feed: Feed, options: GpuOptions) -> dict[str, int]:
+    """How often each of our ops ran as a CUDA kernel in one run of the fused model, from ONNX Runtime's profile.
+
+    Raises BertfuseError unless every fused node did: a body of standard operators, or a CPU kernel, would be measured
+    in its place.
+    """
+    wanted = Counter(node.op_type for node in open_model(path)[0].graph.node if node.domain == DOMAIN)
+    if not wanted:
+        raise BertfuseError(f"{path}: has no fused op, so there is nothing of ours to measure; see 'bertfuse explain'")
+    with tempfile.TemporaryDirectory(prefix="bertfuse-") as folder:
+        prefix = str(Path(folder) / "profile")
+        plain = GpuOptions(options.dtype, False, options.tf32, options.tuning)
+        session = cuda_session(path, "always", plain, enable_profiling=True, profile_file_prefix=prefix)
+        with ort_errors(str(path)):
+            session.run(None, {value.name: feed[value.name] for value in session.get_inputs()})
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    ran: dict[str, Counter[str]] = {}
+    for event in events:
+        arguments = event.get("args") or {}
+        if event.get("cat") == "Node" and arguments.get("op_name") in OPS:
+            ran.setdefault(arguments.get("provider", "?"), Counter())[arguments["op_name"]] += 1
+    on_gpu = ran.get(CUDA, Counter())
+    missing = [f"{op} {on_gpu[op]} of {count}" for op, count in wanted.items() if on_gpu[op] < count]
+    if missing:
+        elsewhere = [
+            f"{op} {count} on {name}" for name, ops in ran.items() if name != CUDA for op, count in ops.items()
+        ]
+        raise BertfuseError(
+            f"{path}: not every fused op ran as our CUDA kernel ({', '.join(missing + elsewhere)}), so it is not"
+            " measured; 'bertfuse doctor' says which GPU code the library holds"
+        )
+    return dict(on_gpu)
+
+
+def half_precision(source: Path, target: Path) -> Path:
+    """The model in float16, inputs and outputs too, as ONNX Runtime's own tool converts it."""
+    import onnx
+    from onnxruntime.transformers.onnx_model import OnnxModel
+
+    model = OnnxModel(onnx.load(str(source)))
+    model.convert_float_to_float16(keep_io_types=False)
+    model.save_model_to_file(str(target), use_external_data_format=_is_large(model.model))
+    return target
+
+
+def _is_large(model: Any) -> bool:
+    return sum(tensor.ByteSize() for tensor in model.graph.initializer) > 2**31 - 2**26
+
+
+def _session_contender(name: str, path: Path, library: str, options: GpuOptions, notes: str) -> Contender:
+    session = cuda_session(path, library, options)
+    return Contender(name, BoundRuns(session, str(path)), notes)
+
+
+def gpu_contenders(
+    folder: Path, options: GpuOptions, feed: Feed, scratch: Path, say: Callable[[str], None]
+) -> list[Contender]:
+    """The original, ONNX Runtime's own fusion, the fused model and PyTorch, each on the GPU in `options.dtype`.
+
+    `feed` is one input to try the fused model on. Raises BertfuseError unless all its fused ops run as our kernels.
+    """
+    half = options.dtype == "fp16"
+    original, fused = folder / MODEL_FILE, folder / FUSED_FILE
+    if options.dtype is not None:
+        say(f"Fusing {original} in {options.dtype}")
+        fused = scratch / FUSED_FILE
+        fuse_file(original, fused, dtype=options.dtype)
+    say("Checking with a profile that our kernels run")
+    ran = kernels_run(fused, feed, options)
+    metadata = {entry.key: entry.value for entry in open_model(original)[0].metadata_props}
+    made = []
+    say("Loading the original model")
+    path = half_precision(original, scratch / "original.onnx") if half else original
+    made.append(_session_contender("original ONNX", path, "never", options, MODEL_FILE))
+    say("Running ONNX Runtime's own optimizer")
+    made.append(_optimizer(folder, metadata, options, scratch))
+    contender = _session_contender("fused, library", fused, "always", options, f"{FUSED_FILE}, CUDA kernels")
+    contender.details = {"fused": ran, "library": True}
+    made.append(contender)
+    say("Building the PyTorch model")
+    made.append(_pytorch(folder, metadata, options))
+    return made
+
+
+def _optimizer(folder: Path, metadata: Mapping[str, str], options: GpuOptions, scratch: Path) -> Contender:
+    name = "ORT optimizer"
+    try:
+        target, notes, counts = optimized_model(folder, metadata, scratch, use_gpu=True)
+        if options.dtype == "fp16":
+            target = half_precision(target, scratch / "optimized.fp16.onnx")
+        made = _session_contender(name, target, "never", options, notes)
+    except Exception as error:  # the optimizer asserts and indexes its way through graphs that it does not know
+        return Contender(name, absent=" ".join(f"{type(error).__name__}: {error}".split()))
+    made.details["fused"] = counts
+    return made
+
+
+def _pytorch(folder: Path, metadata: Mapping[str, str], options: GpuOptions) -> Contender:
+    name = "PyTorch"
+    try:
+        import torch
+
+        if not torch.cuda.is_available():
+            return Contender(name, absent="this PyTorch sees no GPU")
+        model = encoder(folder, metadata).to("cuda", torch.float16 if options.dtype == "fp16" else torch.float32)
+    except Exception as error:  # no torch, or whatever transformers raises for a config that it does not know
+        return Contender(name, absent=" ".join(str(error).split()))
+    torch.backends.cuda.matmul.allow_tf32 = options.tf32
+    replays: dict[tuple[int, ...], Callable[[], Any]] = {}
+
+    def run(feed: Feed) -> None:
+        size = next(iter(feed.values())).shape
+        if size not in replays:
+            tensors = {key: torch.from_numpy(array).to("cuda") for key, array in feed.items()}
+            replays[size] = _replay(lambda: model(**tensors)) if options.cuda_graph else lambda: model(**tensors)
+        with torch.inference_mode():
+            replays[size]()
+            torch.cuda.synchronize()
+
+    return Contender(name, run, f"torch {torch.__version__}, sdpa, random weights")
+
+
+def _replay(run: Callable[[], Any]) -> Callable[[], Any]:
+    """Captures a function on GPU tensors as a CUDA graph; what it returns replays that."""
+    import torch
+
+    with torch.inference_mode():
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                run()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            run()
+    return graph.replay
