@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import onnx_graphsurgeon as gs
 
 from .graph import FusionGraph
-from .nodes import node_name, producer
+from .nodes import is_float_cast, matrix, node_name, producer
 from .normalize import attention, embedding, layer_norm
 
 _STEPS = 10
@@ -70,18 +70,23 @@ def _layer_norm(node: gs.Node) -> tuple[str | None, gs.Node | None]:
 def _normalised(node: gs.Node) -> gs.Tensor | None:
     """The tensor that the LayerNorm at this anchor normalises."""
     if node.op == "LayerNormalization":
-        return node.inputs[0]
+        return _uncast(node.inputs[0])
     tensor = node.inputs[0]
     for _ in range(_STEPS):
         above = producer(tensor)
         if above is None:
             return None
         if above.op == "Sub":
-            return above.inputs[0]
+            return _uncast(above.inputs[0])
         tensor = next((t for t in above.inputs if not isinstance(t, gs.Constant)), None)
         if tensor is None:
             return None
     return None
+
+
+def _uncast(tensor: gs.Tensor) -> gs.Tensor:
+    node = producer(tensor)
+    return node.inputs[0] if node is not None and is_float_cast(node) else tensor
 
 
 def _gelu_above(tensor: gs.Tensor) -> gs.Node | None:
@@ -132,6 +137,8 @@ def _after_projection(gelu: gs.Node) -> bool:
 
 
 def _is_projection(node: gs.Node | None) -> bool:
+    if node is not None and node.op == "Reshape":  # back from two axes
+        node = producer(node.inputs[0])
     if node is not None and node.op == "Add" and any(isinstance(t, gs.Constant) for t in node.inputs):
         node = producer(next(t for t in node.inputs if not isinstance(t, gs.Constant) or t is node.inputs[-1]))
-    return node is not None and node.op in _MATMULS and isinstance(node.inputs[1], gs.Constant)
+    return node is not None and node.op in _MATMULS and matrix(node.inputs[1]) is not None

@@ -19,7 +19,7 @@ from onnx_graphsurgeon.logger import G_LOGGER
 
 from . import shape_uses
 from . import weights as w
-from .nodes import DEFAULT_DOMAINS, DIALECT, NoMatch, node_name, producer
+from .nodes import DEFAULT_DOMAINS, DIALECT, NoMatch, data_type, node_name, producer
 from .probe import Prober
 from .shapes import Dim, infer_shapes
 from .spec import DOMAIN
@@ -155,6 +155,12 @@ class FusionGraph:
             source = as_weight(weight)
             self._transposed[weight.name] = self.constant(f"{weight.name}_transposed", source.transposed())
         return self._transposed[weight.name]
+
+    def cast(self, constant: gs.Constant, dtype: Any) -> gs.Constant:
+        """The constant in another float type; itself where it has that already."""
+        if constant.dtype == dtype:
+            return constant
+        return self.constant(f"{constant.name}_cast", as_weight(constant).cast(data_type(dtype)).load())
 
     def zeros(self, size: int, dtype: Any) -> gs.Constant:
         """A zero vector: the bias of a projection that has none."""

@@ -13,6 +13,14 @@ DIALECT = "bertfuse.dialect"
 DEFAULT_DOMAINS = (None, "", "ai.onnx")
 
 
+# Operators whose output holds nothing but elements of their first input.
+_MOVES = (
+    "Expand", "Slice", "Gather", "GatherElements", "GatherND", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Tile",
+    "Flatten", "Identity", "Cast", "Split",
+)  # fmt: skip
+_MOVES_DEEP, _LARGEST_LOOKED_AT = 16, 1 << 16
+
+
 class NoMatch(Exception):
     """A match that broke at `node`: what was `found` there, what was `wanted` instead, and maybe a `hint` what to do.
 
@@ -52,11 +60,16 @@ def data_type(dtype: Any) -> int:
     return dtype if isinstance(dtype, int) else onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
 
-_FLOATS = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+_FLOATS = {
+    onnx.TensorProto.FLOAT,
+    onnx.TensorProto.FLOAT16,
+    onnx.TensorProto.BFLOAT16,
+    onnx.TensorProto.DOUBLE,
+}
 
 
 def is_float_cast(node: gs.Node) -> bool:
-    """Whether the node turns one float type that ops take into another."""
+    """Whether the node turns one float type into another."""
     dtype = node.inputs[0].dtype if node.op == "Cast" else None
     return dtype is not None and data_type(dtype) in _FLOATS and data_type(node.attrs["to"]) in _FLOATS
 
@@ -65,6 +78,36 @@ def scalar(tensor: gs.Tensor) -> float | None:
     """The value of a one-element constant, else None."""
     if isinstance(tensor, gs.Constant) and math.prod(tensor.shape) == 1:
         return float(np.asarray(tensor.values).reshape(-1)[0])
+    return None
+
+
+def matrix(tensor: gs.Tensor) -> tuple[gs.Constant, bool] | None:
+    """The constant matrix that `tensor` is, and whether it is that one transposed; None where it is none."""
+    node, source = producer(tensor), tensor
+    if node is not None and node.op == "Transpose" and list(node.attrs.get("perm", [1, 0])) == [1, 0]:
+        source = node.inputs[0]
+    if not isinstance(source, gs.Constant) or len(source.shape) != 2:
+        return None
+    return source, source is not tensor
+
+
+def one_value(tensor: gs.Tensor) -> float | None:
+    """The number that every element of `tensor` is, whatever the inputs; None where it may be another."""
+    for _ in range(_MOVES_DEEP):
+        if isinstance(tensor, gs.Constant):
+            if np.prod(tensor.shape) > _LARGEST_LOOKED_AT:
+                return None
+            values = np.unique(np.asarray(tensor.values))
+            return float(values[0]) if len(values) == 1 else None
+        node = producer(tensor)
+        if node is None:
+            return None
+        if node.op == "ConstantOfShape":
+            value = node.attrs.get("value")
+            return 0.0 if value is None else float(np.asarray(value.values).reshape(-1)[0])
+        if node.op not in _MOVES:
+            return None
+        tensor = node.inputs[0]
     return None
 
 

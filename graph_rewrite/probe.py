@@ -72,8 +72,8 @@ class Prober:
         self._graph = graph
         self._answers: dict[tuple[str, str], gs.Tensor | NoMatch | bool] = {}
 
-    def mask_source(self, target: gs.Tensor, kind: str, factor: float = 1.0) -> gs.Tensor:
-        """The [B, S] tensor of integers, 0 where a key is hidden, that `target` hides keys by.
+    def mask_source(self, target: gs.Tensor, kind: str, factor: float = 1.0) -> gs.Tensor | None:
+        """The [B, S] tensor of integers, 0 where a key is hidden, that `target` hides keys by; None if it hides none.
 
         `target` broadcasts to [B, heads, S, S]. By `kind` it is "added" to scores, 0 where the key is visible and at
         most -1000 / factor where not, or a condition, "kept" or "hidden" where true. The result is a graph input, or
@@ -96,15 +96,7 @@ class Prober:
         runs = self._runs(index, ids, longest)
         return bool(runs) and all(r.shape[-1:] == (length,) and np.all(r == np.arange(length)) for length, r in runs)
 
-    def one_value(self, index: gs.Tensor, ids: gs.Tensor, longest: int) -> int | None:
-        """The number that `index` is everywhere, for `ids` [B, S] of any S <= longest; None where it varies."""
-        arrays = [r for _, r in self._runs(index, ids, longest)]
-        if isinstance(index, gs.Constant) and not isinstance(index._values, Weight):
-            arrays = [np.asarray(index.values)]
-        values = {int(value) for array in arrays for value in np.unique(array)}
-        return values.pop() if len(values) == 1 else None
-
-    def _find_mask(self, target: gs.Tensor, kind: str, factor: float) -> gs.Tensor:
+    def _find_mask(self, target: gs.Tensor, kind: str, factor: float) -> gs.Tensor | None:
         where = producer(target) or target.name
         whole = self._subgraph(target)
         if any(target is t for t in whole.inputs) and kind == "added":
@@ -114,6 +106,8 @@ class Prober:
                 "export the model with its 0/1 mask as input",
                 wanted="a [B, S] mask of keys",
             )
+        if not whole.reads_values and self._shows_all(whole, kind):
+            return None
         given = [t for t in whole.inputs if _is_mask(t)]
         # A computed number may be more than 0 and 1 (ids behind a Cast), and a probe with these would not notice.
         computed = [t for t in whole.interior if _is_mask(t) and t.dtype == bool][:_MAX_CANDIDATES]
@@ -132,6 +126,19 @@ class Prober:
             f"'{target.name}', made of {names}, is more than a key mask (causal, windowed, by query, or with a bias)",
             wanted="a mask that hides padded keys and nothing else",
         )
+
+    def _shows_all(self, subgraph: Subgraph, kind: str) -> bool:
+        """Whether a mask that depends on lengths alone hides nothing, as one that an exporter makes up."""
+        ids = next((t for t in self._graph.gs.inputs if t.shape is not None and len(t.shape) >= 2), None)
+        if isinstance(subgraph.target, gs.Constant):
+            results = [np.asarray(subgraph.target.values)]
+        elif ids is None:
+            return False
+        else:
+            session, random = self._session(subgraph), np.random.default_rng(0)
+            shapes = [self._sizes(ids, *shape) for shape in self._probe_shapes(subgraph, ids)]
+            results = [subgraph.run(session, self._feeds(subgraph, sizes, random), sizes) for sizes in shapes]
+        return all(np.all(result == (kind == "kept")) for result in results)
 
     def _hides_keys(self, subgraph, session, mask, kind, factor, inverted) -> bool:
         random = np.random.default_rng(0)

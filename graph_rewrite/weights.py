@@ -52,6 +52,9 @@ class Weight(LazyValues):
     def transposed(self) -> Weight:
         return Weight(self.data_type, self.shape[::-1], lambda: self.load().T)
 
+    def reshaped(self, shape: Sequence[int]) -> Weight:
+        return Weight(self.data_type, shape, lambda: np.asarray(self.load()).reshape(shape))
+
     def rows(self, index: np.ndarray) -> Weight:
         """The rows of these numbers, in this order; the weight itself when that is all of them in order."""
         if np.array_equal(index, np.arange(self.shape[0])):

@@ -9,8 +9,9 @@ import onnx_graphsurgeon as gs
 
 from ..dialect.pattern import ADD, EMBEDDING, LAYER_NORM, POSITIONS
 from ..graph import FusionGraph, as_weight
-from ..nodes import DIALECT, NoMatch, data_type, producer
+from ..nodes import DIALECT, NoMatch, data_type, one_value, producer
 from ..shapes import Dim
+from ..weights import Weight
 
 
 def anchors(graph: FusionGraph) -> list[gs.Node]:
@@ -25,28 +26,31 @@ def has_lookup(tensor: gs.Tensor) -> bool:
 
 @dataclass
 class _Roles:
-    """What each lookup is. `fixed` rows are the same for every token, whatever the ids: [(lookup, row)]."""
+    """What each term of the sum is. `fixed` terms are the same for every token: a vector, or a table and its row."""
 
     word: gs.Node
-    position: gs.Node
-    counted: bool  # whether positions are 0, 1, ...
     types: list[gs.Node]
-    fixed: list[tuple[gs.Node, int]]
+    position: gs.Node | None  # None where positions are 0, 1, ...
+    position_table: gs.Constant
+    fixed: list[tuple[Weight, int]]
 
 
 def rewrite(graph: FusionGraph, node: gs.Node) -> None:
     total = node.inputs[0]
     leaves, adds = terms(total)
-    lookups = []
+    lookups, constants = [], []
     for leaf in leaves:
         lookup = producer(leaf)
-        if not _is_lookup(lookup):
+        if isinstance(leaf, gs.Constant):
+            constants.append(leaf)
+        elif _is_lookup(lookup):
+            lookups.append(lookup)
+        else:
             raise NoMatch(lookup or leaf.name, f"the sum holds '{leaf.name}'", wanted="rows of constant tables alone")
-        lookups.append(lookup)
-    _replace(graph, producer(total), _roles(graph, lookups, node), [*lookups, *adds])
+    _replace(graph, producer(total), _roles(graph, lookups, constants, node), [*lookups, *adds])
 
 
-def _roles(graph: FusionGraph, lookups: list[gs.Node], node: gs.Node) -> _Roles:
+def _roles(graph: FusionGraph, lookups: list[gs.Node], constants: list[gs.Constant], node: gs.Node) -> _Roles:
     by_ids = sorted(filter(_by_ids, lookups), key=_rows, reverse=True)
     if not by_ids:
         raise NoMatch(lookups[0], "no table is indexed by ids of the model", wanted="integer ids of shape [B, S]")
@@ -58,29 +62,49 @@ def _roles(graph: FusionGraph, lookups: list[gs.Node], node: gs.Node) -> _Roles:
 
     # Mostly the largest table is that of words; where positions outnumber words, the length of ids tells them apart.
     word = next(filter(by_position, by_ids), by_ids[0])
+    rows_of_places, fixed = _constants(constants, word)
     counting = by_position(word)[-1:]
     rest = [n for n in lookups if n is not word and n not in counting]
-    rows = {id(n): row for n in rest if (row := _fixed_row(graph, n, word, [*counting, *rest])) is not None}
+    rows = {id(n): row for n in rest if (row := _fixed_row(n)) is not None}
     free = [n for n in rest if id(n) not in rows]
-    if not counting and not free and rest:  # something must stand for positions
+    if not counting and not rows_of_places and not free and rest:  # something must stand for positions
         free = [max(rest, key=_rows)]
-    if len(counting) + len(free) not in (1, 2):
+    places = len(counting) + len(rows_of_places)
+    if places > 1 or places + len(free) not in (1, 2):
         raise NoMatch(
             node,
-            f"{len(lookups)} lookups, {len(counting)} by position",
+            f"{len(lookups)} lookups and {len(constants)} constants, {places} by position",
             wanted="word, position, maybe token type",
         )
     # There are more positions than token types.
-    position = counting[0] if counting else max(free, key=_rows)
-    fixed = [(n, rows[id(n)]) for n in rest if not any(n is other for other in free)]
-    return _Roles(word, position, bool(counting), [n for n in free if n is not position], fixed)
+    position = None if places else max(free, key=_rows)
+    if rows_of_places:
+        table = graph.constant(f"{node.inputs[0].name}_positions", rows_of_places[0])
+    else:
+        table = (counting or [position])[0].inputs[0]
+    fixed += [(as_weight(n.inputs[0]), rows[id(n)]) for n in rest if n not in free]
+    return _Roles(word, [n for n in free if n is not position], position, table, fixed)
 
 
-def _fixed_row(graph: FusionGraph, lookup: gs.Node, word: gs.Node, others: list[gs.Node]) -> int | None:
+def _constants(constants: list[gs.Constant], word: gs.Node) -> tuple[list[Weight], list[tuple[Weight, int]]]:
+    """Constants of the sum as tables by place, [S, H] for ids of that length, and as rows for every token."""
+    length, width = word.inputs[1].shape[1], word.inputs[0].shape[1]
+    by_place, fixed = [], []
+    for constant in constants:
+        shape = list(constant.shape)
+        if shape and shape[-1] == width and set(shape[:-1]) <= {1}:
+            fixed.append((as_weight(constant).reshaped((1, width)), 0))
+        elif shape in ([length, width], [1, length, width]):
+            by_place.append(as_weight(constant).reshaped((length, width)))
+        else:
+            raise NoMatch(constant.name, f"the sum holds a constant {shape}", wanted=f"[{length}, {width}]")
+    return by_place, fixed
+
+
+def _fixed_row(lookup: gs.Node) -> int | None:
     """The row that the lookup gives for every token, None where it depends on the token."""
-    if _rows(lookup) == 1:
-        return 0
-    return graph.prober.one_value(lookup.inputs[1], word.inputs[1], max(map(_rows, others)))
+    value = 0 if _rows(lookup) == 1 else one_value(lookup.inputs[1])
+    return None if value is None else int(value)
 
 
 def terms(total: gs.Tensor) -> tuple[list[gs.Tensor], list[gs.Node]]:
@@ -133,19 +157,13 @@ def _replace(graph: FusionGraph, root: gs.Node, roles: _Roles, interior: list[gs
         made.append(graph.add_node(EMBEDDING, [lookup.inputs[0], index], [rows], DIALECT))
         made.append(graph.add_node(ADD, [subtotal, rows], [sum_]))
         subtotal = sum_
-    if roles.counted:
+    if roles.position is None:
         index = graph.variable(f"{total.name}_positions", ids.dtype, None)
         made.append(graph.add_node(POSITIONS, [ids], [index], DIALECT))
     else:
         index = _like(graph, roles.position, ids)
-    table = roles.position.inputs[0]
-    if roles.fixed:
-        values = as_weight(table)
-        for lookup, row in roles.fixed:
-            values = values.plus_row(as_weight(lookup.inputs[0]), row)
-        table = graph.constant(f"{table.name}_and_fixed_rows", values)
     rows = new("position")
-    made.append(graph.add_node(EMBEDDING, [table, index], [rows], DIALECT))
+    made.append(graph.add_node(EMBEDDING, [_position_table(graph, roles, total), index], [rows], DIALECT))
     try:
         graph.replace(root, ADD, [subtotal, rows], interior, domain="", donors=[ids])
     except NoMatch:
@@ -153,6 +171,16 @@ def _replace(graph: FusionGraph, root: gs.Node, roles: _Roles, interior: list[gs
             node.inputs.clear()
             node.outputs.clear()
         raise
+
+
+def _position_table(graph: FusionGraph, roles: _Roles, total: gs.Tensor) -> gs.Constant:
+    """The table of positions, with every fixed row added to its rows."""
+    if not roles.fixed:
+        return roles.position_table
+    values = as_weight(roles.position_table)
+    for table, row in roles.fixed:
+        values = values.plus_row(table, row)
+    return graph.constant(f"{total.name}_position_table", values)
 
 
 def _like(graph: FusionGraph, lookup: gs.Node, ids: gs.Tensor) -> gs.Tensor:

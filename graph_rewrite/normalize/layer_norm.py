@@ -7,7 +7,7 @@ import onnx_graphsurgeon as gs
 
 from ..dialect.pattern import LAYER_NORM
 from ..graph import FusionGraph
-from ..nodes import NoMatch, check_rank, node_name, producer, scalar
+from ..nodes import NoMatch, check_rank, is_float_cast, node_name, producer, scalar
 
 
 def anchors(graph: FusionGraph) -> list[gs.Node]:
@@ -53,7 +53,7 @@ def _spelled_out(graph: FusionGraph, sqrt: gs.Node) -> None:
     _check_mean(variance)
     square = producer(variance.inputs[0])
     centred = _squared(square)
-    sub = producer(centred)
+    sub, casts = _uncast(centred)
     if sub is None or sub.op != "Sub":
         raise NoMatch(square or variance, "squares something else", wanted="x - mean(x)")
     x, mean = sub.inputs[0], producer(sub.inputs[1])
@@ -61,13 +61,27 @@ def _spelled_out(graph: FusionGraph, sqrt: gs.Node) -> None:
         raise NoMatch(sub, f"subtracts '{sub.inputs[1].name}'", wanted=f"the mean of '{x.name}'")
     _check_mean(mean)
     quotient = _only_consumer(graph, sqrt.outputs[0], "Div")
-    numerator = producer(quotient.inputs[0])
+    numerator, more = _uncast(quotient.inputs[0])
     if numerator is not sub and not _same_difference(numerator, x):
         raise NoMatch(quotient, f"divides '{quotient.inputs[0].name}'", wanted="x - mean(x)")
-    scaled, gamma = _affine(graph, quotient.outputs[0], "Mul")
+    back = _recast(graph, quotient)
+    scaled, gamma = _affine(graph, (back or quotient).outputs[0], "Mul")
     shifted, beta = _affine(graph, scaled.outputs[0], "Add")
     check_rank(shifted, x)
-    interior = [sqrt, add, variance, square, sub, mean, quotient, scaled, shifted]
+    interior = [
+        sqrt,
+        add,
+        variance,
+        square,
+        sub,
+        mean,
+        quotient,
+        scaled,
+        shifted,
+        *casts,
+        *more,
+        *([back] if back else []),
+    ]
     _finish(graph, shifted, x, gamma, beta, epsilon, interior)
 
 
@@ -77,7 +91,41 @@ def _finish(graph, root, x, gamma, beta, epsilon, interior) -> None:
             raise NoMatch(root, f"'{tensor.name}' is {_kind(tensor)}", wanted="a constant vector")
     if beta is None:
         beta = graph.zeros(gamma.shape[0], gamma.dtype)
-    graph.replace(root, LAYER_NORM, [x, gamma, beta], interior=interior, epsilon=float(epsilon))
+    root, x, casts = _own_type(graph, root, x)
+    vectors = [graph.cast(vector, x.dtype) for vector in (gamma, beta)]
+    graph.replace(root, LAYER_NORM, [x, *vectors], interior=[*interior, *casts], epsilon=float(epsilon))
+
+
+def _own_type(graph: FusionGraph, root: gs.Node, x: gs.Tensor) -> tuple[gs.Node, gs.Tensor, list[gs.Node]]:
+    """Of a normalisation in float32 between two Casts all of it: kernels compute in float32 anyway.
+
+    The last node, the argument, and the Casts to take in.
+    """
+    before, after = producer(x), _recast(graph, root)
+    sources = [(before.inputs[0], [before])] if before is not None and is_float_cast(before) else []
+    ends = [(after, [after])] if after is not None else []
+    for end, below in [*ends, (root, [])]:
+        for source, above in [*sources, (x, [])]:
+            if end.outputs[0].dtype == source.dtype:
+                return end, source, [*above, *below]
+    raise NoMatch(root, f"gives {root.outputs[0].dtype} of {x.dtype}", wanted="one type")
+
+
+def _uncast(tensor: gs.Tensor) -> tuple[gs.Node | None, list[gs.Node]]:
+    """The node that makes `tensor`, and the Casts between float types on the way."""
+    node, casts = producer(tensor), []
+    while node is not None and is_float_cast(node):
+        casts.append(node)
+        node = producer(node.inputs[0])
+    return node, casts
+
+
+def _recast(graph: FusionGraph, node: gs.Node) -> gs.Node | None:
+    """The Cast to another float type that is all that uses the node's output."""
+    (output, *_) = node.outputs
+    if len(output.outputs) != 1 or graph.is_output(output) or not is_float_cast(output.outputs[0]):
+        return None
+    return output.outputs[0]
 
 
 def _kind(tensor: gs.Tensor) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
-from ..nodes import NoMatch, is_float_cast, node_name, producer, scalar
+from ..nodes import NoMatch, is_float_cast, matrix, node_name, producer, scalar
 from . import heads
 
 _MAX_STEPS = 8
@@ -88,7 +88,7 @@ def _scores(tensor: gs.Tensor, steps: int) -> _Scores | None:
     if node is None or steps == 0:
         return None
     if node.op == "MatMul":
-        return None if any(isinstance(t, gs.Constant) for t in node.inputs) else _Scores(node)
+        return None if any(map(_is_weight, node.inputs)) else _Scores(node)
     if is_float_cast(node):
         found = _scores(node.inputs[0], steps - 1)
         if found is not None:
@@ -120,6 +120,10 @@ def _scores(tensor: gs.Tensor, steps: int) -> _Scores | None:
     if node.op in _CHANGES and any(_scores(t, steps - 1) is not None for t in node.inputs):
         raise NoMatch(node, f"{node.op} of the scores", wanted="a constant scale, or a mask that is added or selects")
     return None
+
+
+def _is_weight(tensor: gs.Tensor) -> bool:
+    return isinstance(tensor, gs.Constant) or matrix(tensor) is not None
 
 
 def _mask_of(node: gs.Node, x: gs.Tensor, other: gs.Tensor) -> ScoreMask:

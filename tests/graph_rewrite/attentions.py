@@ -147,3 +147,9 @@ def model(spec: Attention, opset: int = 17, dtype: Any = np.float32, mask_type: 
     mask = None if spec.mask == "none" else b.ids("attention_mask", dtype=mask_type)
     b.output(attend(b, x, spec, mask))
     return b.model()
+
+
+def attribute(proto: onnx.ModelProto, op: str, name: str) -> float:
+    """An attribute of the first node of that type."""
+    node = next(n for n in proto.graph.node if n.op_type == op)
+    return onnx.helper.get_attribute_value(next(a for a in node.attribute if a.name == name))

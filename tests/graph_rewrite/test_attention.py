@@ -7,17 +7,12 @@ import itertools
 import numpy as np
 import onnx
 import pytest
-from attentions import HEADS, HIDDEN, MASKS, Attention, attend, model
+from attentions import HEADS, HIDDEN, MASKS, Attention, attend, attribute, model
 from graphs import Builder, assert_agree, feeds, fused, refused, run
 
 from bertfuse.graph_rewrite import fuse
 
 SCALES = ("q", "k", "both", "scores_mul", "scores_div", "none")
-
-
-def attribute(proto: onnx.ModelProto, op: str, name: str) -> float:
-    node = next(n for n in proto.graph.node if n.op_type == op)
-    return onnx.helper.get_attribute_value(next(a for a in node.attribute if a.name == name))
 
 
 @pytest.mark.parametrize("layout", ["eager", "sdpa"])
@@ -85,6 +80,32 @@ def test_opsets(opset: int, level: str) -> None:
 @pytest.mark.parametrize("level", ["full", "basic"])
 def test_float16(level: str) -> None:
     assert len(fused(model(Attention(mask="dtype-min"), dtype=np.float16), level, tol=5e-3).fused) == 1
+
+
+@pytest.mark.parametrize("level", ["full", "basic"])
+def test_float16_with_softmax_in_float32(level: str) -> None:
+    """Scores go up before the Softmax, weights come down after it."""
+    parts = {
+        "after_mask": lambda scores: b.op("Cast", scores, to=1),
+        "after_softmax": lambda weights: b.op("Cast", weights, to=10),
+    }
+    b = Builder(dtype=np.float16)
+    x = b.input("x", ("B", "S", HIDDEN))
+    b.output(attend(b, x, Attention(mask="dtype-min", parts=parts), b.ids("attention_mask")))
+    assert len(fused(b.model(), level, tol=5e-3).fused) == 1
+
+
+def test_made_up_mask_of_ones() -> None:
+    """Exporters without a mask input make one of ones, by length: it hides nothing."""
+    b = Builder()
+    x = b.input("x", ("B", "S", HIDDEN))
+    ones = b.op("ConstantOfShape", b.op("Slice", b.op("Shape", x), b.const([0]), b.const([2])),
+                value=onnx.helper.make_tensor("value", 7, [1], [1]))  # fmt: skip
+    b.output(attend(b, x, Attention(), ones))
+    result = fused(b.model())
+    assert result.fused == {"FusedAttention": 1}
+    (node,) = (n for n in result.model.graph.node if n.op_type == "FusedAttention")
+    assert len(node.input) == 2
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])

@@ -206,7 +206,8 @@ FIXED = {
     "zeros": (zeros_like, 2, 0),
     "expanded": (expanded_zeros, 2, 0),
     "cut": (sliced_zeros, 2, 0),
-    "the last": (lambda b, ids: b.op("Sub", zeros_like(b, ids), b.const(1)), 5, -1),
+    "the last": (lambda b, ids: b.op("Expand", b.const([[-1]]), b.op("Shape", ids)), 5, -1),
+    "picked": (lambda b, ids: b.op("GatherElements", expanded_zeros(b, ids), ids, axis=1), 2, 0),
     "one number": (lambda b, ids: b.const([[1]]), 2, 1),
     "a table of one row": (zeros_like, 1, 0),
     "a table of one row, given ids": (lambda b, ids: b.op("Mul", ids, b.const(0)), 1, 0),
@@ -249,6 +250,30 @@ def test_fixed_length_with_constant_types(length: int) -> None:
     total = b.op("Add", lookup(b, 97, ids), lookup(b, 2, b.const(np.zeros((1, length), np.int64))))
     b.output(b.layer_norm(b.op("Add", total, lookup(b, P, b.const(np.arange(length)[None]))), H))
     assert fused(b.model()).fused == {"EmbedLayerNorm": 1}
+
+
+@pytest.mark.parametrize("types", ["given", "folded", "absent"])
+@pytest.mark.parametrize("axes", [2, 3])
+def test_position_rows_folded_into_a_constant(axes: int, types: str) -> None:
+    """A fixed length: what is looked up by position alone is a constant of the model."""
+    b = Builder()
+    ids = b.ids(shape=("B", 5))
+    total = b.op("Add", lookup(b, 97, ids), b.weight(*((1, 5, H) if axes == 3 else (5, H))))
+    if types == "given":
+        total = b.op("Add", total, lookup(b, 2, b.ids("token_type_ids", shape=("B", 5))))
+    elif types == "folded":
+        total = b.op("Add", total, b.weight(1, 1, H))
+    b.output(b.layer_norm(total, H))
+    result = fused(b.model())
+    assert result.fused == result.expected == {"EmbedLayerNorm": 1}
+
+
+@pytest.mark.parametrize("shape", [(2, 5, H), (5, 1), (1, 5, 1)])
+def test_constants_that_are_no_rows(shape: tuple[int, ...]) -> None:
+    b = Builder()
+    ids = b.ids(shape=(2, 5))
+    b.output(b.layer_norm(b.op("Add", lookup(b, 97, ids), b.weight(*shape)), H))
+    refused(b.model(), "the sum holds a constant", "EmbedLayerNorm")
 
 
 def test_token_types_made_of_the_ids() -> None:
@@ -323,7 +348,7 @@ WRONG = {
     "four tables": "",
     "rows of a tensor that is an input": "expected rows of constant tables alone",
     "rows multiplied": "expected rows of constant tables alone",
-    "a constant added": "expected rows of constant tables alone",
+    "a constant added": "0 by position",
 }
 
 

@@ -70,6 +70,85 @@ def test_float16() -> None:
     assert fused(b.model(), tol=5e-3).fused == {"FusedGemmLayerNorm": 1}
 
 
+FLOAT, HALF, DOUBLE = 1, 10, 11
+
+
+def _vectors(b: Builder, dtype: type) -> tuple[str, str]:
+    return b.const(1 + 0.2 * b.random.standard_normal(N), dtype=dtype), b.const(
+        b.random.standard_normal(N), dtype=dtype
+    )
+
+
+def between_casts(b: Builder, x: str) -> str:
+    """The whole of it in float32."""
+    wide = b.op("Cast", x, to=FLOAT)
+    return b.op("Cast", b.op("LayerNormalization", wide, *_vectors(b, np.float32), axis=-1), to=HALF)
+
+
+def spelled_out_between_casts(b: Builder, x: str) -> str:
+    gamma, beta = _vectors(b, np.float32)
+    b.dtype = np.dtype(np.float32)
+    y = spelled_out(b, b.op("Cast", x, to=FLOAT), gamma=gamma, beta=beta)
+    b.dtype = np.dtype(np.float16)
+    return b.op("Cast", y, to=HALF)
+
+
+def variance_in(to: int, dtype: type):
+    def make(b: Builder, x: str) -> str:
+        """As torchscript writes a float16 model at opset 14: x - mean(x) goes up, the quotient comes down."""
+        centred = b.op("Cast", b.op("Sub", x, b.mean(x)), to=to)
+        variance = b.mean(b.op("Pow", centred, b.const(2.0, dtype=dtype)))
+        root = b.op("Sqrt", b.op("Add", variance, b.const(1e-5, dtype=dtype)))
+        quotient = b.op("Cast", b.op("Div", centred, root), to=HALF)
+        gamma, beta = _vectors(b, np.float16)
+        return b.op("Add", b.op("Mul", quotient, gamma), beta)
+
+    return make
+
+
+def scaled_in_half(b: Builder, x: str) -> str:
+    """Statistics in float32, gamma and beta in float16."""
+    b.dtype = np.dtype(np.float32)
+    wide = b.op("Cast", x, to=FLOAT)
+    centred = b.op("Sub", wide, b.mean(wide))
+    root = b.op("Sqrt", b.op("Add", b.mean(b.op("Mul", centred, centred)), b.const(1e-5)))
+    quotient = b.op("Cast", b.op("Div", centred, root), to=HALF)
+    b.dtype = np.dtype(np.float16)
+    gamma, beta = _vectors(b, np.float16)
+    return b.op("Add", b.op("Mul", quotient, gamma), beta)
+
+
+CASTS = {
+    "named": between_casts,
+    "spelled out": spelled_out_between_casts,
+    "variance in double": variance_in(DOUBLE, np.float64),
+    "variance in float": variance_in(FLOAT, np.float32),
+    "scaled in half": scaled_in_half,
+}
+
+
+@pytest.mark.parametrize("name", list(CASTS))
+@pytest.mark.parametrize("opset", [17, 18])
+def test_float16_with_statistics_in_another_type(name: str, opset: int) -> None:
+    b = Builder(opset, np.float16)
+    b.output(CASTS[name](b, residual_sum(b)))
+    result = fused(b.model(), tol=5e-3)
+    assert result.fused == result.expected == {"FusedGemmLayerNorm": 1}
+    (node,) = (n for n in result.model.graph.node if n.op_type == "FusedGemmLayerNorm")
+    types = {t.name: t.data_type for t in result.model.graph.initializer}
+    assert {types[name] for name in node.input[4:6]} == {HALF}
+
+
+def test_a_sum_that_stays_in_float32() -> None:
+    """Under autocast the residual stream is float32, projections float16: no op mixes them."""
+    b = Builder(dtype=np.float16)
+    x = b.op("Cast", b.linear(b.input("x", ("B", "S", 16)), 16, N), to=FLOAT)
+    total = b.op("Add", x, b.input("residual", ("B", "S", N), np.float32))
+    b.output(b.op("Cast", b.op("LayerNormalization", total, *_vectors(b, np.float32), axis=-1), to=HALF))
+    result = fused(b.model(), tol=5e-3)
+    assert not result.fused
+
+
 WRONG = {
     "mean over the sequence": ({"mean_axis": 1}, "expected the last axis alone"),
     "variance over the sequence": ({"variance_axis": 1}, "expected the last axis alone"),

@@ -66,6 +66,67 @@ def test_weight_also_used_untransposed() -> None:
     assert fused(b.model()).fused == {"FusedGemmGelu": 1}
 
 
+def transposed_weight(b: Builder, x: str, perm: list[int] | None = None, op: str = "MatMul") -> str:
+    options = {} if perm is None else {"perm": perm}
+    weight = b.op("Transpose", b.weight(24, 16, name="weight"), **options)
+    return b.op("Add", b.op("MatMul", x, weight), b.weight(24)) if op == "MatMul" else b.op(op, x, weight, b.weight(24))
+
+
+@pytest.mark.parametrize("perm", [None, [1, 0]])
+@pytest.mark.parametrize("op", ["MatMul", "Gemm"])
+def test_weight_transposed_by_a_node(perm: list[int] | None, op: str) -> None:
+    """As exporters write it that fold no constants; the op takes the weight as it is stored."""
+    b = Builder()
+    b.output(b.gelu(transposed_weight(b, b.input("x", ("B", 16)), perm, op)))
+    result = fused(b.model())
+    assert result.fused == result.expected == {"FusedGemmGelu": 1}
+    (node,) = (node for node in result.model.graph.node if node.op_type == "FusedGemmGelu")
+    assert node.input[1] == "weight"
+    assert not any(node.op_type == "Transpose" for node in result.model.graph.node)
+
+
+def test_gemm_of_a_weight_transposed_twice() -> None:
+    b = Builder()
+    weight = b.op("Transpose", b.weight(16, 24), perm=[1, 0])
+    b.output(b.gelu(b.op("Gemm", b.input("x", ("B", 16)), weight, b.weight(24), transB=1)))
+    assert fused(b.model()).fused == {"FusedGemmGelu": 1}
+
+
+def test_transposed_by_nobody() -> None:
+    """A Transpose that keeps its axes is no transposed weight."""
+    b = Builder()
+    weight = b.op("Transpose", b.weight(16, 24), perm=[0, 1])
+    b.output(b.gelu(b.op("MatMul", b.input("x", ("B", 16)), weight, name="the_product")))
+    assert not fused(b.model()).fused
+    assert "expected a constant matrix" in normalised(b.model())[1]["the_product"]
+
+
+def flattened(b: Builder, form: str, back: str = "inferred") -> str:
+    """[B, S, 16] to [B*S, 16], a product of two axes, and back."""
+    x = b.input("x", ("B", "S", 16))
+    y = b.linear(b.op("Reshape", x, b.const([-1, 16])), 16, 24, form)
+    sizes = {name: b.op("Gather", b.op("Shape", x), b.const([i]), axis=0) for i, name in enumerate("BS")}
+    order = {"inferred": "BS", "exchanged": "SB"}[back]
+    return b.op("Reshape", y, b.op("Concat", *(sizes[name] for name in order), b.const([24]), axis=0))
+
+
+@pytest.mark.parametrize("form", [*FORMS])
+def test_flattened_to_two_axes(form: str) -> None:
+    b = Builder()
+    b.output(b.gelu(flattened(b, form)))
+    result = fused(b.model())
+    assert result.fused == result.expected == {"FusedGemmGelu": 1}
+    (node,) = (node for node in result.model.graph.node if node.op_type == "FusedGemmGelu")
+    assert node.input[0] == "x"
+
+
+def test_flattened_and_not_brought_back_as_it_was() -> None:
+    """[S, B, 24] holds the same numbers in the same order, under other axes: the Reshapes stay."""
+    b = Builder()
+    b.output(b.gelu(flattened(b, "gemm", "exchanged")))
+    assert not fused(b.model(), sizes={"B": 2, "S": 3}).fused
+
+
 def near_miss(kind: str) -> tuple[Builder, str]:
     b = Builder()
     x = b.input("x", ("B", 16))
