@@ -1,0 +1,121 @@
+"""compute-sanitizer over every kernel, tactic and dtype at small odd sizes: memcheck, racecheck, initcheck, synccheck.
+
+    python tests/gpu/sanitize.py [--tools memcheck,racecheck] [--ops FusedAttention] [--dtypes float16]
+
+Needs compute-sanitizer on the path (it comes with the CUDA toolkit), PyTorch and the library, as the GPU tests do.
+Prints a line for each tool and exits with 1 where one found something. A tool that cannot run here fails, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+OPS = (
+    "AddQKVBias",
+    "EmbedLayerNorm",
+    "FusedAttention",
+    "FusedGemmGelu",
+    "FusedGemmGeluLayerNorm",
+    "FusedGemmLayerNorm",
+)
+DTYPES = ("float32", "float16", "bfloat16")
+# (rows, n, k): a part of a tile in every direction; whole rows in one cluster and several of them; no alignment at all.
+GEMMS = ((131, 384, 136), (67, 768, 200), (13, 37, 29))
+# (batch, sequence, heads, head size): parts of tiles, several tiles, a size without tensor cores.
+ATTENTIONS = ((2, 77, 2, 64), (1, 150, 1, 128), (2, 33, 3, 32), (1, 19, 2, 24))
+FOUND = 9
+
+
+def work(ops, dtypes):
+    """Launches everything once, on this process's GPU."""
+    import torch
+    from harness import EPSILON, gemm_inputs, norm_inputs, poisoned, randn
+    from kernels import Bound
+
+    launches = 0
+
+    def every_tactic(op, inputs, shapes, dtype, attributes, **fields):
+        nonlocal launches
+        outputs = [poisoned(*shape, dtype=dtype) for shape in shapes]
+        tactics = Bound(op, inputs, outputs, attributes, **fields).tactics()
+        for tactic in range(-1, tactics if tactics > 1 else 0):
+            Bound(op, inputs, outputs, attributes, tactic, **fields).run()
+            launches += 1
+        torch.cuda.synchronize()
+
+    for dtype in (getattr(torch, name) for name in dtypes):
+        for op in (name for name in ops if name.startswith("FusedGemm")):
+            for m, n, k in GEMMS:
+                inputs = [*gemm_inputs(m, n, k, dtype), *norm_inputs(m, n, dtype)]
+                inputs = inputs[:3] if op == "FusedGemmGelu" else inputs
+                epsilon = [] if op == "FusedGemmGelu" else [EPSILON]
+                for gelu in [["none"], ["tanh"]] if "Gelu" in op else [[]]:
+                    every_tactic(op, inputs, [(m, n)], dtype, [*epsilon, *gelu])
+                if dtype == torch.float32:
+                    every_tactic(op, inputs, [(m, n)], dtype, [*epsilon, *gelu], flags=1)
+        for batch, sequence, heads, size in ATTENTIONS:
+            qkv = randn(batch, sequence, 3 * heads * size, dtype=dtype)
+            bias = randn(3 * heads * size, dtype=dtype)
+            if "FusedAttention" in ops:
+                for index in (None, torch.int32, torch.int64):
+                    mask = None
+                    if index is not None:
+                        mask = (torch.rand(batch, sequence, device="cuda") < 0.7).to(index)
+                    shapes = [(batch, sequence, heads * size)]
+                    every_tactic("FusedAttention", [qkv, bias, mask], shapes, dtype, [heads, size**-0.5])
+            if "AddQKVBias" in ops:
+                every_tactic("AddQKVBias", [qkv, bias], [(batch, heads, sequence, size)] * 3, dtype, [heads])
+        for columns in (77, 768) if "EmbedLayerNorm" in ops else ():
+            for index in (torch.int32, torch.int64):
+                ids = torch.randint(0, 50, (3, 19), device="cuda").to(index)
+                tables = [randn(count, columns, dtype=dtype) for count in (50, 50, 50)]
+                norm = [randn(columns, dtype=dtype) for _ in range(2)]
+                inputs = [ids, ids, ids, *tables, *norm]
+                every_tactic("EmbedLayerNorm", inputs, [(3, 19, columns)], dtype, [EPSILON])
+    print(f"launches: {launches}")
+
+
+def sanitize(tool, options):
+    """One tool over everything; a line with what it found. Returns whether it was nothing."""
+    command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(FOUND)]
+    if tool != "initcheck":  # which has to see who writes the inputs
+        command += ["--kernel-name", "kernel_substring=bertfuse"]
+    command += [sys.executable, __file__, "--inside", "--ops", options.ops, "--dtypes", options.dtypes]
+    # Without its cache PyTorch gives every tensor an allocation of its own, whose end memcheck knows.
+    ran = subprocess.run(
+        command, env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, capture_output=True, text=True
+    )
+    summary = re.findall(r"^========= (?:ERROR|RACECHECK) SUMMARY: (.*)$", ran.stdout, re.MULTILINE)
+    launches = re.findall(r"^launches: (\d+)$", ran.stdout, re.MULTILINE)
+    clean = ran.returncode == 0 and bool(summary) and bool(launches)
+    print(f"{tool:10s} {launches[0] if launches else '?':>5s} launches: {summary[0] if summary else 'no summary'}")
+    if not clean:
+        print("\n".join((ran.stdout + ran.stderr).splitlines()[:80]))
+    return clean
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tools", default=",".join(TOOLS))
+    parser.add_argument("--ops", default=",".join(OPS))
+    parser.add_argument("--dtypes", default=",".join(DTYPES))
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    if options.inside:
+        return work(options.ops.split(","), options.dtypes.split(","))
+    if shutil.which("compute-sanitizer") is None:
+        sys.exit("compute-sanitizer is not on the path; it comes with the CUDA toolkit")
+    results = [sanitize(tool, options) for tool in options.tools.split(",")]
+    sys.exit(0 if all(results) else 1)
+
+
+if __name__ == "__main__":
+    main()
