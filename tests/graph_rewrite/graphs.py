@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_graphsurgeon as gs
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
@@ -165,6 +166,9 @@ def fused(
     result = fuse(model, level=level)
     assert model.SerializeToString(deterministic=True) == before, "the caller's model was changed"
     account(result)
+    known = {node_name(node) for node in gs.import_onnx(model).nodes}
+    known |= {name for node in model.graph.node for name in (*node.input, *node.output)}
+    assert all({miss.node, miss.anchor} <= known for miss in result.misses), result.misses
     if not result.fused:
         assert result.model is model and result.messages
         return result
@@ -188,6 +192,10 @@ def account(result: FusionResult) -> None:
         assert miss.reason and miss.node and miss.anchor, miss
         assert "\n" not in str(miss)
         missed[miss.op] = missed.get(miss.op, 0) + 1
+    in_parts = [part.op for part in result.parts if part.miss is None]
+    assert {op: in_parts.count(op) for op in in_parts} == result.fused
+    assert [part.miss for part in result.parts if part.miss is not None] == result.misses
+    assert all(0 <= part.layer <= result.layers + 1 for part in result.parts)
     for op, count in result.expected.items():
         assert count == result.fused.get(op, 0) + missed.get(op, 0), (op, result)
     assert set(missed) | set(result.fused) <= set(result.expected)
