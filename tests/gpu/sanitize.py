@@ -37,7 +37,7 @@ def work(ops, dtypes):
     """Launches everything once, on this process's GPU."""
     import torch
     from harness import EPSILON, gemm_inputs, norm_inputs, poisoned, randn
-    from kernels import Bound
+    from kernels import Bound, native
 
     launches = 0
 
@@ -57,9 +57,8 @@ def work(ops, dtypes):
                 inputs = inputs[:3] if op == "FusedGemmGelu" else inputs
                 epsilon = [] if op == "FusedGemmGelu" else [EPSILON]
                 for gelu in [["none"], ["tanh"]] if "Gelu" in op else [[]]:
-                    every_tactic(op, inputs, [(m, n)], dtype, [*epsilon, *gelu])
-                if dtype == torch.float32:
-                    every_tactic(op, inputs, [(m, n)], dtype, [*epsilon, *gelu], flags=1)
+                    for flags in (0, native.ALLOW_TF32) if dtype == torch.float32 else (0,):
+                        every_tactic(op, inputs, [(m, n)], dtype, [*epsilon, *gelu], flags=flags)
         for batch, sequence, heads, size in ATTENTIONS:
             qkv = randn(batch, sequence, 3 * heads * size, dtype=dtype)
             bias = randn(3 * heads * size, dtype=dtype)
