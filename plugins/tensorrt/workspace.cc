@@ -1,6 +1,7 @@
 #include "tensorrt/workspace.h"
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "core/op_table.h"
@@ -10,7 +11,8 @@
 namespace bertfuse::tensorrt {
 namespace {
 
-constexpr size_t kMostSamples = 4096;
+constexpr double kMostSamples = 4096;  // a few milliseconds
+constexpr size_t kMostAxes = 3;        // no op has more; of one that has, the largest shapes are asked about
 
 // The sizes that a free axis takes; axes with the same bounds vary together, as an op's batch does in all its tensors.
 struct FreeAxis {
@@ -18,13 +20,20 @@ struct FreeAxis {
   std::vector<int64_t> sizes;
 };
 
-// Both ends, and both sides of every power of two between them: where kernels change their mind.
+std::vector<int64_t> EverySize(int64_t low, int64_t high) {
+  std::vector<int64_t> sizes(static_cast<size_t>(high - low + 1));
+  std::iota(sizes.begin(), sizes.end(), low);
+  return sizes;
+}
+
+// Both ends, and both sides of every power of two between them: where kernels are likely to change their mind.
 std::vector<int64_t> Ladder(int64_t low, int64_t high) {
   std::vector<int64_t> sizes = {low, high};
-  for (int64_t size = 1; size < high && size <= (int64_t{1} << 40); size *= 2) {
+  for (int64_t size = 1; size <= high; size *= 2) {
     for (int64_t near : {size - 1, size}) {
       if (near > low && near < high) sizes.push_back(near);
     }
+    if (size > high / 2) break;
   }
   return sizes;
 }
@@ -34,23 +43,23 @@ std::vector<FreeAxis> FreeAxes(const Profile& profile, int num_tensors) {
   for (int t = 0; t < num_tensors; ++t) {
     const abi::Dims &low = profile[t].min, &high = profile[t].max;
     for (int i = 0; i < std::min(high.nbDims, abi::Dims::kMaxDims); ++i) {
-      if (low.d[i] == high.d[i]) continue;
+      if (low.d[i] >= high.d[i]) continue;
       const bool known = std::any_of(axes.begin(), axes.end(), [&](const FreeAxis& axis) {
         return axis.low == low.d[i] && axis.high == high.d[i];
       });
-      if (!known) axes.push_back({low.d[i], high.d[i], Ladder(low.d[i], high.d[i])});
+      if (!known) axes.push_back({low.d[i], high.d[i], {}});
     }
   }
-  size_t samples = 1;
-  for (const FreeAxis& axis : axes) samples = std::min(samples * axis.sizes.size(), kMostSamples + 1);
-  if (samples > kMostSamples) {
-    for (FreeAxis& axis : axes) axis.sizes = {axis.low, axis.high};
-    if (axes.size() > 12) axes.clear();  // no op is like that; the largest shapes are left
+  if (axes.size() > kMostAxes) return {};
+  double combinations = 1;
+  for (const FreeAxis& axis : axes) combinations *= static_cast<double>(axis.high - axis.low + 1);
+  for (FreeAxis& axis : axes) {
+    axis.sizes = combinations <= kMostSamples ? EverySize(axis.low, axis.high) : Ladder(axis.low, axis.high);
   }
   return axes;
 }
 
-// A tensor's shape where every free axis has its size at that index of its ladder.
+// A tensor's shape where every free axis has its size at that index of its sizes.
 abi::Dims ShapeAt(const abi::DynamicPluginTensorDesc& tensor, const std::vector<FreeAxis>& axes,
                   const std::vector<size_t>& index) {
   abi::Dims shape = tensor.max;
@@ -84,6 +93,7 @@ size_t WorkspaceFor(const OpDef& op, const bertfuse_kernel* kernel, int device, 
   if (kernel == nullptr || device < 0) return enough;
 
   size_t most = 0;
+  bool answered = false;
   const std::vector<FreeAxis> axes = FreeAxes(profile, Count(present) + op.num_outputs);
   std::vector<size_t> index(axes.size(), 0);
   do {
@@ -96,11 +106,12 @@ size_t WorkspaceFor(const OpDef& op, const bertfuse_kernel* kernel, int device, 
     try {
       Validate(op, sample.call());
       most = std::max(most, kernel->workspace_size(&sample.call()));
+      answered = true;
     } catch (const Error&) {
-      // Not a shape that the op can have: nothing to provide for.
+      // Not a shape that the op can have: nothing to provide for. Or not a device that the kernel knows.
     }
   } while (Next(axes, &index));
-  return most == 0 ? 0 : std::max(most, enough);
+  return answered && most == 0 ? 0 : std::max(most, enough);
 }
 
 }  // namespace bertfuse::tensorrt
