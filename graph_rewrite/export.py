@@ -8,6 +8,7 @@ from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
 
 from .graph import FusionGraph
 from .nodes import data_type
+from .ops import OPS
 from .spec import DOMAIN
 from .weights import MIN_BYTES, Weight
 
@@ -24,7 +25,7 @@ def to_model(
         if isinstance(tensor, gs.Constant) and isinstance(tensor._values, Weight)
     }
     fused = [node for node in graph.gs.nodes if node.domain == DOMAIN]
-    data_types = {node.outputs[0].name: data_type(node.outputs[0].dtype) for node in fused}
+    data_types = {node.outputs[0].name: _element_type(node) for node in fused}
     model = gs.export_onnx(graph.gs, do_type_check=False, opset_imports=list(original.opset_import))
     model.graph.initializer.extend(OnnxExporter.export_tensor_proto(default) for default in graph.defaults.values())
     for field in _MODEL_FIELDS:
@@ -45,6 +46,12 @@ def to_model(
     del model.graph.value_info[:]
     model.graph.value_info.extend(kept)
     return model, weights, data_types
+
+
+def _element_type(node: gs.Node) -> int:
+    """The float type of a fused node, whose inputs agree in it; shape inference may have lost that of its output."""
+    floats = [t for t, spec in zip(node.inputs, OPS[node.op].inputs, strict=False) if spec.dtype == "T"]
+    return next(data_type(t.dtype) for t in (node.outputs[0], *floats) if not t.is_empty() and t.dtype is not None)
 
 
 def _keep_declarations(ours, theirs) -> None:

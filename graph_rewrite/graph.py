@@ -157,8 +157,8 @@ class FusionGraph:
         return self._transposed[weight.name]
 
     def cast(self, constant: gs.Constant, dtype: Any) -> gs.Constant:
-        """The constant in another float type; itself where it has that already."""
-        if constant.dtype == dtype:
+        """The constant in another float type; itself where it has that already, or where that type is not known."""
+        if dtype is None or constant.dtype == dtype:
             return constant
         return self.constant(f"{constant.name}_cast", as_weight(constant).cast(data_type(dtype)).load())
 

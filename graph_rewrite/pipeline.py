@@ -137,6 +137,12 @@ def _fuse(
     result = FusionResult(
         skeleton, fused, expected, [part.miss for part in parts if part.miss], parts=parts, layers=layers
     )
+    theirs = _optimized_already(skeleton)
+    if theirs:
+        result.messages.append(
+            f"ONNX Runtime's optimizer was here and fused {theirs} for itself, which cannot be fused again; "
+            "give the model from before, or one optimised at the basic level"
+        )
     if not fused:
         result.nodes = (before, before)
         result.messages.append(f"nothing to fuse: no BERT-like encoder layer found, {untouched}")
@@ -162,6 +168,12 @@ def _import(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> FusionGrap
         raise
     except Exception as error:  # onnx-graphsurgeon asserts and indexes its way through a graph that contradicts itself
         raise FusionError(f"the graph cannot be read: {error}; run onnx.checker on it") from error
+
+
+def _optimized_already(skeleton: onnx.ModelProto) -> str:
+    """ONNX Runtime's own fused ops in the graph, in words."""
+    found = {node.op_type for node in skeleton.graph.node if node.domain == "com.microsoft"}
+    return ", ".join(sorted(found - {"Gelu", "FastGelu"}))
 
 
 def _normalize(graph: FusionGraph) -> None:

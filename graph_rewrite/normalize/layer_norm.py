@@ -106,7 +106,7 @@ def _own_type(graph: FusionGraph, root: gs.Node, x: gs.Tensor) -> tuple[gs.Node,
     ends = [(after, [after])] if after is not None else []
     for end, below in [*ends, (root, [])]:
         for source, above in [*sources, (x, [])]:
-            if end.outputs[0].dtype == source.dtype:
+            if None in (types := {end.outputs[0].dtype, source.dtype}) or len(types) == 1:
                 return end, source, [*above, *below]
     raise NoMatch(root, f"gives {root.outputs[0].dtype} of {x.dtype}", wanted="one type")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..dialect.pattern import LINEAR
 from ..graph import FusionGraph
-from ..nodes import NoMatch, matrix, producer
+from ..nodes import DIALECT, NoMatch, matrix, producer
+from ..shapes import Dim, product
 
 
 def anchors(graph: FusionGraph) -> list[gs.Node]:
@@ -66,24 +68,60 @@ def _gemm(graph: FusionGraph, node: gs.Node) -> None:
 
 
 def _replace(graph: FusionGraph, root: gs.Node, x: gs.Tensor, constants: list, interior: list[gs.Node]) -> None:
-    flat = _between_reshapes(graph, root, x)
-    if flat is not None:
-        x, reshape = flat
-        root, interior = reshape, [*interior, root]
-    graph.replace(root, LINEAR, [x, *constants], interior=interior)
+    """Put a Linear in the place of `root`; one between a Reshape to two axes and a Reshape back takes in all three."""
+    back = _brought_back(graph, root, x)
+    unflattened = None if back is None else _unflattened(graph, x, [*back.outputs[0].shape[:2], x.shape[-1]])
+    if unflattened is None:
+        graph.replace(root, LINEAR, [x, *constants], interior=interior)
+    elif len(back.outputs[0].shape) == 3:
+        graph.replace(back, LINEAR, [unflattened, *constants], interior=[*interior, root])
+    else:  # the heads are taken apart in one go: they still are, after a Linear of three axes
+        y = root.outputs[0]
+        whole = graph.variable(f"{y.name}_unflattened", y.dtype, [*unflattened.shape[:2], y.shape[-1]])
+        made = graph.add_node(LINEAR, [unflattened, *constants], [whole], DIALECT)
+        try:
+            graph.replace(back, "Reshape", [whole, back.inputs[1]], interior=[*interior, root], domain="")
+        except NoMatch:
+            made.inputs.clear()
+            made.outputs.clear()
+            raise
 
 
-def _between_reshapes(graph: FusionGraph, root: gs.Node, x: gs.Tensor) -> tuple[gs.Tensor, gs.Node] | None:
-    """What is flattened to two axes before the product, and the Reshape that brings its axes back after it."""
-    before, (y,) = producer(x), root.outputs
-    if before is None or before.op != "Reshape" or len(y.outputs) != 1 or graph.is_output(y):
+def _brought_back(graph: FusionGraph, root: gs.Node, x: gs.Tensor) -> gs.Node | None:
+    """The Reshape to [B, S, ...] that alone uses a product of two axes."""
+    (y,) = root.outputs
+    if any(not t.shape or len(t.shape) != 2 or not isinstance(t.shape[1], int) for t in (x, y)):
         return None
-    after, source = y.outputs[0], before.inputs[0]
-    if after.op != "Reshape" or after.inputs[0] is not y:
+    if len(y.outputs) != 1 or graph.is_output(y) or y.outputs[0].op != "Reshape" or y.outputs[0].inputs[0] is not y:
         return None
-    shapes = [source.shape, x.shape, y.shape, after.outputs[0].shape]
-    if any(not shape for shape in shapes):
+    back = y.outputs[0]
+    shape = back.outputs[0].shape
+    wanted = None if shape is None or len(shape) < 3 else product(shape[2:])
+    if wanted != (y.shape[1], ()) or _copies_axes(back):
         return None
-    first, flat, product, last = (list(shape) for shape in shapes)
-    same = None not in first[:-1] and first[:-1] == last[:-1]  # so that equal names are equal sizes
-    return (source, after) if same and first[-1] == flat[-1] and last[-1] == product[-1] else None
+    return back
+
+
+def _copies_axes(reshape: gs.Node) -> bool:
+    """Whether the Reshape takes an axis over from its input, which is to have others."""
+    given = reshape.inputs[1]
+    return isinstance(given, gs.Constant) and not reshape.attrs.get("allowzero", 0) and 0 in np.asarray(given.values)
+
+
+def _unflattened(graph: FusionGraph, x: gs.Tensor, wanted: list[Dim]) -> gs.Tensor | None:
+    """What is reshaped to `x`, in the `wanted` shape [B, S, K]."""
+    before = producer(x)
+    source = before.inputs[0] if before is not None and before.op == "Reshape" else None
+    if source is None or not source.shape or None in source.shape or product(source.shape) != product(wanted):
+        return None
+    if list(source.shape) == wanted:
+        return source
+    known = [dim if isinstance(dim, int) else -1 for dim in wanted]
+    if known.count(-1) > 1:
+        if list(source.shape[:2]) != wanted[:2]:
+            return None
+        known = [0, 0, -1]
+    result = graph.variable(f"{x.name}_unflattened", x.dtype, wanted)
+    shape = graph.constant(f"{x.name}_unflattened_shape", np.array(known, np.int64))
+    graph.add_node("Reshape", [source, shape], [result])
+    return result
