@@ -9,7 +9,7 @@ import onnx_graphsurgeon as gs
 
 from .dialect.pattern import ADD, LINEAR, Output, Pattern, PatternNode, Variable
 from .graph import FusionGraph
-from .nodes import DEFAULT_DOMAINS, DIALECT, NoMatch, node_name, producer
+from .nodes import DEFAULT_DOMAINS, DIALECT, NoMatch, describe, producer
 from .nodes import data_type as data_type_of
 from .spec import DTYPE_VARIABLES, OpSpec
 
@@ -123,7 +123,7 @@ def _wrong_producer(graph: FusionGraph, node: gs.Node, tensor: gs.Tensor, above:
         return NoMatch(node, f"takes {kind} '{tensor.name}'", wanted=f"the output of {op}")
     if (earlier := graph.failure(above)) is not None:
         return earlier
-    return NoMatch(node, f"takes '{tensor.name}' from {node_name(above)} ({above.op})", wanted=f"it from {op}")
+    return NoMatch(above, f"gives '{tensor.name}' as {describe(above)}", wanted=op)
 
 
 def _check(spec: OpSpec, found: Match, root: gs.Node) -> None:
