@@ -10,10 +10,11 @@ if(TARGET bertfuse_cuda)
   target_compile_definitions(bertfuse_trt PRIVATE BERTFUSE_WITH_CUDA)
   target_link_libraries(bertfuse_trt PRIVATE CUDA::cudart_static)
 endif()
-# As bertfuse_ort: loads beside whatever libstdc++ the host process brought.
+# As bertfuse_ort: loads beside whatever libstdc++ the host process brought. And stays once it is loaded: a layer may
+# outlive TensorRT's handle of the library.
 target_link_options(bertfuse_trt PRIVATE
   "LINKER:--version-script=${tensorrt}/exports.map" LINKER:--no-undefined LINKER:--gc-sections
-  -static-libstdc++ -static-libgcc)
+  LINKER:-z,nodelete -static-libstdc++ -static-libgcc)
 set_target_properties(bertfuse_trt PROPERTIES
   LINK_DEPENDS "${tensorrt}/exports.map"
   LIBRARY_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/lib")

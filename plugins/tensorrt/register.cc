@@ -10,15 +10,18 @@
 namespace bertfuse::tensorrt {
 namespace {
 
-// Made once and never released: TensorRT keeps the pointers to the end of the process.
-const std::vector<abi::IPluginCreatorInterface*>& Creators() {
-  static const auto* list = [] {
-    auto* creators = new std::deque<Creator>();
-    auto* pointers = new std::vector<abi::IPluginCreatorInterface*>();
-    for (const OpDef& op : AllOps()) pointers->push_back(&creators->emplace_back(op));
-    return pointers;
-  }();
-  return *list;
+struct Registry {
+  Registry() {
+    for (const OpDef& op : AllOps()) list.push_back(&creators.emplace_back(op));
+  }
+  std::deque<Creator> creators;
+  std::vector<abi::IPluginCreatorInterface*> list;
+};
+
+// Made once and never released: TensorRT keeps the pointers, and at exit it may still use them when statics are gone.
+const Registry& TheRegistry() {
+  static const auto* registry = new Registry();
+  return *registry;
 }
 
 }  // namespace
@@ -33,8 +36,9 @@ __attribute__((visibility("default"))) bertfuse::tensorrt::abi::IPluginCreatorIn
   tensorrt::abi::IPluginCreatorInterface* const* first = nullptr;
   bertfuse_error error = {};
   const int32_t code = Guarded(&error, [&] {
-    first = tensorrt::Creators().data();
-    nbCreators = static_cast<int32_t>(tensorrt::Creators().size());
+    const auto& list = tensorrt::TheRegistry().list;
+    first = list.data();
+    nbCreators = static_cast<int32_t>(list.size());
   });
   if (code != BERTFUSE_OK) tensorrt::ReportError(error, "", nullptr);
   return first;
