@@ -47,7 +47,7 @@ struct GemmSm90Arguments {
 template <class T>
 bool GemmSm90Takes(const GemmSm90Arguments<T>& a, const Device& device) {
   constexpr int64_t kMost = int64_t{1} << 31;
-  return device.compute_capability == 90 && a.k % 8 == 0 && a.n % 8 == 0 && a.m < kMost && a.n < kMost && a.k < kMost &&
+  return device.hopper && a.k % 8 == 0 && a.n % 8 == 0 && a.m < kMost && a.n < kMost && a.k < kMost &&
          IsAligned(a.x, 16) && IsAligned(a.weight, 16) && IsAligned(a.residual, 16) && IsAligned(a.y, 16) &&
          IsAligned(a.bias, 4) && IsAligned(a.gamma, 4) && IsAligned(a.beta, 4) && IsAligned(a.partial, 16);
 }

@@ -71,6 +71,7 @@ const Device* GetDevice(int id) {
         cudaDeviceGetAttribute(&device.multiprocessors, cudaDevAttrMultiProcessorCount, id) == cudaSuccess &&
         cudaDeviceGetAttribute(&device.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, id) == cudaSuccess;
     device.compute_capability = 10 * major + minor;
+    device.hopper = kHopperIsBuilt && device.compute_capability == 90;
     if (!slot.valid) cudaGetLastError();
   });
   return slot.valid ? &slot.device : nullptr;

@@ -8,9 +8,16 @@
 
 namespace bertfuse::kernels {
 
+#ifdef BERTFUSE_WITH_SM90
+inline constexpr bool kHopperIsBuilt = true;
+#else
+inline constexpr bool kHopperIsBuilt = false;
+#endif
+
 struct Device {
   int id = -1;
   int compute_capability = 0;  // 90 for 9.0
+  bool hopper = false;         // 9.0, and its kernels are built in
   int multiprocessors = 0;
   int shared_bytes = 0;  // most dynamic shared memory of one block
 };

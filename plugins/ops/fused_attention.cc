@@ -38,10 +38,10 @@ bool Takes(AttentionPath path, const kernels::AttentionArguments<T>& a, const ke
 template <class T>
 cudaError_t Launch(AttentionPath path, const kernels::AttentionArguments<T>& a, const kernels::Device& device,
                    cudaStream_t stream) {
-  if constexpr (!std::is_same_v<T, float>) {
-#ifdef BERTFUSE_WITH_SM90
+  if constexpr (!std::is_same_v<T, float> && kernels::kHopperIsBuilt) {
     if (path == AttentionPath::kSm90) return kernels::AttentionSm90(a, device, stream);
-#endif
+  }
+  if constexpr (!std::is_same_v<T, float>) {
     if (path == AttentionPath::kMma) return kernels::AttentionMma(a, device, stream);
   }
   return kernels::AttentionSimt(a, device, stream);

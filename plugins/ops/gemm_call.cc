@@ -75,7 +75,7 @@ template <class T>
 cudaError_t RunSm90(const kernels::GemmSm90Arguments<T>& a, bool layer_norm, const GemmTactic& tactic,
                     const kernels::Device& device, cudaStream_t stream) {
   using kernels::GemmEpilogue;
-  if constexpr (std::is_same_v<T, float>) {
+  if constexpr (std::is_same_v<T, float> || !kernels::kHopperIsBuilt) {
     return cudaErrorInvalidConfiguration;
   } else {
     if (tactic.path == GemmPath::kSm90Split) {

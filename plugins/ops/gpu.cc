@@ -64,8 +64,6 @@ extern "C" int32_t bertfuse_describe_gpu(int32_t device_id, bertfuse_gpu* gpu, b
     if (code != cudaErrorNoKernelImageForDevice) CheckCuda(code, "bertfuse_describe_gpu");
     gpu->code_architecture = machine_code;
     gpu->ptx_architecture = ptx;
-#ifdef BERTFUSE_WITH_SM90
-    gpu->hopper_kernels = device.compute_capability == 90;
-#endif
+    gpu->hopper_kernels = device.hopper;
   });
 }
