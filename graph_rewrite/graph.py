@@ -214,7 +214,7 @@ class FusionGraph:
         """Put back what `replace` took away for this dialect node."""
         old, outputs = self._replaced.pop(id(node))
         node.outputs.clear()
-        node.inputs.clear()
+        _cut(node)
         self._unhooked[id(node)] = (node, [])
         self._takers.pop(id(node), None)
         old.outputs = outputs

@@ -116,7 +116,12 @@ def _evaluate(
     if node is None or depth == 0 or node.op not in (*_UNARY, *_BINARY):
         return None
     if key not in known:  # failures are kept too: sums of sums have twice as many ways up with every step
-        arguments = [_evaluate(t, x, known, depth - 1) for t in node.inputs]
-        failed = any(argument is None for argument in arguments)
-        known[key] = None if failed else (_UNARY.get(node.op) or _BINARY[node.op])(*arguments)
+        known[key] = None
+        arguments = []
+        for tensor in node.inputs:
+            argument = _evaluate(tensor, x, known, depth - 1)
+            if argument is None:
+                return None
+            arguments.append(argument)
+        known[key] = (_UNARY.get(node.op) or _BINARY[node.op])(*arguments)
     return known[key]
