@@ -35,8 +35,8 @@ def check_opset(exporter: str, opset: int | None) -> int:
     return opset
 
 
-def model_inputs(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Example inputs, int64 [batch, sequence], for those of INPUTS that the model takes."""
+def model_inputs(model: PreTrainedModel, shape: tuple[int, int] | None = None) -> dict[str, torch.Tensor]:
+    """Example inputs, int64 of `shape` (by default of no special one), for those of INPUTS that the model takes."""
     import torch
 
     parameters = inspect.signature(model.forward).parameters
@@ -45,7 +45,10 @@ def model_inputs(model: PreTrainedModel) -> dict[str, torch.Tensor]:
         names.remove("token_type_ids")
     if "input_ids" not in names:
         raise ExportError(f"{type(model).__name__} takes no input_ids: not a text encoder")
-    shape = (_BATCH, min(_SEQUENCE, getattr(model.config, "max_position_embeddings", None) or _SEQUENCE))
+    longest = getattr(model.config, "max_position_embeddings", None) or max(_SEQUENCE, *(shape or (0,)))
+    shape = shape or (_BATCH, min(_SEQUENCE, longest))
+    if shape[1] > longest:
+        raise ExportError(f"a sequence of {shape[1]} is longer than {type(model).__name__}'s positions ({longest})")
     low = (getattr(model.config, "pad_token_id", None) or 0) + 1
     ids = torch.arange(shape[0] * shape[1]).reshape(shape) + low
     tensors = {
@@ -53,7 +56,7 @@ def model_inputs(model: PreTrainedModel) -> dict[str, torch.Tensor]:
         "attention_mask": torch.ones(shape, dtype=torch.int64),
         "token_type_ids": torch.zeros(shape, dtype=torch.int64),
     }
-    tensors["attention_mask"][1, -2:] = 0
+    tensors["attention_mask"][-1, 1:][-2:] = 0
     return {name: tensors[name] for name in names}
 
 
@@ -102,8 +105,9 @@ def run_exporter(
     exporter: str,
     opset: int,
     scratch: Path,
+    dynamic: bool = True,
 ) -> onnx_ir.Model:
-    """Exports `model` with dynamic batch and sequence; `scratch` is an empty folder for intermediate files."""
+    """Exports `model`, with dynamic batch and sequence or those of `inputs`; `scratch` is an empty folder for files."""
     import onnx_ir
     import torch
 
@@ -117,16 +121,21 @@ def run_exporter(
                 program = torch.onnx.export(
                     module,
                     tuple(inputs.values()),
-                    dynamic_shapes={"tensors": tuple(dict(axes) for _ in names)},
+                    dynamic_shapes={"tensors": tuple(dict(axes) for _ in names)} if dynamic else None,
                     dynamo=True,
                     **common,
                 )
                 exported = program.model
             else:
                 file = scratch / "traced.onnx"
-                dynamic = {name: axes for name in names} | {name: task.outputs[name] for name in outputs}
+                named = {name: axes for name in names} | {name: task.outputs[name] for name in outputs}
                 torch.onnx.export(
-                    module, tuple(inputs.values()), str(file), dynamic_axes=dynamic, dynamo=False, **common
+                    module,
+                    tuple(inputs.values()),
+                    str(file),
+                    dynamic_axes=named if dynamic else None,
+                    dynamo=False,
+                    **common,
                 )
                 exported = onnx_ir.load(file)
     except OSError:
@@ -136,13 +145,13 @@ def run_exporter(
         raise ExportError(
             f"{type(model).__name__}: the {exporter} exporter failed: {first_line(error)}; try --exporter {other}"
         ) from error
-    _check_exported(exported, exporter, opset)
+    _check_exported(exported, exporter, opset, dynamic)
     _clean(exported)
     return exported
 
 
-def _check_exported(exported: onnx_ir.Model, exporter: str, opset: int) -> None:
-    for value in exported.graph.inputs:
+def _check_exported(exported: onnx_ir.Model, exporter: str, opset: int, dynamic: bool) -> None:
+    for value in exported.graph.inputs if dynamic else ():
         fixed = [int(size) for size in (value.shape or ())[:2] if isinstance(size, int)]
         if fixed:
             raise ExportError(f"input {value.name}: the {exporter} exporter made the size {fixed[0]} a constant")

@@ -13,6 +13,8 @@ from .tasks import Task
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from .sentence import SentenceEncoder
+
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -52,7 +54,9 @@ def check_source(source: str, allow_pickle: bool) -> None:
             )
 
 
-def load_model(source: str, task: Task, attention: str, allow_pickle: bool) -> tuple[PreTrainedModel, list[str]]:
+def load_model(
+    source: str, task: Task, attention: str, allow_pickle: bool
+) -> tuple[PreTrainedModel | SentenceEncoder, list[str]]:
     """Loads the checkpoint in float32 for `task`; also returns the names of parameters that it lacks.
 
     Raises ExportError when the checkpoint cannot be found or read, or has no weights for the task's head.
@@ -74,13 +78,17 @@ def load_model(source: str, task: Task, attention: str, allow_pickle: bool) -> t
         hint = _load_hint(error, path.exists(), allow_pickle)
         raise ExportError(f"{source}: cannot load it for {task.name}: {first_line(error)}{hint}") from error
     missing = sorted(info["missing_keys"], key=lambda name: ("pooler" in name, name))  # a lost head says more
-    needed = [name for name in missing if not (task.name == "feature-extraction" and "pooler" in name)]
+    needed = [name for name in missing if not (task.auto_class == "AutoModel" and "pooler" in name)]
     if needed:
         more = f" and {len(needed) - 1} more" if len(needed) > 1 else ""
         raise ExportError(
             f"{source}: the checkpoint has no weights for {needed[0]}{more}, which task {task.name} needs;"
             " choose the task that it was trained for (--task)"
         )
+    if task.name == "sentence-similarity":
+        from .sentence import sentence_encoder
+
+        model = sentence_encoder(model, str(path) if path.exists() else source)
     return model, missing
 
 

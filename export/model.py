@@ -41,24 +41,28 @@ def export_model(
     attention: str = "sdpa",
     dtype: str = "fp32",
     allow_pickle: bool = False,
+    static_shape: tuple[int, int] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Path:
     """Exports a Hugging Face encoder to `output_dir`/model.onnx, with config and tokenizer beside it.
 
     Args:
-        model: a local folder, a hub id, or a model in memory (left as it was).
+        model: a local folder, a hub id, or a model in memory (left as it was); for task "sentence-similarity" a
+            sentence-transformers folder or id, or a `bertfuse.export.sentence.SentenceEncoder`.
         output_dir: made where absent; files of the same names are replaced, once everything has been written.
         task: a key of `bertfuse.export.TASKS`; it decides the outputs.
         opset: ONNX opset; None takes the exporter's default (dynamo 20, torchscript 17).
         exporter: "dynamo" (torch.export) or "torchscript" (tracing).
         attention: "sdpa" or "eager", the attention implementation that is exported.
         dtype: "fp32", "fp16" or "bf16" of weights and float outputs.
+        static_shape: (batch, sequence) of a model that takes no other; None leaves both dynamic.
         allow_pickle: also read pytorch_model.bin, which can run code. Off: safetensors only.
         progress: called with a line of text before each long step.
 
     Returns:
         The path of model.onnx. Inputs are int64 [batch, sequence]: input_ids, attention_mask, and token_type_ids where
-        the model tells segments apart; both axes are dynamic. Weights of 2 GB and more go to model.onnx.data.
+        the model tells segments apart; both axes are dynamic unless `static_shape` fixes them. Weights of 2 GB and more
+        go to model.onnx.data.
 
     Raises:
         ExportError: an option, a checkpoint or a folder that does not do; nothing is left behind.
@@ -68,6 +72,8 @@ def export_model(
     _check_choice("attention", attention, ATTENTIONS)
     _check_choice("dtype", dtype, DTYPES)
     opset = check_opset(exporter, opset)
+    if static_shape is not None and (len(static_shape) != 2 or min(static_shape) < 1):
+        raise ExportError(f"static_shape {static_shape!r} is no (batch, sequence): give two numbers of 1 or more")
     if exporter == "torchscript" and attention == "sdpa" and dtype != "fp32":
         # torch 2.13 casts the scores to float32 and not back (float16), or does not get that far (bfloat16).
         raise ExportError(
@@ -87,13 +93,15 @@ def export_model(
             model, missing = load_model(source, spec, attention, allow_pickle)
             tokenizer = load_tokenizer(source)
         with _prepared(model, attention, dtype, own=not in_memory) as prepared:
-            inputs = model_inputs(prepared)
+            inputs = model_inputs(prepared, static_shape)
             skip = {"pooler_output"} if any("pooler" in name for name in missing) else set()
             outputs = select_outputs(prepared, spec, inputs, skip)
             say(f"Exporting with {exporter}, opset {opset}, {attention} attention, {dtype}")
             scratch = folder / "scratch"
             scratch.mkdir()
-            exported = run_exporter(prepared, spec, inputs, outputs, exporter, opset, scratch)
+            exported = run_exporter(
+                prepared, spec, inputs, outputs, exporter, opset, scratch, dynamic=static_shape is None
+            )
             exported.metadata_props.update(_metadata(prepared, task, exporter, attention, dtype))
             say(f"Writing {MODEL_FILE}")
             _save(exported, folder / MODEL_FILE)

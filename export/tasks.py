@@ -30,6 +30,11 @@ TASKS: dict[str, Task] = {
             {"last_hidden_state": _SEQUENCE, "pooler_output": _BATCH},
             optional=("pooler_output",),
         ),
+        Task(
+            "sentence-similarity",
+            "AutoModel",
+            {"token_embeddings": _SEQUENCE, "sentence_embedding": _BATCH},
+        ),
         Task("fill-mask", "AutoModelForMaskedLM", {"logits": _SEQUENCE}),
         Task("text-classification", "AutoModelForSequenceClassification", {"logits": _BATCH}),
         Task("token-classification", "AutoModelForTokenClassification", {"logits": _SEQUENCE}),

@@ -13,6 +13,7 @@ import torch
 import transformers
 
 from bertfuse.export import TASKS, export_model
+from bertfuse.export.sentence import SentenceEncoder
 
 VOCABULARY, LONGEST, LAYERS, HEADS, HIDDEN = 97, 40, 2, 4, 32
 EXPORTERS, ATTENTIONS = ("dynamo", "torchscript"), ("sdpa", "eager")
@@ -39,6 +40,8 @@ def build(task: str = "feature-extraction", seed: int = 0, **changes: Any) -> tr
     if task == "question-answering":
         changes = {"num_labels": 2} | changes
     model = getattr(transformers, TASKS[task].auto_class).from_config(config(**changes)).eval()
+    if task == "sentence-similarity":
+        model = SentenceEncoder(model, ("mean",)).eval()
     # transformers starts biases at 0 and LayerNorm at the identity: a lost bias would go unseen.
     with torch.no_grad():
         for parameter in model.parameters():

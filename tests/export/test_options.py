@@ -53,6 +53,18 @@ def test_dtypes(exporter: str, attention: str, dtype: str, number: int, tmp_path
         np.testing.assert_allclose(run(path, feed)[0].astype(np.float32), want, rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+@pytest.mark.parametrize("shape", [(1, 1), (2, 7), (4, 4)])
+def test_static_shapes(shape: tuple[int, int], exporter: str, tmp_path: Path) -> None:
+    model = build()
+    path = export_model(model, tmp_path, exporter=exporter, static_shape=shape)
+    for value in onnx.load(path).graph.input:
+        assert [dim.dim_value for dim in value.type.tensor_type.shape.dim] == list(shape)
+    feed = inputs(*shape)
+    want = reference(model, feed, ["last_hidden_state"])[0]
+    np.testing.assert_allclose(run(path, feed)[0], want, rtol=1e-4, atol=2e-5)
+
+
 def test_model_in_memory_is_left_as_it_was(tmp_path: Path) -> None:
     model = build().train()
     model.set_attn_implementation("sdpa")
@@ -159,6 +171,8 @@ def test_pickle_only_when_asked_for(tmp_path: Path) -> None:
         ({"attention": "flash"}, "attention 'flash' is unknown"),
         ({"dtype": "int8"}, "dtype 'int8' is unknown"),
         ({"dtype": "fp16", "exporter": "torchscript"}, "dtype fp16: the torchscript exporter writes sdpa .* fp32 only"),
+        ({"static_shape": (0, 8)}, r"static_shape \(0, 8\) is no"),
+        ({"static_shape": (1, 500)}, "a sequence of 500 is longer than BertModel's positions"),
         ({"opset": 11}, "opset 11: the dynamo exporter writes opsets 18 to 23"),
         ({"opset": 21, "exporter": "torchscript"}, "opset 21: the torchscript exporter writes opsets 14 to 20"),
         ({"task": "fill-mask", "exporter": "torchscript"}, "BertModel has outputs .* not logits"),

@@ -1,0 +1,143 @@
+"""Sentence encoders: what a sentence-transformers folder says comes after the transformer is in the file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from safetensors.torch import save_file
+from tiny_models import HIDDEN, build, inputs, save_checkpoint
+
+from bertfuse.errors import ExportError
+from bertfuse.export import export_model
+from bertfuse.export.sentence import SentenceEncoder
+from bertfuse.graph_rewrite import fuse
+
+ST = "sentence_transformers.models"
+FLAGS = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens", "mean_sqrt_len": "mean_sqrt_len_tokens"}
+
+
+def sentence_folder(folder: Path, pooling: dict, *later: str, dense_size: int = 5, activation: str = "Tanh") -> Path:
+    """A checkpoint with modules.json: Pooling of that configuration, then the modules named."""
+    save_checkpoint(folder, tokenizer=False)
+    modules = [("", "Transformer"), ("1_Pooling", "Pooling"), *((f"{i + 2}_{n}", n) for i, n in enumerate(later))]
+    rows = [{"idx": i, "name": str(i), "path": path, "type": f"{ST}.{kind}"} for i, (path, kind) in enumerate(modules)]
+    (folder / "modules.json").write_text(json.dumps(rows))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": HIDDEN} | pooling))
+    for path, kind in modules:
+        if kind == "Dense":
+            (folder / path).mkdir()
+            config = {
+                "in_features": HIDDEN,
+                "out_features": dense_size,
+                "activation_function": f"torch.nn.{activation}",
+            }
+            (folder / path / "config.json").write_text(json.dumps(config))
+            torch.manual_seed(1)
+            weights = {"linear.weight": torch.randn(dense_size, HIDDEN), "linear.bias": torch.randn(dense_size)}
+            save_file(weights, folder / path / "model.safetensors")
+    return folder
+
+
+def flags(*modes: str) -> dict:
+    return {f"pooling_mode_{flag}": mode in modes for mode, flag in FLAGS.items()}
+
+
+def by_hand(tokens: np.ndarray, mask: np.ndarray, mode: str) -> np.ndarray:
+    rows = [row[seen == 1] for row, seen in zip(tokens, mask, strict=True)]
+    return np.stack(
+        [
+            {"cls": r[0], "max": r.max(0), "mean": r.mean(0), "mean_sqrt_len": r.sum(0) / np.sqrt(len(r))}[mode]
+            for r in rows
+        ]
+    )
+
+
+def outputs(path: Path, feed: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    tokens, sentence = session.run(["token_embeddings", "sentence_embedding"], feed)
+    return tokens, sentence
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("modes", [("mean",), ("cls",), ("max",), ("mean_sqrt_len",), ("cls", "mean")])
+def test_poolings(modes: tuple[str, ...], normalize: bool, tmp_path: Path) -> None:
+    source = sentence_folder(tmp_path / "source", flags(*modes), *(["Normalize"] if normalize else []))
+    path = export_model(source, tmp_path / "out", task="sentence-similarity", exporter="torchscript")
+    feed = inputs(3, 9)
+    tokens, sentence = outputs(path, feed)
+    want = np.concatenate([by_hand(tokens, feed["attention_mask"], m) for m in FLAGS if m in modes], axis=1)
+    if modes == ("cls", "mean"):
+        want = np.concatenate([by_hand(tokens, feed["attention_mask"], m) for m in ("mean", "cls")], axis=1)
+    if normalize:
+        want /= np.linalg.norm(want, axis=1, keepdims=True)
+    np.testing.assert_allclose(sentence, want, rtol=1e-4, atol=1e-5)
+
+
+def test_newer_folders_name_their_pooling(tmp_path: Path) -> None:
+    source = sentence_folder(tmp_path / "source", {"pooling_mode": "cls"})
+    path = export_model(source, tmp_path / "out", task="sentence-similarity", exporter="torchscript")
+    tokens, sentence = outputs(path, inputs(2, 7))
+    np.testing.assert_allclose(sentence, tokens[:, 0], rtol=1e-6)
+
+
+def test_projection(tmp_path: Path) -> None:
+    source = sentence_folder(tmp_path / "source", flags("mean"), "Dense", "Normalize")
+    path = export_model(source, tmp_path / "out", task="sentence-similarity", exporter="torchscript")
+    feed = inputs(2, 7)
+    tokens, sentence = outputs(path, feed)
+    torch.manual_seed(1)
+    weight, bias = torch.randn(5, HIDDEN).numpy(), torch.randn(5).numpy()
+    want = np.tanh(by_hand(tokens, feed["attention_mask"], "mean") @ weight.T + bias)
+    np.testing.assert_allclose(sentence, want / np.linalg.norm(want, axis=1, keepdims=True), rtol=1e-4, atol=1e-5)
+
+
+def test_the_encoder_inside_is_fused(tmp_path: Path) -> None:
+    path = export_model(SentenceEncoder(build()), tmp_path, task="sentence-similarity", exporter="torchscript")
+    result = fuse(path)
+    assert result.misses == [] and result.fused["FusedAttention"] == 2
+
+
+def _no_modules(folder: Path) -> Path:
+    (folder / "modules.json").unlink()
+    return folder
+
+
+def _broken_modules(folder: Path) -> Path:
+    (folder / "modules.json").write_text("[")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda f: _no_modules(sentence_folder(f, flags("mean"))), "has no modules.json"),
+        (lambda f: _broken_modules(sentence_folder(f, flags("mean"))), "not valid JSON"),
+        (lambda f: sentence_folder(f, flags("mean"), "LSTM"), "has a LSTM module, which cannot be exported"),
+        (lambda f: sentence_folder(f, {"pooling_mode_lasttoken": True}), "pooling lasttoken cannot be exported"),
+        (lambda f: sentence_folder(f, {}), "pooling none cannot be exported"),
+        (lambda f: sentence_folder(f, flags("mean"), "Dense", activation="Softmax"), "activation Softmax"),
+        (lambda f: sentence_folder(f, flags("mean"), "Normalize", "Dense"), "has a Dense module"),
+    ],
+)
+def test_folders_that_do_not_do(make: Callable[[Path], Path], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match=message) as caught:
+        export_model(make(tmp_path / "source"), tmp_path / "out", task="sentence-similarity")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_transformer_alone_is_no_sentence_encoder(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="not token_embeddings, which task sentence-similarity needs"):
+        export_model(build(), tmp_path / "out", task="sentence-similarity", exporter="torchscript")
+
+
+def test_unknown_pooling() -> None:
+    with pytest.raises(ExportError, match="choose from cls, max, mean, mean_sqrt_len"):
+        SentenceEncoder(build(), ("median",))
