@@ -8,8 +8,8 @@
 // RTX 1.7.1. Where headers are at hand, tests/plugins/tensorrt/test_official_headers.cc compares every slot, offset and
 // value with them.
 //
-// Functions and members keep TensorRT's spelling. Only what is used is here; a class may end before TensorRT's does
-// where nothing derives from it.
+// Functions and members keep TensorRT's spelling. Only what is used is here; a class that plugins merely call may end
+// before TensorRT's does.
 #ifndef BERTFUSE_TENSORRT_ABI_H_
 #define BERTFUSE_TENSORRT_ABI_H_
 

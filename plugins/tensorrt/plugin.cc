@@ -134,16 +134,14 @@ bool Plugin::supportsFormatCombination(int32_t pos, const abi::DynamicPluginTens
     const Numbers dtypes = Gather(op_, nbInputs, [&](int i) { return i <= pos ? DtypeOf(inOut[i].desc.type) : -1; });
     const int32_t dtype = DtypeOf(inOut[pos].desc.type);
     if (!MayBegin(op_, nbInputs, dtypes.data(), std::min(pos + 1, nbInputs))) return;
-    const bool output = pos >= nbInputs;
     for (Variable variable : {Variable::kT, Variable::kI}) {
-      if (output && op_.outputs[pos - nbInputs].dtype != variable) continue;
       if (!Allows(variable, dtype)) continue;
-      supported = true;
+      if (pos >= nbInputs && op_.outputs[pos - nbInputs].dtype != variable) continue;
       // One dtype for all tensors of a variable.
-      for (int32_t i = 0; i < pos; ++i) {
-        const int32_t other = DtypeOf(inOut[i].desc.type);
-        if (Allows(variable, other) && other != dtype) supported = false;
-      }
+      supported = std::all_of(inOut, inOut + pos, [&](const abi::DynamicPluginTensorDesc& earlier) {
+        const int32_t other = DtypeOf(earlier.desc.type);
+        return !Allows(variable, other) || other == dtype;
+      });
     }
   });
   return supported;
@@ -157,8 +155,9 @@ int32_t Plugin::configurePlugin(const abi::DynamicPluginTensorDesc* in, int32_t 
     const Present present = FindPresent(op_, nbInputs, [&](int i) { return in[i].desc; });
     for (const auto bound :
          {&abi::DynamicPluginTensorDesc::min, &abi::DynamicPluginTensorDesc::opt, &abi::DynamicPluginTensorDesc::max}) {
-      const Request request(op_, fields_->values(), present, [&](int tensor) { return profile.At(tensor, bound); });
+      Request request(op_, fields_->values(), present, [&](int tensor) { return profile.At(tensor, bound); });
       Validate(op_, request.call());
+      CheckSupported(&request.call());
     }
     built_.present = present;
     built_.workspace =
@@ -200,12 +199,16 @@ int32_t Plugin::onShapeChange(const abi::PluginTensorDesc* in, int32_t nbInputs,
   });
 }
 
-int32_t Plugin::ChooseTactic(bertfuse_call* call) const {
+bool Plugin::CheckSupported(bertfuse_call* call) const {
   call->device_id = CurrentDevice();
-  if (kernel_ == nullptr || call->device_id < 0) return -1;
+  if (kernel_ == nullptr || call->device_id < 0) return false;
   bertfuse_error error = {};
   if (kernel_->supports != nullptr) ThrowIfFailed(kernel_->supports(call, &error), error);
-  if (kernel_->workspace_size == nullptr) return -1;
+  return true;
+}
+
+int32_t Plugin::ChooseTactic(bertfuse_call* call) const {
+  if (!CheckSupported(call) || kernel_->workspace_size == nullptr) return -1;
   const auto fits = [&](int32_t tactic) {
     call->tactic = tactic;
     return kernel_->workspace_size(call) <= static_cast<size_t>(built_.workspace);
@@ -217,8 +220,8 @@ int32_t Plugin::ChooseTactic(bertfuse_call* call) const {
     if (fits(tactic)) return tactic;
   }
   Fail(BERTFUSE_NOT_SUPPORTED,
-       "%s: the engine has %lld bytes of workspace for it, too few on this device: build the "
-       "engine on a machine with the same GPU",
+       "%s: the engine has %lld bytes of workspace for it, too few on this GPU: build the engine on a machine with one "
+       "like it",
        op_.name, static_cast<long long>(built_.workspace));
 }
 
@@ -227,8 +230,8 @@ int32_t Plugin::enqueue(const abi::PluginTensorDesc* inputDesc, const abi::Plugi
   return Checked([&] {
     if (kernel_ == nullptr) {
       Fail(BERTFUSE_NOT_SUPPORTED,
-           "%s: this libbertfuse_trt.so was built without CUDA kernels (no nvcc): it builds "
-           "engines, but cannot run them",
+           "%s: this libbertfuse_trt.so was built without CUDA kernels (no nvcc): it builds engines, but cannot run "
+           "them",
            op_.name);
     }
     if (built_.present == 0) Fail(BERTFUSE_RUNTIME_ERROR, "%s: enqueue without shapes", op_.name);
