@@ -6,6 +6,9 @@ On a GPU host, with what `cmake -DBERTFUSE_CUDA=ON -DBERTFUSE_GPU_TESTS=ON` buil
     export BERTFUSE_TRT_LIBRARY=lib/libbertfuse_trt.so
     export BERTFUSE_CUDA_TEST_LIBRARY=lib/libbertfuse_cuda_test.so  # the kernels to compare with
     python -m pytest tests/gpu/test_tensorrt_plugins.py
+
+Under compute-sanitizer, with every allocation its own:
+    PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer python -m pytest tests/gpu/test_tensorrt_plugins.py -k small
 """
 
 from __future__ import annotations
@@ -192,14 +195,17 @@ def test_shapes_of_a_profile(host, op, sizes, dtype):
             assert same(outputs, direct), f"{where}: not what the kernel gives"
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("sizes", [BERT, ODD], ids=str)
 @pytest.mark.parametrize("op", OPS)
-def test_index_types(host, op):
-    layer = Layer(op, BERT, torch.float16, index=torch.int32)
+def test_small_with_int32(host, op, sizes, dtype):
+    layer = Layer(op, sizes, dtype, index=torch.int32)
     context = layer.build(host).attach()
-    inputs = layer.inputs(3, 50)
+    inputs = layer.inputs(3, 33)
     outputs = layer.empty(context.set_shapes([tuple(tensor.shape) for tensor in inputs]))
     context.enqueue(inputs, outputs)
     torch.cuda.synchronize()
+    assert context.guard_is_whole()
     check(op, outputs, layer.expected(inputs))
 
 
