@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,9 +99,6 @@ def kernels_run(path: Path, feed: Feed, options: GpuOptions) -> dict[str, int]:
     Raises BertfuseError unless every fused node did: a body of standard operators, or a CPU kernel, would be measured
     in its place.
     """
-    wanted = Counter(node.op_type for node in open_model(path)[0].graph.node if node.domain == DOMAIN)
-    if not wanted:
-        raise BertfuseError(f"{path}: has no fused op, so there is nothing of ours to measure; see 'bertfuse explain'")
     with tempfile.TemporaryDirectory(prefix="bertfuse-") as folder:
         prefix = str(Path(folder) / "profile")
         plain = GpuOptions(options.dtype, False, options.tf32, options.tuning)
@@ -109,6 +106,14 @@ def kernels_run(path: Path, feed: Feed, options: GpuOptions) -> dict[str, int]:
         with ort_errors(str(path)):
             session.run(None, {value.name: feed[value.name] for value in session.get_inputs()})
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    return check_profile(path, events)
+
+
+def check_profile(path: Path, events: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """What `kernels_run` says of the profile of one run of the model at `path`."""
+    wanted = Counter(node.op_type for node in open_model(path)[0].graph.node if node.domain == DOMAIN)
+    if not wanted:
+        raise BertfuseError(f"{path}: has no fused op, so there is nothing of ours to measure; see 'bertfuse explain'")
     ran: dict[str, Counter[str]] = {}
     for event in events:
         arguments = event.get("args") or {}

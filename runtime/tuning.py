@@ -204,11 +204,7 @@ def _sizes(value: onnx.ValueInfoProto, named: dict[str, int]) -> tuple[int, list
 
 def write_choices(path: Path, report: TuningReport) -> None:
     """Writes the file, keeping what it has of other devices and problems; checks that the library takes it."""
-    rows = _read_rows(path)
-    for choice in report.choices:
-        figures = f"{choice.microseconds:.2f}", f"{choice.default_microseconds:.2f}"
-        rows[report.device, choice.problem] = "\t".join((report.device, choice.problem, choice.tactic, *figures))
-    text = "\n".join([HEADER, COLUMNS, *rows.values()]) + "\n"
+    text = merged(path, report)
     error, remark = native.Error(), ctypes.create_string_buffer(512)
     read = native.load_library().bertfuse_read_tuning(
         text.encode(), str(path).encode(), remark, len(remark), ctypes.byref(error)
@@ -218,6 +214,15 @@ def write_choices(path: Path, report: TuningReport) -> None:
         raise BertfuseError(f"{path}: not written, since the library would not take it: {reason}")
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def merged(path: Path, report: TuningReport) -> str:
+    """The file's text with the report's rows in it. Raises BertfuseError where `path` is some other file."""
+    rows = _read_rows(path)
+    for choice in report.choices:
+        figures = f"{choice.microseconds:.2f}", f"{choice.default_microseconds:.2f}"
+        rows[report.device, choice.problem] = "\t".join((report.device, choice.problem, choice.tactic, *figures))
+    return "\n".join([HEADER, COLUMNS, *rows.values()]) + "\n"
 
 
 def _read_rows(path: Path) -> dict[tuple[str, str], str]:

@@ -45,7 +45,7 @@ GemmProblem AlignedGemm(const TunedProblem& tuned, const kernels::Device& device
   problem.m = portable.m = sm90.m = tuned.sizes[0];
   problem.n = portable.n = sm90.n = tuned.sizes[1];
   problem.k = portable.k = sm90.k = tuned.sizes[2];
-  problem.layer_norm = tuned.op != FusedGemmGelu::kName;
+  problem.layer_norm = tuned.op == FusedGemmLayerNorm::kName || tuned.op == FusedGemmGeluLayerNorm::kName;
   problem.tensor_cores = kernels::GemmMmaTakes(portable);
   problem.sm90 = problem.tensor_cores && !std::is_same_v<T, float> && kernels::GemmSm90Takes(sm90, device);
   problem.multiprocessors = device.multiprocessors;

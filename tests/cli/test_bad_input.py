@@ -137,6 +137,16 @@ def test_bench_sizes_that_do_not_do(tmp_path: Path) -> None:
     refused(["bench", tmp_path, "--sizes", "1by2"], "--sizes '1by2'", tmp_path)
     refused(["bench", tmp_path, "--sizes", f"1x{LONGEST + 1}"], f"sequence 1 to {LONGEST}", tmp_path)
     refused(["bench", tmp_path, "--sizes", "1x4", "--provider", "tpu"], "provider 'tpu' is unknown", tmp_path)
+    refused(["bench", tmp_path, "--sizes", "1x4", "--cuda-graph"], "--cuda-graph is for GPUs", tmp_path)
+    options = ["--provider", "cuda", "--dtype", "fp8"]
+    refused(["bench", tmp_path, "--sizes", "1x4", *options], "--dtype 'fp8' is unknown", tmp_path)
+
+
+def test_tuning_that_does_not_do(tmp_path: Path) -> None:
+    refused(["tune", tmp_path], "holds neither model.fused.onnx nor model.onnx", tmp_path)
+    refused(["tune", exported(), "--shapes", "0x8"], "--shapes '0x8'", tmp_path)
+    options = ["-o", tmp_path / "tuning.tsv", "--device", 99]  # no GPU, or none of that number
+    refused(["tune", exported(), *options], "", tmp_path)
 
 
 def test_usage_errors_keep_exit_code_2() -> None:

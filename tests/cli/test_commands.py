@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,7 +55,7 @@ def test_help_is_fast_and_has_examples() -> None:
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     assert "bertfuse optimize" in invoke("--help").stdout
-    for name in ("export", "fuse", "optimize", "run", "compare", "bench", "doctor"):
+    for name in ("export", "fuse", "optimize", "run", "compare", "bench", "tune", "doctor"):
         assert f"bertfuse {name} " in " ".join(invoke(name, "--help").stdout.split())
 
 
@@ -203,7 +204,10 @@ def test_doctor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     library = report["libraries"]["onnxruntime"]
     assert library["loads"] and set(library["ops"]) == set(report["ops"]["names"])
     assert report["packages"]["onnx"] == onnx.__version__
-    assert library["path"] in invoke("doctor").stdout.replace("\n", "")
+    table = invoke("doctor").stdout.replace("\n", "")
+    assert library["path"] in table and "GPU code of the library" in table
+    code = report["gpu_code"]
+    assert all(re.fullmatch(r"\d+\.\d[a-z]?", name) for name in code["machine_code"] + code["ptx"]), code
     file = tmp_path / "broken.so"
     file.write_bytes(b"")
     monkeypatch.setenv("BERTFUSE_ORT_LIBRARY", str(file))

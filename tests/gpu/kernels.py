@@ -11,7 +11,13 @@ import torch
 
 
 def _load_native():
-    """runtime/native.py of this checkout, whether or not the package is installed."""
+    """bertfuse.runtime.native: the installed package's, else this checkout's."""
+    try:
+        from bertfuse.runtime import native
+
+        return native
+    except ImportError:
+        pass
     spec = importlib.util.spec_from_file_location("native", Path(__file__).parents[2] / "runtime" / "native.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

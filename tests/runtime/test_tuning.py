@@ -1,0 +1,112 @@
+"""What `bertfuse tune` measures, chooses and writes; measuring itself needs a GPU (tests/gpu/test_tuning.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import onnxruntime
+import pytest
+from onnxruntime.tools.onnx_model_utils import make_dim_param_fixed
+from tiny_models import HEADS, HIDDEN, LAYERS, exported
+
+import bertfuse
+from bertfuse.errors import BertfuseError, RuntimeLibraryError
+from bertfuse.graph_rewrite import OPS, fuse_file
+from bertfuse.runtime import native, tuning
+from bertfuse.runtime.tuning import Choice, TuningReport, choose, merged, model_calls, tune
+
+
+@pytest.fixture(scope="module")
+def fused(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tuning") / "model.fused.onnx"
+    fuse_file(exported("fill-mask"), path, dtype="fp16")
+    return path
+
+
+def test_calls_of_a_model(fused: Path) -> None:
+    calls = {(op, tuple(call.inputs[1].shape[:2])): (call, count) for op, call, count in model_calls(fused, 3, 7)}
+    assert {op for op, _ in calls} == set(OPS) - {"AddQKVBias"}
+    call, count = calls["FusedGemmLayerNorm", (HIDDEN, 64)]
+    assert count == LAYERS and call.tactic == -1
+    residual, output = call.inputs[OPS["FusedGemmLayerNorm"].input_index("residual")], call.outputs[0]
+    for tensor in (residual, output):
+        assert (tensor.dtype, list(tensor.shape[: tensor.rank])) == (10, [3, 7, HIDDEN])
+    assert call.constant_inputs == 0b110110  # weight, bias, gamma, beta
+    call, _ = calls["FusedAttention", (3 * HIDDEN, 0)]
+    assert call.attributes[0].i == HEADS and abs(call.attributes[1].f - (HIDDEN / HEADS) ** -0.5) < 1e-6
+    assert call.inputs[2].dtype == 7 and list(call.inputs[2].shape[:2]) == [3, 7]
+
+
+def test_a_model_of_fixed_size(fused: Path, tmp_path: Path) -> None:
+    model = onnx.load(fused)
+    make_dim_param_fixed(model.graph, "sequence", 16)
+    onnx.save(model, tmp_path / "fixed.onnx")
+    assert model_calls(tmp_path / "fixed.onnx", 2, 16)
+    with pytest.raises(BertfuseError, match="has a fixed size of 16, not 8"):
+        model_calls(tmp_path / "fixed.onnx", 2, 8)
+
+
+def test_refused(fused: Path, tmp_path: Path) -> None:
+    with pytest.raises(BertfuseError, match="has no fused op"):
+        model_calls(exported("fill-mask"), 1, 8)
+    with pytest.raises(BertfuseError, match=r"no CUDA kernels|there is no GPU 99"):
+        tune(fused, [(1, 8)], tmp_path / "tuning.tsv", device=99)
+    assert not (tmp_path / "tuning.tsv").exists()
+    with pytest.raises(BertfuseError, match="no tactic runs"):
+        choose("FusedGemmGelu float16 1x1x1", [])
+
+
+def test_only_a_real_gain_is_chosen() -> None:
+    assert choose("p", [("fast", 8.0, False), ("slow", 10.0, True)]).tactic == "fast"
+    kept = choose("p", [("fast", 9.95, False), ("slow", 10.0, True), ("slower", 11.0, False)], launches=4)
+    assert kept == Choice("p", "slow", 10.0, "slow", 10.0, 3, 4)
+
+
+def report(device: str, *choices: tuple[str, str]) -> TuningReport:
+    return TuningReport("", device, [Choice(problem, tactic, 1.0, "mma", 2.0, 2, 1) for problem, tactic in choices])
+
+
+def test_rows_of_other_devices_and_problems_stay(tmp_path: Path) -> None:
+    path = tmp_path / "tuning.tsv"
+    path.write_text(merged(path, report("GPU A", ("p", "x"), ("q", "y"))))
+    path.write_text(merged(path, report("GPU B", ("p", "z"))))
+    text = merged(path, report("GPU A", ("p", "w")))
+    rows = [line.split("\t") for line in text.splitlines()[2:]]
+    assert [row[:3] for row in rows] == [["GPU A", "p", "w"], ["GPU A", "q", "y"], ["GPU B", "p", "z"]]
+    assert text.splitlines()[0] == tuning.HEADER and all(len(row) == 5 for row in rows)
+    # What another release measured says nothing of this one; what is no tuning file is not ours to write.
+    path.write_text(text.replace(tuning.HEADER, "bertfuse tuning 1, library 0.0.1"))
+    assert merged(path, report("GPU B", ("p", "z"))).count("GPU") == 1
+    path.write_text("a shopping list\n")
+    with pytest.raises(BertfuseError, match="is no tuning file, so it is left as it is"):
+        merged(path, report("GPU A", ("p", "x")))
+
+
+def test_a_session_says_what_is_wrong_with_its_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(BertfuseError, match=r"nothing\.tsv: the tuning file cannot be read"):
+        bertfuse.register(onnxruntime.SessionOptions(), tuning=tmp_path / "nothing.tsv")
+    path = tmp_path / "tuning.tsv"
+    path.write_text(merged(path, report("GPU A", ("FusedGemmGelu float16 8x8x8", "mma"))))
+    for _ in range(2):
+        bertfuse.register(onnxruntime.SessionOptions(), tuning=path)
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1 and "tuning.tsv: ignored what does not fit: " in said, said
+
+
+def test_tf32_is_0_or_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTFUSE_TF32", "yes")
+    with pytest.raises(BertfuseError, match="is 'yes', expected '0' or '1'"):
+        bertfuse.register(onnxruntime.SessionOptions())
+    bertfuse.register(onnxruntime.SessionOptions(), tf32=True)
+
+
+def test_the_library_says_what_it_holds(tmp_path: Path) -> None:
+    names = native.gpu_architectures()
+    assert all(name[:2].isdigit() for name in names)
+    assert (native.find_kernel("FusedAttention") is not None) == bool(names)
+    kernel = native.find_kernel("FusedAttention", native.CPU)
+    assert kernel is not None and kernel.op == b"FusedAttention"
+    assert native.find_kernel("Nothing", native.CPU) is None
+    with pytest.raises(RuntimeLibraryError, match="is no library of this release"):
+        native.gpu_architectures("libc.so.6")
