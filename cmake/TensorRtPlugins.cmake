@@ -19,3 +19,14 @@ set_target_properties(bertfuse_trt PROPERTIES
   LINK_DEPENDS "${tensorrt}/exports.map"
   LIBRARY_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/lib")
 install(TARGETS bertfuse_trt LIBRARY DESTINATION bertfuse/lib)
+
+# For hosts that only dlopen a plugin library: registers the one beside it. Exports nothing.
+add_library(bertfuse_trt_autoload MODULE "${tensorrt}/autoload.cc")
+target_link_libraries(bertfuse_trt_autoload PRIVATE bertfuse_headers ${CMAKE_DL_LIBS})
+target_link_options(bertfuse_trt_autoload PRIVATE
+  "LINKER:--version-script=${tensorrt}/autoload.map" LINKER:--no-undefined LINKER:--gc-sections
+  -static-libstdc++ -static-libgcc)
+set_target_properties(bertfuse_trt_autoload PROPERTIES
+  LINK_DEPENDS "${tensorrt}/autoload.map"
+  LIBRARY_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/lib")
+install(TARGETS bertfuse_trt_autoload LIBRARY DESTINATION bertfuse/lib)

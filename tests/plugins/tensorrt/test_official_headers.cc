@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "tensorrt/abi.h"
+#include "tensorrt/registry.h"
 
 namespace {
 
@@ -183,9 +184,11 @@ TEST(OfficialHeaders, HostSlots) {
 #if NV_TENSORRT_MAJOR >= 11
   EXPECT_SLOT(theirs::ILogger, ours::v11::ILogger, log);
   EXPECT_SLOT(theirs::ILoggerFinder, ours::v11::ILoggerFinder, findLogger);
+  EXPECT_SLOT(theirs::IPluginRegistry, ours::v11::IPluginRegistry, loadLibrary);
 #else
   EXPECT_SLOT(theirs::ILogger, ours::v10::ILogger, log);
   EXPECT_SLOT(theirs::ILoggerFinder, ours::v10::ILoggerFinder, findLogger);
+  EXPECT_SLOT(theirs::IPluginRegistry, ours::v10::IPluginRegistry, loadLibrary);
 #endif
 }
 
