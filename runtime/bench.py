@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 GRID = ((1, 32), (1, 128), (8, 128))
 PAUSE = 0.05  # seconds
 WARM_UP = 2  # runs of each block that do not count
+GPU_WARM_UP = 20.0  # milliseconds of such runs on a GPU
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def bench(
         present = [contender for contender in made if contender.run is not None]
         for (batch, sequence), feed in feeds.items():
             say(f"Timing {batch} x {sequence}")
-            timings += interleaved(present, feed, batch, sequence, seconds)
+            timings += interleaved(present, feed, batch, sequence, seconds, on_gpu=provider == "cuda")
     return BenchReport(
         str(folder),
         provider,
@@ -142,7 +143,12 @@ def bench(
 
 
 def interleaved(
-    present: Sequence[Contender], feed: dict[str, np.ndarray], batch: int, sequence: int, seconds: float
+    present: Sequence[Contender],
+    feed: dict[str, np.ndarray],
+    batch: int,
+    sequence: int,
+    seconds: float,
+    on_gpu: bool = False,
 ) -> list[Timing]:
     """Times the contenders in turn, block by block, each for about `seconds` and at least 5 runs."""
     taken: dict[str, list[float]] = {contender.name: [] for contender in present}
@@ -150,11 +156,14 @@ def interleaved(
     rounds = max(5, min(1000, int(seconds * 1000 / guess)))
     # Blocks after a pause, not single runs: the threads of onnxruntime and PyTorch spin on for a while after a
     # run, and the next contender's weights are out of the caches. On two cores that tripled a run's time.
-    block = max(1, min(20, rounds // 5))
+    block, pause, warm_up = max(1, min(20, rounds // 5)), PAUSE, WARM_UP
+    if on_gpu:
+        # A GPU lowers its clock in a pause, and takes milliseconds of work to raise it.
+        block, pause, warm_up = max(1, rounds // 5), 0.0, max(WARM_UP, int(GPU_WARM_UP / guess))
     for _ in range(-(-rounds // block)):
         for contender in present:
-            time.sleep(PAUSE)
-            for _ in range(WARM_UP):
+            time.sleep(pause)
+            for _ in range(warm_up):
                 _run(contender, feed)
             taken[contender.name] += [_run(contender, feed) for _ in range(block)]
     made = []

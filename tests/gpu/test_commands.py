@@ -1,0 +1,93 @@
+"""tune, bench and doctor on a GPU, end to end on a tiny model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from tiny_models import LAYERS, build, inputs
+from typer.testing import CliRunner
+
+from bertfuse.cli import app
+from bertfuse.export import export_model
+from bertfuse.graph_rewrite import fuse_file
+from bertfuse.runtime import native
+from bertfuse.runtime.session import InferenceSession
+
+pytestmark = pytest.mark.gpu
+CUDA = ["CUDAExecutionProvider"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not native.gpu_architectures():
+        pytest.skip("the library was built without CUDA kernels")
+    folder = tmp_path_factory.mktemp("gpu")
+    # Heads of 32 and rows of 64: sizes that the tensor cores take.
+    model = build(hidden_size=64, num_attention_heads=2, intermediate_size=128)
+    export_model(model, folder, exporter="torchscript", attention="eager", opset=17)
+    fuse_file(folder / "model.onnx", folder / "model.fused.onnx", dtype="fp16")
+    return folder
+
+
+def said(*arguments: object) -> Any:
+    result = CliRunner().invoke(app, [*map(str, arguments), "--json"])
+    assert result.exit_code == 0, (result.stdout, result.stderr, result.exception)
+    return json.loads(result.stdout)
+
+
+def test_doctor_names_the_code_in_use() -> None:
+    report = said("doctor")
+    uses = [gpu["uses"] for gpu in report["gpu_code"]["gpus"]]
+    assert uses and all(use.startswith(("machine code for ", "PTX of ")) for use in uses)
+
+
+def test_tune_writes_what_sessions_use(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "tuning.tsv"
+    report = said("tune", folder, "--shapes", "2x16,4x32", "-o", file, "--milliseconds", 0.5)
+    problems = [choice["problem"] for choice in report["choices"]]
+    assert len(problems) == len(set(problems)) and len(problems) >= 2 * 4
+    assert all(choice["microseconds"] <= choice["default_microseconds"] for choice in report["choices"])
+    assert file.read_text().count(report["device"]) == len(problems)
+    feed = inputs(4, 32)
+    results = []
+    for tuning in (None, file):
+        session = InferenceSession(folder / "model.fused.onnx", CUDA, library="always", tuning=tuning)
+        results.append(session.run(None, {value.name: feed[value.name] for value in session.get_inputs()})[0])
+    assert "does not fit" not in capfd.readouterr().err
+    assert np.abs(results[0].astype(np.float32) - results[1]).max() < 0.02
+
+
+@pytest.mark.parametrize("options", [["--dtype", "fp16", "--cuda-graph"], ["--tf32"]], ids=" ".join)
+def test_bench(folder: Path, tmp_path: Path, options: list[str]) -> None:
+    if options == ["--tf32"]:
+        fuse_file(folder / "model.onnx", tmp_path / "model.fused.onnx")
+        for name in ("model.onnx", "config.json"):
+            (tmp_path / name).write_bytes((folder / name).read_bytes())
+        folder = tmp_path
+    sizes = ["--sizes", "1x8,2x32", "--seconds", "0.05"]
+    report = said("bench", folder, "--provider", "cuda", *sizes, *options, "-o", tmp_path)
+    assert report["absent"] == {}
+    assert {timing["contender"] for timing in report["timings"]} == {
+        "original ONNX", "ORT optimizer", "fused, library", "PyTorch",
+    }  # fmt: skip
+    assert report["details"]["fused, library"]["fused"]["FusedAttention"] == LAYERS
+    assert all(0 < timing["low"] <= timing["median"] <= timing["high"] for timing in report["timings"])
+    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_bench_refuses_a_library_without_the_kernels(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fused nodes that run as their bodies are found by the profile."""
+    from bertfuse.runtime import gpu_bench
+
+    def without_library(path: Path, library: str, *arguments: Any, **changes: Any) -> onnxruntime.InferenceSession:
+        return original(path, "never", *arguments, **changes)
+
+    original = gpu_bench.cuda_session
+    monkeypatch.setattr(gpu_bench, "cuda_session", without_library)
+    result = CliRunner().invoke(app, ["bench", str(folder), "--provider", "cuda", "--sizes", "1x8"])
+    assert result.exit_code == 2 and "not every fused op ran as our CUDA kernel" in result.stderr, result.stderr
