@@ -17,8 +17,10 @@ Creator::Creator(const OpDef& op)
 abi::IPluginV3* Creator::createPlugin(const char* name, const abi::PluginFieldCollection* fields,
                                       abi::TensorRTPhase phase) noexcept {
   Plugin* plugin = nullptr;
+  std::string where;
   bertfuse_error error = {};
   const int32_t code = Guarded(&error, [&] {
+    where = Where(name);
     if (phase == abi::TensorRTPhase::kBUILD) {
       plugin = new Plugin(op_, name, std::make_shared<const Fields>(op_, fields), {});
       return;
@@ -28,7 +30,7 @@ abi::IPluginV3* Creator::createPlugin(const char* name, const abi::PluginFieldCo
     const abi::PluginFieldCollection kept = {static_cast<int32_t>(attributes.size()), attributes.data()};
     plugin = new Plugin(op_, name, std::make_shared<const Fields>(op_, &kept), built);
   });
-  if (code != BERTFUSE_OK) ReportError(error, "", nullptr);
+  if (code != BERTFUSE_OK) ReportError(error, where.c_str(), nullptr);
   return plugin;
 }
 

@@ -42,7 +42,7 @@ const char* TypeName(PluginFieldType type) {
   }
 }
 
-bool Is(const abi::PluginField& field, AttrKind kind) {
+bool IsOfKind(const abi::PluginField& field, AttrKind kind) {
   switch (kind) {
     case AttrKind::kInt:
       return field.type == PluginFieldType::kINT32 || field.type == PluginFieldType::kINT64;
@@ -69,7 +69,7 @@ T Load(const abi::PluginField& field) {
 
 // Throws unless the field holds one value of the attribute's kind.
 void CheckField(const OpDef& op, const AttrDef& attribute, const abi::PluginField& field) {
-  if (!Is(field, attribute.kind)) {
+  if (!IsOfKind(field, attribute.kind)) {
     Fail(BERTFUSE_INVALID_ARGUMENT, "%s: field '%s' is %s (%d), expected %s", op.name, attribute.name,
          TypeName(field.type), static_cast<int>(field.type), KindName(attribute.kind));
   }
@@ -142,7 +142,7 @@ class FieldSource : public AttributeSource {
   }
   const abi::PluginField* Find(const char* name, AttrKind kind) const {
     const abi::PluginField* field = Find(name);
-    return field != nullptr && Is(*field, kind) ? field : nullptr;
+    return field != nullptr && IsOfKind(*field, kind) ? field : nullptr;
   }
 
   const abi::PluginFieldCollection* given_;
@@ -212,9 +212,8 @@ Built ReadBuilt(const OpDef& op, const abi::PluginFieldCollection* given, std::v
   const bool known = built.present >= 0 && built.present <= UINT32_MAX;
   if (!known || (built.present != 0 && !IsComplete(op, static_cast<Present>(built.present)))) {
     Fail(BERTFUSE_INVALID_ARGUMENT,
-         "%s: field '%s' is missing or names inputs that the op cannot have; build the engine "
-         "again",
-         op.name, kPresentField);
+         "%s: field '%s' is missing or names inputs that the op cannot have; build the engine again", op.name,
+         kPresentField);
   }
   if (built.workspace < 0) {
     Fail(BERTFUSE_INVALID_ARGUMENT, "%s: field '%s' is missing or negative; build the engine again", op.name,

@@ -84,9 +84,13 @@ void LogError(const char* message) noexcept {
   std::fprintf(stderr, "%s\n", message);
 }
 
+std::string Where(const char* layer) {
+  return layer == nullptr || layer[0] == '\0' ? "" : "layer '" + std::string(layer) + "': ";
+}
+
 void ReportError(const bertfuse_error& error, const char* where, abi::IErrorRecorder* recorder) noexcept {
   char message[2 * BERTFUSE_MAX_MESSAGE];
-  std::snprintf(message, sizeof(message), "bertfuse %s%s", where, error.message);
+  std::snprintf(message, sizeof(message), "bertfuse %.400s%s", where, error.message);
   LogError(message);
   if (recorder == nullptr) return;
   std::snprintf(message, sizeof(message), "%.*s", static_cast<int>(abi::IErrorRecorder::kMaxDescLength), error.message);

@@ -2,6 +2,8 @@
 #ifndef BERTFUSE_TENSORRT_LOG_H_
 #define BERTFUSE_TENSORRT_LOG_H_
 
+#include <string>
+
 #include "bertfuse/op.h"
 #include "tensorrt/abi.h"
 
@@ -14,7 +16,11 @@ void SetLoggerFinder(void* finder) noexcept;
 // Writes the message as an error to TensorRT's logger; to stderr where there is none or it is of an unknown version.
 void LogError(const char* message) noexcept;
 
-// As LogError, and into the recorder of the execution context where there is one (it keeps 127 characters).
+// "layer 'encoder/…': ", to go in front of a message; "" where the layer has no name or a null one.
+std::string Where(const char* layer);
+
+// As LogError with `where` in front, and into the recorder of the execution context where there is one (it keeps 127
+// characters).
 void ReportError(const bertfuse_error& error, const char* where, abi::IErrorRecorder* recorder) noexcept;
 
 }  // namespace bertfuse::tensorrt

@@ -60,7 +60,7 @@ int32_t Plugin::Checked(Body&& body) const noexcept {
 Plugin::Plugin(const OpDef& op, const char* layer, std::shared_ptr<const Fields> fields, const Built& built)
     : op_(op),
       kernel_(bertfuse_find_kernel(op.name, "", BERTFUSE_CUDA)),
-      where_(std::string("layer '") + (layer == nullptr ? "" : layer) + "': "),
+      where_(Where(layer)),
       fields_(std::move(fields)),
       built_(built) {
   if (op.num_inputs > kMaxTensors || op.num_outputs > kMaxTensors) {

@@ -70,7 +70,7 @@ class Plugin final : public abi::IPluginV3,
 
   const OpDef& op_;
   const bertfuse_kernel* kernel_;  // null where the library has none for this op
-  std::string where_;              // "layer 'encoder/…': ", to go in front of what went wrong
+  std::string where_;              // in front of messages
   std::shared_ptr<const Fields> fields_;
   Built built_;
   std::vector<abi::PluginField> serialized_;

@@ -7,7 +7,7 @@
 namespace bertfuse::test::tensorrt {
 namespace {
 
-constexpr const char* kMissing = "bertfuse FusedAttention: attribute 'num_heads' is missing";
+constexpr const char* kMissing = "bertfuse layer 'l': FusedAttention: attribute 'num_heads' is missing";
 
 std::string StderrOf(Host& host) {
   ::testing::internal::CaptureStderr();
