@@ -61,7 +61,7 @@ TEST_F(Engines, RunTimeTakesEveryShapeAndSaysWhatItLacks) {
     SCOPED_TRACE(Label(example));
     Engine engine(host, example.op.name, example.fields.collection(), example.Inputs());
     Context context(engine, nullptr);
-    for (const auto& [batch, sequence] : {std::pair<int64_t, int64_t>{2, 8}, {1, 1}, {7, 33}}) {
+    for (const auto& [batch, sequence] : {std::pair<int64_t, int64_t>{2, 8}, {1, 1}, {3, 11}}) {
       context.SetShapes(example.Shapes(batch, sequence));
     }
     if (bertfuse_find_kernel(example.op.name, "", BERTFUSE_CUDA) != nullptr) return;

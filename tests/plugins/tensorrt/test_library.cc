@@ -1,5 +1,4 @@
 // What the library shows of itself.
-#include <dlfcn.h>
 #include <elf.h>
 #include <gtest/gtest.h>
 
@@ -75,6 +74,20 @@ TEST(Library, CapabilitiesNameTheirInterfaces) {
     EXPECT_EQ(info.major, 1);
     EXPECT_EQ(info.minor, 0);
   }
+}
+
+TEST(Library, StaysForLayersThatOutliveItsHandle) {
+  const Example example(*FindOp("FusedGemmGelu"), 7, BERTFUSE_FLOAT32, BERTFUSE_INT32);
+  PluginPointer plugin;
+  {
+    Host host(BERTFUSE_TRT_LIBRARY);
+    auto& creator = host.Creator("FusedGemmGelu");
+    plugin.reset(creator.createPlugin("l", &example.fields.collection(), abi::TensorRTPhase::kBUILD));
+  }
+  ASSERT_NE(plugin, nullptr);
+  const PluginPointer copy(plugin->clone());
+  const auto& core = CapabilityOf<abi::IPluginV3OneCore>(*copy, abi::PluginCapabilityType::kCORE);
+  EXPECT_STREQ(core.getPluginName(), "FusedGemmGelu");
 }
 
 }  // namespace
