@@ -311,6 +311,25 @@ def test_contexts_do_not_share_shapes(host):
     check(layer.op, outputs, layer.expected(inputs))
 
 
+def test_less_workspace_than_wanted(host):
+    """Shapes beyond the profile stand for a GPU that the engine was not built on: another tactic, or a clear error."""
+    profile, rows = ((1, 1), (1, 8), (1, 16)), (2, 24)
+    layer = Layer("FusedGemmLayerNorm", BERT, torch.float32)
+    with pytest.raises(HostError, match=r"the engine has \d+ bytes of workspace for it, too few on this GPU"):
+        layer.build(host, profile).attach().set_shapes(layer.shapes(*rows))
+    if torch.cuda.get_device_capability()[0] != 9:
+        return  # only Hopper's kernels have tactics that need less
+    layer = Layer("FusedGemmLayerNorm", BERT, torch.float16)
+    context = layer.build(host, profile).attach()
+    inputs = layer.inputs(*rows)
+    outputs = layer.empty(context.set_shapes([tuple(tensor.shape) for tensor in inputs]))
+    assert layer.bound(inputs, outputs).call.workspace_size > context.engine.workspace
+    context.enqueue(inputs, outputs)
+    torch.cuda.synchronize()
+    assert context.guard_is_whole()
+    check(layer.op, outputs, layer.expected(inputs))
+
+
 def test_failure_is_reported(host):
     """A shape that the op cannot have: a code, the log, and the recorder of that context; the process lives on."""
     layer = Layer("FusedGemmLayerNorm", BERT, torch.float16)
