@@ -168,43 +168,45 @@ def gpu_contenders(
     say("Checking with a profile that our kernels run")
     ran = kernels_run(fused, feed, options)
     metadata = {entry.key: entry.value for entry in open_model(original)[0].metadata_props}
-    made = []
+
+    def plain(name: str) -> Contender:
+        path = half_precision(original, scratch / "original.onnx") if half else original
+        return _session_contender(name, path, "never", options, MODEL_FILE)
+
+    def optimized(name: str) -> Contender:
+        path, notes, counts = optimized_model(folder, metadata, scratch, use_gpu=True)
+        path = half_precision(path, scratch / "optimized.fp16.onnx") if half else path
+        contender = _session_contender(name, path, "never", options, notes)
+        contender.details["fused"] = counts
+        return contender
+
     say("Loading the original model")
-    path = half_precision(original, scratch / "original.onnx") if half else original
-    made.append(_session_contender("original ONNX", path, "never", options, MODEL_FILE))
+    made = [_attempt("original ONNX", plain)]
     say("Running ONNX Runtime's own optimizer")
-    made.append(_optimizer(folder, metadata, options, scratch))
-    contender = _session_contender("fused, library", fused, "always", options, f"{FUSED_FILE}, CUDA kernels")
-    contender.details = {"fused": ran, "library": True}
-    made.append(contender)
+    made.append(_attempt("ORT optimizer", optimized))
+    made.append(_session_contender("fused, library", fused, "always", options, f"{FUSED_FILE}, CUDA kernels"))
+    made[-1].details = {"fused": ran, "library": True}
     say("Building the PyTorch model")
-    made.append(_pytorch(folder, metadata, options))
+    made.append(_attempt("PyTorch", lambda name: _pytorch(name, folder, metadata, options)))
     return made
 
 
-def _optimizer(folder: Path, metadata: Mapping[str, str], options: GpuOptions, scratch: Path) -> Contender:
-    name = "ORT optimizer"
+def _attempt(name: str, make: Callable[[str], Contender]) -> Contender:
+    """A peer, or why there is none: tools that convert, fuse and load models fail in ways of their own."""
     try:
-        target, notes, counts = optimized_model(folder, metadata, scratch, use_gpu=True)
-        if options.dtype == "fp16":
-            target = half_precision(target, scratch / "optimized.fp16.onnx")
-        made = _session_contender(name, target, "never", options, notes)
-    except Exception as error:  # the optimizer asserts and indexes its way through graphs that it does not know
+        return make(name)
+    except BertfuseError as error:
+        return Contender(name, absent=str(error))
+    except Exception as error:
         return Contender(name, absent=" ".join(f"{type(error).__name__}: {error}".split()))
-    made.details["fused"] = counts
-    return made
 
 
-def _pytorch(folder: Path, metadata: Mapping[str, str], options: GpuOptions) -> Contender:
-    name = "PyTorch"
-    try:
-        import torch
+def _pytorch(name: str, folder: Path, metadata: Mapping[str, str], options: GpuOptions) -> Contender:
+    import torch
 
-        if not torch.cuda.is_available():
-            return Contender(name, absent="this PyTorch sees no GPU")
-        model = encoder(folder, metadata).to("cuda", torch.float16 if options.dtype == "fp16" else torch.float32)
-    except Exception as error:  # no torch, or whatever transformers raises for a config that it does not know
-        return Contender(name, absent=" ".join(str(error).split()))
+    if not torch.cuda.is_available():
+        return Contender(name, absent="this PyTorch sees no GPU")
+    model = encoder(folder, metadata).to("cuda", torch.float16 if options.dtype == "fp16" else torch.float32)
     torch.backends.cuda.matmul.allow_tf32 = options.tf32
     replays: dict[tuple[int, ...], Callable[[], Any]] = {}
 
