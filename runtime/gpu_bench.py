@@ -187,7 +187,7 @@ def gpu_contenders(
     made.append(_session_contender("fused, library", fused, "always", options, f"{FUSED_FILE}, CUDA kernels"))
     made[-1].details = {"fused": ran, "library": True}
     say("Building the PyTorch model")
-    made.append(_attempt("PyTorch", lambda name: _pytorch(name, folder, metadata, options)))
+    made.append(_attempt("PyTorch", lambda name: _pytorch(name, folder, metadata, options, feed)))
     return made
 
 
@@ -201,25 +201,37 @@ def _attempt(name: str, make: Callable[[str], Contender]) -> Contender:
         return Contender(name, absent=" ".join(f"{type(error).__name__}: {error}".split()))
 
 
-def _pytorch(name: str, folder: Path, metadata: Mapping[str, str], options: GpuOptions) -> Contender:
+def _pytorch(name: str, folder: Path, metadata: Mapping[str, str], options: GpuOptions, feed: Feed) -> Contender:
+    """Eager mode; as a CUDA graph where the model's code does not look at its tensors, which capturing forbids."""
     import torch
 
     if not torch.cuda.is_available():
         return Contender(name, absent="this PyTorch sees no GPU")
     model = encoder(folder, metadata).to("cuda", torch.float16 if options.dtype == "fp16" else torch.float32)
     torch.backends.cuda.matmul.allow_tf32 = options.tf32
-    replays: dict[tuple[int, ...], Callable[[], Any]] = {}
+    made = Contender(name, notes=f"torch {torch.__version__}, sdpa, random weights")
 
-    def run(feed: Feed) -> None:
-        size = next(iter(feed.values())).shape
-        if size not in replays:
-            tensors = {key: torch.from_numpy(array).to("cuda") for key, array in feed.items()}
-            replays[size] = _replay(lambda: model(**tensors)) if options.cuda_graph else lambda: model(**tensors)
-        with torch.inference_mode():
-            replays[size]()
-            torch.cuda.synchronize()
+    def runner(cuda_graph: bool) -> Callable[[Feed], None]:
+        ready: dict[tuple[int, ...], Callable[[], Any]] = {}
 
-    return Contender(name, run, f"torch {torch.__version__}, sdpa, random weights")
+        def run(feed: Feed) -> None:
+            size = next(iter(feed.values())).shape
+            if size not in ready:
+                tensors = {key: torch.from_numpy(array).to("cuda") for key, array in feed.items()}
+                ready[size] = _replay(lambda: model(**tensors)) if cuda_graph else lambda: model(**tensors)
+            with torch.inference_mode():
+                ready[size]()
+                torch.cuda.synchronize()
+
+        return run
+
+    made.run = runner(options.cuda_graph)
+    if options.cuda_graph:
+        try:
+            made.run(feed)
+        except RuntimeError:
+            made.run, made.notes = runner(False), made.notes + "; without a CUDA graph: it cannot be captured"
+    return made
 
 
 def _replay(run: Callable[[], Any]) -> Callable[[], Any]:
