@@ -181,7 +181,7 @@ def compare_subjects(
                 shared, files = _expose_shared(reference, other, Path(scratch))
             say(f"Running {reference} and {other}")
             runners = [reference.runner("1", files[0]), other.runner("2", files[1])]
-            with ort_errors(f"{reference.path} and {other.path}"):
+            with reference.errors(), other.errors(), ort_errors(f"{reference.path} and {other.path}"):
                 differences = run_and_compare(runners, feeds, atol, rtol)[1]
         by_name = {entry.name: entry for entry in differences[runners[1].name]}
         outputs = [by_name[name] for name in wanted if name in by_name]

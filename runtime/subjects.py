@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,14 @@ class Subject:
 
             return engine_runner(self.path, name)
         return session_runner(file or self.path, name, providers=list(self.providers) or None, library=self.library)
+
+    def errors(self) -> AbstractContextManager[None]:
+        """What turns an engine's failures into a BertfuseError of one line."""
+        if not self.is_engine:
+            return nullcontext()
+        from .trt.run import engine_errors
+
+        return engine_errors(self.path)
 
     def session(self, file: Path | None = None) -> InferenceSession:
         """A session of this subject (no engine), or of `file` in its place."""

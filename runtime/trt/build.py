@@ -158,14 +158,14 @@ def build_engine(
             workspace_bytes=workspace,
         )
         say(f"Writing {output}")
+        if save_onnx is not None:
+            prepare(model, save_onnx, plugins)
         with replacing(output) as plan_file, replacing(description_path(output)) as description:
             plan_file.write_bytes(plan)
             description.write_text(json.dumps(report.to_dict(), indent=2) + "\n", encoding="utf-8")
         if timing_cache is not None:
             with replacing(timing_cache) as file:
                 file.write_bytes(bytes(config.get_timing_cache().serialize()))
-        if save_onnx is not None:
-            prepare(model, save_onnx, plugins)
     return report
 
 

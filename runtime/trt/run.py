@@ -19,6 +19,8 @@ from .backend import Backend, load_backend, load_plugins
 from .build import description_path, file_sha256
 from .gpu import compute_capability
 
+# What TensorRT for RTX leaves out: Hopper and the data centre's Blackwell; and what is older than Turing.
+_DATA_CENTRE, _OLDEST = (9, 10), (7, 5)
 _ORT_TYPES = {"INT64": "int64", "INT32": "int32", "FLOAT": "float", "HALF": "float16", "BOOL": "bool"}
 
 
@@ -43,7 +45,8 @@ def shortest_sequence(plan: str | Path) -> int:
 
 
 @contextmanager
-def _engine_errors(plan: Path) -> Iterator[None]:
+def engine_errors(plan: Path) -> Iterator[None]:
+    """Turns what polygraphy raises for an engine into a BertfuseError of one line."""
     from polygraphy.exception import PolygraphyException
     from polygraphy.logger import G_LOGGER
 
@@ -59,7 +62,7 @@ def _check_gpu(plan: Path, backend: Backend, built_for: list[str]) -> None:
     if gpu is None:
         raise BertfuseError(f"{plan}: running an engine needs an NVIDIA GPU and its driver; there is none here")
     name = f"{gpu[0]}.{gpu[1]}"
-    if backend.name == "rtx" and f"SM{gpu[0]}{gpu[1]}" not in backend.trt.ComputeCapability.__members__:
+    if backend.name == "rtx" and (gpu[0] in _DATA_CENTRE or gpu < _OLDEST):
         raise BertfuseError(
             f"{plan}: {backend} does not run on this GPU's compute capability {name}; build with --backend tensorrt"
         )
@@ -84,6 +87,11 @@ def engine_runner(plan: str | Path, name: str | None = None) -> Any:
     if built_with != backend.version:
         raise BertfuseError(f"{plan}: built with {backend.title} {built_with}, this is {backend}; build it again")
     _check_gpu(plan, backend, description.get("compute_capabilities") or [])
+    wide = [name for name, entry in description.get("outputs", {}).items() if entry["dtype"] == "bf16"]
+    if wide:
+        raise BertfuseError(
+            f"{plan}: output {wide[0]!r} is bfloat16, which NumPy lacks; build a float16 engine for this"
+        )
     plugins = description.get("plugins")
     if plugins or not description:
         library = load_plugins(backend)
@@ -92,8 +100,10 @@ def engine_runner(plan: str | Path, name: str | None = None) -> Any:
     _use_in_polygraphy(backend)
     from polygraphy.backend.trt import TrtRunner
 
+    runtime = backend.trt.Runtime(backend.log)  # outlives the engine, as the runner keeps `load`
+
     def load() -> Any:
-        engine = backend.trt.Runtime(backend.log).deserialize_cuda_engine(plan.read_bytes())
+        engine = runtime.deserialize_cuda_engine(plan.read_bytes())
         if engine is None:
             raise BertfuseError(f"{plan}: {backend}: {backend.log.take('it is no engine for this GPU and version')}")
         return engine
@@ -145,7 +155,7 @@ class EngineSession:
         self.task = str(read_description(plan).get("task", ""))
 
     def __enter__(self) -> EngineSession:
-        with _engine_errors(self.plan):
+        with engine_errors(self.plan):
             self._runner.activate()
         return self
 
@@ -165,7 +175,7 @@ class EngineSession:
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Output name -> array. Raises BertfuseError for shapes outside the engine's profile."""
         self._check_shapes(feed)
-        with _engine_errors(self.plan):
+        with engine_errors(self.plan):
             results = self._runner.infer(feed_dict=dict(feed))
             return {name: np.array(array) for name, array in results.items()}
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from engines import OPS, fused
+from engines import fused, ops_in
 from typer.testing import CliRunner
 
 from bertfuse.cli import app
@@ -24,13 +24,17 @@ def invoke(*arguments: object, code: int = 0):
     return result
 
 
+def test_help_has_examples() -> None:
+    assert "bertfuse engine minilm" in " ".join(invoke("engine", "--help").stdout.split())
+
+
 def test_layers_are_printed_and_counted(model: Path, tmp_path: Path) -> None:
     plan = tmp_path / "m.plan"
     result = invoke("engine", model, "-o", plan, "--backend", "rtx", "--compute-capability", "8.9", "--workspace", "1G")
     rows = [line.replace("│", " ").split() for line in result.stdout.splitlines()]
-    for op, count in OPS["bert"].items():
+    for op, count in ops_in(model).items():
         assert [op, "PLUGIN_V3", str(count)] in rows
-    assert f"{sum(OPS['bert'].values())} fused ops are plugin layers of " in result.stdout
+    assert f"{sum(ops_in(model).values())} fused ops are plugin layers of " in result.stdout
     printed = " ".join(result.stdout.split())
     assert "compute capability 8.9" in printed and "input_ids: min 1x16, opt 8x40, max 32x40" in printed
     assert json.loads((tmp_path / "m.plan.json").read_text())["workspace_bytes"] == 1 << 30

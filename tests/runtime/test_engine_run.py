@@ -49,6 +49,9 @@ def test_plans_that_cannot_run_here(plan: Path, tmp_path: Path, monkeypatch: pyt
     refused(
         changed(plan, tmp_path, compute_capabilities=["8.9", "12.0"]), r"capability 8\.9, 12\.0, this GPU's is 8\.6"
     )
+    monkeypatch.setattr(engine_run, "compute_capability", lambda: (8, 9))
+    outputs = {"logits": {"dtype": "bf16", "shape": [-1, -1, 97]}}
+    refused(changed(plan, tmp_path, outputs=outputs), "output 'logits' is bfloat16, which NumPy lacks")
     damaged = changed(plan, tmp_path)
     Path(f"{damaged}.json").write_text("{")
     refused(damaged, "cannot be read")
