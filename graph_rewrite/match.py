@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -153,6 +154,8 @@ def _check(spec: OpSpec, found: Match, root: gs.Node) -> None:
     for attribute in spec.attributes:
         value = found.attributes[attribute.name]
         low, high = attribute.minimum, attribute.maximum
+        if attribute.kind == "float" and not math.isfinite(value):
+            raise NoMatch(root, f"{attribute.name} is {value}", wanted="a finite number")
         if (low is not None and value < low) or (high is not None and value > high):
             raise NoMatch(root, f"{attribute.name} is {value}", wanted=f"{low} to {high}")
         size, owner = sizes.get(attribute.divides, (0, ""))

@@ -16,6 +16,7 @@ from bertfuse.graph_rewrite.graph import FusionGraph
 from bertfuse.graph_rewrite.io import split
 from bertfuse.graph_rewrite.nodes import NoMatch, node_name
 from bertfuse.graph_rewrite.normalize import NORMALIZERS, clutter
+from bertfuse.graph_rewrite.ops import OPS
 from bertfuse.graph_rewrite.spec import DOMAIN
 
 TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
@@ -150,16 +151,22 @@ def run(model: onnx.ModelProto, feed: Mapping[str, np.ndarray], optimise: bool =
     return session.run(None, dict(feed))
 
 
-def assert_agree(before: onnx.ModelProto, after: onnx.ModelProto, feed: Mapping[str, np.ndarray], tol: float) -> None:
-    """Both models give the same outputs, of the same names, types and shapes."""
+def assert_agree(
+    before: onnx.ModelProto, after: onnx.ModelProto, feed: Mapping[str, np.ndarray], tol: float, optimise: bool = True
+) -> None:
+    """Both models give the same outputs, of the same names, types and shapes; `optimise` the second one."""
     assert [o.name for o in before.graph.output] == [o.name for o in after.graph.output]
-    for value, a, b in zip(before.graph.output, run(before, feed), run(after, feed, optimise=True), strict=True):
+    for value, a, b in zip(before.graph.output, run(before, feed), run(after, feed, optimise), strict=True):
         assert a.shape == b.shape and a.dtype == b.dtype, value.name
         np.testing.assert_allclose(b.astype(np.float64), a.astype(np.float64), rtol=tol, atol=tol, err_msg=value.name)
 
 
 def fused(
-    model: onnx.ModelProto, level: str = "full", sizes: Mapping[str, int] | None = None, tol: float = 2e-5
+    model: onnx.ModelProto,
+    level: str = "full",
+    sizes: Mapping[str, int] | None = None,
+    tol: float = 2e-5,
+    optimise: bool = True,
 ) -> FusionResult:
     """Fuse, and check what holds for every model: valid, numerically the same, accounted for, the input untouched."""
     before = model.SerializeToString(deterministic=True)
@@ -174,7 +181,7 @@ def fused(
         return result
     onnx.checker.check_model(result.model, full_check=True)
     for seed in range(2):
-        assert_agree(model, result.model, feeds(model, sizes, seed), tol)
+        assert_agree(model, result.model, feeds(model, sizes, seed), tol, optimise)
     again = fuse(result.model, level=level)
     assert again.model.SerializeToString() == result.model.SerializeToString()
     return result
@@ -186,7 +193,10 @@ def account(result: FusionResult) -> None:
     for node in result.model.graph.node:
         if node.domain == DOMAIN:
             present[node.op_type] = present.get(node.op_type, 0) + 1
+    companions = {op: present.pop(op) for op in list(present) if OPS[op].companion}
     assert present == result.fused
+    attentions = sum(present.get(op, 0) for op in ("FusedAttention", "AddQKVBias"))
+    assert companions == ({"FusedGemm": attentions} if attentions else {})
     missed: dict[str, int] = {}
     for miss in result.misses:
         assert miss.reason and miss.node and miss.anchor, miss
