@@ -192,10 +192,10 @@ int32_t Plugin::onShapeChange(const abi::PluginTensorDesc* in, int32_t nbInputs,
     CheckOutputs(op_, nbOutputs);
     const auto description_of = [&](int tensor) { return tensor < nbInputs ? in[tensor] : out[tensor - nbInputs]; };
     const Present present = FindPresent(op_, nbInputs, description_of);
-    built_.present = present;
     Request request(op_, fields_->values(), present, description_of);
     Validate(op_, request.call());
     tactic_ = ChooseTactic(&request.call());
+    built_.present = present;
   });
 }
 
@@ -239,12 +239,14 @@ int32_t Plugin::enqueue(const abi::PluginTensorDesc* inputDesc, const abi::Plugi
     const int count = Count(present);
     Request request(op_, fields_->values(), present,
                     [&](int tensor) { return tensor < count ? inputDesc[tensor] : outputDesc[tensor - count]; });
+    Validate(op_, request.call());
+    if (inputs == nullptr || outputs == nullptr)
+      Fail(BERTFUSE_INVALID_ARGUMENT, "%s: enqueue without tensors", op_.name);
     for (int i = 0, place = 0; i < op_.num_inputs; ++i) {
       // Kernels only read their inputs; the C ABI has one kind of tensor.
       if (Has(present, i)) request.input(i).data = const_cast<void*>(inputs[place++]);
     }
     for (int i = 0; i < op_.num_outputs; ++i) request.output(i).data = outputs[i];
-    Validate(op_, request.call());
     bertfuse_call& call = request.call();
     call.device_id = CurrentDevice();
     call.tactic = tactic_;
