@@ -9,7 +9,9 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kQueries = 16 * kWarps;
-constexpr int kKeys = 64;
+// Keys of a tile: as many as keep scores and results in registers, beside the queries.
+template <int kDims>
+constexpr int kKeysOf = kDims < 128 ? 64 : 32;
 // In place of a score: of a hidden key, below every score that 16-bit operands give, so that it counts for nothing
 // beside a key that is seen and like any other where none is; of a place behind the last key, which never counts.
 constexpr float kHidden = -1e30f;
@@ -23,12 +25,12 @@ __device__ __forceinline__ int ChunkOffset(int row, int chunk) {
   return row * kDims * 2 + ((chunk ^ (row / kRowsOf128Bytes & (kDims < 64 ? kDims / 8 - 1 : 7))) << 4);
 }
 
-// Rows first_key to first_key + kKeys of K or V; zeros behind the last.
+// A tile of K or V from row first_key on; zeros behind the last row.
 template <int kDims, class T>
 __device__ __forceinline__ void LoadTile(char* tile, const T* source, int64_t pitch, int64_t first_key, int64_t keys) {
   constexpr int kChunks = kDims / 8;
 #pragma unroll
-  for (int i = threadIdx.x; i < kKeys * kChunks; i += 32 * kWarps) {
+  for (int i = threadIdx.x; i < kKeysOf<kDims> * kChunks; i += 32 * kWarps) {
     const int row = i / kChunks, chunk = i % kChunks;
     const bool inside = first_key + row < keys;
     CopyAsync<16>(tile + ChunkOffset<kDims>(row, chunk),
@@ -68,6 +70,7 @@ __device__ __forceinline__ void LoadQueries(const AttentionArguments<T>& a, cons
 // used, and V while K is.
 template <class T, int kDims>
 __global__ void __launch_bounds__(32 * kWarps) AttentionMmaKernel(AttentionArguments<T> a, int query_blocks) {
+  constexpr int kKeys = kKeysOf<kDims>;
   __shared__ __align__(128) char k_tile[kKeys * kDims * 2];
   __shared__ __align__(128) char v_tile[kKeys * kDims * 2];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -97,7 +100,10 @@ __global__ void __launch_bounds__(32 * kWarps) AttentionMmaKernel(AttentionArgum
       hides[half] = __ballot_sync(0xffffffffu, IsHidden(a, batch, first_key + half * 32 + lane));
     }
     const int keys = a.sequence - first_key < kKeys ? static_cast<int>(a.sequence - first_key) : kKeys;
-    const bool sees = __popc(hides[0]) + __popc(hides[1]) < keys;
+    int hidden_keys = 0;
+#pragma unroll
+    for (uint32_t half : hides) hidden_keys += __popc(half);
+    const bool sees = hidden_keys < keys;
     // A tile that is hidden as a whole counts only as long as no key was seen: padding at the end costs nothing.
     const bool counts = sees || !any_seen;
     float score[kKeys / 8][4] = {};
