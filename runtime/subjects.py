@@ -10,7 +10,7 @@ from typing import Any
 from bertfuse.errors import BertfuseError
 
 from .inputs import find_model
-from .session import CPU, InferenceSession, providers_of
+from .session import CPU, PROVIDERS, InferenceSession, providers_of
 
 # How "FILE@HOW" is run: ONNX Runtime's provider, and whether with our library.
 HOWS = {
@@ -60,8 +60,9 @@ class Subject:
     def __str__(self) -> str:
         if self.is_engine:
             return f"{self.path} (TensorRT)"
-        known = {(tuple(providers), library): how for how, (providers, library) in _hows().items()}
-        how = known.get((self.providers or (CPU,), self.library), f"{self.library} library")
+        names = tuple(entry[0] if isinstance(entry, tuple) else entry for entry in self.providers or (CPU,))
+        known = {(tuple(PROVIDERS[provider]), library): how for how, (provider, library) in HOWS.items()}
+        how = known.get((names, self.library), f"{names[0]}, library {self.library}")
         return str(self.path) if how == "cpu" else f"{self.path} ({how})"
 
     def runner(self, prefix: str, file: Path | None = None) -> Any:
@@ -99,9 +100,3 @@ class Subject:
             return _LEAST, _MOST
         shapes = [entry for entry in self.probe().shapes.values() if len(entry["min"]) == 2]
         return (tuple(shapes[0]["min"]), tuple(shapes[0]["max"])) if shapes else (_LEAST, _MOST)
-
-
-def _hows() -> dict[str, tuple[list[str], str]]:
-    from .session import PROVIDERS
-
-    return {how: (PROVIDERS[provider], library) for how, (provider, library) in HOWS.items()}

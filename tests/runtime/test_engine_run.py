@@ -61,6 +61,16 @@ def test_a_runner_for_the_right_gpu(plan: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(engine_run, "compute_capability", lambda: (8, 9))
     runner = engine_runner(plan, "mine")
     assert type(runner).__name__ == "TrtRunner" and runner.name == "mine"
+    monkeypatch.undo()
+    if gpu.compute_capability() is not None:
+        return
+    # As on the right kind of GPU with a driver that is too old: TensorRT's own words, in one line.
+    monkeypatch.setattr(engine_run, "compute_capability", lambda: (8, 9))
+    with (
+        pytest.raises(BertfuseError, match=rf"^{plan}: TensorRT for RTX \S+: .*deserializeCudaEngine"),
+        EngineSession(plan),
+    ):
+        pass
 
 
 def test_without_a_gpu_there_is_no_compute_capability(monkeypatch: pytest.MonkeyPatch) -> None:
