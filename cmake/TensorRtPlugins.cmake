@@ -1,10 +1,10 @@
 # libbertfuse_trt.so: every op as a TensorRT plugin. Built everywhere: TensorRT's interface is declared in
 # plugins/tensorrt/abi.h, and nothing links against TensorRT. Without the CUDA kernels it serves to build engines only.
 set(tensorrt "${CMAKE_CURRENT_SOURCE_DIR}/plugins/tensorrt")
-add_library(bertfuse_trt MODULE
-  "${tensorrt}/arrange.cc" "${tensorrt}/creator.cc" "${tensorrt}/device.cc" "${tensorrt}/fields.cc" "${tensorrt}/log.cc"
-  "${tensorrt}/plugin.cc" "${tensorrt}/register.cc" "${tensorrt}/request.cc" "${tensorrt}/shapes.cc"
-  "${tensorrt}/workspace.cc")
+set(tensorrt_sources
+  "${tensorrt}/arrange.cc" "${tensorrt}/creator.cc" "${tensorrt}/fields.cc" "${tensorrt}/log.cc" "${tensorrt}/plugin.cc"
+  "${tensorrt}/register.cc" "${tensorrt}/request.cc" "${tensorrt}/shapes.cc" "${tensorrt}/workspace.cc")
+add_library(bertfuse_trt MODULE ${tensorrt_sources} "${tensorrt}/device.cc")
 target_link_libraries(bertfuse_trt PRIVATE bertfuse_core ${CMAKE_DL_LIBS} Threads::Threads)
 if(TARGET bertfuse_cuda)
   target_compile_definitions(bertfuse_trt PRIVATE BERTFUSE_WITH_CUDA)

@@ -13,16 +13,23 @@ if(BERTFUSE_GPU_TESTS)
 endif()
 
 if(BERTFUSE_TESTS)
+  # The library with the CPU kernels in place of CUDA's. What cpu_kernels.cc defines is not taken from bertfuse_core.
+  add_library(bertfuse_trt_on_cpu MODULE "${host}/cpu_kernels.cc" ${tensorrt_sources})
+  target_link_libraries(bertfuse_trt_on_cpu PRIVATE bertfuse_core bertfuse_cpu ${CMAKE_DL_LIBS} Threads::Threads)
+  # With the same exports, or the test program's own bertfuse_find_kernel would come first.
+  target_link_options(bertfuse_trt_on_cpu PRIVATE "LINKER:--version-script=${tensorrt}/exports.map" LINKER:--no-undefined)
+
   add_executable(bertfuse_trt_tests
-    "${host}/test_engine.cc" "${host}/test_fields.cc" "${host}/test_library.cc" "${host}/test_messages.cc"
-    "${host}/test_workspace.cc" "${tensorrt}/arrange.cc" "${tensorrt}/request.cc" "${tensorrt}/workspace.cc"
-    $<TARGET_OBJECTS:bertfuse_trt_host_objects>)
+    "${host}/test_engine.cc" "${host}/test_execution.cc" "${host}/test_fields.cc" "${host}/test_library.cc"
+    "${host}/test_messages.cc" "${host}/test_workspace.cc" "${tensorrt}/arrange.cc" "${tensorrt}/request.cc"
+    "${tensorrt}/workspace.cc" $<TARGET_OBJECTS:bertfuse_trt_host_objects>)
   target_link_libraries(bertfuse_trt_tests PRIVATE
-    bertfuse_core bertfuse_headers GTest::gtest_main Threads::Threads ${CMAKE_DL_LIBS})
-  target_compile_definitions(bertfuse_trt_tests PRIVATE BERTFUSE_TRT_LIBRARY="$<TARGET_FILE:bertfuse_trt>")
+    bertfuse_core bertfuse_cpu bertfuse_headers GTest::gtest_main Threads::Threads ${CMAKE_DL_LIBS})
+  target_compile_definitions(bertfuse_trt_tests PRIVATE
+    BERTFUSE_TRT_LIBRARY="$<TARGET_FILE:bertfuse_trt>" BERTFUSE_TRT_ON_CPU_LIBRARY="$<TARGET_FILE:bertfuse_trt_on_cpu>")
   # The library looks up getInferLibVersion in what loaded it.
   set_target_properties(bertfuse_trt_tests PROPERTIES ENABLE_EXPORTS ON)
-  add_dependencies(bertfuse_trt_tests bertfuse_trt)
+  add_dependencies(bertfuse_trt_tests bertfuse_trt bertfuse_trt_on_cpu)
   gtest_discover_tests(bertfuse_trt_tests)
 
   include(TensorRtHeaders)

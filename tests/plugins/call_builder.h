@@ -16,26 +16,31 @@
 
 namespace bertfuse::test {
 
+// Everything on the calling thread, in pieces and backwards: a body must not count on order.
+inline bertfuse_host SerialHost() {
+  bertfuse_host host = {};
+  host.parallel_for = [](void*, int64_t count, int64_t grain, void (*body)(void*, int64_t, int64_t), void* user) {
+    for (int64_t end = count; end > 0; end -= grain) body(user, end > grain ? end - grain : 0, end);
+  };
+  host.gemm = [](void*, int64_t m, int64_t n, int64_t k, const float* x, const float* weight, const float* bias,
+                 float* y, bertfuse_error*) -> int32_t {
+    for (int64_t i = 0; i < m; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        double sum = bias == nullptr ? 0 : bias[j];
+        for (int64_t p = 0; p < k; ++p) sum += double(x[i * k + p]) * weight[j * k + p];
+        y[i * n + j] = float(sum);
+      }
+    }
+    return BERTFUSE_OK;
+  };
+  return host;
+}
+
 class CallBuilder {
  public:
   explicit CallBuilder(const char* name)
       : op(*FindOp(name)), inputs_(op.num_inputs), outputs_(op.num_outputs), attributes_(op.num_attributes) {
     for (int i = 0; i < op.num_attributes; ++i) SetDefault(op.attributes[i], &attributes_[i]);
-    host_.parallel_for = [](void*, int64_t count, int64_t grain, void (*body)(void*, int64_t, int64_t), void* user) {
-      // In pieces and backwards: a body must not count on order.
-      for (int64_t end = count; end > 0; end -= grain) body(user, end > grain ? end - grain : 0, end);
-    };
-    host_.gemm = [](void*, int64_t m, int64_t n, int64_t k, const float* x, const float* weight, const float* bias,
-                    float* y, bertfuse_error*) -> int32_t {
-      for (int64_t i = 0; i < m; ++i) {
-        for (int64_t j = 0; j < n; ++j) {
-          double sum = bias == nullptr ? 0 : bias[j];
-          for (int64_t p = 0; p < k; ++p) sum += double(x[i * k + p]) * weight[j * k + p];
-          y[i * n + j] = float(sum);
-        }
-      }
-      return BERTFUSE_OK;
-    };
   }
 
   // An input filled with a smooth, reproducible pattern (floats) or with `index` (integers).
@@ -149,7 +154,7 @@ class CallBuilder {
   std::vector<bertfuse_tensor> inputs_, outputs_;
   std::vector<bertfuse_value> attributes_;
   std::deque<std::vector<unsigned char>> storage_;
-  bertfuse_host host_ = {};
+  bertfuse_host host_ = SerialHost();
 };
 
 // The message of the Error that `body` throws, "" if it throws none.

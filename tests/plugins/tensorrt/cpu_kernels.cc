@@ -1,0 +1,55 @@
+// Linked into a copy of the plugin library in place of the CUDA kernels and the question for a device: the CPU kernels,
+// as if they were those of CUDA device 0. So a layer's whole way to its result is tested without a GPU.
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "../call_builder.h"
+#include "core/kernel_table.h"
+#include "tensorrt/device.h"
+
+namespace bertfuse {
+namespace {
+
+constexpr size_t kMostKernels = 32;
+
+// Kernels are told apart by address only, so there is one function for each.
+template <size_t kIndex>
+bertfuse_kernel OnDevice() {
+  const KernelList kernels = CpuKernels();
+  if (kIndex >= static_cast<size_t>(kernels.count)) return {};
+  bertfuse_kernel kernel = *kernels.first[kIndex];
+  kernel.device = BERTFUSE_CUDA;
+  kernel.run = [](const bertfuse_call* given, bertfuse_error* error) -> int32_t {
+    const bertfuse_host host = test::SerialHost();
+    bertfuse_call call = *given;
+    call.host = &host;
+    const bertfuse_kernel& cpu = *CpuKernels().first[kIndex];
+    const size_t needed = cpu.workspace_size == nullptr ? 0 : cpu.workspace_size(&call);
+    if (call.device_id != 0) return Report(error, BERTFUSE_RUNTIME_ERROR, "not on the current device");
+    if (call.workspace_size < needed) return Report(error, BERTFUSE_RUNTIME_ERROR, "the workspace is too small");
+    return cpu.run(&call, error);
+  };
+  return kernel;
+}
+
+template <size_t... kIndices>
+std::array<bertfuse_kernel, sizeof...(kIndices)> AllOnDevice(std::index_sequence<kIndices...>) {
+  return {OnDevice<kIndices>()...};
+}
+
+}  // namespace
+
+int tensorrt::CurrentDevice() noexcept { return 0; }
+
+}  // namespace bertfuse
+
+extern "C" const bertfuse_kernel* bertfuse_find_kernel(const char* op, const char* variant, int32_t device) {
+  using namespace bertfuse;
+  static const auto kernels = AllOnDevice(std::make_index_sequence<kMostKernels>());
+  for (const bertfuse_kernel& kernel : kernels) {
+    if (kernel.op == nullptr || device != BERTFUSE_CUDA) continue;
+    if (std::strcmp(kernel.op, op) == 0 && std::strcmp(kernel.variant, variant) == 0) return &kernel;
+  }
+  return nullptr;
+}

@@ -1,0 +1,179 @@
+// Layers executed on the CPU, in a copy of the library that takes the CPU kernels for CUDA's (cpu_kernels.cc): inputs
+// and outputs in their places, shapes that change, contexts apart. tests/gpu does the same with the real kernels.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <thread>
+
+#include "../call_builder.h"
+#include "core/dtype.h"
+#include "core/kernel_table.h"
+#include "example.h"
+
+namespace bertfuse::test::tensorrt {
+namespace {
+
+using Bytes = std::vector<unsigned char>;
+constexpr size_t kGuard = 64;
+
+class Execution : public ::testing::Test {
+ protected:
+  Host host{BERTFUSE_TRT_ON_CPU_LIBRARY};
+};
+
+// One layer's tensors at some shapes, every input different from the others.
+struct Tensors {
+  Tensors(const Example& example, int64_t batch, int64_t sequence)
+      : shapes(example.Shapes(batch, sequence)),
+        described(example.op.num_inputs),
+        outputs(example.Outputs(batch, sequence)) {
+    for (int i = 0; i < example.op.num_inputs; ++i) {
+      if ((example.present >> i & 1) == 0) continue;
+      const TensorDef& def = example.op.inputs[i];
+      const auto shape = example.ShapeOf(def, batch, sequence);
+      bertfuse_tensor& tensor = described[i];
+      tensor.dtype = example.dtypes[static_cast<int>(def.dtype)];
+      tensor.rank = static_cast<int32_t>(shape.size());
+      std::copy(shape.begin(), shape.end(), tensor.shape);
+      Bytes& bytes = inputs.emplace_back(static_cast<size_t>(NumElements(tensor)) * DtypeSize(tensor.dtype));
+      Fill(tensor, i, &bytes);
+      tensor.data = bytes.data();
+    }
+  }
+
+  // Zeros and ones for integers (all of them in their tables), a pattern for floats.
+  static void Fill(const bertfuse_tensor& tensor, int input, Bytes* bytes) {
+    for (int64_t i = 0; i < NumElements(tensor); ++i) {
+      const float wave = std::sin(0.7f * static_cast<float>(i) + static_cast<float>(input));
+      const int64_t bit = (i + input) % 3 == 0;
+      uint32_t bits;
+      std::memcpy(&bits, &wave, sizeof(bits));
+      const auto brain = static_cast<uint16_t>(bits >> 16);
+      const auto half = static_cast<uint16_t>(0x3800 + (i * 37 + input * 11) % 0x400 + (i % 2) * 0x8000);  // ±0.5 to 1
+      const auto store = [&](const auto& value) {
+        std::memcpy(bytes->data() + i * sizeof(value), &value, sizeof(value));
+      };
+      if (tensor.dtype == BERTFUSE_FLOAT32) store(wave);
+      if (tensor.dtype == BERTFUSE_FLOAT16) store(half);
+      if (tensor.dtype == BERTFUSE_BFLOAT16) store(brain);
+      if (tensor.dtype == BERTFUSE_INT32) store(static_cast<int32_t>(bit));
+      if (tensor.dtype == BERTFUSE_INT64) store(bit);
+    }
+  }
+
+  std::vector<Bytes> Poisoned() const {
+    std::vector<Bytes> made;
+    for (const bertfuse_tensor& tensor : outputs) {
+      made.emplace_back(static_cast<size_t>(NumElements(tensor)) * DtypeSize(tensor.dtype) + kGuard, 0xff);
+    }
+    return made;
+  }
+
+  // What the kernel itself gives.
+  std::vector<Bytes> Direct(const Example& example) {
+    std::vector<Bytes> results = Poisoned();
+    for (size_t i = 0; i < results.size(); ++i) outputs[i].data = results[i].data();
+    const bertfuse_kernel& kernel = *bertfuse_find_kernel(example.op.name, "", BERTFUSE_CPU);
+    const bertfuse_host serial = SerialHost();
+    bertfuse_call call = {};
+    call.struct_size = sizeof(call);
+    call.num_inputs = example.op.num_inputs;
+    call.inputs = described.data();
+    call.num_outputs = example.op.num_outputs;
+    call.outputs = outputs.data();
+    call.num_attributes = example.op.num_attributes;
+    call.attributes = example.fields.values();
+    call.tactic = -1;
+    call.host = &serial;
+    Bytes workspace(kernel.workspace_size == nullptr ? 0 : kernel.workspace_size(&call));
+    call.workspace = workspace.data();
+    call.workspace_size = workspace.size();
+    bertfuse_error error = {};
+    EXPECT_EQ(kernel.run(&call, &error), BERTFUSE_OK) << error.message;
+    return results;
+  }
+
+  std::vector<abi::Dims> shapes;  // of the inputs that are present
+  std::vector<Bytes> inputs;
+  std::vector<bertfuse_tensor> described, outputs;
+};
+
+std::vector<Bytes> Execute(const Engine& engine, Context& context, const Tensors& tensors) {
+  context.SetShapes(tensors.shapes);
+  std::vector<Bytes> results = tensors.Poisoned();
+  Bytes workspace(engine.workspace() + kGuard, 0xff);
+  std::vector<const void*> in;
+  std::vector<void*> out;
+  for (const Bytes& bytes : tensors.inputs) in.push_back(bytes.data());
+  for (Bytes& bytes : results) out.push_back(bytes.data());
+  context.Enqueue(in.data(), out.data(), engine.workspace() == 0 ? nullptr : workspace.data(), nullptr);
+  EXPECT_EQ(Bytes(workspace.end() - kGuard, workspace.end()), Bytes(kGuard, 0xff)) << "wrote behind the workspace";
+  return results;
+}
+
+TEST_F(Execution, GivesWhatTheKernelGives) {
+  for (const OpDef& op : AllOps()) {
+    for (uint32_t present : Readings(op)) {
+      for (int32_t t : DtypesOf(Variable::kT)) {
+        for (int32_t i : DtypesOf(Variable::kI)) {
+          SCOPED_TRACE(std::string(op.name) + " with inputs " + std::to_string(present) + " of " + DtypeName(t));
+          const Example example(op, present, t, i);
+          Engine engine(host, op.name, example.fields.collection(), example.Inputs());
+          Context context(engine, nullptr);
+          for (const auto& [batch, sequence] : {std::pair<int64_t, int64_t>{2, 8}, {1, 1}, {4, 16}, {3, 5}}) {
+            Tensors tensors(example, batch, sequence);
+            const auto direct = tensors.Direct(example);
+            EXPECT_NE(direct, tensors.Poisoned());
+            EXPECT_EQ(Execute(engine, context, tensors), direct) << batch << " x " << sequence;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Execution, ContextsAreApart) {
+  const OpDef& op = *FindOp("FusedGemmLayerNorm");
+  const Example example(op, AllInputs(op), BERTFUSE_FLOAT32, BERTFUSE_INT32);
+  Engine engine(host, op.name, example.fields.collection(), example.Inputs());
+  int failures[4] = {};
+  std::vector<std::thread> threads;
+  for (int& failed : failures) {
+    threads.emplace_back([&] {
+      Context context(engine, nullptr);
+      const auto offset = &failed - failures;
+      for (int round = 0; round < 50; ++round) {
+        Tensors tensors(example, 1 + (round + offset) % 4, 1 + (3 * round + offset) % 16);
+        failed += Execute(engine, context, tensors) != tensors.Direct(example);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int failed : failures) EXPECT_EQ(failed, 0);
+}
+
+TEST_F(Execution, ShapesThatWereRefusedLeaveTheOldOnes) {
+  const OpDef& op = *FindOp("FusedGemmGelu");
+  const Example example(op, AllInputs(op), BERTFUSE_FLOAT32, BERTFUSE_INT32);
+  Engine engine(host, op.name, example.fields.collection(), example.Inputs());
+  Context context(engine, nullptr);
+  Tensors tensors(example, 2, 8);
+  auto wrong = tensors.shapes;
+  wrong[0].d[2] += 1;
+  EXPECT_NE(Thrown([&] { context.SetShapes(wrong); }).find("input 'weight' axis 1"), std::string::npos);
+  EXPECT_EQ(Execute(engine, context, tensors), tensors.Direct(example));
+}
+
+TEST_F(Execution, WithoutTensors) {
+  const OpDef& op = *FindOp("FusedGemmGelu");
+  const Example example(op, AllInputs(op), BERTFUSE_FLOAT32, BERTFUSE_INT32);
+  Engine engine(host, op.name, example.fields.collection(), example.Inputs());
+  Context context(engine, nullptr);
+  context.SetShapes(example.Shapes(2, 8));
+  const std::string message = Thrown([&] { context.Enqueue(nullptr, nullptr, nullptr, nullptr); });
+  EXPECT_NE(message.find("FusedGemmGelu: enqueue without tensors"), std::string::npos) << message;
+}
+
+}  // namespace
+}  // namespace bertfuse::test::tensorrt
