@@ -104,7 +104,7 @@ def test_cuda_graph_follows_its_inputs(op: str, library: Path) -> None:
         binding.bind_ortvalue_output(value.name, outputs[-1])
     first = runner.get_inputs()[0].name
     for round_ in range(4):
-        feed = {**feed, first: np.roll(feed[first], round_, axis=0)}
+        feed = {**feed, first: np.roll(feed[first], round_, axis=1)}
         inputs[first].update_inplace(feed[first])
         runner.run_with_iobinding(binding)
         for actual, wanted in zip(outputs, plain.run(None, feed), strict=True):
