@@ -17,9 +17,9 @@ from .collect import PAGE_FILE, SIZES, Report, collect
 from .drawing import one_layer, whole_graph
 from .groups import Side, sides
 
-# Okabe and Ito's colours, which colour-blind readers tell apart, with the ink that reads on each.
+# Okabe and Ito's colours, which colour-blind readers tell apart, some darkened for white ink, and the ink on each.
 _COLOURS = (
-    ("#0072b2", "#fff"), ("#d55e00", "#fff"), ("#007a5a", "#fff"), ("#e69f00", "#111"), ("#cc79a7", "#111"),
+    ("#0072b2", "#fff"), ("#b84f00", "#fff"), ("#007a5a", "#fff"), ("#e69f00", "#111"), ("#cc79a7", "#111"),
     ("#56b4e9", "#111"), ("#7a5195", "#fff"), ("#8c6d31", "#fff"),
 )  # fmt: skip
 

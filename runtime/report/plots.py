@@ -22,10 +22,10 @@ LEAST = 1e-9  # where a difference of zero is drawn, on a logarithmic axis
 
 def accuracy(tensors: Sequence[OutputDifference], layers: Sequence[int]) -> dict[str, str]:
     """Each shared tensor's largest difference relative to its largest value, in execution order, by layer."""
-    return {size: _accuracy(tensors, layers, width) for size, width in _WIDTHS.items()}
+    return {size: _svg(_accuracy(tensors, layers, width), f"accuracy-{size}") for size, width in _WIDTHS.items()}
 
 
-def _accuracy(tensors: Sequence[OutputDifference], layers: Sequence[int], width: float) -> str:
+def _accuracy(tensors: Sequence[OutputDifference], layers: Sequence[int], width: float) -> Figure:
     figure, axes = _figure(width, 3.2)
     values = [min(max(entry.relative, LEAST), 1e3) for entry in tensors]
     for passed, colour, label in ((True, _GOOD, "agrees"), (False, _BAD, "differs")):
@@ -43,15 +43,15 @@ def _accuracy(tensors: Sequence[OutputDifference], layers: Sequence[int], width:
     axes.set_xlabel("tensors in order; a line between layers")
     axes.set_ylabel("relative difference")
     axes.legend(frameon=False, labelcolor=_INK, loc="upper left", ncols=2)
-    return _svg(figure)
+    return figure
 
 
 def latency(report: BenchReport) -> dict[str, str]:
     """A bar for each contender's median at each size, from zero, with the middle half's range."""
-    return {size: _latency(report, width) for size, width in _WIDTHS.items()}
+    return {size: _svg(_latency(report, width), f"latency-{size}") for size, width in _WIDTHS.items()}
 
 
-def _latency(report: BenchReport, width: float) -> str:
+def _latency(report: BenchReport, width: float) -> Figure:
     sizes, names = report.sizes, report.contenders
     figure, axes = _figure(width, 0.9 + 0.27 * len(sizes) * (len(names) + 1.4))
     position, ticks = 0.0, []
@@ -75,7 +75,7 @@ def _latency(report: BenchReport, width: float) -> str:
     axes.margins(x=0.2)
     axes.set_xlim(left=0)
     axes.set_xlabel("milliseconds: median, middle half")
-    return _svg(figure)
+    return figure
 
 
 def _figure(width: float, height: float) -> tuple[Figure, Any]:
@@ -93,22 +93,23 @@ def _figure(width: float, height: float) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def _svg(figure: Figure) -> str:
+def _svg(figure: Figure, name: str) -> str:
+    """The figure for use inside a page, where every id must be there once: all of them begin with `name`."""
     import matplotlib
 
     buffer = io.StringIO()
-    # A salt of its own: the ids inside two plots of one page must not be the same.
-    settings = {"svg.fonttype": "none", "svg.hashsalt": str(id(figure)), "font.size": 10}
+    settings = {"svg.fonttype": "none", "svg.hashsalt": name, "font.size": 10}
     with matplotlib.rc_context(settings):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
-    for colour, name in _PAGE.items():
-        text = text.replace(colour, name)
+    for colour, variable in _PAGE.items():
+        text = text.replace(colour, variable)
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     # Text in the page's own font; no address in it, not even those of namespaces that HTML does not need.
     text = re.sub(r"font: ([0-9.]+px) [^;\"]*", r"font-size: \1", text)
-    return re.sub(r' xmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href", "href")
+    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href", "href")
+    return re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{name}-", text)
 
 
 def _plain(text: str) -> str:
