@@ -24,6 +24,7 @@ def infer_shapes(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> dict[
     heads), which ONNX's own does not; ONNX's own is what is left where the other does not know an operator.
     """
     bare = without_weights(skeleton, weights)
+    _name_axes(bare)
     inferred = _symbolic(bare) or _plain(bare)
     shapes = {}
     for value in (
@@ -36,6 +37,15 @@ def infer_shapes(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> dict[
             tensor = value.type.tensor_type
             shapes[value.name] = (tensor.elem_type, [_dim(dim) for dim in tensor.shape.dim])
     return shapes
+
+
+def _name_axes(model: onnx.ModelProto) -> None:
+    """A name for every axis of an input of which nothing is said, so that it can be followed."""
+    for value in model.graph.input:
+        if value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape"):
+            for index, dim in enumerate(value.type.tensor_type.shape.dim):
+                if not dim.HasField("dim_value") and not dim.dim_param:
+                    dim.dim_param = f"{re.sub('[^A-Za-z0-9_]', '_', value.name)}_axis_{index}"
 
 
 def without_weights(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> onnx.ModelProto:

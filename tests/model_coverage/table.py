@@ -1,0 +1,102 @@
+"""The last measurement: kept as JSON, shown as docs/coverage.md, and held against a new one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from .cells import Cell, Measured
+
+FILE = Path(__file__).with_name("coverage.json")
+PAGE = Path(__file__).parents[2] / "docs" / "coverage.md"
+
+# Two layers of sums in another order, on values of order 1 to 5; float16 keeps 11 bits of each.
+_TOLERANCE = {"fp32": 2e-4, "fp16": 3e-2}
+
+_HEAD = """# Coverage
+
+What bertfuse fuses of each model, head, exporter and kind of file: ops fused of those expected, and the largest
+difference of any output from the file before fusing. Models are small (2 layers, hidden size 32) with random weights;
+outputs are compared in ONNX Runtime on the CPU at batch x sequence 1x1, 2x7 and 3x33, with a padded row. *Expected* is
+what the architecture promises (each layer's attention; in a BERT-like layer also two LayerNorms and the GELU) or what
+the graph shows, whichever is more.
+
+`python -m tests.model_coverage` measures everything again and writes this page (about {minutes} minutes on two cores).
+`make test` measures a part of it, and fails where a cell has got worse. "–" stands where the exporter cannot write
+such a file, "failed" where it fails to.
+"""
+
+
+def load() -> dict[str, Measured]:
+    """The committed measurement, by the cell's name."""
+    return {name: Measured(**values) for name, values in json.loads(FILE.read_text(encoding="utf-8")).items()}
+
+
+def save(measured: dict[str, Measured]) -> None:
+    rows = (f"{json.dumps(name)}: {json.dumps(value.as_json())}" for name, value in measured.items())
+    FILE.write_text("{\n" + ",\n".join(rows) + "\n}\n", encoding="utf-8")
+
+
+def worse(cell: Cell, now: Measured, before: Measured | None) -> list[str]:
+    """What of a cell is worse than it was, and what is wrong in any case."""
+    found = []
+    tolerance = _TOLERANCE[cell.recipe.dtype]
+    if not now.error <= tolerance:
+        found.append(f"differs by {now.error:g}, allowed is {tolerance:g}")
+    if now.failed:
+        return found if before is not None and before.failed else [*found, now.failed]
+    short = sum(now.expected.values()) - sum(now.fused.values())
+    if short and not now.misses:
+        found.append(f"{short} ops are missing without a reason")
+    if before is None:
+        return [*found, "is not in the table: run python -m tests.model_coverage"]
+    for op, count in before.fused.items():
+        if now.fused.get(op, 0) < count:
+            found.append(f"{op}: {now.fused.get(op, 0)} fused, {count} before")
+    return found
+
+
+def page(cells: list[Cell], measured: dict[str, Measured], minutes: int = 15) -> str:
+    """docs/coverage.md."""
+    parts = [_HEAD.format(minutes=minutes)]
+    tables: dict[str, dict[str, dict[str, Measured]]] = {}
+    for cell in cells:
+        tables.setdefault(cell.table, {}).setdefault(cell.row, {})[cell.column] = measured[str(cell)]
+    columns = list(dict.fromkeys(cell.column for cell in cells))
+    for title, rows in tables.items():
+        parts.append(f"## {title}\n")
+        parts.append("| | " + " | ".join(columns) + " |\n|---|" + "---|" * len(columns))
+        for row, found in rows.items():
+            parts.append(f"| {row} | " + " | ".join(_shown(found.get(column)) for column in columns) + " |")
+        parts.append("")
+    parts += ["## What is left, and why\n", *_reasons(tables), ""]
+    return "\n".join(parts)
+
+
+def _shown(measured: Measured | None) -> str:
+    if measured is None:
+        return "–"
+    if measured.failed:
+        return "failed"
+    done, wanted = sum(measured.fused.values()), sum(measured.expected.values())
+    text = f"{done}/{wanted}"
+    return f"{text if done == wanted else f'**{text}**'}, {measured.error:.0e}"
+
+
+def _reasons(tables: dict[str, dict[str, dict[str, Measured]]]) -> list[str]:
+    """Each row's misses, as the first of its files has them; rows that say the same are one entry."""
+    entries: dict[tuple[str, ...], list[str]] = {}
+    for rows in tables.values():
+        for row, found in rows.items():
+            failed = sorted({f"{column}: {m.failed}" for column, m in found.items() if m.failed})
+            misses = next((m.misses for m in found.values() if m.misses), [])
+            if failed or misses:
+                entries.setdefault((*misses, *failed), []).append(row)
+    return [
+        f"- **{'; '.join(rows)}**\n" + "\n".join(f"  - {_escaped(reason)}" for reason in reasons)
+        for reasons, rows in entries.items()
+    ]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;").replace("_", "\\_")
