@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -109,3 +110,26 @@ def test_tf32_only_where_asked(op, size):
     check(op, [rounded], [expected], dtype="tf32")
     errors = [(y.double() - expected).abs().mean().item() for y in (exact, rounded)]
     assert errors[1] > 10 * errors[0], f"mean errors {errors}: the tensor cores were not used"
+
+
+def test_threads_with_streams_at_once():
+    """Twelve threads, two for each op, each with tensors and a stream of its own: results as when run alone."""
+    jobs = []
+    for op in (*OPS, *OPS):
+        inputs, attributes, shapes, _ = calls(op, 256, torch.float16)
+        outputs = [poisoned(*shape, dtype=torch.float16) for shape in shapes]
+        bound = run(op, inputs, outputs, attributes)
+        jobs.append((op, bound, outputs, [y.clone() for y in outputs], torch.cuda.Stream()))
+
+    def work(op, bound, outputs, wanted, stream):
+        with torch.cuda.stream(stream):
+            for _ in range(50):
+                for y in outputs:
+                    y.fill_(float("nan"))
+                bound.run()
+            stream.synchronize()
+        assert all(torch.equal(y, want) for y, want in zip(outputs, wanted, strict=True)), op
+
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        for future in [pool.submit(work, *job) for job in jobs]:
+            future.result()
