@@ -141,13 +141,20 @@ def run_exporter(
     except OSError:
         raise
     except Exception as error:
-        other = "torchscript" if exporter == "dynamo" else "dynamo"
+        other, reason = "torchscript" if exporter == "dynamo" else "dynamo", first_line(_root(error))
         raise ExportError(
-            f"{type(model).__name__}: the {exporter} exporter failed: {first_line(error)}; try --exporter {other}"
+            f"{type(model).__name__}: the {exporter} exporter failed: {reason}; try --exporter {other}"
         ) from error
     _check_exported(exported, exporter, opset, dynamic)
     _clean(exported)
     return exported
+
+
+def _root(error: BaseException) -> BaseException:
+    """What torch.export wraps in pages of advice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _check_exported(exported: onnx_ir.Model, exporter: str, opset: int, dynamic: bool) -> None:

@@ -306,7 +306,9 @@ def _link(node: gs.Node, inputs: list[gs.Tensor]) -> None:
 
 
 def _needed(node: gs.Node, user: str) -> NoMatch:
-    return NoMatch(node, f"its output is needed elsewhere too ({user})", wanted="no other consumer")
+    is_sum = node.op == "Add" and not any(isinstance(t, gs.Constant) for t in node.inputs)
+    hint = "a pre-LayerNorm layer passes its sums on: they cannot go" if is_sum else ""
+    return NoMatch(node, f"its output is needed elsewhere too ({user})", hint, wanted="no other consumer")
 
 
 def _without_defaults(

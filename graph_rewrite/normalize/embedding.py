@@ -71,11 +71,9 @@ def _roles(graph: FusionGraph, lookups: list[gs.Node], constants: list[gs.Consta
         free = [max(rest, key=_rows)]
     places = len(counting) + len(rows_of_places)
     if places > 1 or places + len(free) not in (1, 2):
-        raise NoMatch(
-            node,
-            f"{len(lookups)} lookups and {len(constants)} constants, {places} by position",
-            wanted="word, position, maybe token type",
-        )
+        tables = len(lookups) + len(constants)
+        what = "rows of words alone" if tables == 1 else f"{tables} tables are summed, {places} of them by position"
+        raise NoMatch(node, what, wanted="word, position, and maybe token type")
     # There are more positions than token types.
     position = None if places else max(free, key=_rows)
     if rows_of_places:

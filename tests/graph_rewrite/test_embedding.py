@@ -348,7 +348,7 @@ WRONG = {
     "four tables": "",
     "rows of a tensor that is an input": "expected rows of constant tables alone",
     "rows multiplied": "expected rows of constant tables alone",
-    "a constant added": "0 by position",
+    "a constant added": "0 of them by position",
 }
 
 

@@ -17,6 +17,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.model_coverage", description=__doc__)
     parser.add_argument("--only", help="measure the cells whose name holds this, and write nothing")
     parser.add_argument("--quick", action="store_true", help="those that every test run measures, and write nothing")
+    parser.add_argument(
+        "--update", action="store_true", help="write what was measured over the table's cells all the same"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes, of up to 2 GB each")
     options = parser.parse_args()
     every = cells.cells()
@@ -35,8 +38,9 @@ def main() -> int:
             print(f"{cell}: {table._shown(measured[str(cell)])}", *problems, sep="; ", flush=True)
     minutes = max(1, round((time.monotonic() - start) / 60))
     print(f"{len(chosen)} cells in {minutes} minutes, {bad} of them worse than in the table or new")
-    if options.only or options.quick:
+    if (options.only or options.quick) and not options.update:
         return int(bad > 0)
+    measured = {name: value for name, value in known.items() if options.update} | measured
     ordered = {str(cell): measured[str(cell)] for cell in every}
     table.save(ordered)
     table.PAGE.write_text(table.page(every, ordered), encoding="utf-8")

@@ -1,9 +1,10 @@
-"""Small models of every family with random weights; no network."""
+"""Small models of every family with random weights, and one with real ones; no network."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ import transformers
 
 from bertfuse.export import TASKS
 from bertfuse.export.sentence import SentenceEncoder
+from bertfuse.runtime.demo import model_folder
 
 LAYERS, HIDDEN, HEADS, VOCABULARY, LONGEST = 2, 32, 4, 97, 40
 HEAD_TASKS = ("fill-mask", "text-classification", "token-classification", "question-answering")
@@ -48,9 +50,13 @@ class Family:
     post_norm: bool = False
     wrap: Callable[[Any], Any] | None = None
     base: dict[str, Any] | None = None  # in place of what most configurations have in common
+    checkpoint: Callable[[], Path] | None = None  # real weights in place of a configuration
+    layers: int = LAYERS
 
     def build(self, task: str) -> Any:
-        """The task's model in inference mode, the same every time."""
+        """The task's model in inference mode, the same every time; of real weights their folder."""
+        if self.checkpoint is not None:
+            return self.checkpoint()
         torch.manual_seed(0)
         values = (_COMMON if self.base is None else self.base) | self.changes
         labels = 2 if task == "question-answering" else values.get("num_labels", 3)
@@ -64,9 +70,9 @@ class Family:
 
     def promise(self, task: str) -> dict[str, int]:
         """What the architecture itself promises, by op."""
-        counts = {"FusedAttention": LAYERS}
+        counts = {"FusedAttention": self.layers}
         if self.post_norm:
-            counts |= {"EmbedLayerNorm": 1, "FusedGemmLayerNorm": 2 * LAYERS, "FusedGemmGelu": LAYERS}
+            counts |= {"EmbedLayerNorm": 1, "FusedGemmLayerNorm": 2 * self.layers, "FusedGemmGelu": self.layers}
             if task == "fill-mask":
                 counts["FusedGemmGeluLayerNorm"] = 1
         return counts
@@ -117,6 +123,15 @@ FAMILIES: dict[str, Family] = {
         _bert_like("albert", "AlbertConfig", embedding_size=16),
         _bert_like("mpnet", "MPNetConfig", **_ROBERTA),
         _bert_like("minilm", "BertConfig", hidden_size=96, num_attention_heads=12, intermediate_size=192),
+        Family(
+            "all-MiniLM-L6-v2 (real weights)",
+            "BertConfig",
+            {},
+            ("feature-extraction", "sentence-similarity"),
+            post_norm=True,
+            checkpoint=model_folder,
+            layers=6,
+        ),
         _sentence("bge (bert, cls)", "BertConfig", pooling="cls"),
         _sentence("e5 (bert, mean)", "BertConfig", pooling="mean"),
         _sentence("multilingual-e5 (xlm-roberta, mean)", "XLMRobertaConfig", pooling="mean", **_ROBERTA),

@@ -16,12 +16,12 @@ _TOLERANCE = {"fp32": 2e-4, "fp16": 3e-2}
 _HEAD = """# Coverage
 
 What bertfuse fuses of each model, head, exporter and kind of file: ops fused of those expected, and the largest
-difference of any output from the file before fusing. Models are small (2 layers, hidden size 32) with random weights;
-outputs are compared in ONNX Runtime on the CPU at batch x sequence 1x1, 2x7 and 3x33, with a padded row. *Expected* is
-what the architecture promises (each layer's attention; in a BERT-like layer also two LayerNorms and the GELU) or what
-the graph shows, whichever is more.
+difference of any output from the file before fusing. Models are small (2 layers, hidden size 32) with random weights,
+unless a row says otherwise; outputs are compared in ONNX Runtime on the CPU at batch x sequence 1x1, 2x7 and 3x33,
+with a padded row. *Expected* is what the architecture promises (each layer's attention; in a BERT-like layer also two
+LayerNorms and the GELU) or what the graph shows, whichever is more.
 
-`python -m tests.model_coverage` measures everything again and writes this page (about {minutes} minutes on two cores).
+`python -m tests.model_coverage` measures everything again and writes this page (a quarter of an hour on two cores).
 `make test` measures a part of it, and fails where a cell has got worse. "–" stands where the exporter cannot write
 such a file, "failed" where it fails to.
 """
@@ -56,9 +56,9 @@ def worse(cell: Cell, now: Measured, before: Measured | None) -> list[str]:
     return found
 
 
-def page(cells: list[Cell], measured: dict[str, Measured], minutes: int = 15) -> str:
+def page(cells: list[Cell], measured: dict[str, Measured]) -> str:
     """docs/coverage.md."""
-    parts = [_HEAD.format(minutes=minutes)]
+    parts = [_HEAD]
     tables: dict[str, dict[str, dict[str, Measured]]] = {}
     for cell in cells:
         tables.setdefault(cell.table, {}).setdefault(cell.row, {})[cell.column] = measured[str(cell)]
