@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -123,8 +124,8 @@ class Bench {
     call_.tuning = nullptr;
   }
 
-  // Microseconds of one launch; false where the tactic does not run.
-  bool Time(int32_t tactic, double milliseconds, double* microseconds) {
+  // Microseconds of one launch; false where the tactic does not run. What takes more than `hopeless` is measured once.
+  bool Time(int32_t tactic, double milliseconds, double hopeless, double* microseconds) {
     call_.tactic = tactic;
     call_.workspace_size = kernel_.workspace_size == nullptr ? 0 : kernel_.workspace_size(&call_);
     if (call_.workspace_size > workspace_bytes_) {
@@ -138,6 +139,8 @@ class Bench {
     const GraphExec graph = Capture(launches);
     Replay(graph.get(), 1);
     const double once = Replay(graph.get(), 1);
+    *microseconds = once / launches * 1e3;
+    if (*microseconds > hopeless) return true;
     const int replays = std::clamp(static_cast<int>(milliseconds / kBatches / std::max(once, 1e-3)), 1, 10000);
     std::vector<double> times;
     for (int i = 0; i < kBatches; ++i) times.push_back(Replay(graph.get(), replays) / replays / launches * 1e3);
@@ -207,16 +210,19 @@ std::vector<Timing> TimeAll(const OpDef& op, const bertfuse_kernel& kernel, cons
                             const std::string& default_tactic, double milliseconds) {
   Bench bench(op, kernel, call);
   std::vector<Timing> timings;
+  double best = std::numeric_limits<double>::infinity();
   const int32_t count = kernel.num_tactics(&call);
   for (int32_t i = 0; i < count; ++i) {
     Timing timing = {TacticName(kernel, call, i), 0, i};
-    if (bench.Time(i, milliseconds / 4, &timing.microseconds)) timings.push_back(timing);
+    if (!bench.Time(i, milliseconds / 4, 3 * best, &timing.microseconds)) continue;
+    timings.push_back(timing);
+    best = std::min(best, timing.microseconds);
   }
   std::sort(timings.begin(), timings.end(),
             [](const Timing& a, const Timing& b) { return a.microseconds < b.microseconds; });
   for (size_t i = 0; i < timings.size(); ++i) {
     if (i < kFinalists || timings[i].tactic == default_tactic) {
-      bench.Time(timings[i].index, milliseconds, &timings[i].microseconds);
+      bench.Time(timings[i].index, milliseconds, 3 * best, &timings[i].microseconds);
     }
   }
   return timings;
