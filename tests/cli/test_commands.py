@@ -55,7 +55,7 @@ def test_help_is_fast_and_has_examples() -> None:
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     assert "bertfuse optimize" in invoke("--help").stdout
-    for name in ("export", "fuse", "optimize", "run", "compare", "bench", "tune", "doctor"):
+    for name in ("export", "fuse", "explain", "optimize", "report", "run", "compare", "bench", "tune", "doctor"):
         assert f"bertfuse {name} " in " ".join(invoke(name, "--help").stdout.split())
 
 
