@@ -15,7 +15,6 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 from onnx import numpy_helper
-from onnx_graphsurgeon.logger import G_LOGGER
 
 from . import shape_uses
 from . import weights as w
@@ -23,8 +22,6 @@ from .nodes import DEFAULT_DOMAINS, DIALECT, NoMatch, data_type, node_name, prod
 from .probe import Prober
 from .shapes import Dim, infer_shapes
 from .spec import DOMAIN
-
-G_LOGGER.severity = G_LOGGER.ERROR
 
 
 class FusionGraph:

@@ -10,6 +10,9 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 from onnx_graphsurgeon.ir.tensor import LazyValues
+from onnx_graphsurgeon.logger import G_LOGGER
+
+G_LOGGER.severity = G_LOGGER.ERROR  # it prints its warnings on stdout, one for each bfloat16 weight
 
 # Smaller initialisers are ordinary constants: scalars, shapes and position tables are looked at while matching.
 MIN_BYTES = 1 << 16

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +50,24 @@ def test_json_and_no_plugins(model: Path, tmp_path: Path) -> None:
     assert report["plugins"] is None and report["shapes"]["input_ids"] == {"min": [1, 1], "opt": [2, 8], "max": [4, 40]}
     printed = invoke("engine", model, "-o", plan, "--no-plugins", "--backend", "rtx").stdout
     assert "PLUGIN" not in printed and "were built from their bodies" in printed
+
+
+def test_nothing_but_json_on_stdout(tmp_path: Path) -> None:
+    """In a process of its own: no library below says anything there, of bfloat16 or else."""
+    model = fused("bert", tmp_path, "bf16")
+    command = [
+        sys.executable,
+        "-m",
+        "bertfuse.cli",
+        "engine",
+        model,
+        "-o",
+        tmp_path / "m.plan",
+        "--no-plugins",
+        "--json",
+    ]
+    ran = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=True)
+    assert ran.stderr == "" and json.loads(ran.stdout)["precision"] == "bfloat16"
 
 
 def test_one_line_for_what_does_not_do(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
