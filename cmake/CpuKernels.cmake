@@ -4,6 +4,7 @@ add_library(bertfuse_cpu STATIC
   plugins/cpu/call.cc
   plugins/cpu/embed_layer_norm.cc
   plugins/cpu/fused_attention.cc
+  plugins/cpu/fused_gemm.cc
   plugins/cpu/fused_gemm_gelu.cc
   plugins/cpu/fused_gemm_gelu_layer_norm.cc
   plugins/cpu/fused_gemm_layer_norm.cc

@@ -27,7 +27,7 @@ add_library(bertfuse_cuda STATIC
   "${kernels}/add_qkv_bias.cu" "${kernels}/attention_mma.cu" "${kernels}/attention_simt.cu"
   "${kernels}/embed_layer_norm.cu" "${kernels}/gemm_mma.cu" "${kernels}/gemm_simt.cu" "${kernels}/gpu_code.cu"
   "${kernels}/layer_norm.cu"
-  "${ops}/add_qkv_bias.cc" "${ops}/embed_layer_norm.cc" "${ops}/fused_attention.cc" "${ops}/fused_gemm_gelu.cc"
+  "${ops}/add_qkv_bias.cc" "${ops}/embed_layer_norm.cc" "${ops}/fused_attention.cc" "${ops}/fused_gemm.cc" "${ops}/fused_gemm_gelu.cc"
   "${ops}/fused_gemm_gelu_layer_norm.cc" "${ops}/fused_gemm_layer_norm.cc" "${ops}/gemm_call.cc" "${ops}/gemm_tactic.cc"
   "${ops}/gpu.cc" "${ops}/kernels.cc" "${ops}/tune.cc" "${ops}/tuning.cc")
 target_link_libraries(bertfuse_cuda PUBLIC bertfuse_headers CUDA::cudart_static)

@@ -27,8 +27,10 @@ from .spec import DOMAIN, NODE_MARKERS, OpSpec
 from .weights import Weight
 
 LEVELS = {
-    "full": tuple(OPS),
-    "basic": tuple(name for name in OPS if name not in ("EmbedLayerNorm", "FusedAttention")),
+    "full": tuple(name for name, spec in OPS.items() if not spec.companion),
+    "basic": tuple(
+        name for name, spec in OPS.items() if not spec.companion and name not in ("EmbedLayerNorm", "FusedAttention")
+    ),
 }
 MIN_OPSET = 13
 

@@ -103,7 +103,8 @@ class OpSpec:
     """One op: everything else (pattern, ONNX function, C++ table, test oracle) is derived from this.
 
     `body(dialect, *inputs, **attributes)` computes the outputs with the few ops of `graph_rewrite.dialect`; an absent
-    optional input is None. `variants` names further forms of the op (packed sequences, INT8) that kernels may offer.
+    optional input is None. `variants` names further forms of the op (packed sequences, INT8) that kernels may offer. A
+    `companion` is not looked for: normalising writes it beside an op that is.
     """
 
     name: str
@@ -113,6 +114,7 @@ class OpSpec:
     attributes: tuple[AttrSpec, ...]
     body: Callable[..., Any] = field(repr=False)
     variants: tuple[str, ...] = ("",)
+    companion: bool = False
 
     def input_index(self, name: str) -> int:
         return next(i for i, tensor in enumerate(self.inputs) if tensor.name == name)

@@ -39,7 +39,8 @@ class OnnxDialect:
         return self.emit("Constant", [], value=helper.make_tensor("value", *_tensor_arguments(value, dtype)))
 
     def linear(self, x, weight, bias):
-        return self.add(self.emit("MatMul", [x, self.emit("Transpose", [weight], perm=[1, 0])]), bias)
+        product = self.emit("MatMul", [x, self.emit("Transpose", [weight], perm=[1, 0])])
+        return product if bias is None else self.add(product, bias)
 
     def add(self, a, b):
         return self.emit("Add", [a, b])

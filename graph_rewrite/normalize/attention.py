@@ -8,6 +8,7 @@ import onnx_graphsurgeon as gs
 from ..dialect.pattern import ADD, ATTENTION, LINEAR, SPLIT_HEADS
 from ..graph import FusionGraph, as_weight
 from ..nodes import DIALECT, NoMatch, node_name, producer
+from ..spec import DOMAIN, NODE_MARKERS
 from ..weights import concatenated
 from . import heads
 from .heads import View
@@ -137,7 +138,7 @@ def _replace(graph, root, linears, columns, mask, scale, interior) -> None:
     if output.dtype != base.dtype:
         raise NoMatch(root, f"the context is {output.dtype}", wanted=f"{base.dtype}, as Q's projection")
     batch, sequence = base.shape[:2]
-    weight = concatenated([as_weight(n.inputs[1]).rows(columns[k].ravel()).transposed() for k, n in linears.items()], 1)
+    weight = concatenated([as_weight(n.inputs[1]).rows(columns[k].ravel()) for k, n in linears.items()], 0)
     bias = np.concatenate([_bias(linears[k])[columns[k].ravel()] for k in "qkv"])
     stem = base.name
     qkv = graph.variable(f"{stem}_qkv", output.dtype, [batch, sequence, 3 * hidden_size])
@@ -146,8 +147,10 @@ def _replace(graph, root, linears, columns, mask, scale, interior) -> None:
         graph.variable(f"{stem}_{name}_by_head", output.dtype, [batch, num_heads, sequence, size]) for name in "qkv"
     ]
     x = linears["q"].inputs[0]
-    # Standard MatMul: every runtime has its best GEMM behind it, and nothing follows that a custom op could save.
-    product = graph.add_node("MatMul", [x, graph.constant(f"{stem}_qkv_weight", weight)], [qkv])
+    # One of ours although nothing is fused into it: another kernel here would wait for the one before it to end.
+    product = graph.add_node(
+        "FusedGemm", [x, graph.constant(f"{stem}_qkv_weight", weight)], [qkv], DOMAIN, **NODE_MARKERS
+    )
     add = graph.add_node(ADD, [qkv, graph.constant(f"{stem}_qkv_bias_values", bias)], [biased])
     split = graph.add_node(SPLIT_HEADS, [biased], parts, DIALECT, num_heads=num_heads)
     inputs = [*parts, *([mask] if mask is not None else [])]

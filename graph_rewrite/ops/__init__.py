@@ -5,6 +5,7 @@ from . import (
     add_qkv_bias,
     embed_layer_norm,
     fused_attention,
+    fused_gemm,
     fused_gemm_gelu,
     fused_gemm_gelu_layer_norm,
     fused_gemm_layer_norm,
@@ -19,6 +20,7 @@ OPS: dict[str, OpSpec] = {
         fused_gemm_gelu_layer_norm,
         fused_gemm_layer_norm,
         fused_gemm_gelu,
+        fused_gemm,
     )
 }
 

@@ -8,7 +8,7 @@ namespace bertfuse {
 
 KernelList CpuKernels() {
   static const bertfuse_kernel* const kernels[] = {
-      &cpu::kAddQKVBias,    &cpu::kEmbedLayerNorm,         &cpu::kFusedAttention,
+      &cpu::kAddQKVBias,    &cpu::kEmbedLayerNorm,         &cpu::kFusedAttention,     &cpu::kFusedGemm,
       &cpu::kFusedGemmGelu, &cpu::kFusedGemmGeluLayerNorm, &cpu::kFusedGemmLayerNorm,
   };
   return {kernels, static_cast<int>(std::size(kernels))};

@@ -10,6 +10,7 @@ namespace bertfuse::cpu {
 extern const bertfuse_kernel kAddQKVBias;
 extern const bertfuse_kernel kEmbedLayerNorm;
 extern const bertfuse_kernel kFusedAttention;
+extern const bertfuse_kernel kFusedGemm;
 extern const bertfuse_kernel kFusedGemmGelu;
 extern const bertfuse_kernel kFusedGemmGeluLayerNorm;
 extern const bertfuse_kernel kFusedGemmLayerNorm;

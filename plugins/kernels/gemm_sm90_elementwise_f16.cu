@@ -2,15 +2,16 @@
 
 namespace bertfuse::kernels {
 
-using Large = GemmSm90OverlappedShape<__half, GemmEpilogue::kElementwise, 192, 3>;
-using Middle = GemmSm90OverlappedShape<__half, GemmEpilogue::kElementwise, 128, 4>;
-using Small = GemmSm90Shape<__half, GemmEpilogue::kElementwise, 64, 64, 12, 1>;
+// Rows and columns of a block, stages of its ring, blocks on a multiprocessor.
+template <int kM, int kN, int kStages, int kBlocks>
+using Shape = GemmSm90Shape<__half, GemmEpilogue::kElementwise, kM, kN, kStages, kBlocks>;
 
 template <>
 cudaError_t GemmSm90<__half, GemmEpilogue::kElementwise>(const GemmSm90Tile& tile,
                                                          const GemmSm90Arguments<__half>& arguments,
                                                          const Device& device, cudaStream_t stream) {
-  return LaunchFitting<Large, Middle, Small>(tile, arguments, device, stream);
+  return LaunchFitting<Shape<128, 192, 5, 1>, Shape<128, 128, 3, 2>, Shape<128, 96, 4, 2>, Shape<64, 64, 6, 2>>(
+      tile, arguments, device, stream);
 }
 
 }  // namespace bertfuse::kernels

@@ -3,17 +3,17 @@
 #ifndef BERTFUSE_KERNELS_GEMM_SM90_LAUNCH_CUH_
 #define BERTFUSE_KERNELS_GEMM_SM90_LAUNCH_CUH_
 
+#include <limits>
+
 #include "kernels/gemm_sm90.cuh"
-#include "kernels/gemm_sm90_overlapped.cuh"
 
 namespace bertfuse::kernels {
 
 template <class Shape>
-__global__ void __launch_bounds__(Shape::kThreads, 1)
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     GemmSm90Main(const __grid_constant__ GemmSm90Parameters parameters) {
   extern __shared__ __align__(1024) char shared[];  // tiles are swizzled by address bits
-  using Kernel = std::conditional_t<Shape::kOverlapped, GemmSm90OverlappedKernel<Shape>, GemmSm90Kernel<Shape>>;
-  Kernel(parameters, shared).Run();
+  GemmSm90Kernel<Shape>(parameters, shared).Run();
 }
 
 template <class Shape>
@@ -42,7 +42,6 @@ cudaError_t LaunchGemmSm90(const GemmSm90Tile& tile, const GemmSm90Arguments<typ
   while (p.x_sharers * 2 <= tile.cluster_n && p.x_sharers * 2 <= Shape::kM / 8) p.x_sharers *= 2;
   p.tiles_m = static_cast<int>(CeilDiv(a.m, static_cast<int64_t>(tile.cluster_m) * Shape::kM));
   p.tiles_n = static_cast<int>(CeilDiv(a.n, static_cast<int64_t>(tile.cluster_n) * Shape::kN));
-  p.splits = tile.splits;
   p.epsilon = a.epsilon;
   p.activation = a.activation;
   p.has_residual = a.residual != nullptr;
@@ -55,26 +54,22 @@ cudaError_t LaunchGemmSm90(const GemmSm90Tile& tile, const GemmSm90Arguments<typ
   error = MakeTensorMap({a.weight, a.n, a.k, a.k, Shape::kN / tile.cluster_m, kStageK}, kBfloat16, &p.weight_map);
   if (error != cudaSuccess) return error;
   if (Shape::kEpilogue != GemmEpilogue::kPartial) {
-    error = MakeTensorMap({a.y, a.m, a.n, a.n, Shape::kStoreRows, Shape::kBufferColumns}, kBfloat16, &p.y_map);
+    error = MakeTensorMap({a.y, a.m, a.n, a.n, 64, Shape::kBufferColumns}, kBfloat16, &p.y_map);
     if (error != cudaSuccess) return error;
   }
   if (p.has_residual) {
-    error = MakeTensorMap({a.residual, a.m, a.n, a.n, Shape::kStoreRows, Shape::kBufferColumns}, kBfloat16,
-                          &p.residual_map);
+    error = MakeTensorMap({a.residual, a.m, a.n, a.n, 64, Shape::kBufferColumns}, kBfloat16, &p.residual_map);
     if (error != cudaSuccess) return error;
   }
-  const int64_t clusters = static_cast<int64_t>(p.tiles_m) * p.tiles_n * p.splits;
+  const int64_t blocks = static_cast<int64_t>(p.tiles_m) * p.tiles_n * tile.splits * cluster;
+  if (blocks > std::numeric_limits<int>::max()) return cudaErrorInvalidConfiguration;
   LaunchConfig config;
+  config.grid = dim3(static_cast<unsigned>(blocks));
   config.block = dim3(Shape::kThreads);
   config.shared_bytes = Shape::SharedBytes(tile.cluster_n);
   config.cluster = static_cast<unsigned>(cluster);
   config.stream = stream;
   config.device = &device;
-  int resident = 0;
-  error = ResidentClusters(config, reinterpret_cast<const void*>(&GemmSm90Main<Shape>), &resident);
-  if (error != cudaSuccess) return error;
-  if (resident == 0) return cudaErrorInvalidConfiguration;
-  config.grid = dim3(static_cast<unsigned>((clusters < resident ? clusters : resident) * cluster));
   return Launch(config, GemmSm90Main<Shape>, p);
 }
 

@@ -2,19 +2,16 @@
 
 namespace bertfuse::kernels {
 
-// Columns of a block, stages of its ring.
-template <int kN, int kStages>
-using Large = GemmSm90OverlappedShape<__nv_bfloat16, GemmEpilogue::kLayerNorm, kN, kStages>;
-// And buffers for tiles on their way out.
-template <int kN, int kStages, int kBuffers>
-using Small = GemmSm90Shape<__nv_bfloat16, GemmEpilogue::kLayerNorm, 64, kN, kStages, kBuffers>;
+// Rows and columns of a block, stages of its ring, blocks on a multiprocessor.
+template <int kM, int kN, int kStages, int kBlocks>
+using Shape = GemmSm90Shape<__nv_bfloat16, GemmEpilogue::kLayerNorm, kM, kN, kStages, kBlocks>;
 
 template <>
 cudaError_t GemmSm90<__nv_bfloat16, GemmEpilogue::kLayerNorm>(const GemmSm90Tile& tile,
                                                               const GemmSm90Arguments<__nv_bfloat16>& arguments,
                                                               const Device& device, cudaStream_t stream) {
-  return LaunchFitting<Large<256, 3>, Large<192, 4>, Small<96, 10, 3>, Small<128, 8, 2>>(tile, arguments, device,
-                                                                                         stream);
+  return LaunchFitting<Shape<128, 128, 3, 2>, Shape<128, 96, 3, 2>, Shape<64, 96, 5, 2>, Shape<64, 128, 4, 2>>(
+      tile, arguments, device, stream);
 }
 
 }  // namespace bertfuse::kernels

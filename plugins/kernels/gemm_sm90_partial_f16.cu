@@ -2,15 +2,15 @@
 
 namespace bertfuse::kernels {
 
-// Rows and columns of a block, stages of its ring.
-template <int kM, int kN, int kStages>
-using Shape = GemmSm90Shape<__half, GemmEpilogue::kPartial, kM, kN, kStages, 0>;
+// Rows and columns of a block, stages of its ring, blocks on a multiprocessor.
+template <int kM, int kN, int kStages, int kBlocks>
+using Shape = GemmSm90Shape<__half, GemmEpilogue::kPartial, kM, kN, kStages, kBlocks>;
 
 template <>
 cudaError_t GemmSm90<__half, GemmEpilogue::kPartial>(const GemmSm90Tile& tile,
                                                      const GemmSm90Arguments<__half>& arguments, const Device& device,
                                                      cudaStream_t stream) {
-  return LaunchFitting<Shape<128, 256, 4>, Shape<128, 192, 5>, Shape<64, 96, 10>>(tile, arguments, device, stream);
+  return LaunchFitting<Shape<128, 128, 3, 2>, Shape<64, 96, 5, 2>>(tile, arguments, device, stream);
 }
 
 }  // namespace bertfuse::kernels

@@ -6,6 +6,15 @@
 namespace bertfuse::kernels {
 namespace {
 
+// The rounded product, or zeros where the splits are to be summed up.
+template <class T, int kVector>
+__device__ __forceinline__ void LoadProduct(const LayerNormArguments<T>& a, int64_t at, float (&value)[kVector]) {
+  Pack<T, kVector> part = {};
+  if (a.product != nullptr) part = *reinterpret_cast<const Pack<T, kVector>*>(a.product + at);
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) value[i] = ToFloat(part.value[i]);
+}
+
 template <class T, int kVector, int kChunks>
 __global__ void __launch_bounds__(kChunks > 4 ? 1024 : 512) LayerNormKernel(LayerNormArguments<T> a) {
   __shared__ float scratch[32];
@@ -18,8 +27,7 @@ __global__ void __launch_bounds__(kChunks > 4 ? 1024 : 512) LayerNormKernel(Laye
   ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int column) {
     float (&value)[kVector] = row.value[chunk];
     const float* source = a.partial + offset + column;
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) value[i] = 0.0f;
+    LoadProduct(a, offset + column, value);
 #pragma unroll 4
     for (int split = 0; split < a.splits; ++split, source += split_stride) {
       const auto part = *reinterpret_cast<const Pack<float, kVector>*>(source);
@@ -56,6 +64,7 @@ __global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T>
       if (column < columns) visit(value[chunk], column);
     }
   };
+  for_each([&](float (&v)[kVector], int column) { LoadProduct(a, offset + column, v); });
 #pragma unroll 2
   for (int split = 0; split < a.splits; ++split) {
     for_each([&](float (&v)[kVector], int column) {
@@ -127,9 +136,10 @@ cudaError_t LaunchVector(const LayerNormArguments<T>& a, const Device& device, c
 template <class T>
 cudaError_t LayerNorm(const LayerNormArguments<T>& a, const Device& device, cudaStream_t stream) {
   if (a.rows == 0 || a.columns == 0) return cudaSuccess;
-  const bool aligned = a.columns % 4 == 0 && IsAligned(a.partial, 16) && IsAligned(a.bias, 4 * sizeof(T)) &&
-                       IsAligned(a.residual, 4 * sizeof(T)) && IsAligned(a.gamma, 4 * sizeof(T)) &&
-                       IsAligned(a.beta, 4 * sizeof(T)) && IsAligned(a.y, 4 * sizeof(T));
+  const bool aligned = a.columns % 4 == 0 && IsAligned(a.partial, 16) && IsAligned(a.product, 4 * sizeof(T)) &&
+                       IsAligned(a.bias, 4 * sizeof(T)) && IsAligned(a.residual, 4 * sizeof(T)) &&
+                       IsAligned(a.gamma, 4 * sizeof(T)) && IsAligned(a.beta, 4 * sizeof(T)) &&
+                       IsAligned(a.y, 4 * sizeof(T));
   // With few rows a whole block for each has more loads in flight.
   if (aligned && a.columns <= 1024 && a.rows >= 2048) return LaunchWarp(a, device, stream);
   return aligned ? LaunchVector<T, 4>(a, device, stream) : LaunchVector<T, 1>(a, device, stream);

@@ -7,9 +7,11 @@
 namespace bertfuse::kernels {
 
 // y[rows, columns] = LayerNorm(activation(sum of `splits` partial products + bias) + residual) * gamma + beta.
-// `partial` is float32 [splits, rows, columns], as a matrix product leaves it; `residual` may be null.
+// `partial` is float32 [splits, rows, columns], as a matrix product leaves it; `residual` may be null. Where `product`
+// is given it stands in for `partial`: one product that is rounded to T already.
 template <class T>
 struct LayerNormArguments {
+  const T* product;
   const float* partial;
   int splits;
   const T* bias;

@@ -86,6 +86,7 @@ constexpr bertfuse_kernel CudaKernel() {
 extern const bertfuse_kernel kAddQKVBias;
 extern const bertfuse_kernel kEmbedLayerNorm;
 extern const bertfuse_kernel kFusedAttention;
+extern const bertfuse_kernel kFusedGemm;
 extern const bertfuse_kernel kFusedGemmGelu;
 extern const bertfuse_kernel kFusedGemmGeluLayerNorm;
 extern const bertfuse_kernel kFusedGemmLayerNorm;

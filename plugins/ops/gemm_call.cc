@@ -78,6 +78,13 @@ cudaError_t RunSm90(const kernels::GemmSm90Arguments<T>& a, bool layer_norm, con
   if constexpr (std::is_same_v<T, float> || !kernels::kHopperIsBuilt) {
     return cudaErrorInvalidConfiguration;
   } else {
+    if (tactic.path == GemmPath::kSm90Round) {
+      kernels::GemmSm90Arguments<T> product = a;
+      product.bias = nullptr;
+      product.activation = kernels::Activation::kNone;
+      product.y = reinterpret_cast<T*>(a.partial);
+      return kernels::GemmSm90<T, GemmEpilogue::kElementwise>(tactic.tile, product, device, stream);
+    }
     if (tactic.path == GemmPath::kSm90Split) {
       return kernels::GemmSm90<T, GemmEpilogue::kPartial>(tactic.tile, a, device, stream);
     }
@@ -102,9 +109,10 @@ void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
                      : RunSm90(a, problem.layer_norm, tactic, device, StreamOf(call)),
             gemm.op);
   if (!problem.layer_norm || tactic.path == GemmPath::kSm90) return;
-  kernels::LayerNormArguments<T> norm = {a.partial, 1,   a.bias, a.residual, a.gamma,     a.beta,
-                                         a.y,       a.m, a.n,    a.epsilon,  a.activation};
+  kernels::LayerNormArguments<T> norm = {nullptr, a.partial, 1,   a.bias, a.residual, a.gamma,
+                                         a.beta,  a.y,       a.m, a.n,    a.epsilon,  a.activation};
   if (tactic.path == GemmPath::kSm90Split) norm.splits = tactic.tile.splits;
+  if (tactic.path == GemmPath::kSm90Round) norm.product = reinterpret_cast<const T*>(a.partial), norm.splits = 0;
   CheckCuda(kernels::LayerNorm(norm, device, StreamOf(call)), gemm.op);
 }
 

@@ -12,20 +12,16 @@ struct Block {
   int m, n;
 };
 
-// The block sizes that were compiled (kernels/gemm_sm90_*.cu). Those of 128 rows finish a tile while they multiply the
-// next, except with parts of k.
-constexpr Block kElementwiseBlocks[] = {{128, 192}, {128, 128}, {64, 64}};
-constexpr Block kLayerNormBlocks[] = {{128, 256}, {128, 192}, {64, 96}, {64, 128}};
-constexpr Block kPartialBlocks[] = {{128, 256}, {128, 192}, {64, 96}};
+// The block sizes that were compiled (kernels/gemm_sm90_*.cu).
+constexpr Block kLarge = {128, 128}, kLargeWide = {128, 192}, kLargeNarrow = {128, 96};
+constexpr Block kSmall = {64, 64}, kSmallWide = {64, 96}, kSmallWidest = {64, 128};
+constexpr Block kElementwiseBlocks[] = {kLargeWide, kLarge, kLargeNarrow, kSmall};
+constexpr Block kLayerNormBlocks[] = {kLarge, kSmallWide, kSmallWidest};
+constexpr Block kPartialBlocks[] = {kLarge, kSmallWide};
 constexpr int kMostCluster = 8;  // what every Hopper device takes
 
-// Shared memory holds the row statistics of 7 slices of 256 columns, not of 8.
 bool SpansRow(const GemmProblem& problem, Block block) {
-  return problem.n % block.n == 0 && problem.n / block.n <= (block.n == 256 ? kMostCluster - 1 : kMostCluster);
-}
-
-GemmTactic LayerNormTactic(const GemmProblem& problem, Block block, int cluster_m) {
-  return {GemmPath::kSm90, {block.m, block.n, cluster_m, static_cast<int>(problem.n / block.n), 1}};
+  return problem.n % block.n == 0 && problem.n / block.n <= kMostCluster;
 }
 
 bool CanSplit(const GemmProblem& problem, int splits) {
@@ -33,36 +29,52 @@ bool CanSplit(const GemmProblem& problem, int splits) {
   return (splits - 1) * each < stages;
 }
 
+GemmTactic ElementwiseTactic(GemmPath path, Block block) { return {path, {block.m, block.n, 1, 1, 1}}; }
+
+GemmTactic LayerNormTactic(const GemmProblem& problem, Block block, int cluster_m) {
+  return {GemmPath::kSm90, {block.m, block.n, cluster_m, static_cast<int>(problem.n / block.n), 1}};
+}
+
+GemmTactic SplitTactic(const GemmProblem& problem, Block block, int splits) {
+  while (!CanSplit(problem, splits)) --splits;
+  return {GemmPath::kSm90Split, {block.m, block.n, 1, 1, splits}};
+}
+
 GemmTactic Portable(const GemmProblem& problem) {
   return {problem.tensor_cores ? GemmPath::kMma : GemmPath::kSimt, {}};
 }
 
-GemmTactic ChooseElementwise(const GemmProblem& problem) {
-  const int64_t large = CeilDiv(problem.m, 128) * CeilDiv(problem.n, 192);
-  if (large * 2 < problem.multiprocessors) return {GemmPath::kSm90, {64, 64, 1, 1, 1}};
-  return {GemmPath::kSm90, {128, 192, 1, 1, 1}};
+// Of two blocks of the same height the one that keeps the busiest multiprocessor busy for less time. A tile takes as
+// long as it has columns, and what 16 columns take besides.
+Block FasterBlock(const GemmProblem& problem, Block a, Block b) {
+  const auto time = [&](Block block) {
+    const int64_t tiles = CeilDiv(problem.m, block.m) * CeilDiv(problem.n, block.n);
+    return CeilDiv(tiles, problem.multiprocessors) * (block.n + 16);
+  };
+  return time(b) < time(a) ? b : a;
 }
 
-GemmTactic SplitTactic(Block block, int splits) { return {GemmPath::kSm90Split, {block.m, block.n, 1, 1, splits}}; }
+// The rules below are measured on an H200 with bert-base's sizes (docs/performance.md).
+GemmTactic ChooseElementwise(const GemmProblem& problem) {
+  const int64_t large = CeilDiv(problem.m, kLarge.m) * CeilDiv(problem.n, kLarge.n);
+  const bool few = large * 2 < problem.multiprocessors;
+  return ElementwiseTactic(GemmPath::kSm90, few ? kSmall : FasterBlock(problem, kLarge, kLargeNarrow));
+}
 
-// Measured on an H200 with n = 768 (docs/performance.md).
 GemmTactic ChooseLayerNorm(const GemmProblem& problem) {
   const bool long_k = problem.k > 2 * problem.n;
   if (problem.m >= 2048) {
-    for (const Block& block : {kLayerNormBlocks[0], kLayerNormBlocks[1]}) {
-      if (SpansRow(problem, block)) return LayerNormTactic(problem, block, 1);
-    }
-    return SplitTactic(kPartialBlocks[0], 1);
+    if (!long_k && SpansRow(problem, kLarge)) return LayerNormTactic(problem, kLarge, 1);
+    // With a long k LayerNorm is a small part of the time, and clusters of six leave some multiprocessors idle.
+    return ElementwiseTactic(GemmPath::kSm90Round, FasterBlock(problem, kLargeWide, kLargeNarrow));
   }
   if (problem.m >= 512 && !long_k) {
-    for (const Block& block : {kLayerNormBlocks[3], kLayerNormBlocks[2]}) {
+    for (const Block& block : {kSmallWide, kSmallWidest}) {
       if (SpansRow(problem, block)) return LayerNormTactic(problem, block, 1);
     }
   }
   // Few rows: parts of k, so that there are blocks for every multiprocessor.
-  int splits = problem.m >= 512 ? 1 : 4;
-  while (!CanSplit(problem, splits)) --splits;
-  return SplitTactic(kPartialBlocks[2], splits);
+  return SplitTactic(problem, kSmallWide, problem.m >= 512 ? 1 : 4);
 }
 
 }  // namespace
@@ -91,6 +103,11 @@ std::vector<GemmTactic> GemmTactics(const GemmProblem& problem) {
       }
     }
   }
+  if (problem.sm90 && problem.layer_norm) {
+    for (const Block& block : kElementwiseBlocks) {
+      tactics.push_back(ElementwiseTactic(GemmPath::kSm90Round, block));
+    }
+  }
   if (problem.tensor_cores) tactics.push_back({GemmPath::kMma, {}});
   tactics.push_back({GemmPath::kSimt, {}});
   return tactics;
@@ -104,6 +121,7 @@ GemmTactic ChooseGemmTactic(const GemmProblem& problem) {
 size_t GemmWorkspaceSize(const GemmProblem& problem, const GemmTactic& tactic) {
   if (!problem.layer_norm || tactic.path == GemmPath::kSm90) return 0;
   const int splits = tactic.path == GemmPath::kSm90Split ? tactic.tile.splits : 1;
+  if (tactic.path == GemmPath::kSm90Round) return static_cast<size_t>(problem.m) * static_cast<size_t>(problem.n) * 2;
   return static_cast<size_t>(problem.m) * static_cast<size_t>(problem.n) * splits * sizeof(float);
 }
 

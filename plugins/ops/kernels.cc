@@ -24,7 +24,7 @@ void CheckCuda(cudaError_t error, const char* op) {
 
 KernelList CudaKernels() {
   static const bertfuse_kernel* const kernels[] = {
-      &cuda::kAddQKVBias,    &cuda::kEmbedLayerNorm,         &cuda::kFusedAttention,
+      &cuda::kAddQKVBias,    &cuda::kEmbedLayerNorm,         &cuda::kFusedAttention,     &cuda::kFusedGemm,
       &cuda::kFusedGemmGelu, &cuda::kFusedGemmGeluLayerNorm, &cuda::kFusedGemmLayerNorm,
   };
   return {kernels, static_cast<int>(std::size(kernels))};

@@ -151,6 +151,7 @@ std::string Describe(const GemmTactic& tactic) {
   char text[96];
   std::snprintf(text, sizeof(text), "sm90 %dx%d cluster %dx%d", tile.block_m, tile.block_n, tile.cluster_m,
                 tile.cluster_n);
+  if (tactic.path == GemmPath::kSm90Round) return text + std::string(" rounded");
   return tactic.path == GemmPath::kSm90Split ? text + (" splits " + std::to_string(tile.splits)) : text;
 }
 
