@@ -18,7 +18,8 @@ SIZE = HIDDEN // HEADS
 class Attention:
     """How to spell attention over x [B, S, 16] with 4 heads of 4."""
 
-    scale: str = "scores_mul"  # "q", "k", "both", "scores_mul", "scores_div", "none"
+    # "q", "k", "both", "scores_mul", "scores_div", "none"; "computed": both, by 1 / sqrt(sqrt(size of q's last axis)).
+    scale: str = "scores_mul"
     # "eager"; "sdpa": K transposed back and forth; "merged": products of [B * heads, S, D]; "unmerged": with the heads
     # apart again at the Softmax.
     layout: str = "eager"
@@ -97,6 +98,8 @@ def attend(b: Builder, x: str, spec: Attention, mask: str | None = None) -> str:
         q = b.op("Mul", q, root if spec.scale == "both" else b.const(spec.factor))
     if spec.scale in ("k", "both"):
         k = b.op("Mul", root, k) if spec.scale == "both" else b.op("Div", k, b.const(1 / spec.factor))
+    if spec.scale == "computed":
+        q, k = (b.op("Mul", t, computed_root(b, q, parts.get("size_axis", -1))) for t in (q, k))
     merged, unmerged = spec.layout in ("merged", "unmerged"), spec.layout == "unmerged"
     if merged:  # [B * heads, S, D]
         q, v = (b.op("Reshape", t, b.op("Concat", b.const([-1]), rest(b, t), axis=0)) for t in (q, v))
@@ -133,6 +136,13 @@ def attend(b: Builder, x: str, spec: Attention, mask: str | None = None) -> str:
         context = b.op("Reshape", context, b.op("Concat", batch, b.const([HEADS]), length, b.const([SIZE]), axis=0))
     context = b.op("Transpose", context, perm=list(parts.get("merge_perm", (0, 2, 1, 3))))
     return b.op("Reshape", context, b.const(parts.get("merge_shape", [0, 0, HIDDEN])))
+
+
+def computed_root(b: Builder, q: str, axis: int) -> str:
+    """The root of 1 / sqrt(head size), from the shape of q: torch's exporter from 2.0 to 2.4."""
+    size = b.op("Slice", b.op("Shape", q), b.const([axis]), b.const([axis + 1 or 1 << 62]))
+    scale = b.op("Div", b.const([1.0]), b.op("Sqrt", b.op("Cast", size, to=element_type(b))))
+    return b.op("Sqrt", scale)
 
 
 def rest(b: Builder, tensor: str) -> str:

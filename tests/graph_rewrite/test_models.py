@@ -19,6 +19,8 @@ from bertfuse.graph_rewrite.spec import DOMAIN, NODE_MARKERS
 
 MATRIX = list(itertools.product(EXPORTERS, ATTENTIONS))
 SHAPES = ((1, 1), (2, 7), (3, LONGEST))
+# Written beside each attention, and not counted: it takes the place of one MatMul.
+COMPANION = {"FusedGemm": LAYERS}
 FULL = {"EmbedLayerNorm": 1, "FusedAttention": LAYERS, "FusedGemmLayerNorm": 2 * LAYERS, "FusedGemmGelu": LAYERS}
 BASIC = {"AddQKVBias": LAYERS, "FusedGemmLayerNorm": 2 * LAYERS, "FusedGemmGelu": LAYERS}
 # Two layers of float32 sums in another order, on values of order 1.
@@ -58,7 +60,8 @@ def test_matrix(task: str, exporter: str, attention: str, level: str, library) -
     path = exported(task, exporter, attention)
     result = fuse(path, level=level)
     assert result.misses == []
-    assert result.fused == result.expected == counts(result.model) == expected_counts(level, task)
+    assert result.fused == result.expected == expected_counts(level, task)
+    assert counts(result.model) == result.fused | COMPANION
     onnx.checker.check_model(result.model, full_check=True)
     original, stock, ours = session(str(path)), session(result.model), session(result.model, library)
     for batch, sequence in SHAPES:
@@ -74,8 +77,7 @@ def test_a_layer_is_at_most_six_nodes(exporter: str, attention: str) -> None:
     """The whole encoder: the layers, the embeddings, and the pooler's three nodes."""
     result = fuse(exported("feature-extraction", exporter, attention))
     assert result.nodes[1] == count_nodes(result.model) <= 6 * LAYERS + 1 + 3
-    packed = [node for node in result.model.graph.node if node.op_type == "MatMul"]
-    assert len(packed) == LAYERS
+    assert not any(node.op_type == "MatMul" for node in result.model.graph.node)
 
 
 def test_inputs_outputs_and_metadata_stay() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from attentions import HEADS, HIDDEN, SIZE, Attention, attend
 from graphs import Builder, fused, refused
+from onnx import numpy_helper
 
 Parts = dict[str, str]
 
@@ -65,7 +66,7 @@ PACKED = (split_first, split_evenly, sliced, three_heads_size, heads_three_size,
 
 
 def packed_weight(model) -> int:
-    return sum(list(t.dims) == [HIDDEN, 3 * HIDDEN] for t in model.graph.initializer)
+    return sum(list(t.dims) == [3 * HIDDEN, HIDDEN] for t in model.graph.initializer)
 
 
 @pytest.mark.parametrize("level", ["full", "basic"])
@@ -191,8 +192,6 @@ def test_columns_in_numbers() -> None:
     parts = heads_three_size(b, b.linear(x, HIDDEN, 3 * HIDDEN, "matmul", weight=weight))
     b.output(attend(b, x, Attention(mask="none", parts=parts)))
     model = fused(b.model()).model
-    packed = next(t for t in model.graph.initializer if list(t.dims) == [HIDDEN, 3 * HIDDEN])
-    wanted = np.arange(HIDDEN * 3 * HIDDEN).reshape(HIDDEN, HEADS, 3, SIZE).transpose(0, 2, 1, 3).reshape(HIDDEN, -1)
-    from onnx import numpy_helper
-
+    packed = next(t for t in model.graph.initializer if list(t.dims) == [3 * HIDDEN, HIDDEN])
+    wanted = np.arange(HIDDEN * 3 * HIDDEN).reshape(HIDDEN, HEADS, 3, SIZE).transpose(2, 1, 3, 0).reshape(-1, HIDDEN)
     np.testing.assert_allclose(numpy_helper.to_array(packed), wanted / 1e4, rtol=1e-6)
