@@ -50,12 +50,17 @@ def attention_spread(qkv, bias, num_heads, scale):
     return spread.transpose(1, 2).reshape(qkv.shape[0], qkv.shape[1], -1)
 
 
+def fused_gemm(x, weight, bias):
+    y = _wide(x) @ _wide(weight).T
+    return y if bias is None else y + _wide(bias)
+
+
 def fused_gemm_gelu(x, weight, bias, approximate):
-    return _gelu(_wide(x) @ _wide(weight).T + _wide(bias), approximate)
+    return _gelu(fused_gemm(x, weight, bias), approximate)
 
 
 def fused_gemm_layer_norm(x, weight, bias, residual, gamma, beta, epsilon):
-    return _layer_norm(_wide(x) @ _wide(weight).T + _wide(bias) + _wide(residual), gamma, beta, epsilon)
+    return _layer_norm(fused_gemm(x, weight, bias) + _wide(residual), gamma, beta, epsilon)
 
 
 def fused_gemm_gelu_layer_norm(x, weight, bias, residual, gamma, beta, epsilon, approximate):

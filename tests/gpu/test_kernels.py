@@ -54,6 +54,16 @@ SIZES = (
 )
 
 
+@pytest.mark.parametrize("given", [True, False], ids=["bias", "plain"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_fused_gemm(size, dtype, given):
+    m, n, k = size
+    x, weight, bias = gemm_inputs(m, n, k, dtype)
+    inputs = (x, weight, bias if given else None)
+    all_tactics("FusedGemm", inputs, (m, n), dtype, [], reference.fused_gemm(*inputs))
+
+
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -195,6 +205,7 @@ def test_embedding_outside_its_table_is_nan():
 
 
 CAPTURED = {
+    "FusedGemm": lambda: (gemm_inputs(128, 2304, 768, torch.float16), [(128, 2304)], []),
     "FusedGemmGelu": lambda: (gemm_inputs(128, 768, 768, torch.float16), [(128, 768)], ["none"]),
     "FusedGemmLayerNorm": lambda: (
         (*gemm_inputs(128, 768, 3072, torch.float16), *norm_inputs(128, 768, torch.float16)),

@@ -51,6 +51,8 @@ def calls(op, rows, dtype, offset=0, hidden=768):
     residual, gamma, beta = norm_inputs(rows, hidden, dtype, offset)
     last = slice(-min(rows, TAIL), None)
     product, norm = (x[last], weight, bias), (residual[last], gamma, beta, EPSILON)
+    if op == "FusedGemm":
+        return [x, weight, bias], [], [(rows, hidden)], partial(reference.fused_gemm, *product)
     if op == "FusedGemmGelu":
         return [x, weight, bias], ["none"], [(rows, hidden)], partial(reference.fused_gemm_gelu, *product, "none")
     inputs = [x, weight, bias, residual, gamma, beta]
@@ -64,7 +66,7 @@ def several(result):
     return list(result) if isinstance(result, tuple) else [result]
 
 
-GEMMS = ("FusedGemmGelu", "FusedGemmGeluLayerNorm", "FusedGemmLayerNorm")
+GEMMS = ("FusedGemm", "FusedGemmGelu", "FusedGemmGeluLayerNorm", "FusedGemmLayerNorm")
 OPS = ("AddQKVBias", "EmbedLayerNorm", "FusedAttention", *GEMMS)
 
 
@@ -95,9 +97,10 @@ def test_unaligned(op, offset, dtype):
 def test_tf32_only_where_asked(op, size):
     m, n, k = size
     inputs = [*gemm_inputs(m, n, k, torch.float32), *norm_inputs(m, n, torch.float32)]
-    inputs = inputs[:3] if op == "FusedGemmGelu" else inputs
-    attributes = {"FusedGemmGelu": ["none"], "FusedGemmLayerNorm": [EPSILON]}.get(op, [EPSILON, "none"])
+    inputs = inputs if "LayerNorm" in op else inputs[:3]
+    attributes = [EPSILON] * ("LayerNorm" in op) + ["none"] * ("Gelu" in op)
     function = {
+        "FusedGemm": reference.fused_gemm,
         "FusedGemmGelu": reference.fused_gemm_gelu,
         "FusedGemmLayerNorm": reference.fused_gemm_layer_norm,
         "FusedGemmGeluLayerNorm": reference.fused_gemm_gelu_layer_norm,
@@ -113,7 +116,7 @@ def test_tf32_only_where_asked(op, size):
 
 
 def test_threads_with_streams_at_once():
-    """Twelve threads, two for each op, each with tensors and a stream of its own: results as when run alone."""
+    """Two threads for each op, each with tensors and a stream of its own: results as when run alone."""
     jobs = []
     for op in (*OPS, *OPS):
         inputs, attributes, shapes, _ = calls(op, 256, torch.float16)
