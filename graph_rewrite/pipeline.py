@@ -120,7 +120,8 @@ def _fuse(
     present = Counter(node.op_type for node in skeleton.graph.node if node.domain == DOMAIN)
     if present:
         message = f"the model holds bertfuse ops already: {untouched}"
-        return FusionResult(skeleton, dict(present), dict(present), [], (before, before), [message]), None
+        found = {op: count for op, count in present.items() if op not in OPS or not OPS[op].companion}
+        return FusionResult(skeleton, found, dict(found), [], (before, before), [message]), None
     opset = next((o.version for o in skeleton.opset_import if o.domain in ("", "ai.onnx")), 0)
     if opset < MIN_OPSET:
         message = f"opset {opset} is older than {MIN_OPSET}: {untouched}; export the model again with a newer opset"
