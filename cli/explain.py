@@ -62,9 +62,9 @@ def print_explanation(result: FusionResult) -> None:
         for part in (part for part in result.parts if part.layer == layer):
             state = "[red]missed [/]" if part.miss else "[green]matched[/]"
             console.print(f"  {part.op:{width}}  {state}  ", end="")
-            console.print(summary(part), markup=False)
+            console.print(summary(part), markup=False, soft_wrap=True)
             for name, text in details(part):
-                console.print(f"      {name:<8}  {text}", markup=False)
+                console.print(f"      {name:<8}  {text}", markup=False, soft_wrap=True)
     for message in result.messages:
         console.print(message, markup=False)
     fused, expected = sum(result.fused.values()), sum(result.expected.values())

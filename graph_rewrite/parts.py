@@ -113,10 +113,10 @@ class Survey:
         return in_order(expected), _with_head([part for _, part in found], layers), layers
 
     def _replaced(self, anchor: _Origin, nodes: list[gs.Node]) -> tuple[str, ...]:
-        """The first outputs of the original ones among the nodes.
+        """The first outputs of the original ones among the nodes, those from before the anchor's layer left out.
 
-        Not those from before the layer (its projections have one attention less above them than its Softmax): what all
-        layers used, a mask's subgraph, gives way to the last one of them, and belongs to none.
+        What all layers read, a mask's subgraph, gives way to the last of them and belongs to none. A layer begins with
+        projections, which have one attention less above them than its Softmax has.
         """
         origins = (self._origins.get(id(node)) for node in nodes)
         return tuple(o.output for o in origins if o is not None and o.depth >= anchor.depth - 1)

@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 
 from bertfuse.errors import BertfuseError
-from bertfuse.graph_rewrite import FusionResult, explain
+from bertfuse.graph_rewrite import OPS, FusionResult, explain
 from bertfuse.graph_rewrite.io import open_model
 from bertfuse.graph_rewrite.spec import DOMAIN
 
@@ -60,12 +60,12 @@ def collect(
     say = progress or (lambda line: None)
     say("Reading both models")
     graphs = open_model(original)[0], open_model(fused)[0]
-    ops = Counter(node.op_type for node in graphs[1].graph.node if node.domain == DOMAIN)
+    ops = Counter(node.op_type for node in graphs[1].graph.node if node.domain == DOMAIN and node.op_type in OPS)
     result = explain(original, level="basic" if ops["AddQKVBias"] else "full")
     if not result.parts and result.fused:
         raise BertfuseError(f"{original}: is fused already; name the model before fusion")
     notes = {}
-    if dict(ops) != result.fused:
+    if {op: count for op, count in ops.items() if not OPS[op].companion} != result.fused:
         there = ", ".join(f"{op} {count}" for op, count in sorted(ops.items())) or "none"
         notes["fusion"] = f"{fused.name} was not made from {original.name} by this version: its ops are {there}"
     say("Comparing both models, node by node")

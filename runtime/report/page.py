@@ -59,6 +59,7 @@ def render(report: Report) -> str:
         report=report,
         result=result,
         ops=names,
+        drawn=[op for op in OPS if any(item.op == op for item in after.items)],
         table=_table(result, names),
         layer=result.layer_name(layer),
         layer_drawings=[("before", one_layer(before, layer)), ("after", one_layer(after, layer))],
@@ -76,8 +77,8 @@ def render(report: Report) -> str:
 
 
 def _interesting(result: FusionResult) -> int:
-    """The layer that is drawn: the first with a miss in it, else the first."""
-    missed = [part.layer for part in result.parts if part.miss]
+    """The layer that is drawn: the first encoder layer with a miss in it, else the first one."""
+    missed = [part.layer for part in result.parts if part.miss and 1 <= part.layer <= result.layers]
     return missed[0] if missed else min(1, result.layers)
 
 
