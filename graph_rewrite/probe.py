@@ -47,12 +47,20 @@ class Subgraph:
     interior: list[gs.Tensor]  # every computed tensor, the nearest to `target` first
     longest: int  # the largest constant that could be a length
 
-    @property
-    def reads_values(self) -> bool:
-        """Whether it depends on more than the shapes of inputs."""
-        given = {id(t) for t in self.inputs}
-        readers = [node for t in self.interior if (node := producer(t)).op != "Shape"]
-        return id(self.target) in given or any(id(t) in given for node in readers for t in node.inputs)
+    def read(self) -> list[gs.Tensor]:
+        """The inputs of which it depends on more than the shape."""
+        given, found, seen, stack = {id(t) for t in self.inputs}, [], set(), [self.target]
+        while stack:
+            tensor = stack.pop()
+            if id(tensor) in seen:
+                continue
+            seen.add(id(tensor))
+            node = producer(tensor)
+            if id(tensor) in given:
+                found.append(tensor)
+            elif node is not None and node.op != "Shape":
+                stack.extend(node.inputs)
+        return found
 
     def run(self, session: ort.InferenceSession, feeds: dict[str, np.ndarray], sizes: dict[str, int]) -> np.ndarray:
         feeds = dict(feeds)
@@ -106,7 +114,7 @@ class Prober:
                 "export the model with its 0/1 mask as input",
                 wanted="a [B, S] mask of keys",
             )
-        if not whole.reads_values and self._shows_all(whole, kind):
+        if not whole.read() and self._shows_all(whole, kind):
             return None
         given = [t for t in whole.inputs if _is_mask(t)]
         # A computed number may be more than 0 and 1 (ids behind a Cast), and a probe with these would not notice.
@@ -114,6 +122,9 @@ class Prober:
         for candidate in (*given, *computed):
             with contextlib.suppress(NoMatch):
                 subgraph = self._subgraph(target, stop=candidate)
+                # What another input may do to the mask, probes need not bring to light: one id of many is padding.
+                if any(t is not candidate for t in subgraph.read()):
+                    continue
                 session = self._session(subgraph)
                 for inverted in (False, True):
                     if self._hides_keys(subgraph, session, candidate, kind, factor, inverted):
@@ -179,7 +190,7 @@ class Prober:
             values = np.asarray(index.values)
             return [(ids.shape[1], values)] if values.shape[-1:] == (ids.shape[1],) else []
         subgraph = self._subgraph(index)
-        if subgraph.reads_values:
+        if subgraph.read():
             return []
         session = self._session(subgraph)
         random = np.random.default_rng(0)

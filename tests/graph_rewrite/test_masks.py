@@ -62,9 +62,12 @@ def _lengths(b: Builder, x: str) -> str:
     return additive(b, unsqueezed(b, b.op("Less", places(b, "ids"), b.op("Unsqueeze", lengths, b.const([1])))))
 
 
-def _both(b: Builder, x: str) -> str:
-    given = b.op("Cast", b.ids("attention_mask"), to=BOOL)
-    return additive(b, unsqueezed(b, b.op("And", given, b.op("Not", b.op("Equal", "ids", b.const(PAD))))))
+def _both(pad: int) -> Callable[[Builder, str], str]:
+    def make(b: Builder, x: str) -> str:
+        given = b.op("Cast", b.ids("attention_mask"), to=BOOL)
+        return additive(b, unsqueezed(b, b.op("And", given, b.op("Not", b.op("Equal", "ids", b.const(pad))))))
+
+    return make
 
 
 def _one_for_hidden(b: Builder, x: str) -> str:
@@ -88,7 +91,8 @@ GOOD = {
     "ids compared with four axes": _compared_by_head,
     "ids of another type": _cast_ids,
     "lengths": _lengths,
-    "a mask and ids": _both,
+    "a mask and ids": _both(PAD),
+    "a mask and ids of which one in many is padding": _both(70),
     "1 for hidden": _one_for_hidden,
     "four axes": _four_axes,
 }
@@ -111,6 +115,7 @@ def tried(model: onnx.ModelProto) -> list[dict[str, np.ndarray]]:
         feed["ids"] = random.integers(0, 97, feed["ids"].shape)
         feed["ids"][0, -2:] = PAD
         feed["ids"][:, 0] = 5
+        feed["ids"][1, 1] = 70
         if "lengths" in feed:
             feed["lengths"] = np.array([2, 5])
         if "attention_mask" in feed:
