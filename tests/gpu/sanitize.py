@@ -27,9 +27,10 @@ OPS = (
 )
 DTYPES = ("float32", "float16", "bfloat16")
 # (rows, n, k): a part of a tile in every direction; whole rows in one cluster and several of them; no alignment at all.
-GEMMS = ((131, 384, 136), (67, 768, 200), (13, 37, 29))
-# (batch, sequence, heads, head size): parts of tiles, several tiles, a size without tensor cores.
-ATTENTIONS = ((2, 77, 2, 64), (1, 150, 1, 128), (2, 33, 3, 32), (1, 19, 2, 24))
+SIZES = ((131, 384, 136), (67, 768, 200), (13, 37, 29))
+# (batch, sequence, heads, head size): parts of tiles, several tiles, a size without tensor cores, and enough of them for
+# Hopper's kernels that stay and take several tiles each.
+ATTENTIONS = ((2, 77, 2, 64), (1, 150, 1, 128), (2, 33, 3, 32), (1, 19, 2, 24), (100, 77, 3, 64), (70, 150, 3, 32))
 FOUND = 9
 
 
@@ -51,11 +52,11 @@ def work(ops, dtypes):
         torch.cuda.synchronize()
 
     for dtype in (getattr(torch, name) for name in dtypes):
-        for op in (name for name in ops if name.startswith("FusedGemm")):
-            for m, n, k in GEMMS:
+        for op in (name for name in ops if name in GEMMS):
+            for m, n, k in SIZES:
                 inputs = [*gemm_inputs(m, n, k, dtype), *norm_inputs(m, n, dtype)]
-                inputs = inputs[:3] if op == "FusedGemmGelu" else inputs
-                epsilon = [] if op == "FusedGemmGelu" else [EPSILON]
+                inputs = inputs if "LayerNorm" in op else inputs[:3]
+                epsilon = [EPSILON] * ("LayerNorm" in op)
                 for gelu in [["none"], ["tanh"]] if "Gelu" in op else [[]]:
                     for flags in (0, native.ALLOW_TF32) if dtype == torch.float32 else (0,):
                         every_tactic(op, inputs, [(m, n)], dtype, [*epsilon, *gelu], flags=flags)
@@ -86,6 +87,8 @@ def sanitize(tool, options):
     command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(FOUND)]
     if tool != "initcheck":  # which has to see who writes the inputs
         command += ["--kernel-name", "kernel_substring=bertfuse"]
+    if tool == "synccheck":  # by default it follows fewer barriers than a grid of ours has
+        command += ["--num-cuda-barriers", "200000"]
     command += [sys.executable, __file__, "--inside", "--ops", options.ops, "--dtypes", options.dtypes]
     # Without its cache PyTorch gives every tensor an allocation of its own, whose end memcheck knows.
     ran = subprocess.run(

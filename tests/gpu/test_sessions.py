@@ -51,6 +51,7 @@ LARGE = {
     "AddQKVBias": Shape("large", {"B": 4, "S": 128, "H": 768}, (), {"num_heads": 12}),
     "EmbedLayerNorm": Shape("large", {"B": 8, "S": 128, "V": 1000, "H": 768, "P": 512, "T": 2}),
     "FusedAttention": Shape("large", {"B": 8, "S": 128, "H": 768}, (), {"num_heads": 12, "scale": 0.125}),
+    "FusedGemm": Shape("large", {"K": 768, "N": 2304}, (8, 128)),
     "FusedGemmGelu": Shape("large", {"K": 768, "N": 3072}, (8, 128)),
     "FusedGemmGeluLayerNorm": Shape("large", {"K": 768, "N": 768}, (4, 128)),
     "FusedGemmLayerNorm": Shape("large", {"K": 3072, "N": 768}, (1, 128)),
