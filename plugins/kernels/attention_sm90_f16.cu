@@ -1,4 +1,4 @@
-#include "kernels/attention_sm90.cuh"
+#include "kernels/attention_sm90_launch.cuh"
 
 namespace bertfuse::kernels {
 

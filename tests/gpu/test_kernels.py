@@ -158,10 +158,11 @@ def test_fused_attention(shape, dtype, mask_kind):
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_attention_extreme_scores(dtype):
+@pytest.mark.parametrize("batch", [2, 70])  # Hopper's kernel for few queries, and the one for many
+def test_attention_extreme_scores(batch, dtype):
     """Scores in the hundreds: softmax is then nearly a maximum, and must not overflow."""
     gain, size = 12, 64
-    qkv, bias = randn(2, 200, 3 * 128, dtype=dtype, gain=gain), randn(3 * 128, dtype=dtype)
+    qkv, bias = randn(batch, 200, 3 * 128, dtype=dtype, gain=gain), randn(3 * 128, dtype=dtype)
     expected = reference.fused_attention(qkv, bias, None, 2, 0.125)
     # A score that is off by d moves the result by at most d times the spread of V under the probabilities: much where
     # two keys compete, nothing where one wins. Scores are sums of `size` products near gain². In float32 each addition
@@ -172,7 +173,7 @@ def test_attention_extreme_scores(dtype):
     # Values are 12 times those that the table is for, so its absolute part is, too; of the scores 5 deviations.
     absolute = (gain - 1) * TOLERANCES["FusedAttention", str(dtype).removeprefix("torch.")].atol
     more = absolute + 5 * score_error * spread
-    all_tactics("FusedAttention", [qkv, bias, None], (2, 200, 128), dtype, [2, 0.125], expected, more=more)
+    all_tactics("FusedAttention", [qkv, bias, None], (batch, 200, 128), dtype, [2, 0.125], expected, more=more)
 
 
 @pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)

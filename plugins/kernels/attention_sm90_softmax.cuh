@@ -1,0 +1,116 @@
+// The running softmax of the Hopper attention kernel. A thread's scores lie as wgmma leaves them: score[4 j + 2 r + e]
+// is row lane / 4 + 8 r, key 8 j + 2 (lane % 4) + e.
+#ifndef BERTFUSE_KERNELS_ATTENTION_SM90_SOFTMAX_CUH_
+#define BERTFUSE_KERNELS_ATTENTION_SM90_SOFTMAX_CUH_
+
+#include <cfloat>
+
+#include "kernels/sm90.cuh"
+
+namespace bertfuse::kernels {
+
+__device__ __forceinline__ float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Keys whose bit is 0 become -inf.
+template <int kCount>
+__device__ __forceinline__ void HideKeys(float (&score)[kCount], const uint32_t (&bits)[kCount / 16]) {
+#pragma unroll
+  for (int word = 0; word < kCount / 16; ++word) {
+    const uint32_t seen = bits[word];
+    if (seen == 0xffffffffu) continue;
+    const uint32_t own = seen >> threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      if ((own >> (i / 4 * 8 + i % 2) & 1) == 0) score[16 * word + i] = -INFINITY;
+    }
+  }
+}
+
+// Of two rows. `total` is this thread's part of the sum of weights, and a weight is 2^((score - highest) * scale).
+struct RunningSoftmax {
+  float scale;
+  float highest[2], total[2];
+
+  // The first block's scores become weights.
+  template <int kCount>
+  __device__ __forceinline__ void Start(float (&score)[kCount]) {
+    highest[0] = highest[1] = -FLT_MAX;
+    FindHighest(score);
+    for (int row = 0; row < 2; ++row) total[row] = Weigh(score, row);
+  }
+
+  // Another block's scores become weights relative to the maxima of blocks before: those may be lower than this
+  // block's, which changes nothing but the size of sums, and finding new ones takes a quarter of the instructions.
+  // False, and the scores are lost, where a weight may be too large for 16 bits or no key was seen before.
+  template <int kCount>
+  __device__ __forceinline__ bool TryContinue(float (&score)[kCount]) {
+    const float sum[2] = {Weigh(score, 0), Weigh(score, 1)};
+    const bool fails = fmaxf(sum[0], sum[1]) > 4096.0f || fminf(highest[0], highest[1]) == -FLT_MAX;
+    if (__any_sync(0xffffffffu, fails)) return false;
+    for (int row = 0; row < 2; ++row) total[row] += sum[row];
+    return true;
+  }
+
+  // The same with new maxima; what was summed with the old ones is to be multiplied by `correction`.
+  template <int kCount>
+  __device__ __forceinline__ void Continue(float (&score)[kCount], float (&correction)[2]) {
+    const float before[2] = {highest[0], highest[1]};
+    FindHighest(score);
+    for (int row = 0; row < 2; ++row) {
+      correction[row] = Exp2((before[row] - highest[row]) * scale);
+      total[row] = total[row] * correction[row] + Weigh(score, row);
+    }
+  }
+
+  // Over the four threads of a row.
+  __device__ __forceinline__ float InverseTotal(int row) const {
+    float sum = total[row];
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    return __fdividef(1.0f, sum);
+  }
+
+ private:
+  template <int kCount>
+  __device__ __forceinline__ void FindHighest(const float (&score)[kCount]) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+#pragma unroll
+      for (int j = 0; j < kCount / 4; ++j) {
+        highest[row] = fmaxf(highest[row], fmaxf(score[4 * j + 2 * row], score[4 * j + 2 * row + 1]));
+      }
+    }
+#pragma unroll
+    for (int lanes = 1; lanes <= 2; ++lanes) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        highest[row] = fmaxf(highest[row], __shfl_xor_sync(0xffffffffu, highest[row], lanes));
+      }
+    }
+  }
+
+  // Returns the sum.
+  template <int kCount>
+  __device__ __forceinline__ float Weigh(float (&score)[kCount], int row) const {
+    // While every key so far is hidden, `highest` is -FLT_MAX: its product must stay finite.
+    const float shift = highest[row] == -FLT_MAX ? 0.0f : highest[row] * scale;
+    float sum[2] = {};
+#pragma unroll
+    for (int j = 0; j < kCount / 4; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float& value = score[4 * j + 2 * row + e];
+        value = Exp2(fmaf(value, scale, -shift));
+        sum[e] += value;
+      }
+    }
+    return sum[0] + sum[1];
+  }
+};
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_ATTENTION_SM90_SOFTMAX_CUH_
