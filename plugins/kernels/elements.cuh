@@ -71,15 +71,5 @@ __device__ __forceinline__ float WarpMax(float x) {
   return x;
 }
 
-// Sums over the block; every thread gets the result. `scratch` holds 32 floats and may be reused right away.
-__device__ __forceinline__ float BlockSum(float x, float* scratch) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-  x = WarpSum(x);
-  __syncthreads();
-  if (lane == 0) scratch[warp] = x;
-  __syncthreads();
-  return WarpSum(lane < warps ? scratch[lane] : 0.0f);
-}
-
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_ELEMENTS_CUH_

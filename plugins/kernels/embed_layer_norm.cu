@@ -14,11 +14,13 @@ __device__ __forceinline__ const T* Row(const T* table, int64_t id, int64_t size
 
 template <class T, class Index, int kVector, int kChunks>
 __global__ void __launch_bounds__(kChunks > 4 ? 1024 : 512) EmbedLayerNormKernel(EmbedLayerNormArguments<T, Index> a) {
-  __shared__ float scratch[32];
+  __shared__ float3 scratch[32];
   const int64_t at = blockIdx.x;
   const int columns = static_cast<int>(a.columns);
   LaunchNext();
   WaitForPrevious();
+  RowVector<T, kVector, kChunks> gamma(a.gamma), beta(a.beta);
+  gamma.Load(columns), beta.Load(columns);
   const T* tables[3];
   tables[0] = Row(a.word_table, a.ids[at], a.words, a.columns);
   const int64_t position = a.position_ids != nullptr ? static_cast<int64_t>(a.position_ids[at]) : at % a.sequence;
@@ -39,7 +41,7 @@ __global__ void __launch_bounds__(kChunks > 4 ? 1024 : 512) EmbedLayerNormKernel
       for (int i = 0; i < kVector; ++i) row.value[chunk][i] += ToFloat(part.value[i]);
     }
   });
-  NormalizeAndStore(row, columns, a.gamma, a.beta, a.epsilon, a.y + at * a.columns, scratch);
+  NormalizeAndStore(row, columns, gamma, beta, a.epsilon, a.y + at * a.columns, scratch);
 }
 
 template <class T, class Index, int kVector>

@@ -10,7 +10,7 @@ template <>
 cudaError_t GemmSm90<__half, GemmEpilogue::kPartial>(const GemmSm90Tile& tile,
                                                      const GemmSm90Arguments<__half>& arguments, const Device& device,
                                                      cudaStream_t stream) {
-  return LaunchFitting<Shape<128, 128, 3, 2>, Shape<64, 96, 5, 2>>(tile, arguments, device, stream);
+  return LaunchFitting<Shape<128, 128, 3, 2>, Shape<64, 96, 10, 1>>(tile, arguments, device, stream);
 }
 
 }  // namespace bertfuse::kernels

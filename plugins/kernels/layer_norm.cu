@@ -17,16 +17,21 @@ __device__ __forceinline__ void LoadProduct(const LayerNormArguments<T>& a, int6
 
 template <class T, int kVector, int kChunks>
 __global__ void __launch_bounds__(kChunks > 4 ? 1024 : 512) LayerNormKernel(LayerNormArguments<T> a) {
-  __shared__ float scratch[32];
+  __shared__ float3 scratch[32];
   const int64_t offset = static_cast<int64_t>(blockIdx.x) * a.columns;
   const int64_t split_stride = a.rows * a.columns;
   const int columns = static_cast<int>(a.columns);
   LaunchNext();
+  if (!a.vectors_are_constant) WaitForPrevious();
+  RowVector<T, kVector, kChunks> bias(a.bias), gamma(a.gamma), beta(a.beta);
+  bias.Load(columns), gamma.Load(columns), beta.Load(columns);
   WaitForPrevious();
   RowSlice<kVector, kChunks> row;
   ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int column) {
     float (&value)[kVector] = row.value[chunk];
     const float* source = a.partial + offset + column;
+    Pack<T, kVector> residual = {};
+    if (a.residual != nullptr) residual = *reinterpret_cast<const Pack<T, kVector>*>(a.residual + offset + column);
     LoadProduct(a, offset + column, value);
 #pragma unroll 4
     for (int split = 0; split < a.splits; ++split, source += split_stride) {
@@ -34,16 +39,13 @@ __global__ void __launch_bounds__(kChunks > 4 ? 1024 : 512) LayerNormKernel(Laye
 #pragma unroll
       for (int i = 0; i < kVector; ++i) value[i] += part.value[i];
     }
-    const auto bias = *reinterpret_cast<const Pack<T, kVector>*>(a.bias + column);
+    const auto add = bias.Chunk(chunk, column);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) value[i] = Activate(value[i] + ToFloat(bias.value[i]), a.activation);
-    if (a.residual != nullptr) {
-      const auto residual = *reinterpret_cast<const Pack<T, kVector>*>(a.residual + offset + column);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) value[i] += ToFloat(residual.value[i]);
+    for (int i = 0; i < kVector; ++i) {
+      value[i] = Activate(value[i] + ToFloat(add.value[i]), a.activation) + ToFloat(residual.value[i]);
     }
   });
-  NormalizeAndStore(row, columns, a.gamma, a.beta, a.epsilon, a.y + offset, scratch);
+  NormalizeAndStore(row, columns, gamma, beta, a.epsilon, a.y + offset, scratch);
 }
 
 // A warp for each row of up to 128 * kChunks columns: no barrier, all of a row's loads in flight at once.

@@ -22,6 +22,9 @@ struct LayerNormArguments {
   int64_t rows, columns;
   float epsilon;
   Activation activation;
+  // No kernel that may still run writes bias, gamma or beta: they are read before the kernels before this one have
+  // ended.
+  bool vectors_are_constant;
 };
 
 // Rows of up to 32768 columns; wider ones give cudaErrorInvalidValue.

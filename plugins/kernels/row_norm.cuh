@@ -1,4 +1,4 @@
-// LayerNorm of one row held in a block's registers: two passes, float32.
+// LayerNorm of one row held in a block's registers, float32.
 #ifndef BERTFUSE_KERNELS_ROW_NORM_CUH_
 #define BERTFUSE_KERNELS_ROW_NORM_CUH_
 
@@ -22,16 +22,47 @@ __device__ __forceinline__ void ForEachChunk(int columns, Visit&& visit) {
   }
 }
 
-// Normalises the row and stores it. `scratch` holds 32 floats.
+// A vector of the row's columns (bias, gamma, beta) as this thread needs it. Short rows keep it in registers, so that
+// Load() can be called long before; of long ones a chunk is read when it is asked for.
 template <class T, int kVector, int kChunks>
-__device__ __forceinline__ void NormalizeAndStore(const RowSlice<kVector, kChunks>& row, int columns, const T* gamma,
-                                                  const T* beta, float epsilon, T* y, float* scratch) {
-  float sum = 0.0f;
+class RowVector {
+  static constexpr bool kKept = kChunks <= 2;
+
+ public:
+  __device__ __forceinline__ explicit RowVector(const T* data) : data_(data) {}
+  __device__ __forceinline__ void Load(int columns) {
+    if constexpr (kKept) {
+      ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int column) { kept_[chunk] = Read(column); });
+    }
+  }
+  __device__ __forceinline__ Pack<T, kVector> Chunk(int chunk, int column) const {
+    if constexpr (kKept) return kept_[chunk];
+    return Read(column);
+  }
+
+ private:
+  __device__ __forceinline__ Pack<T, kVector> Read(int column) const {
+    return *reinterpret_cast<const Pack<T, kVector>*>(data_ + column);
+  }
+  const T* data_;
+  Pack<T, kVector> kept_[kKept ? kChunks : 1];
+};
+
+// Normalises the row and stores it: two passes within a warp, then Chan's parallel form over the warps, so that the
+// block meets once. `scratch` holds 32 values.
+template <class T, int kVector, int kChunks>
+__device__ __forceinline__ void NormalizeAndStore(const RowSlice<kVector, kChunks>& row, int columns,
+                                                  const RowVector<T, kVector, kChunks>& gamma,
+                                                  const RowVector<T, kVector, kChunks>& beta, float epsilon, T* y,
+                                                  float3* scratch) {
+  float sum = 0.0f, count = 0.0f;
   ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int) {
+    count += kVector;
 #pragma unroll
     for (int i = 0; i < kVector; ++i) sum += row.value[chunk][i];
   });
-  const float mean = BlockSum(sum, scratch) / columns;
+  count = WarpSum(count);
+  float mean = WarpSum(sum) / fmaxf(count, 1.0f);  // a warp may have no columns
   float squares = 0.0f;
   ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int) {
 #pragma unroll
@@ -40,10 +71,16 @@ __device__ __forceinline__ void NormalizeAndStore(const RowSlice<kVector, kChunk
       squares += centered * centered;
     }
   });
-  const float inverse = rsqrtf(BlockSum(squares, scratch) / columns + epsilon);
+  squares = WarpSum(squares);
+  const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  if (lane == 0) scratch[threadIdx.x / 32] = make_float3(count, mean, squares);
+  __syncthreads();
+  const float3 part = lane < warps ? scratch[lane] : make_float3(0.0f, 0.0f, 0.0f);
+  mean = WarpSum(part.x * part.y) / columns;
+  squares = WarpSum(part.z + part.x * (part.y - mean) * (part.y - mean));
+  const float inverse = rsqrtf(squares / columns + epsilon);
   ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int column) {
-    const auto scale = *reinterpret_cast<const Pack<T, kVector>*>(gamma + column);
-    const auto shift = *reinterpret_cast<const Pack<T, kVector>*>(beta + column);
+    const auto scale = gamma.Chunk(chunk, column), shift = beta.Chunk(chunk, column);
     Pack<T, kVector> out;
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {

@@ -10,6 +10,10 @@
 namespace bertfuse::cuda {
 namespace {
 
+bool IsConstant(const bertfuse_call& call, const bertfuse_tensor* input) {
+  return (call.constant_inputs >> (input - call.inputs) & 1) != 0;
+}
+
 template <class T>
 kernels::GemmSm90Arguments<T> Arguments(const bertfuse_call& call, const GemmCall& gemm) {
   const auto data = [](const bertfuse_tensor* tensor) { return tensor == nullptr ? nullptr : Data<T>(*tensor); };
@@ -27,7 +31,7 @@ kernels::GemmSm90Arguments<T> Arguments(const bertfuse_call& call, const GemmCal
   a.m = a.n == 0 ? 0 : NumElements(*gemm.y) / a.n;
   a.epsilon = gemm.epsilon;
   a.activation = gemm.activation;
-  a.weight_is_constant = (call.constant_inputs >> (gemm.weight - call.inputs) & 1) != 0;
+  a.weight_is_constant = IsConstant(call, gemm.weight);
   return a;
 }
 
@@ -111,6 +115,8 @@ void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
   if (!problem.layer_norm || tactic.path == GemmPath::kSm90) return;
   kernels::LayerNormArguments<T> norm = {nullptr, a.partial, 1,   a.bias, a.residual, a.gamma,
                                          a.beta,  a.y,       a.m, a.n,    a.epsilon,  a.activation};
+  norm.vectors_are_constant =
+      IsConstant(call, gemm.bias) && IsConstant(call, gemm.gamma) && IsConstant(call, gemm.beta);
   if (tactic.path == GemmPath::kSm90Split) norm.splits = tactic.tile.splits;
   if (tactic.path == GemmPath::kSm90Round) norm.product = reinterpret_cast<const T*>(a.partial), norm.splits = 0;
   CheckCuda(kernels::LayerNorm(norm, device, StreamOf(call)), gemm.op);

@@ -15,7 +15,7 @@ struct Block {
 // The block sizes that were compiled (kernels/gemm_sm90_*.cu).
 constexpr Block kLarge = {128, 128}, kLargeWide = {128, 192}, kLargeNarrow = {128, 96};
 constexpr Block kSmall = {64, 64}, kSmallWide = {64, 96}, kSmallWidest = {64, 128};
-constexpr Block kElementwiseBlocks[] = {kLargeWide, kLarge, kLargeNarrow, kSmall};
+constexpr Block kElementwiseBlocks[] = {kLargeWide, kLarge, kLargeNarrow, kSmall, kSmallWide};
 constexpr Block kLayerNormBlocks[] = {kLarge, kSmallWide, kSmallWidest};
 constexpr Block kPartialBlocks[] = {kLarge, kSmallWide};
 constexpr int kMostCluster = 8;  // what every Hopper device takes
