@@ -72,8 +72,7 @@ def _latency(report: BenchReport, width: float) -> Figure:
         position += 0.5
     axes.set_yticks([place for place, _ in ticks], [label for _, label in ticks])
     axes.invert_yaxis()
-    axes.margins(x=0.2)
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, 1.3 * max(timing.high for timing in report.timings))  # room for the numbers
     axes.set_xlabel("milliseconds: median, middle half")
     return figure
 

@@ -83,8 +83,9 @@ def look(page: Path, scratch: Path, dark: bool) -> list[dict[str, Any]]:
     harness = page.with_name("harness.html")
     harness.write_text(HARNESS % frames)
     command = [
-        CHROMIUM, "--headless", "--hide-scrollbars", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files", "--dump-dom",
-        "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={scratch}", "--virtual-time-budget=10000",
+        CHROMIUM, "--headless", "--hide-scrollbars", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
+        "--dump-dom", "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={scratch}",
+        "--virtual-time-budget=10000",
         f"--blink-settings=preferredColorScheme={0 if dark else 1}", f"file://{harness}",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
