@@ -43,9 +43,10 @@ struct RunningSoftmax {
     for (int row = 0; row < 2; ++row) total[row] = Weigh(score, row);
   }
 
-  // Another block's scores become weights relative to the maxima of blocks before: those may be lower than this
-  // block's, which changes nothing but the size of sums, and finding new ones takes a quarter of the instructions.
-  // False, and the scores are lost, where a weight may be too large for 16 bits or no key was seen before.
+  // Another block's scores become weights relative to the maxima of the blocks before. Those may be lower than this
+  // block's, which changes nothing but the size of the sums; to find new ones takes a fifth of the loop's instructions
+  // and its longest chain of dependent ones. False, and the scores are lost, where a weight may be too large for 16
+  // bits or no key was seen before.
   template <int kCount>
   __device__ __forceinline__ bool TryContinue(float (&score)[kCount]) {
     const float sum[2] = {Weigh(score, 0), Weigh(score, 1)};
