@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from tiny_models import LAYERS, exported
+from tiny_models import LAYERS, LONGEST, exported
 
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import explain, fuse_file
@@ -71,8 +71,8 @@ def _urls(html: str) -> list[str]:
 def test_a_complete_fusion(folder: Path, tmp_path: Path) -> None:
     steps: list[str] = []
     path = write_report(
-        folder / "model.onnx", folder / "model.fused.onnx", tmp_path / "page.html", seconds=0.01, sizes=[(1, 4)],
-        progress=steps.append,
+        folder / "model.onnx", folder / "model.fused.onnx", tmp_path / "page.html", seconds=0.01,
+        sizes=[(1, 4), (1, 9999)], progress=steps.append,
     )  # fmt: skip
     assert path == tmp_path / "page.html" and steps[-1] == "Writing the report"
     assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
@@ -83,7 +83,15 @@ def test_a_complete_fusion(folder: Path, tmp_path: Path) -> None:
     assert f"Everything that was expected was fused: {total} ops in {LAYERS} encoder layers." in text
     assert "The fused model computes what the original does." in text
     assert f"{result.nodes[0]} → {result.nodes[1]}" in text and f"{total} of {total}" in text
-    for expected in ("last_hidden_state", "pooler_output", "agrees", "fused, op bodies", "fused, library", "1 x 4"):
+    for expected in (
+        "last_hidden_state",
+        "pooler_output",
+        "agrees",
+        "fused, op bodies",
+        "fused, library",
+        "1 x 4:",
+        f"1 x {LONGEST}:",
+    ):
         assert expected in text
     assert onnx.__version__ in text
     assert "was not made from" not in text
