@@ -74,10 +74,12 @@ def function(
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     for value, tensor in zip(outputs, spec.outputs, strict=True):
         body.rename(value if plain else body.emit("Cast", [value], to=signature.data_type), tensor.name)
+    # TensorRT's parser wants as many inputs as its callers give.
+    last = max(spec.input_index(name) for name in signature.present)
     result = helper.make_function(
         DOMAIN,
         spec.name,
-        [t.name for t in spec.inputs],
+        [t.name for t in spec.inputs[: last + 1]],
         [t.name for t in spec.outputs],
         body.nodes,
         [helper.make_opsetid("", opset)],

@@ -42,9 +42,12 @@ def model(case: Case, *, shapes: str = "free", constants: bool = False) -> onnx.
         if name not in weights
     ]
     outputs = [helper.make_tensor_value_info(t.name, _ONNX_TYPES[case.dtype], None) for t in case.spec.outputs]
+    names = [tensor.name if tensor.name in given else "" for tensor in case.spec.inputs]
+    while names and not names[-1]:
+        names.pop()
     node = helper.make_node(
         case.op,
-        [tensor.name if tensor.name in given else "" for tensor in case.spec.inputs],
+        names,
         [tensor.name for tensor in case.spec.outputs],
         name=NODE_NAME,
         domain=DOMAIN,

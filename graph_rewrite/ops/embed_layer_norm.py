@@ -2,7 +2,7 @@ from ..spec import OpSpec, TensorSpec
 from ._common import EPSILON
 
 
-def body(d, ids, token_type_ids, position_ids, word_table, token_type_table, position_table, gamma, beta, *, epsilon):
+def body(d, ids, word_table, position_table, gamma, beta, token_type_ids, token_type_table, position_ids, *, epsilon):
     y = d.embedding(word_table, ids)
     if token_type_ids is not None:
         y = d.add(y, d.embedding(token_type_table, token_type_ids))
@@ -14,15 +14,16 @@ def body(d, ids, token_type_ids, position_ids, word_table, token_type_table, pos
 OP = OpSpec(
     name="EmbedLayerNorm",
     doc="LayerNorm(word[ids] + token_type[token_type_ids] + position[position_ids]); positions are 0..S-1 if absent.",
+    # The optional ones last: TensorRT has no plugin layer with an input missing between others.
     inputs=(
         TensorSpec("ids", ("B", "S"), dtype="I"),
-        TensorSpec("token_type_ids", ("B", "S"), dtype="I", optional=True, needs="token_type_table"),
-        TensorSpec("position_ids", ("B", "S"), dtype="I", optional=True),
         TensorSpec("word_table", ("V", "H"), constant=True),
-        TensorSpec("token_type_table", ("T", "H"), optional=True, constant=True, needs="token_type_ids"),
         TensorSpec("position_table", ("P", "H"), constant=True),
         TensorSpec("gamma", ("H",), constant=True),
         TensorSpec("beta", ("H",), constant=True),
+        TensorSpec("token_type_ids", ("B", "S"), dtype="I", optional=True, needs="token_type_table"),
+        TensorSpec("token_type_table", ("T", "H"), optional=True, constant=True, needs="token_type_ids"),
+        TensorSpec("position_ids", ("B", "S"), dtype="I", optional=True),
     ),
     outputs=(TensorSpec("y", ("B", "S", "H")),),
     attributes=(EPSILON,),

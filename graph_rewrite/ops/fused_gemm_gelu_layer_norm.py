@@ -2,7 +2,7 @@ from ..spec import OpSpec, TensorSpec
 from ._common import APPROXIMATE, BETA, BIAS, EPSILON, GAMMA, WEIGHT, X, Y
 
 
-def body(d, x, weight, bias, residual, gamma, beta, *, epsilon, approximate):
+def body(d, x, weight, bias, gamma, beta, residual, *, epsilon, approximate):
     y = d.gelu(d.linear(x, weight, bias), approximate)
     if residual is not None:
         y = d.add(y, residual)
@@ -12,7 +12,7 @@ def body(d, x, weight, bias, residual, gamma, beta, *, epsilon, approximate):
 OP = OpSpec(
     name="FusedGemmGeluLayerNorm",
     doc="LayerNorm(GELU(x Wᵀ + bias) + residual): the transform of a masked-language-model head (no residual there).",
-    inputs=(X, WEIGHT, BIAS, TensorSpec("residual", ("...", "N"), optional=True), GAMMA, BETA),
+    inputs=(X, WEIGHT, BIAS, GAMMA, BETA, TensorSpec("residual", ("...", "N"), optional=True)),
     outputs=(Y,),
     attributes=(EPSILON, APPROXIMATE),
     body=body,

@@ -61,10 +61,12 @@ def gemm_inputs(m, n, k, dtype, offset=0, gain=1.0):
     return x, weight, randn(n, dtype=dtype, offset=offset)
 
 
-def norm_inputs(m, n, dtype, offset=0):
+def norm_inputs(m, n, dtype, offset=0, op="FusedGemmLayerNorm"):
+    """Residual, gamma and beta in the op's order."""
     residual = randn(m, n, dtype=dtype, offset=offset)
     gamma = (1 + 0.2 * torch.randn(n + offset, device="cuda")).to(dtype)[offset:]
-    return residual, gamma, randn(n, dtype=dtype, offset=offset)
+    beta = randn(n, dtype=dtype, offset=offset)
+    return (gamma, beta, residual) if op == "FusedGemmGeluLayerNorm" else (residual, gamma, beta)
 
 
 def all_tactics(op, inputs, shape, dtype, attributes, expected, scale=1.0, more=0.0):

@@ -63,12 +63,12 @@ def fused_gemm_layer_norm(x, weight, bias, residual, gamma, beta, epsilon):
     return _layer_norm(fused_gemm(x, weight, bias) + _wide(residual), gamma, beta, epsilon)
 
 
-def fused_gemm_gelu_layer_norm(x, weight, bias, residual, gamma, beta, epsilon, approximate):
+def fused_gemm_gelu_layer_norm(x, weight, bias, gamma, beta, residual, epsilon, approximate):
     y = fused_gemm_gelu(x, weight, bias, approximate)
     return _layer_norm(y if residual is None else y + _wide(residual), gamma, beta, epsilon)
 
 
-def embed_layer_norm(ids, token_type_ids, position_ids, word, token_type, position, gamma, beta, epsilon):
+def embed_layer_norm(ids, word, position, gamma, beta, token_type_ids, token_type, position_ids, epsilon):
     y = _wide(word)[ids.long()]
     if token_type_ids is not None:
         y = y + _wide(token_type)[token_type_ids.long()]

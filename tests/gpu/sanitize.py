@@ -48,7 +48,7 @@ def work(ops, dtypes):
     for dtype in (getattr(torch, name) for name in dtypes):
         for op in (name for name in ops if name in GEMMS):
             for m, n, k in SIZES:
-                inputs = [*gemm_inputs(m, n, k, dtype), *norm_inputs(m, n, dtype)]
+                inputs = [*gemm_inputs(m, n, k, dtype), *norm_inputs(m, n, dtype, op=op)]
                 inputs = inputs if "LayerNorm" in op else inputs[:3]
                 epsilon = [EPSILON] * ("LayerNorm" in op)
                 for gelu in [["none"], ["tanh"]] if "Gelu" in op else [[]]:
@@ -71,7 +71,7 @@ def work(ops, dtypes):
                 ids = torch.randint(0, 50, (3, 19), device="cuda").to(index)
                 tables = [randn(count, columns, dtype=dtype) for count in (50, 50, 50)]
                 norm = [randn(columns, dtype=dtype) for _ in range(2)]
-                inputs = [ids, ids, ids, *tables, *norm]
+                inputs = [ids, *tables[:2], *norm, ids, tables[2], ids]
                 every_tactic("EmbedLayerNorm", inputs, [(3, 19, columns)], dtype, [EPSILON])
     print(f"launches: {launches}")
 

@@ -88,10 +88,11 @@ def test_fused_gemm_layer_norm(size, dtype):
 @pytest.mark.parametrize("size", [(128, 768, 768), (131, 257, 101), (77, 384, 384), (2048, 1024, 1024)], ids=str)
 def test_fused_gemm_gelu_layer_norm(size, dtype, residual):
     m, n, k = size
-    norm = norm_inputs(m, n, dtype)
-    inputs = (*gemm_inputs(m, n, k, dtype), norm[0] if residual else None, *norm[1:])
+    op = "FusedGemmGeluLayerNorm"
+    gamma, beta, last = norm_inputs(m, n, dtype, op=op)
+    inputs = (*gemm_inputs(m, n, k, dtype), gamma, beta, last if residual else None)
     expected = reference.fused_gemm_gelu_layer_norm(*inputs, EPSILON, "none")
-    all_tactics("FusedGemmGeluLayerNorm", inputs, (m, n), dtype, [EPSILON, "none"], expected)
+    all_tactics(op, inputs, (m, n), dtype, [EPSILON, "none"], expected)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -185,12 +186,10 @@ def test_embed_layer_norm(columns, dtype, index, given):
     ids = torch.randint(0, words, (batch, sequence), device="cuda", dtype=index)
     types = torch.randint(0, 2, (batch, sequence), device="cuda", dtype=index) if given == "all" else None
     positions = torch.randint(0, 512, (batch, sequence), device="cuda", dtype=index) if given == "all" else None
-    tables = [
-        randn(words, columns, dtype=dtype),
-        randn(2, columns, dtype=dtype) if given == "all" else None,
-        randn(512, columns, dtype=dtype),
-    ]
-    inputs = [ids, types, positions, *tables, randn(columns, dtype=dtype), randn(columns, dtype=dtype)]
+    tables = [randn(words, columns, dtype=dtype), randn(512, columns, dtype=dtype)]
+    norm = [randn(columns, dtype=dtype), randn(columns, dtype=dtype)]
+    type_table = randn(2, columns, dtype=dtype) if given == "all" else None
+    inputs = [ids, *tables, *norm, types, type_table, positions]
     y = poisoned(batch, sequence, columns, dtype=dtype)
     run("EmbedLayerNorm", inputs, [y], [EPSILON])
     check("EmbedLayerNorm", [y], [reference.embed_layer_norm(*inputs, EPSILON)])
@@ -201,7 +200,7 @@ def test_embedding_outside_its_table_is_nan():
     word, position = randn(10, 64, dtype=torch.float16), randn(8, 64, dtype=torch.float16)
     gamma, beta = randn(64, dtype=torch.float16), randn(64, dtype=torch.float16)
     y = torch.zeros(1, 4, 64, device="cuda", dtype=torch.float16)
-    run("EmbedLayerNorm", [ids, None, None, word, None, position, gamma, beta], [y], [EPSILON])
+    run("EmbedLayerNorm", [ids, word, position, gamma, beta, None, None, None], [y], [EPSILON])
     assert torch.isnan(y[0, 2:]).all() and torch.isfinite(y[0, :2]).all()
 
 
@@ -214,7 +213,10 @@ CAPTURED = {
         [EPSILON],
     ),
     "FusedGemmGeluLayerNorm": lambda: (
-        (*gemm_inputs(4096, 768, 768, torch.float16), *norm_inputs(4096, 768, torch.float16)),
+        (
+            *gemm_inputs(4096, 768, 768, torch.float16),
+            *norm_inputs(4096, 768, torch.float16, op="FusedGemmGeluLayerNorm"),
+        ),
         [(4096, 768)],
         [EPSILON, "none"],
     ),
@@ -231,13 +233,13 @@ CAPTURED = {
     "EmbedLayerNorm": lambda: (
         [
             torch.randint(0, 10, (2, 9), device="cuda"),
-            None,
-            None,
             randn(10, 768, dtype=torch.float16),
-            None,
             randn(9, 768, dtype=torch.float16),
             randn(768, dtype=torch.float16),
             randn(768, dtype=torch.float16),
+            None,
+            None,
+            None,
         ],
         [(2, 9, 768)],
         [EPSILON],

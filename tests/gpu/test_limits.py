@@ -43,23 +43,24 @@ def calls(op, rows, dtype, offset=0, hidden=768):
         return [qkv, bias, None], [heads, 0.125], [tokens], expected
     if op == "EmbedLayerNorm":
         words, types = ids(batch, sequence, 1000), ids(batch, sequence, 2)
-        tables = [randn(count, hidden, dtype=dtype, offset=offset) for count in (1000, 2, 512)]
+        tables = [randn(count, hidden, dtype=dtype, offset=offset) for count in (1000, 512)]
         norm = [randn(hidden, dtype=dtype, offset=offset) for _ in range(2)]
-        expected = partial(reference.embed_layer_norm, words[last], types[last], None, *tables, *norm, EPSILON)
-        return [words, types, None, *tables, *norm], [EPSILON], [tokens], expected
+        kinds = randn(2, hidden, dtype=dtype, offset=offset)
+        expected = partial(reference.embed_layer_norm, words[last], *tables, *norm, types[last], kinds, None, EPSILON)
+        return [words, *tables, *norm, types, kinds, None], [EPSILON], [tokens], expected
     x, weight, bias = gemm_inputs(rows, hidden, hidden, dtype, offset)
     residual, gamma, beta = norm_inputs(rows, hidden, dtype, offset)
     last = slice(-min(rows, TAIL), None)
-    product, norm = (x[last], weight, bias), (residual[last], gamma, beta, EPSILON)
+    product = (x[last], weight, bias)
     if op == "FusedGemm":
         return [x, weight, bias], [], [(rows, hidden)], partial(reference.fused_gemm, *product)
     if op == "FusedGemmGelu":
         return [x, weight, bias], ["none"], [(rows, hidden)], partial(reference.fused_gemm_gelu, *product, "none")
-    inputs = [x, weight, bias, residual, gamma, beta]
     if op == "FusedGemmLayerNorm":
-        return inputs, [EPSILON], [(rows, hidden)], partial(reference.fused_gemm_layer_norm, *product, *norm)
-    expected = partial(reference.fused_gemm_gelu_layer_norm, *product, *norm, "none")
-    return inputs, [EPSILON, "none"], [(rows, hidden)], expected
+        expected = partial(reference.fused_gemm_layer_norm, *product, residual[last], gamma, beta, EPSILON)
+        return [x, weight, bias, residual, gamma, beta], [EPSILON], [(rows, hidden)], expected
+    expected = partial(reference.fused_gemm_gelu_layer_norm, *product, gamma, beta, residual[last], EPSILON, "none")
+    return [x, weight, bias, gamma, beta, residual], [EPSILON, "none"], [(rows, hidden)], expected
 
 
 def several(result):
@@ -96,7 +97,7 @@ def test_unaligned(op, offset, dtype):
 @pytest.mark.parametrize("size", [(1, 768, 768), (130, 257, 100), (4096, 1024, 768)], ids=str)
 def test_tf32_only_where_asked(op, size):
     m, n, k = size
-    inputs = [*gemm_inputs(m, n, k, torch.float32), *norm_inputs(m, n, torch.float32)]
+    inputs = [*gemm_inputs(m, n, k, torch.float32), *norm_inputs(m, n, torch.float32, op=op)]
     inputs = inputs if "LayerNorm" in op else inputs[:3]
     attributes = [EPSILON] * ("LayerNorm" in op) + ["none"] * ("Gelu" in op)
     function = {

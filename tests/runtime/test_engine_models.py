@@ -32,7 +32,7 @@ def two_forms(path: Path, dtype: type) -> Path:
 
     def node(x: str, residual: str, y: str) -> onnx.NodeProto:
         given = {"x": x, "residual": residual}
-        inputs = [given.get(tensor.name, tensor.name) for tensor in op.inputs]
+        inputs = [given.get(tensor.name, tensor.name) for tensor in op.inputs if given.get(tensor.name) != ""]
         attributes = {"epsilon": 1e-12, "approximate": "none", **NODE_MARKERS}
         return helper.make_node(op.name, inputs, [y], domain=DOMAIN, **attributes)
 
