@@ -18,7 +18,7 @@ LIBRARY_SOURCES := $(shell find plugins cmake graph_rewrite/ops -type f -not -na
 DEPENDENCIES := $(VENV)/.dependencies
 PACKAGE := $(VENV)/.package
 
-.PHONY: setup build demo test lint format clean distclean
+.PHONY: setup build demo test coverage lint format clean distclean
 .DELETE_ON_ERROR:
 
 setup build: $(PACKAGE)
@@ -53,6 +53,10 @@ test: setup build/tests/.configured lint
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/tests --parallel $(JOBS)
 	PATH="$(CURDIR)/$(BIN):$$PATH" ctest --test-dir build/tests --output-on-failure
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+
+# docs/coverage.md anew: half an hour on two cores.
+coverage: setup
+	$(BIN)/python -m tests.model_coverage
 
 lint: $(DEPENDENCIES)
 	$(BIN)/ruff check .

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .options import grid
 from .output import Steps, command, print_json, stderr, stdout, table
 
 if TYPE_CHECKING:
@@ -20,12 +21,16 @@ Task = Annotated[
     str,
     typer.Option(
         metavar="TASK",
-        help="feature-extraction, fill-mask, text-classification, token-classification or question-answering.",
+        help="feature-extraction, fill-mask, text-classification, token-classification, question-answering or "
+        "sentence-similarity (a sentence-transformers folder with its pooling).",
     ),
 ]
 Opset = Annotated[int | None, typer.Option(help="ONNX opset. [default: 20 for dynamo, 17 for torchscript]")]
 Exporter = Annotated[str, typer.Option(metavar="dynamo|torchscript", help="torch.export or tracing.")]
 Attention = Annotated[str, typer.Option(metavar="sdpa|eager", help="Which attention implementation is exported.")]
+StaticShape = Annotated[
+    str | None, typer.Option(metavar="BxS", help="Batch x sequence of a model that takes no other. [default: dynamic]")
+]
 Dtype = Annotated[str, typer.Option(metavar="fp32|fp16|bf16", help="Type of weights and float tensors.")]
 KeptDtype = Annotated[
     str | None, typer.Option(metavar="fp32|fp16|bf16", help="Convert weights and float tensors. [default: as they are]")
@@ -48,6 +53,7 @@ def export(
     opset: Opset = None,
     exporter: Exporter = "dynamo",
     attention: Attention = "sdpa",
+    static_shape: StaticShape = None,
     dtype: Dtype = "fp32",
     allow_pickle: Pickle = False,
     as_json: Json = False,
@@ -71,6 +77,7 @@ def export(
             exporter=exporter,
             attention=attention,
             dtype=dtype,
+            static_shape=_one_size(static_shape),
             allow_pickle=allow_pickle,
             progress=steps,
         )
@@ -117,6 +124,7 @@ def optimize(
     opset: Opset = None,
     exporter: Exporter = "dynamo",
     attention: Attention = "sdpa",
+    static_shape: StaticShape = None,
     level: Level = "full",
     no_functions: NoFunctions = False,
     dtype: Dtype = "fp32",
@@ -150,6 +158,7 @@ def optimize(
             opset=opset,
             exporter=exporter,
             attention=attention,
+            static_shape=_one_size(static_shape),
             allow_pickle=allow_pickle,
             progress=steps,
         )
@@ -166,6 +175,17 @@ def optimize(
         stdout().print(f"Wrote {' and '.join([str(path), str(fused), *written.values()])}", markup=False)
     if not comparison.passed or (strict and result.misses):
         raise typer.Exit(1)
+
+
+def _one_size(text: str | None) -> tuple[int, int] | None:
+    from bertfuse.errors import BertfuseError
+
+    if text is None:
+        return None
+    sizes = grid(text, "--static-shape")
+    if len(sizes) > 1:
+        raise BertfuseError(f"--static-shape {text!r}: give one batch x sequence, as in 8x128")
+    return sizes[0]
 
 
 def _fuse(model: Path, output: Path, level: str, functions: bool, dtype: str | None, steps: Steps) -> FusionResult:

@@ -57,7 +57,7 @@ def _projections(views: dict[str, View]) -> dict[str, gs.Node]:
             raise NoMatch(
                 node,
                 f"{name.upper()} projects '{node.inputs[0].name}'",
-                "cross-attention is not fused",
+                "Q, K and V must project one tensor: cross-attention is not fused",
                 wanted=f"'{x.name}', which Q projects",
             )
     return linears

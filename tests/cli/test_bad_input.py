@@ -108,6 +108,8 @@ def test_options_and_inputs_that_do_not_do(tmp_path: Path) -> None:
     out = ["-o", tmp_path / "out"]
     refused(["export", source, *out, "--task", "poetry"], "task 'poetry' is unknown", tmp_path)
     refused(["export", source, *out, "--opset", 3], "opset 3: the dynamo exporter", tmp_path)
+    refused(["export", source, *out, "--static-shape", "8"], "--static-shape '8'", tmp_path)
+    refused(["optimize", source, *out, "--static-shape", "1x8,2x8"], "give one batch x sequence", tmp_path)
     refused(["export", source, *out, "--dtype", "fp12"], "dtype 'fp12' is unknown", tmp_path)
     refused(["export", source, *out, "--task", "fill-mask"], "no weights for cls.", tmp_path)
     refused(["export", tmp_path / "absent", *out], "no such folder", tmp_path)

@@ -66,10 +66,13 @@ def test_version() -> None:
 def test_export(tmp_path: Path) -> None:
     source = save_checkpoint(tmp_path / "source", "token-classification")
     arguments = ("export", source, "-o", tmp_path / "out", "--task", "token-classification")
-    result = invoke(*arguments, "--exporter", "torchscript", "--attention", "eager", "--opset", 18)
+    result = invoke(
+        *arguments, "--exporter", "torchscript", "--attention", "eager", "--opset", 18, "--static-shape", "2x8"
+    )
     assert "Wrote" in result.stdout and "Exporting with torchscript, opset 18, eager" in result.stderr
     model = onnx.load(tmp_path / "out" / "model.onnx")
     assert [value.name for value in model.graph.output] == ["logits"]
+    assert [size.dim_value for size in model.graph.input[0].type.tensor_type.shape.dim] == [2, 8]
     assert (tmp_path / "out" / "tokenizer.json").is_file()
 
 
