@@ -55,7 +55,7 @@ def randn(*shape, gain=1.0):
     return (torch.randn(*shape, device="cuda") * gain).half()
 
 
-def gemm(note, rows, n, k, norm, tactics):
+def gemm(note, op, rows, n, k, tactics):
     count = copies(2 * rows * k, 2 * n * k, 2 * rows * n)
     sets = [
         (
@@ -70,21 +70,25 @@ def gemm(note, rows, n, k, norm, tactics):
         for _ in range(count)
     ]
     plain = graph_us([lambda s=s: torch.mm(s[0], s[1].t(), out=s[6]) for s in sets])
-    name = "FusedGemmLayerNorm" if norm else "FusedGemmGelu"
-    attributes = [EPSILON] if norm else ["none"]
+
+    def inputs(s):
+        # Without bias, as in a model: the packed product's is added behind it.
+        return {"FusedGemm": (*s[:2], None), "FusedGemmGelu": s[:3], "FusedGemmLayerNorm": s[:6]}[op]
+
+    attributes = {"FusedGemm": [], "FusedGemmGelu": ["none"], "FusedGemmLayerNorm": [EPSILON]}[op]
 
     def time(tactic):
-        bound = [Bound(name, s[:6] if norm else s[:3], [s[6]], attributes, tactic, WEIGHT) for s in sets]
+        bound = [Bound(op, inputs(s), [s[6]], attributes, tactic, WEIGHT) for s in sets]
         return graph_us([b.run for b in bound])
 
     ours = time(-1)
     tflops = 2 * rows * n * k / ours / 1e6
     note(
-        f"{name:20s} {rows:6d} {n:5d} {k:5d} {ours:8.2f} us  cuBLAS {plain:8.2f}  ratio {ours / plain:5.2f}"
+        f"{op:20s} {rows:6d} {n:5d} {k:5d} {ours:8.2f} us  cuBLAS {plain:8.2f}  ratio {ours / plain:5.2f}"
         f"  {tflops:5.0f} TFLOP/s"
     )
     if tactics:
-        probe = Bound(name, sets[0][:6] if norm else sets[0][:3], [sets[0][6]], attributes)
+        probe = Bound(op, inputs(sets[0]), [sets[0][6]], attributes)
         results = []
         for tactic in range(probe.tactics() - 1):  # the last one is without tensor cores
             results.append((time(tactic), tactic))
@@ -146,10 +150,10 @@ def main():
 
     h = args.hidden
     for rows in map(int, filter(None, args.rows.split(","))):
-        gemm(note, rows, 3 * h, h, False, args.tactics)
-        gemm(note, rows, h, h, True, args.tactics)
-        gemm(note, rows, 4 * h, h, False, args.tactics)
-        gemm(note, rows, h, 4 * h, True, args.tactics)
+        gemm(note, "FusedGemm", rows, 3 * h, h, args.tactics)
+        gemm(note, "FusedGemmLayerNorm", rows, h, h, args.tactics)
+        gemm(note, "FusedGemmGelu", rows, 4 * h, h, args.tactics)
+        gemm(note, "FusedGemmLayerNorm", rows, h, 4 * h, args.tactics)
     for shape in filter(None, args.attention.split(",")):
         batch, heads, sequence, size = map(int, shape.split("x"))
         attention(note, batch, sequence, heads, size)

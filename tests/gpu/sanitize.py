@@ -51,6 +51,8 @@ def work(ops, dtypes):
                 inputs = [*gemm_inputs(m, n, k, dtype), *norm_inputs(m, n, dtype, op=op)]
                 inputs = inputs if "LayerNorm" in op else inputs[:3]
                 epsilon = [EPSILON] * ("LayerNorm" in op)
+                if op == "FusedGemm":  # its bias is optional
+                    every_tactic(op, [*inputs[:2], None], [(m, n)], dtype, [])
                 for gelu in [["none"], ["tanh"]] if "Gelu" in op else [[]]:
                     for flags in (0, native.ALLOW_TF32) if dtype == torch.float32 else (0,):
                         every_tactic(op, inputs, [(m, n)], dtype, [*epsilon, *gelu], flags=flags)
