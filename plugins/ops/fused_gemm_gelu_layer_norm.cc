@@ -1,5 +1,4 @@
 #include "op_table.generated.h"
-#include "ops/call.h"
 #include "ops/gemm_call.h"
 
 namespace bertfuse::cuda {
@@ -22,16 +21,8 @@ GemmCall Gemm(const bertfuse_call& call) {
   return gemm;
 }
 
-void Run(const bertfuse_call& call) { RunGemm(call, Gemm(call)); }
-size_t WorkspaceSize(const bertfuse_call& call) { return GemmWorkspaceSize(call, Gemm(call)); }
-
-constexpr Tactics kTactics = {
-    [](const bertfuse_call& call) { return NumGemmTactics(call, Gemm(call)); },
-    [](const bertfuse_call& call, int32_t tactic) { return DescribeGemmTactic(call, Gemm(call), tactic); },
-    [](const bertfuse_call& call) { return TunedGemm(Gemm(call)); }};
-
 }  // namespace
 
-const bertfuse_kernel kFusedGemmGeluLayerNorm = CudaKernel<Op, Run, WorkspaceSize, &kTactics>();
+const bertfuse_kernel kFusedGemmGeluLayerNorm = GemmKernel<Op, Gemm>();
 
 }  // namespace bertfuse::cuda

@@ -26,7 +26,7 @@ struct GemmTactic {
 struct GemmProblem {
   int64_t m, n, k;
   bool layer_norm;
-  bool tensor_cores;  // 2-byte elements, rows on 16-byte boundaries
+  bool tensor_cores;  // 2-byte elements, or float32 with TF32 allowed; rows on 16-byte boundaries
   bool sm90;          // the same, and a device that runs the Hopper kernels
   int multiprocessors;
 };
