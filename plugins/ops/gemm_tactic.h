@@ -27,7 +27,7 @@ struct GemmProblem {
   int64_t m, n, k;
   bool layer_norm;
   bool tensor_cores;  // 2-byte elements, or float32 with TF32 allowed; rows on 16-byte boundaries
-  bool sm90;          // the same, and a device that runs the Hopper kernels
+  bool sm90;          // 2-byte elements, and a device that runs the Hopper kernels
   int multiprocessors;
 };
 
