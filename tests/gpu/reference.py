@@ -1,6 +1,6 @@
 """The ops in float64 on the GPU, with PyTorch: an oracle that is quick at sizes where NumPy is not.
 
-Written apart from graph_rewrite/ops on purpose; tests/graph_rewrite/test_gpu_reference.py compares both at a small size.
+Written apart from graph_rewrite/ops on purpose; tests/graph_rewrite/test_gpu_reference.py compares both.
 """
 
 from __future__ import annotations
