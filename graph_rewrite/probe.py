@@ -358,12 +358,8 @@ def _length(constant: gs.Constant) -> int:
     values = np.asarray(constant.values)
     if values.dtype.kind not in "iuf" or not values.size:
         return 0
-    finite = (
-        np.abs(values[np.isfinite(values)])
-        if values.dtype.kind == "f"
-        else np.abs(values[values != np.iinfo(values.dtype).min])
-    )
-    lengths = finite[(finite >= 1) & (finite <= 1 << 20)]
+    magnitudes = np.abs(values.astype(np.float64))  # 1 << 20 is beyond float16
+    lengths = magnitudes[(magnitudes >= 1) & (magnitudes <= 1 << 20)]
     largest = int(lengths.max()) if lengths.size else 0
     return max(largest, *constant.shape) if len(constant.shape) else largest
 
