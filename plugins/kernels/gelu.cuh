@@ -10,8 +10,9 @@ __device__ __forceinline__ float GeluErf(float x) { return 0.5f * x * (1.0f + er
 
 // For results that are rounded to 16 bits: within 1e-4 of GeluErf relatively (1.5e-5 absolutely), a fifth of half a
 // float16's last bit, in fewer instructions. With u = |x|, gelu(x) = max(x, 0) - u * Phi(-u), and log2 Phi(-u) is
-// smooth: a polynomial (minimax on [0, 6], fitted in float64, falling beyond) and one exp2 keep the relative error small
-// in the negative tail too, where 1 + erf would cancel. Two more terms would give 4e-6, which 16 bits do not show.
+// smooth: a polynomial (minimax on [0, 6], fitted in float64, falling beyond) and one exp2 keep the relative error
+// small in the negative tail too, where 1 + erf would cancel. Two more terms would give 4e-6, which 16 bits do not
+// show.
 __device__ __forceinline__ float GeluErfFast(float x) {
   const float u = fabsf(x);
   float log2_tail = -3.0804096824786924e-4f;
