@@ -1,8 +1,10 @@
-// The Hopper matrix product: a block computes one tile of the output. One thread feeds tiles of x and weight through a
-// ring of shared-memory stages (bulk tensor copies, shared among the blocks of a cluster), one or two warpgroups
-// multiply (wgmma) and finish the result in registers.
+// The Hopper matrix product. One thread feeds tiles of x and weight through a ring of shared-memory stages (bulk tensor
+// copies, shared among the blocks of a cluster); one to three warpgroups multiply (wgmma) and finish the result in
+// registers. It leaves through the ring's stages, too.
 //
-// Two blocks of 128 x 128 fit on a multiprocessor: while one finishes its tile, the other multiplies.
+// Large tiles: a block stays on its multiprocessor and takes one tile of the output after the other; the ring goes on
+// without a pause, and another thread sends the finished tiles off. Small tiles: a block for each, two on a
+// multiprocessor where there are many.
 #ifndef BERTFUSE_KERNELS_GEMM_SM90_CUH_
 #define BERTFUSE_KERNELS_GEMM_SM90_CUH_
 
@@ -16,46 +18,55 @@ template <class Shape>
 class GemmSm90Kernel {
   using T = typename Shape::T;
   using Ring = RingPosition<Shape::kStages>;
-  using Buffers = Pairs<T, Shape::kBufferColumns>;
+  using Buffers = Matrices<T, Shape::kBufferColumns>;
+  static constexpr int kSums = Shape::kN / 2;  // of a thread
   static constexpr int kBufferSums = Shape::kBufferColumns / 2;
+  static constexpr bool kPartial = Shape::kEpilogue == GemmEpilogue::kPartial;
+
+  // Where a tile lies, and its part of k in stages.
+  struct Tile {
+    int row, column, split, first_stage, last_stage;
+  };
 
  public:
   __device__ __forceinline__ GemmSm90Kernel(const GemmSm90Parameters& parameters, char* shared)
-      : p_(parameters), shared_(shared), barriers_(reinterpret_cast<uint64_t*>(shared + Shape::kBarrierOffset)) {
-    const int rank = ClusterRank(), cluster = blockIdx.x / (p_.cluster_m * p_.cluster_n);
+      : p_(parameters),
+        shared_(shared),
+        barriers_(reinterpret_cast<uint64_t*>(shared + Shape::kBarrierOffset)),
+        cluster_(blockIdx.x / (p_.cluster_m * p_.cluster_n)) {
+    const int rank = ClusterRank();
     rank_m_ = rank / p_.cluster_n;
     rank_n_ = rank % p_.cluster_n;
-    // Columns change fastest: the weight stays in the L2 cache.
-    const int per_split = p_.tiles_m * p_.tiles_n, tile = cluster % per_split;
-    split_ = cluster / per_split;
-    row_ = (tile / p_.tiles_n * p_.cluster_m + rank_m_) * Shape::kM;
-    column_ = (tile % p_.tiles_n * p_.cluster_n + rank_n_) * Shape::kN;
-    first_stage_ = split_ * p_.stages_per_split;
-    last_stage_ = min(first_stage_ + p_.stages_per_split, p_.k_stages);
   }
 
   __device__ __forceinline__ void Run() {
     const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
     if (threadIdx.x == 0) {
+      // A stage is read by this block, by the cluster row that this block loads a part of x for, and by the column.
+      const int readers = (SharesX() ? p_.cluster_n : 1) + p_.cluster_m - 1;
       for (int stage = 0; stage < Shape::kStages; ++stage) {
         InitBarrier(Full(stage), 1);
-        InitBarrier(Empty(stage), Shape::kWarpgroups * (p_.cluster_m + p_.cluster_n - 1));
+        InitBarrier(Empty(stage), Shape::kWarpgroups * readers);
       }
-      for (int group = 0; group < Shape::kWarpgroups; ++group) {
-        InitBarrier(ResidualFull(group), 1);
-        InitBarrier(StatisticsFull(group), 1);
-      }
+      for (int i = 0; Shape::kStays && i < Shape::kPartStages; ++i) InitBarrier(Done(i), 4 * PartsIn(i));
+      for (int i = 0; i < 2 * Shape::kStatisticsGroups; ++i) InitBarrier(StatisticsFull(0, i), 1);
       FenceBarrierInit();
     }
     LaunchNext();
     const bool clustered = p_.cluster_m * p_.cluster_n > 1;
     if (clustered) SyncCluster();
     __syncthreads();
-    if (warp == 4 * Shape::kWarpgroups) {
-      if (threadIdx.x % 32 == 0) Produce();
-      __syncwarp();
-    } else {
+    if (warp < 4 * Shape::kWarpgroups) {
       Consume(warp / 4);
+    } else {
+      if (threadIdx.x % 32 == 0) {
+        if (warp == 4 * Shape::kWarpgroups) {
+          Produce();
+        } else if constexpr (Shape::kStays) {
+          Store();
+        }
+      }
+      __syncwarp();
     }
     // A block's shared memory must outlive what its cluster writes there.
     if (clustered) SyncCluster();
@@ -64,39 +75,66 @@ class GemmSm90Kernel {
  private:
   __device__ __forceinline__ uint64_t* Full(int stage) { return barriers_ + stage; }
   __device__ __forceinline__ uint64_t* Empty(int stage) { return barriers_ + Shape::kStages + stage; }
-  __device__ __forceinline__ uint64_t* ResidualFull(int group) { return barriers_ + 2 * Shape::kStages + group; }
-  __device__ __forceinline__ uint64_t* StatisticsFull(int group) { return ResidualFull(Shape::kWarpgroups + group); }
+  // The warpgroups have put their parts of the tile in the i-th stage of parts.
+  __device__ __forceinline__ uint64_t* Done(int i) { return barriers_ + 2 * Shape::kStages + i; }
+  // Of even and odd tiles in turns, as the statistics themselves: the cluster's other blocks may be a tile ahead.
+  __device__ __forceinline__ uint64_t* StatisticsFull(int turn, int group) {
+    return barriers_ + 2 * Shape::kStages + (Shape::kStays ? Shape::kPartStages : 0) + turn % 2 * Shape::kWarpgroups +
+           group;
+  }
   __device__ __forceinline__ char* Stage(int stage) { return shared_ + stage * Shape::kStageBytes; }
   __device__ __forceinline__ float* Vector(int index) {
     return reinterpret_cast<float*>(shared_ + Shape::kVectorOffset) + index * Shape::kN;
   }
-  // Mean and sum of squared deviations of each row's slice: [warpgroup][source block][row].
-  __device__ __forceinline__ float2* Statistics(int group, int source) {
-    return reinterpret_cast<float2*>(shared_ + Shape::kStatisticsOffset) + (group * p_.cluster_n + source) * 64;
+  // Mean and sum of squared deviations of each row's slice: [turn][warpgroup][source block][row].
+  __device__ __forceinline__ float2* Statistics(int turn, int group, int source) {
+    return reinterpret_cast<float2*>(shared_ + Shape::kStatisticsOffset) +
+           ((turn % 2 * Shape::kWarpgroups + group) * p_.cluster_n + source) * 64;
   }
+
+  // Columns change fastest: the weight stays in the L2 cache.
+  __device__ __forceinline__ Tile TileAt(int index) const {
+    Tile tile;
+    const int per_split = p_.tiles_m * p_.tiles_n;
+    tile.split = index / per_split;
+    index %= per_split;
+    tile.row = (index / p_.tiles_n * p_.cluster_m + rank_m_) * Shape::kM;
+    tile.column = (index % p_.tiles_n * p_.cluster_n + rank_n_) * Shape::kN;
+    tile.first_stage = tile.split * p_.stages_per_split;
+    tile.last_stage = min(tile.first_stage + p_.stages_per_split, p_.k_stages);
+    return tile;
+  }
+
+  // Whether there is another tile for this block, and which.
+  __device__ __forceinline__ bool NextTile(int* index) const {
+    *index += p_.clusters;
+    return Shape::kStays && *index < p_.tiles;
+  }
+
+  __device__ __forceinline__ bool SharesX() const { return rank_n_ < p_.x_sharers; }
 
   // ---- loading ----
 
-  __device__ __forceinline__ void LoadX(int k_stage, int stage) {
+  __device__ __forceinline__ void LoadX(const Tile& tile, int k_stage, int stage) {
     if (p_.cluster_n == 1) {
-      LoadTile2d(Stage(stage), &p_.x_map, k_stage * kStageK, row_, Full(stage));
-    } else if (rank_n_ < p_.x_sharers) {
+      LoadTile2d(Stage(stage), &p_.x_map, k_stage * kStageK, tile.row, Full(stage));
+    } else if (SharesX()) {
       const int rows = Shape::kM / p_.x_sharers, first = rank_n_ * rows;
       const uint32_t blocks = ((1u << p_.cluster_n) - 1) << (rank_m_ * p_.cluster_n);
-      LoadTile2dMulticast(Stage(stage) + first * kStageK * 2, &p_.x_map, k_stage * kStageK, row_ + first, Full(stage),
-                          blocks);
+      LoadTile2dMulticast(Stage(stage) + first * kStageK * 2, &p_.x_map, k_stage * kStageK, tile.row + first,
+                          Full(stage), blocks);
     }
   }
 
-  __device__ __forceinline__ void LoadWeight(int k_stage, int stage) {
+  __device__ __forceinline__ void LoadWeight(const Tile& tile, int k_stage, int stage) {
     char* to = Stage(stage) + Shape::kXBytes;
     if (p_.cluster_m == 1) {
-      LoadTile2d(to, &p_.weight_map, k_stage * kStageK, column_, Full(stage));
+      LoadTile2d(to, &p_.weight_map, k_stage * kStageK, tile.column, Full(stage));
     } else {
       const int rows = Shape::kN / p_.cluster_m, first = rank_m_ * rows;
       uint32_t blocks = 0;
       for (int i = 0; i < p_.cluster_m; ++i) blocks |= 1u << (i * p_.cluster_n + rank_n_);
-      LoadTile2dMulticast(to + first * kStageK * 2, &p_.weight_map, k_stage * kStageK, column_ + first, Full(stage),
+      LoadTile2dMulticast(to + first * kStageK * 2, &p_.weight_map, k_stage * kStageK, tile.column + first, Full(stage),
                           blocks);
     }
   }
@@ -106,179 +144,275 @@ class GemmSm90Kernel {
     PrefetchTensorMap(&p_.weight_map);
     if (!p_.weight_is_constant) WaitForPrevious();
     // A constant weight does not depend on the kernel before this one: fill the ring with it while that one ends.
-    const int ahead = min(last_stage_ - first_stage_, Shape::kStages);
+    Tile tile = TileAt(cluster_);
+    int ahead = min(tile.last_stage - tile.first_stage, Shape::kStages);
     for (int i = 0; i < ahead; ++i) {
       ArriveExpecting(Full(i), Shape::kStageBytes);
-      LoadWeight(first_stage_ + i, i);
+      LoadWeight(tile, tile.first_stage + i, i);
     }
     WaitForPrevious();
     Ring ring;
-    for (int k_stage = first_stage_; k_stage < last_stage_; ++k_stage, ring.Advance()) {
-      if (k_stage >= first_stage_ + ahead) {
-        WaitBarrier(Empty(ring.stage), ring.parity ^ 1);
-        ArriveExpecting(Full(ring.stage), Shape::kStageBytes);
-        LoadWeight(k_stage, ring.stage);
-      }
-      LoadX(k_stage, ring.stage);
-    }
-    if (Shape::kLayerNorm && p_.has_residual) {
-#pragma unroll 1
-      for (int group = 0; group < Shape::kWarpgroups; ++group, ring.Advance()) {
-        WaitBarrier(Empty(ring.stage), ring.parity ^ 1);
-        ArriveExpecting(ResidualFull(group), Shape::kBuffers * Shape::kBufferBytes);
-#pragma unroll 1
-        for (int i = 0; i < Shape::kBuffers; ++i) {
-          LoadTile2d(Stage(ring.stage) + i * Shape::kBufferBytes, &p_.residual_map, column_ + i * Shape::kBufferColumns,
-                     row_ + group * 64, ResidualFull(group));
+    for (int index = cluster_;; tile = TileAt(index)) {
+      for (int k_stage = tile.first_stage; k_stage < tile.last_stage; ++k_stage, ring.Advance()) {
+        if (--ahead < 0) {
+          WaitBarrier(Empty(ring.stage), ring.parity ^ 1);
+          ArriveExpecting(Full(ring.stage), Shape::kStageBytes);
+          LoadWeight(tile, k_stage, ring.stage);
         }
+        LoadX(tile, k_stage, ring.stage);
+      }
+      if (!kPartial) ProvideBuffers(tile, ring);
+      if (!NextTile(&index)) break;
+    }
+  }
+
+  // Stages for the warpgroups to put their parts of the tile in, with the residual in them where there is one.
+  __device__ __forceinline__ void ProvideBuffers(const Tile& tile, Ring& ring) {
+#pragma unroll 1
+    for (int i = 0; i < Shape::kPartStages; ++i, ring.Advance()) {
+      WaitBarrier(Empty(ring.stage), ring.parity ^ 1);
+      if (!Shape::kLayerNorm || !p_.has_residual) {
+        ArriveAtOwn(Full(ring.stage));
+        continue;
+      }
+      ArriveExpecting(Full(ring.stage), PartsIn(i) * Shape::kPartBytes);
+#pragma unroll 1
+      for (int j = 0; j < PartsIn(i) * Shape::kBuffers; ++j) {
+        const int group = i * Shape::kPartsInStage + j / Shape::kBuffers;
+        LoadTile2d(Stage(ring.stage) + j * Shape::kBufferBytes, &p_.residual_map,
+                   tile.column + j % Shape::kBuffers * Shape::kBufferColumns, tile.row + group * 64, Full(ring.stage));
       }
     }
+  }
+
+  // How many warpgroups' parts are in the i-th stage of parts.
+  __device__ __forceinline__ static int PartsIn(int i) {
+    return min(Shape::kPartsInStage, Shape::kWarpgroups - i * Shape::kPartsInStage);
   }
 
   // ---- multiplying ----
 
-  // Tells every block that writes to this one's stage that this warpgroup has read it.
-  __device__ __forceinline__ void Release(int stage) {
-    const int thread = threadIdx.x % 128;
-    const int row = p_.cluster_n, column = p_.cluster_m;
-    if (thread < row) {
-      ArriveAt(Empty(stage), rank_m_ * row + thread);
-    } else if (thread < row + column - 1) {
-      const int other = thread - row;
-      ArriveAt(Empty(stage), (other + (other >= rank_m_ ? 1 : 0)) * row + rank_n_);
+  // Blocks that may write to this one's stages are numbered: first the cluster row, then the column.
+  __device__ __forceinline__ int Mates() const { return p_.cluster_n + p_.cluster_m; }
+
+  // Where to tell block `mate` that its first stage has been read here; 0 if it does not write here. Worked out before
+  // the loop: in it, a tile of 64 x 64 leaves 128 cycles a stage.
+  __device__ __forceinline__ uint32_t MatesEmpty(int mate) {
+    if (mate < p_.cluster_n) {
+      const bool writes = mate == rank_n_ || mate < p_.x_sharers;
+      return writes ? ClusterAddress(Empty(0), rank_m_ * p_.cluster_n + mate) : 0;
     }
+    const int row = mate - p_.cluster_n;
+    return row < p_.cluster_m && row != rank_m_ ? ClusterAddress(Empty(0), row * p_.cluster_n + rank_n_) : 0;
   }
 
   __device__ __forceinline__ void Consume(int group) {
     if (!p_.weight_is_constant) WaitForPrevious();
-    LoadVectors();
+    if (Shape::kLayerNorm) LoadVectors();
+    const uint32_t empty = MatesEmpty(threadIdx.x % 128);
+    const auto release = [&](int stage) {
+      if (empty != 0) ArriveAt(empty + stage * sizeof(uint64_t));
+    };
     Ring ring;
-    int previous = -1;
-    float sum[Shape::kN / 2];
-    for (int k_stage = first_stage_; k_stage < last_stage_; ++k_stage, ring.Advance()) {
-      WaitBarrier(Full(ring.stage), ring.parity);
-      uint64_t x = TileDescriptor(Stage(ring.stage) + group * 64 * kStageK * 2);
-      uint64_t weight = TileDescriptor(Stage(ring.stage) + Shape::kXBytes);
-      FenceRegisters(sum);
-      BeginWgmma();
-#pragma unroll
-      for (int step = 0; step < kStageK / 16; ++step, x += 2, weight += 2) {
-        WgmmaSs<T, Shape::kN>(sum, x, weight, step > 0 || k_stage > first_stage_);
+    int turn = 0;
+    for (int index = cluster_;; ++turn) {
+      const Tile tile = TileAt(index);
+      const BiasRegisters bias(p_, tile.column);
+      int previous = -1;
+      float sum[kSums];
+      for (int k_stage = tile.first_stage; k_stage < tile.last_stage; ++k_stage, ring.Advance()) {
+        WaitBarrier(Full(ring.stage), ring.parity);
+        Multiply(sum, ring.stage, group, k_stage > tile.first_stage);
+        if (previous < 0) {
+          // Under cover of the first product, and after every warp has finished the tile before.
+          if (Shape::kEpilogue == GemmEpilogue::kElementwise) {
+            SyncWarpgroup(1 + group);
+            bias.Store(Vector(group));
+          }
+        }
+        WaitWgmma<1>();
+        if (previous >= 0) release(previous);
+        previous = ring.stage;
       }
-      CommitWgmma();
+      WaitWgmma<0>();
       FenceRegisters(sum);
-      WaitWgmma<1>();
-      if (previous >= 0) Release(previous);
-      previous = ring.stage;
-    }
-    WaitWgmma<0>();
-    FenceRegisters(sum);
-    Release(previous);
-    if constexpr (Shape::kEpilogue == GemmEpilogue::kPartial) {
-      WaitForPrevious();
-      FinishPartial(sum, group);
-    } else {
-      FinishTile(sum, group, ring);
+      release(previous);
+      if constexpr (kPartial) {
+        WaitForPrevious();
+        FinishPartial(sum, tile, group);
+      } else {
+        FinishTile(sum, tile, turn, group, ring);
+      }
+      if (!NextTile(&index)) break;
     }
   }
 
-  // The block's columns of bias, gamma and beta as float32; 0 where there is no bias or no column.
-  __device__ __forceinline__ void LoadVectors() {
-    const T* sources[3] = {static_cast<const T*>(p_.bias), static_cast<const T*>(p_.gamma),
-                           static_cast<const T*>(p_.beta)};
+  __device__ __forceinline__ void Multiply(float (&sum)[kSums], int stage, int group, bool accumulate) {
+    uint64_t x = TileDescriptor(Stage(stage) + group * 64 * kStageK * 2);
+    uint64_t weight = TileDescriptor(Stage(stage) + Shape::kXBytes);
+    FenceRegisters(sum);
+    BeginWgmma();
 #pragma unroll
-    for (int i = 0; i < Shape::kVectors; ++i) {
-      for (int column = threadIdx.x; column < Shape::kN; column += 128 * Shape::kWarpgroups) {
-        const bool inside = sources[i] != nullptr && column_ + column < p_.n;
-        Vector(i)[column] = inside ? ToFloat(sources[i][column_ + column]) : 0.0f;
+    for (int step = 0; step < kStageK / 16; ++step, x += 2, weight += 2) {
+      WgmmaSs<T, Shape::kN>(sum, x, weight, step > 0 || accumulate);
+    }
+    CommitWgmma();
+    FenceRegisters(sum);
+  }
+
+  // The next tile's bias on its way from global to shared memory, one or two values a thread.
+  class BiasRegisters {
+   public:
+    __device__ __forceinline__ BiasRegisters(const GemmSm90Parameters& p, int column) {
+      if constexpr (Shape::kEpilogue == GemmEpilogue::kElementwise) {
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+          const int at = threadIdx.x % 128 + 128 * i;
+          const bool inside = p.bias != nullptr && at < Shape::kN && column + at < p.n;
+          value_[i] = inside ? ToFloat(static_cast<const T*>(p.bias)[column + at]) : 0.0f;
+        }
       }
     }
-    if (Shape::kVectors > 0) asm volatile("bar.sync 8, %0;" ::"n"(128 * Shape::kWarpgroups) : "memory");
+    __device__ __forceinline__ void Store(float* vector) const {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const int at = threadIdx.x % 128 + 128 * i;
+        if (at < Shape::kN) vector[at] = value_[i];
+      }
+    }
+
+   private:
+    static constexpr int kCount = (Shape::kN + 127) / 128;
+    float value_[kCount];
+  };
+
+  // With LayerNorm all tiles of a block have the same columns. As float32: bias, then for every two columns gamma and
+  // beta, which are read together.
+  __device__ __forceinline__ void LoadVectors() {
+    const int first = rank_n_ * Shape::kN;
+    for (int column = threadIdx.x; column < Shape::kN; column += 128 * Shape::kWarpgroups) {
+      const auto load = [&](const void* vector) { return ToFloat(static_cast<const T*>(vector)[first + column]); };
+      Vector(0)[column] = p_.bias == nullptr ? 0.0f : load(p_.bias);
+      Vector(1)[column / 2 * 4 + column % 2] = load(p_.gamma);
+      Vector(1)[column / 2 * 4 + column % 2 + 2] = load(p_.beta);
+    }
+    asm volatile("bar.sync 8, %0;" ::"n"(128 * Shape::kWarpgroups) : "memory");
   }
 
   // ---- finishing ----
 
-  // activation(sum + bias), and through LayerNorm with the residual where that is what the kernel ends in.
-  __device__ __forceinline__ void FinishTile(float (&sum)[Shape::kN / 2], int group, Ring ring) {
-    if (group > 0) ring.Advance();
-    char* buffers = Stage(ring.stage);
-    const Buffers pairs(buffers);
-    // Every warpgroup of the cluster must be done with the stage that the tile passes through.
-    if (Shape::kLayerNorm && p_.has_residual) {
-      WaitBarrier(ResidualFull(group), 0);
-    } else {
-      WaitBarrier(Empty(ring.stage), ring.parity ^ 1);
-    }
+  // activation(sum + bias), and through LayerNorm with the residual where that is what the kernel ends in, into the
+  // warpgroup's part of the stages that follow the tile's.
+  __device__ __forceinline__ void FinishTile(float (&sum)[kSums], const Tile& tile, int turn, int group, Ring& ring) {
+    const int index = group / Shape::kPartsInStage;
+    Ring part = ring;
+    part.Advance(index);
+    ring.Advance(Shape::kPartStages);
+    WaitBarrier(Full(part.stage), part.parity);
+    const Buffers matrices(Stage(part.stage) + group % Shape::kPartsInStage * Shape::kPartBytes);
     if constexpr (Shape::kLayerNorm) {
-      NormalizeRows(sum, group, pairs);
+      NormalizeRows(sum, turn, group, matrices);
     } else {
+      SyncWarpgroup(1 + group);  // the bias is complete
 #pragma unroll
-      for (int buffer = 0; buffer < Shape::kBuffers; ++buffer) {
-        Activate(sum, buffer);
-        pairs.StoreAll(buffer, &sum[buffer * kBufferSums]);
+      for (int i = 0; i < Shape::kBuffers; ++i) {
+        float* v = &sum[i * kBufferSums];
+        AddBias<kBufferSums>(v, Vector(group) + i * Shape::kBufferColumns);
+        Activate<kBufferSums>(v, p_.activation);
+#pragma unroll
+        for (int j = 0; j < Buffers::kCount; ++j) matrices.Store(i, j, &v[8 * j]);
       }
     }
     FenceSharedForAsync();
+    if constexpr (Shape::kStays) {
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) ArriveAtOwn(Done(index));
+      return;
+    }
     SyncWarpgroup(1 + group);
     if (threadIdx.x % 128 == 0) {
       WaitForPrevious();
-#pragma unroll 1
-      for (int buffer = 0; buffer < Shape::kBuffers; ++buffer) {
-        StoreTile2d(&p_.y_map, buffers + buffer * Shape::kBufferBytes, column_ + buffer * Shape::kBufferColumns,
-                    row_ + group * 64);
-      }
-      CommitStores();
+      StorePart(tile, group, Stage(part.stage) + group % Shape::kPartsInStage * Shape::kPartBytes);
       WaitStoresRead<0>();  // shared memory must outlive the copy engine's reads
     }
   }
 
-  __device__ __forceinline__ void Activate(float (&sum)[Shape::kN / 2], int buffer) {
-    AddBiasAndActivate<Shape::kBufferColumns>(&sum[buffer * kBufferSums], Vector(0) + buffer * Shape::kBufferColumns,
-                                              p_.activation);
+  __device__ __forceinline__ void StorePart(const Tile& tile, int group, const char* part) {
+#pragma unroll 1
+    for (int i = 0; i < Shape::kBuffers; ++i) {
+      StoreTile2d(&p_.y_map, part + i * Shape::kBufferBytes, tile.column + i * Shape::kBufferColumns,
+                  tile.row + group * 64);
+    }
+    CommitStores();
   }
 
-  __device__ __forceinline__ void NormalizeRows(float (&sum)[Shape::kN / 2], int group, const Buffers& pairs) {
-    float mean[2] = {}, squares[2] = {};
-#pragma unroll
-    for (int buffer = 0; buffer < Shape::kBuffers; ++buffer) {
-      Activate(sum, buffer);
-      float* v = &sum[buffer * kBufferSums];
-#pragma unroll
-      for (int j = 0; j < Buffers::kCount; ++j) {
-        if (p_.has_residual) {
-          const float2 upper = pairs.Load(buffer, j, 0), lower = pairs.Load(buffer, j, 1);
-          v[4 * j] += upper.x, v[4 * j + 1] += upper.y, v[4 * j + 2] += lower.x, v[4 * j + 3] += lower.y;
+  // Of blocks that stay one thread sends the finished tiles to global memory and gives their stages back to the ring,
+  // so that no warpgroup waits for the copy engine.
+  __device__ __forceinline__ void Store() {
+    WaitForPrevious();
+    Ring ring;
+    uint32_t parity = 0;
+    for (int index = cluster_;; parity ^= 1) {
+      const Tile tile = TileAt(index);
+      ring.Advance(tile.last_stage - tile.first_stage);
+      const Ring first = ring;
+      for (int i = 0; i < Shape::kPartStages; ++i, ring.Advance()) {
+        WaitBarrier(Done(i), parity);
+        for (int j = 0; j < PartsIn(i); ++j) {
+          StorePart(tile, i * Shape::kPartsInStage + j, Stage(ring.stage) + j * Shape::kPartBytes);
         }
-        mean[0] += v[4 * j] + v[4 * j + 1], mean[1] += v[4 * j + 2] + v[4 * j + 3];
+      }
+      WaitStoresRead<0>();  // shared memory must outlive the copy engine's reads
+      // After the last tile nothing will be loaded there, and the blocks of the cluster may have ended.
+      if (!NextTile(&index)) break;
+      ring = first;
+      for (int i = 0; i < Shape::kPartStages; ++i, ring.Advance()) {
+        for (int mate = 0; mate < Mates(); ++mate) {
+          const uint32_t empty = MatesEmpty(mate);
+          if (empty != 0) ArriveAt(empty + ring.stage * sizeof(uint64_t), Shape::kWarpgroups);
+        }
       }
     }
+  }
+
+  __device__ __forceinline__ void NormalizeRows(float (&sum)[kSums], int turn, int group, const Buffers& matrices) {
+    // Branches stand outside of the loops: between them the compiler overlaps no loads.
+    AddBias<kSums>(sum, Vector(0));
+    Activate<kSums>(sum, p_.activation);
+    if (p_.has_residual) {
+#pragma unroll
+      for (int i = 0; i < kSums / 8; ++i) matrices.Add(i / Buffers::kCount, i % Buffers::kCount, &sum[8 * i]);
+    }
+    float mean[2] = {}, squares[2] = {};
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) mean[i / 2 % 2] += sum[i];
 #pragma unroll
     for (int i = 0; i < 2; ++i) mean[i] = QuadSum(mean[i]) / Shape::kN;
 #pragma unroll
-    for (int i = 0; i < Shape::kN / 2; ++i) {
+    for (int i = 0; i < kSums; ++i) {
       const float centered = sum[i] - mean[i / 2 % 2];
       squares[i / 2 % 2] = fmaf(centered, centered, squares[i / 2 % 2]);
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) squares[i] = QuadSum(squares[i]);
-    ShareStatistics(mean, squares, group);
+    ShareStatistics(mean, squares, turn, group);
     float scale[2], shift[2];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) MergeStatistics(Statistics(group, 0) + FirstRow() + 8 * i, &scale[i], &shift[i]);
+    for (int i = 0; i < 2; ++i) {
+      MergeStatistics(Statistics(turn, group, 0) + FirstRow() + 8 * i, &scale[i], &shift[i]);
+    }
 #pragma unroll
-    for (int buffer = 0; buffer < Shape::kBuffers; ++buffer) {
-      const float* v = &sum[buffer * kBufferSums];
+    for (int i = 0; i < kSums / 8; ++i) {
+      float* v = &sum[8 * i];
 #pragma unroll
-      for (int j = 0; j < Buffers::kCount; ++j) {
-        const int column = buffer * Shape::kBufferColumns + 8 * j + FirstColumn();
-        const float2 gamma = *reinterpret_cast<const float2*>(Vector(1) + column);
-        const float2 beta = *reinterpret_cast<const float2*>(Vector(2) + column);
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          pairs.Store(buffer, j, i, fmaf(fmaf(v[4 * j + 2 * i], scale[i], shift[i]), gamma.x, beta.x),
-                      fmaf(fmaf(v[4 * j + 2 * i + 1], scale[i], shift[i]), gamma.y, beta.y));
-        }
+      for (int j = 0; j < 4; ++j) {
+        const int row = j % 2;
+        // gamma and beta of two columns
+        const float4 g = *reinterpret_cast<const float4*>(Vector(1) + 2 * (16 * i + j / 2 * 8 + FirstColumn()));
+        v[2 * j] = fmaf(fmaf(v[2 * j], scale[row], shift[row]), g.x, g.z);
+        v[2 * j + 1] = fmaf(fmaf(v[2 * j + 1], scale[row], shift[row]), g.y, g.w);
       }
+      matrices.Store(i / Buffers::kCount, i % Buffers::kCount, v);
     }
   }
 
@@ -288,10 +422,11 @@ class GemmSm90Kernel {
   }
 
   // Every block of the cluster row gets the statistics of this block's slice; returns when all of theirs are here.
-  __device__ __forceinline__ void ShareStatistics(const float (&mean)[2], const float (&squares)[2], int group) {
+  __device__ __forceinline__ void ShareStatistics(const float (&mean)[2], const float (&squares)[2], int turn,
+                                                  int group) {
     const int thread = threadIdx.x % 128;
-    if (thread == 0) ArriveExpecting(StatisticsFull(group), (p_.cluster_n - 1) * 64 * sizeof(float2));
-    float2* slot = Statistics(group, rank_n_);
+    if (thread == 0) ArriveExpecting(StatisticsFull(turn, group), (p_.cluster_n - 1) * 64 * sizeof(float2));
+    float2* slot = Statistics(turn, group, rank_n_);
     if (threadIdx.x % 4 == 0) {
       slot[FirstRow()] = make_float2(mean[0], squares[0]);
       slot[FirstRow() + 8] = make_float2(mean[1], squares[1]);
@@ -300,9 +435,10 @@ class GemmSm90Kernel {
     SyncWarpgroup(1 + group);
     if (thread < p_.cluster_n && thread != rank_n_) {
       const uint32_t rank = rank_m_ * p_.cluster_n + thread;
-      CopyToBlock(ClusterAddress(slot, rank), slot, 64 * sizeof(float2), ClusterAddress(StatisticsFull(group), rank));
+      CopyToBlock(ClusterAddress(slot, rank), slot, 64 * sizeof(float2),
+                  ClusterAddress(StatisticsFull(turn, group), rank));
     }
-    WaitBarrier(StatisticsFull(group), 0);
+    WaitBarrier(StatisticsFull(turn, group), turn / 2 % 2);
   }
 
   // Chan's parallel form of Welford's update, over the row's equally long slices: (x - mean) / deviation is x * scale +
@@ -322,12 +458,12 @@ class GemmSm90Kernel {
     *shift = -mean * *scale;
   }
 
-  __device__ __forceinline__ void FinishPartial(float (&sum)[Shape::kN / 2], int group) {
-    const int row = row_ + group * 64 + FirstRow();
-    float* out = p_.partial + (static_cast<int64_t>(split_) * p_.m + row) * p_.n;
+  __device__ __forceinline__ void FinishPartial(float (&sum)[kSums], const Tile& tile, int group) {
+    const int row = tile.row + group * 64 + FirstRow();
+    float* out = p_.partial + (static_cast<int64_t>(tile.split) * p_.m + row) * p_.n;
 #pragma unroll
     for (int j = 0; j < Shape::kN / 8; ++j) {
-      const int column = column_ + 8 * j + FirstColumn();
+      const int column = tile.column + 8 * j + FirstColumn();
       if (column >= p_.n) continue;
       if (row < p_.m) *reinterpret_cast<float2*>(out + column) = make_float2(sum[4 * j], sum[4 * j + 1]);
       if (row + 8 < p_.m) {
@@ -340,7 +476,7 @@ class GemmSm90Kernel {
   const GemmSm90Parameters& p_;
   char* shared_;
   uint64_t* barriers_;
-  int rank_m_, rank_n_, row_, column_, split_, first_stage_, last_stage_;
+  int cluster_, rank_m_, rank_n_;
 };
 
 }  // namespace bertfuse::kernels

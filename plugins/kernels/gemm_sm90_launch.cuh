@@ -3,6 +3,7 @@
 #ifndef BERTFUSE_KERNELS_GEMM_SM90_LAUNCH_CUH_
 #define BERTFUSE_KERNELS_GEMM_SM90_LAUNCH_CUH_
 
+#include <algorithm>
 #include <limits>
 
 #include "kernels/gemm_sm90.cuh"
@@ -14,6 +15,15 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     GemmSm90Main(const __grid_constant__ GemmSm90Parameters parameters) {
   extern __shared__ __align__(1024) char shared[];  // tiles are swizzled by address bits
   GemmSm90Kernel<Shape>(parameters, shared).Run();
+}
+
+// Whether blocks may take several tiles. Clusters have to know when a stage that a tile left through is free in all
+// their blocks; only with LayerNorm, where the statistics tell them, they do. And a tile has to use the whole ring, so
+// that what signals one tile's end cannot be taken for the next one's.
+template <class Shape>
+bool StaysResident(const GemmSm90Tile& tile, const GemmSm90Parameters& p) {
+  return Shape::kStays && tile.cluster_m == 1 && (Shape::kLayerNorm || tile.cluster_n == 1) &&
+         p.k_stages + Shape::kPartStages >= Shape::kStages;
 }
 
 template <class Shape>
@@ -39,9 +49,14 @@ cudaError_t LaunchGemmSm90(const GemmSm90Tile& tile, const GemmSm90Arguments<typ
   p.cluster_n = tile.cluster_n;
   // A part of x must be a multiple of the swizzle's 8 rows.
   p.x_sharers = 1;
-  while (p.x_sharers * 2 <= tile.cluster_n && p.x_sharers * 2 <= Shape::kM / 8) p.x_sharers *= 2;
-  p.tiles_m = static_cast<int>(CeilDiv(a.m, static_cast<int64_t>(tile.cluster_m) * Shape::kM));
-  p.tiles_n = static_cast<int>(CeilDiv(a.n, static_cast<int64_t>(tile.cluster_n) * Shape::kN));
+  while (p.x_sharers * 2 <= tile.cluster_n && Shape::kM / (p.x_sharers * 2) % 8 == 0) p.x_sharers *= 2;
+  // Counted in 64 bits first: a launch takes no more blocks.
+  const int64_t tiles_m = CeilDiv(a.m, static_cast<int64_t>(tile.cluster_m) * Shape::kM);
+  const int64_t tiles_n = CeilDiv(a.n, static_cast<int64_t>(tile.cluster_n) * Shape::kN);
+  if (tiles_m * tiles_n * tile.splits * cluster > std::numeric_limits<int>::max()) return cudaErrorInvalidConfiguration;
+  p.tiles_m = static_cast<int>(tiles_m);
+  p.tiles_n = static_cast<int>(tiles_n);
+  p.tiles = p.tiles_m * p.tiles_n * tile.splits;
   p.epsilon = a.epsilon;
   p.activation = a.activation;
   p.has_residual = a.residual != nullptr;
@@ -61,15 +76,19 @@ cudaError_t LaunchGemmSm90(const GemmSm90Tile& tile, const GemmSm90Arguments<typ
     error = MakeTensorMap({a.residual, a.m, a.n, a.n, 64, Shape::kBufferColumns}, kBfloat16, &p.residual_map);
     if (error != cudaSuccess) return error;
   }
-  const int64_t blocks = static_cast<int64_t>(p.tiles_m) * p.tiles_n * tile.splits * cluster;
-  if (blocks > std::numeric_limits<int>::max()) return cudaErrorInvalidConfiguration;
   LaunchConfig config;
-  config.grid = dim3(static_cast<unsigned>(blocks));
   config.block = dim3(Shape::kThreads);
   config.shared_bytes = Shape::SharedBytes(tile.cluster_n);
   config.cluster = static_cast<unsigned>(cluster);
   config.stream = stream;
   config.device = &device;
+  p.clusters = p.tiles;
+  if (StaysResident<Shape>(tile, p)) {
+    error = ResidentClusters(config, reinterpret_cast<const void*>(GemmSm90Main<Shape>), &p.clusters);
+    if (error != cudaSuccess) return error;
+    p.clusters = std::min(p.clusters, p.tiles);
+  }
+  config.grid = dim3(static_cast<unsigned>(p.clusters * cluster));
   return Launch(config, GemmSm90Main<Shape>, p);
 }
 

@@ -21,14 +21,15 @@ struct GemmSm90Parameters {
   float* partial;
   int m, n, k_stages, stages_per_split;
   int cluster_m, cluster_n, x_sharers;  // x_sharers: blocks of a cluster row that load a part of x
-  int tiles_m, tiles_n;                 // in clusters
+  int tiles_m, tiles_n, tiles;          // in clusters; tiles counts the parts of k, too
+  int clusters;                         // that run, each of them taking every clusters-th tile
   float epsilon;
   Activation activation;
   bool has_residual, weight_is_constant;
 };
 
 // Compile-time shape of a kernel, and what it puts where in shared memory: the ring of stages, float32 vectors of the
-// block's columns, barriers, row statistics. Residual and result pass through the ring: one stage for each warpgroup.
+// block's columns, barriers, row statistics. Residual and result pass through the ring, too.
 template <class T_, GemmEpilogue kEpilogue_, int kM_, int kN_, int kStages_, int kBlocks_>
 struct GemmSm90Shape {
   using T = T_;
@@ -38,8 +39,11 @@ struct GemmSm90Shape {
   static constexpr int kN = kN_;
   static constexpr int kStages = kStages_;
   static constexpr int kBlocks = kBlocks_;     // on a multiprocessor at a time
-  static constexpr int kWarpgroups = kM / 64;  // that multiply, 64 rows each; one warp more loads
-  static constexpr int kThreads = 128 * kWarpgroups + 32;
+  static constexpr int kWarpgroups = kM / 64;  // that multiply, 64 rows each
+  // Whether blocks stay on their multiprocessor and take one tile after the other. Not where two of them share it: then
+  // one starts while the other computes. Nor for small tiles: few rows have none left for a second turn.
+  static constexpr bool kStays = kEpilogue != GemmEpilogue::kPartial && kBlocks == 1 && kM > 64;
+  static constexpr int kThreads = 128 * kWarpgroups + (kStays ? 64 : 32);  // one warp loads, one more stores
   static constexpr int kXBytes = kM * kStageK * 2;
   static constexpr int kStageBytes = kXBytes + kN * kStageK * 2;
 
@@ -47,18 +51,22 @@ struct GemmSm90Shape {
   static constexpr int kBufferColumns = kN % 64 == 0 ? 64 : 32;
   static constexpr int kBufferBytes = 64 * kBufferColumns * 2;
   static constexpr int kBuffers = kN / kBufferColumns;  // of each warpgroup
-  static_assert(kEpilogue == GemmEpilogue::kPartial ||
-                (kBuffers * kBufferBytes <= kStageBytes && kWarpgroups <= kStages));
+  // Stages that the warpgroups' parts of the tile take, and how many of them fit into one.
+  static constexpr int kPartBytes = kBuffers * kBufferBytes;
+  static constexpr int kPartsInStage = kWarpgroups > 1 && 2 * kPartBytes <= kStageBytes ? 2 : 1;
+  static constexpr int kPartStages = kEpilogue == GemmEpilogue::kPartial ? 0 : (kWarpgroups - 1) / kPartsInStage + 1;
+  static_assert(kPartBytes <= kStageBytes && kPartStages < kStages);
 
-  static constexpr int kVectors = kLayerNorm                                ? 3
-                                  : kEpilogue == GemmEpilogue::kElementwise ? 1
-                                                                            : 0;  // bias, gamma, beta
+  // Bias, and with LayerNorm gamma and beta. Without, a block's columns change from tile to tile, and each warpgroup
+  // has its own vector.
+  static constexpr int kVectors = kLayerNorm ? 3 : kEpilogue == GemmEpilogue::kElementwise ? kWarpgroups : 0;
   static constexpr size_t kVectorOffset = static_cast<size_t>(kStages) * kStageBytes;
   static constexpr size_t kBarrierOffset = kVectorOffset + static_cast<size_t>(kVectors) * kN * sizeof(float);
-  static constexpr size_t kBarriers = 2 * kStages + 2 * kWarpgroups;
+  static constexpr int kStatisticsGroups = kLayerNorm ? kWarpgroups : 0;
+  static constexpr size_t kBarriers = 2 * kStages + (kStays ? kPartStages : 0) + 2 * kStatisticsGroups;
   static constexpr size_t kStatisticsOffset = kBarrierOffset + (kBarriers * 8 + 127) / 128 * 128;
   static size_t SharedBytes(int cluster_n) {
-    return kStatisticsOffset + (kLayerNorm ? static_cast<size_t>(cluster_n) * kM * sizeof(float2) : 0);
+    return kStatisticsOffset + (kLayerNorm ? 2 * static_cast<size_t>(cluster_n) * kM * sizeof(float2) : 0);
   }
 };
 
@@ -69,6 +77,11 @@ struct RingPosition {
   uint32_t parity = 0;
   __device__ __forceinline__ void Advance() {
     if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+  __device__ __forceinline__ void Advance(int count) {
+    stage += count;
+    parity ^= stage / kStages & 1;
+    stage %= kStages;
   }
 };
 

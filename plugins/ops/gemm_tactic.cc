@@ -1,5 +1,6 @@
 #include "ops/gemm_tactic.h"
 
+#include <optional>
 #include <utility>
 
 namespace bertfuse::cuda {
@@ -12,13 +13,16 @@ struct Block {
   int m, n;
 };
 
-// The block sizes that were compiled (kernels/gemm_sm90_*.cu).
-constexpr Block kLarge = {128, 128}, kLargeWide = {128, 192}, kLargeNarrow = {128, 96};
+// The block sizes that were compiled (kernels/gemm_sm90_*.cu). Of the first three, one to a multiprocessor, blocks take
+// several tiles each.
+constexpr Block kHuge = {192, 192}, kWidest = {128, 256}, kWide = {128, 192};
+constexpr Block kLarge = {128, 128}, kLargeNarrow = {128, 96};
 constexpr Block kSmall = {64, 64}, kSmallWide = {64, 96}, kSmallWidest = {64, 128};
-constexpr Block kElementwiseBlocks[] = {kLargeWide, kLarge, kLargeNarrow, kSmall, kSmallWide};
-constexpr Block kLayerNormBlocks[] = {kLarge, kSmallWide, kSmallWidest};
+constexpr Block kElementwiseBlocks[] = {kHuge, kWidest, kWide, kLarge, kLargeNarrow, kSmall, kSmallWide};
+constexpr Block kLayerNormBlocks[] = {kHuge, kWidest, kWide, kLarge, kSmallWide, kSmallWidest};
 constexpr Block kPartialBlocks[] = {kLarge, kSmallWide};
-constexpr int kMostCluster = 8;  // what every Hopper device takes
+constexpr int kMostCluster = 8;      // what every Hopper device takes
+constexpr int64_t kManyRows = 8192;  // from here on blocks stay
 
 bool SpansRow(const GemmProblem& problem, Block block) {
   return problem.n % block.n == 0 && problem.n / block.n <= kMostCluster;
@@ -54,19 +58,64 @@ Block FasterBlock(const GemmProblem& problem, Block a, Block b) {
   return time(b) < time(a) ? b : a;
 }
 
+int64_t Tiles(const GemmProblem& problem, Block block) {
+  return CeilDiv(problem.m, block.m) * CeilDiv(problem.n, block.n);
+}
+
+// How long the busiest multiprocessor multiplies, in elements of a tile's area, where blocks stay and `running` of them
+// do so at a time.
+int64_t StayingTime(const GemmProblem& problem, Block block, int64_t running) {
+  return CeilDiv(Tiles(problem, block), running) * block.m * block.n;
+}
+
+// The block that stays and is done first, the largest of equals: it loads the least.
+Block FastestStaying(const GemmProblem& problem) {
+  const auto time = [&](Block block) { return StayingTime(problem, block, problem.multiprocessors); };
+  return time(kWide) < time(kHuge) ? kWide : kHuge;
+}
+
+struct Clustered {
+  Block block;
+  int64_t time;
+};
+
+// The same of blocks in clusters that span a row. About a tenth of the multiprocessors cannot be in one (of three
+// blocks 39 run at a time on an H200, of four 30).
+std::optional<Clustered> FastestInClusters(const GemmProblem& problem) {
+  std::optional<Clustered> fastest;
+  for (const Block& block : {kHuge, kWidest, kWide}) {
+    if (!SpansRow(problem, block)) continue;
+    const int64_t cluster = problem.n / block.n, running = problem.multiprocessors * 10 / 11 / cluster * cluster;
+    if (running == 0) continue;
+    const int64_t time = StayingTime(problem, block, running);
+    if (!fastest || time < fastest->time) fastest = {block, time};
+  }
+  return fastest;
+}
+
 // The rules below are measured on an H200 with bert-base's sizes (docs/performance.md).
 GemmTactic ChooseElementwise(const GemmProblem& problem) {
-  const int64_t large = CeilDiv(problem.m, kLarge.m) * CeilDiv(problem.n, kLarge.n);
-  const bool few = large * 2 < problem.multiprocessors;
+  if (problem.m >= kManyRows) return ElementwiseTactic(GemmPath::kSm90, FastestStaying(problem));
+  const bool few = Tiles(problem, kLarge) * 2 < problem.multiprocessors;
   return ElementwiseTactic(GemmPath::kSm90, few ? kSmall : FasterBlock(problem, kLarge, kLargeNarrow));
 }
 
 GemmTactic ChooseLayerNorm(const GemmProblem& problem) {
   const bool long_k = problem.k > 2 * problem.n;
+  if (problem.m >= kManyRows) {
+    // With a long k LayerNorm is a small part of the time, and clusters leave some multiprocessors idle: there the
+    // product goes through memory, unless that is at most a seventh faster, which the LayerNorm kernel takes.
+    const Block alone = FastestStaying(problem);
+    const int64_t product = StayingTime(problem, alone, problem.multiprocessors);
+    const std::optional<Clustered> clustered = FastestInClusters(problem);
+    if (clustered && (!long_k || clustered->time <= product + product / 7)) {
+      return LayerNormTactic(problem, clustered->block, 1);
+    }
+    return ElementwiseTactic(GemmPath::kSm90Round, alone);
+  }
   if (problem.m >= 2048) {
     if (!long_k && SpansRow(problem, kLarge)) return LayerNormTactic(problem, kLarge, 1);
-    // With a long k LayerNorm is a small part of the time, and clusters of six leave some multiprocessors idle.
-    return ElementwiseTactic(GemmPath::kSm90Round, FasterBlock(problem, kLargeWide, kLargeNarrow));
+    return ElementwiseTactic(GemmPath::kSm90Round, FasterBlock(problem, kWide, kLargeNarrow));
   }
   if (problem.m >= 512 && !long_k) {
     for (const Block& block : {kSmallWide, kSmallWidest}) {
@@ -83,9 +132,9 @@ std::vector<GemmTactic> GemmTactics(const GemmProblem& problem) {
   std::vector<GemmTactic> tactics;
   if (problem.sm90 && !problem.layer_norm) {
     for (const Block& block : kElementwiseBlocks) {
-      for (const auto& [cluster_m, cluster_n] : {std::pair(1, 1), {2, 1}, {1, 2}, {1, 3}, {1, 4}}) {
-        tactics.push_back({GemmPath::kSm90, {block.m, block.n, cluster_m, cluster_n, 1}});
-      }
+      tactics.push_back(ElementwiseTactic(GemmPath::kSm90, block));
+      tactics.push_back({GemmPath::kSm90, {block.m, block.n, 2, 1, 1}});
+      tactics.push_back({GemmPath::kSm90, {block.m, block.n, 1, 2, 1}});
     }
   }
   if (problem.sm90 && problem.layer_norm) {
@@ -97,7 +146,7 @@ std::vector<GemmTactic> GemmTactics(const GemmProblem& problem) {
     for (const Block& block : kPartialBlocks) {
       for (int splits : {1, 2, 3, 4, 6, 8, 12}) {
         if (!CanSplit(problem, splits)) continue;
-        for (const auto& [cluster_m, cluster_n] : {std::pair(1, 1), {2, 1}, {1, 3}, {1, 4}}) {
+        for (const auto& [cluster_m, cluster_n] : {std::pair(1, 1), {2, 1}, {1, 4}}) {
           tactics.push_back({GemmPath::kSm90Split, {block.m, block.n, cluster_m, cluster_n, splits}});
         }
       }

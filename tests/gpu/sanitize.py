@@ -20,8 +20,9 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 GEMMS = ("FusedGemm", "FusedGemmGelu", "FusedGemmGeluLayerNorm", "FusedGemmLayerNorm")
 OPS = ("AddQKVBias", "EmbedLayerNorm", "FusedAttention", *GEMMS)
 DTYPES = ("float32", "float16", "bfloat16")
-# (rows, n, k): a part of a tile in every direction; whole rows in one cluster and several of them; no alignment at all.
-SIZES = ((131, 384, 136), (67, 768, 200), (13, 37, 29))
+# (rows, n, k): a part of a tile in every direction; whole rows in one cluster and several of them; no alignment at all;
+# more of the largest tiles than a GPU has multiprocessors: Hopper's blocks then take several each.
+SIZES = ((131, 384, 136), (67, 768, 200), (13, 37, 29), (6400, 768, 136))
 # (batch, sequence, heads, head size): parts of tiles, several tiles, a size without tensor cores, and more tiles than a
 # GPU has multiprocessors: Hopper's blocks then take several each.
 ATTENTIONS = ((2, 77, 2, 64), (1, 150, 1, 128), (2, 33, 3, 32), (1, 19, 2, 24), (100, 77, 3, 64), (70, 150, 3, 32))

@@ -165,15 +165,16 @@ def test_attention_extreme_scores(batch, dtype):
     gain, size = 12, 64
     qkv, bias = randn(batch, 200, 3 * 128, dtype=dtype, gain=gain), randn(3 * 128, dtype=dtype)
     expected = reference.fused_attention(qkv, bias, None, 2, 0.125)
-    # A score that is off by d moves the result by at most d times the spread of V under the probabilities: much where
-    # two keys compete, nothing where one wins. Scores are sums of `size` products near gain². In float32 each addition
-    # rounds sums of up to 6 standard deviations; in 16 bits q + bias is rounded first, each element on its own.
+    # A score that is off by d multiplies its probability by e^d at most, which moves the result by at most e^d - 1
+    # times the spread of V under the probabilities: much where two keys compete, nothing where one wins. Scores are
+    # sums of `size` products near gain². In float32 each addition rounds sums of up to 6 standard deviations; in 16
+    # bits q + bias is rounded first, each element on its own.
     unit = {torch.float32: 2.0**-24 * 6, torch.float16: 2.0**-12, torch.bfloat16: 2.0**-9}[dtype]
     score_error = 0.125 * gain**2 * math.sqrt(size) * unit
     spread = reference.attention_spread(qkv, bias, 2, 0.125)
     # Values are 12 times those that the table is for, so its absolute part is, too; of the scores 5 deviations.
     absolute = (gain - 1) * TOLERANCES["FusedAttention", str(dtype).removeprefix("torch.")].atol
-    more = absolute + 5 * score_error * spread
+    more = absolute + math.expm1(5 * score_error) * spread
     all_tactics("FusedAttention", [qkv, bias, None], (batch, 200, 128), dtype, [2, 0.125], expected, more=more)
 
 
