@@ -32,13 +32,7 @@ class AttentionSm90Team {
   static constexpr uint32_t kQueryBuffers = Shape::kQueryBuffers, kMaskBuffers = Shape::kMaskBuffers;
 
  protected:
-  struct Ring {
-    int stage = 0;
-    uint32_t parity = 0;
-    __device__ __forceinline__ void Advance() {
-      if (++stage == Shape::kStages) stage = 0, parity ^= 1;
-    }
-  };
+  using Ring = RingPosition<Shape::kStages>;
 
  public:
   __device__ __forceinline__ AttentionSm90Team(const AttentionSm90Parameters& parameters, char* shared, int team)

@@ -8,50 +8,46 @@
 #ifndef BERTFUSE_KERNELS_GEMM_SM90_CUH_
 #define BERTFUSE_KERNELS_GEMM_SM90_CUH_
 
-#include "kernels/dependent_launch.cuh"
+#include "kernels/gemm_sm90_copies.cuh"
 #include "kernels/gemm_sm90_epilogue.cuh"
-#include "kernels/gemm_sm90_shape.cuh"
 
 namespace bertfuse::kernels {
 
 template <class Shape>
-class GemmSm90Kernel {
+class GemmSm90Kernel : GemmSm90Copies<Shape> {
   using T = typename Shape::T;
-  using Ring = RingPosition<Shape::kStages>;
+  using Copies = GemmSm90Copies<Shape>;
+  using typename Copies::Ring;
+  using typename Copies::Tile;
   using Buffers = Matrices<T, Shape::kBufferColumns>;
   static constexpr int kSums = Shape::kN / 2;  // of a thread
   static constexpr int kBufferSums = Shape::kBufferColumns / 2;
   static constexpr bool kPartial = Shape::kEpilogue == GemmEpilogue::kPartial;
-
-  // Where a tile lies, and its part of k in stages.
-  struct Tile {
-    int row, column, split, first_stage, last_stage;
-  };
+  using Copies::cluster_;
+  using Copies::Done;
+  using Copies::Full;
+  using Copies::InitBarriers;
+  using Copies::MatesEmpty;
+  using Copies::NextTile;
+  using Copies::p_;
+  using Copies::Produce;
+  using Copies::rank_m_;
+  using Copies::rank_n_;
+  using Copies::Stage;
+  using Copies::Statistics;
+  using Copies::StatisticsFull;
+  using Copies::Store;
+  using Copies::StorePart;
+  using Copies::TileAt;
+  using Copies::Vector;
 
  public:
   __device__ __forceinline__ GemmSm90Kernel(const GemmSm90Parameters& parameters, char* shared)
-      : p_(parameters),
-        shared_(shared),
-        barriers_(reinterpret_cast<uint64_t*>(shared + Shape::kBarrierOffset)),
-        cluster_(blockIdx.x / (p_.cluster_m * p_.cluster_n)) {
-    const int rank = ClusterRank();
-    rank_m_ = rank / p_.cluster_n;
-    rank_n_ = rank % p_.cluster_n;
-  }
+      : Copies(parameters, shared) {}
 
   __device__ __forceinline__ void Run() {
     const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
-    if (threadIdx.x == 0) {
-      // A stage is read by this block, by the cluster row that this block loads a part of x for, and by the column.
-      const int readers = (SharesX() ? p_.cluster_n : 1) + p_.cluster_m - 1;
-      for (int stage = 0; stage < Shape::kStages; ++stage) {
-        InitBarrier(Full(stage), 1);
-        InitBarrier(Empty(stage), Shape::kWarpgroups * readers);
-      }
-      for (int i = 0; Shape::kStays && i < Shape::kPartStages; ++i) InitBarrier(Done(i), 4 * PartsIn(i));
-      for (int i = 0; i < 2 * Shape::kStatisticsGroups; ++i) InitBarrier(StatisticsFull(0, i), 1);
-      FenceBarrierInit();
-    }
+    if (threadIdx.x == 0) InitBarriers();
     LaunchNext();
     const bool clustered = p_.cluster_m * p_.cluster_n > 1;
     if (clustered) SyncCluster();
@@ -73,138 +69,7 @@ class GemmSm90Kernel {
   }
 
  private:
-  __device__ __forceinline__ uint64_t* Full(int stage) { return barriers_ + stage; }
-  __device__ __forceinline__ uint64_t* Empty(int stage) { return barriers_ + Shape::kStages + stage; }
-  // The warpgroups have put their parts of the tile in the i-th stage of parts.
-  __device__ __forceinline__ uint64_t* Done(int i) { return barriers_ + 2 * Shape::kStages + i; }
-  // Of even and odd tiles in turns, as the statistics themselves: the cluster's other blocks may be a tile ahead.
-  __device__ __forceinline__ uint64_t* StatisticsFull(int turn, int group) {
-    return barriers_ + 2 * Shape::kStages + (Shape::kStays ? Shape::kPartStages : 0) + turn % 2 * Shape::kWarpgroups +
-           group;
-  }
-  __device__ __forceinline__ char* Stage(int stage) { return shared_ + stage * Shape::kStageBytes; }
-  __device__ __forceinline__ float* Vector(int index) {
-    return reinterpret_cast<float*>(shared_ + Shape::kVectorOffset) + index * Shape::kN;
-  }
-  // Mean and sum of squared deviations of each row's slice: [turn][warpgroup][source block][row].
-  __device__ __forceinline__ float2* Statistics(int turn, int group, int source) {
-    return reinterpret_cast<float2*>(shared_ + Shape::kStatisticsOffset) +
-           ((turn % 2 * Shape::kWarpgroups + group) * p_.cluster_n + source) * 64;
-  }
-
-  // Columns change fastest: the weight stays in the L2 cache.
-  __device__ __forceinline__ Tile TileAt(int index) const {
-    Tile tile;
-    const int per_split = p_.tiles_m * p_.tiles_n;
-    tile.split = index / per_split;
-    index %= per_split;
-    tile.row = (index / p_.tiles_n * p_.cluster_m + rank_m_) * Shape::kM;
-    tile.column = (index % p_.tiles_n * p_.cluster_n + rank_n_) * Shape::kN;
-    tile.first_stage = tile.split * p_.stages_per_split;
-    tile.last_stage = min(tile.first_stage + p_.stages_per_split, p_.k_stages);
-    return tile;
-  }
-
-  // Whether there is another tile for this block, and which.
-  __device__ __forceinline__ bool NextTile(int* index) const {
-    *index += p_.clusters;
-    return Shape::kStays && *index < p_.tiles;
-  }
-
-  __device__ __forceinline__ bool SharesX() const { return rank_n_ < p_.x_sharers; }
-
-  // ---- loading ----
-
-  __device__ __forceinline__ void LoadX(const Tile& tile, int k_stage, int stage) {
-    if (p_.cluster_n == 1) {
-      LoadTile2d(Stage(stage), &p_.x_map, k_stage * kStageK, tile.row, Full(stage));
-    } else if (SharesX()) {
-      const int rows = Shape::kM / p_.x_sharers, first = rank_n_ * rows;
-      const uint32_t blocks = ((1u << p_.cluster_n) - 1) << (rank_m_ * p_.cluster_n);
-      LoadTile2dMulticast(Stage(stage) + first * kStageK * 2, &p_.x_map, k_stage * kStageK, tile.row + first,
-                          Full(stage), blocks);
-    }
-  }
-
-  __device__ __forceinline__ void LoadWeight(const Tile& tile, int k_stage, int stage) {
-    char* to = Stage(stage) + Shape::kXBytes;
-    if (p_.cluster_m == 1) {
-      LoadTile2d(to, &p_.weight_map, k_stage * kStageK, tile.column, Full(stage));
-    } else {
-      const int rows = Shape::kN / p_.cluster_m, first = rank_m_ * rows;
-      uint32_t blocks = 0;
-      for (int i = 0; i < p_.cluster_m; ++i) blocks |= 1u << (i * p_.cluster_n + rank_n_);
-      LoadTile2dMulticast(to + first * kStageK * 2, &p_.weight_map, k_stage * kStageK, tile.column + first, Full(stage),
-                          blocks);
-    }
-  }
-
-  __device__ __forceinline__ void Produce() {
-    PrefetchTensorMap(&p_.x_map);
-    PrefetchTensorMap(&p_.weight_map);
-    if (!p_.weight_is_constant) WaitForPrevious();
-    // A constant weight does not depend on the kernel before this one: fill the ring with it while that one ends.
-    Tile tile = TileAt(cluster_);
-    int ahead = min(tile.last_stage - tile.first_stage, Shape::kStages);
-    for (int i = 0; i < ahead; ++i) {
-      ArriveExpecting(Full(i), Shape::kStageBytes);
-      LoadWeight(tile, tile.first_stage + i, i);
-    }
-    WaitForPrevious();
-    Ring ring;
-    for (int index = cluster_;; tile = TileAt(index)) {
-      for (int k_stage = tile.first_stage; k_stage < tile.last_stage; ++k_stage, ring.Advance()) {
-        if (--ahead < 0) {
-          WaitBarrier(Empty(ring.stage), ring.parity ^ 1);
-          ArriveExpecting(Full(ring.stage), Shape::kStageBytes);
-          LoadWeight(tile, k_stage, ring.stage);
-        }
-        LoadX(tile, k_stage, ring.stage);
-      }
-      if (!kPartial) ProvideBuffers(tile, ring);
-      if (!NextTile(&index)) break;
-    }
-  }
-
-  // Stages for the warpgroups to put their parts of the tile in, with the residual in them where there is one.
-  __device__ __forceinline__ void ProvideBuffers(const Tile& tile, Ring& ring) {
-#pragma unroll 1
-    for (int i = 0; i < Shape::kPartStages; ++i, ring.Advance()) {
-      WaitBarrier(Empty(ring.stage), ring.parity ^ 1);
-      if (!Shape::kLayerNorm || !p_.has_residual) {
-        ArriveAtOwn(Full(ring.stage));
-        continue;
-      }
-      ArriveExpecting(Full(ring.stage), PartsIn(i) * Shape::kPartBytes);
-#pragma unroll 1
-      for (int j = 0; j < PartsIn(i) * Shape::kBuffers; ++j) {
-        const int group = i * Shape::kPartsInStage + j / Shape::kBuffers;
-        LoadTile2d(Stage(ring.stage) + j * Shape::kBufferBytes, &p_.residual_map,
-                   tile.column + j % Shape::kBuffers * Shape::kBufferColumns, tile.row + group * 64, Full(ring.stage));
-      }
-    }
-  }
-
-  // How many warpgroups' parts are in the i-th stage of parts.
-  __device__ __forceinline__ static int PartsIn(int i) {
-    return min(Shape::kPartsInStage, Shape::kWarpgroups - i * Shape::kPartsInStage);
-  }
-
   // ---- multiplying ----
-
-  // Blocks that may write to this one's stages are numbered: first the cluster row, then the column.
-  __device__ __forceinline__ int Mates() const { return p_.cluster_n + p_.cluster_m; }
-
-  // Where to tell block `mate` that its first stage has been read here; 0 if it does not write here. Worked out before
-  // the loop: in it, a tile of 64 x 64 leaves 128 cycles a stage.
-  __device__ __forceinline__ uint32_t MatesEmpty(int mate) {
-    if (mate < p_.cluster_n) {
-      const bool writes = mate == rank_n_ || mate < p_.x_sharers;
-      return writes ? ClusterAddress(Empty(0), rank_m_ * p_.cluster_n + mate) : 0;
-    }
-    const int row = mate - p_.cluster_n;
-    return row < p_.cluster_m && row != rank_m_ ? ClusterAddress(Empty(0), row * p_.cluster_n + rank_n_) : 0;
-  }
 
   __device__ __forceinline__ void Consume(int group) {
     if (!p_.weight_is_constant) WaitForPrevious();
@@ -337,44 +202,6 @@ class GemmSm90Kernel {
     }
   }
 
-  __device__ __forceinline__ void StorePart(const Tile& tile, int group, const char* part) {
-#pragma unroll 1
-    for (int i = 0; i < Shape::kBuffers; ++i) {
-      StoreTile2d(&p_.y_map, part + i * Shape::kBufferBytes, tile.column + i * Shape::kBufferColumns,
-                  tile.row + group * 64);
-    }
-    CommitStores();
-  }
-
-  // Of blocks that stay one thread sends the finished tiles to global memory and gives their stages back to the ring,
-  // so that no warpgroup waits for the copy engine.
-  __device__ __forceinline__ void Store() {
-    WaitForPrevious();
-    Ring ring;
-    uint32_t parity = 0;
-    for (int index = cluster_;; parity ^= 1) {
-      const Tile tile = TileAt(index);
-      ring.Advance(tile.last_stage - tile.first_stage);
-      const Ring first = ring;
-      for (int i = 0; i < Shape::kPartStages; ++i, ring.Advance()) {
-        WaitBarrier(Done(i), parity);
-        for (int j = 0; j < PartsIn(i); ++j) {
-          StorePart(tile, i * Shape::kPartsInStage + j, Stage(ring.stage) + j * Shape::kPartBytes);
-        }
-      }
-      WaitStoresRead<0>();  // shared memory must outlive the copy engine's reads
-      // After the last tile nothing will be loaded there, and the blocks of the cluster may have ended.
-      if (!NextTile(&index)) break;
-      ring = first;
-      for (int i = 0; i < Shape::kPartStages; ++i, ring.Advance()) {
-        for (int mate = 0; mate < Mates(); ++mate) {
-          const uint32_t empty = MatesEmpty(mate);
-          if (empty != 0) ArriveAt(empty + ring.stage * sizeof(uint64_t), Shape::kWarpgroups);
-        }
-      }
-    }
-  }
-
   __device__ __forceinline__ void NormalizeRows(float (&sum)[kSums], int turn, int group, const Buffers& matrices) {
     // Branches stand outside of the loops: between them the compiler overlaps no loads.
     AddBias<kSums>(sum, Vector(0));
@@ -472,11 +299,6 @@ class GemmSm90Kernel {
       }
     }
   }
-
-  const GemmSm90Parameters& p_;
-  char* shared_;
-  uint64_t* barriers_;
-  int cluster_, rank_m_, rank_n_;
 };
 
 }  // namespace bertfuse::kernels

@@ -1,5 +1,5 @@
 // What the parts of the Hopper matrix product agree on: parameters of a launch, compile-time shape and layout of shared
-// memory, position in the ring of stages.
+// memory.
 #ifndef BERTFUSE_KERNELS_GEMM_SM90_SHAPE_CUH_
 #define BERTFUSE_KERNELS_GEMM_SM90_SHAPE_CUH_
 
@@ -67,21 +67,6 @@ struct GemmSm90Shape {
   static constexpr size_t kStatisticsOffset = kBarrierOffset + (kBarriers * 8 + 127) / 128 * 128;
   static size_t SharedBytes(int cluster_n) {
     return kStatisticsOffset + (kLayerNorm ? 2 * static_cast<size_t>(cluster_n) * kM * sizeof(float2) : 0);
-  }
-};
-
-// The ring's position: stage and the parity of the round.
-template <int kStages>
-struct RingPosition {
-  int stage = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void Advance() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
-  }
-  __device__ __forceinline__ void Advance(int count) {
-    stage += count;
-    parity ^= stage / kStages & 1;
-    stage %= kStages;
   }
 };
 

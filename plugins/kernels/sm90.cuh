@@ -72,6 +72,21 @@ __device__ __forceinline__ void CopyToBlock(uint32_t to, const void* from, uint3
 // A barrier of the 128 threads of a warpgroup.
 __device__ __forceinline__ void SyncWarpgroup(int id) { asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory"); }
 
+// A position in a ring of stages: which stage, and the parity of the round, which its barriers are waited for with.
+template <int kStages>
+struct RingPosition {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void Advance() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+  __device__ __forceinline__ void Advance(int count) {
+    stage += count;
+    parity ^= stage / kStages & 1;
+    stage %= kStages;
+  }
+};
+
 // ---- clusters ----
 
 __device__ __forceinline__ uint32_t ClusterRank() {

@@ -74,21 +74,17 @@ Block FastestStaying(const GemmProblem& problem) {
   return time(kWide) < time(kHuge) ? kWide : kHuge;
 }
 
-struct Clustered {
-  Block block;
-  int64_t time;
-};
-
-// The same of blocks in clusters that span a row. About a tenth of the multiprocessors cannot be in one (of three
-// blocks 39 run at a time on an H200, of four 30).
-std::optional<Clustered> FastestInClusters(const GemmProblem& problem) {
-  std::optional<Clustered> fastest;
+// The same in clusters that span a row. About a tenth of the multiprocessors cannot be in one (of three blocks 39 run
+// at a time on an H200, of four 30).
+std::optional<Block> FastestInClusters(const GemmProblem& problem) {
+  std::optional<Block> fastest;
+  int64_t least = 0;
   for (const Block& block : {kHuge, kWidest, kWide}) {
     if (!SpansRow(problem, block)) continue;
     const int64_t cluster = problem.n / block.n, running = problem.multiprocessors * 10 / 11 / cluster * cluster;
     if (running == 0) continue;
     const int64_t time = StayingTime(problem, block, running);
-    if (!fastest || time < fastest->time) fastest = {block, time};
+    if (!fastest || time < least) fastest = block, least = time;
   }
   return fastest;
 }
@@ -103,15 +99,11 @@ GemmTactic ChooseElementwise(const GemmProblem& problem) {
 GemmTactic ChooseLayerNorm(const GemmProblem& problem) {
   const bool long_k = problem.k > 2 * problem.n;
   if (problem.m >= kManyRows) {
-    // With a long k LayerNorm is a small part of the time, and clusters leave some multiprocessors idle: there the
-    // product goes through memory, unless that is at most a seventh faster, which the LayerNorm kernel takes.
-    const Block alone = FastestStaying(problem);
-    const int64_t product = StayingTime(problem, alone, problem.multiprocessors);
-    const std::optional<Clustered> clustered = FastestInClusters(problem);
-    if (clustered && (!long_k || clustered->time <= product + product / 7)) {
-      return LayerNormTactic(problem, clustered->block, 1);
-    }
-    return ElementwiseTactic(GemmPath::kSm90Round, alone);
+    // With a long k LayerNorm is a small part of the time: the product goes through memory until there are so many rows
+    // that the multiprocessors which clusters leave idle cost less.
+    const std::optional<Block> block = FastestInClusters(problem);
+    if (block && (!long_k || problem.m >= 2 * kManyRows)) return LayerNormTactic(problem, *block, 1);
+    return ElementwiseTactic(GemmPath::kSm90Round, FastestStaying(problem));
   }
   if (problem.m >= 2048) {
     if (!long_k && SpansRow(problem, kLarge)) return LayerNormTactic(problem, kLarge, 1);
