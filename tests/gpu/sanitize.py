@@ -1,9 +1,12 @@
 """compute-sanitizer over every kernel, tactic and dtype at small odd sizes: memcheck, racecheck, initcheck, synccheck.
 
     python tests/gpu/sanitize.py [--tools memcheck,racecheck] [--ops FusedAttention] [--dtypes float16]
+    python tests/gpu/sanitize.py --plugins
 
-Needs compute-sanitizer on the path (it comes with the CUDA toolkit), PyTorch and the library, as the GPU tests do.
-Prints a line for each tool and exits with 1 where one found something. A tool that cannot run here fails, too.
+The second form does the same with the tests of the TensorRT plugins. Give it the GPU for itself: beside other processes
+synccheck ran out of memory for its books, and then does not follow a launch, which counts as an error here. Needs
+compute-sanitizer on the path (it comes with the CUDA toolkit), PyTorch and the library, as the GPU tests do. Prints a
+line for each tool and exits with 1 where one found something. A tool that cannot run here fails, too.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ SIZES = ((131, 384, 136), (67, 768, 200), (13, 37, 29), (6400, 768, 136))
 # (batch, sequence, heads, head size): parts of tiles, several tiles, a size without tensor cores, and more tiles than a
 # GPU has multiprocessors: Hopper's blocks then take several each.
 ATTENTIONS = ((2, 77, 2, 64), (1, 150, 1, 128), (2, 33, 3, 32), (1, 19, 2, 24), (100, 77, 3, 64), (70, 150, 3, 32))
+PLUGIN_TESTS = "small or graph or contexts or workspace"  # the others are large, or fail on purpose
 FOUND = 9
 
 
@@ -86,15 +90,19 @@ def sanitize(tool, options):
         command += ["--kernel-name", "kernel_substring=bertfuse"]
     if tool == "synccheck":  # by default it follows fewer barriers than a grid of ours has
         command += ["--num-cuda-barriers", "200000"]
-    command += [sys.executable, __file__, "--inside", "--ops", options.ops, "--dtypes", options.dtypes]
+    if options.plugins:
+        file = Path(__file__).with_name("test_tensorrt_plugins.py")
+        command += [sys.executable, "-m", "pytest", "-q", str(file), "-k", PLUGIN_TESTS]
+    else:
+        command += [sys.executable, __file__, "--inside", "--ops", options.ops, "--dtypes", options.dtypes]
     # Without its cache PyTorch gives every tensor an allocation of its own, whose end memcheck knows.
     ran = subprocess.run(
         command, env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, capture_output=True, text=True
     )
     summary = re.findall(r"^========= (?:ERROR|RACECHECK) SUMMARY: (.*)$", ran.stdout, re.MULTILINE)
-    launches = re.findall(r"^launches: (\d+)$", ran.stdout, re.MULTILINE)
-    clean = ran.returncode == 0 and bool(summary) and bool(launches)
-    print(f"{tool:10s} {launches[0] if launches else '?':>5s} launches: {summary[0] if summary else 'no summary'}")
+    done = re.findall(r"^launches: \d+$|^\d+ passed", ran.stdout, re.MULTILINE)
+    clean = ran.returncode == 0 and bool(summary) and bool(done) and "Internal Sanitizer Error" not in ran.stdout
+    print(f"{tool:10s} {done[0] if done else 'did not end'}: {summary[0] if summary else 'no summary'}")
     if not clean:
         print("\n".join((ran.stdout + ran.stderr).splitlines()[:80]))
     return clean
@@ -105,6 +113,7 @@ def main():
     parser.add_argument("--tools", default=",".join(TOOLS))
     parser.add_argument("--ops", default=",".join(OPS))
     parser.add_argument("--dtypes", default=",".join(DTYPES))
+    parser.add_argument("--plugins", action="store_true", help="the TensorRT plugins' tests in place of the ops")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
