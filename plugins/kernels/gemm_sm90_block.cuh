@@ -36,7 +36,7 @@ class GemmSm90Block {
       InitBarrier(Empty(stage), Shape::kWarpgroups * readers);
     }
     for (int i = 0; Shape::kStays && i < Shape::kPartStages; ++i) InitBarrier(Done(i), 4 * PartsIn(i));
-    for (int i = 0; i < 2 * Shape::kStatisticsGroups; ++i) InitBarrier(StatisticsFull(0, i), 1);
+    for (int i = 0; i < Shape::kTurns * Shape::kWarpgroups; ++i) InitBarrier(StatisticsFull(0, i), 1);
     FenceBarrierInit();
   }
 
@@ -44,7 +44,7 @@ class GemmSm90Block {
   __device__ __forceinline__ uint64_t* Empty(int stage) { return barriers_ + Shape::kStages + stage; }
   // The warpgroups have put their parts of the tile in the i-th stage of parts.
   __device__ __forceinline__ uint64_t* Done(int i) { return barriers_ + 2 * Shape::kStages + i; }
-  // Of even and odd tiles in turns, as the statistics themselves: the cluster's other blocks may be a tile ahead.
+  // Of even and odd tiles in turns, as the statistics themselves.
   __device__ __forceinline__ uint64_t* StatisticsFull(int turn, int group) {
     return barriers_ + 2 * Shape::kStages + (Shape::kStays ? Shape::kPartStages : 0) + turn % 2 * Shape::kWarpgroups +
            group;

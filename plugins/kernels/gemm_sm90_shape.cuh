@@ -62,11 +62,12 @@ struct GemmSm90Shape {
   static constexpr int kVectors = kLayerNorm ? 3 : kEpilogue == GemmEpilogue::kElementwise ? kWarpgroups : 0;
   static constexpr size_t kVectorOffset = static_cast<size_t>(kStages) * kStageBytes;
   static constexpr size_t kBarrierOffset = kVectorOffset + static_cast<size_t>(kVectors) * kN * sizeof(float);
-  static constexpr int kStatisticsGroups = kLayerNorm ? kWarpgroups : 0;
-  static constexpr size_t kBarriers = 2 * kStages + (kStays ? kPartStages : 0) + 2 * kStatisticsGroups;
+  // Row statistics of the tile, and where blocks stay of the one after it: the cluster's other blocks may be that far.
+  static constexpr int kTurns = !kLayerNorm ? 0 : kStays ? 2 : 1;
+  static constexpr size_t kBarriers = 2 * kStages + (kStays ? kPartStages : 0) + kTurns * kWarpgroups;
   static constexpr size_t kStatisticsOffset = kBarrierOffset + (kBarriers * 8 + 127) / 128 * 128;
   static size_t SharedBytes(int cluster_n) {
-    return kStatisticsOffset + (kLayerNorm ? 2 * static_cast<size_t>(cluster_n) * kM * sizeof(float2) : 0);
+    return kStatisticsOffset + static_cast<size_t>(kTurns) * cluster_n * kM * sizeof(float2);
   }
 };
 
