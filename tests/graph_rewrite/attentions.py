@@ -93,11 +93,13 @@ def attend(b: Builder, x: str, spec: Attention, mask: str | None = None) -> str:
     else:
         k = b.op("Transpose", heads_of(b, k, (0, 2, 1, 3)), perm=[0, 1, 3, 2])
     v = parts.get("v_heads") or heads_of(b, v, parts.get("v_perm", (0, 2, 1, 3)))
-    root = b.const(np.sqrt(spec.factor))
-    if spec.scale in ("q", "both"):
-        q = b.op("Mul", q, root if spec.scale == "both" else b.const(spec.factor))
-    if spec.scale in ("k", "both"):
-        k = b.op("Mul", root, k) if spec.scale == "both" else b.op("Div", k, b.const(1 / spec.factor))
+    if spec.scale == "both":
+        root = b.const(np.sqrt(spec.factor))
+        q, k = b.op("Mul", q, root), b.op("Mul", root, k)
+    elif spec.scale == "q":
+        q = b.op("Mul", q, b.const(spec.factor))
+    elif spec.scale == "k":
+        k = b.op("Div", k, b.const(1 / spec.factor))
     if spec.scale == "computed":
         q, k = (b.op("Mul", t, computed_root(b, q, parts.get("size_axis", -1))) for t in (q, k))
     merged, unmerged = spec.layout in ("merged", "unmerged"), spec.layout == "unmerged"

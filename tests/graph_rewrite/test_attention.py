@@ -82,7 +82,7 @@ def test_batches_and_heads_merged(level: str) -> None:
     assert sum(result.fused.values()) == 1 and not result.misses
 
 
-@pytest.mark.parametrize(("level", "mask"), itertools.product(("full", "basic"), ("subtract", "none")))
+@pytest.mark.parametrize(("level", "mask"), list(itertools.product(("full", "basic"), ("subtract", "none"))))
 def test_scores_unmerged_between_the_products(level: str, mask: str) -> None:
     op = "FusedAttention" if level == "full" else "AddQKVBias"
     refused(model(Attention(layout="unmerged", mask=mask)), "changes the shape of the scores", op, level)
