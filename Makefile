@@ -54,7 +54,7 @@ test: setup build/tests/.configured lint
 	PATH="$(CURDIR)/$(BIN):$$PATH" ctest --test-dir build/tests --output-on-failure
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
-# docs/coverage.md anew: half an hour on two cores.
+# docs/coverage.md anew: ten minutes on two cores.
 coverage: setup
 	$(BIN)/python -m tests.model_coverage
 

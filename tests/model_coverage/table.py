@@ -21,7 +21,7 @@ unless a row says otherwise; outputs are compared in ONNX Runtime on the CPU at 
 with a padded row. *Expected* is what the architecture promises (each layer's attention; in a BERT-like layer also two
 LayerNorms and the GELU) or what the graph shows, whichever is more.
 
-`python -m tests.model_coverage` measures everything again and writes this page (half an hour on two busy cores).
+`python -m tests.model_coverage` measures everything again and writes this page (ten minutes on two cores).
 `make test` measures a part of it, and fails where a cell has got worse. "–" stands where the exporter cannot write
 such a file, "failed" where it fails to.
 """
