@@ -32,9 +32,8 @@ __device__ __forceinline__ void ArriveExpecting(uint64_t* barrier, uint32_t byte
                : "memory");
 }
 
-// As many arrivals as `count`.
-__device__ __forceinline__ void ArriveAtOwn(uint64_t* barrier, uint32_t count = 1) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(barrier)), "r"(count) : "memory");
+__device__ __forceinline__ void ArriveAtOwn(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedAddress(barrier)) : "memory");
 }
 
 // The address of this block's `pointer` in block `rank` of the cluster.
@@ -44,7 +43,7 @@ __device__ __forceinline__ uint32_t ClusterAddress(const void* pointer, uint32_t
   return address;
 }
 
-// The same at a barrier anywhere in the cluster, by its ClusterAddress.
+// `count` arrivals at a barrier anywhere in the cluster, given its ClusterAddress.
 __device__ __forceinline__ void ArriveAt(uint32_t barrier, uint32_t count = 1) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }

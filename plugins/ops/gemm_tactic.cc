@@ -48,18 +48,17 @@ GemmTactic Portable(const GemmProblem& problem) {
   return {problem.tensor_cores ? GemmPath::kMma : GemmPath::kSimt, {}};
 }
 
+int64_t Tiles(const GemmProblem& problem, Block block) {
+  return CeilDiv(problem.m, block.m) * CeilDiv(problem.n, block.n);
+}
+
 // Of two blocks of the same height the one that keeps the busiest multiprocessor busy for less time. A tile takes as
 // long as it has columns, and what 16 columns take besides.
 Block FasterBlock(const GemmProblem& problem, Block a, Block b) {
   const auto time = [&](Block block) {
-    const int64_t tiles = CeilDiv(problem.m, block.m) * CeilDiv(problem.n, block.n);
-    return CeilDiv(tiles, problem.multiprocessors) * (block.n + 16);
+    return CeilDiv(Tiles(problem, block), problem.multiprocessors) * (block.n + 16);
   };
   return time(b) < time(a) ? b : a;
-}
-
-int64_t Tiles(const GemmProblem& problem, Block block) {
-  return CeilDiv(problem.m, block.m) * CeilDiv(problem.n, block.n);
 }
 
 // How long the busiest multiprocessor multiplies, in elements of a tile's area, where blocks stay and `running` of them
