@@ -99,7 +99,6 @@ class AttentionSm90Team {
     ForEachTile([&](const AttentionTile& tile) {
       WaitBarrier(MaskEmpty(tile.round), MaskParity(tile.round) ^ 1);
       const int last = p_.mask == nullptr ? SeeAll(tile, lane) : SeeMask(tile, lane);
-      __syncwarp();
       if (lane == 0) {
         Mask(tile.round)[0] = last > 0 ? (last * 32 + kKeys - 1) / kKeys : AllBlocks() | kAllHidden;
         ArriveAtOwn(MaskFull(tile.round));
@@ -172,8 +171,10 @@ class AttentionSm90Team {
  private:
   // Both write a tile's bits and return the number of words up to the last bit.
   __device__ __forceinline__ int SeeAll(const AttentionTile& tile, int lane) const {
+    // By one lane, which then tells the readers: racecheck does not follow others' writes through __syncwarp to a
+    // barrier.
 #pragma unroll 1
-    for (int word = lane; word < mask_words_ - 1; word += 32) {
+    for (int word = 0; lane == 0 && word < mask_words_ - 1; ++word) {
       const int keys = p_.sequence - word * 32;
       Mask(tile.round)[1 + word] = keys >= 32 ? 0xffffffffu : keys > 0 ? (1u << keys) - 1 : 0;
     }

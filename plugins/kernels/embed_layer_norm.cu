@@ -1,6 +1,7 @@
 #include "kernels/dependent_launch.cuh"
 #include "kernels/embed_layer_norm.h"
 #include "kernels/row_norm.cuh"
+#include "kernels/warp_row.cuh"
 
 namespace bertfuse::kernels {
 namespace {
@@ -12,6 +13,53 @@ __device__ __forceinline__ const T* Row(const T* table, int64_t id, int64_t size
   return id >= 0 && id < size ? table + id * columns : nullptr;
 }
 
+// One row of each table; null where an id is outside its table, and for token types that are not given.
+template <class T>
+struct TableRows {
+  const T *word, *position, *token_type;
+  bool inside;
+};
+
+template <class T, class Index>
+__device__ __forceinline__ TableRows<T> FindRows(const EmbedLayerNormArguments<T, Index>& a, int64_t at) {
+  TableRows<T> rows;
+  rows.word = Row(a.word_table, a.ids[at], a.words, a.columns);
+  const int64_t position = a.position_ids != nullptr ? static_cast<int64_t>(a.position_ids[at]) : at % a.sequence;
+  rows.position = Row(a.position_table, position, a.positions, a.columns);
+  const bool typed = a.token_type_ids != nullptr;
+  rows.token_type = typed ? Row(a.token_type_table, a.token_type_ids[at], a.token_types, a.columns) : nullptr;
+  rows.inside = rows.word != nullptr && rows.position != nullptr && (rows.token_type != nullptr || !typed);
+  return rows;
+}
+
+// 16-bit tables, a warp for each row.
+template <class T, class Index, int kChunks>
+__global__ void __launch_bounds__(kWarpRowThreads, kChunks > 3 ? 3 : 4)
+    EmbedLayerNormWarpKernel(EmbedLayerNormArguments<T, Index> a) {
+  const int columns = static_cast<int>(a.columns);
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * (kWarpRowThreads / 32);
+  LaunchNext();
+  WaitForPrevious();
+  WarpRow<T, kChunks> rows[3], gamma, beta;
+  gamma.Load(a.gamma, columns), beta.Load(a.beta, columns);
+  const auto load = [&](int64_t at) {
+    if (at >= a.rows) return;
+    const TableRows<T> from = FindRows(a, at);
+    if (!from.inside) {
+      // One that is not a number makes its row so.
+      rows[0].chunk[0].pairs[0] = PackPair<T>(__int_as_float(0x7fffffff), 0.0f);
+      return;
+    }
+    rows[0].Load(from.word, columns), rows[1].Load(from.position, columns);
+    if (from.token_type != nullptr) rows[2].Load(from.token_type, columns);
+  };
+  int64_t at = static_cast<int64_t>(blockIdx.x) * (kWarpRowThreads / 32) + threadIdx.x / 32;
+  for (load(at); at < a.rows; at += stride) {
+    gamma.KeepPacked(), beta.KeepPacked();
+    NormalizeSum(rows, columns, a.epsilon, gamma, beta, a.y + at * columns, [&] { load(at + stride); });
+  }
+}
+
 template <class T, class Index, int kVector, int kChunks>
 __global__ void __launch_bounds__(kChunks > 4 ? 1024 : 512) EmbedLayerNormKernel(EmbedLayerNormArguments<T, Index> a) {
   __shared__ float3 scratch[32];
@@ -21,21 +69,16 @@ __global__ void __launch_bounds__(kChunks > 4 ? 1024 : 512) EmbedLayerNormKernel
   WaitForPrevious();
   RowVector<T, kVector, kChunks> gamma(a.gamma), beta(a.beta);
   gamma.Load(columns), beta.Load(columns);
-  const T* tables[3];
-  tables[0] = Row(a.word_table, a.ids[at], a.words, a.columns);
-  const int64_t position = a.position_ids != nullptr ? static_cast<int64_t>(a.position_ids[at]) : at % a.sequence;
-  tables[1] = Row(a.position_table, position, a.positions, a.columns);
-  const bool typed = a.token_type_ids != nullptr;
-  tables[2] = typed ? Row(a.token_type_table, a.token_type_ids[at], a.token_types, a.columns) : nullptr;
-  const bool inside = tables[0] != nullptr && tables[1] != nullptr && (tables[2] != nullptr || !typed);
+  const TableRows<T> from = FindRows(a, at);
+  const T* const tables[3] = {from.word, from.position, from.token_type};
   RowSlice<kVector, kChunks> row;
   ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int column) {
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) row.value[chunk][i] = inside ? 0.0f : __int_as_float(0x7fffffff);
-    if (!inside) return;
+    for (int i = 0; i < kVector; ++i) row.value[chunk][i] = from.inside ? 0.0f : __int_as_float(0x7fffffff);
+    if (!from.inside) return;
 #pragma unroll
     for (int table = 0; table < 3; ++table) {
-      if (table == 2 && !typed) continue;
+      if (tables[table] == nullptr) continue;
       const auto part = *reinterpret_cast<const Pack<T, kVector>*>(tables[table] + column);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) row.value[chunk][i] += ToFloat(part.value[i]);
@@ -64,6 +107,13 @@ cudaError_t LaunchVector(const EmbedLayerNormArguments<T, Index>& a, const Devic
 template <class T, class Index>
 cudaError_t EmbedLayerNorm(const EmbedLayerNormArguments<T, Index>& a, const Device& device, cudaStream_t stream) {
   if (a.rows == 0 || a.columns == 0) return cudaSuccess;
+  if constexpr (sizeof(T) == 2) {
+    if (WarpRowsFit(a.rows, a.columns, a.word_table, a.token_type_table, a.position_table, a.gamma, a.beta, a.y)) {
+      return WithWarpRowChunks(a.columns, [&](auto chunks) {
+        return LaunchWarpRows(EmbedLayerNormWarpKernel<T, Index, decltype(chunks)::value>, a, device, stream);
+      });
+    }
+  }
   const uintptr_t bytes = 4 * sizeof(T);
   const bool aligned = a.columns % 4 == 0 && IsAligned(a.word_table, bytes) && IsAligned(a.token_type_table, bytes) &&
                        IsAligned(a.position_table, bytes) && IsAligned(a.gamma, bytes) && IsAligned(a.beta, bytes) &&

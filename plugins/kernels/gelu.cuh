@@ -27,9 +27,10 @@ __device__ __forceinline__ float GeluErfFast(float x) {
 }
 
 __device__ __forceinline__ float GeluTanh(float x) {
-  // x * sigmoid(2z) is 0.5x(1 + tanh z) without the cancellation at the negative end.
+  // x * sigmoid(2z) is 0.5x(1 + tanh z) without the cancellation at the negative end. A division by the rules would be
+  // 20 instructions and a branch for each value.
   const float z = 0.79788456080286536f * (x + 0.044715f * x * x * x);
-  return x / (1.0f + __expf(-2.0f * z));
+  return __fdividef(x, 1.0f + __expf(-2.0f * z));
 }
 
 __device__ __forceinline__ float Activate(float x, Activation activation) {

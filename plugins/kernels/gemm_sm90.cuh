@@ -1,10 +1,10 @@
 // The Hopper matrix product. One thread feeds tiles of x and weight through a ring of shared-memory stages (bulk tensor
-// copies, shared among the blocks of a cluster); one to three warpgroups multiply (wgmma) and finish the result in
-// registers. It leaves through the ring's stages, too.
+// copies, shared among the blocks of a cluster); one or two warpgroups multiply (wgmma) and finish the result in
+// registers.
 //
-// Large tiles: a block stays on its multiprocessor and takes one tile of the output after the other; the ring goes on
-// without a pause, and another thread sends the finished tiles off. Small tiles: a block for each, two on a
-// multiprocessor where there are many.
+// Many rows: a block stays on its multiprocessor, and two warpgroups take tiles of the output in turns. While one
+// finishes its tile the other multiplies; ring and tensor cores go on without a pause. Few rows: a block for each tile,
+// two on a multiprocessor where there are many, whose result leaves through stages of the ring.
 #ifndef BERTFUSE_KERNELS_GEMM_SM90_CUH_
 #define BERTFUSE_KERNELS_GEMM_SM90_CUH_
 
@@ -20,15 +20,16 @@ class GemmSm90Kernel : GemmSm90Copies<Shape> {
   using typename Copies::Ring;
   using typename Copies::Tile;
   using Buffers = Matrices<T, Shape::kBufferColumns>;
-  static constexpr int kSums = Shape::kN / 2;  // of a thread
-  static constexpr int kBufferSums = Shape::kBufferColumns / 2;
+  static constexpr int kSums = Shape::kN / 2;  // of a thread, in 64 rows
+  static constexpr int kRowBlocks = Shape::kRowBlocks;
   static constexpr bool kPartial = Shape::kEpilogue == GemmEpilogue::kPartial;
-  using Copies::cluster_;
-  using Copies::Done;
+  // Barriers of the hardware: 1 and 2 are each warpgroup's own.
+  static constexpr int kTurnBarrier = 4, kVectorBarrier = 8;
+  using Sums = float[kRowBlocks][kSums];
   using Copies::Full;
+  using Copies::HasTile;
   using Copies::InitBarriers;
   using Copies::MatesEmpty;
-  using Copies::NextTile;
   using Copies::p_;
   using Copies::Produce;
   using Copies::rank_m_;
@@ -36,7 +37,6 @@ class GemmSm90Kernel : GemmSm90Copies<Shape> {
   using Copies::Stage;
   using Copies::Statistics;
   using Copies::StatisticsFull;
-  using Copies::Store;
   using Copies::StorePart;
   using Copies::TileAt;
   using Copies::Vector;
@@ -53,18 +53,15 @@ class GemmSm90Kernel : GemmSm90Copies<Shape> {
     if (clustered) SyncCluster();
     __syncthreads();
     if (warp < 4 * Shape::kWarpgroups) {
+      if constexpr (Shape::kTurns) GrowRegisters<240>();
       Consume(warp / 4);
     } else {
-      if (threadIdx.x % 32 == 0) {
-        if (warp == 4 * Shape::kWarpgroups) {
-          Produce();
-        } else if constexpr (Shape::kStays) {
-          Store();
-        }
-      }
+      if constexpr (Shape::kTurns) ShrinkRegisters<24>();
+      if (warp == 4 * Shape::kWarpgroups && threadIdx.x % 32 == 0) Produce();
       __syncwarp();
     }
-    // A block's shared memory must outlive what its cluster writes there.
+    // A block's shared memory must outlive what its cluster writes there: copies and statistics, all of which somebody
+    // has waited for, and the last arrivals at its barriers, which had the time of a tile's end to get there.
     if (clustered) SyncCluster();
   }
 
@@ -72,143 +69,194 @@ class GemmSm90Kernel : GemmSm90Copies<Shape> {
   // ---- multiplying ----
 
   __device__ __forceinline__ void Consume(int group) {
-    if (!p_.weight_is_constant) WaitForPrevious();
-    if (Shape::kLayerNorm) LoadVectors();
+    if (!p_.weights_are_constant) WaitForPrevious();
     const uint32_t empty = MatesEmpty(threadIdx.x % 128);
     const auto release = [&](int stage) {
       if (empty != 0) ArriveAt(empty + stage * sizeof(uint64_t));
     };
     Ring ring;
-    int turn = 0;
-    for (int index = cluster_;; ++turn) {
-      const Tile tile = TileAt(index);
-      const BiasRegisters bias(p_, tile.column);
+    for (int turn = Shape::kTurns ? group : 0; HasTile(turn); turn += 2) {
+      const Tile tile = TileAt(turn);
+      const int stages = tile.last_stage - tile.first_stage;
+      if (turn % 2 == 1) ring.Advance(stages);  // of the other warpgroup's tile
+      Sums sum;
+      if (Shape::kTurns) StartFromBias(sum, tile);
+      const VectorRegisters vectors(p_, tile.column);
+      // In turns also because a barrier tells only a round of the ring from the one before it.
+      if (Shape::kTurns && turn > 0) WaitForTurn(turn);
       int previous = -1;
-      float sum[kSums];
-      for (int k_stage = tile.first_stage; k_stage < tile.last_stage; ++k_stage, ring.Advance()) {
+      for (int i = 0; i < stages; ++i, ring.Advance()) {
         WaitBarrier(Full(ring.stage), ring.parity);
-        Multiply(sum, ring.stage, group, k_stage > tile.first_stage);
-        if (previous < 0) {
-          // Under cover of the first product, and after every warp has finished the tile before.
-          if (Shape::kEpilogue == GemmEpilogue::kElementwise) {
-            SyncWarpgroup(1 + group);
-            bias.Store(Vector(group));
-          }
-        }
+        Multiply(sum, ring.stage, Shape::kTurns ? 0 : group, Shape::kTurns || i > 0);
+        if (i == 0) vectors.Store(Vector(0));  // under cover of the first product
         WaitWgmma<1>();
         if (previous >= 0) release(previous);
         previous = ring.stage;
       }
+      if (Shape::kTurns && HasTile(turn + 1)) GiveTurn(turn + 1);
       WaitWgmma<0>();
-      FenceRegisters(sum);
+      FenceSums(sum);
       release(previous);
       if constexpr (kPartial) {
         WaitForPrevious();
-        FinishPartial(sum, tile, group);
+        FinishPartial(sum[0], tile, group);
+      } else if constexpr (Shape::kTurns) {
+        FinishTurn(sum, tile);
+        if (turn % 2 == 0) ring.Advance(stages);
       } else {
-        FinishTile(sum, tile, turn, group, ring);
+        FinishTile(sum[0], tile, group, ring);
       }
-      if (!NextTile(&index)) break;
     }
   }
 
-  __device__ __forceinline__ void Multiply(float (&sum)[kSums], int stage, int group, bool accumulate) {
-    uint64_t x = TileDescriptor(Stage(stage) + group * 64 * kStageK * 2);
+  // One warpgroup says when the other may wait for its first stage.
+  __device__ __forceinline__ static void WaitForTurn(int turn) {
+    asm volatile("bar.sync %0, 256;" ::"r"(kTurnBarrier + turn % 2) : "memory");
+  }
+  __device__ __forceinline__ static void GiveTurn(int turn) {
+    asm volatile("bar.arrive %0, 256;" ::"r"(kTurnBarrier + turn % 2) : "memory");
+  }
+
+  __device__ __forceinline__ static void FenceSums(Sums& sum) {
+#pragma unroll
+    for (int b = 0; b < kRowBlocks; ++b) FenceRegisters(sum[b]);
+  }
+
+  __device__ __forceinline__ void Multiply(Sums& sum, int stage, int first_block, bool accumulate) {
+    constexpr int kBlockBytes = 64 * kStageK * 2;
+    uint64_t x = TileDescriptor(Stage(stage) + first_block * kBlockBytes);
     uint64_t weight = TileDescriptor(Stage(stage) + Shape::kXBytes);
-    FenceRegisters(sum);
+    FenceSums(sum);
     BeginWgmma();
 #pragma unroll
     for (int step = 0; step < kStageK / 16; ++step, x += 2, weight += 2) {
-      WgmmaSs<T, Shape::kN>(sum, x, weight, step > 0 || accumulate);
+#pragma unroll
+      for (int b = 0; b < kRowBlocks; ++b) {
+        WgmmaSs<T, Shape::kN>(sum[b], x + b * (kBlockBytes >> 4), weight, step > 0 || accumulate);
+      }
     }
     CommitWgmma();
-    FenceRegisters(sum);
+    FenceSums(sum);
   }
 
-  // The next tile's bias on its way from global to shared memory, one or two values a thread.
-  class BiasRegisters {
-   public:
-    __device__ __forceinline__ BiasRegisters(const GemmSm90Parameters& p, int column) {
-      if constexpr (Shape::kEpilogue == GemmEpilogue::kElementwise) {
+  // The bias (or 0) of this thread's columns, as FinishTurn() has them.
+  __device__ __forceinline__ void StartFromBias(Sums& sum, const Tile& tile) {
+    const T* bias = static_cast<const T*>(p_.bias) + tile.column + threadIdx.x % 4 * 8;
 #pragma unroll
-        for (int i = 0; i < kCount; ++i) {
-          const int at = threadIdx.x % 128 + 128 * i;
-          const bool inside = p.bias != nullptr && at < Shape::kN && column + at < p.n;
-          value_[i] = inside ? ToFloat(static_cast<const T*>(p.bias)[column + at]) : 0.0f;
+    for (int i = 0; i < Shape::kN / kDealtRows; ++i) {
+      const bool inside = p_.bias != nullptr && tile.column + i * kDealtRows < p_.n;
+#pragma unroll
+      for (int t = 0; t < 4; ++t) {
+        const uint32_t packed = inside ? *reinterpret_cast<const uint32_t*>(bias + i * kDealtRows + 2 * t) : 0;
+        const float2 pair = UnpackPair<T>(packed);
+#pragma unroll
+        for (int j = 0; j < 2 * kRowBlocks; ++j) {
+          float* v = &sum[j / 2][16 * i + 4 * t + j % 2 * 2];
+          v[0] = pair.x, v[1] = pair.y;
         }
       }
     }
-    __device__ __forceinline__ void Store(float* vector) const {
+  }
+
+  // The columns' vectors on their way from global to shared memory, where they are float32: bias, and with LayerNorm
+  // for every two columns gamma and beta, which are read together.
+  class VectorRegisters {
+   public:
+    __device__ __forceinline__ VectorRegisters(const GemmSm90Parameters& p, int first) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        const int at = threadIdx.x % 128 + 128 * i;
-        if (at < Shape::kN) vector[at] = value_[i];
+      for (int vector = 0; vector < Shape::kVectors; ++vector) {
+        const T* data = static_cast<const T*>(vector == 0 ? p.bias : vector == 1 ? p.gamma : p.beta);
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) {
+          const bool inside = data != nullptr && Column(i) < Shape::kN && first + Column(i) < p.n;
+          value_[vector][i] = inside ? ToFloat(data[first + Column(i)]) : 0.0f;
+        }
+      }
+    }
+    __device__ __forceinline__ void Store(float* vectors) const {
+#pragma unroll
+      for (int i = 0; i < kCount * (Shape::kVectors > 0); ++i) {
+        const int column = Column(i);
+        if (column >= Shape::kN) break;
+        vectors[column] = value_[0][i];
+        if (Shape::kLayerNorm) {
+          float* pair = vectors + Shape::kN + column / 2 * 4 + column % 2;
+          pair[0] = value_[1][i], pair[2] = value_[2][i];
+        }
       }
     }
 
    private:
-    static constexpr int kCount = (Shape::kN + 127) / 128;
-    float value_[kCount];
+    static constexpr int kThreads = 128 * Shape::kWarpgroups, kCount = (Shape::kN + kThreads - 1) / kThreads;
+    __device__ __forceinline__ static int Column(int i) { return threadIdx.x + i * kThreads; }
+    float value_[Shape::kLayerNorm ? 3 : 1][kCount];
   };
-
-  // With LayerNorm all tiles of a block have the same columns. As float32: bias, then for every two columns gamma and
-  // beta, which are read together.
-  __device__ __forceinline__ void LoadVectors() {
-    const int first = rank_n_ * Shape::kN;
-    for (int column = threadIdx.x; column < Shape::kN; column += 128 * Shape::kWarpgroups) {
-      const auto load = [&](const void* vector) { return ToFloat(static_cast<const T*>(vector)[first + column]); };
-      Vector(0)[column] = p_.bias == nullptr ? 0.0f : load(p_.bias);
-      Vector(1)[column / 2 * 4 + column % 2] = load(p_.gamma);
-      Vector(1)[column / 2 * 4 + column % 2 + 2] = load(p_.beta);
-    }
-    asm volatile("bar.sync 8, %0;" ::"n"(128 * Shape::kWarpgroups) : "memory");
-  }
 
   // ---- finishing ----
 
-  // activation(sum + bias), and through LayerNorm with the residual where that is what the kernel ends in, into the
-  // warpgroup's part of the stages that follow the tile's.
-  __device__ __forceinline__ void FinishTile(float (&sum)[kSums], const Tile& tile, int turn, int group, Ring& ring) {
-    const int index = group / Shape::kPartsInStage;
-    Ring part = ring;
-    part.Advance(index);
-    ring.Advance(Shape::kPartStages);
-    WaitBarrier(Full(part.stage), part.parity);
-    const Buffers matrices(Stage(part.stage) + group % Shape::kPartsInStage * Shape::kPartBytes);
+  // A block's only tile: activation(sum + bias), and through LayerNorm with the residual where that is what the kernel
+  // ends in, by way of the stages that follow the tile's. Branches stand outside of the loops: between them the
+  // compiler overlaps nothing.
+  __device__ __forceinline__ void FinishTile(float (&sum)[kSums], const Tile& tile, int group, Ring ring) {
+    ring.Advance(group / Shape::kPartsInStage);
+    char* part = Stage(ring.stage) + group % Shape::kPartsInStage * Shape::kPartBytes;
+    WaitBarrier(Full(ring.stage), ring.parity);
+    const Buffers buffers(part);
+    WaitForVectors();
+    AddBias<kSums>(sum, Vector(0));
+    Activate<kSums>(sum, p_.activation);
     if constexpr (Shape::kLayerNorm) {
-      NormalizeRows(sum, turn, group, matrices);
+      NormalizeRows(sum, group, buffers);
     } else {
-      SyncWarpgroup(1 + group);  // the bias is complete
 #pragma unroll
-      for (int i = 0; i < Shape::kBuffers; ++i) {
-        float* v = &sum[i * kBufferSums];
-        AddBias<kBufferSums>(v, Vector(group) + i * Shape::kBufferColumns);
-        Activate<kBufferSums>(v, p_.activation);
-#pragma unroll
-        for (int j = 0; j < Buffers::kCount; ++j) matrices.Store(i, j, &v[8 * j]);
-      }
+      for (int i = 0; i < kSums / 8; ++i) buffers.Store(i / Buffers::kCount, i % Buffers::kCount, &sum[8 * i]);
     }
     FenceSharedForAsync();
-    if constexpr (Shape::kStays) {
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) ArriveAtOwn(Done(index));
-      return;
-    }
     SyncWarpgroup(1 + group);
     if (threadIdx.x % 128 == 0) {
       WaitForPrevious();
-      StorePart(tile, group, Stage(part.stage) + group % Shape::kPartsInStage * Shape::kPartBytes);
+      StorePart(tile, group, part);
       WaitStoresRead<0>();  // shared memory must outlive the copy engine's reads
     }
   }
 
-  __device__ __forceinline__ void NormalizeRows(float (&sum)[kSums], int turn, int group, const Buffers& matrices) {
-    // Branches stand outside of the loops: between them the compiler overlaps no loads.
-    AddBias<kSums>(sum, Vector(0));
-    Activate<kSums>(sum, p_.activation);
+  // Until all warpgroups have put their parts of the vectors in shared memory.
+  __device__ __forceinline__ static void WaitForVectors() {
+    asm volatile("bar.sync %0, %1;" ::"n"(kVectorBarrier), "n"(128 * Shape::kWarpgroups) : "memory");
+  }
+
+  // A warpgroup's own tile, from registers. The weight's rows were dealt out so that a thread has 8 columns of every 32
+  // side by side: shared memory is busy enough with the other warpgroup's product.
+  __device__ __forceinline__ void FinishTurn(Sums& sum, const Tile& tile) {
+    const int column = tile.column + threadIdx.x % 4 * 8;
+    WaitForPrevious();  // it may still read what y overwrites
+#pragma unroll
+    for (int b = 0; b < kRowBlocks; ++b) {
+      Activate<kSums>(sum[b], p_.activation);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = tile.row + b * 64 + FirstRow() + 8 * half;
+        T* y = static_cast<T*>(p_.y) + static_cast<int64_t>(row) * p_.n + column;
+#pragma unroll
+        for (int i = 0; i < Shape::kN / kDealtRows; ++i) {
+          uint32_t pairs[4];
+#pragma unroll
+          for (int t = 0; t < 4; ++t) {
+            const float* v = &sum[b][16 * i + 4 * t + 2 * half];
+            pairs[t] = PackPair<T>(v[0], v[1]);
+          }
+          if (row < p_.m && column + i * kDealtRows < p_.n) {
+            *reinterpret_cast<int4*>(y + i * kDealtRows) = make_int4(pairs[0], pairs[1], pairs[2], pairs[3]);
+          }
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void NormalizeRows(float (&sum)[kSums], int group, const Buffers& buffers) {
     if (p_.has_residual) {
 #pragma unroll
-      for (int i = 0; i < kSums / 8; ++i) matrices.Add(i / Buffers::kCount, i % Buffers::kCount, &sum[8 * i]);
+      for (int i = 0; i < kSums / 8; ++i) buffers.Add(i / Buffers::kCount, i % Buffers::kCount, &sum[8 * i]);
     }
     float mean[2] = {}, squares[2] = {};
 #pragma unroll
@@ -222,11 +270,11 @@ class GemmSm90Kernel : GemmSm90Copies<Shape> {
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) squares[i] = QuadSum(squares[i]);
-    ShareStatistics(mean, squares, turn, group);
+    ShareStatistics(mean, squares, group);
     float scale[2], shift[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      MergeStatistics(Statistics(turn, group, 0) + FirstRow() + 8 * i, &scale[i], &shift[i]);
+      MergeStatistics(Statistics(group, 0) + FirstRow() + 8 * i, &scale[i], &shift[i]);
     }
 #pragma unroll
     for (int i = 0; i < kSums / 8; ++i) {
@@ -239,7 +287,7 @@ class GemmSm90Kernel : GemmSm90Copies<Shape> {
         v[2 * j] = fmaf(fmaf(v[2 * j], scale[row], shift[row]), g.x, g.z);
         v[2 * j + 1] = fmaf(fmaf(v[2 * j + 1], scale[row], shift[row]), g.y, g.w);
       }
-      matrices.Store(i / Buffers::kCount, i % Buffers::kCount, v);
+      buffers.Store(i / Buffers::kCount, i % Buffers::kCount, v);
     }
   }
 
@@ -249,11 +297,10 @@ class GemmSm90Kernel : GemmSm90Copies<Shape> {
   }
 
   // Every block of the cluster row gets the statistics of this block's slice; returns when all of theirs are here.
-  __device__ __forceinline__ void ShareStatistics(const float (&mean)[2], const float (&squares)[2], int turn,
-                                                  int group) {
+  __device__ __forceinline__ void ShareStatistics(const float (&mean)[2], const float (&squares)[2], int group) {
     const int thread = threadIdx.x % 128;
-    if (thread == 0) ArriveExpecting(StatisticsFull(turn, group), (p_.cluster_n - 1) * 64 * sizeof(float2));
-    float2* slot = Statistics(turn, group, rank_n_);
+    if (thread == 0) ArriveExpecting(StatisticsFull(group), (p_.cluster_n - 1) * 64 * sizeof(float2));
+    float2* slot = Statistics(group, rank_n_);
     if (threadIdx.x % 4 == 0) {
       slot[FirstRow()] = make_float2(mean[0], squares[0]);
       slot[FirstRow() + 8] = make_float2(mean[1], squares[1]);
@@ -262,10 +309,9 @@ class GemmSm90Kernel : GemmSm90Copies<Shape> {
     SyncWarpgroup(1 + group);
     if (thread < p_.cluster_n && thread != rank_n_) {
       const uint32_t rank = rank_m_ * p_.cluster_n + thread;
-      CopyToBlock(ClusterAddress(slot, rank), slot, 64 * sizeof(float2),
-                  ClusterAddress(StatisticsFull(turn, group), rank));
+      CopyToBlock(ClusterAddress(slot, rank), slot, 64 * sizeof(float2), ClusterAddress(StatisticsFull(group), rank));
     }
-    WaitBarrier(StatisticsFull(turn, group), turn / 2 % 2);
+    WaitBarrier(StatisticsFull(group), 0);
   }
 
   // Chan's parallel form of Welford's update, over the row's equally long slices: (x - mean) / deviation is x * scale +

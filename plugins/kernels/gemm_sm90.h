@@ -39,8 +39,12 @@ struct GemmSm90Arguments {
   int64_t m, n, k;
   float epsilon;
   Activation activation;
-  // No kernel that may still run writes the weight: it is then read before the kernels before this one have ended.
-  bool weight_is_constant;
+  // No kernel that may still run writes weight, bias, gamma or beta: they are then read before the kernels before this
+  // one have ended.
+  bool weights_are_constant;
+  // The last rows first: of an x larger than the L2 cache they are what is left there, if the kernel that wrote it
+  // began with the first.
+  bool backwards;
 };
 
 // Whether shapes and pointers fit the copy engine: 16-byte rows.

@@ -33,35 +33,31 @@ class GemmSm90Block {
     const int readers = (SharesX() ? p_.cluster_n : 1) + p_.cluster_m - 1;
     for (int stage = 0; stage < Shape::kStages; ++stage) {
       InitBarrier(Full(stage), 1);
-      InitBarrier(Empty(stage), Shape::kWarpgroups * readers);
+      InitBarrier(Empty(stage), Shape::kReaders * readers);
     }
-    for (int i = 0; Shape::kStays && i < Shape::kPartStages; ++i) InitBarrier(Done(i), 4 * PartsIn(i));
-    for (int i = 0; i < Shape::kTurns * Shape::kWarpgroups; ++i) InitBarrier(StatisticsFull(0, i), 1);
+    for (int group = 0; Shape::kLayerNorm && group < Shape::kWarpgroups; ++group) {
+      InitBarrier(StatisticsFull(group), 1);
+    }
     FenceBarrierInit();
   }
 
   __device__ __forceinline__ uint64_t* Full(int stage) { return barriers_ + stage; }
   __device__ __forceinline__ uint64_t* Empty(int stage) { return barriers_ + Shape::kStages + stage; }
-  // The warpgroups have put their parts of the tile in the i-th stage of parts.
-  __device__ __forceinline__ uint64_t* Done(int i) { return barriers_ + 2 * Shape::kStages + i; }
-  // Of even and odd tiles in turns, as the statistics themselves.
-  __device__ __forceinline__ uint64_t* StatisticsFull(int turn, int group) {
-    return barriers_ + 2 * Shape::kStages + (Shape::kStays ? Shape::kPartStages : 0) + turn % 2 * Shape::kWarpgroups +
-           group;
-  }
+  __device__ __forceinline__ uint64_t* StatisticsFull(int group) { return barriers_ + 2 * Shape::kStages + group; }
   __device__ __forceinline__ char* Stage(int stage) { return shared_ + stage * Shape::kStageBytes; }
   __device__ __forceinline__ float* Vector(int index) {
     return reinterpret_cast<float*>(shared_ + Shape::kVectorOffset) + index * Shape::kN;
   }
-  // Mean and sum of squared deviations of each row's slice: [turn][warpgroup][source block][row].
-  __device__ __forceinline__ float2* Statistics(int turn, int group, int source) {
-    return reinterpret_cast<float2*>(shared_ + Shape::kStatisticsOffset) +
-           ((turn % 2 * Shape::kWarpgroups + group) * p_.cluster_n + source) * 64;
+  // Mean and sum of squared deviations of each row's slice: [warpgroup][source block][row].
+  __device__ __forceinline__ float2* Statistics(int group, int source) {
+    return reinterpret_cast<float2*>(shared_ + Shape::kStatisticsOffset) + (group * p_.cluster_n + source) * 64;
   }
 
   // Columns change fastest: the weight stays in the L2 cache.
-  __device__ __forceinline__ Tile TileAt(int index) const {
+  __device__ __forceinline__ Tile TileAt(int turn) const {
     Tile tile;
+    int index = cluster_ + turn * p_.clusters;
+    if (p_.backwards) index = p_.tiles - 1 - index;
     const int per_split = p_.tiles_m * p_.tiles_n;
     tile.split = index / per_split;
     index %= per_split;
@@ -72,12 +68,10 @@ class GemmSm90Block {
     return tile;
   }
 
-  // Whether there is another tile for this block, and which.
-  __device__ __forceinline__ bool NextTile(int* index) const {
-    *index += p_.clusters;
-    return Shape::kStays && *index < p_.tiles;
+  // Turns count a block's tiles.
+  __device__ __forceinline__ bool HasTile(int turn) const {
+    return turn == 0 || (Shape::kTurns && cluster_ + turn * p_.clusters < p_.tiles);
   }
-
   __device__ __forceinline__ bool SharesX() const { return rank_n_ < p_.x_sharers; }
 
   // How many warpgroups' parts are in the i-th stage of parts.
@@ -85,11 +79,9 @@ class GemmSm90Block {
     return min(Shape::kPartsInStage, Shape::kWarpgroups - i * Shape::kPartsInStage);
   }
 
-  // Blocks that may write to this one's stages are numbered: first the cluster row, then the column.
-  __device__ __forceinline__ int Mates() const { return p_.cluster_n + p_.cluster_m; }
-
-  // Where to tell block `mate` that its first stage has been read here; 0 if it does not write here. Worked out before
-  // the loop: in it, a tile of 64 x 64 leaves 128 cycles a stage.
+  // Blocks that may write to this one's stages are numbered: first the cluster row, then the column. Where to tell
+  // block `mate` that its first stage has been read here; 0 if it does not write here. Worked out before the loop: in
+  // it, a tile of 64 x 64 leaves 128 cycles a stage.
   __device__ __forceinline__ uint32_t MatesEmpty(int mate) {
     if (mate < p_.cluster_n) {
       const bool writes = mate == rank_n_ || mate < p_.x_sharers;

@@ -1,5 +1,4 @@
-// The two threads of a block of the Hopper matrix product that move tiles: one feeds the ring, and where blocks stay
-// another sends finished tiles off.
+// The copy engine's part of the Hopper matrix product: a thread that feeds the ring, and sending finished tiles off.
 #ifndef BERTFUSE_KERNELS_GEMM_SM90_COPIES_CUH_
 #define BERTFUSE_KERNELS_GEMM_SM90_COPIES_CUH_
 
@@ -13,13 +12,9 @@ class GemmSm90Copies : protected GemmSm90Block<Shape> {
  protected:
   using Block = GemmSm90Block<Shape>;
   using Block::Block;
-  using Block::cluster_;
-  using Block::Done;
   using Block::Empty;
   using Block::Full;
-  using Block::Mates;
-  using Block::MatesEmpty;
-  using Block::NextTile;
+  using Block::HasTile;
   using Block::p_;
   using Block::PartsIn;
   using Block::rank_m_;
@@ -33,59 +28,33 @@ class GemmSm90Copies : protected GemmSm90Block<Shape> {
   __device__ __forceinline__ void Produce() {
     PrefetchTensorMap(&p_.x_map);
     PrefetchTensorMap(&p_.weight_map);
-    if (!p_.weight_is_constant) WaitForPrevious();
+    const Share x = ShareOfX(), weight = ShareOfWeight();
+    if (!p_.weights_are_constant) WaitForPrevious();
     // A constant weight does not depend on the kernel before this one: fill the ring with it while that one ends.
-    Tile tile = TileAt(cluster_);
+    Tile tile = TileAt(0);
     int ahead = min(tile.last_stage - tile.first_stage, Shape::kStages);
     for (int i = 0; i < ahead; ++i) {
       ArriveExpecting(Full(i), Shape::kStageBytes);
-      LoadWeight(tile, tile.first_stage + i, i);
+      LoadWeight(tile, tile.first_stage + i, i, weight);
     }
     WaitForPrevious();
     Ring ring;
-    for (int index = cluster_;; tile = TileAt(index)) {
+    for (int turn = 0;;) {
       for (int k_stage = tile.first_stage; k_stage < tile.last_stage; ++k_stage, ring.Advance()) {
         if (--ahead < 0) {
           WaitBarrier(Empty(ring.stage), ring.parity ^ 1);
           ArriveExpecting(Full(ring.stage), Shape::kStageBytes);
-          LoadWeight(tile, k_stage, ring.stage);
+          LoadWeight(tile, k_stage, ring.stage, weight);
         }
-        LoadX(tile, k_stage, ring.stage);
+        LoadX(tile, k_stage, ring.stage, x);
       }
       if (Shape::kPartStages > 0) ProvideBuffers(tile, ring);
-      if (!NextTile(&index)) break;
+      if (!HasTile(++turn)) break;
+      tile = TileAt(turn);
     }
   }
 
-  // Of blocks that stay one thread sends the finished tiles to global memory and gives their stages back to the ring,
-  // so that no warpgroup waits for the copy engine.
-  __device__ __forceinline__ void Store() {
-    WaitForPrevious();
-    Ring ring;
-    uint32_t parity = 0;
-    for (int index = cluster_;; parity ^= 1) {
-      const Tile tile = TileAt(index);
-      ring.Advance(tile.last_stage - tile.first_stage);
-      const Ring first = ring;
-      for (int i = 0; i < Shape::kPartStages; ++i, ring.Advance()) {
-        WaitBarrier(Done(i), parity);
-        for (int j = 0; j < PartsIn(i); ++j) {
-          StorePart(tile, i * Shape::kPartsInStage + j, Stage(ring.stage) + j * Shape::kPartBytes);
-        }
-      }
-      WaitStoresRead<0>();  // shared memory must outlive the copy engine's reads
-      // After the last tile nothing will be loaded there, and the blocks of the cluster may have ended.
-      if (!NextTile(&index)) break;
-      ring = first;
-      for (int i = 0; i < Shape::kPartStages; ++i, ring.Advance()) {
-        for (int mate = 0; mate < Mates(); ++mate) {
-          const uint32_t empty = MatesEmpty(mate);
-          if (empty != 0) ArriveAt(empty + ring.stage * sizeof(uint64_t), Shape::kWarpgroups);
-        }
-      }
-    }
-  }
-
+  // By one thread.
   __device__ __forceinline__ void StorePart(const Tile& tile, int group, const char* part) {
 #pragma unroll 1
     for (int i = 0; i < Shape::kBuffers; ++i) {
@@ -96,27 +65,46 @@ class GemmSm90Copies : protected GemmSm90Block<Shape> {
   }
 
  private:
-  __device__ __forceinline__ void LoadX(const Tile& tile, int k_stage, int stage) {
+  // What this block loads of a tile that it shares: rows from `first` on, and who gets them (a bit for each block of
+  // the cluster). Worked out once: with its divisions a copy would come later than small tiles want it.
+  struct Share {
+    int first;
+    uint32_t blocks;
+  };
+
+  __device__ __forceinline__ Share ShareOfX() const {
+    return {rank_n_ * (Shape::kM / p_.x_sharers), ((1u << p_.cluster_n) - 1) << (rank_m_ * p_.cluster_n)};
+  }
+
+  __device__ __forceinline__ Share ShareOfWeight() const {
+    Share share = {rank_m_ * (Shape::kN / p_.cluster_m), 0};
+    for (int i = 0; i < p_.cluster_m; ++i) share.blocks |= 1u << (i * p_.cluster_n + rank_n_);
+    return share;
+  }
+
+  __device__ __forceinline__ void LoadX(const Tile& tile, int k_stage, int stage, const Share& share) {
     if (p_.cluster_n == 1) {
       LoadTile2d(Stage(stage), &p_.x_map, k_stage * kStageK, tile.row, Full(stage));
     } else if (SharesX()) {
-      const int rows = Shape::kM / p_.x_sharers, first = rank_n_ * rows;
-      const uint32_t blocks = ((1u << p_.cluster_n) - 1) << (rank_m_ * p_.cluster_n);
-      LoadTile2dMulticast(Stage(stage) + first * kStageK * 2, &p_.x_map, k_stage * kStageK, tile.row + first,
-                          Full(stage), blocks);
+      LoadTile2dMulticast(Stage(stage) + share.first * kStageK * 2, &p_.x_map, k_stage * kStageK,
+                          tile.row + share.first, Full(stage), share.blocks);
     }
   }
 
-  __device__ __forceinline__ void LoadWeight(const Tile& tile, int k_stage, int stage) {
-    char* to = Stage(stage) + Shape::kXBytes;
-    if (p_.cluster_m == 1) {
-      LoadTile2d(to, &p_.weight_map, k_stage * kStageK, tile.column, Full(stage));
+  __device__ __forceinline__ void LoadWeight(const Tile& tile, int k_stage, int stage, const Share& share) {
+    char* to = Stage(stage) + Shape::kXBytes + share.first * kStageK * 2;
+    const int row = tile.column + share.first, k = k_stage * kStageK;
+    if constexpr (Shape::kTurns) {
+      const int group = row / kDealtRows;
+      if (p_.cluster_m == 1) {
+        LoadDealtRows(to, &p_.weight_map, k, group, Full(stage));
+      } else {
+        LoadDealtRowsMulticast(to, &p_.weight_map, k, group, Full(stage), share.blocks);
+      }
+    } else if (p_.cluster_m == 1) {
+      LoadTile2d(to, &p_.weight_map, k, row, Full(stage));
     } else {
-      const int rows = Shape::kN / p_.cluster_m, first = rank_m_ * rows;
-      uint32_t blocks = 0;
-      for (int i = 0; i < p_.cluster_m; ++i) blocks |= 1u << (i * p_.cluster_n + rank_n_);
-      LoadTile2dMulticast(to + first * kStageK * 2, &p_.weight_map, k_stage * kStageK, tile.column + first, Full(stage),
-                          blocks);
+      LoadTile2dMulticast(to, &p_.weight_map, k, row, Full(stage), share.blocks);
     }
   }
 

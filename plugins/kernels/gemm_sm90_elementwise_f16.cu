@@ -10,9 +10,8 @@ template <>
 cudaError_t GemmSm90<__half, GemmEpilogue::kElementwise>(const GemmSm90Tile& tile,
                                                          const GemmSm90Arguments<__half>& arguments,
                                                          const Device& device, cudaStream_t stream) {
-  return LaunchFitting<Shape<192, 192, 4, 1>, Shape<128, 256, 4, 1>, Shape<128, 192, 5, 1>, Shape<128, 128, 3, 2>,
-                       Shape<128, 96, 4, 2>, Shape<64, 64, 12, 1>, Shape<64, 96, 10, 1>>(tile, arguments, device,
-                                                                                         stream);
+  return LaunchFitting<Shape<128, 192, 5, 1>, Shape<128, 128, 3, 2>, Shape<128, 96, 4, 2>, Shape<64, 64, 12, 1>,
+                       Shape<64, 96, 10, 1>>(tile, arguments, device, stream);
 }
 
 }  // namespace bertfuse::kernels

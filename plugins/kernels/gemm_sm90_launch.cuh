@@ -17,21 +17,15 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   GemmSm90Kernel<Shape>(parameters, shared).Run();
 }
 
-// Whether blocks may take several tiles. Clusters have to know when a stage that a tile left through is free in all
-// their blocks; only with LayerNorm, where the statistics tell them, they do. And a tile has to use the whole ring, so
-// that what signals one tile's end cannot be taken for the next one's.
-template <class Shape>
-bool StaysResident(const GemmSm90Tile& tile, const GemmSm90Parameters& p) {
-  return Shape::kStays && tile.cluster_m == 1 && (Shape::kLayerNorm || tile.cluster_n == 1) &&
-         p.k_stages + Shape::kPartStages >= Shape::kStages;
-}
-
 template <class Shape>
 cudaError_t LaunchGemmSm90(const GemmSm90Tile& tile, const GemmSm90Arguments<typename Shape::T>& a,
                            const Device& device, cudaStream_t stream) {
   constexpr bool kBfloat16 = std::is_same_v<typename Shape::T, __nv_bfloat16>;
   const int cluster = tile.cluster_m * tile.cluster_n;
   if (cluster < 1 || cluster > kMostCluster || tile.splits < 1 || Shape::kN / 8 % tile.cluster_m != 0) {
+    return cudaErrorInvalidConfiguration;
+  }
+  if (Shape::kTurns && (a.n % kDealtRows != 0 || Shape::kN / tile.cluster_m % kDealtRows != 0)) {
     return cudaErrorInvalidConfiguration;
   }
   if (Shape::kLayerNorm && a.n != static_cast<int64_t>(Shape::kN) * tile.cluster_n)
@@ -41,6 +35,7 @@ cudaError_t LaunchGemmSm90(const GemmSm90Tile& tile, const GemmSm90Arguments<typ
   p.gamma = a.gamma;
   p.beta = a.beta;
   p.partial = a.partial;
+  p.y = a.y;
   p.m = static_cast<int>(a.m);
   p.n = static_cast<int>(a.n);
   p.k_stages = static_cast<int>(CeilDiv(a.k, kStageK));
@@ -60,19 +55,21 @@ cudaError_t LaunchGemmSm90(const GemmSm90Tile& tile, const GemmSm90Arguments<typ
   p.epsilon = a.epsilon;
   p.activation = a.activation;
   p.has_residual = a.residual != nullptr;
-  p.weight_is_constant = a.weight_is_constant;
+  p.weights_are_constant = a.weights_are_constant;
+  p.backwards = a.backwards;
   if (Shape::kEpilogue != GemmEpilogue::kPartial && tile.splits > 1) return cudaErrorInvalidConfiguration;
   if ((tile.splits - 1) * p.stages_per_split >= p.k_stages) return cudaErrorInvalidConfiguration;
 
   cudaError_t error = MakeTensorMap({a.x, a.m, a.k, a.k, Shape::kM / p.x_sharers, kStageK}, kBfloat16, &p.x_map);
   if (error != cudaSuccess) return error;
-  error = MakeTensorMap({a.weight, a.n, a.k, a.k, Shape::kN / tile.cluster_m, kStageK}, kBfloat16, &p.weight_map);
+  const MatrixView weight = {a.weight, a.n, a.k, a.k, Shape::kN / tile.cluster_m, kStageK};
+  error = (Shape::kTurns ? MakeDealtRowsMap : MakeTensorMap)(weight, kBfloat16, &p.weight_map);
   if (error != cudaSuccess) return error;
-  if (Shape::kEpilogue != GemmEpilogue::kPartial) {
+  if (Shape::kEpilogue != GemmEpilogue::kPartial && !Shape::kTurns) {
     error = MakeTensorMap({a.y, a.m, a.n, a.n, 64, Shape::kBufferColumns}, kBfloat16, &p.y_map);
     if (error != cudaSuccess) return error;
   }
-  if (p.has_residual) {
+  if (Shape::kLayerNorm && p.has_residual) {
     error = MakeTensorMap({a.residual, a.m, a.n, a.n, 64, Shape::kBufferColumns}, kBfloat16, &p.residual_map);
     if (error != cudaSuccess) return error;
   }
@@ -83,7 +80,7 @@ cudaError_t LaunchGemmSm90(const GemmSm90Tile& tile, const GemmSm90Arguments<typ
   config.stream = stream;
   config.device = &device;
   p.clusters = p.tiles;
-  if (StaysResident<Shape>(tile, p)) {
+  if (Shape::kTurns) {
     error = ResidentClusters(config, reinterpret_cast<const void*>(GemmSm90Main<Shape>), &p.clusters);
     if (error != cudaSuccess) return error;
     p.clusters = std::min(p.clusters, p.tiles);

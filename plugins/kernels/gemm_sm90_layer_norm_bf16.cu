@@ -10,8 +10,8 @@ template <>
 cudaError_t GemmSm90<__nv_bfloat16, GemmEpilogue::kLayerNorm>(const GemmSm90Tile& tile,
                                                               const GemmSm90Arguments<__nv_bfloat16>& arguments,
                                                               const Device& device, cudaStream_t stream) {
-  return LaunchFitting<Shape<192, 192, 4, 1>, Shape<128, 256, 4, 1>, Shape<128, 192, 5, 1>, Shape<128, 128, 3, 2>,
-                       Shape<64, 96, 5, 2>, Shape<64, 128, 4, 2>>(tile, arguments, device, stream);
+  return LaunchFitting<Shape<128, 128, 3, 2>, Shape<64, 96, 5, 2>, Shape<64, 128, 4, 2>>(tile, arguments, device,
+                                                                                         stream);
 }
 
 }  // namespace bertfuse::kernels

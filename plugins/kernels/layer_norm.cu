@@ -2,6 +2,7 @@
 #include "kernels/gelu.cuh"
 #include "kernels/layer_norm.h"
 #include "kernels/row_norm.cuh"
+#include "kernels/warp_row.cuh"
 
 namespace bertfuse::kernels {
 namespace {
@@ -106,6 +107,30 @@ __global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T>
   });
 }
 
+// A rounded product without an activation, a warp for each row.
+template <class T, int kChunks>
+__global__ void __launch_bounds__(kWarpRowThreads, kChunks > 3 ? 3 : 4)
+    LayerNormProductKernel(LayerNormArguments<T> a) {
+  const int columns = static_cast<int>(a.columns);
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * (kWarpRowThreads / 32);
+  LaunchNext();
+  if (!a.vectors_are_constant) WaitForPrevious();
+  WarpRow<T, kChunks> rows[3], gamma, beta;
+  WarpRow<T, kChunks>&product = rows[0], &bias = rows[1], &residual = rows[2];
+  bias.Load(a.bias, columns), gamma.Load(a.gamma, columns), beta.Load(a.beta, columns);
+  WaitForPrevious();
+  const auto load = [&](int64_t row) {
+    if (row >= a.rows) return;
+    product.Load(a.product + row * columns, columns);
+    if (a.residual != nullptr) residual.LoadOnce(a.residual + row * columns, columns);
+  };
+  int64_t row = static_cast<int64_t>(blockIdx.x) * (kWarpRowThreads / 32) + threadIdx.x / 32;
+  for (load(row); row < a.rows; row += stride) {
+    bias.KeepPacked(), gamma.KeepPacked(), beta.KeepPacked();
+    NormalizeSum(rows, columns, a.epsilon, gamma, beta, a.y + row * columns, [&] { load(row + stride); });
+  }
+}
+
 template <class T>
 cudaError_t LaunchWarp(const LayerNormArguments<T>& a, const Device& device, cudaStream_t stream) {
   const int warps = 8;
@@ -143,6 +168,14 @@ cudaError_t LayerNorm(const LayerNormArguments<T>& a, const Device& device, cuda
                        IsAligned(a.gamma, 4 * sizeof(T)) && IsAligned(a.beta, 4 * sizeof(T)) &&
                        IsAligned(a.y, 4 * sizeof(T));
   // With few rows a whole block for each has more loads in flight.
+  if constexpr (sizeof(T) == 2) {
+    if (a.product != nullptr && a.activation == Activation::kNone &&
+        WarpRowsFit(a.rows, a.columns, a.product, a.bias, a.residual, a.gamma, a.beta, a.y)) {
+      return WithWarpRowChunks(a.columns, [&](auto chunks) {
+        return LaunchWarpRows(LayerNormProductKernel<T, decltype(chunks)::value>, a, device, stream);
+      });
+    }
+  }
   if (aligned && a.columns <= 1024 && a.rows >= 2048) return LaunchWarp(a, device, stream);
   return aligned ? LaunchVector<T, 4>(a, device, stream) : LaunchVector<T, 1>(a, device, stream);
 }

@@ -8,7 +8,8 @@ namespace bertfuse::kernels {
 
 // y[rows, columns] = LayerNorm(activation(sum of `splits` partial products + bias) + residual) * gamma + beta.
 // `partial` is float32 [splits, rows, columns], as a matrix product leaves it; `residual` may be null. Where `product`
-// is given it stands in for `partial`: one product that is rounded to T already.
+// is given it stands in for `partial`: one product that is rounded to T already. It may be y itself: what is
+// overwritten while it is in the L2 cache never goes to memory.
 template <class T>
 struct LayerNormArguments {
   const T* product;
@@ -24,10 +25,11 @@ struct LayerNormArguments {
   Activation activation;
   // No kernel that may still run writes bias, gamma or beta: they are read before the kernels before this one have
   // ended.
-  bool vectors_are_constant;
+  bool vectors_are_constant = false;
 };
 
-// Rows of up to 32768 columns; wider ones give cudaErrorInvalidValue.
+// Rows of up to 32768 columns, or 8192 where columns or pointers do not allow accesses of four elements; wider ones
+// give cudaErrorInvalidValue.
 template <class T>
 cudaError_t LayerNorm(const LayerNormArguments<T>& arguments, const Device& device, cudaStream_t stream);
 

@@ -43,9 +43,9 @@ __device__ __forceinline__ uint32_t ClusterAddress(const void* pointer, uint32_t
   return address;
 }
 
-// `count` arrivals at a barrier anywhere in the cluster, given its ClusterAddress.
-__device__ __forceinline__ void ArriveAt(uint32_t barrier, uint32_t count = 1) {
-  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+// At a barrier anywhere in the cluster, given its ClusterAddress.
+__device__ __forceinline__ void ArriveAt(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
 __device__ __forceinline__ void WaitBarrier(uint64_t* barrier, uint32_t parity) {
@@ -125,6 +125,25 @@ __device__ __forceinline__ void LoadTile2dMulticast(void* shared, const CUtensor
       : "memory");
 }
 
+// A box of a map whose rows are dealt out (tensor_map.h), from row 32 x `group` on.
+__device__ __forceinline__ void LoadDealtRows(void* shared, const CUtensorMap* map, int x, int group,
+                                              uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %4, %4, %4, %3}], "
+      "[%5];" ::"r"(SharedAddress(shared)),
+      "l"(map), "r"(x), "r"(group), "r"(0), "r"(SharedAddress(barrier))
+      : "memory");
+}
+
+__device__ __forceinline__ void LoadDealtRowsMulticast(void* shared, const CUtensorMap* map, int x, int group,
+                                                       uint64_t* barrier, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, "
+      "%4, %4, %4, %3}], [%5], %6;" ::"r"(SharedAddress(shared)),
+      "l"(map), "r"(x), "r"(group), "r"(0), "r"(SharedAddress(barrier)), "h"(blocks)
+      : "memory");
+}
+
 __device__ __forceinline__ void StoreTile2d(const CUtensorMap* map, const void* shared, int x, int y) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(x), "r"(y),
                "r"(SharedAddress(shared))
@@ -185,7 +204,6 @@ BERTFUSE_WGMMA(64)
 BERTFUSE_WGMMA(96)
 BERTFUSE_WGMMA(128)
 BERTFUSE_WGMMA(192)
-BERTFUSE_WGMMA(256)
 #undef BERTFUSE_WGMMA
 
 // Descriptor of a tile whose rows are 128 bytes (64 elements), swizzled, on a 1024-byte boundary: 8 rows every 1024

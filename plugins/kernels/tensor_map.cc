@@ -16,24 +16,45 @@ decltype(&cuTensorMapEncodeTiled) EncodeFunction() {
   return function;
 }
 
+CUtensorMapSwizzle SwizzleOf(int columns) {
+  return columns == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
+         : columns == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                         : CU_TENSOR_MAP_SWIZZLE_32B;
+}
+
+// Sizes in elements, strides in bytes (of all dimensions but the first).
+cudaError_t Encode(const void* data, int rank, const cuuint64_t* sizes, const cuuint64_t* strides,
+                   const cuuint32_t* box, bool bfloat16, CUtensorMap* map) {
+  const auto encode = EncodeFunction();
+  if (encode == nullptr) return cudaErrorNotSupported;
+  const cuuint32_t every[5] = {1, 1, 1, 1, 1};
+  const CUresult result =
+      encode(map, bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, rank,
+             const_cast<void*>(data), sizes, strides, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE, SwizzleOf(box[0]),
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
 }  // namespace
 
 cudaError_t MakeTensorMap(const MatrixView& matrix, bool bfloat16, CUtensorMap* map) {
-  const auto encode = EncodeFunction();
-  if (encode == nullptr) return cudaErrorNotSupported;
   const cuuint64_t pitch = static_cast<cuuint64_t>(matrix.pitch) * 2, rows = static_cast<cuuint64_t>(matrix.rows);
   const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(matrix.columns), rows, static_cast<cuuint64_t>(matrix.count)};
-  const cuuint64_t pitch_bytes[2] = {pitch, pitch * rows};
+  const cuuint64_t strides[2] = {pitch, pitch * rows};
   const cuuint32_t box[3] = {static_cast<cuuint32_t>(matrix.box_columns), static_cast<cuuint32_t>(matrix.box_rows), 1};
-  const cuuint32_t strides[3] = {1, 1, 1};
-  const CUtensorMapSwizzle swizzle = matrix.box_columns == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
-                                     : matrix.box_columns == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
-                                                                : CU_TENSOR_MAP_SWIZZLE_32B;
-  const CUresult result = encode(map, bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-                                 matrix.count > 0 ? 3 : 2, const_cast<void*>(matrix.data), sizes, pitch_bytes, box,
-                                 strides, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+  return Encode(matrix.data, matrix.count > 0 ? 3 : 2, sizes, strides, box, bfloat16, map);
+}
+
+cudaError_t MakeDealtRowsMap(const MatrixView& matrix, bool bfloat16, CUtensorMap* map) {
+  if (matrix.rows % kDealtRows != 0 || matrix.box_rows % kDealtRows != 0) return cudaErrorInvalidValue;
+  const cuuint64_t pitch = static_cast<cuuint64_t>(matrix.pitch) * 2;
+  const cuuint64_t sizes[5] = {static_cast<cuuint64_t>(matrix.columns), 2, 4, 4,
+                               static_cast<cuuint64_t>(matrix.rows / kDealtRows)};
+  // Strides need not grow from dimension to dimension: the driver asks for multiples of 16 bytes.
+  const cuuint64_t strides[4] = {pitch, 8 * pitch, 2 * pitch, kDealtRows * pitch};
+  const cuuint32_t box[5] = {static_cast<cuuint32_t>(matrix.box_columns), 2, 4, 4,
+                             static_cast<cuuint32_t>(matrix.box_rows / kDealtRows)};
+  return Encode(matrix.data, 5, sizes, strides, box, bfloat16, map);
 }
 
 }  // namespace bertfuse::kernels

@@ -21,6 +21,14 @@ struct MatrixView {
   int64_t count = 0;  // 0: the map has two dimensions; else three, and a box lies within one matrix
 };
 
+// How many rows MakeDealtRowsMap() deals at a time.
+constexpr int kDealtRows = 32;
+
+// The same, but the rows of a box (and of the matrix: a multiple of 32) come in another order: of every 32, in shared
+// memory row 8 t + 2 q + e is row 8 q + 2 t + e of the matrix. As the second operand of a warpgroup's product that
+// gives each thread q of four 8 results side by side. Five dimensions: column, e, q, t, and 32 rows.
+cudaError_t MakeDealtRowsMap(const MatrixView& matrix, bool bfloat16, CUtensorMap* map);
+
 // `bfloat16` tells which of the two 2-byte types it is.
 cudaError_t MakeTensorMap(const MatrixView& matrix, bool bfloat16, CUtensorMap* map);
 

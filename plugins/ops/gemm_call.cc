@@ -11,7 +11,7 @@ namespace bertfuse::cuda {
 namespace {
 
 bool IsConstant(const bertfuse_call& call, const bertfuse_tensor* input) {
-  return (call.constant_inputs >> (input - call.inputs) & 1) != 0;
+  return input == nullptr || input->data == nullptr || (call.constant_inputs >> (input - call.inputs) & 1) != 0;
 }
 
 template <class T>
@@ -31,7 +31,12 @@ kernels::GemmSm90Arguments<T> Arguments(const bertfuse_call& call, const GemmCal
   a.m = a.n == 0 ? 0 : NumElements(*gemm.y) / a.n;
   a.epsilon = gemm.epsilon;
   a.activation = gemm.activation;
-  a.weight_is_constant = IsConstant(call, gemm.weight);
+  a.weights_are_constant = IsConstant(call, gemm.weight) && IsConstant(call, gemm.bias) &&
+                           IsConstant(call, gemm.gamma) && IsConstant(call, gemm.beta);
+  // Each of an encoder layer's kernels that read or write wide rows begins with those that the one before it ended
+  // with: query, key and value go backwards, attention forwards; the feed-forward's first product forwards, its second
+  // one backwards.
+  a.backwards = gemm.gamma != nullptr || gemm.activation == kernels::Activation::kNone;
   return a;
 }
 
@@ -86,7 +91,6 @@ cudaError_t RunSm90(const kernels::GemmSm90Arguments<T>& a, bool layer_norm, con
       kernels::GemmSm90Arguments<T> product = a;
       product.bias = nullptr;
       product.activation = kernels::Activation::kNone;
-      product.y = reinterpret_cast<T*>(a.partial);
       return kernels::GemmSm90<T, GemmEpilogue::kElementwise>(tactic.tile, product, device, stream);
     }
     if (tactic.path == GemmPath::kSm90Split) {
@@ -102,6 +106,7 @@ void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
   const kernels::Device& device = DeviceOf(call);
   const kernels::GemmSm90Arguments<T> a = Arguments<T>(call, gemm);
   if (a.m == 0 || a.n == 0) return;
+  if (a.residual == a.y) Fail(BERTFUSE_INVALID_ARGUMENT, "%s: residual and y are the same memory", gemm.op);
   const GemmProblem problem = Problem(call, a, gemm, device);
   const GemmTactic tactic = Tactic(call, gemm, problem);
   const size_t needed = GemmWorkspaceSize(problem, tactic), given = call.workspace == nullptr ? 0 : call.workspace_size;
@@ -115,10 +120,9 @@ void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
   if (!problem.layer_norm || tactic.path == GemmPath::kSm90) return;
   kernels::LayerNormArguments<T> norm = {nullptr, a.partial, 1,   a.bias, a.residual, a.gamma,
                                          a.beta,  a.y,       a.m, a.n,    a.epsilon,  a.activation};
-  norm.vectors_are_constant =
-      IsConstant(call, gemm.bias) && IsConstant(call, gemm.gamma) && IsConstant(call, gemm.beta);
+  norm.vectors_are_constant = a.weights_are_constant;
   if (tactic.path == GemmPath::kSm90Split) norm.splits = tactic.tile.splits;
-  if (tactic.path == GemmPath::kSm90Round) norm.product = reinterpret_cast<const T*>(a.partial), norm.splits = 0;
+  if (tactic.path == GemmPath::kSm90Round) norm.product = a.y, norm.splits = 0;
   CheckCuda(kernels::LayerNorm(norm, device, StreamOf(call)), gemm.op);
 }
 

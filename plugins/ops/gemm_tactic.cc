@@ -1,6 +1,5 @@
 #include "ops/gemm_tactic.h"
 
-#include <optional>
 #include <utility>
 
 namespace bertfuse::cuda {
@@ -13,16 +12,19 @@ struct Block {
   int m, n;
 };
 
-// The block sizes that were compiled (kernels/gemm_sm90_*.cu). Of the first three, one to a multiprocessor, blocks take
+// The block sizes that were compiled (kernels/gemm_sm90_*.cu). Of the first, one to a multiprocessor, blocks take
 // several tiles each.
-constexpr Block kHuge = {192, 192}, kWidest = {128, 256}, kWide = {128, 192};
+constexpr Block kWide = {128, 192};
 constexpr Block kLarge = {128, 128}, kLargeNarrow = {128, 96};
 constexpr Block kSmall = {64, 64}, kSmallWide = {64, 96}, kSmallWidest = {64, 128};
-constexpr Block kElementwiseBlocks[] = {kHuge, kWidest, kWide, kLarge, kLargeNarrow, kSmall, kSmallWide};
-constexpr Block kLayerNormBlocks[] = {kHuge, kWidest, kWide, kLarge, kSmallWide, kSmallWidest};
+constexpr Block kElementwiseBlocks[] = {kWide, kLarge, kLargeNarrow, kSmall, kSmallWide};
+constexpr Block kLayerNormBlocks[] = {kLarge, kSmallWide, kSmallWidest};
 constexpr Block kPartialBlocks[] = {kLarge, kSmallWide};
 constexpr int kMostCluster = 8;      // what every Hopper device takes
-constexpr int64_t kManyRows = 8192;  // from here on blocks stay
+constexpr int64_t kManyRows = 4096;  // from here on blocks take turns
+
+// Blocks that take turns load the weight by 32 rows.
+bool Takes(const GemmProblem& problem, Block block) { return block.n != kWide.n || problem.n % 32 == 0; }
 
 bool SpansRow(const GemmProblem& problem, Block block) {
   return problem.n % block.n == 0 && problem.n / block.n <= kMostCluster;
@@ -61,52 +63,29 @@ Block FasterBlock(const GemmProblem& problem, Block a, Block b) {
   return time(b) < time(a) ? b : a;
 }
 
-// How long the busiest multiprocessor multiplies, in elements of a tile's area, where blocks stay and `running` of them
-// do so at a time.
-int64_t StayingTime(const GemmProblem& problem, Block block, int64_t running) {
-  return CeilDiv(Tiles(problem, block), running) * block.m * block.n;
+// Many rows, in turns: pairs of blocks share the weight. There have to be tiles for nearly all multiprocessors.
+bool TakesTurns(const GemmProblem& problem) {
+  return problem.m >= kManyRows && Takes(problem, kWide) && Tiles(problem, kWide) * 10 >= problem.multiprocessors * 9;
 }
 
-// The block that stays and is done first, the largest of equals: it loads the least.
-Block FastestStaying(const GemmProblem& problem) {
-  const auto time = [&](Block block) { return StayingTime(problem, block, problem.multiprocessors); };
-  return time(kWide) < time(kHuge) ? kWide : kHuge;
-}
-
-// The same in clusters that span a row. About a tenth of the multiprocessors cannot be in one (of three blocks 39 run
-// at a time on an H200, of four 30).
-std::optional<Block> FastestInClusters(const GemmProblem& problem) {
-  std::optional<Block> fastest;
-  int64_t least = 0;
-  for (const Block& block : {kHuge, kWidest, kWide}) {
-    if (!SpansRow(problem, block)) continue;
-    const int64_t cluster = problem.n / block.n, running = problem.multiprocessors * 10 / 11 / cluster * cluster;
-    if (running == 0) continue;
-    const int64_t time = StayingTime(problem, block, running);
-    if (!fastest || time < least) fastest = block, least = time;
-  }
-  return fastest;
-}
+GemmTactic InTurns(GemmPath path) { return {path, {kWide.m, kWide.n, 2, 1, 1}}; }
 
 // The rules below are measured on an H200 with bert-base's sizes (docs/performance.md).
 GemmTactic ChooseElementwise(const GemmProblem& problem) {
-  if (problem.m >= kManyRows) return ElementwiseTactic(GemmPath::kSm90, FastestStaying(problem));
+  if (TakesTurns(problem)) return InTurns(GemmPath::kSm90);
   const bool few = Tiles(problem, kLarge) * 2 < problem.multiprocessors;
   return ElementwiseTactic(GemmPath::kSm90, few ? kSmall : FasterBlock(problem, kLarge, kLargeNarrow));
 }
 
 GemmTactic ChooseLayerNorm(const GemmProblem& problem) {
+  // Through memory: one launch in clusters costs more, in the multiprocessors that they leave idle and because nothing
+  // multiplies while a tile is normalised.
+  if (TakesTurns(problem)) return InTurns(GemmPath::kSm90Round);
   const bool long_k = problem.k > 2 * problem.n;
-  if (problem.m >= kManyRows) {
-    // With a long k LayerNorm is a small part of the time: the product goes through memory until there are so many rows
-    // that the multiprocessors which clusters leave idle cost less.
-    const std::optional<Block> block = FastestInClusters(problem);
-    if (block && (!long_k || problem.m >= 2 * kManyRows)) return LayerNormTactic(problem, *block, 1);
-    return ElementwiseTactic(GemmPath::kSm90Round, FastestStaying(problem));
-  }
   if (problem.m >= 2048) {
     if (!long_k && SpansRow(problem, kLarge)) return LayerNormTactic(problem, kLarge, 1);
-    return ElementwiseTactic(GemmPath::kSm90Round, FasterBlock(problem, kWide, kLargeNarrow));
+    const Block block = Takes(problem, kWide) ? FasterBlock(problem, kWide, kLargeNarrow) : kLargeNarrow;
+    return ElementwiseTactic(GemmPath::kSm90Round, block);
   }
   if (problem.m >= 512 && !long_k) {
     for (const Block& block : {kSmallWide, kSmallWidest}) {
@@ -121,13 +100,15 @@ GemmTactic ChooseLayerNorm(const GemmProblem& problem) {
 
 std::vector<GemmTactic> GemmTactics(const GemmProblem& problem) {
   std::vector<GemmTactic> tactics;
-  if (problem.sm90 && !problem.layer_norm) {
+  const auto add_elementwise = [&](GemmPath path) {
     for (const Block& block : kElementwiseBlocks) {
-      tactics.push_back(ElementwiseTactic(GemmPath::kSm90, block));
-      tactics.push_back({GemmPath::kSm90, {block.m, block.n, 2, 1, 1}});
-      tactics.push_back({GemmPath::kSm90, {block.m, block.n, 1, 2, 1}});
+      if (!Takes(problem, block)) continue;
+      for (const auto& [cluster_m, cluster_n] : {std::pair(1, 1), {2, 1}, {1, 2}, {2, 2}}) {
+        tactics.push_back({path, {block.m, block.n, cluster_m, cluster_n, 1}});
+      }
     }
-  }
+  };
+  if (problem.sm90 && !problem.layer_norm) add_elementwise(GemmPath::kSm90);
   if (problem.sm90 && problem.layer_norm) {
     for (const Block& block : kLayerNormBlocks) {
       if (!SpansRow(problem, block)) continue;
@@ -143,11 +124,7 @@ std::vector<GemmTactic> GemmTactics(const GemmProblem& problem) {
       }
     }
   }
-  if (problem.sm90 && problem.layer_norm) {
-    for (const Block& block : kElementwiseBlocks) {
-      tactics.push_back(ElementwiseTactic(GemmPath::kSm90Round, block));
-    }
-  }
+  if (problem.sm90 && problem.layer_norm) add_elementwise(GemmPath::kSm90Round);
   if (problem.tensor_cores) tactics.push_back({GemmPath::kMma, {}});
   tactics.push_back({GemmPath::kSimt, {}});
   return tactics;
@@ -159,9 +136,8 @@ GemmTactic ChooseGemmTactic(const GemmProblem& problem) {
 }
 
 size_t GemmWorkspaceSize(const GemmProblem& problem, const GemmTactic& tactic) {
-  if (!problem.layer_norm || tactic.path == GemmPath::kSm90) return 0;
+  if (!problem.layer_norm || tactic.path == GemmPath::kSm90 || tactic.path == GemmPath::kSm90Round) return 0;
   const int splits = tactic.path == GemmPath::kSm90Split ? tactic.tile.splits : 1;
-  if (tactic.path == GemmPath::kSm90Round) return static_cast<size_t>(problem.m) * static_cast<size_t>(problem.n) * 2;
   return static_cast<size_t>(problem.m) * static_cast<size_t>(problem.n) * splits * sizeof(float);
 }
 

@@ -14,7 +14,7 @@ enum class GemmPath {
   kMma,        // tensor cores of any architecture
   kSm90,       // Hopper: all in one launch
   kSm90Split,  // Hopper: parts of k into float32 scratch, then one LayerNorm kernel sums them up
-  kSm90Round,  // Hopper: the product rounded to 16 bits in scratch, then one LayerNorm kernel adds bias and residual
+  kSm90Round,  // Hopper: the product rounded to 16 bits in y, then one LayerNorm kernel over it
 };
 
 struct GemmTactic {

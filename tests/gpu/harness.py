@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 
 import pytest
 import torch
 from kernels import Bound, library_file
 from tolerances import TOLERANCES
 
+# initcheck has to see who writes the inputs: a copy from the host it knows, without following PyTorch's kernels.
+SOURCE = "cpu" if os.environ.get("BERTFUSE_TEST_INPUTS") == "host" else "cuda"
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 EPSILON = 1e-12
 
@@ -30,8 +33,17 @@ GPU = [
 
 def randn(*shape, dtype, gain=1.0, offset=0):
     """Random values; `offset` elements into its allocation, so that the pointer is that much off alignment."""
-    flat = torch.randn(math.prod(shape) + offset, device="cuda") * gain
-    return flat.to(dtype)[offset:].view(*shape)
+    flat = torch.randn(math.prod(shape) + offset, device=SOURCE) * gain
+    return flat.to(dtype).cuda()[offset:].view(*shape)
+
+
+def randint(below, shape, dtype):
+    return torch.randint(0, below, shape, device=SOURCE).to(dtype).cuda()
+
+
+def near_one(count, dtype, offset=0):
+    """LayerNorm's scales."""
+    return (1 + 0.2 * torch.randn(count + offset, device=SOURCE)).to(dtype).cuda()[offset:]
 
 
 def poisoned(*shape, dtype):
@@ -64,17 +76,35 @@ def gemm_inputs(m, n, k, dtype, offset=0, gain=1.0):
 def norm_inputs(m, n, dtype, offset=0, op="FusedGemmLayerNorm"):
     """Residual, gamma and beta in the op's order."""
     residual = randn(m, n, dtype=dtype, offset=offset)
-    gamma = (1 + 0.2 * torch.randn(n + offset, device="cuda")).to(dtype)[offset:]
+    gamma = near_one(n, dtype, offset)
     beta = randn(n, dtype=dtype, offset=offset)
     return (gamma, beta, residual) if op == "FusedGemmGeluLayerNorm" else (residual, gamma, beta)
 
 
+def constants(inputs):
+    """Bits of the inputs that are weights: matrices by their place, vectors by their shape."""
+    weights = (i for i, tensor in enumerate(inputs) if tensor is not None and (i == 1 or tensor.dim() == 1))
+    return sum(1 << i for i in weights)
+
+
 def all_tactics(op, inputs, shape, dtype, attributes, expected, scale=1.0, more=0.0):
-    """Runs the op with the tactic it chooses and with every other one."""
+    """Runs the op with the tactic it chooses and with every other one.
+
+    A second time with constant weights, which a kernel may read before the one ahead of it has ended: that one writes x
+    here, and the op comes twice, so that it runs beside itself.
+    """
     tactics = Bound(op, inputs, [poisoned(*shape, dtype=dtype)], attributes).tactics()
+    x = inputs[0].clone()
     for tactic in range(-1, tactics):
-        y = poisoned(*shape, dtype=dtype)
+        y, again = poisoned(*shape, dtype=dtype), poisoned(*shape, dtype=dtype)
         run(op, inputs, [y], attributes, tactic)
+        queued = Bound(op, inputs, [again], attributes, tactic, constant_inputs=constants(inputs))
+        inputs[0].fill_(float("nan"))
+        inputs[0].copy_(x)
+        queued.run()
+        queued.run()
+        torch.cuda.synchronize()
+        assert torch.equal(again, y), f"tactic {tactic} of {tactics}: {op} gives something else with constant weights"
         try:
             check(op, [y], [expected], scale, more=more)
         except AssertionError as error:

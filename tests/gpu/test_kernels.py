@@ -25,6 +25,7 @@ from harness import (  # noqa: E402
     gemm_inputs,
     norm_inputs,
     poisoned,
+    randint,
     randn,
     run,
 )
@@ -43,6 +44,9 @@ def _seed():
 SEVERAL_TILES = (6413, 768, 200)
 SIZES = (
     SEVERAL_TILES,
+    (6413, 768, 712),  # more steps along k than the ring of stages has, and in the next two fewer
+    (5000, 1056, 72),  # half a tile at the end of the columns
+    (5000, 1056, 40),
     (1, 768, 768),
     (10, 20, 16),
     (128, 768, 768),
@@ -186,12 +190,13 @@ def test_attention_extreme_scores(batch, dtype):
 @pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("columns", [32, 768, 1024, 77, 5000])
+@pytest.mark.parametrize("batch", [3, 201])  # a block for each row, and from 2048 rows on a warp for several
 @pytest.mark.parametrize("given", ["all", "ids"])
-def test_embed_layer_norm(columns, dtype, index, given):
-    batch, sequence, words = 3, 50, 1000
-    ids = torch.randint(0, words, (batch, sequence), device="cuda", dtype=index)
-    types = torch.randint(0, 2, (batch, sequence), device="cuda", dtype=index) if given == "all" else None
-    positions = torch.randint(0, 512, (batch, sequence), device="cuda", dtype=index) if given == "all" else None
+def test_embed_layer_norm(columns, dtype, index, given, batch):
+    sequence, words = 50, 1000
+    ids = randint(words, (batch, sequence), index)
+    types = randint(2, (batch, sequence), index) if given == "all" else None
+    positions = randint(512, (batch, sequence), index) if given == "all" else None
     tables = [randn(words, columns, dtype=dtype), randn(512, columns, dtype=dtype)]
     norm = [randn(columns, dtype=dtype), randn(columns, dtype=dtype)]
     type_table = randn(2, columns, dtype=dtype) if given == "all" else None
@@ -201,13 +206,14 @@ def test_embed_layer_norm(columns, dtype, index, given):
     check("EmbedLayerNorm", [y], [reference.embed_layer_norm(*inputs, EPSILON)])
 
 
-def test_embedding_outside_its_table_is_nan():
-    ids = torch.tensor([[0, -1, 10, -11]], device="cuda")
+@pytest.mark.parametrize("batch", [1, 2001])  # the second so that a warp has rows of both kinds
+def test_embedding_outside_its_table_is_nan(batch):
+    ids = torch.tensor([[0, -1, 10, -11, 3]] * batch, device="cuda")
     word, position = randn(10, 64, dtype=torch.float16), randn(8, 64, dtype=torch.float16)
     gamma, beta = randn(64, dtype=torch.float16), randn(64, dtype=torch.float16)
-    y = torch.zeros(1, 4, 64, device="cuda", dtype=torch.float16)
+    y = torch.zeros(batch, 5, 64, device="cuda", dtype=torch.float16)
     run("EmbedLayerNorm", [ids, word, position, gamma, beta, None, None, None], [y], [EPSILON])
-    assert torch.isnan(y[0, 2:]).all() and torch.isfinite(y[0, :2]).all()
+    assert torch.isnan(y[:, 2:4]).all() and torch.isfinite(y[:, [0, 1, 4]]).all()
 
 
 CAPTURED = {

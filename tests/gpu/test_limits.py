@@ -17,49 +17,53 @@ from harness import EPSILON, FLOATS, GPU, check, gemm_inputs, norm_inputs, poiso
 from kernels import Bound  # noqa: E402
 
 pytestmark = GPU
-ROWS, TAIL = 65536, 2048
+ROWS = 65536
+STEP = 31  # of many rows (or sequences) the oracle checks every 31st: some of every turn that a block takes
 
 
 def ids(batch, sequence, below):
     return torch.randint(0, below, (batch, sequence), device="cuda")
 
 
+def some(rows):
+    return slice(None, None, STEP if rows == ROWS else 1)
+
+
 def calls(op, rows, dtype, offset=0, hidden=768):
     """(inputs, attributes, output shapes, expected) of an op over so many rows.
 
-    expected() is the float64 result of the last `TAIL` rows. `offset` elements that every float tensor starts off its
-    allocation.
+    expected() is the float64 result; of many rows that of some(rows). `offset` elements that every float tensor starts
+    off its allocation.
     """
     heads, sequence = hidden // 64, min(rows, 128)
     batch = rows // sequence
-    tokens, last = (batch, sequence, hidden), slice(-max(1, min(rows, TAIL) // sequence), None)
+    tokens, few = (batch, sequence, hidden), some(rows)
     if op in ("AddQKVBias", "FusedAttention"):
         qkv = randn(batch, sequence, 3 * hidden, dtype=dtype, offset=offset)
         bias = randn(3 * hidden, dtype=dtype, offset=offset)
         if op == "AddQKVBias":
             shape = (batch, heads, sequence, 64)
-            return [qkv, bias], [heads], [shape] * 3, partial(reference.add_qkv_bias, qkv[last], bias, heads)
-        expected = partial(reference.fused_attention, qkv[last], bias, None, heads, 0.125)
+            return [qkv, bias], [heads], [shape] * 3, partial(reference.add_qkv_bias, qkv[few], bias, heads)
+        expected = partial(reference.fused_attention, qkv[few], bias, None, heads, 0.125)
         return [qkv, bias, None], [heads, 0.125], [tokens], expected
     if op == "EmbedLayerNorm":
         words, types = ids(batch, sequence, 1000), ids(batch, sequence, 2)
         tables = [randn(count, hidden, dtype=dtype, offset=offset) for count in (1000, 512)]
         norm = [randn(hidden, dtype=dtype, offset=offset) for _ in range(2)]
         kinds = randn(2, hidden, dtype=dtype, offset=offset)
-        expected = partial(reference.embed_layer_norm, words[last], *tables, *norm, types[last], kinds, None, EPSILON)
+        expected = partial(reference.embed_layer_norm, words[few], *tables, *norm, types[few], kinds, None, EPSILON)
         return [words, *tables, *norm, types, kinds, None], [EPSILON], [tokens], expected
     x, weight, bias = gemm_inputs(rows, hidden, hidden, dtype, offset)
     residual, gamma, beta = norm_inputs(rows, hidden, dtype, offset)
-    last = slice(-min(rows, TAIL), None)
-    product = (x[last], weight, bias)
+    product = (x[few], weight, bias)
     if op == "FusedGemm":
         return [x, weight, bias], [], [(rows, hidden)], partial(reference.fused_gemm, *product)
     if op == "FusedGemmGelu":
         return [x, weight, bias], ["none"], [(rows, hidden)], partial(reference.fused_gemm_gelu, *product, "none")
     if op == "FusedGemmLayerNorm":
-        expected = partial(reference.fused_gemm_layer_norm, *product, residual[last], gamma, beta, EPSILON)
+        expected = partial(reference.fused_gemm_layer_norm, *product, residual[few], gamma, beta, EPSILON)
         return [x, weight, bias, residual, gamma, beta], [EPSILON], [(rows, hidden)], expected
-    expected = partial(reference.fused_gemm_gelu_layer_norm, *product, gamma, beta, residual[last], EPSILON, "none")
+    expected = partial(reference.fused_gemm_gelu_layer_norm, *product, gamma, beta, residual[few], EPSILON, "none")
     return [x, weight, bias, gamma, beta, residual], [EPSILON, "none"], [(rows, hidden)], expected
 
 
@@ -78,7 +82,7 @@ def test_many_rows(op, dtype):
     outputs = [poisoned(*shape, dtype=dtype) for shape in shapes]
     run(op, inputs, outputs, attributes)
     wanted = several(expected())
-    check(op, [y[-len(want) :] for y, want in zip(outputs, wanted, strict=True)], wanted)
+    check(op, [y[some(ROWS)] for y in outputs], wanted)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 CUDA = ["CUDAExecutionProvider"]
 BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
 LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
-SIZES = ((1, 128), (8, 128), (4, 384), (3, 77))
+SIZES = ((1, 128), (8, 128), (4, 384), (3, 77), (33, 128))
 
 
 def build(name: str) -> Any:

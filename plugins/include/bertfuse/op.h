@@ -77,6 +77,7 @@ typedef struct bertfuse_host {
 
 // One execution of one op. Inputs, outputs and attributes come in the order of the op's description; an optional input
 // that is absent keeps its place, with dtype BERTFUSE_ABSENT; attributes that a node left out hold their defaults.
+// Outputs overlap neither inputs nor the workspace.
 typedef struct bertfuse_call {
   uint32_t struct_size;  // sizeof(bertfuse_call) of the caller
   int32_t num_inputs;

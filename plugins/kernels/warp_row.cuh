@@ -1,0 +1,126 @@
+// LayerNorm of 16-bit rows that a warp each holds in registers: no barrier, 16-byte accesses. Warps stay and load the
+// next row while they normalise one.
+#ifndef BERTFUSE_KERNELS_WARP_ROW_CUH_
+#define BERTFUSE_KERNELS_WARP_ROW_CUH_
+
+#include <algorithm>
+
+#include "kernels/elements.cuh"
+#include "kernels/launch.h"
+
+namespace bertfuse::kernels {
+
+constexpr int kWarpRowThreads = 128;
+constexpr int kMostWarpRowColumns = 1024;
+
+// A row of up to 256 * kChunks columns (a multiple of 8) as it lies in memory; zeros beyond.
+template <class T, int kChunks>
+struct WarpRow {
+  struct __align__(16) Chunk {
+    uint32_t pairs[4];
+  };
+  Chunk chunk[kChunks] = {};
+
+  __device__ __forceinline__ static int Column(int i) { return (i * 32 + threadIdx.x % 32) * 8; }
+  __device__ __forceinline__ void Load(const T* row, int columns) {
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      chunk[i] = Column(i) < columns ? *reinterpret_cast<const Chunk*>(row + Column(i)) : Chunk{};
+    }
+  }
+  // Of a row that nothing will read again soon: it makes room in the L2 cache first.
+  __device__ __forceinline__ void LoadOnce(const T* row, int columns) {
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      const int4 words = Column(i) < columns ? __ldcs(reinterpret_cast<const int4*>(row + Column(i))) : int4{};
+      chunk[i] = reinterpret_cast<const Chunk&>(words);
+    }
+  }
+  __device__ __forceinline__ float2 Pair(int i, int j) const { return UnpackPair<T>(chunk[i].pairs[j]); }
+  // Or else the compiler converts vectors ahead of a loop over rows, and as float32 they take twice the registers.
+  __device__ __forceinline__ void KeepPacked() {
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+#pragma unroll
+      for (uint32_t& pair : chunk[i].pairs) asm volatile("" : "+r"(pair));
+    }
+  }
+};
+
+// y = LayerNorm(the sum of `rows` in float32) * gamma + beta. load_next() is called when the rows' registers are free.
+template <class T, int kChunks, int kRows, class LoadNext>
+__device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[kRows], int columns, float epsilon,
+                                             const WarpRow<T, kChunks>& gamma, const WarpRow<T, kChunks>& beta, T* y,
+                                             LoadNext&& load_next) {
+  using Row = WarpRow<T, kChunks>;
+  float2 value[kChunks][4];
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      value[i][j] = rows[0].Pair(i, j);
+#pragma unroll
+      for (int row = 1; row < kRows; ++row) {
+        const float2 add = rows[row].Pair(i, j);
+        value[i][j].x += add.x, value[i][j].y += add.y;
+      }
+      sum += value[i][j].x + value[i][j].y;
+    }
+  }
+  load_next();
+  const float mean = WarpSum(sum) / columns;  // beyond the last column there are zeros
+  float squares = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    if (Row::Column(i) >= columns) break;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float a = value[i][j].x - mean, b = value[i][j].y - mean;
+      squares = fmaf(a, a, fmaf(b, b, squares));
+    }
+  }
+  const float scale = rsqrtf(WarpSum(squares) / columns + epsilon);
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    if (Row::Column(i) >= columns) break;
+    typename Row::Chunk out;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float2 g = gamma.Pair(i, j), b = beta.Pair(i, j);
+      out.pairs[j] =
+          PackPair<T>(fmaf((value[i][j].x - mean) * scale, g.x, b.x), fmaf((value[i][j].y - mean) * scale, g.y, b.y));
+    }
+    *reinterpret_cast<typename Row::Chunk*>(y + Row::Column(i)) = out;
+  }
+}
+
+// Whether rows of `columns` at these addresses can be read so, and are enough to fill a GPU with warps.
+template <class... Pointers>
+bool WarpRowsFit(int64_t rows, int64_t columns, const Pointers*... data) {
+  return rows >= 2048 && columns <= kMostWarpRowColumns && columns % 8 == 0 && (IsAligned(data, 16) && ...);
+}
+
+// Calls launch(kChunks as an integral_constant).
+template <class Launch>
+cudaError_t WithWarpRowChunks(int64_t columns, Launch&& launch) {
+  if (columns <= 512) return launch(std::integral_constant<int, 2>());
+  return columns <= 768 ? launch(std::integral_constant<int, 3>()) : launch(std::integral_constant<int, 4>());
+}
+
+// As many blocks as run at a time.
+template <class Arguments>
+cudaError_t LaunchWarpRows(void (*kernel)(Arguments), const Arguments& a, const Device& device, cudaStream_t stream) {
+  LaunchConfig config;
+  config.block = dim3(kWarpRowThreads);
+  config.stream = stream;
+  config.device = &device;
+  int blocks = 0;
+  const cudaError_t error = ResidentClusters(config, reinterpret_cast<const void*>(kernel), &blocks);
+  if (error != cudaSuccess) return error;
+  config.grid = dim3(static_cast<unsigned>(std::min<int64_t>(blocks, CeilDiv(a.rows, kWarpRowThreads / 32))));
+  return Launch(config, kernel, a);
+}
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_WARP_ROW_CUH_
