@@ -3,8 +3,9 @@
     python tests/gpu/sanitize.py [--tools memcheck,racecheck] [--ops FusedAttention] [--dtypes float16]
     python tests/gpu/sanitize.py --plugins
 
-The second form does the same with the tests of the TensorRT plugins. Give it the GPU for itself: beside other processes
-synccheck ran out of memory for its books, and then does not follow a launch, which counts as an error here. Needs
+The second form does the same with the tests of the TensorRT plugins. Both in several processes: the tools keep books
+of every launch, and when these fill their memory (synccheck's and racecheck's did in one process for all) they do not
+follow the next one, which counts as an error here. For the same reason give it the GPU for itself. Needs
 compute-sanitizer on the path (it comes with the CUDA toolkit), PyTorch and the library, as the GPU tests do. Prints a
 line for each tool and exits with 1 where one found something. A tool that cannot run here fails, too.
 """
@@ -17,50 +18,60 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 GEMMS = ("FusedGemm", "FusedGemmGelu", "FusedGemmGeluLayerNorm", "FusedGemmLayerNorm")
 OPS = ("AddQKVBias", "EmbedLayerNorm", "FusedAttention", *GEMMS)
 DTYPES = ("float32", "float16", "bfloat16")
+SEVERAL_TILES = (6400, 768, 456)
+IN_TURNS = "128x192"  # the tactics whose blocks take several tiles; the others do nothing new with many rows
 # (rows, n, k): a part of a tile in every direction; whole rows in one cluster and several of them; no alignment at all;
 # more of the largest tiles than a GPU has multiprocessors: Hopper's blocks then take several each.
-SIZES = ((131, 384, 136), (67, 768, 200), (13, 37, 29), (6400, 768, 136))
+SIZES = ((131, 384, 136), (67, 768, 200), (13, 37, 29), SEVERAL_TILES)
 # (batch, sequence, heads, head size): parts of tiles, several tiles, a size without tensor cores, and more tiles than a
 # GPU has multiprocessors: Hopper's blocks then take several each.
 ATTENTIONS = ((2, 77, 2, 64), (1, 150, 1, 128), (2, 33, 3, 32), (1, 19, 2, 24), (100, 77, 3, 64), (70, 150, 3, 32))
+EMBEDDINGS = (((3, 19), 77), ((3, 19), 768), ((150, 71), 768))  # from 2048 rows on a warp for several
 PLUGIN_TESTS = "small or graph or contexts or workspace"  # the others are large, or fail on purpose
+TESTS_AT_A_TIME = 15
+BARRIERS = 20000
 FOUND = 9
 
 
 def work(ops, dtypes):
     """Launches everything once, on this process's GPU."""
     import torch
-    from harness import EPSILON, gemm_inputs, norm_inputs, poisoned, randn
-    from kernels import Bound, native
+    from harness import EPSILON, gemm_inputs, norm_inputs, poisoned, randint, randn
+    from kernels import Bound, library_file, native
 
     launches = 0
 
-    def every_tactic(op, inputs, shapes, dtype, attributes, **fields):
+    def every_tactic(op, inputs, shapes, dtype, attributes, named="", **fields):
         nonlocal launches
         outputs = [poisoned(*shape, dtype=dtype) for shape in shapes]
-        tactics = Bound(op, inputs, outputs, attributes, **fields).tactics()
+        default = Bound(op, inputs, outputs, attributes, **fields)
+        tactics = default.tactics()
         for tactic in range(-1, tactics if tactics > 1 else 0):
+            if tactic >= 0 and named not in native.tactic_name(op, default.call, tactic, library_file()):
+                continue
             Bound(op, inputs, outputs, attributes, tactic, **fields).run()
+            torch.cuda.synchronize()  # or the tools' books of launches under way fill their memory
             launches += 1
-        torch.cuda.synchronize()
 
     for dtype in (getattr(torch, name) for name in dtypes):
         for op in (name for name in ops if name in GEMMS):
             for m, n, k in SIZES:
+                named = IN_TURNS if (m, n, k) == SEVERAL_TILES and dtype != torch.float32 else ""
                 inputs = [*gemm_inputs(m, n, k, dtype), *norm_inputs(m, n, dtype, op=op)]
                 inputs = inputs if "LayerNorm" in op else inputs[:3]
                 epsilon = [EPSILON] * ("LayerNorm" in op)
                 if op == "FusedGemm":  # its bias is optional
-                    every_tactic(op, [*inputs[:2], None], [(m, n)], dtype, [])
+                    every_tactic(op, [*inputs[:2], None], [(m, n)], dtype, [], named)
                 for gelu in [["none"], ["tanh"]] if "Gelu" in op else [[]]:
                     for flags in (0, native.ALLOW_TF32) if dtype == torch.float32 else (0,):
-                        every_tactic(op, inputs, [(m, n)], dtype, [*epsilon, *gelu], flags=flags)
+                        every_tactic(op, inputs, [(m, n)], dtype, [*epsilon, *gelu], named, flags=flags)
         for batch, sequence, heads, size in ATTENTIONS:
             qkv = randn(batch, sequence, 3 * heads * size, dtype=dtype)
             bias = randn(3 * heads * size, dtype=dtype)
@@ -68,44 +79,99 @@ def work(ops, dtypes):
                 for index in (None, torch.int32, torch.int64):
                     mask = None
                     if index is not None:
-                        mask = (torch.rand(batch, sequence, device="cuda") < 0.7).to(index)
+                        mask = randint(2, (batch, sequence), index)
                     shapes = [(batch, sequence, heads * size)]
                     every_tactic("FusedAttention", [qkv, bias, mask], shapes, dtype, [heads, size**-0.5])
             if "AddQKVBias" in ops:
                 every_tactic("AddQKVBias", [qkv, bias], [(batch, heads, sequence, size)] * 3, dtype, [heads])
-        for columns in (77, 768) if "EmbedLayerNorm" in ops else ():
+        for shape, columns in EMBEDDINGS if "EmbedLayerNorm" in ops else ():
             for index in (torch.int32, torch.int64):
-                ids = torch.randint(0, 50, (3, 19), device="cuda").to(index)
+                ids = randint(50, shape, index)
                 tables = [randn(count, columns, dtype=dtype) for count in (50, 50, 50)]
                 norm = [randn(columns, dtype=dtype) for _ in range(2)]
                 inputs = [ids, *tables[:2], *norm, ids, tables[2], ids]
-                every_tactic("EmbedLayerNorm", inputs, [(3, 19, columns)], dtype, [EPSILON])
+                every_tactic("EmbedLayerNorm", inputs, [(*shape, columns)], dtype, [EPSILON])
     print(f"launches: {launches}")
 
 
-def sanitize(tool, options):
-    """One tool over everything; a line with what it found. Returns whether it was nothing."""
-    command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(FOUND)]
-    if tool != "initcheck":  # which has to see who writes the inputs
-        command += ["--kernel-name", "kernel_substring=bertfuse"]
-    if tool == "synccheck":  # by default it follows fewer barriers than a grid of ours has
-        command += ["--num-cuda-barriers", "200000"]
+def plugin_tests():
+    """The tests' ids."""
+    file = str(Path(__file__).with_name("test_tensorrt_plugins.py"))
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--collect-only",
+        "-p",
+        "no:cacheprovider",
+        file,
+        "-k",
+        PLUGIN_TESTS,
+    ]
+    listed = subprocess.run(command, capture_output=True, text=True)
+    ids = [line for line in listed.stdout.splitlines() if "::" in line]
+    if listed.returncode != 0 or not ids:
+        sys.exit(f"no tests of the plugins: {listed.stdout}{listed.stderr}")
+    return [file + line[line.index("::") :] for line in ids]
+
+
+def portions(options):
+    """What a process each is started for."""
     if options.plugins:
-        file = Path(__file__).with_name("test_tensorrt_plugins.py")
-        command += [sys.executable, "-m", "pytest", "-q", str(file), "-k", PLUGIN_TESTS]
-    else:
-        command += [sys.executable, __file__, "--inside", "--ops", options.ops, "--dtypes", options.dtypes]
-    # Without its cache PyTorch gives every tensor an allocation of its own, whose end memcheck knows.
+        tests = plugin_tests()
+        count = -(-len(tests) // TESTS_AT_A_TIME)
+        return [["-m", "pytest", "-q", "-p", "no:cacheprovider", *tests[i::count]] for i in range(count)]
+    return [
+        [__file__, "--inside", "--ops", op, "--dtypes", dtype]
+        for op in options.ops.split(",")
+        for dtype in options.dtypes.split(",")
+    ]
+
+
+def sanitize(tool, portion):
+    """One tool over one portion: what it says in the end, how much it ran, and its output where that is not clean."""
+    command = [
+        "compute-sanitizer",
+        "--tool",
+        tool,
+        "--error-exitcode",
+        str(FOUND),
+        "--kernel-name",
+        "kernel_substring=bertfuse",
+    ]
+    if tool == "synccheck":  # by default it follows fewer barriers than a grid of ours has
+        command += ["--num-cuda-barriers", str(BARRIERS)]
+    # Without its cache PyTorch gives every tensor an allocation of its own, whose end memcheck knows. Inputs are copied
+    # from the host: initcheck knows then that they are written.
     ran = subprocess.run(
-        command, env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, capture_output=True, text=True
+        [*command, sys.executable, *portion],
+        env={
+            **os.environ,
+            "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
+            "BERTFUSE_TEST_ROUNDS": "1",
+            "BERTFUSE_TEST_INPUTS": "host",
+        },
+        capture_output=True,
+        text=True,
     )
     summary = re.findall(r"^========= (?:ERROR|RACECHECK) SUMMARY: (.*)$", ran.stdout, re.MULTILINE)
-    done = re.findall(r"^launches: \d+$|^\d+ passed", ran.stdout, re.MULTILINE)
+    done = re.findall(r"^launches: (\d+)$" if "--inside" in portion else r"^(\d+) passed", ran.stdout, re.MULTILINE)
     clean = ran.returncode == 0 and bool(summary) and bool(done) and "Internal Sanitizer Error" not in ran.stdout
-    print(f"{tool:10s} {done[0] if done else 'did not end'}: {summary[0] if summary else 'no summary'}")
-    if not clean:
-        print("\n".join((ran.stdout + ran.stderr).splitlines()[:80]))
-    return clean
+    said = summary[0] if summary else "no summary"
+    return said, int(done[0]) if done else 0, None if clean else ran.stdout + ran.stderr
+
+
+def sanitize_all(tool, parts, jobs):
+    """Prints a line with what the tool found, and portions' output where it did. Returns whether it was nothing."""
+    with ThreadPoolExecutor(jobs) as pool:
+        results = list(pool.map(lambda part: sanitize(tool, part), parts))
+    bad = [(part, said, output) for part, (said, _, output) in zip(parts, results, strict=True) if output is not None]
+    found = "; ".join(said for _, said, _ in bad) or results[0][0]
+    print(f"{tool:10s} ran {sum(count for _, count, _ in results)} in {len(parts)} processes: {found}", flush=True)
+    for part, _, output in bad:
+        print(" ".join(part), *output.splitlines()[:40], sep="\n", flush=True)
+    return not bad
 
 
 def main():
@@ -114,6 +180,7 @@ def main():
     parser.add_argument("--ops", default=",".join(OPS))
     parser.add_argument("--dtypes", default=",".join(DTYPES))
     parser.add_argument("--plugins", action="store_true", help="the TensorRT plugins' tests in place of the ops")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time (4 went well on 141 GB)")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
@@ -121,7 +188,8 @@ def main():
         return work(options.ops.split(","), options.dtypes.split(","))
     if shutil.which("compute-sanitizer") is None:
         sys.exit("compute-sanitizer is not on the path; it comes with the CUDA toolkit")
-    results = [sanitize(tool, options) for tool in options.tools.split(",")]
+    parts = portions(options)
+    results = [sanitize_all(tool, parts, options.jobs) for tool in options.tools.split(",")]
     sys.exit(0 if all(results) else 1)
 
 

@@ -71,10 +71,11 @@ def test_bench(folder: Path, tmp_path: Path, options: list[str]) -> None:
         folder = tmp_path
     sizes = ["--sizes", "1x8,2x32", "--seconds", "0.05"]
     report = said("bench", folder, "--provider", "cuda", *sizes, *options, "-o", tmp_path)
-    assert report["absent"] == {}
-    assert {timing["contender"] for timing in report["timings"]} == {
-        "original ONNX", "ORT optimizer", "fused, library", "PyTorch",
-    }  # fmt: skip
+    contenders = {"original ONNX", "ORT optimizer", "fused, library", "PyTorch"}
+    # ONNX Runtime captures no graph of a model with nodes on the CPU, as the exporter's has for its shapes.
+    for contender, reason in report["absent"].items():
+        assert contender == "original ONNX" and "--cuda-graph" in options and "graph capture" in reason, reason
+    assert {timing["contender"] for timing in report["timings"]} == contenders - set(report["absent"])
     assert report["details"]["fused, library"]["fused"]["FusedAttention"] == LAYERS
     assert all(0 < timing["low"] <= timing["median"] <= timing["high"] for timing in report["timings"])
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
