@@ -78,8 +78,8 @@ GemmTactic ChooseElementwise(const GemmProblem& problem) {
 }
 
 GemmTactic ChooseLayerNorm(const GemmProblem& problem) {
-  // Through memory: one launch in clusters costs more, in the multiprocessors that they leave idle and because nothing
-  // multiplies while a tile is normalised.
+  // Through memory: one launch in clusters takes as long or longer, for the multiprocessors that they leave idle and
+  // because nothing multiplies while a tile is normalised.
   if (TakesTurns(problem)) return InTurns(GemmPath::kSm90Round);
   const bool long_k = problem.k > 2 * problem.n;
   if (problem.m >= 2048) {

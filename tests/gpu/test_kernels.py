@@ -295,6 +295,13 @@ def test_streams_at_once():
         assert torch.equal(y, wanted)
 
 
+def test_residual_in_the_outputs_place_is_refused():
+    x, weight, bias = gemm_inputs(16, 64, 64, torch.float16)
+    residual, gamma, beta = norm_inputs(16, 64, torch.float16)
+    with pytest.raises(KernelError, match="FusedGemmLayerNorm: residual and y are the same memory"):
+        Bound("FusedGemmLayerNorm", [x, weight, bias, residual, gamma, beta], [residual], [EPSILON]).run()
+
+
 def test_failure_is_reported():
     """A workspace that is too small: a status with the op named, and the process lives on."""
     inputs = (*gemm_inputs(131, 257, 101, torch.float16), *norm_inputs(131, 257, torch.float16))
