@@ -22,6 +22,8 @@ _SUM = "sums of up to 3072 float32 products: about sqrt(3072) roundings of 6e-8 
 _HALF = "float32 inside, then one rounding to 11 bits (4.9e-4); scores or products may be rounded once more on the way"
 _BRAIN = "as float16, with 8 bits (3.9e-3)"
 
+_ROUNDED = "; the product may be rounded before GELU, and LayerNorm divides that error by a deviation of about 0.7"
+
 _TF32 = "operands rounded to 11 bits (2.8e-4 a product): 2.8e-4 on a sum of variance 1, at 5 to 6 deviations"
 
 TOLERANCES: dict[tuple[str, str], Tolerance] = {
@@ -44,8 +46,8 @@ TOLERANCES: dict[tuple[str, str], Tolerance] = {
     ("FusedGemmGelu", "bfloat16"): Tolerance(1.6e-2, 1.6e-2, _BRAIN),
     ("FusedGemmGeluLayerNorm", "float32"): Tolerance(2e-5, 2e-5, _SUM + "; a small variance enlarges them"),
     ("FusedGemmGeluLayerNorm", "tf32"): Tolerance(2e-3, 2e-3, _TF32),
-    ("FusedGemmGeluLayerNorm", "float16"): Tolerance(2e-3, 2e-3, _HALF),
-    ("FusedGemmGeluLayerNorm", "bfloat16"): Tolerance(1.6e-2, 1.6e-2, _BRAIN),
+    ("FusedGemmGeluLayerNorm", "float16"): Tolerance(2e-3, 4e-3, _HALF + _ROUNDED),
+    ("FusedGemmGeluLayerNorm", "bfloat16"): Tolerance(1.6e-2, 3.2e-2, _BRAIN + _ROUNDED),
     ("FusedGemmLayerNorm", "float32"): Tolerance(1e-5, 1e-5, _SUM),
     ("FusedGemmLayerNorm", "tf32"): Tolerance(2e-3, 2e-3, _TF32),
     ("FusedGemmLayerNorm", "float16"): Tolerance(2e-3, 2e-3, _HALF),

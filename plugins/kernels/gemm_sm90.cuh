@@ -82,8 +82,11 @@ class GemmSm90Kernel : GemmSm90Copies<Shape> {
       Sums sum;
       if (Shape::kTurns) StartFromBias(sum, tile);
       const VectorRegisters vectors(p_, tile.column);
-      // In turns also because a barrier tells only a round of the ring from the one before it.
-      if (Shape::kTurns && turn > 0) WaitForTurn(turn);
+      if constexpr (Shape::kTurns) {
+        FenceSums(sum);  // or the compiler converts the bias when the wait is over
+        // In turns also because a barrier tells only a round of the ring from the one before it.
+        if (turn > 0) WaitForTurn(turn);
+      }
       int previous = -1;
       for (int i = 0; i < stages; ++i, ring.Advance()) {
         WaitBarrier(Full(ring.stage), ring.parity);

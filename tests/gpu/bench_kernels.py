@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from kernels import Bound
 
 EPSILON = 1e-12
-WEIGHT = 1 << 1  # input 1 is a constant, as in a model
+CONSTANT = 1 << 1 | 1 << 2 | 1 << 4 | 1 << 5  # weight, bias, gamma, beta, as in a model
 CACHE_BYTES = 150e6  # rotate through more than twice the L2 cache of an H200
 
 
@@ -78,7 +78,7 @@ def gemm(note, op, rows, n, k, tactics):
     attributes = {"FusedGemm": [], "FusedGemmGelu": ["none"], "FusedGemmLayerNorm": [EPSILON]}[op]
 
     def time(tactic):
-        bound = [Bound(op, inputs(s), [s[6]], attributes, tactic, WEIGHT) for s in sets]
+        bound = [Bound(op, inputs(s), [s[6]], attributes, tactic, CONSTANT) for s in sets]
         return graph_us([b.run for b in bound])
 
     ours = time(-1)
