@@ -78,22 +78,28 @@ GemmTactic ChooseElementwise(const GemmProblem& problem) {
 }
 
 GemmTactic ChooseLayerNorm(const GemmProblem& problem) {
-  // Through memory: one launch in clusters takes as long or longer, for the multiprocessors that they leave idle and
-  // because nothing multiplies while a tile is normalised.
-  if (TakesTurns(problem)) return InTurns(GemmPath::kSm90Round);
   const bool long_k = problem.k > 2 * problem.n;
+  // Mostly through memory, rounded to 16 bits: one launch in clusters takes as long or longer, for the multiprocessors
+  // that they leave idle, because nothing multiplies while a tile is normalised, and because the next product's blocks
+  // can start beside LayerNorm's.
+  if (TakesTurns(problem)) {
+    // A tenth of what wide tiles compute lies beyond the last column.
+    const bool padded = CeilDiv(problem.n, kWide.n) * kWide.n * 10 > problem.n * 11;
+    if (long_k && padded && problem.n % kLarge.n == 0) return {GemmPath::kSm90Round, {kLarge.m, kLarge.n, 1, 2, 1}};
+    return InTurns(GemmPath::kSm90Round);
+  }
   if (problem.m >= 2048) {
+    // All at the same time, two blocks to a multiprocessor.
+    if (SpansRow(problem, kSmallWidest) && Tiles(problem, kSmallWidest) <= 2 * problem.multiprocessors) {
+      return LayerNormTactic(problem, kSmallWidest, 1);
+    }
     if (!long_k && SpansRow(problem, kLarge)) return LayerNormTactic(problem, kLarge, 1);
     const Block block = Takes(problem, kWide) ? FasterBlock(problem, kWide, kLargeNarrow) : kLargeNarrow;
     return ElementwiseTactic(GemmPath::kSm90Round, block);
   }
-  if (problem.m >= 512 && !long_k) {
-    for (const Block& block : {kSmallWide, kSmallWidest}) {
-      if (SpansRow(problem, block)) return LayerNormTactic(problem, block, 1);
-    }
-  }
-  // Few rows: parts of k, so that there are blocks for every multiprocessor.
-  return SplitTactic(problem, kSmallWide, problem.m >= 512 ? 1 : 4);
+  // Few rows and many steps along k: parts of k, so that there are blocks for every multiprocessor.
+  if (problem.m < 512 && long_k) return SplitTactic(problem, kSmallWide, 4);
+  return ElementwiseTactic(GemmPath::kSm90Round, problem.m < 512 ? kSmall : kSmallWide);
 }
 
 }  // namespace
