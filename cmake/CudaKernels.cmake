@@ -66,13 +66,3 @@ endif()
 set_property(SOURCE "${ops}/tuning.cc" APPEND PROPERTY COMPILE_DEFINITIONS "BERTFUSE_VERSION=\"${version}\"")
 string(REPLACE ";" " " architectures "${architectures}")
 set_property(SOURCE "${ops}/gpu.cc" APPEND PROPERTY COMPILE_DEFINITIONS "BERTFUSE_GPU_ARCHITECTURES=\"${architectures}\"")
-
-# The C ABI for tests/gpu, which calls the kernels without a framework.
-option(BERTFUSE_GPU_TESTS "Build libbertfuse_cuda_test.so for tests/gpu" OFF)
-if(BERTFUSE_GPU_TESTS)
-  add_library(bertfuse_cuda_test MODULE "${CMAKE_CURRENT_SOURCE_DIR}/tests/gpu/exports.cc")
-  target_link_libraries(bertfuse_cuda_test PRIVATE bertfuse_core)
-  target_link_options(bertfuse_cuda_test PRIVATE LINKER:--no-undefined LINKER:--gc-sections -static-libstdc++ -static-libgcc
-    LINKER:--undefined=bertfuse_describe_gpu LINKER:--undefined=bertfuse_tune LINKER:--undefined=bertfuse_read_tuning)
-  set_target_properties(bertfuse_cuda_test PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/lib")
-endif()

@@ -1,14 +1,12 @@
 """The TensorRT plugins executed by a host that plays TensorRT's part: every op, dtype and set of inputs over dynamic
 shapes, bitwise equal to the kernel called directly (which is what ONNX Runtime gets) and close to the float64 oracle.
 
-On a GPU host, with what `cmake -DBERTFUSE_CUDA=ON -DBERTFUSE_GPU_TESTS=ON` builds in lib/:
-    export BERTFUSE_TRT_HOST_LIBRARY=lib/libbertfuse_trt_host.so    # libbertfuse_trt.so beside it, or:
+On a GPU host, with the package installed and what `cmake -DBERTFUSE_CUDA=ON -DBERTFUSE_GPU_TESTS=ON` builds in lib/:
+    export BERTFUSE_TRT_HOST_LIBRARY=lib/libbertfuse_trt_host.so  # libbertfuse_trt.so beside it, or:
     export BERTFUSE_TRT_LIBRARY=lib/libbertfuse_trt.so
-    export BERTFUSE_CUDA_TEST_LIBRARY=lib/libbertfuse_cuda_test.so  # the kernels to compare with
     python -m pytest tests/gpu/test_tensorrt_plugins.py
-
-Under compute-sanitizer, with every allocation its own:
-    PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer python -m pytest tests/gpu/test_tensorrt_plugins.py -k small
+BERTFUSE_CUDA_TEST_LIBRARY names another library with the kernels to compare with than the package's. Under
+compute-sanitizer: python tests/gpu/sanitize.py --plugins
 """
 
 from __future__ import annotations
