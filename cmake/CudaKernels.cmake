@@ -2,7 +2,7 @@
 #
 # They need the CUDA toolkit (12.3 or newer) and CUTLASS's headers (nvidia-cutlass from PyPI, or a folder given by
 # BERTFUSE_CUTLASS_INCLUDE_DIR) to build, and nothing but the driver to run: the CUDA runtime is linked in.
-if(BERTFUSE_CUDA STREQUAL "OFF")
+if(NOT BERTFUSE_CUDA STREQUAL "AUTO" AND NOT BERTFUSE_CUDA)
   return()
 endif()
 include(CheckLanguage)

@@ -205,14 +205,18 @@ void SmallGemm(const float* a, int64_t lda, const float* b, int64_t ldb, float* 
   }
 }
 
-// Scales and masks one row of scores in place; returns the largest. The padding behind num_keys is set to vanish.
+// Scales and masks one row of scores in place; returns the largest. The padding behind num_keys is set to vanish, after
+// scaling: the scale may be 0.
 float ScaleAndMask(float* scores, const float* mask, int64_t num_keys, int64_t padded, float scale) {
-  for (int64_t i = num_keys; i < padded; ++i) scores[i] = -__builtin_inff();
   Vec largest = Splat(-__builtin_inff());
   for (int64_t i = 0; i < padded; i += kLanes) {
     Vec v = Load(scores + i) * scale;
     if (mask != nullptr) v += Load(mask + i);
     Store(scores + i, v);
+    if (i + kLanes > num_keys) {
+      for (int64_t at = i < num_keys ? num_keys : i; at < i + kLanes; ++at) scores[at] = -__builtin_inff();
+      v = Load(scores + i);
+    }
     largest = Max(v, largest);
   }
   return Largest(largest);

@@ -54,7 +54,8 @@ template <class T>
 bool AttentionSm90Takes(const AttentionArguments<T>& a, const Device& device) {
   const bool size = a.head_size == 32 || a.head_size == 64 || a.head_size == 128;
   const bool fits = a.sequence <= 16384;  // masks of several tiles lie in shared memory
-  return device.hopper && size && fits && IsAligned(a.qkv, 16) && IsAligned(a.y, 16) && IsAligned(a.bias, 4);
+  const bool scales = a.scale > 0;        // hidden scores are infinite before they are scaled
+  return device.hopper && size && fits && scales && IsAligned(a.qkv, 16) && IsAligned(a.y, 16) && IsAligned(a.bias, 4);
 }
 
 }  // namespace bertfuse::kernels

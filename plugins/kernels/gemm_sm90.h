@@ -16,6 +16,8 @@ enum class GemmEpilogue {
   kPartial,      // partial[splits, m, n] = the float32 product over each part of k
 };
 
+constexpr int kMostCluster = 8;  // blocks that every Hopper device takes in a cluster
+
 // How the product is cut up. A block computes block_m x block_n outputs at a time; the blocks of a cluster, cluster_m x
 // cluster_n of them, share what they load.
 struct GemmSm90Tile {

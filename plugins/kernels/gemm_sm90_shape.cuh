@@ -11,7 +11,6 @@
 namespace bertfuse::kernels {
 
 constexpr int kStageK = 64;  // elements of k in a stage: rows of 128 bytes
-constexpr int kMostCluster = 16;
 
 struct GemmSm90Parameters {
   CUtensorMap x_map, weight_map, residual_map, y_map;

@@ -32,16 +32,13 @@ KernelFacts Prepare(const LaunchConfig& config, const void* kernel) {
   facts.waits_for_previous = config.device->compute_capability >= 90 && attributes.ptxVersion >= 90;
   const int dynamic_bytes = config.device->shared_bytes - static_cast<int>(attributes.sharedSizeBytes);
   facts.error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, dynamic_bytes);
-  if (facts.error == cudaSuccess && config.cluster > 8) {
-    facts.error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-  }
   return facts;
 }
 
 KernelFacts GetKernelFacts(const LaunchConfig& config, const void* kernel) {
   static std::shared_mutex mutex;
   static std::map<std::pair<const void*, int>, KernelFacts> known;
-  const std::pair<const void*, int> key(kernel, 2 * config.device->id + (config.cluster > 8 ? 1 : 0));
+  const std::pair<const void*, int> key(kernel, config.device->id);
   {
     std::shared_lock<std::shared_mutex> lock(mutex);
     const auto found = known.find(key);

@@ -45,7 +45,7 @@ struct LaunchConfig {
   const Device* device = nullptr;
 };
 
-// Launches `kernel`, raising its limits on shared memory and cluster size where the configuration needs it. From
+// Launches `kernel`, raising its limit on shared memory to the device's. From
 // compute capability 9.0 on the launch may overlap the end of the kernel before it in the stream: every kernel launched
 // this way calls WaitForPrevious() before it touches what an earlier kernel may have written.
 cudaError_t Launch(const LaunchConfig& config, const void* kernel, void** arguments);

@@ -7,6 +7,7 @@ namespace {
 
 using kernels::CeilDiv;
 using kernels::GemmSm90Tile;
+using kernels::kMostCluster;
 
 struct Block {
   int m, n;
@@ -20,7 +21,6 @@ constexpr Block kSmall = {64, 64}, kSmallWide = {64, 96}, kSmallWidest = {64, 12
 constexpr Block kElementwiseBlocks[] = {kWide, kLarge, kLargeNarrow, kSmall, kSmallWide};
 constexpr Block kLayerNormBlocks[] = {kLarge, kSmallWide, kSmallWidest};
 constexpr Block kPartialBlocks[] = {kLarge, kSmallWide};
-constexpr int kMostCluster = 8;      // what every Hopper device takes
 constexpr int64_t kManyRows = 4096;  // from here on blocks take turns
 
 // Blocks that take turns load the weight by 32 rows.
@@ -85,7 +85,9 @@ GemmTactic ChooseLayerNorm(const GemmProblem& problem) {
   if (TakesTurns(problem)) {
     // A tenth of what wide tiles compute lies beyond the last column.
     const bool padded = CeilDiv(problem.n, kWide.n) * kWide.n * 10 > problem.n * 11;
-    if (long_k && padded && problem.n % kLarge.n == 0) return {GemmPath::kSm90Round, {kLarge.m, kLarge.n, 1, 2, 1}};
+    if (long_k && padded && problem.n % (2 * kLarge.n) == 0) {
+      return {GemmPath::kSm90Round, {kLarge.m, kLarge.n, 1, 2, 1}};
+    }
     return InTurns(GemmPath::kSm90Round);
   }
   if (problem.m >= 2048) {

@@ -62,15 +62,18 @@ bertfuse_tensor Describe(const OpDef& op, const TensorDef& def, const OrtValue* 
   return tensor;
 }
 
-// Scratch from the runtime's own allocator, given back when the run's work is queued: its arena hands it out again in
-// the order of the stream.
+// Scratch from the runtime's own allocator, given back when the run's work is queued. With a stream the arena knows
+// that it is this run's, and hands it to a run on another stream only when that has waited for this one. (It would hand
+// what AllocatorAlloc() gives to anybody at once.)
 class Workspace {
  public:
-  Workspace(OrtKernelContext* context, const OrtMemoryInfo* memory, size_t size) {
+  Workspace(OrtKernelContext* context, const OrtMemoryInfo* memory, const void* stream, size_t size) {
     if (size == 0) return;
     Check(Api().KernelContext_GetAllocator(context, memory, &allocator_));
     try {
-      Check(Api().AllocatorAlloc(allocator_, size + kWorkspaceAlignment, &data_));
+      size += kWorkspaceAlignment;
+      Check(stream != nullptr ? Api().KernelContext_GetScratchBuffer(context, memory, size, &data_)
+                              : Api().AllocatorAlloc(allocator_, size, &data_));
       if (data_ == nullptr) Fail(BERTFUSE_RUNTIME_ERROR, "out of memory for %zu bytes of workspace", size);
     } catch (...) {
       Api().ReleaseAllocator(allocator_);
@@ -173,7 +176,7 @@ void OpKernel::RunKernel(OrtKernelContext* context, bertfuse_call* call, const O
   const size_t size = kernel_.workspace_size == nullptr ? 0 : kernel_.workspace_size(call);
   if (kernel_.device == BERTFUSE_CPU) {
     const Host host(context, *gemm_);
-    const Workspace workspace(context, cpu_memory_.get(), size);
+    const Workspace workspace(context, cpu_memory_.get(), nullptr, size);
     call->host = host.host();
     call->workspace = size == 0 ? nullptr : workspace.aligned();
     call->workspace_size = size;
@@ -181,7 +184,7 @@ void OpKernel::RunKernel(OrtKernelContext* context, bertfuse_call* call, const O
     return;
   }
   Check(Api().KernelContext_GetGPUComputeStream(context, &call->stream));
-  const Workspace workspace(context, device_memory, size);
+  const Workspace workspace(context, device_memory, call->stream, size);
   call->workspace = size == 0 ? nullptr : workspace.aligned();
   call->workspace_size = size;
   ThrowIfFailed(kernel_.run(call, &error), error);

@@ -17,7 +17,7 @@ class OpKernel {
  public:
   OpKernel(const OpDef& op, const bertfuse_kernel& kernel, const CallSettings& settings, const OrtKernelInfo* info);
   void Compute(OrtKernelContext* context) const;
-  // "FusedGemmGelu node 'encoder/…': ", to go in front of what went wrong.
+  // "node 'encoder/…': ", to go in front of what went wrong.
   const char* where() const { return where_.c_str(); }
 
  private:

@@ -187,6 +187,14 @@ def test_attention_extreme_scores(batch, dtype):
     all_tactics("FusedAttention", [qkv, bias, None], (batch, 200, 128), dtype, [2, 0.125], expected, more=more)
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_attention_with_scale_zero_is_the_mean_of_what_is_seen(dtype):
+    qkv, bias = randn(2, 77, 3 * 128, dtype=dtype), randn(3 * 128, dtype=dtype)
+    mask = (torch.rand(2, 77, device="cuda") < 0.7).int()
+    expected = reference.fused_attention(qkv, bias, mask, 2, 0.0)
+    all_tactics("FusedAttention", [qkv, bias, mask], (2, 77, 128), dtype, [2, 0.0], expected)
+
+
 @pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("columns", [32, 768, 1024, 77, 5000])

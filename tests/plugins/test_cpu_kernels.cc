@@ -69,6 +69,20 @@ TEST(CpuKernels, AttentionWithEveryKeyHiddenIsTheMeanOfTheValues) {
   }
 }
 
+TEST(CpuKernels, AttentionWithScaleZeroIsTheMeanOfTheValues) {
+  for (int64_t sequence : {5, 32, 200}) {  // with padding behind the keys, and without
+    CallBuilder call = Attention(1, sequence, 4, 1);
+    call.Float("scale", 0.0f);
+    const float* y = call.Run();
+    for (int64_t d = 0; d < 4; ++d) {
+      double mean = call.data<float>("bias")[8 + d];
+      for (int64_t s = 0; s < sequence; ++s)
+        mean += call.data<float>("qkv")[s * 12 + 8 + d] / static_cast<double>(sequence);
+      for (int64_t s = 0; s < sequence; ++s) EXPECT_NEAR(y[s * 4 + d], mean, 1e-6);
+    }
+  }
+}
+
 TEST(CpuKernels, AttentionIgnoresWhatIsHidden) {
   // Enormous values under hidden keys would show if their weight were not exactly 0.
   CallBuilder call = Attention(1, 150, 4, 1);

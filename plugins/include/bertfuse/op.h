@@ -100,8 +100,9 @@ typedef struct bertfuse_call {
 } bertfuse_call;
 
 // One implementation of one op on one device. The functions are called with a call that the op table has validated;
-// all but `run` read shapes, dtypes and attributes only. All but `run` may be null: everything valid is then supported,
-// no workspace is needed, there is one configuration, which has no name.
+// none but `run` reads what the tensors hold, but a choice may depend on how their pointers are aligned. All but `run`
+// may be null: everything valid is then supported, no workspace is needed, there is one configuration, which has no
+// name.
 typedef struct bertfuse_kernel {
   uint32_t struct_size;
   int32_t device;       // bertfuse_device
