@@ -77,9 +77,6 @@ class FusionGraph:
     def is_live(self, node: gs.Node) -> bool:
         return id(node) not in self._unhooked
 
-    def dims(self, tensor: gs.Tensor) -> list[Dim] | None:
-        return None if tensor.shape is None else list(tensor.shape)
-
     def check_private(self, nodes: Sequence[gs.Node], inputs: Sequence[gs.Tensor]) -> None:
         """Raise NoMatch if what any but the first of `nodes` computes is used by a node that is not among them.
 

@@ -20,7 +20,8 @@ _FLOATS = {onnx.helper.tensor_dtype_to_np_dtype(t): t for t in DTYPES.values()}
 def convert(graph: FusionGraph, dtype: str) -> None:
     """Turn every float32, float16 and bfloat16 tensor of the graph, its inputs and outputs included, into `dtype`.
 
-    Finite constants beyond the range of float16 (the -3.4e38 of masks) become its largest. Kernels and function bodies
+    Finite constants beyond the range of float16 (the -3.4e38 of masks) become its largest, those too small for it (the
+    1e-9 under a division) its smallest. Kernels and function bodies
     accumulate in float32 whatever the type.
     """
     target = DTYPES[dtype]

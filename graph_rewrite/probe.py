@@ -3,13 +3,15 @@
 Exporters build the additive mask from the model's 0/1 mask in a dozen ways (unsqueeze and subtract; index grids with
 GatherND; flattened gathers; broadcast comparisons), new ones with every release. They all compute the same function of
 a small tensor, so the subgraph is run on random masks of several shapes and its result compared. Behaviour that changes
-with length (a sliding window, a maximum) needs a constant to say where, so one probe is longer than every constant.
+with length (a sliding window, a maximum) shows at some length: one probe is longer than every constant that could say
+where, or, of position ids, as long as their table allows.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -34,6 +36,7 @@ _MAX_LENGTH = 2048
 _MAX_ELEMENTS = 1 << 26
 _MAX_CANDIDATES = 16
 _INTEGERS = (np.int32, np.int64)
+_COMPARISONS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal")
 _SAME_VALUES = ("Cast", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Expand", "Slice")
 
 
@@ -71,6 +74,10 @@ class Subgraph:
             return session.run(None, {name: value for name, value in feeds.items() if name in wanted})[0]
         except Exception as error:  # ONNX Runtime's exceptions have no base class of their own
             raise _not_evaluated(self.target, error) from error
+
+
+class _NotRun(NoMatch):
+    """ONNX Runtime does not run the subgraph, or not for these inputs."""
 
 
 class Prober:
@@ -194,11 +201,24 @@ class Prober:
             return []
         session = self._session(subgraph)
         random = np.random.default_rng(0)
-        runs = []
-        for batch, length in self._probe_shapes(subgraph, ids, longest):
+
+        def run(batch: int, length: int) -> np.ndarray:
             sizes = self._sizes(ids, batch, length)
-            runs.append((length, subgraph.run(session, self._feeds(subgraph, sizes, random), sizes)))
-        return runs
+            return subgraph.run(session, self._feeds(subgraph, sizes, random), sizes)
+
+        def too_long(length: int) -> bool:
+            """Whether the model cannot run for that length: there is no index, or none to add to rows of words."""
+            try:
+                return run(1, length).shape[-1:] not in ((), (1,), (length,))
+            except _NotRun:
+                return True
+
+        shapes = self._probe_shapes(subgraph, ids, longest)
+        if not isinstance(ids.shape[1], int) and too_long(longest):
+            # The table has rows that a shorter buffer of positions never reaches.
+            longest = bisect_left(range(1, longest), True, key=too_long)
+            shapes = self._probe_shapes(subgraph, ids, longest)
+        return [(length, run(batch, length)) for batch, length in shapes]
 
     def _subgraph(self, target: gs.Tensor, stop: gs.Tensor | None = None) -> Subgraph:
         """What `target` is computed from, up to graph inputs and `stop`."""
@@ -229,6 +249,8 @@ class Prober:
                         f"'{target.name}' is computed by operators that are not ONNX's, or by more than {_MAX_NODES}",
                         wanted="a small subgraph of standard operators",
                     )
+                values = [value for value in node.attrs.values() if isinstance(value, gs.Constant)]
+                longest = max([longest, *map(_length, values)])
                 if node.op == "Shape" and id(node.inputs[0]) not in ends and node.inputs[0].shape is not None:
                     cuts[node.inputs[0].name] = node.inputs[0]
                 else:
@@ -276,10 +298,15 @@ class Prober:
     def _probe_shapes(self, subgraph: Subgraph, like: gs.Tensor, within: int | None = None) -> list[tuple[int, int]]:
         """Batch and length of the probes; a static axis keeps its size.
 
-        Lengths go up to `within` and no further, a table's rows; without it, beyond the longest constant, a threshold.
+        Lengths go up to `within`, a table's rows; without it, beyond the longest constant, a threshold.
         """
-        longest = min(subgraph.longest, _MAX_LENGTH)
-        lengths = [3, 17, longest + 5] if within is None else [min(n, within) for n in (3, 17, max(longest, 17))]
+        if within is None and subgraph.longest > _MAX_LENGTH:
+            raise NoMatch(
+                producer(subgraph.target) or subgraph.target.name,
+                f"'{subgraph.target.name}' may change at length {subgraph.longest}",
+                wanted=f"constants of at most {_MAX_LENGTH}, which can be tried out",
+            )
+        lengths = [3, 17, subgraph.longest + 5] if within is None else [min(n, within) for n in (3, 17, within)]
         shapes = [(2, lengths[0]), (1, 1), (3, lengths[1]), (1, lengths[2])]
         batch, length = like.shape[0], like.shape[-1]
         shapes = [
@@ -321,9 +348,9 @@ def _without_bfloat16(nodes: list[onnx.NodeProto], initializers: list[onnx.Tenso
                 attribute.i = float32
 
 
-def _not_evaluated(target: gs.Tensor, error: Exception) -> NoMatch:
+def _not_evaluated(target: gs.Tensor, error: Exception) -> _NotRun:
     reason = " ".join(str(error).split())
-    return NoMatch(producer(target) or target.name, f"'{target.name}' cannot be evaluated: {reason}")
+    return _NotRun(producer(target) or target.name, f"'{target.name}' cannot be evaluated: {reason}")
 
 
 def _is_mask(tensor: gs.Tensor) -> bool:
@@ -354,14 +381,16 @@ def _ranks(tensor: gs.Tensor) -> list[None]:
 
 
 def _length(constant: gs.Constant) -> int:
-    """The largest number in an integer constant that could be a length (not INT64_MAX, which means "to the end")."""
+    """The largest number that a constant holds or is long, if it could be a length: not INT64_MAX, "to the end"."""
     values = np.asarray(constant.values)
-    if values.dtype.kind not in "iuf" or not values.size:
-        return 0
+    longest = max(constant.shape, default=0)
+    if values.dtype.kind not in "iuf":
+        return longest
     magnitudes = np.abs(values.astype(np.float64))  # 1 << 20 is beyond float16
-    lengths = magnitudes[(magnitudes >= 1) & (magnitudes <= 1 << 20)]
-    largest = int(lengths.max()) if lengths.size else 0
-    return max(largest, *constant.shape) if len(constant.shape) else largest
+    largest = int(magnitudes.max(where=magnitudes <= 1 << 20, initial=0))
+    if values.dtype.kind == "f" and not any(user.op in _COMPARISONS for user in constant.outputs):
+        largest = min(largest, _MAX_LENGTH)  # rather what hides a key, -10000.0, than a length
+    return max(longest, largest)
 
 
 def _shape(tensor: gs.Tensor, sizes: dict[str, int]) -> list[int]:

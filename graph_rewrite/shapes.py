@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import logging
 import re
 
@@ -71,11 +69,10 @@ def _symbolic(model: onnx.ModelProto) -> onnx.ModelProto | None:
         # The steps of its infer_shapes(), which drops what it has inferred, and writes a file to the working folder,
         # when there is one operator that it does not know.
         inference = symbolic_shape_infer.SymbolicShapeInference(2**31 - 1, True, False, 0)
-        with contextlib.redirect_stdout(io.StringIO()):
-            inference._preprocess(model)
-            while inference.run_:
-                inference._infer_impl()
-            inference._update_output_from_vi()
+        inference._preprocess(model)
+        while inference.run_:
+            inference._infer_impl()
+        inference._update_output_from_vi()
         return inference.out_mp_
     except Exception:  # of any kind, on graphs that it does not understand
         return None

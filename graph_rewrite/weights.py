@@ -74,7 +74,7 @@ class Weight(LazyValues):
         return Weight(self.data_type, self.shape, load)
 
     def cast(self, data_type: int) -> Weight:
-        """To another float type; values beyond its range become its largest, infinities stay."""
+        """To another float type, as `cast_array` does."""
         return Weight(data_type, self.shape, lambda: cast_array(self.load(), data_type))
 
 
@@ -87,9 +87,17 @@ def concatenated(weights: Sequence[Any], axis: int) -> Weight:
 
 
 def cast_array(array: np.ndarray, data_type: int) -> np.ndarray:
-    """`array` as `data_type` (an ONNX float type); finite values beyond its range become its largest."""
+    """`array` as `data_type` (an ONNX float type).
+
+    In float16, finite values beyond the range become its largest, and where all would become 0 its smallest.
+    """
     target = onnx.helper.tensor_dtype_to_np_dtype(data_type)
-    if data_type == onnx.TensorProto.FLOAT16:
-        limit = np.float32(np.finfo(np.float16).max)
-        array = np.where(np.isinf(array), array, np.clip(array, -limit, limit))
-    return array.astype(target)
+    if data_type != onnx.TensorProto.FLOAT16:
+        return array.astype(target)
+    limits = np.finfo(np.float16)
+    limit = np.float32(limits.max)
+    cast = np.where(np.isinf(array), array, np.clip(array, -limit, limit)).astype(target)
+    if not cast.any():
+        # A constant like 1e-9 guards a division; as 0 it gives NaN. Among larger values, in weights, 0 is near enough.
+        cast = np.asarray(np.sign(array) * limits.smallest_subnormal, target)
+    return cast

@@ -23,7 +23,7 @@ def anchors(graph: FusionGraph) -> list[gs.Node]:
 
 
 def rewrite(graph: FusionGraph, node: gs.Node) -> None:
-    found = core(node)
+    found = core(graph, node)
     views = {name: heads.trace(t) for name, t in zip("qkv", (found.q, found.k, found.v), strict=True)}
     linears = _projections(views)
     num_heads = found.heads or heads.head_count(views["q"])

@@ -17,6 +17,7 @@ from ..shapes import Dim, monomial
 # Batch and sequence of the runs. Two, so that a constant of the graph is not taken for one of them.
 _RUNS = ((2, 3), (5, 7))
 _MAX_ELEMENTS = 1 << 25
+_TO_THE_END = (1 << 31) - 1  # from here on, and below its negative, a bound of a Slice is no length
 
 _BATCH, _SEQUENCE, _HEADS, _SIZE = "batch", "sequence", "heads", "size"
 
@@ -196,6 +197,8 @@ def _split(node: gs.Node, array: np.ndarray, symbols: dict[str, int], chosen: in
     if sizes is None:
         size = -(-array.shape[axis] // len(node.outputs))
         return np.split(array, np.arange(size, array.shape[axis], size), axis)[chosen]
+    if sum(sizes) != array.shape[axis]:  # as many as there are for another length
+        raise NoMatch(node, f"splits {array.shape[axis]} into {sizes.tolist()}", wanted="parts of every length")
     return np.split(array, np.cumsum(sizes)[:-1], axis)[chosen]
 
 
@@ -207,6 +210,9 @@ def _slice(node: gs.Node, array: np.ndarray, symbols: dict[str, int], chosen: in
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if step <= 0:
             raise NoMatch(node, f"takes a step of {step}", wanted="a step of 1 or more")
+        # Nothing is cut off here, but may be where that axis is longer.
+        if any(array.shape[axis] < abs(int(bound)) < _TO_THE_END for bound in (start, end)):
+            raise NoMatch(node, f"takes [{start}:{end}] of {array.shape[axis]}", wanted="bounds within the axis")
         taken[axis] = slice(int(start), int(end), int(step))
     return array[tuple(taken)]
 

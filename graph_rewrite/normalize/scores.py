@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
 
+from ..graph import FusionGraph
 from ..nodes import NoMatch, is_float_cast, matrix, node_name, producer, scalar
 from . import heads
 
@@ -66,9 +67,9 @@ def is_core(node: gs.Node) -> bool:
         return True  # it does, through something that `core` will refuse with a reason
 
 
-def core(node: gs.Node) -> Core:
+def core(graph: FusionGraph, node: gs.Node) -> Core:
     """The attention at this Softmax or Attention. Raises NoMatch where it is another function."""
-    return _named(node) if node.op == "Attention" else _around(node)
+    return _named(graph, node) if node.op == "Attention" else _around(node)
 
 
 def _around(softmax: gs.Node) -> Core:
@@ -178,7 +179,7 @@ def computing(tensor: gs.Tensor) -> list[gs.Node]:
     return list({id(n): n for n in tensor.outputs if n.op != "Shape"}.values())
 
 
-def _named(node: gs.Node) -> Core:
+def _named(graph: FusionGraph, node: gs.Node) -> Core:
     """Attention of opset 23: on heads, [B, heads, S, size], or on [B, S, H] with the number of heads as attribute."""
     attrs, inputs = node.attrs, node.inputs
     for index, what in ((4, "past keys"), (5, "past values"), (6, "lengths of keys")):
@@ -186,7 +187,7 @@ def _named(node: gs.Node) -> Core:
             raise NoMatch(node, f"takes {what} '{inputs[index].name}'", wanted="none")
     if attrs.get("is_causal", 0) or attrs.get("softcap", 0.0):
         raise NoMatch(node, "is causal or caps its scores", wanted="is_causal 0 and softcap 0")
-    if any(t.outputs for t in node.outputs[1:]):
+    if any(t.outputs or graph.is_output(t) for t in node.outputs[1:] if not t.is_empty()):
         raise NoMatch(node, "gives more than the context", wanted="its first output alone")
     q, k, v = inputs[:3]
     count = attrs.get("q_num_heads", 0) if q.shape is not None and len(q.shape) == 3 else 0

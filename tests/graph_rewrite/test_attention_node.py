@@ -91,6 +91,16 @@ def test_past_keys() -> None:
     refused(b.model(), "takes past keys", "FusedAttention", sizes={"T": 2})
 
 
+@pytest.mark.parametrize("by_head", [True, False])
+def test_scores_given_out(by_head: bool) -> None:
+    b, x = started()
+    y = attention(b, x, by_head=by_head)
+    (node,) = (n for n in b.nodes if n.op_type == "Attention")
+    node.output.extend(["", "", "scores"])
+    b.output(y, "scores")
+    refused(b.model(), "gives more than the context", "FusedAttention")
+
+
 def test_queries_not_projected() -> None:
     b, x = started()
     b.output(attention(b, x, q=b.op("Tanh", x)))

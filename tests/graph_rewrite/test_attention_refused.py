@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from attentions import HIDDEN, MASKS, Attention, attend, unsqueezed
 from graphs import Builder, assert_agree, feeds, fused, refused
+from onnx import numpy_helper
 
 from bertfuse.graph_rewrite import fuse
 
@@ -28,13 +29,26 @@ def dynamic_causal(b: Builder, x: str, mask: str) -> str:
     return b.op("Add", MASKS["where"](b, mask), b.op("Where", later, b.const(-10000.0), b.const(0.0)))
 
 
-def windowed(b: Builder, x: str, mask: str, width: int = 128) -> str:
+def windowed(b: Builder, x: str, mask: str, width: float = 128, filled: bool = False) -> str:
     """Only keys within `width` places are visible: the same as a key mask for short sequences."""
     length = b.op("Squeeze", b.op("Gather", b.op("Shape", mask), b.const([1]), axis=0), b.const([0]))
     places = b.op("Range", b.const(0), length, b.const(1))
     apart = b.op("Sub", b.op("Unsqueeze", places, b.const([1])), b.op("Unsqueeze", places, b.const([0])))
-    near = b.op("LessOrEqual", b.op("Abs", apart), b.const(width))
+    if filled:
+        limit = b.op("ConstantOfShape", b.const([1]), value=numpy_helper.from_array(np.array([width])))
+    else:
+        limit = b.const(width)
+    if isinstance(width, float):
+        apart = b.op("Cast", apart, to=1)
+    near = b.op("LessOrEqual", b.op("Abs", apart), limit)
     return b.op("Add", MASKS["where"](b, mask), b.op("Where", near, b.const(0.0), b.const(-10000.0)))
+
+
+def table_of_bools(b: Builder, x: str, mask: str) -> str:
+    """The first 20 keys alone, out of a table of 40."""
+    length = b.op("Gather", b.op("Shape", mask), b.const([1]), axis=0)
+    first = b.op("Slice", b.const(np.arange(40)[None] < 20, dtype=bool), b.const([0]), length, b.const([1]))
+    return b.op("Add", MASKS["where -inf"](b, mask), b.op("Where", first, b.const(0.0), b.const(-np.inf)))
 
 
 MASK_NEAR_MISSES = {
@@ -42,6 +56,10 @@ MASK_NEAR_MISSES = {
     "causal table of one length": (causal, "more than a key mask", "S"),
     "causal by length": (dynamic_causal, "more than a key mask", "S"),
     "windowed": (windowed, "more than a key mask", "S"),
+    "windowed beyond any probe": (lambda b, x, m: windowed(b, x, m, 2500), "more than a key mask", "S"),
+    "windowed by a float": (lambda b, x, m: windowed(b, x, m, 2500.0), "more than a key mask", "S"),
+    "windowed by an attribute": (lambda b, x, m: windowed(b, x, m, 2500, True), "more than a key mask", "S"),
+    "a table of bools": (table_of_bools, "more than a key mask", "S"),
     "too weak": (
         lambda b, x, m: b.op("Mul", b.op("Sub", b.const(1.0), b.op("Cast", unsqueezed(b, m), to=1)), b.const(-3.0)),
         "more than a key mask", "S",
@@ -132,6 +150,37 @@ def test_layouts(name: str) -> None:
     x = b.input("x", (2, 4, HIDDEN))  # length 4, heads 4, head size 4: every wrong order is valid
     b.output(attend(b, x, Attention(mask="none", parts=parts)))
     refused(b.model(), reason, "FusedAttention")
+
+
+def cut_off(b: Builder, tensor: str, axis: int, start: int, end: int) -> str:
+    return b.op("Slice", tensor, b.const([start]), b.const([end]), b.const([axis]))
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 64), (-64, 1 << 40)])
+def test_keys_cut_to_a_length(start: int, end: int) -> None:
+    """All of a short sequence, part of a long one."""
+    b = Builder()
+    x = b.input("x", ("B", "S", HIDDEN))
+    parts = {n: cut_off(b, b.linear(x, HIDDEN, HIDDEN), 1, start, end) for n in "kv"}
+    b.output(attend(b, x, Attention(mask="none", parts=parts)))
+    refused(b.model(), "expected bounds within the axis", "FusedAttention", sizes={"S": 100})
+
+
+def test_keys_split_by_length() -> None:
+    b = Builder()
+    x = b.input("x", ("B", "S", HIDDEN))
+    parts = {n: b.op("Split", b.linear(x, HIDDEN, HIDDEN), b.const([64, 36]), outputs=2, axis=1)[0] for n in "kv"}
+    b.output(attend(b, x, Attention(mask="none", parts=parts)))
+    refused(b.model(), "expected parts of every length", "FusedAttention", sizes={"S": 100})
+
+
+def test_context_cut_to_a_length() -> None:
+    b = Builder()
+    b.output(attend(b, b.input("x", ("B", "S", HIDDEN)), Attention(mask="none")))
+    merging = [b.nodes.pop() for _ in range(2)][::-1]
+    merging[0].input[0] = cut_off(b, merging[0].input[0], 2, 0, 64)
+    b.nodes += merging
+    refused(b.model(), "expected bounds within the axis", "FusedAttention", sizes={"S": 100})
 
 
 @pytest.mark.parametrize("which", ["q", "k", "v"])

@@ -158,6 +158,41 @@ def positions_from_2(b: Builder, ids: str) -> str:
     return b.op("Unsqueeze", b.op("Add", range_positions(b, ids), b.const(2)), b.const([0]))
 
 
+def clipped_positions(b: Builder, ids: str) -> str:
+    return b.op("Min", range_positions(b, ids), b.const(31))
+
+
+def wrapped_positions(b: Builder, ids: str) -> str:
+    return b.op("Mod", range_positions(b, ids), b.const(32))
+
+
+def repeated_positions(b: Builder, ids: str) -> str:
+    """A buffer shorter than the table, its last place again and again."""
+    length = b.op("Gather", b.op("Shape", ids), b.const([1]), axis=0)
+    return b.op("Slice", b.const(np.minimum(np.arange(36), 31)[None]), b.const([0]), length, b.const([1]))
+
+
+@pytest.mark.parametrize("positions", [clipped_positions, wrapped_positions, repeated_positions])
+def test_positions_that_count_up_from_0_to_31_alone(positions) -> None:
+    b = Builder()
+    b.output(embeddings(b, positions=positions))
+    result = fused(b.model(), sizes={"S": 36})
+    assert result.fused == {"EmbedLayerNorm": 1} and "position_ids" in inputs_of(result)
+
+
+def grid_of_positions(b: Builder, ids: str) -> str:
+    """A buffer that cannot be run for more than its 36 places."""
+    return b.op("Gather", b.const(np.arange(36)), range_positions(b, ids), axis=0)
+
+
+@pytest.mark.parametrize("positions", [lambda b, ids: sliced_positions(b, ids, 36), grid_of_positions])
+def test_fewer_positions_than_their_table_has_rows(positions) -> None:
+    b = Builder()
+    b.output(embeddings(b, positions=positions))
+    result = fused(b.model(), sizes={"S": 36})
+    assert result.fused == {"EmbedLayerNorm": 1} and "position_ids" not in inputs_of(result)
+
+
 def tokens_counted(b: Builder, ids: str) -> str:
     """As RoBERTa: padding is 1, tokens count from 2 on. [B, S]."""
     real = b.op("Cast", b.op("Not", b.op("Equal", ids, b.const(1))), to=7)

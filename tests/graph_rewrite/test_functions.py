@@ -19,11 +19,6 @@ from bertfuse.graph_rewrite.spec import DOMAIN
 OPSETS = (13, 16, 17, 18, 20, 22)
 # Reshape works no size out of an empty tensor: the bodies that split heads need a token, as exported models do.
 NEEDS_TOKENS = ("AddQKVBias", "FusedAttention")
-# Reshape works no size out of an empty tensor: the bodies that split heads need a token, as exported models do.
-NEEDS_TOKENS = ("AddQKVBias", "FusedAttention")
-# onnxruntime has no bfloat16 kernels on the CPU for most operators (Cast is one of those it has), so the body of a
-# bfloat16 model, float32 between its casts, is run with the reference implementation there.
-REFERENCE_TYPES = ("bfloat16",)
 
 
 def _with_function(case: Case, opset: int) -> onnx.ModelProto:

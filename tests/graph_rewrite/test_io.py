@@ -10,6 +10,9 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from attentions import Attention
+from attentions import model as attention_model
+from graphs import assert_agree, feeds
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 from bertfuse.errors import BertfuseError, FusionError
@@ -103,6 +106,23 @@ def test_external_data_through_a_link_out_of_the_folder(tmp_path: Path) -> None:
 def test_external_data_of_a_model_in_memory(tmp_path: Path) -> None:
     with pytest.raises(FusionError, match="external data is not loaded"):
         fuse(with_external_data(tmp_path / "model.onnx"))
+
+
+def test_external_data_of_constants(tmp_path: Path) -> None:
+    """Tensors in attributes are no initialisers: the data comes with the graph."""
+    original = attention_model(Attention())
+    constants = [helper.make_node("Constant", [], [t.name], value=t) for t in original.graph.initializer]
+    nodes = [*constants, *original.graph.node]
+    del original.graph.initializer[:], original.graph.node[:]
+    original.graph.node.extend(nodes)
+    source, target = tmp_path / "in" / "model.onnx", tmp_path / "out" / "model.onnx"
+    source.parent.mkdir()
+    onnx.save_model(
+        original, source, save_as_external_data=True, location="weights.bin", size_threshold=0, convert_attribute=True
+    )
+    assert fuse_file(source, target).fused == {"FusedAttention": 1}
+    loaded = onnx.load(source)
+    assert_agree(loaded, onnx.load(target), feeds(loaded), 2e-5)
 
 
 def test_target_is_a_folder(tmp_path: Path) -> None:

@@ -1,0 +1,39 @@
+"""What all threads of a process share is left alone: one that fuses must not change it, not even for a moment."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+from attentions import Attention, model
+from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
+
+from bertfuse.graph_rewrite import fuse, io
+
+
+def test_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redirections of two threads that end in the order they began leave the first one's for good."""
+    infer, seen = SymbolicShapeInference._infer_impl, []
+
+    def spied(self: SymbolicShapeInference, *arguments: object) -> object:
+        seen.append(sys.stdout)
+        return infer(self, *arguments)
+
+    monkeypatch.setattr(SymbolicShapeInference, "_infer_impl", spied)
+    fuse(model(Attention()))
+    assert seen and all(stream is sys.stdout for stream in seen)
+
+
+def test_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that other threads make while it is 0 can be written by anyone."""
+    before = os.umask(0o027)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "umask", lambda mask: pytest.fail("changes the umask"))
+            io.save_model(model(Attention()), tmp_path / "model.onnx")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "model.onnx").stat().st_mode) == 0o640
