@@ -105,17 +105,10 @@ def print_comparison(comparison: Comparison, per_node: bool = False) -> None:
         first = comparison.first_difference
         if first is not None:
             console.print(f"First to differ: {first.name}: {first.reason}", markup=False)
-    found = comparison.bisection
-    if found is not None and found.difference is not None and found.own is not None:
-        verdict = "within tolerance, so rounding adds up" if found.own.passed else "beyond tolerance by themselves"
-        console.print(
-            f"Bisection ({found.runs} runs): {found.tensor} differs first, by {found.difference.absolute:.2e}; its own"
-            f" nodes, given the reference's values, differ by {found.own.absolute:.2e}: {verdict}\n"
-            f"  {', '.join(found.nodes)}",
-            markup=False,
-        )
-    elif found is not None:
-        console.print(f"Bisection ({found.runs} runs): no output differs")
+    if comparison.bisection is not None:
+        from bertfuse.runtime.compare_page import bisection_text
+
+        console.print(bisection_text(comparison.bisection), markup=False)
 
 
 def add_to(app: typer.Typer) -> None:

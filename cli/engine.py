@@ -92,10 +92,12 @@ def engine(
 def _bytes(text: str) -> int:
     from bertfuse.errors import BertfuseError
 
-    found = re.fullmatch(r"(\d+)\s*([KMG]?)(i?B)?", text.strip(), re.IGNORECASE)
-    if found is None or int(found[1]) == 0:
-        raise BertfuseError(f"--workspace {text!r}: write bytes, or a number with K, M or G, as in 512M")
-    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()]
+    # 15 digits: more bytes than any GPU has, and with the largest unit more than TensorRT can count.
+    found = re.fullmatch(r"(\d{1,15})\s*([KMG]?)(i?B)?", text.strip(), re.IGNORECASE)
+    size = int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2].upper()] if found else 0
+    if not 0 < size < 1 << 60:
+        raise BertfuseError(f"--workspace {text!r}: write bytes, or a number with K, M or G, as in 512M; below 2^60")
+    return size
 
 
 def print_engine(report: EngineReport) -> None:

@@ -105,9 +105,12 @@ def fuse(
 
       bertfuse fuse model.onnx -o fused.onnx --level basic --dtype fp16 --strict
     """
+    beside = output.with_suffix(".html")
+    if page:
+        _check_page(model, output, beside)
     with Steps(as_json) as steps:
         result = _fuse(model, output, level, not no_functions, dtype, steps)
-        written = {"report": str(_write_page(model, output, output.with_suffix(".html"), steps))} if page else {}
+        written = {"report": str(_write_page(model, output, beside, steps))} if page else {}
     if as_json:
         print_json(fusion_report(result) | {"model": str(output)} | written)
     else:
@@ -195,6 +198,20 @@ def _fuse(model: Path, output: Path, level: str, functions: bool, dtype: str | N
         steps(f"Fusing {model}: {step}")
 
     return fuse_file(model, output, level=level, functions=functions, dtype=dtype, progress=progress)
+
+
+def _check_page(original: Path, fused: Path, page: Path) -> None:
+    """Raises BertfuseError where `_write_page` would, or would overwrite a model: before `fused` is written."""
+    from bertfuse.errors import BertfuseError
+    from bertfuse.graph_rewrite.io import check_target, open_model
+    from bertfuse.graph_rewrite.spec import DOMAIN
+
+    for path in (original, fused):
+        if path.resolve() == page.resolve():
+            raise BertfuseError(f"{path}: --report would write its page over this model; give it a name in .onnx")
+    check_target(page)
+    if any(node.domain == DOMAIN for node in open_model(original)[0].graph.node):
+        raise BertfuseError(f"{original}: is fused already; --report needs the model before fusion")
 
 
 def _write_page(original: Path, fused: Path, page: Path | None, steps: Steps) -> Path:

@@ -17,6 +17,10 @@ Library = Annotated[
 ]
 
 
+# More is a slip of the finger: its arrays would not fit into any memory, nor its numbers into 64 bits.
+_LARGEST = 1 << 20
+
+
 def grid(text: str, option: str) -> list[tuple[int, int]]:
     """The (batch, sequence) sizes of "1x128,8x128"; BertfuseError names the option and the part that is none."""
     from bertfuse.errors import BertfuseError
@@ -26,5 +30,8 @@ def grid(text: str, option: str) -> list[tuple[int, int]]:
         found = re.fullmatch(r"\s*([1-9]\d*)\s*[xX×]\s*([1-9]\d*)\s*", part)
         if found is None:
             raise BertfuseError(f"{option} {part!r}: write batch x sequence, as in 1x128,8x128")
-        sizes.append((int(found[1]), int(found[2])))
+        size = int(found[1]), int(found[2])
+        if max(size) > _LARGEST:
+            raise BertfuseError(f"{option} {part!r}: batch and sequence are {_LARGEST} at most")
+        sizes.append(size)
     return sizes

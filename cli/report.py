@@ -34,18 +34,19 @@ def report(
 
       bertfuse report minilm -o minilm.html --seconds 0
     """
-    from bertfuse.errors import BertfuseError
-    from bertfuse.runtime.inputs import FUSED_FILE, MODEL_FILE
+    from bertfuse.graph_rewrite.io import check_target
+    from bertfuse.runtime.bench import check_seconds, model_pair
     from bertfuse.runtime.report import PAGE_FILE, write_report
 
-    for name in (MODEL_FILE, FUSED_FILE):
-        if not (folder / name).is_file():
-            raise BertfuseError(f"{folder}: has no {name}; make it with 'bertfuse optimize MODEL -o {folder}'")
+    original, fused = model_pair(folder)
+    target = output or folder / PAGE_FILE
+    check_target(target)
+    check_seconds(seconds)
     with Steps(as_json) as steps:
         page = write_report(
-            folder / MODEL_FILE,
-            folder / FUSED_FILE,
-            output or folder / PAGE_FILE,
+            original,
+            fused,
+            target,
             seconds=seconds,
             sizes=grid(sizes, "--sizes"),
             progress=steps,

@@ -43,6 +43,8 @@ def run(
 
     if bool(text) == (file is not None):
         raise BertfuseError("give either --text or --input")
+    if text_pair and not text:
+        raise BertfuseError("--text-pair is the second segment of --text; leave it out with --input")
     path = find_model(model)
     at_least = 1
     if engine is not None:

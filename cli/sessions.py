@@ -22,7 +22,7 @@ def bench(
         str, typer.Option("--sizes", metavar="BxS,…", help="Batch x sequence sizes to measure.")
     ] = "1x32,1x128,8x128",
     seconds: Annotated[float, typer.Option(help="About how long each one runs at each size.")] = 2.0,
-    threads: Annotated[int | None, typer.Option(help="Threads of each. [default: its own]")] = None,
+    threads: Annotated[int | None, typer.Option(help="On the CPU: threads of each. [default: its own]")] = None,
     provider: Provider = "cpu",
     dtype: Annotated[
         str | None, typer.Option(metavar="fp32|fp16", help="On a GPU: type of every contender. [default: as it is]")
@@ -52,11 +52,13 @@ def bench(
 
       bertfuse bench minilm --provider cuda --dtype fp16 --cuda-graph
     """
-    from bertfuse.graph_rewrite.io import replacing
+    from bertfuse.graph_rewrite.io import check_target, replacing
     from bertfuse.runtime.bench import bench as measure
     from bertfuse.runtime.bench import plot
 
     target = output or folder
+    for name in ("bench.json", "bench.png"):
+        check_target(target / name)
     gpu = _gpu_options(provider, dtype=dtype, cuda_graph=cuda_graph, tf32=tf32, tuning=tuning and str(tuning))
     with Steps(as_json) as steps:
         report = measure(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertfuse.errors import ExportError
+from bertfuse.runtime.inputs import longest_sequence
 
 from .load import first_line
 from .tasks import INPUTS, Task
@@ -45,7 +46,7 @@ def model_inputs(model: PreTrainedModel, shape: tuple[int, int] | None = None) -
         names.remove("token_type_ids")
     if "input_ids" not in names:
         raise ExportError(f"{type(model).__name__} takes no input_ids: not a text encoder")
-    longest = getattr(model.config, "max_position_embeddings", None) or max(_SEQUENCE, *(shape or (0,)))
+    longest = longest_sequence(model.config.to_dict()) or max(_SEQUENCE, *(shape or (0,)))
     shape = shape or (_BATCH, min(_SEQUENCE, longest))
     if shape[1] > longest:
         raise ExportError(f"a sequence of {shape[1]} is longer than {type(model).__name__}'s positions ({longest})")

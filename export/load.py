@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from .sentence import SentenceEncoder
 
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
-_TOKENIZER_FILES = (
+TOKENIZER_FILES = (
     "tokenizer.json",
     "vocab.txt",
     "vocab.json",
@@ -24,6 +25,13 @@ _TOKENIZER_FILES = (
     "spiece.model",
     "sentencepiece.bpe.model",
 )
+
+
+def require_packages(purpose: str, *packages: str) -> None:
+    """Raises ExportError, which names `purpose`, where one of these packages of the extra "export" is missing."""
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ExportError(f"{purpose}: needs {', '.join(missing)}: pip install 'bertfuse[export]'")
 
 
 def first_line(error: BaseException) -> str:
@@ -109,7 +117,7 @@ def load_tokenizer(source: str) -> Any | None:
 
     path = Path(source).expanduser()
     # Without any of its files transformers 5 builds a tokenizer with an empty vocabulary.
-    if path.is_dir() and not any((path / name).is_file() for name in _TOKENIZER_FILES):
+    if path.is_dir() and not any((path / name).is_file() for name in TOKENIZER_FILES):
         return None
     try:
         return AutoTokenizer.from_pretrained(str(path) if path.is_dir() else source, trust_remote_code=False)

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertfuse.errors import ExportError
+from bertfuse.graph_rewrite.io import MAX_INLINE_BYTES
+from bertfuse.runtime.inputs import FUSED_FILE, MODEL_FILE
 
 from .exporters import OPSETS, check_opset, model_inputs, run_exporter, select_outputs
-from .load import check_source, first_line, load_model, load_tokenizer
+from .load import TOKENIZER_FILES, check_source, first_line, load_model, load_tokenizer, require_packages
 from .quiet import quiet
 from .tasks import find_task
 
@@ -25,10 +27,6 @@ if TYPE_CHECKING:
 
 ATTENTIONS = ("sdpa", "eager")
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-MODEL_FILE = "model.onnx"
-
-# A protobuf message ends at 2 GiB; what is not a weight needs some of it.
-EXTERNAL_DATA_BYTES = 2**31 - 2**26
 
 
 def export_model(
@@ -49,7 +47,9 @@ def export_model(
     Args:
         model: a local folder, a hub id, or a model in memory (left as it was); for task "sentence-similarity" a
             sentence-transformers folder or id, or a `bertfuse.export.sentence.SentenceEncoder`.
-        output_dir: made where absent; files of the same names are replaced, once everything has been written.
+        output_dir: made where absent; files of the same names are replaced, once everything has been written. What an
+            earlier model left there and `run` would take for this one's goes: model.fused.onnx, external data, and the
+            tokenizer, unless this model is in memory or comes from that folder.
         task: a key of `bertfuse.export.TASKS`; it decides the outputs.
         opset: ONNX opset; None takes the exporter's default (dynamo 20, torchscript 17).
         exporter: "dynamo" (torch.export) or "torchscript" (tracing).
@@ -65,10 +65,12 @@ def export_model(
         go to model.onnx.data.
 
     Raises:
-        ExportError: an option, a checkpoint or a folder that does not do; nothing is left behind.
+        ExportError: an option, a checkpoint or a folder that does not do, or a package of the extra "export" that is
+            not installed; nothing is left behind.
     """
     spec = find_task(task)
     _check_choice("exporter", exporter, OPSETS)
+    require_packages("export", "torch", "transformers", "onnx_ir", *(["onnxscript"] if exporter == "dynamo" else []))
     _check_choice("attention", attention, ATTENTIONS)
     _check_choice("dtype", dtype, DTYPES)
     opset = check_opset(exporter, opset)
@@ -85,7 +87,11 @@ def export_model(
     source = type(model).__name__ if in_memory else str(model)
     if not in_memory:
         check_source(source, allow_pickle)
-    with _output_folder(Path(output_dir).expanduser()) as folder, quiet():
+    target = Path(output_dir).expanduser()
+    stale = {FUSED_FILE, f"{FUSED_FILE}.data", f"{MODEL_FILE}.data"}
+    if not in_memory and Path(source).expanduser().resolve() != target.resolve():
+        stale |= {*TOKENIZER_FILES, "tokenizer_config.json"}
+    with _output_folder(target, stale) as folder, quiet():
         if in_memory:
             tokenizer, missing = None, []
         else:
@@ -109,7 +115,7 @@ def export_model(
             prepared.config.save_pretrained(folder)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
-    return Path(output_dir).expanduser() / MODEL_FILE
+    return target / MODEL_FILE
 
 
 def _check_choice(what: str, value: str, choices: Any) -> None:
@@ -118,8 +124,11 @@ def _check_choice(what: str, value: str, choices: Any) -> None:
 
 
 @contextmanager
-def _output_folder(target: Path) -> Iterator[Path]:
-    """A scratch folder inside `target` whose files move to `target` at the end, and vanish on any failure."""
+def _output_folder(target: Path, stale: set[str]) -> Iterator[Path]:
+    """A scratch folder inside `target` whose files move to `target` at the end, and vanish on any failure.
+
+    Files of `target` named in `stale` go as the new ones come.
+    """
     made: list[Path] = []
     scratch: Path | None = None
     try:
@@ -129,8 +138,12 @@ def _output_folder(target: Path) -> Iterator[Path]:
         target.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=".bertfuse-", dir=target))
         yield scratch
+        new = sorted(scratch.iterdir(), key=lambda file: file.name == MODEL_FILE)
+        for name in stale.difference(file.name for file in new):
+            if (target / name).is_file():
+                (target / name).unlink()
         # The model goes last: whoever finds it finds the rest, too.
-        for file in sorted(scratch.iterdir(), key=lambda file: file.name == MODEL_FILE):
+        for file in new:
             os.replace(file, target / file.name)
         made = []
     except OSError as error:
@@ -198,7 +211,7 @@ def _save(exported: onnx_ir.Model, path: Path) -> None:
     size = sum(
         value.const_value.nbytes for value in exported.graph.initializers.values() if value.const_value is not None
     )
-    onnx_ir.save(exported, path, external_data=f"{path.name}.data" if size > EXTERNAL_DATA_BYTES else None)
+    onnx_ir.save(exported, path, external_data=f"{path.name}.data" if size > MAX_INLINE_BYTES else None)
     try:
         onnx.checker.check_model(str(path), full_check=True)
     except Exception as error:  # ValidationError or InferenceError, which share no base

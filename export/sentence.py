@@ -11,6 +11,8 @@ import torch
 
 from bertfuse.errors import ExportError
 
+from .load import first_line
+
 # The keys of sentence-transformers' pooling configuration, and what to call them.
 _POOLINGS = {
     "pooling_mode_cls_token": "cls",
@@ -81,6 +83,8 @@ def sentence_encoder(model: Any, source: str) -> SentenceEncoder:
         raise ExportError(
             f"{source}: has no modules.json, so it is no sentence-transformers model; take --task feature-extraction"
         )
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise ExportError(f"{source}: modules.json is no list of modules; take --task feature-extraction")
     pooling: tuple[str, ...] = ()
     dense: list[torch.nn.Module] = []
     normalize = False
@@ -125,10 +129,13 @@ def _dense(source: str, path: str) -> torch.nn.Module:
     if activation not in _ACTIVATIONS or file is None:
         why = f"activation {activation}" if file else "no model.safetensors"
         raise ExportError(f"{source}: {path} has {why}, so it cannot be exported; take --task feature-extraction")
-    weights = {name.removeprefix("linear."): tensor.float() for name, tensor in load_file(file).items()}
-    out_features, in_features = weights["weight"].shape
-    linear = torch.nn.Linear(in_features, out_features, bias="bias" in weights)
-    linear.load_state_dict(weights)
+    try:
+        weights = {name.removeprefix("linear."): tensor.float() for name, tensor in load_file(file).items()}
+        out_features, in_features = weights["weight"].shape
+        linear = torch.nn.Linear(in_features, out_features, bias="bias" in weights)
+        linear.load_state_dict(weights)
+    except Exception as error:  # safetensors raises its own, torch RuntimeError
+        raise ExportError(f"{file}: holds no Dense module: {first_line(error)}; copy the model again") from error
     return torch.nn.Sequential(linear, _ACTIVATIONS[activation]())
 
 

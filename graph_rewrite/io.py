@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import pathlib
+import secrets
 import tempfile
 from collections.abc import Iterator
 from typing import Any, BinaryIO
@@ -36,9 +37,7 @@ def load_model(path: str | os.PathLike[str]) -> onnx.ModelProto:
     model = _parse(path)
     for tensor in _external_tensors(model):
         _check_external(tensor, path)
-        external_data_helper.load_external_data_for_tensor(tensor, str(path.parent))
-        tensor.data_location = TensorProto.DEFAULT
-        del tensor.external_data[:]
+        _load_external(tensor, path.parent)
     return model
 
 
@@ -54,7 +53,10 @@ def open_model(path: str | os.PathLike[str]) -> tuple[onnx.ModelProto, dict[str,
     model = _parse(path)
     for tensor in _external_tensors(model):
         _check_external(tensor, path)
-    return split(model, path.parent, detach=True)
+    skeleton, weights = split(model, path.parent, detach=True)
+    for tensor in _external_tensors(skeleton):  # in attributes and subgraphs
+        _load_external(tensor, path.parent)
+    return skeleton, weights
 
 
 def split(
@@ -103,24 +105,35 @@ def write(skeleton: onnx.ModelProto, weights: dict[str, Weight], path: str | os.
             target.write_bytes(skeleton.SerializeToString())
 
 
+def check_target(path: str | os.PathLike[str]) -> None:
+    """Raises BertfuseError where `replacing` could not write `path`: before long work, not after. Makes nothing."""
+    path = pathlib.Path(path)
+    if path.is_dir():
+        raise BertfuseError(f"{path}: is a folder; name a file to write")
+    with _writing(path):
+        tempfile.TemporaryFile(dir=next(folder for folder in path.parents if folder.exists())).close()
+
+
+@contextlib.contextmanager
+def _writing(path: pathlib.Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BertfuseError(f"{path}: cannot be written: {error.strerror}; choose a folder you may write to") from error
+
+
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     """A temporary file beside `path` that takes its place when the block ends well and vanishes when it does not."""
     path = pathlib.Path(path)
-    if path.is_dir():
-        raise BertfuseError(f"{path}: is a folder; name a file to write")
-    try:
+    check_target(path)
+    with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        os.close(handle)
-    except OSError as error:
-        raise BertfuseError(f"{path}: cannot be written: {error.strerror}; choose a folder you may write to") from error
-    temporary = pathlib.Path(name)
+        # Not by tempfile, which ignores the umask; to read that is to change it, for every thread.
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        temporary.touch(exist_ok=False)
     try:
         yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
         os.replace(temporary, path)
     except OSError as error:
         hint = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "choose another place"
@@ -150,6 +163,12 @@ def _external_tensors(model: onnx.ModelProto) -> list[TensorProto]:
     # onnx has no public walk over every tensor; this one covers initialisers and tensors in attributes and subgraphs.
     tensors = external_data_helper._get_all_tensors(model)
     return [tensor for tensor in tensors if external_data_helper.uses_external_data(tensor)]
+
+
+def _load_external(tensor: TensorProto, folder: pathlib.Path) -> None:
+    external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+    tensor.data_location = TensorProto.DEFAULT
+    del tensor.external_data[:]
 
 
 def _check_external(tensor: TensorProto, path: pathlib.Path) -> None:
@@ -213,9 +232,7 @@ def _weight(tensor: TensorProto, folder: pathlib.Path | None, detach: bool) -> W
         _check_inline(tensor, size)
     if size is None or size < MIN_BYTES:
         if external and folder is not None:
-            external_data_helper.load_external_data_for_tensor(tensor, str(folder))
-            tensor.data_location = TensorProto.DEFAULT
-            del tensor.external_data[:]
+            _load_external(tensor, folder)
         return None
     if not external:
         return Weight.of_array(onnx.numpy_helper.to_array(tensor)) if detach else Weight.of_tensor(tensor)

@@ -103,8 +103,7 @@ class OpSpec:
     """One op: everything else (pattern, ONNX function, C++ table, test oracle) is derived from this.
 
     `body(dialect, *inputs, **attributes)` computes the outputs with the few ops of `graph_rewrite.dialect`; an absent
-    optional input is None. `variants` names further forms of the op (packed sequences, INT8) that kernels may offer. A
-    `companion` is not looked for: normalising writes it beside an op that is.
+    optional input is None. A `companion` is not looked for: normalising writes it beside an op that is.
     """
 
     name: str
@@ -113,14 +112,10 @@ class OpSpec:
     outputs: tuple[TensorSpec, ...]
     attributes: tuple[AttrSpec, ...]
     body: Callable[..., Any] = field(repr=False)
-    variants: tuple[str, ...] = ("",)
     companion: bool = False
 
     def input_index(self, name: str) -> int:
         return next(i for i, tensor in enumerate(self.inputs) if tensor.name == name)
-
-    def attribute(self, name: str) -> AttrSpec:
-        return next(attr for attr in self.attributes if attr.name == name)
 
     @property
     def optional_inputs(self) -> tuple[str, ...]:

@@ -16,14 +16,20 @@ TOP = 5
 def mean_pool(hidden: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """Sentence vectors [batch, hidden] of length 1: the mean of hidden [batch, sequence, hidden] where mask is 1."""
     weights = mask[..., None].astype(np.float64)
-    vectors = (hidden.astype(np.float64) * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1)
+    return _unit((hidden.astype(np.float64) * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1))
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
 
 
 def answers(
     task: str, folder: Path, feed: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]
 ) -> list[dict[str, Any]]:
-    """One plain dictionary per text of the batch; empty for a task that is unknown or outputs that are not its own."""
+    """One plain dictionary per text of the batch; empty for a task that is unknown or outputs that are not its own.
+
+    Tokens are their ids where `folder` has no tokenizer: arrays need none.
+    """
     read = _READERS.get(task)
     if read is None or "input_ids" not in feed:
         return []
@@ -42,13 +48,24 @@ def _labels(folder: Path) -> dict[int, str]:
     return {int(key): str(label) for key, label in (read_config(folder).get("id2label") or {}).items()}
 
 
+def _tokenizer(folder: Path) -> Any:
+    return load_tokenizer(folder) if (folder / "tokenizer.json").is_file() else None
+
+
 def _tokens(folder: Path, ids: Sequence[int]) -> list[str]:
-    tokenizer = load_tokenizer(folder)
-    return [tokenizer.id_to_token(int(token)) or str(token) for token in ids]
+    tokenizer = _tokenizer(folder)
+    return [(tokenizer and tokenizer.id_to_token(int(token))) or str(token) for token in ids]
 
 
 def _features(folder: Path, feed: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    vectors = mean_pool(outputs["last_hidden_state"], feed["attention_mask"])
+    return _similarities(mean_pool(outputs["last_hidden_state"], feed["attention_mask"]))
+
+
+def _sentences(folder: Path, feed: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
+    return _similarities(_unit(outputs["sentence_embedding"]))
+
+
+def _similarities(vectors: np.ndarray) -> list[dict[str, Any]]:
     cosines = vectors @ vectors.T
     return [{"cosine_similarity": [round(float(value), 4) for value in row]} for row in cosines]
 
@@ -74,7 +91,9 @@ def _tags(folder: Path, feed: Mapping[str, np.ndarray], outputs: Mapping[str, np
 
 
 def _masks(folder: Path, feed: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    tokenizer = load_tokenizer(folder)
+    tokenizer = _tokenizer(folder)
+    if tokenizer is None:  # it alone knows which id is the mask
+        return []
     mask_id = next((i for i in map(tokenizer.token_to_id, ("[MASK]", "<mask>")) if i is not None), None)
     made = []
     for ids, row in zip(feed["input_ids"], outputs["logits"], strict=True):
@@ -85,7 +104,7 @@ def _masks(folder: Path, feed: Mapping[str, np.ndarray], outputs: Mapping[str, n
 
 
 def _spans(folder: Path, feed: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    tokenizer = load_tokenizer(folder)
+    tokenizer = _tokenizer(folder)
     made = []
     for row, ids in enumerate(feed["input_ids"]):
         inside = feed["attention_mask"][row].astype(bool)
@@ -95,12 +114,14 @@ def _spans(folder: Path, feed: Mapping[str, np.ndarray], outputs: Mapping[str, n
         scores = np.triu(start[:, None] + end[None, :])
         scores[np.tril_indices(len(ids), -1)] = -np.inf
         first, last = np.unravel_index(int(scores.argmax()), scores.shape)
-        made.append({"answer": tokenizer.decode([int(token) for token in ids[first : last + 1]])})
+        span = [int(token) for token in ids[first : last + 1]]
+        made.append({"answer": tokenizer.decode(span) if tokenizer else " ".join(map(str, span))})
     return made
 
 
 _READERS = {
     "feature-extraction": _features,
+    "sentence-similarity": _sentences,
     "text-classification": _classes,
     "token-classification": _tags,
     "fill-mask": _masks,

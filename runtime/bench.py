@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import statistics
@@ -17,7 +18,7 @@ import numpy as np
 from bertfuse.errors import BertfuseError
 
 from .contenders import Contender, contenders
-from .inputs import FUSED_FILE, MODEL_FILE, find_model, random_inputs, read_config, vocabulary_sizes
+from .inputs import FUSED_FILE, MODEL_FILE, longest_sequence, random_inputs, read_config, vocabulary_sizes
 from .session import InferenceSession, providers_of
 
 if TYPE_CHECKING:
@@ -78,6 +79,20 @@ class BenchReport:
         return {**asdict(self), "unit": "ms"}
 
 
+def model_pair(folder: Path) -> tuple[Path, Path]:
+    """model.onnx and model.fused.onnx of a folder; BertfuseError where one is missing."""
+    for name in (MODEL_FILE, FUSED_FILE):
+        if not (folder / name).is_file():
+            raise BertfuseError(f"{folder}: has no {name}; make it with 'bertfuse optimize MODEL -o {folder}'")
+    return folder / MODEL_FILE, folder / FUSED_FILE
+
+
+def check_seconds(seconds: float) -> None:
+    """Raises BertfuseError for what is no time to measure for."""
+    if not (math.isfinite(seconds) and seconds >= 0):
+        raise BertfuseError(f"{seconds:g} seconds cannot be measured for: give 0 or more")
+
+
 def bench(
     folder: str | Path,
     *,
@@ -97,24 +112,27 @@ def bench(
         grid: (batch, sequence) sizes; every row is full, without padding.
         provider: "cpu" or "cuda".
         seconds: about how long each contender runs at each size, after warm-up; at least 5 runs.
-        threads: intra-op threads of every contender; None leaves each its default.
+        threads: intra-op threads of every contender on the CPU; None leaves each its default.
         gpu: with provider "cuda", how every contender runs there.
 
     Raises:
-        BertfuseError: a file is missing, a size is out of the model's range, or fused ops do not run as CUDA kernels.
+        BertfuseError: a file is missing, an option does not do, a size is out of the model's range, or fused ops do not
+            run as CUDA kernels.
     """
     say = progress or (lambda line: None)
     folder = Path(folder)
-    for name in (MODEL_FILE, FUSED_FILE):
-        if not (folder / name).is_file():
-            raise BertfuseError(f"{folder}: has no {name}; make it with 'bertfuse optimize MODEL -o {folder}'")
-    longest = int(read_config(folder).get("max_position_embeddings") or 0)
+    path, _ = model_pair(folder)
+    check_seconds(seconds)
+    if threads is not None and threads < 1:
+        raise BertfuseError(f"{threads} threads run nothing: give 1 or more")
+    if threads is not None and provider == "cuda":
+        raise BertfuseError("threads are for the CPU: leave --threads out with --provider cuda")
+    longest = longest_sequence(read_config(folder))
     for batch, sequence in grid:
         if batch < 1 or sequence < 1 or (longest and sequence > longest):
             limit = f" to {longest}" if longest else " up"
             raise BertfuseError(f"size {batch}x{sequence}: batch is 1 up and sequence 1{limit} for this model")
     providers_of(provider)
-    path = find_model(folder, prefer_fused=False)
     probe = InferenceSession(path)
     sizes = vocabulary_sizes(path)
     feeds = {size: random_inputs(probe, sizes, *size, padded=False) for size in grid}

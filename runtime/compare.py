@@ -16,7 +16,7 @@ from bertfuse.errors import BertfuseError
 
 from .bisection import Bisection, bisect
 from .differences import TOLERANCES, OutputDifference, difference
-from .inputs import fit_inputs, random_inputs, read_config, text_inputs, vocabulary_sizes
+from .inputs import fit_inputs, longest_sequence, random_inputs, read_config, text_inputs, vocabulary_sizes
 from .session import ort_errors
 from .subjects import Subject, session_runner
 from .tensors import computed_tensors, expose
@@ -154,7 +154,7 @@ def compare_subjects(
 
     Args:
         inputs: arrays by input name; or `texts`, tokenised by the tokenizer beside a model; or neither: random valid
-            inputs of [2, 32] with padding and of [1, 7], from `seed`; within what all the engines take.
+            inputs of [2, 32] with padding and of [1, 7], from `seed`; within what all of them take.
         per_node: also compare the tensors that both graphs compute under one name, in the order of execution (of an
             engine: those that it was built to put out).
         bisection: look for the first tensor that differs, and for what its own nodes contribute; see `bisect`.
@@ -167,10 +167,9 @@ def compare_subjects(
     reference, *others = subjects
     if reference.is_engine and (per_node or bisection):
         raise BertfuseError(f"{reference.path}: is an engine; name the ONNX file first, to compare its tensors")
-    probe = reference.probe()
-    feeds = _feeds(probe, subjects, inputs, texts, seed)
-    wanted = [value.name for value in probe.get_outputs()]
-    del probe
+    probes = [subject.probe() for subject in subjects]
+    feeds = _feeds(subjects, probes, inputs, texts, seed)
+    wanted = [value.name for value in probes[0].get_outputs()]
     found = []
     for other in others:
         shared: list[str] = []
@@ -181,7 +180,7 @@ def compare_subjects(
                 shared, files = _expose_shared(reference, other, Path(scratch))
             say(f"Running {reference} and {other}")
             runners = [reference.runner("1", files[0]), other.runner("2", files[1])]
-            with reference.errors(), other.errors(), ort_errors(f"{reference.path} and {other.path}"):
+            with ort_errors(f"{reference.path} and {other.path}"), reference.errors(), other.errors():
                 differences = run_and_compare(runners, feeds, atol, rtol)[1]
         by_name = {entry.name: entry for entry in differences[runners[1].name]}
         outputs = [by_name[name] for name in wanted if name in by_name]
@@ -209,22 +208,44 @@ def _expose_shared(reference: Subject, other: Subject, folder: Path) -> tuple[li
 
 
 def _feeds(
-    probe: Any,
     subjects: Sequence[Subject],
+    probes: Sequence[Any],
     inputs: Mapping[str, np.ndarray] | None,
     texts: Sequence[str] | None,
     seed: int,
 ) -> list[dict[str, np.ndarray]]:
+    feeds = _reference_feeds(subjects, probes, inputs, texts, seed)
+    # polygraphy hands an input whose name it does not find another one's array, by position, and says nothing.
+    for subject, probe in zip(subjects[1:], probes[1:], strict=True):
+        for feed in feeds:
+            fit_inputs(probe, feed, f"{subject.path}, given the inputs of {subjects[0].path}")
+    return feeds
+
+
+def _reference_feeds(
+    subjects: Sequence[Subject],
+    probes: Sequence[Any],
+    inputs: Mapping[str, np.ndarray] | None,
+    texts: Sequence[str] | None,
+    seed: int,
+) -> list[dict[str, np.ndarray]]:
+    probe = probes[0]
     if inputs is not None:
         return [fit_inputs(probe, dict(inputs), "the given inputs")]
-    least, most = (np.array(bounds) for bounds in zip(*(subject.bounds() for subject in subjects), strict=True))
+    bounds = [subject.bounds(probe) for subject, probe in zip(subjects, probes, strict=True)]
+    least, most = (np.array(ends) for ends in zip(*bounds, strict=True))
     least, most = least.max(axis=0), most.min(axis=0)
+    if (least > most).any():
+        names = " and ".join(str(subject.path) for subject in subjects)
+        raise BertfuseError(f"{names}: take no batch and sequence in common; compare models of the same shape")
     if texts:
         folders = [subject.path.parent for subject in subjects]
         folder = next((path for path in folders if (path / "tokenizer.json").is_file()), folders[0])
         return [fit_inputs(probe, text_inputs(folder, texts, at_least=int(least[1])), "the tokenised text")]
     model = next((subject.path for subject in subjects if not subject.is_engine), subjects[0].path)
-    longest = int(read_config(model.parent).get("max_position_embeddings") or 32)
-    shapes = [np.clip(shape, least, np.minimum(most, [most[0], longest])) for shape in ((2, 32), (1, 7))]
+    longest = longest_sequence(read_config(model.parent)) or 32
+    most = np.maximum(least, np.minimum(most, [most[0], longest]))
+    shapes = [np.clip(shape, least, most).tolist() for shape in ((2, 32), (1, 7))]
     sizes = vocabulary_sizes(model)
-    return [random_inputs(probe, sizes, int(batch), int(sequence), seed) for batch, sequence in shapes]
+    # A model of fixed shape leaves one of the two.
+    return [random_inputs(probe, sizes, *shape, seed=seed) for shape in dict.fromkeys(map(tuple, shapes))]

@@ -13,6 +13,7 @@ import bertfuse
 from bertfuse.graph_rewrite.io import replacing
 
 if TYPE_CHECKING:
+    from .bisection import Bisection
     from .compare import Comparison
     from .differences import OutputDifference
 
@@ -57,7 +58,7 @@ def _section(comparison: Comparison) -> str:
     verdict = '<span class="good">agrees</span>' if comparison.passed else '<span class="bad">differs</span>'
     parts = [f"<h2>{escape(comparison.other)}: {verdict}</h2>", _table("output", comparison.outputs)]
     if comparison.bisection is not None:
-        parts.append(_bisection(comparison))
+        parts.append(f"<p>{escape(bisection_text(comparison.bisection))}.</p>")
     if comparison.tensors:
         first = comparison.first_difference
         words = "all agree" if first is None else f"the first to differ is <b>{escape(first.name)}</b>"
@@ -79,16 +80,15 @@ def _table(title: str, entries: Sequence[OutputDifference]) -> str:
     return f'<div class="scroll"><table><tr>{head}</tr>{rows}</table></div>'
 
 
-def _bisection(comparison: Comparison) -> str:
-    found = comparison.bisection
-    if found is None or not found.tensor or found.difference is None or found.own is None:
-        return "<p>Bisection: no output differs.</p>"
+def bisection_text(found: Bisection) -> str:
+    """What a bisection found, in a sentence."""
+    if found.difference is None or found.own is None:
+        return f"Bisection ({found.runs} runs): no output differs"
     verdict = "within tolerance, so rounding adds up" if found.own.passed else "beyond tolerance by themselves"
     return (
-        f"<p>Bisection: <b>{escape(found.tensor)}</b> differs first, by {found.difference.absolute:.2e};"
-        f" its own nodes, given the reference's values, differ by {found.own.absolute:.2e}:"
-        f' <span class="{_class(found.own)}">{verdict}</span>.'
-        f" Nodes: {escape(', '.join(found.nodes))}.</p>"
+        f"Bisection ({found.runs} runs): {found.tensor} differs first, by {found.difference.absolute:.2e}; its own"
+        f" nodes ({', '.join(found.nodes)}), given the reference's values, differ by {found.own.absolute:.2e}:"
+        f" {verdict}"
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import onnxruntime
 
 from bertfuse.errors import BertfuseError, RuntimeLibraryError
+from bertfuse.graph_rewrite.io import MAX_INLINE_BYTES
 
 from .inputs import FUSED_FILE, MODEL_FILE, read_config
 from .library import library_path
@@ -70,16 +71,23 @@ def fused_contenders(folder: Path, provider: str, threads: int | None) -> list[C
 
 
 def encoder(folder: Path, metadata: Mapping[str, str], attention: str = "sdpa") -> Any:
-    """The PyTorch model of the folder's config.json and task, float32, with random weights: enough to measure time."""
-    import torch
-    import transformers
+    """The PyTorch model of the folder's config.json and task, float32, with random weights: enough to measure time.
 
+    Raises BertfuseError where that would not be the whole model, and ExportError where torch is not installed.
+    """
+    from bertfuse.export.load import require_packages
     from bertfuse.export.quiet import quiet
     from bertfuse.export.tasks import find_task
+
+    require_packages("PyTorch's model", "torch", "transformers")
+    import torch
+    import transformers
 
     if not read_config(folder):
         raise BertfuseError(f"{folder}: has no config.json, so the PyTorch model is unknown")
     task = find_task(metadata.get("bertfuse.task", "feature-extraction"))
+    if task.name == "sentence-similarity":
+        raise BertfuseError(f"left out for {task.name}: config.json does not tell the pooling, which takes time, too")
     with quiet():
         torch.manual_seed(0)
         config = transformers.AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
@@ -89,10 +97,9 @@ def encoder(folder: Path, metadata: Mapping[str, str], attention: str = "sdpa") 
 
 def pytorch_contender(folder: Path, metadata: Mapping[str, str], provider: str, threads: int | None) -> Contender:
     """PyTorch, eager mode with scaled_dot_product_attention."""
-    import torch
-
     try:
         model = encoder(folder, metadata)
+        import torch
     except Exception as error:  # whatever transformers raises for a config that it does not know
         return Contender("PyTorch", absent=" ".join(str(error).split()))
     device = "cuda" if provider == "cuda" else "cpu"
@@ -165,11 +172,15 @@ def _optimize(source: Path, target: Path, heads: int, hidden: int, use_gpu: bool
             str(source), "bert", num_heads=heads, hidden_size=hidden, opt_level=0, use_gpu=use_gpu
         )
         counts = {name: int(count) for name, count in model.get_fused_operator_statistics().items() if count}
-        external = sum(tensor.ByteSize() for tensor in model.model.graph.initializer) > 2**31 - 2**26
-        model.save_model_to_file(str(target), use_external_data_format=external)
+        model.save_model_to_file(str(target), use_external_data_format=is_large(model.model))
     finally:
         logging.disable(before)
     return counts
+
+
+def is_large(model: Any) -> bool:
+    """Whether an onnx.ModelProto's weights need a file of their own."""
+    return sum(tensor.ByteSize() for tensor in model.graph.initializer) > MAX_INLINE_BYTES
 
 
 def contenders(folder: Path, provider: str, threads: int | None, say: Callable[[str], None]) -> list[Contender]:

@@ -15,7 +15,7 @@ from bertfuse.graph_rewrite import OPS
 from bertfuse.graph_rewrite.spec import DOMAIN, OP_VERSION
 
 from . import native
-from .library import LIBRARIES, library_path, register
+from .library import LIBRARIES, library_path, misses_library, register
 
 PACKAGES = (
     "onnx",
@@ -144,7 +144,10 @@ def _version_of(architecture: str) -> str:
 
 def _known_ops() -> list[str]:
     """The ops that a session with the library takes, found by loading a model of one node without function for each."""
-    import onnx
+    try:
+        import onnx
+    except ImportError as error:
+        raise BertfuseError("which ops the library brings cannot be asked without onnx: pip install onnx") from error
     import onnxruntime
 
     names = []
@@ -164,7 +167,7 @@ def _known_ops() -> list[str]:
         try:
             onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # of a wrong type or shape, since no attribute and no shape is given: it is known
-            if "is not a registered function/op" in str(error):
+            if misses_library(error):
                 continue
         names.append(spec.name)
     return names

@@ -18,7 +18,7 @@ from bertfuse.graph_rewrite import OPS, fuse_file
 from bertfuse.graph_rewrite.io import open_model
 from bertfuse.graph_rewrite.spec import DOMAIN
 
-from .contenders import Contender, Feed, encoder, optimized_model
+from .contenders import Contender, Feed, encoder, is_large, optimized_model
 from .inputs import FUSED_FILE, MODEL_FILE
 from .session import CPU, InferenceSession, ort_errors, providers_of
 
@@ -139,12 +139,8 @@ def half_precision(source: Path, target: Path) -> Path:
 
     model = OnnxModel(onnx.load(str(source)))
     model.convert_float_to_float16(keep_io_types=False)
-    model.save_model_to_file(str(target), use_external_data_format=_is_large(model.model))
+    model.save_model_to_file(str(target), use_external_data_format=is_large(model.model))
     return target
-
-
-def _is_large(model: Any) -> bool:
-    return sum(tensor.ByteSize() for tensor in model.graph.initializer) > 2**31 - 2**26
 
 
 def _session_contender(name: str, path: Path, library: str, options: GpuOptions, notes: str) -> Contender:

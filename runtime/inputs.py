@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,19 @@ _NUMPY = {
     "tensor(double)": np.float64,
     "tensor(bool)": np.bool_,
 }
+_SIZES = ("max_position_embeddings", "pad_token_id", "vocab_size", "type_vocab_size")
+# They number positions from pad_token_id + 1 on: as many rows of their position tables are no token's.
+_POSITIONS_AFTER_PADDING = (
+    "camembert",
+    "data2vec-text",
+    "ibert",
+    "mpnet",
+    "roberta",
+    "roberta-prelayernorm",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "xmod",
+)
 
 
 def find_model(path: str | Path, prefer_fused: bool = True) -> Path:
@@ -44,14 +57,40 @@ def find_model(path: str | Path, prefer_fused: bool = True) -> Path:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """config.json of the folder; empty where there is none."""
+    """config.json of the folder; empty where there is none. Raises BertfuseError where a size in it is no number."""
     file = folder / "config.json"
+    config = read_json(file)
+    for key in _SIZES:
+        if not isinstance(config.get(key), int | None):
+            raise BertfuseError(f"{file}: {key} is {config[key]!r}, no whole number; export the model again")
+    return config
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The JSON object in `file`; empty where there is no such file. Raises BertfuseError when it holds none."""
     if not file.is_file():
         return {}
     try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, OSError) as error:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, OSError, RecursionError) as error:
         raise BertfuseError(f"{file}: cannot be read: {error}; export the model again") from error
+    if not isinstance(found, dict):
+        raise BertfuseError(f"{file}: holds no JSON object; export the model again")
+    return found
+
+
+def longest_sequence(config: Mapping[str, Any]) -> int | None:
+    """The most tokens that a model with this config.json takes in a row; None where it does not say."""
+    longest = config.get("max_position_embeddings") or 0
+    if config.get("model_type") in _POSITIONS_AFTER_PADDING:
+        padding = config.get("pad_token_id")
+        longest -= (1 if padding is None else padding) + 1
+    return longest if longest > 0 else None
+
+
+def is_fixed(size: object) -> bool:
+    """Whether an axis is of one size: a dynamic one is a name or None, in TensorRT -1."""
+    return isinstance(size, int) and size >= 0
 
 
 def read_npz(path: str | Path) -> dict[str, np.ndarray]:
@@ -68,24 +107,33 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
 def fit_inputs(
     session: onnxruntime.InferenceSession, arrays: dict[str, np.ndarray], where: str
 ) -> dict[str, np.ndarray]:
-    """Of `arrays` those that the session takes, in its dtypes; BertfuseError where one is missing or misshapen."""
+    """Of `arrays` those that the session takes, in its dtypes.
+
+    Raises BertfuseError, which starts with `where`, for one that is missing, misshapen or of another kind of dtype.
+    """
     feed = {}
     for value in session.get_inputs():
         if value.name not in arrays:
             raise BertfuseError(f"{where}: no input {value.name!r}; it has {', '.join(arrays) or 'nothing'}")
         array = arrays[value.name]
-        if array.ndim != len(value.shape):
+        if array.ndim != len(value.shape) or any(
+            is_fixed(size) and size != given for size, given in zip(value.shape, array.shape, strict=True)
+        ):
             raise BertfuseError(
                 f"{where}: input {value.name!r} has shape {list(array.shape)}, the model takes {value.shape}"
             )
-        feed[value.name] = np.ascontiguousarray(array, dtype=_NUMPY.get(value.type, array.dtype))
+        dtype = np.dtype(_NUMPY.get(value.type, array.dtype))
+        # Masks are integers by custom, also where the model has them as bool.
+        if not np.can_cast(array.dtype, dtype, "same_kind") and (array.dtype.kind, dtype.kind) != ("i", "b"):
+            raise BertfuseError(f"{where}: input {value.name!r} holds {array.dtype}, the model takes {dtype}")
+        feed[value.name] = np.ascontiguousarray(array, dtype=dtype)
     return feed
 
 
 def load_tokenizer(folder: str | Path) -> Any:
     """The folder's tokenizers.Tokenizer, padding to the longest text and cutting at the model's longest sequence."""
     folder = Path(folder)
-    return _tokenizer(folder.resolve(), int(read_config(folder).get("max_position_embeddings") or 512))
+    return _tokenizer(folder.resolve(), longest_sequence(read_config(folder)) or 512)
 
 
 @lru_cache(maxsize=4)
@@ -99,9 +147,7 @@ def _tokenizer(folder: Path, longest: int) -> Any:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # tokenizers raises bare Exception
         raise BertfuseError(f"{file}: cannot be read: {error}; export the model again") from error
-    settings_file = folder / "tokenizer_config.json"
-    settings = json.loads(settings_file.read_text(encoding="utf-8")) if settings_file.is_file() else {}
-    token = settings.get("pad_token") or "[PAD]"
+    token = read_json(folder / "tokenizer_config.json").get("pad_token") or "[PAD]"
     token = token["content"] if isinstance(token, dict) else token
     tokenizer.enable_padding(pad_id=tokenizer.token_to_id(token) or 0, pad_token=token)
     tokenizer.enable_truncation(longest)
@@ -142,8 +188,11 @@ def random_inputs(
     """Random arrays [batch, sequence] for a session of a text encoder.
 
     `sizes` (see `vocabulary_sizes`) bounds ids by input name. With `padded` every row but the first is padded to a
-    length of its own; else all rows are full. Raises BertfuseError for an input whose valid values are unknown.
+    length of its own; else all rows are full. Raises BertfuseError for a negative seed and for an input whose valid
+    values are unknown.
     """
+    if seed < 0:
+        raise BertfuseError(f"seed {seed}: give 0 or more")
     random = np.random.default_rng(seed)
     lengths = np.full(batch, sequence)
     if padded:

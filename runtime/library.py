@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import bertfuse
 from bertfuse.errors import BertfuseError, RuntimeLibraryError
+from bertfuse.graph_rewrite.spec import DOMAIN
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -39,6 +40,11 @@ def library_path(runtime: str = "onnxruntime") -> Path:
         if path.is_file():
             return path
     raise RuntimeLibraryError(f"{name} is not installed; build it with 'make build' or name one with {variable}")
+
+
+def misses_library(error: Exception) -> bool:
+    """Whether ONNX Runtime's `error` says that it has no kernel and no function for one of our ops."""
+    return re.search(rf"\b{DOMAIN}:\w+\(-?\d+\) is not a registered function/op", str(error)) is not None
 
 
 def register(

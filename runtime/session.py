@@ -13,7 +13,7 @@ import onnxruntime
 
 from bertfuse.errors import BertfuseError, RuntimeLibraryError
 
-from .library import register
+from .library import misses_library, register
 
 CPU = "CPUExecutionProvider"
 PROVIDERS = {"cpu": [CPU], "cuda": ["CUDAExecutionProvider", CPU]}
@@ -34,7 +34,8 @@ def ort_errors(name: str) -> Iterator[None]:
     except BertfuseError:
         raise
     except Exception as error:  # onnxruntime's own exception classes share no public base
-        if not isinstance(error, RuntimeError | ValueError) and "onnxruntime" not in type(error).__module__:
+        known = type(error).__module__.startswith(("onnxruntime", "polygraphy"))
+        if not known and not isinstance(error, RuntimeError | ValueError):
             raise
         text = _PREFIX.sub("", str(error).strip())
         raise BertfuseError(f"{name}: ONNX Runtime: {' '.join(text.split())}") from error
@@ -115,7 +116,7 @@ class InferenceSession(onnxruntime.InferenceSession):
                 load()
             except Exception as error:
                 # What only the library can run is found by trying: reading a large model to find out costs more.
-                if library != "auto" or self.uses_library or "bertfuse" not in str(error):
+                if library != "auto" or self.uses_library or not misses_library(error):
                     raise
                 register(sess_options, **settings)
                 self.uses_library = True

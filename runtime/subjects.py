@@ -5,11 +5,15 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from bertfuse.errors import BertfuseError
+import onnx
 
-from .inputs import find_model
+from bertfuse.errors import BertfuseError
+from bertfuse.graph_rewrite.io import open_model
+
+from .inputs import find_model, is_fixed
 from .session import CPU, PROVIDERS, InferenceSession, providers_of
 
 # How "FILE@HOW" is run: ONNX Runtime's provider, and whether with our library.
@@ -31,6 +35,30 @@ def session_runner(model: str | Path | bytes, name: str, **options: Any) -> Any:
     return OnnxrtRunner(lambda: InferenceSession(model, **options), name=name)
 
 
+class DescribedModel:
+    """What an ONNX file says of its inputs and outputs, as an onnxruntime session says it; nothing is loaded to run.
+
+    Raises BertfuseError for a file that cannot be read.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._graph = open_model(path)[0].graph
+
+    def get_inputs(self) -> list[SimpleNamespace]:
+        weights = {tensor.name for tensor in self._graph.initializer}
+        return [_value(value) for value in self._graph.input if value.name not in weights]
+
+    def get_outputs(self) -> list[SimpleNamespace]:
+        return [_value(value) for value in self._graph.output]
+
+
+def _value(value: onnx.ValueInfoProto) -> SimpleNamespace:
+    kind = value.type.tensor_type
+    shape = [size.dim_value if size.HasField("dim_value") else size.dim_param or None for size in kind.shape.dim]
+    name = onnx.TensorProto.DataType.Name(kind.elem_type).lower()
+    return SimpleNamespace(name=value.name, type=f"tensor({name})", shape=shape)
+
+
 @dataclass(frozen=True)
 class Subject:
     """A file and how it is run: `providers` and `library` as InferenceSession's; an engine has neither."""
@@ -46,6 +74,8 @@ class Subject:
         if name and not Path(text).exists():
             if how not in HOWS:
                 raise BertfuseError(f"{text}: no such file, and no way to run one: choose one of {', '.join(HOWS)}")
+            if Path(name).suffix in ENGINES:
+                raise BertfuseError(f"{text}: an engine runs in TensorRT and nowhere else: leave @{how} out")
             text = name
             provider, library = HOWS[how]
         path = find_model(text)
@@ -89,14 +119,20 @@ class Subject:
     def probe(self) -> Any:
         """Something with an onnxruntime session's get_inputs and get_outputs, made without GPU."""
         if not self.is_engine:
-            return InferenceSession(self.path)
+            return DescribedModel(self.path)
         from .trt.run import DescribedEngine
 
         return DescribedEngine(self.path)
 
-    def bounds(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The least and the largest (batch, sequence) that it takes."""
-        if not self.is_engine:
-            return _LEAST, _MOST
-        shapes = [entry for entry in self.probe().shapes.values() if len(entry["min"]) == 2]
-        return (tuple(shapes[0]["min"]), tuple(shapes[0]["max"])) if shapes else (_LEAST, _MOST)
+    def bounds(self, probe: Any = None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The least and the largest (batch, sequence) that it takes; `probe` spares reading the file again."""
+        probe = probe or self.probe()
+        shapes = [entry for entry in probe.shapes.values() if len(entry["min"]) == 2] if self.is_engine else []
+        if shapes:
+            return tuple(shapes[0]["min"]), tuple(shapes[0]["max"])
+        least, most = list(_LEAST), list(_MOST)
+        for value in probe.get_inputs():
+            for axis, size in enumerate(value.shape if len(value.shape) == 2 else ()):
+                if is_fixed(size):
+                    least[axis] = most[axis] = size
+        return tuple(least), tuple(most)

@@ -14,7 +14,7 @@ import onnx
 import bertfuse
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import OPS
-from bertfuse.graph_rewrite.io import open_model, replacing
+from bertfuse.graph_rewrite.io import check_target, open_model, replacing
 from bertfuse.graph_rewrite.shapes import infer_shapes, monomial
 from bertfuse.graph_rewrite.spec import DOMAIN
 
@@ -79,6 +79,10 @@ def tune(
     say = progress or (lambda line: None)
     path = find_model(model)
     target = Path(output) if output else path.parent / TUNING_FILE
+    if not math.isfinite(milliseconds):
+        raise BertfuseError(f"{milliseconds:g} milliseconds cannot be measured for: give a number")
+    check_target(target)
+    _read_rows(target)  # what is no tuning file is refused before anything is measured, too
     gpu = _gpu(device)
     say(f"Reading {path}")
     calls: dict[str, tuple[str, native.Call, int]] = {}

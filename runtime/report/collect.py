@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 
 from bertfuse.errors import BertfuseError
@@ -20,8 +21,9 @@ from ..bench import BenchReport, Timing, interleaved, machine
 from ..compare import Comparison, compare_models
 from ..contenders import session_contender
 from ..doctor import doctor
-from ..inputs import random_inputs, read_config, vocabulary_sizes
+from ..inputs import longest_sequence, random_inputs, read_config, vocabulary_sizes
 from ..session import InferenceSession
+from ..subjects import Subject
 
 PAGE_FILE = "report.html"
 BENCH_FILE = "bench.json"
@@ -53,8 +55,8 @@ def collect(
 ) -> Report:
     """Look at two ONNX files, before and after fusion, run them side by side and time them.
 
-    `seconds` is about how long each is timed at each of the `sizes` (batch, sequence), 0 for not at all; sequences are
-    cut to the model's longest. A bench.json beside the fused file and newer than it is taken instead. What cannot be
+    `seconds` is about how long each is timed at each of the `sizes` (batch, sequence), 0 for not at all; sizes are cut
+    to what the model takes. A bench.json beside the fused file and newer than it is taken instead. What cannot be
     run becomes a note. Raises BertfuseError for files that cannot be read, and for an original that is fused itself.
     """
     say = progress or (lambda line: None)
@@ -117,9 +119,11 @@ def _measure(
         session_contender("fused, library", fused, "cpu", None, "always", fused.name, ours=True),
     ]
     present = [contender for contender in contenders if contender.run is not None]
-    longest = int(read_config(original.parent).get("max_position_embeddings") or max(length for _, length in sizes))
+    longest = longest_sequence(read_config(original.parent)) or max(length for _, length in sizes)
+    least, most = Subject(original).bounds(probe)
+    shapes = [np.clip((batch, min(length, longest)), least, most).tolist() for batch, length in sizes]
     timings = []
-    for batch, sequence in dict.fromkeys((batch, min(length, longest)) for batch, length in sizes):
+    for batch, sequence in dict.fromkeys(map(tuple, shapes)):
         say(f"Timing {batch} x {sequence}")
         feed = random_inputs(probe, vocabulary, batch, sequence, padded=False)
         timings += interleaved(present, feed, batch, sequence, seconds)

@@ -14,10 +14,10 @@ from typing import Any
 
 import bertfuse
 from bertfuse.errors import BertfuseError
-from bertfuse.graph_rewrite.io import replacing
+from bertfuse.graph_rewrite.io import check_target, replacing
 from bertfuse.graph_rewrite.spec import DOMAIN, NODE_MARKERS
 
-from ..inputs import read_config
+from ..inputs import longest_sequence, read_config
 from .backend import Backend, has_creator, load_backend, load_plugins
 from .gpu import targets
 from .model import Prepared, prepare
@@ -116,11 +116,14 @@ def build_engine(
     if timing_cache is not None and chosen.name == "rtx":
         raise BertfuseError("--timing-cache: TensorRT for RTX times nothing while building; leave the option out")
     model, output = Path(model), Path(output)
+    for target in (output, description_path(output), save_onnx, timing_cache):
+        if target is not None:
+            check_target(target)
     with tempfile.TemporaryDirectory(prefix="bertfuse-") as scratch:
         say(f"Preparing {model}")
         onnx_file = Path(scratch) / "model.onnx"
         prepared = prepare(model, onnx_file, plugins)
-        longest = prepared.longest or read_config(model.parent).get("max_position_embeddings")
+        longest = prepared.longest or longest_sequence(read_config(model.parent))
         profile = make_profile(prepared.inputs, shapes, longest)
         library = _load_plugins_for(chosen, prepared, model) if prepared.nodes else None
         say(f"Parsing with {chosen}")

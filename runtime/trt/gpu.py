@@ -37,7 +37,7 @@ def targets(backend: Backend, texts: Sequence[str]) -> list[tuple[int, int]]:
     found = []
     for text in texts:
         digits = text.lower().removeprefix("sm").removeprefix("_").replace(".", "")
-        if not digits.isdigit() or len(digits) < 2:
+        if not digits.isdecimal() or len(digits) not in (2, 3):
             raise BertfuseError(f"--compute-capability {text!r}: write major.minor, as in 8.9")
         capability = int(digits[:-1]), int(digits[-1])
         if capability not in found:

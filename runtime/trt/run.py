@@ -33,9 +33,21 @@ def read_description(plan: str | Path) -> dict[str, Any]:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise BertfuseError(f"{file}: cannot be read: {error}; build the engine again") from error
-    if not isinstance(found, dict):
+    if not _is_description(found):
         raise BertfuseError(f"{file}: is no description of an engine; build the engine again")
     return found
+
+
+def _is_description(found: Any) -> bool:
+    """Whether what is read of a description, where it has it, is of the kind that `bertfuse engine` writes."""
+    try:
+        bounds = [entry[key] for entry in found.get("shapes", {}).values() for key in ("min", "opt", "max")]
+        tensors = [entry for key in ("inputs", "outputs") for entry in found.get(key, {}).values()]
+        kinds = [entry["dtype"] for entry in tensors] + [(found.get("plugins") or {"sha256": ""})["sha256"]]
+        sizes = [size for shape in [*bounds, *(entry["shape"] for entry in tensors)] for size in shape]
+    except (AttributeError, KeyError, TypeError):
+        return False
+    return all(isinstance(size, int) for size in sizes) and all(isinstance(kind, str) for kind in kinds)
 
 
 def shortest_sequence(plan: str | Path) -> int:

@@ -12,6 +12,7 @@ Shape = tuple[int, ...]
 Profile = dict[str, tuple[Shape, Shape, Shape]]
 
 BATCHES, SEQUENCES = (1, 8, 32), (16, 128, 512)
+MOST_DIGITS = 9  # TensorRT's own sizes end at 2**31 - 1
 
 _FORM = "write input:min:opt:max, as in input_ids:1x16:8x128:32x512, or min:opt:max for all inputs"
 
@@ -52,7 +53,10 @@ def _parse(text: str) -> tuple[str, tuple[Shape, Shape, Shape]]:
     for part in (least, usual, most):
         if not re.fullmatch(r"\d+([xX]\d+)*", part):
             raise BertfuseError(f"--shapes {text}: {_FORM}")
-        bounds.append(tuple(int(size) for size in re.split("[xX]", part)))
+        sizes = re.split("[xX]", part)
+        if max(map(len, sizes)) > MOST_DIGITS:
+            raise BertfuseError(f"--shapes {text}: sizes have {MOST_DIGITS} digits at most")
+        bounds.append(tuple(map(int, sizes)))
     return (name[0] if name else ""), (bounds[0], bounds[1], bounds[2])
 
 

@@ -15,6 +15,7 @@ from tiny_models import LONGEST, exported, inputs, save_checkpoint
 from typer.testing import CliRunner
 
 from bertfuse.cli import app
+from bertfuse.graph_rewrite import fuse_file
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -57,23 +58,28 @@ def external(path: Path, location: str, length: int | None = None) -> None:
         (path.parent / location).write_bytes(data[:length])
 
 
-DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "missing": (lambda path: None, "no such file"),
-    "folder": (lambda path: path.mkdir(), ""),
-    "empty": (lambda path: path.write_bytes(b""), ""),
-    "text": (lambda path: path.write_text("This is a text, no model.\n" * 50), "not an ONNX model"),
-    "truncated": (cut, "cut short"),
-    "data missing": (lambda path: external(path, "weights.bin"), "weights.bin"),
-    "data cut": (lambda path: external(path, "weights.bin", 100), "weights.bin"),
-    "data outside": (lambda path: external(path, "../weights.bin", 100_000), "outside the model's folder"),
-    "data absolute": (lambda path: external(path, "/etc/passwd"), "outside the model's folder"),
-}
+# What is wrong with the file; what fuse, compare and run say of it. run leaves the reading to ONNX Runtime.
+_NO_MODEL, _OUTSIDE = "not an ONNX model", "lies outside the model's folder"
+_MISSING, _CUT = "'weights.bin' is missing", "'weights.bin' is cut short: 100 bytes"
+DAMAGES: dict[str, tuple[Callable[[Path], object], str, str, str]] = {
+    "missing": (lambda path: None, *["no such file"] * 3),
+    "folder": (lambda path: path.mkdir(), "is a folder", *["holds neither model.fused.onnx nor model.onnx"] * 2),
+    "empty": (lambda path: path.write_bytes(b""), _NO_MODEL, _NO_MODEL, "No graph was found"),
+    "text": (lambda path: path.write_text("No model.\n" * 100), _NO_MODEL, _NO_MODEL, "Protobuf parsing failed"),
+    "truncated": (cut, "cut short", "cut short", "Protobuf parsing failed"),
+    "data missing": (lambda path: external(path, "weights.bin"), _MISSING, _MISSING, "does not exist"),
+    "data cut": (lambda path: external(path, "weights.bin", 100), _CUT, _CUT, "file_length: 100 are out of bounds"),
+    "data outside": (
+        lambda path: external(path, "../weights.bin", 100_000), _OUTSIDE, _OUTSIDE, "escapes model directory",
+    ),
+    "data absolute": (lambda path: external(path, "/etc/passwd"), _OUTSIDE, _OUTSIDE, "Absolute path not allowed"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("command", ["fuse", "compare", "run"])
 @pytest.mark.parametrize("damage", list(DAMAGES))
 def test_models_that_cannot_be_read(command: str, damage: str, tmp_path: Path) -> None:
-    make, message = DAMAGES[damage]
+    make, *messages = DAMAGES[damage]
     folder = tmp_path / "inner"
     folder.mkdir()
     model = folder / "model.onnx"
@@ -85,8 +91,7 @@ def test_models_that_cannot_be_read(command: str, damage: str, tmp_path: Path) -
         "run": ["run", model, "--input", tmp_path / "in.npz"],
     }[command]
     line = refused(arguments, model, tmp_path)
-    if command == "fuse":
-        assert message in line
+    assert messages[["fuse", "compare", "run"].index(command)] in line
 
 
 def test_places_that_cannot_be_written(tmp_path: Path) -> None:
@@ -128,8 +133,30 @@ def test_options_and_inputs_that_do_not_do(tmp_path: Path) -> None:
     refused(["run", exported(), "--input", tmp_path / "in.npz"], "'input_ids' has shape [3]", tmp_path)
     np.savez(tmp_path / "in.npz", **inputs(1, 3) | {"input_ids": np.full((1, 3), 9999)})
     refused(["run", exported(), "--input", tmp_path / "in.npz"], exported(), tmp_path)
+    np.savez(tmp_path / "in.npz", **inputs(1, 3) | {"input_ids": np.array([["a", "b", "c"]])})
+    refused(["run", exported(), "--input", tmp_path / "in.npz"], "'input_ids' holds <U1, the model takes", tmp_path)
+    np.savez(tmp_path / "in.npz", **inputs(1, 3) | {"input_ids": np.full((1, 3), 1.7)})
+    refused(["run", exported(), "--input", tmp_path / "in.npz"], "'input_ids' holds float64", tmp_path)
+    refused(["run", exported(), "--input", tmp_path / "in.npz", "--text-pair", "a"], "--text-pair", tmp_path)
     (tmp_path / "in.npz").write_bytes(b"nothing")
     refused(["run", exported(), "--input", tmp_path / "in.npz"], "not an .npz file", tmp_path)
+    refused(["compare", exported(), exported(), "--seed", -1], "seed -1", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer_config.json", "{", "cannot be read"),
+        ("config.json", "[1]", "holds no JSON object"),
+        ("config.json", '{"max_position_embeddings": "many"}', "max_position_embeddings is 'many'"),
+        ("config.json", '{"vocab_size": [7]}', "vocab_size is [7]"),
+    ],
+)
+def test_files_beside_the_model(name: str, content: str, message: str, tmp_path: Path) -> None:
+    folder = save_checkpoint(tmp_path / "model")
+    (folder / "model.onnx").write_bytes(exported().read_bytes())
+    (folder / name).write_text(content)
+    assert message in refused(["run", folder, "--text", "word1"], f"{folder / name}: ", tmp_path)
 
 
 def test_bench_sizes_that_do_not_do(tmp_path: Path) -> None:
@@ -137,14 +164,54 @@ def test_bench_sizes_that_do_not_do(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(exported().read_bytes())
     (tmp_path / "config.json").write_text((exported().parent / "config.json").read_text())
     refused(["bench", tmp_path, "--sizes", "1by2"], "--sizes '1by2'", tmp_path)
+    refused(["bench", tmp_path, "--sizes", f"{10**20 - 1}x8"], f"--sizes '{10**20 - 1}x8'", tmp_path)
     refused(["bench", tmp_path, "--sizes", f"1x{LONGEST + 1}"], f"sequence 1 to {LONGEST}", tmp_path)
     refused(["bench", tmp_path, "--sizes", "1x4", "--provider", "tpu"], "provider 'tpu' is unknown", tmp_path)
     refused(["bench", tmp_path, "--sizes", "1x4", "--cuda-graph"], "--cuda-graph is for GPUs", tmp_path)
     options = ["--provider", "cuda", "--dtype", "fp8"]
     refused(["bench", tmp_path, "--sizes", "1x4", *options], "--dtype 'fp8' is unknown", tmp_path)
+    for seconds in ("nan", "inf", "-1"):
+        for command in ("bench", "report"):
+            refused([command, tmp_path, "--seconds", seconds], f"{seconds} seconds cannot be measured for", tmp_path)
+    refused(["bench", tmp_path, "--threads", -3], "-3 threads run nothing", tmp_path)
+    refused(["bench", tmp_path, "--threads", 2, "--provider", "cuda"], "leave --threads out", tmp_path)
+
+
+def test_targets_are_checked_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(*_: object, **__: object) -> None:
+        raise AssertionError("began")
+
+    for name in ("bench.bench", "report.write_report", "trt.build.prepare"):
+        monkeypatch.setattr(f"bertfuse.runtime.{name}", work)
+    for name in ("model.onnx", "model.fused.onnx"):
+        (tmp_path / name).write_bytes(exported().read_bytes())
+    folder, file = tmp_path / "folder", tmp_path / "file"
+    (folder / "m.plan.json").mkdir(parents=True)
+    file.write_text("kept")
+    refused(["bench", tmp_path, "-o", file], file / "bench.json", tmp_path)
+    refused(["report", tmp_path, "-o", folder], f"{folder}: is a folder", tmp_path)
+    engine = ["engine", exported(), "--backend", "rtx", "-o"]
+    refused([*engine, file / "x.plan"], file / "x.plan", tmp_path)
+    refused([*engine, folder / "m.plan"], f"{folder / 'm.plan.json'}: is a folder", tmp_path)
+    refused([*engine, tmp_path / "m.plan", "--save-onnx", folder], f"{folder}: is a folder", tmp_path)
+    refused(["tune", exported(), "-o", folder], f"{folder}: is a folder", tmp_path)
+    refused(["tune", exported(), "-o", file], f"{file}: is no tuning file", tmp_path)
+
+
+def test_a_page_that_cannot_be_written_beside_the_model(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    refused(["fuse", exported(), "-o", page, "--report"], f"{page}: --report would write its page over", tmp_path)
+    page.write_bytes(exported().read_bytes())
+    refused(["fuse", page, "-o", tmp_path / "page.onnx", "--report"], f"{page}: --report would", tmp_path)
+    fused = tmp_path / "model.fused.onnx"
+    fuse_file(exported(), fused)
+    refused(["fuse", fused, "-o", tmp_path / "x.onnx", "--report"], f"{fused}: is fused already", tmp_path)
+    (tmp_path / "x.html").mkdir()
+    refused(["fuse", exported(), "-o", tmp_path / "x.onnx", "--report"], "x.html: is a folder", tmp_path)
 
 
 def test_tuning_that_does_not_do(tmp_path: Path) -> None:
+    refused(["tune", exported(), "--milliseconds", "inf"], "inf milliseconds cannot be measured for", tmp_path)
     refused(["tune", tmp_path], "holds neither model.fused.onnx nor model.onnx", tmp_path)
     refused(["tune", exported(), "--shapes", "0x8"], "--shapes '0x8'", tmp_path)
     options = ["-o", tmp_path / "tuning.tsv", "--device", 99]  # no GPU, or none of that number

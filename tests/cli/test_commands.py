@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 import bertfuse
 from bertfuse.cli import app
+from bertfuse.runtime.answers import answers
 
 
 def invoke(*arguments: object, code: int = 0) -> Any:
@@ -126,6 +127,18 @@ def test_fuse_says_so_when_there_is_nothing_to_fuse(tmp_path: Path) -> None:
     assert onnx.load(tmp_path / "out.onnx").graph == onnx.load(tmp_path / "in.onnx").graph
 
 
+def test_a_model_of_fixed_shape(folder: Path, tmp_path: Path) -> None:
+    """The random inputs of the comparison are of its shape, and there is one of them."""
+    options = ("--exporter", "torchscript", "--static-shape", "3x9")
+    out = tmp_path / "out"
+    comparison = said("optimize", folder.parent / "source", "-o", out, *options)["comparison"]
+    assert comparison["passed"] and {tuple(entry["shape"][:2]) for entry in comparison["outputs"]} == {(3, 9), (3, 32)}
+    page = Path(said("report", out, "--seconds", 0.01, "--sizes", "1x4,2x8")["page"]).read_text()
+    assert "3 x 9:" in page and "not compared" not in page and "not measured" not in page
+    # A fused model that takes any shape is held to the other's, too.
+    assert said("compare", out / "model.onnx", folder / "model.fused.onnx")["passed"]
+
+
 def test_run_on_text(folder: Path, tmp_path: Path) -> None:
     report = said("run", folder, "--text", "word1 word2", "--text", "word3")
     assert report["model"].endswith("model.fused.onnx") and report["task"] == "feature-extraction"
@@ -147,6 +160,28 @@ def test_run_on_arrays(folder: Path, tmp_path: Path, library: str) -> None:
     want = bertfuse.InferenceSession(folder / "model.onnx").run(["last_hidden_state"], feed)[0]
     with np.load(tmp_path / "out.npz") as arrays:
         np.testing.assert_allclose(arrays["last_hidden_state"], want, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("task", "keys"), [("token-classification", {"tokens"}), ("question-answering", {"answer"}), ("fill-mask", set())]
+)
+def test_run_on_arrays_needs_no_tokenizer(task: str, keys: set[str], tmp_path: Path) -> None:
+    """Tokens are then their ids."""
+    feed = inputs(1, 5)
+    np.savez(tmp_path / "in.npz", **feed)
+    report = said("run", exported(task), "--input", tmp_path / "in.npz")
+    assert report["outputs"] and {key for answer in report["answers"] for key in answer} == keys
+    ids = {str(token) for token in feed["input_ids"][0]}
+    for answer in report["answers"]:
+        said_of = answer.get("answer", "").split() + [token for token, _ in answer.get("tokens", [])]
+        assert said_of and set(said_of) <= ids
+    assert "first values" in invoke("run", exported(task), "--input", tmp_path / "in.npz").stdout
+
+
+def test_run_tells_how_similar_sentences_are() -> None:
+    vectors = np.array([[3.0, 4.0], [4.0, 3.0]], np.float32)  # not of length 1: not every encoder normalises
+    made = answers("sentence-similarity", Path(), inputs(2, 3), {"sentence_embedding": vectors})
+    assert made == [{"cosine_similarity": [1.0, 0.96]}, {"cosine_similarity": [0.96, 1.0]}]
 
 
 @pytest.mark.parametrize(
@@ -199,6 +234,14 @@ def test_bench(folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
     table = invoke("bench", folder, "--sizes", "1x4", "--seconds", 0.01, "-o", tmp_path).stdout
     assert all(name in table for name in names)
+
+
+def test_doctor_without_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    monkeypatch.setattr("bertfuse.runtime.doctor._version", lambda name: None if name == "onnx" else "1")
+    report = said("doctor", code=1)
+    assert "onnx is not installed: pip install onnx" in report["problems"]
+    assert report["libraries"]["onnxruntime"]["loads"] and report["libraries"]["onnxruntime"]["ops"] == []
 
 
 def test_doctor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

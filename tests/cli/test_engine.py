@@ -80,6 +80,8 @@ def test_one_line_for_what_does_not_do(model: Path, tmp_path: Path, monkeypatch:
     plan = tmp_path / "m.plan"
     build = ("engine", model, "-o", plan, "--backend", "rtx")
     assert "--workspace '1 GiBi'" in line(*build, "--workspace", "1 GiBi")
+    for size in ("99999999999999G", "9" * 5000):
+        assert f"--workspace '{size}': write bytes" in line(*build, "--workspace", size)
     assert "builds for 7.5, 8.0" in line(*build, "--compute-capability", "9.0")
     assert "no input 'ids'" in line(*build, "--shapes", "ids:1x1:1x1:1x1")
     monkeypatch.setenv("BERTFUSE_TRT_LIBRARY", "/absent.so")

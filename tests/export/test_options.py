@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,7 @@ def test_token_types_only_where_the_model_tells_them_apart(made: Any, tmp_path: 
 def test_large_models_keep_their_weights_in_one_file_beside(
     exporter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export_module, "EXTERNAL_DATA_BYTES", 1000)
+    monkeypatch.setattr(export_module, "MAX_INLINE_BYTES", 1000)
     model = build()
     path = export_model(model, tmp_path, exporter=exporter)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["config.json", "model.onnx", "model.onnx.data"]
@@ -183,6 +184,31 @@ def test_options_that_do_not_do(options: dict[str, Any], message: str, tmp_path:
         export_model(build(), tmp_path / "out", **options)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_without_the_extra_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ExportError, match=r"^export: needs torch: pip install 'bertfuse\[export\]'$"):
+        export_model("bert-base-uncased", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_an_earlier_model_left_there_goes(tmp_path: Path) -> None:
+    source, out = save_checkpoint(tmp_path / "source", tokenizer=False), tmp_path / "out"
+    earlier = ("model.fused.onnx", "model.fused.onnx.data", "model.onnx.data", "tokenizer.json", "vocab.txt")
+    out.mkdir()
+    for name in (*earlier, "notes.txt"):
+        (out / name).write_text("of another model")
+    export_model(source, out, exporter="torchscript")
+    assert {file.name for file in out.iterdir()} == {"config.json", "model.onnx", "notes.txt"}
+
+
+def test_a_tokenizer_that_may_be_the_models_own_stays(tmp_path: Path) -> None:
+    source = save_checkpoint(tmp_path / "source")
+    before = {file.name for file in source.iterdir()}
+    export_model(source, source, exporter="torchscript")
+    export_model(build(), source, exporter="torchscript")
+    assert {file.name for file in source.iterdir()} == before | {"model.onnx"}
 
 
 def _no_config(folder: Path) -> Path:

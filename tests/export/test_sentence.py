@@ -109,8 +109,14 @@ def _no_modules(folder: Path) -> Path:
     return folder
 
 
-def _broken_modules(folder: Path) -> Path:
-    (folder / "modules.json").write_text("[")
+def _broken_modules(folder: Path, text: str = "[") -> Path:
+    (folder / "modules.json").write_text(text)
+    return folder
+
+
+def _cut_projection(folder: Path) -> Path:
+    file = folder / "2_Dense" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:100])
     return folder
 
 
@@ -119,6 +125,8 @@ def _broken_modules(folder: Path) -> Path:
     [
         (lambda f: _no_modules(sentence_folder(f, flags("mean"))), "has no modules.json"),
         (lambda f: _broken_modules(sentence_folder(f, flags("mean"))), "not valid JSON"),
+        (lambda f: _broken_modules(sentence_folder(f, flags("mean")), "{}"), "modules.json is no list of modules"),
+        (lambda f: _cut_projection(sentence_folder(f, flags("mean"), "Dense")), "2_Dense/model.safetensors: holds no"),
         (lambda f: sentence_folder(f, flags("mean"), "LSTM"), "has a LSTM module, which cannot be exported"),
         (lambda f: sentence_folder(f, {"pooling_mode_lasttoken": True}), "pooling lasttoken cannot be exported"),
         (lambda f: sentence_folder(f, {}), "pooling none cannot be exported"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from polygraphy.exception import PolygraphyException
 from tiny_models import exported, inputs, save_checkpoint
 
 from bertfuse.errors import BertfuseError
@@ -14,6 +16,7 @@ from bertfuse.export import export_model
 from bertfuse.graph_rewrite import fuse_file
 from bertfuse.runtime import compare_models
 from bertfuse.runtime.compare import difference
+from bertfuse.runtime.session import ort_errors
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +83,57 @@ def test_text_by_the_tokenizer_beside_the_model(tmp_path: Path) -> None:
     assert comparison.passed and comparison.outputs[0].shape == (2, 5, 32)  # with [CLS] and [SEP]
     with pytest.raises(BertfuseError, match=r"has no tokenizer\.json"):
         compare_models(exported(), exported(), texts=["word1"])
+
+
+def changed_inputs(target: Path, rename: dict[str, str] | None = None, shape: Sequence[int | str] = ()) -> Path:
+    """A copy of the exported model whose inputs are named otherwise or of this shape."""
+    model = onnx.load(exported())
+    for value in model.graph.input:
+        for node in model.graph.node:
+            node.input[:] = [(rename or {}).get(name, name) for name in node.input]
+        value.name = (rename or {}).get(value.name, value.name)
+        if shape:
+            kind = onnx.helper.make_tensor_type_proto(onnx.TensorProto.INT64, shape)
+            value.type.CopyFrom(kind)
+    onnx.save(model, target)
+    return target
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_models_that_take_other_inputs(given: bool, tmp_path: Path) -> None:
+    """Of names that it does not know polygraphy makes its own sense."""
+    feed = inputs(3, 5) if given else None
+    swapped = {"input_ids": "ids", "token_type_ids": "kinds"}
+    other = changed_inputs(tmp_path / "renamed.onnx", swapped)
+    with pytest.raises(BertfuseError, match=rf"^{other}, given the inputs of .*: no input 'ids'; it has input_ids"):
+        compare_models(exported(), other, inputs=feed)
+    other = changed_inputs(tmp_path / "extra.onnx")
+    model = onnx.load(other)
+    model.graph.input.append(onnx.helper.make_tensor_value_info("extra", onnx.TensorProto.FLOAT, [1]))
+    onnx.save(model, other)
+    with pytest.raises(BertfuseError, match=rf"^{other}, given the inputs of .*: no input 'extra'"):
+        compare_models(exported(), other, inputs=feed)
+    other = changed_inputs(tmp_path / "ranks.onnx", shape=("batch", "sequence", 1))
+    with pytest.raises(BertfuseError, match=rf"^{other}, given the inputs of .*: input 'input_ids' has shape"):
+        compare_models(exported(), other, inputs=feed)
+
+
+def test_what_polygraphy_raises_is_one_line() -> None:
+    with pytest.raises(BertfuseError, match=r"^a\.onnx: .*: first line second line$"), ort_errors("a.onnx"):
+        raise PolygraphyException("first line\n  second line")
+
+
+def test_models_of_fixed_shape(tmp_path: Path) -> None:
+    """Without a config.json, too, which says how long a sequence may be."""
+    fixed, same = (changed_inputs(tmp_path / name, shape=(3, 36)) for name in ("fixed.onnx", "same.onnx"))
+    for first, second in ((fixed, same), (exported(), fixed), (fixed, exported())):
+        assert compare_models(first, second).outputs[0].shape == (3, 36, 32)
+    row = changed_inputs(tmp_path / "row.onnx", shape=(1, "sequence"))
+    assert compare_models(exported(), row).passed
+    with pytest.raises(BertfuseError, match=r"fixed\.onnx and .*row\.onnx: take no batch and sequence in common"):
+        compare_models(fixed, row)
+    with pytest.raises(BertfuseError, match=rf"^{fixed}, given .*: input 'input_ids' has shape \[3, 5\], .*\[3, 36\]"):
+        compare_models(exported(), fixed, inputs=inputs(3, 5))
 
 
 def test_models_without_a_common_output(fused: Path) -> None:

@@ -54,6 +54,9 @@ def test_subjects_from_text(model: Path, tmp_path: Path) -> None:
     assert Subject.parse(str(odd)).path == odd
     with pytest.raises(BertfuseError, match="choose one of cpu, cpu\\+library, cuda, cuda-library"):
         Subject.parse(f"{model}@tpu")
+    (tmp_path / "m.plan").write_bytes(b"")
+    with pytest.raises(BertfuseError, match=r"m\.plan@cuda: an engine runs in TensorRT .*leave @cuda out"):
+        Subject.parse(f"{tmp_path}/m.plan@cuda")
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         with pytest.raises(BertfuseError, match="this onnxruntime has no CUDAExecutionProvider"):
             Subject.parse(f"{model}@cuda")
@@ -161,6 +164,6 @@ def test_page(model: Path, tmp_path: Path) -> None:
     dots = [attributes for tag, attributes in page.tags if tag == "circle"]
     assert len(dots) == sum(len(comparison.tensors) for comparison in comparisons)
     assert sum(dot["class"] == "bad" for dot in dots) == sum(not entry.passed for entry in comparisons[1].tensors) > 0
-    assert f"<b>{output}</b> differs first" in text and "beyond tolerance by themselves" in text
+    assert f"{output} differs first" in text and "beyond tolerance by themselves" in text
     for entry in comparisons[1].outputs:
         assert f"{entry.absolute:.2e}" in text and f"{entry.relative:.2e}" in text and f"{entry.cosine:.8f}" in text

@@ -205,7 +205,8 @@ def test_options_that_do_not_do(bert: Path, tmp_path: Path) -> None:
     refused(
         "compute capability 9.0: TensorRT for RTX .* builds for 7.5, 8.0,", plan, bert, compute_capabilities=["9.0"]
     )
-    refused("--compute-capability 'new': write major.minor", plan, bert, compute_capabilities=["new"])
+    for text in ("new", "8²", "8", "8.99.0"):
+        refused(f"--compute-capability '{text}': write major.minor", plan, bert, compute_capabilities=[text])
     refused("--timing-cache: TensorRT for RTX", plan, bert, timing_cache=tmp_path / "cache")
     refused("backend 'trt' is unknown", plan, bert, backend="trt")
     refused("no such file", plan, tmp_path / "absent.onnx")

@@ -14,7 +14,7 @@ from bertfuse.errors import BertfuseError
 from bertfuse.runtime import InferenceSession
 from bertfuse.runtime.trt import build_engine, gpu
 from bertfuse.runtime.trt import run as engine_run
-from bertfuse.runtime.trt.run import EngineSession, engine_runner
+from bertfuse.runtime.trt.run import EngineSession, engine_runner, shortest_sequence
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +55,19 @@ def test_plans_that_cannot_run_here(plan: Path, tmp_path: Path, monkeypatch: pyt
     damaged = changed(plan, tmp_path)
     Path(f"{damaged}.json").write_text("{")
     refused(damaged, "cannot be read")
+    for entries in (
+        {"shapes": [1, 2]},
+        {"shapes": {"input_ids": {"min": [1, 1]}}},
+        {"shapes": {"input_ids": {"min": 1, "opt": 2, "max": 3}}},
+        {"shapes": {"input_ids": {"min": ["1"], "opt": [2], "max": [3]}}},
+        {"outputs": {"logits": "float"}},
+        {"plugins": []} | {"inputs": None},
+        {"plugins": {"library": "x"}},
+    ):
+        damaged = changed(plan, tmp_path, **entries)
+        refused(damaged, "is no description of an engine")
+        with pytest.raises(BertfuseError, match="is no description of an engine"):
+            shortest_sequence(damaged)
 
 
 def test_a_runner_for_the_right_gpu(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:

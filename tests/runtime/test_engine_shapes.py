@@ -38,6 +38,7 @@ def test_given() -> None:
         (["input_ids:1x2:3x4"], "write input:min:opt:max"),
         (["1x2:ax4:5x6"], "write input:min:opt:max"),
         (["1x2:3x4:5x"], "write input:min:opt:max"),
+        (["1x8:2x8:99999999999999999999x16"], "sizes have 9 digits at most"),
         (["ids:1x2:3x4:5x6"], "no input 'ids'; the model has input_ids, attention_mask"),
         (["1:2:3"], r"has 2 axes: \[batch, sequence\]"),
         (["1x4:3x2:5x6"], "4, 2, 6: needs min <= opt <= max"),

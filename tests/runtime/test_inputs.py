@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tiny_models import LONGEST, VOCABULARY, exported, save_checkpoint
+from tiny_models import LONGEST, VOCABULARY, exported, inputs, save_checkpoint
 
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import fuse_file
 from bertfuse.runtime import InferenceSession, random_inputs, text_inputs
-from bertfuse.runtime.inputs import find_model, read_npz, vocabulary_sizes
+from bertfuse.runtime.inputs import find_model, fit_inputs, longest_sequence, read_npz, vocabulary_sizes
 
 
 def test_sizes_from_config_or_from_the_tables(tmp_path: Path) -> None:
@@ -58,6 +60,30 @@ def test_text_inputs(tmp_path: Path) -> None:
     assert text_inputs(folder, ["word0 word1"], at_least=2)["input_ids"].shape == (1, 4)
     with pytest.raises(BertfuseError, match="2 texts but 1 second texts"):
         text_inputs(folder, ["a", "b"], ["c"])
+
+
+def test_positions_that_start_behind_the_padding(tmp_path: Path) -> None:
+    """RoBERTa's table of 514 rows is for 512 tokens."""
+    assert longest_sequence({"model_type": "bert", "max_position_embeddings": 512, "pad_token_id": 0}) == 512
+    for kind in ("roberta", "xlm-roberta", "camembert", "mpnet"):
+        assert longest_sequence({"model_type": kind, "max_position_embeddings": 514, "pad_token_id": 1}) == 512
+        assert longest_sequence({"model_type": kind, "max_position_embeddings": 514, "pad_token_id": None}) == 512
+    assert longest_sequence({}) is longest_sequence({"max_position_embeddings": None}) is None
+    folder = save_checkpoint(tmp_path)
+    config = json.loads((folder / "config.json").read_text()) | {"model_type": "roberta", "pad_token_id": 1}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert text_inputs(folder, ["word1 " * 100])["input_ids"].shape == (1, LONGEST - 2)
+
+
+def test_arrays_are_fitted_to_the_model() -> None:
+    session = InferenceSession(exported())
+    feed = {name: array.astype(np.int32) for name, array in inputs(1, 3).items()}
+    assert {array.dtype for array in fit_inputs(session, feed, "here").values()} == {np.dtype(np.int64)}
+    for wrong in (np.full((1, 3), 1.7), np.array([["a", "b", "c"]])):
+        with pytest.raises(BertfuseError, match=r"^here: input 'attention_mask' holds .*, the model takes int64$"):
+            fit_inputs(session, feed | {"attention_mask": wrong}, "here")
+    mask = SimpleNamespace(get_inputs=lambda: [SimpleNamespace(name="mask", type="tensor(bool)", shape=["n", 3])])
+    assert fit_inputs(mask, {"mask": np.array([[1, 1, 0]])}, "here")["mask"].tolist() == [[True, True, False]]
 
 
 def test_npz_files(tmp_path: Path) -> None:

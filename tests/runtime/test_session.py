@@ -111,6 +111,16 @@ def test_files_that_are_no_models(content: bytes | None, tmp_path: Path, capfd: 
     assert capfd.readouterr().err == ""
 
 
+def test_only_an_unknown_op_asks_for_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTFUSE_ORT_LIBRARY", str(tmp_path / "none.so"))
+    path = tmp_path / "bertfuse" / "model.onnx"
+    path.parent.mkdir()
+    path.write_bytes(b"not a model")
+    with pytest.raises(BertfuseError, match=f"^{path}: ONNX Runtime: ") as caught:
+        bertfuse.InferenceSession(path)
+    assert "none.so" not in str(caught.value)
+
+
 def test_unknown_choices() -> None:
     with pytest.raises(BertfuseError, match="library 'maybe' is unknown"):
         bertfuse.InferenceSession(exported(), library="maybe")
