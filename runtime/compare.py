@@ -169,6 +169,10 @@ def compare_subjects(
         raise BertfuseError(f"{reference.path}: is an engine; name the ONNX file first, to compare its tensors")
     probes = [subject.probe() for subject in subjects]
     feeds = _feeds(subjects, probes, inputs, texts, seed)
+    # polygraphy hands an input whose name it does not find another one's array, by position, and says nothing.
+    for subject, probe in zip(others, probes[1:], strict=True):
+        for feed in feeds:
+            fit_inputs(probe, feed, f"{subject.path}, given the inputs of {reference.path}")
     wanted = [value.name for value in probes[0].get_outputs()]
     found = []
     for other in others:
@@ -208,21 +212,6 @@ def _expose_shared(reference: Subject, other: Subject, folder: Path) -> tuple[li
 
 
 def _feeds(
-    subjects: Sequence[Subject],
-    probes: Sequence[Any],
-    inputs: Mapping[str, np.ndarray] | None,
-    texts: Sequence[str] | None,
-    seed: int,
-) -> list[dict[str, np.ndarray]]:
-    feeds = _reference_feeds(subjects, probes, inputs, texts, seed)
-    # polygraphy hands an input whose name it does not find another one's array, by position, and says nothing.
-    for subject, probe in zip(subjects[1:], probes[1:], strict=True):
-        for feed in feeds:
-            fit_inputs(probe, feed, f"{subject.path}, given the inputs of {subjects[0].path}")
-    return feeds
-
-
-def _reference_feeds(
     subjects: Sequence[Subject],
     probes: Sequence[Any],
     inputs: Mapping[str, np.ndarray] | None,
