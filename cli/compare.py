@@ -29,8 +29,8 @@ def compare(
         bool, typer.Option("--bisect", help="Find the first tensor that differs, and what its own nodes add.")
     ] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a self-contained page.")] = None,
-    atol: Annotated[float | None, typer.Option(help="Absolute tolerance. [default: by type]")] = None,
-    rtol: Annotated[float | None, typer.Option(help="Relative tolerance. [default: by type]")] = None,
+    atol: Annotated[float | None, typer.Option(help="Absolute tolerance. \\[default: by type]")] = None,
+    rtol: Annotated[float | None, typer.Option(help="Relative tolerance. \\[default: by type]")] = None,
     seed: Annotated[int, typer.Option(help="Of the random inputs, where none are given.")] = 0,
     provider: Provider = "cpu",
     library: Library = "auto",

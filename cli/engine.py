@@ -20,21 +20,21 @@ def engine(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE.plan", help="Engine to write.")],
     backend: Annotated[
         str | None,
-        typer.Option(metavar="tensorrt|rtx", help="TensorRT or TensorRT for RTX. [default: what is installed]"),
+        typer.Option(metavar="tensorrt|rtx", help="TensorRT or TensorRT for RTX. \\[default: what is installed]"),
     ] = None,
     shapes: Annotated[
         list[str] | None,
         typer.Option(
             metavar="INPUT:MIN:OPT:MAX",
             help="As input_ids:1x16:8x128:32x512, once per input; without INPUT for all of them."
-            " [default: batch 1, 8, 32 and sequence 16, 128, 512, or the model's longest]",
+            " \\[default: batch 1, 8, 32 and sequence 16, 128, 512, or the model's longest]",
         ),
     ] = None,
     compute_capability: Annotated[
         list[str] | None,
         typer.Option(
             metavar="MAJOR.MINOR",
-            help="GPUs to build for (TensorRT for RTX); give it again for more. [default: all from 8.0 on]",
+            help="GPUs to build for (TensorRT for RTX); give it again for more. \\[default: 8.0, 8.6, 8.9, 12.x]",
         ),
     ] = None,
     no_plugins: Annotated[
@@ -57,7 +57,7 @@ def engine(
 ) -> None:
     """Build a TensorRT engine, each fused op a plugin layer. FILE.plan.json beside it says how it was built.
 
-    TensorRT for RTX builds without a GPU: pip install 'bertfuse[rtx]'.
+    TensorRT for RTX builds without a GPU: pip install 'bertfuse\\[rtx]'.
 
     [bold]Examples[/]
 
@@ -121,7 +121,7 @@ def print_engine(report: EngineReport) -> None:
     for name, bounds in report.shapes.items():
         sizes = ", ".join(f"{key} {'x'.join(map(str, shape))}" for key, shape in bounds.items())
         console.print(f"{name}: {sizes}", markup=False)
-    target = ", ".join(report.compute_capabilities) or "8.0 and later"
+    target = ", ".join(report.compute_capabilities) or "8.0, 8.6, 8.9 and 12.x"
     console.print(
         f"Wrote {report.plan} ({report.plan_bytes / 1e6:.1f} MB, {report.precision}) for {TITLES[report.backend]}"
         f" {report.version}, compute capability {target}",

@@ -25,15 +25,15 @@ Task = Annotated[
         "sentence-similarity (a sentence-transformers folder with its pooling).",
     ),
 ]
-Opset = Annotated[int | None, typer.Option(help="ONNX opset. [default: 20 for dynamo, 17 for torchscript]")]
+Opset = Annotated[int | None, typer.Option(help="ONNX opset. \\[default: 20 for dynamo, 17 for torchscript]")]
 Exporter = Annotated[str, typer.Option(metavar="dynamo|torchscript", help="torch.export or tracing.")]
 Attention = Annotated[str, typer.Option(metavar="sdpa|eager", help="Which attention implementation is exported.")]
 StaticShape = Annotated[
-    str | None, typer.Option(metavar="BxS", help="Batch x sequence of a model that takes no other. [default: dynamic]")
+    str | None, typer.Option(metavar="BxS", help="Batch x sequence of a model that takes no other. \\[default: free]")
 ]
 Dtype = Annotated[str, typer.Option(metavar="fp32|fp16|bf16", help="Type of weights and float tensors.")]
 KeptDtype = Annotated[
-    str | None, typer.Option(metavar="fp32|fp16|bf16", help="Convert weights and float tensors. [default: as they are]")
+    str | None, typer.Option(metavar="fp32|fp16|bf16", help="Convert weights and float tensors. \\[default: as is]")
 ]
 Pickle = Annotated[bool, typer.Option("--allow-pickle", help="Also read pickle checkpoints, which can run code.")]
 Level = Annotated[

@@ -22,10 +22,10 @@ def bench(
         str, typer.Option("--sizes", metavar="BxS,…", help="Batch x sequence sizes to measure.")
     ] = "1x32,1x128,8x128",
     seconds: Annotated[float, typer.Option(help="About how long each one runs at each size.")] = 2.0,
-    threads: Annotated[int | None, typer.Option(help="On the CPU: threads of each. [default: its own]")] = None,
+    threads: Annotated[int | None, typer.Option(help="On the CPU: threads of each. \\[default: its own]")] = None,
     provider: Provider = "cpu",
     dtype: Annotated[
-        str | None, typer.Option(metavar="fp32|fp16", help="On a GPU: type of every contender. [default: as it is]")
+        str | None, typer.Option(metavar="fp32|fp16", help="On a GPU: type of every contender. \\[default: as it is]")
     ] = None,
     cuda_graph: Annotated[
         bool, typer.Option("--cuda-graph", help="On a GPU: replay each run as a CUDA graph.")

@@ -56,6 +56,9 @@ def test_help_is_fast_and_has_examples() -> None:
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     assert "bertfuse optimize" in invoke("--help").stdout
+    # Brackets are rich's markup unless escaped.
+    assert "[default: as is]" in invoke("fuse", "--help").stdout
+    assert "'bertfuse[rtx]'" in invoke("engine", "--help").stdout
     for name in ("export", "fuse", "explain", "optimize", "report", "run", "compare", "bench", "tune", "doctor"):
         assert f"bertfuse {name} " in " ".join(invoke(name, "--help").stdout.split())
 
