@@ -108,14 +108,14 @@ def write(skeleton: onnx.ModelProto, weights: dict[str, Weight], path: str | os.
 def check_target(path: str | os.PathLike[str]) -> None:
     """Raises BertfuseError where `replacing` could not write `path`: before long work, not after. Makes nothing."""
     path = pathlib.Path(path)
-    if path.is_dir():
-        raise BertfuseError(f"{path}: is a folder; name a file to write")
     with _writing(path):
         tempfile.TemporaryFile(dir=next(folder for folder in path.parents if folder.exists())).close()
 
 
 @contextlib.contextmanager
 def _writing(path: pathlib.Path) -> Iterator[None]:
+    if path.is_dir():
+        raise BertfuseError(f"{path}: is a folder; name a file to write")
     try:
         yield
     except OSError as error:
@@ -126,7 +126,6 @@ def _writing(path: pathlib.Path) -> Iterator[None]:
 def replacing(path: str | os.PathLike[str]) -> Iterator[pathlib.Path]:
     """A temporary file beside `path` that takes its place when the block ends well and vanishes when it does not."""
     path = pathlib.Path(path)
-    check_target(path)
     with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         # Not by tempfile, which ignores the umask; to read that is to change it, for every thread.

@@ -21,8 +21,7 @@ def convert(graph: FusionGraph, dtype: str) -> None:
     """Turn every float32, float16 and bfloat16 tensor of the graph, its inputs and outputs included, into `dtype`.
 
     Finite constants beyond the range of float16 (the -3.4e38 of masks) become its largest, those too small for it (the
-    1e-9 under a division) its smallest. Kernels and function bodies
-    accumulate in float32 whatever the type.
+    1e-9 under a division) its smallest. Kernels and function bodies accumulate in float32 whatever the type.
     """
     target = DTYPES[dtype]
     numpy_target = onnx.helper.tensor_dtype_to_np_dtype(target)

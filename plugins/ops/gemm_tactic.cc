@@ -80,8 +80,8 @@ GemmTactic ChooseElementwise(const GemmProblem& problem) {
 GemmTactic ChooseLayerNorm(const GemmProblem& problem) {
   const bool long_k = problem.k > 2 * problem.n;
   // Mostly through memory, rounded to 16 bits: one launch in clusters takes as long or longer, for the multiprocessors
-  // that they leave idle, because nothing multiplies while a tile is normalised, and because the next product's blocks
-  // can start beside LayerNorm's.
+  // that they leave idle, because nothing multiplies while a tile is normalised, and presumably because the next
+  // product's blocks can start beside LayerNorm's.
   if (TakesTurns(problem)) {
     // A tenth of what wide tiles compute lies beyond the last column.
     const bool padded = CeilDiv(problem.n, kWide.n) * kWide.n * 10 > problem.n * 11;

@@ -11,7 +11,7 @@ from kernels import Bound, library_file
 from tolerances import TOLERANCES
 
 # initcheck has to see what is written: copies from the host it knows without following PyTorch's kernels. What Hopper's
-# copy engine stores it does not see, so outputs come from the host, too: a kernel reads its product back from there.
+# copy engine stores it seems not to see, so outputs come from the host, too: a kernel reads its product from there.
 SOURCE = "cpu" if os.environ.get("BERTFUSE_TEST_INPUTS") == "host" else "cuda"
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 EPSILON = 1e-12

@@ -107,7 +107,7 @@ typedef struct bertfuse_kernel {
   uint32_t struct_size;
   int32_t device;       // bertfuse_device
   const char* op;       // name in the op table
-  const char* variant;  // "" is the plain form; others are listed in the op's description
+  const char* variant;  // of this implementation; "" is the plain one, and the only one so far
   int32_t (*supports)(const bertfuse_call* call, bertfuse_error* error);
   size_t (*workspace_size)(const bertfuse_call* call);
   int32_t (*num_tactics)(const bertfuse_call* call);
