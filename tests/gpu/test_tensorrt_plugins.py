@@ -238,7 +238,8 @@ def test_captured_in_a_graph(host, op):
     layer = Layer(op, BERT, torch.float16)
     context = layer.build(host).attach()
     inputs = layer.inputs(4, 128)
-    outputs = layer.empty(context.set_shapes([tuple(tensor.shape) for tensor in inputs]))
+    shapes = context.set_shapes([tuple(tensor.shape) for tensor in inputs])
+    outputs = layer.empty(shapes)
     context.enqueue(inputs, outputs)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -248,7 +249,7 @@ def test_captured_in_a_graph(host, op):
     for _ in range(2):
         for tensor, fresh in zip(inputs, layer.inputs(4, 128), strict=True):
             tensor.copy_(fresh)
-        direct = [torch.zeros_like(tensor) for tensor in outputs]
+        direct = layer.empty(shapes)
         layer.bound(inputs, direct).run()
         for tensor in outputs:
             tensor.fill_(float("nan"))
@@ -272,8 +273,8 @@ def test_two_contexts_at_once(host, op):
             for batch, sequence in sweep:
                 inputs = layer.inputs(batch, sequence)
                 shapes = [tuple(tensor.shape) for tensor in inputs]
-                outputs = layer.empty(context.set_shapes(shapes))
-                direct = [torch.empty_like(tensor) for tensor in outputs]
+                output_shapes = context.set_shapes(shapes)
+                outputs, direct = layer.empty(output_shapes), layer.empty(output_shapes)
                 layer.bound(inputs, direct).run()
                 jobs.append((shapes, inputs, outputs, direct))
             torch.cuda.synchronize()
