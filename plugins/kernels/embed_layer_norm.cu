@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kWarpRowThreads, kChunks > 3 ? 3 : 4)
   int64_t at = static_cast<int64_t>(blockIdx.x) * (kWarpRowThreads / 32) + threadIdx.x / 32;
   for (load(at); at < a.rows; at += stride) {
     gamma.KeepPacked(), beta.KeepPacked();
-    NormalizeSum(rows, columns, a.epsilon, gamma, beta, a.y + at * columns, [&] { load(at + stride); });
+    NormalizeSum(rows, columns, a.epsilon, gamma, beta, a.y + at * columns, [](auto&) {}, [&] { load(at + stride); });
   }
 }
 

@@ -75,10 +75,10 @@ class GemmSm90Kernel : GemmSm90Copies<Shape> {
       if (empty != 0) ArriveAt(empty + stage * sizeof(uint64_t));
     };
     Ring ring;
+    if (Shape::kTurns && group == 1) ring.Advance(TileAt(0).stages());
     for (int turn = Shape::kTurns ? group : 0; HasTile(turn); turn += 2) {
       const Tile tile = TileAt(turn);
-      const int stages = tile.last_stage - tile.first_stage;
-      if (turn % 2 == 1) ring.Advance(stages);  // of the other warpgroup's tile
+      const int stages = tile.stages();
       Sums sum;
       if (Shape::kTurns) StartFromBias(sum, tile);
       const VectorRegisters vectors(p_, tile.column);
@@ -105,7 +105,7 @@ class GemmSm90Kernel : GemmSm90Copies<Shape> {
         FinishPartial(sum[0], tile, group);
       } else if constexpr (Shape::kTurns) {
         FinishTurn(sum, tile);
-        if (turn % 2 == 0) ring.Advance(stages);
+        if (HasTile(turn + 2)) ring.Advance(TileAt(turn + 1).stages());  // which are the other warpgroup's
       } else {
         FinishTile(sum[0], tile, group, ring);
       }
@@ -232,6 +232,7 @@ class GemmSm90Kernel : GemmSm90Copies<Shape> {
   // side by side: shared memory is busy enough with the other warpgroup's product.
   __device__ __forceinline__ void FinishTurn(Sums& sum, const Tile& tile) {
     const int column = tile.column + threadIdx.x % 4 * 8;
+    T* const out = tile.split == 0 ? static_cast<T*>(p_.y) : Part(tile.split);
     WaitForPrevious();  // it may still read what y overwrites
 #pragma unroll
     for (int b = 0; b < kRowBlocks; ++b) {
@@ -239,7 +240,7 @@ class GemmSm90Kernel : GemmSm90Copies<Shape> {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = tile.row + b * 64 + FirstRow() + 8 * half;
-        T* y = static_cast<T*>(p_.y) + static_cast<int64_t>(row) * p_.n + column;
+        T* y = out + static_cast<int64_t>(row) * p_.n + column;
 #pragma unroll
         for (int i = 0; i < Shape::kN / kDealtRows; ++i) {
           uint32_t pairs[4];
@@ -254,6 +255,12 @@ class GemmSm90Kernel : GemmSm90Copies<Shape> {
         }
       }
     }
+  }
+
+  // What begins with row whole_rows, as if it began with the first.
+  __device__ __forceinline__ T* Part(int split) const {
+    const int64_t rows = static_cast<int64_t>(split - 1) * (p_.m - p_.whole_rows) - p_.whole_rows;
+    return static_cast<T*>(p_.parts) + rows * p_.n;
   }
 
   __device__ __forceinline__ void NormalizeRows(float (&sum)[kSums], int group, const Buffers& buffers) {

@@ -11,15 +11,17 @@ namespace bertfuse::kernels {
 
 // What follows the product x[m, k] * weight[n, k] transposed.
 enum class GemmEpilogue {
-  kElementwise,  // y[m, n] = activation(product + bias)
+  kElementwise,  // y[m, n] = activation(product + bias); without those where it comes in parts
   kLayerNorm,    // y[m, n] = LayerNorm(activation(product + bias) + residual); n = cluster_n * block_n
   kPartial,      // partial[splits, m, n] = the float32 product over each part of k
 };
 
+constexpr int kStageK = 64;      // elements of k that are multiplied at a time: rows of 128 bytes
 constexpr int kMostCluster = 8;  // blocks that every Hopper device takes in a cluster
 
 // How the product is cut up. A block computes block_m x block_n outputs at a time; the blocks of a cluster, cluster_m x
-// cluster_n of them, share what they load.
+// cluster_n of them, share what they load. k is cut into `splits` parts: for all rows with kPartial, for those from
+// whole_rows on with kElementwise.
 struct GemmSm90Tile {
   int block_m;
   int block_n;
@@ -38,6 +40,11 @@ struct GemmSm90Arguments {
   const T* beta;
   T* y;
   float* partial;
+  // With kElementwise and `splits` > 1: the first part of the rows from whole_rows on is in y, the others are here,
+  // [splits
+  // - 1, m - whole_rows, n]. whole_rows is a multiple of the cluster's rows.
+  T* parts;
+  int64_t whole_rows;
   int64_t m, n, k;
   float epsilon;
   Activation activation;

@@ -15,6 +15,7 @@ class GemmSm90Block {
   // Where a tile lies, and its part of k in stages.
   struct Tile {
     int row, column, split, first_stage, last_stage;
+    __device__ __forceinline__ int stages() const { return last_stage - first_stage; }
   };
 
   __device__ __forceinline__ GemmSm90Block(const GemmSm90Parameters& parameters, char* shared)
@@ -53,18 +54,22 @@ class GemmSm90Block {
     return reinterpret_cast<float2*>(shared_ + Shape::kStatisticsOffset) + (group * p_.cluster_n + source) * 64;
   }
 
-  // Columns change fastest: the weight stays in the L2 cache.
+  // Columns change fastest: the weight stays in the L2 cache. Whole tiles come first, then the parts of the others.
   __device__ __forceinline__ Tile TileAt(int turn) const {
     Tile tile;
     int index = cluster_ + turn * p_.clusters;
     if (p_.backwards) index = p_.tiles - 1 - index;
-    const int per_split = p_.tiles_m * p_.tiles_n;
-    tile.split = index / per_split;
-    index %= per_split;
+    tile.split = 0, tile.first_stage = 0, tile.last_stage = p_.k_stages;
+    if (index >= p_.whole_tiles) {
+      const int in_parts = p_.tiles_m * p_.tiles_n - p_.whole_tiles;
+      index -= p_.whole_tiles;
+      tile.split = index / in_parts;
+      index = p_.whole_tiles + index % in_parts;
+      tile.first_stage = tile.split * p_.stages_per_split;
+      tile.last_stage = min(tile.first_stage + p_.stages_per_split, p_.k_stages);
+    }
     tile.row = (index / p_.tiles_n * p_.cluster_m + rank_m_) * Shape::kM;
     tile.column = (index % p_.tiles_n * p_.cluster_n + rank_n_) * Shape::kN;
-    tile.first_stage = tile.split * p_.stages_per_split;
-    tile.last_stage = min(tile.first_stage + p_.stages_per_split, p_.k_stages);
     return tile;
   }
 

@@ -32,7 +32,7 @@ class GemmSm90Copies : protected GemmSm90Block<Shape> {
     if (!p_.weights_are_constant) WaitForPrevious();
     // A constant weight does not depend on the kernel before this one: fill the ring with it while that one ends.
     Tile tile = TileAt(0);
-    int ahead = min(tile.last_stage - tile.first_stage, Shape::kStages);
+    int ahead = min(tile.stages(), Shape::kStages);
     for (int i = 0; i < ahead; ++i) {
       ArriveExpecting(Full(i), Shape::kStageBytes);
       LoadWeight(tile, tile.first_stage + i, i, weight);

@@ -36,6 +36,7 @@ cudaError_t LaunchGemmSm90(const GemmSm90Tile& tile, const GemmSm90Arguments<typ
   p.beta = a.beta;
   p.partial = a.partial;
   p.y = a.y;
+  p.parts = a.parts;
   p.m = static_cast<int>(a.m);
   p.n = static_cast<int>(a.n);
   p.k_stages = static_cast<int>(CeilDiv(a.k, kStageK));
@@ -51,13 +52,23 @@ cudaError_t LaunchGemmSm90(const GemmSm90Tile& tile, const GemmSm90Arguments<typ
   if (tiles_m * tiles_n * tile.splits * cluster > std::numeric_limits<int>::max()) return cudaErrorInvalidConfiguration;
   p.tiles_m = static_cast<int>(tiles_m);
   p.tiles_n = static_cast<int>(tiles_n);
-  p.tiles = p.tiles_m * p.tiles_n * tile.splits;
+  p.whole_rows = p.whole_tiles = 0;
+  if (Shape::kTurns && tile.splits > 1) {
+    const int64_t panel = static_cast<int64_t>(tile.cluster_m) * Shape::kM;
+    if (a.whole_rows % panel != 0 || a.whole_rows >= a.m || a.parts == nullptr) return cudaErrorInvalidValue;
+    if (a.bias != nullptr || a.activation != Activation::kNone) return cudaErrorInvalidValue;
+    p.whole_rows = static_cast<int>(a.whole_rows);
+    p.whole_tiles = static_cast<int>(a.whole_rows / panel * tiles_n);
+  }
+  p.tiles = p.whole_tiles + (p.tiles_m * p.tiles_n - p.whole_tiles) * tile.splits;
   p.epsilon = a.epsilon;
   p.activation = a.activation;
   p.has_residual = a.residual != nullptr;
   p.weights_are_constant = a.weights_are_constant;
   p.backwards = a.backwards;
-  if (Shape::kEpilogue != GemmEpilogue::kPartial && tile.splits > 1) return cudaErrorInvalidConfiguration;
+  if (Shape::kEpilogue != GemmEpilogue::kPartial && !Shape::kTurns && tile.splits > 1) {
+    return cudaErrorInvalidConfiguration;
+  }
   if ((tile.splits - 1) * p.stages_per_split >= p.k_stages) return cudaErrorInvalidConfiguration;
 
   cudaError_t error = MakeTensorMap({a.x, a.m, a.k, a.k, Shape::kM / p.x_sharers, kStageK}, kBfloat16, &p.x_map);
@@ -89,11 +100,19 @@ cudaError_t LaunchGemmSm90(const GemmSm90Tile& tile, const GemmSm90Arguments<typ
   return Launch(config, GemmSm90Main<Shape>, p);
 }
 
-// Launches the first shape that has the tile's block_m and block_n.
+// Launches the first shape that has the tile's block_m and block_n. Of two that do the first has more stages and a
+// multiprocessor for itself, which is for no more blocks than there are multiprocessors.
 template <class Shape, class... Others>
 cudaError_t LaunchFitting(const GemmSm90Tile& tile, const GemmSm90Arguments<typename Shape::T>& arguments,
                           const Device& device, cudaStream_t stream) {
-  if (tile.block_m == Shape::kM && tile.block_n == Shape::kN) {
+  constexpr bool kComesAgain = ((Others::kM == Shape::kM && Others::kN == Shape::kN) || ...);
+  const auto blocks = [](int64_t size, int64_t block, int64_t cluster) {
+    return CeilDiv(size, block * cluster) * cluster;
+  };
+  const bool fits =
+      !kComesAgain || blocks(arguments.m, Shape::kM, tile.cluster_m) * blocks(arguments.n, Shape::kN, tile.cluster_n) <=
+                          device.multiprocessors;
+  if (tile.block_m == Shape::kM && tile.block_n == Shape::kN && fits) {
     return LaunchGemmSm90<Shape>(tile, arguments, device, stream);
   }
   if constexpr (sizeof...(Others) > 0) {

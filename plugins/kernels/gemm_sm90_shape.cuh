@@ -10,8 +10,6 @@
 
 namespace bertfuse::kernels {
 
-constexpr int kStageK = 64;  // elements of k in a stage: rows of 128 bytes
-
 struct GemmSm90Parameters {
   CUtensorMap x_map, weight_map, residual_map, y_map;
   const void* bias;
@@ -19,6 +17,8 @@ struct GemmSm90Parameters {
   const void* beta;
   float* partial;
   void* y;
+  void* parts;  // of y's rows from whole_rows on
+  int whole_rows, whole_tiles;
   int m, n, k_stages, stages_per_split;
   int cluster_m, cluster_n, x_sharers;  // x_sharers: blocks of a cluster row that load a part of x
   int tiles_m, tiles_n, tiles;          // in clusters; tiles counts the parts of k, too
@@ -30,7 +30,7 @@ struct GemmSm90Parameters {
 
 // Compile-time shape of a kernel, and what it puts where in shared memory: the ring of stages, float32 vectors of the
 // block's columns, barriers, row statistics.
-template <class T_, GemmEpilogue kEpilogue_, int kM_, int kN_, int kStages_, int kBlocks_>
+template <class T_, GemmEpilogue kEpilogue_, int kM_, int kN_, int kStages_, int kBlocks_, bool kTurns_ = false>
 struct GemmSm90Shape {
   using T = T_;
   static constexpr GemmEpilogue kEpilogue = kEpilogue_;
@@ -42,7 +42,8 @@ struct GemmSm90Shape {
   // Whether blocks stay on their multiprocessor, and two warpgroups take tiles in turns: one finishes its tile while
   // the other multiplies. Otherwise all warpgroups work on a block's only tile, 64 rows each; where two blocks share a
   // multiprocessor one finishes while the other multiplies, too, and few rows have no tiles for a second turn.
-  static constexpr bool kTurns = kEpilogue == GemmEpilogue::kElementwise && kBlocks == 1 && kM > 64;
+  static constexpr bool kTurns = kTurns_;
+  static_assert(!kTurns || (kEpilogue == GemmEpilogue::kElementwise && kBlocks == 1));
   static constexpr int kWarpgroups = kTurns ? 2 : kM / 64;                  // that multiply
   static constexpr int kReaders = kTurns ? 1 : kWarpgroups;                 // of a stage
   static constexpr int kRowBlocks = kTurns ? kM / 64 : 1;                   // of 64 rows, of a warpgroup's tile

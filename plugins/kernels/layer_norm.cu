@@ -16,6 +16,26 @@ __device__ __forceinline__ void LoadProduct(const LayerNormArguments<T>& a, int6
   for (int i = 0; i < kVector; ++i) value[i] = ToFloat(part.value[i]);
 }
 
+// Wider rows have no registers to spare.
+constexpr bool TakesParts(int vector, int chunks) { return vector == 4 && chunks <= 2; }
+
+// Calls visit(part of the row) with what is to be added to the rounded product.
+template <class T, class Visit>
+__device__ __forceinline__ void ForEachPart(const LayerNormArguments<T>& a, int64_t row, Visit&& visit) {
+  if (row < a.whole_rows) return;
+  const int64_t stride = (a.rows - a.whole_rows) * a.columns;
+  const T* part = a.parts + (row - a.whole_rows) * a.columns;
+#pragma unroll 1
+  for (int i = 0; i < a.more_parts; ++i, part += stride) visit(part);
+}
+
+template <class T, int kVector>
+__device__ __forceinline__ void AddPart(const T* part, float (&value)[kVector]) {
+  const auto more = *reinterpret_cast<const Pack<T, kVector>*>(part);
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) value[i] += ToFloat(more.value[i]);
+}
+
 template <class T, int kVector, int kChunks>
 __global__ void __launch_bounds__(kChunks > 4 ? 1024 : 512) LayerNormKernel(LayerNormArguments<T> a) {
   __shared__ float3 scratch[32];
@@ -34,6 +54,9 @@ __global__ void __launch_bounds__(kChunks > 4 ? 1024 : 512) LayerNormKernel(Laye
     Pack<T, kVector> residual = {};
     if (a.residual != nullptr) residual = *reinterpret_cast<const Pack<T, kVector>*>(a.residual + offset + column);
     LoadProduct(a, offset + column, value);
+    if constexpr (TakesParts(kVector, kChunks)) {
+      ForEachPart(a, blockIdx.x, [&](const T* part) { AddPart(part + column, value); });
+    }
 #pragma unroll 4
     for (int split = 0; split < a.splits; ++split, source += split_stride) {
       const auto part = *reinterpret_cast<const Pack<float, kVector>*>(source);
@@ -68,6 +91,8 @@ __global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T>
     }
   };
   for_each([&](float (&v)[kVector], int column) { LoadProduct(a, offset + column, v); });
+  ForEachPart(a, at,
+              [&](const T* part) { for_each([&](float (&v)[kVector], int column) { AddPart(part + column, v); }); });
 #pragma unroll 2
   for (int split = 0; split < a.splits; ++split) {
     for_each([&](float (&v)[kVector], int column) {
@@ -127,7 +152,14 @@ __global__ void __launch_bounds__(kWarpRowThreads, kChunks > 3 ? 3 : 4)
   int64_t row = static_cast<int64_t>(blockIdx.x) * (kWarpRowThreads / 32) + threadIdx.x / 32;
   for (load(row); row < a.rows; row += stride) {
     bias.KeepPacked(), gamma.KeepPacked(), beta.KeepPacked();
-    NormalizeSum(rows, columns, a.epsilon, gamma, beta, a.y + row * columns, [&] { load(row + stride); });
+    const auto add_parts = [&](auto& value) {
+      ForEachPart(a, row, [&](const T* data) {
+        WarpRow<T, kChunks> part;
+        part.Load(data, columns);
+        part.AddTo(value);
+      });
+    };
+    NormalizeSum(rows, columns, a.epsilon, gamma, beta, a.y + row * columns, add_parts, [&] { load(row + stride); });
   }
 }
 
@@ -153,8 +185,11 @@ cudaError_t LaunchVector(const LayerNormArguments<T>& a, const Device& device, c
   config.stream = stream;
   config.device = &device;
   cudaError_t error = cudaErrorInvalidValue;
-  SwitchChunks(a.columns, kVector, threads,
-               [&](auto chunks) { error = Launch(config, LayerNormKernel<T, kVector, decltype(chunks)::value>, a); });
+  SwitchChunks(a.columns, kVector, threads, [&](auto chunks) {
+    constexpr int kChunks = decltype(chunks)::value;
+    if (a.more_parts > 0 && !TakesParts(kVector, kChunks)) return;
+    error = Launch(config, LayerNormKernel<T, kVector, kChunks>, a);
+  });
   return error;
 }
 
@@ -164,13 +199,13 @@ template <class T>
 cudaError_t LayerNorm(const LayerNormArguments<T>& a, const Device& device, cudaStream_t stream) {
   if (a.rows == 0 || a.columns == 0) return cudaSuccess;
   const bool aligned = a.columns % 4 == 0 && IsAligned(a.partial, 16) && IsAligned(a.product, 4 * sizeof(T)) &&
-                       IsAligned(a.bias, 4 * sizeof(T)) && IsAligned(a.residual, 4 * sizeof(T)) &&
-                       IsAligned(a.gamma, 4 * sizeof(T)) && IsAligned(a.beta, 4 * sizeof(T)) &&
-                       IsAligned(a.y, 4 * sizeof(T));
+                       IsAligned(a.parts, 4 * sizeof(T)) && IsAligned(a.bias, 4 * sizeof(T)) &&
+                       IsAligned(a.residual, 4 * sizeof(T)) && IsAligned(a.gamma, 4 * sizeof(T)) &&
+                       IsAligned(a.beta, 4 * sizeof(T)) && IsAligned(a.y, 4 * sizeof(T));
   // With few rows a whole block for each has more loads in flight.
   if constexpr (sizeof(T) == 2) {
     if (a.product != nullptr && a.activation == Activation::kNone &&
-        WarpRowsFit(a.rows, a.columns, a.product, a.bias, a.residual, a.gamma, a.beta, a.y)) {
+        WarpRowsFit(a.rows, a.columns, a.product, a.parts, a.bias, a.residual, a.gamma, a.beta, a.y)) {
       return WithWarpRowChunks(a.columns, [&](auto chunks) {
         return LaunchWarpRows(LayerNormProductKernel<T, decltype(chunks)::value>, a, device, stream);
       });

@@ -9,7 +9,8 @@ namespace bertfuse::kernels {
 // y[rows, columns] = LayerNorm(activation(sum of `splits` partial products + bias) + residual) * gamma + beta.
 // `partial` is float32 [splits, rows, columns], as a matrix product leaves it; `residual` may be null. Where `product`
 // is given it stands in for `partial`: one product that is rounded to T already. It may be y itself: what is
-// overwritten while it is in the L2 cache never goes to memory.
+// overwritten while it is in the L2 cache never goes to memory. Of the rows from whole_rows on it is a part; the others
+// are `parts`, [more_parts, rows - whole_rows, columns].
 template <class T>
 struct LayerNormArguments {
   const T* product;
@@ -26,10 +27,15 @@ struct LayerNormArguments {
   // No kernel that may still run writes bias, gamma or beta: they are read before the kernels before this one have
   // ended.
   bool vectors_are_constant = false;
+  const T* parts = nullptr;
+  int more_parts = 0;
+  int64_t whole_rows = 0;
 };
 
+constexpr int64_t kMostColumnsInParts = 4096;
+
 // Rows of up to 32768 columns, or 8192 where columns or pointers do not allow accesses of four elements; wider ones
-// give cudaErrorInvalidValue.
+// give cudaErrorInvalidValue. So do parts of more than kMostColumnsInParts columns, or without such accesses.
 template <class T>
 cudaError_t LayerNorm(const LayerNormArguments<T>& arguments, const Device& device, cudaStream_t stream);
 

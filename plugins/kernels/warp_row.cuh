@@ -37,6 +37,13 @@ struct WarpRow {
     }
   }
   __device__ __forceinline__ float2 Pair(int i, int j) const { return UnpackPair<T>(chunk[i].pairs[j]); }
+  __device__ __forceinline__ void AddTo(float2 (&value)[kChunks][4]) const {
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) value[i][j].x += Pair(i, j).x, value[i][j].y += Pair(i, j).y;
+    }
+  }
   // Or else the compiler converts vectors ahead of a loop over rows, and as float32 they take twice the registers.
   __device__ __forceinline__ void KeepPacked() {
 #pragma unroll
@@ -47,26 +54,27 @@ struct WarpRow {
   }
 };
 
-// y = LayerNorm(the sum of `rows` in float32) * gamma + beta. load_next() is called when the rows' registers are free.
-template <class T, int kChunks, int kRows, class LoadNext>
+// y = LayerNorm(the sum of `rows` in float32) * gamma + beta. add(the sum) may add to it; load_next() is called when
+// the rows' registers are free.
+template <class T, int kChunks, int kRows, class Add, class LoadNext>
 __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[kRows], int columns, float epsilon,
                                              const WarpRow<T, kChunks>& gamma, const WarpRow<T, kChunks>& beta, T* y,
-                                             LoadNext&& load_next) {
+                                             Add&& add, LoadNext&& load_next) {
   using Row = WarpRow<T, kChunks>;
   float2 value[kChunks][4];
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) value[i][j] = rows[0].Pair(i, j);
+  }
+#pragma unroll
+  for (int row = 1; row < kRows; ++row) rows[row].AddTo(value);
+  add(value);
   float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      value[i][j] = rows[0].Pair(i, j);
-#pragma unroll
-      for (int row = 1; row < kRows; ++row) {
-        const float2 add = rows[row].Pair(i, j);
-        value[i][j].x += add.x, value[i][j].y += add.y;
-      }
-      sum += value[i][j].x + value[i][j].y;
-    }
+    for (int j = 0; j < 4; ++j) sum += value[i][j].x + value[i][j].y;
   }
   load_next();
   const float mean = WarpSum(sum) / columns;  // beyond the last column there are zeros

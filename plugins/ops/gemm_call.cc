@@ -26,6 +26,7 @@ kernels::GemmSm90Arguments<T> Arguments(const bertfuse_call& call, const GemmCal
   a.beta = data(gemm.beta);
   a.y = data(gemm.y);
   a.partial = static_cast<float*>(call.workspace);
+  a.parts = static_cast<T*>(call.workspace);
   a.n = gemm.weight->shape[0];
   a.k = gemm.weight->shape[1];
   a.m = a.n == 0 ? 0 : NumElements(*gemm.y) / a.n;
@@ -89,7 +90,7 @@ cudaError_t RunSm90(const kernels::GemmSm90Arguments<T>& a, bool layer_norm, con
   } else {
     if (tactic.path == GemmPath::kSm90Round) {
       kernels::GemmSm90Arguments<T> product = a;
-      product.bias = nullptr;
+      product.bias = nullptr;  // comes with LayerNorm
       product.activation = kernels::Activation::kNone;
       return kernels::GemmSm90<T, GemmEpilogue::kElementwise>(tactic.tile, product, device, stream);
     }
@@ -104,11 +105,12 @@ cudaError_t RunSm90(const kernels::GemmSm90Arguments<T>& a, bool layer_norm, con
 template <class T>
 void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
   const kernels::Device& device = DeviceOf(call);
-  const kernels::GemmSm90Arguments<T> a = Arguments<T>(call, gemm);
+  kernels::GemmSm90Arguments<T> a = Arguments<T>(call, gemm);
   if (a.m == 0 || a.n == 0) return;
   if (a.residual == a.y) Fail(BERTFUSE_INVALID_ARGUMENT, "%s: residual and y are the same memory", gemm.op);
   const GemmProblem problem = Problem(call, a, gemm, device);
   const GemmTactic tactic = Tactic(call, gemm, problem);
+  a.whole_rows = WholeRows(problem, tactic);
   const size_t needed = GemmWorkspaceSize(problem, tactic), given = call.workspace == nullptr ? 0 : call.workspace_size;
   if (given < needed) {
     Fail(BERTFUSE_RUNTIME_ERROR, "%s: the workspace has %zu bytes, expected %zu", gemm.op, given, needed);
@@ -122,7 +124,10 @@ void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
                                          a.beta,  a.y,       a.m, a.n,    a.epsilon,  a.activation};
   norm.vectors_are_constant = a.weights_are_constant;
   if (tactic.path == GemmPath::kSm90Split) norm.splits = tactic.tile.splits;
-  if (tactic.path == GemmPath::kSm90Round) norm.product = a.y, norm.splits = 0;
+  if (tactic.path == GemmPath::kSm90Round) {
+    norm.product = a.y, norm.splits = 0;
+    norm.parts = a.parts, norm.more_parts = tactic.tile.splits - 1, norm.whole_rows = a.whole_rows;
+  }
   CheckCuda(kernels::LayerNorm(norm, device, StreamOf(call)), gemm.op);
 }
 

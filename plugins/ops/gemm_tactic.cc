@@ -1,6 +1,9 @@
 #include "ops/gemm_tactic.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "kernels/layer_norm.h"
 
 namespace bertfuse::cuda {
 namespace {
@@ -8,6 +11,7 @@ namespace {
 using kernels::CeilDiv;
 using kernels::GemmSm90Tile;
 using kernels::kMostCluster;
+using kernels::kStageK;
 
 struct Block {
   int m, n;
@@ -21,7 +25,7 @@ constexpr Block kSmall = {64, 64}, kSmallWide = {64, 96}, kSmallWidest = {64, 12
 constexpr Block kElementwiseBlocks[] = {kWide, kLarge, kLargeNarrow, kSmall, kSmallWide};
 constexpr Block kLayerNormBlocks[] = {kLarge, kSmallWide, kSmallWidest};
 constexpr Block kPartialBlocks[] = {kLarge, kSmallWide};
-constexpr int64_t kManyRows = 4096;  // from here on blocks take turns
+constexpr int kMostParts = 6;  // that a product is rounded in
 
 // Blocks that take turns load the weight by 32 rows.
 bool Takes(const GemmProblem& problem, Block block) { return block.n != kWide.n || problem.n % 32 == 0; }
@@ -31,7 +35,7 @@ bool SpansRow(const GemmProblem& problem, Block block) {
 }
 
 bool CanSplit(const GemmProblem& problem, int splits) {
-  const int64_t stages = CeilDiv(problem.k, 64), each = CeilDiv(stages, splits);
+  const int64_t stages = CeilDiv(problem.k, kStageK), each = CeilDiv(stages, splits);
   return (splits - 1) * each < stages;
 }
 
@@ -54,54 +58,89 @@ int64_t Tiles(const GemmProblem& problem, Block block) {
   return CeilDiv(problem.m, block.m) * CeilDiv(problem.n, block.n);
 }
 
-// Of two blocks of the same height the one that keeps the busiest multiprocessor busy for less time. A tile takes as
-// long as it has columns, and what 16 columns take besides.
+// Of two blocks of the same height, two to a multiprocessor, the one that keeps the busiest multiprocessor busy for
+// less time. A tile takes as long as it has columns, and what 16 columns take besides; two at a time half as long
+// again.
 Block FasterBlock(const GemmProblem& problem, Block a, Block b) {
   const auto time = [&](Block block) {
-    return CeilDiv(Tiles(problem, block), problem.multiprocessors) * (block.n + 16);
+    const int64_t tiles = Tiles(problem, block), one = block.n + 16;
+    return tiles <= problem.multiprocessors ? 2 * one : CeilDiv(tiles, 2 * problem.multiprocessors) * 3 * one;
   };
   return time(b) < time(a) ? b : a;
 }
 
-// Many rows, in turns: pairs of blocks share the weight. There have to be tiles for nearly all multiprocessors.
+// Clusters that run at a time. A few less may (a cluster needs its blocks on one group of multiprocessors), which is
+// then slower.
+int64_t Clusters(const GemmProblem& problem, const GemmSm90Tile& tile) {
+  return std::max(problem.multiprocessors / (tile.cluster_m * tile.cluster_n), 1);
+}
+
+// The rules below are measured on an H200 with bert-base's sizes, most of them in the model (docs/performance.md): by
+// itself an op runs at another clock, and beside other kernels.
+
+// Pairs of blocks share the weight, which saves energy, and with it time.
+constexpr GemmSm90Tile kInTurns = {kWide.m, kWide.n, 2, 1, 1};
+
+// Many rows, in turns. There have to be tiles for nearly all multiprocessors.
 bool TakesTurns(const GemmProblem& problem) {
-  return problem.m >= kManyRows && Takes(problem, kWide) && Tiles(problem, kWide) * 10 >= problem.multiprocessors * 9;
+  return problem.m >= 2048 && Takes(problem, kWide) && Tiles(problem, kWide) * 10 >= problem.multiprocessors * 9;
 }
 
-GemmTactic InTurns(GemmPath path) { return {path, {kWide.m, kWide.n, 2, 1, 1}}; }
-
-// The rules below are measured on an H200 with bert-base's sizes (docs/performance.md).
 GemmTactic ChooseElementwise(const GemmProblem& problem) {
-  if (TakesTurns(problem)) return InTurns(GemmPath::kSm90);
-  const bool few = Tiles(problem, kLarge) * 2 < problem.multiprocessors;
-  return ElementwiseTactic(GemmPath::kSm90, few ? kSmall : FasterBlock(problem, kLarge, kLargeNarrow));
+  if (TakesTurns(problem)) return {GemmPath::kSm90, kInTurns};
+  if (Tiles(problem, kSmall) <= problem.multiprocessors) return ElementwiseTactic(GemmPath::kSm90, kSmall);
+  if (Tiles(problem, kSmallWide) <= problem.multiprocessors) {
+    const int share_weight = CeilDiv(problem.m, kSmallWide.m) % 2 == 0 ? 2 : 1;
+    return {GemmPath::kSm90, {kSmallWide.m, kSmallWide.n, share_weight, 1, 1}};
+  }
+  return ElementwiseTactic(GemmPath::kSm90, FasterBlock(problem, kLarge, kLargeNarrow));
 }
 
+// Tiles in turns, those of the last round in parts of k: as many as keep all multiprocessors busy where that is the
+// only round, two where tiles for no more than half of them are left.
+GemmTactic RoundInTurns(const GemmProblem& problem, int cluster_m) {
+  constexpr int64_t kLeastStages = 8;  // a shorter part saves less than it costs
+  GemmTactic tactic = {GemmPath::kSm90Round, kInTurns};
+  GemmSm90Tile& tile = tactic.tile;
+  tile.cluster_m = cluster_m;
+  if (problem.n > kernels::kMostColumnsInParts) return tactic;
+  const int64_t tiles = CeilDiv(problem.m, cluster_m * kWide.m) * CeilDiv(problem.n, kWide.n);
+  const int64_t clusters = Clusters(problem, tile), left = tiles % clusters;
+  if (left > 0 && 2 * left <= clusters) {
+    const int64_t most = tiles < clusters ? std::min<int64_t>(clusters / left, kMostParts) : 2;
+    tile.splits = static_cast<int>(std::clamp<int64_t>(CeilDiv(problem.k, kStageK) / kLeastStages, 1, most));
+    while (!CanSplit(problem, tile.splits)) --tile.splits;
+  }
+  return tactic;
+}
+
+// Mostly two launches with the product between them, rounded to 16 bits. One in clusters takes as long or longer, for
+// the multiprocessors that clusters leave idle, because nothing multiplies while a tile is normalised, and presumably
+// because the next product's blocks can start beside LayerNorm's.
 GemmTactic ChooseLayerNorm(const GemmProblem& problem) {
   const bool long_k = problem.k > 2 * problem.n;
-  // Mostly through memory, rounded to 16 bits: one launch in clusters takes as long or longer, for the multiprocessors
-  // that they leave idle, because nothing multiplies while a tile is normalised, and presumably because the next
-  // product's blocks can start beside LayerNorm's.
-  if (TakesTurns(problem)) {
-    // A tenth of what wide tiles compute lies beyond the last column.
-    const bool padded = CeilDiv(problem.n, kWide.n) * kWide.n * 10 > problem.n * 11;
-    if (long_k && padded && problem.n % (2 * kLarge.n) == 0) {
-      return {GemmPath::kSm90Round, {kLarge.m, kLarge.n, 1, 2, 1}};
-    }
-    return InTurns(GemmPath::kSm90Round);
-  }
-  if (problem.m >= 2048) {
-    // All at the same time, two blocks to a multiprocessor.
-    if (SpansRow(problem, kSmallWidest) && Tiles(problem, kSmallWidest) <= 2 * problem.multiprocessors) {
-      return LayerNormTactic(problem, kSmallWidest, 1);
-    }
-    if (!long_k && SpansRow(problem, kLarge)) return LayerNormTactic(problem, kLarge, 1);
-    const Block block = Takes(problem, kWide) ? FasterBlock(problem, kWide, kLargeNarrow) : kLargeNarrow;
-    return ElementwiseTactic(GemmPath::kSm90Round, block);
-  }
   // Few rows and many steps along k: parts of k, so that there are blocks for every multiprocessor.
-  if (problem.m < 512 && long_k) return SplitTactic(problem, kSmallWide, 4);
-  return ElementwiseTactic(GemmPath::kSm90Round, problem.m < 512 ? kSmall : kSmallWide);
+  if (long_k && 4 * Tiles(problem, kSmallWide) <= problem.multiprocessors) return SplitTactic(problem, kSmallWide, 4);
+  if (long_k && Takes(problem, kWide) && 2 * Tiles(problem, kWide) <= problem.multiprocessors) {
+    return RoundInTurns(problem, 1);
+  }
+  if (2 * Tiles(problem, kSmall) <= problem.multiprocessors) return ElementwiseTactic(GemmPath::kSm90Round, kSmall);
+  if (Tiles(problem, kSmallWide) <= problem.multiprocessors) {
+    return ElementwiseTactic(GemmPath::kSm90Round, kSmallWide);
+  }
+  // All at the same time, two blocks to a multiprocessor; of clusters there may be less.
+  for (Block block : {kSmallWide, kSmallWidest}) {
+    if (SpansRow(problem, block) && 2 * Tiles(problem, block) <= 3 * problem.multiprocessors) {
+      return LayerNormTactic(problem, block, 1);
+    }
+  }
+  if (!Takes(problem, kWide)) return ElementwiseTactic(GemmPath::kSm90Round, kLargeNarrow);
+  // A tenth of what wide tiles compute lies beyond the last column.
+  const bool padded = CeilDiv(problem.n, kWide.n) * kWide.n * 10 > problem.n * 11;
+  if (long_k && padded && problem.n % (2 * kLarge.n) == 0) {
+    return {GemmPath::kSm90Round, {kLarge.m, kLarge.n, 1, 2, 1}};
+  }
+  return RoundInTurns(problem, 2);
 }
 
 }  // namespace
@@ -132,7 +171,18 @@ std::vector<GemmTactic> GemmTactics(const GemmProblem& problem) {
       }
     }
   }
-  if (problem.sm90 && problem.layer_norm) add_elementwise(GemmPath::kSm90Round);
+  if (problem.sm90 && problem.layer_norm) {
+    add_elementwise(GemmPath::kSm90Round);
+    const bool in_parts = Takes(problem, kWide) && problem.n <= kernels::kMostColumnsInParts;
+    for (int cluster_m : {1, 2}) {
+      for (int splits = 2; in_parts && splits <= kMostParts; ++splits) {
+        const GemmTactic tactic = {GemmPath::kSm90Round, {kWide.m, kWide.n, cluster_m, 1, splits}};
+        if (CanSplit(problem, splits) && WholeRows(problem, tactic) < problem.m) {
+          tactics.push_back(tactic);
+        }
+      }
+    }
+  }
   if (problem.tensor_cores) tactics.push_back({GemmPath::kMma, {}});
   tactics.push_back({GemmPath::kSimt, {}});
   return tactics;
@@ -143,8 +193,22 @@ GemmTactic ChooseGemmTactic(const GemmProblem& problem) {
   return problem.layer_norm ? ChooseLayerNorm(problem) : ChooseElementwise(problem);
 }
 
+int64_t WholeRows(const GemmProblem& problem, const GemmTactic& tactic) {
+  const GemmSm90Tile& tile = tactic.tile;
+  if (tactic.path != GemmPath::kSm90Round || tile.splits == 1) return problem.m;
+  const int64_t clusters = Clusters(problem, tile), panel = static_cast<int64_t>(tile.cluster_m) * tile.block_m;
+  const int64_t per_panel = CeilDiv(problem.n, static_cast<int64_t>(tile.cluster_n) * tile.block_n);
+  const int64_t tiles = CeilDiv(problem.m, panel) * per_panel;
+  return std::min(tiles / clusters * clusters / per_panel * panel, problem.m);
+}
+
 size_t GemmWorkspaceSize(const GemmProblem& problem, const GemmTactic& tactic) {
-  if (!problem.layer_norm || tactic.path == GemmPath::kSm90 || tactic.path == GemmPath::kSm90Round) return 0;
+  if (!problem.layer_norm || tactic.path == GemmPath::kSm90) return 0;
+  if (tactic.path == GemmPath::kSm90Round) {
+    constexpr int kElementBytes = 2;
+    return static_cast<size_t>(problem.m - WholeRows(problem, tactic)) * static_cast<size_t>(problem.n) *
+           (tactic.tile.splits - 1) * kElementBytes;
+  }
   const int splits = tactic.path == GemmPath::kSm90Split ? tactic.tile.splits : 1;
   return static_cast<size_t>(problem.m) * static_cast<size_t>(problem.n) * splits * sizeof(float);
 }

@@ -37,6 +37,10 @@ std::vector<GemmTactic> GemmTactics(const GemmProblem& problem);
 // The one to use unless a measurement on the user's device says otherwise.
 GemmTactic ChooseGemmTactic(const GemmProblem& problem);
 
+// Rows before the first whose product is computed in parts of k and rounded in each; m where none is. With kSm90Round
+// the tiles that would be left for a last, incomplete round of blocks are cut up.
+int64_t WholeRows(const GemmProblem& problem, const GemmTactic& tactic);
+
 // Bytes of scratch.
 size_t GemmWorkspaceSize(const GemmProblem& problem, const GemmTactic& tactic);
 

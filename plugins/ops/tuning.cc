@@ -151,8 +151,9 @@ std::string Describe(const GemmTactic& tactic) {
   char text[96];
   std::snprintf(text, sizeof(text), "sm90 %dx%d cluster %dx%d", tile.block_m, tile.block_n, tile.cluster_m,
                 tile.cluster_n);
-  if (tactic.path == GemmPath::kSm90Round) return text + std::string(" rounded");
-  return tactic.path == GemmPath::kSm90Split ? text + (" splits " + std::to_string(tile.splits)) : text;
+  const bool splits = tactic.path == GemmPath::kSm90Split || tile.splits > 1;
+  return std::string(text) + (tactic.path == GemmPath::kSm90Round ? " rounded" : "") +
+         (splits ? " splits " + std::to_string(tile.splits) : "");
 }
 
 }  // namespace bertfuse::cuda

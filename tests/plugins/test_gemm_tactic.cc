@@ -1,0 +1,104 @@
+// How a matrix product is computed, for random problems: arithmetic alone, no GPU is needed.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <set>
+#include <string>
+
+#include "ops/gemm_tactic.h"
+#include "ops/tuning.h"
+
+namespace bertfuse::cuda {
+namespace {
+
+constexpr int kH200 = 132;  // multiprocessors
+
+GemmProblem Bert(int64_t m, int64_t n, int64_t k, bool layer_norm, int multiprocessors = kH200) {
+  return {m, n, k, layer_norm, true, true, multiprocessors};
+}
+
+std::string Name(const GemmProblem& problem) {
+  return std::to_string(problem.m) + "x" + std::to_string(problem.n) + "x" + std::to_string(problem.k) +
+         (problem.layer_norm ? " with LayerNorm on " : " on ") + std::to_string(problem.multiprocessors);
+}
+
+template <class Visit>
+void ForRandomProblems(Visit&& visit) {
+  std::mt19937 random(1);
+  const auto size = [&](int64_t most, int64_t multiple) {
+    const double share = std::uniform_real_distribution<>(0, 1)(random);
+    return std::max<int64_t>(static_cast<int64_t>(std::pow(static_cast<double>(most), share)) / multiple, 1) * multiple;
+  };
+  for (int i = 0; i < 3000; ++i) {
+    const int multiprocessors[] = {kH200, 114, 78, 16, 1};
+    const int64_t m = size(70000, 1), n = size(9000, i % 3 == 0 ? 8 : 96), k = size(9000, i % 2 == 0 ? 8 : 64);
+    const GemmProblem problem = Bert(m, n, k, i % 4 != 0, multiprocessors[i % 5]);
+    SCOPED_TRACE(Name(problem));
+    visit(problem);
+  }
+}
+
+TEST(GemmTactic, TheChosenOneIsListed) {
+  ForRandomProblems([](const GemmProblem& problem) {
+    std::set<std::string> names;
+    const std::vector<GemmTactic> tactics = GemmTactics(problem);
+    for (const GemmTactic& tactic : tactics) names.insert(Describe(tactic));
+    EXPECT_EQ(names.size(), tactics.size());
+    EXPECT_EQ(names.count(Describe(ChooseGemmTactic(problem))), 1u) << Describe(ChooseGemmTactic(problem));
+  });
+}
+
+TEST(GemmTactic, PartsAreOfRowsAtTheEnd) {
+  ForRandomProblems([](const GemmProblem& problem) {
+    for (const GemmTactic& tactic : GemmTactics(problem)) {
+      const bool in_parts = tactic.path == GemmPath::kSm90Round && tactic.tile.splits > 1;
+      const int64_t whole = WholeRows(problem, tactic);
+      if (!in_parts) {
+        EXPECT_EQ(whole, problem.m);
+        continue;
+      }
+      ASSERT_LT(whole, problem.m) << Describe(tactic);
+      EXPECT_EQ(whole % (tactic.tile.cluster_m * tactic.tile.block_m), 0) << Describe(tactic);
+      EXPECT_EQ(GemmWorkspaceSize(problem, tactic),
+                2u * static_cast<size_t>((problem.m - whole) * problem.n * (tactic.tile.splits - 1)));
+    }
+  });
+}
+
+TEST(GemmTactic, EveryPartHasSomething) {
+  ForRandomProblems([](const GemmProblem& problem) {
+    const int64_t stages = kernels::CeilDiv(problem.k, kernels::kStageK);
+    for (const GemmTactic& tactic : GemmTactics(problem)) {
+      if (tactic.path == GemmPath::kSimt || tactic.path == GemmPath::kMma) continue;
+      const int splits = tactic.tile.splits;
+      EXPECT_LT((splits - 1) * kernels::CeilDiv(stages, splits), stages) << Describe(tactic);
+      EXPECT_LE(tactic.tile.cluster_m * tactic.tile.cluster_n, kernels::kMostCluster) << Describe(tactic);
+    }
+  });
+}
+
+TEST(GemmTactic, NoHopperTacticWithoutHopper) {
+  for (bool tensor_cores : {false, true}) {
+    GemmProblem problem = Bert(4096, 768, 3072, true);
+    problem.sm90 = false, problem.tensor_cores = tensor_cores;
+    const std::vector<GemmTactic> tactics = GemmTactics(problem);
+    EXPECT_EQ(tactics.size(), tensor_cores ? 2u : 1u);
+    EXPECT_EQ(Describe(ChooseGemmTactic(problem)), tensor_cores ? "mma" : "simt");
+  }
+}
+
+// What is left for the last round of an H200's 132 multiprocessors (66 pairs).
+TEST(GemmTactic, TheLastRoundIsCutUpWhereItIsShort) {
+  const auto chosen = [](int64_t rows, int64_t k) { return Describe(ChooseGemmTactic(Bert(rows, 768, k, true))); };
+  EXPECT_EQ(chosen(4096, 3072), "sm90 128x192 cluster 2x1 rounded");           // 64 pairs' tiles
+  EXPECT_EQ(chosen(6144, 3072), "sm90 128x192 cluster 2x1 rounded splits 2");  // 96
+  EXPECT_EQ(chosen(6144, 768), "sm90 128x192 cluster 2x1 rounded");            // too few steps along k
+  EXPECT_EQ(chosen(1024, 3072), "sm90 128x192 cluster 1x1 rounded splits 4");
+  const GemmProblem problem = Bert(6144, 768, 3072, true);
+  EXPECT_EQ(WholeRows(problem, ChooseGemmTactic(problem)), 4096);  // 16 of 24 pairs of panels with 4 tiles each
+}
+
+}  // namespace
+}  // namespace bertfuse::cuda
