@@ -24,6 +24,9 @@ _BRAIN = "as float16, with 8 bits (3.9e-3)"
 
 _ROUNDED = "; the product may be rounded before GELU, and LayerNorm divides that error by a deviation of about 0.7"
 
+# Where q + bias, weights and results alone are rounded, 7 keys, 3.7 million results: at most 3.4e-3 in 40 runs (float16).
+_SCORES = "; q + bias is rounded, and of a few keys with competing weights a score that moves shifts the result"
+
 _TF32 = "operands rounded to 11 bits (2.8e-4 a product): 2.8e-4 on a sum of variance 1, at 5 to 6 deviations"
 
 TOLERANCES: dict[tuple[str, str], Tolerance] = {
@@ -34,8 +37,8 @@ TOLERANCES: dict[tuple[str, str], Tolerance] = {
     ("EmbedLayerNorm", "float16"): Tolerance(2e-3, 2e-3, _HALF),
     ("EmbedLayerNorm", "bfloat16"): Tolerance(1.6e-2, 1.6e-2, _BRAIN),
     ("FusedAttention", "float32"): Tolerance(1e-5, 1e-5, "exp to 2e-7 and sums of up to 4096 weights"),
-    ("FusedAttention", "float16"): Tolerance(2e-3, 2e-3, _HALF),
-    ("FusedAttention", "bfloat16"): Tolerance(1.6e-2, 1.6e-2, _BRAIN),
+    ("FusedAttention", "float16"): Tolerance(2e-3, 3e-3, _HALF + _SCORES),
+    ("FusedAttention", "bfloat16"): Tolerance(1.6e-2, 2.4e-2, _BRAIN + _SCORES),
     ("FusedGemm", "float32"): Tolerance(1e-5, 1e-5, _SUM),
     ("FusedGemm", "tf32"): Tolerance(2e-3, 2e-3, _TF32),
     ("FusedGemm", "float16"): Tolerance(2e-3, 2e-3, _HALF),

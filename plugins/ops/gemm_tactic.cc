@@ -124,7 +124,7 @@ GemmTactic ChooseLayerNorm(const GemmProblem& problem) {
   if (long_k && Takes(problem, kWide) && 2 * Tiles(problem, kWide) <= problem.multiprocessors) {
     return RoundInTurns(problem, 1);
   }
-  if (2 * Tiles(problem, kSmall) <= problem.multiprocessors) return ElementwiseTactic(GemmPath::kSm90Round, kSmall);
+  if (4 * Tiles(problem, kSmall) <= problem.multiprocessors) return ElementwiseTactic(GemmPath::kSm90Round, kSmall);
   if (Tiles(problem, kSmallWide) <= problem.multiprocessors) {
     return ElementwiseTactic(GemmPath::kSm90Round, kSmallWide);
   }
