@@ -24,7 +24,8 @@ _BRAIN = "as float16, with 8 bits (3.9e-3)"
 
 _ROUNDED = "; the product may be rounded before GELU, and LayerNorm divides that error by a deviation of about 0.7"
 
-# Where q + bias, weights and results alone are rounded, 7 keys, 3.7 million results: at most 3.4e-3 in 40 runs (float16).
+# Where q + bias, weights and results alone are rounded, 7 keys and 3.7 million results: at most 3.4e-3 in 40 runs of
+# float16.
 _SCORES = "; q + bias is rounded, and of a few keys with competing weights a score that moves shifts the result"
 
 _TF32 = "operands rounded to 11 bits (2.8e-4 a product): 2.8e-4 on a sum of variance 1, at 5 to 6 deviations"

@@ -56,12 +56,12 @@ __global__ void __launch_bounds__(kWarpRowThreads, kChunks > 3 ? 3 : 4)
   int64_t at = static_cast<int64_t>(blockIdx.x) * (kWarpRowThreads / 32) + threadIdx.x / 32;
   for (load(at); at < a.rows; at += stride) {
     gamma.KeepPacked(), beta.KeepPacked();
-    NormalizeSum(rows, columns, a.epsilon, gamma, beta, a.y + at * columns, [](auto&) {}, [&] { load(at + stride); });
+    NormalizeSum(rows, columns, a.epsilon, gamma, beta, a.y + at * columns, [&] { load(at + stride); });
   }
 }
 
 template <class T, class Index, int kVector, int kChunks>
-__global__ void __launch_bounds__(kChunks > 4 ? 1024 : 512) EmbedLayerNormKernel(EmbedLayerNormArguments<T, Index> a) {
+__global__ void __launch_bounds__(MostRowThreads(kChunks)) EmbedLayerNormKernel(EmbedLayerNormArguments<T, Index> a) {
   __shared__ float3 scratch[32];
   const int64_t at = blockIdx.x;
   const int columns = static_cast<int>(a.columns);
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kChunks > 4 ? 1024 : 512) EmbedLayerNormKernel
 template <class T, class Index, int kVector>
 cudaError_t LaunchVector(const EmbedLayerNormArguments<T, Index>& a, const Device& device, cudaStream_t stream) {
   LaunchConfig config;
-  const int threads = RowThreads(a.columns, kVector, a.columns > 512 * 4 * kVector ? 1024 : 512);
+  const int threads = RowThreads(a.columns, kVector);
   config.grid = dim3(static_cast<unsigned>(a.rows));
   config.block = dim3(threads);
   config.stream = stream;

@@ -2,9 +2,9 @@
 // copies, shared among the blocks of a cluster); one or two warpgroups multiply (wgmma) and finish the result in
 // registers.
 //
-// Many rows: a block stays on its multiprocessor, and two warpgroups take tiles of the output in turns. While one
-// finishes its tile the other multiplies; ring and tensor cores go on without a pause. Few rows: a block for each tile,
-// two on a multiprocessor where there are many, whose result leaves through stages of the ring.
+// In turns: a block stays on its multiprocessor, and two warpgroups take tiles of the output, or parts of them along k,
+// in turns. While one finishes its tile the other multiplies; ring and tensor cores go on without a pause. Otherwise,
+// for few rows: a block for each tile, one or two on a multiprocessor, whose result leaves through stages of the ring.
 #ifndef BERTFUSE_KERNELS_GEMM_SM90_CUH_
 #define BERTFUSE_KERNELS_GEMM_SM90_CUH_
 
@@ -233,7 +233,7 @@ class GemmSm90Kernel : GemmSm90Copies<Shape> {
   __device__ __forceinline__ void FinishTurn(Sums& sum, const Tile& tile) {
     const int column = tile.column + threadIdx.x % 4 * 8;
     T* const out = tile.split == 0 ? static_cast<T*>(p_.y) : Part(tile.split);
-    WaitForPrevious();  // it may still read what y overwrites
+    WaitForPrevious();  // it may still read what this overwrites
 #pragma unroll
     for (int b = 0; b < kRowBlocks; ++b) {
       Activate<kSums>(sum[b], p_.activation);
@@ -257,7 +257,7 @@ class GemmSm90Kernel : GemmSm90Copies<Shape> {
     }
   }
 
-  // What begins with row whole_rows, as if it began with the first.
+  // Where row 0 of that part would lie; its memory begins with row whole_rows.
   __device__ __forceinline__ T* Part(int split) const {
     const int64_t rows = static_cast<int64_t>(split - 1) * (p_.m - p_.whole_rows) - p_.whole_rows;
     return static_cast<T*>(p_.parts) + rows * p_.n;

@@ -11,7 +11,7 @@ namespace bertfuse::kernels {
 
 // What follows the product x[m, k] * weight[n, k] transposed.
 enum class GemmEpilogue {
-  kElementwise,  // y[m, n] = activation(product + bias); without those where it comes in parts
+  kElementwise,  // y[m, n] = activation(product + bias); with `splits` > 1 the bare product, in parts
   kLayerNorm,    // y[m, n] = LayerNorm(activation(product + bias) + residual); n = cluster_n * block_n
   kPartial,      // partial[splits, m, n] = the float32 product over each part of k
 };
@@ -40,9 +40,8 @@ struct GemmSm90Arguments {
   const T* beta;
   T* y;
   float* partial;
-  // With kElementwise and `splits` > 1: the first part of the rows from whole_rows on is in y, the others are here,
-  // [splits
-  // - 1, m - whole_rows, n]. whole_rows is a multiple of the cluster's rows.
+  // With kElementwise and `splits` > 1: of the rows from whole_rows on y gets the first part of k's sum, this the
+  // others: [splits - 1, m - whole_rows, n]. whole_rows is a multiple of the cluster's rows.
   T* parts;
   int64_t whole_rows;
   int64_t m, n, k;
@@ -56,13 +55,16 @@ struct GemmSm90Arguments {
   bool backwards;
 };
 
-// Whether shapes and pointers fit the copy engine: 16-byte rows.
+// Whether shapes and pointers fit the copy engine: 16-byte rows; and those of LayerNorm the kernel after it, which
+// reads four elements at a time.
 template <class T>
 bool GemmSm90Takes(const GemmSm90Arguments<T>& a, const Device& device) {
   constexpr int64_t kMost = int64_t{1} << 31;
+  const int vector_bytes = a.gamma == nullptr ? 4 : 8;
   return device.hopper && a.k % 8 == 0 && a.n % 8 == 0 && a.m < kMost && a.n < kMost && a.k < kMost &&
          IsAligned(a.x, 16) && IsAligned(a.weight, 16) && IsAligned(a.residual, 16) && IsAligned(a.y, 16) &&
-         IsAligned(a.bias, 4) && IsAligned(a.gamma, 4) && IsAligned(a.beta, 4) && IsAligned(a.partial, 16);
+         IsAligned(a.bias, vector_bytes) && IsAligned(a.gamma, vector_bytes) && IsAligned(a.beta, vector_bytes) &&
+         IsAligned(a.partial, 16) && IsAligned(a.parts, 16);
 }
 
 // cudaErrorInvalidConfiguration where no kernel was compiled for that tile. One file for each epilogue and element

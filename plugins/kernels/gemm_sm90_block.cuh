@@ -54,7 +54,8 @@ class GemmSm90Block {
     return reinterpret_cast<float2*>(shared_ + Shape::kStatisticsOffset) + (group * p_.cluster_n + source) * 64;
   }
 
-  // Columns change fastest: the weight stays in the L2 cache. Whole tiles come first, then the parts of the others.
+  // Columns change fastest: the weight stays in the L2 cache. Whole tiles have the lower numbers, then come the parts
+  // of the others (which are the first to be computed where the order is backwards).
   __device__ __forceinline__ Tile TileAt(int turn) const {
     Tile tile;
     int index = cluster_ + turn * p_.clusters;

@@ -52,8 +52,11 @@ cudaError_t LaunchGemmSm90(const GemmSm90Tile& tile, const GemmSm90Arguments<typ
   if (tiles_m * tiles_n * tile.splits * cluster > std::numeric_limits<int>::max()) return cudaErrorInvalidConfiguration;
   p.tiles_m = static_cast<int>(tiles_m);
   p.tiles_n = static_cast<int>(tiles_n);
-  p.whole_rows = p.whole_tiles = 0;
-  if (Shape::kTurns && tile.splits > 1) {
+  // Without parts all tiles are whole; with kPartial none is.
+  p.whole_rows = p.m;
+  p.whole_tiles = Shape::kEpilogue == GemmEpilogue::kPartial ? 0 : p.tiles_m * p.tiles_n;
+  if (Shape::kEpilogue != GemmEpilogue::kPartial && tile.splits > 1) {
+    if (!Shape::kTurns) return cudaErrorInvalidConfiguration;
     const int64_t panel = static_cast<int64_t>(tile.cluster_m) * Shape::kM;
     if (a.whole_rows % panel != 0 || a.whole_rows >= a.m || a.parts == nullptr) return cudaErrorInvalidValue;
     if (a.bias != nullptr || a.activation != Activation::kNone) return cudaErrorInvalidValue;
@@ -66,9 +69,6 @@ cudaError_t LaunchGemmSm90(const GemmSm90Tile& tile, const GemmSm90Arguments<typ
   p.has_residual = a.residual != nullptr;
   p.weights_are_constant = a.weights_are_constant;
   p.backwards = a.backwards;
-  if (Shape::kEpilogue != GemmEpilogue::kPartial && !Shape::kTurns && tile.splits > 1) {
-    return cudaErrorInvalidConfiguration;
-  }
   if ((tile.splits - 1) * p.stages_per_split >= p.k_stages) return cudaErrorInvalidConfiguration;
 
   cudaError_t error = MakeTensorMap({a.x, a.m, a.k, a.k, Shape::kM / p.x_sharers, kStageK}, kBfloat16, &p.x_map);
@@ -106,13 +106,14 @@ template <class Shape, class... Others>
 cudaError_t LaunchFitting(const GemmSm90Tile& tile, const GemmSm90Arguments<typename Shape::T>& arguments,
                           const Device& device, cudaStream_t stream) {
   constexpr bool kComesAgain = ((Others::kM == Shape::kM && Others::kN == Shape::kN) || ...);
-  const auto blocks = [](int64_t size, int64_t block, int64_t cluster) {
-    return CeilDiv(size, block * cluster) * cluster;
+  const auto fits = [&] {
+    const auto blocks = [](int64_t size, int64_t block, int64_t cluster) {
+      return CeilDiv(size, block * cluster) * cluster;
+    };
+    return blocks(arguments.m, Shape::kM, tile.cluster_m) * blocks(arguments.n, Shape::kN, tile.cluster_n) <=
+           device.multiprocessors;
   };
-  const bool fits =
-      !kComesAgain || blocks(arguments.m, Shape::kM, tile.cluster_m) * blocks(arguments.n, Shape::kN, tile.cluster_n) <=
-                          device.multiprocessors;
-  if (tile.block_m == Shape::kM && tile.block_n == Shape::kN && fits) {
+  if (tile.block_m == Shape::kM && tile.block_n == Shape::kN && (!kComesAgain || fits())) {
     return LaunchGemmSm90<Shape>(tile, arguments, device, stream);
   }
   if constexpr (sizeof...(Others) > 0) {

@@ -41,7 +41,7 @@ struct GemmSm90Shape {
   static constexpr int kBlocks = kBlocks_;  // on a multiprocessor at a time
   // Whether blocks stay on their multiprocessor, and two warpgroups take tiles in turns: one finishes its tile while
   // the other multiplies. Otherwise all warpgroups work on a block's only tile, 64 rows each; where two blocks share a
-  // multiprocessor one finishes while the other multiplies, too, and few rows have no tiles for a second turn.
+  // multiprocessor one finishes while the other multiplies, too.
   static constexpr bool kTurns = kTurns_;
   static_assert(!kTurns || (kEpilogue == GemmEpilogue::kElementwise && kBlocks == 1));
   static constexpr int kWarpgroups = kTurns ? 2 : kM / 64;                  // that multiply

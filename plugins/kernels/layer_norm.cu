@@ -18,8 +18,10 @@ __device__ __forceinline__ void LoadProduct(const LayerNormArguments<T>& a, int6
 
 // Wider rows have no registers to spare.
 constexpr bool TakesParts(int vector, int chunks) { return vector == 4 && chunks <= 2; }
+static_assert(kMostColumnsInParts == 4 * 2 * MostRowThreads(2));
 
-// Calls visit(part of the row) with what is to be added to the rounded product.
+// Calls visit(part of the row) with what is to be added to the rounded product. Not unrolled: many rows have one part,
+// and no registers to spare.
 template <class T, class Visit>
 __device__ __forceinline__ void ForEachPart(const LayerNormArguments<T>& a, int64_t row, Visit&& visit) {
   if (row < a.whole_rows) return;
@@ -37,7 +39,7 @@ __device__ __forceinline__ void AddPart(const T* part, float (&value)[kVector]) 
 }
 
 template <class T, int kVector, int kChunks>
-__global__ void __launch_bounds__(kChunks > 4 ? 1024 : 512) LayerNormKernel(LayerNormArguments<T> a) {
+__global__ void __launch_bounds__(MostRowThreads(kChunks)) LayerNormKernel(LayerNormArguments<T> a) {
   __shared__ float3 scratch[32];
   const int64_t offset = static_cast<int64_t>(blockIdx.x) * a.columns;
   const int64_t split_stride = a.rows * a.columns;
@@ -179,7 +181,7 @@ cudaError_t LaunchWarp(const LayerNormArguments<T>& a, const Device& device, cud
 template <class T, int kVector>
 cudaError_t LaunchVector(const LayerNormArguments<T>& a, const Device& device, cudaStream_t stream) {
   LaunchConfig config;
-  const int threads = RowThreads(a.columns, kVector, a.columns > 512 * 4 * kVector ? 1024 : 512);
+  const int threads = RowThreads(a.columns, kVector);
   config.grid = dim3(static_cast<unsigned>(a.rows));
   config.block = dim3(threads);
   config.stream = stream;

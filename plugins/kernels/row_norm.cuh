@@ -91,10 +91,13 @@ __device__ __forceinline__ void NormalizeAndStore(const RowSlice<kVector, kChunk
   });
 }
 
-// Threads of a block for rows of `columns` in chunks of `vector`: as many warps as one chunk a thread takes, up to
-// `most`.
-inline int RowThreads(int64_t columns, int vector, int most) {
-  const int64_t threads = (columns + vector - 1) / vector;
+// The most threads that RowThreads() gives a block whose threads hold up to `chunks`.
+constexpr int MostRowThreads(int chunks) { return chunks > 2 ? 1024 : 512; }
+
+// Threads of a block for rows of `columns` in chunks of `vector`: as many warps as one chunk a thread takes, up to 512,
+// or 1024 where 512 would have to take more than 4 each.
+inline int RowThreads(int64_t columns, int vector) {
+  const int64_t threads = (columns + vector - 1) / vector, most = threads > 4 * 512 ? 1024 : 512;
   return static_cast<int>(threads < most ? (threads + 31) / 32 * 32 : most);
 }
 

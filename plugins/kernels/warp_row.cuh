@@ -103,6 +103,13 @@ __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[k
   }
 }
 
+template <class T, int kChunks, int kRows, class LoadNext>
+__device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[kRows], int columns, float epsilon,
+                                             const WarpRow<T, kChunks>& gamma, const WarpRow<T, kChunks>& beta, T* y,
+                                             LoadNext&& load_next) {
+  NormalizeSum(rows, columns, epsilon, gamma, beta, y, [](auto&) {}, load_next);
+}
+
 // Whether rows of `columns` at these addresses can be read so, and are enough to fill a GPU with warps.
 template <class... Pointers>
 bool WarpRowsFit(int64_t rows, int64_t columns, const Pointers*... data) {

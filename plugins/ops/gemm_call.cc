@@ -88,7 +88,7 @@ cudaError_t RunSm90(const kernels::GemmSm90Arguments<T>& a, bool layer_norm, con
   if constexpr (std::is_same_v<T, float> || !kernels::kHopperIsBuilt) {
     return cudaErrorInvalidConfiguration;
   } else {
-    if (tactic.path == GemmPath::kSm90Round) {
+    if (tactic.path == GemmPath::kSm90Rounded) {
       kernels::GemmSm90Arguments<T> product = a;
       product.bias = nullptr;  // comes with LayerNorm
       product.activation = kernels::Activation::kNone;
@@ -124,7 +124,7 @@ void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
                                          a.beta,  a.y,       a.m, a.n,    a.epsilon,  a.activation};
   norm.vectors_are_constant = a.weights_are_constant;
   if (tactic.path == GemmPath::kSm90Split) norm.splits = tactic.tile.splits;
-  if (tactic.path == GemmPath::kSm90Round) {
+  if (tactic.path == GemmPath::kSm90Rounded) {
     norm.product = a.y, norm.splits = 0;
     norm.parts = a.parts, norm.more_parts = tactic.tile.splits - 1, norm.whole_rows = a.whole_rows;
   }

@@ -39,7 +39,9 @@ bool CanSplit(const GemmProblem& problem, int splits) {
   return (splits - 1) * each < stages;
 }
 
-GemmTactic ElementwiseTactic(GemmPath path, Block block) { return {path, {block.m, block.n, 1, 1, 1}}; }
+GemmTactic ElementwiseTactic(GemmPath path, Block block, int cluster_m = 1) {
+  return {path, {block.m, block.n, cluster_m, 1, 1}};
+}
 
 GemmTactic LayerNormTactic(const GemmProblem& problem, Block block, int cluster_m) {
   return {GemmPath::kSm90, {block.m, block.n, cluster_m, static_cast<int>(problem.n / block.n), 1}};
@@ -69,10 +71,27 @@ Block FasterBlock(const GemmProblem& problem, Block a, Block b) {
   return time(b) < time(a) ? b : a;
 }
 
-// Clusters that run at a time. A few less may (a cluster needs its blocks on one group of multiprocessors), which is
-// then slower.
-int64_t Clusters(const GemmProblem& problem, const GemmSm90Tile& tile) {
-  return std::max(problem.multiprocessors / (tile.cluster_m * tile.cluster_n), 1);
+// A product's tiles, counted in clusters, in rounds of all the clusters that run at a time. (A few less may: a cluster
+// needs its blocks on one group of multiprocessors. That is then slower.)
+struct Rounds {
+  int64_t clusters;
+  int64_t whole_panels;  // rows of tiles that fill rounds
+  int64_t left;          // tiles of the other panels
+};
+
+Rounds RoundsOf(const GemmProblem& problem, const GemmSm90Tile& tile) {
+  const int64_t per_panel = CeilDiv(problem.n, static_cast<int64_t>(tile.cluster_n) * tile.block_n);
+  const int64_t tiles = CeilDiv(problem.m, static_cast<int64_t>(tile.cluster_m) * tile.block_m) * per_panel;
+  Rounds rounds;
+  rounds.clusters = std::max(problem.multiprocessors / (tile.cluster_m * tile.cluster_n), 1);
+  rounds.whole_panels = tiles / rounds.clusters * rounds.clusters / per_panel;
+  rounds.left = tiles - rounds.whole_panels * per_panel;
+  return rounds;
+}
+
+// Whether tiles may be cut along k, and LayerNorm adds the parts.
+bool TakesParts(const GemmProblem& problem) {
+  return Takes(problem, kWide) && problem.n <= kernels::kMostColumnsInParts;
 }
 
 // The rules below are measured on an H200 with bert-base's sizes, most of them in the model (docs/performance.md): by
@@ -90,27 +109,22 @@ GemmTactic ChooseElementwise(const GemmProblem& problem) {
   if (TakesTurns(problem)) return {GemmPath::kSm90, kInTurns};
   if (Tiles(problem, kSmall) <= problem.multiprocessors) return ElementwiseTactic(GemmPath::kSm90, kSmall);
   if (Tiles(problem, kSmallWide) <= problem.multiprocessors) {
-    const int share_weight = CeilDiv(problem.m, kSmallWide.m) % 2 == 0 ? 2 : 1;
-    return {GemmPath::kSm90, {kSmallWide.m, kSmallWide.n, share_weight, 1, 1}};
+    const bool in_pairs = CeilDiv(problem.m, kSmallWide.m) % 2 == 0;
+    return ElementwiseTactic(GemmPath::kSm90, kSmallWide, in_pairs ? 2 : 1);
   }
   return ElementwiseTactic(GemmPath::kSm90, FasterBlock(problem, kLarge, kLargeNarrow));
 }
 
-// Tiles in turns, those of the last round in parts of k: as many as keep all multiprocessors busy where that is the
+// Tiles in turns, those of an incomplete round in parts of k: as many as keep all multiprocessors busy where it is the
 // only round, two where tiles for no more than half of them are left.
-GemmTactic RoundInTurns(const GemmProblem& problem, int cluster_m) {
+GemmTactic RoundedInTurns(const GemmProblem& problem, int cluster_m) {
   constexpr int64_t kLeastStages = 8;  // a shorter part saves less than it costs
-  GemmTactic tactic = {GemmPath::kSm90Round, kInTurns};
-  GemmSm90Tile& tile = tactic.tile;
-  tile.cluster_m = cluster_m;
-  if (problem.n > kernels::kMostColumnsInParts) return tactic;
-  const int64_t tiles = CeilDiv(problem.m, cluster_m * kWide.m) * CeilDiv(problem.n, kWide.n);
-  const int64_t clusters = Clusters(problem, tile), left = tiles % clusters;
-  if (left > 0 && 2 * left <= clusters) {
-    const int64_t most = tiles < clusters ? std::min<int64_t>(clusters / left, kMostParts) : 2;
-    tile.splits = static_cast<int>(std::clamp<int64_t>(CeilDiv(problem.k, kStageK) / kLeastStages, 1, most));
-    while (!CanSplit(problem, tile.splits)) --tile.splits;
-  }
+  GemmTactic tactic = {GemmPath::kSm90Rounded, kInTurns};
+  tactic.tile.cluster_m = cluster_m;
+  const Rounds rounds = RoundsOf(problem, tactic.tile);
+  if (!TakesParts(problem) || rounds.left == 0 || 2 * rounds.left > rounds.clusters) return tactic;
+  const int64_t most = rounds.whole_panels > 0 ? 2 : std::min<int64_t>(rounds.clusters / rounds.left, kMostParts);
+  tactic.tile.splits = static_cast<int>(std::clamp<int64_t>(CeilDiv(problem.k, kStageK) / kLeastStages, 1, most));
   return tactic;
 }
 
@@ -122,11 +136,11 @@ GemmTactic ChooseLayerNorm(const GemmProblem& problem) {
   // Few rows and many steps along k: parts of k, so that there are blocks for every multiprocessor.
   if (long_k && 4 * Tiles(problem, kSmallWide) <= problem.multiprocessors) return SplitTactic(problem, kSmallWide, 4);
   if (long_k && Takes(problem, kWide) && 2 * Tiles(problem, kWide) <= problem.multiprocessors) {
-    return RoundInTurns(problem, 1);
+    return RoundedInTurns(problem, 1);
   }
-  if (4 * Tiles(problem, kSmall) <= problem.multiprocessors) return ElementwiseTactic(GemmPath::kSm90Round, kSmall);
+  if (4 * Tiles(problem, kSmall) <= problem.multiprocessors) return ElementwiseTactic(GemmPath::kSm90Rounded, kSmall);
   if (Tiles(problem, kSmallWide) <= problem.multiprocessors) {
-    return ElementwiseTactic(GemmPath::kSm90Round, kSmallWide);
+    return ElementwiseTactic(GemmPath::kSm90Rounded, kSmallWide);
   }
   // All at the same time, two blocks to a multiprocessor; of clusters there may be less.
   for (Block block : {kSmallWide, kSmallWidest}) {
@@ -134,13 +148,13 @@ GemmTactic ChooseLayerNorm(const GemmProblem& problem) {
       return LayerNormTactic(problem, block, 1);
     }
   }
-  if (!Takes(problem, kWide)) return ElementwiseTactic(GemmPath::kSm90Round, kLargeNarrow);
+  if (!Takes(problem, kWide)) return ElementwiseTactic(GemmPath::kSm90Rounded, kLargeNarrow);
   // A tenth of what wide tiles compute lies beyond the last column.
   const bool padded = CeilDiv(problem.n, kWide.n) * kWide.n * 10 > problem.n * 11;
   if (long_k && padded && problem.n % (2 * kLarge.n) == 0) {
-    return {GemmPath::kSm90Round, {kLarge.m, kLarge.n, 1, 2, 1}};
+    return {GemmPath::kSm90Rounded, {kLarge.m, kLarge.n, 1, 2, 1}};
   }
-  return RoundInTurns(problem, 2);
+  return RoundedInTurns(problem, 2);
 }
 
 }  // namespace
@@ -172,14 +186,11 @@ std::vector<GemmTactic> GemmTactics(const GemmProblem& problem) {
     }
   }
   if (problem.sm90 && problem.layer_norm) {
-    add_elementwise(GemmPath::kSm90Round);
-    const bool in_parts = Takes(problem, kWide) && problem.n <= kernels::kMostColumnsInParts;
+    add_elementwise(GemmPath::kSm90Rounded);
     for (int cluster_m : {1, 2}) {
-      for (int splits = 2; in_parts && splits <= kMostParts; ++splits) {
-        const GemmTactic tactic = {GemmPath::kSm90Round, {kWide.m, kWide.n, cluster_m, 1, splits}};
-        if (CanSplit(problem, splits) && WholeRows(problem, tactic) < problem.m) {
-          tactics.push_back(tactic);
-        }
+      for (int splits = 2; TakesParts(problem) && splits <= kMostParts; ++splits) {
+        const GemmTactic tactic = {GemmPath::kSm90Rounded, {kWide.m, kWide.n, cluster_m, 1, splits}};
+        if (CanSplit(problem, splits) && WholeRows(problem, tactic) < problem.m) tactics.push_back(tactic);
       }
     }
   }
@@ -195,16 +206,13 @@ GemmTactic ChooseGemmTactic(const GemmProblem& problem) {
 
 int64_t WholeRows(const GemmProblem& problem, const GemmTactic& tactic) {
   const GemmSm90Tile& tile = tactic.tile;
-  if (tactic.path != GemmPath::kSm90Round || tile.splits == 1) return problem.m;
-  const int64_t clusters = Clusters(problem, tile), panel = static_cast<int64_t>(tile.cluster_m) * tile.block_m;
-  const int64_t per_panel = CeilDiv(problem.n, static_cast<int64_t>(tile.cluster_n) * tile.block_n);
-  const int64_t tiles = CeilDiv(problem.m, panel) * per_panel;
-  return std::min(tiles / clusters * clusters / per_panel * panel, problem.m);
+  if (tactic.path != GemmPath::kSm90Rounded || tile.splits == 1) return problem.m;
+  return std::min(RoundsOf(problem, tile).whole_panels * tile.cluster_m * tile.block_m, problem.m);
 }
 
 size_t GemmWorkspaceSize(const GemmProblem& problem, const GemmTactic& tactic) {
   if (!problem.layer_norm || tactic.path == GemmPath::kSm90) return 0;
-  if (tactic.path == GemmPath::kSm90Round) {
+  if (tactic.path == GemmPath::kSm90Rounded) {
     constexpr int kElementBytes = 2;
     return static_cast<size_t>(problem.m - WholeRows(problem, tactic)) * static_cast<size_t>(problem.n) *
            (tactic.tile.splits - 1) * kElementBytes;

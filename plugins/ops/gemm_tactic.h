@@ -10,11 +10,11 @@
 namespace bertfuse::cuda {
 
 enum class GemmPath {
-  kSimt,       // float32 arithmetic, any alignment
-  kMma,        // tensor cores of any architecture
-  kSm90,       // Hopper: all in one launch
-  kSm90Split,  // Hopper: parts of k into float32 scratch, then one LayerNorm kernel sums them up
-  kSm90Round,  // Hopper: the product rounded to 16 bits in y, then one LayerNorm kernel over it
+  kSimt,         // float32 arithmetic, any alignment
+  kMma,          // tensor cores of any architecture
+  kSm90,         // Hopper: all in one launch
+  kSm90Split,    // Hopper: parts of k into float32 scratch, then one LayerNorm kernel sums them up
+  kSm90Rounded,  // Hopper: the product rounded to 16 bits in y, then one LayerNorm kernel over it
 };
 
 struct GemmTactic {
@@ -37,8 +37,8 @@ std::vector<GemmTactic> GemmTactics(const GemmProblem& problem);
 // The one to use unless a measurement on the user's device says otherwise.
 GemmTactic ChooseGemmTactic(const GemmProblem& problem);
 
-// Rows before the first whose product is computed in parts of k and rounded in each; m where none is. With kSm90Round
-// the tiles that would be left for a last, incomplete round of blocks are cut up.
+// Rows whose product is computed in one piece; that of the rows after them comes in `splits` parts of k, each rounded.
+// With kSm90Rounded these are the tiles that would be left for an incomplete round of all blocks.
 int64_t WholeRows(const GemmProblem& problem, const GemmTactic& tactic);
 
 // Bytes of scratch.

@@ -151,9 +151,9 @@ std::string Describe(const GemmTactic& tactic) {
   char text[96];
   std::snprintf(text, sizeof(text), "sm90 %dx%d cluster %dx%d", tile.block_m, tile.block_n, tile.cluster_m,
                 tile.cluster_n);
-  const bool splits = tactic.path == GemmPath::kSm90Split || tile.splits > 1;
-  return std::string(text) + (tactic.path == GemmPath::kSm90Round ? " rounded" : "") +
-         (splits ? " splits " + std::to_string(tile.splits) : "");
+  const bool has_parts = tactic.path == GemmPath::kSm90Split || tile.splits > 1;
+  return std::string(text) + (tactic.path == GemmPath::kSm90Rounded ? " rounded" : "") +
+         (has_parts ? " splits " + std::to_string(tile.splits) : "");
 }
 
 }  // namespace bertfuse::cuda

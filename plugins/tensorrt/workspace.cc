@@ -13,6 +13,8 @@ namespace {
 
 constexpr double kMostSamples = 4096;  // a few milliseconds
 constexpr size_t kMostAxes = 3;        // no op has more; of one that has, the largest shapes are asked about
+// Of few rows sums may come in parts: four of float32, or one of 128x192 16-bit values for each multiprocessor.
+constexpr size_t kBytesInParts = 16, kMostInParts = 8 << 20;
 
 // The sizes that a free axis takes; axes with the same bounds vary together, as an op's batch does in all its tensors.
 struct FreeAxis {
@@ -86,11 +88,11 @@ size_t WorkspaceFor(const OpDef& op, const bertfuse_kernel* kernel, int device, 
   if (kernel != nullptr && kernel->workspace_size == nullptr) return 0;
   const Request largest(op, attributes, present,
                         [&](int tensor) { return profile.At(tensor, &abi::DynamicPluginTensorDesc::max); });
-  size_t enough = 0;
-  for (int i = 0; i < op.num_outputs; ++i) {
-    enough += static_cast<size_t>(NumElements(largest.call().outputs[i])) * sizeof(float);
-  }
-  if (kernel == nullptr || device < 0) return enough;
+  size_t elements = 0;
+  for (int i = 0; i < op.num_outputs; ++i) elements += static_cast<size_t>(NumElements(largest.call().outputs[i]));
+  const size_t enough = elements * sizeof(float);
+  const size_t for_parts = std::max(enough, std::min(elements * kBytesInParts, kMostInParts));
+  if (kernel == nullptr || device < 0) return for_parts;
 
   size_t most = 0;
   bool answered = false;
@@ -111,7 +113,8 @@ size_t WorkspaceFor(const OpDef& op, const bertfuse_kernel* kernel, int device, 
       // Not a shape that the op can have: nothing to provide for. Or not a device that the kernel knows.
     }
   } while (Next(axes, &index));
-  return answered && most == 0 ? 0 : std::max(most, enough);
+  if (!answered) return for_parts;
+  return most == 0 ? 0 : std::max(most, enough);
 }
 
 }  // namespace bertfuse::tensorrt

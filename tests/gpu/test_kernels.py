@@ -105,6 +105,16 @@ def test_fused_gemm_gelu_layer_norm(size, dtype, residual):
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("columns", [2050, 3001, 4096, 8200, 12288])
+def test_wide_layer_norm(columns, dtype):
+    """More columns than 512 threads hold in two accesses each."""
+    m, k = 37, 64
+    inputs = (*gemm_inputs(m, columns, k, dtype), *norm_inputs(m, columns, dtype))
+    expected = reference.fused_gemm_layer_norm(*inputs, EPSILON)
+    all_tactics("FusedGemmLayerNorm", inputs, (m, columns), dtype, [EPSILON], expected)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_large_mean(dtype):
     """A row whose mean is a hundred times its deviation: E[x²] - E[x]² would lose it."""
     m, n, k = 256, 768, 768
@@ -197,7 +207,7 @@ def test_attention_with_scale_zero_is_the_mean_of_what_is_seen(dtype):
 
 @pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("columns", [32, 768, 1024, 77, 5000])
+@pytest.mark.parametrize("columns", [32, 768, 1024, 77, 3001, 5000, 12288])
 @pytest.mark.parametrize("batch", [3, 201])  # a block for each row, and from 2048 rows on a warp for several
 @pytest.mark.parametrize("given", ["all", "ids"])
 def test_embed_layer_norm(columns, dtype, index, given, batch):

@@ -13,7 +13,18 @@ torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parent))
 
 import reference  # noqa: E402
-from harness import EPSILON, FLOATS, GPU, check, gemm_inputs, norm_inputs, poisoned, randn, run  # noqa: E402
+from harness import (  # noqa: E402
+    EPSILON,
+    FLOATS,
+    GPU,
+    all_tactics,
+    check,
+    gemm_inputs,
+    norm_inputs,
+    poisoned,
+    randn,
+    run,
+)
 from kernels import Bound  # noqa: E402
 
 pytestmark = GPU
@@ -95,6 +106,20 @@ def test_unaligned(op, offset, dtype):
     for tactic in range(-1, tactics if tactics > 1 else 0):
         run(op, inputs, outputs, attributes, tactic)
         check(op, outputs, several(expected()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("which", ["bias", "gamma", "beta"])
+def test_vectors_on_four_bytes(which, dtype):
+    """Of all tensors one vector is not where four elements can be read at a time."""
+    m, n, k = 1024, 768, 3072
+    x, weight, bias = gemm_inputs(m, n, k, dtype)
+    residual, gamma, beta = norm_inputs(m, n, dtype)
+    vectors = {"bias": bias, "gamma": gamma, "beta": beta}
+    vectors[which] = randn(n, dtype=dtype, offset=2)
+    inputs = (x, weight, vectors["bias"], residual, vectors["gamma"], vectors["beta"])
+    expected = reference.fused_gemm_layer_norm(*inputs, EPSILON)
+    all_tactics("FusedGemmLayerNorm", inputs, (m, n), dtype, [EPSILON], expected)
 
 
 @pytest.mark.parametrize("op", GEMMS)

@@ -65,12 +65,17 @@ TEST(Workspace, OfAWideProfileIsNearlyThat) {
   EXPECT_EQ(Layer(1, 64, 1, 8192).Workspace(FewRowsNeedMore), 64 * 8192 * kColumns * kFloat);
 }
 
-TEST(Workspace, IsAFloatPerElementWhereTheKernelCannotBeAsked) {
-  const size_t expected = 4 * 160 * kColumns * kFloat;
+TEST(Workspace, IsForSumsInPartsWhereTheKernelCannotBeAsked) {
+  const size_t expected = 4 * 160 * kColumns * kFloat * 4;
   EXPECT_EQ(Layer(1, 4, 1, 160).WithoutKernel(), expected);
   EXPECT_EQ(Layer(1, 4, 1, 160).Workspace(FewRowsNeedMore, -1), expected);
-  EXPECT_EQ(Layer(1, 4, 1, 160).Workspace(LessThanAFloat), expected);
   EXPECT_EQ(Layer(1, 4, 1, 160).Workspace(NoDevice), expected);
+  EXPECT_EQ(Layer(1, 64, 1, 4096).WithoutKernel(), 64 * 4096 * kColumns * kFloat);
+  EXPECT_EQ(Layer(1, 8, 1, 4096).WithoutKernel(), size_t{8} << 20);
+}
+
+TEST(Workspace, IsAFloatPerElementAtLeast) {
+  EXPECT_EQ(Layer(1, 4, 1, 160).Workspace(LessThanAFloat), 4 * 160 * kColumns * kFloat);
 }
 
 TEST(Workspace, IsNoneWhereNoneIsNeeded) {
