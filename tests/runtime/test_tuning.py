@@ -59,7 +59,7 @@ def test_refused(fused: Path, tmp_path: Path) -> None:
 
 def test_only_a_real_gain_is_chosen() -> None:
     assert choose("p", [("fast", 8.0, False), ("slow", 10.0, True)]).tactic == "fast"
-    kept = choose("p", [("fast", 9.95, False), ("slow", 10.0, True), ("slower", 11.0, False)], launches=4)
+    kept = choose("p", [("fast", 9.2, False), ("slow", 10.0, True), ("slower", 11.0, False)], launches=4)
     assert kept == Choice("p", "slow", 10.0, "slow", 10.0, 3, 4)
 
 
