@@ -1,6 +1,7 @@
 #include "ops/gemm_tactic.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include "kernels/layer_norm.h"
@@ -219,6 +220,18 @@ size_t GemmWorkspaceSize(const GemmProblem& problem, const GemmTactic& tactic) {
   }
   const int splits = tactic.path == GemmPath::kSm90Split ? tactic.tile.splits : 1;
   return static_cast<size_t>(problem.m) * static_cast<size_t>(problem.n) * splits * sizeof(float);
+}
+
+std::string Describe(const GemmTactic& tactic) {
+  if (tactic.path == GemmPath::kSimt) return "simt";
+  if (tactic.path == GemmPath::kMma) return "mma";
+  const kernels::GemmSm90Tile& tile = tactic.tile;
+  char text[96];
+  std::snprintf(text, sizeof(text), "sm90 %dx%d cluster %dx%d", tile.block_m, tile.block_n, tile.cluster_m,
+                tile.cluster_n);
+  const bool has_parts = tactic.path == GemmPath::kSm90Split || tile.splits > 1;
+  return std::string(text) + (tactic.path == GemmPath::kSm90Rounded ? " rounded" : "") +
+         (has_parts ? " splits " + std::to_string(tile.splits) : "");
 }
 
 }  // namespace bertfuse::cuda

@@ -3,6 +3,7 @@
 #define BERTFUSE_OPS_GEMM_TACTIC_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "kernels/gemm_sm90.h"
@@ -43,6 +44,9 @@ int64_t WholeRows(const GemmProblem& problem, const GemmTactic& tactic);
 
 // Bytes of scratch.
 size_t GemmWorkspaceSize(const GemmProblem& problem, const GemmTactic& tactic);
+
+// "sm90 64x96 cluster 1x4 splits 2". Different tactics of one problem have different names.
+std::string Describe(const GemmTactic& tactic);
 
 }  // namespace bertfuse::cuda
 #endif  // BERTFUSE_OPS_GEMM_TACTIC_H_

@@ -144,18 +144,6 @@ std::string Describe(const TunedProblem& problem) {
   return text;
 }
 
-std::string Describe(const GemmTactic& tactic) {
-  if (tactic.path == GemmPath::kSimt) return "simt";
-  if (tactic.path == GemmPath::kMma) return "mma";
-  const kernels::GemmSm90Tile& tile = tactic.tile;
-  char text[96];
-  std::snprintf(text, sizeof(text), "sm90 %dx%d cluster %dx%d", tile.block_m, tile.block_n, tile.cluster_m,
-                tile.cluster_n);
-  const bool has_parts = tactic.path == GemmPath::kSm90Split || tile.splits > 1;
-  return std::string(text) + (tactic.path == GemmPath::kSm90Rounded ? " rounded" : "") +
-         (has_parts ? " splits " + std::to_string(tile.splits) : "");
-}
-
 }  // namespace bertfuse::cuda
 
 extern "C" const bertfuse_tuning* bertfuse_read_tuning(const char* text, const char* name, char* remark,

@@ -30,9 +30,6 @@ struct TunedProblem {
 // "FusedGemmGelu float16 4096x3072x768"
 std::string Describe(const TunedProblem& problem);
 
-// "sm90 64x96 cluster 1x4 splits 2". Different tactics of one problem have different names.
-std::string Describe(const GemmTactic& tactic);
-
 }  // namespace bertfuse::cuda
 
 // Made by bertfuse_read_tuning, never changed afterwards: any thread may look something up.

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "ops/gemm_tactic.h"
-#include "ops/tuning.h"
 
 namespace bertfuse::cuda {
 namespace {

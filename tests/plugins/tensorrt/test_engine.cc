@@ -45,12 +45,12 @@ TEST_F(Engines, OutputsAreWhatTheOpTableSays) {
   });
 }
 
-TEST_F(Engines, WorkspaceWithoutAGpuIsAFloatPerOutputElement) {
+TEST_F(Engines, WorkspaceWithoutAGpuIsFourFloatsPerOutputElement) {
   ForEveryLayer([&](const Example& example) {
     if (bertfuse_find_kernel(example.op.name, "", BERTFUSE_CUDA) != nullptr) return;
     SCOPED_TRACE(Label(example));
     size_t expected = 0;
-    for (const bertfuse_tensor& output : example.Outputs(4, 16)) expected += 4 * NumElements(output);
+    for (const bertfuse_tensor& output : example.Outputs(4, 16)) expected += 16 * NumElements(output);
     const Engine engine(host, example.op.name, example.fields.collection(), example.Inputs());
     EXPECT_EQ(engine.workspace(), expected);
   });
