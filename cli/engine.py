@@ -40,7 +40,9 @@ def engine(
     no_plugins: Annotated[
         bool, typer.Option("--no-plugins", help="Take the op bodies: the engine then runs without our library.")
     ] = False,
-    tf32: Annotated[bool, typer.Option("--tf32", help="Allow TF32 in float32 matrix products.")] = False,
+    tf32: Annotated[
+        bool, typer.Option("--tf32", help="Allow TF32 in TensorRT's own float32 products, not the plugins'.")
+    ] = False,
     timing_cache: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Timings to start from and to add to (TensorRT).")
     ] = None,

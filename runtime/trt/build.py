@@ -19,7 +19,7 @@ from bertfuse.graph_rewrite.spec import DOMAIN, NODE_MARKERS
 
 from ..inputs import longest_sequence, read_config
 from .backend import Backend, has_creator, load_backend, load_plugins
-from .gpu import targets
+from .gpu import check_plugins_run, targets
 from .model import Prepared, prepare
 from .shapes import Profile, make_profile
 
@@ -119,12 +119,16 @@ def build_engine(
     for target in (output, description_path(output), save_onnx, timing_cache):
         if target is not None:
             check_target(target)
+            if Path(target).resolve() == model.resolve():
+                raise BertfuseError(f"{target}: is the model; name another file to write")
     with tempfile.TemporaryDirectory(prefix="bertfuse-") as scratch:
         say(f"Preparing {model}")
         onnx_file = Path(scratch) / "model.onnx"
         prepared = prepare(model, onnx_file, plugins)
         longest = prepared.longest or longest_sequence(read_config(model.parent))
         profile = make_profile(prepared.inputs, shapes, longest)
+        if prepared.nodes:
+            check_plugins_run(wanted)
         library = _load_plugins_for(chosen, prepared, model) if prepared.nodes else None
         say(f"Parsing with {chosen}")
         network = _parse(chosen, model, onnx_file)

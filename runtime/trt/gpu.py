@@ -9,6 +9,7 @@ from bertfuse.errors import BertfuseError
 
 from .backend import Backend
 
+PLUGINS_OLDEST = (8, 0)  # what the library's kernels are compiled for, and what PTX cannot go below
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 
 
@@ -27,6 +28,16 @@ def compute_capability(device: int = 0) -> tuple[int, int] | None:
             return None
         found.append(value.value)
     return found[0], found[1]
+
+
+def check_plugins_run(capabilities: Sequence[tuple[int, int]]) -> None:
+    """Raises BertfuseError for a GPU that the plugins' kernels do not run on."""
+    for major, minor in capabilities:
+        if (major, minor) < PLUGINS_OLDEST:
+            oldest = ".".join(map(str, PLUGINS_OLDEST))
+            raise BertfuseError(
+                f"compute capability {major}.{minor}: the plugins' kernels begin with {oldest}; build with --no-plugins"
+            )
 
 
 def targets(backend: Backend, texts: Sequence[str]) -> list[tuple[int, int]]:

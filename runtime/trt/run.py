@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +19,7 @@ from bertfuse.errors import BertfuseError
 
 from .backend import Backend, load_backend, load_plugins
 from .build import description_path, file_sha256
-from .gpu import compute_capability
+from .gpu import check_plugins_run, compute_capability
 
 # What TensorRT for RTX leaves out: Hopper and the data centre's Blackwell; and what is older than Turing.
 _DATA_CENTRE, _OLDEST = (9, 10), (7, 5)
@@ -69,7 +71,7 @@ def engine_errors(plan: Path) -> Iterator[None]:
         raise BertfuseError(f"{plan}: {' '.join(str(error).split())}") from error
 
 
-def _check_gpu(plan: Path, backend: Backend, built_for: list[str]) -> None:
+def _check_gpu(plan: Path, backend: Backend, built_for: list[str], plugins: bool) -> None:
     gpu = compute_capability()
     if gpu is None:
         raise BertfuseError(f"{plan}: running an engine needs an NVIDIA GPU and its driver; there is none here")
@@ -82,6 +84,8 @@ def _check_gpu(plan: Path, backend: Backend, built_for: list[str]) -> None:
         raise BertfuseError(
             f"{plan}: built for compute capability {', '.join(built_for)}, this GPU's is {name}; build it again"
         )
+    if plugins:
+        check_plugins_run([gpu])
 
 
 def engine_runner(plan: str | Path, name: str | None = None) -> Any:
@@ -98,13 +102,15 @@ def engine_runner(plan: str | Path, name: str | None = None) -> Any:
     built_with = description.get("version", backend.version)
     if built_with != backend.version:
         raise BertfuseError(f"{plan}: built with {backend.title} {built_with}, this is {backend}; build it again")
-    _check_gpu(plan, backend, description.get("compute_capabilities") or [])
+    if description.get("plan_sha256") not in (None, file_sha256(plan)):
+        raise BertfuseError(f"{plan}: {description_path(plan).name} beside it is another plan's; build it again")
+    plugins = description.get("plugins")
+    _check_gpu(plan, backend, description.get("compute_capabilities") or [], bool(plugins))
     wide = [name for name, entry in description.get("outputs", {}).items() if entry["dtype"] == "bf16"]
     if wide:
         raise BertfuseError(
             f"{plan}: output {wide[0]!r} is bfloat16, which NumPy lacks; build a float16 engine for this"
         )
-    plugins = description.get("plugins")
     if plugins or not description:
         library = load_plugins(backend)
         if plugins and plugins["sha256"] != file_sha256(library):
@@ -126,10 +132,21 @@ def engine_runner(plan: str | Path, name: str | None = None) -> Any:
 def _use_in_polygraphy(backend: Backend) -> None:
     from polygraphy import config
 
+    _offer_cuda_runtime()
     config.USE_TENSORRT_RTX = backend.name == "rtx"
     if backend.name == "rtx":
         # polygraphy knows the name of NVIDIA's metapackage only.
         sys.modules.setdefault("tensorrt_rtx", backend.trt)
+
+
+def _offer_cuda_runtime() -> None:
+    """polygraphy looks for libcudart where a CUDA toolkit has it, and by LD_LIBRARY_PATH, but not where pip puts it."""
+    spec = find_spec("nvidia")
+    roots = list(spec.submodule_search_locations or []) if spec else []
+    folders = {str(file.parent) for root in roots for file in Path(root).glob("*/lib/libcudart.so*")}
+    known = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    if new := sorted(folders - set(known)):
+        os.environ["LD_LIBRARY_PATH"] = os.pathsep.join([*filter(None, known), *new])
 
 
 class DescribedEngine:

@@ -22,7 +22,7 @@ def make_profile(inputs: Mapping[str, Axes], shapes: Sequence[str] = (), longest
 
     inputs   the model's inputs with their axes: a size, or a name (None: no name) where it is dynamic
     shapes   "input:min:opt:max", or "min:opt:max" for every input that no other entry names; "1x16:8x128:32x512"
-    longest  the longest sequence of the model, the default's upper bound
+    longest  the longest sequence of the model, which it has positions for
 
     By default the first axis is the batch (BATCHES) and the second the sequence (SEQUENCES).
     Raises BertfuseError for shapes that are malformed, contradict the model or one another.
@@ -34,7 +34,7 @@ def make_profile(inputs: Mapping[str, Axes], shapes: Sequence[str] = (), longest
             if target not in inputs:
                 raise BertfuseError(f"--shapes {text}: no input {target!r}; the model has {', '.join(inputs)}")
             if name or target not in given:
-                given[target] = _checked(text, target, inputs[target], bounds)
+                given[target] = _checked(text, target, inputs[target], bounds, longest)
     profile = {
         name: given.get(name) or _default(name, axes, longest) for name, axes in inputs.items() if _is_dynamic(axes)
     }
@@ -60,7 +60,9 @@ def _parse(text: str) -> tuple[str, tuple[Shape, Shape, Shape]]:
     return (name[0] if name else ""), (bounds[0], bounds[1], bounds[2])
 
 
-def _checked(text: str, name: str, axes: Axes, bounds: tuple[Shape, Shape, Shape]) -> tuple[Shape, Shape, Shape]:
+def _checked(
+    text: str, name: str, axes: Axes, bounds: tuple[Shape, Shape, Shape], longest: int | None
+) -> tuple[Shape, Shape, Shape]:
     where = f"--shapes {text}: input {name!r}"
     if any(len(shape) != len(axes) for shape in bounds):
         raise BertfuseError(f"{where} has {len(axes)} axes: {_written(axes)}")
@@ -71,6 +73,8 @@ def _checked(text: str, name: str, axes: Axes, bounds: tuple[Shape, Shape, Shape
             raise BertfuseError(f"{where}: {least}: needs sizes of 1 and more")
         if isinstance(axis, int) and (least, most) != (axis, axis):
             raise BertfuseError(f"{where}: {least} to {most}: the model fixes that axis at {axis}: {_written(axes)}")
+    if longest and len(axes) == 2 and bounds[2][1] > longest:
+        raise BertfuseError(f"{where}: a sequence of {bounds[2][1]}: the model has {longest} positions")
     return bounds
 
 

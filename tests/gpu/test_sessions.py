@@ -62,6 +62,27 @@ def large(op: str) -> Case:
     return make_case(op, LARGE[op], dtype="float16")
 
 
+@pytest.mark.parametrize("constants", [False, True], ids=["inputs", "constants"])
+@pytest.mark.parametrize("op", OPS)
+def test_cuda_gives_what_the_kernel_gives(op: str, constants: bool, library: Path, monkeypatch) -> None:
+    """To the bit: a session's results, and those of the kernel called directly, which plugins are compared with."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    from kernels import Bound
+
+    case = large(op)
+    arrays = [case.inputs.get(tensor.name) for tensor in case.spec.inputs]
+    inputs = [None if array is None else torch.from_numpy(array).cuda() for array in arrays]
+    runner = session(model(case, constants=constants), library, CUDA)
+    results = runner.run(None, {value.name: case.inputs[value.name] for value in runner.get_inputs()})
+    outputs = [torch.full(array.shape, float("nan"), dtype=torch.float16, device="cuda") for array in results]
+    attributes = [case.attributes.get(attr.name, attr.default) for attr in case.spec.attributes]
+    Bound(op, inputs, outputs, attributes).run()
+    torch.cuda.synchronize()
+    for result, output in zip(results, outputs, strict=True):
+        assert np.array_equal(result.view(np.uint16), output.cpu().numpy().view(np.uint16)), op
+
+
 def test_sessions_and_threads_at_once(library: Path) -> None:
     """Two sessions of every op, two threads in each, all at once: the results are those of a run alone, to the bit.
 

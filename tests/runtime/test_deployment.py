@@ -82,7 +82,14 @@ def test_triton_configurations_name_what_the_model_has() -> None:
     assert len(configurations) == 2
     for text in configurations:
         assert text.count("{") == text.count("}") and text.count("[") == text.count("]")
-        assert set(re.findall(r'name: "(\w+)" data_type: TYPE_INT64', text)) == {
-            value.name for value in InferenceSession(exported()).get_inputs()
+        session = InferenceSession(exported())
+        inputs, outputs = (
+            dict(re.findall(rf'name: "(\w+)" data_type: {kind} dims: \[ (.*?) \]', text))
+            for kind in ("TYPE_INT64", "TYPE_FP16")
+        )
+        assert set(inputs) == {value.name for value in session.get_inputs()}
+        # Triton's first axis is the batch.
+        assert {name: dims.count(",") + 2 for name, dims in outputs.items()} == {
+            value.name: len(value.shape) for value in session.get_outputs()
         }
     assert os.path.basename(re.findall(r'op_library_filename: \[ "(.*?)" \]', TEXT)[0]) == "libbertfuse_ort.so"

@@ -205,6 +205,17 @@ def test_options_that_do_not_do(bert: Path, tmp_path: Path) -> None:
     refused(
         "compute capability 9.0: TensorRT for RTX .* builds for 7.5, 8.0,", plan, bert, compute_capabilities=["9.0"]
     )
+    refused(
+        r"compute capability 7\.5: the plugins' kernels begin with 8\.0; build with --no-plugins",
+        plan,
+        bert,
+        compute_capabilities=["7.5"],
+    )
+    refused("is the model; name another file to write", plan, bert, save_onnx=bert)
+    before = bert.read_bytes()
+    with pytest.raises(BertfuseError, match="is the model; name another file to write"):
+        build_engine(bert, bert.parent / "." / bert.name, backend="rtx")
+    assert bert.read_bytes() == before
     for text in ("new", "8²", "8", "8.99.0"):
         refused(f"--compute-capability '{text}': write major.minor", plan, bert, compute_capabilities=[text])
     refused("--timing-cache: TensorRT for RTX", plan, bert, timing_cache=tmp_path / "cache")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -52,6 +54,11 @@ def test_plans_that_cannot_run_here(plan: Path, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(engine_run, "compute_capability", lambda: (8, 9))
     outputs = {"logits": {"dtype": "bf16", "shape": [-1, -1, 97]}}
     refused(changed(plan, tmp_path, outputs=outputs), "output 'logits' is bfloat16, which NumPy lacks")
+    plugins = {"library": "x", "sha256": "y"}
+    monkeypatch.setattr(engine_run, "compute_capability", lambda: (7, 5))
+    with pytest.raises(BertfuseError, match=r"7\.5: the plugins' kernels begin with 8\.0; build with --no-plugins"):
+        engine_runner(changed(plan, tmp_path, plugins=plugins))
+    refused(changed(plan, tmp_path, plan_sha256="0"), "changed.plan.json beside it is another plan's; build it again")
     damaged = changed(plan, tmp_path)
     Path(f"{damaged}.json").write_text("{")
     refused(damaged, "cannot be read")
@@ -84,6 +91,19 @@ def test_a_runner_for_the_right_gpu(plan: Path, monkeypatch: pytest.MonkeyPatch)
         EngineSession(plan),
     ):
         pass
+
+
+def test_the_cuda_runtime_that_pip_installs_is_offered_to_polygraphy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "cu13" / "lib"
+    folder.mkdir(parents=True)
+    (folder / "libcudart.so.13").touch()
+    monkeypatch.setattr(engine_run, "find_spec", lambda name: SimpleNamespace(submodule_search_locations=[tmp_path]))
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/mine")
+    for _ in range(2):
+        engine_run._offer_cuda_runtime()
+        assert os.environ["LD_LIBRARY_PATH"] == f"/mine{os.pathsep}{folder}"
 
 
 def test_without_a_gpu_there_is_no_compute_capability(monkeypatch: pytest.MonkeyPatch) -> None:

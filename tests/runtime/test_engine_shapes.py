@@ -52,6 +52,8 @@ def test_refused(shapes: list[str], message: str) -> None:
 
 
 def test_refused_by_the_model() -> None:
+    with pytest.raises(BertfuseError, match="a sequence of 41: the model has 40 positions"):
+        make_profile(INPUTS, ["1x1:2x8:4x41"], longest=40)
     with pytest.raises(BertfuseError, match=r"the model fixes that axis at 7: \[batch, 7\]"):
         make_profile({"x": ("batch", 7)}, ["1x7:2x7:3x8"])
     with pytest.raises(BertfuseError, match="give its shapes with --shapes image:min:opt:max"):
