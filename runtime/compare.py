@@ -173,6 +173,9 @@ def compare_subjects(
     for subject, probe in zip(others, probes[1:], strict=True):
         for feed in feeds:
             fit_inputs(probe, feed, f"{subject.path}, given the inputs of {reference.path}")
+    for subject in subjects:
+        if subject.is_engine:
+            subject.runner("")  # what cannot run here is said before the others have run
     wanted = [value.name for value in probes[0].get_outputs()]
     found = []
     for other in others:

@@ -140,7 +140,8 @@ def build_engine(
         config = _config(chosen, network, profile, wanted, tf32, workspace, timing_cache)
         plan = network.builder.build_serialized_network(network.network, config)
         if plan is None:
-            raise BertfuseError(f"{model}: {chosen}: {chosen.log.take('the engine could not be built')}")
+            hint = "" if workspace is None else "; a larger --workspace may do"
+            raise BertfuseError(f"{model}: {chosen}: {chosen.log.take('the engine could not be built')}{hint}")
         plan = bytes(plan)
         report = EngineReport(
             backend=chosen.name,

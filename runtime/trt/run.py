@@ -97,6 +97,8 @@ def engine_runner(plan: str | Path, name: str | None = None) -> Any:
     plan = Path(plan)
     if not plan.is_file():
         raise BertfuseError(f"{plan}: no such engine; build it with 'bertfuse engine'")
+    if plan.suffix == ".onnx":
+        raise BertfuseError(f"{plan}: is an ONNX file; build an engine of it with 'bertfuse engine'")
     description = read_description(plan)
     backend = load_backend(description.get("backend"))
     built_with = description.get("version", backend.version)

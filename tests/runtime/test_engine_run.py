@@ -42,6 +42,7 @@ def test_plans_that_cannot_run_here(plan: Path, tmp_path: Path, monkeypatch: pyt
         assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
     refused(tmp_path / "absent.plan", "no such engine")
+    refused(original("bert"), "is an ONNX file; build an engine of it with 'bertfuse engine'")
     refused(changed(plan, tmp_path, version="1.6.0"), r"built with TensorRT for RTX 1\.6\.0, this is .*build it again")
     monkeypatch.setattr(engine_run, "compute_capability", lambda: None)
     refused(plan, "needs an NVIDIA GPU and its driver")
