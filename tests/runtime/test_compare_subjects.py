@@ -17,10 +17,11 @@ from tiny_models import exported
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import fuse_file
 from bertfuse.graph_rewrite.spec import DOMAIN
-from bertfuse.runtime import Subject, compare_models, compare_subjects
+from bertfuse.runtime import Subject, compare, compare_models, compare_subjects
 from bertfuse.runtime import subjects as subjects_module
 from bertfuse.runtime.compare_page import render
 from bertfuse.runtime.trt import build_engine
+from bertfuse.runtime.trt import run as engine_run
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,18 @@ def with_changed_weight(source: Path, target: Path, op: str, index: int, factor:
     bias.CopyFrom(onnx.numpy_helper.from_array(changed, bias.name))
     onnx.save(model, target)
     return node.output[0]
+
+
+def test_what_an_engine_lacks_is_said_before_the_others_run(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = tmp_path / "model.plan"
+    build_engine(model, plan, backend="rtx", shapes=["1x1:2x8:4x40"])
+    subjects = [Subject.parse(str(file)) for file in (exported(), model, plan)]
+    monkeypatch.setattr(engine_run, "compute_capability", lambda: None)
+    monkeypatch.setattr(compare, "run_and_compare", lambda *_: pytest.fail("a model ran"))
+    with pytest.raises(BertfuseError, match=r"model\.plan: running an engine needs an NVIDIA GPU"):
+        compare_subjects(subjects)
 
 
 def test_subjects_from_text(model: Path, tmp_path: Path) -> None:

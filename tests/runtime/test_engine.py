@@ -219,6 +219,7 @@ def test_options_that_do_not_do(bert: Path, tmp_path: Path) -> None:
     for text in ("new", "8²", "8", "8.99.0"):
         refused(f"--compute-capability '{text}': write major.minor", plan, bert, compute_capabilities=[text])
     refused("--timing-cache: TensorRT for RTX", plan, bert, timing_cache=tmp_path / "cache")
+    refused("a larger --workspace may do", plan, bert, workspace=1024)
     refused("backend 'trt' is unknown", plan, bert, backend="trt")
     refused("no such file", plan, tmp_path / "absent.onnx")
     refused("--shapes 1x2: write input:min:opt:max", plan, bert, shapes=["1x2"])

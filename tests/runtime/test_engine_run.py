@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from engines import fused, original
+from polygraphy.cuda import cuda
 from tiny_models import inputs
 
 from bertfuse.errors import BertfuseError
@@ -105,6 +106,7 @@ def test_the_cuda_runtime_that_pip_installs_is_offered_to_polygraphy(
     for _ in range(2):
         engine_run._offer_cuda_runtime()
         assert os.environ["LD_LIBRARY_PATH"] == f"/mine{os.pathsep}{folder}"
+    assert str(folder) in cuda._find_cuda_lib_dirs()  # where polygraphy looks
 
 
 def test_without_a_gpu_there_is_no_compute_capability(monkeypatch: pytest.MonkeyPatch) -> None:
