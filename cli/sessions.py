@@ -21,11 +21,11 @@ def bench(
     sizes: Annotated[
         str, typer.Option("--sizes", metavar="BxS,…", help="Batch x sequence sizes to measure.")
     ] = "1x32,1x128,8x128",
-    seconds: Annotated[float, typer.Option(help="About how long each one runs at each size.")] = 2.0,
+    seconds: Annotated[float, typer.Option(help="About how long the slowest runs at each size.")] = 2.0,
     threads: Annotated[int | None, typer.Option(help="On the CPU: threads of each. \\[default: its own]")] = None,
     provider: Provider = "cpu",
     dtype: Annotated[
-        str | None, typer.Option(metavar="fp32|fp16", help="On a GPU: type of every contender. \\[default: as it is]")
+        str | None, typer.Option(metavar="fp32|fp16", help="On a GPU: type of all. \\[default: the fused model's]")
     ] = None,
     cuda_graph: Annotated[
         bool, typer.Option("--cuda-graph", help="On a GPU: replay each run as a CUDA graph.")
@@ -41,8 +41,9 @@ def bench(
 ) -> None:
     """Measure the fused model against the original, ONNX Runtime's own optimizer, and PyTorch.
 
-    Medians over interleaved rounds, after warm-up; the table goes to bench.json and bench.png, too. On a GPU a profile
-    is taken first: nothing is measured unless every fused op runs as our CUDA kernel.
+    Medians over turns forwards and backwards, after warm-up; the table goes to bench.json and bench.png, too.
+    On the CPU each file runs in its own float type, which the table names. On a GPU all contenders have one, and a
+    profile is taken first: nothing is measured unless every fused op runs as our CUDA kernel.
 
     [bold]Examples[/]
 
@@ -103,7 +104,7 @@ def print_bench(report: BenchReport) -> None:
     first = report.contenders[0]
     rows = []
     for name in report.contenders:
-        row = [name]
+        row = [report.label(name)]
         for size in report.sizes:
             timing = report.at(name, size)
             spread = f"{figure(timing.low)}-{figure(timing.high)}"

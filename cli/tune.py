@@ -32,7 +32,7 @@ def tune(
 
     A tactic replaces the built-in one where it takes at least 10% less, measured alone.
     The library reads the file where BERTFUSE_TUNING names it, or bertfuse.register(options, tuning=FILE). Rows of
-    other devices and shapes in the file stay.
+    other devices and shapes in the file stay, but for those that the library does not take.
 
     [bold]Examples[/]
 
@@ -71,6 +71,8 @@ def print_tuning(report: TuningReport) -> None:
     console = stdout()
     columns = ["problem", "launches", "chosen tactic", "us", "without tuning", "us", "gain"]
     console.print(table(f"Microseconds of one launch on {report.device}", columns, rows))
+    for row in report.left_out:
+        console.print(f"Left out, since this library does not take it: {' '.join(row.split())}", markup=False)
     console.print(f"Wrote {report.file}; use it with BERTFUSE_TUNING={report.file}", markup=False)
 
 

@@ -1,24 +1,46 @@
-# The CUDA kernels as the static library bertfuse_cuda, where nvcc is found: plugins/kernels and plugins/ops.
+# The CUDA kernels as the static library bertfuse_cuda: plugins/kernels and plugins/ops. Where they are not built,
+# cuda_left_out says why.
 #
-# They need the CUDA toolkit (12.3 or newer) and CUTLASS's headers (nvidia-cutlass from PyPI, or a folder given by
+# They need the CUDA toolkit (12.5 or newer) and CUTLASS's headers (nvidia-cutlass from PyPI, or a folder given by
 # BERTFUSE_CUTLASS_INCLUDE_DIR) to build, and nothing but the driver to run: the CUDA runtime is linked in.
 if(NOT BERTFUSE_CUDA STREQUAL "AUTO" AND NOT BERTFUSE_CUDA)
+  set(cuda_left_out "BERTFUSE_CUDA is OFF")
   return()
 endif()
 include(CheckLanguage)
 check_language(CUDA)
 if(NOT CMAKE_CUDA_COMPILER)
+  set(cuda_left_out "no nvcc that works is found")
   return()
 endif()
-
-# Machine code for each generation in use; the PTX of 9.0 serves whatever has none (and what comes later).
-set(BERTFUSE_CUDA_ARCHITECTURES "80-real;86-real;89-real;90;100-real;120-real" CACHE STRING
-    "Architectures of the portable kernels; the Hopper kernels are built for 90a whenever a 90 is among them")
-set(BERTFUSE_CUTLASS_INCLUDE_DIR "" CACHE PATH "CUTLASS 4.2 include folder; empty: asked of the Python package")
-
-set(CMAKE_CUDA_ARCHITECTURES "${BERTFUSE_CUDA_ARCHITECTURES}")
 enable_language(CUDA)
-find_package(CUDAToolkit 12.3 REQUIRED)
+if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.5)
+  set(cuda_left_out "nvcc 12.5 or newer is needed, ${CMAKE_CUDA_COMPILER} is ${CMAKE_CUDA_COMPILER_VERSION}")
+  return()
+endif()
+find_package(CUDAToolkit 12.5 REQUIRED)
+
+set(BERTFUSE_CUDA_ARCHITECTURES "" CACHE STRING
+    "Architectures of the portable kernels, as numbers; empty: those in use that nvcc knows. The Hopper kernels are built for 90a whenever a 90 is among them")
+set(architectures "${BERTFUSE_CUDA_ARCHITECTURES}")
+if(architectures STREQUAL "")
+  # Machine code for each generation in use; the PTX of 9.0 serves whatever has none (and what comes later).
+  set(architectures 80-real 86-real 89-real 90)
+  if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.8)
+    message(STATUS "CUDA kernels: GPUs of 10.0 and 12.0 run the PTX of 9.0, since nvcc ${CMAKE_CUDA_COMPILER_VERSION} "
+                   "does not know them (12.8 does)")
+  else()
+    list(APPEND architectures 100-real 120-real)
+  endif()
+endif()
+foreach(architecture IN LISTS architectures)
+  if(NOT architecture MATCHES "^[0-9]+[af]?(-real|-virtual)?$")
+    message(FATAL_ERROR "BERTFUSE_CUDA_ARCHITECTURES: '${architecture}' is no number: give some, such as 80-real;90")
+  endif()
+endforeach()
+set(CMAKE_CUDA_ARCHITECTURES "${architectures}")
+
+set(BERTFUSE_CUTLASS_INCLUDE_DIR "" CACHE PATH "CUTLASS 4.2 include folder; empty: asked of the Python package")
 
 set(kernels "${CMAKE_CURRENT_SOURCE_DIR}/plugins/kernels")
 set(ops "${CMAKE_CURRENT_SOURCE_DIR}/plugins/ops")
@@ -33,7 +55,7 @@ add_library(bertfuse_cuda STATIC
 target_link_libraries(bertfuse_cuda PUBLIC bertfuse_headers CUDA::cudart_static)
 target_compile_options(bertfuse_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
 
-if(BERTFUSE_CUDA_ARCHITECTURES MATCHES "(^|;)90")
+if(architectures MATCHES "(^|;)90")
   if(NOT BERTFUSE_CUTLASS_INCLUDE_DIR)
     execute_process(
       COMMAND "${Python3_EXECUTABLE}" -c
@@ -54,15 +76,12 @@ if(BERTFUSE_CUDA_ARCHITECTURES MATCHES "(^|;)90")
   set_target_properties(bertfuse_cuda_sm90 PROPERTIES CUDA_ARCHITECTURES 90a-real)
   target_sources(bertfuse_cuda PRIVATE $<TARGET_OBJECTS:bertfuse_cuda_sm90>)
   target_compile_definitions(bertfuse_cuda PUBLIC BERTFUSE_WITH_SM90)
+  list(APPEND architectures "90a-real")
 endif()
 
 # What `bertfuse doctor` says, and what a tuning file was measured with.
 file(STRINGS "${CMAKE_CURRENT_SOURCE_DIR}/src/bertfuse/__init__.py" version REGEX "^__version__ = ")
 string(REGEX MATCH "[0-9][0-9A-Za-z.]*" version "${version}")
-set(architectures "${BERTFUSE_CUDA_ARCHITECTURES}")
-if(BERTFUSE_CUDA_ARCHITECTURES MATCHES "(^|;)90")
-  list(APPEND architectures "90a-real")
-endif()
 set_property(SOURCE "${ops}/tuning.cc" APPEND PROPERTY COMPILE_DEFINITIONS "BERTFUSE_VERSION=\"${version}\"")
 string(REPLACE ";" " " architectures "${architectures}")
 set_property(SOURCE "${ops}/gpu.cc" APPEND PROPERTY COMPILE_DEFINITIONS "BERTFUSE_GPU_ARCHITECTURES=\"${architectures}\"")

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 GRID = ((1, 32), (1, 128), (8, 128))
 PAUSE = 0.05  # seconds
-WARM_UP = 2  # runs of each block that do not count
-GPU_WARM_UP = 20.0  # milliseconds of such runs on a GPU
+WARM_UP = 20.0  # milliseconds of runs before each block that do not count; two runs at least
+TURNS = 6  # blocks of each contender, at least: half of them forwards, half of them backwards
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,22 @@ class BenchReport:
         return list(dict.fromkeys((timing.batch, timing.sequence) for timing in self.timings))
 
     @property
+    def dtypes(self) -> list[str]:
+        """The float types that contenders have: one, unless a file's own type was measured on the CPU."""
+        found = [self.details.get(name, {}).get("dtype") for name in self.contenders]
+        return list(dict.fromkeys(dtype for dtype in found if dtype))
+
+    @property
     def conditions(self) -> list[str]:
-        """The options that change what is measured, in words."""
+        """What changes the meaning of a time, in words: float types, and options."""
         words = {"cuda_graph": "CUDA graph", "tf32": "TF32", "tuning": "tuned tactics"}
         given = [word for name, word in words.items() if self.options.get(name)]
-        return [self.options["dtype"], *given] if self.options.get("dtype") else given
+        return [" and ".join(self.dtypes), *given] if self.dtypes else given
+
+    def label(self, contender: str) -> str:
+        """The contender's name, with its float type where they differ."""
+        dtype = self.details.get(contender, {}).get("dtype")
+        return f"{contender}, {dtype}" if dtype and len(self.dtypes) > 1 else contender
 
     def at(self, contender: str, size: tuple[int, int]) -> Timing:
         return next(t for t in self.timings if t.contender == contender and (t.batch, t.sequence) == size)
@@ -105,13 +116,15 @@ def bench(
 ) -> BenchReport:
     """Measures the folder's model.onnx, its fused form, ONNX Runtime's own optimizer's result, and PyTorch.
 
-    On a GPU inputs and outputs stay there, and nothing is measured unless every fused op runs as our CUDA kernel.
+    On a GPU all have one float type, inputs and outputs stay there, and nothing is measured unless every fused op runs
+    as our CUDA kernel. On the CPU each file runs as it is, and the report has everyone's type.
 
     Args:
         folder: written by `bertfuse optimize`: model.onnx, model.fused.onnx, config.json.
         grid: (batch, sequence) sizes; every row is full, without padding.
         provider: "cpu" or "cuda".
-        seconds: about how long each contender runs at each size, after warm-up; at least 5 runs.
+        seconds: about how long the slowest contender runs at each size, after warm-up; the others run as often, all
+            at least 6 times.
         threads: intra-op threads of every contender on the CPU; None leaves each its default.
         gpu: with provider "cuda", how every contender runs there.
 
@@ -168,21 +181,27 @@ def interleaved(
     seconds: float,
     on_gpu: bool = False,
 ) -> list[Timing]:
-    """Times the contenders in turn, block by block, each for about `seconds` and at least 5 runs."""
+    """Times the contenders in turn, block by block, the slowest for about `seconds`, each as often.
+
+    The turns go forwards and backwards, so that none has the same one before it every time: at a GPU's power limit what
+    follows a contender that draws less power looks faster.
+    """
     taken: dict[str, list[float]] = {contender.name: [] for contender in present}
     guess = max(min(_run(contender, feed) for _ in range(3)) for contender in present)  # the first may capture a graph
-    rounds = max(5, min(1000, int(seconds * 1000 / guess)))
+    rounds = max(TURNS, min(1000, int(seconds * 1000 / guess)))
     # Blocks after a pause, not single runs: the threads of onnxruntime and PyTorch spin on for a while after a
     # run, and the next contender's weights are out of the caches. On two cores that tripled a run's time.
-    block, pause, warm_up = max(1, min(20, rounds // 5)), PAUSE, WARM_UP
+    block, pause = min(20, rounds // TURNS), PAUSE
     if on_gpu:
         # A GPU lowers its clock in a pause, and takes milliseconds of work to raise it.
-        block, pause, warm_up = max(1, rounds // 5), 0.0, max(WARM_UP, int(GPU_WARM_UP / guess))
-    for _ in range(-(-rounds // block)):
-        for contender in present:
+        block, pause = rounds // TURNS, 0.0
+    turns = rounds // block
+    for turn in range(turns + turns % 2):
+        for contender in reversed(present) if turn % 2 else present:
             time.sleep(pause)
-            for _ in range(warm_up):
-                _run(contender, feed)
+            spent = _run(contender, feed) + _run(contender, feed)
+            while spent < WARM_UP:
+                spent += _run(contender, feed)
             taken[contender.name] += [_run(contender, feed) for _ in range(block)]
     made = []
     for name, times in taken.items():
@@ -241,7 +260,9 @@ def plot(report: BenchReport, path: str | Path) -> None:
         timings = [report.at(name, size) for name in names]
         medians = [t.median for t in timings]
         spread = [[t.median - t.low for t in timings], [t.high - t.median for t in timings]]
-        bars = panel.barh(names, medians, xerr=spread, color=colours, error_kw={"linewidth": 1})
+        bars = panel.barh(
+            [report.label(name) for name in names], medians, xerr=spread, color=colours, error_kw={"linewidth": 1}
+        )
         panel.bar_label(bars, [figure(median) for median in medians], label_type="center", color="white")
         panel.set(title=f"{size[0]} x {size[1]}", xlabel="milliseconds")
     panels[0][0].invert_yaxis()

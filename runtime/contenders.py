@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 
 from bertfuse.errors import BertfuseError, RuntimeLibraryError
-from bertfuse.graph_rewrite.io import MAX_INLINE_BYTES
+from bertfuse.graph_rewrite.io import MAX_INLINE_BYTES, open_model
+from bertfuse.graph_rewrite.precision import DTYPES
 
 from .inputs import FUSED_FILE, MODEL_FILE, read_config
 from .library import library_path
@@ -23,7 +27,10 @@ Feed = Mapping[str, np.ndarray]
 
 @dataclass
 class Contender:
-    """`run(feed)` computes the outputs. `notes` says what it is; `absent` why it could not be made."""
+    """`run(feed)` computes the outputs. `notes` says what it is; `absent` why it could not be made.
+
+    `details` has its float type as "dtype".
+    """
 
     name: str
     run: Callable[[Feed], Any] | None = None
@@ -52,7 +59,7 @@ def session_contender(
         with ort_errors(str(path)):
             return session.run(None, {key: value for key, value in feed.items() if key in names})
 
-    return Contender(name, run, notes, details={"library": session.uses_library})
+    return Contender(name, run, notes, details={"library": session.uses_library, "dtype": float_type(path)})
 
 
 def fused_contenders(folder: Path, provider: str, threads: int | None) -> list[Contender]:
@@ -114,7 +121,7 @@ def pytorch_contender(folder: Path, metadata: Mapping[str, str], provider: str, 
                 torch.cuda.synchronize()
         return result
 
-    return Contender("PyTorch", run, f"torch {torch.__version__}, sdpa, random weights")
+    return Contender("PyTorch", run, f"torch {torch.__version__}, sdpa, random weights", details={"dtype": "fp32"})
 
 
 def optimizer_contender(
@@ -151,7 +158,8 @@ def optimized_model(
 
     model = encoder(folder, metadata, "eager")
     task = metadata.get("bertfuse.task", "feature-extraction")
-    path = export_model(model, scratch, task=task, exporter="torchscript", attention="eager", opset=17)
+    # In a folder of its own: an export takes away the fused file that it finds beside itself.
+    path = export_model(model, scratch / "export", task=task, exporter="torchscript", attention="eager", opset=17)
     counts = _optimize(path, target, heads, hidden, use_gpu)
     return target, "for a torchscript, eager-attention export: it fuses no attention in model.onnx", counts
 
@@ -178,6 +186,16 @@ def _optimize(source: Path, target: Path, heads: int, hidden: int, use_gpu: bool
     return counts
 
 
+def float_type(path: Path) -> str:
+    """The float type that most of an ONNX file's weights have, as `--dtype` names it; "" where none has any."""
+    names = {number: name for name, number in DTYPES.items()} | {onnx.TensorProto.DOUBLE: "fp64"}
+    sizes: Counter[str] = Counter()
+    for tensor in open_model(path)[0].graph.initializer:
+        if tensor.data_type in names:
+            sizes[names[tensor.data_type]] += math.prod(tensor.dims)
+    return sizes.most_common(1)[0][0] if sizes else ""
+
+
 def is_large(model: Any) -> bool:
     """Whether an onnx.ModelProto's weights need a file of their own."""
     return sum(tensor.ByteSize() for tensor in model.graph.initializer) > MAX_INLINE_BYTES
@@ -185,8 +203,6 @@ def is_large(model: Any) -> bool:
 
 def contenders(folder: Path, provider: str, threads: int | None, say: Callable[[str], None]) -> list[Contender]:
     """All of them, in the order of the table; those that cannot be made say why. The first is the original ONNX."""
-    from bertfuse.graph_rewrite.io import open_model
-
     path = folder / MODEL_FILE
     say("Loading the original model and the fused one")
     metadata = {entry.key: entry.value for entry in open_model(path)[0].metadata_props}

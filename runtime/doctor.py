@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import importlib.metadata
 import platform
+import re
 import shutil
 import subprocess
+import sys
 from typing import Any
 
 import bertfuse
@@ -29,6 +31,12 @@ PACKAGES = (
     "tensorrt-rtx-cu13-libs",
 )
 REQUIRED = ("onnx", "onnx-graphsurgeon", "polygraphy")
+CUDA = "CUDAExecutionProvider"
+_OPEN_CUDA_SESSION = f"""
+import sys, onnxruntime
+model = sys.stdin.buffer.read()
+print(onnxruntime.InferenceSession(model, providers=["{CUDA}"], enable_fallback=0).get_providers())
+"""
 
 
 def doctor() -> dict[str, Any]:
@@ -44,11 +52,9 @@ def doctor() -> dict[str, Any]:
         problems.append(f"onnxruntime does not import ({error}): pip install onnxruntime, or onnxruntime-gpu")
     libraries = {runtime: _library(runtime, bool(providers)) for runtime in LIBRARIES}
     gpus = _gpus()
-    if gpus and providers and "CUDAExecutionProvider" not in providers:
-        problems.append("there is a GPU, but this onnxruntime has no CUDA provider: pip install onnxruntime-gpu")
-    gpu_code = _gpu_code() if libraries["onnxruntime"]["loads"] else None
-    if gpus and gpu_code is not None and not gpu_code["machine_code"]:
-        problems.append("there is a GPU, but the library has no CUDA kernels: run 'make build' where nvcc is found")
+    if gpus and providers:
+        problems += _provider_problem(providers)
+    gpu_code = _gpu_code(bool(gpus), problems) if libraries["onnxruntime"]["loads"] else None
     for gpu in gpu_code["gpus"] if gpu_code else []:
         if gpu_code["machine_code"] and gpu["uses"] is None:
             problems.append(
@@ -111,18 +117,60 @@ def _plugins(path: str) -> list[str]:
     return list(OPS)
 
 
-def _gpu_code() -> dict[str, Any] | None:
+def _provider_problem(providers: list[str]) -> list[str]:
+    """That ONNX Runtime has no CUDA provider, or has one that does not load, most often for want of cuDNN."""
+    if CUDA not in providers:
+        return ["there is a GPU, but this onnxruntime has no CUDA provider: pip install onnxruntime-gpu"]
+    try:
+        import onnx
+    except ImportError:
+        return []  # a problem of its own
+    values = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "probe", values[:1], values[1:])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+    # In a process of its own, where what ONNX Runtime logs, its only word on the reason, can be read.
+    command = [sys.executable, "-c", _OPEN_CUDA_SESSION]
+    try:
+        ran = subprocess.run(command, input=model.SerializeToString(), capture_output=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        return [f"whether ONNX Runtime's CUDA provider loads cannot be asked: {error}"]
+    if CUDA in ran.stdout.decode(errors="replace"):
+        return []
+    said = ran.stderr.decode(errors="replace")
+    reason = re.search(r"(?:with error|CUDA failure \d+): ([^;\n]+)", said)
+    why = reason[1].strip() if reason else (said.strip().splitlines() or ["it does not say why"])[-1]
+    problem = f"there is a GPU, but ONNX Runtime's CUDA provider does not load: {why}"
+    if ".so" in why:
+        problem += "; pip install 'onnxruntime-gpu[cuda,cudnn]' has CUDA's and cuDNN's libraries, LD_LIBRARY_PATH"
+        problem += " must name their folders (site-packages/nvidia/*/lib)"
+    return [problem]
+
+
+def _gpu_code(gpu_here: bool, problems: list[str]) -> dict[str, Any] | None:
     """Which architectures the library's GPU code is for, and what each GPU here uses of it; None where it can't say."""
     try:
         built = native.gpu_architectures()
-        gpus = list(native.gpus())
-    except (BertfuseError, native.NativeError):
+    except BertfuseError as error:
+        problems.append(str(error))
         return None
     code: dict[str, Any] = {
         "machine_code": [_version_of(name) for name in built if not name.endswith("-virtual")],
         "ptx": [_version_of(name) for name in built if not name.endswith("-real")],
         "gpus": [],
     }
+    if gpu_here and not built:
+        problems.append(
+            "there is a GPU, but the library has no CUDA kernels: run 'make build' where nvcc 12.5 or newer is found"
+        )
+    gpus = []
+    try:
+        for gpu in native.gpus():  # keeps those before one that cannot be asked
+            gpus.append(gpu)
+    except native.NativeError as error:
+        problems.append(f"the library cannot use GPU {len(gpus)}: {error}")
+    else:
+        if gpu_here and built and not gpus:
+            problems.append(f"there is a GPU, but the library can use none: {_why_no_gpu()}")
     for gpu in gpus:
         runs = _version_of(str(gpu.code_architecture))
         uses = f"machine code for {runs}" if runs in code["machine_code"] else None
@@ -133,6 +181,13 @@ def _gpu_code() -> dict[str, Any] | None:
         version = _version_of(str(gpu.compute_capability))
         code["gpus"].append({"name": gpu.name.decode(), "compute_capability": version, "uses": uses})
     return code
+
+
+def _why_no_gpu() -> str:
+    """What the library says of the first GPU where it finds none."""
+    gpu, error = native.Gpu(), native.Error()
+    native.load_library().bertfuse_describe_gpu(0, ctypes.byref(gpu), ctypes.byref(error))
+    return error.message.decode(errors="replace")
 
 
 def _version_of(architecture: str) -> str:

@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from bertfuse.graph_rewrite import OPS, fuse_file
 from bertfuse.graph_rewrite.io import open_model
 from bertfuse.graph_rewrite.spec import DOMAIN
 
-from .contenders import Contender, Feed, encoder, is_large, optimized_model
+from .contenders import Contender, Feed, encoder, float_type, is_large, optimized_model
 from .inputs import FUSED_FILE, MODEL_FILE
 from .session import CPU, InferenceSession, ort_errors, providers_of
 
@@ -29,7 +29,7 @@ _OUTPUTS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
 @dataclass(frozen=True)
 class GpuOptions:
-    """How every contender runs; `tuning` is ours alone. `dtype` "fp32" or "fp16" converts, None leaves as it is."""
+    """How every contender runs; `tuning` is ours alone. `dtype` "fp32" or "fp16"; None: the fused file's."""
 
     dtype: str | None = None
     cuda_graph: bool = False
@@ -132,6 +132,16 @@ def check_profile(path: Path, events: Sequence[Mapping[str, Any]]) -> dict[str, 
     return dict(on_gpu)
 
 
+def in_dtype(source: Path, dtype: str, target: Path) -> Path:
+    """The model in `dtype`: `source`, or `target` with it in float16. Raises BertfuseError for any other conversion."""
+    found = float_type(source)
+    if found == dtype:
+        return source
+    if (found, dtype) != ("fp32", "fp16"):
+        raise BertfuseError(f"{source.name} is {found or 'without float weights'}, which is not converted to {dtype}")
+    return half_precision(source, target)
+
+
 def half_precision(source: Path, target: Path) -> Path:
     """The model in float16, inputs and outputs too, as ONNX Runtime's own tool converts it."""
     import onnx
@@ -145,33 +155,40 @@ def half_precision(source: Path, target: Path) -> Path:
 
 def _session_contender(name: str, path: Path, library: str, options: GpuOptions, notes: str) -> Contender:
     session = cuda_session(path, library, options)
-    return Contender(name, BoundRuns(session, str(path)), notes)
+    return Contender(name, BoundRuns(session, str(path)), notes, details={"dtype": float_type(path)})
 
 
 def gpu_contenders(
     folder: Path, options: GpuOptions, feed: Feed, scratch: Path, say: Callable[[str], None]
 ) -> list[Contender]:
-    """The original, ONNX Runtime's own fusion, the fused model and PyTorch, each on the GPU in `options.dtype`.
+    """The original, ONNX Runtime's own fusion, the fused model and PyTorch, each on the GPU in one float type.
 
-    `feed` is one input to try the fused model on. Raises BertfuseError unless all its fused ops run as our kernels.
+    `feed` is one input to try the fused model on. Raises BertfuseError unless all its fused ops run as our kernels, and
+    where the fused file is of a type that the others are not made in.
     """
-    half = options.dtype == "fp16"
     original, fused = folder / MODEL_FILE, folder / FUSED_FILE
     if options.dtype is not None:
         say(f"Fusing {original} in {options.dtype}")
         fused = scratch / FUSED_FILE
         fuse_file(original, fused, dtype=options.dtype)
+    dtype = float_type(fused)
+    if dtype not in DTYPES:
+        raise BertfuseError(
+            f"{fused}: is {dtype or 'without float weights'}, which the others are not converted to;"
+            f" give --dtype {' or '.join(DTYPES)}"
+        )
     say("Checking with a profile that our kernels run")
     ran = kernels_run(fused, feed, options)
     metadata = {entry.key: entry.value for entry in open_model(original)[0].metadata_props}
 
     def plain(name: str) -> Contender:
-        path = half_precision(original, scratch / "original.onnx") if half else original
-        return _session_contender(name, path, "never", options, MODEL_FILE)
+        path = in_dtype(original, dtype, scratch / "original.onnx")
+        notes = MODEL_FILE if path == original else f"{MODEL_FILE}, converted to {dtype}"
+        return _session_contender(name, path, "never", options, notes)
 
     def optimized(name: str) -> Contender:
         path, notes, counts = optimized_model(folder, metadata, scratch, use_gpu=True)
-        path = half_precision(path, scratch / "optimized.fp16.onnx") if half else path
+        path = in_dtype(path, dtype, scratch / "optimized.fp16.onnx")
         contender = _session_contender(name, path, "never", options, notes)
         contender.details["fused"] = counts
         return contender
@@ -181,9 +198,9 @@ def gpu_contenders(
     say("Running ONNX Runtime's own optimizer")
     made.append(_attempt("ORT optimizer", optimized))
     made.append(_session_contender("fused, library", fused, "always", options, f"{FUSED_FILE}, CUDA kernels"))
-    made[-1].details = {"fused": ran, "library": True}
+    made[-1].details |= {"fused": ran, "library": True}
     say("Building the PyTorch model")
-    made.append(_attempt("PyTorch", lambda name: _pytorch(name, folder, metadata, options, feed)))
+    made.append(_attempt("PyTorch", lambda name: _pytorch(name, folder, metadata, replace(options, dtype=dtype), feed)))
     return made
 
 
@@ -205,7 +222,8 @@ def _pytorch(name: str, folder: Path, metadata: Mapping[str, str], options: GpuO
         return Contender(name, absent="this PyTorch sees no GPU")
     model = encoder(folder, metadata).to("cuda", torch.float16 if options.dtype == "fp16" else torch.float32)
     torch.backends.cuda.matmul.allow_tf32 = options.tf32
-    made = Contender(name, notes=f"torch {torch.__version__}, sdpa, random weights")
+    notes = f"torch {torch.__version__}, sdpa, random weights"
+    made = Contender(name, notes=notes, details={"dtype": options.dtype})
 
     def runner(cuda_graph: bool) -> Callable[[Feed], None]:
         ready: dict[tuple[int, ...], Callable[[], Any]] = {}

@@ -87,7 +87,10 @@ class Call(ctypes.Structure):
         )
 
 
-_CHECKED = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(Call), ctypes.POINTER(Error))
+def _asks(answer: Any) -> Any:
+    return ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(Call), ctypes.POINTER(answer), ctypes.POINTER(Error))
+
+
 _TEXT = (ctypes.c_char_p, ctypes.c_size_t, ctypes.POINTER(Error))
 _TIMING = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_double, ctypes.c_int32)
 
@@ -98,10 +101,9 @@ class Kernel(ctypes.Structure):
         ("device", ctypes.c_int32),
         ("op", ctypes.c_char_p),
         ("variant", ctypes.c_char_p),
-        ("supports", _CHECKED),
-        ("workspace_size", ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.POINTER(Call))),
-        ("num_tactics", ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(Call))),
-        ("run", _CHECKED),
+        ("workspace_size", _asks(ctypes.c_size_t)),
+        ("num_tactics", _asks(ctypes.c_int32)),
+        ("run", ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(Call), ctypes.POINTER(Error))),
         ("describe_tactic", ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(Call), ctypes.c_int32, *_TEXT)),
         ("describe_problem", ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(Call), *_TEXT)),
     )
@@ -185,6 +187,23 @@ def gpus(path: str | Path | None = None) -> Iterator[Gpu]:
         yield gpu
 
 
+def _ask(function: Any, call: Call, answer: Any) -> int:
+    error = Error()
+    if function:
+        check(function(ctypes.byref(call), ctypes.byref(answer), ctypes.byref(error)), error)
+    return int(answer.value)
+
+
+def workspace_size(kernel: Kernel, call: Call) -> int:
+    """Bytes that the kernel needs for the call."""
+    return _ask(kernel.workspace_size, call, ctypes.c_size_t())
+
+
+def num_tactics(kernel: Kernel, call: Call) -> int:
+    """How many tactics the call has; 0 where the op has no choice."""
+    return _ask(kernel.num_tactics, call, ctypes.c_int32())
+
+
 def problem(op: str, call: Call, path: str | Path | None = None) -> str | None:
     """What the call's tactic is chosen by, as tuning files name it; None where the op has no choice."""
     kernel = find_kernel(op, CUDA, path)
@@ -203,6 +222,19 @@ def tactic_name(op: str, call: Call, tactic: int = -1, path: str | Path | None =
     text, error = ctypes.create_string_buffer(256), Error()
     check(kernel.describe_tactic(ctypes.byref(call), tactic, text, len(text), ctypes.byref(error)), error)
     return text.value.decode()
+
+
+def read_tuning(text: str, name: str, path: str | Path | None = None) -> str:
+    """What the library remarks on a tuning file's text, "" where all of it fits; `name` is the file's, for messages.
+
+    Raises NativeError for what is no tuning file.
+    """
+    remark, error = ctypes.create_string_buffer(512), Error()
+    read = load_library(path).bertfuse_read_tuning(
+        text.encode(), name.encode(), remark, len(remark), ctypes.byref(error)
+    )
+    check(0 if read else error.code, error)
+    return remark.value.decode(errors="replace")
 
 
 def time_tactics(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import OPS
 from bertfuse.graph_rewrite.io import check_target, open_model, replacing
 from bertfuse.graph_rewrite.shapes import infer_shapes, monomial
-from bertfuse.graph_rewrite.spec import DOMAIN
+from bertfuse.graph_rewrite.spec import DOMAIN, AttrSpec
 
 from . import native
 from .inputs import find_model
@@ -44,11 +43,12 @@ class Choice:
 
 @dataclass
 class TuningReport:
-    """What `tune` chose, for which GPU, and the file that it wrote."""
+    """What `tune` chose, for which GPU, the file that it wrote, and the rows that it left out of it."""
 
     file: str
     device: str
     choices: list[Choice] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -71,7 +71,8 @@ def tune(
     Args:
         model: a fused .onnx file, or the folder that `bertfuse optimize` wrote.
         sizes: (batch, sequence) sizes that will be run.
-        output: the file; by default tuning.tsv beside the model. Rows that it has for other problems and devices stay.
+        output: the file; by default tuning.tsv beside the model. Rows that it has for other problems and devices stay,
+            but for those that the library does not take.
         device: the CUDA device's number.
         milliseconds: how long each tactic runs.
         tf32: also measure float32 products of operands rounded to TF32, for sessions that allow them.
@@ -86,7 +87,8 @@ def tune(
         raise BertfuseError(f"{milliseconds:g} milliseconds cannot be measured for: give a number")
     check_target(target)
     _read_rows(target)  # what is no tuning file is refused before anything is measured, too
-    gpu = _gpu(device)
+    gpus = _gpus(device)
+    report = TuningReport(str(target), gpus[device], left_out=_not_taken(target, gpus))
     say(f"Reading {path}")
     calls: dict[str, tuple[str, native.Call, int]] = {}
     for batch, sequence in sizes:
@@ -96,22 +98,24 @@ def tune(
             if problem is not None:
                 before = calls[problem][2] if problem in calls else 0
                 calls[problem] = op, call, before + count
-    report = TuningReport(str(target), gpu.identity.decode())
     for index, (problem, (op, call, count)) in enumerate(calls.items(), 1):
         say(f"Measuring {problem} ({index} of {len(calls)})")
         report.choices.append(choose(problem, _reported(native.time_tactics, op, call, milliseconds), count))
-    write_choices(target, report)
+    text = merged(target, report)
+    with replacing(target) as temporary:
+        temporary.write_text(text, encoding="utf-8")
     return report
 
 
-def _gpu(device: int) -> native.Gpu:
+def _gpus(device: int) -> list[str]:
+    """How tuning files name this machine's GPUs. Raises BertfuseError where `device` is none of them."""
     if not native.gpu_architectures():
         raise BertfuseError("the library holds no CUDA kernels; build it where nvcc is found ('make build')")
-    found = _reported(lambda: list(native.gpus()))
+    found = _reported(lambda: [gpu.identity.decode() for gpu in native.gpus()])
     if device >= len(found):
         here = f"the last one is {len(found) - 1}" if found else "the CUDA driver offers none"
         raise BertfuseError(f"there is no GPU {device} to measure on: {here}")
-    return found[device]
+    return found
 
 
 def _reported(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -150,9 +154,7 @@ def model_calls(path: Path, batch: int, sequence: int) -> list[tuple[str, native
         if unknown:
             raise BertfuseError(f"{path}: node {node.name!r}: the shape of {unknown[0]!r} is unknown; fuse it again")
         tensors = [shapes[name] if name else (native.ABSENT, []) for name in names]
-        given = {attr.name: onnx.helper.get_attribute_value(attr) for attr in node.attribute}
-        values = [given.get(attr.name, attr.default) for attr in spec.attributes]
-        values = [value.decode() if isinstance(value, bytes) else value for value in values]
+        values = [_attribute(node, attr, path) for attr in spec.attributes]
         constant = sum(1 << index for index, name in enumerate(names) if name in constants)
         key = (node.op_type, str(tensors), str(values), constant)
         if key not in found:
@@ -164,6 +166,21 @@ def model_calls(path: Path, batch: int, sequence: int) -> list[tuple[str, native
     if not found:
         raise BertfuseError(f"{path}: has no fused op; make one that has with 'bertfuse fuse' or 'optimize'")
     return list(found.values())
+
+
+def _attribute(node: onnx.NodeProto, spec: AttrSpec, path: Path) -> int | float | str:
+    """The attribute's value or default. The library reads it by the op table's type, not by the node's."""
+    given = next((attr for attr in node.attribute if attr.name == spec.name), None)
+    if given is not None and given.type == getattr(onnx.AttributeProto, spec.kind.upper()):
+        value = onnx.helper.get_attribute_value(given)
+        return value.decode(errors="replace") if isinstance(value, bytes) else value
+    if given is None and spec.default is not None:
+        return spec.default
+    found = "missing" if given is None else f"of type {onnx.AttributeProto.AttributeType.Name(given.type).lower()}"
+    raise BertfuseError(
+        f"{path}: node {node.name!r}: {node.op_type}: attribute {spec.name!r} is {found}, expected {spec.kind};"
+        " fuse it again"
+    )
 
 
 def _shapes(
@@ -209,23 +226,27 @@ def _sizes(value: onnx.ValueInfoProto, named: dict[str, int]) -> tuple[int, list
     return tensor.elem_type, sizes
 
 
-def write_choices(path: Path, report: TuningReport) -> None:
-    """Writes the file, keeping what it has of other devices and problems; checks that the library takes it."""
-    text = merged(path, report)
-    error, remark = native.Error(), ctypes.create_string_buffer(512)
-    read = native.load_library().bertfuse_read_tuning(
-        text.encode(), str(path).encode(), remark, len(remark), ctypes.byref(error)
-    )
-    if not read or remark.value:
-        reason = remark.value.decode() if read else error.message.decode()
-        raise BertfuseError(f"{path}: not written, since the library would not take it: {reason}")
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+def _not_taken(path: Path, gpus: Sequence[str]) -> list[str]:
+    """The file's rows that are none, or that name what the library does not have for these GPUs.
+
+    Of another machine's GPUs nothing is known here: their rows are good if they are rows.
+    """
+
+    def fits(lines: Iterable[str], anywhere: bool = False) -> bool:
+        try:
+            return not native.read_tuning("\n".join([HEADER, *lines]), str(path)) or anywhere
+        except native.NativeError:
+            return False
+
+    rows = _read_rows(path)
+    if fits(rows.values()):
+        return []
+    return [line for (device, _), line in rows.items() if not fits([line], anywhere=device not in gpus)]
 
 
 def merged(path: Path, report: TuningReport) -> str:
     """The file's text with the report's rows in it. Raises BertfuseError where `path` is some other file."""
-    rows = _read_rows(path)
+    rows = {key: line for key, line in _read_rows(path).items() if line not in report.left_out}
     for choice in report.choices:
         figures = f"{choice.microseconds:.2f}", f"{choice.default_microseconds:.2f}"
         rows[report.device, choice.problem] = "\t".join((report.device, choice.problem, choice.tactic, *figures))
@@ -241,5 +262,5 @@ def _read_rows(path: Path) -> dict[tuple[str, str], str]:
         raise BertfuseError(f"{path}: is no tuning file, so it is left as it is; choose another name with -o")
     if lines[0] != HEADER:
         return {}
-    cells = [(line.split("\t"), line) for line in lines[1:] if line and not line.startswith("#")]
-    return {(row[0], row[1]): line for row, line in cells if len(row) >= 3}
+    cells = [(line.split("\t", 2), line) for line in lines[1:] if line and not line.startswith("#")]
+    return {(row[0], row[1] if len(row) > 1 else ""): line for row, line in cells}

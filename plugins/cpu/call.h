@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "bertfuse/op.h"
-#include "core/status.h"
+#include "core/kernel_call.h"
 
 namespace bertfuse::cpu {
 
@@ -56,8 +56,7 @@ inline void Gemm(const bertfuse_call& call, int64_t m, int64_t n, int64_t k, con
                  float* y) {
   if (m == 0 || n == 0) return;
   bertfuse_error error = {};
-  const int32_t code = call.host->gemm(call.host->context, m, n, k, x, weight, nullptr, y, &error);
-  if (code != BERTFUSE_OK) throw Error(static_cast<bertfuse_code>(code), error.message);
+  ThrowIfFailed(call.host->gemm(call.host->context, m, n, k, x, weight, nullptr, y, &error), error);
 }
 
 // Throws where the call brings less workspace than the kernel asked for.

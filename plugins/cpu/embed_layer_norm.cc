@@ -116,30 +116,27 @@ void RunRows(const bertfuse_call& call, const Buffers& buffers, OutOfRange& out_
        op.inputs[bad.ids].name, value, table, size);
 }
 
-size_t WorkspaceSize(const bertfuse_call* call) {
+size_t NeededWorkspace(const bertfuse_call& call) {
   Arena arena;
-  Buffers(*call, arena);
+  Buffers(call, arena);
   return arena.used();
 }
 
-int32_t Run(const bertfuse_call* call, bertfuse_error* error) {
-  return Guarded(error, [&] {
-    RequireWorkspace(*call, WorkspaceSize(call));
-    Arena arena(call->workspace);
-    const Buffers buffers(*call, arena);
-    const bertfuse_tensor& gamma = call->inputs[Op::In::gamma];
-    if (gamma.dtype != BERTFUSE_FLOAT32) {
-      ToFloat(gamma.dtype, gamma.data, buffers.gamma, gamma.shape[0]);
-      ToFloat(gamma.dtype, call->inputs[Op::In::beta].data, buffers.beta, gamma.shape[0]);
-    }
-    OutOfRange out_of_range;
-    RunRows(*call, buffers, out_of_range);
-  });
+void RunEmbedding(const bertfuse_call& call) {
+  RequireWorkspace(call, NeededWorkspace(call));
+  Arena arena(call.workspace);
+  const Buffers buffers(call, arena);
+  const bertfuse_tensor& gamma = call.inputs[Op::In::gamma];
+  if (gamma.dtype != BERTFUSE_FLOAT32) {
+    ToFloat(gamma.dtype, gamma.data, buffers.gamma, gamma.shape[0]);
+    ToFloat(gamma.dtype, call.inputs[Op::In::beta].data, buffers.beta, gamma.shape[0]);
+  }
+  OutOfRange out_of_range;
+  RunRows(call, buffers, out_of_range);
 }
 
 }  // namespace
 
-const bertfuse_kernel kEmbedLayerNorm = {sizeof(bertfuse_kernel), BERTFUSE_CPU, Op::kName, "",      nullptr,
-                                         WorkspaceSize,           nullptr,      Run,       nullptr, nullptr};
+const bertfuse_kernel kEmbedLayerNorm = CpuKernel<Op, NeededWorkspace, RunEmbedding>();
 
 }  // namespace bertfuse::cpu

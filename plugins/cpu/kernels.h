@@ -15,20 +15,36 @@ extern const bertfuse_kernel kFusedGemmGelu;
 extern const bertfuse_kernel kFusedGemmGeluLayerNorm;
 extern const bertfuse_kernel kFusedGemmLayerNorm;
 
+// A table entry; the functions throw.
+template <class Op, size_t (*kWorkspaceSize)(const bertfuse_call&), void (*kRun)(const bertfuse_call&)>
+constexpr bertfuse_kernel CpuKernel() {
+  bertfuse_kernel kernel = {};
+  kernel.struct_size = sizeof(bertfuse_kernel);
+  kernel.device = BERTFUSE_CPU;
+  kernel.op = Op::kName;
+  kernel.variant = "";
+  kernel.workspace_size = [](const bertfuse_call* call, size_t* bytes, bertfuse_error* error) -> int32_t {
+    return Guarded(error, [&] { *bytes = kWorkspaceSize(*call); });
+  };
+  kernel.run = [](const bertfuse_call* call, bertfuse_error* error) -> int32_t {
+    return Guarded(error, [&] { kRun(*call); });
+  };
+  return kernel;
+}
+
+template <const Float32Kernel& kKernel>
+size_t WorkspaceOf(const bertfuse_call& call) {
+  return AnyFloatWorkspaceSize(call, kKernel);
+}
+
+template <const Float32Kernel& kKernel>
+void RunOf(const bertfuse_call& call) {
+  RunAnyFloat(call, kKernel);
+}
+
 template <class Op, const Float32Kernel& kKernel>
 constexpr bertfuse_kernel AnyFloatKernel() {
-  return {sizeof(bertfuse_kernel),
-          BERTFUSE_CPU,
-          Op::kName,
-          "",
-          nullptr,
-          [](const bertfuse_call* call) -> size_t { return AnyFloatWorkspaceSize(*call, kKernel); },
-          nullptr,
-          [](const bertfuse_call* call, bertfuse_error* error) -> int32_t {
-            return Guarded(error, [&] { RunAnyFloat(*call, kKernel); });
-          },
-          nullptr,
-          nullptr};
+  return CpuKernel<Op, WorkspaceOf<kKernel>, RunOf<kKernel>>();
 }
 
 }  // namespace bertfuse::cpu

@@ -12,9 +12,9 @@ constexpr int kQueries = 16 * kWarps;
 // Keys of a tile: as many as keep scores and results in registers, beside the queries.
 template <int kDims>
 constexpr int kKeysOf = kDims < 128 ? 64 : 32;
-// In place of a score: of a hidden key, below every score that 16-bit operands give, so that it counts for nothing
-// beside a key that is seen and like any other where none is; of a place behind the last key, which never counts.
-constexpr float kHidden = -1e30f;
+// In place of a score: of a hidden key, near the end of float32's range, so that it counts for nothing beside a key
+// that is seen and like any other where none is; of a place behind the last key, which never counts.
+constexpr float kHidden = -3e38f;
 constexpr float kNoKey = -INFINITY;
 
 // Byte offset of a 16-byte chunk in a tile of kDims columns. Eight consecutive rows at the same chunk fall into

@@ -15,6 +15,26 @@ struct alignas(sizeof(T) * kCount) Pack {
   T value[kCount];
 };
 
+// Or else the compiler selects and converts 16-bit elements one by one where they are loaded, and waits for them there.
+template <class T, int kCount>
+__device__ __forceinline__ void KeepPacked(Pack<T, kCount>& pack) {
+  if constexpr (sizeof(pack) % sizeof(uint32_t) == 0) {
+#pragma unroll
+    for (size_t i = 0; i < sizeof(pack) / sizeof(uint32_t); ++i) {
+      asm volatile("" : "+r"(reinterpret_cast<uint32_t*>(&pack)[i]));
+    }
+  }
+}
+
+// Zeros where `condition` does not hold.
+template <int kCount, class T>
+__device__ __forceinline__ Pack<T, kCount> LoadIf(bool condition, const T* data) {
+  Pack<T, kCount> pack = {};
+  if (condition) pack = *reinterpret_cast<const Pack<T, kCount>*>(data);
+  KeepPacked(pack);
+  return pack;
+}
+
 __device__ __forceinline__ float ToFloat(float x) { return x; }
 __device__ __forceinline__ float ToFloat(__half x) { return __half2float(x); }
 __device__ __forceinline__ float ToFloat(__nv_bfloat16 x) { return __bfloat162float(x); }

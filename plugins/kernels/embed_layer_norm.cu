@@ -37,7 +37,7 @@ template <class T, class Index, int kChunks>
 __global__ void __launch_bounds__(kWarpRowThreads, kChunks > 3 ? 3 : 4)
     EmbedLayerNormWarpKernel(EmbedLayerNormArguments<T, Index> a) {
   const int columns = static_cast<int>(a.columns);
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * (kWarpRowThreads / 32);
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
   LaunchNext();
   WaitForPrevious();
   WarpRow<T, kChunks> rows[3], gamma, beta;
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kWarpRowThreads, kChunks > 3 ? 3 : 4)
     rows[0].Load(from.word, columns), rows[1].Load(from.position, columns);
     if (from.token_type != nullptr) rows[2].Load(from.token_type, columns);
   };
-  int64_t at = static_cast<int64_t>(blockIdx.x) * (kWarpRowThreads / 32) + threadIdx.x / 32;
+  int64_t at = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
   for (load(at); at < a.rows; at += stride) {
     gamma.KeepPacked(), beta.KeepPacked();
     NormalizeSum(rows, columns, a.epsilon, gamma, beta, a.y + at * columns, [&] { load(at + stride); });
@@ -102,26 +102,37 @@ cudaError_t LaunchVector(const EmbedLayerNormArguments<T, Index>& a, const Devic
   return error;
 }
 
+// Whether four elements can be read and written at a time.
+template <class T, class Index>
+bool InFours(const EmbedLayerNormArguments<T, Index>& a) {
+  const auto aligned = [](auto... data) { return (IsAligned(data, 4 * sizeof(T)) && ...); };
+  return a.columns % 4 == 0 && aligned(a.word_table, a.token_type_table, a.position_table, a.gamma, a.beta, a.y);
+}
+
 }  // namespace
+
+template <class T, class Index>
+bool EmbedLayerNormTakes(const EmbedLayerNormArguments<T, Index>& a) {
+  return a.columns <= MostRowColumns(InFours(a) ? 4 : 1);
+}
 
 template <class T, class Index>
 cudaError_t EmbedLayerNorm(const EmbedLayerNormArguments<T, Index>& a, const Device& device, cudaStream_t stream) {
   if (a.rows == 0 || a.columns == 0) return cudaSuccess;
   if constexpr (sizeof(T) == 2) {
-    if (WarpRowsFit(a.rows, a.columns, a.word_table, a.token_type_table, a.position_table, a.gamma, a.beta, a.y)) {
+    if (a.rows >= 2048 &&
+        WarpRowsFit(a.columns, a.word_table, a.token_type_table, a.position_table, a.gamma, a.beta, a.y)) {
       return WithWarpRowChunks(a.columns, [&](auto chunks) {
         return LaunchWarpRows(EmbedLayerNormWarpKernel<T, Index, decltype(chunks)::value>, a, device, stream);
       });
     }
   }
-  const uintptr_t bytes = 4 * sizeof(T);
-  const bool aligned = a.columns % 4 == 0 && IsAligned(a.word_table, bytes) && IsAligned(a.token_type_table, bytes) &&
-                       IsAligned(a.position_table, bytes) && IsAligned(a.gamma, bytes) && IsAligned(a.beta, bytes) &&
-                       IsAligned(a.y, bytes);
-  return aligned ? LaunchVector<T, Index, 4>(a, device, stream) : LaunchVector<T, Index, 1>(a, device, stream);
+  return InFours(a) ? LaunchVector<T, Index, 4>(a, device, stream) : LaunchVector<T, Index, 1>(a, device, stream);
 }
 
 #define BERTFUSE_INSTANTIATE(T)                                                                                 \
+  template bool EmbedLayerNormTakes(const EmbedLayerNormArguments<T, int32_t>&);                                \
+  template bool EmbedLayerNormTakes(const EmbedLayerNormArguments<T, int64_t>&);                                \
   template cudaError_t EmbedLayerNorm(const EmbedLayerNormArguments<T, int32_t>&, const Device&, cudaStream_t); \
   template cudaError_t EmbedLayerNorm(const EmbedLayerNormArguments<T, int64_t>&, const Device&, cudaStream_t);
 BERTFUSE_INSTANTIATE(float)

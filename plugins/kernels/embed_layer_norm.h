@@ -24,6 +24,11 @@ struct EmbedLayerNormArguments {
   float epsilon;
 };
 
+// Whether rows are narrow enough.
+template <class T, class Index>
+bool EmbedLayerNormTakes(const EmbedLayerNormArguments<T, Index>& arguments);
+
+// Rows that are too wide give cudaErrorInvalidValue.
 template <class T, class Index>
 cudaError_t EmbedLayerNorm(const EmbedLayerNormArguments<T, Index>& arguments, const Device& device,
                            cudaStream_t stream);

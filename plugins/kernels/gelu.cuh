@@ -12,7 +12,7 @@ __device__ __forceinline__ float GeluErf(float x) { return 0.5f * x * (1.0f + er
 // float16's last bit, in fewer instructions. With u = |x|, gelu(x) = max(x, 0) - u * Phi(-u), and log2 Phi(-u) is
 // smooth: a polynomial (minimax on [0, 6], fitted in float64, falling beyond) and one exp2 keep the relative error
 // small in the negative tail too, where 1 + erf would cancel. Two more terms would give 4e-6, which 16 bits do not
-// show.
+// show. (An infinite x gives NaN, also at the positive end.)
 __device__ __forceinline__ float GeluErfFast(float x) {
   const float u = fabsf(x);
   float log2_tail = -3.0804096824786924e-4f;

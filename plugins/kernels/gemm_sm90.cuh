@@ -60,8 +60,8 @@ class GemmSm90Kernel : GemmSm90Copies<Shape> {
       if (warp == 4 * Shape::kWarpgroups && threadIdx.x % 32 == 0) Produce();
       __syncwarp();
     }
-    // A block's shared memory must outlive what its cluster writes there: copies and statistics, all of which somebody
-    // has waited for, and the last arrivals at its barriers, which had the time of a tile's end to get there.
+    // A block's shared memory must outlive what the copy engine reads there: statistics on their way to the cluster's
+    // other blocks, which wait for them. For what they write there somebody in the block has waited.
     if (clustered) SyncCluster();
   }
 

@@ -52,6 +52,11 @@ class GemmSm90Copies : protected GemmSm90Block<Shape> {
       if (!HasTile(++turn)) break;
       tile = TileAt(turn);
     }
+    // What the cluster's other blocks say about this block's stages has to get here before it ends.
+    if (p_.cluster_m * p_.cluster_n == 1) return;
+    for (int i = Shape::kPartStages; i < Shape::kStages; ++i, ring.Advance()) {
+      WaitBarrier(Empty(ring.stage), ring.parity ^ 1);
+    }
   }
 
   // By one thread.

@@ -110,8 +110,8 @@ cudaLaunchConfig_t Describe(const LaunchConfig& config, bool waits_for_previous,
 
 cudaError_t ResidentClusters(const LaunchConfig& config, const void* kernel, int* clusters) {
   static std::shared_mutex mutex;
-  static std::map<std::tuple<const void*, int, unsigned, size_t>, int> known;
-  const auto key = std::make_tuple(kernel, config.device->id, config.cluster, config.shared_bytes);
+  static std::map<std::tuple<const void*, int, unsigned, unsigned, size_t>, int> known;
+  const auto key = std::make_tuple(kernel, config.device->id, config.cluster, config.block.x, config.shared_bytes);
   {
     std::shared_lock<std::shared_mutex> lock(mutex);
     const auto found = known.find(key);

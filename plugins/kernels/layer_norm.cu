@@ -10,8 +10,7 @@ namespace {
 // The rounded product, or zeros where the splits are to be summed up.
 template <class T, int kVector>
 __device__ __forceinline__ void LoadProduct(const LayerNormArguments<T>& a, int64_t at, float (&value)[kVector]) {
-  Pack<T, kVector> part = {};
-  if (a.product != nullptr) part = *reinterpret_cast<const Pack<T, kVector>*>(a.product + at);
+  const auto part = LoadIf<kVector>(a.product != nullptr, a.product + at);
 #pragma unroll
   for (int i = 0; i < kVector; ++i) value[i] = ToFloat(part.value[i]);
 }
@@ -20,26 +19,40 @@ __device__ __forceinline__ void LoadProduct(const LayerNormArguments<T>& a, int6
 constexpr bool TakesParts(int vector, int chunks) { return vector == 4 && chunks <= 2; }
 static_assert(kMostColumnsInParts == 4 * 2 * MostRowThreads(2));
 
-// Calls visit(part of the row) with what is to be added to the rounded product. Not unrolled: many rows have one part,
-// and no registers to spare.
-template <class T, class Visit>
-__device__ __forceinline__ void ForEachPart(const LayerNormArguments<T>& a, int64_t row, Visit&& visit) {
-  if (row < a.whole_rows) return;
-  const int64_t stride = (a.rows - a.whole_rows) * a.columns;
-  const T* part = a.parts + (row - a.whole_rows) * a.columns;
-#pragma unroll 1
-  for (int i = 0; i < a.more_parts; ++i, part += stride) visit(part);
+// What is to be added to the rounded product of a row: `count` parts, `stride` elements from one to the next.
+template <class T>
+struct Parts {
+  const T* first;  // of none nowhere
+  int64_t stride;
+  int count;
+};
+
+template <class T>
+__device__ __forceinline__ Parts<T> PartsOf(const LayerNormArguments<T>& a, int64_t row) {
+  const int64_t in_parts = row - a.whole_rows;
+  return {a.parts + in_parts * a.columns, (a.rows - a.whole_rows) * a.columns, in_parts < 0 ? 0 : a.more_parts};
 }
 
-template <class T, int kVector>
-__device__ __forceinline__ void AddPart(const T* part, float (&value)[kVector]) {
-  const auto more = *reinterpret_cast<const Pack<T, kVector>*>(part);
+// value += min(count, kMost) vectors, `stride` elements from one to the next. All of them are on their way at the same
+// time: one after the other each would take a round trip to the L2 cache.
+template <int kMost, class T, int kVector>
+__device__ __forceinline__ void AddAll(const T* first, int64_t stride, int count, float (&value)[kVector]) {
+  Pack<T, kVector> more[kMost];
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) value[i] += ToFloat(more.value[i]);
+  for (int i = 0; i < kMost; ++i) more[i] = LoadIf<kVector>(i < count, first + i * stride);
+#pragma unroll
+  for (int i = 0; i < kMost; ++i) {
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) value[j] += ToFloat(more[i].value[j]);
+  }
 }
 
-template <class T, int kVector, int kChunks>
-__global__ void __launch_bounds__(MostRowThreads(kChunks)) LayerNormKernel(LayerNormArguments<T> a) {
+// A block for each row. kRounded: of a rounded product and its parts, otherwise of float32 splits. Few rows want all
+// loads on their way at a time, more rows many blocks on a multiprocessor.
+template <class T, int kVector, int kChunks, bool kRounded>
+__global__ void __launch_bounds__(MostRowThreads(kChunks), kChunks > 1 ? 1
+                                                           : kRounded  ? 3
+                                                                       : 2) LayerNormKernel(LayerNormArguments<T> a) {
   __shared__ float3 scratch[32];
   const int64_t offset = static_cast<int64_t>(blockIdx.x) * a.columns;
   const int64_t split_stride = a.rows * a.columns;
@@ -49,21 +62,25 @@ __global__ void __launch_bounds__(MostRowThreads(kChunks)) LayerNormKernel(Layer
   RowVector<T, kVector, kChunks> bias(a.bias), gamma(a.gamma), beta(a.beta);
   bias.Load(columns), gamma.Load(columns), beta.Load(columns);
   WaitForPrevious();
+  const Parts<T> parts = PartsOf(a, blockIdx.x);
   RowSlice<kVector, kChunks> row;
   ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int column) {
     float (&value)[kVector] = row.value[chunk];
-    const float* source = a.partial + offset + column;
-    Pack<T, kVector> residual = {};
-    if (a.residual != nullptr) residual = *reinterpret_cast<const Pack<T, kVector>*>(a.residual + offset + column);
-    LoadProduct(a, offset + column, value);
-    if constexpr (TakesParts(kVector, kChunks)) {
-      ForEachPart(a, blockIdx.x, [&](const T* part) { AddPart(part + column, value); });
-    }
-#pragma unroll 4
-    for (int split = 0; split < a.splits; ++split, source += split_stride) {
-      const auto part = *reinterpret_cast<const Pack<float, kVector>*>(source);
+    const auto residual = LoadIf<kVector>(a.residual != nullptr, a.residual + offset + column);
+    if constexpr (kRounded) {
+      LoadProduct(a, offset + column, value);
+      if constexpr (TakesParts(kVector, kChunks)) {
+        AddAll<kMostMoreParts>(parts.first + column, parts.stride, parts.count, value);
+      }
+    } else {
+      constexpr int kAtOnce = kChunks == 1 ? 8 : 4;
+      const float* source = a.partial + offset + column;
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) value[i] += part.value[i];
+      for (int i = 0; i < kVector; ++i) value[i] = 0.0f;
+#pragma unroll 1
+      for (int split = 0; split < a.splits; split += kAtOnce, source += kAtOnce * split_stride) {
+        AddAll<kAtOnce>(source, split_stride, a.splits - split, value);
+      }
     }
     const auto add = bias.Chunk(chunk, column);
 #pragma unroll
@@ -93,8 +110,6 @@ __global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T>
     }
   };
   for_each([&](float (&v)[kVector], int column) { LoadProduct(a, offset + column, v); });
-  ForEachPart(a, at,
-              [&](const T* part) { for_each([&](float (&v)[kVector], int column) { AddPart(part + column, v); }); });
 #pragma unroll 2
   for (int split = 0; split < a.splits; ++split) {
     for_each([&](float (&v)[kVector], int column) {
@@ -107,8 +122,7 @@ __global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T>
   float sum = 0.0f;
   for_each([&](float (&v)[kVector], int column) {
     const auto bias = *reinterpret_cast<const Pack<T, kVector>*>(a.bias + column);
-    Pack<T, kVector> residual = {};
-    if (a.residual != nullptr) residual = *reinterpret_cast<const Pack<T, kVector>*>(a.residual + offset + column);
+    const auto residual = LoadIf<kVector>(a.residual != nullptr, a.residual + offset + column);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
       v[i] = Activate(v[i] + ToFloat(bias.value[i]), a.activation) + ToFloat(residual.value[i]);
@@ -134,15 +148,16 @@ __global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T>
   });
 }
 
-// A rounded product without an activation, a warp for each row.
-template <class T, int kChunks>
-__global__ void __launch_bounds__(kWarpRowThreads, kChunks > 3 ? 3 : 4)
-    LayerNormProductKernel(LayerNormArguments<T> a) {
+// A rounded product and up to kParts parts, without an activation, a warp for each row.
+template <class T, int kChunks, int kParts>
+__global__ void __launch_bounds__(kWarpRowThreads, kParts > 1    ? 2
+                                                   : kChunks > 3 ? 3
+                                                                 : 4) LayerNormProductKernel(LayerNormArguments<T> a) {
   const int columns = static_cast<int>(a.columns);
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * (kWarpRowThreads / 32);
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
   LaunchNext();
   if (!a.vectors_are_constant) WaitForPrevious();
-  WarpRow<T, kChunks> rows[3], gamma, beta;
+  WarpRow<T, kChunks> rows[3 + kParts], gamma, beta;
   WarpRow<T, kChunks>&product = rows[0], &bias = rows[1], &residual = rows[2];
   bias.Load(a.bias, columns), gamma.Load(a.gamma, columns), beta.Load(a.beta, columns);
   WaitForPrevious();
@@ -150,18 +165,16 @@ __global__ void __launch_bounds__(kWarpRowThreads, kChunks > 3 ? 3 : 4)
     if (row >= a.rows) return;
     product.Load(a.product + row * columns, columns);
     if (a.residual != nullptr) residual.LoadOnce(a.residual + row * columns, columns);
+    if constexpr (kParts > 0) {
+      const Parts<T> parts = PartsOf(a, row);
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) rows[3 + i].Load(parts.first + i * parts.stride, i < parts.count ? columns : 0);
+    }
   };
-  int64_t row = static_cast<int64_t>(blockIdx.x) * (kWarpRowThreads / 32) + threadIdx.x / 32;
+  int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
   for (load(row); row < a.rows; row += stride) {
     bias.KeepPacked(), gamma.KeepPacked(), beta.KeepPacked();
-    const auto add_parts = [&](auto& value) {
-      ForEachPart(a, row, [&](const T* data) {
-        WarpRow<T, kChunks> part;
-        part.Load(data, columns);
-        part.AddTo(value);
-      });
-    };
-    NormalizeSum(rows, columns, a.epsilon, gamma, beta, a.y + row * columns, add_parts, [&] { load(row + stride); });
+    NormalizeSum(rows, columns, a.epsilon, gamma, beta, a.y + row * columns, [&] { load(row + stride); });
   }
 }
 
@@ -190,35 +203,57 @@ cudaError_t LaunchVector(const LayerNormArguments<T>& a, const Device& device, c
   SwitchChunks(a.columns, kVector, threads, [&](auto chunks) {
     constexpr int kChunks = decltype(chunks)::value;
     if (a.more_parts > 0 && !TakesParts(kVector, kChunks)) return;
-    error = Launch(config, LayerNormKernel<T, kVector, kChunks>, a);
+    if (a.product == nullptr) {
+      error = Launch(config, LayerNormKernel<T, kVector, kChunks, false>, a);
+    } else if constexpr (sizeof(T) == 2 && kVector == 4) {
+      error = Launch(config, LayerNormKernel<T, kVector, kChunks, true>, a);
+    }
   });
   return error;
+}
+
+// Whether four elements can be read and written at a time.
+template <class T>
+bool InFours(const LayerNormArguments<T>& a) {
+  const auto aligned = [](auto... data) { return (IsAligned(data, 4 * sizeof(*data)) && ...); };
+  return a.columns % 4 == 0 &&
+         aligned(a.partial, a.product, a.parts, a.bias, a.residual, a.gamma, a.beta, static_cast<const T*>(a.y));
 }
 
 }  // namespace
 
 template <class T>
+bool LayerNormTakes(const LayerNormArguments<T>& a) {
+  return a.columns <= MostRowColumns(InFours(a) ? 4 : 1);
+}
+
+template <class T>
 cudaError_t LayerNorm(const LayerNormArguments<T>& a, const Device& device, cudaStream_t stream) {
   if (a.rows == 0 || a.columns == 0) return cudaSuccess;
-  const bool aligned = a.columns % 4 == 0 && IsAligned(a.partial, 16) && IsAligned(a.product, 4 * sizeof(T)) &&
-                       IsAligned(a.parts, 4 * sizeof(T)) && IsAligned(a.bias, 4 * sizeof(T)) &&
-                       IsAligned(a.residual, 4 * sizeof(T)) && IsAligned(a.gamma, 4 * sizeof(T)) &&
-                       IsAligned(a.beta, 4 * sizeof(T)) && IsAligned(a.y, 4 * sizeof(T));
-  // With few rows a whole block for each has more loads in flight.
+  // A warp for each of few rows would wait longer for a row's parts than a block does.
   if constexpr (sizeof(T) == 2) {
-    if (a.product != nullptr && a.activation == Activation::kNone &&
-        WarpRowsFit(a.rows, a.columns, a.product, a.parts, a.bias, a.residual, a.gamma, a.beta, a.y)) {
+    if (a.product != nullptr && a.activation == Activation::kNone && a.rows >= (a.more_parts > 1 ? 512 : 256) &&
+        WarpRowsFit(a.columns, a.product, a.parts, a.bias, a.residual, a.gamma, a.beta, a.y)) {
       return WithWarpRowChunks(a.columns, [&](auto chunks) {
-        return LaunchWarpRows(LayerNormProductKernel<T, decltype(chunks)::value>, a, device, stream);
+        constexpr int kChunks = decltype(chunks)::value;
+        const auto kernel = a.more_parts == 0   ? LayerNormProductKernel<T, kChunks, 0>
+                            : a.more_parts == 1 ? LayerNormProductKernel<T, kChunks, 1>
+                                                : LayerNormProductKernel<T, kChunks, kMostMoreParts>;
+        return LaunchWarpRows(kernel, a, device, stream);
       });
     }
   }
-  if (aligned && a.columns <= 1024 && a.rows >= 2048) return LaunchWarp(a, device, stream);
-  return aligned ? LaunchVector<T, 4>(a, device, stream) : LaunchVector<T, 1>(a, device, stream);
+  const bool in_fours = InFours(a);
+  if (in_fours && a.columns <= 1024 && a.rows >= 2048 && a.more_parts == 0) return LaunchWarp(a, device, stream);
+  return in_fours ? LaunchVector<T, 4>(a, device, stream) : LaunchVector<T, 1>(a, device, stream);
 }
 
-template cudaError_t LayerNorm(const LayerNormArguments<float>&, const Device&, cudaStream_t);
-template cudaError_t LayerNorm(const LayerNormArguments<__half>&, const Device&, cudaStream_t);
-template cudaError_t LayerNorm(const LayerNormArguments<__nv_bfloat16>&, const Device&, cudaStream_t);
+#define BERTFUSE_INSTANTIATE(T)                               \
+  template bool LayerNormTakes(const LayerNormArguments<T>&); \
+  template cudaError_t LayerNorm(const LayerNormArguments<T>&, const Device&, cudaStream_t);
+BERTFUSE_INSTANTIATE(float)
+BERTFUSE_INSTANTIATE(__half)
+BERTFUSE_INSTANTIATE(__nv_bfloat16)
+#undef BERTFUSE_INSTANTIATE
 
 }  // namespace bertfuse::kernels

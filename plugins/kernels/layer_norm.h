@@ -32,10 +32,19 @@ struct LayerNormArguments {
   int64_t whole_rows = 0;
 };
 
-constexpr int64_t kMostColumnsInParts = 4096;
+// Of a row that a block holds in registers, in accesses of `vector` elements: four, or one where columns or pointers do
+// not allow that.
+constexpr int64_t MostRowColumns(int vector) { return int64_t{8192} * vector; }
 
-// Rows of up to 32768 columns, or 8192 where columns or pointers do not allow accesses of four elements; wider ones
-// give cudaErrorInvalidValue. So do parts of more than kMostColumnsInParts columns, or without such accesses.
+constexpr int64_t kMostColumnsInParts = 4096;
+constexpr int kMostMoreParts = 5;
+
+// Whether rows are narrow enough.
+template <class T>
+bool LayerNormTakes(const LayerNormArguments<T>& arguments);
+
+// Rows that are too wide give cudaErrorInvalidValue. So do parts of more than kMostColumnsInParts columns, or without
+// accesses of four elements.
 template <class T>
 cudaError_t LayerNorm(const LayerNormArguments<T>& arguments, const Device& device, cudaStream_t stream);
 

@@ -54,12 +54,11 @@ struct WarpRow {
   }
 };
 
-// y = LayerNorm(the sum of `rows` in float32) * gamma + beta. add(the sum) may add to it; load_next() is called when
-// the rows' registers are free.
-template <class T, int kChunks, int kRows, class Add, class LoadNext>
+// y = LayerNorm(the sum of `rows` in float32) * gamma + beta. load_next() is called when the rows' registers are free.
+template <class T, int kChunks, int kRows, class LoadNext>
 __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[kRows], int columns, float epsilon,
                                              const WarpRow<T, kChunks>& gamma, const WarpRow<T, kChunks>& beta, T* y,
-                                             Add&& add, LoadNext&& load_next) {
+                                             LoadNext&& load_next) {
   using Row = WarpRow<T, kChunks>;
   float2 value[kChunks][4];
 #pragma unroll
@@ -69,7 +68,6 @@ __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[k
   }
 #pragma unroll
   for (int row = 1; row < kRows; ++row) rows[row].AddTo(value);
-  add(value);
   float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
@@ -103,17 +101,10 @@ __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[k
   }
 }
 
-template <class T, int kChunks, int kRows, class LoadNext>
-__device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[kRows], int columns, float epsilon,
-                                             const WarpRow<T, kChunks>& gamma, const WarpRow<T, kChunks>& beta, T* y,
-                                             LoadNext&& load_next) {
-  NormalizeSum(rows, columns, epsilon, gamma, beta, y, [](auto&) {}, load_next);
-}
-
-// Whether rows of `columns` at these addresses can be read so, and are enough to fill a GPU with warps.
+// Whether rows of `columns` at these addresses can be read so.
 template <class... Pointers>
-bool WarpRowsFit(int64_t rows, int64_t columns, const Pointers*... data) {
-  return rows >= 2048 && columns <= kMostWarpRowColumns && columns % 8 == 0 && (IsAligned(data, 16) && ...);
+bool WarpRowsFit(int64_t columns, const Pointers*... data) {
+  return columns <= kMostWarpRowColumns && columns % 8 == 0 && (IsAligned(data, 16) && ...);
 }
 
 // Calls launch(kChunks as an integral_constant).
@@ -123,17 +114,17 @@ cudaError_t WithWarpRowChunks(int64_t columns, Launch&& launch) {
   return columns <= 768 ? launch(std::integral_constant<int, 3>()) : launch(std::integral_constant<int, 4>());
 }
 
-// As many blocks as run at a time.
+// As many blocks as run at a time, of a warp each where there are too few rows for a block on every multiprocessor.
 template <class Arguments>
 cudaError_t LaunchWarpRows(void (*kernel)(Arguments), const Arguments& a, const Device& device, cudaStream_t stream) {
   LaunchConfig config;
-  config.block = dim3(kWarpRowThreads);
+  config.block = dim3(a.rows < kWarpRowThreads / 32 * device.multiprocessors ? 32 : kWarpRowThreads);
   config.stream = stream;
   config.device = &device;
   int blocks = 0;
   const cudaError_t error = ResidentClusters(config, reinterpret_cast<const void*>(kernel), &blocks);
   if (error != cudaSuccess) return error;
-  config.grid = dim3(static_cast<unsigned>(std::min<int64_t>(blocks, CeilDiv(a.rows, kWarpRowThreads / 32))));
+  config.grid = dim3(static_cast<unsigned>(std::min<int64_t>(blocks, CeilDiv(a.rows, config.block.x / 32))));
   return Launch(config, kernel, a);
 }
 

@@ -11,6 +11,7 @@
 
 #include "bertfuse/op.h"
 #include "core/dtype.h"
+#include "core/op_table.h"
 #include "core/status.h"
 #include "kernels/launch.h"
 #include "ops/tuning.h"
@@ -34,6 +35,9 @@ inline cudaStream_t StreamOf(const bertfuse_call& call) { return static_cast<cud
 
 // Throws RUNTIME_ERROR with the op's name unless `error` is success.
 void CheckCuda(cudaError_t error, const char* op);
+
+// Of rows that LayerNorm's kernels do not take.
+[[noreturn]] void FailTooWide(const char* op, int64_t columns);
 
 // Where a tensor is given, its data; else null.
 template <class T>
@@ -68,16 +72,23 @@ constexpr bertfuse_kernel CudaKernel() {
     });
   };
   if constexpr (kWorkspaceSize != nullptr) {
-    kernel.workspace_size = [](const bertfuse_call* call) -> size_t { return kWorkspaceSize(*call); };
+    kernel.workspace_size = [](const bertfuse_call* call, size_t* bytes, bertfuse_error* error) -> int32_t {
+      return Guarded(error, [&] { *bytes = kWorkspaceSize(*call); });
+    };
   }
   if constexpr (kTactics != nullptr) {
-    kernel.num_tactics = [](const bertfuse_call* call) -> int32_t { return kTactics->count(*call); };
+    kernel.num_tactics = [](const bertfuse_call* call, int32_t* count, bertfuse_error* error) -> int32_t {
+      return Guarded(error, [&] { *count = kTactics->count(*call); });
+    };
     kernel.describe_tactic = [](const bertfuse_call* call, int32_t tactic, char* text, size_t size,
                                 bertfuse_error* error) -> int32_t {
       return Guarded(error, [&] { Write(kTactics->describe(*call, tactic), text, size); });
     };
     kernel.describe_problem = [](const bertfuse_call* call, char* text, size_t size, bertfuse_error* error) -> int32_t {
-      return Guarded(error, [&] { Write(Describe(kTactics->problem(*call)), text, size); });
+      return Guarded(error, [&] {
+        Validate(*FindOp(Op::kName), *call);
+        Write(Describe(kTactics->problem(*call)), text, size);
+      });
     };
   }
   return kernel;

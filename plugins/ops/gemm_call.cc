@@ -61,7 +61,7 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmSm90Arguments<
 // The measured tactic, where there is one that these tensors' alignment allows.
 GemmTactic Tactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProblem& problem) {
   if (call.tactic < 0) {
-    const GemmTactic* tuned = FindTuned<GemmTactic>(call, TunedGemm(gemm));
+    const GemmTactic* tuned = FindTuned<GemmTactic>(call, TunedGemm(call, gemm));
     const bool simt = tuned != nullptr && tuned->path == GemmPath::kSimt;
     const bool mma = tuned != nullptr && tuned->path == GemmPath::kMma && problem.tensor_cores;
     return tuned != nullptr && (simt || mma || problem.sm90) ? *tuned : ChooseGemmTactic(problem);
@@ -116,12 +116,14 @@ void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
     Fail(BERTFUSE_RUNTIME_ERROR, "%s: the workspace has %zu bytes, expected %zu", gemm.op, given, needed);
   }
   const bool portable = tactic.path == GemmPath::kSimt || tactic.path == GemmPath::kMma;
+  kernels::LayerNormArguments<T> norm = {nullptr, a.partial, 1,   a.bias, a.residual, a.gamma,
+                                         a.beta,  a.y,       a.m, a.n,    a.epsilon,  a.activation};
+  const bool apart = problem.layer_norm && tactic.path != GemmPath::kSm90;  // LayerNorm in a launch of its own
+  if (apart && !kernels::LayerNormTakes(norm)) FailTooWide(gemm.op, a.n);
   CheckCuda(portable ? RunPortable(a, problem.layer_norm, tactic.path, device, StreamOf(call))
                      : RunSm90(a, problem.layer_norm, tactic, device, StreamOf(call)),
             gemm.op);
-  if (!problem.layer_norm || tactic.path == GemmPath::kSm90) return;
-  kernels::LayerNormArguments<T> norm = {nullptr, a.partial, 1,   a.bias, a.residual, a.gamma,
-                                         a.beta,  a.y,       a.m, a.n,    a.epsilon,  a.activation};
+  if (!apart) return;
   norm.vectors_are_constant = a.weights_are_constant;
   if (tactic.path == GemmPath::kSm90Split) norm.splits = tactic.tile.splits;
   if (tactic.path == GemmPath::kSm90Rounded) {
@@ -165,9 +167,10 @@ std::string DescribeGemmTactic(const bertfuse_call& call, const GemmCall& gemm, 
   return WithProblem(call, gemm, [&](const GemmProblem& problem) { return Describe(Tactic(chosen, gemm, problem)); });
 }
 
-TunedProblem TunedGemm(const GemmCall& gemm) {
+TunedProblem TunedGemm(const bertfuse_call& call, const GemmCall& gemm) {
   const int64_t n = gemm.weight->shape[0], k = gemm.weight->shape[1];
-  return {gemm.op, gemm.x->dtype, {n == 0 ? 0 : NumElements(*gemm.y) / n, n, k, 0}};
+  const bool tf32 = gemm.x->dtype == BERTFUSE_FLOAT32 && (call.flags & BERTFUSE_ALLOW_TF32) != 0;
+  return {gemm.op, gemm.x->dtype, {n == 0 ? 0 : NumElements(*gemm.y) / n, n, k, 0}, tf32};
 }
 
 }  // namespace bertfuse::cuda

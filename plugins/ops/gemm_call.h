@@ -29,13 +29,13 @@ void RunGemm(const bertfuse_call& call, const GemmCall& gemm);
 size_t GemmWorkspaceSize(const bertfuse_call& call, const GemmCall& gemm);
 int32_t NumGemmTactics(const bertfuse_call& call, const GemmCall& gemm);
 std::string DescribeGemmTactic(const bertfuse_call& call, const GemmCall& gemm, int32_t tactic);
-TunedProblem TunedGemm(const GemmCall& gemm);
+TunedProblem TunedGemm(const bertfuse_call& call, const GemmCall& gemm);
 
 template <GemmCall (*kGemm)(const bertfuse_call&)>
 inline constexpr Tactics kGemmTactics = {
     [](const bertfuse_call& call) { return NumGemmTactics(call, kGemm(call)); },
     [](const bertfuse_call& call, int32_t tactic) { return DescribeGemmTactic(call, kGemm(call), tactic); },
-    [](const bertfuse_call& call) { return TunedGemm(kGemm(call)); }};
+    [](const bertfuse_call& call) { return TunedGemm(call, kGemm(call)); }};
 
 template <GemmCall (*kGemm)(const bertfuse_call&)>
 void RunGemmOp(const bertfuse_call& call) {

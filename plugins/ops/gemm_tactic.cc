@@ -26,7 +26,7 @@ constexpr Block kSmall = {64, 64}, kSmallWide = {64, 96}, kSmallWidest = {64, 12
 constexpr Block kElementwiseBlocks[] = {kWide, kLarge, kLargeNarrow, kSmall, kSmallWide};
 constexpr Block kLayerNormBlocks[] = {kLarge, kSmallWide, kSmallWidest};
 constexpr Block kPartialBlocks[] = {kLarge, kSmallWide};
-constexpr int kMostParts = 6;  // that a product is rounded in
+constexpr int kMostParts = kernels::kMostMoreParts + 1;  // that a product is rounded in
 
 // Blocks that take turns load the weight by 32 rows.
 bool Takes(const GemmProblem& problem, Block block) { return block.n != kWide.n || problem.n % 32 == 0; }

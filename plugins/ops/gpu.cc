@@ -25,9 +25,34 @@ std::string NameOf(int device) {
   return properties.name;
 }
 
+// The first driver release for a CUDA version, "" where it is not known; it serves every minor version, too.
+constexpr const char* kFirstDriver = CUDART_VERSION / 1000 == 12   ? ", release 525 or newer"
+                                     : CUDART_VERSION / 1000 == 13 ? ", release 580 or newer"
+                                                                   : "";
+
+// Says why the device cannot be asked, and what helps.
+[[noreturn]] void FailWithout(int device) {
+  int count = 0, driver = 0;
+  const cudaError_t error = Taken(cudaGetDeviceCount(&count));
+  if (error == cudaErrorInsufficientDriver && Taken(cudaDriverGetVersion(&driver)) == cudaSuccess) {
+    if (driver == 0) {
+      Fail(BERTFUSE_RUNTIME_ERROR,
+           "the CUDA driver's libcuda.so.1 does not load (a container needs the driver's 'compute' capability)");
+    }
+    Fail(BERTFUSE_RUNTIME_ERROR, "the driver is too old, it serves CUDA %d.%d: install one for CUDA %d%s",
+         driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, kFirstDriver);
+  }
+  if (error == cudaErrorNoDevice) {
+    Fail(BERTFUSE_RUNTIME_ERROR, "the CUDA driver offers no GPU; see whether CUDA_VISIBLE_DEVICES hides it");
+  }
+  if (error != cudaSuccess) Fail(BERTFUSE_RUNTIME_ERROR, "the CUDA driver fails: %s", cudaGetErrorString(error));
+  if (device >= 0 && device < count) Fail(BERTFUSE_RUNTIME_ERROR, "CUDA device %d gives no answer", device);
+  Fail(BERTFUSE_RUNTIME_ERROR, "there is no CUDA device %d", device);
+}
+
 const kernels::Device& DeviceOf(int device) {
   const kernels::Device* found = kernels::GetDevice(device);
-  if (found == nullptr) Fail(BERTFUSE_RUNTIME_ERROR, "there is no CUDA device %d", device);
+  if (found == nullptr) FailWithout(device);
   return *found;
 }
 

@@ -1,6 +1,7 @@
 #include <iterator>
 
 #include "core/kernel_table.h"
+#include "kernels/layer_norm.h"
 #include "ops/call.h"
 
 namespace bertfuse {
@@ -18,6 +19,15 @@ void CheckCuda(cudaError_t error, const char* op) {
   cudaGetLastError();  // an error that is reported here must not surface again in someone else's call
   Fail(error == cudaErrorInvalidValue ? BERTFUSE_NOT_SUPPORTED : BERTFUSE_RUNTIME_ERROR, "%s: CUDA launch failed: %s",
        op, cudaGetErrorString(error));
+}
+
+void FailTooWide(const char* op, int64_t columns) {
+  Fail(BERTFUSE_NOT_SUPPORTED,
+       "%s: %lld columns are too many for its LayerNorm, which takes up to %lld, or %lld where columns or tensors are "
+       "not "
+       "aligned to four elements",
+       op, static_cast<long long>(columns), static_cast<long long>(kernels::MostRowColumns(4)),
+       static_cast<long long>(kernels::MostRowColumns(1)));
 }
 
 }  // namespace cuda

@@ -11,6 +11,7 @@
 
 #include "bertfuse/tools.h"
 #include "core/dtype.h"
+#include "core/kernel_call.h"
 #include "core/op_table.h"
 #include "ops/call.h"
 
@@ -126,7 +127,7 @@ class Bench {
   // Microseconds of one launch; false where the tactic does not run. What takes more than `hopeless` is measured once.
   bool Time(int32_t tactic, double milliseconds, double hopeless, double* microseconds) {
     call_.tactic = tactic;
-    call_.workspace_size = kernel_.workspace_size == nullptr ? 0 : kernel_.workspace_size(&call_);
+    call_.workspace_size = WorkspaceSize(kernel_, call_);
     if (call_.workspace_size > workspace_bytes_) {
       workspace_ = Allocate(call_.workspace_size);
       workspace_bytes_ = call_.workspace_size;
@@ -148,12 +149,14 @@ class Bench {
     return true;
   }
 
+  // Of the last tactic that did not run.
+  const char* failure() const { return error_.message; }
+
  private:
   bool Launch(int set) {
     call_.inputs = sets_[set].inputs.data();
     call_.outputs = sets_[set].outputs.data();
-    bertfuse_error error = {};
-    return kernel_.run(&call_, &error) == BERTFUSE_OK;
+    return kernel_.run(&call_, &error_) == BERTFUSE_OK;
   }
 
   GraphExec Capture(int launches) {
@@ -164,7 +167,7 @@ class Bench {
     const cudaError_t error = cudaStreamEndCapture(stream_.stream, &captured);
     const std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, FreeGraph> graph(captured);
     Check(error);
-    if (!ran) Fail(BERTFUSE_RUNTIME_ERROR, "bertfuse_tune: a tactic cannot be captured in a CUDA graph");
+    if (!ran) Fail(BERTFUSE_RUNTIME_ERROR, "bertfuse_tune: a tactic cannot be captured: %s", error_.message);
     cudaGraphExec_t made = nullptr;
     Check(cudaGraphInstantiate(&made, graph.get(), 0));
     return GraphExec(made);
@@ -188,6 +191,7 @@ class Bench {
   std::vector<TensorSet> sets_;
   DeviceMemory workspace_;
   size_t workspace_bytes_ = 0;
+  bertfuse_error error_ = {};
 };
 
 struct Timing {
@@ -210,13 +214,14 @@ std::vector<Timing> TimeAll(const OpDef& op, const bertfuse_kernel& kernel, cons
   Bench bench(op, kernel, call);
   std::vector<Timing> timings;
   double best = std::numeric_limits<double>::infinity();
-  const int32_t count = kernel.num_tactics(&call);
+  const int32_t count = NumTactics(kernel, call);
   for (int32_t i = 0; i < count; ++i) {
     Timing timing = {TacticName(kernel, call, i), 0, i};
     if (!bench.Time(i, milliseconds / 4, 3 * best, &timing.microseconds)) continue;
     timings.push_back(timing);
     best = std::min(best, timing.microseconds);
   }
+  if (timings.empty()) Fail(BERTFUSE_RUNTIME_ERROR, "no tactic runs: %s", bench.failure());
   std::sort(timings.begin(), timings.end(),
             [](const Timing& a, const Timing& b) { return a.microseconds < b.microseconds; });
   for (size_t i = 0; i < timings.size(); ++i) {

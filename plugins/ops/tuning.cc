@@ -19,6 +19,7 @@ namespace {
 // First line of a file: its format and the library that it was measured with.
 constexpr char kHeader[] = "bertfuse tuning 1, library " BERTFUSE_VERSION;
 constexpr char kHeaderStart[] = "bertfuse tuning ";
+constexpr std::string_view kTf32 = "tf32";
 
 std::optional<TunedProblem> ParseProblem(const std::string& text) {
   char op[64], dtype[16];
@@ -29,7 +30,13 @@ std::optional<TunedProblem> ParseProblem(const std::string& text) {
   }
   const OpDef* known = FindOp(op);
   if (known == nullptr) return std::nullopt;
+  const int needed = op == std::string_view(FusedAttention::kName) ? 4 : 3;
+  for (int i = 0; i < 4; ++i) {
+    if (i < needed ? sizes[i] < 1 : sizes[i] != 0) return std::nullopt;
+  }
   TunedProblem problem = {known->name, BERTFUSE_ABSENT, {sizes[0], sizes[1], sizes[2], sizes[3]}};
+  problem.tf32 = dtype == kTf32;
+  if (problem.tf32) problem.dtype = BERTFUSE_FLOAT32;
   for (int32_t candidate : DtypesOf(Variable::kT)) {
     if (dtype == std::string_view(DtypeName(candidate))) problem.dtype = candidate;
   }
@@ -46,7 +53,7 @@ GemmProblem AlignedGemm(const TunedProblem& tuned, const kernels::Device& device
   problem.n = portable.n = sm90.n = tuned.sizes[1];
   problem.k = portable.k = sm90.k = tuned.sizes[2];
   problem.layer_norm = tuned.op == FusedGemmLayerNorm::kName || tuned.op == FusedGemmGeluLayerNorm::kName;
-  problem.tensor_cores = kernels::GemmMmaTakes(portable);
+  problem.tensor_cores = (!std::is_same_v<T, float> || tuned.tf32) && kernels::GemmMmaTakes(portable);
   problem.sm90 = problem.tensor_cores && !std::is_same_v<T, float> && kernels::GemmSm90Takes(sm90, device);
   problem.multiprocessors = device.multiprocessors;
   return problem;
@@ -108,7 +115,7 @@ std::unique_ptr<bertfuse_tuning> Read(const char* text, const char* file, std::s
     if (line.empty() || line[0] == '#') continue;
     const Row row = ParseRow(line, file, number);
     ++rows;
-    bool any = false;
+    bool any = false, known = true;
     for (size_t id = 0; id < names.size(); ++id) {
       if (names[id] != row.device) continue;
       any = true;
@@ -118,10 +125,11 @@ std::unique_ptr<bertfuse_tuning> Read(const char* text, const char* file, std::s
       if (tactic) {
         tuning->devices[id][*problem] = *tactic;
       } else {
-        ++unknown;
+        known = false;
       }
     }
     here += any;
+    unknown += !known;
     if (!any) elsewhere = row.device;
   }
   if (rows > 0 && here == 0) {
@@ -135,7 +143,7 @@ std::unique_ptr<bertfuse_tuning> Read(const char* text, const char* file, std::s
 }  // namespace
 
 std::string Describe(const TunedProblem& problem) {
-  std::string text = std::string(problem.op) + " " + DtypeName(problem.dtype) + " ";
+  std::string text = std::string(problem.op) + " " + (problem.tf32 ? kTf32.data() : DtypeName(problem.dtype)) + " ";
   for (size_t i = 0; i < problem.sizes.size(); ++i) {
     if (i == 3 && problem.sizes[i] == 0) break;  // a product has three
     if (i > 0) text += "x";

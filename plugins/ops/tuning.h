@@ -21,13 +21,14 @@ struct TunedProblem {
   std::string_view op;  // of the op table, which outlives everything
   int32_t dtype;
   std::array<int64_t, 4> sizes;  // 0 where there is none
+  bool tf32 = false;             // float32 that tensor cores may multiply: there is more to choose from
 
   bool operator<(const TunedProblem& other) const {
-    return std::tie(op, dtype, sizes) < std::tie(other.op, other.dtype, other.sizes);
+    return std::tie(op, dtype, sizes, tf32) < std::tie(other.op, other.dtype, other.sizes, other.tf32);
   }
 };
 
-// "FusedGemmGelu float16 4096x3072x768"
+// "FusedGemmGelu float16 4096x3072x768"; the dtype is "tf32" where that is allowed.
 std::string Describe(const TunedProblem& problem);
 
 }  // namespace bertfuse::cuda

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "core/dtype.h"
-#include "core/status.h"
+#include "core/kernel_call.h"
 
 namespace bertfuse::ort {
 namespace {
@@ -96,10 +96,6 @@ class Workspace {
   void* data_ = nullptr;
 };
 
-void ThrowIfFailed(int32_t code, const bertfuse_error& error) {
-  if (code != BERTFUSE_OK) throw Error(static_cast<bertfuse_code>(code), error.message);
-}
-
 }  // namespace
 
 std::string NodeName(const OrtKernelInfo* info) {
@@ -170,24 +166,22 @@ void OpKernel::Compute(OrtKernelContext* context) const {
 }
 
 void OpKernel::RunKernel(OrtKernelContext* context, bertfuse_call* call, const OrtMemoryInfo* device_memory) const {
-  bertfuse_error error = {};
   if (kernel_.device == BERTFUSE_CUDA) Check(Api().MemoryInfoGetId(device_memory, &call->device_id));
-  if (kernel_.supports != nullptr) ThrowIfFailed(kernel_.supports(call, &error), error);
-  const size_t size = kernel_.workspace_size == nullptr ? 0 : kernel_.workspace_size(call);
+  const size_t size = WorkspaceSize(kernel_, *call);
   if (kernel_.device == BERTFUSE_CPU) {
     const Host host(context, *gemm_);
     const Workspace workspace(context, cpu_memory_.get(), nullptr, size);
     call->host = host.host();
     call->workspace = size == 0 ? nullptr : workspace.aligned();
     call->workspace_size = size;
-    ThrowIfFailed(kernel_.run(call, &error), error);
+    Run(kernel_, *call);
     return;
   }
   Check(Api().KernelContext_GetGPUComputeStream(context, &call->stream));
   const Workspace workspace(context, device_memory, call->stream, size);
   call->workspace = size == 0 ? nullptr : workspace.aligned();
   call->workspace_size = size;
-  ThrowIfFailed(kernel_.run(call, &error), error);
+  Run(kernel_, *call);
 }
 
 }  // namespace bertfuse::ort

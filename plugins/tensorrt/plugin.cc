@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "core/dtype.h"
+#include "core/kernel_call.h"
 #include "core/op_table.h"
-#include "core/status.h"
 #include "op_table.generated.h"
 #include "tensorrt/device.h"
 #include "tensorrt/log.h"
@@ -41,10 +41,6 @@ Present FindPresent(const OpDef& op, int32_t count, DescriptionOf&& description_
   const Numbers dtypes = Gather(op, count, [&](int i) { return DtypeOf(description_of(i).type); });
   const Numbers ranks = Gather(op, count, [&](int i) { return description_of(i).dims.nbDims; });
   return tensorrt::FindPresent(op, count, dtypes.data(), ranks.data());
-}
-
-void ThrowIfFailed(int32_t code, const bertfuse_error& error) {
-  if (code != BERTFUSE_OK) throw Error(static_cast<bertfuse_code>(code), error.message);
 }
 
 }  // namespace
@@ -157,7 +153,6 @@ int32_t Plugin::configurePlugin(const abi::DynamicPluginTensorDesc* in, int32_t 
          {&abi::DynamicPluginTensorDesc::min, &abi::DynamicPluginTensorDesc::opt, &abi::DynamicPluginTensorDesc::max}) {
       Request request(op_, fields_->values(), present, [&](int tensor) { return profile.At(tensor, bound); });
       Validate(op_, request.call());
-      CheckSupported(&request.call());
     }
     built_.present = present;
     built_.workspace =
@@ -199,23 +194,16 @@ int32_t Plugin::onShapeChange(const abi::PluginTensorDesc* in, int32_t nbInputs,
   });
 }
 
-bool Plugin::CheckSupported(bertfuse_call* call) const {
-  call->device_id = CurrentDevice();
-  if (kernel_ == nullptr || call->device_id < 0) return false;
-  bertfuse_error error = {};
-  if (kernel_->supports != nullptr) ThrowIfFailed(kernel_->supports(call, &error), error);
-  return true;
-}
-
 int32_t Plugin::ChooseTactic(bertfuse_call* call) const {
-  if (!CheckSupported(call) || kernel_->workspace_size == nullptr) return -1;
+  call->device_id = CurrentDevice();
+  if (kernel_ == nullptr || call->device_id < 0) return -1;
   const auto fits = [&](int32_t tactic) {
     call->tactic = tactic;
-    return kernel_->workspace_size(call) <= static_cast<size_t>(built_.workspace);
+    return WorkspaceSize(*kernel_, *call) <= static_cast<size_t>(built_.workspace);
   };
   if (fits(-1)) return -1;
   // Built for another device, or between two of the shapes that were asked about.
-  const int32_t count = kernel_->num_tactics == nullptr ? 0 : kernel_->num_tactics(call);
+  const int32_t count = NumTactics(*kernel_, *call);
   for (int32_t tactic = 0; tactic < count; ++tactic) {
     if (fits(tactic)) return tactic;
   }
@@ -253,8 +241,7 @@ int32_t Plugin::enqueue(const abi::PluginTensorDesc* inputDesc, const abi::Plugi
     call.stream = stream;
     call.workspace = workspace;
     call.workspace_size = workspace == nullptr ? 0 : static_cast<size_t>(built_.workspace);
-    bertfuse_error error = {};
-    ThrowIfFailed(kernel_->run(&call, &error), error);
+    Run(*kernel_, call);
   });
 }
 

@@ -63,7 +63,6 @@ class Plugin final : public abi::IPluginV3,
   int32_t Checked(Body&& body) const noexcept;
 
   // Sets the call's device; false where no kernel can be asked. Throws where the kernel does not take the call.
-  bool CheckSupported(bertfuse_call* call) const;
 
   // The tactic for a call: -1, the kernel's own choice, unless that needs more workspace than the engine has.
   int32_t ChooseTactic(bertfuse_call* call) const;

@@ -4,8 +4,8 @@
 #include <numeric>
 #include <vector>
 
+#include "core/kernel_call.h"
 #include "core/op_table.h"
-#include "core/status.h"
 #include "tensorrt/request.h"
 
 namespace bertfuse::tensorrt {
@@ -107,7 +107,7 @@ size_t WorkspaceFor(const OpDef& op, const bertfuse_kernel* kernel, int device, 
     sample.call().device_id = device;
     try {
       Validate(op, sample.call());
-      most = std::max(most, kernel->workspace_size(&sample.call()));
+      most = std::max(most, WorkspaceSize(*kernel, sample.call()));
       answered = true;
     } catch (const Error&) {
       // Not a shape that the op can have: nothing to provide for. Or not a device that the kernel knows.

@@ -128,7 +128,8 @@ def _measure(
         feed = random_inputs(probe, vocabulary, batch, sequence, padded=False)
         timings += interleaved(present, feed, batch, sequence, seconds)
     absent = {contender.name: contender.absent for contender in contenders if contender.run is None}
-    return BenchReport(str(fused.parent), "cpu", machine(), timings, absent=absent)
+    details = {contender.name: contender.details for contender in present}
+    return BenchReport(str(fused.parent), "cpu", machine(), timings, details=details, absent=absent)
 
 
 def _megabytes(path: Path) -> float:

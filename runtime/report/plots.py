@@ -67,7 +67,7 @@ def _latency(report: BenchReport, width: float) -> Figure:
             )
             axes.annotate(f"{timing.median:.2f}", (timing.high, position), (6, 0), textcoords="offset points",
                           va="center", color=_INK)  # fmt: skip
-            ticks.append((position, _plain(name)))
+            ticks.append((position, _plain(report.label(name))))
             position += 1
         position += 0.5
     axes.set_yticks([place for place, _ in ticks], [label for _, label in ticks])

@@ -233,10 +233,11 @@ def test_bench(folder: Path, tmp_path: Path) -> None:
     assert report["details"]["ORT optimizer"]["fused"]["Attention"] == LAYERS
     assert report["details"]["fused, library"]["library"] is True
     assert report["details"]["fused, op bodies"]["library"] is False
+    assert {name: entry["dtype"] for name, entry in report["details"].items()} == dict.fromkeys(names, "fp32")
     assert json.loads((tmp_path / "bench.json").read_text()) == report
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
     table = invoke("bench", folder, "--sizes", "1x4", "--seconds", 0.01, "-o", tmp_path).stdout
-    assert all(name in table for name in names)
+    assert all(name in table for name in names) and "original ONNX, fp32" in " ".join(table.split())
 
 
 def test_doctor_without_onnx(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,27 +67,28 @@ class Bound:
         if self.kernel is None:
             raise KernelError(f"{op}: no CUDA kernel in {library_file()}")
         self._keep = (list(inputs), list(outputs))
+        self.device = torch.cuda.current_device()
         self.call = native.Call.of(
             [_describe(t) for t in inputs],
             [_describe(t) for t in outputs],
             attributes,
-            device_id=torch.cuda.current_device(),
+            device_id=self.device,
             tactic=tactic,
             constant_inputs=constant_inputs,
             flags=flags,
             tuning=tuning,
         )
         if self.kernel.workspace_size:
-            size = self.kernel.workspace_size(ctypes.byref(self.call))
+            size = native.workspace_size(self.kernel, self.call)
             self.workspace = torch.full((size,), 0xFF, dtype=torch.uint8, device="cuda")  # NaN where not written
             self.call.workspace = self.workspace.data_ptr() if size else None
             self.call.workspace_size = size
 
     def tactics(self) -> int:
-        return self.kernel.num_tactics(ctypes.byref(self.call)) if self.kernel.num_tactics else 1
+        return max(1, native.num_tactics(self.kernel, self.call))
 
     def run(self) -> None:
-        self.call.stream = torch.cuda.current_stream().cuda_stream
+        self.call.stream = torch.cuda.current_stream(self.device).cuda_stream
         error = native.Error()
         code = self.kernel.run(ctypes.byref(self.call), ctypes.byref(error))
         if code:

@@ -235,38 +235,38 @@ def test_embedding_outside_its_table_is_nan(batch):
 
 
 CAPTURED = {
-    "FusedGemm": lambda: (gemm_inputs(128, 2304, 768, torch.float16), [(128, 2304)], []),
-    "FusedGemmGelu": lambda: (gemm_inputs(128, 768, 768, torch.float16), [(128, 768)], ["none"]),
-    "FusedGemmLayerNorm": lambda: (
-        (*gemm_inputs(128, 768, 3072, torch.float16), *norm_inputs(128, 768, torch.float16)),
+    "FusedGemm": lambda dtype: (gemm_inputs(128, 2304, 768, dtype), [(128, 2304)], []),
+    "FusedGemmGelu": lambda dtype: (gemm_inputs(128, 768, 768, dtype), [(128, 768)], ["none"]),
+    "FusedGemmLayerNorm": lambda dtype: (
+        (*gemm_inputs(128, 768, 3072, dtype), *norm_inputs(128, 768, dtype)),
         [(128, 768)],
         [EPSILON],
     ),
-    "FusedGemmGeluLayerNorm": lambda: (
+    "FusedGemmGeluLayerNorm": lambda dtype: (
         (
-            *gemm_inputs(4096, 768, 768, torch.float16),
-            *norm_inputs(4096, 768, torch.float16, op="FusedGemmGeluLayerNorm"),
+            *gemm_inputs(4096, 768, 768, dtype),
+            *norm_inputs(4096, 768, dtype, op="FusedGemmGeluLayerNorm"),
         ),
         [(4096, 768)],
         [EPSILON, "none"],
     ),
-    "FusedAttention": lambda: (
-        [randn(2, 128, 2304, dtype=torch.float16), randn(2304, dtype=torch.float16), None],
+    "FusedAttention": lambda dtype: (
+        [randn(2, 128, 2304, dtype=dtype), randn(2304, dtype=dtype), None],
         [(2, 128, 768)],
         [12, 0.125],
     ),
-    "AddQKVBias": lambda: (
-        [randn(2, 128, 2304, dtype=torch.float16), randn(2304, dtype=torch.float16)],
+    "AddQKVBias": lambda dtype: (
+        [randn(2, 128, 2304, dtype=dtype), randn(2304, dtype=dtype)],
         [(2, 12, 128, 64)] * 3,
         [12],
     ),
-    "EmbedLayerNorm": lambda: (
+    "EmbedLayerNorm": lambda dtype: (
         [
             torch.randint(0, 10, (2, 9), device="cuda"),
-            randn(10, 768, dtype=torch.float16),
-            randn(9, 768, dtype=torch.float16),
-            randn(768, dtype=torch.float16),
-            randn(768, dtype=torch.float16),
+            randn(10, 768, dtype=dtype),
+            randn(9, 768, dtype=dtype),
+            randn(768, dtype=dtype),
+            randn(768, dtype=dtype),
             None,
             None,
             None,
@@ -277,10 +277,11 @@ CAPTURED = {
 }
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("op", CAPTURED)
-def test_capture_and_replay(op):
-    inputs, shapes, attributes = CAPTURED[op]()
-    outputs = [poisoned(*shape, dtype=torch.float16) for shape in shapes]
+def test_capture_and_replay(op, dtype):
+    inputs, shapes, attributes = CAPTURED[op](dtype)
+    outputs = [poisoned(*shape, dtype=dtype) for shape in shapes]
     bound = run(op, inputs, outputs, attributes)
     eager = [y.clone() for y in outputs]
     graph = torch.cuda.CUDAGraph()
@@ -327,3 +328,55 @@ def test_failure_is_reported():
     bound.call.workspace_size = 16
     with pytest.raises(KernelError, match="FusedGemmLayerNorm: the workspace has 16 bytes"):
         bound.run()
+
+
+@pytest.mark.parametrize("op", ["EmbedLayerNorm", "FusedGemmLayerNorm"])
+def test_rows_too_wide_for_layer_norm_are_refused(op):
+    """Before anything is launched, with what is possible."""
+    m, n, k = 3, 32776, 8
+    if op == "EmbedLayerNorm":
+        tables = [randn(2, n, dtype=torch.float16) for _ in range(2)]
+        ids = torch.zeros(1, m, dtype=torch.int64, device="cuda")
+        shape, inputs = (1, m, n), [ids, *tables, *norm_inputs(m, n, torch.float16)[1:], None, None, None]
+    else:
+        shape, inputs = (m, n), [*gemm_inputs(m, n, k, torch.float16), *norm_inputs(m, n, torch.float16)]
+    y = poisoned(*shape, dtype=torch.float16)
+    with pytest.raises(KernelError, match=f"{op}: 32776 columns are too many for its LayerNorm, .* 32768"):
+        Bound(op, inputs, [y], [EPSILON]).run()
+    torch.cuda.synchronize()
+    assert torch.isnan(y).all()
+
+
+def test_failed_launch_is_reported():
+    """A grid that CUDA refuses: the error with the op's name, taken away so that the next launch is not blamed."""
+    batch = 70000
+    qkv, bias = randn(batch, 1, 3 * 24, dtype=torch.float32), randn(3 * 24, dtype=torch.float32)
+    attention = Bound("FusedAttention", [qkv, bias, None], [poisoned(batch, 1, 24, dtype=torch.float32)], [1, 1.0])
+    with pytest.raises(KernelError, match="FusedAttention: CUDA launch failed: invalid"):
+        attention.run()
+    x, weight, bias = gemm_inputs(16, 64, 64, torch.float16)
+    y = poisoned(16, 64, dtype=torch.float16)
+    run("FusedGemm", [x, weight, bias], [y], [])
+    check("FusedGemm", [y], [reference.fused_gemm(x, weight, bias)])
+
+
+@pytest.mark.parametrize("m", [16, 1024, 4096])
+def test_overflow_is_not_silent(m):
+    """Sums beyond float16's range: a kernel that rounds them before LayerNorm gives NaN, never a wrong number.
+
+    As float16 without fusion does. Those that keep them in float32 give the right result.
+    """
+    n, k = 768, 3072
+    x, weight, bias = gemm_inputs(m, n, k, torch.float16, gain=1e4)
+    inputs = (x, 8 * weight, bias, *norm_inputs(m, n, torch.float16))
+    expected = reference.fused_gemm_layer_norm(*inputs, EPSILON)
+    ends = set()
+    for tactic in range(-1, Bound("FusedGemmLayerNorm", inputs, [poisoned(m, n, dtype=x.dtype)], [EPSILON]).tactics()):
+        y = poisoned(m, n, dtype=torch.float16)
+        run("FusedGemmLayerNorm", inputs, [y], [EPSILON], tactic)
+        finite = torch.isfinite(y).all(dim=1)
+        assert torch.isnan(y[~finite]).all()
+        if finite.any():
+            check("FusedGemmLayerNorm", [y[finite]], [expected[finite]])
+        ends.add(bool(finite.all()))
+    assert True in ends, "no tactic has the range of float32"

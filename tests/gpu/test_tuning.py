@@ -109,6 +109,36 @@ def test_what_does_not_fit_is_remarked():
     assert tuning is None and "is no tuning file" in error
 
 
+@pytest.mark.parametrize("row", ["128x0x768", "128x-192x768", "0x768x768", "128x768", "128x768x0", "1x2x3x4"])
+def test_sizes_that_no_product_has_are_remarked(row):
+    assert "1 of 1 rows" in read([(identity(), f"FusedGemmLayerNorm float16 {row}", "mma")])[1]
+
+
+def test_tf32_has_rows_of_its_own():
+    """What was measured without TF32 does not decide where it is allowed, nor the other way round."""
+    op, size = "FusedGemmLayerNorm", (512, 768, 768)
+    call = gemm(*size, torch.float32)
+    exact, rounded = Bound(op, *call), Bound(op, *call, flags=native.ALLOW_TF32)
+    assert native.problem(op, rounded.call, library_file()) == f"{op} tf32 512x768x768"
+    assert names(op, exact) == ["simt"] and names(op, rounded) == ["mma", "simt"]
+    tuning, remark, _ = read([(identity(), f"{op} float32 512x768x768", "simt")])
+    assert not remark
+    tuned = Bound(op, *call, flags=native.ALLOW_TF32, tuning=tuning)
+    assert native.tactic_name(op, tuned.call, -1, library_file()) == "mma"
+    tuning, remark, _ = read([(identity(), f"{op} tf32 512x768x768", "simt")])
+    assert not remark
+    tuned = Bound(op, *call, flags=native.ALLOW_TF32, tuning=tuning)
+    assert native.tactic_name(op, tuned.call, -1, library_file()) == "simt"
+    assert "1 of 1 rows" in read([(identity(), f"{op} float32 512x768x768", "mma")])[1]
+
+
+def test_a_call_that_is_not_valid_has_no_problem():
+    qkv, bias = randn(2, 10, 48, dtype=torch.float16), randn(48, dtype=torch.float16)
+    bound = Bound("FusedAttention", [qkv, bias, None], [poisoned(2, 10, 16, dtype=torch.float16)], [0, 0.125])
+    with pytest.raises(native.NativeError, match="FusedAttention: attribute 'num_heads'"):
+        native.problem("FusedAttention", bound.call, library_file())
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_every_tactic_is_timed(dtype):
     inputs, outputs, attributes = gemm(1024, 768, 768, getattr(torch, dtype))

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "core/kernel_call.h"
 #include "core/op_table.h"
-#include "core/status.h"
 
 namespace bertfuse::test {
 
@@ -105,14 +105,12 @@ class CallBuilder {
     bertfuse_call call = Build();
     const bertfuse_kernel* kernel = bertfuse_find_kernel(op.name, "", BERTFUSE_CPU);
     if (kernel == nullptr) throw std::runtime_error("no kernel");
-    const size_t size = kernel->workspace_size == nullptr ? 0 : kernel->workspace_size(&call);
+    const size_t size = WorkspaceSize(*kernel, call);
     constexpr size_t kGuard = 64;
     std::vector<unsigned char> workspace(size + kGuard, 0xa5);
     call.workspace = size == 0 ? nullptr : workspace.data();
     call.workspace_size = size;
-    bertfuse_error error = {};
-    const int32_t code = kernel->run(&call, &error);
-    if (code != BERTFUSE_OK) throw Error(static_cast<bertfuse_code>(code), error.message);
+    bertfuse::Run(*kernel, call);
     for (size_t i = 0; i < kGuard; ++i) {
       if (workspace[size + i] != 0xa5) throw std::runtime_error("wrote behind the workspace");
     }

@@ -125,7 +125,7 @@ TEST(CpuKernels, TooSmallAWorkspaceIsRefused) {
   CallBuilder builder = Attention(1, 8, 12, 3);
   bertfuse_call call = builder.Build();
   const bertfuse_kernel* kernel = bertfuse_find_kernel("FusedAttention", "", BERTFUSE_CPU);
-  std::vector<unsigned char> workspace(kernel->workspace_size(&call));
+  std::vector<unsigned char> workspace(WorkspaceSize(*kernel, call));
   call.workspace = workspace.data();
   call.workspace_size = workspace.size() - 1;
   bertfuse_error error = {};

@@ -1,4 +1,4 @@
-"""The benchmark's check that our CUDA kernels ran, on profiles of sessions where they did not."""
+"""The benchmark on a GPU, as far as no GPU is needed: its check that our kernels ran, and everyone's float type."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tiny_models import LAYERS, exported, inputs
 import bertfuse
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import fuse_file
-from bertfuse.runtime.gpu_bench import CUDA, GpuOptions, check_profile, cuda_session
+from bertfuse.runtime import gpu_bench
+from bertfuse.runtime.contenders import Contender, float_type
+from bertfuse.runtime.gpu_bench import CUDA, GpuOptions, check_profile, cuda_session, gpu_contenders
 
 
 @pytest.fixture(scope="module")
@@ -63,3 +65,56 @@ def test_a_model_without_fused_ops_is_refused() -> None:
 def test_an_onnxruntime_without_cuda_is_refused(fused: Path) -> None:
     with pytest.raises(BertfuseError, match="this onnxruntime has no CUDAExecutionProvider"):
         cuda_session(fused, "always", GpuOptions())
+
+
+@pytest.fixture
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with an original; what the benchmark needs a GPU for is left out. Sessions are of files that exist."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name in ("model.onnx", "config.json"):
+        (folder / name).write_bytes((exported().parent / name).read_bytes())
+
+    def session(name: str, path: Path, library: str, options: GpuOptions, notes: str) -> Contender:
+        assert library == ("always" if name == "fused, library" else "never")
+        return Contender(name, lambda feed: None, notes, details={"dtype": float_type(path)})
+
+    monkeypatch.setattr(gpu_bench, "_session_contender", session)
+    monkeypatch.setattr(gpu_bench, "kernels_run", lambda *arguments: {})
+    monkeypatch.setattr(
+        gpu_bench, "_pytorch", lambda name, *rest: Contender(name, lambda feed: None, details={"dtype": rest[2].dtype})
+    )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("original", "fused", "asked", "runs"),
+    [
+        (None, None, None, "fp32"),
+        (None, "fp16", None, "fp16"),
+        (None, "fp16", "fp32", "fp32"),
+        (None, None, "fp16", "fp16"),
+        ("fp16", "fp32", None, "fp32"),
+        ("fp16", None, "fp16", "fp16"),
+    ],
+)
+def test_all_contenders_have_one_type(
+    original: str | None, fused: str | None, asked: str | None, runs: str, measured: Path, tmp_path: Path
+) -> None:
+    source, target = measured / "model.onnx", measured / "model.fused.onnx"
+    if original == "fp16":
+        gpu_bench.half_precision(exported(), source)
+    fuse_file(source, target, dtype=fused)
+    made = gpu_contenders(measured, GpuOptions(asked), {}, tmp_path, lambda line: None)
+    assert {contender.details["dtype"] for contender in made if contender.run} == {runs}
+    for contender in made:
+        if original == "fp16" and runs == "fp32" and contender.name == "original ONNX":
+            assert contender.absent == "model.onnx is fp16, which is not converted to fp32"
+        else:
+            assert contender.run is not None, (contender.name, contender.absent)
+
+
+def test_a_fused_file_that_the_others_cannot_match_is_refused(measured: Path, tmp_path: Path) -> None:
+    fuse_file(exported(), measured / "model.fused.onnx", dtype="bf16")
+    with pytest.raises(BertfuseError, match=r"model\.fused\.onnx: is bf16, .*; give --dtype fp32 or fp16"):
+        gpu_contenders(measured, GpuOptions(), {}, tmp_path, lambda line: None)

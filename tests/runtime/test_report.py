@@ -140,6 +140,7 @@ def test_figures_of_bench_are_taken_while_they_are_newer(folder: Path) -> None:
     data = {
         "model": "m", "provider": "cpu", "unit": "ms", "machine": {"cpu": "a", "cores": "1", "onnxruntime": "1"},
         "timings": [{"contender": name, **timing} for name in names], "absent": {"PyTorch": "is away"},
+        "details": {name: {"dtype": dtype} for name, dtype in zip(names, ("fp32", "fp16"), strict=True)},
     }  # fmt: skip
     file = folder / "bench.json"
     try:
@@ -148,6 +149,7 @@ def test_figures_of_bench_are_taken_while_they_are_newer(folder: Path) -> None:
         assert report.latency is not None and report.latency.sizes == [(2, 8)]
         text = standalone(render(report)).text
         assert "PyTorch: not measured: is away" in text and "1.00x at 2 x 8" in text
+        assert "cpu provider, fp32 and fp16" in " ".join(text.split())
         file.write_text("{}")
         report = collect(folder / "model.onnx", folder / "model.fused.onnx", seconds=60)
         assert "bench.json: not what 'bertfuse bench' writes" in report.notes["latency"]

@@ -83,6 +83,70 @@ def test_rows_of_other_devices_and_problems_stay(tmp_path: Path) -> None:
         merged(path, report("GPU A", ("p", "x")))
 
 
+def test_rows_that_the_library_does_not_take_are_left_out(
+    fused: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is measured, and nothing else is."""
+
+    def read(text: str, name: str) -> str:
+        rows = [line.split("\t") for line in text.splitlines()[1:]]
+        if any(len(row) < 3 for row in rows):
+            raise native.NativeError("no row")
+        strange = any(row[0] in gpus and row[2] == "gone" for row in rows)
+        return "not here" if strange or not any(row[0] in gpus for row in rows) else ""
+
+    def time_tactics(*_: object) -> list[tuple[str, float, bool]]:
+        (path.parent / "measured").touch()
+        return [("mma", 1.0, True)]
+
+    gpus, path = ["GPU A", "GPU B"], tmp_path / "tuning.tsv"
+    monkeypatch.setattr(tuning, "_gpus", lambda device: gpus)
+    monkeypatch.setattr(native, "read_tuning", read)
+    monkeypatch.setattr(native, "problem", lambda op, call: op if op == "FusedAttention" else None)
+    monkeypatch.setattr(native, "time_tactics", time_tactics)
+    rows = [f"{device}\t{problem}\t{tactic}" for device in ("GPU A", "GPU B", "GPU C")
+            for problem, tactic in (("p", "here"), ("q", "gone"))]  # fmt: skip
+    path.write_text("\n".join([tuning.HEADER, *rows, "half a row"]))
+    found = tune(fused, [(1, 8)], path)
+    assert found.left_out == ["GPU A\tq\tgone", "GPU B\tq\tgone", "half a row"]
+    kept = [row for row in rows if row not in found.left_out]
+    assert path.read_text().splitlines()[2:] == [*kept, "GPU A\tFusedAttention\tmma\t1.00\t1.00"]
+    assert tune(fused, [(1, 8)], path).left_out == []
+
+
+def test_the_library_is_asked_about_rows(tmp_path: Path) -> None:
+    path = tmp_path / "tuning.tsv"
+    path.write_text(merged(path, report("GPU A", ("FusedGemmGelu float16 8x8x8", "gone"))) + "half a row\n")
+    if native.gpu_architectures():
+        assert tuning._not_taken(path, []) == ["half a row"]
+        assert len(tuning._not_taken(path, ["GPU A"])) == 2
+        with pytest.raises(native.NativeError, match="line 4 is no row"):
+            native.read_tuning(path.read_text(), "tuning.tsv")
+    assert native.read_tuning(tuning.HEADER + " and a half", "tuning.tsv")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "found"),
+    [
+        ("num_heads", None, "missing, expected int"),
+        ("num_heads", 2.0, "of type float, expected int"),
+        ("scale", 1, "of type int, expected float"),
+        ("scale", [0.5], "of type floats, expected float"),
+    ],
+)
+def test_attributes_that_the_op_does_not_have(
+    name: str, value: object, found: str, fused: Path, tmp_path: Path
+) -> None:
+    model = onnx.load(fused)
+    node = next(node for node in model.graph.node if node.op_type == "FusedAttention")
+    node.attribute.remove(next(attribute for attribute in node.attribute if attribute.name == name))
+    if value is not None:
+        node.attribute.append(onnx.helper.make_attribute(name, value))
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(BertfuseError, match=f"node '{node.name}': FusedAttention: attribute '{name}' is {found}"):
+        model_calls(tmp_path / "m.onnx", 1, 8)
+
+
 def test_a_session_says_what_is_wrong_with_its_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(BertfuseError, match=r"nothing\.tsv: the tuning file cannot be read"):
         bertfuse.register(onnxruntime.SessionOptions(), tuning=tmp_path / "nothing.tsv")

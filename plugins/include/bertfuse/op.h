@@ -13,7 +13,6 @@
 extern "C" {
 #endif
 
-#define BERTFUSE_ABI_VERSION 1
 #define BERTFUSE_EXPORT __attribute__((visibility("default")))
 #define BERTFUSE_MAX_RANK 8
 #define BERTFUSE_MAX_MESSAGE 508
@@ -99,18 +98,17 @@ typedef struct bertfuse_call {
   const bertfuse_tuning* tuning;  // may be null
 } bertfuse_call;
 
-// One implementation of one op on one device. The functions are called with a call that the op table has validated;
-// none but `run` reads what the tensors hold, but a choice may depend on how their pointers are aligned. All but `run`
-// may be null: everything valid is then supported, no workspace is needed, there is one configuration, which has no
-// name.
+// One implementation of one op on one device. The functions are called with a call that the op table has validated
+// (describe_problem does so itself), and return a status; none but `run` reads what the tensors hold, but a choice may
+// depend on how their pointers are aligned. All but `run` may be null: no workspace is then needed, there is one
+// configuration, which has no name.
 typedef struct bertfuse_kernel {
   uint32_t struct_size;
   int32_t device;       // bertfuse_device
   const char* op;       // name in the op table
   const char* variant;  // of this implementation; "" is the plain one, and the only one so far
-  int32_t (*supports)(const bertfuse_call* call, bertfuse_error* error);
-  size_t (*workspace_size)(const bertfuse_call* call);
-  int32_t (*num_tactics)(const bertfuse_call* call);
+  int32_t (*workspace_size)(const bertfuse_call* call, size_t* bytes, bertfuse_error* error);
+  int32_t (*num_tactics)(const bertfuse_call* call, int32_t* count, bertfuse_error* error);
   int32_t (*run)(const bertfuse_call* call, bertfuse_error* error);
   // The tactic's name (of -1: of the one that is chosen), the same in every release that has it, whatever its number
   // there; and what it is chosen by, as in "FusedGemmGelu float16 4096x3072x768". Terminated, cut off at `size`.

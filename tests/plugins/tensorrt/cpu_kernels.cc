@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "../call_builder.h"
+#include "core/kernel_call.h"
 #include "core/kernel_table.h"
 #include "tensorrt/device.h"
 
@@ -25,7 +26,7 @@ bertfuse_kernel OnDevice() {
     bertfuse_call call = *given;
     call.host = &host;
     const bertfuse_kernel& cpu = *CpuKernels().first[kIndex];
-    const size_t needed = cpu.workspace_size == nullptr ? 0 : cpu.workspace_size(&call);
+    const size_t needed = WorkspaceSize(cpu, call);
     if (call.device_id != 0) return Report(error, BERTFUSE_RUNTIME_ERROR, "not on the current device");
     if (call.workspace_size < needed) return Report(error, BERTFUSE_RUNTIME_ERROR, "the workspace is too small");
     return cpu.run(&call, error);

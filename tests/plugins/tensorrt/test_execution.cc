@@ -8,6 +8,7 @@
 
 #include "../call_builder.h"
 #include "core/dtype.h"
+#include "core/kernel_call.h"
 #include "core/kernel_table.h"
 #include "example.h"
 
@@ -86,7 +87,7 @@ struct Tensors {
     call.attributes = example.fields.values();
     call.tactic = -1;
     call.host = &serial;
-    Bytes workspace(kernel.workspace_size == nullptr ? 0 : kernel.workspace_size(&call));
+    Bytes workspace(WorkspaceSize(kernel, call));
     call.workspace = workspace.data();
     call.workspace_size = workspace.size();
     bertfuse_error error = {};

@@ -34,10 +34,17 @@ class Layer {
     Add({kColumns}, {kColumns});
     Add({batch_low, sequence_low, kColumns}, {batch_high, sequence_high, kColumns});
   }
-  size_t Workspace(size_t (*workspace_size)(const bertfuse_call*), int device = 0) const {
+  template <size_t (*kNeeds)(const bertfuse_call*)>
+  size_t Workspace(int device = 0) const {
     bertfuse_kernel kernel = {};
-    kernel.workspace_size = workspace_size;
+    kernel.workspace_size = [](const bertfuse_call* call, size_t* bytes, bertfuse_error* error) -> int32_t {
+      return Guarded(error, [&] { *bytes = kNeeds(call); });
+    };
     return WorkspaceFor(op_, &kernel, device, fields_.values(), 7, profile());
+  }
+  size_t WithKernelThatIsNotAsked() const {
+    const bertfuse_kernel kernel = {};
+    return WorkspaceFor(op_, &kernel, 0, fields_.values(), 7, profile());
   }
   size_t WithoutKernel() const { return WorkspaceFor(op_, nullptr, 0, fields_.values(), 7, profile()); }
 
@@ -54,33 +61,33 @@ class Layer {
 };
 
 TEST(Workspace, IsWhatTheNeediestShapeNeeds) {
-  EXPECT_EQ(Layer(1, 4, 1, 160).Workspace(FewRowsNeedMore), 508 * kColumns * kFloat * 4);  // 4 × 127
-  EXPECT_EQ(Layer(1, 1, 1, 600).Workspace(FewRowsNeedMore), 511 * kColumns * kFloat * 4);
-  EXPECT_EQ(Layer(8, 8, 64, 64).Workspace(FewRowsNeedMore), 512 * kColumns * kFloat);
+  EXPECT_EQ(Layer(1, 4, 1, 160).Workspace<FewRowsNeedMore>(), 508 * kColumns * kFloat * 4);  // 4 × 127
+  EXPECT_EQ(Layer(1, 1, 1, 600).Workspace<FewRowsNeedMore>(), 511 * kColumns * kFloat * 4);
+  EXPECT_EQ(Layer(8, 8, 64, 64).Workspace<FewRowsNeedMore>(), 512 * kColumns * kFloat);
 }
 
 TEST(Workspace, OfAWideProfileIsNearlyThat) {
-  const size_t asked = Layer(1, 4, 1, 2000).Workspace(FewRowsNeedMore);
+  const size_t asked = Layer(1, 4, 1, 2000).Workspace<FewRowsNeedMore>();
   EXPECT_GE(asked, 511 * kColumns * kFloat * 4);
-  EXPECT_EQ(Layer(1, 64, 1, 8192).Workspace(FewRowsNeedMore), 64 * 8192 * kColumns * kFloat);
+  EXPECT_EQ(Layer(1, 64, 1, 8192).Workspace<FewRowsNeedMore>(), 64 * 8192 * kColumns * kFloat);
 }
 
 TEST(Workspace, IsForSumsInPartsWhereTheKernelCannotBeAsked) {
   const size_t expected = 4 * 160 * kColumns * kFloat * 4;
   EXPECT_EQ(Layer(1, 4, 1, 160).WithoutKernel(), expected);
-  EXPECT_EQ(Layer(1, 4, 1, 160).Workspace(FewRowsNeedMore, -1), expected);
-  EXPECT_EQ(Layer(1, 4, 1, 160).Workspace(NoDevice), expected);
+  EXPECT_EQ(Layer(1, 4, 1, 160).Workspace<FewRowsNeedMore>(-1), expected);
+  EXPECT_EQ(Layer(1, 4, 1, 160).Workspace<NoDevice>(), expected);
   EXPECT_EQ(Layer(1, 64, 1, 4096).WithoutKernel(), 64 * 4096 * kColumns * kFloat);
   EXPECT_EQ(Layer(1, 8, 1, 4096).WithoutKernel(), size_t{8} << 20);
 }
 
 TEST(Workspace, IsAFloatPerElementAtLeast) {
-  EXPECT_EQ(Layer(1, 4, 1, 160).Workspace(LessThanAFloat), 4 * 160 * kColumns * kFloat);
+  EXPECT_EQ(Layer(1, 4, 1, 160).Workspace<LessThanAFloat>(), 4 * 160 * kColumns * kFloat);
 }
 
 TEST(Workspace, IsNoneWhereNoneIsNeeded) {
-  EXPECT_EQ(Layer(1, 4, 1, 160).Workspace(nullptr), 0u);
-  EXPECT_EQ(Layer(1, 4, 1, 160).Workspace(Nothing), 0u);
+  EXPECT_EQ(Layer(1, 4, 1, 160).WithKernelThatIsNotAsked(), 0u);
+  EXPECT_EQ(Layer(1, 4, 1, 160).Workspace<Nothing>(), 0u);
 }
 
 TEST(Arrangement, ThatIsNotCertainIsRefused) {

@@ -1,0 +1,64 @@
+"""How contenders take turns, and that nobody's float type is left unsaid."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_models import exported
+
+from bertfuse.cli.sessions import print_bench
+from bertfuse.graph_rewrite import fuse_file
+from bertfuse.runtime import bench
+from bertfuse.runtime.bench import BenchReport, interleaved, plot
+from bertfuse.runtime.contenders import Contender, fused_contenders, session_contender
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+@pytest.mark.parametrize("seconds", [0, 0.031, 2])
+def test_turns_go_both_ways_after_a_warm_up_of_ones_own(
+    seconds: float, on_gpu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    milliseconds = {"slow": 5.0, "quick": 0.25, "slower": 30.0}
+    ran: list[str] = []
+
+    def run(contender: Contender, feed: dict[str, np.ndarray]) -> float:
+        ran.append(contender.name)
+        return milliseconds[contender.name]
+
+    monkeypatch.setattr(bench, "_run", run)
+    monkeypatch.setattr(bench, "PAUSE", 0)
+    timings = interleaved([Contender(name) for name in milliseconds], {}, 1, 8, seconds, on_gpu)
+    assert [timing.contender for timing in timings] == list(milliseconds)
+    runs = {timing.runs for timing in timings}
+    assert len(runs) == 1 and min(runs) >= max(6, int(seconds * 1000 / 30) - 6)
+    # The first three runs of each are for the guess; the last of a turn is the first of the next.
+    blocks = [(name, len(list(group))) for name, group in groupby(ran[9:])]
+    names = [name for name, _ in blocks]
+    assert names[:5] == ["slow", "quick", "slower", "quick", "slow"] and names[-1] == "slow"
+    assert names.count("quick") % 2 == 0
+    counted = min(runs) // names.count("quick")
+    assert dict(blocks[1:2])["quick"] == 80 + counted  # 20 ms
+    assert blocks[0] == ("slow", 4 + counted)
+    assert blocks[2] == ("slower", 2 * (2 + counted))
+
+
+def test_contenders_of_different_types_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fuse_file(exported(), tmp_path / "model.fused.onnx", dtype="fp16")
+    original = session_contender("original ONNX", exported(), "cpu", None, "never", "")
+    made = [original, *fused_contenders(tmp_path, "cpu", None)]
+    assert [contender.details["dtype"] for contender in made] == ["fp32", "fp16", "fp16"]
+    timings = [bench.Timing(contender.name, 1, 8, 2.0, 1.0, 3.0, 0.5, 6) for contender in made]
+    details = {contender.name: contender.details for contender in made}
+    report = BenchReport("m", "cpu", {"cpu": "a", "cores": "1"}, timings, details=details)
+    assert report.conditions == ["fp32 and fp16"]
+    print_bench(report)
+    table = " ".join(capsys.readouterr().out.split())
+    for said in ("original ONNX, fp32", "fused, op bodies, fp16", "fused, library, fp16", "ONNX, fp32 and fp16"):
+        assert said in table, table
+    plot(report, tmp_path / "bench.png")
+    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+    same = BenchReport("m", "cpu", {}, timings[1:], details=details)
+    assert same.conditions == ["fp16"] and same.label("fused, library") == "fused, library"
