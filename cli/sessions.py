@@ -60,6 +60,10 @@ def bench(
     target = output or folder
     for name in ("bench.json", "bench.png"):
         check_target(target / name)
+    if provider == "cuda":
+        import onnxruntime
+
+        onnxruntime.set_default_logger_severity(3)  # it warns of every tensor that is bound on the GPU
     gpu = _gpu_options(provider, dtype=dtype, cuda_graph=cuda_graph, tf32=tf32, tuning=tuning and str(tuning))
     with Steps(as_json) as steps:
         report = measure(

@@ -61,7 +61,8 @@ __global__ void __launch_bounds__(kWarpRowThreads, kChunks > 3 ? 3 : 4)
 }
 
 template <class T, class Index, int kVector, int kChunks>
-__global__ void __launch_bounds__(MostRowThreads(kChunks)) EmbedLayerNormKernel(EmbedLayerNormArguments<T, Index> a) {
+__global__ void __launch_bounds__(MostRowThreads(kChunks), 1)
+    EmbedLayerNormKernel(EmbedLayerNormArguments<T, Index> a) {
   __shared__ float3 scratch[32];
   const int64_t at = blockIdx.x;
   const int columns = static_cast<int>(a.columns);

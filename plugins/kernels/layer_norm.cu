@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T>
   }
   float sum = 0.0f;
   for_each([&](float (&v)[kVector], int column) {
-    const auto bias = *reinterpret_cast<const Pack<T, kVector>*>(a.bias + column);
+    const auto bias = LoadIf<kVector>(a.bias != nullptr, a.bias + column);
     const auto residual = LoadIf<kVector>(a.residual != nullptr, a.residual + offset + column);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
@@ -159,7 +159,8 @@ __global__ void __launch_bounds__(kWarpRowThreads, kParts > 1    ? 2
   if (!a.vectors_are_constant) WaitForPrevious();
   WarpRow<T, kChunks> rows[3 + kParts], gamma, beta;
   WarpRow<T, kChunks>&product = rows[0], &bias = rows[1], &residual = rows[2];
-  bias.Load(a.bias, columns), gamma.Load(a.gamma, columns), beta.Load(a.beta, columns);
+  if (a.bias != nullptr) bias.Load(a.bias, columns);
+  gamma.Load(a.gamma, columns), beta.Load(a.beta, columns);
   WaitForPrevious();
   const auto load = [&](int64_t row) {
     if (row >= a.rows) return;

@@ -7,8 +7,8 @@
 namespace bertfuse::kernels {
 
 // y[rows, columns] = LayerNorm(activation(sum of `splits` partial products + bias) + residual) * gamma + beta.
-// `partial` is float32 [splits, rows, columns], as a matrix product leaves it; `residual` may be null. Where `product`
-// is given it stands in for `partial`: one product that is rounded to T already. It may be y itself: what is
+// `partial` is float32 [splits, rows, columns], as a matrix product leaves it; `bias` and `residual` may be null. Where
+// `product` is given it stands in for `partial`: one product that is rounded to T already. It may be y itself: what is
 // overwritten while it is in the L2 cache never goes to memory. From row whole_rows on `product` is the first part of
 // k's sum, and `parts`, [more_parts, rows - whole_rows, columns], are the rest, each rounded to T.
 template <class T>

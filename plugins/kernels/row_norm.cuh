@@ -23,8 +23,8 @@ __device__ __forceinline__ void ForEachChunk(int columns, Visit&& visit) {
   }
 }
 
-// A vector of the row's columns (bias, gamma, beta) as this thread needs it. Short rows keep it in registers, so that
-// Load() can be called long before; of long ones a chunk is read when it is asked for.
+// A vector of the row's columns (bias, gamma, beta; zeros where it is null) as this thread needs it. Short rows keep it
+// in registers, so that Load() can be called long before; of long ones a chunk is read when it is asked for.
 template <class T, int kVector, int kChunks>
 class RowVector {
   static constexpr bool kKept = kChunks <= 2;
@@ -43,7 +43,7 @@ class RowVector {
 
  private:
   __device__ __forceinline__ Pack<T, kVector> Read(int column) const {
-    return *reinterpret_cast<const Pack<T, kVector>*>(data_ + column);
+    return LoadIf<kVector>(data_ != nullptr, data_ + column);
   }
   const T* data_;
   Pack<T, kVector> kept_[kKept ? kChunks : 1];

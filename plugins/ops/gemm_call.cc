@@ -81,6 +81,13 @@ cudaError_t RunPortable(const kernels::GemmSm90Arguments<T>& a, bool layer_norm,
                                 : kernels::GemmSimt(product, device, stream);
 }
 
+// Whether a product that is rounded before LayerNorm gets its bias and activation first. Parts cannot have them before
+// their sum. Without an activation both come with LayerNorm, for one rounding the less.
+template <class T>
+bool ActivatesProduct(const kernels::GemmSm90Arguments<T>& a, const GemmTactic& tactic) {
+  return tactic.tile.splits == 1 && a.activation != kernels::Activation::kNone;
+}
+
 template <class T>
 cudaError_t RunSm90(const kernels::GemmSm90Arguments<T>& a, bool layer_norm, const GemmTactic& tactic,
                     const kernels::Device& device, cudaStream_t stream) {
@@ -90,8 +97,7 @@ cudaError_t RunSm90(const kernels::GemmSm90Arguments<T>& a, bool layer_norm, con
   } else {
     if (tactic.path == GemmPath::kSm90Rounded) {
       kernels::GemmSm90Arguments<T> product = a;
-      product.bias = nullptr;  // comes with LayerNorm
-      product.activation = kernels::Activation::kNone;
+      if (!ActivatesProduct(a, tactic)) product.bias = nullptr, product.activation = kernels::Activation::kNone;
       return kernels::GemmSm90<T, GemmEpilogue::kElementwise>(tactic.tile, product, device, stream);
     }
     if (tactic.path == GemmPath::kSm90Split) {
@@ -128,6 +134,7 @@ void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
   if (tactic.path == GemmPath::kSm90Split) norm.splits = tactic.tile.splits;
   if (tactic.path == GemmPath::kSm90Rounded) {
     norm.product = a.y, norm.splits = 0;
+    if (ActivatesProduct(a, tactic)) norm.bias = nullptr, norm.activation = kernels::Activation::kNone;
     norm.parts = a.parts, norm.more_parts = tactic.tile.splits - 1, norm.whole_rows = a.whole_rows;
   }
   CheckCuda(kernels::LayerNorm(norm, device, StreamOf(call)), gemm.op);

@@ -29,7 +29,7 @@ def replays(run):
     """[[(name, start, end), ...] of each replay], microseconds."""
     for _ in range(50):  # until the clock is where it stays
         run()
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
         for _ in range(REPLAYS):
             run()
         torch.cuda.synchronize()
@@ -58,7 +58,7 @@ def report(size, runs):
                 place = 0
             elif place is not None:
                 place += 1
-            spent = end - (start if before is None else max(before, 0))
+            spent = end - (start if before is None else before)
             before = end
             if place is not None:
                 places[place].append((name, spent))
