@@ -41,6 +41,13 @@ class Bisection:
     runs: int = 0
 
 
+def check_bisectable(subject: Subject) -> None:
+    """Raises BertfuseError for an engine, which cannot be cut."""
+    if subject.is_engine:
+        message = "an engine cannot be bisected; bisect the fused file that it was built from"
+        raise BertfuseError(f"{subject.path}: {message}")
+
+
 def bisect(
     reference: Subject,
     other: Subject,
@@ -55,8 +62,7 @@ def bisect(
     that differs differs, too, is assumed. Raises BertfuseError for an engine, which cannot be cut, and for models that
     share no tensor.
     """
-    if other.is_engine:
-        raise BertfuseError(f"{other.path}: an engine cannot be bisected; bisect the fused file that it was built from")
+    check_bisectable(other)
     inside = set(computed_tensors(other.path))
     names = [name for name in computed_tensors(reference.path) if name in inside]
     outputs = {value.name for value in other.probe().get_outputs()}

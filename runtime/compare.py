@@ -14,7 +14,7 @@ import numpy as np
 
 from bertfuse.errors import BertfuseError
 
-from .bisection import Bisection, bisect
+from .bisection import Bisection, bisect, check_bisectable
 from .differences import TOLERANCES, OutputDifference, difference
 from .inputs import fit_inputs, longest_sequence, random_inputs, read_config, text_inputs, vocabulary_sizes
 from .session import ort_errors
@@ -167,6 +167,8 @@ def compare_subjects(
     reference, *others = subjects
     if reference.is_engine and (per_node or bisection):
         raise BertfuseError(f"{reference.path}: is an engine; name the ONNX file first, to compare its tensors")
+    for other in others if bisection else ():
+        check_bisectable(other)
     probes = [subject.probe() for subject in subjects]
     feeds = _feeds(subjects, probes, inputs, texts, seed)
     # polygraphy hands an input whose name it does not find another one's array, by position, and says nothing.
