@@ -136,7 +136,7 @@ def _provider_problem(providers: list[str]) -> list[str]:
         return [f"whether ONNX Runtime's CUDA provider loads cannot be asked: {error}"]
     if CUDA in ran.stdout.decode(errors="replace"):
         return []
-    said = ran.stderr.decode(errors="replace")
+    said = re.sub(r"\x1b\[[0-9;]*m", "", ran.stderr.decode(errors="replace"))  # ONNX Runtime colours what it logs
     reason = re.search(r"(?:with error|CUDA failure \d+): ([^;\n]+)", said)
     why = reason[1].strip() if reason else (said.strip().splitlines() or ["it does not say why"])[-1]
     problem = f"there is a GPU, but ONNX Runtime's CUDA provider does not load: {why}"

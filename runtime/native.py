@@ -168,8 +168,13 @@ def check(code: int, error: Error) -> None:
 
 
 def find_kernel(op: str, device: int = CUDA, path: str | Path | None = None) -> Kernel | None:
-    """The op's kernel on the CPU or CUDA, None where the library has none."""
+    """The op's kernel on the CPU or CUDA, None where the library has none.
+
+    Raises NativeError for a library of another release, whose table is laid out in another way.
+    """
     pointer = load_library(path).bertfuse_find_kernel(op.encode(), b"", device)
+    if pointer and pointer.contents.struct_size != ctypes.sizeof(Kernel):
+        raise NativeError(f"{path or 'the library'}: is of another release; run 'make build'")
     return pointer.contents if pointer else None
 
 

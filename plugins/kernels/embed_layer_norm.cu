@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kWarpRowThreads, kChunks > 3 ? 3 : 4)
 }
 
 template <class T, class Index, int kVector, int kChunks>
-__global__ void __launch_bounds__(MostRowThreads(kChunks), 1)
+__global__ void __launch_bounds__(MostRowThreads(kChunks), 1)  // left to itself the compiler spills wide rows
     EmbedLayerNormKernel(EmbedLayerNormArguments<T, Index> a) {
   __shared__ float3 scratch[32];
   const int64_t at = blockIdx.x;

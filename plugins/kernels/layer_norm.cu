@@ -22,7 +22,7 @@ static_assert(kMostColumnsInParts == 4 * 2 * MostRowThreads(2));
 // What is to be added to the rounded product of a row: `count` parts, `stride` elements from one to the next.
 template <class T>
 struct Parts {
-  const T* first;  // of none nowhere
+  const T* first;  // anywhere where count is 0
   int64_t stride;
   int count;
 };
@@ -91,7 +91,8 @@ __global__ void __launch_bounds__(MostRowThreads(kChunks), kChunks > 1 ? 1
   NormalizeAndStore(row, columns, gamma, beta, a.epsilon, a.y + offset, scratch);
 }
 
-// A warp for each row of up to 128 * kChunks columns: no barrier, all of a row's loads in flight at once.
+// A warp for each row of up to 128 * kChunks columns, without parts: no barrier, all of a row's loads in flight at
+// once.
 template <class T, int kChunks>
 __global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T> a) {
   constexpr int kVector = 4;
@@ -231,7 +232,9 @@ bool LayerNormTakes(const LayerNormArguments<T>& a) {
 template <class T>
 cudaError_t LayerNorm(const LayerNormArguments<T>& a, const Device& device, cudaStream_t stream) {
   if (a.rows == 0 || a.columns == 0) return cudaSuccess;
-  // A warp for each of few rows would wait longer for a row's parts than a block does.
+  if (a.more_parts > kMostMoreParts) return cudaErrorInvalidValue;
+  // A warp for each row takes fewer instructions than a block, which is faster where it has enough rows to itself; with
+  // several parts of each a block has more loads on their way. Measured on an H200.
   if constexpr (sizeof(T) == 2) {
     if (a.product != nullptr && a.activation == Activation::kNone && a.rows >= (a.more_parts > 1 ? 512 : 256) &&
         WarpRowsFit(a.columns, a.product, a.parts, a.bias, a.residual, a.gamma, a.beta, a.y)) {

@@ -43,8 +43,8 @@ constexpr int kMostMoreParts = 5;
 template <class T>
 bool LayerNormTakes(const LayerNormArguments<T>& arguments);
 
-// Rows that are too wide give cudaErrorInvalidValue. So do parts of more than kMostColumnsInParts columns, or without
-// accesses of four elements.
+// Rows that are too wide give cudaErrorInvalidValue. So do a product in float32 or without accesses of four elements,
+// and more than kMostMoreParts parts, or parts of more than kMostColumnsInParts columns.
 template <class T>
 cudaError_t LayerNorm(const LayerNormArguments<T>& arguments, const Device& device, cudaStream_t stream);
 

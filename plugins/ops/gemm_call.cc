@@ -82,7 +82,7 @@ cudaError_t RunPortable(const kernels::GemmSm90Arguments<T>& a, bool layer_norm,
 }
 
 // Whether a product that is rounded before LayerNorm gets its bias and activation first. Parts cannot have them before
-// their sum. Without an activation both come with LayerNorm, for one rounding the less.
+// their sum. Without an activation the bias comes with LayerNorm.
 template <class T>
 bool ActivatesProduct(const kernels::GemmSm90Arguments<T>& a, const GemmTactic& tactic) {
   return tactic.tile.splits == 1 && a.activation != kernels::Activation::kNone;

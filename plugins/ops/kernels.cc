@@ -24,8 +24,7 @@ void CheckCuda(cudaError_t error, const char* op) {
 void FailTooWide(const char* op, int64_t columns) {
   Fail(BERTFUSE_NOT_SUPPORTED,
        "%s: %lld columns are too many for its LayerNorm, which takes up to %lld, or %lld where columns or tensors are "
-       "not "
-       "aligned to four elements",
+       "not aligned to four elements",
        op, static_cast<long long>(columns), static_cast<long long>(kernels::MostRowColumns(4)),
        static_cast<long long>(kernels::MostRowColumns(1)));
 }

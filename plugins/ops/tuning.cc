@@ -30,17 +30,18 @@ std::optional<TunedProblem> ParseProblem(const std::string& text) {
   }
   const OpDef* known = FindOp(op);
   if (known == nullptr) return std::nullopt;
-  const int needed = op == std::string_view(FusedAttention::kName) ? 4 : 3;
+  const bool attention = op == std::string_view(FusedAttention::kName);
   for (int i = 0; i < 4; ++i) {
-    if (i < needed ? sizes[i] < 1 : sizes[i] != 0) return std::nullopt;
+    if (i < (attention ? 4 : 3) ? sizes[i] < 1 : sizes[i] != 0) return std::nullopt;
   }
   TunedProblem problem = {known->name, BERTFUSE_ABSENT, {sizes[0], sizes[1], sizes[2], sizes[3]}};
-  problem.tf32 = dtype == kTf32;
+  problem.tf32 = dtype == kTf32 && !attention;
   if (problem.tf32) problem.dtype = BERTFUSE_FLOAT32;
   for (int32_t candidate : DtypesOf(Variable::kT)) {
     if (dtype == std::string_view(DtypeName(candidate))) problem.dtype = candidate;
   }
-  return problem.dtype == BERTFUSE_ABSENT ? std::nullopt : std::optional(problem);
+  // What is not written as Describe() writes it, with something behind it for example, is no problem's name.
+  return problem.dtype == BERTFUSE_ABSENT || Describe(problem) != text ? std::nullopt : std::optional(problem);
 }
 
 // The product that a row speaks of, on tensors as a runtime allocates them.

@@ -62,9 +62,8 @@ class Plugin final : public abi::IPluginV3,
   template <class Body>
   int32_t Checked(Body&& body) const noexcept;
 
-  // Sets the call's device; false where no kernel can be asked. Throws where the kernel does not take the call.
-
-  // The tactic for a call: -1, the kernel's own choice, unless that needs more workspace than the engine has.
+  // The tactic for a call, whose device it sets: -1, the kernel's own choice, unless that needs more workspace than the
+  // engine has. Throws what the kernel reports.
   int32_t ChooseTactic(bertfuse_call* call) const;
 
   const OpDef& op_;

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).parent))
-from kernels import Bound
+from kernels import Bound, constants
 
 EPSILON = 1e-12
 PEAK_TFLOPS = 760  # of a large product, measured on an H200
@@ -55,11 +55,6 @@ def randn(*shape, gain=1.0):
     return (torch.randn(*shape, device="cuda") * gain).half()
 
 
-def weights(inputs):
-    """Bits of weight, bias, gamma and beta, which are constants in a model."""
-    return sum(1 << i for i, tensor in enumerate(inputs) if tensor is not None and (i == 1 or tensor.dim() == 1))
-
-
 def gemm(note, op, rows, n, k, tactics):
     count = copies(2 * rows * k, 2 * n * k, 2 * rows * n)
     sets = [
@@ -89,7 +84,7 @@ def gemm(note, op, rows, n, k, tactics):
     attributes = [EPSILON] * ("LayerNorm" in op) + ["none"] * ("Gelu" in op)
 
     def time(tactic):
-        bound = [Bound(op, inputs(s), [s[6]], attributes, tactic, weights(inputs(s))) for s in sets]
+        bound = [Bound(op, inputs(s), [s[6]], attributes, tactic, constants(inputs(s))) for s in sets]
         return graph_us([b.run for b in bound])
 
     ours = time(-1)

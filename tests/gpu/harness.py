@@ -7,7 +7,7 @@ import os
 
 import pytest
 import torch
-from kernels import Bound, library_file
+from kernels import Bound, constants, library_file
 from tolerances import TOLERANCES
 
 # initcheck has to see what is written: copies from the host it knows without following PyTorch's kernels. What Hopper's
@@ -80,12 +80,6 @@ def norm_inputs(m, n, dtype, offset=0, op="FusedGemmLayerNorm"):
     gamma = near_one(n, dtype, offset)
     beta = randn(n, dtype=dtype, offset=offset)
     return (gamma, beta, residual) if op == "FusedGemmGeluLayerNorm" else (residual, gamma, beta)
-
-
-def constants(inputs):
-    """Bits of the inputs that are weights: matrices by their place, vectors by their shape."""
-    weights = (i for i, tensor in enumerate(inputs) if tensor is not None and (i == 1 or tensor.dim() == 1))
-    return sum(1 << i for i in weights)
 
 
 def all_tactics(op, inputs, shape, dtype, attributes, expected, scale=1.0, more=0.0):

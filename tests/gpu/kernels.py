@@ -56,6 +56,12 @@ def _describe(tensor: torch.Tensor | None) -> native.Tensor:
     return native.Tensor.of(DTYPES[tensor.dtype], tensor.shape, tensor.data_ptr())
 
 
+def constants(inputs):
+    """Bits of the inputs that are weights: matrices by their place, vectors by their shape."""
+    weights = (i for i, tensor in enumerate(inputs) if tensor is not None and (i == 1 or tensor.dim() == 1))
+    return sum(1 << i for i in weights)
+
+
 class Bound:
     """One op with its tensors: run() launches it on PyTorch's current stream and allocates nothing.
 

@@ -20,7 +20,8 @@ class InferenceSession:
         return names
 """
 # As ONNX Runtime 1.31 logs it; the session then has the CPU provider alone.
-LOGGED = "Get() [ONNXRuntimeError] : 1 : FAIL : Failed to load library libonnxruntime_providers_cuda.so with error: "
+LOGGED = "\x1b[1;31mGet() [ONNXRuntimeError] : 1 : FAIL : Failed to load library lib_cuda.so with error: "
+END = "\x1b[m"
 MISSING = "libcudnn.so.9: cannot open shared object file: No such file or directory"
 
 
@@ -60,7 +61,7 @@ def test_one_gpu_cannot_be_asked(listed: None, monkeypatch: pytest.MonkeyPatch) 
     [
         ("pass", None),
         (
-            f"names[:] = ['CPU']; print({LOGGED + MISSING!r}, file=sys.stderr)",
+            f"names[:] = ['CPU']; print({LOGGED + MISSING + END!r}, file=sys.stderr)",
             f"{MISSING}; pip install 'onnxruntime-gpu[",
         ),
         (
