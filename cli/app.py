@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from typing import Annotated
 
 import typer
@@ -49,4 +51,5 @@ for module in (models, explain, run, compare, engine, sessions, tune, report):
 
 def main() -> None:
     """Entry point of the `bertfuse` command."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # or temporary files would stay
     app()

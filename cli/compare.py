@@ -50,15 +50,18 @@ def compare(
       bertfuse compare a.onnx b.onnx --text "A sentence." --atol 1e-5 --bisect
     """
     from bertfuse.errors import BertfuseError
+    from bertfuse.graph_rewrite.io import check_target
     from bertfuse.runtime import Subject, compare_subjects
     from bertfuse.runtime.compare_page import write_page
     from bertfuse.runtime.inputs import read_npz
 
     if text and file is not None:
         raise BertfuseError("give --text or --input, not both")
+    subjects = [Subject.parse(reference), *(Subject.parse(other, provider, library) for other in others)]
+    if html is not None:
+        check_target(html, [file, *(subject.path for subject in subjects)])
     with Steps(as_json) as steps:
         steps("Reading the models")
-        subjects = [Subject.parse(reference), *(Subject.parse(other, provider, library) for other in others)]
         comparisons = compare_subjects(
             subjects,
             inputs=read_npz(file) if file else None,
@@ -71,6 +74,7 @@ def compare(
             progress=steps,
         )
         if html is not None:
+            steps(f"Writing {html}")
             write_page(comparisons, html)
     if as_json:
         found = [comparison.to_dict() for comparison in comparisons]

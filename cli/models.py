@@ -105,6 +105,9 @@ def fuse(
 
       bertfuse fuse model.onnx -o fused.onnx --level basic --dtype fp16 --strict
     """
+    from bertfuse.graph_rewrite.io import check_target
+
+    check_target(output, onnx_file=True)
     beside = output.with_suffix(".html")
     if page:
         _check_page(model, output, beside)
@@ -147,12 +150,15 @@ def optimize(
       bertfuse optimize ./my-tagger -o tagger --task token-classification --strict
     """
     from bertfuse.export import export_model
+    from bertfuse.graph_rewrite.pipeline import check_options
     from bertfuse.runtime import compare_models
     from bertfuse.runtime.inputs import FUSED_FILE
 
     from .compare import print_comparison
 
     fused = output / FUSED_FILE
+    kept = None if dtype == "fp32" else dtype
+    check_options(level, kept)
     with Steps(as_json) as steps:
         path = export_model(
             model,
@@ -165,7 +171,7 @@ def optimize(
             allow_pickle=allow_pickle,
             progress=steps,
         )
-        result = _fuse(path, fused, level, not no_functions, None if dtype == "fp32" else dtype, steps)
+        result = _fuse(path, fused, level, not no_functions, kept, steps)
         steps("Comparing with the exported model")
         comparison = compare_models(path, fused)
         written = {"report": str(_write_page(path, fused, None, steps))} if page else {}

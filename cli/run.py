@@ -38,6 +38,7 @@ def run(
     import numpy as np
 
     from bertfuse.errors import BertfuseError
+    from bertfuse.graph_rewrite.io import check_target
     from bertfuse.runtime.answers import answers
     from bertfuse.runtime.inputs import find_model, read_npz, text_inputs
 
@@ -46,6 +47,10 @@ def run(
     if text_pair and not text:
         raise BertfuseError("--text-pair is the second segment of --text; leave it out with --input")
     path = find_model(model)
+    if path.suffix == ".plan":
+        raise BertfuseError(f"{path}: is an engine, not a model; name the model here, and the engine with --engine")
+    if output is not None:
+        check_target(output, [path, file, engine])
     at_least = 1
     if engine is not None:
         from bertfuse.runtime.trt.run import shortest_sequence

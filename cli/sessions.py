@@ -55,8 +55,9 @@ def bench(
     """
     from bertfuse.graph_rewrite.io import check_target, replacing
     from bertfuse.runtime.bench import bench as measure
-    from bertfuse.runtime.bench import plot
+    from bertfuse.runtime.bench import model_pair, plot
 
+    model_pair(folder)
     target = output or folder
     for name in ("bench.json", "bench.png"):
         check_target(target / name)

@@ -114,8 +114,17 @@ def export_model(
             shutil.rmtree(scratch)
             prepared.config.save_pretrained(folder)
         if tokenizer is not None:
-            tokenizer.save_pretrained(folder)
+            _save_tokenizer(tokenizer, folder)
     return target / MODEL_FILE
+
+
+def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    try:
+        tokenizer.save_pretrained(folder)
+    except OSError:
+        raise
+    except Exception as error:  # the tokenizers library raises nothing narrower where it cannot write
+        raise ExportError(f"{folder.parent}: the tokenizer cannot be saved: {first_line(error)}") from error
 
 
 def _check_choice(what: str, value: str, choices: Any) -> None:

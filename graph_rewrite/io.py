@@ -8,7 +8,7 @@ import os
 import pathlib
 import secrets
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -92,6 +92,9 @@ def join(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> onnx.ModelPro
     return skeleton
 
 
+_BESIDE_A_MODEL = ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
+
+
 def write(skeleton: onnx.ModelProto, weights: dict[str, Weight], path: str | os.PathLike[str]) -> None:
     """Write skeleton and weights to `path`, emptying `weights`. Raises BertfuseError when that fails."""
     path = pathlib.Path(path)
@@ -105,18 +108,28 @@ def write(skeleton: onnx.ModelProto, weights: dict[str, Weight], path: str | os.
             target.write_bytes(skeleton.SerializeToString())
 
 
-def check_target(path: str | os.PathLike[str]) -> None:
-    """Raises BertfuseError where `replacing` could not write `path`: before long work, not after. Makes nothing."""
+def check_target(
+    path: str | os.PathLike[str], read: Iterable[str | os.PathLike[str] | None] = (), onnx_file: bool = False
+) -> None:
+    """Raises BertfuseError where `replacing` could not write `path`: before long work, not after. Makes nothing.
+
+    So it does where that would replace one of the files `read`, or, unless it is an ONNX file that is to be written,
+    any model or what lies beside one.
+    """
     path = pathlib.Path(path)
     with _writing(path):
         tempfile.TemporaryFile(dir=next(folder for folder in path.parents if folder.exists())).close()
+        is_read = any(file is not None and path.resolve() == pathlib.Path(file).resolve() for file in read)
+        is_models = path.is_file() and not onnx_file and (path.suffix == ".onnx" or path.name in _BESIDE_A_MODEL)
+        if is_read or is_models:
+            raise BertfuseError(f"{path}: is {'read' if is_read else 'a model file'}; name another file to write")
 
 
 @contextlib.contextmanager
 def _writing(path: pathlib.Path) -> Iterator[None]:
-    if path.is_dir():
-        raise BertfuseError(f"{path}: is a folder; name a file to write")
     try:
+        if path.is_dir() or not path.name:
+            raise BertfuseError(f"{path}: is a folder; name a file to write")
         yield
     except OSError as error:
         raise BertfuseError(f"{path}: cannot be written: {error.strerror}; choose a folder you may write to") from error

@@ -53,7 +53,7 @@ def fuse(
 
     Raises FusionError for a file or model that cannot be read or comes out invalid, BertfuseError for a wrong option.
     """
-    _check_options(level, dtype)
+    check_options(level, dtype)
     original = model if isinstance(model, onnx.ModelProto) else io.load_model(model)
     skeleton, weights = io.split(original)
     result, fused_weights = _fuse(skeleton, weights, level, functions, dtype, progress or (lambda step: None))
@@ -73,7 +73,8 @@ def fuse_file(
 
     A model in which nothing is fused is written as it was. Options and errors as for `fuse`.
     """
-    _check_options(level, dtype)
+    check_options(level, dtype)
+    io.check_target(target, onnx_file=True)
     report = progress or (lambda step: None)
     report("read")
     skeleton, weights = io.open_model(source)
@@ -94,12 +95,13 @@ def explain(
 
     Options and errors as for `fuse`.
     """
-    _check_options(level, None)
+    check_options(level, None)
     skeleton, weights = io.split(model) if isinstance(model, onnx.ModelProto) else io.open_model(model)
     return _fuse(skeleton, weights, level, False, None, progress or (lambda step: None))[0]
 
 
-def _check_options(level: str, dtype: str | None) -> None:
+def check_options(level: str, dtype: str | None) -> None:
+    """Raises BertfuseError for a level or dtype that `fuse` does not know."""
     if level not in LEVELS:
         raise BertfuseError(f"level '{level}' is unknown; choose one of {', '.join(LEVELS)}")
     if dtype is not None and dtype not in precision.DTYPES:

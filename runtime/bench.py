@@ -92,6 +92,8 @@ class BenchReport:
 
 def model_pair(folder: Path) -> tuple[Path, Path]:
     """model.onnx and model.fused.onnx of a folder; BertfuseError where one is missing."""
+    if folder.is_file():
+        raise BertfuseError(f"{folder}: is a file; give the folder that 'bertfuse optimize' wrote")
     for name in (MODEL_FILE, FUSED_FILE):
         if not (folder / name).is_file():
             raise BertfuseError(f"{folder}: has no {name}; make it with 'bertfuse optimize MODEL -o {folder}'")

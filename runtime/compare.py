@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import tempfile
 import warnings
 from collections import OrderedDict
@@ -79,6 +81,10 @@ def run_and_compare(
     """
     from polygraphy.comparator import Comparator
     from polygraphy.logger import G_LOGGER
+
+    # polygraphy imports it at the first inference, and takes a Ctrl-C meanwhile for a package that does not load.
+    with contextlib.suppress(Exception):
+        import torch  # noqa: F401
 
     def compare(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> OrderedDict[str, Any]:
         shared = [name for name in first if name in second]
@@ -165,6 +171,9 @@ def compare_subjects(
     """
     say = progress or (lambda line: None)
     reference, *others = subjects
+    for name, value in (("atol", atol), ("rtol", rtol)):
+        if value is not None and not 0 <= value < math.inf:
+            raise BertfuseError(f"{name} {value:g} is no tolerance: give 0 or more")
     if reference.is_engine and (per_node or bisection):
         raise BertfuseError(f"{reference.path}: is an engine; name the ONNX file first, to compare its tensors")
     for other in others if bisection else ():

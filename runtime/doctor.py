@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
+import os
 import platform
 import re
 import shutil
@@ -62,7 +63,11 @@ def doctor() -> dict[str, Any]:
                 f" -DBERTFUSE_CUDA_ARCHITECTURES={gpu['compute_capability'].replace('.', '')}"
             )
     # Without the library fused models still run, on their op bodies: a library that is there but broken is a problem.
-    problems += [entry["error"] for entry in libraries.values() if entry["path"] and entry["error"]]
+    # So is one that a variable names.
+    named = {name for name, (_, variable) in LIBRARIES.items() if os.environ.get(variable)}
+    problems += [
+        entry["error"] for name, entry in libraries.items() if entry["error"] and (entry["path"] or name in named)
+    ]
     return {
         "bertfuse": bertfuse.__version__,
         "python": platform.python_version(),

@@ -57,7 +57,7 @@ class InferenceSession(onnxruntime.InferenceSession):
 
     Args:
         path: the model's path, or its serialised bytes.
-        providers: as onnxruntime's; None is the CPU.
+        providers: as onnxruntime's, or the name of one; None is the CPU.
         library: "auto" registers the custom-op library for sessions that are not CPU only, and for models that carry
             ops without their functions; a CPU-only session of any other model runs the op bodies, which is faster,
             since a custom op's GEMM cannot use prepacked weights; it then also leaves out the one fusion of onnxruntime
@@ -77,7 +77,7 @@ class InferenceSession(onnxruntime.InferenceSession):
     def __init__(
         self,
         path: str | os.PathLike[str] | bytes,
-        providers: Sequence[Any] | None = None,
+        providers: Sequence[Any] | str | None = None,
         *,
         library: str = "auto",
         tuning: str | os.PathLike[str] | None = None,
@@ -94,7 +94,7 @@ class InferenceSession(onnxruntime.InferenceSession):
                 "is a folder; name the .onnx file in it" if os.path.isdir(model) else "no such file; check the path"
             )
             raise BertfuseError(f"{model}: {reason}")
-        providers = list(providers or [CPU])
+        providers = [providers] if isinstance(providers, str) else list(providers or [CPU])
         if sess_options is None:
             sess_options = onnxruntime.SessionOptions()
             sess_options.log_severity_level = 4

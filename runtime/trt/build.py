@@ -116,11 +116,9 @@ def build_engine(
     if timing_cache is not None and chosen.name == "rtx":
         raise BertfuseError("--timing-cache: TensorRT for RTX times nothing while building; leave the option out")
     model, output = Path(model), Path(output)
-    for target in (output, description_path(output), save_onnx, timing_cache):
-        if target is not None:
-            check_target(target)
-            if Path(target).resolve() == model.resolve():
-                raise BertfuseError(f"{target}: is the model; name another file to write")
+    given = [Path(file) for file in (output, description_path(output), save_onnx, timing_cache) if file is not None]
+    for index, target in enumerate(given):
+        check_target(target, [model, *given[:index]], onnx_file=save_onnx is not None and target == Path(save_onnx))
     with tempfile.TemporaryDirectory(prefix="bertfuse-") as scratch:
         say(f"Preparing {model}")
         onnx_file = Path(scratch) / "model.onnx"

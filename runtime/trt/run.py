@@ -160,7 +160,8 @@ class DescribedEngine:
     def __init__(self, plan: str | Path) -> None:
         self._found = read_description(plan)
         if not {"inputs", "outputs", "shapes"} <= set(self._found):
-            raise BertfuseError(f"{plan}: {description_path(plan).name} is missing beside it; build the engine again")
+            what = "is incomplete" if self._found else "is missing beside it"
+            raise BertfuseError(f"{plan}: {description_path(plan).name} {what}; build the engine again")
         self.shapes: dict[str, dict[str, list[int]]] = self._found["shapes"]
 
     def get_inputs(self) -> list[SimpleNamespace]:

@@ -28,6 +28,8 @@ def make_profile(inputs: Mapping[str, Axes], shapes: Sequence[str] = (), longest
     Raises BertfuseError for shapes that are malformed, contradict the model or one another.
     """
     given: Profile = {}
+    if shapes and not any(_is_dynamic(axes) for axes in inputs.values()):
+        raise BertfuseError(f"--shapes {shapes[0]}: the model fixes every axis; leave the option out")
     for text in shapes:
         name, bounds = _parse(text)
         for target in [name] if name else [key for key, axes in inputs.items() if _is_dynamic(axes)]:

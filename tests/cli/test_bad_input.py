@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -108,6 +109,24 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     refused(["run", exported(), "--input", tmp_path / "in.npz", "-o", target], target, tmp_path)
 
 
+def test_models_are_not_overwritten_by_what_is_made_of_them(tmp_path: Path) -> None:
+    model, fused = tmp_path / "model.onnx", tmp_path / "model.fused.onnx"
+    shutil.copy(exported(), model)
+    fuse_file(model, fused)
+    (tmp_path / "config.json").write_text("{}")
+    batch = tmp_path / "in.npz"
+    np.savez(batch, **inputs(1, 3))
+    for target in (model, fused):
+        refused(["compare", model, fused, "--html", target], target, tmp_path)
+        refused(["report", tmp_path, "-o", target, "--seconds", 0], target, tmp_path)
+    for target in (fused, tmp_path / "config.json", batch):
+        refused(["run", model, "--input", batch, "-o", target], target, tmp_path)
+    for target in (model, tmp_path / "config.json"):
+        refused(["engine", fused, "-o", target, "--backend", "rtx"], target, tmp_path)
+    plan = tmp_path / "new.plan"
+    refused(["engine", fused, "-o", plan, "--save-onnx", plan, "--backend", "rtx"], plan, tmp_path)
+
+
 def test_options_and_inputs_that_do_not_do(tmp_path: Path) -> None:
     source = save_checkpoint(tmp_path / "source", tokenizer=False)
     out = ["-o", tmp_path / "out"]
@@ -119,6 +138,15 @@ def test_options_and_inputs_that_do_not_do(tmp_path: Path) -> None:
     refused(["export", source, *out, "--task", "fill-mask"], "no weights for cls.", tmp_path)
     refused(["export", tmp_path / "absent", *out], "no such folder", tmp_path)
     refused(["optimize", source, *out, "--exporter", "magic"], "exporter 'magic' is unknown", tmp_path)
+    assert "Exporting" not in refused(
+        ["optimize", source, *out, "--level", "most"], "level 'most' is unknown", tmp_path
+    )
+    refused(["fuse", exported(), "-o", "."], ".: is a folder", tmp_path)
+    refused(["compare", exported(), exported(), "--atol", -1], "atol -1 is no tolerance", tmp_path)
+    refused(["compare", exported(), exported(), "--rtol", "nan"], "rtol nan is no tolerance", tmp_path)
+    (tmp_path / "some.plan").write_text("plan")
+    refused(["run", tmp_path / "some.plan", "--input", "in.npz"], "is an engine, not a model", tmp_path)
+    refused(["bench", exported()], "is a file; give the folder", tmp_path)
     refused(["fuse", exported(), *out, "--level", "most"], "level 'most' is unknown", tmp_path)
     refused(["fuse", exported(), *out, "--dtype", "fp12"], "dtype 'fp12' is unknown", tmp_path)
     refused(["run", exported()], "either --text or --input", tmp_path)

@@ -278,3 +278,14 @@ def test_a_failed_export_leaves_an_older_one_alone(tmp_path: Path, monkeypatch: 
     with pytest.raises(ExportError, match="No space left on device; nothing was kept"):
         export_model(build(seed=1), path.parent, exporter="torchscript")
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_a_tokenizer_that_cannot_be_saved_is_one_line(tmp_path: Path) -> None:
+    """The tokenizers library raises a bare Exception where the disk is full."""
+
+    class Tokenizer:
+        def save_pretrained(self, folder: Path) -> None:
+            raise Exception("No space left on device (os error 28)")
+
+    with pytest.raises(ExportError, match=r"the tokenizer cannot be saved: No space left on device"):
+        export_module._save_tokenizer(Tokenizer(), tmp_path / "scratch")

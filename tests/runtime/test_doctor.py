@@ -85,3 +85,8 @@ def test_the_cuda_provider_is_opened(
     assert len(problems) == (reason is not None)
     assert all(f"CUDA provider does not load: {reason}" in problem for problem in problems)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_library_that_a_variable_names_has_to_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BERTFUSE_ORT_LIBRARY", "/nowhere/lib.so")
+    assert any("/nowhere/lib.so" in problem for problem in doctor.doctor()["problems"])

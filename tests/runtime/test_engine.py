@@ -211,9 +211,9 @@ def test_options_that_do_not_do(bert: Path, tmp_path: Path) -> None:
         bert,
         compute_capabilities=["7.5"],
     )
-    refused("is the model; name another file to write", plan, bert, save_onnx=bert)
+    refused("is read; name another file to write", plan, bert, save_onnx=bert)
     before = bert.read_bytes()
-    with pytest.raises(BertfuseError, match="is the model; name another file to write"):
+    with pytest.raises(BertfuseError, match="is read; name another file to write"):
         build_engine(bert, bert.parent / "." / bert.name, backend="rtx")
     assert bert.read_bytes() == before
     for text in ("new", "8²", "8", "8.99.0"):

@@ -56,5 +56,7 @@ def test_refused_by_the_model() -> None:
         make_profile(INPUTS, ["1x1:2x8:4x41"], longest=40)
     with pytest.raises(BertfuseError, match=r"the model fixes that axis at 7: \[batch, 7\]"):
         make_profile({"x": ("batch", 7)}, ["1x7:2x7:3x8"])
+    with pytest.raises(BertfuseError, match="--shapes 1x7:2x7:3x7: the model fixes every axis"):
+        make_profile({"x": (2, 7)}, ["1x7:2x7:3x7"])
     with pytest.raises(BertfuseError, match="give its shapes with --shapes image:min:opt:max"):
         make_profile({"image": ("batch", 3, "height", "width")})

@@ -38,6 +38,10 @@ def test_cpu_sessions_run_the_op_bodies(fused: Path) -> None:
     assert bertfuse.InferenceSession(exported()).uses_library is False
 
 
+def test_a_provider_by_its_name_alone(fused: Path) -> None:
+    assert bertfuse.InferenceSession(fused, "CPUExecutionProvider").get_providers() == ["CPUExecutionProvider"]
+
+
 def test_library_gives_the_same_result(fused: Path, library: Path) -> None:
     feed = inputs(2, 11)
     want = bertfuse.InferenceSession(fused, library="never").run(None, feed)
