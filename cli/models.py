@@ -105,11 +105,8 @@ def fuse(
 
       bertfuse fuse model.onnx -o fused.onnx --level basic --dtype fp16 --strict
     """
-    from bertfuse.graph_rewrite.io import check_target
-
-    check_target(output, onnx_file=True)
-    beside = output.with_suffix(".html")
-    if page:
+    beside = output.with_suffix(".html") if page and output.name else None
+    if beside is not None:
         _check_page(model, output, beside)
     with Steps(as_json) as steps:
         result = _fuse(model, output, level, not no_functions, dtype, steps)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -279,6 +281,18 @@ def test_a_disk_that_fills_up(command: str, tmp_path: Path) -> None:
     last = ran.stderr.splitlines()[-1]
     assert last.startswith(f"bertfuse: {target}: ") and "File too large" in last
     assert "Traceback" not in ran.stderr and contents(tmp_path) == before
+
+
+def test_a_process_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
+    source = save_checkpoint(tmp_path / "source", tokenizer=False)
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "bertfuse.cli", "export", str(source), "-o", str(out)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        while not list(out.glob(".bertfuse-*")) and process.poll() is None:
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(60) == 128 + signal.SIGTERM
+    assert not out.exists()
 
 
 def test_a_real_process(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_session_runs_on_its_device(op):
         assert np.array_equal(first, second)
 
 
-def test_tactics_are_measured_on_the_calls_device():
+def test_tactics_of_a_call_on_another_device_are_measured():
     inputs, attributes, shapes, _ = calls("FusedGemm", 256, torch.float16)
     bound = Bound("FusedGemm", inputs, [poisoned(*shapes[0], dtype=torch.float16)], attributes)
     bound.call.device_id = 1

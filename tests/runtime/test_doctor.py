@@ -20,7 +20,8 @@ class InferenceSession:
         return names
 """
 # As ONNX Runtime 1.31 logs it; the session then has the CPU provider alone.
-LOGGED = "\x1b[1;31mGet() [ONNXRuntimeError] : 1 : FAIL : Failed to load library lib_cuda.so with error: "
+LIBRARY = "libonnxruntime_providers_cuda.so"
+LOGGED = f"\x1b[1;31mGet() [ONNXRuntimeError] : 1 : FAIL : Failed to load library {LIBRARY} with error: "
 END = "\x1b[m"
 MISSING = "libcudnn.so.9: cannot open shared object file: No such file or directory"
 
