@@ -1,0 +1,76 @@
+"""How far a kernel may be from the float64 oracle: one table for every provider, with the reason of every number.
+
+The oracle is given the inputs as the kernel gets them (rounded to the dtype), so what counts is the kernel's own error:
+|kernel - oracle| <= atol + rtol |oracle|.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    rtol: float
+    atol: float
+    reason: str
+
+
+_SUM = "sums of up to 3072 float32 products: about sqrt(3072) roundings of 6e-8 on values around 1 to 5"
+_HALF = "float32 inside, then one rounding to 11 bits (4.9e-4); scores or products may be rounded once more on the way"
+_BRAIN = "as float16, with 8 bits (3.9e-3)"
+
+_ROUNDED = "; the product may be rounded before GELU, and LayerNorm divides that error by a deviation of about 0.7"
+
+# Where q + bias, weights and results alone are rounded, 7 keys and 3.7 million results: at most 3.4e-3 in 40 runs of
+# float16.
+_SCORES = "; q + bias is rounded, and of a few keys with competing weights a score that moves shifts the result"
+
+_TF32 = "operands rounded to 11 bits (2.8e-4 a product): 2.8e-4 on a sum of variance 1, at 5 to 6 deviations"
+
+TOLERANCES: dict[tuple[str, str], Tolerance] = {
+    ("AddQKVBias", "float32"): Tolerance(1e-6, 1e-6, "one addition"),
+    ("AddQKVBias", "float16"): Tolerance(1e-3, 1e-3, "one addition, rounded once or twice to 11 bits"),
+    ("AddQKVBias", "bfloat16"): Tolerance(8e-3, 8e-3, "one addition, rounded once or twice to 8 bits"),
+    ("EmbedLayerNorm", "float32"): Tolerance(1e-5, 1e-5, "statistics over up to 1024 float32 values"),
+    ("EmbedLayerNorm", "float16"): Tolerance(2e-3, 2e-3, _HALF),
+    ("EmbedLayerNorm", "bfloat16"): Tolerance(1.6e-2, 1.6e-2, _BRAIN),
+    ("FusedAttention", "float32"): Tolerance(1e-5, 1e-5, "exp to 2e-7 and sums of up to 4096 weights"),
+    ("FusedAttention", "float16"): Tolerance(2e-3, 3e-3, _HALF + _SCORES),
+    ("FusedAttention", "bfloat16"): Tolerance(1.6e-2, 2.4e-2, _BRAIN + _SCORES),
+    ("FusedGemm", "float32"): Tolerance(1e-5, 1e-5, _SUM),
+    ("FusedGemm", "tf32"): Tolerance(2e-3, 2e-3, _TF32),
+    ("FusedGemm", "float16"): Tolerance(2e-3, 2e-3, _HALF),
+    ("FusedGemm", "bfloat16"): Tolerance(1.6e-2, 1.6e-2, _BRAIN),
+    ("FusedGemmGelu", "float32"): Tolerance(1e-5, 1e-5, _SUM),
+    ("FusedGemmGelu", "tf32"): Tolerance(2e-3, 2e-3, _TF32),
+    ("FusedGemmGelu", "float16"): Tolerance(2e-3, 2e-3, _HALF),
+    ("FusedGemmGelu", "bfloat16"): Tolerance(1.6e-2, 1.6e-2, _BRAIN),
+    ("FusedGemmGeluLayerNorm", "float32"): Tolerance(2e-5, 2e-5, _SUM + "; a small variance enlarges them"),
+    ("FusedGemmGeluLayerNorm", "tf32"): Tolerance(2e-3, 2e-3, _TF32),
+    ("FusedGemmGeluLayerNorm", "float16"): Tolerance(2e-3, 4e-3, _HALF + _ROUNDED),
+    ("FusedGemmGeluLayerNorm", "bfloat16"): Tolerance(1.6e-2, 3.2e-2, _BRAIN + _ROUNDED),
+    ("FusedGemmLayerNorm", "float32"): Tolerance(1e-5, 1e-5, _SUM),
+    ("FusedGemmLayerNorm", "tf32"): Tolerance(2e-3, 2e-3, _TF32),
+    ("FusedGemmLayerNorm", "float16"): Tolerance(2e-3, 2e-3, _HALF),
+    ("FusedGemmLayerNorm", "bfloat16"): Tolerance(1.6e-2, 1.6e-2, _BRAIN),
+}
+
+
+def assert_close(actual: np.ndarray, expected: np.ndarray, op: str, dtype: str, scale: float = 1.0) -> None:
+    """Fails with the largest excess where `actual` is further from `expected` than the table allows, times `scale`."""
+    tolerance = TOLERANCES[op, dtype]
+    assert actual.shape == expected.shape, f"{op}: shape {actual.shape}, expected {expected.shape}"
+    if not actual.size:
+        return
+    actual = actual.astype(np.float64)
+    assert np.isfinite(actual).all(), f"{op} {dtype}: {np.count_nonzero(~np.isfinite(actual))} values are not finite"
+    allowed = scale * (tolerance.atol + tolerance.rtol * np.abs(expected))
+    ratio = np.abs(actual - expected) / allowed
+    worst = np.unravel_index(ratio.argmax(), ratio.shape)
+    assert ratio[worst] <= 1, (
+        f"{op} {dtype}: at {tuple(map(int, worst))} {actual[worst]:.8g}, expected {expected[worst]:.8g}: "
+        f"{ratio[worst]:.2f} times what is allowed ({tolerance.reason})"
+    )
