@@ -18,6 +18,7 @@ from onnx import numpy_helper
 
 from . import shape_uses
 from . import weights as w
+from .constants import Constants
 from .nodes import DEFAULT_DOMAINS, DIALECT, NoMatch, data_type, node_name, producer
 from .probe import Prober
 from .shapes import Dim, infer_shapes
@@ -47,6 +48,7 @@ class FusionGraph:
                 tensor.values  # noqa: B018
             elif isinstance(tensor, gs.Variable) and isinstance(tensor.dtype, int):
                 tensor.dtype = _numpy_dtype(tensor.dtype)
+        self.constants = Constants(self.opset, self.gs.ir_version)
         self.prober = Prober(self)
         self._names = set(tensors)
         self._output_ids = {id(tensor) for tensor in self.gs.outputs}
