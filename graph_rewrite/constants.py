@@ -183,7 +183,7 @@ class Runner:
     def apply(
         self, op: str, attributes: Mapping[str, Any], inputs: Sequence[np.ndarray | None], outputs: int = 1
     ) -> list[np.ndarray]:
-        """Run one standard operator, whatever it costs; in bfloat16, which the CPU lacks, by rounding what float32 gives."""
+        """Run one standard operator, whatever it costs; bfloat16, which the CPU lacks, is rounded float32."""
         _check_division(op, inputs)
         rounded = _results_in_bfloat16(op, attributes, inputs)
         given = [x.astype(np.float32) if x is not None and x.dtype == _BFLOAT16 else x for x in inputs]
