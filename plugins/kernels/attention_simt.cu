@@ -24,15 +24,18 @@ __device__ __forceinline__ bool IsKey(const AttentionArguments<T>& a, int64_t ba
   return a.mask_is_int64 ? static_cast<const int64_t*>(a.mask)[at] != 0 : static_cast<const int32_t*>(a.mask)[at] != 0;
 }
 
-// Grid: (query blocks * output blocks, heads, batch). Scores give a lane to each key, the sum over V to each dimension.
+// Grid: query blocks, times blocks of the result's dimensions, times heads, times batch, all of them along x: y and z
+// end at 65,535. Scores give a lane to each key, the sum over V to each dimension.
 template <class T, int kOutPerLane>
-__global__ void __launch_bounds__(32 * kWarps) AttentionSimtKernel(AttentionArguments<T> a, int query_blocks) {
+__global__ void __launch_bounds__(32 * kWarps)
+    AttentionSimtKernel(AttentionArguments<T> a, int query_blocks, int out_blocks) {
   __shared__ __align__(16) float k_tile[kKeys][kPitch];
   __shared__ __align__(16) float q_tile[kQueries][kDims];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int64_t head = blockIdx.y, batch = blockIdx.z;
-  const int64_t first_query = static_cast<int64_t>(blockIdx.x) % query_blocks * kQueries;
-  const int first_out = static_cast<int>(blockIdx.x) / query_blocks * kMostOutDims;
+  const unsigned blocks_of_head = query_blocks * out_blocks, in_head = blockIdx.x % blocks_of_head;
+  const int64_t head = blockIdx.x / blocks_of_head % a.heads, batch = blockIdx.x / blocks_of_head / a.heads;
+  const int64_t first_query = static_cast<int64_t>(in_head % query_blocks) * kQueries;
+  const int first_out = static_cast<int>(in_head / query_blocks) * kMostOutDims;
   const int64_t hidden = a.heads * a.head_size;
   const int head_size = static_cast<int>(a.head_size);
   LaunchNext();
@@ -126,17 +129,20 @@ __global__ void __launch_bounds__(32 * kWarps) AttentionSimtKernel(AttentionArgu
 template <class T>
 cudaError_t AttentionSimt(const AttentionArguments<T>& a, const Device& device, cudaStream_t stream) {
   if (a.batch * a.sequence * a.heads * a.head_size == 0) return cudaSuccess;
-  const int64_t query_blocks = CeilDiv(a.sequence, kQueries);
+  const int64_t query_blocks = CeilDiv(a.sequence, kQueries), out_blocks = CeilDiv(a.head_size, kMostOutDims);
+  const int64_t blocks = query_blocks * out_blocks * a.heads * a.batch;
+  if (blocks > INT32_MAX) return cudaErrorInvalidValue;
   LaunchConfig config;
-  config.grid = dim3(static_cast<unsigned>(query_blocks * CeilDiv(a.head_size, kMostOutDims)),
-                     static_cast<unsigned>(a.heads), static_cast<unsigned>(a.batch));
+  config.grid = dim3(static_cast<unsigned>(blocks));
   config.block = dim3(32 * kWarps);
   config.stream = stream;
   config.device = &device;
-  const int blocks = static_cast<int>(query_blocks);
-  if (a.head_size <= 32) return Launch(config, AttentionSimtKernel<T, 1>, a, blocks);
-  if (a.head_size <= 64) return Launch(config, AttentionSimtKernel<T, 2>, a, blocks);
-  return Launch(config, AttentionSimtKernel<T, kMostOutDims / 32>, a, blocks);
+  const auto launch = [&](void (*kernel)(AttentionArguments<T>, int, int)) {
+    return Launch(config, kernel, a, static_cast<int>(query_blocks), static_cast<int>(out_blocks));
+  };
+  if (a.head_size <= 32) return launch(AttentionSimtKernel<T, 1>);
+  if (a.head_size <= 64) return launch(AttentionSimtKernel<T, 2>);
+  return launch(AttentionSimtKernel<T, kMostOutDims / 32>);
 }
 
 template cudaError_t AttentionSimt(const AttentionArguments<float>&, const Device&, cudaStream_t);

@@ -280,11 +280,17 @@ class GemmSm90Kernel : GemmSm90Copies<Shape> {
     }
 #pragma unroll
     for (int i = 0; i < 2; ++i) squares[i] = QuadSum(squares[i]);
-    ShareStatistics(mean, squares, group);
-    float scale[2], shift[2];
+    if (p_.cluster_n > 1) {
+      ShareStatistics(mean, squares, group);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) MergeStatistics(Statistics(group, 0) + FirstRow() + 8 * i, &mean[i], &squares[i]);
+    }
+    const float count = static_cast<float>(p_.cluster_n) * Shape::kN;
+    float scale[2], shift[2];  // (x - mean) / deviation is x * scale + shift
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      MergeStatistics(Statistics(group, 0) + FirstRow() + 8 * i, &scale[i], &shift[i]);
+      scale[i] = rsqrtf(squares[i] / count + p_.epsilon);
+      shift[i] = -mean[i] * scale[i];
     }
 #pragma unroll
     for (int i = 0; i < kSums / 8; ++i) {
@@ -306,7 +312,9 @@ class GemmSm90Kernel : GemmSm90Copies<Shape> {
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
   }
 
-  // Every block of the cluster row gets the statistics of this block's slice; returns when all of theirs are here.
+  // Every block of the cluster row gets the statistics of this block's slice; returns when all of theirs are here. Only
+  // for rows of several blocks: in a launch without a cluster the copy is an illegal instruction even where no thread
+  // makes one (the compiler predicates UBLKCP.S.S instead of branching around it; seen on an H200).
   __device__ __forceinline__ void ShareStatistics(const float (&mean)[2], const float (&squares)[2], int group) {
     const int thread = threadIdx.x % 128;
     if (thread == 0) ArriveExpecting(StatisticsFull(group), (p_.cluster_n - 1) * 64 * sizeof(float2));
@@ -324,21 +332,17 @@ class GemmSm90Kernel : GemmSm90Copies<Shape> {
     WaitBarrier(StatisticsFull(group), 0);
   }
 
-  // Chan's parallel form of Welford's update, over the row's equally long slices: (x - mean) / deviation is x * scale +
-  // shift.
-  __device__ __forceinline__ void MergeStatistics(const float2* slices, float* scale, float* shift) {
-    const float count = static_cast<float>(p_.cluster_n);
-    float mean = 0.0f, squares = 0.0f;
+  // Chan's parallel form of Welford's update, over the row's equally long slices.
+  __device__ __forceinline__ void MergeStatistics(const float2* slices, float* mean, float* squares) {
+    *mean = *squares = 0.0f;
 #pragma unroll 4
-    for (int i = 0; i < p_.cluster_n; ++i) mean += slices[i * 64].x;
-    mean /= count;
+    for (int i = 0; i < p_.cluster_n; ++i) *mean += slices[i * 64].x;
+    *mean /= static_cast<float>(p_.cluster_n);
 #pragma unroll 4
     for (int i = 0; i < p_.cluster_n; ++i) {
       const float2 slice = slices[i * 64];
-      squares += slice.y + Shape::kN * (slice.x - mean) * (slice.x - mean);
+      *squares += slice.y + Shape::kN * (slice.x - *mean) * (slice.x - *mean);
     }
-    *scale = rsqrtf(squares / (count * Shape::kN) + p_.epsilon);
-    *shift = -mean * *scale;
   }
 
   __device__ __forceinline__ void FinishPartial(float (&sum)[kSums], const Tile& tile, int group) {

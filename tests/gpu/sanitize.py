@@ -1,9 +1,11 @@
 """compute-sanitizer over every kernel, tactic and dtype at small odd sizes: memcheck, racecheck, initcheck, synccheck.
 
     python tests/gpu/sanitize.py [--tools memcheck,racecheck] [--ops FusedAttention] [--dtypes float16]
+    python tests/gpu/sanitize.py --narrow
     python tests/gpu/sanitize.py --plugins
 
-The second form does the same with the tests of the TensorRT plugins. Both in several processes: the tools keep books
+The second form runs LayerNorm's ops at hidden sizes 32 to 256 alone, where one block may hold a row. The third does the
+same with the tests of the TensorRT plugins. All in several processes: the tools keep books
 of every launch, and when these fill their memory (synccheck's and racecheck's did in one process for all) they do not
 follow the next one, which counts as an error here. For the same reason give it the GPU for itself. Needs
 compute-sanitizer on the path (it comes with the CUDA toolkit), PyTorch and the library, as the GPU tests do. Prints a
@@ -32,6 +34,8 @@ IN_TURNS = "128x192"  # the tactics whose blocks take several tiles; the others 
 # (rows, n, k): a part of a tile in every direction; whole rows in one cluster and several of them; no alignment at all;
 # more of the largest tiles than a GPU has multiprocessors: Hopper's blocks then take several each.
 SIZES = ((131, 384, 136), (67, 768, 200), (13, 37, 29), SEVERAL_TILES)
+# Rows that one block or few hold; of the kernels that end in LayerNorm.
+NARROW = tuple((131, n, 136) for n in (32, 64, 96, 128, 192, 256))
 # (batch, sequence, heads, head size): parts of tiles, several tiles, a size without tensor cores, and more tiles than a
 # GPU has multiprocessors: Hopper's blocks then take several each.
 ATTENTIONS = ((2, 77, 2, 64), (1, 150, 1, 128), (2, 33, 3, 32), (1, 19, 2, 24), (100, 77, 3, 64), (70, 150, 3, 32))
@@ -44,7 +48,7 @@ BARRIERS = 20000
 FOUND = 9
 
 
-def work(ops, dtypes):
+def work(ops, dtypes, narrow):
     """Launches everything once, on this process's GPU."""
     import torch
     from harness import EPSILON, gemm_inputs, norm_inputs, poisoned, randint, randn
@@ -66,7 +70,7 @@ def work(ops, dtypes):
 
     for dtype in (getattr(torch, name) for name in dtypes):
         for op in (name for name in ops if name in GEMMS):
-            for m, n, k in SIZES:
+            for m, n, k in NARROW if narrow else SIZES + NARROW * ("LayerNorm" in op):
                 named = IN_TURNS if (m, n, k) == SEVERAL_TILES and dtype != torch.float32 else ""
                 inputs = [*gemm_inputs(m, n, k, dtype), *norm_inputs(m, n, dtype, op=op)]
                 inputs = inputs if "LayerNorm" in op else inputs[:3]
@@ -76,7 +80,7 @@ def work(ops, dtypes):
                 for gelu in [["none"], ["tanh"]] if "Gelu" in op else [[]]:
                     for flags in (0, native.ALLOW_TF32) if dtype == torch.float32 else (0,):
                         every_tactic(op, inputs, [(m, n)], dtype, [*epsilon, *gelu], named, flags=flags)
-        for batch, sequence, heads, size in ATTENTIONS:
+        for batch, sequence, heads, size in () if narrow else ATTENTIONS:
             qkv = randn(batch, sequence, 3 * heads * size, dtype=dtype)
             bias = randn(3 * heads * size, dtype=dtype)
             if "FusedAttention" in ops:
@@ -117,9 +121,10 @@ def portions(tool, options):
         count = -(-len(tests) // TESTS_AT_A_TIME)
         return [["-m", "pytest", "-v", "-p", "no:cacheprovider", *tests[i::count]] for i in range(count)]
     return [
-        [__file__, "--inside", "--ops", op, "--dtypes", dtype]
+        [__file__, "--inside", "--ops", op, "--dtypes", dtype, *["--narrow"] * options.narrow]
         for op in options.ops.split(",")
         for dtype in options.dtypes.split(",")
+        if ("LayerNorm" in op and op in GEMMS) or not options.narrow
     ]
 
 
@@ -193,6 +198,7 @@ def main():
     parser.add_argument("--tools", default=",".join(TOOLS))
     parser.add_argument("--ops", default=",".join(OPS))
     parser.add_argument("--dtypes", default=",".join(DTYPES))
+    parser.add_argument("--narrow", action="store_true", help="LayerNorm's ops at hidden sizes 32 to 256 alone")
     parser.add_argument("--plugins", action="store_true", help="the TensorRT plugins' tests in place of the ops")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time (4 went well on 141 GB)")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for each process")
@@ -200,7 +206,7 @@ def main():
     options = parser.parse_args()
     sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
     if options.inside:
-        return work(options.ops.split(","), options.dtypes.split(","))
+        return work(options.ops.split(","), options.dtypes.split(","), options.narrow)
     if shutil.which("compute-sanitizer") is None:
         sys.exit("compute-sanitizer is not on the path; it comes with the CUDA toolkit")
     results = [sanitize_all(tool, portions(tool, options), options) for tool in options.tools.split(",")]

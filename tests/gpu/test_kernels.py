@@ -350,15 +350,49 @@ def test_rows_too_wide_for_layer_norm_are_refused(op, n):
 
 def test_failed_launch_is_reported():
     """A grid that CUDA refuses: the error with the op's name, taken away so that the next launch is not blamed."""
-    batch = 70000
-    qkv, bias = randn(batch, 1, 3 * 24, dtype=torch.float32), randn(3 * 24, dtype=torch.float32)
-    attention = Bound("FusedAttention", [qkv, bias, None], [poisoned(batch, 1, 24, dtype=torch.float32)], [1, 1.0])
-    with pytest.raises(KernelError, match="FusedAttention: CUDA launch failed: invalid"):
-        attention.run()
+    n = 128 * 65536  # columns: of so many tiles a grid's second dimension has one too few
+    x, weight, bias = gemm_inputs(1, n, 1, torch.float32)
+    gemm = Bound("FusedGemm", [x, weight, bias], [poisoned(1, n, dtype=torch.float32)])
+    with pytest.raises(KernelError, match="FusedGemm: CUDA launch failed: invalid"):
+        gemm.run()
     x, weight, bias = gemm_inputs(16, 64, 64, torch.float16)
     y = poisoned(16, 64, dtype=torch.float16)
     run("FusedGemm", [x, weight, bias], [y], [])
     check("FusedGemm", [y], [reference.fused_gemm(x, weight, bias)])
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_more_sequences_than_a_grid_has_layers(dtype, heads):
+    """A grid's second and third dimension end at 65,535."""
+    batch, sequence, size = 70001, 3, 24
+    qkv, bias = randn(batch, sequence, 3 * heads * size, dtype=dtype), randn(3 * heads * size, dtype=dtype)
+    mask = randint(2, (batch, sequence), torch.int32)
+    expected = reference.fused_attention(qkv, bias, mask, heads, 0.2)
+    many = math.sqrt(math.log(expected.numel()) / math.log(1e6))  # as in test_fused_attention
+    all_tactics(
+        "FusedAttention", [qkv, bias, mask], (batch, sequence, heads * size), dtype, [heads, 0.2], expected, many
+    )
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_gelu_of_extremes(dtype, approximate):
+    """As the op's body: inf stays, -inf times 0 is NaN, NaN comes through; large numbers stay or become 0."""
+    m, n, k = 300, 256, 64
+    large = 60000.0
+    values = torch.tensor([math.inf, -math.inf, math.nan, large, -large], device="cuda").repeat(m // 5).to(dtype)
+    wanted = torch.tensor([math.inf, math.nan, math.nan, large, -0.0], device="cuda").repeat(m // 5).to(dtype)
+    x = torch.zeros(m, k, device="cuda", dtype=dtype)
+    x[:, 0] = values
+    weight, bias = torch.ones(n, k, device="cuda", dtype=dtype), torch.zeros(n, device="cuda", dtype=dtype)
+    inputs = (x, weight, bias)
+    bound = Bound("FusedGemmGelu", inputs, [poisoned(m, n, dtype=dtype)], [approximate])
+    for tactic in range(-1, bound.tactics()):
+        y = torch.zeros(m, n, device="cuda", dtype=dtype)
+        run("FusedGemmGelu", inputs, [y], [approximate], tactic)
+        same = torch.eq(y, wanted[:, None]) | (y.isnan() & wanted.isnan()[:, None])
+        assert same.all(), f"tactic {tactic}: {y[:5, 0].tolist()}"
 
 
 @pytest.mark.parametrize("m", [16, 1024, 4096])

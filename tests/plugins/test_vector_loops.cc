@@ -47,6 +47,9 @@ TEST(Gelu, ExtremesAndNaN) {
       for (float& value : y) value = inf;
       Loops().gelu(y.data(), zeros.data(), n, tanh);
       for (float value : y) EXPECT_EQ(value, inf);
+      for (float& value : y) value = -inf;  // times 0, as in the op's body
+      Loops().gelu(y.data(), zeros.data(), n, tanh);
+      for (float value : y) EXPECT_TRUE(std::isnan(value));
       for (float& value : y) value = -50.0f;
       Loops().gelu(y.data(), zeros.data(), n, tanh);
       for (float value : y) EXPECT_EQ(value, 0.0f);
