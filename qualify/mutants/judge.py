@@ -1,0 +1,228 @@
+"""One model, fused and not, on the same inputs: equal, refused, or wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import numpy_helper
+
+from bertfuse.errors import BertfuseError
+from bertfuse.graph_rewrite import OPS, FusionResult, fuse
+from bertfuse.graph_rewrite.spec import DOMAIN
+from bertfuse.runtime.differences import TOLERANCES
+
+Feed = dict[str, np.ndarray]
+Feeds = Mapping[str, Feed]
+
+# How often the original is computed again with its weights moved by a rounding, and how many times what moves then a
+# fused model may differ: a graph that amplifies a rounding says nothing of the fusion.
+_MOVED, _MARGIN = 4, 16.0
+_ROUNDING = 2.0**-23
+
+
+@dataclass
+class Verdict:
+    """What became of one model.
+
+    outcome   "equal": fused, and the same; "refused": nothing was fused, or fuse() says why it cannot be; "invalid":
+              the model itself does not load, or runs with none of the inputs; "wrong": it differs, does not load or
+              does not run once fused; "crashed": fuse() raised something else than a BertfuseError
+    complete  whether everything that fuse() expected was fused
+    text      one line: what is wrong, or why the model is invalid or was refused
+    feed      the name of the inputs that show it
+    excused   inputs whose difference is a documented one, and why
+    """
+
+    outcome: str
+    text: str = ""
+    feed: str = ""
+    complete: bool = False
+    fused: dict[str, int] = field(default_factory=dict)
+    ran: int = 0
+    excused: dict[str, str] = field(default_factory=dict)
+    result: FusionResult | None = None
+
+    @property
+    def bad(self) -> bool:
+        """Whether this is a defect of bertfuse."""
+        return self.outcome in ("wrong", "crashed")
+
+
+def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """A session without optimisations and with one thread: what the file says, and nothing else."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def judge(model: onnx.ModelProto, feeds: Feeds, level: str = "full") -> Verdict:
+    """Fuses `model` and compares both in ONNX Runtime, the fused one by its op bodies, over all of `feeds`."""
+    try:
+        original = session(model)
+    except Exception as error:  # ONNX Runtime's exceptions have no base class of their own
+        return _of_an_invalid(model, level, f"does not load: {one_line(error)}")
+    wanted = {name: outputs for name, feed in feeds.items() if (outputs := _run(original, feed)) is not None}
+    if not wanted:
+        return _of_an_invalid(model, level, "runs with none of the inputs")
+    try:
+        result = fuse(model, level=level)
+    except BertfuseError as error:
+        outcome = "wrong" if "fused model is not valid" in str(error) else "refused"
+        return Verdict(outcome, one_line(error), ran=len(wanted))
+    except Exception as error:
+        return Verdict("crashed", f"fuse: {type(error).__name__}: {one_line(error)}", ran=len(wanted))
+    verdict = Verdict("equal", "", "", result.complete, dict(result.fused), len(wanted), {}, result)
+    if not result.fused:
+        verdict.outcome, verdict.text = "refused", "; ".join(map(str, result.misses[:1]))
+        return verdict
+    try:
+        fused = session(result.model)
+    except Exception as error:
+        verdict.outcome, verdict.text = "wrong", f"the fused model does not load: {one_line(error)}"
+        return verdict
+    moved: list[onnxruntime.InferenceSession] = []
+    for name, expected in wanted.items():
+        text = _compared(model, result.model, original, fused, feeds[name], expected, moved)
+        if text.startswith(_EXCUSED):
+            verdict.excused[name] = text.removeprefix(_EXCUSED)
+        elif text:
+            verdict.outcome, verdict.feed, verdict.text = "wrong", name, text
+            return verdict
+    return verdict
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _of_an_invalid(model: onnx.ModelProto, level: str, text: str) -> Verdict:
+    """Nothing can be compared; fuse() has to survive it all the same."""
+    try:
+        fuse(model, level=level)
+    except BertfuseError:
+        pass
+    except Exception as error:
+        return Verdict("crashed", f"fuse: {type(error).__name__}: {one_line(error)} (the model {text})")
+    return Verdict("invalid", text)
+
+
+def _run(runner: onnxruntime.InferenceSession, feed: Feed) -> list[np.ndarray] | None:
+    try:
+        return runner.run(None, {value.name: feed[value.name] for value in runner.get_inputs()})
+    except Exception:
+        return None
+
+
+_EXCUSED = "excused: "
+
+
+def _compared(model, fused_model, original, fused, feed, expected, moved) -> str:
+    """What differs; "" for nothing; "excused: why" where it is documented to."""
+    try:
+        given = fused.run(None, {value.name: feed[value.name] for value in fused.get_inputs()})
+    except Exception as error:
+        return f"the fused model does not run: {one_line(error)}"
+    names = [output.name for output in model.graph.output]
+    text = _difference(names, expected, given, [0.0] * len(names))
+    if not text or "is now" in text:
+        return text
+    rows = _rows_without_keys(fused_model, feed)
+    if rows is not None and rows.any():
+        first, second = (_without(arrays, rows) for arrays in (expected, given))
+        finite = all(np.isfinite(a).all() for a in given if a.dtype.kind == "f")
+        if finite and not _difference(names, first, second, [0.0] * len(names)):
+            return _EXCUSED + "rows whose mask hides every key"
+        expected, given = first, second
+    else:
+        rows = None
+    if not moved:
+        moved.extend(_moved(model))
+    slack = _slack(moved, feed, expected, rows)
+    if slack is not None and not _difference(names, expected, given, slack):
+        return _EXCUSED + "the model amplifies roundings"
+    return _difference(names, expected, given, [0.0] * len(names))
+
+
+def _difference(names: list[str], expected: list[np.ndarray], given: list[np.ndarray], slack: list) -> str:
+    for name, a, b, more in zip(names, expected, given, slack, strict=True):
+        if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
+            continue  # sequences and optionals: no output that fusion touches
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return f"'{name}' is now {b.dtype} {list(b.shape)}, was {a.dtype} {list(a.shape)}"
+        if a.dtype.kind not in "fV" or not a.size:
+            if not np.array_equal(a, b):
+                return f"'{name}' differs: {np.count_nonzero(a != b)} of {a.size} values"
+            continue
+        atol, rtol = TOLERANCES.get(str(a.dtype), TOLERANCES["float32"])
+        x, y = a.astype(np.float64), b.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            gap = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.abs(x - y))
+        allowed = atol + rtol * np.where(np.isfinite(x), np.abs(x), 0.0) + more
+        wrong = ~(gap <= allowed)
+        if wrong.any():
+            at = np.unravel_index(int(np.argmax(np.where(wrong, np.nan_to_num(gap, nan=np.inf), -1))), gap.shape)
+            place = [int(i) for i in at]
+            return f"'{name}' differs at {place}: {x[at]:.6g} and fused {y[at]:.6g}; {wrong.sum()} of {x.size} values"
+    return ""
+
+
+def _rows_without_keys(fused_model: onnx.ModelProto, feed: Feed) -> np.ndarray | None:
+    """[B] of bool: rows in which the mask that some FusedAttention is given hides every key. None without a mask."""
+    index = OPS["FusedAttention"].input_index("mask")
+    masks = {
+        node.input[index]
+        for node in fused_model.graph.node
+        if node.domain == DOMAIN and node.op_type == "FusedAttention" and len(node.input) > index and node.input[index]
+    }
+    if not masks:
+        return None
+    model = onnx.ModelProto()
+    model.CopyFrom(fused_model)
+    del model.graph.output[:]
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in masks)
+    found = _run(session(model), feed)
+    if found is None or len({len(mask) for mask in found}) != 1:
+        return None
+    return np.any([~(mask != 0).any(axis=tuple(range(1, mask.ndim))) for mask in found], axis=0)
+
+
+def _without(arrays: list[np.ndarray], rows: np.ndarray) -> list[np.ndarray]:
+    return [a[~rows] if a.ndim and len(a) == len(rows) else a for a in arrays]
+
+
+def _moved(model: onnx.ModelProto) -> Iterator[onnxruntime.InferenceSession]:
+    """The model with every weight moved by about one rounding, each time another way."""
+    for seed in range(_MOVED):
+        random = np.random.default_rng(seed)
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        for tensor in copy.graph.initializer:
+            if tensor.data_type in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE) and np.prod(tensor.dims) >= 8:
+                values = numpy_helper.to_array(tensor)
+                factors = 1 + _ROUNDING * random.choice([-2, -1, 1, 2], values.shape)
+                tensor.CopyFrom(numpy_helper.from_array((values * factors).astype(values.dtype), tensor.name))
+        yield session(copy)
+
+
+def _slack(moved, feed: Feed, expected: list[np.ndarray], rows: np.ndarray | None) -> list | None:
+    """How far each output moves with the weights; infinitely where it is no longer the same kind of number."""
+    slack = [np.zeros(a.shape) for a in expected]
+    for runner in moved:
+        outputs = _run(runner, feed)
+        if outputs is None:
+            return None
+        outputs = outputs if rows is None else _without(outputs, rows)
+        for index, (a, b) in enumerate(zip(expected, outputs, strict=True)):
+            if a.dtype.kind != "f":
+                continue
+            x, y = a.astype(np.float64), b.astype(np.float64)
+            with np.errstate(invalid="ignore"):
+                gap = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.abs(x - y))
+            slack[index] = np.maximum(slack[index], _MARGIN * np.nan_to_num(gap, nan=np.inf))
+    return slack

@@ -1,0 +1,59 @@
+"""Models made to be fused wrongly: one file for each kind, recipes that spell it at random.
+
+python -m adversarial --each 200 [--only windows] [--seed S]   (in tests/graph_rewrite) tries many of each kind
+"""
+
+from __future__ import annotations
+
+import importlib
+from random import Random
+
+import numpy as np
+import onnx
+
+from bertfuse.qualify.mutants.judge import Verdict, judge
+
+from .build import Case
+
+KINDS = ("integers", "ids", "floats", "windows", "samples")
+
+
+def recipes(kind: str) -> tuple:
+    return importlib.import_module(f"{__name__}.{kind}").RECIPES
+
+
+def make(kind: str, seed: int) -> tuple[str, Case]:
+    """The recipe's name and its model: each recipe in turn, spelled by the seed."""
+    choices = recipes(kind)
+    recipe = choices[seed % len(choices)]
+    return recipe.__name__.strip("_"), recipe(Random(f"{kind} {seed}"))
+
+
+def tried(kind: str, seed: int) -> tuple[str, Case, Verdict]:
+    """The recipe's name, its model and what became of it."""
+    name, case = make(kind, seed)
+    with np.errstate(all="ignore"):
+        verdict = judge(case.model, case.feeds(seed))
+    if verdict.result is not None and not verdict.bad:
+        text = _broken_promise(case, verdict)
+        if text:
+            verdict.outcome, verdict.text = "wrong", text
+    return name, case, verdict
+
+
+def _broken_promise(case: Case, verdict: Verdict) -> str:
+    result = verdict.result
+    if case.never and result.fused.get(case.never):
+        return f"{case.never} is fused, which is wrong at a size that was not run"
+    for miss in result.misses:
+        if not miss.reason or not {miss.node, miss.anchor} <= names(case.model):
+            return f"a reason that names no node of the model: {miss}"
+    return ""
+
+
+def names(model: onnx.ModelProto) -> set[str]:
+    """Everything in a model that a message may name."""
+    found = {value.name for value in (*model.graph.input, *model.graph.output, *model.graph.initializer)}
+    for node in model.graph.node:
+        found |= {node.name, *node.input, *node.output}
+    return found

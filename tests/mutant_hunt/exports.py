@@ -1,0 +1,68 @@
+"""The smallest real exports: one layer of two heads of eight, of each family and exporter, with random weights."""
+
+from __future__ import annotations
+
+import fcntl
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bertfuse.export import export_model
+from bertfuse.export.quiet import quiet
+
+from ..model_coverage.families import FAMILIES
+
+EXPORTERS = ("dynamo", "torchscript")
+_SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+_DISTILBERT_SIZES = {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 32}
+_NARROW = {"embedding_size": 8}
+
+
+@dataclass(frozen=True)
+class Export:
+    """One file: a family of model_coverage at its smallest, a task of bertfuse.export, and how it is exported."""
+
+    family: str
+    task: str
+    exporter: str
+    attention: str
+
+    def __str__(self) -> str:
+        return f"{self.family}, {self.task}, {self.exporter}, {self.attention}"
+
+    def make(self, folder: Path) -> Path:
+        """The file, made in `folder` by the first process that asks for it."""
+        home = folder / "-".join(str(self).replace(",", "").replace("(", "").replace(")", "").split())
+        home.mkdir(parents=True, exist_ok=True)
+        with (home / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            path = home / "model.onnx"
+            if not path.exists():
+                family = FAMILIES[self.family]
+                sizes = _DISTILBERT_SIZES if family.base is not None else _SIZES
+                narrow = _NARROW if "embedding_size" in family.changes else {}
+                model = replace(family, changes=family.changes | sizes | narrow).build(self.task)
+                with quiet():
+                    export_model(model, home, task=self.task, exporter=self.exporter, attention=self.attention)
+        return path
+
+
+_MODELS = (
+    ("bert", "feature-extraction"),
+    ("bert", "fill-mask"),
+    ("bert", "text-classification"),
+    ("roberta", "feature-extraction"),
+    ("roberta", "token-classification"),
+    ("distilbert", "feature-extraction"),
+    ("distilbert", "fill-mask"),
+    ("mpnet", "feature-extraction"),
+    ("electra", "question-answering"),
+    ("albert", "feature-extraction"),
+    ("e5 (bert, mean)", "sentence-similarity"),
+    ("multilingual-e5 (xlm-roberta, mean)", "sentence-similarity"),
+)
+EXPORTS = tuple(
+    Export(family, task, exporter, attention)
+    for family, task in _MODELS
+    for exporter in EXPORTERS
+    for attention in ("sdpa", "eager")
+)
