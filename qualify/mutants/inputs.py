@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from .judge import Feed
+from .verdict import Feed
 
 _SAME_VALUES = ("Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Expand", "Slice")
 _MOST_ELEMENTS = 1 << 22
@@ -65,9 +65,9 @@ def signature(model: onnx.ModelProto) -> Signature:
         )
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
         made.append(Input(value.name, dtype, shape, _rows(value.name, users, constants)))
-    tables = [list(t.dims) for t in constants.values() if len(t.dims) == 2]
-    longest = min((i.rows for i in made if "position" in i.name and i.rows), default=0)
-    longest = longest or min((dims[0] for dims in tables if dims[0] > 8), default=64)
+    looked_up = {node.input[0] for node in model.graph.node if node.op_type in ("Gather", "Slice") and node.input}
+    tables = [constants[name].dims for name in looked_up if name in constants and len(constants[name].dims) == 2]
+    longest = min((dims[0] for dims in tables if dims[0] > 8), default=64)
     numbers = sorted({n for t in constants.values() for n in _numbers(t)})
     return Signature(made, numbers, longest)
 

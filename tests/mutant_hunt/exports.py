@@ -6,10 +6,10 @@ import fcntl
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from model_coverage.families import FAMILIES
+
 from bertfuse.export import export_model
 from bertfuse.export.quiet import quiet
-
-from ..model_coverage.families import FAMILIES
 
 EXPORTERS = ("dynamo", "torchscript")
 _SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}

@@ -11,7 +11,7 @@ from random import Random
 import numpy as np
 import onnx
 
-from bertfuse.qualify.mutants.judge import Verdict, judge
+from bertfuse.qualify.mutants.verdict import Verdict, judge
 
 from .build import Case
 

@@ -18,7 +18,7 @@ from graphs import Builder
 from onnx import TensorProto, helper
 
 from bertfuse.qualify.mutants.inputs import Signature, feeds, signature
-from bertfuse.qualify.mutants.judge import Feed
+from bertfuse.qualify.mutants.verdict import Feed
 
 VOCABULARY = 97
 BOOL, INT64, INT32, FLOAT = TensorProto.BOOL, TensorProto.INT64, TensorProto.INT32, TensorProto.FLOAT

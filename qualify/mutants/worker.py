@@ -1,0 +1,96 @@
+"""Trials in a process of their own: a crash ends that process, and the hunt knows of which mutant it was."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import onnx
+
+from .trial import Subject, Trial
+from .verdict import Verdict
+
+_START, _TRIAL = 120.0, 60.0  # seconds without a word after which a process is taken for hung
+
+
+def trials(path: Path, seed: int, level: str, first: int) -> Iterator[Trial | dict[str, str]]:
+    """Trials from mutant `first` on, without end; before them the kinds of inputs that are exempt, by name.
+
+    Close it to stop. A mutant at which the process dies, or says nothing for a minute, is a Trial that is "crashed";
+    its process is replaced. Raises BertfuseError for a model that cannot be mutated.
+    """
+    context = multiprocessing.get_context("spawn")
+    told = False
+    while True:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_work, args=(theirs, str(path), seed, level, first), daemon=True)
+        process.start()
+        theirs.close()
+        try:
+            while True:
+                wait = _TRIAL if told else _START
+                message = ours.recv() if ours.poll(wait) else None
+                if message is None:
+                    yield _died(first, f"fuse or ONNX Runtime hangs: no word for {wait:.0f} s")
+                    break
+                if isinstance(message, Exception):
+                    raise message
+                if isinstance(message, dict):
+                    if not told:
+                        yield message
+                    told = True
+                    continue
+                first = max(first, message.number + 1)
+                yield message
+        except EOFError:
+            process.join(5)
+            if not told:
+                raise RuntimeError(f"the process that tries mutants ended with {process.exitcode}") from None
+            yield _died(first, f"the process died of {process.exitcode}")
+        finally:
+            ours.close()
+            if process.is_alive():
+                process.kill()
+            process.join()
+        first += 1
+
+
+def _died(number: int, text: str) -> Trial:
+    return Trial(number, [], Verdict("crashed", text))
+
+
+def _work(pipe: Connection, path: str, seed: int, level: str, first: int) -> None:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    from bertfuse.errors import BertfuseError
+
+    try:
+        subject = Subject(onnx.load(path), seed, level)
+        itself = subject.itself()
+    except BertfuseError as error:
+        pipe.send(error)
+        return
+    pipe.send(dict(subject.exempt))
+    seen: dict[str, int] = {}
+    try:
+        if itself is not None and first == 0:
+            pipe.send(_light(itself))
+        number = first
+        while True:
+            trial = subject.tried(number, patience=0.0)
+            if trial.verdict.bad:
+                key = " ".join(sorted(change.split(" ")[0] for change in trial.changes))
+                seen[key] = seen.get(key, 0) + 1
+                if seen[key] <= 4:  # many of a kind are not worth the time
+                    trial = subject.tried(number)
+            pipe.send(_light(trial))
+            number += 1
+    except (BrokenPipeError, KeyboardInterrupt):
+        return
+
+
+def _light(trial: Trial) -> Trial:
+    trial.verdict.result = None
+    return trial
