@@ -135,7 +135,7 @@ def test_what_is_found_is_made_small_and_written(monkeypatch: pytest.MonkeyPatch
 
 
 def _check_what_is_written(subject: Subject, number: int, folder: Path) -> None:
-    trial = subject.tried(number)
+    trial = subject.tried(number, patience=6)
     assert len(trial.model.graph.node) < len(subject.model.graph.node)
     assert judge(trial.model, {"inputs": trial.feed}).outcome == "wrong"
     report = Report("model.onnx", 5)
