@@ -43,9 +43,9 @@ def compare(
 
     [bold]Examples[/]
 
-      bertfuse compare minilm/model.onnx minilm/model.fused.onnx --per-node
+      bertfuse compare minilm/onnx/model.onnx.original minilm --per-node
 
-      bertfuse compare minilm/model.onnx minilm/model.fused.onnx@cuda minilm/model.plan --html report.html
+      bertfuse compare minilm minilm@cuda minilm/model.plan --html report.html
 
       bertfuse compare a.onnx b.onnx --text "A sentence." --atol 1e-5 --bisect
     """

@@ -63,11 +63,11 @@ def engine(
 
     [bold]Examples[/]
 
-      bertfuse engine minilm/model.fused.onnx -o minilm/model.plan
+      bertfuse engine minilm/onnx/model.onnx -o minilm/model.plan
 
       bertfuse engine minilm -o model.plan --backend rtx --compute-capability 8.9 --shapes 1x16:8x128:64x256
     """
-    from bertfuse.runtime.inputs import find_model
+    from bertfuse.runtime.folder import find_model
     from bertfuse.runtime.trt import build_engine
 
     with Steps(as_json) as steps:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def explain(
-    model: Annotated[Path, typer.Argument(metavar="IN.onnx", help="Model to look at, or a folder with model.onnx.")],
+    model: Annotated[Path, typer.Argument(metavar="IN.onnx", help="Model to look at, or its folder.")],
     level: Level = "full",
     as_json: Json = False,
 ) -> None:
@@ -30,7 +30,7 @@ def explain(
       bertfuse explain minilm --level basic --json
     """
     from bertfuse.graph_rewrite import explain as examine
-    from bertfuse.runtime.inputs import find_model
+    from bertfuse.runtime.folder import find_model
 
     path = find_model(model, prefer_fused=False)
     with Steps(as_json) as steps:

@@ -21,8 +21,8 @@ Task = Annotated[
     str,
     typer.Option(
         metavar="TASK",
-        help="feature-extraction, fill-mask, text-classification, token-classification, question-answering or "
-        "sentence-similarity (a sentence-transformers folder with its pooling).",
+        help="auto: what modules.json and config.json say. Or feature-extraction (the encoder alone), fill-mask, "
+        "text-classification, token-classification, question-answering, sentence-similarity (with its pooling).",
     ),
 ]
 Opset = Annotated[int | None, typer.Option(help="ONNX opset. \\[default: 20 for dynamo, 17 for torchscript]")]
@@ -49,7 +49,7 @@ Strict = Annotated[bool, typer.Option("--strict", help="Exit 1 when something ex
 def export(
     model: Source,
     output: Folder,
-    task: Task = "feature-extraction",
+    task: Task = "auto",
     opset: Opset = None,
     exporter: Exporter = "dynamo",
     attention: Attention = "sdpa",
@@ -58,13 +58,13 @@ def export(
     allow_pickle: Pickle = False,
     as_json: Json = False,
 ) -> None:
-    """Export a Hugging Face model to DIR/model.onnx, with tokenizer and config beside it.
+    """Export a Hugging Face model to DIR/onnx/model.onnx, with everything else that its folder has in DIR.
 
     [bold]Examples[/]
 
       bertfuse export bert-base-uncased -o bert
 
-      bertfuse export ./my-classifier -o clf --task text-classification --dtype fp16
+      bertfuse export ./my-classifier -o clf --dtype fp16
     """
     from bertfuse.export import export_model
 
@@ -82,14 +82,14 @@ def export(
             progress=steps,
         )
     if as_json:
-        print_json({"model": str(path), "task": task, "exporter": exporter, "attention": attention})
+        print_json({"model": str(path), "task": _task_of(path), "exporter": exporter, "attention": attention})
     else:
         stdout().print(f"Wrote {path}", markup=False)
 
 
 def fuse(
-    model: Annotated[Path, typer.Argument(metavar="IN.onnx", help="Model to fuse.")],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT.onnx", help="File to write.")],
+    model: Annotated[Path, typer.Argument(metavar="IN", help="Model to fuse: an .onnx file, or a folder with one.")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT", help="File to write; of a folder: folder.")],
     level: Level = "full",
     no_functions: NoFunctions = False,
     dtype: KeptDtype = None,
@@ -101,16 +101,31 @@ def fuse(
 
     [bold]Examples[/]
 
-      bertfuse fuse bert/model.onnx -o bert/model.fused.onnx
+      bertfuse fuse exported -o fused
 
       bertfuse fuse model.onnx -o fused.onnx --level basic --dtype fp16 --strict
     """
-    beside = output.with_suffix(".html") if page and output.name else None
-    if beside is not None:
-        _check_page(model, output, beside)
+    from bertfuse.graph_rewrite.io import check_target
+    from bertfuse.graph_rewrite.pipeline import check_options
+    from bertfuse.runtime.folder import find_model
+
+    check_options(level, dtype)
+    source, whole_folder = find_model(model, prefer_fused=False), model.is_dir() and output.suffix != ".onnx"
+    beside = None
+    if page:
+        beside = output / "report.html" if whole_folder else output.with_suffix(".html") if output.name else None
+    if whole_folder:
+        _check_unfused(source)
+    else:
+        check_target(output, [source], onnx_file=True)
+        if beside is not None:
+            _check_page(source, output, beside)
     with Steps(as_json) as steps:
-        result = _fuse(model, output, level, not no_functions, dtype, steps)
-        written = {"report": str(_write_page(model, output, beside, steps))} if page else {}
+        if whole_folder:
+            steps(f"Copying {model}")
+            source, output = _copy_folder(source, output)
+        result = _fuse(source, output, level, not no_functions, dtype, steps)
+        written = {"report": str(_write_page(source, output, beside, steps))} if page else {}
     if as_json:
         print_json(fusion_report(result) | {"model": str(output)} | written)
     else:
@@ -123,7 +138,7 @@ def fuse(
 def optimize(
     model: Source,
     output: Folder,
-    task: Task = "feature-extraction",
+    task: Task = "auto",
     opset: Opset = None,
     exporter: Exporter = "dynamo",
     attention: Attention = "sdpa",
@@ -136,24 +151,25 @@ def optimize(
     page: Page = False,
     as_json: Json = False,
 ) -> None:
-    """Export, fuse and compare in one go: DIR/model.onnx and DIR/model.fused.onnx. Exit 1 when they disagree.
+    """Export, fuse and compare in one go: a folder for SentenceTransformer(DIR, backend="onnx"), optimum and bertfuse.
 
-    The export is float32, and the fused model is compared with it, whatever its own type.
+    DIR/onnx/model.onnx is the fused model; everything else of the source but its weights is copied. Exit 1 when the
+    fused model and the export disagree. The export is float32, whatever the fused model's type.
 
     [bold]Examples[/]
 
       bertfuse optimize sentence-transformers/all-MiniLM-L6-v2 -o minilm
 
-      bertfuse optimize ./my-tagger -o tagger --task token-classification --strict
+      bertfuse optimize ./my-tagger -o tagger --dtype fp16 --strict
     """
     from bertfuse.export import export_model
     from bertfuse.graph_rewrite.pipeline import check_options
     from bertfuse.runtime import compare_models
-    from bertfuse.runtime.inputs import FUSED_FILE
+    from bertfuse.runtime.folder import MODEL_FILE, ONNX_FOLDER
 
     from .compare import print_comparison
 
-    fused = output / FUSED_FILE
+    fused = output / ONNX_FOLDER / MODEL_FILE
     kept = None if dtype == "fp32" else dtype
     check_options(level, kept)
     with Steps(as_json) as steps:
@@ -166,6 +182,7 @@ def optimize(
             attention=attention,
             static_shape=_one_size(static_shape),
             allow_pickle=allow_pickle,
+            original=True,
             progress=steps,
         )
         result = _fuse(path, fused, level, not no_functions, kept, steps)
@@ -173,12 +190,19 @@ def optimize(
         comparison = compare_models(path, fused)
         written = {"report": str(_write_page(path, fused, None, steps))} if page else {}
     if as_json:
-        data = {"model": str(fused), "fusion": fusion_report(result), "comparison": comparison.to_dict()}
+        data = {
+            "model": str(fused),
+            "task": _task_of(fused),
+            "fusion": fusion_report(result),
+            "comparison": comparison.to_dict(),
+        }
         print_json(data | written)
     else:
         print_fusion(result)
         print_comparison(comparison)
-        stdout().print(f"Wrote {' and '.join([str(path), str(fused), *written.values()])}", markup=False)
+        stdout().print(f"Wrote {output} for {_task_of(fused)}: {fused}, and {path.name} beside it", markup=False)
+        for file in written.values():
+            stdout().print(f"Wrote {file}", markup=False)
     if not comparison.passed or (strict and result.misses):
         raise typer.Exit(1)
 
@@ -201,6 +225,39 @@ def _fuse(model: Path, output: Path, level: str, functions: bool, dtype: str | N
         steps(f"Fusing {model}: {step}")
 
     return fuse_file(model, output, level=level, functions=functions, dtype=dtype, progress=progress)
+
+
+def _task_of(model: Path) -> str:
+    """The task that the export wrote into the model; "" where it says none."""
+    from bertfuse.graph_rewrite.io import open_model
+
+    entries = {entry.key: entry.value for entry in open_model(model)[0].metadata_props}
+    return entries.get("bertfuse.task", "")
+
+
+def _copy_folder(model: Path, target: Path) -> tuple[Path, Path]:
+    """Copies the model's folder to `target`: where the model before fusion is now, and where its fused form goes."""
+    from bertfuse.export.folder import STALE_MODELS, STALE_SETTINGS, check_apart, output_folder
+    from bertfuse.export.source import copy_files
+    from bertfuse.graph_rewrite.io import open_model, write
+    from bertfuse.runtime.folder import MODEL_FILE, ONNX_FOLDER, ORIGINAL_FILE, folder_of
+
+    source = folder_of(model)
+    check_apart(source, target)
+    place = Path(ONNX_FOLDER, ORIGINAL_FILE)
+    with output_folder(target, STALE_MODELS | STALE_SETTINGS) as scratch:
+        copy_files(source, scratch, without=target)
+        write(*open_model(model), scratch / place)
+    return target / place, target / ONNX_FOLDER / MODEL_FILE
+
+
+def _check_unfused(model: Path) -> None:
+    from bertfuse.errors import BertfuseError
+    from bertfuse.graph_rewrite.io import open_model
+    from bertfuse.graph_rewrite.spec import DOMAIN
+
+    if any(node.domain == DOMAIN for node in open_model(model)[0].graph.node):
+        raise BertfuseError(f"{model}: is fused already; give the folder of the model before fusion")
 
 
 def _check_page(original: Path, fused: Path, page: Path) -> None:

@@ -13,7 +13,7 @@ from .output import Steps, command, print_json, stdout
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder with model.onnx and model.fused.onnx.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that 'bertfuse optimize' wrote.")],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="PAGE.html", help="File to write. [DIR/report.html]")
     ] = None,
@@ -35,7 +35,8 @@ def report(
       bertfuse report minilm -o minilm.html --seconds 0
     """
     from bertfuse.graph_rewrite.io import check_target
-    from bertfuse.runtime.bench import check_seconds, model_pair
+    from bertfuse.runtime.bench import check_seconds
+    from bertfuse.runtime.folder import model_pair
     from bertfuse.runtime.report import PAGE_FILE, write_report
 
     original, fused = model_pair(folder)

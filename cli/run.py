@@ -40,7 +40,8 @@ def run(
     from bertfuse.errors import BertfuseError
     from bertfuse.graph_rewrite.io import check_target
     from bertfuse.runtime.answers import answers
-    from bertfuse.runtime.inputs import find_model, read_npz, text_inputs
+    from bertfuse.runtime.folder import find_model, folder_of
+    from bertfuse.runtime.inputs import read_npz, text_inputs
 
     if bool(text) == (file is not None):
         raise BertfuseError("give either --text or --input")
@@ -56,7 +57,7 @@ def run(
         from bertfuse.runtime.trt.run import shortest_sequence
 
         at_least = shortest_sequence(engine)
-    arrays = read_npz(file) if file else text_inputs(path.parent, text or [], text_pair, at_least)
+    arrays = read_npz(file) if file else text_inputs(folder_of(path), text or [], text_pair, at_least)
     where = str(file) if file else "the tokenised text"
     with Steps(as_json) as steps:
         steps(f"Loading {engine or path}")
@@ -66,7 +67,7 @@ def run(
             feed, outputs, task = _run_engine(engine, arrays, where, steps)
     if output is not None:
         _save_npz(output, outputs)
-    said = answers(task, path.parent, feed, outputs)
+    said = answers(task, folder_of(path), feed, outputs)
     if as_json:
         data = {
             name: {"shape": list(a.shape), "dtype": str(a.dtype), "values": a.tolist()} for name, a in outputs.items()

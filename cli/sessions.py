@@ -55,7 +55,8 @@ def bench(
     """
     from bertfuse.graph_rewrite.io import check_target, replacing
     from bertfuse.runtime.bench import bench as measure
-    from bertfuse.runtime.bench import model_pair, plot
+    from bertfuse.runtime.bench import plot
+    from bertfuse.runtime.folder import model_pair
 
     model_pair(folder)
     target = output or folder

@@ -1,4 +1,4 @@
-"""Hugging Face model -> model.onnx, with dynamic batch and sequence, tokenizer and config beside it."""
+"""Hugging Face model -> a model folder with onnx/model.onnx, of dynamic batch and sequence."""
 
 from .model import export_model
 from .tasks import TASKS, Task

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertfuse.errors import ExportError
-from bertfuse.runtime.inputs import longest_sequence
+from bertfuse.runtime.folder import longest_sequence
 
 from .load import first_line
 from .tasks import INPUTS, Task

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from bertfuse.errors import ExportError
 from bertfuse.graph_rewrite.io import MAX_INLINE_BYTES
-from bertfuse.runtime.inputs import FUSED_FILE, MODEL_FILE
+from bertfuse.runtime.folder import MODEL_FILE, ONNX_FOLDER, ORIGINAL_FILE
 
 from .exporters import OPSETS, check_opset, model_inputs, run_exporter, select_outputs
-from .load import TOKENIZER_FILES, check_source, first_line, load_model, load_tokenizer, require_packages
+from .folder import STALE_MODELS, STALE_SETTINGS, check_apart, output_folder
+from .load import first_line, load_model, load_tokenizer, require_packages
 from .quiet import quiet
-from .tasks import find_task
+from .source import check_source, copy_files, local_folder
+from .tasks import AUTO, find_task, task_of_class, task_of_folder
 
 if TYPE_CHECKING:
     import onnx_ir
@@ -33,42 +33,49 @@ def export_model(
     model: str | Path | PreTrainedModel,
     output_dir: str | Path,
     *,
-    task: str = "feature-extraction",
+    task: str = AUTO,
     opset: int | None = None,
     exporter: str = "dynamo",
     attention: str = "sdpa",
     dtype: str = "fp32",
     allow_pickle: bool = False,
     static_shape: tuple[int, int] | None = None,
+    original: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Path:
-    """Exports a Hugging Face encoder to `output_dir`/model.onnx, with config and tokenizer beside it.
+    """Exports a Hugging Face encoder to `output_dir`/onnx/model.onnx, with all else that its folder has beside it.
+
+    The folder is one that sentence-transformers (backend="onnx"), optimum's ORTModelFor… and pipelines take: every file
+    of the source but its weights is copied byte for byte.
 
     Args:
         model: a local folder, a hub id, or a model in memory (left as it was); for task "sentence-similarity" a
             sentence-transformers folder or id, or a `bertfuse.export.sentence.SentenceEncoder`.
-        output_dir: made where absent; files of the same names are replaced, once everything has been written. What an
-            earlier model left there and `run` would take for this one's goes: model.fused.onnx, external data, and the
-            tokenizer, unless this model is in memory or comes from that folder.
-        task: a key of `bertfuse.export.TASKS`; it decides the outputs.
+        output_dir: made where absent, not the model's own folder; files of the same names are replaced, once everything
+            has been written. What an earlier model left there and would be taken for this one's goes: its ONNX files,
+            and, unless this model is in memory, its tokenizer and modules.
+        task: a key of `bertfuse.export.TASKS`, which decides the outputs; "auto" takes what modules.json and
+            config.json (or the class of a model in memory) say, so that no head is left out.
         opset: ONNX opset; None takes the exporter's default (dynamo 20, torchscript 17).
         exporter: "dynamo" (torch.export) or "torchscript" (tracing).
         attention: "sdpa" or "eager", the attention implementation that is exported.
         dtype: "fp32", "fp16" or "bf16" of weights and float outputs.
         static_shape: (batch, sequence) of a model that takes no other; None leaves both dynamic.
         allow_pickle: also read pytorch_model.bin, which can run code. Off: safetensors only.
+        original: whether it is written as onnx/model.onnx.original, a name that leaves model.onnx to its fused form.
         progress: called with a line of text before each long step.
 
     Returns:
-        The path of model.onnx. Inputs are int64 [batch, sequence]: input_ids, attention_mask, and token_type_ids where
-        the model tells segments apart; both axes are dynamic unless `static_shape` fixes them. Weights of 2 GB and more
-        go to model.onnx.data.
+        The path of the ONNX file. Inputs are int64 [batch, sequence]: input_ids, attention_mask, and token_type_ids
+        where the model tells segments apart; both axes are dynamic unless `static_shape` fixes them. Weights of 2 GB
+        and more go to model.onnx.data beside it.
 
     Raises:
         ExportError: an option, a checkpoint or a folder that does not do, or a package of the extra "export" that is
             not installed; nothing is left behind.
     """
-    spec = find_task(task)
+    if task != AUTO:
+        find_task(task)
     _check_choice("exporter", exporter, OPSETS)
     require_packages("export", "torch", "transformers", "onnx_ir", *(["onnxscript"] if exporter == "dynamo" else []))
     _check_choice("attention", attention, ATTENTIONS)
@@ -88,81 +95,64 @@ def export_model(
     if not in_memory:
         check_source(source, allow_pickle)
     target = Path(output_dir).expanduser()
-    stale = {FUSED_FILE, f"{FUSED_FILE}.data", f"{MODEL_FILE}.data"}
-    if not in_memory and Path(source).expanduser().resolve() != target.resolve():
-        stale |= {*TOKENIZER_FILES, "tokenizer_config.json"}
-    with _output_folder(target, stale) as folder, quiet():
-        if in_memory:
-            tokenizer, missing = None, []
-        else:
-            say(f"Loading {source}")
-            model, missing = load_model(source, spec, attention, allow_pickle)
-            tokenizer = load_tokenizer(source)
+    folder = None
+    if not in_memory:
+        if Path(source).expanduser().exists():
+            check_apart(Path(source).expanduser(), target)
+        folder = local_folder(source, allow_pickle, say)
+    if task == AUTO:
+        spec = task_of_folder(folder, source) if folder is not None else task_of_class(type(model).__name__, source)
+    else:
+        spec = find_task(task)
+    stale = STALE_MODELS if in_memory else STALE_MODELS | STALE_SETTINGS
+    name = Path(ONNX_FOLDER, ORIGINAL_FILE if original else MODEL_FILE)
+    with output_folder(target, stale) as scratch, quiet():
+        missing = []
+        if folder is not None:
+            say(f"Loading {source} for {spec.name}")
+            encoder = spec.name == "feature-extraction" and task == AUTO
+            model, missing = load_model(folder, spec, attention, allow_pickle, source, keep_heads=encoder)
         with _prepared(model, attention, dtype, own=not in_memory) as prepared:
             inputs = model_inputs(prepared, static_shape)
             skip = {"pooler_output"} if any("pooler" in name for name in missing) else set()
             outputs = select_outputs(prepared, spec, inputs, skip)
             say(f"Exporting with {exporter}, opset {opset}, {attention} attention, {dtype}")
-            scratch = folder / "scratch"
-            scratch.mkdir()
+            traced = scratch / "traced"
+            traced.mkdir()
             exported = run_exporter(
-                prepared, spec, inputs, outputs, exporter, opset, scratch, dynamic=static_shape is None
+                prepared, spec, inputs, outputs, exporter, opset, traced, dynamic=static_shape is None
             )
-            exported.metadata_props.update(_metadata(prepared, task, exporter, attention, dtype))
-            say(f"Writing {MODEL_FILE}")
-            _save(exported, folder / MODEL_FILE)
-            shutil.rmtree(scratch)
-            prepared.config.save_pretrained(folder)
-        if tokenizer is not None:
-            _save_tokenizer(tokenizer, folder)
-    return target / MODEL_FILE
+            exported.metadata_props.update(_metadata(prepared, spec.name, exporter, attention, dtype))
+            say(f"Writing {name}")
+            (scratch / name).parent.mkdir()
+            _save(exported, scratch / name)
+            shutil.rmtree(traced)
+            if folder is None:
+                prepared.config.save_pretrained(scratch)
+        if folder is not None:
+            copy_files(folder, scratch, without=target)
+            _add_tokenizer(folder, scratch)
+    return target / name
 
 
-def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
+def _add_tokenizer(folder: Path, target: Path) -> None:
+    """Writes tokenizer.json where the source has a tokenizer in older files only: `run` and others read no other."""
+    if (folder / "tokenizer.json").is_file():
+        return
+    tokenizer = getattr(load_tokenizer(folder), "backend_tokenizer", None)
+    if tokenizer is None:
+        return
     try:
-        tokenizer.save_pretrained(folder)
+        tokenizer.save(str(target / "tokenizer.json"))
     except OSError:
         raise
     except Exception as error:  # the tokenizers library raises nothing narrower where it cannot write
-        raise ExportError(f"{folder.parent}: the tokenizer cannot be saved: {first_line(error)}") from error
+        raise ExportError(f"{target.parent}: the tokenizer cannot be saved: {first_line(error)}") from error
 
 
 def _check_choice(what: str, value: str, choices: Any) -> None:
     if value not in choices:
         raise ExportError(f"{what} {value!r} is unknown: choose one of {', '.join(choices)}")
-
-
-@contextmanager
-def _output_folder(target: Path, stale: set[str]) -> Iterator[Path]:
-    """A scratch folder inside `target` whose files move to `target` at the end, and vanish on any failure.
-
-    Files of `target` named in `stale` go as the new ones come.
-    """
-    made: list[Path] = []
-    scratch: Path | None = None
-    try:
-        if target.exists() and not target.is_dir():
-            raise ExportError(f"{target}: is a file; give a folder to write to")
-        made = [path for path in (target, *target.parents) if not path.exists()]
-        target.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=".bertfuse-", dir=target))
-        yield scratch
-        new = sorted(scratch.iterdir(), key=lambda file: file.name == MODEL_FILE)
-        for name in stale.difference(file.name for file in new):
-            if (target / name).is_file():
-                (target / name).unlink()
-        # The model goes last: whoever finds it finds the rest, too.
-        for file in new:
-            os.replace(file, target / file.name)
-        made = []
-    except OSError as error:
-        raise ExportError(f"{target}: cannot write the model: {error.strerror or error}; nothing was kept") from error
-    finally:
-        if scratch is not None:
-            shutil.rmtree(scratch, ignore_errors=True)
-        for path in made:
-            with contextlib.suppress(OSError):
-                path.rmdir()
 
 
 @contextmanager

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from bertfuse.errors import ExportError
+from bertfuse.runtime.folder import read_any_json, read_json
 
 from .load import first_line
 
@@ -52,7 +52,7 @@ class SentenceEncoder(torch.nn.Module):
         self.model.set_attn_implementation(attention)
 
     def forward(self, input_ids, attention_mask, token_type_ids=None) -> dict[str, torch.Tensor]:
-        """{"token_embeddings": [batch, sequence, hidden], "sentence_embedding": [batch, size]} of int64 inputs."""
+        """{"last_hidden_state": [batch, sequence, hidden], "sentence_embedding": [batch, size]} of int64 inputs."""
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
         taken = inspect.signature(self.model.forward).parameters
         tokens = self.model(**{name: t for name, t in inputs.items() if name in taken and t is not None})[0]
@@ -60,7 +60,7 @@ class SentenceEncoder(torch.nn.Module):
         sentence = self.dense(pooled)
         if self.normalize:
             sentence = torch.nn.functional.normalize(sentence, p=2.0, dim=1)
-        return {"token_embeddings": tokens, "sentence_embedding": sentence}
+        return {"last_hidden_state": tokens, "sentence_embedding": sentence}
 
 
 def _pooled(tokens: torch.Tensor, mask: torch.Tensor, mode: str) -> torch.Tensor:
@@ -73,12 +73,13 @@ def _pooled(tokens: torch.Tensor, mask: torch.Tensor, mode: str) -> torch.Tensor
     return (tokens * visible).sum(dim=1) / (count if mode == "mean" else count.sqrt())
 
 
-def sentence_encoder(model: Any, source: str) -> SentenceEncoder:
-    """`model` with what the sentence-transformers files of `source`, a folder or hub id, say comes after it.
+def sentence_encoder(model: Any, folder: Path, source: str = "") -> SentenceEncoder:
+    """`model` with what the sentence-transformers files of `folder`, in errors called `source`, say comes after it.
 
     Raises ExportError where there are none, or where they name a module or pooling that is not known here.
     """
-    modules = _read_json(source, "modules.json")
+    source = source or str(folder)
+    modules = read_any_json(folder / "modules.json")
     if modules is None:
         raise ExportError(
             f"{source}: has no modules.json, so it is no sentence-transformers model; take --task feature-extraction"
@@ -91,9 +92,9 @@ def sentence_encoder(model: Any, source: str) -> SentenceEncoder:
     for module in modules[1:]:
         kind, path = str(module.get("type", "")).rsplit(".", 1)[-1], module.get("path", "")
         if kind == "Pooling" and not pooling and not dense:
-            pooling = _pooling(source, _read_json(source, f"{path}/config.json") or {})
+            pooling = _pooling(source, read_json(folder / path / "config.json"))
         elif kind == "Dense" and pooling and not normalize:
-            dense.append(_dense(source, path))
+            dense.append(_dense(source, folder, path))
         elif kind == "Normalize" and pooling:
             normalize = True
         else:
@@ -107,8 +108,8 @@ def sentence_encoder(model: Any, source: str) -> SentenceEncoder:
 
 def _pooling(source: str, config: dict[str, Any]) -> tuple[str, ...]:
     wanted = config.get("pooling_mode")  # a name, or in older folders one flag for each
-    if isinstance(wanted, str):
-        modes = [wanted]
+    if isinstance(wanted, str | list):
+        modes = [wanted] if isinstance(wanted, str) else [str(mode) for mode in wanted]
     else:
         modes = [key.removeprefix("pooling_mode_") for key, on in config.items() if key.startswith("pooling") and on]
         modes = [_POOLINGS.get(f"pooling_mode_{mode}", mode) for mode in modes]
@@ -120,14 +121,14 @@ def _pooling(source: str, config: dict[str, Any]) -> tuple[str, ...]:
     return tuple(modes)
 
 
-def _dense(source: str, path: str) -> torch.nn.Module:
+def _dense(source: str, folder: Path, path: str) -> torch.nn.Module:
     from safetensors.torch import load_file
 
-    config = _read_json(source, f"{path}/config.json") or {}
+    config = read_json(folder / path / "config.json")
     activation = str(config.get("activation_function", "Identity")).rsplit(".", 1)[-1]
-    file = _file(source, f"{path}/model.safetensors")
-    if activation not in _ACTIVATIONS or file is None:
-        why = f"activation {activation}" if file else "no model.safetensors"
+    file = folder / path / "model.safetensors"
+    if activation not in _ACTIVATIONS or not file.is_file():
+        why = f"activation {activation}" if file.is_file() else "no model.safetensors"
         raise ExportError(f"{source}: {path} has {why}, so it cannot be exported; take --task feature-extraction")
     try:
         weights = {name.removeprefix("linear."): tensor.float() for name, tensor in load_file(file).items()}
@@ -137,21 +138,3 @@ def _dense(source: str, path: str) -> torch.nn.Module:
     except Exception as error:  # safetensors raises its own, torch RuntimeError
         raise ExportError(f"{file}: holds no Dense module: {first_line(error)}; copy the model again") from error
     return torch.nn.Sequential(linear, _ACTIVATIONS[activation]())
-
-
-def _read_json(source: str, name: str) -> Any:
-    file = _file(source, name)
-    try:
-        return None if file is None else json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ExportError(f"{file}: is not valid JSON: {error}") from error
-
-
-def _file(source: str, name: str) -> Path | None:
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return path / name if (path / name).is_file() else None
-    from transformers.utils.hub import cached_file
-
-    found = cached_file(source, name, _raise_exceptions_for_missing_entries=False)
-    return None if found is None else Path(found)

@@ -1,10 +1,15 @@
-"""What each task's model is called in transformers, and which outputs it has."""
+"""What each task's model is called in transformers, which outputs it has, and which task a model is for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from bertfuse.errors import ExportError
+from bertfuse.runtime.folder import read_any_json, read_json
+
+AUTO = "auto"
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
@@ -33,7 +38,7 @@ TASKS: dict[str, Task] = {
         Task(
             "sentence-similarity",
             "AutoModel",
-            {"token_embeddings": _SEQUENCE, "sentence_embedding": _BATCH},
+            {"last_hidden_state": _SEQUENCE, "sentence_embedding": _BATCH},
         ),
         Task("fill-mask", "AutoModelForMaskedLM", {"logits": _SEQUENCE}),
         Task("text-classification", "AutoModelForSequenceClassification", {"logits": _BATCH}),
@@ -50,5 +55,52 @@ TASKS: dict[str, Task] = {
 def find_task(name: str) -> Task:
     """The task of that name; ExportError where there is none."""
     if name not in TASKS:
-        raise ExportError(f"task {name!r} is unknown: choose one of {', '.join(TASKS)}")
+        raise ExportError(f"task {name!r} is unknown: choose one of {', '.join([AUTO, *TASKS])}")
     return TASKS[name]
+
+
+# What a class of transformers is called by its head.
+_HEADS = {
+    "SequenceClassification": "text-classification",
+    "TokenClassification": "token-classification",
+    "QuestionAnswering": "question-answering",
+    "MaskedLM": "fill-mask",
+}
+
+
+def task_of_class(name: str, source: str) -> Task:
+    """The task of a model class; ExportError where it has a head that cannot be exported."""
+    if name == "SentenceEncoder":
+        return TASKS["sentence-similarity"]
+    if "For" not in name and not name.endswith("LMHeadModel"):
+        return TASKS["feature-extraction"]
+    for head, task in _HEADS.items():
+        if name.endswith(f"For{head}"):
+            return TASKS[task]
+    raise ExportError(
+        f"{source}: is a {name}, whose head cannot be exported; --task feature-extraction takes the encoder without it"
+    )
+
+
+def task_of_folder(folder: Path, source: str) -> Task:
+    """The task of a model folder, by the files of sentence-transformers in it and by its config.json.
+
+    ExportError where it is for a task that is not among TASKS.
+    """
+    kind = read_json(folder / "config_sentence_transformers.json").get("model_type", "SentenceTransformer")
+    modules = read_any_json(folder / "modules.json")
+    if kind == "SentenceTransformer" and modules is not None:
+        return TASKS["sentence-similarity"]
+    architecture = _architecture(read_json(folder / "config.json"))
+    if kind == "CrossEncoder" and isinstance(modules, list) and len(modules) > 1:
+        raise ExportError(
+            f"{source}: modules.json has {len(modules) - 1} modules after the transformer, which a cross-encoder's"
+            " export leaves out; name the task (--task)"
+        )
+    return task_of_class(architecture, source)
+
+
+def _architecture(config: dict[str, Any]) -> str:
+    """The class that config.json names; where it names none, that of an encoder alone."""
+    named = config.get("architectures")
+    return str(named[0]) if isinstance(named, list) and named else "Model"

@@ -92,7 +92,7 @@ def join(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> onnx.ModelPro
     return skeleton
 
 
-_BESIDE_A_MODEL = ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
+_BESIDE_A_MODEL = ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "modules.json")
 
 
 def write(skeleton: onnx.ModelProto, weights: dict[str, Weight], path: str | os.PathLike[str]) -> None:
@@ -120,7 +120,9 @@ def check_target(
     with _writing(path):
         tempfile.TemporaryFile(dir=next(folder for folder in path.parents if folder.exists())).close()
         is_read = any(file is not None and path.resolve() == pathlib.Path(file).resolve() for file in read)
-        is_models = path.is_file() and not onnx_file and (path.suffix == ".onnx" or path.name in _BESIDE_A_MODEL)
+        is_models = (
+            path.is_file() and not onnx_file and (path.suffix in (".onnx", ".original") or path.name in _BESIDE_A_MODEL)
+        )
         if is_read or is_models:
             raise BertfuseError(f"{path}: is {'read' if is_read else 'a model file'}; name another file to write")
 

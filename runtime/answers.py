@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .inputs import load_tokenizer, read_config
+from .folder import read_config
+from .inputs import load_tokenizer
 
 TOP = 5
 

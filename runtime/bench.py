@@ -8,7 +8,7 @@ import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,9 @@ import numpy as np
 
 from bertfuse.errors import BertfuseError
 
-from .contenders import Contender, contenders
-from .inputs import FUSED_FILE, MODEL_FILE, longest_sequence, random_inputs, read_config, vocabulary_sizes
+from .contenders import Contender, Feed, contenders
+from .folder import longest_sequence, model_pair, read_config
+from .inputs import random_inputs, vocabulary_sizes
 from .session import InferenceSession, providers_of
 
 if TYPE_CHECKING:
@@ -90,16 +91,6 @@ class BenchReport:
         return {**asdict(self), "unit": "ms"}
 
 
-def model_pair(folder: Path) -> tuple[Path, Path]:
-    """model.onnx and model.fused.onnx of a folder; BertfuseError where one is missing."""
-    if folder.is_file():
-        raise BertfuseError(f"{folder}: is a file; give the folder that 'bertfuse optimize' wrote")
-    for name in (MODEL_FILE, FUSED_FILE):
-        if not (folder / name).is_file():
-            raise BertfuseError(f"{folder}: has no {name}; make it with 'bertfuse optimize MODEL -o {folder}'")
-    return folder / MODEL_FILE, folder / FUSED_FILE
-
-
 def check_seconds(seconds: float) -> None:
     """Raises BertfuseError for what is no time to measure for."""
     if not (math.isfinite(seconds) and seconds >= 0):
@@ -116,13 +107,13 @@ def bench(
     gpu: GpuOptions | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> BenchReport:
-    """Measures the folder's model.onnx, its fused form, ONNX Runtime's own optimizer's result, and PyTorch.
+    """Measures the folder's model before and after fusion, ONNX Runtime's own optimizer's result, and PyTorch.
 
     On a GPU all have one float type, inputs and outputs stay there, and nothing is measured unless every fused op runs
     as our CUDA kernel. On the CPU each file runs as it is, and the report has everyone's type.
 
     Args:
-        folder: written by `bertfuse optimize`: model.onnx, model.fused.onnx, config.json.
+        folder: written by `bertfuse optimize`: both models and config.json.
         grid: (batch, sequence) sizes; every row is full, without padding.
         provider: "cpu" or "cuda".
         seconds: about how long the slowest contender runs at each size, after warm-up; the others run as often, all
@@ -159,7 +150,7 @@ def bench(
             made = gpu_contenders(folder, gpu or GpuOptions(), feeds[grid[0]], Path(scratch), say)
         else:
             made = contenders(folder, provider, threads, say)
-        present = [contender for contender in made if contender.run is not None]
+        present = _those_that_run(made, feeds)
         for (batch, sequence), feed in feeds.items():
             say(f"Timing {batch} x {sequence}")
             timings += interleaved(present, feed, batch, sequence, seconds, on_gpu=provider == "cuda")
@@ -173,6 +164,28 @@ def bench(
         {contender.name: contender.absent for contender in made if contender.run is None},
         asdict(gpu) if gpu else {},
     )
+
+
+def _those_that_run(made: Sequence[Contender], feeds: Mapping[tuple[int, int], Feed]) -> list[Contender]:
+    """The contenders that run at every size, each tried once; of the others `absent` then says why not.
+
+    Raises BertfuseError where none does.
+    """
+    for contender in made:
+        for (batch, sequence), feed in feeds.items():
+            if contender.run is None:
+                break
+            try:
+                contender.run(feed)
+            except Exception as error:  # what is measured includes other people's models and tools
+                contender.run = None
+                contender.absent = (
+                    f"fails at {batch}x{sequence}: {' '.join(str(error).split()) or type(error).__name__}"
+                )
+    present = [contender for contender in made if contender.run is not None]
+    if not present:
+        raise BertfuseError(f"nothing runs: {made[0].name}: {made[0].absent}")
+    return present
 
 
 def interleaved(

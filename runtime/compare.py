@@ -18,7 +18,8 @@ from bertfuse.errors import BertfuseError
 
 from .bisection import Bisection, bisect, check_bisectable
 from .differences import TOLERANCES, OutputDifference, difference
-from .inputs import fit_inputs, longest_sequence, random_inputs, read_config, text_inputs, vocabulary_sizes
+from .folder import folder_of, longest_sequence, read_config
+from .inputs import fit_inputs, random_inputs, text_inputs, vocabulary_sizes
 from .session import ort_errors
 from .subjects import Subject, session_runner
 from .tensors import computed_tensors, expose
@@ -242,11 +243,11 @@ def _feeds(
         names = " and ".join(str(subject.path) for subject in subjects)
         raise BertfuseError(f"{names}: take no batch and sequence in common; compare models of the same shape")
     if texts:
-        folders = [subject.path.parent for subject in subjects]
+        folders = [folder_of(subject.path) for subject in subjects]
         folder = next((path for path in folders if (path / "tokenizer.json").is_file()), folders[0])
         return [fit_inputs(probe, text_inputs(folder, texts, at_least=int(least[1])), "the tokenised text")]
     model = next((subject.path for subject in subjects if not subject.is_engine), subjects[0].path)
-    longest = longest_sequence(read_config(model.parent)) or 32
+    longest = longest_sequence(read_config(folder_of(model))) or 32
     most = np.maximum(least, np.minimum(most, [most[0], longest]))
     shapes = [np.clip(shape, least, most).tolist() for shape in ((2, 32), (1, 7))]
     sizes = vocabulary_sizes(model)

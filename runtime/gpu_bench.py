@@ -18,8 +18,8 @@ from bertfuse.graph_rewrite import OPS, fuse_file
 from bertfuse.graph_rewrite.io import open_model
 from bertfuse.graph_rewrite.spec import DOMAIN
 
-from .contenders import Contender, Feed, encoder, float_type, is_large, optimized_model
-from .inputs import FUSED_FILE, MODEL_FILE
+from .contenders import Contender, Feed, attempt, encoder, float_type, is_large, optimized_model
+from .folder import model_pair
 from .session import CPU, InferenceSession, ort_errors, providers_of
 
 CUDA = "CUDAExecutionProvider"
@@ -166,10 +166,10 @@ def gpu_contenders(
     `feed` is one input to try the fused model on. Raises BertfuseError unless all its fused ops run as our kernels, and
     where the fused file is of a type that the others are not made in.
     """
-    original, fused = folder / MODEL_FILE, folder / FUSED_FILE
+    original, fused = model_pair(folder)
     if options.dtype is not None:
         say(f"Fusing {original} in {options.dtype}")
-        fused = scratch / FUSED_FILE
+        fused = scratch / "fused.onnx"
         fuse_file(original, fused, dtype=options.dtype)
     dtype = float_type(fused)
     if dtype not in DTYPES:
@@ -183,7 +183,7 @@ def gpu_contenders(
 
     def plain(name: str) -> Contender:
         path = in_dtype(original, dtype, scratch / "original.onnx")
-        notes = MODEL_FILE if path == original else f"{MODEL_FILE}, converted to {dtype}"
+        notes = original.name if path == original else f"{original.name}, converted to {dtype}"
         return _session_contender(name, path, "never", options, notes)
 
     def optimized(name: str) -> Contender:
@@ -194,24 +194,14 @@ def gpu_contenders(
         return contender
 
     say("Loading the original model")
-    made = [_attempt("original ONNX", plain)]
+    made = [attempt("original ONNX", plain)]
     say("Running ONNX Runtime's own optimizer")
-    made.append(_attempt("ORT optimizer", optimized))
-    made.append(_session_contender("fused, library", fused, "always", options, f"{FUSED_FILE}, CUDA kernels"))
+    made.append(attempt("ORT optimizer", optimized))
+    made.append(_session_contender("fused, library", fused, "always", options, f"{fused.name}, CUDA kernels"))
     made[-1].details |= {"fused": ran, "library": True}
     say("Building the PyTorch model")
-    made.append(_attempt("PyTorch", lambda name: _pytorch(name, folder, metadata, replace(options, dtype=dtype), feed)))
+    made.append(attempt("PyTorch", lambda name: _pytorch(name, folder, metadata, replace(options, dtype=dtype), feed)))
     return made
-
-
-def _attempt(name: str, make: Callable[[str], Contender]) -> Contender:
-    """A peer, or why there is none: tools that convert, fuse and load models fail in ways of their own."""
-    try:
-        return make(name)
-    except BertfuseError as error:
-        return Contender(name, absent=str(error))
-    except Exception as error:
-        return Contender(name, absent=" ".join(f"{type(error).__name__}: {error}".split()))
 
 
 def _pytorch(name: str, folder: Path, metadata: Mapping[str, str], options: GpuOptions, feed: Feed) -> Contender:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +12,12 @@ import numpy as np
 
 from bertfuse.errors import BertfuseError
 
+from .folder import folder_of, longest_text, read_config
+from .tokenizer import open_tokenizer, padding_token
+
 if TYPE_CHECKING:
     import onnxruntime
 
-FUSED_FILE, MODEL_FILE = "model.fused.onnx", "model.onnx"
 _NUMPY = {
     "tensor(int64)": np.int64,
     "tensor(int32)": np.int32,
@@ -25,67 +26,6 @@ _NUMPY = {
     "tensor(double)": np.float64,
     "tensor(bool)": np.bool_,
 }
-_SIZES = ("max_position_embeddings", "pad_token_id", "vocab_size", "type_vocab_size")
-# They number positions from pad_token_id + 1 on: as many rows of their position tables are no token's.
-_POSITIONS_AFTER_PADDING = (
-    "camembert",
-    "data2vec-text",
-    "ibert",
-    "mpnet",
-    "roberta",
-    "roberta-prelayernorm",
-    "xlm-roberta",
-    "xlm-roberta-xl",
-    "xmod",
-)
-
-
-def find_model(path: str | Path, prefer_fused: bool = True) -> Path:
-    """The model file that `path` (a file, or a folder that export or optimize wrote) stands for."""
-    path = Path(path)
-    if not path.is_dir():
-        if not path.exists():
-            raise BertfuseError(f"{path}: no such file or folder; check the path")
-        return path
-    names = [FUSED_FILE, MODEL_FILE] if prefer_fused else [MODEL_FILE, FUSED_FILE]
-    for name in names:
-        if (path / name).is_file():
-            return path / name
-    raise BertfuseError(
-        f"{path}: holds neither {FUSED_FILE} nor {MODEL_FILE}; run 'bertfuse optimize' or 'export' first"
-    )
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """config.json of the folder; empty where there is none. Raises BertfuseError where a size in it is no number."""
-    file = folder / "config.json"
-    config = read_json(file)
-    for key in _SIZES:
-        if not isinstance(config.get(key), int | None):
-            raise BertfuseError(f"{file}: {key} is {config[key]!r}, no whole number; export the model again")
-    return config
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """The JSON object in `file`; empty where there is no such file. Raises BertfuseError when it holds none."""
-    if not file.is_file():
-        return {}
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, OSError, RecursionError) as error:
-        raise BertfuseError(f"{file}: cannot be read: {error}; export the model again") from error
-    if not isinstance(found, dict):
-        raise BertfuseError(f"{file}: holds no JSON object; export the model again")
-    return found
-
-
-def longest_sequence(config: Mapping[str, Any]) -> int | None:
-    """The most tokens that a model with this config.json takes in a row; None where it does not say."""
-    longest = config.get("max_position_embeddings") or 0
-    if config.get("model_type") in _POSITIONS_AFTER_PADDING:
-        padding = config.get("pad_token_id")
-        longest -= (1 if padding is None else padding) + 1
-    return longest if longest > 0 else None
 
 
 def is_fixed(size: object) -> bool:
@@ -131,26 +71,16 @@ def fit_inputs(
 
 
 def load_tokenizer(folder: str | Path) -> Any:
-    """The folder's tokenizers.Tokenizer, padding to the longest text and cutting at the model's longest sequence."""
+    """The folder's tokenizers.Tokenizer, padding to the longest text and cutting where the model's folder says."""
     folder = Path(folder)
-    return _tokenizer(folder.resolve(), longest_sequence(read_config(folder)) or 512)
+    return _padding_tokenizer(folder.resolve(), longest_text(folder))
 
 
 @lru_cache(maxsize=4)
-def _tokenizer(folder: Path, longest: int) -> Any:
-    from tokenizers import Tokenizer
-
-    file = folder / "tokenizer.json"
-    if not file.is_file():
-        raise BertfuseError(f"{folder}: has no tokenizer.json, so it cannot take text; give arrays (--input file.npz)")
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # tokenizers raises bare Exception
-        raise BertfuseError(f"{file}: cannot be read: {error}; export the model again") from error
-    token = read_json(folder / "tokenizer_config.json").get("pad_token") or "[PAD]"
-    token = token["content"] if isinstance(token, dict) else token
-    tokenizer.enable_padding(pad_id=tokenizer.token_to_id(token) or 0, pad_token=token)
-    tokenizer.enable_truncation(longest)
+def _padding_tokenizer(folder: Path, longest: int) -> Any:
+    tokenizer = open_tokenizer(folder, longest)
+    pad_id, token = padding_token(folder, tokenizer)
+    tokenizer.enable_padding(pad_id=pad_id, pad_token=token)
     return tokenizer
 
 
@@ -159,7 +89,7 @@ def text_inputs(
 ) -> dict[str, np.ndarray]:
     """int64 [batch, sequence] arrays for `texts` (with second segments `pairs`), by the tokenizer in `folder`.
 
-    Padded to the longest, and to `at_least` tokens; cut at the model's longest sequence. Raises BertfuseError where the
+    Padded to the longest, and to `at_least` tokens; cut where the folder says. Raises BertfuseError where the
     folder has no tokenizer.
     """
     folder = Path(folder)
@@ -221,7 +151,7 @@ def random_inputs(
 
 def vocabulary_sizes(path: Path) -> dict[str, int]:
     """How many ids each input of the model at `path` may hold: from config.json beside it, else from its tables."""
-    config = read_config(path.parent)
+    config = read_config(folder_of(path))
     sizes = {"input_ids": config.get("vocab_size"), "token_type_ids": config.get("type_vocab_size")}
     if not sizes["input_ids"]:
         sizes = _table_sizes(path)

@@ -13,7 +13,8 @@ import onnx
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite.io import open_model
 
-from .inputs import find_model, is_fixed
+from .folder import find_model
+from .inputs import is_fixed
 from .session import CPU, PROVIDERS, InferenceSession, providers_of
 
 # How "FILE@HOW" is run: ONNX Runtime's provider, and whether with our library.

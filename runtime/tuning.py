@@ -18,7 +18,7 @@ from bertfuse.graph_rewrite.shapes import infer_shapes, monomial
 from bertfuse.graph_rewrite.spec import DOMAIN, AttrSpec
 
 from . import native
-from .inputs import find_model
+from .folder import find_model, folder_of
 
 TUNING_FILE = "tuning.tsv"
 HEADER = f"bertfuse tuning 1, library {bertfuse.__version__}"
@@ -82,7 +82,7 @@ def tune(
     """
     say = progress or (lambda line: None)
     path = find_model(model)
-    target = Path(output) if output else path.parent / TUNING_FILE
+    target = Path(output) if output else folder_of(path) / TUNING_FILE
     if not math.isfinite(milliseconds):
         raise BertfuseError(f"{milliseconds:g} milliseconds cannot be measured for: give a number")
     check_target(target)

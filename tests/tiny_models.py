@@ -58,7 +58,9 @@ def exported(task: str = "feature-extraction", exporter: str = "torchscript", at
         fcntl.flock(lock, fcntl.LOCK_EX)
         path = folder / "model.onnx"
         if not path.exists():
-            return export_model(build(task), folder, task=task, exporter=exporter, attention=attention)
+            made = export_model(build(task), folder, task=task, exporter=exporter, attention=attention)
+            made.replace(path)
+            made.parent.rmdir()
     return path
 
 

@@ -21,7 +21,8 @@ from ..bench import BenchReport, Timing, interleaved, machine
 from ..compare import Comparison, compare_models
 from ..contenders import session_contender
 from ..doctor import doctor
-from ..inputs import longest_sequence, random_inputs, read_config, vocabulary_sizes
+from ..folder import MODEL_FILE, ORIGINAL_FILE, folder_of, longest_sequence, read_config
+from ..inputs import random_inputs, vocabulary_sizes
 from ..session import InferenceSession
 from ..subjects import Subject
 
@@ -81,7 +82,8 @@ def collect(
     except BertfuseError as error:
         notes["latency"] = f"not measured: {error}"
     metadata = {entry.key: entry.value for entry in graphs[0].metadata_props}
-    name = original.stem if original.stem != "model" else original.resolve().parent.name
+    named = original.name not in (MODEL_FILE, ORIGINAL_FILE)
+    name = original.stem if named else folder_of(original).resolve().name
     return Report(
         name,
         metadata.get("bertfuse.task", ""),
@@ -97,7 +99,7 @@ def collect(
 
 def _measured(fused: Path) -> BenchReport | None:
     """What `bertfuse bench` wrote since the model was fused."""
-    file = fused.parent / BENCH_FILE
+    file = folder_of(fused) / BENCH_FILE
     if not file.is_file() or file.stat().st_mtime < fused.stat().st_mtime:
         return None
     try:
@@ -119,7 +121,7 @@ def _measure(
         session_contender("fused, library", fused, "cpu", None, "always", fused.name, ours=True),
     ]
     present = [contender for contender in contenders if contender.run is not None]
-    longest = longest_sequence(read_config(original.parent)) or max(length for _, length in sizes)
+    longest = longest_sequence(read_config(folder_of(original))) or max(length for _, length in sizes)
     least, most = Subject(original).bounds(probe)
     shapes = [np.clip((batch, min(length, longest)), least, most).tolist() for batch, length in sizes]
     timings = []
@@ -129,7 +131,7 @@ def _measure(
         timings += interleaved(present, feed, batch, sequence, seconds)
     absent = {contender.name: contender.absent for contender in contenders if contender.run is None}
     details = {contender.name: contender.details for contender in present}
-    return BenchReport(str(fused.parent), "cpu", machine(), timings, details=details, absent=absent)
+    return BenchReport(str(folder_of(fused)), "cpu", machine(), timings, details=details, absent=absent)
 
 
 def _megabytes(path: Path) -> float:

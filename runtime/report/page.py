@@ -12,6 +12,7 @@ import jinja2
 from bertfuse.graph_rewrite import OPS, FusionResult, Part
 from bertfuse.graph_rewrite.io import replacing
 
+from ..folder import folder_of
 from . import plots
 from .collect import PAGE_FILE, SIZES, Report, collect
 from .drawing import one_layer, whole_graph
@@ -38,7 +39,7 @@ def write_report(
     `page` is report.html beside the fused file by default; the rest as for `collect`. Raises BertfuseError where a file
     cannot be read or the page cannot be written.
     """
-    page = Path(fused).parent / PAGE_FILE if page is None else Path(page)
+    page = folder_of(fused) / PAGE_FILE if page is None else Path(page)
     report = collect(Path(original), Path(fused), seconds=seconds, sizes=sizes, progress=progress)
     (progress or (lambda line: None))("Writing the report")
     with replacing(page) as temporary:
@@ -111,5 +112,9 @@ def _speed(report: Report) -> str:
     fused = [name for name in latency.contenders if name.startswith("fused")]
     if not fused or not latency.contenders[0].startswith("original"):
         return ""
-    best = min(latency.at(name, size).median for name in fused)
-    return f"{latency.at(latency.contenders[0], size).median / best:.2f}x at {size[0]} x {size[1]}"
+    original = latency.at(latency.contenders[0], size)
+    best = min((latency.at(name, size) for name in fused), key=lambda timing: timing.median)
+    at = f"at {size[0]} x {size[1]}"
+    if best.low <= original.high and original.low <= best.high:
+        return f"no difference measured {at}: the middle halves of the runs overlap"
+    return f"{original.median / best.median:.2f}x {at}"

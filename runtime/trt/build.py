@@ -17,7 +17,7 @@ from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite.io import check_target, replacing
 from bertfuse.graph_rewrite.spec import DOMAIN, NODE_MARKERS
 
-from ..inputs import longest_sequence, read_config
+from ..folder import folder_of, longest_sequence, read_config
 from .backend import Backend, has_creator, load_backend, load_plugins
 from .gpu import check_plugins_run, targets
 from .model import Prepared, prepare
@@ -123,7 +123,7 @@ def build_engine(
         say(f"Preparing {model}")
         onnx_file = Path(scratch) / "model.onnx"
         prepared = prepare(model, onnx_file, plugins)
-        longest = prepared.longest or longest_sequence(read_config(model.parent))
+        longest = prepared.longest or longest_sequence(read_config(folder_of(model)))
         profile = make_profile(prepared.inputs, shapes, longest)
         if prepared.nodes:
             check_plugins_run(wanted)

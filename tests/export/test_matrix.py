@@ -15,7 +15,7 @@ SHAPES = ((1, 1), (1, 9), (3, 1), (2, 7), (4, LONGEST))
 
 OUTPUTS = {
     "feature-extraction": ["last_hidden_state", "pooler_output"],
-    "sentence-similarity": ["token_embeddings", "sentence_embedding"],
+    "sentence-similarity": ["last_hidden_state", "sentence_embedding"],
     "fill-mask": ["logits"],
     "text-classification": ["logits"],
     "token-classification": ["logits"],
