@@ -123,7 +123,7 @@ def print_engine(report: EngineReport) -> None:
     for name, bounds in report.shapes.items():
         sizes = ", ".join(f"{key} {'x'.join(map(str, shape))}" for key, shape in bounds.items())
         console.print(f"{name}: {sizes}", markup=False)
-    target = ", ".join(report.compute_capabilities) or "8.0, 8.6, 8.9 and 12.x"
+    target = ", ".join(report.compute_capabilities)
     console.print(
         f"Wrote {report.plan} ({report.plan_bytes / 1e6:.1f} MB, {report.precision}) for {TITLES[report.backend]}"
         f" {report.version}, compute capability {target}",

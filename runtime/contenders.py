@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
 import tempfile
 from collections import Counter
@@ -190,9 +192,10 @@ def _optimize(source: Path, target: Path, heads: int, hidden: int, use_gpu: bool
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
-        model = optimizer.optimize_model(
-            str(source), "bert", num_heads=heads, hidden_size=hidden, opt_level=0, use_gpu=use_gpu
-        )
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints what it could not infer
+            model = optimizer.optimize_model(
+                str(source), "bert", num_heads=heads, hidden_size=hidden, opt_level=0, use_gpu=use_gpu
+            )
         counts = {name: int(count) for name, count in model.get_fused_operator_statistics().items() if count}
         model.save_model_to_file(str(target), use_external_data_format=is_large(model.model))
     finally:

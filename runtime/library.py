@@ -53,7 +53,7 @@ def register(
     tuning: str | os.PathLike[str] | None = None,
     tf32: bool = False,
 ) -> None:
-    """Adds bertfuse's ops to the sessions made with `session_options`.
+    """Adds bertfuse's ops to the sessions made with `session_options`; a second time changes nothing.
 
     Args:
         session_options: as onnxruntime's.
@@ -64,9 +64,17 @@ def register(
 
     Raises:
         RuntimeLibraryError: the library is missing or does not load.
-        BertfuseError: the tuning file cannot be read or is none.
+        BertfuseError: the tuning file cannot be read or is none, or the ops are there with other settings.
     """
     path = library_path("onnxruntime")
+    asked = f"{path}|{'' if tuning is None else os.fspath(tuning)}|{tf32}"
+    before = _entry(session_options, _REGISTERED)
+    if before == asked:
+        return  # a second time, onnxruntime fails: the domain is there
+    if before is not None:
+        raise BertfuseError(
+            "bertfuse's ops are in these SessionOptions already, with other settings or another library; take new ones"
+        )
     if tuning is not None:
         session_options.add_session_config_entry("bertfuse.tuning", os.fspath(tuning))
     if tf32:
@@ -79,3 +87,14 @@ def register(
         if ours:  # the library loads, and says what is wrong with its settings
             raise BertfuseError(ours[1]) from error
         raise RuntimeLibraryError(f"{path}: does not load: {reason}; build it again with 'make build'") from error
+    session_options.add_session_config_entry(_REGISTERED, asked)
+
+
+_REGISTERED = "bertfuse.registered"
+
+
+def _entry(session_options: onnxruntime.SessionOptions, key: str) -> str | None:
+    try:
+        return session_options.get_session_config_entry(key)
+    except RuntimeError:  # it has none
+        return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from functools import cache
 from pathlib import Path
@@ -92,3 +93,12 @@ def save_checkpoint(folder: Path, task: str = "feature-extraction", tokenizer: b
         vocabulary.write_text("\n".join(words) + "\n")
         transformers.BertTokenizerFast(vocab={word: i for i, word in enumerate(words)}).save_pretrained(folder)
     return folder
+
+
+def sentence_files(folder: Path, *later: str) -> None:
+    """What sentence-transformers saves beside the transformer; `later` are modules after the pooling."""
+    rows = [{"path": "", "type": "x.Transformer"}, {"path": "1_Pooling", "type": "x.Pooling"}]
+    rows += [{"path": f"{i + 2}_{kind}", "type": f"x.{kind}"} for i, kind in enumerate(later)]
+    (folder / "modules.json").write_text(json.dumps(rows))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "cls", "word_dimension": HIDDEN}))

@@ -19,7 +19,7 @@ from bertfuse.graph_rewrite.spec import DOMAIN, NODE_MARKERS
 
 from ..folder import folder_of, longest_sequence, read_config
 from .backend import Backend, has_creator, load_backend, load_plugins
-from .gpu import check_plugins_run, targets
+from .gpu import PORTABLE, check_plugins_run, targets
 from .model import Prepared, prepare
 from .shapes import Profile, make_profile
 
@@ -39,7 +39,7 @@ class Layer:
 class EngineReport:
     """How an engine was built; `to_dict` is what stands in the JSON file beside the plan.
 
-    compute_capabilities  "8.9", …; empty: those of TensorRT for RTX's portable engines (from 8.0), or the GPU's own
+    compute_capabilities  "8.9", …: of the GPUs that it is for; a portable engine of TensorRT for RTX has gpu.PORTABLE
     plugins               {"library": path, "sha256": …, "layers": {op: count}}; None where the op bodies were taken
     shapes                input -> {"min", "opt", "max"}; an input of fixed shape is left out
     """
@@ -150,7 +150,7 @@ def build_engine(
             plan_sha256=hashlib.sha256(plan).hexdigest(),
             precision=prepared.precision,
             tf32=tf32,
-            compute_capabilities=[f"{major}.{minor}" for major, minor in wanted],
+            compute_capabilities=[f"{major}.{minor}" for major, minor in wanted] or list(PORTABLE),
             shapes={
                 name: dict(zip(("min", "opt", "max"), map(list, bounds), strict=True))
                 for name, bounds in profile.items()

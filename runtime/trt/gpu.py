@@ -10,6 +10,8 @@ from bertfuse.errors import BertfuseError
 from .backend import Backend
 
 PLUGINS_OLDEST = (8, 0)  # what the library's kernels are compiled for, and what PTX cannot go below
+# What a portable engine of TensorRT for RTX is for, as its documentation has it.
+PORTABLE = ("8.0", "8.6", "8.9", "12.x")
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 
 

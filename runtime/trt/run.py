@@ -19,7 +19,7 @@ from bertfuse.errors import BertfuseError
 
 from .backend import Backend, load_backend, load_plugins
 from .build import description_path, file_sha256
-from .gpu import check_plugins_run, compute_capability
+from .gpu import PORTABLE, check_plugins_run, compute_capability
 
 # What TensorRT for RTX leaves out: Hopper and the data centre's Blackwell; and what is older than Turing.
 _DATA_CENTRE, _OLDEST = (9, 10), (7, 5)
@@ -80,7 +80,7 @@ def _check_gpu(plan: Path, backend: Backend, built_for: list[str], plugins: bool
         raise BertfuseError(
             f"{plan}: {backend} does not run on this GPU's compute capability {name}; build with --backend tensorrt"
         )
-    if built_for and name not in built_for:
+    if built_for and name not in built_for and tuple(built_for) != PORTABLE:
         raise BertfuseError(
             f"{plan}: built for compute capability {', '.join(built_for)}, this GPU's is {name}; build it again"
         )

@@ -66,7 +66,7 @@ _NO_MODEL, _OUTSIDE = "not an ONNX model", "lies outside the model's folder"
 _MISSING, _CUT = "'weights.bin' is missing", "'weights.bin' is cut short: 100 bytes"
 DAMAGES: dict[str, tuple[Callable[[Path], object], str, str, str]] = {
     "missing": (lambda path: None, *["no such file"] * 3),
-    "folder": (lambda path: path.mkdir(), "is a folder", *["holds neither model.fused.onnx nor model.onnx"] * 2),
+    "folder": (lambda path: path.mkdir(), *["holds neither onnx/model.onnx nor model.onnx"] * 3),
     "empty": (lambda path: path.write_bytes(b""), _NO_MODEL, _NO_MODEL, "No graph was found"),
     "text": (lambda path: path.write_text("No model.\n" * 100), _NO_MODEL, _NO_MODEL, "Protobuf parsing failed"),
     "truncated": (cut, "cut short", "cut short", "Protobuf parsing failed"),
@@ -153,8 +153,8 @@ def test_options_and_inputs_that_do_not_do(tmp_path: Path) -> None:
     refused(["fuse", exported(), *out, "--dtype", "fp12"], "dtype 'fp12' is unknown", tmp_path)
     refused(["run", exported()], "either --text or --input", tmp_path)
     refused(["run", exported(), "--text", "word"], "has no tokenizer.json", tmp_path)
-    refused(["run", tmp_path, "--text", "word"], "holds neither model.fused.onnx nor model.onnx", tmp_path)
-    refused(["bench", tmp_path], "has no model.onnx", tmp_path)
+    refused(["run", tmp_path, "--text", "word"], "holds neither onnx/model.onnx nor model.onnx", tmp_path)
+    refused(["bench", tmp_path], "has no model, not both", tmp_path)
     refused(["compare", exported(), exported("fill-mask")], "share no output", tmp_path)
     ids = {"input_ids": np.ones((2, 3), np.int64)}
     np.savez(tmp_path / "in.npz", **ids)
@@ -242,7 +242,7 @@ def test_a_page_that_cannot_be_written_beside_the_model(tmp_path: Path) -> None:
 
 def test_tuning_that_does_not_do(tmp_path: Path) -> None:
     refused(["tune", exported(), "--milliseconds", "inf"], "inf milliseconds cannot be measured for", tmp_path)
-    refused(["tune", tmp_path], "holds neither model.fused.onnx nor model.onnx", tmp_path)
+    refused(["tune", tmp_path], "holds neither onnx/model.onnx nor model.onnx", tmp_path)
     refused(["tune", exported(), "--shapes", "0x8"], "--shapes '0x8'", tmp_path)
     options = ["-o", tmp_path / "tuning.tsv", "--device", 99]  # no GPU, or none of that number
     refused(["tune", exported(), *options], "", tmp_path)

@@ -7,32 +7,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from commands import ORIGINAL, invoke, said
 from tiny_models import HEADS, LAYERS, exported, inputs, save_checkpoint
-from typer.testing import CliRunner
 
 import bertfuse
-from bertfuse.cli import app
 from bertfuse.runtime.answers import answers
-
-
-def invoke(*arguments: object, code: int = 0) -> Any:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == code, (
-        f"exit code {result.exit_code}\n{result.stdout}\n{result.stderr}\n{result.exception}"
-    )
-    return result
-
-
-def said(*arguments: object, code: int = 0) -> Any:
-    """The JSON document that is all of a command's stdout; with --json stderr is silent, too."""
-    result = invoke(*arguments, "--json", code=code)
-    assert result.stderr == ""
-    return json.loads(result.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert report["comparison"]["passed"] and report["fusion"]["misses"] == []
     assert report["fusion"]["expected"] == report["fusion"]["fused"]
     assert report["fusion"]["fused"]["FusedAttention"] == LAYERS
-    assert Path(report["model"]) == base / "out" / "model.fused.onnx"
+    assert Path(report["model"]) == base / "out" / "onnx" / "model.onnx" and report["task"] == "feature-extraction"
     return base / "out"
 
 
@@ -69,12 +52,12 @@ def test_version() -> None:
 
 def test_export(tmp_path: Path) -> None:
     source = save_checkpoint(tmp_path / "source", "token-classification")
-    arguments = ("export", source, "-o", tmp_path / "out", "--task", "token-classification")
+    arguments = ("export", source, "-o", tmp_path / "out")
     result = invoke(
         *arguments, "--exporter", "torchscript", "--attention", "eager", "--opset", 18, "--static-shape", "2x8"
     )
     assert "Wrote" in result.stdout and "Exporting with torchscript, opset 18, eager" in result.stderr
-    model = onnx.load(tmp_path / "out" / "model.onnx")
+    model = onnx.load(tmp_path / "out" / "onnx" / "model.onnx")
     assert [value.name for value in model.graph.output] == ["logits"]
     assert [size.dim_value for size in model.graph.input[0].type.tensor_type.shape.dim] == [2, 8]
     assert (tmp_path / "out" / "tokenizer.json").is_file()
@@ -139,16 +122,16 @@ def test_a_model_of_fixed_shape(folder: Path, tmp_path: Path) -> None:
     page = Path(said("report", out, "--seconds", 0.01, "--sizes", "1x4,2x8")["page"]).read_text()
     assert "3 x 9:" in page and "not compared" not in page and "not measured" not in page
     # A fused model that takes any shape is held to the other's, too.
-    assert said("compare", out / "model.onnx", folder / "model.fused.onnx")["passed"]
+    assert said("compare", out / ORIGINAL, folder)["passed"]
 
 
 def test_run_on_text(folder: Path, tmp_path: Path) -> None:
     report = said("run", folder, "--text", "word1 word2", "--text", "word3")
-    assert report["model"].endswith("model.fused.onnx") and report["task"] == "feature-extraction"
+    assert report["model"].endswith("onnx/model.onnx") and report["task"] == "feature-extraction"
     assert report["outputs"]["last_hidden_state"]["shape"] == [2, 4, 32]
     cosines = [row["cosine_similarity"] for row in report["answers"]]
     assert cosines[0][0] == 1.0 and cosines[0][1] == cosines[1][0] < 1.0
-    original = said("run", folder / "model.onnx", "--text", "word1 word2", "--text", "word3")
+    original = said("run", folder / ORIGINAL, "--text", "word1 word2", "--text", "word3")
     for name, output in original["outputs"].items():
         np.testing.assert_allclose(report["outputs"][name]["values"], output["values"], rtol=1e-4, atol=2e-5)
     assert "word3: cosine similarity" in invoke("run", folder, "--text", "word1", "--text", "word3").stdout
@@ -160,7 +143,7 @@ def test_run_on_arrays(folder: Path, tmp_path: Path, library: str) -> None:
     np.savez(tmp_path / "in.npz", **{name: array.astype(np.int32) for name, array in feed.items()})
     arguments = ("run", folder, "--input", tmp_path / "in.npz", "-o", tmp_path / "out.npz", "--library", library)
     assert "Wrote" in invoke(*arguments).stdout
-    want = bertfuse.InferenceSession(folder / "model.onnx").run(["last_hidden_state"], feed)[0]
+    want = bertfuse.InferenceSession(folder / ORIGINAL).run(["last_hidden_state"], feed)[0]
     with np.load(tmp_path / "out.npz") as arrays:
         np.testing.assert_allclose(arrays["last_hidden_state"], want, rtol=1e-4, atol=2e-5)
 
@@ -213,7 +196,7 @@ def test_run_answers_by_task(task: str, key: str, tmp_path: Path) -> None:
 
 
 def test_compare(folder: Path, tmp_path: Path) -> None:
-    original, fused = folder / "model.onnx", folder / "model.fused.onnx"
+    original, fused = folder / ORIGINAL, folder
     report = said("compare", original, fused, "--per-node")
     assert report["passed"] and report["first_difference"] is None and report["tensors"]
     result = invoke("compare", original, fused, "--text", "word1 word2", "--library", "always", "--per-node")

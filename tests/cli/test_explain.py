@@ -98,8 +98,11 @@ def test_the_page_beside_what_fuse_and_optimize_write(tmp_path: Path) -> None:
         (["explain", "empty"], "holds neither"),
         (["explain", "text.onnx"], "text.onnx: not an ONNX model"),
         (["explain", "model.onnx", "--level", "most"], "level 'most' is unknown"),
-        (["report", "absent"], "absent: has no model.onnx; make it with"),
-        (["report", "."], ".: has no model.fused.onnx"),
+        (
+            ["report", "absent"],
+            "absent: has no model, not both onnx/model.onnx.original and",
+        ),
+        (["report", "."], ".: has model.onnx alone, not both"),
         (["report", "both", "--sizes", "4"], "--sizes '4'"),
         (["report", "both", "-o", "text.onnx/page.html"], "page.html: cannot be written"),
     ],

@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 import pytest
 import transformers
-from tiny_models import HIDDEN, build, config, save_checkpoint
+from tiny_models import build, config, save_checkpoint, sentence_files
 
 from bertfuse.errors import ExportError
 from bertfuse.export import export_model
@@ -18,15 +18,6 @@ from bertfuse.export.source import files_to_copy, local_folder
 from bertfuse.export.tasks import task_of_class, task_of_folder
 
 OPTIONS: dict[str, Any] = {"exporter": "torchscript"}
-
-
-def sentence_files(folder: Path, *later: str) -> None:
-    """What sentence-transformers saves beside the transformer; `later` are modules after the pooling."""
-    rows = [{"path": "", "type": "x.Transformer"}, {"path": "1_Pooling", "type": "x.Pooling"}]
-    rows += [{"path": f"{i + 2}_{kind}", "type": f"x.{kind}"} for i, kind in enumerate(later)]
-    (folder / "modules.json").write_text(json.dumps(rows))
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "cls", "word_dimension": HIDDEN}))
 
 
 def task_of(model: Path) -> str:

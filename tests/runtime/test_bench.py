@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_models import exported
+from tiny_models import exported, inputs
 
 from bertfuse.cli.sessions import print_bench
+from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import fuse_file
 from bertfuse.runtime import bench
 from bertfuse.runtime.bench import BenchReport, interleaved, plot
@@ -45,10 +46,26 @@ def test_turns_go_both_ways_after_a_warm_up_of_ones_own(
     assert blocks[2] == ("slower", 2 * (2 + counted))
 
 
+def test_a_contender_that_cannot_run_says_why_and_the_others_are_measured() -> None:
+    def runs(feed: object) -> None:
+        pass
+
+    def fails(feed: dict[str, np.ndarray]) -> None:
+        if len(feed["input_ids"]) > 1:
+            raise RuntimeError("no memory\nfor that")
+
+    made = [Contender("original ONNX", fails), Contender("fused", runs), Contender("gone", absent="was never there")]
+    feeds = {(1, 4): inputs(1, 4), (2, 4): inputs(2, 4)}
+    assert [contender.name for contender in bench._those_that_run(made, feeds)] == ["fused"]
+    assert [contender.absent for contender in made] == ["fails at 2x4: no memory for that", "", "was never there"]
+    with pytest.raises(BertfuseError, match="nothing runs: original ONNX: fails at 2x4"):
+        bench._those_that_run([made[0]], feeds)
+
+
 def test_contenders_of_different_types_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fuse_file(exported(), tmp_path / "model.fused.onnx", dtype="fp16")
     original = session_contender("original ONNX", exported(), "cpu", None, "never", "")
-    made = [original, *fused_contenders(tmp_path, "cpu", None)]
+    made = [original, *fused_contenders(tmp_path / "model.fused.onnx", "cpu", None)]
     assert [contender.details["dtype"] for contender in made] == ["fp32", "fp16", "fp16"]
     timings = [bench.Timing(contender.name, 1, 8, 2.0, 1.0, 3.0, 0.5, 6) for contender in made]
     details = {contender.name: contender.details for contender in made}

@@ -70,7 +70,7 @@ def test_a_wrong_model_fails_the_demo(output: Path, monkeypatch: pytest.MonkeyPa
 
     fuse_file = demo.fuse_file
     monkeypatch.setattr(demo, "fuse_file", tampered)
-    monkeypatch.setattr(demo, "export_model", lambda *_, **__: output / "minilm" / "model.onnx")
+    monkeypatch.setattr(demo, "export_model", lambda *_, **__: output / "minilm" / "onnx" / "model.onnx.original")
     (tmp_path / "minilm").symlink_to(output / "minilm")
     assert demo.main([str(tmp_path), "--json"]) == 1
     assert not json.loads((tmp_path / "demo.json").read_text())["passed"]
