@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import onnx
-from tiny_models import exported
+from tiny_models import beside_config, exported
 
 from bertfuse.export import export_model
 from bertfuse.graph_rewrite import fuse_file
@@ -30,7 +30,9 @@ def original(name: str) -> Path:
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         path = folder / "model.onnx"
-        return path if path.exists() else export_model(str(model_folder()), folder)
+        if path.exists():
+            return path
+        return beside_config(export_model(str(model_folder()), folder, task="feature-extraction"))
 
 
 def fused(name: str, folder: Path, dtype: str | None = None, functions: bool = True) -> Path:

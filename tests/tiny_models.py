@@ -59,10 +59,16 @@ def exported(task: str = "feature-extraction", exporter: str = "torchscript", at
         fcntl.flock(lock, fcntl.LOCK_EX)
         path = folder / "model.onnx"
         if not path.exists():
-            made = export_model(build(task), folder, task=task, exporter=exporter, attention=attention)
-            made.replace(path)
-            made.parent.rmdir()
+            return beside_config(export_model(build(task), folder, task=task, exporter=exporter, attention=attention))
     return path
+
+
+def beside_config(exported: Path) -> Path:
+    """The model that export_model wrote to DIR/onnx, moved to DIR, where its config.json is."""
+    for file in exported.parent.iterdir():
+        file.replace(exported.parents[1] / file.name)
+    exported.parent.rmdir()
+    return exported.parents[1] / exported.name
 
 
 def inputs(batch: int, sequence: int, seed: int = 0, types: int = 2) -> dict[str, np.ndarray]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from tiny_models import LAYERS, build, inputs
+from tiny_models import LAYERS, beside_config, build, inputs
 from typer.testing import CliRunner
 
 from bertfuse.cli import app
@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("gpu")
     # Heads of 32 and rows of 64: sizes that the tensor cores take.
     model = build(hidden_size=64, num_attention_heads=2, intermediate_size=128)
-    export_model(model, folder, exporter="torchscript", attention="eager", opset=17)
+    beside_config(export_model(model, folder, exporter="torchscript", attention="eager", opset=17))
     fuse_file(folder / "model.onnx", folder / "model.fused.onnx", dtype="fp16")
     return folder
 

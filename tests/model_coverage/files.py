@@ -74,7 +74,7 @@ def _export(recipe: Recipe, home: Path) -> None:
     if recipe.inputs or recipe.family == "vit":
         _export_by_hand(family, recipe, home / "model.onnx")
         return
-    export_model(
+    made = export_model(
         family.build(recipe.task),
         home,
         task=recipe.task,
@@ -84,6 +84,7 @@ def _export(recipe: Recipe, home: Path) -> None:
         dtype=recipe.dtype,
         static_shape=(2, 7) if recipe.static else None,
     )
+    made.replace(home / "model.onnx")
 
 
 def _export_by_hand(family: Family, recipe: Recipe, path: Path) -> None:

@@ -42,7 +42,8 @@ class Export:
                 narrow = _NARROW if "embedding_size" in family.changes else {}
                 model = replace(family, changes=family.changes | sizes | narrow).build(self.task)
                 with quiet():
-                    export_model(model, home, task=self.task, exporter=self.exporter, attention=self.attention)
+                    made = export_model(model, home, task=self.task, exporter=self.exporter, attention=self.attention)
+                made.replace(path)
         return path
 
 
