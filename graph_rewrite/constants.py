@@ -55,7 +55,7 @@ class Constants:
     """Values of the constant tensors of one graph, each computed once."""
 
     def __init__(self, opset: int, ir_version: int | None = None) -> None:
-        self._runner = Runner(opset, ir_version)
+        self.runner = Runner(opset, ir_version)
         self._values: dict[int, tuple[gs.Tensor, _Value | None]] = {}  # by id; the tensor is held so that it lasts
         self._left = _MAX_NODES
 
@@ -66,7 +66,7 @@ class Constants:
 
     def run(self, node: gs.Node, inputs: Sequence[np.ndarray | None]) -> list[np.ndarray]:
         """What the node makes of these inputs, None for those left out. Raises ValueError where it cannot be run."""
-        return self._runner.run(node, inputs)
+        return self.runner.run(node, inputs)
 
     def _value(self, tensor: gs.Tensor) -> _Value | None:
         stack = [tensor]

@@ -20,7 +20,7 @@ from . import shape_uses
 from . import weights as w
 from .constants import Constants
 from .nodes import DEFAULT_DOMAINS, DIALECT, NoMatch, data_type, node_name, producer
-from .probe import Prober
+from .proof import Prover
 from .shapes import Dim, infer_shapes
 from .spec import DOMAIN
 
@@ -49,7 +49,7 @@ class FusionGraph:
             elif isinstance(tensor, gs.Variable) and isinstance(tensor.dtype, int):
                 tensor.dtype = _numpy_dtype(tensor.dtype)
         self.constants = Constants(self.opset, self.gs.ir_version)
-        self.prober = Prober(self)
+        self.prover = Prover(self)
         self._names = set(tensors)
         self._output_ids = {id(tensor) for tensor in self.gs.outputs}
         self._unhooked: dict[int, tuple[gs.Node, list[gs.Tensor]]] = {}

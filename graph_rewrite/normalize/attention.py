@@ -8,11 +8,12 @@ import onnx_graphsurgeon as gs
 from ..dialect.pattern import ADD, ATTENTION, LINEAR, SPLIT_HEADS
 from ..graph import FusionGraph, as_weight
 from ..nodes import DIALECT, NoMatch, node_name, producer
+from ..proof.rule import HIDING
 from ..spec import DOMAIN, NODE_MARKERS
 from ..weights import concatenated
 from . import heads
 from .heads import View
-from .scores import HIDING, Core, computing, core, is_core
+from .scores import Core, computing, core, is_core
 
 _MAX_STEPS = 8
 
@@ -32,7 +33,7 @@ def rewrite(graph: FusionGraph, node: gs.Node) -> None:
     root, after = _merge(graph, found, views["v"], columns["v"])
     if views["v"].scale != 1.0:
         raise NoMatch(views["v"].nodes[-1], "V is scaled", wanted="V as it is projected")
-    mask = _mask(graph, found)
+    mask = _mask(graph, found, linears["q"].outputs[0], num_heads)
     scale = found.scale * views["q"].scale * views["k"].scale
     interior = [*found.nodes, *after, *linears.values(), *(n for v in views.values() for n in v.nodes)]
     _replace(graph, root, linears, columns, mask, scale, interior)
@@ -107,7 +108,7 @@ def _merge(graph: FusionGraph, found: Core, v: View, columns: np.ndarray) -> tup
     raise NoMatch(producer(context), f"the heads stay apart after '{context.name}'", wanted="them merged to [B, S, H]")
 
 
-def _mask(graph: FusionGraph, found: Core) -> gs.Tensor | None:
+def _mask(graph: FusionGraph, found: Core, q: gs.Tensor, num_heads: int) -> gs.Tensor | None:
     if not found.masks:
         return None
     if len(found.masks) > 1:
@@ -123,7 +124,7 @@ def _mask(graph: FusionGraph, found: Core) -> gs.Tensor | None:
             f"scales a hidden score of {mask.hidden:g} by {mask.factor:g}, which hides nothing",
             wanted=f"{HIDING:g} or less",
         )
-    return graph.prober.mask_source(mask.tensor, mask.kind, mask.factor)
+    return graph.prover.mask_source(mask.tensor, mask.kind, mask.factor, *q.shape[:2], num_heads)
 
 
 def _by_head(tensor: gs.Tensor) -> bool:

@@ -58,7 +58,7 @@ def _roles(graph: FusionGraph, lookups: list[gs.Node], constants: list[gs.Consta
     def by_position(word: gs.Node) -> list[gs.Node]:
         ids = word.inputs[1]
         others = [n for n in lookups if n is not word and _rows(n) > 1]
-        return sorted((n for n in others if graph.prober.counts_up(n.inputs[1], ids, _rows(n))), key=_rows)
+        return sorted((n for n in others if graph.prover.counts_up(n.inputs[1], ids, _rows(n))), key=_rows)
 
     # Mostly the largest table is that of words; where positions outnumber words, the length of ids tells them apart.
     word = next(filter(by_position, by_ids), by_ids[0])

@@ -9,11 +9,10 @@ import onnx_graphsurgeon as gs
 
 from ..graph import FusionGraph
 from ..nodes import NoMatch, is_float_cast, matrix, node_name, producer, scalar
+from ..proof.rule import HIDING
 from . import heads
 
 _MAX_STEPS = 8
-# What a score must at least be lowered by for its key to count as hidden: exp(-1000) is 0 in every float type.
-HIDING = -1000.0
 # What else is done to scores, element by element: attention that no op computes, but attention.
 _CHANGES = ("Mul", "Div", "Sub", "Pow", "Clip", "Min", "Max", "Tanh", "Neg", "Abs", "Relu", "Sigmoid")
 

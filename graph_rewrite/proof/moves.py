@@ -1,0 +1,426 @@
+"""Operators that move elements: which place of which input an element of the output comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ..nodes import NoMatch
+from . import poly
+from .elements import RULES, SHAPES, Elements, Places
+from .expr import Expr, Number, constant
+from .poly import ONE, ZERO, Poly, nonnegative
+
+_TO_THE_END = (1 << 31) - 1
+
+
+def _axis(node: gs.Node, axis: int, rank: int) -> int:
+    if not -rank <= axis < rank:
+        raise NoMatch(node, f"has axis {axis} of {rank}")
+    return axis % rank
+
+
+def _from_the_front(node: gs.Node, place: Poly, extent: Poly, what: str) -> Poly:
+    """A place that may be counted from the end."""
+    if nonnegative(place):
+        return place
+    if nonnegative(-place - ONE):
+        return place + extent
+    raise NoMatch(node, f"{what} {place!r} may count from the front or from the end")
+
+
+def _index(elements: Elements, node: gs.Node, tensor: gs.Tensor, places: Places, extent: Poly) -> Poly:
+    found = elements.element(tensor, places)
+    if not isinstance(found, Number):
+        raise NoMatch(node, f"what it reads depends on the values of '{tensor.name}'")
+    return _from_the_front(node, found.poly, extent, "the place")
+
+
+# ---- axes added, removed, exchanged
+
+
+def _unsqueezed_axes(elements: Elements, node: gs.Node) -> list[int]:
+    axes = elements.numbers(node.inputs[1], node)
+    rank = len(elements.shape(node.inputs[0])) + len(axes)
+    return sorted(_axis(node, axis, rank) for axis in axes)
+
+
+def _unsqueeze_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
+    shape = list(elements.shape(node.inputs[0]))
+    for axis in _unsqueezed_axes(elements, node):
+        shape.insert(axis, ONE)
+    return shape
+
+
+def _unsqueeze(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
+    axes = _unsqueezed_axes(elements, node)
+    return elements.element(node.inputs[0], tuple(p for axis, p in enumerate(places) if axis not in axes))
+
+
+def _squeezed_axes(elements: Elements, node: gs.Node) -> list[int]:
+    shape = elements.shape(node.inputs[0])
+    if len(node.inputs) > 1 and not node.inputs[1].is_empty():
+        return sorted(_axis(node, axis, len(shape)) for axis in elements.numbers(node.inputs[1], node))
+    if any(extent.constant is None for extent in shape):
+        raise NoMatch(node, f"removes every axis of size 1 from {shape}", wanted="axes by number")
+    return [axis for axis, extent in enumerate(shape) if extent == ONE]
+
+
+def _squeeze_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
+    axes = _squeezed_axes(elements, node)
+    return [n for axis, n in enumerate(elements.shape(node.inputs[0])) if axis not in axes]
+
+
+def _squeeze(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
+    own = list(places)
+    for axis in _squeezed_axes(elements, node):
+        own.insert(axis, ZERO)
+    return elements.element(node.inputs[0], tuple(own))
+
+
+def _permutation(elements: Elements, node: gs.Node) -> list[int]:
+    rank = len(elements.shape(node.inputs[0]))
+    return list(node.attrs.get("perm", range(rank)[::-1]))
+
+
+def _transpose_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
+    shape = elements.shape(node.inputs[0])
+    return [shape[axis] for axis in _permutation(elements, node)]
+
+
+def _transpose(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
+    own = dict(zip(_permutation(elements, node), places, strict=True))
+    return elements.element(node.inputs[0], tuple(own[axis] for axis in range(len(places))))
+
+
+# ---- axes merged and divided
+
+
+def _reshape_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
+    given, wanted = elements.shape(node.inputs[0]), elements.vector(node.inputs[1], node)
+    shape: list[Poly | None] = []
+    for axis, extent in enumerate(wanted):
+        if extent == ZERO:
+            if node.attrs.get("allowzero", 0):
+                raise NoMatch(node, "gives a tensor without elements")
+            extent = given[axis]
+        elif extent != poly.number(-1) and not nonnegative(extent - ONE):
+            raise NoMatch(node, f"reshapes to {wanted}", wanted="sizes that are known to be sizes")
+        shape.append(None if extent == poly.number(-1) else extent)
+    if None in shape:
+        rest = poly.quotient_of_products(given, [n for n in shape if n is not None])
+        if rest is None or shape.count(None) > 1:
+            raise NoMatch(node, f"reshapes {given} to {wanted}", wanted="sizes that can be worked out")
+        shape = [rest if n is None else n for n in shape]
+    return shape
+
+
+def _flatten_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
+    shape, axis = elements.shape(node.inputs[0]), node.attrs.get("axis", 1)
+    axis = axis + len(shape) if axis < 0 else axis
+    return [poly.product(shape[:axis]), poly.product(shape[axis:])]
+
+
+def _reshape(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
+    given, made = elements.shape(node.inputs[0]), elements.shape(node.outputs[output])
+    own = _at_same_number(node, given, made, places)
+    return elements.element(node.inputs[0], tuple(own))
+
+
+def _at_same_number(node: gs.Node, given: list[Poly], made: list[Poly], places: Places) -> list[Poly]:
+    """The place in `given` of the element that is in `made` at `places`, both counted row by row."""
+    long = [(n, p) for n, p in zip(made, places, strict=True) if n != ONE]
+    if [n for n, _ in long] == [n for n in given if n != ONE]:
+        left = iter([p for _, p in long])
+        return [ZERO if n == ONE else next(left) for n in given]
+    rest = ZERO
+    for extent, place in zip(made, places, strict=True):
+        rest = rest * extent + place
+    own = []
+    for axis in range(len(given)):
+        found = poly.divided(rest, poly.product(given[axis + 1 :]))
+        if found is None:
+            raise NoMatch(node, f"reshapes {given} to {made}, in which place {rest!r} is not found again")
+        own.append(found[0])
+        rest = found[1]
+    return own
+
+
+# ---- elements repeated
+
+
+def _expand_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
+    return elements.broadcast([elements.shape(node.inputs[0]), elements.vector(node.inputs[1], node)], node)
+
+
+def _expand(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
+    return elements.spread(node.inputs[0], places)
+
+
+def _tile_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
+    times = elements.vector(node.inputs[1], node)
+    if not all(nonnegative(n - ONE) for n in times):
+        raise NoMatch(node, f"repeats {times} times", wanted="once or more")
+    return [extent * n for extent, n in zip(elements.shape(node.inputs[0]), times, strict=True)]
+
+
+def _tile(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
+    own = []
+    for place, extent in zip(places, elements.shape(node.inputs[0]), strict=True):
+        found = poly.divided(place, extent)
+        if found is None:
+            raise NoMatch(node, f"repeats an axis of {extent!r}, in which place {place!r} is not found again")
+        own.append(found[1])
+    return elements.element(node.inputs[0], tuple(own))
+
+
+# ---- parts
+
+
+def _slices(elements: Elements, node: gs.Node) -> dict[int, tuple[Poly, Poly, int]]:
+    """By axis: where it starts, how many elements it takes, the step."""
+    shape = elements.shape(node.inputs[0])
+    starts, ends = (elements.vector(t, node) for t in node.inputs[1:3])
+    rest = [elements.numbers(t, node) if not t.is_empty() else None for t in node.inputs[3:]]
+    axes = rest[0] if rest and rest[0] is not None else range(len(starts))
+    steps = rest[1] if len(rest) > 1 and rest[1] is not None else [1] * len(starts)
+    cuts = {}
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        axis = _axis(node, axis, len(shape))
+        cuts[axis] = _cut(node, start, end, shape[axis], step)
+    return cuts
+
+
+def _cut(node: gs.Node, start: Poly, end: Poly, extent: Poly, step: int) -> tuple[Poly, Poly, int]:
+    if step == -1 and _beyond(start, 1, extent) and end.constant is not None and end.constant <= -_TO_THE_END:
+        return extent - ONE, extent, -1
+    first = _clamped(node, start, extent)
+    length = _clamped(node, end, extent) - first
+    if step < 1 or not nonnegative(length):
+        raise NoMatch(node, f"slices {extent!r} elements from {start!r} to {end!r} by {step}", wanted="a part of them")
+    if step > 1:
+        found = poly.divided(length + poly.number(step - 1), poly.number(step))
+        if found is None:
+            raise NoMatch(node, f"takes one in {step} of {length!r} elements", wanted="a number that is known")
+        length = found[0]
+    return first, length, step
+
+
+def _beyond(start: Poly, step: int, extent: Poly) -> bool:
+    return start == poly.number(-1) or (start.constant is not None and start.constant >= _TO_THE_END)
+
+
+def _clamped(node: gs.Node, bound: Poly, extent: Poly) -> Poly:
+    if bound.constant is not None and bound.constant >= _TO_THE_END:
+        return extent
+    if bound.constant is not None and bound.constant <= -_TO_THE_END:
+        return ZERO
+    bound = _from_the_front(node, bound, extent, "a bound")
+    if not nonnegative(bound):
+        raise NoMatch(node, f"a bound {bound!r} may lie before the first element")
+    return poly.minimum(bound, extent)
+
+
+def _slice_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
+    shape = list(elements.shape(node.inputs[0]))
+    for axis, (_, length, _step) in _slices(elements, node).items():
+        shape[axis] = length
+    return shape
+
+
+def _slice(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
+    own = list(places)
+    for axis, (first, _, step) in _slices(elements, node).items():
+        own[axis] = first + poly.number(step) * own[axis]
+    return elements.element(node.inputs[0], tuple(own))
+
+
+def _parts(elements: Elements, node: gs.Node, axis: int) -> list[Poly]:
+    extent = elements.shape(node.inputs[0])[axis]
+    if len(node.inputs) > 1 and not node.inputs[1].is_empty():
+        return [poly.number(n) for n in elements.numbers(node.inputs[1], node)]
+    count = len(node.outputs)
+    if extent.constant is None or extent.constant % count:
+        raise NoMatch(node, f"splits {extent!r} elements into {count}", wanted="equal parts of a known size")
+    return [poly.number(extent.constant // count)] * count
+
+
+def _split_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
+    shape = list(elements.shape(node.inputs[0]))
+    axis = _axis(node, node.attrs.get("axis", 0), len(shape))
+    shape[axis] = _parts(elements, node, axis)[output]
+    return shape
+
+
+def _split(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
+    axis = _axis(node, node.attrs.get("axis", 0), len(places))
+    before = sum(_parts(elements, node, axis)[:output], ZERO)
+    own = list(places)
+    own[axis] = own[axis] + before
+    return elements.element(node.inputs[0], tuple(own))
+
+
+def _concat_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
+    shapes = [elements.shape(t) for t in node.inputs]
+    shape = list(shapes[0])
+    axis = _axis(node, node.attrs["axis"], len(shape))
+    shape[axis] = sum((other[axis] for other in shapes[1:]), shape[axis])
+    return shape
+
+
+def _concat(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
+    axis, before = _axis(node, node.attrs["axis"], len(places)), ZERO
+    for tensor in node.inputs:
+        extent = elements.shape(tensor)[axis]
+        place = places[axis] - before
+        if nonnegative(place) and nonnegative(extent - ONE - place):
+            return elements.element(tensor, (*places[:axis], place, *places[axis + 1 :]))
+        before = before + extent
+    raise NoMatch(node, f"joins tensors along axis {axis}, of which place {places[axis]!r} may be in any")
+
+
+# ---- elements looked up
+
+
+def _gather_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
+    shape, index = elements.shape(node.inputs[0]), elements.shape(node.inputs[1])
+    axis = _axis(node, node.attrs.get("axis", 0), len(shape))
+    return [*shape[:axis], *index, *shape[axis + 1 :]]
+
+
+def _gather(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
+    data, index = node.inputs
+    shape, rank = elements.shape(data), len(elements.shape(index))
+    axis = _axis(node, node.attrs.get("axis", 0), len(shape))
+    row = _index(elements, node, index, places[axis : axis + rank], shape[axis])
+    return elements.element(data, (*places[:axis], row, *places[axis + rank :]))
+
+
+def _gather_nd_depth(elements: Elements, node: gs.Node) -> tuple[int, int]:
+    """How many leading axes data and indices share, and how many numbers make an index."""
+    depth = elements.shape(node.inputs[1])[-1].constant
+    if depth is None:
+        raise NoMatch(node, "indices of an unknown number of axes")
+    return node.attrs.get("batch_dims", 0), depth
+
+
+def _gather_nd_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
+    batch, depth = _gather_nd_depth(elements, node)
+    return [*elements.shape(node.inputs[1])[:-1], *elements.shape(node.inputs[0])[batch + depth :]]
+
+
+def _gather_nd(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
+    data, index = node.inputs
+    batch, depth = _gather_nd_depth(elements, node)
+    shape, rank = elements.shape(data), len(elements.shape(index)) - 1
+    at = [_index(elements, node, index, (*places[:rank], poly.number(i)), shape[batch + i]) for i in range(depth)]
+    return elements.element(data, (*places[:batch], *at, *places[rank:]))
+
+
+def _gather_elements(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
+    data, index = node.inputs
+    shape = elements.shape(data)
+    axis = _axis(node, node.attrs.get("axis", 0), len(shape))
+    row = _index(elements, node, index, places, shape[axis])
+    return elements.element(data, (*places[:axis], row, *places[axis + 1 :]))
+
+
+# ---- elements made
+
+
+def _shape_slice(node: gs.Node, rank: int) -> slice:
+    return slice(node.attrs.get("start", 0), node.attrs.get("end", rank))
+
+
+def _shape(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
+    shape = elements.shape(node.inputs[0])
+    (place,) = places
+    if place.constant is None:
+        raise NoMatch(node, "sizes by a computed number of their axis")
+    return Number(shape[_shape_slice(node, len(shape))][place.constant], np.dtype(np.int64))
+
+
+def _shape_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
+    shape = elements.shape(node.inputs[0])
+    return [poly.number(len(shape[_shape_slice(node, len(shape))]))]
+
+
+def _size(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
+    return Number(poly.product(elements.shape(node.inputs[0])), np.dtype(np.int64))
+
+
+def _range_bounds(elements: Elements, node: gs.Node) -> tuple[Poly, Poly, int, np.dtype]:
+    found = [elements.element(t, tuple(ZERO for _ in elements.shape(t))) for t in node.inputs]
+    start, limit, delta = (elements.number(e, node, t) for e, t in zip(found, node.inputs, strict=True))
+    if delta.constant not in (1, -1):
+        raise NoMatch(node, f"counts from {start!r} by {delta!r}", wanted="by 1")
+    return start, limit, delta.constant, found[0].dtype
+
+
+def _range_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
+    start, limit, delta, _ = _range_bounds(elements, node)
+    length = (limit - start) * poly.number(delta)
+    if not nonnegative(length):
+        raise NoMatch(node, f"counts from {start!r} to {limit!r}, which may be backwards")
+    return [length]
+
+
+def _range(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
+    start, _, delta, dtype = _range_bounds(elements, node)
+    return Number(start + poly.number(delta) * places[0], dtype)
+
+
+def _constant_of_shape_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
+    shape = elements.vector(node.inputs[0], node)
+    if not all(nonnegative(n) for n in shape):
+        raise NoMatch(node, f"makes a tensor of {shape}")
+    return shape
+
+
+def _constant_of_shape(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
+    value = node.attrs.get("value")
+    return constant(np.float32(0) if value is None else np.asarray(value.values).reshape(-1)[0])
+
+
+def _triangle(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
+    """Trilu, where it is known on which side of the diagonal the place lies."""
+    diagonal = (
+        elements.numbers(node.inputs[1], node)[0] if len(node.inputs) > 1 and not node.inputs[1].is_empty() else 0
+    )
+    after = places[-1] - places[-2] - poly.number(diagonal)  # how far right of the diagonal
+    upper = node.attrs.get("upper", 1)
+    for kept, sign in ((bool(upper), 1), (not upper, -1)):
+        # On the diagonal itself both keep.
+        beyond = after if sign > 0 else -after
+        if kept and nonnegative(beyond):
+            return elements.element(node.inputs[0], places)
+        if not kept and nonnegative(beyond - ONE):
+            data = elements.element(node.inputs[0], places)
+            return constant(np.zeros((), data.dtype)[()])
+    raise NoMatch(node, f"keeps one side of a diagonal: {after!r} may be on either", wanted="the same for every place")
+
+
+def _rule(op: str, shape: Callable, element: Callable) -> None:
+    SHAPES[op], RULES[op] = shape, element
+
+
+_rule("Unsqueeze", _unsqueeze_shape, _unsqueeze)
+_rule("Squeeze", _squeeze_shape, _squeeze)
+_rule("Transpose", _transpose_shape, _transpose)
+_rule("Reshape", _reshape_shape, _reshape)
+_rule("Flatten", _flatten_shape, _reshape)
+_rule("Expand", _expand_shape, _expand)
+_rule("Tile", _tile_shape, _tile)
+_rule("Slice", _slice_shape, _slice)
+_rule("Split", _split_shape, _split)
+_rule("Concat", _concat_shape, _concat)
+_rule("Gather", _gather_shape, _gather)
+_rule("GatherND", _gather_nd_shape, _gather_nd)
+_rule("GatherElements", lambda elements, node, output: elements.shape(node.inputs[1]), _gather_elements)
+_rule("Shape", _shape_shape, _shape)
+_rule("Size", lambda elements, node, output: [], _size)
+_rule("Range", _range_shape, _range)
+_rule("ConstantOfShape", _constant_of_shape_shape, _constant_of_shape)
+_rule("Trilu", lambda elements, node, output: elements.shape(node.inputs[0]), _triangle)

@@ -1,0 +1,226 @@
+"""Index arithmetic: polynomials with whole coefficients over the sizes of axes and places along them.
+
+A place i along an axis of size n is 0 <= i < n, a size is at least 1: where one is 0 a tensor has no elements, and
+nothing is to be shown of them. From that it follows for many polynomials that they are never negative, whatever the
+sizes; `nonnegative` shows it or gives up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+_MAX_TERMS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Atom:
+    """A number that is not known but bounded: one of `lows` is at most it (each of them is), `highs` likewise."""
+
+    name: str
+    lows: tuple[Poly, ...] = ()
+    highs: tuple[Poly, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Atom) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __lt__(self, other: Atom) -> bool:
+        return self.name < other.name
+
+    @property
+    def is_size(self) -> bool:
+        """Whether nothing is known but that it is at least 1."""
+        return self.lows == (ONE,) and not self.highs
+
+
+class Poly:
+    """A sum of products of atoms. `terms` maps each product, sorted, to its coefficient."""
+
+    __slots__ = ("__dict__", "terms")
+
+    def __init__(self, terms: Mapping[tuple[Atom, ...], int]) -> None:
+        self.terms = {product: factor for product, factor in terms.items() if factor}
+
+    @cached_property
+    def _key(self) -> frozenset:
+        return frozenset(self.terms.items())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Poly) and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __add__(self, other: Poly) -> Poly:
+        terms = dict(self.terms)
+        for product, factor in other.terms.items():
+            terms[product] = terms.get(product, 0) + factor
+        return Poly(terms)
+
+    def __neg__(self) -> Poly:
+        return Poly({product: -factor for product, factor in self.terms.items()})
+
+    def __sub__(self, other: Poly) -> Poly:
+        return self + -other
+
+    def __mul__(self, other: Poly) -> Poly:
+        terms: dict[tuple[Atom, ...], int] = {}
+        for ours, factor in self.terms.items():
+            for theirs, times in other.terms.items():
+                product = tuple(sorted((*ours, *theirs)))
+                terms[product] = terms.get(product, 0) + factor * times
+        return Poly(terms)
+
+    @cached_property
+    def constant(self) -> int | None:
+        """The number that this is, None where it depends on an atom."""
+        return None if any(self.terms) else self.terms.get((), 0)
+
+    @cached_property
+    def atoms(self) -> frozenset[Atom]:
+        return frozenset(atom for product in self.terms for atom in product)
+
+    def split(self, atom: Atom) -> tuple[Poly, Poly] | None:
+        """(c, r) with self = c * atom + r, neither holding the atom; None where it is squared."""
+        with_it, rest = {}, {}
+        for product, factor in self.terms.items():
+            if product.count(atom) > 1:
+                return None
+            if atom in product:
+                with_it[tuple(a for a in product if a != atom)] = factor
+            else:
+                rest[product] = factor
+        return Poly(with_it), Poly(rest)
+
+    def __repr__(self) -> str:
+        if not self.terms:
+            return "0"
+        parts = []
+        for product, factor in sorted(self.terms.items(), key=lambda term: [a.name for a in term[0]], reverse=True):
+            names = "*".join(atom.name for atom in product)
+            sign = "-" if factor < 0 else "+"
+            number = "" if names and abs(factor) == 1 else str(abs(factor))
+            parts.append(f"{sign} {number}{'*' if number and names else ''}{names}")
+        return " ".join(parts).removeprefix("+ ")
+
+
+def number(value: int) -> Poly:
+    return Poly({(): int(value)})
+
+
+ZERO, ONE = number(0), number(1)
+
+
+def of(atom: Atom) -> Poly:
+    return Poly({(atom,): 1})
+
+
+def size(name: str) -> Poly:
+    """The size of an axis, known by name."""
+    return of(Atom(name, (ONE,)))
+
+
+def place(name: str, extent: Poly) -> Poly:
+    """A place along an axis: 0 where that has one element."""
+    return ZERO if extent == ONE else of(Atom(f"{name}<{extent!r}", (ZERO,), (extent - ONE,)))
+
+
+def product(factors: Iterable[Poly]) -> Poly:
+    total = ONE
+    for factor in factors:
+        total = total * factor
+    return total
+
+
+def minimum(a: Poly, b: Poly) -> Poly:
+    """The smaller of two numbers; one that only has bounds where it is open which that is."""
+    if nonnegative(b - a):
+        return a
+    if nonnegative(a - b):
+        return b
+    first, second = sorted((a, b), key=repr)
+    lows = tuple(low for low in (ONE, ZERO) if nonnegative(a - low) and nonnegative(b - low))[:1]
+    return of(Atom(f"min({first!r}, {second!r})", lows, (first, second)))
+
+
+def nonnegative(poly: Poly) -> bool:
+    """Whether `poly` is shown to be at least 0 for every value of its atoms; False also where that stays open."""
+    if poly.constant is not None:
+        return poly.constant >= 0
+    if len(poly.terms) > _MAX_TERMS:
+        return False
+    bounded = sorted(atom for atom in poly.atoms if not atom.is_size)
+    if not bounded:
+        return _of_sizes(poly)
+    # The innermost first: bounds of one may hold others.
+    for atom in bounded:
+        if any(atom in bound.atoms for other in bounded for bound in (*other.lows, *other.highs)):
+            continue
+        parts = poly.split(atom)
+        if parts is None:
+            return False
+        factor, rest = parts
+        if nonnegative(factor):
+            return any(nonnegative(factor * low + rest) for low in atom.lows)
+        if nonnegative(-factor):
+            return any(nonnegative(factor * high + rest) for high in atom.highs)
+        return False
+    return False
+
+
+def _of_sizes(poly: Poly) -> bool:
+    """With every size written as 1 more than a number from 0 on, no term may be negative."""
+    shifted = ZERO
+    for atoms, factor in poly.terms.items():
+        term = number(factor)
+        for atom in atoms:
+            term = term * (of(atom) + ONE)
+        shifted = shifted + term
+    return all(factor >= 0 for factor in shifted.terms.values())
+
+
+def divided(a: Poly, b: Poly) -> tuple[Poly, Poly] | None:
+    """(q, r) with a = q b + r and 0 <= r < b; None where they are not found."""
+    if not nonnegative(b - ONE):
+        return None
+    if b == ONE:
+        return a, ZERO
+    if nonnegative(a) and nonnegative(b - ONE - a):
+        return ZERO, a
+    if len(b.terms) != 1:
+        return (ONE, ZERO) if a == b else None
+    ((divisor, times),) = b.terms.items()
+    quotient, rest = {}, {}
+    for atoms, factor in a.terms.items():
+        left = _without(atoms, divisor)
+        if left is None:
+            rest[atoms] = factor
+        else:
+            quotient[left], remains = divmod(factor, times)
+            rest[atoms] = remains
+    q, r = Poly(quotient), Poly(rest)
+    return (q, r) if nonnegative(r) and nonnegative(b - ONE - r) else None
+
+
+def _without(atoms: tuple[Atom, ...], divisor: tuple[Atom, ...]) -> tuple[Atom, ...] | None:
+    left = list(atoms)
+    for atom in divisor:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return tuple(left)
+
+
+def quotient_of_products(whole: list[Poly], part: list[Poly]) -> Poly | None:
+    """The product of `whole` divided by that of `part`, where it is a polynomial."""
+    whole, part = list(whole), list(part)
+    for factor in list(part):
+        if factor in whole:
+            whole.remove(factor)
+            part.remove(factor)
+    found = divided(product(whole), product(part))
+    return found[0] if found is not None and found[1] == ZERO else None

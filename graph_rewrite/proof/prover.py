@@ -1,0 +1,127 @@
+"""What the subgraphs that build masks and position ids compute, shown for every size and value."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from .. import masks
+from ..nodes import NoMatch, producer
+from ..shapes import Dim
+from . import key_mask, moves, pointwise, poly, samples  # noqa: F401 (moves and pointwise fill the table of rules)
+from .elements import Elements
+from .expr import Number, value_of
+from .key_mask import Above
+from .poly import ONE, Poly
+from .rule import Rule
+
+if TYPE_CHECKING:
+    from ..graph import FusionGraph
+
+
+class Prover:
+    """Answers questions about tensors of one graph, each worked out once."""
+
+    def __init__(self, graph: FusionGraph) -> None:
+        self._graph = graph
+        self._elements = Elements(graph)
+        self._answers: dict[tuple, tuple[gs.Tensor, Rule] | NoMatch | bool | None] = {}
+        self._made: dict[tuple[str, Rule], gs.Tensor] = {}
+
+    def mask_source(
+        self, target: gs.Tensor, kind: str, factor: float, batch: Dim, length: Dim, heads: int
+    ) -> gs.Tensor | None:
+        """The [B, S] tensor of integers, 0 where a key is hidden, that `target` hides keys by; None if it hides none.
+
+        `target` is broadcast to [batch, heads, length, length]. By `kind` it is "added" to scores, 0 where the key is
+        visible and at most HIDING / factor where not, or a condition, "kept" or "hidden" where true. The result is an
+        input of the model, or made of the first tensor above `target` that says which keys to hide. Raises NoMatch
+        with what `target` is instead.
+        """
+        key = (target.name, kind, factor)
+        if key not in self._answers:
+            try:
+                self._answers[key] = self._find_mask(target, kind, factor)
+            except NoMatch as miss:
+                self._answers[key] = miss
+        answer = self._answers[key]
+        if isinstance(answer, NoMatch):
+            raise answer
+        key_mask.check_sizes(self._elements, target, batch, length, heads)
+        if answer is None:
+            return None
+        mask, rule = answer
+        key_mask.check_mask(self._elements, mask, batch, length)
+        if (mask.name, rule) not in self._made:
+            self._made[mask.name, rule] = masks.visible(self._graph, mask, rule)
+        return self._made[mask.name, rule]
+
+    def _find_mask(self, target: gs.Tensor, kind: str, factor: float) -> tuple[gs.Tensor, Rule] | None:
+        where = producer(target) or target.name
+        above = Above(self._elements, target)
+        if kind == "added" and any(target is t for t in above.inputs):
+            raise NoMatch(
+                where,
+                f"'{target.name}', which is added to the scores, is an input of the model",
+                "export the model with its 0/1 mask as input",
+                wanted="a [B, S] mask of keys",
+            )
+        if key_mask.shows_every_key(self._elements, target, kind, factor):
+            return None
+        misses = []
+        for candidate in above.candidates():
+            try:
+                rule = key_mask.prove(self._elements, self._graph.constants.runner, target, candidate, kind, factor)
+                samples.check(self._graph, target, candidate, rule, kind, factor)
+                return candidate, rule
+            except NoMatch as miss:
+                misses.append(miss)
+        names = ", ".join(f"'{t.name}'" for t in above.inputs) or "no input"
+        if not misses:
+            raise NoMatch(where, f"the mask '{target.name}' comes from {names}", wanted="a [B, S] mask of keys")
+        raise NoMatch(
+            misses[0].at or misses[0].node,
+            f"'{target.name}', made of {names}, is more than a key mask: {misses[0].reason}",
+            wanted="a mask that hides padded keys and nothing else",
+        )
+
+    def counts_up(self, index: gs.Tensor, ids: gs.Tensor, rows: int) -> bool:
+        """Whether `index`, which looks up a table of `rows`, is 0, 1, ..., S-1 in every row, S being that of `ids`."""
+        key = (index.name, ids.name, rows)
+        if key not in self._answers:
+            self._answers[key] = False
+            with contextlib.suppress(NoMatch):
+                self._answers[key] = self._counts_up(index, ids, rows)
+        return self._answers[key]
+
+    def _counts_up(self, index: gs.Tensor, ids: gs.Tensor, rows: int) -> bool:
+        batch, length = self._elements.shape(ids)
+        extents = self._elements.shape(index)
+        if not extents or any(n not in (ONE, batch) for n in extents[:-1]) or len(extents) > 2:
+            return False
+        longest = _limit(extents[-1], length)
+        # A buffer of positions that is shorter than S ends the model's run where it is added; one of 1 is spread.
+        if extents[-1] != length and (longest is None or longest < 2):
+            return False
+        places, expr = self._elements.generic(index)
+        last = places[-1]
+        if not isinstance(expr, Number):
+            return False
+        limit = _limit(expr.poly, last)
+        # Cut off beyond the table's end: the look-up fails before that makes a difference.
+        return expr.poly == last or (limit is not None and limit >= rows)
+
+    def one_value(self, tensor: gs.Tensor) -> np.ndarray | None:
+        """The typed number that every element of `tensor` is, whatever the inputs and sizes; else None."""
+        with contextlib.suppress(NoMatch):
+            return value_of(self._elements.generic(tensor)[1])
+        return None
+
+
+def _limit(number: Poly, unlimited: Poly) -> int | None:
+    """n where `number` is the smaller of n and `unlimited`."""
+    found = [h.constant for atom in number.atoms for h in atom.highs if h.constant is not None]
+    return next((n for n in found if number == poly.minimum(unlimited, poly.number(n))), None)
