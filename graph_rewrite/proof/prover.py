@@ -80,6 +80,8 @@ class Prover:
             except NoMatch as miss:
                 misses.append(miss)
         names = ", ".join(f"'{t.name}'" for t in above.inputs) or "no input"
+        if isinstance(target, gs.Constant):
+            raise NoMatch(where, f"'{target.name}' is a constant that biases scores", wanted="a [B, S] mask of keys")
         if not misses:
             raise NoMatch(where, f"the mask '{target.name}' comes from {names}", wanted="a [B, S] mask of keys")
         raise NoMatch(

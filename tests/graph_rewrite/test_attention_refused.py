@@ -75,10 +75,10 @@ MASK_NEAR_MISSES = {
     ),
     "float input": (lambda b, x, m: b.input("additive", ("B", 1, 1, "S")), "expected a [B, S] mask of keys", "S"),
     "a learned bias": (lambda b, x, m: b.weight(1, 4, S, S), "expected a [B, S] mask of keys", S),
-    "a large learned bias": (lambda b, x, m: b.weight(1, 4, 160, 160), "depends on the weight", 160),
+    "a large learned bias": (lambda b, x, m: b.weight(1, 4, 160, 160), "expected a [B, S] mask of keys", 160),
     "made of x": (
         lambda b, x, m: b.op("Unsqueeze", b.op("ReduceMax", x, axes=[2], keepdims=0), b.const([1, 2])),
-        "expected a [B, S] mask of keys", "S",
+        "more than a key mask", "S",
     ),
 }  # fmt: skip
 

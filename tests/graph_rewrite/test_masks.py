@@ -36,10 +36,6 @@ def _typed(dtype: type) -> Callable[[Builder, str], str]:
     return lambda b, x: MASKS["where"](b, b.ids("attention_mask", dtype=dtype))
 
 
-def _arithmetic(b: Builder, x: str) -> str:
-    return MASKS["subtract"](b, b.input("attention_mask", ("B", "S"), np.float32))
-
-
 def _not_padding(b: Builder, x: str) -> str:
     return additive(b, unsqueezed(b, b.op("Not", b.op("Equal", "ids", b.const(PAD)))))
 
@@ -85,7 +81,6 @@ GOOD = {
     "bool": _typed(np.bool_),
     "uint8": _typed(np.uint8),
     "float32": _typed(np.float32),
-    "float32 by arithmetic": _arithmetic,
     "ids that are not padding": _not_padding,
     "ids that are padding": _padding,
     "ids compared with four axes": _compared_by_head,
