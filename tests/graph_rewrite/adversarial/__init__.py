@@ -11,11 +11,13 @@ from random import Random
 import numpy as np
 import onnx
 
+from bertfuse.graph_rewrite import FusionResult, fuse
+from bertfuse.graph_rewrite.spec import DOMAIN
 from bertfuse.qualify.mutants.verdict import Verdict, judge
 
 from .build import Case
 
-KINDS = ("integers", "ids", "floats", "windows", "samples")
+KINDS = ("integers", "ids", "floats", "windows", "samples", "constants", "attributes", "embeddings", "shapes", "scores")
 
 
 def recipes(kind: str) -> tuple:
@@ -34,15 +36,21 @@ def tried(kind: str, seed: int) -> tuple[str, Case, Verdict]:
     name, case = make(kind, seed)
     with np.errstate(all="ignore"):
         verdict = judge(case.model, case.feeds(seed))
+    if verdict.outcome == "invalid" and (case.never or case.attributes):
+        verdict = Verdict("refused", verdict.text, result=fuse(case.model))
     if verdict.result is not None and not verdict.bad:
-        text = _broken_promise(case, verdict)
+        text = _broken_promise(case, verdict.result)
         if text:
             verdict.outcome, verdict.text = "wrong", text
     return name, case, verdict
 
 
-def _broken_promise(case: Case, verdict: Verdict) -> str:
-    result = verdict.result
+def _broken_promise(case: Case, result: FusionResult) -> str:
+    for node in result.model.graph.node:
+        for given in node.attribute if node.domain == DOMAIN else ():
+            wanted = case.attributes.get(given.name)
+            if wanted is not None and onnx.helper.get_attribute_value(given) != np.float32(wanted):
+                return f"{node.op_type} has {given.name} {onnx.helper.get_attribute_value(given)}, not {wanted}"
     if case.never and result.fused.get(case.never):
         return f"{case.never} is fused, which is wrong at a size that was not run"
     for miss in result.misses:

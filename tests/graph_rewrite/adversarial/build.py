@@ -30,7 +30,9 @@ class Case:
     """A model, and what to feed it.
 
     numbers  lengths, ids or mask values at which it changes: inputs are made at, below and above them
-    never    an op that may not be fused at whatever numbers: it is wrong at a length too long to be run here
+    never    an op that may not be fused at whatever numbers: it is wrong at a length too long to be run here, or ONNX
+             Runtime does not know the operator
+    attributes  what a fused node with attributes of these names must have, where ONNX Runtime does not run the model
     dtype    fused with this `dtype`
     more     inputs of the recipe's own, by name
     longest  the longest sequence that is fed
@@ -39,6 +41,7 @@ class Case:
     model: onnx.ModelProto
     numbers: tuple[int, ...] = ()
     never: str = ""
+    attributes: dict[str, Any] = field(default_factory=dict)
     dtype: str | None = None
     more: dict[str, Feed] = field(default_factory=dict)
     longest: int = 64
