@@ -46,7 +46,7 @@ demo: setup
 
 build/tests/.configured: $(DEPENDENCIES) CMakeLists.txt
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/tests -G Ninja \
-		-DBERTFUSE_TESTS=ON -DBERTFUSE_ORT=OFF -DBERTFUSE_CUDA=OFF -DPython3_EXECUTABLE="$(CURDIR)/$(BIN)/python"
+		-DBERTFUSE_TESTS=ON -DBERTFUSE_CUDA=OFF -DPython3_EXECUTABLE="$(CURDIR)/$(BIN)/python"
 	touch $@
 
 test: setup build/tests/.configured lint

@@ -45,7 +45,7 @@ set(BERTFUSE_CUTLASS_INCLUDE_DIR "" CACHE PATH "CUTLASS 4.2 include folder; empt
 set(kernels "${CMAKE_CURRENT_SOURCE_DIR}/plugins/kernels")
 set(ops "${CMAKE_CURRENT_SOURCE_DIR}/plugins/ops")
 add_library(bertfuse_cuda STATIC
-  "${kernels}/launch.cc" "${kernels}/tensor_map.cc"
+  "${kernels}/device.cc" "${kernels}/launch.cc" "${kernels}/tensor_map.cc"
   "${kernels}/add_qkv_bias.cu" "${kernels}/attention_mma.cu" "${kernels}/attention_simt.cu"
   "${kernels}/embed_layer_norm.cu" "${kernels}/gemm_mma.cu" "${kernels}/gemm_simt.cu" "${kernels}/gpu_code.cu"
   "${kernels}/layer_norm.cu"

@@ -9,14 +9,6 @@
 namespace bertfuse::kernels {
 namespace {
 
-constexpr int kMaxDevices = 64;
-
-struct Slot {
-  std::once_flag once;
-  Device device;
-  bool valid = false;
-};
-
 // What a launch needs to know of a kernel on a device; asked once, because the driver takes its lock to answer.
 struct KernelFacts {
   cudaError_t error = cudaSuccess;
@@ -51,39 +43,6 @@ KernelFacts GetKernelFacts(const LaunchConfig& config, const void* kernel) {
   }
   return facts;
 }
-
-}  // namespace
-
-const Device* GetDevice(int id) {
-  static Slot slots[kMaxDevices];
-  if (id < 0 || id >= kMaxDevices) return nullptr;
-  Slot& slot = slots[id];
-  std::call_once(slot.once, [&] {
-    int major = 0, minor = 0;
-    Device& device = slot.device;
-    device.id = id;
-    slot.valid =
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, id) == cudaSuccess &&
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, id) == cudaSuccess &&
-        cudaDeviceGetAttribute(&device.multiprocessors, cudaDevAttrMultiProcessorCount, id) == cudaSuccess &&
-        cudaDeviceGetAttribute(&device.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, id) == cudaSuccess;
-    device.compute_capability = 10 * major + minor;
-    device.hopper = kHopperIsBuilt && device.compute_capability == 90;
-    if (!slot.valid) cudaGetLastError();
-  });
-  return slot.valid ? &slot.device : nullptr;
-}
-
-DeviceScope::DeviceScope(int id) {
-  int current = -1;
-  if (cudaGetDevice(&current) == cudaSuccess && current != id && cudaSetDevice(id) == cudaSuccess) previous_ = current;
-}
-
-DeviceScope::~DeviceScope() {
-  if (previous_ >= 0) cudaSetDevice(previous_);
-}
-
-namespace {
 
 // `attributes` holds two.
 cudaLaunchConfig_t Describe(const LaunchConfig& config, bool waits_for_previous, cudaLaunchAttribute* attributes) {

@@ -1,4 +1,5 @@
-// Launching: programmatic dependent launch, clusters, and facts about the device, without a lock on the way.
+// Launching: programmatic dependent launch and clusters. What a launch needs to know of a kernel is asked once and then
+// read under a shared lock.
 #ifndef BERTFUSE_KERNELS_LAUNCH_H_
 #define BERTFUSE_KERNELS_LAUNCH_H_
 
@@ -6,36 +7,9 @@
 
 #include <cstdint>
 
+#include "kernels/device.h"
+
 namespace bertfuse::kernels {
-
-#ifdef BERTFUSE_WITH_SM90
-inline constexpr bool kHopperIsBuilt = true;
-#else
-inline constexpr bool kHopperIsBuilt = false;
-#endif
-
-struct Device {
-  int id = -1;
-  int compute_capability = 0;  // 90 for 9.0
-  bool hopper = false;         // 9.0, and its kernels are built in
-  int multiprocessors = 0;
-  int shared_bytes = 0;  // most dynamic shared memory of one block
-};
-
-// Facts of a device, read once per process; null if it has no such device.
-const Device* GetDevice(int id);
-
-// Makes `id` the current device for its lifetime, and the one that was current again afterwards.
-class DeviceScope {
- public:
-  explicit DeviceScope(int id);
-  ~DeviceScope();
-  DeviceScope(const DeviceScope&) = delete;
-  DeviceScope& operator=(const DeviceScope&) = delete;
-
- private:
-  int previous_ = -1;
-};
 
 struct LaunchConfig {
   dim3 grid, block;

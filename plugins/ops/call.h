@@ -68,6 +68,7 @@ constexpr bertfuse_kernel CudaKernel() {
   kernel.run = [](const bertfuse_call* call, bertfuse_error* error) -> int32_t {
     return Guarded(error, [&] {
       const kernels::DeviceScope scope(DeviceOf(*call).id);
+      CheckCuda(scope.error(), Op::kName);
       kRun(*call);
     });
   };

@@ -58,13 +58,18 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmSm90Arguments<
   return problem;
 }
 
-// The measured tactic, where there is one that these tensors' alignment allows.
+// Whether the problem's alignment and workspace allow the tactic, which is one of its sizes and dtype.
+bool Runs(const GemmProblem& problem, const GemmTactic& tactic) {
+  const bool aligned = tactic.path == GemmPath::kSimt || (tactic.path == GemmPath::kMma && problem.tensor_cores) ||
+                       (tactic.path != GemmPath::kMma && problem.sm90);
+  return aligned && GemmWorkspaceSize(problem, tactic) <= problem.workspace;
+}
+
+// The measured tactic, where there is one that runs.
 GemmTactic Tactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProblem& problem) {
   if (call.tactic < 0) {
     const GemmTactic* tuned = FindTuned<GemmTactic>(call, TunedGemm(call, gemm));
-    const bool simt = tuned != nullptr && tuned->path == GemmPath::kSimt;
-    const bool mma = tuned != nullptr && tuned->path == GemmPath::kMma && problem.tensor_cores;
-    return tuned != nullptr && (simt || mma || problem.sm90) ? *tuned : ChooseGemmTactic(problem);
+    return tuned != nullptr && Runs(problem, *tuned) ? *tuned : ChooseGemmTactic(problem);
   }
   const std::vector<GemmTactic> tactics = GemmTactics(problem);
   if (static_cast<size_t>(call.tactic) >= tactics.size()) {
@@ -114,10 +119,12 @@ void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
   kernels::GemmSm90Arguments<T> a = Arguments<T>(call, gemm);
   if (a.m == 0 || a.n == 0) return;
   if (a.residual == a.y) Fail(BERTFUSE_INVALID_ARGUMENT, "%s: residual and y are the same memory", gemm.op);
-  const GemmProblem problem = Problem(call, a, gemm, device);
+  GemmProblem problem = Problem(call, a, gemm, device);
+  const size_t given = call.workspace == nullptr ? 0 : call.workspace_size;
+  problem.workspace = given;
   const GemmTactic tactic = Tactic(call, gemm, problem);
   a.whole_rows = WholeRows(problem, tactic);
-  const size_t needed = GemmWorkspaceSize(problem, tactic), given = call.workspace == nullptr ? 0 : call.workspace_size;
+  const size_t needed = GemmWorkspaceSize(problem, tactic);
   if (given < needed) {
     Fail(BERTFUSE_RUNTIME_ERROR, "%s: the workspace has %zu bytes, expected %zu", gemm.op, given, needed);
   }

@@ -53,6 +53,10 @@ GemmTactic SplitTactic(const GemmProblem& problem, Block block, int splits) {
   return {GemmPath::kSm90Split, {block.m, block.n, 1, 1, splits}};
 }
 
+bool Fits(const GemmProblem& problem, const GemmTactic& tactic) {
+  return GemmWorkspaceSize(problem, tactic) <= problem.workspace;
+}
+
 GemmTactic Portable(const GemmProblem& problem) {
   return {problem.tensor_cores ? GemmPath::kMma : GemmPath::kSimt, {}};
 }
@@ -126,6 +130,7 @@ GemmTactic RoundedInTurns(const GemmProblem& problem, int cluster_m) {
   if (!TakesParts(problem) || rounds.left == 0 || 2 * rounds.left > rounds.clusters) return tactic;
   const int64_t most = rounds.whole_panels > 0 ? 2 : std::min<int64_t>(rounds.clusters / rounds.left, kMostParts);
   tactic.tile.splits = static_cast<int>(std::clamp<int64_t>(CeilDiv(problem.k, kStageK) / kLeastStages, 1, most));
+  while (!Fits(problem, tactic)) --tactic.tile.splits;
   return tactic;
 }
 
@@ -135,7 +140,12 @@ GemmTactic RoundedInTurns(const GemmProblem& problem, int cluster_m) {
 GemmTactic ChooseLayerNorm(const GemmProblem& problem) {
   const bool long_k = problem.k > 2 * problem.n;
   // Few rows and many steps along k: parts of k, so that there are blocks for every multiprocessor.
-  if (long_k && 4 * Tiles(problem, kSmallWide) <= problem.multiprocessors) return SplitTactic(problem, kSmallWide, 4);
+  if (long_k && 4 * Tiles(problem, kSmallWide) <= problem.multiprocessors) {
+    for (int splits = 4; splits > 1; --splits) {
+      const GemmTactic tactic = SplitTactic(problem, kSmallWide, splits);
+      if (Fits(problem, tactic)) return tactic;
+    }
+  }
   if (long_k && Takes(problem, kWide) && 2 * Tiles(problem, kWide) <= problem.multiprocessors) {
     return RoundedInTurns(problem, 1);
   }

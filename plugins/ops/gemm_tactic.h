@@ -30,19 +30,20 @@ struct GemmProblem {
   bool tensor_cores;  // 2-byte elements, or float32 with TF32 allowed; rows on 16-byte boundaries
   bool sm90;          // 2-byte elements, and a device that runs the Hopper kernels
   int multiprocessors;
+  size_t workspace = SIZE_MAX;  // bytes that there are; a choice that would like more makes do with them
 };
 
 // Every tactic that computes the problem, in an order that does not change from call to call.
 std::vector<GemmTactic> GemmTactics(const GemmProblem& problem);
 
-// The one to use unless a measurement on the user's device says otherwise.
+// The one to use unless a measurement on the user's device says otherwise. It fits problem.workspace where any does.
 GemmTactic ChooseGemmTactic(const GemmProblem& problem);
 
 // Rows whose product is computed in one piece; that of the rows after them comes in `splits` parts of k, each rounded.
 // With kSm90Rounded these are the tiles that would be left for an incomplete round of all blocks.
 int64_t WholeRows(const GemmProblem& problem, const GemmTactic& tactic);
 
-// Bytes of scratch.
+// Bytes of scratch that the tactic takes, whatever problem.workspace is.
 size_t GemmWorkspaceSize(const GemmProblem& problem, const GemmTactic& tactic);
 
 // "sm90 64x96 cluster 1x4 splits 2". Different tactics of one problem have different names.

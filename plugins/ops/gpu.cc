@@ -79,6 +79,7 @@ extern "C" int32_t bertfuse_describe_gpu(int32_t device_id, bertfuse_gpu* gpu, b
   return bertfuse::Guarded(error, [&] {
     const bertfuse::kernels::Device& device = DeviceOf(device_id);
     const bertfuse::kernels::DeviceScope scope(device_id);
+    CheckCuda(Taken(scope.error()), "bertfuse_describe_gpu");
     *gpu = {};
     std::snprintf(gpu->name, sizeof(gpu->name), "%s", NameOf(device_id).c_str());
     std::snprintf(gpu->identity, sizeof(gpu->identity), "%s", GpuIdentity(device_id).c_str());

@@ -245,6 +245,7 @@ void Tune(const char* name, const bertfuse_call& call, double milliseconds, bert
   described.tuning = nullptr;
   Validate(*op, described);
   const kernels::DeviceScope scope(DeviceOf(call).id);
+  Check(scope.error());
   const std::string default_tactic = TacticName(*kernel, described, -1);
   for (const Timing& timing : TimeAll(*op, *kernel, described, default_tactic, milliseconds)) {
     report(user, timing.tactic.c_str(), timing.microseconds, timing.tactic == default_tactic);

@@ -1,12 +1,11 @@
 #include "ort/api.h"
 
-#include <atomic>
 #include <string>
 
 namespace bertfuse::ort {
 namespace {
 
-std::atomic<const OrtApi*> g_api{nullptr};
+thread_local const OrtApi* t_api = nullptr;
 
 OrtErrorCode CodeOf(int32_t code) {
   switch (code) {
@@ -21,9 +20,10 @@ OrtErrorCode CodeOf(int32_t code) {
 
 }  // namespace
 
-const OrtApi& Api() { return *g_api.load(std::memory_order_acquire); }
+const OrtApi& Api() { return *t_api; }
 
-void SetApi(const OrtApi* api) { g_api.store(api, std::memory_order_release); }
+ApiScope::ApiScope(const OrtApi* api) : previous_(t_api) { t_api = api; }
+ApiScope::~ApiScope() { t_api = previous_; }
 
 void Check(OrtStatus* status) {
   if (status == nullptr) return;

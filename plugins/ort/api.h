@@ -15,9 +15,20 @@ namespace bertfuse::ort {
 inline constexpr uint32_t kApiVersion = 21;
 static_assert(ORT_API_VERSION >= kApiVersion, "bertfuse needs the headers of ONNX Runtime 1.21 or newer");
 
-// The table, set by RegisterCustomOps before anything else runs.
+// The table of the ONNX Runtime whose call this thread is serving. A process may hold several runtimes that load this
+// library: each entry point says which one calls it, by an ApiScope.
 const OrtApi& Api();
-void SetApi(const OrtApi* api);
+
+class ApiScope {
+ public:
+  explicit ApiScope(const OrtApi* api);
+  ~ApiScope();
+  ApiScope(const ApiScope&) = delete;
+  ApiScope& operator=(const ApiScope&) = delete;
+
+ private:
+  const OrtApi* previous_;
+};
 
 // Throws what a status says, and releases it.
 void Check(OrtStatus* status);

@@ -80,7 +80,7 @@ void HostGemm::Run(OrtKernelContext* context, int64_t m, int64_t n, int64_t k, c
   Check(Api().InvokeOp(context, op, inputs, bias == nullptr ? 2 : 3, &output, 1));
 }
 
-Host::Host(OrtKernelContext* context, const HostGemm& gemm) : context_(context), gemm_(gemm) {
+Host::Host(OrtKernelContext* context, const HostGemm& gemm) : api_(&Api()), context_(context), gemm_(gemm) {
   host_.context = this;
   host_.parallel_for = [](void* self, int64_t count, int64_t grain,
                           void (*body)(void* user, int64_t begin, int64_t end), void* user) {
@@ -89,10 +89,11 @@ Host::Host(OrtKernelContext* context, const HostGemm& gemm) : context_(context),
       if (count > 0) body(user, 0, count);
       return;
     }
+    const Host& host = *static_cast<Host*>(self);
+    const ApiScope scope(host.api_);
     Ranges ranges = {count, grain, body, user};
     const size_t total = static_cast<size_t>((count + grain - 1) / grain);
-    OrtStatus* status =
-        Api().KernelContext_ParallelFor(static_cast<Host*>(self)->context_, Ranges::Run, total, 0, &ranges);
+    OrtStatus* status = Api().KernelContext_ParallelFor(host.context_, Ranges::Run, total, 0, &ranges);
     if (status == nullptr) return;
     // It refuses before running anything, so the work is still all to do.
     Api().ReleaseStatus(status);
@@ -101,6 +102,7 @@ Host::Host(OrtKernelContext* context, const HostGemm& gemm) : context_(context),
   host_.gemm = [](void* self, int64_t m, int64_t n, int64_t k, const float* x, const float* weight, const float* bias,
                   float* y, bertfuse_error* error) -> int32_t {
     const Host& host = *static_cast<Host*>(self);
+    const ApiScope scope(host.api_);  // a kernel may call from any of its threads
     return Guarded(error, [&] { host.gemm_.Run(host.context_, m, n, k, x, weight, bias, y); });
   };
 }

@@ -30,6 +30,7 @@ class Host {
   const bertfuse_host* host() const { return &host_; }
 
  private:
+  const OrtApi* api_;
   OrtKernelContext* context_;
   const HostGemm& gemm_;
   bertfuse_host host_;

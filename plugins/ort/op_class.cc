@@ -16,25 +16,39 @@ OrtCustomOpInputOutputCharacteristic Characteristic(const TensorDef& tensor) {
 OrtStatusPtr Create(const OrtCustomOp* self, const OrtApi*, const OrtKernelInfo* info, void** kernel) {
   *kernel = nullptr;
   const OpClass& op_class = Self(self);
-  const std::string where = "node '" + NodeName(info) + "': ";
-  return GuardedStatus(where.c_str(),
-                       [&] { *kernel = new OpKernel(op_class.op(), op_class.kernel(), op_class.settings(), info); });
+  const ApiScope scope(&op_class.api());
+  std::string where;
+  try {
+    where = "node '" + NodeName(info) + "': ";
+    *kernel = new OpKernel(op_class.api(), op_class.op(), op_class.kernel(), op_class.settings(), info);
+    return nullptr;
+  } catch (...) {
+    return StatusFromCurrentException(where.c_str());
+  }
 }
 
 OrtStatusPtr Compute(void* kernel, OrtKernelContext* context) {
   const OpKernel& op_kernel = *static_cast<OpKernel*>(kernel);
+  const ApiScope scope(&op_kernel.api());
   return GuardedStatus(op_kernel.where(), [&] { op_kernel.Compute(context); });
 }
 
 OrtStatusPtr Infer(const OrtCustomOp* self, OrtShapeInferContext* context) {
+  const ApiScope scope(&Self(self).api());
   return GuardedStatus("shape inference: ", [&] { InferShapes(Self(self).op(), context); });
+}
+
+void Destroy(void* kernel) {
+  auto* op_kernel = static_cast<OpKernel*>(kernel);
+  const ApiScope scope(&op_kernel->api());
+  delete op_kernel;
 }
 
 }  // namespace
 
-OpClass::OpClass(const OpDef& op, const bertfuse_kernel& kernel, const CallSettings& settings, int32_t dtype,
-                 int32_t index_dtype, bool infer_shapes)
-    : OrtCustomOp{}, op_(op), kernel_(kernel), settings_(settings), dtypes_{dtype, index_dtype} {
+OpClass::OpClass(const OrtApi& api, const OpDef& op, const bertfuse_kernel& kernel, const CallSettings& settings,
+                 int32_t dtype, int32_t index_dtype, bool infer_shapes)
+    : OrtCustomOp{}, api_(api), op_(op), kernel_(kernel), settings_(settings), dtypes_{dtype, index_dtype} {
   version = kApiVersion;
   OrtCustomOp::GetName = [](const OrtCustomOp* self) { return Self(self).op().name; };
   OrtCustomOp::GetExecutionProviderType = [](const OrtCustomOp* self) {
@@ -67,7 +81,7 @@ OpClass::OpClass(const OpDef& op, const bertfuse_kernel& kernel, const CallSetti
   OrtCustomOp::GetEndVersion = [](const OrtCustomOp*) { return INT32_MAX; };
   CreateKernelV2 = Create;
   KernelComputeV2 = Compute;
-  KernelDestroy = [](void* kernel) { delete static_cast<OpKernel*>(kernel); };
+  KernelDestroy = Destroy;
   if (infer_shapes) InferOutputShapeFn = Infer;
 }
 

@@ -13,15 +13,17 @@ class OpClass : public OrtCustomOp {
  public:
   // The dtypes are what the variables T and I stand for in this registration: ONNX Runtime's custom ops have no type
   // variables of their own; it picks the registration that fits a node.
-  OpClass(const OpDef& op, const bertfuse_kernel& kernel, const CallSettings& settings, int32_t dtype,
-          int32_t index_dtype, bool infer_shapes);
+  OpClass(const OrtApi& api, const OpDef& op, const bertfuse_kernel& kernel, const CallSettings& settings,
+          int32_t dtype, int32_t index_dtype, bool infer_shapes);
 
+  const OrtApi& api() const { return api_; }
   const OpDef& op() const { return op_; }
   const bertfuse_kernel& kernel() const { return kernel_; }
   const CallSettings& settings() const { return settings_; }
   ONNXTensorElementDataType TypeOf(const TensorDef& tensor) const;
 
  private:
+  const OrtApi& api_;
   const OpDef& op_;
   const bertfuse_kernel& kernel_;
   CallSettings settings_;

@@ -106,9 +106,10 @@ std::string NodeName(const OrtKernelInfo* info) {
   return name.c_str();
 }
 
-OpKernel::OpKernel(const OpDef& op, const bertfuse_kernel& kernel, const CallSettings& settings,
+OpKernel::OpKernel(const OrtApi& api, const OpDef& op, const bertfuse_kernel& kernel, const CallSettings& settings,
                    const OrtKernelInfo* info)
-    : op_(op),
+    : api_(api),
+      op_(op),
       kernel_(kernel),
       settings_(settings),
       where_("node '" + NodeName(info) + "': "),

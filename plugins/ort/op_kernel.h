@@ -15,14 +15,17 @@ namespace bertfuse::ort {
 
 class OpKernel {
  public:
-  OpKernel(const OpDef& op, const bertfuse_kernel& kernel, const CallSettings& settings, const OrtKernelInfo* info);
+  OpKernel(const OrtApi& api, const OpDef& op, const bertfuse_kernel& kernel, const CallSettings& settings,
+           const OrtKernelInfo* info);
   void Compute(OrtKernelContext* context) const;
+  const OrtApi& api() const { return api_; }
   // "node 'encoder/…': ", to go in front of what went wrong.
   const char* where() const { return where_.c_str(); }
 
  private:
   void RunKernel(OrtKernelContext* context, bertfuse_call* call, const OrtMemoryInfo* device_memory) const;
 
+  const OrtApi& api_;
   const OpDef& op_;
   const bertfuse_kernel& kernel_;
   CallSettings settings_;

@@ -3,6 +3,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "core/kernel_table.h"
 #include "core/op_table.h"
@@ -42,7 +43,7 @@ OrtCustomOpDomain* MakeDomain(const char* version, const CallSettings& settings)
       if (kernel == nullptr) continue;
       for (int32_t dtype : DtypesOf(Variable::kT)) {
         for (int32_t index_dtype : DtypesOf(Variable::kI)) {
-          OpClass& made = classes->emplace_back(op, *kernel, settings, dtype, index_dtype, infer_shapes);
+          OpClass& made = classes->emplace_back(Api(), op, *kernel, settings, dtype, index_dtype, infer_shapes);
           Check(Api().CustomOpDomain_Add(domain, &made));
           if (!indexed) break;
         }
@@ -52,12 +53,12 @@ OrtCustomOpDomain* MakeDomain(const char* version, const CallSettings& settings)
   return domain;
 }
 
-// One domain for all sessions of the same settings.
+// One domain for all of a runtime's sessions with the same settings.
 OrtCustomOpDomain* Domain(const char* version, const SessionSettings& settings) {
   static std::mutex mutex;
-  static auto* domains = new std::map<SessionSettings, OrtCustomOpDomain*>();
+  static auto* domains = new std::map<std::pair<const OrtApi*, SessionSettings>, OrtCustomOpDomain*>();
   const std::lock_guard<std::mutex> lock(mutex);
-  OrtCustomOpDomain*& domain = (*domains)[settings];
+  OrtCustomOpDomain*& domain = (*domains)[{&Api(), settings}];
   if (domain == nullptr) domain = MakeDomain(version, MakeSettings(settings));
   return domain;
 }
@@ -72,7 +73,7 @@ RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* api_base) {
   if (api == nullptr) {
     return api_base->GetApi(1)->CreateStatus(ORT_NOT_IMPLEMENTED, "bertfuse needs ONNX Runtime 1.21 or newer");
   }
-  SetApi(api);
+  const ApiScope scope(api);
   return GuardedStatus(
       "", [&] { Check(api->AddCustomOpDomain(options, Domain(api_base->GetVersionString(), ReadSettings(options)))); });
 }

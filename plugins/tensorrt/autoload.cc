@@ -10,10 +10,12 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <string>
 #include <vector>
 
 #include "tensorrt/registry.h"
+#include "tensorrt/version.h"
 
 namespace bertfuse::tensorrt {
 namespace {
@@ -53,14 +55,13 @@ bool LoadInto(void* host, const std::string& plugins, bool* found) {
   if (get_registry == nullptr || get_version == nullptr) return false;
   *found = true;
   void* registry = get_registry();
-  const int32_t version = get_version();  // 110100 is TensorRT 11.1.0, 10701 is TensorRT for RTX 1.7.1
-  if (registry == nullptr || version < 10700 || version >= 120000) return false;
-  const bool ten = version >= 100000 && version < 110000;
-  return ten ? LoadThrough<abi::v10::IPluginRegistry>(registry, plugins)
-             : LoadThrough<abi::v11::IPluginRegistry>(registry, plugins);
+  const HostForm form = FormOf(get_version());
+  if (registry == nullptr || form == HostForm::kUnknown) return false;
+  return form == HostForm::kV10 ? LoadThrough<abi::v10::IPluginRegistry>(registry, plugins)
+                                : LoadThrough<abi::v11::IPluginRegistry>(registry, plugins);
 }
 
-__attribute__((constructor)) void Autoload() {
+void Register() {
   const std::string plugins = Folder() + kPlugins;
   std::vector<std::string> hosts;
   dl_iterate_phdr(AddHost, &hosts);
@@ -77,6 +78,14 @@ __attribute__((constructor)) void Autoload() {
                found
                    ? "it is missing, or the TensorRT in this process is neither 10, 11 nor TensorRT for RTX from 1.7 on"
                    : "no TensorRT is loaded in this process yet");
+}
+
+__attribute__((constructor)) void Autoload() noexcept {
+  try {
+    Register();
+  } catch (const std::exception& error) {  // out of memory; whoever loads the library cannot be thrown at
+    std::fprintf(stderr, "bertfuse: %s: not registered: %s\n", kPlugins, error.what());
+  }
 }
 
 }  // namespace

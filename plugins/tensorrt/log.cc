@@ -6,10 +6,10 @@
 #include <atomic>
 #include <cstdio>
 
+#include "tensorrt/version.h"
+
 namespace bertfuse::tensorrt {
 namespace {
-
-enum class LoggerAbi { kUnknown, kV10, kV11 };
 
 std::atomic<void*> g_finder{nullptr};
 
@@ -28,16 +28,6 @@ int32_t LibraryVersion(const void* object) {
   return result;
 }
 
-// Which form of logger a host has cannot be asked of its logger: the two differ from the first function on. The version
-// number tells: 110100 is TensorRT 11.1.0, 10701 is TensorRT for RTX 1.7.1.
-LoggerAbi AbiOf(const void* finder) {
-  const int32_t version = LibraryVersion(finder);
-  if (version >= 110000) return LoggerAbi::kV11;
-  if (version >= 100000) return LoggerAbi::kV10;
-  if (version >= 10700) return LoggerAbi::kV11;
-  return LoggerAbi::kUnknown;
-}
-
 template <class Finder>
 bool LogThrough(void* finder, const char* message) {
   auto* logger = static_cast<Finder*>(finder)->findLogger();
@@ -49,12 +39,12 @@ bool LogThrough(void* finder, const char* message) {
 bool LogToHost(const char* message) {
   void* finder = g_finder.load(std::memory_order_acquire);
   if (finder == nullptr) return false;
-  switch (AbiOf(finder)) {
-    case LoggerAbi::kV10:
+  switch (FormOf(LibraryVersion(finder))) {
+    case HostForm::kV10:
       return LogThrough<abi::v10::ILoggerFinder>(finder, message);
-    case LoggerAbi::kV11:
+    case HostForm::kV11:
       return LogThrough<abi::v11::ILoggerFinder>(finder, message);
-    case LoggerAbi::kUnknown:
+    case HostForm::kUnknown:
       break;
   }
   return false;

@@ -189,23 +189,23 @@ int32_t Plugin::onShapeChange(const abi::PluginTensorDesc* in, int32_t nbInputs,
     const Present present = FindPresent(op_, nbInputs, description_of);
     Request request(op_, fields_->values(), present, description_of);
     Validate(op_, request.call());
-    tactic_ = ChooseTactic(&request.call());
+    CheckWorkspace(request.call());
     built_.present = present;
   });
 }
 
-int32_t Plugin::ChooseTactic(bertfuse_call* call) const {
-  call->device_id = CurrentDevice();
-  if (kernel_ == nullptr || call->device_id < 0) return -1;
+void Plugin::CheckWorkspace(bertfuse_call call) const {
+  call.device_id = CurrentDevice();
+  if (kernel_ == nullptr || call.device_id < 0) return;
   const auto fits = [&](int32_t tactic) {
-    call->tactic = tactic;
-    return WorkspaceSize(*kernel_, *call) <= static_cast<size_t>(built_.workspace);
+    call.tactic = tactic;
+    return WorkspaceSize(*kernel_, call) <= static_cast<size_t>(built_.workspace);
   };
-  if (fits(-1)) return -1;
+  if (fits(-1)) return;
   // Built for another device, or between two of the shapes that were asked about.
-  const int32_t count = NumTactics(*kernel_, *call);
+  const int32_t count = NumTactics(*kernel_, call);
   for (int32_t tactic = 0; tactic < count; ++tactic) {
-    if (fits(tactic)) return tactic;
+    if (fits(tactic)) return;
   }
   Fail(BERTFUSE_NOT_SUPPORTED,
        "%s: the engine has %lld bytes of workspace for it, too few on this GPU: build the engine on a machine with one "
@@ -237,7 +237,6 @@ int32_t Plugin::enqueue(const abi::PluginTensorDesc* inputDesc, const abi::Plugi
     for (int i = 0; i < op_.num_outputs; ++i) request.output(i).data = outputs[i];
     bertfuse_call& call = request.call();
     call.device_id = CurrentDevice();
-    call.tactic = tactic_;
     call.stream = stream;
     call.workspace = workspace;
     call.workspace_size = workspace == nullptr ? 0 : static_cast<size_t>(built_.workspace);

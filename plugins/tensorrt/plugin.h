@@ -62,9 +62,9 @@ class Plugin final : public abi::IPluginV3,
   template <class Body>
   int32_t Checked(Body&& body) const noexcept;
 
-  // The tactic for a call, whose device it sets: -1, the kernel's own choice, unless that needs more workspace than the
-  // engine has. Throws what the kernel reports.
-  int32_t ChooseTactic(bertfuse_call* call) const;
+  // Throws unless the kernel has a tactic for the call that makes do with the engine's workspace. Which one it takes it
+  // chooses at each run, when it sees how the tensors are aligned.
+  void CheckWorkspace(bertfuse_call call) const;
 
   const OpDef& op_;
   const bertfuse_kernel* kernel_;  // null where the library has none for this op
@@ -74,7 +74,6 @@ class Plugin final : public abi::IPluginV3,
   std::vector<abi::PluginField> serialized_;
   abi::PluginFieldCollection collection_ = {};
   abi::IErrorRecorder* recorder_ = nullptr;  // of the execution context
-  int32_t tactic_ = -1;
 };
 
 }  // namespace bertfuse::tensorrt

@@ -105,6 +105,34 @@ TEST(GemmTactic, PartsAreChosenWhereTheyTakeLess) {
   EXPECT_GT(in_parts, 50);
 }
 
+// As in an engine that was built elsewhere: whatever there is, the choice fits, and is the usual one where that does.
+TEST(GemmTactic, AShortWorkspaceIsEnoughForTheHopperTactics) {
+  int changed = 0;
+  ForRandomProblems([&](GemmProblem problem) {
+    const GemmTactic usual = ChooseGemmTactic(problem);
+    const size_t wanted = GemmWorkspaceSize(problem, usual);
+    for (size_t given : {size_t{0}, wanted / 2, wanted == 0 ? 0 : wanted - 1, wanted}) {
+      problem.workspace = given;
+      const GemmTactic chosen = ChooseGemmTactic(problem);
+      EXPECT_LE(GemmWorkspaceSize(problem, chosen), given) << Describe(chosen);
+      if (given == wanted) EXPECT_EQ(Describe(chosen), Describe(usual));
+      changed += Describe(chosen) != Describe(usual);
+    }
+  });
+  EXPECT_GT(changed, 50);
+}
+
+TEST(GemmTactic, AShortWorkspaceTakesAsManyPartsAsFit) {
+  GemmProblem problem = Bert(128, 768, 3072, true);  // four float32 parts of k, if they may
+  const auto chosen = [&](size_t parts) {
+    problem.workspace = parts * 128 * 768 * sizeof(float);
+    return Describe(ChooseGemmTactic(problem));
+  };
+  EXPECT_EQ(chosen(4), "sm90 64x96 cluster 1x1 splits 4");
+  EXPECT_EQ(chosen(3), "sm90 64x96 cluster 1x1 splits 3");
+  EXPECT_EQ(chosen(0).find("splits"), std::string::npos) << chosen(0);
+}
+
 TEST(GemmTactic, NoHopperTacticWithoutHopper) {
   for (bool tensor_cores : {false, true}) {
     GemmProblem problem = Bert(4096, 768, 3072, true);

@@ -89,7 +89,9 @@ typedef struct bertfuse_call {
   size_t workspace_size;
   void* stream;       // cudaStream_t; null on the CPU
   int32_t device_id;  // CUDA device of the stream
-  int32_t tactic;  // configuration to use, or -1: what `tuning` has for the problem, else a choice by shape and device
+  // Configuration to use, or -1: what `tuning` has for the problem, else a choice by shape and device. Where run() is
+  // given a shorter workspace than workspace_size() asks for -1, it is the best choice that fits.
+  int32_t tactic;
   // Bit i: input i is an initialiser that nothing writes, so a kernel may read it before the work queued ahead of it is
   // done.
   uint64_t constant_inputs;

@@ -92,6 +92,7 @@ void Host::SetLogger(LoggerForm form) {
   if (set == nullptr) throw std::runtime_error("no setLoggerFinder");
   g_version = form == LoggerForm::kV10   ? 100900
               : form == LoggerForm::kV11 ? 110100
+              : form == LoggerForm::kV12 ? 120000
               : form == LoggerForm::kRtx ? 10701
                                          : 0;
   set(form == LoggerForm::kNone  ? nullptr

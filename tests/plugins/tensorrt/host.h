@@ -13,7 +13,7 @@
 namespace bertfuse::test::tensorrt {
 
 // Which logger the host has: TensorRT 10's, TensorRT 11's, TensorRT for RTX's (as 11), one of an unknown version, none.
-enum class LoggerForm { kV10, kV11, kRtx, kUnknownVersion, kNone };
+enum class LoggerForm { kV10, kV11, kRtx, kV12, kUnknownVersion, kNone };
 
 // The library, loaded, with its creators and a logger that remembers.
 class Host {

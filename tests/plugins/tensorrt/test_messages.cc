@@ -3,6 +3,7 @@
 
 #include "core/kernel_table.h"
 #include "example.h"
+#include "tensorrt/version.h"
 
 namespace bertfuse::test::tensorrt {
 namespace {
@@ -26,9 +27,20 @@ TEST(Messages, GoToTheLoggerOfEveryKnownVersion) {
   }
 }
 
+// The logger and the registry (autoload.cc) are read by the same table.
+TEST(Messages, AreWrittenToWhatHasAKnownForm) {
+  using bertfuse::tensorrt::FormOf;
+  using bertfuse::tensorrt::HostForm;
+  for (int32_t version : {10700, 10701, 19999, 110000, 110100, 119999}) EXPECT_EQ(FormOf(version), HostForm::kV11);
+  for (int32_t version : {100000, 100900, 109999}) EXPECT_EQ(FormOf(version), HostForm::kV10);
+  for (int32_t version : {0, 8601, 10699, 20000, 99999, 120000, 130000}) {
+    EXPECT_EQ(FormOf(version), HostForm::kUnknown) << version;
+  }
+}
+
 TEST(Messages, GoToStderrWhereTheLoggerIsUnknown) {
   Host host(BERTFUSE_TRT_LIBRARY);
-  for (LoggerForm form : {LoggerForm::kUnknownVersion, LoggerForm::kNone}) {
+  for (LoggerForm form : {LoggerForm::kUnknownVersion, LoggerForm::kV12, LoggerForm::kNone}) {
     host.SetLogger(form);
     EXPECT_EQ(StderrOf(host).find(kMissing), 0u);
     EXPECT_EQ(host.TakeLog(), "");
