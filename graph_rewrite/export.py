@@ -12,6 +12,9 @@ from .ops import OPS
 from .spec import DOMAIN
 from .weights import MIN_BYTES, Weight
 
+_WRITTEN_AS_THEY_ARE = [
+    getattr(onnx.AttributeProto, name) for name in ("FLOAT", "INT", "STRING", "TENSOR", "FLOATS", "INTS", "STRINGS")
+]
 _MODEL_FIELDS = ("doc_string", "domain", "model_version", "producer_name", "producer_version", "ir_version")
 
 
@@ -19,15 +22,18 @@ def to_model(
     graph: FusionGraph, original: onnx.ModelProto
 ) -> tuple[onnx.ModelProto, dict[str, Weight], dict[str, int]]:
     """The model without its large weights, these, and the element type of each fused node's first output."""
+    tensors = graph.gs.tensors()
+    beside = [*graph.defaults.values(), *(t for name, t in graph.captured_constants.items() if name not in tensors)]
     weights = {
         tensor.name: tensor._values
-        for tensor in (*graph.gs.tensors().values(), *graph.defaults.values())
+        for tensor in (*tensors.values(), *beside)
         if isinstance(tensor, gs.Constant) and isinstance(tensor._values, Weight)
     }
     fused = [node for node in graph.gs.nodes if node.domain == DOMAIN]
     data_types = {node.outputs[0].name: _element_type(node) for node in fused}
     model = gs.export_onnx(graph.gs, do_type_check=False, opset_imports=list(original.opset_import))
-    model.graph.initializer.extend(OnnxExporter.export_tensor_proto(default) for default in graph.defaults.values())
+    model.graph.initializer.extend(OnnxExporter.export_tensor_proto(tensor) for tensor in beside)
+    _keep_attributes(model, original)
     for field in _MODEL_FIELDS:
         setattr(model, field, getattr(original, field))
     for tensor in model.graph.initializer:
@@ -52,6 +58,22 @@ def _element_type(node: gs.Node) -> int:
     """The float type of a fused node, whose inputs agree in it; shape inference may have lost that of its output."""
     floats = [t for t, spec in zip(node.inputs, OPS[node.op].inputs, strict=False) if spec.dtype == "T"]
     return next(data_type(t.dtype) for t in (node.outputs[0], *floats) if not t.is_empty() and t.dtype is not None)
+
+
+def _keep_attributes(model: onnx.ModelProto, original: onnx.ModelProto) -> None:
+    """Attributes as they were which onnx-graphsurgeon changes or drops.
+
+    It writes what a body reads from the outer graph into the body once more, and does not know some types.
+    """
+    kept = {
+        tuple(node.output): found
+        for node in original.graph.node
+        if (found := [a for a in node.attribute if a.type not in _WRITTEN_AS_THEY_ARE])
+    }
+    for node in model.graph.node:
+        for attribute in kept.get(tuple(node.output), ()):
+            written = next((a for a in node.attribute if a.name == attribute.name), None)
+            (node.attribute.add() if written is None else written).CopyFrom(attribute)
 
 
 def _keep_declarations(ours, theirs) -> None:

@@ -36,7 +36,12 @@ class FusionGraph:
         self.gs = gs.import_onnx(skeleton)
         self.opset = next((o.version for o in skeleton.opset_import if o.domain in ("", "ai.onnx")), 0)
         shapes = infer_shapes(skeleton, weights)
-        tensors = self.gs.tensors()
+        # What the bodies of If, Loop and Scan read lives on, under its name, though no node of the outer graph uses it.
+        captured = [tensor for node in self.gs.nodes for tensor in _read_by_bodies(node)]
+        self._captured = {id(tensor) for tensor in captured}
+        outer = {tensor.name for tensor in skeleton.graph.initializer}
+        self.captured_constants = {t.name: t for t in captured if t.name in outer}
+        tensors = self.gs.tensors() | self.captured_constants
         for name, tensor in tensors.items():
             if isinstance(tensor, gs.Constant) and name in weights:
                 tensor.values = weights[name]
@@ -61,8 +66,6 @@ class FusionGraph:
         self._taker: int | None = None
         self._transposed: dict[str, gs.Constant] = {}
         self._zeros: dict[tuple[int, Any], gs.Constant] = {}
-        # Large subgraph inputs keep tensors alive that no node of the outer graph seems to use.
-        self._captured = {id(t) for sub in self.gs.subgraphs(recursive=True) for n in sub.nodes for t in n.inputs}
 
     # ---- reading
 
@@ -360,7 +363,12 @@ def _topological(nodes: list[gs.Node]) -> list[gs.Node]:
 def inputs_of(node: gs.Node) -> Iterable[gs.Tensor]:
     """The tensors a node reads, those of its subgraphs among them."""
     yield from node.inputs
+    yield from _read_by_bodies(node)
+
+
+def _read_by_bodies(node: gs.Node) -> Iterable[gs.Tensor]:
     for value in node.attrs.values():
         if isinstance(value, gs.Graph):
+            yield from value.outputs
             for inner in value.nodes:
                 yield from inputs_of(inner)

@@ -38,6 +38,13 @@ class _GraphDialect(OnnxDialect):
         self._graph.add_node(op, inputs, made, **attributes)
         return made[0] if outputs == 1 else tuple(made)
 
+    def attention(self, q, k, v, mask, scale):
+        self._merged = [0, 0, q.shape[1] * q.shape[3]]
+        return super().attention(q, k, v, mask, scale)
+
+    def merged_shape(self, merged: gs.Tensor) -> gs.Tensor:
+        return self.constant(self._merged, np.int64)
+
     def additive_mask(self, mask: gs.Tensor) -> gs.Tensor:
         key = ("mask", mask.name)
         if key not in self._shared:

@@ -47,6 +47,7 @@ def match(graph: FusionGraph, spec: OpSpec, pattern: Pattern, root: gs.Node) -> 
     deepest = _Deepest()
     for found in _node(graph, pattern.root, root, Match(), 0, deepest):
         try:
+            _check_outside(found)
             _check(spec, found, root)
             graph.check_private(found.nodes, list(found.inputs.values()))
         except NoMatch as miss:
@@ -125,6 +126,13 @@ def _wrong_producer(graph: FusionGraph, node: gs.Node, tensor: gs.Tensor, above:
     if (earlier := graph.failure(above)) is not None:
         return earlier
     return NoMatch(above, f"gives '{tensor.name}' as {describe(above)}", wanted=op)
+
+
+def _check_outside(found: Match) -> None:
+    """Nothing that the op would read is made by what it would take the place of, as in LayerNorm(p + p)."""
+    for tensor in found.inputs.values():
+        if any(producer(tensor) is node for node in found.nodes):
+            raise NoMatch(producer(tensor), f"'{tensor.name}' is read twice by the op", wanted="no other consumer")
 
 
 def _check(spec: OpSpec, found: Match, root: gs.Node) -> None:

@@ -203,7 +203,11 @@ def _fuse_ops(graph: FusionGraph, specs: list[OpSpec]) -> dict[int, Credit]:
             found = _first_match(graph, spec, root)
             if found is not None:
                 anchor = graph.anchor(root)
-                made = _replace(graph, spec, found)
+                try:
+                    made = _replace(graph, spec, found)
+                except NoMatch as miss:
+                    graph.note_failure(root, miss, spec.name)
+                    continue
                 if anchor is not None:
                     credits[anchor] = credit(spec, found, made)
     return credits

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 
 import onnx
@@ -61,23 +60,9 @@ def without_weights(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> on
 
 
 def _symbolic(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    from onnxruntime.tools import symbolic_shape_infer
+    from . import symbolic_shapes
 
-    level = symbolic_shape_infer.logger.level
-    symbolic_shape_infer.logger.setLevel(logging.CRITICAL)
-    try:
-        # The steps of its infer_shapes(), which drops what it has inferred, and writes a file to the working folder,
-        # when there is one operator that it does not know.
-        inference = symbolic_shape_infer.SymbolicShapeInference(2**31 - 1, True, False, 0)
-        inference._preprocess(model)
-        while inference.run_:
-            inference._infer_impl()
-        inference._update_output_from_vi()
-        return inference.out_mp_
-    except Exception:  # of any kind, on graphs that it does not understand
-        return None
-    finally:
-        symbolic_shape_infer.logger.setLevel(level)
+    return symbolic_shapes.infer(model)
 
 
 def _plain(model: onnx.ModelProto) -> onnx.ModelProto:

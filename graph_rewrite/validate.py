@@ -13,10 +13,12 @@ from .weights import Weight
 
 
 def check(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> None:
-    """Raise FusionError for a model that onnx.checker refuses, or that has names which are not text."""
+    """Raise FusionError for a model that onnx.checker refuses, with sparse initialisers, or names that are not text."""
     for text in _names(skeleton.graph):
         if not isinstance(text, str):  # protobuf hands out what is not UTF-8 as bytes
             raise FusionError(f"the model is damaged: a name in it, {text!r}, is not text; export or copy it again")
+    if sparse := next(_sparse_initializers(skeleton.graph), None):
+        raise FusionError(f"initialiser '{sparse}' is sparse, which is not supported; write it as a dense tensor")
     bare = without_weights(skeleton, weights)
     for value in (*bare.graph.input, *bare.graph.output):
         if value.type.HasField("tensor_type"):  # unknown ranks, which every runtime takes, the checker does not
@@ -25,6 +27,13 @@ def check(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> None:
         onnx.checker.check_model(bare)
     except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
         raise FusionError(f"the model is not valid ONNX: {' '.join(str(error).split())}; export it again") from error
+
+
+def _sparse_initializers(graph: onnx.GraphProto) -> Iterator[str]:
+    yield from (tensor.values.name for tensor in graph.sparse_initializer)
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from _sparse_initializers(attribute.g)
 
 
 def _names(graph: onnx.GraphProto) -> Iterator[str]:

@@ -75,11 +75,11 @@ class OnnxDialect:
         return self._unsqueeze(self.emit("Range", [zero, length, one]), [0])
 
     def split_heads(self, qkv, num_heads):
-        shape = self.emit(
-            "Concat",
-            [self.constant([0, 0], np.int64), self._int_attribute(num_heads), self.constant([-1], np.int64)],
-            axis=0,
-        )
+        heads = self._int_attribute(num_heads)
+        hidden_size = self.emit("Div", [self._axis(qkv, 2), self.constant([3], np.int64)])
+        # Not -1 for the head size: of no batch or no token it cannot be worked out.
+        sizes = [self.constant([0, 0], np.int64), heads, self.emit("Div", [hidden_size, heads])]
+        shape = self.emit("Concat", sizes, axis=0)
         split = {"num_outputs": 3} if self.opset >= 18 else {}
         parts = self.emit("Split", [qkv], outputs=3, axis=-1, **split)
         return tuple(self.emit("Transpose", [self.emit("Reshape", [part, shape])], perm=[0, 2, 1, 3]) for part in parts)
@@ -91,12 +91,26 @@ class OnnxDialect:
             scores = self.add(scores, self.additive_mask(mask))
         context = self.emit("MatMul", [self.emit("Softmax", [scores], axis=-1), v])
         merged = self.emit("Transpose", [context], perm=[0, 2, 1, 3])
-        return self.emit("Reshape", [merged, self.constant([0, 0, -1], np.int64)])
+        return self.emit("Reshape", [merged, self.merged_shape(merged)])
+
+    def merged_shape(self, merged):
+        """The shape [B, S, H] of [B, S, heads, D]; no Concat, which ONNX Runtime's optimizer turns into one with -1."""
+        shape = self.emit("Shape", [merged])
+        part = lambda start, end: self.emit("Slice", [shape, *(self.constant([i], np.int64) for i in (start, end))])  # noqa: E731
+        factors = self.emit("Concat", [self.constant([1, 1], np.int64), part(3, 4)], axis=0)
+        return self.emit("Mul", [part(0, 3), factors])
 
     def additive_mask(self, mask):
         """[B, S] of 0 and 1 to [B, 1, 1, S] of MASKED_SCORE and 0."""
         visible = self._unsqueeze(self.emit("Cast", [mask], to=TensorProto.BOOL), [1, 2])
         return self.emit("Where", [visible, self.constant(0.0, np.float32), self.constant(MASKED_SCORE, np.float32)])
+
+    def _axis(self, x, axis):
+        """The size of one axis, an int64 tensor of one element."""
+        if self.opset >= 15:
+            return self.emit("Shape", [x], start=axis, end=axis + 1)
+        bounds = [self.constant([axis], np.int64), self.constant([axis + 1], np.int64)]
+        return self.emit("Slice", [self.emit("Shape", [x]), *bounds])
 
     def _mean(self, x):
         if self.opset >= 18:

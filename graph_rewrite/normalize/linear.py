@@ -120,7 +120,7 @@ def _unflattened(graph: FusionGraph, x: gs.Tensor, wanted: list[Dim]) -> gs.Tens
     if known.count(-1) > 1:
         if list(source.shape[:2]) != wanted[:2]:
             return None
-        known = [0, 0, -1]
+        known = [0, 0, wanted[2]]
     result = graph.variable(f"{x.name}_unflattened", x.dtype, wanted)
     shape = graph.constant(f"{x.name}_unflattened_shape", np.array(known, np.int64))
     graph.add_node("Reshape", [source, shape], [result])

@@ -132,7 +132,7 @@ def feeds(model: onnx.ModelProto, sizes: Mapping[str, int] | None = None, seed: 
         dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
         if np.issubdtype(dtype, np.integer) or np.issubdtype(dtype, np.bool_):
             array = np.asarray(random.integers(0, 2, shape))
-            if shape:
+            if array.size and shape:
                 array[..., 0] = 1
         else:
             array = random.standard_normal(shape)
