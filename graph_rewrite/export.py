@@ -49,6 +49,8 @@ def to_model(
     # Of intermediate shapes only those that the exporter gave and those of fused outputs are worth keeping.
     known = {value.name for value in original.graph.value_info} | set(data_types)
     kept = [value for value in model.graph.value_info if value.name in known]
+    declared = (*original.graph.input, *original.graph.output, *original.graph.value_info)
+    _forget_names(kept, {dim.dim_param for value in declared for dim in value.type.tensor_type.shape.dim})
     del model.graph.value_info[:]
     model.graph.value_info.extend(kept)
     return model, weights, data_types
@@ -74,6 +76,14 @@ def _keep_attributes(model: onnx.ModelProto, original: onnx.ModelProto) -> None:
         for attribute in kept.get(tuple(node.output), ()):
             written = next((a for a in node.attribute if a.name == attribute.name), None)
             (node.attribute.add() if written is None else written).CopyFrom(attribute)
+
+
+def _forget_names(values: list[onnx.ValueInfoProto], known: set[str]) -> None:
+    """Sizes that only inference has a name for are unknown to whoever reads the file."""
+    for value in values:
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param not in known:
+                dim.ClearField("dim_param")
 
 
 def _keep_declarations(ours, theirs) -> None:

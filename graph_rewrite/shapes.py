@@ -11,6 +11,7 @@ from .weights import Weight
 
 Dim = int | str | None
 
+_OF_IDS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64, onnx.TensorProto.BOOL)
 _FACTOR = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]*$")
 
 
@@ -37,12 +38,20 @@ def infer_shapes(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> dict[
 
 
 def _name_axes(model: onnx.ModelProto) -> None:
-    """A name for every axis of an input of which nothing is said, so that it can be followed."""
+    """A name for every axis of an input of which nothing is said, so that it can be followed.
+
+    Ids and masks [B, S] without names get the same: they are taken to be of one size. Op bodies broadcast where they
+    are not, as the model did, and our kernels refuse them.
+    """
     for value in model.graph.input:
-        if value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape"):
-            for index, dim in enumerate(value.type.tensor_type.shape.dim):
-                if not dim.HasField("dim_value") and not dim.dim_param:
-                    dim.dim_param = f"{re.sub('[^A-Za-z0-9_]', '_', value.name)}_axis_{index}"
+        tensor = value.type.tensor_type
+        if not value.type.HasField("tensor_type") or not tensor.HasField("shape"):
+            continue
+        ids = len(tensor.shape.dim) == 2 and tensor.elem_type in _OF_IDS
+        for index, dim in enumerate(tensor.shape.dim):
+            if not dim.HasField("dim_value") and not dim.dim_param:
+                owner = "unnamed" if ids else re.sub("[^A-Za-z0-9_]", "_", value.name)
+                dim.dim_param = f"{owner}_axis_{index}"
 
 
 def without_weights(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> onnx.ModelProto:

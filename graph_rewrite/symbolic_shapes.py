@@ -1,7 +1,7 @@
 """ONNX Runtime's symbolic shape inference, without what it takes for granted.
 
-Where two axes of different names are broadcast, it takes them for one size. They are not when one of them is 1: here the
-result has a size of its own, of which nothing else is known.
+Where two axes of different names are broadcast, it takes them for one size. They are not when one of them is 1: here
+the result has a size of its own, of which nothing else is known.
 """
 
 from __future__ import annotations
