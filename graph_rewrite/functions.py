@@ -18,12 +18,16 @@ _OVERLOAD_IR_VERSION = 10
 
 @dataclass(frozen=True)
 class Signature:
-    """What a body depends on: which inputs are there, the strings among the attributes, the element type."""
+    """What a body depends on: which inputs are there, the strings among the attributes, the element type.
+
+    `heads` are number and size of an attention's heads, where the file tells: such a body computes no shapes.
+    """
 
     op: str
     present: tuple[str, ...]
     strings: tuple[tuple[str, str], ...]
     data_type: int
+    heads: tuple[int, int] | None = None
 
 
 def attach(
@@ -34,13 +38,15 @@ def attach(
     """Give `model` one function for each fused op type in it.
 
     `data_types` maps the first output of a fused node to its element type. A model that uses an op in two forms (with
-    and without an optional input) gets the rarer form as an overload of the function, which needs IR version 10.
+    and without an optional input, of two numbers of heads) gets the rarer form as an overload of the function, which
+    needs IR version 10.
     `make_body(opset, element type)` is what the bodies are written into.
     """
+    sizes = {tensor.name: tensor.dims[0] for tensor in model.graph.initializer if len(tensor.dims) == 1}
     forms: dict[str, dict[Signature, list[onnx.NodeProto]]] = {}
     for node in model.graph.node:
         if node.domain == DOMAIN:
-            signature = _signature(node, data_types[node.output[0]])
+            signature = _signature(node, data_types[node.output[0]], sizes)
             forms.setdefault(node.op_type, {}).setdefault(signature, []).append(node)
     opset = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
     for by_signature in forms.values():
@@ -60,6 +66,7 @@ def function(
 ) -> onnx.FunctionProto:
     """The function of one op in the form that `signature` gives, for a model of that opset, written into `body`."""
     body = FunctionBody(opset) if body is None else body
+    body.heads = signature.heads
     plain = signature.data_type == TensorProto.FLOAT
     values = []
     for tensor in spec.inputs:
@@ -91,7 +98,7 @@ def function(
     return result
 
 
-def _signature(node: onnx.NodeProto, data_type: int) -> Signature:
+def _signature(node: onnx.NodeProto, data_type: int, sizes: dict[str, int]) -> Signature:
     spec = OPS[node.op_type]
     present = tuple(t.name for t, name in zip(spec.inputs, node.input, strict=False) if name)
     strings = tuple(
@@ -99,7 +106,15 @@ def _signature(node: onnx.NodeProto, data_type: int) -> Signature:
         for a in node.attribute
         if a.type == onnx.AttributeProto.STRING and any(a.name == s.name for s in spec.attributes)
     )
-    return Signature(node.op_type, present, strings, data_type)
+    return Signature(node.op_type, present, strings, data_type, _heads(node, sizes))
+
+
+def _heads(node: onnx.NodeProto, sizes: dict[str, int]) -> tuple[int, int] | None:
+    """Number and size of the heads, by the length of the bias of Q, K and V."""
+    count = next((a.i for a in node.attribute if a.name == "num_heads"), 0)
+    packed = [i for i, tensor in enumerate(OPS[node.op_type].inputs) if tensor.axes == ("3*H",)]
+    size = sizes.get(node.input[packed[0]], 0) if count > 0 and packed else 0
+    return (count, size // (3 * count)) if size else None
 
 
 def import_domain(model: onnx.ModelProto) -> None:

@@ -39,11 +39,8 @@ class _GraphDialect(OnnxDialect):
         return made[0] if outputs == 1 else tuple(made)
 
     def attention(self, q, k, v, mask, scale):
-        self._merged = [0, 0, q.shape[1] * q.shape[3]]
+        self.heads = (q.shape[1], q.shape[3])
         return super().attention(q, k, v, mask, scale)
-
-    def merged_shape(self, merged: gs.Tensor) -> gs.Tensor:
-        return self.constant(self._merged, np.int64)
 
     def additive_mask(self, mask: gs.Tensor) -> gs.Tensor:
         key = ("mask", mask.name)

@@ -25,11 +25,13 @@ class OnnxDialect:
     """The dialect's eight ops as standard operators of `opset`. A subclass says what emitting a node means.
 
     Every operator used here means the same from opset 13 on, or is spelled for the opset at hand: a function's opset
-    must be the model's own, because ONNX Runtime inlines it.
+    must be the model's own, because ONNX Runtime inlines it. `heads` are number and size of an attention's heads, None
+    where they are left to the shapes of its inputs.
     """
 
     def __init__(self, opset: int) -> None:
         self.opset = opset
+        self.heads: tuple[int, int] | None = None
 
     def emit(self, op: str, inputs: list[Any], outputs: int = 1, **attributes: Any) -> Any:
         """Add a node; returns its output, or a tuple of `outputs` of them."""
@@ -75,14 +77,20 @@ class OnnxDialect:
         return self._unsqueeze(self.emit("Range", [zero, length, one]), [0])
 
     def split_heads(self, qkv, num_heads):
-        heads = self._int_attribute(num_heads)
-        hidden_size = self.emit("Div", [self._axis(qkv, 2), self.constant([3], np.int64)])
-        # Not -1 for the head size: of no batch or no token it cannot be worked out.
-        sizes = [self.constant([0, 0], np.int64), heads, self.emit("Div", [hidden_size, heads])]
-        shape = self.emit("Concat", sizes, axis=0)
         split = {"num_outputs": 3} if self.opset >= 18 else {}
         parts = self.emit("Split", [qkv], outputs=3, axis=-1, **split)
+        shape = self._shape_by_head(qkv, num_heads)
         return tuple(self.emit("Transpose", [self.emit("Reshape", [part, shape])], perm=[0, 2, 1, 3]) for part in parts)
+
+    def _shape_by_head(self, qkv, num_heads):
+        """[0, 0, heads, D] for a Reshape. D is never left as -1: of no row or no token it cannot be worked out."""
+        if self.heads is not None:
+            return self.constant([0, 0, *self.heads], np.int64)
+        count = self._int_attribute(num_heads)
+        hidden_size = self.emit("Div", [self._axis(qkv, 2), self.constant([3], np.int64)])
+        return self.emit(
+            "Concat", [self.constant([0, 0], np.int64), count, self.emit("Div", [hidden_size, count])], axis=0
+        )
 
     def attention(self, q, k, v, mask, scale):
         scores = self.emit("MatMul", [q, self.emit("Transpose", [k], perm=[0, 1, 3, 2])])
@@ -91,12 +99,15 @@ class OnnxDialect:
             scores = self.add(scores, self.additive_mask(mask))
         context = self.emit("MatMul", [self.emit("Softmax", [scores], axis=-1), v])
         merged = self.emit("Transpose", [context], perm=[0, 2, 1, 3])
-        return self.emit("Reshape", [merged, self.merged_shape(merged)])
+        return self.emit("Reshape", [merged, self._merged_shape(merged)])
 
-    def merged_shape(self, merged):
-        """The shape [B, S, H] of [B, S, heads, D]; no Concat, which ONNX Runtime's optimizer turns into one with -1."""
+    def _merged_shape(self, merged):
+        """[B, S, H] of [B, S, heads, D]."""
+        if self.heads is not None:
+            return self.constant([0, 0, self.heads[0] * self.heads[1]], np.int64)
+        # No Concat at the end, of which ONNX Runtime's optimizer makes a shape with -1.
         shape = self.emit("Shape", [merged])
-        part = lambda start, end: self.emit("Slice", [shape, *(self.constant([i], np.int64) for i in (start, end))])  # noqa: E731
+        part = lambda *bounds: self.emit("Slice", [shape, *(self.constant([i], np.int64) for i in bounds)])  # noqa: E731
         factors = self.emit("Concat", [self.constant([1, 1], np.int64), part(3, 4)], axis=0)
         return self.emit("Mul", [part(0, 3), factors])
 
