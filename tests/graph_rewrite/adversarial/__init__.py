@@ -16,8 +16,12 @@ from bertfuse.graph_rewrite.spec import DOMAIN
 from bertfuse.qualify.mutants.verdict import Verdict, judge
 
 from .build import Case
+from .half import judge_in_half
 
-KINDS = ("integers", "ids", "floats", "windows", "samples", "constants", "attributes", "embeddings", "shapes", "scores")
+KINDS = (
+    "integers", "ids", "floats", "windows", "samples", "constants", "attributes", "embeddings", "shapes", "scores",
+    "layer_norms", "gelus", "wiring", "more_masks", "weights", "crashes", "precision",
+)  # fmt: skip
 
 
 def recipes(kind: str) -> tuple:
@@ -34,8 +38,9 @@ def make(kind: str, seed: int) -> tuple[str, Case]:
 def tried(kind: str, seed: int) -> tuple[str, Case, Verdict]:
     """The recipe's name, its model and what became of it."""
     name, case = make(kind, seed)
+    feeds = case.feeds(seed)
     with np.errstate(all="ignore"):
-        verdict = judge(case.model, case.feeds(seed))
+        verdict = judge_in_half(case, feeds) if case.dtype else judge(case.model, feeds)
     if verdict.outcome == "invalid" and (case.never or case.attributes):
         verdict = Verdict("refused", verdict.text, result=fuse(case.model))
     if verdict.result is not None and not verdict.bad:

@@ -33,6 +33,7 @@ class Case:
     never    an op that may not be fused at whatever numbers: it is wrong at a length too long to be run here, or ONNX
              Runtime does not know the operator
     attributes  what a fused node with attributes of these names must have, where ONNX Runtime does not run the model
+    override initialisers that are inputs of the graph as well: they are fed other values than they have
     dtype    fused with this `dtype`
     more     inputs of the recipe's own, by name
     longest  the longest sequence that is fed
@@ -42,6 +43,7 @@ class Case:
     numbers: tuple[int, ...] = ()
     never: str = ""
     attributes: dict[str, Any] = field(default_factory=dict)
+    override: tuple[str, ...] = ()
     dtype: str | None = None
     more: dict[str, Feed] = field(default_factory=dict)
     longest: int = 64
@@ -54,7 +56,13 @@ class Case:
         if any("position" in t.name for t in self.model.graph.initializer):
             longest = min(longest, read.longest)
         near = [n for n in self.numbers if n <= longest] or numbers
-        return feeds(Signature(read.inputs, near, longest), np.random.default_rng(seed), self.count) | self.more
+        made = feeds(Signature(read.inputs, near, longest), np.random.default_rng(seed), self.count) | self.more
+        return {name: feed | self._overrides(seed) for name, feed in made.items()}
+
+    def _overrides(self, seed: int) -> Feed:
+        random = np.random.default_rng(seed)
+        tensors = {t.name: t.dims for t in self.model.graph.initializer}
+        return {name: random.standard_normal(tuple(tensors[name])).astype(np.float32) for name in self.override}
 
 
 Recipe = Callable[[Random], Case]

@@ -10,7 +10,7 @@ M = "attention_mask"
 def _weakly_hidden(r: Random) -> Case:
     """Hidden by -1000 or so, where scores reach thousands."""
     hidden = r.choice([-900.0, -1000.0, -1001.0, -2000.0, -1e4])
-    loud = r.choice([10.0, 40.0, 100.0, 300.0])
+    loud = r.choice([5.0, 15.0] if hidden == -1e4 else [10.0, 40.0, 100.0, 300.0])  # 1e4 counts as enough, see design
 
     def make(b: Graph) -> str:
         visible = b.cast(b.keys(M), BOOL)
@@ -25,7 +25,8 @@ def _weakly_selected(r: Random) -> Case:
     """Scores replaced by -1000 are larger than others that stay."""
     hidden = r.choice([-1000.0, -1500.0, -1e4])
     b = Graph(r)
-    x, mask = b.op("Mul", b.input("x", ("B", "S", HIDDEN)), b.const(r.choice([20.0, 100.0]))), b.ids(M)
+    loud = r.choice([3.0, 10.0] if hidden == -1e4 else [20.0, 100.0])
+    x, mask = b.op("Mul", b.input("x", ("B", "S", HIDDEN)), b.const(loud)), b.ids(M)
     parts = {"hidden": hidden}
     b.output(attend(b, x, spelled(r, mask="select", parts=parts), mask))
     return Case(b.model())
