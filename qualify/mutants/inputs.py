@@ -125,7 +125,8 @@ def mask(kind: str, shape: Sequence[int], dtype: np.dtype, random: np.random.Gen
         values = random.integers(-1, 2, (batch, length))
     elif kind == "large":
         largest = np.iinfo(dtype).max if dtype.kind in "iu" else min(1 << 40, int(np.finfo(dtype).max))
-        values = random.choice([0, 1, min(256, largest), min(65536, largest), largest], (batch, length))
+        few = np.array([0, 1, min(256, largest), min(65536, largest), largest], dtype)
+        values = random.choice(few, (batch, length))
     elif kind == "fractions":
         values = random.choice([0.0, 0.3, 0.5, 0.7, 1.0], (batch, length))
     elif kind == "nearly one":
