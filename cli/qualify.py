@@ -3,44 +3,173 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .models import Json
-from .output import Steps, command, print_json
+from .output import Steps, command, print_json, stdout, table
+
+if TYPE_CHECKING:
+    from bertfuse.qualify.campaign import Report
 
 FOUND = 1
+INTERRUPTED = 130
+JOURNAL = "qualify.jsonl"
 
 
 def qualify(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX file whose mutants are fused and compared.")],
-    minutes: Annotated[float, typer.Option(min=0.01, help="How long it hunts.")] = 8.0,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Of the random numbers.  \\[default: drawn and printed]")
+    model: Annotated[
+        Path | None,
+        typer.Argument(metavar="[MODEL]", help="ONNX file whose mutants are fused and compared, instead of kernels."),
     ] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="At most so many mutants.")] = None,
+    minutes: Annotated[float, typer.Option(min=0.01, help="How long it hunts.")] = 8.0,
+    devices: Annotated[
+        str | None, typer.Option(metavar="cpu,cuda:0,…", help="Where; cuda: every GPU.  \\[default: all there are]")
+    ] = None,
+    ops: Annotated[str | None, typer.Option(metavar="OP,…", help="Only these ops.")] = None,
+    dtypes: Annotated[str | None, typer.Option(metavar="DTYPE,…", help="Only float32, float16, bfloat16.")] = None,
+    library: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Any library with bertfuse's C ABI.  \\[default: the installed one]"),
+    ] = None,
+    problem: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--problem", metavar="TEXT", help="Run this problem instead, as findings print it; may be repeated."
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the problems.  \\[default: drawn and printed]")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Stop after so many drawn problems (or mutants).")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes.  \\[default: as many as cores]")] = None,
+    patience: Annotated[float, typer.Option(min=0.1, help="Seconds after which a problem hangs.")] = 20.0,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="PATH", help="Where findings are written as they come.")
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help=f"Findings as they come, JSON lines.  \\[default: {JOURNAL}]"
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write the report as one HTML page.")
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Spread the workers over a Ray cluster; local: one started here."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Hunt for what is wrong on this machine. Exit code 0: nothing found; 1: findings; 2: bad input.
+    """Hunt for kernels that crash or lie, on this machine's GPUs and CPU, over random problems.
+
+    Every batch runs in a process of its own; a fault costs that process. What is found is isolated, made as small as
+    it can be, and printed as a command that repeats it. Exit code 0: nothing found; 1: findings; 2: bad input.
 
     [bold]Examples[/]
 
+      bertfuse qualify --minutes 8 --html qualify.html
+
+      bertfuse qualify --devices cuda:0 --ops FusedAttention --dtypes float16
+
+      bertfuse qualify --library build/libmine.so --devices cpu --minutes 1
+
       bertfuse qualify model.onnx --minutes 2
     """
+    if model is not None:
+        found = _mutants(model, minutes, seed, count, output, as_json)
+    elif problem:
+        found = _repeat(problem, devices, library, patience, as_json)
+    else:
+        options = {"ops": ops, "dtypes": dtypes, "workers": workers, "count": count, "ray": ray, "seed": seed}
+        options |= {"devices": devices, "library": library, "patience": patience, "minutes": minutes}
+        found = _hunt(options, output or Path(JOURNAL), html, as_json)
+    if found:
+        raise typer.Exit(FOUND)
+
+
+def _mutants(model: Path, minutes: float, seed: int | None, count: int | None, out: Path | None, as_json: bool) -> bool:
     from bertfuse.qualify.mutants import hunt
 
     with Steps(as_json) as steps:
-        report = hunt(model, minutes=minutes, seed=seed, count=count, out=output, progress=steps)
+        report = hunt(model, minutes=minutes, seed=seed, count=count, out=out, progress=steps)
     if as_json:
         print_json(report.to_dict())
     else:
         report.show()
-    if report.findings:
-        raise typer.Exit(FOUND)
+    return bool(report.findings)
+
+
+def _repeat(problems: list[str], devices: str | None, library: Path | None, patience: float, as_json: bool) -> bool:
+    from bertfuse.qualify.kernels import repeat
+
+    verdicts = repeat(problems, devices=devices, library=library, patience=patience)
+    if as_json:
+        print_json({"problems": verdicts})
+    else:
+        for verdict in verdicts:
+            name = f"{verdict['device']}: {verdict['problem']}" + (
+                f" ({verdict['tactic']})" if verdict["tactic"] else ""
+            )
+            for kind, text in verdict["findings"]:
+                stdout().print(f"{name}: {kind}: {text}", markup=False, soft_wrap=True)
+            if not verdict["findings"]:
+                said = verdict["declined"] or f"right; largest error {verdict['ratio']:.2f} of what is allowed"
+                stdout().print(f"{name}: {said}", markup=False, soft_wrap=True)
+    return any(verdict["findings"] for verdict in verdicts)
+
+
+def _hunt(options: dict[str, Any], journal: Path, html: Path | None, as_json: bool) -> bool:
+    from bertfuse.graph_rewrite.io import check_target, replacing
+    from bertfuse.qualify.kernels import qualify_kernels
+
+    if html is not None:
+        check_target(html)
+    with Steps(as_json) as steps:
+        report = qualify_kernels(**options, out=journal, progress=steps)
+    if html is not None:
+        from bertfuse.qualify.page import page
+
+        with replacing(html) as temporary:
+            temporary.write_text(page(report), encoding="utf-8")
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        show(report, journal)
+    if report.interrupted and not report.findings:
+        raise typer.Exit(INTERRUPTED)
+    return bool(report.findings)
+
+
+def show(report: Report, journal: Path) -> None:
+    """Problems by device, op and dtype, with the largest error; then every finding with its command."""
+    console = stdout()
+    tactics: dict[tuple[str, ...], set[str]] = {}
+    for device, op, dtype, tactic in report.problems:
+        tactics.setdefault((device, op, dtype), set()).add(tactic)
+    rows = [
+        [*key, str(count), str(len(tactics[key])), f"{report.ratios.get(key, 0.0):.2f}"]  # type: ignore[call-overload]
+        for key, count in sorted(report.by(0, 1, 2).items())
+    ]
+    title = f"{report.total} problems in {report.seconds:.0f} s, seed {report.seed}"
+    console.print(table(title, ["device", "op", "dtype", "problems", "tactics", "largest error"], rows))
+    for name, text in report.devices.items():
+        console.print(f"{name}: {text}", markup=False)
+    console.print("The largest error is a share of what is allowed.")
+    if report.declined:
+        console.print(f"Tactics that this device cannot launch: {sum(report.declined.values())} problems.")
+    for op, dtype, tactic in report.skipped:
+        console.print(f"Not run any more after several faults: {op} {dtype} {tactic}".rstrip(), markup=False)
+    for finding in report.findings:
+        again = "" if finding.repeats else "; it did not happen again"
+        console.print(
+            f"\n{finding.kind}: {finding.op} {finding.dtype} on {finding.device}"
+            f"{', tactic ' + finding.tactic if finding.tactic else ''}, {finding.occurrences} times{again}\n"
+            f"  {finding.text}\n  {finding.command}",
+            markup=False,
+            soft_wrap=True,
+        )
+    found = f"{len(report.findings)} findings" if report.findings else "Nothing found"
+    console.print(
+        f"{found}{' until it was interrupted' if report.interrupted else ''}; {journal} has them.", markup=False
+    )
 
 
 def add_to(app: typer.Typer) -> None:

@@ -59,6 +59,26 @@ TOLERANCES: dict[tuple[str, str], Tolerance] = {
 }
 
 
+@dataclass(frozen=True)
+class Rounding:
+    """Relative errors of one rounding: of results that are kept in the dtype, and of a product's operands."""
+
+    unit: float
+    operand: float
+    reason: str
+
+
+# What error bounds of single problems are made from (bounds.py), for data that the table above is not for.
+ROUNDING: dict[str, Rounding] = {
+    "float32": Rounding(2.0**-24, 0.0, "24 bits"),
+    "tf32": Rounding(2.0**-24, 2.0**-11, "operands of 11 bits, cut off or rounded; results of 24"),
+    "float16": Rounding(2.0**-11, 0.0, "11 bits; intermediate results may be kept in them"),
+    "bfloat16": Rounding(2.0**-8, 0.0, "8 bits; intermediate results may be kept in them"),
+}
+# Beyond this a value kept in the dtype is not finite.
+LARGEST: dict[str, float] = {"float32": 3.4e38, "tf32": 3.4e38, "float16": 65504.0, "bfloat16": 3.38e38}
+
+
 def assert_close(actual: np.ndarray, expected: np.ndarray, op: str, dtype: str, scale: float = 1.0) -> None:
     """Fails with the largest excess where `actual` is further from `expected` than the table allows, times `scale`."""
     tolerance = TOLERANCES[op, dtype]

@@ -222,8 +222,11 @@ def problem(op: str, call: Call, path: str | Path | None = None) -> str | None:
 def tactic_name(op: str, call: Call, tactic: int = -1, path: str | Path | None = None) -> str:
     """The name of one of the call's tactics; of -1: the one that is chosen. "" where the op has no choice."""
     kernel = find_kernel(op, CUDA, path)
-    if kernel is None or not kernel.describe_tactic:
-        return ""
+    return "" if kernel is None or not kernel.describe_tactic else tactic_name_of(kernel, call, tactic)
+
+
+def tactic_name_of(kernel: Kernel, call: Call, tactic: int = -1) -> str:
+    """As `tactic_name`, of a kernel that has a choice."""
     text, error = ctypes.create_string_buffer(256), Error()
     check(kernel.describe_tactic(ctypes.byref(call), tactic, text, len(text), ctypes.byref(error)), error)
     return text.value.decode()

@@ -12,7 +12,22 @@ from ..ops import OPS
 # What a hidden key's score becomes. Finite, so that a row with every key hidden attends to all of them alike.
 MASKED_SCORE = float(np.finfo(np.float32).min)
 
-_erf = np.vectorize(math.erf, otypes=[np.float64])
+# erf by its Taylor series around the nearest point of a grid: to 2e-16, without a call for each element.
+_STEP, _END = 1 / 512, 6.0  # from 6 on erf is 1 to float64
+_GRID = np.arange(0, _END + _STEP, _STEP)
+_ERF_AT = np.array([math.erf(point) for point in _GRID])
+_SLOPE_AT = 2 / math.sqrt(math.pi) * np.exp(-(_GRID**2))
+
+
+def _erf(x: np.ndarray) -> np.ndarray:
+    size = np.minimum(np.abs(x), _END)
+    nearest = np.nan_to_num(np.rint(size / _STEP)).astype(np.int64)
+    a, d = _GRID[nearest], size - _GRID[nearest]
+    # Derivatives of exp(-x²) at a, over their factorials: Hermite polynomials.
+    series = (
+        1 - a * d + (2 * a**2 - 1) * d**2 / 3 - (2 * a**3 - 3 * a) * d**3 / 6 + (4 * a**4 - 12 * a**2 + 3) * d**4 / 30
+    )
+    return np.copysign(_ERF_AT[nearest] + _SLOPE_AT[nearest] * d * series, x)
 
 
 class Reference:

@@ -1,0 +1,138 @@
+"""The oracle with an error bound beside every number: the op's body, run on pairs.
+
+How far a right kernel may be from the float64 result depends on the data: LayerNorm divides the product's rounding by
+the row's deviation, softmax turns an error of a score into a factor. The bounds are first order, and take roundings for
+independent: CONFIDENCE standard deviations of a sum. Where the first order says nothing (a deviation no larger than its
+own error, a sum that overflows the dtype) the bound is infinite and whatever the kernel answers is accepted.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bertfuse.graph_rewrite.dialect.reference import MASKED_SCORE, Reference
+
+from .tolerances import LARGEST, ROUNDING, TOLERANCES
+
+CONFIDENCE = 6.0
+_FLOAT = ROUNDING["float32"].unit
+_REFERENCE = Reference()
+
+
+@dataclass
+class Number:
+    """float64 values, and how far a right kernel may be from each."""
+
+    value: np.ndarray
+    error: np.ndarray | float = 0.0
+
+
+class Bounds:
+    """The dialect on Numbers, for kernels that keep intermediate results in one dtype; `row` is one of ROUNDING.
+
+    Raises nothing: what is not finite has an infinite bound.
+    """
+
+    def __init__(self, row: str) -> None:
+        self._operand = ROUNDING[row].operand
+        self._stored = ROUNDING[row].unit
+        self._largest = LARGEST[row]
+
+    def _rounded(self, value: np.ndarray, error: Any, times: float = 1.0) -> Number:
+        """After `times` roundings to the dtype; what may overflow is unknown."""
+        error = error + times * self._stored * np.abs(value)
+        return Number(value, np.where(np.abs(value) + error < self._largest, error, np.inf))
+
+    def linear(self, x: Number, weight: Number, bias: Number | None) -> Number:
+        product, k = x.value @ weight.value.T, x.value.shape[-1]
+        # The root of the sum of the squares of the terms: how large partial sums are, whatever cancels in the end.
+        terms = np.sqrt(np.square(x.value, dtype=np.float32) @ np.square(weight.value, dtype=np.float32).T)
+        steps = math.sqrt(max(1, k))
+        error = _FLOAT * (CONFIDENCE / 2 * steps * terms + steps * np.abs(product))
+        error += (CONFIDENCE * self._operand + 3 * self._stored) * terms
+        value = product if bias is None else product + bias.value
+        return self._rounded(value, error + self._stored * np.abs(product), 2)
+
+    def add(self, a: Number, b: Number) -> Number:
+        return self._rounded(a.value + b.value, np.asarray(a.error) + b.error, 2)
+
+    def gelu(self, x: Number, approximate: str) -> Number:
+        value = _REFERENCE.gelu(x.value, approximate)
+        return self._rounded(
+            value, 1.13 * np.asarray(x.error) + 4 * _FLOAT * np.abs(x.value), 2
+        )  # its slope is below 1.13
+
+    def layer_norm(self, x: Number, gamma: Number, beta: Number, epsilon: float) -> Number:
+        value = _REFERENCE.layer_norm(x.value, gamma.value, beta.value, epsilon)
+        deviation = np.sqrt(x.value.var(axis=-1, keepdims=True) + epsilon)
+        error = np.broadcast_to(x.error, x.value.shape) + 4 * _FLOAT * np.abs(x.value)
+        mean_error = np.sqrt(np.mean(np.square(error), axis=-1, keepdims=True))
+        relative = mean_error / deviation
+        normal = np.abs(value - beta.value)  # times gamma
+        first_order = np.abs(gamma.value) / deviation * (error + mean_error) + normal * relative
+        known = np.where(relative < 0.25, first_order / (1 - np.minimum(relative, 0.25)), np.inf)
+        return self._rounded(value, known + 8 * _FLOAT * normal + self._stored * normal, 2)
+
+    def embedding(self, table: Number, ids: Number) -> Number:
+        return Number(table.value[ids.value])
+
+    def positions(self, ids: Number) -> Number:
+        return Number(_REFERENCE.positions(ids.value))
+
+    def split_heads(self, qkv: Number, num_heads: int) -> tuple[Number, ...]:
+        errors = np.broadcast_to(qkv.error, qkv.value.shape)
+        pairs = zip(
+            _REFERENCE.split_heads(qkv.value, num_heads), _REFERENCE.split_heads(errors, num_heads), strict=True
+        )
+        return tuple(Number(value, error) for value, error in pairs)
+
+    def attention(self, q: Number, k: Number, v: Number, mask: Number | None, scale: float) -> Number:
+        batch, heads, sequence, size = q.value.shape
+        value, error = np.empty((2, batch, heads, sequence, size))
+        for b in range(batch):  # one at a time: [heads, S, S] of float64 is what memory has to hold
+            seen = None if mask is None else mask.value[b][None, None, :] != 0
+            value[b], error[b] = self._attend(*(t.value[b] for t in (q, k, v)), np.asarray(v.error)[b], seen, scale)
+        merged = [t.transpose(0, 2, 1, 3).reshape(batch, sequence, heads * size) for t in (value, error)]
+        return self._rounded(merged[0], merged[1], 2)
+
+    def _attend(self, q: Any, k: Any, v: Any, v_error: Any, seen: Any, scale: float) -> tuple[np.ndarray, np.ndarray]:
+        if not q.size:
+            return q, q
+        scores = q @ k.swapaxes(-1, -2) * scale
+        terms = scale * np.sqrt(np.square(q, dtype=np.float32) @ np.square(k, dtype=np.float32).swapaxes(-1, -2))
+        # Of a score: q + bias and k + bias are rounded, each element on its own; the sum is of float32.
+        moved = CONFIDENCE * (self._stored + self._operand + 2 * _FLOAT * math.sqrt(q.shape[-1])) * terms
+        moved += 4 * _FLOAT * np.abs(scores)
+        if seen is not None:
+            scores, moved = np.where(seen, scores, MASKED_SCORE), np.where(seen, moved, 0)
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        weights /= weights.sum(axis=-1, keepdims=True)
+        value = weights @ v
+        # A score that is off by d multiplies its weight by e^d, which moves the result by its share of V's spread.
+        largest = np.expm1(np.minimum(2 * np.where(weights > 1e-9, moved, 0).max(axis=-1, keepdims=True), 50.0))
+        squares = weights @ np.square(v)
+        spread = np.sqrt(np.maximum(squares - np.square(value), 0))
+        return value, largest * spread + 2 * self._stored * np.sqrt(squares) + weights @ v_error
+
+
+def expected(problem: Any, inputs: dict[str, np.ndarray | None]) -> list[Number]:
+    """Each output in float64 and how far from it is allowed: the table's tolerance, or the bound where that is more."""
+    row = "tf32" if problem.tf32 and problem.dtype == "float32" else problem.dtype
+    numbers = []
+    for tensor in problem.spec.inputs:
+        array = inputs[tensor.name]
+        wide = None if array is None else array.astype(np.float64 if tensor.dtype == "T" else np.int64)
+        numbers.append(None if wide is None else Number(wide))
+    attributes = {attr.name: problem.attribute(attr.name) for attr in problem.spec.attributes}
+    with np.errstate(all="ignore"):
+        found = problem.spec.body(Bounds(row), *numbers, **attributes)
+        outputs = list(found) if isinstance(found, tuple) else [found]
+        tolerance = TOLERANCES.get((problem.op, row)) or TOLERANCES[problem.op, problem.dtype]
+        for output in outputs:
+            table = tolerance.atol + tolerance.rtol * np.abs(output.value)
+            output.error = np.fmax(table, output.error)
+    return outputs

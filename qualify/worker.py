@@ -1,0 +1,256 @@
+"""A process that checks problems: what a kernel does to it costs this process and no other."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from .problem import Problem, parse
+
+PRELOADED = ["bertfuse.qualify.serving"]
+_STARTING = 120.0  # seconds for a process to load libraries and a GPU's context
+_SEVERAL_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a worker process is told.
+
+    Attributes:
+        library: the shared library with the kernels.
+        device: "cpu" or "cuda:0".
+        reference: "numpy", or "torch" for large problems on the same GPU.
+        patience: seconds that one problem may take; then it hangs.
+        task: "module:function" that makes the function that a worker calls for each problem.
+    """
+
+    library: str
+    device: str
+    reference: str = "numpy"
+    patience: float = 20.0
+    task: str = "bertfuse.qualify.serving:checks"
+
+
+@dataclass
+class Fault:
+    """How a worker ended: "signal", "exit", "hang" or "device", what is known of it, and what it had been given."""
+
+    kind: str
+    text: str
+    problem: str
+    tactic: str = ""
+    before: list[str] = field(default_factory=list)  # problems that the process had run, in their order
+
+
+@dataclass
+class Answer:
+    """What a batch gave: a verdict (check.Verdict as a dict) for each problem that ended, and the fault, if any."""
+
+    verdicts: list[dict[str, Any]] = field(default_factory=list)
+    fault: Fault | None = None
+    rest: list[str] = field(default_factory=list)  # problems that were not reached
+
+
+class Worker:
+    """One worker process, replaced after a fault."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._process: Any = None
+        self._pipe: Connection | None = None
+        self._said: Path | None = None
+        self._ran: list[str] = []
+        self._lock = threading.RLock()  # a worker may be stopped while another thread starts it
+
+    def _start(self) -> None:
+        with self._lock:
+            self._launch()
+
+    def _launch(self) -> None:
+        context = get_context("forkserver")
+        context.set_forkserver_preload(["__main__", *PRELOADED])
+        ours, theirs = context.Pipe()
+        handle, name = tempfile.mkstemp(prefix="bertfuse-worker-")
+        os.close(handle)
+        self._said, self._ran = Path(name), []
+        with _one_thread():  # as many processes as cores, so each has one
+            self._process = context.Process(target=_serve, args=(theirs, self.settings, name), daemon=True)
+            self._process.start()
+        theirs.close()
+        self._pipe = ours
+        if not ours.poll(_STARTING):
+            raise self._failed_to_start("it did not answer")
+        try:
+            ready = ours.recv()
+        except EOFError:
+            raise self._failed_to_start("it ended") from None
+        if ready != "ready":
+            raise self._failed_to_start(ready)
+
+    def _failed_to_start(self, reason: str) -> RuntimeError:
+        said = self._last_words()
+        self.stop()
+        return RuntimeError(f"a worker for {self.settings.device} does not start: {reason} {said}".strip())
+
+    def run(self, problems: Sequence[str], skipped: Sequence[tuple[str, str, str]] = ()) -> Answer:
+        """Checks a batch; a fault ends it. Raises RuntimeError where no worker process starts.
+
+        `skipped` are (op, dtype, tactic) that are not run.
+        """
+        if self._process is None:
+            self._start()
+        pipe = self._pipe
+        assert pipe is not None
+        answer, waiting, current, tactic = Answer(), list(problems), "", ""
+        try:
+            pipe.send((list(problems), list(skipped)))
+            while True:
+                if not pipe.poll(self.settings.patience):
+                    seconds = f"{self.settings.patience:g}"
+                    answer.fault = self._end(current, tactic, "hang", f"did not end within {seconds} seconds")
+                    break
+                kind, *content = pipe.recv()
+                if kind == "end":
+                    return answer
+                if kind == "taken":
+                    waiting.pop(0)
+                elif kind == "start":
+                    current, tactic = content
+                elif kind == "verdict":
+                    answer.verdicts.append(content[0])
+                    self._ran.append(current)
+                elif kind == "device":
+                    answer.fault = self._end(current, tactic, "device", content[0])
+                    break
+        except (EOFError, OSError):  # the process ended
+            answer.fault = self._end(current, tactic, *self._how_it_ended())
+        taken = parse(problems[len(problems) - len(waiting) - 1]) if len(waiting) < len(problems) else None
+        if taken is not None and taken.onwards:
+            answer.rest.append(str(taken.with_tactic(parse(current).tactic + 1, onwards=True)))
+        answer.rest += waiting
+        return answer
+
+    @property
+    def ran(self) -> list[str]:
+        """The problems that the process has run, in their order."""
+        return list(self._ran)
+
+    def _how_it_ended(self) -> tuple[str, str]:
+        if self._process is None:
+            return "exit", "was stopped"
+        self._process.join(10)
+        code, said = self._process.exitcode, self._last_words()
+        if code is not None and code < 0:
+            try:
+                name = signal.Signals(-code).name
+            except ValueError:
+                name = f"signal {-code}"
+            return "signal", f"ended the process with {name}{': ' + said if said else ''}"
+        return "exit", f"ended the process with exit code {code}{': ' + said if said else ''}"
+
+    def _last_words(self) -> str:
+        """The end of what the process wrote to stderr, on one line."""
+        try:
+            return " ".join(self._said.read_text(errors="replace").split())[-300:] if self._said else ""
+        except OSError:
+            return ""
+
+    def _end(self, problem: str, tactic: str, kind: str, text: str) -> Fault:
+        fault = Fault(kind, text, problem, tactic, list(self._ran))
+        self.stop()
+        return fault
+
+    def stop(self) -> None:
+        """Ends the process, at once; `run` starts another."""
+        with self._lock:
+            process, self._process = self._process, None
+            pipe, self._pipe = self._pipe, None
+            said, self._said = self._said, None
+            if process is not None and process.pid is not None:
+                process.kill()
+                process.join()
+                process.close()
+            if pipe is not None:
+                pipe.close()
+            if said is not None:
+                said.unlink(missing_ok=True)
+
+
+class _one_thread:
+    """The variables that keep BLAS to one thread, for a process that is started in the block."""
+
+    def __enter__(self) -> None:
+        self._before = {name: os.environ.get(name) for name in _SEVERAL_THREADS}
+        os.environ.update(dict.fromkeys(_SEVERAL_THREADS, "1"))
+
+    def __exit__(self, *_: object) -> None:
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _serve(pipe: Connection, settings: Settings, said: str) -> None:
+    """The process's main function: batches in, verdicts out."""
+    _end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it ends us
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    handle = os.open(said, os.O_WRONLY | os.O_APPEND)
+    os.dup2(handle, 1)  # what a kernel prints is not for the command's output
+    os.dup2(handle, 2)
+    try:
+        module, _, name = settings.task.partition(":")
+        task = getattr(importlib.import_module(module), name)(settings)
+    except Exception as error:
+        pipe.send(f"{type(error).__name__}: {error}")
+        return
+    pipe.send("ready")
+    while True:
+        try:
+            problems, skipped = pipe.recv()
+        except (EOFError, OSError):
+            return
+        for text in problems:
+            pipe.send(("taken",))
+            if not _run(pipe, task, parse(text), set(skipped)):
+                time.sleep(5)  # until the parent ends this process: its device is gone
+                os._exit(1)
+        pipe.send(("end",))
+
+
+def _run(pipe: Connection, task: Any, problem: Problem, skipped: set[tuple[str, str, str]]) -> bool:
+    """False where the device no longer works."""
+    from .driver import DriverError
+
+    pipe.send(("start", str(problem.with_tactic(problem.tactic)), ""))
+    try:
+        for tactic in task.tactics(problem):
+            one = problem.with_tactic(tactic)
+            name = task.name(one)
+            if (one.op, one.dtype, name) in skipped:
+                continue
+            pipe.send(("start", str(one), name))
+            pipe.send(("verdict", asdict(task.check(one))))
+    except DriverError as error:
+        pipe.send(("device", str(error)))
+        return False
+    return True
+
+
+def _end_with_parent() -> None:
+    """Ends this process with its parent, the fork server, and so with the command: killed, it leaves none behind."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

@@ -1,0 +1,213 @@
+// A library that speaks the C ABI and is wrong in the way that its file name says: faulty_segfault.so. For the tests of
+// `bertfuse qualify` alone. One op, FusedGemm in float32; the fault shows from kRows rows and kColumns columns on. As
+// CUDA (nvcc -x cu) it holds the same for a GPU.
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "bertfuse/tools.h"
+
+namespace {
+
+constexpr int64_t kRows = 3, kColumns = 20;
+
+// "segfault" of "/tmp/faulty_segfault.so".
+const std::string& Fault() {
+  static const std::string fault = [] {
+    Dl_info info = {};
+    dladdr(reinterpret_cast<void*>(&Fault), &info);
+    const std::string path = info.dli_fname;
+    const size_t begin = path.rfind("faulty_") + 7;
+    return path.substr(begin, path.rfind('.') - begin);
+  }();
+  return fault;
+}
+
+struct Gemm {
+  explicit Gemm(const bertfuse_call& call)
+      : x(static_cast<float*>(call.inputs[0].data)),
+        weight(static_cast<float*>(call.inputs[1].data)),
+        bias(call.inputs[2].dtype == BERTFUSE_ABSENT ? nullptr : static_cast<float*>(call.inputs[2].data)),
+        y(static_cast<float*>(call.outputs[0].data)),
+        m(1),
+        n(call.inputs[1].shape[0]),
+        k(call.inputs[1].shape[1]) {
+    for (int i = 0; i + 1 < call.inputs[0].rank; ++i) m *= call.inputs[0].shape[i];
+  }
+  bool Large() const { return m >= kRows && n >= kColumns; }
+  float *x, *weight, *bias, *y;
+  int64_t m, n, k;
+};
+
+int32_t Refuse(bertfuse_error* error, bertfuse_code code, const char* message) {
+  error->code = code;
+  std::snprintf(error->message, sizeof(error->message), "%s", message);
+  return code;
+}
+
+void Compute(const Gemm& g) {
+  for (int64_t i = 0; i < g.m; ++i) {
+    for (int64_t j = 0; j < g.n; ++j) {
+      float sum = g.bias == nullptr ? 0.0f : g.bias[j];
+      for (int64_t l = 0; l < g.k; ++l) sum += g.x[i * g.k + l] * g.weight[j * g.k + l];
+      g.y[i * g.n + j] = sum;
+    }
+  }
+}
+
+bool After(const std::string& fault) { return Fault() == fault; }
+
+// Something that an earlier call leaves behind: a call with k = 7 arms it.
+bool armed = false;
+
+int32_t RunCpu(const bertfuse_call* call, bertfuse_error* error) {
+  if (call->inputs[0].dtype != BERTFUSE_FLOAT32) return Refuse(error, BERTFUSE_NOT_SUPPORTED, "float32 alone");
+  const Gemm g(*call);
+  if (After("after_seven")) {
+    if (armed && g.Large()) *reinterpret_cast<volatile int*>(8) = 1;
+    armed |= g.k == 7;
+  }
+  static std::map<float*, std::vector<float>> answers;
+  if (After("cached") && g.Large() && answers[g.y].size() == static_cast<size_t>(g.m * g.n)) {
+    std::memcpy(g.y, answers[g.y].data(), answers[g.y].size() * sizeof(float));
+    return BERTFUSE_OK;
+  }
+  Compute(g);
+  if (After("cached")) answers[g.y].assign(g.y, g.y + g.m * g.n);
+  if (!g.Large()) return BERTFUSE_OK;
+  float* const last = g.y + g.m * g.n - 1;
+  if (After("segfault")) *reinterpret_cast<volatile int*>(8) = 1;
+  if (After("abort")) std::abort();
+  if (After("exit")) _exit(3);
+  if (After("hang")) {
+    for (volatile int i = 0;; ++i) usleep(1000);
+  }
+  if (After("outside")) last[1] = 1.0f;
+  if (After("before")) g.y[-1] = 1.0f;
+  if (After("input")) g.x[g.k > 0 ? 0 : -1] = 1.0f;
+  if (After("nan")) *last = std::numeric_limits<float>::quiet_NaN();
+  if (After("wrong")) *last += 0.01f;
+  if (After("unwritten")) std::memset(last, 0xFF, sizeof(float));
+  for (int ulps = After("random") ? std::rand() / 64 % 32 : 0; ulps > 0; --ulps) *last = std::nextafter(*last, 1e30f);
+  if (After("refused")) return Refuse(error, BERTFUSE_RUNTIME_ERROR, "FusedGemm: cannot today");
+  return BERTFUSE_OK;
+}
+
+#ifdef __CUDACC__
+
+__device__ float scratch;
+__device__ unsigned calls;
+
+__global__ void Multiply(float* x, const float* weight, const float* bias, float* y, int64_t m, int64_t n, int64_t k) {
+  const int64_t at = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (at >= m * n) return;
+  float sum = bias == nullptr ? 0.0f : bias[at % n];
+  for (int64_t l = 0; l < k; ++l) sum += x[at / n * k + l] * weight[at % n * k + l];
+  y[at] = sum;
+}
+
+__global__ void Spoil(int fault, float* x, float* last) {
+  if (fault == 0) *reinterpret_cast<volatile float*>(0xdead0000) = 1.0f;
+  if (fault == 1) asm volatile("trap;");
+  while (fault == 2) __nanosleep(1000);
+  if (fault == 3) last[1] = 1.0f;
+  if (fault == 4) *last = nanf("");
+  for (unsigned ulps = fault == 5 ? atomicAdd(&calls, 1u) * 2654435761u >> 27 : 0; ulps > 0; --ulps) {
+    *last = nextafterf(*last, 1e30f);
+  }
+  if (fault == 6) x[0] = 1.0f;
+  if (fault == 7) {  // a place that streams share
+    scratch = *last;
+    for (int i = 0; i < 200; ++i) __nanosleep(1000);
+    *last = *const_cast<volatile float*>(&scratch);
+  }
+}
+
+__global__ void cublas_lookalike(float*) {}
+
+int32_t RunCuda(const bertfuse_call* call, bertfuse_error* error) {
+  if (call->inputs[0].dtype != BERTFUSE_FLOAT32) return Refuse(error, BERTFUSE_NOT_SUPPORTED, "float32 alone");
+  const Gemm g(*call);
+  if (g.m * g.n == 0) return BERTFUSE_OK;
+  const auto stream = static_cast<cudaStream_t>(call->stream);
+  float* const last = g.y + g.m * g.n - 1;
+  static std::map<float*, int64_t> answered;
+  if (Fault() == "cached" && g.Large() && answered[g.y] == g.m * g.n) return BERTFUSE_OK;
+  answered[g.y] = g.m * g.n;
+  Multiply<<<static_cast<unsigned>((g.m * g.n + 127) / 128), 128, 0, stream>>>(g.x, g.weight, g.bias, g.y, g.m, g.n,
+                                                                               g.k);
+  const char* const faults[] = {"address", "trap", "hang", "outside", "nan", "random", "input", "streams"};
+  for (int i = 0; i < 8; ++i) {
+    if (g.Large() && Fault() == faults[i]) Spoil<<<1, 1, 0, stream>>>(i, g.x, last);
+  }
+  if (g.Large() && Fault() == "foreign") cublas_lookalike<<<1, 1, 0, stream>>>(last);
+  const cudaError_t code = cudaGetLastError();
+  return code == cudaSuccess ? BERTFUSE_OK : Refuse(error, BERTFUSE_RUNTIME_ERROR, cudaGetErrorString(code));
+}
+constexpr bool kCuda = true;
+#else
+int32_t RunCuda(const bertfuse_call*, bertfuse_error*) { return BERTFUSE_NOT_SUPPORTED; }
+constexpr bool kCuda = false;
+#endif
+
+// Three tactics, so that one that faults leaves others to run.
+int32_t CountTactics(const bertfuse_call*, int32_t* count, bertfuse_error*) {
+  *count = 3;
+  return BERTFUSE_OK;
+}
+
+int32_t DescribeTactic(const bertfuse_call*, int32_t tactic, char* text, size_t size, bertfuse_error*) {
+  std::snprintf(text, size, "plain %d", tactic < 0 ? 0 : tactic);
+  return BERTFUSE_OK;
+}
+
+bertfuse_kernel Kernel(int32_t device) {
+  bertfuse_kernel kernel = {};
+  kernel.struct_size = sizeof(kernel);
+  kernel.device = device;
+  kernel.op = "FusedGemm";
+  kernel.variant = "";
+  kernel.num_tactics = CountTactics;
+  kernel.describe_tactic = DescribeTactic;
+  kernel.run = device == BERTFUSE_CPU ? RunCpu : RunCuda;
+  return kernel;
+}
+
+}  // namespace
+
+extern "C" {
+
+const bertfuse_kernel* bertfuse_find_kernel(const char* op, const char*, int32_t device) {
+  static const bertfuse_kernel kernels[] = {Kernel(BERTFUSE_CPU), Kernel(BERTFUSE_CUDA)};
+  if (std::strcmp(op, "FusedGemm") != 0 || (device == BERTFUSE_CUDA && !kCuda)) return nullptr;
+  return &kernels[device];
+}
+
+const char* bertfuse_gpu_architectures(void) { return kCuda ? "90" : ""; }
+
+int32_t bertfuse_gpu_count(void) { return kCuda ? 1 : 0; }
+
+int32_t bertfuse_describe_gpu(int32_t, bertfuse_gpu* gpu, bertfuse_error*) {
+  std::memset(gpu, 0, sizeof(*gpu));
+  std::snprintf(gpu->identity, sizeof(gpu->identity), "some GPU");
+  return BERTFUSE_OK;
+}
+
+int32_t bertfuse_tune(const char*, const bertfuse_call*, double, bertfuse_timing, void*, bertfuse_error* error) {
+  return Refuse(error, BERTFUSE_NOT_SUPPORTED, "nothing to measure");
+}
+
+const bertfuse_tuning* bertfuse_read_tuning(const char*, const char*, char* remark, size_t size, bertfuse_error*) {
+  if (size > 0) remark[0] = '\0';
+  return nullptr;
+}
+
+}  // extern "C"

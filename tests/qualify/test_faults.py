@@ -1,0 +1,181 @@
+"""Planted faults: each is found, costs a process and no more, and is repeated by the command that is printed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bertfuse.cli import app
+from bertfuse.qualify.campaign import Local
+from bertfuse.qualify.isolate import Trials, explain
+from bertfuse.qualify.kernels import qualify_kernels
+from bertfuse.qualify.problem import parse
+from bertfuse.qualify.worker import Settings, Worker
+
+sys.path.insert(0, str(Path(__file__).parent))
+from faulty import library
+
+# What a kernel does, and what it is reported as.
+FAULTS = {
+    "segfault": ("signal", "SIGSEGV"),
+    "abort": ("signal", "SIGABRT"),
+    "exit": ("exit", "exit code 3"),
+    "outside": ("memory", "1 behind y"),
+    "before": ("memory", "4 before y"),
+    "input": ("memory", "writes its input x"),
+    "nan": ("not finite", "is nan"),
+    "unwritten": ("not finite", "is nan"),
+    "wrong": ("wrong", "times what is allowed"),
+    "random": ("not deterministic", "other bits each time"),
+    "cached": ("cached", "result of the call before"),
+    "refused": ("refused", "cannot today"),
+}
+LARGE = "FusedGemm float32 rows=2x64 K=40 N=96 offset=4 values=large constant tactic=-1 seed=5"
+runner = CliRunner()
+
+
+def explained(fault: str, folder: Path, *problems: str, patience: float = 20.0):
+    """The finding for the last of these problems."""
+    settings = Settings(str(library(fault, folder)), "cpu", patience=patience)
+    worker = Worker(settings)
+    try:
+        answer = worker.run(problems)
+        before = answer.fault.before if answer.fault else worker.ran[:-1]
+        reason = answer.fault or tuple(answer.verdicts[-1]["findings"][0])
+        return explain(reason, problems[-1], before, Trials(settings, 60, time.monotonic() + 60))
+    finally:
+        worker.stop()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_found_made_small_and_repeated(fault: str, tmp_path: Path) -> None:
+    kind, text = FAULTS[fault]
+    finding = explained(fault, tmp_path, LARGE)
+    assert finding.kind == kind and text in finding.text and finding.repeats
+    if fault != "random":  # by chance it may not show in a smaller problem
+        smallest = parse(finding.problems[0])
+        assert smallest.leading == (3,) and 20 <= smallest.sizes["N"] <= 24 and smallest.sizes["K"] == 1, finding
+        assert smallest.values == "normal" and not smallest.offset and not smallest.constant
+
+
+def test_a_hang_is_ended(tmp_path: Path) -> None:
+    settings = Settings(str(library("hang", tmp_path)), "cpu", patience=0.5)
+    worker = Worker(settings)
+    small = "FusedGemm float32 rows=2 K=4 N=4 tactic=-1 seed=1"
+    answer = worker.run([small, LARGE, small])
+    assert answer.fault is not None and answer.fault.kind == "hang" and answer.fault.problem == str(parse(LARGE))
+    assert "0.5 seconds" in answer.fault.text
+    assert [verdict["findings"] for verdict in worker.run(answer.rest).verdicts] == [[]]
+    worker.stop()
+
+
+def test_a_fault_that_an_earlier_problem_arms_is_isolated_with_it(tmp_path: Path) -> None:
+    plain = [f"FusedGemm float32 rows=2 K={k} N=4 tactic=-1 seed={k}" for k in (3, 5, 7, 9, 11, 13, 15)]
+    finding = explained("after_seven", tmp_path, *plain, LARGE)
+    assert [parse(text).sizes["K"] for text in finding.problems] == [7, 40]
+    assert finding.repeats
+
+
+def test_a_hunt_finds_counts_and_goes_on(tmp_path: Path) -> None:
+    """Of three tactics each faults: all are found, the others of a call are still run, and the rest of the problems."""
+    journal = tmp_path / "found.jsonl"
+    report = qualify_kernels(
+        devices="cpu",
+        library=library("segfault", tmp_path),
+        minutes=1,
+        seed=3,
+        ops="FusedGemm",
+        dtypes="float32",
+        count=12,
+        workers=2,
+        out=journal,
+    )
+    assert {finding.kind for finding in report.findings} == {"signal"}
+    assert {finding.tactic for finding in report.findings} == {"plain 0", "plain 1", "plain 2"}
+    assert sum(report.by(3).values()) == report.total > 12
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    assert lines[0]["kind"] == "bertfuse qualify" and lines[0]["seed"] == 3
+    assert [line["kind"] for line in lines].count("finding") == len(report.findings)
+    assert lines[-1] == {"kind": "end", "total": report.total, "findings": len(report.findings)}
+
+
+def test_the_printed_command_repeats_a_finding(tmp_path: Path) -> None:
+    options = ["--devices", "cpu", "--ops", "FusedGemm", "--dtypes", "float32", "--count", "4", "--seed", "1"]
+    hunt = ["qualify", "--library", str(library("nan", tmp_path)), *options, "-o", str(tmp_path / "j"), "--json"]
+    found = runner.invoke(app, hunt)
+    assert found.exit_code == 1, found.output
+    command = shlex.split(json.loads(found.stdout)["findings"][0]["command"])
+    assert command[0] == "bertfuse"
+    again = runner.invoke(app, command[1:])
+    assert again.exit_code == 1 and "is nan" in again.output
+    honest = [str(library("none", tmp_path)) if "faulty_nan" in word else word for word in command[1:]]
+    right = runner.invoke(app, honest)
+    assert right.exit_code == 0 and "right; largest error" in right.output
+
+
+def test_an_honest_library_has_no_findings(tmp_path: Path) -> None:
+    report = qualify_kernels(
+        devices="cpu", library=library("none", tmp_path), minutes=1, ops="FusedGemm", dtypes="float32", count=30
+    )
+    assert not report.findings and report.total > 90, (report.seed, report.findings)
+
+
+def _hunting(folder: Path, fault: str, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "bertfuse.cli", "qualify", "--library", str(library(fault, folder))]
+    command += ["--devices", "cpu", "--ops", "FusedGemm", "--dtypes", "float32", "-o", str(folder / "found.jsonl")]
+    return subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def _wait_for_a_finding(folder: Path) -> None:
+    file = folder / "found.jsonl"
+    for _ in range(300):
+        if file.exists() and '"kind": "finding"' in file.read_text():
+            return
+        time.sleep(0.1)
+    raise AssertionError("nothing was found")
+
+
+def _processes_of(folder: Path) -> list[str]:
+    found = []
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        try:
+            if str(folder) in maps.read_text():
+                found.append(maps.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGINT", "SIGTERM"])
+def test_killed_it_has_lost_no_finding_and_leaves_no_process(how: str, tmp_path: Path) -> None:
+    import signal
+
+    hunt = _hunting(tmp_path, "wrong", "--minutes", "5")
+    try:
+        _wait_for_a_finding(tmp_path)
+    finally:
+        hunt.send_signal(getattr(signal, how))
+        said = hunt.communicate(timeout=30)[0]
+    lines = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
+    found = [line for line in lines if line["kind"] == "finding"]
+    assert found and found[0]["command"].startswith("bertfuse qualify") and found[0]["text"]
+    if how == "SIGINT":
+        assert hunt.returncode == 1 and "interrupted" in said
+    for _ in range(50):
+        if not _processes_of(tmp_path):
+            return
+        time.sleep(0.1)
+    raise AssertionError("a worker outlived the command")
+
+
+def test_a_worker_that_does_not_start_is_one_line(tmp_path: Path) -> None:
+    worker = Local(Settings(str(tmp_path / "none.so"), "cpu"))
+    with pytest.raises(RuntimeError, match=r"a worker for cpu does not start: .*none\.so"):
+        worker.run([LARGE])

@@ -1,0 +1,166 @@
+"""Problems as text, what is drawn, the bounds, and what the installed library's CPU kernels answer."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from bertfuse.cli import app
+from bertfuse.errors import BertfuseError
+from bertfuse.graph_rewrite import oracle
+from bertfuse.graph_rewrite.dialect.reference import _erf
+from bertfuse.graph_rewrite.ops import OPS
+from bertfuse.qualify import values
+from bertfuse.qualify.bounds import expected
+from bertfuse.qualify.check import compare
+from bertfuse.qualify.draw import Draw
+from bertfuse.qualify.journal import Journal, read
+from bertfuse.qualify.kernels import qualify_kernels
+from bertfuse.qualify.layout import Layout
+from bertfuse.qualify.problem import parse
+
+runner = CliRunner()
+
+
+def test_a_problem_is_its_text() -> None:
+    draw = Draw(11)
+    for problem, _ in zip(draw, range(2000), strict=False):
+        assert parse(str(problem)) == problem
+
+
+def test_the_draw_covers_what_an_adversary_would_try() -> None:
+    """Seeded: in 6000 problems there is some of everything."""
+    problems = [next(draw) for draw in [Draw(5)] for _ in range(6000)]
+    assert {problem.op for problem in problems} == set(OPS)
+    gemms = [p for p in problems if "K" in p.sizes]
+    assert {96, 128, 768, 1280, 1, 2} <= {p.sizes["N"] for p in gemms}
+    rows = {math.prod(p.leading) for p in gemms}
+    assert {0, 1, 2, 63, 64, 65, 127, 128, 129} <= rows and max(rows) > 4000
+    assert 0 in {p.sizes["K"] for p in gemms}
+    heads = {p.sizes["H"] // p.attributes["num_heads"] for p in problems if p.op == "FusedAttention"}
+    assert {24, 32, 64, 80, 96, 128} <= heads
+    assert any(p.sizes["B"] > 65535 for p in problems if p.op == "FusedAttention")
+    for name in ("values", "mask", "index", "offset", "constant", "tf32", "dtype"):
+        assert len({getattr(p, name) for p in problems}) > 1, name
+    assert {p.offset_of for p in gemms} >= {"", "x", "weight", "y"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "begins with an op"),
+        ("Softmax float32", "begins with an op"),
+        ("FusedGemm float32 rows=2 K=3 tactic=-1", "N= is missing"),
+        ("FusedGemm float32 K=3 N=4", "rows= is missing"),
+        ("FusedGemm float8 rows=2 K=3 N=4", "'float8' is not understood"),
+        ("FusedGemm float32 rows=2 K=-3 N=4", "'K=-3' is not understood"),
+        ("FusedGemm float32 rows=2 K=3 N=4 offset=1@gamma", "no tensor 'gamma'"),
+        ("FusedAttention float32 B=1 S=2 H=7 num_heads=2 scale=1", "does not divide H"),
+        ("FusedGemmGelu float32 rows=2 K=3 N=4 approximate=cubic", "one of none, tanh"),
+        ("FusedGemm float32 rows=2 K=3 N=4 mask=left", "'mask=left' is not understood"),
+    ],
+)
+def test_a_text_that_is_no_problem(text: str, said: str) -> None:
+    with pytest.raises(BertfuseError, match=said):
+        parse(text)
+    result = runner.invoke(app, ["qualify", "--problem", text, "--devices", "cpu"])
+    assert result.exit_code == 2 and len(result.output.strip().splitlines()) == 1
+
+
+def test_bounds_hold_the_oracle_and_know_what_cannot_be_known() -> None:
+    draw = Draw(7, budget_scale=0.02)
+    for problem, _ in zip(draw, range(60), strict=False):
+        problem = replace(problem, values="normal")
+        inputs = values.inputs(problem)
+        plain = oracle(problem.op, inputs, {a.name: problem.attribute(a.name) for a in problem.spec.attributes})
+        for want, number in zip(plain, expected(problem, inputs), strict=True):
+            np.testing.assert_allclose(number.value, want, rtol=1e-12, atol=1e-12)
+            assert not (np.asarray(number.error) <= 0).any()
+    # Two columns: LayerNorm's answer is a sign, which no kernel can know where they are nearly alike.
+    problem = parse("FusedGemmLayerNorm bfloat16 rows=4000 K=8 N=2 tactic=-1 seed=1")
+    assert np.isinf(expected(problem, values.inputs(problem))[0].error).any()
+    problem = replace(problem, sizes={"K": 8, "N": 256})
+    assert expected(problem, values.inputs(problem))[0].error.max() < 0.5
+
+
+def test_compare_finds_what_is_wrong() -> None:
+    problem = parse("FusedGemm float32 rows=3 K=4 N=5 tactic=-1 seed=2")
+    want = expected(problem, values.inputs(problem))[0]
+    got = want.value.astype(np.float32)
+    assert compare(got, want)[1] == ""
+    for place, value in (((2, 4), np.nan), ((0, 0), np.inf), ((1, 1), got[1, 1] + np.float32(1e-3))):
+        spoilt = got.copy()
+        spoilt[place] = value
+        assert f"[{place[0]}, {place[1]}] is" in compare(spoilt, want)[1]
+    want.value[0, 0] = np.inf
+    assert "expected inf" in compare(got, want)[1]
+    got[0, 0] = np.inf
+    assert compare(got, want)[1] == ""
+
+
+def test_two_sets_of_inputs_share_nothing() -> None:
+    problem = parse("FusedAttention float16 B=2 S=9 H=16 num_heads=2 scale=0.35 tactic=-1 mask=random seed=4")
+    first, second = values.inputs(problem, 0), values.inputs(problem, 1)
+    assert not any(np.array_equal(first[name], second[name]) for name in first)
+    again = values.inputs(problem, 0)
+    assert all(np.array_equal(first[name], again[name]) for name in first)
+
+
+def test_layout_keeps_tensors_apart_and_off_alignment() -> None:
+    problem = parse("FusedGemmLayerNorm float16 rows=3 K=5 N=7 tactic=-1 offset=3@weight seed=4")
+    layout = Layout(problem)
+    layout.add_workspace(100)
+    regions = sorted(layout.regions.values(), key=lambda region: region.start)
+    for one, other in itertools.pairwise(regions):
+        assert other.start - one.stop >= 256
+    assert layout.regions["weight"].start % 256 == 6 and layout.regions["x"].start % 256 == 0
+    assert layout.size - regions[-1].stop >= 8192
+
+
+def test_erf_is_exact() -> None:
+    x = np.concatenate([np.linspace(-7, 7, 30001), [0.0, -0.0, 1e-300, 1e300, np.inf, -np.inf]])
+    np.testing.assert_allclose(_erf(x), [math.erf(value) for value in x], rtol=3e-16, atol=3e-16)
+    assert np.isnan(_erf(np.array([np.nan]))).all()
+
+
+def test_the_installed_cpu_kernels_are_right(tmp_path: Path) -> None:
+    report = qualify_kernels(devices="cpu", minutes=2, count=250, out=tmp_path / "found.jsonl")
+    assert not report.findings, (report.seed, report.findings)
+    assert report.total == 250 and len({key[1] for key in report.problems}) == len(OPS)
+    assert all(ratio < 1 for ratio in report.ratios.values())
+
+
+def test_a_journal_is_appended_to_and_other_files_are_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "found.jsonl"
+    journal = Journal(path, seed=1)
+    journal.write("finding", {"text": "a"})
+    journal.close()
+    with path.open("a") as file:
+        file.write('{"kind": "finding", "te')  # cut off by a kill
+    Journal(path, seed=2).close()
+    assert [line["kind"] for line in read(path)] == ["bertfuse qualify", "finding", "bertfuse qualify"]
+    other = tmp_path / "notes.txt"
+    other.write_text("mine\n")
+    result = runner.invoke(app, ["qualify", "--devices", "cpu", "-o", str(other)])
+    assert result.exit_code == 2 and "left as it is" in result.output and other.read_text() == "mine\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--devices", "tpu"], "--devices 'tpu'"),
+        (["--ops", "Softmax"], "--ops 'Softmax'"),
+        (["--dtypes", "float8"], "--dtypes 'float8'"),
+        (["--library", "missing.so"], "missing.so"),
+        (["-o", "no/such/folder/file"], "there is no folder"),
+    ],
+)
+def test_bad_input_is_one_line(options: list[str], said: str) -> None:
+    result = runner.invoke(app, ["qualify", *options])
+    assert result.exit_code == 2 and said in result.output
