@@ -174,7 +174,7 @@ class Campaign:
         with self._lock:
             for verdict in answer.verdicts:
                 key = verdict["op"], verdict["row"], verdict["tactic"]
-                self.report.problems[device, *key] += 1
+                self.report.problems[(device, *key)] += 1
                 if verdict["declined"]:
                     self.report.declined[key] += 1
                 place = device, *key[:2]

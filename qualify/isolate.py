@@ -108,7 +108,7 @@ def isolate(before: Sequence[str], last: str, kind: str, trials: Trials) -> list
 def minimise(problem: Problem, kind: str, trials: Trials) -> Problem:
     """A simpler problem with a finding of the same kind: greedy; what failed once is not tried again.
 
-    Most kinds do not need a new process for every problem, which takes a second on a GPU; `explain` asks one in the end.
+    Few kinds need a new process for every problem, which takes a second on a GPU; `explain` asks one in the end.
     """
     failed: set[str] = set()
     found = True
