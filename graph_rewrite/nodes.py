@@ -14,14 +14,6 @@ DIALECT = "bertfuse.dialect"
 DEFAULT_DOMAINS = (None, "", "ai.onnx")
 
 
-# Operators whose output holds nothing but elements of their first input.
-_MOVES = (
-    "Expand", "Slice", "Gather", "GatherElements", "GatherND", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Tile",
-    "Flatten", "Identity", "Cast", "Split",
-)  # fmt: skip
-_MOVES_DEEP, _LARGEST_LOOKED_AT = 16, 1 << 16
-
-
 class NoMatch(Exception):
     """A match that broke at `node`: what was `found` there, what was `wanted` instead, and maybe a `hint` what to do.
 
@@ -144,26 +136,6 @@ def matrix(tensor: gs.Tensor) -> tuple[gs.Constant, bool] | None:
     if not isinstance(source, gs.Constant) or len(source.shape) != 2:
         return None
     return source, source is not tensor
-
-
-def one_value(tensor: gs.Tensor) -> float | None:
-    """The number that every element of `tensor` is, whatever the inputs; None where it may be another."""
-    for _ in range(_MOVES_DEEP):
-        if isinstance(tensor, gs.Constant):
-            if np.prod(tensor.shape) > _LARGEST_LOOKED_AT:
-                return None
-            values = np.unique(np.asarray(tensor.values))
-            return float(values[0]) if len(values) == 1 else None
-        node = producer(tensor)
-        if node is None:
-            return None
-        if node.op == "ConstantOfShape":
-            value = node.attrs.get("value")
-            return 0.0 if value is None else float(np.asarray(value.values).reshape(-1)[0])
-        if node.op not in _MOVES:
-            return None
-        tensor = node.inputs[0]
-    return None
 
 
 def check_rank(node: gs.Node, x: gs.Tensor) -> None:

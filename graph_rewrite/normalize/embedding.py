@@ -9,7 +9,7 @@ import onnx_graphsurgeon as gs
 
 from ..dialect.pattern import ADD, EMBEDDING, LAYER_NORM, POSITIONS
 from ..graph import FusionGraph, as_weight
-from ..nodes import DIALECT, NoMatch, data_type, one_value, producer
+from ..nodes import DIALECT, NoMatch, data_type, node_name, producer
 from ..shapes import Dim
 from ..weights import Weight
 
@@ -44,6 +44,8 @@ def rewrite(graph: FusionGraph, node: gs.Node) -> None:
         if isinstance(leaf, gs.Constant):
             constants.append(leaf)
         elif _is_lookup(lookup):
+            if any(lookup is other for other in lookups):
+                raise NoMatch(lookup, f"{node_name(lookup)} is in the sum twice", wanted="each row once")
             lookups.append(lookup)
         else:
             raise NoMatch(lookup or leaf.name, f"the sum holds '{leaf.name}'", wanted="rows of constant tables alone")
@@ -65,7 +67,7 @@ def _roles(graph: FusionGraph, lookups: list[gs.Node], constants: list[gs.Consta
     rows_of_places, fixed = _constants(constants, word)
     counting = by_position(word)[-1:]
     rest = [n for n in lookups if n is not word and n not in counting]
-    rows = {id(n): row for n in rest if (row := _fixed_row(n)) is not None}
+    rows = {id(n): row for n in rest if (row := _fixed_row(graph, n, word.inputs[1])) is not None}
     free = [n for n in rest if id(n) not in rows]
     if not counting and not rows_of_places and not free and rest:  # something must stand for positions
         free = [max(rest, key=_rows)]
@@ -99,10 +101,17 @@ def _constants(constants: list[gs.Constant], word: gs.Node) -> tuple[list[Weight
     return by_place, fixed
 
 
-def _fixed_row(lookup: gs.Node) -> int | None:
-    """The row that the lookup gives for every token, None where it depends on the token."""
-    value = 0 if _rows(lookup) == 1 else one_value(lookup.inputs[1])
-    return None if value is None else int(value)
+def _fixed_row(graph: FusionGraph, lookup: gs.Node, ids: gs.Tensor) -> int | None:
+    """The row that the lookup gives for every token of `ids`, None where it depends on the token."""
+    index = lookup.inputs[1]
+    if not graph.prover.is_spread(index, ids):
+        return None
+    value = graph.prover.one_value(index)
+    if value is None or value.dtype.kind not in "iu":
+        return 0 if _rows(lookup) == 1 else None
+    if not -_rows(lookup) <= value < _rows(lookup):
+        raise NoMatch(lookup, f"looks up row {value} of {_rows(lookup)}", wanted="a row that there is")
+    return int(value) % _rows(lookup)
 
 
 def terms(total: gs.Tensor) -> tuple[list[gs.Tensor], list[gs.Node]]:

@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass, field
 
 import onnx_graphsurgeon as gs
+from onnx import TensorProto
 
 from ..graph import FusionGraph
-from ..nodes import NoMatch, is_float_cast, matrix, node_name, producer, scalar
+from ..nodes import NoMatch, data_type, is_float_cast, matrix, node_name, producer, scalar
 from ..proof.rule import HIDING
 from . import heads
 
@@ -92,6 +93,8 @@ def _scores(tensor: gs.Tensor, steps: int) -> _Scores | None:
     if is_float_cast(node):
         found = _scores(node.inputs[0], steps - 1)
         if found is not None:
+            if not _widens(node):
+                raise NoMatch(node, "casts the scores to a narrower type", wanted="the type of the product, or wider")
             found.nodes.append(node)
         return found
     if (step := heads.scaling(node)) is not None:
@@ -120,6 +123,12 @@ def _scores(tensor: gs.Tensor, steps: int) -> _Scores | None:
     if node.op in _CHANGES and any(_scores(t, steps - 1) is not None for t in node.inputs):
         raise NoMatch(node, f"{node.op} of the scores", wanted="a constant scale, or a mask that is added or selects")
     return None
+
+
+def _widens(cast: gs.Node) -> bool:
+    """Whether every score survives the cast: in float16 they overflow, in bfloat16 they lose their digits."""
+    given, made = data_type(cast.inputs[0].dtype), cast.attrs["to"]
+    return made == given or made in (TensorProto.FLOAT, TensorProto.DOUBLE) and given != TensorProto.DOUBLE
 
 
 def _is_weight(tensor: gs.Tensor) -> bool:

@@ -116,6 +116,14 @@ class Prover:
         # Cut off beyond the table's end: the look-up fails before that makes a difference.
         return expr.poly == last or (limit is not None and limit >= rows)
 
+    def is_spread(self, tensor: gs.Tensor, ids: gs.Tensor) -> bool:
+        """Whether `tensor`, broadcast together with `ids`, has the shape of `ids`."""
+        with contextlib.suppress(NoMatch):
+            own, wanted = self._elements.shape(tensor), self._elements.shape(ids)
+            ends = wanted[len(wanted) - len(own) :]
+            return len(own) <= len(wanted) and all(n in (ONE, end) for n, end in zip(own, ends, strict=True))
+        return False
+
     def one_value(self, tensor: gs.Tensor) -> np.ndarray | None:
         """The typed number that every element of `tensor` is, whatever the inputs and sizes; else None."""
         with contextlib.suppress(NoMatch):
