@@ -128,7 +128,7 @@ def _scores(tensor: gs.Tensor, steps: int) -> _Scores | None:
 def _widens(cast: gs.Node) -> bool:
     """Whether every score survives the cast: in float16 they overflow, in bfloat16 they lose their digits."""
     given, made = data_type(cast.inputs[0].dtype), cast.attrs["to"]
-    return made == given or made in (TensorProto.FLOAT, TensorProto.DOUBLE) and given != TensorProto.DOUBLE
+    return made == given or (made in (TensorProto.FLOAT, TensorProto.DOUBLE) and given != TensorProto.DOUBLE)
 
 
 def _is_weight(tensor: gs.Tensor) -> bool:

@@ -172,7 +172,7 @@ class Elements:
         together = [ONE] * rank
         for shape in shapes:
             for axis, extent in enumerate(shape, rank - len(shape)):
-                if together[axis] == ONE:
+                if together[axis] == ONE or (extent != ONE and poly.one_size(together[axis], extent)):
                     together[axis] = extent
                 elif extent not in (ONE, together[axis]):
                     raise NoMatch(node, f"broadcasts sizes {together[axis]} and {extent}, which may differ")

@@ -32,10 +32,12 @@ def _from_the_front(node: gs.Node, place: Poly, extent: Poly, what: str) -> Poly
 
 
 def _index(elements: Elements, node: gs.Node, tensor: gs.Tensor, places: Places, extent: Poly) -> Poly:
+    """The place that an index says: some place along the axis where that depends on what the model is fed."""
     found = elements.element(tensor, places)
-    if not isinstance(found, Number):
-        raise NoMatch(node, f"what it reads depends on the values of '{tensor.name}'")
-    return _from_the_front(node, found.poly, extent, "the place")
+    if isinstance(found, Number):
+        return _from_the_front(node, found.poly, extent, "the place")
+    name = f"{tensor.name}{list(places)!r}<{extent!r}"
+    return poly.of(poly.Atom(name, (ZERO,), (extent - ONE,)))
 
 
 # ---- axes added, removed, exchanged

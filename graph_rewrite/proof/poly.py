@@ -147,6 +147,20 @@ def minimum(a: Poly, b: Poly) -> Poly:
     return of(Atom(f"min({first!r}, {second!r})", lows, (first, second)))
 
 
+def limit(found: Poly, unlimited: Poly) -> int | None:
+    """n where `found` is the smaller of n and `unlimited`."""
+    limits = [high.constant for atom in found.atoms for high in atom.highs if high.constant is not None]
+    return next((n for n in limits if found == minimum(unlimited, number(n))), None)
+
+
+def one_size(a: Poly, b: Poly) -> bool:
+    """Whether sizes that are broadcast together must be equal for the model to run.
+
+    A buffer of n > 1 elements that is cut to S has fewer only where S > n > 1, and then nothing of size S fits it.
+    """
+    return any((n := limit(x, y)) is not None and n > 1 for x, y in ((a, b), (b, a)))
+
+
 def nonnegative(poly: Poly) -> bool:
     """Whether `poly` is shown to be at least 0 for every value of its atoms; False also where that stays open."""
     if poly.constant is not None:

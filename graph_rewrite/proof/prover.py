@@ -15,7 +15,7 @@ from . import key_mask, moves, pointwise, poly, samples  # noqa: F401 (moves and
 from .elements import Elements
 from .expr import Number, value_of
 from .key_mask import Above
-from .poly import ONE, Poly
+from .poly import ONE
 from .rule import Rule
 
 if TYPE_CHECKING:
@@ -104,15 +104,13 @@ class Prover:
         extents = self._elements.shape(index)
         if not extents or any(n not in (ONE, batch) for n in extents[:-1]) or len(extents) > 2:
             return False
-        longest = _limit(extents[-1], length)
-        # A buffer of positions that is shorter than S ends the model's run where it is added; one of 1 is spread.
-        if extents[-1] != length and (longest is None or longest < 2):
+        if extents[-1] != length and not poly.one_size(extents[-1], length):
             return False
         places, expr = self._elements.generic(index)
         last = places[-1]
         if not isinstance(expr, Number):
             return False
-        limit = _limit(expr.poly, last)
+        limit = poly.limit(expr.poly, last)
         # Cut off beyond the table's end: the look-up fails before that makes a difference.
         return expr.poly == last or (limit is not None and limit >= rows)
 
@@ -121,7 +119,9 @@ class Prover:
         with contextlib.suppress(NoMatch):
             own, wanted = self._elements.shape(tensor), self._elements.shape(ids)
             ends = wanted[len(wanted) - len(own) :]
-            return len(own) <= len(wanted) and all(n in (ONE, end) for n, end in zip(own, ends, strict=True))
+            return len(own) <= len(wanted) and all(
+                n in (ONE, end) or poly.one_size(n, end) for n, end in zip(own, ends, strict=True)
+            )
         return False
 
     def one_value(self, tensor: gs.Tensor) -> np.ndarray | None:
@@ -129,9 +129,3 @@ class Prover:
         with contextlib.suppress(NoMatch):
             return value_of(self._elements.generic(tensor)[1])
         return None
-
-
-def _limit(number: Poly, unlimited: Poly) -> int | None:
-    """n where `number` is the smaller of n and `unlimited`."""
-    found = [h.constant for atom in number.atoms for h in atom.highs if h.constant is not None]
-    return next((n for n in found if number == poly.minimum(unlimited, poly.number(n))), None)
