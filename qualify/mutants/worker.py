@@ -13,13 +13,13 @@ import onnx
 from .trial import Subject, Trial
 from .verdict import Verdict
 
-_START, _TRIAL = 120.0, 60.0  # seconds without a word after which a process is taken for hung
+_START, _TRIAL = 300.0, 120.0  # seconds without a word after which a process is taken for hung
 
 
 def trials(path: Path, seed: int, level: str, first: int) -> Iterator[Trial | dict[str, str]]:
     """Trials from mutant `first` on, without end; before them the kinds of inputs that are exempt, by name.
 
-    Close it to stop. A mutant at which the process dies, or says nothing for a minute, is a Trial that is "crashed";
+    Close it to stop. A mutant at which the process dies, or says nothing for two minutes, is a Trial that is "crashed";
     its process is replaced. Raises BertfuseError for a model that cannot be mutated.
     """
     context = multiprocessing.get_context("spawn")
