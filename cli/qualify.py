@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 FOUND = 1
 INTERRUPTED = 130
-JOURNAL = "qualify.jsonl"
+JOURNAL, MUTANTS = "qualify.jsonl", "mutants"
 
 
 def qualify(
@@ -46,7 +46,10 @@ def qualify(
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", metavar="FILE", help=f"Findings as they come, JSON lines.  \\[default: {JOURNAL}]"
+            "-o",
+            "--output",
+            metavar="PATH",
+            help=f"Findings as they come: a file of JSON lines, of MODEL a folder.  \\[default: {JOURNAL}, {MUTANTS}]",
         ),
     ] = None,
     html: Annotated[
@@ -61,7 +64,9 @@ def qualify(
     """Hunt for kernels that crash or lie, on this machine's GPUs and CPU, over random problems.
 
     Every batch runs in a process of its own; a fault costs that process. What is found is isolated, made as small as
-    it can be, and printed as a command that repeats it. Exit code 0: nothing found; 1: findings; 2: bad input.
+    it can be, and printed as a command that repeats it. With MODEL the hunt is for wrong fusions: the model is changed
+    at random, and each mutant must be fused and equal, or refused, on masks, lengths and ids made to tell. Exit code
+    0: nothing found; 1: findings; 2: bad input.
 
     [bold]Examples[/]
 
@@ -89,7 +94,7 @@ def _mutants(model: Path, minutes: float, seed: int | None, count: int | None, o
     from bertfuse.qualify.mutants import hunt
 
     with Steps(as_json) as steps:
-        report = hunt(model, minutes=minutes, seed=seed, count=count, out=out, progress=steps)
+        report = hunt(model, minutes=minutes, seed=seed, count=count, out=out or Path(MUTANTS), progress=steps)
     if as_json:
         print_json(report.to_dict())
     else:

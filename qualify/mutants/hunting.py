@@ -37,7 +37,8 @@ def hunt(
     minutes   how long at most (8 where neither `minutes` nor `count` is given)
     count     how many mutants at most that run
     seed      of everything random; None draws one, which the report holds. Mutant N of a seed is always the same.
-    out       folder for what is found: each a model as small as it got, its inputs, and a command that repeats it
+    out       folder for what is found, made with the first finding: each a model as small as it got, its inputs, and a
+              command that repeats it
     progress  called with a line of text now and then
 
     Raises BertfuseError for a model that cannot be read, does not run, or is larger than 64 MiB: mutants of a small
@@ -53,8 +54,8 @@ def hunt(
     seed = secrets.randbelow(1 << 31) if seed is None else seed
     minutes = 8.0 if minutes is None and count is None else minutes
     folder = None if out is None else Path(out)
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise BertfuseError(f"{folder}: is a file; name a folder for what is found")
     say = progress or (lambda text: None)
     report, start = Report(str(path), seed), time.monotonic()
     end = start + 60 * minutes if minutes is not None else float("inf")
@@ -102,6 +103,7 @@ def _write(finding: Finding, trial: Trial, folder: Path, seed: int, path: Path) 
         from .trial import Subject
 
         trial.model = Subject(onnx.load(path), seed).mutant(trial.number).model
+    folder.mkdir(parents=True, exist_ok=True)
     finding.nodes = len(trial.model.graph.node)
     name = f"mutant-{seed}-{trial.number}" if trial.number >= 0 else f"original-{seed}"
     model, inputs, fused = (folder / f"{name}{end}" for end in (".onnx", ".npz", ".fused.onnx"))

@@ -1,4 +1,4 @@
-"""Broken models: whatever comes in, fusion gives an equal model or a BertfuseError, and the library an error, not a crash.
+"""Broken models: whatever comes in, fusion gives an equal model or a BertfuseError, and the library an error.
 
 What ONNX Runtime still runs is compared; mutants that stay well-formed are hunted in by tests/mutant_hunt.
 """
