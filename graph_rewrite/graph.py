@@ -16,13 +16,20 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx import numpy_helper
 
-from . import shape_uses
+from . import known_attributes, shape_uses
 from . import weights as w
 from .constants import Constants
-from .nodes import DEFAULT_DOMAINS, DIALECT, NoMatch, data_type, node_name, producer
+from .nodes import DEFAULT_DOMAINS, DIALECT, NoMatch, data_type, is_float_cast, node_name, producer
 from .proof import Prover
 from .shapes import Dim, infer_shapes
 from .spec import DOMAIN
+
+_WIDTHS = {
+    onnx.TensorProto.FLOAT16: 1,
+    onnx.TensorProto.BFLOAT16: 1,
+    onnx.TensorProto.FLOAT: 2,
+    onnx.TensorProto.DOUBLE: 3,
+}
 
 
 class FusionGraph:
@@ -186,6 +193,10 @@ class FusionGraph:
         is changed and NoMatch says by whom. A need of its shape alone is met by one of `donors`, tensors of the model
         itself; None takes `inputs`.
         """
+        interior = list(interior)
+        for node in (old, *interior):
+            known_attributes.check(node, self.opset)
+            _check_precision(node, old.outputs[0].dtype)
         outputs, name = list(old.outputs), node_name(old)
         old.outputs.clear()
         new = self.add_node(op, inputs, outputs, domain, **attrs)
@@ -254,6 +265,17 @@ class FusionGraph:
                     return f"'{tensor.name}' feeds {node_name(consumer)}"
         return "by a subgraph"
 
+    def remove(self, node: gs.Node) -> None:
+        """Take out a node whose outputs nothing uses, and what only fed it."""
+        stack = [node]
+        while stack:
+            node = stack.pop()
+            if any(t.outputs or self.is_output(t) for t in node.outputs):
+                continue
+            stack.extend(p for t in node.inputs if (p := producer(t)) is not None)
+            _cut(node)
+            node.outputs.clear()
+
     # ---- finishing
 
     def taken(self) -> dict[int, list[gs.Node]]:
@@ -302,6 +324,15 @@ def _link(node: gs.Node, inputs: list[gs.Tensor]) -> None:
     for tensor in inputs:
         if not isinstance(tensor, gs.Constant):
             list.append(tensor.outputs, node)
+
+
+def _check_precision(node: gs.Node, dtype: Any) -> None:
+    """Raise NoMatch for a Cast, among nodes that give `dtype`, to a type of less precision or range: it rounds."""
+    if is_float_cast(node) and dtype is not None and node.attrs["to"] != data_type(dtype):
+        to, given = (_WIDTHS.get(t, 0) for t in (node.attrs["to"], data_type(dtype)))
+        if to <= given:
+            name = onnx.helper.tensor_dtype_to_string(node.attrs["to"]).removeprefix("TensorProto.")
+            raise NoMatch(node, f"rounds to {name}", wanted=f"at least the precision of {np.dtype(dtype).name}")
 
 
 def _needed(node: gs.Node, user: str) -> NoMatch:

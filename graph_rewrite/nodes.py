@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -68,64 +67,15 @@ def is_float_cast(node: gs.Node) -> bool:
 
 
 def scalar(tensor: gs.Tensor) -> float | None:
-    """The value of a constant of one element, or of one computed from constants and known sizes; else None."""
-    if isinstance(tensor, gs.Constant):
-        return float(np.asarray(tensor.values).reshape(-1)[0]) if math.prod(tensor.shape) == 1 else None
-    values = _computed(tensor, _ARITHMETIC_DEEP)
-    return float(values[0]) if values is not None and len(values) == 1 and np.isfinite(values[0]) else None
-
-
-def _computed(tensor: gs.Tensor, depth: int) -> np.ndarray | None:
-    """A few numbers as float64, NaN where they hang on a dynamic axis: 1 / sqrt(head size) in older exporters' way."""
-    if isinstance(tensor, gs.Constant):
-        small = math.prod(tensor.shape) <= _FEW and np.dtype(tensor.dtype).kind in "iuf"
-        return np.asarray(tensor.values, np.float64).reshape(-1) if small else None
-    node, shape = producer(tensor), tensor.shape
-    few = shape is not None and all(isinstance(d, int) for d in shape) and math.prod(shape) <= _FEW
-    if node is None or depth == 0 or not few or node.domain not in DEFAULT_DOMAINS:
+    """The value of a constant number of one element, else None. What is computed of constants is one by now."""
+    if not isinstance(tensor, gs.Constant) or math.prod(tensor.shape) != 1 or not is_number(tensor.dtype):
         return None
-    if node.op == "Shape":
-        dims = node.inputs[0].shape
-        if dims is None:
-            return None
-        sizes = np.array([d if isinstance(d, int) else np.nan for d in dims], np.float64)
-        return sizes[node.attrs.get("start", 0) : node.attrs.get("end", len(sizes))]
-    if node.op not in _ARITHMETIC:
-        return None
-    given = [_computed(t, depth - 1) for t in node.inputs if not t.is_empty()]
-    whole = tensor.dtype is None or np.dtype(tensor.dtype).kind != "f"
-    if any(values is None for values in given) or (node.op == "Div" and whole):
-        return None
-    with np.errstate(all="ignore"):
-        try:
-            return np.atleast_1d(_ARITHMETIC[node.op](*given))
-        except (IndexError, TypeError, ValueError):  # forms that are not looked into
-            return None
+    return float(np.asarray(tensor.values).reshape(-1)[0])
 
 
-def _sliced(values: np.ndarray, starts: np.ndarray, ends: np.ndarray, *rest: np.ndarray) -> np.ndarray:
-    limits = [int(np.clip(limit[0], -_FEW - 1, _FEW + 1)) for limit in (starts, ends)]
-    return values[slice(*limits, int(rest[1][0]) if len(rest) > 1 else None)]
-
-
-# Of Squeeze, Unsqueeze and Reshape the second input, of numbers in a row, says nothing.
-_ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
-    "Slice": _sliced,
-    "Gather": lambda values, index: values[index.astype(np.int64)],
-    "Cast": lambda values: values,
-    "Squeeze": lambda values, *_: values,
-    "Unsqueeze": lambda values, *_: values,
-    "Reshape": lambda values, *_: values,
-    "Sqrt": np.sqrt,
-    "Reciprocal": np.reciprocal,
-    "Neg": np.negative,
-    "Add": np.add,
-    "Sub": np.subtract,
-    "Mul": np.multiply,
-    "Div": np.divide,
-    "Pow": np.power,
-}
-_ARITHMETIC_DEEP, _FEW = 12, 8
+def is_number(dtype: Any) -> bool:
+    """Whether elements of this type are numbers that NumPy, or ml_dtypes, computes with."""
+    return dtype is not None and not isinstance(dtype, int) and np.dtype(dtype).kind in "biufV"
 
 
 def matrix(tensor: gs.Tensor) -> tuple[gs.Constant, bool] | None:

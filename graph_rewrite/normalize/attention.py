@@ -27,6 +27,7 @@ def rewrite(graph: FusionGraph, node: gs.Node) -> None:
     found = core(graph, node)
     views = {name: heads.trace(t) for name, t in zip("qkv", (found.q, found.k, found.v), strict=True)}
     linears = _projections(views)
+    _check_ranks(views, found)
     num_heads = found.heads or heads.head_count(views["q"])
     columns = {name: _columns(name, views[name], found, num_heads) for name in "qkv"}
     _check_widths(linears, columns)
@@ -71,6 +72,14 @@ def _rotation_hint(node: gs.Node | None) -> str:
     products = [p for t in node.inputs if (p := producer(t)) is not None and p.op == "Mul"]
     rotary = node.op == "RotaryEmbedding" or (node.op == "Add" and len(products) == 2)
     return "rotary position embeddings between projection and product are not fused" if rotary else ""
+
+
+def _check_ranks(views: dict[str, View], found: Core) -> None:
+    """Products of tensors of three axes and of four broadcast: batch by head."""
+    ranks = {name: heads.rank(view) for name, view in views.items()}
+    if len(set(ranks.values())) > 1:
+        axes = ", ".join(f"{name.upper()} {rank}" for name, rank in ranks.items())
+        raise NoMatch(found.nodes[0], f"multiplies tensors of different numbers of axes: {axes}", wanted="the same")
 
 
 def _columns(name: str, view: View, found: Core, num_heads: int) -> np.ndarray:

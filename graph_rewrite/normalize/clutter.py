@@ -1,4 +1,4 @@
-"""What says nothing: Constant nodes become constants; Identity, Dropout and casts to the same type go."""
+"""What says nothing: small computed constants become constants; Identity, Dropout and casts to the same type go."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import onnx_graphsurgeon as gs
 from ..graph import FusionGraph
 from ..nodes import DEFAULT_DOMAINS, data_type
 
+_FEW = 64  # numbers in a shape, an axis list; rows looked up in a table are left to those who look for them
 _SCALARS = {"value_float": np.float32, "value_int": np.int64, "value_floats": np.float32, "value_ints": np.int64}
 
 
@@ -18,6 +19,8 @@ def remove(graph: FusionGraph) -> None:
             continue
         if node.op == "Constant":
             _fold_constant(graph, node)
+        elif _is_computed_constant(graph, node):
+            _fold_computed(graph, node)
         elif _passes_through(graph, node):
             _bypass(graph, node)
 
@@ -35,6 +38,19 @@ def _fold_constant(graph: FusionGraph, node: gs.Node) -> None:
             return  # strings and sparse tensors: nothing here looks at them
         output.inputs.clear()
         output.to_constant(value)
+
+
+def _is_computed_constant(graph: FusionGraph, node: gs.Node) -> bool:
+    """Whether all that the node gives is a few numbers, the same for every input: 1 / sqrt(head size)."""
+    values = [None if t.is_empty() or graph.is_output(t) else graph.constants.value(t) for t in node.outputs]
+    return all(v is not None and (v.size == 1 or (v.dtype.kind in "iu" and v.size <= _FEW)) for v in values)
+
+
+def _fold_computed(graph: FusionGraph, node: gs.Node) -> None:
+    for output, value in [(output, graph.constants.value(output)) for output in node.outputs]:
+        output.inputs.clear()
+        output.to_constant(np.array(value))
+    graph.remove(node)
 
 
 def _passes_through(graph: FusionGraph, node: gs.Node) -> bool:

@@ -106,6 +106,11 @@ def head_count(view: View) -> int:
     return array.shape[1] if array.ndim == 4 else max(array.shape[0] // shape[0], 1) if array.ndim == 3 else 1
 
 
+def rank(view: View) -> int:
+    """The number of axes that the view has."""
+    return _run(view, base_shape(view.base, _RUNS[0])).ndim
+
+
 def base_shape(base: gs.Tensor, sizes: tuple[int, int]) -> tuple[int, int, int]:
     """[B, S, W] of a projection's output in numbers; fixed axes keep theirs."""
     shape = base.shape

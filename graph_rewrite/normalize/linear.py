@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from .. import known_attributes
 from ..dialect.pattern import LINEAR
 from ..graph import FusionGraph
 from ..nodes import DIALECT, NoMatch, matrix, producer
@@ -57,8 +58,7 @@ def _bias_add(product: gs.Tensor, size: int) -> gs.Node | None:
 
 def _gemm(graph: FusionGraph, node: gs.Node) -> None:
     attrs = node.attrs
-    if attrs.get("transA", 0) or attrs.get("alpha", 1.0) != 1.0 or attrs.get("beta", 1.0) != 1.0:
-        raise NoMatch(node, "transA, alpha or beta is set", wanted="their defaults")
+    known_attributes.check(node, graph.opset)
     x = node.inputs[0]
     bias = node.inputs[2] if len(node.inputs) > 2 and not node.inputs[2].is_empty() else None
     weight = _weight(graph, node, bool(attrs.get("transB", 0)))
@@ -105,7 +105,7 @@ def _brought_back(graph: FusionGraph, root: gs.Node, x: gs.Tensor) -> gs.Node | 
 def _copies_axes(reshape: gs.Node) -> bool:
     """Whether the Reshape takes an axis over from its input, which is to have others."""
     given = reshape.inputs[1]
-    return isinstance(given, gs.Constant) and not reshape.attrs.get("allowzero", 0) and 0 in np.asarray(given.values)
+    return isinstance(given, gs.Constant) and 0 in np.asarray(given.values)
 
 
 def _unflattened(graph: FusionGraph, x: gs.Tensor, wanted: list[Dim]) -> gs.Tensor | None:

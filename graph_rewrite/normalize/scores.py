@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
+from .. import known_attributes
 from ..graph import FusionGraph
 from ..nodes import NoMatch, data_type, is_float_cast, matrix, node_name, producer, scalar
-from ..proof.rule import HIDING
 from . import heads
 
 _MAX_STEPS = 8
+# What may stand in place of a hidden score: it must be below all that are visible, where one that is added to the score
+# must only exceed their differences. Nearly float16's least number, which exporters write.
+SELECTED = -6e4
 # What else is done to scores, element by element: attention that no op computes, but attention.
 _CHANGES = ("Mul", "Div", "Sub", "Pow", "Clip", "Min", "Max", "Tanh", "Neg", "Abs", "Relu", "Sigmoid")
 
@@ -139,11 +142,11 @@ def _mask_of(node: gs.Node, x: gs.Tensor, other: gs.Tensor) -> ScoreMask:
     if node.op == "Add":
         return ScoreMask(node, other, "added")
     hidden = scalar(other)
-    if hidden is None or hidden > HIDING:
+    if hidden is None or not hidden <= SELECTED:
         raise NoMatch(
             node,
             f"selects between the scores and {hidden if hidden is not None else repr(other.name)}",
-            wanted=f"a constant of {HIDING:g} or less",
+            wanted=f"a constant of {SELECTED:g} or less",
         )
     return ScoreMask(node, node.inputs[0], "kept" if x is node.inputs[1] else "hidden", hidden)
 
@@ -193,8 +196,7 @@ def _named(graph: FusionGraph, node: gs.Node) -> Core:
     for index, what in ((4, "past keys"), (5, "past values"), (6, "lengths of keys")):
         if len(inputs) > index and not inputs[index].is_empty():
             raise NoMatch(node, f"takes {what} '{inputs[index].name}'", wanted="none")
-    if attrs.get("is_causal", 0) or attrs.get("softcap", 0.0):
-        raise NoMatch(node, "is causal or caps its scores", wanted="is_causal 0 and softcap 0")
+    known_attributes.check(node, graph.opset)
     if any(t.outputs or graph.is_output(t) for t in node.outputs[1:] if not t.is_empty()):
         raise NoMatch(node, "gives more than the context", wanted="its first output alone")
     q, k, v = inputs[:3]
@@ -204,7 +206,7 @@ def _named(graph: FusionGraph, node: gs.Node) -> Core:
     size = q.shape[-1] if q.shape is not None else None
     if not isinstance(size, int) or not size:
         raise NoMatch(node, f"'{q.name}' is {q.shape}", wanted="a head size that is known")
-    scale = attrs.get("scale") or 1 / math.sqrt(size // (count or 1))
+    scale = attrs.get("scale", 1 / math.sqrt(size // (count or 1)))
     masks = []
     if len(inputs) > 3 and not inputs[3].is_empty():
         masks.append(ScoreMask(node, inputs[3], "kept" if inputs[3].dtype == bool else "added"))

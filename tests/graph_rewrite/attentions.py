@@ -117,7 +117,7 @@ def attend(b: Builder, x: str, spec: Attention, mask: str | None = None) -> str:
         scores = b.op("Div", scores, b.const(1 / spec.factor))
     if spec.mask == "select":
         condition = b.op("Cast", unsqueezed(b, mask), to=9)
-        scores = b.op("Where", condition, scores, b.const(parts.get("hidden", -10000.0)))
+        scores = b.op("Where", condition, scores, b.const(parts.get("hidden", float(np.finfo(b.dtype).min))))
     elif spec.mask != "none":
         additive = parts.get("mask") or MASKS[spec.mask](b, mask)
         scores = b.op("Add", *((additive, scores) if spec.swap else (scores, additive)))

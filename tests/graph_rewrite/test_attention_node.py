@@ -68,13 +68,13 @@ def test_no_mask_that_hides_anything() -> None:
 def test_causal() -> None:
     b, x = started()
     b.output(attention(b, x, is_causal=1))
-    refused(b.model(), "is causal", "FusedAttention")
+    refused(b.model(), "is_causal is 1, expected 0", "FusedAttention")
 
 
 def test_capped_scores() -> None:
     b, x = started()
     b.output(attention(b, x, softcap=2.0))
-    refused(b.model(), "caps its scores", "FusedAttention")
+    refused(b.model(), "softcap is 2.0, expected 0.0", "FusedAttention")
 
 
 def test_causal_mask() -> None:

@@ -112,7 +112,8 @@ def test_selects_by_a_number_that_does_not_hide(hidden: float) -> None:
 def test_mask_scaled_down_after(mask: str) -> None:
     """-10000 times 1e-4 hides nothing."""
     b, x, m = start()
-    spec = Attention(mask=mask, parts={"after_mask": lambda scores: b.op("Mul", scores, b.const(1e-4))})
+    small = {"after_mask": lambda scores: b.op("Mul", scores, b.const(1e-4)), "hidden": -1e5}
+    spec = Attention(mask=mask, parts=small)
     b.output(attend(b, x, spec, m))
     refused(b.model(), "", "FusedAttention")
 

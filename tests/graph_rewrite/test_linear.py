@@ -164,7 +164,7 @@ def near_miss(kind: str) -> tuple[Builder, str]:
     elif kind == "gemm bias matrix":
         b.op("Gemm", x, b.weight(16, 24), b.weight(1, 24), name=name)
         return b, "expected a constant vector of 24"
-    return b, "transA, alpha or beta is set"
+    return b, f"{kind.split()[1]} is "
 
 
 NEAR_MISSES = [
