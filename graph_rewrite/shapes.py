@@ -11,6 +11,7 @@ from .weights import Weight
 
 Dim = int | str | None
 
+UNNAMED = "unnamed"  # begins the names that ids without names for their axes share
 _OF_IDS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64, onnx.TensorProto.BOOL)
 _FACTOR = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]*$")
 
@@ -50,7 +51,7 @@ def _name_axes(model: onnx.ModelProto) -> None:
         ids = len(tensor.shape.dim) == 2 and tensor.elem_type in _OF_IDS
         for index, dim in enumerate(tensor.shape.dim):
             if not dim.HasField("dim_value") and not dim.dim_param:
-                owner = "unnamed" if ids else re.sub("[^A-Za-z0-9_]", "_", value.name)
+                owner = UNNAMED if ids else re.sub("[^A-Za-z0-9_]", "_", value.name)
                 dim.dim_param = f"{owner}_axis_{index}"
 
 

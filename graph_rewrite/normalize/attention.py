@@ -133,6 +133,9 @@ def _mask(graph: FusionGraph, found: Core, q: gs.Tensor, num_heads: int) -> gs.T
             f"scales a hidden score of {mask.hidden:g} by {mask.factor:g}, which hides nothing",
             wanted=f"{HIDING:g} or less",
         )
+    scores, own = found.nodes[0].outputs[0].shape, mask.tensor.shape
+    if mask.node.op != "Attention" and (scores is None or own is None or len(own) > len(scores)):
+        raise NoMatch(mask.node, f"adds axes to the scores {scores}", wanted="scores [B, heads, S, S] throughout")
     return graph.prover.mask_source(mask.tensor, mask.kind, mask.factor, *q.shape[:2], num_heads)
 
 

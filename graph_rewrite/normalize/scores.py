@@ -210,4 +210,9 @@ def _named(graph: FusionGraph, node: gs.Node) -> Core:
     masks = []
     if len(inputs) > 3 and not inputs[3].is_empty():
         masks.append(ScoreMask(node, inputs[3], "kept" if inputs[3].dtype == bool else "added"))
+        length = k.shape[-2] if k.shape is not None and len(k.shape) > 2 else None
+        if graph.opset >= 24 and (length is None or inputs[3].shape is None or inputs[3].shape[-1] != length):
+            raise NoMatch(
+                node, f"its mask is {inputs[3].shape}, which hides keys beyond it", wanted=f"one for {length}"
+            )
     return Core(q, k, v, node.outputs[0], [node], float(scale), masks, k_transposed=False, heads=count)

@@ -83,7 +83,8 @@ def _place_of_key(elements: Elements, target: gs.Tensor, mask: gs.Tensor, places
     """Where `mask` has the key that `target` is about at `places`; both must be of the same sizes."""
     extents, own = elements.shape(target), elements.shape(mask)
     batch, key = (extents[-4], places[-4]) if len(extents) >= 4 else (ONE, ZERO), (extents[-1], places[-1])
-    if len(extents) > 4 or not extents or (own[0], own[-1]) != (batch[0], key[0]):
+    flat = len(own) == len(mask.shape) and all(n == ONE for n in own[1:-1])
+    if len(extents) > 4 or not extents or not flat or (own[0], own[-1]) != (batch[0], key[0]):
         what = f"'{target.name}' {extents} has other sizes than '{mask.name}' {own}"
         raise NoMatch(producer(target) or target.name, what, wanted="[B, 1, 1, S] or what that is broadcast to")
     return (batch[1], *(ZERO for _ in own[1:-1]), key[1])

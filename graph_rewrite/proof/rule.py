@@ -32,7 +32,8 @@ def classify(kind: str, factor: float) -> Callable[[Interval], np.ndarray]:
         return np.where(kept, VISIBLE, np.where(hidden, HIDDEN, 0))
 
     def added(result: Interval) -> np.ndarray:
-        low, high = (x.astype(np.float64) * factor for x in (result.low, result.high))
+        ends = [x.astype(np.float64) * factor for x in (result.low, result.high)]
+        low, high = ends if factor >= 0 else ends[::-1]
         found = np.where((low == 0) & (high == 0), VISIBLE, 0)
         found = np.where(high <= HIDING, HIDDEN, found)
         found = np.where(low >= -HIDING, OVERRIDES, found)
