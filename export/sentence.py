@@ -112,7 +112,7 @@ def _pooling(source: str, config: dict[str, Any]) -> tuple[str, ...]:
         modes = [wanted] if isinstance(wanted, str) else [str(mode) for mode in wanted]
     else:
         modes = [key.removeprefix("pooling_mode_") for key, on in config.items() if key.startswith("pooling") and on]
-        modes = [_POOLINGS.get(f"pooling_mode_{mode}", mode) for mode in modes]
+    modes = [_POOLINGS.get(f"pooling_mode_{mode}", mode) for mode in modes]
     if not modes or not set(modes) <= set(_POOLINGS.values()):
         raise ExportError(
             f"{source}: pooling {', '.join(modes) or 'none'} cannot be exported, "

@@ -20,6 +20,10 @@ _EXPORTS = {
     "register": "bertfuse.runtime",
     "InferenceSession": "bertfuse.runtime",
     "compare_models": "bertfuse.runtime",
+    "Encoder": "bertfuse.inference",
+    "Reranker": "bertfuse.inference",
+    "Classifier": "bertfuse.inference",
+    "Tagger": "bertfuse.inference",
     "BertfuseError": "bertfuse.errors",
 }
 

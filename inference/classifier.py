@@ -1,0 +1,77 @@
+"""Labels of texts, with the arguments and results of transformers' pipeline("text-classification")."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertfuse.errors import BertfuseError
+
+from .activations import BY_NAME, labels_of, of_classifier
+from .model import Text, TextModel
+
+_FIRST = object()  # no top_k given: the best label, not in a list of its own
+
+
+class Classifier(TextModel):
+    """A text classifier's folder; arguments as TextModel's."""
+
+    def __init__(self, folder: str | os.PathLike[str], **options: Any) -> None:
+        super().__init__(folder, **options)
+        self.require("logits", "a classifier")
+        if self.task not in ("", "text-classification"):
+            raise BertfuseError(f"{self.path}: was exported for {self.task}, not for text-classification")
+
+    def __call__(
+        self,
+        inputs: str | Mapping[str, str] | Sequence[Any],
+        top_k: Any = _FIRST,
+        function_to_apply: str | None = None,
+        batch_size: int | None = None,
+        show_progress_bar: bool = False,
+    ) -> list[Any]:
+        """[{"label": …, "score": …}] for each text; with `top_k` a list of so many labels by falling score, None: all.
+
+        Args:
+            inputs: a text, {"text": …, "text_pair": …}, or a list of such.
+            top_k: as the pipeline: of a single text the list of its labels alone.
+            function_to_apply: "softmax", "sigmoid" or "none" in place of what problem_type says.
+        """
+        if function_to_apply is not None and function_to_apply not in BY_NAME:
+            raise BertfuseError(f"function_to_apply {function_to_apply!r} is unknown: choose from {', '.join(BY_NAME)}")
+        alone = isinstance(inputs, str | Mapping)
+        texts = [_text(entry) for entry in ([inputs] if alone else inputs)]
+        made: list[Any] = [None] * len(texts)
+        for row, scores in self.scores(texts, function_to_apply, batch_size, show_progress_bar):
+            labels = labels_of(self.config, len(scores))
+            order = np.argsort(-scores, kind="stable")
+            if top_k is _FIRST:
+                made[row] = {"label": labels[order[0]], "score": float(scores[order[0]])}
+            else:
+                made[row] = [{"label": labels[index], "score": float(scores[index])} for index in order[:top_k]]
+        return made[0] if alone and top_k is not _FIRST else made
+
+    def scores(
+        self,
+        texts: Sequence[Text],
+        function_to_apply: str | None = None,
+        batch_size: int | None = None,
+        show_progress_bar: bool = False,
+    ) -> Any:
+        """(row, float32 [labels]) of every text, not in order."""
+        for batch in self.run(texts, ["logits"], batch_size=batch_size, show_progress_bar=show_progress_bar):
+            logits = batch.outputs["logits"].astype(np.float32)
+            activation = (
+                BY_NAME[function_to_apply] if function_to_apply else of_classifier(self.config, logits.shape[1])
+            )
+            yield from zip(batch.rows, activation(logits), strict=True)
+
+
+def _text(entry: Any) -> Text:
+    if isinstance(entry, Mapping):
+        pair = entry.get("text_pair")
+        return entry["text"] if pair is None else (entry["text"], pair)
+    return tuple(entry) if isinstance(entry, list) else entry

@@ -1,0 +1,82 @@
+"""Words for masks, and answers to questions: what `bertfuse run` says of these tasks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bertfuse.errors import BertfuseError
+from bertfuse.runtime.tokenizer import special_token
+
+from .activations import softmax
+from .model import TextModel
+
+
+class MaskFiller(TextModel):
+    """A masked language model's folder; arguments as TextModel's."""
+
+    def __init__(self, folder: str | os.PathLike[str], **options: Any) -> None:
+        super().__init__(folder, **options)
+        self.require("logits", "filling masks")
+        self.mask_token = special_token(self.folder, "mask_token") or "[MASK]"
+        self.mask_id = self.tokenizer.token_to_id(self.mask_token)
+
+    def __call__(self, inputs: Sequence[str], top_k: int = 5, batch_size: int | None = None) -> list[Any]:
+        """For each text and mask in it [{"token_str": …, "token": id, "score": …}, …], likeliest first."""
+        made: list[Any] = [[] for _ in inputs]
+        for batch in self.run(list(inputs), ["logits"], batch_size=batch_size):
+            for row, encoding, logits in zip(batch.rows, batch.encodings, batch.outputs["logits"], strict=True):
+                spots = [index for index, token in enumerate(encoding.ids) if token == self.mask_id]
+                made[row] = [self._best(logits[spot], top_k) for spot in spots]
+        return made
+
+    def _best(self, logits: np.ndarray, top_k: int) -> list[dict[str, Any]]:
+        scores = softmax(logits.astype(np.float32))
+        best = np.argsort(-scores, kind="stable")[:top_k]
+        names = [self.tokenizer.decode([int(token)], skip_special_tokens=False) for token in best]
+        return [
+            {"token_str": name, "token": int(token), "score": float(scores[token])}
+            for name, token in zip(names, best, strict=True)
+        ]
+
+
+class QuestionAnswerer(TextModel):
+    """A folder of a model that finds answers in texts; arguments as TextModel's."""
+
+    def __init__(self, folder: str | os.PathLike[str], **options: Any) -> None:
+        super().__init__(folder, **options)
+        for name in ("start_logits", "end_logits"):
+            self.require(name, "question answering")
+
+    def __call__(
+        self, questions: Sequence[str], contexts: Sequence[str], max_answer_len: int = 15, batch_size: int | None = None
+    ) -> list[dict[str, Any]]:
+        """{"answer", "score", "start", "end"} of each question in its context: the likeliest span of tokens.
+
+        The score is the product of both ends' probabilities among the context's tokens. Contexts longer than the model
+        takes are cut.
+        """
+        if len(questions) != len(contexts):
+            raise BertfuseError(f"{len(questions)} questions but {len(contexts)} contexts: give as many of each")
+        made: list[Any] = [None] * len(questions)
+        names = ["start_logits", "end_logits"]
+        pairs = list(zip(questions, contexts, strict=True))
+        for batch in self.run(pairs, names, batch_size=batch_size, offsets=True):
+            for at, (row, encoding) in enumerate(zip(batch.rows, batch.encodings, strict=True)):
+                ends = [batch.outputs[name][at][: len(encoding)].astype(np.float32) for name in names]
+                made[row] = _answer(contexts[row], encoding, *ends, max_answer_len)
+        return made
+
+
+def _answer(context: str, encoding: Any, start: np.ndarray, end: np.ndarray, longest: int) -> dict[str, Any]:
+    inside = np.array([sequence == 1 for sequence in encoding.sequence_ids])
+    if not inside.any():
+        return {"answer": "", "score": 0.0, "start": 0, "end": 0}
+    starts, ends = (softmax(np.where(inside, logits, -np.inf)) for logits in (start, end))
+    scores = np.tril(np.triu(np.outer(starts, ends)), longest - 1)
+    first, last = np.unravel_index(int(scores.argmax()), scores.shape)
+    span = encoding.offsets[first][0], encoding.offsets[last][1]
+    return {"answer": context[span[0] : span[1]], "score": float(scores[first, last]), "start": span[0], "end": span[1]}

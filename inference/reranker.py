@@ -1,0 +1,75 @@
+"""Scores of pairs of texts, with the arguments and results of sentence-transformers' CrossEncoder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bertfuse.errors import BertfuseError
+
+from .activations import Activation, of_reranker, softmax
+from .model import TextModel
+
+
+class Reranker(TextModel):
+    """A cross-encoder's folder; arguments as TextModel's."""
+
+    def __init__(self, folder: str | os.PathLike[str], **options: Any) -> None:
+        super().__init__(folder, **options)
+        self.require("logits", "a reranker")
+
+    def predict(
+        self,
+        sentences: tuple[str, str] | Sequence[Sequence[str]],
+        batch_size: int | None = None,
+        show_progress_bar: bool | None = None,
+        activation_fn: Activation | None = None,
+        apply_softmax: bool = False,
+        convert_to_numpy: bool = True,
+    ) -> Any:
+        """float32 scores [len(sentences)], [len(sentences), labels] of a model with several; of one pair without axis.
+
+        `activation_fn` takes the logits [n, labels] in place of the model's own activation.
+        """
+        alone = len(sentences) > 0 and isinstance(sentences[0], str)
+        given: Any = [sentences] if alone else sentences
+        for index, pair in enumerate(given):
+            if isinstance(pair, str) or len(pair) != 2:
+                raise BertfuseError(f"pair {index} is no pair of texts: give (query, text)")
+        pairs = [tuple(pair) for pair in given]
+        scores: np.ndarray | None = None
+        for batch in self.run(pairs, ["logits"], batch_size=batch_size, show_progress_bar=bool(show_progress_bar)):
+            logits = batch.outputs["logits"].astype(np.float32)
+            if scores is None:
+                activation = activation_fn or of_reranker(self.folder, self.config, logits.shape[1])
+                scores = np.empty((len(pairs), logits.shape[1]), np.float32)
+            found = activation(logits)
+            scores[batch.rows] = softmax(found) if apply_softmax else found
+        if scores is None:
+            return np.empty(0, np.float32) if convert_to_numpy else []
+        made = scores[:, 0] if scores.shape[1] == 1 else scores
+        if alone:
+            return made[0]
+        return made if convert_to_numpy else list(made)
+
+    def rank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        top_k: int | None = None,
+        return_documents: bool = False,
+        **options: Any,
+    ) -> list[dict[str, Any]]:
+        """Documents by falling score: [{"corpus_id": 3, "score": 0.9}, …], with "text" where `return_documents`.
+
+        `options` are those of `predict`. Raises BertfuseError for a model with several labels.
+        """
+        scores = self.predict([(query, document) for document in documents], **options)
+        if np.ndim(scores) > 1:
+            raise BertfuseError(f"{self.folder}: has {scores.shape[1]} labels; a ranking needs one score, use predict")
+        order = np.argsort(-np.asarray(scores), kind="stable")[:top_k]
+        rows = [{"corpus_id": int(index), "score": scores[index]} for index in order]
+        return [row | {"text": documents[row["corpus_id"]]} for row in rows] if return_documents else rows
