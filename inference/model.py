@@ -52,6 +52,7 @@ class TextModel:
         providers: onnxruntime's list, in place of `device`.
         max_seq_length: at how many tokens texts are cut; None takes what the folder says.
         max_batch_tokens: tokens of one run, padding included; None: 512 on the CPU, 16384 elsewhere.
+        session: one of this model that is there already.
         library, tuning, tf32, sess_options: as bertfuse.InferenceSession takes them.
 
     Raises:
@@ -66,13 +67,16 @@ class TextModel:
         providers: Sequence[Any] | None = None,
         max_seq_length: int | None = None,
         max_batch_tokens: int | None = None,
+        session: InferenceSession | None = None,
         **session_options: Any,
     ) -> None:
         self.path = find_model(Path(folder))
         self.folder = folder_of(self.path)
         self.config = read_config(self.folder)
-        providers = list(providers) if providers is not None else providers_of(device)
-        self.session = InferenceSession(self.path, providers, **session_options)
+        if session is None:
+            wanted = list(providers) if providers is not None else providers_of(device)
+            session = InferenceSession(self.path, wanted, **session_options)
+        self.session = session
         self.inputs = {value.name: value for value in self.session.get_inputs()}
         self.outputs = [value.name for value in self.session.get_outputs()]
         unknown = set(self.inputs) - {"input_ids", "attention_mask", "token_type_ids"}
@@ -85,7 +89,7 @@ class TextModel:
         self.max_seq_length = min(longest, self.fixed_length or longest)
         self.tokenizer = open_tokenizer(self.folder, self.max_seq_length)
         self.pad_id = padding_token(self.folder, self.tokenizer)[0]
-        on_cpu = all((entry[0] if isinstance(entry, tuple) else entry) == CPU for entry in providers)
+        on_cpu = self.session.get_providers() == [CPU]
         self.max_batch_tokens = max_batch_tokens or MAX_BATCH_TOKENS["cpu" if on_cpu else "gpu"]
 
     @property

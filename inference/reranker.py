@@ -34,7 +34,7 @@ class Reranker(TextModel):
 
         `activation_fn` takes the logits [n, labels] in place of the model's own activation.
         """
-        alone = len(sentences) > 0 and isinstance(sentences[0], str)
+        alone = len(sentences) == 2 and all(isinstance(text, str) for text in sentences)
         given: Any = [sentences] if alone else sentences
         for index, pair in enumerate(given):
             if isinstance(pair, str) or len(pair) != 2:

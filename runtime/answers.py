@@ -1,4 +1,4 @@
-"""What a task's outputs say about a text: labels, tokens, spans, similarities."""
+"""What a task's outputs say about a row of arrays: labels, tokens, spans. Texts: see bertfuse.inference."""
 
 from __future__ import annotations
 
@@ -8,26 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from bertfuse.inference.activations import of_classifier
+
 from .folder import read_config
 from .inputs import load_tokenizer
 
 TOP = 5
 
 
-def mean_pool(hidden: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Sentence vectors [batch, hidden] of length 1: the mean of hidden [batch, sequence, hidden] where mask is 1."""
-    weights = mask[..., None].astype(np.float64)
-    return _unit((hidden.astype(np.float64) * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1))
-
-
-def _unit(vectors: np.ndarray) -> np.ndarray:
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-
-
 def answers(
     task: str, folder: Path, feed: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]
 ) -> list[dict[str, Any]]:
-    """One plain dictionary per text of the batch; empty for a task that is unknown or outputs that are not its own.
+    """One plain dictionary per row of the batch; empty for a task that is unknown or outputs that are not its own.
 
     Tokens are their ids where `folder` has no tokenizer: arrays need none.
     """
@@ -38,11 +30,6 @@ def answers(
         return read(folder, feed, {name: array.astype(np.float64) for name, array in outputs.items()})
     except KeyError:
         return []
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return powers / powers.sum(axis=-1, keepdims=True)
 
 
 def _labels(folder: Path) -> dict[int, str]:
@@ -58,27 +45,12 @@ def _tokens(folder: Path, ids: Sequence[int]) -> list[str]:
     return [(tokenizer and tokenizer.id_to_token(int(token))) or str(token) for token in ids]
 
 
-def _features(folder: Path, feed: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    return _similarities(mean_pool(outputs["last_hidden_state"], feed["attention_mask"]))
-
-
-def _sentences(folder: Path, feed: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    return _similarities(_unit(outputs["sentence_embedding"]))
-
-
-def _similarities(vectors: np.ndarray) -> list[dict[str, Any]]:
-    cosines = vectors @ vectors.T
-    return [{"cosine_similarity": [round(float(value), 4) for value in row]} for row in cosines]
-
-
 def _classes(folder: Path, feed: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     logits, labels = outputs["logits"], _labels(folder)
+    scores = of_classifier(read_config(folder), logits.shape[-1])(logits)
     if logits.shape[-1] == 1:
-        return [{"score": float(row[0])} for row in logits]
-    return [
-        {"label": labels.get(int(row.argmax()), str(row.argmax())), "probability": float(row.max())}
-        for row in _softmax(logits)
-    ]
+        return [{"score": float(row[0])} for row in scores]
+    return [{"label": labels.get(int(row.argmax()), str(row.argmax())), "score": float(row.max())} for row in scores]
 
 
 def _tags(folder: Path, feed: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
@@ -121,8 +93,6 @@ def _spans(folder: Path, feed: Mapping[str, np.ndarray], outputs: Mapping[str, n
 
 
 _READERS = {
-    "feature-extraction": _features,
-    "sentence-similarity": _sentences,
     "text-classification": _classes,
     "token-classification": _tags,
     "fill-mask": _masks,

@@ -27,7 +27,6 @@ from bertfuse.export.tasks import find_task
 from bertfuse.graph_rewrite import FusionResult, fuse_file
 from bertfuse.graph_rewrite.io import replacing
 
-from .answers import mean_pool
 from .bench import Timing, interleaved, machine
 from .compare import OutputDifference, run_and_compare, session_runner
 from .contenders import Contender, session_contender
@@ -120,7 +119,14 @@ def _run(
     ]
     results, differences = run_and_compare(runners, [feed])
     hidden = {name: np.asarray(iterations[0]["last_hidden_state"]) for name, iterations in results.items()}
-    return {name: mean_pool(array, feed["attention_mask"]) for name, array in hidden.items()}, differences
+    return {name: _sentence_vectors(array, feed["attention_mask"]) for name, array in hidden.items()}, differences
+
+
+def _sentence_vectors(hidden: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Sentence vectors [batch, hidden] of length 1: the mean of hidden [batch, sequence, hidden] where mask is 1."""
+    weights = mask[..., None].astype(np.float64)
+    vectors = (hidden.astype(np.float64) * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 def _time(model: Any, original: Path, fused: Path, feed: dict[str, np.ndarray]) -> list[Timing]:

@@ -15,7 +15,6 @@ from commands import ORIGINAL, invoke, said
 from tiny_models import HEADS, LAYERS, exported, inputs, save_checkpoint
 
 import bertfuse
-from bertfuse.runtime.answers import answers
 
 
 @pytest.fixture(scope="module")
@@ -128,12 +127,12 @@ def test_a_model_of_fixed_shape(folder: Path, tmp_path: Path) -> None:
 def test_run_on_text(folder: Path, tmp_path: Path) -> None:
     report = said("run", folder, "--text", "word1 word2", "--text", "word3")
     assert report["model"].endswith("onnx/model.onnx") and report["task"] == "feature-extraction"
-    assert report["outputs"]["last_hidden_state"]["shape"] == [2, 4, 32]
+    assert report["outputs"] == {"sentence_embedding": {"shape": [2, 32], "dtype": "float32"}}
     cosines = [row["cosine_similarity"] for row in report["answers"]]
     assert cosines[0][0] == 1.0 and cosines[0][1] == cosines[1][0] < 1.0
     original = said("run", folder / ORIGINAL, "--text", "word1 word2", "--text", "word3")
-    for name, output in original["outputs"].items():
-        np.testing.assert_allclose(report["outputs"][name]["values"], output["values"], rtol=1e-4, atol=2e-5)
+    for one, other in zip(report["answers"], original["answers"], strict=True):
+        np.testing.assert_allclose(one["embedding"], other["embedding"], rtol=1e-4, atol=2e-5)
     assert "word3: cosine similarity" in invoke("run", folder, "--text", "word1", "--text", "word3").stdout
 
 
@@ -164,17 +163,24 @@ def test_run_on_arrays_needs_no_tokenizer(task: str, keys: set[str], tmp_path: P
     assert "first values" in invoke("run", exported(task), "--input", tmp_path / "in.npz").stdout
 
 
-def test_run_tells_how_similar_sentences_are() -> None:
-    vectors = np.array([[3.0, 4.0], [4.0, 3.0]], np.float32)  # not of length 1: not every encoder normalises
-    made = answers("sentence-similarity", Path(), inputs(2, 3), {"sentence_embedding": vectors})
-    assert made == [{"cosine_similarity": [1.0, 0.96]}, {"cosine_similarity": [0.96, 1.0]}]
+def test_run_on_many_texts(folder: Path, tmp_path: Path) -> None:
+    """A long text pads no short one, texts are not compared each with each, and the terminal stays readable."""
+    lines = [f"word{i % 9} word{i % 7}" for i in range(200)] + ["word3 " * 5000]
+    (tmp_path / "lines.txt").write_text("\n".join(lines))
+    report = said("run", folder, "--text-file", tmp_path / "lines.txt")
+    assert [answer["text"] for answer in report["answers"]] == lines
+    assert all(set(answer) == {"text", "embedding"} for answer in report["answers"])
+    printed = invoke("run", folder, "--text-file", tmp_path / "lines.txt", "-o", tmp_path / "out.npz").stdout
+    assert len(printed) < 2000 and "181 more texts" in printed
+    with np.load(tmp_path / "out.npz") as arrays:
+        np.testing.assert_allclose(arrays["sentence_embedding"][9], report["answers"][9]["embedding"], atol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("task", "key"),
     [
         ("text-classification", "label"),
-        ("token-classification", "tokens"),
+        ("token-classification", "entities"),
         ("fill-mask", "masks"),
         ("question-answering", "answer"),
     ],
@@ -182,17 +188,23 @@ def test_run_tells_how_similar_sentences_are() -> None:
 def test_run_answers_by_task(task: str, key: str, tmp_path: Path) -> None:
     source = save_checkpoint(tmp_path / "source", task)
     invoke("export", source, "-o", tmp_path / "out", "--task", task, "--exporter", "torchscript")
-    (answer,) = said("run", tmp_path / "out", "--text", "word1 [MASK]", "--text-pair", "word2 word3 word4")["answers"]
+    pair = ("--text-pair", "word2 word3 word4") if key in ("label", "answer") else ()
+    (answer,) = said("run", tmp_path / "out", "--text", "word1 [MASK]", *pair)["answers"]
+    assert answer["text"] == "word1 [MASK]"
     if key == "label":
-        assert answer["label"] in {"LABEL_0", "LABEL_1", "LABEL_2"} and 1 / 3 <= answer["probability"] <= 1
-    elif key == "tokens":
-        tokens = ["[CLS]", "word1", "[MASK]", "[SEP]", "word2", "word3", "word4", "[SEP]"]
-        assert [token for token, _ in answer["tokens"]] == tokens
+        assert answer["label"] in {"LABEL_0", "LABEL_1", "LABEL_2"} and 1 / 3 <= answer["score"] <= 1
+        assert answer["text_pair"] == "word2 word3 word4"
+    elif key == "entities":
+        assert {entity["word"] for entity in answer["entities"]} <= {"word1 [MASK]", "word1", "[MASK]"}
     elif key == "masks":
-        assert [len(tokens) for tokens in answer["masks"]] == [5]
+        assert [len(words) for words in answer["masks"]] == [5]
     else:
         assert set(answer["answer"].split()) <= {"word2", "word3", "word4"}
-    invoke("run", tmp_path / "out", "--text", "word1 [MASK]")
+    printed = invoke("run", tmp_path / "out", "--text", "word1 [MASK]", *pair).stdout
+    assert "word1 [MASK]" in printed and (not pair or key == "answer" or pair[1] in printed)
+    if not pair:
+        refused = invoke("run", tmp_path / "out", "--text", "word1", "--text-pair", "word2", code=2).stderr
+        assert f"a model for {task} takes one text at a time" in refused
 
 
 def test_compare(folder: Path, tmp_path: Path) -> None:

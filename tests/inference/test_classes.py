@@ -1,0 +1,134 @@
+"""Encoder, Reranker, Classifier and Tagger: order, batches, dtypes, shapes, and what they refuse.
+
+That they compute what sentence-transformers and pipelines compute is tested in tests/ecosystem.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checkpoints import save, texts
+from tiny_models import sentence_files
+
+import bertfuse
+from bertfuse.errors import BertfuseError
+from bertfuse.export import export_model
+from bertfuse.graph_rewrite import fuse_file
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    base = tmp_path_factory.mktemp("inference")
+
+    def folder(name: str) -> Path:
+        if not (base / name).exists():
+            source = save(name, base / f"{name}-source")
+            if name == "encoder":
+                sentence_files(source, "Normalize")
+                prompts = {"prompts": {"query": "the ", "document": ""}}
+                (source / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+            export_model(source, base / name, exporter="torchscript")
+        return base / name
+
+    return folder
+
+
+def test_vectors_come_in_order_whatever_the_batches(folders: Callable[[str], Path]) -> None:
+    given = [*texts(70, seed=11), ""]
+    one_by_one = np.stack([bertfuse.Encoder(folders("encoder")).encode(text) for text in given])
+    assert one_by_one.dtype == np.float32 and one_by_one.shape == (71, 32)
+    for options, arguments in (({}, {}), ({"max_batch_tokens": 7}, {}), ({}, {"batch_size": 3})):
+        found = bertfuse.Encoder(folders("encoder"), **options).encode(given, **arguments)
+        np.testing.assert_allclose(found, one_by_one, atol=2e-6)
+    rows = bertfuse.Encoder(folders("encoder")).encode(given[:2], convert_to_numpy=False)
+    assert isinstance(rows, list) and rows[0].shape == (32,)
+    assert bertfuse.Encoder(folders("encoder")).encode([]).shape == (0, 32)
+
+
+def test_windows_do_not_mix_rows(folders: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = bertfuse.Encoder(folders("encoder"))
+    given = texts(50, seed=12)
+    want = encoder.encode(given)
+    monkeypatch.setattr("bertfuse.inference.model.WINDOW", 7)
+    np.testing.assert_allclose(encoder.encode(given, show_progress_bar=True), want, atol=2e-6)
+
+
+def test_prompts(folders: Callable[[str], Path]) -> None:
+    encoder = bertfuse.Encoder(folders("encoder"))
+    np.testing.assert_array_equal(encoder.encode_query("house"), encoder.encode("the house"))
+    np.testing.assert_array_equal(encoder.encode_document(["house"]), encoder.encode(["house"]))
+    np.testing.assert_array_equal(encoder.encode("house", prompt="a "), encoder.encode("a house"))
+    with pytest.raises(BertfuseError, match="no prompt is named 'title': query, document"):
+        encoder.encode("house", prompt_name="title")
+
+
+def test_without_its_pooling_in_the_file_the_folder_tells_it(folders: Callable[[str], Path], tmp_path: Path) -> None:
+    source = folders("encoder").with_name("encoder-source")
+    export_model(source, tmp_path, task="feature-extraction", exporter="torchscript")
+    given = texts(9, seed=13)
+    want = bertfuse.Encoder(folders("encoder")).encode(given)
+    np.testing.assert_allclose(bertfuse.Encoder(tmp_path).encode(given), want, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "fp32"])
+@pytest.mark.parametrize("library", ["never", "always"])
+def test_fused_in_any_dtype(dtype: str, library: str, folders: Callable[[str], Path], tmp_path: Path) -> None:
+    source = folders("encoder")
+    for file in source.iterdir():
+        if file.is_file():
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    fuse_file(source / "onnx" / "model.onnx", tmp_path / "model.fused.onnx", dtype=dtype)
+    given = texts(9, seed=14)
+    found = bertfuse.Encoder(tmp_path, library=library).encode(given)
+    assert found.dtype == np.float32
+    cosines = (found * bertfuse.Encoder(source).encode(given)).sum(axis=1)
+    assert cosines.min() > (0.999 if dtype == "fp16" else 1 - 1e-6), cosines
+
+
+def test_fixed_shapes(folders: Callable[[str], Path], tmp_path: Path) -> None:
+    """A model of one shape only is fed batches of that shape, cut and filled up."""
+    export_model(folders("encoder").with_name("encoder-source"), tmp_path, exporter="torchscript", static_shape=(4, 9))
+    given = texts(11, seed=15)
+    want = bertfuse.Encoder(folders("encoder"), max_seq_length=9).encode(given)
+    np.testing.assert_allclose(bertfuse.Encoder(tmp_path).encode(given), want, atol=2e-6)
+
+
+def test_scores_come_in_order(folders: Callable[[str], Path]) -> None:
+    reranker = bertfuse.Reranker(folders("reranker"))
+    documents = texts(20, seed=16)
+    scores = reranker.predict([("see a house", document) for document in documents])
+    assert scores.shape == (20,) and (scores >= 0).all() and (scores <= 1).all()
+    ranked = reranker.rank("see a house", documents, top_k=5)
+    assert [row["corpus_id"] for row in ranked] == list(np.argsort(-scores)[:5]) and "text" not in ranked[0]
+    logits = reranker.predict([("a", "b")], activation_fn=lambda logits: logits)
+    np.testing.assert_allclose(reranker.predict(("a", "b")), 1 / (1 + np.exp(-logits[0])), rtol=1e-5)
+
+
+def test_what_does_not_do(folders: Callable[[str], Path]) -> None:
+    with pytest.raises(BertfuseError, match=r"has no output logits, which a classifier needs"):
+        bertfuse.Classifier(folders("encoder"))
+    with pytest.raises(BertfuseError, match=r"was exported for token-classification, not for text-classification"):
+        bertfuse.Classifier(folders("tagger"))
+    encoder = bertfuse.Encoder(folders("encoder"))
+    with pytest.raises(BertfuseError, match="text 1 is a NoneType, no string"):
+        encoder.encode(["a", None])
+    with pytest.raises(BertfuseError, match="batch_size 0: give 1 or more"):
+        encoder.encode(["a"], batch_size=0)
+    with pytest.raises(BertfuseError, match="pair 0 is no pair of texts"):
+        bertfuse.Reranker(folders("reranker")).predict(["a", ("a", "b")])
+
+
+def test_neither_torch_nor_transformers_is_needed(folders: Callable[[str], Path]) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = sys.modules['transformers'] = None\n"
+        "import bertfuse\n"
+        f"print(bertfuse.Encoder({str(folders('encoder'))!r}).encode(['a house']).shape)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.stdout == "(1, 32)\n", ran.stderr
