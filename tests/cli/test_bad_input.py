@@ -151,7 +151,7 @@ def test_options_and_inputs_that_do_not_do(tmp_path: Path) -> None:
     refused(["bench", exported()], "is a file; give the folder", tmp_path)
     refused(["fuse", exported(), *out, "--level", "most"], "level 'most' is unknown", tmp_path)
     refused(["fuse", exported(), *out, "--dtype", "fp12"], "dtype 'fp12' is unknown", tmp_path)
-    refused(["run", exported()], "either --text or --input", tmp_path)
+    refused(["run", exported()], "give one of --text, --text-file and --input", tmp_path)
     refused(["run", exported(), "--text", "word"], "has no tokenizer.json", tmp_path)
     refused(["run", tmp_path, "--text", "word"], "holds neither onnx/model.onnx nor model.onnx", tmp_path)
     refused(["bench", tmp_path], "has no model, not both", tmp_path)
