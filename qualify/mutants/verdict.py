@@ -208,7 +208,12 @@ def _rows_without_keys(fused_model: onnx.ModelProto, feed: Feed) -> np.ndarray |
 
 
 def _without(arrays: list[np.ndarray], rows: np.ndarray) -> list[np.ndarray]:
-    return [a[~rows] if a.ndim and len(a) == len(rows) else a for a in arrays]
+    """Without these rows of the batch; a row of an array may be several of the mask's (sequences cut in pieces)."""
+    kept = []
+    for a in arrays:
+        fits = a.ndim > 0 and len(a) > 0 and len(rows) % len(a) == 0
+        kept.append(a[~rows.reshape(len(a), -1).any(axis=1)] if fits else a)
+    return kept
 
 
 def _moved(model: onnx.ModelProto) -> Iterator[onnxruntime.InferenceSession]:

@@ -37,6 +37,7 @@ class Case:
     dtype    fused with this `dtype`
     more     inputs of the recipe's own, by name
     longest  the longest sequence that is fed
+    count    how many inputs are made, one of each kind at least; 0: `more` alone
     """
 
     model: onnx.ModelProto
@@ -56,7 +57,9 @@ class Case:
         if any("position" in t.name for t in self.model.graph.initializer):
             longest = min(longest, read.longest)
         near = [n for n in self.numbers if n <= longest] or numbers
-        made = feeds(Signature(read.inputs, near, longest), np.random.default_rng(seed), self.count) | self.more
+        random = np.random.default_rng(seed)
+        made = feeds(Signature(read.inputs, near, longest), random, self.count) if self.count else {}
+        made |= self.more
         return {name: feed | self._overrides(seed) for name, feed in made.items()}
 
     def _overrides(self, seed: int) -> Feed:
