@@ -61,15 +61,20 @@ def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def judge(model: onnx.ModelProto, feeds: Feeds, level: str = "full") -> Verdict:
-    """Fuses `model` and compares both in ONNX Runtime, the fused one by its op bodies, over all of `feeds`."""
+def judge(model: onnx.ModelProto, feeds: Feeds, level: str = "full", invalid: bool = True) -> Verdict:
+    """Fuses `model` and compares both in ONNX Runtime, the fused one by its op bodies, over all of `feeds`.
+
+    A model that does not run is fused, too, for what fuse() may raise; without `invalid` it is left at that.
+    """
     try:
         original = session(model)
     except Exception as error:  # ONNX Runtime's exceptions have no base class of their own
-        return _of_an_invalid(model, level, f"does not load: {one_line(error)}")
+        text = f"does not load: {one_line(error)}"
+        return _of_an_invalid(model, level, text) if invalid else Verdict("invalid", text)
     wanted = {name: outputs for name, feed in feeds.items() if (outputs := _run(original, feed)) is not None}
     if not wanted:
-        return _of_an_invalid(model, level, "runs with none of the inputs")
+        text = "runs with none of the inputs"
+        return _of_an_invalid(model, level, text) if invalid else Verdict("invalid", text)
     try:
         result = fuse(model, level=level)
     except BertfuseError as error:
