@@ -3,12 +3,16 @@ add_library(bertfuse_cpu STATIC
   plugins/cpu/add_qkv_bias.cc
   plugins/cpu/call.cc
   plugins/cpu/embed_layer_norm.cc
+  plugins/cpu/first_tokens.cc
   plugins/cpu/fused_attention.cc
   plugins/cpu/fused_gemm.cc
   plugins/cpu/fused_gemm_gelu.cc
   plugins/cpu/fused_gemm_gelu_layer_norm.cc
   plugins/cpu/fused_gemm_layer_norm.cc
   plugins/cpu/kernels.cc
+  plugins/cpu/pack_tokens.cc
+  plugins/cpu/ragged_positions.cc
+  plugins/cpu/unpack_tokens.cc
   plugins/cpu/vector_dispatch.cc)
 target_link_libraries(bertfuse_cpu PRIVATE bertfuse_headers bertfuse_core)
 

@@ -46,7 +46,7 @@ def _axis(op: OpSpec, axis: Axis, text: str) -> str:
             raise ValueError(f"{op.name}: axis {text!r} uses the attribute {used!r}, which the op does not have")
     divisor = -1 if axis.divisor is None else names.index(axis.divisor)
     value = names.index(axis.symbol) if axis.is_attribute else -1
-    return f"{{{_string(text)}, {_string(axis.symbol)}, {axis.multiplier}, {divisor}, {value}}}"
+    return f"{{{_string(text)}, {_string(axis.symbol)}, {axis.multiplier}, {divisor}, {value}, {axis.offset}}}"
 
 
 def _tensors(op: OpSpec, role: str, tensors: tuple[TensorSpec, ...]) -> list[str]:
@@ -60,7 +60,9 @@ def _tensors(op: OpSpec, role: str, tensors: tuple[TensorSpec, ...]) -> list[str
         array, expression = _array("AxisDef", f"k{op.name}_{role}_{tensor.name}", axes)
         lines += array
         index = op.input_index(tensor.needs) if tensor.needs else -1
-        flags = ", ".join(str(flag).lower() for flag in (tensor.optional, tensor.constant, tensor.leading))
+        flags = ", ".join(
+            str(flag).lower() for flag in (tensor.optional, tensor.constant, tensor.leading, tensor.packed)
+        )
         rows.append(
             f"{{{_string(tensor.name)}, Variable::k{tensor.dtype}, {flags}, {index}, {expression}, {len(axes)}}}"
         )

@@ -44,8 +44,9 @@ def to_model(
     model.graph.metadata_props.extend(original.graph.metadata_props)
     del model.functions[:]
     model.functions.extend(original.functions)
-    for ours, theirs in ((model.graph.input, original.graph.input), (model.graph.output, original.graph.output)):
-        _keep_declarations(ours, theirs)
+    if not graph.interface_changed:
+        for ours, theirs in ((model.graph.input, original.graph.input), (model.graph.output, original.graph.output)):
+            _keep_declarations(ours, theirs)
     # Of intermediate shapes only those that the exporter gave and those of fused outputs are worth keeping.
     known = {value.name for value in original.graph.value_info} | set(data_types)
     kept = [value for value in model.graph.value_info if value.name in known]
@@ -57,8 +58,13 @@ def to_model(
 
 
 def _element_type(node: gs.Node) -> int:
-    """The float type of a fused node, whose inputs agree in it; shape inference may have lost that of its output."""
+    """The float type of a fused node, whose inputs agree in it; shape inference may have lost that of its output.
+
+    Of an op that has no floats, float32, in which bodies compute.
+    """
     floats = [t for t, spec in zip(node.inputs, OPS[node.op].inputs, strict=False) if spec.dtype == "T"]
+    if not floats:
+        return onnx.TensorProto.FLOAT
     return next(data_type(t.dtype) for t in (node.outputs[0], *floats) if not t.is_empty() and t.dtype is not None)
 
 

@@ -64,6 +64,7 @@ class FusionGraph:
         self.prover = Prover(self)
         self._names = set(tensors)
         self._output_ids = {id(tensor) for tensor in self.gs.outputs}
+        self.interface_changed = False
         self._unhooked: dict[int, tuple[gs.Node, list[gs.Tensor]]] = {}
         self._replaced: dict[int, tuple[gs.Node, list[gs.Tensor]]] = {}  # dialect node -> the node it stands for
         self._anchors: dict[int, int] = {}  # dialect node -> the original node it was found at
@@ -99,6 +100,12 @@ class FusionGraph:
             users = [c for t in node.outputs for c in t.outputs if id(c) not in inside]
             if any(map(self.is_output, node.outputs)) or any(shape_uses.donor(c, inputs) is None for c in users):
                 raise _needed(node, self._user(node, inside))
+
+    def change_interface(self, inputs: list[gs.Variable], outputs: list[gs.Variable]) -> None:
+        """Give the model other inputs and outputs than it was declared with."""
+        self.gs.inputs, self.gs.outputs = inputs, outputs
+        self._output_ids = {id(tensor) for tensor in outputs}
+        self.interface_changed = True
 
     # ---- who was found where, and what failed
 

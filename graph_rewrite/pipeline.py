@@ -12,7 +12,7 @@ import onnx_graphsurgeon as gs
 
 from bertfuse.errors import BertfuseError, FusionError
 
-from . import functions, io, lower, precision, validate
+from . import functions, io, lower, passes, precision, validate
 from .dialect.pattern import patterns
 from .expected import expectations
 from .export import to_model
@@ -43,6 +43,8 @@ def fuse(
     functions: bool = True,
     dtype: str | None = None,
     progress: Progress | None = None,
+    padding: str = "keep",
+    output_rows: bool = False,
 ) -> FusionResult:
     """Fuse a model in memory, or one read from a path; the model given is not changed.
 
@@ -50,13 +52,18 @@ def fuse(
     functions  whether the model carries each op's body as a function, so that it runs without our library
     dtype      "fp32", "fp16" or "bf16": convert the fused model; None keeps the types it has
     progress   called with the name of each step as it begins
+    padding    "keep"; "remove": only real tokens are computed, behind the same interface, with zeros on padding where an
+               output has a row for each token; "ragged": the model takes tokens without padding (passes/ragged.py)
+    output_rows  of the last layer compute only the rows that an output needs; always so with another padding than "keep"
 
     Raises FusionError for a file or model that cannot be read or comes out invalid, BertfuseError for a wrong option.
     """
-    check_options(level, dtype)
+    check_options(level, dtype, padding)
     original = model if isinstance(model, onnx.ModelProto) else io.load_model(model)
     skeleton, weights = io.split(original)
-    result, fused_weights = _fuse(skeleton, weights, level, functions, dtype, progress or (lambda step: None))
+    result, fused_weights = _fuse(
+        skeleton, weights, level, functions, dtype, progress or (lambda step: None), padding, output_rows
+    )
     result.model = original if fused_weights is None else io.join(result.model, fused_weights)
     return result
 
@@ -68,17 +75,19 @@ def fuse_file(
     functions: bool = True,
     dtype: str | None = None,
     progress: Progress | None = None,
+    padding: str = "keep",
+    output_rows: bool = False,
 ) -> FusionResult:
     """Fuse file to file; `model` of the result has no weights. Each large weight is in memory once, and written once.
 
     A model in which nothing is fused is written as it was. Options and errors as for `fuse`.
     """
-    check_options(level, dtype)
+    check_options(level, dtype, padding)
     io.check_target(target, onnx_file=True)
     report = progress or (lambda step: None)
     report("read")
     skeleton, weights = io.open_model(source)
-    result, fused_weights = _fuse(skeleton, weights, level, functions, dtype, report)
+    result, fused_weights = _fuse(skeleton, weights, level, functions, dtype, report, padding, output_rows)
     if fused_weights is not None:
         # Transposed and packed weights hold what they are made of; nothing else may, the graph's cycles neither.
         weights = fused_weights
@@ -100,8 +109,10 @@ def explain(
     return _fuse(skeleton, weights, level, False, None, progress or (lambda step: None))[0]
 
 
-def check_options(level: str, dtype: str | None) -> None:
-    """Raises BertfuseError for a level or dtype that `fuse` does not know."""
+def check_options(level: str, dtype: str | None, padding: str = "keep") -> None:
+    """Raises BertfuseError for a level, dtype or padding that `fuse` does not know."""
+    if padding not in passes.PADDINGS:
+        raise BertfuseError(f"padding '{padding}' is unknown; choose one of {', '.join(passes.PADDINGS)}")
     if level not in LEVELS:
         raise BertfuseError(f"level '{level}' is unknown; choose one of {', '.join(LEVELS)}")
     if dtype is not None and dtype not in precision.DTYPES:
@@ -115,6 +126,8 @@ def _fuse(
     with_functions: bool,
     dtype: str | None,
     progress: Progress,
+    padding: str = "keep",
+    output_rows: bool = False,
 ) -> tuple[FusionResult, dict[str, Weight] | None]:
     """The fused skeleton and its weights; None for the weights when nothing was fused and the skeleton is unchanged."""
     before = count_nodes(skeleton)
@@ -154,6 +167,7 @@ def _fuse(
         return result, None
     lower.leftovers(graph)
     graph.finish()
+    result.passes = passes.run(graph, padding, output_rows)
     if dtype is not None:
         precision.convert(graph, dtype)
     progress("write functions")

@@ -64,6 +64,19 @@ class Part:
         return asdict(self) | {"replaced": list(self.replaced), "miss": self.miss and self.miss.to_dict()}
 
 
+@dataclass(frozen=True)
+class PassReport:
+    """What a pass over the fused graph did, and what it left alone and why, a line each."""
+
+    name: str
+    done: list[str]
+    left: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain data."""
+        return asdict(self)
+
+
 @dataclass
 class FusionResult:
     """The fused model, with per-op counts. `model` is the caller's own object when nothing was fused.
@@ -71,6 +84,7 @@ class FusionResult:
     `fused` and `expected` map op names to counts; `misses` explains each difference. `nodes` holds the number of nodes
     before and after (constants not counted). `messages` are remarks for the user, one line each. `parts` are all ops
     that were fused or missed, layer by layer, in the graph's order; `layers` is how many encoder layers there are.
+    `passes` reports on the passes that were asked for, in their order.
     """
 
     model: onnx.ModelProto
@@ -81,6 +95,7 @@ class FusionResult:
     messages: list[str] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     layers: int = 0
+    passes: list[PassReport] = field(default_factory=list)
 
     @property
     def complete(self) -> bool:

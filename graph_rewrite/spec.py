@@ -4,6 +4,7 @@ Axis expressions in `TensorSpec.axes`:
     "..."           any number of leading axes, the same in every tensor that has it
     "H"             a size that every use of the symbol must agree on
     "3*H"           three times H; a size that 3 does not divide is an error
+    "N+1"           one more than N
     "H/num_heads"   H divided by the integer attribute `num_heads`, which must divide it
     "num_heads"     the value of the integer attribute (lower case; symbols start with a capital)
 """
@@ -25,25 +26,29 @@ NODE_MARKERS = {"plugin_version": "1", "plugin_namespace": "bertfuse"}
 DTYPE_VARIABLES = {
     "T": {"float32": 1, "float16": 10, "bfloat16": 16},
     "I": {"int32": 6, "int64": 7},
+    "C": {"int32": 6},  # counts and offsets of rows, which kernels read on the device
 }
 
-_AXIS = re.compile(r"^(?:(?P<multiplier>\d+)\*)?(?P<symbol>[A-Za-z][A-Za-z0-9_]*)(?:/(?P<divisor>[a-z_]+))?$")
+_AXIS = re.compile(
+    r"^(?:(?P<multiplier>\d+)\*)?(?P<symbol>[A-Za-z][A-Za-z0-9_]*)(?:/(?P<divisor>[a-z_]+))?(?:\+(?P<offset>\d+))?$"
+)
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One parsed axis expression: multiplier * symbol / attribute `divisor` (None: not divided)."""
+    """One parsed axis expression: multiplier * symbol / attribute `divisor` (None: not divided) + offset."""
 
     symbol: str
     multiplier: int = 1
     divisor: str | None = None
+    offset: int = 0
 
     @classmethod
     def parse(cls, text: str) -> Axis:
         match = _AXIS.match(text)
         if match is None:
-            raise ValueError(f"axis expression {text!r}: expected 'N', '3*N' or 'N/attribute'")
-        return cls(match["symbol"], int(match["multiplier"] or 1), match["divisor"])
+            raise ValueError(f"axis expression {text!r}: expected 'N', '3*N', 'N/attribute' or 'N+1'")
+        return cls(match["symbol"], int(match["multiplier"] or 1), match["divisor"], int(match["offset"] or 0))
 
     @property
     def is_attribute(self) -> bool:
@@ -58,6 +63,7 @@ class TensorSpec:
     dtype     a key of DTYPE_VARIABLES
     constant  fusion wants an initialiser here
     needs     another input that must be given whenever this optional one is
+    packed    only a pass gives it, to tell an op of packed rows which of them are real: fusion does not look for it
     """
 
     name: str
@@ -66,6 +72,7 @@ class TensorSpec:
     optional: bool = False
     constant: bool = False
     needs: str = ""
+    packed: bool = False
     doc: str = ""
 
     @property
@@ -103,7 +110,7 @@ class OpSpec:
     """One op: everything else (pattern, ONNX function, C++ table, test oracle) is derived from this.
 
     `body(dialect, *inputs, **attributes)` computes the outputs with the few ops of `graph_rewrite.dialect`; an absent
-    optional input is None. A `companion` is not looked for: normalising writes it beside an op that is.
+    optional input is None. A `companion` is not looked for: normalising or a pass writes it beside an op that is.
     """
 
     name: str
@@ -119,4 +126,10 @@ class OpSpec:
 
     @property
     def optional_inputs(self) -> tuple[str, ...]:
-        return tuple(tensor.name for tensor in self.inputs if tensor.optional)
+        """Those that a model may have or lack; what a pass adds is not among them."""
+        return tuple(tensor.name for tensor in self.inputs if tensor.optional and not tensor.packed)
+
+    @property
+    def packed_inputs(self) -> tuple[str, ...]:
+        """Those that only a pass gives."""
+        return tuple(tensor.name for tensor in self.inputs if tensor.packed)

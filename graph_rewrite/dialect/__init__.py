@@ -6,7 +6,7 @@ A body is a Python function of a dialect object. Each module here is one such ob
     function.py    emits standard ONNX nodes                       -> the model-local function, unfused leftovers
     pattern.py     records which dialect op was applied to what    -> the pattern that fusion looks for
 
-All of them offer the same eight methods:
+All of them offer the same methods, those that fusion looks for
 
     linear(x[..., K], weight[N, K], bias[N]) -> [..., N]           x Wᵀ + bias
     add(a, b)                                                      element-wise, broadcasting
@@ -16,4 +16,16 @@ All of them offer the same eight methods:
     positions(ids[B, S]) -> [1, S]                                 0, 1, ..., S-1
     split_heads(qkv[B, S, 3H], num_heads) -> 3 x [B, heads, S, D]  D = H / heads
     attention(q, k, v, mask[B, S] or None, scale) -> [B, S, H]     softmax(q kᵀ scale + mask) v, heads merged
+
+and those of packed rows, which no model has before a pass put them there. Packed rows are [B, S, ...] with the real ones
+first (reference.py, kernels), or [1, T, ...] with the T real ones alone (function.py):
+
+    pack_tokens(mask[N, S]) -> token_index[N, S], cu_seqlens[N + 1], row_count
+    take_tokens(values[B, S], token_index)                         what of each token is in `values`
+    places(token_index, ids[B, S])                                 each token's place in its sequence, with padding
+    unpack_tokens(x, mask[B, S], token_index, row_count)           [B, S, H], zeros on padding
+    first_tokens(x, cu_seqlens[N + 1]) -> [N, H]                   zeros where a sequence has no token
+    pad_sequences(x, cu_seqlens[N + 1]) -> [N, longest, K], mask   each sequence in a row of its own
+    join_sequences(y[N, longest, H], mask, x)                      and back, with as many rows as `x`
+    ragged_positions(tokens[1, T], cu_seqlens, max_seqlen[M])      2 x [1, T]: which sequence, which place in it
 """

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from .packed import PackedDialect
 from .reference import MASKED_SCORE
 
 
@@ -21,8 +22,8 @@ class AttributeRef:
     kind: str  # "int", "float" or "string"
 
 
-class OnnxDialect:
-    """The dialect's eight ops as standard operators of `opset`. A subclass says what emitting a node means.
+class OnnxDialect(PackedDialect):
+    """The dialect's ops as standard operators of `opset`. A subclass says what emitting a node means.
 
     Every operator used here means the same from opset 13 on, or is spelled for the opset at hand: a function's opset
     must be the model's own, because ONNX Runtime inlines it. `heads` are number and size of an attention's heads, None

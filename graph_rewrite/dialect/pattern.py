@@ -79,6 +79,21 @@ class _Recorder:
     def attention(self, q, k, v, mask, scale):
         return PatternNode(ATTENTION, (q, k, v, mask), (("scale", scale),))
 
+    # Of packed rows: no normalised graph has these, so the patterns of ops that passes write match nothing.
+
+    def pack_tokens(self, mask):
+        return tuple(Output(PatternNode("PackTokens", (mask,)), index) for index in range(3))
+
+    def unpack_tokens(self, x, mask, token_index, row_count):
+        return PatternNode("UnpackTokens", (x, mask, token_index, row_count))
+
+    def first_tokens(self, x, cu_seqlens):
+        return PatternNode("FirstTokens", (x, cu_seqlens))
+
+    def ragged_positions(self, tokens, cu_seqlens, max_seqlen):
+        node = PatternNode("RaggedPositions", (tokens, cu_seqlens, max_seqlen))
+        return tuple(Output(node, index) for index in range(2))
+
 
 @cache
 def patterns(spec: OpSpec) -> tuple[Pattern, ...]:

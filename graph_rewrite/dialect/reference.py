@@ -31,7 +31,7 @@ def _erf(x: np.ndarray) -> np.ndarray:
 
 
 class Reference:
-    """The dialect's eight ops on float64 arrays (see the package for shapes)."""
+    """The dialect's ops on float64 arrays (see the package for shapes)."""
 
     def linear(self, x, weight, bias):
         return x @ weight.T if bias is None else x @ weight.T + bias
@@ -69,6 +69,52 @@ class Reference:
         context = weights / weights.sum(axis=-1, keepdims=True) @ v
         batch, heads, sequence, size = context.shape
         return context.transpose(0, 2, 1, 3).reshape(batch, sequence, heads * size)
+
+    # Of packed rows: sequence by sequence, so that nothing of one can reach another. Rows behind the real ones are zeros
+    # where anything had to be chosen.
+
+    def pack_tokens(self, mask):
+        real = mask.reshape(-1) != 0
+        index = np.concatenate([np.flatnonzero(real), np.flatnonzero(~real)]).reshape(mask.shape)
+        counts = [sum(value != 0 for value in row) for row in mask]
+        return index, np.cumsum([0, *counts]), np.array(sum(counts))
+
+    def take_tokens(self, values, token_index):
+        return values.reshape(-1)[token_index]
+
+    def places(self, token_index, ids):
+        return token_index % ids.shape[1]
+
+    def unpack_tokens(self, x, mask, token_index, row_count):
+        y = np.zeros((mask.size, x.shape[-1]))
+        for row in range(int(row_count)):
+            y[token_index.reshape(-1)[row]] = x.reshape(-1, x.shape[-1])[row]
+        return y.reshape(*mask.shape, -1)
+
+    def first_tokens(self, x, cu_seqlens):
+        rows = x.reshape(-1, x.shape[-1])
+        pairs = zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)
+        return np.stack([rows[first] if first < end else np.zeros(x.shape[-1]) for first, end in pairs])
+
+    def pad_sequences(self, x, cu_seqlens):
+        rows = x.reshape(-1, x.shape[-1])
+        lengths = np.diff(cu_seqlens)
+        padded = np.zeros((len(lengths), max(1, *lengths), x.shape[-1]))
+        for sequence, (first, length) in enumerate(zip(cu_seqlens, lengths, strict=False)):
+            padded[sequence, :length] = rows[first : first + length]
+        return padded, (np.arange(padded.shape[1]) < lengths[:, None]).astype(np.int64)
+
+    def join_sequences(self, y, mask, x):
+        joined = np.zeros((x[..., 0].size, y.shape[-1]))
+        real = np.concatenate([rows[: int(row.sum())] for rows, row in zip(y, mask, strict=True)])
+        joined[: len(real)] = real
+        return joined.reshape(*x.shape[:-1], -1)
+
+    def ragged_positions(self, tokens, cu_seqlens, max_seqlen):
+        lengths = np.diff(cu_seqlens)
+        sequences = np.concatenate([np.full(length, i) for i, length in enumerate(lengths)])
+        positions = np.concatenate([np.arange(length) for length in lengths])
+        return sequences.reshape(tokens.shape), positions.reshape(tokens.shape)
 
 
 def oracle(op_name: str, inputs: dict[str, Any], attributes: dict[str, Any] | None = None) -> list[np.ndarray]:

@@ -4,11 +4,15 @@ from ..spec import OpSpec
 from . import (
     add_qkv_bias,
     embed_layer_norm,
+    first_tokens,
     fused_attention,
     fused_gemm,
     fused_gemm_gelu,
     fused_gemm_gelu_layer_norm,
     fused_gemm_layer_norm,
+    pack_tokens,
+    ragged_positions,
+    unpack_tokens,
 )
 
 OPS: dict[str, OpSpec] = {
@@ -21,6 +25,10 @@ OPS: dict[str, OpSpec] = {
         fused_gemm_layer_norm,
         fused_gemm_gelu,
         fused_gemm,
+        pack_tokens,
+        unpack_tokens,
+        first_tokens,
+        ragged_positions,
     )
 }
 

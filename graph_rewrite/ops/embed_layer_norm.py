@@ -1,13 +1,33 @@
+from dataclasses import replace
+
 from ..spec import OpSpec, TensorSpec
-from ._common import EPSILON
+from ._common import EPSILON, ROW_COUNT, TOKEN_INDEX
 
 
-def body(d, ids, word_table, position_table, gamma, beta, token_type_ids, token_type_table, position_ids, *, epsilon):
+def body(
+    d,
+    ids,
+    word_table,
+    position_table,
+    gamma,
+    beta,
+    token_type_ids,
+    token_type_table,
+    position_ids,
+    token_index,
+    row_count,
+    *,
+    epsilon,
+):
+    positions = position_ids
+    if token_index is not None:
+        positions = d.places(token_index, ids) if positions is None else d.take_tokens(positions, token_index)
+        token_type_ids = None if token_type_ids is None else d.take_tokens(token_type_ids, token_index)
+        ids = d.take_tokens(ids, token_index)
     y = d.embedding(word_table, ids)
     if token_type_ids is not None:
         y = d.add(y, d.embedding(token_type_table, token_type_ids))
-    positions = d.positions(ids) if position_ids is None else position_ids
-    y = d.add(y, d.embedding(position_table, positions))
+    y = d.add(y, d.embedding(position_table, d.positions(ids) if positions is None else positions))
     return d.layer_norm(y, gamma, beta, epsilon)
 
 
@@ -24,6 +44,9 @@ OP = OpSpec(
         TensorSpec("token_type_ids", ("B", "S"), dtype="I", optional=True, needs="token_type_table"),
         TensorSpec("token_type_table", ("T", "H"), optional=True, constant=True, needs="token_type_ids"),
         TensorSpec("position_ids", ("B", "S"), dtype="I", optional=True),
+        # With it row i is of the token at place token_index[i] of the flattened [B, S].
+        replace(TOKEN_INDEX, optional=True, packed=True, needs="row_count"),
+        replace(ROW_COUNT, needs="token_index"),
     ),
     outputs=(TensorSpec("y", ("B", "S", "H")),),
     attributes=(EPSILON,),

@@ -50,7 +50,7 @@ Dim AxisBinder::Expected(const AxisDef& axis) const {
   if (axis.value >= 0) return {axis.multiplier * attributes_[axis.value].i, nullptr};
   const Symbol* symbol = Find(axis.symbol);
   if (symbol == nullptr) return {};
-  if (axis.multiplier == 1 && axis.divisor < 0) return symbol->dim;
+  if (axis.multiplier == 1 && axis.divisor < 0 && axis.offset == 0) return symbol->dim;
   if (!symbol->dim.known()) return {};
   const int64_t divisor = axis.divisor < 0 ? 1 : attributes_[axis.divisor].i;
   const int64_t product = axis.multiplier * symbol->dim.size;
@@ -59,7 +59,7 @@ Dim AxisBinder::Expected(const AxisDef& axis) const {
          op_.name, op_.attributes[axis.divisor].name, Printable(divisor), axis.symbol, Printable(symbol->dim.size),
          axis.symbol, symbol->from);
   }
-  return {product / divisor, nullptr};
+  return {product / divisor + axis.offset, nullptr};
 }
 
 void AxisBinder::BindAxis(const TensorDef& tensor, const char* role, int index, const AxisDef& axis, Dim dim) {
@@ -76,10 +76,14 @@ void AxisBinder::BindAxis(const TensorDef& tensor, const char* role, int index, 
   if (axis.value >= 0) return;
 
   Dim value;
-  if (axis.multiplier == 1 && axis.divisor < 0) {
+  if (axis.multiplier == 1 && axis.divisor < 0 && axis.offset == 0) {
     value = dim;
   } else if (dim.known()) {
-    const int64_t product = dim.size * (axis.divisor < 0 ? 1 : attributes_[axis.divisor].i);
+    if (dim.size < axis.offset) {
+      Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %s '%s' axis %d is %lld, expected %s: at least %lld", op_.name, role,
+           tensor.name, index, Printable(dim.size), axis.text, Printable(axis.offset));
+    }
+    const int64_t product = (dim.size - axis.offset) * (axis.divisor < 0 ? 1 : attributes_[axis.divisor].i);
     if (product % axis.multiplier != 0) {
       Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %s '%s' axis %d is %lld, expected %s: a multiple of %lld", op_.name, role,
            tensor.name, index, Printable(dim.size), axis.text, Printable(axis.multiplier));

@@ -2,6 +2,7 @@
 #ifndef BERTFUSE_CORE_KERNEL_CALL_H_
 #define BERTFUSE_CORE_KERNEL_CALL_H_
 
+#include "core/op_table.h"
 #include "core/status.h"
 
 namespace bertfuse {
@@ -26,7 +27,21 @@ inline int32_t NumTactics(const bertfuse_kernel& kernel, const bertfuse_call& ca
   return count;
 }
 
+// Throws NOT_SUPPORTED for a call with packed rows on a device whose kernels would compute all rows as if they were
+// not.
+inline void CheckPackedRows(const bertfuse_kernel& kernel, const bertfuse_call& call) {
+  if (kernel.device != BERTFUSE_CUDA) return;
+  const OpDef* op = FindOp(kernel.op);
+  const TensorDef* packed = op == nullptr || call.num_inputs != op->num_inputs ? nullptr : PackedInput(*op, call);
+  if (packed == nullptr) return;
+  Fail(BERTFUSE_NOT_SUPPORTED,
+       "%s: packed rows are not yet supported by the CUDA kernels: input '%s' is given; fuse the model with --padding "
+       "keep for the GPU",
+       op->name, packed->name);
+}
+
 inline void Run(const bertfuse_kernel& kernel, const bertfuse_call& call) {
+  CheckPackedRows(kernel, call);
   bertfuse_error error = {};
   ThrowIfFailed(kernel.run(&call, &error), error);
 }

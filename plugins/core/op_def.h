@@ -7,17 +7,21 @@
 
 namespace bertfuse {
 
-// A dtype variable: every tensor of an op that has it must have the same dtype. kT is a float, kI an index.
-enum class Variable { kT, kI };
+// A dtype variable: every tensor of an op that has it must have the same dtype. kT is a float, kI an index; kC is
+// int32, counts and offsets of packed rows.
+enum class Variable { kT, kI, kC };
+inline constexpr Variable kVariables[] = {Variable::kT, Variable::kI, Variable::kC};
+inline constexpr int kNumVariables = 3;
 enum class AttrKind { kInt, kFloat, kString };
 
-// multiplier * symbol / attribute[divisor], or the value of an attribute where `value` is not -1.
+// multiplier * symbol / attribute[divisor] + offset, or the value of an attribute where `value` is not -1.
 struct AxisDef {
   const char* text;
   const char* symbol;
   int64_t multiplier;
   int divisor;
   int value;
+  int64_t offset;
 };
 
 struct TensorDef {
@@ -26,6 +30,7 @@ struct TensorDef {
   bool optional;
   bool constant;
   bool leading;  // any number of axes before `axes`, the same in every tensor that has them
+  bool packed;   // given where the op's rows are packed
   int needs;     // the input that must be there if this one is, or -1
   const AxisDef* axes;
   int num_axes;

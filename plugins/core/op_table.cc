@@ -1,5 +1,6 @@
 #include "core/op_table.h"
 
+#include <algorithm>
 #include <cstring>
 #include <iterator>
 #include <string>
@@ -90,8 +91,15 @@ const OpDef* FindOp(const char* name) {
 }
 
 DtypeList DtypesOf(Variable variable) {
-  if (variable == Variable::kT) return {kDtypesT, static_cast<int>(std::size(kDtypesT))};
-  return {kDtypesI, static_cast<int>(std::size(kDtypesI))};
+  switch (variable) {
+    case Variable::kT:
+      return {kDtypesT, static_cast<int>(std::size(kDtypesT))};
+    case Variable::kI:
+      return {kDtypesI, static_cast<int>(std::size(kDtypesI))};
+    case Variable::kC:
+      break;
+  }
+  return {kDtypesC, static_cast<int>(std::size(kDtypesC))};
 }
 
 bool Allows(Variable variable, int32_t dtype) {
@@ -101,19 +109,39 @@ bool Allows(Variable variable, int32_t dtype) {
   return false;
 }
 
+bool Uses(const OpDef& op, Variable variable) {
+  const auto is_of = [&](const TensorDef& tensor) { return tensor.dtype == variable; };
+  return std::any_of(op.inputs, op.inputs + op.num_inputs, is_of) ||
+         std::any_of(op.outputs, op.outputs + op.num_outputs, is_of);
+}
+
+const TensorDef* PackedInput(const OpDef& op, const bertfuse_call& call) {
+  for (int i = 0; i < op.num_inputs; ++i) {
+    if (op.inputs[i].packed && call.inputs[i].dtype != BERTFUSE_ABSENT) return &op.inputs[i];
+  }
+  return nullptr;
+}
+
+int32_t DtypeBinder::Of(Variable variable) const {
+  const int32_t bound = dtypes_[static_cast<int>(variable)];
+  const DtypeList choices = DtypesOf(variable);
+  return bound == BERTFUSE_ABSENT && choices.count == 1 ? *choices.first : bound;
+}
+
 void DtypeBinder::Bind(const TensorDef& tensor, const char* role, int32_t given) {
   const int variable = static_cast<int>(tensor.dtype);
-  const char* letter = tensor.dtype == Variable::kT ? "T" : "I";
+  static constexpr const char* kLetters[] = {"T", "I", "C"};
+  static constexpr const char* kChoices[] = {"float32, float16 or bfloat16", "int32 or int64", "int32"};
   if (!Allows(tensor.dtype, given)) {
     Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %s '%s' is %s (%d), expected %s", op_.name, role, tensor.name,
-         DtypeName(given), given, tensor.dtype == Variable::kT ? "float32, float16 or bfloat16" : "int32 or int64");
+         DtypeName(given), given, kChoices[variable]);
   }
   if (from_[variable] == nullptr) {
     dtypes_[variable] = given;
     from_[variable] = tensor.name;
   } else if (dtypes_[variable] != given) {
     Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %s '%s' is %s, expected %s (%s from '%s')", op_.name, role, tensor.name,
-         DtypeName(given), DtypeName(dtypes_[variable]), letter, from_[variable]);
+         DtypeName(given), DtypeName(dtypes_[variable]), kLetters[variable], from_[variable]);
   }
 }
 

@@ -23,7 +23,7 @@ OpList AllOps();
 // The op of that name, or null.
 const OpDef* FindOp(const char* name);
 
-// The dtypes (bertfuse_dtype) that a variable may take: kT 3 of them, kI 2.
+// The dtypes (bertfuse_dtype) that a variable may take: kT 3 of them, kI 2, kC 1.
 struct DtypeList {
   const int32_t* first;
   int count;
@@ -32,6 +32,12 @@ struct DtypeList {
 };
 DtypeList DtypesOf(Variable variable);
 bool Allows(Variable variable, int32_t dtype);
+
+// Whether an input or output of the op is of that variable.
+bool Uses(const OpDef& op, Variable variable);
+
+// The first input given that says that the call's rows are packed, or null.
+const TensorDef* PackedInput(const OpDef& op, const bertfuse_call& call);
 
 // The dtype of each variable, from the first tensor of it. One that is not allowed, or another later, throws
 // INVALID_ARGUMENT with the tensor.
@@ -42,13 +48,13 @@ class DtypeBinder {
   // `role` is "input" or "output", for messages.
   void Bind(const TensorDef& tensor, const char* role, int32_t given);
 
-  // BERTFUSE_ABSENT where no tensor bound it.
-  int32_t Of(Variable variable) const { return dtypes_[static_cast<int>(variable)]; }
+  // BERTFUSE_ABSENT where no tensor bound it and there is a choice.
+  int32_t Of(Variable variable) const;
 
  private:
   const OpDef& op_;
-  int32_t dtypes_[2] = {BERTFUSE_ABSENT, BERTFUSE_ABSENT};
-  const char* from_[2] = {nullptr, nullptr};
+  int32_t dtypes_[kNumVariables] = {};
+  const char* from_[kNumVariables] = {};
 };
 
 // A size that may be unknown before a run: `size` is -1 then, and `name` the runtime's name for it (null: none).

@@ -4,6 +4,7 @@
 #include "core/op_table.h"
 #include "cpu/call.h"
 #include "cpu/kernels.h"
+#include "cpu/packed.h"
 #include "cpu/vector_loops.h"
 #include "op_table.generated.h"
 
@@ -29,13 +30,16 @@ struct Buffers {
   float* row;
 };
 
+// In place of a source's number.
+constexpr int kNone = -1, kTokenIndex = -2;
+
 // The first index out of range, kept for the message: what an operator's body may not throw on a host thread.
 struct OutOfRange {
-  std::atomic<int> input{-1};
+  std::atomic<int> input{kNone};
   std::atomic<int64_t> index{0};
 
   void Record(int which, int64_t value) {
-    int none = -1;
+    int none = kNone;
     if (input.compare_exchange_strong(none, which)) index = value;
   }
 };
@@ -78,12 +82,21 @@ void RunRows(const bertfuse_call& call, const Buffers& buffers, OutOfRange& out_
   sources[num_sources++] = {given ? static_cast<int>(Op::In::position_ids) : -1, Op::In::position_table};
 
   const float epsilon = call.attributes[Op::Attr::epsilon].f;
-  ParallelFor(call, out.shape[0] * sequence, GrainFor(4 * hidden), [&](int64_t begin, int64_t end) {
+  const int64_t all = out.shape[0] * sequence;
+  const auto* token_index = static_cast<const int32_t*>(
+      call.inputs[Op::In::token_index].dtype == BERTFUSE_ABSENT ? nullptr : call.inputs[Op::In::token_index].data);
+  const int64_t rows = RealRows(Op::kName, call.inputs[Op::In::row_count], all);
+  ParallelFor(call, rows, GrainFor(4 * hidden), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       float* sum = y + row * hidden;
+      const int64_t token = token_index == nullptr ? row : token_index[row];
+      if (token < 0 || token >= all) {
+        out_of_range.Record(kTokenIndex, token);
+        return;
+      }
       for (int i = 0; i < num_sources; ++i) {
         const bertfuse_tensor& table = call.inputs[sources[i].table];
-        const int64_t index = sources[i].ids < 0 ? row % sequence : IndexAt(call.inputs[sources[i].ids], row);
+        const int64_t index = sources[i].ids < 0 ? token % sequence : IndexAt(call.inputs[sources[i].ids], token);
         const int64_t wrapped = Wrap(index, table.shape[0]);
         if (wrapped < 0) {
           out_of_range.Record(i, index);
@@ -103,7 +116,11 @@ void RunRows(const bertfuse_call& call, const Buffers& buffers, OutOfRange& out_
       if (converted) FromFloat(out.dtype, sum, static_cast<uint16_t*>(out.data) + row * hidden, hidden);
     }
   });
-  if (out_of_range.input < 0) return;
+  if (out_of_range.input == kNone) return;
+  if (out_of_range.input == kTokenIndex) {
+    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'token_index' holds %lld, expected a place among %lld tokens", Op::kName,
+         static_cast<long long>(out_of_range.index), static_cast<long long>(all));
+  }
   const Source& bad = sources[out_of_range.input];
   const OpDef& op = *FindOp(Op::kName);
   const char* table = op.inputs[bad.table].name;

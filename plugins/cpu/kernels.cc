@@ -8,8 +8,10 @@ namespace bertfuse {
 
 KernelList CpuKernels() {
   static const bertfuse_kernel* const kernels[] = {
-      &cpu::kAddQKVBias,    &cpu::kEmbedLayerNorm,         &cpu::kFusedAttention,     &cpu::kFusedGemm,
-      &cpu::kFusedGemmGelu, &cpu::kFusedGemmGeluLayerNorm, &cpu::kFusedGemmLayerNorm,
+      &cpu::kAddQKVBias,         &cpu::kEmbedLayerNorm,  &cpu::kFusedAttention,
+      &cpu::kFusedGemm,          &cpu::kFusedGemmGelu,   &cpu::kFusedGemmGeluLayerNorm,
+      &cpu::kFusedGemmLayerNorm, &cpu::kPackTokens,      &cpu::kUnpackTokens,
+      &cpu::kFirstTokens,        &cpu::kRaggedPositions,
   };
   return {kernels, static_cast<int>(std::size(kernels))};
 }

@@ -9,11 +9,18 @@ namespace bertfuse::cpu {
 
 extern const bertfuse_kernel kAddQKVBias;
 extern const bertfuse_kernel kEmbedLayerNorm;
+extern const bertfuse_kernel kFirstTokens;
 extern const bertfuse_kernel kFusedAttention;
 extern const bertfuse_kernel kFusedGemm;
 extern const bertfuse_kernel kFusedGemmGelu;
 extern const bertfuse_kernel kFusedGemmGeluLayerNorm;
 extern const bertfuse_kernel kFusedGemmLayerNorm;
+extern const bertfuse_kernel kPackTokens;
+extern const bertfuse_kernel kRaggedPositions;
+extern const bertfuse_kernel kUnpackTokens;
+
+// Of kernels that need none.
+inline size_t NoWorkspace(const bertfuse_call&) { return 0; }
 
 // A table entry; the functions throw.
 template <class Op, size_t (*kWorkspaceSize)(const bertfuse_call&), void (*kRun)(const bertfuse_call&)>

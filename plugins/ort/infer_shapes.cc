@@ -40,7 +40,7 @@ class ContextSource : public AttributeSource {
   const OrtShapeInferContext* context_;
 };
 
-// The known part of an input's shape; rank 0 where nothing is known, which no input of these ops has otherwise.
+// The known part of an input's shape; rank 0 where nothing is known, and for a scalar, which has no axis to bind.
 // The object and the names in it belong to the context.
 DimList InputShape(const OpDef& op, int index, const OrtShapeInferContext* context, ONNXTensorElementDataType* dtypes) {
   OrtTensorTypeAndShapeInfo* raw = nullptr;
@@ -95,7 +95,8 @@ void SetOutputShape(OrtShapeInferContext* context, int index, ONNXTensorElementD
 }  // namespace
 
 void InferShapes(const OpDef& op, OrtShapeInferContext* context) {
-  ONNXTensorElementDataType dtypes[2] = {};  // of the variables T and I in this node
+  ONNXTensorElementDataType dtypes[kNumVariables] = {};  // of the variables in this node
+  dtypes[static_cast<int>(Variable::kC)] = ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32;
   const Attributes attributes(op, ContextSource(context));
   AxisBinder axes(op, attributes.data());
   size_t given = 0;

@@ -48,7 +48,12 @@ void Destroy(void* kernel) {
 
 OpClass::OpClass(const OrtApi& api, const OpDef& op, const bertfuse_kernel& kernel, const CallSettings& settings,
                  int32_t dtype, int32_t index_dtype, bool infer_shapes)
-    : OrtCustomOp{}, api_(api), op_(op), kernel_(kernel), settings_(settings), dtypes_{dtype, index_dtype} {
+    : OrtCustomOp{},
+      api_(api),
+      op_(op),
+      kernel_(kernel),
+      settings_(settings),
+      dtypes_{dtype, index_dtype, BERTFUSE_INT32} {
   version = kApiVersion;
   OrtCustomOp::GetName = [](const OrtCustomOp* self) { return Self(self).op().name; };
   OrtCustomOp::GetExecutionProviderType = [](const OrtCustomOp* self) {

@@ -11,8 +11,8 @@ namespace bertfuse::ort {
 
 class OpClass : public OrtCustomOp {
  public:
-  // The dtypes are what the variables T and I stand for in this registration: ONNX Runtime's custom ops have no type
-  // variables of their own; it picks the registration that fits a node.
+  // The dtypes are what the variables T and I stand for in this registration (C is int32 always): ONNX Runtime's custom
+  // ops have no type variables of their own; it picks the registration that fits a node.
   OpClass(const OrtApi& api, const OpDef& op, const bertfuse_kernel& kernel, const CallSettings& settings,
           int32_t dtype, int32_t index_dtype, bool infer_shapes);
 
@@ -27,7 +27,7 @@ class OpClass : public OrtCustomOp {
   const OpDef& op_;
   const bertfuse_kernel& kernel_;
   CallSettings settings_;
-  int32_t dtypes_[2];
+  int32_t dtypes_[kNumVariables];
 };
 
 // Output shapes from what a session knows of the input shapes, with names of free dimensions carried through.

@@ -35,8 +35,6 @@ OrtCustomOpDomain* MakeDomain(const char* version, const CallSettings& settings)
   Check(Api().CreateCustomOpDomain(kDomain, &domain));
   static auto* classes = new std::deque<OpClass>();
   for (const OpDef& op : AllOps()) {
-    bool indexed = false;
-    for (int i = 0; i < op.num_inputs; ++i) indexed |= op.inputs[i].dtype == Variable::kI;
     const bool infer_shapes = InfersShapesOfAbsentInputs(version) || !HasOptionalInputs(op);
     for (int32_t device : {BERTFUSE_CPU, BERTFUSE_CUDA}) {
       const bertfuse_kernel* kernel = bertfuse_find_kernel(op.name, "", device);
@@ -45,8 +43,9 @@ OrtCustomOpDomain* MakeDomain(const char* version, const CallSettings& settings)
         for (int32_t index_dtype : DtypesOf(Variable::kI)) {
           OpClass& made = classes->emplace_back(Api(), op, *kernel, settings, dtype, index_dtype, infer_shapes);
           Check(Api().CustomOpDomain_Add(domain, &made));
-          if (!indexed) break;
+          if (!Uses(op, Variable::kI)) break;
         }
+        if (!Uses(op, Variable::kT)) break;
       }
     }
   }

@@ -14,9 +14,16 @@ bool TakesRank(const TensorDef& tensor, int32_t rank) {
 
 bool Fits(const OpDef& op, Present present, const int32_t* dtypes, const int32_t* ranks, int known) {
   int place = 0;
+  int32_t bound[kNumVariables] = {};
   for (int i = 0; i < op.num_inputs && place < known; ++i) {
     if (!Has(present, i)) continue;
-    if (dtypes != nullptr && !Allows(op.inputs[i].dtype, dtypes[place])) return false;
+    if (dtypes != nullptr) {
+      if (!Allows(op.inputs[i].dtype, dtypes[place])) return false;
+      // One dtype for all tensors of a variable.
+      int32_t& first = bound[static_cast<int>(op.inputs[i].dtype)];
+      if (first != BERTFUSE_ABSENT && first != dtypes[place]) return false;
+      first = dtypes[place];
+    }
     if (ranks != nullptr && !TakesRank(op.inputs[i], ranks[place])) return false;
     ++place;
   }

@@ -130,15 +130,16 @@ bool Plugin::supportsFormatCombination(int32_t pos, const abi::DynamicPluginTens
     const Numbers dtypes = Gather(op_, nbInputs, [&](int i) { return i <= pos ? DtypeOf(inOut[i].desc.type) : -1; });
     const int32_t dtype = DtypeOf(inOut[pos].desc.type);
     if (!MayBegin(op_, nbInputs, dtypes.data(), std::min(pos + 1, nbInputs))) return;
-    for (Variable variable : {Variable::kT, Variable::kI}) {
-      if (!Allows(variable, dtype)) continue;
-      if (pos >= nbInputs && op_.outputs[pos - nbInputs].dtype != variable) continue;
-      // One dtype for all tensors of a variable.
-      supported = std::all_of(inOut, inOut + pos, [&](const abi::DynamicPluginTensorDesc& earlier) {
-        const int32_t other = DtypeOf(earlier.desc.type);
-        return !Allows(variable, other) || other == dtype;
-      });
+    if (pos < nbInputs) {
+      supported = true;
+      return;
     }
+    const Present present = FindPresent(op_, nbInputs, dtypes.data(), nullptr);
+    DtypeBinder binder(op_);
+    for (int i = 0, place = 0; i < op_.num_inputs; ++i) {
+      if (Has(present, i)) binder.Bind(op_.inputs[i], "input", dtypes[place++]);
+    }
+    supported = binder.Of(op_.outputs[pos - nbInputs].dtype) == dtype;
   });
   return supported;
 }

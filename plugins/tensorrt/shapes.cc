@@ -56,6 +56,7 @@ class Expressions {
   void Bind(const AxisDef& axis, const IDimensionExpr* size) {
     Symbol symbol = {axis.symbol, size, false};
     if (axis.divisor >= 0) symbol = {axis.symbol, Times(symbol.value, attributes_[axis.divisor].i), true};
+    if (axis.offset != 0) symbol = {axis.symbol, Plus(symbol.value, -axis.offset), true};
     if (axis.multiplier != 1) symbol = {axis.symbol, Over(symbol.value, axis.multiplier), true};
     for (int i = 0; i < num_symbols_; ++i) {
       if (std::strcmp(symbols_[i].name, axis.symbol) != 0) continue;
@@ -73,7 +74,7 @@ class Expressions {
     for (int i = 0; i < num_symbols_; ++i) {
       if (std::strcmp(symbols_[i].name, axis.symbol) != 0) continue;
       const IDimensionExpr* product = Times(symbols_[i].value, axis.multiplier);
-      return axis.divisor < 0 ? product : Over(product, attributes_[axis.divisor].i);
+      return Plus(axis.divisor < 0 ? product : Over(product, attributes_[axis.divisor].i), axis.offset);
     }
     Fail(BERTFUSE_RUNTIME_ERROR, "%s: output '%s' has the axis %s, which no input has", op_.name, tensor.name,
          axis.text);
@@ -84,6 +85,9 @@ class Expressions {
   }
   const IDimensionExpr* Over(const IDimensionExpr* size, int64_t divisor) {
     return divisor == 1 ? size : Made(builder_.operation(DimensionOperation::kFLOOR_DIV, *size, Constant(divisor)));
+  }
+  const IDimensionExpr* Plus(const IDimensionExpr* size, int64_t offset) {
+    return offset == 0 ? size : Made(builder_.operation(DimensionOperation::kSUM, *size, Constant(offset)));
   }
   const IDimensionExpr& Constant(int64_t value) { return *Made(builder_.constant(value)); }
 

@@ -1,0 +1,102 @@
+"""Rows that no output needs are not computed.
+
+Where only the first row of each sequence leaves the last layer (pooling by the first token, sequence classification),
+the choice of rows moves up through everything row-wise, to right behind the last attention: projection and feed-forward
+network then run for those rows alone.
+"""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from ..graph import FusionGraph
+from ..nodes import node_name, producer
+from ..result import PassReport
+from ..spec import DOMAIN, NODE_MARKERS
+from . import rows
+
+NAME = "rows that outputs need"
+
+
+def select(graph: FusionGraph) -> PassReport:
+    """Move each choice of first rows up as far as it goes."""
+    left: list[str] = []
+    chosen: dict[int, gs.Tensor] = {}  # by the id of what it was chosen from
+    moved = 0
+    choices = [node for node in graph.gs.nodes if _source(node) is not None]
+    if not choices:
+        return PassReport(NAME, [], ["no node takes the first row of each sequence: every row may be needed"])
+    for choice in choices:
+        chosen.setdefault(id(_source(choice)), choice.outputs[0])
+    # From the last to the first: a tensor is looked at when all that reads it has been.
+    for choice in reversed(choices):
+        moved += _move(graph, choice, chosen, left)
+    done = [f"{moved} nodes run for the first row of each sequence alone"] if moved else []
+    return PassReport(NAME, done, [] if moved else left)
+
+
+def _source(node: gs.Node) -> gs.Tensor | None:
+    """The rows that a node chooses from."""
+    return node.inputs[0] if node.domain == DOMAIN and node.op == "FirstTokens" else rows.first_row(node)
+
+
+def _move(graph: FusionGraph, choice: gs.Node, chosen: dict[int, gs.Tensor], left: list[str]) -> int:
+    """Move one choice up, and those that it becomes. Returns how many of our ops went behind it."""
+    pending, moved = [choice], 0
+    while pending:
+        pending.sort(key=lambda node: _position(graph, _source(node)))
+        choice = pending.pop()
+        source = _source(choice)
+        above = producer(source)
+        wanted = rows.row_inputs(above) if above is not None and _takes_fewer_axes(above) else None
+        if not wanted:
+            continue
+        other = _other_reader(graph, source, choice)
+        if other:
+            left.append(f"every row of '{source.name}' is needed: {other}")
+            continue
+        for index in wanted:
+            tensor = above.inputs[index]
+            if id(tensor) not in chosen:
+                made = _choose(graph, choice, tensor)
+                chosen[id(tensor)] = made.outputs[0]
+                pending.append(made)
+            above.inputs[index] = chosen[id(tensor)]
+        outputs = list(choice.outputs)
+        choice.outputs.clear()
+        choice.inputs.clear()
+        above.outputs = outputs
+        # Behind the choice there are [B, H] rows, all of them real.
+        if above.domain == DOMAIN:
+            rows.drop_input(above, "row_count")
+            moved += 1
+    return moved
+
+
+def _takes_fewer_axes(node: gs.Node) -> bool:
+    """Whether a row-wise node computes the same of [B, H] as of [B, S, H]."""
+    if node.domain == DOMAIN:
+        return True
+    return node.attrs.get("axis", -1) == -1 and all(
+        len(t.shape) <= 1 or node.op == "MatMul" for t in node.inputs if isinstance(t, gs.Constant)
+    )
+
+
+def _choose(graph: FusionGraph, like: gs.Node, tensor: gs.Tensor) -> gs.Node:
+    """The same choice of another tensor's rows."""
+    shape = [(like.outputs[0].shape or [None])[0], *(tensor.shape or [None] * 3)[2:]]
+    output = graph.variable(f"{tensor.name}_first", tensor.dtype, shape)
+    markers = NODE_MARKERS if like.domain == DOMAIN else dict(like.attrs)
+    return graph.add_node(like.op, [tensor, *like.inputs[1:]], [output], like.domain, **markers)
+
+
+def _other_reader(graph: FusionGraph, tensor: gs.Tensor, choice: gs.Node) -> str:
+    if graph.is_output(tensor):
+        return "it is an output of the model"
+    readers = [node for node in rows.consumers(graph).get(id(tensor), []) if node is not choice]
+    return f"{readers[0].op} {node_name(readers[0])} reads it" if readers else ""
+
+
+def _position(graph: FusionGraph, tensor: gs.Tensor) -> int:
+    above = producer(tensor)
+    return next((i for i, node in enumerate(graph.gs.nodes) if node is above), -1)

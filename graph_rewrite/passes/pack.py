@@ -1,0 +1,142 @@
+"""Real tokens only: rows are packed in the embedding and restored where a node wants them in their places.
+
+From the embedding on every row-wise node and every attention with the model's mask works on packed rows. The first node
+that is none of these gets its input unpacked, with zeros on padding; so does an output of the model. Names stay with
+what they named before: a packed tensor is a new one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ..graph import FusionGraph
+from ..nodes import node_name
+from ..result import PassReport
+from ..spec import DOMAIN, NODE_MARKERS
+from . import rows
+
+NAME = "remove padding"
+# Axes of packed rows: as many as the kernels make room for, or as there are, by who runs the model.
+PACKED_AXES = ("packed_batch", "packed_sequence")
+
+
+@dataclass
+class Packed:
+    """What was packed: `tensors` maps the id of a tensor to the packed one that took its place inside."""
+
+    mask: gs.Tensor
+    token_index: gs.Tensor
+    cu_seqlens: gs.Tensor
+    row_count: gs.Tensor
+    embeddings: list[gs.Node] = field(default_factory=list)
+    tensors: dict[int, gs.Tensor] = field(default_factory=dict)
+
+
+def remove_padding(graph: FusionGraph) -> tuple[PassReport, Packed | None]:
+    """Pack what can be packed of a finished graph; None where nothing can, with the reason in the report."""
+    embeddings, mask, reason = _whole(graph)
+    inside, borders = _region(graph, embeddings, mask) if mask is not None else ([], {})
+    attentions = [node for node in inside if node.op == "FusedAttention"]
+    if mask is not None and not attentions:
+        at = next(iter(borders.values()), "")
+        reason = f"no attention can be reached on packed rows{': ' + at if at else ''}"
+    if reason:
+        return PassReport(NAME, [], [reason]), None
+    all_attentions = len(rows.fused(graph, "FusedAttention"))
+    packed = _rewrite(graph, inside, mask)
+    done = [
+        f"{len(inside)} nodes work on real tokens only, {len(attentions)} of {all_attentions} attentions among them"
+    ]
+    return PassReport(NAME, done, [f"padded again: {why}" for why in borders.values()]), packed
+
+
+def _whole(graph: FusionGraph) -> tuple[list[gs.Node], gs.Tensor | None, str]:
+    """The embeddings and the mask of the model, or the reason why it cannot be packed."""
+    attentions = rows.fused(graph, "FusedAttention")
+    if not attentions:
+        return [], None, "there is no FusedAttention: attention in standard operators takes padded rows only"
+    masks = {id(mask): mask for node in attentions if (mask := rows.get_input(node, "mask")) is not None}
+    bare = next((node for node in attentions if rows.get_input(node, "mask") is None), None)
+    if bare is not None:
+        return [], None, f"attention {bare.outputs[0].name} has no mask: every token is a real one"
+    if len(masks) > 1:
+        names = ", ".join(sorted(mask.name for mask in masks.values()))
+        return [], None, f"attentions have different masks ({names}): no token is padding for all"
+    embeddings = rows.fused(graph, "EmbedLayerNorm")
+    if not embeddings:
+        return [], None, "there is no EmbedLayerNorm, in which rows would be packed"
+    return embeddings, next(iter(masks.values())), ""
+
+
+def _region(graph: FusionGraph, embeddings: list[gs.Node], mask: gs.Tensor) -> tuple[list[gs.Node], dict[int, str]]:
+    """The nodes that can work on packed rows, in order; and for others that read such rows why they cannot, by id."""
+    inside, packed, borders = [], {}, {}
+    roots = {id(node) for node in embeddings}
+    for node in graph.gs.nodes:
+        read = [t for t in node.inputs if id(t) in packed]
+        if id(node) in roots:
+            fits = not read
+        elif not read:
+            continue
+        elif node.domain == DOMAIN and node.op == "FusedAttention":
+            fits = read == [rows.get_input(node, "qkv")]
+        else:
+            wanted = rows.row_inputs(node)
+            fits = wanted is not None and all(id(node.inputs[i]) in packed for i in wanted)
+        if fits:
+            inside.append(node)
+            packed.update((id(t), t) for t in node.outputs)
+        elif rows.first_row(node) is None:
+            borders[id(node)] = f"'{read[0].name}' for {node.op} {node_name(node)}, which is not known to be row-wise"
+    return inside, borders
+
+
+def _rewrite(graph: FusionGraph, inside: list[gs.Node], mask: gs.Tensor) -> Packed:
+    index = graph.variable("token_index", np.int32, list(mask.shape or [None, None]))
+    cu_seqlens = graph.variable("cu_seqlens", np.int32, [None])
+    row_count = graph.variable("row_count", np.int32, [])
+    index.shape = list(PACKED_AXES)
+    graph.add_node("PackTokens", [mask], [index, cu_seqlens, row_count], DOMAIN, **NODE_MARKERS)
+    packed = Packed(mask, index, cu_seqlens, row_count)
+    readers = rows.consumers(graph)
+    members = {id(node) for node in inside}
+    for node in inside:
+        for tensor in list(node.inputs):
+            if id(tensor) in packed.tensors:
+                rows.retarget(node, tensor, packed.tensors[id(tensor)])
+        if node.domain == DOMAIN:
+            _tell(node, packed)
+        (old,) = node.outputs
+        new = graph.variable(f"{old.name}_packed", old.dtype, [*PACKED_AXES, *(old.shape or [None] * 3)[2:]])
+        node.outputs = [new]
+        packed.tensors[id(old)] = new
+        _restore(graph, packed, old, new, [reader for reader in readers.get(id(old), []) if id(reader) not in members])
+    return packed
+
+
+def _tell(node: gs.Node, packed: Packed) -> None:
+    """Give a fused node what says which rows are real."""
+    if node.op == "FusedAttention":
+        rows.drop_input(node, "mask")
+        rows.set_input(node, "cu_seqlens", packed.cu_seqlens)
+        return
+    if node.op == "EmbedLayerNorm":
+        packed.embeddings.append(node)
+        rows.set_input(node, "token_index", packed.token_index)
+    rows.set_input(node, "row_count", packed.row_count)
+
+
+def _restore(graph: FusionGraph, packed: Packed, old: gs.Tensor, new: gs.Tensor, outside: list[gs.Node]) -> None:
+    """Make `old`, or of what is read of it the first rows, from packed rows."""
+    for reader in [reader for reader in outside if rows.first_row(reader) is old]:
+        outside.remove(reader)
+        outputs = list(reader.outputs)
+        reader.outputs.clear()
+        reader.inputs.clear()
+        graph.add_node("FirstTokens", [new, packed.cu_seqlens], outputs, DOMAIN, **NODE_MARKERS)
+    if outside or graph.is_output(old):
+        given = [new, packed.mask, packed.token_index, packed.row_count]
+        graph.add_node("UnpackTokens", given, [old], DOMAIN, **NODE_MARKERS)

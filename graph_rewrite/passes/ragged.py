@@ -1,0 +1,195 @@
+"""Tokens laid out one sequence after the other as the model's interface, for servers that batch by tokens.
+
+Inputs are input_ids [T] (and what else the embedding takes of each token), cu_seqlens [B + 1] int32 and max_seqlen, of
+which only the length counts: a server knows it where it would otherwise wait for the device to say how long the longest
+sequence is. What has a row for each token comes out as [T, ...], what is pooled as [B, ...].
+
+What the model computes from padded ids (positions of RoBERTa, pooling by the mask) it goes on computing from ids and a
+mask padded to [B, max_seqlen]: standard operators whose shapes depend on the inputs' shapes alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+
+from bertfuse.errors import FusionError
+
+from ..graph import FusionGraph
+from ..nodes import producer
+from ..result import PassReport
+from ..spec import DOMAIN, NODE_MARKERS
+from . import pack, rows
+
+NAME = "ragged batches"
+TOKENS, SEQUENCES, LONGEST = "tokens", "sequences", "longest"
+_LAST = np.iinfo(np.int64).max
+
+
+def take_ragged_batches(graph: FusionGraph) -> PassReport:
+    """Change the interface of a finished graph. Raises FusionError where that cannot be done."""
+    report, packed = pack.remove_padding(graph)
+    if packed is None:
+        raise _refusal("; ".join(report.left))
+    ids = rows.get_input(packed.embeddings[0], "ids")
+    if ids.shape is None or any(not isinstance(size, str) for size in ids.shape):
+        raise _refusal(f"'{ids.name}' is of the fixed shape {ids.shape}: export the model with free batch and sequence")
+    mask_input = _mask_input(packed)
+    for tensor in graph.gs.inputs:
+        if tensor is not mask_input and (np.dtype(tensor.dtype).kind != "i" or tensor.shape != ids.shape):
+            raise _refusal(f"input '{tensor.name}' {tensor.shape} is none of integers for each token")
+    _Ragged(graph, packed, ids, mask_input).rewrite()
+    return PassReport(NAME, [f"the model takes tokens in a row, {LONGEST} and cu_seqlens", *report.done], report.left)
+
+
+def _refusal(reason: str) -> FusionError:
+    return FusionError(f"padding 'ragged' cannot be had: {reason}; padding 'remove' or 'keep' may do")
+
+
+def _mask_input(packed: pack.Packed) -> gs.Tensor | None:
+    """The model's input that is the mask, as it is or cast; None where the mask comes from the ids."""
+    tensor = packed.mask
+    while (above := producer(tensor)) is not None and above.op in ("Cast", "Identity"):
+        tensor = above.inputs[0]
+    roots, stack = [], [tensor]
+    while stack:
+        above = producer(stack[-1])
+        top = stack.pop()
+        if above is not None:
+            stack += above.inputs
+        elif not isinstance(top, gs.Constant) and not top.is_empty():
+            roots.append(top)
+    if producer(tensor) is None:
+        return tensor
+    taken = {id(t) for node in packed.embeddings for t in node.inputs}
+    strange = [root.name for root in roots if id(root) not in taken]
+    if strange:
+        raise _refusal(f"the mask is computed from '{strange[0]}' in a way that cannot be had without it")
+    return None
+
+
+class _Ragged:
+    def __init__(self, graph: FusionGraph, packed: pack.Packed, ids: gs.Tensor, mask_input: gs.Tensor | None) -> None:
+        self.graph, self.packed, self.mask_input = graph, packed, mask_input
+        self.padded_axes = list(ids.shape)
+        self.cu_seqlens = gs.Variable("cu_seqlens", np.int32, [f"{SEQUENCES}_plus_1"])
+        self.max_seqlen = gs.Variable("max_seqlen", np.int32, [LONGEST])
+        self.index_dtype = np.dtype(ids.dtype)
+
+    def rewrite(self) -> None:
+        taken = {tensor.name for tensor in self.graph.gs.inputs}
+        for tensor in (self.cu_seqlens, self.max_seqlen):
+            if tensor.name in taken:
+                raise _refusal(f"the model has an input '{tensor.name}' of its own")
+        self.packed.cu_seqlens.name = self.graph.name("cu_seqlens_of_mask")
+        self._grid()
+        inputs = [self._input(tensor) for tensor in self.graph.gs.inputs if tensor is not self.mask_input]
+        self._mask()
+        self._positions()
+        for node in self.packed.embeddings:
+            self._embed(node)
+        for node in self.graph.gs.nodes:
+            if node.domain == DOMAIN and node.op != "PackTokens":
+                rows.retarget(node, self.packed.cu_seqlens, self.cu_seqlens)
+                if node.op != "UnpackTokens" and any(t is self.packed.row_count for t in node.inputs):
+                    rows.drop_input(node, "row_count")
+        outputs = [self._output(tensor) for tensor in self.graph.gs.outputs]
+        self.graph.change_interface([*inputs, self.cu_seqlens, self.max_seqlen], outputs)
+
+    def _emit(self, op: str, inputs: list[Any], dtype: Any, shape: list[Any] | None, name: str, **attrs: Any):
+        made = self.graph.variable(name, dtype, shape)
+        given = [self._integers(value) if isinstance(value, list) else value for value in inputs]
+        self.graph.add_node(op, given, [made], **attrs)
+        return made
+
+    def _integers(self, values: list[int], scalar: bool = False) -> gs.Constant:
+        return self.graph.constant("ragged_constant", np.array(values[0] if scalar else values, np.int64))
+
+    def _grid(self) -> None:
+        """Where each place of the padded batch is among the tokens, and whether a token is there."""
+        padded = [SEQUENCES, LONGEST]
+        offsets = self._emit("Cast", [self.cu_seqlens], np.int64, None, "sequence_offsets", to=onnx.TensorProto.INT64)
+        first = self._emit("Slice", [offsets, [0], [-1]], np.int64, [SEQUENCES], "sequence_begins")
+        ends = self._emit("Slice", [offsets, [1], [_LAST]], np.int64, [SEQUENCES], "sequence_ends")
+        shape = self._emit("Shape", [self.max_seqlen], np.int64, [1], "longest_shape")
+        self.longest = self._emit("Squeeze", [shape, [0]], np.int64, [], "longest")
+        zero, one = self._integers([0], scalar=True), self._integers([1], scalar=True)
+        columns = self._emit("Range", [zero, self.longest, one], np.int64, [LONGEST], "columns")
+        column = self._emit("Unsqueeze", [first, [1]], np.int64, [SEQUENCES, 1], "sequence_begins_column")
+        end = self._emit("Unsqueeze", [ends, [1]], np.int64, [SEQUENCES, 1], "sequence_ends_column")
+        self.places = self._emit("Add", [column, columns], np.int64, padded, "places_padded")
+        self.real = self._emit("Less", [self.places, end], bool, padded, "real_padded")
+
+    def _input(self, old: gs.Variable) -> gs.Variable:
+        """The input with a token after the other; what it was goes on, padded, for whoever else reads it."""
+        new = gs.Variable(old.name, old.dtype, [TOKENS])
+        old.name = self.graph.name(f"{old.name}_padded")
+        count = self._emit("Shape", [new], np.int64, [1], f"{new.name}_count")
+        last = self._emit("Sub", [count, [1]], np.int64, [1], f"{new.name}_last")
+        places = self._emit("Min", [self.places, last], np.int64, [SEQUENCES, LONGEST], f"{new.name}_places")
+        found = self._emit("Gather", [new, places], old.dtype, [SEQUENCES, LONGEST], f"{new.name}_found", axis=0)
+        zero = self.graph.constant(f"{new.name}_none", np.array(0, old.dtype))
+        self.graph.add_node("Where", [self.real, found, zero], [old])
+        row = self._emit("Unsqueeze", [new, [0]], old.dtype, [1, TOKENS], f"{new.name}_row")
+        for node in self.packed.embeddings:
+            rows.retarget(node, old, row)
+        return new
+
+    def _mask(self) -> None:
+        """The mask of the padded batch, in the place of the model's."""
+        old = self.mask_input if self.mask_input is not None else self.packed.mask
+        above = producer(old)
+        if above is not None:
+            above.outputs.remove(old)
+        old.name = self.graph.name(f"{old.name}_padded")
+        to = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(old.dtype))
+        self.graph.add_node("Cast", [self.real], [old], to=to)
+
+    def _positions(self) -> None:
+        ids = rows.get_input(self.packed.embeddings[0], "ids")
+        made = [self.graph.variable(name, self.index_dtype, [1, TOKENS]) for name in ("sequence_ids", "places")]
+        given = [ids, self.cu_seqlens, self.max_seqlen]
+        self.graph.add_node("RaggedPositions", given, made, DOMAIN, **NODE_MARKERS)
+        self.sequence_ids, self.position_ids = made
+        self.flat: gs.Tensor | None = None
+
+    def _of_tokens(self, padded: gs.Tensor) -> gs.Tensor:
+        """What a padded [B, S, ...] tensor has for each token: [1, T, ...]."""
+        if self.flat is None:
+            shape = [1, TOKENS]
+            to = onnx.TensorProto.INT64
+            sequence = self._emit("Cast", [self.sequence_ids], np.int64, shape, "sequence_ids_int64", to=to)
+            place = self._emit("Cast", [self.position_ids], np.int64, shape, "places_int64", to=to)
+            begin = self._emit("Mul", [sequence, self.longest], np.int64, shape, "sequence_begins_padded")
+            self.flat = self._emit("Add", [begin, place], np.int64, shape, "places_in_padded")
+        rest = list(padded.shape[2:])
+        flat = self._emit("Reshape", [padded, [-1, *rest]], padded.dtype, [None, *rest], f"{padded.name}_flat")
+        return self._emit("Gather", [flat, self.flat], padded.dtype, [1, TOKENS, *rest], f"{padded.name}_row", axis=0)
+
+    def _embed(self, node: gs.Node) -> None:
+        ids = rows.get_input(node, "ids")
+        for name in ("ids", "token_type_ids", "position_ids"):
+            tensor = rows.get_input(node, name)
+            if tensor is not None and tensor.shape != ids.shape and tensor.shape != [1, TOKENS]:
+                rows.set_input(node, name, self._of_tokens(tensor))
+        if rows.get_input(node, "position_ids") is None:
+            rows.set_input(node, "position_ids", self.position_ids)
+        rows.drop_input(node, "row_count")
+        rows.drop_input(node, "token_index")
+
+    def _output(self, old: gs.Variable) -> gs.Variable:
+        above, shape = producer(old), old.shape
+        restored = above is not None and above.op == "UnpackTokens" and above.domain == DOMAIN
+        if not restored and (shape is None or list(shape[:2]) != self.padded_axes):
+            return old
+        rest = list(shape[2:])
+        if not all(isinstance(size, int) for size in rest):
+            raise _refusal(f"output '{old.name}' is of the shape {shape}, of which only batch and sequence may be free")
+        new = gs.Variable(old.name, old.dtype, [TOKENS, *rest])
+        old.name = self.graph.name(f"{old.name}_padded")
+        row = above.inputs[0] if restored else self._of_tokens(old)
+        self.graph.add_node("Reshape", [row, self._integers([-1, *rest])], [new])
+        return new

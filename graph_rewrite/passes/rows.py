@@ -1,0 +1,110 @@
+"""Which nodes compute each row of an activation from that row alone, and small edits that passes share."""
+
+from __future__ import annotations
+
+import onnx_graphsurgeon as gs
+
+from ..graph import FusionGraph
+from ..nodes import DEFAULT_DOMAINS
+from ..ops import OPS
+from ..spec import DOMAIN
+
+# Standard operators that work element by element.
+_UNARY = {
+    "Abs", "Cast", "Celu", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Mish",
+    "Neg", "Reciprocal", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Tanh",
+}  # fmt: skip
+_BINARY = {"Add", "Sub", "Mul", "Div", "Pow"}
+# Standard operators that work along one axis.
+_ALONG_LAST = {"LayerNormalization", "Softmax", "LogSoftmax"}
+
+
+def fused(graph: FusionGraph, *ops: str) -> list[gs.Node]:
+    """The graph's nodes of these ops of ours, in its order."""
+    return [node for node in graph.gs.nodes if node.domain == DOMAIN and node.op in ops]
+
+
+def row_inputs(node: gs.Node) -> list[int] | None:
+    """Which inputs of a row-wise node hold rows [B, S, ...]; None where the node is not known to be row-wise.
+
+    Every row of its one output depends on the same row of these inputs, and on constants. The rest of the contract is
+    that the inputs named do hold rows, which the caller has to know.
+    """
+    if node.domain == DOMAIN:
+        spec = OPS[node.op]
+        if "row_count" not in spec.packed_inputs or "token_index" in spec.packed_inputs:
+            return None
+        names = [t.name for t, tensor in zip(spec.inputs, node.inputs, strict=False) if not tensor.is_empty()]
+        return [spec.input_index(name) for name in names if name in ("x", "residual")]
+    if node.domain not in DEFAULT_DOMAINS or len(node.outputs) != 1 or not node.inputs:
+        return None
+    shape = node.outputs[0].shape
+    if shape is None or node.inputs[0].shape is None or len(shape) != len(node.inputs[0].shape):
+        return None
+    if node.op in _UNARY or (node.op in _ALONG_LAST and node.attrs.get("axis", -1) in (-1, len(shape) - 1)):
+        return [0] if all(isinstance(t, gs.Constant) for t in node.inputs[1:]) else None
+    if node.op == "MatMul":
+        weight = node.inputs[1]
+        return [0] if isinstance(weight, gs.Constant) and len(weight.shape) == 2 else None
+    if node.op in _BINARY:
+        rows = [i for i, t in enumerate(node.inputs) if not isinstance(t, gs.Constant)]
+        same = all(t.shape is not None and len(t.shape) == len(shape) for t in (node.inputs[i] for i in rows))
+        fits = all(_is_one_row(t, len(shape)) for t in node.inputs if isinstance(t, gs.Constant))
+        return rows if same and fits else None
+    return None
+
+
+def _is_one_row(constant: gs.Constant, rank: int) -> bool:
+    """Whether the constant meets each row of a tensor of that rank alike."""
+    shape = constant.shape
+    return len(shape) <= rank and all(size == 1 for size in shape[:-1])
+
+
+def consumers(graph: FusionGraph) -> dict[int, list[gs.Node]]:
+    """The nodes of the graph that read a tensor, by the tensor's id. Constants are not followed."""
+    found: dict[int, list[gs.Node]] = {}
+    for node in graph.gs.nodes:
+        for tensor in {id(t): t for t in node.inputs if not isinstance(t, gs.Constant)}.values():
+            found.setdefault(id(tensor), []).append(node)
+    return found
+
+
+def first_row(node: gs.Node) -> gs.Tensor | None:
+    """The rows [B, S, H] of which `node` takes the first of each sequence, as [B, H]; None where it does something else."""
+    if node.op != "Gather" or node.domain not in DEFAULT_DOMAINS or node.attrs.get("axis", 0) != 1:
+        return None
+    rows, index = node.inputs
+    if not isinstance(index, gs.Constant) or tuple(index.shape) != () or int(index.values) != 0:
+        return None
+    return rows if rows.shape is not None and len(rows.shape) == 3 else None
+
+
+def set_input(node: gs.Node, name: str, tensor: gs.Tensor) -> None:
+    """Give an op of ours an optional input, with gaps before it where others are absent."""
+    index = OPS[node.op].input_index(name)
+    while len(node.inputs) <= index:
+        node.inputs.append(gs.Variable.empty())
+    node.inputs[index] = tensor
+
+
+def drop_input(node: gs.Node, name: str) -> None:
+    """Take an optional input away again."""
+    index = OPS[node.op].input_index(name)
+    if index < len(node.inputs):
+        node.inputs[index] = gs.Variable.empty()
+    while node.inputs and node.inputs[-1].is_empty():
+        node.inputs.pop()
+
+
+def get_input(node: gs.Node, name: str) -> gs.Tensor | None:
+    """An input of an op of ours by name; None where it is absent."""
+    index = OPS[node.op].input_index(name)
+    tensor = node.inputs[index] if index < len(node.inputs) else None
+    return None if tensor is None or tensor.is_empty() else tensor
+
+
+def retarget(node: gs.Node, old: gs.Tensor, new: gs.Tensor) -> None:
+    """Let `node` read `new` wherever it reads `old`."""
+    for index, tensor in enumerate(node.inputs):
+        if tensor is old:
+            node.inputs[index] = new
