@@ -52,9 +52,9 @@ def fuse(
     functions  whether the model carries each op's body as a function, so that it runs without our library
     dtype      "fp32", "fp16" or "bf16": convert the fused model; None keeps the types it has
     progress   called with the name of each step as it begins
-    padding    "keep"; "remove": only real tokens are computed, behind the same interface, with zeros on padding where an
-               output has a row for each token; "ragged": the model takes tokens without padding (passes/ragged.py)
-    output_rows  of the last layer compute only the rows that an output needs; always so with another padding than "keep"
+    padding    "keep"; "remove": only real tokens are computed, behind the same interface, with zeros on padding where
+               an output has a row for each token; "ragged": the model takes tokens without padding (passes/ragged.py)
+    output_rows  compute only those rows of the last layer that an output needs; so whenever padding is not kept
 
     Raises FusionError for a file or model that cannot be read or comes out invalid, BertfuseError for a wrong option.
     """

@@ -14,6 +14,7 @@ _EXPORTS = {
     "Subject": "subjects",
     "Comparison": "compare",
     "OutputDifference": "compare",
+    "ragged": "ragged_inputs",
     "random_inputs": "inputs",
     "text_inputs": "inputs",
 }

@@ -15,6 +15,10 @@ import numpy as np
 from bertfuse.graph_rewrite.ops import OPS
 from bertfuse.graph_rewrite.spec import Axis, OpSpec, TensorSpec
 
+# What passes write about packed rows; packed_cases.py has inputs for these, and for the packed forms of other ops.
+PACKING_OPS = ("PackTokens", "UnpackTokens", "FirstTokens", "RaggedPositions")
+MODEL_OPS = tuple(op for op in OPS if op not in PACKING_OPS)
+
 FLOATS = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
 # What an index input may hold: below the size of that axis symbol, or below a number.
@@ -92,7 +96,9 @@ def make_case(
     label = "-".join((shape.label, *(f"no_{name}" for name in absent), *(("int32",) if index_dtype == "int32" else ())))
     rng = np.random.default_rng(zlib.crc32(f"{op} {label}".encode()))
     inputs = {
-        tensor.name: None if tensor.name in absent else _fill(tensor, shape, dtype, index_dtype, gain, rng)
+        tensor.name: None
+        if tensor.packed or tensor.name in absent
+        else _fill(tensor, shape, dtype, index_dtype, gain, rng)
         for tensor in spec.inputs
     }
     return Case(op, label, inputs, dict(shape.attributes), dtype, error_scale)

@@ -17,8 +17,8 @@ All of them offer the same methods, those that fusion looks for
     split_heads(qkv[B, S, 3H], num_heads) -> 3 x [B, heads, S, D]  D = H / heads
     attention(q, k, v, mask[B, S] or None, scale) -> [B, S, H]     softmax(q kᵀ scale + mask) v, heads merged
 
-and those of packed rows, which no model has before a pass put them there. Packed rows are [B, S, ...] with the real ones
-first (reference.py, kernels), or [1, T, ...] with the T real ones alone (function.py):
+and those of packed rows, which no model has before a pass put them there. Packed rows are [B, S, ...] with the real
+ones first (reference.py, kernels), or [1, T, ...] with the T real ones alone (function.py):
 
     pack_tokens(mask[N, S]) -> token_index[N, S], cu_seqlens[N + 1], row_count
     take_tokens(values[B, S], token_index)                         what of each token is in `values`

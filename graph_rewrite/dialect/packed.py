@@ -52,9 +52,7 @@ class PackedDialect:
 
     def join_sequences(self, y, mask, x):
         width = self._sliced(self.emit("Shape", [y]), -1, None)
-        joined = self.emit("Gather", [self._shaped(y, [-1], width), self._shaped(self._places_of(mask), [-1])], axis=0)
-        leading = self._sliced(self.emit("Shape", [x]), 0, -1)
-        return self.emit("Reshape", [joined, self.emit("Concat", [leading, width], axis=0)])
+        return self.emit("Gather", [self._shaped(y, [-1], width), self._places_of(mask)], axis=0)
 
     def ragged_positions(self, tokens, cu_seqlens, max_seqlen):
         longest = self.emit("Squeeze", [self.emit("Shape", [max_seqlen]), self._integers([0])])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -70,8 +71,8 @@ class Reference:
         batch, heads, sequence, size = context.shape
         return context.transpose(0, 2, 1, 3).reshape(batch, sequence, heads * size)
 
-    # Of packed rows: sequence by sequence, so that nothing of one can reach another. Rows behind the real ones are zeros
-    # where anything had to be chosen.
+    # Of packed rows: sequence by sequence, so that nothing of one can reach another. Rows behind the real ones are
+    # zeros where anything had to be chosen.
 
     def pack_tokens(self, mask):
         real = mask.reshape(-1) != 0
@@ -93,8 +94,8 @@ class Reference:
 
     def first_tokens(self, x, cu_seqlens):
         rows = x.reshape(-1, x.shape[-1])
-        pairs = zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)
-        return np.stack([rows[first] if first < end else np.zeros(x.shape[-1]) for first, end in pairs])
+        chosen = [rows[a] if a < b else np.zeros(x.shape[-1]) for a, b in itertools.pairwise(cu_seqlens)]
+        return np.stack(chosen)
 
     def pad_sequences(self, x, cu_seqlens):
         rows = x.reshape(-1, x.shape[-1])

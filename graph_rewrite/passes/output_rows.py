@@ -77,9 +77,8 @@ def _takes_fewer_axes(node: gs.Node) -> bool:
     """Whether a row-wise node computes the same of [B, H] as of [B, S, H]."""
     if node.domain == DOMAIN:
         return True
-    return node.attrs.get("axis", -1) == -1 and all(
-        len(t.shape) <= 1 or node.op == "MatMul" for t in node.inputs if isinstance(t, gs.Constant)
-    )
+    constants = [t for t in node.inputs if isinstance(t, gs.Constant)]
+    return node.attrs.get("axis", -1) == -1 and (node.op == "MatMul" or all(len(t.shape) <= 1 for t in constants))
 
 
 def _choose(graph: FusionGraph, like: gs.Node, tensor: gs.Tensor) -> gs.Node:

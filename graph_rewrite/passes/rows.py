@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_graphsurgeon as gs
 
 from ..graph import FusionGraph
-from ..nodes import DEFAULT_DOMAINS
+from ..nodes import DEFAULT_DOMAINS, matrix
 from ..ops import OPS
 from ..spec import DOMAIN
 
@@ -39,13 +39,12 @@ def row_inputs(node: gs.Node) -> list[int] | None:
     if node.domain not in DEFAULT_DOMAINS or len(node.outputs) != 1 or not node.inputs:
         return None
     shape = node.outputs[0].shape
-    if shape is None or node.inputs[0].shape is None or len(shape) != len(node.inputs[0].shape):
+    if shape is None:
         return None
     if node.op in _UNARY or (node.op in _ALONG_LAST and node.attrs.get("axis", -1) in (-1, len(shape) - 1)):
         return [0] if all(isinstance(t, gs.Constant) for t in node.inputs[1:]) else None
-    if node.op == "MatMul":
-        weight = node.inputs[1]
-        return [0] if isinstance(weight, gs.Constant) and len(weight.shape) == 2 else None
+    if node.op == "MatMul":  # of rows, since a matrix alone is behind it
+        return [0] if matrix(node.inputs[1]) is not None else None
     if node.op in _BINARY:
         rows = [i for i, t in enumerate(node.inputs) if not isinstance(t, gs.Constant)]
         same = all(t.shape is not None and len(t.shape) == len(shape) for t in (node.inputs[i] for i in rows))
@@ -70,7 +69,7 @@ def consumers(graph: FusionGraph) -> dict[int, list[gs.Node]]:
 
 
 def first_row(node: gs.Node) -> gs.Tensor | None:
-    """The rows [B, S, H] of which `node` takes the first of each sequence, as [B, H]; None where it does something else."""
+    """The rows [B, S, H] of which `node` takes the first of each sequence, as [B, H]; None where it does not."""
     if node.op != "Gather" or node.domain not in DEFAULT_DOMAINS or node.attrs.get("axis", 0) != 1:
         return None
     rows, index = node.inputs

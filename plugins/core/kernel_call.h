@@ -27,21 +27,18 @@ inline int32_t NumTactics(const bertfuse_kernel& kernel, const bertfuse_call& ca
   return count;
 }
 
-// Throws NOT_SUPPORTED for a call with packed rows on a device whose kernels would compute all rows as if they were
-// not.
-inline void CheckPackedRows(const bertfuse_kernel& kernel, const bertfuse_call& call) {
-  if (kernel.device != BERTFUSE_CUDA) return;
-  const OpDef* op = FindOp(kernel.op);
-  const TensorDef* packed = op == nullptr || call.num_inputs != op->num_inputs ? nullptr : PackedInput(*op, call);
+// Throws NOT_SUPPORTED where the call's rows are packed: CUDA kernels would compute them as if they were not.
+inline void RefusePackedRows(const OpDef& op, const bertfuse_call& call) {
+  const TensorDef* packed = PackedInput(op, call);
   if (packed == nullptr) return;
   Fail(BERTFUSE_NOT_SUPPORTED,
        "%s: packed rows are not yet supported by the CUDA kernels: input '%s' is given; fuse the model with --padding "
        "keep for the GPU",
-       op->name, packed->name);
+       op.name, packed->name);
 }
 
 inline void Run(const bertfuse_kernel& kernel, const bertfuse_call& call) {
-  CheckPackedRows(kernel, call);
+  if (kernel.device == BERTFUSE_CUDA) RefusePackedRows(*FindOp(kernel.op), call);
   bertfuse_error error = {};
   ThrowIfFailed(kernel.run(&call, &error), error);
 }

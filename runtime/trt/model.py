@@ -85,6 +85,7 @@ def prepare(source: str | Path, target: str | Path, plugins: bool) -> Prepared:
     unknown = sorted({node.op_type for node in fused} - set(OPS))
     if unknown:
         raise BertfuseError(f"{source}: op {unknown[0]!r} is none of this version's: fuse the model again")
+    _refuse_packed(source, fused)
     data_types = {node.output[0]: _data_type(node, model, weights) for node in fused}
     ops = Counter(node.op_type for node in fused)
     tensors = tuple(name for node in fused for name in node.output if name)
@@ -109,6 +110,17 @@ def prepare(source: str | Path, target: str | Path, plugins: bool) -> Prepared:
     write(model, weights, target)
     counts = {name: ops[name] for name in OPS if ops[name]}
     return Prepared(nodes, counts, tensors, inputs, longest, precision, task)
+
+
+def _refuse_packed(source: str | Path, fused: list[onnx.NodeProto]) -> None:
+    """Raises BertfuseError for packed rows, of which the plugins' kernels know nothing yet."""
+    for node in fused:
+        packed = [t for t, name in zip(OPS[node.op_type].inputs, node.input, strict=False) if name and t.dtype == "C"]
+        if packed or any(t.dtype == "C" for t in OPS[node.op_type].outputs):
+            raise BertfuseError(
+                f"{source}: packed rows are not yet supported by the TensorRT plugins ({node.op_type} {node.name!r});"
+                " fuse the model with --padding keep"
+            )
 
 
 def _as_plugins(model: onnx.ModelProto, fused: list[onnx.NodeProto]) -> dict[str, str]:

@@ -24,6 +24,7 @@ _EXPORTS = {
     "Reranker": "bertfuse.inference",
     "Classifier": "bertfuse.inference",
     "Tagger": "bertfuse.inference",
+    "ragged": "bertfuse.runtime",
     "BertfuseError": "bertfuse.errors",
 }
 

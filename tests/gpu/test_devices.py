@@ -12,13 +12,12 @@ import pytest
 torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parent))
 
+from cases import MODEL_OPS  # noqa: E402
 from harness import GPU, poisoned  # noqa: E402
 from kernels import Bound, library_file, native  # noqa: E402
 from one_node import model  # noqa: E402
 from test_limits import calls  # noqa: E402
 from test_sessions import CUDA, fed, large  # noqa: E402
-
-from bertfuse.graph_rewrite.ops import OPS  # noqa: E402
 
 pytestmark = [*GPU, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")]
 
@@ -29,7 +28,7 @@ def _first_device():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", MODEL_OPS)
 def test_kernel_runs_where_its_tensors_are(op, dtype):
     inputs, attributes, shapes, _ = calls(op, 256, dtype)
     results = []
@@ -47,7 +46,7 @@ def test_kernel_runs_where_its_tensors_are(op, dtype):
         assert torch.isfinite(first).all() and torch.equal(first, second)
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", MODEL_OPS)
 def test_session_runs_on_its_device(op):
     case = large(op)
     results = []

@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from cases import FLOATS, Case, Shape, cases, make_case
+from cases import FLOATS, MODEL_OPS, Case, Shape, cases, make_case
 from one_node import as_float64, model, run, session
 from tolerances import TOLERANCES, assert_close
 
 from bertfuse.graph_rewrite import oracle
-from bertfuse.graph_rewrite.ops import OPS
 from bertfuse.runtime import native
 
 pytestmark = pytest.mark.gpu
@@ -31,7 +30,7 @@ def fed(case: Case) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", MODEL_OPS)
 def test_cuda_agrees_with_cpu_and_oracle(op: str, dtype: str, library: Path) -> None:
     tolerance = TOLERANCES[op, dtype]
     for index, case in enumerate(cases(op, dtype)):
@@ -63,7 +62,7 @@ def large(op: str) -> Case:
 
 
 @pytest.mark.parametrize("constants", [False, True], ids=["inputs", "constants"])
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", MODEL_OPS)
 def test_cuda_gives_what_the_kernel_gives(op: str, constants: bool, library: Path, monkeypatch) -> None:
     """To the bit: a session's results, and those of the kernel called directly, which plugins are compared with."""
     torch = pytest.importorskip("torch")
@@ -89,7 +88,7 @@ def test_sessions_and_threads_at_once(library: Path) -> None:
     Each thread has its own values, or scratch that two runs share by mistake would hold the same twice.
     """
     jobs = []
-    for op in OPS:
+    for op in MODEL_OPS:
         case = large(op)
         proto = model(case, constants=True)
         for _ in range(2):
@@ -111,7 +110,7 @@ def test_sessions_and_threads_at_once(library: Path) -> None:
             future.result()
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", MODEL_OPS)
 def test_cuda_graph_follows_its_inputs(op: str, library: Path) -> None:
     """Captured once by ONNX Runtime, replayed on other values in the same buffers."""
     case = large(op)

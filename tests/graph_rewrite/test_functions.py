@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from cases import Case, cases, make_case, shapes
+from cases import MODEL_OPS, Case, cases, make_case, shapes
 from one_node import as_float64, model, run
 from onnx import helper
 from tolerances import assert_close
@@ -57,14 +57,14 @@ def _small(case: Case) -> bool:
     return sum(sizes) < 2e6 and (0 not in sizes or case.op not in NEEDS_TOKENS)
 
 
-@pytest.mark.parametrize("case", [case for op in OPS for case in cases(op) if _small(case)], ids=str)
+@pytest.mark.parametrize("case", [case for op in MODEL_OPS for case in cases(op) if _small(case)], ids=str)
 def test_every_case(case: Case) -> None:
     _check(case, 17)
 
 
 @pytest.mark.parametrize("opset", OPSETS)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", MODEL_OPS)
 def test_every_opset_and_type(op: str, dtype: str, opset: int) -> None:
     shape = next(shape for shape in shapes(op) if shape.label == "primes")
     for pattern in patterns(OPS[op]):
@@ -72,11 +72,11 @@ def test_every_opset_and_type(op: str, dtype: str, opset: int) -> None:
         _check(make_case(op, shape, dtype=dtype, absent=absent), opset)
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", MODEL_OPS)
 def test_patterns_cover_every_set_of_inputs(op: str) -> None:
     from cases import absences
 
-    every = {tensor.name for tensor in OPS[op].inputs}
+    every = {tensor.name for tensor in OPS[op].inputs if not tensor.packed}
     assert {frozenset(p.present) for p in patterns(OPS[op])} == {frozenset(every - set(a)) for a in absences(op)}
 
 

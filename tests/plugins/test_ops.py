@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from cases import FLOATS, Case, cases, make_case, shapes
+from cases import FLOATS, MODEL_OPS, Case, cases, make_case, shapes
 from one_node import as_float64, model, run, session
 from tolerances import assert_close
 
 from bertfuse.graph_rewrite import oracle
 from bertfuse.graph_rewrite.ops import OPS
 
-ALL = [case for op in OPS for dtype in FLOATS for case in cases(op, dtype)]
+ALL = [case for op in MODEL_OPS for dtype in FLOATS for case in cases(op, dtype)]
 
 
 def _check(case: Case, runner: onnxruntime.InferenceSession) -> None:
@@ -33,13 +33,13 @@ def test_against_the_oracle(case: Case, library: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", MODEL_OPS)
 def test_weights_as_initialisers(op: str, dtype: str, library: Path) -> None:
     case = next(case for case in cases(op, dtype) if case.label == "primes")
     _check(case, session(model(case, constants=True), library))
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", MODEL_OPS)
 @pytest.mark.parametrize("known", ["known", "free", "unknown"])
 def test_shape_inference(op: str, known: str, library: Path) -> None:
     case = next(case for case in cases(op) if case.label == "primes")
@@ -81,7 +81,7 @@ def test_one_session_in_many_threads(library: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     pairs = []
-    for op in OPS:
+    for op in MODEL_OPS:
         case = next(case for case in cases(op) if case.label == "primes")
         pairs.append((case, session(model(case, constants=True), library)))
     with ThreadPoolExecutor(8) as pool:
@@ -90,7 +90,7 @@ def test_one_session_in_many_threads(library: Path) -> None:
 
 
 def test_result_does_not_depend_on_the_number_of_threads(library: Path) -> None:
-    for op in OPS:
+    for op in MODEL_OPS:
         case = make_case(op, next(shape for shape in shapes(op) if shape.label in ("minilm", "bert")))
         results = []
         for threads in (1, 3):

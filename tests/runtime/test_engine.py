@@ -12,10 +12,10 @@ from typing import Any
 
 import onnx
 import pytest
+from cases import MODEL_OPS
 from engines import NAMES, fused, ops_in, original
 
 from bertfuse.errors import BertfuseError, RuntimeLibraryError
-from bertfuse.graph_rewrite import OPS
 from bertfuse.graph_rewrite.spec import DOMAIN
 from bertfuse.runtime import compare_models, library_path
 from bertfuse.runtime.trt import backend as backends
@@ -35,7 +35,7 @@ def bert(folder: Path) -> Path:
 
 def test_every_op_is_in_one_of_the_models(folder: Path) -> None:
     models = {name: ops_in(fused(name, folder)) for name in NAMES}
-    assert set().union(*models.values()) == set(OPS)
+    assert set().union(*models.values()) == set(MODEL_OPS)
     assert models["minilm"]["FusedAttention"] == 6 and models["minilm"]["FusedGemmLayerNorm"] == 12
 
 

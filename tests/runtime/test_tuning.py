@@ -7,6 +7,7 @@ from pathlib import Path
 import onnx
 import onnxruntime
 import pytest
+from cases import MODEL_OPS
 from onnxruntime.tools.onnx_model_utils import make_dim_param_fixed
 from tiny_models import HEADS, HIDDEN, LAYERS, exported
 
@@ -26,7 +27,7 @@ def fused(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_calls_of_a_model(fused: Path) -> None:
     calls = {(op, tuple(call.inputs[1].shape[:2])): (call, count) for op, call, count in model_calls(fused, 3, 7)}
-    assert {op for op, _ in calls} == set(OPS) - {"AddQKVBias"}
+    assert {op for op, _ in calls} == set(MODEL_OPS) - {"AddQKVBias"}
     call, count = calls["FusedGemmLayerNorm", (HIDDEN, 64)]
     assert count == LAYERS and call.tactic == -1
     residual, output = call.inputs[OPS["FusedGemmLayerNorm"].input_index("residual")], call.outputs[0]

@@ -48,7 +48,7 @@ class ExampleFields {
 // One layer: which of the op's inputs it has (bit i: input i) and the dtypes that T and I stand for.
 struct Example {
   Example(const OpDef& op, uint32_t present, int32_t t, int32_t i)
-      : op(op), present(present), dtypes{t, i}, fields(op) {
+      : op(op), present(present), dtypes{t, i, BERTFUSE_INT32}, fields(op) {
     // Sizes that weights fix are all different and even; the others are free.
     for (int tensor = 0; tensor < op.num_inputs; ++tensor) {
       for (int axis = 0; op.inputs[tensor].constant && axis < op.inputs[tensor].num_axes; ++axis) {
@@ -69,8 +69,10 @@ struct Example {
         continue;
       }
       const auto found = fixed.find(axis.symbol);
-      const int64_t size = found != fixed.end() ? found->second : std::string(axis.symbol) == "B" ? batch : sequence;
-      shape.push_back(axis.multiplier * size / (axis.divisor < 0 ? 1 : fields.values()[axis.divisor].i));
+      const std::string symbol = axis.symbol;
+      const bool of_batch = symbol == "B" || symbol == "P" || symbol == "N";
+      const int64_t size = found != fixed.end() ? found->second : of_batch ? batch : sequence;
+      shape.push_back(axis.multiplier * size / (axis.divisor < 0 ? 1 : fields.values()[axis.divisor].i) + axis.offset);
     }
     return shape;
   }
@@ -134,12 +136,12 @@ struct Example {
 
   const OpDef& op;
   uint32_t present;
-  int32_t dtypes[2];
+  int32_t dtypes[kNumVariables];
   ExampleFields fields;
   std::map<std::string, int64_t> fixed;
 };
 
-// Every set of inputs that the op can have.
+// Every set of inputs that the op can have, packed rows among them.
 inline std::vector<uint32_t> Readings(const OpDef& op) {
   std::vector<uint32_t> readings;
   for (uint32_t present = 0; present < (1u << op.num_inputs); ++present) {
@@ -154,7 +156,20 @@ inline std::vector<uint32_t> Readings(const OpDef& op) {
   return readings;
 }
 
-inline uint32_t AllInputs(const OpDef& op) { return (1u << op.num_inputs) - 1; }
+// Whether a set of inputs has any that says that rows are packed.
+inline bool HasPackedRows(const OpDef& op, uint32_t present) {
+  for (int i = 0; i < op.num_inputs; ++i) {
+    if (op.inputs[i].packed && (present >> i & 1) != 0) return true;
+  }
+  return false;
+}
+
+// Every input of the op's padded form.
+inline uint32_t AllInputs(const OpDef& op) {
+  uint32_t present = 0;
+  for (int i = 0; i < op.num_inputs; ++i) present |= (op.inputs[i].packed ? 0u : 1u) << i;
+  return present;
+}
 
 // What `body` throws, "" if nothing.
 template <class Body>

@@ -21,6 +21,7 @@ template <class Body>
 void ForEveryLayer(Body&& body) {
   for (const OpDef& op : AllOps()) {
     for (uint32_t present : Readings(op)) {
+      if (HasPackedRows(op, present)) continue;
       for (int32_t t : DtypesOf(Variable::kT)) {
         for (int32_t i : DtypesOf(Variable::kI)) body(Example(op, present, t, i));
       }

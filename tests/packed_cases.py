@@ -1,0 +1,104 @@
+"""Random packings and the ops that take them: rows of sequences of random lengths, some of them without a token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from cases import FLOATS, Case, Shape, make_case
+
+LENGTHS = (0, 1, 2, 3, 7, 16, 31, 33, 64)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Sequences of these lengths in `batch` x `sequence` places, of which `real` [batch, sequence] holds the tokens."""
+
+    lengths: tuple[int, ...]
+    real: np.ndarray
+
+    @property
+    def rows(self) -> int:
+        return int(sum(self.lengths))
+
+    @property
+    def cu_seqlens(self) -> np.ndarray:
+        return np.cumsum([0, *self.lengths]).astype(np.int32)
+
+    @property
+    def row_count(self) -> np.ndarray:
+        return np.array(self.rows, np.int32)
+
+    @property
+    def token_index(self) -> np.ndarray:
+        flat = self.real.reshape(-1)
+        order = np.concatenate([np.flatnonzero(flat), np.flatnonzero(~flat)])
+        return order.astype(np.int32).reshape(self.real.shape)
+
+
+def random_packing(seed: int, lengths: tuple[int, ...] | None = None) -> Packing:
+    """Sequences with their tokens at random places (so with holes) of a row."""
+    rng = np.random.default_rng(seed)
+    if lengths is None:
+        lengths = tuple(int(rng.choice(LENGTHS)) for _ in range(rng.integers(1, 6)))
+        if not any(lengths):
+            lengths = (*lengths, 5)
+    sequence = max(lengths) + int(rng.integers(0, 5))
+    real = np.zeros((len(lengths), sequence), bool)
+    for row, length in zip(real, lengths, strict=True):
+        row[rng.permutation(sequence)[:length]] = True
+    return Packing(lengths, real)
+
+
+def packed_case(op: str, packing: Packing, seed: int, dtype: str = "float32", exact: bool = False) -> Case:
+    """The op on packed rows: batch x sequence of them, or `exact` [1, T], as the bodies have them.
+
+    Rows behind the real ones are NaN, and must not reach any result.
+    """
+    rng = np.random.default_rng(seed)
+    batch, sequence = (1, packing.rows) if exact else packing.real.shape
+    label = f"packed-{seed}-{'exact' if exact else 'room'}"
+    if op in ("AddQKVBias", "FusedAttention"):
+        heads, size = int(rng.integers(1, 4)), int(rng.choice([1, 5, 8, 32]))
+        attributes = {"num_heads": heads, "scale": 1 / np.sqrt(size)}
+        sizes = dict(B=batch, S=sequence, H=heads * size)
+        case = make_case(op, Shape(label, sizes, (), attributes), dtype=dtype, absent=("mask",))
+        added = {"cu_seqlens": packing.cu_seqlens}
+        rows = ("qkv",)
+    elif op == "EmbedLayerNorm":
+        b, s = packing.real.shape
+        sizes = dict(B=b, S=s, V=23, H=int(rng.choice([5, 16])), P=s, T=2)
+        absent = [(), ("position_ids",), ("token_type_ids", "token_type_table")][seed % 3]
+        case = make_case(op, Shape(label, sizes), dtype=dtype, absent=absent, index_dtype=["int32", "int64"][seed % 2])
+        index = packing.token_index.reshape(-1)[: packing.rows][None] if exact else packing.token_index
+        added = {"token_index": index, "row_count": packing.row_count}
+        rows = ()
+    else:
+        sizes = dict(K=int(rng.integers(1, 20)), N=int(rng.integers(1, 20)))
+        absent = ("residual",) if op == "FusedGemmGeluLayerNorm" and seed % 2 else ()
+        case = make_case(op, Shape(label, sizes, (batch, sequence)), dtype=dtype, absent=absent)
+        added = {"row_count": packing.row_count}
+        rows = ("x", "residual")
+    inputs = {**case.inputs, **added}
+    for name in rows:
+        array = inputs.get(name)
+        if array is not None:
+            array.reshape(-1, array.shape[-1])[packing.rows :] = np.nan
+    return Case(op, label, inputs, case.attributes, dtype, case.error_scale)
+
+
+def packing_op_inputs(op: str, packing: Packing, seed: int, dtype: str = "float32") -> dict[str, np.ndarray]:
+    """Inputs of the ops that pack, unpack and choose rows."""
+    rng = np.random.default_rng(seed)
+    index_dtype = [np.int32, np.int64][seed % 2]
+    x = rng.standard_normal((*packing.real.shape, int(rng.integers(1, 9)))).astype(np.float32).astype(FLOATS[dtype])
+    mask = packing.real.astype(index_dtype)
+    if op == "PackTokens":
+        return {"mask": mask * rng.choice([1, -3, 7])}
+    if op == "UnpackTokens":
+        return {"x": x, "mask": mask, "token_index": packing.token_index, "row_count": packing.row_count}
+    if op == "FirstTokens":
+        return {"x": x, "cu_seqlens": packing.cu_seqlens}
+    tokens = rng.integers(0, 9, (1, packing.rows)).astype(index_dtype)
+    longest = np.full(max(packing.lengths) + seed % 3, -1, np.int32)
+    return {"tokens": tokens, "cu_seqlens": packing.cu_seqlens, "max_seqlen": longest}
