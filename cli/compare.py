@@ -102,6 +102,8 @@ def print_comparison(comparison: Comparison, per_node: bool = False) -> None:
         for entry in comparison.outputs
     ]
     title = f"{comparison.other} against {comparison.reference}"
+    if comparison.left_out:
+        console.print(comparison.left_out, markup=False)
     console.print(table(title, ["output", "largest abs. diff.", "relative", "least cosine", ""], rows))
     if per_node:
         agreed = sum(entry.passed for entry in comparison.tensors)

@@ -43,6 +43,21 @@ NoFunctions = Annotated[
     bool, typer.Option("--no-functions", help="Leave the op bodies out: the file then runs with our library only.")
 ]
 Page = Annotated[bool, typer.Option("--report", help="Also write the page that 'bertfuse report' writes, beside it.")]
+Padding = Annotated[
+    str,
+    typer.Option(
+        metavar="keep|remove|ragged",
+        help="remove: only real tokens are computed, behind the same inputs and outputs; ragged: the model takes "
+        "tokens laid out one text after the other, with cu_seqlens.",
+    ),
+]
+OutputRows = Annotated[
+    bool,
+    typer.Option(
+        "--output-rows",
+        help="Of the last layer compute only the rows that an output needs; so whenever padding is not kept.",
+    ),
+]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit 1 when something expected was not fused.")]
 
 
@@ -93,6 +108,8 @@ def fuse(
     level: Level = "full",
     no_functions: NoFunctions = False,
     dtype: KeptDtype = None,
+    padding: Padding = "keep",
+    output_rows: OutputRows = False,
     strict: Strict = False,
     page: Page = False,
     as_json: Json = False,
@@ -104,12 +121,14 @@ def fuse(
       bertfuse fuse exported -o fused
 
       bertfuse fuse model.onnx -o fused.onnx --level basic --dtype fp16 --strict
+
+      bertfuse fuse minilm -o minilm-packed --padding remove
     """
     from bertfuse.graph_rewrite.io import check_target
     from bertfuse.graph_rewrite.pipeline import check_options
     from bertfuse.runtime.folder import find_model
 
-    check_options(level, dtype)
+    check_options(level, dtype, padding)
     source, whole_folder = find_model(model, prefer_fused=False), model.is_dir() and output.suffix != ".onnx"
     beside = None
     if page:
@@ -124,14 +143,14 @@ def fuse(
         if whole_folder:
             steps(f"Copying {model}")
             source, output = _copy_folder(source, output)
-        result = _fuse(source, output, level, not no_functions, dtype, steps)
+        result = _fuse(source, output, level, not no_functions, dtype, steps, padding, output_rows)
         written = {"report": str(_write_page(source, output, beside, steps))} if page else {}
     if as_json:
         print_json(fusion_report(result) | {"model": str(output)} | written)
     else:
         print_fusion(result)
         stdout().print(f"Wrote {' and '.join([str(output), *written.values()])}", markup=False)
-    if strict and result.misses:
+    if strict and not _is_complete(result):
         raise typer.Exit(1)
 
 
@@ -147,6 +166,8 @@ def optimize(
     no_functions: NoFunctions = False,
     dtype: Dtype = "fp32",
     allow_pickle: Pickle = False,
+    padding: Padding = "keep",
+    output_rows: OutputRows = False,
     strict: Strict = False,
     page: Page = False,
     as_json: Json = False,
@@ -171,7 +192,7 @@ def optimize(
 
     fused = output / ONNX_FOLDER / MODEL_FILE
     kept = None if dtype == "fp32" else dtype
-    check_options(level, kept)
+    check_options(level, kept, padding)
     with Steps(as_json) as steps:
         path = export_model(
             model,
@@ -185,7 +206,7 @@ def optimize(
             original=True,
             progress=steps,
         )
-        result = _fuse(path, fused, level, not no_functions, kept, steps)
+        result = _fuse(path, fused, level, not no_functions, kept, steps, padding, output_rows)
         steps("Comparing with the exported model")
         comparison = compare_models(path, fused)
         written = {"report": str(_write_page(path, fused, None, steps))} if page else {}
@@ -203,7 +224,7 @@ def optimize(
         stdout().print(f"Wrote {output} for {_task_of(fused)}: {fused}, and {path.name} beside it", markup=False)
         for file in written.values():
             stdout().print(f"Wrote {file}", markup=False)
-    if not comparison.passed or (strict and result.misses):
+    if not comparison.passed or (strict and not _is_complete(result)):
         raise typer.Exit(1)
 
 
@@ -218,13 +239,36 @@ def _one_size(text: str | None) -> tuple[int, int] | None:
     return sizes[0]
 
 
-def _fuse(model: Path, output: Path, level: str, functions: bool, dtype: str | None, steps: Steps) -> FusionResult:
+def _fuse(
+    model: Path,
+    output: Path,
+    level: str,
+    functions: bool,
+    dtype: str | None,
+    steps: Steps,
+    padding: str,
+    output_rows: bool,
+) -> FusionResult:
     from bertfuse.graph_rewrite import fuse_file
 
     def progress(step: str) -> None:
         steps(f"Fusing {model}: {step}")
 
-    return fuse_file(model, output, level=level, functions=functions, dtype=dtype, progress=progress)
+    return fuse_file(
+        model,
+        output,
+        level=level,
+        functions=functions,
+        dtype=dtype,
+        progress=progress,
+        padding=padding,
+        output_rows=output_rows,
+    )
+
+
+def _is_complete(result: FusionResult) -> bool:
+    """Whether everything expected was fused, and padding removed where that was asked for."""
+    return result.complete and all(report.done for report in result.passes if report.changes_padding)
 
 
 def _task_of(model: Path) -> str:
@@ -288,6 +332,7 @@ def fusion_report(result: FusionResult) -> dict[str, Any]:
         "misses": [miss.to_dict() for miss in result.misses],
         "nodes": {"before": result.nodes[0], "after": result.nodes[1]},
         "messages": list(result.messages),
+        "passes": [report.to_dict() for report in result.passes],
     }
 
 
@@ -304,6 +349,11 @@ def print_fusion(result: FusionResult) -> None:
         console.print("Nothing to fuse: this is no BERT-family encoder; the model was written unchanged.")
     for miss in result.misses:
         stderr().print(f"missed {miss}", markup=False)
+    for report in result.passes:
+        for line in report.done:
+            console.print(f"{report.name}: {line}", markup=False)
+        for line in report.left:
+            console.print(f"{report.name}: left as it is: {line}", markup=False)
     for message in result.messages:
         console.print(message, markup=False)
 

@@ -23,7 +23,7 @@ from .normalize import NORMALIZERS, clutter
 from .ops import OPS
 from .parts import Credit, Survey, credit, in_order
 from .result import FusionResult
-from .spec import DOMAIN, NODE_MARKERS, OpSpec
+from .spec import DOMAIN, NODE_MARKERS, PADDING_KEY, OpSpec
 from .weights import Weight
 
 LEVELS = {
@@ -136,11 +136,13 @@ def _fuse(
     if present:
         message = f"the model holds bertfuse ops already: {untouched}"
         found = {op: count for op, count in present.items() if op not in OPS or not OPS[op].companion}
-        return FusionResult(skeleton, found, dict(found), [], (before, before), [message]), None
+        reports = passes.nothing_done(padding, "the model holds bertfuse ops already")
+        return FusionResult(skeleton, found, dict(found), [], (before, before), [message], passes=reports), None
     opset = next((o.version for o in skeleton.opset_import if o.domain in ("", "ai.onnx")), 0)
     if opset < MIN_OPSET:
         message = f"opset {opset} is older than {MIN_OPSET}: {untouched}; export the model again with a newer opset"
-        return FusionResult(skeleton, {}, {}, [], (before, before), [message]), None
+        reports = passes.nothing_done(padding, f"opset {opset} is older than {MIN_OPSET}")
+        return FusionResult(skeleton, {}, {}, [], (before, before), [message], passes=reports), None
     validate.check(skeleton, weights)
     progress("infer shapes")
     graph = _import(skeleton, weights)
@@ -163,6 +165,7 @@ def _fuse(
         )
     if not fused:
         result.nodes = (before, before)
+        result.passes = passes.nothing_done(padding, "nothing was fused")
         result.messages.append(f"nothing to fuse: no BERT-like encoder layer found, {untouched}")
         return result, None
     lower.leftovers(graph)
@@ -172,6 +175,10 @@ def _fuse(
         precision.convert(graph, dtype)
     progress("write functions")
     model, fused_weights, data_types = to_model(graph, skeleton)
+    if any(report.changes_padding and report.done for report in result.passes):
+        onnx.helper.set_model_props(
+            model, {entry.key: entry.value for entry in model.metadata_props} | {PADDING_KEY: padding}
+        )
     functions.import_domain(model)
     if with_functions:
         functions.attach(model, data_types)

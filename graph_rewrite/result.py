@@ -71,6 +71,7 @@ class PassReport:
     name: str
     done: list[str]
     left: list[str]
+    changes_padding: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain data."""

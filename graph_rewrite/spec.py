@@ -19,6 +19,9 @@ from typing import Any
 DOMAIN = "bertfuse"
 OP_VERSION = 1
 
+# What a model's metadata says of its padding: "remove" or "ragged"; nothing where it was kept.
+PADDING_KEY = "bertfuse.padding"
+
 # Every fused node carries these: TensorRT's parser looks a plugin up by them (and takes the function without them).
 NODE_MARKERS = {"plugin_version": "1", "plugin_namespace": "bertfuse"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import tempfile
 import warnings
@@ -17,9 +18,10 @@ import numpy as np
 from bertfuse.errors import BertfuseError
 
 from .bisection import Bisection, bisect, check_bisectable
-from .differences import TOLERANCES, OutputDifference, difference
+from .differences import TOLERANCES, OutputDifference, difference, without_padding
 from .folder import folder_of, longest_sequence, read_config
 from .inputs import fit_inputs, random_inputs, text_inputs, vocabulary_sizes
+from .ragged_inputs import MASK
 from .session import ort_errors
 from .subjects import Subject, session_runner
 from .tensors import computed_tensors, expose
@@ -38,13 +40,17 @@ __all__ = [
 
 @dataclass
 class Comparison:
-    """What `compare_models` found. With per_node `tensors` holds all shared ones, in execution order."""
+    """What `compare_models` found. With per_node `tensors` holds all shared ones, in execution order.
+
+    `left_out` says which places were not compared, "" where all were.
+    """
 
     reference: str
     other: str
     outputs: list[OutputDifference]
     tensors: list[OutputDifference] = field(default_factory=list)
     bisection: Bisection | None = None
+    left_out: str = ""
 
     @property
     def passed(self) -> bool:
@@ -63,6 +69,7 @@ class Comparison:
             "other": self.other,
             "passed": self.passed,
             "first_difference": None if first is None else first.name,
+            "left_out": self.left_out,
             "outputs": [asdict(entry) for entry in self.outputs],
             "tensors": [asdict(entry) for entry in self.tensors],
             "bisection": None if self.bisection is None else asdict(self.bisection),
@@ -75,8 +82,11 @@ def run_and_compare(
     atol: float | None = None,
     rtol: float | None = None,
     warm_up: int = 0,
+    padding: Sequence[np.ndarray | None] = (),
 ) -> tuple[Any, dict[str, list[OutputDifference]]]:
     """Runs polygraphy runners over `feeds` and compares each one with the first.
+
+    `padding` [B, S] says of each feed which places are left out of the comparison; None: none.
 
     Returns polygraphy's RunResults and, by runner name, the worst difference per output that both have.
     """
@@ -87,9 +97,13 @@ def run_and_compare(
     with contextlib.suppress(Exception):
         import torch  # noqa: F401
 
+    left_out = itertools.cycle(padding or [None])  # polygraphy compares feed after feed, pair after pair
+
     def compare(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> OrderedDict[str, Any]:
+        hidden = next(left_out)
         shared = [name for name in first if name in second]
-        return OrderedDict((name, difference(name, first[name], second[name], atol, rtol)) for name in shared)
+        pairs = ((name, without_padding(first[name], hidden), without_padding(second[name], hidden)) for name in shared)
+        return OrderedDict((name, difference(name, one, other, atol, rtol)) for name, one, other in pairs)
 
     with G_LOGGER.verbosity(G_LOGGER.CRITICAL), warnings.catch_warnings():
         # polygraphy sums whole tensors for its log, in their own type: masks of -3e38 overflow.
@@ -189,8 +203,10 @@ def compare_subjects(
         if subject.is_engine:
             subject.runner("")  # what cannot run here is said before the others have run
     wanted = [value.name for value in probes[0].get_outputs()]
+    packs = [getattr(probe, "padding", "keep") != "keep" for probe in probes]
     found = []
-    for other in others:
+    for other, packed in zip(others, packs[1:], strict=True):
+        padding = [np.asarray(feed[MASK]) == 0 for feed in feeds] if (packed or packs[0]) and MASK in feeds[0] else []
         shared: list[str] = []
         with tempfile.TemporaryDirectory(prefix="bertfuse-") as scratch:
             files = [reference.path, other.path]
@@ -200,19 +216,30 @@ def compare_subjects(
             say(f"Running {reference} and {other}")
             runners = [reference.runner("1", files[0]), other.runner("2", files[1])]
             with ort_errors(f"{reference.path} and {other.path}"), reference.errors(), other.errors():
-                differences = run_and_compare(runners, feeds, atol, rtol)[1]
+                differences = run_and_compare(runners, feeds, atol, rtol, padding=padding)[1]
         by_name = {entry.name: entry for entry in differences[runners[1].name]}
         outputs = [by_name[name] for name in wanted if name in by_name]
         if not outputs:
             raise BertfuseError(f"{reference.path} and {other.path}: share no output; compare models of the same task")
         comparison = Comparison(
-            str(reference), str(other), outputs, [by_name[name] for name in shared if name in by_name]
+            str(reference),
+            str(other),
+            outputs,
+            [by_name[name] for name in shared if name in by_name],
+            left_out=_left_out(padding),
         )
         if bisection:
             say(f"Bisecting {other}")
             comparison.bisection = bisect(reference, other, feeds, atol, rtol)
         found.append(comparison)
     return found
+
+
+def _left_out(padding: Sequence[np.ndarray]) -> str:
+    hidden, places = sum(int(mask.sum()) for mask in padding), sum(mask.size for mask in padding)
+    return (
+        f"{hidden} of {places} places are padding, which one of the models does not compute: left out" if hidden else ""
+    )
 
 
 def _expose_shared(reference: Subject, other: Subject, folder: Path) -> tuple[list[str], list[Path]]:

@@ -64,6 +64,21 @@ def difference(
     )
 
 
+def without_padding(array: np.ndarray, padding: np.ndarray | None) -> np.ndarray:
+    """The array with zeros where `padding` [B, S] is; of one with a row for each sequence, where all of it is."""
+    if padding is None:
+        return array
+    if array.shape[:2] == padding.shape:
+        hidden = padding
+    elif array.shape[:1] == padding.shape[:1]:
+        hidden = padding.all(axis=1)
+    else:
+        return array
+    array = array.copy()
+    array[hidden] = 0
+    return array
+
+
 def _cosine(a: np.ndarray, b: np.ndarray) -> float:
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         return 1.0 if np.array_equal(a, b) else 0.0

@@ -12,9 +12,11 @@ import onnx
 
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite.io import open_model
+from bertfuse.graph_rewrite.spec import PADDING_KEY
 
 from .folder import find_model
 from .inputs import is_fixed
+from .padded_session import PaddedSession, padded_inputs, padded_outputs
 from .session import CPU, PROVIDERS, InferenceSession, providers_of
 
 # How "FILE@HOW" is run: ONNX Runtime's provider, and whether with our library.
@@ -30,10 +32,18 @@ _LEAST, _MOST = (1, 1), (1 << 20, 1 << 20)
 
 
 def session_runner(model: str | Path | bytes, name: str, **options: Any) -> Any:
-    """A polygraphy runner around our InferenceSession: made when it is activated, freed when it is done."""
+    """A polygraphy runner around our InferenceSession: made when it is activated, freed when it is done.
+
+    A model of ragged batches gets the padded interface.
+    """
     from polygraphy.backend.onnxrt import OnnxrtRunner
 
-    return OnnxrtRunner(lambda: InferenceSession(model, **options), name=name)
+    def load() -> Any:
+        session = InferenceSession(model, **options)
+        padding = session.get_modelmeta().custom_metadata_map.get(PADDING_KEY)
+        return PaddedSession(session) if padding == "ragged" else session
+
+    return OnnxrtRunner(load, name=name)
 
 
 class DescribedModel:
@@ -43,14 +53,19 @@ class DescribedModel:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._graph = open_model(path)[0].graph
+        model = open_model(path)[0]
+        self._graph = model.graph
+        # What was done about padding: "keep", "remove", or "ragged", whose inputs are described as padded ones.
+        self.padding = {entry.key: entry.value for entry in model.metadata_props}.get(PADDING_KEY, "keep")
 
     def get_inputs(self) -> list[SimpleNamespace]:
         weights = {tensor.name for tensor in self._graph.initializer}
-        return [_value(value) for value in self._graph.input if value.name not in weights]
+        values = [_value(value) for value in self._graph.input if value.name not in weights]
+        return padded_inputs(values) if self.padding == "ragged" else values
 
     def get_outputs(self) -> list[SimpleNamespace]:
-        return [_value(value) for value in self._graph.output]
+        values = [_value(value) for value in self._graph.output]
+        return padded_outputs([_value(self._graph.input[0])], values) if self.padding == "ragged" else values
 
 
 def _value(value: onnx.ValueInfoProto) -> SimpleNamespace:

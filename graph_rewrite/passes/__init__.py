@@ -34,4 +34,11 @@ def run(graph: FusionGraph, padding: str, needed_rows: bool) -> list[PassReport]
     return reports
 
 
-__all__ = ["PADDINGS", "run"]
+def nothing_done(padding: str, reason: str) -> list[PassReport]:
+    """The reports of passes on a model that is left as it is. Raises FusionError for `ragged`, as `run` does."""
+    if padding == "ragged":
+        raise ragged.refusal(reason)
+    return [PassReport(pack.NAME, [], [reason], True)] if padding == "remove" else []
+
+
+__all__ = ["PADDINGS", "nothing_done", "run"]

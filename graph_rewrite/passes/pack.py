@@ -44,13 +44,13 @@ def remove_padding(graph: FusionGraph) -> tuple[PassReport, Packed | None]:
         at = next(iter(borders.values()), "")
         reason = f"no attention can be reached on packed rows{': ' + at if at else ''}"
     if reason:
-        return PassReport(NAME, [], [reason]), None
+        return PassReport(NAME, [], [reason], True), None
     all_attentions = len(rows.fused(graph, "FusedAttention"))
     packed = _rewrite(graph, inside, mask)
     done = [
         f"{len(inside)} nodes work on real tokens only, {len(attentions)} of {all_attentions} attentions among them"
     ]
-    return PassReport(NAME, done, [f"padded again: {why}" for why in borders.values()]), packed
+    return PassReport(NAME, done, [f"padded again: {why}" for why in borders.values()], True), packed
 
 
 def _whole(graph: FusionGraph) -> tuple[list[gs.Node], gs.Tensor | None, str]:

@@ -33,19 +33,21 @@ def take_ragged_batches(graph: FusionGraph) -> PassReport:
     """Change the interface of a finished graph. Raises FusionError where that cannot be done."""
     report, packed = pack.remove_padding(graph)
     if packed is None:
-        raise _refusal("; ".join(report.left))
+        raise refusal("; ".join(report.left))
     ids = rows.get_input(packed.embeddings[0], "ids")
     if ids.shape is None or any(not isinstance(size, str) for size in ids.shape):
-        raise _refusal(f"'{ids.name}' is of the fixed shape {ids.shape}: export the model with free batch and sequence")
+        raise refusal(f"'{ids.name}' is of the fixed shape {ids.shape}: export the model with free batch and sequence")
     mask_input = _mask_input(packed)
     for tensor in graph.gs.inputs:
         if tensor is not mask_input and (np.dtype(tensor.dtype).kind != "i" or tensor.shape != ids.shape):
-            raise _refusal(f"input '{tensor.name}' {tensor.shape} is none of integers for each token")
+            raise refusal(f"input '{tensor.name}' {tensor.shape} is none of integers for each token")
     _Ragged(graph, packed, ids, mask_input).rewrite()
-    return PassReport(NAME, [f"the model takes tokens in a row, {LONGEST} and cu_seqlens", *report.done], report.left)
+    return PassReport(
+        NAME, [f"the model takes tokens in a row, {LONGEST} and cu_seqlens", *report.done], report.left, True
+    )
 
 
-def _refusal(reason: str) -> FusionError:
+def refusal(reason: str) -> FusionError:
     return FusionError(f"padding 'ragged' cannot be had: {reason}; padding 'remove' or 'keep' may do")
 
 
@@ -67,7 +69,7 @@ def _mask_input(packed: pack.Packed) -> gs.Tensor | None:
     taken = {id(t) for node in packed.embeddings for t in node.inputs}
     strange = [root.name for root in roots if id(root) not in taken]
     if strange:
-        raise _refusal(f"the mask is computed from '{strange[0]}' in a way that cannot be had without it")
+        raise refusal(f"the mask is computed from '{strange[0]}' in a way that cannot be had without it")
     return None
 
 
@@ -83,7 +85,7 @@ class _Ragged:
         taken = {tensor.name for tensor in self.graph.gs.inputs}
         for tensor in (self.cu_seqlens, self.max_seqlen):
             if tensor.name in taken:
-                raise _refusal(f"the model has an input '{tensor.name}' of its own")
+                raise refusal(f"the model has an input '{tensor.name}' of its own")
         self.packed.cu_seqlens.name = self.graph.name("cu_seqlens_of_mask")
         self._grid()
         inputs = [self._input(tensor) for tensor in self.graph.gs.inputs if tensor is not self.mask_input]
@@ -187,7 +189,7 @@ class _Ragged:
             return old
         rest = list(shape[2:])
         if not all(isinstance(size, int) for size in rest):
-            raise _refusal(f"output '{old.name}' is of the shape {shape}, of which only batch and sequence may be free")
+            raise refusal(f"output '{old.name}' is of the shape {shape}, of which only batch and sequence may be free")
         new = gs.Variable(old.name, old.dtype, [TOKENS, *rest])
         old.name = self.graph.name(f"{old.name}_padded")
         row = above.inputs[0] if restored else self._of_tokens(old)

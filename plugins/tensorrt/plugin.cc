@@ -154,8 +154,6 @@ int32_t Plugin::configurePlugin(const abi::DynamicPluginTensorDesc* in, int32_t 
          {&abi::DynamicPluginTensorDesc::min, &abi::DynamicPluginTensorDesc::opt, &abi::DynamicPluginTensorDesc::max}) {
       Request request(op_, fields_->values(), present, [&](int tensor) { return profile.At(tensor, bound); });
       Validate(op_, request.call());
-      // What enqueue would refuse is refused before an engine is built.
-      RefusePackedRows(op_, request.call());
     }
     built_.present = present;
     built_.workspace =

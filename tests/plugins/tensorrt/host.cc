@@ -255,6 +255,7 @@ void Engine::CheckFormats(abi::IPluginV3OneBuild& build,
         wrong |= IsFloat(settled) == IsFloat(other) && settled != other;
       }
       if (pos >= inputs_.size()) wrong = other != own;
+      wrong &= other != own;  // counts of rows are int32 whatever the indices are
       offered[pos].desc.type = other;
       if (wrong) Expect(!supported(), where + " as type " + std::to_string(type));
     }
