@@ -21,6 +21,14 @@ def bench(
     sizes: Annotated[
         str, typer.Option("--sizes", metavar="BxS,…", help="Batch x sequence sizes to measure.")
     ] = "1x32,1x128,8x128",
+    ragged: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WORKLOAD",
+            help="In place of --sizes a batch of unequal lengths: sentences, passages or pairs (with a number of "
+            "texts: sentences:16), lengths as in 9,31,77, or a file with a text a line. Give it again for more.",
+        ),
+    ] = None,
     seconds: Annotated[float, typer.Option(help="About how long the slowest runs at each size.")] = 2.0,
     threads: Annotated[int | None, typer.Option(help="On the CPU: threads of each. \\[default: its own]")] = None,
     provider: Provider = "cpu",
@@ -51,6 +59,8 @@ def bench(
 
       bertfuse bench minilm --sizes 1x128,32x384 --seconds 5 -o results
 
+      bertfuse bench minilm --ragged sentences:16 --ragged 9,31,14,77
+
       bertfuse bench minilm --provider cuda --dtype fp16 --cuda-graph
     """
     from bertfuse.graph_rewrite.io import check_target, replacing
@@ -75,6 +85,7 @@ def bench(
             seconds=seconds,
             threads=threads,
             gpu=gpu,
+            ragged=ragged or (),
             progress=steps,
         )
         steps("Writing bench.json and bench.png")
@@ -119,6 +130,8 @@ def print_bench(report: BenchReport) -> None:
     sizes = [f"{batch} x {sequence}" for batch, sequence in report.sizes]
     title = ", ".join([f"Milliseconds: median (middle half), speed against {first}", *report.conditions])
     console.print(table(title, ["", *sizes], rows))
+    for line in report.options.get("workloads", ()):
+        console.print(line, markup=False)
     for name, notes in report.notes.items():
         console.print(f"{name}: {notes}", markup=False)
         fused = report.details.get(name, {}).get("fused")

@@ -17,10 +17,11 @@ import numpy as np
 
 from bertfuse.errors import BertfuseError
 
-from .contenders import Contender, Feed, contenders
+from .contenders import Contender, Feed, contenders, padding_contenders
 from .folder import longest_sequence, model_pair, read_config
 from .inputs import random_inputs, vocabulary_sizes
 from .session import InferenceSession, providers_of
+from .workloads import make_workload
 
 if TYPE_CHECKING:
     from .gpu_bench import GpuOptions
@@ -105,6 +106,7 @@ def bench(
     seconds: float = 2.0,
     threads: int | None = None,
     gpu: GpuOptions | None = None,
+    ragged: Sequence[str] = (),
     progress: Callable[[str], None] | None = None,
 ) -> BenchReport:
     """Measures the folder's model before and after fusion, ONNX Runtime's own optimizer's result, and PyTorch.
@@ -120,6 +122,8 @@ def bench(
             at least 6 times.
         threads: intra-op threads of every contender on the CPU; None leaves each its default.
         gpu: with provider "cuda", how every contender runs there.
+        ragged: workloads of unequal lengths (see `make_workload`) in place of `grid`; the original fused with padding
+            kept and removed are contenders then. CPU only.
 
     Raises:
         BertfuseError: a file is missing, an option does not do, a size is out of the model's range, or fused ops do not
@@ -133,15 +137,24 @@ def bench(
         raise BertfuseError(f"{threads} threads run nothing: give 1 or more")
     if threads is not None and provider == "cuda":
         raise BertfuseError("threads are for the CPU: leave --threads out with --provider cuda")
+    if ragged and provider == "cuda":
+        raise BertfuseError("packed rows are not yet supported by the CUDA kernels: leave --ragged out on the GPU")
+    probe = InferenceSession(path)
+    sizes = vocabulary_sizes(path)
+    workloads = [make_workload(text, probe, sizes, folder) for text in ragged]
+    if workloads:
+        grid = [workload.size for workload in workloads]
+    if len(set(grid)) < len(workloads):
+        raise BertfuseError(f"workloads {', '.join(ragged)}: two are of one batch and sequence; measure them apart")
     longest = longest_sequence(read_config(folder))
     for batch, sequence in grid:
         if batch < 1 or sequence < 1 or (longest and sequence > longest):
             limit = f" to {longest}" if longest else " up"
             raise BertfuseError(f"size {batch}x{sequence}: batch is 1 up and sequence 1{limit} for this model")
     providers_of(provider)
-    probe = InferenceSession(path)
-    sizes = vocabulary_sizes(path)
-    feeds = {size: random_inputs(probe, sizes, *size, padded=False) for size in grid}
+    feeds = {workload.size: workload.feed for workload in workloads} or {
+        size: random_inputs(probe, sizes, *size, padded=False) for size in grid
+    }
     timings = []
     with tempfile.TemporaryDirectory(prefix="bertfuse-") as scratch:
         if provider == "cuda":
@@ -150,6 +163,8 @@ def bench(
             made = gpu_contenders(folder, gpu or GpuOptions(), feeds[grid[0]], Path(scratch), say)
         else:
             made = contenders(folder, provider, threads, say)
+            if workloads:
+                made += padding_contenders(path, threads, Path(scratch), say)
         present = _those_that_run(made, feeds)
         for (batch, sequence), feed in feeds.items():
             say(f"Timing {batch} x {sequence}")
@@ -162,7 +177,8 @@ def bench(
         {contender.name: contender.notes for contender in present},
         {contender.name: contender.details for contender in present if contender.details},
         {contender.name: contender.absent for contender in made if contender.run is None},
-        asdict(gpu) if gpu else {},
+        (asdict(gpu) if gpu else {})
+        | ({"workloads": [workload.description for workload in workloads]} if workloads else {}),
     )
 
 

@@ -17,6 +17,7 @@ import onnx
 import onnxruntime
 
 from bertfuse.errors import BertfuseError, RuntimeLibraryError
+from bertfuse.graph_rewrite import fuse_file
 from bertfuse.graph_rewrite.io import MAX_INLINE_BYTES, open_model
 from bertfuse.graph_rewrite.precision import DTYPES
 
@@ -85,6 +86,28 @@ def fused_contenders(path: Path, provider: str, threads: int | None) -> list[Con
             made.append(session_contender(name, path, provider, threads, library, notes, ours=True))
         except BertfuseError as error:
             made.append(Contender(name, absent=str(error)))
+    return made
+
+
+def padding_contenders(
+    original: Path, threads: int | None, scratch: Path, say: Callable[[str], None]
+) -> list[Contender]:
+    """The original fused with padding kept and with padding removed, each through op bodies and through the library."""
+    made = []
+    for padding, name in (("keep", "padded"), ("remove", "padding removed")):
+        say(f"Fusing {original.name} with padding {padding}")
+        path = scratch / f"padding-{padding}.onnx"
+        report = next((r for r in fuse_file(original, path, padding=padding).passes if r.changes_padding), None)
+        if report is not None and not report.done:
+            made.append(Contender(name, absent="; ".join(report.left)))
+            continue
+        for way, library in (("op bodies", "never"), ("library", "always")):
+            notes = f"{original.name} fused here, padding {padding}"
+
+            def make(label: str, path: Path = path, library: str = library, notes: str = notes) -> Contender:
+                return session_contender(label, path, "cpu", threads, library, notes, ours=True)
+
+            made.append(attempt(f"{name}, {way}", make))
     return made
 
 
