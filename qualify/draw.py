@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bertfuse.graph_rewrite.ops import OPS
+from bertfuse.graph_rewrite.ops import MODEL_OPS, OPS
 
 from .problem import DTYPES, MASKS, Problem
 
@@ -29,7 +29,7 @@ class Draw:
     """
 
     seed: int
-    ops: Sequence[str] = tuple(OPS)
+    ops: Sequence[str] = MODEL_OPS
     dtypes: Sequence[str] = DTYPES
     multiprocessors: int = 132
     budget_scale: float = 1.0  # the CPU's kernels are slower than a GPU's
@@ -123,14 +123,14 @@ class Draw:
         if "epsilon" in names and self._chance(0.5):
             attributes["epsilon"] = float(np.float32(self._one((1e-5, 1e-6, 1e-12))))
         without = tuple(name for name in spec.optional_inputs if self._chance(0.4))
-        needs = {tensor.name: tensor.needs for tensor in spec.inputs if tensor.needs}
+        needs = {tensor.name: tensor.needs for tensor in spec.inputs if tensor.needs and not tensor.packed}
         without = tuple(name for name in spec.optional_inputs if name in without or needs.get(name) in without)
         indices = [tensor.name for tensor in spec.inputs if tensor.dtype == "I" and tensor.name not in without]
         offset, offset_of = 0, ""
         if self._chance(0.25):
             offset = self._one((1, 2, 3, 4, 8))
             if self._chance(0.5):
-                tensors = [t.name for t in (*spec.inputs, *spec.outputs) if t.name not in without]
+                tensors = [t.name for t in (*spec.inputs, *spec.outputs) if not t.packed and t.name not in without]
                 offset_of = self._one(tensors)
         values = "normal"
         if self._chance(0.35):

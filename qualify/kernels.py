@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertfuse.errors import BertfuseError
-from bertfuse.graph_rewrite.ops import OPS
+from bertfuse.graph_rewrite.ops import MODEL_OPS
 from bertfuse.runtime import native
 
 from .campaign import Campaign, Local, Report, Runner, draws_for, share_out
@@ -72,7 +72,7 @@ def qualify_kernels(
     file = library_file(library)
     native.load_library(file)  # a message instead of workers that do not start
     reference(oracle)
-    chosen_ops, chosen_dtypes = names(ops, list(OPS), "--ops"), names(dtypes, DTYPES, "--dtypes")
+    chosen_ops, chosen_dtypes = names(ops, list(MODEL_OPS), "--ops"), names(dtypes, DTYPES, "--dtypes")
     seed = secrets.randbits(SEED_BITS) if seed is None else seed
     here = device_names(devices, file)
     report = Report(str(file), {name: _describe(name, file) for name in here}, seed, minutes)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bertfuse.errors import BertfuseError
-from bertfuse.graph_rewrite.ops import OPS
+from bertfuse.graph_rewrite.ops import MODEL_OPS, OPS
 from bertfuse.graph_rewrite.spec import Axis, OpSpec, TensorSpec
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -61,7 +61,7 @@ class Problem:
         return OPS[self.op]
 
     def has(self, tensor: TensorSpec) -> bool:
-        return tensor.name not in self.without
+        return not tensor.packed and tensor.name not in self.without
 
     def shape(self, tensor: TensorSpec) -> tuple[int, ...]:
         return tensor_shape(tensor, self.sizes, self.leading, self.attributes)
@@ -126,10 +126,11 @@ def tensor_shape(
 def parse(text: str) -> Problem:
     """The problem that `text` describes, as str() writes it. Raises BertfuseError with the word that does not fit."""
     words = text.split()
-    if not words or words[0] not in OPS:
-        raise BertfuseError(f"--problem {text!r}: begins with an op, one of {', '.join(OPS)}")
+    if not words or words[0] not in MODEL_OPS:
+        raise BertfuseError(f"--problem {text!r}: begins with an op, one of {', '.join(MODEL_OPS)}")
     spec = OPS[words[0]]
-    symbols = {axis.symbol for tensor in spec.inputs for axis in tensor.trailing if not axis.is_attribute}
+    tensors = [tensor for tensor in spec.inputs if not tensor.packed]
+    symbols = {axis.symbol for tensor in tensors for axis in tensor.trailing if not axis.is_attribute}
     attributes = {attr.name: attr for attr in spec.attributes}
     found: dict[str, Any] = {"op": words[0], "sizes": {}, "attributes": {}}
     for word in words[1:]:

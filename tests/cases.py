@@ -15,10 +15,6 @@ import numpy as np
 from bertfuse.graph_rewrite.ops import OPS
 from bertfuse.graph_rewrite.spec import Axis, OpSpec, TensorSpec
 
-# What passes write about packed rows; packed_cases.py has inputs for these, and for the packed forms of other ops.
-PACKING_OPS = ("PackTokens", "UnpackTokens", "FirstTokens", "RaggedPositions")
-MODEL_OPS = tuple(op for op in OPS if op not in PACKING_OPS)
-
 FLOATS = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
 # What an index input may hold: below the size of that axis symbol, or below a number.

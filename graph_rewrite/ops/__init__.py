@@ -32,4 +32,8 @@ OPS: dict[str, OpSpec] = {
     )
 }
 
-__all__ = ["OPS"]
+# What passes write to move packed rows; the others compute what a model computes.
+PACKING_OPS = ("PackTokens", "UnpackTokens", "FirstTokens", "RaggedPositions")
+MODEL_OPS = tuple(name for name in OPS if name not in PACKING_OPS)
+
+__all__ = ["MODEL_OPS", "OPS", "PACKING_OPS"]

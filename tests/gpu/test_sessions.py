@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from cases import FLOATS, MODEL_OPS, Case, Shape, cases, make_case
+from cases import FLOATS, Case, Shape, cases, make_case
 from one_node import as_float64, model, run, session
 from tolerances import TOLERANCES, assert_close
 
 from bertfuse.graph_rewrite import oracle
+from bertfuse.graph_rewrite.ops import MODEL_OPS
 from bertfuse.runtime import native
 
 pytestmark = pytest.mark.gpu

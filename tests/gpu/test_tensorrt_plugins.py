@@ -26,13 +26,12 @@ import pytest
 torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cases import MODEL_OPS  # noqa: E402
 from harness import FLOATS, GPU, check, near_one, poisoned, randint, randn  # noqa: E402
 from kernels import Bound  # noqa: E402
 from tensorrt_host import Engine, Host, HostError, Input, host_file, plugin_file  # noqa: E402
 
 from bertfuse.graph_rewrite.dialect.reference import oracle  # noqa: E402
-from bertfuse.graph_rewrite.ops import OPS  # noqa: E402
+from bertfuse.graph_rewrite.ops import MODEL_OPS, OPS  # noqa: E402
 
 
 def _without_host() -> str | None:

@@ -6,14 +6,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from cases import MODEL_OPS, Case, cases, make_case, shapes
+from cases import Case, cases, make_case, shapes
 from one_node import as_float64, model, run
 from onnx import helper
 from tolerances import assert_close
 
 from bertfuse.graph_rewrite import functions, oracle
 from bertfuse.graph_rewrite.dialect.pattern import patterns
-from bertfuse.graph_rewrite.ops import OPS
+from bertfuse.graph_rewrite.ops import MODEL_OPS, OPS
 from bertfuse.graph_rewrite.spec import DOMAIN
 
 OPSETS = (13, 16, 17, 18, 20, 22)

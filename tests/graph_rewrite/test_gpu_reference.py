@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import MODEL_OPS, absences, make_case, shapes
+from cases import absences, make_case, shapes
 from one_node import as_float64
 
 torch = pytest.importorskip("torch")
@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
 import reference  # noqa: E402
 
 from bertfuse.graph_rewrite import OPS, oracle  # noqa: E402
+from bertfuse.graph_rewrite.ops import MODEL_OPS  # noqa: E402
 
 
 @pytest.mark.parametrize("op", MODEL_OPS)

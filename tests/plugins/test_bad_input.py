@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from cases import MODEL_OPS, Case, cases
+from cases import Case, cases
 from one_node import NODE_NAME, model, session
 
-from bertfuse.graph_rewrite.ops import OPS
+from bertfuse.graph_rewrite.ops import MODEL_OPS, OPS
 
 
 def _case(op: str) -> Case:

@@ -15,7 +15,7 @@ from bertfuse.cli import app
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import oracle
 from bertfuse.graph_rewrite.dialect.reference import _erf
-from bertfuse.graph_rewrite.ops import OPS
+from bertfuse.graph_rewrite.ops import MODEL_OPS
 from bertfuse.qualify import values
 from bertfuse.qualify.bounds import expected
 from bertfuse.qualify.check import compare
@@ -37,7 +37,7 @@ def test_a_problem_is_its_text() -> None:
 def test_the_draw_covers_what_an_adversary_would_try() -> None:
     """Seeded: in 6000 problems there is some of everything."""
     problems = [next(draw) for draw in [Draw(5)] for _ in range(6000)]
-    assert {problem.op for problem in problems} == set(OPS)
+    assert {problem.op for problem in problems} == set(MODEL_OPS)
     gemms = [p for p in problems if "K" in p.sizes]
     assert {96, 128, 768, 1280, 1, 2} <= {p.sizes["N"] for p in gemms}
     rows = {math.prod(p.leading) for p in gemms}
@@ -132,7 +132,7 @@ def test_erf_is_exact() -> None:
 def test_the_installed_cpu_kernels_are_right(tmp_path: Path) -> None:
     report = qualify_kernels(devices="cpu", minutes=2, count=250, out=tmp_path / "found.jsonl")
     assert not report.findings, (report.seed, report.findings)
-    assert report.total == 250 and len({key[1] for key in report.problems}) == len(OPS)
+    assert report.total == 250 and len({key[1] for key in report.problems}) == len(MODEL_OPS)
     assert all(ratio < 1 for ratio in report.ratios.values())
 
 

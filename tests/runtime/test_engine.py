@@ -12,10 +12,10 @@ from typing import Any
 
 import onnx
 import pytest
-from cases import MODEL_OPS
 from engines import NAMES, fused, ops_in, original
 
 from bertfuse.errors import BertfuseError, RuntimeLibraryError
+from bertfuse.graph_rewrite.ops import MODEL_OPS
 from bertfuse.graph_rewrite.spec import DOMAIN
 from bertfuse.runtime import compare_models, library_path
 from bertfuse.runtime.trt import backend as backends

@@ -7,13 +7,13 @@ from pathlib import Path
 import onnx
 import onnxruntime
 import pytest
-from cases import MODEL_OPS
 from onnxruntime.tools.onnx_model_utils import make_dim_param_fixed
 from tiny_models import HEADS, HIDDEN, LAYERS, exported
 
 import bertfuse
 from bertfuse.errors import BertfuseError, RuntimeLibraryError
 from bertfuse.graph_rewrite import OPS, fuse_file
+from bertfuse.graph_rewrite.ops import MODEL_OPS
 from bertfuse.runtime import native, tuning
 from bertfuse.runtime.tuning import Choice, TuningReport, choose, merged, model_calls, tune
 
