@@ -8,7 +8,7 @@ import math
 import tempfile
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,10 +83,12 @@ def run_and_compare(
     rtol: float | None = None,
     warm_up: int = 0,
     padding: Sequence[np.ndarray | None] = (),
+    of_tokens: Collection[str] = (),
 ) -> tuple[Any, dict[str, list[OutputDifference]]]:
     """Runs polygraphy runners over `feeds` and compares each one with the first.
 
-    `padding` [B, S] says of each feed which places are left out of the comparison; None: none.
+    `padding` [B, S] says of each feed which places are left out of the comparison (None: none) of the outputs
+    `of_tokens`; of others, sequences that are padding altogether.
 
     Returns polygraphy's RunResults and, by runner name, the worst difference per output that both have.
     """
@@ -102,8 +104,11 @@ def run_and_compare(
     def compare(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> OrderedDict[str, Any]:
         hidden = next(left_out)
         shared = [name for name in first if name in second]
-        pairs = ((name, without_padding(first[name], hidden), without_padding(second[name], hidden)) for name in shared)
-        return OrderedDict((name, difference(name, one, other, atol, rtol)) for name, one, other in pairs)
+        found = OrderedDict()
+        for name in shared:
+            pair = (without_padding(outputs[name], hidden, name in of_tokens) for outputs in (first, second))
+            found[name] = difference(name, *pair, atol, rtol)
+        return found
 
     with G_LOGGER.verbosity(G_LOGGER.CRITICAL), warnings.catch_warnings():
         # polygraphy sums whole tensors for its log, in their own type: masks of -3e38 overflow.
@@ -203,6 +208,8 @@ def compare_subjects(
         if subject.is_engine:
             subject.runner("")  # what cannot run here is said before the others have run
     wanted = [value.name for value in probes[0].get_outputs()]
+    axes = probes[0].get_inputs()[0].shape
+    of_tokens = [value.name for value in probes[0].get_outputs() if list(value.shape[:2]) == list(axes)]
     packs = [getattr(probe, "padding", "keep") != "keep" for probe in probes]
     found = []
     for other, packed in zip(others, packs[1:], strict=True):
@@ -216,7 +223,7 @@ def compare_subjects(
             say(f"Running {reference} and {other}")
             runners = [reference.runner("1", files[0]), other.runner("2", files[1])]
             with ort_errors(f"{reference.path} and {other.path}"), reference.errors(), other.errors():
-                differences = run_and_compare(runners, feeds, atol, rtol, padding=padding)[1]
+                differences = run_and_compare(runners, feeds, atol, rtol, padding=padding, of_tokens=of_tokens)[1]
         by_name = {entry.name: entry for entry in differences[runners[1].name]}
         outputs = [by_name[name] for name in wanted if name in by_name]
         if not outputs:

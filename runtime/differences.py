@@ -64,15 +64,10 @@ def difference(
     )
 
 
-def without_padding(array: np.ndarray, padding: np.ndarray | None) -> np.ndarray:
-    """The array with zeros where `padding` [B, S] is; of one with a row for each sequence, where all of it is."""
-    if padding is None:
-        return array
-    if array.shape[:2] == padding.shape:
-        hidden = padding
-    elif array.shape[:1] == padding.shape[:1]:
-        hidden = padding.all(axis=1)
-    else:
+def without_padding(array: np.ndarray, padding: np.ndarray | None, of_tokens: bool) -> np.ndarray:
+    """The array with zeros where `padding` [B, S] is, if it has a row for each token; else where all of a row is."""
+    hidden = padding if padding is None or of_tokens else padding.all(axis=1)
+    if hidden is None or array.shape[: hidden.ndim] != hidden.shape:
         return array
     array = array.copy()
     array[hidden] = 0

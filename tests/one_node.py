@@ -85,7 +85,7 @@ def run(runner: onnxruntime.InferenceSession, case: Case, output_shapes: Sequenc
     fed = {entry.name for entry in runner.get_inputs()}
     for name, array in case.inputs.items():
         if array is not None and name in fed:
-            binding.bind_ortvalue_input(name, _value(np.ascontiguousarray(array)))
+            binding.bind_ortvalue_input(name, _value(np.require(array, requirements="C")))
     outputs = [np.full(shape, np.nan, FLOATS[case.dtype]) for shape in output_shapes]
     for tensor, array in zip(case.spec.outputs, outputs, strict=True):
         binding.bind_ortvalue_output(tensor.name, _value(array))
