@@ -56,6 +56,15 @@ def _describe(tensor: torch.Tensor | None) -> native.Tensor:
     return native.Tensor.of(DTYPES[tensor.dtype], tensor.shape, tensor.data_ptr())
 
 
+def _num_inputs(op: str) -> int:
+    """Of the op's description; 0 where the package is not there to say, as on a machine that only measures kernels."""
+    try:
+        from bertfuse.graph_rewrite.ops import OPS
+    except ImportError:
+        return 0
+    return len(OPS[op].inputs)
+
+
 def constants(inputs):
     """Bits of the inputs that are weights: matrices by their place, vectors by their shape."""
     weights = (i for i, tensor in enumerate(inputs) if tensor is not None and (i == 1 or tensor.dim() == 1))
@@ -72,6 +81,8 @@ class Bound:
         self.kernel = native.find_kernel(op, path=library_file())
         if self.kernel is None:
             raise KernelError(f"{op}: no CUDA kernel in {library_file()}")
+        # Packed rows' inputs, which come last, are absent: the kernels do not take them.
+        inputs = [*inputs, *[None] * (_num_inputs(op) - len(inputs))]
         self._keep = (list(inputs), list(outputs))
         self.device = torch.cuda.current_device()
         self.call = native.Call.of(

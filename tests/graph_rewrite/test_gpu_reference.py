@@ -28,7 +28,7 @@ def test_both_agree(op: str) -> None:
     for absent in absences(op):
         case = make_case(op, shape, absent=absent)
         arrays = as_float64(case.inputs)
-        tensors = [arrays.get(tensor.name) for tensor in OPS[op].inputs]
+        tensors = [arrays.get(tensor.name) for tensor in OPS[op].inputs if not tensor.packed]
         attributes = [case.attributes.get(attribute.name, attribute.default) for attribute in OPS[op].attributes]
         got = function(*[None if array is None else torch.from_numpy(array) for array in tensors], *attributes)
         wanted = oracle(op, arrays, dict(case.attributes))

@@ -32,7 +32,8 @@ def two_forms(path: Path, dtype: type) -> Path:
 
     def node(x: str, residual: str, y: str) -> onnx.NodeProto:
         given = {"x": x, "residual": residual}
-        inputs = [given.get(tensor.name, tensor.name) for tensor in op.inputs if given.get(tensor.name) != ""]
+        given_inputs = [tensor for tensor in op.inputs if not tensor.packed and given.get(tensor.name) != ""]
+        inputs = [given.get(tensor.name, tensor.name) for tensor in given_inputs]
         attributes = {"epsilon": 1e-12, "approximate": "none", **NODE_MARKERS}
         return helper.make_node(op.name, inputs, [y], domain=DOMAIN, **attributes)
 
