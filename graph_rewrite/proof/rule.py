@@ -79,7 +79,8 @@ def rule(found: list[Range], name: str, where) -> Rule:
         # A comparison with NaN is false, and so NaN lies outside of every range.
         if len(parts) == 1 and nan in (None, VISIBLE if outside else HIDDEN) and _holds_both_zeros(parts[0]):
             return Rule(parts[0].low, parts[0].high, outside)
-    raise NoMatch(where, f"the values of '{name}' that show a key are in {len(shown)} ranges", wanted="one")
+    also = "" if nan is None else ", and NaN " + ("shows one" if nan == VISIBLE else "hides one")
+    raise NoMatch(where, f"the values of '{name}' that show a key are in {len(shown)} ranges{also}", wanted="one range")
 
 
 def _guarded(numbers: list[Range], nan: int | None, name: str, where) -> Rule:

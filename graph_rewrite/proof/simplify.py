@@ -17,7 +17,7 @@ def simplified(made: Apply) -> Expr:
     if rule is not None:
         return rule(made)
     args = made.args
-    if made.op == "Cast" and args[0].dtype == made.dtype:
+    if made.op == "Identity" or (made.op == "Cast" and args[0].dtype == made.dtype):
         return args[0]
     if args and all(isinstance(arg, Number) for arg in args):
         found = _of_numbers(made, [arg.poly for arg in args])
