@@ -44,7 +44,7 @@ class FusionGraph:
         self.opset = next((o.version for o in skeleton.opset_import if o.domain in ("", "ai.onnx")), 0)
         shapes = infer_shapes(skeleton, weights)
         # What the bodies of If, Loop and Scan read lives on, under its name, though no node of the outer graph uses it.
-        captured = [tensor for node in self.gs.nodes for tensor in _read_by_bodies(node)]
+        captured = [tensor for node in self.gs.nodes for tensor in read_by_bodies(node)]
         self._captured = {id(tensor) for tensor in captured}
         outer = {tensor.name for tensor in skeleton.graph.initializer}
         self.captured_constants = {t.name: t for t in captured if t.name in outer}
@@ -401,10 +401,11 @@ def _topological(nodes: list[gs.Node]) -> list[gs.Node]:
 def inputs_of(node: gs.Node) -> Iterable[gs.Tensor]:
     """The tensors a node reads, those of its subgraphs among them."""
     yield from node.inputs
-    yield from _read_by_bodies(node)
+    yield from read_by_bodies(node)
 
 
-def _read_by_bodies(node: gs.Node) -> Iterable[gs.Tensor]:
+def read_by_bodies(node: gs.Node) -> Iterable[gs.Tensor]:
+    """The tensors that the node's subgraphs read, inner and outer ones."""
     for value in node.attrs.values():
         if isinstance(value, gs.Graph):
             yield from value.outputs

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import numpy_helper
@@ -89,9 +90,16 @@ def concatenated(weights: Sequence[Any], axis: int) -> Weight:
 def cast_array(array: np.ndarray, data_type: int) -> np.ndarray:
     """`array` as `data_type` (an ONNX float type).
 
-    In float16, finite values beyond the range become its largest, and where all would become 0 its smallest.
+    Finite values beyond the range become its largest, and in float16, where all would become 0, its smallest.
     """
     target = onnx.helper.tensor_dtype_to_np_dtype(data_type)
+    if data_type == onnx.TensorProto.BFLOAT16:
+        cast = array.astype(target)
+        beyond = np.isinf(cast)
+        if beyond.any():  # the least float32 is beyond it: as -inf, a row of it alone has no softmax
+            largest = ml_dtypes.finfo(target).max
+            cast = np.where(beyond & np.isfinite(array), np.copysign(largest, array).astype(target), cast)
+        return cast
     if data_type != onnx.TensorProto.FLOAT16:
         return array.astype(target)
     limits = np.finfo(np.float16)
