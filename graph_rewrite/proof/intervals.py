@@ -58,9 +58,16 @@ def bounds(made: Apply, given: Sequence[Interval | None], runner: Runner) -> Int
             known = rule(made, given, runner)
             if known is not None:
                 found = known
-        exact = np.logical_and.reduce([np.broadcast_to(arg.low == arg.high, count) | arg.nan & _is_nan(arg.low)
-                                       for arg in given if arg is not None])  # fmt: skip
+        exact = np.logical_and.reduce([_is_one(made, i, arg, count) for i, arg in enumerate(given) if arg is not None])
         return _computed_where(made, given, runner, exact, found)
+
+
+def _is_one(made: Apply, index: int, arg: Interval, count: int) -> Array:
+    """Where an operand is one number. What lies between -0 and 0 is equal to both, but divides to other infinities."""
+    one = (arg.low == arg.high) | (arg.nan & _is_nan(arg.low))
+    if (made.op, index) in _SIGN_OF_ZERO and arg.low.dtype.kind not in "biu":
+        one &= arg.low != 0
+    return np.broadcast_to(one, count)
 
 
 def _computed_where(made: Apply, given: Sequence[Interval | None], runner: Runner, exact: Array, found: Interval):
@@ -250,6 +257,7 @@ def _is_nan(values: Array) -> Array:
     return np.isnan(values.astype(np.float32) if values.dtype == ml_dtypes.bfloat16 else values)
 
 
+_SIGN_OF_ZERO = (("Div", 1), ("Reciprocal", 0), ("Pow", 0))
 _RULES: dict[str, Callable[[Apply, Sequence[Interval | None], Runner], Interval | None]] = {
     **dict.fromkeys(("And", "Or", "Floor", "Ceil", "Round", "Relu", "Sign", "Clip", "Min", "Max", "Identity"), _rising),
     **dict.fromkeys(("Less", "LessOrEqual", "Greater", "GreaterOrEqual"), _less),
