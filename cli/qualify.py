@@ -42,6 +42,12 @@ def qualify(
     seed: Annotated[int | None, typer.Option(min=0, help="Of the problems.  \\[default: drawn and printed]")] = None,
     count: Annotated[int | None, typer.Option(min=1, help="Stop after so many drawn problems (or mutants).")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes.  \\[default: as many as cores]")] = None,
+    speed: Annotated[
+        bool,
+        typer.Option(
+            "--speed", help="Measure instead: Fast@p against PyTorch; of a folder against ONNX Runtime's fusion."
+        ),
+    ] = False,
     patience: Annotated[float, typer.Option(min=0.1, help="Seconds after which a problem hangs.")] = 20.0,
     output: Annotated[
         Path | None,
@@ -52,6 +58,9 @@ def qualify(
             help=f"Findings as they come: a file of JSON lines, of MODEL a folder.  \\[default: {JOURNAL}, {MUTANTS}]",
         ),
     ] = None,
+    reference: Annotated[
+        str, typer.Option(metavar="numpy|torch", help="What multiplies for the float64 oracle; torch: on the GPU.")
+    ] = "numpy",
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write the report as one HTML page.")
     ] = None,
@@ -77,14 +86,20 @@ def qualify(
       bertfuse qualify --library build/libmine.so --devices cpu --minutes 1
 
       bertfuse qualify model.onnx --minutes 2
+
+      bertfuse qualify --speed --minutes 5
     """
-    if model is not None:
+    if speed:
+        options = {"minutes": minutes, "seed": seed}
+        found = _speed(model, options, {"ops": ops, "dtypes": dtypes, "count": count}, library, output, as_json)
+    elif model is not None:
         found = _mutants(model, minutes, seed, count, output, as_json)
     elif problem:
-        found = _repeat(problem, devices, library, patience, as_json)
+        found = _repeat(problem, devices, library, patience, reference, as_json)
     else:
         options = {"ops": ops, "dtypes": dtypes, "workers": workers, "count": count, "ray": ray, "seed": seed}
         options |= {"devices": devices, "library": library, "patience": patience, "minutes": minutes}
+        options["oracle"] = reference
         found = _hunt(options, output or Path(JOURNAL), html, as_json)
     if found:
         raise typer.Exit(FOUND)
@@ -102,10 +117,60 @@ def _mutants(model: Path, minutes: float, seed: int | None, count: int | None, o
     return bool(report.findings)
 
 
-def _repeat(problems: list[str], devices: str | None, library: Path | None, patience: float, as_json: bool) -> bool:
+def _speed(
+    folder: Path | None,
+    options: dict[str, Any],
+    drawn: dict[str, Any],
+    library: Path | None,
+    out: Path | None,
+    as_json: bool,
+) -> bool:
+    import json
+
+    from bertfuse.graph_rewrite.io import check_target, replacing
+    from bertfuse.graph_rewrite.ops import OPS
+    from bertfuse.qualify.kernels import library_file, names
+    from bertfuse.qualify.problem import DTYPES
+    from bertfuse.qualify.speed import THRESHOLDS, speed
+
+    if out is not None:
+        check_target(out)
+    with Steps(as_json) as steps:
+        if folder is None:
+            ops = names(drawn["ops"], list(OPS), "--ops")
+            dtypes = names(drawn["dtypes"] or "float16,bfloat16", DTYPES, "--dtypes")
+            file = library_file(library)
+            report = speed(library=file, ops=ops, dtypes=dtypes, count=drawn["count"], progress=steps, **options)
+        else:
+            from bertfuse.qualify.models import model_speed
+
+            report = model_speed(folder, progress=steps, **options)
+    if out is not None:
+        with replacing(out) as temporary:
+            temporary.write_text(json.dumps(report.to_dict(), indent=2) + "\n", encoding="utf-8")
+    if as_json:
+        print_json(report.to_dict())
+        return bool(report.findings)
+    console = stdout()
+    columns = ["faster than", "op", "problems", "times as fast", *(f"Fast@{threshold:g}" for threshold in THRESHOLDS)]
+    title = f"{len(report.rows)} problems on {report.device} in {report.seconds:.0f} s, seed {report.seed}"
+    console.print(table(title, columns, report.table()))
+    console.print("Times as fast: geometric mean. Fast@p: right, and at least p times as fast.")
+    for size, share in report.profile.items():
+        console.print(f"{size}: {share:.1%} of the GPU's time in our kernels")
+    for name, reason in report.absent.items():
+        console.print(f"{name}: not measured: {reason}", markup=False)
+    for row in report.findings:
+        console.print(f"wrong: {row.problem}: {row.wrong}", markup=False, soft_wrap=True)
+    return bool(report.findings)
+
+
+def _repeat(
+    problems: list[str], devices: str | None, library: Path | None, patience: float, oracle: str, as_json: bool
+) -> bool:
     from bertfuse.qualify.kernels import repeat
 
-    verdicts = repeat(problems, devices=devices, library=library, patience=patience)
+    verdicts = repeat(problems, devices=devices, library=library, patience=patience, oracle=oracle)
     if as_json:
         print_json({"problems": verdicts})
     else:
@@ -145,16 +210,12 @@ def _hunt(options: dict[str, Any], journal: Path, html: Path | None, as_json: bo
 
 def show(report: Report, journal: Path) -> None:
     """Problems by device, op and dtype, with the largest error; then every finding with its command."""
+    from bertfuse.qualify.page import rows
+
     console = stdout()
-    tactics: dict[tuple[str, ...], set[str]] = {}
-    for device, op, dtype, tactic in report.problems:
-        tactics.setdefault((device, op, dtype), set()).add(tactic)
-    rows = [
-        [*key, str(count), str(len(tactics[key])), f"{report.ratios.get(key, 0.0):.2f}"]  # type: ignore[call-overload]
-        for key, count in sorted(report.by(0, 1, 2).items())
-    ]
+    made = [[r.device, r.op, r.dtype, str(r.count), str(len(r.tactics)), f"{r.error:.2f}"] for r in rows(report)]
     title = f"{report.total} problems in {report.seconds:.0f} s, seed {report.seed}"
-    console.print(table(title, ["device", "op", "dtype", "problems", "tactics", "largest error"], rows))
+    console.print(table(title, ["device", "op", "dtype", "problems", "tactics", "largest error"], made))
     for name, text in report.devices.items():
         console.print(f"{name}: {text}", markup=False)
     console.print("The largest error is a share of what is allowed.")

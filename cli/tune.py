@@ -30,7 +30,8 @@ def tune(
 ) -> None:
     """Measure the kernels' tactics on this machine's GPU for your shapes, and write the fastest to a file.
 
-    A tactic replaces the built-in one where it takes at least 10% less, measured alone.
+    A tactic replaces the built-in one where it takes at least 10% less, measured alone. Each is checked against a
+    float64 reference first, in a process of its own: one that is wrong or faults is left out, with the reason.
     The library reads the file where BERTFUSE_TUNING names it, or bertfuse.register(options, tuning=FILE). Rows of
     other devices and shapes in the file stay, but for those that the library does not take.
 
@@ -71,6 +72,9 @@ def print_tuning(report: TuningReport) -> None:
     console = stdout()
     columns = ["problem", "launches", "chosen tactic", "us", "without tuning", "us", "gain"]
     console.print(table(f"Microseconds of one launch on {report.device}", columns, rows))
+    for problem, tactics in report.rejected.items():
+        for tactic, reason in tactics.items():
+            console.print(f"Not used, {tactic} of {problem}: {reason}", markup=False, soft_wrap=True)
     for row in report.left_out:
         console.print(f"Left out, since this library does not take it: {' '.join(row.split())}", markup=False)
     console.print(f"Wrote {report.file}; use it with BERTFUSE_TUNING={report.file}", markup=False)

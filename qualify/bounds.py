@@ -9,6 +9,7 @@ own error, a sum that overflows the dtype) the bound is infinite and whatever th
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +17,13 @@ import numpy as np
 
 from bertfuse.graph_rewrite.dialect.reference import MASKED_SCORE, Reference
 
+from .problem import Problem
 from .tolerances import LARGEST, ROUNDING, TOLERANCES
 
 CONFIDENCE = 6.0
 _FLOAT = ROUNDING["float32"].unit
 _REFERENCE = Reference()
+Matmul = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass
@@ -37,7 +40,8 @@ class Bounds:
     Raises nothing: what is not finite has an infinite bound.
     """
 
-    def __init__(self, row: str) -> None:
+    def __init__(self, row: str, matmul: Matmul = np.matmul) -> None:
+        self._matmul = matmul
         self._operand = ROUNDING[row].operand
         self._stored = ROUNDING[row].unit
         self._largest = LARGEST[row]
@@ -48,9 +52,10 @@ class Bounds:
         return Number(value, np.where(np.abs(value) + error < self._largest, error, np.inf))
 
     def linear(self, x: Number, weight: Number, bias: Number | None) -> Number:
-        product, k = x.value @ weight.value.T, x.value.shape[-1]
+        product, k = self._matmul(x.value, weight.value.T), x.value.shape[-1]
         # The root of the sum of the squares of the terms: how large partial sums are, whatever cancels in the end.
-        terms = np.sqrt(np.square(x.value, dtype=np.float32) @ np.square(weight.value, dtype=np.float32).T)
+        squares = (np.square(tensor.value, dtype=np.float32) for tensor in (x, weight))
+        terms = np.sqrt(self._matmul(next(squares), next(squares).T))
         steps = math.sqrt(max(1, k))
         error = _FLOAT * (CONFIDENCE / 2 * steps * terms + steps * np.abs(product))
         error += (CONFIDENCE * self._operand + 3 * self._stored) * terms
@@ -102,8 +107,9 @@ class Bounds:
     def _attend(self, q: Any, k: Any, v: Any, v_error: Any, seen: Any, scale: float) -> tuple[np.ndarray, np.ndarray]:
         if not q.size:
             return q, q
-        scores = q @ k.swapaxes(-1, -2) * scale
-        terms = scale * np.sqrt(np.square(q, dtype=np.float32) @ np.square(k, dtype=np.float32).swapaxes(-1, -2))
+        scores = self._matmul(q, k.swapaxes(-1, -2)) * scale
+        squares = np.square(q, dtype=np.float32), np.square(k, dtype=np.float32).swapaxes(-1, -2)
+        terms = scale * np.sqrt(self._matmul(*squares))
         # Of a score: q + bias and k + bias are rounded, each element on its own; the sum is of float32.
         moved = CONFIDENCE * (self._stored + self._operand + 2 * _FLOAT * math.sqrt(q.shape[-1])) * terms
         moved += 4 * _FLOAT * np.abs(scores)
@@ -111,16 +117,20 @@ class Bounds:
             scores, moved = np.where(seen, scores, MASKED_SCORE), np.where(seen, moved, 0)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
-        value = weights @ v
+        value = self._matmul(weights, v)
         # A score that is off by d multiplies its weight by e^d, which moves the result by its share of V's spread.
         largest = np.expm1(np.minimum(2 * np.where(weights > 1e-9, moved, 0).max(axis=-1, keepdims=True), 50.0))
-        squares = weights @ np.square(v)
-        spread = np.sqrt(np.maximum(squares - np.square(value), 0))
-        return value, largest * spread + 2 * self._stored * np.sqrt(squares) + weights @ v_error
+        mean_square = self._matmul(weights, np.square(v))
+        spread = np.sqrt(np.maximum(mean_square - np.square(value), 0))
+        error = largest * spread + 2 * self._stored * np.sqrt(mean_square)
+        return value, error + self._matmul(weights, v_error)
 
 
-def expected(problem: Any, inputs: dict[str, np.ndarray | None]) -> list[Number]:
-    """Each output in float64 and how far from it is allowed: the table's tolerance, or the bound where that is more."""
+def expected(problem: Problem, inputs: dict[str, np.ndarray | None], matmul: Matmul = np.matmul) -> list[Number]:
+    """Each output in float64 and how far from it is allowed: the table's tolerance, or the bound where that is more.
+
+    `matmul` makes the products, of float64 and of float32 arrays.
+    """
     row = "tf32" if problem.tf32 and problem.dtype == "float32" else problem.dtype
     numbers = []
     for tensor in problem.spec.inputs:
@@ -129,7 +139,7 @@ def expected(problem: Any, inputs: dict[str, np.ndarray | None]) -> list[Number]
         numbers.append(None if wide is None else Number(wide))
     attributes = {attr.name: problem.attribute(attr.name) for attr in problem.spec.attributes}
     with np.errstate(all="ignore"):
-        found = problem.spec.body(Bounds(row), *numbers, **attributes)
+        found = problem.spec.body(Bounds(row, matmul), *numbers, **attributes)
         outputs = list(found) if isinstance(found, tuple) else [found]
         tolerance = TOLERANCES.get((problem.op, row)) or TOLERANCES[problem.op, problem.dtype]
         for output in outputs:

@@ -47,6 +47,7 @@ class Verdict:
     declined: str = ""
     ratio: float = 0.0
     kernels: int = 0
+    timings: list[tuple[str, float, bool]] = field(default_factory=list)  # where it was measured (tuning.py)
 
 
 @dataclass
@@ -74,16 +75,18 @@ class Checker:
             return range(problem.tactic, problem.tactic + 1)
         kernel = self.kernel(problem.op)
         assert kernel is not None
-        call = self._call(problem, Layout(problem), 0, 1 << 30)
-        return range(problem.tactic, native.num_tactics(kernel, call))
+        return range(problem.tactic, native.num_tactics(kernel, self.bare_call(problem)))
+
+    def bare_call(self, problem: Problem) -> native.Call:
+        """The call on addresses that are aligned as the problem says, and hold nothing."""
+        return self._call(problem, Layout(problem), 0, 1 << 30)
 
     def name(self, problem: Problem) -> str:
         """The tactic's name; "" where the op has no choice."""
         kernel = self.kernel(problem.op)
         if kernel is None or not kernel.describe_tactic:
             return ""
-        call = self._call(problem, Layout(problem), 0, 1 << 30)
-        return native.tactic_name_of(kernel, call, problem.tactic)
+        return native.tactic_name_of(kernel, self.bare_call(problem), problem.tactic)
 
     def _prepare(self, problem: Problem) -> Data:
         key = problem.with_tactic(-1)
@@ -144,7 +147,7 @@ class Run:
         self.kernel = kernel
         self.layout = Layout(problem)
         # Whatever the kernel chooses depends on alignment alone, so any base on the boundary gives the same size.
-        size = native.workspace_size(kernel, checker._call(problem, self.layout, 0, 1 << 30))
+        size = native.workspace_size(kernel, checker.bare_call(problem))
         self.layout.add_workspace(size)
         self.images = [self.layout.image(arrays) for arrays in data.inputs]
         bases = [self.device.reserve(slot, self.layout.size) for slot in range(SLOTS)]

@@ -6,7 +6,6 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -153,10 +152,10 @@ def repeat(
     for device in device_names(devices, file):
         _check_kernels(device, sorted({text.split()[0] for text in texts}), file)
         waiting = list(texts)
-        with closing(_Stopping(Local(Settings(str(file), device, oracle, patience)))) as holder:
+        with Local(Settings(str(file), device, oracle, patience)) as worker:
             while waiting:
                 try:
-                    answer = holder.worker.run(waiting)
+                    answer = worker.run(waiting)
                 except RuntimeError as error:
                     raise BertfuseError(str(error)) from error
                 found += [{"device": device, **verdict} for verdict in answer.verdicts]
@@ -168,11 +167,3 @@ def repeat(
                         {"device": device, "problem": fault.problem, "tactic": fault.tactic, "findings": lines}
                     )
     return found
-
-
-class _Stopping:
-    def __init__(self, worker: Local) -> None:
-        self.worker = worker
-
-    def close(self) -> None:
-        self.worker.stop()

@@ -19,4 +19,4 @@ def checks(settings: Settings) -> Checker:
     from .reference import reference
 
     native.load_library(Path(settings.library))
-    return Checker(Path(settings.library), open_device(settings.device), reference(settings.reference))
+    return Checker(Path(settings.library), open_device(settings.device), reference(settings.reference, settings.device))

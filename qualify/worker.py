@@ -15,9 +15,12 @@ from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .problem import Problem, parse
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 PRELOADED = ["bertfuse.qualify.serving"]
 _STARTING = 120.0  # seconds for a process to load libraries and a GPU's context
@@ -33,13 +36,16 @@ class Settings:
         device: "cpu" or "cuda:0".
         reference: "numpy", or "torch" for large problems on the same GPU.
         patience: seconds that one problem may take; then it hangs.
-        task: "module:function" that makes the function that a worker calls for each problem.
+        milliseconds: for which a tactic is measured (tuning.py).
+        task: "module:name" of what a worker does with each problem: called with the settings, it gives an object with
+            `tactics`, `name` and `check`, as Checker has them.
     """
 
     library: str
     device: str
     reference: str = "numpy"
     patience: float = 20.0
+    milliseconds: float = 20.0
     task: str = "bertfuse.qualify.serving:checks"
 
 
@@ -171,6 +177,12 @@ class Worker:
         fault = Fault(kind, text, problem, tactic, list(self._ran))
         self.stop()
         return fault
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def stop(self) -> None:
         """Ends the process, at once; `run` starts another."""

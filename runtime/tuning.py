@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,9 +17,12 @@ from bertfuse.graph_rewrite import OPS
 from bertfuse.graph_rewrite.io import check_target, open_model, replacing
 from bertfuse.graph_rewrite.shapes import infer_shapes, monomial
 from bertfuse.graph_rewrite.spec import DOMAIN, AttrSpec
+from bertfuse.qualify.tuning import Measurer, problem_of
+from bertfuse.qualify.worker import Settings
 
 from . import native
 from .folder import find_model, folder_of
+from .library import library_path
 
 TUNING_FILE = "tuning.tsv"
 HEADER = f"bertfuse tuning 1, library {bertfuse.__version__}"
@@ -26,6 +30,7 @@ COLUMNS = "# device\tproblem\ttactic\tmicroseconds\tof the default"
 # A tactic that is faster by less than this stays unused. It was measured alone; in a model, at the GPU's power limit
 # and beside other kernels, tactics that took 7 to 9% less alone made bert-base 6 to 7% slower (H200, 256, 4096 rows).
 MARGIN = 0.9
+_PATIENCE = 120.0  # seconds for one tactic, its reference in float64 included
 
 
 @dataclass(frozen=True)
@@ -43,12 +48,16 @@ class Choice:
 
 @dataclass
 class TuningReport:
-    """What `tune` chose, for which GPU, the file that it wrote, and the rows that it left out of it."""
+    """What `tune` chose, for which GPU, the file that it wrote, and the rows that it left out of it.
+
+    `rejected` has tactics that are wrong or fault, by problem and name, with what was seen: the file never has them.
+    """
 
     file: str
     device: str
     choices: list[Choice] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+    rejected: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -66,6 +75,8 @@ def tune(
 ) -> TuningReport:
     """Measures every tactic of every fused op of a model and writes the fastest to a tuning file.
 
+    Each tactic is checked against the float64 oracle first, and all of it happens in processes of their own: one that
+    is wrong, faults or hangs costs a process and is never written.
     The built-in choice stays where nothing is faster by 10%: in a model less than that can be more.
 
     Args:
@@ -98,13 +109,27 @@ def tune(
             if problem is not None:
                 before = calls[problem][2] if problem in calls else 0
                 calls[problem] = op, call, before + count
-    for index, (problem, (op, call, count)) in enumerate(calls.items(), 1):
-        say(f"Measuring {problem} ({index} of {len(calls)})")
-        report.choices.append(choose(problem, _reported(native.time_tactics, op, call, milliseconds), count))
+    with Measurer(_settings(device, milliseconds)) as measurer:
+        for index, (problem, (op, call, count)) in enumerate(calls.items(), 1):
+            say(f"Checking and measuring {problem} ({index} of {len(calls)})")
+            try:
+                measured = measurer.measure(problem_of(op, call))
+            except RuntimeError as error:
+                raise BertfuseError(str(error)) from error
+            if measured.rejected:
+                report.rejected[problem] = measured.rejected
+            report.choices.append(choose(problem, measured.timings, count))
     text = merged(target, report)
     with replacing(target) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return report
+
+
+def _settings(device: int, milliseconds: float) -> Settings:
+    """Of the workers. The oracle's products are PyTorch's where that is installed: a model's sizes are large."""
+    oracle = "torch" if importlib.util.find_spec("torch") else "numpy"
+    library = str(library_path("onnxruntime"))
+    return Settings(library, f"cuda:{device}", oracle, patience=_PATIENCE, milliseconds=milliseconds)
 
 
 def _gpus(device: int) -> list[str]:

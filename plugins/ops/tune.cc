@@ -216,6 +216,7 @@ std::vector<Timing> TimeAll(const OpDef& op, const bertfuse_kernel& kernel, cons
   double best = std::numeric_limits<double>::infinity();
   const int32_t count = NumTactics(kernel, call);
   for (int32_t i = 0; i < count; ++i) {
+    if (call.tactic >= 0 && call.tactic != i) continue;
     Timing timing = {TacticName(kernel, call, i), 0, i};
     if (!bench.Time(i, milliseconds / 4, 3 * best, &timing.microseconds)) continue;
     timings.push_back(timing);

@@ -14,6 +14,7 @@ import bertfuse
 from bertfuse.errors import BertfuseError, RuntimeLibraryError
 from bertfuse.graph_rewrite import OPS, fuse_file
 from bertfuse.graph_rewrite.ops import MODEL_OPS
+from bertfuse.qualify.tuning import Measured
 from bertfuse.runtime import native, tuning
 from bertfuse.runtime.tuning import Choice, TuningReport, choose, merged, model_calls, tune
 
@@ -96,20 +97,20 @@ def test_rows_that_the_library_does_not_take_are_left_out(
         strange = any(row[0] in gpus and row[2] == "gone" for row in rows)
         return "not here" if strange or not any(row[0] in gpus for row in rows) else ""
 
-    def time_tactics(*_: object) -> list[tuple[str, float, bool]]:
-        (path.parent / "measured").touch()
-        return [("mma", 1.0, True)]
+    def measure(*_: object) -> Measured:
+        return Measured([("mma", 1.0, True)], {"simt": "wrong: y is not what it should be"})
 
     gpus, path = ["GPU A", "GPU B"], tmp_path / "tuning.tsv"
     monkeypatch.setattr(tuning, "_gpus", lambda device: gpus)
     monkeypatch.setattr(native, "read_tuning", read)
     monkeypatch.setattr(native, "problem", lambda op, call: op if op == "FusedAttention" else None)
-    monkeypatch.setattr(native, "time_tactics", time_tactics)
+    monkeypatch.setattr(tuning.Measurer, "measure", measure)
     rows = [f"{device}\t{problem}\t{tactic}" for device in ("GPU A", "GPU B", "GPU C")
             for problem, tactic in (("p", "here"), ("q", "gone"))]  # fmt: skip
     path.write_text("\n".join([tuning.HEADER, *rows, "half a row"]))
     found = tune(fused, [(1, 8)], path)
     assert found.left_out == ["GPU A\tq\tgone", "GPU B\tq\tgone", "half a row"]
+    assert found.rejected == {"FusedAttention": {"simt": "wrong: y is not what it should be"}}
     kept = [row for row in rows if row not in found.left_out]
     assert path.read_text().splitlines()[2:] == [*kept, "GPU A\tFusedAttention\tmma\t1.00\t1.00"]
     assert tune(fused, [(1, 8)], path).left_out == []

@@ -35,8 +35,8 @@ BERTFUSE_EXPORT int32_t bertfuse_describe_gpu(int32_t device_id, bertfuse_gpu* g
 typedef void (*bertfuse_timing)(void* user, const char* tactic, double microseconds, int32_t is_default);
 
 // Runs every tactic of a call on its device, in a stream and on tensors of its own (the call's shapes, dtypes and
-// attributes count, not its data), each for about `milliseconds`, and reports those that ran. Allocates device memory
-// for twice the device's cache, or for two sets of tensors.
+// attributes count, not its data), each for about `milliseconds`, and reports those that ran; where the call names a
+// tactic, that one alone. Allocates device memory for twice the device's cache, or for two sets of tensors.
 BERTFUSE_EXPORT int32_t bertfuse_tune(const char* op, const bertfuse_call* call, double milliseconds,
                                       bertfuse_timing report, void* user, bertfuse_error* error);
 
