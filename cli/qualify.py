@@ -128,7 +128,7 @@ def _speed(
     import json
 
     from bertfuse.graph_rewrite.io import check_target, replacing
-    from bertfuse.graph_rewrite.ops import OPS
+    from bertfuse.graph_rewrite.ops import MODEL_OPS
     from bertfuse.qualify.kernels import library_file, names
     from bertfuse.qualify.problem import DTYPES
     from bertfuse.qualify.speed import THRESHOLDS, speed
@@ -137,7 +137,7 @@ def _speed(
         check_target(out)
     with Steps(as_json) as steps:
         if folder is None:
-            ops = names(drawn["ops"], list(OPS), "--ops")
+            ops = names(drawn["ops"], list(MODEL_OPS), "--ops")
             dtypes = names(drawn["dtypes"] or "float16,bfloat16", DTYPES, "--dtypes")
             file = library_file(library)
             report = speed(library=file, ops=ops, dtypes=dtypes, count=drawn["count"], progress=steps, **options)

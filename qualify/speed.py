@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from bertfuse.errors import BertfuseError
-from bertfuse.graph_rewrite.ops import OPS
+from bertfuse.graph_rewrite.ops import MODEL_OPS, OPS
 from bertfuse.runtime import native
 
 from . import values
@@ -116,7 +116,7 @@ def speed(
     device: int = 0,
     minutes: float = 5.0,
     seed: int | None = None,
-    ops: Sequence[str] = tuple(OPS),
+    ops: Sequence[str] = MODEL_OPS,
     dtypes: Sequence[str] = ("float16", "bfloat16"),
     count: int | None = None,
     compiled: bool = True,
@@ -158,12 +158,13 @@ def measure(torch: Any, problem: Problem, library: Path, device: int, compiled: 
     run()
     torch.cuda.synchronize()
     attributes = {attr.name: problem.attribute(attr.name) for attr in problem.spec.attributes}
+    arguments = [tensors[tensor.name] for tensor in problem.spec.inputs if not tensor.packed]
     function = FUNCTIONS[problem.op]
-    wrong = _wrong(torch, problem, outputs, function, tensors, attributes)
+    wrong = _wrong(torch, problem, outputs, function, arguments, attributes)
     row = Row(str(problem), problem.op, problem.dtype, microseconds(torch, run), wrong=wrong)
 
     def eager() -> Any:
-        return function(torch, *tensors.values(), **attributes)
+        return function(torch, *arguments, **attributes)
 
     row.peers[EAGER] = microseconds(torch, eager)
     if compiled:
@@ -178,10 +179,10 @@ def measure(torch: Any, problem: Problem, library: Path, device: int, compiled: 
 
 
 def _wrong(
-    torch: Any, problem: Problem, outputs: list[Any], function: Any, tensors: dict[str, Any], attributes: dict[str, Any]
+    torch: Any, problem: Problem, outputs: list[Any], function: Any, arguments: list[Any], attributes: dict[str, Any]
 ) -> str:
     """What is wrong with the outputs, by the peer's function in float64: these sizes are too large for NumPy."""
-    wide = [t.double() if t is not None and t.is_floating_point() else t for t in tensors.values()]
+    wide = [t.double() if t is not None and t.is_floating_point() else t for t in arguments]
     found = function(torch, *wide, **attributes)
     tolerance = TOLERANCES[problem.op, problem.dtype]
     for tensor, got, want in zip(problem.spec.outputs, outputs, found if len(outputs) > 1 else [found], strict=True):

@@ -31,6 +31,8 @@ def problem_of(op: str, call: native.Call) -> Problem:
     found = {"dtype": "float32", "index": "int64"}
     without = []
     for tensor, given in zip(spec.inputs, call.inputs[: call.num_inputs], strict=True):
+        if tensor.packed:
+            continue
         if given.dtype == native.ABSENT:
             without.append(tensor.name)
             continue

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bertfuse.graph_rewrite import OPS
+from bertfuse.graph_rewrite.ops import MODEL_OPS
 from bertfuse.qualify.draw import Draw
 from bertfuse.qualify.layout import Layout
 from bertfuse.qualify.problem import parse
@@ -74,4 +74,4 @@ def test_a_call_becomes_the_problem_that_it_is() -> None:
             assert made.attribute(attr.name) == pytest.approx(problem.attribute(attr.name))
         assert parse(str(made)) == made
         seen.add(problem.op)
-    assert seen == set(OPS)
+    assert seen == set(MODEL_OPS)
