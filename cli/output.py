@@ -6,26 +6,52 @@ import functools
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderHook
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
 
 from bertfuse.errors import BertfuseError
+from bertfuse.printable import printable
 
 BAD_INPUT = 2
 
 
+@dataclass(frozen=True)
+class _Printable:
+    """What `shown` renders to, without anything that steers the terminal but rich's own codes."""
+
+    shown: Any
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for segment in console.render(self.shown, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+
+class _PrintableHook(RenderHook):
+    def process_renderables(self, renderables: list[Any]) -> list[Any]:
+        return [_Printable(shown) for shown in renderables]
+
+
+def _console(**options: Any) -> Console:
+    """Through which every message and table goes: names in them come from the user's files."""
+    made = Console(highlight=False, **options)
+    made.push_render_hook(_PrintableHook())
+    return made
+
+
 def stderr() -> Console:
-    return Console(stderr=True, soft_wrap=True, highlight=False)
+    return _console(stderr=True, soft_wrap=True)
 
 
 def stdout() -> Console:
     # Into a file or a pipe there is no width to keep to, and rich would assume 80 columns.
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 140)
+    return _console(width=None if sys.stdout.isatty() else 140)
 
 
 class Steps:
@@ -79,12 +105,12 @@ def table(title: str, columns: list[str], rows: list[list[str]]) -> Table:
     for index, column in enumerate(columns):
         made.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
     for row in rows:
-        made.add_row(*(escape(cell) for cell in row))
+        made.add_row(*(escape(printable(cell)) for cell in row))
     return made
 
 
 def one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return printable(" ".join(str(error).split())) or type(error).__name__
 
 
 def command(function: Callable[..., Any]) -> Callable[..., Any]:

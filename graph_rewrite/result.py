@@ -7,6 +7,8 @@ from typing import Any
 
 import onnx
 
+from bertfuse.printable import printable
+
 
 @dataclass(frozen=True)
 class Miss:
@@ -38,7 +40,7 @@ class Miss:
     def __str__(self) -> str:
         place = f" ({self.place})" if self.place else ""
         where = f"{self.op} at {self.anchor}: {self.node}{place}: {self.reason}"
-        return f"{where} ({self.hint})" if self.hint else where
+        return printable(f"{where} ({self.hint})" if self.hint else where)
 
 
 @dataclass(frozen=True)

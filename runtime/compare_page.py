@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Sequence
 from datetime import datetime, timezone
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import bertfuse
 from bertfuse.graph_rewrite.io import replacing
+from bertfuse.printable import printable
 
 if TYPE_CHECKING:
     from .bisection import Bisection
     from .compare import Comparison
     from .differences import OutputDifference
+
+
+def escape(text: str) -> str:
+    """For HTML, without what steers a terminal that shows the page's source."""
+    return html.escape(printable(text))
+
 
 _PLOT, _MARGIN, _DOT = (900, 220), 56, 3
 

@@ -23,7 +23,7 @@ from bertfuse.graph_rewrite.precision import DTYPES
 
 from .folder import model_pair, read_config
 from .library import library_path
-from .session import InferenceSession, ort_errors, providers_of
+from .session import InferenceSession, check_on, ort_errors, providers_of
 
 Feed = Mapping[str, np.ndarray]
 
@@ -52,8 +52,12 @@ def session_contender(
         options.intra_op_num_threads = threads
     try:
         # Stock ONNX Runtime is measured as it comes: what our own session adds to it is not the peers' to have.
-        stock = {} if ours else {"disabled_optimizers": []}
-        session = InferenceSession(path, providers_of(provider), library=library, sess_options=options, **stock)
+        stock: dict[str, Any] = {} if ours else {"disabled_optimizers": []}
+        providers = providers_of(provider)
+        if not ours and provider == "cuda":
+            stock["provider_options"] = [{"use_tf32": 1}, {}]
+        session = InferenceSession(path, providers, library=library, sess_options=options, **stock)
+        check_on(session, providers, str(path))
     except RuntimeLibraryError as error:
         return Contender(name, absent=str(error))
     names = {value.name for value in session.get_inputs()}

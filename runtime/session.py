@@ -15,8 +15,8 @@ from bertfuse.errors import BertfuseError, RuntimeLibraryError
 
 from .library import misses_library, register
 
-CPU = "CPUExecutionProvider"
-PROVIDERS = {"cpu": [CPU], "cuda": ["CUDAExecutionProvider", CPU]}
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+PROVIDERS = {"cpu": [CPU], "cuda": [CUDA, CPU]}
 LIBRARY_CHOICES = ("auto", "always", "never")
 
 # SkipLayerNormalization's CPU kernel takes twice the time of the Add and LayerNormalization that it replaces: measured
@@ -62,10 +62,12 @@ class InferenceSession(onnxruntime.InferenceSession):
             ops without their functions; a CPU-only session of any other model runs the op bodies, which is faster,
             since a custom op's GEMM cannot use prepacked weights; it then also leaves out the one fusion of onnxruntime
             that costs time there (unless `disabled_optimizers` is given). "always" and "never" leave no choice.
-        tuning, tf32: as `register` takes them.
+        tuning, tf32: as `register` takes them. What ONNX Runtime itself computes on a GPU keeps to tf32, too: off
+            unless asked for here or in the provider's own option use_tf32.
         sess_options: as onnxruntime's. Without them only fatal errors are logged: the rest is raised.
 
-    `uses_library` tells whether the library was registered.
+    A provider that onnxruntime leaves out, because its libraries or its device are missing, is told by a warning, or
+    by an error where the CPU was not asked for as well. `uses_library` tells whether the library was registered.
 
     Raises:
         RuntimeLibraryError: the library is needed and missing.
@@ -107,6 +109,9 @@ class InferenceSession(onnxruntime.InferenceSession):
             self.uses_library = _register(sess_options, **settings)
         if cpu_only:
             options.setdefault("disabled_optimizers", _SLOWER_ON_CPU)
+        providers, options = _with_tf32(providers, options, tf32)
+        # Where a provider fails, onnxruntime would say so on stdout and go on without it.
+        options.setdefault("enable_fallback", 0)
 
         def load() -> None:
             super(InferenceSession, self).__init__(model, sess_options, providers=providers, **options)
@@ -121,6 +126,43 @@ class InferenceSession(onnxruntime.InferenceSession):
                 register(sess_options, **settings)
                 self.uses_library = True
                 load()
+            _check_providers(name, providers, self.get_providers())
+
+
+def _with_tf32(providers: list[Any], options: dict[str, Any], tf32: bool) -> tuple[list[Any], dict[str, Any]]:
+    """The providers with CUDA's use_tf32 set, where it is not: on is onnxruntime's default, an error of 4e-4."""
+    setting = {"use_tf32": int(tf32)}
+    beside = options.get("provider_options")
+    if beside is not None:
+        changed = [
+            (setting | dict(own or {})) if name == CUDA else own for name, own in zip(providers, beside, strict=False)
+        ]
+        return providers, options | {"provider_options": changed}
+    named = [(entry[0], dict(entry[1])) if isinstance(entry, tuple) else (entry, {}) for entry in providers]
+    return [
+        (name, setting | own) if name == CUDA else entry for (name, own), entry in zip(named, providers, strict=True)
+    ], options
+
+
+def _check_providers(model: str, wanted: Sequence[Any], given: Sequence[str]) -> None:
+    names = [entry[0] if isinstance(entry, tuple) else entry for entry in wanted]
+    missing = [name for name in names if name not in given]
+    if not missing:
+        return
+    text = f"{model}: ONNX Runtime left {' and '.join(missing)} out; bertfuse doctor tells what it lacks"
+    if CPU not in names:
+        raise BertfuseError(text)
+    warnings.warn(f"{text}; the session runs on {given[0]}", RuntimeWarning, stacklevel=4)
+
+
+def check_on(session: onnxruntime.InferenceSession, providers: Sequence[Any], name: str) -> None:
+    """Raises BertfuseError where a session runs on another provider than the first of those asked for."""
+    first = next((entry[0] if isinstance(entry, tuple) else entry for entry in providers), CPU)
+    if session.get_providers()[0] != first:
+        raise BertfuseError(
+            f"{name}: runs on {session.get_providers()[0]}, since ONNX Runtime left {first} out; bertfuse doctor tells "
+            "what it lacks"
+        )
 
 
 def _register(sess_options: onnxruntime.SessionOptions, **settings: Any) -> bool:

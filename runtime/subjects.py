@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from bertfuse.graph_rewrite.spec import PADDING_KEY
 from .folder import find_model
 from .inputs import is_fixed
 from .padded_session import PaddedSession, padded_inputs, padded_outputs
-from .session import CPU, PROVIDERS, InferenceSession, providers_of
+from .session import CPU, PROVIDERS, InferenceSession, check_on, providers_of
 
 # How "FILE@HOW" is run: ONNX Runtime's provider, and whether with our library.
 HOWS = {
@@ -39,11 +40,20 @@ def session_runner(model: str | Path | bytes, name: str, **options: Any) -> Any:
     from polygraphy.backend.onnxrt import OnnxrtRunner
 
     def load() -> Any:
-        session = InferenceSession(model, **options)
+        session = _session(model, **options)
         padding = session.get_modelmeta().custom_metadata_map.get(PADDING_KEY)
         return PaddedSession(session) if padding == "ragged" else session
 
     return OnnxrtRunner(load, name=name)
+
+
+def _session(model: str | Path | bytes, providers: list[Any] | None = None, **options: Any) -> InferenceSession:
+    """A session that runs where it was asked to: the CPU compared with itself agrees, and says nothing."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*ONNX Runtime left", category=RuntimeWarning)
+        session = InferenceSession(model, providers, **options)
+    check_on(session, providers or [CPU], "model" if isinstance(model, bytes) else str(model))
+    return session
 
 
 class DescribedModel:
@@ -130,7 +140,7 @@ class Subject:
 
     def session(self, file: Path | None = None) -> InferenceSession:
         """A session of this subject (no engine), or of `file` in its place."""
-        return InferenceSession(file or self.path, list(self.providers) or None, library=self.library)
+        return _session(file or self.path, providers=list(self.providers) or None, library=self.library)
 
     def probe(self) -> Any:
         """Something with an onnxruntime session's get_inputs and get_outputs, made without GPU."""

@@ -62,6 +62,8 @@ def _projections(views: dict[str, View]) -> dict[str, gs.Node]:
                 "Q, K and V must project one tensor: cross-attention is not fused",
                 wanted=f"'{x.name}', which Q projects",
             )
+        if node.inputs[1].shape[1] != linears["q"].inputs[1].shape[1]:
+            raise NoMatch(node, f"{name.upper()} multiplies by a matrix of another height", wanted="that of Q's")
     return linears
 
 

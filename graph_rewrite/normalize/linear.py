@@ -28,6 +28,7 @@ def _matmul(graph: FusionGraph, node: gs.Node) -> None:
     weight = _weight(graph, node, False)
     if isinstance(x, gs.Constant):
         raise NoMatch(node, "both operands are constants", wanted="one", hint="fold constants before fusing")
+    _check_product(node, x, weight)
     add = _bias_add(node.outputs[0], weight.shape[0])
     if add is None or graph.is_output(node.outputs[0]):
         _replace(graph, node, x, [weight], [])
@@ -43,6 +44,13 @@ def _weight(graph: FusionGraph, node: gs.Node, stored_transposed: bool) -> gs.Co
         raise NoMatch(node, f"multiplies by '{node.inputs[1].name}'", wanted="a constant matrix")
     constant, transposed = found
     return constant if transposed != stored_transposed else graph.transposed(constant)
+
+
+def _check_product(node: gs.Node, x: gs.Tensor, weight: gs.Constant) -> None:
+    """Such a model does not run, but may come to be fused."""
+    width = x.shape[-1] if x.shape else None
+    if isinstance(width, int) and width != weight.shape[1]:
+        raise NoMatch(node, f"multiplies '{x.name}' {list(x.shape)} by {weight.shape[1]} rows", wanted=f"{width}")
 
 
 def _bias_add(product: gs.Tensor, size: int) -> gs.Node | None:
@@ -62,6 +70,7 @@ def _gemm(graph: FusionGraph, node: gs.Node) -> None:
     x = node.inputs[0]
     bias = node.inputs[2] if len(node.inputs) > 2 and not node.inputs[2].is_empty() else None
     weight = _weight(graph, node, bool(attrs.get("transB", 0)))
+    _check_product(node, x, weight)
     if bias is not None and (not isinstance(bias, gs.Constant) or list(bias.shape) != [weight.shape[0]]):
         raise NoMatch(node, f"adds '{bias.name}'", wanted=f"a constant vector of {weight.shape[0]}")
     _replace(graph, node, x, [weight] + ([bias] if bias is not None else []), [])

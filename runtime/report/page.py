@@ -11,6 +11,7 @@ import jinja2
 
 from bertfuse.graph_rewrite import OPS, FusionResult, Part
 from bertfuse.graph_rewrite.io import replacing
+from bertfuse.printable import printable
 
 from ..folder import folder_of
 from . import plots
@@ -54,7 +55,11 @@ def render(report: Report) -> str:
     layer = _interesting(result)
     names = [op for op in OPS if op in result.expected]
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,
     )
     return environment.get_template("page.html.j2").render(
         report=report,

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from .printable import printable
+
 
 class BertfuseError(Exception):
     """Bad input. The message is one line: what was wrong, where (file, node or tensor), and what to do."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class FusionError(BertfuseError):
