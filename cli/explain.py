@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .models import Json, Level
+from .models import Json, Level, OutputRows, Padding, print_passes
 from .output import Steps, command, print_json, stdout
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 def explain(
     model: Annotated[Path, typer.Argument(metavar="IN.onnx", help="Model to look at, or its folder.")],
     level: Level = "full",
+    padding: Padding = "keep",
+    output_rows: OutputRows = False,
     as_json: Json = False,
 ) -> None:
     """Walk each encoder layer and say, op by op, matched, or the first node at which the match broke and why.
@@ -28,13 +30,16 @@ def explain(
       bertfuse explain model.onnx
 
       bertfuse explain minilm --level basic --json
+
+      bertfuse explain minilm --padding remove
     """
     from bertfuse.graph_rewrite import explain as examine
     from bertfuse.runtime.folder import find_model
 
     path = find_model(model, prefer_fused=False)
     with Steps(as_json) as steps:
-        result = examine(path, level=level, progress=lambda step: steps(f"Reading {path}: {step}"))
+        say = lambda step: steps(f"Reading {path}: {step}")  # noqa: E731
+        result = examine(path, level=level, progress=say, padding=padding, output_rows=output_rows)
     if as_json:
         print_json({"model": str(path)} | explanation(result))
     else:
@@ -50,6 +55,7 @@ def explanation(result: FusionResult) -> dict[str, Any]:
         "nodes": {"before": result.nodes[0], "after": result.nodes[1]},
         "parts": [part.to_dict() for part in result.parts],
         "messages": list(result.messages),
+        "passes": [report.to_dict() for report in result.passes],
     }
 
 
@@ -65,6 +71,7 @@ def print_explanation(result: FusionResult) -> None:
             console.print(summary(part), markup=False, soft_wrap=True)
             for name, text in details(part):
                 console.print(f"      {name:<8}  {text}", markup=False, soft_wrap=True)
+    print_passes(result)
     for message in result.messages:
         console.print(message, markup=False)
     fused, expected = sum(result.fused.values()), sum(result.expected.values())

@@ -266,6 +266,12 @@ def _fuse(
     )
 
 
+def print_passes(result: FusionResult) -> None:
+    """What passes over the fused graph did, and what they left alone and why."""
+    for line in result.pass_lines:
+        stdout().print(line, markup=False, soft_wrap=True)
+
+
 def _is_complete(result: FusionResult) -> bool:
     """Whether everything expected was fused, and padding removed where that was asked for."""
     return result.complete and all(report.done for report in result.passes if report.changes_padding)
@@ -349,11 +355,7 @@ def print_fusion(result: FusionResult) -> None:
         console.print("Nothing to fuse: this is no BERT-family encoder; the model was written unchanged.")
     for miss in result.misses:
         stderr().print(f"missed {miss}", markup=False)
-    for report in result.passes:
-        for line in report.done:
-            console.print(f"{report.name}: {line}", markup=False)
-        for line in report.left:
-            console.print(f"{report.name}: left as it is: {line}", markup=False)
+    print_passes(result)
     for message in result.messages:
         console.print(message, markup=False)
 

@@ -98,15 +98,19 @@ def fuse_file(
 
 
 def explain(
-    model: onnx.ModelProto | str | os.PathLike[str], level: str = "full", progress: Progress | None = None
+    model: onnx.ModelProto | str | os.PathLike[str],
+    level: str = "full",
+    progress: Progress | None = None,
+    padding: str = "keep",
+    output_rows: bool = False,
 ) -> FusionResult:
     """What fusing a model in memory or at a path comes to, part by part; nothing is written, `model` has no weights.
 
     Options and errors as for `fuse`.
     """
-    check_options(level, None)
+    check_options(level, None, padding)
     skeleton, weights = io.split(model) if isinstance(model, onnx.ModelProto) else io.open_model(model)
-    return _fuse(skeleton, weights, level, False, None, progress or (lambda step: None))[0]
+    return _fuse(skeleton, weights, level, False, None, progress or (lambda step: None), padding, output_rows)[0]
 
 
 def check_options(level: str, dtype: str | None, padding: str = "keep") -> None:

@@ -105,6 +105,13 @@ class FusionResult:
         """Whether everything that was expected was fused."""
         return not self.misses
 
+    @property
+    def pass_lines(self) -> list[str]:
+        """What passes did, and what they left alone and why, a line each."""
+        done = [(report, line) for report in self.passes for line in report.done]
+        left = [(report, f"left as it is: {line}") for report in self.passes for line in report.left]
+        return [f"{report.name}: {line}" for report, line in (*done, *left)]
+
     def layer_name(self, layer: int) -> str:
         """How a Part's layer is called: "embeddings", "layer 3", "head"."""
         if layer == 0:

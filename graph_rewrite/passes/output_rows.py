@@ -53,7 +53,7 @@ def _move(graph: FusionGraph, choice: gs.Node, chosen: dict[int, gs.Tensor], lef
             continue
         other = _other_reader(graph, source, choice)
         if other:
-            left.append(f"every row of '{source.name}' is needed: {other}")
+            left.append(f"every row is needed: {other}")
             continue
         for index in wanted:
             tensor = above.inputs[index]
@@ -90,10 +90,15 @@ def _choose(graph: FusionGraph, like: gs.Node, tensor: gs.Tensor) -> gs.Node:
 
 
 def _other_reader(graph: FusionGraph, tensor: gs.Tensor, choice: gs.Node) -> str:
-    if graph.is_output(tensor):
-        return "it is an output of the model"
+    """What else reads the tensor, "" for nothing. What a pass put there is named by what it gives."""
     readers = [node for node in rows.consumers(graph).get(id(tensor), []) if node is not choice]
-    return f"{readers[0].op} {node_name(readers[0])} reads it" if readers else ""
+    outputs = [t.name for t in (tensor, *(t for node in readers for t in node.outputs)) if graph.is_output(t)]
+    if outputs:
+        return f"'{outputs[0]}' is an output of the model"
+    unpacked = [node.outputs[0].name for node in readers if node.op == "UnpackTokens"]
+    if unpacked:
+        return f"'{unpacked[0]}' is read with its padding"
+    return f"{readers[0].op} {node_name(readers[0])} reads '{tensor.name}'" if readers else ""
 
 
 def _position(graph: FusionGraph, tensor: gs.Tensor) -> int:

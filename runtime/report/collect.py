@@ -15,7 +15,7 @@ import onnx
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import OPS, FusionResult, explain
 from bertfuse.graph_rewrite.io import open_model
-from bertfuse.graph_rewrite.spec import DOMAIN
+from bertfuse.graph_rewrite.spec import DOMAIN, PADDING_KEY
 
 from ..bench import BenchReport, Timing, interleaved, machine
 from ..compare import Comparison, compare_models
@@ -64,7 +64,8 @@ def collect(
     say("Reading both models")
     graphs = open_model(original)[0], open_model(fused)[0]
     ops = Counter(node.op_type for node in graphs[1].graph.node if node.domain == DOMAIN and node.op_type in OPS)
-    result = explain(original, level="basic" if ops["AddQKVBias"] else "full")
+    padding = next((entry.value for entry in graphs[1].metadata_props if entry.key == PADDING_KEY), "keep")
+    result = explain(original, level="basic" if ops["AddQKVBias"] else "full", padding=padding)
     if not result.parts and result.fused:
         raise BertfuseError(f"{original}: is fused already; name the model before fusion")
     notes = {}
