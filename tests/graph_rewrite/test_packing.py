@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -191,6 +192,28 @@ def test_eight_threads_and_a_mask_each() -> None:
     with ThreadPoolExecutor(8) as pool:
         for future in [pool.submit(once, seed) for seed in range(64)]:
             future.result()
+
+
+@pytest.mark.parametrize("padding", ["remove", "ragged"])
+@pytest.mark.parametrize("library", ["never", "always"])
+def test_texts_of_1_to_4096_tokens(padding: str, library: str) -> None:
+    name = ("long", "feature-extraction", "torchscript")
+    plain, packed = session(fused(*name).model), session(fused(*name, padding=padding).model, library)
+    for lengths in ([4096, 1], [1], [2, 700, 0, 129, 1]):
+        mask = (np.arange(max(lengths)) < np.array(lengths)[:, None]).astype(np.int64)
+        feed = random_feed([value.name for value in plain.get_inputs()], mask, np.random.default_rng(0))
+        given = bertfuse.ragged(feed) if padding == "ragged" else feed
+        check(run(plain, feed), run(packed, given), mask, token_outputs(plain), padding == "ragged", True)
+
+
+@pytest.mark.parametrize("padding", ["remove", "ragged"])
+def test_fuzz_of_masks_and_lengths(padding: str) -> None:
+    """Seeds are printed with their masks; BERTFUSE_PACKING_FUZZ says how many."""
+    count = int(os.environ.get("BERTFUSE_PACKING_FUZZ", "40"))
+    for model, library in ((MODELS[0], "always"), (MODELS[6], "never"), (MODELS[9], "always")):
+        *name, first = model
+        packed = fused(*name, padding=padding)
+        check_model(fused(*name), packed, library, range(1000, 1000 + count), padding == "ragged", first)
 
 
 @pytest.mark.parametrize("dtype", ["fp16"])
