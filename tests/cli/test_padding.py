@@ -1,0 +1,82 @@
+"""--padding and --output-rows of fuse, optimize and explain; models with packed rows where they cannot run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from tiny_models import LAYERS, exported, save_checkpoint
+from typer.testing import CliRunner
+
+from bertfuse.cli import app
+
+
+def invoke(*arguments: object, code: int = 0) -> Any:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == code, (result.exit_code, result.stdout, result.stderr, result.exception)
+    return result
+
+
+def _padding(path: Path) -> dict[str, str]:
+    return {entry.key: entry.value for entry in onnx.load(path).metadata_props}
+
+
+@pytest.mark.parametrize("padding", ["remove", "ragged"])
+def test_fuse_says_what_was_packed_and_compare_takes_it(padding: str, tmp_path: Path) -> None:
+    target = tmp_path / "packed.onnx"
+    said = invoke("fuse", exported(), "-o", target, "--padding", padding, "--strict").stdout
+    assert f"{LAYERS} of {LAYERS} attentions among them" in said
+    assert "rows that outputs need: left as it is" in said
+    assert _padding(target)["bertfuse.padding"] == padding
+    # The file says that it is packed, so a comparison leaves padding out, and says so.
+    assert "places are padding" in invoke("compare", exported(), target).stdout
+
+
+def test_fuse_as_json_and_output_rows(tmp_path: Path) -> None:
+    source = exported("text-classification")
+    said = json.loads(invoke("fuse", source, "-o", tmp_path / "rows.onnx", "--output-rows", "--json").stdout)
+    (report,) = said["passes"]
+    assert report["done"] == ["3 nodes run for the first row of each sequence alone"]
+    assert "bertfuse.padding" not in _padding(tmp_path / "rows.onnx")
+    assert "agrees" in invoke("compare", source, tmp_path / "rows.onnx").stdout
+
+
+def test_strict_wants_padding_removed(tmp_path: Path) -> None:
+    arguments = ["fuse", exported(), "-o", tmp_path / "basic.onnx", "--level", "basic", "--padding", "remove"]
+    assert "left as it is: there is no FusedAttention" in invoke(*arguments).stdout
+    invoke(*arguments, "--strict", code=1)
+
+
+def test_bad_input_writes_nothing(tmp_path: Path) -> None:
+    target = tmp_path / "none.onnx"
+    for arguments, reason in (
+        (["--padding", "none"], "padding 'none' is unknown; choose one of keep, remove, ragged"),
+        (["--padding", "ragged", "--level", "basic"], "padding 'ragged' cannot be had: there is no FusedAttention"),
+    ):
+        assert reason in " ".join(invoke("fuse", exported(), "-o", target, *arguments, code=2).stderr.split())
+        assert not target.exists()
+
+
+def test_optimize_compares_without_padding(tmp_path: Path) -> None:
+    checkpoint = save_checkpoint(tmp_path / "checkpoint")
+    arguments = ["optimize", checkpoint, "-o", tmp_path / "made", "--exporter", "torchscript", "--padding", "remove"]
+    said = json.loads(invoke(*arguments, "--json").stdout)
+    assert said["comparison"]["passed"] and "places are padding" in said["comparison"]["left_out"]
+    assert [report["name"] for report in said["fusion"]["passes"]] == ["remove padding", "rows that outputs need"]
+
+
+def test_explain_shows_what_would_be_packed() -> None:
+    said = invoke("explain", exported(), "--padding", "remove").stdout
+    assert "remove padding: " in said and "work on real tokens only" in said
+    assert "remove padding" not in invoke("explain", exported()).stdout
+
+
+def test_no_engine_and_no_tuning_of_packed_rows(tmp_path: Path) -> None:
+    target = tmp_path / "packed.onnx"
+    invoke("fuse", exported(), "-o", target, "--padding", "remove")
+    message = " ".join(invoke("engine", target, "-o", tmp_path / "model.plan", code=2).stderr.split())
+    assert "packed rows are not yet supported by the TensorRT plugins" in message
+    assert not (tmp_path / "model.plan").exists()
