@@ -177,8 +177,11 @@ class Runner:
 
     def run(self, node: gs.Node, inputs: Sequence[np.ndarray | None]) -> list[np.ndarray]:
         """What the node makes of these inputs. Raises ValueError where it cannot be run, or costs much."""
-        _check_cost(node, inputs)
-        return self.apply(node.op, node.attrs, inputs, len(node.outputs))
+        try:
+            _check_cost(node, inputs)
+            return self.apply(node.op, node.attrs, inputs, len(node.outputs))
+        except (ArithmeticError, AttributeError, LookupError, TypeError) as error:
+            raise ValueError(f"{node.op} is not as ONNX has it: {error}") from error
 
     def apply(
         self, op: str, attributes: Mapping[str, Any], inputs: Sequence[np.ndarray | None], outputs: int = 1

@@ -62,6 +62,8 @@ def test_sizes_that_are_known() -> None:
         computed("ConstantOfShape", np.array([1 << 40])),
         computed("Range", np.int64(0), np.int64(1 << 40), np.int64(1)),
         computed("Add", np.zeros((1 << 12, 1)), np.zeros((1, 1 << 12))),
+        computed("Range", np.zeros(0, np.int64), np.int64(4), np.int64(1)),
+        computed("Mod", np.int64(4)),
         computed("RandomNormalLike", np.float32(1)),
         computed("Add", gs.Variable("given", np.int64, []), np.int64(1)),
         computed("Add", np.int64(1), np.float32(1)),
