@@ -18,7 +18,7 @@ LIBRARY_SOURCES := $(shell find plugins cmake graph_rewrite/ops -type f -not -na
 DEPENDENCIES := $(VENV)/.dependencies
 PACKAGE := $(VENV)/.package
 
-.PHONY: setup build demo test coverage lint format clean distclean
+.PHONY: setup build demo test test-ecosystem coverage lint format clean distclean
 .DELETE_ON_ERROR:
 
 setup build: $(PACKAGE)
@@ -54,6 +54,17 @@ test: setup build/tests/.configured lint
 	PATH="$(CURDIR)/$(BIN):$$PATH" ctest --test-dir build/tests --output-on-failure
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
+# Other people's tools on what bertfuse writes, in an environment of their own: sentence-transformers, optimum, fastembed.
+ECOSYSTEM := .venv-ecosystem
+ECOSYSTEM_FILES := $(wildcard tests/ecosystem/*.txt) tests/ecosystem/setup.sh
+test-ecosystem: setup
+	@if [ -n "$$(find $(ECOSYSTEM_FILES) -newer $(ECOSYSTEM)/.ready 2>&1)" ]; then \
+		tests/ecosystem/setup.sh $(ECOSYSTEM) $(VENV); status=$$?; \
+		if [ $$status = 75 ]; then echo "No package index here: the tests of other people's tools are skipped."; exit 0; fi; \
+		[ $$status = 0 ] || exit $$status; \
+	fi; \
+	HF_HUB_OFFLINE=1 $(ECOSYSTEM)/bin/python -m pytest tests/ecosystem -p no:cacheprovider
+
 # docs/coverage.md anew: ten minutes on two cores.
 coverage: setup
 	$(BIN)/python -m tests.model_coverage
@@ -73,4 +84,4 @@ clean:
 
 # Also what took the network to get.
 distclean: clean
-	rm -rf $(VENV) .cache
+	rm -rf $(VENV) $(ECOSYSTEM) .cache
