@@ -1,9 +1,9 @@
 """Texts a second on this CPU: bertfuse.Encoder, and sentence-transformers with its torch and its ONNX backend.
 
-    .venv-ecosystem/bin/python tests/ecosystem/bench_encode.py [--texts 2000] [--rounds 3] [--threads N]
+    .venv-ecosystem/bin/python tests/ecosystem/bench_encode.py [--texts 2000] [--rounds 3]
 
-MiniLM's real weights; words of its vocabulary, lognormal numbers of words (median 18, 3 to 120). Tokenising is part of it.
-The contenders take turns, forwards and backwards; medians. CPU seconds are of the whole process: what the work takes
+MiniLM's real weights; words of its vocabulary, lognormal numbers of words (median 18, 3 to 120). Tokenising counts. The
+contenders take turns, forwards and backwards; medians. CPU seconds are of the whole process: what the work takes
 where other processes share the cores.
 """
 
