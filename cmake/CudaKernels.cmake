@@ -49,7 +49,7 @@ add_library(bertfuse_cuda STATIC
   "${kernels}/add_qkv_bias.cu" "${kernels}/attention_mma.cu" "${kernels}/attention_simt.cu"
   "${kernels}/embed_layer_norm.cu" "${kernels}/gemm_mma.cu" "${kernels}/gemm_simt.cu" "${kernels}/gpu_code.cu"
   "${kernels}/layer_norm.cu"
-  "${ops}/add_qkv_bias.cc" "${ops}/embed_layer_norm.cc" "${ops}/fused_attention.cc" "${ops}/fused_gemm.cc" "${ops}/fused_gemm_gelu.cc"
+  "${ops}/add_qkv_bias.cc" "${ops}/attention_tactic.cc" "${ops}/embed_layer_norm.cc" "${ops}/fused_attention.cc" "${ops}/fused_gemm.cc" "${ops}/fused_gemm_gelu.cc"
   "${ops}/fused_gemm_gelu_layer_norm.cc" "${ops}/fused_gemm_layer_norm.cc" "${ops}/gemm_call.cc" "${ops}/gemm_tactic.cc"
   "${ops}/gpu.cc" "${ops}/kernels.cc" "${ops}/tune.cc" "${ops}/tuning.cc")
 target_link_libraries(bertfuse_cuda PUBLIC bertfuse_headers CUDA::cudart_static)
@@ -67,8 +67,19 @@ if(architectures MATCHES "(^|;)90")
     message(FATAL_ERROR "the Hopper kernels need CUTLASS 4.2: pip install nvidia-cutlass==4.2.0.0, or give "
                         "BERTFUSE_CUTLASS_INCLUDE_DIR, or leave 90 out of BERTFUSE_CUDA_ARCHITECTURES")
   endif()
-  # One file for each epilogue and element type, so that they compile side by side.
-  file(GLOB sm90_sources CONFIGURE_DEPENDS "${kernels}/*_sm90_*.cu")
+  # One file for each function and element type, so that they compile side by side.
+  set(sm90_sources "")
+  foreach(instance gemm_sm90:GemmSm90Elementwise gemm_sm90:GemmSm90LayerNorm gemm_sm90:GemmSm90SplitK
+                   attention_sm90:AttentionSm90)
+    string(REGEX MATCH "(.*):(.*)" instance "${instance}")
+    set(header "${CMAKE_MATCH_1}/kernels.cuh")
+    set(function "${CMAKE_MATCH_2}")
+    foreach(element __half __nv_bfloat16)
+      set(source "${BERTFUSE_GENERATED_DIR}/sm90/${function}${element}.cu")
+      configure_file("${kernels}/instance.cu.in" "${source}" @ONLY)
+      list(APPEND sm90_sources "${source}")
+    endforeach()
+  endforeach()
   add_library(bertfuse_cuda_sm90 OBJECT ${sm90_sources})
   target_link_libraries(bertfuse_cuda_sm90 PRIVATE bertfuse_headers CUDA::cudart_static)
   target_include_directories(bertfuse_cuda_sm90 SYSTEM PRIVATE "${BERTFUSE_CUTLASS_INCLUDE_DIR}")

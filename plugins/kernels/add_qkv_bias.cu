@@ -30,11 +30,11 @@ template <class T, int kVector>
 __global__ void __launch_bounds__(256) AddQkvBiasKernel(AddQkvBiasArguments<T> a, int tokens_per_block) {
   const int hidden = static_cast<int>(a.heads * a.head_size);
   const int column = (blockIdx.x * blockDim.x + threadIdx.x) * kVector;
-  LaunchNext();
+  LaunchDependents();
   if (column >= 3 * hidden) return;
   const int part = column / hidden, head = column % hidden / static_cast<int>(a.head_size);
   const int inner = column % static_cast<int>(a.head_size);
-  WaitForPrevious();
+  WaitForDependencies();
   const auto bias = *reinterpret_cast<const Pack<T, kVector>*>(a.bias + column);
   const int64_t tokens = a.batch * a.sequence;
   const int64_t first = static_cast<int64_t>(blockIdx.y) * tokens_per_block;

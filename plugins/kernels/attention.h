@@ -41,14 +41,19 @@ bool AttentionMmaTakes(const AttentionArguments<T>& a) {
   return size && IsAligned(a.qkv, 16) && IsAligned(a.y, 4) && IsAligned(a.bias, 4);
 }
 
-// Head size 32, 64 or 128 on compute capability 9.0 (wgmma, bulk tensor copies). Needs AttentionSm90Takes().
-template <class T>
-cudaError_t AttentionSm90(const AttentionArguments<T>& arguments, const Device& device, cudaStream_t stream);
+// Queries of a pipeline's tile, keys that it multiplies at a time, and pipelines of a block: with two, one multiplies
+// while the other computes exponentials.
+struct AttentionSm90Tile {
+  int queries;
+  int keys;
+  int pipelines;
+};
 
-template <>
-cudaError_t AttentionSm90(const AttentionArguments<__half>&, const Device&, cudaStream_t);
-template <>
-cudaError_t AttentionSm90(const AttentionArguments<__nv_bfloat16>&, const Device&, cudaStream_t);
+// Head size 32, 64 or 128 on compute capability 9.0 (wgmma, TMA). Needs AttentionSm90Takes();
+// cudaErrorInvalidConfiguration where no kernel was compiled for that tile.
+template <class T>
+cudaError_t AttentionSm90(const AttentionArguments<T>& arguments, const AttentionSm90Tile& tile, const Device& device,
+                          cudaStream_t stream);
 
 template <class T>
 bool AttentionSm90Takes(const AttentionArguments<T>& a, const Device& device) {

@@ -77,8 +77,8 @@ __global__ void __launch_bounds__(32 * kWarps) AttentionMmaKernel(AttentionArgum
   const int64_t first_query = static_cast<int64_t>(blockIdx.x % query_blocks) * kQueries + warp * 16;
   const int64_t head = blockIdx.x / query_blocks % a.heads, batch = blockIdx.x / query_blocks / a.heads;
   const int64_t hidden = a.heads * kDims, pitch = 3 * hidden;
-  LaunchNext();
-  WaitForPrevious();
+  LaunchDependents();
+  WaitForDependencies();
   const T* q = a.qkv + batch * a.sequence * pitch + head * kDims;
   const T* k = q + hidden;
   const T* v = k + hidden;

@@ -38,8 +38,8 @@ __global__ void __launch_bounds__(32 * kWarps)
   const int first_out = static_cast<int>(in_head / query_blocks) * kMostOutDims;
   const int64_t hidden = a.heads * a.head_size;
   const int head_size = static_cast<int>(a.head_size);
-  LaunchNext();
-  WaitForPrevious();
+  LaunchDependents();
+  WaitForDependencies();
   const T* q = a.qkv + batch * a.sequence * 3 * hidden + head * head_size;
   const T* k = q + hidden;
   const T* v = k + hidden;

@@ -5,14 +5,14 @@
 namespace bertfuse::kernels {
 
 // Waits until the kernels before this one in the stream have ended and their writes are visible.
-__device__ __forceinline__ void WaitForPrevious() {
+__device__ __forceinline__ void WaitForDependencies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
 // Lets the next kernel in the stream start its blocks once every block of this one has said so or ended.
-__device__ __forceinline__ void LaunchNext() {
+__device__ __forceinline__ void LaunchDependents() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif

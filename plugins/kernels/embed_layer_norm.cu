@@ -38,8 +38,8 @@ __global__ void __launch_bounds__(kWarpRowThreads, kChunks > 3 ? 3 : 4)
     EmbedLayerNormWarpKernel(EmbedLayerNormArguments<T, Index> a) {
   const int columns = static_cast<int>(a.columns);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
-  LaunchNext();
-  WaitForPrevious();
+  LaunchDependents();
+  WaitForDependencies();
   WarpRow<T, kChunks> rows[3], gamma, beta;
   gamma.Load(a.gamma, columns), beta.Load(a.beta, columns);
   const auto load = [&](int64_t at) {
@@ -66,8 +66,8 @@ __global__ void __launch_bounds__(MostRowThreads(kChunks), 1)  // left to itself
   __shared__ float3 scratch[32];
   const int64_t at = blockIdx.x;
   const int columns = static_cast<int>(a.columns);
-  LaunchNext();
-  WaitForPrevious();
+  LaunchDependents();
+  WaitForDependencies();
   RowVector<T, kVector, kChunks> gamma(a.gamma), beta(a.beta);
   gamma.Load(columns), beta.Load(columns);
   const TableRows<T> from = FindRows(a, at);

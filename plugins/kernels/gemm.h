@@ -6,15 +6,15 @@
 
 namespace bertfuse::kernels {
 
-// x[m, k] times weight[n, k] transposed. With `partial` null: y[m, n] = activation(product + bias), bias may be null.
-// Otherwise `partial`[m, n] gets the bare float32 product, and y, bias and activation are not used.
+// x[m, k] times weight[n, k] transposed. With `float_product` null: y[m, n] = activation(product + bias), bias may be
+// null. Otherwise `float_product`[m, n] gets the bare float32 product, and y, bias and activation are not used.
 template <class T>
 struct GemmArguments {
   const T* x;
   const T* weight;
   const T* bias;
   T* y;
-  float* partial;
+  float* float_product;
   int64_t m, n, k;
   Activation activation;
 };

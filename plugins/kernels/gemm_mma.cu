@@ -39,8 +39,8 @@ __global__ void __launch_bounds__(32 * kWarpsM * kWarpsN) GemmMmaKernel(GemmArgu
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warp_m = warp / kWarpsN * kWarpM, warp_n = warp % kWarpsN * kWarpN;
   const int64_t first_m = static_cast<int64_t>(blockIdx.x) * kM, first_n = static_cast<int64_t>(blockIdx.y) * kN;
-  LaunchNext();
-  WaitForPrevious();
+  LaunchDependents();
+  WaitForDependencies();
   const auto load = [&](int stage, int64_t first_k) {
     if (first_k < a.k) {
       char* tile = tiles + stage * kStageBytes;
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(32 * kWarpsM * kWarpsN) GemmMmaKernel(GemmArgu
     float bias[2] = {};
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-      if (a.partial == nullptr && a.bias != nullptr && column + c < a.n) bias[c] = ToFloat(a.bias[column + c]);
+      if (a.float_product == nullptr && a.bias != nullptr && column + c < a.n) bias[c] = ToFloat(a.bias[column + c]);
     }
 #pragma unroll
     for (int i = 0; i < kI; ++i) {
@@ -92,8 +92,8 @@ __global__ void __launch_bounds__(32 * kWarpsM * kWarpsN) GemmMmaKernel(GemmArgu
       for (int e = 0; e < 4; ++e) {
         const int64_t row = first_m + warp_m + i * 16 + lane / 4 + e / 2 * 8;
         if (row >= a.m || column + e % 2 >= a.n) continue;
-        if (a.partial != nullptr) {
-          a.partial[row * a.n + column + e % 2] = sum[i][j][e];
+        if (a.float_product != nullptr) {
+          a.float_product[row * a.n + column + e % 2] = sum[i][j][e];
         } else {
           a.y[row * a.n + column + e % 2] = FromFloat<T>(Activate(sum[i][j][e] + bias[e % 2], a.activation));
         }

@@ -39,8 +39,8 @@ __global__ void __launch_bounds__(kThreadsM* kThreadsN) GemmSimtKernel(GemmArgum
   __shared__ __align__(16) float w_tile[2][kN][kPitch];
   const int tx = threadIdx.x % kThreadsN, ty = threadIdx.x / kThreadsN;
   const int64_t first_m = static_cast<int64_t>(blockIdx.x) * kM, first_n = static_cast<int64_t>(blockIdx.y) * kN;
-  LaunchNext();
-  WaitForPrevious();
+  LaunchDependents();
+  WaitForDependencies();
   const auto load = [&](int buffer, int64_t first_k) {
     LoadTile<kM, kThreads, kVectorised>(x_tile[buffer], a.x, first_m, a.m, first_k, a.k);
     LoadTile<kN, kThreads, kVectorised>(w_tile[buffer], a.weight, first_n, a.n, first_k, a.k);
@@ -79,8 +79,8 @@ __global__ void __launch_bounds__(kThreadsM* kThreadsN) GemmSimtKernel(GemmArgum
     for (int j = 0; j < kJ; ++j) {
       const int64_t column = first_n + tx + j * kThreadsN;
       if (row >= a.m || column >= a.n) continue;
-      if (a.partial != nullptr) {
-        a.partial[row * a.n + column] = sum[i][j];
+      if (a.float_product != nullptr) {
+        a.float_product[row * a.n + column] = sum[i][j];
       } else {
         const float bias = a.bias != nullptr ? ToFloat(a.bias[column]) : 0.0f;
         a.y[row * a.n + column] = FromFloat<T>(Activate(sum[i][j] + bias, a.activation));

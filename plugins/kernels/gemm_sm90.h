@@ -9,19 +9,12 @@
 
 namespace bertfuse::kernels {
 
-// What follows the product x[m, k] * weight[n, k] transposed.
-enum class GemmEpilogue {
-  kElementwise,  // y[m, n] = activation(product + bias); with `splits` > 1 the bare product, in parts
-  kLayerNorm,    // y[m, n] = LayerNorm(activation(product + bias) + residual); n = cluster_n * block_n
-  kPartial,      // partial[splits, m, n] = the float32 product over each part of k
-};
-
-constexpr int kStageK = 64;      // elements of k that are multiplied at a time: rows of 128 bytes
+constexpr int kStageK = 64;      // elements of k in a stage of the pipeline: rows of 128 bytes
 constexpr int kMostCluster = 8;  // blocks that every Hopper device takes in a cluster
 
-// How the product is cut up. A block computes block_m x block_n outputs at a time; the blocks of a cluster, cluster_m x
-// cluster_n of them, share what they load. k is cut into `splits` parts: for all rows with kPartial, for those from
-// whole_rows on with kElementwise.
+// How the product x[m, k] * weight[n, k] transposed is cut up. A block computes block_m x block_n outputs at a time;
+// the blocks of a cluster, cluster_m x cluster_n of them, multicast what they load. k is cut into `splits`: for all
+// rows by GemmSm90SplitK, for those from unsplit_rows on by GemmSm90Elementwise.
 struct GemmSm90Tile {
   int block_m;
   int block_n;
@@ -34,16 +27,16 @@ template <class T>
 struct GemmSm90Arguments {
   const T* x;
   const T* weight;
-  const T* bias;      // may be null with kElementwise
+  const T* bias;      // may be null, but with LayerNorm
   const T* residual;  // may be null
   const T* gamma;
   const T* beta;
   T* y;
-  float* partial;
-  // With kElementwise and `splits` > 1: of the rows from whole_rows on y gets the first part of k's sum, this the
-  // others: [splits - 1, m - whole_rows, n]. whole_rows is a multiple of the cluster's rows.
-  T* parts;
-  int64_t whole_rows;
+  float* float_partials;
+  // GemmSm90Elementwise with `splits` > 1: of the rows from unsplit_rows on y gets the first split's sum, this the
+  // others': [splits - 1, m - unsplit_rows, n]. unsplit_rows is a multiple of the cluster's rows.
+  T* partials;
+  int64_t unsplit_rows;
   int64_t m, n, k;
   float epsilon;
   Activation activation;
@@ -55,7 +48,7 @@ struct GemmSm90Arguments {
   bool backwards;
 };
 
-// Whether shapes and pointers fit the copy engine: 16-byte rows; and those of LayerNorm the kernel after it, which
+// Whether shapes and pointers fit TMA: 16-byte rows; and those of LayerNorm the kernel after it, which
 // reads four elements at a time.
 template <class T>
 bool GemmSm90Takes(const GemmSm90Arguments<T>& a, const Device& device) {
@@ -64,26 +57,25 @@ bool GemmSm90Takes(const GemmSm90Arguments<T>& a, const Device& device) {
   return device.hopper && a.k % 8 == 0 && a.n % 8 == 0 && a.m < kMost && a.n < kMost && a.k < kMost &&
          IsAligned(a.x, 16) && IsAligned(a.weight, 16) && IsAligned(a.residual, 16) && IsAligned(a.y, 16) &&
          IsAligned(a.bias, vector_bytes) && IsAligned(a.gamma, vector_bytes) && IsAligned(a.beta, vector_bytes) &&
-         IsAligned(a.partial, 16) && IsAligned(a.parts, 16);
+         IsAligned(a.float_partials, 16) && IsAligned(a.partials, 16);
 }
 
-// cudaErrorInvalidConfiguration where no kernel was compiled for that tile. One file for each epilogue and element
-// type.
-template <class T, GemmEpilogue kEpilogue>
-cudaError_t GemmSm90(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& arguments, const Device& device,
-                     cudaStream_t stream);
+// All three: cudaErrorInvalidConfiguration where no kernel was compiled for that tile.
 
-#define BERTFUSE_DECLARE(T, EPILOGUE)                                                                              \
-  template <>                                                                                                      \
-  cudaError_t GemmSm90<T, GemmEpilogue::EPILOGUE>(const GemmSm90Tile&, const GemmSm90Arguments<T>&, const Device&, \
-                                                  cudaStream_t);
-BERTFUSE_DECLARE(__half, kElementwise)
-BERTFUSE_DECLARE(__half, kLayerNorm)
-BERTFUSE_DECLARE(__half, kPartial)
-BERTFUSE_DECLARE(__nv_bfloat16, kElementwise)
-BERTFUSE_DECLARE(__nv_bfloat16, kLayerNorm)
-BERTFUSE_DECLARE(__nv_bfloat16, kPartial)
-#undef BERTFUSE_DECLARE
+// y[m, n] = activation(product + bias). With `splits` > 1 the bare product: bias null, no activation.
+template <class T>
+cudaError_t GemmSm90Elementwise(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& arguments, const Device& device,
+                                cudaStream_t stream);
+
+// y[m, n] = LayerNorm(activation(product + bias) + residual); n = cluster_n * block_n.
+template <class T>
+cudaError_t GemmSm90LayerNorm(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& arguments, const Device& device,
+                              cudaStream_t stream);
+
+// float_partials[splits, m, n] = the float32 product over each split of k.
+template <class T>
+cudaError_t GemmSm90SplitK(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& arguments, const Device& device,
+                           cudaStream_t stream);
 
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_GEMM_SM90_H_

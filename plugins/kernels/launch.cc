@@ -13,7 +13,7 @@ namespace {
 struct KernelFacts {
   cudaError_t error = cudaSuccess;
   // Code that was compiled for an older architecture does not wait for the kernel before it.
-  bool waits_for_previous = false;
+  bool programmatic_launch = false;
 };
 
 KernelFacts Prepare(const LaunchConfig& config, const void* kernel) {
@@ -21,7 +21,7 @@ KernelFacts Prepare(const LaunchConfig& config, const void* kernel) {
   cudaFuncAttributes attributes;
   facts.error = cudaFuncGetAttributes(&attributes, kernel);
   if (facts.error != cudaSuccess) return facts;
-  facts.waits_for_previous = config.device->compute_capability >= 90 && attributes.ptxVersion >= 90;
+  facts.programmatic_launch = config.device->compute_capability >= 90 && attributes.ptxVersion >= 90;
   const int dynamic_bytes = config.device->shared_bytes - static_cast<int>(attributes.sharedSizeBytes);
   facts.error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, dynamic_bytes);
   return facts;
@@ -45,14 +45,14 @@ KernelFacts GetKernelFacts(const LaunchConfig& config, const void* kernel) {
 }
 
 // `attributes` holds two.
-cudaLaunchConfig_t Describe(const LaunchConfig& config, bool waits_for_previous, cudaLaunchAttribute* attributes) {
+cudaLaunchConfig_t Describe(const LaunchConfig& config, bool programmatic_launch, cudaLaunchAttribute* attributes) {
   cudaLaunchConfig_t launch = {};
   launch.gridDim = config.grid;
   launch.blockDim = config.block;
   launch.dynamicSmemBytes = config.shared_bytes;
   launch.stream = config.stream;
   launch.attrs = attributes;
-  if (waits_for_previous) {
+  if (programmatic_launch) {
     attributes[launch.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[launch.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
   }
@@ -103,7 +103,7 @@ cudaError_t Launch(const LaunchConfig& config, const void* kernel, void** argume
   const KernelFacts facts = GetKernelFacts(config, kernel);
   if (facts.error != cudaSuccess) return facts.error;
   cudaLaunchAttribute attributes[2];
-  const cudaLaunchConfig_t launch = Describe(config, facts.waits_for_previous, attributes);
+  const cudaLaunchConfig_t launch = Describe(config, facts.programmatic_launch, attributes);
   return cudaLaunchKernelExC(&launch, kernel, arguments);
 }
 

@@ -21,7 +21,7 @@ struct LaunchConfig {
 
 // Launches `kernel`, raising its limit on shared memory to the device's. From
 // compute capability 9.0 on the launch may overlap the end of the kernel before it in the stream: every kernel launched
-// this way calls WaitForPrevious() before it touches what an earlier kernel may have written.
+// this way calls WaitForDependencies() before it touches what an earlier kernel may have written.
 cudaError_t Launch(const LaunchConfig& config, const void* kernel, void** arguments);
 
 // How many clusters (blocks, where cluster is 1) of this configuration run at a time on the whole device. The grid may

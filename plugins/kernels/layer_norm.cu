@@ -7,7 +7,7 @@
 namespace bertfuse::kernels {
 namespace {
 
-// The rounded product, or zeros where the splits are to be summed up.
+// The product in T, or zeros where split-K's float32 partial sums are to be added up.
 template <class T, int kVector>
 __device__ __forceinline__ void LoadProduct(const LayerNormArguments<T>& a, int64_t at, float (&value)[kVector]) {
   const auto part = LoadIf<kVector>(a.product != nullptr, a.product + at);
@@ -16,21 +16,22 @@ __device__ __forceinline__ void LoadProduct(const LayerNormArguments<T>& a, int6
 }
 
 // Wider rows have no registers to spare.
-constexpr bool TakesParts(int vector, int chunks) { return vector == 4 && chunks <= 2; }
-static_assert(kMostColumnsInParts == 4 * 2 * MostRowThreads(2));
+constexpr bool TakesPartials(int vector, int chunks) { return vector == 4 && chunks <= 2; }
+static_assert(kMostSplitColumns == 4 * 2 * MostRowThreads(2));
 
-// What is to be added to the rounded product of a row: `count` parts, `stride` elements from one to the next.
+// What is to be added to the product of a row: `count` partial sums, `stride` elements from one to the next.
 template <class T>
-struct Parts {
+struct Partials {
   const T* first;  // anywhere where count is 0
   int64_t stride;
   int count;
 };
 
 template <class T>
-__device__ __forceinline__ Parts<T> PartsOf(const LayerNormArguments<T>& a, int64_t row) {
-  const int64_t in_parts = row - a.whole_rows;
-  return {a.parts + in_parts * a.columns, (a.rows - a.whole_rows) * a.columns, in_parts < 0 ? 0 : a.more_parts};
+__device__ __forceinline__ Partials<T> PartialsOf(const LayerNormArguments<T>& a, int64_t row) {
+  const int64_t split_row = row - a.unsplit_rows;
+  return {a.partials + split_row * a.columns, (a.rows - a.unsplit_rows) * a.columns,
+          split_row < 0 ? 0 : a.more_partials};
 }
 
 // value += min(count, kMost) vectors, `stride` elements from one to the next. All of them are on their way at the same
@@ -47,34 +48,35 @@ __device__ __forceinline__ void AddAll(const T* first, int64_t stride, int count
   }
 }
 
-// A block for each row. kRounded: of a rounded product and its parts, otherwise of float32 splits. Few rows want all
-// loads on their way at a time, more rows many blocks on a multiprocessor.
-template <class T, int kVector, int kChunks, bool kRounded>
-__global__ void __launch_bounds__(MostRowThreads(kChunks), kChunks > 1 ? 1
-                                                           : kRounded  ? 3
-                                                                       : 2) LayerNormKernel(LayerNormArguments<T> a) {
+// A block for each row. kHalfProduct: of a product in T and its partial sums, otherwise of split-K's in float32. Few
+// rows want all loads on their way at a time, more rows many blocks on a multiprocessor.
+template <class T, int kVector, int kChunks, bool kHalfProduct>
+__global__ void __launch_bounds__(MostRowThreads(kChunks), kChunks > 1    ? 1
+                                                           : kHalfProduct ? 3
+                                                                          : 2)
+    LayerNormKernel(LayerNormArguments<T> a) {
   __shared__ float3 scratch[32];
   const int64_t offset = static_cast<int64_t>(blockIdx.x) * a.columns;
   const int64_t split_stride = a.rows * a.columns;
   const int columns = static_cast<int>(a.columns);
-  LaunchNext();
-  if (!a.vectors_are_constant) WaitForPrevious();
+  LaunchDependents();
+  if (!a.vectors_are_constant) WaitForDependencies();
   RowVector<T, kVector, kChunks> bias(a.bias), gamma(a.gamma), beta(a.beta);
   bias.Load(columns), gamma.Load(columns), beta.Load(columns);
-  WaitForPrevious();
-  const Parts<T> parts = PartsOf(a, blockIdx.x);
+  WaitForDependencies();
+  const Partials<T> partials = PartialsOf(a, blockIdx.x);
   RowSlice<kVector, kChunks> row;
   ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int column) {
     float (&value)[kVector] = row.value[chunk];
     const auto residual = LoadIf<kVector>(a.residual != nullptr, a.residual + offset + column);
-    if constexpr (kRounded) {
+    if constexpr (kHalfProduct) {
       LoadProduct(a, offset + column, value);
-      if constexpr (TakesParts(kVector, kChunks)) {
-        AddAll<kMostMoreParts>(parts.first + column, parts.stride, parts.count, value);
+      if constexpr (TakesPartials(kVector, kChunks)) {
+        AddAll<kMostMorePartials>(partials.first + column, partials.stride, partials.count, value);
       }
     } else {
       constexpr int kAtOnce = kChunks == 1 ? 8 : 4;
-      const float* source = a.partial + offset + column;
+      const float* source = a.float_partials + offset + column;
 #pragma unroll
       for (int i = 0; i < kVector; ++i) value[i] = 0.0f;
 #pragma unroll 1
@@ -91,15 +93,15 @@ __global__ void __launch_bounds__(MostRowThreads(kChunks), kChunks > 1 ? 1
   NormalizeAndStore(row, columns, gamma, beta, a.epsilon, a.y + offset, scratch);
 }
 
-// A warp for each row of up to 128 * kChunks columns, without parts: no barrier, all of a row's loads in flight at
-// once.
+// A warp for each row of up to 128 * kChunks columns, without partial sums in T: no barrier, all of a row's loads in
+// flight at once.
 template <class T, int kChunks>
 __global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T> a) {
   constexpr int kVector = 4;
   const int lane = threadIdx.x % 32, columns = static_cast<int>(a.columns);
   const int64_t at = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
-  LaunchNext();
-  WaitForPrevious();
+  LaunchDependents();
+  WaitForDependencies();
   if (at >= a.rows) return;
   const int64_t offset = at * a.columns, split_stride = a.rows * a.columns;
   float value[kChunks][kVector] = {};
@@ -115,7 +117,7 @@ __global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T>
   for (int split = 0; split < a.splits; ++split) {
     for_each([&](float (&v)[kVector], int column) {
       const auto part =
-          *reinterpret_cast<const Pack<float, kVector>*>(a.partial + split * split_stride + offset + column);
+          *reinterpret_cast<const Pack<float, kVector>*>(a.float_partials + split * split_stride + offset + column);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) v[i] += part.value[i];
     });
@@ -149,28 +151,29 @@ __global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T>
   });
 }
 
-// A rounded product and up to kParts parts, without an activation, a warp for each row.
-template <class T, int kChunks, int kParts>
-__global__ void __launch_bounds__(kWarpRowThreads, kParts > 1    ? 2
+// A product in T and up to kPartials more partial sums, without an activation, a warp for each row; persistent.
+template <class T, int kChunks, int kPartials>
+__global__ void __launch_bounds__(kWarpRowThreads, kPartials > 1 ? 2
                                                    : kChunks > 3 ? 3
                                                                  : 4) LayerNormProductKernel(LayerNormArguments<T> a) {
   const int columns = static_cast<int>(a.columns);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
-  LaunchNext();
-  if (!a.vectors_are_constant) WaitForPrevious();
-  WarpRow<T, kChunks> rows[3 + kParts], gamma, beta;
+  LaunchDependents();
+  if (!a.vectors_are_constant) WaitForDependencies();
+  WarpRow<T, kChunks> rows[3 + kPartials], gamma, beta;
   WarpRow<T, kChunks>&product = rows[0], &bias = rows[1], &residual = rows[2];
   if (a.bias != nullptr) bias.Load(a.bias, columns);
   gamma.Load(a.gamma, columns), beta.Load(a.beta, columns);
-  WaitForPrevious();
+  WaitForDependencies();
   const auto load = [&](int64_t row) {
     if (row >= a.rows) return;
     product.Load(a.product + row * columns, columns);
     if (a.residual != nullptr) residual.LoadOnce(a.residual + row * columns, columns);
-    if constexpr (kParts > 0) {
-      const Parts<T> parts = PartsOf(a, row);
+    if constexpr (kPartials > 0) {
+      const Partials<T> partials = PartialsOf(a, row);
 #pragma unroll
-      for (int i = 0; i < kParts; ++i) rows[3 + i].Load(parts.first + i * parts.stride, i < parts.count ? columns : 0);
+      for (int i = 0; i < kPartials; ++i)
+        rows[3 + i].Load(partials.first + i * partials.stride, i < partials.count ? columns : 0);
     }
   };
   int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
@@ -204,7 +207,7 @@ cudaError_t LaunchVector(const LayerNormArguments<T>& a, const Device& device, c
   cudaError_t error = cudaErrorInvalidValue;
   SwitchChunks(a.columns, kVector, threads, [&](auto chunks) {
     constexpr int kChunks = decltype(chunks)::value;
-    if (a.more_parts > 0 && !TakesParts(kVector, kChunks)) return;
+    if (a.more_partials > 0 && !TakesPartials(kVector, kChunks)) return;
     if (a.product == nullptr) {
       error = Launch(config, LayerNormKernel<T, kVector, kChunks, false>, a);
     } else if constexpr (sizeof(T) == 2 && kVector == 4) {
@@ -218,8 +221,8 @@ cudaError_t LaunchVector(const LayerNormArguments<T>& a, const Device& device, c
 template <class T>
 bool InFours(const LayerNormArguments<T>& a) {
   const auto aligned = [](auto... data) { return (IsAligned(data, 4 * sizeof(*data)) && ...); };
-  return a.columns % 4 == 0 &&
-         aligned(a.partial, a.product, a.parts, a.bias, a.residual, a.gamma, a.beta, static_cast<const T*>(a.y));
+  return a.columns % 4 == 0 && aligned(a.float_partials, a.product, a.partials, a.bias, a.residual, a.gamma, a.beta,
+                                       static_cast<const T*>(a.y));
 }
 
 }  // namespace
@@ -232,23 +235,23 @@ bool LayerNormTakes(const LayerNormArguments<T>& a) {
 template <class T>
 cudaError_t LayerNorm(const LayerNormArguments<T>& a, const Device& device, cudaStream_t stream) {
   if (a.rows == 0 || a.columns == 0) return cudaSuccess;
-  if (a.more_parts > kMostMoreParts) return cudaErrorInvalidValue;
+  if (a.more_partials > kMostMorePartials) return cudaErrorInvalidValue;
   // A warp for each row takes fewer instructions than a block, which is faster where it has enough rows to itself; with
-  // several parts of each a block has more loads on their way. Measured on an H200.
+  // several partial sums of each a block has more loads on their way. Measured on an H200.
   if constexpr (sizeof(T) == 2) {
-    if (a.product != nullptr && a.activation == Activation::kNone && a.rows >= (a.more_parts > 1 ? 512 : 256) &&
-        WarpRowsFit(a.columns, a.product, a.parts, a.bias, a.residual, a.gamma, a.beta, a.y)) {
+    if (a.product != nullptr && a.activation == Activation::kNone && a.rows >= (a.more_partials > 1 ? 512 : 256) &&
+        WarpRowsFit(a.columns, a.product, a.partials, a.bias, a.residual, a.gamma, a.beta, a.y)) {
       return WithWarpRowChunks(a.columns, [&](auto chunks) {
         constexpr int kChunks = decltype(chunks)::value;
-        const auto kernel = a.more_parts == 0   ? LayerNormProductKernel<T, kChunks, 0>
-                            : a.more_parts == 1 ? LayerNormProductKernel<T, kChunks, 1>
-                                                : LayerNormProductKernel<T, kChunks, kMostMoreParts>;
+        const auto kernel = a.more_partials == 0   ? LayerNormProductKernel<T, kChunks, 0>
+                            : a.more_partials == 1 ? LayerNormProductKernel<T, kChunks, 1>
+                                                   : LayerNormProductKernel<T, kChunks, kMostMorePartials>;
         return LaunchWarpRows(kernel, a, device, stream);
       });
     }
   }
   const bool in_fours = InFours(a);
-  if (in_fours && a.columns <= 1024 && a.rows >= 2048 && a.more_parts == 0) return LaunchWarp(a, device, stream);
+  if (in_fours && a.columns <= 1024 && a.rows >= 2048 && a.more_partials == 0) return LaunchWarp(a, device, stream);
   return in_fours ? LaunchVector<T, 4>(a, device, stream) : LaunchVector<T, 1>(a, device, stream);
 }
 

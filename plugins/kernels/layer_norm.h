@@ -6,15 +6,15 @@
 
 namespace bertfuse::kernels {
 
-// y[rows, columns] = LayerNorm(activation(sum of `splits` partial products + bias) + residual) * gamma + beta.
-// `partial` is float32 [splits, rows, columns], as a matrix product leaves it; `bias` and `residual` may be null. Where
-// `product` is given it stands in for `partial`: one product that is rounded to T already. It may be y itself: what is
-// overwritten while it is in the L2 cache never goes to memory. From row whole_rows on `product` is the first part of
-// k's sum, and `parts`, [more_parts, rows - whole_rows, columns], are the rest, each rounded to T.
+// y[rows, columns] = LayerNorm(activation(product + bias) + residual) * gamma + beta. The product is given as a matrix
+// product leaves it: split-K's float32 partial sums, `float_partials` [splits, rows, columns], or as `product`, rounded
+// to T. That may be y itself: what is overwritten while it is in the L2 cache never goes to memory. From row
+// unsplit_rows on `product` is the first split's partial sum, and `partials` [more_partials, rows - unsplit_rows,
+// columns] are the others', each rounded to T. `bias` and `residual` may be null.
 template <class T>
 struct LayerNormArguments {
   const T* product;
-  const float* partial;
+  const float* float_partials;
   int splits;
   const T* bias;
   const T* residual;
@@ -27,24 +27,24 @@ struct LayerNormArguments {
   // No kernel that may still run writes bias, gamma or beta: they are read before the kernels before this one have
   // ended.
   bool vectors_are_constant = false;
-  const T* parts = nullptr;
-  int more_parts = 0;
-  int64_t whole_rows = 0;
+  const T* partials = nullptr;
+  int more_partials = 0;
+  int64_t unsplit_rows = 0;
 };
 
 // Of a row that a block holds in registers, in accesses of `vector` elements: four, or one where columns or pointers do
 // not allow that.
 constexpr int64_t MostRowColumns(int vector) { return int64_t{8192} * vector; }
 
-constexpr int64_t kMostColumnsInParts = 4096;
-constexpr int kMostMoreParts = 5;
+constexpr int64_t kMostSplitColumns = 4096;
+constexpr int kMostMorePartials = 5;
 
 // Whether rows are narrow enough.
 template <class T>
 bool LayerNormTakes(const LayerNormArguments<T>& arguments);
 
 // Rows that are too wide give cudaErrorInvalidValue. So do a product in float32 or without accesses of four elements,
-// and more than kMostMoreParts parts, or parts of more than kMostColumnsInParts columns.
+// and more than kMostMorePartials partial sums beside the first, or such of more than kMostSplitColumns columns.
 template <class T>
 cudaError_t LayerNorm(const LayerNormArguments<T>& arguments, const Device& device, cudaStream_t stream);
 

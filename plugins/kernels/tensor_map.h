@@ -1,4 +1,4 @@
-// Tensor maps: how the copy engine of Hopper and later sees a matrix in global memory.
+// Tensor maps: how TMA, on Hopper and later, sees a matrix in global memory.
 #ifndef BERTFUSE_KERNELS_TENSOR_MAP_H_
 #define BERTFUSE_KERNELS_TENSOR_MAP_H_
 
@@ -11,8 +11,13 @@
 
 namespace bertfuse::kernels {
 
-// A row-major matrix of 2-byte elements, or `count` of them one after the other, copied in boxes of box_rows x
-// box_columns; a box's row is 32, 64 or 128 bytes in shared memory and swizzled over that width.
+template <class T>
+constexpr CUtensorMapDataType kTensorMapType = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+template <>
+inline constexpr CUtensorMapDataType kTensorMapType<__nv_bfloat16> = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+
+// A row-major matrix, or `count` of them one after the other, copied in boxes of box_rows x box_columns; a box's row is
+// 32, 64 or 128 bytes in shared memory and swizzled over that width.
 struct MatrixView {
   const void* data;
   int64_t rows, columns;
@@ -21,16 +26,15 @@ struct MatrixView {
   int64_t count = 0;  // 0: the map has two dimensions; else three, and a box lies within one matrix
 };
 
-// How many rows MakeDealtRowsMap() deals at a time.
-constexpr int kDealtRows = 32;
+cudaError_t MakeTensorMap(const MatrixView& matrix, CUtensorMapDataType type, CUtensorMap* map);
+
+// How many rows MakePermutedRowsMap() permutes among each other.
+constexpr int kPermutedRows = 32;
 
 // The same, but the rows of a box (and of the matrix: a multiple of 32) come in another order: of every 32, in shared
 // memory row 8 t + 2 q + e is row 8 q + 2 t + e of the matrix. As the second operand of a warpgroup's product that
 // gives each thread q of four 8 results side by side. Five dimensions: column, e, q, t, and 32 rows.
-cudaError_t MakeDealtRowsMap(const MatrixView& matrix, bool bfloat16, CUtensorMap* map);
-
-// `bfloat16` tells which of the two 2-byte types it is.
-cudaError_t MakeTensorMap(const MatrixView& matrix, bool bfloat16, CUtensorMap* map);
+cudaError_t MakePermutedRowsMap(const MatrixView& matrix, CUtensorMapDataType type, CUtensorMap* map);
 
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_TENSOR_MAP_H_

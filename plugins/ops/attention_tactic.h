@@ -2,20 +2,40 @@
 #ifndef BERTFUSE_OPS_ATTENTION_TACTIC_H_
 #define BERTFUSE_OPS_ATTENTION_TACTIC_H_
 
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/attention.h"
+
 namespace bertfuse::cuda {
 
 enum class AttentionPath {
-  kSm90,  // Hopper: wgmma
+  kSm90,  // Hopper: wgmma and TMA
   kMma,   // tensor cores of any architecture
   kSimt,  // float32 arithmetic, any head size and alignment
 };
 
-// From the fastest to the one that takes every call.
-constexpr AttentionPath kAttentionPaths[] = {AttentionPath::kSm90, AttentionPath::kMma, AttentionPath::kSimt};
+struct AttentionTactic {
+  AttentionPath path;
+  kernels::AttentionSm90Tile tile = {};  // for kSm90
+};
 
-constexpr const char* Describe(AttentionPath path) {
-  return path == AttentionPath::kSm90 ? "sm90" : path == AttentionPath::kMma ? "mma" : "simt";
-}
+// What a choice may depend on.
+struct AttentionProblem {
+  int64_t batch, sequence, heads, head_size;
+  bool sm90, mma;  // whether the kernels take dtype, head size and alignment
+  int multiprocessors;
+};
+
+// Every tactic that computes the problem, in an order that does not change from call to call.
+std::vector<AttentionTactic> AttentionTactics(const AttentionProblem& problem);
+
+// The one to use unless a measurement on the user's device says otherwise.
+AttentionTactic ChooseAttentionTactic(const AttentionProblem& problem);
+
+// "sm90 128x64 pipelines 2": queries and keys of a tile. Different tactics of one problem have different names.
+std::string Describe(const AttentionTactic& tactic);
 
 }  // namespace bertfuse::cuda
 #endif  // BERTFUSE_OPS_ATTENTION_TACTIC_H_

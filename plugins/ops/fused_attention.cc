@@ -1,5 +1,6 @@
 #include "kernels/attention.h"
 #include "op_table.generated.h"
+#include "ops/attention_tactic.h"
 #include "ops/call.h"
 
 namespace bertfuse::cuda {
@@ -26,23 +27,23 @@ kernels::AttentionArguments<T> Arguments(const bertfuse_call& call) {
 }
 
 template <class T>
-bool Takes(AttentionPath path, const kernels::AttentionArguments<T>& a, const kernels::Device& device) {
-  if (path == AttentionPath::kSimt) return true;
-  if constexpr (std::is_same_v<T, float>) {
-    return false;
-  } else {
-    return path == AttentionPath::kSm90 ? kernels::AttentionSm90Takes(a, device) : kernels::AttentionMmaTakes(a);
+AttentionProblem Problem(const kernels::AttentionArguments<T>& a, const kernels::Device& device) {
+  AttentionProblem problem = {a.batch, a.sequence, a.heads, a.head_size, false, false, device.multiprocessors};
+  if constexpr (!std::is_same_v<T, float>) {
+    problem.sm90 = kernels::AttentionSm90Takes(a, device);
+    problem.mma = kernels::AttentionMmaTakes(a);
   }
+  return problem;
 }
 
 template <class T>
-cudaError_t Launch(AttentionPath path, const kernels::AttentionArguments<T>& a, const kernels::Device& device,
-                   cudaStream_t stream) {
+cudaError_t Launch(const AttentionTactic& tactic, const kernels::AttentionArguments<T>& a,
+                   const kernels::Device& device, cudaStream_t stream) {
   if constexpr (!std::is_same_v<T, float> && kernels::kHopperIsBuilt) {
-    if (path == AttentionPath::kSm90) return kernels::AttentionSm90(a, device, stream);
+    if (tactic.path == AttentionPath::kSm90) return kernels::AttentionSm90(a, tactic.tile, device, stream);
   }
   if constexpr (!std::is_same_v<T, float>) {
-    if (path == AttentionPath::kMma) return kernels::AttentionMma(a, device, stream);
+    if (tactic.path == AttentionPath::kMma) return kernels::AttentionMma(a, device, stream);
   }
   return kernels::AttentionSimt(a, device, stream);
 }
@@ -53,46 +54,44 @@ TunedProblem ProblemOf(const bertfuse_call& call) {
   return {Op::kName, qkv.dtype, {qkv.shape[0], qkv.shape[1], heads, qkv.shape[2] / 3 / heads}};
 }
 
-// Tactics are the paths that take the call, in their order.
-template <class T>
-int32_t CountPaths(const kernels::AttentionArguments<T>& a, const kernels::Device& device) {
-  int32_t count = 0;
-  for (AttentionPath path : kAttentionPaths) count += Takes(path, a, device);
-  return count;
+AttentionTactic Choose(const bertfuse_call& call, int32_t tactic, const AttentionProblem& problem) {
+  if (tactic < 0) {
+    const AttentionTactic* tuned = FindTuned<AttentionTactic>(call, ProblemOf(call));
+    const bool runs = tuned != nullptr && (tuned->path == AttentionPath::kSm90  ? problem.sm90
+                                           : tuned->path == AttentionPath::kMma ? problem.mma
+                                                                                : true);
+    return runs ? *tuned : ChooseAttentionTactic(problem);
+  }
+  const std::vector<AttentionTactic> tactics = AttentionTactics(problem);
+  if (static_cast<size_t>(tactic) >= tactics.size()) {
+    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: tactic %d is outside the %zu that this call has", Op::kName, tactic,
+         tactics.size());
+  }
+  return tactics[tactic];
 }
 
-template <class T>
-AttentionPath Choose(const bertfuse_call& call, int32_t tactic, const kernels::AttentionArguments<T>& a,
-                     const kernels::Device& device) {
-  if (tactic < 0) {
-    const AttentionPath* tuned = FindTuned<AttentionPath>(call, ProblemOf(call));
-    if (tuned != nullptr && Takes(*tuned, a, device)) return *tuned;
-  }
-  int32_t left = tactic < 0 ? 0 : tactic;
-  for (AttentionPath path : kAttentionPaths) {
-    if (Takes(path, a, device) && left-- == 0) return path;
-  }
-  Fail(BERTFUSE_INVALID_ARGUMENT, "%s: tactic %d is outside the %d that this call has", Op::kName, tactic,
-       CountPaths(a, device));
+// Calls body(problem) with what the choice depends on.
+template <class Body>
+auto WithProblem(const bertfuse_call& call, Body&& body) {
+  return SwitchElement(call.inputs[Op::In::qkv].dtype,
+                       [&](auto element) { return body(Problem(Arguments<decltype(element)>(call), DeviceOf(call))); });
 }
 
 void Run(const bertfuse_call& call) {
   SwitchElement(call.inputs[Op::In::qkv].dtype, [&](auto element) {
     const auto a = Arguments<decltype(element)>(call);
     const kernels::Device& device = DeviceOf(call);
-    CheckCuda(Launch(Choose(call, call.tactic, a, device), a, device, StreamOf(call)), Op::kName);
+    CheckCuda(Launch(Choose(call, call.tactic, Problem(a, device)), a, device, StreamOf(call)), Op::kName);
   });
 }
 
 int32_t NumTactics(const bertfuse_call& call) {
-  return SwitchElement(call.inputs[Op::In::qkv].dtype,
-                       [&](auto element) { return CountPaths(Arguments<decltype(element)>(call), DeviceOf(call)); });
+  return WithProblem(
+      call, [](const AttentionProblem& problem) { return static_cast<int32_t>(AttentionTactics(problem).size()); });
 }
 
 std::string DescribeTactic(const bertfuse_call& call, int32_t tactic) {
-  return SwitchElement(call.inputs[Op::In::qkv].dtype, [&](auto element) -> std::string {
-    return Describe(Choose(call, tactic, Arguments<decltype(element)>(call), DeviceOf(call)));
-  });
+  return WithProblem(call, [&](const AttentionProblem& problem) { return Describe(Choose(call, tactic, problem)); });
 }
 
 constexpr Tactics kTactics = {NumTactics, DescribeTactic, ProblemOf};

@@ -25,8 +25,8 @@ kernels::GemmSm90Arguments<T> Arguments(const bertfuse_call& call, const GemmCal
   a.gamma = data(gemm.gamma);
   a.beta = data(gemm.beta);
   a.y = data(gemm.y);
-  a.partial = static_cast<float*>(call.workspace);
-  a.parts = static_cast<T*>(call.workspace);
+  a.float_partials = static_cast<float*>(call.workspace);
+  a.partials = static_cast<T*>(call.workspace);
   a.n = gemm.weight->shape[0];
   a.k = gemm.weight->shape[1];
   a.m = a.n == 0 ? 0 : NumElements(*gemm.y) / a.n;
@@ -43,7 +43,7 @@ kernels::GemmSm90Arguments<T> Arguments(const bertfuse_call& call, const GemmCal
 
 template <class T>
 kernels::GemmArguments<T> Portable(const kernels::GemmSm90Arguments<T>& a, bool layer_norm) {
-  return {a.x, a.weight, a.bias, a.y, layer_norm ? a.partial : nullptr, a.m, a.n, a.k, a.activation};
+  return {a.x, a.weight, a.bias, a.y, layer_norm ? a.float_partials : nullptr, a.m, a.n, a.k, a.activation};
 }
 
 template <class T>
@@ -86,8 +86,8 @@ cudaError_t RunPortable(const kernels::GemmSm90Arguments<T>& a, bool layer_norm,
                                 : kernels::GemmSimt(product, device, stream);
 }
 
-// Whether a product that is rounded before LayerNorm gets its bias and activation first. Parts cannot have them before
-// their sum. Without an activation the bias comes with LayerNorm.
+// Whether a product that is rounded before LayerNorm gets its bias and activation first. Partial sums cannot have them.
+// Without an activation the bias comes with LayerNorm.
 template <class T>
 bool ActivatesProduct(const kernels::GemmSm90Arguments<T>& a, const GemmTactic& tactic) {
   return tactic.tile.splits == 1 && a.activation != kernels::Activation::kNone;
@@ -96,20 +96,19 @@ bool ActivatesProduct(const kernels::GemmSm90Arguments<T>& a, const GemmTactic& 
 template <class T>
 cudaError_t RunSm90(const kernels::GemmSm90Arguments<T>& a, bool layer_norm, const GemmTactic& tactic,
                     const kernels::Device& device, cudaStream_t stream) {
-  using kernels::GemmEpilogue;
   if constexpr (std::is_same_v<T, float> || !kernels::kHopperIsBuilt) {
     return cudaErrorInvalidConfiguration;
   } else {
-    if (tactic.path == GemmPath::kSm90Rounded) {
+    if (tactic.path == GemmPath::kSm90ThenLayerNorm) {
       kernels::GemmSm90Arguments<T> product = a;
       if (!ActivatesProduct(a, tactic)) product.bias = nullptr, product.activation = kernels::Activation::kNone;
-      return kernels::GemmSm90<T, GemmEpilogue::kElementwise>(tactic.tile, product, device, stream);
+      return kernels::GemmSm90Elementwise(tactic.tile, product, device, stream);
     }
-    if (tactic.path == GemmPath::kSm90Split) {
-      return kernels::GemmSm90<T, GemmEpilogue::kPartial>(tactic.tile, a, device, stream);
+    if (tactic.path == GemmPath::kSm90SplitK) {
+      return kernels::GemmSm90SplitK(tactic.tile, a, device, stream);
     }
-    return layer_norm ? kernels::GemmSm90<T, GemmEpilogue::kLayerNorm>(tactic.tile, a, device, stream)
-                      : kernels::GemmSm90<T, GemmEpilogue::kElementwise>(tactic.tile, a, device, stream);
+    return layer_norm ? kernels::GemmSm90LayerNorm(tactic.tile, a, device, stream)
+                      : kernels::GemmSm90Elementwise(tactic.tile, a, device, stream);
   }
 }
 
@@ -123,14 +122,14 @@ void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
   const size_t given = call.workspace == nullptr ? 0 : call.workspace_size;
   problem.workspace = given;
   const GemmTactic tactic = Tactic(call, gemm, problem);
-  a.whole_rows = WholeRows(problem, tactic);
+  a.unsplit_rows = UnsplitRows(problem, tactic);
   const size_t needed = GemmWorkspaceSize(problem, tactic);
   if (given < needed) {
     Fail(BERTFUSE_RUNTIME_ERROR, "%s: the workspace has %zu bytes, expected %zu", gemm.op, given, needed);
   }
   const bool portable = tactic.path == GemmPath::kSimt || tactic.path == GemmPath::kMma;
-  kernels::LayerNormArguments<T> norm = {nullptr, a.partial, 1,   a.bias, a.residual, a.gamma,
-                                         a.beta,  a.y,       a.m, a.n,    a.epsilon,  a.activation};
+  kernels::LayerNormArguments<T> norm = {
+      nullptr, a.float_partials, 1, a.bias, a.residual, a.gamma, a.beta, a.y, a.m, a.n, a.epsilon, a.activation};
   const bool apart = problem.layer_norm && tactic.path != GemmPath::kSm90;  // LayerNorm in a launch of its own
   if (apart && !kernels::LayerNormTakes(norm)) FailTooWide(gemm.op, a.n);
   CheckCuda(portable ? RunPortable(a, problem.layer_norm, tactic.path, device, StreamOf(call))
@@ -138,11 +137,11 @@ void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
             gemm.op);
   if (!apart) return;
   norm.vectors_are_constant = a.weights_are_constant;
-  if (tactic.path == GemmPath::kSm90Split) norm.splits = tactic.tile.splits;
-  if (tactic.path == GemmPath::kSm90Rounded) {
+  if (tactic.path == GemmPath::kSm90SplitK) norm.splits = tactic.tile.splits;
+  if (tactic.path == GemmPath::kSm90ThenLayerNorm) {
     norm.product = a.y, norm.splits = 0;
     if (ActivatesProduct(a, tactic)) norm.bias = nullptr, norm.activation = kernels::Activation::kNone;
-    norm.parts = a.parts, norm.more_parts = tactic.tile.splits - 1, norm.whole_rows = a.whole_rows;
+    norm.partials = a.partials, norm.more_partials = tactic.tile.splits - 1, norm.unsplit_rows = a.unsplit_rows;
   }
   CheckCuda(kernels::LayerNorm(norm, device, StreamOf(call)), gemm.op);
 }

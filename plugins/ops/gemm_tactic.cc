@@ -18,17 +18,16 @@ struct Block {
   int m, n;
 };
 
-// The block sizes that were compiled (kernels/gemm_sm90_*.cu). Of the first, one to a multiprocessor, blocks take
-// several tiles each.
+// The block sizes that were compiled (kernels/gemm_sm90/kernels.cuh). The first is the persistent kernel's.
 constexpr Block kWide = {128, 192};
 constexpr Block kLarge = {128, 128}, kLargeNarrow = {128, 96};
 constexpr Block kSmall = {64, 64}, kSmallWide = {64, 96}, kSmallWidest = {64, 128};
 constexpr Block kElementwiseBlocks[] = {kWide, kLarge, kLargeNarrow, kSmall, kSmallWide};
 constexpr Block kLayerNormBlocks[] = {kLarge, kSmallWide, kSmallWidest};
 constexpr Block kPartialBlocks[] = {kLarge, kSmallWide};
-constexpr int kMostParts = kernels::kMostMoreParts + 1;  // that a product is rounded in
+constexpr int kMostSplits = kernels::kMostMorePartials + 1;  // of the persistent kernel
 
-// Blocks that take turns load the weight by 32 rows.
+// The persistent kernel loads the weight by 32 rows.
 bool Takes(const GemmProblem& problem, Block block) { return block.n != kWide.n || problem.n % 32 == 0; }
 
 bool SpansRow(const GemmProblem& problem, Block block) {
@@ -50,7 +49,7 @@ GemmTactic LayerNormTactic(const GemmProblem& problem, Block block, int cluster_
 
 GemmTactic SplitTactic(const GemmProblem& problem, Block block, int splits) {
   while (!CanSplit(problem, splits)) --splits;
-  return {GemmPath::kSm90Split, {block.m, block.n, 1, 1, splits}};
+  return {GemmPath::kSm90SplitK, {block.m, block.n, 1, 1, splits}};
 }
 
 bool Fits(const GemmProblem& problem, const GemmTactic& tactic) {
@@ -76,42 +75,42 @@ Block FasterBlock(const GemmProblem& problem, Block a, Block b) {
   return time(b) < time(a) ? b : a;
 }
 
-// A product's tiles, counted in clusters, in rounds of all the clusters that run at a time. (A few less may: a cluster
+// A product's tiles, counted in clusters, in waves of all the clusters that run at a time. (A few less may: a cluster
 // needs its blocks on one group of multiprocessors. That is then slower.)
-struct Rounds {
+struct Waves {
   int64_t clusters;
-  int64_t whole_panels;  // rows of tiles that fill rounds
-  int64_t left;          // tiles of the other panels
+  int64_t full_panels;  // rows of tiles that fill waves
+  int64_t left;         // tiles of the other panels
 };
 
-Rounds RoundsOf(const GemmProblem& problem, const GemmSm90Tile& tile) {
+Waves WavesOf(const GemmProblem& problem, const GemmSm90Tile& tile) {
   const int64_t per_panel = CeilDiv(problem.n, static_cast<int64_t>(tile.cluster_n) * tile.block_n);
   const int64_t tiles = CeilDiv(problem.m, static_cast<int64_t>(tile.cluster_m) * tile.block_m) * per_panel;
-  Rounds rounds;
-  rounds.clusters = std::max(problem.multiprocessors / (tile.cluster_m * tile.cluster_n), 1);
-  rounds.whole_panels = tiles / rounds.clusters * rounds.clusters / per_panel;
-  rounds.left = tiles - rounds.whole_panels * per_panel;
-  return rounds;
+  Waves waves;
+  waves.clusters = std::max(problem.multiprocessors / (tile.cluster_m * tile.cluster_n), 1);
+  waves.full_panels = tiles / waves.clusters * waves.clusters / per_panel;
+  waves.left = tiles - waves.full_panels * per_panel;
+  return waves;
 }
 
-// Whether tiles may be cut along k, and LayerNorm adds the parts.
-bool TakesParts(const GemmProblem& problem) {
-  return Takes(problem, kWide) && problem.n <= kernels::kMostColumnsInParts;
+// Whether tiles may be split along k, and LayerNorm adds the partial sums.
+bool TakesSplits(const GemmProblem& problem) {
+  return Takes(problem, kWide) && problem.n <= kernels::kMostSplitColumns;
 }
 
 // The rules below are measured on an H200 with bert-base's sizes, most of them in the model (docs/performance.md): by
 // itself an op runs at another clock, and beside other kernels.
 
 // Pairs of blocks share the weight, which saves energy, and with it time.
-constexpr GemmSm90Tile kInTurns = {kWide.m, kWide.n, 2, 1, 1};
+constexpr GemmSm90Tile kPersistentTile = {kWide.m, kWide.n, 2, 1, 1};
 
-// Many rows, in turns. There have to be tiles for nearly all multiprocessors.
-bool TakesTurns(const GemmProblem& problem) {
+// Many rows. There have to be tiles for nearly all multiprocessors.
+bool TakesPersistent(const GemmProblem& problem) {
   return problem.m >= 2048 && Takes(problem, kWide) && Tiles(problem, kWide) * 10 >= problem.multiprocessors * 9;
 }
 
 GemmTactic ChooseElementwise(const GemmProblem& problem) {
-  if (TakesTurns(problem)) return {GemmPath::kSm90, kInTurns};
+  if (TakesPersistent(problem)) return {GemmPath::kSm90, kPersistentTile};
   if (Tiles(problem, kSmall) <= problem.multiprocessors) return ElementwiseTactic(GemmPath::kSm90, kSmall);
   if (Tiles(problem, kSmallWide) <= problem.multiprocessors) {
     const bool in_pairs = CeilDiv(problem.m, kSmallWide.m) % 2 == 0;
@@ -120,15 +119,15 @@ GemmTactic ChooseElementwise(const GemmProblem& problem) {
   return ElementwiseTactic(GemmPath::kSm90, FasterBlock(problem, kLarge, kLargeNarrow));
 }
 
-// Tiles in turns, those of an incomplete round in parts of k: as many as keep all multiprocessors busy where it is the
-// only round, two where tiles for no more than half of them are left.
-GemmTactic RoundedInTurns(const GemmProblem& problem, int cluster_m) {
-  constexpr int64_t kLeastStages = 8;  // a shorter part saves less than it costs
-  GemmTactic tactic = {GemmPath::kSm90Rounded, kInTurns};
+// The persistent kernel, whose last wave is split along k where it is incomplete: in as many splits as keep all
+// multiprocessors busy where it is the only wave, in two where tiles for no more than half of them are left.
+GemmTactic PersistentThenLayerNorm(const GemmProblem& problem, int cluster_m) {
+  constexpr int64_t kLeastStages = 8;  // a shorter split saves less than it costs
+  GemmTactic tactic = {GemmPath::kSm90ThenLayerNorm, kPersistentTile};
   tactic.tile.cluster_m = cluster_m;
-  const Rounds rounds = RoundsOf(problem, tactic.tile);
-  if (!TakesParts(problem) || rounds.left == 0 || 2 * rounds.left > rounds.clusters) return tactic;
-  const int64_t most = rounds.whole_panels > 0 ? 2 : std::min<int64_t>(rounds.clusters / rounds.left, kMostParts);
+  const Waves waves = WavesOf(problem, tactic.tile);
+  if (!TakesSplits(problem) || waves.left == 0 || 2 * waves.left > waves.clusters) return tactic;
+  const int64_t most = waves.full_panels > 0 ? 2 : std::min<int64_t>(waves.clusters / waves.left, kMostSplits);
   tactic.tile.splits = static_cast<int>(std::clamp<int64_t>(CeilDiv(problem.k, kStageK) / kLeastStages, 1, most));
   while (!Fits(problem, tactic)) --tactic.tile.splits;
   return tactic;
@@ -139,7 +138,7 @@ GemmTactic RoundedInTurns(const GemmProblem& problem, int cluster_m) {
 // because the next product's blocks can start beside LayerNorm's.
 GemmTactic ChooseLayerNorm(const GemmProblem& problem) {
   const bool long_k = problem.k > 2 * problem.n;
-  // Few rows and many steps along k: parts of k, so that there are blocks for every multiprocessor.
+  // Few rows and many steps along k: split-K, so that there are blocks for every multiprocessor.
   if (long_k && 4 * Tiles(problem, kSmallWide) <= problem.multiprocessors) {
     for (int splits = 4; splits > 1; --splits) {
       const GemmTactic tactic = SplitTactic(problem, kSmallWide, splits);
@@ -147,11 +146,12 @@ GemmTactic ChooseLayerNorm(const GemmProblem& problem) {
     }
   }
   if (long_k && Takes(problem, kWide) && 2 * Tiles(problem, kWide) <= problem.multiprocessors) {
-    return RoundedInTurns(problem, 1);
+    return PersistentThenLayerNorm(problem, 1);
   }
-  if (4 * Tiles(problem, kSmall) <= problem.multiprocessors) return ElementwiseTactic(GemmPath::kSm90Rounded, kSmall);
+  if (4 * Tiles(problem, kSmall) <= problem.multiprocessors)
+    return ElementwiseTactic(GemmPath::kSm90ThenLayerNorm, kSmall);
   if (Tiles(problem, kSmallWide) <= problem.multiprocessors) {
-    return ElementwiseTactic(GemmPath::kSm90Rounded, kSmallWide);
+    return ElementwiseTactic(GemmPath::kSm90ThenLayerNorm, kSmallWide);
   }
   // All at the same time, two blocks to a multiprocessor; of clusters there may be less.
   for (Block block : {kSmallWide, kSmallWidest}) {
@@ -159,13 +159,13 @@ GemmTactic ChooseLayerNorm(const GemmProblem& problem) {
       return LayerNormTactic(problem, block, 1);
     }
   }
-  if (!Takes(problem, kWide)) return ElementwiseTactic(GemmPath::kSm90Rounded, kLargeNarrow);
+  if (!Takes(problem, kWide)) return ElementwiseTactic(GemmPath::kSm90ThenLayerNorm, kLargeNarrow);
   // A tenth of what wide tiles compute lies beyond the last column.
   const bool padded = CeilDiv(problem.n, kWide.n) * kWide.n * 10 > problem.n * 11;
   if (long_k && padded && problem.n % (2 * kLarge.n) == 0) {
-    return {GemmPath::kSm90Rounded, {kLarge.m, kLarge.n, 1, 2, 1}};
+    return {GemmPath::kSm90ThenLayerNorm, {kLarge.m, kLarge.n, 1, 2, 1}};
   }
-  return RoundedInTurns(problem, 2);
+  return PersistentThenLayerNorm(problem, 2);
 }
 
 }  // namespace
@@ -191,17 +191,17 @@ std::vector<GemmTactic> GemmTactics(const GemmProblem& problem) {
       for (int splits : {1, 2, 3, 4, 6, 8, 12}) {
         if (!CanSplit(problem, splits)) continue;
         for (const auto& [cluster_m, cluster_n] : {std::pair(1, 1), {2, 1}, {1, 4}}) {
-          tactics.push_back({GemmPath::kSm90Split, {block.m, block.n, cluster_m, cluster_n, splits}});
+          tactics.push_back({GemmPath::kSm90SplitK, {block.m, block.n, cluster_m, cluster_n, splits}});
         }
       }
     }
   }
   if (problem.sm90 && problem.layer_norm) {
-    add_elementwise(GemmPath::kSm90Rounded);
+    add_elementwise(GemmPath::kSm90ThenLayerNorm);
     for (int cluster_m : {1, 2}) {
-      for (int splits = 2; TakesParts(problem) && splits <= kMostParts; ++splits) {
-        const GemmTactic tactic = {GemmPath::kSm90Rounded, {kWide.m, kWide.n, cluster_m, 1, splits}};
-        if (CanSplit(problem, splits) && WholeRows(problem, tactic) < problem.m) tactics.push_back(tactic);
+      for (int splits = 2; TakesSplits(problem) && splits <= kMostSplits; ++splits) {
+        const GemmTactic tactic = {GemmPath::kSm90ThenLayerNorm, {kWide.m, kWide.n, cluster_m, 1, splits}};
+        if (CanSplit(problem, splits) && UnsplitRows(problem, tactic) < problem.m) tactics.push_back(tactic);
       }
     }
   }
@@ -215,33 +215,50 @@ GemmTactic ChooseGemmTactic(const GemmProblem& problem) {
   return problem.layer_norm ? ChooseLayerNorm(problem) : ChooseElementwise(problem);
 }
 
-int64_t WholeRows(const GemmProblem& problem, const GemmTactic& tactic) {
+int64_t UnsplitRows(const GemmProblem& problem, const GemmTactic& tactic) {
   const GemmSm90Tile& tile = tactic.tile;
-  if (tactic.path != GemmPath::kSm90Rounded || tile.splits == 1) return problem.m;
-  return std::min(RoundsOf(problem, tile).whole_panels * tile.cluster_m * tile.block_m, problem.m);
+  if (tactic.path != GemmPath::kSm90ThenLayerNorm || tile.splits == 1) return problem.m;
+  return std::min(WavesOf(problem, tile).full_panels * tile.cluster_m * tile.block_m, problem.m);
 }
 
 size_t GemmWorkspaceSize(const GemmProblem& problem, const GemmTactic& tactic) {
   if (!problem.layer_norm || tactic.path == GemmPath::kSm90) return 0;
-  if (tactic.path == GemmPath::kSm90Rounded) {
+  if (tactic.path == GemmPath::kSm90ThenLayerNorm) {
     constexpr int kElementBytes = 2;
-    return static_cast<size_t>(problem.m - WholeRows(problem, tactic)) * static_cast<size_t>(problem.n) *
+    return static_cast<size_t>(problem.m - UnsplitRows(problem, tactic)) * static_cast<size_t>(problem.n) *
            (tactic.tile.splits - 1) * kElementBytes;
   }
-  const int splits = tactic.path == GemmPath::kSm90Split ? tactic.tile.splits : 1;
+  const int splits = tactic.path == GemmPath::kSm90SplitK ? tactic.tile.splits : 1;
   return static_cast<size_t>(problem.m) * static_cast<size_t>(problem.n) * splits * sizeof(float);
 }
 
-std::string Describe(const GemmTactic& tactic) {
+namespace {
+
+// "simt", "mma" or "sm90 64x96 cluster 1x4".
+std::string TileName(const GemmTactic& tactic) {
   if (tactic.path == GemmPath::kSimt) return "simt";
   if (tactic.path == GemmPath::kMma) return "mma";
   const kernels::GemmSm90Tile& tile = tactic.tile;
   char text[96];
   std::snprintf(text, sizeof(text), "sm90 %dx%d cluster %dx%d", tile.block_m, tile.block_n, tile.cluster_m,
                 tile.cluster_n);
-  const bool has_parts = tactic.path == GemmPath::kSm90Split || tile.splits > 1;
-  return std::string(text) + (tactic.path == GemmPath::kSm90Rounded ? " rounded" : "") +
-         (has_parts ? " splits " + std::to_string(tile.splits) : "");
+  return text;
+}
+
+}  // namespace
+
+std::string Describe(const GemmTactic& tactic) {
+  const std::string splits = std::to_string(tactic.tile.splits);
+  if (tactic.path == GemmPath::kSm90SplitK) return TileName(tactic) + " split-K " + splits;
+  if (tactic.path != GemmPath::kSm90ThenLayerNorm) return TileName(tactic);
+  return TileName(tactic) + (tactic.tile.splits > 1 ? " last wave split-K " + splits : "") + " then LayerNorm";
+}
+
+std::string FormerName(const GemmTactic& tactic) {
+  const std::string splits = std::to_string(tactic.tile.splits);
+  if (tactic.path == GemmPath::kSm90SplitK) return TileName(tactic) + " splits " + splits;
+  if (tactic.path != GemmPath::kSm90ThenLayerNorm) return TileName(tactic);
+  return TileName(tactic) + " rounded" + (tactic.tile.splits > 1 ? " splits " + splits : "");
 }
 
 }  // namespace bertfuse::cuda

@@ -11,11 +11,11 @@
 namespace bertfuse::cuda {
 
 enum class GemmPath {
-  kSimt,         // float32 arithmetic, any alignment
-  kMma,          // tensor cores of any architecture
-  kSm90,         // Hopper: all in one launch
-  kSm90Split,    // Hopper: parts of k into float32 scratch, then one LayerNorm kernel sums them up
-  kSm90Rounded,  // Hopper: the product rounded to 16 bits in y, then one LayerNorm kernel over it
+  kSimt,               // float32 arithmetic, any alignment
+  kMma,                // tensor cores of any architecture
+  kSm90,               // Hopper: all in one launch
+  kSm90SplitK,         // Hopper: float32 partial sums of split-K into scratch, then a LayerNorm kernel adds them up
+  kSm90ThenLayerNorm,  // Hopper: the product into y, rounded to 16 bits, then a LayerNorm kernel over it
 };
 
 struct GemmTactic {
@@ -39,15 +39,18 @@ std::vector<GemmTactic> GemmTactics(const GemmProblem& problem);
 // The one to use unless a measurement on the user's device says otherwise. It fits problem.workspace where any does.
 GemmTactic ChooseGemmTactic(const GemmProblem& problem);
 
-// Rows whose product is computed in one piece; that of the rows after them comes in `splits` parts of k, each rounded.
-// With kSm90Rounded these are the tiles that would be left for an incomplete round of all blocks.
-int64_t WholeRows(const GemmProblem& problem, const GemmTactic& tactic);
+// Rows whose product is computed in one piece; of the rows after them k is split, with kSm90ThenLayerNorm: the tiles of
+// the last wave, which is incomplete. Their partial sums are rounded to 16 bits.
+int64_t UnsplitRows(const GemmProblem& problem, const GemmTactic& tactic);
 
 // Bytes of scratch that the tactic takes, whatever problem.workspace is.
 size_t GemmWorkspaceSize(const GemmProblem& problem, const GemmTactic& tactic);
 
-// "sm90 64x96 cluster 1x4 splits 2". Different tactics of one problem have different names.
+// "sm90 64x96 cluster 1x4 split-K 2". Different tactics of one problem have different names.
 std::string Describe(const GemmTactic& tactic);
+
+// What tuning files called it before.
+std::string FormerName(const GemmTactic& tactic);
 
 }  // namespace bertfuse::cuda
 #endif  // BERTFUSE_OPS_GEMM_TACTIC_H_

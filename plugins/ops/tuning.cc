@@ -60,18 +60,35 @@ GemmProblem AlignedGemm(const TunedProblem& tuned, const kernels::Device& device
   return problem;
 }
 
-// The tactic of that name, if this library has it for the problem and device.
+template <class T>
+AttentionProblem AlignedAttention(const TunedProblem& tuned, const kernels::Device& device) {
+  kernels::AttentionArguments<T> a = {};
+  a.batch = tuned.sizes[0], a.sequence = tuned.sizes[1], a.heads = tuned.sizes[2], a.head_size = tuned.sizes[3];
+  a.scale = 1.0f;
+  AttentionProblem problem = {a.batch, a.sequence, a.heads, a.head_size, false, false, device.multiprocessors};
+  if constexpr (!std::is_same_v<T, float>) {
+    problem.sm90 = kernels::AttentionSm90Takes(a, device), problem.mma = kernels::AttentionMmaTakes(a);
+  }
+  return problem;
+}
+
+// The tactic of that name, or of a former one, if this library has it for the problem and device.
 std::optional<bertfuse_tuning::Tactic> FindTactic(const TunedProblem& problem, const kernels::Device& device,
                                                   std::string_view name) {
   if (problem.op == FusedAttention::kName) {
-    for (AttentionPath path : kAttentionPaths) {
-      if (name == Describe(path)) return path;
-    }
-    return std::nullopt;
+    return SwitchElement(problem.dtype, [&](auto element) -> std::optional<bertfuse_tuning::Tactic> {
+      const AttentionProblem attention = AlignedAttention<decltype(element)>(problem, device);
+      if (name == "sm90" && attention.sm90)
+        return ChooseAttentionTactic(attention);  // the name of all its tiles before
+      for (const AttentionTactic& tactic : AttentionTactics(attention)) {
+        if (name == Describe(tactic)) return tactic;
+      }
+      return std::nullopt;
+    });
   }
   return SwitchElement(problem.dtype, [&](auto element) -> std::optional<bertfuse_tuning::Tactic> {
     for (const GemmTactic& tactic : GemmTactics(AlignedGemm<decltype(element)>(problem, device))) {
-      if (name == Describe(tactic)) return tactic;
+      if (name == Describe(tactic) || name == FormerName(tactic)) return tactic;
     }
     return std::nullopt;
   });

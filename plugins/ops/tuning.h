@@ -35,7 +35,7 @@ std::string Describe(const TunedProblem& problem);
 
 // Made by bertfuse_read_tuning, never changed afterwards: any thread may look something up.
 struct bertfuse_tuning {
-  using Tactic = std::variant<bertfuse::cuda::GemmTactic, bertfuse::cuda::AttentionPath>;
+  using Tactic = std::variant<bertfuse::cuda::GemmTactic, bertfuse::cuda::AttentionTactic>;
   std::vector<std::map<bertfuse::cuda::TunedProblem, Tactic>> devices;  // by CUDA device
 };
 

@@ -45,8 +45,10 @@ TEST(GemmTactic, TheChosenOneIsListed) {
   ForRandomProblems([](const GemmProblem& problem) {
     std::set<std::string> names;
     const std::vector<GemmTactic> tactics = GemmTactics(problem);
-    for (const GemmTactic& tactic : tactics) names.insert(Describe(tactic));
+    std::set<std::string> former;
+    for (const GemmTactic& tactic : tactics) names.insert(Describe(tactic)), former.insert(FormerName(tactic));
     EXPECT_EQ(names.size(), tactics.size());
+    EXPECT_EQ(former.size(), tactics.size());
     EXPECT_EQ(names.count(Describe(ChooseGemmTactic(problem))), 1u) << Describe(ChooseGemmTactic(problem));
   });
 }
@@ -54,8 +56,8 @@ TEST(GemmTactic, TheChosenOneIsListed) {
 TEST(GemmTactic, PartsAreOfRowsAtTheEnd) {
   ForRandomProblems([](const GemmProblem& problem) {
     for (const GemmTactic& tactic : GemmTactics(problem)) {
-      const bool in_parts = tactic.path == GemmPath::kSm90Rounded && tactic.tile.splits > 1;
-      const int64_t whole = WholeRows(problem, tactic);
+      const bool in_parts = tactic.path == GemmPath::kSm90ThenLayerNorm && tactic.tile.splits > 1;
+      const int64_t whole = UnsplitRows(problem, tactic);
       if (!in_parts) {
         EXPECT_EQ(whole, problem.m);
         continue;
@@ -80,14 +82,14 @@ TEST(GemmTactic, EveryPartHasSomething) {
   });
 }
 
-// Rounds of all clusters, each as long as its longest piece.
+// Waves of all clusters, each as long as its longest piece.
 double RoundsTaken(const GemmProblem& problem, const GemmTactic& tactic) {
   const kernels::GemmSm90Tile& tile = tactic.tile;
   const int64_t clusters = std::max(problem.multiprocessors / tile.cluster_m, 1);
   const auto tiles = [&](int64_t rows) {
     return kernels::CeilDiv(rows, tile.cluster_m * tile.block_m) * kernels::CeilDiv(problem.n, tile.block_n);
   };
-  const int64_t whole = WholeRows(problem, tactic);
+  const int64_t whole = UnsplitRows(problem, tactic);
   const double parts = kernels::CeilDiv(tiles(problem.m - whole) * tile.splits, clusters);
   return kernels::CeilDiv(tiles(whole), clusters) + parts / tile.splits;
 }
@@ -96,7 +98,7 @@ TEST(GemmTactic, PartsAreChosenWhereTheyTakeLess) {
   int in_parts = 0;
   ForRandomProblems([&](const GemmProblem& problem) {
     GemmTactic chosen = ChooseGemmTactic(problem);
-    if (chosen.path != GemmPath::kSm90Rounded || chosen.tile.splits == 1) return;
+    if (chosen.path != GemmPath::kSm90ThenLayerNorm || chosen.tile.splits == 1) return;
     const double taken = RoundsTaken(problem, chosen);
     chosen.tile.splits = 1;
     EXPECT_LT(taken, RoundsTaken(problem, chosen)) << Describe(chosen);
@@ -128,9 +130,9 @@ TEST(GemmTactic, AShortWorkspaceTakesAsManyPartsAsFit) {
     problem.workspace = parts * 128 * 768 * sizeof(float);
     return Describe(ChooseGemmTactic(problem));
   };
-  EXPECT_EQ(chosen(4), "sm90 64x96 cluster 1x1 splits 4");
-  EXPECT_EQ(chosen(3), "sm90 64x96 cluster 1x1 splits 3");
-  EXPECT_EQ(chosen(0).find("splits"), std::string::npos) << chosen(0);
+  EXPECT_EQ(chosen(4), "sm90 64x96 cluster 1x1 split-K 4");
+  EXPECT_EQ(chosen(3), "sm90 64x96 cluster 1x1 split-K 3");
+  EXPECT_EQ(chosen(0).find("split-K"), std::string::npos) << chosen(0);
 }
 
 TEST(GemmTactic, NoHopperTacticWithoutHopper) {
@@ -143,16 +145,25 @@ TEST(GemmTactic, NoHopperTacticWithoutHopper) {
   }
 }
 
+// Tuning files may have them.
+TEST(GemmTactic, FormerNames) {
+  EXPECT_EQ(FormerName({GemmPath::kSm90, {64, 96, 1, 8, 1}}), "sm90 64x96 cluster 1x8");
+  EXPECT_EQ(FormerName({GemmPath::kSm90SplitK, {64, 96, 1, 1, 4}}), "sm90 64x96 cluster 1x1 splits 4");
+  EXPECT_EQ(FormerName({GemmPath::kSm90ThenLayerNorm, {64, 64, 1, 1, 1}}), "sm90 64x64 cluster 1x1 rounded");
+  EXPECT_EQ(FormerName({GemmPath::kSm90ThenLayerNorm, {128, 192, 2, 1, 2}}),
+            "sm90 128x192 cluster 2x1 rounded splits 2");
+}
+
 // What was measured to be the faster one in bert-base on an H200.
 TEST(GemmTactic, FewRows) {
   const auto chosen = [](int64_t rows, int64_t n, int64_t k, bool layer_norm) {
     return Describe(ChooseGemmTactic(Bert(rows, n, k, layer_norm)));
   };
-  EXPECT_EQ(chosen(128, 768, 768, true), "sm90 64x64 cluster 1x1 rounded");
-  EXPECT_EQ(chosen(256, 768, 768, true), "sm90 64x96 cluster 1x1 rounded");
+  EXPECT_EQ(chosen(128, 768, 768, true), "sm90 64x64 cluster 1x1 then LayerNorm");
+  EXPECT_EQ(chosen(256, 768, 768, true), "sm90 64x96 cluster 1x1 then LayerNorm");
   EXPECT_EQ(chosen(1536, 768, 768, true), "sm90 64x96 cluster 1x8");
   EXPECT_EQ(chosen(2048, 768, 768, true), "sm90 64x128 cluster 1x6");
-  EXPECT_EQ(chosen(128, 768, 3072, true), "sm90 64x96 cluster 1x1 splits 4");
+  EXPECT_EQ(chosen(128, 768, 3072, true), "sm90 64x96 cluster 1x1 split-K 4");
   EXPECT_EQ(chosen(128, 2304, 768, false), "sm90 64x64 cluster 1x1");
   EXPECT_EQ(chosen(256, 2304, 768, false), "sm90 64x96 cluster 2x1");
   EXPECT_EQ(chosen(512, 2304, 768, false), "sm90 128x96 cluster 1x1");
@@ -163,12 +174,12 @@ TEST(GemmTactic, FewRows) {
 // What is left for the last round of an H200's 132 multiprocessors (66 pairs).
 TEST(GemmTactic, TheLastRoundIsCutUpWhereItIsShort) {
   const auto chosen = [](int64_t rows, int64_t k) { return Describe(ChooseGemmTactic(Bert(rows, 768, k, true))); };
-  EXPECT_EQ(chosen(4096, 3072), "sm90 128x192 cluster 2x1 rounded");           // 64 pairs' tiles
-  EXPECT_EQ(chosen(6144, 3072), "sm90 128x192 cluster 2x1 rounded splits 2");  // 96
-  EXPECT_EQ(chosen(6144, 768), "sm90 128x192 cluster 2x1 rounded");            // too few steps along k
-  EXPECT_EQ(chosen(1024, 3072), "sm90 128x192 cluster 1x1 rounded splits 4");
+  EXPECT_EQ(chosen(4096, 3072), "sm90 128x192 cluster 2x1 then LayerNorm");                      // 64 pairs' tiles
+  EXPECT_EQ(chosen(6144, 3072), "sm90 128x192 cluster 2x1 last wave split-K 2 then LayerNorm");  // 96
+  EXPECT_EQ(chosen(6144, 768), "sm90 128x192 cluster 2x1 then LayerNorm");  // too few steps along k
+  EXPECT_EQ(chosen(1024, 3072), "sm90 128x192 cluster 1x1 last wave split-K 4 then LayerNorm");
   const GemmProblem problem = Bert(6144, 768, 3072, true);
-  EXPECT_EQ(WholeRows(problem, ChooseGemmTactic(problem)), 4096);  // 16 of 24 pairs of panels with 4 tiles each
+  EXPECT_EQ(UnsplitRows(problem, ChooseGemmTactic(problem)), 4096);  // 16 of 24 pairs of panels with 4 tiles each
 }
 
 }  // namespace

@@ -1,13 +1,12 @@
-// The running softmax of the Hopper attention kernel. A thread's scores lie as wgmma leaves them: score[4 j + 2 r + e]
+// The online softmax of the Hopper attention kernel. A thread's scores lie as wgmma leaves them: score[4 j + 2 r + e]
 // is row lane / 4 + 8 r, key 8 j + 2 (lane % 4) + e.
 #ifndef BERTFUSE_KERNELS_ATTENTION_SM90_SOFTMAX_CUH_
 #define BERTFUSE_KERNELS_ATTENTION_SM90_SOFTMAX_CUH_
 
 #include <cfloat>
+#include <cstdint>
 
-#include "kernels/sm90.cuh"
-
-namespace bertfuse::kernels {
+namespace bertfuse::kernels::attention_sm90 {
 
 __device__ __forceinline__ float Exp2(float x) {
   float y;
@@ -31,7 +30,7 @@ __device__ __forceinline__ void HideKeys(float (&score)[kCount], const uint32_t 
 }
 
 // Of two rows. `total` is this thread's part of the sum of weights, and a weight is 2^((score - highest) * scale).
-struct RunningSoftmax {
+struct OnlineSoftmax {
   float scale;
   float highest[2], total[2];
 
@@ -113,5 +112,5 @@ struct RunningSoftmax {
   }
 };
 
-}  // namespace bertfuse::kernels
+}  // namespace bertfuse::kernels::attention_sm90
 #endif  // BERTFUSE_KERNELS_ATTENTION_SM90_SOFTMAX_CUH_

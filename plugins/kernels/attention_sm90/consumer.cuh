@@ -1,15 +1,15 @@
-// Attention on Hopper, without a score matrix in memory. Blocks stay on their multiprocessor and take one tile of
-// queries after the other; loading warps run ahead of the computing ones, across tiles (bulk tensor copies). A
-// computing warpgroup keeps 64 queries, their running softmax and their results in registers (wgmma).
-#ifndef BERTFUSE_KERNELS_ATTENTION_SM90_CUH_
-#define BERTFUSE_KERNELS_ATTENTION_SM90_CUH_
+// The consumers of the Hopper attention kernel: 64 queries of a warpgroup, their online softmax and their results stay
+// in registers (wgmma).
+#ifndef BERTFUSE_KERNELS_ATTENTION_SM90_CONSUMER_CUH_
+#define BERTFUSE_KERNELS_ATTENTION_SM90_CONSUMER_CUH_
 
-#include "kernels/attention_sm90_softmax.cuh"
-#include "kernels/attention_sm90_team.cuh"
-#include "kernels/dependent_launch.cuh"
+#include "kernels/attention_sm90/pipeline.cuh"
+#include "kernels/attention_sm90/softmax.cuh"
 #include "kernels/mma.cuh"
+#include "kernels/sm90/tma.cuh"
+#include "kernels/sm90/wgmma.cuh"
 
-namespace bertfuse::kernels {
+namespace bertfuse::kernels::attention_sm90 {
 
 // Descriptor of a tile with rows of kPitch bytes: K as it lies (rows are the product's columns), or V transposed.
 // `tile_bytes` is the distance to the next kPitch bytes of every row; only the transposed form crosses it.
@@ -18,12 +18,6 @@ __device__ __forceinline__ uint64_t AttentionDescriptor(const char* tile, int ti
   constexpr uint64_t kLayout = kPitch == 128 ? 1 : 2;
   return static_cast<uint64_t>(SharedAddress(tile) >> 4) | static_cast<uint64_t>(tile_bytes >> 4) << 16 |
          static_cast<uint64_t>(8 * kPitch >> 4) << 32 | kLayout << 62;
-}
-
-__device__ __forceinline__ void StoreTile3d(const CUtensorMap* map, const void* shared, int x, int y, int z) {
-  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map), "r"(x),
-               "r"(y), "r"(z), "r"(SharedAddress(shared))
-               : "memory");
 }
 
 // LoadMatrices' counterpart.
@@ -40,67 +34,67 @@ __device__ __forceinline__ uint32_t AddPairs(uint32_t a, uint32_t b) {
   return reinterpret_cast<const uint32_t&>(sum);
 }
 
-// A computing warpgroup of a team, with 64 queries of each of its tiles.
-template <class Shape>
-class AttentionSm90Warpgroup : AttentionSm90Team<Shape> {
-  using Team = AttentionSm90Team<Shape>;
-  using typename Team::Ring;
-  using T = typename Shape::T;
-  static constexpr int kKeys = Shape::kKeys, kHeadSize = Shape::kHeadSize;
+// A warpgroup with 64 queries of each of its pipeline's tiles.
+template <class Config>
+class Consumer : Pipeline<Config> {
+  using Base = Pipeline<Config>;
+  using typename Base::State;
+  using T = typename Config::T;
+  static constexpr int kKeys = Config::kKeys, kHeadSize = Config::kHeadSize;
 
  public:
-  __device__ __forceinline__ AttentionSm90Warpgroup(const AttentionSm90Parameters& parameters, char* shared, int index)
-      : Team(parameters, shared, index / Shape::kWarpgroups),
-        group_(index % Shape::kWarpgroups),
-        barrier_(1 + index),
+  __device__ __forceinline__ Consumer(const Parameters& parameters, char* shared, int index)
+      : Base(parameters, shared, index / Config::kWarpgroups),
+        group_(index % Config::kWarpgroups),
+        barrier_(kWarpgroup + index),
         leader_(threadIdx.x % 128 == 0) {}
 
   __device__ __forceinline__ void Compute() const {
-    Ring ring;
-    this->ForEachTile([&](const AttentionTile& tile) {
-      if (tile.first_query + 64 * group_ < this->p_.sequence) {
-        ComputeTile(tile, ring);
+    State state;
+    this->scheduler_.ForEachTile([&](const Tile& tile) {
+      if (tile.first_query + 64 * group_ < SequenceInfo(this->p_, tile.batch).length()) {
+        ComputeTile(tile, state);
       } else {
-        WaitBarrier(this->QueriesFull(tile.round), this->QueriesParity(tile.round));
+        WaitBarrier(this->QueriesFull(tile.number), this->QueriesParity(tile.number));
         ReleaseQueriesBefore(tile);
-        Skip(max(this->WaitForMask(tile), this->SureBlocks()), ring);
+        Skip(max(this->WaitForMask(tile), this->BlocksBeforeMask()), state);
         SyncWarpgroup(barrier_);
       }
-      if (leader_) ArriveAtOwn(this->MaskEmpty(tile.round));
+      if (leader_) Arrive(this->MaskEmpty(tile.number));
     });
-    if (leader_) WaitStoresRead<0>();  // shared memory must outlive the copy engine's reads
+    if (leader_) TmaWaitStoresRead<0>();  // shared memory must outlive that
   }
 
  private:
-  __device__ __forceinline__ void ComputeTile(const AttentionTile& tile, Ring& ring) const {
+  __device__ __forceinline__ void ComputeTile(const Tile& tile, State& state) const {
     uint32_t q[kHeadSize / 16][4], weight[kKeys / 16][4], bias[kHeadSize / 8];
     float score[kKeys / 2], out[kHeadSize / 2];
-    RunningSoftmax softmax;
+    OnlineSoftmax softmax;
     softmax.scale = this->p_.scale_log2;
     ReadQueries(q, tile);
-    MultiplyKeys(score, q, ring);
+    MultiplyKeys(score, q, state);
     ReleaseQueriesBefore(tile);
     const int blocks = this->WaitForMask(tile);
-    const bool all_hidden = (this->Mask(tile.round)[0] & Team::kAllHidden) != 0;
-    SeenKeys seen(this->Mask(tile.round), 0);
+    const bool all_hidden = (this->Mask(tile.number)[0] & Base::kAllHidden) != 0;
+    SeenKeys seen(this->Mask(tile.number), 0);
     WaitWgmma<0>();
     FenceRegisters(score);
-    ReleaseKeys(ring.stage);
+    ReleaseKeys(state.stage);
     Hide(score, seen, all_hidden, 0);
     softmax.Start(score);
     Pack(weight, score);
     for (int block = 1; block < blocks; ++block) {
-      const Ring before = ring;
-      ring.Advance();
-      seen = SeenKeys(this->Mask(tile.round), block);
-      if constexpr (Shape::kOverlapsProducts) {
-        MultiplyKeys(score, q, ring);
+      const State before = state;
+      state.Advance();
+      seen = SeenKeys(this->Mask(tile.number), block);
+      if constexpr (Config::kOverlapsProducts) {
+        MultiplyKeys(score, q, state);
         MultiplyValues(out, weight, before, block > 1);
         WaitWgmma<1>();
       } else {
         MultiplyValues(out, weight, before, block > 1);
         FinishValues(out, before.stage);
-        MultiplyKeys(score, q, ring);
+        MultiplyKeys(score, q, state);
         WaitWgmma<0>();
       }
       FenceRegisters(score);
@@ -108,13 +102,13 @@ class AttentionSm90Warpgroup : AttentionSm90Team<Shape> {
       bool corrects = false;
       float correction[2];
       if (!softmax.TryContinue(score)) {
-        MultiplyKeysAgain(score, q, ring.stage);
+        MultiplyKeysAgain(score, q, state.stage);
         Hide(score, seen, all_hidden, block);
         softmax.Continue(score, correction);
         corrects = true;
       }
-      ReleaseKeys(ring.stage);
-      if constexpr (Shape::kOverlapsProducts) {
+      ReleaseKeys(state.stage);
+      if constexpr (Config::kOverlapsProducts) {
         FenceRegisters(score);  // else the compiler puts the exponentials after the wait
         FinishValues(out, before.stage);
       }
@@ -124,12 +118,12 @@ class AttentionSm90Warpgroup : AttentionSm90Team<Shape> {
       }
       Pack(weight, score);
     }
-    MultiplyValues(out, weight, ring, blocks > 1);
+    MultiplyValues(out, weight, state, blocks > 1);
     ReadBias(bias, 2 * this->p_.heads + tile.head);
     const float inverse[2] = {softmax.InverseTotal(0), softmax.InverseTotal(1)};
-    FinishValues(out, ring.stage);
-    ring.Advance();
-    Skip(this->SureBlocks() - blocks, ring);
+    FinishValues(out, state.stage);
+    state.Advance();
+    Skip(this->BlocksBeforeMask() - blocks, state);
     Store(out, inverse, bias, tile);
   }
 
@@ -151,63 +145,63 @@ class AttentionSm90Warpgroup : AttentionSm90Team<Shape> {
   // Where the thread's row of the 16 x 16 elements at column 16 i lies in the warp's queries, for LoadMatrices.
   __device__ __forceinline__ static uint32_t QueryAddress(const char* queries, int thread, int i) {
     const int row = thread % 128 / 32 * 16 + thread % 16;
-    const int column = 16 * i % Shape::kTileColumns + thread % 32 / 16 * 8;
-    return SharedAddress(queries) + 16 * i / Shape::kTileColumns * Shape::kQueryTileBytes +
-           Swizzled<Shape::kPitch>(row, column * 2);
+    const int column = 16 * i % Config::kTileColumns + thread % 32 / 16 * 8;
+    return SharedAddress(queries) + 16 * i / Config::kTileColumns * Config::kQueryTileBytes +
+           Swizzled<Config::kPitch>(row, column * 2);
   }
 
   // Queries with their bias, as the tensor cores take them: q[i][e] is the pair at row lane / 4 + 8 (e % 2), column
   // 16 i + 8 (e / 2) + 2 (lane % 4).
-  __device__ __forceinline__ void ReadQueries(uint32_t (&q)[kHeadSize / 16][4], const AttentionTile& tile) const {
+  __device__ __forceinline__ void ReadQueries(uint32_t (&q)[kHeadSize / 16][4], const Tile& tile) const {
     uint32_t bias[kHeadSize / 8];
     ReadBias(bias, tile.head);
-    WaitBarrier(this->QueriesFull(tile.round), this->QueriesParity(tile.round));
+    WaitBarrier(this->QueriesFull(tile.number), this->QueriesParity(tile.number));
     const int thread = ThreadNow();
 #pragma unroll
     for (int i = 0; i < kHeadSize / 16; ++i) {
-      LoadMatrices(q[i], QueryAddress(this->Queries(tile.round, group_), thread, i));
+      LoadMatrices(q[i], QueryAddress(this->Queries(tile.number, group_), thread, i));
 #pragma unroll
       for (int e = 0; e < 4; ++e) q[i][e] = AddPairs<T>(q[i][e], bias[2 * i + e / 2]);
     }
   }
 
   // Gives back the buffer of the tile before, whose results left from it.
-  __device__ __forceinline__ void ReleaseQueriesBefore(const AttentionTile& tile) const {
-    if (leader_ && tile.round > 0) {
-      WaitStoresRead<0>();
-      ArriveAtOwn(this->QueriesEmpty(tile.round - 1));
+  __device__ __forceinline__ void ReleaseQueriesBefore(const Tile& tile) const {
+    if (leader_ && tile.number > 0) {
+      TmaWaitStoresRead<0>();
+      Arrive(this->QueriesEmpty(tile.number - 1));
     }
   }
 
   // By each warp for itself: one may still read keys that the others are done with (MultiplyKeysAgain).
   __device__ __forceinline__ void ReleaseKeys(int stage) const {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) ArriveAtOwn(this->KeysEmpty(stage));
+    if (threadIdx.x % 32 == 0) Arrive(this->KeysEmpty(stage));
   }
 
   // Lets blocks go by that were fetched and are not used.
-  __device__ __forceinline__ void Skip(int blocks, Ring& ring) const {
+  __device__ __forceinline__ void Skip(int blocks, State& state) const {
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
-      WaitBarrier(this->KeysFull(ring.stage), ring.parity);
-      WaitBarrier(this->ValuesFull(ring.stage), ring.parity);
-      ReleaseKeys(ring.stage);
-      if (leader_) ArriveAtOwn(this->ValuesEmpty(ring.stage));
-      ring.Advance();
+      WaitBarrier(this->KeysFull(state.stage), state.parity);
+      WaitBarrier(this->ValuesFull(state.stage), state.parity);
+      ReleaseKeys(state.stage);
+      if (leader_) Arrive(this->ValuesEmpty(state.stage));
+      state.Advance();
     }
   }
 
   __device__ __forceinline__ void MultiplyKeys(float (&score)[kKeys / 2], const uint32_t (&q)[kHeadSize / 16][4],
-                                               const Ring& ring) const {
-    constexpr int kSteps = Shape::kTileColumns / 16;
-    WaitBarrier(this->KeysFull(ring.stage), ring.parity);
+                                               const State& state) const {
+    constexpr int kSteps = Config::kTileColumns / 16;
+    WaitBarrier(this->KeysFull(state.stage), state.parity);
     FenceRegisters(score);
     BeginWgmma();
 #pragma unroll
     for (int i = 0; i < kHeadSize / 16; ++i) {
-      const char* keys = this->Keys(ring.stage) + i / kSteps * Shape::kKeyTileBytes;
-      WgmmaRs<typename WgmmaOp<T, kKeys>::RS>(score, q[i], AttentionDescriptor<Shape::kPitch>(keys, 0) + i % kSteps * 2,
-                                              i > 0);
+      const char* keys = this->Keys(state.stage) + i / kSteps * Config::kKeyTileBytes;
+      WgmmaRs<typename WgmmaOp<T, kKeys>::RS>(score, q[i],
+                                              AttentionDescriptor<Config::kPitch>(keys, 0) + i % kSteps * 2, i > 0);
     }
     CommitWgmma();
   }
@@ -222,10 +216,10 @@ class AttentionSm90Warpgroup : AttentionSm90Team<Shape> {
       float sum[2][4] = {};
 #pragma unroll
       for (int i = 0; i < kHeadSize / 16; ++i) {
-        const int column = 16 * i % Shape::kTileColumns + lane / 8 % 2 * 8;
+        const int column = 16 * i % Config::kTileColumns + lane / 8 % 2 * 8;
         uint32_t b[4];
-        LoadMatrices(b, keys + 16 * i / Shape::kTileColumns * Shape::kKeyTileBytes +
-                            Swizzled<Shape::kPitch>(16 * j + row, column * 2));
+        LoadMatrices(b, keys + 16 * i / Config::kTileColumns * Config::kKeyTileBytes +
+                            Swizzled<Config::kPitch>(16 * j + row, column * 2));
         Mma<T>(sum[0], q[i], b[0], b[1]);
         Mma<T>(sum[1], q[i], b[2], b[3]);
       }
@@ -235,15 +229,15 @@ class AttentionSm90Warpgroup : AttentionSm90Team<Shape> {
   }
 
   __device__ __forceinline__ void MultiplyValues(float (&out)[kHeadSize / 2], const uint32_t (&weight)[kKeys / 16][4],
-                                                 const Ring& ring, bool accumulate) const {
-    WaitBarrier(this->ValuesFull(ring.stage), ring.parity);
+                                                 const State& state, bool accumulate) const {
+    WaitBarrier(this->ValuesFull(state.stage), state.parity);
     FenceRegisters(out);
     BeginWgmma();
 #pragma unroll
     for (int i = 0; i < kKeys / 16; ++i) {
-      const char* values = this->Values(ring.stage) + i * 16 * Shape::kPitch;
+      const char* values = this->Values(state.stage) + i * 16 * Config::kPitch;
       WgmmaRs<typename WgmmaOp<T, kHeadSize>::RSTransposed>(
-          out, weight[i], AttentionDescriptor<Shape::kPitch>(values, Shape::kKeyTileBytes), accumulate || i > 0);
+          out, weight[i], AttentionDescriptor<Config::kPitch>(values, Config::kKeyTileBytes), accumulate || i > 0);
     }
     CommitWgmma();
   }
@@ -251,7 +245,7 @@ class AttentionSm90Warpgroup : AttentionSm90Team<Shape> {
   __device__ __forceinline__ void FinishValues(float (&out)[kHeadSize / 2], int stage) const {
     WaitWgmma<0>();
     FenceRegisters(out);
-    if (leader_) ArriveAtOwn(this->ValuesEmpty(stage));
+    if (leader_) Arrive(this->ValuesEmpty(stage));
   }
 
   // A block's bits of the mask, in registers before the scores are there.
@@ -284,8 +278,8 @@ class AttentionSm90Warpgroup : AttentionSm90Team<Shape> {
   }
 
   __device__ __forceinline__ void Store(const float (&out)[kHeadSize / 2], const float (&inverse)[2],
-                                        const uint32_t (&bias)[kHeadSize / 8], const AttentionTile& tile) const {
-    char* staging = this->Queries(tile.round, group_);
+                                        const uint32_t (&bias)[kHeadSize / 8], const Tile& tile) const {
+    char* staging = this->Queries(tile.number, group_);
     const int thread = ThreadNow();
 #pragma unroll
     for (int i = 0; i < kHeadSize / 16; ++i) {
@@ -298,48 +292,25 @@ class AttentionSm90Warpgroup : AttentionSm90Team<Shape> {
       }
       StoreMatrices(QueryAddress(staging, thread, i), pairs);
     }
-    FenceSharedForAsync();
+    FenceAsyncProxy();
     SyncWarpgroup(barrier_);
     if (leader_) {
 #pragma unroll
-      for (int i = 0; i < Shape::kTiles; ++i) {
-        StoreTile3d(&this->p_.y_map, staging + i * Shape::kQueryTileBytes, tile.head * kHeadSize + i * 64,
-                    tile.first_query + 64 * group_, tile.batch);
+      for (int i = 0; i < Config::kTiles; ++i) {
+        TmaStore3d(&this->p_.y_map, staging + i * Config::kQueryTileBytes, tile.head * kHeadSize + i * 64,
+                   tile.first_query + 64 * group_, tile.batch);
       }
-      CommitStores();
+      TmaCommitStores();
     }
   }
 
+  // Named barriers: one of each consumer warpgroup from kWarpgroup on.
+  enum NamedBarrier : int { kWarpgroup = 1 };
+
   int group_;
-  int barrier_;  // of the warpgroup
+  int barrier_;
   bool leader_;
 };
 
-// Grid: as many blocks as stay at a time, or fewer.
-template <class Shape>
-__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocksPerMultiprocessor)
-    AttentionSm90Kernel(const __grid_constant__ AttentionSm90Parameters p) {
-  extern __shared__ __align__(1024) char shared[];
-  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), group = warp / 4;
-  if (warp < Shape::kTeams && threadIdx.x % 32 == 0) {
-    PrefetchTensorMap(&p.qkv_map);
-    AttentionSm90Team<Shape>(p, shared, warp).InitBarriers();
-    FenceBarrierInit();
-  }
-  LaunchNext();
-  __syncthreads();
-  WaitForPrevious();
-  if (group == Shape::kComputing) {
-    ShrinkRegisters<Shape::kLoadingRegisters>();
-    const int role = warp % 4 / Shape::kTeams;
-    const AttentionSm90Team<Shape> team(p, shared, warp % Shape::kTeams);
-    if (role == 0 && threadIdx.x % 32 == 0) team.Load();
-    if (role == 1) team.ReadMask();
-  } else {
-    GrowRegisters<Shape::kRegisters>();
-    AttentionSm90Warpgroup<Shape>(p, shared, group).Compute();
-  }
-}
-
-}  // namespace bertfuse::kernels
-#endif  // BERTFUSE_KERNELS_ATTENTION_SM90_CUH_
+}  // namespace bertfuse::kernels::attention_sm90
+#endif  // BERTFUSE_KERNELS_ATTENTION_SM90_CONSUMER_CUH_

@@ -1,0 +1,123 @@
+// Attention on Hopper, without a score matrix in memory: a persistent kernel, whose producer warps run ahead of the
+// consumers, across tiles. The table of tile sizes, and launching.
+#ifndef BERTFUSE_KERNELS_ATTENTION_SM90_KERNELS_CUH_
+#define BERTFUSE_KERNELS_ATTENTION_SM90_KERNELS_CUH_
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/attention.h"
+#include "kernels/attention_sm90/consumer.cuh"
+#include "kernels/attention_sm90/producer.cuh"
+#include "kernels/dependent_launch.cuh"
+#include "kernels/tensor_map.h"
+
+namespace bertfuse::kernels {
+namespace attention_sm90 {
+
+// Grid: as many blocks as are resident at a time, or fewer.
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) Kernel(const __grid_constant__ Parameters p) {
+  extern __shared__ __align__(1024) char shared[];
+  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), group = warp / 4;
+  if (warp < Config::kPipelines && threadIdx.x % 32 == 0) {
+    PrefetchTensorMap(&p.qkv_map);
+    Pipeline<Config>(p, shared, warp).InitBarriers();
+    FenceBarrierInit();
+  }
+  LaunchDependents();
+  __syncthreads();
+  WaitForDependencies();
+  if (group == Config::kConsumers) {
+    DeallocateRegisters<Config::kProducerRegisters>();
+    const int role = warp % 4 / Config::kPipelines;
+    const Producer<Config> producer(p, shared, warp % Config::kPipelines);
+    if (role == 0 && threadIdx.x % 32 == 0) producer.Load();
+    if (role == 1) producer.ReadMask();
+  } else {
+    AllocateRegisters<Config::kConsumerRegisters>();
+    Consumer<Config>(p, shared, group).Compute();
+  }
+}
+
+template <class Config>
+cudaError_t LaunchConfigured(const AttentionArguments<typename Config::T>& a, const Device& device,
+                             cudaStream_t stream) {
+  constexpr auto kType = kTensorMapType<typename Config::T>;
+  Parameters p;
+  p.bias = a.bias;
+  p.mask = a.mask;
+  p.mask_is_int64 = a.mask_is_int64;
+  p.sequence = static_cast<int>(a.sequence);
+  p.heads = static_cast<int>(a.heads);
+  p.query_tiles = static_cast<int>(CeilDiv(a.sequence, Config::kQueries));
+  p.inverse_query_tiles = 1.0f / p.query_tiles;
+  p.inverse_heads = 1.0f / p.heads;
+  p.tiles = static_cast<int>(p.query_tiles * a.heads * a.batch);
+  p.scale_log2 = std::max(a.scale * 1.44269504088896341f, FLT_MIN);
+  const int64_t hidden = a.heads * a.head_size;
+  MatrixView view = {a.qkv, a.sequence, 3 * hidden, 3 * hidden, 64, Config::kTileColumns, a.batch};
+  cudaError_t error = MakeTensorMap(view, kType, &p.qkv_map);
+  if (error != cudaSuccess) return error;
+  view = {a.y, a.sequence, hidden, hidden, 64, Config::kTileColumns, a.batch};
+  error = MakeTensorMap(view, kType, &p.y_map);
+  if (error != cudaSuccess) return error;
+
+  LaunchConfig config;
+  config.block = dim3(Config::kThreads);
+  config.shared_bytes = Config::SharedBytes(a.sequence);
+  config.stream = stream;
+  config.device = &device;
+  int blocks = 0;
+  error = ResidentClusters(config, reinterpret_cast<const void*>(Kernel<Config>), &blocks);
+  if (error != cudaSuccess) return error;
+  config.grid = dim3(static_cast<unsigned>(std::min<int64_t>(blocks, CeilDiv(p.tiles, Config::kPipelines))));
+  const int step = static_cast<int>(config.grid.x) * Config::kPipelines, step_head = step / p.query_tiles;
+  p.step_first_query = step % p.query_tiles * Config::kQueries;
+  p.step_head = step_head % p.heads;
+  p.step_batch = step_head / p.heads;
+  return Launch(config, Kernel<Config>, p);
+}
+
+// Calls launch(Config()) with the configuration that a tile means: the table of those that are compiled.
+template <class T, int kHeadSize, class Launch>
+cudaError_t WithConfig(const AttentionSm90Tile& tile, Launch&& launch) {
+  const auto is = [&](int queries, int keys, int pipelines) {
+    return tile.queries == queries && tile.keys == keys && tile.pipelines == pipelines;
+  };
+  if (is(64, 64, 1)) return launch(AttentionConfig<T, kHeadSize, 64, 1, 1, kHeadSize == 128 ? 1 : 2>());
+  if constexpr (kHeadSize == 128) {
+    if (is(128, 64, 1)) return launch(AttentionConfig<T, kHeadSize, 64, 1, 2>());
+  } else {
+    if (is(128, 128, 1)) return launch(AttentionConfig<T, kHeadSize, 128, 1, 2>());
+    if (is(128, 64, 2)) return launch(AttentionConfig<T, kHeadSize, 64, 2, 2>());
+  }
+  return cudaErrorInvalidConfiguration;
+}
+
+}  // namespace attention_sm90
+
+template <class T>
+cudaError_t AttentionSm90(const AttentionArguments<T>& a, const AttentionSm90Tile& tile, const Device& device,
+                          cudaStream_t stream) {
+  if (a.batch * a.sequence * a.heads == 0) return cudaSuccess;
+  const auto launch = [&](auto config) {
+    return attention_sm90::LaunchConfigured<decltype(config)>(a, device, stream);
+  };
+  switch (a.head_size) {
+    case 32:
+      return attention_sm90::WithConfig<T, 32>(tile, launch);
+    case 64:
+      return attention_sm90::WithConfig<T, 64>(tile, launch);
+    case 128:
+      return attention_sm90::WithConfig<T, 128>(tile, launch);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+#define BERTFUSE_INSTANTIATE(FUNCTION, T) \
+  template cudaError_t FUNCTION(const AttentionArguments<T>&, const AttentionSm90Tile&, const Device&, cudaStream_t);
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_ATTENTION_SM90_KERNELS_CUH_

@@ -1,0 +1,99 @@
+// What producers and consumers of the Hopper attention kernel share: a ring of stages with keys and values, buffers of
+// queries and masks, and their mbarriers.
+#ifndef BERTFUSE_KERNELS_ATTENTION_SM90_PIPELINE_CUH_
+#define BERTFUSE_KERNELS_ATTENTION_SM90_PIPELINE_CUH_
+
+#include "kernels/attention_sm90/tile_scheduler.cuh"
+#include "kernels/sm90/barrier.cuh"
+
+namespace bertfuse::kernels::attention_sm90 {
+
+// One pipeline, as each of its threads sees it.
+template <class Config>
+class Pipeline {
+  static constexpr int kKeys = Config::kKeys;
+  static constexpr uint32_t kQueryBuffers = Config::kQueryBuffers, kMaskBuffers = Config::kMaskBuffers;
+
+ protected:
+  using State = PipelineState<Config::kStages>;
+
+ public:
+  __device__ __forceinline__ Pipeline(const Parameters& parameters, char* shared, int index)
+      : p_(parameters), shared_(shared + index * Config::kPipelineBytes), scheduler_(parameters, index) {
+    shared += Config::kPipelines * Config::kPipelineBytes;
+    barriers_ = reinterpret_cast<uint64_t*>(shared) + index * Config::kBarriers;
+    mask_words_ = Config::MaskWords(p_.sequence);
+    mask_ = reinterpret_cast<uint32_t*>(shared + Config::kBarrierBytes) + index * kMaskBuffers * mask_words_;
+  }
+
+  // By one thread: these instructions take their address from the warp, so that several threads would execute them one
+  // after the other.
+  __device__ __forceinline__ void InitBarriers() const {
+#pragma unroll
+    for (int stage = 0; stage < Config::kStages; ++stage) {
+      InitBarrier(KeysFull(stage), 1);
+      InitBarrier(KeysEmpty(stage), 4 * Config::kWarpgroups);
+      InitBarrier(ValuesFull(stage), 1);
+      InitBarrier(ValuesEmpty(stage), Config::kWarpgroups);
+    }
+#pragma unroll
+    for (uint32_t number = 0; number < kQueryBuffers; ++number) {
+      InitBarrier(QueriesFull(number), 1);
+      InitBarrier(QueriesEmpty(number), Config::kWarpgroups);
+    }
+#pragma unroll
+    for (uint32_t number = 0; number < kMaskBuffers; ++number) {
+      InitBarrier(MaskFull(number), 1);
+      InitBarrier(MaskEmpty(number), Config::kWarpgroups + 1);
+    }
+  }
+
+ protected:
+  static constexpr uint32_t kAllHidden = 1u << 31;  // beside the number of key blocks in a mask's first word
+
+  __device__ __forceinline__ int AllBlocks() const { return (mask_words_ - 1) / (kKeys / 32); }
+  // Blocks of keys that are fetched without waiting for the mask.
+  __device__ __forceinline__ int BlocksBeforeMask() const { return min(AllBlocks(), 128 / kKeys); }
+
+  __device__ __forceinline__ char* Keys(int stage) const { return shared_ + stage * Config::kKeyBlockBytes; }
+  __device__ __forceinline__ char* Values(int stage) const { return Keys(Config::kStages + stage); }
+  __device__ __forceinline__ char* Queries(uint32_t number, int group) const {
+    return Keys(2 * Config::kStages) +
+           (number % kQueryBuffers * Config::kWarpgroups + group) * Config::kWarpgroupQueryBytes;
+  }
+  __device__ __forceinline__ uint32_t* Mask(uint32_t number) const {
+    return mask_ + number % kMaskBuffers * mask_words_;
+  }
+  __device__ __forceinline__ uint64_t* KeysFull(int stage) const { return barriers_ + stage; }
+  __device__ __forceinline__ uint64_t* KeysEmpty(int stage) const { return KeysFull(Config::kStages + stage); }
+  __device__ __forceinline__ uint64_t* ValuesFull(int stage) const { return KeysFull(2 * Config::kStages + stage); }
+  __device__ __forceinline__ uint64_t* ValuesEmpty(int stage) const { return KeysFull(3 * Config::kStages + stage); }
+  __device__ __forceinline__ uint64_t* QueriesFull(uint32_t number) const {
+    return KeysFull(4 * Config::kStages + number % kQueryBuffers);
+  }
+  __device__ __forceinline__ uint64_t* QueriesEmpty(uint32_t number) const {
+    return QueriesFull(number) + kQueryBuffers;
+  }
+  __device__ __forceinline__ uint64_t* MaskFull(uint32_t number) const {
+    return KeysFull(4 * Config::kStages + 2 * kQueryBuffers + number % kMaskBuffers);
+  }
+  __device__ __forceinline__ uint64_t* MaskEmpty(uint32_t number) const { return MaskFull(number) + kMaskBuffers; }
+  __device__ __forceinline__ static uint32_t QueriesParity(uint32_t number) { return number / kQueryBuffers & 1; }
+  __device__ __forceinline__ static uint32_t MaskParity(uint32_t number) { return number / kMaskBuffers & 1; }
+
+  // Returns how many blocks of keys are used.
+  __device__ __forceinline__ int WaitForMask(const Tile& tile) const {
+    WaitBarrier(MaskFull(tile.number), MaskParity(tile.number));
+    return Mask(tile.number)[0] & ~kAllHidden;
+  }
+
+  const Parameters& p_;
+  char* shared_;
+  TileScheduler<Config> scheduler_;
+  uint64_t* barriers_;
+  int mask_words_;
+  uint32_t* mask_;
+};
+
+}  // namespace bertfuse::kernels::attention_sm90
+#endif  // BERTFUSE_KERNELS_ATTENTION_SM90_PIPELINE_CUH_

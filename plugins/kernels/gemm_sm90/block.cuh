@@ -1,0 +1,38 @@
+// What the blocks of all three Hopper matrix products do: set up, and take their roles. Consumer is the kernel's own.
+#ifndef BERTFUSE_KERNELS_GEMM_SM90_BLOCK_CUH_
+#define BERTFUSE_KERNELS_GEMM_SM90_BLOCK_CUH_
+
+#include "kernels/gemm_sm90/mainloop.cuh"
+#include "kernels/gemm_sm90/producer.cuh"
+
+namespace bertfuse::kernels::gemm_sm90 {
+
+template <class Config, class Consumer>
+__device__ __forceinline__ void RunBlock(const Parameters& p, char* shared) {
+  const Pipeline<Config> pipeline(p, shared);
+  const Consumer consumer(pipeline);
+  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+  if (threadIdx.x == 0) {
+    pipeline.InitBarriers();
+    consumer.InitBarriers();
+    FenceBarrierInit();
+  }
+  LaunchDependents();
+  const bool clustered = p.cluster_m * p.cluster_n > 1;
+  if (clustered) SyncCluster();
+  __syncthreads();
+  if (warp < 4 * Config::kWarpgroups) {
+    if constexpr (Config::kPersistent) AllocateRegisters<240>();
+    consumer.Run(warp / 4);
+  } else {
+    if constexpr (Config::kPersistent) DeallocateRegisters<24>();
+    if (warp == 4 * Config::kWarpgroups && threadIdx.x % 32 == 0) Producer<Config>(pipeline).Run();
+    __syncwarp();
+  }
+  // A block's shared memory must outlive what is read there by TMA: statistics on their way to the cluster's other
+  // blocks, which wait for them. For what TMA writes there somebody in the block has waited.
+  if (clustered) SyncCluster();
+}
+
+}  // namespace bertfuse::kernels::gemm_sm90
+#endif  // BERTFUSE_KERNELS_GEMM_SM90_BLOCK_CUH_

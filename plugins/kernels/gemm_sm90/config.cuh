@@ -1,0 +1,102 @@
+// Compile-time configurations of the three Hopper matrix products, and the layout of their shared memory: the
+// pipeline's stages, float32 vectors of the block's columns, mbarriers, row statistics.
+#ifndef BERTFUSE_KERNELS_GEMM_SM90_CONFIG_CUH_
+#define BERTFUSE_KERNELS_GEMM_SM90_CONFIG_CUH_
+
+#include <cstddef>
+
+#include "kernels/sm90/wgmma.cuh"
+
+namespace bertfuse::kernels::gemm_sm90 {
+
+// Element types in memory. All accumulate in float32.
+template <class X_, class Weight_, class Y_>
+struct Elements {
+  using X = X_;
+  using Weight = Weight_;
+  using Y = Y_;
+};
+
+// A block's tile of the output and the pipeline that feeds it. A stage holds 128 bytes of k of every row of x and
+// weight: what TMA swizzles over.
+template <class Elements, int kM_, int kN_, int kStages_, int kBlocks_>
+struct TileConfig : Elements {
+  using typename Elements::Weight;
+  using typename Elements::X;
+  using typename Elements::Y;
+  static constexpr int kM = kM_;
+  static constexpr int kN = kN_;
+  static constexpr int kStages = kStages_;
+  static constexpr int kBlocks = kBlocks_;  // on a multiprocessor at a time
+  static constexpr int kRowBytes = 128;
+  static constexpr int kStageK = kRowBytes / sizeof(X);
+  static_assert(sizeof(X) == sizeof(Weight));
+  static constexpr int kXBytes = kM * kRowBytes;
+  static constexpr int kStageBytes = kXBytes + kN * kRowBytes;
+  static constexpr int kAccumulators = kN / 2;  // of a thread, in 64 rows
+  static constexpr size_t kVectorOffset = static_cast<size_t>(kStages) * kStageBytes;
+};
+
+// Persistent, ping-pong: blocks stay on their multiprocessor, and two consumer warpgroups take tiles alternately. While
+// one finishes its tile the other multiplies.
+template <class Elements, int kM, int kN, int kStages>
+struct PersistentConfig : TileConfig<Elements, kM, kN, kStages, 1> {
+  static constexpr int kWarpgroups = 2;         // consumers
+  static constexpr int kConsumersPerStage = 1;  // that read a stage
+  static constexpr int kRowBlocks = kM / 64;    // of 64 rows, of a warpgroup's tile
+  static constexpr int kThreads = 128 * kWarpgroups + 128;
+  static constexpr bool kPersistent = true, kPermutesWeight = true;
+  static constexpr int kEpilogueStages = 0;
+  static constexpr size_t kBarrierOffset = PersistentConfig::kVectorOffset;
+  static constexpr size_t kBarriers = 2 * kStages;
+  static size_t SharedBytes(int) { return kBarrierOffset + (kBarriers * 8 + 127) / 128 * 128; }
+};
+
+// Split-K: a block for each tile and split, whose consumers take 64 rows each and store float32 partial sums.
+template <class Elements, int kM, int kN, int kStages, int kBlocks>
+struct SplitKConfig : TileConfig<Elements, kM, kN, kStages, kBlocks> {
+  static constexpr int kWarpgroups = kM / 64;
+  static constexpr int kConsumersPerStage = kWarpgroups;
+  static constexpr int kRowBlocks = 1;
+  static constexpr int kThreads = 128 * kWarpgroups + 32;
+  static constexpr bool kPersistent = false, kPermutesWeight = false;
+  static constexpr int kEpilogueStages = 0;
+  static constexpr size_t kBarrierOffset = SplitKConfig::kVectorOffset;
+  static constexpr size_t kBarriers = 2 * kStages;
+  static size_t SharedBytes(int) { return kBarrierOffset + (kBarriers * 8 + 127) / 128 * 128; }
+};
+
+// One tile for each block, whose consumers take 64 rows each. Where two blocks share a multiprocessor one finishes
+// while the other multiplies. The tile leaves (and the residual comes) by TMA, through stages of the pipeline.
+template <class Elements, int kM, int kN, int kStages, int kBlocks, bool kLayerNorm_>
+struct OneTileConfig : TileConfig<Elements, kM, kN, kStages, kBlocks> {
+  using Base = TileConfig<Elements, kM, kN, kStages, kBlocks>;
+  static constexpr bool kLayerNorm = kLayerNorm_;
+  static constexpr int kWarpgroups = kM / 64;
+  static constexpr int kConsumersPerStage = kWarpgroups;
+  static constexpr int kRowBlocks = 1;
+  static constexpr int kThreads = 128 * kWarpgroups + 32;
+  static constexpr bool kPersistent = false, kPermutesWeight = false;
+
+  // A warpgroup's rows are staged in boxes as wide as TMA's swizzle allows.
+  static constexpr int kBoxColumns = kN % 64 == 0 ? 64 : 32;
+  static constexpr int kBoxBytes = 64 * kBoxColumns * static_cast<int>(sizeof(typename Base::Y));
+  static constexpr int kBoxes = kN / kBoxColumns;
+  static constexpr int kStagingBytes = kBoxes * kBoxBytes;
+  static constexpr int kWarpgroupsPerStage = kWarpgroups > 1 && 2 * kStagingBytes <= Base::kStageBytes ? 2 : 1;
+  static constexpr int kEpilogueStages = (kWarpgroups - 1) / kWarpgroupsPerStage + 1;
+  static_assert(kStagingBytes <= Base::kStageBytes && kEpilogueStages < kStages);
+
+  // Bias, and with LayerNorm gamma and beta.
+  static constexpr int kVectors = kLayerNorm ? 3 : 1;
+  static constexpr size_t kBarrierOffset = Base::kVectorOffset + static_cast<size_t>(kVectors) * kN * sizeof(float);
+  static constexpr size_t kBarriers = 2 * kStages + (kLayerNorm ? kWarpgroups : 0);
+  static constexpr size_t kStatisticsOffset = kBarrierOffset + (kBarriers * 8 + 127) / 128 * 128;
+  // Row statistics of each block of the cluster row.
+  static size_t SharedBytes(int cluster_n) {
+    return kStatisticsOffset + (kLayerNorm ? static_cast<size_t>(cluster_n) * kM * sizeof(float2) : 0);
+  }
+};
+
+}  // namespace bertfuse::kernels::gemm_sm90
+#endif  // BERTFUSE_KERNELS_GEMM_SM90_CONFIG_CUH_

@@ -1,0 +1,155 @@
+// Launching the Hopper matrix products: how the output is cut up, tensor maps, cluster and grid.
+#ifndef BERTFUSE_KERNELS_GEMM_SM90_LAUNCH_CUH_
+#define BERTFUSE_KERNELS_GEMM_SM90_LAUNCH_CUH_
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/gemm_sm90.h"
+#include "kernels/gemm_sm90/one_tile.cuh"
+#include "kernels/gemm_sm90/persistent.cuh"
+#include "kernels/gemm_sm90/split_k.cuh"
+#include "kernels/tensor_map.h"
+
+namespace bertfuse::kernels::gemm_sm90 {
+
+// Arguments, and tiles of which none is split. Fails where the tile does not fit the sizes.
+template <class Config, class T>
+cudaError_t Prepare(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& a, Parameters* p) {
+  const int cluster = tile.cluster_m * tile.cluster_n;
+  if (cluster < 1 || cluster > kMostCluster || tile.splits < 1 || Config::kN / 8 % tile.cluster_m != 0) {
+    return cudaErrorInvalidConfiguration;
+  }
+  p->bias = a.bias;
+  p->gamma = a.gamma;
+  p->beta = a.beta;
+  p->float_partials = a.float_partials;
+  p->y = a.y;
+  p->partials = a.partials;
+  p->m = static_cast<int>(a.m);
+  p->n = static_cast<int>(a.n);
+  p->k_stages = static_cast<int>(CeilDiv(a.k, Config::kStageK));
+  p->stages_per_split = static_cast<int>(CeilDiv(p->k_stages, tile.splits));
+  if ((tile.splits - 1) * p->stages_per_split >= p->k_stages) return cudaErrorInvalidConfiguration;
+  p->cluster_m = tile.cluster_m;
+  p->cluster_n = tile.cluster_n;
+  // A slice of x must be a multiple of the swizzle's 8 rows.
+  p->x_multicasters = 1;
+  while (p->x_multicasters * 2 <= tile.cluster_n && Config::kM / (p->x_multicasters * 2) % 8 == 0) {
+    p->x_multicasters *= 2;
+  }
+  // Counted in 64 bits first: a launch takes no more blocks.
+  const int64_t tiles_m = CeilDiv(a.m, static_cast<int64_t>(tile.cluster_m) * Config::kM);
+  const int64_t tiles_n = CeilDiv(a.n, static_cast<int64_t>(tile.cluster_n) * Config::kN);
+  if (tiles_m * tiles_n * tile.splits * cluster > std::numeric_limits<int>::max()) return cudaErrorInvalidConfiguration;
+  p->tiles_m = static_cast<int>(tiles_m);
+  p->tiles_n = static_cast<int>(tiles_n);
+  p->unsplit_rows = p->m;
+  p->unsplit_tiles = p->tiles = p->tiles_m * p->tiles_n;
+  p->epsilon = a.epsilon;
+  p->activation = a.activation;
+  p->has_residual = a.residual != nullptr;
+  p->weights_are_constant = a.weights_are_constant;
+  p->backwards = a.backwards;
+  return cudaSuccess;
+}
+
+// Has the tiles from row `unsplit_rows` on split along k; a multiple of the cluster's rows.
+template <class Config>
+void Split(const GemmSm90Tile& tile, int64_t unsplit_rows, Parameters* p) {
+  const int64_t panel_rows = static_cast<int64_t>(tile.cluster_m) * Config::kM;
+  p->unsplit_rows = static_cast<int>(unsplit_rows);
+  p->unsplit_tiles = static_cast<int>(unsplit_rows / panel_rows * p->tiles_n);
+  p->tiles = p->unsplit_tiles + (p->tiles_m * p->tiles_n - p->unsplit_tiles) * tile.splits;
+}
+
+// Of x and weight.
+template <class Config, class T>
+cudaError_t MakeOperandMaps(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& a, Parameters* p) {
+  const MatrixView x = {a.x, a.m, a.k, a.k, Config::kM / p->x_multicasters, Config::kStageK};
+  const cudaError_t error = MakeTensorMap(x, kTensorMapType<typename Config::X>, &p->x_map);
+  if (error != cudaSuccess) return error;
+  const MatrixView weight = {a.weight, a.n, a.k, a.k, Config::kN / tile.cluster_m, Config::kStageK};
+  return (Config::kPermutesWeight ? MakePermutedRowsMap : MakeTensorMap)(
+      weight, kTensorMapType<typename Config::Weight>, &p->weight_map);
+}
+
+template <class Config>
+LaunchConfig MakeLaunchConfig(const GemmSm90Tile& tile, const Device& device, cudaStream_t stream) {
+  LaunchConfig config;
+  config.block = dim3(Config::kThreads);
+  config.shared_bytes = Config::SharedBytes(tile.cluster_n);
+  config.cluster = static_cast<unsigned>(tile.cluster_m * tile.cluster_n);
+  config.stream = stream;
+  config.device = &device;
+  return config;
+}
+
+template <class Config, class T>
+cudaError_t LaunchPersistent(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& a, const Device& device,
+                             cudaStream_t stream) {
+  Parameters p;
+  cudaError_t error = Prepare<Config>(tile, a, &p);
+  if (error != cudaSuccess) return error;
+  if (a.n % kPermutedRows != 0 || Config::kN / tile.cluster_m % kPermutedRows != 0) {
+    return cudaErrorInvalidConfiguration;
+  }
+  if (tile.splits > 1) {
+    const int64_t panel_rows = static_cast<int64_t>(tile.cluster_m) * Config::kM;
+    const bool rows = a.unsplit_rows % panel_rows == 0 && a.unsplit_rows < a.m && a.partials != nullptr;
+    // Bias and activation come after the splits' sum.
+    if (!rows || a.bias != nullptr || a.activation != Activation::kNone) return cudaErrorInvalidValue;
+    Split<Config>(tile, a.unsplit_rows, &p);
+  }
+  error = MakeOperandMaps<Config>(tile, a, &p);
+  if (error != cudaSuccess) return error;
+  LaunchConfig config = MakeLaunchConfig<Config>(tile, device, stream);
+  error = ResidentClusters(config, reinterpret_cast<const void*>(PersistentKernel<Config>), &p.clusters);
+  if (error != cudaSuccess) return error;
+  p.clusters = std::min(p.clusters, p.tiles);
+  config.grid = dim3(static_cast<unsigned>(p.clusters) * config.cluster);
+  return Launch(config, PersistentKernel<Config>, p);
+}
+
+template <class Config, class T>
+cudaError_t LaunchOneTile(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& a, const Device& device,
+                          cudaStream_t stream) {
+  if (tile.splits > 1) return cudaErrorInvalidConfiguration;
+  if (Config::kLayerNorm && a.n != static_cast<int64_t>(Config::kN) * tile.cluster_n) {
+    return cudaErrorInvalidConfiguration;
+  }
+  Parameters p;
+  cudaError_t error = Prepare<Config>(tile, a, &p);
+  if (error != cudaSuccess) return error;
+  error = MakeOperandMaps<Config>(tile, a, &p);
+  if (error != cudaSuccess) return error;
+  constexpr auto kType = kTensorMapType<typename Config::Y>;
+  error = MakeTensorMap({a.y, a.m, a.n, a.n, 64, Config::kBoxColumns}, kType, &p.y_map);
+  if (error != cudaSuccess) return error;
+  if (Config::kLayerNorm && p.has_residual) {
+    error = MakeTensorMap({a.residual, a.m, a.n, a.n, 64, Config::kBoxColumns}, kType, &p.residual_map);
+    if (error != cudaSuccess) return error;
+  }
+  LaunchConfig config = MakeLaunchConfig<Config>(tile, device, stream);
+  p.clusters = p.tiles;
+  config.grid = dim3(static_cast<unsigned>(p.clusters) * config.cluster);
+  return Launch(config, OneTileKernel<Config>, p);
+}
+
+template <class Config, class T>
+cudaError_t LaunchSplitK(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& a, const Device& device,
+                         cudaStream_t stream) {
+  Parameters p;
+  cudaError_t error = Prepare<Config>(tile, a, &p);
+  if (error != cudaSuccess) return error;
+  Split<Config>(tile, 0, &p);
+  error = MakeOperandMaps<Config>(tile, a, &p);
+  if (error != cudaSuccess) return error;
+  LaunchConfig config = MakeLaunchConfig<Config>(tile, device, stream);
+  p.clusters = p.tiles;
+  config.grid = dim3(static_cast<unsigned>(p.clusters) * config.cluster);
+  return Launch(config, SplitKKernel<Config>, p);
+}
+
+}  // namespace bertfuse::kernels::gemm_sm90
+#endif  // BERTFUSE_KERNELS_GEMM_SM90_LAUNCH_CUH_

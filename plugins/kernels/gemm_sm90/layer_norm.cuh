@@ -1,0 +1,131 @@
+// LayerNorm as an epilogue: of rows that the blocks of a cluster row hold together, each a slice. They exchange their
+// slices' statistics through distributed shared memory.
+#ifndef BERTFUSE_KERNELS_GEMM_SM90_LAYER_NORM_CUH_
+#define BERTFUSE_KERNELS_GEMM_SM90_LAYER_NORM_CUH_
+
+#include "kernels/gemm_sm90/epilogue.cuh"
+#include "kernels/gemm_sm90/pipeline.cuh"
+
+namespace bertfuse::kernels::gemm_sm90 {
+
+template <class Config>
+class LayerNormRows {
+  using Accumulators = float[Config::kAccumulators];
+  using Staged = StagedRows<typename Config::Y, Config::kBoxColumns>;
+
+ public:
+  // `vectors` as VectorRegisters stores them; `warpgroup_barrier` + group is a named barrier of that warpgroup.
+  __device__ __forceinline__ LayerNormRows(const Pipeline<Config>& pipeline, const float* vectors,
+                                           int warpgroup_barrier)
+      : p_(pipeline.parameters()), pipeline_(pipeline), vectors_(vectors), warpgroup_barrier_(warpgroup_barrier) {}
+
+  __device__ __forceinline__ void InitBarriers() const {
+    for (int group = 0; group < Config::kWarpgroups; ++group) InitBarrier(StatisticsFull(group), 1);
+  }
+
+  // Adds the residual where there is one, which is staged, normalises, and stages the result in its place.
+  __device__ __forceinline__ void Run(Accumulators& values, int group, const Staged& staged) const {
+    if (p_.has_residual) {
+#pragma unroll
+      for (int i = 0; i < Config::kAccumulators / 8; ++i) {
+        staged.Add(i / Staged::kCount, i % Staged::kCount, &values[8 * i]);
+      }
+    }
+    // Of this thread's two rows: mean and sum of squared deviations, two passes over registers.
+    float mean[2] = {}, squares[2] = {};
+#pragma unroll
+    for (int i = 0; i < Config::kAccumulators; ++i) mean[i / 2 % 2] += values[i];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) mean[i] = QuadSum(mean[i]) / Config::kN;
+#pragma unroll
+    for (int i = 0; i < Config::kAccumulators; ++i) {
+      const float centered = values[i] - mean[i / 2 % 2];
+      squares[i / 2 % 2] = fmaf(centered, centered, squares[i / 2 % 2]);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) squares[i] = QuadSum(squares[i]);
+    if (p_.cluster_n > 1) {
+      ExchangeStatistics(mean, squares, group);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) MergeStatistics(Statistics(group, 0) + FirstRow() + 8 * i, &mean[i], &squares[i]);
+    }
+    const float count = static_cast<float>(p_.cluster_n) * Config::kN;
+    float scale[2], shift[2];  // (x - mean) / deviation is x * scale + shift
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      scale[i] = rsqrtf(squares[i] / count + p_.epsilon);
+      shift[i] = -mean[i] * scale[i];
+    }
+#pragma unroll
+    for (int i = 0; i < Config::kAccumulators / 8; ++i) {
+      float* v = &values[8 * i];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int row = j % 2;
+        // gamma and beta of two columns
+        const float4 g =
+            *reinterpret_cast<const float4*>(vectors_ + Config::kN + 2 * (16 * i + j / 2 * 8 + FirstColumn()));
+        v[2 * j] = fmaf(fmaf(v[2 * j], scale[row], shift[row]), g.x, g.z);
+        v[2 * j + 1] = fmaf(fmaf(v[2 * j + 1], scale[row], shift[row]), g.y, g.w);
+      }
+      staged.Store(i / Staged::kCount, i % Staged::kCount, v);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ uint64_t* StatisticsFull(int group) const {
+    return reinterpret_cast<uint64_t*>(pipeline_.shared() + Config::kBarrierOffset) + 2 * Config::kStages + group;
+  }
+  // Mean and sum of squared deviations of each row's slice: [warpgroup][source block][row].
+  __device__ __forceinline__ float2* Statistics(int group, int source) const {
+    return reinterpret_cast<float2*>(pipeline_.shared() + Config::kStatisticsOffset) +
+           (group * p_.cluster_n + source) * 64;
+  }
+
+  // Over the four threads of a row.
+  __device__ __forceinline__ static float QuadSum(float x) {
+    x += __shfl_xor_sync(0xffffffffu, x, 1);
+    return x + __shfl_xor_sync(0xffffffffu, x, 2);
+  }
+
+  // Every block of the cluster row gets the statistics of this block's slice; returns when all of theirs are here. Only
+  // for rows of several blocks: CopyToDsmem.
+  __device__ __forceinline__ void ExchangeStatistics(const float (&mean)[2], const float (&squares)[2],
+                                                     int group) const {
+    const int thread = threadIdx.x % 128;
+    if (thread == 0) ArriveExpectTx(StatisticsFull(group), (p_.cluster_n - 1) * 64 * sizeof(float2));
+    float2* slot = Statistics(group, pipeline_.block().rank_n);
+    if (threadIdx.x % 4 == 0) {
+      slot[FirstRow()] = make_float2(mean[0], squares[0]);
+      slot[FirstRow() + 8] = make_float2(mean[1], squares[1]);
+    }
+    FenceAsyncProxy();
+    SyncWarpgroup(warpgroup_barrier_ + group);
+    if (thread < p_.cluster_n && thread != pipeline_.block().rank_n) {
+      const uint32_t rank = pipeline_.block().rank_m * p_.cluster_n + thread;
+      CopyToDsmem(DsmemAddress(slot, rank), slot, 64 * sizeof(float2), DsmemAddress(StatisticsFull(group), rank));
+    }
+    WaitBarrier(StatisticsFull(group), 0);
+  }
+
+  // Chan's parallel form of Welford's update, over the row's equally long slices.
+  __device__ __forceinline__ void MergeStatistics(const float2* slices, float* mean, float* squares) const {
+    *mean = *squares = 0.0f;
+#pragma unroll 4
+    for (int i = 0; i < p_.cluster_n; ++i) *mean += slices[i * 64].x;
+    *mean /= static_cast<float>(p_.cluster_n);
+#pragma unroll 4
+    for (int i = 0; i < p_.cluster_n; ++i) {
+      const float2 slice = slices[i * 64];
+      *squares += slice.y + Config::kN * (slice.x - *mean) * (slice.x - *mean);
+    }
+  }
+
+  const Parameters& p_;
+  const Pipeline<Config>& pipeline_;
+  const float* vectors_;
+  int warpgroup_barrier_;
+};
+
+}  // namespace bertfuse::kernels::gemm_sm90
+#endif  // BERTFUSE_KERNELS_GEMM_SM90_LAYER_NORM_CUH_

@@ -1,0 +1,77 @@
+// The main loop of the Hopper matrix products: a consumer warpgroup multiplies what is in the pipeline (wgmma).
+#ifndef BERTFUSE_KERNELS_GEMM_SM90_MAINLOOP_CUH_
+#define BERTFUSE_KERNELS_GEMM_SM90_MAINLOOP_CUH_
+
+#include "kernels/gemm_sm90/pipeline.cuh"
+
+namespace bertfuse::kernels::gemm_sm90 {
+
+template <class Config>
+class Mainloop {
+ public:
+  using State = typename Pipeline<Config>::State;
+  using Accumulators = float[Config::kRowBlocks][Config::kAccumulators];
+
+  __device__ __forceinline__ explicit Mainloop(const Pipeline<Config>& pipeline)
+      : pipeline_(pipeline), remote_empty_(pipeline.RemoteEmpty(threadIdx.x % 128)) {}
+
+  // Issues the products of the next `stages` stages, of rows from 64 * first_row_block on of x. `accumulate` says
+  // whether the accumulators hold something already. Calls under_first() while the first product is under way. Returns
+  // the last stage, for Finish().
+  template <class UnderFirst>
+  __device__ __forceinline__ int Issue(Accumulators& accumulators, State& state, int stages, int first_row_block,
+                                       bool accumulate, UnderFirst&& under_first) const {
+    int previous = -1;
+    for (int i = 0; i < stages; ++i, state.Advance()) {
+      WaitBarrier(pipeline_.Full(state.stage), state.parity);
+      Multiply(accumulators, state.stage, first_row_block, accumulate || i > 0);
+      if (i == 0) under_first();
+      WaitWgmma<1>();
+      if (previous >= 0) Release(previous);
+      previous = state.stage;
+    }
+    return previous;
+  }
+
+  // Waits until the accumulators are complete.
+  __device__ __forceinline__ void Finish(Accumulators& accumulators, int last_stage) const {
+    WaitWgmma<0>();
+    Fence(accumulators);
+    Release(last_stage);
+  }
+
+  __device__ __forceinline__ static void Fence(Accumulators& accumulators) {
+#pragma unroll
+    for (int b = 0; b < Config::kRowBlocks; ++b) FenceRegisters(accumulators[b]);
+  }
+
+ private:
+  __device__ __forceinline__ void Multiply(Accumulators& accumulators, int stage, int first_row_block,
+                                           bool accumulate) const {
+    constexpr int kBlockBytes = 64 * Config::kRowBytes, kStepK = 32 / sizeof(typename Config::X);
+    uint64_t x = TileDescriptor(pipeline_.Stage(stage) + first_row_block * kBlockBytes);
+    uint64_t weight = TileDescriptor(pipeline_.Stage(stage) + Config::kXBytes);
+    Fence(accumulators);
+    BeginWgmma();
+#pragma unroll
+    for (int step = 0; step < Config::kStageK / kStepK; ++step, x += 2, weight += 2) {
+#pragma unroll
+      for (int b = 0; b < Config::kRowBlocks; ++b) {
+        WgmmaSs<typename Config::X, Config::kN>(accumulators[b], x + b * (kBlockBytes >> 4), weight,
+                                                step > 0 || accumulate);
+      }
+    }
+    CommitWgmma();
+    Fence(accumulators);
+  }
+
+  __device__ __forceinline__ void Release(int stage) const {
+    if (remote_empty_ != 0) ArriveRemote(remote_empty_ + stage * sizeof(uint64_t));
+  }
+
+  const Pipeline<Config>& pipeline_;
+  uint32_t remote_empty_;
+};
+
+}  // namespace bertfuse::kernels::gemm_sm90
+#endif  // BERTFUSE_KERNELS_GEMM_SM90_MAINLOOP_CUH_

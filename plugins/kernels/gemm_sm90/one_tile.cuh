@@ -1,0 +1,104 @@
+// The one-tile kernel, for few rows: y = activation(x weight^T + bias), and with LayerNorm that of it and the residual.
+// Two epilogues; both go through shared memory and TMA.
+#ifndef BERTFUSE_KERNELS_GEMM_SM90_ONE_TILE_CUH_
+#define BERTFUSE_KERNELS_GEMM_SM90_ONE_TILE_CUH_
+
+#include "kernels/gemm_sm90/block.cuh"
+#include "kernels/gemm_sm90/layer_norm.cuh"
+
+namespace bertfuse::kernels::gemm_sm90 {
+
+template <class Config>
+class OneTileConsumer {
+  using T = typename Config::Y;
+  using Loop = Mainloop<Config>;
+  using State = typename Loop::State;
+  using Staged = StagedRows<T, Config::kBoxColumns>;
+
+ public:
+  __device__ __forceinline__ explicit OneTileConsumer(const Pipeline<Config>& pipeline)
+      : p_(pipeline.parameters()), pipeline_(pipeline), block_(pipeline.block()), shared_(pipeline.shared()) {}
+
+  __device__ __forceinline__ void InitBarriers() const {
+    if constexpr (Config::kLayerNorm) Norm().InitBarriers();
+  }
+
+  // Warpgroup `group` takes 64 rows of the block's only tile.
+  __device__ __forceinline__ void Run(int group) const {
+    if (!p_.weights_are_constant) WaitForDependencies();
+    const Loop mainloop(pipeline_);
+    State state;
+    const Tile tile = pipeline_.TileAt(0);
+    const int stages = tile.stages();
+    typename Loop::Accumulators accumulators;
+    const VectorRegisters<Config> vectors(p_, tile.column);
+    const int last_stage = mainloop.Issue(accumulators, state, stages, group, false, [&] { vectors.Store(Vectors()); });
+    mainloop.Finish(accumulators, last_stage);
+    Finish(accumulators[0], tile, group, state);
+  }
+
+ private:
+  // Named barriers: one of each warpgroup from kWarpgroup on, and one of all of them.
+  enum NamedBarrier : int { kWarpgroup = 1, kVectors = 8 };
+
+  __device__ __forceinline__ void Finish(float (&values)[Config::kAccumulators], const Tile& tile, int group,
+                                         State state) const {
+    state.Advance(group / Config::kWarpgroupsPerStage);
+    char* staging = pipeline_.Stage(state.stage) + group % Config::kWarpgroupsPerStage * Config::kStagingBytes;
+    WaitBarrier(pipeline_.Full(state.stage), state.parity);
+    const Staged staged(staging);
+    WaitForVectors();
+    AddBias<Config::kAccumulators>(values, Vectors());
+    Activate<Config::kAccumulators>(values, p_.activation);
+    if constexpr (Config::kLayerNorm) {
+      Norm().Run(values, group, staged);
+    } else {
+#pragma unroll
+      for (int i = 0; i < Config::kAccumulators / 8; ++i) {
+        staged.Store(i / Staged::kCount, i % Staged::kCount, &values[8 * i]);
+      }
+    }
+    FenceAsyncProxy();
+    SyncWarpgroup(kWarpgroup + group);
+    if (threadIdx.x % 128 == 0) {
+      WaitForDependencies();
+      StoreStaging(tile, group, staging);
+      TmaWaitStoresRead<0>();
+    }
+  }
+
+  // Until all warpgroups have put their share of the vectors in shared memory.
+  __device__ __forceinline__ static void WaitForVectors() {
+    asm volatile("bar.sync %0, %1;" ::"n"(static_cast<int>(kVectors)), "n"(128 * Config::kWarpgroups) : "memory");
+  }
+
+  // By one thread.
+  __device__ __forceinline__ void StoreStaging(const Tile& tile, int group, const char* staging) const {
+#pragma unroll 1
+    for (int i = 0; i < Config::kBoxes; ++i) {
+      TmaStore2d(&p_.y_map, staging + i * Config::kBoxBytes, tile.column + i * Config::kBoxColumns,
+                 tile.row + group * 64);
+    }
+    TmaCommitStores();
+  }
+
+  __device__ __forceinline__ float* Vectors() const {
+    return reinterpret_cast<float*>(shared_ + Config::kVectorOffset);
+  }
+  __device__ __forceinline__ LayerNormRows<Config> Norm() const { return {pipeline_, Vectors(), kWarpgroup}; }
+
+  const Parameters& p_;
+  const Pipeline<Config>& pipeline_;
+  const BlockPosition& block_;
+  char* shared_;
+};
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
+    OneTileKernel(const __grid_constant__ Parameters parameters) {
+  extern __shared__ __align__(1024) char shared[];  // tiles are swizzled by address bits
+  RunBlock<Config, OneTileConsumer<Config>>(parameters, shared);
+}
+
+}  // namespace bertfuse::kernels::gemm_sm90
+#endif  // BERTFUSE_KERNELS_GEMM_SM90_ONE_TILE_CUH_

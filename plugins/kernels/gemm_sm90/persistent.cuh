@@ -1,0 +1,124 @@
+// The persistent ping-pong kernel, for many rows: y = activation(x weight^T + bias), with tiles at the end in splits of
+// k. Bias goes into the accumulators before the main loop, and results leave from registers.
+#ifndef BERTFUSE_KERNELS_GEMM_SM90_PERSISTENT_CUH_
+#define BERTFUSE_KERNELS_GEMM_SM90_PERSISTENT_CUH_
+
+#include "kernels/gemm_sm90/block.cuh"
+#include "kernels/gemm_sm90/epilogue.cuh"
+
+namespace bertfuse::kernels::gemm_sm90 {
+
+template <class Config>
+class PersistentConsumer {
+  using T = typename Config::Y;
+  using Loop = Mainloop<Config>;
+  using Accumulators = typename Loop::Accumulators;
+  using State = typename Loop::State;
+
+ public:
+  __device__ __forceinline__ explicit PersistentConsumer(const Pipeline<Config>& pipeline)
+      : p_(pipeline.parameters()), pipeline_(pipeline) {}
+
+  __device__ __forceinline__ void InitBarriers() const {}
+
+  // Warpgroup `group` takes every second tile.
+  __device__ __forceinline__ void Run(int group) const {
+    if (!p_.weights_are_constant) WaitForDependencies();
+    const Loop mainloop(pipeline_);
+    State state;
+    if (group == 1) state.Advance(pipeline_.TileAt(0).stages());
+    for (int number = group; pipeline_.HasTile(number); number += 2) {
+      const Tile tile = pipeline_.TileAt(number);
+      const int stages = tile.stages();
+      Accumulators accumulators;
+      StartFromBias(accumulators, tile);
+      Loop::Fence(accumulators);  // or the compiler converts the bias when the wait is over
+      // The order barrier is needed also because an mbarrier tells only a round of the ring from the one before it.
+      if (number > 0) WaitForMainloop(number);
+      const int last_stage = mainloop.Issue(accumulators, state, stages, 0, true, [] {});
+      if (pipeline_.HasTile(number + 1)) PassMainloopOn(number + 1);
+      mainloop.Finish(accumulators, last_stage);
+      Store(accumulators, tile);
+      // The stages of the other warpgroup's tile.
+      if (pipeline_.HasTile(number + 2)) state.Advance(pipeline_.TileAt(number + 1).stages());
+    }
+  }
+
+ private:
+  // Named barriers that order the two warpgroups' main loops; which of the two alternates with the tile's number.
+  static constexpr int kOrderBarrier = 4;
+
+  __device__ __forceinline__ static void WaitForMainloop(int number) {
+    asm volatile("bar.sync %0, 256;" ::"r"(kOrderBarrier + number % 2) : "memory");
+  }
+  __device__ __forceinline__ static void PassMainloopOn(int number) {
+    asm volatile("bar.arrive %0, 256;" ::"r"(kOrderBarrier + number % 2) : "memory");
+  }
+
+  // The bias (or 0) of this thread's columns, as Store() has them.
+  __device__ __forceinline__ void StartFromBias(Accumulators& accumulators, const Tile& tile) const {
+    const T* bias = static_cast<const T*>(p_.bias) + tile.column + threadIdx.x % 4 * 8;
+#pragma unroll
+    for (int i = 0; i < Config::kN / kPermutedRows; ++i) {
+      const bool inside = p_.bias != nullptr && tile.column + i * kPermutedRows < p_.n;
+#pragma unroll
+      for (int t = 0; t < 4; ++t) {
+        const uint32_t packed = inside ? *reinterpret_cast<const uint32_t*>(bias + i * kPermutedRows + 2 * t) : 0;
+        const float2 pair = UnpackPair<T>(packed);
+#pragma unroll
+        for (int j = 0; j < 2 * Config::kRowBlocks; ++j) {
+          float* v = &accumulators[j / 2][16 * i + 4 * t + j % 2 * 2];
+          v[0] = pair.x, v[1] = pair.y;
+        }
+      }
+    }
+  }
+
+  // From registers to global memory. With the weight's rows permuted a thread has 8 columns of every 32 side by side:
+  // shared memory is busy enough with the other warpgroup's product.
+  __device__ __forceinline__ void Store(Accumulators& accumulators, const Tile& tile) const {
+    const int column = tile.column + threadIdx.x % 4 * 8;
+    T* const out = tile.split == 0 ? static_cast<T*>(p_.y) : Partials(tile.split);
+    WaitForDependencies();  // a kernel before this one may still read what this overwrites
+#pragma unroll
+    for (int b = 0; b < Config::kRowBlocks; ++b) {
+      Activate<Config::kAccumulators>(accumulators[b], p_.activation);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = tile.row + b * 64 + FirstRow() + 8 * half;
+        T* y = out + static_cast<int64_t>(row) * p_.n + column;
+#pragma unroll
+        for (int i = 0; i < Config::kN / kPermutedRows; ++i) {
+          uint32_t pairs[4];
+#pragma unroll
+          for (int t = 0; t < 4; ++t) {
+            const float* v = &accumulators[b][16 * i + 4 * t + 2 * half];
+            pairs[t] = PackPair<T>(v[0], v[1]);
+          }
+          if (row < p_.m && column + i * kPermutedRows < p_.n) {
+            *reinterpret_cast<int4*>(y + i * kPermutedRows) = make_int4(pairs[0], pairs[1], pairs[2], pairs[3]);
+          }
+        }
+      }
+    }
+  }
+
+  // Where row 0 of that split's partial sums would lie; their memory begins with row unsplit_rows.
+  __device__ __forceinline__ T* Partials(int split) const {
+    const int64_t rows = static_cast<int64_t>(split - 1) * (p_.m - p_.unsplit_rows) - p_.unsplit_rows;
+    return static_cast<T*>(p_.partials) + rows * p_.n;
+  }
+
+  const Parameters& p_;
+  const Pipeline<Config>& pipeline_;
+};
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
+    PersistentKernel(const __grid_constant__ Parameters parameters) {
+  extern __shared__ __align__(1024) char shared[];  // tiles are swizzled by address bits
+  RunBlock<Config, PersistentConsumer<Config>>(parameters, shared);
+}
+
+}  // namespace bertfuse::kernels::gemm_sm90
+#endif  // BERTFUSE_KERNELS_GEMM_SM90_PERSISTENT_CUH_

@@ -1,0 +1,62 @@
+// The ring of shared-memory stages between producer and consumers, and its mbarriers. Blocks of a cluster multicast
+// what they share, so a stage is empty when the consumers of every block that it is loaded for say so.
+#ifndef BERTFUSE_KERNELS_GEMM_SM90_PIPELINE_CUH_
+#define BERTFUSE_KERNELS_GEMM_SM90_PIPELINE_CUH_
+
+#include "kernels/gemm_sm90/config.cuh"
+#include "kernels/gemm_sm90/tile_scheduler.cuh"
+#include "kernels/sm90/barrier.cuh"
+
+namespace bertfuse::kernels::gemm_sm90 {
+
+template <class Config>
+class Pipeline : public TileScheduler<Config> {
+ protected:
+  using TileScheduler<Config>::p_;
+  using TileScheduler<Config>::block_;
+
+ public:
+  using State = PipelineState<Config::kStages>;
+
+  __device__ __forceinline__ Pipeline(const Parameters& parameters, char* shared)
+      : TileScheduler<Config>(parameters),
+        shared_(shared),
+        barriers_(reinterpret_cast<uint64_t*>(shared + Config::kBarrierOffset)) {}
+
+  // By one thread.
+  __device__ __forceinline__ void InitBarriers() const {
+    // A stage is read by this block, by the cluster row that this block multicasts a slice of x to, and by the column.
+    const int readers = (MulticastsX() ? p_.cluster_n : 1) + p_.cluster_m - 1;
+    for (int stage = 0; stage < Config::kStages; ++stage) {
+      InitBarrier(Full(stage), 1);
+      InitBarrier(Empty(stage), Config::kConsumersPerStage * readers);
+    }
+  }
+
+  __device__ __forceinline__ const Parameters& parameters() const { return p_; }
+  __device__ __forceinline__ const BlockPosition& block() const { return block_; }
+  __device__ __forceinline__ char* shared() const { return shared_; }
+  __device__ __forceinline__ uint64_t* Full(int stage) const { return barriers_ + stage; }
+  __device__ __forceinline__ uint64_t* Empty(int stage) const { return barriers_ + Config::kStages + stage; }
+  __device__ __forceinline__ char* Stage(int stage) const { return shared_ + stage * Config::kStageBytes; }
+  __device__ __forceinline__ bool MulticastsX() const { return block_.rank_n < p_.x_multicasters; }
+
+  // Blocks that may write to this one's stages are numbered: first the cluster row, then the column. The first stage's
+  // empty barrier in block `number`; 0 if that does not write here. Worked out before the main loop: in it, a tile of
+  // 64 x 64 leaves 128 cycles a stage.
+  __device__ __forceinline__ uint32_t RemoteEmpty(int number) const {
+    if (number < p_.cluster_n) {
+      const bool writes = number == block_.rank_n || number < p_.x_multicasters;
+      return writes ? DsmemAddress(Empty(0), block_.rank_m * p_.cluster_n + number) : 0;
+    }
+    const int row = number - p_.cluster_n;
+    return row < p_.cluster_m && row != block_.rank_m ? DsmemAddress(Empty(0), row * p_.cluster_n + block_.rank_n) : 0;
+  }
+
+ private:
+  char* shared_;
+  uint64_t* barriers_;
+};
+
+}  // namespace bertfuse::kernels::gemm_sm90
+#endif  // BERTFUSE_KERNELS_GEMM_SM90_PIPELINE_CUH_

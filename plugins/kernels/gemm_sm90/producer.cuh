@@ -1,0 +1,130 @@
+// The producer of the Hopper matrix products: one thread that fills the pipeline by TMA.
+#ifndef BERTFUSE_KERNELS_GEMM_SM90_PRODUCER_CUH_
+#define BERTFUSE_KERNELS_GEMM_SM90_PRODUCER_CUH_
+
+#include "kernels/dependent_launch.cuh"
+#include "kernels/gemm_sm90/pipeline.cuh"
+#include "kernels/sm90/tma.cuh"
+#include "kernels/tensor_map.h"
+
+namespace bertfuse::kernels::gemm_sm90 {
+
+template <class Config>
+class Producer {
+  using State = typename Pipeline<Config>::State;
+
+ public:
+  __device__ __forceinline__ explicit Producer(const Pipeline<Config>& pipeline)
+      : p_(pipeline.parameters()), block_(pipeline.block()), pipeline_(pipeline) {}
+
+  __device__ __forceinline__ void Run() const {
+    PrefetchTensorMap(&p_.x_map);
+    PrefetchTensorMap(&p_.weight_map);
+    const Slice x = SliceOfX(), weight = SliceOfWeight();
+    if (!p_.weights_are_constant) WaitForDependencies();
+    // A constant weight does not depend on the kernel before this one: fill the pipeline with it while that one ends.
+    Tile tile = pipeline_.TileAt(0);
+    int ahead = min(tile.stages(), Config::kStages);
+    for (int i = 0; i < ahead; ++i) {
+      ArriveExpectTx(pipeline_.Full(i), Config::kStageBytes);
+      LoadWeight(tile, tile.first_stage + i, i, weight);
+    }
+    WaitForDependencies();
+    State state;
+    for (int number = 0;;) {
+      for (int k_stage = tile.first_stage; k_stage < tile.last_stage; ++k_stage, state.Advance()) {
+        if (--ahead < 0) {
+          WaitBarrier(pipeline_.Empty(state.stage), state.parity ^ 1);
+          ArriveExpectTx(pipeline_.Full(state.stage), Config::kStageBytes);
+          LoadWeight(tile, k_stage, state.stage, weight);
+        }
+        LoadX(tile, k_stage, state.stage, x);
+      }
+      if constexpr (Config::kEpilogueStages > 0) ProvideStaging(tile, state);
+      if (!pipeline_.HasTile(++number)) break;
+      tile = pipeline_.TileAt(number);
+    }
+    // What the cluster's other blocks say about this block's stages has to get here before it ends.
+    if (p_.cluster_m * p_.cluster_n == 1) return;
+    for (int i = Config::kEpilogueStages; i < Config::kStages; ++i, state.Advance()) {
+      WaitBarrier(pipeline_.Empty(state.stage), state.parity ^ 1);
+    }
+  }
+
+ private:
+  // What this block loads of a tile that is multicast: rows from `first` on, and who gets them (a bit for each block of
+  // the cluster). Worked out once: with its divisions a copy would come later than small tiles want it.
+  struct Slice {
+    int first;
+    uint32_t blocks;
+  };
+
+  __device__ __forceinline__ Slice SliceOfX() const {
+    return {block_.rank_n * (Config::kM / p_.x_multicasters), ((1u << p_.cluster_n) - 1)
+                                                                  << (block_.rank_m * p_.cluster_n)};
+  }
+
+  __device__ __forceinline__ Slice SliceOfWeight() const {
+    Slice slice = {block_.rank_m * (Config::kN / p_.cluster_m), 0};
+    for (int i = 0; i < p_.cluster_m; ++i) slice.blocks |= 1u << (i * p_.cluster_n + block_.rank_n);
+    return slice;
+  }
+
+  __device__ __forceinline__ void LoadX(const Tile& tile, int k_stage, int stage, const Slice& slice) const {
+    if (p_.cluster_n == 1) {
+      TmaLoad2d(pipeline_.Stage(stage), &p_.x_map, k_stage * Config::kStageK, tile.row, pipeline_.Full(stage));
+    } else if (pipeline_.MulticastsX()) {
+      TmaLoad2dMulticast(pipeline_.Stage(stage) + slice.first * Config::kRowBytes, &p_.x_map, k_stage * Config::kStageK,
+                         tile.row + slice.first, pipeline_.Full(stage), slice.blocks);
+    }
+  }
+
+  __device__ __forceinline__ void LoadWeight(const Tile& tile, int k_stage, int stage, const Slice& slice) const {
+    char* to = pipeline_.Stage(stage) + Config::kXBytes + slice.first * Config::kRowBytes;
+    const int row = tile.column + slice.first, k = k_stage * Config::kStageK;
+    if constexpr (Config::kPermutesWeight) {
+      const int group = row / kPermutedRows;
+      if (p_.cluster_m == 1) {
+        TmaLoadPermutedRows(to, &p_.weight_map, k, group, pipeline_.Full(stage));
+      } else {
+        TmaLoadPermutedRowsMulticast(to, &p_.weight_map, k, group, pipeline_.Full(stage), slice.blocks);
+      }
+    } else if (p_.cluster_m == 1) {
+      TmaLoad2d(to, &p_.weight_map, k, row, pipeline_.Full(stage));
+    } else {
+      TmaLoad2dMulticast(to, &p_.weight_map, k, row, pipeline_.Full(stage), slice.blocks);
+    }
+  }
+
+  // Stages for the warpgroups to put their rows of the tile in, with the residual in them where there is one.
+  __device__ __forceinline__ void ProvideStaging(const Tile& tile, State& state) const {
+#pragma unroll 1
+    for (int i = 0; i < Config::kEpilogueStages; ++i, state.Advance()) {
+      WaitBarrier(pipeline_.Empty(state.stage), state.parity ^ 1);
+      if (!Config::kLayerNorm || !p_.has_residual) {
+        Arrive(pipeline_.Full(state.stage));
+        continue;
+      }
+      ArriveExpectTx(pipeline_.Full(state.stage), WarpgroupsIn(i) * Config::kStagingBytes);
+#pragma unroll 1
+      for (int j = 0; j < WarpgroupsIn(i) * Config::kBoxes; ++j) {
+        const int group = i * Config::kWarpgroupsPerStage + j / Config::kBoxes;
+        TmaLoad2d(pipeline_.Stage(state.stage) + j * Config::kBoxBytes, &p_.residual_map,
+                  tile.column + j % Config::kBoxes * Config::kBoxColumns, tile.row + group * 64,
+                  pipeline_.Full(state.stage));
+      }
+    }
+  }
+
+  // How many warpgroups' rows are staged in the i-th of those stages.
+  __device__ __forceinline__ static int WarpgroupsIn(int i) {
+    return min(Config::kWarpgroupsPerStage, Config::kWarpgroups - i * Config::kWarpgroupsPerStage);
+  }
+
+  const Parameters& p_;
+  const BlockPosition& block_;
+  const Pipeline<Config>& pipeline_;
+};
+
+}  // namespace bertfuse::kernels::gemm_sm90
+#endif  // BERTFUSE_KERNELS_GEMM_SM90_PRODUCER_CUH_

@@ -1,0 +1,85 @@
+// Barriers of Hopper: mbarriers in shared memory (with transaction counts), named barriers, and the registers that
+// warpgroups hand each other.
+#ifndef BERTFUSE_KERNELS_SM90_BARRIER_CUH_
+#define BERTFUSE_KERNELS_SM90_BARRIER_CUH_
+
+#include <cstdint>
+
+#include "kernels/async_copy.cuh"
+
+namespace bertfuse::kernels {
+
+// ---- mbarriers ----
+
+__device__ __forceinline__ void InitBarrier(uint64_t* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(barrier)), "r"(arrivals) : "memory");
+}
+
+// Makes initialised barriers visible to the other blocks of the cluster. (Elsewhere too no access to a barrier says
+// .cluster: acquire and release at that scope compile to fences of the whole device, half a microsecond for each
+// stage.)
+__device__ __forceinline__ void FenceBarrierInit() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void ArriveExpectTx(uint64_t* barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(barrier)), "r"(bytes)
+               : "memory");
+}
+
+__device__ __forceinline__ void Arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedAddress(barrier)) : "memory");
+}
+
+// At a barrier anywhere in the cluster, given its DsmemAddress (cluster.cuh).
+__device__ __forceinline__ void ArriveRemote(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+__device__ __forceinline__ void WaitBarrier(uint64_t* barrier, uint32_t parity) {
+  asm volatile(
+      "{\n\t.reg .pred done;\n"
+      "WAIT:\n\t"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
+      "@done bra DONE;\n\t"
+      "bra WAIT;\n"
+      "DONE:\n\t}" ::"r"(SharedAddress(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+// ---- named barriers ----
+
+// Of the 128 threads of a warpgroup.
+__device__ __forceinline__ void SyncWarpgroup(int id) { asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory"); }
+
+// ---- pipelines ----
+
+// A position in a ring of stages: which stage, and the parity that its barriers are waited for with.
+template <int kStages>
+struct PipelineState {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void Advance() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+  __device__ __forceinline__ void Advance(int count) {
+    stage += count;
+    parity ^= stage / kStages & 1;
+    stage %= kStages;
+  }
+};
+
+// ---- registers ----
+
+template <int kRegisters>
+__device__ __forceinline__ void AllocateRegisters() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ __forceinline__ void DeallocateRegisters() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_SM90_BARRIER_CUH_

@@ -1,0 +1,41 @@
+// Thread block clusters of Hopper, and their distributed shared memory (DSMEM).
+#ifndef BERTFUSE_KERNELS_SM90_CLUSTER_CUH_
+#define BERTFUSE_KERNELS_SM90_CLUSTER_CUH_
+
+#include <cstdint>
+
+#include "kernels/async_copy.cuh"
+
+namespace bertfuse::kernels {
+
+__device__ __forceinline__ uint32_t ClusterRank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// Waits for every thread of the cluster. Orders no memory accesses: with release it would wait for all of the block's
+// stores to reach the L2 cache.
+__device__ __forceinline__ void SyncCluster() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\n\tbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// The address of this block's `pointer` in block `rank` of the cluster.
+__device__ __forceinline__ uint32_t DsmemAddress(const void* pointer, uint32_t rank) {
+  uint32_t address;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(SharedAddress(pointer)), "r"(rank));
+  return address;
+}
+
+// Copies shared memory to another block of the cluster, and counts the bytes towards that block's barrier. (One
+// st.async a value would do the same, but every one of them is an update of the barrier.) Never in a launch without a
+// cluster, not even by no thread: branch around it (the compiler may predicate UBLKCP.S.S, and there it is an illegal
+// instruction all the same; seen on an H200).
+__device__ __forceinline__ void CopyToDsmem(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "r"(SharedAddress(from)), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_SM90_CLUSTER_CUH_

@@ -1,0 +1,54 @@
+#include "ops/attention_tactic.h"
+
+namespace bertfuse::cuda {
+namespace {
+
+using kernels::AttentionSm90Tile;
+using kernels::CeilDiv;
+
+// The tiles that were compiled (kernels/attention_sm90/kernels.cuh).
+constexpr AttentionSm90Tile kFewQueries = {64, 64, 1};    // two blocks to a multiprocessor, but for head size 128
+constexpr AttentionSm90Tile kShort = {128, 128, 1};       // one block of keys, and so no online softmax
+constexpr AttentionSm90Tile kLong = {128, 64, 2};         // one pipeline multiplies, the other computes exponentials
+constexpr AttentionSm90Tile kHeadSize128 = {128, 64, 1};  // what registers allow there, for any length
+constexpr int64_t kShortKeys = 128;
+
+// Few queries are spread over the multiprocessors. Both limits are measured on an H200 with bert-base's 12 heads of 64:
+// docs/notebook.md, attention.
+AttentionSm90Tile ChooseSm90(const AttentionProblem& problem) {
+  const int64_t tiles = problem.batch * problem.heads * CeilDiv(problem.sequence, 128);
+  if (tiles < problem.multiprocessors) return kFewQueries;
+  if (problem.head_size == 128) return kHeadSize128;
+  return problem.sequence <= kShortKeys ? kShort : kLong;
+}
+
+}  // namespace
+
+std::vector<AttentionTactic> AttentionTactics(const AttentionProblem& problem) {
+  std::vector<AttentionTactic> tactics;
+  if (problem.sm90) {
+    tactics.push_back({AttentionPath::kSm90, kFewQueries});
+    if (problem.head_size == 128) {
+      tactics.push_back({AttentionPath::kSm90, kHeadSize128});
+    } else {
+      if (problem.sequence <= kShortKeys) tactics.push_back({AttentionPath::kSm90, kShort});
+      tactics.push_back({AttentionPath::kSm90, kLong});
+    }
+  }
+  if (problem.mma) tactics.push_back({AttentionPath::kMma});
+  tactics.push_back({AttentionPath::kSimt});
+  return tactics;
+}
+
+AttentionTactic ChooseAttentionTactic(const AttentionProblem& problem) {
+  if (problem.sm90) return {AttentionPath::kSm90, ChooseSm90(problem)};
+  return {problem.mma ? AttentionPath::kMma : AttentionPath::kSimt};
+}
+
+std::string Describe(const AttentionTactic& tactic) {
+  if (tactic.path != AttentionPath::kSm90) return tactic.path == AttentionPath::kMma ? "mma" : "simt";
+  const std::string tile = std::to_string(tactic.tile.queries) + "x" + std::to_string(tactic.tile.keys);
+  return "sm90 " + tile + (tactic.tile.pipelines > 1 ? " pipelines " + std::to_string(tactic.tile.pipelines) : "");
+}
+
+}  // namespace bertfuse::cuda

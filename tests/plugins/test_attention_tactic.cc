@@ -1,0 +1,55 @@
+// How attention is computed: arithmetic alone, no GPU is needed.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "ops/attention_tactic.h"
+
+namespace bertfuse::cuda {
+namespace {
+
+AttentionProblem Problem(int64_t batch, int64_t sequence, int64_t heads, int64_t head_size) {
+  return {batch, sequence, heads, head_size, true, true, 132};
+}
+
+std::string Chosen(int64_t batch, int64_t sequence, int64_t heads, int64_t head_size) {
+  return Describe(ChooseAttentionTactic(Problem(batch, sequence, heads, head_size)));
+}
+
+TEST(AttentionTactic, TheChosenOneIsListedOnce) {
+  for (int64_t head_size : {32, 64, 128}) {
+    for (int64_t batch : {1, 3, 11, 64}) {
+      for (int64_t sequence : {1, 64, 127, 128, 129, 512, 16384}) {
+        const AttentionProblem problem = Problem(batch, sequence, 12, head_size);
+        std::multiset<std::string> names;
+        for (const AttentionTactic& tactic : AttentionTactics(problem)) names.insert(Describe(tactic));
+        EXPECT_EQ(names.size(), std::set<std::string>(names.begin(), names.end()).size());
+        EXPECT_EQ(names.count(Describe(ChooseAttentionTactic(problem))), 1u) << sequence << " " << head_size;
+      }
+    }
+  }
+}
+
+// On an H200's 132 multiprocessors.
+TEST(AttentionTactic, ByQueriesAndKeys) {
+  EXPECT_EQ(Chosen(1, 128, 12, 64), "sm90 64x64");  // 12 tiles of 128 queries
+  EXPECT_EQ(Chosen(10, 128, 12, 64), "sm90 64x64");
+  EXPECT_EQ(Chosen(11, 128, 12, 64), "sm90 128x128");  // 132
+  EXPECT_EQ(Chosen(11, 129, 12, 64), "sm90 128x64 pipelines 2");
+  EXPECT_EQ(Chosen(32, 384, 12, 32), "sm90 128x64 pipelines 2");
+  EXPECT_EQ(Chosen(32, 384, 12, 128), "sm90 128x64");
+}
+
+TEST(AttentionTactic, WhatTakesEveryCallComesLast) {
+  AttentionProblem problem = Problem(32, 384, 12, 64);
+  EXPECT_EQ(Describe(AttentionTactics(problem).back()), "simt");
+  problem.sm90 = false;
+  EXPECT_EQ(Describe(ChooseAttentionTactic(problem)), "mma");
+  problem.mma = false;
+  EXPECT_EQ(Describe(ChooseAttentionTactic(problem)), "simt");
+  EXPECT_EQ(AttentionTactics(problem).size(), 1u);
+}
+
+}  // namespace
+}  // namespace bertfuse::cuda
