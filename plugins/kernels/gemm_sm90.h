@@ -12,12 +12,33 @@ namespace bertfuse::kernels {
 constexpr int kStageK = 64;      // elements of k in a stage of the pipeline: rows of 128 bytes
 constexpr int kMostCluster = 8;  // blocks that every Hopper device takes in a cluster
 
-// How the product x[m, k] * weight[n, k] transposed is cut up. A block computes block_m x block_n outputs at a time;
-// the blocks of a cluster, cluster_m x cluster_n of them, multicast what they load. k is cut into `splits`: for all
-// rows by GemmSm90SplitK, for those from unsplit_rows on by GemmSm90Elementwise.
+// A block computes m x n outputs at a time; its pipeline has that many stages, and so many blocks share a
+// multiprocessor.
+struct GemmSm90Block {
+  int m, n;
+  int stages;
+  int per_multiprocessor;
+};
+
+constexpr bool operator==(const GemmSm90Block& a, const GemmSm90Block& b) {
+  return a.m == b.m && a.n == b.n && a.stages == b.stages && a.per_multiprocessor == b.per_multiprocessor;
+}
+
+// Those that are compiled. Of two of the same size the one with more stages has a multiprocessor for itself: for grids
+// of no more blocks than there are multiprocessors.
+namespace gemm_sm90 {
+inline constexpr GemmSm90Block kPersistentBlock = {128, 192, 5, 1};
+inline constexpr GemmSm90Block kOneTileBlocks[] = {{128, 128, 7, 1}, {128, 128, 3, 2}, {128, 96, 8, 1},
+                                                   {128, 96, 4, 2},  {64, 64, 12, 1},  {64, 96, 10, 1}};
+inline constexpr GemmSm90Block kLayerNormBlocks[] = {{128, 128, 3, 2}, {64, 96, 5, 2}, {64, 128, 4, 2}};
+inline constexpr GemmSm90Block kSplitKBlocks[] = {{128, 128, 3, 2}, {64, 96, 10, 1}};
+}  // namespace gemm_sm90
+
+// How the product x[m, k] * weight[n, k] transposed is cut up: a block's share, and the blocks of a cluster, cluster_m
+// x cluster_n of them, which multicast what they load. k is cut into `splits`: for all rows by GemmSm90SplitK, for
+// those from unsplit_rows on by GemmSm90Elementwise, with the persistent kernel's block alone.
 struct GemmSm90Tile {
-  int block_m;
-  int block_n;
+  GemmSm90Block block;
   int cluster_m;
   int cluster_n;
   int splits;

@@ -14,21 +14,20 @@ using kernels::GemmSm90Tile;
 using kernels::kMostCluster;
 using kernels::kStageK;
 
-struct Block {
-  int m, n;
-};
+namespace sm90 = kernels::gemm_sm90;
+using Block = kernels::GemmSm90Block;
 
-// The block sizes that were compiled (kernels/gemm_sm90/kernels.cuh). The first is the persistent kernel's.
-constexpr Block kWide = {128, 192};
-constexpr Block kLarge = {128, 128}, kLargeNarrow = {128, 96};
-constexpr Block kSmall = {64, 64}, kSmallWide = {64, 96}, kSmallWidest = {64, 128};
-constexpr Block kElementwiseBlocks[] = {kWide, kLarge, kLargeNarrow, kSmall, kSmallWide};
-constexpr Block kLayerNormBlocks[] = {kLarge, kSmallWide, kSmallWidest};
-constexpr Block kPartialBlocks[] = {kLarge, kSmallWide};
+// By size, of the tables of those that are compiled.
+constexpr Block kWide = sm90::kPersistentBlock;
+constexpr Block kLargeAlone = sm90::kOneTileBlocks[0], kLarge = sm90::kOneTileBlocks[1];
+constexpr Block kNarrowAlone = sm90::kOneTileBlocks[2], kNarrow = sm90::kOneTileBlocks[3];
+constexpr Block kSmall = sm90::kOneTileBlocks[4], kSmallWide = sm90::kOneTileBlocks[5];
+static_assert(kLarge.m == 128 && kLarge.n == 128 && kNarrow.m == 128 && kNarrow.n == 96);
+static_assert(kSmall.m == 64 && kSmall.n == 64 && kSmallWide.m == 64 && kSmallWide.n == 96);
 constexpr int kMostSplits = kernels::kMostMorePartials + 1;  // of the persistent kernel
 
 // The persistent kernel loads the weight by 32 rows.
-bool Takes(const GemmProblem& problem, Block block) { return block.n != kWide.n || problem.n % 32 == 0; }
+bool Takes(const GemmProblem& problem, Block block) { return !(block == kWide) || problem.n % 32 == 0; }
 
 bool SpansRow(const GemmProblem& problem, Block block) {
   return problem.n % block.n == 0 && problem.n / block.n <= kMostCluster;
@@ -39,17 +38,15 @@ bool CanSplit(const GemmProblem& problem, int splits) {
   return (splits - 1) * each < stages;
 }
 
-GemmTactic ElementwiseTactic(GemmPath path, Block block, int cluster_m = 1) {
-  return {path, {block.m, block.n, cluster_m, 1, 1}};
-}
+GemmTactic ElementwiseTactic(GemmPath path, Block block, int cluster_m = 1) { return {path, {block, cluster_m, 1, 1}}; }
 
 GemmTactic LayerNormTactic(const GemmProblem& problem, Block block, int cluster_m) {
-  return {GemmPath::kSm90, {block.m, block.n, cluster_m, static_cast<int>(problem.n / block.n), 1}};
+  return {GemmPath::kSm90, {block, cluster_m, static_cast<int>(problem.n / block.n), 1}};
 }
 
 GemmTactic SplitTactic(const GemmProblem& problem, Block block, int splits) {
   while (!CanSplit(problem, splits)) --splits;
-  return {GemmPath::kSm90SplitK, {block.m, block.n, 1, 1, splits}};
+  return {GemmPath::kSm90SplitK, {block, 1, 1, splits}};
 }
 
 bool Fits(const GemmProblem& problem, const GemmTactic& tactic) {
@@ -75,6 +72,15 @@ Block FasterBlock(const GemmProblem& problem, Block a, Block b) {
   return time(b) < time(a) ? b : a;
 }
 
+// Of two blocks of the same size the one that has a multiprocessor for itself, where there are enough of them.
+Block ForGrid(const GemmProblem& problem, Block alone, Block shared, int cluster_m = 1, int cluster_n = 1) {
+  const int64_t rows = CeilDiv(problem.m, static_cast<int64_t>(alone.m) * cluster_m) * cluster_m;
+  const int64_t columns = CeilDiv(problem.n, static_cast<int64_t>(alone.n) * cluster_n) * cluster_n;
+  return rows * columns <= problem.multiprocessors ? alone : shared;
+}
+
+Block Narrow(const GemmProblem& problem) { return ForGrid(problem, kNarrowAlone, kNarrow); }
+
 // A product's tiles, counted in clusters, in waves of all the clusters that run at a time. (A few less may: a cluster
 // needs its blocks on one group of multiprocessors. That is then slower.)
 struct Waves {
@@ -84,8 +90,8 @@ struct Waves {
 };
 
 Waves WavesOf(const GemmProblem& problem, const GemmSm90Tile& tile) {
-  const int64_t per_panel = CeilDiv(problem.n, static_cast<int64_t>(tile.cluster_n) * tile.block_n);
-  const int64_t tiles = CeilDiv(problem.m, static_cast<int64_t>(tile.cluster_m) * tile.block_m) * per_panel;
+  const int64_t per_panel = CeilDiv(problem.n, static_cast<int64_t>(tile.cluster_n) * tile.block.n);
+  const int64_t tiles = CeilDiv(problem.m, static_cast<int64_t>(tile.cluster_m) * tile.block.m) * per_panel;
   Waves waves;
   waves.clusters = std::max(problem.multiprocessors / (tile.cluster_m * tile.cluster_n), 1);
   waves.full_panels = tiles / waves.clusters * waves.clusters / per_panel;
@@ -102,7 +108,7 @@ bool TakesSplits(const GemmProblem& problem) {
 // itself an op runs at another clock, and beside other kernels.
 
 // Pairs of blocks share the weight, which saves energy, and with it time.
-constexpr GemmSm90Tile kPersistentTile = {kWide.m, kWide.n, 2, 1, 1};
+constexpr GemmSm90Tile kPersistentTile = {kWide, 2, 1, 1};
 
 // Many rows. There have to be tiles for nearly all multiprocessors.
 bool TakesPersistent(const GemmProblem& problem) {
@@ -116,7 +122,8 @@ GemmTactic ChooseElementwise(const GemmProblem& problem) {
     const bool in_pairs = CeilDiv(problem.m, kSmallWide.m) % 2 == 0;
     return ElementwiseTactic(GemmPath::kSm90, kSmallWide, in_pairs ? 2 : 1);
   }
-  return ElementwiseTactic(GemmPath::kSm90, FasterBlock(problem, kLarge, kLargeNarrow));
+  const bool narrow = FasterBlock(problem, kLarge, kNarrow) == kNarrow;
+  return ElementwiseTactic(GemmPath::kSm90, narrow ? Narrow(problem) : ForGrid(problem, kLargeAlone, kLarge));
 }
 
 // The persistent kernel, whose last wave is split along k where it is incomplete: in as many splits as keep all
@@ -154,16 +161,16 @@ GemmTactic ChooseLayerNorm(const GemmProblem& problem) {
     return ElementwiseTactic(GemmPath::kSm90ThenLayerNorm, kSmallWide);
   }
   // All at the same time, two blocks to a multiprocessor; of clusters there may be less.
-  for (Block block : {kSmallWide, kSmallWidest}) {
+  for (Block block : {sm90::kLayerNormBlocks[1], sm90::kLayerNormBlocks[2]}) {
     if (SpansRow(problem, block) && 2 * Tiles(problem, block) <= 3 * problem.multiprocessors) {
       return LayerNormTactic(problem, block, 1);
     }
   }
-  if (!Takes(problem, kWide)) return ElementwiseTactic(GemmPath::kSm90ThenLayerNorm, kLargeNarrow);
+  if (!Takes(problem, kWide)) return ElementwiseTactic(GemmPath::kSm90ThenLayerNorm, Narrow(problem));
   // A tenth of what wide tiles compute lies beyond the last column.
   const bool padded = CeilDiv(problem.n, kWide.n) * kWide.n * 10 > problem.n * 11;
   if (long_k && padded && problem.n % (2 * kLarge.n) == 0) {
-    return {GemmPath::kSm90ThenLayerNorm, {kLarge.m, kLarge.n, 1, 2, 1}};
+    return {GemmPath::kSm90ThenLayerNorm, {ForGrid(problem, kLargeAlone, kLarge, 1, 2), 1, 2, 1}};
   }
   return PersistentThenLayerNorm(problem, 2);
 }
@@ -173,25 +180,27 @@ GemmTactic ChooseLayerNorm(const GemmProblem& problem) {
 std::vector<GemmTactic> GemmTactics(const GemmProblem& problem) {
   std::vector<GemmTactic> tactics;
   const auto add_elementwise = [&](GemmPath path) {
-    for (const Block& block : kElementwiseBlocks) {
-      if (!Takes(problem, block)) continue;
+    const auto add = [&](const Block& block) {
+      if (!Takes(problem, block)) return;
       for (const auto& [cluster_m, cluster_n] : {std::pair(1, 1), {2, 1}, {1, 2}, {2, 2}}) {
-        tactics.push_back({path, {block.m, block.n, cluster_m, cluster_n, 1}});
+        tactics.push_back({path, {block, cluster_m, cluster_n, 1}});
       }
-    }
+    };
+    add(kWide);
+    for (const Block& block : sm90::kOneTileBlocks) add(block);
   };
   if (problem.sm90 && !problem.layer_norm) add_elementwise(GemmPath::kSm90);
   if (problem.sm90 && problem.layer_norm) {
-    for (const Block& block : kLayerNormBlocks) {
+    for (const Block& block : sm90::kLayerNormBlocks) {
       if (!SpansRow(problem, block)) continue;
       tactics.push_back(LayerNormTactic(problem, block, 1));
       if (2 * problem.n / block.n <= kMostCluster) tactics.push_back(LayerNormTactic(problem, block, 2));
     }
-    for (const Block& block : kPartialBlocks) {
+    for (const Block& block : sm90::kSplitKBlocks) {
       for (int splits : {1, 2, 3, 4, 6, 8, 12}) {
         if (!CanSplit(problem, splits)) continue;
         for (const auto& [cluster_m, cluster_n] : {std::pair(1, 1), {2, 1}, {1, 4}}) {
-          tactics.push_back({GemmPath::kSm90SplitK, {block.m, block.n, cluster_m, cluster_n, splits}});
+          tactics.push_back({GemmPath::kSm90SplitK, {block, cluster_m, cluster_n, splits}});
         }
       }
     }
@@ -200,7 +209,7 @@ std::vector<GemmTactic> GemmTactics(const GemmProblem& problem) {
     add_elementwise(GemmPath::kSm90ThenLayerNorm);
     for (int cluster_m : {1, 2}) {
       for (int splits = 2; TakesSplits(problem) && splits <= kMostSplits; ++splits) {
-        const GemmTactic tactic = {GemmPath::kSm90ThenLayerNorm, {kWide.m, kWide.n, cluster_m, 1, splits}};
+        const GemmTactic tactic = {GemmPath::kSm90ThenLayerNorm, {kWide, cluster_m, 1, splits}};
         if (CanSplit(problem, splits) && UnsplitRows(problem, tactic) < problem.m) tactics.push_back(tactic);
       }
     }
@@ -218,7 +227,7 @@ GemmTactic ChooseGemmTactic(const GemmProblem& problem) {
 int64_t UnsplitRows(const GemmProblem& problem, const GemmTactic& tactic) {
   const GemmSm90Tile& tile = tactic.tile;
   if (tactic.path != GemmPath::kSm90ThenLayerNorm || tile.splits == 1) return problem.m;
-  return std::min(WavesOf(problem, tile).full_panels * tile.cluster_m * tile.block_m, problem.m);
+  return std::min(WavesOf(problem, tile).full_panels * tile.cluster_m * tile.block.m, problem.m);
 }
 
 size_t GemmWorkspaceSize(const GemmProblem& problem, const GemmTactic& tactic) {
@@ -234,13 +243,22 @@ size_t GemmWorkspaceSize(const GemmProblem& problem, const GemmTactic& tactic) {
 
 namespace {
 
+bool IsOfSize(const Block& a, const Block& b) { return a.m == b.m && a.n == b.n; }
+
+// Whether the table has two blocks of its size, which are told apart by their stages.
+bool HasTwin(const GemmTactic& tactic) {
+  const Block& block = tactic.tile.block;
+  return tactic.path != GemmPath::kSm90SplitK && (IsOfSize(block, kLarge) || IsOfSize(block, kNarrow));
+}
+
 // "simt", "mma" or "sm90 64x96 cluster 1x4".
-std::string TileName(const GemmTactic& tactic) {
+std::string TileName(const GemmTactic& tactic, bool with_stages) {
   if (tactic.path == GemmPath::kSimt) return "simt";
   if (tactic.path == GemmPath::kMma) return "mma";
   const kernels::GemmSm90Tile& tile = tactic.tile;
   char text[96];
-  std::snprintf(text, sizeof(text), "sm90 %dx%d cluster %dx%d", tile.block_m, tile.block_n, tile.cluster_m,
+  std::snprintf(text, sizeof(text), "sm90 %dx%d%s cluster %dx%d", tile.block.m, tile.block.n,
+                with_stages ? (" stages " + std::to_string(tile.block.stages)).c_str() : "", tile.cluster_m,
                 tile.cluster_n);
   return text;
 }
@@ -248,17 +266,26 @@ std::string TileName(const GemmTactic& tactic) {
 }  // namespace
 
 std::string Describe(const GemmTactic& tactic) {
-  const std::string splits = std::to_string(tactic.tile.splits);
-  if (tactic.path == GemmPath::kSm90SplitK) return TileName(tactic) + " split-K " + splits;
-  if (tactic.path != GemmPath::kSm90ThenLayerNorm) return TileName(tactic);
-  return TileName(tactic) + (tactic.tile.splits > 1 ? " last wave split-K " + splits : "") + " then LayerNorm";
+  const std::string tile = TileName(tactic, HasTwin(tactic)), splits = std::to_string(tactic.tile.splits);
+  if (tactic.path == GemmPath::kSm90SplitK) return tile + " split-K " + splits;
+  if (tactic.path != GemmPath::kSm90ThenLayerNorm) return tile;
+  return tile + (tactic.tile.splits > 1 ? " last wave split-K " + splits : "") + " then LayerNorm";
 }
 
-std::string FormerName(const GemmTactic& tactic) {
-  const std::string splits = std::to_string(tactic.tile.splits);
-  if (tactic.path == GemmPath::kSm90SplitK) return TileName(tactic) + " splits " + splits;
-  if (tactic.path != GemmPath::kSm90ThenLayerNorm) return TileName(tactic);
-  return TileName(tactic) + " rounded" + (tactic.tile.splits > 1 ? " splits " + splits : "");
+std::string FormerName(const GemmProblem& problem, const GemmTactic& tactic) {
+  const kernels::GemmSm90Tile& tile = tactic.tile;
+  const bool one_tile = tactic.path == GemmPath::kSm90ThenLayerNorm || !problem.layer_norm;
+  if (HasTwin(tactic) && one_tile) {
+    // The name was that of both, of which the grid's size chose.
+    const bool large = IsOfSize(tile.block, kLarge);
+    const Block meant =
+        ForGrid(problem, large ? kLargeAlone : kNarrowAlone, large ? kLarge : kNarrow, tile.cluster_m, tile.cluster_n);
+    if (!(tile.block == meant)) return Describe(tactic);
+  }
+  const std::string name = TileName(tactic, false), splits = std::to_string(tile.splits);
+  if (tactic.path == GemmPath::kSm90SplitK) return name + " splits " + splits;
+  if (tactic.path != GemmPath::kSm90ThenLayerNorm) return name;
+  return name + " rounded" + (tile.splits > 1 ? " splits " + splits : "");
 }
 
 }  // namespace bertfuse::cuda

@@ -50,7 +50,7 @@ size_t GemmWorkspaceSize(const GemmProblem& problem, const GemmTactic& tactic);
 std::string Describe(const GemmTactic& tactic);
 
 // What tuning files called it before.
-std::string FormerName(const GemmTactic& tactic);
+std::string FormerName(const GemmProblem& problem, const GemmTactic& tactic);
 
 }  // namespace bertfuse::cuda
 #endif  // BERTFUSE_OPS_GEMM_TACTIC_H_

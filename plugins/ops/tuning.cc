@@ -87,8 +87,9 @@ std::optional<bertfuse_tuning::Tactic> FindTactic(const TunedProblem& problem, c
     });
   }
   return SwitchElement(problem.dtype, [&](auto element) -> std::optional<bertfuse_tuning::Tactic> {
-    for (const GemmTactic& tactic : GemmTactics(AlignedGemm<decltype(element)>(problem, device))) {
-      if (name == Describe(tactic) || name == FormerName(tactic)) return tactic;
+    const GemmProblem gemm = AlignedGemm<decltype(element)>(problem, device);
+    for (const GemmTactic& tactic : GemmTactics(gemm)) {
+      if (name == Describe(tactic) || name == FormerName(gemm, tactic)) return tactic;
     }
     return std::nullopt;
   });

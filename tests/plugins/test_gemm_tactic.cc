@@ -46,7 +46,7 @@ TEST(GemmTactic, TheChosenOneIsListed) {
     std::set<std::string> names;
     const std::vector<GemmTactic> tactics = GemmTactics(problem);
     std::set<std::string> former;
-    for (const GemmTactic& tactic : tactics) names.insert(Describe(tactic)), former.insert(FormerName(tactic));
+    for (const GemmTactic& tactic : tactics) names.insert(Describe(tactic)), former.insert(FormerName(problem, tactic));
     EXPECT_EQ(names.size(), tactics.size());
     EXPECT_EQ(former.size(), tactics.size());
     EXPECT_EQ(names.count(Describe(ChooseGemmTactic(problem))), 1u) << Describe(ChooseGemmTactic(problem));
@@ -63,7 +63,7 @@ TEST(GemmTactic, PartsAreOfRowsAtTheEnd) {
         continue;
       }
       ASSERT_LT(whole, problem.m) << Describe(tactic);
-      EXPECT_EQ(whole % (tactic.tile.cluster_m * tactic.tile.block_m), 0) << Describe(tactic);
+      EXPECT_EQ(whole % (tactic.tile.cluster_m * tactic.tile.block.m), 0) << Describe(tactic);
       EXPECT_EQ(GemmWorkspaceSize(problem, tactic),
                 2u * static_cast<size_t>((problem.m - whole) * problem.n * (tactic.tile.splits - 1)));
     }
@@ -87,7 +87,7 @@ double RoundsTaken(const GemmProblem& problem, const GemmTactic& tactic) {
   const kernels::GemmSm90Tile& tile = tactic.tile;
   const int64_t clusters = std::max(problem.multiprocessors / tile.cluster_m, 1);
   const auto tiles = [&](int64_t rows) {
-    return kernels::CeilDiv(rows, tile.cluster_m * tile.block_m) * kernels::CeilDiv(problem.n, tile.block_n);
+    return kernels::CeilDiv(rows, tile.cluster_m * tile.block.m) * kernels::CeilDiv(problem.n, tile.block.n);
   };
   const int64_t whole = UnsplitRows(problem, tactic);
   const double parts = kernels::CeilDiv(tiles(problem.m - whole) * tile.splits, clusters);
@@ -147,11 +147,19 @@ TEST(GemmTactic, NoHopperTacticWithoutHopper) {
 
 // Tuning files may have them.
 TEST(GemmTactic, FormerNames) {
-  EXPECT_EQ(FormerName({GemmPath::kSm90, {64, 96, 1, 8, 1}}), "sm90 64x96 cluster 1x8");
-  EXPECT_EQ(FormerName({GemmPath::kSm90SplitK, {64, 96, 1, 1, 4}}), "sm90 64x96 cluster 1x1 splits 4");
-  EXPECT_EQ(FormerName({GemmPath::kSm90ThenLayerNorm, {64, 64, 1, 1, 1}}), "sm90 64x64 cluster 1x1 rounded");
-  EXPECT_EQ(FormerName({GemmPath::kSm90ThenLayerNorm, {128, 192, 2, 1, 2}}),
+  const kernels::GemmSm90Block small = {64, 96, 10, 1}, wide = {128, 192, 5, 1};
+  const GemmProblem few = Bert(512, 768, 3072, true), many = Bert(8192, 768, 3072, true);
+  EXPECT_EQ(FormerName(few, {GemmPath::kSm90SplitK, {small, 1, 1, 4}}), "sm90 64x96 cluster 1x1 splits 4");
+  EXPECT_EQ(FormerName(few, {GemmPath::kSm90ThenLayerNorm, {small, 1, 1, 1}}), "sm90 64x96 cluster 1x1 rounded");
+  EXPECT_EQ(FormerName(many, {GemmPath::kSm90ThenLayerNorm, {wide, 2, 1, 2}}),
             "sm90 128x192 cluster 2x1 rounded splits 2");
+  // One name for two, of which the number of blocks chose.
+  const GemmTactic alone = {GemmPath::kSm90ThenLayerNorm, {{128, 128, 7, 1}, 1, 1, 1}};
+  const GemmTactic shared = {GemmPath::kSm90ThenLayerNorm, {{128, 128, 3, 2}, 1, 1, 1}};
+  EXPECT_EQ(Describe(alone), "sm90 128x128 stages 7 cluster 1x1 then LayerNorm");
+  EXPECT_EQ(FormerName(few, alone), "sm90 128x128 cluster 1x1 rounded");
+  EXPECT_EQ(FormerName(many, shared), "sm90 128x128 cluster 1x1 rounded");
+  EXPECT_EQ(FormerName(few, shared), Describe(shared));
 }
 
 // What was measured to be the faster one in bert-base on an H200.
@@ -166,8 +174,8 @@ TEST(GemmTactic, FewRows) {
   EXPECT_EQ(chosen(128, 768, 3072, true), "sm90 64x96 cluster 1x1 split-K 4");
   EXPECT_EQ(chosen(128, 2304, 768, false), "sm90 64x64 cluster 1x1");
   EXPECT_EQ(chosen(256, 2304, 768, false), "sm90 64x96 cluster 2x1");
-  EXPECT_EQ(chosen(512, 2304, 768, false), "sm90 128x96 cluster 1x1");
-  EXPECT_EQ(chosen(768, 2304, 768, false), "sm90 128x128 cluster 1x1");
+  EXPECT_EQ(chosen(512, 2304, 768, false), "sm90 128x96 stages 8 cluster 1x1");
+  EXPECT_EQ(chosen(768, 2304, 768, false), "sm90 128x128 stages 7 cluster 1x1");
   EXPECT_EQ(chosen(2048, 2304, 768, false), "sm90 128x192 cluster 2x1");
 }
 
