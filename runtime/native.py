@@ -100,7 +100,6 @@ class Kernel(ctypes.Structure):
         ("struct_size", ctypes.c_uint32),
         ("device", ctypes.c_int32),
         ("op", ctypes.c_char_p),
-        ("variant", ctypes.c_char_p),
         ("workspace_size", _asks(ctypes.c_size_t)),
         ("num_tactics", _asks(ctypes.c_int32)),
         ("run", ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.POINTER(Call), ctypes.POINTER(Error))),
@@ -149,7 +148,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
     error, call = ctypes.POINTER(Error), ctypes.POINTER(Call)
     text = ctypes.c_char_p
     for name, result, arguments in (
-        ("bertfuse_find_kernel", ctypes.POINTER(Kernel), (text, text, ctypes.c_int32)),
+        ("bertfuse_find_kernel", ctypes.POINTER(Kernel), (text, ctypes.c_int32)),
         ("bertfuse_gpu_architectures", text, ()),
         ("bertfuse_gpu_count", ctypes.c_int32, ()),
         ("bertfuse_describe_gpu", ctypes.c_int32, (ctypes.c_int32, ctypes.POINTER(Gpu), error)),
@@ -172,7 +171,7 @@ def find_kernel(op: str, device: int = CUDA, path: str | Path | None = None) -> 
 
     Raises NativeError for a library of another release, whose table is laid out in another way.
     """
-    pointer = load_library(path).bertfuse_find_kernel(op.encode(), b"", device)
+    pointer = load_library(path).bertfuse_find_kernel(op.encode(), device)
     if pointer and pointer.contents.struct_size != ctypes.sizeof(Kernel):
         raise NativeError(f"{path or 'the library'}: is of another release; run 'make build'")
     return pointer.contents if pointer else None

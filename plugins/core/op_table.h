@@ -111,12 +111,12 @@ class AxisBinder {
   const char* leading_from_ = nullptr;
 };
 
-// Checks everything that the op's description says about a call: arity, presence, dtypes, axes, attributes; outputs too
-// where the call has them. Throws Error with op and tensor or attribute named.
+// Checks everything that the op's description says about a call: arity, presence, dtypes, axes, attributes, and its
+// outputs. Throws Error with op and tensor or attribute named.
 void Validate(const OpDef& op, const bertfuse_call& call);
 
-// Fills in dtype, rank and shape of every output, from inputs and attributes that Validate would accept; `data` is left
-// alone. `outputs` has op.num_outputs elements.
+// Fills in dtype, rank and shape of every output, and checks attributes and inputs on the way as Validate does; `data`
+// is left alone. `outputs` has op.num_outputs elements.
 void InferOutputs(const OpDef& op, const bertfuse_tensor* inputs, const bertfuse_value* attributes,
                   bertfuse_tensor* outputs);
 

@@ -29,7 +29,6 @@ constexpr bertfuse_kernel CpuKernel() {
   kernel.struct_size = sizeof(bertfuse_kernel);
   kernel.device = BERTFUSE_CPU;
   kernel.op = Op::kName;
-  kernel.variant = "";
   kernel.workspace_size = [](const bertfuse_call* call, size_t* bytes, bertfuse_error* error) -> int32_t {
     return Guarded(error, [&] { *bytes = kWorkspaceSize(*call); });
   };

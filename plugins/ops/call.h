@@ -64,7 +64,6 @@ constexpr bertfuse_kernel CudaKernel() {
   kernel.struct_size = sizeof(bertfuse_kernel);
   kernel.device = BERTFUSE_CUDA;
   kernel.op = Op::kName;
-  kernel.variant = "";
   kernel.run = [](const bertfuse_call* call, bertfuse_error* error) -> int32_t {
     return Guarded(error, [&] {
       const kernels::DeviceScope scope(DeviceOf(*call).id);

@@ -235,7 +235,7 @@ std::vector<Timing> TimeAll(const OpDef& op, const bertfuse_kernel& kernel, cons
 
 void Tune(const char* name, const bertfuse_call& call, double milliseconds, bertfuse_timing report, void* user) {
   const OpDef* op = FindOp(name);
-  const bertfuse_kernel* kernel = op == nullptr ? nullptr : bertfuse_find_kernel(name, "", BERTFUSE_CUDA);
+  const bertfuse_kernel* kernel = op == nullptr ? nullptr : bertfuse_find_kernel(name, BERTFUSE_CUDA);
   if (kernel == nullptr) Fail(BERTFUSE_NOT_SUPPORTED, "%s: no CUDA kernel", name);
   if (kernel->num_tactics == nullptr || kernel->describe_tactic == nullptr) return;
   std::vector<bertfuse_tensor> outputs(op->num_outputs);

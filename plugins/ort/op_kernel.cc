@@ -143,7 +143,7 @@ void OpKernel::Compute(OrtKernelContext* context) const {
     // Every input lies on the device that runs the kernel; the first one names it.
     if (i == 0) Check(Api().GetTensorMemoryInfo(value, &device_memory));
   }
-  InferOutputs(op_, inputs.data(), attributes_.data(), outputs.data());
+  InferOutputs(op_, inputs.data(), attributes_.data(), outputs.data());  // and checks the inputs
   for (int i = 0; i < op_.num_outputs; ++i) {
     OrtValue* value = nullptr;
     Check(Api().KernelContext_GetOutput(context, i, outputs[i].shape, static_cast<size_t>(outputs[i].rank), &value));
@@ -162,7 +162,6 @@ void OpKernel::Compute(OrtKernelContext* context) const {
   call.constant_inputs = constant_inputs_;
   call.flags = settings_.flags;
   call.tuning = settings_.tuning;
-  Validate(op_, call);
   RunKernel(context, &call, device_memory);
 }
 

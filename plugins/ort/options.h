@@ -6,7 +6,7 @@
 #include <string>
 #include <tuple>
 
-#include "bertfuse/op.h"
+#include "core/settings.h"
 #include "ort/api.h"
 
 namespace bertfuse::ort {
@@ -24,14 +24,7 @@ struct SessionSettings {
 // Throws INVALID_ARGUMENT where the tuning file cannot be read or a value is none of those allowed.
 SessionSettings ReadSettings(const OrtSessionOptions* options);
 
-// The same, made ready for calls.
-struct CallSettings {
-  uint32_t flags = 0;
-  const bertfuse_tuning* tuning = nullptr;
-};
-
-// Keeps the tuning for good: sessions use it to their end. What does not fit this library or machine is left out, with
-// one line on stderr. Throws INVALID_ARGUMENT where the text is no tuning file.
+// The same, made ready for calls (MakeTuning).
 CallSettings MakeSettings(const SessionSettings& settings);
 
 }  // namespace bertfuse::ort

@@ -37,7 +37,7 @@ OrtCustomOpDomain* MakeDomain(const char* version, const CallSettings& settings)
   for (const OpDef& op : AllOps()) {
     const bool infer_shapes = InfersShapesOfAbsentInputs(version) || !HasOptionalInputs(op);
     for (int32_t device : {BERTFUSE_CPU, BERTFUSE_CUDA}) {
-      const bertfuse_kernel* kernel = bertfuse_find_kernel(op.name, "", device);
+      const bertfuse_kernel* kernel = bertfuse_find_kernel(op.name, device);
       if (kernel == nullptr) continue;
       for (int32_t dtype : DtypesOf(Variable::kT)) {
         for (int32_t index_dtype : DtypesOf(Variable::kI)) {

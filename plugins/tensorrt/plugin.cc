@@ -18,6 +18,18 @@ namespace {
 
 using Numbers = std::array<int32_t, kMaxTensors>;
 
+// As the environment has them, read once. TensorRT has no way to hand them to a layer.
+const CallSettings& EnvironmentSettings() {
+  static const CallSettings settings = [] {
+    CallSettings read;
+    read.flags = Tf32Flags(FromEnvironment(kTf32Variable), kTf32Variable);
+    const std::string tuning = FromEnvironment(kTuningVariable);
+    if (!tuning.empty()) read.tuning = MakeTuning(ReadTuningFile(tuning), tuning);
+    return read;
+  }();
+  return settings;
+}
+
 // value_of(i) for every tensor of the layer's inputs. Throws where there are more than any op has.
 template <class ValueOf>
 Numbers Gather(const OpDef& op, int32_t count, ValueOf&& value_of) {
@@ -55,9 +67,10 @@ int32_t Plugin::Checked(Body&& body) const noexcept {
 
 Plugin::Plugin(const OpDef& op, const char* layer, std::shared_ptr<const Fields> fields, const Built& built)
     : op_(op),
-      kernel_(bertfuse_find_kernel(op.name, "", BERTFUSE_CUDA)),
+      kernel_(bertfuse_find_kernel(op.name, BERTFUSE_CUDA)),
       where_(Where(layer)),
       fields_(std::move(fields)),
+      settings_(EnvironmentSettings()),
       built_(built) {
   if (op.num_inputs > kMaxTensors || op.num_outputs > kMaxTensors) {
     Fail(BERTFUSE_RUNTIME_ERROR, "%s: more than %d tensors", op.name, kMaxTensors);
@@ -152,12 +165,13 @@ int32_t Plugin::configurePlugin(const abi::DynamicPluginTensorDesc* in, int32_t 
     const Present present = FindPresent(op_, nbInputs, [&](int i) { return in[i].desc; });
     for (const auto bound :
          {&abi::DynamicPluginTensorDesc::min, &abi::DynamicPluginTensorDesc::opt, &abi::DynamicPluginTensorDesc::max}) {
-      Request request(op_, fields_->values(), present, [&](int tensor) { return profile.At(tensor, bound); });
+      Request request(op_, fields_->values(), present, settings_,
+                      [&](int tensor) { return profile.At(tensor, bound); });
       Validate(op_, request.call());
     }
     built_.present = present;
-    built_.workspace =
-        static_cast<int64_t>(WorkspaceFor(op_, kernel_, CurrentDevice(), fields_->values(), present, profile));
+    built_.workspace = static_cast<int64_t>(
+        WorkspaceFor(op_, kernel_, CurrentDevice(), fields_->values(), present, profile, settings_));
   });
 }
 
@@ -188,7 +202,7 @@ int32_t Plugin::onShapeChange(const abi::PluginTensorDesc* in, int32_t nbInputs,
     CheckOutputs(op_, nbOutputs);
     const auto description_of = [&](int tensor) { return tensor < nbInputs ? in[tensor] : out[tensor - nbInputs]; };
     const Present present = FindPresent(op_, nbInputs, description_of);
-    Request request(op_, fields_->values(), present, description_of);
+    Request request(op_, fields_->values(), present, settings_, description_of);
     Validate(op_, request.call());
     CheckWorkspace(request.call());
     built_.present = present;
@@ -226,7 +240,7 @@ int32_t Plugin::enqueue(const abi::PluginTensorDesc* inputDesc, const abi::Plugi
     if (built_.present == 0) Fail(BERTFUSE_RUNTIME_ERROR, "%s: enqueue without shapes", op_.name);
     const auto present = static_cast<Present>(built_.present);
     const int count = Count(present);
-    Request request(op_, fields_->values(), present,
+    Request request(op_, fields_->values(), present, settings_,
                     [&](int tensor) { return tensor < count ? inputDesc[tensor] : outputDesc[tensor - count]; });
     Validate(op_, request.call());
     if (inputs == nullptr || outputs == nullptr)

@@ -8,6 +8,7 @@
 
 #include "bertfuse/op.h"
 #include "core/op_def.h"
+#include "core/settings.h"
 #include "tensorrt/abi.h"
 #include "tensorrt/arrange.h"
 #include "tensorrt/fields.h"
@@ -24,7 +25,8 @@ class Plugin final : public abi::IPluginV3,
                      public abi::IPluginV3OneBuild,
                      public abi::IPluginV3OneRuntime {
  public:
-  // `layer` is the network's name for the layer, for messages; may be null.
+  // `layer` is the network's name for the layer, for messages; may be null. Throws INVALID_ARGUMENT where
+  // BERTFUSE_TUNING or BERTFUSE_TF32 is set to what cannot be used.
   Plugin(const OpDef& op, const char* layer, std::shared_ptr<const Fields> fields, const Built& built);
 
   abi::IPluginCapability* getCapabilityInterface(abi::PluginCapabilityType type) noexcept override;
@@ -70,6 +72,7 @@ class Plugin final : public abi::IPluginV3,
   const bertfuse_kernel* kernel_;  // null where the library has none for this op
   std::string where_;              // in front of messages
   std::shared_ptr<const Fields> fields_;
+  CallSettings settings_;
   Built built_;
   std::vector<abi::PluginField> serialized_;
   abi::PluginFieldCollection collection_ = {};

@@ -43,7 +43,7 @@ void Request::Describe(const abi::PluginTensorDesc& description, bertfuse_tensor
   std::copy_n(description.dims.d, std::clamp(description.dims.nbDims, 0, BERTFUSE_MAX_RANK), tensor->shape);
 }
 
-void Request::Finish(const OpDef& op, const bertfuse_value* attributes) {
+void Request::Finish(const OpDef& op, const bertfuse_value* attributes, const CallSettings& settings) {
   call_.struct_size = sizeof(call_);
   call_.num_inputs = op.num_inputs;
   call_.inputs = inputs_.data();
@@ -53,6 +53,8 @@ void Request::Finish(const OpDef& op, const bertfuse_value* attributes) {
   call_.attributes = attributes;
   call_.device_id = -1;
   call_.tactic = -1;
+  call_.flags = settings.flags;
+  call_.tuning = settings.tuning;
 }
 
 }  // namespace bertfuse::tensorrt

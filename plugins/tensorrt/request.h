@@ -6,6 +6,7 @@
 
 #include "bertfuse/op.h"
 #include "core/op_def.h"
+#include "core/settings.h"
 #include "tensorrt/abi.h"
 #include "tensorrt/arrange.h"
 
@@ -23,13 +24,14 @@ class Request {
   // `description_of(i)` is the abi::PluginTensorDesc of the layer's tensor i: first the inputs that are present, then
   // the outputs. Data is null.
   template <class DescriptionOf>
-  Request(const OpDef& op, const bertfuse_value* attributes, Present present, DescriptionOf&& description_of) {
+  Request(const OpDef& op, const bertfuse_value* attributes, Present present, const CallSettings& settings,
+          DescriptionOf&& description_of) {
     int next = 0;
     for (int i = 0; i < op.num_inputs; ++i) {
       if (Has(present, i)) Describe(description_of(next++), &inputs_[i]);
     }
     for (int i = 0; i < op.num_outputs; ++i) Describe(description_of(next++), &outputs_[i]);
-    Finish(op, attributes);
+    Finish(op, attributes, settings);
   }
   Request(const Request&) = delete;
   Request& operator=(const Request&) = delete;
@@ -41,7 +43,7 @@ class Request {
 
  private:
   static void Describe(const abi::PluginTensorDesc& description, bertfuse_tensor* tensor);
-  void Finish(const OpDef& op, const bertfuse_value* attributes);
+  void Finish(const OpDef& op, const bertfuse_value* attributes, const CallSettings& settings);
 
   std::array<bertfuse_tensor, kMaxTensors> inputs_ = {}, outputs_ = {};
   bertfuse_call call_ = {};

@@ -84,9 +84,9 @@ bool Next(const std::vector<FreeAxis>& axes, std::vector<size_t>* index) {
 }  // namespace
 
 size_t WorkspaceFor(const OpDef& op, const bertfuse_kernel* kernel, int device, const bertfuse_value* attributes,
-                    Present present, const Profile& profile) {
+                    Present present, const Profile& profile, const CallSettings& settings) {
   if (kernel != nullptr && kernel->workspace_size == nullptr) return 0;
-  const Request largest(op, attributes, present,
+  const Request largest(op, attributes, present, settings,
                         [&](int tensor) { return profile.At(tensor, &abi::DynamicPluginTensorDesc::max); });
   size_t elements = 0;
   for (int i = 0; i < op.num_outputs; ++i) elements += static_cast<size_t>(NumElements(largest.call().outputs[i]));
@@ -99,7 +99,7 @@ size_t WorkspaceFor(const OpDef& op, const bertfuse_kernel* kernel, int device, 
   const std::vector<FreeAxis> axes = FreeAxes(profile, Count(present) + op.num_outputs);
   std::vector<size_t> index(axes.size(), 0);
   do {
-    Request sample(op, attributes, present, [&](int tensor) {
+    Request sample(op, attributes, present, settings, [&](int tensor) {
       abi::PluginTensorDesc description = profile[tensor].desc;
       description.dims = ShapeAt(profile[tensor], axes, index);
       return description;

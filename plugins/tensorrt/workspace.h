@@ -6,6 +6,7 @@
 
 #include "bertfuse/op.h"
 #include "core/op_def.h"
+#include "core/settings.h"
 #include "tensorrt/abi.h"
 #include "tensorrt/arrange.h"
 
@@ -34,7 +35,7 @@ struct Profile {
 // has a tactic for, and up to four within 8 MiB, which the choices for few rows want; a layer that gets less than it
 // would like chooses a tactic that needs no more.
 size_t WorkspaceFor(const OpDef& op, const bertfuse_kernel* kernel, int device, const bertfuse_value* attributes,
-                    Present present, const Profile& profile);
+                    Present present, const Profile& profile, const CallSettings& settings = {});
 
 }  // namespace bertfuse::tensorrt
 #endif  // BERTFUSE_TENSORRT_WORKSPACE_H_

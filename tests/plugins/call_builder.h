@@ -103,7 +103,7 @@ class CallBuilder {
   // Builds and runs on the CPU with exactly the workspace asked for; a guard behind it must survive.
   const float* Run() {
     bertfuse_call call = Build();
-    const bertfuse_kernel* kernel = bertfuse_find_kernel(op.name, "", BERTFUSE_CPU);
+    const bertfuse_kernel* kernel = bertfuse_find_kernel(op.name, BERTFUSE_CPU);
     if (kernel == nullptr) throw std::runtime_error("no kernel");
     const size_t size = WorkspaceSize(*kernel, call);
     constexpr size_t kGuard = 64;

@@ -117,14 +117,14 @@ TEST(CpuKernels, AFailingGemmIsPassedOn) {
                  bertfuse_error* error) { return Report(error, BERTFUSE_RUNTIME_ERROR, "no GEMM today"); };
   call.host = &host;
   bertfuse_error error = {};
-  EXPECT_EQ(bertfuse_find_kernel("FusedGemmGelu", "", BERTFUSE_CPU)->run(&call, &error), BERTFUSE_RUNTIME_ERROR);
+  EXPECT_EQ(bertfuse_find_kernel("FusedGemmGelu", BERTFUSE_CPU)->run(&call, &error), BERTFUSE_RUNTIME_ERROR);
   EXPECT_STREQ(error.message, "no GEMM today");
 }
 
 TEST(CpuKernels, TooSmallAWorkspaceIsRefused) {
   CallBuilder builder = Attention(1, 8, 12, 3);
   bertfuse_call call = builder.Build();
-  const bertfuse_kernel* kernel = bertfuse_find_kernel("FusedAttention", "", BERTFUSE_CPU);
+  const bertfuse_kernel* kernel = bertfuse_find_kernel("FusedAttention", BERTFUSE_CPU);
   std::vector<unsigned char> workspace(WorkspaceSize(*kernel, call));
   call.workspace = workspace.data();
   call.workspace_size = workspace.size() - 1;

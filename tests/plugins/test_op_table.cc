@@ -18,7 +18,7 @@ TEST(OpTable, EveryOpHasDistinctNamesAndAKernelOnTheCpu) {
     std::set<std::string> names;
     for (int i = 0; i < op.num_inputs; ++i) EXPECT_TRUE(names.insert(op.inputs[i].name).second) << op.name;
     for (int i = 0; i < op.num_outputs; ++i) EXPECT_TRUE(names.insert(op.outputs[i].name).second) << op.name;
-    const bertfuse_kernel* kernel = bertfuse_find_kernel(op.name, "", BERTFUSE_CPU);
+    const bertfuse_kernel* kernel = bertfuse_find_kernel(op.name, BERTFUSE_CPU);
     ASSERT_NE(kernel, nullptr) << op.name;
     EXPECT_EQ(kernel->struct_size, sizeof(bertfuse_kernel));
     EXPECT_EQ(kernel->device, BERTFUSE_CPU);
@@ -30,9 +30,20 @@ TEST(OpTable, EveryOpHasDistinctNamesAndAKernelOnTheCpu) {
 TEST(OpTable, UnknownNamesAreNull) {
   EXPECT_EQ(FindOp("NoSuchOp"), nullptr);
   EXPECT_EQ(FindOp(""), nullptr);
-  EXPECT_EQ(bertfuse_find_kernel("NoSuchOp", "", BERTFUSE_CPU), nullptr);
-  EXPECT_EQ(bertfuse_find_kernel("FusedAttention", "no such variant", BERTFUSE_CPU), nullptr);
-  EXPECT_EQ(bertfuse_find_kernel("FusedAttention", "", 17), nullptr);
+  EXPECT_EQ(bertfuse_find_kernel("NoSuchOp", BERTFUSE_CPU), nullptr);
+  EXPECT_EQ(bertfuse_find_kernel("FusedAttention", 17), nullptr);
+}
+
+TEST(OpTable, ACallOfAnotherReleaseIsRefused) {
+  bertfuse_call call = {};
+  call.struct_size = sizeof(call) - 8;
+  try {
+    Validate(*FindOp("FusedGemm"), call);
+    FAIL() << "was taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), BERTFUSE_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(error.what()).find("caller and library are of two releases"), std::string::npos);
+  }
 }
 
 TEST(OpTable, GeneratedIndicesMatchTheTable) {

@@ -188,7 +188,6 @@ bertfuse_kernel Kernel(int32_t device) {
   kernel.struct_size = sizeof(kernel);
   kernel.device = device;
   kernel.op = "FusedGemm";
-  kernel.variant = "";
   kernel.num_tactics = CountTactics;
   kernel.describe_tactic = DescribeTactic;
   kernel.run = device == BERTFUSE_CPU ? RunCpu : RunCuda;
@@ -199,7 +198,7 @@ bertfuse_kernel Kernel(int32_t device) {
 
 extern "C" {
 
-const bertfuse_kernel* bertfuse_find_kernel(const char* op, const char*, int32_t device) {
+const bertfuse_kernel* bertfuse_find_kernel(const char* op, int32_t device) {
   static const bertfuse_kernel kernels[] = {Kernel(BERTFUSE_CPU), Kernel(BERTFUSE_CUDA)};
   if (std::strcmp(op, "FusedGemm") != 0 || (device == BERTFUSE_CUDA && !kCuda)) return nullptr;
   return &kernels[device];

@@ -78,7 +78,7 @@ typedef struct bertfuse_host {
 // that is absent keeps its place, with dtype BERTFUSE_ABSENT; attributes that a node left out hold their defaults.
 // Outputs overlap neither inputs nor the workspace.
 typedef struct bertfuse_call {
-  uint32_t struct_size;  // sizeof(bertfuse_call) of the caller
+  uint32_t struct_size;  // sizeof(bertfuse_call) of the caller; a kernel takes no other
   int32_t num_inputs;
   const bertfuse_tensor* inputs;
   int32_t num_outputs;
@@ -105,10 +105,9 @@ typedef struct bertfuse_call {
 // depend on how their pointers are aligned. All but `run` may be null: no workspace is then needed, there is one
 // configuration, which has no name.
 typedef struct bertfuse_kernel {
-  uint32_t struct_size;
-  int32_t device;       // bertfuse_device
-  const char* op;       // name in the op table
-  const char* variant;  // of this implementation; "" is the plain one, and the only one so far
+  uint32_t struct_size;  // sizeof(bertfuse_kernel) of the library, for the caller to check
+  int32_t device;        // bertfuse_device
+  const char* op;        // name in the op table
   int32_t (*workspace_size)(const bertfuse_call* call, size_t* bytes, bertfuse_error* error);
   int32_t (*num_tactics)(const bertfuse_call* call, int32_t* count, bertfuse_error* error);
   int32_t (*run)(const bertfuse_call* call, bertfuse_error* error);
@@ -118,8 +117,8 @@ typedef struct bertfuse_kernel {
   int32_t (*describe_problem)(const bertfuse_call* call, char* text, size_t size, bertfuse_error* error);
 } bertfuse_kernel;
 
-// The kernel of that op, variant and device, or null. Implemented by the library that links the kernels in.
-BERTFUSE_EXPORT const bertfuse_kernel* bertfuse_find_kernel(const char* op, const char* variant, int32_t device);
+// The kernel of that op and device, or null. Implemented by the library that links the kernels in.
+BERTFUSE_EXPORT const bertfuse_kernel* bertfuse_find_kernel(const char* op, int32_t device);
 
 #ifdef __cplusplus
 }

@@ -45,12 +45,12 @@ int tensorrt::CurrentDevice() noexcept { return 0; }
 
 }  // namespace bertfuse
 
-extern "C" const bertfuse_kernel* bertfuse_find_kernel(const char* op, const char* variant, int32_t device) {
+extern "C" const bertfuse_kernel* bertfuse_find_kernel(const char* op, int32_t device) {
   using namespace bertfuse;
   static const auto kernels = AllOnDevice(std::make_index_sequence<kMostKernels>());
   for (const bertfuse_kernel& kernel : kernels) {
     if (kernel.op == nullptr || device != BERTFUSE_CUDA) continue;
-    if (std::strcmp(kernel.op, op) == 0 && std::strcmp(kernel.variant, variant) == 0) return &kernel;
+    if (std::strcmp(kernel.op, op) == 0) return &kernel;
   }
   return nullptr;
 }

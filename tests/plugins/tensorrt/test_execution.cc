@@ -75,7 +75,7 @@ struct Tensors {
   std::vector<Bytes> Direct(const Example& example) {
     std::vector<Bytes> results = Poisoned();
     for (size_t i = 0; i < results.size(); ++i) outputs[i].data = results[i].data();
-    const bertfuse_kernel& kernel = *bertfuse_find_kernel(example.op.name, "", BERTFUSE_CPU);
+    const bertfuse_kernel& kernel = *bertfuse_find_kernel(example.op.name, BERTFUSE_CPU);
     const bertfuse_host serial = SerialHost();
     bertfuse_call call = {};
     call.struct_size = sizeof(call);

@@ -47,6 +47,25 @@ TEST(Messages, GoToStderrWhereTheLoggerIsUnknown) {
   }
 }
 
+// TensorRT has no way to hand a layer the tuning file or the TF32 switch: they are in the environment.
+TEST(Messages, NameASettingThatCannotBe) {
+  Host host(BERTFUSE_TRT_LIBRARY);
+  host.SetLogger(LoggerForm::kV11);
+  const Example example(*FindOp("FusedGemm"), 7, BERTFUSE_FLOAT32, BERTFUSE_INT32);
+  const auto create = [&] {
+    return PluginPointer(
+        host.Creator("FusedGemm").createPlugin("l", example.fields.collection(), abi::TensorRTPhase::kBUILD));
+  };
+  setenv("BERTFUSE_TF32", "fast", 1);
+  const bool made = create() != nullptr;
+  unsetenv("BERTFUSE_TF32");
+  // A process reads them once: another test may have been the first.
+  if (!made) {
+    EXPECT_EQ(host.TakeLog(), "bertfuse layer 'l': BERTFUSE_TF32 is 'fast', expected '0' or '1'\n");
+    EXPECT_NE(create(), nullptr);
+  }
+}
+
 class Recorder final : public abi::IErrorRecorder {
  public:
   abi::InterfaceInfo getInterfaceInfo() const noexcept override { return {"IErrorRecorder", 1, 0}; }
@@ -83,7 +102,7 @@ TEST(Messages, GoToTheRecorderOfTheContext) {
 
 TEST(Messages, AreCutToWhatARecorderKeeps) {
   Host host(BERTFUSE_TRT_LIBRARY);
-  if (bertfuse_find_kernel("FusedGemmGeluLayerNorm", "", BERTFUSE_CUDA) != nullptr) GTEST_SKIP() << "has CUDA kernels";
+  if (bertfuse_find_kernel("FusedGemmGeluLayerNorm", BERTFUSE_CUDA) != nullptr) GTEST_SKIP() << "has CUDA kernels";
   const Example example(*FindOp("FusedGemmGeluLayerNorm"), 63, BERTFUSE_FLOAT32, BERTFUSE_INT32);
   Engine engine(host, "FusedGemmGeluLayerNorm", example.fields.collection(), example.Inputs());
   Recorder recorder;
