@@ -13,38 +13,30 @@ namespace bertfuse {
 template <bertfuse_dtype kDtype>
 using DtypeConstant = std::integral_constant<bertfuse_dtype, kDtype>;
 
+// The element types that tensors have, one list for names and sizes (and for TensorRT's types: tensorrt/request.cc).
+struct DtypeInfo {
+  bertfuse_dtype dtype;
+  const char* name;
+  size_t bytes;
+};
+inline constexpr DtypeInfo kDtypes[] = {
+    {BERTFUSE_FLOAT32, "float32", 4}, {BERTFUSE_INT32, "int32", 4},       {BERTFUSE_INT64, "int64", 8},
+    {BERTFUSE_FLOAT16, "float16", 2}, {BERTFUSE_BFLOAT16, "bfloat16", 2},
+};
+
 inline const char* DtypeName(int32_t dtype) {
-  switch (dtype) {
-    case BERTFUSE_ABSENT:
-      return "absent";
-    case BERTFUSE_FLOAT32:
-      return "float32";
-    case BERTFUSE_INT32:
-      return "int32";
-    case BERTFUSE_INT64:
-      return "int64";
-    case BERTFUSE_FLOAT16:
-      return "float16";
-    case BERTFUSE_BFLOAT16:
-      return "bfloat16";
-    default:
-      return "an unknown dtype";
+  for (const DtypeInfo& info : kDtypes) {
+    if (info.dtype == dtype) return info.name;
   }
+  return dtype == BERTFUSE_ABSENT ? "absent" : "an unknown dtype";
 }
 
+// Bytes of an element; 0 where there is none.
 inline size_t DtypeSize(int32_t dtype) {
-  switch (dtype) {
-    case BERTFUSE_INT64:
-      return 8;
-    case BERTFUSE_FLOAT32:
-    case BERTFUSE_INT32:
-      return 4;
-    case BERTFUSE_FLOAT16:
-    case BERTFUSE_BFLOAT16:
-      return 2;
-    default:
-      return 0;
+  for (const DtypeInfo& info : kDtypes) {
+    if (info.dtype == dtype) return info.bytes;
   }
+  return 0;
 }
 
 // Calls body(DtypeConstant<dtype>()) for a float dtype; the body's branches on it are then `if constexpr`.

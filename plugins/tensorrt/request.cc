@@ -1,39 +1,39 @@
 #include "tensorrt/request.h"
 
 #include <algorithm>
+#include <iterator>
+
+#include "core/dtype.h"
 
 namespace bertfuse::tensorrt {
 
+namespace {
+
+struct Pair {
+  abi::DataType type;
+  bertfuse_dtype dtype;
+};
+constexpr Pair kTypes[] = {
+    {abi::DataType::kFLOAT, BERTFUSE_FLOAT32}, {abi::DataType::kHALF, BERTFUSE_FLOAT16},
+    {abi::DataType::kBF16, BERTFUSE_BFLOAT16}, {abi::DataType::kINT32, BERTFUSE_INT32},
+    {abi::DataType::kINT64, BERTFUSE_INT64},
+};
+static_assert(std::size(kTypes) == std::size(kDtypes), "each of our element types has one of TensorRT's");
+
+}  // namespace
+
 int32_t DtypeOf(abi::DataType type) {
-  switch (type) {
-    case abi::DataType::kFLOAT:
-      return BERTFUSE_FLOAT32;
-    case abi::DataType::kHALF:
-      return BERTFUSE_FLOAT16;
-    case abi::DataType::kBF16:
-      return BERTFUSE_BFLOAT16;
-    case abi::DataType::kINT32:
-      return BERTFUSE_INT32;
-    case abi::DataType::kINT64:
-      return BERTFUSE_INT64;
-    default:
-      return -1;
+  for (const Pair& pair : kTypes) {
+    if (pair.type == type) return pair.dtype;
   }
+  return -1;
 }
 
 abi::DataType DataTypeOf(int32_t dtype) {
-  switch (dtype) {
-    case BERTFUSE_FLOAT16:
-      return abi::DataType::kHALF;
-    case BERTFUSE_BFLOAT16:
-      return abi::DataType::kBF16;
-    case BERTFUSE_INT32:
-      return abi::DataType::kINT32;
-    case BERTFUSE_INT64:
-      return abi::DataType::kINT64;
-    default:
-      return abi::DataType::kFLOAT;
+  for (const Pair& pair : kTypes) {
+    if (pair.dtype == dtype) return pair.type;
   }
+  return abi::DataType::kFLOAT;
 }
 
 void Request::Describe(const abi::PluginTensorDesc& description, bertfuse_tensor* tensor) {

@@ -52,9 +52,9 @@ TEST(Messages, NameASettingThatCannotBe) {
   Host host(BERTFUSE_TRT_LIBRARY);
   host.SetLogger(LoggerForm::kV11);
   const Example example(*FindOp("FusedGemm"), 7, BERTFUSE_FLOAT32, BERTFUSE_INT32);
+  const abi::PluginFieldCollection fields = example.fields.collection();
   const auto create = [&] {
-    return PluginPointer(
-        host.Creator("FusedGemm").createPlugin("l", example.fields.collection(), abi::TensorRTPhase::kBUILD));
+    return PluginPointer(host.Creator("FusedGemm").createPlugin("l", &fields, abi::TensorRTPhase::kBUILD));
   };
   setenv("BERTFUSE_TF32", "fast", 1);
   const bool made = create() != nullptr;
