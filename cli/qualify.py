@@ -12,6 +12,7 @@ from .output import Steps, command, print_json, stdout, table
 
 if TYPE_CHECKING:
     from bertfuse.qualify.campaign import Report
+    from bertfuse.qualify.whole import WholeReport
 
 FOUND = 1
 INTERRUPTED = 130
@@ -21,7 +22,7 @@ JOURNAL, MUTANTS = "qualify.jsonl", "mutants"
 def qualify(
     model: Annotated[
         Path | None,
-        typer.Argument(metavar="[MODEL]", help="ONNX file whose mutants are fused and compared, instead of kernels."),
+        typer.Argument(metavar="[MODEL]", help="ONNX file to fuse and compare, and mutants of it, not kernels."),
     ] = None,
     minutes: Annotated[float, typer.Option(min=0.01, help="How long it hunts.")] = 8.0,
     devices: Annotated[
@@ -93,7 +94,7 @@ def qualify(
         options = {"minutes": minutes, "seed": seed}
         found = _speed(model, options, {"ops": ops, "dtypes": dtypes, "count": count}, library, output, as_json)
     elif model is not None:
-        found = _mutants(model, minutes, seed, count, output, as_json)
+        found = _model(model, minutes, seed, count, output, as_json)
     elif problem:
         found = _repeat(problem, devices, library, patience, reference, as_json)
     else:
@@ -105,16 +106,37 @@ def qualify(
         raise typer.Exit(FOUND)
 
 
-def _mutants(model: Path, minutes: float, seed: int | None, count: int | None, out: Path | None, as_json: bool) -> bool:
+def _model(model: Path, minutes: float, seed: int | None, count: int | None, out: Path | None, as_json: bool) -> bool:
+    """The whole model on the GPU, where there is one; then mutants of it."""
     from bertfuse.qualify.mutants import hunt
+    from bertfuse.qualify.whole import has_gpu, whole_model
 
     with Steps(as_json) as steps:
-        report = hunt(model, minutes=minutes, seed=seed, count=count, out=out or Path(MUTANTS), progress=steps)
+        whole = whole_model(model, seed=seed, progress=steps) if has_gpu() else None
+        report = hunt(model, minutes=minutes, seed=seed, count=count, out=out, progress=steps)
     if as_json:
-        print_json(report.to_dict())
+        print_json(report.to_dict() | {"whole_model": whole.to_dict() if whole else None})
     else:
+        if whole is not None:
+            _show_whole(whole)
         report.show()
-    return bool(report.findings)
+    return bool(report.findings or (whole and whole.findings))
+
+
+def _show_whole(report: WholeReport) -> None:
+    console = stdout()
+    for dtype in dict.fromkeys(run.dtype for run in report.runs):
+        runs = [run for run in report.runs if run.dtype == dtype]
+        sizes = ", ".join(f"{run.batch}x{run.sequence}" for run in runs)
+        error = max(run.error for run in runs)
+        console.print(
+            f"Whole model in {dtype} on {report.provider}, seed {report.seed}: largest error {error:.2g}; {sizes}"
+        )
+        for run in runs:
+            if run.wrong:
+                console.print(f"wrong: {dtype} {run.batch}x{run.sequence}: {run.wrong}", markup=False, soft_wrap=True)
+    for dtype, reason in report.absent.items():
+        console.print(f"{dtype}: not run: {reason}", markup=False, soft_wrap=True)
 
 
 def _speed(

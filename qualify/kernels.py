@@ -93,6 +93,7 @@ def qualify_kernels(
         campaign = Campaign(report, journal, runners, draws_for(here, seed, chosen_ops, chosen_dtypes))
         campaign.run(time.monotonic() + 60 * minutes, say, count)
         if journal is not None:
+            journal.write("report", report.to_dict())
             journal.write("end", {"total": report.total, "findings": len(report.findings)})
     except RuntimeError as error:  # workers do not start
         raise BertfuseError(str(error)) from error
