@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table
 
-from bertfuse.errors import BertfuseError
+from bertfuse.errors import BertfuseError, without_onnxruntime
 from bertfuse.printable import printable
 
 BAD_INPUT = 2
@@ -120,9 +120,11 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
     def run(*arguments: Any, **options: Any) -> Any:
         try:
             return function(*arguments, **options)
-        except (BertfuseError, OSError, MemoryError) as error:
+        except (BertfuseError, OSError, MemoryError, ModuleNotFoundError) as error:
             if isinstance(error, BrokenPipeError):
                 raise
+            if isinstance(error, ModuleNotFoundError):
+                error = without_onnxruntime(error)
             message = one_line(error)
             print(f"bertfuse: {message}", file=sys.stderr)
             if options.get("as_json"):

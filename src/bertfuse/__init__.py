@@ -34,7 +34,12 @@ __all__ = [*_EXPORTS, "__version__"]
 def __getattr__(name: str) -> Any:
     if name not in _EXPORTS:
         raise AttributeError(f"module 'bertfuse' has no attribute {name!r}")
-    return getattr(importlib.import_module(_EXPORTS[name]), name)
+    try:
+        return getattr(importlib.import_module(_EXPORTS[name]), name)
+    except ModuleNotFoundError as error:
+        from bertfuse.errors import without_onnxruntime
+
+        raise without_onnxruntime(error) from error
 
 
 def __dir__() -> list[str]:

@@ -22,3 +22,12 @@ class ExportError(BertfuseError):
 
 class RuntimeLibraryError(BertfuseError):
     """A custom-op library that is missing or does not load."""
+
+
+def without_onnxruntime(error: ModuleNotFoundError) -> BertfuseError:
+    """What to say where `error` is that onnxruntime is not installed; any other error is raised again."""
+    if error.name is None or error.name.split(".")[0] != "onnxruntime":
+        raise error
+    return RuntimeLibraryError(
+        "onnxruntime is not installed: pip install 'bertfuse[cpu]', or 'bertfuse[gpu]' for NVIDIA GPUs, not both"
+    )
