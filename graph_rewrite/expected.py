@@ -11,12 +11,20 @@ from dataclasses import dataclass
 import onnx_graphsurgeon as gs
 
 from .graph import FusionGraph
-from .nodes import is_float_cast, matrix, node_name, producer
+from .nodes import NoMatch, is_float_cast, matrix, node_name, producer
 from .normalize import attention, embedding, layer_norm
 
 _STEPS = 10
 _ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Neg", "Pow", "Erf", "Tanh")
 _MATMULS = ("MatMul", "Gemm")
+_INT8 = (
+    "MatMulInteger", "QLinearMatMul", "DequantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul",
+    "MatMulIntegerToFloat", "QGemm", "QAttention", "QLinearAdd", "QLinearMul", "QLinearSoftmax",
+    "QEmbedLayerNormalization",
+)  # fmt: skip
+# Between an operator on integers and what is made of its result.
+_AFTER_INT8 = (*_ELEMENTWISE, *_MATMULS, "Cast", "Reshape", "Transpose", "Split", "Slice", "Squeeze", "Unsqueeze",
+               "Where", "Concat")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -25,6 +33,7 @@ class Expectation:
 
     op: str
     anchor: gs.Node
+    refusal: NoMatch | None = None  # why no op comes out, where that is known beforehand
 
     @property
     def name(self) -> str:
@@ -45,7 +54,59 @@ def expectations(graph: FusionGraph, level: str) -> list[Expectation]:
     for node in [*graph.nodes("Erf", "Tanh", "Gelu"), *graph.nodes("Gelu", "FastGelu", domain="com.microsoft")]:
         if id(node) not in normalised_gelus and (node.op != "Tanh" or _is_cubic(node)) and _after_projection(node):
             found.append(Expectation("FusedGemmGelu", node))
-    return found
+    known = {id(e.anchor) for e in found}
+    others = [*graph.nodes("Softmax"), *graph.nodes("QAttention", "QLinearSoftmax", domain="com.microsoft")]
+    for node in others:
+        if id(node) not in known and (node.op == "QAttention" or _after_quantised_product(node)):
+            found.append(Expectation("FusedAttention" if full else "AddQKVBias", node))
+    return [Expectation(e.op, e.anchor, _refusal(e.anchor)) for e in found]
+
+
+def _after_quantised_product(softmax: gs.Node) -> bool:
+    """Whether quantised scores lead to the Softmax: a product of two tensors that are computed."""
+    stack, seen = [(softmax.inputs[0], 0)], set()
+    while stack:
+        tensor, depth = stack.pop()
+        node = producer(tensor)
+        if node is None or id(node) in seen or depth > _STEPS:
+            continue
+        seen.add(id(node))
+        if node.op in ("MatMul", "MatMulInteger", "QLinearMatMul"):
+            second = node.inputs[3 if node.op == "QLinearMatMul" else 1]
+            above = producer(second)
+            dequantised = above is not None and above.op == "DequantizeLinear"
+            source = above.inputs[0] if dequantised else second
+            quantised = dequantised or node.op != "MatMul"
+            return quantised and not isinstance(source, gs.Constant)
+        if node.op in (*_AFTER_INT8, *_INT8, "QuantizeLinear"):
+            stack.extend((t, depth + 1) for t in node.inputs)
+    return False
+
+
+def _refusal(anchor: gs.Node) -> NoMatch | None:
+    """That the model is quantised, where the anchor works on what integers were multiplied to."""
+    node = anchor if anchor.op in _INT8 else _int8_above(anchor)
+    if node is None:
+        return None
+    return NoMatch(
+        node, f"int8 quantised ({node.op})", "fuse the model from before", wanted="float32, float16 or bfloat16"
+    )
+
+
+def _int8_above(below: gs.Node) -> gs.Node | None:
+    """The operator on quantised numbers that gives, through what carries them on, an input of the node."""
+    stack, seen = [(tensor, 0) for tensor in below.inputs], set()
+    while stack:
+        tensor, depth = stack.pop()
+        node = producer(tensor)
+        if node is None or id(node) in seen or depth > _STEPS:
+            continue
+        seen.add(id(node))
+        if node.op in _INT8:
+            return node
+        if node.op in _AFTER_INT8:
+            stack.extend((t, depth + 1) for t in node.inputs)
+    return None
 
 
 def _layer_norm(node: gs.Node) -> tuple[str | None, gs.Node | None]:
@@ -53,6 +114,11 @@ def _layer_norm(node: gs.Node) -> tuple[str | None, gs.Node | None]:
     x = _normalised(node)
     if x is None:
         return None, None
+    above = producer(x)
+    if above is not None and above.op == "DequantizeLinear":
+        above = producer(above.inputs[0])
+        operands = above.inputs[0:4:3] if above is not None and above.op == "QLinearAdd" else []
+        return ("FusedGemmLayerNorm" if any(map(_gives_quantised_product, operands)) else None), None
     if embedding.has_lookup(x):
         return "EmbedLayerNorm", None
     terms, _ = embedding.terms(x)
@@ -60,7 +126,7 @@ def _layer_norm(node: gs.Node) -> tuple[str | None, gs.Node | None]:
         gelu = _gelu_above(term)
         if gelu is not None and _after_projection(gelu):
             return "FusedGemmGeluLayerNorm", gelu
-    projections = [t for t in terms if _is_projection(producer(t))]
+    projections = [t for t in terms if _gives_projection(t)]
     others = [t for t in terms if not isinstance(t, gs.Constant) and not any(t is p for p in projections)]
     if projections and (others or len(projections) > 1):
         return "FusedGemmLayerNorm", None
@@ -86,6 +152,9 @@ def _normalised(node: gs.Node) -> gs.Tensor | None:
 
 def _uncast(tensor: gs.Tensor) -> gs.Tensor:
     node = producer(tensor)
+    if node is not None and node.op == "DequantizeLinear":
+        below = producer(node.inputs[0])
+        return below.inputs[0] if below is not None and below.op == "QuantizeLinear" else tensor
     return node.inputs[0] if node is not None and is_float_cast(node) else tensor
 
 
@@ -116,7 +185,10 @@ def _is_cubic(tanh: gs.Node) -> bool:
         if node is None or node.op not in _ELEMENTWISE or depth > _STEPS or id(node) in seen:
             continue
         seen.add(id(node))
-        if node.op == "Pow" or (node.op == "Mul" and not any(isinstance(t, gs.Constant) for t in node.inputs)):
+        casts = [p for t in node.inputs if (p := producer(t)) is not None and p.op == "Cast"]
+        scales_integers = any((p := producer(cast.inputs[0])) is not None and p.op in _INT8 for cast in casts)
+        constant = any(isinstance(t, gs.Constant) for t in node.inputs)
+        if node.op == "Pow" or (node.op == "Mul" and not constant and not scales_integers):
             return True
         stack.extend((t, depth + 1) for t in node.inputs)
     return False
@@ -128,12 +200,34 @@ def _after_projection(gelu: gs.Node) -> bool:
     while stack:
         tensor, depth = stack.pop()
         node = producer(tensor)
-        if _is_projection(node):
+        if _gives_projection(tensor):
             return True
         if node is not None and node.op in _ELEMENTWISE and depth < _STEPS and id(node) not in seen:
             seen.add(id(node))
             stack.extend((t, depth + 1) for t in node.inputs if not isinstance(t, gs.Constant))
     return False
+
+
+def _gives_projection(tensor: gs.Tensor) -> bool:
+    """Whether the tensor is a product with a weight, of floats or of integers scaled back to floats."""
+    for _ in range(_STEPS):  # times the scale, plus the bias, to integers and back
+        node = producer(tensor)
+        if _is_projection(node):
+            return True
+        if node is None or node.op not in ("Add", "Mul", "Cast", "QuantizeLinear", "DequantizeLinear", *_MATMULS):
+            return node is not None and node.op in _INT8
+        if node.op in _MATMULS:
+            return any((p := producer(t)) is not None and p.op == "DequantizeLinear" for t in node.inputs)
+        tensor = next((t for t in node.inputs if not isinstance(t, gs.Constant)), tensor)
+    return (node := producer(tensor)) is not None and node.op in _INT8
+
+
+def _gives_quantised_product(tensor: gs.Tensor) -> bool:
+    """Whether the tensor, of integers, is a product with a weight, maybe with its bias."""
+    node = producer(tensor)
+    if node is not None and node.op == "QLinearAdd":
+        node = next((p for t in node.inputs[0:4:3] if (p := producer(t)) is not None), None)
+    return node is not None and node.op in ("QLinearMatMul", "QGemm")
 
 
 def _is_projection(node: gs.Node | None) -> bool:

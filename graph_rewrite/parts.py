@@ -102,7 +102,7 @@ class Survey:
             if credit is None or order.index(op) > order.index(expectation.op):
                 op = expectation.op
                 origin = self._origins[id(expectation.anchor)]
-                failure = graph.failure(expectation.anchor, op)
+                failure = expectation.refusal or graph.failure(expectation.anchor, op)
                 found.append((origin, Part(op, origin.name, origin.depth, miss=self._miss(op, origin, failure))))
             expected[op] += 1
         # Found beyond what was expected: the promise is at least what was kept.

@@ -11,7 +11,7 @@ from ..nodes import NoMatch, check_rank, is_float_cast, node_name, producer, sca
 
 
 def anchors(graph: FusionGraph) -> list[gs.Node]:
-    deviations = [n for n in graph.nodes("Sqrt") if _is_deviation(n)]
+    deviations = [n for n in graph.nodes("Sqrt", "Pow") if _is_deviation(n)]
     return [*graph.nodes("LayerNormalization"), *deviations]
 
 
@@ -23,7 +23,9 @@ def rewrite(graph: FusionGraph, node: gs.Node) -> None:
 
 
 def _is_deviation(node: gs.Node) -> bool:
-    """Whether the node is sqrt(mean(...) + epsilon)."""
+    """Whether the node is sqrt(mean(...) + epsilon), or one over it, which is expected but not fused."""
+    if node.op == "Pow" and scalar(node.inputs[1]) not in (0.5, -0.5):
+        return False
     add = producer(node.inputs[0])
     return (
         add is not None
@@ -61,6 +63,10 @@ def _spelled_out(graph: FusionGraph, sqrt: gs.Node) -> None:
         raise NoMatch(sub, f"subtracts '{sub.inputs[1].name}'", wanted=f"the mean of '{x.name}'")
     _check_mean(mean)
     quotient = _only_consumer(graph, sqrt.outputs[0], "Div")
+    if sqrt.op == "Pow" and scalar(sqrt.inputs[1]) != 0.5:
+        raise NoMatch(sqrt, f"raises to {scalar(sqrt.inputs[1]):g}", wanted="a square root")
+    if quotient.inputs[1] is not sqrt.outputs[0]:
+        raise NoMatch(quotient, "divides the deviation", wanted="x - mean(x) divided by it")
     numerator, more = _uncast(quotient.inputs[0])
     if numerator is not sub and not _same_difference(numerator, x):
         raise NoMatch(quotient, f"divides '{quotient.inputs[0].name}'", wanted="x - mean(x)")

@@ -19,6 +19,8 @@ _MAX_STEPS = 8
 SELECTED = -6e4
 # What else is done to scores, element by element: attention that no op computes, but attention.
 _CHANGES = ("Mul", "Div", "Sub", "Pow", "Clip", "Min", "Max", "Tanh", "Neg", "Abs", "Relu", "Sigmoid")
+# What may be done to scores that stand beside others: their greatest is subtracted.
+_CHANGES_BESIDE = ("Sub", "Cast", "Mul", "Div", "Add")
 
 
 @dataclass
@@ -65,9 +67,25 @@ def is_core(node: gs.Node) -> bool:
     if node.op == "Attention":
         return True
     try:
-        return _scores(node.inputs[0], _MAX_STEPS) is not None
+        return _scores(node.inputs[0], _MAX_STEPS) is not None or _is_with_sinks(node)
     except NoMatch:
         return True  # it does, through something that `core` will refuse with a reason
+
+
+def _is_with_sinks(softmax: gs.Node) -> bool:
+    """Whether scores stand beside others at the Softmax: sinks, which take weight from every key."""
+    beside = producer(softmax.inputs[0])
+    while beside is not None and beside.op in _CHANGES_BESIDE:
+        beside = producer(beside.inputs[0])
+    if beside is None or beside.op != "Concat":
+        return False
+    for tensor in beside.inputs:
+        try:
+            if _scores(tensor, _MAX_STEPS) is not None:
+                return True
+        except NoMatch:
+            return True
+    return False
 
 
 def core(graph: FusionGraph, node: gs.Node) -> Core:
@@ -80,6 +98,8 @@ def _around(softmax: gs.Node) -> Core:
     if softmax.attrs.get("axis", -1) not in (-1, None if shape is None else len(shape) - 1):
         raise NoMatch(softmax, f"Softmax over axis {softmax.attrs['axis']}", wanted="the last axis")
     scores = _scores(softmax.inputs[0], _MAX_STEPS)
+    if scores is None:
+        raise NoMatch(softmax, "has more than the scores to share its weights among (sinks)", wanted="scores alone")
     after, product = _product_with_v(softmax)
     q, k = scores.product.inputs
     nodes = [scores.product, *scores.nodes, softmax, *after, product]
