@@ -66,8 +66,13 @@ def _whole(graph: FusionGraph) -> tuple[list[gs.Node], gs.Tensor | None, str]:
         names = ", ".join(sorted(mask.name for mask in masks.values()))
         return [], None, f"attentions have different masks ({names}): no token is padding for all"
     embeddings = rows.fused(graph, "EmbedLayerNorm")
-    if not embeddings:
-        return [], None, "there is no EmbedLayerNorm, in which rows would be packed"
+    if len(embeddings) != 1:
+        return [], None, f"there are {len(embeddings)} EmbedLayerNorms, expected one, in which rows are packed"
+    ids = rows.get_input(embeddings[0], "ids")
+    for name in ("token_type_ids", "position_ids"):
+        tensor = rows.get_input(embeddings[0], name)
+        if tensor is not None and (tensor.shape is None or tensor.shape != ids.shape):
+            return [], None, f"{name} '{tensor.name}' is {tensor.shape}, expected the shape of the ids, {ids.shape}"
     return embeddings, next(iter(masks.values())), ""
 
 

@@ -42,7 +42,7 @@ def row_inputs(node: gs.Node) -> list[int] | None:
     if shape is None:
         return None
     if node.op in _UNARY or (node.op in _ALONG_LAST and node.attrs.get("axis", -1) in (-1, len(shape) - 1)):
-        return [0] if all(isinstance(t, gs.Constant) for t in node.inputs[1:]) else None
+        return [0] if all(isinstance(t, gs.Constant) and _is_one_row(t, len(shape)) for t in node.inputs[1:]) else None
     if node.op == "MatMul":  # of rows, since a matrix alone is behind it
         return [0] if matrix(node.inputs[1]) is not None else None
     if node.op in _BINARY:

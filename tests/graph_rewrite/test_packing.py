@@ -51,7 +51,7 @@ def test_real_tokens_are_what_they_were(model: tuple[str, str, str, bool], paddi
     assert _ops(packed)["FusedAttention"] == _ops(fused(*name))["FusedAttention"] > 0
     assert all("cu_seqlens" in " ".join(n.input) for n in packed.model.graph.node if n.op_type == "FusedAttention")
     onnx.checker.check_model(packed.model, full_check=True)
-    check_model(fused(*name), packed, library, range(6), padding == "ragged", first)
+    check_model(fused(*name), packed, library, range(4), padding == "ragged", first)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=IDS)
@@ -209,7 +209,7 @@ def test_texts_of_1_to_4096_tokens(padding: str, library: str) -> None:
 @pytest.mark.parametrize("padding", ["remove", "ragged"])
 def test_fuzz_of_masks_and_lengths(padding: str) -> None:
     """Seeds are printed with their masks; BERTFUSE_PACKING_FUZZ says how many."""
-    count = int(os.environ.get("BERTFUSE_PACKING_FUZZ", "40"))
+    count = int(os.environ.get("BERTFUSE_PACKING_FUZZ", "25"))
     for model, library in ((MODELS[0], "always"), (MODELS[6], "never"), (MODELS[9], "always")):
         *name, first = model
         packed = fused(*name, padding=padding)
