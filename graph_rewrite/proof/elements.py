@@ -46,7 +46,9 @@ class Elements:
         """Places along every axis and the element there. `stop` counts as an input of the model."""
         self._stop = stop
         try:
-            places = tuple(poly.place(f"i{-n}", extent) for n, extent in enumerate(self.shape(tensor)[::-1], 1))[::-1]
+            shape = self.shape(tensor)
+            names = [*(f"i{n}" for n in range(len(shape) - 4)), *"bhqk"[-len(shape) :]]
+            places = tuple(map(poly.place, names[-len(shape) :] if shape else [], shape))
             return places, self.element(tensor, places)
         finally:
             self._stop = None
@@ -186,7 +188,10 @@ class Elements:
                 return constant(self._graph.constants.run(node, values)[0].reshape(()))
             except ValueError as error:
                 raise NoMatch(node, f"cannot be computed: {error}") from error
-        made = simplified(Apply(node.op, attributes_of(node), tuple(args), dtype, node))
+        return self.checked(node, simplified(Apply(node.op, attributes_of(node), tuple(args), dtype, node)))
+
+    def checked(self, node: gs.Node, made: Expr) -> Expr:
+        """The expression, where index arithmetic does not leave its type."""
         if isinstance(made, Number) and not _fits(made):
             raise NoMatch(node, f"{made.poly!r} may be more than {made.dtype} holds")
         return made

@@ -72,7 +72,8 @@ def prove(elements: Elements, runner: Runner, target: gs.Tensor, mask: gs.Tensor
     for read in reads:
         if read.tensor is not mask or read.index != wanted:
             place = ", ".join(map(repr, read.index))
-            raise NoMatch(where, f"'{target.name}' reads '{read.name}' at [{place}]", wanted="the place of the key")
+            key = ", ".join(map(repr, wanted))
+            raise NoMatch(where, f"'{target.name}' reads '{read.name}' at [{place}], the key's place is [{key}]")
     _check_no_places(expr, target)
     if not reads:
         raise NoMatch(where, f"'{target.name}' does not depend on '{mask.name}'")
@@ -98,11 +99,10 @@ def _check_no_places(expr: Expr, target: gs.Tensor) -> None:
         else:
             open_ = [arg for arg in part.args if isinstance(arg, Number) and arg.poly.constant is None]
         if open_:
-            what = f"{part.node.op if isinstance(part, Apply) else 'a number'} hangs on {_in_words(open_)}"
+            op = part.node.op if isinstance(part, Apply) else "a number"
             raise NoMatch(
                 part.node if isinstance(part, Apply) else producer(target) or target.name,
-                f"{what}, and no size says what it comes to",
-                wanted="the same for every place and size",
+                f"{op} of {_in_words(open_)} is not the same for every place and size",
             )
 
 

@@ -36,7 +36,8 @@ def _index(elements: Elements, node: gs.Node, tensor: gs.Tensor, places: Places,
     found = elements.element(tensor, places)
     if isinstance(found, Number):
         return _from_the_front(node, found.poly, extent, "the place")
-    name = f"{tensor.name}{list(places)!r}<{extent!r}"
+    at = ", ".join(place.text(exact=True) for place in places)
+    name = f"'{tensor.name}'[{at}]<{extent.text(exact=True)}"
     return poly.of(poly.Atom(name, (ZERO,), (extent - ONE,)))
 
 
@@ -374,6 +375,20 @@ def _range(elements: Elements, node: gs.Node, output: int, places: Places) -> Ex
     return Number(start + poly.number(delta) * places[0], dtype)
 
 
+def _cumulated(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
+    """CumSum of a number that is the same along the axis: 1, 2, 3, ... of ones."""
+    (axis,) = elements.numbers(node.inputs[1], node)
+    axis = _axis(node, axis, len(places))
+    extent = elements.shape(node.inputs[0])[axis]
+    along = poly.place(f"along {node.name}", extent)
+    one = elements.element(node.inputs[0], (*places[:axis], along, *places[axis + 1 :]))
+    if not isinstance(one, Number) or one.poly.atoms & along.atoms:
+        raise NoMatch(node, "adds up what differs from place to place")
+    before = extent - ONE - places[axis] if node.attrs.get("reverse", 0) else places[axis]
+    count = before if node.attrs.get("exclusive", 0) else before + ONE
+    return elements.checked(node, Number(one.poly * count, one.dtype))
+
+
 def _constant_of_shape_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
     shape = elements.vector(node.inputs[0], node)
     if not all(nonnegative(n) for n in shape):
@@ -425,4 +440,5 @@ _rule("Shape", _shape_shape, _shape)
 _rule("Size", lambda elements, node, output: [], _size)
 _rule("Range", _range_shape, _range)
 _rule("ConstantOfShape", _constant_of_shape_shape, _constant_of_shape)
+_rule("CumSum", lambda elements, node, output: elements.shape(node.inputs[0]), _cumulated)
 _rule("Trilu", lambda elements, node, output: elements.shape(node.inputs[0]), _triangle)

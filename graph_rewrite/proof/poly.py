@@ -96,16 +96,20 @@ class Poly:
                 rest[product] = factor
         return Poly(with_it), Poly(rest)
 
-    def __repr__(self) -> str:
+    def text(self, exact: bool) -> str:
+        """The polynomial in words; `exact` says of places along which axis they are."""
         if not self.terms:
             return "0"
         parts = []
         for product, factor in sorted(self.terms.items(), key=lambda term: [a.name for a in term[0]], reverse=True):
-            names = "*".join(atom.name for atom in product)
+            names = "*".join(atom.name if exact else atom.name.partition("<")[0] for atom in product)
             sign = "-" if factor < 0 else "+"
             number = "" if names and abs(factor) == 1 else str(abs(factor))
             parts.append(f"{sign} {number}{'*' if number and names else ''}{names}")
         return " ".join(parts).removeprefix("+ ")
+
+    def __repr__(self) -> str:
+        return self.text(exact=False)
 
 
 def number(value: int) -> Poly:
@@ -126,7 +130,7 @@ def size(name: str) -> Poly:
 
 def place(name: str, extent: Poly) -> Poly:
     """A place along an axis: 0 where that has one element."""
-    return ZERO if extent == ONE else of(Atom(f"{name}<{extent!r}", (ZERO,), (extent - ONE,)))
+    return ZERO if extent == ONE else of(Atom(f"{name}<{extent.text(True)}", (ZERO,), (extent - ONE,)))
 
 
 def product(factors: Iterable[Poly]) -> Poly:
@@ -142,9 +146,9 @@ def minimum(a: Poly, b: Poly) -> Poly:
         return a
     if nonnegative(a - b):
         return b
-    first, second = sorted((a, b), key=repr)
+    first, second = sorted((a, b), key=lambda p: p.text(True))
     lows = tuple(low for low in (ONE, ZERO) if nonnegative(a - low) and nonnegative(b - low))[:1]
-    return of(Atom(f"min({first!r}, {second!r})", lows, (first, second)))
+    return of(Atom(f"min({first.text(True)}, {second.text(True)})", lows, (first, second)))
 
 
 def limit(found: Poly, unlimited: Poly) -> int | None:

@@ -86,7 +86,7 @@ class Prover:
             raise NoMatch(where, f"the mask '{target.name}' comes from {names}", wanted="a [B, S] mask of keys")
         raise NoMatch(
             misses[0].at or misses[0].node,
-            f"'{target.name}', made of {names}, is more than a key mask: {misses[0].reason}",
+            f"'{target.name}', made of {names}, is more than a key mask: {misses[0].found}",
             wanted="a mask that hides padded keys and nothing else",
         )
 

@@ -131,6 +131,10 @@ def _move(draw: st.DrawFn, made: Builder, x: str, rank: int) -> tuple[str, int]:
     if step == "picked":
         index = made.op("Expand", made.op("Range", made.const(0), scalar, made.const(1)), made.op("Shape", x))
         return made.op("GatherElements", x, index, axis=rank - 1), rank
+    if step == "cumulated":
+        ones = made.op("ConstantOfShape", made.op("Shape", x), value=onnx.helper.make_tensor("one", 7, [1], [1]))
+        options = {"exclusive": draw(st.integers(0, 1)), "reverse": draw(st.integers(0, 1))}
+        return made.op("Add", x, made.op("CumSum", ones, made.const(axis), **options)), rank
     if step == "grid":
         index = made.op("Unsqueeze", counted, made.const([1]))
         return made.op(
@@ -141,7 +145,7 @@ def _move(draw: st.DrawFn, made: Builder, x: str, rank: int) -> tuple[str, int]:
 
 MOVES = (
     "unsqueeze", "transpose", "flat", "flatten", "merged", "back", "reversed", "first", "cut", "turned", "repeated",
-    "joined", "places", "picked", "grid", "where",
+    "joined", "places", "picked", "grid", "where", "cumulated",
 )  # fmt: skip
 
 
