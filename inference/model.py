@@ -14,6 +14,7 @@ import numpy as np
 
 from bertfuse.errors import BertfuseError
 from bertfuse.runtime.folder import find_model, folder_of, longest_text, read_config
+from bertfuse.runtime.padded_session import OFFSETS, PaddedSession
 from bertfuse.runtime.session import CPU, InferenceSession, ort_errors, providers_of
 from bertfuse.runtime.tokenizer import open_tokenizer, padding_token
 
@@ -43,7 +44,7 @@ class Batch:
 
 
 class TextModel:
-    """A model folder (either layout), or an .onnx file in one, with its tokenizer.
+    """A model folder (either layout), or an .onnx file in one, with its tokenizer; of padded, packed or ragged batches.
 
     Args:
         folder: what `bertfuse optimize`, `export` or `fuse` wrote, or any folder with onnx/model.onnx or model.onnx,
@@ -77,8 +78,10 @@ class TextModel:
             wanted = list(providers) if providers is not None else providers_of(device)
             session = InferenceSession(self.path, wanted, **session_options)
         self.session = session
-        self.inputs = {value.name: value for value in self.session.get_inputs()}
-        self.outputs = [value.name for value in self.session.get_outputs()]
+        ragged = OFFSETS in {value.name for value in session.get_inputs()}
+        self._runner: Any = PaddedSession(session) if ragged else session
+        self.inputs = {value.name: value for value in self._runner.get_inputs()}
+        self.outputs = [value.name for value in self._runner.get_outputs()]
         unknown = set(self.inputs) - {"input_ids", "attention_mask", "token_type_ids"}
         if unknown or not {"input_ids", "attention_mask"} <= set(self.inputs):
             raise BertfuseError(
@@ -149,7 +152,7 @@ class TextModel:
             feed["token_type_ids"] = padded([encoding.type_ids for encoding in filled], length, 0)
         taken = {name: _as(array, self.inputs[name].type) for name, array in feed.items()}
         with ort_errors(str(self.path)):
-            found = self.session.run(list(names), taken)
+            found = self._runner.run(list(names), taken)
         count = len(encodings)
         outputs = {name: array[:count] for name, array in zip(names, found, strict=True)}
         return Batch(rows, encodings, {name: array[:count] for name, array in feed.items()}, outputs)

@@ -91,6 +91,18 @@ def test_fused_in_any_dtype(dtype: str, library: str, folders: Callable[[str], P
     assert cosines.min() > (0.999 if dtype == "fp16" else 1 - 1e-6), cosines
 
 
+@pytest.mark.parametrize("padding", ["remove", "ragged"])
+def test_fused_without_padding(padding: str, folders: Callable[[str], Path], tmp_path: Path) -> None:
+    from commands import said
+
+    said("fuse", folders("encoder"), "-o", tmp_path / "out", "--padding", padding)
+    given = [*texts(20, seed=17), ""]
+    want = bertfuse.Encoder(folders("encoder")).encode(given)
+    np.testing.assert_allclose(bertfuse.Encoder(tmp_path / "out").encode(given), want, atol=2e-6)
+    answers = said("run", tmp_path / "out", "--text", given[0])["answers"]
+    np.testing.assert_allclose(answers[0]["embedding"], want[0], atol=2e-6)
+
+
 def test_fixed_shapes(folders: Callable[[str], Path], tmp_path: Path) -> None:
     """A model of one shape only is fed batches of that shape, cut and filled up."""
     export_model(folders("encoder").with_name("encoder-source"), tmp_path, exporter="torchscript", static_shape=(4, 9))
