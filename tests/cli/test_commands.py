@@ -41,7 +41,19 @@ def test_help_is_fast_and_has_examples() -> None:
     # Brackets are rich's markup unless escaped.
     assert "[default: as is]" in invoke("fuse", "--help").stdout
     assert "'bertfuse[rtx]'" in invoke("engine", "--help").stdout
-    for name in ("export", "fuse", "explain", "optimize", "report", "run", "compare", "bench", "tune", "doctor"):
+    for name in (
+        "export",
+        "fuse",
+        "explain",
+        "optimize",
+        "report",
+        "run",
+        "compare",
+        "bench",
+        "tune",
+        "qualify",
+        "doctor",
+    ):
         assert f"bertfuse {name} " in " ".join(invoke(name, "--help").stdout.split())
 
 
