@@ -80,9 +80,9 @@ __global__ void __launch_bounds__(MostRowThreads(kChunks), 1)  // left to itself
 #pragma unroll
     for (int table = 0; table < 3; ++table) {
       if (tables[table] == nullptr) continue;
-      const auto part = *reinterpret_cast<const Pack<T, kVector>*>(tables[table] + column);
+      const auto loaded = *reinterpret_cast<const Pack<T, kVector>*>(tables[table] + column);
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) row.value[chunk][i] += ToFloat(part.value[i]);
+      for (int i = 0; i < kVector; ++i) row.value[chunk][i] += ToFloat(loaded.value[i]);
     }
   });
   NormalizeAndStore(row, columns, gamma, beta, a.epsilon, a.y + at * a.columns, scratch);

@@ -10,9 +10,9 @@ namespace {
 // The product in T, or zeros where split-K's float32 partial sums are to be added up.
 template <class T, int kVector>
 __device__ __forceinline__ void LoadProduct(const LayerNormArguments<T>& a, int64_t at, float (&value)[kVector]) {
-  const auto part = LoadIf<kVector>(a.product != nullptr, a.product + at);
+  const auto loaded = LoadIf<kVector>(a.product != nullptr, a.product + at);
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) value[i] = ToFloat(part.value[i]);
+  for (int i = 0; i < kVector; ++i) value[i] = ToFloat(loaded.value[i]);
 }
 
 // Wider rows have no registers to spare.
@@ -116,10 +116,10 @@ __global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T>
 #pragma unroll 2
   for (int split = 0; split < a.splits; ++split) {
     for_each([&](float (&v)[kVector], int column) {
-      const auto part =
+      const auto loaded =
           *reinterpret_cast<const Pack<float, kVector>*>(a.float_partials + split * split_stride + offset + column);
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) v[i] += part.value[i];
+      for (int i = 0; i < kVector; ++i) v[i] += loaded.value[i];
     });
   }
   float sum = 0.0f;

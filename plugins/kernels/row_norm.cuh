@@ -76,9 +76,9 @@ __device__ __forceinline__ void NormalizeAndStore(const RowSlice<kVector, kChunk
   const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
   if (lane == 0) scratch[threadIdx.x / 32] = make_float3(count, mean, squares);
   __syncthreads();
-  const float3 part = lane < warps ? scratch[lane] : make_float3(0.0f, 0.0f, 0.0f);
-  mean = WarpSum(part.x * part.y) / columns;
-  squares = WarpSum(part.z + part.x * (part.y - mean) * (part.y - mean));
+  const float3 partial = lane < warps ? scratch[lane] : make_float3(0.0f, 0.0f, 0.0f);
+  mean = WarpSum(partial.x * partial.y) / columns;
+  squares = WarpSum(partial.z + partial.x * (partial.y - mean) * (partial.y - mean));
   const float inverse = rsqrtf(squares / columns + epsilon);
   ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int column) {
     const auto scale = gamma.Chunk(chunk, column), shift = beta.Chunk(chunk, column);

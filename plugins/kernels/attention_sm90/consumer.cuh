@@ -80,7 +80,7 @@ class Consumer : Pipeline<Config> {
     WaitWgmma<0>();
     FenceRegisters(score);
     ReleaseKeys(state.stage);
-    Hide(score, seen, all_hidden, 0);
+    MaskScores(score, seen, all_hidden, 0);
     softmax.Start(score);
     Pack(weight, score);
     for (int block = 1; block < blocks; ++block) {
@@ -98,12 +98,12 @@ class Consumer : Pipeline<Config> {
         WaitWgmma<0>();
       }
       FenceRegisters(score);
-      Hide(score, seen, all_hidden, block);
+      MaskScores(score, seen, all_hidden, block);
       bool corrects = false;
       float correction[2];
       if (!softmax.TryContinue(score)) {
         MultiplyKeysAgain(score, q, state.stage);
-        Hide(score, seen, all_hidden, block);
+        MaskScores(score, seen, all_hidden, block);
         softmax.Continue(score, correction);
         corrects = true;
       }
@@ -120,7 +120,7 @@ class Consumer : Pipeline<Config> {
     }
     MultiplyValues(out, weight, state, blocks > 1);
     ReadBias(bias, 2 * this->p_.heads + tile.head);
-    const float inverse[2] = {softmax.InverseTotal(0), softmax.InverseTotal(1)};
+    const float inverse[2] = {softmax.InverseRowSum(0), softmax.InverseRowSum(1)};
     FinishValues(out, state.stage);
     state.Advance();
     Skip(this->BlocksBeforeMask() - blocks, state);
@@ -206,7 +206,7 @@ class Consumer : Pipeline<Config> {
     CommitWgmma();
   }
 
-  // The warp's part of MultiplyKeys once more, without the other warps.
+  // The warp's rows of MultiplyKeys once more, without the other warps.
   __device__ __forceinline__ void MultiplyKeysAgain(float (&score)[kKeys / 2], const uint32_t (&q)[kHeadSize / 16][4],
                                                     int stage) const {
     const int lane = threadIdx.x % 32, row = lane / 16 * 8 + lane % 8;
@@ -258,9 +258,9 @@ class Consumer : Pipeline<Config> {
   };
 
   // A sequence whose keys are all hidden attends to all of them alike.
-  __device__ __forceinline__ void Hide(float (&score)[kKeys / 2], const SeenKeys& seen, bool all_hidden,
-                                       int block) const {
-    if (!all_hidden) return HideKeys(score, seen.bits);
+  __device__ __forceinline__ void MaskScores(float (&score)[kKeys / 2], const SeenKeys& seen, bool all_hidden,
+                                             int block) const {
+    if (!all_hidden) return MaskKeys(score, seen.bits);
 #pragma unroll
     for (int i = 0; i < kKeys / 2; ++i) {
       const int key = block * kKeys + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;

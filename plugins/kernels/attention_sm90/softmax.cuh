@@ -16,7 +16,7 @@ __device__ __forceinline__ float Exp2(float x) {
 
 // Keys whose bit is 0 become -inf.
 template <int kCount>
-__device__ __forceinline__ void HideKeys(float (&score)[kCount], const uint32_t (&bits)[kCount / 16]) {
+__device__ __forceinline__ void MaskKeys(float (&score)[kCount], const uint32_t (&bits)[kCount / 16]) {
 #pragma unroll
   for (int word = 0; word < kCount / 16; ++word) {
     const uint32_t seen = bits[word];
@@ -29,17 +29,17 @@ __device__ __forceinline__ void HideKeys(float (&score)[kCount], const uint32_t 
   }
 }
 
-// Of two rows. `total` is this thread's part of the sum of weights, and a weight is 2^((score - highest) * scale).
+// Of two rows. `row_sum` is this thread's share of the sum of weights, and a weight is 2^((score - row_max) * scale).
 struct OnlineSoftmax {
   float scale;
-  float highest[2], total[2];
+  float row_max[2], row_sum[2];
 
   // The first block's scores become weights.
   template <int kCount>
   __device__ __forceinline__ void Start(float (&score)[kCount]) {
-    highest[0] = highest[1] = -FLT_MAX;
-    FindHighest(score);
-    for (int row = 0; row < 2; ++row) total[row] = Weigh(score, row);
+    row_max[0] = row_max[1] = -FLT_MAX;
+    UpdateRowMax(score);
+    for (int row = 0; row < 2; ++row) row_sum[row] = Exponentiate(score, row);
   }
 
   // Another block's scores become weights relative to the maxima of the blocks before. Those may be lower than this
@@ -48,27 +48,27 @@ struct OnlineSoftmax {
   // bits or no key was seen before.
   template <int kCount>
   __device__ __forceinline__ bool TryContinue(float (&score)[kCount]) {
-    const float sum[2] = {Weigh(score, 0), Weigh(score, 1)};
-    const bool fails = fmaxf(sum[0], sum[1]) > 4096.0f || fminf(highest[0], highest[1]) == -FLT_MAX;
+    const float sum[2] = {Exponentiate(score, 0), Exponentiate(score, 1)};
+    const bool fails = fmaxf(sum[0], sum[1]) > 4096.0f || fminf(row_max[0], row_max[1]) == -FLT_MAX;
     if (__any_sync(0xffffffffu, fails)) return false;
-    for (int row = 0; row < 2; ++row) total[row] += sum[row];
+    for (int row = 0; row < 2; ++row) row_sum[row] += sum[row];
     return true;
   }
 
   // The same with new maxima; what was summed with the old ones is to be multiplied by `correction`.
   template <int kCount>
   __device__ __forceinline__ void Continue(float (&score)[kCount], float (&correction)[2]) {
-    const float before[2] = {highest[0], highest[1]};
-    FindHighest(score);
+    const float before[2] = {row_max[0], row_max[1]};
+    UpdateRowMax(score);
     for (int row = 0; row < 2; ++row) {
-      correction[row] = Exp2((before[row] - highest[row]) * scale);
-      total[row] = total[row] * correction[row] + Weigh(score, row);
+      correction[row] = Exp2((before[row] - row_max[row]) * scale);
+      row_sum[row] = row_sum[row] * correction[row] + Exponentiate(score, row);
     }
   }
 
   // Over the four threads of a row.
-  __device__ __forceinline__ float InverseTotal(int row) const {
-    float sum = total[row];
+  __device__ __forceinline__ float InverseRowSum(int row) const {
+    float sum = row_sum[row];
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
     return __fdividef(1.0f, sum);
@@ -76,28 +76,28 @@ struct OnlineSoftmax {
 
  private:
   template <int kCount>
-  __device__ __forceinline__ void FindHighest(const float (&score)[kCount]) {
+  __device__ __forceinline__ void UpdateRowMax(const float (&score)[kCount]) {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
 #pragma unroll
       for (int j = 0; j < kCount / 4; ++j) {
-        highest[row] = fmaxf(highest[row], fmaxf(score[4 * j + 2 * row], score[4 * j + 2 * row + 1]));
+        row_max[row] = fmaxf(row_max[row], fmaxf(score[4 * j + 2 * row], score[4 * j + 2 * row + 1]));
       }
     }
 #pragma unroll
     for (int lanes = 1; lanes <= 2; ++lanes) {
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
-        highest[row] = fmaxf(highest[row], __shfl_xor_sync(0xffffffffu, highest[row], lanes));
+        row_max[row] = fmaxf(row_max[row], __shfl_xor_sync(0xffffffffu, row_max[row], lanes));
       }
     }
   }
 
   // Returns the sum.
   template <int kCount>
-  __device__ __forceinline__ float Weigh(float (&score)[kCount], int row) const {
-    // While every key so far is hidden, `highest` is -FLT_MAX: its product must stay finite.
-    const float shift = highest[row] == -FLT_MAX ? 0.0f : highest[row] * scale;
+  __device__ __forceinline__ float Exponentiate(float (&score)[kCount], int row) const {
+    // While every key so far is hidden, `row_max` is -FLT_MAX: its product must stay finite.
+    const float shift = row_max[row] == -FLT_MAX ? 0.0f : row_max[row] * scale;
     float sum[2] = {};
 #pragma unroll
     for (int j = 0; j < kCount / 4; ++j) {

@@ -24,7 +24,7 @@ class SequenceInfo {
   int batch_;
 };
 
-// Persistent: tiles are dealt to the pipelines of all blocks by turns.
+// Persistent: of all pipelines of the grid each takes every so-many-th tile.
 template <class Config>
 class TileScheduler {
  public:
