@@ -30,7 +30,7 @@ GEMMS = ("FusedGemm", "FusedGemmGelu", "FusedGemmGeluLayerNorm", "FusedGemmLayer
 OPS = ("AddQKVBias", "EmbedLayerNorm", "FusedAttention", *GEMMS)
 DTYPES = ("float32", "float16", "bfloat16")
 SEVERAL_TILES = (6400, 768, 456)
-IN_TURNS = "128x192"  # the tactics whose blocks take several tiles; the others do nothing new with many rows
+PERSISTENT = "128x192"  # the kernel whose blocks take several tiles; the others do nothing new with many rows
 # (rows, n, k): a part of a tile in every direction; whole rows in one cluster and several of them; no alignment at all;
 # more of the largest tiles than a GPU has multiprocessors: Hopper's blocks then take several each.
 SIZES = ((131, 384, 136), (67, 768, 200), (13, 37, 29), SEVERAL_TILES)
@@ -71,7 +71,7 @@ def work(ops, dtypes, narrow):
     for dtype in (getattr(torch, name) for name in dtypes):
         for op in (name for name in ops if name in GEMMS):
             for m, n, k in NARROW if narrow else SIZES + NARROW * ("LayerNorm" in op):
-                named = IN_TURNS if (m, n, k) == SEVERAL_TILES and dtype != torch.float32 else ""
+                named = PERSISTENT if (m, n, k) == SEVERAL_TILES and dtype != torch.float32 else ""
                 inputs = [*gemm_inputs(m, n, k, dtype), *norm_inputs(m, n, dtype, op=op)]
                 inputs = inputs if "LayerNorm" in op else inputs[:3]
                 epsilon = [EPSILON] * ("LayerNorm" in op)

@@ -29,7 +29,7 @@ from kernels import Bound, library_file, native  # noqa: E402
 
 pytestmark = GPU
 ROWS = 65536
-STEP = 31  # of many rows (or sequences) the oracle checks every 31st: some of every turn that a block takes
+STEP = 31  # of many rows (or sequences) the oracle checks every 31st: some of every tile that a persistent block takes
 
 
 def ids(batch, sequence, below):

@@ -99,6 +99,28 @@ def test_attention_tactic():
         check("FusedAttention", [y], [reference.fused_attention(qkv, bias, None, 2, 0.125)])
 
 
+@pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9, reason="Hopper's")
+def test_former_names():
+    """Of tactics that one name stood for: what that name ran is still what it runs."""
+    qkv, bias = randn(2, 100, 3 * 128, dtype=torch.float16), randn(3 * 128, dtype=torch.float16)
+    tuning, remark, _ = read([(identity(), "FusedAttention float16 2x100x2x64", "sm90")])
+    y = poisoned(2, 100, 128, dtype=torch.float16)
+    bound = Bound("FusedAttention", [qkv, bias, None], [y], [2, 0.125], tuning=tuning)
+    assert not remark and native.tactic_name("FusedAttention", bound.call, -1, library_file()) == "sm90 64x64"
+    inputs, outputs, attributes = gemm(512, 768, 768)
+    op = "FusedGemmLayerNorm"
+    for former, name in (
+        ("sm90 64x96 cluster 1x1 rounded", "sm90 64x96 cluster 1x1 then LayerNorm"),
+        ("sm90 64x96 cluster 1x1 splits 2", "sm90 64x96 cluster 1x1 split-K 2"),
+        ("sm90 128x128 cluster 1x1 rounded", "sm90 128x128 stages 7 cluster 1x1 then LayerNorm"),
+    ):
+        tuning, remark, _ = read([(identity(), f"{op} float16 512x768x768", former)])
+        bound = Bound(op, inputs, outputs, attributes, tuning=tuning)
+        assert not remark and native.tactic_name(op, bound.call, -1, library_file()) == name
+        bound.run()
+        check(op, outputs, [reference.fused_gemm_layer_norm(*inputs, *attributes)])
+
+
 def test_what_does_not_fit_is_remarked():
     row = (identity(), "FusedGemmGelu float16 128x768x768", "mma")
     assert "measured on 'NVIDIA Nothing'" in read([("NVIDIA Nothing", *row[1:])])[1]
