@@ -13,8 +13,8 @@ constexpr AttentionSm90Tile kLong = {128, 64, 2};         // one pipeline multip
 constexpr AttentionSm90Tile kHeadSize128 = {128, 64, 1};  // what registers allow there, for any length
 constexpr int64_t kShortKeys = 128;
 
-// Few queries are spread over the multiprocessors. Both limits are measured on an H200 with bert-base's 12 heads of 64:
-// docs/notebook.md, attention.
+// Few queries are spread over the multiprocessors. The two limits came with the kernels, from runs at bert-base's 12
+// heads of 64, of which no figures are kept: on another model 'bertfuse tune' compares the tiles.
 AttentionSm90Tile ChooseSm90(const AttentionProblem& problem) {
   const int64_t tiles = problem.batch * problem.heads * CeilDiv(problem.sequence, 128);
   if (tiles < problem.multiprocessors) return kFewQueries;
