@@ -47,7 +47,7 @@ def ranges(expr: Expr, read: Read, classify: Callable[[Interval], np.ndarray], r
     todo = _first_ranges(expr, codes)
     while todo:
         if len(done) + len(todo) > _MAX_RANGES + _SMALL:
-            raise NoMatch(_node(expr), f"it hangs on the values of '{read.name}' in too many ways")
+            raise NoMatch(_node(expr), f"the values of '{read.name}' hide keys in part, or in too many ranges")
         low, high = (np.array(side, np.int64 if not codes.wide else object) for side in zip(*todo, strict=True))
         kinds = classify(
             _evaluate(expr, read, Interval(codes.values(low), codes.values(high), np.zeros(len(todo), bool)), runner)
@@ -64,7 +64,7 @@ def ranges(expr: Expr, read: Read, classify: Callable[[Interval], np.ndarray], r
                 halves += [(first, middle), (middle + 1, last)]
         todo = halves
         if len(todo) > _MAX_RANGES:
-            raise NoMatch(_node(expr), f"it hangs on the values of '{read.name}' in too many ways")
+            raise NoMatch(_node(expr), f"the values of '{read.name}' hide keys in part, or in too many ranges")
     found = [Range(codes.value(a), codes.value(b), kind) for a, b, kind in _together(done)]
     if read.dtype.kind not in "biu":
         nan = np.array([np.nan], read.dtype)

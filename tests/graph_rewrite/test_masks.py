@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from attentions import HIDDEN, MASKS, Attention, attend, unsqueezed
-from graphs import Builder, assert_agree, feeds, fused, refused
+from graphs import Builder, assert_agree, feeds, fused, refused, run
 
 from bertfuse.graph_rewrite import fuse
 
@@ -215,3 +215,101 @@ def test_scores_given_from_outside() -> None:
     mask = b.input("additive", ("B", 1, 1, "S"))
     b.output(attend(b, x, Attention(parts={"mask": mask}), "additive"))
     refused(b.model(), "is an input of the model", "FusedAttention")
+
+
+def masked(dtype: type, make: Callable[[Builder, str], str]) -> onnx.ModelProto:
+    """x [B, S, 16] attends to keys that are visible where `make`, of a mask [B, 1, 1, S], is true."""
+    b = Builder()
+    x, mask = b.input("x", ("B", "S", HIDDEN)), b.ids("attention_mask", dtype=dtype)
+    b.output(attend(b, x, Attention(parts={"mask": additive(b, make(b, unsqueezed(b, mask)))})))
+    return b.model()
+
+
+# By type and condition: values that the mask is made of, each of them beside one that shows its key.
+RULES = {
+    "equal": (np.int64, lambda b, m: b.op("Equal", m, b.const(1)), [-1, 0, 1, 2, 1 << 32]),
+    "not equal": (np.int64, lambda b, m: b.op("Not", b.op("Equal", m, b.const(3))), [-1, 0, 1, 2, 3, 1 << 32]),
+    "positive": (np.int32, lambda b, m: b.op("Greater", m, b.const(0, dtype="i4")), [-(1 << 31), -1, 0, 1, 5]),
+    "between": (
+        np.int64,
+        lambda b, m: b.op("And", b.op("Greater", m, b.const(-2)), b.op("Less", m, b.const(9))),
+        [-3, -2, -1, 0, 8, 9],
+    ),
+    "inverted by 1 - m": (
+        np.int64,
+        lambda b, m: b.op("Not", b.op("Cast", b.op("Sub", b.const(1), m), to=BOOL)),
+        [-1, 0, 1, 2, 3],
+    ),
+    "above a half": (
+        np.float32,
+        lambda b, m: b.op("Greater", m, b.const(0.5)),
+        [0.0, 0.3, 0.5, 0.6, 1.0, np.inf, np.nan],
+    ),
+    "any float": (np.float32, lambda b, m: b.op("Cast", m, to=BOOL), [0.0, -0.0, 1e-40, 0.5, -1.0, np.nan]),
+    "unsigned": (np.uint8, lambda b, m: b.op("Cast", b.op("Sub", b.const(1, dtype="u1"), m), to=BOOL), [0, 1, 2, 255]),
+    "long": (np.uint64, lambda b, m: b.op("Cast", m, to=BOOL), [0, 1, 1 << 32, 1 << 63]),
+}
+
+
+@pytest.mark.parametrize("level", ["full", "basic"])
+@pytest.mark.parametrize("name", list(RULES))
+def test_the_rule_is_the_models(name: str, level: str) -> None:
+    """Whatever values the mask holds."""
+    dtype, make, values = RULES[name]
+    model = masked(dtype, make)
+    result = fuse(model, level)
+    assert len(result.fused) == 1, result.misses
+    values = np.array(values, dtype)
+    for rest in values:
+        feed = feeds(model, {"B": len(values), "S": 4})
+        feed["attention_mask"] = np.stack([np.array([v, rest, rest, v], dtype) for v in values])
+        (x,) = run(masked_weights(model), feed)
+        kept = [row for row in range(len(values)) if np.isfinite(x[row]).all()]
+        shown = {key: value[kept] for key, value in feed.items()}
+        if kept:
+            assert_agree(model, result.model, shown, 2e-5)
+
+
+def masked_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with -inf for -10000: NaN tells rows of which every key is hidden."""
+    other = onnx.ModelProto()
+    other.CopyFrom(model)
+    for tensor in other.graph.initializer:
+        if onnx.numpy_helper.to_array(tensor).shape == () and onnx.numpy_helper.to_array(tensor) == -10000.0:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.float32(-np.inf), tensor.name))
+    return other
+
+
+@pytest.mark.parametrize("downwards", [False, True])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8])
+def test_a_mask_that_would_lift_keys_ends_the_run(dtype: type, downwards: bool) -> None:
+    """(1 - mask) * -10000 at 2, mask * -10000 at -1: no mask of keys, and nothing is computed for one."""
+    b = Builder()
+    x, mask = b.input("x", ("B", "S", HIDDEN)), b.ids("attention_mask", dtype=dtype)
+    number = b.op("Cast", unsqueezed(b, mask), to=1)
+    number = number if downwards else b.op("Sub", b.const(1.0), number)
+    b.output(attend(b, x, Attention(parts={"mask": b.op("Mul", number, b.const(-10000.0))})))
+    model = b.model()
+    result = fuse(model)
+    assert result.fused == {"FusedAttention": 1}
+    feed = feeds(model)
+    feed["attention_mask"][:, 1:3] = [0, 1]
+    assert_agree(model, result.model, feed, 2e-5)
+    if downwards and dtype == np.uint8:
+        return  # nothing is below 0
+    feed["attention_mask"][0, 2] = -1 if downwards else 2
+    with pytest.raises(Exception, match="out of data bounds"):
+        run(result.model, feed)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "why"), [(-10000.0, "hide keys in part"), (float(np.finfo(np.float32).min), "raise the scores")]
+)
+def test_a_float_mask_that_hides_in_part(hidden: float, why: str) -> None:
+    """(1 - 0.9999) * -10000 is -1: no key is hidden by that. And 1.1 lifts one."""
+    b = Builder()
+    x, mask = b.input("x", ("B", "S", HIDDEN)), b.input("attention_mask", ("B", "S"), np.float32)
+    number = b.op("Mul", b.op("Sub", b.const(1.0), unsqueezed(b, mask)), b.const(hidden), name="the_mask")
+    b.output(attend(b, x, Attention(parts={"mask": number})))
+    (miss,) = refused(b.model(), why, "FusedAttention").misses
+    assert miss.node == "the_mask"
