@@ -25,7 +25,7 @@ from bertfuse.qualify.mutants.trial import Subject, Trial
 from bertfuse.qualify.mutants.worker import trials
 from mutant_hunt.exports import EXPORTS, Export
 
-SECONDS = 15  # of `make test`; the rest of what a hunt costs is its processes
+SECONDS = 12  # of `make test`; the rest of what a hunt costs is its processes
 BERT = Export("bert", "feature-extraction", "dynamo", "sdpa")
 
 
@@ -40,8 +40,6 @@ def test_mutants_of_real_exports() -> None:
     chosen = np.random.default_rng(seed).choice(len(EXPORTS), 3, replace=False)
     for index in chosen:
         report = hunt(made(EXPORTS[index]), minutes=SECONDS / 60 / len(chosen), seed=seed)
-        if report.findings:
-            pytest.xfail("known: masks of other types and lengths")
         said = [f"{f.changes}: {f.text}" for f in report.findings]
         assert not said, f"seed {seed}, {EXPORTS[index]}: {said}"
         # A hunt in which nothing is fused, or nothing refused, hunts nothing.
@@ -99,9 +97,9 @@ BROKEN = (
 def test_a_broken_fusion_is_found(change: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     """All but the first and the last two are right for the model as it is: only mutants tell."""
     _edit(monkeypatch, change)
-    subject = Subject(onnx.load(made(BERT)), seed=5)
+    subject = Subject(onnx.load(made(BERT)), seed=24)
     as_it_is = judge(subject.model, subject.feeds(subject.model, 0))
-    assert as_it_is.bad or any(subject.tried(number, patience=0).verdict.bad for number in range(400))
+    assert as_it_is.bad or any(subject.tried(number, patience=0).verdict.bad for number in range(150))
 
 
 def test_the_model_as_it_is_is_right() -> None:
@@ -118,8 +116,8 @@ def test_a_mutant_is_the_same_every_time() -> None:
 
 
 def test_what_is_found_is_made_small_and_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    subject = Subject(onnx.load(made(BERT)), seed=5)
-    for number in range(400):
+    subject = Subject(onnx.load(made(BERT)), seed=17)
+    for number in range(100):
         with monkeypatch.context() as broken:
             _edit(broken, _scale_ignored)
             bad = subject.tried(number, patience=0).verdict.bad
@@ -129,16 +127,16 @@ def test_what_is_found_is_made_small_and_written(monkeypatch: pytest.MonkeyPatch
         _edit(broken, _scale_ignored)
         _check_what_is_written(subject, number, tmp_path)
     # Repeated with the fusion as it is, nothing differs: the command runs, and says so.
-    command = (tmp_path / f"mutant-5-{number}.txt").read_text(encoding="utf-8").splitlines()[-1]
+    command = (tmp_path / f"mutant-17-{number}.txt").read_text(encoding="utf-8").splitlines()[-1]
     command = command.replace("bertfuse ", f"{shlex.quote(sys.executable)} -m bertfuse.cli ")
     assert subprocess.run(command, shell=True, capture_output=True, check=False).returncode == 0
 
 
 def _check_what_is_written(subject: Subject, number: int, folder: Path) -> None:
-    trial = subject.tried(number, patience=6)
+    trial = subject.tried(number, patience=3)
     assert len(trial.model.graph.node) < len(subject.model.graph.node)
     assert judge(trial.model, {"inputs": trial.feed}).outcome == "wrong"
-    report = Report("model.onnx", 5)
+    report = Report("model.onnx", 17)
     _account(report, trial, {}, folder, made(BERT))
     (finding,) = report.findings
     assert sorted(p.suffix for p in folder.iterdir()) == [".npz", ".onnx", ".txt"]
