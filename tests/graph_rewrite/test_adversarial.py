@@ -7,16 +7,12 @@ import os
 import pytest
 from adversarial import KINDS, recipes, tried
 
-# Kinds of which some recipe is still fused wrongly; to be emptied.
-UNSOLVED: set[str] = set()
 # Models of a recipe; python -m adversarial tries more.
 EACH = int(os.environ.get("BERTFUSE_ADVERSARIAL_EACH", "2"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fused_and_equal_or_refused(kind: str) -> None:
-    if kind in UNSOLVED:
-        pytest.xfail("some of these are fused wrongly")
     said = []
     each = 1 if kind == "precision" else EACH  # these are long
     for seed in range(each * len(recipes(kind))):

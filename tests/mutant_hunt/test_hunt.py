@@ -119,12 +119,12 @@ def test_what_is_found_is_made_small_and_written(monkeypatch: pytest.MonkeyPatch
     subject = Subject(onnx.load(made(BERT)), seed=17)
     for number in range(100):
         with monkeypatch.context() as broken:
-            _edit(broken, _scale_ignored)
+            _edit(broken, _heads_exchanged)
             bad = subject.tried(number, patience=0).verdict.bad
         if bad and not subject.tried(number, patience=0).verdict.bad:
             break
     with monkeypatch.context() as broken:
-        _edit(broken, _scale_ignored)
+        _edit(broken, _heads_exchanged)
         _check_what_is_written(subject, number, tmp_path)
     # Repeated with the fusion as it is, nothing differs: the command runs, and says so.
     command = (tmp_path / f"mutant-17-{number}.txt").read_text(encoding="utf-8").splitlines()[-1]
