@@ -8,11 +8,25 @@ from typing import Any
 
 import onnx_graphsurgeon as gs
 
-from .dialect.pattern import ADD, LINEAR, Output, Pattern, PatternNode, Variable
+from .dialect.pattern import (
+    ADD,
+    ATTENTION,
+    GELU,
+    LAYER_NORM,
+    LINEAR,
+    SPLIT_HEADS,
+    Output,
+    Pattern,
+    PatternNode,
+    Variable,
+)
 from .graph import FusionGraph
-from .nodes import DEFAULT_DOMAINS, DIALECT, NoMatch, describe, producer
+from .nodes import DEFAULT_DOMAINS, DIALECT, NoMatch, describe, is_float_cast, producer
 from .nodes import data_type as data_type_of
-from .spec import DTYPE_VARIABLES, OpSpec
+from .spec import DOMAIN, DTYPE_VARIABLES, OpSpec
+
+# What gives each row of its first input a row: of heads, those of all heads together.
+_KEEP_AXES = (LINEAR, GELU, LAYER_NORM, SPLIT_HEADS, ATTENTION)
 
 
 @dataclass
@@ -190,13 +204,26 @@ def _bind_axes(tensor_spec, tensor, sizes, attributes, root) -> None:
 
 
 def _check_leading(first: gs.Tensor, wanted: list[Any], tensor: gs.Tensor, axes: list[Any], root: gs.Node) -> None:
-    """Leading axes are the same in every tensor: ops do not broadcast. Two different symbols may be one size."""
-    same = len(axes) == len(wanted) and all(
-        a == b or a is None or b is None or (isinstance(a, str) and isinstance(b, str))
-        or (1 not in (a, b) and (isinstance(a, str) or isinstance(b, str)))
-        for a, b in zip(axes, wanted, strict=True)
-    )  # fmt: skip
+    """Leading axes are the same in every tensor: ops do not broadcast. Two symbols may be one size, or may not."""
+    same = len(axes) == len(wanted) and (
+        all(a == b and a is not None for a, b in zip(axes, wanted, strict=True)) or _leader(first) is _leader(tensor)
+    )
     if not same:
         raise NoMatch(
             root, f"'{tensor.name}' is {tensor.shape}", wanted=f"{first.shape}, as '{first.name}': ops do not broadcast"
         )
+
+
+def _leader(tensor: gs.Tensor) -> gs.Tensor:
+    """The tensor from which this one has all its axes but the last, whatever they are called."""
+    while (node := producer(tensor)) is not None:
+        if is_op(node, ADD):
+            terms = [t for t in node.inputs if not isinstance(t, gs.Constant) or len(t.shape) > 1]
+            if len(terms) != 1:
+                break
+            tensor = terms[0]
+        elif node.domain == DOMAIN or (node.domain == DIALECT and node.op in _KEEP_AXES) or is_float_cast(node):
+            tensor = node.inputs[0]
+        else:
+            break
+    return tensor

@@ -1,4 +1,7 @@
-"""GELU however it is spelled: the element-wise region around an Erf or Tanh is run and compared with GELU."""
+"""GELU however it is spelled: the element-wise region around an Erf or Tanh has GELU's coefficients.
+
+A region is looked for by running it on a grid; that it is GELU, everywhere, follows from its polynomials.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from ..dialect.pattern import GELU
 from ..dialect.reference import Reference
 from ..graph import FusionGraph
 from ..nodes import NoMatch, check_rank, node_name, producer, scalar
+from . import polynomial
 
 _GRID = np.concatenate([np.linspace(-9, 9, 181), [0.1234567, -0.7654321]])
 _UNARY = {
@@ -25,6 +29,9 @@ _GELUS = {kind: Reference().gelu(_GRID, kind) for kind in ("none", "tanh")}
 # What rounding the spelled-out constants to the element type may do; the two GELUs differ by 4.7e-4 themselves.
 _TOLERANCES = {"float16": 2e-4, "bfloat16": 1e-3}
 _DEFAULT_TOLERANCE = 1e-5
+# Relative, of coefficients: what rounding two constants to the type makes of their product.
+_COEFFICIENTS = {"float16": 1.2e-3, "bfloat16": 8e-3}
+_DEFAULT_COEFFICIENT = 3e-5
 _MAX_STEPS = 16
 
 
@@ -42,11 +49,14 @@ def rewrite(graph: FusionGraph, node: gs.Node) -> None:
         for root, region in _growing(graph, node, x):
             last = root
             kind, deviation = _compare(root.outputs[0], x)
-            if deviation < _TOLERANCES.get(str(x.dtype), _DEFAULT_TOLERANCE):
+            near = deviation < _TOLERANCES.get(str(x.dtype), _DEFAULT_TOLERANCE)
+            if near and _is_gelu(root.outputs[0], x, node, kind):
                 check_rank(root, x)
                 graph.replace(root, GELU, [x], interior=region, approximate=kind)
                 return
             nearest = min(nearest, deviation)
+            if near:
+                raise NoMatch(root, "is near GELU, but another function", wanted="x/2 (1 + erf(x/sqrt(2))) for every x")
     if node.op == "Tanh":
         raise NoMatch(node, "a plain Tanh", wanted="a GELU")
     raise NoMatch(
@@ -54,6 +64,18 @@ def rewrite(graph: FusionGraph, node: gs.Node) -> None:
         f"the region around {node_name(node)} is off GELU by {nearest:.3g}",
         "check the constants",
         wanted="x/2 (1 + erf(x/sqrt(2)))",
+    )
+
+
+def _is_gelu(result: gs.Tensor, x: gs.Tensor, anchor: gs.Node, kind: str) -> bool:
+    """Whether `result` is x/2 + x/2 f, f being the anchor's function of GELU's argument."""
+    root = math.sqrt(2 / math.pi)
+    argument = {(1, 0): math.sqrt(0.5)} if kind == "none" else {(1, 0): root, (3, 0): 0.044715 * root}
+    tolerance = _COEFFICIENTS.get(str(x.dtype), _DEFAULT_COEFFICIENT)
+    return (
+        anchor.op == ("Erf" if kind == "none" else "Tanh")
+        and polynomial.equal(polynomial.of(anchor.inputs[0], x, None), argument, tolerance)
+        and polynomial.equal(polynomial.of(result, x, anchor.outputs[0]), {(1, 0): 0.5, (1, 1): 0.5}, tolerance)
     )
 
 

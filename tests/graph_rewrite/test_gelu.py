@@ -201,3 +201,23 @@ def test_both_kinds_in_one_model_are_two_functions() -> None:
     assert result.fused == {"FusedGemmGelu": 2}
     assert len({(f.name, f.overload) for f in result.model.functions}) == 2
     assert result.model.ir_version >= 10
+
+
+@pytest.mark.parametrize("place", ["square", "beyond the grid", "argument"])
+@pytest.mark.parametrize("seed", range(3))
+def test_near_gelu_on_a_grid_and_not_elsewhere(place: str, seed: int) -> None:
+    """A small multiple of a power of x: less than rounding for x < 9, and GELU itself for x in hundreds."""
+    random = np.random.default_rng(seed)
+    b = Builder()
+    h = b.linear(b.input("x", ("B", "S", 16)), 16, 16)
+    small = float(random.uniform(2e-8, 9e-8)) * (1 if random.random() < 0.5 else -1)
+    power = b.op("Mul", b.op("Mul", h, h), b.const(small))
+    argument = b.op("Div", h, b.const(np.sqrt(2.0)))
+    if place == "argument":
+        argument = b.op("Add", argument, power)
+    factor = b.op("Add", b.op("Erf", argument), b.const(1.0))
+    if place == "beyond the grid":  # multiplied by x it is its third power
+        factor = b.op("Add", factor, b.op("Mul", power, b.const(0.1)))
+    y = b.op("Mul", b.op("Mul", h, factor), b.const(0.5))
+    b.output(b.op("Add", y, power) if place == "square" else y)
+    assert not fused(b.model()).fused.get("FusedGemmGelu")

@@ -245,3 +245,23 @@ def test_weight_that_a_feed_may_override() -> None:
     assert result.fused == {"FusedGemmGelu": 1}
     for feed in ({}, {"weight": np.full((16, 24), 0.1, np.float32)}):
         assert_agree(model, result.model, {"x": feeds(model)["x"]} | feed, 1e-5)
+
+
+@pytest.mark.parametrize("shape", [("R", "S", 8), ("B", "T", 8), (None, None, 8), (1, "S", 8), ("B", 1, 8)])
+def test_residual_whose_shape_may_be_another(shape: tuple) -> None:
+    """Two names may be one size; that they are does not follow from the graph."""
+    b = Builder()
+    x, residual = b.input("x", ("B", "S", 8)), b.input("residual", shape)
+    b.output(b.layer_norm(b.op("Add", b.linear(x, 8, 8), residual), 8))
+    result = fuse(b.model())
+    assert result.fused == {} and "ops do not broadcast" in str(result.misses[0])
+
+
+def test_residual_of_unnamed_axes_through_a_layer() -> None:
+    """What a layer makes of x has x's rows, however they are called."""
+    b = Builder()
+    x = b.input("x", (None, None, 8))
+    y = b.layer_norm(b.op("Add", b.linear(x, 8, 8), x), 8)
+    z = b.linear(b.gelu(b.linear(y, 8, 24)), 24, 8)
+    b.output(b.layer_norm(b.op("Add", z, y), 8))
+    assert fuse(b.model()).fused == {"FusedGemmLayerNorm": 2, "FusedGemmGelu": 1}
