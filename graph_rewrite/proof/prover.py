@@ -74,9 +74,7 @@ class Prover:
         misses = []
         for candidate in above.candidates():
             try:
-                rule = key_mask.prove(self._elements, self._graph.constants.runner, target, candidate, kind, factor)
-                samples.check(self._graph, target, candidate, rule, kind, factor)
-                return candidate, rule
+                return candidate, self._prove(target, candidate, kind, factor)
             except NoMatch as miss:
                 misses.append(miss)
         names = ", ".join(f"'{t.name}'" for t in above.inputs) or "no input"
@@ -89,6 +87,15 @@ class Prover:
             f"'{target.name}', made of {names}, is more than a key mask: {misses[0].found}",
             wanted="a mask that hides padded keys and nothing else",
         )
+
+    def _prove(self, target: gs.Tensor, mask: gs.Tensor, kind: str, factor: float) -> Rule:
+        try:
+            rule = key_mask.prove(self._elements, self._graph.constants.runner, target, mask, kind, factor)
+            samples.check(self._graph, target, mask, rule, kind, factor)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # Types and attributes that contradict each other come to light in many places.
+            raise NoMatch(producer(target) or target.name, f"'{target.name}' cannot be followed ({error})") from error
+        return rule
 
     def counts_up(self, index: gs.Tensor, ids: gs.Tensor, rows: int) -> bool:
         """Whether `index`, which looks up a table of `rows`, is 0, 1, ..., S-1 in every row, S being that of `ids`."""
