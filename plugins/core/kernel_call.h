@@ -38,7 +38,6 @@ inline void RefusePackedRows(const OpDef& op, const bertfuse_call& call) {
 }
 
 inline void Run(const bertfuse_kernel& kernel, const bertfuse_call& call) {
-  if (kernel.device == BERTFUSE_CUDA) RefusePackedRows(*FindOp(kernel.op), call);
   bertfuse_error error = {};
   ThrowIfFailed(kernel.run(&call, &error), error);
 }

@@ -116,7 +116,7 @@ bool Uses(const OpDef& op, Variable variable) {
 }
 
 const TensorDef* PackedInput(const OpDef& op, const bertfuse_call& call) {
-  for (int i = 0; i < op.num_inputs; ++i) {
+  for (int i = 0; i < op.num_inputs && i < call.num_inputs; ++i) {
     if (op.inputs[i].packed && call.inputs[i].dtype != BERTFUSE_ABSENT) return &op.inputs[i];
   }
   return nullptr;

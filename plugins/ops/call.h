@@ -11,6 +11,7 @@
 
 #include "bertfuse/op.h"
 #include "core/dtype.h"
+#include "core/kernel_call.h"
 #include "core/op_table.h"
 #include "core/status.h"
 #include "kernels/launch.h"
@@ -66,6 +67,7 @@ constexpr bertfuse_kernel CudaKernel() {
   kernel.op = Op::kName;
   kernel.run = [](const bertfuse_call* call, bertfuse_error* error) -> int32_t {
     return Guarded(error, [&] {
+      RefusePackedRows(*FindOp(Op::kName), *call);
       const kernels::DeviceScope scope(DeviceOf(*call).id);
       CheckCuda(scope.error(), Op::kName);
       kRun(*call);
