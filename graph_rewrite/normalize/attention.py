@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx_graphsurgeon as gs
 
@@ -16,6 +18,7 @@ from .heads import View
 from .scores import Core, computing, core, is_core
 
 _MAX_STEPS = 8
+_LEAST_SCALE, _LARGEST_SCALE = 1e-4, 1e4
 
 
 def anchors(graph: FusionGraph) -> list[gs.Node]:
@@ -35,9 +38,20 @@ def rewrite(graph: FusionGraph, node: gs.Node) -> None:
     if views["v"].scale != 1.0:
         raise NoMatch(views["v"].nodes[-1], "V is scaled", wanted="V as it is projected")
     mask = _mask(graph, found, linears["q"].outputs[0], num_heads)
-    scale = found.scale * views["q"].scale * views["k"].scale
+    scale = _scale(found, views)
     interior = [*found.nodes, *after, *linears.values(), *(n for v in views.values() for n in v.nodes)]
     _replace(graph, root, linears, columns, mask, scale, interior)
+
+
+def _scale(found: Core, views: dict[str, View]) -> float:
+    """The product of all scales: each of a size that, moved past a product, takes nothing out of the type's range."""
+    nodes = {"the scores": found.nodes[0], **{name: (views[name].nodes or found.nodes)[-1] for name in "qk"}}
+    scales = {"the scores": found.scale, "q": views["q"].scale, "k": views["k"].scale}
+    for name, scale in scales.items():
+        if scale and not _LEAST_SCALE <= abs(scale) <= _LARGEST_SCALE:
+            what = name if name == "the scores" else name.upper()
+            raise NoMatch(nodes[name], f"scales {what} by {scale:g}", wanted=f"{_LEAST_SCALE:g} to {_LARGEST_SCALE:g}")
+    return math.prod(scales.values())
 
 
 def _projections(views: dict[str, View]) -> dict[str, gs.Node]:

@@ -253,7 +253,7 @@ def test_scale_out_of_range(factor: float) -> None:
     b = Builder()
     x = b.input("x", ("B", "S", HIDDEN))
     b.output(attend(b, x, Attention(mask="none", scale="scores_mul", factor=factor)))
-    refused(b.model(), "scale is", "FusedAttention")
+    refused(b.model(), "scale", "FusedAttention")
 
 
 def test_dropout_that_trains() -> None:
@@ -276,3 +276,13 @@ def test_a_softmax_of_a_classifier_promises_nothing() -> None:
     b.output(b.op("Softmax", b.linear(x, HIDDEN, 3), axis=-1))
     result = fused(b.model())
     assert not result.expected and not result.fused
+
+
+@pytest.mark.parametrize("level", ["full", "basic"])
+@pytest.mark.parametrize("scale", [float(np.finfo(np.float32).min), 3e4, 1e-30, -2e4])
+def test_scale_that_leaves_the_range(scale: float, level: str) -> None:
+    """(q s) kᵀ is infinite where s (q kᵀ) is not, or the other way round."""
+    b, x, m = start()
+    b.output(attend(b, x, Attention(scale="q", factor=scale, mask="where"), m))
+    result = fuse(b.model(), level=level)
+    assert result.fused == {} and "scales Q by" in str(result.misses[0])
