@@ -86,6 +86,8 @@ def _by_head(
 ) -> np.ndarray | None:
     """The column of each [head, place] when numbered elements of [B, S, W] are arranged by head, else None."""
     batch, sequence, width = shape
+    if not side_by_side and array.shape[:-2] not in ((batch, heads), (batch * heads,)):
+        return None  # where axes have one element each, numbers do not tell which is which
     try:
         if side_by_side:
             by_head = array.reshape(batch, sequence, heads, -1).transpose(0, 2, 1, 3)
