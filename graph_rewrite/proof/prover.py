@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 from .. import masks
 from ..nodes import DEFAULT_DOMAINS, NoMatch, producer
 from ..shapes import UNNAMED, Dim
-from . import key_mask, moves, pointwise, poly, samples  # noqa: F401 (moves and pointwise fill the table of rules)
+from . import key_mask, moves, picks, pointwise, poly, samples  # noqa: F401 (three of them fill the table of rules)
 from .elements import Elements
 from .expr import Number, value_of
 from .key_mask import Above
