@@ -304,6 +304,7 @@ def test_streams_at_once():
         y = poisoned(256, 768, dtype=torch.float16)
         bound = run("FusedGemmLayerNorm", inputs, [y], [EPSILON])
         jobs.append((torch.cuda.Stream(), bound, y, y.clone()))
+    torch.cuda.synchronize()  # the copies are made on another stream than those that overwrite y
     for _ in range(50):
         for stream, bound, y, _ in jobs:
             with torch.cuda.stream(stream):
