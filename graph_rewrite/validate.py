@@ -19,6 +19,8 @@ def check(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> None:
             raise FusionError(f"the model is damaged: a name in it, {text!r}, is not text; export or copy it again")
     if sparse := next(_sparse_initializers(skeleton.graph), None):
         raise FusionError(f"initialiser '{sparse}' is sparse, which is not supported; write it as a dense tensor")
+    for node in _nodes(skeleton.graph):
+        _check_split(node)
     bare = without_weights(skeleton, weights)
     for value in (*bare.graph.input, *bare.graph.output):
         if value.type.HasField("tensor_type"):  # unknown ranks, which every runtime takes, the checker does not
@@ -27,6 +29,24 @@ def check(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> None:
         onnx.checker.check_model(bare)
     except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
         raise FusionError(f"the model is not valid ONNX: {' '.join(str(error).split())}; export it again") from error
+
+
+def _check_split(node: onnx.NodeProto) -> None:
+    """onnx's own shape inference ends the process where these two differ."""
+    parts = next((a.i for a in node.attribute if a.name == "num_outputs"), None)
+    if node.op_type == "Split" and parts is not None and parts != len(node.output):
+        raise FusionError(
+            f"the model is not valid ONNX: Split '{node.name or node.output[0]}' has num_outputs {parts} and "
+            f"{len(node.output)} outputs; export it again"
+        )
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Those of the bodies of If, Loop and Scan, too."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            yield from _nodes(attribute.g)
 
 
 def _sparse_initializers(graph: onnx.GraphProto) -> Iterator[str]:

@@ -107,7 +107,10 @@ class Prover:
         return self._answers[key]
 
     def _counts_up(self, index: gs.Tensor, ids: gs.Tensor, rows: int) -> bool:
-        batch, length = self._elements.shape(ids)
+        of_ids = self._elements.shape(ids)
+        if len(of_ids) != 2:
+            return False
+        batch, length = of_ids
         if _is_unnamed(ids) and any(t is not ids for t in _shapes_read(self._elements, index)):
             return False
         extents = self._elements.shape(index)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnContext
 from pathlib import Path
 
 import onnx
 
 from .trial import Subject, Trial
-from .verdict import Verdict
+from .verdict import Verdict, session
 
 _START, _TRIAL = 300.0, 120.0  # seconds without a word after which a process is taken for hung
 
@@ -34,7 +36,8 @@ def trials(path: Path, seed: int, level: str, first: int) -> Iterator[Trial | di
                 wait = _TRIAL if told else _START
                 message = ours.recv() if ours.poll(wait) else None
                 if message is None:
-                    yield _died(first, f"fuse or ONNX Runtime hangs: no word for {wait:.0f} s")
+                    text = f"fuse or ONNX Runtime hangs: no word for {wait:.0f} s"
+                    yield Trial(first, [], Verdict("crashed", text))
                     break
                 if isinstance(message, Exception):
                     raise message
@@ -49,7 +52,10 @@ def trials(path: Path, seed: int, level: str, first: int) -> Iterator[Trial | di
             process.join(5)
             if not told:
                 raise RuntimeError(f"the process that tries mutants ended with {process.exitcode}") from None
-            yield _died(first, f"the process died of {process.exitcode}")
+            verdict = Verdict("crashed", f"the process died of {process.exitcode}")
+            if _ends_by_itself(context, path, seed, level, first):
+                verdict = Verdict("invalid", "ends the process of ONNX Runtime, unfused")
+            yield Trial(first, [], verdict)
         finally:
             ours.close()
             if process.is_alive():
@@ -58,8 +64,22 @@ def trials(path: Path, seed: int, level: str, first: int) -> Iterator[Trial | di
         first += 1
 
 
-def _died(number: int, text: str) -> Trial:
-    return Trial(number, [], Verdict("crashed", text))
+def _ends_by_itself(context: SpawnContext, path: Path, seed: int, level: str, number: int) -> bool:
+    """Whether the mutant ends a process that loads it without fusing it. (onnx's shape inference has assertions.)"""
+    process = context.Process(target=_load, args=(str(path), seed, level, number), daemon=True)
+    process.start()
+    process.join(_TRIAL)
+    if process.is_alive():
+        process.kill()
+        process.join()
+        return False
+    return process.exitcode != 0
+
+
+def _load(path: str, seed: int, level: str, number: int) -> None:
+    # Refused with an exception is not the end of a process.
+    with contextlib.suppress(Exception):
+        session(Subject(onnx.load(path), seed, level).mutant(number).model)
 
 
 def _work(pipe: Connection, path: str, seed: int, level: str, first: int) -> None:

@@ -57,6 +57,14 @@ def test_any_order(order: tuple[int, ...], nested: bool) -> None:
     assert given["ids"] == "ids" and given["token_type_ids"] == "token_type_ids" and "position_ids" not in given
 
 
+def test_fixed_ids_of_three_axes() -> None:
+    b = Builder()
+    ids = b.const(np.arange(12).reshape(1, 3, 4))
+    rows = [lookup(b, 97, ids), lookup(b, P, b.const(np.arange(4)[None]))]
+    b.output(b.layer_norm(b.op("Add", *rows), H))
+    assert "EmbedLayerNorm" not in fuse(b.model()).fused
+
+
 @pytest.mark.parametrize("opset", [13, 17, 18, 20, 21])
 def test_opsets(opset: int) -> None:
     b = Builder(opset)

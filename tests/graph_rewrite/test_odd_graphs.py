@@ -117,6 +117,21 @@ def test_sparse_initialisers_are_refused() -> None:
         fuse(model)
 
 
+@pytest.mark.parametrize("parts", [0, 1, 3])
+def test_split_that_contradicts_itself(parts: int) -> None:
+    """onnx's shape inference ends the process at one."""
+    b = Builder(18)
+    x = b.input("x", ("B", "S", WIDTH))
+    y = b.gelu(b.linear(x, WIDTH, WIDTH))
+    b.nodes.append(helper.make_node("Split", [y], ["first", "second"], name="halves", axis=2, num_outputs=2))
+    b.output(b.op("Add", "first", "second"))
+    model = b.model()
+    split = next(node for node in model.graph.node if node.op_type == "Split")
+    next(a for a in split.attribute if a.name == "num_outputs").i = parts
+    with pytest.raises(FusionError, match=f"Split 'halves' has num_outputs {parts} and 2 outputs"):
+        fuse(model)
+
+
 @pytest.mark.parametrize("level", ["full", "basic"])
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_no_row_and_no_token(exporter: str, level: str, library) -> None:

@@ -153,11 +153,14 @@ def test_minimising_keeps_the_failure() -> None:
     assert judge(model, {"inputs": feed}).outcome == "equal" and len(model.graph.node) < len(subject.model.graph.node)
 
 
-def test_a_process_that_dies_is_a_finding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The process is replaced, and the hunt goes on after the mutant that killed it."""
+@pytest.mark.parametrize("unfused", [False, True])
+def test_a_process_that_dies_is_a_finding(monkeypatch: pytest.MonkeyPatch, unfused: bool) -> None:
+    """The process is replaced, and the hunt goes on; no finding where ONNX Runtime alone dies, too."""
     from bertfuse.qualify.mutants import worker
 
     monkeypatch.setattr(worker, "_work", _dies_at_three)
+    if unfused:
+        monkeypatch.setattr(worker, "_load", _dies)
     seen = []
     stream = trials(made(BERT), 5, "full", 0)
     for trial in stream:
@@ -166,7 +169,11 @@ def test_a_process_that_dies_is_a_finding(monkeypatch: pytest.MonkeyPatch, tmp_p
         if len(seen) == 6:
             break
     stream.close()
-    assert seen == [(n, "crashed" if n == 3 else "invalid") for n in range(6)]
+    assert seen == [(n, "crashed" if n == 3 and not unfused else "invalid") for n in range(6)]
+
+
+def _dies(*_) -> None:
+    os._exit(9)
 
 
 def _dies_at_three(pipe, path, seed, level, first) -> None:
