@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .models import Json
-from .options import Library, Provider
+from .options import Json, Library, Provider
 from .output import Steps, command, print_json, stdout, table
 
 if TYPE_CHECKING:

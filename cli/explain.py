@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .models import Json, Level, OutputRows, Padding, print_passes
+from .models import Level, OutputRows, Padding, print_passes
+from .options import Json
 from .output import Steps, command, print_json, stdout
 
 if TYPE_CHECKING:

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import grid
+from .options import Json, grid
 from .output import Steps, command, print_json, stderr, stdout, table
 
 if TYPE_CHECKING:
     from bertfuse.graph_rewrite import FusionResult
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
 Source = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id, or local folder with config and safetensors.")]
 Folder = Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Folder to write to.")]
 Task = Annotated[

@@ -15,6 +15,7 @@ Library = Annotated[
         help="Whether the custom-op library is loaded. auto: not on the CPU, where the op bodies are faster.",
     ),
 ]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
 
 
 # More is a slip of the finger: its arrays would not fit into any memory, nor its numbers into 64 bits.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .models import Json
+from .options import Json
 from .output import Steps, command, print_json, stdout, table
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .models import Json
-from .options import Library, Provider
+from .options import Json, Library, Provider
 from .output import Steps, command, print_json, stdout, table
 
 SHOWN = 20  # answers on the terminal; all of them go into --json and -o

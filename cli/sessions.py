@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .models import Json
-from .options import Provider, grid
+from .options import Json, Provider, grid
 from .output import Steps, command, print_json, stdout, table
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .models import Json
-from .options import grid
+from .options import Json, grid
 from .output import Steps, command, print_json, stdout, table
 
 if TYPE_CHECKING:

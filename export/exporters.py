@@ -6,10 +6,9 @@ import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertfuse.errors import ExportError
+from bertfuse.errors import ExportError, first_line
 from bertfuse.runtime.folder import longest_sequence
 
-from .load import first_line
 from .tasks import INPUTS, Task
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertfuse.errors import ExportError
+from bertfuse.errors import ExportError, first_line
 
 from .folder import TOKENIZER_FILES
 from .tasks import Task
@@ -23,12 +23,6 @@ def require_packages(purpose: str, *packages: str) -> None:
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         raise ExportError(f"{purpose}: needs {', '.join(missing)}: pip install 'bertfuse[export]'")
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its type where it has none."""
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 def load_model(

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertfuse.errors import ExportError
+from bertfuse.errors import ExportError, first_line
 from bertfuse.graph_rewrite.io import MAX_INLINE_BYTES
 from bertfuse.runtime.folder import MODEL_FILE, ONNX_FOLDER, ORIGINAL_FILE
 
 from .exporters import OPSETS, check_opset, model_inputs, run_exporter, select_outputs
 from .folder import STALE_MODELS, STALE_SETTINGS, check_apart, output_folder
-from .load import first_line, load_model, load_tokenizer, require_packages
+from .load import load_model, load_tokenizer, require_packages
 from .quiet import quiet
 from .source import check_source, copy_files, local_folder
 from .tasks import AUTO, find_task, task_of_class, task_of_folder

@@ -8,10 +8,8 @@ from typing import Any
 
 import torch
 
-from bertfuse.errors import ExportError
+from bertfuse.errors import ExportError, first_line
 from bertfuse.runtime.folder import read_any_json, read_json
-
-from .load import first_line
 
 # The keys of sentence-transformers' pooling configuration, and what to call them.
 _POOLINGS = {

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from .verdict import Feed
+Feed = dict[str, np.ndarray]
 
 _SAME_VALUES = ("Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Expand", "Slice")
 _MOST_ELEMENTS = 1 << 22

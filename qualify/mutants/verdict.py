@@ -16,7 +16,8 @@ from bertfuse.graph_rewrite.dialect.reference import MASKED_SCORE
 from bertfuse.graph_rewrite.spec import DOMAIN
 from bertfuse.runtime.differences import TOLERANCES
 
-Feed = dict[str, np.ndarray]
+from .inputs import Feed, signature
+
 Feeds = Mapping[str, Feed]
 
 # How often the original is computed again with its weights moved by a rounding, and how many times what moves then a
@@ -166,8 +167,6 @@ def _compared(model, fused_model, original, fused, feed, expected, moved) -> str
 
 def _holds_more_than_flags(model: onnx.ModelProto, feed: Feed) -> bool:
     """Whether a whole-numbered input that indexes no table, so a mask, holds more than 1."""
-    from .inputs import signature
-
     return any(i.is_mask and i.dtype.kind in "iu" and feed[i.name].max(initial=0) > 1 for i in signature(model).inputs)
 
 

@@ -24,6 +24,12 @@ class RuntimeLibraryError(BertfuseError):
     """A custom-op library that is missing or does not load."""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its type where it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
 def without_onnxruntime(error: ModuleNotFoundError) -> BertfuseError:
     """What to say where `error` is that onnxruntime is not installed; any other error is raised again."""
     if error.name is None or error.name.split(".")[0] != "onnxruntime":
