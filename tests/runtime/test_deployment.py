@@ -15,7 +15,7 @@ import onnxruntime
 import pytest
 from tiny_models import exported
 
-from bertfuse.graph_rewrite import fuse_file
+from bertfuse.graph_rewrite import fuse, fuse_file
 from bertfuse.runtime import InferenceSession
 
 ROOT = Path(__file__).parents[2]
@@ -78,7 +78,7 @@ def test_cpp_for_onnx_runtime(folder: Path, library: Path) -> None:
 
 
 def test_triton_configurations_name_what_the_model_has() -> None:
-    configurations = blocks("protobuf")
+    configurations = [text for text in blocks("protobuf") if "batch_input" not in text]
     assert len(configurations) == 2
     for text in configurations:
         assert text.count("{") == text.count("}") and text.count("[") == text.count("]")
@@ -92,4 +92,9 @@ def test_triton_configurations_name_what_the_model_has() -> None:
         assert {name: dims.count(",") + 2 for name, dims in outputs.items()} == {
             value.name: len(value.shape) for value in session.get_outputs()
         }
+    (ragged,) = (text for text in blocks("protobuf") if "batch_input" in text)
+    model = fuse(exported(), padding="ragged").model
+    inputs = re.findall(r'(?:target_name|name): "(\w+)" data_type', ragged)
+    assert set(inputs) == {value.name for value in model.graph.input}
+    assert set(re.findall(r'{ target_name: "(\w+)" kind', ragged)) <= {value.name for value in model.graph.output}
     assert os.path.basename(re.findall(r'op_library_filename: \[ "(.*?)" \]', TEXT)[0]) == "libbertfuse_ort.so"
