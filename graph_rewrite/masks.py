@@ -9,6 +9,7 @@ import onnx_graphsurgeon as gs
 
 from .nodes import NoMatch, data_type
 from .proof.rule import Rule
+from .shapes import Dim
 
 if TYPE_CHECKING:
     from .graph import FusionGraph
@@ -25,8 +26,8 @@ def visible(graph: FusionGraph, mask: gs.Tensor, rule: Rule) -> gs.Tensor:
     """[B, S] integers, not 0 where `rule` shows the key of `mask` [B, S] or [B, 1, 1, S]."""
     make = _Maker(graph, mask)
     tensor = make.squeezed()
-    if rule.guarded:
-        return _looked_up(make, tensor, rule)
+    if rule.lifting:
+        return _greatest(make, tensor, rule)
     if rule.is_ops and tensor.dtype in _TAKEN:
         return tensor
     if rule.is_ops or rule.is_opposite:
@@ -44,8 +45,10 @@ class _Maker:
         self._graph, self._mask = graph, mask
         self._shape = [mask.shape[0], mask.shape[-1]]
 
-    def add(self, op: str, inputs: list[gs.Tensor], dtype: Any, **attributes: int) -> gs.Tensor:
-        made = self._graph.variable(f"{self._mask.name}_{op.lower()}", np.dtype(dtype), self._shape)
+    def add(
+        self, op: str, inputs: list[gs.Tensor], dtype: Any, shape: list[Dim] | None = None, **attributes: Any
+    ) -> gs.Tensor:
+        made = self._graph.variable(f"{self._mask.name}_{op.lower()}", np.dtype(dtype), shape or self._shape)
         self._graph.add_node(op, inputs, [made], **attributes)
         return made
 
@@ -55,24 +58,31 @@ class _Maker:
     def constant(self, value: Any, dtype: Any) -> gs.Constant:
         return self._graph.constant(f"{self._mask.name}_value", np.array(value).astype(dtype))
 
+    def reduced(self, op: str, tensor: gs.Tensor) -> gs.Tensor:
+        """[B, 1] of [B, S]; axes are an attribute up to opset 17."""
+        shape = [self._shape[0], 1]
+        if self._graph.opset < 18:
+            return self.add(op, [tensor], tensor.dtype, shape, axes=[1], keepdims=1)
+        return self.add(op, [tensor, self.constant([1], np.int64)], tensor.dtype, shape, keepdims=1)
+
     def squeezed(self) -> gs.Tensor:
         rank = len(self._mask.shape)
         axes = self._graph.constant(f"{self._mask.name}_axes", np.arange(1, rank - 1)) if rank > 2 else None
         return self._mask if axes is None else self.add("Squeeze", [self._mask, axes], self._mask.dtype)
 
 
-def _looked_up(make: _Maker, tensor: gs.Tensor, rule: Rule) -> gs.Tensor:
-    """The mask itself where it is 0 or 1, 0 where it is below.
+def _greatest(make: _Maker, tensor: gs.Tensor, rule: Rule) -> gs.Tensor:
+    """Whether a key has the greatest number of its text (the least, where 0 shows a key), but at least 1 (at most 0).
 
-    Above 1 the model lifts a key over all others, which no mask does: the Gather then reads beyond its table, and
-    ends the run with a message.
+    Each 1 more lifts a key by thousands over all others, and takes their weight: of 0, 1 and 2 only 2 is visible.
     """
     dtype = tensor.dtype if tensor.dtype in _TAKEN else np.int64
     tensor = make.cast(tensor, dtype)
-    if rule.low == 0:
-        tensor = make.add("Sub", [make.constant(1, dtype), tensor], dtype)
-    tensor = make.add("Max", [tensor, make.constant(0, dtype)], dtype)
-    return make.add("Gather", [make.constant([0, 1], dtype), tensor], dtype, axis=0)
+    upwards = rule.low == 1
+    reduce, limit = ("ReduceMax", "Max") if upwards else ("ReduceMin", "Min")
+    greatest = make.reduced(reduce, tensor)
+    greatest = make.add(limit, [greatest, make.constant(1 if upwards else 0, dtype)], dtype, shape=greatest.shape)
+    return make.cast(make.add("Equal", [tensor, greatest], bool), np.int32)
 
 
 def _compared(make: _Maker, tensor: gs.Tensor, rule: Rule) -> gs.Tensor:

@@ -11,11 +11,12 @@ import onnx_graphsurgeon as gs
 
 from ..nodes import DEFAULT_DOMAINS, NoMatch, producer
 from ..shapes import Dim
+from .affine import slope
 from .elements import Elements, Places
 from .expr import Apply, Expr, Number, Read, value_of, walk
 from .intervals import exactly
 from .poly import ONE, ZERO, Poly
-from .rule import VISIBLE, Rule, classify, rule
+from .rule import HIDING, VISIBLE, Rule, classify, rule
 from .scalar import ranges
 
 if TYPE_CHECKING:
@@ -77,7 +78,11 @@ def prove(elements: Elements, runner: Runner, target: gs.Tensor, mask: gs.Tensor
     _check_no_places(expr, target)
     if not reads:
         raise NoMatch(where, f"'{target.name}' does not depend on '{mask.name}'")
-    return rule(ranges(expr, reads[0], classify(kind, factor), runner), mask.name, where)
+    found = rule(ranges(expr, reads[0], classify(kind, factor), runner), mask.name, where)
+    if found.lifting and abs((slope(expr, reads[0]) or 0.0) * factor) < -HIDING:
+        what = f"numbers above 1 in '{mask.name}' raise the scores of a key, not each by as much as the one before it"
+        raise NoMatch(where, what, wanted="a mask that only hides, or (1 - mask) times a number")
+    return found
 
 
 def _place_of_key(elements: Elements, target: gs.Tensor, mask: gs.Tensor, places: Places) -> Places:

@@ -46,13 +46,14 @@ def classify(kind: str, factor: float) -> Callable[[Interval], np.ndarray]:
 class Rule:
     """Keys are visible where the mask is from `low` to `high`, both included; with `outside`, where it is not.
 
-    `guarded` says that beyond the mask's two values, 0 and 1, the model itself lifts keys above all others.
+    `lifting` says that beyond the mask's two values, 0 and 1, the model itself lifts keys above all others, the more
+    the farther.
     """
 
     low: np.generic
     high: np.generic
     outside: bool = False
-    guarded: bool = False
+    lifting: bool = False
 
     @property
     def is_ops(self) -> bool:
@@ -70,7 +71,7 @@ def rule(found: list[Range], name: str, where) -> Rule:
     numbers = [part for part in found if not part.is_nan]
     nan = next((part.kind for part in found if part.is_nan), None)
     if any(part.kind == OVERRIDES for part in numbers):
-        return _guarded(numbers, nan, name, where)
+        return _lifting(numbers, nan, name, where)
     shown = [part for part in numbers if part.kind == VISIBLE]
     hidden = [part for part in numbers if part.kind == HIDDEN]
     if not shown or not hidden:
@@ -83,19 +84,19 @@ def rule(found: list[Range], name: str, where) -> Rule:
     raise NoMatch(where, f"the values of '{name}' that show a key are in {len(shown)} ranges{also}", wanted="one range")
 
 
-def _guarded(numbers: list[Range], nan: int | None, name: str, where) -> Rule:
-    """A rule for 0 and 1 alone, of whole numbers: (1 - mask) * -10000 lifts a key of which the mask is 2."""
+def _lifting(numbers: list[Range], nan: int | None, name: str, where) -> Rule:
+    """A rule for whole numbers of which 0 hides and 1 shows: (1 - mask) * -10000 lifts a key of which the mask is 2."""
     dtype = np.asarray(numbers[0].low).dtype
     kinds = {value: next((p.kind for p in numbers if p.low <= value <= p.high), 0) for value in (0, 1)}
     shown = [value for value, kind in kinds.items() if kind == VISIBLE]
     alone = [p for p in numbers if p.kind == VISIBLE]
-    whole = dtype.kind in "iu" and nan is None
+    whole = dtype.kind in "iu" and dtype != np.uint64 and nan is None
     if whole and len(shown) == len(alone) == 1 and alone[0].low == alone[0].high and HIDDEN in kinds.values():
         beyond = [p for p in numbers if p.kind == OVERRIDES]
         upwards = shown == [1] and beyond == [numbers[-1]]
         downwards = shown == [0] and beyond == [numbers[0]]
         if upwards or downwards:
-            return Rule(alone[0].low, alone[0].high, guarded=True)
+            return Rule(alone[0].low, alone[0].high, lifting=True)
     raise NoMatch(where, f"some values of '{name}' raise the scores of a key", wanted="a mask that only hides")
 
 

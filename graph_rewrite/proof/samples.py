@@ -125,7 +125,7 @@ def _feeds(
         if None in shape or math.prod(shape) > _MAX_ELEMENTS:
             return None
         element = np.float32 if any(tensor is t for t in subgraph.cuts) else np.dtype(tensor.dtype)
-        values = np.array([0, 1, *([] if rule.guarded or tensor is not mask else [rule.low, rule.high])])
+        values = np.array([0, 1, *([] if rule.lifting or tensor is not mask else [rule.low, rule.high])])
         feeds[tensor.name] = random.choice(values, shape).astype(element)
     return feeds
 

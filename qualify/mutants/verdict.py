@@ -20,10 +20,21 @@ from .inputs import Feed, signature
 
 Feeds = Mapping[str, Feed]
 
-# How often the original is computed again with its weights moved by a rounding, and how many times what moves then a
-# fused model may differ: a graph that amplifies a rounding says nothing of the fusion.
-_MOVED, _MARGIN = 4, 16.0
-_ROUNDING = 2.0**-23
+# How often the original is computed again with its weights moved by a rounding of their type, and how many times what
+# moves then a fused model may differ: a graph that amplifies a rounding says nothing of the fusion. Half precision
+# rounds every intermediate result, in the original as in the fused model, and needs no sixteenfold margin: both were
+# 0.03 to 0.05 from the float64 result where weights moved by a rounding made 0.02.
+_MOVED = 4
+_MARGIN = {"float16": 4.0, "bfloat16": 4.0}
+_MARGIN_OF_SINGLES = 16.0
+_ROUNDINGS = {
+    onnx.TensorProto.FLOAT: 2.0**-23,
+    onnx.TensorProto.DOUBLE: 2.0**-23,
+    onnx.TensorProto.FLOAT16: 2.0**-11,
+    onnx.TensorProto.BFLOAT16: 2.0**-8,
+}
+# Beside more than this a float32 keeps a quarter of a score, or less.
+_LOST = 2.0**20
 
 
 @dataclass
@@ -140,13 +151,16 @@ def _compared(model, fused_model, original, fused, feed, expected, moved) -> str
         # What overrides an initialiser, the fused model must take as well.
         given = fused.run(None, {name: feed[name] for name in _taken(original) if name in feed})
     except Exception as error:
-        if "out of data bounds" in str(error) and _holds_more_than_flags(model, feed):
-            return _EXCUSED + "a mask of other numbers than 0 and 1, which ends the run with a message"
         return f"the fused model does not run: {one_line(error)}"
     names = [output.name for output in model.graph.output]
     text = _difference(names, expected, given, [0.0] * len(names))
     if not text or "is now" in text:
         return text
+    lost = _rows_that_lose_scores(model, fused_model, feed)
+    if lost.any() and not _difference(
+        names, *(_without(arrays, lost) for arrays in (expected, given)), [0.0] * len(names)
+    ):
+        return _EXCUSED + "rows in which a mask of more than 1 leaves nothing of the scores"
     rows = _rows_without_keys(model, fused_model, feed)
     if rows is not None and rows.any():
         first, second = (_without(arrays, rows) for arrays in (expected, given))
@@ -163,11 +177,6 @@ def _compared(model, fused_model, original, fused, feed, expected, moved) -> str
     if slack is not None and not _difference(names, expected, given, slack):
         return _EXCUSED + "the model amplifies roundings"
     return _difference(names, expected, given, [0.0] * len(names))
-
-
-def _holds_more_than_flags(model: onnx.ModelProto, feed: Feed) -> bool:
-    """Whether a whole-numbered input that indexes no table, so a mask, holds more than 1."""
-    return any(i.is_mask and i.dtype.kind in "iu" and feed[i.name].max(initial=0) > 1 for i in signature(model).inputs)
 
 
 def _difference(names: list[str], expected: list[np.ndarray], given: list[np.ndarray], slack: list) -> str:
@@ -191,6 +200,24 @@ def _difference(names: list[str], expected: list[np.ndarray], given: list[np.nda
             place = [int(i) for i in at]
             return f"'{name}' differs at {place}: {x[at]:.6g} and fused {y[at]:.6g}; {wrong.sum()} of {x.size} values"
     return ""
+
+
+def _rows_that_lose_scores(model: onnx.ModelProto, fused_model: onnx.ModelProto, feed: Feed) -> np.ndarray:
+    """[B] of bool: rows of a mask of which the model multiplies a 2 by so much that adding a score rounds it away.
+
+    What remains is the mean of the values, or NaN; the fused model keeps the scores.
+    """
+    known = {node.name for node in model.graph.node}
+    reduces = [n for n in fused_model.graph.node if n.op_type in ("ReduceMax", "ReduceMin") and n.name not in known]
+    constants = [numpy_helper.to_array(t) for t in model.graph.initializer if np.prod(t.dims) == 1]
+    largest = max((float(np.abs(c.astype(np.float64)).max()) for c in constants if c.dtype.kind == "f"), default=0.0)
+    rows = np.zeros(1, bool)
+    for value in signature(model).inputs if reduces else ():
+        mask = feed[value.name]
+        if value.is_mask and mask.dtype.kind in "iu" and mask.ndim > 1 and mask.size:
+            numbers = np.abs(mask.reshape(len(mask), -1).astype(np.float64)).max(axis=1)
+            rows = rows | ((numbers > 1) & (numbers * largest > _LOST)) if rows.size in (1, len(mask)) else rows
+    return rows
 
 
 def _rows_without_keys(model: onnx.ModelProto, fused_model: onnx.ModelProto, feed: Feed) -> np.ndarray | None:
@@ -235,9 +262,9 @@ def _moved(model: onnx.ModelProto) -> Iterator[onnxruntime.InferenceSession]:
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
         for tensor in copy.graph.initializer:
-            if tensor.data_type in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE) and np.prod(tensor.dims) >= 8:
+            if tensor.data_type in _ROUNDINGS and np.prod(tensor.dims) >= 8:
                 values = numpy_helper.to_array(tensor)
-                factors = 1 + _ROUNDING * random.choice([-2, -1, 1, 2], values.shape)
+                factors = 1 + _ROUNDINGS[tensor.data_type] * random.choice([-2, -1, 1, 2], values.shape)
                 tensor.CopyFrom(numpy_helper.from_array((values * factors).astype(values.dtype), tensor.name))
         yield session(copy)
 
@@ -253,8 +280,9 @@ def _slack(moved, feed: Feed, expected: list[np.ndarray], rows: np.ndarray | Non
         for index, (a, b) in enumerate(zip(expected, outputs, strict=True)):
             if a.dtype.kind != "f":
                 continue
+            margin = _MARGIN.get(str(a.dtype), _MARGIN_OF_SINGLES)
             x, y = a.astype(np.float64), b.astype(np.float64)
             with np.errstate(invalid="ignore"):
                 gap = np.where((x == y) | (np.isnan(x) & np.isnan(y)), 0.0, np.abs(x - y))
-            slack[index] = np.maximum(slack[index], _MARGIN * np.nan_to_num(gap, nan=np.inf))
+            slack[index] = np.maximum(slack[index], margin * np.nan_to_num(gap, nan=np.inf))
     return slack

@@ -65,7 +65,7 @@ def test_masks(mask: str, layout: str, swap: bool, level: str) -> None:
     assert result.fused == result.expected == {op: 1}
     if level == "full":
         (node,) = (n for n in result.model.graph.node if n.op_type == op)
-        # Of an arithmetic mask more than 0 and 1 would come to something else, and so it is looked at first.
+        # Of an arithmetic mask the keys of the greatest number are visible, and so it is looked at first.
         made = {"none": "", "select": "attention_mask", "where": "attention_mask", "where -inf": "attention_mask"}
         assert [*node.input, ""][2] == made.get(mask, [*node.input, ""][2])
         assert [*node.input, ""][2].startswith("attention_mask") == (mask != "none")

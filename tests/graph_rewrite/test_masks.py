@@ -282,9 +282,10 @@ def masked_weights(model: onnx.ModelProto) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("downwards", [False, True])
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8])
-def test_a_mask_that_would_lift_keys_ends_the_run(dtype: type, downwards: bool) -> None:
-    """(1 - mask) * -10000 at 2, mask * -10000 at -1: no mask of keys, and nothing is computed for one."""
-    b = Builder()
+@pytest.mark.parametrize("opset", [14, 18])
+def test_a_mask_that_lifts_keys(dtype: type, downwards: bool, opset: int) -> None:
+    """(1 - mask) * -10000 at 2, mask * -10000 at -1: such keys take the weight of all others."""
+    b = Builder(opset)
     x, mask = b.input("x", ("B", "S", HIDDEN)), b.ids("attention_mask", dtype=dtype)
     number = b.op("Cast", unsqueezed(b, mask), to=1)
     number = number if downwards else b.op("Sub", b.const(1.0), number)
@@ -297,9 +298,29 @@ def test_a_mask_that_would_lift_keys_ends_the_run(dtype: type, downwards: bool) 
     assert_agree(model, result.model, feed, 2e-5)
     if downwards and dtype == np.uint8:
         return  # nothing is below 0
-    feed["attention_mask"][0, 2] = -1 if downwards else 2
-    with pytest.raises(Exception, match="out of data bounds"):
-        run(result.model, feed)
+    rows = np.array([[3, 2, 3, 1], [1, 2, 0, -1], [0, 1, 1, 0], [5, 5, 5, 5], [2, 1, 1, 5], [0, 1, -3, 4]])
+    rows = rows if dtype != np.uint8 else np.abs(rows)
+    feed = feeds(model, {"B": len(rows), "S": 4})
+    feed["attention_mask"] = (1 - rows if downwards else rows).astype(dtype)
+    assert_agree(model, result.model, feed, 2e-3)  # scores of 1 beside 10000 are rounded to 1e-3
+    feed["attention_mask"][:, 2] = 0
+    assert_agree(model, result.model, {"x": feed["x"], "attention_mask": feed["attention_mask"][:, ::-1]}, 2e-3)
+
+
+@pytest.mark.parametrize("form", ["at most 1", "squared", "uint64"])
+def test_a_mask_that_lifts_keys_by_other_steps(form: str) -> None:
+    b = Builder()
+    x, mask = (
+        b.input("x", ("B", "S", HIDDEN)),
+        b.ids("attention_mask", dtype=np.uint64 if form == "uint64" else np.int64),
+    )
+    number = b.op("Sub", b.op("Cast", unsqueezed(b, mask), to=1), b.const(1.0))
+    if form == "at most 1":
+        number = b.op("Min", number, b.const(1.0))
+    elif form == "squared":
+        number = b.op("Mul", number, b.op("Abs", number))
+    b.output(attend(b, x, Attention(parts={"mask": b.op("Mul", number, b.const(10000.0))})))
+    refused(b.model(), "raise the scores of a key", "FusedAttention")
 
 
 @pytest.mark.parametrize(

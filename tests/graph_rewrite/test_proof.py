@@ -284,9 +284,9 @@ def test_rules() -> None:
     whole = [(least, -1, VISIBLE), (0, 0, HIDDEN), (1, most, VISIBLE)]
     assert rule([_range(*r, np.int64) for r in whole], "m", "n").is_ops
     one = rule([_range(*r, np.int64) for r in [(least, 0, HIDDEN), (1, 1, VISIBLE), (2, most, HIDDEN)]], "m", "n")
-    assert (one.low, one.high, one.outside, one.guarded) == (1, 1, False, False)
+    assert (one.low, one.high, one.outside, one.lifting) == (1, 1, False, False)
     lifted = [(least, 0, HIDDEN), (1, 1, VISIBLE), (2, most, OVERRIDES)]
-    assert rule([_range(*r, np.int64) for r in lifted], "m", "n").guarded
+    assert rule([_range(*r, np.int64) for r in lifted], "m", "n").lifting
     with pytest.raises(NoMatch, match="raise the scores"):
         rule(
             [_range(*r, np.float32) for r in [(-np.inf, 0, HIDDEN), (1, 1, VISIBLE), (2, np.inf, OVERRIDES)]], "m", "n"
