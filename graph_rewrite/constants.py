@@ -7,7 +7,8 @@ hand. What depends on an input of the model has no value; of a Shape the sizes t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,12 +169,32 @@ def _marks(value: _Value) -> np.ndarray:
     return known.astype(np.int64)
 
 
+class _Sessions:
+    """Sessions of single nodes, of all models: making one takes longer than most of what is run in it."""
+
+    _MOST = 512
+
+    def __init__(self) -> None:
+        self._made: dict[tuple, ort.InferenceSession | None] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: tuple, make: Callable[[], ort.InferenceSession | None]) -> ort.InferenceSession | None:
+        with self._lock:
+            if key not in self._made:
+                if len(self._made) >= self._MOST:
+                    self._made.clear()
+                self._made[key] = make()
+            return self._made[key]
+
+
+_SESSIONS = _Sessions()
+
+
 class Runner:
     """Single nodes run by ONNX Runtime, a session for each operator, attributes and types."""
 
     def __init__(self, opset: int, ir_version: int | None = None) -> None:
         self._opset, self._ir_version = opset, ir_version or 8
-        self._sessions: dict[tuple, ort.InferenceSession | None] = {}
 
     def run(self, node: gs.Node, inputs: Sequence[np.ndarray | None]) -> list[np.ndarray]:
         """What the node makes of these inputs. Raises ValueError where it cannot be run, or costs much."""
@@ -191,11 +212,8 @@ class Runner:
         rounded = _results_in_bfloat16(op, attributes, inputs)
         given = [x.astype(np.float32) if x is not None and x.dtype == _BFLOAT16 else x for x in inputs]
         types = tuple(None if x is None else x.dtype.str for x in given)
-        proto = OnnxExporter.export_node(gs.Node(op, attrs=_without_bfloat16(op, attributes)))
-        key = (op, proto.SerializeToString(deterministic=True), types, outputs)
-        if key not in self._sessions:
-            self._sessions[key] = self._session(proto, given, outputs)
-        session = self._sessions[key]
+        key = (self._opset, self._ir_version, op, _comparable(attributes), types, outputs)
+        session = _SESSIONS.get(key, lambda: self._session(op, attributes, given, outputs))
         if session is None:
             raise ValueError(f"ONNX Runtime has no {op} of these types")
         try:
@@ -205,8 +223,9 @@ class Runner:
         return [r.astype(_BFLOAT16) if rounded and r.dtype == np.float32 else r for r in results]
 
     def _session(
-        self, proto: onnx.NodeProto, inputs: Sequence[np.ndarray | None], outputs: int
+        self, op: str, attributes: Mapping[str, Any], inputs: Sequence[np.ndarray | None], outputs: int
     ) -> ort.InferenceSession | None:
+        proto = OnnxExporter.export_node(gs.Node(op, attrs=_without_bfloat16(op, attributes)))
         proto.input.extend("" if x is None else f"x{i}" for i, x in enumerate(inputs))
         proto.output.extend(f"y{i}" for i in range(outputs))
         given = [
@@ -225,6 +244,18 @@ class Runner:
             return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         except Exception:  # a type or form that it does not know
             return None
+
+
+def _comparable(attributes: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Attributes as something to look up by: 1 is another attribute than 1.0 is, and 0.0 than -0.0."""
+    return tuple((name, repr(_bytes_of(value))) for name, value in sorted(attributes.items()))
+
+
+def _bytes_of(value: Any) -> Any:
+    if isinstance(value, gs.Constant):
+        array = np.asarray(value.values)
+        return array.dtype.str, array.shape, array.tobytes()
+    return value
 
 
 def _check_division(op: str, inputs: Sequence[np.ndarray | None]) -> None:

@@ -44,7 +44,8 @@ class Elements:
 
     def generic(self, tensor: gs.Tensor, stop: gs.Tensor | None = None) -> tuple[Places, Expr]:
         """Places along every axis and the element there. `stop` counts as an input of the model."""
-        self._stop = stop
+        # An input counts as one anyway, and what was found without `stop` holds.
+        self._stop = None if stop is None or self._is_input(stop) else stop
         try:
             shape = self.shape(tensor)
             names = [*(f"i{n}" for n in range(len(shape) - 4)), *"bhqk"[-len(shape) :]]
@@ -52,6 +53,9 @@ class Elements:
             return places, self.element(tensor, places)
         finally:
             self._stop = None
+
+    def _is_input(self, tensor: gs.Tensor) -> bool:
+        return id(tensor) in self.inputs and producer(tensor) is None
 
     def constant(self, tensor: gs.Tensor) -> np.ndarray | None:
         return self._graph.constants.value(tensor)
@@ -132,7 +136,7 @@ class Elements:
 
     def _find(self, tensor: gs.Tensor, places: Places) -> Expr:
         node = producer(tensor)
-        if tensor is self._stop or (id(tensor) in self.inputs and node is None):
+        if tensor is self._stop or self._is_input(tensor):
             if tensor.dtype is None:
                 raise NoMatch(tensor.name, f"the type of '{tensor.name}' is not known")
             return Read(tensor.name, places, np.dtype(tensor.dtype), tensor)
