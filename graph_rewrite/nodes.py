@@ -43,8 +43,10 @@ def node_name(node: gs.Node) -> str:
 def describe(node: gs.Node) -> str:
     """What a node does: "Div by 11.3137"."""
     words = {"Div": "by", "Mul": "by", "Pow": "to", "Add": "of", "Sub": "of"}
-    values = [value for tensor in node.inputs if (value := scalar(tensor)) is not None]
-    return f"{node.op} {words[node.op]} {values[0]:.6g}" if node.op in words and values else node.op
+    if node.op not in words:
+        return node.op
+    value = next((value for tensor in node.inputs if (value := scalar(tensor)) is not None), None)
+    return node.op if value is None else f"{node.op} {words[node.op]} {value:.6g}"
 
 
 def data_type(dtype: Any) -> int:

@@ -6,16 +6,38 @@ the result has a size of its own, of which nothing else is known.
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import re
+import sys
 from collections.abc import Callable
 from functools import reduce
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import onnx
+import onnxruntime
 import sympy
-from onnxruntime.tools import symbolic_shape_infer
-from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
+
+
+def _module() -> ModuleType:
+    """onnxruntime.tools.symbolic_shape_infer, without its package: that imports torch where it is installed.
+
+    PyTorch alone would take longer than fusing a small model.
+    """
+    name = "onnxruntime.tools.symbolic_shape_infer"
+    if name in sys.modules:
+        return sys.modules[name]
+    path = Path(onnxruntime.__file__).parent / "tools" / "symbolic_shape_infer.py"
+    spec = importlib.util.spec_from_file_location(f"{__name__}.of_onnxruntime", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+symbolic_shape_infer = _module()
+SymbolicShapeInference = symbolic_shape_infer.SymbolicShapeInference
 
 
 def infer(model: onnx.ModelProto) -> onnx.ModelProto | None:

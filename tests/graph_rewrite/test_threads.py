@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
 from attentions import Attention, model
-from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
 
 from bertfuse.graph_rewrite import fuse, io
+from bertfuse.graph_rewrite.symbolic_shapes import SymbolicShapeInference
 
 
 def test_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,3 +39,12 @@ def test_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "model.onnx").stat().st_mode) == 0o640
+
+
+def test_nothing_large_is_imported(tmp_path: Path) -> None:
+    """PyTorch takes longer to import than a small model to fuse."""
+    onnx.save(model(Attention()), tmp_path / "model.onnx")
+    script = f"import sys; from bertfuse.graph_rewrite import fuse; fuse({str(tmp_path / 'model.onnx')!r})\n"
+    script += "print({'torch', 'transformers', 'matplotlib'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["set()"], done.stdout
