@@ -3,44 +3,60 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 
 from bertfuse.errors import BertfuseError
-from bertfuse.runtime.folder import find_model, folder_of, longest_text, read_config
-from bertfuse.runtime.padded_session import OFFSETS, PaddedSession
-from bertfuse.runtime.session import CPU, InferenceSession, ort_errors, providers_of
+from bertfuse.runtime.folder import folder_of, longest_text, read_config
+from bertfuse.runtime.padded_session import LONGEST, OFFSETS, padded_inputs, padded_outputs
+from bertfuse.runtime.session import CPU, InferenceSession, ort_errors
 from bertfuse.runtime.tokenizer import open_tokenizer, padding_token
 
-from .batches import padded, token_batches
+from .ahead import ahead
+from .batches import Tokens, padded, ragged_batches, token_batches
+from .devices import providers_on
+from .prepare import model_for
+from .progress import Progress
 
 # Tokens of one run, padding included. Measured on 2 cores with MiniLM and sentences of 20 tokens: see
 # tests/ecosystem/bench_encode.py. A GPU needs more to be busy.
 MAX_BATCH_TOKENS = {"cpu": 512, "gpu": 16384}
-WINDOW = 4096  # texts that are tokenised, and sorted by length, at a time
+# Texts are tokenised, and sorted by length, a window at a time: of so many characters and texts at most. The first is
+# small, so that the device need not wait for long, and each next one twice as large.
+FIRST_WINDOW, WINDOW, WINDOW_TEXTS = 1 << 16, 1 << 19, 1 << 14
+TOKENIZING = 2  # windows at once: one is made arrays of while the tokenizer's own threads are at the other
+# Runs at once. On a GPU one computes while the other's inputs and outputs are copied; a CPU's are all in one run.
+RUNS = {"cpu": 1, "gpu": 2}
 
 Text = str | tuple[str, str]  # with a second segment
 
 
 @dataclass
 class Batch:
-    """One run: `rows` are the positions of its texts among all, in the order of the arrays' first axis."""
+    """One run: `rows` are the positions of its texts among all, in the order of the arrays' first axis.
+
+    `complete` texts, the first ones, have been given in full with this batch and those before it.
+    """
 
     rows: np.ndarray
+    lengths: np.ndarray
     encodings: list[Any]
-    feed: dict[str, np.ndarray]
     outputs: dict[str, np.ndarray]
+    complete: int = 0
 
     @property
     def mask(self) -> np.ndarray:
         """int64 [batch, sequence], 1 where there is a token."""
-        return self.feed["attention_mask"]
+        sequence = next(array.shape[1] for array in self.outputs.values() if array.ndim > 2)
+        return (np.arange(sequence) < self.lengths[:, None]).astype(np.int64)
 
 
 class TextModel:
@@ -48,8 +64,9 @@ class TextModel:
 
     Args:
         folder: what `bertfuse optimize`, `export` or `fuse` wrote, or any folder with onnx/model.onnx or model.onnx,
-            config.json and tokenizer.json.
-        device: "cpu" or "cuda".
+            config.json and tokenizer.json. A checkpoint without ONNX files is exported and fused when first used, which
+            takes the packages of the extra "export", and kept in a cache folder (see `prepare`).
+        device: "cpu", "cuda", or "cuda:1"; None: the first GPU, where this onnxruntime can use one, else the CPU.
         providers: onnxruntime's list, in place of `device`.
         max_seq_length: at how many tokens texts are cut; None takes what the folder says.
         max_batch_tokens: tokens of one run, padding included; None: 512 on the CPU, 16384 elsewhere.
@@ -64,24 +81,30 @@ class TextModel:
         self,
         folder: str | os.PathLike[str],
         *,
-        device: str = "cpu",
+        device: str | None = None,
         providers: Sequence[Any] | None = None,
         max_seq_length: int | None = None,
         max_batch_tokens: int | None = None,
         session: InferenceSession | None = None,
         **session_options: Any,
     ) -> None:
-        self.path = find_model(Path(folder))
+        wanted = list(providers) if providers is not None else providers_on(device)
+        if session is not None:
+            wanted = list(session.get_providers())
+        on_gpu = wanted[:1] != [CPU]
+        self.path = model_for(Path(folder), on_gpu)
         self.folder = folder_of(self.path)
         self.config = read_config(self.folder)
         if session is None:
-            wanted = list(providers) if providers is not None else providers_of(device)
-            session = InferenceSession(self.path, wanted, **session_options)
+            session = InferenceSession(self.path, wanted, **_session_options(session_options, on_gpu))
         self.session = session
-        ragged = OFFSETS in {value.name for value in session.get_inputs()}
-        self._runner: Any = PaddedSession(session) if ragged else session
-        self.inputs = {value.name: value for value in self._runner.get_inputs()}
-        self.outputs = [value.name for value in self._runner.get_outputs()]
+        inputs = session.get_inputs()
+        self.ragged = OFFSETS in {value.name for value in inputs}
+        shown = padded_inputs(inputs) if self.ragged else inputs
+        self.inputs = {value.name: value for value in shown}
+        self.outputs = [value.name for value in session.get_outputs()]
+        outputs = padded_outputs(inputs, session.get_outputs()) if self.ragged else session.get_outputs()
+        self._of_tokens = {v.name for v in outputs if self.ragged and v.shape[:2] == ["batch", "sequence"]}
         unknown = set(self.inputs) - {"input_ids", "attention_mask", "token_type_ids"}
         if unknown or not {"input_ids", "attention_mask"} <= set(self.inputs):
             raise BertfuseError(
@@ -92,8 +115,12 @@ class TextModel:
         self.max_seq_length = min(longest, self.fixed_length or longest)
         self.tokenizer = open_tokenizer(self.folder, self.max_seq_length)
         self.pad_id = padding_token(self.folder, self.tokenizer)[0]
-        on_cpu = self.session.get_providers() == [CPU]
-        self.max_batch_tokens = max_batch_tokens or MAX_BATCH_TOKENS["cpu" if on_cpu else "gpu"]
+        place = "cpu" if self.session.get_providers() == [CPU] else "gpu"
+        self.max_batch_tokens = max_batch_tokens or MAX_BATCH_TOKENS[place]
+        self.runs = RUNS[place]
+        # Tensor cores take rows by eight, and an arena grows with every new shape.
+        self._multiple = 1 if place == "cpu" else 8
+        self._types = {value.name: value.type for value in inputs}
 
     @property
     def task(self) -> str:
@@ -109,58 +136,121 @@ class TextModel:
 
     def run(
         self,
-        texts: Sequence[Text],
+        texts: Iterable[Text],
         outputs: Sequence[str],
         *,
         batch_size: int | None = None,
         show_progress_bar: bool = False,
+        encodings: bool = False,
         offsets: bool = False,
     ) -> Iterator[Batch]:
         """Runs the model on all texts, batch by batch, not in their order; only `outputs` are fetched.
 
-        Texts are tokenised a window ahead, on all cores, while the session runs: the tokenizer holds no lock then.
-        `offsets` asks for where tokens lie in the text, which costs time.
+        `texts` may be a stream: a few windows of it are held. They are tokenised ahead, on all cores, while the session
+        runs: the tokenizer holds no lock then. `encodings` keeps what the tokenizer gave; `offsets` does, too, and asks
+        for where tokens lie in the text, which costs time.
         """
         if batch_size is not None and batch_size < 1:
             raise BertfuseError(f"batch_size {batch_size}: give 1 or more, or None")
-        for index, text in enumerate(texts):
-            if not (isinstance(text, str) or (isinstance(text, tuple) and all(isinstance(t, str) for t in text))):
-                raise BertfuseError(f"text {index} is a {type(text).__name__}, no string")
-        encode = self.tokenizer.encode_batch if offsets else _fast(self.tokenizer)
-        starts = range(0, len(texts), WINDOW)
-        with ThreadPoolExecutor(1) as ahead, _Progress(len(texts), show_progress_bar) as progress:
-            waiting = [ahead.submit(encode, texts[start : start + WINDOW]) for start in starts[:1]]
-            for number, start in enumerate(starts):
-                encodings = waiting.pop().result()
-                waiting += [ahead.submit(encode, texts[at : at + WINDOW]) for at in starts[number + 1 : number + 2]]
-                lengths = [len(encoding) for encoding in encodings]
-                fixed = self.fixed_batch
-                limit = fixed if fixed and (batch_size is None or fixed < batch_size) else batch_size
-                for rows in token_batches(lengths, self.max_batch_tokens, limit):
-                    batch = self._run([encodings[row] for row in rows], rows + start, outputs)
-                    yield batch
-                    progress.add(len(rows))
+        limit = self.fixed_batch if self.fixed_batch and self.fixed_batch < (batch_size or 1 << 30) else batch_size
 
-    def _run(self, encodings: list[Any], rows: np.ndarray, names: Sequence[str]) -> Batch:
-        length = self.fixed_length or max(1, *(len(encoding) for encoding in encodings))
-        filled = encodings + encodings[:1] * ((self.fixed_batch or 0) - len(encodings))
-        feed = {
-            "input_ids": padded([encoding.ids for encoding in filled], length, self.pad_id),
-            "attention_mask": padded([encoding.attention_mask for encoding in filled], length, 0),
-        }
+        def tokenized(window: tuple[int, list[Text]]) -> Tokens:
+            return self._tokenized(*window, encodings or offsets, offsets)
+
+        def ran(job: tuple[Tokens, np.ndarray, int]) -> Batch:
+            return self._run(*job, outputs)
+
+        windows = _windows(texts)
+        first = list(islice(windows, 2))
+        few = sum(len(window) for _, window in first) <= 8
+        total = len(texts) if isinstance(texts, Sized) else None
+        with ExitStack() as stack:
+            progress = stack.enter_context(Progress(total, show_progress_bar))
+            pools: list[ThreadPoolExecutor | None] = [None, None]
+            if not few:  # threads cost more than a text or two
+                pools = [stack.enter_context(ThreadPoolExecutor(count)) for count in (TOKENIZING, self.runs)]
+            ready = ahead(pools[0], tokenized, chain(first, windows), TOKENIZING + 1)
+            jobs = ((tokens, *job) for tokens in ready for job in self._batches(tokens, limit))
+            for batch in ahead(pools[1], ran, jobs, self.runs + 1):
+                yield batch
+                progress.add(len(batch.rows))
+
+    def _tokenized(self, first: int, texts: list[Text], keep: bool, offsets: bool) -> Tokens:
+        encode = self.tokenizer.encode_batch if offsets else _fast(self.tokenizer)
+        types = "token_type_ids" in self.inputs and any(isinstance(text, tuple) for text in texts)
+        return Tokens.of(encode(texts), first, types or self._typed_alone, keep)
+
+    @property
+    def _typed_alone(self) -> bool:
+        """Whether the tokenizer gives a text without a second segment other type ids than 0."""
+        return "token_type_ids" in self.inputs and any(self.tokenizer.encode("a").type_ids)
+
+    def _batches(self, tokens: Tokens, limit: int | None) -> Iterator[tuple[np.ndarray, int]]:
+        """The rows of each batch of a window, and how many texts are complete with it."""
+        cut = ragged_batches if self.ragged else token_batches
+        left = len(tokens.lengths)
+        for rows in cut(tokens.lengths, self.max_batch_tokens, limit):
+            left -= len(rows)
+            yield rows, tokens.first + (0 if left else len(tokens.lengths))
+
+    def _run(self, tokens: Tokens, rows: np.ndarray, complete: int, names: Sequence[str]) -> Batch:
+        count = len(rows)
+        filled = np.concatenate([rows, np.repeat(rows[:1], (self.fixed_batch or count) - count)])
+        lengths, places = tokens.lengths[filled], tokens.places(filled)
+        values = {"input_ids": (tokens.ids[places], self.pad_id)}
         if "token_type_ids" in self.inputs:
-            feed["token_type_ids"] = padded([encoding.type_ids for encoding in filled], length, 0)
-        taken = {name: _as(array, self.inputs[name].type) for name, array in feed.items()}
+            types = np.zeros(len(places), np.int64) if tokens.type_ids is None else tokens.type_ids[places]
+            values["token_type_ids"] = (types, 0)
+        if self.ragged:
+            feed = {name: array for name, (array, _) in values.items()}
+            feed[OFFSETS] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+            feed[LONGEST] = np.zeros(lengths.max(), np.int32)
+        else:
+            longest = max(1, int(lengths.max()))
+            length = self.fixed_length or min(self.max_seq_length, -(-longest // self._multiple) * self._multiple)
+            feed = {name: padded(array, lengths, length, fill) for name, (array, fill) in values.items()}
+            feed["attention_mask"] = (np.arange(length) < lengths[:, None]).astype(np.int64)
+        taken = {name: _as(array, self._types[name]) for name, array in feed.items()}
         with ort_errors(str(self.path)):
-            found = self._runner.run(list(names), taken)
-        count = len(encodings)
-        outputs = {name: array[:count] for name, array in zip(names, found, strict=True)}
-        return Batch(rows, encodings, {name: array[:count] for name, array in feed.items()}, outputs)
+            found = dict(zip(names, self.session.run(list(names), taken), strict=True))
+        for name, array in found.items():
+            found[name] = padded(array, lengths, int(lengths.max())) if name in self._of_tokens else array[:count]
+        kept = [tokens.encodings[row] for row in rows] if tokens.encodings is not None else []
+        return Batch(rows + tokens.first, tokens.lengths[rows], kept, found, complete)
 
     def _fixed_shape(self) -> tuple[int | None, int | None]:
         shape = self.inputs["input_ids"].shape
         batch, length = shape if len(shape) == 2 else (None, None)
         return (batch if isinstance(batch, int) else None), (length if isinstance(length, int) else None)
+
+
+def _windows(texts: Iterable[Text]) -> Iterator[tuple[int, list[Text]]]:
+    """The texts in windows, each with the position of its first. Raises BertfuseError for what is no text."""
+    size, held, first = FIRST_WINDOW, 0, 0
+    window: list[Text] = []
+    for index, text in enumerate(texts):
+        if isinstance(text, str):
+            held += len(text)
+        elif isinstance(text, tuple) and all(isinstance(part, str) for part in text):
+            held += sum(map(len, text))
+        else:
+            raise BertfuseError(f"text {index} is a {type(text).__name__}, no string")
+        window.append(text)
+        if held >= size or len(window) >= WINDOW_TEXTS:
+            yield first, window
+            first, window, held = index + 1, [], 0
+            size = min(2 * size, WINDOW)
+    if window:
+        yield first, window
+
+
+def _session_options(given: dict[str, Any], on_gpu: bool) -> dict[str, Any]:
+    if given.get("sess_options") is None and on_gpu:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.enable_mem_pattern = False  # planned anew for every shape, and there are many
+        return given | {"sess_options": options}
+    return given
 
 
 def _fast(tokenizer: Any) -> Any:
@@ -173,30 +263,3 @@ _INPUT_TYPES = {"tensor(int32)": np.int32, "tensor(bool)": np.bool_, "tensor(flo
 
 def _as(array: np.ndarray, kind: str) -> np.ndarray:
     return array.astype(_INPUT_TYPES[kind]) if kind in _INPUT_TYPES else array
-
-
-class _Progress:
-    """Texts done and the rate, on one line of stderr that is written anew, where it is wanted."""
-
-    def __init__(self, total: int, shown: bool) -> None:
-        self._bar: Any = None
-        self._total, self._shown = total, shown
-
-    def __enter__(self) -> _Progress:
-        if self._shown:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (BarColumn(), MofNCompleteColumn(), TextColumn("texts"), TimeRemainingColumn())
-            self._bar = Progress(*columns, console=Console(file=sys.stderr))
-            self._task = self._bar.add_task("", total=self._total)
-            self._bar.start()
-        return self
-
-    def add(self, count: int) -> None:
-        if self._bar is not None:
-            self._bar.advance(self._task, count)
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()

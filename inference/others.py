@@ -27,7 +27,7 @@ class MaskFiller(TextModel):
     def __call__(self, inputs: Sequence[str], top_k: int = 5, batch_size: int | None = None) -> list[Any]:
         """For each text and mask in it [{"token_str": …, "token": id, "score": …}, …], likeliest first."""
         made: list[Any] = [[] for _ in inputs]
-        for batch in self.run(list(inputs), ["logits"], batch_size=batch_size):
+        for batch in self.run(list(inputs), ["logits"], batch_size=batch_size, encodings=True):
             for row, encoding, logits in zip(batch.rows, batch.encodings, batch.outputs["logits"], strict=True):
                 spots = [index for index, token in enumerate(encoding.ids) if token == self.mask_id]
                 made[row] = [self._best(logits[spot], top_k) for spot in spots]
