@@ -16,8 +16,8 @@ def ahead(
 ) -> Iterator[Result]:
     """`work` of each item, in order; at most `depth` items are under way or done and not yet taken.
 
-    Items are drawn in the caller's thread, when there is room for them. Without an executor work is done when its result
-    is taken. What raises, raises here; items behind it are dropped.
+    Items are drawn in the caller's thread, when there is room for them. Without an executor work is done when its
+    result is taken. What raises, raises here; items behind it are dropped.
     """
     if executor is None:
         yield from map(work, items)

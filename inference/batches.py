@@ -67,7 +67,7 @@ def token_batches(lengths: Sequence[int], max_tokens: int, max_texts: int | None
 def ragged_batches(lengths: Sequence[int], max_tokens: int, max_texts: int | None = None) -> Iterator[np.ndarray]:
     """As `token_batches`, for models that compute no padding: only real tokens count, and batches are of like size."""
     order = np.argsort(-np.asarray(lengths), kind="stable")
-    ends = np.cumsum(np.asarray(lengths, np.int64)[order])
+    ends = np.cumsum(np.maximum(lengths, 1)[order])
     start = 0
     while start < len(order):
         before = int(ends[start - 1]) if start else 0

@@ -52,7 +52,7 @@ def test_without_padding_only_real_tokens_count(lengths: list[int], tokens: int,
     assert texts is None or all(len(batch) <= texts for batch in batches)
     if texts is None and lengths and max(lengths) <= tokens:
         # Any two neighbours together are more than one batch could hold, but for the share's rounding.
-        assert len(batches) <= 2 * -(-sum(lengths) // tokens) + 1
+        assert len(batches) <= 2 * -(-sum(max(1, length) for length in lengths) // tokens) + 1
 
 
 def test_batches_without_padding_are_of_like_size() -> None:

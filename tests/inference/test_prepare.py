@@ -1,0 +1,83 @@
+"""A checkpoint without ONNX files is exported and fused when first used, and found again."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checkpoints import save, texts
+from tiny_models import sentence_files
+
+import bertfuse
+from bertfuse.errors import BertfuseError
+from bertfuse.export import export_model
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BERTFUSE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_a_checkpoint_is_made_ready_once(
+    cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = save("encoder", tmp_path / "source")
+    sentence_files(source, "Normalize")
+    before = sorted(source.rglob("*"))
+    given = texts(30, seed=41)
+    with caplog.at_level(logging.WARNING, "bertfuse"):
+        encoder = bertfuse.Encoder(source, device="cpu")
+    assert f"{source}: has no ONNX file; exported and fused (float32, without padding) into {cache}" in caplog.text
+    assert encoder.ragged and encoder.outputs == ["sentence_embedding"]
+    found = encoder.encode(given)
+    export_model(source, tmp_path / "exported", exporter="torchscript")
+    np.testing.assert_allclose(found, bertfuse.Encoder(tmp_path / "exported").encode(given), atol=2e-6)
+    assert sorted(source.rglob("*")) == before and len(list(cache.iterdir())) == 1
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bertfuse.inference.prepare._make", None)
+        np.testing.assert_array_equal(bertfuse.Encoder(source, device="cpu").encode(given), found)
+    (source / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    assert np.abs(bertfuse.Encoder(source, device="cpu").encode(given) - found).max() > 0.01
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_a_head_is_kept(cache: Path, tmp_path: Path) -> None:
+    source = save("classifier", tmp_path / "source")
+    export_model(source, tmp_path / "exported", exporter="torchscript")
+    given = texts(5, seed=42)
+    found = bertfuse.Classifier(source, device="cpu")(given, top_k=None)
+    want = bertfuse.Classifier(tmp_path / "exported")(given, top_k=None)
+    assert [[row["label"] for row in rows] for rows in found] == [[row["label"] for row in rows] for rows in want]
+
+
+def test_nothing_is_left_of_a_failure(cache: Path, tmp_path: Path) -> None:
+    source = save("encoder", tmp_path / "source")
+    sentence_files(source, "Normalize")
+    (source / "model.safetensors").write_bytes(b"nothing")
+    with pytest.raises(BertfuseError, match="cannot load it"):
+        bertfuse.Encoder(source, device="cpu")
+    assert list(cache.iterdir()) == []
+
+
+def test_float32_outputs_of_a_half_precision_model(tmp_path: Path) -> None:
+    """What is done for a GPU, here by the op bodies."""
+    from bertfuse.graph_rewrite import fuse_file
+    from bertfuse.inference.prepare import give_float32, keep_vectors_alone
+
+    source = save("encoder", tmp_path / "source")
+    sentence_files(source, "Normalize")
+    exported = export_model(source, tmp_path / "exported", exporter="torchscript")
+    given = texts(9, seed=43)
+    want = bertfuse.Encoder(tmp_path / "exported", device="cpu").encode(given)
+    keep_vectors_alone(exported)
+    fuse_file(exported, exported.with_name("half.onnx"), dtype="fp16", padding="ragged")
+    give_float32(exported.with_name("half.onnx"))
+    encoder = bertfuse.Encoder(exported.with_name("half.onnx"), device="cpu")
+    assert [(value.name, value.type) for value in encoder.session.get_outputs()] == [
+        ("sentence_embedding", "tensor(float)")
+    ]
+    assert (encoder.encode(given) * want).sum(axis=1).min() > 0.999
