@@ -18,7 +18,8 @@ if ! "$env/bin/pip" download --quiet --no-deps --dest "$env/probe" 'packaging==2
   exit 75
 fi
 # pip complains of requirements of packages in BASE that nothing here uses.
-"$env/bin/pip" install --quiet --requirement "$here/requirements.txt" 2>"$env/pip.log" || { cat "$env/pip.log"; exit 1; }
+"$base/bin/python" "$here/../../cmake/requirements.py" serve >"$env/serve.txt"
+"$env/bin/pip" install --quiet --requirement "$here/requirements.txt" --requirement "$env/serve.txt" 2>"$env/pip.log" || { cat "$env/pip.log"; exit 1; }
 "$env/bin/pip" install --quiet --no-deps --target "$env/older" --requirement "$here/older.txt" 2>>"$env/pip.log" ||
   { cat "$env/pip.log"; exit 1; }
 touch "$env/.ready"

@@ -1,0 +1,104 @@
+"""bertfuse serve: a model behind HTTP."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .options import Library, Provider
+from .output import command, stderr
+
+
+def serve(
+    model: Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="Folder of export or optimize, or an .onnx file.")],
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all of the machine's.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
+    name: Annotated[str | None, typer.Option(help="The model's name in answers. \\[default: the folder's]")] = None,
+    task: Annotated[
+        str, typer.Option(metavar="auto|embed|rerank|classify", help="auto: what the model was exported for.")
+    ] = "auto",
+    replicas: Annotated[
+        int | None, typer.Option(min=1, help="Copies of the model. \\[default: one for each GPU, one on a CPU]")
+    ] = None,
+    max_replicas: Annotated[
+        int | None, typer.Option(min=1, help="Scale from --replicas up to so many, by the requests in work.")
+    ] = None,
+    target_requests: Annotated[int, typer.Option(min=1, help="Requests for each replica, when scaling.")] = 64,
+    max_batch_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens answered together. \\[default: 2048 on a CPU, 32768 on a GPU]")
+    ] = None,
+    max_length: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of a text. \\[default: as the folder says]")
+    ] = None,
+    auto_truncate: Annotated[
+        bool, typer.Option("--auto-truncate", help="Cut longer texts where a request does not say; else refuse them.")
+    ] = False,
+    max_texts: Annotated[int, typer.Option(min=1, help="Texts of a request.")] = 2048,
+    max_body: Annotated[int, typer.Option(min=1, metavar="BYTES", help="Size of a request.")] = 8_000_000,
+    max_ongoing: Annotated[int, typer.Option(min=1, help="Requests in work at each replica.")] = 256,
+    max_queued: Annotated[int, typer.Option(min=1, help="Requests that wait; one more is answered by 429.")] = 512,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="For the answer to a request.")] = 60.0,
+    drain: Annotated[float, typer.Option(metavar="SECONDS", help="For requests in work when stopped.")] = 30.0,
+    ray: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster, or auto. \\[default: this machine]")
+    ] = None,
+    provider: Provider = "cpu",
+    library: Library = "auto",
+) -> None:
+    """Serve a model over HTTP: OpenAI's /v1/embeddings, or text-embeddings-inference's /rerank or /classify.
+
+    Beside them /health, /metrics, /info. Runs until it is interrupted. Needs pip install 'bertfuse\\[serve]'.
+
+    [bold]Examples[/]
+
+      bertfuse serve minilm --port 8000
+
+      bertfuse serve minilm --provider cuda --host 0.0.0.0 --auto-truncate
+
+      bertfuse serve reranker --replicas 1 --max-replicas 4
+    """
+    from bertfuse.errors import BertfuseError
+    from bertfuse.serving.application import Scale, serve_model
+    from bertfuse.serving.requests import Limits
+    from bertfuse.serving.served import look_at
+
+    for option, value in (("--timeout", timeout), ("--drain", drain)):
+        if not (math.isfinite(value) and value > 0):
+            raise BertfuseError(f"{option} {value}: give seconds, more than 0")
+    if max_replicas is not None and max_replicas < (replicas or 1):
+        raise BertfuseError(f"--max-replicas {max_replicas} is less than --replicas {replicas}")
+    served = look_at(
+        model,
+        kind=task,
+        name=name,
+        device=provider,
+        library=library,
+        max_length=max_length,
+        max_batch_tokens=max_batch_tokens,
+    )
+    limits = Limits(
+        max_texts=max_texts,
+        max_body_bytes=max_body,
+        auto_truncate=auto_truncate,
+        timeout=timeout,
+        max_ongoing=max_ongoing,
+        max_queued=max_queued,
+    )
+    console = stderr()
+    serve_model(
+        served,
+        limits,
+        Scale(replicas, max_replicas, target_requests),
+        host=host,
+        port=port,
+        address=ray,
+        drain=drain,
+        say=lambda text: console.print(text, markup=False),
+    )
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command()(command(serve))

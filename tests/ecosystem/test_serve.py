@@ -1,0 +1,184 @@
+"""`bertfuse serve` with the clients that people have: openai's for vectors."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+from servers import Server, free_port, served
+
+import bertfuse
+
+SENTENCES = ["A man is eating a piece of bread.", "Someone is having a meal.", "Snow fell on the mountains."]
+Folders = Callable[[str], Path]
+
+
+def request(url: str, body: Any = None, data: bytes | None = None) -> tuple[int, dict[str, str], Any]:
+    """Status, headers and JSON of the answer."""
+    sent = data if data is not None else None if body is None else json.dumps(body).encode()
+    asked = urllib.request.Request(url, sent, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            status, headers, found = answer.status, answer.headers, answer.read()
+    except urllib.error.HTTPError as error:
+        status, headers, found = error.code, error.headers, error.read()
+    with_json = found and headers.get("content-type", "").startswith("application/json")
+    return status, dict(headers), json.loads(found) if with_json else found.decode()
+
+
+@pytest.fixture(scope="module")
+def server(folders: Folders) -> Iterator[Server]:
+    with served(folders("minilm"), "--max-texts", 64, "--max-body", 20000) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def encoder(folders: Folders) -> bertfuse.Encoder:
+    return bertfuse.Encoder(folders("minilm"))
+
+
+@pytest.fixture
+def client(server: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64", None])
+def test_vectors_are_the_encoders(encoding: str | None, client: openai.OpenAI, encoder: bertfuse.Encoder) -> None:
+    options = {} if encoding is None else {"encoding_format": encoding}
+    made = client.embeddings.create(model="minilm", input=SENTENCES, **options)
+    rows = [row.embedding for row in made.data]
+    if encoding == "base64":
+        import base64
+
+        rows = [np.frombuffer(base64.b64decode(row), "<f4") for row in rows]
+    np.testing.assert_allclose(np.array(rows), encoder.encode(SENTENCES), atol=1e-6)
+    assert [row.index for row in made.data] == [0, 1, 2] and made.model == "minilm"
+    tokens = sum(len(encoder.tokenizer.encode(text).ids) for text in SENTENCES)
+    assert made.usage.prompt_tokens == made.usage.total_tokens == tokens
+
+
+def test_every_kind_of_input(client: openai.OpenAI, encoder: bertfuse.Encoder) -> None:
+    want = encoder.encode(SENTENCES)
+    ids = [encoder.tokenizer.encode(text, add_special_tokens=index > 0).ids for index, text in enumerate(SENTENCES)]
+    for given in (SENTENCES[0], ids[0], ids):
+        made = client.embeddings.create(model="minilm", input=given)
+        np.testing.assert_allclose([row.embedding for row in made.data], want[: len(made.data)], atol=1e-6)
+    short = client.embeddings.create(model="minilm", input=SENTENCES, dimensions=7).data
+    np.testing.assert_allclose(
+        [row.embedding for row in short], want[:, :7] / np.linalg.norm(want[:, :7], axis=1, keepdims=True), atol=1e-6
+    )
+
+
+def test_many_at_once(client: openai.OpenAI, encoder: bertfuse.Encoder) -> None:
+    """Answers come to whom they belong, and requests are answered together."""
+    texts = [f"Sentence {index} of {'very ' * (index % 7)}many." for index in range(60)]
+    want = encoder.encode(texts)
+
+    def ask(start: int) -> list[Any]:
+        given = texts[start : start + 1 + start % 3]
+        rows = client.embeddings.create(model="minilm", input=given).data
+        return [(start + index, row.embedding) for index, row in enumerate(rows)]
+
+    with ThreadPoolExecutor(16) as pool:
+        rows = [row for found in pool.map(ask, range(57)) for row in found]
+    for index, row in rows:
+        np.testing.assert_allclose(row, want[index], atol=1e-5)
+
+
+def test_bad_requests(client: openai.OpenAI, server: Server) -> None:
+    """A 4xx with one sentence each."""
+    cases: list[tuple[dict[str, Any], int, str]] = [
+        ({"input": ""}, 400, "input[0] is an empty string."),
+        ({"input": []}, 400, "input is empty: give at least one text."),
+        ({"input": ["a", 3]}, 400, "input[1] is a number, not a string."),
+        ({"input": "a", "dimensions": 385}, 400, "dimensions is 385: give a whole number from 1 to 384."),
+        ({"input": "a", "encoding_format": "hex"}, 400, "encoding_format is 'hex': choose float or base64."),
+        ({"input": ["a"] * 65}, 413, "input has 65 texts: 64 are taken at most."),
+        (
+            {"input": "a " * 500},
+            413,
+            "input[0] has 502 tokens, and the model takes 256: shorten it, or truncate.",
+        ),
+        ({"input": [10**9]}, 400, "input[0] has the token id 1000000000: the model's vocabulary has 30522."),
+        ({"input": "a " * 20000}, 413, "The body is larger than 20000 bytes."),
+    ]
+    for body, status, sentence in cases:
+        with pytest.raises(openai.APIStatusError) as raised:
+            client.embeddings.create(model="minilm", **body)
+        assert (raised.value.status_code, raised.value.body["message"]) == (status, sentence)
+    status, _, found = request(f"{server.url}/v1/embeddings", data=b"{")
+    assert status == 400 and found["error"]["message"].startswith("The body is no JSON")
+    status, _, found = request(f"{server.url}/rerank", {"query": "a", "texts": ["b"]})
+    assert status == 404 and found["error"] == "minilm does not answer /rerank: it answers /v1/embeddings."
+
+
+def test_truncation_on_request(server: Server, encoder: bertfuse.Encoder) -> None:
+    text = "word " * 400
+    status, _, found = request(f"{server.url}/v1/embeddings", {"input": text, "truncate": True})
+    assert status == 200 and found["usage"]["prompt_tokens"] == 256
+    np.testing.assert_allclose(found["data"][0]["embedding"], encoder.encode(text), atol=1e-6)
+
+
+def test_health_info_metrics(server: Server, client: openai.OpenAI) -> None:
+    assert request(f"{server.url}/health")[0] == 200
+    info = request(f"{server.url}/info")[2]
+    assert info["model_id"] == "minilm" and info["max_input_length"] == 256 and "embedding" in info["model_type"]
+    assert [model.id for model in client.models.list()] == ["minilm"]
+
+    def answered() -> float:
+        lines = request(f"{server.url}/metrics")[2].splitlines()
+        name = 'bertfuse_requests_total{endpoint="/v1/embeddings",status="200"} '
+        return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+
+    before = answered()
+    client.embeddings.create(model="minilm", input=SENTENCES)
+    assert answered() == before + 1
+
+
+def test_a_full_queue_is_429_and_a_stop_answers_what_is_in_work(folders: Folders) -> None:
+    with served(folders("minilm"), "--max-ongoing", 1, "--max-queued", 1, "--max-batch-tokens", 64) as server:
+        long = {"input": ["many words " * 100] * 10}
+        found: list[tuple[int, dict[str, str], Any]] = []
+        threads = [
+            threading.Thread(target=lambda: found.append(request(f"{server.url}/v1/embeddings", long))) for _ in "1234"
+        ]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.2)
+        refused = [entry for entry in found if entry[0] == 429]
+        assert refused, "one is in work and one waits: the others are refused at once"
+        assert refused[0][1]["retry-after"] == "1" and refused[0][2]["error"]["type"] == "rate_limit_exceeded"
+        in_work = 4 - len(found)
+        assert in_work > 0
+        assert server.stop() == 0, "".join(server.said)
+        for thread in threads:
+            thread.join()
+        assert [status for status, _, _ in found].count(200) >= in_work
+        assert {status for status, _, _ in found} == {200, 429}
+    assert [line for line in server.said if not line.startswith(("Serving", "Stopping"))] == []
+
+
+def test_mistakes_are_one_line(folders: Folders) -> None:
+    port = free_port()
+    import socket
+
+    with socket.create_server(("127.0.0.1", port)):
+        for arguments, message in (
+            ((folders("minilm"), "--port", port), f"bertfuse: 127.0.0.1:{port} cannot be listened on"),
+            ((folders("tagger"),), "is a model for token-classification, which is not served"),
+        ):
+            command = [sys.executable, "-m", "bertfuse.cli", "serve", *map(str, arguments)]
+            ran = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert ran.returncode == 2 and len(ran.stderr.splitlines()) == 1 and message in ran.stderr, ran.stderr
