@@ -40,7 +40,7 @@ def test_a_checkpoint_is_made_ready_once(
     with monkeypatch.context() as patch:
         patch.setattr("bertfuse.inference.prepare._make", None)
         np.testing.assert_array_equal(bertfuse.Encoder(source, device="cpu").encode(given), found)
-    (source / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    (source / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
     assert np.abs(bertfuse.Encoder(source, device="cpu").encode(given) - found).max() > 0.01
     assert len(list(cache.iterdir())) == 2
 
