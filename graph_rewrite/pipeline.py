@@ -48,7 +48,8 @@ def fuse(
 ) -> FusionResult:
     """Fuse a model in memory, or one read from a path; the model given is not changed.
 
-    level      "full", or "basic": attention stays in standard operators behind AddQKVBias, embeddings as they are
+    level      "full", or "basic": attention stays in standard operators behind AddQKVBias, embeddings and linear layers
+               in no other op as they are
     functions  whether the model carries each op's body as a function, so that it runs without our library
     dtype      "fp32", "fp16" or "bf16": convert the fused model; None keeps the types it has
     progress   called with the name of each step as it begins
@@ -174,7 +175,7 @@ def _fuse(
         return result, None
     lower.leftovers(graph)
     graph.finish()
-    result.passes = passes.run(graph, padding, output_rows)
+    result.passes = passes.run(graph, level, padding, output_rows)
     if dtype is not None:
         precision.convert(graph, dtype)
     progress("write functions")

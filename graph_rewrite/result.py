@@ -87,7 +87,7 @@ class FusionResult:
     `fused` and `expected` map op names to counts; `misses` explains each difference. `nodes` holds the number of nodes
     before and after (constants not counted). `messages` are remarks for the user, one line each. `parts` are all ops
     that were fused or missed, layer by layer, in the graph's order; `layers` is how many encoder layers there are.
-    `passes` reports on the passes that were asked for, in their order.
+    `passes` reports on the passes that were asked for or found something to do, in their order.
     """
 
     model: onnx.ModelProto

@@ -1,8 +1,9 @@
 """Passes: rewrites of a fused graph that know our ops and standard operators, and nothing of exporters or families.
 
 Each is a file with one function that takes the graph and returns a PassReport: what it did, and what it left alone and
-why. Order matters: rows are packed first, since which rows an output needs is then asked of the packed ones.
+why. Order matters: what our ops compute can be packed, and which rows an output needs is asked of the packed ones.
 
+    linear_layers linear layers in no other op become FusedGemm; always, at level "full"
     pack          real tokens only between the embedding and the first node that mixes rows; [B, S] interface
     ragged        the same with tokens laid out one after the other as the interface; after pack
     output_rows   of the last layer only the rows that an output needs
@@ -12,17 +13,21 @@ from __future__ import annotations
 
 from ..graph import FusionGraph
 from ..result import PassReport
-from . import output_rows, pack, ragged
+from . import linear_layers, output_rows, pack, ragged
 
 PADDINGS = ("keep", "remove", "ragged")
 
 
-def run(graph: FusionGraph, padding: str, needed_rows: bool) -> list[PassReport]:
-    """Run the passes that were asked for on a finished graph, which stays finished.
+def run(graph: FusionGraph, level: str, padding: str, needed_rows: bool) -> list[PassReport]:
+    """Run what these options ask for on a finished graph, which stays finished.
 
     Raises FusionError where `ragged` cannot be had: a model of another interface is no substitute for it.
     """
     reports = []
+    if level == "full":
+        report = linear_layers.compute(graph)
+        reports += [report] if report is not None else []
+        graph.finish()
     if padding == "remove":
         reports.append(pack.remove_padding(graph)[0])
     elif padding == "ragged":

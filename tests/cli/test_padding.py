@@ -38,7 +38,8 @@ def test_fuse_says_what_was_packed_and_compare_takes_it(padding: str, tmp_path: 
 def test_fuse_as_json_and_output_rows(tmp_path: Path) -> None:
     source = exported("text-classification")
     said = json.loads(invoke("fuse", source, "-o", tmp_path / "rows.onnx", "--output-rows", "--json").stdout)
-    (report,) = said["passes"]
+    layers, report = said["passes"]
+    assert layers["done"] == ["FusedGemm computes /model/bert/pooler/dense/Gemm, /model/classifier/Gemm"]
     assert report["done"] == ["3 nodes run for the first row of each sequence alone"]
     assert "bertfuse.padding" not in _padding(tmp_path / "rows.onnx")
     assert "agrees" in invoke("compare", source, tmp_path / "rows.onnx").stdout
@@ -65,7 +66,8 @@ def test_optimize_compares_without_padding(tmp_path: Path) -> None:
     arguments = ["optimize", checkpoint, "-o", tmp_path / "made", "--exporter", "torchscript", "--padding", "remove"]
     said = json.loads(invoke(*arguments, "--json").stdout)
     assert said["comparison"]["passed"] and "places are padding" in said["comparison"]["left_out"]
-    assert [report["name"] for report in said["fusion"]["passes"]] == ["remove padding", "rows that outputs need"]
+    names = [report["name"] for report in said["fusion"]["passes"]]
+    assert names == ["linear layers in no other op", "remove padding", "rows that outputs need"]
 
 
 def test_explain_shows_what_would_be_packed() -> None:

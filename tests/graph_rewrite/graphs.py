@@ -172,7 +172,7 @@ def fused(
     before = model.SerializeToString(deterministic=True)
     result = fuse(model, level=level)
     assert model.SerializeToString(deterministic=True) == before, "the caller's model was changed"
-    account(result)
+    account(result, model)
     known = {node_name(node) for node in gs.import_onnx(model).nodes}
     known |= {name for node in model.graph.node for name in (*node.input, *node.output)}
     assert all({miss.node, miss.anchor} <= known for miss in result.misses), result.misses
@@ -187,7 +187,7 @@ def fused(
     return result
 
 
-def account(result: FusionResult) -> None:
+def account(result: FusionResult, original: onnx.ModelProto) -> None:
     """What was expected is fused or missed with a reason; what was fused is in the model."""
     present: dict[str, int] = {}
     for node in result.model.graph.node:
@@ -196,7 +196,8 @@ def account(result: FusionResult) -> None:
     companions = {op: present.pop(op) for op in list(present) if OPS[op].companion}
     assert present == result.fused
     attentions = sum(present.get(op, 0) for op in ("FusedAttention", "AddQKVBias"))
-    assert companions == ({"FusedGemm": attentions} if attentions else {})
+    gemms = linear_layers(result.model, original)
+    assert companions == ({"FusedGemm": attentions + len(gemms)} if attentions or gemms else {})
     missed: dict[str, int] = {}
     for miss in result.misses:
         assert miss.reason and miss.node and miss.anchor, miss
@@ -209,6 +210,35 @@ def account(result: FusionResult) -> None:
     for op, count in result.expected.items():
         assert count == result.fused.get(op, 0) + missed.get(op, 0), (op, result)
     assert set(missed) | set(result.fused) <= set(result.expected)
+
+
+def linear_layers(model: onnx.ModelProto, original: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """The FusedGemms beside no attention; each, with the Add behind it, gives what a linear layer gave."""
+    made = {name: node for node in original.graph.node for name in node.output}
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in model.graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    found = []
+    for gemm in [n for n in model.graph.node if n.domain == DOMAIN and n.op_type == "FusedGemm"]:
+        assert len(gemm.input) == 2
+        behind = readers.get(gemm.output[0], [])
+        if [node.op_type for node in behind] in (["FusedAttention"], ["AddQKVBias"]):
+            continue
+        found.append(gemm)
+        name = gemm.output[0]
+        while name not in made:
+            (node,) = readers[name]
+            assert node.op_type in ("Add", "Reshape")
+            (name,) = node.output
+        node = made[name]
+        if node.op_type == "Reshape":
+            node = made[node.input[0]]
+        if node.op_type == "Add":
+            (product,) = (name for name in node.input if name in made and made[name].op_type == "MatMul")
+            node = made[product]
+        assert node.op_type in ("MatMul", "Gemm"), node
+    return found
 
 
 def refused(model: onnx.ModelProto, reason: str, op: str, level: str = "full", **options: Any) -> FusionResult:

@@ -70,7 +70,7 @@ def test_explaining_is_fusing_without_a_model() -> None:
 
 def test_basic_level_accounts_for_the_attention_that_it_leaves() -> None:
     result = explain(encoder(), level="basic")
-    account(result)
+    account(result, encoder())
     assert in_layer(result, 2)[0] == "AddQKVBias" and result.complete
     assert "FusedAttention" not in result.expected
 
