@@ -12,7 +12,7 @@ import onnx_graphsurgeon as gs
 
 from bertfuse.errors import BertfuseError, FusionError
 
-from . import functions, io, lower, passes, precision, validate
+from . import functions, io, lower, passes, precision, same_shapes, validate
 from .dialect.pattern import patterns
 from .expected import expectations
 from .export import to_model
@@ -176,6 +176,8 @@ def _fuse(
     lower.leftovers(graph)
     graph.finish()
     result.passes = passes.run(graph, level, padding, output_rows)
+    if not graph.interface_changed:
+        same_shapes.check(graph)
     if dtype is not None:
         precision.convert(graph, dtype)
     progress("write functions")

@@ -41,18 +41,29 @@ def infer_shapes(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> dict[
 def _name_axes(model: onnx.ModelProto) -> None:
     """A name for every axis of an input of which nothing is said, so that it can be followed.
 
-    Ids and masks [B, S] without names get the same: they are taken to be of one size. Op bodies broadcast where they
-    are not, as the model did, and our kernels refuse them.
+    Ids and masks [B, S] whose axes have no names get the same ones: the fused model checks when it runs that they are
+    of one shape (`same_shapes`). Any other such axis may be of any size.
     """
+    taken = {
+        dim.dim_param
+        for value in (*model.graph.input, *model.graph.output, *model.graph.value_info)
+        for dim in value.type.tensor_type.shape.dim
+    }
     for value in model.graph.input:
         tensor = value.type.tensor_type
         if not value.type.HasField("tensor_type") or not tensor.HasField("shape"):
             continue
-        ids = len(tensor.shape.dim) == 2 and tensor.elem_type in _OF_IDS
-        for index, dim in enumerate(tensor.shape.dim):
+        dims = tensor.shape.dim
+        ids = len(dims) == 2 and tensor.elem_type in _OF_IDS
+        known = "_".join(dim.dim_param or str(dim.dim_value or "") for dim in dims)
+        owner = re.sub("[^A-Za-z0-9_]", "_", f"{UNNAMED}_{known}" if ids else value.name)
+        for index, dim in enumerate(dims):
             if not dim.HasField("dim_value") and not dim.dim_param:
-                owner = UNNAMED if ids else re.sub("[^A-Za-z0-9_]", "_", value.name)
-                dim.dim_param = f"{owner}_axis_{index}"
+                name = f"{owner}_axis_{index}"
+                while name in taken:
+                    name += "_"
+                taken |= set() if ids else {name}
+                dim.dim_param = name
 
 
 def without_weights(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> onnx.ModelProto:

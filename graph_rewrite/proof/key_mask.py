@@ -10,7 +10,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..nodes import DEFAULT_DOMAINS, NoMatch, producer
-from ..shapes import Dim
+from ..shapes import Dim, monomial
+from . import poly
 from .affine import slope
 from .elements import Elements, Places
 from .expr import Apply, Expr, Number, Read, value_of, walk
@@ -119,7 +120,7 @@ def check_sizes(elements: Elements, target: gs.Tensor, batch: Dim, length: Dim, 
     """Raise NoMatch where `target`, broadcast to scores [B, heads, S, S], would make them larger."""
     extents = elements.shape(target)
     wanted = [batch, heads, length, length][-len(extents) :] if extents else []
-    if len(extents) > 4 or not all(n == ONE or _may_be(n, dim) for n, dim in zip(extents, wanted, strict=True)):
+    if len(extents) > 4 or not all(n == ONE or _is(n, dim) for n, dim in zip(extents, wanted, strict=True)):
         raise NoMatch(
             producer(target) or target.name,
             f"'{target.name}' is {extents}",
@@ -130,19 +131,16 @@ def check_sizes(elements: Elements, target: gs.Tensor, batch: Dim, length: Dim, 
 def check_mask(elements: Elements, mask: gs.Tensor, batch: Dim, length: Dim) -> None:
     """Raise NoMatch where `mask` is not [B, S]: ops do not broadcast."""
     extents = elements.shape(mask)
-    if not (_may_be(extents[0], batch) and _may_be(extents[-1], length)):
+    if not (_is(extents[0], batch) and _is(extents[-1], length)):
         raise NoMatch(
             producer(mask) or mask.name, f"the mask '{mask.name}' is {extents}", wanted=f"[{batch}, {length}], as x is"
         )
 
 
-def _may_be(extent: Poly, dim: Dim) -> bool:
-    """Whether sizes can be equal. Names of axes that differ may be one size, which the op checks when it runs."""
-    if dim is None:
-        return True
-    if isinstance(dim, int) and extent.constant is not None:
-        return extent.constant == dim
-    return (extent == ONE) == (dim == 1)
+def _is(extent: Poly, dim: Dim) -> bool:
+    """Whether two sizes are shown to be equal: axes of two names may be of one size, or of one and be broadcast."""
+    factors = monomial(dim)
+    return factors is not None and extent == poly.product([poly.number(factors[0]), *map(poly.size, factors[1])])
 
 
 def _is_mask(tensor: gs.Tensor) -> bool:

@@ -9,8 +9,8 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from .. import masks
-from ..nodes import DEFAULT_DOMAINS, NoMatch, producer
-from ..shapes import UNNAMED, Dim
+from ..nodes import NoMatch, producer
+from ..shapes import Dim
 from . import key_mask, moves, picks, pointwise, poly, samples  # noqa: F401 (three of them fill the table of rules)
 from .elements import Elements
 from .expr import Number, value_of
@@ -111,8 +111,6 @@ class Prover:
         if len(of_ids) != 2:
             return False
         batch, length = of_ids
-        if _is_unnamed(ids) and any(t is not ids for t in _shapes_read(self._elements, index)):
-            return False
         extents = self._elements.shape(index)
         if not extents or any(n not in (ONE, batch) for n in extents[:-1]) or len(extents) > 2:
             return False
@@ -141,23 +139,3 @@ class Prover:
         with contextlib.suppress(NoMatch):
             return value_of(self._elements.generic(tensor)[1])
         return None
-
-
-def _is_unnamed(ids: gs.Tensor) -> bool:
-    """Whether the length is one that inputs without names for their axes are only taken to share."""
-    return ids.shape is not None and any(isinstance(dim, str) and dim.startswith(UNNAMED) for dim in ids.shape)
-
-
-def _shapes_read(elements: Elements, tensor: gs.Tensor) -> list[gs.Tensor]:
-    """The inputs of the model that `tensor` depends on, if only by their shape."""
-    found, seen, stack = [], set(), [tensor]
-    while stack:
-        current = stack.pop()
-        if id(current) in seen:
-            continue
-        seen.add(id(current))
-        if id(current) in elements.inputs:
-            found.append(current)
-        elif (node := producer(current)) is not None and node.domain in DEFAULT_DOMAINS:
-            stack.extend(node.inputs)
-    return found
