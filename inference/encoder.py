@@ -11,7 +11,7 @@ import numpy as np
 from bertfuse.errors import BertfuseError
 from bertfuse.runtime.folder import read_json
 
-from .model import TextModel
+from .model import Batch, TextModel
 from .pooling import Pooling, modules_after, normalized
 
 
@@ -29,10 +29,10 @@ class Encoder(TextModel):
         self.default_prompt_name: str | None = found.get("default_prompt_name")
         self._pooling: Pooling | None = None
         if "sentence_embedding" in self.outputs:
-            self._output = "sentence_embedding"
+            self.output = "sentence_embedding"
         else:
             named = "token_embeddings" if "token_embeddings" in self.outputs else "last_hidden_state"
-            self._output = self.require(named, "a sentence vector")
+            self.output = self.require(named, "a sentence vector")
             self._pooling = Pooling(self.folder)
         self._prompt_is_pooled = all(
             read_json(path / "config.json").get("include_prompt", True) is not False
@@ -65,26 +65,28 @@ class Encoder(TextModel):
         """
         alone = isinstance(sentences, str)
         texts: list[str] = [sentences] if isinstance(sentences, str) else list(sentences)
-        before = self._prompt(prompt_name, prompt)
+        before = self.prompt_text(prompt_name, prompt)
         if before:
             texts = [before + text if isinstance(text, str) else text for text in texts]
         vectors: np.ndarray | None = None
-        for batch in self.run(texts, [self._output], batch_size=batch_size, show_progress_bar=bool(show_progress_bar)):
-            found = batch.outputs[self._output]
-            if self._pooling is not None:
-                found = self._pooling(found, batch.mask)
+        for batch in self.run(texts, [self.output], batch_size=batch_size, show_progress_bar=bool(show_progress_bar)):
+            found = self.vectors(batch, normalize_embeddings, truncate_dim)
             if vectors is None:
                 vectors = np.empty((len(texts), found.shape[1]), np.float32)
             vectors[batch.rows] = found
         if vectors is None:
-            vectors = np.empty((0, self.dimension or 0), np.float32)
-        if truncate_dim is not None:
-            vectors = np.ascontiguousarray(vectors[:, :truncate_dim])
-        if normalize_embeddings:
-            vectors = normalized(vectors)
+            vectors = np.empty((0, self.dimension or 0), np.float32)[:, :truncate_dim]
         if alone:
             return vectors[0]
         return vectors if convert_to_numpy else list(vectors)
+
+    def vectors(self, batch: Batch, normalize: bool = False, truncate_dim: int | None = None) -> np.ndarray:
+        """The batch's vectors [texts, size], from `output`."""
+        found = batch.outputs[self.output]
+        if self._pooling is not None:
+            found = self._pooling(found, batch.mask)
+        found = found[:, :truncate_dim]
+        return normalized(found.astype(np.float32, copy=False)) if normalize else found
 
     def encode_query(self, sentences: str | Sequence[str], **options: Any) -> np.ndarray | list[np.ndarray]:
         """`encode` with the prompt named "query", where there is one."""
@@ -97,7 +99,7 @@ class Encoder(TextModel):
     @property
     def dimension(self) -> int | None:
         """How many numbers a vector has; None where the file does not say."""
-        size = next(value for value in self.session.get_outputs() if value.name == self._output).shape[-1]
+        size = next(value for value in self.session.get_outputs() if value.name == self.output).shape[-1]
         return size * (len(self._pooling.modes) if self._pooling else 1) if isinstance(size, int) else None
 
     def _with_prompt(self, names: Sequence[str], sentences: Any, options: dict[str, Any]) -> Any:
@@ -105,7 +107,8 @@ class Encoder(TextModel):
             options["prompt_name"] = next((name for name in names if name in self.prompts), None)
         return self.encode(sentences, **options)
 
-    def _prompt(self, name: str | None, prompt: str | None) -> str:
+    def prompt_text(self, name: str | None, prompt: str | None) -> str:
+        """What is put before a text: `prompt`, else that of the name, else the default one."""
         if prompt is None:
             name = name if name is not None else self.default_prompt_name
             if name is not None and name not in self.prompts:

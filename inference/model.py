@@ -33,8 +33,9 @@ MAX_BATCH_TOKENS = {"cpu": 512, "gpu": 16384}
 # small, so that the device need not wait for long, and each next one twice as large.
 FIRST_WINDOW, WINDOW, WINDOW_TEXTS = 1 << 16, 1 << 19, 1 << 14
 TOKENIZING = 2  # windows at once: one is made arrays of while the tokenizer's own threads are at the other
-# Runs at once. On a GPU one computes while the other's inputs and outputs are copied; a CPU's are all in one run.
-RUNS = {"cpu": 1, "gpu": 2}
+# Runs at once. On a GPU one computes while others' inputs and outputs are copied: bert-base on an H200 embeds 61,000
+# sentences a second with one or two, 65,000 with three. On a CPU all cores are in one run.
+RUNS = {"cpu": 1, "gpu": 3}
 
 Text = str | tuple[str, str]  # with a second segment
 

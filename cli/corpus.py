@@ -1,0 +1,252 @@
+"""Commands that take a corpus: embed, rerank, classify."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .options import Json, Library
+from .output import command, print_json, stderr, stdout
+
+if TYPE_CHECKING:
+    from bertfuse.inference.corpus.job import Tally
+
+Inputs = Annotated[
+    list[str],
+    typer.Argument(metavar="INPUT…", help="Files (.parquet, .jsonl, .csv, .txt), folders of them, or - for stdin."),
+]
+Model = Annotated[
+    str, typer.Option("--model", "-m", metavar="DIR", envvar="BERTFUSE_MODEL", help="Folder of the model.")
+]
+Output = Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Folder for the results.")]
+Column = Annotated[str, typer.Option(help="Which column has the texts. A text file has one text in each line.")]
+IdColumn = Annotated[
+    str | None, typer.Option(help="Which column has the rows' ids. \\[default: rows are numbered from 0]")
+]
+InputFormat = Annotated[
+    str | None, typer.Option(metavar="parquet|jsonl|csv|txt", help="In place of what names end in; stdin is txt.")
+]
+Format = Annotated[str, typer.Option("--format", metavar="parquet|npy|jsonl", help="Of the files that are written.")]
+BatchTokens = Annotated[
+    int | None, typer.Option("--max-batch-tokens", min=1, help="Tokens of one run. \\[default: 512, on a GPU 16384]")
+]
+MaxLength = Annotated[
+    int | None, typer.Option("--max-seq-length", min=1, help="Tokens at which texts are cut. \\[default: the model's]")
+]
+MaxCharacters = Annotated[int, typer.Option(min=1, help="Rows with a longer text are left out and reported.")]
+ShardRows = Annotated[int, typer.Option(min=1, help="Rows of the input for each file that is written.")]
+
+
+def embed(
+    inputs: Inputs,
+    model: Model,
+    output: Output,
+    column: Column = "text",
+    id_column: IdColumn = None,
+    input_format: InputFormat = None,
+    output_format: Format = "parquet",
+    prompt_name: Annotated[
+        str | None, typer.Option(help="Which of the model's prompts comes before each text.")
+    ] = None,
+    prompt: Annotated[str | None, typer.Option(help="A prompt itself.")] = None,
+    normalize: Annotated[bool, typer.Option("--normalize", help="Vectors of length 1.")] = False,
+    truncate_dim: Annotated[int | None, typer.Option(min=1, help="Keep the first numbers of each vector only.")] = None,
+    max_batch_tokens: BatchTokens = None,
+    max_seq_length: MaxLength = None,
+    max_characters: MaxCharacters = 1_000_000,
+    shard_rows: ShardRows = 32768,
+    library: Library = "auto",
+    as_json: Json = False,
+) -> None:
+    """Embed a corpus: files of ids and vectors, in the order of the rows. Called again, it goes on where it was ended.
+
+    Rows without a usable text (null, empty, too long, no string) are left out, and listed in bad_rows.jsonl.
+
+    [bold]Examples[/]
+
+      bertfuse embed corpus.parquet --column text -o vectors/ --model minilm
+
+      cat sentences.txt | bertfuse embed - -o vectors/ --model minilm --format npy
+    """
+    from bertfuse.inference.corpus.tasks import Wanted
+
+    options = _options(max_batch_tokens, max_seq_length, library)
+    wanted = Wanted(
+        "embed",
+        model,
+        options,
+        prompt=prompt,
+        prompt_name=prompt_name,
+        normalize=normalize,
+        truncate_dim=truncate_dim,
+    )
+    source = _source(inputs, (column,), id_column, input_format, shard_rows, max_characters)
+    _work(source, wanted, output, output_format, as_json)
+
+
+def rerank(
+    inputs: Inputs,
+    model: Model,
+    output: Output,
+    query: Annotated[str | None, typer.Option(help="What each text is scored for.")] = None,
+    query_column: Annotated[str | None, typer.Option(help="Which column has a query for each row.")] = None,
+    column: Column = "text",
+    id_column: IdColumn = None,
+    input_format: InputFormat = None,
+    output_format: Format = "parquet",
+    max_batch_tokens: BatchTokens = None,
+    max_seq_length: MaxLength = None,
+    max_characters: MaxCharacters = 1_000_000,
+    shard_rows: ShardRows = 32768,
+    library: Library = "auto",
+    as_json: Json = False,
+) -> None:
+    """Score every row for a query, or every pair of query and text; scores come in the order of the rows.
+
+    [bold]Examples[/]
+
+      bertfuse rerank corpus.parquet --query "who eats?" -o scores/ --model reranker
+
+      bertfuse rerank pairs.jsonl --query-column question --column answer -o scores/ --model reranker
+    """
+    from bertfuse.errors import BertfuseError
+    from bertfuse.inference.corpus.tasks import Wanted
+
+    if (query is None) == (query_column is None):
+        raise BertfuseError("give one of --query, for all texts, and --query-column, for pairs")
+    wanted = Wanted("rerank", model, _options(max_batch_tokens, max_seq_length, library), query=query)
+    columns = (column,) if query_column is None else (query_column, column)
+    source = _source(inputs, columns, id_column, input_format, shard_rows, max_characters)
+    _work(source, wanted, output, output_format, as_json)
+
+
+def classify(
+    inputs: Inputs,
+    model: Model,
+    output: Output,
+    column: Column = "text",
+    pair_column: Annotated[str | None, typer.Option(help="Which column has the second text of each row.")] = None,
+    id_column: IdColumn = None,
+    input_format: InputFormat = None,
+    output_format: Format = "parquet",
+    max_batch_tokens: BatchTokens = None,
+    max_seq_length: MaxLength = None,
+    max_characters: MaxCharacters = 1_000_000,
+    shard_rows: ShardRows = 32768,
+    library: Library = "auto",
+    as_json: Json = False,
+) -> None:
+    """Label a corpus: the best label of each row with its score, and the scores of all labels.
+
+    [bold]Examples[/]
+
+      bertfuse classify corpus.csv --column review -o labels/ --model classifier --format jsonl
+    """
+    from bertfuse.inference.corpus.tasks import Wanted
+
+    wanted = Wanted("classify", model, _options(max_batch_tokens, max_seq_length, library))
+    columns = (column,) if pair_column is None else (column, pair_column)
+    source = _source(inputs, columns, id_column, input_format, shard_rows, max_characters)
+    _work(source, wanted, output, output_format, as_json)
+
+
+def _options(max_batch_tokens: int | None, max_seq_length: int | None, library: str) -> dict[str, Any]:
+    return {"max_batch_tokens": max_batch_tokens, "max_seq_length": max_seq_length, "library": library}
+
+
+def _source(inputs: list[str], columns: tuple[str, ...], id_column: str | None, kind: str | None, *sizes: int) -> Any:
+    from bertfuse.inference.corpus.read import Source
+
+    return Source(inputs, columns, id_column, kind, *sizes)
+
+
+def _work(source: Any, wanted: Any, output: Path, output_format: str, as_json: bool) -> None:
+    from bertfuse.inference.corpus.job import Job, run
+
+    job = Job(source, wanted, output, output_format)
+    with job.opened():
+        task = wanted.load(None)
+        start = time.perf_counter()
+        with Rate(as_json) as rate:
+            tally = run(job, task, lambda shard: True, rate)
+        seconds = time.perf_counter() - start
+        summary = job.summary()
+    _say(summary, tally, seconds, as_json)
+
+
+class Rate:
+    """Texts and tokens a second and the time left, on stderr: on a terminal a line that is written anew."""
+
+    EVERY = 30.0  # seconds between lines where there is no terminal
+
+    def __init__(self, silent: bool) -> None:
+        self._console = None if silent else stderr()
+        self._start = self._said = time.monotonic()
+        self._status: Any = None
+
+    def __enter__(self) -> Rate:
+        if self._console is not None and self._console.is_terminal:
+            self._status = self._console.status("Reading")
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def __call__(self, tally: Tally) -> None:
+        now = time.monotonic()
+        if self._status is not None:
+            self._status.update(self._line(tally, now))
+        elif self._console is not None and now - self._said >= self.EVERY:
+            self._said = now
+            self._console.print(self._line(tally, now))
+
+    def _line(self, tally: Tally, now: float) -> str:
+        seconds = max(now - self._start, 1e-9)
+        texts = tally.running or tally.rows
+        line = f"{texts:,} texts, {texts / seconds:,.0f} a second, {tally.tokens / seconds:,.0f} tokens a second"
+        if tally.done > 0:
+            left = seconds * (1 - tally.done) / tally.done
+            line += f", {int(left // 3600)}:{int(left % 3600 // 60):02d}:{int(left % 60):02d} left"
+        return line + (f", {tally.bad} bad rows" if tally.bad else "")
+
+
+def _say(summary: dict[str, Any], tally: Tally, seconds: float, as_json: bool) -> None:
+    speed = {
+        "new_rows": tally.rows,
+        "seconds": seconds,
+        "texts_per_second": tally.rows / seconds,
+        "tokens_per_second": tally.tokens / seconds,
+    }
+    if as_json:
+        print_json(summary | speed)
+        return
+    console = stdout()
+    rows = f"{summary['rows']:,} rows in {summary['shards']} files in {summary['folder']}"
+    if tally.rows:
+        rows += (
+            f"; {tally.rows:,} of them now, {speed['texts_per_second']:,.0f} texts"
+            f" and {speed['tokens_per_second']:,.0f} tokens a second"
+        )
+    console.print(rows, markup=False, soft_wrap=True)
+    bad = summary["first_bad_rows"]
+    if bad:
+        shown = ", ".join(f"{row['row']} ({row['reason']})" for row in bad)
+        more = summary["bad_rows"] - len(bad)
+        console.print(
+            f"{summary['bad_rows']:,} bad rows left out: {shown}{f' and {more:,} more' if more else ''};"
+            f" all are in {Path(summary['folder']) / 'bad_rows.jsonl'}",
+            markup=False,
+            soft_wrap=True,
+        )
+    sys.stdout.flush()
+
+
+def add_to(app: typer.Typer) -> None:
+    for function in (embed, rerank, classify):
+        app.command()(command(function))

@@ -1,0 +1,68 @@
+"""Corpora in files, tiny models for them, and what was written, read back."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from checkpoints import save
+from tiny_models import sentence_files
+
+from bertfuse.export import export_model
+
+
+def model_folder(name: str, base: Path) -> Path:
+    """The exported model of a tiny checkpoint, made once in `base`."""
+    if not (base / name).exists():
+        source = save(name, base / f"{name}-source")
+        if name == "encoder":
+            sentence_files(source, "Normalize")
+        export_model(source, base / name, exporter="torchscript")
+    return base / name
+
+
+def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    """Rows as the format that the path's name says; parquet in several row groups."""
+    kind = path.suffix[1:]
+    if kind == "txt":
+        path.write_text("".join(f"{row['text']}\n" for row in rows), encoding="utf-8")
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    elif kind == "csv":
+        with path.open("w", newline="", encoding="utf-8") as handle:
+            writer = csv.DictWriter(handle, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        import pyarrow as pa
+        import pyarrow.parquet as parquet
+
+        parquet.write_table(pa.Table.from_pylist(list(rows)), path, row_group_size=max(1, len(rows) // 3))
+    return path
+
+
+def written(folder: Path) -> tuple[list[Any], dict[str, Any]]:
+    """Ids and columns of everything in a folder of results, in order."""
+    ids: list[Any] = []
+    columns: dict[str, list[Any]] = {}
+    for path in sorted(folder.glob("part-*")):
+        if path.name.endswith(".ids.npy"):
+            ids += np.load(path).tolist()
+        elif path.suffix == ".npy":
+            columns.setdefault("embedding", []).extend(np.load(path))
+        else:
+            if path.suffix == ".jsonl":
+                rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            else:
+                import pyarrow.parquet as parquet
+
+                rows = parquet.read_table(path).to_pylist()
+            for row in rows:
+                ids.append(row.pop("id"))
+                for name, value in row.items():
+                    columns.setdefault(name, []).append(value)
+    return ids, {name: np.array(values) for name, values in columns.items()}
