@@ -41,8 +41,8 @@ def infer_shapes(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> dict[
 def _name_axes(model: onnx.ModelProto) -> None:
     """A name for every axis of an input of which nothing is said, so that it can be followed.
 
-    Ids and masks [B, S] whose axes have no names get the same ones: the fused model checks when it runs that they are
-    of one shape (`same_shapes`). Any other such axis may be of any size.
+    Ids and masks [B, S] of which nothing at all is said get the same ones: the fused model checks when it runs that
+    they are of one shape (`same_shapes`). Any other such axis may be of any size.
     """
     taken = {
         dim.dim_param
@@ -54,9 +54,9 @@ def _name_axes(model: onnx.ModelProto) -> None:
         if not value.type.HasField("tensor_type") or not tensor.HasField("shape"):
             continue
         dims = tensor.shape.dim
-        ids = len(dims) == 2 and tensor.elem_type in _OF_IDS
-        known = "_".join(dim.dim_param or str(dim.dim_value or "") for dim in dims)
-        owner = re.sub("[^A-Za-z0-9_]", "_", f"{UNNAMED}_{known}" if ids else value.name)
+        named = any(dim.HasField("dim_value") or dim.dim_param for dim in dims)
+        ids = len(dims) == 2 and tensor.elem_type in _OF_IDS and not named
+        owner = UNNAMED if ids else re.sub("[^A-Za-z0-9_]", "_", value.name)
         for index, dim in enumerate(dims):
             if not dim.HasField("dim_value") and not dim.dim_param:
                 name = f"{owner}_axis_{index}"
