@@ -4,6 +4,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
+
 #include "kernels/launch.h"
 
 namespace bertfuse::kernels {
@@ -12,9 +14,19 @@ namespace bertfuse::kernels {
 // mask[batch, sequence] (int32 or int64, or null) hides keys by 0. A sequence whose keys are all hidden attends to all
 // alike.
 //
+// Or, where `packed` has sequences, over rows that belong to one sequence after the other: qkv[rows, ...] and y[rows,
+// ...], batch * sequence of them, and no mask. Rows that belong to no sequence are neither read nor written; what they
+// hold, and what a neighbour's rows hold, changes no bit of a sequence's results. Which they are the device alone
+// knows: offsets that are negative, descend or exceed the rows count as the nearest that do not.
+//
 // Every kernel uses that the bias of K shifts all scores of a query alike, so that softmax does not see it, and that
 // the probabilities of a query sum to 1, so that the bias of V can be added to the result: only Q's is added to an
 // operand.
+struct PackedSequences {
+  const int32_t* cu_seqlens;  // [count + 1]: sequence i is rows cu_seqlens[i] to cu_seqlens[i + 1]
+  int count, rows;            // count is 0 where sequences are padded
+};
+
 template <class T>
 struct AttentionArguments {
   const T* qkv;
@@ -24,7 +36,13 @@ struct AttentionArguments {
   T* y;
   int64_t batch, sequence, heads, head_size;
   float scale;
+  PackedSequences packed;
 };
+
+// The most tiles that packed sequences can have, of all heads: each ends in a part of one.
+inline int64_t MostPackedTiles(const PackedSequences& packed, int64_t heads, int queries) {
+  return heads * (packed.rows / queries + std::min(packed.count, packed.rows));
+}
 
 // Any head size and alignment, without tensor cores.
 template <class T>
@@ -58,8 +76,9 @@ cudaError_t AttentionSm90(const AttentionArguments<T>& arguments, const Attentio
 template <class T>
 bool AttentionSm90Takes(const AttentionArguments<T>& a, const Device& device) {
   const bool size = a.head_size == 32 || a.head_size == 64 || a.head_size == 128;
-  const bool fits = a.sequence <= 16384;  // masks of several tiles lie in shared memory
-  const bool scales = a.scale > 0;        // hidden scores are infinite before they are scaled
+  const bool packed = a.packed.count > 0;
+  const bool fits = packed || a.sequence <= 16384;  // masks of several tiles lie in shared memory
+  const bool scales = a.scale > 0;                  // hidden scores are infinite before they are scaled
   return device.hopper && size && fits && scales && IsAligned(a.qkv, 16) && IsAligned(a.y, 16) && IsAligned(a.bias, 4);
 }
 

@@ -3,6 +3,7 @@
 #include "kernels/attention.h"
 #include "kernels/dependent_launch.cuh"
 #include "kernels/mma.cuh"
+#include "kernels/packed_tiles.cuh"
 
 namespace bertfuse::kernels {
 namespace {
@@ -69,16 +70,14 @@ __device__ __forceinline__ void LoadQueries(const AttentionArguments<T>& a, cons
 // A block computes 64 queries of one head, 16 a warp. K and V have one tile each: the next K is on its way while V is
 // used, and V while K is.
 template <class T, int kDims>
-__global__ void __launch_bounds__(32 * kWarps) AttentionMmaKernel(AttentionArguments<T> a, int query_blocks) {
+__device__ __forceinline__ void ComputeTile(const AttentionArguments<T>& a, int64_t batch, int64_t head,
+                                            int64_t first_of_block) {
   constexpr int kKeys = kKeysOf<kDims>;
   __shared__ __align__(128) char k_tile[kKeys * kDims * 2];
   __shared__ __align__(128) char v_tile[kKeys * kDims * 2];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int64_t first_query = static_cast<int64_t>(blockIdx.x % query_blocks) * kQueries + warp * 16;
-  const int64_t head = blockIdx.x / query_blocks % a.heads, batch = blockIdx.x / query_blocks / a.heads;
+  const int64_t first_query = first_of_block + warp * 16;
   const int64_t hidden = a.heads * kDims, pitch = 3 * hidden;
-  LaunchDependents();
-  WaitForDependencies();
   const T* q = a.qkv + batch * a.sequence * pitch + head * kDims;
   const T* k = q + hidden;
   const T* v = k + hidden;
@@ -191,15 +190,43 @@ __global__ void __launch_bounds__(32 * kWarps) AttentionMmaKernel(AttentionArgum
   }
 }
 
+template <class T, int kDims>
+__global__ void __launch_bounds__(32 * kWarps) AttentionMmaKernel(AttentionArguments<T> a, int query_blocks) {
+  const int64_t first_query = static_cast<int64_t>(blockIdx.x % query_blocks) * kQueries;
+  const int64_t head = blockIdx.x / query_blocks % a.heads, batch = blockIdx.x / query_blocks / a.heads;
+  LaunchDependents();
+  WaitForDependencies();
+  ComputeTile<T, kDims>(a, batch, head, first_query);
+}
+
+// Grid: as many blocks as are resident at a time, or fewer.
+template <class T, int kDims>
+__global__ void __launch_bounds__(32 * kWarps)
+    PackedAttentionMmaKernel(const __grid_constant__ AttentionArguments<T> a) {
+  LaunchDependents();
+  WaitForDependencies();
+  PackedTileCursor<kQueries> cursor(a.packed, static_cast<int>(a.heads));
+  for (int number = blockIdx.x;; number += gridDim.x) {
+    const PackedTile tile = cursor.Find(number);
+    if (tile.length == 0) return;
+    ComputeTile<T, kDims>(OneSequence(a, tile), 0, tile.head, tile.first_query);
+    __syncthreads();  // everybody is done with K and V
+  }
+}
+
 template <int kDims, class T>
 cudaError_t LaunchSize(const AttentionArguments<T>& a, const Device& device, cudaStream_t stream) {
-  const int64_t query_blocks = CeilDiv(a.sequence, kQueries), blocks = query_blocks * a.heads * a.batch;
-  if (blocks > INT32_MAX) return cudaErrorInvalidValue;
   LaunchConfig config;
-  config.grid = dim3(static_cast<unsigned>(blocks));
   config.block = dim3(32 * kWarps);
   config.stream = stream;
   config.device = &device;
+  if (a.packed.count > 0) {
+    return LaunchResident(config, PackedAttentionMmaKernel<T, kDims>, MostPackedTiles(a.packed, a.heads, kQueries), 1,
+                          a);
+  }
+  const int64_t query_blocks = CeilDiv(a.sequence, kQueries), blocks = query_blocks * a.heads * a.batch;
+  if (blocks > INT32_MAX) return cudaErrorInvalidValue;
+  config.grid = dim3(static_cast<unsigned>(blocks));
   return Launch(config, AttentionMmaKernel<T, kDims>, a, static_cast<int>(query_blocks));
 }
 

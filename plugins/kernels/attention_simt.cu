@@ -3,6 +3,7 @@
 #include "kernels/attention.h"
 #include "kernels/dependent_launch.cuh"
 #include "kernels/elements.cuh"
+#include "kernels/packed_tiles.cuh"
 
 namespace bertfuse::kernels {
 namespace {
@@ -24,22 +25,16 @@ __device__ __forceinline__ bool IsKey(const AttentionArguments<T>& a, int64_t ba
   return a.mask_is_int64 ? static_cast<const int64_t*>(a.mask)[at] != 0 : static_cast<const int32_t*>(a.mask)[at] != 0;
 }
 
-// Grid: query blocks, times blocks of the result's dimensions, times heads, times batch, all of them along x: y and z
-// end at 65,535. Scores give a lane to each key, the sum over V to each dimension.
+// A block computes kQueries queries of one head, and of their results kMostOutDims dimensions. Scores give a lane to
+// each key, the sum over V to each dimension.
 template <class T, int kOutPerLane>
-__global__ void __launch_bounds__(32 * kWarps)
-    AttentionSimtKernel(AttentionArguments<T> a, int query_blocks, int out_blocks) {
+__device__ __forceinline__ void ComputeTile(const AttentionArguments<T>& a, int64_t batch, int64_t head,
+                                            int64_t first_query, int first_out) {
   __shared__ __align__(16) float k_tile[kKeys][kPitch];
   __shared__ __align__(16) float q_tile[kQueries][kDims];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const unsigned blocks_of_head = query_blocks * out_blocks, in_head = blockIdx.x % blocks_of_head;
-  const int64_t head = blockIdx.x / blocks_of_head % a.heads, batch = blockIdx.x / blocks_of_head / a.heads;
-  const int64_t first_query = static_cast<int64_t>(in_head % query_blocks) * kQueries;
-  const int first_out = static_cast<int>(in_head / query_blocks) * kMostOutDims;
   const int64_t hidden = a.heads * a.head_size;
   const int head_size = static_cast<int>(a.head_size);
-  LaunchDependents();
-  WaitForDependencies();
   const T* q = a.qkv + batch * a.sequence * 3 * hidden + head * head_size;
   const T* k = q + hidden;
   const T* v = k + hidden;
@@ -124,19 +119,58 @@ __global__ void __launch_bounds__(32 * kWarps)
   }
 }
 
+// Grid: query blocks, times blocks of the result's dimensions, times heads, times batch, all of them along x: y and z
+// end at 65,535.
+template <class T, int kOutPerLane>
+__global__ void __launch_bounds__(32 * kWarps)
+    AttentionSimtKernel(AttentionArguments<T> a, int query_blocks, int out_blocks) {
+  const unsigned blocks_of_head = query_blocks * out_blocks, in_head = blockIdx.x % blocks_of_head;
+  const int64_t head = blockIdx.x / blocks_of_head % a.heads, batch = blockIdx.x / blocks_of_head / a.heads;
+  const int64_t first_query = static_cast<int64_t>(in_head % query_blocks) * kQueries;
+  const int first_out = static_cast<int>(in_head / query_blocks) * kMostOutDims;
+  LaunchDependents();
+  WaitForDependencies();
+  ComputeTile<T, kOutPerLane>(a, batch, head, first_query, first_out);
+}
+
+// Grid: as many blocks as are resident at a time, or fewer.
+template <class T, int kOutPerLane>
+__global__ void __launch_bounds__(32 * kWarps)
+    PackedAttentionSimtKernel(const __grid_constant__ AttentionArguments<T> a) {
+  LaunchDependents();
+  WaitForDependencies();
+  PackedTileCursor<kQueries> cursor(a.packed, static_cast<int>(a.heads));
+  for (int number = blockIdx.x;; number += gridDim.x) {
+    const PackedTile tile = cursor.Find(number);
+    if (tile.length == 0) return;
+    for (int first_out = 0; first_out < a.head_size; first_out += kMostOutDims) {
+      __syncthreads();  // everybody is done with the tile before
+      ComputeTile<T, kOutPerLane>(OneSequence(a, tile), 0, tile.head, tile.first_query, first_out);
+    }
+  }
+}
+
 }  // namespace
 
 template <class T>
 cudaError_t AttentionSimt(const AttentionArguments<T>& a, const Device& device, cudaStream_t stream) {
   if (a.batch * a.sequence * a.heads * a.head_size == 0) return cudaSuccess;
-  const int64_t query_blocks = CeilDiv(a.sequence, kQueries), out_blocks = CeilDiv(a.head_size, kMostOutDims);
-  const int64_t blocks = query_blocks * out_blocks * a.heads * a.batch;
-  if (blocks > INT32_MAX) return cudaErrorInvalidValue;
   LaunchConfig config;
-  config.grid = dim3(static_cast<unsigned>(blocks));
   config.block = dim3(32 * kWarps);
   config.stream = stream;
   config.device = &device;
+  if (a.packed.count > 0) {
+    const auto launch = [&](void (*kernel)(AttentionArguments<T>)) {
+      return LaunchResident(config, kernel, MostPackedTiles(a.packed, a.heads, kQueries), 1, a);
+    };
+    if (a.head_size <= 32) return launch(PackedAttentionSimtKernel<T, 1>);
+    if (a.head_size <= 64) return launch(PackedAttentionSimtKernel<T, 2>);
+    return launch(PackedAttentionSimtKernel<T, kMostOutDims / 32>);
+  }
+  const int64_t query_blocks = CeilDiv(a.sequence, kQueries), out_blocks = CeilDiv(a.head_size, kMostOutDims);
+  const int64_t blocks = query_blocks * out_blocks * a.heads * a.batch;
+  if (blocks > INT32_MAX) return cudaErrorInvalidValue;
+  config.grid = dim3(static_cast<unsigned>(blocks));
   const auto launch = [&](void (*kernel)(AttentionArguments<T>, int, int)) {
     return Launch(config, kernel, a, static_cast<int>(query_blocks), static_cast<int>(out_blocks));
   };

@@ -5,6 +5,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/device.h"
@@ -38,6 +39,19 @@ cudaError_t Launch(const LaunchConfig& config, void (*kernel)(Parameters...), Ar
 }
 
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Launches a kernel whose blocks take tiles in turns, `at_once` of them at a time: as many blocks as are resident, or
+// as the tiles need.
+template <class Parameters>
+cudaError_t LaunchResident(LaunchConfig config, void (*kernel)(Parameters), int64_t tiles, int at_once,
+                           const Parameters& parameters) {
+  if (tiles > INT32_MAX) return cudaErrorInvalidValue;
+  int blocks = 0;
+  const cudaError_t error = ResidentClusters(config, reinterpret_cast<const void*>(kernel), &blocks);
+  if (error != cudaSuccess) return error;
+  config.grid = dim3(static_cast<unsigned>(std::min<int64_t>(blocks, CeilDiv(tiles, at_once))));
+  return Launch(config, kernel, parameters);
+}
 
 inline bool IsAligned(const void* pointer, uintptr_t bytes) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;

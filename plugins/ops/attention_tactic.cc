@@ -31,7 +31,7 @@ std::vector<AttentionTactic> AttentionTactics(const AttentionProblem& problem) {
     if (problem.head_size == 128) {
       tactics.push_back({AttentionPath::kSm90, kHeadSize128});
     } else {
-      if (problem.sequence <= kShortKeys) tactics.push_back({AttentionPath::kSm90, kShort});
+      if (problem.packed || problem.sequence <= kShortKeys) tactics.push_back({AttentionPath::kSm90, kShort});
       tactics.push_back({AttentionPath::kSm90, kLong});
     }
   }

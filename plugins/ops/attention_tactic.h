@@ -21,11 +21,13 @@ struct AttentionTactic {
   kernels::AttentionSm90Tile tile = {};  // for kSm90
 };
 
-// What a choice may depend on.
+// What a choice may depend on. Of packed sequences their number is `batch`, and `sequence` their expected mean length:
+// what the lengths are the device alone knows.
 struct AttentionProblem {
   int64_t batch, sequence, heads, head_size;
   bool sm90, mma;  // whether the kernels take dtype, head size and alignment
   int multiprocessors;
+  bool packed = false;
 };
 
 // Every tactic that computes the problem, in an order that does not change from call to call.

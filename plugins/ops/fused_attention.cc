@@ -8,6 +8,8 @@ namespace {
 
 using Op = FusedAttention;
 
+constexpr int kMostPacked = 1 << 30;  // rows, and sequences: the kernels count both, and a tile more, in 32 bits
+
 template <class T>
 kernels::AttentionArguments<T> Arguments(const bertfuse_call& call) {
   const bertfuse_tensor& qkv = call.inputs[Op::In::qkv];
@@ -23,12 +25,27 @@ kernels::AttentionArguments<T> Arguments(const bertfuse_call& call) {
   a.heads = call.attributes[Op::Attr::num_heads].i;
   a.head_size = qkv.shape[2] / 3 / a.heads;
   a.scale = call.attributes[Op::Attr::scale].f;
+  const bertfuse_tensor& cu_seqlens = call.inputs[Op::In::cu_seqlens];
+  a.packed = {};
+  if (cu_seqlens.dtype != BERTFUSE_ABSENT) {
+    const int64_t rows = a.batch * a.sequence, count = cu_seqlens.shape[0] - 1;
+    if (std::max(rows, count) > kMostPacked) {
+      Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %lld rows of %lld packed sequences, expected at most %d", Op::kName,
+           static_cast<long long>(rows), static_cast<long long>(count), kMostPacked);
+    }
+    a.packed = {Data<int32_t>(cu_seqlens), static_cast<int>(count), static_cast<int>(rows)};
+  }
   return a;
 }
+
+bool IsPacked(const bertfuse_call& call) { return call.inputs[Op::In::cu_seqlens].dtype != BERTFUSE_ABSENT; }
 
 template <class T>
 AttentionProblem Problem(const kernels::AttentionArguments<T>& a, const kernels::Device& device) {
   AttentionProblem problem = {a.batch, a.sequence, a.heads, a.head_size, false, false, device.multiprocessors};
+  problem.packed = a.packed.count > 0;
+  if (problem.packed)
+    problem.batch = a.packed.count, problem.sequence = kernels::CeilDiv(a.packed.rows, a.packed.count);
   if constexpr (!std::is_same_v<T, float>) {
     problem.sm90 = kernels::AttentionSm90Takes(a, device);
     problem.mma = kernels::AttentionMmaTakes(a);
@@ -51,7 +68,13 @@ cudaError_t Launch(const AttentionTactic& tactic, const kernels::AttentionArgume
 TunedProblem ProblemOf(const bertfuse_call& call) {
   const bertfuse_tensor& qkv = call.inputs[Op::In::qkv];
   const int64_t heads = call.attributes[Op::Attr::num_heads].i;
-  return {Op::kName, qkv.dtype, {qkv.shape[0], qkv.shape[1], heads, qkv.shape[2] / 3 / heads}};
+  TunedProblem problem = {Op::kName, qkv.dtype, {qkv.shape[0], qkv.shape[1], heads, qkv.shape[2] / 3 / heads}};
+  if (IsPacked(call)) {
+    problem.packed = true;
+    problem.sizes[0] = call.inputs[Op::In::cu_seqlens].shape[0] - 1;
+    problem.sizes[1] = qkv.shape[0] * qkv.shape[1];
+  }
+  return problem;
 }
 
 AttentionTactic Choose(const bertfuse_call& call, int32_t tactic, const AttentionProblem& problem) {
@@ -80,6 +103,7 @@ auto WithProblem(const bertfuse_call& call, Body&& body) {
 void Run(const bertfuse_call& call) {
   SwitchElement(call.inputs[Op::In::qkv].dtype, [&](auto element) {
     const auto a = Arguments<decltype(element)>(call);
+    if (IsPacked(call) && a.packed.count < 1) return;
     const kernels::Device& device = DeviceOf(call);
     CheckCuda(Launch(Choose(call, call.tactic, Problem(a, device)), a, device, StreamOf(call)), Op::kName);
   });
@@ -98,6 +122,6 @@ constexpr Tactics kTactics = {NumTactics, DescribeTactic, ProblemOf};
 
 }  // namespace
 
-const bertfuse_kernel kFusedAttention = CudaKernel<Op, Run, nullptr, &kTactics>();
+const bertfuse_kernel kFusedAttention = CudaKernel<Op, Run, nullptr, &kTactics, true>();
 
 }  // namespace bertfuse::cuda

@@ -76,6 +76,14 @@ std::vector<char> Pattern(int32_t dtype) {
   return bytes;
 }
 
+// Offsets of packed sequences: of one length, or nearly so.
+void FillOffsets(const bertfuse_tensor& cu_seqlens, int64_t rows) {
+  std::vector<int32_t> offsets(cu_seqlens.shape[0]);
+  const int64_t count = static_cast<int64_t>(offsets.size()) - 1;
+  for (int64_t i = 1; i <= count; ++i) offsets[i] = static_cast<int32_t>(i * rows / count);
+  Check(cudaMemcpy(cu_seqlens.data, offsets.data(), BytesOf(cu_seqlens), cudaMemcpyHostToDevice));
+}
+
 void Fill(const bertfuse_tensor& tensor) {
   const std::vector<char> pattern = Pattern(tensor.dtype);
   for (size_t at = 0, bytes = BytesOf(tensor); at < bytes; at += pattern.size()) {
@@ -93,7 +101,8 @@ struct TensorSet {
       if (inputs[i].dtype == BERTFUSE_ABSENT) continue;
       Give(&inputs[i]);
       if (first == nullptr) {
-        Fill(inputs[i]);
+        const bool offsets = op.inputs[i].packed && inputs[i].rank == 1;
+        offsets ? FillOffsets(inputs[i], inputs[0].shape[0] * inputs[0].shape[1]) : Fill(inputs[i]);
       } else {
         Check(cudaMemcpy(inputs[i].data, first->inputs[i].data, BytesOf(inputs[i]), cudaMemcpyDeviceToDevice));
       }

@@ -20,6 +20,7 @@ namespace {
 constexpr char kHeader[] = "bertfuse tuning 1, library " BERTFUSE_VERSION;
 constexpr char kHeaderStart[] = "bertfuse tuning ";
 constexpr std::string_view kTf32 = "tf32";
+constexpr std::string_view kPacked = " packed";
 
 std::optional<TunedProblem> ParseProblem(const std::string& text) {
   char op[64], dtype[16];
@@ -39,6 +40,9 @@ std::optional<TunedProblem> ParseProblem(const std::string& text) {
   if (problem.tf32) problem.dtype = BERTFUSE_FLOAT32;
   for (int32_t candidate : DtypesOf(Variable::kT)) {
     if (dtype == std::string_view(DtypeName(candidate))) problem.dtype = candidate;
+  }
+  if (attention && text.size() > kPacked.size()) {
+    problem.packed = text.compare(text.size() - kPacked.size(), kPacked.size(), kPacked) == 0;
   }
   // What is not written as Describe() writes it, with something behind it for example, is no problem's name.
   return problem.dtype == BERTFUSE_ABSENT || Describe(problem) != text ? std::nullopt : std::optional(problem);
@@ -66,6 +70,8 @@ AttentionProblem AlignedAttention(const TunedProblem& tuned, const kernels::Devi
   a.batch = tuned.sizes[0], a.sequence = tuned.sizes[1], a.heads = tuned.sizes[2], a.head_size = tuned.sizes[3];
   a.scale = 1.0f;
   AttentionProblem problem = {a.batch, a.sequence, a.heads, a.head_size, false, false, device.multiprocessors};
+  problem.packed = tuned.packed;
+  if (tuned.packed) a.packed.count = 1, problem.sequence = kernels::CeilDiv(a.sequence, a.batch);
   if constexpr (!std::is_same_v<T, float>) {
     problem.sm90 = kernels::AttentionSm90Takes(a, device), problem.mma = kernels::AttentionMmaTakes(a);
   }
@@ -168,6 +174,7 @@ std::string Describe(const TunedProblem& problem) {
     if (i > 0) text += "x";
     text += std::to_string(problem.sizes[i]);
   }
+  if (problem.packed) text += kPacked;
   return text;
 }
 

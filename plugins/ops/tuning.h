@@ -22,13 +22,16 @@ struct TunedProblem {
   int32_t dtype;
   std::array<int64_t, 4> sizes;  // 0 where there is none
   bool tf32 = false;             // float32 that tensor cores may multiply: there is more to choose from
+  bool packed = false;           // sequences: their number and that of all rows in place of batch and sequence
 
   bool operator<(const TunedProblem& other) const {
-    return std::tie(op, dtype, sizes, tf32) < std::tie(other.op, other.dtype, other.sizes, other.tf32);
+    return std::tie(op, dtype, sizes, tf32, packed) <
+           std::tie(other.op, other.dtype, other.sizes, other.tf32, other.packed);
   }
 };
 
-// "FusedGemmGelu float16 4096x3072x768"; the dtype is "tf32" where that is allowed.
+// "FusedGemmGelu float16 4096x3072x768", "FusedAttention float16 32x4096x12x64 packed"; the dtype is "tf32" where that
+// is allowed.
 std::string Describe(const TunedProblem& problem);
 
 }  // namespace bertfuse::cuda

@@ -2,14 +2,16 @@
 
     python tests/gpu/sanitize.py [--tools memcheck,racecheck] [--ops FusedAttention] [--dtypes float16]
     python tests/gpu/sanitize.py --narrow
+    python tests/gpu/sanitize.py --packed
     python tests/gpu/sanitize.py --plugins
 
-The second form runs LayerNorm's ops at hidden sizes 32 to 256 alone, where one block may hold a row. The third does the
-same with the tests of the TensorRT plugins. All in several processes: the tools keep books
-of every launch, and when these fill their memory (synccheck's and racecheck's did in one process for all) they do not
-follow the next one, which counts as an error here. For the same reason give it the GPU for itself. Needs
-compute-sanitizer on the path (it comes with the CUDA toolkit), PyTorch and the library, as the GPU tests do. Prints a
-line for each process and tool and exits with 1 where one found something. A tool that cannot run here fails, too.
+The second form runs LayerNorm's ops at hidden sizes 32 to 256 alone, where one block may hold a row. The third runs
+attention over packed sequences alone. The last does the same with the tests of the TensorRT plugins. All in several
+processes: the tools keep books of every launch, and when these fill their memory (synccheck's and racecheck's did in
+one process for all) they do not follow the next one, which counts as an error here. For the same reason give it the
+GPU for itself. Needs compute-sanitizer on the path (it comes with the CUDA toolkit), PyTorch and the library, as the
+GPU tests do. Prints a line for each process and tool and exits with 1 where one found something. A tool that cannot run
+here fails, too.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ NARROW = tuple((131, n, 136) for n in (32, 64, 96, 128, 192, 256))
 # (batch, sequence, heads, head size): parts of tiles, several tiles, a size without tensor cores, and more tiles than a
 # GPU has multiprocessors: Hopper's blocks then take several each.
 ATTENTIONS = ((2, 77, 2, 64), (1, 150, 1, 128), (2, 33, 3, 32), (1, 19, 2, 24), (100, 77, 3, 64), (70, 150, 3, 32))
+# (lengths of packed sequences, heads, head size): the same, and sequences of nothing.
+PACKED = (((0, 1, 77, 64, 130, 3), 2, 64), ((150, 0, 33), 1, 128), ((19, 0, 5), 2, 24), ((77, 1, 60) * 40, 3, 32))
 EMBEDDINGS = (((3, 19), 77), ((3, 19), 768), ((150, 71), 768))  # from 2048 rows on a warp for several
 PLUGIN_TESTS = "small or graph or contexts or workspace"  # the others are large, or fail on purpose
 # With two host threads racecheck has often not come to an end, whatever the op. It looks at one launch at a time.
@@ -48,7 +52,7 @@ BARRIERS = 20000
 FOUND = 9
 
 
-def work(ops, dtypes, narrow):
+def work(ops, dtypes, narrow, packed):
     """Launches everything once, on this process's GPU."""
     import torch
     from harness import EPSILON, gemm_inputs, norm_inputs, poisoned, randint, randn
@@ -68,7 +72,18 @@ def work(ops, dtypes, narrow):
             torch.cuda.synchronize()  # or the tools' books of launches under way fill their memory
             launches += 1
 
+    def packed_attention(lengths, heads, size, dtype):
+        offsets = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+        rows = int(offsets[-1])
+        qkv = randn(2, rows, 3 * heads * size, dtype=dtype)  # half of it padding
+        inputs = [qkv, randn(3 * heads * size, dtype=dtype), None, offsets.cuda()]
+        every_tactic("FusedAttention", inputs, [(2, rows, heads * size)], dtype, [heads, size**-0.5])
+
     for dtype in (getattr(torch, name) for name in dtypes):
+        for lengths, heads, size in PACKED if "FusedAttention" in ops and not narrow else ():
+            packed_attention(lengths, heads, size, dtype)
+        if packed:
+            continue
         for op in (name for name in ops if name in GEMMS):
             for m, n, k in NARROW if narrow else SIZES + NARROW * ("LayerNorm" in op):
                 named = PERSISTENT if (m, n, k) == SEVERAL_TILES and dtype != torch.float32 else ""
@@ -121,10 +136,15 @@ def portions(tool, options):
         count = -(-len(tests) // TESTS_AT_A_TIME)
         return [["-m", "pytest", "-v", "-p", "no:cacheprovider", *tests[i::count]] for i in range(count)]
     return [
-        [__file__, "--inside", "--ops", op, "--dtypes", dtype, *["--narrow"] * options.narrow]
+        [
+            *[__file__, "--inside", "--ops", op, "--dtypes", dtype],
+            *["--narrow"] * options.narrow,
+            *["--packed"] * options.packed,
+        ]
         for op in options.ops.split(",")
         for dtype in options.dtypes.split(",")
         if ("LayerNorm" in op and op in GEMMS) or not options.narrow
+        if op == "FusedAttention" or not options.packed
     ]
 
 
@@ -199,6 +219,7 @@ def main():
     parser.add_argument("--ops", default=",".join(OPS))
     parser.add_argument("--dtypes", default=",".join(DTYPES))
     parser.add_argument("--narrow", action="store_true", help="LayerNorm's ops at hidden sizes 32 to 256 alone")
+    parser.add_argument("--packed", action="store_true", help="attention over packed sequences alone")
     parser.add_argument("--plugins", action="store_true", help="the TensorRT plugins' tests in place of the ops")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time (4 went well on 141 GB)")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for each process")
@@ -206,7 +227,7 @@ def main():
     options = parser.parse_args()
     sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
     if options.inside:
-        return work(options.ops.split(","), options.dtypes.split(","), options.narrow)
+        return work(options.ops.split(","), options.dtypes.split(","), options.narrow, options.packed)
     if shutil.which("compute-sanitizer") is None:
         sys.exit("compute-sanitizer is not on the path; it comes with the CUDA toolkit")
     results = [sanitize_all(tool, portions(tool, options), options) for tool in options.tools.split(",")]

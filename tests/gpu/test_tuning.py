@@ -99,6 +99,25 @@ def test_attention_tactic():
         check("FusedAttention", [y], [reference.fused_attention(qkv, bias, None, 2, 0.125)])
 
 
+def test_packed_attention_tactic():
+    """By the number of sequences and of rows; a padded call of the same shape is another problem."""
+    qkv, bias = randn(4, 60, 3 * 128, dtype=torch.float16), randn(3 * 128, dtype=torch.float16)
+    offsets = torch.tensor([0, 30, 100], dtype=torch.int32, device="cuda")
+    y = poisoned(4, 60, 128, dtype=torch.float16)
+    sequences = [qkv.view(1, 240, -1)[:, begin:end] for begin, end in ((0, 30), (30, 100))]
+    parts = [reference.fused_attention(sequence, bias, None, 2, 0.125)[0] for sequence in sequences]
+    attention, attributes = "FusedAttention", [2, 0.125]
+    for name in names(attention, Bound(attention, [qkv, bias, None, offsets], [y], attributes)):
+        tuning, remark, _ = read([(identity(), "FusedAttention float16 2x240x2x64 packed", name)])
+        bound = Bound(attention, [qkv, bias, None, offsets], [y], attributes, tuning=tuning)
+        assert not remark and native.tactic_name(attention, bound.call, -1, library_file()) == name
+        y.fill_(float("nan"))
+        bound.run()
+        check(attention, [y.view(240, -1)[:100]], [torch.cat(parts)])
+    times = native.time_tactics(attention, bound.call, 5.0, library_file())
+    assert {row[0] for row in times} == set(names(attention, bound))
+
+
 @pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9, reason="Hopper's")
 def test_former_names():
     """Of tactics that one name stood for: what that name ran is still what it runs."""

@@ -41,6 +41,22 @@ TEST(AttentionTactic, ByQueriesAndKeys) {
   EXPECT_EQ(Chosen(32, 384, 12, 128), "sm90 128x64");
 }
 
+// Of packed sequences any may be longer than the mean: every tile takes every length.
+TEST(AttentionTactic, PackedSequencesHaveAllTiles) {
+  for (int64_t head_size : {32, 64, 128}) {
+    for (int64_t batch : {1, 32, 2000}) {
+      for (int64_t mean : {0, 1, 22, 128, 400}) {
+        AttentionProblem problem = Problem(batch, mean, 12, head_size);
+        problem.packed = true;
+        std::set<std::string> names;
+        for (const AttentionTactic& tactic : AttentionTactics(problem)) names.insert(Describe(tactic));
+        EXPECT_EQ(names.size(), head_size == 128 ? 4u : 5u);
+        EXPECT_EQ(names.count(Describe(ChooseAttentionTactic(problem))), 1u) << batch << " " << mean;
+      }
+    }
+  }
+}
+
 TEST(AttentionTactic, WhatTakesEveryCallComesLast) {
   AttentionProblem problem = Problem(32, 384, 12, 64);
   EXPECT_EQ(Describe(AttentionTactics(problem).back()), "simt");

@@ -8,6 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/attention.h"
+#include "kernels/packed_tiles.cuh"
+
 namespace bertfuse::kernels::attention_sm90 {
 
 struct Parameters {
@@ -20,19 +23,31 @@ struct Parameters {
   int query_tiles, tiles;                       // of a head, of the call
   int step_first_query, step_head, step_batch;  // from a pipeline's tile to its next one
   float scale_log2;                             // scale * log2(e), above 0: a hidden score is -inf, and -inf * 0 is NaN
+
+  // Where sequences are packed. The maps above then are of [rows, columns].
+  PackedSequences packed;
+  CUtensorMap few_rows_map;  // as qkv_map, in boxes of kFewRows
+  void* y;
 };
+
+// Of a sequence's end that much is loaded at a time.
+constexpr int kFewRows = 16;
 
 // A block has one or two pipelines that go their own pace. A pipeline feeds kWarpgroups consumer warpgroups, with 64
 // queries each, which read the same keys and values from a ring of stages, a block of kKeys at a time. One more
 // warpgroup produces: for each pipeline a warp brings queries, keys and values in by TMA, another one the mask.
-template <class T_, int kHeadSize_, int kKeys_, int kPipelines_, int kWarpgroups_, int kBlocks_ = 1>
+//
+// Packed, tiles are not known to the host, and there is no mask: the warp that reads masks says which tile comes next.
+template <class T_, int kHeadSize_, int kKeys_, int kPipelines_, int kWarpgroups_, int kBlocks_ = 1,
+          bool kPacked_ = false>
 struct AttentionConfig {
   using T = T_;
   static constexpr int kHeadSize = kHeadSize_;
   static constexpr int kKeys = kKeys_;
   static constexpr int kPipelines = kPipelines_;
   static constexpr int kWarpgroups = kWarpgroups_;
-  static constexpr int kBlocks = kBlocks_;           // on a multiprocessor at a time
+  static constexpr int kBlocks = kBlocks_;  // on a multiprocessor at a time
+  static constexpr bool kPacked = kPacked_;
   static constexpr int kQueries = 64 * kWarpgroups;  // of a pipeline's tile
   static constexpr int kConsumers = kPipelines * kWarpgroups;
   static constexpr int kThreads = 128 * (kConsumers + 1);
@@ -69,8 +84,9 @@ struct AttentionConfig {
   static constexpr int kBarriers = 4 * kStages + 2 * (kQueryBuffers + kMaskBuffers);  // of a pipeline
   static_assert(kStages >= 2 && kPipelines * kBarriers * 8 <= kBarrierBytes);
 
-  // Of one tile: how many blocks of keys to read, and a bit for each key that is seen.
+  // Of one tile: how many blocks of keys to read, and a bit for each key that is seen. Packed: the tile.
   __host__ __device__ static int MaskWords(int64_t sequence) {
+    if (kPacked) return sizeof(PackedTile) / 4;
     return 1 + static_cast<int>((sequence + kKeys - 1) / kKeys * (kKeys / 32));
   }
   static size_t SharedBytes(int64_t sequence) {

@@ -39,6 +39,7 @@ template <class Config>
 class Consumer : Pipeline<Config> {
   using Base = Pipeline<Config>;
   using typename Base::State;
+  using typename Base::Tile;
   using T = typename Config::T;
   static constexpr int kKeys = Config::kKeys, kHeadSize = Config::kHeadSize;
 
@@ -51,13 +52,13 @@ class Consumer : Pipeline<Config> {
 
   __device__ __forceinline__ void Compute() const {
     State state;
-    this->scheduler_.ForEachTile([&](const Tile& tile) {
-      if (tile.first_query + 64 * group_ < SequenceInfo(this->p_, tile.batch).length()) {
+    this->ForEachTile([&](const Tile& tile) {
+      if (tile.first_query + 64 * group_ < this->Length(tile)) {
         ComputeTile(tile, state);
       } else {
         WaitBarrier(this->QueriesFull(tile.number), this->QueriesParity(tile.number));
         ReleaseQueriesBefore(tile);
-        Skip(max(this->WaitForMask(tile), this->BlocksBeforeMask()), state);
+        Skip(BlocksFetched(tile), state);
         SyncWarpgroup(barrier_);
       }
       if (leader_) Arrive(this->MaskEmpty(tile.number));
@@ -75,8 +76,8 @@ class Consumer : Pipeline<Config> {
     MultiplyKeys(score, q, state);
     ReleaseQueriesBefore(tile);
     const int blocks = this->WaitForMask(tile);
-    const bool all_hidden = (this->Mask(tile.number)[0] & Base::kAllHidden) != 0;
-    SeenKeys seen(this->Mask(tile.number), 0);
+    const bool all_hidden = !Config::kPacked && (this->Mask(tile.number)[0] & Base::kAllHidden) != 0;
+    SeenKeys seen = Seen(tile, 0);
     WaitWgmma<0>();
     FenceRegisters(score);
     ReleaseKeys(state.stage);
@@ -86,7 +87,7 @@ class Consumer : Pipeline<Config> {
     for (int block = 1; block < blocks; ++block) {
       const State before = state;
       state.Advance();
-      seen = SeenKeys(this->Mask(tile.number), block);
+      seen = Seen(tile, block);
       if constexpr (Config::kOverlapsProducts) {
         MultiplyKeys(score, q, state);
         MultiplyValues(out, weight, before, block > 1);
@@ -118,12 +119,13 @@ class Consumer : Pipeline<Config> {
       }
       Pack(weight, score);
     }
+    if constexpr (Config::kPacked) ClearValues(tile.length - (blocks - 1) * kKeys, state);
     MultiplyValues(out, weight, state, blocks > 1);
     ReadBias(bias, 2 * this->p_.heads + tile.head);
     const float inverse[2] = {softmax.InverseRowSum(0), softmax.InverseRowSum(1)};
     FinishValues(out, state.stage);
     state.Advance();
-    Skip(this->BlocksBeforeMask() - blocks, state);
+    if constexpr (!Config::kPacked) Skip(this->BlocksBeforeMask() - blocks, state);
     Store(out, inverse, bias, tile);
   }
 
@@ -163,6 +165,26 @@ class Consumer : Pipeline<Config> {
 #pragma unroll
       for (int e = 0; e < 4; ++e) q[i][e] = AddPairs<T>(q[i][e], bias[2 * i + e / 2]);
     }
+    if constexpr (Config::kPacked) {
+      // A neighbour's queries would decide whether the warp takes TryContinue's result for ours.
+      const int queries = OwnQueries(tile);
+#pragma unroll
+      for (int i = 0; i < kHeadSize / 16; ++i) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) q[i][e] = FirstRow() + e % 2 * 8 < queries ? q[i][e] : 0;
+      }
+    }
+  }
+
+  // How many queries of a packed tile the warpgroup has, or more.
+  __device__ __forceinline__ int OwnQueries(const Tile& tile) const {
+    return tile.length - tile.first_query - 64 * group_;
+  }
+
+  // Blocks of keys that the producer brings.
+  __device__ __forceinline__ int BlocksFetched(const Tile& tile) const {
+    const int blocks = this->WaitForMask(tile);
+    return Config::kPacked ? blocks : max(blocks, this->BlocksBeforeMask());
   }
 
   // Gives back the buffer of the tile before, whose results left from it.
@@ -242,6 +264,24 @@ class Consumer : Pipeline<Config> {
     CommitWgmma();
   }
 
+  // Behind a packed sequence's end lie a neighbour's values, and what was there before: their weight is 0, but 0 times
+  // infinity is not. (All warpgroups of the pipeline write the same zeros, and so need not wait for each other.)
+  __device__ __forceinline__ void ClearValues(int keys, const State& state) const {
+    if (keys >= kKeys) return;
+    WaitBarrier(this->ValuesFull(state.stage), state.parity);
+#pragma unroll
+    for (int i = 0; i < Config::kTiles; ++i) {
+      char* values = this->Values(state.stage) + i * Config::kKeyTileBytes;
+#pragma unroll 1
+      for (int byte = keys * Config::kPitch + threadIdx.x % 128 * 16; byte < Config::kKeyTileBytes; byte += 128 * 16) {
+        *reinterpret_cast<uint4*>(values + byte) = make_uint4(0, 0, 0, 0);
+      }
+    }
+    FenceAsyncProxy();
+    __syncwarp();
+    SyncWarpgroup(barrier_);
+  }
+
   __device__ __forceinline__ void FinishValues(float (&out)[kHeadSize / 2], int stage) const {
     WaitWgmma<0>();
     FenceRegisters(out);
@@ -255,7 +295,21 @@ class Consumer : Pipeline<Config> {
 #pragma unroll
       for (int i = 0; i < kKeys / 32; ++i) bits[i] = mask[1 + block * (kKeys / 32) + i];
     }
+    // The first so many.
+    __device__ __forceinline__ explicit SeenKeys(int keys) {
+#pragma unroll
+      for (int i = 0; i < kKeys / 32; ++i) {
+        bits[i] = keys >= 32 * (i + 1) ? 0xffffffffu : (1u << max(keys - 32 * i, 0)) - 1;
+      }
+    }
   };
+  __device__ __forceinline__ SeenKeys Seen(const Tile& tile, int block) const {
+    if constexpr (Config::kPacked) {
+      return SeenKeys(tile.length - block * kKeys);
+    } else {
+      return SeenKeys(this->Mask(tile.number), block);
+    }
+  }
 
   // A sequence whose keys are all hidden attends to all of them alike.
   __device__ __forceinline__ void MaskScores(float (&score)[kKeys / 2], const SeenKeys& seen, bool all_hidden,
@@ -294,14 +348,39 @@ class Consumer : Pipeline<Config> {
     }
     FenceAsyncProxy();
     SyncWarpgroup(barrier_);
+    if constexpr (Config::kPacked) {
+      if (OwnQueries(tile) < 64) return StoreRows(staging, tile);
+    }
     if (leader_) {
 #pragma unroll
       for (int i = 0; i < Config::kTiles; ++i) {
-        TmaStore3d(&this->p_.y_map, staging + i * Config::kQueryTileBytes, tile.head * kHeadSize + i * 64,
-                   tile.first_query + 64 * group_, tile.batch);
+        const char* from = staging + i * Config::kQueryTileBytes;
+        const int column = tile.head * kHeadSize + i * 64, row = tile.first_query + 64 * group_;
+        if constexpr (Config::kPacked) {
+          TmaStore2d(&this->p_.y_map, from, column, tile.first_row + row);
+        } else {
+          TmaStore3d(&this->p_.y_map, from, column, row, tile.batch);
+        }
       }
       TmaCommitStores();
     }
+  }
+
+  // Of a tile that ends with its sequence: the rows behind it are a neighbour's.
+  __device__ __forceinline__ void StoreRows(const char* staging, const Tile& tile) const {
+    constexpr int kChunks = kHeadSize / 8, kTileChunks = Config::kTileColumns / 8, kRowsAtOnce = 128 / kChunks;
+    const int64_t pitch = this->p_.heads * kHeadSize;
+    const int thread = ThreadNow() % 128, chunk = thread % kChunks, queries = OwnQueries(tile);
+    const char* from = staging + chunk / kTileChunks * Config::kQueryTileBytes;
+    T* to = static_cast<T*>(this->p_.y) + (tile.first_row + tile.first_query + 64 * group_) * pitch +
+            tile.head * kHeadSize + chunk * 8;
+#pragma unroll 1
+    for (int row = thread / kChunks; row < queries; row += kRowsAtOnce) {
+      *reinterpret_cast<uint4*>(to + row * pitch) =
+          *reinterpret_cast<const uint4*>(from + Swizzled<Config::kPitch>(row, chunk % kTileChunks * 16));
+    }
+    __syncwarp();
+    SyncWarpgroup(barrier_);  // before the leader gives the queries back
   }
 
   // Named barriers: one of each consumer warpgroup from kWarpgroup on.

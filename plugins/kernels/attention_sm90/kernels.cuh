@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) Kernel(cons
     const int role = warp % 4 / Config::kPipelines;
     const Producer<Config> producer(p, shared, warp % Config::kPipelines);
     if (role == 0 && threadIdx.x % 32 == 0) producer.Load();
-    if (role == 1) producer.ReadMask();
+    if (role == 1) producer.Plan();
   } else {
     AllocateRegisters<Config::kConsumerRegisters>();
     Consumer<Config>(p, shared, group).Compute();
@@ -41,9 +41,39 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) Kernel(cons
 }
 
 template <class Config>
+cudaError_t LaunchPacked(const AttentionArguments<typename Config::T>& a, const Device& device, cudaStream_t stream) {
+  constexpr auto kType = kTensorMapType<typename Config::T>;
+  const int64_t hidden = a.heads * a.head_size;
+  Parameters p = {};
+  p.bias = a.bias;
+  p.heads = static_cast<int>(a.heads);
+  p.scale_log2 = std::max(a.scale * 1.44269504088896341f, FLT_MIN);
+  p.packed = a.packed;
+  p.y = a.y;
+  MatrixView view = {a.qkv, a.packed.rows, 3 * hidden, 3 * hidden, 64, Config::kTileColumns};
+  cudaError_t error = MakeTensorMap(view, kType, &p.qkv_map);
+  if (error != cudaSuccess) return error;
+  view.box_rows = kFewRows;
+  error = MakeTensorMap(view, kType, &p.few_rows_map);
+  if (error != cudaSuccess) return error;
+  view = {a.y, a.packed.rows, hidden, hidden, 64, Config::kTileColumns};
+  error = MakeTensorMap(view, kType, &p.y_map);
+  if (error != cudaSuccess) return error;
+
+  LaunchConfig config;
+  config.block = dim3(Config::kThreads);
+  config.shared_bytes = Config::SharedBytes(0);
+  config.stream = stream;
+  config.device = &device;
+  const int64_t tiles = MostPackedTiles(a.packed, a.heads, Config::kQueries);
+  return LaunchResident(config, Kernel<Config>, tiles, Config::kPipelines, p);
+}
+
+template <class Config>
 cudaError_t LaunchConfigured(const AttentionArguments<typename Config::T>& a, const Device& device,
                              cudaStream_t stream) {
   constexpr auto kType = kTensorMapType<typename Config::T>;
+  if constexpr (Config::kPacked) return LaunchPacked<Config>(a, device, stream);
   Parameters p;
   p.bias = a.bias;
   p.mask = a.mask;
@@ -79,18 +109,19 @@ cudaError_t LaunchConfigured(const AttentionArguments<typename Config::T>& a, co
   return Launch(config, Kernel<Config>, p);
 }
 
-// Calls launch(Config()) with the configuration that a tile means: the table of those that are compiled.
-template <class T, int kHeadSize, class Launch>
+// Calls launch(Config()) with the configuration that a tile means: the table of those that are compiled, packed the
+// same ones.
+template <class T, int kHeadSize, bool kPacked, class Launch>
 cudaError_t WithConfig(const AttentionSm90Tile& tile, Launch&& launch) {
   const auto is = [&](int queries, int keys, int pipelines) {
     return tile.queries == queries && tile.keys == keys && tile.pipelines == pipelines;
   };
-  if (is(64, 64, 1)) return launch(AttentionConfig<T, kHeadSize, 64, 1, 1, kHeadSize == 128 ? 1 : 2>());
+  if (is(64, 64, 1)) return launch(AttentionConfig<T, kHeadSize, 64, 1, 1, kHeadSize == 128 ? 1 : 2, kPacked>());
   if constexpr (kHeadSize == 128) {
-    if (is(128, 64, 1)) return launch(AttentionConfig<T, kHeadSize, 64, 1, 2>());
+    if (is(128, 64, 1)) return launch(AttentionConfig<T, kHeadSize, 64, 1, 2, 1, kPacked>());
   } else {
-    if (is(128, 128, 1)) return launch(AttentionConfig<T, kHeadSize, 128, 1, 2>());
-    if (is(128, 64, 2)) return launch(AttentionConfig<T, kHeadSize, 64, 2, 2>());
+    if (is(128, 128, 1)) return launch(AttentionConfig<T, kHeadSize, 128, 1, 2, 1, kPacked>());
+    if (is(128, 64, 2)) return launch(AttentionConfig<T, kHeadSize, 64, 2, 2, 1, kPacked>());
   }
   return cudaErrorInvalidConfiguration;
 }
@@ -104,13 +135,18 @@ cudaError_t AttentionSm90(const AttentionArguments<T>& a, const AttentionSm90Til
   const auto launch = [&](auto config) {
     return attention_sm90::LaunchConfigured<decltype(config)>(a, device, stream);
   };
+  const auto with_size = [&](auto head_size) {
+    constexpr int kHeadSize = decltype(head_size)::value;
+    if (a.packed.count > 0) return attention_sm90::WithConfig<T, kHeadSize, true>(tile, launch);
+    return attention_sm90::WithConfig<T, kHeadSize, false>(tile, launch);
+  };
   switch (a.head_size) {
     case 32:
-      return attention_sm90::WithConfig<T, 32>(tile, launch);
+      return with_size(std::integral_constant<int, 32>());
     case 64:
-      return attention_sm90::WithConfig<T, 64>(tile, launch);
+      return with_size(std::integral_constant<int, 64>());
     case 128:
-      return attention_sm90::WithConfig<T, 128>(tile, launch);
+      return with_size(std::integral_constant<int, 128>());
     default:
       return cudaErrorInvalidValue;
   }

@@ -16,6 +16,7 @@ class Pipeline {
 
  protected:
   using State = PipelineState<Config::kStages>;
+  using Tile = std::conditional_t<Config::kPacked, NumberedPackedTile, attention_sm90::Tile>;
 
  public:
   __device__ __forceinline__ Pipeline(const Parameters& parameters, char* shared, int index)
@@ -51,9 +52,39 @@ class Pipeline {
  protected:
   static constexpr uint32_t kAllHidden = 1u << 31;  // beside the number of key blocks in a mask's first word
 
+  // Calls f(const Tile&) for the pipeline's tiles, which come in the same order to all of its threads.
+  template <class F>
+  __device__ __forceinline__ void ForEachTile(F&& f) const {
+    if constexpr (Config::kPacked) {
+      for (uint32_t number = 0;; ++number) {
+        WaitBarrier(MaskFull(number), MaskParity(number));
+        const Tile tile = {*PackedTileAt(number), number};
+        if (tile.length == 0) return;
+        f(tile);
+      }
+    } else {
+      scheduler_.ForEachTile(f);
+    }
+  }
+
+  // Of a tile's sequence.
+  __device__ __forceinline__ int Length(const Tile& tile) const {
+    if constexpr (Config::kPacked) {
+      return tile.length;
+    } else {
+      return SequenceInfo(p_, tile.batch).length();
+    }
+  }
+  // Of packed keys.
+  __device__ __forceinline__ static int BlocksOf(int length) { return (length + kKeys - 1) / kKeys; }
+
   __device__ __forceinline__ int AllBlocks() const { return (mask_words_ - 1) / (kKeys / 32); }
   // Blocks of keys that are fetched without waiting for the mask.
   __device__ __forceinline__ int BlocksBeforeMask() const { return min(AllBlocks(), 128 / kKeys); }
+  // Where packed it says which tile it is.
+  __device__ __forceinline__ PackedTile* PackedTileAt(uint32_t number) const {
+    return reinterpret_cast<PackedTile*>(Mask(number));
+  }
 
   __device__ __forceinline__ char* Keys(int stage) const { return shared_ + stage * Config::kKeyBlockBytes; }
   __device__ __forceinline__ char* Values(int stage) const { return Keys(Config::kStages + stage); }
@@ -83,8 +114,12 @@ class Pipeline {
 
   // Returns how many blocks of keys are used.
   __device__ __forceinline__ int WaitForMask(const Tile& tile) const {
-    WaitBarrier(MaskFull(tile.number), MaskParity(tile.number));
-    return Mask(tile.number)[0] & ~kAllHidden;
+    if constexpr (Config::kPacked) {
+      return BlocksOf(tile.length);
+    } else {
+      WaitBarrier(MaskFull(tile.number), MaskParity(tile.number));
+      return Mask(tile.number)[0] & ~kAllHidden;
+    }
   }
 
   const Parameters& p_;

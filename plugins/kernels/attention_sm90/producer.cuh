@@ -16,6 +16,7 @@ template <class Config>
 class Producer : Pipeline<Config> {
   using Base = Pipeline<Config>;
   using typename Base::State;
+  using typename Base::Tile;
   static constexpr int kKeys = Config::kKeys;
 
  public:
@@ -23,6 +24,24 @@ class Producer : Pipeline<Config> {
 
   // By one thread.
   __device__ __forceinline__ void Load() const {
+    if constexpr (Config::kPacked) {
+      LoadPacked();
+    } else {
+      LoadPadded();
+    }
+  }
+
+  // By one warp.
+  __device__ __forceinline__ void Plan() const {
+    if constexpr (Config::kPacked) {
+      FindTiles();
+    } else {
+      ReadMask();
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void LoadPadded() const {
     const int hidden = this->p_.heads * Config::kHeadSize;
     State state;
     this->scheduler_.ForEachTile([&](const Tile& tile) {
@@ -52,7 +71,53 @@ class Producer : Pipeline<Config> {
     });
   }
 
-  // By one warp: a bit for each key that is seen, and the number of blocks up to the last such key.
+  __device__ __forceinline__ void LoadPacked() const {
+    const int hidden = this->p_.heads * Config::kHeadSize;
+    State state;
+    this->ForEachTile([&](const Tile& tile) {
+      const int column = tile.head * Config::kHeadSize;
+      Arrive(this->MaskEmpty(tile.number));
+      WaitBarrier(this->QueriesEmpty(tile.number), this->QueriesParity(tile.number) ^ 1);
+      const int queries = min(tile.length - tile.first_query, Config::kQueries);
+      ArriveExpectTx(this->QueriesFull(tile.number), Bytes(queries));
+      for (int group = 0; group < Config::kWarpgroups; ++group) {
+        LoadPackedRows<64>(this->Queries(tile.number, group), column, tile.first_row + tile.first_query + 64 * group,
+                           queries - 64 * group, this->QueriesFull(tile.number));
+      }
+#pragma unroll 1
+      for (int key = 0; key < tile.length; key += kKeys) {
+        const int keys = min(tile.length - key, kKeys);
+        WaitBarrier(this->KeysEmpty(state.stage), state.parity ^ 1);
+        ArriveExpectTx(this->KeysFull(state.stage), Bytes(keys));
+        LoadPackedRows<kKeys>(this->Keys(state.stage), hidden + column, tile.first_row + key, keys,
+                              this->KeysFull(state.stage));
+        WaitBarrier(this->ValuesEmpty(state.stage), state.parity ^ 1);
+        ArriveExpectTx(this->ValuesFull(state.stage), Bytes(keys));
+        LoadPackedRows<kKeys>(this->Values(state.stage), 2 * hidden + column, tile.first_row + key, keys,
+                              this->ValuesFull(state.stage));
+        state.Advance();
+      }
+    });
+  }
+
+  // Tells the other threads which tiles are the pipeline's.
+  __device__ __forceinline__ void FindTiles() const {
+    PackedTileCursor<Config::kQueries> cursor(this->p_.packed, this->p_.heads);
+    const int step = Config::kPipelines * gridDim.x;
+    int index = this->scheduler_.first();
+#pragma unroll 1
+    for (uint32_t number = 0;; ++number, index += step) {
+      const PackedTile tile = cursor.Find(index);
+      WaitBarrier(this->MaskEmpty(number), this->MaskParity(number) ^ 1);
+      if (threadIdx.x % 32 == 0) {
+        *this->PackedTileAt(number) = tile;
+        Arrive(this->MaskFull(number));
+      }
+      if (tile.length == 0) return;
+    }
+  }
+
+  // A bit for each key that is seen, and the number of blocks up to the last such key.
   __device__ __forceinline__ void ReadMask() const {
     const int lane = threadIdx.x % 32;
     this->scheduler_.ForEachTile([&](const Tile& tile) {
@@ -65,7 +130,6 @@ class Producer : Pipeline<Config> {
     });
   }
 
- private:
   // Both write a tile's bits and return the number of words up to the last bit.
   __device__ __forceinline__ int SeeAll(const Tile& tile, int lane) const {
     const SequenceInfo sequence(this->p_, tile.batch);
@@ -106,6 +170,26 @@ class Producer : Pipeline<Config> {
       }
     }
     return last;
+  }
+
+  // What LoadPackedRows() brings of so many rows.
+  __device__ __forceinline__ static uint32_t Bytes(int rows) {
+    return (rows + kFewRows - 1) / kFewRows * kFewRows * Config::kHeadSize * sizeof(typename Config::T);
+  }
+
+  // Of a tile of kRows the first `rows`, or all. Up to kFewRows - 1 more come along: a neighbour's.
+  template <int kRows>
+  __device__ __forceinline__ void LoadPackedRows(char* to, int column, int row, int rows, uint64_t* barrier) const {
+#pragma unroll
+    for (int i = 0; i < Config::kTiles; ++i) {
+#pragma unroll 1
+      for (int j = 0; j < min(rows, kRows);) {
+        const bool many = rows - j > 64 - kFewRows;
+        TmaLoad2d(to + (i * kRows + j) * Config::kPitch, many ? &this->p_.qkv_map : &this->p_.few_rows_map,
+                  column + 64 * i, row + j, barrier);
+        j += many ? 64 : kFewRows;
+      }
+    }
   }
 
   template <int kRows>

@@ -11,8 +11,13 @@ struct Tile {
   uint32_t number;  // counts the pipeline's tiles
 };
 
-// A sequence's tokens: length() of them, from row first_row() on of all tokens. Today every sequence has the same
-// length. (Computed where it is asked for: members of the struct changed the kernels' schedule.)
+// Of a packed sequence.
+struct NumberedPackedTile : PackedTile {
+  uint32_t number;
+};
+
+// A padded sequence's tokens: length() of them, from row first_row() on of all tokens. (Computed where it is asked for:
+// members of the struct changed the kernels' schedule.)
 class SequenceInfo {
  public:
   __device__ __forceinline__ SequenceInfo(const Parameters& parameters, int batch) : p_(parameters), batch_(batch) {}
@@ -24,17 +29,20 @@ class SequenceInfo {
   int batch_;
 };
 
-// Persistent: of all pipelines of the grid each takes every so-many-th tile.
+// Persistent: of all pipelines of the grid each takes every so-many-th tile. Of packed sequences the tiles are found by
+// the producer's second warp (Producer::FindTiles).
 template <class Config>
 class TileScheduler {
  public:
   __device__ __forceinline__ TileScheduler(const Parameters& parameters, int pipeline)
       : p_(parameters), pipeline_(pipeline) {}
 
+  __device__ __forceinline__ int first() const { return pipeline_ * gridDim.x + blockIdx.x; }
+
   // Calls f(const Tile&); steps to the next tile are given, to do without divisions.
   template <class F>
   __device__ __forceinline__ void ForEachTile(F&& f) const {
-    int index = pipeline_ * gridDim.x + blockIdx.x;
+    int index = first();
     const int row = Divide(index, p_.inverse_query_tiles), batch = Divide(row, p_.inverse_heads);
     Tile tile = {(index - row * p_.query_tiles) * Config::kQueries, row - batch * p_.heads, batch, 0};
     for (; index < p_.tiles; index += Config::kPipelines * gridDim.x) {

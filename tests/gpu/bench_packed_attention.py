@@ -1,0 +1,109 @@
+"""Attention over sequences of unequal lengths: ours packed, by tactic, and padded, beside PyTorch's varlen attention.
+
+    python tests/gpu/bench_packed_attention.py [--heads 12] [--size 64] [--workloads sentences,full]
+
+float16, a CUDA graph of several calls, each on tensors of its own that together fit the L2 cache where one layer's do:
+in a model the product ahead has just written them. Median microseconds of one call. 'floor' is the larger of the bytes
+(of real rows, once) at 4.2 TB/s and the products at 760 TFLOP/s, both measured on an H200.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from bench_kernels import graph_us
+from kernels import Bound, library_file, native
+
+LAYERS = 4
+BYTES_PER_US, FLOPS_PER_US = 4.2e6, 760e6
+
+
+def workloads():
+    """Lengths, and what they are padded to."""
+
+    def rng():
+        return np.random.default_rng(7)
+
+    def drawn(batch, longest, tokens):
+        lengths = rng().uniform(1, longest, batch)
+        return np.clip(lengths * tokens / lengths.sum(), 1, longest).astype(int), longest
+
+    return {
+        "sentences": (np.clip(rng().lognormal(np.log(22), 0.6, 128), 4, 128).astype(int), 128),
+        "passages": (np.clip(rng().normal(177, 80, 32), 16, 384).astype(int), 384),
+        "pairs": (np.clip(rng().lognormal(np.log(150), 0.5, 32), 20, 512).astype(int), 512),
+        "few": (np.array([9, 31, 14, 77]), 77),
+        "full": (np.full(32, 128), 128),
+        "full384": (np.full(32, 384), 384),
+        "ft128x128": drawn(128, 128, 8500),
+        "ft32x384": drawn(32, 384, 6035),
+        "tweets": (rng().integers(4, 30, 1000), 32),
+        "books": (np.array([4096, 12, 700, 1, 2500, 64]), 4096),
+    }
+
+
+def packed_sets(lengths, longest, hidden):
+    offsets = torch.tensor(np.concatenate([[0], np.cumsum(lengths)]), dtype=torch.int32, device="cuda")
+    shape = (len(lengths), longest)
+    for _ in range(LAYERS):
+        qkv = torch.randn(*shape, 3 * hidden, device="cuda").half()
+        bias = torch.randn(3 * hidden, device="cuda").half()
+        yield [qkv, bias, None, offsets], torch.empty(*shape, hidden, device="cuda", dtype=torch.half)
+
+
+def padded_sets(lengths, longest, hidden):
+    lengths = torch.tensor(lengths, device="cuda")
+    mask = (torch.arange(longest, device="cuda")[None] < lengths[:, None]).long()
+    for (qkv, bias, _, _), y in packed_sets(lengths.cpu(), longest, hidden):
+        yield [qkv, bias, mask, None], y
+
+
+def varlen_us(lengths, heads, size):
+    from torch.nn.attention.varlen import varlen_attn
+
+    offsets = torch.tensor(np.concatenate([[0], np.cumsum(lengths)]), dtype=torch.int32, device="cuda")
+    tokens, longest = int(sum(lengths)), int(max(lengths))
+    sets = [torch.randn(tokens, 3, heads, size, device="cuda").half().unbind(1) for _ in range(LAYERS)]
+    with torch.inference_mode():
+        return graph_us([lambda s=s: varlen_attn(*s, offsets, offsets, longest, longest) for s in sets])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--heads", type=int, default=12)
+    parser.add_argument("--size", type=int, default=64)
+    parser.add_argument("--workloads", default=",".join(workloads()))
+    options = parser.parse_args()
+    heads, size = options.heads, options.size
+    hidden = heads * size
+    for name in options.workloads.split(","):
+        lengths, longest = workloads()[name]
+        tokens, squares = int(lengths.sum()), float((lengths.astype(float) ** 2).sum())
+        floor = max(tokens * hidden * 4 * 2 / BYTES_PER_US, 4 * hidden * squares / FLOPS_PER_US)
+        row = [f"{name:10s} {len(lengths)}x{longest}, {tokens} tokens: floor {floor:.2f}"]
+        sets = list(packed_sets(lengths, longest, hidden))
+        probe = Bound("FusedAttention", sets[0][0], [sets[0][1]], [heads, size**-0.5])
+        chosen, times = native.tactic_name("FusedAttention", probe.call, -1, library_file()), {}
+        for tactic in range(probe.tactics() - 1):  # the last one is without tensor cores
+            bound = [Bound("FusedAttention", inputs, [y], [heads, size**-0.5], tactic) for inputs, y in sets]
+            tactic_name = native.tactic_name("FusedAttention", probe.call, tactic, library_file())
+            times[tactic_name] = graph_us([b.run for b in bound])
+        row += [f"{label}{'*' if label == chosen else ''} {us:.2f}" for label, us in times.items()]
+        sets = list(padded_sets(lengths, longest, hidden))
+        padded = graph_us([Bound("FusedAttention", inputs, [y], [heads, size**-0.5]).run for inputs, y in sets])
+        del sets
+        varlen = varlen_us(lengths, heads, size)
+        best = min(times.values())
+        row.append(f"padded {padded:.2f} varlen {varlen:.2f} | varlen / chosen {varlen / times[chosen]:.2f}")
+        row.append(f"chosen / best {times[chosen] / best:.2f}")
+        print("; ".join(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()
