@@ -139,10 +139,8 @@ __global__ void __launch_bounds__(32 * kWarps)
     PackedAttentionSimtKernel(const __grid_constant__ AttentionArguments<T> a) {
   LaunchDependents();
   WaitForDependencies();
-  PackedTileCursor<kQueries> cursor(a.packed, static_cast<int>(a.heads));
-  for (int number = blockIdx.x;; number += gridDim.x) {
-    const PackedTile tile = cursor.Find(number);
-    if (tile.length == 0) return;
+  PackedTileCursor<kQueries> tiles(a.packed, static_cast<int>(a.heads), blockIdx.x, gridDim.x);
+  for (PackedTile tile = tiles.Next(); tile.length > 0; tile = tiles.Next()) {
     for (int first_out = 0; first_out < a.head_size; first_out += kMostOutDims) {
       __syncthreads();  // everybody is done with the tile before
       ComputeTile<T, kOutPerLane>(OneSequence(a, tile), 0, tile.head, tile.first_query, first_out);

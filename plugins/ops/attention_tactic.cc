@@ -10,6 +10,7 @@ using kernels::CeilDiv;
 constexpr AttentionSm90Tile kFewQueries = {64, 64, 1};    // two blocks to a multiprocessor, but for head size 128
 constexpr AttentionSm90Tile kShort = {128, 128, 1};       // one block of keys, and so no online softmax
 constexpr AttentionSm90Tile kLong = {128, 64, 2};         // one pipeline multiplies, the other computes exponentials
+constexpr AttentionSm90Tile kFewKeys = {64, 32, 2};       // two blocks to a multiprocessor; for packed sequences
 constexpr AttentionSm90Tile kHeadSize128 = {128, 64, 1};  // what registers allow there, for any length
 constexpr int64_t kShortKeys = 128;
 
@@ -33,6 +34,7 @@ std::vector<AttentionTactic> AttentionTactics(const AttentionProblem& problem) {
     } else {
       if (problem.packed || problem.sequence <= kShortKeys) tactics.push_back({AttentionPath::kSm90, kShort});
       tactics.push_back({AttentionPath::kSm90, kLong});
+      if (problem.packed) tactics.push_back({AttentionPath::kSm90, kFewKeys});
     }
   }
   if (problem.mma) tactics.push_back({AttentionPath::kMma});

@@ -50,7 +50,7 @@ TEST(AttentionTactic, PackedSequencesHaveAllTiles) {
         problem.packed = true;
         std::set<std::string> names;
         for (const AttentionTactic& tactic : AttentionTactics(problem)) names.insert(Describe(tactic));
-        EXPECT_EQ(names.size(), head_size == 128 ? 4u : 5u);
+        EXPECT_EQ(names.size(), head_size == 128 ? 4u : 6u);
         EXPECT_EQ(names.count(Describe(ChooseAttentionTactic(problem))), 1u) << batch << " " << mean;
       }
     }

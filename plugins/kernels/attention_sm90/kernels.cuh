@@ -122,6 +122,9 @@ cudaError_t WithConfig(const AttentionSm90Tile& tile, Launch&& launch) {
   } else {
     if (is(128, 128, 1)) return launch(AttentionConfig<T, kHeadSize, 128, 1, 2, 1, kPacked>());
     if (is(128, 64, 2)) return launch(AttentionConfig<T, kHeadSize, 64, 2, 2, 1, kPacked>());
+    if constexpr (kPacked) {
+      if (is(64, 32, 2)) return launch(AttentionConfig<T, kHeadSize, 32, 2, 1, 2, kPacked>());
+    }
   }
   return cudaErrorInvalidConfiguration;
 }

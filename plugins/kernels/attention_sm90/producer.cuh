@@ -102,12 +102,11 @@ class Producer : Pipeline<Config> {
 
   // Tells the other threads which tiles are the pipeline's.
   __device__ __forceinline__ void FindTiles() const {
-    PackedTileCursor<Config::kQueries> cursor(this->p_.packed, this->p_.heads);
-    const int step = Config::kPipelines * gridDim.x;
-    int index = this->scheduler_.first();
+    PackedTileCursor<Config::kQueries> tiles(this->p_.packed, this->p_.heads, this->scheduler_.first(),
+                                             Config::kPipelines * gridDim.x);
 #pragma unroll 1
-    for (uint32_t number = 0;; ++number, index += step) {
-      const PackedTile tile = cursor.Find(index);
+    for (uint32_t number = 0;; ++number) {
+      const PackedTile tile = tiles.Next();
       WaitBarrier(this->MaskEmpty(number), this->MaskParity(number) ^ 1);
       if (threadIdx.x % 32 == 0) {
         *this->PackedTileAt(number) = tile;
