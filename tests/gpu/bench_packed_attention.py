@@ -2,8 +2,8 @@
 
     python tests/gpu/bench_packed_attention.py [--heads 12] [--size 64] [--workloads sentences,full]
 
-float16, a CUDA graph of several calls, each on tensors of its own that together fit the L2 cache where one layer's do:
-in a model the product ahead has just written them. Median microseconds of one call. 'floor' is the larger of the bytes
+float16, a CUDA graph of several calls on the same tensors, which are in the L2 cache where they fit it: in a model the
+product ahead has just written them. Median microseconds of one call. 'floor' is the larger of the bytes
 (of real rows, once) at 4.2 TB/s and the products at 760 TFLOP/s, both measured on an H200.
 """
 
@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from bench_kernels import graph_us
 from kernels import Bound, library_file, native
 
-LAYERS = 4
+CALLS = 8  # in a graph
+OP = "FusedAttention"
 BYTES_PER_US, FLOPS_PER_US = 4.2e6, 760e6
 
 
@@ -48,30 +49,31 @@ def workloads():
     }
 
 
-def packed_sets(lengths, longest, hidden):
-    offsets = torch.tensor(np.concatenate([[0], np.cumsum(lengths)]), dtype=torch.int32, device="cuda")
+def repeated_us(run):
+    return graph_us([run] * CALLS)
+
+
+def ours_us(inputs, y, heads, size, tactic=-1):
+    return repeated_us(Bound(OP, inputs, [y], [heads, size**-0.5], tactic).run)
+
+
+def tensors(lengths, longest, hidden):
+    """qkv, bias, mask, offsets and room for y."""
     shape = (len(lengths), longest)
-    for _ in range(LAYERS):
-        qkv = torch.randn(*shape, 3 * hidden, device="cuda").half()
-        bias = torch.randn(3 * hidden, device="cuda").half()
-        yield [qkv, bias, None, offsets], torch.empty(*shape, hidden, device="cuda", dtype=torch.half)
+    ends = torch.tensor(lengths, device="cuda")
+    mask = (torch.arange(longest, device="cuda")[None] < ends[:, None]).long()
+    offsets = torch.tensor(np.concatenate([[0], np.cumsum(lengths)]), dtype=torch.int32, device="cuda")
+    qkv = torch.randn(*shape, 3 * hidden, device="cuda").half()
+    return qkv, torch.randn(3 * hidden, device="cuda").half(), mask, offsets, qkv.new_empty(*shape, hidden)
 
 
-def padded_sets(lengths, longest, hidden):
-    lengths = torch.tensor(lengths, device="cuda")
-    mask = (torch.arange(longest, device="cuda")[None] < lengths[:, None]).long()
-    for (qkv, bias, _, _), y in packed_sets(lengths.cpu(), longest, hidden):
-        yield [qkv, bias, mask, None], y
-
-
-def varlen_us(lengths, heads, size):
+def varlen_us(lengths, offsets, heads, size):
     from torch.nn.attention.varlen import varlen_attn
 
-    offsets = torch.tensor(np.concatenate([[0], np.cumsum(lengths)]), dtype=torch.int32, device="cuda")
     tokens, longest = int(sum(lengths)), int(max(lengths))
-    sets = [torch.randn(tokens, 3, heads, size, device="cuda").half().unbind(1) for _ in range(LAYERS)]
+    q, k, v = torch.randn(tokens, 3, heads, size, device="cuda").half().unbind(1)
     with torch.inference_mode():
-        return graph_us([lambda s=s: varlen_attn(*s, offsets, offsets, longest, longest) for s in sets])
+        return repeated_us(lambda: varlen_attn(q, k, v, offsets, offsets, longest, longest))
 
 
 def main():
@@ -87,18 +89,15 @@ def main():
         tokens, squares = int(lengths.sum()), float((lengths.astype(float) ** 2).sum())
         floor = max(tokens * hidden * 4 * 2 / BYTES_PER_US, 4 * hidden * squares / FLOPS_PER_US)
         row = [f"{name:10s} {len(lengths)}x{longest}, {tokens} tokens: floor {floor:.2f}"]
-        sets = list(packed_sets(lengths, longest, hidden))
-        probe = Bound("FusedAttention", sets[0][0], [sets[0][1]], [heads, size**-0.5])
-        chosen, times = native.tactic_name("FusedAttention", probe.call, -1, library_file()), {}
+        qkv, bias, mask, offsets, y = tensors(lengths, longest, hidden)
+        packed = [qkv, bias, None, offsets]
+        probe = Bound(OP, packed, [y], [heads, size**-0.5])
+        chosen, times = native.tactic_name(OP, probe.call, -1, library_file()), {}
         for tactic in range(probe.tactics() - 1):  # the last one is without tensor cores
-            bound = [Bound("FusedAttention", inputs, [y], [heads, size**-0.5], tactic) for inputs, y in sets]
-            tactic_name = native.tactic_name("FusedAttention", probe.call, tactic, library_file())
-            times[tactic_name] = graph_us([b.run for b in bound])
+            label = native.tactic_name(OP, probe.call, tactic, library_file())
+            times[label] = ours_us(packed, y, heads, size, tactic)
         row += [f"{label}{'*' if label == chosen else ''} {us:.2f}" for label, us in times.items()]
-        sets = list(padded_sets(lengths, longest, hidden))
-        padded = graph_us([Bound("FusedAttention", inputs, [y], [heads, size**-0.5]).run for inputs, y in sets])
-        del sets
-        varlen = varlen_us(lengths, heads, size)
+        padded, varlen = ours_us([qkv, bias, mask], y, heads, size), varlen_us(lengths, offsets, heads, size)
         best = min(times.values())
         row.append(f"padded {padded:.2f} varlen {varlen:.2f} | varlen / chosen {varlen / times[chosen]:.2f}")
         row.append(f"chosen / best {times[chosen] / best:.2f}")
