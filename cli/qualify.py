@@ -203,7 +203,8 @@ def _repeat(
             for kind, text in verdict["findings"]:
                 stdout().print(f"{name}: {kind}: {text}", markup=False, soft_wrap=True)
             if not verdict["findings"]:
-                said = verdict["declined"] or f"right; largest error {verdict['ratio']:.2f} of what is allowed"
+                said = verdict["declined"] or verdict["unsupported"]
+                said = said or f"right; largest error {verdict['ratio']:.2f} of what is allowed"
                 stdout().print(f"{name}: {said}", markup=False, soft_wrap=True)
     return any(verdict["findings"] for verdict in verdicts)
 
@@ -243,6 +244,8 @@ def show(report: Report, journal: Path) -> None:
     console.print("The largest error is a share of what is allowed.")
     if report.declined:
         console.print(f"Tactics that this device cannot launch: {sum(report.declined.values())} problems.")
+    for (device, op, dtype, reason), count in sorted(report.unsupported.items()):
+        console.print(f"Not supported, and not checked, on {device}: {op} {dtype}: {reason} ({count})", markup=False)
     for op, dtype, tactic in report.skipped:
         console.print(f"Not run any more after several faults: {op} {dtype} {tactic}".rstrip(), markup=False)
     for finding in report.findings:

@@ -6,7 +6,7 @@ import shlex
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
@@ -58,6 +58,7 @@ class Report:
     problems: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)
     ratios: dict[tuple[str, str, str], float] = field(default_factory=dict)
     declined: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    unsupported: Counter[tuple[str, str, str, str]] = field(default_factory=Counter)  # device, op, dtype, reason
     skipped: list[tuple[str, str, str]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     interrupted: bool = False
@@ -91,6 +92,10 @@ class Report:
             ],
             "declined": [
                 dict(zip(names[1:], key, strict=True)) | {"count": n} for key, n in sorted(self.declined.items())
+            ],
+            "unsupported": [
+                dict(zip(("device", "op", "dtype", "reason"), key, strict=True)) | {"count": n}
+                for key, n in sorted(self.unsupported.items())
             ],
             "skipped": [dict(zip(names[1:], key, strict=True)) for key in self.skipped],
             "findings": [asdict(finding) for finding in self.findings],
@@ -174,6 +179,9 @@ class Campaign:
         with self._lock:
             for verdict in answer.verdicts:
                 key = verdict["op"], verdict["row"], verdict["tactic"]
+                if verdict["unsupported"]:
+                    self.report.unsupported[(device, *key[:2], verdict["unsupported"])] += 1
+                    continue
                 self.report.problems[(device, *key)] += 1
                 if verdict["declined"]:
                     self.report.declined[key] += 1
@@ -188,7 +196,7 @@ class Campaign:
             self._look_into(runner, reason, problem, row, tactic, before, deadline)
         if answer.fault is not None:
             one = parse(answer.fault.problem)
-            row = "tf32" if one.tf32 else one.dtype
+            row = one.row
             with self._lock:
                 self.report.problems[device, one.op, row, answer.fault.tactic] += 1
             self._look_into(runner, answer.fault, str(one), row, answer.fault.tactic, answer.fault.before, deadline)
@@ -258,10 +266,10 @@ def command(settings: Settings, problems: Sequence[str], with_library: bool = Tr
     return shlex.join(words)
 
 
-def draws_for(devices: Sequence[str], seed: int, ops: Sequence[str], dtypes: Sequence[str]) -> dict[str, Draw]:
-    """A supply of problems for each device."""
+def draws_for(devices: Mapping[str, Sequence[str]], seed: int, dtypes: Sequence[str]) -> dict[str, Draw]:
+    """A supply of problems for each device, of the ops that are given for it."""
     found = {}
-    for number, name in enumerate(devices):
+    for number, (name, ops) in enumerate(devices.items()):
         kind, _, index = name.partition(":")
         gpu = kind == "cuda"
         count = (driver.multiprocessors(int(index)) if gpu else 0) or 132

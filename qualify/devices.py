@@ -22,7 +22,11 @@ _STEP = 1 << 16
 
 
 class KernelError(RuntimeError):
-    """A status other than OK, with the message that the kernel gave."""
+    """A status other than OK, with the message that the kernel gave, and its code."""
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class Device(Protocol):
@@ -41,8 +45,9 @@ class Device(Protocol):
 
 def _launch(kernel: native.Kernel, call: native.Call) -> None:
     error = native.Error()
-    if kernel.run(ctypes.byref(call), ctypes.byref(error)):
-        raise KernelError(error.message.decode(errors="replace"))
+    code = kernel.run(ctypes.byref(call), ctypes.byref(error))
+    if code:
+        raise KernelError(error.message.decode(errors="replace"), code)
 
 
 class Cpu:

@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from bertfuse.graph_rewrite.ops import MODEL_OPS, OPS
+from bertfuse.graph_rewrite.ops import OPS, PACKING_OPS
 
-from .problem import DTYPES, MASKS, Problem
+from .problem import DTYPES, MASKS, PACKED_ALONE, Problem
 
 HIDDEN = (24, 32, 48, 64, 96, 128, 192, 256, 312, 320, 384, 512, 640, 768, 1024, 1280)
 TILES = (16, 32, 64, 96, 128, 192, 256)
 HEAD_SIZES = (1, 2, 3, 8, 16, 20, 24, 32, 40, 48, 64, 72, 80, 96, 112, 128, 160, 256)
 USUAL_HEAD_SIZES = (32, 64, 128)
+LENGTHS = (0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 200, 384)  # of packed sequences
+_MOVES = 0.35  # of an op that only moves rows, against one that computes
 # (share, most multiplications, most elements): a float64 reference on one core takes about a millisecond, 50 and 2000.
 BUDGETS = ((0.76, 8e6, 2e5), (0.21, 2e8, 1.5e6), (0.03, 6e9, 2e7))
 
@@ -29,7 +31,7 @@ class Draw:
     """
 
     seed: int
-    ops: Sequence[str] = MODEL_OPS
+    ops: Sequence[str] = tuple(OPS)
     dtypes: Sequence[str] = DTYPES
     multiprocessors: int = 132
     budget_scale: float = 1.0  # the CPU's kernels are slower than a GPU's
@@ -42,9 +44,15 @@ class Draw:
 
     def __next__(self) -> Problem:
         _, work, elements = BUDGETS[self.rng.choice(len(BUDGETS), p=[budget[0] for budget in BUDGETS])]
-        op, dtype = str(self.rng.choice(self.ops)), str(self.rng.choice(self.dtypes))
+        weights = np.array([_MOVES if op in PACKING_OPS else 1.0 for op in self.ops])
+        op = str(self.rng.choice(self.ops, p=weights / weights.sum()))
+        dtype = str(self.rng.choice(self.dtypes))
+        if not any(tensor.dtype == "T" for tensor in OPS[op].inputs):
+            dtype = DTYPES[0]
         while True:
             problem = replace(self._sizes(op), dtype=dtype)
+            if op in PACKED_ALONE or (problem.spec.packed_inputs and self._chance(0.35)):
+                problem = self._packed(problem)
             if problem.work <= work * self.budget_scale and problem.elements <= elements * self.budget_scale:
                 return self._details(problem)
 
@@ -88,7 +96,7 @@ class Draw:
 
     def _sizes(self, op: str) -> Problem:
         empty = self._chance(0.01)
-        if "x" in [tensor.name for tensor in OPS[op].inputs]:
+        if "weight" in [tensor.name for tensor in OPS[op].inputs]:
             rows, n, k = self._rows(), self._columns(), self._depth()
             if empty:
                 rows, k = self._one(((0, k), (rows, 0)))
@@ -98,11 +106,17 @@ class Draw:
             batch = 0 if empty else max(1, self._rows() // sequence)
             sizes = {"B": batch, "S": sequence, "V": self._one((1, 2, 100, 3001)), "H": self._columns()}
             return Problem(op, sizes={**sizes, "P": sequence + self._one((0, 1, 30)), "T": self._one((1, 2, 3))})
+        if op in PACKING_OPS:
+            sequence = self._one((1, 2, 9, 64, 200, 1030)) if self._chance(0.4) else self._rows()
+            batch = 0 if empty else self._one((1, 1, 2, 3, 7, 16, 40, 200, 1025))
+            if op == "PackTokens":
+                return Problem(op, sizes={"N": batch, "S": sequence})
+            return Problem(op, sizes={"B": batch, "S": sequence, "H": self._columns()})
         head, heads = (
             self._one(USUAL_HEAD_SIZES if self._chance(0.6) else HEAD_SIZES),
             self._one((1, 1, 2, 3, 4, 8, 12, 16)),
         )
-        if self._chance(0.01):  # more sequences than a grid has places
+        if self._chance(0.03):  # more sequences than a grid has places
             batch, sequence, heads, head = 65535 + self._one((0, 1, 3000)), 1, 1, self._one((2, 4))
         elif empty:
             batch, sequence = self._one(((0, 9), (2, 0)))
@@ -115,6 +129,47 @@ class Draw:
             attributes["scale"] = float(np.float32(scale))
         return Problem(op, sizes={"B": batch, "S": sequence, "H": heads * head}, attributes=attributes)
 
+    def _packed(self, problem: Problem) -> Problem:
+        """The problem with packed rows: of the sequences, or of all together where the op needs no more."""
+        sizes, op = dict(problem.sizes), problem.op
+        if "K" in sizes or op == "EmbedLayerNorm":
+            most = problem.room
+            few = max(0, most + self._one((-1, -2, -16, -64, -65)))
+            total = self._one(
+                (0, 1, most, few, int(self.rng.integers(0, most + 1)), int(self.rng.integers(0, most + 1)))
+            )
+            return replace(problem, packed=(min(total, most),), hints=self._chance(0.2))
+        lengths = self._lengths(max(1, sizes["B"]), max(1, sizes["S"]))
+        total, longest = sum(lengths), max(lengths, default=0)
+        spare = self._one((0, 0, 1, 3, 70))  # rows behind the real ones
+        padded = self._chance(0.5) and op != "RaggedPositions"
+        sizes |= {"B": len(lengths), "S": longest + spare} if padded else {"B": 1, "S": total + spare}
+        if op == "RaggedPositions":
+            sizes = {"B": 1, "S": total, "M": longest + spare}
+        elif op == "UnpackTokens":  # a batch padded, of which the rows are in their places or in a row
+            rows = {"P": len(lengths), "Q": longest + spare} if padded else {"P": 1, "Q": total}
+            sizes |= {"B": len(lengths), "S": longest + spare} | rows
+        without = ("mask",) if op == "FusedAttention" else ()
+        hints = op == "FusedAttention" and self._chance(0.2)
+        return replace(problem, sizes=sizes, packed=tuple(lengths), without=without, hints=hints)
+
+    def _lengths(self, most: int, longest: int) -> list[int]:
+        """Of up to so many sequences: one alone, many alike, any, most of them empty, one long among short ones."""
+        kind, count = self.rng.random(), int(self.rng.integers(1, min(most, 40) + 1))
+        if kind < 0.1:
+            return [longest]
+        if kind < 0.25:
+            return [self._one((0, 1, 1, 2, min(longest, 129)))] * most
+        lengths = [min(longest, int(self._one(LENGTHS))) for _ in range(count)]
+        if kind < 0.4:
+            lengths = [length if self._chance(0.3) else 0 for length in lengths]
+        elif kind < 0.55:
+            lengths = [min(length, 3) for length in lengths]
+            lengths[int(self.rng.integers(count))] = longest
+        elif kind < 0.7:
+            lengths = [int(self.rng.integers(0, longest + 1)) for _ in lengths]
+        return lengths
+
     def _details(self, problem: Problem) -> Problem:
         spec, attributes = problem.spec, dict(problem.attributes)
         names = {attr.name for attr in spec.attributes}
@@ -124,16 +179,18 @@ class Draw:
             attributes["epsilon"] = float(np.float32(self._one((1e-5, 1e-6, 1e-12))))
         without = tuple(name for name in spec.optional_inputs if self._chance(0.4))
         needs = {tensor.name: tensor.needs for tensor in spec.inputs if tensor.needs and not tensor.packed}
-        without = tuple(name for name in spec.optional_inputs if name in without or needs.get(name) in without)
+        absent = {*without, *problem.without}
+        without = tuple(name for name in spec.optional_inputs if name in absent or needs.get(name) in absent)
         indices = [tensor.name for tensor in spec.inputs if tensor.dtype == "I" and tensor.name not in without]
         offset, offset_of = 0, ""
-        if self._chance(0.25):
+        floats = any(tensor.dtype == "T" for tensor in spec.inputs)
+        if floats and self._chance(0.25):
             offset = self._one((1, 2, 3, 4, 8))
             if self._chance(0.5):
                 tensors = [t.name for t in (*spec.inputs, *spec.outputs) if not t.packed and t.name not in without]
                 offset_of = self._one(tensors)
         values = "normal"
-        if self._chance(0.35):
+        if floats and self._chance(0.35):
             values = self._one(("large", "small", "offset", "outliers", "zeros", "infinite"))
             if problem.op == "FusedAttention" and values == "infinite":
                 values = "normal"  # one infinite key makes every answer of its head NaN

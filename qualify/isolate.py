@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .problem import Problem, parse
+from .packed import shrunk
+from .problem import PACKED_ALONE, Problem, parse
 from .worker import Answer, Fault, Settings, Worker
 
 FAULTS = ("signal", "exit", "hang", "device")
@@ -115,7 +116,7 @@ def minimise(problem: Problem, kind: str, trials: Trials) -> Problem:
     while found:
         found = False
         for name, candidate in simpler(problem):
-            if name in failed:
+            if name in failed or candidate == problem:
                 continue
             if trials.exhausted():
                 return problem
@@ -137,6 +138,8 @@ def simpler(problem: Problem) -> Iterator[tuple[str, Problem]]:
             yield name, replace(problem, **changes)
     if len(problem.leading) > 1:
         yield "leading", replace(problem, leading=(math.prod(problem.leading),))
+    if problem.packed is not None:
+        yield from _simpler_packing(problem)
     optional = problem.spec.optional_inputs
     if set(problem.without) != set(optional):
         yield "without", replace(problem, without=optional)
@@ -151,14 +154,28 @@ def simpler(problem: Problem) -> Iterator[tuple[str, Problem]]:
             yield f"heads {fewer}", replace(problem, sizes=sizes, attributes=attributes)
     if len(problem.leading) == 1:
         for rows in _smaller(problem.leading[0]):
-            yield f"rows {rows}", replace(problem, leading=(rows,))
+            yield f"rows {rows}", shrunk(replace(problem, leading=(rows,)))
     for name, size in problem.sizes.items():
         if name == "H" and heads:
             continue
-        lowest = problem.sizes["S"] if name == "P" else 1
+        lowest = problem.sizes["S"] if name == "P" and problem.op == "EmbedLayerNorm" else 1
         for less in _smaller(size):
             if less >= lowest:
-                yield f"{name} {less}", replace(problem, sizes={**problem.sizes, name: less})
+                yield f"{name} {less}", shrunk(replace(problem, sizes={**problem.sizes, name: less}))
+
+
+def _simpler_packing(problem: Problem) -> Iterator[tuple[str, Problem]]:
+    """Without packing; fewer sequences; shorter ones; all rows real."""
+    lengths = problem.packed or ()
+    if problem.op not in PACKED_ALONE:
+        yield "unpacked", replace(problem, packed=None, hints=False)
+    if problem.hints:
+        yield "hints", replace(problem, hints=False)
+    for count in (0, *_smaller(len(lengths))) if lengths else ():
+        yield f"sequences {count}", shrunk(replace(problem, packed=lengths[:count]))
+        yield f"last sequences {count}", shrunk(replace(problem, packed=lengths[len(lengths) - count :]))
+    for length in (0, *_smaller(max(lengths, default=0))):
+        yield f"lengths {length}", shrunk(replace(problem, packed=tuple(min(length, one) for one in lengths)))
 
 
 def _smaller(size: int) -> list[int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bertfuse.errors import BertfuseError
-from bertfuse.graph_rewrite.ops import MODEL_OPS
+from bertfuse.graph_rewrite.ops import OPS, PACKING_OPS
 from bertfuse.runtime import native
 
 from .campaign import Campaign, Local, Report, Runner, draws_for, share_out
@@ -71,13 +71,12 @@ def qualify_kernels(
     file = library_file(library)
     native.load_library(file)  # a message instead of workers that do not start
     reference(oracle)
-    chosen_ops, chosen_dtypes = names(ops, list(MODEL_OPS), "--ops"), names(dtypes, DTYPES, "--dtypes")
+    chosen_ops, chosen_dtypes = names(ops, list(OPS), "--ops"), names(dtypes, DTYPES, "--dtypes")
     seed = secrets.randbits(SEED_BITS) if seed is None else seed
     here = device_names(devices, file)
     report = Report(str(file), {name: _describe(name, file) for name in here}, seed, minutes)
     report.extra["custom_library"] = library is not None
-    for name in here:
-        _check_kernels(name, chosen_ops, file)
+    by_device = {name: _with_kernels(name, chosen_ops, ops is None, file, report) for name in here}
     if ray is None:
         runners: list[Runner] = []
         for name, number in share_out(here, workers or _cores()).items():
@@ -90,7 +89,7 @@ def qualify_kernels(
     journal = Journal(out, **about) if out is not None else None
     say(f"Hunting with seed {seed} on {', '.join(here)}, {len(runners)} workers")
     try:
-        campaign = Campaign(report, journal, runners, draws_for(here, seed, chosen_ops, chosen_dtypes))
+        campaign = Campaign(report, journal, runners, draws_for(by_device, seed, chosen_dtypes))
         campaign.run(time.monotonic() + 60 * minutes, say, count)
         if journal is not None:
             journal.write("report", report.to_dict())
@@ -122,6 +121,17 @@ def _describe(device: str, library: Path) -> str:
         return "CPU"
     number = int(device.removeprefix("cuda:"))
     return next(gpu.identity.decode() for index, gpu in enumerate(native.gpus(library)) if index == number)
+
+
+def _with_kernels(device: str, ops: Sequence[str], by_default: bool, library: Path, report: Report) -> list[str]:
+    """The ops to be checked on a device: without a word of the user, those that pack rows only where it has them."""
+    kind = native.CPU if device == "cpu" else native.CUDA
+    absent = [op for op in ops if op in PACKING_OPS and native.find_kernel(op, kind, library) is None]
+    if by_default and absent:
+        report.unsupported.update({(device, op, "", "the library has no kernel"): 1 for op in absent})
+        ops = [op for op in ops if op not in absent]
+    _check_kernels(device, ops, library)
+    return list(ops)
 
 
 def _check_kernels(device: str, ops: Sequence[str], library: Path) -> None:

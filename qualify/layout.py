@@ -11,6 +11,7 @@ import numpy as np
 from bertfuse.graph_rewrite.spec import DTYPE_VARIABLES, TensorSpec
 from bertfuse.runtime import native
 
+from . import packed
 from .problem import Problem
 from .values import dtype_of
 
@@ -70,8 +71,7 @@ class Layout:
         def made(tensor: TensorSpec) -> native.Tensor:
             if tensor.name not in self.regions:
                 return native.Tensor()
-            dtype = problem.index if tensor.dtype == "I" else problem.dtype
-            number = DTYPE_VARIABLES[tensor.dtype][dtype]
+            number = DTYPE_VARIABLES[tensor.dtype][dtype_of(problem, tensor).name]
             return native.Tensor.of(number, problem.shape(tensor), base + self.regions[tensor.name].start)
 
         return [made(tensor) for tensor in spec.inputs], [made(tensor) for tensor in spec.outputs]
@@ -85,12 +85,13 @@ class Layout:
                 image[region.start : region.stop] = array.reshape(-1).view(np.uint8)
         return image
 
-    def outputs(self, memory: np.ndarray) -> list[np.ndarray]:
+    def outputs(self, memory: np.ndarray, which: int) -> list[np.ndarray]:
+        """What the op promises of each output, for that set of inputs."""
         found = []
         for tensor in self.problem.spec.outputs:
             region = self.regions[tensor.name]
             data = memory[region.start : region.stop].view(dtype_of(self.problem, tensor))
-            found.append(data.reshape(self.problem.shape(tensor)))
+            found.append(packed.real_rows(self.problem, data.reshape(self.problem.shape(tensor)), which))
         return found
 
     def trespass(self, before: np.ndarray, after: np.ndarray) -> str | None:

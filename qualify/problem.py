@@ -8,11 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bertfuse.errors import BertfuseError
-from bertfuse.graph_rewrite.ops import MODEL_OPS, OPS
+from bertfuse.graph_rewrite.ops import OPS
 from bertfuse.graph_rewrite.spec import Axis, OpSpec, TensorSpec
+
+from . import lengths
 
 DTYPES = ("float32", "float16", "bfloat16")
 DEFAULT_TACTIC = -1
+PACKED_ALONE = ("UnpackTokens", "FirstTokens", "RaggedPositions")  # without packed rows they have nothing to do
+_SWITCHES = ("constant", "tf32", "hints")
 
 # What float inputs hold. `values.py` makes them.
 VALUES = ("normal", "large", "small", "offset", "outliers", "zeros", "infinite")
@@ -27,7 +31,7 @@ class Problem:
     Attributes:
         op: name in the op table.
         dtype: of the float tensors; index tensors have `index`.
-        sizes: of the description's axis symbols (K, N; B, S, H; V, P, T).
+        sizes: of the description's axis symbols (K, N; B, S, H; V, P, T); the number of packed sequences is none.
         leading: sizes of the axes that "..." stands for; their product is the number of rows.
         attributes: those that differ from the defaults, and the required ones.
         tactic: its number; -1 is the choice that the library makes.
@@ -36,6 +40,8 @@ class Problem:
         without: optional inputs that are absent.
         constant: weights are declared to be initialisers, which a kernel may read before its predecessor has ended.
         tf32: float32 products may be rounded to TF32.
+        packed: lengths of the sequences whose rows lie one after the other; None where rows are padded.
+        hints: a tactic may be chosen by how many packed rows the calls before had, and give other bits each time.
         seed: of the data. Two sets of inputs come from it, the second for the same pointers.
     """
 
@@ -54,6 +60,8 @@ class Problem:
     without: tuple[str, ...] = ()
     constant: bool = False
     tf32: bool = False
+    packed: tuple[int, ...] | None = None
+    hints: bool = False
     seed: int = 0
 
     @property
@@ -61,17 +69,31 @@ class Problem:
         return OPS[self.op]
 
     def has(self, tensor: TensorSpec) -> bool:
-        return not tensor.packed and tensor.name not in self.without
+        return self.packed is not None if tensor.packed else tensor.name not in self.without
 
     def shape(self, tensor: TensorSpec) -> tuple[int, ...]:
-        return tensor_shape(tensor, self.sizes, self.leading, self.attributes)
+        sizes = self.sizes if self.packed is None else {"N": len(self.packed), **self.sizes}
+        return tensor_shape(tensor, sizes, self.leading, self.attributes)
 
     def attribute(self, name: str) -> Any:
         default = next(attr.default for attr in self.spec.attributes if attr.name == name)
         return self.attributes.get(name, default)
 
+    @property
+    def room(self) -> int:
+        """How many packed rows there are places for."""
+        s = self.sizes
+        if "K" in s:
+            return math.prod(self.leading)
+        return min(s["P"] * s["Q"], s["B"] * s["S"]) if self.op == "UnpackTokens" else s["B"] * s["S"]
+
     def with_tactic(self, tactic: int, onwards: bool = False) -> Problem:
         return replace(self, tactic=tactic, onwards=onwards)
+
+    @property
+    def row(self) -> str:
+        """What the problem is counted with in reports: the dtype, or tf32, and whether rows are packed."""
+        return ("tf32" if self.tf32 else self.dtype) + (" packed" if self.packed is not None else "")
 
     @property
     def elements(self) -> int:
@@ -86,7 +108,8 @@ class Problem:
         if "K" in s:
             return float(math.prod(self.leading)) * s["N"] * max(1, s["K"])
         if self.op == "FusedAttention":
-            return 2.0 * s["B"] * s["S"] * s["S"] * s["H"]
+            squares = s["B"] * s["S"] ** 2 if self.packed is None else sum(length**2 for length in self.packed)
+            return 2.0 * squares * s["H"]
         return float(self.elements)
 
     def __str__(self) -> str:
@@ -107,7 +130,9 @@ class Problem:
             words.append(f"index={self.index}")
         if self.without:
             words.append("without=" + ",".join(self.without))
-        words += [name for name, on in (("constant", self.constant), ("tf32", self.tf32)) if on]
+        if self.packed is not None:
+            words.append(f"packed={lengths.write(self.packed)}")
+        words += [name for name in _SWITCHES if getattr(self, name)]
         return " ".join([*words, f"seed={self.seed}"])
 
 
@@ -118,7 +143,7 @@ def tensor_shape(
 
     def size(axis: Axis) -> int:
         value = int(attributes[axis.symbol]) if axis.is_attribute else sizes[axis.symbol]
-        return axis.multiplier * value // (1 if axis.divisor is None else int(attributes[axis.divisor]))
+        return axis.multiplier * value // (1 if axis.divisor is None else int(attributes[axis.divisor])) + axis.offset
 
     return (leading if tensor.leading else ()) + tuple(size(axis) for axis in tensor.trailing)
 
@@ -126,11 +151,12 @@ def tensor_shape(
 def parse(text: str) -> Problem:
     """The problem that `text` describes, as str() writes it. Raises BertfuseError with the word that does not fit."""
     words = text.split()
-    if not words or words[0] not in MODEL_OPS:
-        raise BertfuseError(f"--problem {text!r}: begins with an op, one of {', '.join(MODEL_OPS)}")
+    if not words or words[0] not in OPS:
+        raise BertfuseError(f"--problem {text!r}: begins with an op, one of {', '.join(OPS)}")
     spec = OPS[words[0]]
     tensors = [tensor for tensor in spec.inputs if not tensor.packed]
-    symbols = {axis.symbol for tensor in tensors for axis in tensor.trailing if not axis.is_attribute}
+    axes = [axis for tensor in tensors for axis in tensor.trailing]
+    symbols = {axis.symbol for axis in axes if not axis.is_attribute} - {axis.symbol for axis in axes if axis.offset}
     attributes = {attr.name: attr for attr in spec.attributes}
     found: dict[str, Any] = {"op": words[0], "sizes": {}, "attributes": {}}
     for word in words[1:]:
@@ -138,7 +164,7 @@ def parse(text: str) -> Problem:
         try:
             if word in DTYPES:
                 found["dtype"] = word
-            elif word in ("constant", "tf32"):
+            elif word in _SWITCHES:
                 found[word] = True
             elif name in symbols:
                 found["sizes"][name] = _natural(value)
@@ -152,6 +178,8 @@ def parse(text: str) -> Problem:
             elif name == "offset":
                 offset, _, tensor = value.partition("@")
                 found |= {"offset": _natural(offset), "offset_of": tensor}
+            elif name == "packed":
+                found["packed"] = lengths.read(value)
             elif name == "seed":
                 found["seed"] = _natural(value)
             elif (name, value) in _choices(spec):
@@ -163,7 +191,9 @@ def parse(text: str) -> Problem:
         except ValueError:
             raise BertfuseError(f"--problem {text!r}: {word!r} is not understood for {spec.name}") from None
     _check(spec, found, symbols, text)
-    return Problem(**found)
+    problem = Problem(**found)
+    _check_packed(problem, text)
+    return problem
 
 
 def _natural(text: str) -> int:
@@ -195,3 +225,22 @@ def _check(spec: OpSpec, found: dict[str, Any], symbols: set[str], text: str) ->
             raise BertfuseError(f"--problem {text!r}: {attr.name} is one of {', '.join(attr.choices)}")
         if attr.divides and (value < 1 or found["sizes"][attr.divides] % value):
             raise BertfuseError(f"--problem {text!r}: {attr.name} does not divide {attr.divides}")
+
+
+def _check_packed(problem: Problem, text: str) -> None:
+    name, given, mistake = problem.op, problem.packed, ""
+    if given is None:
+        if name in PACKED_ALONE:
+            mistake = f"packed= is missing, as in packed=3,0,5x40: {name} is of packed rows"
+    elif name not in PACKED_ALONE and not problem.spec.packed_inputs:
+        mistake = f"{name} has no packed form"
+    elif name == "FusedAttention" and "mask" not in problem.without:
+        mistake = "packed rows have no mask: add without=mask"
+    elif sum(given) > problem.room:
+        mistake = f"packed= holds {sum(given)} rows, more than the {problem.room} that there is room for"
+    elif name == "RaggedPositions" and sum(given) < problem.room:
+        mistake = f"packed= holds {sum(given)} rows, expected {problem.room}: every row is a token"
+    elif name == "RaggedPositions" and max(given, default=0) > problem.sizes["M"]:
+        mistake = f"a sequence has {max(given)} tokens, but M={problem.sizes['M']}"
+    if mistake:
+        raise BertfuseError(f"--problem {text!r}: {mistake}")

@@ -10,6 +10,7 @@ import numpy as np
 
 from bertfuse.graph_rewrite.spec import TensorSpec
 
+from . import packed
 from .problem import Problem
 
 FLOATS = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -18,7 +19,7 @@ _BELOW = {"ids": "V", "token_type_ids": "T", "position_ids": "P"}  # the axis sy
 
 
 def dtype_of(problem: Problem, tensor: TensorSpec) -> np.dtype:
-    return np.dtype(problem.index) if tensor.dtype == "I" else FLOATS[problem.dtype]
+    return {"I": np.dtype(problem.index), "C": np.dtype(np.int32), "T": FLOATS[problem.dtype]}[tensor.dtype]
 
 
 def inputs(problem: Problem, which: int = 0) -> dict[str, np.ndarray | None]:
@@ -29,8 +30,12 @@ def inputs(problem: Problem, which: int = 0) -> dict[str, np.ndarray | None]:
             found[tensor.name] = None
             continue
         rng = np.random.Generator(np.random.SFC64([problem.seed, which, zlib.crc32(tensor.name.encode())]))
+        if tensor.dtype == "C":
+            found[tensor.name] = packed.counts(problem, tensor.name, which, rng)
+            continue
         make = _mask if tensor.name == "mask" else _indices if tensor.dtype == "I" else _floats
         found[tensor.name] = make(problem, tensor, rng)
+    packed.spoil(problem, found, np.random.default_rng([problem.seed, which]))
     return found
 
 
@@ -62,7 +67,8 @@ def _disturb(kind: str, values: np.ndarray, rng: np.random.Generator) -> None:
 
 
 def _indices(problem: Problem, tensor: TensorSpec, rng: np.random.Generator) -> np.ndarray:
-    below, shape = problem.sizes[_BELOW[tensor.name]], problem.shape(tensor)
+    shape = problem.shape(tensor)
+    below = problem.sizes[_BELOW[tensor.name]] if tensor.name in _BELOW else 1 << 20
     if not below:
         return np.zeros(shape, problem.index)
     lowest = -below if rng.random() < 0.2 else 0  # negative indices count from the end, as in ONNX's Gather

@@ -13,6 +13,8 @@ from typing import Any
 
 ABSENT, CPU, CUDA = 0, 0, 1
 ALLOW_TF32 = 1
+NO_ROW_HINTS = 2  # of packed rows: tactics are chosen by shapes alone
+NOT_SUPPORTED = 2  # a code: valid, but this library or device has no kernel for it
 MAX_RANK = 8
 
 
@@ -123,7 +125,11 @@ class Gpu(ctypes.Structure):
 
 
 class NativeError(RuntimeError):
-    """What the library reported."""
+    """What the library reported, with its code."""
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 @cache
@@ -163,7 +169,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
 def check(code: int, error: Error) -> None:
     """Raises NativeError where a function of the ABI reported a failure."""
     if code:
-        raise NativeError(error.message.decode(errors="replace"))
+        raise NativeError(error.message.decode(errors="replace"), code)
 
 
 def find_kernel(op: str, device: int = CUDA, path: str | Path | None = None) -> Kernel | None:

@@ -90,12 +90,12 @@ class Reference:
         y = np.zeros((mask.size, x.shape[-1]))
         for row in range(int(row_count)):
             y[token_index.reshape(-1)[row]] = x.reshape(-1, x.shape[-1])[row]
-        return y.reshape(*mask.shape, -1)
+        return y.reshape(*mask.shape, x.shape[-1])
 
     def first_tokens(self, x, cu_seqlens):
         rows = x.reshape(-1, x.shape[-1])
         chosen = [rows[a] if a < b else np.zeros(x.shape[-1]) for a, b in itertools.pairwise(cu_seqlens)]
-        return np.stack(chosen)
+        return np.array(chosen).reshape(len(chosen), x.shape[-1])
 
     def pad_sequences(self, x, cu_seqlens):
         rows = x.reshape(-1, x.shape[-1])
@@ -109,12 +109,12 @@ class Reference:
         joined = np.zeros((x[..., 0].size, y.shape[-1]))
         real = np.concatenate([rows[: int(row.sum())] for rows, row in zip(y, mask, strict=True)])
         joined[: len(real)] = real
-        return joined.reshape(*x.shape[:-1], -1)
+        return joined.reshape(*x.shape[:-1], y.shape[-1])
 
     def ragged_positions(self, tokens, cu_seqlens, max_seqlen):
         lengths = np.diff(cu_seqlens)
-        sequences = np.concatenate([np.full(length, i) for i, length in enumerate(lengths)])
-        positions = np.concatenate([np.arange(length) for length in lengths])
+        sequences = np.repeat(np.arange(len(lengths)), lengths)
+        positions = np.arange(len(sequences)) - cu_seqlens[sequences]
         return sequences.reshape(tokens.shape), positions.reshape(tokens.shape)
 
 

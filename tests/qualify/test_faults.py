@@ -65,6 +65,38 @@ def test_found_made_small_and_repeated(fault: str, tmp_path: Path) -> None:
         assert smallest.values == "normal" and not smallest.offset and not smallest.constant
 
 
+# The same of packed rows; kernels that are honest about padded ones.
+PACKED_FAULTS = {
+    "beyond": ("not finite", "is nan"),
+    "one_short": ("not finite", "is nan"),
+    "stale_count": ("not finite", "is nan"),
+    "random": ("not deterministic", "other bits each time"),
+}
+PACKED = "FusedGemm float32 rows=2x64 K=40 N=96 offset=4 constant tactic=-1 packed=37 seed=5"
+
+
+@pytest.mark.parametrize("fault", PACKED_FAULTS)
+def test_found_in_packed_rows(fault: str, tmp_path: Path) -> None:
+    kind, text = PACKED_FAULTS[fault]
+    finding = explained(fault, tmp_path, PACKED.replace("37", "1") if fault == "stale_count" else PACKED)
+    assert finding.kind == kind and text in finding.text and finding.repeats
+    if fault in ("beyond", "one_short"):
+        smallest = parse(finding.problems[0])
+        # One row, in one of the two sets of inputs.
+        assert sum(smallest.packed) <= 1 and smallest.leading[0] <= 16 and smallest.sizes == {"K": 1, "N": 1}, finding
+
+
+def test_refused_packed_rows_are_neither_a_finding_nor_tested(tmp_path: Path) -> None:
+    options = {"devices": "cpu", "library": library("padded_only", tmp_path), "minutes": 1, "seed": 3, "count": 40}
+    report = qualify_kernels(ops="FusedGemm", dtypes="float32", **options)
+    assert not report.findings and set(report.by(2)) <= {("float32",), ("tf32",)}
+    ((device, op, _, reason), *_) = report.unsupported
+    assert (device, op) == ("cpu", "FusedGemm") and "no packed rows here" in reason
+    command = ["qualify", "--library", str(options["library"]), "--devices", "cpu", "--problem", PACKED]
+    said = runner.invoke(app, command)
+    assert said.exit_code == 0 and "no packed rows here" in said.output and "right" not in said.output
+
+
 def test_a_hang_is_ended(tmp_path: Path) -> None:
     settings = Settings(str(library("hang", tmp_path)), "cpu", patience=0.5)
     worker = Worker(settings)

@@ -15,7 +15,7 @@ from bertfuse.cli import app
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import oracle
 from bertfuse.graph_rewrite.dialect.reference import _erf
-from bertfuse.graph_rewrite.ops import MODEL_OPS
+from bertfuse.graph_rewrite.ops import OPS, PACKING_OPS
 from bertfuse.qualify import values
 from bertfuse.qualify.bounds import expected
 from bertfuse.qualify.check import compare
@@ -23,7 +23,8 @@ from bertfuse.qualify.draw import Draw
 from bertfuse.qualify.journal import Journal, read
 from bertfuse.qualify.kernels import qualify_kernels
 from bertfuse.qualify.layout import Layout
-from bertfuse.qualify.problem import parse
+from bertfuse.qualify.packed import lengths_of
+from bertfuse.qualify.problem import PACKED_ALONE, parse
 
 runner = CliRunner()
 
@@ -37,7 +38,7 @@ def test_a_problem_is_its_text() -> None:
 def test_the_draw_covers_what_an_adversary_would_try() -> None:
     """Seeded: in 6000 problems there is some of everything."""
     problems = [next(draw) for draw in [Draw(5)] for _ in range(6000)]
-    assert {problem.op for problem in problems} == set(MODEL_OPS)
+    assert {problem.op for problem in problems} == set(OPS)
     gemms = [p for p in problems if "K" in p.sizes]
     assert {96, 128, 768, 1280, 1, 2} <= {p.sizes["N"] for p in gemms}
     rows = {math.prod(p.leading) for p in gemms}
@@ -49,6 +50,15 @@ def test_the_draw_covers_what_an_adversary_would_try() -> None:
     for name in ("values", "mask", "index", "offset", "constant", "tf32", "dtype"):
         assert len({getattr(p, name) for p in problems}) > 1, name
     assert {p.offset_of for p in gemms} >= {"", "x", "weight", "y"}
+    packed = [p for p in problems if p.packed is not None]
+    assert {p.op for p in packed} == {op for op in OPS if OPS[op].packed_inputs} | set(PACKED_ALONE)
+    assert {True, False} == {p.hints for p in packed}
+    totals = {(sum(p.packed) == 0, sum(p.packed) == p.room) for p in packed if "K" in p.sizes}
+    assert totals == {(True, False), (False, True), (False, False), (True, True)}
+    lengths = [p.packed for p in packed if p.op == "FusedAttention"]
+    assert {0, 1, 64, 65, 129} <= {length for some in lengths for length in some}
+    assert any(len(some) > 30 for some in lengths) and any(some.count(0) > len(some) / 2 > 2 for some in lengths)
+    assert any(len(some) > 3 and max(some) > 10 * sorted(some)[-2] for some in lengths)  # one long among short ones
 
 
 @pytest.mark.parametrize(
@@ -64,6 +74,13 @@ def test_the_draw_covers_what_an_adversary_would_try() -> None:
         ("FusedAttention float32 B=1 S=2 H=7 num_heads=2 scale=1", "does not divide H"),
         ("FusedGemmGelu float32 rows=2 K=3 N=4 approximate=cubic", "one of none, tanh"),
         ("FusedGemm float32 rows=2 K=3 N=4 mask=left", "'mask=left' is not understood"),
+        ("FusedGemm float32 rows=2 K=3 N=4 packed=3", "holds 3 rows, more than the 2"),
+        ("FusedGemm float32 rows=2 K=3 N=4 packed=1,x", "'packed=1,x' is not understood"),
+        ("AddQKVBias float32 B=1 S=2 H=4 num_heads=2 packed=1", "AddQKVBias has no packed form"),
+        ("FusedAttention float32 B=1 S=2 H=4 num_heads=2 scale=1 packed=1", "add without=mask"),
+        ("FirstTokens float32 B=1 S=2 H=4", "packed= is missing"),
+        ("RaggedPositions float32 B=1 S=5 M=5 packed=3", "expected 5: every row is a token"),
+        ("RaggedPositions float32 B=1 S=5 M=2 packed=3,2", "a sequence has 3 tokens, but M=2"),
     ],
 )
 def test_a_text_that_is_no_problem(text: str, said: str) -> None:
@@ -78,6 +95,8 @@ def test_bounds_hold_the_oracle_and_know_what_cannot_be_known() -> None:
     for problem, _ in zip(draw, range(60), strict=False):
         problem = replace(problem, values="normal")
         inputs = values.inputs(problem)
+        if problem.packed is not None or problem.op in PACKING_OPS:
+            continue
         plain = oracle(problem.op, inputs, {a.name: problem.attribute(a.name) for a in problem.spec.attributes})
         for want, number in zip(plain, expected(problem, inputs), strict=True):
             np.testing.assert_allclose(number.value, want, rtol=1e-12, atol=1e-12)
@@ -87,6 +106,46 @@ def test_bounds_hold_the_oracle_and_know_what_cannot_be_known() -> None:
     assert np.isinf(expected(problem, values.inputs(problem))[0].error).any()
     problem = replace(problem, sizes={"K": 8, "N": 256})
     assert expected(problem, values.inputs(problem))[0].error.max() < 0.5
+
+
+def test_rows_taken_apart_give_what_packed_rows_give() -> None:
+    """The op's body on packed rows against itself on the real rows alone, for both sets of inputs."""
+    seen = set()
+    for problem in itertools.islice((p for p in Draw(9, budget_scale=0.02) if p.packed and p.values == "normal"), 60):
+        for which in range(2):
+            inputs = values.inputs(problem, which)
+            total = sum(lengths_of(problem, which))
+            if problem.op == "EmbedLayerNorm":  # the body looks hidden tokens up, too: what is there must be in a table
+                for name in ("ids", "token_type_ids", "position_ids"):
+                    array = inputs[name]
+                    inputs[name] = array if array is None else np.where(abs(array) >= 1 << 30, 0, array)
+                np.clip(inputs["token_index"], 0, problem.room - 1, out=inputs["token_index"])
+            with np.errstate(all="ignore"):
+                given = {a.name: problem.attribute(a.name) for a in problem.spec.attributes}
+                packed = oracle(problem.op, inputs, given)
+            for want, number in zip(packed, expected(problem, inputs), strict=True):
+                want = want if problem.op in PACKING_OPS else want.reshape(problem.room, want.shape[-1])[:total]
+                np.testing.assert_allclose(number.value, want, rtol=1e-9, atol=1e-9)
+        seen.add(problem.op)
+    assert len(seen) >= 6
+
+
+def test_the_second_set_of_packed_rows_is_of_other_lengths() -> None:
+    problems = itertools.islice((p for p in Draw(13) if p.packed and p.op != "RaggedPositions" and p.room > 9), 200)
+    others = [(problem.packed, lengths_of(problem, 1), problem.room) for problem in problems]
+    assert all(len(first) == len(second) and sum(second) <= room for first, second, room in others)
+    assert sum(sum(first) != sum(second) for first, second, _ in others) > 150
+
+
+def test_what_no_real_row_reads_is_spoilt() -> None:
+    """NaN and infinities behind the real rows, indices out of every table at hidden tokens and behind token_index."""
+    gemm = values.inputs(parse("FusedGemmLayerNorm float16 rows=9 K=3 N=4 packed=5 seed=2"))
+    assert np.isfinite(gemm["x"][:5]).all() and np.isnan(gemm["x"][5:]).any() | np.isinf(gemm["residual"][5:]).any()
+    embed = values.inputs(parse("EmbedLayerNorm float32 B=3 S=5 V=7 H=8 P=5 T=2 packed=6 seed=1"))
+    real = embed["token_index"].reshape(-1)[:6]
+    assert (np.diff(real) > 0).all() and (abs(embed["ids"].reshape(-1)[real]) <= 7).all()
+    hidden = np.delete(embed["ids"].reshape(-1), real)
+    assert (abs(hidden) >= 1 << 30).all() and not set(embed["token_index"].reshape(-1)[6:]) & set(range(15))
 
 
 def test_compare_finds_what_is_wrong() -> None:
@@ -132,7 +191,7 @@ def test_erf_is_exact() -> None:
 def test_the_installed_cpu_kernels_are_right(tmp_path: Path) -> None:
     report = qualify_kernels(devices="cpu", minutes=2, count=250, out=tmp_path / "found.jsonl")
     assert not report.findings, (report.seed, report.findings)
-    assert report.total == 250 and len({key[1] for key in report.problems}) == len(MODEL_OPS)
+    assert report.total == 250 and len({key[1] for key in report.problems}) == len(OPS)
     assert all(ratio < 1 for ratio in report.ratios.values())
 
 

@@ -1,0 +1,133 @@
+"""Packed rows of problems: the tensors that tell which are real, and the same rows without packing.
+
+The oracle never sees packed rows: `plain_calls` takes a problem apart into calls of the same op on real rows alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bertfuse.graph_rewrite.ops import PACKING_OPS
+
+from .problem import Problem
+
+Inputs = Mapping[str, np.ndarray | None]
+
+
+def shrunk(problem: Problem) -> Problem:
+    """The problem with its sequences cut to the room that there is left for them."""
+    if problem.packed is None:
+        return problem
+    if problem.op == "RaggedPositions":
+        sizes = {"B": 1, "S": sum(problem.packed), "M": max(problem.packed, default=0)}
+        return replace(problem, sizes={**problem.sizes, **sizes})
+    left, lengths = problem.room, []
+    for length in problem.packed:
+        lengths.append(min(length, left))
+        left -= lengths[-1]
+    return replace(problem, packed=tuple(lengths))
+
+
+def lengths_of(problem: Problem, which: int) -> tuple[int, ...]:
+    """The sequences' lengths in a set of inputs: those of the problem, and others of the same number for the second.
+
+    What a call was captured or prepared with must not be what it answers for.
+    """
+    assert problem.packed is not None
+    if not which or not problem.packed:
+        return problem.packed
+    rng = np.random.default_rng([problem.seed, which])
+    if problem.op == "RaggedPositions":  # as many tokens, none longer
+        return tuple(int(length) for length in rng.permutation(problem.packed))
+    left, lengths, few = problem.room, [], len(problem.packed) < 3
+    for length in rng.permutation(problem.packed):
+        kinds = (int(length), 0, 1, int(rng.integers(0, left + 1)) if few else int(length) + 1)
+        kind = int(rng.choice(4, p=[0.1, 0.1, 0.1, 0.7] if few else [0.5, 0.1, 0.1, 0.3]))
+        lengths.append(min(left, kinds[kind]))
+        left -= lengths[-1]
+    return tuple(lengths)
+
+
+def counts(problem: Problem, name: str, which: int, rng: np.random.Generator) -> np.ndarray:
+    """One of the int32 tensors that tell of packed rows."""
+    lengths = lengths_of(problem, which)
+    total = sum(lengths)
+    if name == "row_count":
+        return np.array(total, np.int32)
+    if name == "cu_seqlens":
+        return np.cumsum([0, *lengths]).astype(np.int32)
+    if name == "max_seqlen":  # only its length is read
+        return rng.integers(-(1 << 31), 1 << 31, problem.sizes["M"]).astype(np.int32)
+    assert name == "token_index"
+    places = problem.sizes["B"] * problem.sizes["S"]
+    real = np.zeros(places, bool)
+    real[rng.permutation(places)[:total]] = True
+    index = np.concatenate([np.flatnonzero(real), np.flatnonzero(~real)]).astype(np.int32)
+    if problem.op == "EmbedLayerNorm":  # which reads none of those behind the real rows
+        index[total:] = rng.choice(np.array([-1, 1 << 30, places, -(1 << 31)], np.int32), places - total)
+    return index.reshape(problem.sizes["B"], problem.sizes["S"])
+
+
+def spoil(problem: Problem, found: dict[str, Any], rng: np.random.Generator) -> None:
+    """Fill what no real row reads with what must not reach one: NaN, infinities, indices out of every table."""
+    if problem.packed is None:
+        return
+    if problem.op == "EmbedLayerNorm":
+        total = int(found["row_count"])
+        hidden = np.ones(found["ids"].size, bool)
+        hidden[found["token_index"].reshape(-1)[:total]] = False
+        for name in ("ids", "token_type_ids", "position_ids"):
+            if found[name] is not None:
+                top = np.iinfo(found[name].dtype).max
+                garbage = rng.choice(np.array([top, -top, 1 << 30, -(1 << 30)]), int(hidden.sum()))
+                found[name].reshape(-1)[hidden] = garbage.astype(found[name].dtype)
+        return
+    total = int(found["row_count"] if found.get("row_count") is not None else found["cu_seqlens"][-1])
+    for name in ("x", "residual", "qkv"):
+        if found.get(name) is not None and found[name].size:
+            rows = _rows(found[name])
+            values = np.array([np.nan, np.inf, -np.inf, 6e4], np.float32)
+            rows[total:] = rng.choice(values, (len(rows) - total, 1)).astype(rows.dtype)
+
+
+def plain_calls(problem: Problem, inputs: Inputs) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray | None]]]:
+    """Which packed rows, and inputs of the op without packing that give them: sequences of a length together."""
+    without = dict.fromkeys(problem.spec.packed_inputs)
+    if problem.op == "FusedAttention":
+        offsets = np.asarray(inputs["cu_seqlens"])
+        lengths = np.diff(offsets)
+        qkv = _rows(inputs["qkv"])
+        for length in sorted({int(length) for length in lengths} - {0}):
+            rows = offsets[:-1][lengths == length][:, None] + np.arange(length)
+            yield rows.reshape(-1), {**inputs, **without, "qkv": qkv[rows]}
+        return
+    rows = np.arange(int(inputs["row_count"]))
+    given = {**inputs, **without}
+    if problem.op == "EmbedLayerNorm":
+        places = inputs["token_index"].reshape(-1)[rows]
+        if given["position_ids"] is None:
+            given["position_ids"] = np.arange(inputs["ids"].size).reshape(inputs["ids"].shape) % problem.sizes["S"]
+        for name in ("ids", "token_type_ids", "position_ids"):
+            given[name] = None if given[name] is None else given[name].reshape(-1)[places][None]
+    else:
+        for name in ("x", "residual"):
+            if given.get(name) is not None:
+                given[name] = _rows(given[name])[rows]
+    yield rows, given
+
+
+def real_rows(problem: Problem, output: np.ndarray, which: int) -> np.ndarray:
+    """Of an output what the op promises: all of it, or of packed rows [rows, ...] the real ones."""
+    if problem.packed is None or problem.op in PACKING_OPS:
+        return output
+    return _rows(output)[: sum(lengths_of(problem, which))]
+
+
+def _rows(array: np.ndarray) -> np.ndarray:
+    """[..., H] as [rows, H], of no elements, too."""
+    return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
