@@ -38,6 +38,7 @@ class Case:
     more     inputs of the recipe's own, by name
     longest  the longest sequence that is fed
     count    how many inputs are made, one of each kind at least; 0: `more` alone
+    runs     whether ONNX Runtime runs the model: of one that it need not run, fusing must not crash
     """
 
     model: onnx.ModelProto
@@ -49,6 +50,7 @@ class Case:
     more: dict[str, Feed] = field(default_factory=dict)
     longest: int = 64
     count: int = 14
+    runs: bool = True
 
     def feeds(self, seed: int) -> dict[str, Feed]:
         read = signature(self.model)
