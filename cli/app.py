@@ -10,7 +10,7 @@ import typer
 
 from bertfuse import __version__
 
-from . import compare, corpus, engine, explain, models, qualify, report, run, serve, sessions, tune
+from . import compare, corpus, engine, explain, models, qualify, report, run, serve, sessions, triton, tune
 
 app = typer.Typer(
     name="bertfuse",
@@ -45,7 +45,7 @@ def root(
     """
 
 
-for module in (models, explain, run, corpus, compare, engine, sessions, tune, qualify, report, serve):
+for module in (models, explain, run, corpus, compare, engine, sessions, tune, qualify, report, serve, triton):
     module.add_to(app)
 
 

@@ -12,6 +12,7 @@ from bertfuse.errors import BertfuseError
 from bertfuse.inference import Classifier, Encoder, Reranker
 from bertfuse.inference.answers import task_of
 from bertfuse.inference.model import TextModel
+from bertfuse.inference.prepare import model_for
 from bertfuse.runtime.session import providers_of
 
 KINDS = ("embed", "rerank", "classify")
@@ -58,6 +59,7 @@ def look_at(
     library: str = "auto",
     max_length: int | None = None,
     max_batch_tokens: int | None = None,
+    here: bool = True,
 ) -> Served:
     """Loads the model and runs it once. Raises BertfuseError for a model that cannot be served as `kind`.
 
@@ -68,14 +70,17 @@ def look_at(
         name: how clients call the model; None: the folder's name.
         max_length: tokens of a text; None takes what the folder says, which more than it cannot be.
         max_batch_tokens: None takes MAX_BATCH_TOKENS.
+        here: whether `device` must be there on this machine.
     """
     if kind not in ("auto", *KINDS):
         raise BertfuseError(f"--task {kind}: choose from auto, {', '.join(KINDS)}")
     for option, value in (("--max-length", max_length), ("--max-batch-tokens", max_batch_tokens)):
         if value is not None and value < 1:
             raise BertfuseError(f"{option} {value}: give 1 or more")
-    providers_of(device)
-    model = TextModel(folder)  # on the CPU, whatever the replicas have: this process needs no memory of a GPU
+    if here:
+        providers_of(device)
+    # On the CPU, whatever the replicas have: this process needs no memory of a GPU.
+    model = TextModel(model_for(folder, here and device != "cpu"), device="cpu")
     if max_length is not None and max_length > model.max_seq_length:
         raise BertfuseError(f"--max-length {max_length}: {model.path} takes {model.max_seq_length} tokens at most")
     task = task_of(model)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = ("sentence_transformers", "optimum", "fastembed", "ray", "openai")
+PACKAGES = ("sentence_transformers", "optimum", "fastembed", "ray", "openai", "tritonclient")
 missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
 
 

@@ -22,4 +22,13 @@ fi
 "$env/bin/pip" install --quiet --requirement "$here/requirements.txt" --requirement "$env/serve.txt" 2>"$env/pip.log" || { cat "$env/pip.log"; exit 1; }
 "$env/bin/pip" install --quiet --no-deps --target "$env/older" --requirement "$here/older.txt" 2>>"$env/pip.log" ||
   { cat "$env/pip.log"; exit 1; }
+# Triton's Python stub was built for NumPy 1: it gets an environment of its own on top of this one.
+if "$env/bin/pip" download --quiet --no-deps --dest "$env/triton-wheels" --requirement "$here/triton.txt" 2>"$env/triton.log"
+then
+  "$base/bin/python" -m venv --clear --without-pip "$env/triton"
+  for packages in "$env"/triton/lib/python3.*/site-packages; do
+    cp "$env"/lib/python3.*/site-packages/base.pth "$packages/base.pth"
+    "$env/bin/pip" install --quiet --no-deps --target "$packages" "$env"/triton-wheels/* 2>>"$env/triton.log"
+  done
+fi
 touch "$env/.ready"

@@ -8,7 +8,7 @@ import pytest
 
 
 def test_packages_of_the_ecosystem() -> None:
-    names = ("sentence_transformers", "optimum", "fastembed", "ray", "openai")
+    names = ("sentence_transformers", "optimum", "fastembed", "ray", "openai", "tritonclient")
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"without {', '.join(missing)}: 'make test-ecosystem' has an environment with them")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import shutil
 import subprocess
@@ -15,7 +14,7 @@ import onnxruntime
 import pytest
 from tiny_models import exported
 
-from bertfuse.graph_rewrite import fuse, fuse_file
+from bertfuse.graph_rewrite import fuse_file
 from bertfuse.runtime import InferenceSession
 
 ROOT = Path(__file__).parents[2]
@@ -75,26 +74,3 @@ def test_cpp_for_onnx_runtime(folder: Path, library: Path) -> None:
     feed = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
     want = InferenceSession(folder / "model.fused.onnx").run(["last_hidden_state"], feed)[0]
     assert float(ran.stdout) == pytest.approx(float(want[0, 0, 0]), abs=1e-5)
-
-
-def test_triton_configurations_name_what_the_model_has() -> None:
-    configurations = [text for text in blocks("protobuf") if "batch_input" not in text]
-    assert len(configurations) == 2
-    for text in configurations:
-        assert text.count("{") == text.count("}") and text.count("[") == text.count("]")
-        session = InferenceSession(exported())
-        inputs, outputs = (
-            dict(re.findall(rf'name: "(\w+)" data_type: {kind} dims: \[ (.*?) \]', text))
-            for kind in ("TYPE_INT64", "TYPE_FP16")
-        )
-        assert set(inputs) == {value.name for value in session.get_inputs()}
-        # Triton's first axis is the batch.
-        assert {name: dims.count(",") + 2 for name, dims in outputs.items()} == {
-            value.name: len(value.shape) for value in session.get_outputs()
-        }
-    (ragged,) = (text for text in blocks("protobuf") if "batch_input" in text)
-    model = fuse(exported(), padding="ragged").model
-    inputs = re.findall(r'(?:target_name|name): "(\w+)" data_type', ragged)
-    assert set(inputs) == {value.name for value in model.graph.input}
-    assert set(re.findall(r'{ target_name: "(\w+)" kind', ragged)) <= {value.name for value in model.graph.output}
-    assert os.path.basename(re.findall(r'op_library_filename: \[ "(.*?)" \]', TEXT)[0]) == "libbertfuse_ort.so"
