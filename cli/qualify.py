@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bertfuse.errors import BertfuseError
+
 from .options import Json
 from .output import Steps, command, print_json, stdout, table
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 FOUND = 1
 INTERRUPTED = 130
 JOURNAL, MUTANTS = "qualify.jsonl", "mutants"
+_FEW = 5  # sizes of a whole model on the CPU
 
 
 def qualify(
@@ -107,18 +110,25 @@ def qualify(
 
 
 def _model(model: Path, minutes: float, seed: int | None, count: int | None, out: Path | None, as_json: bool) -> bool:
-    """The whole model on the GPU, where there is one; then mutants of it."""
+    """The whole model on the GPU, or the CPU where there is none; then mutants of it."""
     from bertfuse.qualify.mutants import hunt
     from bertfuse.qualify.whole import has_gpu, whole_model
 
     with Steps(as_json) as steps:
-        whole = whole_model(model, seed=seed, progress=steps) if has_gpu() else None
+        where = {"provider": "cuda"} if has_gpu() else {"provider": "cpu", "sizes": _FEW}
+        whole, reason = None, ""
+        try:
+            whole = whole_model(model, seed=seed, progress=steps, **where)
+        except BertfuseError as error:  # mutants are fed by other means
+            reason = str(error)
         report = hunt(model, minutes=minutes, seed=seed, count=count, out=out, progress=steps)
     if as_json:
         print_json(report.to_dict() | {"whole_model": whole.to_dict() if whole else None})
     else:
         if whole is not None:
             _show_whole(whole)
+        else:
+            stdout().print(f"Whole model: not run: {reason}", markup=False, soft_wrap=True)
         report.show()
     return bool(report.findings or (whole and whole.findings))
 

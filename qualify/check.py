@@ -120,7 +120,8 @@ class Checker:
             verdict.row = problem.row
             Run(self, problem, self._prepare(problem), verdict).all()
         except (KernelError, native.NativeError) as error:
-            if problem.packed is not None and error.code == native.NOT_SUPPORTED:
+            # Other statuses of that code (a launch that the device refuses) are findings, as of padded rows.
+            if problem.packed is not None and error.code == native.NOT_SUPPORTED and "packed" in str(error):
                 verdict.unsupported, verdict.findings = str(error), []
             else:
                 self._refused(problem, verdict, str(error))
