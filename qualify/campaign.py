@@ -24,6 +24,7 @@ SKIPPED_AFTER = 6  # faults of one op, dtype and tactic after which it is not ru
 TRIALS_OF_HANGS = 8  # each takes as long as a problem may
 TRIALS = 60  # processes and problems that the search for the smallest problem may take
 _CPU_SCALE = 0.25  # the CPU's kernels are slower, so its problems are smaller
+_TORCH_SCALE = 8.0  # of the largest problems, up to 9000 x 1280 x 4096, where PyTorch makes the oracle's products
 
 
 class Runner(Protocol):
@@ -266,14 +267,17 @@ def command(settings: Settings, problems: Sequence[str], with_library: bool = Tr
     return shlex.join(words)
 
 
-def draws_for(devices: Mapping[str, Sequence[str]], seed: int, dtypes: Sequence[str]) -> dict[str, Draw]:
-    """A supply of problems for each device, of the ops that are given for it."""
+def draws_for(
+    devices: Mapping[str, Sequence[str]], seed: int, dtypes: Sequence[str], oracle: str = "numpy"
+) -> dict[str, Draw]:
+    """A supply of problems for each device, of the ops that are given for it, as large as the oracle can do."""
     found = {}
     for number, (name, ops) in enumerate(devices.items()):
         kind, _, index = name.partition(":")
         gpu = kind == "cuda"
         count = (driver.multiprocessors(int(index)) if gpu else 0) or 132
-        found[name] = Draw(seed + number * 1_000_003, ops, dtypes, count, 1.0 if gpu else _CPU_SCALE)
+        scale, largest = (1.0, _TORCH_SCALE if oracle == "torch" else 1.0) if gpu else (_CPU_SCALE, 1.0)
+        found[name] = Draw(seed + number * 1_000_003, ops, dtypes, count, scale, largest)
     return found
 
 

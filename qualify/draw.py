@@ -15,7 +15,7 @@ from .problem import DTYPES, MASKS, PACKED_ALONE, Problem
 
 HIDDEN = (24, 32, 48, 64, 96, 128, 192, 256, 312, 320, 384, 512, 640, 768, 1024, 1280)
 TILES = (16, 32, 64, 96, 128, 192, 256)
-HEAD_SIZES = (1, 2, 3, 8, 16, 20, 24, 32, 40, 48, 64, 72, 80, 96, 112, 128, 160, 256)
+HEAD_SIZES = (1, 2, 3, 8, 16, 20, 24, 32, 40, 48, 64, 72, 80, 96, 112, 128, 160, 256, 300)
 USUAL_HEAD_SIZES = (32, 64, 128)
 LENGTHS = (0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 200, 384)  # of packed sequences
 _MOVES = 0.35  # of an op that only moves rows, against one that computes
@@ -35,6 +35,7 @@ class Draw:
     dtypes: Sequence[str] = DTYPES
     multiprocessors: int = 132
     budget_scale: float = 1.0  # the CPU's kernels are slower than a GPU's
+    largest_scale: float = 1.0  # of the largest budget alone
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
@@ -43,7 +44,9 @@ class Draw:
         return self
 
     def __next__(self) -> Problem:
-        _, work, elements = BUDGETS[self.rng.choice(len(BUDGETS), p=[budget[0] for budget in BUDGETS])]
+        budget = int(self.rng.choice(len(BUDGETS), p=[share for share, _, _ in BUDGETS]))
+        scale = self.budget_scale * (self.largest_scale if budget == len(BUDGETS) - 1 else 1.0)
+        _, work, elements = BUDGETS[budget]
         weights = np.array([_MOVES if op in PACKING_OPS else 1.0 for op in self.ops])
         op = str(self.rng.choice(self.ops, p=weights / weights.sum()))
         dtype = str(self.rng.choice(self.dtypes))
@@ -53,7 +56,7 @@ class Draw:
             problem = replace(self._sizes(op), dtype=dtype)
             if op in PACKED_ALONE or (problem.spec.packed_inputs and self._chance(0.35)):
                 problem = self._packed(problem)
-            if problem.work <= work * self.budget_scale and problem.elements <= elements * self.budget_scale:
+            if problem.work <= work * scale and problem.elements <= elements * scale:
                 return self._details(problem)
 
     def _one(self, choices: Sequence[Any]) -> Any:
@@ -81,7 +84,9 @@ class Draw:
             return max(1, 8 * int(self.rng.integers(1, 200)) + self._one((-1, 0, 0, 0, 1, 4)))
         if kind < 0.9:
             return self._one((1, 2, 3, 5, 7, 8, 9))
-        return int(self.rng.integers(1, 4100))
+        if kind < 0.95:
+            return int(self.rng.integers(1, 4100))
+        return 8 * max(1, int(math.exp(self.rng.uniform(0, math.log(512)))))  # small ones as often as large ones
 
     def _depth(self) -> int:
         if self._chance(0.25):
@@ -113,7 +118,7 @@ class Draw:
                 return Problem(op, sizes={"N": batch, "S": sequence})
             return Problem(op, sizes={"B": batch, "S": sequence, "H": self._columns()})
         head, heads = (
-            self._one(USUAL_HEAD_SIZES if self._chance(0.6) else HEAD_SIZES),
+            self._one(USUAL_HEAD_SIZES if self._chance(0.6) else (*HEAD_SIZES, int(self.rng.integers(1, 161)))),
             self._one((1, 1, 2, 3, 4, 8, 12, 16)),
         )
         if self._chance(0.03):  # more sequences than a grid has places

@@ -89,7 +89,7 @@ def qualify_kernels(
     journal = Journal(out, **about) if out is not None else None
     say(f"Hunting with seed {seed} on {', '.join(here)}, {len(runners)} workers")
     try:
-        campaign = Campaign(report, journal, runners, draws_for(by_device, seed, chosen_dtypes))
+        campaign = Campaign(report, journal, runners, draws_for(by_device, seed, chosen_dtypes, oracle))
         campaign.run(time.monotonic() + 60 * minutes, say, count)
         if journal is not None:
             journal.write("report", report.to_dict())

@@ -46,6 +46,8 @@ def test_the_draw_covers_what_an_adversary_would_try() -> None:
     assert 0 in {p.sizes["K"] for p in gemms}
     heads = {p.sizes["H"] // p.attributes["num_heads"] for p in problems if p.op == "FusedAttention"}
     assert {24, 32, 64, 80, 96, 128} <= heads
+    large = itertools.islice(Draw(5, largest_scale=8.0), 6000)
+    assert max(p.work for p in large) > 1e10 > 6e9 >= max(p.work for p in problems)
     assert any(p.sizes["B"] > 65535 for p in problems if p.op == "FusedAttention")
     for name in ("values", "mask", "index", "offset", "constant", "tf32", "dtype"):
         assert len({getattr(p, name) for p in problems}) > 1, name
