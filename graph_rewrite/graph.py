@@ -62,7 +62,7 @@ class FusionGraph:
                 tensor.dtype = _numpy_dtype(tensor.dtype)
         self.constants = Constants(self.opset, self.gs.ir_version)
         self.prover = Prover(self)
-        self._names = set(tensors)
+        self._names = set(tensors) | {name for node in self.gs.nodes for name in _names_in_bodies(node)}
         self._output_ids = {id(tensor) for tensor in self.gs.outputs}
         self.interface_changed = False
         self._unhooked: dict[int, tuple[gs.Node, list[gs.Tensor]]] = {}
@@ -411,3 +411,12 @@ def read_by_bodies(node: gs.Node) -> Iterable[gs.Tensor]:
             yield from value.outputs
             for inner in value.nodes:
                 yield from inputs_of(inner)
+
+
+def _names_in_bodies(node: gs.Node) -> Iterable[str]:
+    """Names of tensors in the node's subgraphs: the outer graph may not have them, too."""
+    for value in node.attrs.values():
+        if isinstance(value, gs.Graph):
+            yield from value.tensors()
+            for inner in value.nodes:
+                yield from _names_in_bodies(inner)

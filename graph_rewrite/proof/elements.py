@@ -13,7 +13,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..nodes import DEFAULT_DOMAINS, NoMatch, node_name, producer
-from ..shapes import monomial
+from ..shapes import Dim, monomial
 from . import poly
 from .expr import INDEX_TYPES, Apply, Expr, Number, Read, attributes_of, constant, value_of
 from .poly import ONE, ZERO, Poly
@@ -39,7 +39,9 @@ class Elements:
         self.inputs = {id(t): t for t in graph.gs.inputs}
         self._shapes: dict[int, list[Poly]] = {}
         self._found: dict[tuple[str, int, Places], Expr | NoMatch] = {}
+        self._asked: dict[int, gs.Tensor] = {}  # held, so that no other tensor gets its id
         self._stop: gs.Tensor | None = None
+        self._nonempty: frozenset[str] = frozenset()
         self._depth = 0
 
     def generic(self, tensor: gs.Tensor, stop: gs.Tensor | None = None) -> tuple[Places, Expr]:
@@ -54,6 +56,14 @@ class Elements:
         finally:
             self._stop = None
 
+    def suppose(self, dims: Sequence[Dim]) -> None:
+        """Take the sizes in these axes to be 1 or more: something is to be shown of elements along them."""
+        names = frozenset(name for dim in dims if (factors := monomial(dim)) is not None for name in factors[1])
+        if names != self._nonempty:
+            self._nonempty = names
+            self._shapes.clear()
+            self._found.clear()
+
     def _is_input(self, tensor: gs.Tensor) -> bool:
         return id(tensor) in self.inputs and producer(tensor) is None
 
@@ -64,6 +74,7 @@ class Elements:
 
     def shape(self, tensor: gs.Tensor) -> list[Poly]:
         """The sizes of the axes."""
+        self._asked[id(tensor)] = tensor
         if id(tensor) not in self._shapes:
             self._shapes[id(tensor)] = self._deeper(tensor, lambda: self._find_shape(tensor))
         return self._shapes[id(tensor)]
@@ -90,13 +101,16 @@ class Elements:
             if dim is None and id(tensor) in self.inputs:
                 dim = f"{tensor.name}_axis_{axis}"
             if id(tensor) in self.inputs and isinstance(dim, str):
-                sizes.append(poly.size(dim))
+                sizes.append(self._size(dim))
                 continue
             factors = monomial(dim)
             if factors is None:
                 raise NoMatch(producer(tensor) or tensor.name, f"an axis of '{tensor.name}' is {dim or 'not known'}")
-            sizes.append(poly.product([poly.number(factors[0]), *map(poly.size, factors[1])]))
+            sizes.append(poly.product([poly.number(factors[0]), *map(self._size, factors[1])]))
         return sizes
+
+    def _size(self, name: str) -> Poly:
+        return poly.size(name, empty=name not in self._nonempty)
 
     def vector(self, tensor: gs.Tensor, node: gs.Node) -> list[Poly]:
         """The whole numbers in a tensor of one axis, or none."""
@@ -125,6 +139,7 @@ class Elements:
         """The element at `places`."""
         key = ("" if self._stop is None else self._stop.name, id(tensor), places)
         if key not in self._found:
+            self._asked[id(tensor)] = tensor
             try:
                 self._found[key] = self._deeper(tensor, lambda: self._find(tensor, places))
             except NoMatch as miss:

@@ -1,8 +1,8 @@
 """Index arithmetic: polynomials with whole coefficients over the sizes of axes and places along them.
 
-A place i along an axis of size n is 0 <= i < n, a size is at least 1: where one is 0 a tensor has no elements, and
-nothing is to be shown of them. From that it follows for many polynomials that they are never negative, whatever the
-sizes; `nonnegative` shows it or gives up.
+A place i along an axis of size n is 0 <= i < n. The size of an axis of what something is shown of is at least 1: where
+it is 0 there are no elements. Any other size may be 0. From that it follows for many polynomials that they are never
+negative, whatever the sizes; `nonnegative` shows it or gives up.
 """
 
 from __future__ import annotations
@@ -123,9 +123,9 @@ def of(atom: Atom) -> Poly:
     return Poly({(atom,): 1})
 
 
-def size(name: str) -> Poly:
-    """The size of an axis, known by name."""
-    return of(Atom(name, (ONE,)))
+def size(name: str, empty: bool = False) -> Poly:
+    """The size of an axis, known by name: at least 1, or with `empty` 0."""
+    return of(Atom(name, (ZERO if empty else ONE,)))
 
 
 def place(name: str, extent: Poly) -> Poly:

@@ -41,7 +41,8 @@ class Prover:
         input of the model, or made of the first tensor above `target` that says which keys to hide. Raises NoMatch
         with what `target` is instead.
         """
-        key = (target.name, kind, factor)
+        key = (target.name, kind, factor, batch, length)
+        self._elements.suppose((batch, length))
         if key not in self._answers:
             try:
                 self._answers[key] = self._find_mask(target, kind, factor)
@@ -100,6 +101,7 @@ class Prover:
     def counts_up(self, index: gs.Tensor, ids: gs.Tensor, rows: int) -> bool:
         """Whether `index`, which looks up a table of `rows`, is 0, 1, ..., S-1 in every row, S being that of `ids`."""
         key = (index.name, ids.name, rows)
+        self._elements.suppose(ids.shape or ())
         if key not in self._answers:
             self._answers[key] = False
             with contextlib.suppress(NoMatch):
@@ -126,6 +128,7 @@ class Prover:
 
     def is_spread(self, tensor: gs.Tensor, ids: gs.Tensor) -> bool:
         """Whether `tensor`, broadcast together with `ids`, has the shape of `ids`."""
+        self._elements.suppose(ids.shape or ())
         with contextlib.suppress(NoMatch):
             own, wanted = self._elements.shape(tensor), self._elements.shape(ids)
             ends = wanted[len(wanted) - len(own) :]

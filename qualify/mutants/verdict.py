@@ -210,14 +210,19 @@ def _lost_of_scores(model: onnx.ModelProto, fused_model: onnx.ModelProto, feed: 
     """
     known = {node.name for node in model.graph.node}
     reduces = [n for n in fused_model.graph.node if n.op_type in ("ReduceMax", "ReduceMin") and n.name not in known]
-    constants = [numpy_helper.to_array(t) for t in model.graph.initializer if np.prod(t.dims) == 1]
-    largest = max((float(np.abs(c.astype(np.float64)).max()) for c in constants if c.dtype.kind == "f"), default=0.0)
+    divisors = {node.input[1] for node in model.graph.node if node.op_type == "Div"}
+    largest = 0.0
+    for tensor in model.graph.initializer:
+        if np.prod(tensor.dims) == 1 and (value := numpy_helper.to_array(tensor)).dtype.kind == "f" and value.any():
+            number = abs(float(value.reshape(())))
+            largest = max(largest, 1 / number if tensor.name in divisors else number)
     lost = np.zeros(1)
     for value in signature(model).inputs if reduces else ():
         mask = feed[value.name]
         if value.is_mask and mask.dtype.kind in "iu" and mask.ndim > 1 and mask.size and lost.size in (1, len(mask)):
-            numbers = np.abs(mask.reshape(len(mask), -1).astype(np.float64)).max(axis=1)
-            lost = np.maximum(lost, np.where(numbers > 1, numbers * largest * _ROUNDINGS[onnx.TensorProto.FLOAT], 0.0))
+            mask = mask.reshape(len(mask), -1).astype(np.float64)
+            numbers, lifts = np.abs(mask).max(axis=1), (mask.max(axis=1) > 1) | (mask.min(axis=1) < 0)
+            lost = np.maximum(lost, np.where(lifts, numbers * largest * _ROUNDINGS[onnx.TensorProto.FLOAT], 0.0))
     return lost
 
 
