@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from model_coverage.families import FAMILIES
 
@@ -29,6 +30,13 @@ class Export:
     def __str__(self) -> str:
         return f"{self.family}, {self.task}, {self.exporter}, {self.attention}"
 
+    def model(self) -> Any:
+        """The PyTorch module that is exported."""
+        family = FAMILIES[self.family]
+        sizes = _SIZES if family.base is None else _DISTILBERT_SIZES if self.family == "distilbert" else {}
+        narrow = _NARROW if "embedding_size" in family.changes else {}
+        return replace(family, changes=family.changes | sizes | narrow).build(self.task)
+
     def make(self, folder: Path) -> Path:
         """The file, made in `folder` by the first process that asks for it."""
         home = folder / "-".join(str(self).replace(",", "").replace("(", "").replace(")", "").split())
@@ -37,12 +45,10 @@ class Export:
             fcntl.flock(lock, fcntl.LOCK_EX)
             path = home / "model.onnx"
             if not path.exists():
-                family = FAMILIES[self.family]
-                sizes = _DISTILBERT_SIZES if family.base is not None else _SIZES
-                narrow = _NARROW if "embedding_size" in family.changes else {}
-                model = replace(family, changes=family.changes | sizes | narrow).build(self.task)
                 with quiet():
-                    made = export_model(model, home, task=self.task, exporter=self.exporter, attention=self.attention)
+                    made = export_model(
+                        self.model(), home, task=self.task, exporter=self.exporter, attention=self.attention
+                    )
                 made.replace(path)
         return path
 
