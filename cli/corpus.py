@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,6 +39,16 @@ MaxLength = Annotated[
     int | None, typer.Option("--max-seq-length", min=1, help="Tokens at which texts are cut. \\[default: the model's]")
 ]
 MaxCharacters = Annotated[int, typer.Option(min=1, help="Rows with a longer text are left out and reported.")]
+Devices = Annotated[
+    str | None,
+    typer.Option(metavar="all|0,1|cpu", help="A process for each GPU. \\[default: one, on the first GPU or the CPU]"),
+]
+Ray = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="Run on a Ray cluster, with Ray Data; local: one started here.")
+]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="With --ray: how many sessions. \\[default: one for each GPU, or machine]")
+]
 ShardRows = Annotated[int, typer.Option(min=1, help="Rows of the input for each file that is written.")]
 
 
@@ -59,6 +70,9 @@ def embed(
     max_seq_length: MaxLength = None,
     max_characters: MaxCharacters = 1_000_000,
     shard_rows: ShardRows = 32768,
+    devices: Devices = None,
+    ray: Ray = None,
+    workers: Workers = None,
     library: Library = "auto",
     as_json: Json = False,
 ) -> None:
@@ -85,7 +99,7 @@ def embed(
         truncate_dim=truncate_dim,
     )
     source = _source(inputs, (column,), id_column, input_format, shard_rows, max_characters)
-    _work(source, wanted, output, output_format, as_json)
+    _work(source, wanted, output, output_format, Place(devices, ray, workers), as_json)
 
 
 def rerank(
@@ -102,6 +116,9 @@ def rerank(
     max_seq_length: MaxLength = None,
     max_characters: MaxCharacters = 1_000_000,
     shard_rows: ShardRows = 32768,
+    devices: Devices = None,
+    ray: Ray = None,
+    workers: Workers = None,
     library: Library = "auto",
     as_json: Json = False,
 ) -> None:
@@ -121,7 +138,7 @@ def rerank(
     wanted = Wanted("rerank", model, _options(max_batch_tokens, max_seq_length, library), query=query)
     columns = (column,) if query_column is None else (query_column, column)
     source = _source(inputs, columns, id_column, input_format, shard_rows, max_characters)
-    _work(source, wanted, output, output_format, as_json)
+    _work(source, wanted, output, output_format, Place(devices, ray, workers), as_json)
 
 
 def classify(
@@ -137,6 +154,9 @@ def classify(
     max_seq_length: MaxLength = None,
     max_characters: MaxCharacters = 1_000_000,
     shard_rows: ShardRows = 32768,
+    devices: Devices = None,
+    ray: Ray = None,
+    workers: Workers = None,
     library: Library = "auto",
     as_json: Json = False,
 ) -> None:
@@ -151,7 +171,7 @@ def classify(
     wanted = Wanted("classify", model, _options(max_batch_tokens, max_seq_length, library))
     columns = (column,) if pair_column is None else (column, pair_column)
     source = _source(inputs, columns, id_column, input_format, shard_rows, max_characters)
-    _work(source, wanted, output, output_format, as_json)
+    _work(source, wanted, output, output_format, Place(devices, ray, workers), as_json)
 
 
 def _options(max_batch_tokens: int | None, max_seq_length: int | None, library: str) -> dict[str, Any]:
@@ -164,18 +184,36 @@ def _source(inputs: list[str], columns: tuple[str, ...], id_column: str | None, 
     return Source(inputs, columns, id_column, kind, *sizes)
 
 
-def _work(source: Any, wanted: Any, output: Path, output_format: str, as_json: bool) -> None:
-    from bertfuse.inference.corpus.job import Job, run
+@dataclass(frozen=True)
+class Place:
+    """Where it runs: options of the same names."""
 
+    devices: str | None
+    ray: str | None
+    workers: int | None
+
+
+def _work(source: Any, wanted: Any, output: Path, output_format: str, place: Place, as_json: bool) -> None:
+    from bertfuse.errors import BertfuseError
+    from bertfuse.inference.corpus.job import Job
+    from bertfuse.inference.corpus.processes import devices_of, run_on
+
+    if place.ray is not None and place.devices is not None:
+        raise BertfuseError("--devices is for this machine, --ray for a cluster: give one of them")
+    if place.workers is not None and place.ray is None:
+        raise BertfuseError("--workers goes with --ray; on this machine --devices says how many processes there are")
+    devices = devices_of(place.devices)
     job = Job(source, wanted, output, output_format)
     with job.opened():
-        task = wanted.load(None)
-        start = time.perf_counter()
         with Rate(as_json) as rate:
-            tally = run(job, task, lambda shard: True, rate)
-        seconds = time.perf_counter() - start
+            if place.ray is not None:
+                from bertfuse.inference.corpus.on_ray import run_on_ray
+
+                tally = run_on_ray(job, place.ray, place.workers, rate)
+            else:
+                tally = run_on(job, devices, rate)
         summary = job.summary()
-    _say(summary, tally, seconds, as_json)
+    _say(summary, tally, as_json)
 
 
 class Rate:
@@ -185,7 +223,7 @@ class Rate:
 
     def __init__(self, silent: bool) -> None:
         self._console = None if silent else stderr()
-        self._start = self._said = time.monotonic()
+        self._said = time.monotonic()
         self._status: Any = None
 
     def __enter__(self) -> Rate:
@@ -201,13 +239,13 @@ class Rate:
     def __call__(self, tally: Tally) -> None:
         now = time.monotonic()
         if self._status is not None:
-            self._status.update(self._line(tally, now))
+            self._status.update(self._line(tally))
         elif self._console is not None and now - self._said >= self.EVERY:
             self._said = now
-            self._console.print(self._line(tally, now))
+            self._console.print(self._line(tally))
 
-    def _line(self, tally: Tally, now: float) -> str:
-        seconds = max(now - self._start, 1e-9)
+    def _line(self, tally: Tally) -> str:
+        seconds = max(tally.seconds, 1e-9)
         texts = tally.running or tally.rows
         line = f"{texts:,} texts, {texts / seconds:,.0f} a second, {tally.tokens / seconds:,.0f} tokens a second"
         if tally.done > 0:
@@ -216,7 +254,8 @@ class Rate:
         return line + (f", {tally.bad} bad rows" if tally.bad else "")
 
 
-def _say(summary: dict[str, Any], tally: Tally, seconds: float, as_json: bool) -> None:
+def _say(summary: dict[str, Any], tally: Tally, as_json: bool) -> None:
+    seconds = max(tally.seconds, 1e-9)
     speed = {
         "new_rows": tally.rows,
         "seconds": seconds,

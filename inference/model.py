@@ -71,6 +71,7 @@ class TextModel:
         providers: onnxruntime's list, in place of `device`.
         max_seq_length: at how many tokens texts are cut; None takes what the folder says.
         max_batch_tokens: tokens of one run, padding included; None: 512 on the CPU, 16384 elsewhere.
+        threads: in which the session computes on a CPU; None: one for each core.
         session: one of this model that is there already.
         library, tuning, tf32, sess_options: as bertfuse.InferenceSession takes them.
 
@@ -86,6 +87,7 @@ class TextModel:
         providers: Sequence[Any] | None = None,
         max_seq_length: int | None = None,
         max_batch_tokens: int | None = None,
+        threads: int | None = None,
         session: InferenceSession | None = None,
         **session_options: Any,
     ) -> None:
@@ -97,7 +99,7 @@ class TextModel:
         self.folder = folder_of(self.path)
         self.config = read_config(self.folder)
         if session is None:
-            session = InferenceSession(self.path, wanted, **_session_options(session_options, on_gpu))
+            session = InferenceSession(self.path, wanted, **_session_options(session_options, on_gpu, threads))
         self.session = session
         inputs = session.get_inputs()
         self.ragged = OFFSETS in {value.name for value in inputs}
@@ -245,13 +247,14 @@ def _windows(texts: Iterable[Text]) -> Iterator[tuple[int, list[Text]]]:
         yield first, window
 
 
-def _session_options(given: dict[str, Any], on_gpu: bool) -> dict[str, Any]:
-    if given.get("sess_options") is None and on_gpu:
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        options.enable_mem_pattern = False  # planned anew for every shape, and there are many
-        return given | {"sess_options": options}
-    return given
+def _session_options(given: dict[str, Any], on_gpu: bool, threads: int | None) -> dict[str, Any]:
+    if given.get("sess_options") is not None or not (on_gpu or threads):
+        return given
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.enable_mem_pattern = not on_gpu  # planned anew for every shape, and there are many
+    options.intra_op_num_threads = threads or 0
+    return given | {"sess_options": options}
 
 
 def _fast(tokenizer: Any) -> Any:

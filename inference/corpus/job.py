@@ -43,6 +43,7 @@ class Tally:
     tokens: int = 0
     running: int = 0  # rows with results, those of unfinished shards too
     done: float = 0.0  # how much of the input has been read, of 1
+    seconds: float = 0.0  # since the first row was asked for; loading the model is before
 
 
 @dataclass
@@ -143,9 +144,14 @@ class _Shard:
             self.columns[name][places] = values
 
 
-def run(job: Job, task: Task, mine: Callable[[int], bool], report: Callable[[Tally], None]) -> Tally:
-    """Computes and writes the shards that are `mine` and not yet done; `report` is told from time to time."""
-    tally = Tally()
+def run(
+    job: Job, task: Task, mine: Callable[[int], bool], report: Callable[[Tally], None], last: int | None = None
+) -> Tally:
+    """Computes and writes the shards that are `mine` and not yet done; `report` is told from time to time.
+
+    Nothing is read behind the shard `last`.
+    """
+    tally, start = Tally(), time.monotonic()
     open_shards: deque[_Shard] = deque()
     position = 0
 
@@ -186,7 +192,7 @@ def run(job: Job, task: Task, mine: Callable[[int], bool], report: Callable[[Tal
                 while len(waiting) > 1:  # no more than that many results wait for the disk
                     waiting.popleft().result()
 
-        said = time.monotonic()
+        said = start
         for batch in task.model.run(texts(), task.outputs):
             found = task.columns(batch)
             for shard in open_shards:
@@ -202,11 +208,12 @@ def run(job: Job, task: Task, mine: Callable[[int], bool], report: Callable[[Tal
             finish(batch.complete)
             if time.monotonic() - said > 0.2:
                 said, tally.done = time.monotonic(), job.source.done
+                tally.seconds = said - start
                 report(tally)
         finish(position)
         for future in waiting:
             future.result()
-    tally.done = 1.0
+    tally.done, tally.seconds = 1.0, time.monotonic() - start
     report(tally)
     return tally
 

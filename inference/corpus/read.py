@@ -104,12 +104,16 @@ class Source:
                 total += sum(1 for _ in self._rows(name, kind, 0, 0))
         return total
 
-    def pieces(self, wanted: Callable[[int], bool] = lambda shard: True) -> Iterator[Piece]:
-        """All rows of the shards that are `wanted`, in order."""
+    def pieces(self, wanted: Callable[[int], bool] = lambda shard: True, last: int | None = None) -> Iterator[Piece]:
+        """All rows of the shards that are `wanted`, in order; nothing is read behind shard `last`."""
         row, before, everything = 0, 0, max(1, sum(self._sizes))
         for (name, kind), size in zip(self.files, self._sizes, strict=True):
+            if last is not None and row // self.shard_rows > last:
+                return
             if kind == "parquet":
                 for piece, share in self._parquet_pieces(name, row, wanted):
+                    if last is not None and piece.shard > last:
+                        return
                     self.done = (before + size * share) / everything
                     yield piece
                 with _parquet(name) as file:
@@ -121,6 +125,8 @@ class Source:
                     held = list(islice(rows, min(_PIECE, (shard + 1) * self.shard_rows - row)))
                     if not held:
                         break
+                    if last is not None and shard > last:
+                        return
                     if wanted(shard):
                         yield self._piece(shard, row, [i for i, _ in held], [texts for _, texts in held])
                     row += len(held)

@@ -57,15 +57,15 @@ class Wanted:
         kept = {name: value for name, value in self.options.items() if name not in speed and value is not None}
         return asdict(self) | {"model": str(Path(self.model).resolve()), "options": kept}
 
-    def load(self, device: str | None) -> Task:
-        """The task with its model on `device`. Raises BertfuseError."""
+    def load(self, device: str | None, threads: int | None = None) -> Task:
+        """The task with its model on `device`, which computes in so many threads on a CPU. Raises BertfuseError."""
         made: Any = {"embed": Embed, "rerank": Rerank, "classify": Classify}[self.command]
-        return made(self, device)
+        return made(self, {"device": device, "threads": threads} | self.options)
 
 
 class Embed:
-    def __init__(self, wanted: Wanted, device: str | None) -> None:
-        self.model = Encoder(wanted.model, device=device, **wanted.options)
+    def __init__(self, wanted: Wanted, options: dict[str, Any]) -> None:
+        self.model = Encoder(wanted.model, **options)
         self.outputs = [self.model.output]
         self.labels: list[str] = []
         self._wanted = wanted
@@ -80,8 +80,8 @@ class Embed:
 
 
 class Rerank:
-    def __init__(self, wanted: Wanted, device: str | None) -> None:
-        self.model = Reranker(wanted.model, device=device, **wanted.options)
+    def __init__(self, wanted: Wanted, options: dict[str, Any]) -> None:
+        self.model = Reranker(wanted.model, **options)
         self.outputs, self.labels = ["logits"], []
         self._query = wanted.query
 
@@ -95,8 +95,8 @@ class Rerank:
 
 
 class Classify:
-    def __init__(self, wanted: Wanted, device: str | None) -> None:
-        self.model = Classifier(wanted.model, device=device, **wanted.options)
+    def __init__(self, wanted: Wanted, options: dict[str, Any]) -> None:
+        self.model = Classifier(wanted.model, **options)
         self.outputs = ["logits"]
         count = next(value.shape[-1] for value in self.model.session.get_outputs() if value.name == "logits")
         named = self.model.config.get("id2label") or {}

@@ -1,0 +1,95 @@
+"""`bertfuse embed --ray`: a local cluster of several workers, of which one is killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from checkpoints import texts
+from commands import invoke, said
+from corpora import model_folder, write_rows, written
+
+import bertfuse
+
+ray = pytest.importorskip("ray", reason="Ray is not installed (bertfuse[ray])")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    ray.init(num_cpus=3, log_to_driver=False, include_dashboard=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model_folder("encoder", tmp_path_factory.mktemp("models"))
+
+
+def workers() -> list[psutil.Process]:
+    """The processes that hold a session, while they work."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if "MapBatches(Worker)" in " ".join(process.cmdline()) or "MapWorker" in process.cmdline()[0]:
+                found.append(process)
+        except (psutil.Error, IndexError):
+            continue
+    return found
+
+
+def test_a_worker_is_killed_and_no_row_is_lost_or_repeated(model: Path, tmp_path: Path) -> None:
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    rows = [{"text": text} for text in texts(40_000, seed=seed)]
+    rows[12_345]["text"] = None
+    path = write_rows(tmp_path / "c.parquet", rows)
+    out = tmp_path / "out"
+    killed: list[int] = []
+
+    def kill() -> None:
+        while not killed:
+            there = len(list((out / ".bertfuse").glob("0*.json")))
+            found = workers() if there >= 10 else []
+            if len(found) > 1:
+                os.kill(found[seed % len(found)].pid, signal.SIGKILL)
+                killed.append(there)
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    report = said("embed", path, "--model", model, "-o", out, "--shard-rows", "200", "--ray", "local", "--workers", "3")
+    assert killed and killed[0] < 150, f"killed with {killed} of 200 shards done: that is no test"
+    assert (report["rows"], report["bad_rows"], report["shards"]) == (39_999, 1, 200)
+    ids, columns = written(out)
+    assert ids == [row for row in range(40_000) if row != 12_345]
+    want = bertfuse.Encoder(model, device="cpu").encode([row["text"] for row in rows if row["text"]])
+    np.testing.assert_allclose(columns["embedding"], want, atol=2e-6)
+
+    (out / ".bertfuse" / "000077.json").unlink()  # as if it had been begun and not ended
+    again = said("embed", path, "--model", model, "-o", out, "--shard-rows", "200", "--ray", "local")
+    assert (again["rows"], again["new_rows"]) == (39_999, 200)
+
+
+def test_text_files_and_other_tasks(tmp_path: Path) -> None:
+    given = texts(70, seed=51)
+    path = write_rows(tmp_path / "c.csv", [{"text": text} for text in given])
+    folder = model_folder("classifier", tmp_path)
+    said("classify", path, "--model", folder, "-o", tmp_path / "out", "--shard-rows", "9", "--ray", "local")
+    ids, columns = written(tmp_path / "out")
+    assert ids == list(range(70))
+    assert columns["label"].tolist() == [row["label"] for row in bertfuse.Classifier(folder, device="cpu")(given)]
+
+
+def test_errors_are_one_line(model: Path, tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "c.csv", [{"text": "a"}])
+    given = ("embed", path, "--model", model, "-o", tmp_path / "out", "--ray", "local")
+    errors = invoke(*given, "--column", "b", code=2).stderr
+    assert len(errors.splitlines()) == 1 and "has no column 'b'; it has text" in errors

@@ -1,0 +1,99 @@
+"""Several processes at a corpus: the rows that one process gives, and what happens when one dies or all are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from checkpoints import texts
+from commands import invoke, said
+from corpora import model_folder, write_rows, written
+
+import bertfuse
+from bertfuse.errors import BertfuseError
+from bertfuse.inference.corpus import processes
+
+pytest.importorskip("pyarrow")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return model_folder("encoder", tmp_path_factory.mktemp("models"))
+
+
+def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert processes.devices_of(None) == [None] == processes.devices_of("all")
+    assert processes.devices_of("cpu, cpu") == ["cpu", "cpu"]
+    with pytest.raises(BertfuseError, match="--devices 0: there is no GPU 0; there are 0"):
+        processes.devices_of("0")
+    with pytest.raises(BertfuseError, match="'tpu' is no device; write all, numbers of GPUs"):
+        processes.devices_of("tpu")
+    monkeypatch.setattr(processes, "gpu_count", lambda: 3)
+    assert processes.devices_of("all") == ["cuda:0", "cuda:1", "cuda:2"]
+    assert processes.devices_of("0,2") == ["cuda:0", "cuda:2"]
+
+
+def test_two_processes_write_what_one_does(model: Path, tmp_path: Path) -> None:
+    given = texts(200, seed=31)
+    path = write_rows(tmp_path / "c.csv", [{"text": text} for text in given])
+    report = said("embed", path, "--model", model, "-o", tmp_path / "out", "--shard-rows", "30", "--devices", "cpu,cpu")
+    assert (report["rows"], report["new_rows"], report["shards"]) == (200, 200, 7)
+    ids, columns = written(tmp_path / "out")
+    assert ids == list(range(200))
+    want = bertfuse.Encoder(model, device="cpu").encode(given)
+    np.testing.assert_allclose(columns["embedding"], want, atol=2e-6)
+
+
+def test_an_error_in_a_process_is_one_line(model: Path, tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "c.csv", [{"text": "a"}])
+    arguments = ("embed", path, "--model", model, "-o", tmp_path / "out", "--devices", "cpu,cpu", "--column", "b")
+    assert "has no column 'b'; it has text; what was done is kept" in invoke(*arguments, code=2).stderr
+
+
+def test_killed_processes(model: Path, tmp_path: Path) -> None:
+    """First a worker: the other goes on, and the command says so. Then the first process: no worker outlives it."""
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    given = texts(24_000, seed=seed)
+    path = write_rows(tmp_path / "c.parquet", [{"text": text} for text in given])
+    out = tmp_path / "out"
+    options = ["embed", path, "--model", model, "-o", out, "--shard-rows", "120", "--devices", "cpu,cpu", "--json"]
+    line = [sys.executable, "-m", "bertfuse.cli", *map(str, options)]
+
+    def started(shards: int) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while process.poll() is None and len(list((out / ".bertfuse").glob("0*.json"))) < shards:
+            time.sleep(0.005)
+        children = psutil.Process(process.pid).children() if process.poll() is None else []
+        # Beside the workers there is multiprocessing's resource tracker.
+        return process, [c for c in children if c.status() != "zombie" and "spawn_main" in " ".join(c.cmdline())]
+
+    process, workers = started(5)
+    assert len(workers) == 2, workers
+    os.kill(workers[0].pid, signal.SIGKILL)
+    said_last, errors = process.communicate()
+    assert process.returncode == 2 and "the process on cpu ended with exit code -9" in errors
+    assert json.loads(said_last)["error"].endswith("call the command again to go on")
+    kept = len(list((out / ".bertfuse").glob("0*.json")))
+    assert 100 <= kept < 200  # the other's half, and what the killed one had done
+
+    process, workers = started(kept + 1)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    assert not alive, "workers outlive the process that started them"
+    ran = subprocess.run(line, capture_output=True, text=True, check=True)
+    assert json.loads(ran.stdout)["rows"] == 24_000
+    ids, columns = written(out)
+    assert ids == list(range(24_000))
+    want = bertfuse.Encoder(model, device="cpu").encode(given)
+    np.testing.assert_allclose(columns["embedding"], want, atol=2e-6)
