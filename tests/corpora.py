@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from checkpoints import save
+from checkpoints import save, texts
 from tiny_models import sentence_files
 
 from bertfuse.export import export_model
@@ -66,3 +66,26 @@ def written(folder: Path) -> tuple[list[Any], dict[str, Any]]:
                 for name, value in row.items():
                     columns.setdefault(name, []).append(value)
     return ids, {name: np.array(values) for name, values in columns.items()}
+
+
+_PAGE = Path(__file__).parents[1] / "docs" / "corpus.md"
+
+
+def page_commands() -> list[str]:
+    """The commands of docs/corpus.md."""
+    lines = _PAGE.read_text(encoding="utf-8").splitlines()
+    return [line.strip() for line in lines if line.startswith(("    bertfuse ", "    cat "))]
+
+
+def page_folder(base: Path) -> Path:
+    """The models and files that the commands of docs/corpus.md name, of 40 rows each."""
+    for kind, name in (("encoder", "minilm"), ("reranker", "reranker"), ("classifier", "classifier")):
+        model_folder(kind, base).rename(base / name)
+    rows = [
+        {"text": text, "review": text, "question": text, "answer": text, "key": f"k{row}"}
+        for row, text in enumerate(texts(40, seed=61))
+    ]
+    (base / "more").mkdir()
+    for name in ("corpus.parquet", "corpus.csv", "corpus.jsonl", "sentences.txt", "pairs.jsonl", "more/b.parquet"):
+        write_rows(base / name, rows)
+    return base

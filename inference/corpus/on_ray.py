@@ -8,8 +8,10 @@ had begun: a shard that is recorded is not done again, and one that is not is wr
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,8 @@ def run_on_ray(job: Job, address: str, workers: int | None, report: Callable[[Ta
 
     Raises BertfuseError where Ray is missing, the cluster is not reached, or a worker reports an error.
     """
+    # What goes wrong is raised; Ray's own account of it is in its log files.
+    os.environ.setdefault("RAY_DATA_LOG_LEVEL", "ERROR")
     try:
         import ray
         import ray.data
@@ -65,7 +69,8 @@ def run_on_ray(job: Job, address: str, workers: int | None, report: Callable[[Ta
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise BertfuseError(f"--ray {address}: {' '.join(str(error).split())[:200]}") from error
     try:
-        return _run(ray, job, workers, report)
+        with redirect_stdout(sys.stderr):  # where Ray says that it does again what a lost worker had begun
+            return _run(ray, job, workers, report)
     finally:
         if started:
             ray.shutdown()
@@ -73,7 +78,8 @@ def run_on_ray(job: Job, address: str, workers: int | None, report: Callable[[Ta
 
 def _run(ray: Any, job: Job, workers: int | None, report: Callable[[Tally], None]) -> Tally:
     source = replace(job.source, paths=[str(Path(name).resolve()) for name, _ in job.source.files])
-    there = replace(job, source=source, folder=job.folder.resolve())
+    model = str(Path(job.wanted.model).resolve()) if Path(job.wanted.model).exists() else job.wanted.model
+    there = replace(job, source=source, wanted=replace(job.wanted, model=model), folder=job.folder.resolve())
     shards = -(-source.count() // source.shard_rows)
     missing = [shard for shard in range(shards) if not job.is_done(shard)]
     tally = Tally(done=1.0)

@@ -18,8 +18,8 @@ if ! "$env/bin/pip" download --quiet --no-deps --dest "$env/probe" 'packaging==2
   exit 75
 fi
 # pip complains of requirements of packages in BASE that nothing here uses.
-"$base/bin/python" "$here/../../cmake/requirements.py" serve >"$env/serve.txt"
-"$env/bin/pip" install --quiet --requirement "$here/requirements.txt" --requirement "$env/serve.txt" 2>"$env/pip.log" || { cat "$env/pip.log"; exit 1; }
+"$base/bin/python" "$here/../../cmake/requirements.py" serve ray >"$env/ray.txt"
+"$env/bin/pip" install --quiet --requirement "$here/requirements.txt" --requirement "$env/ray.txt" 2>"$env/pip.log" || { cat "$env/pip.log"; exit 1; }
 "$env/bin/pip" install --quiet --no-deps --target "$env/older" --requirement "$here/older.txt" 2>>"$env/pip.log" ||
   { cat "$env/pip.log"; exit 1; }
 # Triton's Python stub was built for NumPy 1: it gets an environment of its own on top of this one.

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import shlex
 import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
 from checkpoints import texts
-from commands import invoke, said
-from corpora import model_folder, write_rows, written
+from commands import invoke
+from corpora import model_folder, page_commands, page_folder, write_rows, written
 
 import bertfuse
 
@@ -31,6 +34,11 @@ def cluster():
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return model_folder("encoder", tmp_path_factory.mktemp("models"))
+
+
+def done(*arguments: object) -> dict[str, Any]:
+    """What the command says; Ray may say on stderr that a worker was lost."""
+    return json.loads(invoke(*arguments, "--json").stdout)
 
 
 def workers() -> list[psutil.Process]:
@@ -65,7 +73,7 @@ def test_a_worker_is_killed_and_no_row_is_lost_or_repeated(model: Path, tmp_path
 
     thread = threading.Thread(target=kill, daemon=True)
     thread.start()
-    report = said("embed", path, "--model", model, "-o", out, "--shard-rows", "200", "--ray", "local", "--workers", "3")
+    report = done("embed", path, "--model", model, "-o", out, "--shard-rows", "200", "--ray", "local", "--workers", "3")
     assert killed and killed[0] < 150, f"killed with {killed} of 200 shards done: that is no test"
     assert (report["rows"], report["bad_rows"], report["shards"]) == (39_999, 1, 200)
     ids, columns = written(out)
@@ -74,7 +82,7 @@ def test_a_worker_is_killed_and_no_row_is_lost_or_repeated(model: Path, tmp_path
     np.testing.assert_allclose(columns["embedding"], want, atol=2e-6)
 
     (out / ".bertfuse" / "000077.json").unlink()  # as if it had been begun and not ended
-    again = said("embed", path, "--model", model, "-o", out, "--shard-rows", "200", "--ray", "local")
+    again = done("embed", path, "--model", model, "-o", out, "--shard-rows", "200", "--ray", "local")
     assert (again["rows"], again["new_rows"]) == (39_999, 200)
 
 
@@ -82,7 +90,7 @@ def test_text_files_and_other_tasks(tmp_path: Path) -> None:
     given = texts(70, seed=51)
     path = write_rows(tmp_path / "c.csv", [{"text": text} for text in given])
     folder = model_folder("classifier", tmp_path)
-    said("classify", path, "--model", folder, "-o", tmp_path / "out", "--shard-rows", "9", "--ray", "local")
+    done("classify", path, "--model", folder, "-o", tmp_path / "out", "--shard-rows", "9", "--ray", "local")
     ids, columns = written(tmp_path / "out")
     assert ids == list(range(70))
     assert columns["label"].tolist() == [row["label"] for row in bertfuse.Classifier(folder, device="cpu")(given)]
@@ -93,3 +101,9 @@ def test_errors_are_one_line(model: Path, tmp_path: Path) -> None:
     given = ("embed", path, "--model", model, "-o", tmp_path / "out", "--ray", "local")
     errors = invoke(*given, "--column", "b", code=2).stderr
     assert len(errors.splitlines()) == 1 and "has no column 'b'; it has text" in errors
+
+
+@pytest.mark.parametrize("command", [line for line in page_commands() if "--ray" in line])
+def test_command_of_the_page(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(page_folder(tmp_path))
+    assert "40 rows in 1 files in on-ray" in invoke(*shlex.split(command)[1:]).stdout
