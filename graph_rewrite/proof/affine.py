@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from .expr import Apply, Expr, Read, value_of
 
 
@@ -22,9 +24,8 @@ def _affine(expr: Expr | None, read: Read) -> tuple[float, float] | None:
     given = [_affine(arg, read) for arg in expr.args]
     if None in given:
         return None
-    if expr.op == "Cast":  # of a number to a bool or a fraction to a whole number is no rounding
-        kinds = expr.args[0].dtype.kind, expr.dtype.kind
-        return given[0] if kinds[1] not in "b" and (kinds[0] in "biu" or kinds[1] not in "iu") else None
+    if expr.op == "Cast":
+        return given[0] if _keeps_numbers(expr.args[0].dtype, expr.dtype) else None
     if expr.op == "Identity":
         return given[0]
     if expr.op == "Neg":
@@ -39,3 +40,10 @@ def _affine(expr: Expr | None, read: Read) -> tuple[float, float] | None:
     if expr.op == "Div" and given[1][0] == 0 and given[1][1] and expr.dtype.kind not in "iu":
         return given[0][0] / given[1][1], given[0][1] / given[1][1]
     return None
+
+
+def _keeps_numbers(given: np.dtype, made: np.dtype) -> bool:
+    """Whether a Cast rounds at most: whole numbers stay so, and floats do not come to less range."""
+    if made.kind == "b" or (made.kind in "iu" and given.kind not in "biu"):
+        return False
+    return given.kind in "biu" or made.itemsize >= given.itemsize

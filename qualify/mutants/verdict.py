@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +16,7 @@ from bertfuse.graph_rewrite.dialect.reference import MASKED_SCORE
 from bertfuse.graph_rewrite.spec import DOMAIN
 from bertfuse.runtime.differences import TOLERANCES
 
-from .inputs import Feed, signature
+from .inputs import Feed
 
 Feeds = Mapping[str, Feed]
 
@@ -212,18 +212,29 @@ def _lost_of_scores(model: onnx.ModelProto, fused_model: onnx.ModelProto, feed: 
     reduces = [n for n in fused_model.graph.node if n.op_type in ("ReduceMax", "ReduceMin") and n.name not in known]
     divisors = {node.input[1] for node in model.graph.node if node.op_type == "Div"}
     largest = 0.0
-    for tensor in model.graph.initializer:
+    for tensor in model.graph.initializer if reduces else ():
         if np.prod(tensor.dims) == 1 and (value := numpy_helper.to_array(tensor)).dtype.kind == "f" and value.any():
             number = abs(float(value.reshape(())))
             largest = max(largest, 1 / number if tensor.name in divisors else number)
     lost = np.zeros(1)
-    for value in signature(model).inputs if reduces else ():
-        mask = feed[value.name]
-        if value.is_mask and mask.dtype.kind in "iu" and mask.ndim > 1 and mask.size and lost.size in (1, len(mask)):
+    for mask in _inner(fused_model, {node.input[0] for node in reduces}, feed) or ():
+        if mask.size and lost.size in (1, len(mask)):
             mask = mask.reshape(len(mask), -1).astype(np.float64)
             numbers, lifts = np.abs(mask).max(axis=1), (mask.max(axis=1) > 1) | (mask.min(axis=1) < 0)
             lost = np.maximum(lost, np.where(lifts, numbers * largest * _ROUNDINGS[onnx.TensorProto.FLOAT], 0.0))
     return lost
+
+
+def _inner(model: onnx.ModelProto, names: Collection[str], feed: Feed) -> list[np.ndarray] | None:
+    """Inner tensors of a model that is run on these inputs; None where it does not run, or nothing is asked for."""
+    inputs = {value.name for value in model.graph.input}
+    asked = [name for name in names if name not in inputs]
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.output[:]
+    copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in asked)
+    found = _run(session(copy), feed) if asked else []
+    return None if found is None else [*found, *(feed[name] for name in names if name in inputs)]
 
 
 def _by_row(expected: np.ndarray, lost: np.ndarray) -> np.ndarray | float:
@@ -250,11 +261,7 @@ def _rows_without_keys(model: onnx.ModelProto, fused_model: onnx.ModelProto, fee
             masks.add(node.input[0])
     if not masks:
         return None
-    copy = onnx.ModelProto()
-    copy.CopyFrom(fused_model)
-    del copy.graph.output[:]
-    copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in masks)
-    found = _run(session(copy), feed)
+    found = _inner(fused_model, masks, feed)
     if found is None or len({len(mask) for mask in found}) != 1:
         return None
     return np.any([~(mask != 0).any(axis=tuple(range(1, mask.ndim))) for mask in found], axis=0)

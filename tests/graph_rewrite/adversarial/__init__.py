@@ -21,7 +21,7 @@ from .half import judge_in_half
 KINDS = (
     "integers", "ids", "floats", "windows", "samples", "constants", "attributes", "embeddings", "shapes", "scores",
     "layer_norms", "gelus", "wiring", "more_masks", "weights", "crashes", "precision", "encoders",
-    "bodies", "views", "axes", "odd_graphs", "halves", "deeper",
+    "bodies", "views", "axes", "odd_graphs", "halves", "deeper", "programs",
 )  # fmt: skip
 
 
