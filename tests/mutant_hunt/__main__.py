@@ -21,7 +21,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="exports whose name holds this")
     parser.add_argument("--models", type=Path, help="folder of exports, made there where absent")
-    parser.add_argument("-o", "--out", type=Path, help="folder for findings")
+    parser.add_argument("-o", "--out", type=Path, default=Path(".cache/mutants-found"), help="folder for findings")
     options = parser.parse_args()
     chosen = [export for export in EXPORTS if options.only in str(export)]
     outcomes: Counter[str] = Counter()
@@ -30,7 +30,7 @@ def main() -> int:
         for number, export in enumerate(chosen):
             path = export.make(options.models or Path(temporary))
             share = options.count * (number + 1) // len(chosen) - options.count * number // len(chosen)
-            out = None if options.out is None else options.out / path.parent.name
+            out = options.out / path.parent.name
             # A seed of its own for each, or the same numbers would draw the same changes of them all.
             report = hunt(path, count=share, seed=options.seed * 1000 + number, out=out)
             print(f"{export}: {report.summary()}", flush=True)
