@@ -47,19 +47,26 @@ class Tokens:
         return np.repeat(begins[rows] - ends + lengths, lengths) + np.arange(ends[-1] if len(ends) else 0)
 
 
-def token_batches(lengths: Sequence[int], max_tokens: int, max_texts: int | None = None) -> Iterator[np.ndarray]:
+def token_batches(
+    lengths: Sequence[int], max_tokens: int, max_texts: int | None = None, max_padding: int | None = None
+) -> Iterator[np.ndarray]:
     """Indices of `lengths` in batches, longest texts first.
 
     A batch holds texts of neighbouring lengths, so that one long text pads no short ones, and at most `max_tokens`
-    tokens with its padding (a longer text is a batch of its own) and `max_texts` texts.
+    tokens with its padding (a longer text is a batch of its own), of these `max_padding` of padding, and `max_texts`
+    texts.
     """
     order = np.argsort(-np.asarray(lengths), kind="stable")
+    ordered = np.maximum(lengths, 1)[order]
     start = 0
     while start < len(order):
-        longest = max(1, int(lengths[order[start]]))
+        longest = int(ordered[start])
         count = max(1, max_tokens // longest)
         if max_texts is not None:
             count = min(count, max_texts)
+        if max_padding is not None:
+            padding = np.cumsum(longest - ordered[start : start + count])
+            count = max(1, int(np.searchsorted(padding, max_padding, side="right")))
         yield order[start : start + count]
         start += count
 

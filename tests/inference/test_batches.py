@@ -19,15 +19,19 @@ from bertfuse.inference.batches import Tokens, padded, ragged_batches, token_bat
     lengths=some.lists(some.integers(0, 600), max_size=200),
     tokens=some.integers(1, 2000),
     texts=some.none() | some.integers(1, 40),
+    padding=some.none() | some.integers(0, 1000),
 )
 @settings(deadline=None)
-def test_every_text_is_in_one_batch_of_bounded_size(lengths: list[int], tokens: int, texts: int | None) -> None:
-    batches = list(token_batches(lengths, tokens, texts))
+def test_every_text_is_in_one_batch_of_bounded_size(
+    lengths: list[int], tokens: int, texts: int | None, padding: int | None
+) -> None:
+    batches = list(token_batches(lengths, tokens, texts, padding))
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     for batch in batches:
         longest = max(1, *(lengths[index] for index in batch))
         assert len(batch) == 1 or longest * len(batch) <= tokens
         assert texts is None or len(batch) <= texts
+        assert padding is None or longest * len(batch) - sum(max(1, lengths[index]) for index in batch) <= padding
     ends = [(max(lengths[i] for i in batch), min(lengths[i] for i in batch)) for batch in batches]
     assert all(before[1] >= after[0] for before, after in itertools.pairwise(ends))
 
