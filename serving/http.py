@@ -207,8 +207,7 @@ class Http:
         if not truncate:
             check_lengths(lengths, limit, param)
         used = sum(min(length, limit) for length in lengths)
-        work = Work(texts, min(used, self._served.max_batch_tokens), raw_scores)
-        done = await self._ask(work)
+        done = await self._ask(Work(texts, used, raw_scores))
         self._metrics.texts.inc(len(texts))
         self._metrics.tokens.inc(used)
         if done.batch_requests:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +10,13 @@ from ray import serve
 
 from bertfuse.inference.model import Text
 
+from .batcher import Batcher
 from .served import Served
 
 
 @dataclass(frozen=True)
 class Work:
-    """One request's texts. `tokens` are all of them, and no more than a batch may have."""
+    """One request's texts, and how many tokens they have together."""
 
     texts: list[Text]
     tokens: int
@@ -32,26 +32,24 @@ class Done:
     batch_tokens: int = 0
 
 
-def _tokens(works: Sequence[Work]) -> int:
-    return sum(work.tokens for work in works)
-
-
 @serve.deployment(name="model")
 class Replica:
     def __init__(self, served: Served) -> None:
         self._kind = served.kind
         self._model = served.open()
-        self.answer.set_max_batch_size(served.max_batch_tokens)
+        self._batcher = Batcher(self._batch, served.max_batch_tokens)
         self._answers([Work(["a"] if served.kind != "rerank" else [("a", "b")], 1)])  # the first run is a slow one
 
-    @serve.batch(max_batch_size=1, batch_wait_timeout_s=0.002, batch_size_fn=_tokens)
-    async def answer(self, works: list[Work]) -> list[Done]:
-        # In a thread, so that the next requests are taken in meanwhile.
-        made = await asyncio.to_thread(self._answers, works)
-        return [Done(made[0], len(works), _tokens(works)), *(Done(answers) for answers in made[1:])]
+    async def answer(self, work: Work) -> Done:
+        return await self._batcher(work)
 
     def ping(self) -> None:
         """That the replica is there."""
+
+    def _batch(self, works: Sequence[Work]) -> list[Done]:
+        made = self._answers(works)
+        tokens = sum(work.tokens for work in works)
+        return [Done(made[0], len(works), tokens), *(Done(answers) for answers in made[1:])]
 
     def _answers(self, works: Sequence[Work]) -> list[Any]:
         made: list[Any] = [None] * len(works)

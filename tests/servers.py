@@ -33,11 +33,11 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def served(model: Path, *options: object) -> Iterator[Server]:
-    """A server that answers, stopped in the end."""
+def served(model: Path | str, *options: object, folder: Path | None = None) -> Iterator[Server]:
+    """A server that answers, started in `folder`, stopped in the end."""
     port = free_port()
-    command = [sys.executable, "-m", "bertfuse.cli", "serve", model, "--port", port, *options]
-    process = subprocess.Popen([str(part) for part in command], stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "bertfuse.cli", "serve", model, *options, "--port", port]
+    process = subprocess.Popen([str(part) for part in command], stderr=subprocess.PIPE, text=True, cwd=folder)
     server = Server(f"http://127.0.0.1:{port}", process)
     up = threading.Event()
 

@@ -1,8 +1,11 @@
-"""`bertfuse serve` with the clients that people have: openai's for vectors."""
+"""`bertfuse serve` with the clients that people have, and docs/serving.md: its commands and programs are run."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -17,11 +20,15 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
+from checkpoints import texts
 from servers import Server, free_port, served
 
 import bertfuse
 
 SENTENCES = ["A man is eating a piece of bread.", "Someone is having a meal.", "Snow fell on the mountains."]
+ROOT = Path(__file__).parents[2]
+DOCUMENT = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+COMMANDS = [line[4:] for line in DOCUMENT.splitlines() if line.startswith("    ")]
 Folders = Callable[[str], Path]
 
 
@@ -39,8 +46,32 @@ def request(url: str, body: Any = None, data: bytes | None = None) -> tuple[int,
 
 
 @pytest.fixture(scope="module")
-def server(folders: Folders) -> Iterator[Server]:
-    with served(folders("minilm"), "--max-texts", 64, "--max-body", 20000) as started:
+def home(folders: Folders) -> Path:
+    for name in ("reranker", "classifier"):
+        folders(name)
+    return folders("minilm").parent
+
+
+@contextlib.contextmanager
+def of_document(name: str, home: Path, *options: object) -> Iterator[Server]:
+    """The server that docs/serving.md starts for that model, with further options, at another port."""
+    (line,) = (line for line in COMMANDS if line.startswith(f"bertfuse serve {name} "))
+    with served(*shlex.split(line)[2:], *options, folder=home) as started:
+        yield started
+
+
+def curl(address: str, server: Server) -> list[Any]:
+    """What the document's curl commands to `address` answer."""
+    lines = [line for line in COMMANDS if line.startswith(f"curl http://{address}")]
+    assert lines
+    lines = [line.replace(f"http://{address}", server.url) for line in lines]
+    found = [subprocess.run(["sh", "-c", f"{line} -fsS"], capture_output=True, text=True, check=True) for line in lines]
+    return [json.loads(ran.stdout) if ran.stdout.startswith(("[", "{")) else ran.stdout for ran in found]
+
+
+@pytest.fixture(scope="module")
+def server(home: Path) -> Iterator[Server]:
+    with of_document("minilm", home, "--max-texts", 64, "--max-body", 20000, "--replicas", 2) as started:
         yield started
 
 
@@ -83,11 +114,11 @@ def test_every_kind_of_input(client: openai.OpenAI, encoder: bertfuse.Encoder) -
 
 def test_many_at_once(client: openai.OpenAI, encoder: bertfuse.Encoder) -> None:
     """Answers come to whom they belong, and requests are answered together."""
-    texts = [f"Sentence {index} of {'very ' * (index % 7)}many." for index in range(60)]
-    want = encoder.encode(texts)
+    sentences = [f"Sentence {index} of {'very ' * (index % 7)}many." for index in range(60)]
+    want = encoder.encode(sentences)
 
     def ask(start: int) -> list[Any]:
-        given = texts[start : start + 1 + start % 3]
+        given = sentences[start : start + 1 + start % 3]
         rows = client.embeddings.create(model="minilm", input=given).data
         return [(start + index, row.embedding) for index, row in enumerate(rows)]
 
@@ -168,6 +199,68 @@ def test_a_full_queue_is_429_and_a_stop_answers_what_is_in_work(folders: Folders
         assert [status for status, _, _ in found].count(200) >= in_work
         assert {status for status, _, _ in found} == {200, 429}
     assert [line for line in server.said if not line.startswith(("Serving", "Stopping"))] == []
+
+
+def test_reranker(home: Path, folders: Folders) -> None:
+    """As text-embeddings-inference answers; the document's server cuts long texts, a request may ask for that not."""
+    reranker = bertfuse.Reranker(folders("reranker"))
+    query, documents = "see a house", [*texts(12, seed=21, longest=15), "walk " * 60]
+    with of_document("reranker", home) as server:
+        (shown,) = curl("127.0.0.1:8001", server)
+        assert [row["text"] for row in shown] == [
+            row["text"] for row in reranker.rank("who eats?", ["anna eats", "peter walks"], return_documents=True)
+        ]
+        for raw in (False, True):
+            body = {"query": query, "texts": documents, "raw_scores": raw}
+            status, _, found = request(f"{server.url}/rerank", body)
+            options = {"activation_fn": lambda logits: logits} if raw else {}
+            want = reranker.rank(query, documents, **options)
+            assert status == 200 and [set(row) for row in found] == [{"index", "score"}] * 13
+            np.testing.assert_allclose([row["score"] for row in found], [row["score"] for row in want], atol=1e-5)
+            assert sorted(row["index"] for row in found) == list(range(13))
+        body = {"query": query, "texts": documents, "truncate": False}
+        status, _, found = request(f"{server.url}/rerank", body)
+        assert status == 413 and found["error_type"] == "Validation"
+        assert found["error"] == "texts[12] has 66 tokens, and the model takes 40: shorten it, or truncate."
+        status, _, found = request(f"{server.url}/v1/embeddings", {"input": "a"})
+        assert status == 404 and found["error"]["type"] == "not_found_error"
+
+
+def test_classifier(home: Path, folders: Folders) -> None:
+    classifier = bertfuse.Classifier(folders("classifier"))
+    given = texts(8, seed=22)
+    with of_document("classifier", home) as server:
+        alone, raw = curl("127.0.0.1:8002", server)
+        assert [row["label"] for row in alone] == [row["label"] for row in classifier("anna walks", top_k=None)]
+        assert len(raw) == 2 and len(raw[0]) == 3
+        for path in ("classify", "predict"):
+            status, _, found = request(f"{server.url}/{path}", {"inputs": [[text] for text in given]})
+            assert status == 200
+            for row, want in zip(found, classifier(given, top_k=None), strict=True):
+                assert [entry["label"] for entry in row] == [entry["label"] for entry in want]
+                np.testing.assert_allclose([e["score"] for e in row], [e["score"] for e in want], atol=1e-5)
+        status, _, found = request(f"{server.url}/classify", {"inputs": []})
+        assert (status, found["error_type"]) == (400, "Empty")
+        assert "classifier" in request(f"{server.url}/info")[2]["model_type"]
+
+
+def test_the_documents_program(server: Server, encoder: bertfuse.Encoder) -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(block.replace("http://127.0.0.1:8000", server.url), names)
+    np.testing.assert_allclose(names["vectors"], encoder.encode(SENTENCES[:2]), atol=1e-6)
+    curl("127.0.0.1:8000", server)
+
+
+def test_a_killed_replica_loses_nothing(server: Server) -> None:
+    """The load test of the document, for two seconds: every request is answered, and rightly."""
+    (line,) = (line for line in COMMANDS if "load_test.py" in line)
+    command = shlex.split(line.replace("http://127.0.0.1:8000", server.url))
+    short = ["--clients", "8", "--seconds", "3", "--texts", "48", "--kill", str(server.process.pid), "--json"]
+    ran = subprocess.run([sys.executable, *command[1:], *short], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    (load,) = json.loads(ran.stdout)
+    assert load["killed"] == 1 and load["requests"] > 8 and load["lost"] == {} and load["wrong"] == 0
 
 
 def test_mistakes_are_one_line(folders: Folders) -> None:
