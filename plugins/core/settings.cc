@@ -16,12 +16,23 @@ std::string FromEnvironment(const char* variable) {
   return value == nullptr ? "" : value;
 }
 
-uint32_t Tf32Flags(const std::string& value, const char* name) {
-  if (value == "1") return BERTFUSE_ALLOW_TF32;
-  if (!value.empty() && value != "0") {
+namespace {
+
+bool IsOn(const std::string& value, const char* name, bool otherwise) {
+  if (!value.empty() && value != "0" && value != "1") {
     Fail(BERTFUSE_INVALID_ARGUMENT, "%s is '%.64s', expected '0' or '1'", name, value.c_str());
   }
-  return 0;
+  return value.empty() ? otherwise : value == "1";
+}
+
+}  // namespace
+
+uint32_t Tf32Flags(const std::string& value, const char* name) {
+  return IsOn(value, name, false) ? BERTFUSE_ALLOW_TF32 : 0;
+}
+
+uint32_t RowHintFlags(const std::string& value, const char* name) {
+  return IsOn(value, name, true) ? 0 : BERTFUSE_NO_ROW_HINTS;
 }
 
 std::string ReadTuningFile(const std::string& name) {

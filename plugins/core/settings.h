@@ -1,4 +1,5 @@
-// What a session or a process says to the kernels: which tuning file, and whether float32 products may use TF32.
+// What a session or a process says to the kernels: which tuning file, whether float32 products may use TF32, and
+// whether tactics of packed rows are chosen by how many came last.
 #ifndef BERTFUSE_CORE_SETTINGS_H_
 #define BERTFUSE_CORE_SETTINGS_H_
 
@@ -9,6 +10,7 @@
 namespace bertfuse {
 
 inline constexpr const char* kTf32Variable = "BERTFUSE_TF32";
+inline constexpr const char* kRowHintsVariable = "BERTFUSE_ROW_HINTS";
 inline constexpr const char* kTuningVariable = "BERTFUSE_TUNING";
 
 // As calls have them.
@@ -22,6 +24,9 @@ std::string FromEnvironment(const char* variable);
 
 // A call's flags for "1", "0" or "". `name` is the setting's, for the message of INVALID_ARGUMENT at any other value.
 uint32_t Tf32Flags(const std::string& value, const char* name);
+
+// The same for row hints, which are on unless `value` is "0".
+uint32_t RowHintFlags(const std::string& value, const char* name);
 
 // The whole text of a tuning file. Throws INVALID_ARGUMENT where it cannot be read.
 std::string ReadTuningFile(const std::string& name);

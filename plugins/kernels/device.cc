@@ -5,8 +5,6 @@
 namespace bertfuse::kernels {
 namespace {
 
-constexpr int kMaxDevices = 64;
-
 struct Slot {
   std::once_flag once;
   Device device;
@@ -16,8 +14,8 @@ struct Slot {
 }  // namespace
 
 const Device* GetDevice(int id) {
-  static Slot slots[kMaxDevices];
-  if (id < 0 || id >= kMaxDevices) return nullptr;
+  static Slot slots[kMostDevices];
+  if (id < 0 || id >= kMostDevices) return nullptr;
   Slot& slot = slots[id];
   std::call_once(slot.once, [&] {
     int major = 0, minor = 0;

@@ -12,6 +12,8 @@ inline constexpr bool kHopperIsBuilt = true;
 inline constexpr bool kHopperIsBuilt = false;
 #endif
 
+constexpr int kMostDevices = 64;
+
 struct Device {
   int id = -1;
   int compute_capability = 0;  // 90 for 9.0

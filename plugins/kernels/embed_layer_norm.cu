@@ -1,5 +1,6 @@
 #include "kernels/dependent_launch.cuh"
 #include "kernels/embed_layer_norm.h"
+#include "kernels/packed_rows.cuh"
 #include "kernels/row_norm.cuh"
 #include "kernels/warp_row.cuh"
 
@@ -22,6 +23,10 @@ struct TableRows {
 
 template <class T, class Index>
 __device__ __forceinline__ TableRows<T> FindRows(const EmbedLayerNormArguments<T, Index>& a, int64_t at) {
+  if (a.token_index != nullptr) {
+    at = a.token_index[at];
+    if (at < 0 || at >= a.rows) return {};
+  }
   TableRows<T> rows;
   rows.word = Row(a.word_table, a.ids[at], a.words, a.columns);
   const int64_t position = a.position_ids != nullptr ? static_cast<int64_t>(a.position_ids[at]) : at % a.sequence;
@@ -39,11 +44,12 @@ __global__ void __launch_bounds__(kWarpRowThreads, kChunks > 3 ? 3 : 4)
   const int columns = static_cast<int>(a.columns);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
   LaunchDependents();
+  const int64_t count = RealRows(a.packed, a.rows);
   WaitForDependencies();
   WarpRow<T, kChunks> rows[3], gamma, beta;
   gamma.Load(a.gamma, columns), beta.Load(a.beta, columns);
   const auto load = [&](int64_t at) {
-    if (at >= a.rows) return;
+    if (at >= count) return;
     const TableRows<T> from = FindRows(a, at);
     if (!from.inside) {
       // One that is not a number makes its row so.
@@ -54,7 +60,7 @@ __global__ void __launch_bounds__(kWarpRowThreads, kChunks > 3 ? 3 : 4)
     if (from.token_type != nullptr) rows[2].Load(from.token_type, columns);
   };
   int64_t at = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
-  for (load(at); at < a.rows; at += stride) {
+  for (load(at); at < count; at += stride) {
     gamma.KeepPacked(), beta.KeepPacked();
     NormalizeSum(rows, columns, a.epsilon, gamma, beta, a.y + at * columns, [&] { load(at + stride); });
   }
@@ -64,35 +70,39 @@ template <class T, class Index, int kVector, int kChunks>
 __global__ void __launch_bounds__(MostRowThreads(kChunks), 1)  // left to itself the compiler spills wide rows
     EmbedLayerNormKernel(EmbedLayerNormArguments<T, Index> a) {
   __shared__ float3 scratch[32];
-  const int64_t at = blockIdx.x;
   const int columns = static_cast<int>(a.columns);
   LaunchDependents();
+  const int64_t count = RealRows(a.packed, a.rows);
+  if (blockIdx.x >= count) return LeaveEarly(blockIdx.x == 0);
   WaitForDependencies();
   RowVector<T, kVector, kChunks> gamma(a.gamma), beta(a.beta);
   gamma.Load(columns), beta.Load(columns);
-  const TableRows<T> from = FindRows(a, at);
-  const T* const tables[3] = {from.word, from.position, from.token_type};
-  RowSlice<kVector, kChunks> row;
-  ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int column) {
+  for (int64_t at = blockIdx.x; at < count; at += gridDim.x) {
+    const TableRows<T> from = FindRows(a, at);
+    const T* const tables[3] = {from.word, from.position, from.token_type};
+    RowSlice<kVector, kChunks> row;
+    ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int column) {
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) row.value[chunk][i] = from.inside ? 0.0f : __int_as_float(0x7fffffff);
-    if (!from.inside) return;
+      for (int i = 0; i < kVector; ++i) row.value[chunk][i] = from.inside ? 0.0f : __int_as_float(0x7fffffff);
+      if (!from.inside) return;
 #pragma unroll
-    for (int table = 0; table < 3; ++table) {
-      if (tables[table] == nullptr) continue;
-      const auto loaded = *reinterpret_cast<const Pack<T, kVector>*>(tables[table] + column);
+      for (int table = 0; table < 3; ++table) {
+        if (tables[table] == nullptr) continue;
+        const auto loaded = *reinterpret_cast<const Pack<T, kVector>*>(tables[table] + column);
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) row.value[chunk][i] += ToFloat(loaded.value[i]);
-    }
-  });
-  NormalizeAndStore(row, columns, gamma, beta, a.epsilon, a.y + at * a.columns, scratch);
+        for (int i = 0; i < kVector; ++i) row.value[chunk][i] += ToFloat(loaded.value[i]);
+      }
+    });
+    NormalizeAndStore(row, columns, gamma, beta, a.epsilon, a.y + at * a.columns, scratch);
+    __syncthreads();
+  }
 }
 
 template <class T, class Index, int kVector>
 cudaError_t LaunchVector(const EmbedLayerNormArguments<T, Index>& a, const Device& device, cudaStream_t stream) {
   LaunchConfig config;
   const int threads = RowThreads(a.columns, kVector);
-  config.grid = dim3(static_cast<unsigned>(a.rows));
+  config.grid = dim3(static_cast<unsigned>(a.packed.ForGrid(a.rows)));
   config.block = dim3(threads);
   config.stream = stream;
   config.device = &device;
@@ -121,7 +131,10 @@ template <class T, class Index>
 cudaError_t EmbedLayerNorm(const EmbedLayerNormArguments<T, Index>& a, const Device& device, cudaStream_t stream) {
   if (a.rows == 0 || a.columns == 0) return cudaSuccess;
   if constexpr (sizeof(T) == 2) {
-    if (a.rows >= 2048 &&
+    // A block for each row waits for one index after the other; where token_index comes on top, warps overtake it
+    // early.
+    const int64_t few = a.token_index == nullptr ? 2048 : 512;
+    if (a.packed.ForGrid(a.rows) >= few &&
         WarpRowsFit(a.columns, a.word_table, a.token_type_table, a.position_table, a.gamma, a.beta, a.y)) {
       return WithWarpRowChunks(a.columns, [&](auto chunks) {
         return LaunchWarpRows(EmbedLayerNormWarpKernel<T, Index, decltype(chunks)::value>, a, device, stream);

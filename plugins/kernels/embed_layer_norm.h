@@ -2,17 +2,20 @@
 #define BERTFUSE_KERNELS_EMBED_LAYER_NORM_H_
 
 #include "kernels/launch.h"
+#include "kernels/packed_rows.h"
 
 namespace bertfuse::kernels {
 
 // y[batch, sequence, columns] = LayerNorm(word[ids] + token_type[token_type_ids] + position[position_ids]).
 // Token types and position ids may be null; positions then run from 0. A negative id counts from the table's end, as in
-// ONNX Gather; an id outside its table makes that row NaN, since the host can't look at it.
+// ONNX Gather; an id outside its table makes that row NaN, since the host can't look at it. With token_index row i is
+// of token token_index[i] of batch * sequence; one outside of them makes the row NaN, too.
 template <class T, class Index>
 struct EmbedLayerNormArguments {
   const Index* ids;
   const Index* token_type_ids;
   const Index* position_ids;
+  const int32_t* token_index;  // may be null
   const T* word_table;
   const T* token_type_table;
   const T* position_table;
@@ -22,6 +25,7 @@ struct EmbedLayerNormArguments {
   int64_t rows, sequence, columns;
   int64_t words, token_types, positions;
   float epsilon;
+  PackedRows packed;  // of the rows; nothing is written from *row_count on
 };
 
 // Whether rows are narrow enough.

@@ -3,6 +3,7 @@
 
 #include "kernels/activation.h"
 #include "kernels/launch.h"
+#include "kernels/packed_rows.h"
 
 namespace bertfuse::kernels {
 
@@ -17,6 +18,7 @@ struct GemmArguments {
   float* float_product;
   int64_t m, n, k;
   Activation activation;
+  PackedRows packed;  // of the m rows; nothing is written from *row_count on
 };
 
 // Any shape and alignment; multiplies in float32, without tensor cores.

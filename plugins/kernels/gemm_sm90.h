@@ -5,7 +5,9 @@
 #include <cuda_fp16.h>
 
 #include "kernels/activation.h"
+#include "kernels/last_wave.h"
 #include "kernels/launch.h"
+#include "kernels/packed_rows.h"
 
 namespace bertfuse::kernels {
 
@@ -36,7 +38,7 @@ inline constexpr GemmSm90Block kSplitKBlocks[] = {{128, 128, 3, 2}, {64, 96, 10,
 
 // How the product x[m, k] * weight[n, k] transposed is cut up: a block's share, and the blocks of a cluster, cluster_m
 // x cluster_n of them, which multicast what they load. k is cut into `splits`: for all rows by GemmSm90SplitK, for
-// those from unsplit_rows on by GemmSm90Elementwise, with the persistent kernel's block alone.
+// those of the last wave by GemmSm90Elementwise, with the persistent kernel's block alone.
 struct GemmSm90Tile {
   GemmSm90Block block;
   int cluster_m;
@@ -54,11 +56,13 @@ struct GemmSm90Arguments {
   const T* beta;
   T* y;
   float* float_partials;
-  // GemmSm90Elementwise with `splits` > 1: of the rows from unsplit_rows on y gets the first split's sum, this the
-  // others': [splits - 1, m - unsplit_rows, n]. unsplit_rows is a multiple of the cluster's rows.
+  // GemmSm90Elementwise with `splits` > 1: of the rows after last_wave's full panels y gets the first split's sum, this
+  // the others': [splits - 1, partial_rows, n].
   T* partials;
-  int64_t unsplit_rows;
+  LastWave last_wave;
+  int64_t partial_rows;
   int64_t m, n, k;
+  PackedRows packed;  // of the m rows; what y gets from *row_count on is not specified
   float epsilon;
   Activation activation;
   // No kernel that may still run writes weight, bias, gamma or beta: they are then read before the kernels before this

@@ -18,6 +18,7 @@ struct LaunchConfig {
   unsigned cluster = 1;  // blocks along x
   cudaStream_t stream = nullptr;
   const Device* device = nullptr;
+  bool may_overlap = true;  // the end of the kernel before it, where the architecture can
 };
 
 // Launches `kernel`, raising its limit on shared memory to the device's. From

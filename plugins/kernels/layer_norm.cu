@@ -1,6 +1,7 @@
 #include "kernels/dependent_launch.cuh"
 #include "kernels/gelu.cuh"
 #include "kernels/layer_norm.h"
+#include "kernels/packed_rows.cuh"
 #include "kernels/row_norm.cuh"
 #include "kernels/warp_row.cuh"
 
@@ -28,10 +29,37 @@ struct Partials {
 };
 
 template <class T>
-__device__ __forceinline__ Partials<T> PartialsOf(const LayerNormArguments<T>& a, int64_t row) {
-  const int64_t split_row = row - a.unsplit_rows;
-  return {a.partials + split_row * a.columns, (a.rows - a.unsplit_rows) * a.columns,
-          split_row < 0 ? 0 : a.more_partials};
+__device__ __forceinline__ Partials<T> PartialsOf(const LayerNormArguments<T>& a, int64_t row, int64_t unsplit_rows) {
+  const int64_t split_row = row - unsplit_rows;
+  return {a.partials + split_row * a.columns, a.partial_rows * a.columns, split_row < 0 ? 0 : a.more_partials};
+}
+
+// How many rows there are, and how many of them are not split.
+template <bool kPacked>
+struct RowCounts {
+  int64_t rows, unsplit;
+  template <class T>
+  __device__ __forceinline__ explicit RowCounts(const LayerNormArguments<T>& a)
+      : rows(a.rows), unsplit(a.unsplit_rows) {
+    if constexpr (kPacked) {
+      const int real = RealRows(a.packed.row_count, a.rows);
+      rows = real;
+      if (a.more_partials > 0) unsplit = RowsOfFullPanels(a.last_wave, real);
+    }
+  }
+};
+
+// Calls visit(row) for each row of a block; packed rows are as many as there are, not as many as the grid was made for.
+template <bool kPacked, class Visit>
+__device__ __forceinline__ void ForEachRow(int64_t rows, Visit&& visit) {
+  if constexpr (kPacked) {
+    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+      visit(row);
+      __syncthreads();
+    }
+  } else {
+    visit(static_cast<int64_t>(blockIdx.x));
+  }
 }
 
 // value += min(count, kMost) vectors, `stride` elements from one to the next. All of them are on their way at the same
@@ -50,59 +78,59 @@ __device__ __forceinline__ void AddAll(const T* first, int64_t stride, int count
 
 // A block for each row. kHalfProduct: of a product in T and its partial sums, otherwise of split-K's in float32. Few
 // rows want all loads on their way at a time, more rows many blocks on a multiprocessor.
-template <class T, int kVector, int kChunks, bool kHalfProduct>
+template <class T, int kVector, int kChunks, bool kHalfProduct, bool kPacked>
 __global__ void __launch_bounds__(MostRowThreads(kChunks), kChunks > 1    ? 1
                                                            : kHalfProduct ? 3
                                                                           : 2)
     LayerNormKernel(LayerNormArguments<T> a) {
   __shared__ float3 scratch[32];
-  const int64_t offset = static_cast<int64_t>(blockIdx.x) * a.columns;
   const int64_t split_stride = a.rows * a.columns;
   const int columns = static_cast<int>(a.columns);
   LaunchDependents();
+  const RowCounts<kPacked> counts(a);
+  if (kPacked && blockIdx.x >= counts.rows) return LeaveEarly(blockIdx.x == 0);
   if (!a.vectors_are_constant) WaitForDependencies();
   RowVector<T, kVector, kChunks> bias(a.bias), gamma(a.gamma), beta(a.beta);
   bias.Load(columns), gamma.Load(columns), beta.Load(columns);
   WaitForDependencies();
-  const Partials<T> partials = PartialsOf(a, blockIdx.x);
-  RowSlice<kVector, kChunks> row;
-  ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int column) {
-    float (&value)[kVector] = row.value[chunk];
-    const auto residual = LoadIf<kVector>(a.residual != nullptr, a.residual + offset + column);
-    if constexpr (kHalfProduct) {
-      LoadProduct(a, offset + column, value);
-      if constexpr (TakesPartials(kVector, kChunks)) {
-        AddAll<kMostMorePartials>(partials.first + column, partials.stride, partials.count, value);
-      }
-    } else {
-      constexpr int kAtOnce = kChunks == 1 ? 8 : 4;
-      const float* source = a.float_partials + offset + column;
+  ForEachRow<kPacked>(counts.rows, [&](int64_t at) {
+    const int64_t offset = at * a.columns;
+    const Partials<T> partials = PartialsOf(a, at, counts.unsplit);
+    RowSlice<kVector, kChunks> row;
+    ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int column) {
+      float (&value)[kVector] = row.value[chunk];
+      const auto residual = LoadIf<kVector>(a.residual != nullptr, a.residual + offset + column);
+      if constexpr (kHalfProduct) {
+        LoadProduct(a, offset + column, value);
+        if constexpr (TakesPartials(kVector, kChunks)) {
+          AddAll<kMostMorePartials>(partials.first + column, partials.stride, partials.count, value);
+        }
+      } else {
+        constexpr int kAtOnce = kChunks == 1 ? 8 : 4;
+        const float* source = a.float_partials + offset + column;
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) value[i] = 0.0f;
+        for (int i = 0; i < kVector; ++i) value[i] = 0.0f;
 #pragma unroll 1
-      for (int split = 0; split < a.splits; split += kAtOnce, source += kAtOnce * split_stride) {
-        AddAll<kAtOnce>(source, split_stride, a.splits - split, value);
+        for (int split = 0; split < a.splits; split += kAtOnce, source += kAtOnce * split_stride) {
+          AddAll<kAtOnce>(source, split_stride, a.splits - split, value);
+        }
       }
-    }
-    const auto add = bias.Chunk(chunk, column);
+      const auto add = bias.Chunk(chunk, column);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      value[i] = Activate(value[i] + ToFloat(add.value[i]), a.activation) + ToFloat(residual.value[i]);
-    }
+      for (int i = 0; i < kVector; ++i) {
+        value[i] = Activate(value[i] + ToFloat(add.value[i]), a.activation) + ToFloat(residual.value[i]);
+      }
+    });
+    NormalizeAndStore(row, columns, gamma, beta, a.epsilon, a.y + offset, scratch);
   });
-  NormalizeAndStore(row, columns, gamma, beta, a.epsilon, a.y + offset, scratch);
 }
 
 // A warp for each row of up to 128 * kChunks columns, without partial sums in T: no barrier, all of a row's loads in
 // flight at once.
 template <class T, int kChunks>
-__global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T> a) {
+__device__ __forceinline__ void NormalizeWithWarp(const LayerNormArguments<T>& a, int64_t at) {
   constexpr int kVector = 4;
   const int lane = threadIdx.x % 32, columns = static_cast<int>(a.columns);
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
-  LaunchDependents();
-  WaitForDependencies();
-  if (at >= a.rows) return;
   const int64_t offset = at * a.columns, split_stride = a.rows * a.columns;
   float value[kChunks][kVector] = {};
   const auto for_each = [&](auto&& visit) {
@@ -151,14 +179,29 @@ __global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T>
   });
 }
 
+template <class T, int kChunks, bool kPacked>
+__global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T> a) {
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+  LaunchDependents();
+  WaitForDependencies();
+  if constexpr (kPacked) {
+    const int rows = RealRows(a.packed.row_count, a.rows);
+    const int64_t stride = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
+    for (int64_t at = first; at < rows; at += stride) NormalizeWithWarp<T, kChunks>(a, at);
+  } else if (first < a.rows) {
+    NormalizeWithWarp<T, kChunks>(a, first);
+  }
+}
+
 // A product in T and up to kPartials more partial sums, without an activation, a warp for each row; persistent.
-template <class T, int kChunks, int kPartials>
+template <class T, int kChunks, int kPartials, bool kPacked>
 __global__ void __launch_bounds__(kWarpRowThreads, kPartials > 1 ? 2
                                                    : kChunks > 3 ? 3
                                                                  : 4) LayerNormProductKernel(LayerNormArguments<T> a) {
   const int columns = static_cast<int>(a.columns);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
   LaunchDependents();
+  const RowCounts<kPacked> counts(a);
   if (!a.vectors_are_constant) WaitForDependencies();
   WarpRow<T, kChunks> rows[3 + kPartials], gamma, beta;
   WarpRow<T, kChunks>&product = rows[0], &bias = rows[1], &residual = rows[2];
@@ -166,41 +209,50 @@ __global__ void __launch_bounds__(kWarpRowThreads, kPartials > 1 ? 2
   gamma.Load(a.gamma, columns), beta.Load(a.beta, columns);
   WaitForDependencies();
   const auto load = [&](int64_t row) {
-    if (row >= a.rows) return;
+    if (row >= counts.rows) return;
     product.Load(a.product + row * columns, columns);
     if (a.residual != nullptr) residual.LoadOnce(a.residual + row * columns, columns);
     if constexpr (kPartials > 0) {
-      const Partials<T> partials = PartialsOf(a, row);
+      const Partials<T> partials = PartialsOf(a, row, counts.unsplit);
 #pragma unroll
       for (int i = 0; i < kPartials; ++i)
         rows[3 + i].Load(partials.first + i * partials.stride, i < partials.count ? columns : 0);
     }
   };
   int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
-  for (load(row); row < a.rows; row += stride) {
+  for (load(row); row < counts.rows; row += stride) {
     bias.KeepPacked(), gamma.KeepPacked(), beta.KeepPacked();
     NormalizeSum(rows, columns, a.epsilon, gamma, beta, a.y + row * columns, [&] { load(row + stride); });
   }
+}
+
+// Calls launch(packed as a bool_constant).
+template <class T, class Launch>
+cudaError_t WithPacked(const LayerNormArguments<T>& a, Launch&& launch) {
+  return a.packed.row_count == nullptr ? launch(std::false_type()) : launch(std::true_type());
 }
 
 template <class T>
 cudaError_t LaunchWarp(const LayerNormArguments<T>& a, const Device& device, cudaStream_t stream) {
   const int warps = 8;
   LaunchConfig config;
-  config.grid = dim3(static_cast<unsigned>(CeilDiv(a.rows, warps)));
+  config.grid = dim3(static_cast<unsigned>(CeilDiv(a.packed.ForGrid(a.rows), warps)));
   config.block = dim3(32 * warps);
   config.stream = stream;
   config.device = &device;
-  if (a.columns <= 384) return Launch(config, LayerNormWarpKernel<T, 3>, a);
-  if (a.columns <= 768) return Launch(config, LayerNormWarpKernel<T, 6>, a);
-  return Launch(config, LayerNormWarpKernel<T, 8>, a);
+  return WithPacked(a, [&](auto packed) {
+    constexpr bool kPacked = decltype(packed)::value;
+    if (a.columns <= 384) return Launch(config, LayerNormWarpKernel<T, 3, kPacked>, a);
+    if (a.columns <= 768) return Launch(config, LayerNormWarpKernel<T, 6, kPacked>, a);
+    return Launch(config, LayerNormWarpKernel<T, 8, kPacked>, a);
+  });
 }
 
 template <class T, int kVector>
 cudaError_t LaunchVector(const LayerNormArguments<T>& a, const Device& device, cudaStream_t stream) {
   LaunchConfig config;
   const int threads = RowThreads(a.columns, kVector);
-  config.grid = dim3(static_cast<unsigned>(a.rows));
+  config.grid = dim3(static_cast<unsigned>(a.packed.ForGrid(a.rows)));
   config.block = dim3(threads);
   config.stream = stream;
   config.device = &device;
@@ -208,11 +260,14 @@ cudaError_t LaunchVector(const LayerNormArguments<T>& a, const Device& device, c
   SwitchChunks(a.columns, kVector, threads, [&](auto chunks) {
     constexpr int kChunks = decltype(chunks)::value;
     if (a.more_partials > 0 && !TakesPartials(kVector, kChunks)) return;
-    if (a.product == nullptr) {
-      error = Launch(config, LayerNormKernel<T, kVector, kChunks, false>, a);
-    } else if constexpr (sizeof(T) == 2 && kVector == 4) {
-      error = Launch(config, LayerNormKernel<T, kVector, kChunks, true>, a);
-    }
+    error = WithPacked(a, [&](auto packed) {
+      constexpr bool kPacked = decltype(packed)::value;
+      if (a.product == nullptr) return Launch(config, LayerNormKernel<T, kVector, kChunks, false, kPacked>, a);
+      if constexpr (sizeof(T) == 2 && kVector == 4) {
+        return Launch(config, LayerNormKernel<T, kVector, kChunks, true, kPacked>, a);
+      }
+      return cudaErrorInvalidValue;
+    });
   });
   return error;
 }
@@ -233,25 +288,31 @@ bool LayerNormTakes(const LayerNormArguments<T>& a) {
 }
 
 template <class T>
-cudaError_t LayerNorm(const LayerNormArguments<T>& a, const Device& device, cudaStream_t stream) {
+cudaError_t LayerNorm(const LayerNormArguments<T>& given, const Device& device, cudaStream_t stream) {
+  LayerNormArguments<T> a = given;
   if (a.rows == 0 || a.columns == 0) return cudaSuccess;
   if (a.more_partials > kMostMorePartials) return cudaErrorInvalidValue;
+  if (a.more_partials > 0) a.unsplit_rows = RowsOfFullPanels(a.last_wave, a.rows);
+  const int64_t expected = a.packed.row_count == nullptr ? a.rows : a.packed.expected;
   // A warp for each row takes fewer instructions than a block, which is faster where it has enough rows to itself; with
   // several partial sums of each a block has more loads on their way. Measured on an H200.
   if constexpr (sizeof(T) == 2) {
-    if (a.product != nullptr && a.activation == Activation::kNone && a.rows >= (a.more_partials > 1 ? 512 : 256) &&
+    if (a.product != nullptr && a.activation == Activation::kNone && expected >= (a.more_partials > 1 ? 512 : 256) &&
         WarpRowsFit(a.columns, a.product, a.partials, a.bias, a.residual, a.gamma, a.beta, a.y)) {
-      return WithWarpRowChunks(a.columns, [&](auto chunks) {
-        constexpr int kChunks = decltype(chunks)::value;
-        const auto kernel = a.more_partials == 0   ? LayerNormProductKernel<T, kChunks, 0>
-                            : a.more_partials == 1 ? LayerNormProductKernel<T, kChunks, 1>
-                                                   : LayerNormProductKernel<T, kChunks, kMostMorePartials>;
-        return LaunchWarpRows(kernel, a, device, stream);
+      return WithPacked(a, [&](auto packed) {
+        return WithWarpRowChunks(a.columns, [&](auto chunks) {
+          constexpr bool kPacked = decltype(packed)::value;
+          constexpr int kChunks = decltype(chunks)::value;
+          const auto kernel = a.more_partials == 0   ? LayerNormProductKernel<T, kChunks, 0, kPacked>
+                              : a.more_partials == 1 ? LayerNormProductKernel<T, kChunks, 1, kPacked>
+                                                     : LayerNormProductKernel<T, kChunks, kMostMorePartials, kPacked>;
+          return LaunchWarpRows(kernel, a, device, stream);
+        });
       });
     }
   }
   const bool in_fours = InFours(a);
-  if (in_fours && a.columns <= 1024 && a.rows >= 2048 && a.more_partials == 0) return LaunchWarp(a, device, stream);
+  if (in_fours && a.columns <= 1024 && expected >= 2048 && a.more_partials == 0) return LaunchWarp(a, device, stream);
   return in_fours ? LaunchVector<T, 4>(a, device, stream) : LaunchVector<T, 1>(a, device, stream);
 }
 

@@ -2,14 +2,16 @@
 #define BERTFUSE_KERNELS_LAYER_NORM_H_
 
 #include "kernels/activation.h"
+#include "kernels/last_wave.h"
 #include "kernels/launch.h"
+#include "kernels/packed_rows.h"
 
 namespace bertfuse::kernels {
 
 // y[rows, columns] = LayerNorm(activation(product + bias) + residual) * gamma + beta. The product is given as a matrix
 // product leaves it: split-K's float32 partial sums, `float_partials` [splits, rows, columns], or as `product`, rounded
-// to T. That may be y itself: what is overwritten while it is in the L2 cache never goes to memory. From row
-// unsplit_rows on `product` is the first split's partial sum, and `partials` [more_partials, rows - unsplit_rows,
+// to T. That may be y itself: what is overwritten while it is in the L2 cache never goes to memory. Of the rows after
+// last_wave's full panels `product` is the first split's partial sum, and `partials` [more_partials, partial_rows,
 // columns] are the others', each rounded to T. `bias` and `residual` may be null.
 template <class T>
 struct LayerNormArguments {
@@ -29,7 +31,10 @@ struct LayerNormArguments {
   bool vectors_are_constant = false;
   const T* partials = nullptr;
   int more_partials = 0;
-  int64_t unsplit_rows = 0;
+  LastWave last_wave = {};
+  int64_t partial_rows = 0;
+  PackedRows packed = {};    // of the rows; nothing is written from *row_count on
+  int64_t unsplit_rows = 0;  // set by LayerNorm()
 };
 
 // Of a row that a block holds in registers, in accesses of `vector` elements: four, or one where columns or pointers do
@@ -43,8 +48,9 @@ constexpr int kMostMorePartials = 5;
 template <class T>
 bool LayerNormTakes(const LayerNormArguments<T>& arguments);
 
-// Rows that are too wide give cudaErrorInvalidValue. So do a product in float32 or without accesses of four elements,
-// and more than kMostMorePartials partial sums beside the first, or such of more than kMostSplitColumns columns.
+// Rows that are too wide, and 2^31 packed ones, give cudaErrorInvalidValue. So do a product in float32 or without
+// accesses of four elements, and more than kMostMorePartials partial sums beside the first, or such of more than
+// kMostSplitColumns columns.
 template <class T>
 cudaError_t LayerNorm(const LayerNormArguments<T>& arguments, const Device& device, cudaStream_t stream);
 

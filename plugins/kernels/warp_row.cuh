@@ -118,13 +118,14 @@ cudaError_t WithWarpRowChunks(int64_t columns, Launch&& launch) {
 template <class Arguments>
 cudaError_t LaunchWarpRows(void (*kernel)(Arguments), const Arguments& a, const Device& device, cudaStream_t stream) {
   LaunchConfig config;
-  config.block = dim3(a.rows < kWarpRowThreads / 32 * device.multiprocessors ? 32 : kWarpRowThreads);
+  const int64_t rows = a.packed.ForGrid(a.rows);
+  config.block = dim3(rows < kWarpRowThreads / 32 * device.multiprocessors ? 32 : kWarpRowThreads);
   config.stream = stream;
   config.device = &device;
   int blocks = 0;
   const cudaError_t error = ResidentClusters(config, reinterpret_cast<const void*>(kernel), &blocks);
   if (error != cudaSuccess) return error;
-  config.grid = dim3(static_cast<unsigned>(std::min<int64_t>(blocks, CeilDiv(a.rows, config.block.x / 32))));
+  config.grid = dim3(static_cast<unsigned>(std::min<int64_t>(blocks, CeilDiv(rows, config.block.x / 32))));
   return Launch(config, kernel, a);
 }
 

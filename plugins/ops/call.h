@@ -98,11 +98,15 @@ constexpr bertfuse_kernel CudaKernel() {
 
 extern const bertfuse_kernel kAddQKVBias;
 extern const bertfuse_kernel kEmbedLayerNorm;
+extern const bertfuse_kernel kFirstTokens;
 extern const bertfuse_kernel kFusedAttention;
 extern const bertfuse_kernel kFusedGemm;
 extern const bertfuse_kernel kFusedGemmGelu;
 extern const bertfuse_kernel kFusedGemmGeluLayerNorm;
 extern const bertfuse_kernel kFusedGemmLayerNorm;
+extern const bertfuse_kernel kPackTokens;
+extern const bertfuse_kernel kRaggedPositions;
+extern const bertfuse_kernel kUnpackTokens;
 
 }  // namespace bertfuse::cuda
 #endif  // BERTFUSE_OPS_CALL_H_

@@ -3,6 +3,7 @@
 #include "core/op_table.h"
 #include "op_table.generated.h"
 #include "ops/call.h"
+#include "ops/packed_rows.h"
 
 namespace bertfuse::cuda {
 namespace {
@@ -19,6 +20,7 @@ void Run(const bertfuse_call& call) {
       a.ids = Data<Index>(in[Op::In::ids]);
       a.token_type_ids = Data<Index>(in[Op::In::token_type_ids]);
       a.position_ids = Data<Index>(in[Op::In::position_ids]);
+      a.token_index = Data<const int32_t>(in[Op::In::token_index]);
       a.word_table = Data<T>(in[Op::In::word_table]);
       a.token_type_table = Data<T>(in[Op::In::token_type_table]);
       a.position_table = Data<T>(in[Op::In::position_table]);
@@ -31,6 +33,7 @@ void Run(const bertfuse_call& call) {
       a.columns = in[Op::In::word_table].shape[1];
       a.token_types = a.token_type_table == nullptr ? 0 : in[Op::In::token_type_table].shape[0];
       a.positions = in[Op::In::position_table].shape[0];
+      a.packed = PackedRowsOf(call, in[Op::In::row_count], a.rows);
       a.epsilon = call.attributes[Op::Attr::epsilon].f;
       if (!kernels::EmbedLayerNormTakes(a)) FailTooWide(Op::kName, a.columns);
       CheckCuda(kernels::EmbedLayerNorm(a, DeviceOf(call), StreamOf(call)), Op::kName);
@@ -40,6 +43,6 @@ void Run(const bertfuse_call& call) {
 
 }  // namespace
 
-const bertfuse_kernel kEmbedLayerNorm = CudaKernel<Op, Run>();
+const bertfuse_kernel kEmbedLayerNorm = CudaKernel<Op, Run, nullptr, nullptr, true>();
 
 }  // namespace bertfuse::cuda

@@ -12,6 +12,7 @@ GemmCall Gemm(const bertfuse_call& call) {
   gemm.x = &call.inputs[Op::In::x];
   gemm.weight = &call.inputs[Op::In::weight];
   gemm.bias = &call.inputs[Op::In::bias];
+  gemm.row_count = &call.inputs[Op::In::row_count];
   gemm.y = &call.outputs[Op::Out::y];
   gemm.activation = GeluOf(call.attributes[Op::Attr::approximate]);
   return gemm;

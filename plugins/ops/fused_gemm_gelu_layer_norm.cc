@@ -15,6 +15,7 @@ GemmCall Gemm(const bertfuse_call& call) {
   gemm.residual = &call.inputs[Op::In::residual];
   gemm.gamma = &call.inputs[Op::In::gamma];
   gemm.beta = &call.inputs[Op::In::beta];
+  gemm.row_count = &call.inputs[Op::In::row_count];
   gemm.y = &call.outputs[Op::Out::y];
   gemm.epsilon = call.attributes[Op::Attr::epsilon].f;
   gemm.activation = GeluOf(call.attributes[Op::Attr::approximate]);

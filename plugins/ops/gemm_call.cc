@@ -6,6 +6,7 @@
 #include "kernels/layer_norm.h"
 #include "ops/call.h"
 #include "ops/gemm_tactic.h"
+#include "ops/packed_rows.h"
 
 namespace bertfuse::cuda {
 namespace {
@@ -30,6 +31,7 @@ kernels::GemmSm90Arguments<T> Arguments(const bertfuse_call& call, const GemmCal
   a.n = gemm.weight->shape[0];
   a.k = gemm.weight->shape[1];
   a.m = a.n == 0 ? 0 : NumElements(*gemm.y) / a.n;
+  a.packed = PackedRowsOf(call, *gemm.row_count, a.m);
   a.epsilon = gemm.epsilon;
   a.activation = gemm.activation;
   a.weights_are_constant = IsConstant(call, gemm.weight) && IsConstant(call, gemm.bias) &&
@@ -43,13 +45,14 @@ kernels::GemmSm90Arguments<T> Arguments(const bertfuse_call& call, const GemmCal
 
 template <class T>
 kernels::GemmArguments<T> Portable(const kernels::GemmSm90Arguments<T>& a, bool layer_norm) {
-  return {a.x, a.weight, a.bias, a.y, layer_norm ? a.float_partials : nullptr, a.m, a.n, a.k, a.activation};
+  return {a.x, a.weight, a.bias, a.y, layer_norm ? a.float_partials : nullptr, a.m, a.n, a.k, a.activation, a.packed};
 }
 
 template <class T>
 GemmProblem Problem(const bertfuse_call& call, const kernels::GemmSm90Arguments<T>& a, const GemmCall& gemm,
                     const kernels::Device& device) {
   GemmProblem problem = {a.m, a.n, a.k, gemm.gamma != nullptr, false, false, device.multiprocessors};
+  if (gemm.row_count->dtype != BERTFUSE_ABSENT) problem.m = a.packed.expected, problem.room = a.m;
   const bool allowed = !std::is_same_v<T, float> || (call.flags & BERTFUSE_ALLOW_TF32) != 0;
   problem.tensor_cores = allowed && kernels::GemmMmaTakes(Portable(a, problem.layer_norm));
   if constexpr (!std::is_same_v<T, float>) {
@@ -122,7 +125,8 @@ void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
   const size_t given = call.workspace == nullptr ? 0 : call.workspace_size;
   problem.workspace = given;
   const GemmTactic tactic = Tactic(call, gemm, problem);
-  a.unsplit_rows = UnsplitRows(problem, tactic);
+  a.last_wave = LastWaveOf(problem, tactic.tile);
+  a.partial_rows = PartialRows(problem, tactic);
   const size_t needed = GemmWorkspaceSize(problem, tactic);
   if (given < needed) {
     Fail(BERTFUSE_RUNTIME_ERROR, "%s: the workspace has %zu bytes, expected %zu", gemm.op, given, needed);
@@ -137,11 +141,13 @@ void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
             gemm.op);
   if (!apart) return;
   norm.vectors_are_constant = a.weights_are_constant;
+  norm.packed = a.packed;
   if (tactic.path == GemmPath::kSm90SplitK) norm.splits = tactic.tile.splits;
   if (tactic.path == GemmPath::kSm90ThenLayerNorm) {
     norm.product = a.y, norm.splits = 0;
     if (ActivatesProduct(a, tactic)) norm.bias = nullptr, norm.activation = kernels::Activation::kNone;
-    norm.partials = a.partials, norm.more_partials = tactic.tile.splits - 1, norm.unsplit_rows = a.unsplit_rows;
+    norm.partials = a.partials, norm.more_partials = tactic.tile.splits - 1, norm.last_wave = a.last_wave;
+    norm.partial_rows = a.partial_rows;
   }
   CheckCuda(kernels::LayerNorm(norm, device, StreamOf(call)), gemm.op);
 }
@@ -183,7 +189,9 @@ std::string DescribeGemmTactic(const bertfuse_call& call, const GemmCall& gemm, 
 TunedProblem TunedGemm(const bertfuse_call& call, const GemmCall& gemm) {
   const int64_t n = gemm.weight->shape[0], k = gemm.weight->shape[1];
   const bool tf32 = gemm.x->dtype == BERTFUSE_FLOAT32 && (call.flags & BERTFUSE_ALLOW_TF32) != 0;
-  return {gemm.op, gemm.x->dtype, {n == 0 ? 0 : NumElements(*gemm.y) / n, n, k, 0}, tf32};
+  int64_t m = n == 0 ? 0 : NumElements(*gemm.y) / n;
+  if (gemm.row_count->dtype != BERTFUSE_ABSENT) m = RoundedRows(ExpectedRows(call, m));
+  return {gemm.op, gemm.x->dtype, {m, n, k, 0}, tf32};
 }
 
 }  // namespace bertfuse::cuda

@@ -18,6 +18,7 @@ struct GemmCall {
   const bertfuse_tensor* residual = nullptr;
   const bertfuse_tensor* gamma = nullptr;  // given: LayerNorm
   const bertfuse_tensor* beta = nullptr;
+  const bertfuse_tensor* row_count;
   const bertfuse_tensor* y;
   float epsilon = 0.0f;
   kernels::Activation activation = kernels::Activation::kNone;
@@ -50,7 +51,7 @@ size_t GemmOpWorkspaceSize(const bertfuse_call& call) {
 // The table entry of an op whose call kGemm describes.
 template <class Op, GemmCall (*kGemm)(const bertfuse_call&)>
 constexpr bertfuse_kernel GemmKernel() {
-  return CudaKernel<Op, RunGemmOp<kGemm>, GemmOpWorkspaceSize<kGemm>, &kGemmTactics<kGemm>>();
+  return CudaKernel<Op, RunGemmOp<kGemm>, GemmOpWorkspaceSize<kGemm>, &kGemmTactics<kGemm>, true>();
 }
 
 }  // namespace bertfuse::cuda

@@ -49,8 +49,12 @@ GemmTactic SplitTactic(const GemmProblem& problem, Block block, int splits) {
   return {GemmPath::kSm90SplitK, {block, 1, 1, splits}};
 }
 
+// Sums in parts want little where there are few rows, but packed rows may be many.
+constexpr size_t kMostPackedWorkspace = 64 << 20;
+
 bool Fits(const GemmProblem& problem, const GemmTactic& tactic) {
-  return GemmWorkspaceSize(problem, tactic) <= problem.workspace;
+  const size_t most = problem.room > 0 ? std::min(problem.workspace, kMostPackedWorkspace) : problem.workspace;
+  return GemmWorkspaceSize(problem, tactic) <= most;
 }
 
 GemmTactic Portable(const GemmProblem& problem) {
@@ -90,13 +94,9 @@ struct Waves {
 };
 
 Waves WavesOf(const GemmProblem& problem, const GemmSm90Tile& tile) {
-  const int64_t per_panel = CeilDiv(problem.n, static_cast<int64_t>(tile.cluster_n) * tile.block.n);
-  const int64_t tiles = CeilDiv(problem.m, static_cast<int64_t>(tile.cluster_m) * tile.block.m) * per_panel;
-  Waves waves;
-  waves.clusters = std::max(problem.multiprocessors / (tile.cluster_m * tile.cluster_n), 1);
-  waves.full_panels = tiles / waves.clusters * waves.clusters / per_panel;
-  waves.left = tiles - waves.full_panels * per_panel;
-  return waves;
+  const kernels::LastWave wave = LastWaveOf(problem, tile);
+  const int64_t panels = Panels(wave, problem.m), full = FullPanels(wave, panels);
+  return {wave.clusters, full, (panels - full) * wave.tiles_per_panel};
 }
 
 // Whether tiles may be split along k, and LayerNorm adds the partial sums.
@@ -210,7 +210,7 @@ std::vector<GemmTactic> GemmTactics(const GemmProblem& problem) {
     for (int cluster_m : {1, 2}) {
       for (int splits = 2; TakesSplits(problem) && splits <= kMostSplits; ++splits) {
         const GemmTactic tactic = {GemmPath::kSm90ThenLayerNorm, {kWide, cluster_m, 1, splits}};
-        if (CanSplit(problem, splits) && UnsplitRows(problem, tactic) < problem.m) tactics.push_back(tactic);
+        if (CanSplit(problem, splits) && PartialRows(problem, tactic) > 0) tactics.push_back(tactic);
       }
     }
   }
@@ -224,21 +224,33 @@ GemmTactic ChooseGemmTactic(const GemmProblem& problem) {
   return problem.layer_norm ? ChooseLayerNorm(problem) : ChooseElementwise(problem);
 }
 
+kernels::LastWave LastWaveOf(const GemmProblem& problem, const GemmSm90Tile& tile) {
+  return {tile.cluster_m * tile.block.m,
+          static_cast<int>(CeilDiv(problem.n, static_cast<int64_t>(tile.cluster_n) * tile.block.n)),
+          std::max(problem.multiprocessors / (tile.cluster_m * tile.cluster_n), 1)};
+}
+
 int64_t UnsplitRows(const GemmProblem& problem, const GemmTactic& tactic) {
-  const GemmSm90Tile& tile = tactic.tile;
-  if (tactic.path != GemmPath::kSm90ThenLayerNorm || tile.splits == 1) return problem.m;
-  return std::min(WavesOf(problem, tile).full_panels * tile.cluster_m * tile.block.m, problem.m);
+  if (tactic.path != GemmPath::kSm90ThenLayerNorm || tactic.tile.splits == 1) return problem.m;
+  return RowsOfFullPanels(LastWaveOf(problem, tactic.tile), problem.m);
+}
+
+int64_t PartialRows(const GemmProblem& problem, const GemmTactic& tactic) {
+  if (tactic.path != GemmPath::kSm90ThenLayerNorm || tactic.tile.splits == 1) return 0;
+  if (problem.room == 0) return problem.m - UnsplitRows(problem, tactic);
+  return MostRowsLeft(LastWaveOf(problem, tactic.tile), problem.room);
 }
 
 size_t GemmWorkspaceSize(const GemmProblem& problem, const GemmTactic& tactic) {
   if (!problem.layer_norm || tactic.path == GemmPath::kSm90) return 0;
   if (tactic.path == GemmPath::kSm90ThenLayerNorm) {
     constexpr int kElementBytes = 2;
-    return static_cast<size_t>(problem.m - UnsplitRows(problem, tactic)) * static_cast<size_t>(problem.n) *
+    return static_cast<size_t>(PartialRows(problem, tactic)) * static_cast<size_t>(problem.n) *
            (tactic.tile.splits - 1) * kElementBytes;
   }
   const int splits = tactic.path == GemmPath::kSm90SplitK ? tactic.tile.splits : 1;
-  return static_cast<size_t>(problem.m) * static_cast<size_t>(problem.n) * splits * sizeof(float);
+  return static_cast<size_t>(problem.room > 0 ? problem.room : problem.m) * static_cast<size_t>(problem.n) * splits *
+         sizeof(float);
 }
 
 namespace {

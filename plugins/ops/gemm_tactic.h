@@ -25,12 +25,13 @@ struct GemmTactic {
 
 // What a choice may depend on.
 struct GemmProblem {
-  int64_t m, n, k;
+  int64_t m, n, k;  // m of packed rows: as many as are expected
   bool layer_norm;
   bool tensor_cores;  // 2-byte elements, or float32 with TF32 allowed; rows on 16-byte boundaries
   bool sm90;          // 2-byte elements, and a device that runs the Hopper kernels
   int multiprocessors;
   size_t workspace = SIZE_MAX;  // bytes that there are; a choice that would like more makes do with them
+  int64_t room = 0;             // of packed rows: how many there may be; 0 where there are m
 };
 
 // Every tactic that computes the problem, in an order that does not change from call to call.
@@ -39,9 +40,15 @@ std::vector<GemmTactic> GemmTactics(const GemmProblem& problem);
 // The one to use unless a measurement on the user's device says otherwise. It fits problem.workspace where any does.
 GemmTactic ChooseGemmTactic(const GemmProblem& problem);
 
-// Rows whose product is computed in one piece; of the rows after them k is split, with kSm90ThenLayerNorm: the tiles of
-// the last wave, which is incomplete. Their partial sums are rounded to 16 bits.
+// How a kSm90ThenLayerNorm tactic with splits tells the tiles of the last wave, of which k is split. Their partial sums
+// are rounded to 16 bits.
+kernels::LastWave LastWaveOf(const GemmProblem& problem, const kernels::GemmSm90Tile& tile);
+
+// Rows whose product is computed in one piece, of m rows.
 int64_t UnsplitRows(const GemmProblem& problem, const GemmTactic& tactic);
+
+// Rows that there must be room for in each of the others' partial sums.
+int64_t PartialRows(const GemmProblem& problem, const GemmTactic& tactic);
 
 // Bytes of scratch that the tactic takes, whatever problem.workspace is.
 size_t GemmWorkspaceSize(const GemmProblem& problem, const GemmTactic& tactic);

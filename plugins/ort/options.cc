@@ -22,6 +22,8 @@ std::string Setting(const OrtSessionOptions* options, const char* key, const cha
 SessionSettings ReadSettings(const OrtSessionOptions* options) {
   SessionSettings settings;
   settings.flags = Tf32Flags(Setting(options, "bertfuse.tf32", kTf32Variable), "bertfuse.tf32 (or BERTFUSE_TF32)");
+  settings.flags |= RowHintFlags(Setting(options, "bertfuse.row_hints", kRowHintsVariable),
+                                 "bertfuse.row_hints (or BERTFUSE_ROW_HINTS)");
   settings.tuning_name = Setting(options, "bertfuse.tuning", kTuningVariable);
   if (!settings.tuning_name.empty()) settings.tuning_text = ReadTuningFile(settings.tuning_name);
   return settings;

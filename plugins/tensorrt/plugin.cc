@@ -22,7 +22,8 @@ using Numbers = std::array<int32_t, kMaxTensors>;
 const CallSettings& EnvironmentSettings() {
   static const CallSettings settings = [] {
     CallSettings read;
-    read.flags = Tf32Flags(FromEnvironment(kTf32Variable), kTf32Variable);
+    read.flags = Tf32Flags(FromEnvironment(kTf32Variable), kTf32Variable) |
+                 RowHintFlags(FromEnvironment(kRowHintsVariable), kRowHintsVariable);
     const std::string tuning = FromEnvironment(kTuningVariable);
     if (!tuning.empty()) read.tuning = MakeTuning(ReadTuningFile(tuning), tuning);
     return read;

@@ -70,6 +70,41 @@ TEST(GemmTactic, PartsAreOfRowsAtTheEnd) {
   });
 }
 
+// The host may expect any number of packed rows, and there may be any other.
+TEST(GemmTactic, PackedRowsHaveRoomWhateverTheirNumber) {
+  std::mt19937 random(5);
+  ForRandomProblems([&](GemmProblem problem) {
+    problem.room = problem.m;
+    const std::vector<GemmTactic> of_room = GemmTactics(problem);
+    problem.m = random() % problem.room + 1;
+    const std::vector<GemmTactic> tactics = GemmTactics(problem);
+    ASSERT_EQ(tactics.size(), of_room.size());
+    std::set<std::string> names;
+    for (size_t i = 0; i < tactics.size(); ++i) {
+      names.insert(Describe(tactics[i]));
+      EXPECT_EQ(Describe(tactics[i]), Describe(of_room[i]));
+      GemmProblem padded = problem;
+      padded.room = 0, padded.m = random() % problem.room + 1;
+      EXPECT_GE(GemmWorkspaceSize(problem, tactics[i]), GemmWorkspaceSize(padded, tactics[i]))
+          << Describe(tactics[i]) << ", " << padded.m << " of " << problem.room;
+    }
+    const GemmTactic chosen = ChooseGemmTactic(problem);
+    EXPECT_EQ(names.count(Describe(chosen)), 1u) << Describe(chosen);
+    if (chosen.path != GemmPath::kSimt && chosen.path != GemmPath::kMma) {
+      EXPECT_LE(GemmWorkspaceSize(problem, chosen), 64u << 20) << Describe(chosen);
+    }
+  });
+}
+
+// By how many rows are expected, with workspace for all of them.
+TEST(GemmTactic, PackedRowsAreChosenForAsTheyAreExpected) {
+  GemmProblem problem = Bert(128, 768, 3072, true);
+  problem.room = 512;
+  EXPECT_EQ(Describe(ChooseGemmTactic(problem)), Describe(ChooseGemmTactic(Bert(128, 768, 3072, true))));
+  problem.room = 16384;  // float32 sums in parts would take 201 MB
+  EXPECT_EQ(Describe(ChooseGemmTactic(problem)).find("split-K 4"), std::string::npos);
+}
+
 TEST(GemmTactic, EveryPartHasSomething) {
   ForRandomProblems([](const GemmProblem& problem) {
     const int64_t stages = kernels::CeilDiv(problem.k, kernels::kStageK);

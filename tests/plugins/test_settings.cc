@@ -30,6 +30,14 @@ TEST(Settings, Tf32IsOffUnlessAsked) {
   }
 }
 
+TEST(Settings, RowHintsAreOnUnlessTurnedOff) {
+  EXPECT_EQ(RowHintFlags("", "x"), 0u);
+  EXPECT_EQ(RowHintFlags("1", "x"), 0u);
+  EXPECT_EQ(RowHintFlags("0", "x"), static_cast<uint32_t>(BERTFUSE_NO_ROW_HINTS));
+  EXPECT_EQ(Message([] { RowHintFlags("off", kRowHintsVariable); }),
+            "BERTFUSE_ROW_HINTS is 'off', expected '0' or '1'");
+}
+
 TEST(Settings, ATuningFileThatIsNotThereIsNamed) {
   EXPECT_EQ(Message([] { ReadTuningFile("no/such/file.tsv"); }),
             "no/such/file.tsv: the tuning file cannot be read; write one with 'bertfuse tune'");

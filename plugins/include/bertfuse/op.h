@@ -51,7 +51,10 @@ typedef struct bertfuse_tensor {
 } bertfuse_tensor;
 
 // Bits of bertfuse_call.flags.
-enum { BERTFUSE_ALLOW_TF32 = 1 };  // float32 products may be of operands rounded to 11 bits
+enum {
+  BERTFUSE_ALLOW_TF32 = 1,    // float32 products may be of operands rounded to 11 bits
+  BERTFUSE_NO_ROW_HINTS = 2,  // of packed rows choose for as many as there is room for, not for as many as came last
+};
 
 // Tactics that were measured on the user's device (bertfuse/tools.h).
 typedef struct bertfuse_tuning bertfuse_tuning;

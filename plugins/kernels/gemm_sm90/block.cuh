@@ -7,9 +7,9 @@
 
 namespace bertfuse::kernels::gemm_sm90 {
 
+// A round: a persistent block's only one, else a tile.
 template <class Config, class Consumer>
-__device__ __forceinline__ void RunBlock(const Parameters& p, char* shared) {
-  const Pipeline<Config> pipeline(p, shared);
+__device__ __forceinline__ void RunRound(const Parameters& p, const Pipeline<Config>& pipeline) {
   const Consumer consumer(pipeline);
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   if (threadIdx.x == 0) {
@@ -32,6 +32,25 @@ __device__ __forceinline__ void RunBlock(const Parameters& p, char* shared) {
   // A block's shared memory must outlive what is read there by TMA: statistics on their way to the cluster's other
   // blocks, which wait for them. For what TMA writes there somebody in the block has waited.
   if (clustered) SyncCluster();
+}
+
+template <class Config, class Consumer>
+__device__ __forceinline__ void RunBlock(const Parameters& p, char* shared) {
+  Pipeline<Config> pipeline(p, shared);
+  if constexpr (!Config::kPacked) {
+    RunRound<Config, Consumer>(p, pipeline);
+  } else {
+    // All of a cluster's blocks leave together.
+    if (!pipeline.Begin()) return LeaveEarly(blockIdx.x == 0);
+    RunRound<Config, Consumer>(p, pipeline);
+    // Rows that the grid was not made for. Every round is as the first one: that is slower than going on with the
+    // pipeline would be, and rare.
+    while (!Config::kPersistent && pipeline.NextRound()) {
+      __syncthreads();
+      if (threadIdx.x == 0) pipeline.InvalidateBarriers();
+      RunRound<Config, Consumer>(p, pipeline);
+    }
+  }
 }
 
 }  // namespace bertfuse::kernels::gemm_sm90

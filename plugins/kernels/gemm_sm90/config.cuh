@@ -1,5 +1,5 @@
 // Compile-time configurations of the three Hopper matrix products, and the layout of their shared memory: the
-// pipeline's stages, float32 vectors of the block's columns, mbarriers, row statistics.
+// pipeline's stages, float32 vectors of the block's columns, mbarriers, counts of tiles, row statistics.
 #ifndef BERTFUSE_KERNELS_GEMM_SM90_CONFIG_CUH_
 #define BERTFUSE_KERNELS_GEMM_SM90_CONFIG_CUH_
 
@@ -18,8 +18,8 @@ struct Elements {
 };
 
 // A block's tile of the output and the pipeline that feeds it. A stage holds 128 bytes of k of every row of x and
-// weight: what TMA swizzles over.
-template <class Elements, int kM_, int kN_, int kStages_, int kBlocks_>
+// weight: what TMA swizzles over. kPacked: how many rows there are is read on the device.
+template <class Elements, int kM_, int kN_, int kStages_, int kBlocks_, bool kPacked_>
 struct TileConfig : Elements {
   using typename Elements::Weight;
   using typename Elements::X;
@@ -28,6 +28,8 @@ struct TileConfig : Elements {
   static constexpr int kN = kN_;
   static constexpr int kStages = kStages_;
   static constexpr int kBlocks = kBlocks_;  // on a multiprocessor at a time
+  static constexpr bool kPacked = kPacked_;
+  static constexpr size_t kCountsBytes = kPacked ? 16 : 0;  // TileCounts
   static constexpr int kRowBytes = 128;
   static constexpr int kStageK = kRowBytes / sizeof(X);
   static_assert(sizeof(X) == sizeof(Weight));
@@ -39,8 +41,8 @@ struct TileConfig : Elements {
 
 // Persistent, ping-pong: blocks stay on their multiprocessor, and two consumer warpgroups take tiles alternately. While
 // one finishes its tile the other multiplies.
-template <class Elements, int kM, int kN, int kStages>
-struct PersistentConfig : TileConfig<Elements, kM, kN, kStages, 1> {
+template <class Elements, int kM, int kN, int kStages, bool kPacked>
+struct PersistentConfig : TileConfig<Elements, kM, kN, kStages, 1, kPacked> {
   static constexpr int kWarpgroups = 2;         // consumers
   static constexpr int kConsumersPerStage = 1;  // that read a stage
   static constexpr int kRowBlocks = kM / 64;    // of 64 rows, of a warpgroup's tile
@@ -49,12 +51,13 @@ struct PersistentConfig : TileConfig<Elements, kM, kN, kStages, 1> {
   static constexpr int kEpilogueStages = 0;
   static constexpr size_t kBarrierOffset = PersistentConfig::kVectorOffset;
   static constexpr size_t kBarriers = 2 * kStages;
-  static size_t SharedBytes(int) { return kBarrierOffset + (kBarriers * 8 + 127) / 128 * 128; }
+  static constexpr size_t kCountsOffset = kBarrierOffset + (kBarriers * 8 + 15) / 16 * 16;
+  static size_t SharedBytes(int) { return (kCountsOffset + PersistentConfig::kCountsBytes + 127) / 128 * 128; }
 };
 
 // Split-K: a block for each tile and split, whose consumers take 64 rows each and store float32 partial sums.
-template <class Elements, int kM, int kN, int kStages, int kBlocks>
-struct SplitKConfig : TileConfig<Elements, kM, kN, kStages, kBlocks> {
+template <class Elements, int kM, int kN, int kStages, int kBlocks, bool kPacked>
+struct SplitKConfig : TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked> {
   static constexpr int kWarpgroups = kM / 64;
   static constexpr int kConsumersPerStage = kWarpgroups;
   static constexpr int kRowBlocks = 1;
@@ -63,14 +66,16 @@ struct SplitKConfig : TileConfig<Elements, kM, kN, kStages, kBlocks> {
   static constexpr int kEpilogueStages = 0;
   static constexpr size_t kBarrierOffset = SplitKConfig::kVectorOffset;
   static constexpr size_t kBarriers = 2 * kStages;
-  static size_t SharedBytes(int) { return kBarrierOffset + (kBarriers * 8 + 127) / 128 * 128; }
+  static constexpr size_t kCountsOffset = kBarrierOffset + (kBarriers * 8 + 15) / 16 * 16;
+  static size_t SharedBytes(int) { return (kCountsOffset + SplitKConfig::kCountsBytes + 127) / 128 * 128; }
 };
 
-// One tile for each block, whose consumers take 64 rows each. Where two blocks share a multiprocessor one finishes
-// while the other multiplies. The tile leaves (and the residual comes) by TMA, through stages of the pipeline.
-template <class Elements, int kM, int kN, int kStages, int kBlocks, bool kLayerNorm_>
-struct OneTileConfig : TileConfig<Elements, kM, kN, kStages, kBlocks> {
-  using Base = TileConfig<Elements, kM, kN, kStages, kBlocks>;
+// One tile for each block (of packed rows perhaps more, one after the other), whose consumers take 64 rows each. Where
+// two blocks share a multiprocessor one finishes while the other multiplies. The tile leaves (and the residual comes)
+// by TMA, through stages of the pipeline.
+template <class Elements, int kM, int kN, int kStages, int kBlocks, bool kPacked, bool kLayerNorm_>
+struct OneTileConfig : TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked> {
+  using Base = TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked>;
   static constexpr bool kLayerNorm = kLayerNorm_;
   static constexpr int kWarpgroups = kM / 64;
   static constexpr int kConsumersPerStage = kWarpgroups;
@@ -91,7 +96,8 @@ struct OneTileConfig : TileConfig<Elements, kM, kN, kStages, kBlocks> {
   static constexpr int kVectors = kLayerNorm ? 3 : 1;
   static constexpr size_t kBarrierOffset = Base::kVectorOffset + static_cast<size_t>(kVectors) * kN * sizeof(float);
   static constexpr size_t kBarriers = 2 * kStages + (kLayerNorm ? kWarpgroups : 0);
-  static constexpr size_t kStatisticsOffset = kBarrierOffset + (kBarriers * 8 + 127) / 128 * 128;
+  static constexpr size_t kCountsOffset = kBarrierOffset + (kBarriers * 8 + 15) / 16 * 16;
+  static constexpr size_t kStatisticsOffset = (kCountsOffset + Base::kCountsBytes + 127) / 128 * 128;
   // Row statistics of each block of the cluster row.
   static size_t SharedBytes(int cluster_n) {
     return kStatisticsOffset + (kLayerNorm ? static_cast<size_t>(cluster_n) * kM * sizeof(float2) : 0);

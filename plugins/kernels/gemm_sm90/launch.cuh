@@ -26,6 +26,7 @@ cudaError_t Prepare(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& a, Par
   p->float_partials = a.float_partials;
   p->y = a.y;
   p->partials = a.partials;
+  p->partial_rows = static_cast<int>(a.partial_rows);
   p->m = static_cast<int>(a.m);
   p->n = static_cast<int>(a.n);
   p->k_stages = static_cast<int>(CeilDiv(a.k, Config::kStageK));
@@ -46,6 +47,9 @@ cudaError_t Prepare(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& a, Par
   p->tiles_n = static_cast<int>(tiles_n);
   p->unsplit_rows = p->m;
   p->unsplit_tiles = p->tiles = p->tiles_m * p->tiles_n;
+  p->row_count = a.packed.row_count;
+  p->splits = tile.splits;
+  p->last_wave = {tile.cluster_m * Config::kM, p->tiles_n, 0};
   p->epsilon = a.epsilon;
   p->activation = a.activation;
   p->has_residual = a.residual != nullptr;
@@ -54,13 +58,19 @@ cudaError_t Prepare(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& a, Par
   return cudaSuccess;
 }
 
-// Has the tiles from row `unsplit_rows` on split along k; a multiple of the cluster's rows.
-template <class Config>
-void Split(const GemmSm90Tile& tile, int64_t unsplit_rows, Parameters* p) {
-  const int64_t panel_rows = static_cast<int64_t>(tile.cluster_m) * Config::kM;
-  p->unsplit_rows = static_cast<int>(unsplit_rows);
-  p->unsplit_tiles = static_cast<int>(unsplit_rows / panel_rows * p->tiles_n);
+// Has the tiles of the panels after the first `full_panels` split along k.
+inline void Split(const GemmSm90Tile& tile, int full_panels, Parameters* p) {
+  p->unsplit_rows = full_panels * p->last_wave.panel_rows;
+  p->unsplit_tiles = full_panels * p->tiles_n;
   p->tiles = p->unsplit_tiles + (p->tiles_m * p->tiles_n - p->unsplit_tiles) * tile.splits;
+}
+
+// Clusters that run, where each takes one tile. Of packed rows so many as take those that are expected.
+template <class Config, class T>
+int ClustersOfOneTile(const GemmSm90Arguments<T>& a, const Parameters& p) {
+  if (!Config::kPacked) return p.tiles;
+  const int64_t panels = Panels(p.last_wave, a.packed.ForGrid(a.m));
+  return static_cast<int>(std::min<int64_t>(panels * p.tiles_n * p.splits, p.tiles));
 }
 
 // Of x and weight.
@@ -95,18 +105,23 @@ cudaError_t LaunchPersistent(const GemmSm90Tile& tile, const GemmSm90Arguments<T
     return cudaErrorInvalidConfiguration;
   }
   if (tile.splits > 1) {
-    const int64_t panel_rows = static_cast<int64_t>(tile.cluster_m) * Config::kM;
-    const bool rows = a.unsplit_rows % panel_rows == 0 && a.unsplit_rows < a.m && a.partials != nullptr;
+    const LastWave& wave = a.last_wave;
+    const bool planned = wave.panel_rows == p.last_wave.panel_rows && wave.tiles_per_panel == p.tiles_n &&
+                         wave.clusters > 0 && a.partial_rows >= a.m - RowsOfFullPanels(wave, a.m);
     // Bias and activation come after the splits' sum.
-    if (!rows || a.bias != nullptr || a.activation != Activation::kNone) return cudaErrorInvalidValue;
-    Split<Config>(tile, a.unsplit_rows, &p);
+    if (!planned || a.partials == nullptr || a.bias != nullptr || a.activation != Activation::kNone) {
+      return cudaErrorInvalidValue;
+    }
+    p.last_wave = wave;
+    Split(tile, static_cast<int>(FullPanels(wave, p.tiles_m)), &p);
   }
   error = MakeOperandMaps<Config>(tile, a, &p);
   if (error != cudaSuccess) return error;
   LaunchConfig config = MakeLaunchConfig<Config>(tile, device, stream);
   error = ResidentClusters(config, reinterpret_cast<const void*>(PersistentKernel<Config>), &p.clusters);
   if (error != cudaSuccess) return error;
-  p.clusters = std::min(p.clusters, p.tiles);
+  // Of packed rows any of the tiles may be split.
+  p.clusters = std::min(p.clusters, Config::kPacked ? p.tiles_m * p.tiles_n * p.splits : p.tiles);
   config.grid = dim3(static_cast<unsigned>(p.clusters) * config.cluster);
   return Launch(config, PersistentKernel<Config>, p);
 }
@@ -131,7 +146,7 @@ cudaError_t LaunchOneTile(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& 
     if (error != cudaSuccess) return error;
   }
   LaunchConfig config = MakeLaunchConfig<Config>(tile, device, stream);
-  p.clusters = p.tiles;
+  p.clusters = ClustersOfOneTile<Config>(a, p);
   config.grid = dim3(static_cast<unsigned>(p.clusters) * config.cluster);
   return Launch(config, OneTileKernel<Config>, p);
 }
@@ -142,11 +157,11 @@ cudaError_t LaunchSplitK(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& a
   Parameters p;
   cudaError_t error = Prepare<Config>(tile, a, &p);
   if (error != cudaSuccess) return error;
-  Split<Config>(tile, 0, &p);
+  Split(tile, 0, &p);
   error = MakeOperandMaps<Config>(tile, a, &p);
   if (error != cudaSuccess) return error;
   LaunchConfig config = MakeLaunchConfig<Config>(tile, device, stream);
-  p.clusters = p.tiles;
+  p.clusters = ClustersOfOneTile<Config>(a, p);
   config.grid = dim3(static_cast<unsigned>(p.clusters) * config.cluster);
   return Launch(config, SplitKKernel<Config>, p);
 }

@@ -105,7 +105,7 @@ class PersistentConsumer {
 
   // Where row 0 of that split's partial sums would lie; their memory begins with row unsplit_rows.
   __device__ __forceinline__ T* Partials(int split) const {
-    const int64_t rows = static_cast<int64_t>(split - 1) * (p_.m - p_.unsplit_rows) - p_.unsplit_rows;
+    const int64_t rows = static_cast<int64_t>(split - 1) * p_.partial_rows - pipeline_.UnsplitRows();
     return static_cast<T*>(p_.partials) + rows * p_.n;
   }
 

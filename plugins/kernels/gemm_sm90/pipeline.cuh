@@ -19,7 +19,7 @@ class Pipeline : public TileScheduler<Config> {
   using State = PipelineState<Config::kStages>;
 
   __device__ __forceinline__ Pipeline(const Parameters& parameters, char* shared)
-      : TileScheduler<Config>(parameters),
+      : TileScheduler<Config>(parameters, shared + Config::kCountsOffset),
         shared_(shared),
         barriers_(reinterpret_cast<uint64_t*>(shared + Config::kBarrierOffset)) {}
 
@@ -31,6 +31,11 @@ class Pipeline : public TileScheduler<Config> {
       InitBarrier(Full(stage), 1);
       InitBarrier(Empty(stage), Config::kConsumersPerStage * readers);
     }
+  }
+
+  // By one thread, of every barrier, before they are initialised anew.
+  __device__ __forceinline__ void InvalidateBarriers() const {
+    for (size_t i = 0; i < Config::kBarriers; ++i) InvalidateBarrier(barriers_ + i);
   }
 
   __device__ __forceinline__ const Parameters& parameters() const { return p_; }

@@ -44,8 +44,9 @@ class Producer {
       if (!pipeline_.HasTile(++number)) break;
       tile = pipeline_.TileAt(number);
     }
-    // What the cluster's other blocks say about this block's stages has to get here before it ends.
-    if (p_.cluster_m * p_.cluster_n == 1) return;
+    // What the cluster's other blocks say about this block's stages has to get here before it ends, and what its own
+    // consumers say before barriers are initialised anew.
+    if (p_.cluster_m * p_.cluster_n == 1 && (!Config::kPacked || Config::kPersistent)) return;
     for (int i = Config::kEpilogueStages; i < Config::kStages; ++i, state.Advance()) {
       WaitBarrier(pipeline_.Empty(state.stage), state.parity ^ 1);
     }

@@ -1,0 +1,29 @@
+// Packed rows on the device.
+#ifndef BERTFUSE_KERNELS_PACKED_ROWS_CUH_
+#define BERTFUSE_KERNELS_PACKED_ROWS_CUH_
+
+#include "kernels/dependent_launch.cuh"
+#include "kernels/packed_rows.h"
+
+namespace bertfuse::kernels {
+
+// How many of `rows` are real: a number out of range stands for the nearest. Every thread that asks reads the L2 cache.
+__device__ __forceinline__ int RealRows(const int32_t* row_count, int64_t rows) {
+  int count;
+  asm volatile("ld.volatile.global.s32 %0, [%1];" : "=r"(count) : "l"(row_count) : "memory");
+  return static_cast<int>(min(max(static_cast<int64_t>(count), int64_t{0}), rows));
+}
+
+// Of a kernel's `rows`, which are fewer than 2^31 where they are packed.
+__device__ __forceinline__ int64_t RealRows(const PackedRows& packed, int64_t rows) {
+  return packed.row_count == nullptr ? rows : RealRows(packed.row_count, rows);
+}
+
+// By a block that has no work, before it leaves. The first one waits all the same: a kernel that ended before the one
+// ahead of it would let the next one start too early.
+__device__ __forceinline__ void LeaveEarly(bool first) {
+  if (first) WaitForDependencies();
+}
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_PACKED_ROWS_CUH_
