@@ -123,7 +123,7 @@ def bench(
         threads: intra-op threads of every contender on the CPU; None leaves each its default.
         gpu: with provider "cuda", how every contender runs there.
         ragged: workloads of unequal lengths (see `make_workload`) in place of `grid`; the original fused with padding
-            kept and removed are contenders then. CPU only.
+            removed is a contender then, on the CPU with padding kept, too.
 
     Raises:
         BertfuseError: a file is missing, an option does not do, a size is out of the model's range, or fused ops do not
@@ -137,8 +137,6 @@ def bench(
         raise BertfuseError(f"{threads} threads run nothing: give 1 or more")
     if threads is not None and provider == "cuda":
         raise BertfuseError("threads are for the CPU: leave --threads out with --provider cuda")
-    if ragged and provider == "cuda":
-        raise BertfuseError("packed rows are not yet supported by the CUDA kernels: leave --ragged out on the GPU")
     probe = InferenceSession(path)
     sizes = vocabulary_sizes(path)
     workloads = [make_workload(text, probe, sizes, folder) for text in ragged]
@@ -160,7 +158,7 @@ def bench(
         if provider == "cuda":
             from .gpu_bench import GpuOptions, gpu_contenders
 
-            made = gpu_contenders(folder, gpu or GpuOptions(), feeds[grid[0]], Path(scratch), say)
+            made = gpu_contenders(folder, gpu or GpuOptions(), feeds[grid[0]], Path(scratch), say, bool(workloads))
         else:
             made = contenders(folder, provider, threads, say)
             if workloads:

@@ -159,11 +159,11 @@ def _session_contender(name: str, path: Path, library: str, options: GpuOptions,
 
 
 def gpu_contenders(
-    folder: Path, options: GpuOptions, feed: Feed, scratch: Path, say: Callable[[str], None]
+    folder: Path, options: GpuOptions, feed: Feed, scratch: Path, say: Callable[[str], None], ragged: bool = False
 ) -> list[Contender]:
     """The original, ONNX Runtime's own fusion, the fused model and PyTorch, each on the GPU in one float type.
 
-    `feed` is one input to try the fused model on. Raises BertfuseError unless all its fused ops run as our kernels, and
+    With `ragged`, also the original fused here with padding removed. `feed` is one input to try fused models on. Raises BertfuseError unless all its fused ops run as our kernels, and
     where the fused file is of a type that the others are not made in.
     """
     original, fused = model_pair(folder)
@@ -199,6 +199,22 @@ def gpu_contenders(
     made.append(attempt("ORT optimizer", optimized))
     made.append(_session_contender("fused, library", fused, "always", options, f"{fused.name}, CUDA kernels"))
     made[-1].details |= {"fused": ran, "library": True}
+    if ragged:
+        say(f"Fusing {original.name} with padding removed")
+
+        def removed(name: str) -> Contender:
+            path = scratch / "padding-remove.onnx"
+            reports = fuse_file(original, path, dtype=dtype, padding="remove").passes
+            left = [reason for report in reports if report.changes_padding and not report.done for reason in report.left]
+            if left:
+                return Contender(name, absent="; ".join(left))
+            counts = kernels_run(path, feed, options)
+            notes = f"{original.name} fused here, padding removed, CUDA kernels"
+            contender = _session_contender(name, path, "always", options, notes)
+            contender.details |= {"fused": counts, "library": True}
+            return contender
+
+        made.append(attempt("padding removed, library", removed))
     say("Building the PyTorch model")
     made.append(attempt("PyTorch", lambda name: _pytorch(name, folder, metadata, replace(options, dtype=dtype), feed)))
     return made

@@ -174,10 +174,6 @@ def model_calls(path: Path, batch: int, sequence: int) -> list[tuple[str, native
         if node.domain != DOMAIN or node.op_type not in OPS:
             continue
         spec = OPS[node.op_type]
-        if any(name and tensor.dtype == "C" for tensor, name in zip(spec.inputs, node.input, strict=False)):
-            raise BertfuseError(
-                f"{path}: its rows are packed, which the CUDA kernels do not take yet; tune the padded one"
-            )
         names = [*node.input, *[""] * (len(spec.inputs) - len(node.input))]
         unknown = [name for name in (*names, *node.output) if name and name not in shapes]
         if unknown:

@@ -30,30 +30,12 @@ bool Fits(const OpDef& op, Present present, const int32_t* dtypes, const int32_t
   return true;
 }
 
-bool HasPackedRows(const OpDef& op, Present present) {
-  for (int i = 0; i < op.num_inputs; ++i) {
-    if (op.inputs[i].packed && Has(present, i)) return true;
-  }
-  return false;
-}
-
 // Calls body(present) for every set of that many inputs that the op can have, until it returns true.
 template <class Body>
-void EachReading(const OpDef& op, int count, bool packed, Body&& body) {
+void EachReading(const OpDef& op, int count, Body&& body) {
   for (Present present = 0; present < (Present{1} << op.num_inputs); ++present) {
-    if (Count(present) != count || !IsComplete(op, present) || HasPackedRows(op, present) != packed) continue;
-    if (body(present)) return;
+    if (Count(present) == count && IsComplete(op, present) && body(present)) return;
   }
-}
-
-// The CUDA kernels would compute packed rows as if they were padded ones, so no layer may have them.
-void RefusePackedRows(const OpDef& op, int count, const int32_t* dtypes, const int32_t* ranks) {
-  EachReading(op, count, true, [&](Present present) -> bool {
-    if (!Fits(op, present, dtypes, ranks, count)) return false;
-    Fail(BERTFUSE_NOT_SUPPORTED,
-         "%s: packed rows are not yet supported by the CUDA kernels; fuse the model with --padding keep for TensorRT",
-         op.name);
-  });
 }
 
 std::string Names(const OpDef& op) {
@@ -79,7 +61,7 @@ bool IsComplete(const OpDef& op, Present present) {
 Present FindPresent(const OpDef& op, int count, const int32_t* dtypes, const int32_t* ranks) {
   Present any = 0, fitting = 0;
   int readings = 0, fits = 0;
-  EachReading(op, count, false, [&](Present present) {
+  EachReading(op, count, [&](Present present) {
     any = present;
     ++readings;
     if (Fits(op, present, dtypes, ranks, count)) {
@@ -88,7 +70,6 @@ Present FindPresent(const OpDef& op, int count, const int32_t* dtypes, const int
     return false;
   });
   if (fits == 1 || (fits > 1 && ranks == nullptr)) return fitting;
-  if (fits == 0) RefusePackedRows(op, count, dtypes, ranks);
   if (fits == 0 && readings == 1) return any;
   Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %d inputs %s: %s", op.name, count,
        fits > 1        ? "that can be read in several ways as"
@@ -99,7 +80,7 @@ Present FindPresent(const OpDef& op, int count, const int32_t* dtypes, const int
 
 bool MayBegin(const OpDef& op, int count, const int32_t* dtypes, int known) {
   bool fits = false;
-  EachReading(op, count, false, [&](Present present) { return fits = Fits(op, present, dtypes, nullptr, known); });
+  EachReading(op, count, [&](Present present) { return fits = Fits(op, present, dtypes, nullptr, known); });
   return fits;
 }
 

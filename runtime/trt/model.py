@@ -85,7 +85,8 @@ def prepare(source: str | Path, target: str | Path, plugins: bool) -> Prepared:
     unknown = sorted({node.op_type for node in fused} - set(OPS))
     if unknown:
         raise BertfuseError(f"{source}: op {unknown[0]!r} is none of this version's: fuse the model again")
-    _refuse_packed(source, fused)
+    if not plugins:
+        _refuse_packed(source, fused)
     data_types = {node.output[0]: _data_type(node, model, weights) for node in fused}
     ops = Counter(node.op_type for node in fused)
     tensors = tuple(name for node in fused for name in node.output if name)
@@ -113,13 +114,13 @@ def prepare(source: str | Path, target: str | Path, plugins: bool) -> Prepared:
 
 
 def _refuse_packed(source: str | Path, fused: list[onnx.NodeProto]) -> None:
-    """Raises BertfuseError for packed rows, of which the plugins' kernels know nothing yet."""
+    """Raises BertfuseError for packed rows: in op bodies their number is a shape that hangs on the data."""
     for node in fused:
         packed = [t for t, name in zip(OPS[node.op_type].inputs, node.input, strict=False) if name and t.dtype == "C"]
         if packed or any(t.dtype == "C" for t in OPS[node.op_type].outputs):
             raise BertfuseError(
-                f"{source}: packed rows are not yet supported by the TensorRT plugins ({node.op_type} {node.name!r});"
-                " fuse the model with --padding keep"
+                f"{source}: packed rows take the TensorRT plugins ({node.op_type} {node.name!r}): leave --no-plugins"
+                " out, or fuse the model with --padding keep"
             )
 
 

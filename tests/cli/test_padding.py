@@ -76,9 +76,9 @@ def test_explain_shows_what_would_be_packed() -> None:
     assert "remove padding" not in invoke("explain", exported()).stdout
 
 
-def test_no_engine_and_no_tuning_of_packed_rows(tmp_path: Path) -> None:
+def test_no_engine_of_packed_rows_without_plugins(tmp_path: Path) -> None:
     target = tmp_path / "packed.onnx"
     invoke("fuse", exported(), "-o", target, "--padding", "remove")
-    message = " ".join(invoke("engine", target, "-o", tmp_path / "model.plan", code=2).stderr.split())
-    assert "packed rows are not yet supported by the TensorRT plugins" in message
+    message = " ".join(invoke("engine", target, "-o", tmp_path / "model.plan", "--no-plugins", code=2).stderr.split())
+    assert "packed rows take the TensorRT plugins" in message and "leave --no-plugins out" in message
     assert not (tmp_path / "model.plan").exists()

@@ -11,7 +11,8 @@ from engines import fused
 from onnx import TensorProto, helper
 from tiny_models import exported
 
-from bertfuse.graph_rewrite import functions, io
+from bertfuse.errors import BertfuseError
+from bertfuse.graph_rewrite import functions, fuse_file, io
 from bertfuse.graph_rewrite.ops import OPS
 from bertfuse.graph_rewrite.spec import DOMAIN, NODE_MARKERS
 from bertfuse.runtime import InferenceSession
@@ -63,6 +64,22 @@ def test_an_op_in_two_forms(dtype: type, largest: float, tmp_path: Path) -> None
     got = InferenceSession(inlined, library="never").run(None, feed)[0]
     # float32: the same sums in another order; float16: each product rounded, on values up to 3.
     np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), atol=largest, rtol=largest)
+
+
+@pytest.mark.parametrize("padding", ["remove", "ragged"])
+def test_packed_rows(padding: str, tmp_path: Path) -> None:
+    """Shapes of packed rows are expressions of the inputs', so an engine needs nothing from the data."""
+    model, plan = tmp_path / "packed.onnx", tmp_path / "packed.plan"
+    result = fuse_file(exported(), model, dtype="fp16", padding=padding)
+    tokens = ["input_ids", "token_type_ids"] if padding == "ragged" else []
+    shapes = [f"{name}:1:40:400" for name in tokens] + ["cu_seqlens:2:5:9", "max_seqlen:1:20:40"] * bool(tokens)
+    report = build_engine(model, plan, backend="rtx", shapes=shapes)
+    packing = {"RaggedPositions": 1} if tokens else {"PackTokens": 1, "UnpackTokens": 1}
+    assert report.plugins is not None and report.plugins["layers"] == report.fused
+    assert report.fused.items() >= packing.items() and report.fused["FusedAttention"] == result.fused["FusedAttention"]
+    assert report.outputs["last_hidden_state"]["shape"] == ([-1, 32] if tokens else [-1, -1, 32])
+    with pytest.raises(BertfuseError, match="packed rows take the TensorRT plugins"):
+        build_engine(model, plan, backend="rtx", shapes=shapes, plugins=False)
 
 
 def test_weights_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,18 +141,17 @@ struct Example {
   std::map<std::string, int64_t> fixed;
 };
 
-// Every set of inputs that the op can have, those with packed rows or those without.
-inline std::vector<uint32_t> Readings(const OpDef& op, bool packed = false) {
+// Every set of inputs that the op can have.
+inline std::vector<uint32_t> Readings(const OpDef& op) {
   std::vector<uint32_t> readings;
   for (uint32_t present = 0; present < (1u << op.num_inputs); ++present) {
-    bool complete = true, has_packed = false;
+    bool complete = true;
     for (int i = 0; i < op.num_inputs; ++i) {
       const bool there = (present >> i & 1) != 0;
       complete &= there || op.inputs[i].optional;
       complete &= !there || op.inputs[i].needs < 0 || (present >> op.inputs[i].needs & 1) != 0;
-      has_packed |= there && op.inputs[i].packed;
     }
-    if (complete && has_packed == packed) readings.push_back(present);
+    if (complete) readings.push_back(present);
   }
   return readings;
 }

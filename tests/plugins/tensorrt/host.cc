@@ -255,7 +255,9 @@ void Engine::CheckFormats(abi::IPluginV3OneBuild& build,
         wrong |= IsFloat(settled) == IsFloat(other) && settled != other;
       }
       if (pos >= inputs_.size()) wrong = other != own;
-      wrong &= other != own;  // counts of rows are int32 whatever the indices are
+      // Counts of rows are int32 whatever the indices are, and with other inputs one might be in this place.
+      const bool may_be_count = pos < inputs_.size() && other == abi::DataType::kINT32;
+      wrong &= other != own && !may_be_count;
       offered[pos].desc.type = other;
       if (wrong) Expect(!supported(), where + " as type " + std::to_string(type));
     }
