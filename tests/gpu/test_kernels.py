@@ -322,16 +322,6 @@ def test_residual_in_the_outputs_place_is_refused():
         Bound("FusedGemmLayerNorm", [x, weight, bias, residual, gamma, beta], [residual], [EPSILON]).run()
 
 
-def test_packed_rows_are_refused():
-    """Until the kernels read how many of the rows are real."""
-    y = poisoned(16, 64, dtype=torch.float16)
-    count = torch.tensor(3, dtype=torch.int32, device="cuda")
-    with pytest.raises(KernelError, match="FusedGemm: packed rows are not yet supported by the CUDA kernels"):
-        Bound("FusedGemm", [*gemm_inputs(16, 64, 64, torch.float16), count], [y]).run()
-    torch.cuda.synchronize()
-    assert torch.isnan(y).all()
-
-
 def test_failure_is_reported():
     """A workspace that is too small: a status with the op named, and the process lives on."""
     inputs = (*gemm_inputs(131, 257, 101, torch.float16), *norm_inputs(131, 257, torch.float16))
