@@ -163,8 +163,9 @@ def gpu_contenders(
 ) -> list[Contender]:
     """The original, ONNX Runtime's own fusion, the fused model and PyTorch, each on the GPU in one float type.
 
-    With `ragged`, also the original fused here with padding removed. `feed` is one input to try fused models on. Raises BertfuseError unless all its fused ops run as our kernels, and
-    where the fused file is of a type that the others are not made in.
+    With `ragged`, also the original fused here with padding removed. `feed` is one input to try the fused model on.
+    Raises BertfuseError unless all its fused ops run as our kernels, and where the fused file is of a type that the
+    others are not made in.
     """
     original, fused = model_pair(folder)
     if options.dtype is not None:
@@ -205,7 +206,9 @@ def gpu_contenders(
         def removed(name: str) -> Contender:
             path = scratch / "padding-remove.onnx"
             reports = fuse_file(original, path, dtype=dtype, padding="remove").passes
-            left = [reason for report in reports if report.changes_padding and not report.done for reason in report.left]
+            left = [
+                reason for report in reports if report.changes_padding and not report.done for reason in report.left
+            ]
             if left:
                 return Contender(name, absent="; ".join(left))
             counts = kernels_run(path, feed, options)

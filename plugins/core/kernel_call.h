@@ -27,16 +27,6 @@ inline int32_t NumTactics(const bertfuse_kernel& kernel, const bertfuse_call& ca
   return count;
 }
 
-// Throws NOT_SUPPORTED where the call's rows are packed: CUDA kernels would compute them as if they were not.
-inline void RefusePackedRows(const OpDef& op, const bertfuse_call& call) {
-  const TensorDef* packed = PackedInput(op, call);
-  if (packed == nullptr) return;
-  Fail(BERTFUSE_NOT_SUPPORTED,
-       "%s: packed rows are not yet supported by the CUDA kernels: input '%s' is given; fuse the model with --padding "
-       "keep for the GPU",
-       op.name, packed->name);
-}
-
 inline void Run(const bertfuse_kernel& kernel, const bertfuse_call& call) {
   bertfuse_error error = {};
   ThrowIfFailed(kernel.run(&call, &error), error);

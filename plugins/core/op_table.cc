@@ -115,13 +115,6 @@ bool Uses(const OpDef& op, Variable variable) {
          std::any_of(op.outputs, op.outputs + op.num_outputs, is_of);
 }
 
-const TensorDef* PackedInput(const OpDef& op, const bertfuse_call& call) {
-  for (int i = 0; i < op.num_inputs && i < call.num_inputs; ++i) {
-    if (op.inputs[i].packed && call.inputs[i].dtype != BERTFUSE_ABSENT) return &op.inputs[i];
-  }
-  return nullptr;
-}
-
 int32_t DtypeBinder::Of(Variable variable) const {
   const int32_t bound = dtypes_[static_cast<int>(variable)];
   const DtypeList choices = DtypesOf(variable);

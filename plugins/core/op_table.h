@@ -36,9 +36,6 @@ bool Allows(Variable variable, int32_t dtype);
 // Whether an input or output of the op is of that variable.
 bool Uses(const OpDef& op, Variable variable);
 
-// The first input given that says that the call's rows are packed, or null.
-const TensorDef* PackedInput(const OpDef& op, const bertfuse_call& call);
-
 // The dtype of each variable, from the first tensor of it. One that is not allowed, or another later, throws
 // INVALID_ARGUMENT with the tensor.
 class DtypeBinder {

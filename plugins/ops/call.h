@@ -59,7 +59,7 @@ inline int32_t Write(const std::string& from, char* text, size_t size) {
 
 // One table entry: `kRun` throws, and launches on the call's device whichever is current.
 template <class Op, void (*kRun)(const bertfuse_call&), size_t (*kWorkspaceSize)(const bertfuse_call&) = nullptr,
-          const Tactics* kTactics = nullptr, bool kTakesPackedRows = false>
+          const Tactics* kTactics = nullptr>
 constexpr bertfuse_kernel CudaKernel() {
   bertfuse_kernel kernel = {};
   kernel.struct_size = sizeof(bertfuse_kernel);
@@ -67,7 +67,6 @@ constexpr bertfuse_kernel CudaKernel() {
   kernel.op = Op::kName;
   kernel.run = [](const bertfuse_call* call, bertfuse_error* error) -> int32_t {
     return Guarded(error, [&] {
-      if (!kTakesPackedRows) RefusePackedRows(*FindOp(Op::kName), *call);
       const kernels::DeviceScope scope(DeviceOf(*call).id);
       CheckCuda(scope.error(), Op::kName);
       kRun(*call);

@@ -43,6 +43,6 @@ void Run(const bertfuse_call& call) {
 
 }  // namespace
 
-const bertfuse_kernel kEmbedLayerNorm = CudaKernel<Op, Run, nullptr, nullptr, true>();
+const bertfuse_kernel kEmbedLayerNorm = CudaKernel<Op, Run>();
 
 }  // namespace bertfuse::cuda

@@ -122,6 +122,6 @@ constexpr Tactics kTactics = {NumTactics, DescribeTactic, ProblemOf};
 
 }  // namespace
 
-const bertfuse_kernel kFusedAttention = CudaKernel<Op, Run, nullptr, &kTactics, true>();
+const bertfuse_kernel kFusedAttention = CudaKernel<Op, Run, nullptr, &kTactics>();
 
 }  // namespace bertfuse::cuda

@@ -51,7 +51,7 @@ size_t GemmOpWorkspaceSize(const bertfuse_call& call) {
 // The table entry of an op whose call kGemm describes.
 template <class Op, GemmCall (*kGemm)(const bertfuse_call&)>
 constexpr bertfuse_kernel GemmKernel() {
-  return CudaKernel<Op, RunGemmOp<kGemm>, GemmOpWorkspaceSize<kGemm>, &kGemmTactics<kGemm>, true>();
+  return CudaKernel<Op, RunGemmOp<kGemm>, GemmOpWorkspaceSize<kGemm>, &kGemmTactics<kGemm>>();
 }
 
 }  // namespace bertfuse::cuda

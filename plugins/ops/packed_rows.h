@@ -3,8 +3,8 @@
 #define BERTFUSE_OPS_PACKED_ROWS_H_
 
 #include "bertfuse/op.h"
-#include "ops/row_hints.h"
 #include "kernels/packed_rows.h"
+#include "ops/row_hints.h"
 
 namespace bertfuse::cuda {
 

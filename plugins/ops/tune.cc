@@ -84,6 +84,12 @@ void FillOffsets(const bertfuse_tensor& cu_seqlens, int64_t rows) {
   Check(cudaMemcpy(cu_seqlens.data, offsets.data(), BytesOf(cu_seqlens), cudaMemcpyHostToDevice));
 }
 
+// The number of packed rows: all of them.
+void FillCount(const bertfuse_tensor& row_count, const bertfuse_tensor& x) {
+  const auto rows = static_cast<int32_t>(NumElements(x) / std::max<int64_t>(x.shape[x.rank - 1], 1));
+  Check(cudaMemcpy(row_count.data, &rows, sizeof(rows), cudaMemcpyHostToDevice));
+}
+
 void Fill(const bertfuse_tensor& tensor) {
   const std::vector<char> pattern = Pattern(tensor.dtype);
   for (size_t at = 0, bytes = BytesOf(tensor); at < bytes; at += pattern.size()) {
@@ -101,8 +107,14 @@ struct TensorSet {
       if (inputs[i].dtype == BERTFUSE_ABSENT) continue;
       Give(&inputs[i]);
       if (first == nullptr) {
-        const bool offsets = op.inputs[i].packed && inputs[i].rank == 1;
-        offsets ? FillOffsets(inputs[i], inputs[0].shape[0] * inputs[0].shape[1]) : Fill(inputs[i]);
+        const bool packed = op.inputs[i].packed;
+        if (packed && inputs[i].rank == 1) {
+          FillOffsets(inputs[i], inputs[0].shape[0] * inputs[0].shape[1]);
+        } else if (packed && inputs[i].rank == 0) {
+          FillCount(inputs[i], inputs[0]);
+        } else {
+          Fill(inputs[i]);
+        }
       } else {
         Check(cudaMemcpy(inputs[i].data, first->inputs[i].data, BytesOf(inputs[i]), cudaMemcpyDeviceToDevice));
       }
@@ -253,6 +265,7 @@ void Tune(const char* name, const bertfuse_call& call, double milliseconds, bert
   described.outputs = outputs.data();
   described.num_outputs = op->num_outputs;
   described.tuning = nullptr;
+  described.flags |= BERTFUSE_NO_ROW_HINTS;  // all of packed rows are there
   Validate(*op, described);
   const kernels::DeviceScope scope(DeviceOf(call).id);
   Check(scope.error());

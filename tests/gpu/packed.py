@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import torch
-from harness import poisoned
+from harness import EPSILON, gemm_inputs, norm_inputs, poisoned, randint, randn
 from kernels import Bound, native
 
 GUARD = 512  # elements before and behind an output
 
 
 def count_of(rows: int) -> torch.Tensor:
-    return torch.tensor(rows, dtype=torch.int32, device="cuda")
+    return torch.tensor(rows, dtype=torch.int32).cuda()
 
 
 def pack(mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """token_index, cu_seqlens and row_count by the kernel, poisoned first."""
-    outputs = [
-        torch.full(shape, -77, dtype=torch.int32, device="cuda") for shape in (mask.shape, (mask.shape[0] + 1,), ())
-    ]
+    outputs = [torch.full(shape, -77, dtype=torch.int32).cuda() for shape in (mask.shape, (mask.shape[0] + 1,), ())]
     Bound("PackTokens", [mask], outputs).run()
     return tuple(outputs)
 
 
 def expect(rows: int, room: int) -> None:
     """Has the host expect so many rows the next time that there is room for `room`: as the packing kernel says so."""
-    mask = torch.zeros(1, room, dtype=torch.int32, device="cuda")
+    mask = torch.zeros(1, room, dtype=torch.int32)
     mask[0, :rows] = 1
-    pack(mask)
+    pack(mask.cuda())
     torch.cuda.synchronize()
 
 
@@ -47,3 +45,44 @@ class Guarded:
 
 def tactic_names(op: str, bound: Bound, library) -> list[str]:
     return [native.tactic_name(op, bound.call, tactic, library) for tactic in range(bound.tactics())]
+
+
+# (room, rows, rows that are expected, n, k): parts of tiles and of clusters, no row, more rows than the grid is made
+# for, nothing aligned; the last wave in splits.
+PRODUCTS = ((200, 131, 131, 384, 136), (200, 0, 1, 384, 136), (400, 333, 1, 96, 136), (131, 70, 70, 37, 29))
+SEVERAL_WAVES = (6400, 5000, 5000, 768, 1032)
+BATCHES = ((3, 19, 77), (1, 1100, 8), (1030, 3, 64))  # batch, sequence, columns
+
+
+def packed_calls(op: str, dtype: torch.dtype):
+    """Calls of the op on packed rows: inputs, output shapes and dtypes, attributes, and tactics' names to take."""
+    if "Gemm" in op:
+        for room, rows, expected, n, k in (*PRODUCTS, *[SEVERAL_WAVES] * (dtype != torch.float32)):
+            expect(expected, room)
+            inputs = [*gemm_inputs(room, n, k, dtype), *norm_inputs(room, n, dtype, op=op)]
+            inputs = [*(inputs if "LayerNorm" in op else inputs[:3]), count_of(rows)]
+            attributes = [EPSILON] * ("LayerNorm" in op) + ["tanh"] * ("Gelu" in op)
+            yield inputs, [((room, n), dtype)], attributes, "128x192" if room == SEVERAL_WAVES[0] else ""
+        return
+    for batch, sequence, columns in BATCHES:
+        for index in (torch.int32, torch.int64):
+            mask = randint(2, (batch, sequence), index)
+            packed, offsets, one = ((batch, sequence), torch.int32), ((batch + 1,), torch.int32), ((), torch.int32)
+            if op == "PackTokens":
+                yield [mask], [packed, offsets, one], [], ""
+                continue
+            places, cu_seqlens, count = pack(mask)
+            x = randn(batch, sequence, columns, dtype=dtype)
+            longest = torch.zeros(sequence, dtype=torch.int32).cuda()
+            if op == "UnpackTokens":
+                yield [x, mask, places, count], [(tuple(x.shape), dtype)], [], ""
+            elif op == "FirstTokens":
+                yield [x, cu_seqlens], [((batch, columns), dtype)], [], ""
+            elif op == "RaggedPositions":
+                tokens = mask.view(-1)[None, : int(count)].contiguous()
+                yield [tokens, cu_seqlens, longest], [(tuple(tokens.shape), index)] * 2, [], ""
+            elif op == "EmbedLayerNorm":
+                tables = [randn(rows, columns, dtype=dtype) for rows in (50, sequence)]
+                norm = [randn(columns, dtype=dtype) for _ in range(2)]
+                inputs = [mask, *tables, *norm, None, None, None, places, count]
+                yield inputs, [((batch, sequence, columns), dtype)], [EPSILON], ""

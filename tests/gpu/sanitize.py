@@ -6,7 +6,7 @@
     python tests/gpu/sanitize.py --plugins
 
 The second form runs LayerNorm's ops at hidden sizes 32 to 256 alone, where one block may hold a row. The third runs
-attention over packed sequences alone. The last does the same with the tests of the TensorRT plugins. All in several
+packed rows and sequences alone. The last does the same with the tests of the TensorRT plugins. All in several
 processes: the tools keep books of every launch, and when these fill their memory (synccheck's and racecheck's did in
 one process for all) they do not follow the next one, which counts as an error here. For the same reason give it the
 GPU for itself. Needs compute-sanitizer on the path (it comes with the CUDA toolkit), PyTorch and the library, as the
@@ -29,7 +29,8 @@ from pathlib import Path
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 GEMMS = ("FusedGemm", "FusedGemmGelu", "FusedGemmGeluLayerNorm", "FusedGemmLayerNorm")
-OPS = ("AddQKVBias", "EmbedLayerNorm", "FusedAttention", *GEMMS)
+PACKED_OPS = ("EmbedLayerNorm", *GEMMS, "PackTokens", "UnpackTokens", "FirstTokens", "RaggedPositions")
+OPS = ("AddQKVBias", "FusedAttention", *PACKED_OPS)
 DTYPES = ("float32", "float16", "bfloat16")
 SEVERAL_TILES = (6400, 768, 456)
 PERSISTENT = "128x192"  # the kernel whose blocks take several tiles; the others do nothing new with many rows
@@ -57,12 +58,16 @@ def work(ops, dtypes, narrow, packed):
     import torch
     from harness import EPSILON, gemm_inputs, norm_inputs, poisoned, randint, randn
     from kernels import Bound, library_file, native
+    from packed import packed_calls
 
     launches = 0
 
     def every_tactic(op, inputs, shapes, dtype, attributes, named="", **fields):
-        nonlocal launches
         outputs = [poisoned(*shape, dtype=dtype) for shape in shapes]
+        launch(op, inputs, outputs, attributes, named, **fields)
+
+    def launch(op, inputs, outputs, attributes, named="", **fields):
+        nonlocal launches
         default = Bound(op, inputs, outputs, attributes, **fields)
         tactics = default.tactics()
         for tactic in range(-1, tactics if tactics > 1 else 0):
@@ -82,6 +87,10 @@ def work(ops, dtypes, narrow, packed):
     for dtype in (getattr(torch, name) for name in dtypes):
         for lengths, heads, size in PACKED if "FusedAttention" in ops and not narrow else ():
             packed_attention(lengths, heads, size, dtype)
+        for op in (name for name in ops if name in PACKED_OPS and not narrow):
+            for inputs, described, attributes, named in packed_calls(op, dtype):
+                made = [torch.full(shape, -77, dtype=kind).cuda() for shape, kind in described]
+                launch(op, inputs, made, attributes, named)
         if packed:
             continue
         for op in (name for name in ops if name in GEMMS):
@@ -144,7 +153,7 @@ def portions(tool, options):
         for op in options.ops.split(",")
         for dtype in options.dtypes.split(",")
         if ("LayerNorm" in op and op in GEMMS) or not options.narrow
-        if op == "FusedAttention" or not options.packed
+        if op in ("FusedAttention", *PACKED_OPS) or not options.packed
     ]
 
 
@@ -219,7 +228,7 @@ def main():
     parser.add_argument("--ops", default=",".join(OPS))
     parser.add_argument("--dtypes", default=",".join(DTYPES))
     parser.add_argument("--narrow", action="store_true", help="LayerNorm's ops at hidden sizes 32 to 256 alone")
-    parser.add_argument("--packed", action="store_true", help="attention over packed sequences alone")
+    parser.add_argument("--packed", action="store_true", help="packed rows and sequences alone")
     parser.add_argument("--plugins", action="store_true", help="the TensorRT plugins' tests in place of the ops")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time (4 went well on 141 GB)")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for each process")

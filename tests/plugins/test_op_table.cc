@@ -60,21 +60,6 @@ TEST(OpTable, GeneratedIndicesMatchTheTable) {
   EXPECT_EQ(heads.value, static_cast<int>(AddQKVBias::Attr::num_heads));
 }
 
-TEST(OpTable, PackedRowsAreRefusedWhereKernelsDoNotTakeThem) {
-  CallBuilder padded("FusedGemm");
-  padded.In("x", {2, 4}).In("weight", {3, 4});
-  EXPECT_EQ(MessageOf([&] { RefusePackedRows(padded.op, padded.Build()); }), "");
-  CallBuilder packed("FusedGemm");
-  packed.In("x", {2, 4}).In("weight", {3, 4}).In("row_count", {}, BERTFUSE_INT32, 1);
-  bertfuse_call call = packed.Build();
-  EXPECT_EQ(
-      MessageOf([&] { RefusePackedRows(packed.op, call); }),
-      "FusedGemm: packed rows are not yet supported by the CUDA kernels: input 'row_count' is given; fuse the model "
-      "with --padding keep for the GPU");
-  call.num_inputs = 2;  // a caller that knows nothing of packed rows
-  EXPECT_EQ(MessageOf([&] { RefusePackedRows(packed.op, call); }), "");
-}
-
 TEST(OpTable, OffsetsAreOneMoreThanSequences) {
   CallBuilder pack("PackTokens");
   pack.In("mask", {3, 5}, BERTFUSE_INT64, 1).Build();
