@@ -42,7 +42,7 @@ struct RowCounts {
   __device__ __forceinline__ explicit RowCounts(const LayerNormArguments<T>& a)
       : rows(a.rows), unsplit(a.unsplit_rows) {
     if constexpr (kPacked) {
-      const int real = RealRows(a.packed.row_count, a.rows);
+      const int real = static_cast<int>(RealRows(a.packed, a.rows));
       rows = real;
       if (a.more_partials > 0) unsplit = RowsOfFullPanels(a.last_wave, real);
     }
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T>
   LaunchDependents();
   WaitForDependencies();
   if constexpr (kPacked) {
-    const int rows = RealRows(a.packed.row_count, a.rows);
+    const int64_t rows = RealRows(a.packed, a.rows);
     const int64_t stride = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
     for (int64_t at = first; at < rows; at += stride) NormalizeWithWarp<T, kChunks>(a, at);
   } else if (first < a.rows) {

@@ -7,16 +7,20 @@
 
 namespace bertfuse::kernels {
 
-// How many of `rows` are real: a number out of range stands for the nearest. Every thread that asks reads the L2 cache.
-__device__ __forceinline__ int RealRows(const int32_t* row_count, int64_t rows) {
+// From the L2 cache: what the L1 cache has may be of an earlier batch.
+__device__ __forceinline__ int LoadRowCount(const int32_t* row_count) {
   int count;
   asm volatile("ld.volatile.global.s32 %0, [%1];" : "=r"(count) : "l"(row_count) : "memory");
-  return static_cast<int>(min(max(static_cast<int64_t>(count), int64_t{0}), rows));
+  return count;
 }
 
-// Of a kernel's `rows`, which are fewer than 2^31 where they are packed.
+// How many of `rows` are real: a number out of range stands for the nearest.
+__device__ __forceinline__ int64_t RealRows(int row_count, int64_t rows) {
+  return min(max(static_cast<int64_t>(row_count), int64_t{0}), rows);
+}
+
 __device__ __forceinline__ int64_t RealRows(const PackedRows& packed, int64_t rows) {
-  return packed.row_count == nullptr ? rows : RealRows(packed.row_count, rows);
+  return packed.row_count == nullptr ? rows : RealRows(LoadRowCount(packed.row_count), rows);
 }
 
 // By a block that has no work, before it leaves. The first one waits all the same: a kernel that ended before the one

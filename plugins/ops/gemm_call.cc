@@ -125,7 +125,7 @@ void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
   const size_t given = call.workspace == nullptr ? 0 : call.workspace_size;
   problem.workspace = given;
   const GemmTactic tactic = Tactic(call, gemm, problem);
-  a.last_wave = LastWaveOf(problem, tactic.tile);
+  if (tactic.path == GemmPath::kSm90ThenLayerNorm) a.last_wave = LastWaveOf(problem, tactic.tile);
   a.partial_rows = PartialRows(problem, tactic);
   const size_t needed = GemmWorkspaceSize(problem, tactic);
   if (given < needed) {

@@ -57,11 +57,11 @@ def _describe(tensor: torch.Tensor | None) -> native.Tensor:
 
 
 def _num_inputs(op: str) -> int:
-    """Of the op's description; 0 where the package is not there to say, as on a machine that only measures kernels."""
+    """Of the op's description; enough where the package is not there to say, as on a machine that only measures."""
     try:
         from bertfuse.graph_rewrite.ops import OPS
     except ImportError:
-        return 0
+        return 16
     return len(OPS[op].inputs)
 
 
@@ -81,7 +81,7 @@ class Bound:
         self.kernel = native.find_kernel(op, path=library_file())
         if self.kernel is None:
             raise KernelError(f"{op}: no CUDA kernel in {library_file()}")
-        # Packed rows' inputs, which come last, are absent: the kernels do not take them.
+        # What is not given of the last inputs, those of packed rows, is absent.
         inputs = [*inputs, *[None] * (_num_inputs(op) - len(inputs))]
         self._keep = (list(inputs), list(outputs))
         self.device = torch.cuda.current_device()

@@ -89,10 +89,10 @@ def absences(op: str) -> list[frozenset[str]]:
 class Layer:
     """One op with sizes, dtypes and absent inputs, as a plugin layer and as a call of the kernel."""
 
-    def __init__(self, op: str, sizes: Sizes, dtype, absent=frozenset(), index=torch.int64) -> None:
+    def __init__(self, op: str, sizes: Sizes, dtype, absent=frozenset(), index=torch.int64, packed=False) -> None:
         self.op, self.spec, self.sizes = op, OPS[op], sizes
-        self.dtypes = {"T": dtype, "I": index}
-        self.present = [t for t in self.spec.inputs if t.name not in absent and not t.packed]
+        self.dtypes = {"T": dtype, "I": index, "C": torch.int32}
+        self.present = [t for t in self.spec.inputs if t.name not in absent and (packed or not t.packed)]
         known = {"num_heads": sizes.heads, "scale": 1 / math.sqrt(sizes["H"] // sizes.heads), **sizes.attributes}
         self.attributes = {
             attr.name: known.get(attr.name, attr.default)
@@ -123,7 +123,9 @@ class Layer:
         tables = {"ids": "V", "token_type_ids": "T", "position_ids": "P"}
         values = []
         for tensor, shape in zip(self.present, self.shapes(batch, sequence), strict=True):
-            if tensor.dtype == "I":
+            if tensor.name == "row_count":
+                values.append(torch.tensor(batch * sequence * 2 // 3, dtype=torch.int32).cuda())
+            elif tensor.dtype == "I":
                 below = self.sizes[tables[tensor.name]] if tensor.name in tables else 2
                 values.append(randint(below, shape, self.dtypes["I"]))
             elif tensor.name == "gamma":
@@ -194,6 +196,33 @@ def test_shapes_of_a_profile(host, op, sizes, dtype):
             assert context.guard_is_whole(), f"{where}: wrote behind the workspace"
             check(op, outputs, layer.expected(inputs))
             assert same(outputs, direct), f"{where}: not what the kernel gives"
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("sizes", [BERT, ODD], ids=str)
+@pytest.mark.parametrize("op", [op for op in MODEL_OPS if "Gemm" in op])
+def test_small_counts_of_packed_rows(host, op, sizes, dtype):
+    """Of packed rows those that are real: two thirds of them here."""
+    layer = Layer(op, sizes, dtype, packed=True)
+    context = layer.build(host).attach()
+    for batch, sequence in SWEEP:
+        inputs = layer.inputs(batch, sequence)
+        rows = int(inputs[-1])
+        for tensor, given in zip(layer.present, inputs, strict=True):
+            if tensor.leading:
+                given.view(-1, given.shape[-1])[rows:] = float("nan")
+        shapes = context.set_shapes([tuple(tensor.shape) for tensor in inputs])
+        outputs, direct = layer.empty(shapes), layer.empty(shapes)
+        context.workspace.fill_(0xFF)
+        context.enqueue(inputs, outputs)
+        layer.bound(inputs, direct).run()
+        torch.cuda.synchronize()
+        assert context.guard_is_whole(), f"{op} at {batch} x {sequence}: wrote behind the workspace"
+        width = shapes[0][-1]
+        got, wanted = (values[0].view(-1, width)[:rows] for values in (outputs, direct))
+        assert torch.isfinite(got).all() and same([got], [wanted]), (
+            f"{op} at {batch} x {sequence}: not what the kernel gives"
+        )
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

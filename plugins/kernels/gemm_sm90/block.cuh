@@ -7,19 +7,22 @@
 
 namespace bertfuse::kernels::gemm_sm90 {
 
-// A round: a persistent block's only one, else a tile.
 template <class Config, class Consumer>
-__device__ __forceinline__ void RunRound(const Parameters& p, const Pipeline<Config>& pipeline) {
+__device__ __forceinline__ void SetUp(const Parameters& p, const Pipeline<Config>& pipeline) {
   const Consumer consumer(pipeline);
-  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   if (threadIdx.x == 0) {
     pipeline.InitBarriers();
     consumer.InitBarriers();
     FenceBarrierInit();
   }
   LaunchDependents();
-  const bool clustered = p.cluster_m * p.cluster_n > 1;
-  if (clustered) SyncCluster();
+  if (p.cluster_m * p.cluster_n > 1) SyncCluster();
+}
+
+template <class Config, class Consumer>
+__device__ __forceinline__ void TakeRoles(const Parameters& p, const Pipeline<Config>& pipeline) {
+  const Consumer consumer(pipeline);
+  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   __syncthreads();
   if (warp < 4 * Config::kWarpgroups) {
     if constexpr (Config::kPersistent) AllocateRegisters<240>();
@@ -31,24 +34,28 @@ __device__ __forceinline__ void RunRound(const Parameters& p, const Pipeline<Con
   }
   // A block's shared memory must outlive what is read there by TMA: statistics on their way to the cluster's other
   // blocks, which wait for them. For what TMA writes there somebody in the block has waited.
-  if (clustered) SyncCluster();
+  if (p.cluster_m * p.cluster_n > 1) SyncCluster();
 }
 
 template <class Config, class Consumer>
 __device__ __forceinline__ void RunBlock(const Parameters& p, char* shared) {
   Pipeline<Config> pipeline(p, shared);
   if constexpr (!Config::kPacked) {
-    RunRound<Config, Consumer>(p, pipeline);
+    SetUp<Config, Consumer>(p, pipeline);
+    TakeRoles<Config, Consumer>(p, pipeline);
   } else {
+    const int row_count = LoadRowCount(p.row_count);  // on its way while the block is set up
+    SetUp<Config, Consumer>(p, pipeline);
     // All of a cluster's blocks leave together.
-    if (!pipeline.Begin()) return LeaveEarly(blockIdx.x == 0);
-    RunRound<Config, Consumer>(p, pipeline);
+    if (!pipeline.CountTiles(row_count)) return LeaveEarly(blockIdx.x == 0);
+    TakeRoles<Config, Consumer>(p, pipeline);
     // Rows that the grid was not made for. Every round is as the first one: that is slower than going on with the
     // pipeline would be, and rare.
     while (!Config::kPersistent && pipeline.NextRound()) {
       __syncthreads();
       if (threadIdx.x == 0) pipeline.InvalidateBarriers();
-      RunRound<Config, Consumer>(p, pipeline);
+      SetUp<Config, Consumer>(p, pipeline);
+      TakeRoles<Config, Consumer>(p, pipeline);
     }
   }
 }

@@ -50,10 +50,10 @@ class TileCounts<true> {
  public:
   __device__ __forceinline__ TileCounts(const Parameters&, char* shared) : counts_(reinterpret_cast<Counts*>(shared)) {}
 
-  // By every thread, and nothing else before it. False: the cluster, counted from 0, has no tile. Else the counts are
-  // there after the block's next barrier.
-  __device__ __forceinline__ bool Make(const Parameters& p, int cluster) const {
-    const int panels = Panels(p.last_wave, RealRows(p.row_count, p.m));
+  // By every thread. False: the cluster, counted from 0, has no tile. Else the counts are there after the block's next
+  // barrier.
+  __device__ __forceinline__ bool Make(const Parameters& p, int row_count, int cluster) const {
+    const int panels = Panels(p.last_wave, static_cast<int>(RealRows(row_count, p.m)));
     int full = panels;
     if (p.splits > 1) full = p.last_wave.clusters == 0 ? 0 : FullPanels(p.last_wave, panels);
     Counts counts;
@@ -80,8 +80,10 @@ class TileScheduler {
   __device__ __forceinline__ TileScheduler(const Parameters& parameters, char* counts)
       : p_(parameters), block_(parameters), counts_(parameters, counts) {}
 
-  // Of packed rows: false where the whole cluster has nothing to do.
-  __device__ __forceinline__ bool Begin() const { return counts_.Make(p_, block_.cluster); }
+  // Of packed rows, before anything else is asked: false where the whole cluster has nothing to do.
+  __device__ __forceinline__ bool CountTiles(int row_count) const {
+    return counts_.Make(p_, row_count, block_.cluster);
+  }
 
   // A block's tiles are numbered from 0 on. Only persistent blocks have more than one.
   __device__ __forceinline__ bool HasTile(int number) const {
