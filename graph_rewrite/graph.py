@@ -184,6 +184,17 @@ class FusionGraph:
 
     # ---- swapping
 
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """A NoMatch that leaves the block takes with it the nodes that were added inside and that nothing reads."""
+        begin = len(self.gs.nodes)
+        try:
+            yield
+        except NoMatch:
+            for node in reversed(self.gs.nodes[begin:]):
+                self.remove(node)
+            raise
+
     def replace(
         self,
         old: gs.Node,

@@ -177,19 +177,14 @@ def _replace(graph, root, linears, columns, mask, scale, interior) -> None:
     ]
     x = linears["q"].inputs[0]
     # One of ours although nothing is fused into it: another kernel here would wait for the one before it to end.
-    product = graph.add_node(
-        "FusedGemm", [x, graph.constant(f"{stem}_qkv_weight", weight)], [qkv], DOMAIN, **NODE_MARKERS
-    )
-    add = graph.add_node(ADD, [qkv, graph.constant(f"{stem}_qkv_bias_values", bias)], [biased])
-    split = graph.add_node(SPLIT_HEADS, [biased], parts, DIALECT, num_heads=num_heads)
+    packed_weight = graph.constant(f"{stem}_qkv_weight", weight)
+    packed_bias = graph.constant(f"{stem}_qkv_bias_values", bias)
     inputs = [*parts, *([mask] if mask is not None else [])]
-    try:
+    with graph.transaction():
+        graph.add_node("FusedGemm", [x, packed_weight], [qkv], DOMAIN, **NODE_MARKERS)
+        graph.add_node(ADD, [qkv, packed_bias], [biased])
+        graph.add_node(SPLIT_HEADS, [biased], parts, DIALECT, num_heads=num_heads)
         graph.replace(root, ATTENTION, inputs, interior, donors=[x], scale=float(scale))
-    except NoMatch:
-        for node in (product, add, split):
-            node.inputs.clear()
-            node.outputs.clear()
-        raise
 
 
 def _bias(linear: gs.Node) -> np.ndarray:

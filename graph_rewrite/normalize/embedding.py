@@ -154,30 +154,24 @@ def _replace(graph: FusionGraph, root: gs.Node, roles: _Roles, interior: list[gs
     def new(suffix: str) -> gs.Variable:
         return graph.variable(f"{total.name}_{suffix}", total.dtype, total.shape)
 
-    made = []
-    words = new("word")
-    made.append(graph.add_node(EMBEDDING, [roles.word.inputs[0], ids], [words], DIALECT))
-    subtotal = words
-    for lookup in roles.types:
-        rows, sum_ = new("token_type"), new("subtotal")
-        index = _like(graph, lookup, ids)
-        made.append(graph.add_node(EMBEDDING, [lookup.inputs[0], index], [rows], DIALECT))
-        made.append(graph.add_node(ADD, [subtotal, rows], [sum_]))
-        subtotal = sum_
-    if roles.position is None:
-        index = graph.variable(f"{total.name}_positions", ids.dtype, None)
-        made.append(graph.add_node(POSITIONS, [ids], [index], DIALECT))
-    else:
-        index = _like(graph, roles.position, ids)
-    rows = new("position")
-    made.append(graph.add_node(EMBEDDING, [_position_table(graph, roles, total), index], [rows], DIALECT))
-    try:
+    with graph.transaction():
+        words = new("word")
+        graph.add_node(EMBEDDING, [roles.word.inputs[0], ids], [words], DIALECT)
+        subtotal = words
+        for lookup in roles.types:
+            rows, sum_ = new("token_type"), new("subtotal")
+            index = _like(graph, lookup, ids)
+            graph.add_node(EMBEDDING, [lookup.inputs[0], index], [rows], DIALECT)
+            graph.add_node(ADD, [subtotal, rows], [sum_])
+            subtotal = sum_
+        if roles.position is None:
+            index = graph.variable(f"{total.name}_positions", ids.dtype, None)
+            graph.add_node(POSITIONS, [ids], [index], DIALECT)
+        else:
+            index = _like(graph, roles.position, ids)
+        rows = new("position")
+        graph.add_node(EMBEDDING, [_position_table(graph, roles, total), index], [rows], DIALECT)
         graph.replace(root, ADD, [subtotal, rows], interior, domain="", donors=[ids])
-    except NoMatch:
-        for node in made:
-            node.inputs.clear()
-            node.outputs.clear()
-        raise
 
 
 def _position_table(graph: FusionGraph, roles: _Roles, total: gs.Tensor) -> gs.Constant:

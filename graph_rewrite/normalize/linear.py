@@ -87,13 +87,9 @@ def _replace(graph: FusionGraph, root: gs.Node, x: gs.Tensor, constants: list, i
     else:  # the heads are taken apart in one go: they still are, after a Linear of three axes
         y = root.outputs[0]
         whole = graph.variable(f"{y.name}_unflattened", y.dtype, [*unflattened.shape[:2], y.shape[-1]])
-        made = graph.add_node(LINEAR, [unflattened, *constants], [whole], DIALECT)
-        try:
+        with graph.transaction():
+            graph.add_node(LINEAR, [unflattened, *constants], [whole], DIALECT)
             graph.replace(back, "Reshape", [whole, back.inputs[1]], interior=[*interior, root], domain="")
-        except NoMatch:
-            made.inputs.clear()
-            made.outputs.clear()
-            raise
 
 
 def _brought_back(graph: FusionGraph, root: gs.Node, x: gs.Tensor) -> gs.Node | None:

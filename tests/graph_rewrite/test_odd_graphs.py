@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx_graphsurgeon as gs
 import onnxruntime
 import pytest
 from attentions import HIDDEN, Attention, attend
@@ -15,6 +16,9 @@ from tiny_models import EXPORTERS, exported, inputs
 
 from bertfuse.errors import BertfuseError, FusionError
 from bertfuse.graph_rewrite import fuse
+from bertfuse.graph_rewrite.graph import FusionGraph
+from bertfuse.graph_rewrite.io import split
+from bertfuse.graph_rewrite.nodes import NoMatch
 from bertfuse.runtime.library import register
 
 WIDTH = 8
@@ -241,3 +245,30 @@ def test_random_graphs_of_the_operators_of_an_encoder(data: st.DataObject) -> No
         for a, c in zip(got, wanted, strict=True):
             assert a.shape == c.shape
             np.testing.assert_allclose(a, c, rtol=1e-3, atol=1e-3)
+
+
+def test_a_failed_rewrite_takes_its_nodes_along_and_no_others() -> None:
+    """Of what was added only what something reads stays; what fed it lives on where the model reads it, too."""
+    b = Builder()
+    x = b.input("x", ("B", 16))
+    kept = b.op("Tanh", x)
+    b.output(b.op("Neg", kept))
+    graph = FusionGraph(*split(b.model()))
+    tanh, neg = graph.gs.nodes
+    (source,) = tanh.outputs
+
+    def made(name: str, *inputs: gs.Tensor) -> gs.Variable:
+        output = graph.variable(name, source.dtype, source.shape)
+        graph.add_node("Abs", list(inputs), [output])
+        return output
+
+    read = []
+    with pytest.raises(NoMatch), graph.transaction():
+        made("two", made("one", source))
+        read.append(made("read", source))
+        neg.inputs[0] = read[0]
+        raise NoMatch(tanh, "fails")
+    assert [node.outputs[0].name for node in graph.gs.nodes if node.outputs] == [kept, neg.outputs[0].name, "read"]
+    with graph.transaction():
+        made("three", source)
+    assert graph.gs.nodes[-1].outputs[0].name == "three"
