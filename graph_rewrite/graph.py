@@ -7,7 +7,6 @@ deleted, so that whatever is not fused in the end is put back exactly as it was.
 from __future__ import annotations
 
 import contextlib
-import heapq
 from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -16,11 +15,12 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx import numpy_helper
 
-from . import known_attributes, shape_uses
+from . import known_attributes
 from . import weights as w
 from .constants import Constants
 from .nodes import DEFAULT_DOMAINS, DIALECT, NoMatch, data_type, is_float_cast, node_name, producer
-from .proof import Prover
+from .order import names_in_bodies, read_by_bodies, topological
+from .shape_uses import donor
 from .shapes import Dim, infer_shapes
 from .spec import DOMAIN
 
@@ -61,8 +61,8 @@ class FusionGraph:
             elif isinstance(tensor, gs.Variable) and isinstance(tensor.dtype, int):
                 tensor.dtype = _numpy_dtype(tensor.dtype)
         self.constants = Constants(self.opset, self.gs.ir_version)
-        self.prover = Prover(self)
-        self._names = set(tensors) | {name for node in self.gs.nodes for name in _names_in_bodies(node)}
+        self.worked_out: dict[type, Any] = {}  # what others found out of this graph, by their class
+        self._names = set(tensors) | {name for node in self.gs.nodes for name in names_in_bodies(node)}
         self._output_ids = {id(tensor) for tensor in self.gs.outputs}
         self.interface_changed = False
         self._unhooked: dict[int, tuple[gs.Node, list[gs.Tensor]]] = {}
@@ -98,7 +98,7 @@ class FusionGraph:
         inside = {id(node) for node in nodes}
         for node in nodes[1:]:
             users = [c for t in node.outputs for c in t.outputs if id(c) not in inside]
-            if any(map(self.is_output, node.outputs)) or any(shape_uses.donor(c, inputs) is None for c in users):
+            if any(map(self.is_output, node.outputs)) or any(donor(c, inputs) is None for c in users):
                 raise _needed(node, self._user(node, inside))
 
     def change_interface(self, inputs: list[gs.Variable], outputs: list[gs.Variable]) -> None:
@@ -228,7 +228,7 @@ class FusionGraph:
         left = [node for node in interior if node is not old and self.is_live(node)]
         if left:
             for shape in [c for n in left for t in n.outputs for c in t.outputs if c.op == "Shape"]:
-                shape_uses.forward(self, shape, inputs if donors is None else donors)
+                self._forward(shape, inputs if donors is None else donors)
             for node in left:
                 self._unhook(node)
         for node in left:
@@ -237,6 +237,23 @@ class FusionGraph:
                 self.restore(new)
                 raise _needed(node, user)
         return new
+
+    def _forward(self, shape: gs.Node, others: Sequence[gs.Tensor]) -> None:
+        """Let the Shape node read its donor, where there is one."""
+        tensor, given = shape.inputs[0], donor(shape, others)
+        if given is None:
+            return
+        if len(given.shape) == len(tensor.shape):
+            shape.inputs[0] = given
+            return
+        # [B, S] of ids in place of [B, S, H] of their rows.
+        leading = self.variable(f"{given.name}_shape", np.int64, [len(given.shape)])
+        self.add_node("Shape", [given], [leading])
+        last = self.constant(f"{tensor.name}_size", np.array(tensor.shape[-1:], np.int64))
+        outputs = list(shape.outputs)
+        shape.outputs.clear()
+        shape.inputs.clear()
+        self.add_node("Concat", [leading, last], outputs, axis=0)
 
     def restore(self, node: gs.Node) -> None:
         """Put back what `replace` took away for this dialect node."""
@@ -310,7 +327,7 @@ class FusionGraph:
     def finish(self) -> None:
         """Drop everything unhooked or unused and put the nodes in topological order, stable against the old one."""
         live = self._live_nodes()
-        self.gs.nodes[:] = _topological([node for node in self.gs.nodes if id(node) in live])
+        self.gs.nodes[:] = topological([node for node in self.gs.nodes if id(node) in live])
 
     def _live_nodes(self) -> set[int]:
         live: set[int] = set()
@@ -386,48 +403,3 @@ def _numpy_dtype(data_type: int) -> Any:
         return onnx.helper.tensor_dtype_to_np_dtype(data_type) if data_type else None
     except KeyError:
         return data_type
-
-
-def _topological(nodes: list[gs.Node]) -> list[gs.Node]:
-    index = {id(node): i for i, node in enumerate(nodes)}
-    missing, users = {}, {}
-    for node in nodes:
-        needed = {id(p) for t in inputs_of(node) if (p := producer(t)) is not None and id(p) in index}
-        missing[id(node)] = len(needed)
-        for need in needed:
-            users.setdefault(need, []).append(node)
-    ready = [index[id(node)] for node in nodes if not missing[id(node)]]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        node = nodes[heapq.heappop(ready)]
-        order.append(node)
-        for user in users.get(id(node), ()):
-            missing[id(user)] -= 1
-            if not missing[id(user)]:
-                heapq.heappush(ready, index[id(user)])
-    return order
-
-
-def inputs_of(node: gs.Node) -> Iterable[gs.Tensor]:
-    """The tensors a node reads, those of its subgraphs among them."""
-    yield from node.inputs
-    yield from read_by_bodies(node)
-
-
-def read_by_bodies(node: gs.Node) -> Iterable[gs.Tensor]:
-    """The tensors that the node's subgraphs read, inner and outer ones."""
-    for value in node.attrs.values():
-        if isinstance(value, gs.Graph):
-            yield from value.outputs
-            for inner in value.nodes:
-                yield from inputs_of(inner)
-
-
-def _names_in_bodies(node: gs.Node) -> Iterable[str]:
-    """Names of tensors in the node's subgraphs: the outer graph may not have them, too."""
-    for value in node.attrs.values():
-        if isinstance(value, gs.Graph):
-            yield from value.tensors()
-            for inner in value.nodes:
-                yield from _names_in_bodies(inner)

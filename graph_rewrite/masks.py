@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from .graph import FusionGraph
 from .nodes import NoMatch, data_type
 from .proof.rule import Rule
 from .shapes import Dim
-
-if TYPE_CHECKING:
-    from .graph import FusionGraph
 
 _TAKEN = (np.int32, np.int64)
 # Types that ONNX Runtime does not compare everywhere, and ones that hold all of their values.

@@ -10,10 +10,11 @@ from typing import Any
 import onnx_graphsurgeon as gs
 
 from .expected import Expectation
-from .graph import FusionGraph, inputs_of
+from .graph import FusionGraph
 from .match import Match
 from .nodes import NoMatch, describe, node_name, producer
 from .ops import OPS
+from .order import inputs_of
 from .result import Miss, Part
 from .spec import OpSpec
 

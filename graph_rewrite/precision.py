@@ -10,8 +10,9 @@ import onnx_graphsurgeon as gs
 
 from . import exactness
 from .exactness import FLOATS, Kind, has_body, is_float
-from .graph import FusionGraph, as_weight, read_by_bodies
+from .graph import FusionGraph, as_weight
 from .nodes import data_type, producer
+from .order import read_by_bodies
 from .spec import DOMAIN
 from .weights import cast_array
 

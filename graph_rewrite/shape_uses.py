@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx_graphsurgeon as gs
-
-if TYPE_CHECKING:
-    from .graph import FusionGraph
 
 
 def donor(shape: gs.Node, others: Sequence[gs.Tensor]) -> gs.Tensor | None:
@@ -23,22 +18,3 @@ def donor(shape: gs.Node, others: Sequence[gs.Tensor]) -> gs.Tensor | None:
         if known == list(dims) or (whole and known == list(dims[:-1]) and isinstance(dims[-1], int)):
             return other
     return None
-
-
-def forward(graph: FusionGraph, shape: gs.Node, others: Sequence[gs.Tensor]) -> bool:
-    """Let the Shape node read its donor. False where there is none."""
-    tensor, given = shape.inputs[0], donor(shape, others)
-    if given is None:
-        return False
-    if len(given.shape) == len(tensor.shape):
-        shape.inputs[0] = given
-        return True
-    # [B, S] of ids in place of [B, S, H] of their rows.
-    leading = graph.variable(f"{given.name}_shape", np.int64, [len(given.shape)])
-    graph.add_node("Shape", [given], [leading])
-    last = graph.constant(f"{tensor.name}_size", np.array(tensor.shape[-1:], np.int64))
-    outputs = list(shape.outputs)
-    shape.outputs.clear()
-    shape.inputs.clear()
-    graph.add_node("Concat", [leading, last], outputs, axis=0)
-    return True

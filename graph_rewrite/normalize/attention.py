@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 from ..dialect.pattern import ADD, ATTENTION, LINEAR, SPLIT_HEADS
 from ..graph import FusionGraph, as_weight
 from ..nodes import DIALECT, NoMatch, node_name, producer
+from ..proof import prover
 from ..proof.rule import HIDING
 from ..spec import DOMAIN, NODE_MARKERS
 from ..weights import concatenated
@@ -152,7 +153,7 @@ def _mask(graph: FusionGraph, found: Core, q: gs.Tensor, num_heads: int) -> gs.T
     scores, own = found.nodes[0].outputs[0].shape, mask.tensor.shape
     if mask.node.op != "Attention" and (scores is None or own is None or len(own) > len(scores)):
         raise NoMatch(mask.node, f"adds axes to the scores {scores}", wanted="scores [B, heads, S, S] throughout")
-    return graph.prover.mask_source(mask.tensor, mask.kind, mask.factor, *q.shape[:2], num_heads)
+    return prover(graph).mask_source(mask.tensor, mask.kind, mask.factor, *q.shape[:2], num_heads)
 
 
 def _by_head(tensor: gs.Tensor) -> bool:

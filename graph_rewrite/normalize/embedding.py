@@ -10,6 +10,7 @@ import onnx_graphsurgeon as gs
 from ..dialect.pattern import ADD, EMBEDDING, LAYER_NORM, POSITIONS
 from ..graph import FusionGraph, as_weight
 from ..nodes import DIALECT, NoMatch, data_type, node_name, producer
+from ..proof import prover
 from ..shapes import Dim
 from ..weights import Weight
 
@@ -60,7 +61,7 @@ def _roles(graph: FusionGraph, lookups: list[gs.Node], constants: list[gs.Consta
     def by_position(word: gs.Node) -> list[gs.Node]:
         ids = word.inputs[1]
         others = [n for n in lookups if n is not word and _rows(n) > 1]
-        return sorted((n for n in others if graph.prover.counts_up(n.inputs[1], ids, _rows(n))), key=_rows)
+        return sorted((n for n in others if prover(graph).counts_up(n.inputs[1], ids, _rows(n))), key=_rows)
 
     # Mostly the largest table is that of words; where positions outnumber words, the length of ids tells them apart.
     word = next(filter(by_position, by_ids), by_ids[0])
@@ -104,9 +105,9 @@ def _constants(constants: list[gs.Constant], word: gs.Node) -> tuple[list[Weight
 def _fixed_row(graph: FusionGraph, lookup: gs.Node, ids: gs.Tensor) -> int | None:
     """The row that the lookup gives for every token of `ids`, None where it depends on the token."""
     index = lookup.inputs[1]
-    if not graph.prover.is_spread(index, ids):
+    if not prover(graph).is_spread(index, ids):
         return None
-    value = graph.prover.one_value(index)
+    value = prover(graph).one_value(index)
     if value is None or value.dtype.kind not in "iu":
         return 0 if _rows(lookup) == 1 else None
     if not -_rows(lookup) <= value < _rows(lookup):

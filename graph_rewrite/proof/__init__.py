@@ -8,6 +8,6 @@ rule.py       which values show a key; key_mask.py puts it together
 samples.py    what was proven, tried out: a second check that can only refute
 """
 
-from .prover import Prover
+from .prover import Prover, prover
 
-__all__ = ["Prover"]
+__all__ = ["Prover", "prover"]

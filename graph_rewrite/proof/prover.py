@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from .. import masks
+from ..graph import FusionGraph
 from ..nodes import NoMatch, producer
 from ..shapes import Dim
 from . import key_mask, moves, picks, pointwise, poly, samples  # noqa: F401 (three of them fill the table of rules)
@@ -17,9 +17,6 @@ from .expr import Number, value_of
 from .key_mask import Above
 from .poly import ONE
 from .rule import Rule
-
-if TYPE_CHECKING:
-    from ..graph import FusionGraph
 
 
 class Prover:
@@ -142,3 +139,10 @@ class Prover:
         with contextlib.suppress(NoMatch):
             return value_of(self._elements.generic(tensor)[1])
         return None
+
+
+def prover(graph: FusionGraph) -> Prover:
+    """The graph's own: what it was asked once it knows."""
+    if Prover not in graph.worked_out:
+        graph.worked_out[Prover] = Prover(graph)
+    return graph.worked_out[Prover]
