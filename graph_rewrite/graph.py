@@ -24,6 +24,7 @@ from .shape_uses import donor
 from .shapes import Dim, infer_shapes
 from .spec import DOMAIN
 
+_ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Pow", "Where")
 _WIDTHS = {
     onnx.TensorProto.FLOAT16: 1,
     onnx.TensorProto.BFLOAT16: 1,
@@ -215,6 +216,7 @@ class FusionGraph:
         for node in (old, *interior):
             known_attributes.check(node, self.opset)
             _check_precision(node, old.outputs[0].dtype)
+            _check_axes(node)
         outputs, name = list(old.outputs), node_name(old)
         old.outputs.clear()
         new = self.add_node(op, inputs, outputs, domain, **attrs)
@@ -368,6 +370,22 @@ def _check_precision(node: gs.Node, dtype: Any) -> None:
         if to <= given:
             name = onnx.helper.tensor_dtype_to_string(node.attrs["to"]).removeprefix("TensorProto.")
             raise NoMatch(node, f"rounds to {name}", wanted=f"at least the precision of {np.dtype(dtype).name}")
+
+
+def _check_axes(node: gs.Node) -> None:
+    """Raise NoMatch where a constant has more axes than what an element-wise node joins it with: the result has them.
+
+    A number [1, 1, 1, 1] and x [B, S, H] make [1, B, S, H].
+    """
+    if node.op not in _ELEMENTWISE or node.domain not in DEFAULT_DOMAINS:
+        return
+    constants = [t for t in node.inputs if isinstance(t, gs.Constant)]
+    others = [t for t in node.inputs if not isinstance(t, gs.Constant) and not t.is_empty()]
+    rank = max((1 if t.shape is None else len(t.shape) for t in others), default=0)
+    for constant in constants if others else ():
+        if len(constant.shape) > rank:
+            what = f"joins a constant {list(constant.shape)} with '{others[0].name}' of {rank} axes"
+            raise NoMatch(node, what, wanted="a result of no more axes")
 
 
 def _needed(node: gs.Node, user: str) -> NoMatch:

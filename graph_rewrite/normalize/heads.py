@@ -54,11 +54,16 @@ def scaling(node: gs.Node) -> tuple[gs.Tensor, float] | None:
     """(x, factor) when the node multiplies x by a constant scalar or divides it by one."""
     if node.op == "Mul":
         for x, factor in (node.inputs, node.inputs[::-1]):
-            if (value := scalar(factor)) is not None:
+            if (value := scalar(factor)) is not None and not _adds_axes(factor, x):
                 return x, value
-    if node.op == "Div" and (value := scalar(node.inputs[1])):
+    if node.op == "Div" and (value := scalar(node.inputs[1])) and not _adds_axes(*node.inputs[::-1]):
         return node.inputs[0], 1.0 / value
     return None
+
+
+def _adds_axes(number: gs.Tensor, x: gs.Tensor) -> bool:
+    """Whether a constant of one element has more axes than `x`: the result has them, too."""
+    return len(number.shape) > (1 if x.shape is None else len(x.shape))
 
 
 def columns(view: View, heads: int, transposed: bool, side_by_side: bool, what: str, product: gs.Node) -> np.ndarray:

@@ -258,7 +258,56 @@ def _in_whole_numbers(r: Random) -> Case:
     return Case(b.model(), count=16)
 
 
+def _axes_in_front(r: Random) -> Case:
+    """A term of embeddings, what a Where selects, an epsilon or a bias has more axes than what it is joined with."""
+    b = Graph(r, 17)
+    rank = r.choice([3, 4, 5])
+    place = r.choice(["embeddings", "selected", "nan", "epsilon", "bias", "gelu"])
+
+    def front(value, here: str) -> np.ndarray:
+        axes = rank - np.ndim(value) if here == place else 0
+        return np.reshape(value, (1,) * axes + np.shape(value))
+
+    ids = b.ids("ids", ("B", r.choice([1, "S"])))
+    b.ids(M)
+    rows = b.op("Gather", b.weight(97, HIDDEN), ids, axis=0)
+    places = b.op("Gather", b.weight(64, HIDDEN), b.unsqueeze(b.places(ids), 0), axis=0)
+    total = b.op("Add", b.op("Add", rows, places), b.const(front(np.full(HIDDEN, 0.5), "embeddings")))
+    x = total if place == "selected" or place == "nan" else b.layer_norm(total, HIDDEN)
+    if place in ("selected", "nan"):
+        x = rows
+        q, k, v = (b.op("Unsqueeze", b.linear(x, HIDDEN, HIDDEN), b.ints([1])) for _ in "qkv")
+        scores = b.op("MatMul", q, b.op("Transpose", k, perm=[0, 1, 3, 2]))
+        q_place, k_place = b.grid(ids)
+        shown = b.op("GreaterOrEqual", b.op("Add", q_place, k_place), b.ints(0))
+        scores = b.op("Where", shown, scores, b.const(front(np.float32(-1e9), "selected")))
+        weights = b.op("Softmax", scores, axis=-1)
+        weights = b.op("Where", b.op("IsNaN", weights), b.const(front(np.float32(0), "nan")), weights)
+        context = b.op("MatMul", weights, v)
+        b.output(
+            b.op("Squeeze", context, b.ints([1]))
+            if r.random() < 0.5
+            else b.op("Reshape", context, b.ints([0, -1, HIDDEN]))
+        )
+        return Case(b.model(), count=0, more=_ids_alone(ids), runs=False)
+    product = b.op(
+        "Add", b.op("MatMul", x, b.weight(HIDDEN, HIDDEN)), b.const(front(b.random.standard_normal(HIDDEN), "bias"))
+    )
+    wide = b.op("Mul", b.op("Mul", product, b.const(front(np.float32(0.5), "gelu"))),
+                b.op("Add", b.op("Erf", b.op("Div", product, b.const(np.sqrt(2)))), b.const(1.0)))  # fmt: skip
+    centred = b.op("Sub", wide, b.mean(wide))
+    variance = b.op("Add", b.mean(b.op("Mul", centred, centred)), b.const(front(np.float32(1e-5), "epsilon")))
+    b.output(b.op("Add", b.op("Mul", b.op("Div", centred, b.op("Sqrt", variance)), b.weight(HIDDEN)), b.weight(HIDDEN)))
+    return Case(b.model(), count=0, more=_ids_alone(ids), runs=False)
+
+
+def _ids_alone(name: str) -> dict[str, dict[str, np.ndarray]]:
+    random = np.random.default_rng(0)
+    shapes = ((1, 1), (3, 1), (1, 4), (2, 5))
+    return {f"{p}x{s}": {name: random.integers(0, 97, (p, s)), M: np.ones((p, s), np.int64)} for p, s in shapes}
+
+
 RECIPES = (
     _no_past, _past_and_present, _positions_after_a_past, _names_in_bodies, _converted_around, _attention_of_opset_24,
-    _other_ids, _numbers_of_any_size, _in_whole_numbers,
+    _other_ids, _numbers_of_any_size, _in_whole_numbers, _axes_in_front,
 )  # fmt: skip

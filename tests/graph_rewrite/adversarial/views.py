@@ -213,7 +213,41 @@ def _scaled_on_the_way(r: Random) -> Case:
     return _with(r, b, x, r.choice("qkv"), heads, count=8)
 
 
+def _axes_added_by_numbers(r: Random) -> Case:
+    """In one place a constant of one element with more axes than what it is multiplied with: an axis of 1 in front."""
+    b = Graph(r)
+    batch, length = r.choice([("B", 1), ("B", 1), (1, "S"), (1, 1), (4, 4), ("B", 5)])
+    x = b.input("x", (batch, length, HIDDEN))
+    place, rank = (
+        r.choice(["projections", "heads", "scores", "merged", "product", "residual", "sum"]),
+        r.choice([3, 4, 5]),
+    )
+    number = np.full((1,) * rank, r.choice([1.0, 0.5]), np.float32)
+    op = r.choice(["Mul", "Div"])
+
+    def changed(t: str, here: str) -> str:
+        return b.op(op, t, b.const(number)) if here == place else t
+
+    def heads(t: str) -> str:
+        shape = [0, 0, HEADS, SIZE] if r.random() < 0.8 else [-1, length if isinstance(length, int) else 1, HEADS, SIZE]
+        return changed(
+            b.op("Transpose", b.op("Reshape", changed(t, "projections"), b.ints(shape)), perm=[0, 2, 1, 3]), "heads"
+        )
+
+    q, k, v = (heads(_projected(b, x)) for _ in "qkv")
+    perm = [0, 1, 2, 4, 3] if place == "heads" and rank == 5 else [0, 1, 3, 2]
+    scores = changed(b.op("MatMul", q, b.op("Transpose", k, perm=perm)), "scores")
+    context = b.op("MatMul", b.op("Softmax", scores, axis=-1), v)
+    five = place in ("heads", "scores") and rank == 5
+    merged = b.op("Transpose", context, perm=[0, 1, 3, 2, 4] if five else [0, 2, 1, 3])
+    merged = changed(b.op("Reshape", merged, b.ints([0, 0, 0, HIDDEN] if five else [0, 0, HIDDEN])), "merged")
+    product = changed(b.linear(merged, HIDDEN, HIDDEN), "product")
+    b.output(b.layer_norm(changed(b.op("Add", product, changed(x, "residual")), "sum"), HIDDEN))
+    return Case(b.model(), count=8, longest=8, runs=False)
+
+
 RECIPES = (
     _cut_at_a_length, _sizes_by_number, _folded, _gathered_places, _chunks, _packed_unequally, _interleaved,
     _merged_otherwise, _batch_in_the_heads, _longer_queries, _broadcast_heads, _scaled_on_the_way,
+    _axes_added_by_numbers,
 )  # fmt: skip
