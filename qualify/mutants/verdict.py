@@ -156,28 +156,28 @@ def _compared(model, fused_model, original, fused, feed, expected, moved) -> str
     text = _difference(names, expected, given, [0.0] * len(names))
     if not text or "is now" in text:
         return text
-    lost = _lost_of_scores(model, fused_model, feed)
-    if lost.any():
-        left = lost[lost < _LOST]
-        first, second = (_without(arrays, lost >= _LOST) for arrays in (expected, given))
-        if not _difference(names, first, second, [_by_row(a, left) for a in first]):
-            return _EXCUSED + "rows in which a mask of more than 1 rounds the scores"
-    rows = _rows_without_keys(model, fused_model, feed)
-    if rows is not None and rows.any():
-        first, second = (_without(arrays, rows) for arrays in (expected, given))
-        finite = all(np.isfinite(a).all() for a in given if a.dtype.kind == "f")
+    lost, hidden = _lost_of_scores(model, fused_model, feed), _rows_without_keys(model, fused_model, feed)
+    removed = lost >= _LOST if hidden is None or len(lost) != len(hidden) else (lost >= _LOST) | hidden
+    removed = hidden if hidden is not None and len(removed) == 1 else removed
+    if removed.any() or lost.any():
+        finite = hidden is None or not hidden.any() or _is_finite(_without(given, lost >= _LOST))
+        first, second = (_without(arrays, removed) for arrays in (expected, given))
+        rounded = [_by_row(a, lost[~removed] if len(lost) == len(removed) else lost) for a in first]
         # An output need not have a row for each text: with no other row, all of it comes from such rows.
-        if finite and (rows.all() or not _difference(names, first, second, [0.0] * len(names))):
-            return _EXCUSED + "rows whose mask hides every key"
+        if finite and (removed.all() or not _difference(names, first, second, rounded)):
+            why = "a mask of more than 1 rounds the scores" if lost.any() else "whose mask hides every key"
+            return f"{_EXCUSED}rows {'in which ' if lost.any() else ''}{why}"
         expected, given = first, second
-    else:
-        rows = None
     if not moved:
         moved.extend(_moved(model))
-    slack = _slack(moved, feed, expected, rows)
+    slack = _slack(moved, feed, expected, removed if removed.any() else None)
     if slack is not None and not _difference(names, expected, given, slack):
         return _EXCUSED + "the model amplifies roundings"
     return _difference(names, expected, given, [0.0] * len(names))
+
+
+def _is_finite(arrays: list[np.ndarray]) -> bool:
+    return all(np.isfinite(a).all() for a in arrays if a.dtype.kind == "f")
 
 
 def _difference(names: list[str], expected: list[np.ndarray], given: list[np.ndarray], slack: list) -> str:
