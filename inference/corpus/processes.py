@@ -8,11 +8,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import fields
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 from bertfuse.errors import BertfuseError
 
 from ..devices import gpu_count
+from ..prepare import model_for
 from .job import Job, Tally, run
 
 
@@ -45,6 +47,8 @@ def run_on(job: Job, devices: list[str | None], report: Callable[[Tally], None])
         return run(job, job.wanted.load(devices[0]), lambda shard: True, report)
     if job.source.is_stdin:
         raise BertfuseError("standard input cannot be shared by several processes: name files, or one device")
+    # Made once, and not by every process, where the folder has no ONNX file.
+    model_for(Path(job.wanted.model), on_gpu=devices[0] != "cpu")
     context = multiprocessing.get_context("spawn")  # CUDA does not outlive a fork
     processes, names, tallies = [], {}, [Tally() for _ in devices]
     for index, device in enumerate(devices):

@@ -81,3 +81,20 @@ def test_float32_outputs_of_a_half_precision_model(tmp_path: Path) -> None:
         ("sentence_embedding", "tensor(float)")
     ]
     assert (encoder.encode(given) * want).sum(axis=1).min() > 0.999
+
+
+def test_what_computes_something_else_is_not_kept(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bertfuse.inference import prepare
+
+    source = save("classifier", tmp_path / "source")
+    right = prepare._trial
+    calls: list[str] = []
+
+    def broken(model: Path, device: str) -> np.ndarray:
+        calls.append(model.name)
+        made = right(model, device)
+        return made if len(calls) != 2 else made[::-1].copy()  # the second is the one without padding
+
+    monkeypatch.setattr(prepare, "_trial", broken)
+    assert not bertfuse.Classifier(source, device="cpu").ragged
+    assert len(calls) == 3
