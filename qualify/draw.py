@@ -18,6 +18,7 @@ TILES = (16, 32, 64, 96, 128, 192, 256)
 HEAD_SIZES = (1, 2, 3, 8, 16, 20, 24, 32, 40, 48, 64, 72, 80, 96, 112, 128, 160, 256, 300)
 USUAL_HEAD_SIZES = (32, 64, 128)
 LENGTHS = (0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 200, 384)  # of packed sequences
+_BROKEN = 0.08  # of packed problems
 _MOVES = 0.35  # of an op that only moves rows, against one that computes
 # (share, most multiplications, most elements): a float64 reference on one core takes about a millisecond, 50 and 2000.
 BUDGETS = ((0.76, 8e6, 2e5), (0.21, 2e8, 1.5e6), (0.03, 6e9, 2e7))
@@ -143,7 +144,8 @@ class Draw:
             total = self._one(
                 (0, 1, most, few, int(self.rng.integers(0, most + 1)), int(self.rng.integers(0, most + 1)))
             )
-            return replace(problem, packed=(min(total, most),), hints=self._chance(0.2))
+            switches = {"hints": self._chance(0.2), "broken": self._chance(_BROKEN)}
+            return replace(problem, packed=(min(total, most),), **switches)
         lengths = self._lengths(max(1, sizes["B"]), max(1, sizes["S"]))
         total, longest = sum(lengths), max(lengths, default=0)
         spare = self._one((0, 0, 1, 3, 70))  # rows behind the real ones
@@ -155,8 +157,8 @@ class Draw:
             rows = {"P": len(lengths), "Q": longest + spare} if padded else {"P": 1, "Q": total}
             sizes |= {"B": len(lengths), "S": longest + spare} | rows
         without = ("mask",) if op == "FusedAttention" else ()
-        hints = op == "FusedAttention" and self._chance(0.2)
-        return replace(problem, sizes=sizes, packed=tuple(lengths), without=without, hints=hints)
+        switches = {"hints": op == "FusedAttention" and self._chance(0.2), "broken": self._chance(_BROKEN)}
+        return replace(problem, sizes=sizes, packed=tuple(lengths), without=without, **switches)
 
     def _lengths(self, most: int, longest: int) -> list[int]:
         """Of up to so many sequences: one alone, many alike, any, most of them empty, one long among short ones."""

@@ -168,9 +168,10 @@ def _simpler_packing(problem: Problem) -> Iterator[tuple[str, Problem]]:
     """Without packing; fewer sequences; shorter ones; all rows real."""
     lengths = problem.packed or ()
     if problem.op not in PACKED_ALONE:
-        yield "unpacked", replace(problem, packed=None, hints=False)
-    if problem.hints:
-        yield "hints", replace(problem, hints=False)
+        yield "unpacked", replace(problem, packed=None, hints=False, broken=False)
+    for name in ("hints", "broken"):
+        if getattr(problem, name):
+            yield name, replace(problem, **{name: False})
     for count in (0, *_smaller(len(lengths))) if lengths else ():
         yield f"sequences {count}", shrunk(replace(problem, packed=lengths[:count]))
         yield f"last sequences {count}", shrunk(replace(problem, packed=lengths[len(lengths) - count :]))

@@ -18,9 +18,10 @@ from .values import dtype_of
 ALIGNMENT = 256
 GUARD = 512  # bytes at least before and behind every tensor
 ENDS = 8192  # and at both ends of the memory
-# Of guards, outputs before a run and the workspace: NaN in every float type, -1 in every integer, out of a kernel's
-# reach by accident (a NaN that arithmetic makes has other bits).
+# Of guards around inputs, of outputs before a run and of the workspace: NaN in every float type, -1 in every integer.
 POISON = 0xFF
+# Of guards around outputs and the workspace: a NaN that was read behind an input keeps its bits, and would not show.
+MARK = 0xA5
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,15 @@ class Layout:
         return [made(tensor) for tensor in spec.inputs], [made(tensor) for tensor in spec.outputs]
 
     def image(self, inputs: Mapping[str, np.ndarray | None]) -> np.ndarray:
-        """The memory before a run: inputs in their places, everything else poisoned."""
+        """The memory before a run: inputs in their places, everything else poisoned or marked."""
         image = np.full(self.size, POISON, np.uint8)
+        written = [region for region in self.regions.values() if region.role != "input"]
+        for region in written:
+            image[region.start - GUARD // 2 : region.start] = MARK
+            image[region.stop : region.stop + GUARD] = MARK
+        image[max(region.stop for region in self.regions.values()) :] = MARK
+        for region in written:
+            image[region.start : region.stop] = POISON
         for name, array in inputs.items():
             if array is not None:
                 region = self.regions[name]

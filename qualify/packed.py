@@ -55,7 +55,17 @@ def lengths_of(problem: Problem, which: int) -> tuple[int, ...]:
 
 def counts(problem: Problem, name: str, which: int, rng: np.random.Generator) -> np.ndarray:
     """One of the int32 tensors that tell of packed rows."""
-    lengths = lengths_of(problem, which)
+    array = _counts(problem, name, lengths_of(problem, which), rng)
+    if problem.broken and name != "max_seqlen":
+        places = rng.random(array.shape) < rng.choice([0.05, 0.5, 1.0])
+        # Of a scalar and of the last offset always: it is what all rows hang on.
+        places.reshape(-1)[-1 if name == "cu_seqlens" else slice(0, 1)] = True
+        wrong = np.array([-1, -(1 << 31), (1 << 31) - 1, problem.room + 1, problem.room + 70, 1 << 20], np.int32)
+        array = np.where(places, rng.choice(wrong, array.shape), array).astype(np.int32)
+    return array
+
+
+def _counts(problem: Problem, name: str, lengths: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
     total = sum(lengths)
     if name == "row_count":
         return np.array(total, np.int32)
@@ -73,12 +83,12 @@ def counts(problem: Problem, name: str, which: int, rng: np.random.Generator) ->
     return index.reshape(problem.sizes["B"], problem.sizes["S"])
 
 
-def spoil(problem: Problem, found: dict[str, Any], rng: np.random.Generator) -> None:
+def spoil(problem: Problem, found: dict[str, Any], which: int, rng: np.random.Generator) -> None:
     """Fill what no real row reads with what must not reach one: NaN, infinities, indices out of every table."""
-    if problem.packed is None:
+    if problem.packed is None or problem.broken:
         return
+    total = sum(lengths_of(problem, which))
     if problem.op == "EmbedLayerNorm":
-        total = int(found["row_count"])
         hidden = np.ones(found["ids"].size, bool)
         hidden[found["token_index"].reshape(-1)[:total]] = False
         for name in ("ids", "token_type_ids", "position_ids"):
@@ -87,7 +97,6 @@ def spoil(problem: Problem, found: dict[str, Any], rng: np.random.Generator) -> 
                 garbage = rng.choice(np.array([top, -top, 1 << 30, -(1 << 30)]), int(hidden.sum()))
                 found[name].reshape(-1)[hidden] = garbage.astype(found[name].dtype)
         return
-    total = int(found["row_count"] if found.get("row_count") is not None else found["cu_seqlens"][-1])
     for name in ("x", "residual", "qkv"):
         if found.get(name) is not None and found[name].size:
             rows = _rows(found[name])

@@ -16,7 +16,7 @@ from . import lengths
 DTYPES = ("float32", "float16", "bfloat16")
 DEFAULT_TACTIC = -1
 PACKED_ALONE = ("UnpackTokens", "FirstTokens", "RaggedPositions")  # without packed rows they have nothing to do
-_SWITCHES = ("constant", "tf32", "hints")
+_SWITCHES = ("constant", "tf32", "hints", "broken")
 
 # What float inputs hold. `values.py` makes them.
 VALUES = ("normal", "large", "small", "offset", "outliers", "zeros", "infinite")
@@ -41,6 +41,8 @@ class Problem:
         constant: weights are declared to be initialisers, which a kernel may read before its predecessor has ended.
         tf32: float32 products may be rounded to TF32.
         packed: lengths of the sequences whose rows lie one after the other; None where rows are padded.
+        broken: counts, offsets or places of packed rows are out of range: nothing may be written or read outside the
+            tensors, and that is all that is promised.
         hints: a tactic may be chosen by how many packed rows the calls before had, and give other bits each time.
         seed: of the data. Two sets of inputs come from it, the second for the same pointers.
     """
@@ -62,6 +64,7 @@ class Problem:
     tf32: bool = False
     packed: tuple[int, ...] | None = None
     hints: bool = False
+    broken: bool = False
     seed: int = 0
 
     @property
@@ -93,7 +96,8 @@ class Problem:
     @property
     def row(self) -> str:
         """What the problem is counted with in reports: the dtype, or tf32, and whether rows are packed."""
-        return ("tf32" if self.tf32 else self.dtype) + (" packed" if self.packed is not None else "")
+        packed = "" if self.packed is None else " broken" if self.broken else " packed"
+        return ("tf32" if self.tf32 else self.dtype) + packed
 
     @property
     def elements(self) -> int:
@@ -232,6 +236,8 @@ def _check_packed(problem: Problem, text: str) -> None:
     if given is None:
         if name in PACKED_ALONE:
             mistake = f"packed= is missing, as in packed=3,0,5x40: {name} is of packed rows"
+        elif problem.broken or problem.hints:
+            mistake = "broken and hints are of packed rows: add packed="
     elif name not in PACKED_ALONE and not problem.spec.packed_inputs:
         mistake = f"{name} has no packed form"
     elif name == "FusedAttention" and "mask" not in problem.without:

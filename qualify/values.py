@@ -35,7 +35,7 @@ def inputs(problem: Problem, which: int = 0) -> dict[str, np.ndarray | None]:
             continue
         make = _mask if tensor.name == "mask" else _indices if tensor.dtype == "I" else _floats
         found[tensor.name] = make(problem, tensor, rng)
-    packed.spoil(problem, found, np.random.default_rng([problem.seed, which]))
+    packed.spoil(problem, found, which, np.random.default_rng([problem.seed, which]))
     return found
 
 

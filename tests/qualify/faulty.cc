@@ -90,6 +90,8 @@ int32_t RunCpu(const bertfuse_call* call, bertfuse_error* error) {
     if (After("padded_only")) return Refuse(error, BERTFUSE_NOT_SUPPORTED, "FusedGemm: no packed rows here");
     const int64_t room = g.m;
     g.m = *static_cast<const int32_t*>(count->data);
+    const int64_t most = After("trusting") ? room + 1 : room;
+    if (g.m < 0 || g.m > most) return Refuse(error, BERTFUSE_INVALID_ARGUMENT, "FusedGemm: that many rows");
     static std::map<float*, int64_t> counts;  // of the first call, as one has it that is read on the host
     if (After("stale_count")) g.m = std::min(room, counts.emplace(g.y, g.m).first->second);
     if (After("beyond") && g.m > 0 && g.m < room) {

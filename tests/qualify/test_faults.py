@@ -71,6 +71,7 @@ PACKED_FAULTS = {
     "one_short": ("not finite", "is nan"),
     "stale_count": ("not finite", "is nan"),
     "random": ("not deterministic", "other bits each time"),
+    "trusting": ("memory", "y where counts are out of range"),
 }
 PACKED = "FusedGemm float32 rows=2x64 K=40 N=96 offset=4 constant tactic=-1 packed=37 seed=5"
 
@@ -78,7 +79,10 @@ PACKED = "FusedGemm float32 rows=2x64 K=40 N=96 offset=4 constant tactic=-1 pack
 @pytest.mark.parametrize("fault", PACKED_FAULTS)
 def test_found_in_packed_rows(fault: str, tmp_path: Path) -> None:
     kind, text = PACKED_FAULTS[fault]
-    finding = explained(fault, tmp_path, PACKED.replace("37", "1") if fault == "stale_count" else PACKED)
+    problem = {"stale_count": PACKED.replace("37", "1"), "trusting": PACKED.replace("seed=5", "broken seed=41")}.get(
+        fault, PACKED
+    )
+    finding = explained(fault, tmp_path, problem)
     assert finding.kind == kind and text in finding.text and finding.repeats
     if fault in ("beyond", "one_short"):
         smallest = parse(finding.problems[0])

@@ -113,7 +113,9 @@ def test_bounds_hold_the_oracle_and_know_what_cannot_be_known() -> None:
 def test_rows_taken_apart_give_what_packed_rows_give() -> None:
     """The op's body on packed rows against itself on the real rows alone, for both sets of inputs."""
     seen = set()
-    for problem in itertools.islice((p for p in Draw(9, budget_scale=0.02) if p.packed and p.values == "normal"), 60):
+    for problem in itertools.islice(
+        (p for p in Draw(9, budget_scale=0.02) if p.packed and p.values == "normal" and not p.broken), 60
+    ):
         for which in range(2):
             inputs = values.inputs(problem, which)
             total = sum(lengths_of(problem, which))
@@ -182,6 +184,12 @@ def test_layout_keeps_tensors_apart_and_off_alignment() -> None:
         assert other.start - one.stop >= 256
     assert layout.regions["weight"].start % 256 == 6 and layout.regions["x"].start % 256 == 0
     assert layout.size - regions[-1].stop >= 8192
+    image = layout.image(values.inputs(problem))
+    for region in layout.regions.values():
+        around = {*image[region.start - 256 : region.start], *image[region.stop : region.stop + 256]}
+        inside = {*image[region.start : region.stop]}
+        # What is read behind an input is NaN; a NaN that is written beside an output shows.
+        assert around == ({0xFF} if region.role == "input" else {0xA5}) and (region.role == "input" or inside == {0xFF})
 
 
 def test_erf_is_exact() -> None:
