@@ -36,9 +36,9 @@ MAX_PADDING = {"cpu": 64, "gpu": 2048}
 # small, so that the device need not wait for long, and each next one twice as large.
 FIRST_WINDOW, WINDOW, WINDOW_TEXTS = 1 << 16, 1 << 20, 1 << 15
 TOKENIZING = 2  # windows at once: one is made arrays of while the tokenizer's own threads are at the other
-# Runs at once. On a GPU one computes while others' inputs and outputs are copied: bert-base on an H200 embeds 61,000
-# sentences a second with one or two, 65,000 with three. On a CPU all cores are in one run.
-RUNS = {"cpu": 1, "gpu": 3}
+# Runs at once on a GPU, of which one computes while others' inputs and outputs are copied: bert-base on an H200 embeds
+# 61,000 sentences a second with one or two, 65,000 with three.
+GPU_RUNS = 3
 
 Text = str | tuple[str, str]  # with a second segment
 
@@ -74,7 +74,9 @@ class TextModel:
         providers: onnxruntime's list, in place of `device`.
         max_seq_length: at how many tokens texts are cut; None takes what the folder says.
         max_batch_tokens: tokens of one run, padding included; None: 512 on the CPU, 16384 elsewhere.
-        threads: in which the session computes on a CPU; None: one for each core.
+        threads: in which a CPU computes; None: one for each core.
+        runs: batches computed at once. None: on a CPU one for each thread, which takes half the time of one run in all
+            threads (2 cores, MiniLM); 1 gives a text that comes alone all of them. On a GPU 3.
         session: one of this model that is there already.
         library, tuning, tf32, sess_options: as bertfuse.InferenceSession takes them.
 
@@ -91,6 +93,7 @@ class TextModel:
         max_seq_length: int | None = None,
         max_batch_tokens: int | None = None,
         threads: int | None = None,
+        runs: int | None = None,
         session: InferenceSession | None = None,
         **session_options: Any,
     ) -> None:
@@ -101,8 +104,13 @@ class TextModel:
         self.path = model_for(Path(folder), on_gpu)
         self.folder = folder_of(self.path)
         self.config = read_config(self.folder)
+        self.runs = GPU_RUNS if on_gpu else 1
+        if session is None and session_options.get("sess_options") is None:
+            cores = threads or len(os.sched_getaffinity(0))
+            self.runs = runs or (GPU_RUNS if on_gpu else cores)
+            session_options["sess_options"] = _session_options(on_gpu, max(1, cores // self.runs))
         if session is None:
-            session = InferenceSession(self.path, wanted, **_session_options(session_options, on_gpu, threads))
+            session = InferenceSession(self.path, wanted, **session_options)
         self.session = session
         inputs = session.get_inputs()
         self.ragged = OFFSETS in {value.name for value in inputs}
@@ -123,7 +131,6 @@ class TextModel:
         self.pad_id = padding_token(self.folder, self.tokenizer)[0]
         place = "cpu" if self.session.get_providers() == [CPU] else "gpu"
         self.max_batch_tokens = max_batch_tokens or MAX_BATCH_TOKENS[place]
-        self.runs = RUNS[place]
         self._max_padding = MAX_PADDING[place]
         self._types = {value.name: value.type for value in inputs}
 
@@ -251,14 +258,14 @@ def _windows(texts: Iterable[Text]) -> Iterator[tuple[int, list[Text]]]:
         yield first, window
 
 
-def _session_options(given: dict[str, Any], on_gpu: bool, threads: int | None) -> dict[str, Any]:
-    if given.get("sess_options") is not None or not (on_gpu or threads):
-        return given
+def _session_options(on_gpu: bool, threads: int) -> onnxruntime.SessionOptions:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    options.enable_mem_pattern = not on_gpu  # planned anew for every shape, and there are many
-    options.intra_op_num_threads = threads or 0
-    return given | {"sess_options": options}
+    if on_gpu:
+        options.enable_mem_pattern = False  # planned anew for every shape, and there are many
+    else:
+        options.intra_op_num_threads = threads
+    return options
 
 
 def _fast(tokenizer: Any) -> Any:

@@ -43,7 +43,14 @@ def test_vectors_come_in_order_whatever_the_batches(folders: Callable[[str], Pat
     given = [*texts(70, seed=11), ""]
     one_by_one = np.stack([bertfuse.Encoder(folders("encoder")).encode(text) for text in given])
     assert one_by_one.dtype == np.float32 and one_by_one.shape == (71, 32)
-    for options, arguments in (({}, {}), ({"max_batch_tokens": 7}, {}), ({}, {"batch_size": 3})):
+    several = {"runs": 4, "threads": 2, "max_batch_tokens": 30}
+    for options, arguments in (
+        ({}, {}),
+        ({"max_batch_tokens": 7}, {}),
+        ({}, {"batch_size": 3}),
+        ({"runs": 1}, {}),
+        (several, {}),
+    ):
         found = bertfuse.Encoder(folders("encoder"), **options).encode(given, **arguments)
         np.testing.assert_allclose(found, one_by_one, atol=2e-6)
     rows = bertfuse.Encoder(folders("encoder")).encode(given[:2], convert_to_numpy=False)
