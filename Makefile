@@ -1,4 +1,5 @@
 # make demo: set up .venv, build, run the main job on a real model. make test: the same set-up, then every test.
+# make check: the same set-up, the linters, and the tests that take neither long nor PyTorch: two minutes.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -18,7 +19,7 @@ LIBRARY_SOURCES := $(shell find plugins cmake graph_rewrite/ops -type f -not -na
 DEPENDENCIES := $(VENV)/.dependencies
 PACKAGE := $(VENV)/.package
 
-.PHONY: setup build demo test test-ecosystem coverage lint format clean distclean
+.PHONY: setup build demo check test test-ecosystem coverage lint format clean distclean
 .DELETE_ON_ERROR:
 
 setup build: $(PACKAGE)
@@ -48,6 +49,10 @@ build/tests/.configured: $(DEPENDENCIES) CMakeLists.txt
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/tests -G Ninja \
 		-DBERTFUSE_TESTS=ON -DBERTFUSE_CUDA=OFF -DPython3_EXECUTABLE="$(CURDIR)/$(BIN)/python"
 	touch $@
+
+# What is quick is found, not listed: see --quick in tests/conftest.py.
+check: setup lint
+	$(BIN)/python -m pytest --quick --quiet --numprocesses $(WORKERS) --dist worksteal
 
 test: setup build/tests/.configured lint
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/tests --parallel $(JOBS)
