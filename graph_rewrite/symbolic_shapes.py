@@ -66,6 +66,17 @@ _ELEMENTWISE = {
 }  # fmt: skip
 
 
+_HOLD_SIZES = (onnx.TensorProto.INT32, onnx.TensorProto.INT64, onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
+
+
+def _is_within(bound: Any, size: Any) -> bool:
+    """Whether a bound of a Slice is a number, or from 0 to the size of the axis whatever the sizes are."""
+    if symbolic_shape_infer.is_literal(bound) or symbolic_shape_infer.is_literal(size):
+        return True
+    bound, size = sympy.sympify(bound), sympy.sympify(size)
+    return bool(bound.is_nonnegative) and bool((size - bound).is_nonnegative)
+
+
 class _Inference(SymbolicShapeInference):
     """Gives an axis that may be one of several sizes a new name, and never renames one."""
 
@@ -104,6 +115,42 @@ class _Inference(SymbolicShapeInference):
                     dims[index].dim_value = size
                 else:
                     dims[index].dim_param = size or self._new_name()
+
+    # What the inference settles by a guess is left open here.
+
+    def _infer_Slice(self, node: onnx.NodeProto) -> None:
+        """It takes axes that are computed for the first ones, and an end that may lie anywhere for that of the axis."""
+        values = [self._try_get_value(node, index) for index in range(5)]
+        given = [index < len(node.input) and bool(node.input[index]) for index in range(5)]
+        sizes = self._get_sympy_shape(node, 0)
+        super()._infer_Slice(node)
+        if any(is_given and value is None for is_given, value in zip(given[3:], values[3:], strict=True)):
+            unsure = list(range(len(sizes)))
+            self.sympy_data_.pop(node.output[0], None)
+        elif values[1] is not None and values[2] is not None:
+            starts, ends = (symbolic_shape_infer.as_list(value, keep_none=True) for value in values[1:3])
+            axes = symbolic_shape_infer.as_list(values[3], keep_none=True) if given[3] else range(len(starts))
+            bounds = zip(axes, starts, ends, strict=False)
+            unsure = [a for a, start, end in bounds if not _is_within(start, sizes[a]) or not _is_within(end, sizes[a])]
+        else:
+            unsure = []
+        dims = self.known_vi_[node.output[0]].type.tensor_type.shape.dim
+        for axis in unsure:
+            dims[axis].dim_param = self._new_name()
+
+    def _infer_symbolic_compute_ops(self, node: onnx.NodeProto) -> None:
+        """It takes sizes that are written differently for different ones: S is 4 where S is 4."""
+        super()._infer_symbolic_compute_ops(node)
+        if node.op_type == "Equal" and node.output[0] in self.sympy_data_:
+            values = self._get_int_or_float_values(node, broadcast=True)
+            pairs = zip(*values, strict=False) if isinstance(values[0], list) else [values]
+            if any(sympy.sympify(a - b).is_zero is None for a, b in pairs):
+                del self.sympy_data_[node.output[0]]
+
+    def _infer_Cast(self, node: onnx.NodeProto) -> None:
+        """It takes a size for itself in any type."""
+        if next(a.i for a in node.attribute if a.name == "to") in _HOLD_SIZES:
+            super()._infer_Cast(node)
 
     def _new_name(self) -> str:
         self._new_names += 1

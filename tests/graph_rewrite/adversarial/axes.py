@@ -171,7 +171,59 @@ def _one_token(r: Random) -> Case:
     return Case(b.model(), count=10)
 
 
+def _cut_to_another(r: Random) -> Case:
+    """x up to, or from, the length of another input, which may be more, less or 1."""
+    b = Graph(r)
+    declared = {"x": ("B", "S", HIDDEN), "y": ("B", "T", HIDDEN)}
+    x, y = b.input("x", declared["x"]), b.input("y", declared["y"])
+    bound = r.choice([
+        lambda: b.size(y, 1), lambda: b.op("Mul", b.size(y, 1), b.ints([2])),
+        lambda: b.op("Sub", b.size(x, 1), b.ints([2])),
+        lambda: b.op("Div", b.size(x, 1), b.ints([2])), lambda: b.op("Sub", b.size(x, 1), b.size(y, 1)),
+        lambda: b.op("Min", b.size(x, 1), b.size(y, 1)), lambda: b.op("Max", b.size(x, 1), b.size(y, 1)),
+    ])()  # fmt: skip
+    ends = (b.ints([0]), bound) if r.random() < 0.6 else (bound, b.ints([1 << 62]))
+    cut = b.op("Slice", x, *ends, b.op("Abs", b.ints([1])) if r.random() < 0.3 else b.ints([1]))
+    terms = r.choice([(x, cut), (cut, x), (cut, y), (y, cut), (cut, cut)])
+    b.output(b.layer_norm(b.op("Add", b.linear(terms[0], HIDDEN, HIDDEN), terms[1]), HIDDEN))
+    shapes = [(2, 5, 5), (2, 5, 1), (2, 5, 3), (1, 3, 7), (3, 1, 4), (1, 4, 2), (2, 2, 1)]
+    feeds = [{"x": (p, s, HIDDEN), "y": (p, t, HIDDEN)} for p, s, t in shapes]
+    return Case(b.model(), count=0, more=_feeds(feeds))
+
+
+def _shaped_by_a_condition(r: Random) -> Case:
+    """x in a shape that is another at some length, or by way of a condition that is cast to a number."""
+    b = Graph(r)
+    x = b.input("x", ("B", "S", HIDDEN))
+    batch, length, n = b.size(x, 0), b.size(x, 1), r.choice([1, 2, 4])
+    how = r.randrange(4)
+    if how == 0:
+        equal = b.op("Equal", length, b.ints([n]))
+        first = b.op("Where", equal, b.op("Mul", batch, length), batch)
+        shape = b.op("Concat", first, b.ints([-1, HIDDEN]), axis=0)
+    elif how == 1:
+        one = b.cast(b.cast(length, BOOL), INT64)
+        shape = b.op("Concat", one, b.ints([-1, HIDDEN]), axis=0)
+    elif how == 2:
+        rest = b.op("Max", b.op("Sub", length, b.ints([n])), b.ints([1]))
+        shape = b.op(
+            "Concat",
+            b.ints([-1]),
+            b.op("Where", b.op("Equal", rest, b.ints([1])), length, length),
+            b.ints([HIDDEN]),
+            axis=0,
+        )
+    else:
+        narrow = b.cast(b.cast(b.op("Add", length, b.ints([256])), 2), INT64)
+        shape = b.op("Concat", batch, narrow, b.ints([HIDDEN]), axis=0)
+    given = b.op("Reshape", x, shape)
+    b.output(b.layer_norm(b.op("Add", b.linear(given, HIDDEN, HIDDEN), r.choice([given, x])), HIDDEN))
+    feeds = [{"x": (p, s, HIDDEN)} for p, s in ((2, 5), (1, 4), (2, 4), (3, 2), (2, 1), (1, 1))]
+    return Case(b.model(), count=0, more=_feeds(feeds), runs=False)
+
+
 RECIPES = (
     _mask_beside_x, _mask_beside_ids, _residual_beside_x, _types_beside_ids, _lengths_of_another, _same_name_twice,
     _product_names, _joined, _one_token,
+    _cut_to_another, _shaped_by_a_condition,
 )  # fmt: skip
