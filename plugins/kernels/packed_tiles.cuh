@@ -55,6 +55,8 @@ class PackedTileCursor {
   }
 
  private:
+  static constexpr int kAlike = 128;  // so short that the order costs more than it wins
+
   __device__ __forceinline__ static int QueryTiles(int length) { return (length + kQueries - 1) / kQueries; }
 
   // The next 32 sequences' offsets, before they are needed.
@@ -82,6 +84,16 @@ class PackedTileCursor {
     length_ = end - begin;
     next_ += 32;
     Fetch();
+    if (__all_sync(0xffffffffu, length_ <= kAlike)) {
+      last_tile_ = QueryTiles(length_) * heads_;
+#pragma unroll
+      for (int lanes = 1; lanes < 32; lanes *= 2) {
+        const int other = __shfl_up_sync(0xffffffffu, last_tile_, lanes);
+        if (lane_ >= lanes) last_tile_ += other;
+      }
+      tiles_ = __shfl_sync(0xffffffffu, last_tile_, 31);
+      return;
+    }
     last_tile_ = tiles_ = 0;
 #pragma unroll 8
     for (int lane = 0; lane < 32; ++lane) {

@@ -2,6 +2,7 @@
 #include "op_table.generated.h"
 #include "ops/attention_tactic.h"
 #include "ops/call.h"
+#include "ops/packed_rows.h"
 
 namespace bertfuse::cuda {
 namespace {
@@ -41,11 +42,14 @@ kernels::AttentionArguments<T> Arguments(const bertfuse_call& call) {
 bool IsPacked(const bertfuse_call& call) { return call.inputs[Op::In::cu_seqlens].dtype != BERTFUSE_ABSENT; }
 
 template <class T>
-AttentionProblem Problem(const kernels::AttentionArguments<T>& a, const kernels::Device& device) {
+AttentionProblem Problem(const bertfuse_call& call, const kernels::AttentionArguments<T>& a,
+                         const kernels::Device& device) {
   AttentionProblem problem = {a.batch, a.sequence, a.heads, a.head_size, false, false, device.multiprocessors};
   problem.packed = a.packed.count > 0;
-  if (problem.packed)
-    problem.batch = a.packed.count, problem.sequence = kernels::CeilDiv(a.packed.rows, a.packed.count);
+  if (problem.packed) {
+    problem.batch = a.packed.count;
+    problem.sequence = kernels::CeilDiv(ExpectedRows(call, a.packed.rows), problem.batch);
+  }
   if constexpr (!std::is_same_v<T, float>) {
     problem.sm90 = kernels::AttentionSm90Takes(a, device);
     problem.mma = kernels::AttentionMmaTakes(a);
@@ -72,7 +76,7 @@ TunedProblem ProblemOf(const bertfuse_call& call) {
   if (IsPacked(call)) {
     problem.packed = true;
     problem.sizes[0] = call.inputs[Op::In::cu_seqlens].shape[0] - 1;
-    problem.sizes[1] = qkv.shape[0] * qkv.shape[1];
+    problem.sizes[1] = RoundedRows(ExpectedRows(call, qkv.shape[0] * qkv.shape[1]));
   }
   return problem;
 }
@@ -96,8 +100,9 @@ AttentionTactic Choose(const bertfuse_call& call, int32_t tactic, const Attentio
 // Calls body(problem) with what the choice depends on.
 template <class Body>
 auto WithProblem(const bertfuse_call& call, Body&& body) {
-  return SwitchElement(call.inputs[Op::In::qkv].dtype,
-                       [&](auto element) { return body(Problem(Arguments<decltype(element)>(call), DeviceOf(call))); });
+  return SwitchElement(call.inputs[Op::In::qkv].dtype, [&](auto element) {
+    return body(Problem(call, Arguments<decltype(element)>(call), DeviceOf(call)));
+  });
 }
 
 void Run(const bertfuse_call& call) {
@@ -105,7 +110,7 @@ void Run(const bertfuse_call& call) {
     const auto a = Arguments<decltype(element)>(call);
     if (IsPacked(call) && a.packed.count < 1) return;
     const kernels::Device& device = DeviceOf(call);
-    CheckCuda(Launch(Choose(call, call.tactic, Problem(a, device)), a, device, StreamOf(call)), Op::kName);
+    CheckCuda(Launch(Choose(call, call.tactic, Problem(call, a, device)), a, device, StreamOf(call)), Op::kName);
   });
 }
 

@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import reference  # noqa: E402
 from harness import FLOATS, GPU, check, poisoned, randn  # noqa: E402
 from kernels import Bound, KernelError, library_file, native  # noqa: E402
+from packed import expect  # noqa: E402
 from tolerances import TOLERANCES  # noqa: E402
 
 pytestmark = GPU
@@ -320,7 +321,23 @@ def test_a_packed_call_is_a_problem_of_its_own():
     """To tuning: padded and packed calls of one shape choose among different tactics."""
     problem = make([10, 30, 2], 2, 64, torch.float16, (3, 40))
     bound = bind(problem, Output(problem))
+    expect(problem.rows, problem.rows)
     assert native.problem(OP, bound.call, library_file()) == "FusedAttention float16 3x120x2x64 packed"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9, reason="Hopper's")
+def test_tactic_by_the_expected_mean_length():
+    """Of the rows that were real the last time that there was room for so many."""
+    problem = make([20] * 70, 4, 64, torch.float16, (70, 391))
+    bound = bind(problem, Output(problem))
+    for rows, name, rounded in (
+        (problem.rows, "sm90 128x64 pipelines 2", 28672),
+        (1400, "sm90 64x32 pipelines 2", 1408),
+    ):
+        expect(rows, problem.rows)
+        assert native.tactic_name(OP, bound.call, -1, library_file()) == name
+        assert native.problem(OP, bound.call, library_file()) == f"FusedAttention float16 70x{rounded}x4x64 packed"
+    compare_all(problem)
 
 
 def test_the_mask_is_not_read():

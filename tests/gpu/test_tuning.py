@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import reference  # noqa: E402
 from harness import EPSILON, GPU, check, gemm_inputs, norm_inputs, poisoned, randn, run  # noqa: E402
 from kernels import Bound, library_file, native  # noqa: E402
+from packed import expect  # noqa: E402
 
 pytestmark = GPU
 SIZES = ((128, 768, 768), (512, 384, 1536), (4096, 1024, 1024), (131, 257, 101))
@@ -108,6 +109,7 @@ def test_packed_attention_tactic():
     parts = [reference.fused_attention(sequence, bias, None, 2, 0.125)[0] for sequence in sequences]
     attention, attributes = "FusedAttention", [2, 0.125]
     for name in names(attention, Bound(attention, [qkv, bias, None, offsets], [y], attributes)):
+        expect(240, 240)
         tuning, remark, _ = read([(identity(), "FusedAttention float16 2x240x2x64 packed", name)])
         bound = Bound(attention, [qkv, bias, None, offsets], [y], attributes, tuning=tuning)
         assert not remark and native.tactic_name(attention, bound.call, -1, library_file()) == name

@@ -57,6 +57,20 @@ TEST(AttentionTactic, PackedSequencesHaveAllTiles) {
   }
 }
 
+TEST(AttentionTactic, PackedByTheMeanLength) {
+  const auto chosen = [](int64_t batch, int64_t mean, int64_t head_size) {
+    AttentionProblem problem = Problem(batch, mean, 12, head_size);
+    problem.packed = true;
+    return Describe(ChooseAttentionTactic(problem));
+  };
+  EXPECT_EQ(chosen(4, 33, 64), "sm90 64x64");  // 48 tiles
+  EXPECT_EQ(chosen(128, 23, 64), "sm90 64x32 pipelines 2");
+  EXPECT_EQ(chosen(32, 160, 32), "sm90 64x32 pipelines 2");
+  EXPECT_EQ(chosen(32, 161, 64), "sm90 128x64 pipelines 2");
+  EXPECT_EQ(chosen(128, 23, 128), "sm90 64x64");
+  EXPECT_EQ(chosen(128, 65, 128), "sm90 128x64");
+}
+
 TEST(AttentionTactic, WhatTakesEveryCallComesLast) {
   AttentionProblem problem = Problem(32, 384, 12, 64);
   EXPECT_EQ(Describe(AttentionTactics(problem).back()), "simt");
