@@ -272,4 +272,6 @@ def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
     name = next(name for name in {**before, **now} if before.get(name) != now.get(name))
     if name == "input":
         return "was begun with another input: files were added, taken away or changed"
+    if name == "model_files":
+        return "was begun with another model: its files were changed"
     return f"was begun with {name} {before.get(name)!r}, not {now.get(name)!r}"

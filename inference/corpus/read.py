@@ -77,7 +77,7 @@ class Source:
     def fingerprint(self) -> list[list[Any]]:
         """Name, size and time of change of each file: another one is another input."""
         stats = [(name, None if name == STDIN else Path(name).stat()) for name, _ in self.files]
-        return [[name, s.st_size, s.st_mtime_ns] if s else [name] for name, s in stats]
+        return [[str(Path(name).resolve()), s.st_size, s.st_mtime_ns] if s else [name] for name, s in stats]
 
     @cached_property
     def id_kind(self) -> str:

@@ -17,6 +17,8 @@ from ..encoder import Encoder
 from ..model import Batch, Text, TextModel
 from ..reranker import Reranker
 
+_MODEL_FILES = ("*.onnx", "onnx/*.onnx", "*.safetensors", "*.json", "*/config.json")
+
 
 class Task(Protocol):
     """A model and what it makes of texts."""
@@ -55,7 +57,12 @@ class Wanted:
         """What results depend on, to be compared with an earlier run's."""
         speed = ("max_batch_tokens", "library", "tuning")
         kept = {name: value for name, value in self.options.items() if name not in speed and value is not None}
-        return asdict(self) | {"model": str(Path(self.model).resolve()), "options": kept}
+        place = Path(self.model)
+        if not place.exists():
+            return asdict(self) | {"options": kept}
+        found = [place] if place.is_file() else sorted({file for kind in _MODEL_FILES for file in place.glob(kind)})
+        files = [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in found]
+        return asdict(self) | {"model": str(place.resolve()), "options": kept, "model_files": files}
 
     def load(self, device: str | None, threads: int | None = None) -> Task:
         """The task with its model on `device`, which computes in so many threads on a CPU. Raises BertfuseError."""

@@ -183,6 +183,10 @@ def test_a_run_is_resumed_with_what_it_was_begun_with_only(models: Callable[[str
     record = next((tmp_path / "out" / ".bertfuse").glob("000001.json"))
     record.unlink()
     assert said(*given, "10", "--max-batch-tokens", "64")["new_rows"] == 10  # speed alone
+    changed = next((models("encoder") / "onnx").glob("*.onnx")).stat()
+    os.utime(models("encoder") / "onnx" / "model.onnx")
+    assert "was begun with another model: its files were changed" in error_of(*given, "10")
+    os.utime(models("encoder") / "onnx" / "model.onnx", ns=(changed.st_atime_ns, changed.st_mtime_ns))
     with path.open("a") as handle:
         handle.write("one more\n")
     assert "was begun with another input" in error_of(*given, "10")
