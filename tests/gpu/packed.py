@@ -49,20 +49,24 @@ def tactic_names(op: str, bound: Bound, library) -> list[str]:
 
 # (room, rows, rows that are expected, n, k): parts of tiles and of clusters, no row, more rows than the grid is made
 # for, nothing aligned; the last wave in splits.
-PRODUCTS = ((200, 131, 131, 384, 136), (200, 0, 1, 384, 136), (400, 333, 1, 96, 136), (131, 70, 70, 37, 29))
-SEVERAL_WAVES = (6400, 5000, 5000, 768, 1032)
+PRODUCTS = ((200, 131, 131, 384, 136), (400, 333, 1, 96, 136), (131, 70, 70, 37, 29))
+NO_ROWS = (200, 0, 1, 384, 136)
+SEVERAL_WAVES = (4800, 4500, 4500, 768, 520)
+# Where a size is there for some kernels alone: what their tactics' names have.
+NAMED = {NO_ROWS: "64x", SEVERAL_WAVES: "128x192"}
 BATCHES = ((3, 19, 77), (1, 1100, 8), (1030, 3, 64))  # batch, sequence, columns
 
 
 def packed_calls(op: str, dtype: torch.dtype):
     """Calls of the op on packed rows: inputs, output shapes and dtypes, attributes, and tactics' names to take."""
     if "Gemm" in op:
-        for room, rows, expected, n, k in (*PRODUCTS, *[SEVERAL_WAVES] * (dtype != torch.float32)):
+        for size in (*PRODUCTS, NO_ROWS, *[SEVERAL_WAVES] * (dtype != torch.float32)):
+            room, rows, expected, n, k = size
             expect(expected, room)
             inputs = [*gemm_inputs(room, n, k, dtype), *norm_inputs(room, n, dtype, op=op)]
             inputs = [*(inputs if "LayerNorm" in op else inputs[:3]), count_of(rows)]
             attributes = [EPSILON] * ("LayerNorm" in op) + ["tanh"] * ("Gelu" in op)
-            yield inputs, [((room, n), dtype)], attributes, "128x192" if room == SEVERAL_WAVES[0] else ""
+            yield inputs, [((room, n), dtype)], attributes, "" if dtype == torch.float32 else NAMED.get(size, "")
         return
     for batch, sequence, columns in BATCHES:
         for index in (torch.int32, torch.int64):
