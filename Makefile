@@ -61,7 +61,7 @@ test: setup build/tests/.configured lint
 
 # Other people's tools on what bertfuse writes, in an environment of their own: sentence-transformers, optimum, fastembed.
 ECOSYSTEM := .venv-ecosystem
-ECOSYSTEM_FILES := $(wildcard tests/ecosystem/*.txt) tests/ecosystem/setup.sh
+ECOSYSTEM_FILES := $(wildcard tests/ecosystem/*.txt) tests/ecosystem/setup.sh pyproject.toml
 test-ecosystem: setup
 	@if [ -n "$$(find $(ECOSYSTEM_FILES) -newer $(ECOSYSTEM)/.ready 2>&1)" ]; then \
 		tests/ecosystem/setup.sh $(ECOSYSTEM) $(VENV); status=$$?; \

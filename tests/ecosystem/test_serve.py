@@ -244,6 +244,25 @@ def test_classifier(home: Path, folders: Folders) -> None:
         assert "classifier" in request(f"{server.url}/info")[2]["model_type"]
 
 
+def test_on_a_cluster_that_is_there_already(folders: Folders) -> None:
+    """The application comes and goes; the cluster stays."""
+    code = (
+        "import ray, sys\n"
+        "found = ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)\n"
+        "print(found.address_info['gcs_address'], flush=True)\n"
+        "sys.stdin.readline()\n"
+        "print(ray.get(ray.remote(lambda: 6).remote()))"
+    )
+    options: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], **options) as cluster:
+        assert cluster.stdin and cluster.stdout
+        with served(folders("reranker"), "--ray", cluster.stdout.readline().strip()) as server:
+            status, _, found = request(f"{server.url}/rerank", {"query": "a", "texts": ["the house", "berlin"]})
+            assert status == 200 and len(found) == 2
+            assert server.stop() == 0, "".join(server.said)
+        assert cluster.communicate("\n")[0].splitlines()[-1] == "6"
+
+
 def test_the_documents_program(server: Server, encoder: bertfuse.Encoder) -> None:
     (block,) = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
     names: dict[str, Any] = {}

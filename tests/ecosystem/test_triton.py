@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -169,6 +170,15 @@ def test_vectors_for_many_clients(folders: Folders, server: Server) -> None:
     counted = {name: server.metric(f"nv_inference_{name}", model) - before[name] for name in before}
     assert counted["request_success"] == len(given) and counted["count"] == sum(map(len, given))
     assert 0 < counted["exec_count"] < len(given)
+
+
+def test_the_documents_client(folders: Folders, server: Server) -> None:
+    document = (HERE.parents[1] / "docs" / "deployment.md").read_text(encoding="utf-8")
+    (block,) = (text for text in re.findall(r"```python\n(.*?)```", document, re.DOTALL) if "tritonclient" in text)
+    names: dict[str, Any] = {}
+    exec(block.replace("127.0.0.1:8001", server.grpc), names)
+    sentences = ["A man is eating a piece of bread.", "Someone is having a meal."]
+    np.testing.assert_allclose(names["vectors"], bertfuse.Encoder(folders("minilm")).encode(sentences), atol=1e-5)
 
 
 @pytest.mark.parametrize("model", ["encoder", "ragged"])
