@@ -46,6 +46,8 @@ def serve_model(
     cannot be started, a port is taken or no replica comes up.
     """
     _check_port(host, port)
+    if address is not None:
+        _check_cluster(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
     ray, serve = _import_ray()
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
@@ -134,3 +136,14 @@ def _check_port(host: str, port: int) -> None:
             pass
     except (OSError, OverflowError) as error:
         raise BertfuseError(f"{host}:{port} cannot be listened on: {error}; give another --port") from error
+
+
+def _check_cluster(address: str) -> None:
+    """Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or "/" in host:  # "auto", ray://…
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except (OSError, OverflowError) as error:
+        raise BertfuseError(f"--ray {address}: nothing answers there: {error}; check the address") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import secrets
 import shlex
 import subprocess
 import sys
@@ -244,8 +245,10 @@ def test_classifier(home: Path, folders: Folders) -> None:
         assert "classifier" in request(f"{server.url}/info")[2]["model_type"]
 
 
-def test_on_a_cluster_that_is_there_already(folders: Folders) -> None:
-    """The application comes and goes; the cluster stays."""
+def test_on_a_cluster_that_is_there_already(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The application comes and goes; the cluster stays. Both know a token, as Ray wants it."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     code = (
         "import ray, sys\n"
         "found = ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)\n"
@@ -289,6 +292,7 @@ def test_mistakes_are_one_line(folders: Folders) -> None:
     with socket.create_server(("127.0.0.1", port)):
         for arguments, message in (
             ((folders("minilm"), "--port", port), f"bertfuse: 127.0.0.1:{port} cannot be listened on"),
+            ((folders("minilm"), "--ray", "127.0.0.1:1"), "bertfuse: --ray 127.0.0.1:1: nothing answers there"),
             ((folders("tagger"),), "is a model for token-classification, which is not served"),
         ):
             command = [sys.executable, "-m", "bertfuse.cli", "serve", *map(str, arguments)]
