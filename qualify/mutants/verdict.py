@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -222,11 +223,12 @@ def _lost_of_scores(model: onnx.ModelProto, fused_model: onnx.ModelProto, feed: 
     known = {node.name for node in model.graph.node}
     reduces = [n for n in fused_model.graph.node if n.op_type in ("ReduceMax", "ReduceMin") and n.name not in known]
     divisors = {node.input[1] for node in model.graph.node if node.op_type == "Div"}
-    largest = 0.0
+    factors = [1.0, 1.0]
     for tensor in model.graph.initializer if reduces else ():
         if np.prod(tensor.dims) == 1 and (value := numpy_helper.to_array(tensor)).dtype.kind == "f" and value.any():
             number = abs(float(value.reshape(())))
-            largest = max(largest, 1 / number if tensor.name in divisors else number)
+            factors.append(1 / number if tensor.name in divisors else number)
+    largest = math.prod(sorted(factors)[-2:])  # of the mask, and of the scores with it
     lost = np.zeros(1)
     for mask in _inner(fused_model, {node.input[0] for node in reduces}, feed) or ():
         if mask.size and lost.size in (1, len(mask)):

@@ -147,7 +147,7 @@ def _converted_around(r: Random) -> Case:
         pieces = b.op("SplitToSequence", y, axis=1, keepdims=1)
         b.output(b.op("ConcatFromSequence", pieces, axis=1))
     elif how == 3:
-        chosen = b.op("Where", b.op("Greater", y, b.const(0.0)), y, b.op("CastLike", b.ints(1), y))
+        chosen = b.op("Where", b.op("Greater", y, b.const(-100.0)), y, b.op("CastLike", b.ints(1), y))
         b.output(b.op("Clip", chosen, b.const(-2.0), b.const(2.0)))
     elif how == 4:
         values, _ = b.op("TopK", y, b.ints([3]), outputs=2, axis=-1)
