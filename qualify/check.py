@@ -89,7 +89,8 @@ class Checker:
             return ""
         return native.tactic_name_of(kernel, self.bare_call(problem), problem.tactic)
 
-    def _prepare(self, problem: Problem) -> Data:
+    def prepare(self, problem: Problem) -> Data:
+        """Inputs and what is expected of them, kept for the problem's other tactics."""
         key = problem.with_tactic(-1)
         if self._data is None or self._data.problem != key:
             inputs = [values.inputs(problem, which) for which in range(2)]
@@ -119,7 +120,7 @@ class Checker:
         try:
             verdict.tactic = self.name(problem)
             verdict.row = problem.row
-            Run(self, problem, self._prepare(problem), verdict).all()
+            Run(self, problem, self.prepare(problem), verdict).all()
         except (KernelError, native.NativeError) as error:
             # Other statuses of that code (a launch that the device refuses) are findings, as of padded rows.
             if problem.packed is not None and error.code == native.NOT_SUPPORTED and "packed" in str(error):

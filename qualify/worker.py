@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 PRELOADED = ["bertfuse.qualify.serving"]
 _STARTING = 120.0  # seconds for a process to load libraries and a GPU's context
+_PREPARING = (
+    300.0  # for inputs and reference of one problem; long ones are of few problems, on a machine with other work
+)
 _SEVERAL_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -119,19 +122,23 @@ class Worker:
             self._start()
         pipe = self._pipe
         assert pipe is not None
-        answer, waiting, current, tactic = Answer(), list(problems), "", ""
+        answer, waiting, current, tactic, preparing = Answer(), list(problems), "", "", False
         try:
             pipe.send((list(problems), list(skipped)))
             while True:
-                if not pipe.poll(self.settings.patience):
-                    seconds = f"{self.settings.patience:g}"
+                patience = max(self.settings.patience, _PREPARING) if preparing else self.settings.patience
+                if not pipe.poll(patience):
+                    seconds = f"{patience:g}"
                     answer.fault = self._end(current, tactic, "hang", f"did not end within {seconds} seconds")
                     break
                 kind, *content = pipe.recv()
+                preparing = kind == "prepare"
                 if kind == "end":
                     return answer
                 if kind == "taken":
                     waiting.pop(0)
+                elif kind == "prepare":
+                    current, tactic = content[0], ""
                 elif kind == "start":
                     current, tactic = content
                 elif kind == "verdict":
@@ -247,6 +254,9 @@ def _run(pipe: Connection, task: Any, problem: Problem, skipped: set[tuple[str, 
     """False where the device no longer works."""
     from .driver import DriverError
 
+    if hasattr(task, "prepare"):  # the reference's time is not the kernel's
+        pipe.send(("prepare", str(problem.with_tactic(problem.tactic))))
+        task.prepare(problem)
     pipe.send(("start", str(problem.with_tactic(problem.tactic)), ""))
     try:
         for tactic in task.tactics(problem):

@@ -20,6 +20,7 @@ from bertfuse.qualify.problem import parse
 from bertfuse.qualify.worker import Settings, Worker
 
 sys.path.insert(0, str(Path(__file__).parent))
+import slow_reference
 from faulty import library
 
 # What a kernel does, and what it is reported as.
@@ -110,6 +111,15 @@ def test_a_hang_is_ended(tmp_path: Path) -> None:
     assert "0.5 seconds" in answer.fault.text
     assert [verdict["findings"] for verdict in worker.run(answer.rest).verdicts] == [[]]
     worker.stop()
+
+
+def test_a_slow_reference_is_no_hang(tmp_path: Path) -> None:
+    settings = Settings(str(library("nan", tmp_path)), "cpu", patience=0.3, task="slow_reference:task")
+    worker = Worker(settings)
+    answer = worker.run([LARGE])
+    worker.stop()
+    assert settings.patience < slow_reference.SECONDS
+    assert answer.fault is None and [verdict["findings"] for verdict in answer.verdicts] == [[]]
 
 
 def test_a_fault_that_an_earlier_problem_arms_is_isolated_with_it(tmp_path: Path) -> None:

@@ -233,3 +233,13 @@ def test_a_journal_is_appended_to_and_other_files_are_left_alone(tmp_path: Path)
 def test_bad_input_is_one_line(options: list[str], said: str) -> None:
     result = runner.invoke(app, ["qualify", *options])
     assert result.exit_code == 2 and said in result.output
+
+
+def test_attention_is_drawn_no_larger_than_its_reference_can_be() -> None:
+    """Of small heads the scores, and not the multiplications, are what the reference takes time and memory for."""
+    scores = []
+    for problem in itertools.islice(Draw(11, ops=["FusedAttention"]), 3000):
+        s = problem.sizes
+        squares = s["B"] * s["S"] ** 2 if problem.packed is None else sum(length**2 for length in problem.packed)
+        scores.append(squares * problem.attribute("num_heads"))
+    assert 1e7 < max(scores) < 7e7
