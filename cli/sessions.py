@@ -113,7 +113,7 @@ def _gpu_options(provider: str, **options: Any) -> GpuOptions | None:
 
 
 def print_bench(report: BenchReport) -> None:
-    """Milliseconds per contender and size, and how many times as fast as the original."""
+    """Milliseconds per contender and size, and how many times as fast as the original where there is a difference."""
     from bertfuse.runtime.bench import figure
 
     console = stdout()
@@ -124,7 +124,10 @@ def print_bench(report: BenchReport) -> None:
         for size in report.sizes:
             timing = report.at(name, size)
             spread = f"{figure(timing.low)}-{figure(timing.high)}"
-            row.append(f"{figure(timing.median)} ({spread})\n{report.at(first, size).median / timing.median:.2f}x")
+            base = report.at(first, size)
+            alike = name != first and timing.overlaps(base)
+            speed = "no difference" if alike else f"{base.median / timing.median:.2f}x"
+            row.append(f"{figure(timing.median)} ({spread})\n{speed}")
         rows.append(row)
     sizes = [f"{batch} x {sequence}" for batch, sequence in report.sizes]
     title = ", ".join([f"Milliseconds: median (middle half), speed against {first}", *report.conditions])

@@ -45,6 +45,10 @@ class Timing:
     least: float
     runs: int
 
+    def overlaps(self, other: Timing) -> bool:
+        """Whether the middle halves of both runs do: no difference was measured then."""
+        return self.low <= other.high and other.low <= self.high
+
 
 @dataclass
 class BenchReport:

@@ -120,6 +120,6 @@ def _speed(report: Report) -> str:
     original = latency.at(latency.contenders[0], size)
     best = min((latency.at(name, size) for name in fused), key=lambda timing: timing.median)
     at = f"at {size[0]} x {size[1]}"
-    if best.low <= original.high and original.low <= best.high:
+    if best.overlaps(original):
         return f"no difference measured {at}: the middle halves of the runs overlap"
     return f"{original.median / best.median:.2f}x {at}"

@@ -79,3 +79,15 @@ def test_contenders_of_different_types_say_so(tmp_path: Path, capsys: pytest.Cap
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
     same = BenchReport("m", "cpu", {}, timings[1:], details=details)
     assert same.conditions == ["fp16"] and same.label("fused, library") == "fused, library"
+
+
+def test_a_speed_is_told_only_where_the_runs_do_not_overlap(capsys: pytest.CaptureFixture[str]) -> None:
+    """1.18 times as fast, by medians of which each lies in the other's middle half, is noise."""
+    timings = [
+        bench.Timing("original ONNX", 1, 8, 2.0, 1.6, 2.4, 1.5, 6),
+        bench.Timing("alike", 1, 8, 1.7, 1.5, 2.1, 1.4, 6),
+        bench.Timing("quicker", 1, 8, 1.0, 0.9, 1.1, 0.8, 6),
+    ]
+    print_bench(BenchReport("m", "cpu", {"cpu": "a", "cores": "1"}, timings))
+    shown = capsys.readouterr().out
+    assert "no difference" in shown and "2.00x" in shown and "1.18x" not in shown
