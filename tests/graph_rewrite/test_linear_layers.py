@@ -12,7 +12,7 @@ import torch
 import transformers
 from graphs import Builder, assert_agree, fused, linear_layers
 from onnx import TensorProto, helper
-from test_models import counts, run, session
+from running import counts, run, session
 from tiny_models import EXPORTERS, exported
 
 from bertfuse.export import export_model

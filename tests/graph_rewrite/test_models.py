@@ -6,9 +6,9 @@ import itertools
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto
+from running import counts, run, session
 from tiny_models import ATTENTIONS, EXPORTERS, LAYERS, LONGEST, exported, inputs
 
 from bertfuse.errors import BertfuseError
@@ -36,27 +36,6 @@ TOLERANCE = {"rtol": 1e-4, "atol": 2e-5}
 def expected_counts(level: str, task: str) -> dict[str, int]:
     head = {"FusedGemmGeluLayerNorm": 1} if task == "fill-mask" else {}
     return (FULL if level == "full" else BASIC) | head
-
-
-def session(model: onnx.ModelProto | str, library: object = None) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    if library:
-        options.register_custom_ops_library(str(library))
-    source = model if isinstance(model, str) else model.SerializeToString()
-    return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-
-
-def run(runner: onnxruntime.InferenceSession, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
-    return runner.run(None, {value.name: feed[value.name] for value in runner.get_inputs()})
-
-
-def counts(model: onnx.ModelProto) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for node in model.graph.node:
-        if node.domain == DOMAIN:
-            found[node.op_type] = found.get(node.op_type, 0) + 1
-    return found
 
 
 @pytest.mark.parametrize("level", ["full", "basic"])
