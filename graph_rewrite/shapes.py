@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import onnx
 from onnx import helper
@@ -20,22 +21,32 @@ def infer_shapes(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> dict[
     """Element type and axes of every tensor that can be worked out; an axis is a number, an expression or None.
 
     ONNX Runtime's symbolic inference sees through the shape arithmetic of exporters ("-1" between "batch" and 32 is 12
-    heads), which ONNX's own does not; ONNX's own is what is left where the other does not know an operator.
+    heads), which ONNX's own does not; ONNX's own is what is left where the other does not know an operator. What the
+    file itself declares of tensors inside the graph fills the gaps, unless one declaration contradicts the inference:
+    then the file was changed after it was exported, and none of them counts.
     """
     bare = without_weights(skeleton, weights)
     _name_axes(bare)
     inferred = _symbolic(bare) or _plain(bare)
-    shapes = {}
-    for value in (
-        *skeleton.graph.value_info,
-        *inferred.graph.value_info,
-        *inferred.graph.input,
-        *inferred.graph.output,
-    ):
-        if value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape"):
-            tensor = value.type.tensor_type
-            shapes[value.name] = (tensor.elem_type, [_dim(dim) for dim in tensor.shape.dim])
-    return shapes
+    inside = _axes(skeleton.graph.value_info)
+    found = _axes((*inferred.graph.value_info, *inferred.graph.input, *inferred.graph.output))
+    if any(_contradict(inside[name][1], found[name][1]) for name in inside.keys() & found.keys()):
+        inside = {}
+    return inside | found
+
+
+def _axes(values: Iterable[onnx.ValueInfoProto]) -> dict[str, tuple[int, list[Dim]]]:
+    tensors = {value.name: value.type.tensor_type for value in values if value.type.HasField("tensor_type")}
+    return {
+        name: (tensor.elem_type, [_dim(dim) for dim in tensor.shape.dim])
+        for name, tensor in tensors.items()
+        if tensor.HasField("shape")
+    }
+
+
+def _contradict(one: list[Dim], other: list[Dim]) -> bool:
+    sizes = [pair for pair in zip(one, other, strict=False) if all(isinstance(dim, int) for dim in pair)]
+    return len(one) != len(other) or any(a != b for a, b in sizes)
 
 
 def _name_axes(model: onnx.ModelProto) -> None:
@@ -87,9 +98,16 @@ def _symbolic(model: onnx.ModelProto) -> onnx.ModelProto | None:
 
 
 def _plain(model: onnx.ModelProto) -> onnx.ModelProto:
+    """ONNX's own inference. It keeps what is declared, also against what it infers, and says so only when strict."""
+    failures = (onnx.shape_inference.InferenceError, RuntimeError, ValueError)
+    try:
+        return onnx.shape_inference.infer_shapes(model, data_prop=True, strict_mode=True)
+    except failures as error:
+        if "existing shape differ" in str(error):
+            del model.graph.value_info[:]
     try:
         return onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):  # a model that contradicts itself
+    except failures:  # a model that contradicts itself
         return model
 
 
