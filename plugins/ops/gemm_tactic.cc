@@ -65,15 +65,15 @@ int64_t Tiles(const GemmProblem& problem, Block block) {
   return CeilDiv(problem.m, block.m) * CeilDiv(problem.n, block.n);
 }
 
-// Of two blocks of the same height, two to a multiprocessor, the one that keeps the busiest multiprocessor busy for
-// less time. A tile takes as long as it has columns, and what 16 columns take besides; two at a time half as long
-// again.
+// How long the busiest multiprocessor is busy with tiles of 128 rows, two at a time. A tile takes as long as it has
+// columns, and what 16 columns take besides; two at a time half as long again.
+int64_t TimeOfOneTile(const GemmProblem& problem, Block block) {
+  const int64_t tiles = Tiles(problem, block), one = block.n + 16;
+  return tiles <= problem.multiprocessors ? 2 * one : CeilDiv(tiles, 2 * problem.multiprocessors) * 3 * one;
+}
+
 Block FasterBlock(const GemmProblem& problem, Block a, Block b) {
-  const auto time = [&](Block block) {
-    const int64_t tiles = Tiles(problem, block), one = block.n + 16;
-    return tiles <= problem.multiprocessors ? 2 * one : CeilDiv(tiles, 2 * problem.multiprocessors) * 3 * one;
-  };
-  return time(b) < time(a) ? b : a;
+  return TimeOfOneTile(problem, b) < TimeOfOneTile(problem, a) ? b : a;
 }
 
 // Of two blocks of the same size the one that has a multiprocessor for itself, where there are enough of them.
@@ -107,16 +107,42 @@ bool TakesSplits(const GemmProblem& problem) {
 // The rules below are measured on an H200 with bert-base's sizes, most of them in the model (docs/performance.md): by
 // itself an op runs at another clock, and beside other kernels.
 
-// Pairs of blocks share the weight, which saves energy, and with it time.
-constexpr GemmSm90Tile kPersistentTile = {kWide, 2, 1, 1};
+// Waves that the persistent kernel takes; a last one in splits counts as what is left of it.
+double WavesTaken(const GemmProblem& problem, const GemmSm90Tile& tile) {
+  constexpr double kOfSumming = 0.2;
+  const Waves waves = WavesOf(problem, tile);
+  const kernels::LastWave wave = LastWaveOf(problem, tile);
+  if (tile.splits > 1) {
+    const int64_t full = waves.full_panels * wave.tiles_per_panel;
+    return static_cast<double>(CeilDiv(full, waves.clusters)) +
+           static_cast<double>(CeilDiv(waves.left * tile.splits, waves.clusters)) / tile.splits + kOfSumming;
+  }
+  return static_cast<double>(CeilDiv(Panels(wave, problem.m) * wave.tiles_per_panel, waves.clusters));
+}
 
-// Many rows. There have to be tiles for nearly all multiprocessors.
+// Pairs of blocks share the weight, which saves energy, and with it time; but not a wave's. (So far measured of packed
+// rows alone.)
+bool InPairs(const GemmProblem& problem, const GemmSm90Tile& alone, const GemmSm90Tile& pairs) {
+  return problem.room == 0 || WavesTaken(problem, pairs) <= 1.04 * WavesTaken(problem, alone);
+}
+
+GemmSm90Tile PersistentTile(const GemmProblem& problem) {
+  constexpr GemmSm90Tile kAlone = {kWide, 1, 1, 1}, kPairs = {kWide, 2, 1, 1};
+  return InPairs(problem, kAlone, kPairs) ? kPairs : kAlone;
+}
+
+// Many rows. There have to be tiles for nearly all multiprocessors. Of fewer packed rows by time: a wave of wide tiles
+// takes as long as 230 of TimeOfOneTile(), and 60 once.
 bool TakesPersistent(const GemmProblem& problem) {
-  return problem.m >= 2048 && Takes(problem, kWide) && Tiles(problem, kWide) * 10 >= problem.multiprocessors * 9;
+  if (!Takes(problem, kWide) || Tiles(problem, kWide) * 10 < problem.multiprocessors * 9) return false;
+  if (problem.m >= 2048 || problem.room == 0) return problem.m >= 2048;
+  const double time = WavesTaken(problem, PersistentTile(problem)) * 230 + 60;
+  return problem.m >= 1024 &&
+         time < static_cast<double>(std::min(TimeOfOneTile(problem, kLarge), TimeOfOneTile(problem, kNarrow)));
 }
 
 GemmTactic ChooseElementwise(const GemmProblem& problem) {
-  if (TakesPersistent(problem)) return {GemmPath::kSm90, kPersistentTile};
+  if (TakesPersistent(problem)) return {GemmPath::kSm90, PersistentTile(problem)};
   if (Tiles(problem, kSmall) <= problem.multiprocessors) return ElementwiseTactic(GemmPath::kSm90, kSmall);
   if (Tiles(problem, kSmallWide) <= problem.multiprocessors) {
     const bool in_pairs = CeilDiv(problem.m, kSmallWide.m) % 2 == 0;
@@ -130,8 +156,7 @@ GemmTactic ChooseElementwise(const GemmProblem& problem) {
 // multiprocessors busy where it is the only wave, in two where tiles for no more than half of them are left.
 GemmTactic PersistentThenLayerNorm(const GemmProblem& problem, int cluster_m) {
   constexpr int64_t kLeastStages = 8;  // a shorter split saves less than it costs
-  GemmTactic tactic = {GemmPath::kSm90ThenLayerNorm, kPersistentTile};
-  tactic.tile.cluster_m = cluster_m;
+  GemmTactic tactic = {GemmPath::kSm90ThenLayerNorm, {kWide, cluster_m, 1, 1}};
   const Waves waves = WavesOf(problem, tactic.tile);
   if (!TakesSplits(problem) || waves.left == 0 || 2 * waves.left > waves.clusters) return tactic;
   const int64_t most = waves.full_panels > 0 ? 2 : std::min<int64_t>(waves.clusters / waves.left, kMostSplits);
@@ -172,7 +197,8 @@ GemmTactic ChooseLayerNorm(const GemmProblem& problem) {
   if (long_k && padded && problem.n % (2 * kLarge.n) == 0) {
     return {GemmPath::kSm90ThenLayerNorm, {ForGrid(problem, kLargeAlone, kLarge, 1, 2), 1, 2, 1}};
   }
-  return PersistentThenLayerNorm(problem, 2);
+  const GemmTactic alone = PersistentThenLayerNorm(problem, 1), pairs = PersistentThenLayerNorm(problem, 2);
+  return InPairs(problem, alone.tile, pairs.tile) ? pairs : alone;
 }
 
 }  // namespace

@@ -214,6 +214,23 @@ TEST(GemmTactic, FewRows) {
   EXPECT_EQ(chosen(2048, 2304, 768, false), "sm90 128x192 cluster 2x1");
 }
 
+// 33 panels of 128 rows are whole waves of 132 multiprocessors, 17 of 256 are not.
+TEST(GemmTactic, NoWaveIsTakenForPairsOfPackedRows) {
+  const auto chosen = [](int64_t rows, int64_t n, int64_t k, bool layer_norm) {
+    GemmProblem problem = Bert(rows, n, k, layer_norm);
+    problem.room = 16384;
+    return Describe(ChooseGemmTactic(problem));
+  };
+  EXPECT_EQ(Describe(ChooseGemmTactic(Bert(4131, 2304, 768, false))), "sm90 128x192 cluster 2x1");
+  EXPECT_EQ(chosen(4131, 2304, 768, false), "sm90 128x192 cluster 1x1");
+  EXPECT_EQ(chosen(4131, 768, 768, true), "sm90 128x192 cluster 1x1 then LayerNorm");
+  EXPECT_EQ(chosen(4131, 768, 3072, true), "sm90 128x192 cluster 1x1 then LayerNorm");
+  EXPECT_EQ(chosen(4096, 3072, 768, false), "sm90 128x192 cluster 2x1");
+  // Two waves of wide tiles take less time than one and a bit of 128 x 128, two to a multiprocessor.
+  EXPECT_EQ(chosen(1683, 3072, 768, false), "sm90 128x192 cluster 2x1");
+  EXPECT_EQ(chosen(1683, 2304, 768, false), "sm90 128x128 stages 3 cluster 1x1");
+}
+
 // What is left for the last round of an H200's 132 multiprocessors (66 pairs).
 TEST(GemmTactic, TheLastRoundIsCutUpWhereItIsShort) {
   const auto chosen = [](int64_t rows, int64_t k) { return Describe(ChooseGemmTactic(Bert(rows, 768, k, true))); };
