@@ -67,14 +67,19 @@ if(architectures MATCHES "(^|;)90")
     message(FATAL_ERROR "the Hopper kernels need CUTLASS 4.2: pip install nvidia-cutlass==4.2.0.0, or give "
                         "BERTFUSE_CUTLASS_INCLUDE_DIR, or leave 90 out of BERTFUSE_CUDA_ARCHITECTURES")
   endif()
-  # One file for each function and element type, so that they compile side by side.
+  # One file for each function and element type, so that they compile side by side: dtypes.h's rows of two bytes.
+  set(dtypes "${CMAKE_CURRENT_SOURCE_DIR}/plugins/include/bertfuse/dtypes.h")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${dtypes}")
+  file(READ "${dtypes}" rows)
+  string(REGEX MATCHALL "X\\([A-Z0-9]+, [0-9]+, \"[a-z0-9]+\", 2, [A-Za-z0-9]+, [A-Za-z0-9_]+\\)" elements "${rows}")
+  list(TRANSFORM elements REPLACE ".*, ([A-Za-z0-9_]+)\\)" "\\1")
   set(sm90_sources "")
   foreach(instance gemm_sm90:GemmSm90Elementwise gemm_sm90:GemmSm90LayerNorm gemm_sm90:GemmSm90SplitK
                    attention_sm90:AttentionSm90)
     string(REGEX MATCH "(.*):(.*)" instance "${instance}")
     set(header "${CMAKE_MATCH_1}/kernels.cuh")
     set(function "${CMAKE_MATCH_2}")
-    foreach(element __half __nv_bfloat16)
+    foreach(element IN LISTS elements)
       set(source "${BERTFUSE_GENERATED_DIR}/sm90/${function}${element}.cu")
       configure_file("${kernels}/instance.cu.in" "${source}" @ONLY)
       list(APPEND sm90_sources "${source}")

@@ -17,6 +17,7 @@ _HEADER = """// Generated from graph_rewrite/ops by graph_rewrite/codegen.py: ch
 #ifndef BERTFUSE_OP_TABLE_GENERATED_H_
 #define BERTFUSE_OP_TABLE_GENERATED_H_
 
+#include "bertfuse/op.h"
 #include "core/op_def.h"
 
 namespace bertfuse {
@@ -110,8 +111,9 @@ def header() -> str:
     lines.append(f"inline constexpr int kOpVersion = {OP_VERSION};")
     lines.append(f"inline constexpr const char* kPluginVersion = {_string(NODE_MARKERS['plugin_version'])};")
     for variable, dtypes in DTYPE_VARIABLES.items():
-        values = ", ".join(map(str, dtypes.values()))
-        lines.append(f"inline constexpr int32_t kDtypes{variable}[] = {{{values}}};")
+        names = {f"BERTFUSE_{name.upper()}": number for name, number in dtypes.items()}
+        lines.append(f"inline constexpr int32_t kDtypes{variable}[] = {{{', '.join(names)}}};")
+        lines += [f"static_assert({name} == {number});" for name, number in names.items()]
     table = []
     for op in OPS.values():
         lines += ["", *_indices(op), *_tensors(op, "inputs", op.inputs), *_tensors(op, "outputs", op.outputs)]

@@ -3,6 +3,8 @@
 #define BERTFUSE_CORE_DTYPE_H_
 
 #include <cstddef>
+#include <iterator>
+#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -13,16 +15,14 @@ namespace bertfuse {
 template <bertfuse_dtype kDtype>
 using DtypeConstant = std::integral_constant<bertfuse_dtype, kDtype>;
 
-// The element types that tensors have, one list for names and sizes (and for TensorRT's types: tensorrt/request.cc).
 struct DtypeInfo {
   bertfuse_dtype dtype;
   const char* name;
   size_t bytes;
 };
-inline constexpr DtypeInfo kDtypes[] = {
-    {BERTFUSE_FLOAT32, "float32", 4}, {BERTFUSE_INT32, "int32", 4},       {BERTFUSE_INT64, "int64", 8},
-    {BERTFUSE_FLOAT16, "float16", 2}, {BERTFUSE_BFLOAT16, "bfloat16", 2},
-};
+#define BERTFUSE_INFO(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE) {BERTFUSE_##DTYPE, NAME, BYTES},
+inline constexpr DtypeInfo kDtypes[] = {BERTFUSE_DTYPES(BERTFUSE_INFO)};
+#undef BERTFUSE_INFO
 
 inline const char* DtypeName(int32_t dtype) {
   for (const DtypeInfo& info : kDtypes) {
@@ -39,18 +39,33 @@ inline size_t DtypeSize(int32_t dtype) {
   return 0;
 }
 
+// "float32, float16 or bfloat16".
+template <class Dtypes>
+std::string DtypeNames(const Dtypes& dtypes) {
+  std::string text;
+  const auto last = std::prev(std::end(dtypes));
+  for (auto dtype = std::begin(dtypes); dtype != std::end(dtypes); ++dtype) {
+    text += (text.empty() ? "" : dtype == last ? " or " : ", ") + std::string(DtypeName(*dtype));
+  }
+  return text;
+}
+
+#define BERTFUSE_ENUMERATOR(DTYPE, ...) BERTFUSE_##DTYPE,
+inline constexpr bertfuse_dtype kFloatDtypes[] = {BERTFUSE_FLOAT_DTYPES(BERTFUSE_ENUMERATOR)};
+inline constexpr bertfuse_dtype kIndexDtypes[] = {BERTFUSE_INDEX_DTYPES(BERTFUSE_ENUMERATOR)};
+#undef BERTFUSE_ENUMERATOR
+
 // Calls body(DtypeConstant<dtype>()) for a float dtype; the body's branches on it are then `if constexpr`.
 template <class Body>
 auto SwitchFloat(int32_t dtype, Body&& body) {
   switch (dtype) {
-    case BERTFUSE_FLOAT32:
-      return body(DtypeConstant<BERTFUSE_FLOAT32>());
-    case BERTFUSE_FLOAT16:
-      return body(DtypeConstant<BERTFUSE_FLOAT16>());
-    case BERTFUSE_BFLOAT16:
-      return body(DtypeConstant<BERTFUSE_BFLOAT16>());
+#define BERTFUSE_CASE(DTYPE, ...) \
+  case BERTFUSE_##DTYPE:          \
+    return body(DtypeConstant<BERTFUSE_##DTYPE>());
+    BERTFUSE_FLOAT_DTYPES(BERTFUSE_CASE)
+#undef BERTFUSE_CASE
     default:
-      Fail(BERTFUSE_NOT_SUPPORTED, "expected float32, float16 or bfloat16, got %s", DtypeName(dtype));
+      Fail(BERTFUSE_NOT_SUPPORTED, "expected %s, got %s", DtypeNames(kFloatDtypes).c_str(), DtypeName(dtype));
   }
 }
 
@@ -58,12 +73,13 @@ auto SwitchFloat(int32_t dtype, Body&& body) {
 template <class Body>
 auto SwitchIndex(int32_t dtype, Body&& body) {
   switch (dtype) {
-    case BERTFUSE_INT32:
-      return body(int32_t());
-    case BERTFUSE_INT64:
-      return body(int64_t());
+#define BERTFUSE_CASE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE) \
+  case BERTFUSE_##DTYPE:                                          \
+    return body(TYPE());
+    BERTFUSE_INDEX_DTYPES(BERTFUSE_CASE)
+#undef BERTFUSE_CASE
     default:
-      Fail(BERTFUSE_NOT_SUPPORTED, "expected int32 or int64, got %s", DtypeName(dtype));
+      Fail(BERTFUSE_NOT_SUPPORTED, "expected %s, got %s", DtypeNames(kIndexDtypes).c_str(), DtypeName(dtype));
   }
 }
 

@@ -124,10 +124,9 @@ int32_t DtypeBinder::Of(Variable variable) const {
 void DtypeBinder::Bind(const TensorDef& tensor, const char* role, int32_t given) {
   const int variable = static_cast<int>(tensor.dtype);
   static constexpr const char* kLetters[] = {"T", "I", "C"};
-  static constexpr const char* kChoices[] = {"float32, float16 or bfloat16", "int32 or int64", "int32"};
   if (!Allows(tensor.dtype, given)) {
     Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %s '%s' is %s (%d), expected %s", op_.name, role, tensor.name,
-         DtypeName(given), given, kChoices[variable]);
+         DtypeName(given), given, DtypeNames(DtypesOf(tensor.dtype)).c_str());
   }
   if (from_[variable] == nullptr) {
     dtypes_[variable] = given;

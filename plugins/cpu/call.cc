@@ -62,6 +62,7 @@ void ToFloat(int32_t dtype, const void* x, float* y, int64_t count) {
     } else if constexpr (constant() == BERTFUSE_FLOAT16) {
       Loops().float16_to_float(static_cast<const uint16_t*>(x), y, count);
     } else {
+      static_assert(constant() == BERTFUSE_BFLOAT16);
       Loops().bfloat16_to_float(static_cast<const uint16_t*>(x), y, count);
     }
   });
@@ -74,6 +75,7 @@ void FromFloat(int32_t dtype, const float* x, void* y, int64_t count) {
     } else if constexpr (constant() == BERTFUSE_FLOAT16) {
       Loops().float_to_float16(x, static_cast<uint16_t*>(y), count);
     } else {
+      static_assert(constant() == BERTFUSE_BFLOAT16);
       Loops().float_to_bfloat16(x, static_cast<uint16_t*>(y), count);
     }
   });

@@ -16,11 +16,10 @@ __device__ __forceinline__ void Add(Pack<T, kVector>& x, const Pack<T, kVector>&
   if constexpr (kVector == 1) {
     x.value[0] = __hadd(x.value[0], bias.value[0]);
   } else {
-    using Pair = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
 #pragma unroll
     for (int i = 0; i < kVector; i += 2) {
-      Pair& pair = reinterpret_cast<Pair&>(x.value[i]);
-      pair = __hadd2(pair, reinterpret_cast<const Pair&>(bias.value[i]));
+      uint32_t& pair = reinterpret_cast<uint32_t&>(x.value[i]);
+      pair = AddPairs<T>(pair, reinterpret_cast<const uint32_t&>(bias.value[i]));
     }
   }
 }
@@ -76,8 +75,8 @@ cudaError_t AddQkvBias(const AddQkvBiasArguments<T>& a, const Device& device, cu
   return aligned ? LaunchVector<T, kVector>(a, device, stream) : LaunchVector<T, 1>(a, device, stream);
 }
 
-template cudaError_t AddQkvBias(const AddQkvBiasArguments<float>&, const Device&, cudaStream_t);
-template cudaError_t AddQkvBias(const AddQkvBiasArguments<__half>&, const Device&, cudaStream_t);
-template cudaError_t AddQkvBias(const AddQkvBiasArguments<__nv_bfloat16>&, const Device&, cudaStream_t);
+#define BERTFUSE_INSTANTIATE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE) \
+  template cudaError_t AddQkvBias(const AddQkvBiasArguments<TYPE>&, const Device&, cudaStream_t);
+BERTFUSE_FLOAT_DTYPES(BERTFUSE_INSTANTIATE)
 
 }  // namespace bertfuse::kernels

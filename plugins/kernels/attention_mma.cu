@@ -18,12 +18,14 @@ constexpr int kKeysOf = kDims < 128 ? 64 : 32;
 constexpr float kHidden = -3e38f;
 constexpr float kNoKey = -INFINITY;
 
+constexpr int kBytes = 2;  // of an element: what the kernel's tensor-core instructions and chunks of eight take
+
 // Byte offset of a 16-byte chunk in a tile of kDims columns. Eight consecutive rows at the same chunk fall into
 // different banks.
 template <int kDims>
 __device__ __forceinline__ int ChunkOffset(int row, int chunk) {
   constexpr int kRowsOf128Bytes = kDims < 64 ? 64 / kDims : 1;
-  return row * kDims * 2 + ((chunk ^ (row / kRowsOf128Bytes & (kDims < 64 ? kDims / 8 - 1 : 7))) << 4);
+  return row * kDims * kBytes + ((chunk ^ (row / kRowsOf128Bytes & (kDims < 64 ? kDims / 8 - 1 : 7))) << 4);
 }
 
 // A tile of K or V from row first_key on; zeros behind the last row.
@@ -73,8 +75,9 @@ template <class T, int kDims>
 __device__ __forceinline__ void ComputeTile(const AttentionArguments<T>& a, int64_t batch, int64_t head,
                                             int64_t first_of_block) {
   constexpr int kKeys = kKeysOf<kDims>;
-  __shared__ __align__(128) char k_tile[kKeys * kDims * 2];
-  __shared__ __align__(128) char v_tile[kKeys * kDims * 2];
+  static_assert(sizeof(T) == kBytes);
+  __shared__ __align__(128) char k_tile[kKeys * kDims * kBytes];
+  __shared__ __align__(128) char v_tile[kKeys * kDims * kBytes];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t first_query = first_of_block + warp * 16;
   const int64_t hidden = a.heads * kDims, pitch = 3 * hidden;
@@ -245,7 +248,8 @@ cudaError_t AttentionMma(const AttentionArguments<T>& a, const Device& device, c
   }
 }
 
-template cudaError_t AttentionMma(const AttentionArguments<__half>&, const Device&, cudaStream_t);
-template cudaError_t AttentionMma(const AttentionArguments<__nv_bfloat16>&, const Device&, cudaStream_t);
+#define BERTFUSE_INSTANTIATE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE) \
+  template cudaError_t AttentionMma(const AttentionArguments<TYPE>&, const Device&, cudaStream_t);
+BERTFUSE_HALF_DTYPES(BERTFUSE_INSTANTIATE)
 
 }  // namespace bertfuse::kernels

@@ -177,8 +177,8 @@ cudaError_t AttentionSimt(const AttentionArguments<T>& a, const Device& device, 
   return launch(AttentionSimtKernel<T, kMostOutDims / 32>);
 }
 
-template cudaError_t AttentionSimt(const AttentionArguments<float>&, const Device&, cudaStream_t);
-template cudaError_t AttentionSimt(const AttentionArguments<__half>&, const Device&, cudaStream_t);
-template cudaError_t AttentionSimt(const AttentionArguments<__nv_bfloat16>&, const Device&, cudaStream_t);
+#define BERTFUSE_INSTANTIATE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE) \
+  template cudaError_t AttentionSimt(const AttentionArguments<TYPE>&, const Device&, cudaStream_t);
+BERTFUSE_FLOAT_DTYPES(BERTFUSE_INSTANTIATE)
 
 }  // namespace bertfuse::kernels

@@ -1,11 +1,14 @@
-// Element types on the device: float32, float16 and bfloat16 to and from float, several at once.
+// Element types on the device: what kernels do with one is its policy, Element<T>. Several elements at once.
 #ifndef BERTFUSE_KERNELS_ELEMENTS_CUH_
 #define BERTFUSE_KERNELS_ELEMENTS_CUH_
 
+#include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <cstdint>
+
+#include "bertfuse/dtypes.h"
 
 namespace bertfuse::kernels {
 
@@ -35,48 +38,66 @@ __device__ __forceinline__ Pack<T, kCount> LoadIf(bool condition, const T* data)
   return pack;
 }
 
-__device__ __forceinline__ float ToFloat(float x) { return x; }
-__device__ __forceinline__ float ToFloat(__half x) { return __half2float(x); }
-__device__ __forceinline__ float ToFloat(__nv_bfloat16 x) { return __bfloat162float(x); }
+// The policy of an element type: conversions, which round to the nearest even, and its name for TMA. Of a 16-bit type
+// also Pair, two elements in one 32-bit register. Its tensor-core instructions are in mma.cuh and sm90/wgmma.cuh.
+template <class T>
+struct Element;
+
+template <>
+struct Element<float> {
+  static constexpr CUtensorMapDataType kTensorMapType = CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+  __device__ __forceinline__ static float ToFloat(float x) { return x; }
+  __device__ __forceinline__ static float FromFloat(float x) { return x; }
+};
+
+template <>
+struct Element<__half> {
+  using Pair = __half2;
+  static constexpr CUtensorMapDataType kTensorMapType = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  __device__ __forceinline__ static float ToFloat(__half x) { return __half2float(x); }
+  __device__ __forceinline__ static __half FromFloat(float x) { return __float2half_rn(x); }
+  __device__ __forceinline__ static float2 ToFloats(Pair pair) { return __half22float2(pair); }
+  __device__ __forceinline__ static Pair FromFloats(float lo, float hi) { return __floats2half2_rn(lo, hi); }
+};
+
+template <>
+struct Element<__nv_bfloat16> {
+  using Pair = __nv_bfloat162;
+  static constexpr CUtensorMapDataType kTensorMapType = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  __device__ __forceinline__ static float ToFloat(__nv_bfloat16 x) { return __bfloat162float(x); }
+  __device__ __forceinline__ static __nv_bfloat16 FromFloat(float x) { return __float2bfloat16_rn(x); }
+  __device__ __forceinline__ static float2 ToFloats(Pair pair) { return __bfloat1622float2(pair); }
+  __device__ __forceinline__ static Pair FromFloats(float lo, float hi) { return __floats2bfloat162_rn(lo, hi); }
+};
 
 template <class T>
-__device__ __forceinline__ T FromFloat(float x);
-template <>
-__device__ __forceinline__ float FromFloat<float>(float x) {
-  return x;
+__device__ __forceinline__ float ToFloat(T x) {
+  return Element<T>::ToFloat(x);
 }
-template <>
-__device__ __forceinline__ __half FromFloat<__half>(float x) {
-  return __float2half_rn(x);
-}
-template <>
-__device__ __forceinline__ __nv_bfloat16 FromFloat<__nv_bfloat16>(float x) {
-  return __float2bfloat16_rn(x);
+
+template <class T>
+__device__ __forceinline__ T FromFloat(float x) {
+  return Element<T>::FromFloat(x);
 }
 
 // Two elements in one 32-bit register, as the tensor cores hold them; `lo` is the element at the lower address.
 template <class T>
-__device__ __forceinline__ uint32_t PackPair(float lo, float hi);
-template <>
-__device__ __forceinline__ uint32_t PackPair<__half>(float lo, float hi) {
-  const __half2 pair = __floats2half2_rn(lo, hi);
-  return reinterpret_cast<const uint32_t&>(pair);
-}
-template <>
-__device__ __forceinline__ uint32_t PackPair<__nv_bfloat16>(float lo, float hi) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(lo, hi);
+__device__ __forceinline__ uint32_t PackPair(float lo, float hi) {
+  const typename Element<T>::Pair pair = Element<T>::FromFloats(lo, hi);
   return reinterpret_cast<const uint32_t&>(pair);
 }
 
 template <class T>
-__device__ __forceinline__ float2 UnpackPair(uint32_t pair);
-template <>
-__device__ __forceinline__ float2 UnpackPair<__half>(uint32_t pair) {
-  return __half22float2(reinterpret_cast<const __half2&>(pair));
+__device__ __forceinline__ float2 UnpackPair(uint32_t pair) {
+  return Element<T>::ToFloats(reinterpret_cast<const typename Element<T>::Pair&>(pair));
 }
-template <>
-__device__ __forceinline__ float2 UnpackPair<__nv_bfloat16>(uint32_t pair) {
-  return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(pair));
+
+// Of 16-bit types, rounded once.
+template <class T>
+__device__ __forceinline__ uint32_t AddPairs(uint32_t a, uint32_t b) {
+  using Pair = typename Element<T>::Pair;
+  const Pair sum = __hadd2(reinterpret_cast<const Pair&>(a), reinterpret_cast<const Pair&>(b));
+  return reinterpret_cast<const uint32_t&>(sum);
 }
 
 __device__ __forceinline__ float WarpSum(float x) {

@@ -144,14 +144,12 @@ cudaError_t EmbedLayerNorm(const EmbedLayerNormArguments<T, Index>& a, const Dev
   return InFours(a) ? LaunchVector<T, Index, 4>(a, device, stream) : LaunchVector<T, Index, 1>(a, device, stream);
 }
 
-#define BERTFUSE_INSTANTIATE(T)                                                                                 \
-  template bool EmbedLayerNormTakes(const EmbedLayerNormArguments<T, int32_t>&);                                \
-  template bool EmbedLayerNormTakes(const EmbedLayerNormArguments<T, int64_t>&);                                \
-  template cudaError_t EmbedLayerNorm(const EmbedLayerNormArguments<T, int32_t>&, const Device&, cudaStream_t); \
-  template cudaError_t EmbedLayerNorm(const EmbedLayerNormArguments<T, int64_t>&, const Device&, cudaStream_t);
-BERTFUSE_INSTANTIATE(float)
-BERTFUSE_INSTANTIATE(__half)
-BERTFUSE_INSTANTIATE(__nv_bfloat16)
-#undef BERTFUSE_INSTANTIATE
+#define BERTFUSE_INSTANTIATE_WITH(TYPE, INDEX)                                    \
+  template bool EmbedLayerNormTakes(const EmbedLayerNormArguments<TYPE, INDEX>&); \
+  template cudaError_t EmbedLayerNorm(const EmbedLayerNormArguments<TYPE, INDEX>&, const Device&, cudaStream_t);
+#define BERTFUSE_INSTANTIATE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE) \
+  BERTFUSE_INSTANTIATE_WITH(TYPE, int32_t)                               \
+  BERTFUSE_INSTANTIATE_WITH(TYPE, int64_t)
+BERTFUSE_FLOAT_DTYPES(BERTFUSE_INSTANTIATE)
 
 }  // namespace bertfuse::kernels

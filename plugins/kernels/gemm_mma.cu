@@ -128,8 +128,8 @@ cudaError_t GemmMma(const GemmArguments<T>& a, const Device& device, cudaStream_
   return large ? LaunchTile<T, 128, 128, 2, 4>(a, device, stream) : LaunchTile<T, 64, 64, 2, 2>(a, device, stream);
 }
 
-template cudaError_t GemmMma(const GemmArguments<float>&, const Device&, cudaStream_t);
-template cudaError_t GemmMma(const GemmArguments<__half>&, const Device&, cudaStream_t);
-template cudaError_t GemmMma(const GemmArguments<__nv_bfloat16>&, const Device&, cudaStream_t);
+#define BERTFUSE_INSTANTIATE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE) \
+  template cudaError_t GemmMma(const GemmArguments<TYPE>&, const Device&, cudaStream_t);
+BERTFUSE_FLOAT_DTYPES(BERTFUSE_INSTANTIATE)
 
 }  // namespace bertfuse::kernels

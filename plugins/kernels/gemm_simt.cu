@@ -120,8 +120,8 @@ cudaError_t GemmSimt(const GemmArguments<T>& a, const Device& device, cudaStream
   return large ? LaunchTile<T, 128, 128, 16>(a, device, stream) : LaunchTile<T, 32, 64, 8>(a, device, stream);
 }
 
-template cudaError_t GemmSimt(const GemmArguments<float>&, const Device&, cudaStream_t);
-template cudaError_t GemmSimt(const GemmArguments<__half>&, const Device&, cudaStream_t);
-template cudaError_t GemmSimt(const GemmArguments<__nv_bfloat16>&, const Device&, cudaStream_t);
+#define BERTFUSE_INSTANTIATE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE) \
+  template cudaError_t GemmSimt(const GemmArguments<TYPE>&, const Device&, cudaStream_t);
+BERTFUSE_FLOAT_DTYPES(BERTFUSE_INSTANTIATE)
 
 }  // namespace bertfuse::kernels

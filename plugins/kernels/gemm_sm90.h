@@ -1,17 +1,19 @@
 #ifndef BERTFUSE_KERNELS_GEMM_SM90_H_
 #define BERTFUSE_KERNELS_GEMM_SM90_H_
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "kernels/activation.h"
+#include "kernels/elements.h"
 #include "kernels/last_wave.h"
 #include "kernels/launch.h"
 #include "kernels/packed_rows.h"
 
 namespace bertfuse::kernels {
 
-constexpr int kStageK = 64;      // elements of k in a stage of the pipeline: rows of 128 bytes
+// A stage of the pipeline holds that much of k of every row of x and weight: what TMA swizzles over.
+constexpr int kStageRowBytes = 128;
+template <class X>
+constexpr int kStageK = kStageRowBytes / sizeof(X);  // in elements
+
 constexpr int kMostCluster = 8;  // blocks that every Hopper device takes in a cluster
 
 // A block computes m x n outputs at a time; its pipeline has that many stages, and so many blocks share a
@@ -46,19 +48,23 @@ struct GemmSm90Tile {
   int splits;
 };
 
-template <class T>
+template <class Elements>
 struct GemmSm90Arguments {
-  const T* x;
-  const T* weight;
-  const T* bias;      // may be null, but with LayerNorm
-  const T* residual;  // may be null
-  const T* gamma;
-  const T* beta;
-  T* y;
+  using X = typename Elements::X;
+  using Weight = typename Elements::Weight;
+  using Y = typename Elements::Y;
+
+  const X* x;
+  const Weight* weight;
+  const Y* bias;      // may be null, but with LayerNorm
+  const Y* residual;  // may be null
+  const Y* gamma;
+  const Y* beta;
+  Y* y;
   float* float_partials;
   // GemmSm90Elementwise with `splits` > 1: of the rows after last_wave's full panels y gets the first split's sum, this
   // the others': [splits - 1, partial_rows, n].
-  T* partials;
+  Y* partials;
   LastWave last_wave;
   int64_t partial_rows;
   int64_t m, n, k;
@@ -75,31 +81,32 @@ struct GemmSm90Arguments {
 
 // Whether shapes and pointers fit TMA: 16-byte rows; and those of LayerNorm the kernel after it, which
 // reads four elements at a time.
-template <class T>
-bool GemmSm90Takes(const GemmSm90Arguments<T>& a, const Device& device) {
+template <class Elements>
+bool GemmSm90Takes(const GemmSm90Arguments<Elements>& a, const Device& device) {
   constexpr int64_t kMost = int64_t{1} << 31;
-  const int vector_bytes = a.gamma == nullptr ? 4 : 8;
-  return device.hopper && a.k % 8 == 0 && a.n % 8 == 0 && a.m < kMost && a.n < kMost && a.k < kMost &&
-         IsAligned(a.x, 16) && IsAligned(a.weight, 16) && IsAligned(a.residual, 16) && IsAligned(a.y, 16) &&
-         IsAligned(a.bias, vector_bytes) && IsAligned(a.gamma, vector_bytes) && IsAligned(a.beta, vector_bytes) &&
-         IsAligned(a.float_partials, 16) && IsAligned(a.partials, 16);
+  constexpr int kOperandColumns = 16 / sizeof(typename Elements::X), kColumns = 16 / sizeof(typename Elements::Y);
+  const int vector_bytes = (a.gamma == nullptr ? 2 : 4) * static_cast<int>(sizeof(typename Elements::Y));
+  return device.hopper && a.k % kOperandColumns == 0 && a.n % kColumns == 0 && a.m < kMost && a.n < kMost &&
+         a.k < kMost && IsAligned(a.x, 16) && IsAligned(a.weight, 16) && IsAligned(a.residual, 16) &&
+         IsAligned(a.y, 16) && IsAligned(a.bias, vector_bytes) && IsAligned(a.gamma, vector_bytes) &&
+         IsAligned(a.beta, vector_bytes) && IsAligned(a.float_partials, 16) && IsAligned(a.partials, 16);
 }
 
 // All three: cudaErrorInvalidConfiguration where no kernel was compiled for that tile.
 
 // y[m, n] = activation(product + bias). With `splits` > 1 the bare product: bias null, no activation.
-template <class T>
-cudaError_t GemmSm90Elementwise(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& arguments, const Device& device,
-                                cudaStream_t stream);
+template <class Elements>
+cudaError_t GemmSm90Elementwise(const GemmSm90Tile& tile, const GemmSm90Arguments<Elements>& arguments,
+                                const Device& device, cudaStream_t stream);
 
 // y[m, n] = LayerNorm(activation(product + bias) + residual); n = cluster_n * block_n.
-template <class T>
-cudaError_t GemmSm90LayerNorm(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& arguments, const Device& device,
-                              cudaStream_t stream);
+template <class Elements>
+cudaError_t GemmSm90LayerNorm(const GemmSm90Tile& tile, const GemmSm90Arguments<Elements>& arguments,
+                              const Device& device, cudaStream_t stream);
 
 // float_partials[splits, m, n] = the float32 product over each split of k.
-template <class T>
-cudaError_t GemmSm90SplitK(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& arguments, const Device& device,
+template <class Elements>
+cudaError_t GemmSm90SplitK(const GemmSm90Tile& tile, const GemmSm90Arguments<Elements>& arguments, const Device& device,
                            cudaStream_t stream);
 
 }  // namespace bertfuse::kernels

@@ -316,12 +316,9 @@ cudaError_t LayerNorm(const LayerNormArguments<T>& given, const Device& device, 
   return in_fours ? LaunchVector<T, 4>(a, device, stream) : LaunchVector<T, 1>(a, device, stream);
 }
 
-#define BERTFUSE_INSTANTIATE(T)                               \
-  template bool LayerNormTakes(const LayerNormArguments<T>&); \
-  template cudaError_t LayerNorm(const LayerNormArguments<T>&, const Device&, cudaStream_t);
-BERTFUSE_INSTANTIATE(float)
-BERTFUSE_INSTANTIATE(__half)
-BERTFUSE_INSTANTIATE(__nv_bfloat16)
-#undef BERTFUSE_INSTANTIATE
+#define BERTFUSE_INSTANTIATE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE) \
+  template bool LayerNormTakes(const LayerNormArguments<TYPE>&);         \
+  template cudaError_t LayerNorm(const LayerNormArguments<TYPE>&, const Device&, cudaStream_t);
+BERTFUSE_FLOAT_DTYPES(BERTFUSE_INSTANTIATE)
 
 }  // namespace bertfuse::kernels

@@ -29,29 +29,28 @@ __device__ __forceinline__ uint32_t RoundToTf32(uint32_t x) {
   return rounded;
 }
 
-// d += a[16 x k] * b[k x 8], where k is 16 (8 for float32).
+// d += a[16 x k] * b[k x 8], where k is 16 (8 for float32). An element type has a line here.
+template <class T>
+struct MmaOp;
+#define BERTFUSE_MMA(T, SHAPE_AND_TYPES, OPERAND)                                                                      \
+  template <>                                                                                                          \
+  struct MmaOp<T> {                                                                                                    \
+    __device__ __forceinline__ static void Fma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {      \
+      asm volatile("mma.sync.aligned." SHAPE_AND_TYPES                                                                 \
+                   " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                  \
+                   : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                    \
+                   : "r"(OPERAND(a[0])), "r"(OPERAND(a[1])), "r"(OPERAND(a[2])), "r"(OPERAND(a[3])), "r"(OPERAND(b0)), \
+                     "r"(OPERAND(b1)));                                                                                \
+    }                                                                                                                  \
+  };
+BERTFUSE_MMA(float, "m16n8k8.row.col.f32.tf32.tf32.f32", RoundToTf32)
+BERTFUSE_MMA(__half, "m16n8k16.row.col.f32.f16.f16.f32", )
+BERTFUSE_MMA(__nv_bfloat16, "m16n8k16.row.col.f32.bf16.bf16.f32", )
+#undef BERTFUSE_MMA
+
 template <class T>
 __device__ __forceinline__ void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  if constexpr (std::is_same_v<T, __half>) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  } else if constexpr (std::is_same_v<T, float>) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(RoundToTf32(a[0])), "r"(RoundToTf32(a[1])), "r"(RoundToTf32(a[2])), "r"(RoundToTf32(a[3])),
-          "r"(RoundToTf32(b0)), "r"(RoundToTf32(b1)));
-  } else {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  }
+  MmaOp<T>::Fma(d, a, b0, b1);
 }
 
 }  // namespace bertfuse::kernels

@@ -20,13 +20,19 @@
 namespace bertfuse::cuda {
 
 template <bertfuse_dtype kDtype>
-using ElementOf = std::conditional_t<kDtype == BERTFUSE_FLOAT32, float,
-                                     std::conditional_t<kDtype == BERTFUSE_FLOAT16, __half, __nv_bfloat16>>;
+struct ElementOf;
+#define BERTFUSE_ELEMENT(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE) \
+  template <>                                                        \
+  struct ElementOf<BERTFUSE_##DTYPE> {                               \
+    using Type = TYPE;                                               \
+  };
+BERTFUSE_DTYPES(BERTFUSE_ELEMENT)
+#undef BERTFUSE_ELEMENT
 
 // Calls body(T()) with the CUDA element type of a float dtype.
 template <class Body>
 auto SwitchElement(int32_t dtype, Body&& body) {
-  return SwitchFloat(dtype, [&](auto constant) { return body(ElementOf<decltype(constant)::value>()); });
+  return SwitchFloat(dtype, [&](auto constant) { return body(typename ElementOf<decltype(constant)::value>::Type()); });
 }
 
 // The call's device. Throws where there is none of that number.

@@ -16,9 +16,9 @@ bool IsConstant(const bertfuse_call& call, const bertfuse_tensor* input) {
 }
 
 template <class T>
-kernels::GemmSm90Arguments<T> Arguments(const bertfuse_call& call, const GemmCall& gemm) {
+kernels::GemmSm90Arguments<kernels::Elements<T>> Arguments(const bertfuse_call& call, const GemmCall& gemm) {
   const auto data = [](const bertfuse_tensor* tensor) { return tensor == nullptr ? nullptr : Data<T>(*tensor); };
-  kernels::GemmSm90Arguments<T> a = {};
+  kernels::GemmSm90Arguments<kernels::Elements<T>> a = {};
   a.x = data(gemm.x);
   a.weight = data(gemm.weight);
   a.bias = data(gemm.bias);
@@ -44,14 +44,15 @@ kernels::GemmSm90Arguments<T> Arguments(const bertfuse_call& call, const GemmCal
 }
 
 template <class T>
-kernels::GemmArguments<T> Portable(const kernels::GemmSm90Arguments<T>& a, bool layer_norm) {
+kernels::GemmArguments<T> Portable(const kernels::GemmSm90Arguments<kernels::Elements<T>>& a, bool layer_norm) {
   return {a.x, a.weight, a.bias, a.y, layer_norm ? a.float_partials : nullptr, a.m, a.n, a.k, a.activation, a.packed};
 }
 
 template <class T>
-GemmProblem Problem(const bertfuse_call& call, const kernels::GemmSm90Arguments<T>& a, const GemmCall& gemm,
-                    const kernels::Device& device) {
+GemmProblem Problem(const bertfuse_call& call, const kernels::GemmSm90Arguments<kernels::Elements<T>>& a,
+                    const GemmCall& gemm, const kernels::Device& device) {
   GemmProblem problem = {a.m, a.n, a.k, gemm.gamma != nullptr, false, false, device.multiprocessors};
+  problem.x_bytes = sizeof(*a.x), problem.y_bytes = sizeof(*a.y);
   if (gemm.row_count->dtype != BERTFUSE_ABSENT) problem.m = a.packed.expected, problem.room = a.m;
   const bool allowed = !std::is_same_v<T, float> || (call.flags & BERTFUSE_ALLOW_TF32) != 0;
   problem.tensor_cores = allowed && kernels::GemmMmaTakes(Portable(a, problem.layer_norm));
@@ -82,7 +83,7 @@ GemmTactic Tactic(const bertfuse_call& call, const GemmCall& gemm, const GemmPro
 }
 
 template <class T>
-cudaError_t RunPortable(const kernels::GemmSm90Arguments<T>& a, bool layer_norm, GemmPath path,
+cudaError_t RunPortable(const kernels::GemmSm90Arguments<kernels::Elements<T>>& a, bool layer_norm, GemmPath path,
                         const kernels::Device& device, cudaStream_t stream) {
   const kernels::GemmArguments<T> product = Portable(a, layer_norm);
   return path == GemmPath::kMma ? kernels::GemmMma(product, device, stream)
@@ -92,18 +93,18 @@ cudaError_t RunPortable(const kernels::GemmSm90Arguments<T>& a, bool layer_norm,
 // Whether a product that is rounded before LayerNorm gets its bias and activation first. Partial sums cannot have them.
 // Without an activation the bias comes with LayerNorm.
 template <class T>
-bool ActivatesProduct(const kernels::GemmSm90Arguments<T>& a, const GemmTactic& tactic) {
+bool ActivatesProduct(const kernels::GemmSm90Arguments<kernels::Elements<T>>& a, const GemmTactic& tactic) {
   return tactic.tile.splits == 1 && a.activation != kernels::Activation::kNone;
 }
 
 template <class T>
-cudaError_t RunSm90(const kernels::GemmSm90Arguments<T>& a, bool layer_norm, const GemmTactic& tactic,
-                    const kernels::Device& device, cudaStream_t stream) {
+cudaError_t RunSm90(const kernels::GemmSm90Arguments<kernels::Elements<T>>& a, bool layer_norm,
+                    const GemmTactic& tactic, const kernels::Device& device, cudaStream_t stream) {
   if constexpr (std::is_same_v<T, float> || !kernels::kHopperIsBuilt) {
     return cudaErrorInvalidConfiguration;
   } else {
     if (tactic.path == GemmPath::kSm90ThenLayerNorm) {
-      kernels::GemmSm90Arguments<T> product = a;
+      kernels::GemmSm90Arguments<kernels::Elements<T>> product = a;
       if (!ActivatesProduct(a, tactic)) product.bias = nullptr, product.activation = kernels::Activation::kNone;
       return kernels::GemmSm90Elementwise(tactic.tile, product, device, stream);
     }
@@ -118,7 +119,7 @@ cudaError_t RunSm90(const kernels::GemmSm90Arguments<T>& a, bool layer_norm, con
 template <class T>
 void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
   const kernels::Device& device = DeviceOf(call);
-  kernels::GemmSm90Arguments<T> a = Arguments<T>(call, gemm);
+  kernels::GemmSm90Arguments<kernels::Elements<T>> a = Arguments<T>(call, gemm);
   if (a.m == 0 || a.n == 0) return;
   if (a.residual == a.y) Fail(BERTFUSE_INVALID_ARGUMENT, "%s: residual and y are the same memory", gemm.op);
   GemmProblem problem = Problem(call, a, gemm, device);

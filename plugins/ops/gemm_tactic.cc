@@ -12,7 +12,6 @@ namespace {
 using kernels::CeilDiv;
 using kernels::GemmSm90Tile;
 using kernels::kMostCluster;
-using kernels::kStageK;
 
 namespace sm90 = kernels::gemm_sm90;
 using Block = kernels::GemmSm90Block;
@@ -33,8 +32,11 @@ bool SpansRow(const GemmProblem& problem, Block block) {
   return problem.n % block.n == 0 && problem.n / block.n <= kMostCluster;
 }
 
+// Of the pipeline along k.
+int64_t Stages(const GemmProblem& problem) { return CeilDiv(problem.k * problem.x_bytes, kernels::kStageRowBytes); }
+
 bool CanSplit(const GemmProblem& problem, int splits) {
-  const int64_t stages = CeilDiv(problem.k, kStageK), each = CeilDiv(stages, splits);
+  const int64_t stages = Stages(problem), each = CeilDiv(stages, splits);
   return (splits - 1) * each < stages;
 }
 
@@ -160,7 +162,7 @@ GemmTactic PersistentThenLayerNorm(const GemmProblem& problem, int cluster_m) {
   const Waves waves = WavesOf(problem, tactic.tile);
   if (!TakesSplits(problem) || waves.left == 0 || 2 * waves.left > waves.clusters) return tactic;
   const int64_t most = waves.full_panels > 0 ? 2 : std::min<int64_t>(waves.clusters / waves.left, kMostSplits);
-  tactic.tile.splits = static_cast<int>(std::clamp<int64_t>(CeilDiv(problem.k, kStageK) / kLeastStages, 1, most));
+  tactic.tile.splits = static_cast<int>(std::clamp<int64_t>(Stages(problem) / kLeastStages, 1, most));
   while (!Fits(problem, tactic)) --tactic.tile.splits;
   return tactic;
 }
@@ -270,9 +272,8 @@ int64_t PartialRows(const GemmProblem& problem, const GemmTactic& tactic) {
 size_t GemmWorkspaceSize(const GemmProblem& problem, const GemmTactic& tactic) {
   if (!problem.layer_norm || tactic.path == GemmPath::kSm90) return 0;
   if (tactic.path == GemmPath::kSm90ThenLayerNorm) {
-    constexpr int kElementBytes = 2;
     return static_cast<size_t>(PartialRows(problem, tactic)) * static_cast<size_t>(problem.n) *
-           (tactic.tile.splits - 1) * kElementBytes;
+           (tactic.tile.splits - 1) * problem.y_bytes;
   }
   const int splits = tactic.path == GemmPath::kSm90SplitK ? tactic.tile.splits : 1;
   return static_cast<size_t>(problem.room > 0 ? problem.room : problem.m) * static_cast<size_t>(problem.n) * splits *

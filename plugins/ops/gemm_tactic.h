@@ -30,8 +30,9 @@ struct GemmProblem {
   bool tensor_cores;  // 2-byte elements, or float32 with TF32 allowed; rows on 16-byte boundaries
   bool sm90;          // 2-byte elements, and a device that runs the Hopper kernels
   int multiprocessors;
-  size_t workspace = SIZE_MAX;  // bytes that there are; a choice that would like more makes do with them
-  int64_t room = 0;             // of packed rows: how many there may be; 0 where there are m
+  size_t workspace = SIZE_MAX;   // bytes that there are; a choice that would like more makes do with them
+  int64_t room = 0;              // of packed rows: how many there may be; 0 where there are m
+  int x_bytes = 2, y_bytes = 2;  // of an element
 };
 
 // Every tactic that computes the problem, in an order that does not change from call to call.

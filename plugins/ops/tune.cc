@@ -67,11 +67,11 @@ std::vector<char> Pattern(int32_t dtype) {
   std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
   for (size_t i = 0; i < kCount; ++i) {
     const auto write = [&](auto value) { std::memcpy(bytes.data() + i * sizeof(value), &value, sizeof(value)); };
-    if (dtype == BERTFUSE_INT32) write(int32_t{1});
-    if (dtype == BERTFUSE_INT64) write(int64_t{1});
-    if (dtype == BERTFUSE_FLOAT32) write(uniform(random));
-    if (dtype == BERTFUSE_FLOAT16) write(__float2half(uniform(random)));
-    if (dtype == BERTFUSE_BFLOAT16) write(__float2bfloat16(uniform(random)));
+    if (Allows(Variable::kT, dtype)) {
+      SwitchElement(dtype, [&](auto element) { write(static_cast<decltype(element)>(uniform(random))); });
+    } else {
+      SwitchIndex(dtype, [&](auto index) { write(static_cast<decltype(index)>(1)); });
+    }
   }
   return bytes;
 }

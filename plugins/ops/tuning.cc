@@ -52,7 +52,7 @@ std::optional<TunedProblem> ParseProblem(const std::string& text) {
 template <class T>
 GemmProblem AlignedGemm(const TunedProblem& tuned, const kernels::Device& device) {
   kernels::GemmArguments<T> portable = {};
-  kernels::GemmSm90Arguments<T> sm90 = {};
+  kernels::GemmSm90Arguments<kernels::Elements<T>> sm90 = {};
   GemmProblem problem = {};
   problem.m = portable.m = sm90.m = tuned.sizes[0];
   problem.n = portable.n = sm90.n = tuned.sizes[1];

@@ -1,9 +1,6 @@
 #include "tensorrt/request.h"
 
 #include <algorithm>
-#include <iterator>
-
-#include "core/dtype.h"
 
 namespace bertfuse::tensorrt {
 
@@ -13,12 +10,9 @@ struct Pair {
   abi::DataType type;
   bertfuse_dtype dtype;
 };
-constexpr Pair kTypes[] = {
-    {abi::DataType::kFLOAT, BERTFUSE_FLOAT32}, {abi::DataType::kHALF, BERTFUSE_FLOAT16},
-    {abi::DataType::kBF16, BERTFUSE_BFLOAT16}, {abi::DataType::kINT32, BERTFUSE_INT32},
-    {abi::DataType::kINT64, BERTFUSE_INT64},
-};
-static_assert(std::size(kTypes) == std::size(kDtypes), "each of our element types has one of TensorRT's");
+#define BERTFUSE_PAIR(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE) {abi::DataType::TENSORRT, BERTFUSE_##DTYPE},
+constexpr Pair kTypes[] = {BERTFUSE_DTYPES(BERTFUSE_PAIR)};
+#undef BERTFUSE_PAIR
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 
 #include "call_builder.h"
 #include "core/dtype.h"
+#include "core/op_table.h"
 
 namespace bertfuse::test {
 namespace {
@@ -25,6 +26,14 @@ TEST(Dtype, SwitchRefusesTheRest) {
   for (int32_t dtype : {0, 1, 10, 16, 5}) {
     EXPECT_NE(MessageOf([&] { SwitchIndex(dtype, [](auto) {}); }), "") << dtype;
   }
+}
+
+TEST(Dtype, OpsTakeThoseThatAreListed) {
+  const auto names = [](Variable variable) { return DtypeNames(DtypesOf(variable)); };
+  EXPECT_EQ(names(Variable::kT), DtypeNames(kFloatDtypes));
+  EXPECT_EQ(names(Variable::kI), DtypeNames(kIndexDtypes));
+  EXPECT_EQ(names(Variable::kT), "float32, float16 or bfloat16");
+  EXPECT_EQ(names(Variable::kC), "int32");
 }
 
 TEST(Dtype, SizesAndNames) {

@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "bertfuse/dtypes.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -17,15 +19,11 @@ extern "C" {
 #define BERTFUSE_MAX_RANK 8
 #define BERTFUSE_MAX_MESSAGE 508
 
-// Element types, numbered as ONNX TensorProto.DataType. BERTFUSE_ABSENT marks an optional input that was not given.
-typedef enum bertfuse_dtype {
-  BERTFUSE_ABSENT = 0,
-  BERTFUSE_FLOAT32 = 1,
-  BERTFUSE_INT32 = 6,
-  BERTFUSE_INT64 = 7,
-  BERTFUSE_FLOAT16 = 10,
-  BERTFUSE_BFLOAT16 = 16
-} bertfuse_dtype;
+// Element types (dtypes.h), BERTFUSE_FLOAT32 and so on, numbered as ONNX TensorProto.DataType. BERTFUSE_ABSENT marks an
+// optional input that was not given.
+#define BERTFUSE_ENUMERATOR(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE) BERTFUSE_##DTYPE = NUMBER,
+typedef enum bertfuse_dtype { BERTFUSE_ABSENT = 0, BERTFUSE_DTYPES(BERTFUSE_ENUMERATOR) } bertfuse_dtype;
+#undef BERTFUSE_ENUMERATOR
 
 typedef enum bertfuse_device { BERTFUSE_CPU = 0, BERTFUSE_CUDA = 1 } bertfuse_device;
 

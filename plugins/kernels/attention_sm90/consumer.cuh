@@ -27,13 +27,6 @@ __device__ __forceinline__ void StoreMatrices(uint32_t address, const uint32_t (
                : "memory");
 }
 
-template <class T>
-__device__ __forceinline__ uint32_t AddPairs(uint32_t a, uint32_t b) {
-  using Pair = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
-  const Pair sum = __hadd2(reinterpret_cast<const Pair&>(a), reinterpret_cast<const Pair&>(b));
-  return reinterpret_cast<const uint32_t&>(sum);
-}
-
 // A warpgroup with 64 queries of each of its pipeline's tiles.
 template <class Config>
 class Consumer : Pipeline<Config> {
@@ -222,8 +215,8 @@ class Consumer : Pipeline<Config> {
 #pragma unroll
     for (int i = 0; i < kHeadSize / 16; ++i) {
       const char* keys = this->Keys(state.stage) + i / kSteps * Config::kKeyTileBytes;
-      WgmmaRs<typename WgmmaOp<T, kKeys>::RS>(score, q[i],
-                                              AttentionDescriptor<Config::kPitch>(keys, 0) + i % kSteps * 2, i > 0);
+      WgmmaRs<typename WgmmaOp<T, float, kKeys>::RS>(
+          score, q[i], AttentionDescriptor<Config::kPitch>(keys, 0) + i % kSteps * 2, i > 0);
     }
     CommitWgmma();
   }
@@ -258,7 +251,7 @@ class Consumer : Pipeline<Config> {
 #pragma unroll
     for (int i = 0; i < kKeys / 16; ++i) {
       const char* values = this->Values(state.stage) + i * 16 * Config::kPitch;
-      WgmmaRs<typename WgmmaOp<T, kHeadSize>::RSTransposed>(
+      WgmmaRs<typename WgmmaOp<T, float, kHeadSize>::RSTransposed>(
           out, weight[i], AttentionDescriptor<Config::kPitch>(values, Config::kKeyTileBytes), accumulate || i > 0);
     }
     CommitWgmma();

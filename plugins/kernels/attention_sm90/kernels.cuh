@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) Kernel(cons
 
 template <class Config>
 cudaError_t LaunchPacked(const AttentionArguments<typename Config::T>& a, const Device& device, cudaStream_t stream) {
-  constexpr auto kType = kTensorMapType<typename Config::T>;
+  constexpr TensorMapElement kType = kTensorMapType<typename Config::T>;
   const int64_t hidden = a.heads * a.head_size;
   Parameters p = {};
   p.bias = a.bias;
@@ -72,7 +72,7 @@ cudaError_t LaunchPacked(const AttentionArguments<typename Config::T>& a, const 
 template <class Config>
 cudaError_t LaunchConfigured(const AttentionArguments<typename Config::T>& a, const Device& device,
                              cudaStream_t stream) {
-  constexpr auto kType = kTensorMapType<typename Config::T>;
+  constexpr TensorMapElement kType = kTensorMapType<typename Config::T>;
   if constexpr (Config::kPacked) return LaunchPacked<Config>(a, device, stream);
   Parameters p;
   p.bias = a.bias;

@@ -5,22 +5,16 @@
 
 #include <cstddef>
 
+#include "kernels/gemm_sm90.h"
 #include "kernels/sm90/wgmma.cuh"
 
 namespace bertfuse::kernels::gemm_sm90 {
-
-// Element types in memory. All accumulate in float32.
-template <class X_, class Weight_, class Y_>
-struct Elements {
-  using X = X_;
-  using Weight = Weight_;
-  using Y = Y_;
-};
 
 // A block's tile of the output and the pipeline that feeds it. A stage holds 128 bytes of k of every row of x and
 // weight: what TMA swizzles over. kPacked: how many rows there are is read on the device.
 template <class Elements, int kM_, int kN_, int kStages_, int kBlocks_, bool kPacked_>
 struct TileConfig : Elements {
+  using typename Elements::Accumulator;
   using typename Elements::Weight;
   using typename Elements::X;
   using typename Elements::Y;
@@ -30,9 +24,9 @@ struct TileConfig : Elements {
   static constexpr int kBlocks = kBlocks_;  // on a multiprocessor at a time
   static constexpr bool kPacked = kPacked_;
   static constexpr size_t kCountsBytes = kPacked ? 16 : 0;  // TileCounts
-  static constexpr int kRowBytes = 128;
-  static constexpr int kStageK = kRowBytes / sizeof(X);
-  static_assert(sizeof(X) == sizeof(Weight));
+  static constexpr int kRowBytes = kStageRowBytes;
+  static constexpr int kStageK = kernels::kStageK<X>;
+  static_assert(sizeof(X) == sizeof(Weight), "a stage has the same k of both");
   static constexpr int kXBytes = kM * kRowBytes;
   static constexpr int kStageBytes = kXBytes + kN * kRowBytes;
   static constexpr int kAccumulators = kN / 2;  // of a thread, in 64 rows

@@ -9,31 +9,33 @@
 namespace bertfuse::kernels {
 namespace gemm_sm90 {
 
-template <class T, size_t kIndex, bool kPacked>
-using OneTile = OneTileConfig<Elements<T, T, T>, kOneTileBlocks[kIndex].m, kOneTileBlocks[kIndex].n,
+template <class Elements, size_t kIndex, bool kPacked>
+using OneTile = OneTileConfig<Elements, kOneTileBlocks[kIndex].m, kOneTileBlocks[kIndex].n,
                               kOneTileBlocks[kIndex].stages, kOneTileBlocks[kIndex].per_multiprocessor, kPacked, false>;
-template <class T, size_t kIndex, bool kPacked>
+template <class Elements, size_t kIndex, bool kPacked>
 using WithLayerNorm =
-    OneTileConfig<Elements<T, T, T>, kLayerNormBlocks[kIndex].m, kLayerNormBlocks[kIndex].n,
-                  kLayerNormBlocks[kIndex].stages, kLayerNormBlocks[kIndex].per_multiprocessor, kPacked, true>;
-template <class T, size_t kIndex, bool kPacked>
-using SplitK = SplitKConfig<Elements<T, T, float>, kSplitKBlocks[kIndex].m, kSplitKBlocks[kIndex].n,
+    OneTileConfig<Elements, kLayerNormBlocks[kIndex].m, kLayerNormBlocks[kIndex].n, kLayerNormBlocks[kIndex].stages,
+                  kLayerNormBlocks[kIndex].per_multiprocessor, kPacked, true>;
+// Partial sums are stored as they are.
+template <class E>
+using Sums = Elements<typename E::X, typename E::Weight, typename E::Accumulator, typename E::Accumulator>;
+template <class Elements, size_t kIndex, bool kPacked>
+using SplitK = SplitKConfig<Sums<Elements>, kSplitKBlocks[kIndex].m, kSplitKBlocks[kIndex].n,
                             kSplitKBlocks[kIndex].stages, kSplitKBlocks[kIndex].per_multiprocessor, kPacked>;
-template <class T, bool kPacked>
-using Persistent =
-    PersistentConfig<Elements<T, T, T>, kPersistentBlock.m, kPersistentBlock.n, kPersistentBlock.stages, kPacked>;
+template <class Elements, bool kPacked>
+using Persistent = PersistentConfig<Elements, kPersistentBlock.m, kPersistentBlock.n, kPersistentBlock.stages, kPacked>;
 
 // Calls launch(packed as a bool_constant).
-template <class T, class Launch>
-cudaError_t WithPacked(const GemmSm90Arguments<T>& a, Launch&& launch) {
+template <class Elements, class Launch>
+cudaError_t WithPacked(const GemmSm90Arguments<Elements>& a, Launch&& launch) {
   return a.packed.row_count == nullptr ? launch(std::false_type()) : launch(std::true_type());
 }
 
 // Calls launch(index as an integral_constant, packed as a bool_constant) with the place of that block in a table;
 // cudaErrorInvalidConfiguration where it is not there.
-template <size_t kCount, class T, class Launch, size_t... kIndex>
-cudaError_t WithBlock(const GemmSm90Block (&blocks)[kCount], const GemmSm90Block& block, const GemmSm90Arguments<T>& a,
-                      Launch&& launch, std::index_sequence<kIndex...>) {
+template <size_t kCount, class Elements, class Launch, size_t... kIndex>
+cudaError_t WithBlock(const GemmSm90Block (&blocks)[kCount], const GemmSm90Block& block,
+                      const GemmSm90Arguments<Elements>& a, Launch&& launch, std::index_sequence<kIndex...>) {
   cudaError_t error = cudaErrorInvalidConfiguration;
   const auto with = [&](auto index) {
     error = WithPacked(a, [&](auto packed) { return launch(index, packed); });
@@ -42,48 +44,51 @@ cudaError_t WithBlock(const GemmSm90Block (&blocks)[kCount], const GemmSm90Block
   ((blocks[kIndex] == block && with(std::integral_constant<size_t, kIndex>())) || ...);
   return error;
 }
-template <size_t kCount, class T, class Launch>
-cudaError_t WithBlock(const GemmSm90Block (&blocks)[kCount], const GemmSm90Block& block, const GemmSm90Arguments<T>& a,
-                      Launch&& launch) {
+template <size_t kCount, class Elements, class Launch>
+cudaError_t WithBlock(const GemmSm90Block (&blocks)[kCount], const GemmSm90Block& block,
+                      const GemmSm90Arguments<Elements>& a, Launch&& launch) {
   return WithBlock(blocks, block, a, launch, std::make_index_sequence<kCount>());
 }
 
 }  // namespace gemm_sm90
 
-template <class T>
-cudaError_t GemmSm90Elementwise(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& a, const Device& device,
+template <class Elements>
+cudaError_t GemmSm90Elementwise(const GemmSm90Tile& tile, const GemmSm90Arguments<Elements>& a, const Device& device,
                                 cudaStream_t stream) {
   using namespace gemm_sm90;
   if (tile.block == kPersistentBlock) {
     return WithPacked(a, [&](auto packed) {
-      return LaunchPersistent<Persistent<T, decltype(packed)::value>>(tile, a, device, stream);
+      return LaunchPersistent<Persistent<Elements, decltype(packed)::value>>(tile, a, device, stream);
     });
   }
   return WithBlock(kOneTileBlocks, tile.block, a, [&](auto index, auto packed) {
-    return LaunchOneTile<OneTile<T, decltype(index)::value, decltype(packed)::value>>(tile, a, device, stream);
+    return LaunchOneTile<OneTile<Elements, decltype(index)::value, decltype(packed)::value>>(tile, a, device, stream);
   });
 }
 
-template <class T>
-cudaError_t GemmSm90LayerNorm(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& a, const Device& device,
+template <class Elements>
+cudaError_t GemmSm90LayerNorm(const GemmSm90Tile& tile, const GemmSm90Arguments<Elements>& a, const Device& device,
                               cudaStream_t stream) {
   using namespace gemm_sm90;
   return WithBlock(kLayerNormBlocks, tile.block, a, [&](auto index, auto packed) {
-    return LaunchOneTile<WithLayerNorm<T, decltype(index)::value, decltype(packed)::value>>(tile, a, device, stream);
+    return LaunchOneTile<WithLayerNorm<Elements, decltype(index)::value, decltype(packed)::value>>(tile, a, device,
+                                                                                                   stream);
   });
 }
 
-template <class T>
-cudaError_t GemmSm90SplitK(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& a, const Device& device,
+template <class Elements>
+cudaError_t GemmSm90SplitK(const GemmSm90Tile& tile, const GemmSm90Arguments<Elements>& a, const Device& device,
                            cudaStream_t stream) {
   using namespace gemm_sm90;
   return WithBlock(kSplitKBlocks, tile.block, a, [&](auto index, auto packed) {
-    return LaunchSplitK<SplitK<T, decltype(index)::value, decltype(packed)::value>>(tile, a, device, stream);
+    return LaunchSplitK<SplitK<Elements, decltype(index)::value, decltype(packed)::value>>(tile, a, device, stream);
   });
 }
 
-#define BERTFUSE_INSTANTIATE(FUNCTION, T) \
-  template cudaError_t FUNCTION(const GemmSm90Tile&, const GemmSm90Arguments<T>&, const Device&, cudaStream_t);
+// For operands and result of one type.
+#define BERTFUSE_INSTANTIATE(FUNCTION, T)                                                                  \
+  template cudaError_t FUNCTION(const GemmSm90Tile&, const GemmSm90Arguments<Elements<T>>&, const Device&, \
+                                cudaStream_t);
 
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_GEMM_SM90_KERNELS_CUH_

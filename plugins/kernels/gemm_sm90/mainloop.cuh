@@ -10,7 +10,7 @@ template <class Config>
 class Mainloop {
  public:
   using State = typename Pipeline<Config>::State;
-  using Accumulators = float[Config::kRowBlocks][Config::kAccumulators];
+  using Accumulators = typename Config::Accumulator[Config::kRowBlocks][Config::kAccumulators];
 
   __device__ __forceinline__ explicit Mainloop(const Pipeline<Config>& pipeline)
       : pipeline_(pipeline), remote_empty_(pipeline.RemoteEmpty(threadIdx.x % 128)) {}

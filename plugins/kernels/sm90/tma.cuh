@@ -7,8 +7,13 @@
 #include <cstdint>
 
 #include "kernels/async_copy.cuh"
+#include "kernels/elements.cuh"
+#include "kernels/tensor_map.h"
 
 namespace bertfuse::kernels {
+
+template <class T>
+inline constexpr TensorMapElement kTensorMapType = {Element<T>::kTensorMapType, sizeof(T)};
 
 __device__ __forceinline__ void PrefetchTensorMap(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");

@@ -1,5 +1,5 @@
-// Warpgroup matrix products of Hopper (wgmma): d[64 x kN] += a[64 x 16] * b[kN x 16] transposed. The instructions'
-// wrappers are CUTLASS's.
+// Warpgroup matrix products of Hopper (wgmma): d[64 x kN] += a[64 x k] * b[kN x k] transposed, k being 32 bytes. The
+// instructions' wrappers are CUTLASS's.
 //
 // A thread's share of the accumulator d: d[4 j + e] is at row (lane / 4) + 8 (e / 2) of its warp's 16, and column
 // 8 j + 2 (lane % 4) + e % 2.
@@ -21,43 +21,42 @@ __device__ __forceinline__ int FirstColumn() { return threadIdx.x % 4 * 2; }
 
 namespace gmma = cute::SM90::GMMA;
 
-template <class T, int kN>
+// Operands of type T with sums of type Accumulator, for the widths that are used. An element type has a line here.
+template <class T, class Accumulator, int kN>
 struct WgmmaOp;
-#define BERTFUSE_WGMMA(N)                                                                       \
-  template <>                                                                                   \
-  struct WgmmaOp<__half, N> {                                                                   \
-    using SS = gmma::MMA_64x##N##x16_F32F16F16_SS<gmma::Major::K, gmma::Major::K>;              \
-    using RS = gmma::MMA_64x##N##x16_F32F16F16_RS<gmma::Major::K, gmma::Major::K>;              \
-    using RSTransposed = gmma::MMA_64x##N##x16_F32F16F16_RS<gmma::Major::K, gmma::Major::MN>;   \
-  };                                                                                            \
-  template <>                                                                                   \
-  struct WgmmaOp<__nv_bfloat16, N> {                                                            \
-    using SS = gmma::MMA_64x##N##x16_F32BF16BF16_SS<gmma::Major::K, gmma::Major::K>;            \
-    using RS = gmma::MMA_64x##N##x16_F32BF16BF16_RS<gmma::Major::K, gmma::Major::K>;            \
-    using RSTransposed = gmma::MMA_64x##N##x16_F32BF16BF16_RS<gmma::Major::K, gmma::Major::MN>; \
+#define BERTFUSE_WGMMA_OF_WIDTH(T, ACCUMULATOR, STEP_K, TYPES, N)                                     \
+  template <>                                                                                         \
+  struct WgmmaOp<T, ACCUMULATOR, N> {                                                                 \
+    using SS = gmma::MMA_64x##N##x##STEP_K##_##TYPES##_SS<gmma::Major::K, gmma::Major::K>;            \
+    using RS = gmma::MMA_64x##N##x##STEP_K##_##TYPES##_RS<gmma::Major::K, gmma::Major::K>;            \
+    using RSTransposed = gmma::MMA_64x##N##x##STEP_K##_##TYPES##_RS<gmma::Major::K, gmma::Major::MN>; \
   };
-BERTFUSE_WGMMA(32)
-BERTFUSE_WGMMA(64)
-BERTFUSE_WGMMA(96)
-BERTFUSE_WGMMA(128)
-BERTFUSE_WGMMA(192)
+#define BERTFUSE_WGMMA(T, ACCUMULATOR, STEP_K, TYPES)         \
+  BERTFUSE_WGMMA_OF_WIDTH(T, ACCUMULATOR, STEP_K, TYPES, 32)  \
+  BERTFUSE_WGMMA_OF_WIDTH(T, ACCUMULATOR, STEP_K, TYPES, 64)  \
+  BERTFUSE_WGMMA_OF_WIDTH(T, ACCUMULATOR, STEP_K, TYPES, 96)  \
+  BERTFUSE_WGMMA_OF_WIDTH(T, ACCUMULATOR, STEP_K, TYPES, 128) \
+  BERTFUSE_WGMMA_OF_WIDTH(T, ACCUMULATOR, STEP_K, TYPES, 192)
+BERTFUSE_WGMMA(__half, float, 16, F32F16F16)
+BERTFUSE_WGMMA(__nv_bfloat16, float, 16, F32BF16BF16)
 #undef BERTFUSE_WGMMA
+#undef BERTFUSE_WGMMA_OF_WIDTH
 
-// Descriptor of a tile whose rows are 128 bytes (64 elements), swizzled, on a 1024-byte boundary: 8 rows every 1024
+// Descriptor of a tile whose rows are 128 bytes, swizzled, on a 1024-byte boundary: 8 rows every 1024
 // bytes.
 __device__ __forceinline__ uint64_t TileDescriptor(const void* shared) {
   return static_cast<uint64_t>(SharedAddress(shared) >> 4) | static_cast<uint64_t>(1024 >> 4) << 32 | 1ull << 62;
 }
 
-template <class Op, size_t... kIndex>
-__device__ __forceinline__ void CallSs(uint64_t a, uint64_t b, float* d, bool accumulate,
+template <class Op, class Accumulator, size_t... kIndex>
+__device__ __forceinline__ void CallSs(uint64_t a, uint64_t b, Accumulator* d, bool accumulate,
                                        std::index_sequence<kIndex...>) {
   Op::fma(a, b, d[kIndex]..., accumulate ? gmma::ScaleOut::One : gmma::ScaleOut::Zero);
 }
 
-template <class T, int kN>
-__device__ __forceinline__ void WgmmaSs(float (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulate) {
-  CallSs<typename WgmmaOp<T, kN>::SS>(a, b, d, accumulate, std::make_index_sequence<kN / 2>());
+template <class T, int kN, class Accumulator>
+__device__ __forceinline__ void WgmmaSs(Accumulator (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulate) {
+  CallSs<typename WgmmaOp<T, Accumulator, kN>::SS>(a, b, d, accumulate, std::make_index_sequence<kN / 2>());
 }
 
 template <class Op, size_t... kIndex>

@@ -1,0 +1,21 @@
+// The element types of a matrix product. dtypes.h lists those that tensors have; on the device, elements.cuh has what
+// kernels do with one.
+#ifndef BERTFUSE_KERNELS_ELEMENTS_H_
+#define BERTFUSE_KERNELS_ELEMENTS_H_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+namespace bertfuse::kernels {
+
+// Apart: the two operands, the result with all that is added to it, and the sums.
+template <class X_, class Weight_ = X_, class Y_ = X_, class Accumulator_ = float>
+struct Elements {
+  using X = X_;
+  using Weight = Weight_;
+  using Y = Y_;
+  using Accumulator = Accumulator_;
+};
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_ELEMENTS_H_
