@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,10 @@ Timing = tuple[str, float, bool]  # a tactic's name, microseconds, whether it is
 
 
 def problem_of(op: str, call: native.Call) -> Problem:
-    """The problem that a call is: its shapes, dtypes and attributes, with data of our own."""
+    """The problem that a call is: its shapes, dtypes and attributes, with data of our own.
+
+    Packed rows are as many as there is room for; of sequences each has its share.
+    """
     spec = OPS[op]
     attributes: dict[str, Any] = {}
     for attr, value in zip(spec.attributes, call.attributes[: call.num_attributes], strict=True):
@@ -30,8 +35,13 @@ def problem_of(op: str, call: native.Call) -> Problem:
     dtypes = {number: name for numbers in DTYPE_VARIABLES.values() for name, number in numbers.items()}
     found = {"dtype": "float32", "index": "int64"}
     without = []
+    packed = None
     for tensor, given in zip(spec.inputs, call.inputs[: call.num_inputs], strict=True):
         if tensor.packed:
+            if given.dtype != native.ABSENT:
+                first = call.inputs[0]
+                rows = math.prod(first.shape[: first.rank - 1])
+                packed = _shares(rows, given.shape[0] - 1 if given.rank else 1)
             continue
         if given.dtype == native.ABSENT:
             without.append(tensor.name)
@@ -57,9 +67,16 @@ def problem_of(op: str, call: native.Call) -> Problem:
         without=tuple(without),
         constant=declared,
         tf32=tf32,
+        packed=packed,
         seed=1,
         **found,
     )
+
+
+def _shares(rows: int, sequences: int) -> tuple[int, ...]:
+    """Lengths of sequences that differ by one row at most: those that the library's own measurement has."""
+    ends = [index * rows // sequences for index in range(sequences + 1)]
+    return tuple(end - start for start, end in itertools.pairwise(ends))
 
 
 class Timer:

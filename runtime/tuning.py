@@ -9,20 +9,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import onnx
-
 import bertfuse
 from bertfuse.errors import BertfuseError
-from bertfuse.graph_rewrite import OPS
-from bertfuse.graph_rewrite.io import check_target, open_model, replacing
-from bertfuse.graph_rewrite.shapes import infer_shapes, monomial
-from bertfuse.graph_rewrite.spec import DOMAIN, AttrSpec
+from bertfuse.graph_rewrite.io import check_target, replacing
 from bertfuse.qualify.tuning import Measurer, problem_of
 from bertfuse.qualify.worker import Settings
 
 from . import native
 from .folder import find_model, folder_of
 from .library import library_path
+from .model_calls import model_calls
 
 TUNING_FILE = "tuning.tsv"
 HEADER = f"bertfuse tuning 1, library {bertfuse.__version__}"
@@ -159,96 +155,6 @@ def choose(problem: str, timings: Sequence[tuple[str, float, bool]], launches: i
     if best[1] > default[1] * MARGIN:
         best = default
     return Choice(problem, best[0], best[1], default[0], default[1], len(timings), launches)
-
-
-def model_calls(path: Path, batch: int, sequence: int) -> list[tuple[str, native.Call, int]]:
-    """(op, call, how many nodes) of the fused ops of the model at `path`, run at that size.
-
-    The calls hold shapes, dtypes and attributes, and say which inputs are initialisers. Raises BertfuseError.
-    """
-    skeleton, weights = open_model(path)
-    constants = {tensor.name for tensor in skeleton.graph.initializer} | set(weights)
-    shapes = _shapes(skeleton, weights, batch, sequence, path)
-    found: dict[tuple[Any, ...], tuple[str, native.Call, int]] = {}
-    for node in skeleton.graph.node:
-        if node.domain != DOMAIN or node.op_type not in OPS:
-            continue
-        spec = OPS[node.op_type]
-        names = [*node.input, *[""] * (len(spec.inputs) - len(node.input))]
-        unknown = [name for name in (*names, *node.output) if name and name not in shapes]
-        if unknown:
-            raise BertfuseError(f"{path}: node {node.name!r}: the shape of {unknown[0]!r} is unknown; fuse it again")
-        tensors = [shapes[name] if name else (native.ABSENT, []) for name in names]
-        values = [_attribute(node, attr, path) for attr in spec.attributes]
-        constant = sum(1 << index for index, name in enumerate(names) if name in constants)
-        key = (node.op_type, str(tensors), str(values), constant)
-        if key not in found:
-            inputs = [native.Tensor.of(dtype, dims) for dtype, dims in tensors]
-            outputs = [native.Tensor.of(*shapes[name]) for name in node.output]
-            found[key] = node.op_type, native.Call.of(inputs, outputs, values, constant_inputs=constant), 0
-        op, call, count = found[key]
-        found[key] = op, call, count + 1
-    if not found:
-        raise BertfuseError(f"{path}: has no fused op; make one that has with 'bertfuse fuse' or 'optimize'")
-    return list(found.values())
-
-
-def _attribute(node: onnx.NodeProto, spec: AttrSpec, path: Path) -> int | float | str:
-    """The attribute's value or default. The library reads it by the op table's type, not by the node's."""
-    given = next((attr for attr in node.attribute if attr.name == spec.name), None)
-    if given is not None and given.type == getattr(onnx.AttributeProto, spec.kind.upper()):
-        value = onnx.helper.get_attribute_value(given)
-        return value.decode(errors="replace") if isinstance(value, bytes) else value
-    if given is None and spec.default is not None:
-        return spec.default
-    found = "missing" if given is None else f"of type {onnx.AttributeProto.AttributeType.Name(given.type).lower()}"
-    raise BertfuseError(
-        f"{path}: node {node.name!r}: {node.op_type}: attribute {spec.name!r} is {found}, expected {spec.kind};"
-        " fuse it again"
-    )
-
-
-def _shapes(
-    skeleton: onnx.ModelProto, weights: dict[str, Any], batch: int, sequence: int, path: Path
-) -> dict[str, tuple[int, list[int]]]:
-    """(element type, shape) of every tensor that is known at that size."""
-    named: dict[str, int] = {}
-    initializers = {tensor.name for tensor in skeleton.graph.initializer}
-    for value in skeleton.graph.input:
-        dims = value.type.tensor_type.shape.dim
-        if value.name in initializers or len(dims) != 2:
-            continue
-        for dim, size in zip(dims, (batch, sequence), strict=True):
-            if dim.dim_value and dim.dim_value != size:
-                raise BertfuseError(f"{path}: input {value.name!r} has a fixed size of {dim.dim_value}, not {size}")
-            if dim.dim_param:
-                named[dim.dim_param] = size
-    # What the file says itself, by name, comes before inference, which knows less of what functions compute.
-    declared = [*skeleton.graph.value_info, *skeleton.graph.input, *skeleton.graph.output]
-    found = {value.name: _sizes(value, named) for value in declared}
-    for value in skeleton.graph.input:
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param in named:
-                dim.dim_value = named[dim.dim_param]
-    for name, (dtype, dims) in infer_shapes(skeleton, weights).items():
-        if found.get(name) is None:
-            found[name] = dtype, dims
-    found |= {tensor.name: (tensor.data_type, list(tensor.dims)) for tensor in skeleton.graph.initializer}
-    found |= {name: (weight.data_type, list(weight.shape)) for name, weight in weights.items()}
-    return {name: tensor for name, tensor in found.items() if tensor and all(isinstance(dim, int) for dim in tensor[1])}
-
-
-def _sizes(value: onnx.ValueInfoProto, named: dict[str, int]) -> tuple[int, list[int]] | None:
-    """Element type and shape, where every dimension is a number or a product of those names."""
-    tensor, sizes = value.type.tensor_type, []
-    if not tensor.HasField("shape"):
-        return None
-    for dim in tensor.shape.dim:
-        factors = monomial(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None)
-        if factors is None or any(symbol not in named for symbol in factors[1]):
-            return None
-        sizes.append(factors[0] * math.prod(named[symbol] for symbol in factors[1]))
-    return tensor.elem_type, sizes
 
 
 def _not_taken(path: Path, gpus: Sequence[str]) -> list[str]:

@@ -16,6 +16,7 @@ from bertfuse.cli import app
 from bertfuse.export import export_model
 from bertfuse.graph_rewrite import fuse_file
 from bertfuse.runtime import native
+from bertfuse.runtime.ragged_inputs import ragged
 from bertfuse.runtime.session import InferenceSession
 
 pytestmark = pytest.mark.gpu
@@ -60,6 +61,46 @@ def test_tune_writes_what_sessions_use(folder: Path, tmp_path: Path, capfd: pyte
         results.append(session.run(None, {value.name: feed[value.name] for value in session.get_inputs()})[0])
     assert "does not fit" not in capfd.readouterr().err
     assert np.abs(results[0].astype(np.float32) - results[1]).max() < 0.02
+
+
+@pytest.mark.parametrize("padding", ["remove", "ragged"])
+def test_tune_of_a_model_without_padding(padding: str, folder: Path, tmp_path: Path, capfd: Any) -> None:
+    """What is measured is packed, has its name, and is used."""
+    model, file = tmp_path / "model.onnx", tmp_path / "tuning.tsv"
+    fuse_file(folder / "model.onnx", model, dtype="fp16", padding=padding)
+    report = said("tune", model, "--shapes", "4x32,40x128", "-o", file, "--milliseconds", 0.5)
+    choices = {choice["problem"]: choice for choice in report["choices"]}
+    assert not report["rejected"]
+    packed = [choice for problem, choice in choices.items() if problem.endswith(" packed")]
+    assert [choice["problem"] for choice in packed] == [
+        f"FusedAttention float16 {count}x{rows}x2x32 packed" for count, rows in ((4, 128), (40, 5120))
+    ]
+    if any("sm90" in choice["tactic"] for choice in choices.values()):
+        assert all(choice["measured"] == 6 for choice in packed)  # one more than padded sequences have
+    tokens = {"input_ids": [[5] * 32, [7] * 9, [8] * 20, [9]], "token_type_ids": [[0] * 32, [0] * 9, [0] * 20, [0]]}
+    feed = ragged(tokens)
+    if padding == "remove":
+        mask = np.arange(32)[None] < np.array([32, 9, 20, 1])[:, None]
+        feed = {"attention_mask": mask.astype(np.int64)}
+        for name, rows in tokens.items():
+            feed[name] = np.array([row + [0] * (32 - len(row)) for row in rows])
+    results = []
+    for tuning in (None, file):
+        session = InferenceSession(model, CUDA, library="always", tuning=tuning)
+        results.append(session.run(None, {value.name: feed[value.name] for value in session.get_inputs()})[0])
+    assert "does not fit" not in capfd.readouterr().err
+    assert np.abs(results[0].astype(np.float32) - results[1]).max() < 0.02
+
+
+@pytest.mark.parametrize("graph", [[], ["--cuda-graph"]], ids=["launched", "captured"])
+def test_bench_of_unequal_lengths(folder: Path, tmp_path: Path, graph: list[str]) -> None:
+    workloads = ["--ragged", "sentences:4", "--ragged", "9,31,1,0,20"]
+    report = said("bench", folder, "--provider", "cuda", "--seconds", "0.05", *workloads, *graph, "-o", tmp_path)
+    names = {timing["contender"] for timing in report["timings"]}
+    assert {"fused, library", "padding removed, library"} <= names | set(report["absent"])
+    assert "padding removed, library" not in report["absent"], report["absent"]
+    assert {(timing["batch"], timing["sequence"]) for timing in report["timings"]} == {(4, 128), (5, 31)}
+    assert len(report["options"]["workloads"]) == 2
 
 
 @pytest.mark.parametrize("options", [["--dtype", "fp16", "--cuda-graph"], ["--tf32"]], ids=" ".join)

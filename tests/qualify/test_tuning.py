@@ -52,6 +52,30 @@ def test_where_the_default_is_wrong_another_is_chosen(tmp_path: Path) -> None:
     assert choose("p", found.timings).tactic == "plain 1"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FusedGemm float16 rows=4x64 K=32 N=48 tactic=-1.. constant packed=256 seed=1",
+        "FusedGemmLayerNorm float32 rows=3x7 K=8 N=16 tactic=-1.. packed=21 seed=1",
+        "FusedAttention float16 B=3 S=7 H=64 num_heads=2 scale=0.25 tactic=-1.. without=mask packed=7x3 seed=1",
+        "FusedAttention float16 B=1 S=20 H=64 num_heads=2 scale=0.25 tactic=-1.. without=mask packed=6,7,7 seed=1",
+    ],
+)
+def test_packed_rows_stay_packed(text: str) -> None:
+    """Else what is measured is another kernel, under a name that sessions look up for the packed one."""
+    problem = parse(text)
+    call = native.Call.of(
+        *Layout(problem).tensors(1 << 20),
+        [problem.attribute(attr.name) for attr in problem.spec.attributes],
+        constant_inputs=(1 << 16) - 1 if problem.constant else 0,
+    )
+    made = problem_of(problem.op, call)
+    for name in ("dtype", "leading", "without", "constant", "packed", "room"):
+        assert getattr(made, name) == getattr(problem, name), name
+    assert all(made.shape(tensor) == problem.shape(tensor) for tensor in problem.spec.inputs if problem.has(tensor))
+    assert parse(str(made)) == made
+
+
 def test_a_call_becomes_the_problem_that_it_is() -> None:
     """For every op: sizes, dtypes, absent inputs and attributes survive the way there and back."""
     draw, seen = Draw(3, MODEL_OPS, budget_scale=0.05), set()

@@ -16,7 +16,8 @@ from bertfuse.graph_rewrite import OPS, fuse_file
 from bertfuse.graph_rewrite.ops import MODEL_OPS
 from bertfuse.qualify.tuning import Measured
 from bertfuse.runtime import native, tuning
-from bertfuse.runtime.tuning import Choice, TuningReport, choose, merged, model_calls, tune
+from bertfuse.runtime.model_calls import model_calls
+from bertfuse.runtime.tuning import Choice, TuningReport, choose, merged, tune
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +39,25 @@ def test_calls_of_a_model(fused: Path) -> None:
     call, _ = calls["FusedAttention", (3 * HIDDEN, 0)]
     assert call.attributes[0].i == HEADS and abs(call.attributes[1].f - (HIDDEN / HEADS) ** -0.5) < 1e-6
     assert call.inputs[2].dtype == 7 and list(call.inputs[2].shape[:2]) == [3, 7]
+
+
+@pytest.mark.parametrize("padding", ["remove", "ragged"])
+def test_calls_of_a_model_without_padding(padding: str, tmp_path: Path) -> None:
+    """As many rows as with padding, and the same products; attention of packed sequences."""
+    fuse_file(exported("fill-mask"), tmp_path / "m.onnx", dtype="fp16", padding=padding)
+    calls = {
+        (op, tuple(call.inputs[1].shape[:2])): (call, count)
+        for op, call, count in model_calls(tmp_path / "m.onnx", 3, 7)
+    }
+    leading = [3, 7] if padding == "remove" else [1, 21]
+    call, count = calls["FusedGemmLayerNorm", (HIDDEN, 64)]
+    assert count == LAYERS and list(call.outputs[0].shape[: call.outputs[0].rank]) == [*leading, HIDDEN]
+    row_count = call.inputs[OPS["FusedGemmLayerNorm"].input_index("row_count")]
+    assert (row_count.dtype, row_count.rank) == ((6, 0) if padding == "remove" else (native.ABSENT, 0))
+    call, count = calls["FusedAttention", (3 * HIDDEN, 0)]
+    offsets = call.inputs[OPS["FusedAttention"].input_index("cu_seqlens")]
+    assert count == LAYERS and (offsets.dtype, list(offsets.shape[: offsets.rank])) == (6, [4])
+    assert list(call.inputs[0].shape[:3]) == [*leading, 3 * HIDDEN] and call.inputs[2].dtype == native.ABSENT
 
 
 def test_a_model_of_fixed_size(fused: Path, tmp_path: Path) -> None:
@@ -164,6 +184,13 @@ def test_tf32_is_0_or_1(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BertfuseError, match="is 'yes', expected '0' or '1'"):
         bertfuse.register(onnxruntime.SessionOptions())
     bertfuse.register(onnxruntime.SessionOptions(), tf32=True)
+
+
+@pytest.mark.parametrize("setting", ["row_hints"])
+def test_other_settings_are_0_or_1(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"BERTFUSE_{setting.upper()}", "yes")
+    with pytest.raises(BertfuseError, match=f"bertfuse.{setting} .*is 'yes', expected '0' or '1'"):
+        bertfuse.register(onnxruntime.SessionOptions())
 
 
 def test_the_library_says_what_it_holds(tmp_path: Path) -> None:
