@@ -26,6 +26,9 @@ def serve(
     max_replicas: Annotated[
         int | None, typer.Option(min=1, help="Scale from --replicas up to so many, by the requests in work.")
     ] = None,
+    http_processes: Annotated[
+        int | None, typer.Option(min=1, help="That check requests and tokenise. \\[default: 4 on a GPU, 1 on a CPU]")
+    ] = None,
     target_requests: Annotated[int, typer.Option(min=1, help="Requests for each replica, when scaling.")] = 64,
     max_batch_tokens: Annotated[
         int | None, typer.Option(min=1, help="Tokens answered together. \\[default: 2048 on a CPU, 32768 on a GPU]")
@@ -91,7 +94,7 @@ def serve(
     serve_model(
         served,
         limits,
-        Scale(replicas, max_replicas, target_requests),
+        Scale(replicas, max_replicas, target_requests, http_processes),
         host=host,
         port=port,
         address=ray,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -12,21 +13,27 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bertfuse.errors import BertfuseError, first_line
+from bertfuse.inference.devices import gpu_count
 
 from .requests import Limits
 from .served import Served
 
 NAME = "bertfuse"
+FRONTS = 4
 OBJECT_STORE_BYTES = 200 << 20  # vectors and texts on their way between processes
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How many replicas of the model. `most` above `least` scales them by the requests in work."""
+    """How many replicas of the model, and how many processes speak HTTP.
+
+    `most` above `least` scales the replicas by the requests in work.
+    """
 
     least: int | None = None  # None: one for each GPU, or one on the CPU
     most: int | None = None
     target_ongoing: int = 64  # requests in work at a replica that autoscaling aims at
+    fronts: int | None = None  # None: FRONTS on a GPU, or one on the CPU, whose cores the model takes
 
 
 def serve_model(
@@ -59,7 +66,7 @@ def serve_model(
         say(f"Serving {served.name} at http://{host}:{port}")
         stop.wait()
         say("Stopping: new requests are refused, those in work are answered")
-        if not handle.drain.remote(drain).result(timeout_s=drain + 5):
+        if not all(asyncio.run(_drain(handle, drain))):
             say(f"Requests that took longer than {drain:g} seconds were given up")
     finally:
         if ray.is_initialized():
@@ -86,6 +93,8 @@ def _start(
     if address is None:
         cpus = 1 + (scale.most or scale.least or 1)
         local = {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+        if served.device == "cuda":
+            local["num_gpus"] = gpu_count()  # by the driver: Ray asks NVML, which containers may lack
     try:
         ray.init(address, logging_level="ERROR", log_to_driver=False, **local)
     except (ConnectionError, ValueError, RuntimeError) as error:
@@ -102,21 +111,28 @@ def _start(
         target = {"target_ongoing_requests": scale.target_ongoing}
         options = {"autoscaling_config": {"min_replicas": least, "max_replicas": most, **target}}
     resources = {"num_cpus": 0, "num_gpus": 1} if served.device == "cuda" else {"num_cpus": 1}
+    fronts = scale.fronts or (FRONTS if served.device == "cuda" else 1)
     quiet = {"log_level": "ERROR", "enable_access_log": False}
     model = Replica.options(
         ray_actor_options=resources,
         max_ongoing_requests=limits.max_ongoing,
-        max_queued_requests=limits.max_queued,
+        max_queued_requests=max(1, limits.max_queued // fronts),  # each process that asks it has a queue of its own
         logging_config=quiet,
         **options,
     )
     # The front takes in whatever comes: it is the model's queue that is limited.
-    front = Http.options(ray_actor_options={"num_cpus": 0}, max_ongoing_requests=1 << 16, logging_config=quiet)
+    front = Http.options(
+        num_replicas=fronts, ray_actor_options={"num_cpus": 0}, max_ongoing_requests=1 << 16, logging_config=quiet
+    )
     serve.start(proxy_location="HeadOnly", http_options={"host": host, "port": port}, logging_config=quiet)
     try:
         return serve.run(front.bind(model.bind(served), served, limits), name=NAME)
     except RuntimeError as error:
         raise BertfuseError(f"the server did not come up: {first_line(error)}") from error
+
+
+async def _drain(handle: Any, seconds: float) -> list[bool]:
+    return await handle.broadcast("drain", seconds).results_async(timeout_s=seconds + 5)
 
 
 def _import_ray() -> tuple[Any, Any]:

@@ -12,13 +12,14 @@ import numpy as np
 import ray.exceptions
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
+from prometheus_client import Metric
 from ray import serve
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
 from bertfuse import __version__
 
-from .metrics import Metrics
+from .metrics import Metrics, text_of
 from .replica import Done, Work
 from .requests import (
     EmbeddingsRequest,
@@ -50,6 +51,7 @@ class Http:
         self._model, self._served, self._limits = model, served, limits
         self._tokens = Tokens(served.path)
         self._metrics = Metrics()
+        self._fronts: Any = None  # a handle of all processes of this deployment, made when first asked for
         self._draining = False
         self._ongoing = 0
 
@@ -85,7 +87,16 @@ class Http:
 
     @app.get("/metrics")
     async def metrics(self) -> Response:
-        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
+        """Of all processes that speak HTTP, whichever of them is asked."""
+        if self._fronts is None:
+            here = serve.get_replica_context()
+            self._fronts = serve.get_deployment_handle(here.deployment, here.app_name)
+        found = await self._fronts.broadcast("counted").results_async(return_exceptions=True)
+        counted = [metrics for metrics in found if isinstance(metrics, list)] or [self.counted()]
+        return Response(text_of(counted), media_type="text/plain; version=0.0.4")
+
+    def counted(self) -> list[Metric]:
+        return self._metrics.collected()
 
     @app.get("/info")
     async def info(self) -> dict[str, Any]:

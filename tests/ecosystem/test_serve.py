@@ -72,7 +72,9 @@ def curl(address: str, server: Server) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def server(home: Path) -> Iterator[Server]:
-    with of_document("minilm", home, "--max-texts", 64, "--max-body", 20000, "--replicas", 2) as started:
+    with of_document(
+        "minilm", home, "--max-texts", 64, "--max-body", 20000, "--replicas", 2, "--http-processes", 2
+    ) as started:
         yield started
 
 

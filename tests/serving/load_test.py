@@ -20,6 +20,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,8 +107,8 @@ async def client(
             load.wrong += 1
 
 
-async def killer(server: int, deployment: str, after: float, load: Load) -> None:
-    await asyncio.sleep(after)
+def kill(server: int, deployment: str) -> int:
+    """Kills one replica; how many."""
     replicas = [
         process
         for process in psutil.Process(server).children(recursive=True)
@@ -115,27 +116,60 @@ async def killer(server: int, deployment: str, after: float, load: Load) -> None
     ]
     if replicas:
         random.choice(replicas).send_signal(signal.SIGKILL)
-        load.killed += 1
+    return len(replicas[:1])
 
 
-async def run(arguments: argparse.Namespace) -> list[Load]:
-    texts = sentences(arguments.texts, arguments.seed)
-    timeout = aiohttp.ClientTimeout(total=120)
-    loads = []
-    async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
+def opened() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120), connector=aiohttp.TCPConnector(limit=0))
+
+
+async def calm(arguments: argparse.Namespace, texts: list[str]) -> np.ndarray:
+    """float32 [texts, size]: one request after the other."""
+    async with opened() as session:
         parts = [texts[start : start + 16] for start in range(0, len(texts), 16)]
-        calm = [await embed(session, arguments.url, part, Load(1)) for part in parts]
-        if any(part is None for part in calm):
-            sys.exit(f"{arguments.url} does not answer /v1/embeddings")
-        want = np.concatenate([part for part in calm if part is not None])
+        found = [await embed(session, arguments.url, part, Load(1)) for part in parts]
+    if any(part is None for part in found):
+        sys.exit(f"{arguments.url} does not answer /v1/embeddings")
+    return np.concatenate([part for part in found if part is not None])
+
+
+async def clients_of_a_process(
+    clients: int, arguments: argparse.Namespace, texts: list[str], want: np.ndarray, end: float
+) -> Load:
+    load = Load(clients)
+    async with opened() as session:
+        jobs = [client(session, arguments.url, texts, want, arguments.most, end, load) for _ in range(clients)]
+        await asyncio.gather(*jobs)
+    return load
+
+
+def in_process(*work: Any) -> Load:
+    return asyncio.run(clients_of_a_process(*work))
+
+
+def run(arguments: argparse.Namespace) -> list[Load]:
+    texts = sentences(arguments.texts, arguments.seed)
+    want = asyncio.run(calm(arguments, texts))
+    loads = []
+    with ProcessPoolExecutor(arguments.processes) as pool:
+        list(pool.map(time.sleep, [0.2] * arguments.processes))  # all of them are there before the first is timed
         for clients in arguments.clients:
-            load = Load(clients)
+            shares = [clients // arguments.processes + (n < clients % arguments.processes) for n in range(clients)]
             start = time.monotonic()
             end = start + arguments.seconds
-            jobs = [client(session, arguments.url, texts, want, arguments.most, end, load) for _ in range(clients)]
+            works = [
+                pool.submit(in_process, n, arguments, texts, want, end) for n in shares[: arguments.processes] if n
+            ]
+            load = Load(clients)
             if arguments.kill is not None:
-                jobs.append(killer(arguments.kill, arguments.deployment, arguments.seconds / 3, load))
-            await asyncio.gather(*jobs)
+                time.sleep(arguments.seconds / 3)
+                load.killed = kill(arguments.kill, arguments.deployment)
+            for part in (work.result() for work in works):
+                load.latencies += part.latencies
+                load.texts += part.texts
+                load.retried += part.retried
+                load.lost += part.lost
+                load.wrong += part.wrong
             load.seconds = time.monotonic() - start
             loads.append(load)
             if not arguments.json:
@@ -159,6 +193,7 @@ def main() -> int:
     parser.add_argument(
         "--clients", type=lambda text: [int(part) for part in text.split(",")], default=[1, 4, 16, 64], metavar="1,4,16"
     )
+    parser.add_argument("--processes", type=int, default=1, help="that the clients are spread over")
     parser.add_argument("--seconds", type=float, default=10.0, help="for each number of clients")
     parser.add_argument("--most", type=int, default=4, help="texts of a request: 1 to so many")
     parser.add_argument("--texts", type=int, default=256, help="different texts")
@@ -167,7 +202,7 @@ def main() -> int:
     parser.add_argument("--deployment", default="model", choices=["model", "http"], help="whose replica is killed")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     arguments = parser.parse_args()
-    loads = asyncio.run(run(arguments))
+    loads = run(arguments)
     if arguments.json:
         print(json.dumps([load.to_dict() for load in loads], indent=2))
     return int(any(load.lost or load.wrong for load in loads))
