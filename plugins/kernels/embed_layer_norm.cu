@@ -62,7 +62,8 @@ __global__ void __launch_bounds__(kWarpRowThreads, kChunks > 3 ? 3 : 4)
   int64_t at = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
   for (load(at); at < count; at += stride) {
     gamma.KeepPacked(), beta.KeepPacked();
-    NormalizeSum(rows, columns, a.epsilon, gamma, beta, a.y + at * columns, [&] { load(at + stride); });
+    NormalizeSum<norms::LayerNorm>(rows, columns, a.epsilon, gamma, beta, a.y + at * columns,
+                                   [&] { load(at + stride); });
   }
 }
 
@@ -93,7 +94,7 @@ __global__ void __launch_bounds__(MostRowThreads(kChunks), 1)  // left to itself
         for (int i = 0; i < kVector; ++i) row.value[chunk][i] += ToFloat(loaded.value[i]);
       }
     });
-    NormalizeAndStore(row, columns, gamma, beta, a.epsilon, a.y + at * a.columns, scratch);
+    NormalizeAndStore<norms::LayerNorm>(row, columns, gamma, beta, a.epsilon, a.y + at * a.columns, scratch);
     __syncthreads();
   }
 }

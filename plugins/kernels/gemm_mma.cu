@@ -1,5 +1,5 @@
+#include "kernels/activation.cuh"
 #include "kernels/dependent_launch.cuh"
-#include "kernels/gelu.cuh"
 #include "kernels/gemm.h"
 #include "kernels/mma.cuh"
 #include "kernels/packed_rows.cuh"
@@ -98,7 +98,8 @@ __global__ void __launch_bounds__(32 * kWarpsM * kWarpsN) GemmMmaKernel(GemmArgu
           if (a.float_product != nullptr) {
             a.float_product[row * a.n + column + e % 2] = sum[i][j][e];
           } else {
-            a.y[row * a.n + column + e % 2] = FromFloat<T>(Activate(sum[i][j][e] + bias[e % 2], a.activation));
+            a.y[row * a.n + column + e % 2] =
+                FromFloat<T>(Activations::Exact(sum[i][j][e] + bias[e % 2], a.activation));
           }
         }
       }
@@ -124,6 +125,7 @@ cudaError_t LaunchTile(const GemmArguments<T>& a, const Device& device, cudaStre
 template <class T>
 cudaError_t GemmMma(const GemmArguments<T>& a, const Device& device, cudaStream_t stream) {
   if (a.m == 0 || a.n == 0) return cudaSuccess;
+  if (!Activations::Has(a.activation)) return cudaErrorInvalidValue;
   const bool large = CeilDiv(a.packed.ForGrid(a.m), 128) * CeilDiv(a.n, 128) >= device.multiprocessors;
   return large ? LaunchTile<T, 128, 128, 2, 4>(a, device, stream) : LaunchTile<T, 64, 64, 2, 2>(a, device, stream);
 }

@@ -1,7 +1,7 @@
+#include "kernels/activation.cuh"
 #include "kernels/async_copy.cuh"
 #include "kernels/dependent_launch.cuh"
 #include "kernels/elements.cuh"
-#include "kernels/gelu.cuh"
 #include "kernels/gemm.h"
 #include "kernels/packed_rows.cuh"
 
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kThreadsM* kThreadsN) GemmSimtKernel(GemmArgum
           a.float_product[row * a.n + column] = sum[i][j];
         } else {
           const float bias = a.bias != nullptr ? ToFloat(a.bias[column]) : 0.0f;
-          a.y[row * a.n + column] = FromFloat<T>(Activate(sum[i][j] + bias, a.activation));
+          a.y[row * a.n + column] = FromFloat<T>(Activations::Exact(sum[i][j] + bias, a.activation));
         }
       }
     }
@@ -115,6 +115,7 @@ cudaError_t LaunchTile(const GemmArguments<T>& a, const Device& device, cudaStre
 template <class T>
 cudaError_t GemmSimt(const GemmArguments<T>& a, const Device& device, cudaStream_t stream) {
   if (a.m == 0 || a.n == 0) return cudaSuccess;
+  if (!Activations::Has(a.activation)) return cudaErrorInvalidValue;
   // The large tile reads a third as much per product, but pays only when it fills the device.
   const bool large = CeilDiv(a.packed.ForGrid(a.m), 128) * CeilDiv(a.n, 128) >= device.multiprocessors;
   return large ? LaunchTile<T, 128, 128, 16>(a, device, stream) : LaunchTile<T, 32, 64, 8>(a, device, stream);

@@ -1,5 +1,5 @@
+#include "kernels/activation.cuh"
 #include "kernels/dependent_launch.cuh"
-#include "kernels/gelu.cuh"
 #include "kernels/layer_norm.h"
 #include "kernels/packed_rows.cuh"
 #include "kernels/row_norm.cuh"
@@ -78,7 +78,7 @@ __device__ __forceinline__ void AddAll(const T* first, int64_t stride, int count
 
 // A block for each row. kHalfProduct: of a product in T and its partial sums, otherwise of split-K's in float32. Few
 // rows want all loads on their way at a time, more rows many blocks on a multiprocessor.
-template <class T, int kVector, int kChunks, bool kHalfProduct, bool kPacked>
+template <class Norm, class T, int kVector, int kChunks, bool kHalfProduct, bool kPacked>
 __global__ void __launch_bounds__(MostRowThreads(kChunks), kChunks > 1    ? 1
                                                            : kHalfProduct ? 3
                                                                           : 2)
@@ -118,16 +118,16 @@ __global__ void __launch_bounds__(MostRowThreads(kChunks), kChunks > 1    ? 1
       const auto add = bias.Chunk(chunk, column);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
-        value[i] = Activate(value[i] + ToFloat(add.value[i]), a.activation) + ToFloat(residual.value[i]);
+        value[i] = Activations::Exact(value[i] + ToFloat(add.value[i]), a.activation) + ToFloat(residual.value[i]);
       }
     });
-    NormalizeAndStore(row, columns, gamma, beta, a.epsilon, a.y + offset, scratch);
+    NormalizeAndStore<Norm>(row, columns, gamma, beta, a.epsilon, a.y + offset, scratch);
   });
 }
 
 // A warp for each row of up to 128 * kChunks columns, without partial sums in T: no barrier, all of a row's loads in
 // flight at once.
-template <class T, int kChunks>
+template <class Norm, class T, int kChunks>
 __device__ __forceinline__ void NormalizeWithWarp(const LayerNormArguments<T>& a, int64_t at) {
   constexpr int kVector = 4;
   const int lane = threadIdx.x % 32, columns = static_cast<int>(a.columns);
@@ -156,30 +156,31 @@ __device__ __forceinline__ void NormalizeWithWarp(const LayerNormArguments<T>& a
     const auto residual = LoadIf<kVector>(a.residual != nullptr, a.residual + offset + column);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      v[i] = Activate(v[i] + ToFloat(bias.value[i]), a.activation) + ToFloat(residual.value[i]);
+      v[i] = Activations::Exact(v[i] + ToFloat(bias.value[i]), a.activation) + ToFloat(residual.value[i]);
       sum += v[i];
     }
   });
-  const float mean = WarpSum(sum) / columns;
+  const float mean = Norm::Center(WarpSum(sum), columns);
   float squares = 0.0f;
   for_each([&](float (&v)[kVector], int) {
 #pragma unroll
     for (int i = 0; i < kVector; ++i) squares += (v[i] - mean) * (v[i] - mean);
   });
-  const float inverse = rsqrtf(WarpSum(squares) / columns + a.epsilon);
+  const float inverse = Norm::Scale(WarpSum(squares), columns, a.epsilon);
   for_each([&](float (&v)[kVector], int column) {
     const auto gamma = *reinterpret_cast<const Pack<T, kVector>*>(a.gamma + column);
     const auto beta = *reinterpret_cast<const Pack<T, kVector>*>(a.beta + column);
     Pack<T, kVector> out;
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      out.value[i] = FromFloat<T>((v[i] - mean) * inverse * ToFloat(gamma.value[i]) + ToFloat(beta.value[i]));
+      out.value[i] =
+          FromFloat<T>(Norm::Apply((v[i] - mean) * inverse, ToFloat(gamma.value[i]), ToFloat(beta.value[i])));
     }
     *reinterpret_cast<Pack<T, kVector>*>(a.y + offset + column) = out;
   });
 }
 
-template <class T, int kChunks, bool kPacked>
+template <class Norm, class T, int kChunks, bool kPacked>
 __global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T> a) {
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
   LaunchDependents();
@@ -187,14 +188,14 @@ __global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T>
   if constexpr (kPacked) {
     const int64_t rows = RealRows(a.packed, a.rows);
     const int64_t stride = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
-    for (int64_t at = first; at < rows; at += stride) NormalizeWithWarp<T, kChunks>(a, at);
+    for (int64_t at = first; at < rows; at += stride) NormalizeWithWarp<Norm, T, kChunks>(a, at);
   } else if (first < a.rows) {
-    NormalizeWithWarp<T, kChunks>(a, first);
+    NormalizeWithWarp<Norm, T, kChunks>(a, first);
   }
 }
 
 // A product in T and up to kPartials more partial sums, without an activation, a warp for each row; persistent.
-template <class T, int kChunks, int kPartials, bool kPacked>
+template <class Norm, class T, int kChunks, int kPartials, bool kPacked>
 __global__ void __launch_bounds__(kWarpRowThreads, kPartials > 1 ? 2
                                                    : kChunks > 3 ? 3
                                                                  : 4) LayerNormProductKernel(LayerNormArguments<T> a) {
@@ -222,7 +223,7 @@ __global__ void __launch_bounds__(kWarpRowThreads, kPartials > 1 ? 2
   int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
   for (load(row); row < counts.rows; row += stride) {
     bias.KeepPacked(), gamma.KeepPacked(), beta.KeepPacked();
-    NormalizeSum(rows, columns, a.epsilon, gamma, beta, a.y + row * columns, [&] { load(row + stride); });
+    NormalizeSum<Norm>(rows, columns, a.epsilon, gamma, beta, a.y + row * columns, [&] { load(row + stride); });
   }
 }
 
@@ -232,7 +233,7 @@ cudaError_t WithPacked(const LayerNormArguments<T>& a, Launch&& launch) {
   return a.packed.row_count == nullptr ? launch(std::false_type()) : launch(std::true_type());
 }
 
-template <class T>
+template <class Norm, class T>
 cudaError_t LaunchWarp(const LayerNormArguments<T>& a, const Device& device, cudaStream_t stream) {
   const int warps = 8;
   LaunchConfig config;
@@ -242,13 +243,13 @@ cudaError_t LaunchWarp(const LayerNormArguments<T>& a, const Device& device, cud
   config.device = &device;
   return WithPacked(a, [&](auto packed) {
     constexpr bool kPacked = decltype(packed)::value;
-    if (a.columns <= 384) return Launch(config, LayerNormWarpKernel<T, 3, kPacked>, a);
-    if (a.columns <= 768) return Launch(config, LayerNormWarpKernel<T, 6, kPacked>, a);
-    return Launch(config, LayerNormWarpKernel<T, 8, kPacked>, a);
+    if (a.columns <= 384) return Launch(config, LayerNormWarpKernel<Norm, T, 3, kPacked>, a);
+    if (a.columns <= 768) return Launch(config, LayerNormWarpKernel<Norm, T, 6, kPacked>, a);
+    return Launch(config, LayerNormWarpKernel<Norm, T, 8, kPacked>, a);
   });
 }
 
-template <class T, int kVector>
+template <class Norm, class T, int kVector>
 cudaError_t LaunchVector(const LayerNormArguments<T>& a, const Device& device, cudaStream_t stream) {
   LaunchConfig config;
   const int threads = RowThreads(a.columns, kVector);
@@ -262,9 +263,9 @@ cudaError_t LaunchVector(const LayerNormArguments<T>& a, const Device& device, c
     if (a.more_partials > 0 && !TakesPartials(kVector, kChunks)) return;
     error = WithPacked(a, [&](auto packed) {
       constexpr bool kPacked = decltype(packed)::value;
-      if (a.product == nullptr) return Launch(config, LayerNormKernel<T, kVector, kChunks, false, kPacked>, a);
+      if (a.product == nullptr) return Launch(config, LayerNormKernel<Norm, T, kVector, kChunks, false, kPacked>, a);
       if constexpr (sizeof(T) == 2 && kVector == 4) {
-        return Launch(config, LayerNormKernel<T, kVector, kChunks, true, kPacked>, a);
+        return Launch(config, LayerNormKernel<Norm, T, kVector, kChunks, true, kPacked>, a);
       }
       return cudaErrorInvalidValue;
     });
@@ -289,9 +290,10 @@ bool LayerNormTakes(const LayerNormArguments<T>& a) {
 
 template <class T>
 cudaError_t LayerNorm(const LayerNormArguments<T>& given, const Device& device, cudaStream_t stream) {
+  using Norm = norms::LayerNorm;
   LayerNormArguments<T> a = given;
   if (a.rows == 0 || a.columns == 0) return cudaSuccess;
-  if (a.more_partials > kMostMorePartials) return cudaErrorInvalidValue;
+  if (a.more_partials > kMostMorePartials || !Activations::Has(a.activation)) return cudaErrorInvalidValue;
   if (a.more_partials > 0) a.unsplit_rows = RowsOfFullPanels(a.last_wave, a.rows);
   const int64_t expected = a.packed.row_count == nullptr ? a.rows : a.packed.expected;
   // A warp for each row takes fewer instructions than a block, which is faster where it has enough rows to itself; with
@@ -303,17 +305,19 @@ cudaError_t LayerNorm(const LayerNormArguments<T>& given, const Device& device, 
         return WithWarpRowChunks(a.columns, [&](auto chunks) {
           constexpr bool kPacked = decltype(packed)::value;
           constexpr int kChunks = decltype(chunks)::value;
-          const auto kernel = a.more_partials == 0   ? LayerNormProductKernel<T, kChunks, 0, kPacked>
-                              : a.more_partials == 1 ? LayerNormProductKernel<T, kChunks, 1, kPacked>
-                                                     : LayerNormProductKernel<T, kChunks, kMostMorePartials, kPacked>;
+          const auto kernel = a.more_partials == 0 ? LayerNormProductKernel<Norm, T, kChunks, 0, kPacked>
+                              : a.more_partials == 1
+                                  ? LayerNormProductKernel<Norm, T, kChunks, 1, kPacked>
+                                  : LayerNormProductKernel<Norm, T, kChunks, kMostMorePartials, kPacked>;
           return LaunchWarpRows(kernel, a, device, stream);
         });
       });
     }
   }
   const bool in_fours = InFours(a);
-  if (in_fours && a.columns <= 1024 && expected >= 2048 && a.more_partials == 0) return LaunchWarp(a, device, stream);
-  return in_fours ? LaunchVector<T, 4>(a, device, stream) : LaunchVector<T, 1>(a, device, stream);
+  if (in_fours && a.columns <= 1024 && expected >= 2048 && a.more_partials == 0)
+    return LaunchWarp<Norm>(a, device, stream);
+  return in_fours ? LaunchVector<Norm, T, 4>(a, device, stream) : LaunchVector<Norm, T, 1>(a, device, stream);
 }
 
 #define BERTFUSE_INSTANTIATE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE) \

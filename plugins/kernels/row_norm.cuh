@@ -1,9 +1,10 @@
-// LayerNorm of one row held in a block's registers, float32.
+// A norm of one row held in a block's registers, float32.
 #ifndef BERTFUSE_KERNELS_ROW_NORM_CUH_
 #define BERTFUSE_KERNELS_ROW_NORM_CUH_
 
 #include "kernels/elements.cuh"
 #include "kernels/layer_norm.h"
+#include "kernels/norm.cuh"
 
 namespace bertfuse::kernels {
 
@@ -51,7 +52,7 @@ class RowVector {
 
 // Normalises the row and stores it: two passes within a warp, then Chan's parallel form over the warps, so that the
 // block meets once. `scratch` holds 32 values.
-template <class T, int kVector, int kChunks>
+template <class Norm, class T, int kVector, int kChunks>
 __device__ __forceinline__ void NormalizeAndStore(const RowSlice<kVector, kChunks>& row, int columns,
                                                   const RowVector<T, kVector, kChunks>& gamma,
                                                   const RowVector<T, kVector, kChunks>& beta, float epsilon, T* y,
@@ -63,7 +64,7 @@ __device__ __forceinline__ void NormalizeAndStore(const RowSlice<kVector, kChunk
     for (int i = 0; i < kVector; ++i) sum += row.value[chunk][i];
   });
   count = WarpSum(count);
-  float mean = WarpSum(sum) / fmaxf(count, 1.0f);  // a warp may have no columns
+  float mean = Norm::Center(WarpSum(sum), fmaxf(count, 1.0f));  // a warp may have no columns
   float squares = 0.0f;
   ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int) {
 #pragma unroll
@@ -79,14 +80,14 @@ __device__ __forceinline__ void NormalizeAndStore(const RowSlice<kVector, kChunk
   const float3 partial = lane < warps ? scratch[lane] : make_float3(0.0f, 0.0f, 0.0f);
   mean = WarpSum(partial.x * partial.y) / columns;
   squares = WarpSum(partial.z + partial.x * (partial.y - mean) * (partial.y - mean));
-  const float inverse = rsqrtf(squares / columns + epsilon);
+  const float inverse = Norm::Scale(squares, columns, epsilon);
   ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int column) {
     const auto scale = gamma.Chunk(chunk, column), shift = beta.Chunk(chunk, column);
     Pack<T, kVector> out;
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      out.value[i] =
-          FromFloat<T>((row.value[chunk][i] - mean) * inverse * ToFloat(scale.value[i]) + ToFloat(shift.value[i]));
+      const float normalized = (row.value[chunk][i] - mean) * inverse;
+      out.value[i] = FromFloat<T>(Norm::Apply(normalized, ToFloat(scale.value[i]), ToFloat(shift.value[i])));
     }
     *reinterpret_cast<Pack<T, kVector>*>(y + column) = out;
   });

@@ -1,4 +1,4 @@
-// LayerNorm of 16-bit rows that a warp each holds in registers: no barrier, 16-byte accesses. Warps stay and load the
+// A norm of 16-bit rows that a warp each holds in registers: no barrier, 16-byte accesses. Warps stay and load the
 // next row while they normalise one.
 #ifndef BERTFUSE_KERNELS_WARP_ROW_CUH_
 #define BERTFUSE_KERNELS_WARP_ROW_CUH_
@@ -7,6 +7,7 @@
 
 #include "kernels/elements.cuh"
 #include "kernels/launch.h"
+#include "kernels/norm.cuh"
 
 namespace bertfuse::kernels {
 
@@ -54,8 +55,8 @@ struct WarpRow {
   }
 };
 
-// y = LayerNorm(the sum of `rows` in float32) * gamma + beta. load_next() is called when the rows' registers are free.
-template <class T, int kChunks, int kRows, class LoadNext>
+// y = Norm(the sum of `rows` in float32). load_next() is called when the rows' registers are free.
+template <class Norm, class T, int kChunks, int kRows, class LoadNext>
 __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[kRows], int columns, float epsilon,
                                              const WarpRow<T, kChunks>& gamma, const WarpRow<T, kChunks>& beta, T* y,
                                              LoadNext&& load_next) {
@@ -75,7 +76,7 @@ __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[k
     for (int j = 0; j < 4; ++j) sum += value[i][j].x + value[i][j].y;
   }
   load_next();
-  const float mean = WarpSum(sum) / columns;  // beyond the last column there are zeros
+  const float mean = Norm::Center(WarpSum(sum), columns);  // beyond the last column there are zeros
   float squares = 0.0f;
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
@@ -86,7 +87,7 @@ __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[k
       squares = fmaf(a, a, fmaf(b, b, squares));
     }
   }
-  const float scale = rsqrtf(WarpSum(squares) / columns + epsilon);
+  const float scale = Norm::Scale(WarpSum(squares), columns, epsilon);
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
     if (Row::Column(i) >= columns) break;
@@ -94,8 +95,8 @@ __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[k
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const float2 g = gamma.Pair(i, j), b = beta.Pair(i, j);
-      out.pairs[j] =
-          PackPair<T>(fmaf((value[i][j].x - mean) * scale, g.x, b.x), fmaf((value[i][j].y - mean) * scale, g.y, b.y));
+      out.pairs[j] = PackPair<T>(Norm::Apply((value[i][j].x - mean) * scale, g.x, b.x),
+                                 Norm::Apply((value[i][j].y - mean) * scale, g.y, b.y));
     }
     *reinterpret_cast<typename Row::Chunk*>(y + Row::Column(i)) = out;
   }

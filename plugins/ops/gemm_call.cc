@@ -1,5 +1,7 @@
 #include "ops/gemm_call.h"
 
+#include <cstring>
+
 #include "core/op_table.h"
 #include "kernels/gemm.h"
 #include "kernels/gemm_sm90.h"
@@ -164,7 +166,10 @@ auto WithProblem(const bertfuse_call& call, const GemmCall& gemm, Body&& body) {
 }  // namespace
 
 kernels::Activation GeluOf(const bertfuse_value& approximate) {
-  return approximate.s[0] == 't' ? kernels::Activation::kGeluTanh : kernels::Activation::kGeluErf;
+  for (const kernels::GeluName& gelu : kernels::kGelus) {
+    if (std::strcmp(gelu.approximate, approximate.s) == 0) return gelu.activation;
+  }
+  Fail(BERTFUSE_NOT_SUPPORTED, "there is no kernel for GELU with approximate '%.64s'", approximate.s);
 }
 
 void RunGemm(const bertfuse_call& call, const GemmCall& gemm) {

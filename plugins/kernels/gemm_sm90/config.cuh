@@ -35,8 +35,10 @@ struct TileConfig : Elements {
 
 // Persistent, ping-pong: blocks stay on their multiprocessor, and two consumer warpgroups take tiles alternately. While
 // one finishes its tile the other multiplies.
-template <class Elements, int kM, int kN, int kStages, bool kPacked>
+template <class Elements, int kM, int kN, int kStages, bool kPacked, class Epilogue_>
 struct PersistentConfig : TileConfig<Elements, kM, kN, kStages, 1, kPacked> {
+  using Epilogue = Epilogue_;
+  static_assert(Epilogue::kVectors == 0, "sums start from the bias; shared memory has no room for vectors");
   static constexpr int kWarpgroups = 2;         // consumers
   static constexpr int kConsumersPerStage = 1;  // that read a stage
   static constexpr int kRowBlocks = kM / 64;    // of 64 rows, of a warpgroup's tile
@@ -67,10 +69,10 @@ struct SplitKConfig : TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked> {
 // One tile for each block (of packed rows perhaps more, one after the other), whose consumers take 64 rows each. Where
 // two blocks share a multiprocessor one finishes while the other multiplies. The tile leaves (and the residual comes)
 // by TMA, through stages of the pipeline.
-template <class Elements, int kM, int kN, int kStages, int kBlocks, bool kPacked, bool kLayerNorm_>
+template <class Elements, int kM, int kN, int kStages, int kBlocks, bool kPacked, class Epilogue_>
 struct OneTileConfig : TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked> {
   using Base = TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked>;
-  static constexpr bool kLayerNorm = kLayerNorm_;
+  using Epilogue = Epilogue_;
   static constexpr int kWarpgroups = kM / 64;
   static constexpr int kConsumersPerStage = kWarpgroups;
   static constexpr int kRowBlocks = 1;
@@ -86,15 +88,14 @@ struct OneTileConfig : TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked> {
   static constexpr int kEpilogueStages = (kWarpgroups - 1) / kWarpgroupsPerStage + 1;
   static_assert(kStagingBytes <= Base::kStageBytes && kEpilogueStages < kStages);
 
-  // Bias, and with LayerNorm gamma and beta.
-  static constexpr int kVectors = kLayerNorm ? 3 : 1;
-  static constexpr size_t kBarrierOffset = Base::kVectorOffset + static_cast<size_t>(kVectors) * kN * sizeof(float);
-  static constexpr size_t kBarriers = 2 * kStages + (kLayerNorm ? kWarpgroups : 0);
+  static constexpr size_t kBarrierOffset =
+      Base::kVectorOffset + static_cast<size_t>(Epilogue::kVectors) * kN * sizeof(float);
+  static constexpr size_t kBarriers = 2 * kStages + (Epilogue::kNormalizes ? kWarpgroups : 0);
   static constexpr size_t kCountsOffset = kBarrierOffset + (kBarriers * 8 + 15) / 16 * 16;
   static constexpr size_t kStatisticsOffset = (kCountsOffset + Base::kCountsBytes + 127) / 128 * 128;
   // Row statistics of each block of the cluster row.
   static size_t SharedBytes(int cluster_n) {
-    return kStatisticsOffset + (kLayerNorm ? static_cast<size_t>(cluster_n) * kM * sizeof(float2) : 0);
+    return kStatisticsOffset + (Epilogue::kNormalizes ? static_cast<size_t>(cluster_n) * kM * sizeof(float2) : 0);
   }
 };
 

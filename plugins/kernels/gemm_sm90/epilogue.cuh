@@ -1,13 +1,97 @@
-// Steps of epilogues, on accumulators in registers (sm90/wgmma.cuh says which thread has which).
+// Epilogues: what becomes of a tile's sums, as a policy of the kernel's configuration. On accumulators in registers
+// (sm90/wgmma.cuh says which thread has which).
 #ifndef BERTFUSE_KERNELS_GEMM_SM90_EPILOGUE_CUH_
 #define BERTFUSE_KERNELS_GEMM_SM90_EPILOGUE_CUH_
 
-#include "kernels/gelu.cuh"
+#include "kernels/activation.cuh"
 #include "kernels/gemm_sm90/parameters.cuh"
 #include "kernels/sm90/tma.cuh"
 #include "kernels/sm90/wgmma.cuh"
 
 namespace bertfuse::kernels::gemm_sm90 {
+
+// Steps, in the order in which they are applied: Epilogue<AddBias, Activate<Activations>> is activation(product +
+// bias). A step applies itself to a thread's values of 64 rows:
+//
+//   template <class Tile, int kCount> static auto Apply(float (&v)[kCount], const Tile& tile);
+//
+// `tile` is what the kernel knows of them: parameters(), and where a step wants them vectors(), those of the block's
+// columns, and staged(), the residual. Apply() returns what is left to do when the values are stored, eight at a time:
+// nothing, but for a norm, which therefore is the last step. A scale would be one more step. A gate multiplies columns
+// by others, so the tile that is stored would have to become narrower, too.
+template <class... Steps>
+struct Epilogue {
+  static constexpr int kVectors = (0 + ... + Steps::kVectors);  // float32, of the block's columns, in shared memory
+  static constexpr bool kAddsResidual = (false || ... || Steps::kAddsResidual);
+  static constexpr bool kNormalizes = (false || ... || Steps::kNormalizes);  // rows of a cluster's blocks
+
+  static constexpr bool kEachNormalizes[] = {false, Steps::kNormalizes...};
+  static_assert(kNormalizes == kEachNormalizes[sizeof...(Steps)], "only the last step may leave something to do");
+
+  static bool Takes(Activation activation) { return (true && ... && Steps::Takes(activation)); }
+
+  // By one thread, before the block's first barrier.
+  template <class Pipeline>
+  __device__ __forceinline__ static void InitBarriers(const Pipeline& pipeline) {
+    (Steps::InitBarriers(pipeline), ...);
+  }
+
+  template <class Tile, int kCount>
+  __device__ __forceinline__ static auto Apply(float (&v)[kCount], const Tile& tile) {
+    return (Steps::Apply(v, tile), ...);
+  }
+};
+
+// What a step says of itself unless it says otherwise.
+struct EpilogueStep {
+  static constexpr int kVectors = 0;
+  static constexpr bool kAddsResidual = false, kNormalizes = false;
+  static bool Takes(Activation) { return true; }
+  template <class Pipeline>
+  __device__ __forceinline__ static void InitBarriers(const Pipeline&) {}
+};
+
+struct NothingToFinish {
+  __device__ __forceinline__ void operator()(int, float*) const {}
+};
+
+// For the kCount values that a thread holds of 2 kCount columns, of which tile.vectors() has the bias.
+struct AddBias : EpilogueStep {
+  static constexpr int kVectors = 1;
+  template <class Tile, int kCount>
+  __device__ __forceinline__ static NothingToFinish Apply(float (&v)[kCount], const Tile& tile) {
+#pragma unroll
+    for (int j = 0; j < kCount / 4; ++j) {
+      const float2 add = *reinterpret_cast<const float2*>(tile.vectors() + 8 * j + FirstColumn());
+      v[4 * j] += add.x, v[4 * j + 1] += add.y, v[4 * j + 2] += add.x, v[4 * j + 3] += add.y;
+    }
+    return {};
+  }
+};
+
+// One of the set's activations, for results of 16 bits.
+template <class Set>
+struct Activate : EpilogueStep {
+  static bool Takes(Activation activation) { return Set::Has(activation); }
+  template <class Tile, int kCount>
+  __device__ __forceinline__ static NothingToFinish Apply(float (&v)[kCount], const Tile& tile) {
+    Set::template For16Bits<kCount>(v, tile.parameters().activation);
+    return {};
+  }
+};
+
+// Where there is one.
+struct AddResidual : EpilogueStep {
+  static constexpr bool kAddsResidual = true;
+  template <class Tile, int kCount>
+  __device__ __forceinline__ static NothingToFinish Apply(float (&v)[kCount], const Tile& tile) {
+    if (tile.parameters().has_residual) {
+#pragma unroll
+      for (int i = 0; i < kCount / 8; ++i) tile.staged().Add(i, &v[8 * i]);
+    }
+    return {};
+  }
+};
 
 // 64 rows x kColumns, as TMA loads and stores them, a warp's 16 rows of them as 8 x 8 matrices: four at a time
 // (stmatrix, ldmatrix), which are 16 columns. A lane addresses a row of one of the four. In the next box the swizzle is
@@ -18,20 +102,23 @@ struct StagedRows {
   static constexpr int kCount = kColumns / 16;
   static constexpr int kPitch = kColumns * sizeof(T);
   static constexpr int kBoxBytes = 64 * kPitch;
-  uint32_t at[kCount];
   __device__ __forceinline__ explicit StagedRows(const char* boxes) {
     const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane % 16;
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
-      at[j] = SharedAddress(boxes) + Swizzled<kPitch>(row, (2 * j + lane / 16) * 16);
+      at_[j] = SharedAddress(boxes) + Swizzled<kPitch>(row, (2 * j + lane / 16) * 16);
     }
   }
-  // v: what the thread holds of 16 columns, 8 values.
+  // v: what the thread holds of the i-th 16 columns, 8 values.
+  __device__ __forceinline__ void Add(int i, float* v) const { Add(i / kCount, i % kCount, v); }
+  __device__ __forceinline__ void Store(int i, const float* v) const { Store(i / kCount, i % kCount, v); }
+
+ private:
   __device__ __forceinline__ void Add(int box, int j, float* v) const {
     uint32_t pairs[4];
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])
-                 : "r"(at[j] + box * kBoxBytes));
+                 : "r"(at_[j] + box * kBoxBytes));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float2 pair = UnpackPair<T>(pairs[i]);
@@ -39,38 +126,16 @@ struct StagedRows {
     }
   }
   __device__ __forceinline__ void Store(int box, int j, const float* v) const {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at[j] + box * kBoxBytes),
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at_[j] + box * kBoxBytes),
                  "r"(PackPair<T>(v[0], v[1])), "r"(PackPair<T>(v[2], v[3])), "r"(PackPair<T>(v[4], v[5])),
                  "r"(PackPair<T>(v[6], v[7]))
                  : "memory");
   }
+  uint32_t at_[kCount];
 };
 
-// v += bias for the kCount values that a thread holds of 2 kCount columns, where bias[0] is that of the first.
-template <int kCount>
-__device__ __forceinline__ void AddBias(float* v, const float* bias) {
-#pragma unroll
-  for (int j = 0; j < kCount / 4; ++j) {
-    const float2 add = *reinterpret_cast<const float2*>(bias + 8 * j + FirstColumn());
-    v[4 * j] += add.x, v[4 * j + 1] += add.y, v[4 * j + 2] += add.x, v[4 * j + 3] += add.y;
-  }
-}
-
-// For results that are rounded to 16 bits. Branches stand outside of the loops: between them the compiler overlaps
-// nothing.
-template <int kCount>
-__device__ __forceinline__ void Activate(float* v, Activation activation) {
-  if (activation == Activation::kGeluErf) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) v[i] = GeluErfFast(v[i]);
-  } else if (activation == Activation::kGeluTanh) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) v[i] = GeluTanh(v[i]);
-  }
-}
-
-// The columns' vectors on their way from global to shared memory, where they are float32: bias, and with LayerNorm for
-// every two columns gamma and beta, which are read together.
+// The columns' vectors on their way from global to shared memory, where they are float32: bias, and where rows are
+// normalised for every two columns gamma and beta, which are read together.
 template <class Config>
 class VectorRegisters {
   using T = typename Config::Y;
@@ -78,7 +143,7 @@ class VectorRegisters {
  public:
   __device__ __forceinline__ VectorRegisters(const Parameters& p, int first) {
 #pragma unroll
-    for (int vector = 0; vector < Config::kVectors; ++vector) {
+    for (int vector = 0; vector < kVectors; ++vector) {
       const T* data = static_cast<const T*>(vector == 0 ? p.bias : vector == 1 ? p.gamma : p.beta);
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
@@ -93,7 +158,7 @@ class VectorRegisters {
       const int column = Column(i);
       if (column >= Config::kN) break;
       vectors[column] = value_[0][i];
-      if (Config::kLayerNorm) {
+      if (Config::Epilogue::kNormalizes) {
         float* pair = vectors + Config::kN + column / 2 * 4 + column % 2;
         pair[0] = value_[1][i], pair[2] = value_[2][i];
       }
@@ -101,9 +166,10 @@ class VectorRegisters {
   }
 
  private:
+  static constexpr int kVectors = Config::Epilogue::kVectors;
   static constexpr int kThreads = 128 * Config::kWarpgroups, kCount = (Config::kN + kThreads - 1) / kThreads;
   __device__ __forceinline__ static int Column(int i) { return threadIdx.x + i * kThreads; }
-  float value_[Config::kLayerNorm ? 3 : 1][kCount];
+  float value_[kVectors][kCount];
 };
 
 }  // namespace bertfuse::kernels::gemm_sm90

@@ -10,12 +10,14 @@ namespace bertfuse::kernels {
 namespace gemm_sm90 {
 
 template <class Elements, size_t kIndex, bool kPacked>
-using OneTile = OneTileConfig<Elements, kOneTileBlocks[kIndex].m, kOneTileBlocks[kIndex].n,
-                              kOneTileBlocks[kIndex].stages, kOneTileBlocks[kIndex].per_multiprocessor, kPacked, false>;
+using OneTile =
+    OneTileConfig<Elements, kOneTileBlocks[kIndex].m, kOneTileBlocks[kIndex].n, kOneTileBlocks[kIndex].stages,
+                  kOneTileBlocks[kIndex].per_multiprocessor, kPacked, Epilogue<AddBias, Activate<Activations>>>;
 template <class Elements, size_t kIndex, bool kPacked>
 using WithLayerNorm =
     OneTileConfig<Elements, kLayerNormBlocks[kIndex].m, kLayerNormBlocks[kIndex].n, kLayerNormBlocks[kIndex].stages,
-                  kLayerNormBlocks[kIndex].per_multiprocessor, kPacked, true>;
+                  kLayerNormBlocks[kIndex].per_multiprocessor, kPacked,
+                  Epilogue<AddBias, Activate<Activations>, AddResidual, Normalize<norms::LayerNorm>>>;
 // Partial sums are stored as they are.
 template <class E>
 using Sums = Elements<typename E::X, typename E::Weight, typename E::Accumulator, typename E::Accumulator>;
@@ -23,7 +25,8 @@ template <class Elements, size_t kIndex, bool kPacked>
 using SplitK = SplitKConfig<Sums<Elements>, kSplitKBlocks[kIndex].m, kSplitKBlocks[kIndex].n,
                             kSplitKBlocks[kIndex].stages, kSplitKBlocks[kIndex].per_multiprocessor, kPacked>;
 template <class Elements, bool kPacked>
-using Persistent = PersistentConfig<Elements, kPersistentBlock.m, kPersistentBlock.n, kPersistentBlock.stages, kPacked>;
+using Persistent = PersistentConfig<Elements, kPersistentBlock.m, kPersistentBlock.n, kPersistentBlock.stages, kPacked,
+                                    Epilogue<Activate<Activations>>>;
 
 // Calls launch(packed as a bool_constant).
 template <class Elements, class Launch>

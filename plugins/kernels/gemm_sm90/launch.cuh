@@ -98,6 +98,7 @@ LaunchConfig MakeLaunchConfig(const GemmSm90Tile& tile, const Device& device, cu
 template <class Config, class T>
 cudaError_t LaunchPersistent(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& a, const Device& device,
                              cudaStream_t stream) {
+  if (!Config::Epilogue::Takes(a.activation)) return cudaErrorInvalidValue;
   Parameters p;
   cudaError_t error = Prepare<Config>(tile, a, &p);
   if (error != cudaSuccess) return error;
@@ -130,9 +131,10 @@ template <class Config, class T>
 cudaError_t LaunchOneTile(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& a, const Device& device,
                           cudaStream_t stream) {
   if (tile.splits > 1) return cudaErrorInvalidConfiguration;
-  if (Config::kLayerNorm && a.n != static_cast<int64_t>(Config::kN) * tile.cluster_n) {
+  if (Config::Epilogue::kNormalizes && a.n != static_cast<int64_t>(Config::kN) * tile.cluster_n) {
     return cudaErrorInvalidConfiguration;
   }
+  if (!Config::Epilogue::Takes(a.activation)) return cudaErrorInvalidValue;
   Parameters p;
   cudaError_t error = Prepare<Config>(tile, a, &p);
   if (error != cudaSuccess) return error;
@@ -141,7 +143,7 @@ cudaError_t LaunchOneTile(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& 
   constexpr auto kType = kTensorMapType<typename Config::Y>;
   error = MakeTensorMap({a.y, a.m, a.n, a.n, 64, Config::kBoxColumns}, kType, &p.y_map);
   if (error != cudaSuccess) return error;
-  if (Config::kLayerNorm && p.has_residual) {
+  if (Config::Epilogue::kAddsResidual && p.has_residual) {
     error = MakeTensorMap({a.residual, a.m, a.n, a.n, 64, Config::kBoxColumns}, kType, &p.residual_map);
     if (error != cudaSuccess) return error;
   }

@@ -1,17 +1,17 @@
-// LayerNorm as an epilogue: of rows that the blocks of a cluster row hold together, each a slice. They exchange their
-// slices' statistics through distributed shared memory.
+// A norm as an epilogue's last step: of rows that the blocks of a cluster row hold together, each a slice. They
+// exchange their slices' statistics through distributed shared memory.
 #ifndef BERTFUSE_KERNELS_GEMM_SM90_LAYER_NORM_CUH_
 #define BERTFUSE_KERNELS_GEMM_SM90_LAYER_NORM_CUH_
 
 #include "kernels/gemm_sm90/epilogue.cuh"
 #include "kernels/gemm_sm90/pipeline.cuh"
+#include "kernels/norm.cuh"
 
 namespace bertfuse::kernels::gemm_sm90 {
 
-template <class Config>
+template <class Config, class Norm>
 class LayerNormRows {
   using Accumulators = float[Config::kAccumulators];
-  using Staged = StagedRows<typename Config::Y, Config::kBoxColumns>;
 
  public:
   // `vectors` as VectorRegisters stores them; `warpgroup_barrier` + group is a named barrier of that warpgroup.
@@ -23,20 +23,14 @@ class LayerNormRows {
     for (int group = 0; group < Config::kWarpgroups; ++group) InitBarrier(StatisticsFull(group), 1);
   }
 
-  // Adds the residual where there is one, which is staged, normalises, and stages the result in its place.
-  __device__ __forceinline__ void Run(Accumulators& values, int group, const Staged& staged) const {
-    if (p_.has_residual) {
-#pragma unroll
-      for (int i = 0; i < Config::kAccumulators / 8; ++i) {
-        staged.Add(i / Staged::kCount, i % Staged::kCount, &values[8 * i]);
-      }
-    }
+  // Finds the rows' statistics; what it returns normalises eight values at a time.
+  __device__ __forceinline__ auto Run(Accumulators& values, int group) const {
     // Of this thread's two rows: mean and sum of squared deviations, two passes over registers.
     float mean[2] = {}, squares[2] = {};
 #pragma unroll
     for (int i = 0; i < Config::kAccumulators; ++i) mean[i / 2 % 2] += values[i];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) mean[i] = QuadSum(mean[i]) / Config::kN;
+    for (int i = 0; i < 2; ++i) mean[i] = Norm::Center(QuadSum(mean[i]), Config::kN);
 #pragma unroll
     for (int i = 0; i < Config::kAccumulators; ++i) {
       const float centered = values[i] - mean[i / 2 % 2];
@@ -50,29 +44,31 @@ class LayerNormRows {
       for (int i = 0; i < 2; ++i) MergeStatistics(Statistics(group, 0) + FirstRow() + 8 * i, &mean[i], &squares[i]);
     }
     const float count = static_cast<float>(p_.cluster_n) * Config::kN;
-    float scale[2], shift[2];  // (x - mean) / deviation is x * scale + shift
+    Finish finish;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      scale[i] = rsqrtf(squares[i] / count + p_.epsilon);
-      shift[i] = -mean[i] * scale[i];
+      finish.scale[i] = Norm::Scale(squares[i], count, p_.epsilon);
+      finish.shift[i] = -mean[i] * finish.scale[i];
     }
-#pragma unroll
-    for (int i = 0; i < Config::kAccumulators / 8; ++i) {
-      float* v = &values[8 * i];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int row = j % 2;
-        // gamma and beta of two columns
-        const float4 g =
-            *reinterpret_cast<const float4*>(vectors_ + Config::kN + 2 * (16 * i + j / 2 * 8 + FirstColumn()));
-        v[2 * j] = fmaf(fmaf(v[2 * j], scale[row], shift[row]), g.x, g.z);
-        v[2 * j + 1] = fmaf(fmaf(v[2 * j + 1], scale[row], shift[row]), g.y, g.w);
-      }
-      staged.Store(i / Staged::kCount, i % Staged::kCount, v);
-    }
+    finish.gamma_beta = vectors_ + Config::kN;
+    return finish;
   }
 
  private:
+  struct Finish {
+    float scale[2], shift[2];  // of two rows: (x - mean) / deviation is x * scale + shift
+    const float* gamma_beta;   // of two columns each
+    __device__ __forceinline__ void operator()(int i, float* v) const {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int row = j % 2;
+        const float4 g = *reinterpret_cast<const float4*>(gamma_beta + 2 * (16 * i + j / 2 * 8 + FirstColumn()));
+        v[2 * j] = Norm::Apply(fmaf(v[2 * j], scale[row], shift[row]), g.x, g.z);
+        v[2 * j + 1] = Norm::Apply(fmaf(v[2 * j + 1], scale[row], shift[row]), g.y, g.w);
+      }
+    }
+  };
+
   __device__ __forceinline__ uint64_t* StatisticsFull(int group) const {
     return reinterpret_cast<uint64_t*>(pipeline_.shared() + Config::kBarrierOffset) + 2 * Config::kStages + group;
   }
@@ -125,6 +121,21 @@ class LayerNormRows {
   const Pipeline<Config>& pipeline_;
   const float* vectors_;
   int warpgroup_barrier_;
+};
+
+template <class Norm>
+struct Normalize : EpilogueStep {
+  static constexpr int kVectors = 2;  // gamma and beta
+  static constexpr bool kNormalizes = true;
+  template <class Config>
+  __device__ __forceinline__ static void InitBarriers(const Pipeline<Config>& pipeline) {
+    LayerNormRows<Config, Norm>(pipeline, nullptr, 0).InitBarriers();
+  }
+  template <class Tile, int kCount>
+  __device__ __forceinline__ static auto Apply(float (&v)[kCount], const Tile& tile) {
+    using Rows = LayerNormRows<typename Tile::Config, Norm>;
+    return Rows(tile.pipeline(), tile.vectors(), tile.first_barrier()).Run(v, tile.group());
+  }
 };
 
 }  // namespace bertfuse::kernels::gemm_sm90

@@ -1,5 +1,4 @@
-// The one-tile kernel, for few rows: y = activation(x weight^T + bias), and with LayerNorm that of it and the residual.
-// Two epilogues; both go through shared memory and TMA.
+// The one-tile kernel, for few rows: y = Epilogue(x weight^T). Results leave through shared memory and TMA.
 #ifndef BERTFUSE_KERNELS_GEMM_SM90_ONE_TILE_CUH_
 #define BERTFUSE_KERNELS_GEMM_SM90_ONE_TILE_CUH_
 
@@ -7,6 +6,29 @@
 #include "kernels/gemm_sm90/layer_norm.cuh"
 
 namespace bertfuse::kernels::gemm_sm90 {
+
+// What an epilogue's steps are told: of a warpgroup's 64 rows.
+template <class Config_>
+class TileRows {
+ public:
+  using Config = Config_;
+  using Staged = StagedRows<typename Config::Y, Config::kBoxColumns>;
+  __device__ __forceinline__ TileRows(const Pipeline<Config>& pipeline, const float* vectors, const Staged& staged,
+                                      int group, int first_barrier)
+      : pipeline_(pipeline), vectors_(vectors), staged_(staged), group_(group), first_barrier_(first_barrier) {}
+  __device__ __forceinline__ const Parameters& parameters() const { return pipeline_.parameters(); }
+  __device__ __forceinline__ const Pipeline<Config>& pipeline() const { return pipeline_; }
+  __device__ __forceinline__ const float* vectors() const { return vectors_; }  // as VectorRegisters stores them
+  __device__ __forceinline__ const Staged& staged() const { return staged_; }
+  __device__ __forceinline__ int group() const { return group_; }                  // which of the block's warpgroups
+  __device__ __forceinline__ int first_barrier() const { return first_barrier_; }  // of named ones, one a warpgroup
+
+ private:
+  const Pipeline<Config>& pipeline_;
+  const float* vectors_;
+  const Staged& staged_;
+  int group_, first_barrier_;
+};
 
 template <class Config>
 class OneTileConsumer {
@@ -19,9 +41,7 @@ class OneTileConsumer {
   __device__ __forceinline__ explicit OneTileConsumer(const Pipeline<Config>& pipeline)
       : p_(pipeline.parameters()), pipeline_(pipeline), block_(pipeline.block()), shared_(pipeline.shared()) {}
 
-  __device__ __forceinline__ void InitBarriers() const {
-    if constexpr (Config::kLayerNorm) Norm().InitBarriers();
-  }
+  __device__ __forceinline__ void InitBarriers() const { Config::Epilogue::InitBarriers(pipeline_); }
 
   // Warpgroup `group` takes 64 rows of the block's only tile.
   __device__ __forceinline__ void Run(int group) const {
@@ -48,15 +68,12 @@ class OneTileConsumer {
     WaitBarrier(pipeline_.Full(state.stage), state.parity);
     const Staged staged(staging);
     WaitForVectors();
-    AddBias<Config::kAccumulators>(values, Vectors());
-    Activate<Config::kAccumulators>(values, p_.activation);
-    if constexpr (Config::kLayerNorm) {
-      Norm().Run(values, group, staged);
-    } else {
+    const auto finish =
+        Config::Epilogue::Apply(values, TileRows<Config>(pipeline_, Vectors(), staged, group, kWarpgroup));
 #pragma unroll
-      for (int i = 0; i < Config::kAccumulators / 8; ++i) {
-        staged.Store(i / Staged::kCount, i % Staged::kCount, &values[8 * i]);
-      }
+    for (int i = 0; i < Config::kAccumulators / 8; ++i) {
+      finish(i, &values[8 * i]);
+      staged.Store(i, &values[8 * i]);
     }
     FenceAsyncProxy();
     SyncWarpgroup(kWarpgroup + group);
@@ -85,7 +102,6 @@ class OneTileConsumer {
   __device__ __forceinline__ float* Vectors() const {
     return reinterpret_cast<float*>(shared_ + Config::kVectorOffset);
   }
-  __device__ __forceinline__ LayerNormRows<Config> Norm() const { return {pipeline_, Vectors(), kWarpgroup}; }
 
   const Parameters& p_;
   const Pipeline<Config>& pipeline_;

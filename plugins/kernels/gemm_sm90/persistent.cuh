@@ -82,7 +82,7 @@ class PersistentConsumer {
     WaitForDependencies();  // a kernel before this one may still read what this overwrites
 #pragma unroll
     for (int b = 0; b < Config::kRowBlocks; ++b) {
-      Activate<Config::kAccumulators>(accumulators[b], p_.activation);
+      Config::Epilogue::Apply(accumulators[b], pipeline_);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = tile.row + b * 64 + FirstRow() + 8 * half;

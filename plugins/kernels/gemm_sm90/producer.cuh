@@ -102,7 +102,7 @@ class Producer {
 #pragma unroll 1
     for (int i = 0; i < Config::kEpilogueStages; ++i, state.Advance()) {
       WaitBarrier(pipeline_.Empty(state.stage), state.parity ^ 1);
-      if (!Config::kLayerNorm || !p_.has_residual) {
+      if (!Config::Epilogue::kAddsResidual || !p_.has_residual) {
         Arrive(pipeline_.Full(state.stage));
         continue;
       }
