@@ -17,8 +17,10 @@ _OF_IDS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64, onnx.TensorProto.BOOL
 _FACTOR = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]*$")
 
 
-def infer_shapes(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> dict[str, tuple[int, list[Dim]]]:
+def infer_shapes(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> dict[str, tuple[int, list[Dim] | None]]:
     """Element type and axes of every tensor that can be worked out; an axis is a number, an expression or None.
+
+    Axes are None where not even their number is known.
 
     ONNX Runtime's symbolic inference sees through the shape arithmetic of exporters ("-1" between "batch" and 32 is 12
     heads), which ONNX's own does not; ONNX's own is what is left where the other does not know an operator. What the
@@ -27,12 +29,16 @@ def infer_shapes(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> dict[
     """
     bare = without_weights(skeleton, weights)
     _name_axes(bare)
+    _look_through_identities(bare.graph)
     inferred = _symbolic(bare) or _plain(bare)
     inside = _axes(skeleton.graph.value_info)
-    found = _axes((*inferred.graph.value_info, *inferred.graph.input, *inferred.graph.output))
+    values = (*inferred.graph.value_info, *inferred.graph.input, *inferred.graph.output)
+    found = _axes(values)
     if any(_contradict(inside[name][1], found[name][1]) for name in inside.keys() & found.keys()):
         inside = {}
-    return inside | found
+    elements = [(value.name, value.type.tensor_type.elem_type) for value in (*skeleton.graph.value_info, *values)]
+    types = {name: (element, None) for name, element in elements if element}
+    return types | inside | found
 
 
 def _axes(values: Iterable[onnx.ValueInfoProto]) -> dict[str, tuple[int, list[Dim]]]:
@@ -75,6 +81,18 @@ def _name_axes(model: onnx.ModelProto) -> None:
                     name += "_"
                 taken |= set() if ids else {name}
                 dim.dim_param = name
+
+
+def _look_through_identities(graph: onnx.GraphProto) -> None:
+    """Let nodes read constants and initialisers themselves: inference sees no axes or shape in an Identity of one."""
+    constants = {tensor.name for tensor in graph.initializer} - {value.name for value in graph.input}
+    constants |= {node.output[0] for node in graph.node if node.op_type == "Constant" and node.output}
+    sources: dict[str, str] = {}
+    for node in graph.node:
+        for index, name in enumerate(node.input):
+            node.input[index] = sources.get(name, name)
+        if node.op_type == "Identity" and node.input[0] in constants:
+            sources[node.output[0]] = node.input[0]
 
 
 def without_weights(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> onnx.ModelProto:

@@ -1,7 +1,9 @@
 """ONNX Runtime's symbolic shape inference, without what it takes for granted.
 
 Where two axes of different names are broadcast, it takes them for one size. They are not when one of them is 1: here
-the result has a size of its own, of which nothing else is known.
+the result has a size of its own, of which nothing else is known. And where it fails at a node (a Reshape to a shape
+that it cannot work out, an Expand of what it knows nothing of) it would give up on the whole graph: here what ONNX's
+own inference says of that node takes its place.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable
-from functools import reduce
+from functools import cached_property, reduce
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -47,7 +49,7 @@ def infer(model: onnx.ModelProto) -> onnx.ModelProto | None:
     try:
         # The steps of its infer_shapes(), which drops what it has inferred, and writes a file to the working folder,
         # when there is one operator that it does not know.
-        inference = _Inference()
+        inference = _Inference(model)
         inference._preprocess(model)
         while inference.run_:
             inference._infer_impl()
@@ -77,25 +79,67 @@ def _is_within(bound: Any, size: Any) -> bool:
     return bool(bound.is_nonnegative) and bool((size - bound).is_nonnegative)
 
 
+def _lacks_shape(value: onnx.ValueInfoProto) -> bool:
+    return value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
+
+
 class _Inference(SymbolicShapeInference):
     """Gives an axis that may be one of several sizes a new name, and never renames one."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: onnx.ModelProto) -> None:
         super().__init__(2**31 - 1, True, False, 0)
+        self._model = model
         self._new_names = 0
         self.dispatcher_ = {op: self._naming(rule) for op, rule in self.dispatcher_.items()}
 
     def _naming(self, rule: Callable[[onnx.NodeProto], Any]) -> Callable[[onnx.NodeProto], None]:
         def infer_and_name(node: onnx.NodeProto) -> None:
-            rule(node)
-            self._name_axes(node)
+            try:
+                rule(node)
+            except Exception:  # asserts and indexes of every kind
+                if not self._take_plain(node, list(node.output)):
+                    raise
+            self._complete(node)
 
         return infer_and_name
 
     def _onnx_infer_single_node(self, node: onnx.NodeProto) -> None:
         super()._onnx_infer_single_node(node)
         if node.op_type not in self.dispatcher_:
-            self._name_axes(node)
+            self._complete(node)
+
+    def _complete(self, node: onnx.NodeProto) -> None:
+        unknown = [name for name in node.output if name and _lacks_shape(self.known_vi_[name])]
+        if unknown:
+            self._take_plain(node, unknown)
+        self._name_axes(node)
+
+    @cached_property
+    def _plain(self) -> dict[str, onnx.ValueInfoProto]:
+        """What ONNX's own inference says of the graph's tensors, by name."""
+        bare = onnx.ModelProto()
+        bare.CopyFrom(self._model)
+        del bare.graph.value_info[:]
+        for value in bare.graph.output:
+            value.type.tensor_type.ClearField("shape")
+        inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True).graph
+        return {value.name: value for value in (*inferred.value_info, *inferred.output)}
+
+    def _take_plain(self, node: onnx.NodeProto, names: list[str]) -> bool:
+        """Take over what ONNX's own inference says of these outputs of the node; False where it knows no shape.
+
+        Its sizes count where they are numbers or names of the model's; any other is one of which nothing is known.
+        """
+        found = {name: self._plain.get(name) for name in names if name}
+        if not found or any(value is None or _lacks_shape(value) for value in found.values()):
+            return False
+        for name, value in found.items():
+            self.known_vi_[name].CopyFrom(value)
+            self.sympy_data_.pop(name, None)
+            for dim in self.known_vi_[name].type.tensor_type.shape.dim:
+                if dim.dim_param not in self.input_symbols_:
+                    dim.ClearField("dim_param")
+        return True
 
     def _name_axes(self, node: onnx.NodeProto) -> None:
         for name in filter(None, node.output):

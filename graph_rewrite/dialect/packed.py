@@ -62,6 +62,8 @@ class PackedDialect:
         # A cu_seqlens that does not end with T or does not ascend, or a sequence longer than max_seqlen, gives another
         # number than tokens has, which Reshape refuses.
         found = [self.emit("Reshape", [part, shape]) for part in self.emit("Split", [both], outputs=2, axis=0, **split)]
+        if self.opset < 15:  # there is no CastLike: whoever calls it has tokens of int64 (passes/ragged.py)
+            return tuple(found)
         return tuple(self.emit("CastLike", [part, tokens]) for part in found)
 
     def _lengths(self, cu_seqlens):

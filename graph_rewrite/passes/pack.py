@@ -16,7 +16,7 @@ from ..graph import FusionGraph
 from ..nodes import node_name
 from ..result import PassReport
 from ..spec import DOMAIN, NODE_MARKERS
-from . import rows
+from . import padding_rows, rows
 
 NAME = "remove padding"
 # Axes of packed rows: as many as the kernels make room for, or as there are, by who runs the model.
@@ -43,6 +43,10 @@ def remove_padding(graph: FusionGraph) -> tuple[PassReport, Packed | None]:
     if mask is not None and not attentions:
         at = next(iter(borders.values()), "")
         reason = f"no attention can be reached on packed rows{': ' + at if at else ''}"
+    if not reason and mask is not None:
+        made = [tensor for node in inside for tensor in node.outputs]
+        needed = padding_rows.reason_to_keep(graph, made, inside, mask)
+        reason = f"what padding gives is needed: {needed}" if needed else ""
     if reason:
         return PassReport(NAME, [], [reason], True), None
     all_attentions = len(rows.fused(graph, "FusedAttention"))

@@ -19,10 +19,10 @@ import onnx_graphsurgeon as gs
 from bertfuse.errors import FusionError
 
 from ..graph import FusionGraph
-from ..nodes import producer
+from ..nodes import NoMatch, producer
 from ..result import PassReport
 from ..spec import DOMAIN, NODE_MARKERS
-from . import pack, rows
+from . import pack, padding_rows, rows
 
 NAME = "ragged batches"
 TOKENS, SEQUENCES, LONGEST = "tokens", "sequences", "longest"
@@ -38,10 +38,11 @@ def take_ragged_batches(graph: FusionGraph) -> PassReport:
     if ids.shape is None or any(not isinstance(size, str) for size in ids.shape):
         raise refusal(f"'{ids.name}' is of the fixed shape {ids.shape}: export the model with free batch and sequence")
     mask_input = _mask_input(packed)
+    padding_id = 0 if mask_input is not None else _hidden_id(graph, packed, ids)
     for tensor in graph.gs.inputs:
         if tensor is not mask_input and (np.dtype(tensor.dtype).kind != "i" or tensor.shape != ids.shape):
             raise refusal(f"input '{tensor.name}' {tensor.shape} is none of integers for each token")
-    _Ragged(graph, packed, ids, mask_input).rewrite()
+    _Ragged(graph, packed, ids, mask_input, padding_id).rewrite()
     return PassReport(
         NAME, [f"the model takes tokens in a row, {LONGEST} and cu_seqlens", *report.done], report.left, True
     )
@@ -56,30 +57,62 @@ def _mask_input(packed: pack.Packed) -> gs.Tensor | None:
     tensor = packed.mask
     while (above := producer(tensor)) is not None and above.op in ("Cast", "Identity"):
         tensor = above.inputs[0]
-    roots, stack = [], [tensor]
-    while stack:
-        above = producer(stack[-1])
-        top = stack.pop()
-        if above is not None:
-            stack += above.inputs
-        elif not isinstance(top, gs.Constant) and not top.is_empty():
-            roots.append(top)
-    if producer(tensor) is None:
+    (embedding,) = packed.embeddings
+    ids = rows.get_input(embedding, "ids")
+    if producer(tensor) is None and all(tensor is not t for t in embedding.inputs):
         return tensor
-    taken = {id(t) for node in packed.embeddings for t in node.inputs}
-    strange = [root.name for root in roots if id(root) not in taken]
+    strange = [root.name for root in _roots(tensor) if root is not ids]
     if strange:
         raise refusal(f"the mask is computed from '{strange[0]}' in a way that cannot be had without it")
     return None
 
 
+def _roots(tensor: gs.Tensor) -> list[gs.Tensor]:
+    """The inputs of the model that `tensor` is made of."""
+    roots, stack, seen = [], [tensor], set()
+    while stack:
+        top = stack.pop()
+        if id(top) in seen or isinstance(top, gs.Constant) or top.is_empty():
+            continue
+        seen.add(id(top))
+        above = producer(top)
+        if above is None:
+            roots.append(top)
+        else:
+            stack += above.inputs
+    return roots
+
+
+def _hidden_id(graph: FusionGraph, packed: pack.Packed, ids: gs.Tensor) -> int:
+    """An id that the model's own mask hides: what padding holds for whatever else the model computes from ids."""
+    table = rows.get_input(packed.embeddings[0], "word_table")
+    try:
+        hidden = padding_rows.hiding_values(graph, packed.mask, ids)
+    except NoMatch as miss:
+        raise refusal(f"which ids are padding cannot be told: {miss.reason}") from miss
+    found = [max(int(low), 0) for low, high in hidden if high >= 0 and low < table.shape[0]]
+    if not found:
+        raise refusal(f"the mask, which comes from '{ids.name}', hides none of its {table.shape[0]} ids")
+    return min(found)
+
+
 class _Ragged:
-    def __init__(self, graph: FusionGraph, packed: pack.Packed, ids: gs.Tensor, mask_input: gs.Tensor | None) -> None:
+    def __init__(
+        self,
+        graph: FusionGraph,
+        packed: pack.Packed,
+        ids: gs.Tensor,
+        mask_input: gs.Tensor | None,
+        padding_id: int,
+    ) -> None:
         self.graph, self.packed, self.mask_input = graph, packed, mask_input
+        self.ids_read = [t for t in graph.gs.inputs if t is not mask_input]
+        self.padding = {id(ids): padding_id}  # what padding holds; 0 in other inputs
         self.padded_axes = list(ids.shape)
         self.cu_seqlens = gs.Variable("cu_seqlens", np.int32, [f"{SEQUENCES}_plus_1"])
         self.max_seqlen = gs.Variable("max_seqlen", np.int32, [LONGEST])
         self.index_dtype = np.dtype(ids.dtype)
+        self.row: gs.Tensor  # some input's tokens, [1, T]
 
     def rewrite(self) -> None:
         taken = {tensor.name for tensor in self.graph.gs.inputs}
@@ -133,29 +166,41 @@ class _Ragged:
         last = self._emit("Sub", [count, [1]], np.int64, [1], f"{new.name}_last")
         places = self._emit("Min", [self.places, last], np.int64, [SEQUENCES, LONGEST], f"{new.name}_places")
         found = self._emit("Gather", [new, places], old.dtype, [SEQUENCES, LONGEST], f"{new.name}_found", axis=0)
-        zero = self.graph.constant(f"{new.name}_none", np.array(0, old.dtype))
-        self.graph.add_node("Where", [self.real, found, zero], [old])
+        nothing = self.graph.constant(f"{new.name}_none", np.array(self.padding.get(id(old), 0), old.dtype))
+        self.graph.add_node("Where", [self.real, found, nothing], [old])
         row = self._emit("Unsqueeze", [new, [0]], old.dtype, [1, TOKENS], f"{new.name}_row")
         for node in self.packed.embeddings:
             rows.retarget(node, old, row)
+        self.row = row
         return new
 
     def _mask(self) -> None:
         """The mask of the padded batch, in the place of the model's."""
         old = self.mask_input if self.mask_input is not None else self.packed.mask
+        to = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(old.dtype))
+        if old is self.packed.mask and any(old is t for t in self.ids_read):  # ids are the mask: 0 hides a key
+            made = self._emit("Cast", [self.real], old.dtype, [SEQUENCES, LONGEST], "mask_padded", to=to)
+            for node in rows.fused(self.graph, "PackTokens", "UnpackTokens"):
+                rows.retarget(node, old, made)
+            return
         above = producer(old)
         if above is not None:
             above.outputs.remove(old)
         old.name = self.graph.name(f"{old.name}_padded")
-        to = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(old.dtype))
         self.graph.add_node("Cast", [self.real], [old], to=to)
 
     def _positions(self) -> None:
-        ids = rows.get_input(self.packed.embeddings[0], "ids")
-        made = [self.graph.variable(name, self.index_dtype, [1, TOKENS]) for name in ("sequence_ids", "places")]
+        ids, dtype = self.row, np.dtype(self.row.dtype)
+        if self.graph.opset < 15 and dtype != np.int64:  # without CastLike the op's body gives int64
+            dtype = np.dtype(np.int64)
+            ids = self._emit("Cast", [ids], dtype, [1, TOKENS], "ids_int64", to=onnx.TensorProto.INT64)
+        made = [self.graph.variable(name, dtype, [1, TOKENS]) for name in ("sequence_ids", "places")]
         given = [ids, self.cu_seqlens, self.max_seqlen]
         self.graph.add_node("RaggedPositions", given, made, DOMAIN, **NODE_MARKERS)
         self.sequence_ids, self.position_ids = made
+        if dtype != self.index_dtype:
+            to = onnx.helper.np_dtype_to_tensor_dtype(self.index_dtype)
+            self.position_ids = self._emit("Cast", made[1:], self.index_dtype, [1, TOKENS], "places_cast", to=to)
         self.flat: gs.Tensor | None = None
 
     def _of_tokens(self, padded: gs.Tensor) -> gs.Tensor:
@@ -172,10 +217,9 @@ class _Ragged:
         return self._emit("Gather", [flat, self.flat], padded.dtype, [1, TOKENS, *rest], f"{padded.name}_row", axis=0)
 
     def _embed(self, node: gs.Node) -> None:
-        ids = rows.get_input(node, "ids")
-        for name in ("ids", "token_type_ids", "position_ids"):
+        for name in ("ids", "token_type_ids", "position_ids"):  # of two large tables either may be that of "words"
             tensor = rows.get_input(node, name)
-            if tensor is not None and tensor.shape != ids.shape and tensor.shape != [1, TOKENS]:
+            if tensor is not None and list(tensor.shape) != [1, TOKENS]:
                 rows.set_input(node, name, self._of_tokens(tensor))
         if rows.get_input(node, "position_ids") is None:
             rows.set_input(node, "position_ids", self.position_ids)

@@ -76,7 +76,7 @@ def prove(elements: Elements, runner: Runner, target: gs.Tensor, mask: gs.Tensor
             place = ", ".join(map(repr, read.index))
             key = ", ".join(map(repr, wanted))
             raise NoMatch(where, f"'{target.name}' reads '{read.name}' at [{place}], the key's place is [{key}]")
-    _check_no_places(expr, target)
+    check_no_places(expr, target)
     if not reads:
         raise NoMatch(where, f"'{target.name}' does not depend on '{mask.name}'")
     found = rule(ranges(expr, reads[0], classify(kind, factor), runner), mask.name, where)
@@ -97,7 +97,7 @@ def _place_of_key(elements: Elements, target: gs.Tensor, mask: gs.Tensor, places
     return (batch[1], *(ZERO for _ in own[1:-1]), key[1])
 
 
-def _check_no_places(expr: Expr, target: gs.Tensor) -> None:
+def check_no_places(expr: Expr, target: gs.Tensor) -> None:
     """Raise NoMatch where the expression hangs on a place or a size as such."""
     for part in walk(expr):
         if not isinstance(part, Apply):

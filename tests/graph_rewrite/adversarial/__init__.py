@@ -17,11 +17,12 @@ from bertfuse.qualify.mutants.verdict import Verdict, judge
 
 from .build import Case
 from .half import judge_in_half
+from .padded import judge_padded
 
 KINDS = (
     "integers", "ids", "floats", "windows", "samples", "constants", "attributes", "embeddings", "shapes", "scores",
     "layer_norms", "gelus", "wiring", "more_masks", "weights", "crashes", "precision", "encoders",
-    "bodies", "views", "axes", "odd_graphs", "halves", "deeper", "programs",
+    "bodies", "views", "axes", "odd_graphs", "halves", "deeper", "programs", "padding",
 )  # fmt: skip
 
 
@@ -39,6 +40,8 @@ def make(kind: str, seed: int) -> tuple[str, Case]:
 def tried(kind: str, seed: int) -> tuple[str, Case, Verdict]:
     """The recipe's name, its model and what became of it."""
     name, case = make(kind, seed)
+    if case.padded is not None:
+        return name, case, judge_padded(case, seed)
     feeds = case.feeds(seed)
     with np.errstate(all="ignore"):
         verdict = judge_in_half(case, feeds) if case.dtype else judge(case.model, feeds)

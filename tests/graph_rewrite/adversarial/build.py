@@ -20,6 +20,8 @@ from onnx import TensorProto, helper
 from bertfuse.qualify.mutants.inputs import Signature, feeds, signature
 from bertfuse.qualify.mutants.verdict import Feed
 
+from .padded import Padded
+
 VOCABULARY = 97
 BOOL, INT64, INT32, FLOAT = TensorProto.BOOL, TensorProto.INT64, TensorProto.INT32, TensorProto.FLOAT
 HIDDEN_VALUES = (-1e4, -1e5, -1e9, float(np.finfo(np.float32).min))
@@ -39,6 +41,7 @@ class Case:
     longest  the longest sequence that is fed
     count    how many inputs are made, one of each kind at least; 0: `more` alone
     runs     whether ONNX Runtime runs the model: of one that it need not run, fusing must not crash
+    padded   fused with padding removed, and with tokens in a row; `feeds` are its own
     """
 
     model: onnx.ModelProto
@@ -51,6 +54,7 @@ class Case:
     longest: int = 64
     count: int = 14
     runs: bool = True
+    padded: Padded | None = None
 
     def feeds(self, seed: int) -> dict[str, Feed]:
         read = signature(self.model)
