@@ -16,9 +16,9 @@ if(BERTFUSE_TESTS)
   # The library with the CPU kernels in place of CUDA's. What cpu_kernels.cc defines is not taken from bertfuse_core.
   add_library(bertfuse_trt_on_cpu MODULE "${host}/cpu_kernels.cc" ${tensorrt_sources})
   target_link_libraries(bertfuse_trt_on_cpu PRIVATE bertfuse_core bertfuse_cpu ${CMAKE_DL_LIBS} Threads::Threads)
-  # With the same exports, or the test program's own bertfuse_find_kernel would come first.
+  # With no other exports, or the test program's own bertfuse_find_kernel would come first.
   target_link_options(bertfuse_trt_on_cpu PRIVATE
-    "LINKER:--version-script=${tensorrt}/exports.map" LINKER:--no-undefined LINKER:-z,nodelete)
+    "LINKER:--version-script=${host}/on_cpu_exports.map" LINKER:--no-undefined LINKER:-z,nodelete)
 
   add_executable(bertfuse_trt_tests
     "${host}/test_engine.cc" "${host}/test_execution.cc" "${host}/test_fields.cc" "${host}/test_library.cc"

@@ -162,18 +162,17 @@ class Graph:
 
     def kernels(self) -> tuple[list[str], int]:
         """The kernels' names, as the compiler mangled them, and how many nodes are none (copies, memsets)."""
-        count = ctypes.c_size_t()
-        _call("cuGraphGetNodes", self.handle, None, ctypes.byref(count))
-        if not count.value:
-            return [], 0
-        nodes = (ctypes.c_void_p * count.value)()
-        _call("cuGraphGetNodes", self.handle, nodes, ctypes.byref(count))
-        names, others = [], 0
-        for node in nodes[: count.value]:
+        nodes = self._nodes()
+        launches = self.launches()
+        return [name for name, *_ in launches], len(nodes) - len(launches)
+
+    def launches(self) -> list[tuple[str, tuple[int, ...], tuple[int, ...], int]]:
+        """Name, grid, block and bytes of dynamic shared memory of each kernel."""
+        found = []
+        for node in self._nodes():
             kind = ctypes.c_int()
             _call("cuGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
             if kind.value != _KERNEL_NODE:
-                others += 1
                 continue
             parameters = KernelNode()
             _call("cuGraphKernelNodeGetParams_v2", ctypes.c_void_p(node), ctypes.byref(parameters))
@@ -184,8 +183,17 @@ class Graph:
                 else ("cuKernelGetName", parameters.kernel)
             )
             _call(ask, ctypes.byref(text), ctypes.c_void_p(what))
-            names.append((text.value or b"").decode(errors="replace"))
-        return names, others
+            name = (text.value or b"").decode(errors="replace")
+            found.append((name, tuple(parameters.grid), tuple(parameters.block), parameters.shared_bytes))
+        return found
+
+    def _nodes(self) -> list[int]:
+        count = ctypes.c_size_t()
+        _call("cuGraphGetNodes", self.handle, None, ctypes.byref(count))
+        nodes = (ctypes.c_void_p * max(1, count.value))()
+        if count.value:
+            _call("cuGraphGetNodes", self.handle, nodes, ctypes.byref(count))
+        return list(nodes[: count.value])
 
     def destroy(self) -> None:
         if self.executable:

@@ -12,6 +12,8 @@ namespace {
 using abi::PluginFieldType;
 
 constexpr int32_t kLongestString = 4096;
+constexpr const char* kConstantField = "constant_inputs";
+constexpr AttrDef kConstantInputs = {kConstantField, AttrKind::kInt, false, 0, 0, nullptr, 0, 0, nullptr, 0, nullptr};
 constexpr const char* kPresentField = "present_inputs";
 constexpr const char* kWorkspaceField = "workspace_bytes";
 
@@ -53,7 +55,9 @@ bool IsOfKind(const abi::PluginField& field, AttrKind kind) {
   }
 }
 
+// An attribute, or what describes another field of a layer.
 const AttrDef* FindAttribute(const OpDef& op, const char* name) {
+  if (std::strcmp(kConstantField, name) == 0) return &kConstantInputs;
   for (int i = 0; i < op.num_attributes; ++i) {
     if (std::strcmp(op.attributes[i].name, name) == 0) return &op.attributes[i];
   }
@@ -172,10 +176,16 @@ std::vector<abi::PluginField> FieldNames(const OpDef& op) {
   for (int i = 0; i < op.num_attributes; ++i) {
     fields.push_back({op.attributes[i].name, nullptr, TypeOf(op.attributes[i].kind), 1});
   }
+  fields.push_back({kConstantField, nullptr, PluginFieldType::kINT64, 1});
   return fields;
 }
 
 Fields::Fields(const OpDef& op, const abi::PluginFieldCollection* given) : attributes_(op, FieldSource(op, given)) {
+  FieldSource(op, given).Read(kConstantField, &constant_inputs_);
+  if (constant_inputs_ < 0 || constant_inputs_ >> op.num_inputs != 0) {
+    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: field '%s' is %lld, expected a bit for each of %d inputs", op.name,
+         kConstantField, static_cast<long long>(constant_inputs_), op.num_inputs);
+  }
   for (int i = 0; i < op.num_attributes; ++i) {
     const AttrDef& attribute = op.attributes[i];
     const bertfuse_value& value = values()[i];
@@ -184,6 +194,10 @@ Fields::Fields(const OpDef& op, const abi::PluginFieldCollection* given) : attri
     const int32_t length = text ? static_cast<int32_t>(std::strlen(value.s)) + 1 : 1;
     fields_.push_back({attribute.name, data, TypeOf(attribute.kind), length});
     text_ += (text_.empty() ? "" : ", ") + std::string(attribute.name) + "=" + TextOf(attribute, value);
+  }
+  if (constant_inputs_ != 0) {
+    fields_.push_back({kConstantField, &constant_inputs_, PluginFieldType::kINT64, 1});
+    text_ += (text_.empty() ? "" : ", ") + std::string(kConstantField) + "=" + std::to_string(constant_inputs_);
   }
   collection_ = {static_cast<int32_t>(fields_.size()), fields_.data()};
 }

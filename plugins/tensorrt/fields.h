@@ -2,6 +2,7 @@
 #ifndef BERTFUSE_TENSORRT_FIELDS_H_
 #define BERTFUSE_TENSORRT_FIELDS_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,8 +13,8 @@
 
 namespace bertfuse::tensorrt {
 
-// The fields that an op's creator takes: one for each attribute. The parser passes an int as kINT32 and a float as
-// kFLOAT32, whatever the type named here.
+// The fields that an op's creator takes: one for each attribute, and "constant_inputs". The parser passes an int as
+// kINT32 and a float as kFLOAT32, whatever the type named here.
 std::vector<abi::PluginField> FieldNames(const OpDef& op);
 
 // One node's attributes and the same as fields, which point into it.
@@ -24,13 +25,19 @@ class Fields {
   Fields(const OpDef& op, const abi::PluginFieldCollection* given);
 
   const bertfuse_value* values() const { return attributes_.data(); }
+
+  // As bertfuse_call has it, a field that may be left out: TensorRT tells a plugin of no tensor that it is constant, so
+  // whoever makes the network says so.
+  uint64_t constant_inputs() const { return static_cast<uint64_t>(constant_inputs_); }
+
   const abi::PluginFieldCollection* collection() const { return &collection_; }
 
-  // "num_heads=12, scale=0.125": every attribute, floats to their last bit.
+  // "num_heads=12, scale=0.125": every attribute, floats to their last bit; and the constant inputs, where there are.
   const std::string& text() const { return text_; }
 
  private:
   Attributes attributes_;
+  int64_t constant_inputs_ = 0;
   std::vector<abi::PluginField> fields_;
   abi::PluginFieldCollection collection_;
   std::string text_;

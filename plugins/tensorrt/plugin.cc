@@ -252,6 +252,7 @@ int32_t Plugin::enqueue(const abi::PluginTensorDesc* inputDesc, const abi::Plugi
     }
     for (int i = 0; i < op_.num_outputs; ++i) request.output(i).data = outputs[i];
     bertfuse_call& call = request.call();
+    call.constant_inputs = fields_->constant_inputs();
     call.device_id = CurrentDevice();
     call.stream = stream;
     call.workspace = workspace;

@@ -104,7 +104,8 @@ def build_engine(
         timing_cache: a file that is read where it exists and written afterwards; TensorRT only.
         workspace: bytes that a layer may use; None leaves it to TensorRT.
         expose: the engine also puts out what every fused op gives, for comparing it tensor by tensor.
-        save_onnx: also write the ONNX file that TensorRT was given (for trtexec).
+        save_onnx: also write the ONNX file that TensorRT was given, for trtexec: without saying which inputs are
+            constant, as trtexec's networks may convert them.
 
     Raises:
         RuntimeLibraryError: TensorRT or the plugin library is missing, too old or does not load.
@@ -122,7 +123,7 @@ def build_engine(
     with tempfile.TemporaryDirectory(prefix="bertfuse-") as scratch:
         say(f"Preparing {model}")
         onnx_file = Path(scratch) / "model.onnx"
-        prepared = prepare(model, onnx_file, plugins)
+        prepared = prepare(model, onnx_file, plugins, _strongly_typed(chosen))
         longest = prepared.longest or longest_sequence(read_config(folder_of(model)))
         profile = make_profile(prepared.inputs, shapes, longest)
         if prepared.nodes:
@@ -194,6 +195,11 @@ def _load_plugins_for(backend: Backend, prepared: Prepared, model: Path) -> Path
     return library
 
 
+def _strongly_typed(backend: Backend) -> bool:
+    """Whether its networks are, or can be; RTX has no others."""
+    return backend.name == "rtx" or hasattr(backend.trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
+
+
 def _parse(backend: Backend, model: Path, file: Path) -> _Network:
     trt, log = backend.trt, backend.log
     log.take("")
@@ -203,8 +209,8 @@ def _parse(backend: Backend, model: Path, file: Path) -> _Network:
         reason = log.take("it needs a GPU to build on")
         raise BertfuseError(f"{backend}: {reason}; --backend rtx builds without a GPU") from error
     flags = 0
-    if backend.name == "tensorrt" and hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED"):
-        flags = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)  # the only kind that RTX has
+    if backend.name == "tensorrt" and _strongly_typed(backend):
+        flags = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
     network = builder.create_network(flags)
     parser = trt.OnnxParser(network, log)
     if not parser.parse_from_file(str(file)):

@@ -17,6 +17,9 @@ from bertfuse.graph_rewrite.io import open_model, write
 from bertfuse.graph_rewrite.spec import DOMAIN, NODE_MARKERS
 from bertfuse.graph_rewrite.weights import Weight
 
+# A plugin's field: bit i says that the op's input i is an initializer. TensorRT tells a plugin of none.
+CONSTANT_INPUTS = "constant_inputs"
+
 
 class HalfProducts(FunctionBody):
     """Bodies for float16 and bfloat16 models in which matrix products keep the model's type.
@@ -71,12 +74,16 @@ class Prepared:
     task: str
 
 
-def prepare(source: str | Path, target: str | Path, plugins: bool) -> Prepared:
+def prepare(source: str | Path, target: str | Path, plugins: bool, strongly_typed: bool = False) -> Prepared:
     """Writes the fused model `source` to `target` in the form that TensorRT's parser takes.
 
     plugins  True: fused nodes as plugin nodes: without functions (TensorRT before 10.7 prefers them to plugins), absent
              optional inputs left out (the parser has no plugin layer with an input missing), each node with a name of
              its own. False: the op bodies inlined, also of a file that was written without functions.
+
+    strongly_typed  the network will be, so that initializers reach plugins as they are: each node then says which of
+             its inputs are some, and kernels read these while the layer before still runs. Otherwise a layer that
+             converts them may stand between, and its results are no constants.
 
     Raises FusionError for a file that cannot be read, BertfuseError for ops that this version does not know.
     """
@@ -98,7 +105,9 @@ def prepare(source: str | Path, target: str | Path, plugins: bool) -> Prepared:
         node.overload = ""
     nodes = {}
     if plugins:
-        nodes = _as_plugins(model, fused)
+        initializers = {tensor.name for tensor in model.graph.initializer} | set(weights)
+        constants = initializers - {value.name for value in model.graph.input} if strongly_typed else set()
+        nodes = _as_plugins(model, fused, constants)
     else:
         functions.attach(model, data_types, HalfProducts)
     if model.functions:
@@ -124,19 +133,21 @@ def _refuse_packed(source: str | Path, fused: list[onnx.NodeProto]) -> None:
             )
 
 
-def _as_plugins(model: onnx.ModelProto, fused: list[onnx.NodeProto]) -> dict[str, str]:
+def _as_plugins(model: onnx.ModelProto, fused: list[onnx.NodeProto], constants: set[str]) -> dict[str, str]:
     names = Counter(node.name for node in model.graph.node)
     nodes = {}
     for index, node in enumerate(fused):
         if not node.name or names[node.name] > 1:
             node.name = f"{DOMAIN}_{index}_{node.op_type}"
+        constant = sum(1 << place for place, name in enumerate(node.input) if name in constants)
         given = [name for name in node.input if name]
         del node.input[:]
         node.input.extend(given)
-        have = {attribute.name for attribute in node.attribute}
-        node.attribute.extend(
-            onnx.helper.make_attribute(name, value) for name, value in NODE_MARKERS.items() if name not in have
-        )
+        markers = NODE_MARKERS | ({CONSTANT_INPUTS: constant} if constant else {})
+        kept = [attribute for attribute in node.attribute if attribute.name not in markers]
+        del node.attribute[:]
+        node.attribute.extend(kept)
+        node.attribute.extend(onnx.helper.make_attribute(name, value) for name, value in markers.items())
         nodes[node.name] = node.op_type
     return nodes
 

@@ -15,7 +15,7 @@ import pytest
 from engines import NAMES, fused, ops_in, original
 
 from bertfuse.errors import BertfuseError, RuntimeLibraryError
-from bertfuse.graph_rewrite.ops import MODEL_OPS
+from bertfuse.graph_rewrite.ops import MODEL_OPS, OPS
 from bertfuse.graph_rewrite.spec import DOMAIN
 from bertfuse.runtime import compare_models, library_path
 from bertfuse.runtime.trt import backend as backends
@@ -129,6 +129,29 @@ def test_the_onnx_file_for_trtexec(bert: Path, tmp_path: Path) -> None:
     build_engine(bert, tmp_path / "m.plan", backend="rtx", save_onnx=tmp_path / "m.trt.onnx")
     nodes = [node for node in onnx.load(tmp_path / "m.trt.onnx").graph.node if node.domain == DOMAIN]
     assert len(nodes) == sum(ops_in(bert).values()) and all("" not in node.input for node in nodes)
+    # A network of trtexec's may convert weights: then they are written while it runs.
+    assert not any(attribute.name == "constant_inputs" for node in nodes for attribute in node.attribute)
+
+
+def test_plugins_are_told_which_inputs_are_constant(bert: Path, tmp_path: Path) -> None:
+    prepare(bert, tmp_path / "m.onnx", plugins=True, strongly_typed=True)
+    model = onnx.load(tmp_path / "m.onnx")
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    nodes = [node for node in model.graph.node if node.domain == DOMAIN and node.op_type.startswith("FusedGemm")]
+    assert nodes
+    for node in nodes:
+        bits = onnx.helper.get_node_attr_value(node, "constant_inputs")
+        spec = OPS[node.op_type]
+        # No input is missing between others here, so places are the op's own.
+        assert [bool(bits >> place & 1) for place in range(len(node.input))] == [
+            name in initializers for name in node.input
+        ]
+        assert all(bits >> i & 1 for i, t in enumerate(spec.inputs) if t.constant and i < len(node.input)), node.name
+
+
+def test_the_engine_keeps_what_is_constant(bert: Path, tmp_path: Path) -> None:
+    build_engine(bert, tmp_path / "m.plan", backend="rtx")
+    assert b"constant_inputs" in (tmp_path / "m.plan").read_bytes()
 
 
 SCRIPT = """
@@ -180,7 +203,7 @@ def refused(match: str, target: Path, *arguments: Any, **options: Any) -> None:
 
 def test_bodies_in_place_of_plugins_are_refused(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What TensorRT before 10.7 makes of functions: a network that works, without one of our kernels in it."""
-    monkeypatch.setattr(build, "prepare", lambda source, target, plugins: _claiming_plugins(source, target))
+    monkeypatch.setattr(build, "prepare", lambda source, target, *_: _claiming_plugins(source, target))
     refused(r"made no plugin layer of .*\(EmbedLayerNorm\).* and \d+ more", tmp_path / "m.plan", bert)
 
 

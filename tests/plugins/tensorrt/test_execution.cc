@@ -1,5 +1,6 @@
 // Layers executed on the CPU, in a copy of the library that takes the CPU kernels for CUDA's (cpu_kernels.cc): inputs
 // and outputs in their places, shapes that change, contexts apart. tests/gpu does the same with the real kernels.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -145,6 +146,29 @@ TEST_F(Execution, GivesWhatTheKernelGives) {
       }
     }
   }
+}
+
+// Numbered as the op's inputs are, also where one is left out.
+TEST_F(Execution, ConstantInputsReachTheKernel) {
+  void* library = dlopen(BERTFUSE_TRT_ON_CPU_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
+  ASSERT_NE(library, nullptr);
+  const auto* reached = static_cast<const uint64_t*>(dlsym(library, "bertfuse_test_constant_inputs"));
+  ASSERT_NE(reached, nullptr);
+  const OpDef& op = *FindOp("FusedGemm");
+  for (uint32_t present : Readings(op)) {
+    for (int64_t constant : {0, 2, 6}) {
+      Example example(op, present, BERTFUSE_FLOAT32, BERTFUSE_INT32);
+      example.fields.fields().push_back({"constant_inputs", &constant, abi::PluginFieldType::kINT64, 1});
+      const abi::PluginFieldCollection fields = {static_cast<int32_t>(example.fields.fields().size()),
+                                                 example.fields.fields().data()};
+      Engine engine(host, op.name, fields, example.Inputs());
+      Context context(engine, nullptr);
+      Tensors tensors(example, 2, 8);
+      EXPECT_EQ(Execute(engine, context, tensors), tensors.Direct(example));
+      EXPECT_EQ(*reached, static_cast<uint64_t>(constant));
+    }
+  }
+  dlclose(library);
 }
 
 TEST_F(Execution, ContextsAreApart) {

@@ -83,6 +83,21 @@ TEST_F(Fields, RefusedByName) {
   }
 }
 
+TEST_F(Fields, ConstantInputsMayBeNamed) {
+  const int32_t weights = 6;
+  const int64_t wide = 6, none = 0, negative = -1, beyond = 1 << 4, far = int64_t{1} << 40;
+  const auto create = [&](const void* bits, Type type) {
+    return Create("FusedGemmGelu", {{"constant_inputs", bits, type, 1}});
+  };
+  EXPECT_EQ(create(&weights, Type::kINT32), "approximate=none, constant_inputs=6");
+  EXPECT_EQ(create(&wide, Type::kINT64), "approximate=none, constant_inputs=6");
+  EXPECT_EQ(create(&none, Type::kINT64), "approximate=none");
+  for (const int64_t* wrong : {&negative, &beyond, &far}) {
+    Refused(create(wrong, Type::kINT64), ", expected a bit for each of 4 inputs");
+  }
+  Refused(create(&scale, Type::kFLOAT32), "field 'constant_inputs' is float32 (1), expected an int");
+}
+
 TEST_F(Fields, CollectionsThatAreNowhere) {
   for (int32_t count : {-1, 1, 1 << 30}) {
     const abi::PluginFieldCollection nowhere = {count, nullptr};
@@ -122,7 +137,8 @@ TEST_F(Fields, AtRandom) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
   const auto below = [&](uint32_t count) { return random() % count; };
-  const char* names[] = {"num_heads", "scale", "epsilon", "approximate", "present_inputs", "workspace_bytes", "", "x"};
+  const char* names[] = {"num_heads",      "scale",           "epsilon",         "approximate",
+                         "present_inputs", "workspace_bytes", "constant_inputs", "x"};
   const int64_t integers[] = {0, 1, -1, 12, 7, INT32_MAX, INT64_MIN, INT64_MAX};
   const double doubles[] = {0.0, 1.0, 1e-12, -1.0, 1e308, NAN, INFINITY, 0.125};
   const float floats[] = {0.0f, 1.0f, 1e-12f, -1.0f, 1e38f, NAN, INFINITY, 0.125f};

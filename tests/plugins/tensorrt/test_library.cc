@@ -49,7 +49,8 @@ TEST(Library, HasACreatorOfEveryOp) {
     EXPECT_STREQ(creator.getPluginNamespace(), kDomain);
     const abi::PluginFieldCollection* fields = creator.getFieldNames();
     ASSERT_NE(fields, nullptr);
-    ASSERT_EQ(fields->nbFields, op.num_attributes);
+    ASSERT_EQ(fields->nbFields, op.num_attributes + 1);
+    EXPECT_STREQ(fields->fields[op.num_attributes].name, "constant_inputs");
     for (int i = 0; i < op.num_attributes; ++i) EXPECT_STREQ(fields->fields[i].name, op.attributes[i].name);
   }
 }
