@@ -24,6 +24,11 @@ struct DtypeInfo {
 inline constexpr DtypeInfo kDtypes[] = {BERTFUSE_DTYPES(BERTFUSE_INFO)};
 #undef BERTFUSE_INFO
 
+#define BERTFUSE_ENUMERATOR(DTYPE, ...) BERTFUSE_##DTYPE,
+inline constexpr bertfuse_dtype kFloatDtypes[] = {BERTFUSE_FLOAT_DTYPES(BERTFUSE_ENUMERATOR)};
+inline constexpr bertfuse_dtype kIndexDtypes[] = {BERTFUSE_INDEX_DTYPES(BERTFUSE_ENUMERATOR)};
+#undef BERTFUSE_ENUMERATOR
+
 inline const char* DtypeName(int32_t dtype) {
   for (const DtypeInfo& info : kDtypes) {
     if (info.dtype == dtype) return info.name;
@@ -39,6 +44,18 @@ inline size_t DtypeSize(int32_t dtype) {
   return 0;
 }
 
+inline bool IsFloat(int32_t dtype) {
+  for (bertfuse_dtype allowed : kFloatDtypes) {
+    if (dtype == allowed) return true;
+  }
+  return false;
+}
+
+// Where an element of a tensor lies.
+inline void* ElementAt(const bertfuse_tensor& tensor, int64_t index) {
+  return static_cast<char*>(tensor.data) + index * static_cast<int64_t>(DtypeSize(tensor.dtype));
+}
+
 // "float32, float16 or bfloat16".
 template <class Dtypes>
 std::string DtypeNames(const Dtypes& dtypes) {
@@ -49,11 +66,6 @@ std::string DtypeNames(const Dtypes& dtypes) {
   }
   return text;
 }
-
-#define BERTFUSE_ENUMERATOR(DTYPE, ...) BERTFUSE_##DTYPE,
-inline constexpr bertfuse_dtype kFloatDtypes[] = {BERTFUSE_FLOAT_DTYPES(BERTFUSE_ENUMERATOR)};
-inline constexpr bertfuse_dtype kIndexDtypes[] = {BERTFUSE_INDEX_DTYPES(BERTFUSE_ENUMERATOR)};
-#undef BERTFUSE_ENUMERATOR
 
 // Calls body(DtypeConstant<dtype>()) for a float dtype; the body's branches on it are then `if constexpr`.
 template <class Body>

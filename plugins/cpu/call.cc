@@ -12,11 +12,10 @@ namespace {
 
 constexpr int kMaxTensors = 16;
 
-bool IsHalf(const bertfuse_tensor& tensor) {
-  return tensor.dtype == BERTFUSE_FLOAT16 || tensor.dtype == BERTFUSE_BFLOAT16;
-}
+// Whether a tensor is of floats, but not of those that kernels compute with.
+bool IsConverted(const bertfuse_tensor& tensor) { return IsFloat(tensor.dtype) && tensor.dtype != BERTFUSE_FLOAT32; }
 
-// The same call with its 16-bit tensors replaced by float32 ones in the workspace.
+// The same call with such tensors replaced by float32 ones in the workspace.
 struct ConvertedCall {
   ConvertedCall(const bertfuse_call& original, Arena& arena) : call(original) {
     if (call.num_inputs > kMaxTensors || call.num_outputs > kMaxTensors) {
@@ -33,7 +32,7 @@ struct ConvertedCall {
   static void Replace(const bertfuse_tensor* from, int count, bertfuse_tensor* to, Arena& arena) {
     for (int i = 0; i < count; ++i) {
       to[i] = from[i];
-      if (!IsHalf(from[i])) continue;
+      if (!IsConverted(from[i])) continue;
       to[i].data = arena.Take<float>(NumElements(from[i]));
       to[i].dtype = BERTFUSE_FLOAT32;
     }
@@ -47,7 +46,7 @@ struct ConvertedCall {
 template <class Convert>
 void ConvertAll(const bertfuse_call& call, const bertfuse_tensor* tensors, int count, Convert convert) {
   for (int i = 0; i < count; ++i) {
-    if (!IsHalf(tensors[i])) continue;
+    if (!IsConverted(tensors[i])) continue;
     ParallelFor(call, NumElements(tensors[i]), kGrainElements,
                 [&](int64_t begin, int64_t end) { convert(i, begin, end - begin); });
   }
@@ -62,7 +61,7 @@ void ToFloat(int32_t dtype, const void* x, float* y, int64_t count) {
     } else if constexpr (constant() == BERTFUSE_FLOAT16) {
       Loops().float16_to_float(static_cast<const uint16_t*>(x), y, count);
     } else {
-      static_assert(constant() == BERTFUSE_BFLOAT16);
+      static_assert(constant() == BERTFUSE_BFLOAT16, "an element type has its conversion here");
       Loops().bfloat16_to_float(static_cast<const uint16_t*>(x), y, count);
     }
   });
@@ -75,7 +74,7 @@ void FromFloat(int32_t dtype, const float* x, void* y, int64_t count) {
     } else if constexpr (constant() == BERTFUSE_FLOAT16) {
       Loops().float_to_float16(x, static_cast<uint16_t*>(y), count);
     } else {
-      static_assert(constant() == BERTFUSE_BFLOAT16);
+      static_assert(constant() == BERTFUSE_BFLOAT16, "an element type has its conversion here");
       Loops().float_to_bfloat16(x, static_cast<uint16_t*>(y), count);
     }
   });
@@ -93,14 +92,12 @@ void RunAnyFloat(const bertfuse_call& call, const Float32Kernel& kernel) {
   const ConvertedCall converted(call, arena);
   ConvertAll(call, call.inputs, call.num_inputs, [&](int i, int64_t begin, int64_t count) {
     const bertfuse_tensor& from = call.inputs[i];
-    ToFloat(from.dtype, static_cast<const uint16_t*>(from.data) + begin,
-            static_cast<float*>(converted.inputs[i].data) + begin, count);
+    ToFloat(from.dtype, ElementAt(from, begin), static_cast<float*>(converted.inputs[i].data) + begin, count);
   });
   kernel.run(converted.call);
   ConvertAll(call, call.outputs, call.num_outputs, [&](int i, int64_t begin, int64_t count) {
     const bertfuse_tensor& to = call.outputs[i];
-    FromFloat(to.dtype, static_cast<const float*>(converted.outputs[i].data) + begin,
-              static_cast<uint16_t*>(to.data) + begin, count);
+    FromFloat(to.dtype, static_cast<const float*>(converted.outputs[i].data) + begin, ElementAt(to, begin), count);
   });
 }
 

@@ -55,9 +55,7 @@ int64_t IndexAt(const bertfuse_tensor& ids, int64_t at) {
                                      : static_cast<const int32_t*>(ids.data)[at];
 }
 
-const void* RowOf(const bertfuse_tensor& table, int64_t row) {
-  return static_cast<const char*>(table.data) + row * table.shape[1] * static_cast<int64_t>(DtypeSize(table.dtype));
-}
+const void* RowOf(const bertfuse_tensor& table, int64_t row) { return ElementAt(table, row * table.shape[1]); }
 
 // One of the three embeddings that a row sums.
 struct Source {
@@ -113,7 +111,7 @@ void RunRows(const bertfuse_call& call, const Buffers& buffers, OutOfRange& out_
         }
       }
       Loops().layer_norm(sum, nullptr, nullptr, gamma, beta, hidden, epsilon);
-      if (converted) FromFloat(out.dtype, sum, static_cast<uint16_t*>(out.data) + row * hidden, hidden);
+      if (converted) FromFloat(out.dtype, sum, ElementAt(out, row * hidden), hidden);
     }
   });
   if (out_of_range.input == kNone) return;

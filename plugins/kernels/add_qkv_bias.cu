@@ -5,22 +5,18 @@
 namespace bertfuse::kernels {
 namespace {
 
-// Adding two numbers of T rounds once, so T's own packed add gives what float32 would.
-template <int kVector>
-__device__ __forceinline__ void Add(Pack<float, kVector>& x, const Pack<float, kVector>& bias) {
-#pragma unroll
-  for (int i = 0; i < kVector; ++i) x.value[i] += bias.value[i];
-}
+// The sum of two numbers of 16 bits rounds once, so their own packed add gives what float32 would.
 template <class T, int kVector>
 __device__ __forceinline__ void Add(Pack<T, kVector>& x, const Pack<T, kVector>& bias) {
-  if constexpr (kVector == 1) {
-    x.value[0] = __hadd(x.value[0], bias.value[0]);
-  } else {
+  if constexpr (sizeof(T) == 2 && kVector % 2 == 0) {
 #pragma unroll
     for (int i = 0; i < kVector; i += 2) {
       uint32_t& pair = reinterpret_cast<uint32_t&>(x.value[i]);
       pair = AddPairs<T>(pair, reinterpret_cast<const uint32_t&>(bias.value[i]));
     }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) x.value[i] = FromFloat<T>(ToFloat(x.value[i]) + ToFloat(bias.value[i]));
   }
 }
 

@@ -1,11 +1,9 @@
 #ifndef BERTFUSE_KERNELS_ATTENTION_H_
 #define BERTFUSE_KERNELS_ATTENTION_H_
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
 
+#include "kernels/elements.h"
 #include "kernels/launch.h"
 
 namespace bertfuse::kernels {

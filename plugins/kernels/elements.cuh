@@ -3,12 +3,11 @@
 #define BERTFUSE_KERNELS_ELEMENTS_CUH_
 
 #include <cuda.h>
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 #include <cstdint>
 
 #include "bertfuse/dtypes.h"
+#include "kernels/elements.h"
 
 namespace bertfuse::kernels {
 

@@ -1,5 +1,5 @@
-// The element types of a matrix product. dtypes.h lists those that tensors have; on the device, elements.cuh has what
-// kernels do with one.
+// CUDA's element types, and those of a matrix product. dtypes.h lists which ones tensors have; on the device,
+// elements.cuh has what kernels do with one.
 #ifndef BERTFUSE_KERNELS_ELEMENTS_H_
 #define BERTFUSE_KERNELS_ELEMENTS_H_
 

@@ -2,9 +2,6 @@
 #ifndef BERTFUSE_OPS_CALL_H_
 #define BERTFUSE_OPS_CALL_H_
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cstdio>
 #include <string>
 #include <type_traits>
@@ -14,6 +11,7 @@
 #include "core/kernel_call.h"
 #include "core/op_table.h"
 #include "core/status.h"
+#include "kernels/elements.h"
 #include "kernels/launch.h"
 #include "ops/tuning.h"
 
