@@ -43,7 +43,7 @@ $(PACKAGE): $(DEPENDENCIES) $(LIBRARY_SOURCES)
 	touch $@
 
 demo: setup
-	$(BIN)/python -m bertfuse.runtime.demo
+	$(BIN)/python -m bertfuse.analysis.demo
 
 build/tests/.configured: $(DEPENDENCIES) CMakeLists.txt
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/tests -G Ninja \

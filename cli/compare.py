@@ -11,7 +11,7 @@ from .options import Json, Library, Provider
 from .output import Steps, command, print_json, stdout, table
 
 if TYPE_CHECKING:
-    from bertfuse.runtime import Comparison
+    from bertfuse.analysis import Comparison
 
 
 def compare(
@@ -48,10 +48,10 @@ def compare(
 
       bertfuse compare a.onnx b.onnx --text "A sentence." --atol 1e-5 --bisect
     """
+    from bertfuse.analysis import Subject, compare_subjects
+    from bertfuse.analysis.compare_page import write_page
     from bertfuse.errors import BertfuseError
     from bertfuse.graph_rewrite.io import check_target
-    from bertfuse.runtime import Subject, compare_subjects
-    from bertfuse.runtime.compare_page import write_page
     from bertfuse.runtime.inputs import read_npz
 
     if text and file is not None:
@@ -111,7 +111,7 @@ def print_comparison(comparison: Comparison, per_node: bool = False) -> None:
         if first is not None:
             console.print(f"First to differ: {first.name}: {first.reason}", markup=False)
     if comparison.bisection is not None:
-        from bertfuse.runtime.compare_page import bisection_text
+        from bertfuse.analysis.compare_page import bisection_text
 
         console.print(bisection_text(comparison.bisection), markup=False)
 

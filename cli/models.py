@@ -182,9 +182,9 @@ def optimize(
 
       bertfuse optimize ./my-tagger -o tagger --dtype fp16 --strict
     """
+    from bertfuse.analysis import compare_models
     from bertfuse.export import export_model
     from bertfuse.graph_rewrite.pipeline import check_options
-    from bertfuse.runtime import compare_models
     from bertfuse.runtime.folder import MODEL_FILE, ONNX_FOLDER
 
     from .compare import print_comparison
@@ -324,7 +324,7 @@ def _check_page(original: Path, fused: Path, page: Path) -> None:
 
 
 def _write_page(original: Path, fused: Path, page: Path | None, steps: Steps) -> Path:
-    from bertfuse.runtime.report import write_report
+    from bertfuse.analysis.report import write_report
 
     return write_report(original, fused, page, progress=steps)
 

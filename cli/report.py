@@ -33,10 +33,10 @@ def report(
 
       bertfuse report minilm -o minilm.html --seconds 0
     """
+    from bertfuse.analysis.bench import check_seconds
+    from bertfuse.analysis.report import PAGE_FILE, write_report
     from bertfuse.graph_rewrite.io import check_target
-    from bertfuse.runtime.bench import check_seconds
     from bertfuse.runtime.folder import model_pair
-    from bertfuse.runtime.report import PAGE_FILE, write_report
 
     original, fused = model_pair(folder)
     target = output or folder / PAGE_FILE

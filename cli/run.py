@@ -109,7 +109,7 @@ def _run_arrays(
     steps: Steps,
 ) -> Ran:
     """One run on the arrays of a file, or, in an engine, on the texts padded to the longest."""
-    from bertfuse.runtime.answers import answers
+    from bertfuse.inference.array_answers import answers
     from bertfuse.runtime.folder import folder_of
     from bertfuse.runtime.inputs import read_npz, text_inputs
 

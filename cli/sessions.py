@@ -11,8 +11,8 @@ from .options import Json, Provider, grid
 from .output import Steps, command, print_json, stdout, table
 
 if TYPE_CHECKING:
-    from bertfuse.runtime.bench import BenchReport
-    from bertfuse.runtime.gpu_bench import GpuOptions
+    from bertfuse.analysis.bench import BenchReport
+    from bertfuse.analysis.gpu_bench import GpuOptions
 
 
 def bench(
@@ -62,9 +62,9 @@ def bench(
 
       bertfuse bench minilm --provider cuda --dtype fp16 --cuda-graph
     """
+    from bertfuse.analysis.bench import bench as measure
+    from bertfuse.analysis.bench import plot
     from bertfuse.graph_rewrite.io import check_target, replacing
-    from bertfuse.runtime.bench import bench as measure
-    from bertfuse.runtime.bench import plot
     from bertfuse.runtime.folder import model_pair
 
     model_pair(folder)
@@ -101,8 +101,8 @@ def bench(
 
 
 def _gpu_options(provider: str, **options: Any) -> GpuOptions | None:
+    from bertfuse.analysis.gpu_bench import DTYPES, GpuOptions
     from bertfuse.errors import BertfuseError
-    from bertfuse.runtime.gpu_bench import DTYPES, GpuOptions
 
     given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
     if given and provider != "cuda":
@@ -114,7 +114,7 @@ def _gpu_options(provider: str, **options: Any) -> GpuOptions | None:
 
 def print_bench(report: BenchReport) -> None:
     """Milliseconds per contender and size, and how many times as fast as the original where there is a difference."""
-    from bertfuse.runtime.bench import figure
+    from bertfuse.analysis.bench import figure
 
     console = stdout()
     first = report.contenders[0]
@@ -152,7 +152,7 @@ def doctor(as_json: Json = False) -> None:
 
       bertfuse doctor --json
     """
-    from bertfuse.runtime.doctor import doctor as examine
+    from bertfuse.analysis.doctor import doctor as examine
 
     with Steps(as_json) as steps:
         steps("Looking around")

@@ -11,7 +11,7 @@ from .options import Json, grid
 from .output import Steps, command, print_json, stdout, table
 
 if TYPE_CHECKING:
-    from bertfuse.runtime.tuning import TuningReport
+    from bertfuse.analysis.tuning import TuningReport
 
 
 def tune(
@@ -40,7 +40,7 @@ def tune(
 
       bertfuse tune model.fused.onnx --shapes 16x384 -o tuning.tsv
     """
-    from bertfuse.runtime.tuning import tune as measure
+    from bertfuse.analysis.tuning import tune as measure
 
     with Steps(as_json) as steps:
         report = measure(

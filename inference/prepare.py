@@ -16,10 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 
 from bertfuse import __version__
 from bertfuse.errors import BertfuseError
-from bertfuse.runtime.folder import MODEL_FILE, ONNX_FOLDER, ORIGINAL_FILE, find_model
+from bertfuse.runtime.folder import MODEL_FILE, ONNX_FOLDER, ORIGINAL_FILE, find_model, folder_of
+from bertfuse.runtime.padded_session import OFFSETS, PaddedSession
+from bertfuse.runtime.session import InferenceSession, ort_errors
+from bertfuse.runtime.tokenizer import open_tokenizer
+
+from .devices import providers_on
 
 log = logging.getLogger("bertfuse")
 
@@ -128,14 +134,28 @@ _TRIAL = ["a", "a few words more", "Some sentences are longer than others, and s
 
 def _trial(model: Path, device: str) -> np.ndarray:
     """The first output for the trial's texts, one after the other. Raises BertfuseError where it does not run."""
-    from .model import TextModel
-
-    trial = TextModel(model, device=device)
-    found: list[Any] = [None] * len(_TRIAL)
-    for batch in trial.run(_TRIAL, trial.outputs[:1]):
-        values = batch.outputs[trial.outputs[0]]
-        for row, length, value in zip(batch.rows, batch.lengths, values, strict=True):
-            found[row] = value[:length] if value.ndim > 1 else value
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session: Any = InferenceSession(model, providers_on(device), sess_options=options)
+    if OFFSETS in {value.name for value in session.get_inputs()}:
+        session = PaddedSession(session)
+    tokenizer = open_tokenizer(folder_of(model))
+    output = session.get_outputs()[0].name
+    found = []
+    for text in _TRIAL:
+        encoding = tokenizer.encode(text)
+        named = {
+            "input_ids": encoding.ids,
+            "attention_mask": encoding.attention_mask,
+            "token_type_ids": encoding.type_ids,
+        }
+        feed = {}
+        for value in session.get_inputs():
+            if value.name not in named:
+                raise BertfuseError(f"{model}: takes {value.name}, which texts do not give")
+            feed[value.name] = np.array([named[value.name]], np.int32 if "int32" in value.type else np.int64)
+        with ort_errors(str(model)):
+            found.append(session.run([output], feed)[0][0])
     return np.concatenate([value.astype(np.float64).ravel() for value in found])
 
 

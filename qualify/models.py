@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from bertfuse.analysis.bench import interleaved
+from bertfuse.analysis.contenders import Contender, Feed, encoder
+from bertfuse.analysis.gpu_bench import GpuOptions, gpu_contenders
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite.io import open_model
-from bertfuse.runtime.bench import interleaved
-from bertfuse.runtime.contenders import Contender, Feed, encoder
 from bertfuse.runtime.folder import model_pair
-from bertfuse.runtime.gpu_bench import GpuOptions, gpu_contenders
 from bertfuse.runtime.inputs import random_inputs, vocabulary_sizes
 from bertfuse.runtime.session import InferenceSession
 

@@ -1,4 +1,4 @@
-"""Running models: sessions with the custom-op library, comparison, benchmark, and a look at what is installed."""
+"""Running models: sessions with the custom-op library, and what feeds them. Engines of TensorRT: the package trt."""
 
 from __future__ import annotations
 
@@ -9,11 +9,6 @@ _EXPORTS = {
     "library_path": "library",
     "register": "library",
     "InferenceSession": "session",
-    "compare_models": "compare",
-    "compare_subjects": "compare",
-    "Subject": "subjects",
-    "Comparison": "compare",
-    "OutputDifference": "compare",
     "ragged": "ragged_inputs",
     "random_inputs": "inputs",
     "text_inputs": "inputs",

@@ -12,10 +12,10 @@ from pathlib import Path
 import onnx
 from tiny_models import beside_config, exported
 
+from bertfuse.analysis.demo import model_folder
 from bertfuse.export import export_model
 from bertfuse.graph_rewrite import fuse_file
 from bertfuse.graph_rewrite.spec import DOMAIN
-from bertfuse.runtime.demo import model_folder
 
 # Together the two random ones have every op: attention is either fused, or left to the runtime behind AddQKVBias.
 NAMES = ("minilm", "bert", "bert-basic")

@@ -1,4 +1,4 @@
-"""No two files import each other, directly or around a corner, imports for type checkers among them."""
+"""What imports what: no circles, imports for type checkers among them, and nothing that is not there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("graph_rewrite", "export", "runtime", "qualify", "cli")
+PACKAGES = ("graph_rewrite", "export", "runtime", "inference", "serving", "analysis", "qualify", "cli")
 
 
 def modules() -> dict[str, Path]:
@@ -39,3 +39,31 @@ def test_no_circles() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(f"a circle of imports: {' imports '.join(reversed(error.args[1]))}")
+
+
+def test_what_is_imported_is_there() -> None:
+    """In tests, too, which import much inside functions."""
+    files = modules()
+    known = {*files, "bertfuse", "bertfuse.errors", "bertfuse.printable"}
+    missing = []
+    for file in [*files.values(), *(ROOT / "tests").rglob("*.py")]:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            ours = [name for name in names if name.partition(".")[0] == "bertfuse"]
+            absent = [name for name in ours if name not in known]
+            if isinstance(node, ast.ImportFrom) and ours and not absent and node.module in files:
+                source = files[node.module].read_text(encoding="utf-8")
+                made = (f"{node.module}.{alias.name}" for alias in node.names if alias.name not in source)
+                absent = [name for name in made if name not in known]
+            missing += [f"{file.relative_to(ROOT)}:{node.lineno}: {name}" for name in absent]
+    assert not missing
+
+
+def test_what_serves_does_not_know_what_examines() -> None:
+    """runtime/ and inference/ go into servers: they import nothing of the packages that look at models."""
+    known = modules()
+    for name, file in known.items():
+        if name.split(".")[1] in ("runtime", "inference", "serving"):
+            found = {imported.split(".")[1] for imported in imports(name, file, known)}
+            assert not found & {"analysis", "qualify", "cli"}, f"{name} imports {found}"

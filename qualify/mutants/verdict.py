@@ -11,11 +11,11 @@ import onnx
 import onnxruntime
 from onnx import numpy_helper
 
+from bertfuse.analysis.differences import TOLERANCES
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import OPS, FusionResult, fuse
 from bertfuse.graph_rewrite.dialect.reference import MASKED_SCORE
 from bertfuse.graph_rewrite.spec import DOMAIN
-from bertfuse.runtime.differences import TOLERANCES
 
 from .inputs import Feed
 

@@ -19,7 +19,7 @@ _EXPORTS = {
     "library_path": "bertfuse.runtime",
     "register": "bertfuse.runtime",
     "InferenceSession": "bertfuse.runtime",
-    "compare_models": "bertfuse.runtime",
+    "compare_models": "bertfuse.analysis",
     "Encoder": "bertfuse.inference",
     "Reranker": "bertfuse.inference",
     "Classifier": "bertfuse.inference",

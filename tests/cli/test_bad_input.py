@@ -211,8 +211,8 @@ def test_targets_are_checked_before_the_work(tmp_path: Path, monkeypatch: pytest
     def work(*_: object, **__: object) -> None:
         raise AssertionError("began")
 
-    for name in ("bench.bench", "report.write_report", "trt.build.prepare"):
-        monkeypatch.setattr(f"bertfuse.runtime.{name}", work)
+    for name in ("analysis.bench.bench", "analysis.report.write_report", "runtime.trt.build.prepare"):
+        monkeypatch.setattr(f"bertfuse.{name}", work)
     for name in ("model.onnx", "model.fused.onnx"):
         (tmp_path / name).write_bytes(exported().read_bytes())
     folder, file = tmp_path / "folder", tmp_path / "file"

@@ -249,7 +249,7 @@ def test_bench(folder: Path, tmp_path: Path) -> None:
 
 def test_doctor_without_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
-    monkeypatch.setattr("bertfuse.runtime.doctor._version", lambda name: None if name == "onnx" else "1")
+    monkeypatch.setattr("bertfuse.analysis.doctor._version", lambda name: None if name == "onnx" else "1")
     report = said("doctor", code=1)
     assert "onnx is not installed: pip install onnx" in report["problems"]
     assert report["libraries"]["onnxruntime"]["loads"] and report["libraries"]["onnxruntime"]["ops"] == []

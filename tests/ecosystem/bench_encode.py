@@ -45,7 +45,7 @@ def main() -> None:
     from sentence_transformers import SentenceTransformer
 
     import bertfuse
-    from bertfuse.runtime.bench import machine
+    from bertfuse.analysis.bench import machine
 
     folder = Path(tempfile.mkdtemp(prefix="bertfuse-")) / "minilm"
     from commands import said

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from bertfuse.runtime.gpu_bench import BoundRuns, GpuOptions, cuda_session
+from bertfuse.analysis.gpu_bench import BoundRuns, GpuOptions, cuda_session
 
 OURS = "bertfuse"
 REPLAYS = 20

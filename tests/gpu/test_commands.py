@@ -124,7 +124,7 @@ def test_bench(folder: Path, tmp_path: Path, options: list[str]) -> None:
 
 def test_bench_refuses_a_library_without_the_kernels(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fused nodes that run as their bodies are found by the profile."""
-    from bertfuse.runtime import gpu_bench
+    from bertfuse.analysis import gpu_bench
 
     def without_library(path: Path, library: str, *arguments: Any, **changes: Any) -> onnxruntime.InferenceSession:
         return original(path, "never", *arguments, **changes)

@@ -14,9 +14,9 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from bertfuse.analysis.gpu_bench import GpuOptions, cuda_session, kernels_run  # noqa: E402
 from bertfuse.export import export_model  # noqa: E402
 from bertfuse.graph_rewrite import fuse_file  # noqa: E402
-from bertfuse.runtime.gpu_bench import GpuOptions, cuda_session, kernels_run  # noqa: E402
 from bertfuse.runtime.ragged_inputs import ragged  # noqa: E402
 from bertfuse.runtime.session import InferenceSession  # noqa: E402
 

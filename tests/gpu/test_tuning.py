@@ -32,7 +32,7 @@ def names(op, bound):
 def read(rows, header=None):
     """The tuning that the library makes of these rows, and what it remarks."""
     if header is None:
-        from bertfuse.runtime.tuning import HEADER as header
+        from bertfuse.analysis.tuning import HEADER as header
     text = "\n".join([header, *("\t".join(row) for row in rows)])
     error, remark = native.Error(), ctypes.create_string_buffer(512)
     tuning = native.load_library(library_file()).bertfuse_read_tuning(

@@ -15,9 +15,9 @@ import onnxruntime
 
 import bertfuse
 from bertfuse import InferenceSession
+from bertfuse.analysis.differences import TOLERANCES
 from bertfuse.export import export_model
 from bertfuse.graph_rewrite import FusionResult, fuse
-from bertfuse.runtime.differences import TOLERANCES
 from tests.model_coverage.families import FAMILIES, LONGEST, VOCABULARY
 
 # Packed and padded rows are summed in other orders, in two layers: the tolerance of whole models.

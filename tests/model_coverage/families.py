@@ -10,9 +10,9 @@ from typing import Any
 import torch
 import transformers
 
+from bertfuse.analysis.demo import model_folder
 from bertfuse.export import TASKS
 from bertfuse.export.sentence import SentenceEncoder
-from bertfuse.runtime.demo import model_folder
 
 LAYERS, HIDDEN, HEADS, VOCABULARY, LONGEST = 2, 32, 4, 97, 40
 HEAD_TASKS = ("fill-mask", "text-classification", "token-classification", "question-answering")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bertfuse.analysis.tuning import choose
 from bertfuse.graph_rewrite.ops import MODEL_OPS
 from bertfuse.qualify.draw import Draw
 from bertfuse.qualify.layout import Layout
@@ -15,7 +16,6 @@ from bertfuse.qualify.problem import parse
 from bertfuse.qualify.tuning import Measurer, problem_of
 from bertfuse.qualify.worker import Settings
 from bertfuse.runtime import native
-from bertfuse.runtime.tuning import choose
 
 sys.path.insert(0, str(Path(__file__).parent))
 from faulty import library

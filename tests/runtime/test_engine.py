@@ -14,10 +14,11 @@ import onnx
 import pytest
 from engines import NAMES, fused, ops_in, original
 
+from bertfuse.analysis import compare_models
 from bertfuse.errors import BertfuseError, RuntimeLibraryError
 from bertfuse.graph_rewrite.ops import MODEL_OPS, OPS
 from bertfuse.graph_rewrite.spec import DOMAIN
-from bertfuse.runtime import compare_models, library_path
+from bertfuse.runtime import library_path
 from bertfuse.runtime.trt import backend as backends
 from bertfuse.runtime.trt import build, build_engine, load_backend
 from bertfuse.runtime.trt.model import prepare

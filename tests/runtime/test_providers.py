@@ -10,10 +10,10 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
+from bertfuse.analysis.subjects import Subject
 from bertfuse.errors import BertfuseError
 from bertfuse.runtime import session as sessions
 from bertfuse.runtime.session import CPU, CUDA, InferenceSession
-from bertfuse.runtime.subjects import Subject
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 
+from bertfuse.analysis.differences import TOLERANCES
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import fuse
 from bertfuse.qualify.mutants.inputs import MASKS
 from bertfuse.qualify.mutants.verdict import Feed, Verdict, one_line, session
-from bertfuse.runtime.differences import TOLERANCES
 
 from .build import Case
 

@@ -10,10 +10,10 @@ import pytest
 from tiny_models import VOCABULARY, exported, inputs, save_checkpoint
 
 from bertfuse import InferenceSession
+from bertfuse.analysis import compare_models
+from bertfuse.analysis.workloads import DISTRIBUTIONS, make_workload
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import fuse_file
-from bertfuse.runtime import compare_models
-from bertfuse.runtime.workloads import DISTRIBUTIONS, make_workload
 
 SIZES = {"input_ids": VOCABULARY, "token_type_ids": 2}
 

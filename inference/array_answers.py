@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from bertfuse.inference.activations import of_classifier
+from bertfuse.runtime.folder import read_config
+from bertfuse.runtime.inputs import load_tokenizer
 
-from .folder import read_config
-from .inputs import load_tokenizer
+from .activations import of_classifier
 
 TOP = 5
 

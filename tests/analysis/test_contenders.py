@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tiny_models import exported, inputs
 
+from bertfuse.analysis.contenders import _optimize, optimizer_contender, pytorch_contender
 from bertfuse.graph_rewrite import fuse_file
-from bertfuse.runtime.contenders import _optimize, optimizer_contender, pytorch_contender
 
 
 def test_without_torch_its_contender_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,11 @@ import onnx
 import pytest
 from tiny_models import LAYERS, LONGEST, exported
 
+from bertfuse.analysis.report import collect, groups, render, write_report
+from bertfuse.analysis.report.drawing import MAX_NODES, one_layer, whole_graph
+from bertfuse.analysis.report.layout import layered
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import explain, fuse_file
-from bertfuse.runtime.report import collect, groups, render, write_report
-from bertfuse.runtime.report.drawing import MAX_NODES, one_layer, whole_graph
-from bertfuse.runtime.report.layout import layered
 
 
 class Page(HTMLParser):

@@ -12,9 +12,9 @@ import onnx
 
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite.io import open_model, write
+from bertfuse.runtime.session import ort_errors
 
 from .differences import OutputDifference, difference
-from .session import ort_errors
 from .subjects import Subject
 from .tensors import computed_tensors, expose
 

@@ -12,8 +12,8 @@ import jinja2
 from bertfuse.graph_rewrite import OPS, FusionResult, Part
 from bertfuse.graph_rewrite.io import replacing
 from bertfuse.printable import printable
+from bertfuse.runtime.folder import folder_of
 
-from ..folder import folder_of
 from . import plots
 from .collect import PAGE_FILE, SIZES, Report, collect
 from .drawing import one_layer, whole_graph

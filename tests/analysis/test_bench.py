@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from tiny_models import exported, inputs
 
+from bertfuse.analysis import bench
+from bertfuse.analysis.bench import BenchReport, interleaved, plot
+from bertfuse.analysis.contenders import Contender, fused_contenders, session_contender
 from bertfuse.cli.sessions import print_bench
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import fuse_file
-from bertfuse.runtime import bench
-from bertfuse.runtime.bench import BenchReport, interleaved, plot
-from bertfuse.runtime.contenders import Contender, fused_contenders, session_contender
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])

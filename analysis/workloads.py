@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from bertfuse.errors import BertfuseError
-
-from .inputs import random_inputs, text_inputs
+from bertfuse.runtime.inputs import random_inputs, text_inputs
 
 # What lengths of a batch are drawn from: (texts unless told, longest, draw). Medians and spreads of short sentences for
 # embedding, of questions with their paragraphs as in SQuAD, and of a query with each of its candidates.

@@ -11,11 +11,11 @@ import pytest
 from polygraphy.exception import PolygraphyException
 from tiny_models import exported, inputs, save_checkpoint
 
+from bertfuse.analysis import compare_models
+from bertfuse.analysis.compare import difference
 from bertfuse.errors import BertfuseError
 from bertfuse.export import export_model
 from bertfuse.graph_rewrite import fuse_file
-from bertfuse.runtime import compare_models
-from bertfuse.runtime.compare import difference
 from bertfuse.runtime.session import ort_errors
 
 

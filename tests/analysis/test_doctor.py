@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bertfuse.runtime import doctor, native
+from bertfuse.analysis import doctor
+from bertfuse.runtime import native
 
 FAKE_ONNXRUNTIME = """
 import sys

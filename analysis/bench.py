@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertfuse.errors import BertfuseError
+from bertfuse.runtime.folder import longest_sequence, model_pair, read_config
+from bertfuse.runtime.inputs import random_inputs, vocabulary_sizes
+from bertfuse.runtime.session import InferenceSession, providers_of
 
 from .contenders import Contender, Feed, contenders, padding_contenders
-from .folder import longest_sequence, model_pair, read_config
-from .inputs import random_inputs, vocabulary_sizes
-from .session import InferenceSession, providers_of
 from .workloads import make_workload
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ def machine() -> dict[str, str]:
 
 
 def _gpu() -> dict[str, str]:
-    from . import native
+    from bertfuse.runtime import native
 
     return {"gpu": next(native.gpus()).name.decode()}
 

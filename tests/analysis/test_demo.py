@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bertfuse.runtime import demo
+from bertfuse.analysis import demo
 
 
 @pytest.fixture(scope="module")

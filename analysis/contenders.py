@@ -20,10 +20,9 @@ from bertfuse.errors import BertfuseError, RuntimeLibraryError
 from bertfuse.graph_rewrite import fuse_file
 from bertfuse.graph_rewrite.io import MAX_INLINE_BYTES, open_model
 from bertfuse.graph_rewrite.precision import DTYPES
-
-from .folder import model_pair, read_config
-from .library import library_path
-from .session import InferenceSession, check_on, ort_errors, providers_of
+from bertfuse.runtime.folder import model_pair, read_config
+from bertfuse.runtime.library import library_path
+from bertfuse.runtime.session import InferenceSession, check_on, ort_errors, providers_of
 
 Feed = Mapping[str, np.ndarray]
 

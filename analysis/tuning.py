@@ -14,10 +14,10 @@ from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite.io import check_target, replacing
 from bertfuse.qualify.tuning import Measurer, problem_of
 from bertfuse.qualify.worker import Settings
+from bertfuse.runtime import native
+from bertfuse.runtime.folder import find_model, folder_of
+from bertfuse.runtime.library import library_path
 
-from . import native
-from .folder import find_model, folder_of
-from .library import library_path
 from .model_calls import model_calls
 
 TUNING_FILE = "tuning.tsv"

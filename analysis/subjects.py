@@ -14,11 +14,10 @@ import onnx
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite.io import open_model
 from bertfuse.graph_rewrite.spec import PADDING_KEY
-
-from .folder import find_model
-from .inputs import is_fixed
-from .padded_session import PaddedSession, padded_inputs, padded_outputs
-from .session import CPU, PROVIDERS, InferenceSession, check_on, providers_of
+from bertfuse.runtime.folder import find_model
+from bertfuse.runtime.inputs import is_fixed
+from bertfuse.runtime.padded_session import PaddedSession, padded_inputs, padded_outputs
+from bertfuse.runtime.session import CPU, PROVIDERS, InferenceSession, check_on, providers_of
 
 # How "FILE@HOW" is run: ONNX Runtime's provider, and whether with our library.
 HOWS = {
@@ -125,7 +124,7 @@ class Subject:
         """A polygraphy runner of this subject, or of `file` in its place; the prefix keeps names apart."""
         name = f"{prefix}: {self}"
         if self.is_engine:
-            from .trt.run import engine_runner
+            from bertfuse.runtime.trt.run import engine_runner
 
             return engine_runner(self.path, name)
         return session_runner(file or self.path, name, providers=list(self.providers) or None, library=self.library)
@@ -134,7 +133,7 @@ class Subject:
         """What turns an engine's failures into a BertfuseError of one line."""
         if not self.is_engine:
             return nullcontext()
-        from .trt.run import engine_errors
+        from bertfuse.runtime.trt.run import engine_errors
 
         return engine_errors(self.path)
 
@@ -146,7 +145,7 @@ class Subject:
         """Something with an onnxruntime session's get_inputs and get_outputs, made without GPU."""
         if not self.is_engine:
             return DescribedModel(self.path)
-        from .trt.run import DescribedEngine
+        from bertfuse.runtime.trt.run import DescribedEngine
 
         return DescribedEngine(self.path)
 

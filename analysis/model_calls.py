@@ -16,8 +16,7 @@ from bertfuse.graph_rewrite.ops import PACKING_OPS
 from bertfuse.graph_rewrite.shapes import infer_shapes, monomial
 from bertfuse.graph_rewrite.spec import DOMAIN, PADDING_KEY, AttrSpec, OpSpec
 from bertfuse.qualify.problem import tensor_shape
-
-from . import native
+from bertfuse.runtime import native
 
 
 def model_calls(path: Path, batch: int, sequence: int) -> list[tuple[str, native.Call, int]]:

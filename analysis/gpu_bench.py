@@ -17,10 +17,10 @@ from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import OPS, fuse_file
 from bertfuse.graph_rewrite.io import open_model
 from bertfuse.graph_rewrite.spec import DOMAIN
+from bertfuse.runtime.folder import model_pair
+from bertfuse.runtime.session import CPU, InferenceSession, ort_errors, providers_of
 
 from .contenders import Contender, Feed, attempt, encoder, float_type, is_large, optimized_model
-from .folder import model_pair
-from .session import CPU, InferenceSession, ort_errors, providers_of
 
 CUDA = "CUDAExecutionProvider"
 DTYPES = ("fp32", "fp16")

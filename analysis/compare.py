@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from bertfuse.errors import BertfuseError
+from bertfuse.runtime.folder import folder_of, longest_sequence, read_config
+from bertfuse.runtime.inputs import fit_inputs, random_inputs, text_inputs, vocabulary_sizes
+from bertfuse.runtime.ragged_inputs import MASK
+from bertfuse.runtime.session import ort_errors
 
 from .bisection import Bisection, bisect, check_bisectable
 from .differences import TOLERANCES, OutputDifference, difference, without_padding
-from .folder import folder_of, longest_sequence, read_config
-from .inputs import fit_inputs, random_inputs, text_inputs, vocabulary_sizes
-from .ragged_inputs import MASK
-from .session import ort_errors
 from .subjects import Subject, session_runner
 from .tensors import computed_tensors, expose
 

@@ -11,11 +11,11 @@ import pytest
 from tiny_models import LAYERS, exported, inputs
 
 import bertfuse
+from bertfuse.analysis import gpu_bench
+from bertfuse.analysis.contenders import Contender, float_type
+from bertfuse.analysis.gpu_bench import CUDA, GpuOptions, check_profile, cuda_session, gpu_contenders
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import fuse_file
-from bertfuse.runtime import gpu_bench
-from bertfuse.runtime.contenders import Contender, float_type
-from bertfuse.runtime.gpu_bench import CUDA, GpuOptions, check_profile, cuda_session, gpu_contenders
 
 
 @pytest.fixture(scope="module")

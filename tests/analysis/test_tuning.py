@@ -11,13 +11,14 @@ from onnxruntime.tools.onnx_model_utils import make_dim_param_fixed
 from tiny_models import HEADS, HIDDEN, LAYERS, exported
 
 import bertfuse
+from bertfuse.analysis import tuning
+from bertfuse.analysis.model_calls import model_calls
+from bertfuse.analysis.tuning import Choice, TuningReport, choose, merged, tune
 from bertfuse.errors import BertfuseError, RuntimeLibraryError
 from bertfuse.graph_rewrite import OPS, fuse_file
 from bertfuse.graph_rewrite.ops import MODEL_OPS
 from bertfuse.qualify.tuning import Measured
-from bertfuse.runtime import native, tuning
-from bertfuse.runtime.model_calls import model_calls
-from bertfuse.runtime.tuning import Choice, TuningReport, choose, merged, tune
+from bertfuse.runtime import native
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,8 @@ import bertfuse
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import OPS
 from bertfuse.graph_rewrite.spec import DOMAIN, OP_VERSION
-
-from . import native
-from .library import LIBRARIES, library_path, misses_library, register
+from bertfuse.runtime import native
+from bertfuse.runtime.library import LIBRARIES, library_path, misses_library, register
 
 PACKAGES = (
     "onnx",

@@ -15,8 +15,8 @@ import onnx
 import pytest
 from tiny_models import exported
 
+from bertfuse.analysis.report import write_report
 from bertfuse.graph_rewrite import fuse_file
-from bertfuse.runtime.report import write_report
 
 WIDTHS = (390, 1440)
 NAMES = ("chromium", "chromium-browser", "chrome-headless-shell", "google-chrome")

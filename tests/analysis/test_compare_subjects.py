@@ -14,12 +14,12 @@ import pytest
 from engines import fused, ops_in
 from tiny_models import exported
 
+from bertfuse.analysis import Subject, compare, compare_models, compare_subjects
+from bertfuse.analysis import subjects as subjects_module
+from bertfuse.analysis.compare_page import render
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import fuse_file
 from bertfuse.graph_rewrite.spec import DOMAIN
-from bertfuse.runtime import Subject, compare, compare_models, compare_subjects
-from bertfuse.runtime import subjects as subjects_module
-from bertfuse.runtime.compare_page import render
 from bertfuse.runtime.trt import build_engine
 from bertfuse.runtime.trt import run as engine_run
 
@@ -140,7 +140,7 @@ def test_engines_bound_the_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def _stand_in(source: Path, prefix: str, file: Path | None) -> Any:
     path = file if file is not None and file.suffix == ".onnx" else source
     if path == source:  # in the engine's place: with what it was built to put out
-        from bertfuse.runtime.tensors import computed_tensors, expose
+        from bertfuse.analysis.tensors import computed_tensors, expose
 
         path = source.with_name("exposed.onnx")
         expose(source, computed_tensors(source), path)

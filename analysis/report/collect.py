@@ -16,14 +16,14 @@ from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import OPS, FusionResult, explain
 from bertfuse.graph_rewrite.io import open_model
 from bertfuse.graph_rewrite.spec import DOMAIN, PADDING_KEY
+from bertfuse.runtime.folder import MODEL_FILE, ORIGINAL_FILE, folder_of, longest_sequence, read_config
+from bertfuse.runtime.inputs import random_inputs, vocabulary_sizes
+from bertfuse.runtime.session import InferenceSession
 
 from ..bench import BenchReport, Timing, interleaved, machine
 from ..compare import Comparison, compare_models
 from ..contenders import session_contender
 from ..doctor import doctor
-from ..folder import MODEL_FILE, ORIGINAL_FILE, folder_of, longest_sequence, read_config
-from ..inputs import random_inputs, vocabulary_sizes
-from ..session import InferenceSession
 from ..subjects import Subject
 
 PAGE_FILE = "report.html"
