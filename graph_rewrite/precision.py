@@ -11,7 +11,7 @@ import onnx_graphsurgeon as gs
 from . import exactness
 from .exactness import FLOATS, Kind, has_body, is_float
 from .graph import FusionGraph, as_weight
-from .nodes import data_type, producer
+from .nodes import DEFAULT_DOMAINS, data_type, producer
 from .order import read_by_bodies
 from .spec import DOMAIN
 from .weights import cast_array
@@ -88,6 +88,7 @@ class _Conversion:
         if node.op == "Cast" and is_float(node.outputs[0]) and id(node.outputs[0]) not in self._wide:
             return self._types[id(node.outputs[0])]
         wide = node.domain != DOMAIN and exactness.runs_wide(node, self._kinds, self._wide)
+        wide = wide or not _is_defined_for(node, self._target, self._graph.opset)
         return onnx.TensorProto.FLOAT if wide and self._target != onnx.TensorProto.FLOAT else self._target
 
     def _convert_inputs(self, node: gs.Node, runs: int) -> None:
@@ -166,6 +167,20 @@ class _Conversion:
     def _add(self, op: str, inputs: list[gs.Tensor], output: gs.Tensor, **attributes: Any) -> None:
         name = self._graph.name(f"{op}_{output.name}")
         self._added.append(gs.Node(op, name, attributes, inputs, [output]))
+
+
+def _is_defined_for(node: gs.Node, element: int, opset: int) -> bool:
+    """Whether the operator takes floats of this type in this opset: Where of bfloat16 came with opset 16."""
+    if node.domain not in DEFAULT_DOMAINS:
+        return True
+    try:
+        schema = onnx.defs.get_schema(node.op, opset, "")
+    except onnx.defs.SchemaError:
+        return True
+    kind = f"tensor({onnx.helper.tensor_dtype_to_string(element).removeprefix('TensorProto.').lower()})"
+    allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
+    formal = [*zip(schema.inputs, node.inputs, strict=False), *zip(schema.outputs, node.outputs, strict=False)]
+    return all(kind in allowed.get(form.type_str, [form.type_str]) for form, tensor in formal if is_float(tensor))
 
 
 def _converted(constant: gs.Constant, to: int) -> Any:

@@ -239,3 +239,27 @@ def test_least_float32_in_bfloat16() -> None:
     least = np.finfo(np.float32).min
     cast = cast_array(np.array([least, -np.inf, 1.5]), onnx.TensorProto.BFLOAT16)
     assert np.isfinite(cast[0]) and np.isinf(cast[1]) and cast[2] == 1.5
+
+
+@pytest.mark.parametrize("op", ["Where", "Tanh", "CumSum", "Range"])
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("opset", [13, 17])
+def test_operators_of_opsets_that_do_not_have_the_type(op: str, dtype: str, opset: int) -> None:
+    """Where takes bfloat16 from opset 16 on, CumSum and Range never: they stay float32, between Casts."""
+    b = Builder(opset)
+    x, mask = b.input("x", ("B", "S", HIDDEN)), b.ids("attention_mask")
+    y = attend(b, x, Attention(), mask)
+    if op == "Where":
+        y = b.op("Where", b.op("Cast", b.op("Unsqueeze", mask, b.const([2])), to=TensorProto.BOOL), y, b.const(0.5))
+    elif op == "CumSum":
+        y = b.op("CumSum", y, b.const(1))
+    elif op == "Range":
+        count = b.op("Cast", b.op("Size", mask), to=TensorProto.FLOAT)
+        y = b.op("Add", y, b.op("ReduceSum", b.op("Range", b.const(0.0), count, b.const(1.0)), keepdims=0))
+    else:
+        y = b.op("Tanh", y)
+    b.output(y)
+    model = fuse(b.model(), dtype=dtype).model
+    onnx.checker.check_model(model, full_check=True)
+    wanted = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}[dtype]
+    assert model.graph.output[0].type.tensor_type.elem_type == wanted
