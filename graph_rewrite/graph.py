@@ -230,7 +230,7 @@ class FusionGraph:
         left = [node for node in interior if node is not old and self.is_live(node)]
         if left:
             for shape in [c for n in left for t in n.outputs for c in t.outputs if c.op == "Shape"]:
-                self._forward(shape, inputs if donors is None else donors)
+                self.forward_shape(shape, inputs if donors is None else donors)
             for node in left:
                 self._unhook(node)
         for node in left:
@@ -240,8 +240,11 @@ class FusionGraph:
                 raise _needed(node, user)
         return new
 
-    def _forward(self, shape: gs.Node, others: Sequence[gs.Tensor]) -> None:
-        """Let the Shape node read its donor, where there is one."""
+    def forward_shape(self, shape: gs.Node, others: Sequence[gs.Tensor]) -> None:
+        """Let the Shape node read the first of `others` that has its tensor's shape, or all of it but the last number.
+
+        Where none has, it stays as it is.
+        """
         tensor, given = shape.inputs[0], donor(shape, others)
         if given is None:
             return

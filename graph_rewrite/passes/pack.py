@@ -38,15 +38,17 @@ class Packed:
 def remove_padding(graph: FusionGraph) -> tuple[PassReport, Packed | None]:
     """Pack what can be packed of a finished graph; None where nothing can, with the reason in the report."""
     embeddings, mask, reason = _whole(graph)
-    inside, borders = _region(graph, embeddings, mask) if mask is not None else ([], {})
+    inside, borders = [], {}
+    if mask is not None:
+        _read_shapes_of_ids(graph, embeddings[0], _region(graph, embeddings, mask)[0])
+        inside, borders = _region(graph, embeddings, mask)
     attentions = [node for node in inside if node.op == "FusedAttention"]
     if mask is not None and not attentions:
         at = next(iter(borders.values()), "")
         reason = f"no attention can be reached on packed rows{': ' + at if at else ''}"
     if not reason and mask is not None:
         made = [tensor for node in inside for tensor in node.outputs]
-        needed = padding_rows.reason_to_keep(graph, made, inside, mask)
-        reason = f"what padding gives is needed: {needed}" if needed else ""
+        reason = _made_of_rows(mask, made) or padding_rows.reason_to_keep(graph, made, inside, mask)
     if reason:
         return PassReport(NAME, [], [reason], True), None
     all_attentions = len(rows.fused(graph, "FusedAttention"))
@@ -101,6 +103,28 @@ def _region(graph: FusionGraph, embeddings: list[gs.Node], mask: gs.Tensor) -> t
         elif rows.first_row(node) is None:
             borders[id(node)] = f"'{read[0].name}' for {node.op} {node_name(node)}, which is not known to be row-wise"
     return inside, borders
+
+
+def _read_shapes_of_ids(graph: FusionGraph, embedding: gs.Node, inside: list[gs.Node]) -> None:
+    """Who looks at the shape of rows alone reads it off the ids: the mask may be made of it."""
+    ids = rows.get_input(embedding, "ids")
+    for tensor in [tensor for node in inside for tensor in node.outputs]:
+        for shape in [node for node in tensor.outputs if node.op == "Shape"]:
+            graph.forward_shape(shape, [ids])
+    graph.finish()
+
+
+def _made_of_rows(mask: gs.Tensor, made: list[gs.Tensor]) -> str:
+    """Why the mask cannot say how rows are packed: it is made of such rows. "" where it is not."""
+    packed, stack, seen = {id(t) for t in made}, [mask], set()
+    while stack:
+        tensor = stack.pop()
+        if id(tensor) in packed:
+            return f"the mask '{mask.name}' is made of '{tensor.name}', of which the rows are to be packed"
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            stack += [t for node in tensor.inputs for t in node.inputs if not isinstance(t, gs.Constant)]
+    return ""
 
 
 def _rewrite(graph: FusionGraph, inside: list[gs.Node], mask: gs.Tensor) -> Packed:

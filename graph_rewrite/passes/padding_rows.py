@@ -40,7 +40,7 @@ _ZERO, _OTHER = 2, 1  # what a value is; 0 is left to intervals that hold both
 
 
 def reason_to_keep(graph: FusionGraph, starts: Iterable[gs.Tensor], inside: list[gs.Node], mask: gs.Tensor) -> str:
-    """Why rows of padding must be what they were, "" where they need not.
+    """Why rows of padding must be what they were, in words; "" where they need not.
 
     `starts` are tensors [B, S, ...] made by the nodes `inside` and read by others, of which each row depends on its
     own token and on those that `mask` [B, S] shows. The first row of each sequence may be read: pooling by the first
@@ -58,7 +58,7 @@ def reason_to_keep(graph: FusionGraph, starts: Iterable[gs.Tensor], inside: list
             continue
         seen.add(id(tensor))
         if graph.is_output(tensor) and id(tensor) not in outputs:
-            return f"the body of a node reads rows of padding, '{tensor.name}'"
+            return f"what padding gives is needed: the body of a node reads it, in '{tensor.name}'"
         for node in readers.get(id(tensor), []):
             if id(node) in members or (id(tensor) in begins and rows.first_row(node) is tensor):
                 continue
@@ -66,7 +66,7 @@ def reason_to_keep(graph: FusionGraph, starts: Iterable[gs.Tensor], inside: list
                 continue
             if not _keeps_rows(node, tensor, mask):
                 why = f": {weights.why}" if weights.why else ""
-                return f"{node.op} {node_name(node)} reads rows of padding, in '{tensor.name}'{why}"
+                return f"what padding gives is needed: {node.op} {node_name(node)} reads it, in '{tensor.name}'{why}"
             stack += node.outputs
     return ""
 

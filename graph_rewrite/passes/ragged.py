@@ -54,17 +54,21 @@ def refusal(reason: str) -> FusionError:
 
 def _mask_input(packed: pack.Packed) -> gs.Tensor | None:
     """The model's input that is the mask, as it is or cast; None where the mask comes from the ids."""
-    tensor = packed.mask
-    while (above := producer(tensor)) is not None and above.op in ("Cast", "Identity"):
-        tensor = above.inputs[0]
+    tensor = _uncast(packed.mask)
     (embedding,) = packed.embeddings
     ids = rows.get_input(embedding, "ids")
-    if producer(tensor) is None and all(tensor is not t for t in embedding.inputs):
+    if producer(tensor) is None and all(tensor is not _uncast(t) for t in embedding.inputs):
         return tensor
     strange = [root.name for root in _roots(tensor) if root is not ids]
     if strange:
         raise refusal(f"the mask is computed from '{strange[0]}' in a way that cannot be had without it")
     return None
+
+
+def _uncast(tensor: gs.Tensor) -> gs.Tensor:
+    while (above := producer(tensor)) is not None and above.op in ("Cast", "Identity"):
+        tensor = above.inputs[0]
+    return tensor
 
 
 def _roots(tensor: gs.Tensor) -> list[gs.Tensor]:

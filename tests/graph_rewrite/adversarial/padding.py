@@ -35,6 +35,8 @@ class _Model:
         self.vocabulary = next(t.dims[0] for t in b.initializers if t.name == rows[0])
         looked_up = [b.op("Gather", rows[0], self.ids, axis=0), b.op("Gather", rows[1], self._places(), axis=0)]
         embedded = b.layer_norm(b.op("Add", *r.sample(looked_up, 2)), HIDDEN)
+        if not self.of_ids and r.random() < 0.2:
+            self._see_the_first(embedded)
         mask = b.additive(b.keys(self.visible))
         context = attend(b, embedded, spelled(r, parts={"mask": mask}))
         total = b.op("Add", b.linear(context, HIDDEN, HIDDEN), embedded)
@@ -63,6 +65,13 @@ class _Model:
             there = b.cast(self.visible, INT64)
             return b.op("Add", b.op("Mul", b.op("CumSum", there, b.ints(1)), there), b.ints(1))
         return b.unsqueeze(b.op("Range", b.ints(0), b.length(self.ids), b.ints(1)), 0)
+
+    def _see_the_first(self, x: str) -> None:
+        """The first token is always seen; where it stands follows from the shape of what is to be packed."""
+        b, kept = self.b, self.kept
+        places = b.op("Range", b.ints(0), b.length(x), b.ints(1))
+        self.visible = b.op("Or", self.visible, b.unsqueeze(b.op("Equal", places, b.ints(0)), 0))
+        self.kept = lambda mask: kept(mask) | (np.arange(mask.shape[1]) == 0)
 
     def weight(self, visible: str | None = None) -> str:
         """The mask as numbers [B, S, 1]."""
