@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 
 import bertfuse
+from bertfuse.analysis.differences import TOLERANCES
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import FusionResult, fuse
 from bertfuse.qualify.mutants.verdict import Feed, Verdict, one_line, session
-from bertfuse.runtime.differences import TOLERANCES
 
 if TYPE_CHECKING:
     from .build import Case
