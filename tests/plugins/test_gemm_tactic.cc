@@ -107,7 +107,7 @@ TEST(GemmTactic, PackedRowsAreChosenForAsTheyAreExpected) {
 
 TEST(GemmTactic, EveryPartHasSomething) {
   ForRandomProblems([](const GemmProblem& problem) {
-    const int64_t stages = kernels::CeilDiv(problem.k, kernels::kStageK);
+    const int64_t stages = kernels::CeilDiv(problem.k * problem.x_bytes, kernels::kStageRowBytes);
     for (const GemmTactic& tactic : GemmTactics(problem)) {
       if (tactic.path == GemmPath::kSimt || tactic.path == GemmPath::kMma) continue;
       const int splits = tactic.tile.splits;
