@@ -43,6 +43,7 @@ class FusionGraph:
         skeleton, self.defaults = _without_defaults(skeleton, weights)
         self.gs = gs.import_onnx(skeleton)
         self.opset = next((o.version for o in skeleton.opset_import if o.domain in ("", "ai.onnx")), 0)
+        self.functions = {(function.domain, function.name) for function in skeleton.functions}  # the model's own
         shapes = infer_shapes(skeleton, weights)
         # What the bodies of If, Loop and Scan read lives on, under its name, though no node of the outer graph uses it.
         captured = [tensor for node in self.gs.nodes for tensor in read_by_bodies(node)]

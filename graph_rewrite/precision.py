@@ -30,9 +30,10 @@ def convert(graph: FusionGraph, dtype: str) -> None:
     """Turn the float32, float16 and bfloat16 tensors of the graph, its inputs and outputs included, into `dtype`.
 
     In a half precision type all that must be exact stays float32 (see exactness.py), with Casts where it meets the
-    rest; so do float inputs that are ids or lengths, and what the bodies of If, Loop and Scan read and give keeps its
-    type. Finite constants beyond the range of the type (the -3.4e38 of masks) become its largest, those too small for
-    it (the 1e-9 under a division) its smallest. Kernels and function bodies accumulate in float32 whatever the type.
+    rest; so do float inputs that are ids or lengths. What the bodies of If, Loop and Scan and functions of the model's
+    own read and give keeps its type. Finite constants beyond the range of the type (the -3.4e38 of masks) become its
+    largest, those too small for it (the 1e-9 under a division) its smallest. Kernels and function bodies accumulate in
+    float32 whatever the type.
     """
     _Conversion(graph, DTYPES[dtype]).run()
 
@@ -44,7 +45,7 @@ class _Conversion:
         half = target != onnx.TensorProto.FLOAT
         self._kinds = exactness.kinds(self._nodes, graph.gs.inputs) if half else {}
         self._wide = exactness.exact(self._nodes, self._kinds) if half else set()
-        bodies = [node for node in self._nodes if has_body(node)]
+        bodies = [node for node in self._nodes if self._has_body(node)]
         of_bodies = [t for n in bodies for t in (*n.inputs, *n.outputs, *read_by_bodies(n)) if is_float(t)]
         self._kept = {id(t): data_type(t.dtype) for t in of_bodies}
         self._outputs = {id(t) for t in graph.gs.outputs}
@@ -60,7 +61,7 @@ class _Conversion:
         runs = {id(node): self._runs_in(node) for node in self._nodes}
         order: list[gs.Node] = []
         for node in self._nodes:
-            if not has_body(node):
+            if not self._has_body(node):
                 self._added = []
                 self._convert_inputs(node, runs[id(node)])
                 order += self._added
@@ -110,7 +111,7 @@ class _Conversion:
 
     def _convert_outputs(self, node: gs.Node, runs: int) -> None:
         """What is kept in another type than it is computed in goes through a Cast."""
-        if has_body(node):
+        if self._has_body(node):
             return
         for index, tensor in enumerate(node.outputs):
             if is_float(tensor) and self._types[id(tensor)] != runs:
@@ -162,7 +163,11 @@ class _Conversion:
         return self._constants[key]
 
     def _differs(self, user: gs.Node, to: int) -> bool:
-        return self._runs_in(user) != to or has_body(user)
+        return self._runs_in(user) != to or self._has_body(user)
+
+    def _has_body(self, node: gs.Node) -> bool:
+        """Whether nodes that are not converted compute what this one gives: those of a branch, a loop, a function."""
+        return has_body(node) or (node.domain or "", node.op) in self._graph.functions
 
     def _add(self, op: str, inputs: list[gs.Tensor], output: gs.Tensor, **attributes: Any) -> None:
         name = self._graph.name(f"{op}_{output.name}")

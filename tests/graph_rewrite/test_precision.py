@@ -263,3 +263,39 @@ def test_operators_of_opsets_that_do_not_have_the_type(op: str, dtype: str, opse
     onnx.checker.check_model(model, full_check=True)
     wanted = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16}[dtype]
     assert model.graph.output[0].type.tensor_type.elem_type == wanted
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_functions_of_the_model_keep_their_types(dtype: str) -> None:
+    """Its constants are float32, and so is what it reads and gives; a weight that it shares with others, too."""
+    b = Builder()
+    x = b.input("x", ("B", "S", HIDDEN))
+    y = attend(b, x, Attention(mask="none"))
+    gamma = b.weight(HIDDEN)
+    y = b.op("Halved", b.op("Mul", y, gamma), gamma, domain="of.user")
+    b.output(b.op("Tanh", y), shape=("B", "S", HIDDEN))
+    model = b.model()
+    model.functions.append(
+        helper.make_function(
+            "of.user",
+            "Halved",
+            ["a", "g"],
+            ["c"],
+            [
+                helper.make_node(
+                    "Constant", [], ["half"], value=helper.make_tensor("half", TensorProto.FLOAT, [], [0.5])
+                ),
+                helper.make_node("Mul", ["a", "half"], ["b"]),
+                helper.make_node("Mul", ["b", "g"], ["c"]),
+            ],
+            [helper.make_opsetid("", b.opset)],
+        )
+    )
+    feed = {"x": np.random.default_rng(0).standard_normal((2, 5, HIDDEN)).astype(np.float32)}
+    (wanted,) = run(model, feed)
+    result = fuse(model, dtype=dtype)
+    onnx.checker.check_model(result.model, full_check=True)
+    assert result.fused == {"FusedAttention": 1}
+    if dtype == "fp16":
+        (given,) = run(result.model, {"x": feed["x"].astype(np.float16)})
+        np.testing.assert_allclose(given, wanted, 2e-2, 2e-2)
