@@ -169,8 +169,8 @@ __device__ __forceinline__ void NormalizeWithWarp(const LayerNormArguments<T>& a
   const float inverse = Norm::Scale(WarpSum(squares), columns, a.epsilon);
   for_each([&](float (&v)[kVector], int column) {
     const auto gamma = *reinterpret_cast<const Pack<T, kVector>*>(a.gamma + column);
-    const auto beta = *reinterpret_cast<const Pack<T, kVector>*>(a.beta + column);
-    Pack<T, kVector> out;
+    Pack<T, kVector> beta = {}, out;
+    if constexpr (Norm::kAddsBeta) beta = *reinterpret_cast<const Pack<T, kVector>*>(a.beta + column);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
       out.value[i] =
@@ -207,7 +207,8 @@ __global__ void __launch_bounds__(kWarpRowThreads, kPartials > 1 ? 2
   WarpRow<T, kChunks> rows[3 + kPartials], gamma, beta;
   WarpRow<T, kChunks>&product = rows[0], &bias = rows[1], &residual = rows[2];
   if (a.bias != nullptr) bias.Load(a.bias, columns);
-  gamma.Load(a.gamma, columns), beta.Load(a.beta, columns);
+  gamma.Load(a.gamma, columns);
+  if constexpr (Norm::kAddsBeta) beta.Load(a.beta, columns);
   WaitForDependencies();
   const auto load = [&](int64_t row) {
     if (row >= counts.rows) return;

@@ -6,6 +6,7 @@
 namespace bertfuse::kernels::norms {
 
 struct LayerNorm {
+  static constexpr bool kAddsBeta = true;
   __device__ __forceinline__ static float Center(float sum, float count) { return sum / count; }
   __device__ __forceinline__ static float Scale(float squares, float count, float epsilon) {
     return rsqrtf(squares / count + epsilon);
