@@ -66,12 +66,15 @@ class Verdict:
         return self.outcome in ("wrong", "crashed")
 
 
-def session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    """A session without optimisations and with one thread: what the file says, and nothing else."""
+_NOTHING = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+
+
+def session(model: onnx.ModelProto, optimised=_NOTHING) -> onnxruntime.InferenceSession:
+    """A session with one thread and, unless asked for, without optimisations: what the file says, and nothing else."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.graph_optimization_level = optimised
     return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
@@ -108,6 +111,8 @@ def judge(model: onnx.ModelProto, feeds: Feeds, level: str = "full", invalid: bo
     moved: list[onnxruntime.InferenceSession] = []
     for name, expected in wanted.items():
         text = _compared(model, result.model, original, fused, feeds[name], expected, moved)
+        if text and not text.startswith(_EXCUSED) and is_undefined(model, feeds[name], expected):
+            text = _EXCUSED + "ONNX Runtime contradicts itself on the original"
         if text.startswith(_EXCUSED):
             verdict.excused[name] = text.removeprefix(_EXCUSED)
         elif text:
@@ -177,6 +182,29 @@ def _compared(model, fused_model, original, fused, feed, expected, moved) -> str
     if slack is not None and not _difference(names, expected, given, slack):
         return _EXCUSED + "the model amplifies roundings"
     return _difference(names, expected, given, [0.0] * len(names))
+
+
+def is_undefined(model: onnx.ModelProto, feed: Feed, expected: list[np.ndarray]) -> bool:
+    """Whether ONNX Runtime, once it optimises the model, fails or computes something that is far from `expected`.
+
+    Of a Concat with an empty input, for example, it does not compare the other dimensions; what the result has too much
+    of is whatever was in that memory. Roundings are no such difference.
+    """
+    try:
+        again = session(model, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL).run(
+            None, {value.name: feed[value.name] for value in model.graph.input if value.name in feed}
+        )
+    except Exception:
+        return True
+    names = [output.name for output in model.graph.output]
+    far = [
+        0.05 * max(1.0, float(np.abs(a[np.isfinite(a)]).max(initial=0.0))) if _is_float(a) else 0.0 for a in expected
+    ]
+    return bool(_difference(names, expected, again, far))
+
+
+def _is_float(a: object) -> bool:
+    return isinstance(a, np.ndarray) and a.dtype.kind == "f"
 
 
 def _agree_on_the_rest(names, original, fused, feed, removed: np.ndarray) -> bool:

@@ -17,7 +17,7 @@ import pytest
 
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import fuse, pipeline
-from bertfuse.qualify.mutants import hunt, judge
+from bertfuse.qualify.mutants import hunt, judge, verdict
 from bertfuse.qualify.mutants.hunting import _account
 from bertfuse.qualify.mutants.minimise import smaller
 from bertfuse.qualify.mutants.report import Report
@@ -48,6 +48,18 @@ def test_mutants_of_real_exports() -> None:
         assert report.outcomes["equal"] + report.outcomes["partly"], report.summary()
         stopped += report.outcomes["partly"] + report.outcomes["refused"]
     assert stopped
+
+
+def test_what_onnxruntime_contradicts_itself_on_is_no_finding() -> None:
+    """It is excused where the original, optimised, is far from what it was; a finding all the same where it is not."""
+    graph = onnx.parser.parse_graph("g (float[N, 4] x) => (float[N, 4] y) { y = Mul (x, x) }")
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+    feed = {"x": np.random.default_rng(0).standard_normal((3, 4), np.float32)}
+    right = feed["x"] ** 2
+    assert not verdict.is_undefined(model, feed, [right])
+    assert not verdict.is_undefined(model, feed, [right * np.float32(1 + 1e-5)])
+    assert verdict.is_undefined(model, feed, [right + 1])
+    assert verdict.is_undefined(model, {}, [right])  # does not run
 
 
 def _edit(monkeypatch: pytest.MonkeyPatch, change: Callable) -> None:
