@@ -20,16 +20,17 @@ __device__ __forceinline__ void SetUp(const Parameters& p, const Pipeline<Config
 }
 
 template <class Config, class Consumer>
-__device__ __forceinline__ void TakeRoles(const Parameters& p, const Pipeline<Config>& pipeline) {
+__device__ __forceinline__ void TakeRoles(const Parameters& p, const Pipeline<Config>& pipeline,
+                                          typename Pipeline<Config>::State& state) {
   const Consumer consumer(pipeline);
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   __syncthreads();
   if (warp < 4 * Config::kWarpgroups) {
     if constexpr (Config::kPersistent) AllocateRegisters<240>();
-    consumer.Run(warp / 4);
+    consumer.Run(warp / 4, state);
   } else {
     if constexpr (Config::kPersistent) DeallocateRegisters<24>();
-    if (warp == 4 * Config::kWarpgroups && threadIdx.x % 32 == 0) Producer<Config>(pipeline).Run();
+    if (warp == 4 * Config::kWarpgroups && threadIdx.x % 32 == 0) Producer<Config>(pipeline).Run(state);
     __syncwarp();
   }
   // A block's shared memory must outlive what is read there by TMA: statistics on their way to the cluster's other
@@ -40,23 +41,20 @@ __device__ __forceinline__ void TakeRoles(const Parameters& p, const Pipeline<Co
 template <class Config, class Consumer>
 __device__ __forceinline__ void RunBlock(const Parameters& p, char* shared) {
   Pipeline<Config> pipeline(p, shared);
+  typename Pipeline<Config>::State state;
   if constexpr (!Config::kPacked) {
     SetUp<Config, Consumer>(p, pipeline);
-    TakeRoles<Config, Consumer>(p, pipeline);
+    TakeRoles<Config, Consumer>(p, pipeline, state);
   } else {
     const int row_count = LoadRowCount(p.row_count);  // on its way while the block is set up
     SetUp<Config, Consumer>(p, pipeline);
     // All of a cluster's blocks leave together.
     if (!pipeline.CountTiles(row_count)) return LeaveEarly(blockIdx.x == 0);
-    TakeRoles<Config, Consumer>(p, pipeline);
-    // Rows that the grid was not made for. Every round is as the first one: that is slower than going on with the
-    // pipeline would be, and rare.
-    while (!Config::kPersistent && pipeline.NextRound()) {
-      __syncthreads();
-      if (threadIdx.x == 0) pipeline.InvalidateBarriers();
-      SetUp<Config, Consumer>(p, pipeline);
-      TakeRoles<Config, Consumer>(p, pipeline);
-    }
+    TakeRoles<Config, Consumer>(p, pipeline, state);
+    // Again for rows that the grid was not made for, which are rare: a round begins when the whole block, and its
+    // cluster, are done with the one before. (As one loop with the first round it takes up to 60 registers more, or
+    // spills: the compiler keeps what it works out for every round.)
+    while (!Config::kPersistent && pipeline.NextRound()) TakeRoles<Config, Consumer>(p, pipeline, state);
   }
 }
 

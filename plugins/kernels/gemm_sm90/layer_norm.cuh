@@ -101,7 +101,7 @@ class LayerNormRows {
       const uint32_t rank = pipeline_.block().rank_m * p_.cluster_n + thread;
       CopyToDsmem(DsmemAddress(slot, rank), slot, 64 * sizeof(float2), DsmemAddress(StatisticsFull(group), rank));
     }
-    WaitBarrier(StatisticsFull(group), 0);
+    WaitBarrier(StatisticsFull(group), pipeline_.round() & 1);
   }
 
   // Chan's parallel form of Welford's update, over the row's equally long slices.

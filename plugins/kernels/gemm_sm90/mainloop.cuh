@@ -40,6 +40,11 @@ class Mainloop {
     Release(last_stage);
   }
 
+  // Says to the producers that this warpgroup is done with a stage.
+  __device__ __forceinline__ void Release(int stage) const {
+    if (remote_empty_ != 0) ArriveRemote(remote_empty_ + stage * sizeof(uint64_t));
+  }
+
   __device__ __forceinline__ static void Fence(Accumulators& accumulators) {
 #pragma unroll
     for (int b = 0; b < Config::kRowBlocks; ++b) FenceRegisters(accumulators[b]);
@@ -63,10 +68,6 @@ class Mainloop {
     }
     CommitWgmma();
     Fence(accumulators);
-  }
-
-  __device__ __forceinline__ void Release(int stage) const {
-    if (remote_empty_ != 0) ArriveRemote(remote_empty_ + stage * sizeof(uint64_t));
   }
 
   const Pipeline<Config>& pipeline_;

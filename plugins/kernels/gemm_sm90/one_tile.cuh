@@ -43,11 +43,10 @@ class OneTileConsumer {
 
   __device__ __forceinline__ void InitBarriers() const { Config::Epilogue::InitBarriers(pipeline_); }
 
-  // Warpgroup `group` takes 64 rows of the block's only tile.
-  __device__ __forceinline__ void Run(int group) const {
+  // Warpgroup `group` takes 64 rows of the block's tile. `state`: as the producer's.
+  __device__ __forceinline__ void Run(int group, State& state) const {
     if (!p_.weights_are_constant) WaitForDependencies();
     const Loop mainloop(pipeline_);
-    State state;
     const Tile tile = pipeline_.TileAt(0);
     const int stages = tile.stages();
     typename Loop::Accumulators accumulators;
@@ -55,6 +54,11 @@ class OneTileConsumer {
     const int last_stage = mainloop.Issue(accumulators, state, stages, group, false, [&] { vectors.Store(Vectors()); });
     mainloop.Finish(accumulators, last_stage);
     Finish(accumulators[0], tile, group, state);
+    if constexpr (Config::kPacked) {
+      // A next round may have the stages of the epilogue: it begins when what is stored from them has been read.
+#pragma unroll 1
+      for (int i = 0; i < Config::kEpilogueStages; ++i, state.Advance()) mainloop.Release(state.stage);
+    }
   }
 
  private:

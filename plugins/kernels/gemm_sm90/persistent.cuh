@@ -21,11 +21,10 @@ class PersistentConsumer {
 
   __device__ __forceinline__ void InitBarriers() const {}
 
-  // Warpgroup `group` takes every second tile.
-  __device__ __forceinline__ void Run(int group) const {
+  // Warpgroup `group` takes every second tile. `state`: as the producer's.
+  __device__ __forceinline__ void Run(int group, State& state) const {
     if (!p_.weights_are_constant) WaitForDependencies();
     const Loop mainloop(pipeline_);
-    State state;
     if (group == 1) state.Advance(pipeline_.TileAt(0).stages());
     for (int number = group; pipeline_.HasTile(number); number += 2) {
       const Tile tile = pipeline_.TileAt(number);

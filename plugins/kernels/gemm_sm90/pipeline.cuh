@@ -33,11 +33,6 @@ class Pipeline : public TileScheduler<Config> {
     }
   }
 
-  // By one thread, of every barrier, before they are initialised anew.
-  __device__ __forceinline__ void InvalidateBarriers() const {
-    for (size_t i = 0; i < Config::kBarriers; ++i) InvalidateBarrier(barriers_ + i);
-  }
-
   __device__ __forceinline__ const Parameters& parameters() const { return p_; }
   __device__ __forceinline__ const BlockPosition& block() const { return block_; }
   __device__ __forceinline__ char* shared() const { return shared_; }

@@ -17,20 +17,20 @@ class Producer {
   __device__ __forceinline__ explicit Producer(const Pipeline<Config>& pipeline)
       : p_(pipeline.parameters()), block_(pipeline.block()), pipeline_(pipeline) {}
 
-  __device__ __forceinline__ void Run() const {
+  // `state`: where the pipeline's ring begins; then where it ended.
+  __device__ __forceinline__ void Run(State& state) const {
     PrefetchTensorMap(&p_.x_map);
     PrefetchTensorMap(&p_.weight_map);
     const Slice x = SliceOfX(), weight = SliceOfWeight();
     if (!p_.weights_are_constant) WaitForDependencies();
     // A constant weight does not depend on the kernel before this one: fill the pipeline with it while that one ends.
     Tile tile = pipeline_.TileAt(0);
-    int ahead = min(tile.stages(), Config::kStages);
+    int ahead = pipeline_.round() == 0 ? min(tile.stages(), Config::kStages) : 0;
     for (int i = 0; i < ahead; ++i) {
       ArriveExpectTx(pipeline_.Full(i), Config::kStageBytes);
       LoadWeight(tile, tile.first_stage + i, i, weight);
     }
     WaitForDependencies();
-    State state;
     for (int number = 0;;) {
       for (int k_stage = tile.first_stage; k_stage < tile.last_stage; ++k_stage, state.Advance()) {
         if (--ahead < 0) {
@@ -44,11 +44,11 @@ class Producer {
       if (!pipeline_.HasTile(++number)) break;
       tile = pipeline_.TileAt(number);
     }
-    // What the cluster's other blocks say about this block's stages has to get here before it ends, and what its own
-    // consumers say before barriers are initialised anew.
-    if (p_.cluster_m * p_.cluster_n == 1 && (!Config::kPacked || Config::kPersistent)) return;
-    for (int i = Config::kEpilogueStages; i < Config::kStages; ++i, state.Advance()) {
-      WaitBarrier(pipeline_.Empty(state.stage), state.parity ^ 1);
+    // What the cluster's other blocks say about this block's stages has to get here before it ends.
+    if (p_.cluster_m * p_.cluster_n == 1) return;
+    State last = state;
+    for (int i = Config::kPacked ? 0 : Config::kEpilogueStages; i < Config::kStages; ++i, last.Advance()) {
+      WaitBarrier(pipeline_.Empty(last.stage), last.parity ^ 1);
     }
   }
 

@@ -16,11 +16,10 @@ class SplitKConsumer {
 
   __device__ __forceinline__ void InitBarriers() const {}
 
-  // Warpgroup `group` takes 64 rows of the block's only tile.
-  __device__ __forceinline__ void Run(int group) const {
+  // Warpgroup `group` takes 64 rows of the block's tile. `state`: as the producer's.
+  __device__ __forceinline__ void Run(int group, typename Loop::State& state) const {
     if (!p_.weights_are_constant) WaitForDependencies();
     const Loop mainloop(pipeline_);
-    typename Loop::State state;
     const Tile tile = pipeline_.TileAt(0);
     typename Loop::Accumulators accumulators;
     mainloop.Finish(accumulators, mainloop.Issue(accumulators, state, tile.stages(), group, false, [] {}));

@@ -94,8 +94,12 @@ class TileScheduler {
   // none.
   __device__ __forceinline__ bool NextRound() {
     block_.cluster += p_.clusters;
+    ++round_;
     return block_.cluster < counts_.tiles();
   }
+
+  // Counted from 0. All but packed rows have one.
+  __device__ __forceinline__ int round() const { return Config::kPacked && !Config::kPersistent ? round_ : 0; }
 
   // Columns change fastest: the weight stays in the L2 cache. Unsplit tiles have the lower indices, then come the
   // splits of the others (which are the first to be computed where the order is backwards).
@@ -123,6 +127,7 @@ class TileScheduler {
   const Parameters& p_;
   BlockPosition block_;
   TileCounts<Config::kPacked> counts_;
+  int round_ = 0;
 };
 
 }  // namespace bertfuse::kernels::gemm_sm90

@@ -15,11 +15,6 @@ __device__ __forceinline__ void InitBarrier(uint64_t* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(barrier)), "r"(arrivals) : "memory");
 }
 
-// Its memory may then be used for something else, another barrier for example.
-__device__ __forceinline__ void InvalidateBarrier(uint64_t* barrier) {
-  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(SharedAddress(barrier)) : "memory");
-}
-
 // Makes initialised barriers visible to the other blocks of the cluster. (Elsewhere too no access to a barrier says
 // .cluster: acquire and release at that scope compile to fences of the whole device, half a microsecond for each
 // stage.)
