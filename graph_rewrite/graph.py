@@ -89,6 +89,10 @@ class FusionGraph:
     def is_output(self, tensor: gs.Tensor) -> bool:
         return id(tensor) in self._output_ids or id(tensor) in self._captured
 
+    def is_read_by_body(self, tensor: gs.Tensor) -> bool:
+        """Whether the body of an If, a Loop or a Scan reads the tensor, by its name."""
+        return id(tensor) in self._captured
+
     def is_live(self, node: gs.Node) -> bool:
         return id(node) not in self._unhooked
 

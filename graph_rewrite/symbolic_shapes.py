@@ -122,7 +122,10 @@ class _Inference(SymbolicShapeInference):
         del bare.graph.value_info[:]
         for value in bare.graph.output:
             value.type.tensor_type.ClearField("shape")
-        inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True).graph
+        try:
+            inferred = onnx.shape_inference.infer_shapes(bare, data_prop=True).graph
+        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):  # a graph that contradicts itself
+            return {}
         return {value.name: value for value in (*inferred.value_info, *inferred.output)}
 
     def _take_plain(self, node: onnx.NodeProto, names: list[str]) -> bool:

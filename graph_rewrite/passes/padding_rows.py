@@ -49,7 +49,6 @@ def reason_to_keep(graph: FusionGraph, starts: Iterable[gs.Tensor], inside: list
     readers = rows.consumers(graph)
     weights = _Weights(graph, mask)
     members = {id(node) for node in inside}
-    outputs = {id(t) for t in graph.gs.outputs}
     stack, seen = list(starts), set()
     begins = {id(t) for t in stack}
     while stack:
@@ -57,7 +56,7 @@ def reason_to_keep(graph: FusionGraph, starts: Iterable[gs.Tensor], inside: list
         if id(tensor) in seen:
             continue
         seen.add(id(tensor))
-        if graph.is_output(tensor) and id(tensor) not in outputs:
+        if graph.is_read_by_body(tensor):
             return f"what padding gives is needed: the body of a node reads it, in '{tensor.name}'"
         for node in readers.get(id(tensor), []):
             if id(node) in members or (id(tensor) in begins and rows.first_row(node) is tensor):

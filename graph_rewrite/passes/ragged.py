@@ -39,6 +39,9 @@ def take_ragged_batches(graph: FusionGraph) -> PassReport:
         raise refusal(f"'{ids.name}' is of the fixed shape {ids.shape}: export the model with free batch and sequence")
     mask_input = _mask_input(packed)
     padding_id = 0 if mask_input is not None else _hidden_id(graph, packed, ids)
+    for tensor in (*graph.gs.inputs, *graph.gs.outputs, packed.mask):
+        if graph.is_read_by_body(tensor):  # by a name that is to mean something else
+            raise refusal(f"the body of an If, a Loop or a Scan reads '{tensor.name}'")
     for tensor in graph.gs.inputs:
         if tensor is not mask_input and (np.dtype(tensor.dtype).kind != "i" or tensor.shape != ids.shape):
             raise refusal(f"input '{tensor.name}' {tensor.shape} is none of integers for each token")

@@ -220,4 +220,30 @@ def _padding_by_ids(r: Random) -> Case:
     return m.case((m.mean(weight), POOLED), *([(m.x, TOKENS)] if r.random() < 0.5 else []))
 
 
-RECIPES = (_by_weight, _otherwise, _for_each_token, _of_the_first, _padding_by_ids)
+def _read_by_a_branch(r: Random) -> Case:
+    """Branches of an If read ids, mask, an output, or rows between: by names, whatever these come to mean."""
+    m = _Model(r)
+    b = m.b
+    numbers = b.cast(m.numbers, FLOAT)
+    mean = m.mean(m.weight())
+    read = r.choice([m.ids, m.numbers, numbers, m.x, mean])
+    total = b.op("ReduceSum", b.cast(m.visible, INT64), keepdims=0)
+    bodies = {}
+    for branch, op in (("then_branch", "Abs"), ("else_branch", "Neg")):
+        nodes = [
+            helper.make_node("Cast", [read], [f"{branch}_read"], to=FLOAT),
+            helper.make_node(op, [f"{branch}_read"], [f"{branch}_y"]),
+        ]
+        out = helper.make_tensor_value_info(f"{branch}_y", FLOAT, None)
+        bodies[branch] = helper.make_graph(nodes, branch, [], [out])
+    y = b.op("If", b.op("Greater", total, b.ints(r.choice([5, 1 << 30]))), **bodies)
+    rows = {m.x: TOKENS, mean: POOLED}.get(read)
+    if rows is None:
+        y, rows = m.mean(m.weight(), b.op("Mul", b.op("Mul", m.x, m.weight()), b.unsqueeze(y, 2))), POOLED
+    b.outputs.append(helper.make_tensor_value_info(y, FLOAT, ["B", "S", HIDDEN] if rows == TOKENS else ["B", HIDDEN]))
+    case = m.case((mean, POOLED))
+    case.padded.outputs = (rows, POOLED)
+    return case
+
+
+RECIPES = (_by_weight, _otherwise, _for_each_token, _of_the_first, _padding_by_ids, _read_by_a_branch)
