@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import TensorProto, helper
 
-from .dialect.function import AttributeRef, FunctionBody
+from .dialect.standard_ops import AttributeRef, FunctionBody
 from .ops import OPS
 from .spec import DOMAIN, OP_VERSION, OpSpec
 

@@ -9,8 +9,8 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx import numpy_helper
 
-from .dialect.function import OnnxDialect
-from .dialect.pattern import ATTENTION
+from .dialect.pattern import SDPA
+from .dialect.standard_ops import OnnxDialect
 from .graph import FusionGraph
 from .nodes import DIALECT
 from .weights import cast_array
@@ -53,7 +53,7 @@ class _GraphDialect(OnnxDialect):
 def leftovers(graph: FusionGraph) -> None:
     """Restore or spell out every dialect node that is still in the graph."""
     shared: dict[Any, gs.Tensor] = {}
-    for node in [n for n in graph.gs.nodes if n.op == ATTENTION and n.domain == DIALECT and graph.is_live(n)]:
+    for node in [n for n in graph.gs.nodes if n.op == SDPA and n.domain == DIALECT and graph.is_live(n)]:
         _spell_out(graph, node, shared)
     pending = True
     while pending:  # a restored node can bring back a dialect node that it reads from

@@ -10,10 +10,10 @@ import onnx_graphsurgeon as gs
 
 from .dialect.pattern import (
     ADD,
-    ATTENTION,
     GELU,
     LAYER_NORM,
     LINEAR,
+    SDPA,
     SPLIT_HEADS,
     Output,
     Pattern,
@@ -26,7 +26,7 @@ from .nodes import data_type as data_type_of
 from .spec import DOMAIN, DTYPE_VARIABLES, OpSpec
 
 # What gives each row of its first input a row: of heads, those of all heads together.
-_KEEP_AXES = (LINEAR, GELU, LAYER_NORM, SPLIT_HEADS, ATTENTION)
+_KEEP_AXES = (LINEAR, GELU, LAYER_NORM, SPLIT_HEADS, SDPA)
 
 
 @dataclass

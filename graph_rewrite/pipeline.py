@@ -13,17 +13,17 @@ import onnx_graphsurgeon as gs
 from bertfuse.errors import BertfuseError, FusionError
 
 from . import functions, io, lower, passes, precision, same_shapes, validate
+from .account import Credit, Survey, credit, in_order
 from .dialect.pattern import patterns
 from .expected import expectations
-from .export import to_model
 from .graph import FusionGraph
 from .match import Match, is_op, match
 from .nodes import NoMatch
 from .normalize import NORMALIZERS, clutter
 from .ops import OPS
-from .parts import Credit, Survey, credit, in_order
 from .result import FusionResult
 from .spec import DOMAIN, NODE_MARKERS, PADDING_KEY, OpSpec
+from .to_onnx import to_model
 from .weights import Weight
 
 LEVELS = {

@@ -2,9 +2,9 @@
 
 A body is a Python function of a dialect object. Each module here is one such object:
 
-    reference.py   computes with NumPy in float64                  -> the test oracle
-    function.py    emits standard ONNX nodes                       -> the model-local function, unfused leftovers
-    pattern.py     records which dialect op was applied to what    -> the pattern that fusion looks for
+    reference.py     computes with NumPy in float64                  -> the test oracle
+    standard_ops.py  emits standard ONNX nodes                       -> the model-local function, unfused leftovers
+    pattern.py       records which dialect op was applied to what    -> the pattern that fusion looks for
 
 All of them offer the same methods, those that fusion looks for
 
@@ -18,7 +18,7 @@ All of them offer the same methods, those that fusion looks for
     attention(q, k, v, mask[B, S] or None, scale) -> [B, S, H]     softmax(q kᵀ scale + mask) v, heads merged
 
 and those of packed rows, which no model has before a pass put them there. Packed rows are [B, S, ...] with the real
-ones first (reference.py, kernels), or [1, T, ...] with the T real ones alone (function.py):
+ones first (reference.py, kernels), or [1, T, ...] with the T real ones alone (standard_ops.py):
 
     pack_tokens(mask[N, S]) -> token_index[N, S], cu_seqlens[N + 1], row_count
     take_tokens(values[B, S], token_index)                         what of each token is in `values`

@@ -11,7 +11,8 @@ from ..spec import OpSpec
 
 # The node type that each dialect method leaves in the normalised graph; Add is ONNX's own.
 ADD, LINEAR, GELU, LAYER_NORM = "Add", "Linear", "Gelu", "LayerNorm"
-EMBEDDING, POSITIONS, SPLIT_HEADS, ATTENTION = "Embedding", "Positions", "SplitHeads", "Attention"
+EMBEDDING, POSITIONS, SPLIT_HEADS = "Embedding", "Positions", "SplitHeads"
+SDPA = "ScaledDotProductAttention"  # ONNX has an op Attention, which becomes this one, too
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class _Recorder:
         return tuple(Output(node, index) for index in range(3))
 
     def attention(self, q, k, v, mask, scale):
-        return PatternNode(ATTENTION, (q, k, v, mask), (("scale", scale),))
+        return PatternNode(SDPA, (q, k, v, mask), (("scale", scale),))
 
     # Of packed rows: no normalised graph has these, so the patterns of ops that passes write match nothing.
 

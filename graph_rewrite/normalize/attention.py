@@ -1,4 +1,4 @@
-"""Multi-head self-attention: one packed QKV product, SplitHeads and Attention take its place."""
+"""Multi-head self-attention: one packed QKV product, SplitHeads and ScaledDotProductAttention take its place."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..dialect.pattern import ADD, ATTENTION, LINEAR, SPLIT_HEADS
+from ..dialect.pattern import ADD, LINEAR, SDPA, SPLIT_HEADS
 from ..graph import FusionGraph, as_weight
 from ..nodes import DIALECT, NoMatch, node_name, producer
 from ..proof import prover
@@ -185,7 +185,7 @@ def _replace(graph, root, linears, columns, mask, scale, interior) -> None:
         graph.add_node("FusedGemm", [x, packed_weight], [qkv], DOMAIN, **NODE_MARKERS)
         graph.add_node(ADD, [qkv, packed_bias], [biased])
         graph.add_node(SPLIT_HEADS, [biased], parts, DIALECT, num_heads=num_heads)
-        graph.replace(root, ATTENTION, inputs, interior, donors=[x], scale=float(scale))
+        graph.replace(root, SDPA, inputs, interior, donors=[x], scale=float(scale))
 
 
 def _bias(linear: gs.Node) -> np.ndarray:

@@ -12,7 +12,7 @@ from onnx import TensorProto, inliner
 
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import OPS, functions
-from bertfuse.graph_rewrite.dialect.function import FunctionBody
+from bertfuse.graph_rewrite.dialect.standard_ops import FunctionBody
 from bertfuse.graph_rewrite.io import open_model, write
 from bertfuse.graph_rewrite.spec import DOMAIN, NODE_MARKERS
 from bertfuse.graph_rewrite.weights import Weight
