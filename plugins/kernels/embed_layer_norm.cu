@@ -37,15 +37,22 @@ __device__ __forceinline__ TableRows<T> FindRows(const EmbedLayerNormArguments<T
   return rows;
 }
 
+// Waits for the kernels ahead. Of packed rows the kernels that follow count on it (packed_rows.h).
+template <class T, class Index>
+__device__ __forceinline__ void Begin(const EmbedLayerNormArguments<T, Index>& a) {
+  if (a.packed.row_count != nullptr) return WaitThenLaunchDependents();
+  LaunchDependents();
+  WaitForDependencies();
+}
+
 // 16-bit tables, a warp for each row.
 template <class T, class Index, int kChunks>
 __global__ void __launch_bounds__(kWarpRowThreads, kChunks > 3 ? 3 : 4)
     EmbedLayerNormWarpKernel(EmbedLayerNormArguments<T, Index> a) {
   const int columns = static_cast<int>(a.columns);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
-  LaunchDependents();
+  Begin(a);
   const int64_t count = RealRows(a.packed, a.rows);
-  WaitForDependencies();
   WarpRow<T, kChunks> rows[3], gamma, beta;
   gamma.Load(a.gamma, columns), beta.Load(a.beta, columns);
   const auto load = [&](int64_t at) {
@@ -72,10 +79,9 @@ __global__ void __launch_bounds__(MostRowThreads(kChunks), 1)  // left to itself
     EmbedLayerNormKernel(EmbedLayerNormArguments<T, Index> a) {
   __shared__ float3 scratch[32];
   const int columns = static_cast<int>(a.columns);
-  LaunchDependents();
+  Begin(a);
   const int64_t count = RealRows(a.packed, a.rows);
-  if (blockIdx.x >= count) return LeaveEarly(blockIdx.x == 0);
-  WaitForDependencies();
+  if (blockIdx.x >= count) return;
   RowVector<T, kVector, kChunks> gamma(a.gamma), beta(a.beta);
   gamma.Load(columns), beta.Load(columns);
   for (int64_t at = blockIdx.x; at < count; at += gridDim.x) {

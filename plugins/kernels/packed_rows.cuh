@@ -23,6 +23,14 @@ __device__ __forceinline__ int64_t RealRows(const PackedRows& packed, int64_t ro
   return packed.row_count == nullptr ? rows : RealRows(LoadRowCount(packed.row_count), rows);
 }
 
+// By each block of the kernel that comes after the one that makes row_count and cu_seqlens: whatever is launched later
+// begins when they have been written, and may read them at once, without waiting for the kernels ahead of it. (With
+// LaunchDependents() first, a kernel further on could begin while they are being written.)
+__device__ __forceinline__ void WaitThenLaunchDependents() {
+  WaitForDependencies();
+  LaunchDependents();
+}
+
 // By a block that has no work, before it leaves. The first one waits all the same: a kernel that ended before the one
 // ahead of it would let the next one start too early.
 __device__ __forceinline__ void LeaveEarly(bool first) {

@@ -9,8 +9,9 @@
 namespace bertfuse::kernels {
 
 struct PackedRows {
-  // On the device; null: all rows are real. Kernels read it before the kernels ahead of them have ended, so the one
-  // that writes it must have ended before the next begins: PackTokens is two launches for that.
+  // On the device; null: all rows are real. Kernels read it before the kernels ahead of them have ended, so between
+  // them and the one that writes it there has to be one that launches its dependents only when that has ended: the
+  // embedding.
   const int32_t* row_count = nullptr;
   int64_t expected = 0;  // by the host; results do not depend on it
 

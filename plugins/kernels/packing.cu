@@ -1,5 +1,6 @@
 #include "kernels/packed_rows.cuh"
 #include "kernels/packing.h"
+#include "kernels/sm90/cluster.cuh"
 
 namespace bertfuse::kernels {
 namespace {
@@ -8,114 +9,101 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 
 // ---- PackTokens ----
 
-constexpr int kCountThreads = 1024;  // of the one block that counts; as many sequences at a time
-constexpr int kSegment = 128;        // tokens that a warp counts at a time
-constexpr int kSegmentsAtOnce = 4;   // whose loads are on their way together
+constexpr int kMostPackThreads = 1024;
+constexpr int kPackCluster = 8;          // blocks, where one would have much to do
+constexpr int kPackedByOneBlock = 4096;  // places
+constexpr int kWordsAtOnce = 4;          // whose loads are on their way together
 
-// The sum over the warp of lanes up to this one.
-__device__ __forceinline__ int SumUpTo(int value) {
-  const int lane = threadIdx.x % 32;
+// Which of 32 places are real, a bit each, by a warp.
+template <class Index>
+__device__ __forceinline__ void RealPlaces(const Index* mask, int64_t places, int64_t first_word, int words,
+                                           uint32_t (&real)[kWordsAtOnce]) {
+  Index value[kWordsAtOnce];
 #pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const int below = __shfl_up_sync(kAllLanes, value, step);
-    if (lane >= step) value += below;
+  for (int i = 0; i < kWordsAtOnce; ++i) {
+    const int64_t place = (first_word + i) * 32 + threadIdx.x % 32;
+    value[i] = i < words && place < places ? mask[place] : Index{0};
   }
-  return value;
+#pragma unroll
+  for (int i = 0; i < kWordsAtOnce; ++i) real[i] = __ballot_sync(kAllLanes, value[i] != 0);
 }
 
-// The sum of `value` over the block's threads before this one, and over all of them. `sums` holds 33 numbers.
-__device__ __forceinline__ int SumBefore(int value, int* sums, int* all) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
-  const int up_to = SumUpTo(value);
-  if (lane == 31) sums[warp] = up_to;
+// The sum of `count` over the warps before this one, in all blocks of the grid, which is a block or a cluster; and over
+// all warps.
+__device__ __forceinline__ int SumBeforeWarp(int count, int* all) {
+  __shared__ int of_warps[32];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (lane == 0) of_warps[warp] = count;
   __syncthreads();
-  if (warp == 0) {
-    const int of_warp = lane < warps ? sums[lane] : 0;
-    const int up_to_warp = SumUpTo(of_warp);
-    sums[lane] = up_to_warp - of_warp;
-    if (lane == 31) sums[32] = up_to_warp;
+  const int other = lane < static_cast<int>(blockDim.x) / 32 ? of_warps[lane] : 0;
+  int before = __reduce_add_sync(kAllLanes, lane < warp ? other : 0);
+  *all = __reduce_add_sync(kAllLanes, other);
+#if __CUDA_ARCH__ >= 900
+  __shared__ int of_blocks[kPackCluster];
+  if (gridDim.x > 1) {
+    if (threadIdx.x < kPackCluster) StoreDsmem(DsmemAddress(&of_blocks[blockIdx.x], threadIdx.x), *all);
+    SyncClusterMemory();
+    const int of_block = lane < kPackCluster ? of_blocks[lane] : 0;
+    before += __reduce_add_sync(kAllLanes, lane < static_cast<int>(blockIdx.x) ? of_block : 0);
+    *all = __reduce_add_sync(kAllLanes, of_block);
   }
-  __syncthreads();
-  *all = sums[32];
-  const int before = sums[warp] + up_to - value;
-  __syncthreads();  // `sums` may be used again
+#endif
   return before;
 }
 
-// How many real tokens the sequences from `first` on have, kCountThreads of them at most, in `counts`.
+// A warp for each so many places, in order: how many of them are real, then where each goes. What the first 32 words of
+// a warp's mask have is kept in between, a word in each lane.
 template <class Index>
-__device__ __forceinline__ void CountTokens(const PackTokensArguments<Index>& a, int64_t first, int sequences,
-                                            int* counts) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int segments = static_cast<int>((a.length + kSegment - 1) / kSegment);
-  const int64_t all = static_cast<int64_t>(sequences) * segments;
-  for (int64_t base = static_cast<int64_t>(warp) * kSegmentsAtOnce; base < all;
-       base += kCountThreads / 32 * kSegmentsAtOnce) {
-    int real[kSegmentsAtOnce] = {};
-#pragma unroll
-    for (int i = 0; i < kSegmentsAtOnce; ++i) {
-      const int64_t segment = base + i;
-      if (segment >= all) continue;
-      const Index* row = a.mask + (first + segment / segments) * a.length;
-#pragma unroll
-      for (int j = 0; j < kSegment / 32; ++j) {
-        const int64_t at = segment % segments * kSegment + j * 32 + lane;
-        if (at < a.length) real[i] += row[at] != 0;
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kSegmentsAtOnce; ++i) {
-      const int sum = __reduce_add_sync(kAllLanes, real[i]);
-      if (lane == 0 && sum > 0) atomicAdd(&counts[(base + i) / segments], sum);
-    }
-  }
-}
-
-// cu_seqlens and row_count, by one block.
-template <class Index>
-__global__ void __launch_bounds__(kCountThreads) CountTokensKernel(PackTokensArguments<Index> a) {
-  __shared__ int counts[kCountThreads];
-  __shared__ int sums[33];
+__global__ void __launch_bounds__(kMostPackThreads) PackTokensKernel(PackTokensArguments<Index> a) {
+  const int lane = threadIdx.x % 32;
+  const int64_t places = a.sequences * a.length, all_words = (places + 31) / 32;
+  const int64_t warps = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
+  const int64_t warp = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+  const int64_t words_each = (all_words + warps - 1) / warps, first_word = warp * words_each;
+  const int words = static_cast<int>(min(max(all_words - first_word, int64_t{0}), words_each));
   LaunchDependents();
-  WaitForDependencies();  // what the mask was written by, and whoever still reads the numbers of another batch
-  int total = 0;
-  for (int64_t first = 0; first < a.sequences; first += kCountThreads) {
-    const int sequences = static_cast<int>(min(a.sequences - first, static_cast<int64_t>(kCountThreads)));
-    counts[threadIdx.x] = 0;
-    __syncthreads();
-    CountTokens(a, first, sequences, counts);
-    __syncthreads();
-    int all;
-    const int before = SumBefore(counts[threadIdx.x], sums, &all);
-    if (static_cast<int>(threadIdx.x) < sequences) a.cu_seqlens[first + threadIdx.x] = total + before;
-    total += all;
-  }
-  if (threadIdx.x == 0) a.cu_seqlens[a.sequences] = *a.row_count = total;
-}
-
-// token_index, by a block for each sequence. It comes after CountTokensKernel has ended.
-template <class Index>
-__global__ void __launch_bounds__(1024) PlaceTokensKernel(PackTokensArguments<Index> a) {
-  __shared__ int sums[33];
-  LaunchDependents();
+#if __CUDA_ARCH__ >= 900
+  if (gridDim.x > 1) SyncCluster();  // the others' shared memory is there
+#endif
   WaitForDependencies();
-  const int64_t sequence = blockIdx.x;
-  const int total = a.cu_seqlens[a.sequences];
-  if (sequence == 0 && threadIdx.x == 0 && a.hint != nullptr) {
-    *static_cast<volatile uint64_t*>(a.hint) =
-        static_cast<uint64_t>(a.sequences * a.length) << 32 | static_cast<uint32_t>(total);
+  uint32_t real[kWordsAtOnce], kept = 0;
+  int count = 0;
+  for (int word = 0; word < words; word += kWordsAtOnce) {
+    RealPlaces(a.mask, places, first_word + word, words - word, real);
+#pragma unroll
+    for (int i = 0; i < kWordsAtOnce; ++i) {
+      if (lane == word + i) kept = real[i];
+      count += __popc(real[i]);
+    }
   }
-  int real = a.cu_seqlens[sequence];
-  int padding = total + static_cast<int>(sequence * a.length) - real;
-  for (int64_t begin = 0; begin < a.length; begin += blockDim.x) {
-    const int64_t at = begin + threadIdx.x;
-    const bool inside = at < a.length, is_real = inside && a.mask[sequence * a.length + at] != 0;
-    int all;
-    const int before = SumBefore(is_real, sums, &all);
-    const int place = is_real ? real + before : padding + static_cast<int>(threadIdx.x) - before;
-    if (inside) a.token_index[place] = static_cast<int32_t>(sequence * a.length + at);
-    real += all;
-    padding += static_cast<int>(blockDim.x) - all;
+  int total;
+  int row = SumBeforeWarp(count, &total);
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    // First of all: it takes longer to get to the host than the rest to the L2 cache.
+    if (a.hint != nullptr) {
+      *static_cast<volatile uint64_t*>(a.hint) = static_cast<uint64_t>(places) << 32 | static_cast<uint32_t>(total);
+    }
+    a.cu_seqlens[a.sequences] = *a.row_count = total;
+  }
+  // Sequences of no length.
+  for (int64_t i = threadIdx.x; places == 0 && i < a.sequences; i += blockDim.x) a.cu_seqlens[i] = 0;
+  for (int word = 0; word < words; word += kWordsAtOnce) {
+    if (word < 32) {
+#pragma unroll
+      for (int i = 0; i < kWordsAtOnce; ++i) real[i] = __shfl_sync(kAllLanes, kept, word + i);
+    } else {
+      RealPlaces(a.mask, places, first_word + word, words - word, real);
+    }
+#pragma unroll
+    for (int i = 0; i < kWordsAtOnce; ++i) {
+      const int64_t place = (first_word + word + i) * 32 + lane;
+      const int before = row + __popc(real[i] & ((1u << lane) - 1));
+      row += __popc(real[i]);
+      if (word + i >= words || place >= places) continue;
+      const auto at = static_cast<uint32_t>(place), length = static_cast<uint32_t>(a.length);
+      a.token_index[(real[i] >> lane & 1) != 0 ? before : total + static_cast<int>(at) - before] = static_cast<int>(at);
+      if (at % length == 0) a.cu_seqlens[at / length] = before;
+    }
   }
 }
 
@@ -166,8 +154,7 @@ __global__ void __launch_bounds__(kMoveThreads) FirstTokensKernel(FirstTokensArg
 
 template <class Index>
 __global__ void __launch_bounds__(kMoveThreads) RaggedPositionsKernel(RaggedPositionsArguments<Index> a) {
-  LaunchDependents();
-  WaitForDependencies();
+  WaitThenLaunchDependents();
   const int64_t token = static_cast<int64_t>(blockIdx.x) * kMoveThreads + threadIdx.x;
   if (token >= a.tokens) return;
   // The last sequence that begins at or before the token: those without a token end there, too.
@@ -205,12 +192,12 @@ cudaError_t LaunchMove(void (*wide)(Arguments), void (*narrow)(Arguments), const
 
 template <class Index>
 cudaError_t PackTokens(const PackTokensArguments<Index>& a, const Device& device, cudaStream_t stream) {
-  const cudaError_t error = Launch(Config(1, kCountThreads, device, stream), CountTokensKernel<Index>, a);
-  if (error != cudaSuccess || a.sequences == 0 || a.length == 0) return error;
-  const int64_t threads = std::min<int64_t>(CeilDiv(a.length, 32) * 32, 1024);
-  LaunchConfig config = Config(a.sequences, static_cast<int>(threads), device, stream);
-  config.may_overlap = false;
-  return Launch(config, PlaceTokensKernel<Index>, a);
+  const int64_t places = a.sequences * a.length;
+  const bool one_block = places <= kPackedByOneBlock || !device.hopper;
+  const int64_t threads = std::clamp<int64_t>(CeilDiv(places, 32) * 32, 32, kMostPackThreads);
+  LaunchConfig config = Config(one_block ? 1 : kPackCluster, static_cast<int>(threads), device, stream);
+  config.cluster = config.grid.x;
+  return Launch(config, PackTokensKernel<Index>, a);
 }
 
 cudaError_t UnpackTokens(const UnpackTokensArguments& a, const Device& device, cudaStream_t stream) {

@@ -19,8 +19,7 @@ struct PackTokensArguments {
   uint64_t* hint;
 };
 
-// Two launches. The second does not overlap the first, so whatever comes after both may read cu_seqlens and row_count
-// at once, without WaitForDependencies(); token_index only after it.
+// The kernel that comes next reads all of it after WaitForDependencies().
 template <class Index>
 cudaError_t PackTokens(const PackTokensArguments<Index>& arguments, const Device& device, cudaStream_t stream);
 

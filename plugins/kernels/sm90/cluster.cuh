@@ -20,11 +20,21 @@ __device__ __forceinline__ void SyncCluster() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\n\tbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
+// The same, after which they see what each has written to shared memory, the others' too.
+__device__ __forceinline__ void SyncClusterMemory() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
 // The address of this block's `pointer` in block `rank` of the cluster.
 __device__ __forceinline__ uint32_t DsmemAddress(const void* pointer, uint32_t rank) {
   uint32_t address;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(SharedAddress(pointer)), "r"(rank));
   return address;
+}
+
+// To a DsmemAddress.
+__device__ __forceinline__ void StoreDsmem(uint32_t to, int value) {
+  asm volatile("st.shared::cluster.s32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
 }
 
 // Copies shared memory to another block of the cluster, and counts the bytes towards that block's barrier. (One
