@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/attention.h"
+#include "kernels/packed_rows.cuh"
 
 namespace bertfuse::kernels {
 
@@ -62,8 +63,8 @@ class PackedTileCursor {
   // The next 32 sequences' offsets, before they are needed.
   __device__ __forceinline__ void Fetch() {
     const int sequence = next_ + lane_;
-    begin_ = Clamped(sequences_.cu_seqlens[min(sequence, sequences_.count)]);
-    end_ = Clamped(sequences_.cu_seqlens[min(sequence + 1, sequences_.count)]);
+    begin_ = Clamped(LoadRowCount(sequences_.cu_seqlens + min(sequence, sequences_.count)));
+    end_ = Clamped(LoadRowCount(sequences_.cu_seqlens + min(sequence + 1, sequences_.count)));
   }
   __device__ __forceinline__ int Clamped(int offset) const { return min(max(offset, 0), sequences_.rows); }
 

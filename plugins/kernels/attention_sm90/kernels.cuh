@@ -27,10 +27,12 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) Kernel(cons
   }
   LaunchDependents();
   __syncthreads();
-  WaitForDependencies();
+  const int role = warp % 4 / Config::kPipelines;
+  // The offsets of packed sequences are there before the kernels ahead have ended (packed_rows.cuh), and so are the
+  // first tiles.
+  if (!(Config::kPacked && group == Config::kConsumers && role == 1)) WaitForDependencies();
   if (group == Config::kConsumers) {
     DeallocateRegisters<Config::kProducerRegisters>();
-    const int role = warp % 4 / Config::kPipelines;
     const Producer<Config> producer(p, shared, warp % Config::kPipelines);
     if (role == 0 && threadIdx.x % 32 == 0) producer.Load();
     if (role == 1) producer.Plan();
