@@ -191,7 +191,7 @@ def _session(path: Path, fused: Path, dtype: str, padding: str, provider: str) -
     left = [line for report in result.passes if report.changes_padding and not report.done for line in report.left]
     if left:
         raise BertfuseError(f"its rows cannot be packed: {left[0]}")
-    _float_outputs(fused)
+    float_outputs(fused)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     session = InferenceSession(fused, providers_of(provider), library="always", sess_options=options)
@@ -200,7 +200,7 @@ def _session(path: Path, fused: Path, dtype: str, padding: str, provider: str) -
     return PaddedSession(session) if padding == "ragged" else session
 
 
-def _float_outputs(path: Path) -> None:
+def float_outputs(path: Path) -> None:
     """Casts the model's outputs to float32: NumPy has no bfloat16."""
     model = onnx.load(str(path))
     for number, value in enumerate(model.graph.output):

@@ -17,6 +17,7 @@ transformers = pytest.importorskip("transformers")
 from bertfuse.analysis.gpu_bench import GpuOptions, cuda_session, kernels_run  # noqa: E402
 from bertfuse.export import export_model  # noqa: E402
 from bertfuse.graph_rewrite import fuse_file  # noqa: E402
+from bertfuse.qualify.whole import float_outputs  # noqa: E402
 from bertfuse.runtime.ragged_inputs import ragged  # noqa: E402
 from bertfuse.runtime.session import InferenceSession  # noqa: E402
 
@@ -28,7 +29,7 @@ MODELS = {
 }
 VOCABULARY = 500
 SIZES = ((1, 1), (2, 7), (4, 77), (32, 128), (3, 512), (128, 33), (16, 300))
-DTYPES = ("fp16", "fp32")  # of bfloat16 the products and attention are tested alone: NumPy has none to feed
+DTYPES = ("fp16", "bf16", "fp32")
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -45,6 +46,8 @@ def fused(source: Path, padding: str, dtype: str, **options: Any) -> Path:
     if not target.exists():
         result = fuse_file(source, target, dtype=dtype, padding=padding, **options)
         assert not result.misses
+        if dtype == "bf16":
+            float_outputs(target)
     return target
 
 
