@@ -169,10 +169,7 @@ void SetDefault(const AttrDef& attribute, bertfuse_value* value) {
 }
 
 void Validate(const OpDef& op, const bertfuse_call& call) {
-  if (call.struct_size != sizeof(bertfuse_call)) {
-    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: the call has %u bytes, expected %zu: caller and library are of two releases",
-         op.name, call.struct_size, sizeof(bertfuse_call));
-  }
+  CheckCallSize(op.name, call);
   if (call.num_inputs != op.num_inputs || call.num_outputs != op.num_outputs ||
       call.num_attributes != op.num_attributes) {
     Fail(BERTFUSE_INVALID_ARGUMENT,

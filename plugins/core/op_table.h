@@ -7,6 +7,7 @@
 
 #include "bertfuse/op.h"
 #include "core/op_def.h"
+#include "core/status.h"
 
 namespace bertfuse {
 
@@ -23,7 +24,7 @@ OpList AllOps();
 // The op of that name, or null.
 const OpDef* FindOp(const char* name);
 
-// The dtypes (bertfuse_dtype) that a variable may take: kT 3 of them, kI 2, kC 1.
+// The dtypes (bertfuse_dtype) that a variable may take.
 struct DtypeList {
   const int32_t* first;
   int count;
@@ -107,6 +108,13 @@ class AxisBinder {
   DimList leading_;
   const char* leading_from_ = nullptr;
 };
+
+// Throws INVALID_ARGUMENT where the caller was built with another release's bertfuse_call.
+inline void CheckCallSize(const char* op, const bertfuse_call& call) {
+  if (call.struct_size == sizeof(bertfuse_call)) return;
+  Fail(BERTFUSE_INVALID_ARGUMENT, "%s: the call has %u bytes, expected %zu: caller and library are of two releases", op,
+       call.struct_size, sizeof(bertfuse_call));
+}
 
 // Checks everything that the op's description says about a call: arity, presence, dtypes, axes, attributes, and its
 // outputs. Throws Error with op and tensor or attribute named.

@@ -30,10 +30,16 @@ constexpr bertfuse_kernel CpuKernel() {
   kernel.device = BERTFUSE_CPU;
   kernel.op = Op::kName;
   kernel.workspace_size = [](const bertfuse_call* call, size_t* bytes, bertfuse_error* error) -> int32_t {
-    return Guarded(error, [&] { *bytes = kWorkspaceSize(*call); });
+    return Guarded(error, [&] {
+      CheckCallSize(Op::kName, *call);
+      *bytes = kWorkspaceSize(*call);
+    });
   };
   kernel.run = [](const bertfuse_call* call, bertfuse_error* error) -> int32_t {
-    return Guarded(error, [&] { kRun(*call); });
+    return Guarded(error, [&] {
+      CheckCallSize(Op::kName, *call);
+      kRun(*call);
+    });
   };
   return kernel;
 }

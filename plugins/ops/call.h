@@ -27,6 +27,15 @@ struct ElementOf;
 BERTFUSE_DTYPES(BERTFUSE_ELEMENT)
 #undef BERTFUSE_ELEMENT
 
+// Whether tensor cores multiply T as it is: the types of the kernels for Hopper, and of attention on tensor cores.
+template <class T>
+inline constexpr bool kIsHalf = false;
+#define BERTFUSE_IS_HALF(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE) \
+  template <>                                                        \
+  inline constexpr bool kIsHalf<TYPE> = true;
+BERTFUSE_HALF_DTYPES(BERTFUSE_IS_HALF)
+#undef BERTFUSE_IS_HALF
+
 // Calls body(T()) with the CUDA element type of a float dtype.
 template <class Body>
 auto SwitchElement(int32_t dtype, Body&& body) {
@@ -71,6 +80,7 @@ constexpr bertfuse_kernel CudaKernel() {
   kernel.op = Op::kName;
   kernel.run = [](const bertfuse_call* call, bertfuse_error* error) -> int32_t {
     return Guarded(error, [&] {
+      CheckCallSize(Op::kName, *call);
       const kernels::DeviceScope scope(DeviceOf(*call).id);
       CheckCuda(scope.error(), Op::kName);
       kRun(*call);
@@ -78,7 +88,10 @@ constexpr bertfuse_kernel CudaKernel() {
   };
   if constexpr (kWorkspaceSize != nullptr) {
     kernel.workspace_size = [](const bertfuse_call* call, size_t* bytes, bertfuse_error* error) -> int32_t {
-      return Guarded(error, [&] { *bytes = kWorkspaceSize(*call); });
+      return Guarded(error, [&] {
+        CheckCallSize(Op::kName, *call);
+        *bytes = kWorkspaceSize(*call);
+      });
     };
   }
   if constexpr (kTactics != nullptr) {

@@ -50,7 +50,7 @@ AttentionProblem Problem(const bertfuse_call& call, const kernels::AttentionArgu
     problem.batch = a.packed.count;
     problem.sequence = kernels::CeilDiv(ExpectedRows(call, a.packed.rows), problem.batch);
   }
-  if constexpr (!std::is_same_v<T, float>) {
+  if constexpr (kIsHalf<T>) {
     problem.sm90 = kernels::AttentionSm90Takes(a, device);
     problem.mma = kernels::AttentionMmaTakes(a);
   }
@@ -60,10 +60,10 @@ AttentionProblem Problem(const bertfuse_call& call, const kernels::AttentionArgu
 template <class T>
 cudaError_t Launch(const AttentionTactic& tactic, const kernels::AttentionArguments<T>& a,
                    const kernels::Device& device, cudaStream_t stream) {
-  if constexpr (!std::is_same_v<T, float> && kernels::kHopperIsBuilt) {
+  if constexpr (kIsHalf<T> && kernels::kHopperIsBuilt) {
     if (tactic.path == AttentionPath::kSm90) return kernels::AttentionSm90(a, tactic.tile, device, stream);
   }
-  if constexpr (!std::is_same_v<T, float>) {
+  if constexpr (kIsHalf<T>) {
     if (tactic.path == AttentionPath::kMma) return kernels::AttentionMma(a, device, stream);
   }
   return kernels::AttentionSimt(a, device, stream);

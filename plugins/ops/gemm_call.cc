@@ -58,7 +58,7 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmSm90Arguments<
   if (gemm.row_count->dtype != BERTFUSE_ABSENT) problem.m = a.packed.expected, problem.room = a.m;
   const bool allowed = !std::is_same_v<T, float> || (call.flags & BERTFUSE_ALLOW_TF32) != 0;
   problem.tensor_cores = allowed && kernels::GemmMmaTakes(Portable(a, problem.layer_norm));
-  if constexpr (!std::is_same_v<T, float>) {
+  if constexpr (kIsHalf<T>) {
     problem.sm90 = problem.tensor_cores && a.k > 0 && kernels::GemmSm90Takes(a, device);
   }
   return problem;
@@ -102,7 +102,7 @@ bool ActivatesProduct(const kernels::GemmSm90Arguments<kernels::Elements<T>>& a,
 template <class T>
 cudaError_t RunSm90(const kernels::GemmSm90Arguments<kernels::Elements<T>>& a, bool layer_norm,
                     const GemmTactic& tactic, const kernels::Device& device, cudaStream_t stream) {
-  if constexpr (std::is_same_v<T, float> || !kernels::kHopperIsBuilt) {
+  if constexpr (!kIsHalf<T> || !kernels::kHopperIsBuilt) {
     return cudaErrorInvalidConfiguration;
   } else {
     if (tactic.path == GemmPath::kSm90ThenLayerNorm) {

@@ -59,7 +59,7 @@ GemmProblem AlignedGemm(const TunedProblem& tuned, const kernels::Device& device
   problem.k = portable.k = sm90.k = tuned.sizes[2];
   problem.layer_norm = tuned.op == FusedGemmLayerNorm::kName || tuned.op == FusedGemmGeluLayerNorm::kName;
   problem.tensor_cores = (!std::is_same_v<T, float> || tuned.tf32) && kernels::GemmMmaTakes(portable);
-  problem.sm90 = problem.tensor_cores && !std::is_same_v<T, float> && kernels::GemmSm90Takes(sm90, device);
+  problem.sm90 = problem.tensor_cores && kIsHalf<T> && kernels::GemmSm90Takes(sm90, device);
   problem.multiprocessors = device.multiprocessors;
   return problem;
 }
@@ -72,7 +72,7 @@ AttentionProblem AlignedAttention(const TunedProblem& tuned, const kernels::Devi
   AttentionProblem problem = {a.batch, a.sequence, a.heads, a.head_size, false, false, device.multiprocessors};
   problem.packed = tuned.packed;
   if (tuned.packed) a.packed.count = 1, problem.sequence = kernels::CeilDiv(a.sequence, a.batch);
-  if constexpr (!std::is_same_v<T, float>) {
+  if constexpr (kIsHalf<T>) {
     problem.sm90 = kernels::AttentionSm90Takes(a, device), problem.mma = kernels::AttentionMmaTakes(a);
   }
   return problem;

@@ -44,6 +44,13 @@ TEST(OpTable, ACallOfAnotherReleaseIsRefused) {
     EXPECT_EQ(error.code(), BERTFUSE_INVALID_ARGUMENT);
     EXPECT_NE(std::string(error.what()).find("caller and library are of two releases"), std::string::npos);
   }
+  for (const bertfuse_kernel* kernel : CpuKernels()) {
+    size_t bytes = 0;
+    bertfuse_error error = {};
+    EXPECT_EQ(kernel->run(&call, &error), BERTFUSE_INVALID_ARGUMENT) << kernel->op;
+    EXPECT_EQ(kernel->workspace_size(&call, &bytes, &error), BERTFUSE_INVALID_ARGUMENT) << kernel->op;
+    EXPECT_NE(std::string(error.message).find("two releases"), std::string::npos) << error.message;
+  }
 }
 
 TEST(OpTable, GeneratedIndicesMatchTheTable) {
