@@ -67,3 +67,17 @@ def test_what_serves_does_not_know_what_examines() -> None:
         if name.split(".")[1] in ("runtime", "inference", "serving"):
             found = {imported.split(".")[1] for imported in imports(name, file, known)}
             assert not found & {"analysis", "qualify", "cli"}, f"{name} imports {found}"
+
+
+def test_descriptions_do_not_know_the_rules() -> None:
+    """spec.py, ops/ and dialect/ describe ops; what fuses imports them, never the other way."""
+    known = modules()
+    described = [f"bertfuse.graph_rewrite.{name}" for name in ("spec", "ops", "dialect")]
+
+    def describes(name: str) -> bool:
+        return any(name == place or name.startswith(place + ".") for place in described)
+
+    for name, file in known.items():
+        if describes(name):
+            others = {found for found in imports(name, file, known) if not describes(found)}
+            assert not others, f"{name} imports {others}"
