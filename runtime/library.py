@@ -52,6 +52,7 @@ def register(
     *,
     tuning: str | os.PathLike[str] | None = None,
     tf32: bool = False,
+    deterministic_rows: bool = False,
 ) -> None:
     """Adds bertfuse's ops to the sessions made with `session_options`; a second time changes nothing.
 
@@ -61,13 +62,15 @@ def register(
             environment variable BERTFUSE_TUNING may name one.
         tf32: lets CUDA kernels round the operands of float32 products to TF32 (11 bits), for speed. Without it they are
             exact float32, unless the environment variable BERTFUSE_TF32 is 1.
+        deterministic_rows: has CUDA kernels give a sequence the same bits in any batch, more slowly (docs/gpu.md).
+            Without it they do where the environment variable BERTFUSE_DETERMINISTIC_ROWS is 1.
 
     Raises:
         RuntimeLibraryError: the library is missing or does not load.
         BertfuseError: the tuning file cannot be read or is none, or the ops are there with other settings.
     """
     path = library_path("onnxruntime")
-    asked = f"{path}|{'' if tuning is None else os.fspath(tuning)}|{tf32}"
+    asked = f"{path}|{'' if tuning is None else os.fspath(tuning)}|{tf32}|{deterministic_rows}"
     before = _entry(session_options, _REGISTERED)
     if before == asked:
         return  # a second time, onnxruntime fails: the domain is there
@@ -79,11 +82,13 @@ def register(
         session_options.add_session_config_entry("bertfuse.tuning", os.fspath(tuning))
     if tf32:
         session_options.add_session_config_entry("bertfuse.tf32", "1")
+    if deterministic_rows:
+        session_options.add_session_config_entry("bertfuse.deterministic_rows", "1")
     try:
         session_options.register_custom_ops_library(str(path))
     except Exception as error:  # onnxruntime's own exception classes share no public base
         reason = str(error).strip().splitlines()[0]
-        ours = re.search(r"bertfuse (.*(tuning|tf32).*)", reason)
+        ours = re.search(r"bertfuse (.*(tuning|tf32|row_hints|deterministic_rows).*)", reason)
         if ours:  # the library loads, and says what is wrong with its settings
             raise BertfuseError(ours[1]) from error
         raise RuntimeLibraryError(f"{path}: does not load: {reason}; build it again with 'make build'") from error

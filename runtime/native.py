@@ -14,6 +14,7 @@ from typing import Any
 ABSENT, CPU, CUDA = 0, 0, 1
 ALLOW_TF32 = 1
 NO_ROW_HINTS = 2  # of packed rows: tactics are chosen by shapes alone
+DETERMINISTIC_ROWS = 4  # a sequence's bits are the same in any batch
 INVALID_ARGUMENT = 1  # a code: a shape, count or attribute that the op does not take
 NOT_SUPPORTED = 2  # a code: valid, but this library or device has no kernel for it
 MAX_RANK = 8

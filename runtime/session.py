@@ -62,8 +62,8 @@ class InferenceSession(onnxruntime.InferenceSession):
             ops without their functions; a CPU-only session of any other model runs the op bodies, which is faster,
             since a custom op's GEMM cannot use prepacked weights; it then also leaves out the one fusion of onnxruntime
             that costs time there (unless `disabled_optimizers` is given). "always" and "never" leave no choice.
-        tuning, tf32: as `register` takes them. What ONNX Runtime itself computes on a GPU keeps to tf32, too: off
-            unless asked for here or in the provider's own option use_tf32.
+        tuning, tf32, deterministic_rows: as `register` takes them. What ONNX Runtime itself computes on a GPU keeps to
+            tf32, too: off unless asked for here or in the provider's own option use_tf32.
         sess_options: as onnxruntime's. Without them only fatal errors are logged: the rest is raised.
 
     A provider that onnxruntime leaves out, because its libraries or its device are missing, is told by a warning, or
@@ -84,6 +84,7 @@ class InferenceSession(onnxruntime.InferenceSession):
         library: str = "auto",
         tuning: str | os.PathLike[str] | None = None,
         tf32: bool = False,
+        deterministic_rows: bool = False,
         sess_options: onnxruntime.SessionOptions | None = None,
         **options: Any,
     ) -> None:
@@ -101,7 +102,7 @@ class InferenceSession(onnxruntime.InferenceSession):
             sess_options = onnxruntime.SessionOptions()
             sess_options.log_severity_level = 4
         cpu_only = all((entry[0] if isinstance(entry, tuple) else entry) == CPU for entry in providers)
-        settings: dict[str, Any] = {"tuning": tuning, "tf32": tf32}
+        settings: dict[str, Any] = {"tuning": tuning, "tf32": tf32, "deterministic_rows": deterministic_rows}
         self.uses_library = library == "always"
         if library == "always":
             register(sess_options, **settings)

@@ -35,6 +35,10 @@ uint32_t RowHintFlags(const std::string& value, const char* name) {
   return IsOn(value, name, true) ? 0 : BERTFUSE_NO_ROW_HINTS;
 }
 
+uint32_t DeterministicRowsFlags(const std::string& value, const char* name) {
+  return IsOn(value, name, false) ? BERTFUSE_DETERMINISTIC_ROWS : 0;
+}
+
 std::string ReadTuningFile(const std::string& name) {
   std::ifstream file(name, std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());

@@ -1,5 +1,5 @@
-// What a session or a process says to the kernels: which tuning file, whether float32 products may use TF32, and
-// whether tactics of packed rows are chosen by how many came last.
+// What a session or a process says to the kernels: which tuning file, whether float32 products may use TF32, whether
+// tactics of packed rows are chosen by how many came last, and whether a row's bits may depend on the batch.
 #ifndef BERTFUSE_CORE_SETTINGS_H_
 #define BERTFUSE_CORE_SETTINGS_H_
 
@@ -11,6 +11,7 @@ namespace bertfuse {
 
 inline constexpr const char* kTf32Variable = "BERTFUSE_TF32";
 inline constexpr const char* kRowHintsVariable = "BERTFUSE_ROW_HINTS";
+inline constexpr const char* kDeterministicRowsVariable = "BERTFUSE_DETERMINISTIC_ROWS";
 inline constexpr const char* kTuningVariable = "BERTFUSE_TUNING";
 
 // As calls have them.
@@ -27,6 +28,9 @@ uint32_t Tf32Flags(const std::string& value, const char* name);
 
 // The same for row hints, which are on unless `value` is "0".
 uint32_t RowHintFlags(const std::string& value, const char* name);
+
+// The same for results that do not depend on the batch, which are off unless `value` is "1".
+uint32_t DeterministicRowsFlags(const std::string& value, const char* name);
 
 // The whole text of a tuning file. Throws INVALID_ARGUMENT where it cannot be read.
 std::string ReadTuningFile(const std::string& name);

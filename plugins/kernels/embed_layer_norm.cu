@@ -141,7 +141,7 @@ cudaError_t EmbedLayerNorm(const EmbedLayerNormArguments<T, Index>& a, const Dev
     // A block for each row waits for one index after the other; where token_index comes on top, warps overtake it
     // early.
     const int64_t few = a.token_index == nullptr ? 2048 : 512;
-    if (a.packed.ForGrid(a.rows) >= few &&
+    if ((a.deterministic_rows || a.packed.ForGrid(a.rows) >= few) &&
         WarpRowsFit(a.columns, a.word_table, a.token_type_table, a.position_table, a.gamma, a.beta, a.y)) {
       return WithWarpRowChunks(a.columns, [&](auto chunks) {
         return LaunchWarpRows(EmbedLayerNormWarpKernel<T, Index, decltype(chunks)::value>, a, device, stream);

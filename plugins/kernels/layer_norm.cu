@@ -296,7 +296,9 @@ cudaError_t LayerNorm(const LayerNormArguments<T>& given, const Device& device, 
   if (a.rows == 0 || a.columns == 0) return cudaSuccess;
   if (a.more_partials > kMostMorePartials || !Activations::Has(a.activation)) return cudaErrorInvalidValue;
   if (a.more_partials > 0) a.unsplit_rows = RowsOfFullPanels(a.last_wave, a.rows);
-  const int64_t expected = a.packed.row_count == nullptr ? a.rows : a.packed.expected;
+  const int64_t expected = a.deterministic_rows            ? INT64_MAX
+                           : a.packed.row_count == nullptr ? a.rows
+                                                           : a.packed.expected;
   // A warp for each row takes fewer instructions than a block, which is faster where it has enough rows to itself; with
   // several partial sums of each a block has more loads on their way. Measured on an H200.
   if constexpr (sizeof(T) == 2) {

@@ -33,7 +33,9 @@ struct LayerNormArguments {
   int more_partials = 0;
   LastWave last_wave = {};
   int64_t partial_rows = 0;
-  PackedRows packed = {};    // of the rows; nothing is written from *row_count on
+  PackedRows packed = {};  // of the rows; nothing is written from *row_count on
+  // The kernel is chosen without regard to the number of rows: a row's bits are the same in any batch.
+  bool deterministic_rows = false;
   int64_t unsplit_rows = 0;  // set by LayerNorm()
 };
 

@@ -12,6 +12,7 @@ constexpr AttentionSm90Tile kShort = {128, 128, 1};       // one block of keys, 
 constexpr AttentionSm90Tile kLong = {128, 64, 2};         // one pipeline multiplies, the other computes exponentials
 constexpr AttentionSm90Tile kFewKeys = {64, 32, 2};       // two blocks to a multiprocessor; for packed sequences
 constexpr AttentionSm90Tile kHeadSize128 = {128, 64, 1};  // what registers allow there, for any length
+static_assert(kFewQueries.keys == kLong.keys && kHeadSize128.keys == kLong.keys, "see IsDeterministicByRow()");
 constexpr int64_t kShortKeys = 128;
 // Of packed sequences, whose lengths differ. On an H200, in us, 64x32 and 128x64: 32 passages of 142 tokens in the mean
 // 13.2 and 15.4, 32 of 188 20.5 and 18.9.
@@ -22,6 +23,7 @@ constexpr int64_t kFewKeysMean = 160;
 AttentionSm90Tile ChooseSm90(const AttentionProblem& problem) {
   const int64_t tiles = problem.batch * problem.heads * CeilDiv(problem.sequence, 128);
   if (tiles < problem.multiprocessors) return kFewQueries;
+  if (problem.deterministic_rows) return problem.head_size == 128 ? kHeadSize128 : kLong;
   if (problem.head_size == 128) return problem.packed && problem.sequence <= 64 ? kFewQueries : kHeadSize128;
   if (problem.packed) return problem.sequence <= kFewKeysMean ? kFewKeys : kLong;
   return problem.sequence <= kShortKeys ? kShort : kLong;
@@ -47,8 +49,17 @@ std::vector<AttentionTactic> AttentionTactics(const AttentionProblem& problem) {
 }
 
 AttentionTactic ChooseAttentionTactic(const AttentionProblem& problem) {
-  if (problem.sm90) return {AttentionPath::kSm90, ChooseSm90(problem)};
+  // Hopper's kernels look for a new maximum where one of a warp's 16 rows needs it, and those may be padding.
+  if (problem.sm90 && (problem.packed || !problem.deterministic_rows)) {
+    return {AttentionPath::kSm90, ChooseSm90(problem)};
+  }
   return {problem.mma ? AttentionPath::kMma : AttentionPath::kSimt};
+}
+
+bool IsDeterministicByRow(const AttentionProblem& problem, const AttentionTactic& tactic) {
+  const AttentionTactic chosen = ChooseAttentionTactic(problem);
+  // Tiles with as many keys sum up alike, whatever else they do.
+  return tactic.path == chosen.path && (tactic.path != AttentionPath::kSm90 || tactic.tile.keys == kLong.keys);
 }
 
 std::string Describe(const AttentionTactic& tactic) {

@@ -28,6 +28,7 @@ struct AttentionProblem {
   bool sm90, mma;  // whether the kernels take dtype, head size and alignment
   int multiprocessors;
   bool packed = false;
+  bool deterministic_rows = false;  // tiles that give a sequence the same bits in any batch
 };
 
 // Every tactic that computes the problem, in an order that does not change from call to call.
@@ -35,6 +36,9 @@ std::vector<AttentionTactic> AttentionTactics(const AttentionProblem& problem);
 
 // The one to use unless a measurement on the user's device says otherwise.
 AttentionTactic ChooseAttentionTactic(const AttentionProblem& problem);
+
+// Whether a sequence's bits are those that ChooseAttentionTactic() gives it in every other batch.
+bool IsDeterministicByRow(const AttentionProblem& problem, const AttentionTactic& tactic);
 
 // "sm90 128x64 pipelines 2": queries and keys of a tile. Different tactics of one problem have different names.
 std::string Describe(const AttentionTactic& tactic);

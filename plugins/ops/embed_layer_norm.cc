@@ -34,6 +34,7 @@ void Run(const bertfuse_call& call) {
       a.token_types = a.token_type_table == nullptr ? 0 : in[Op::In::token_type_table].shape[0];
       a.positions = in[Op::In::position_table].shape[0];
       a.packed = PackedRowsOf(call, in[Op::In::row_count], a.rows);
+      a.deterministic_rows = (call.flags & BERTFUSE_DETERMINISTIC_ROWS) != 0;
       a.epsilon = call.attributes[Op::Attr::epsilon].f;
       if (!kernels::EmbedLayerNormTakes(a)) FailTooWide(Op::kName, a.columns);
       CheckCuda(kernels::EmbedLayerNorm(a, DeviceOf(call), StreamOf(call)), Op::kName);

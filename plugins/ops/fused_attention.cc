@@ -46,6 +46,7 @@ AttentionProblem Problem(const bertfuse_call& call, const kernels::AttentionArgu
                          const kernels::Device& device) {
   AttentionProblem problem = {a.batch, a.sequence, a.heads, a.head_size, false, false, device.multiprocessors};
   problem.packed = a.packed.count > 0;
+  problem.deterministic_rows = (call.flags & BERTFUSE_DETERMINISTIC_ROWS) != 0;
   if (problem.packed) {
     problem.batch = a.packed.count;
     problem.sequence = kernels::CeilDiv(ExpectedRows(call, a.packed.rows), problem.batch);
@@ -84,9 +85,10 @@ TunedProblem ProblemOf(const bertfuse_call& call) {
 AttentionTactic Choose(const bertfuse_call& call, int32_t tactic, const AttentionProblem& problem) {
   if (tactic < 0) {
     const AttentionTactic* tuned = FindTuned<AttentionTactic>(call, ProblemOf(call));
-    const bool runs = tuned != nullptr && (tuned->path == AttentionPath::kSm90  ? problem.sm90
-                                           : tuned->path == AttentionPath::kMma ? problem.mma
-                                                                                : true);
+    const bool takes = tuned != nullptr && (tuned->path == AttentionPath::kSm90  ? problem.sm90
+                                            : tuned->path == AttentionPath::kMma ? problem.mma
+                                                                                 : true);
+    const bool runs = takes && (!problem.deterministic_rows || IsDeterministicByRow(problem, *tuned));
     return runs ? *tuned : ChooseAttentionTactic(problem);
   }
   const std::vector<AttentionTactic> tactics = AttentionTactics(problem);

@@ -56,6 +56,8 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmSm90Arguments<
   GemmProblem problem = {a.m, a.n, a.k, gemm.gamma != nullptr, false, false, device.multiprocessors};
   problem.x_bytes = sizeof(*a.x), problem.y_bytes = sizeof(*a.y);
   if (gemm.row_count->dtype != BERTFUSE_ABSENT) problem.m = a.packed.expected, problem.room = a.m;
+  problem.deterministic_rows = (call.flags & BERTFUSE_DETERMINISTIC_ROWS) != 0;
+  problem.biased = a.activation != kernels::Activation::kNone || (!problem.layer_norm && a.bias != nullptr);
   const bool allowed = !std::is_same_v<T, float> || (call.flags & BERTFUSE_ALLOW_TF32) != 0;
   problem.tensor_cores = allowed && kernels::GemmMmaTakes(Portable(a, problem.layer_norm));
   if constexpr (kIsHalf<T>) {
@@ -68,7 +70,7 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmSm90Arguments<
 bool Runs(const GemmProblem& problem, const GemmTactic& tactic) {
   const bool aligned = tactic.path == GemmPath::kSimt || (tactic.path == GemmPath::kMma && problem.tensor_cores) ||
                        (tactic.path != GemmPath::kMma && problem.sm90);
-  return aligned && GemmWorkspaceSize(problem, tactic) <= problem.workspace;
+  return aligned && IsDeterministicByRow(problem, tactic) && GemmWorkspaceSize(problem, tactic) <= problem.workspace;
 }
 
 // The measured tactic, where there is one that runs.
@@ -143,6 +145,7 @@ void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
                      : RunSm90(a, problem.layer_norm, tactic, device, StreamOf(call)),
             gemm.op);
   if (!apart) return;
+  norm.deterministic_rows = problem.deterministic_rows;
   norm.vectors_are_constant = a.weights_are_constant;
   norm.packed = a.packed;
   if (tactic.path == GemmPath::kSm90SplitK) norm.splits = tactic.tile.splits;

@@ -59,6 +59,11 @@ bool Fits(const GemmProblem& problem, const GemmTactic& tactic) {
   return GemmWorkspaceSize(problem, tactic) <= most;
 }
 
+// Of the tactic whose product is rounded to 16 bits as a whole.
+GemmPath ProductPath(const GemmProblem& problem) {
+  return problem.layer_norm ? GemmPath::kSm90ThenLayerNorm : GemmPath::kSm90;
+}
+
 GemmTactic Portable(const GemmProblem& problem) {
   return {problem.tensor_cores ? GemmPath::kMma : GemmPath::kSimt, {}};
 }
@@ -136,6 +141,7 @@ GemmSm90Tile PersistentTile(const GemmProblem& problem) {
 // Many rows. There have to be tiles for nearly all multiprocessors. Of fewer packed rows by time: a wave of wide tiles
 // takes as long as 230 of TimeOfOneTile(), and 60 once.
 bool TakesPersistent(const GemmProblem& problem) {
+  if (!IsDeterministicByRow(problem, {ProductPath(problem), {kWide, 1, 1, 1}})) return false;
   if (!Takes(problem, kWide) || Tiles(problem, kWide) * 10 < problem.multiprocessors * 9) return false;
   if (problem.m >= 2048 || problem.room == 0) return problem.m >= 2048;
   const double time = WavesTaken(problem, PersistentTile(problem)) * 230 + 60;
@@ -152,16 +158,18 @@ bool InThrees(const GemmProblem& problem, int splits = 1) {
          9 * blocks <= 8 * problem.multiprocessors;
 }
 
-GemmTactic ChooseElementwise(const GemmProblem& problem) {
-  if (TakesPersistent(problem)) return {GemmPath::kSm90, PersistentTile(problem)};
-  if (InThrees(problem)) return ElementwiseTactic(GemmPath::kSm90, kSmallWide, 3);
-  if (Tiles(problem, kSmall) <= problem.multiprocessors) return ElementwiseTactic(GemmPath::kSm90, kSmall);
+// The product, for the path that goes on from there.
+GemmTactic ChooseProduct(const GemmProblem& problem) {
+  const GemmPath path = ProductPath(problem);
+  if (TakesPersistent(problem)) return {path, PersistentTile(problem)};
+  if (InThrees(problem)) return ElementwiseTactic(path, kSmallWide, 3);
+  if (Tiles(problem, kSmall) <= problem.multiprocessors) return ElementwiseTactic(path, kSmall);
   if (Tiles(problem, kSmallWide) <= problem.multiprocessors) {
     const bool in_pairs = CeilDiv(problem.m, kSmallWide.m) % 2 == 0;
-    return ElementwiseTactic(GemmPath::kSm90, kSmallWide, in_pairs ? 2 : 1);
+    return ElementwiseTactic(path, kSmallWide, in_pairs ? 2 : 1);
   }
   const bool narrow = FasterBlock(problem, kLarge, kNarrow) == kNarrow;
-  return ElementwiseTactic(GemmPath::kSm90, narrow ? Narrow(problem) : ForGrid(problem, kLargeAlone, kLarge));
+  return ElementwiseTactic(path, narrow ? Narrow(problem) : ForGrid(problem, kLargeAlone, kLarge));
 }
 
 // The persistent kernel, whose last wave is split along k where it is incomplete: in as many splits as keep all
@@ -262,7 +270,16 @@ std::vector<GemmTactic> GemmTactics(const GemmProblem& problem) {
 
 GemmTactic ChooseGemmTactic(const GemmProblem& problem) {
   if (!problem.sm90) return Portable(problem);
-  return problem.layer_norm ? ChooseLayerNorm(problem) : ChooseElementwise(problem);
+  return problem.layer_norm && !problem.deterministic_rows ? ChooseLayerNorm(problem) : ChooseProduct(problem);
+}
+
+// All kernels sum over k in the same order; where they differ is when they round and add. The persistent kernel begins
+// with the bias, the others end with it.
+bool IsDeterministicByRow(const GemmProblem& problem, const GemmTactic& tactic) {
+  if (!problem.deterministic_rows) return true;
+  if (!problem.sm90) return tactic.path == Portable(problem).path;
+  return tactic.path == ProductPath(problem) && tactic.tile.splits == 1 &&
+         !(problem.biased && tactic.tile.block == kWide);
 }
 
 kernels::LastWave LastWaveOf(const GemmProblem& problem, const GemmSm90Tile& tile) {

@@ -30,9 +30,11 @@ struct GemmProblem {
   bool tensor_cores;  // 2-byte elements, or float32 with TF32 allowed; rows on 16-byte boundaries
   bool sm90;          // 2-byte elements, and a device that runs the Hopper kernels
   int multiprocessors;
-  size_t workspace = SIZE_MAX;   // bytes that there are; a choice that would like more makes do with them
-  int64_t room = 0;              // of packed rows: how many there may be; 0 where there are m
-  int x_bytes = 2, y_bytes = 2;  // of an element
+  size_t workspace = SIZE_MAX;      // bytes that there are; a choice that would like more makes do with them
+  int64_t room = 0;                 // of packed rows: how many there may be; 0 where there are m
+  int x_bytes = 2, y_bytes = 2;     // of an element
+  bool deterministic_rows = false;  // a row's bits are to be the same whatever m is
+  bool biased = true;               // a bias is added before the product is rounded, or an activation computed
 };
 
 // Every tactic that computes the problem, in an order that does not change from call to call.
@@ -40,6 +42,9 @@ std::vector<GemmTactic> GemmTactics(const GemmProblem& problem);
 
 // The one to use unless a measurement on the user's device says otherwise. It fits problem.workspace where any does.
 GemmTactic ChooseGemmTactic(const GemmProblem& problem);
+
+// Whether a row's bits are those that ChooseGemmTactic() gives it for every other m, where these are to be the same.
+bool IsDeterministicByRow(const GemmProblem& problem, const GemmTactic& tactic);
 
 // How a kSm90ThenLayerNorm tactic with splits tells the tiles of the last wave, of which k is split. Their partial sums
 // are rounded to 16 bits.

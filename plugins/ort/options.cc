@@ -24,6 +24,8 @@ SessionSettings ReadSettings(const OrtSessionOptions* options) {
   settings.flags = Tf32Flags(Setting(options, "bertfuse.tf32", kTf32Variable), "bertfuse.tf32 (or BERTFUSE_TF32)");
   settings.flags |= RowHintFlags(Setting(options, "bertfuse.row_hints", kRowHintsVariable),
                                  "bertfuse.row_hints (or BERTFUSE_ROW_HINTS)");
+  settings.flags |= DeterministicRowsFlags(Setting(options, "bertfuse.deterministic_rows", kDeterministicRowsVariable),
+                                           "bertfuse.deterministic_rows (or BERTFUSE_DETERMINISTIC_ROWS)");
   settings.tuning_name = Setting(options, "bertfuse.tuning", kTuningVariable);
   if (!settings.tuning_name.empty()) settings.tuning_text = ReadTuningFile(settings.tuning_name);
   return settings;

@@ -1,5 +1,5 @@
-// What a session's options say to our kernels: config entries "bertfuse.tuning", "bertfuse.tf32" and
-// "bertfuse.row_hints", or else the environment variables BERTFUSE_TUNING, BERTFUSE_TF32 and BERTFUSE_ROW_HINTS.
+// What a session's options say to our kernels: config entries "bertfuse.tuning", "bertfuse.tf32", "bertfuse.row_hints"
+// and "bertfuse.deterministic_rows", or else the environment variables BERTFUSE_TUNING, BERTFUSE_TF32 and so on.
 #ifndef BERTFUSE_ORT_OPTIONS_H_
 #define BERTFUSE_ORT_OPTIONS_H_
 

@@ -187,7 +187,7 @@ def test_tf32_is_0_or_1(monkeypatch: pytest.MonkeyPatch) -> None:
     bertfuse.register(onnxruntime.SessionOptions(), tf32=True)
 
 
-@pytest.mark.parametrize("setting", ["row_hints"])
+@pytest.mark.parametrize("setting", ["row_hints", "deterministic_rows"])
 def test_other_settings_are_0_or_1(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"BERTFUSE_{setting.upper()}", "yes")
     with pytest.raises(BertfuseError, match=f"bertfuse.{setting} .*is 'yes', expected '0' or '1'"):

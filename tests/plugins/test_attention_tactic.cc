@@ -71,6 +71,32 @@ TEST(AttentionTactic, PackedByTheMeanLength) {
   EXPECT_EQ(chosen(128, 65, 128), "sm90 128x64");
 }
 
+// Of packed sequences tiles with as many keys; of padded ones what no row of padding has a say in.
+TEST(AttentionTactic, DeterministicRowsAreComputedAlike) {
+  for (int64_t head_size : {32, 64, 128}) {
+    for (bool packed : {false, true}) {
+      std::set<std::string> chosen;
+      for (int64_t batch : {1, 10, 11, 300}) {
+        for (int64_t sequence : {1, 64, 65, 128, 129, 5000}) {
+          AttentionProblem problem = Problem(batch, sequence, 12, head_size);
+          problem.packed = packed, problem.deterministic_rows = true;
+          const AttentionTactic tactic = ChooseAttentionTactic(problem);
+          EXPECT_TRUE(IsDeterministicByRow(problem, tactic));
+          EXPECT_EQ(IsDeterministicByRow(problem, {AttentionPath::kMma}), !packed);
+          EXPECT_FALSE(IsDeterministicByRow(problem, {AttentionPath::kSm90, {128, 128, 1}}));
+          EXPECT_EQ(tactic.path, packed ? AttentionPath::kSm90 : AttentionPath::kMma);
+          EXPECT_EQ(tactic.tile.keys, packed ? 64 : 0);
+          chosen.insert(Describe(tactic));
+        }
+      }
+      EXPECT_EQ(chosen.size(), packed ? 2u : 1u);
+    }
+  }
+  AttentionProblem problem = Problem(4, 128, 12, 64);
+  problem.deterministic_rows = true, problem.sm90 = problem.mma = false;
+  EXPECT_EQ(Describe(ChooseAttentionTactic(problem)), "simt");
+}
+
 TEST(AttentionTactic, WhatTakesEveryCallComesLast) {
   AttentionProblem problem = Problem(32, 384, 12, 64);
   EXPECT_EQ(Describe(AttentionTactics(problem).back()), "simt");

@@ -170,6 +170,37 @@ TEST(GemmTactic, AShortWorkspaceTakesAsManyPartsAsFit) {
   EXPECT_EQ(chosen(0).find("split-K"), std::string::npos) << chosen(0);
 }
 
+// Whatever the number of rows: no split of k, one place where the bias is added, rounding or none before LayerNorm.
+TEST(GemmTactic, DeterministicRowsAreComputedAlike) {
+  int persistent = 0, one_tile = 0;
+  ForRandomProblems([&](GemmProblem problem) {
+    problem.deterministic_rows = true;
+    for (bool biased : {false, true}) {
+      problem.biased = biased;
+      const std::vector<GemmTactic> tactics = GemmTactics(problem);
+      std::set<std::string> names;
+      for (const GemmTactic& tactic : tactics) {
+        if (IsDeterministicByRow(problem, tactic)) names.insert(Describe(tactic));
+      }
+      for (int64_t m : {int64_t{1}, int64_t{130}, int64_t{2500}, problem.m}) {
+        for (int64_t room : {int64_t{0}, int64_t{70000}}) {
+          GemmProblem other = problem;
+          other.m = m, other.room = room, other.workspace = 0;
+          const GemmTactic chosen = ChooseGemmTactic(other);
+          EXPECT_EQ(names.count(Describe(chosen)), 1u) << Describe(chosen);
+          EXPECT_EQ(chosen.path, problem.layer_norm ? GemmPath::kSm90ThenLayerNorm : GemmPath::kSm90);
+          const bool wide = chosen.tile.block == kernels::gemm_sm90::kPersistentBlock;
+          EXPECT_FALSE(wide && biased);
+          EXPECT_EQ(chosen.tile.splits, 1);
+          persistent += wide, one_tile += !wide;
+        }
+      }
+    }
+  });
+  EXPECT_GT(persistent, 500);
+  EXPECT_GT(one_tile, 500);
+}
+
 TEST(GemmTactic, NoHopperTacticWithoutHopper) {
   for (bool tensor_cores : {false, true}) {
     GemmProblem problem = Bert(4096, 768, 3072, true);

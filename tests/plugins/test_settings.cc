@@ -38,6 +38,13 @@ TEST(Settings, RowHintsAreOnUnlessTurnedOff) {
             "BERTFUSE_ROW_HINTS is 'off', expected '0' or '1'");
 }
 
+TEST(Settings, RowsAreDeterministicIfAsked) {
+  EXPECT_EQ(DeterministicRowsFlags("", "x"), 0u);
+  EXPECT_EQ(DeterministicRowsFlags("1", "x"), static_cast<uint32_t>(BERTFUSE_DETERMINISTIC_ROWS));
+  EXPECT_EQ(Message([] { DeterministicRowsFlags("on", kDeterministicRowsVariable); }),
+            "BERTFUSE_DETERMINISTIC_ROWS is 'on', expected '0' or '1'");
+}
+
 TEST(Settings, ATuningFileThatIsNotThereIsNamed) {
   EXPECT_EQ(Message([] { ReadTuningFile("no/such/file.tsv"); }),
             "no/such/file.tsv: the tuning file cannot be read; write one with 'bertfuse tune'");

@@ -28,3 +28,5 @@ def test_other_settings_afterwards_are_refused() -> None:
     bertfuse.register(options)
     with pytest.raises(BertfuseError, match="already, with other settings"):
         bertfuse.register(options, tf32=True)
+    with pytest.raises(BertfuseError, match="already, with other settings"):
+        bertfuse.register(options, deterministic_rows=True)

@@ -52,6 +52,9 @@ typedef struct bertfuse_tensor {
 enum {
   BERTFUSE_ALLOW_TF32 = 1,    // float32 products may be of operands rounded to 11 bits
   BERTFUSE_NO_ROW_HINTS = 2,  // of packed rows choose for as many as there is room for, not for as many as came last
+  // A row's result (of attention, a sequence's) has the same bits whatever else is in the batch and however long that
+  // is. Choices are then among ways to compute that round alike. On the CPU it changes nothing.
+  BERTFUSE_DETERMINISTIC_ROWS = 4,
 };
 
 // Tactics that were measured on the user's device (bertfuse/tools.h).
