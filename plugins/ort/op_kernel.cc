@@ -1,6 +1,5 @@
 #include "ort/op_kernel.h"
 
-#include <array>
 #include <cstdint>
 
 #include "core/dtype.h"
@@ -9,7 +8,6 @@
 namespace bertfuse::ort {
 namespace {
 
-constexpr int kMaxTensors = 16;
 constexpr size_t kWorkspaceAlignment = 256;
 
 // Whether the call succeeded; a failure means "no such attribute" here.
@@ -41,6 +39,13 @@ class KernelInfoSource : public AttributeSource {
   const OrtKernelInfo* info_;
 };
 
+void* DataOf(const OrtValue* value) {
+  void* data = nullptr;
+  Check(Api().GetTensorMutableData(const_cast<OrtValue*>(value), &data));
+  return data;
+}
+
+// Element type and shape.
 bertfuse_tensor Describe(const OpDef& op, const TensorDef& def, const OrtValue* value) {
   bertfuse_tensor tensor = {};
   OrtTensorTypeAndShapeInfo* raw = nullptr;
@@ -58,7 +63,6 @@ bertfuse_tensor Describe(const OpDef& op, const TensorDef& def, const OrtValue* 
   tensor.dtype = static_cast<int32_t>(type);
   tensor.rank = static_cast<int32_t>(rank);
   Check(Api().GetDimensions(info.get(), tensor.shape, rank));
-  Check(Api().GetTensorMutableData(const_cast<OrtValue*>(value), &tensor.data));
   return tensor;
 }
 
@@ -123,23 +127,30 @@ OpKernel::OpKernel(const OrtApi& api, const OpDef& op, const bertfuse_kernel& ke
   for (int i = 0; i < op.num_inputs; ++i) {
     int is_constant = 0;
     const OrtValue* value = nullptr;
-    if (Succeeded(Api().KernelInfoGetConstantInput_tensor(info, i, &is_constant, &value)) && is_constant != 0) {
+    if (Succeeded(Api().KernelInfoGetConstantInput_tensor(info, i, &is_constant, &value)) && is_constant != 0 &&
+        value != nullptr) {
       constant_inputs_ |= uint64_t{1} << i;
+      inputs_[i] = Describe(op, op.inputs[i], value);
     }
   }
   if (kernel.device == BERTFUSE_CPU) gemm_.emplace(info);
 }
 
 void OpKernel::Compute(OrtKernelContext* context) const {
-  std::array<bertfuse_tensor, kMaxTensors> inputs = {}, outputs = {};
+  std::array<bertfuse_tensor, kMaxTensors> inputs = inputs_, outputs = {};
   size_t given = 0;
   Check(Api().KernelContext_GetInputCount(context, &given));
   const OrtMemoryInfo* device_memory = cpu_memory_.get();
   for (int i = 0; i < op_.num_inputs && i < static_cast<int>(given); ++i) {
     const OrtValue* value = nullptr;
     Check(Api().KernelContext_GetInput(context, i, &value));
-    if (value == nullptr) continue;
-    inputs[i] = Describe(op_, op_.inputs[i], value);
+    if (value == nullptr) {
+      inputs[i] = {};
+      continue;
+    }
+    // ONNX Runtime allocates for an answer about shapes, and most inputs are weights.
+    if ((constant_inputs_ >> i & 1) == 0) inputs[i] = Describe(op_, op_.inputs[i], value);
+    inputs[i].data = DataOf(value);
     // Every input lies on the device that runs the kernel; the first one names it.
     if (i == 0) Check(Api().GetTensorMemoryInfo(value, &device_memory));
   }

@@ -2,6 +2,7 @@
 #ifndef BERTFUSE_ORT_OP_KERNEL_H_
 #define BERTFUSE_ORT_OP_KERNEL_H_
 
+#include <array>
 #include <optional>
 #include <string>
 
@@ -12,6 +13,8 @@
 #include "ort/options.h"
 
 namespace bertfuse::ort {
+
+inline constexpr int kMaxTensors = 16;
 
 class OpKernel {
  public:
@@ -32,6 +35,7 @@ class OpKernel {
   std::string where_;
   Attributes attributes_;
   uint64_t constant_inputs_ = 0;
+  std::array<bertfuse_tensor, kMaxTensors> inputs_ = {};  // those that are constant, without their data
   std::optional<HostGemm> gemm_;
   Owned<OrtMemoryInfo> cpu_memory_;
 };
