@@ -64,7 +64,8 @@ if(architectures MATCHES "(^|;)90")
     set(BERTFUSE_CUTLASS_INCLUDE_DIR "${cutlass_include}")
   endif()
   if(NOT EXISTS "${BERTFUSE_CUTLASS_INCLUDE_DIR}/cute/arch/mma_sm90_gmma.hpp")
-    message(FATAL_ERROR "the Hopper kernels need CUTLASS 4.2: pip install nvidia-cutlass==4.2.0.0, or give "
+    message(FATAL_ERROR "the Hopper kernels need CUTLASS 4.2's headers: pip install --no-deps nvidia-cutlass==4.2.0.0 "
+                        "scikit-build-core cmake ninja, then pip install --no-build-isolation; or give "
                         "BERTFUSE_CUTLASS_INCLUDE_DIR, or leave 90 out of BERTFUSE_CUDA_ARCHITECTURES")
   endif()
   # One file for each function and element type, so that they compile side by side: dtypes.h's rows of two bytes.
