@@ -11,7 +11,9 @@
 
 // The last call's, for the tests.
 extern "C" __attribute__((visibility("default"))) uint64_t bertfuse_test_constant_inputs;
+extern "C" __attribute__((visibility("default"))) uint32_t bertfuse_test_flags;
 uint64_t bertfuse_test_constant_inputs = 0;
+uint32_t bertfuse_test_flags = 0;
 
 namespace bertfuse {
 namespace {
@@ -29,6 +31,7 @@ bertfuse_kernel OnDevice() {
     const bertfuse_host host = test::SerialHost();
     bertfuse_call call = *given;
     bertfuse_test_constant_inputs = call.constant_inputs;
+    bertfuse_test_flags = call.flags;
     call.host = &host;
     const bertfuse_kernel& cpu = *CpuKernels().first[kIndex];
     const size_t needed = WorkspaceSize(cpu, call);

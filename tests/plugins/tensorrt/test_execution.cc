@@ -148,12 +148,18 @@ TEST_F(Execution, GivesWhatTheKernelGives) {
   }
 }
 
+// What the library remembers of the last call.
+template <class T>
+const T& Remembered(const char* name) {
+  static void* library = dlopen(BERTFUSE_TRT_ON_CPU_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
+  const void* symbol = library == nullptr ? nullptr : dlsym(library, name);
+  if (symbol == nullptr) throw std::runtime_error(name);
+  return *static_cast<const T*>(symbol);
+}
+
 // Numbered as the op's inputs are, also where one is left out.
 TEST_F(Execution, ConstantInputsReachTheKernel) {
-  void* library = dlopen(BERTFUSE_TRT_ON_CPU_LIBRARY, RTLD_NOW | RTLD_NOLOAD);
-  ASSERT_NE(library, nullptr);
-  const auto* reached = static_cast<const uint64_t*>(dlsym(library, "bertfuse_test_constant_inputs"));
-  ASSERT_NE(reached, nullptr);
+  const auto& reached = Remembered<uint64_t>("bertfuse_test_constant_inputs");
   const OpDef& op = *FindOp("FusedGemm");
   for (uint32_t present : Readings(op)) {
     for (int64_t constant : {0, 2, 6}) {
@@ -165,10 +171,24 @@ TEST_F(Execution, ConstantInputsReachTheKernel) {
       Context context(engine, nullptr);
       Tensors tensors(example, 2, 8);
       EXPECT_EQ(Execute(engine, context, tensors), tensors.Direct(example));
-      EXPECT_EQ(*reached, static_cast<uint64_t>(constant));
+      EXPECT_EQ(reached, static_cast<uint64_t>(constant));
     }
   }
-  dlclose(library);
+}
+
+// A process reads them once: in one with other tests it may have.
+TEST_F(Execution, SettingsReachTheKernel) {
+  setenv("BERTFUSE_TF32", "1", 1);
+  setenv("BERTFUSE_DETERMINISTIC_ROWS", "1", 1);
+  const OpDef& op = *FindOp("FusedGemm");
+  const Example example(op, AllInputs(op), BERTFUSE_FLOAT32, BERTFUSE_INT32);
+  Engine engine(host, op.name, example.fields.collection(), example.Inputs());
+  Context context(engine, nullptr);
+  Tensors tensors(example, 2, 8);
+  Execute(engine, context, tensors);
+  const uint32_t flags = Remembered<uint32_t>("bertfuse_test_flags");
+  if (flags == 0) GTEST_SKIP() << "the settings were read before this test";
+  EXPECT_EQ(flags, static_cast<uint32_t>(BERTFUSE_ALLOW_TF32 | BERTFUSE_DETERMINISTIC_ROWS));
 }
 
 TEST_F(Execution, ContextsAreApart) {
