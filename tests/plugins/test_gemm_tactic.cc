@@ -152,7 +152,9 @@ TEST(GemmTactic, AShortWorkspaceIsEnoughForTheHopperTactics) {
       problem.workspace = given;
       const GemmTactic chosen = ChooseGemmTactic(problem);
       EXPECT_LE(GemmWorkspaceSize(problem, chosen), given) << Describe(chosen);
-      if (given == wanted) EXPECT_EQ(Describe(chosen), Describe(usual));
+      if (given == wanted) {
+        EXPECT_EQ(Describe(chosen), Describe(usual));
+      }
       changed += Describe(chosen) != Describe(usual);
     }
   });
@@ -237,7 +239,6 @@ TEST(GemmTactic, FewRows) {
   EXPECT_EQ(chosen(256, 768, 768, true), "sm90 64x96 cluster 1x1 then LayerNorm");
   EXPECT_EQ(chosen(1536, 768, 768, true), "sm90 64x96 cluster 1x8");
   EXPECT_EQ(chosen(2048, 768, 768, true), "sm90 64x128 cluster 1x6");
-  EXPECT_EQ(chosen(2304, 768, 768, true), "sm90 64x128 cluster 1x6");
   EXPECT_EQ(chosen(4534, 384, 384, true), "sm90 64x128 cluster 1x3");
   EXPECT_EQ(chosen(4534, 384, 1536, true), "sm90 64x128 cluster 1x3");
   EXPECT_EQ(chosen(128, 768, 3072, true), "sm90 64x96 cluster 1x1 split-K 4");
@@ -246,21 +247,6 @@ TEST(GemmTactic, FewRows) {
   EXPECT_EQ(chosen(512, 2304, 768, false), "sm90 128x96 stages 8 cluster 1x1");
   EXPECT_EQ(chosen(768, 2304, 768, false), "sm90 128x128 stages 7 cluster 1x1");
   EXPECT_EQ(chosen(2048, 2304, 768, false), "sm90 128x192 cluster 2x1");
-}
-
-// Three rows of tiles share what they load of the weight, where there are many tiles.
-TEST(GemmTactic, ThreeRowsOfTiles) {
-  const auto chosen = [](int64_t rows, int64_t n, int64_t k, bool layer_norm) {
-    return Describe(ChooseGemmTactic(Bert(rows, n, k, layer_norm)));
-  };
-  for (int64_t rows : {129, 131, 192}) {
-    EXPECT_EQ(chosen(rows, 2304, 768, false), "sm90 64x96 cluster 3x1");
-    EXPECT_EQ(chosen(rows, 3072, 768, false), "sm90 64x96 cluster 3x1");
-    EXPECT_EQ(chosen(rows, 768, 3072, true), "sm90 64x96 cluster 3x1 split-K 4");
-    EXPECT_EQ(chosen(rows, 768, 768, true), "sm90 64x64 cluster 1x1 then LayerNorm");
-    EXPECT_EQ(chosen(rows, 1152, 384, false), "sm90 64x64 cluster 1x1");
-    EXPECT_EQ(chosen(rows, 4096, 1024, false), "sm90 64x96 cluster 1x1");  // more clusters than run at a time
-  }
 }
 
 // 33 panels of 128 rows are whole waves of 132 multiprocessors, 17 of 256 are not.
