@@ -237,6 +237,10 @@ TEST(GemmTactic, FewRows) {
   };
   EXPECT_EQ(chosen(128, 768, 768, true), "sm90 64x64 cluster 1x1 then LayerNorm");
   EXPECT_EQ(chosen(256, 768, 768, true), "sm90 64x96 cluster 1x1 then LayerNorm");
+  EXPECT_EQ(chosen(384, 768, 768, true), "sm90 64x96 cluster 1x1 then LayerNorm");
+  EXPECT_EQ(chosen(512, 768, 768, true), "sm90 64x64 cluster 1x1 then LayerNorm");
+  EXPECT_EQ(chosen(512, 768, 3072, true), "sm90 64x96 cluster 1x1 split-K 2");
+  EXPECT_EQ(chosen(800, 768, 768, true), "sm90 64x96 cluster 1x1 then LayerNorm");
   EXPECT_EQ(chosen(1536, 768, 768, true), "sm90 64x96 cluster 1x8");
   EXPECT_EQ(chosen(2048, 768, 768, true), "sm90 64x128 cluster 1x6");
   EXPECT_EQ(chosen(4534, 384, 384, true), "sm90 64x128 cluster 1x3");
