@@ -15,22 +15,25 @@ if TYPE_CHECKING:
 
 
 def compare(
-    reference: Annotated[str, typer.Argument(metavar="REFERENCE", help="What the others are measured against.")],
+    reference: Annotated[
+        str, typer.Argument(metavar="REFERENCE", help="Model or engine that the others are compared with.")
+    ],
     others: Annotated[
-        list[str], typer.Argument(metavar="OTHER...", help="Each FILE, FILE@HOW or an engine's FILE.plan.")
+        list[str], typer.Argument(metavar="OTHER...", help="One or more of FILE, FILE@HOW, or an engine's FILE.plan.")
     ],
     text: Annotated[list[str] | None, typer.Option("--text", "-t", help="Real input; give it again for more.")] = None,
     file: Annotated[Path | None, typer.Option("--input", "-i", help="An .npz file with an array per input.")] = None,
     per_node: Annotated[
-        bool, typer.Option("--per-node", help="Also compare the tensors that both graphs share, in order.")
+        bool, typer.Option("--per-node", help="Also compare the inner tensors that both graphs have, in order.")
     ] = False,
     bisection: Annotated[
-        bool, typer.Option("--bisect", help="Find the first tensor that differs, and what its own nodes add.")
+        bool,
+        typer.Option("--bisect", help="Find the first tensor that differs, and how much of that its own nodes add."),
     ] = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a self-contained page.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a self-contained HTML page.")] = None,
     atol: Annotated[float | None, typer.Option(help="Absolute tolerance. \\[default: by type]")] = None,
     rtol: Annotated[float | None, typer.Option(help="Relative tolerance. \\[default: by type]")] = None,
-    seed: Annotated[int, typer.Option(help="Of the random inputs, where none are given.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random inputs, where none are given.")] = 0,
     provider: Provider = "cpu",
     library: Library = "auto",
     as_json: Json = False,

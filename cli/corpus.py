@@ -24,32 +24,34 @@ Model = Annotated[
     str, typer.Option("--model", "-m", metavar="DIR", envvar="BERTFUSE_MODEL", help="Folder of the model.")
 ]
 Output = Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Folder for the results.")]
-Column = Annotated[str, typer.Option(help="Which column has the texts. A text file has one text in each line.")]
-IdColumn = Annotated[
-    str | None, typer.Option(help="Which column has the rows' ids. \\[default: rows are numbered from 0]")
-]
+Column = Annotated[str, typer.Option(help="Column with the texts. A .txt file has one text per line.")]
+IdColumn = Annotated[str | None, typer.Option(help="Column with the rows' ids. \\[default: rows are numbered from 0]")]
 InputFormat = Annotated[
-    str | None, typer.Option(metavar="parquet|jsonl|csv|txt", help="In place of what names end in; stdin is txt.")
+    str | None,
+    typer.Option(metavar="parquet|jsonl|csv|txt", help="Format of the input. \\[default: by file name; stdin is txt]"),
 ]
-Format = Annotated[str, typer.Option("--format", metavar="parquet|npy|jsonl", help="Of the files that are written.")]
+Format = Annotated[str, typer.Option("--format", metavar="parquet|npy|jsonl", help="Format of the output files.")]
 BatchTokens = Annotated[
-    int | None, typer.Option("--max-batch-tokens", min=1, help="Tokens of one run. \\[default: 512, on a GPU 16384]")
+    int | None,
+    typer.Option("--max-batch-tokens", min=1, help="Most tokens in one batch. \\[default: 512, on a GPU 16384]"),
 ]
 MaxLength = Annotated[
-    int | None, typer.Option("--max-seq-length", min=1, help="Tokens at which texts are cut. \\[default: the model's]")
+    int | None,
+    typer.Option("--max-seq-length", min=1, help="Cut texts after this many tokens. \\[default: the model's]"),
 ]
-MaxCharacters = Annotated[int, typer.Option(min=1, help="Rows with a longer text are left out and reported.")]
+MaxCharacters = Annotated[int, typer.Option(min=1, help="Leave out, and report, rows with a longer text.")]
 Devices = Annotated[
     str | None,
-    typer.Option(metavar="all|0,1|cpu", help="A process for each GPU. \\[default: one, on the first GPU or the CPU]"),
+    typer.Option(
+        metavar="all|0,1|cpu",
+        help="GPUs to use, a process for each; all: every GPU. \\[default: the first GPU, or the CPU]",
+    ),
 ]
-Ray = Annotated[
-    str | None, typer.Option(metavar="ADDRESS", help="Run on a Ray cluster, with Ray Data; local: one started here.")
-]
+Ray = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster; local starts one here.")]
 Workers = Annotated[
-    int | None, typer.Option(min=1, help="With --ray: how many sessions. \\[default: one for each GPU, or machine]")
+    int | None, typer.Option(min=1, help="With --ray: number of workers. \\[default: one for each GPU, or machine]")
 ]
-ShardRows = Annotated[int, typer.Option(min=1, help="Rows of the input for each file that is written.")]
+ShardRows = Annotated[int, typer.Option(min=1, help="Input rows for each output file.")]
 
 
 def embed(
@@ -61,11 +63,13 @@ def embed(
     input_format: InputFormat = None,
     output_format: Format = "parquet",
     prompt_name: Annotated[
-        str | None, typer.Option(help="Which of the model's prompts comes before each text.")
+        str | None, typer.Option(help="Name of the model's prompt to put in front of each text.")
     ] = None,
-    prompt: Annotated[str | None, typer.Option(help="A prompt itself.")] = None,
-    normalize: Annotated[bool, typer.Option("--normalize", help="Vectors of length 1.")] = False,
-    truncate_dim: Annotated[int | None, typer.Option(min=1, help="Keep the first numbers of each vector only.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="Text to put in front of each text.")] = None,
+    normalize: Annotated[bool, typer.Option("--normalize", help="Scale vectors to length 1.")] = False,
+    truncate_dim: Annotated[
+        int | None, typer.Option(min=1, help="Keep only the first so many numbers of each vector.")
+    ] = None,
     max_batch_tokens: BatchTokens = None,
     max_seq_length: MaxLength = None,
     max_characters: MaxCharacters = 1_000_000,
@@ -76,9 +80,9 @@ def embed(
     library: Library = "auto",
     as_json: Json = False,
 ) -> None:
-    """Embed a corpus: files of ids and vectors, in the order of the rows. Called again, it goes on where it was ended.
+    """Embed a corpus into files of ids and vectors, in the order of its rows. Run it again to resume.
 
-    Rows without a usable text (null, empty, too long, no string) are left out, and listed in bad_rows.jsonl.
+    Rows without a usable text (null, empty, too long, not a string) are left out and listed in bad_rows.jsonl.
 
     [bold]Examples[/]
 
@@ -106,8 +110,8 @@ def rerank(
     inputs: Inputs,
     model: Model,
     output: Output,
-    query: Annotated[str | None, typer.Option(help="What each text is scored for.")] = None,
-    query_column: Annotated[str | None, typer.Option(help="Which column has a query for each row.")] = None,
+    query: Annotated[str | None, typer.Option(help="Query that every text is scored against.")] = None,
+    query_column: Annotated[str | None, typer.Option(help="Column with a query for each row.")] = None,
     column: Column = "text",
     id_column: IdColumn = None,
     input_format: InputFormat = None,
@@ -122,7 +126,7 @@ def rerank(
     library: Library = "auto",
     as_json: Json = False,
 ) -> None:
-    """Score every row for a query, or every pair of query and text; scores come in the order of the rows.
+    """Score every row against a query, or every pair of query and text, in the order of the rows.
 
     [bold]Examples[/]
 
@@ -146,7 +150,7 @@ def classify(
     model: Model,
     output: Output,
     column: Column = "text",
-    pair_column: Annotated[str | None, typer.Option(help="Which column has the second text of each row.")] = None,
+    pair_column: Annotated[str | None, typer.Option(help="Column with the second text of each row.")] = None,
     id_column: IdColumn = None,
     input_format: InputFormat = None,
     output_format: Format = "parquet",
@@ -160,7 +164,7 @@ def classify(
     library: Library = "auto",
     as_json: Json = False,
 ) -> None:
-    """Label a corpus: the best label of each row with its score, and the scores of all labels.
+    """Label a corpus: for each row the best label, its score, and the scores of all labels.
 
     [bold]Examples[/]
 

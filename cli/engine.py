@@ -26,7 +26,7 @@ def engine(
         list[str] | None,
         typer.Option(
             metavar="INPUT:MIN:OPT:MAX",
-            help="As input_ids:1x16:8x128:32x512, once per input; without INPUT for all of them."
+            help="Such as input_ids:1x16:8x128:32x512, once per input; without INPUT it holds for all inputs."
             " \\[default: batch 1, 8, 32 and sequence 16, 128, 512, or the model's longest]",
         ),
     ] = None,
@@ -38,19 +38,24 @@ def engine(
         ),
     ] = None,
     no_plugins: Annotated[
-        bool, typer.Option("--no-plugins", help="Take the op bodies: the engine then runs without our library.")
+        bool,
+        typer.Option(
+            "--no-plugins",
+            help="Build from the ops' definitions in standard operators: the engine then runs without our library.",
+        ),
     ] = False,
     tf32: Annotated[
-        bool, typer.Option("--tf32", help="Allow TF32 in TensorRT's own float32 products, not the plugins'.")
+        bool, typer.Option("--tf32", help="Allow TF32 in TensorRT's own float32 products (not in the plugins').")
     ] = False,
     timing_cache: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Timings to start from and to add to (TensorRT).")
+        Path | None, typer.Option(metavar="FILE", help="Timing cache to read and to add to (TensorRT).")
     ] = None,
     workspace: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory that a layer may use, as 512M or 4G.")
+        str | None, typer.Option(metavar="SIZE", help="Most memory that a layer may use, such as 512M or 4G.")
     ] = None,
     expose: Annotated[
-        bool, typer.Option("--expose", help="Also put out what each fused op gives, for 'compare --per-node'.")
+        bool,
+        typer.Option("--expose", help="Make each fused op's result an output of the engine, for 'compare --per-node'."),
     ] = False,
     save_onnx: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write the ONNX file given to TensorRT, for trtexec.")

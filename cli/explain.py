@@ -22,7 +22,7 @@ def explain(
     output_rows: OutputRows = False,
     as_json: Json = False,
 ) -> None:
-    """Walk each encoder layer and say, op by op, matched, or the first node at which the match broke and why.
+    """Say for each op of each encoder layer whether it is fused, or which node stopped that and why.
 
     Nothing is written.
 

@@ -20,16 +20,14 @@ Task = Annotated[
     str,
     typer.Option(
         metavar="TASK",
-        help="auto: what modules.json and config.json say. Or feature-extraction (the encoder alone), fill-mask, "
+        help="auto: as modules.json and config.json say. Or feature-extraction (the encoder alone), fill-mask, "
         "text-classification, token-classification, question-answering, sentence-similarity (with its pooling).",
     ),
 ]
 Opset = Annotated[int | None, typer.Option(help="ONNX opset. \\[default: 20 for dynamo, 17 for torchscript]")]
 Exporter = Annotated[str, typer.Option(metavar="dynamo|torchscript", help="torch.export or tracing.")]
-Attention = Annotated[str, typer.Option(metavar="sdpa|eager", help="Which attention implementation is exported.")]
-StaticShape = Annotated[
-    str | None, typer.Option(metavar="BxS", help="Batch x sequence of a model that takes no other. \\[default: free]")
-]
+Attention = Annotated[str, typer.Option(metavar="sdpa|eager", help="Attention implementation to export.")]
+StaticShape = Annotated[str | None, typer.Option(metavar="BxS", help="Fix batch x sequence. \\[default: any size]")]
 Dtype = Annotated[str, typer.Option(metavar="fp32|fp16|bf16", help="Type of weights and float tensors.")]
 KeptDtype = Annotated[
     str | None, typer.Option(metavar="fp32|fp16|bf16", help="Convert weights and float tensors. \\[default: as is]")
@@ -39,22 +37,25 @@ Level = Annotated[
     str, typer.Option(metavar="basic|full", help="basic leaves attention in standard operators; full fuses it too.")
 ]
 NoFunctions = Annotated[
-    bool, typer.Option("--no-functions", help="Leave the op bodies out: the file then runs with our library only.")
+    bool,
+    typer.Option(
+        "--no-functions", help="Leave out the ops' definitions in standard operators: the file then needs our library."
+    ),
 ]
-Page = Annotated[bool, typer.Option("--report", help="Also write the page that 'bertfuse report' writes, beside it.")]
+Page = Annotated[bool, typer.Option("--report", help="Also write the page of 'bertfuse report', beside the model.")]
 Padding = Annotated[
     str,
     typer.Option(
         metavar="keep|remove|ragged",
-        help="remove: only real tokens are computed, behind the same inputs and outputs; ragged: the model takes "
-        "tokens laid out one text after the other, with cu_seqlens.",
+        help="remove: compute real tokens only; inputs and outputs stay as they are. ragged: the model takes tokens "
+        "without padding, one text after the other, and cu_seqlens.",
     ),
 ]
 OutputRows = Annotated[
     bool,
     typer.Option(
         "--output-rows",
-        help="Of the last layer compute only the rows that an output needs; so whenever padding is not kept.",
+        help="Compute only those rows of the last layer that an output needs. Always so unless padding is kept.",
     ),
 ]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit 1 when something expected was not fused.")]
@@ -72,7 +73,7 @@ def export(
     allow_pickle: Pickle = False,
     as_json: Json = False,
 ) -> None:
-    """Export a Hugging Face model to DIR/onnx/model.onnx, with everything else that its folder has in DIR.
+    """Export a Hugging Face model to DIR/onnx/model.onnx, and copy its other files (but weights) to DIR.
 
     [bold]Examples[/]
 
@@ -103,7 +104,9 @@ def export(
 
 def fuse(
     model: Annotated[Path, typer.Argument(metavar="IN", help="Model to fuse: an .onnx file, or a folder with one.")],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="OUT", help="File to write; of a folder: folder.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="OUT", help="File to write; a folder where IN is one.")
+    ],
     level: Level = "full",
     no_functions: NoFunctions = False,
     dtype: KeptDtype = None,
@@ -113,7 +116,7 @@ def fuse(
     page: Page = False,
     as_json: Json = False,
 ) -> None:
-    """Fuse an ONNX model into bertfuse's ops, and say what was expected, what was fused and what stopped the rest.
+    """Fuse an ONNX model into bertfuse's ops. Prints what was expected, what was fused, and what stopped the rest.
 
     [bold]Examples[/]
 

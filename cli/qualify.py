@@ -25,61 +25,74 @@ _FEW = 5  # sizes of a whole model on the CPU
 def qualify(
     model: Annotated[
         Path | None,
-        typer.Argument(metavar="[MODEL]", help="ONNX file to fuse and compare, and mutants of it, not kernels."),
+        typer.Argument(
+            metavar="[MODEL]", help="ONNX file: test how it, and mutants of it, are fused, in place of kernels."
+        ),
     ] = None,
-    minutes: Annotated[float, typer.Option(min=0.01, help="How long it hunts.")] = 8.0,
+    minutes: Annotated[float, typer.Option(min=0.01, help="How long to test.")] = 8.0,
     devices: Annotated[
-        str | None, typer.Option(metavar="cpu,cuda:0,…", help="Where; cuda: every GPU.  \\[default: all there are]")
+        str | None,
+        typer.Option(metavar="cpu,cuda:0,…", help="Devices to test; cuda: every GPU.  \\[default: all there are]"),
     ] = None,
     ops: Annotated[str | None, typer.Option(metavar="OP,…", help="Only these ops.")] = None,
-    dtypes: Annotated[str | None, typer.Option(metavar="DTYPE,…", help="Only float32, float16, bfloat16.")] = None,
+    dtypes: Annotated[
+        str | None, typer.Option(metavar="DTYPE,…", help="Only these of float32, float16 and bfloat16.")
+    ] = None,
     library: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Any library with bertfuse's C ABI.  \\[default: the installed one]"),
+        typer.Option(
+            metavar="FILE", help="Library to test: any with bertfuse's C ABI.  \\[default: the installed one]"
+        ),
     ] = None,
     problem: Annotated[
         list[str] | None,
         typer.Option(
-            "--problem", metavar="TEXT", help="Run this problem instead, as findings print it; may be repeated."
+            "--problem",
+            metavar="TEXT",
+            help="Run this problem alone, written as findings print it; give it again for more.",
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of the problems.  \\[default: drawn and printed]")] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="Stop after so many drawn problems (or mutants).")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes.  \\[default: as many as cores]")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of the random problems.  \\[default: drawn and printed]")
+    ] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Stop after this many problems (or mutants).")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Number of processes.  \\[default: as many as cores]")
+    ] = None,
     speed: Annotated[
         bool,
         typer.Option(
-            "--speed", help="Measure instead: Fast@p against PyTorch; of a folder against ONNX Runtime's fusion."
+            "--speed", help="Measure speed instead: Fast@p against PyTorch; of a folder, against ONNX Runtime's fusion."
         ),
     ] = False,
-    patience: Annotated[float, typer.Option(min=0.1, help="Seconds after which a problem hangs.")] = 20.0,
+    patience: Annotated[float, typer.Option(min=0.1, help="Seconds after which a problem counts as hanging.")] = 20.0,
     output: Annotated[
         Path | None,
         typer.Option(
             "-o",
             "--output",
             metavar="PATH",
-            help=f"Findings as they come: a file of JSON lines, of MODEL a folder.  \\[default: {JOURNAL}, {MUTANTS}]",
+            help=f"Where findings go: a file of JSON lines; with MODEL, a folder.  \\[default: {JOURNAL}, {MUTANTS}]",
         ),
     ] = None,
     reference: Annotated[
-        str, typer.Option(metavar="numpy|torch", help="What multiplies for the float64 oracle; torch: on the GPU.")
+        str, typer.Option(metavar="numpy|torch", help="What computes the float64 reference; torch: on the GPU.")
     ] = "numpy",
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write the report as one HTML page.")
     ] = None,
     ray: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Spread the workers over a Ray cluster; local: one started here."),
+        typer.Option(metavar="ADDRESS", help="Spread the workers over this Ray cluster; local starts one here."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Hunt for kernels that crash or lie, on this machine's GPUs and CPU, over random problems.
+    """Test the kernels on random problems, on this machine's GPUs and CPU, for crashes and wrong results.
 
-    Every batch runs in a process of its own; a fault costs that process. What is found is isolated, made as small as
-    it can be, and printed as a command that repeats it. With MODEL the hunt is for wrong fusions: the model is changed
-    at random, and each mutant must be fused and equal, or refused, on masks, lengths and ids made to tell. Exit code
-    0: nothing found; 1: findings; 2: bad input.
+    Problems run in processes of their own, so that a crash ends nothing else. What is found is made as small as it can
+    be, and printed with a command that repeats it. With MODEL, fusion is tested instead: the model is changed at
+    random, and each mutant must either be refused or give the same outputs when fused. Exit code 0: nothing found;
+    1: findings; 2: bad input.
 
     [bold]Examples[/]
 

@@ -14,7 +14,8 @@ from .output import Steps, command, print_json, stdout
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that 'bertfuse optimize' wrote.")],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="PAGE.html", help="File to write. [DIR/report.html]")
+        Path | None,
+        typer.Option("-o", "--output", metavar="PAGE.html", help="File to write. \\[default: DIR/report.html]"),
     ] = None,
     sizes: Annotated[
         str, typer.Option("--sizes", metavar="BxS,…", help="Batch x sequence sizes to time.")

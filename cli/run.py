@@ -17,9 +17,11 @@ SHOWN = 20  # answers on the terminal; all of them go into --json and -o
 def run(
     model: Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="Folder of export or optimize, or an .onnx file.")],
     text: Annotated[list[str] | None, typer.Option("--text", "-t", help="A text; give it again for more.")] = None,
-    text_pair: Annotated[list[str] | None, typer.Option(help="Its second segment, as question's context.")] = None,
+    text_pair: Annotated[
+        list[str] | None, typer.Option(help="Second text of a pair, such as a question's context; one for each --text.")
+    ] = None,
     text_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A text on each line; - reads standard input.")
+        Path | None, typer.Option(metavar="FILE", help="File with a text on each line; - reads standard input.")
     ] = None,
     file: Annotated[Path | None, typer.Option("--input", "-i", help="An .npz file with an array per input.")] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the outputs to this .npz file.")] = None,
@@ -30,7 +32,7 @@ def run(
     library: Library = "auto",
     as_json: Json = False,
 ) -> None:
-    """Run a model on text or arrays. A folder's fused model is taken where there is one.
+    """Run a model on texts or arrays: the fused model of the folder, where there is one.
 
     Texts are answered by the model's task: vectors as its pooling makes them, labels, entities, scores of pairs, words
     for masks, spans.

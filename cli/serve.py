@@ -14,7 +14,9 @@ from .output import command, stderr
 
 def serve(
     model: Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="Folder of export or optimize, or an .onnx file.")],
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all of the machine's.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0: every address of the machine.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
     name: Annotated[str | None, typer.Option(help="The model's name in answers. \\[default: the folder's]")] = None,
     task: Annotated[
@@ -24,36 +26,49 @@ def serve(
         int | None, typer.Option(min=1, help="Copies of the model. \\[default: one for each GPU, one on a CPU]")
     ] = None,
     max_replicas: Annotated[
-        int | None, typer.Option(min=1, help="Scale from --replicas up to so many, by the requests in work.")
+        int | None,
+        typer.Option(min=1, help="Add replicas up to this many under load. \\[default: no more than --replicas]"),
     ] = None,
     http_processes: Annotated[
-        int | None, typer.Option(min=1, help="That check requests and tokenise. \\[default: 4 on a GPU, 1 on a CPU]")
+        int | None,
+        typer.Option(min=1, help="Processes that check requests and tokenise. \\[default: 4 on a GPU, 1 on a CPU]"),
     ] = None,
-    target_requests: Annotated[int, typer.Option(min=1, help="Requests for each replica, when scaling.")] = 64,
+    target_requests: Annotated[
+        int, typer.Option(min=1, help="With --max-replicas: requests to aim at for each replica.")
+    ] = 64,
     max_batch_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens answered together. \\[default: 2048 on a CPU, 32768 on a GPU]")
+        int | None, typer.Option(min=1, help="Most tokens in one batch. \\[default: 2048 on a CPU, 32768 on a GPU]")
     ] = None,
     max_length: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of a text. \\[default: as the folder says]")
+        int | None, typer.Option(min=1, help="Most tokens of a text. \\[default: as the folder says]")
     ] = None,
     auto_truncate: Annotated[
-        bool, typer.Option("--auto-truncate", help="Cut longer texts where a request does not say; else refuse them.")
+        bool,
+        typer.Option(
+            "--auto-truncate", help="Cut longer texts, unless a request says otherwise. Without this they are refused."
+        ),
     ] = False,
-    max_texts: Annotated[int, typer.Option(min=1, help="Texts of a request.")] = 2048,
-    max_body: Annotated[int, typer.Option(min=1, metavar="BYTES", help="Size of a request.")] = 8_000_000,
-    max_ongoing: Annotated[int, typer.Option(min=1, help="Requests in work at each replica.")] = 256,
-    max_queued: Annotated[int, typer.Option(min=1, help="Requests that wait; one more is answered by 429.")] = 512,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="For the answer to a request.")] = 60.0,
-    drain: Annotated[float, typer.Option(metavar="SECONDS", help="For requests in work when stopped.")] = 30.0,
+    max_texts: Annotated[int, typer.Option(min=1, help="Most texts in one request.")] = 2048,
+    max_body: Annotated[int, typer.Option(min=1, metavar="BYTES", help="Largest request.")] = 8_000_000,
+    max_ongoing: Annotated[int, typer.Option(min=1, help="Requests that a replica works on at a time.")] = 256,
+    max_queued: Annotated[int, typer.Option(min=1, help="Requests that may wait; the next one gets 429.")] = 512,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="A request that takes longer gets 503.")] = 60.0,
+    drain: Annotated[
+        float, typer.Option(metavar="SECONDS", help="When stopped, how long requests under way may still take.")
+    ] = 30.0,
     ray: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster, or auto. \\[default: this machine]")
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Run on this Ray cluster; auto: the one that this machine is in. \\[default: this machine alone]",
+        ),
     ] = None,
     provider: Provider = "cpu",
     library: Library = "auto",
 ) -> None:
     """Serve a model over HTTP: OpenAI's /v1/embeddings, or text-embeddings-inference's /rerank or /classify.
 
-    Beside them /health, /metrics, /info. Runs until it is interrupted. Needs pip install 'bertfuse\\[serve]'.
+    It answers /health, /metrics and /info, too, and runs until interrupted. Needs pip install 'bertfuse\\[serve]'.
 
     [bold]Examples[/]
 

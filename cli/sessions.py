@@ -24,33 +24,41 @@ def bench(
         list[str] | None,
         typer.Option(
             metavar="WORKLOAD",
-            help="In place of --sizes a batch of unequal lengths: sentences, passages or pairs (with a number of "
-            "texts: sentences:16), lengths as in 9,31,77, or a file with a text a line. Give it again for more.",
+            help="Measure texts of unequal lengths in place of --sizes: sentences, passages or pairs (sentences:16: "
+            "of 16), lengths (9,31,77), or a file with a text on each line. Give it again for more.",
         ),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="About how long the slowest runs at each size.")] = 2.0,
-    threads: Annotated[int | None, typer.Option(help="On the CPU: threads of each. \\[default: its own]")] = None,
+    seconds: Annotated[float, typer.Option(help="About how long the slowest contender runs at each size.")] = 2.0,
+    threads: Annotated[
+        int | None, typer.Option(help="On the CPU: threads of each contender. \\[default: its own choice]")
+    ] = None,
     provider: Provider = "cpu",
     dtype: Annotated[
-        str | None, typer.Option(metavar="fp32|fp16", help="On a GPU: type of all. \\[default: the fused model's]")
+        str | None,
+        typer.Option(
+            metavar="fp32|fp16", help="On a GPU: type that all contenders run in. \\[default: the fused model's]"
+        ),
     ] = None,
     cuda_graph: Annotated[
         bool, typer.Option("--cuda-graph", help="On a GPU: replay each run as a CUDA graph.")
     ] = False,
-    tf32: Annotated[bool, typer.Option("--tf32", help="On a GPU: TF32 in everyone's float32 products.")] = False,
+    tf32: Annotated[
+        bool, typer.Option("--tf32", help="On a GPU: allow TF32 in float32 products, for all contenders.")
+    ] = False,
     tuning: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="On a GPU: tactics that 'bertfuse tune' wrote.")
+        Path | None, typer.Option(metavar="FILE", help="On a GPU: tuning file that 'bertfuse tune' wrote.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Folder for bench.json and bench.png. [DIR]")
+        Path | None,
+        typer.Option("-o", "--output", metavar="DIR", help="Folder for bench.json and bench.png. \\[default: DIR]"),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure the fused model against the original, ONNX Runtime's own optimizer, and PyTorch.
 
-    Medians over turns forwards and backwards, after warm-up; the table goes to bench.json and bench.png, too.
-    On the CPU each file runs in its own float type, which the table names. On a GPU all contenders have one, and a
-    profile is taken first: nothing is measured unless every fused op runs as our CUDA kernel.
+    Contenders warm up, then take turns, forwards and backwards; medians are printed and written to bench.json and
+    bench.png. On the CPU each file runs in its own float type, which the table names. On a GPU all run in the same
+    type, and a profile is taken first: nothing is measured unless every fused op runs as our CUDA kernel.
 
     [bold]Examples[/]
 

@@ -16,27 +16,30 @@ def triton(
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Repository to write, or to add to.")],
     backend: Annotated[
         str,
-        typer.Option(metavar="onnxruntime|tensorrt|python", help="What runs the model; python: all in one model."),
+        typer.Option(
+            metavar="onnxruntime|tensorrt|python", help="What runs the model; python: one Python model does everything."
+        ),
     ] = "onnxruntime",
     plan: Annotated[
         Path | None, typer.Option(metavar="FILE.plan", help="The model's engine, for --backend tensorrt.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="The model's name. \\[default: the folder's]")] = None,
     libraries: Annotated[
-        str, typer.Option(metavar="DIR", help="Where libbertfuse_ort.so lies on the server.")
+        str, typer.Option(metavar="DIR", help="Folder of libbertfuse_ort.so on the server.")
     ] = "/opt/bertfuse",
-    max_batch_size: Annotated[int, typer.Option(min=1, help="Texts that Triton puts together.")] = 64,
+    max_batch_size: Annotated[int, typer.Option(min=1, help="Most texts that Triton puts in one batch.")] = 64,
     queue_delay: Annotated[
-        int, typer.Option(min=0, metavar="MICROSECONDS", help="That a request waits for others.")
+        int,
+        typer.Option(min=0, metavar="MICROSECONDS", help="How long a request may wait for others to share its batch."),
     ] = 500,
     instances: Annotated[int, typer.Option(min=1, help="Copies of the model on each GPU, or on the CPU.")] = 1,
     provider: Provider = "cuda",
     library: Library = "auto",
     as_json: Json = False,
 ) -> None:
-    """Write a model repository for Triton: one model takes texts, the fused one stands beside it.
+    """Write a model repository for Triton: a model that takes texts, and the fused one that it calls.
 
-    The one for texts is a Python model: install bertfuse, onnxruntime and tokenizers for the server's Python.
+    The first is a Python model: install bertfuse, onnxruntime and tokenizers for the server's Python.
 
     [bold]Examples[/]
 

@@ -20,10 +20,16 @@ def tune(
         str, typer.Option("--shapes", metavar="BxS,…", help="Batch x sequence sizes that you run.")
     ] = "1x128,8x128,32x128",
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="\\[default: tuning.tsv beside the model]")
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="Tuning file to write, or to add to. \\[default: tuning.tsv beside the model]",
+        ),
     ] = None,
     device: Annotated[int, typer.Option(min=0, help="Number of the GPU.")] = 0,
-    milliseconds: Annotated[float, typer.Option(min=0.1, help="How long each tactic runs.")] = 20.0,
+    milliseconds: Annotated[float, typer.Option(min=0.1, help="How long to run each tactic.")] = 20.0,
     tf32: Annotated[bool, typer.Option("--tf32", help="Also measure float32 products with TF32's precision.")] = False,
     as_json: Json = False,
 ) -> None:

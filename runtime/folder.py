@@ -70,7 +70,7 @@ def model_pair(folder: Path) -> tuple[Path, Path]:
         there = next((f"{name} alone" for name in _ALONE if (folder / name).is_file()), "no model")
         original, fused = _PAIRS[0]
         raise BertfuseError(
-            f"{folder}: has {there}, not both {original} and {fused}; make them with 'bertfuse optimize MODEL -o DIR'"
+            f"{folder}: has {there}, needs both {original} and {fused}; make them with 'bertfuse optimize MODEL -o DIR'"
         )
     return pair
 

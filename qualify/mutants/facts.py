@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from bertfuse.errors import BertfuseError
 
@@ -44,10 +44,6 @@ class Facts:
     weights: dict[str, float]
     signature: Signature
     numbers: list[int] = field(default_factory=list)
-
-    def length_axis(self, kind: Kind) -> bool:
-        """Whether the last axis is the sequence."""
-        return bool(kind.shape) and kind.shape[-1] == (_SIZES[0][1], _SIZES[1][1])
 
 
 def facts(model: onnx.ModelProto) -> Facts:
@@ -142,14 +138,3 @@ def _weight_of_data(node: onnx.NodeProto, data: set[str], normed: set[str]) -> f
     if node.op_type in ("Mul", "Div", "Add", "Where", "Transpose", "Reshape"):
         return 2.0
     return 1.0
-
-
-def constant_of(model: onnx.ModelProto, name: str) -> np.ndarray | None:
-    """The values of an initialiser or of a Constant node's tensor."""
-    for tensor in model.graph.initializer:
-        if tensor.name == name:
-            return np.asarray(numpy_helper.to_array(tensor))
-    for node in model.graph.node:
-        if node.op_type == "Constant" and name in node.output and node.attribute and node.attribute[0].HasField("t"):
-            return np.asarray(numpy_helper.to_array(node.attribute[0].t))
-    return None

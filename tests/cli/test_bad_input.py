@@ -154,7 +154,7 @@ def test_options_and_inputs_that_do_not_do(tmp_path: Path) -> None:
     refused(["run", exported()], "give one of --text, --text-file and --input", tmp_path)
     refused(["run", exported(), "--text", "word"], "has no tokenizer.json", tmp_path)
     refused(["run", tmp_path, "--text", "word"], "holds neither onnx/model.onnx nor model.onnx", tmp_path)
-    refused(["bench", tmp_path], "has no model, not both", tmp_path)
+    refused(["bench", tmp_path], "has no model, needs both", tmp_path)
     refused(["compare", exported(), exported("fill-mask")], "share no output", tmp_path)
     ids = {"input_ids": np.ones((2, 3), np.int64)}
     np.savez(tmp_path / "in.npz", **ids)

@@ -79,7 +79,7 @@ def test_what_is_fused_already_is_not_fused_into_a_folder(folders: dict[str, Pat
     (lonely / ORIGINAL).unlink()
     assert "is fused already" in invoke("fuse", lonely, "-o", tmp_path / "out", code=2).stderr
     assert not (tmp_path / "out").exists()
-    assert "not both" in invoke("bench", lonely, code=2).stderr
+    assert "needs both" in invoke("bench", lonely, code=2).stderr
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from .build import (
     spelled,
 )  # fmt: skip
 
-F16, U8, I8, U32, U64, F64 = 10, 2, 3, 12, 13, 11
+F16, U8, I8, F64 = 10, 2, 3, 11
 
 
 def number(b: Graph) -> str:
