@@ -61,7 +61,6 @@ __global__ void __launch_bounds__(kMostPackThreads) PackTokensKernel(PackTokensA
   const int64_t warp = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
   const int64_t words_each = (all_words + warps - 1) / warps, first_word = warp * words_each;
   const int words = static_cast<int>(min(max(all_words - first_word, int64_t{0}), words_each));
-  LaunchDependents();
 #if __CUDA_ARCH__ >= 900
   if (gridDim.x > 1) SyncCluster();  // the others' shared memory is there
 #endif
@@ -105,6 +104,10 @@ __global__ void __launch_bounds__(kMostPackThreads) PackTokensKernel(PackTokensA
       if (at % length == 0) a.cu_seqlens[at / length] = before;
     }
   }
+  // Not before all of it is written: the kernel that comes next may read the count before it waits for this one.
+  __threadfence();
+  __syncthreads();
+  LaunchDependents();
 }
 
 // ---- rows that are moved ----
@@ -129,8 +132,10 @@ __device__ __forceinline__ int64_t Warps() { return static_cast<int64_t>(gridDim
 template <class Word>
 __global__ void __launch_bounds__(kMoveThreads) UnpackTokensKernel(UnpackTokensArguments a) {
   LaunchDependents();
-  const int64_t count = RealRows(a.packed, min(a.rows, a.places));
+  // The count, too: in a ragged model nothing but this kernel takes what PackTokens makes, so that may have run just
+  // before.
   WaitForDependencies();
+  const int64_t count = RealRows(a.packed, min(a.rows, a.places));
   for (int64_t row = FirstOfWarp(); row < a.places; row += Warps()) {
     const int64_t place = a.token_index[row];
     if (place < 0 || place >= a.places) continue;

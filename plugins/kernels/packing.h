@@ -19,7 +19,7 @@ struct PackTokensArguments {
   uint64_t* hint;
 };
 
-// The kernel that comes next reads all of it after WaitForDependencies().
+// The kernels that come next begin when all of it is written.
 template <class Index>
 cudaError_t PackTokens(const PackTokensArguments<Index>& arguments, const Device& device, cudaStream_t stream);
 

@@ -366,6 +366,36 @@ def test_one_captured_graph_for_all_masks(dtype):
         assert (y[~real] == 0).all()
 
 
+@pytest.mark.parametrize("batch, sequence", [(16, 33), (120, 300)])
+def test_unpack_tokens_right_after_pack_tokens(batch, sequence):
+    """As ONNX Runtime orders them in a ragged model. The count of the mask before must not be what is read."""
+    width = 8
+    mask = torch.ones(batch, sequence, dtype=torch.int64, device="cuda")
+    index = torch.zeros(batch, sequence, dtype=torch.int32, device="cuda")
+    cu_seqlens, count = torch.zeros(batch + 1, dtype=torch.int32, device="cuda"), count_of(0)
+    x = randn(batch, sequence, width, dtype=torch.float16)
+    y = torch.zeros_like(x)
+    ops = [
+        Bound("PackTokens", [mask], [index, cu_seqlens, count]),
+        Bound("UnpackTokens", [x, mask, index, count], [y]),
+    ]
+    for op in ops:
+        op.run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for op in ops:
+            op.run()
+    for i in range(200):
+        mask.copy_(torch.rand(batch, sequence, device="cuda") < (0.9 if i % 2 else 0.1))
+        y.fill_(NAN)
+        graph.replay()
+        torch.cuda.synchronize()
+        wanted = torch.zeros_like(x)
+        wanted[mask != 0] = x.view(-1, width)[: int(mask.sum())]
+        assert torch.equal(y, wanted)
+
+
 def test_streams_at_once_with_counts_of_their_own():
     jobs = []
     for i in range(8):
