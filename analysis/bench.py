@@ -20,7 +20,7 @@ from bertfuse.runtime.folder import longest_sequence, model_pair, read_config
 from bertfuse.runtime.inputs import random_inputs, vocabulary_sizes
 from bertfuse.runtime.session import InferenceSession, providers_of
 
-from .contenders import Contender, Feed, contenders, padding_contenders
+from .contenders import PADDED, REMOVED, Contender, Feed, contenders, padding_contenders
 from .workloads import make_workload
 
 if TYPE_CHECKING:
@@ -84,6 +84,26 @@ class BenchReport:
         given = [word for name, word in words.items() if self.options.get(name)]
         return [" and ".join(self.dtypes), *given] if self.dtypes else given
 
+    @property
+    def padding_lines(self) -> list[str]:
+        """Of each workload of unequal lengths: how much of it is padding, and what leaving that out saves."""
+        lines = self.options.get("workloads", ())
+        return [line + self._saved(size) for line, size in zip(lines, self.sizes, strict=False)]
+
+    def _saved(self, size: tuple[int, int]) -> str:
+        def best(kind: str) -> Timing | None:
+            found = [self.at(name, size) for name in self.contenders if name.startswith(f"{kind}, ")]
+            return min(found, key=lambda timing: timing.median, default=None)
+
+        padded, removed = best(PADDED), best(REMOVED)
+        if padded is None or removed is None:
+            return ""
+        if removed.overlaps(padded):
+            return "; leaving it out makes no difference"
+        share = 1 - removed.median / padded.median
+        times = f"{figure(removed.median)} instead of {figure(padded.median)} ms"
+        return f"; leaving it out {'saves' if share > 0 else 'costs'} {abs(share):.0%} of the time ({times})"
+
     def label(self, contender: str) -> str:
         """The contender's name, with its float type where they differ."""
         dtype = self.details.get(contender, {}).get("dtype")
@@ -127,7 +147,7 @@ def bench(
         threads: intra-op threads of every contender on the CPU; None leaves each its default.
         gpu: with provider "cuda", how every contender runs there.
         ragged: workloads of unequal lengths (see `make_workload`) in place of `grid`; the original fused with padding
-            removed is a contender then, on the CPU with padding kept, too.
+            kept and with padding removed are contenders then.
 
     Raises:
         BertfuseError: a file is missing, an option does not do, a size is out of the model's range, or fused ops do not

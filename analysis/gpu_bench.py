@@ -7,6 +7,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,21 @@ from bertfuse.graph_rewrite import OPS, fuse_file
 from bertfuse.graph_rewrite.io import open_model
 from bertfuse.graph_rewrite.spec import DOMAIN
 from bertfuse.runtime.folder import model_pair
+from bertfuse.runtime.padded_session import OFFSETS
 from bertfuse.runtime.session import CPU, InferenceSession, ort_errors, providers_of
 
-from .contenders import Contender, Feed, attempt, encoder, float_type, is_large, optimized_model
+from .contenders import (
+    PADDED,
+    REMOVED,
+    Contender,
+    Feed,
+    Fitting,
+    attempt,
+    encoder,
+    float_type,
+    is_large,
+    optimized_model,
+)
 
 CUDA = "CUDAExecutionProvider"
 DTYPES = ("fp32", "fp16")
@@ -61,27 +74,25 @@ class BoundRuns:
     """Runs of a session on tensors that stay on the GPU, one set for each size; each replays a graph of its own."""
 
     def __init__(self, session: onnxruntime.InferenceSession, name: str) -> None:
-        self._session, self._name = session, name
+        self._session, self._name, self._fitting = session, name, Fitting(session)
         self._bindings: dict[tuple[int, ...], tuple[Any, Any]] = {}
 
     def __call__(self, feed: Feed) -> Any:
         size = next(iter(feed.values())).shape
         with ort_errors(self._name):
             if size not in self._bindings:
-                self._bindings[size] = self._bind(feed, len(self._bindings))
+                self._bindings[size] = self._bind(self._fitting(feed), len(self._bindings))
             binding, options = self._bindings[size]
             self._session.run_with_iobinding(binding, options)
         return binding
 
     def _bind(self, feed: Feed, number: int) -> tuple[Any, Any]:
         binding = self._session.io_binding()
-        sizes: dict[Any, int] = {}  # of the model's named axes
         for value in self._session.get_inputs():
-            sizes |= zip(value.shape, feed[value.name].shape, strict=True)
             array = onnxruntime.OrtValue.ortvalue_from_numpy(feed[value.name], "cuda", 0)
             binding.bind_ortvalue_input(value.name, array)
         for value in self._session.get_outputs():
-            shape = [dim if isinstance(dim, int) else sizes.get(dim) for dim in value.shape]
+            shape = output_shape(value, self._session.get_inputs(), feed)
             if None in shape or value.type not in _OUTPUTS:
                 raise BertfuseError(
                     f"{self._name}: output {value.name!r} ({value.type}, {value.shape}) cannot be bound"
@@ -91,6 +102,17 @@ class BoundRuns:
         options = onnxruntime.RunOptions()
         options.add_run_config_entry("gpu_graph_id", str(number + 1))
         return binding, options
+
+
+def output_shape(output: Any, inputs: Sequence[Any], feed: Feed) -> list[int | None]:
+    """The shape that an output has for this feed; None where the model does not say."""
+    sizes: dict[Any, int] = {}  # of the model's named axes
+    for value in inputs:
+        sizes |= zip(value.shape, feed[value.name].shape, strict=True)
+    shape = [dim if isinstance(dim, int) else sizes.get(dim) for dim in output.shape]
+    if OFFSETS in feed and shape[:1] == [None]:  # no row for each token, so one for each text
+        shape[0] = len(feed[OFFSETS]) - 1
+    return shape
 
 
 def kernels_run(path: Path, feed: Feed, options: GpuOptions) -> dict[str, int]:
@@ -104,7 +126,7 @@ def kernels_run(path: Path, feed: Feed, options: GpuOptions) -> dict[str, int]:
         plain = GpuOptions(options.dtype, False, options.tf32, options.tuning)
         session = cuda_session(path, "always", plain, enable_profiling=True, profile_file_prefix=prefix)
         with ort_errors(str(path)):
-            session.run(None, {value.name: feed[value.name] for value in session.get_inputs()})
+            session.run(None, Fitting(session)(feed))
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     return check_profile(path, events)
 
@@ -163,9 +185,9 @@ def gpu_contenders(
 ) -> list[Contender]:
     """The original, ONNX Runtime's own fusion, the fused model and PyTorch, each on the GPU in one float type.
 
-    With `ragged`, also the original fused here with padding removed. `feed` is one input to try the fused model on.
-    Raises BertfuseError unless all its fused ops run as our kernels, and where the fused file is of a type that the
-    others are not made in.
+    With `ragged`, also the original fused here with padding kept and with padding removed. `feed` is one input to try
+    the fused model on. Raises BertfuseError unless all its fused ops run as our kernels, and where the fused file is of
+    a type that the others are not made in.
     """
     original, fused = model_pair(folder)
     if options.dtype is not None:
@@ -201,26 +223,26 @@ def gpu_contenders(
     made.append(_session_contender("fused, library", fused, "always", options, f"{fused.name}, CUDA kernels"))
     made[-1].details |= {"fused": ran, "library": True}
     if ragged:
-        say(f"Fusing {original.name} with padding removed")
-
-        def removed(name: str) -> Contender:
-            path = scratch / "padding-remove.onnx"
-            reports = fuse_file(original, path, dtype=dtype, padding="remove").passes
-            left = [
-                reason for report in reports if report.changes_padding and not report.done for reason in report.left
-            ]
-            if left:
-                return Contender(name, absent="; ".join(left))
-            counts = kernels_run(path, feed, options)
-            notes = f"{original.name} fused here, padding removed, CUDA kernels"
-            contender = _session_contender(name, path, "always", options, notes)
-            contender.details |= {"fused": counts, "library": True}
-            return contender
-
-        made.append(attempt("padding removed, library", removed))
+        for padding, name in (("keep", PADDED), ("remove", REMOVED)):
+            say(f"Fusing {original.name} with padding {padding}")
+            path = scratch / f"padding-{padding}.onnx"
+            make = partial(_fused_here, original, path, padding, feed, replace(options, dtype=dtype))
+            made.append(attempt(f"{name}, library", make))
     say("Building the PyTorch model")
     made.append(attempt("PyTorch", lambda name: _pytorch(name, folder, metadata, replace(options, dtype=dtype), feed)))
     return made
+
+
+def _fused_here(original: Path, path: Path, padding: str, feed: Feed, options: GpuOptions, name: str) -> Contender:
+    reports = fuse_file(original, path, dtype=options.dtype, padding=padding).passes
+    left = [reason for report in reports if report.changes_padding and not report.done for reason in report.left]
+    if left:
+        return Contender(name, absent="; ".join(left))
+    counts = kernels_run(path, feed, options)
+    notes = f"{original.name} fused here, padding {padding}, CUDA kernels"
+    contender = _session_contender(name, path, "always", options, notes)
+    contender.details |= {"fused": counts, "library": True}
+    return contender
 
 
 def _pytorch(name: str, folder: Path, metadata: Mapping[str, str], options: GpuOptions, feed: Feed) -> Contender:

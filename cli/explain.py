@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .models import Level, OutputRows, Padding, print_passes
+from .models import Level, OutputRows, metadata, print_passes
 from .options import Json
 from .output import Steps, command, print_json, stdout
 
@@ -18,13 +18,19 @@ if TYPE_CHECKING:
 def explain(
     model: Annotated[Path, typer.Argument(metavar="IN.onnx", help="Model to look at, or its folder.")],
     level: Level = "full",
-    padding: Padding = "keep",
+    padding: Annotated[
+        str | None,
+        typer.Option(
+            metavar="keep|remove|ragged", help="As for fuse. \\[default: what was done in the folder's fused model]"
+        ),
+    ] = None,
     output_rows: OutputRows = False,
     as_json: Json = False,
 ) -> None:
     """Say for each op of each encoder layer whether it is fused, or which node stopped that and why.
 
-    Nothing is written.
+    Nothing is written. Where 'bertfuse bench --ragged' has run since the model was fused, the share of padding and the
+    time saved are shown, too.
 
     [bold]Examples[/]
 
@@ -35,16 +41,34 @@ def explain(
       bertfuse explain minilm --padding remove
     """
     from bertfuse.graph_rewrite import explain as examine
+    from bertfuse.graph_rewrite.spec import PADDING_KEY
     from bertfuse.runtime.folder import find_model
 
-    path = find_model(model, prefer_fused=False)
+    path, fused = find_model(model, prefer_fused=False), find_model(model)
+    if padding is None:
+        padding = (metadata(fused).get(PADDING_KEY) if fused != path else None) or "keep"
     with Steps(as_json) as steps:
         say = lambda step: steps(f"Reading {path}: {step}")  # noqa: E731
         result = examine(path, level=level, progress=say, padding=padding, output_rows=output_rows)
+    measured = _padding_measured(fused) if padding != "keep" else []
     if as_json:
-        print_json({"model": str(path)} | explanation(result))
+        print_json({"model": str(path)} | explanation(result) | ({"measured": measured} if measured else {}))
     else:
         print_explanation(result)
+        for line in measured:
+            stdout().print(f"measured: {line}", markup=False, soft_wrap=True)
+
+
+def _padding_measured(fused: Path) -> list[str]:
+    """How much of batches was padding, and what leaving it out saved, where `bench --ragged` has run since."""
+    from bertfuse.runtime.folder import folder_of
+
+    if not (folder_of(fused) / "bench.json").is_file():
+        return []
+    from bertfuse.analysis.report.collect import measured
+
+    report = measured(fused)
+    return report.padding_lines if report is not None else []
 
 
 def explanation(result: FusionResult) -> dict[str, Any]:

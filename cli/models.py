@@ -279,12 +279,16 @@ def _is_complete(result: FusionResult) -> bool:
     return result.complete and all(report.done for report in result.passes if report.changes_padding)
 
 
-def _task_of(model: Path) -> str:
-    """The task that the export wrote into the model; "" where it says none."""
+def metadata(model: Path) -> dict[str, str]:
+    """What export and fusion wrote into the model about itself."""
     from bertfuse.graph_rewrite.io import open_model
 
-    entries = {entry.key: entry.value for entry in open_model(model)[0].metadata_props}
-    return entries.get("bertfuse.task", "")
+    return {entry.key: entry.value for entry in open_model(model)[0].metadata_props}
+
+
+def _task_of(model: Path) -> str:
+    """The task that the export wrote into the model; "" where it says none."""
+    return metadata(model).get("bertfuse.task", "")
 
 
 def _copy_folder(model: Path, target: Path) -> tuple[Path, Path]:

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 def bench(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder that 'bertfuse optimize' wrote.")],
     sizes: Annotated[
-        str, typer.Option("--sizes", metavar="BxS,…", help="Batch x sequence sizes to measure.")
-    ] = "1x32,1x128,8x128",
+        str | None,
+        typer.Option(
+            "--sizes", metavar="BxS,…", help="Batch x sequence sizes to measure. \\[default: 1x32,1x128,8x128]"
+        ),
+    ] = None,
     ragged: Annotated[
         list[str] | None,
         typer.Option(
@@ -70,12 +73,15 @@ def bench(
 
       bertfuse bench minilm --provider cuda --dtype fp16 --cuda-graph
     """
+    from bertfuse.analysis.bench import GRID, plot
     from bertfuse.analysis.bench import bench as measure
-    from bertfuse.analysis.bench import plot
+    from bertfuse.errors import BertfuseError
     from bertfuse.graph_rewrite.io import check_target, replacing
     from bertfuse.runtime.folder import model_pair
 
     model_pair(folder)
+    if sizes is not None and ragged:
+        raise BertfuseError("--ragged takes the place of --sizes: give one of them")
     target = output or folder
     for name in ("bench.json", "bench.png"):
         check_target(target / name)
@@ -87,7 +93,7 @@ def bench(
     with Steps(as_json) as steps:
         report = measure(
             folder,
-            grid=grid(sizes, "--sizes"),
+            grid=GRID if sizes is None else grid(sizes, "--sizes"),
             provider=provider,
             seconds=seconds,
             threads=threads,
@@ -140,7 +146,7 @@ def print_bench(report: BenchReport) -> None:
     sizes = [f"{batch} x {sequence}" for batch, sequence in report.sizes]
     title = ", ".join([f"Milliseconds: median (middle half), speed against {first}", *report.conditions])
     console.print(table(title, ["", *sizes], rows))
-    for line in report.options.get("workloads", ()):
+    for line in report.padding_lines:
         console.print(line, markup=False)
     for name, notes in report.notes.items():
         console.print(f"{name}: {notes}", markup=False)

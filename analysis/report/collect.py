@@ -79,7 +79,7 @@ def collect(
     except BertfuseError as error:
         notes["accuracy"] = f"not compared: {error}"
     try:
-        latency = _measured(fused) or (_measure(original, fused, seconds, sizes, say) if seconds > 0 else None)
+        latency = measured(fused) or (_measure(original, fused, seconds, sizes, say) if seconds > 0 else None)
     except BertfuseError as error:
         notes["latency"] = f"not measured: {error}"
     metadata = {entry.key: entry.value for entry in graphs[0].metadata_props}
@@ -98,7 +98,7 @@ def collect(
     )
 
 
-def _measured(fused: Path) -> BenchReport | None:
+def measured(fused: Path) -> BenchReport | None:
     """What `bertfuse bench` wrote since the model was fused."""
     file = folder_of(fused) / BENCH_FILE
     if not file.is_file() or file.stat().st_mtime < fused.stat().st_mtime:

@@ -47,6 +47,8 @@ def sides(original: onnx.ModelProto, fused: onnx.ModelProto, parts: list[Part], 
     before, after = _side(original), _side(fused)
     into = {output: part for part in parts for output in part.replaced}
     made = {part.output: part for part in parts if part.output}
+    # Packed rows are another tensor, but the node keeps its name.
+    named = {f"{part.op}_{part.output}": part for part in made.values()}
     anchors = {part.anchor: part for part in parts}
     broken = {part.miss.node for part in parts if part.miss}
     for item in before.items:
@@ -59,7 +61,7 @@ def sides(original: onnx.ModelProto, fused: onnx.ModelProto, parts: list[Part], 
     _spread(before, layers)
     known = {item.output: item.layer for item in before.items if not item.op}
     for item in after.items:
-        part = made.get(item.output) if item.op else None
+        part = made.get(item.output) or named.get(item.name) if item.op else None
         item.layer = part.layer if part is not None else known.get(item.output)
         item.missed = item.name in broken and not item.op
     _spread(after, layers)

@@ -91,3 +91,22 @@ def test_a_speed_is_told_only_where_the_runs_do_not_overlap(capsys: pytest.Captu
     print_bench(BenchReport("m", "cpu", {"cpu": "a", "cores": "1"}, timings))
     shown = capsys.readouterr().out
     assert "no difference" in shown and "2.00x" in shown and "1.18x" not in shown
+
+
+@pytest.mark.parametrize(
+    ("removed", "said"),
+    [
+        ((0.5, 0.4, 0.6), "; leaving it out saves 75% of the time (0.5 instead of 2 ms)"),
+        ((2.1, 1.5, 3.0), "; leaving it out makes no difference"),
+        ((4.0, 3.5, 4.5), "; leaving it out costs 100% of the time (4 instead of 2 ms)"),
+    ],
+)
+def test_what_padding_costs_is_said(removed: tuple[float, float, float], said: str) -> None:
+    timings = [
+        bench.Timing("padded, op bodies", 2, 8, 2.0, 1.9, 2.1, 1.9, 6),
+        bench.Timing("padded, library", 2, 8, 3.0, 2.9, 3.1, 2.9, 6),
+        bench.Timing("padding removed, library", 2, 8, *removed, removed[1], 6),
+    ]
+    report = BenchReport("m", "cpu", {}, timings, options={"workloads": ["3,8: 16 places"]})
+    assert report.padding_lines == [f"3,8: 16 places{said}"]
+    assert BenchReport("m", "cpu", {}, timings[:2], options=report.options).padding_lines == ["3,8: 16 places"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnxruntime
@@ -12,8 +13,8 @@ from tiny_models import LAYERS, exported, inputs
 
 import bertfuse
 from bertfuse.analysis import gpu_bench
-from bertfuse.analysis.contenders import Contender, float_type
-from bertfuse.analysis.gpu_bench import CUDA, GpuOptions, check_profile, cuda_session, gpu_contenders
+from bertfuse.analysis.contenders import Contender, Fitting, float_type
+from bertfuse.analysis.gpu_bench import CUDA, GpuOptions, check_profile, cuda_session, gpu_contenders, output_shape
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import fuse_file
 
@@ -118,3 +119,21 @@ def test_a_fused_file_that_the_others_cannot_match_is_refused(measured: Path, tm
     fuse_file(exported(), measured / "model.fused.onnx", dtype="bf16")
     with pytest.raises(BertfuseError, match=r"model\.fused\.onnx: is bf16, .*; give --dtype fp32 or fp16"):
         gpu_contenders(measured, GpuOptions(), {}, tmp_path, lambda line: None)
+
+
+def test_ragged_models_get_real_tokens_and_every_output_has_a_shape(tmp_path: Path) -> None:
+    """As far as no GPU is needed: what would be bound there."""
+    path = tmp_path / "ragged.onnx"
+    fuse_file(exported("text-classification"), path, padding="ragged")
+    session = bertfuse.InferenceSession(path)
+    feed = inputs(3, 9)
+    taken = Fitting(session)(feed)
+    assert set(taken) == {value.name for value in session.get_inputs()}
+    assert len(taken["input_ids"]) == feed["attention_mask"].sum() < 27
+    given = session.get_inputs(), taken
+    outputs = session.get_outputs()
+    for value, array in zip(outputs, session.run(None, taken), strict=True):
+        assert output_shape(value, *given) == list(array.shape)
+    # Whatever the file calls the axis.
+    pooled = SimpleNamespace(shape=["axis_3", 32])
+    assert output_shape(pooled, *given) == [3, 32]

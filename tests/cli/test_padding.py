@@ -82,3 +82,34 @@ def test_no_engine_of_packed_rows_without_plugins(tmp_path: Path) -> None:
     message = " ".join(invoke("engine", target, "-o", tmp_path / "model.plan", "--no-plugins", code=2).stderr.split())
     assert "packed rows take the TensorRT plugins" in message and "leave --no-plugins out" in message
     assert not (tmp_path / "model.plan").exists()
+
+
+def test_a_ragged_folder_is_measured_explained_and_reported(tmp_path: Path) -> None:
+    checkpoint = save_checkpoint(tmp_path / "checkpoint", "text-classification")
+    made = tmp_path / "made"
+    invoke("optimize", checkpoint, "-o", made, "--exporter", "torchscript", "--padding", "ragged")
+    said = " ".join(invoke("bench", made, "--ragged", "3,9,1", "--seconds", "0.01").stdout.split())
+    assert "fused, library" in said and "not measured" not in said
+    assert "3,9,1: 27 places, 13 tokens, 52% padding; leaving it out" in said
+    # Without being told, what was done in this folder is explained, and what it saved.
+    said = invoke("explain", made).stdout
+    assert "ragged batches: 11 nodes work on real tokens only" in said
+    assert "measured: 3,9,1: 27 places, 13 tokens, 52% padding; leaving it out" in said
+    assert "ragged batches" not in invoke("explain", made, "--padding", "keep").stdout
+    invoke("report", made, "--seconds", "0.01")
+    page = (made / "report.html").read_text(encoding="utf-8")
+    assert "3,9,1: 27 places, 13 tokens, 52% padding; leaving it out" in page and "rows without padding" not in page
+    # The drawing of one layer: packed rows' nodes are in their layers, too.
+    assert "after: 5 nodes" in page
+    (made / "bench.json").unlink()
+    invoke("report", made, "--seconds", "0.01", "--sizes", "2x5")
+    page = (made / "report.html").read_text(encoding="utf-8")
+    assert "rows without padding" in page and "fused, library" in page and "not measured" not in page
+
+
+def test_sizes_and_workloads_exclude_each_other(tmp_path: Path) -> None:
+    checkpoint = save_checkpoint(tmp_path / "checkpoint")
+    invoke("optimize", checkpoint, "-o", tmp_path / "made", "--exporter", "torchscript")
+    message = invoke("bench", tmp_path / "made", "--ragged", "3,9", "--sizes", "1x8", code=2).stderr
+    assert "--ragged takes the place of --sizes: give one of them" in " ".join(message.split())
+    assert not (tmp_path / "made" / "bench.json").exists()
