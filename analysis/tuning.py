@@ -12,7 +12,7 @@ from typing import Any
 import bertfuse
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite.io import check_target, replacing
-from bertfuse.qualify.tuning import Measurer, problem_of
+from bertfuse.qualify.measure import Measurer, problem_of
 from bertfuse.qualify.worker import Settings
 from bertfuse.runtime import native
 from bertfuse.runtime.folder import find_model, folder_of

@@ -22,7 +22,7 @@ from .problem import Problem, parse
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-PRELOADED = ["bertfuse.qualify.serving"]
+PRELOADED = ["bertfuse.qualify.tasks"]
 _STARTING = 120.0  # seconds for a process to load libraries and a GPU's context
 _PREPARING = (
     300.0  # for inputs and reference of one problem; long ones are of few problems, on a machine with other work
@@ -49,7 +49,7 @@ class Settings:
     reference: str = "numpy"
     patience: float = 20.0
     milliseconds: float = 20.0
-    task: str = "bertfuse.qualify.serving:checks"
+    task: str = "bertfuse.qualify.tasks:checks"
 
 
 @dataclass

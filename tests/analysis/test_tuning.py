@@ -17,7 +17,7 @@ from bertfuse.analysis.tuning import Choice, TuningReport, choose, merged, tune
 from bertfuse.errors import BertfuseError, RuntimeLibraryError
 from bertfuse.graph_rewrite import OPS, fuse_file
 from bertfuse.graph_rewrite.ops import MODEL_OPS
-from bertfuse.qualify.tuning import Measured
+from bertfuse.qualify.measure import Measured
 from bertfuse.runtime import native
 
 

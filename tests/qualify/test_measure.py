@@ -12,8 +12,8 @@ from bertfuse.analysis.tuning import choose
 from bertfuse.graph_rewrite.ops import MODEL_OPS
 from bertfuse.qualify.draw import Draw
 from bertfuse.qualify.layout import Layout
+from bertfuse.qualify.measure import Measurer, problem_of
 from bertfuse.qualify.problem import parse
-from bertfuse.qualify.tuning import Measurer, problem_of
 from bertfuse.qualify.worker import Settings
 from bertfuse.runtime import native
 

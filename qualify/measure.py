@@ -1,4 +1,4 @@
-"""Measuring tactics in worker processes, those alone that were found right: what `bertfuse tune` stands on."""
+"""Measuring tactics in worker processes, of those alone that were found right: what `bertfuse tune` is built on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bertfuse.runtime import native
 
 from .check import Verdict
 from .problem import Problem, parse
-from .serving import checks
+from .tasks import checks
 from .worker import Settings, Worker
 
 Timing = tuple[str, float, bool]  # a tactic's name, microseconds, whether it is what is used without a measurement
@@ -115,7 +115,7 @@ class Measurer:
 
     def __init__(self, settings: Settings) -> None:
         self._checking = Worker(settings)
-        self._timing = Worker(replace(settings, task="bertfuse.qualify.tuning:Timer"))
+        self._timing = Worker(replace(settings, task="bertfuse.qualify.measure:Timer"))
 
     def __enter__(self) -> Measurer:
         return self
