@@ -197,14 +197,18 @@ class _Weights:
         """What mask and weight may both be made of: inputs of the model (None), or a tensor that the mask comes from.
 
         Where a token is shown that has the greatest number of its text (`masks.py`), the numbers that hide it are no
-        fixed ones: there masks of 0 and 1 are looked at alone, and the values that hide are given.
+        fixed ones: there masks of 0 and 1 are looked at alone, and the values that hide are given. So they are, after
+        everything else, where 1 alone shows a token: 2 would hide it, and weigh more than 1 in pooling by the mask.
         """
         tensor, hidden, above = self._mask, None, []
+        compared: list[tuple[gs.Tensor, list[tuple[int, int]]]] = []
         while (node := producer(tensor)) is not None:
             above.append((tensor, hidden))
             given = [t for t in node.inputs if not isinstance(t, gs.Constant) and not t.is_empty()]
-            if node.op == "Equal" and (value := _value_beside_greatest(node)) is not None:
+            if (value := _number_beside_greatest(node)) is not None:
                 given, hidden = given[:1], [(value, value)]
+            elif (value := hiding_number(node)) is not None:
+                compared = [(given[0], [(value, value)])]
             if len(given) != 1 or node.domain not in DEFAULT_DOMAINS:
                 break
             tensor = given[0]
@@ -213,10 +217,23 @@ class _Weights:
         yield from [(t, h) for t, h in above if hidden is None or h is not None]
         if hidden is not None:
             yield tensor, hidden
+        yield from compared
 
 
-def _value_beside_greatest(node: gs.Node) -> int | None:
+def hiding_number(node: gs.Node) -> int | None:
+    """Of 0 and 1 the one for which Equal(x, 1) or Equal(x, 0), or one beside the greatest, is not true; else None."""
+    if node.op != "Equal" or node.domain not in DEFAULT_DOMAINS:
+        return None
+    values = [np.asarray(t.values).ravel() for t in node.inputs if isinstance(t, gs.Constant)]
+    if len(values) == 1:
+        return {1: 0, 0: 1}.get(values[0][0]) if values[0].size == 1 else None
+    return _number_beside_greatest(node)
+
+
+def _number_beside_greatest(node: gs.Node) -> int | None:
     """Of Equal(x, Max(ReduceMax(x), 1)) 0, of Equal(x, Min(ReduceMin(x), 0)) 1; else None."""
+    if node.op != "Equal" or node.domain not in DEFAULT_DOMAINS:
+        return None
     x, limit = node.inputs
     limit_node = producer(limit)
     reduced = producer(limit_node.inputs[0]) if limit_node is not None and limit_node.op in ("Max", "Min") else None

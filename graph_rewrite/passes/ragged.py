@@ -56,8 +56,8 @@ def refusal(reason: str) -> FusionError:
 
 
 def _mask_input(packed: pack.Packed) -> gs.Tensor | None:
-    """The model's input that is the mask, as it is or cast; None where the mask comes from the ids."""
-    tensor = _uncast(packed.mask)
+    """The model's input that is the mask, as it is, cast or compared; None where the mask comes from the ids."""
+    tensor = _uncompared(packed.mask)
     (embedding,) = packed.embeddings
     ids = rows.get_input(embedding, "ids")
     if producer(tensor) is None and all(tensor is not _uncast(t) for t in embedding.inputs):
@@ -71,6 +71,15 @@ def _mask_input(packed: pack.Packed) -> gs.Tensor | None:
 def _uncast(tensor: gs.Tensor) -> gs.Tensor:
     while (above := producer(tensor)) is not None and above.op in ("Cast", "Identity"):
         tensor = above.inputs[0]
+    return tensor
+
+
+def _uncompared(mask: gs.Tensor) -> gs.Tensor:
+    """What a mask is made of that shows a token by 1 and hides it by 0: for such numbers it is the same mask."""
+    tensor = _uncast(mask)
+    while (above := producer(tensor)) is not None and padding_rows.hiding_number(above) == 0:
+        (tensor,) = [t for t in above.inputs[:2] if not isinstance(t, gs.Constant)][:1]
+        tensor = _uncast(tensor)
     return tensor
 
 

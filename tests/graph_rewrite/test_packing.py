@@ -229,6 +229,50 @@ def test_half_precision(dtype: str, library: str) -> None:
     np.testing.assert_allclose(other[mask != 0], one[mask != 0], 2e-2, 2e-2)
 
 
+def _mask_as(kind: str) -> onnx.ModelProto:
+    """A sentence encoder pooled by the mean, whose attention shows tokens by another comparison than "not 0"."""
+    model = onnx.load(exported("e5 (bert, mean)", "sentence-similarity"))
+    graph = model.graph
+    (cast,) = [n for n in graph.node if n.op_type == "Cast" and list(n.input) == ["attention_mask"]]
+    graph.initializer.append(onnx.numpy_helper.from_array(np.array(2 if kind == "two" else 1), "shown"))
+    graph.initializer.append(onnx.numpy_helper.from_array(np.array(1, np.float32), "one"))
+    make = onnx.helper.make_node
+    nodes = [make("Equal", ["attention_mask", "shown"], list(cast.output))]
+    if kind == "opposite":  # 1 - mask as a condition that hides: transformers 4
+        nodes = [
+            make("Cast", ["attention_mask"], ["mask_float"], to=onnx.TensorProto.FLOAT),
+            make("Sub", ["one", "mask_float"], ["mask_opposite"]),
+            make("Cast", ["mask_opposite"], ["mask_hides"], to=onnx.TensorProto.BOOL),
+            make("Not", ["mask_hides"], list(cast.output)),
+        ]
+    place = list(graph.node).index(cast)
+    del graph.node[place]
+    for node in reversed(nodes):
+        node.name = f"extra_{node.output[0]}"
+        graph.node.insert(place, node)
+    return model
+
+
+@pytest.mark.parametrize("padding", ["remove", "ragged"])
+@pytest.mark.parametrize("kind", ["one", "opposite"])
+def test_masks_of_which_1_alone_shows_a_token(kind: str, padding: str) -> None:
+    """2 would hide a token and weigh more than 1 in the pooling; masks of 0 and 1 are all that counts."""
+    model = _mask_as(kind)
+    packed = fuse(model, padding=padding)
+    assert next(report.done for report in packed.passes if report.changes_padding), packed.pass_lines
+    assert "Equal" in [node.op_type for node in fuse(model).model.graph.node]
+    check_model(fuse(model), packed, "never", range(6), padding == "ragged", False)
+
+
+def test_a_mask_that_1_does_not_show_keeps_padding() -> None:
+    """Attention sees tokens of 2 alone, and pooling by the mask weighs those of 1, too."""
+    packed = fuse(_mask_as("two"), padding="remove")
+    (report,) = [report for report in packed.passes if report.changes_padding]
+    assert report.done == [] and "what padding gives is needed" in report.left[0]
+    with pytest.raises(BertfuseError, match="padding 'ragged' cannot be had: what padding gives is needed"):
+        fuse(_mask_as("two"), padding="ragged")
+
+
 def test_what_cannot_be_packed_is_left_with_a_reason() -> None:
     path = exported("bert", "feature-extraction")
     basic = fuse(path, level="basic", padding="remove")
