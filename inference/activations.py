@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,17 @@ _OF_TORCH: dict[str, Activation] = {
     "Tanh": np.tanh,
     "ReLU": lambda logits: np.maximum(logits, 0),
 }
+
+
+def applied(activation: Callable[[Any], Any], logits: np.ndarray) -> np.ndarray:
+    """What a given function makes of the logits, as float32 [n, labels]; one that takes tensors only gets a tensor."""
+    try:
+        return np.asarray(activation(logits), np.float32)
+    except (TypeError, AttributeError):
+        torch = sys.modules.get("torch")  # which a function of PyTorch's comes with
+        if torch is None:
+            raise
+        return np.asarray(activation(torch.from_numpy(logits)), np.float32)
 
 
 def of_classifier(config: Mapping[str, Any], labels: int) -> Activation:

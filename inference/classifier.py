@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,19 +27,24 @@ class Classifier(TextModel):
 
     def __call__(
         self,
-        inputs: str | Mapping[str, str] | Sequence[Any],
+        inputs: str | Mapping[str, str] | Iterable[Any],
         top_k: Any = _FIRST,
         function_to_apply: str | None = None,
         batch_size: int | None = None,
         show_progress_bar: bool = False,
-    ) -> list[Any]:
+        truncation: bool = True,
+    ) -> Any:
         """[{"label": …, "score": …}] for each text; with `top_k` a list of so many labels by falling score, None: all.
 
         Args:
-            inputs: a text, {"text": …, "text_pair": …}, or a list of such.
+            inputs: a text, or {"text": …, "text_pair": …}, whose answer comes in no list, or a list of such.
             top_k: as the pipeline: of a single text the list of its labels alone.
             function_to_apply: "softmax", "sigmoid" or "none" in place of what problem_type says.
+            truncation: True; texts are always cut at `max_seq_length` tokens.
         """
+        function_to_apply = function_to_apply.lower() if function_to_apply is not None else None
+        if not truncation:
+            raise BertfuseError(f"truncation={truncation!r}: texts are always cut at max_seq_length tokens")
         if function_to_apply is not None and function_to_apply not in BY_NAME:
             raise BertfuseError(f"function_to_apply {function_to_apply!r} is unknown: choose from {', '.join(BY_NAME)}")
         alone = isinstance(inputs, str | Mapping)
@@ -52,7 +57,8 @@ class Classifier(TextModel):
                 made[row] = {"label": labels[order[0]], "score": float(scores[order[0]])}
             else:
                 made[row] = [{"label": labels[index], "score": float(scores[index])} for index in order[:top_k]]
-        return made[0] if alone and top_k is not _FIRST else made
+        # As the pipeline: a list for a string, where no top_k is given, and none for a dictionary.
+        return made[0] if alone and (top_k is not _FIRST or isinstance(inputs, Mapping)) else made
 
     def scores(
         self,
@@ -72,6 +78,8 @@ class Classifier(TextModel):
 
 def _text(entry: Any) -> Text:
     if isinstance(entry, Mapping):
+        if "text" not in entry:
+            raise BertfuseError(f"a text is a string or {{'text': …, 'text_pair': …}}, not {dict(entry)!r}"[:200])
         pair = entry.get("text_pair")
         return entry["text"] if pair is None else (entry["text"], pair)
     return tuple(entry) if isinstance(entry, list) else entry

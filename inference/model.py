@@ -15,7 +15,7 @@ import numpy as np
 import onnxruntime
 
 from bertfuse.errors import BertfuseError
-from bertfuse.runtime.folder import folder_of, longest_text, read_config
+from bertfuse.runtime.folder import folder_of, longest_sequence, longest_text, read_config
 from bertfuse.runtime.padded_session import LONGEST, OFFSETS, padded_inputs, padded_outputs
 from bertfuse.runtime.session import CPU, InferenceSession, ort_errors
 from bertfuse.runtime.tokenizer import open_tokenizer, padding_token
@@ -39,6 +39,8 @@ TOKENIZING = 2  # windows at once: one is made arrays of while the tokenizer's o
 # Runs at once on a GPU, of which one computes while others' inputs and outputs are copied: bert-base on an H200 embeds
 # 61,000 sentences a second with one or two, 65,000 with three.
 GPU_RUNS = 3
+
+_SESSION_OPTIONS = {"library", "tuning", "tf32", "sess_options", "provider_options", "disabled_optimizers"}
 
 Text = str | tuple[str, str]  # with a second segment
 
@@ -97,6 +99,9 @@ class TextModel:
         session: InferenceSession | None = None,
         **session_options: Any,
     ) -> None:
+        unknown = sorted(session_options.keys() - _SESSION_OPTIONS)
+        if unknown:  # onnxruntime would take no notice of it
+            raise BertfuseError(f"{type(self).__name__} has no argument {', '.join(unknown)}")
         wanted = list(providers) if providers is not None else providers_on(device)
         if session is not None:
             wanted = list(session.get_providers())
@@ -125,9 +130,8 @@ class TextModel:
                 f"{self.path}: takes {', '.join(self.inputs)}; texts go into input_ids, attention_mask, token_type_ids"
             )
         self.fixed_batch, self.fixed_length = self._fixed_shape()
-        longest = longest_text(self.folder) if max_seq_length is None else max_seq_length
-        self.max_seq_length = min(longest, self.fixed_length or longest)
-        self.tokenizer = open_tokenizer(self.folder, self.max_seq_length)
+        self.tokenizer = open_tokenizer(self.folder)
+        self.max_seq_length = longest_text(self.folder) if max_seq_length is None else max_seq_length
         self.pad_id = padding_token(self.folder, self.tokenizer)[0]
         place = "cpu" if self.session.get_providers() == [CPU] else "gpu"
         self.max_batch_tokens = max_batch_tokens or MAX_BATCH_TOKENS[place]
@@ -135,9 +139,30 @@ class TextModel:
         self._types = {value.name: value.type for value in inputs}
 
     @property
+    def max_seq_length(self) -> int:
+        """At how many tokens texts are cut, special tokens included. It may be set, up to what the model takes."""
+        return self._max_seq_length
+
+    @max_seq_length.setter
+    def max_seq_length(self, length: int) -> None:
+        least, most = self.tokenizer.num_special_tokens_to_add(is_pair=False) + 1, longest_sequence(self.config)
+        if length < least or length > (most or length):
+            limit = f"{least} to {most}" if most else f"{least} or more"
+            raise BertfuseError(f"{self.path}: max_seq_length {length}: this model takes {limit} tokens")
+        self._max_seq_length = min(length, self.fixed_length or length)
+        self.tokenizer.enable_truncation(self._max_seq_length)
+
+    @property
     def task(self) -> str:
         """What the model was exported for; "" where the file does not say."""
         return self.session.get_modelmeta().custom_metadata_map.get("bertfuse.task", "")
+
+    def check_device(self, device: Any) -> None:
+        """Raises BertfuseError where a call names another device than the session is on."""
+        here = "cpu" if self.session.get_providers() == [CPU] else "cuda"
+        if device is not None and str(device) != here:
+            kind = type(self).__name__
+            raise BertfuseError(f"device {str(device)!r}: this {kind} is on {here}; make another one for that device")
 
     def require(self, output: str, purpose: str) -> str:
         """`output`, where the model has it; BertfuseError with the `purpose` where it has not."""
@@ -190,7 +215,14 @@ class TextModel:
     def _tokenized(self, first: int, texts: list[Text], keep: bool, offsets: bool) -> Tokens:
         encode = self.tokenizer.encode_batch if offsets else _fast(self.tokenizer)
         types = "token_type_ids" in self.inputs and any(isinstance(text, tuple) for text in texts)
-        return Tokens.of(encode(texts), first, types or self._typed_alone, keep)
+        try:
+            encodings = encode(texts)
+        except TypeError as error:  # of strings that hold half a character
+            row = next((row for row, text in enumerate(texts) if not _is_unicode(text)), None)
+            if row is None:
+                raise
+            raise BertfuseError(f"text {first + row} is no valid Unicode: it holds half of a surrogate pair") from error
+        return Tokens.of(encodings, first, types or self._typed_alone, keep)
 
     @property
     def _typed_alone(self) -> bool:
@@ -248,7 +280,8 @@ def _windows(texts: Iterable[Text]) -> Iterator[tuple[int, list[Text]]]:
         elif isinstance(text, tuple) and all(isinstance(part, str) for part in text):
             held += sum(map(len, text))
         else:
-            raise BertfuseError(f"text {index} is a {type(text).__name__}, no string")
+            inside = " with something else than strings in it" if isinstance(text, tuple) else ", no string"
+            raise BertfuseError(f"text {index} is a {type(text).__name__}{inside}")
         window.append(text)
         if held >= size or len(window) >= WINDOW_TEXTS:
             yield first, window
@@ -256,6 +289,14 @@ def _windows(texts: Iterable[Text]) -> Iterator[tuple[int, list[Text]]]:
             size = min(2 * size, WINDOW)
     if window:
         yield first, window
+
+
+def _is_unicode(text: Text) -> bool:
+    try:
+        "".join(text).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _session_options(on_gpu: bool, threads: int) -> onnxruntime.SessionOptions:

@@ -1,9 +1,9 @@
-"""Entities in texts, as transformers' pipeline("token-classification", aggregation_strategy="simple") finds them."""
+"""Entities in texts, as transformers' pipeline("token-classification") finds them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,25 +14,55 @@ from bertfuse.runtime.tokenizer import special_token
 from .activations import labels_of, softmax
 from .model import TextModel
 
+# How the scores of a word's tokens [tokens, labels] become the word's; of "none" and "simple" each token is by itself.
+_OF_WORD: dict[str, Callable[[np.ndarray], np.ndarray] | None] = {
+    "none": None,
+    "simple": None,
+    "first": lambda scores: scores[0],
+    "average": lambda scores: scores.mean(axis=0),
+    "max": lambda scores: scores[scores.max(axis=1).argmax()],
+}
+
 
 class Tagger(TextModel):
-    """A tagger's folder; arguments as TextModel's."""
+    """A tagger's folder; `aggregation_strategy` and `ignore_labels` are those of calls that give none, others
+    TextModel's.
+    """
 
-    def __init__(self, folder: str | os.PathLike[str], **options: Any) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        aggregation_strategy: str = "simple",
+        ignore_labels: Sequence[str] = ("O",),
+        **options: Any,
+    ) -> None:
         super().__init__(folder, **options)
         self.require("logits", "a tagger")
+        self.aggregation_strategy, self.ignore_labels = _strategy(aggregation_strategy), tuple(ignore_labels)
         self.unknown_token = special_token(self.folder, "unk_token") or "[UNK]"
         if self.task not in ("", "token-classification"):
             raise BertfuseError(f"{self.path}: was exported for {self.task}, not for token-classification")
 
     def __call__(
-        self, inputs: str | Sequence[str], batch_size: int | None = None, show_progress_bar: bool = False
+        self,
+        inputs: str | Iterable[str],
+        batch_size: int | None = None,
+        show_progress_bar: bool = False,
+        aggregation_strategy: str | None = None,
+        ignore_labels: Sequence[str] | None = None,
     ) -> list[Any]:
         """[{"entity_group": "PER", "score": 0.99, "word": …, "start": 0, "end": 5}, …] of each text; of a single text
         that list alone.
 
-        Neighbouring tokens of one type are one entity, unless its label begins with B-; tokens labelled O are none's.
+        Args:
+            aggregation_strategy: "simple": neighbouring tokens of one type are one entity, unless its label begins with
+                B-. "first", "average", "max": the same of whole words, labelled by their first token, their mean scores
+                or their surest token. "none": {"entity", "score", "index", "word", "start", "end"} of each token.
+            ignore_labels: entities and tokens with these labels are left out.
         """
+        strategy = self.aggregation_strategy if aggregation_strategy is None else _strategy(aggregation_strategy)
+        ignored = self.ignore_labels if ignore_labels is None else ignore_labels
         alone = isinstance(inputs, str)
         texts: list[str] = [inputs] if isinstance(inputs, str) else list(inputs)
         made: list[list[dict[str, Any]]] = [[] for _ in texts]
@@ -41,37 +71,86 @@ class Tagger(TextModel):
         ):
             scores = softmax(batch.outputs["logits"].astype(np.float32))
             for row, encoding, tokens in zip(batch.rows, batch.encodings, scores, strict=True):
-                made[row] = self._entities(texts[row], encoding, tokens)
+                found = self._entities(self._tokens(texts[row], encoding, tokens), strategy)
+                made[row] = [
+                    entity for entity in found if entity.get("entity_group", entity.get("entity")) not in ignored
+                ]
         return made[0] if alone else made
 
-    def _entities(self, text: str, encoding: Any, scores: np.ndarray) -> list[dict[str, Any]]:
-        labels = labels_of(self.config, scores.shape[-1])
-        groups: list[dict[str, Any]] = []
-        last = None
+    def _tokens(self, text: str, encoding: Any, scores: np.ndarray) -> list[dict[str, Any]]:
+        """The text's tokens but special ones, each with its scores and whether it goes on with a word."""
+        tokens = []
+        continues = bool(getattr(self.tokenizer.model, "continuing_subword_prefix", None))
         for index, special in enumerate(encoding.special_tokens_mask):
             if special:
                 continue
-            best = int(scores[index].argmax())
-            begins, kind = _tag(labels[best])
-            if kind != last or begins:
-                groups.append({"label": labels[best], "scores": [], "tokens": [], "spans": []})
-            last = kind
-            groups[-1]["scores"].append(scores[index][best])
-            span = encoding.offsets[index]
-            unknown = encoding.tokens[index] == self.unknown_token
-            groups[-1]["tokens"].append(text[span[0] : span[1]] if unknown else encoding.tokens[index])
-            groups[-1]["spans"].append(span)
-        return [self._entity(group) for group in groups if group["label"] != "O"]
+            (start, end), word = encoding.offsets[index], encoding.tokens[index]
+            parted = start > 0 and " " not in text[start - 1 : start + 1]
+            inside = len(word) != end - start if continues else parted
+            if word == self.unknown_token:
+                word, inside = text[start:end], False
+            tokens.append(
+                {"index": index, "word": word, "start": start, "end": end, "scores": scores[index], "inside": inside}
+            )
+        return tokens
 
-    def _entity(self, group: dict[str, Any]) -> dict[str, Any]:
-        decoder = self.tokenizer.decoder
+    def _entities(self, tokens: list[dict[str, Any]], strategy: str) -> list[dict[str, Any]]:
+        of_word, words = _OF_WORD[strategy], [[token] for token in tokens]
+        if of_word is not None:
+            words = []
+            for token in tokens:
+                if words and token["inside"]:
+                    words[-1].append(token)
+                else:
+                    words.append([token])
+        labelled = [self._word(word, of_word) for word in words]
+        if strategy == "none":
+            return labelled
+        groups: list[list[dict[str, Any]]] = []
+        last = None
+        for word in labelled:
+            begins, kind = _tag(word["entity"])
+            if kind != last or begins:
+                groups.append([])
+            last = kind
+            groups[-1].append(word)
+        return [self._group(group) for group in groups]
+
+    def _word(self, word: list[dict[str, Any]], of_word: Callable[[np.ndarray], np.ndarray] | None) -> dict[str, Any]:
+        scores = word[0]["scores"] if of_word is None else of_word(np.stack([token["scores"] for token in word]))
+        best = int(scores.argmax())
+        names = [token["word"] for token in word]
         return {
-            "entity_group": group["label"].split("-", 1)[-1],
-            "score": float(np.mean(group["scores"])),
-            "word": decoder.decode(group["tokens"]) if decoder is not None else " ".join(group["tokens"]),
-            "start": group["spans"][0][0],
-            "end": group["spans"][-1][1],
+            "entity": labels_of(self.config, len(scores))[best],
+            "score": float(scores[best]),
+            "index": word[0]["index"],
+            "word": names[0] if of_word is None else self._joined(names),
+            "start": word[0]["start"],
+            "end": word[-1]["end"],
         }
+
+    def _group(self, words: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "entity_group": words[0]["entity"].split("-", 1)[-1],
+            "score": float(np.mean([word["score"] for word in words])),
+            "word": self._joined([word["word"] for word in words]),
+            "start": words[0]["start"],
+            "end": words[-1]["end"],
+        }
+
+    def _joined(self, words: list[str]) -> str:
+        decoder = self.tokenizer.decoder
+        return decoder.decode(words) if decoder is not None else " ".join(words)
+
+
+def _strategy(name: str) -> str:
+    if str(name).lower() not in _OF_WORD:
+        raise BertfuseError(f"aggregation_strategy {name!r} is unknown: choose from {', '.join(_OF_WORD)}")
+    return str(name).lower()
+
+
+def _label(entity: dict[str, Any]) -> str:
+    return entity["entity"] if "entity" in entity else entity["entity_group"]
 
 
 def _tag(label: str) -> tuple[bool, str]:

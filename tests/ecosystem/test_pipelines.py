@@ -81,13 +81,15 @@ def test_text_classification(name: str, sources: Folders, folders: Folders) -> N
     ours = bertfuse.Classifier(folders(name))
     given = texts(20, seed=5)
     cut = {"truncation": True}  # a pipeline does not cut by itself
-    for arguments in ({}, {"top_k": None}, {"top_k": 2}, {"function_to_apply": "sigmoid"}):
+    for arguments in ({}, {"top_k": None}, {"top_k": 2}, {"function_to_apply": "SIGMOID"}):
         want = reference(given, **arguments, **cut)
         same(theirs(given, **arguments, **cut), want)
         same(ours(given, **arguments), want)
+        same(ours((text for text in given), **arguments, **cut), want)
         same(ours(given[0], **arguments), reference(given[0], **arguments))
     pair = {"text": given[0], "text_pair": given[1]}
-    same(ours(pair)[0], reference([pair])[0])
+    same(ours(pair), reference(pair))
+    same(ours([pair]), reference([pair]))
 
 
 @pytest.mark.parametrize("name", ["tagger", "roberta-tagger"])
@@ -101,6 +103,17 @@ def test_token_classification(name: str, sources: Folders, folders: Folders) -> 
     ours = Tagger(folders(name))
     same(ours(given), want)
     same(ours(given[3]), want[3])
+    given += ["", "🙂 anna", "Anna walking in Berlin, talked. housing zebra?"]
+    for options in (
+        {"aggregation_strategy": "none"},
+        {"aggregation_strategy": "first"},
+        {"aggregation_strategy": "average", "ignore_labels": ["PER"]},
+        {"aggregation_strategy": "max"},
+    ):
+        reference, _ = pipelines(task, name, sources, folders, model, **options)
+        want = [reference(text) for text in given]
+        same(ours(given, **options), want)
+        same(Tagger(folders(name), **options)(given), want)
 
 
 def test_question_answering(sources: Folders, folders: Folders) -> None:

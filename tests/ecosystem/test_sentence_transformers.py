@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from checkpoints import texts
 from sentence_transformers import CrossEncoder, SentenceTransformer, models
 
@@ -48,6 +49,44 @@ def test_minilm_by_bertfuse(sources: Folders, folders: Folders) -> None:
         np.testing.assert_allclose(encoder.encode(SENTENCES, **options), theirs.encode(SENTENCES, **kept), atol=4e-6)
 
 
+@pytest.mark.parametrize("padding", ["keep", "ragged"])
+def test_arguments_of_encode(padding: str, sources: Folders, folders: Folders, tmp_path: Path) -> None:
+    """Unusual but legal texts, and every argument that both have."""
+    from commands import said
+
+    folder = folders("minilm")
+    if padding != "keep":
+        said("fuse", folder, "-o", tmp_path / "out", "--padding", padding)
+        folder = tmp_path / "out"
+    reference, encoder = SentenceTransformer(str(sources("minilm")), device="cpu"), bertfuse.Encoder(folder)
+    given = ["", " ", "\t\n", "🙂" * 700, "日本語 テキスト", "a\x00b\x07\u200b", "word " * 5000, "same", "same", "İ ﬁ"]
+    want = reference.encode(given)
+    for same in (np.array(given), tuple(given), (text for text in given)):
+        np.testing.assert_allclose(encoder.encode(same), want, atol=ATOL)
+    positional = encoder.encode(given, None, None, 8, False, "sentence_embedding", "float32", True, False, None, True)
+    np.testing.assert_allclose(positional, want, atol=ATOL)
+    tensor = encoder.encode(given, convert_to_tensor=True, device="cpu")
+    assert isinstance(tensor, torch.Tensor) and encoder.encode("a", convert_to_tensor=True).shape == (384,)
+    np.testing.assert_allclose(tensor, want, atol=ATOL)
+    np.testing.assert_allclose(encoder.similarity(tensor, want[:3]), reference.similarity(want, want[:3]), atol=1e-5)
+    rows = encoder.encode(given, output_value="token_embeddings")
+    for ours, theirs in zip(rows, reference.encode(given, output_value="token_embeddings"), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    for precision in ("int8", "uint8", "binary", "ubinary"):
+        ours, theirs = encoder.encode(given, precision=precision), reference.encode(given, precision=precision)
+        assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
+        # A number at the border of two steps may fall into either.
+        assert (ours != theirs).mean() < 0.02
+        assert encoder.encode("a", precision=precision).shape == reference.encode("a", precision=precision).shape
+    encoder.max_seq_length = reference.max_seq_length = 5
+    np.testing.assert_allclose(encoder.encode(given), reference.encode(given), atol=ATOL)
+    short = bertfuse.Encoder(folder, truncate_dim=9, prompts={"query": "find: "}, max_seq_length=30)
+    theirs = SentenceTransformer(str(sources("minilm")), device="cpu", truncate_dim=9, prompts={"query": "find: "})
+    theirs.max_seq_length = 30
+    np.testing.assert_allclose(short.encode_query(given), theirs.encode_query(given), atol=ATOL)
+    assert short.get_sentence_embedding_dimension() == theirs.get_sentence_embedding_dimension() == 9
+
+
 @pytest.mark.parametrize(
     ("pooling", "normalize"), [("cls", False), ("max", True), ("mean", True), ("mean_sqrt_len_tokens", False)]
 )
@@ -85,6 +124,17 @@ def test_cross_encoders(name: str, sources: Folders, folders: Folders) -> None:
     np.testing.assert_allclose(model.predict(pairs), want, atol=ATOL_SCORES)
     np.testing.assert_allclose(ours.predict(pairs), want, atol=ATOL_SCORES)
     np.testing.assert_allclose(ours.predict(pairs[0]), want[0], atol=ATOL_SCORES)
+    for arguments in (
+        {"activation_fn": torch.nn.Identity()},
+        {"activation_fn": torch.nn.Softmax(dim=-1)},
+        {"activation_fn": torch.tanh},
+        {"batch_size": 2, "show_progress_bar": False},
+        {"convert_to_tensor": True},
+    ):
+        np.testing.assert_allclose(
+            ours.predict((pair for pair in pairs), **arguments), reference.predict(pairs, **arguments), atol=ATOL_SCORES
+        )
+    assert isinstance(ours.predict(pairs, convert_to_tensor=True), torch.Tensor)
     softmax = {"apply_softmax": True}
     np.testing.assert_allclose(ours.predict(pairs, **softmax), reference.predict(pairs, **softmax), atol=ATOL_SCORES)
     if name == "pairs":

@@ -137,10 +137,69 @@ def test_what_does_not_do(folders: Callable[[str], Path]) -> None:
     encoder = bertfuse.Encoder(folders("encoder"))
     with pytest.raises(BertfuseError, match="text 1 is a NoneType, no string"):
         encoder.encode(["a", None])
+    with pytest.raises(BertfuseError, match=r"text 1 is no valid Unicode: it holds half of a surrogate pair"):
+        encoder.encode(["a", "b\ud800"])
+    for options, reason in (
+        ({"precision": "int4"}, "precision 'int4' is unknown"),
+        ({"output_value": "logits"}, "output_value 'logits': give 'sentence_embedding' or 'token_embeddings'"),
+        ({"device": "cuda"}, "device 'cuda': this Encoder is on cpu"),
+    ):
+        with pytest.raises(BertfuseError, match=reason):
+            encoder.encode(["a"], **options)
+    with pytest.raises(BertfuseError, match="a text is a string or"):
+        bertfuse.Classifier(folders("classifier"))([{"txt": "a"}])
+    with pytest.raises(BertfuseError, match="truncation=False: texts are always cut"):
+        bertfuse.Classifier(folders("classifier"))(["a"], truncation=False)
+    with pytest.raises(BertfuseError, match="aggregation_strategy 'best' is unknown"):
+        bertfuse.Tagger(folders("tagger"))("a", aggregation_strategy="best")
+    with pytest.raises(BertfuseError, match="documents is a single string"):
+        bertfuse.Reranker(folders("reranker")).rank("a", "b")
+    with pytest.raises(BertfuseError, match="text 0 is a tuple with something else than strings in it"):
+        bertfuse.Reranker(folders("reranker")).rank("a", [None])
     with pytest.raises(BertfuseError, match="batch_size 0: give 1 or more"):
         encoder.encode(["a"], batch_size=0)
     with pytest.raises(BertfuseError, match="pair 0 is no pair of texts"):
         bertfuse.Reranker(folders("reranker")).predict(["a", ("a", "b")])
+
+
+def test_an_argument_that_nobody_knows_is_refused(folders: Callable[[str], Path]) -> None:
+    """onnxruntime takes any keyword, so that a slip of the finger would go unseen."""
+    for kind, name in ((bertfuse.Encoder, "encoder"), (bertfuse.Reranker, "reranker"), (bertfuse.Tagger, "tagger")):
+        with pytest.raises(BertfuseError, match=rf"{kind.__name__} has no argument max_len, trust_remote_code"):
+            kind(folders(name), max_len=9, trust_remote_code=True)
+    scores = [bertfuse.Reranker(folders("reranker"), max_length=n).predict(("the house", "a river")) for n in (5, 40)]
+    assert scores[0] != scores[1]
+    logit = bertfuse.Reranker(folders("reranker"), activation_fn=lambda logits: logits).predict(("a", "b"))
+    np.testing.assert_allclose(bertfuse.Reranker(folders("reranker")).predict(("a", "b")), 1 / (1 + np.exp(-logit)))
+
+
+def test_lengths_may_be_set_up_to_the_model_s(folders: Callable[[str], Path]) -> None:
+    encoder = bertfuse.Encoder(folders("encoder"))
+    long, short = "the house walks to the river", "the house"
+    assert np.abs(encoder.encode(long) - encoder.encode(short)).max() > 0.01
+    encoder.max_seq_length = 4  # two words and [CLS], [SEP]
+    np.testing.assert_allclose(encoder.encode(long), encoder.encode(short), atol=2e-6)
+    for length in (2, 51):  # no room for a token; no position for the last one
+        with pytest.raises(BertfuseError, match=rf"max_seq_length {length}: this model takes 3 to 50 tokens"):
+            encoder.max_seq_length = length
+        with pytest.raises(BertfuseError, match=rf"max_seq_length {length}"):
+            bertfuse.Encoder(folders("encoder"), max_seq_length=length)
+    assert encoder.max_seq_length == 4
+
+
+@pytest.mark.parametrize("metric", ["cosine", "dot", "euclidean", "manhattan"])
+def test_similarities(metric: str, folders: Callable[[str], Path]) -> None:
+    a, b = (np.random.default_rng(5).normal(size=(rows, 7)).astype(np.float32) for rows in (3, 4))
+    want = {
+        "cosine": lambda x, y: x @ y / np.linalg.norm(x) / np.linalg.norm(y),
+        "dot": np.dot,
+        "euclidean": lambda x, y: -np.linalg.norm(x - y),
+        "manhattan": lambda x, y: -np.abs(x - y).sum(),
+    }[metric]
+    found = bertfuse.Encoder(folders("encoder"), similarity_fn_name=metric).similarity(a, b)
+    np.testing.assert_allclose(found, [[want(x, y) for y in b] for x in a], rtol=1e-5)
+    with pytest.raises(BertfuseError, match="similarity_fn_name 'nearest' is unknown"):
+        bertfuse.Encoder(folders("encoder"), similarity_fn_name="nearest")
 
 
 def test_neither_torch_nor_transformers_is_needed(folders: Callable[[str], Path]) -> None:
