@@ -150,8 +150,8 @@ def bench(
             kept and with padding removed are contenders then.
 
     Raises:
-        BertfuseError: a file is missing, an option does not do, a size is out of the model's range, or fused ops do not
-            run as CUDA kernels.
+        BertfuseError: a file is missing, an option cannot be used, a size is out of the model's range, or fused ops do
+            not run as CUDA kernels.
     """
     say = progress or (lambda line: None)
     folder = Path(folder)

@@ -147,7 +147,7 @@ def compare_models(
             where it can.
 
     Raises:
-        BertfuseError: a model or inputs that do not do, or models that share no output.
+        BertfuseError: a model or inputs that cannot be used, or models that share no output.
     """
     subjects = [Subject(Path(reference)), Subject(Path(other), tuple(providers or ()), library)]
     (found,) = compare_subjects(
@@ -187,7 +187,7 @@ def compare_subjects(
         atol, rtol: agreement is |a - b| <= atol + rtol |a|; None takes TOLERANCES by dtype.
 
     Raises:
-        BertfuseError: a model or inputs that do not do, or models that share no output.
+        BertfuseError: a model or inputs that cannot be used, or models that share no output.
     """
     say = progress or (lambda line: None)
     reference, *others = subjects

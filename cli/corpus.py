@@ -68,7 +68,7 @@ def embed(
     prompt: Annotated[str | None, typer.Option(help="Text to put in front of each text.")] = None,
     normalize: Annotated[bool, typer.Option("--normalize", help="Scale vectors to length 1.")] = False,
     truncate_dim: Annotated[
-        int | None, typer.Option(min=1, help="Keep only the first so many numbers of each vector.")
+        int | None, typer.Option(min=1, help="Keep only this many leading numbers of each vector.")
     ] = None,
     max_batch_tokens: BatchTokens = None,
     max_seq_length: MaxLength = None,

@@ -43,7 +43,7 @@ def export_model(
     original: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Path:
-    """Exports a Hugging Face encoder to `output_dir`/onnx/model.onnx, with all else that its folder has beside it.
+    """Exports a Hugging Face encoder to `output_dir`/onnx/model.onnx, and copies the folder's other files.
 
     The folder is one that sentence-transformers (backend="onnx"), optimum's ORTModelFor… and pipelines take: every file
     of the source but its weights is copied byte for byte.
@@ -71,7 +71,7 @@ def export_model(
         and more go to model.onnx.data beside it.
 
     Raises:
-        ExportError: an option, a checkpoint or a folder that does not do, or a package of the extra "export" that is
+        ExportError: an option, a checkpoint or a folder that cannot be used, or a package of the extra "export" that is
             not installed; nothing is left behind.
     """
     if task != AUTO:

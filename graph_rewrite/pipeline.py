@@ -55,7 +55,7 @@ def fuse(
     progress   called with the name of each step as it begins
     padding    "keep"; "remove": only real tokens are computed, behind the same interface, with zeros on padding where
                an output has a row for each token; "ragged": the model takes tokens without padding (passes/ragged.py)
-    output_rows  compute only those rows of the last layer that an output needs; so whenever padding is not kept
+    output_rows  compute only those rows of the last layer that an output needs; always so unless padding is kept
 
     Raises FusionError for a file or model that cannot be read or comes out invalid, BertfuseError for a wrong option.
     """
@@ -105,7 +105,7 @@ def explain(
     padding: str = "keep",
     output_rows: bool = False,
 ) -> FusionResult:
-    """What fusing a model in memory or at a path comes to, part by part; nothing is written, `model` has no weights.
+    """What fusing a model in memory or at a path would do, op by op; nothing is written, `model` has no weights.
 
     Options and errors as for `fuse`.
     """

@@ -34,7 +34,7 @@ class Classifier(TextModel):
         show_progress_bar: bool = False,
         truncation: bool = True,
     ) -> Any:
-        """[{"label": …, "score": …}] for each text; with `top_k` a list of so many labels by falling score, None: all.
+        """[{"label": …, "score": …}] for each text; with `top_k` a list of that many labels, best first; None: all.
 
         Args:
             inputs: a text, or {"text": …, "text_pair": …}, whose answer comes in no list, or a list of such.

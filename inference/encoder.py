@@ -78,7 +78,7 @@ class Encoder(TextModel):
                 `max_seq_length` tokens are cut.
             prompt_name: a key of `prompts`, whose text is put before each sentence; None takes the default one.
             prompt: that text itself.
-            batch_size: at most so many texts at once; None: as many as `max_batch_tokens` allows.
+            batch_size: the most texts in one batch; None: as many as `max_batch_tokens` allows.
             show_progress_bar: on stderr.
             output_value: "token_embeddings" gives a list of float32 arrays [tokens, size], the model's rows of all real
                 tokens before pooling.
@@ -87,7 +87,7 @@ class Encoder(TextModel):
             convert_to_tensor: a tensor of PyTorch on the CPU.
             device: that of the encoder, if any; it is chosen when the encoder is made.
             normalize_embeddings: at length 1, also where the model itself does not do so.
-            truncate_dim: only the first so many numbers of each vector.
+            truncate_dim: keep only this many leading numbers of each vector.
 
         Raises:
             BertfuseError: an argument is none of these, a sentence is no string, or the model has no such output.

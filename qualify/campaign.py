@@ -121,7 +121,7 @@ class Campaign:
         self._most: int | None = None
 
     def run(self, deadline: float, say: Callable[[str], None], most: int | None = None) -> None:
-        """Until the deadline, or until so many problems are checked. Ctrl-C ends it with what was found until then."""
+        """Until the deadline, or until `most` problems are checked. Ctrl-C ends it with what was found until then."""
         start = time.monotonic()
         self._most = most
         threads = [

@@ -60,7 +60,7 @@ class Cpu:
         self._threads = ThreadPoolExecutor(SLOTS)
 
     def reserve(self, slot: int, size: int) -> int:
-        """The address of at least so many bytes, on a 256-byte boundary."""
+        """The address of at least that many bytes, on a 256-byte boundary."""
         if self._memory[slot].size < size + 256:
             self._memory[slot] = np.zeros(size + _STEP, np.uint8)
         return (self._memory[slot].ctypes.data + 255) // 256 * 256
@@ -109,7 +109,7 @@ class Cuda:
         self._sizes, self._device, self._pinned = [0] * SLOTS, [0] * SLOTS, [0] * SLOTS
 
     def reserve(self, slot: int, size: int) -> int:
-        """The address of at least so many bytes, on a 256-byte boundary."""
+        """The address of at least that many bytes, on a 256-byte boundary."""
         if self._sizes[slot] < size:
             if self._sizes[slot]:
                 self._context.free(self._device[slot])

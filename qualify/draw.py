@@ -161,7 +161,7 @@ class Draw:
         return replace(problem, sizes=sizes, packed=tuple(lengths), without=without, **switches)
 
     def _lengths(self, most: int, longest: int) -> list[int]:
-        """Of up to so many sequences: one alone, many alike, any, most of them empty, one long among short ones."""
+        """Of up to that many sequences: one alone, many alike, any, most of them empty, one long among short ones."""
         kind, count = self.rng.random(), int(self.rng.integers(1, min(most, 40) + 1))
         if kind < 0.1:
             return [longest]

@@ -46,7 +46,7 @@ class Finding:
 
 
 class Trials:
-    """Runs problems in processes of their own, for one search; at most so many, until a point in time."""
+    """Runs problems in processes of their own, for one search; at most that many, until a point in time."""
 
     def __init__(self, settings: Settings, most: int, until: float) -> None:
         self._settings, self._left, self._until = settings, most, until

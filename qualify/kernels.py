@@ -50,7 +50,7 @@ def qualify_kernels(
     ray: str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Report:
-    """Checks the library's kernels on random problems for so many minutes.
+    """Checks the library's kernels on random problems for that many minutes.
 
     Args:
         devices: "cpu", "cuda:0", "cuda" for every GPU, with commas between them; by default all there are.
@@ -61,7 +61,7 @@ def qualify_kernels(
         patience: seconds after which a problem counts as hanging.
         oracle: what computes the float64 results: "numpy".
         out: the file that findings are appended to as they come, as JSON lines.
-        count: ends the hunt after so many drawn problems; each has all tactics of its call.
+        count: ends the run after that many drawn problems; each has all tactics of its call.
         ray: the address of a Ray cluster whose machines take part, "local" for one on this machine.
 
     Raises:

@@ -122,7 +122,7 @@ def speed(
     compiled: bool = True,
     progress: Callable[[str], None] | None = None,
 ) -> SpeedReport:
-    """Measures random problems for so many minutes, or `count`. Raises BertfuseError without PyTorch or a GPU."""
+    """Measures random problems for that many minutes, or `count`. Raises BertfuseError without PyTorch or a GPU."""
     say = progress or (lambda line: None)
     torch = _torch()
     torch.cuda.set_device(device)

@@ -85,7 +85,7 @@ def whole_model(
     seed: int | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> WholeReport:
-    """Fuses the model at `path` in every dtype and runs it with our kernels at so many random sizes.
+    """Fuses the model at `path` in every dtype and runs it with our kernels at that many random sizes.
 
     Packed forms that the model cannot have, or that the device refuses, are in the report's `absent`. Raises
     BertfuseError where the model cannot be read, and where the provider does not load.

@@ -65,7 +65,7 @@ class Wanted:
         return asdict(self) | {"model": str(place.resolve()), "options": kept, "model_files": files}
 
     def load(self, device: str | None, threads: int | None = None) -> Task:
-        """The task with its model on `device`, which computes in so many threads on a CPU. Raises BertfuseError."""
+        """The task with its model on `device`, which computes with that many threads on a CPU. Raises BertfuseError."""
         made: Any = {"embed": Embed, "rerank": Rerank, "classify": Classify}[self.command]
         return made(self, {"device": device, "threads": threads} | self.options)
 

@@ -109,7 +109,7 @@ def build_engine(
 
     Raises:
         RuntimeLibraryError: TensorRT or the plugin library is missing, too old or does not load.
-        BertfuseError: options that do not do, an op without plugin, a GPU or a model that TensorRT does not take.
+        BertfuseError: options that cannot be used, an op without plugin, a GPU or a model that TensorRT does not take.
     """
     say = progress or (lambda step: None)
     chosen = load_backend(backend)

@@ -1,4 +1,4 @@
-"""bertfuse engine and run --engine: what they print and write, and their lines for what does not do."""
+"""bertfuse engine and run --engine: what they print and write, and their messages for wrong input."""
 
 from __future__ import annotations
 
