@@ -29,8 +29,7 @@ constexpr bool operator==(const GemmSm90Block& a, const GemmSm90Block& b) {
 }
 
 // Those that are compiled. Of two of the same size the one with more stages has a multiprocessor for itself: for grids
-// of no more blocks than there are multiprocessors. No rule picks the first of kLayerNormBlocks; measured alone it is
-// the fastest at 4,225 and 4,534 rows (docs/notebook.md).
+// of no more blocks than there are multiprocessors.
 namespace gemm_sm90 {
 inline constexpr GemmSm90Block kPersistentBlock = {128, 192, 5, 1};
 inline constexpr GemmSm90Block kOneTileBlocks[] = {{128, 128, 7, 1}, {128, 128, 3, 2}, {128, 96, 8, 1},

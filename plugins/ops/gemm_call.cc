@@ -55,6 +55,7 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmSm90Arguments<
                     const GemmCall& gemm, const kernels::Device& device) {
   GemmProblem problem = {a.m, a.n, a.k, gemm.gamma != nullptr, false, false, device.multiprocessors};
   problem.x_bytes = sizeof(*a.x), problem.y_bytes = sizeof(*a.y);
+  problem.gelu = gemm.activation != kernels::Activation::kNone;
   if (gemm.row_count->dtype != BERTFUSE_ABSENT) problem.m = a.packed.expected, problem.room = a.m;
   problem.deterministic_rows = (call.flags & BERTFUSE_DETERMINISTIC_ROWS) != 0;
   problem.biased = a.activation != kernels::Activation::kNone || (!problem.layer_norm && a.bias != nullptr);

@@ -35,12 +35,24 @@ struct GemmProblem {
   int x_bytes = 2, y_bytes = 2;     // of an element
   bool deterministic_rows = false;  // a row's bits are to be the same whatever m is
   bool biased = true;               // a bias is added before the product is rounded, or an activation computed
+  bool gelu = false;                // among the epilogue's steps
 };
+
+bool operator==(const GemmProblem& a, const GemmProblem& b);
+
+// A product that LayerNorm follows, and whose k alone keeps many multiprocessors busy.
+inline bool HasLongK(const GemmProblem& problem) { return problem.layer_norm && problem.k > 2 * problem.n; }
+
+// Of the pipeline along k, or along one of its splits.
+inline int64_t Stages(const GemmProblem& problem, int splits = 1) {
+  return kernels::CeilDiv(kernels::CeilDiv(problem.k * problem.x_bytes, kernels::kStageRowBytes), splits);
+}
 
 // Every tactic that computes the problem, in an order that does not change from call to call.
 std::vector<GemmTactic> GemmTactics(const GemmProblem& problem);
 
-// The one to use unless a measurement on the user's device says otherwise. It fits problem.workspace where any does.
+// The one to use unless a measurement on the user's device says otherwise: of those that fit problem.workspace the one
+// that is expected to take the least time (ops/gemm_time).
 GemmTactic ChooseGemmTactic(const GemmProblem& problem);
 
 // Whether a row's bits are those that ChooseGemmTactic() gives it for every other m, where these are to be the same.

@@ -1,0 +1,159 @@
+#include "ops/gemm_time.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace bertfuse::cuda {
+namespace {
+
+using kernels::CeilDiv;
+using kernels::GemmSm90Tile;
+using Block = kernels::GemmSm90Block;
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kMillion = 1e6;
+
+// Microseconds: `once`; for each of the pipeline's stages, of 64 along k, `stage` in each round of as many blocks as
+// run at a time, and `load` times the share of these places that all blocks take, because they contend for power and
+// for the L2 cache; what GELU adds.
+//
+// Least squares over two sets of measurements on H200s, float16, 2026-11-22: tactics of 116 products in whole models
+// (bert-base, bert-large and MiniLM, padded and packed, 128 to 12,288 rows; only differences within a product count),
+// and those of 56 products by themselves (512 to 8,500 rows), which count less. Some times were then moved by up to
+// half a microsecond, because two products' tactics together gave another result than each of them; "by hand" is what
+// is not from there at all. docs/kernels.md says how near the times are.
+struct BlockTime {
+  Block block;
+  double once, stage, load, gelu;
+};
+
+constexpr BlockTime kOneTile[] = {
+    {{128, 128, 7, 1}, 3.45, 0.216, 0.134, 0.96}, {{128, 128, 3, 2}, 2.50, 0.430, 0.373, 0.59},
+    {{128, 96, 8, 1}, 3.34, 0.142, 0.138, 0.73},  {{128, 96, 4, 2}, 2.25, 0.375, 0.272, 0.36},
+    {{64, 64, 12, 1}, 1.38, 0.130, 0.050, 0.50},  {{64, 96, 10, 1}, 3.73, 0.100, 0.066, 0.50},
+};
+constexpr BlockTime kWithLayerNorm[] = {
+    {{128, 128, 3, 2}, 5.96, 0.498, 0.298, 0.50},
+    {{64, 128, 4, 2}, 4.82, 0.240, 0.227, 0.50},
+    {{64, 96, 5, 2}, 5.20, 0.182, 0.150, 0.50},
+};
+constexpr BlockTime kSplitK = {{64, 96, 10, 1}, 2.32, 0.130, 0, 0};
+constexpr BlockTime kPersistent = {kernels::gemm_sm90::kPersistentBlock, 2.25, 0.256, 0.306, 2.40};
+
+constexpr double kPairs = 0.94;        // of the load where two blocks share what they read of the weight; by hand
+constexpr double kOneWave = 1.5;       // a persistent product of a single wave hides no epilogue; by hand
+constexpr double kPackedAlone = 1.15;  // packed rows with a long k, in blocks that share no multiprocessor; by hand
+constexpr double kThrees = 0.98;       // of split-K, where three blocks share what they read of the weight; by hand
+constexpr int64_t kLeastStages = 8;    // of the last wave's splits: a shorter one saves less than it costs
+constexpr int kMostFloatPartials = 4;  // of few rows
+
+// A launch of LayerNorm over the product, by millions of elements; of float32 partial sums; and of those that the last
+// wave's splits leave in 16 bits.
+constexpr double kLayerNorm = 1.56, kElements = 1.13, kFloatPartials = 2.60, kSplits = 1.45, kPartials = 0.30;
+
+double Millions(int64_t rows, int64_t columns) {
+  return static_cast<double>(rows) * static_cast<double>(columns) / kMillion;
+}
+
+int64_t Blocks(const GemmProblem& problem, const GemmSm90Tile& tile) {
+  const int64_t rows = CeilDiv(problem.m, static_cast<int64_t>(tile.cluster_m) * tile.block.m) * tile.cluster_m;
+  return rows * CeilDiv(problem.n, static_cast<int64_t>(tile.cluster_n) * tile.block.n) * tile.cluster_n;
+}
+
+double TimeOf(const BlockTime& time, const GemmProblem& problem, const GemmSm90Tile& tile, double rounds) {
+  const int64_t places = static_cast<int64_t>(problem.multiprocessors) * tile.block.per_multiprocessor;
+  const double share = static_cast<double>(Blocks(problem, tile)) / static_cast<double>(places);
+  const double load = time.load * (tile.cluster_m == 2 && tile.splits == 1 ? kPairs : 1) * share;
+  return time.once + (rounds * time.stage + load) * static_cast<double>(Stages(problem));
+}
+
+bool IsOfSize(const Block& block, int m, int n) { return block.m == m && block.n == n; }
+
+double OneTileTime(const GemmProblem& problem, const GemmSm90Tile& tile) {
+  const auto* time = std::find_if(std::begin(kOneTile), std::end(kOneTile),
+                                  [&](const BlockTime& entry) { return entry.block == tile.block; });
+  if (time == std::end(kOneTile) || tile.cluster_n > 1 || tile.cluster_m > 2) return kNever;
+  // Those that have a multiprocessor for themselves are for a single round of them, the others for more.
+  const bool alone = tile.block.per_multiprocessor == 1;
+  const int64_t blocks = Blocks(problem, tile);
+  if (alone != (blocks <= problem.multiprocessors)) return kNever;
+  const bool narrow = IsOfSize(tile.block, 128, 96);
+  if (tile.cluster_m == 2 && (!alone || (problem.layer_norm && !narrow))) return kNever;
+  // With more of them a split last wave of the persistent kernel is faster: MiniLM took 0.366 instead of 0.383 ms for
+  // 4,131 packed rows, bert-base 1 to 3% less at 5x300 and 3x512.
+  if (narrow && alone && HasLongK(problem) && 3 * blocks > 2 * problem.multiprocessors) return kNever;
+  const auto rounds = static_cast<double>(CeilDiv(blocks, 2 * problem.multiprocessors));
+  const double microseconds = TimeOf(*time, problem, tile, rounds) + (problem.gelu ? time->gelu * rounds : 0);
+  return microseconds * (alone && problem.room > 0 && HasLongK(problem) ? kPackedAlone : 1);
+}
+
+double PersistentTime(const GemmProblem& problem, const GemmSm90Tile& tile) {
+  if (tile.cluster_m > 2 || tile.cluster_n > 1) return kNever;
+  const kernels::LastWave wave = LastWaveOf(problem, tile);
+  const int64_t panels = Panels(wave, problem.m), stages = Stages(problem);
+  int64_t whole = panels * wave.tiles_per_panel;
+  double waves = 0, microseconds = 0;
+  if (tile.splits > 1) {
+    const int64_t each = Stages(problem, tile.splits), left = whole - FullPanels(wave, panels) * wave.tiles_per_panel;
+    const int64_t rows = problem.m - RowsOfFullPanels(wave, problem.m);
+    if (each < kLeastStages || left == 0) return kNever;
+    whole -= left;
+    waves = static_cast<double>(CeilDiv(left * tile.splits, wave.clusters) * each) / static_cast<double>(stages);
+    microseconds = kSplits + kPartials * Millions(rows, problem.n) * (tile.splits - 1);
+  }
+  waves += static_cast<double>(CeilDiv(whole, wave.clusters));
+  if (waves <= 1 && !problem.layer_norm) microseconds += kOneWave;
+  return microseconds + TimeOf(kPersistent, problem, tile, waves) + (problem.gelu ? kPersistent.gelu : 0);
+}
+
+double ProductTime(const GemmProblem& problem, const GemmSm90Tile& tile) {
+  return tile.block == kPersistent.block ? PersistentTime(problem, tile) : OneTileTime(problem, tile);
+}
+
+// All at the same time, two blocks to a multiprocessor; of clusters there may be less, and the more so the larger they
+// are (on an H200 twice 39 of three blocks, twice 15 of eight). With as many 64 x 128 blocks in sixes as in threes
+// bert-base took 1.114 instead of 1.083 ms at 24x96.
+double InClusterTime(const GemmProblem& problem, const GemmSm90Tile& tile) {
+  const int sixths = tile.cluster_n <= 3 || tile.block.m == 128 ? 10 : 9;
+  if (tile.cluster_m > 1 || 6 * Blocks(problem, tile) > sixths * problem.multiprocessors) return kNever;
+  for (const BlockTime& time : kWithLayerNorm) {
+    if (time.block == tile.block) return TimeOf(time, problem, tile, 1) + (problem.gelu ? time.gelu : 0);
+  }
+  return kNever;
+}
+
+// Three rows of tiles in clusters share what they read of the weight, if clusters of three find room.
+bool SharesInThrees(const GemmProblem& problem, const GemmSm90Tile& tile) {
+  const int64_t blocks = Blocks(problem, tile) * tile.splits;
+  return tile.cluster_m == 3 && tile.cluster_n == 1 && CeilDiv(problem.m, tile.block.m) == 3 &&
+         3 * blocks > 2 * problem.multiprocessors && 9 * blocks <= 8 * problem.multiprocessors;
+}
+
+double SplitKTime(const GemmProblem& problem, const GemmSm90Tile& tile) {
+  if (!(tile.block == kSplitK.block) || tile.splits == 1 || tile.splits > kMostFloatPartials) return kNever;
+  const bool threes = SharesInThrees(problem, tile);
+  if (!HasLongK(problem) || (tile.cluster_m * tile.cluster_n > 1 && !threes)) return kNever;
+  if (Blocks(problem, tile) * tile.splits > problem.multiprocessors) return kNever;
+  const double product = kSplitK.once + kSplitK.stage * static_cast<double>(Stages(problem, tile.splits));
+  return product * (threes ? kThrees : 1) + kFloatPartials * tile.splits * Millions(problem.m, problem.n);
+}
+
+}  // namespace
+
+double ExpectedTime(const GemmProblem& problem, const GemmTactic& tactic) {
+  const double norm = kLayerNorm + kElements * Millions(problem.m, problem.n);
+  switch (tactic.path) {
+    case GemmPath::kSm90:
+      return problem.layer_norm ? InClusterTime(problem, tactic.tile) : ProductTime(problem, tactic.tile);
+    case GemmPath::kSm90ThenLayerNorm:
+      return ProductTime(problem, tactic.tile) + norm;
+    case GemmPath::kSm90SplitK:
+      return SplitKTime(problem, tactic.tile) + norm;
+    case GemmPath::kMma:
+    case GemmPath::kSimt:
+      break;
+  }
+  return kNever;
+}
+
+}  // namespace bertfuse::cuda
