@@ -117,9 +117,9 @@ class BenchReport:
 
 
 def check_seconds(seconds: float) -> None:
-    """Raises BertfuseError for what is no time to measure for."""
+    """Raises BertfuseError for a time that is negative or not finite."""
     if not (math.isfinite(seconds) and seconds >= 0):
-        raise BertfuseError(f"{seconds:g} seconds cannot be measured for: give 0 or more")
+        raise BertfuseError(f"--seconds must be a number of at least 0, not {seconds:g}")
 
 
 def bench(
@@ -158,7 +158,7 @@ def bench(
     path, _ = model_pair(folder)
     check_seconds(seconds)
     if threads is not None and threads < 1:
-        raise BertfuseError(f"{threads} threads run nothing: give 1 or more")
+        raise BertfuseError(f"--threads must be at least 1, not {threads}")
     if threads is not None and provider == "cuda":
         raise BertfuseError("threads are for the CPU: leave --threads out with --provider cuda")
     probe = InferenceSession(path)
@@ -171,8 +171,8 @@ def bench(
     longest = longest_sequence(read_config(folder))
     for batch, sequence in grid:
         if batch < 1 or sequence < 1 or (longest and sequence > longest):
-            limit = f" to {longest}" if longest else " up"
-            raise BertfuseError(f"size {batch}x{sequence}: batch is 1 up and sequence 1{limit} for this model")
+            limit = f"1 to {longest}" if longest else "at least 1"
+            raise BertfuseError(f"size {batch}x{sequence}: for this model batch is at least 1, and sequence {limit}")
     providers_of(provider)
     feeds = {workload.size: workload.feed for workload in workloads} or {
         size: random_inputs(probe, sizes, *size, padded=False) for size in grid

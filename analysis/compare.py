@@ -193,7 +193,7 @@ def compare_subjects(
     reference, *others = subjects
     for name, value in (("atol", atol), ("rtol", rtol)):
         if value is not None and not 0 <= value < math.inf:
-            raise BertfuseError(f"{name} {value:g} is no tolerance: give 0 or more")
+            raise BertfuseError(f"{name} {value:g} is not a tolerance: give 0 or more")
     if reference.is_engine and (per_node or bisection):
         raise BertfuseError(f"{reference.path}: is an engine; name the ONNX file first, to compare its tensors")
     for other in others if bisection else ():

@@ -98,7 +98,9 @@ class Subject:
         name, _, how = text.rpartition("@")
         if name and not Path(text).exists():
             if how not in HOWS:
-                raise BertfuseError(f"{text}: no such file, and no way to run one: choose one of {', '.join(HOWS)}")
+                raise BertfuseError(
+                    f"{text}: no such file, and {how!r} is not a way to run one: choose one of {', '.join(HOWS)}"
+                )
             if Path(name).suffix in ENGINES:
                 raise BertfuseError(f"{text}: an engine runs in TensorRT and nowhere else: leave @{how} out")
             text = name

@@ -91,7 +91,7 @@ def tune(
     path = find_model(model)
     target = Path(output) if output else folder_of(path) / TUNING_FILE
     if not math.isfinite(milliseconds):
-        raise BertfuseError(f"{milliseconds:g} milliseconds cannot be measured for: give a number")
+        raise BertfuseError(f"--milliseconds must be a finite number, not {milliseconds:g}")
     check_target(target)
     _read_rows(target)  # what is no tuning file is refused before anything is measured, too
     gpus = _gpus(device)

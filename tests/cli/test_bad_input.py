@@ -144,8 +144,8 @@ def test_options_and_inputs_that_do_not_do(tmp_path: Path) -> None:
         ["optimize", source, *out, "--level", "most"], "level 'most' is unknown", tmp_path
     )
     refused(["fuse", exported(), "-o", "."], ".: is a folder", tmp_path)
-    refused(["compare", exported(), exported(), "--atol", -1], "atol -1 is no tolerance", tmp_path)
-    refused(["compare", exported(), exported(), "--rtol", "nan"], "rtol nan is no tolerance", tmp_path)
+    refused(["compare", exported(), exported(), "--atol", -1], "atol -1 is not a tolerance", tmp_path)
+    refused(["compare", exported(), exported(), "--rtol", "nan"], "rtol nan is not a tolerance", tmp_path)
     (tmp_path / "some.plan").write_text("plan")
     refused(["run", tmp_path / "some.plan", "--input", "in.npz"], "is an engine, not a model", tmp_path)
     refused(["bench", exported()], "is a file; give the folder", tmp_path)
@@ -202,8 +202,12 @@ def test_bench_sizes_that_do_not_do(tmp_path: Path) -> None:
     refused(["bench", tmp_path, "--sizes", "1x4", *options], "--dtype 'fp8' is unknown", tmp_path)
     for seconds in ("nan", "inf", "-1"):
         for command in ("bench", "report"):
-            refused([command, tmp_path, "--seconds", seconds], f"{seconds} seconds cannot be measured for", tmp_path)
-    refused(["bench", tmp_path, "--threads", -3], "-3 threads run nothing", tmp_path)
+            refused(
+                [command, tmp_path, "--seconds", seconds],
+                f"--seconds must be a number of at least 0, not {seconds}",
+                tmp_path,
+            )
+    refused(["bench", tmp_path, "--threads", -3], "--threads must be at least 1, not -3", tmp_path)
     refused(["bench", tmp_path, "--threads", 2, "--provider", "cuda"], "leave --threads out", tmp_path)
 
 
@@ -241,7 +245,7 @@ def test_a_page_that_cannot_be_written_beside_the_model(tmp_path: Path) -> None:
 
 
 def test_tuning_that_does_not_do(tmp_path: Path) -> None:
-    refused(["tune", exported(), "--milliseconds", "inf"], "inf milliseconds cannot be measured for", tmp_path)
+    refused(["tune", exported(), "--milliseconds", "inf"], "--milliseconds must be a finite number, not inf", tmp_path)
     refused(["tune", tmp_path], "holds neither onnx/model.onnx nor model.onnx", tmp_path)
     refused(["tune", exported(), "--shapes", "0x8"], "--shapes '0x8'", tmp_path)
     options = ["-o", tmp_path / "tuning.tsv", "--device", 99]  # no GPU, or none of that number

@@ -48,7 +48,7 @@ def test_a_difference_is_exit_code_1_and_still_a_page(model: Path, tmp_path: Pat
 
 def test_one_line_for_what_does_not_do(model: Path, tmp_path: Path) -> None:
     for arguments, culprit in (
-        ((exported(), f"{model}@tpu"), "@tpu: no such file, and no way to run one"),
+        ((exported(), f"{model}@tpu"), "@tpu: no such file, and 'tpu' is not a way to run one"),
         ((exported(), tmp_path / "absent.onnx"), "absent.onnx: no such file"),
         ((exported(), model, "--html", tmp_path), f"{tmp_path}: is a folder"),
         ((exported(), model, "--text", "a", "--input", "b.npz"), "give --text or --input, not both"),
