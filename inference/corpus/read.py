@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -232,7 +233,9 @@ class Source:
                 yield None, Bad("no JSON object")
                 continue
             identity = found.get(self.id_column) if self.id_column else None
-            yield _text_of(identity), tuple(found.get(column) for column in self.columns)
+            missing = next((column for column in self.columns if column not in found), None)
+            texts = tuple(found.get(column) for column in self.columns)
+            yield _text_of(identity), texts if missing is None else Bad(f"no column {missing!r}")
 
     def _csv(self, name: str, handle: BinaryIO) -> Iterator[tuple[Any, Any]]:
         csv.field_size_limit(1 << 30)
@@ -268,16 +271,24 @@ def _files(path: str, kind: str | None) -> list[tuple[str, str]]:
     place = Path(path)
     if place.is_dir():
         names = sorted(entry for entry in place.rglob("*") if entry.is_file() and not _hidden(entry, place))
-        found = [(str(entry), kind or entry.suffix[1:]) for entry in names if kind or entry.suffix[1:] in FORMATS]
+        # Beside data .json is what says something of it.
+        named = [(entry, kind or _format(entry)) for entry in names if kind or entry.suffix.lower() != ".json"]
+        found = [(str(entry), of_name) for entry, of_name in named if of_name in FORMATS]
         if not found:
             raise BertfuseError(f"{path}: holds no {', '.join(f'.{name}' for name in FORMATS)} file")
         return found
     if not place.is_file():
         raise BertfuseError(f"{path}: no such file or folder; check the path")
-    named = {".json": "jsonl", ".ndjson": "jsonl"}.get(place.suffix, place.suffix[1:])
+    named = _format(place)
     if kind is None and named not in FORMATS:
         raise BertfuseError(f"{path}: is none of {', '.join(FORMATS)} by its name; say what it is with --input-format")
     return [(path, kind or named)]
+
+
+def _format(file: Path) -> str:
+    """What the file holds, by its name; whether that can be read is another matter."""
+    suffix = file.suffix.lower().removeprefix(".")
+    return {"json": "jsonl", "ndjson": "jsonl"}.get(suffix, suffix)
 
 
 def _hidden(entry: Path, folder: Path) -> bool:
@@ -307,7 +318,10 @@ def _line(error: Exception) -> str:
 
 def _lines(handle: BinaryIO, longest: int) -> Iterator[Any]:
     """Each line without its end; of one of more than `longest` bytes no more is held than that."""
+    first = True
     while line := handle.readline(longest + 1):
+        if first:
+            line, first = line.removeprefix(codecs.BOM_UTF8), False
         if len(line) > longest and not line.endswith(b"\n"):
             count = len(line)
             while line and not line.endswith(b"\n"):

@@ -96,7 +96,7 @@ def test_bad_rows_are_told_by_number(models: Callable[[str], Path], tmp_path: Pa
         2: "empty",
         3: "empty",
         4: "int, no text",
-        5: "null",
+        5: "no column 'text'",
         6: "no JSON object",
         7: "no JSON",
         8: "10000001 characters, more than 1000000",
@@ -108,6 +108,22 @@ def test_bad_rows_are_told_by_number(models: Callable[[str], Path], tmp_path: Pa
     assert [row["row"] for row in kept] == list(found)
     again = invoke("embed", path, "--model", models("encoder"), "-o", tmp_path / "out", "--shard-rows", "4")
     assert "11 bad rows left out: 1 (null), 2 (empty)" in again.stdout
+
+
+def test_marks_of_byte_order_and_other_names(models: Callable[[str], Path], tmp_path: Path) -> None:
+    """As Windows writes files: a mark before the first row, capitals in names; and another name of jsonl."""
+    (tmp_path / "in").mkdir()
+    good = texts(6, seed=26)
+    rows = [json.dumps({"text": text}) for text in good]
+    (tmp_path / "in" / "a.jsonl").write_text("\n".join(rows[:2]), encoding="utf-8-sig")
+    (tmp_path / "in" / "b.TXT").write_text("\n".join(good[2:4]), encoding="utf-8-sig")
+    (tmp_path / "in" / "c.ndjson").write_text(rows[4])
+    (tmp_path / "in" / "d.Csv").write_text(f'text\n"{good[5]}"\n', encoding="utf-8-sig")
+    (tmp_path / "in" / "dataset_info.json").write_text('{"text": "about the data"}')
+    report = said("embed", tmp_path / "in", "--model", models("encoder"), "-o", tmp_path / "out")
+    assert report["bad_rows"] == 0 and report["rows"] == 6
+    vectors = bertfuse.Encoder(models("encoder"), device="cpu").encode(good)
+    np.testing.assert_allclose(written(tmp_path / "out")[1]["embedding"], vectors, atol=2e-6)
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "txt"])
