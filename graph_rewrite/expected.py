@@ -89,7 +89,10 @@ def _refusal(anchor: gs.Node) -> NoMatch | None:
     if node is None:
         return None
     return NoMatch(
-        node, f"int8 quantised ({node.op})", "fuse the model from before", wanted="float32, float16 or bfloat16"
+        node,
+        f"int8 quantised ({node.op})",
+        "fuse the float model that it was made of",
+        wanted="float32, float16 or bfloat16",
     )
 
 

@@ -171,7 +171,8 @@ def _fuse(
     if not fused:
         result.nodes = (before, before)
         result.passes = passes.nothing_done(padding, "nothing was fused")
-        result.messages.append(f"nothing to fuse: no BERT-like encoder layer found, {untouched}")
+        why = "nothing matched" if sum(expected.values()) else "nothing to fuse: no BERT-like encoder layer found"
+        result.messages.append(f"{why}, {untouched}")
         return result, None
     lower.leftovers(graph)
     graph.finish()
