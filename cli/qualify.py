@@ -1,4 +1,4 @@
-"""The command that hunts faults: qualify."""
+"""The command that tests kernels and fusion on random problems: qualify."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def show(report: Report, journal: Path) -> None:
     console.print(table(title, ["device", "op", "dtype", "problems", "tactics", "largest error"], made))
     for name, text in report.devices.items():
         console.print(f"{name}: {text}", markup=False)
-    console.print("The largest error is a share of what is allowed.")
+    console.print("Largest errors are fractions of what is allowed.")
     if report.declined:
         console.print(f"Tactics that this device cannot launch: {sum(report.declined.values())} problems.")
     for (device, op, dtype, reason), count in sorted(report.unsupported.items()):
@@ -280,9 +280,10 @@ def show(report: Report, journal: Path) -> None:
             markup=False,
             soft_wrap=True,
         )
-    found = f"{len(report.findings)} findings" if report.findings else "Nothing found"
+    count = len(report.findings)
+    found = f"{count} finding{'s' if count > 1 else ''}" if count else "Nothing found"
     console.print(
-        f"{found}{' until it was interrupted' if report.interrupted else ''}; {journal} has them.", markup=False
+        f"{found}{' until it was interrupted' if report.interrupted else ''}; details are in {journal}.", markup=False
     )
 
 

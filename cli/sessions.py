@@ -169,7 +169,7 @@ def doctor(as_json: Json = False) -> None:
     from bertfuse.analysis.doctor import doctor as examine
 
     with Steps(as_json) as steps:
-        steps("Looking around")
+        steps("Checking packages, libraries and GPUs")
         report = examine()
     if as_json:
         print_json(report)

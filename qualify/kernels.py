@@ -87,7 +87,7 @@ def qualify_kernels(
         runners = ray_runners(ray, Settings(str(file), "", oracle, patience), here, workers)
     about = {"seed": seed, "library": str(file), "devices": here, "minutes": minutes}
     journal = Journal(out, **about) if out is not None else None
-    say(f"Hunting with seed {seed} on {', '.join(here)}, {len(runners)} workers")
+    say(f"Testing with seed {seed} on {', '.join(here)}, {len(runners)} workers")
     try:
         campaign = Campaign(report, journal, runners, draws_for(by_device, seed, chosen_dtypes, oracle))
         campaign.run(time.monotonic() + 60 * minutes, say, count)

@@ -59,7 +59,7 @@ def hunt(
     say = progress or (lambda text: None)
     report, start = Report(str(path), seed), time.monotonic()
     end = start + 60 * minutes if minutes is not None else float("inf")
-    say(f"Hunting in mutants of {path}, seed {seed}")
+    say(f"Testing mutants of {path}, seed {seed}")
     causes: dict[str, Finding] = {}
     last = start
     with contextlib.closing(trials(path, seed, level, 0)) as stream:
