@@ -134,16 +134,25 @@ def _model(model: Path, minutes: float, seed: int | None, count: int | None, out
             whole = whole_model(model, seed=seed, progress=steps, **where)
         except BertfuseError as error:  # mutants are fed by other means
             reason = str(error)
-        report = hunt(model, minutes=minutes, seed=seed, count=count, out=out, progress=steps)
+        try:
+            report = hunt(model, minutes=minutes, seed=seed, count=count, out=out, progress=steps)
+        except BertfuseError as error:
+            if whole is None:
+                raise
+            report, reason = None, str(error)  # too large to be copied a thousand times, for example
     if as_json:
-        print_json(report.to_dict() | {"whole_model": whole.to_dict() if whole else None})
+        mutants = report.to_dict() if report else {"not_run": reason}
+        print_json(mutants | {"whole_model": whole.to_dict() if whole else None})
     else:
         if whole is not None:
             _show_whole(whole)
         else:
             stdout().print(f"Whole model: not run: {reason}", markup=False, soft_wrap=True)
-        report.show()
-    return bool(report.findings or (whole and whole.findings))
+        if report is not None:
+            report.show()
+        else:
+            stdout().print(f"Mutants: not run: {reason}", markup=False, soft_wrap=True)
+    return bool((report and report.findings) or (whole and whole.findings))
 
 
 def _show_whole(report: WholeReport) -> None:

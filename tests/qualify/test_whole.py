@@ -9,7 +9,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 from tiny_models import exported
+from typer.testing import CliRunner
 
+from bertfuse.cli import app
 from bertfuse.qualify import whole
 from bertfuse.qualify.whole import whole_model
 
@@ -109,3 +111,12 @@ def test_a_device_without_packed_kernels_is_no_finding(monkeypatch: pytest.Monke
     report = whole_model(Path(exported("fill-mask")), provider="cpu", dtypes=("fp32",), sizes=2, seed=3)
     assert not report.findings and {run.dtype for run in report.runs} == {"fp32"}
     assert set(report.absent) == {"fp32 remove", "fp32 ragged"} and "not supported" in report.absent["fp32 remove"]
+
+
+def test_a_model_too_large_for_mutants_is_reported_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertfuse.qualify.mutants.hunting._MOST_BYTES", 0)
+    monkeypatch.setattr("bertfuse.cli.qualify._FEW", 1)
+    result = CliRunner().invoke(app, ["qualify", str(exported("fill-mask")), "--seed", "3"])
+    assert result.exit_code == 0, result.output
+    assert "Whole model in fp32 on cpu, seed 3: largest error" in result.stdout
+    assert "Mutants: not run: " in result.stdout and "copies take long" in result.stdout
