@@ -56,7 +56,7 @@ def remove_padding(graph: FusionGraph) -> tuple[PassReport, Packed | None]:
     done = [
         f"{len(inside)} nodes work on real tokens only, {len(attentions)} of {all_attentions} attentions among them"
     ]
-    return PassReport(NAME, done, [f"padded again, with zeros: {why}" for why in borders.values()], True), packed
+    return PassReport(NAME, done, [f"padding, put back as zeros in {why}" for why in borders.values()], True), packed
 
 
 def _whole(graph: FusionGraph) -> tuple[list[gs.Node], gs.Tensor | None, str]:
