@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,13 @@ from bertfuse.errors import BertfuseError
 MASK = "attention_mask"
 
 
-def ragged(tokenised: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def ragged(tokenised: Mapping[str, Any] | Sequence[Any]) -> dict[str, np.ndarray]:
     """Tokenised texts laid out one after the other.
 
     Args:
         tokenised: by input name ("input_ids" at least) either a list of integers for each text, as tokenizers give
-            without padding, or an array [B, S] with an "attention_mask" [B, S], whose zeros are left out.
+            without padding, or an array [B, S] with an "attention_mask" [B, S], whose zeros are left out. Or what
+            encode_batch of the tokenizers library gives, for a model that takes token types.
 
     Returns:
         The named inputs as int64 [T]; "cu_seqlens" int32 [B + 1]: where each text begins, then T; "max_seqlen" int32,
@@ -26,6 +27,8 @@ def ragged(tokenised: Mapping[str, Any]) -> dict[str, np.ndarray]:
     Raises:
         BertfuseError: inputs of different lengths, or padding that no mask tells from tokens.
     """
+    if not isinstance(tokenised, Mapping):
+        tokenised = _of_encodings(tokenised)
     if "input_ids" not in tokenised:
         raise BertfuseError(f"there are no input_ids among {', '.join(tokenised) or 'the inputs'}")
     mask = tokenised.get(MASK)
@@ -50,3 +53,11 @@ def ragged(tokenised: Mapping[str, Any]) -> dict[str, np.ndarray]:
         "cu_seqlens": offsets.astype(np.int32),
         "max_seqlen": np.zeros(max(lengths, default=0), np.int32),
     }
+
+
+def _of_encodings(given: Any) -> dict[str, list[Any]]:
+    names = {"input_ids": "ids", MASK: "attention_mask", "token_type_ids": "type_ids"}
+    encodings = [given] if hasattr(given, "type_ids") else list(given)
+    if not all(hasattr(encoding, "type_ids") for encoding in encodings):
+        raise BertfuseError("give a mapping with input_ids, as transformers' tokenizers make, or tokenizers' encodings")
+    return {name: [getattr(encoding, attribute) for encoding in encodings] for name, attribute in names.items()}

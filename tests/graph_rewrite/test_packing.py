@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
+import checkpoints
 import numpy as np
 import onnx
 import onnxruntime
@@ -176,6 +177,21 @@ def test_ragged_takes_lists_and_arrays() -> None:
         ({"input_ids": [[1.5]]}, "input_ids must hold integers"),
     ):
         with pytest.raises(BertfuseError, match=reason):
+            bertfuse.ragged(bad)
+
+
+def test_ragged_takes_what_tokenizers_give() -> None:
+    tokenizer = checkpoints.tokenizer()
+    texts = ["anna walks", "the river"]
+    alone = [encoding.ids for encoding in tokenizer.encode_batch(texts)]
+    tokenizer.enable_padding(length=9)
+    for given, ids in ((tokenizer.encode_batch(texts), alone), (tokenizer.encode(texts[0]), alone[:1])):
+        made = bertfuse.ragged(given)
+        assert made["input_ids"].tolist() == [token for row in ids for token in row]
+        assert made["cu_seqlens"].tolist() == [0, *np.cumsum([len(row) for row in ids])]
+        assert made["token_type_ids"].shape == made["input_ids"].shape
+    for bad in ("anna walks", [[1, 2, 3]]):
+        with pytest.raises(BertfuseError, match="give a mapping with input_ids"):
             bertfuse.ragged(bad)
 
 
