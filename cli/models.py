@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -142,10 +144,13 @@ def fuse(
         if beside is not None:
             _check_page(source, output, beside)
     with Steps(as_json) as steps:
+        fusion = partial(_fuse, level=level, functions=not no_functions, dtype=dtype, steps=steps)
+        fusion = partial(fusion, padding=padding, output_rows=output_rows)
         if whole_folder:
             steps(f"Copying {model}")
-            source, output = _copy_folder(source, output)
-        result = _fuse(source, output, level, not no_functions, dtype, steps, padding, output_rows)
+            result, source, output = _fuse_folder(source, output, fusion)
+        else:
+            result = fusion(source, output)
         written = {"report": str(_write_page(source, output, beside, steps))} if page else {}
     if as_json:
         print_json(fusion_report(result) | {"model": str(output)} | written)
@@ -195,7 +200,13 @@ def optimize(
     fused = output / ONNX_FOLDER / MODEL_FILE
     kept = None if dtype == "fp32" else dtype
     check_options(level, kept, padding)
+    made: list[FusionResult] = []
     with Steps(as_json) as steps:
+
+        def fuse_beside(path: Path) -> None:
+            target = path.with_name(MODEL_FILE)
+            made.append(_fuse(path, target, level, not no_functions, kept, steps, padding, output_rows, shown=output))
+
         path = export_model(
             model,
             output,
@@ -206,9 +217,10 @@ def optimize(
             static_shape=_one_size(static_shape),
             allow_pickle=allow_pickle,
             original=True,
+            then=fuse_beside,
             progress=steps,
         )
-        result = _fuse(path, fused, level, not no_functions, kept, steps, padding, output_rows)
+        (result,) = made
         steps("Comparing with the exported model")
         comparison = compare_models(path, fused)
         written = {"report": str(_write_page(path, fused, None, steps))} if page else {}
@@ -250,11 +262,12 @@ def _fuse(
     steps: Steps,
     padding: str,
     output_rows: bool,
+    shown: Path | None = None,
 ) -> FusionResult:
     from bertfuse.graph_rewrite import fuse_file
 
     def progress(step: str) -> None:
-        steps(f"Fusing {model}: {step}")
+        steps(f"Fusing {shown or model}: {step}")
 
     return fuse_file(
         model,
@@ -291,8 +304,12 @@ def _task_of(model: Path) -> str:
     return metadata(model).get("bertfuse.task", "")
 
 
-def _copy_folder(model: Path, target: Path) -> tuple[Path, Path]:
-    """Copies the model's folder to `target`: where the model before fusion is now, and where its fused form goes."""
+def _fuse_folder(
+    model: Path, target: Path, fusion: Callable[[Path, Path], FusionResult]
+) -> tuple[FusionResult, Path, Path]:
+    """Writes `target`, all of it or nothing: the model's folder and its fused form. Also returns where the model before
+    fusion and the fused one are then.
+    """
     from bertfuse.export.folder import STALE_MODELS, STALE_SETTINGS, check_apart, output_folder
     from bertfuse.export.source import copy_files
     from bertfuse.graph_rewrite.io import open_model, write
@@ -304,7 +321,8 @@ def _copy_folder(model: Path, target: Path) -> tuple[Path, Path]:
     with output_folder(target, STALE_MODELS | STALE_SETTINGS) as scratch:
         copy_files(source, scratch, without=target)
         write(*open_model(model), scratch / place)
-    return target / place, target / ONNX_FOLDER / MODEL_FILE
+        result = fusion(model, scratch / ONNX_FOLDER / MODEL_FILE)
+    return result, target / place, target / ONNX_FOLDER / MODEL_FILE
 
 
 def _check_unfused(model: Path) -> None:

@@ -41,6 +41,7 @@ def export_model(
     allow_pickle: bool = False,
     static_shape: tuple[int, int] | None = None,
     original: bool = False,
+    then: Callable[[Path], None] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Path:
     """Exports a Hugging Face encoder to `output_dir`/onnx/model.onnx, and copies the folder's other files.
@@ -63,6 +64,8 @@ def export_model(
         static_shape: (batch, sequence) of a model that takes no other; None leaves both dynamic.
         allow_pickle: also read pytorch_model.bin, which can run code. Off: safetensors only.
         original: whether it is written as onnx/model.onnx.original, a name that leaves model.onnx to its fused form.
+        then: called with the ONNX file before anything is at its place; what it writes beside it goes along, and where
+            it raises nothing is left behind.
         progress: called with a line of text before each long step.
 
     Returns:
@@ -106,32 +109,36 @@ def export_model(
         spec = find_task(task)
     stale = STALE_MODELS if in_memory else STALE_MODELS | STALE_SETTINGS
     name = Path(ONNX_FOLDER, ORIGINAL_FILE if original else MODEL_FILE)
-    with output_folder(target, stale) as scratch, quiet():
-        missing = []
-        if folder is not None:
-            say(f"Loading {source} for {spec.name}")
-            encoder = spec.name == "feature-extraction" and task == AUTO
-            model, missing = load_model(folder, spec, attention, allow_pickle, source, keep_heads=encoder)
-        with _prepared(model, attention, dtype, own=not in_memory) as prepared:
-            inputs = model_inputs(prepared, static_shape)
-            skip = {"pooler_output"} if any("pooler" in name for name in missing) else set()
-            outputs = select_outputs(prepared, spec, inputs, skip)
-            say(f"Exporting with {exporter}, opset {opset}, {attention} attention, {dtype}")
-            traced = scratch / "traced"
-            traced.mkdir()
-            exported = run_exporter(
-                prepared, spec, inputs, outputs, exporter, opset, traced, dynamic=static_shape is None
-            )
-            exported.metadata_props.update(_metadata(prepared, spec.name, exporter, attention, dtype))
-            say(f"Writing {name}")
-            (scratch / name).parent.mkdir()
-            _save(exported, scratch / name)
-            shutil.rmtree(traced)
-            if folder is None:
-                prepared.config.save_pretrained(scratch)
-        if folder is not None:
-            copy_files(folder, scratch, without=target)
-            _add_tokenizer(folder, scratch)
+    with output_folder(target, stale) as scratch:
+        with quiet():
+            missing = []
+            if folder is not None:
+                say(f"Loading {source} for {spec.name}")
+                encoder = spec.name == "feature-extraction" and task == AUTO
+                model, missing = load_model(folder, spec, attention, allow_pickle, source, keep_heads=encoder)
+            with _prepared(model, attention, dtype, own=not in_memory) as prepared:
+                inputs = model_inputs(prepared, static_shape)
+                skip = {"pooler_output"} if any("pooler" in name for name in missing) else set()
+                outputs = select_outputs(prepared, spec, inputs, skip)
+                say(f"Exporting with {exporter}, opset {opset}, {attention} attention, {dtype}")
+                traced = scratch / "traced"
+                traced.mkdir()
+                exported = run_exporter(
+                    prepared, spec, inputs, outputs, exporter, opset, traced, dynamic=static_shape is None
+                )
+                exported.metadata_props.update(_metadata(prepared, spec.name, exporter, attention, dtype))
+                say(f"Writing {name}")
+                (scratch / name).parent.mkdir()
+                _save(exported, scratch / name)
+                shutil.rmtree(traced)
+                if folder is None:
+                    prepared.config.save_pretrained(scratch)
+            if folder is not None:
+                copy_files(folder, scratch, without=target)
+                _add_tokenizer(folder, scratch)
+        if then is not None:
+            model = prepared = exported = None  # of a large one there is no room for another
+            then(scratch / name)
     return target / name
 
 

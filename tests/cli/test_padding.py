@@ -113,3 +113,19 @@ def test_sizes_and_workloads_exclude_each_other(tmp_path: Path) -> None:
     message = invoke("bench", tmp_path / "made", "--ragged", "3,9", "--sizes", "1x8", code=2).stderr
     assert "--ragged takes the place of --sizes: give one of them" in " ".join(message.split())
     assert not (tmp_path / "made" / "bench.json").exists()
+
+
+@pytest.mark.parametrize("command", ["fuse", "optimize"])
+def test_what_is_refused_leaves_folders_as_they_were(command: str, tmp_path: Path) -> None:
+    """Whether a model can be had in this form shows late: what was there before it must be there after it."""
+    checkpoint = save_checkpoint(tmp_path / "checkpoint")
+    fine = ["--exporter", "torchscript"]
+    invoke("optimize", checkpoint, "-o", tmp_path / "made", *fine)
+    before = {path: path.read_bytes() for path in (tmp_path / "made").rglob("*") if path.is_file()}
+    (tmp_path / "other").mkdir()
+    source, options = (checkpoint, fine) if command == "optimize" else (tmp_path / "made", [])
+    for target in ("new", "made" if command == "optimize" else "other"):
+        arguments = [command, source, "-o", tmp_path / target, *options, "--level", "basic", "--padding", "ragged"]
+        assert "padding 'ragged' cannot be had" in " ".join(invoke(*arguments, code=2).stderr.split())
+    assert not (tmp_path / "new").exists() and list((tmp_path / "other").iterdir()) == []
+    assert {path: path.read_bytes() for path in (tmp_path / "made").rglob("*") if path.is_file()} == before
