@@ -135,14 +135,13 @@ std::vector<GemmTactic> GemmTactics(const GemmProblem& problem) {
 
 namespace {
 
-// Three rows of tiles share what they load of the weight in clusters of three; or of two where a fourth row's blocks
-// leave a quarter of the multiprocessors to the next kernel. Padded rows ahead of LayerNorm take three: bert-base then
-// takes 1% less at 1x131, and 2% more with 131 packed rows.
+// How many of three rows' tiles share what they load of the weight in a cluster: all; or two where a fourth row's
+// blocks leave a quarter of the multiprocessors to the next kernel, ahead of LayerNorm none. Packed rows do without
+// clusters of three: bert-base takes 2% less with 131 of them, but 1% more at 1x131.
 int SharedByThree(const GemmProblem& problem) {
   const int64_t columns = CeilDiv(problem.n, kSmallWide.n), multiprocessors = problem.multiprocessors;
-  const bool padded_norm = problem.layer_norm && problem.room == 0;
-  if (!padded_norm && 4 * 4 * columns <= 3 * multiprocessors) return 2;
-  return 9 * 3 * columns <= 8 * multiprocessors ? 3 : 1;  // of clusters of three fewer run at a time
+  if (!problem.layer_norm && 4 * 4 * columns <= 3 * multiprocessors) return 2;
+  return problem.room == 0 && 9 * 3 * columns <= 8 * multiprocessors ? 3 : 1;  // fewer clusters of three run at a time
 }
 
 // Few rows, whose smallest tiles find a multiprocessor each. The time of one kernel tells little then, because its

@@ -44,11 +44,12 @@ constexpr double kPairs = 0.94;        // of the load where two blocks share wha
 constexpr double kOneWave = 1.5;       // a persistent product of a single wave hides no epilogue; by hand
 constexpr double kPackedAlone = 1.15;  // packed rows with a long k, in blocks that share no multiprocessor; by hand
 constexpr double kThrees = 0.98;       // of split-K, where three blocks share what they read of the weight; by hand
-constexpr int64_t kLeastStages = 8;    // of the last wave's splits: a shorter one saves less than it costs
+constexpr int64_t kLeastStages = 8;    // of the last wave's splits: a shorter one saves less than it costs,
+constexpr int64_t kLeastOfFew = 6;     // but where full waves leave no more than a quarter of one
 constexpr int kMostFloatPartials = 4;  // of few rows
 
 // A launch of LayerNorm over the product, by millions of elements; of float32 partial sums; and of those that the last
-// wave's splits leave in 16 bits.
+// wave's splits leave in 16 bits, `kSplits` where they are of all rows.
 constexpr double kLayerNorm = 1.56, kElements = 1.13, kFloatPartials = 2.60, kSplits = 1.45, kPartials = 0.30;
 
 double Millions(int64_t rows, int64_t columns) {
@@ -96,10 +97,12 @@ double PersistentTime(const GemmProblem& problem, const GemmSm90Tile& tile) {
   if (tile.splits > 1) {
     const int64_t each = Stages(problem, tile.splits), left = whole - FullPanels(wave, panels) * wave.tiles_per_panel;
     const int64_t rows = problem.m - RowsOfFullPanels(wave, problem.m);
-    if (each < kLeastStages || left == 0) return kNever;
     whole -= left;
+    const bool few = whole > 0 && 4 * left <= wave.clusters;
+    if (left == 0 || each < (few ? kLeastOfFew : kLeastStages)) return kNever;
     waves = static_cast<double>(CeilDiv(left * tile.splits, wave.clusters) * each) / static_cast<double>(stages);
-    microseconds = kSplits + kPartials * Millions(rows, problem.n) * (tile.splits - 1);
+    microseconds = kSplits * static_cast<double>(rows) / static_cast<double>(problem.m) +
+                   kPartials * Millions(rows, problem.n) * (tile.splits - 1);
   }
   waves += static_cast<double>(CeilDiv(whole, wave.clusters));
   if (waves <= 1 && !problem.layer_norm) microseconds += kOneWave;

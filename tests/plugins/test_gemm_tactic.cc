@@ -245,7 +245,9 @@ TEST(GemmTactic, TheLastRoundIsCutUpWhereItIsShort) {
   const auto chosen = [](int64_t rows, int64_t k) { return Describe(ChooseGemmTactic(Bert(rows, 768, k, true))); };
   EXPECT_EQ(chosen(4096, 3072), "sm90 128x192 cluster 2x1 then LayerNorm");                      // 64 pairs' tiles
   EXPECT_EQ(chosen(6144, 3072), "sm90 128x192 cluster 1x1 last wave split-K 2 then LayerNorm");  // 192 of one block
-  EXPECT_EQ(chosen(6144, 768), "sm90 128x192 cluster 2x1 then LayerNorm");  // too few steps along k
+  EXPECT_EQ(chosen(6144, 768), "sm90 128x192 cluster 2x1 then LayerNorm");                      // too few steps along k
+  EXPECT_EQ(chosen(8500, 768), "sm90 128x192 cluster 1x1 last wave split-K 2 then LayerNorm");  // for 4 of 268 tiles
+  EXPECT_EQ(chosen(8500, 3072), "sm90 128x192 cluster 1x1 last wave split-K 6 then LayerNorm");
   EXPECT_EQ(chosen(1024, 3072), "sm90 128x192 cluster 1x1 last wave split-K 4 then LayerNorm");
   const GemmProblem problem = Bert(6144, 768, 3072, true);
   EXPECT_EQ(UnsplitRows(problem, ChooseGemmTactic(problem)), 4224);  // 33 of 48 panels with 4 tiles each
