@@ -65,6 +65,7 @@ def test_shape_inference(op: str, known: str, library: Path) -> None:
     _check(case, runner)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["baseline", "avx2"])
 def test_narrower_instruction_sets(limit: str) -> None:
     if os.environ.get("BERTFUSE_CPU_ISA"):
