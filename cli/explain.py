@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .models import Level, OutputRows, metadata, print_passes
+from .fusion import print_passes
+from .models import Level, OutputRows, metadata
 from .options import Json
 from .output import Steps, command, print_json, stdout
 

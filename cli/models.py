@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .fusion import fusion_report, is_complete, print_fusion
 from .options import Json, grid
-from .output import Steps, command, print_json, stderr, stdout, table
+from .output import Steps, command, print_json, stderr, stdout
 
 if TYPE_CHECKING:
     from bertfuse.graph_rewrite import FusionResult
@@ -157,7 +158,7 @@ def fuse(
     else:
         print_fusion(result)
         stdout().print(f"Wrote {' and '.join([str(output), *written.values()])}", markup=False)
-    if strict and not _is_complete(result):
+    if strict and not is_complete(result):
         raise typer.Exit(1)
 
 
@@ -182,7 +183,8 @@ def optimize(
     """Export, fuse and compare in one go: a folder for SentenceTransformer(DIR, backend="onnx"), optimum and bertfuse.
 
     DIR/onnx/model.onnx is the fused model; everything else of the source but its weights is copied. Exit 1 when the
-    fused model and the export disagree. The export is float32, whatever the fused model's type.
+    fused model and the export disagree, or cannot be compared on this machine. The export is float32, whatever the
+    fused model's type.
 
     [bold]Examples[/]
 
@@ -191,6 +193,7 @@ def optimize(
       bertfuse optimize ./my-tagger -o tagger --dtype fp16 --strict
     """
     from bertfuse.analysis import compare_models
+    from bertfuse.errors import BertfuseError
     from bertfuse.export import export_model
     from bertfuse.graph_rewrite.pipeline import check_options
     from bertfuse.runtime.folder import MODEL_FILE, ONNX_FOLDER
@@ -222,23 +225,30 @@ def optimize(
         )
         (result,) = made
         steps("Comparing with the exported model")
-        comparison = compare_models(path, fused)
+        comparison, reason = None, ""
+        try:
+            comparison = compare_models(path, fused)
+        except BertfuseError as error:  # as bfloat16 where there is no GPU
+            reason = str(error)
         written = {"report": str(_write_page(path, fused, None, steps))} if page else {}
     if as_json:
         data = {
             "model": str(fused),
             "task": _task_of(fused),
             "fusion": fusion_report(result),
-            "comparison": comparison.to_dict(),
+            "comparison": comparison.to_dict() if comparison is not None else None,
         }
-        print_json(data | written)
+        print_json(data | ({"not_compared": reason} if reason else {}) | written)
     else:
         print_fusion(result)
-        print_comparison(comparison)
+        if comparison is not None:
+            print_comparison(comparison)
+        else:
+            stderr().print(f"Not compared with the export: {reason}", markup=False, soft_wrap=True)
         stdout().print(f"Wrote {output} for {_task_of(fused)}: {fused}, and {path.name} beside it", markup=False)
         for file in written.values():
             stdout().print(f"Wrote {file}", markup=False)
-    if not comparison.passed or (strict and not _is_complete(result)):
+    if comparison is None or not comparison.passed or (strict and not is_complete(result)):
         raise typer.Exit(1)
 
 
@@ -279,17 +289,6 @@ def _fuse(
         padding=padding,
         output_rows=output_rows,
     )
-
-
-def print_passes(result: FusionResult) -> None:
-    """What passes over the fused graph did, and what they left alone and why."""
-    for line in result.pass_lines:
-        stdout().print(line, markup=False, soft_wrap=True)
-
-
-def _is_complete(result: FusionResult) -> bool:
-    """Whether everything expected was fused, and padding removed where that was asked for."""
-    return result.complete and all(report.done for report in result.passes if report.changes_padding)
 
 
 def metadata(model: Path) -> dict[str, str]:
@@ -352,36 +351,6 @@ def _write_page(original: Path, fused: Path, page: Path | None, steps: Steps) ->
     from bertfuse.analysis.report import write_report
 
     return write_report(original, fused, page, progress=steps)
-
-
-def fusion_report(result: FusionResult) -> dict[str, Any]:
-    """The result as plain data."""
-    return {
-        "expected": dict(result.expected),
-        "fused": dict(result.fused),
-        "misses": [miss.to_dict() for miss in result.misses],
-        "nodes": {"before": result.nodes[0], "after": result.nodes[1]},
-        "messages": list(result.messages),
-        "passes": [report.to_dict() for report in result.passes],
-    }
-
-
-def print_fusion(result: FusionResult) -> None:
-    """Per op what was expected and fused, then every miss, then remarks."""
-    console = stdout()
-    names = list(dict.fromkeys([*result.expected, *result.fused]))
-    names = [name for name in names if result.expected.get(name) or result.fused.get(name)]
-    if names:
-        rows = [[name, str(result.expected.get(name, 0)), str(result.fused.get(name, 0))] for name in names]
-        console.print(table("", ["op", "expected", "fused"], rows))
-        console.print(f"{result.nodes[0]} nodes before, {result.nodes[1]} after")
-    elif not result.messages:
-        console.print("Nothing to fuse: this is no BERT-family encoder; the model was written unchanged.")
-    for miss in result.misses:
-        stderr().print(f"missed {miss}", markup=False)
-    print_passes(result)
-    for message in result.messages:
-        console.print(message, markup=False)
 
 
 def add_to(app: typer.Typer) -> None:

@@ -38,6 +38,8 @@ def ort_errors(name: str) -> Iterator[None]:
         if not known and not isinstance(error, RuntimeError | ValueError):
             raise
         text = _PREFIX.sub("", str(error).strip())
+        if "Could not find an implementation for" in text:  # it does not say for which type
+            text += "; its CPU provider computes no bfloat16, for one: run such a model on a GPU"
         raise BertfuseError(f"{name}: ONNX Runtime: {' '.join(text.split())}") from error
 
 

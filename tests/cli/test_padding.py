@@ -115,6 +115,17 @@ def test_sizes_and_workloads_exclude_each_other(tmp_path: Path) -> None:
     assert not (tmp_path / "made" / "bench.json").exists()
 
 
+def test_a_model_that_does_not_run_here_is_written_and_not_compared(tmp_path: Path) -> None:
+    """bfloat16 on a CPU: for another machine, but nobody may take it for a model that was found to agree."""
+    checkpoint = save_checkpoint(tmp_path / "checkpoint")
+    arguments = ["optimize", checkpoint, "-o", tmp_path / "made", "--exporter", "torchscript", "--dtype", "bf16"]
+    shown = invoke(*arguments, code=1)
+    assert "Not compared with the export" in shown.stderr and "run such a model on a GPU" in shown.stderr
+    assert "Wrote" in shown.stdout and (tmp_path / "made" / "onnx" / "model.onnx").is_file()
+    said = json.loads(invoke(*arguments, "--json", code=1).stdout)
+    assert said["comparison"] is None and "no bfloat16" in said["not_compared"]
+
+
 @pytest.mark.parametrize("command", ["fuse", "optimize"])
 def test_what_is_refused_leaves_folders_as_they_were(command: str, tmp_path: Path) -> None:
     """Whether a model can be had in this form shows late: what was there before it must be there after it."""
