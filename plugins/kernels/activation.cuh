@@ -6,7 +6,7 @@
 
 namespace bertfuse::kernels {
 
-// A policy has its name on the host, Exact(), and For16Bits(), which may be off by what results of 16 bits do not show.
+// A policy has its name on the host, Exact(), and For16Bits(), whose error is too small to show in 16-bit results.
 struct Identity {
   static constexpr Activation kActivation = Activation::kNone;
   __device__ __forceinline__ static float Exact(float x) { return x; }
@@ -17,11 +17,11 @@ struct GeluErf {
   static constexpr Activation kActivation = Activation::kGeluErf;
   __device__ __forceinline__ static float Exact(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)); }
 
-  // Within 1e-4 of Exact() relatively (1.5e-5 absolutely), a fifth of half a float16's last bit, in fewer instructions.
-  // With u = |x|, gelu(x) = x * (1 - Phi(-u)) where x is positive and x * Phi(-u) elsewhere, and log2 Phi(-u) is
-  // smooth: a polynomial (minimax on [0, 6], fitted in float64, falling beyond) and one exp2 keep the relative error
-  // small in the negative tail too, where 1 + erf would cancel. Two more terms would give 4e-6, which 16 bits do not
-  // show. Infinities and NaN as Exact(): inf, and NaN of the other two.
+  // In fewer instructions than Exact(), with a relative error of up to 1e-4 (absolute: 1.5e-5), a fifth of half a
+  // float16's last bit. With u = |x|, gelu(x) = x * (1 - Phi(-u)) where x is positive and x * Phi(-u) elsewhere, and
+  // log2 Phi(-u) is smooth: a polynomial (minimax on [0, 6], fitted in float64, falling beyond) and one exp2 keep the
+  // relative error small in the negative tail too, where 1 + erf would cancel. Two more terms would give 4e-6, which 16
+  // bits do not show. As in Exact(), infinity gives infinity, and -infinity and NaN give NaN.
   __device__ __forceinline__ static float For16Bits(float x) {
     const float u = fabsf(x);
     float log2_tail = -3.0804096824786924e-4f;
@@ -39,17 +39,17 @@ struct GeluErf {
 struct GeluTanh {
   static constexpr Activation kActivation = Activation::kGeluTanh;
   __device__ __forceinline__ static float Exact(float x) {
-    // x * sigmoid(2z) is 0.5x(1 + tanh z) without the cancellation at the negative end. A division by the rules would
-    // be 20 instructions and a branch for each value.
+    // x * sigmoid(2z) is 0.5x(1 + tanh z) without the cancellation at the negative end. An IEEE division would be 20
+    // instructions and a branch for each value.
     const float z = 0.79788456080286536f * (x + 0.044715f * x * x * x);
     return __fdividef(x, 1.0f + __expf(-2.0f * z));
   }
   __device__ __forceinline__ static float For16Bits(float x) { return Exact(x); }
 };
 
-// Which of its policies a kernel applies it is told when it is launched: one kernel for each would multiply those that
-// are compiled, and a branch that all threads take alike costs nothing where it stands outside of the loop over values.
-// Launches refuse what is not in the set.
+// A launch says which of the set's policies the kernel applies. A kernel for each would multiply the kernels that are
+// compiled, and a uniform branch outside of the loop over values costs next to nothing. Launches refuse an activation
+// that is not in the set.
 template <class... Policies>
 struct ActivationSet {
   static constexpr bool Has(Activation activation) { return ((activation == Policies::kActivation) || ...); }
@@ -58,7 +58,7 @@ struct ActivationSet {
     return ExactOf<Policies...>(x, activation);
   }
 
-  // Of many values at a time: between branches the compiler overlaps nothing.
+  // For many values at a time, because the compiler overlaps nothing across branches.
   template <int kCount>
   __device__ __forceinline__ static void For16Bits(float* v, Activation activation) {
     ((activation == Policies::kActivation ? (All<Policies, kCount>(v), true) : false) || ...);

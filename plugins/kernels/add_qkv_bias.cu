@@ -27,14 +27,14 @@ __global__ void __launch_bounds__(256) AddQkvBiasKernel(AddQkvBiasArguments<T> a
   const int column = (blockIdx.x * blockDim.x + threadIdx.x) * kVector;
   LaunchDependents();
   if (column >= 3 * hidden) return;
-  const int part = column / hidden, head = column % hidden / static_cast<int>(a.head_size);
+  const int output = column / hidden, head = column % hidden / static_cast<int>(a.head_size);
   const int inner = column % static_cast<int>(a.head_size);
   WaitForDependencies();
   const auto bias = *reinterpret_cast<const Pack<T, kVector>*>(a.bias + column);
   const int64_t tokens = a.batch * a.sequence;
   const int64_t first = static_cast<int64_t>(blockIdx.y) * tokens_per_block;
   const int64_t last = first + tokens_per_block < tokens ? first + tokens_per_block : tokens;
-  T* out = part == 0 ? a.out[0] : part == 1 ? a.out[1] : a.out[2];
+  T* out = output == 0 ? a.out[0] : output == 1 ? a.out[1] : a.out[2];
 #pragma unroll 4
   for (int64_t token = first; token < last; ++token) {
     auto x = *reinterpret_cast<const Pack<T, kVector>*>(a.qkv + token * 3 * hidden + column);

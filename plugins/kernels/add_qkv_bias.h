@@ -5,7 +5,7 @@
 
 namespace bertfuse::kernels {
 
-// q, k, v[batch, heads, sequence, head_size] = the three parts of qkv[batch, sequence, 3 * heads * head_size] + bias.
+// q, k, v[batch, heads, sequence, head_size]: the slices of qkv[batch, sequence, 3 * heads * head_size] + bias.
 template <class T>
 struct AddQkvBiasArguments {
   const T* qkv;

@@ -12,14 +12,13 @@ namespace bertfuse::kernels {
 // mask[batch, sequence] (int32 or int64, or null) hides keys by 0. A sequence whose keys are all hidden attends to all
 // alike.
 //
-// Or, where `packed` has sequences, over rows that belong to one sequence after the other: qkv[rows, ...] and y[rows,
-// ...], batch * sequence of them, and no mask. Rows that belong to no sequence are neither read nor written; what they
-// hold, and what a neighbour's rows hold, changes no bit of a sequence's results. Which they are the device alone
-// knows: offsets that are negative, descend or exceed the rows count as the nearest that do not.
+// If `packed` has sequences, qkv[rows, ...] and y[rows, ...] have batch * sequence rows that belong to one sequence
+// after the other, and there is no mask. Rows that belong to no sequence are neither read nor written; neither they nor
+// another sequence's rows change a bit of a sequence's results. Only the device knows which rows these are: offsets
+// that are negative, descend or exceed the rows count as the nearest that do not.
 //
-// Every kernel uses that the bias of K shifts all scores of a query alike, so that softmax does not see it, and that
-// the probabilities of a query sum to 1, so that the bias of V can be added to the result: only Q's is added to an
-// operand.
+// Only Q's bias is added to an operand. K's bias shifts all scores of a query alike, which softmax cancels, and a
+// query's probabilities sum to 1, so that V's bias can be added to the result.
 struct PackedSequences {
   const int32_t* cu_seqlens;  // [count + 1]: sequence i is rows cu_seqlens[i] to cu_seqlens[i + 1]
   int count, rows;            // count is 0 where sequences are padded
@@ -37,7 +36,7 @@ struct AttentionArguments {
   PackedSequences packed;
 };
 
-// The most tiles that packed sequences can have, of all heads: each ends in a part of one.
+// The most tiles that packed sequences can have, over all heads: each sequence may end in an incomplete one.
 inline int64_t MostPackedTiles(const PackedSequences& packed, int64_t heads, int queries) {
   return heads * (packed.rows / queries + std::min(packed.count, packed.rows));
 }

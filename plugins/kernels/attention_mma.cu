@@ -69,7 +69,7 @@ __device__ __forceinline__ void LoadQueries(const AttentionArguments<T>& a, cons
   }
 }
 
-// A block computes 64 queries of one head, 16 a warp. K and V have one tile each: the next K is on its way while V is
+// A block computes 64 queries of one head, 16 per warp. K and V have one tile each: the next K is in flight while V is
 // used, and V while K is.
 template <class T, int kDims>
 __device__ __forceinline__ void ComputeTile(const AttentionArguments<T>& a, int64_t batch, int64_t head,
@@ -94,7 +94,7 @@ __device__ __forceinline__ void ComputeTile(const AttentionArguments<T>& a, int6
   bool any_seen = false;
   for (int64_t first_key = 0; first_key < a.sequence; first_key += kKeys) {
     WaitCopies<0>();
-    __syncthreads();  // K is there, and everybody is done with V
+    __syncthreads();  // K has arrived, and all warps are done with V
     LoadTile<kDims>(v_tile, v, pitch, first_key, a.sequence);
     uint32_t hides[kKeys / 32];
 #pragma unroll
@@ -106,7 +106,7 @@ __device__ __forceinline__ void ComputeTile(const AttentionArguments<T>& a, int6
 #pragma unroll
     for (uint32_t half : hides) hidden_keys += __popc(half);
     const bool sees = hidden_keys < keys;
-    // A tile that is hidden as a whole counts only as long as no key was seen: padding at the end costs nothing.
+    // A wholly hidden tile counts only as long as no key was visible: padding at the end costs nothing.
     const bool counts = sees || !any_seen;
     float score[kKeys / 8][4] = {};
     if (counts) {
@@ -124,7 +124,7 @@ __device__ __forceinline__ void ComputeTile(const AttentionArguments<T>& a, int6
       }
     }
     WaitCopies<0>();
-    __syncthreads();  // V is there, and everybody is done with K
+    __syncthreads();  // V has arrived, and all warps are done with K
     if (first_key + kKeys < a.sequence) LoadTile<kDims>(k_tile, k, pitch, first_key + kKeys, a.sequence);
     if (!counts) continue;
     any_seen |= sees;
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   PackedTileCursor<kQueries> tiles(a.packed, static_cast<int>(a.heads), blockIdx.x, gridDim.x);
   for (PackedTile tile = tiles.Next(); tile.length > 0; tile = tiles.Next()) {
     ComputeTile<T, kDims>(OneSequence(a, tile), 0, tile.head, tile.first_query);
-    __syncthreads();  // everybody is done with K and V
+    __syncthreads();  // all warps are done with K and V
   }
 }
 

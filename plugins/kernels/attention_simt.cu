@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   PackedTileCursor<kQueries> tiles(a.packed, static_cast<int>(a.heads), blockIdx.x, gridDim.x);
   for (PackedTile tile = tiles.Next(); tile.length > 0; tile = tiles.Next()) {
     for (int first_out = 0; first_out < a.head_size; first_out += kMostOutDims) {
-      __syncthreads();  // everybody is done with the tile before
+      __syncthreads();  // all warps are done with the tile before
       ComputeTile<T, kOutPerLane>(OneSequence(a, tile), 0, tile.head, tile.first_query, first_out);
     }
   }

@@ -1,4 +1,4 @@
-// Element types on the device: what kernels do with one is its policy, Element<T>. Several elements at once.
+// Element types on the device: Element<T> is the policy that says what kernels do with one; Pack holds several.
 #ifndef BERTFUSE_KERNELS_ELEMENTS_CUH_
 #define BERTFUSE_KERNELS_ELEMENTS_CUH_
 
@@ -17,7 +17,8 @@ struct alignas(sizeof(T) * kCount) Pack {
   T value[kCount];
 };
 
-// Or else the compiler selects and converts 16-bit elements one by one where they are loaded, and waits for them there.
+// Keeps the compiler from selecting and converting 16-bit elements one by one where they are loaded, and waiting for
+// them there.
 template <class T, int kCount>
 __device__ __forceinline__ void KeepPacked(Pack<T, kCount>& pack) {
   if constexpr (sizeof(pack) % sizeof(uint32_t) == 0) {
@@ -37,8 +38,8 @@ __device__ __forceinline__ Pack<T, kCount> LoadIf(bool condition, const T* data)
   return pack;
 }
 
-// The policy of an element type: conversions, which round to the nearest even, and its name for TMA. Of a 16-bit type
-// also Pair, two elements in one 32-bit register. Its tensor-core instructions are in mma.cuh and sm90/wgmma.cuh.
+// The policy of an element type: conversions, which round to the nearest even, and its name for TMA. A 16-bit type also
+// has Pair, two elements in one 32-bit register. Tensor-core instructions are in mma.cuh and sm90/wgmma.cuh.
 template <class T>
 struct Element;
 
@@ -91,7 +92,7 @@ __device__ __forceinline__ float2 UnpackPair(uint32_t pair) {
   return Element<T>::ToFloats(reinterpret_cast<const typename Element<T>::Pair&>(pair));
 }
 
-// Of 16-bit types, rounded once.
+// The sum of two pairs of a 16-bit type, rounded once.
 template <class T>
 __device__ __forceinline__ uint32_t AddPairs(uint32_t a, uint32_t b) {
   using Pair = typename Element<T>::Pair;

@@ -8,7 +8,7 @@
 
 namespace bertfuse::kernels {
 
-// Apart: the two operands, the result with all that is added to it, and the sums.
+// Each has a type of its own: the two operands, the result with what is added to it (bias, residual), the accumulators.
 template <class X_, class Weight_ = X_, class Y_ = X_, class Accumulator_ = float>
 struct Elements {
   using X = X_;

@@ -26,7 +26,7 @@ struct EmbedLayerNormArguments {
   int64_t words, token_types, positions;
   float epsilon;
   PackedRows packed;  // of the rows; nothing is written from *row_count on
-  // The kernel is chosen without regard to the number of rows: a row's bits are the same in any batch.
+  // Choose the kernel regardless of the number of rows, so that a row's bits are the same in any batch.
   bool deterministic_rows;
 };
 

@@ -9,15 +9,14 @@
 
 namespace bertfuse::kernels {
 
-// A stage of the pipeline holds that much of k of every row of x and weight: what TMA swizzles over.
+// Bytes of k that a pipeline stage holds of each row of x and weight: the width that TMA swizzles over.
 constexpr int kStageRowBytes = 128;
 template <class X>
 constexpr int kStageK = kStageRowBytes / sizeof(X);  // in elements
 
 constexpr int kMostCluster = 8;  // blocks that every Hopper device takes in a cluster
 
-// A block computes m x n outputs at a time; its pipeline has that many stages, and so many blocks share a
-// multiprocessor.
+// A thread block's tile of m x n outputs, the stages of its pipeline, and how many such blocks share a multiprocessor.
 struct GemmSm90Block {
   int m, n;
   int stages;
@@ -28,7 +27,7 @@ constexpr bool operator==(const GemmSm90Block& a, const GemmSm90Block& b) {
   return a.m == b.m && a.n == b.n && a.stages == b.stages && a.per_multiprocessor == b.per_multiprocessor;
 }
 
-// Those that are compiled. Of two of the same size the one with more stages has a multiprocessor for itself: for grids
+// What is compiled. Where two have the same size, the one with more stages takes a multiprocessor to itself: for grids
 // of no more blocks than there are multiprocessors.
 namespace gemm_sm90 {
 inline constexpr GemmSm90Block kPersistentBlock = {128, 192, 5, 1};
@@ -38,9 +37,9 @@ inline constexpr GemmSm90Block kLayerNormBlocks[] = {{128, 128, 3, 2}, {64, 96, 
 inline constexpr GemmSm90Block kSplitKBlocks[] = {{64, 96, 10, 1}};
 }  // namespace gemm_sm90
 
-// How the product x[m, k] * weight[n, k] transposed is cut up: a block's share, and the blocks of a cluster, cluster_m
-// x cluster_n of them, which multicast what they load. k is cut into `splits`: for all rows by GemmSm90SplitK, for
-// those of the last wave by GemmSm90Elementwise, with the persistent kernel's block alone.
+// How the product x[m, k] * weight[n, k] transposed is tiled: a block's tile, and clusters of cluster_m x cluster_n
+// blocks, which multicast what they load. k is split `splits` ways: by GemmSm90SplitK for all rows, by
+// GemmSm90Elementwise (with kPersistentBlock only) for the rows of the last wave.
 struct GemmSm90Tile {
   GemmSm90Block block;
   int cluster_m;
@@ -56,31 +55,31 @@ struct GemmSm90Arguments {
 
   const X* x;
   const Weight* weight;
-  const Y* bias;      // may be null, but with LayerNorm
+  const Y* bias;      // may be null, except with LayerNorm
   const Y* residual;  // may be null
   const Y* gamma;
   const Y* beta;
   Y* y;
   float* float_partials;
-  // GemmSm90Elementwise with `splits` > 1: of the rows after last_wave's full panels y gets the first split's sum, this
-  // the others': [splits - 1, partial_rows, n].
+  // GemmSm90Elementwise with `splits` > 1: for the rows after last_wave's full panels, y gets the first split's partial
+  // sums, and this gets the others': [splits - 1, partial_rows, n].
   Y* partials;
   LastWave last_wave;
   int64_t partial_rows;
   int64_t m, n, k;
-  PackedRows packed;  // of the m rows; what y gets from *row_count on is not specified
+  PackedRows packed;  // of the m rows; y's rows from *row_count on are unspecified
   float epsilon;
   Activation activation;
-  // No kernel that may still run writes weight, bias, gamma or beta: they are then read before the kernels before this
-  // one have ended.
+  // No kernel that may still be running writes weight, bias, gamma or beta, so they may be read before the preceding
+  // kernels have ended.
   bool weights_are_constant;
-  // The last rows first: of an x larger than the L2 cache they are what is left there, if the kernel that wrote it
-  // began with the first.
+  // Begin with the last rows. If x is larger than the L2 cache, these are the rows still in it, provided that the
+  // kernel that wrote x began with the first ones.
   bool backwards;
 };
 
-// Whether shapes and pointers fit TMA: 16-byte rows; and those of LayerNorm the kernel after it, which
-// reads four elements at a time.
+// Whether shapes and pointers suit TMA (rows on 16-byte boundaries) and, with LayerNorm, the kernel after the product,
+// which reads four elements at a time.
 template <class Elements>
 bool GemmSm90Takes(const GemmSm90Arguments<Elements>& a, const Device& device) {
   constexpr int64_t kMost = int64_t{1} << 31;
@@ -92,9 +91,9 @@ bool GemmSm90Takes(const GemmSm90Arguments<Elements>& a, const Device& device) {
          IsAligned(a.beta, vector_bytes) && IsAligned(a.float_partials, 16) && IsAligned(a.partials, 16);
 }
 
-// All three: cudaErrorInvalidConfiguration where no kernel was compiled for that tile.
+// All three return cudaErrorInvalidConfiguration for a tile that no kernel was compiled for.
 
-// y[m, n] = activation(product + bias). With `splits` > 1 the bare product: bias null, no activation.
+// y[m, n] = activation(product + bias). `splits` > 1 takes the bare product only: null bias, no activation.
 template <class Elements>
 cudaError_t GemmSm90Elementwise(const GemmSm90Tile& tile, const GemmSm90Arguments<Elements>& arguments,
                                 const Device& device, cudaStream_t stream);

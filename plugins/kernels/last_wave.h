@@ -1,4 +1,5 @@
-// Which tiles of a product make up its last wave. Kernels that are told how many rows there are work it out themselves.
+// Which tiles of a product make up its last wave: one function for the host, and for kernels that read the number of
+// rows on the device.
 #ifndef BERTFUSE_KERNELS_LAST_WAVE_H_
 #define BERTFUSE_KERNELS_LAST_WAVE_H_
 
@@ -13,14 +14,14 @@
 
 namespace bertfuse::kernels {
 
-// A product's tiles lie in panels, rows of tiles; `clusters` of them are computed at a time.
+// A panel is a row of tiles, counted in clusters; `clusters` of these tiles are computed at a time.
 struct LastWave {
   int panel_rows;
   int tiles_per_panel;
   int clusters;
 };
 
-// Panels of the first `panels` that fill waves; those after them are the last wave, which is incomplete.
+// How many of the first `panels` panels fill whole waves; those after them are the incomplete last wave.
 template <class Int>
 BERTFUSE_HOST_DEVICE Int FullPanels(const LastWave& wave, Int panels) {
   const Int tiles = panels * wave.tiles_per_panel;
@@ -39,7 +40,7 @@ BERTFUSE_HOST_DEVICE Int RowsOfFullPanels(const LastWave& wave, Int rows) {
   return full < rows ? full : rows;
 }
 
-// The most rows that RowsOfFullPanels() leaves, of any number up to `rows`.
+// The most rows that the last wave has, for any number of rows up to `rows`.
 inline int64_t MostRowsLeft(const LastWave& wave, int64_t rows) {
   const int64_t panels = (int64_t{wave.clusters} + wave.tiles_per_panel - 2) / wave.tiles_per_panel;
   return std::min(panels * wave.panel_rows, rows);

@@ -18,16 +18,16 @@ struct LaunchConfig {
   unsigned cluster = 1;  // blocks along x
   cudaStream_t stream = nullptr;
   const Device* device = nullptr;
-  bool may_overlap = true;  // the end of the kernel before it, where the architecture can
+  bool may_overlap = true;  // the end of the preceding kernel, where the architecture can
 };
 
-// Launches `kernel`, raising its limit on shared memory to the device's. From
-// compute capability 9.0 on the launch may overlap the end of the kernel before it in the stream: every kernel launched
-// this way calls WaitForDependencies() before it touches what an earlier kernel may have written.
+// Launches `kernel`, raising its limit on shared memory to the device's. From compute capability 9.0 on the launch may
+// overlap the end of the preceding kernel in the stream: every kernel launched this way calls WaitForDependencies()
+// before it touches what an earlier kernel may have written.
 cudaError_t Launch(const LaunchConfig& config, const void* kernel, void** arguments);
 
-// How many clusters (blocks, where cluster is 1) of this configuration run at a time on the whole device. The grid may
-// be left open. Clusters need their blocks on one of the chip's groups of multiprocessors, so they may leave some idle.
+// How many clusters (blocks, where cluster is 1) of this configuration the whole device runs at a time. The grid need
+// not be set. A cluster's blocks must be on one GPC, so clusters may leave multiprocessors idle.
 cudaError_t ResidentClusters(const LaunchConfig& config, const void* kernel, int* clusters);
 
 template <class... Parameters, class... Arguments>
@@ -41,8 +41,8 @@ cudaError_t Launch(const LaunchConfig& config, void (*kernel)(Parameters...), Ar
 
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Launches a kernel whose blocks take tiles in turns, `at_once` of them at a time: as many blocks as are resident, or
-// as the tiles need.
+// Launches a persistent kernel whose blocks take `at_once` tiles at a time: as many blocks as can be resident, or as
+// the tiles need.
 template <class Parameters>
 cudaError_t LaunchResident(LaunchConfig config, void (*kernel)(Parameters), int64_t tiles, int at_once,
                            const Parameters& parameters) {

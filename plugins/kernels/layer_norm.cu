@@ -23,7 +23,7 @@ static_assert(kMostSplitColumns == 4 * 2 * MostRowThreads(2));
 // What is to be added to the product of a row: `count` partial sums, `stride` elements from one to the next.
 template <class T>
 struct Partials {
-  const T* first;  // anywhere where count is 0
+  const T* first;  // not to be read where count is 0
   int64_t stride;
   int count;
 };
@@ -49,7 +49,7 @@ struct RowCounts {
   }
 };
 
-// Calls visit(row) for each row of a block; packed rows are as many as there are, not as many as the grid was made for.
+// Calls visit(row) for each row of a block. There may be more packed rows than the grid was sized for.
 template <bool kPacked, class Visit>
 __device__ __forceinline__ void ForEachRow(int64_t rows, Visit&& visit) {
   if constexpr (kPacked) {
@@ -62,8 +62,8 @@ __device__ __forceinline__ void ForEachRow(int64_t rows, Visit&& visit) {
   }
 }
 
-// value += min(count, kMost) vectors, `stride` elements from one to the next. All of them are on their way at the same
-// time: one after the other each would take a round trip to the L2 cache.
+// value += min(count, kMost) vectors, `stride` elements from one to the next. All loads are in flight at once: one
+// after the other, each would take a round trip to the L2 cache.
 template <int kMost, class T, int kVector>
 __device__ __forceinline__ void AddAll(const T* first, int64_t stride, int count, float (&value)[kVector]) {
   Pack<T, kVector> more[kMost];
@@ -76,8 +76,8 @@ __device__ __forceinline__ void AddAll(const T* first, int64_t stride, int count
   }
 }
 
-// A block for each row. kHalfProduct: of a product in T and its partial sums, otherwise of split-K's in float32. Few
-// rows want all loads on their way at a time, more rows many blocks on a multiprocessor.
+// A block for each row. kHalfProduct: adds up a product in T and its partial sums, otherwise split-K's partial sums in
+// float32. Few rows want all loads in flight at once, many rows many blocks on a multiprocessor.
 template <class Norm, class T, int kVector, int kChunks, bool kHalfProduct, bool kPacked>
 __global__ void __launch_bounds__(MostRowThreads(kChunks), kChunks > 1    ? 1
                                                            : kHalfProduct ? 3
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T>
   }
 }
 
-// A product in T and up to kPartials more partial sums, without an activation, a warp for each row; persistent.
+// A product in T and up to kPartials more partial sums, without an activation: persistent, a warp for each row.
 template <class Norm, class T, int kChunks, int kPartials, bool kPacked>
 __global__ void __launch_bounds__(kWarpRowThreads, kPartials > 1 ? 2
                                                    : kChunks > 3 ? 3
@@ -289,6 +289,14 @@ bool LayerNormTakes(const LayerNormArguments<T>& a) {
   return a.columns <= MostRowColumns(InFours(a) ? 4 : 1);
 }
 
+// The number of rows chooses the kernel. A warp for each row takes fewer instructions than a block: on an H200, 6.3
+// instead of 7.3 us at 1024 rows (docs/notebook.md). With few rows, or several partial sums of each, a block for each
+// row has more loads in flight. No figures were kept of where the limits were found, on an H200.
+constexpr int64_t kLeastWarpRows = 256;            // LayerNormProductKernel
+constexpr int64_t kLeastWarpRowsOfPartials = 512;  // LayerNormProductKernel with more than one partial sum
+constexpr int64_t kLeastFloatWarpRows = 2048;      // LayerNormWarpKernel
+constexpr int64_t kMostWarpColumns = 1024;         // LayerNormWarpKernel
+
 template <class T>
 cudaError_t LayerNorm(const LayerNormArguments<T>& given, const Device& device, cudaStream_t stream) {
   using Norm = norms::LayerNorm;
@@ -299,10 +307,9 @@ cudaError_t LayerNorm(const LayerNormArguments<T>& given, const Device& device, 
   const int64_t expected = a.deterministic_rows            ? INT64_MAX
                            : a.packed.row_count == nullptr ? a.rows
                                                            : a.packed.expected;
-  // A warp for each row takes fewer instructions than a block, which is faster where it has enough rows to itself; with
-  // several partial sums of each a block has more loads on their way. Measured on an H200.
   if constexpr (sizeof(T) == 2) {
-    if (a.product != nullptr && a.activation == Activation::kNone && expected >= (a.more_partials > 1 ? 512 : 256) &&
+    const int64_t least_rows = a.more_partials > 1 ? kLeastWarpRowsOfPartials : kLeastWarpRows;
+    if (a.product != nullptr && a.activation == Activation::kNone && expected >= least_rows &&
         WarpRowsFit(a.columns, a.product, a.partials, a.bias, a.residual, a.gamma, a.beta, a.y)) {
       return WithPacked(a, [&](auto packed) {
         return WithWarpRowChunks(a.columns, [&](auto chunks) {
@@ -318,8 +325,9 @@ cudaError_t LayerNorm(const LayerNormArguments<T>& given, const Device& device, 
     }
   }
   const bool in_fours = InFours(a);
-  if (in_fours && a.columns <= 1024 && expected >= 2048 && a.more_partials == 0)
+  if (in_fours && a.columns <= kMostWarpColumns && expected >= kLeastFloatWarpRows && a.more_partials == 0) {
     return LaunchWarp<Norm>(a, device, stream);
+  }
   return in_fours ? LaunchVector<Norm, T, 4>(a, device, stream) : LaunchVector<Norm, T, 1>(a, device, stream);
 }
 

@@ -8,11 +8,11 @@
 
 namespace bertfuse::kernels {
 
-// y[rows, columns] = LayerNorm(activation(product + bias) + residual) * gamma + beta. The product is given as a matrix
-// product leaves it: split-K's float32 partial sums, `float_partials` [splits, rows, columns], or as `product`, rounded
-// to T. That may be y itself: what is overwritten while it is in the L2 cache never goes to memory. Of the rows after
-// last_wave's full panels `product` is the first split's partial sum, and `partials` [more_partials, partial_rows,
-// columns] are the others', each rounded to T. `bias` and `residual` may be null.
+// y[rows, columns] = LayerNorm(activation(product + bias) + residual) * gamma + beta. The product comes as split-K's
+// float32 partial sums, `float_partials` [splits, rows, columns], or rounded to T, as `product`. That may be y itself:
+// what is overwritten while it is in the L2 cache never goes to memory. In the rows after last_wave's full panels
+// `product` holds the first split's partial sums, and `partials` [more_partials, partial_rows, columns] those of the
+// others, each rounded to T. `bias` and `residual` may be null.
 template <class T>
 struct LayerNormArguments {
   const T* product;
@@ -26,7 +26,7 @@ struct LayerNormArguments {
   int64_t rows, columns;
   float epsilon;
   Activation activation;
-  // No kernel that may still run writes bias, gamma or beta: they are read before the kernels before this one have
+  // No kernel that may still be running writes bias, gamma or beta, so they are read before the preceding kernels have
   // ended.
   bool vectors_are_constant = false;
   const T* partials = nullptr;
@@ -34,13 +34,13 @@ struct LayerNormArguments {
   LastWave last_wave = {};
   int64_t partial_rows = 0;
   PackedRows packed = {};  // of the rows; nothing is written from *row_count on
-  // The kernel is chosen without regard to the number of rows: a row's bits are the same in any batch.
+  // Choose the kernel regardless of the number of rows, so that a row's bits are the same in any batch.
   bool deterministic_rows = false;
   int64_t unsplit_rows = 0;  // set by LayerNorm()
 };
 
-// Of a row that a block holds in registers, in accesses of `vector` elements: four, or one where columns or pointers do
-// not allow that.
+// The widest row that a block holds in registers, with accesses of `vector` elements: four, or one where columns or
+// pointers do not allow that.
 constexpr int64_t MostRowColumns(int vector) { return int64_t{8192} * vector; }
 
 constexpr int64_t kMostSplitColumns = 4096;

@@ -22,14 +22,14 @@ __device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&out)[4], uint3
                : "memory");
 }
 
-// A float32 operand of the tensor cores, rounded to the nearest TF32: they would cut it off.
+// A float32 operand of the tensor cores, rounded to the nearest TF32: they would truncate it.
 __device__ __forceinline__ uint32_t RoundToTf32(uint32_t x) {
   uint32_t rounded;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(x)));
   return rounded;
 }
 
-// d += a[16 x k] * b[k x 8], where k is 16 (8 for float32). An element type has a line here.
+// d += a[16 x k] * b[k x 8], where k is 16 (8 for float32). Each element type has a line here.
 template <class T>
 struct MmaOp;
 #define BERTFUSE_MMA(T, SHAPE_AND_TYPES, OPERAND)                                                                      \

@@ -1,5 +1,5 @@
 // Norms of a row, as policies of the kernels that normalise: y = Apply((x - Center) * Scale, gamma, beta). Center and
-// Scale come from the row's sum and its sum of squared deviations from Center, of which kernels merge those of slices.
+// Scale come from the row's sum and its sum of squared deviations from Center; kernels merge those of slices.
 #ifndef BERTFUSE_KERNELS_NORM_CUH_
 #define BERTFUSE_KERNELS_NORM_CUH_
 

@@ -14,7 +14,7 @@ __device__ __forceinline__ int LoadRowCount(const int32_t* row_count) {
   return count;
 }
 
-// How many of `rows` are real: a number out of range stands for the nearest.
+// How many of `rows` are real: row_count, clamped to their range.
 __device__ __forceinline__ int64_t RealRows(int row_count, int64_t rows) {
   return min(max(static_cast<int64_t>(row_count), int64_t{0}), rows);
 }
@@ -23,16 +23,16 @@ __device__ __forceinline__ int64_t RealRows(const PackedRows& packed, int64_t ro
   return packed.row_count == nullptr ? rows : RealRows(LoadRowCount(packed.row_count), rows);
 }
 
-// By each block of the kernel that comes after the one that makes row_count and cu_seqlens: whatever is launched later
-// begins when they have been written, and may read them at once, without waiting for the kernels ahead of it. (With
-// LaunchDependents() first, a kernel further on could begin while they are being written.)
+// Called by each block of the kernel right after the one that writes row_count and cu_seqlens. All later kernels then
+// begin after these have been written, and may read them at once, without waiting for the kernels before them. (With
+// LaunchDependents() first, a later kernel could begin while they are being written.)
 __device__ __forceinline__ void WaitThenLaunchDependents() {
   WaitForDependencies();
   LaunchDependents();
 }
 
-// By a block that has no work, before it leaves. The first one waits all the same: a kernel that ended before the one
-// ahead of it would let the next one start too early.
+// Called by a block that has no work, before it exits. The first block waits nevertheless: if a kernel ended before the
+// one that precedes it, the next one could start too early.
 __device__ __forceinline__ void LeaveEarly(bool first) {
   if (first) WaitForDependencies();
 }

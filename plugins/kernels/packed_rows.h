@@ -1,5 +1,5 @@
-// Packed rows: room for all of a padded batch, of which the first *row_count are real. The host does not know how many:
-// grids are made for as many as it expects, and their blocks loop where there are more.
+// Packed rows: tensors have room for all tokens of a padded batch, and the first *row_count rows are real. The host
+// does not know how many: it sizes grids for as many as it expects, and blocks loop if there are more.
 #ifndef BERTFUSE_KERNELS_PACKED_ROWS_H_
 #define BERTFUSE_KERNELS_PACKED_ROWS_H_
 
@@ -9,14 +9,13 @@
 namespace bertfuse::kernels {
 
 struct PackedRows {
-  // On the device; null: all rows are real. Kernels read it before the kernels ahead of them have ended, so between
-  // them and the one that writes it there has to be one that launches its dependents only when that has ended: the
-  // embedding.
+  // In device memory; null: all rows are real. Kernels read it before the preceding kernels have ended. So the kernel
+  // right after the one that writes it, the embedding, must launch its dependents only when that one has ended.
   const int32_t* row_count = nullptr;
   int64_t expected = 0;  // by the host; results do not depend on it
 
-  // How many of `rows` a grid is made for. A little more than are expected: blocks without work cost less than a second
-  // turn of those that have some.
+  // How many of `rows` a grid is sized for. A few more than are expected: blocks without work cost less than a second
+  // round of the others.
   int64_t ForGrid(int64_t rows) const {
     return row_count == nullptr ? rows : std::clamp<int64_t>(expected + expected / 8, 1, std::max<int64_t>(rows, 1));
   }

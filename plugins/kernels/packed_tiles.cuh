@@ -9,20 +9,20 @@
 
 namespace bertfuse::kernels {
 
-// Of one head: queries from `first_query` on of the sequence that is `length` rows from `first_row` on.
+// A tile of one head: queries from `first_query` on of the sequence that is `length` rows from `first_row` on.
 struct alignas(16) PackedTile {
   int first_row, length;  // 0: there are no more tiles
   int first_query, head;
 };
 
-// The tiles of one taker, of `takers` that divide all tiles among them, found by a warp: 32 sequences at a time, one to
-// a lane. Of these 32 the longest sequence comes first, and every second round of the takers goes backwards, so that
-// each gets about as much work as the others. (In a model of that, with the lengths of 32 passages, the taker with the
-// most work has 2 to 8 percent more than the mean; 14 to 34 percent by plain rounds in the order given.) In a sequence
-// tiles go head by head: those that read the same keys follow each other.
+// Divides all tiles among `takers` blocks or pipelines, and finds those of one of them, the `taker`, by a warp: 32
+// sequences at a time, one per lane. Among these 32 the longest sequence comes first, and every second round over the
+// takers goes backwards, so that all get about the same amount of work. (Simulated with the lengths of 32 passages, the
+// busiest taker has 2 to 8 percent more than the mean; with plain round robin in the given order, 14 to 34 percent.)
+// Within a sequence, tiles go head by head, so that those that read the same keys follow each other.
 //
-// Offsets count as if each were at least the one before, from 0 up to the number of rows: others than these give other
-// results, but no access outside of the rows, no row twice, and no more tiles than MostPackedTiles().
+// Offsets that descend or leave the range from 0 to the number of rows are clamped: the results are then unspecified,
+// but there is no access outside of the rows, no row comes twice, and there are no more tiles than MostPackedTiles().
 template <int kQueries>
 class PackedTileCursor {
  public:
@@ -32,7 +32,7 @@ class PackedTileCursor {
     Take32();
   }
 
-  // By the whole warp: all lanes get the taker's next tile.
+  // Called by the whole warp: all lanes get the taker's next tile.
   __device__ __forceinline__ PackedTile Next() {
     const int number = round_ + own_;
     const int takers = own_ + other_ + 1, backwards = other_;
@@ -56,7 +56,7 @@ class PackedTileCursor {
   }
 
  private:
-  static constexpr int kAlike = 128;  // so short that the order costs more than it wins
+  static constexpr int kAlike = 128;  // so short that ordering costs more than it saves
 
   __device__ __forceinline__ static int QueryTiles(int length) { return (length + kQueries - 1) / kQueries; }
 

@@ -10,9 +10,9 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 // ---- PackTokens ----
 
 constexpr int kMostPackThreads = 1024;
-constexpr int kPackCluster = 8;          // blocks, where one would have much to do
+constexpr int kPackCluster = 8;          // blocks, for large batches
 constexpr int kPackedByOneBlock = 4096;  // places
-constexpr int kWordsAtOnce = 4;          // whose loads are on their way together
+constexpr int kWordsAtOnce = 4;          // whose loads are in flight together
 
 // Which of 32 places are real, a bit each, by a warp.
 template <class Index>
@@ -28,8 +28,8 @@ __device__ __forceinline__ void RealPlaces(const Index* mask, int64_t places, in
   for (int i = 0; i < kWordsAtOnce; ++i) real[i] = __ballot_sync(kAllLanes, value[i] != 0);
 }
 
-// The sum of `count` over the warps before this one, in all blocks of the grid, which is a block or a cluster; and over
-// all warps.
+// The sum of `count` over all warps of the grid, which is a block or a cluster, before this one; *all gets that over
+// all of its warps.
 __device__ __forceinline__ int SumBeforeWarp(int count, int* all) {
   __shared__ int of_warps[32];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -51,8 +51,8 @@ __device__ __forceinline__ int SumBeforeWarp(int count, int* all) {
   return before;
 }
 
-// A warp for each so many places, in order: how many of them are real, then where each goes. What the first 32 words of
-// a warp's mask have is kept in between, a word in each lane.
+// Each warp takes a range of places, in order: it counts those that are real, then finds where each one goes. In
+// between it keeps the bits of its first 32 words, a word per lane.
 template <class Index>
 __global__ void __launch_bounds__(kMostPackThreads) PackTokensKernel(PackTokensArguments<Index> a) {
   const int lane = threadIdx.x % 32;
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kMostPackThreads) PackTokensKernel(PackTokensA
   int total;
   int row = SumBeforeWarp(count, &total);
   if (blockIdx.x == 0 && threadIdx.x == 0) {
-    // First of all: it takes longer to get to the host than the rest to the L2 cache.
+    // First, because it takes longer to reach the host than the rest to reach the L2 cache.
     if (a.hint != nullptr) {
       *static_cast<volatile uint64_t*>(a.hint) = static_cast<uint64_t>(places) << 32 | static_cast<uint32_t>(total);
     }

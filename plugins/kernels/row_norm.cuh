@@ -51,7 +51,7 @@ class RowVector {
 };
 
 // Normalises the row and stores it: two passes within a warp, then Chan's parallel form over the warps, so that the
-// block meets once. `scratch` holds 32 values.
+// block synchronises once. `scratch` holds 32 values.
 template <class Norm, class T, int kVector, int kChunks>
 __device__ __forceinline__ void NormalizeAndStore(const RowSlice<kVector, kChunks>& row, int columns,
                                                   const RowVector<T, kVector, kChunks>& gamma,

@@ -1,5 +1,5 @@
-// A norm of 16-bit rows that a warp each holds in registers: no barrier, 16-byte accesses. Warps stay and load the
-// next row while they normalise one.
+// A norm of 16-bit rows, each held in the registers of one warp: no barrier, 16-byte accesses. Warps are persistent,
+// and load the next row while they normalise one.
 #ifndef BERTFUSE_KERNELS_WARP_ROW_CUH_
 #define BERTFUSE_KERNELS_WARP_ROW_CUH_
 
@@ -29,7 +29,7 @@ struct WarpRow {
       chunk[i] = Column(i) < columns ? *reinterpret_cast<const Chunk*>(row + Column(i)) : Chunk{};
     }
   }
-  // Of a row that nothing will read again soon: it makes room in the L2 cache first.
+  // For a row that nothing will read again soon: evicted from the L2 cache first.
   __device__ __forceinline__ void LoadOnce(const T* row, int columns) {
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
@@ -45,7 +45,7 @@ struct WarpRow {
       for (int j = 0; j < 4; ++j) value[i][j].x += Pair(i, j).x, value[i][j].y += Pair(i, j).y;
     }
   }
-  // Or else the compiler converts vectors ahead of a loop over rows, and as float32 they take twice the registers.
+  // Keeps the compiler from converting vectors ahead of a loop over rows: as float32 they take twice the registers.
   __device__ __forceinline__ void KeepPacked() {
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
@@ -102,7 +102,7 @@ __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[k
   }
 }
 
-// Whether rows of `columns` at these addresses can be read so.
+// Whether rows of `columns` elements at these addresses can be read in this way.
 template <class... Pointers>
 bool WarpRowsFit(int64_t columns, const Pointers*... data) {
   return columns <= kMostWarpRowColumns && columns % 8 == 0 && (IsAligned(data, 16) && ...);
@@ -115,7 +115,8 @@ cudaError_t WithWarpRowChunks(int64_t columns, Launch&& launch) {
   return columns <= 768 ? launch(std::integral_constant<int, 3>()) : launch(std::integral_constant<int, 4>());
 }
 
-// As many blocks as run at a time, of a warp each where there are too few rows for a block on every multiprocessor.
+// Launches as many blocks as can be resident; of one warp each, where there are too few rows to give every
+// multiprocessor a full block.
 template <class Arguments>
 cudaError_t LaunchWarpRows(void (*kernel)(Arguments), const Arguments& a, const Device& device, cudaStream_t stream) {
   LaunchConfig config;

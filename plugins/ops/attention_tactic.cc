@@ -14,12 +14,12 @@ constexpr AttentionSm90Tile kFewKeys = {64, 32, 2};       // two blocks to a mul
 constexpr AttentionSm90Tile kHeadSize128 = {128, 64, 1};  // what registers allow there, for any length
 static_assert(kFewQueries.keys == kLong.keys && kHeadSize128.keys == kLong.keys, "see IsDeterministicByRow()");
 constexpr int64_t kShortKeys = 128;
-// Of packed sequences, whose lengths differ. On an H200, in us, 64x32 and 128x64: 32 passages of 142 tokens in the mean
-// 13.2 and 15.4, 32 of 188 20.5 and 18.9.
+// Mean length of packed sequences. On an H200, in us, 64x32 and 128x64 tiles: 32 passages of 142 tokens on average took
+// 13.2 and 15.4, 32 of 188 took 20.5 and 18.9.
 constexpr int64_t kFewKeysMean = 160;
 
-// Few queries are spread over the multiprocessors. The two limits came with the kernels, from runs at bert-base's 12
-// heads of 64, of which no figures are kept: on another model 'bertfuse tune' compares the tiles.
+// Few queries are spread over all multiprocessors. The limits of kFewQueries and kShort were found with bert-base (12
+// heads of 64), and no figures were kept: on another model, 'bertfuse tune' compares the tiles.
 AttentionSm90Tile ChooseSm90(const AttentionProblem& problem) {
   const int64_t tiles = problem.batch * problem.heads * CeilDiv(problem.sequence, 128);
   if (tiles < problem.multiprocessors) return kFewQueries;
@@ -49,7 +49,7 @@ std::vector<AttentionTactic> AttentionTactics(const AttentionProblem& problem) {
 }
 
 AttentionTactic ChooseAttentionTactic(const AttentionProblem& problem) {
-  // Hopper's kernels look for a new maximum where one of a warp's 16 rows needs it, and those may be padding.
+  // Hopper's kernels find new row maxima whenever one of a warp's 16 rows needs them, and that row may be padding.
   if (problem.sm90 && (problem.packed || !problem.deterministic_rows)) {
     return {AttentionPath::kSm90, ChooseSm90(problem)};
   }
@@ -58,7 +58,7 @@ AttentionTactic ChooseAttentionTactic(const AttentionProblem& problem) {
 
 bool IsDeterministicByRow(const AttentionProblem& problem, const AttentionTactic& tactic) {
   const AttentionTactic chosen = ChooseAttentionTactic(problem);
-  // Tiles with as many keys sum up alike, whatever else they do.
+  // Tiles with the same number of keys add up in the same order, whatever else differs.
   return tactic.path == chosen.path && (tactic.path != AttentionPath::kSm90 || tactic.tile.keys == kLong.keys);
 }
 

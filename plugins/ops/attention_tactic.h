@@ -21,8 +21,8 @@ struct AttentionTactic {
   kernels::AttentionSm90Tile tile = {};  // for kSm90
 };
 
-// What a choice may depend on. Of packed sequences their number is `batch`, and `sequence` their expected mean length:
-// what the lengths are the device alone knows.
+// What a choice may depend on. For packed sequences `batch` is their number and `sequence` their expected mean length:
+// only the device knows the lengths.
 struct AttentionProblem {
   int64_t batch, sequence, heads, head_size;
   bool sm90, mma;  // whether the kernels take dtype, head size and alignment

@@ -38,9 +38,9 @@ kernels::GemmSm90Arguments<kernels::Elements<T>> Arguments(const bertfuse_call& 
   a.activation = gemm.activation;
   a.weights_are_constant = IsConstant(call, gemm.weight) && IsConstant(call, gemm.bias) &&
                            IsConstant(call, gemm.gamma) && IsConstant(call, gemm.beta);
-  // Each of an encoder layer's kernels that read or write wide rows begins with those that the one before it ended
-  // with: query, key and value go backwards, attention forwards; the feed-forward's first product forwards, its second
-  // one backwards.
+  // Each kernel of an encoder layer that reads or writes wide rows begins with the rows that the one before it ended
+  // with: the QKV product goes backwards, attention forwards; the feed-forward's first product forwards, its second one
+  // backwards.
   a.backwards = gemm.gamma != nullptr || gemm.activation == kernels::Activation::kNone;
   return a;
 }
@@ -95,8 +95,8 @@ cudaError_t RunPortable(const kernels::GemmSm90Arguments<kernels::Elements<T>>& 
                                 : kernels::GemmSimt(product, device, stream);
 }
 
-// Whether a product that is rounded before LayerNorm gets its bias and activation first. Partial sums cannot have them.
-// Without an activation the bias comes with LayerNorm.
+// Whether a product that is rounded before LayerNorm gets bias and activation first. Partial sums cannot have them;
+// without an activation, the LayerNorm kernel adds the bias.
 template <class T>
 bool ActivatesProduct(const kernels::GemmSm90Arguments<kernels::Elements<T>>& a, const GemmTactic& tactic) {
   return tactic.tile.splits == 1 && a.activation != kernels::Activation::kNone;

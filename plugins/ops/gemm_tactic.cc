@@ -21,7 +21,7 @@ using kernels::kMostCluster;
 namespace sm90 = kernels::gemm_sm90;
 using Block = kernels::GemmSm90Block;
 
-// By size, of the tables of those that are compiled.
+// The blocks that are compiled, by size.
 constexpr Block kWide = sm90::kPersistentBlock;
 constexpr Block kLargeAlone = sm90::kOneTileBlocks[0], kLarge = sm90::kOneTileBlocks[1];
 constexpr Block kNarrowAlone = sm90::kOneTileBlocks[2], kNarrow = sm90::kOneTileBlocks[3];
@@ -45,7 +45,7 @@ GemmTactic LayerNormTactic(const GemmProblem& problem, Block block, int cluster_
   return {GemmPath::kSm90, {block, cluster_m, static_cast<int>(problem.n / block.n), 1}};
 }
 
-// Sums in parts want little where there are few rows, but packed rows may be many.
+// Partial sums take little memory with few rows, but there may be many packed rows.
 constexpr size_t kMostPackedWorkspace = 64 << 20;
 
 bool Fits(const GemmProblem& problem, const GemmTactic& tactic) {
@@ -53,7 +53,7 @@ bool Fits(const GemmProblem& problem, const GemmTactic& tactic) {
   return GemmWorkspaceSize(problem, tactic) <= most;
 }
 
-// Of the tactic whose product is rounded to 16 bits as a whole.
+// The path whose product is rounded to 16 bits once.
 GemmPath ProductPath(const GemmProblem& problem) {
   return problem.layer_norm ? GemmPath::kSm90ThenLayerNorm : GemmPath::kSm90;
 }
@@ -68,7 +68,7 @@ int64_t Tiles(const GemmProblem& problem, Block block) {
 
 GemmTactic ElementwiseTactic(GemmPath path, Block block, int cluster_m = 1) { return {path, {block, cluster_m, 1, 1}}; }
 
-// Of two blocks of the same size the one that has a multiprocessor for itself, where there are enough of them.
+// Of two blocks of the same size, the one that takes a multiprocessor to itself, where there are enough of them.
 Block ForGrid(const GemmProblem& problem, Block alone, Block shared, int cluster_m = 1, int cluster_n = 1) {
   const int64_t rows = CeilDiv(problem.m, static_cast<int64_t>(alone.m) * cluster_m) * cluster_m;
   const int64_t columns = CeilDiv(problem.n, static_cast<int64_t>(alone.n) * cluster_n) * cluster_n;
@@ -135,26 +135,26 @@ std::vector<GemmTactic> GemmTactics(const GemmProblem& problem) {
 
 namespace {
 
-// How many of three rows' tiles share what they load of the weight in a cluster: all; or two where a fourth row's
-// blocks leave a quarter of the multiprocessors to the next kernel, ahead of LayerNorm none. Packed rows do without
-// clusters of three: bert-base takes 2% less with 131 of them, but 1% more at 1x131.
+// How many of three rows of tiles share, in a cluster, the weight that they load. Without LayerNorm two, where the
+// blocks of a fourth row would leave a quarter of the multiprocessors to the next kernel. Else three, but not packed
+// rows: without clusters of three bert-base takes 2% less with 131 packed rows, and 1% more at 1x131.
 int SharedByThree(const GemmProblem& problem) {
   const int64_t columns = CeilDiv(problem.n, kSmallWide.n), multiprocessors = problem.multiprocessors;
   if (!problem.layer_norm && 4 * 4 * columns <= 3 * multiprocessors) return 2;
   return problem.room == 0 && 9 * 3 * columns <= 8 * multiprocessors ? 3 : 1;  // fewer clusters of three run at a time
 }
 
-// Few rows, whose smallest tiles find a multiprocessor each. The time of one kernel tells little then, because its
-// first loads and last stores are beside other kernels. So these are rules, measured in bert-base and bert-large on an
+// Few rows, with a multiprocessor for each of the smallest tiles. The time of one kernel tells little then, because its
+// first loads and last stores overlap other kernels. So these are rules, measured in bert-base and bert-large on an
 // H200 (docs/notebook.md): with 64 x 96 in place of 64 x 64 before LayerNorm bert-large took 9% longer at 1x128 and
-// bert-base 5% at 1x512, with 64 x 64 in place of 64 x 96 bert-base 7% at 1x256.
+// bert-base 5% at 1x512; with 64 x 64 in place of 64 x 96 bert-base took 7% longer at 1x256.
 std::optional<GemmTactic> ChooseForFewRows(const GemmProblem& problem) {
   const int64_t small = Tiles(problem, kSmall), most = problem.multiprocessors;
   if (HasLongK(problem) || Tiles(problem, kSmallWide) > most) return {};
   const GemmPath path = ProductPath(problem);
   const int64_t panels = CeilDiv(problem.m, kSmallWide.m);
   if (problem.layer_norm) {
-    // Of packed rows a whole wave was not measured.
+    // A whole wave of packed rows was not measured.
     const bool nearly_a_wave = problem.room == 0 && 10 * small >= 7 * most && 10 * small <= 9 * most;
     if (4 * small <= most || nearly_a_wave) return ElementwiseTactic(path, kSmall);
     return ElementwiseTactic(path, kSmallWide, panels == 3 ? SharedByThree(problem) : 1);
@@ -194,8 +194,8 @@ GemmTactic ChooseGemmTactic(const GemmProblem& problem) {
   return entry.tactic;
 }
 
-// All kernels sum over k in the same order; where they differ is when they round and add. The persistent kernel begins
-// with the bias, the others end with it.
+// All kernels sum over k in the same order; they differ in when they round and add. The persistent kernel begins with
+// the bias, the others end with it.
 bool IsDeterministicByRow(const GemmProblem& problem, const GemmTactic& tactic) {
   if (!problem.deterministic_rows) return true;
   if (!problem.sm90) return tactic.path == Portable(problem).path;

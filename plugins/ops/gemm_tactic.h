@@ -30,8 +30,8 @@ struct GemmProblem {
   bool tensor_cores;  // 2-byte elements, or float32 with TF32 allowed; rows on 16-byte boundaries
   bool sm90;          // 2-byte elements, and a device that runs the Hopper kernels
   int multiprocessors;
-  size_t workspace = SIZE_MAX;      // bytes that there are; a choice that would like more makes do with them
-  int64_t room = 0;                 // of packed rows: how many there may be; 0 where there are m
+  size_t workspace = SIZE_MAX;      // bytes available: a choice never takes more
+  int64_t room = 0;                 // of packed rows: the most there may be; 0: rows are not packed
   int x_bytes = 2, y_bytes = 2;     // of an element
   bool deterministic_rows = false;  // a row's bits are to be the same whatever m is
   bool biased = true;               // a bias is added before the product is rounded, or an activation computed
@@ -43,7 +43,7 @@ bool operator==(const GemmProblem& a, const GemmProblem& b);
 // A product that LayerNorm follows, and whose k alone keeps many multiprocessors busy.
 inline bool HasLongK(const GemmProblem& problem) { return problem.layer_norm && problem.k > 2 * problem.n; }
 
-// Of the pipeline along k, or along one of its splits.
+// Stages of the pipeline along k, or along one of its splits.
 inline int64_t Stages(const GemmProblem& problem, int splits = 1) {
   return kernels::CeilDiv(kernels::CeilDiv(problem.k * problem.x_bytes, kernels::kStageRowBytes), splits);
 }
@@ -58,14 +58,14 @@ GemmTactic ChooseGemmTactic(const GemmProblem& problem);
 // Whether a row's bits are those that ChooseGemmTactic() gives it for every other m, where these are to be the same.
 bool IsDeterministicByRow(const GemmProblem& problem, const GemmTactic& tactic);
 
-// How a kSm90ThenLayerNorm tactic with splits tells the tiles of the last wave, of which k is split. Their partial sums
-// are rounded to 16 bits.
+// The last wave of a kSm90ThenLayerNorm tactic with splits: its tiles are split along k, and their partial sums rounded
+// to 16 bits.
 kernels::LastWave LastWaveOf(const GemmProblem& problem, const kernels::GemmSm90Tile& tile);
 
-// Rows whose product is computed in one piece, of m rows.
+// How many of the m rows are not split along k.
 int64_t UnsplitRows(const GemmProblem& problem, const GemmTactic& tactic);
 
-// Rows that there must be room for in each of the others' partial sums.
+// Rows of partial sums that the workspace must have room for, for each split but the first.
 int64_t PartialRows(const GemmProblem& problem, const GemmTactic& tactic);
 
 // Bytes of scratch that the tactic takes, whatever problem.workspace is.
@@ -74,7 +74,7 @@ size_t GemmWorkspaceSize(const GemmProblem& problem, const GemmTactic& tactic);
 // "sm90 64x96 cluster 1x4 split-K 2". Different tactics of one problem have different names.
 std::string Describe(const GemmTactic& tactic);
 
-// What tuning files called it before.
+// The name that older tuning files have for it.
 std::string FormerName(const GemmProblem& problem, const GemmTactic& tactic);
 
 }  // namespace bertfuse::cuda

@@ -13,15 +13,15 @@ using Block = kernels::GemmSm90Block;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kMillion = 1e6;
 
-// Microseconds: `once`; for each of the pipeline's stages, of 64 along k, `stage` in each round of as many blocks as
-// run at a time, and `load` times the share of these places that all blocks take, because they contend for power and
-// for the L2 cache; what GELU adds.
+// Times in microseconds. `once` is paid once; `stage` for each of the pipeline's stages (64 along k) in each wave of as
+// many blocks as run at a time; `load` for each stage, times the fraction of such a wave that all blocks make up,
+// because they contend for power and for the L2 cache; `gelu` is what GELU adds.
 //
 // Least squares over two sets of measurements on H200s, float16, 2026-11-22: tactics of 116 products in whole models
 // (bert-base, bert-large and MiniLM, padded and packed, 128 to 12,288 rows; only differences within a product count),
 // and those of 56 products by themselves (512 to 8,500 rows), which count less. Some times were then moved by up to
-// half a microsecond, because two products' tactics together gave another result than each of them; "by hand" is what
-// is not from there at all. docs/kernels.md says how near the times are.
+// half a microsecond, because two products' tactics together gave another result than each of them. What is marked "by
+// hand" does not come from the fit. docs/kernels.md says how accurate the times are.
 struct BlockTime {
   Block block;
   double once, stage, load, gelu;
@@ -40,16 +40,16 @@ constexpr BlockTime kWithLayerNorm[] = {
 constexpr BlockTime kSplitK = {{64, 96, 10, 1}, 2.32, 0.130, 0, 0};
 constexpr BlockTime kPersistent = {kernels::gemm_sm90::kPersistentBlock, 2.25, 0.256, 0.306, 2.40};
 
-constexpr double kPairs = 0.94;        // of the load where two blocks share what they read of the weight; by hand
+constexpr double kPairs = 0.94;        // of the load where two blocks share the weight that they read; by hand
 constexpr double kOneWave = 1.5;       // a persistent product of a single wave hides no epilogue; by hand
 constexpr double kPackedAlone = 1.15;  // packed rows with a long k, in blocks that share no multiprocessor; by hand
-constexpr double kThrees = 0.98;       // of split-K, where three blocks share what they read of the weight; by hand
-constexpr int64_t kLeastStages = 8;    // of the last wave's splits: a shorter one saves less than it costs,
-constexpr int64_t kLeastOfFew = 6;     // but where full waves leave no more than a quarter of one
-constexpr int kMostFloatPartials = 4;  // of few rows
+constexpr double kThrees = 0.98;       // of split-K, where three blocks share the weight that they read; by hand
+constexpr int64_t kLeastStages = 8;    // of each split of the last wave: a shorter one saves less than it costs,
+constexpr int64_t kLeastOfFew = 6;     // except where full waves leave no more than a quarter of one
+constexpr int kMostFloatPartials = 4;  // with few rows
 
-// A launch of LayerNorm over the product, by millions of elements; of float32 partial sums; and of those that the last
-// wave's splits leave in 16 bits, `kSplits` where they are of all rows.
+// The launch of LayerNorm over the product, by millions of elements; what float32 partial sums add; and what the last
+// wave's partial sums in 16 bits add, with `kSplits` where all rows have them.
 constexpr double kLayerNorm = 1.56, kElements = 1.13, kFloatPartials = 2.60, kSplits = 1.45, kPartials = 0.30;
 
 double Millions(int64_t rows, int64_t columns) {
@@ -74,13 +74,13 @@ double OneTileTime(const GemmProblem& problem, const GemmSm90Tile& tile) {
   const auto* time = std::find_if(std::begin(kOneTile), std::end(kOneTile),
                                   [&](const BlockTime& entry) { return entry.block == tile.block; });
   if (time == std::end(kOneTile) || tile.cluster_n > 1 || tile.cluster_m > 2) return kNever;
-  // Those that have a multiprocessor for themselves are for a single round of them, the others for more.
+  // Blocks that take a multiprocessor to themselves are for a single wave, the others for more.
   const bool alone = tile.block.per_multiprocessor == 1;
   const int64_t blocks = Blocks(problem, tile);
   if (alone != (blocks <= problem.multiprocessors)) return kNever;
   const bool narrow = IsOfSize(tile.block, 128, 96);
   if (tile.cluster_m == 2 && (!alone || (problem.layer_norm && !narrow))) return kNever;
-  // With more of them a split last wave of the persistent kernel is faster: MiniLM took 0.366 instead of 0.383 ms for
+  // With more blocks a split last wave of the persistent kernel is faster: MiniLM took 0.366 instead of 0.383 ms for
   // 4,131 packed rows, bert-base 1 to 3% less at 5x300 and 3x512.
   if (narrow && alone && HasLongK(problem) && 3 * blocks > 2 * problem.multiprocessors) return kNever;
   const auto rounds = static_cast<double>(CeilDiv(blocks, 2 * problem.multiprocessors));
@@ -113,9 +113,9 @@ double ProductTime(const GemmProblem& problem, const GemmSm90Tile& tile) {
   return tile.block == kPersistent.block ? PersistentTime(problem, tile) : OneTileTime(problem, tile);
 }
 
-// All at the same time, two blocks to a multiprocessor; of clusters there may be less, and the more so the larger they
-// are (on an H200 twice 39 of three blocks, twice 15 of eight). With as many 64 x 128 blocks in sixes as in threes
-// bert-base took 1.114 instead of 1.083 ms at 24x96.
+// Only if all blocks run at the same time, two to a multiprocessor. The larger clusters are, the fewer blocks run at a
+// time (on an H200 twice 39 clusters of three blocks, twice 15 of eight). With the limit of three 64 x 128 blocks for
+// six, too, bert-base took 1.114 instead of 1.083 ms at 24x96.
 double InClusterTime(const GemmProblem& problem, const GemmSm90Tile& tile) {
   const int sixths = tile.cluster_n <= 3 || tile.block.m == 128 ? 10 : 9;
   if (tile.cluster_m > 1 || 6 * Blocks(problem, tile) > sixths * problem.multiprocessors) return kNever;
@@ -125,7 +125,7 @@ double InClusterTime(const GemmProblem& problem, const GemmSm90Tile& tile) {
   return kNever;
 }
 
-// Three rows of tiles in clusters share what they read of the weight, if clusters of three find room.
+// Whether three rows of tiles share the weight that they read, in clusters of three, if enough of those run at a time.
 bool SharesInThrees(const GemmProblem& problem, const GemmSm90Tile& tile) {
   const int64_t blocks = Blocks(problem, tile) * tile.splits;
   return tile.cluster_m == 3 && tile.cluster_n == 1 && CeilDiv(problem.m, tile.block.m) == 3 &&

@@ -1,4 +1,4 @@
-// How long a tactic for a matrix product is expected to take: what ChooseGemmTactic() goes by.
+// How long a tactic for a matrix product is expected to take, by which ChooseGemmTactic() chooses.
 #ifndef BERTFUSE_OPS_GEMM_TIME_H_
 #define BERTFUSE_OPS_GEMM_TIME_H_
 

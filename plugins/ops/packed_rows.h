@@ -11,11 +11,11 @@ namespace bertfuse::cuda {
 // The device's table. Its memory is allocated by the first call that comes while `stream` captures nothing.
 RowHints HintsOf(const bertfuse_call& call);
 
-// How many of packed rows, with room for `room`, are probably real. By the device's table, unless the call's flags say
-// BERTFUSE_NO_ROW_HINTS: then all of them.
+// How many of `room` packed rows are probably real, by the device's table; all of them where the call's flags have
+// BERTFUSE_NO_ROW_HINTS.
 int64_t ExpectedRows(const bertfuse_call& call, int64_t room);
 
-// Of a call's rows: all of them where `row_count` is not given.
+// The packed rows of a call; all rows are real where `row_count` is not given.
 kernels::PackedRows PackedRowsOf(const bertfuse_call& call, const bertfuse_tensor& row_count, int64_t room);
 
 }  // namespace bertfuse::cuda

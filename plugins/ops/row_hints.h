@@ -1,5 +1,5 @@
-// How many rows were real the last time that a batch of a size was packed: what a host that never waits for its device
-// goes by when it chooses a tactic for packed rows.
+// How many rows were real the last time that a batch of some size was packed. The host, which never waits for the
+// device, chooses tactics for packed rows by it.
 #ifndef BERTFUSE_OPS_ROW_HINTS_H_
 #define BERTFUSE_OPS_ROW_HINTS_H_
 
@@ -33,8 +33,8 @@ class RowHints {
   volatile uint64_t* slots_;
 };
 
-// What a measured tactic of packed rows is looked up by: the number rounded up to the next of eight between powers of
-// two. Nearly equal batches then share what was measured.
+// The number of rows by which measured tactics of packed rows are looked up: rounded up to one of eight steps between
+// powers of two, so that nearly equal batches share a measurement.
 int64_t RoundedRows(int64_t expected);
 
 }  // namespace bertfuse::cuda

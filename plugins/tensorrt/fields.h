@@ -26,8 +26,8 @@ class Fields {
 
   const bertfuse_value* values() const { return attributes_.data(); }
 
-  // As bertfuse_call has it, a field that may be left out: TensorRT tells a plugin of no tensor that it is constant, so
-  // whoever makes the network says so.
+  // As in bertfuse_call; the field may be left out. TensorRT does not tell a plugin which tensors are constant, so
+  // whoever makes the network does.
   uint64_t constant_inputs() const { return static_cast<uint64_t>(constant_inputs_); }
 
   const abi::PluginFieldCollection* collection() const { return &collection_; }

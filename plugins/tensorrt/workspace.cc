@@ -13,8 +13,9 @@ namespace {
 
 constexpr double kMostSamples = 4096;  // a few milliseconds
 constexpr size_t kMostAxes = 3;        // no op has more; of one that has, the largest shapes are asked about
-// Of few rows sums may come in parts: four of float32, or one of 128x192 16-bit values for each multiprocessor.
-constexpr size_t kBytesInParts = 16, kMostInParts = 8 << 20;
+// With few rows a tactic may keep partial sums: four in float32, or a tile of 128x192 16-bit values for each
+// multiprocessor.
+constexpr size_t kBytesOfPartials = 16, kMostBytesOfPartials = 8 << 20;
 
 // The sizes that a free axis takes; axes with the same bounds vary together, as an op's batch does in all its tensors.
 struct FreeAxis {
@@ -91,7 +92,7 @@ size_t WorkspaceFor(const OpDef& op, const bertfuse_kernel* kernel, int device, 
   size_t elements = 0;
   for (int i = 0; i < op.num_outputs; ++i) elements += static_cast<size_t>(NumElements(largest.call().outputs[i]));
   const size_t enough = elements * sizeof(float);
-  const size_t for_parts = std::max(enough, std::min(elements * kBytesInParts, kMostInParts));
+  const size_t for_parts = std::max(enough, std::min(elements * kBytesOfPartials, kMostBytesOfPartials));
   if (kernel == nullptr || device < 0) return for_parts;
 
   size_t most = 0;

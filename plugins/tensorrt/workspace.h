@@ -29,10 +29,10 @@ struct Profile {
   }
 };
 
-// What the kernel needs for any shape of the profile, in bytes. The most is not always needed by the largest: with few
-// rows a kernel may split its sums over more blocks. So the kernel is asked for shapes all over the profile. Where it
-// cannot be asked, as there is no GPU (or `kernel` is null), it is one float32 per element of output, which every op
-// has a tactic for, and up to four within 8 MiB, which the choices for few rows want; a layer that gets less than it
+// What the kernel needs for any shape of the profile, in bytes. The largest shape does not always need the most: with
+// few rows a kernel may split k over more blocks. So the kernel is asked for shapes all over the profile. Where it
+// cannot be asked, because there is no GPU (or `kernel` is null), it is one float32 per element of output, which every
+// op has a tactic for, and up to four within 8 MiB, which the choices for few rows want; a layer that gets less than it
 // would like chooses a tactic that needs no more.
 size_t WorkspaceFor(const OpDef& op, const bertfuse_kernel* kernel, int device, const bertfuse_value* attributes,
                     Present present, const Profile& profile, const CallSettings& settings = {});

@@ -74,7 +74,7 @@ TEST(GemmTactic, PackedRowsAreChosenForAsTheyAreExpected) {
   GemmProblem problem = Bert(128, 768, 3072, true);
   problem.room = 512;
   EXPECT_EQ(Describe(ChooseGemmTactic(problem)), Describe(ChooseGemmTactic(Bert(128, 768, 3072, true))));
-  problem.room = 16384;  // float32 sums in parts would take 201 MB
+  problem.room = 16384;  // float32 partial sums would take 201 MB
   EXPECT_EQ(Describe(ChooseGemmTactic(problem)).find("split-K 4"), std::string::npos);
 }
 
@@ -91,7 +91,7 @@ TEST(GemmTactic, EveryPartHasSomething) {
 }
 
 // Waves of all clusters, each as long as its longest piece.
-double RoundsTaken(const GemmProblem& problem, const GemmTactic& tactic) {
+double WavesTaken(const GemmProblem& problem, const GemmTactic& tactic) {
   const kernels::GemmSm90Tile& tile = tactic.tile;
   const int64_t clusters = std::max(problem.multiprocessors / tile.cluster_m, 1);
   const auto tiles = [&](int64_t rows) {
@@ -107,9 +107,9 @@ TEST(GemmTactic, PartsAreChosenWhereTheyTakeLess) {
   ForRandomProblems([&](const GemmProblem& problem) {
     GemmTactic chosen = ChooseGemmTactic(problem);
     if (chosen.path != GemmPath::kSm90ThenLayerNorm || chosen.tile.splits == 1) return;
-    const double taken = RoundsTaken(problem, chosen);
+    const double taken = WavesTaken(problem, chosen);
     chosen.tile.splits = 1;
-    EXPECT_LT(taken, RoundsTaken(problem, chosen)) << Describe(chosen);
+    EXPECT_LT(taken, WavesTaken(problem, chosen)) << Describe(chosen);
     ++in_parts;
   });
   EXPECT_GT(in_parts, 10);
@@ -135,7 +135,7 @@ TEST(GemmTactic, AShortWorkspaceIsEnoughForTheHopperTactics) {
 }
 
 TEST(GemmTactic, AShortWorkspaceTakesAsManyPartsAsFit) {
-  GemmProblem problem = Bert(128, 768, 3072, true);  // four float32 parts of k, if they may
+  GemmProblem problem = Bert(128, 768, 3072, true);  // four splits of k in float32, if they fit
   const auto chosen = [&](size_t parts) {
     problem.workspace = parts * 128 * 768 * sizeof(float);
     return Describe(ChooseGemmTactic(problem));
@@ -194,7 +194,7 @@ TEST(GemmTactic, FormerNames) {
   EXPECT_EQ(FormerName(few, {GemmPath::kSm90ThenLayerNorm, {small, 1, 1, 1}}), "sm90 64x96 cluster 1x1 rounded");
   EXPECT_EQ(FormerName(many, {GemmPath::kSm90ThenLayerNorm, {wide, 2, 1, 2}}),
             "sm90 128x192 cluster 2x1 rounded splits 2");
-  // One name for two, of which the number of blocks chose.
+  // One name stood for two tactics, and the number of blocks chose.
   const GemmTactic alone = {GemmPath::kSm90ThenLayerNorm, {{128, 128, 7, 1}, 1, 1, 1}};
   const GemmTactic shared = {GemmPath::kSm90ThenLayerNorm, {{128, 128, 3, 2}, 1, 1, 1}};
   EXPECT_EQ(Describe(alone), "sm90 128x128 stages 7 cluster 1x1 then LayerNorm");
@@ -240,8 +240,8 @@ TEST(GemmTactic, NoWaveIsTakenForPairs) {
   EXPECT_EQ(chosen(1683, 2304, 768, false), "sm90 128x128 stages 3 cluster 1x1");
 }
 
-// What is left for the last round of an H200's 132 multiprocessors (66 pairs).
-TEST(GemmTactic, TheLastRoundIsCutUpWhereItIsShort) {
+// Tiles left for the last wave on an H200's 132 multiprocessors (66 pairs).
+TEST(GemmTactic, TheLastWaveIsSplitWhereItIsShort) {
   const auto chosen = [](int64_t rows, int64_t k) { return Describe(ChooseGemmTactic(Bert(rows, 768, k, true))); };
   EXPECT_EQ(chosen(4096, 3072), "sm90 128x192 cluster 2x1 then LayerNorm");                      // 64 pairs' tiles
   EXPECT_EQ(chosen(6144, 3072), "sm90 128x192 cluster 1x1 last wave split-K 2 then LayerNorm");  // 192 of one block

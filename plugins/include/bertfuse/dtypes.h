@@ -1,12 +1,13 @@
 // The element types that tensors have, one list. From it come the ABI's enumeration (op.h), names, sizes and the step
 // to a type that is known at compile time (core/dtype.h), TensorRT's types (tensorrt/request.cc), and which kernels are
-// compiled (plugins/kernels, cmake/CudaKernels.cmake). Macros: nobody needs the other columns' headers.
+// compiled (plugins/kernels, cmake/CudaKernels.cmake). (Macros, so that a user of one column needs no header of
+// another.)
 //
 // X(enumerator, number in ONNX's TensorProto.DataType, name, bytes, nvinfer1::DataType, C++ type in kernels)
 #ifndef BERTFUSE_DTYPES_H_
 #define BERTFUSE_DTYPES_H_
 
-// What Hopper's and Ampere's tensor cores multiply as it is.
+// Types that Ampere's and Hopper's tensor cores multiply as they are.
 #define BERTFUSE_HALF_DTYPES(X)               \
   X(FLOAT16, 10, "float16", 2, kHALF, __half) \
   X(BFLOAT16, 16, "bfloat16", 2, kBF16, __nv_bfloat16)

@@ -50,10 +50,10 @@ typedef struct bertfuse_tensor {
 
 // Bits of bertfuse_call.flags.
 enum {
-  BERTFUSE_ALLOW_TF32 = 1,    // float32 products may be of operands rounded to 11 bits
-  BERTFUSE_NO_ROW_HINTS = 2,  // of packed rows choose for as many as there is room for, not for as many as came last
-  // A row's result (of attention, a sequence's) has the same bits whatever else is in the batch and however long that
-  // is. Choices are then among ways to compute that round alike. On the CPU it changes nothing.
+  BERTFUSE_ALLOW_TF32 = 1,    // float32 products may round their operands to 11 bits
+  BERTFUSE_NO_ROW_HINTS = 2,  // choose for as many packed rows as there is room for, not as came last
+  // A row's result (in attention, a sequence's) has the same bits whatever else is in the batch: tactics are chosen
+  // among those that round alike. Changes nothing on the CPU.
   BERTFUSE_DETERMINISTIC_ROWS = 4,
 };
 
@@ -93,11 +93,10 @@ typedef struct bertfuse_call {
   size_t workspace_size;
   void* stream;       // cudaStream_t; null on the CPU
   int32_t device_id;  // CUDA device of the stream
-  // Configuration to use, or -1: what `tuning` has for the problem, else a choice by shape and device. Where run() is
-  // given a shorter workspace than workspace_size() asks for -1, it is the best choice that fits.
+  // Tactic to use, or -1: the one that `tuning` has for the problem, else one chosen by shape and device. If run() gets
+  // a shorter workspace than workspace_size() asks for, -1 means the best tactic that fits.
   int32_t tactic;
-  // Bit i: input i is an initialiser that nothing writes, so a kernel may read it before the work queued ahead of it is
-  // done.
+  // Bit i: input i is an initialiser that nothing writes, so a kernel may read it before preceding work is done.
   uint64_t constant_inputs;
   const bertfuse_host* host;
   uint32_t flags;

@@ -24,20 +24,20 @@ struct Parameters {
   int step_first_query, step_head, step_batch;  // from a pipeline's tile to its next one
   float scale_log2;                             // scale * log2(e), above 0: a hidden score is -inf, and -inf * 0 is NaN
 
-  // Where sequences are packed. The maps above then are of [rows, columns].
+  // For packed sequences, where the maps above are of [rows, columns].
   PackedSequences packed;
   CUtensorMap few_rows_map;  // as qkv_map, in boxes of kFewRows
   void* y;
 };
 
-// Of a sequence's end that much is loaded at a time.
+// The end of a packed sequence is loaded this many rows at a time.
 constexpr int kFewRows = 16;
 
-// A block has one or two pipelines that go their own pace. A pipeline feeds kWarpgroups consumer warpgroups, with 64
-// queries each, which read the same keys and values from a ring of stages, a block of kKeys at a time. One more
-// warpgroup produces: for each pipeline a warp brings queries, keys and values in by TMA, another one the mask.
+// A block has one or two independent pipelines. A pipeline feeds kWarpgroups consumer warpgroups, with 64 queries each,
+// which read the same keys and values from a ring of stages, a block of kKeys at a time. One more warpgroup has the
+// producers: for each pipeline a warp that loads queries, keys and values by TMA, and one that reads the mask.
 //
-// Packed, tiles are not known to the host, and there is no mask: the warp that reads masks says which tile comes next.
+// The host does not know the tiles of packed sequences, which have no mask: the second of these warps finds them.
 template <class T_, int kHeadSize_, int kKeys_, int kPipelines_, int kWarpgroups_, int kBlocks_ = 1,
           bool kPacked_ = false>
 struct AttentionConfig {
@@ -46,7 +46,7 @@ struct AttentionConfig {
   static constexpr int kKeys = kKeys_;
   static constexpr int kPipelines = kPipelines_;
   static constexpr int kWarpgroups = kWarpgroups_;
-  static constexpr int kBlocks = kBlocks_;  // on a multiprocessor at a time
+  static constexpr int kBlocks = kBlocks_;  // resident on a multiprocessor
   static constexpr bool kPacked = kPacked_;
   static constexpr int kQueries = 64 * kWarpgroups;  // of a pipeline's tile
   static constexpr int kConsumers = kPipelines * kWarpgroups;
@@ -57,8 +57,8 @@ struct AttentionConfig {
   static constexpr int kProducerRegisters = kPipelines == 1 ? 40 : 32;
   static constexpr int kFreeRegisters = (kLaunchRegisters * (kConsumers + 1) - kProducerRegisters) / kConsumers / 8 * 8;
   static constexpr int kConsumerRegisters = kFreeRegisters < 240 ? kFreeRegisters : 240;
-  // Queries, two blocks of scores (one of them as 16-bit weights) and results at a time: where they do not fit, the
-  // next keys are multiplied after the values, not beside them.
+  // Whether the registers hold queries, two blocks of scores (one of them as 16-bit weights) and results at the same
+  // time. If not, the next keys are multiplied after the values, not alongside them.
   static constexpr bool kOverlapsProducts =
       kHeadSize / 4 + kKeys / 2 + kKeys / 4 + kHeadSize / 2 + 32 <= kConsumerRegisters;
 
@@ -71,8 +71,8 @@ struct AttentionConfig {
   static constexpr int kKeyTileBytes = kKeys * kPitch;
   static constexpr int kKeyBlockBytes = kTiles * kKeyTileBytes;  // of keys or of values
 
-  // Queries and masks of more than one tile, so that the next ones' are on their way. Results leave from where the
-  // queries were.
+  // Buffers for queries and masks of several tiles, so that the next tile's are in flight early. Results are stored
+  // from where the queries were.
   static constexpr int kQueryBuffers = 2, kMaskBuffers = 4;
   static constexpr int kQueryBytes = kQueryBuffers * kWarpgroups * kWarpgroupQueryBytes;
   static constexpr int kBarrierBytes = 1024;
@@ -84,7 +84,8 @@ struct AttentionConfig {
   static constexpr int kBarriers = 4 * kStages + 2 * (kQueryBuffers + kMaskBuffers);  // of a pipeline
   static_assert(kStages >= 2 && kPipelines * kBarriers * 8 <= kBarrierBytes);
 
-  // Of one tile: how many blocks of keys to read, and a bit for each key that is seen. Packed: the tile.
+  // Words of a tile's mask: how many blocks of keys to read, and a bit for each visible key. With packed sequences, the
+  // tile.
   __host__ __device__ static int MaskWords(int64_t sequence) {
     if (kPacked) return sizeof(PackedTile) / 4;
     return 1 + static_cast<int>((sequence + kKeys - 1) / kKeys * (kKeys / 32));

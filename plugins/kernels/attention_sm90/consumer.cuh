@@ -1,5 +1,5 @@
-// The consumers of the Hopper attention kernel: 64 queries of a warpgroup, their online softmax and their results stay
-// in registers (wgmma).
+// The consumers of the Hopper attention kernel: a warpgroup keeps its 64 queries, their online softmax and their
+// results in registers (wgmma).
 #ifndef BERTFUSE_KERNELS_ATTENTION_SM90_CONSUMER_CUH_
 #define BERTFUSE_KERNELS_ATTENTION_SM90_CONSUMER_CUH_
 
@@ -35,6 +35,7 @@ class Consumer : Pipeline<Config> {
   using typename Base::Tile;
   using T = typename Config::T;
   static constexpr int kKeys = Config::kKeys, kHeadSize = Config::kHeadSize;
+  static constexpr int kElementBytes = static_cast<int>(sizeof(T));
 
  public:
   __device__ __forceinline__ Consumer(const Parameters& parameters, char* shared, int index)
@@ -56,7 +57,7 @@ class Consumer : Pipeline<Config> {
       }
       if (leader_) Arrive(this->MaskEmpty(tile.number));
     });
-    if (leader_) TmaWaitStoresRead<0>();  // shared memory must outlive that
+    if (leader_) TmaWaitStoresRead<0>();  // shared memory must outlive these stores
   }
 
  private:
@@ -129,20 +130,20 @@ class Consumer : Pipeline<Config> {
     for (int i = 0; i < kHeadSize / 8; ++i) pairs[i] = *reinterpret_cast<const uint32_t*>(bias + 8 * i);
   }
 
-  // threadIdx.x, of which the compiler does not know that it is always the same: it would keep what follows from it in
-  // registers that are not there.
+  // threadIdx.x, hidden from the compiler, which would otherwise keep values derived from it in registers, of which
+  // there are none to spare.
   __device__ __forceinline__ static int ThreadNow() {
     int thread = threadIdx.x;
     asm volatile("" : "+r"(thread));
     return thread;
   }
 
-  // Where the thread's row of the 16 x 16 elements at column 16 i lies in the warp's queries, for LoadMatrices.
+  // The address, for LoadMatrices, of the thread's row of the 16 x 16 elements at column 16 i of the warp's queries.
   __device__ __forceinline__ static uint32_t QueryAddress(const char* queries, int thread, int i) {
     const int row = thread % 128 / 32 * 16 + thread % 16;
     const int column = 16 * i % Config::kTileColumns + thread % 32 / 16 * 8;
     return SharedAddress(queries) + 16 * i / Config::kTileColumns * Config::kQueryTileBytes +
-           Swizzled<Config::kPitch>(row, column * 2);
+           Swizzled<Config::kPitch>(row, column * kElementBytes);
   }
 
   // Queries with their bias, as the tensor cores take them: q[i][e] is the pair at row lane / 4 + 8 (e % 2), column
@@ -159,7 +160,8 @@ class Consumer : Pipeline<Config> {
       for (int e = 0; e < 4; ++e) q[i][e] = AddPairs<T>(q[i][e], bias[2 * i + e / 2]);
     }
     if constexpr (Config::kPacked) {
-      // A neighbour's queries would decide whether the warp takes TryContinue's result for ours.
+      // Otherwise a neighbouring sequence's queries would help to decide whether the warp accepts TryContinue()'s
+      // result.
       const int queries = OwnQueries(tile);
 #pragma unroll
       for (int i = 0; i < kHeadSize / 16; ++i) {
@@ -169,18 +171,18 @@ class Consumer : Pipeline<Config> {
     }
   }
 
-  // How many queries of a packed tile the warpgroup has, or more.
+  // How many queries the warpgroup has in a packed tile; more than 64 means all 64.
   __device__ __forceinline__ int OwnQueries(const Tile& tile) const {
     return tile.length - tile.first_query - 64 * group_;
   }
 
-  // Blocks of keys that the producer brings.
+  // Blocks of keys that the producer loads.
   __device__ __forceinline__ int BlocksFetched(const Tile& tile) const {
     const int blocks = this->WaitForMask(tile);
     return Config::kPacked ? blocks : max(blocks, this->BlocksBeforeMask());
   }
 
-  // Gives back the buffer of the tile before, whose results left from it.
+  // Releases the query buffer of the tile before, whose results were stored from it.
   __device__ __forceinline__ void ReleaseQueriesBefore(const Tile& tile) const {
     if (leader_ && tile.number > 0) {
       TmaWaitStoresRead<0>();
@@ -188,13 +190,13 @@ class Consumer : Pipeline<Config> {
     }
   }
 
-  // By each warp for itself: one may still read keys that the others are done with (MultiplyKeysAgain).
+  // By each warp for itself: it may still be reading keys that the others are done with (MultiplyKeysAgain).
   __device__ __forceinline__ void ReleaseKeys(int stage) const {
     __syncwarp();
     if (threadIdx.x % 32 == 0) Arrive(this->KeysEmpty(stage));
   }
 
-  // Lets blocks go by that were fetched and are not used.
+  // Passes over blocks that were fetched but are not used.
   __device__ __forceinline__ void Skip(int blocks, State& state) const {
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
@@ -221,7 +223,7 @@ class Consumer : Pipeline<Config> {
     CommitWgmma();
   }
 
-  // The warp's rows of MultiplyKeys once more, without the other warps.
+  // Computes the warp's rows of MultiplyKeys again, without the other warps.
   __device__ __forceinline__ void MultiplyKeysAgain(float (&score)[kKeys / 2], const uint32_t (&q)[kHeadSize / 16][4],
                                                     int stage) const {
     const int lane = threadIdx.x % 32, row = lane / 16 * 8 + lane % 8;
@@ -234,7 +236,7 @@ class Consumer : Pipeline<Config> {
         const int column = 16 * i % Config::kTileColumns + lane / 8 % 2 * 8;
         uint32_t b[4];
         LoadMatrices(b, keys + 16 * i / Config::kTileColumns * Config::kKeyTileBytes +
-                            Swizzled<Config::kPitch>(16 * j + row, column * 2));
+                            Swizzled<Config::kPitch>(16 * j + row, column * kElementBytes));
         Mma<T>(sum[0], q[i], b[0], b[1]);
         Mma<T>(sum[1], q[i], b[2], b[3]);
       }
@@ -257,8 +259,8 @@ class Consumer : Pipeline<Config> {
     CommitWgmma();
   }
 
-  // Behind a packed sequence's end lie a neighbour's values, and what was there before: their weight is 0, but 0 times
-  // infinity is not. (All warpgroups of the pipeline write the same zeros, and so need not wait for each other.)
+  // Clears the values behind the end of a packed sequence, which are a neighbour's or stale: their weight is 0, but 0
+  // times infinity is NaN. (All warpgroups of the pipeline write the same zeros, and so need not wait for each other.)
   __device__ __forceinline__ void ClearValues(int keys, const State& state) const {
     if (keys >= kKeys) return;
     WaitBarrier(this->ValuesFull(state.stage), state.parity);
@@ -281,14 +283,14 @@ class Consumer : Pipeline<Config> {
     if (leader_) Arrive(this->ValuesEmpty(stage));
   }
 
-  // A block's bits of the mask, in registers before the scores are there.
+  // A block's bits of the mask, in registers before the scores are ready.
   struct SeenKeys {
     uint32_t bits[kKeys / 32];
     __device__ __forceinline__ SeenKeys(const uint32_t* mask, int block) {
 #pragma unroll
       for (int i = 0; i < kKeys / 32; ++i) bits[i] = mask[1 + block * (kKeys / 32) + i];
     }
-    // The first so many.
+    // The first `keys` of them.
     __device__ __forceinline__ explicit SeenKeys(int keys) {
 #pragma unroll
       for (int i = 0; i < kKeys / 32; ++i) {
@@ -359,7 +361,7 @@ class Consumer : Pipeline<Config> {
     }
   }
 
-  // Of a tile that ends with its sequence: the rows behind it are a neighbour's.
+  // Stores a tile that ends with its sequence: the rows behind it are a neighbour's.
   __device__ __forceinline__ void StoreRows(const char* staging, const Tile& tile) const {
     constexpr int kChunks = kHeadSize / 8, kTileChunks = Config::kTileColumns / 8, kRowsAtOnce = 128 / kChunks;
     const int64_t pitch = this->p_.heads * kHeadSize;
@@ -373,10 +375,10 @@ class Consumer : Pipeline<Config> {
           *reinterpret_cast<const uint4*>(from + Swizzled<Config::kPitch>(row, chunk % kTileChunks * 16));
     }
     __syncwarp();
-    SyncWarpgroup(barrier_);  // before the leader gives the queries back
+    SyncWarpgroup(barrier_);  // before the leader releases the queries
   }
 
-  // Named barriers: one of each consumer warpgroup from kWarpgroup on.
+  // Named barriers: one per consumer warpgroup from kWarpgroup on.
   enum NamedBarrier : int { kWarpgroup = 1 };
 
   int group_;

@@ -28,8 +28,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) Kernel(cons
   LaunchDependents();
   __syncthreads();
   const int role = warp % 4 / Config::kPipelines;
-  // The offsets of packed sequences are there before the kernels ahead have ended (packed_rows.cuh), and so are the
-  // first tiles.
+  // The offsets of packed sequences can be read before the preceding kernels have ended (packed_rows.cuh), so the first
+  // tiles are found early.
   if (!(Config::kPacked && group == Config::kConsumers && role == 1)) WaitForDependencies();
   if (group == Config::kConsumers) {
     DeallocateRegisters<Config::kProducerRegisters>();
@@ -111,8 +111,8 @@ cudaError_t LaunchConfigured(const AttentionArguments<typename Config::T>& a, co
   return Launch(config, Kernel<Config>, p);
 }
 
-// Calls launch(Config()) with the configuration that a tile means: the table of those that are compiled, packed the
-// same ones.
+// Calls launch(Config()) with the configuration of a tile. This is the table of those that are compiled, for padded and
+// packed sequences alike.
 template <class T, int kHeadSize, bool kPacked, class Launch>
 cudaError_t WithConfig(const AttentionSm90Tile& tile, Launch&& launch) {
   const auto is = [&](int queries, int keys, int pipelines) {

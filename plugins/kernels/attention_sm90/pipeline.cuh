@@ -27,8 +27,8 @@ class Pipeline {
     mask_ = reinterpret_cast<uint32_t*>(shared + Config::kBarrierBytes) + index * kMaskBuffers * mask_words_;
   }
 
-  // By one thread: these instructions take their address from the warp, so that several threads would execute them one
-  // after the other.
+  // Called by one thread: mbarrier.init takes its address from a uniform register, so several threads would execute it
+  // one after the other.
   __device__ __forceinline__ void InitBarriers() const {
 #pragma unroll
     for (int stage = 0; stage < Config::kStages; ++stage) {
@@ -67,7 +67,7 @@ class Pipeline {
     }
   }
 
-  // Of a tile's sequence.
+  // The length of a tile's sequence.
   __device__ __forceinline__ int Length(const Tile& tile) const {
     if constexpr (Config::kPacked) {
       return tile.length;
@@ -75,13 +75,13 @@ class Pipeline {
       return SequenceInfo(p_, tile.batch).length();
     }
   }
-  // Of packed keys.
+  // Blocks of that many packed keys.
   __device__ __forceinline__ static int BlocksOf(int length) { return (length + kKeys - 1) / kKeys; }
 
   __device__ __forceinline__ int AllBlocks() const { return (mask_words_ - 1) / (kKeys / 32); }
   // Blocks of keys that are fetched without waiting for the mask.
   __device__ __forceinline__ int BlocksBeforeMask() const { return min(AllBlocks(), 128 / kKeys); }
-  // Where packed it says which tile it is.
+  // The mask's buffer, which holds the tile where sequences are packed.
   __device__ __forceinline__ PackedTile* PackedTileAt(uint32_t number) const {
     return reinterpret_cast<PackedTile*>(Mask(number));
   }

@@ -22,7 +22,7 @@ class Producer : Pipeline<Config> {
  public:
   using Base::Base;
 
-  // By one thread.
+  // Called by one thread.
   __device__ __forceinline__ void Load() const {
     if constexpr (Config::kPacked) {
       LoadPacked();
@@ -31,7 +31,7 @@ class Producer : Pipeline<Config> {
     }
   }
 
-  // By one warp.
+  // Called by one warp.
   __device__ __forceinline__ void Plan() const {
     if constexpr (Config::kPacked) {
       FindTiles();
@@ -116,7 +116,7 @@ class Producer : Pipeline<Config> {
     }
   }
 
-  // A bit for each key that is seen, and the number of blocks up to the last such key.
+  // Writes a bit for each visible key, and the number of blocks up to the last such key.
   __device__ __forceinline__ void ReadMask() const {
     const int lane = threadIdx.x % 32;
     this->scheduler_.ForEachTile([&](const Tile& tile) {
@@ -171,12 +171,12 @@ class Producer : Pipeline<Config> {
     return last;
   }
 
-  // What LoadPackedRows() brings of so many rows.
+  // Bytes that LoadPackedRows() loads for that many rows.
   __device__ __forceinline__ static uint32_t Bytes(int rows) {
     return (rows + kFewRows - 1) / kFewRows * kFewRows * Config::kHeadSize * sizeof(typename Config::T);
   }
 
-  // Of a tile of kRows the first `rows`, or all. Up to kFewRows - 1 more come along: a neighbour's.
+  // Loads the first `rows` rows of a tile of kRows, or all of it. Up to kFewRows - 1 rows of a neighbour come along.
   template <int kRows>
   __device__ __forceinline__ void LoadPackedRows(char* to, int column, int row, int rows, uint64_t* barrier) const {
 #pragma unroll

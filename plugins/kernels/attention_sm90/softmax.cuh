@@ -29,7 +29,7 @@ __device__ __forceinline__ void MaskKeys(float (&score)[kCount], const uint32_t 
   }
 }
 
-// Of two rows. `row_sum` is this thread's share of the sum of weights, and a weight is 2^((score - row_max) * scale).
+// The state of two rows. `row_sum` is the sum of this thread's weights, and a weight is 2^((score - row_max) * scale).
 struct OnlineSoftmax {
   float scale;
   float row_max[2], row_sum[2];
@@ -42,10 +42,10 @@ struct OnlineSoftmax {
     for (int row = 0; row < 2; ++row) row_sum[row] = Exponentiate(score, row);
   }
 
-  // Another block's scores become weights relative to the maxima of the blocks before. Those may be lower than this
-  // block's, which changes nothing but the size of the sums; to find new ones takes a fifth of the loop's instructions
-  // and its longest chain of dependent ones. False, and the scores are lost, where a weight may be too large for 16
-  // bits or no key was seen before.
+  // Turns the next block's scores into weights relative to the maxima of the blocks before. These may be lower than
+  // this block's, which only makes the sums larger; finding new ones takes a fifth of the loop's instructions, and its
+  // longest dependency chain. Returns false, with the scores lost, if a weight may be too large for 16 bits or no key
+  // was visible before.
   template <int kCount>
   __device__ __forceinline__ bool TryContinue(float (&score)[kCount]) {
     const float sum[2] = {Exponentiate(score, 0), Exponentiate(score, 1)};
@@ -55,7 +55,7 @@ struct OnlineSoftmax {
     return true;
   }
 
-  // The same with new maxima; what was summed with the old ones is to be multiplied by `correction`.
+  // The same with new maxima; sums with the old ones must be multiplied by `correction`.
   template <int kCount>
   __device__ __forceinline__ void Continue(float (&score)[kCount], float (&correction)[2]) {
     const float before[2] = {row_max[0], row_max[1]};

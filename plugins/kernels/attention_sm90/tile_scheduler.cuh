@@ -1,4 +1,4 @@
-// Which tiles a pipeline of the Hopper attention kernel computes, and what part of the tensors belongs to a sequence.
+// Which tiles a pipeline of the Hopper attention kernel computes, and which rows of the tensors belong to a sequence.
 #ifndef BERTFUSE_KERNELS_ATTENTION_SM90_TILE_SCHEDULER_CUH_
 #define BERTFUSE_KERNELS_ATTENTION_SM90_TILE_SCHEDULER_CUH_
 
@@ -11,13 +11,13 @@ struct Tile {
   uint32_t number;  // counts the pipeline's tiles
 };
 
-// Of a packed sequence.
+// A tile of a packed sequence.
 struct NumberedPackedTile : PackedTile {
   uint32_t number;
 };
 
-// A padded sequence's tokens: length() of them, from row first_row() on of all tokens. (Computed where it is asked for:
-// members of the struct changed the kernels' schedule.)
+// A padded sequence's tokens: length() of them, from row first_row() on of all tokens. (Functions, because as data
+// members they made the compiler schedule the kernels differently.)
 class SequenceInfo {
  public:
   __device__ __forceinline__ SequenceInfo(const Parameters& parameters, int batch) : p_(parameters), batch_(batch) {}
@@ -29,8 +29,8 @@ class SequenceInfo {
   int batch_;
 };
 
-// Persistent: of all pipelines of the grid each takes every so-many-th tile. Of packed sequences the tiles are found by
-// the producer's second warp (Producer::FindTiles).
+// Persistent: with P pipelines in the grid, each takes every P-th tile. The tiles of packed sequences are found by the
+// producer's second warp (Producer::FindTiles).
 template <class Config>
 class TileScheduler {
  public:
@@ -39,7 +39,7 @@ class TileScheduler {
 
   __device__ __forceinline__ int first() const { return pipeline_ * gridDim.x + blockIdx.x; }
 
-  // Calls f(const Tile&); steps to the next tile are given, to do without divisions.
+  // Calls f(const Tile&). The host gives the steps from tile to tile, to avoid divisions.
   template <class F>
   __device__ __forceinline__ void ForEachTile(F&& f) const {
     int index = first();
@@ -63,7 +63,7 @@ class TileScheduler {
   }
 
  private:
-  // For the first tiles, far below the 2^22 where this would no longer be right.
+  // Exact below 2^22; the numbers of the first tiles are far smaller.
   __device__ __forceinline__ static int Divide(int value, float inverse) {
     return static_cast<int>((static_cast<float>(value) + 0.5f) * inverse);
   }

@@ -1,4 +1,5 @@
-// What the blocks of all three Hopper matrix products do: set up, and take their roles. Consumer is the kernel's own.
+// What a block of each of the three Hopper matrix products does: set up barriers, then split into producer and
+// consumers. Each kernel has a Consumer of its own.
 #ifndef BERTFUSE_KERNELS_GEMM_SM90_BLOCK_CUH_
 #define BERTFUSE_KERNELS_GEMM_SM90_BLOCK_CUH_
 
@@ -33,8 +34,8 @@ __device__ __forceinline__ void TakeRoles(const Parameters& p, const Pipeline<Co
     if (warp == 4 * Config::kWarpgroups && threadIdx.x % 32 == 0) Producer<Config>(pipeline).Run(state);
     __syncwarp();
   }
-  // A block's shared memory must outlive what is read there by TMA: statistics on their way to the cluster's other
-  // blocks, which wait for them. For what TMA writes there somebody in the block has waited.
+  // Shared memory must outlive the bulk copies that read it: statistics on their way to the cluster's other blocks,
+  // which wait for them. (Copies that write it have been waited for within the block.)
   if (p.cluster_m * p.cluster_n > 1) SyncCluster();
 }
 
@@ -46,14 +47,14 @@ __device__ __forceinline__ void RunBlock(const Parameters& p, char* shared) {
     SetUp<Config, Consumer>(p, pipeline);
     TakeRoles<Config, Consumer>(p, pipeline, state);
   } else {
-    const int row_count = LoadRowCount(p.row_count);  // on its way while the block is set up
+    const int row_count = LoadRowCount(p.row_count);  // in flight while the block sets up
     SetUp<Config, Consumer>(p, pipeline);
     // All of a cluster's blocks leave together.
     if (!pipeline.CountTiles(row_count)) return LeaveEarly(blockIdx.x == 0);
     TakeRoles<Config, Consumer>(p, pipeline, state);
-    // Again for rows that the grid was not made for, which are rare: a round begins when the whole block, and its
-    // cluster, are done with the one before. (As one loop with the first round it takes up to 60 registers more, or
-    // spills: the compiler keeps what it works out for every round.)
+    // More rounds, for rows beyond those that the grid was sized for, which is rare. A round begins when the whole
+    // block, and its cluster, are done with the one before. (A single loop over all rounds takes up to 60 more
+    // registers, or spills: the compiler keeps what it computes for every round.)
     while (!Config::kPersistent && pipeline.NextRound()) TakeRoles<Config, Consumer>(p, pipeline, state);
   }
 }

@@ -10,8 +10,8 @@
 
 namespace bertfuse::kernels::gemm_sm90 {
 
-// A block's tile of the output and the pipeline that feeds it. A stage holds 128 bytes of k of every row of x and
-// weight: what TMA swizzles over. kPacked: how many rows there are is read on the device.
+// A block's output tile and the pipeline that feeds it. A stage holds 128 bytes of k of each row of x and weight: the
+// width that TMA swizzles over. kPacked: the number of rows is read on the device.
 template <class Elements, int kM_, int kN_, int kStages_, int kBlocks_, bool kPacked_>
 struct TileConfig : Elements {
   using typename Elements::Accumulator;
@@ -21,7 +21,7 @@ struct TileConfig : Elements {
   static constexpr int kM = kM_;
   static constexpr int kN = kN_;
   static constexpr int kStages = kStages_;
-  static constexpr int kBlocks = kBlocks_;  // on a multiprocessor at a time
+  static constexpr int kBlocks = kBlocks_;  // resident on a multiprocessor
   static constexpr bool kPacked = kPacked_;
   static constexpr size_t kCountsBytes = kPacked ? 16 : 0;  // TileCounts
   static constexpr int kRowBytes = kStageRowBytes;
@@ -29,19 +29,19 @@ struct TileConfig : Elements {
   static_assert(sizeof(X) == sizeof(Weight), "a stage has the same k of both");
   static constexpr int kXBytes = kM * kRowBytes;
   static constexpr int kStageBytes = kXBytes + kN * kRowBytes;
-  static constexpr int kAccumulators = kN / 2;  // of a thread, in 64 rows
+  static constexpr int kAccumulators = kN / 2;  // of a thread, for 64 rows
   static constexpr size_t kVectorOffset = static_cast<size_t>(kStages) * kStageBytes;
 };
 
 // Persistent, ping-pong: blocks stay on their multiprocessor, and two consumer warpgroups take tiles alternately. While
-// one finishes its tile the other multiplies.
+// one runs its epilogue the other multiplies.
 template <class Elements, int kM, int kN, int kStages, bool kPacked, class Epilogue_>
 struct PersistentConfig : TileConfig<Elements, kM, kN, kStages, 1, kPacked> {
   using Epilogue = Epilogue_;
-  static_assert(Epilogue::kVectors == 0, "sums start from the bias; shared memory has no room for vectors");
+  static_assert(Epilogue::kVectors == 0, "accumulators start from the bias; shared memory has no room for vectors");
   static constexpr int kWarpgroups = 2;         // consumers
-  static constexpr int kConsumersPerStage = 1;  // that read a stage
-  static constexpr int kRowBlocks = kM / 64;    // of 64 rows, of a warpgroup's tile
+  static constexpr int kConsumersPerStage = 1;  // warpgroups that read a stage
+  static constexpr int kRowBlocks = kM / 64;    // blocks of 64 rows in a warpgroup's tile
   static constexpr int kThreads = 128 * kWarpgroups + 128;
   static constexpr bool kPersistent = true, kPermutesWeight = true;
   static constexpr int kEpilogueStages = 0;
@@ -66,9 +66,9 @@ struct SplitKConfig : TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked> {
   static size_t SharedBytes(int) { return (kCountsOffset + SplitKConfig::kCountsBytes + 127) / 128 * 128; }
 };
 
-// One tile for each block (of packed rows perhaps more, one after the other), whose consumers take 64 rows each. Where
-// two blocks share a multiprocessor one finishes while the other multiplies. The tile leaves (and the residual comes)
-// by TMA, through stages of the pipeline.
+// One tile per block (with packed rows sometimes several, one after the other); each consumer warpgroup computes 64 of
+// its rows. Where two blocks share a multiprocessor, one runs its epilogue while the other multiplies. TMA stores the
+// tile, and loads the residual, through stages of the pipeline.
 template <class Elements, int kM, int kN, int kStages, int kBlocks, bool kPacked, class Epilogue_>
 struct OneTileConfig : TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked> {
   using Base = TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked>;
@@ -93,7 +93,7 @@ struct OneTileConfig : TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked> {
   static constexpr size_t kBarriers = 2 * kStages + (Epilogue::kNormalizes ? kWarpgroups : 0);
   static constexpr size_t kCountsOffset = kBarrierOffset + (kBarriers * 8 + 15) / 16 * 16;
   static constexpr size_t kStatisticsOffset = (kCountsOffset + Base::kCountsBytes + 127) / 128 * 128;
-  // Row statistics of each block of the cluster row.
+  // With room for the row statistics of each block of the cluster row.
   static size_t SharedBytes(int cluster_n) {
     return kStatisticsOffset + (Epilogue::kNormalizes ? static_cast<size_t>(cluster_n) * kM * sizeof(float2) : 0);
   }

@@ -1,5 +1,5 @@
-// Epilogues: what becomes of a tile's sums, as a policy of the kernel's configuration. On accumulators in registers
-// (sm90/wgmma.cuh says which thread has which).
+// Epilogues: what is done to a tile's accumulators before it is stored, as a policy of the kernel's configuration. The
+// accumulators are in registers (sm90/wgmma.cuh says which thread holds which).
 #ifndef BERTFUSE_KERNELS_GEMM_SM90_EPILOGUE_CUH_
 #define BERTFUSE_KERNELS_GEMM_SM90_EPILOGUE_CUH_
 
@@ -10,27 +10,28 @@
 
 namespace bertfuse::kernels::gemm_sm90 {
 
-// Steps, in the order in which they are applied: Epilogue<AddBias, Activate<Activations>> is activation(product +
-// bias). A step applies itself to a thread's values of 64 rows:
+// A list of steps, in the order in which they are applied: Epilogue<AddBias, Activate<Activations>> is
+// activation(product + bias). A step has a function for a thread's values of 64 rows:
 //
 //   template <class Tile, int kCount> static auto Apply(float (&v)[kCount], const Tile& tile);
 //
-// `tile` is what the kernel knows of them: parameters(), and where a step wants them vectors(), those of the block's
-// columns, and staged(), the residual. Apply() returns what is left to do when the values are stored, eight at a time:
-// nothing, but for a norm, which therefore is the last step. A scale would be one more step. A gate multiplies columns
-// by others, so the tile that is stored would have to become narrower, too.
+// `tile` gives a step what it needs: the kernel's parameters(), the vectors() of the block's columns (bias, gamma,
+// beta), and the staged() residual. Apply() returns what remains to be done when the values are stored, eight at a
+// time. Only a norm returns anything, and so it must be the last step. A scale would be one more step. A gate
+// multiplies some columns by others, so the tile that is stored would have to become narrower, too.
 template <class... Steps>
 struct Epilogue {
-  static constexpr int kVectors = (0 + ... + Steps::kVectors);  // float32, of the block's columns, in shared memory
+  static constexpr int kVectors =
+      (0 + ... + Steps::kVectors);  // float32 vectors of the block's columns in shared memory
   static constexpr bool kAddsResidual = (false || ... || Steps::kAddsResidual);
-  static constexpr bool kNormalizes = (false || ... || Steps::kNormalizes);  // rows of a cluster's blocks
+  static constexpr bool kNormalizes = (false || ... || Steps::kNormalizes);  // whole rows, across the cluster
 
   static constexpr bool kEachNormalizes[] = {false, Steps::kNormalizes...};
   static_assert(kNormalizes == kEachNormalizes[sizeof...(Steps)], "only the last step may leave something to do");
 
   static bool Takes(Activation activation) { return (true && ... && Steps::Takes(activation)); }
 
-  // By one thread, before the block's first barrier.
+  // Called by one thread, before the block's first barrier.
   template <class Pipeline>
   __device__ __forceinline__ static void InitBarriers(const Pipeline& pipeline) {
     (Steps::InitBarriers(pipeline), ...);
@@ -42,7 +43,7 @@ struct Epilogue {
   }
 };
 
-// What a step says of itself unless it says otherwise.
+// A step's defaults.
 struct EpilogueStep {
   static constexpr int kVectors = 0;
   static constexpr bool kAddsResidual = false, kNormalizes = false;
@@ -55,7 +56,7 @@ struct NothingToFinish {
   __device__ __forceinline__ void operator()(int, float*) const {}
 };
 
-// For the kCount values that a thread holds of 2 kCount columns, of which tile.vectors() has the bias.
+// A thread holds kCount values of 2 kCount columns, whose bias is in tile.vectors().
 struct AddBias : EpilogueStep {
   static constexpr int kVectors = 1;
   template <class Tile, int kCount>
@@ -69,7 +70,7 @@ struct AddBias : EpilogueStep {
   }
 };
 
-// One of the set's activations, for results of 16 bits.
+// One of the set's activations, as accurate as 16-bit results need.
 template <class Set>
 struct Activate : EpilogueStep {
   static bool Takes(Activation activation) { return Set::Has(activation); }
@@ -80,7 +81,7 @@ struct Activate : EpilogueStep {
   }
 };
 
-// Where there is one.
+// The residual, if there is one.
 struct AddResidual : EpilogueStep {
   static constexpr bool kAddsResidual = true;
   template <class Tile, int kCount>
@@ -93,9 +94,10 @@ struct AddResidual : EpilogueStep {
   }
 };
 
-// 64 rows x kColumns, as TMA loads and stores them, a warp's 16 rows of them as 8 x 8 matrices: four at a time
-// (stmatrix, ldmatrix), which are 16 columns. A lane addresses a row of one of the four. In the next box the swizzle is
-// the same, so that is a constant away; left to itself the compiler keeps every address in a register.
+// A staged tile of 64 rows x kColumns, laid out as TMA loads and stores it. A warp accesses its 16 rows as 8 x 8
+// matrices, four at a time (ldmatrix, stmatrix), which cover 16 columns; each lane addresses a row of one of the four.
+// The next box is swizzled alike, so its addresses are a constant away; left to itself the compiler keeps every address
+// in a register.
 template <class T, int kColumns>
 struct StagedRows {
   static_assert(sizeof(T) == 2, "stmatrix and ldmatrix move 2-byte elements");
@@ -109,7 +111,7 @@ struct StagedRows {
       at_[j] = SharedAddress(boxes) + Swizzled<kPitch>(row, (2 * j + lane / 16) * 16);
     }
   }
-  // v: what the thread holds of the i-th 16 columns, 8 values.
+  // v: the thread's 8 values of the i-th 16 columns.
   __device__ __forceinline__ void Add(int i, float* v) const { Add(i / kCount, i % kCount, v); }
   __device__ __forceinline__ void Store(int i, const float* v) const { Store(i / kCount, i % kCount, v); }
 
@@ -134,8 +136,8 @@ struct StagedRows {
   uint32_t at_[kCount];
 };
 
-// The columns' vectors on their way from global to shared memory, where they are float32: bias, and where rows are
-// normalised for every two columns gamma and beta, which are read together.
+// The vectors of the block's columns, on their way from global to shared memory, where they are float32: the bias and,
+// with a norm, gamma and beta of every two columns side by side, because they are read together.
 template <class Config>
 class VectorRegisters {
   using T = typename Config::Y;

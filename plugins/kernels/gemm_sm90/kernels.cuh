@@ -34,8 +34,8 @@ cudaError_t WithPacked(const GemmSm90Arguments<Elements>& a, Launch&& launch) {
   return a.packed.row_count == nullptr ? launch(std::false_type()) : launch(std::true_type());
 }
 
-// Calls launch(index as an integral_constant, packed as a bool_constant) with the place of that block in a table;
-// cudaErrorInvalidConfiguration where it is not there.
+// Calls launch(index as an integral_constant, packed as a bool_constant), `index` being the block's place in the table;
+// cudaErrorInvalidConfiguration if it is not there.
 template <size_t kCount, class Elements, class Launch, size_t... kIndex>
 cudaError_t WithBlock(const GemmSm90Block (&blocks)[kCount], const GemmSm90Block& block,
                       const GemmSm90Arguments<Elements>& a, Launch&& launch, std::index_sequence<kIndex...>) {

@@ -1,4 +1,4 @@
-// Launching the Hopper matrix products: how the output is cut up, tensor maps, cluster and grid.
+// Launching the Hopper matrix products: how the output is tiled, tensor maps, cluster and grid.
 #ifndef BERTFUSE_KERNELS_GEMM_SM90_LAUNCH_CUH_
 #define BERTFUSE_KERNELS_GEMM_SM90_LAUNCH_CUH_
 
@@ -13,7 +13,7 @@
 
 namespace bertfuse::kernels::gemm_sm90 {
 
-// Arguments, and tiles of which none is split. Fails where the tile does not fit the sizes.
+// Takes over the arguments and counts the tiles, none of them split. Fails if the tile does not suit the sizes.
 template <class Config, class T>
 cudaError_t Prepare(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& a, Parameters* p) {
   const int cluster = tile.cluster_m * tile.cluster_n;
@@ -39,7 +39,7 @@ cudaError_t Prepare(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& a, Par
   while (p->x_multicasters * 2 <= tile.cluster_n && Config::kM / (p->x_multicasters * 2) % 8 == 0) {
     p->x_multicasters *= 2;
   }
-  // Counted in 64 bits first: a launch takes no more blocks.
+  // Counted in 64 bits: a grid takes fewer than 2^31 blocks.
   const int64_t tiles_m = CeilDiv(a.m, static_cast<int64_t>(tile.cluster_m) * Config::kM);
   const int64_t tiles_n = CeilDiv(a.n, static_cast<int64_t>(tile.cluster_n) * Config::kN);
   if (tiles_m * tiles_n * tile.splits * cluster > std::numeric_limits<int>::max()) return cudaErrorInvalidConfiguration;
@@ -58,14 +58,14 @@ cudaError_t Prepare(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& a, Par
   return cudaSuccess;
 }
 
-// Has the tiles of the panels after the first `full_panels` split along k.
+// Splits the tiles of the panels after the first `full_panels` along k.
 inline void Split(const GemmSm90Tile& tile, int full_panels, Parameters* p) {
   p->unsplit_rows = full_panels * p->last_wave.panel_rows;
   p->unsplit_tiles = full_panels * p->tiles_n;
   p->tiles = p->unsplit_tiles + (p->tiles_m * p->tiles_n - p->unsplit_tiles) * tile.splits;
 }
 
-// Clusters that run, where each takes one tile. Of packed rows so many as take those that are expected.
+// Clusters of the grid, where each takes one tile. For packed rows, as many as the expected rows need.
 template <class Config, class T>
 int ClustersOfOneTile(const GemmSm90Arguments<T>& a, const Parameters& p) {
   if (!Config::kPacked) return p.tiles;
@@ -73,7 +73,7 @@ int ClustersOfOneTile(const GemmSm90Arguments<T>& a, const Parameters& p) {
   return static_cast<int>(std::min<int64_t>(panels * p.tiles_n * p.splits, p.tiles));
 }
 
-// Of x and weight.
+// Tensor maps of x and weight.
 template <class Config, class T>
 cudaError_t MakeOperandMaps(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& a, Parameters* p) {
   const MatrixView x = {a.x, a.m, a.k, a.k, Config::kM / p->x_multicasters, Config::kStageK};
@@ -121,7 +121,7 @@ cudaError_t LaunchPersistent(const GemmSm90Tile& tile, const GemmSm90Arguments<T
   LaunchConfig config = MakeLaunchConfig<Config>(tile, device, stream);
   error = ResidentClusters(config, reinterpret_cast<const void*>(PersistentKernel<Config>), &p.clusters);
   if (error != cudaSuccess) return error;
-  // Of packed rows any of the tiles may be split.
+  // With packed rows any of the tiles may turn out to be split.
   p.clusters = std::min(p.clusters, Config::kPacked ? p.tiles_m * p.tiles_n * p.splits : p.tiles);
   config.grid = dim3(static_cast<unsigned>(p.clusters) * config.cluster);
   return Launch(config, PersistentKernel<Config>, p);

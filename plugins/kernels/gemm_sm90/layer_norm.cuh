@@ -1,5 +1,5 @@
-// A norm as an epilogue's last step: of rows that the blocks of a cluster row hold together, each a slice. They
-// exchange their slices' statistics through distributed shared memory.
+// A norm as the last step of an epilogue. The blocks of a cluster row together hold whole rows, a slice each, and
+// exchange their slices' statistics through distributed shared memory (DSMEM).
 #ifndef BERTFUSE_KERNELS_GEMM_SM90_LAYER_NORM_CUH_
 #define BERTFUSE_KERNELS_GEMM_SM90_LAYER_NORM_CUH_
 
@@ -25,7 +25,7 @@ class LayerNormRows {
 
   // Finds the rows' statistics; what it returns normalises eight values at a time.
   __device__ __forceinline__ auto Run(Accumulators& values, int group) const {
-    // Of this thread's two rows: mean and sum of squared deviations, two passes over registers.
+    // Mean and sum of squared deviations of this thread's two rows, in two passes over registers.
     float mean[2] = {}, squares[2] = {};
 #pragma unroll
     for (int i = 0; i < Config::kAccumulators; ++i) mean[i / 2 % 2] += values[i];
@@ -84,8 +84,8 @@ class LayerNormRows {
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
   }
 
-  // Every block of the cluster row gets the statistics of this block's slice; returns when all of theirs are here. Only
-  // for rows of several blocks: CopyToDsmem.
+  // Sends the statistics of this block's slice to every block of the cluster row; returns when theirs have arrived.
+  // Only for rows of several blocks (see CopyToDsmem).
   __device__ __forceinline__ void ExchangeStatistics(const float (&mean)[2], const float (&squares)[2],
                                                      int group) const {
     const int thread = threadIdx.x % 128;

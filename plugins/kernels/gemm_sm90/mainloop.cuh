@@ -1,4 +1,4 @@
-// The main loop of the Hopper matrix products: a consumer warpgroup multiplies what is in the pipeline (wgmma).
+// The main loop of the Hopper matrix products: a consumer warpgroup multiplies the pipeline's stages (wgmma).
 #ifndef BERTFUSE_KERNELS_GEMM_SM90_MAINLOOP_CUH_
 #define BERTFUSE_KERNELS_GEMM_SM90_MAINLOOP_CUH_
 
@@ -15,9 +15,9 @@ class Mainloop {
   __device__ __forceinline__ explicit Mainloop(const Pipeline<Config>& pipeline)
       : pipeline_(pipeline), remote_empty_(pipeline.RemoteEmpty(threadIdx.x % 128)) {}
 
-  // Issues the products of the next `stages` stages, of rows from 64 * first_row_block on of x. `accumulate` says
-  // whether the accumulators hold something already. Calls under_first() while the first product is under way. Returns
-  // the last stage, for Finish().
+  // Issues the products of the next `stages` stages, with x's rows from 64 * first_row_block on. `accumulate`: whether
+  // the accumulators already hold something. Calls under_first() while the first product is in flight. Returns the last
+  // stage, for Finish().
   template <class UnderFirst>
   __device__ __forceinline__ int Issue(Accumulators& accumulators, State& state, int stages, int first_row_block,
                                        bool accumulate, UnderFirst&& under_first) const {
@@ -40,7 +40,7 @@ class Mainloop {
     Release(last_stage);
   }
 
-  // Says to the producers that this warpgroup is done with a stage.
+  // Tells the producers that this warpgroup is done with a stage.
   __device__ __forceinline__ void Release(int stage) const {
     if (remote_empty_ != 0) ArriveRemote(remote_empty_ + stage * sizeof(uint64_t));
   }

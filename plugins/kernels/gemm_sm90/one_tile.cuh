@@ -7,7 +7,7 @@
 
 namespace bertfuse::kernels::gemm_sm90 {
 
-// What an epilogue's steps are told: of a warpgroup's 64 rows.
+// What the steps of an epilogue are given about a warpgroup's 64 rows.
 template <class Config_>
 class TileRows {
  public:
@@ -21,7 +21,7 @@ class TileRows {
   __device__ __forceinline__ const float* vectors() const { return vectors_; }  // as VectorRegisters stores them
   __device__ __forceinline__ const Staged& staged() const { return staged_; }
   __device__ __forceinline__ int group() const { return group_; }                  // which of the block's warpgroups
-  __device__ __forceinline__ int first_barrier() const { return first_barrier_; }  // of named ones, one a warpgroup
+  __device__ __forceinline__ int first_barrier() const { return first_barrier_; }  // named; one per warpgroup
 
  private:
   const Pipeline<Config>& pipeline_;
@@ -43,7 +43,7 @@ class OneTileConsumer {
 
   __device__ __forceinline__ void InitBarriers() const { Config::Epilogue::InitBarriers(pipeline_); }
 
-  // Warpgroup `group` takes 64 rows of the block's tile. `state`: as the producer's.
+  // Warpgroup `group` takes 64 rows of the block's tile. `state`: as for the producer.
   __device__ __forceinline__ void Run(int group, State& state) const {
     if (!p_.weights_are_constant) WaitForDependencies();
     const Loop mainloop(pipeline_);
@@ -55,14 +55,14 @@ class OneTileConsumer {
     mainloop.Finish(accumulators, last_stage);
     Finish(accumulators[0], tile, group, state);
     if constexpr (Config::kPacked) {
-      // A next round may have the stages of the epilogue: it begins when what is stored from them has been read.
+      // The next round may use the epilogue's stages: it begins when TMA has read what it stores from them.
 #pragma unroll 1
       for (int i = 0; i < Config::kEpilogueStages; ++i, state.Advance()) mainloop.Release(state.stage);
     }
   }
 
  private:
-  // Named barriers: one of each warpgroup from kWarpgroup on, and one of all of them.
+  // Named barriers: one per warpgroup from kWarpgroup on, and one for all of them.
   enum NamedBarrier : int { kWarpgroup = 1, kVectors = 8 };
 
   __device__ __forceinline__ void Finish(float (&values)[Config::kAccumulators], const Tile& tile, int group,
@@ -88,12 +88,12 @@ class OneTileConsumer {
     }
   }
 
-  // Until all warpgroups have put their share of the vectors in shared memory.
+  // Waits until all warpgroups have written their elements of the vectors to shared memory.
   __device__ __forceinline__ static void WaitForVectors() {
     asm volatile("bar.sync %0, %1;" ::"n"(static_cast<int>(kVectors)), "n"(128 * Config::kWarpgroups) : "memory");
   }
 
-  // By one thread.
+  // Called by one thread.
   __device__ __forceinline__ void StoreStaging(const Tile& tile, int group, const char* staging) const {
 #pragma unroll 1
     for (int i = 0; i < Config::kBoxes; ++i) {

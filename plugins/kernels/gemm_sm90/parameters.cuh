@@ -1,4 +1,4 @@
-// What a launch of a Hopper matrix product is given.
+// The parameters of a launch of a Hopper matrix product.
 #ifndef BERTFUSE_KERNELS_GEMM_SM90_PARAMETERS_CUH_
 #define BERTFUSE_KERNELS_GEMM_SM90_PARAMETERS_CUH_
 
@@ -14,19 +14,19 @@ struct Parameters {
   const void* bias;
   const void* gamma;
   const void* beta;
-  float* float_partials;  // of split-K, one [m, n] for each split
+  float* float_partials;  // split-K's: [splits, m, n]
   void* y;
-  void* partials;  // of y's rows from unsplit_rows on, in y's type: `partial_rows` of the second split first
+  void* partials;  // in y's type, of y's rows from unsplit_rows on: [splits - 1, partial_rows, n]
   int partial_rows;
   int unsplit_rows, unsplit_tiles;
   int m, n, k_stages, stages_per_split;
   int cluster_m, cluster_n, x_multicasters;  // x_multicasters: blocks of a cluster row that load a slice of x for all
-  int tiles_m, tiles_n, tiles;               // in clusters; `tiles` counts each split of a tile
-  // Where rows are packed, the kernel works out for itself what hangs on their number: tiles and what is not split.
+  int tiles_m, tiles_n, tiles;               // counted in clusters; `tiles` counts each split of a tile
+  // With packed rows the kernel reads their number, and computes the number of tiles, and which are split, from it.
   const int32_t* row_count;
   int splits;
-  LastWave last_wave;  // no clusters: every tile is split
-  int clusters;        // that run, each of them taking every clusters-th tile
+  LastWave last_wave;  // clusters is 0: every tile is split
+  int clusters;        // of the grid; each takes every clusters-th tile
   float epsilon;
   Activation activation;
   bool has_residual, weights_are_constant, backwards;

@@ -1,5 +1,5 @@
-// The persistent ping-pong kernel, for many rows: y = activation(x weight^T + bias), with tiles at the end in splits of
-// k. Bias goes into the accumulators before the main loop, and results leave from registers.
+// The persistent ping-pong kernel, for many rows: y = activation(x weight^T + bias); tiles of the last wave may be
+// split along k. The accumulators start with the bias, and results are stored from registers.
 #ifndef BERTFUSE_KERNELS_GEMM_SM90_PERSISTENT_CUH_
 #define BERTFUSE_KERNELS_GEMM_SM90_PERSISTENT_CUH_
 
@@ -21,7 +21,7 @@ class PersistentConsumer {
 
   __device__ __forceinline__ void InitBarriers() const {}
 
-  // Warpgroup `group` takes every second tile. `state`: as the producer's.
+  // Warpgroup `group` takes every second tile. `state`: as for the producer.
   __device__ __forceinline__ void Run(int group, State& state) const {
     if (!p_.weights_are_constant) WaitForDependencies();
     const Loop mainloop(pipeline_);
@@ -31,14 +31,15 @@ class PersistentConsumer {
       const int stages = tile.stages();
       Accumulators accumulators;
       StartFromBias(accumulators, tile);
-      Loop::Fence(accumulators);  // or the compiler converts the bias when the wait is over
-      // The order barrier is needed also because an mbarrier tells only a round of the ring from the one before it.
+      Loop::Fence(accumulators);  // or the compiler converts the bias after the wait
+      // The order barrier is also needed because an mbarrier's parity only tells a round of the ring from the one
+      // before.
       if (number > 0) WaitForMainloop(number);
       const int last_stage = mainloop.Issue(accumulators, state, stages, 0, true, [] {});
       if (pipeline_.HasTile(number + 1)) PassMainloopOn(number + 1);
       mainloop.Finish(accumulators, last_stage);
       Store(accumulators, tile);
-      // The stages of the other warpgroup's tile.
+      // Skips the stages of the other warpgroup's tile.
       if (pipeline_.HasTile(number + 2)) state.Advance(pipeline_.TileAt(number + 1).stages());
     }
   }
@@ -54,7 +55,7 @@ class PersistentConsumer {
     asm volatile("bar.arrive %0, 256;" ::"r"(kOrderBarrier + number % 2) : "memory");
   }
 
-  // The bias (or 0) of this thread's columns, as Store() has them.
+  // Sets the accumulators to the bias (or 0) of this thread's columns, in Store()'s order.
   __device__ __forceinline__ void StartFromBias(Accumulators& accumulators, const Tile& tile) const {
     const T* bias = static_cast<const T*>(p_.bias) + tile.column + threadIdx.x % 4 * 8;
 #pragma unroll
@@ -73,12 +74,12 @@ class PersistentConsumer {
     }
   }
 
-  // From registers to global memory. With the weight's rows permuted a thread has 8 columns of every 32 side by side:
-  // shared memory is busy enough with the other warpgroup's product.
+  // Stores from registers to global memory: shared memory is busy enough with the other warpgroup's product. As the
+  // weight's rows are permuted, a thread has 8 adjacent columns of every 32.
   __device__ __forceinline__ void Store(Accumulators& accumulators, const Tile& tile) const {
     const int column = tile.column + threadIdx.x % 4 * 8;
     T* const out = tile.split == 0 ? static_cast<T*>(p_.y) : Partials(tile.split);
-    WaitForDependencies();  // a kernel before this one may still read what this overwrites
+    WaitForDependencies();  // an earlier kernel may still be reading what this overwrites
 #pragma unroll
     for (int b = 0; b < Config::kRowBlocks; ++b) {
       Config::Epilogue::Apply(accumulators[b], pipeline_);
@@ -102,7 +103,7 @@ class PersistentConsumer {
     }
   }
 
-  // Where row 0 of that split's partial sums would lie; their memory begins with row unsplit_rows.
+  // Where row 0 of that split's partial sums would be; their memory begins with row unsplit_rows.
   __device__ __forceinline__ T* Partials(int split) const {
     const int64_t rows = static_cast<int64_t>(split - 1) * p_.partial_rows - pipeline_.UnsplitRows();
     return static_cast<T*>(p_.partials) + rows * p_.n;

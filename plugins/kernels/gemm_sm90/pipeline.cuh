@@ -1,5 +1,5 @@
 // The ring of shared-memory stages between producer and consumers, and its mbarriers. Blocks of a cluster multicast
-// what they share, so a stage is empty when the consumers of every block that it is loaded for say so.
+// what they share, so a stage is empty once the consumers of every block that it is multicast to have released it.
 #ifndef BERTFUSE_KERNELS_GEMM_SM90_PIPELINE_CUH_
 #define BERTFUSE_KERNELS_GEMM_SM90_PIPELINE_CUH_
 
@@ -23,9 +23,9 @@ class Pipeline : public TileScheduler<Config> {
         shared_(shared),
         barriers_(reinterpret_cast<uint64_t*>(shared + Config::kBarrierOffset)) {}
 
-  // By one thread.
+  // Called by one thread.
   __device__ __forceinline__ void InitBarriers() const {
-    // A stage is read by this block, by the cluster row that this block multicasts a slice of x to, and by the column.
+    // This block, the cluster row that it multicasts a slice of x to, and the cluster column, for weight.
     const int readers = (MulticastsX() ? p_.cluster_n : 1) + p_.cluster_m - 1;
     for (int stage = 0; stage < Config::kStages; ++stage) {
       InitBarrier(Full(stage), 1);
@@ -41,9 +41,9 @@ class Pipeline : public TileScheduler<Config> {
   __device__ __forceinline__ char* Stage(int stage) const { return shared_ + stage * Config::kStageBytes; }
   __device__ __forceinline__ bool MulticastsX() const { return block_.rank_n < p_.x_multicasters; }
 
-  // Blocks that may write to this one's stages are numbered: first the cluster row, then the column. The first stage's
-  // empty barrier in block `number`; 0 if that does not write here. Worked out before the main loop: in it, a tile of
-  // 64 x 64 leaves 128 cycles a stage.
+  // The address of the first stage's empty barrier in block `number`; 0 if that block does not write to this one's
+  // stages. The blocks that may do so are numbered: first the cluster row, then the column. Computed before the main
+  // loop, in which a tile of 64 x 64 leaves 128 cycles per stage.
   __device__ __forceinline__ uint32_t RemoteEmpty(int number) const {
     if (number < p_.cluster_n) {
       const bool writes = number == block_.rank_n || number < p_.x_multicasters;

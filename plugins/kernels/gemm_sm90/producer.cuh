@@ -17,13 +17,13 @@ class Producer {
   __device__ __forceinline__ explicit Producer(const Pipeline<Config>& pipeline)
       : p_(pipeline.parameters()), block_(pipeline.block()), pipeline_(pipeline) {}
 
-  // `state`: where the pipeline's ring begins; then where it ended.
+  // `state`: position in the pipeline's ring, at the start and on return.
   __device__ __forceinline__ void Run(State& state) const {
     PrefetchTensorMap(&p_.x_map);
     PrefetchTensorMap(&p_.weight_map);
     const Slice x = SliceOfX(), weight = SliceOfWeight();
     if (!p_.weights_are_constant) WaitForDependencies();
-    // A constant weight does not depend on the kernel before this one: fill the pipeline with it while that one ends.
+    // A constant weight does not depend on the preceding kernel: fill the pipeline with it while that one ends.
     Tile tile = pipeline_.TileAt(0);
     int ahead = pipeline_.round() == 0 ? min(tile.stages(), Config::kStages) : 0;
     for (int i = 0; i < ahead; ++i) {
@@ -44,7 +44,7 @@ class Producer {
       if (!pipeline_.HasTile(++number)) break;
       tile = pipeline_.TileAt(number);
     }
-    // What the cluster's other blocks say about this block's stages has to get here before it ends.
+    // A block must not exit before the cluster's other blocks have arrived at its barriers.
     if (p_.cluster_m * p_.cluster_n == 1) return;
     State last = state;
     for (int i = Config::kPacked ? 0 : Config::kEpilogueStages; i < Config::kStages; ++i, last.Advance()) {
@@ -53,8 +53,8 @@ class Producer {
   }
 
  private:
-  // What this block loads of a tile that is multicast: rows from `first` on, and who gets them (a bit for each block of
-  // the cluster). Worked out once: with its divisions a copy would come later than small tiles want it.
+  // The slice of a multicast tile that this block loads: rows from `first` on, for the blocks of the cluster whose bit
+  // is set in `blocks`. Computed once: its divisions would delay every copy, and small tiles would wait for it.
   struct Slice {
     int first;
     uint32_t blocks;
@@ -97,7 +97,7 @@ class Producer {
     }
   }
 
-  // Stages for the warpgroups to put their rows of the tile in, with the residual in them where there is one.
+  // Hands the warpgroups stages to stage their rows of the tile in, filled with the residual if there is one.
   __device__ __forceinline__ void ProvideStaging(const Tile& tile, State& state) const {
 #pragma unroll 1
     for (int i = 0; i < Config::kEpilogueStages; ++i, state.Advance()) {

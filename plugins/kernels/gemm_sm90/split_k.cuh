@@ -16,7 +16,7 @@ class SplitKConsumer {
 
   __device__ __forceinline__ void InitBarriers() const {}
 
-  // Warpgroup `group` takes 64 rows of the block's tile. `state`: as the producer's.
+  // Warpgroup `group` takes 64 rows of the block's tile. `state`: as for the producer.
   __device__ __forceinline__ void Run(int group, typename Loop::State& state) const {
     if (!p_.weights_are_constant) WaitForDependencies();
     const Loop mainloop(pipeline_);

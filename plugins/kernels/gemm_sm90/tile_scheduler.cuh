@@ -8,13 +8,13 @@
 
 namespace bertfuse::kernels::gemm_sm90 {
 
-// Where a tile lies, and its split of k in stages.
+// A tile's position in the output, and its range of k in stages.
 struct Tile {
   int row, column, split, first_stage, last_stage;
   __device__ __forceinline__ int stages() const { return last_stage - first_stage; }
 };
 
-// A block's place: its cluster, and its row and column in it.
+// A block's position: its cluster, and its row and column within it.
 struct BlockPosition {
   int cluster, rank_m, rank_n;
   __device__ __forceinline__ explicit BlockPosition(const Parameters& p)
@@ -25,7 +25,7 @@ struct BlockPosition {
   }
 };
 
-// How many tiles there are, as the launch worked it out.
+// The number of tiles, as the host computed it.
 template <bool kPacked>
 class TileCounts {
  public:
@@ -39,8 +39,8 @@ class TileCounts {
   const Parameters& p_;
 };
 
-// As the number of packed rows has it. The counts lie in shared memory: in registers, which the accumulators and what
-// is done with them want all of, they made the persistent kernel with GELU 12% slower.
+// The number of tiles, computed from that of packed rows. The counts are in shared memory: kept in registers, all of
+// which accumulators and epilogue need, they made the persistent kernel with GELU 12% slower.
 template <>
 class TileCounts<true> {
   struct alignas(16) Counts {
@@ -50,8 +50,8 @@ class TileCounts<true> {
  public:
   __device__ __forceinline__ TileCounts(const Parameters&, char* shared) : counts_(reinterpret_cast<Counts*>(shared)) {}
 
-  // By every thread. False: the cluster, counted from 0, has no tile. Else the counts are there after the block's next
-  // barrier.
+  // Called by every thread. Returns whether `cluster`, counted from 0, has a tile; the counts can then be read after
+  // the block's next barrier.
   __device__ __forceinline__ bool Make(const Parameters& p, int row_count, int cluster) const {
     const int panels = Panels(p.last_wave, static_cast<int>(RealRows(row_count, p.m)));
     int full = panels;
@@ -76,11 +76,11 @@ class TileCounts<true> {
 template <class Config>
 class TileScheduler {
  public:
-  // `counts`: where in shared memory they lie that packed rows need.
+  // `counts`: shared memory for the counts of packed rows.
   __device__ __forceinline__ TileScheduler(const Parameters& parameters, char* counts)
       : p_(parameters), block_(parameters), counts_(parameters, counts) {}
 
-  // Of packed rows, before anything else is asked: false where the whole cluster has nothing to do.
+  // With packed rows, to be called before anything else: false if the whole cluster has nothing to do.
   __device__ __forceinline__ bool CountTiles(int row_count) const {
     return counts_.Make(p_, row_count, block_.cluster);
   }
@@ -90,15 +90,14 @@ class TileScheduler {
     return number == 0 || (Config::kPersistent && block_.cluster + number * p_.clusters < counts_.tiles());
   }
 
-  // Of packed rows there may be more than the grid was made for: takes the next tile as number 0. False where there is
-  // none.
+  // There may be more packed rows than the grid was sized for: makes the next tile number 0. False if there is none.
   __device__ __forceinline__ bool NextRound() {
     block_.cluster += p_.clusters;
     ++round_;
     return block_.cluster < counts_.tiles();
   }
 
-  // Counted from 0. All but packed rows have one.
+  // Counted from 0. Only packed rows have more than one.
   __device__ __forceinline__ int round() const { return Config::kPacked && !Config::kPersistent ? round_ : 0; }
 
   // Columns change fastest: the weight stays in the L2 cache. Unsplit tiles have the lower indices, then come the

@@ -31,7 +31,7 @@ __device__ __forceinline__ void Arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedAddress(barrier)) : "memory");
 }
 
-// At a barrier anywhere in the cluster, given its DsmemAddress (cluster.cuh).
+// Arrives at a barrier anywhere in the cluster, given its DsmemAddress (cluster.cuh).
 __device__ __forceinline__ void ArriveRemote(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -50,12 +50,12 @@ __device__ __forceinline__ void WaitBarrier(uint64_t* barrier, uint32_t parity) 
 
 // ---- named barriers ----
 
-// Of the 128 threads of a warpgroup.
+// Synchronises the 128 threads of a warpgroup.
 __device__ __forceinline__ void SyncWarpgroup(int id) { asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory"); }
 
 // ---- pipelines ----
 
-// A position in a ring of stages: which stage, and the parity that its barriers are waited for with.
+// A position in a ring of stages: the stage, and the parity to wait for at its barriers.
 template <int kStages>
 struct PipelineState {
   int stage = 0;

@@ -20,7 +20,7 @@ __device__ __forceinline__ void SyncCluster() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\n\tbarrier.cluster.wait.aligned;" ::: "memory");
 }
 
-// The same, after which they see what each has written to shared memory, the others' too.
+// The same with acquire and release: afterwards all of them see what each has written to any block's shared memory.
 __device__ __forceinline__ void SyncClusterMemory() {
   asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -32,15 +32,15 @@ __device__ __forceinline__ uint32_t DsmemAddress(const void* pointer, uint32_t r
   return address;
 }
 
-// To a DsmemAddress.
+// Stores to a DsmemAddress.
 __device__ __forceinline__ void StoreDsmem(uint32_t to, int value) {
   asm volatile("st.shared::cluster.s32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
 }
 
-// Copies shared memory to another block of the cluster, and counts the bytes towards that block's barrier. (One
-// st.async a value would do the same, but every one of them is an update of the barrier.) Never in a launch without a
-// cluster, not even by no thread: branch around it (the compiler may predicate UBLKCP.S.S, and there it is an illegal
-// instruction all the same; seen on an H200).
+// Copies shared memory to another block of the cluster, and counts the bytes towards that block's barrier. (An st.async
+// per value would do the same, but each of them updates the barrier.) A launch without a cluster must branch around it:
+// the compiler may predicate it (UBLKCP.S.S), and there it is an illegal instruction even if its predicate is off (seen
+// on an H200).
 __device__ __forceinline__ void CopyToDsmem(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                "r"(SharedAddress(from)), "r"(bytes), "r"(barrier)

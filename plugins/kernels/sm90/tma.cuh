@@ -1,4 +1,4 @@
-// The Tensor Memory Accelerator (TMA): bulk tensor copies between global and shared memory. By one thread each.
+// The Tensor Memory Accelerator (TMA): bulk tensor copies between global and shared memory. One thread issues each.
 #ifndef BERTFUSE_KERNELS_SM90_TMA_CUH_
 #define BERTFUSE_KERNELS_SM90_TMA_CUH_
 
@@ -86,7 +86,7 @@ __device__ __forceinline__ void TmaWaitStoresRead() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-// Before TMA or the tensor cores (the async proxy) read what this thread stored to shared memory.
+// Needed before TMA or the tensor cores (the async proxy) read what this thread stored to shared memory.
 __device__ __forceinline__ void FenceAsyncProxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Byte offset of an element in a tile that TMA swizzles; `pitch` is the row's 32, 64 or 128 bytes.

@@ -1,8 +1,8 @@
 // Warpgroup matrix products of Hopper (wgmma): d[64 x kN] += a[64 x k] * b[kN x k] transposed, k being 32 bytes. The
 // instructions' wrappers are CUTLASS's.
 //
-// A thread's share of the accumulator d: d[4 j + e] is at row (lane / 4) + 8 (e / 2) of its warp's 16, and column
-// 8 j + 2 (lane % 4) + e % 2.
+// A thread's elements of the accumulator d: d[4 j + e] is at row (lane / 4) + 8 (e / 2) of its warp's 16, and column 8
+// j + 2 (lane % 4) + e % 2.
 #ifndef BERTFUSE_KERNELS_SM90_WGMMA_CUH_
 #define BERTFUSE_KERNELS_SM90_WGMMA_CUH_
 
@@ -21,7 +21,8 @@ __device__ __forceinline__ int FirstColumn() { return threadIdx.x % 4 * 2; }
 
 namespace gmma = cute::SM90::GMMA;
 
-// Operands of type T with sums of type Accumulator, for the widths that are used. An element type has a line here.
+// Operands of type T with accumulators of type Accumulator, in the widths that are used. Each element type has a line
+// here.
 template <class T, class Accumulator, int kN>
 struct WgmmaOp;
 #define BERTFUSE_WGMMA_OF_WIDTH(T, ACCUMULATOR, STEP_K, TYPES, N)                                     \
