@@ -100,7 +100,8 @@ def tune(
     calls: dict[str, tuple[str, native.Call, int]] = {}
     for batch, sequence in sizes:
         for op, call, count in model_calls(path, batch, sequence):
-            call.device_id, call.flags = device, native.ALLOW_TF32 if tf32 else 0
+            # For as many packed rows as the sizes have, whatever this process has run before.
+            call.device_id, call.flags = device, native.NO_ROW_HINTS | (native.ALLOW_TF32 if tf32 else 0)
             problem = _reported(native.problem, op, call)
             if problem is not None:
                 before = calls[problem][2] if problem in calls else 0

@@ -28,8 +28,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not native.gpu_architectures():
         pytest.skip("the library was built without CUDA kernels")
     folder = tmp_path_factory.mktemp("gpu")
-    # Heads of 32 and rows of 64: sizes that the tensor cores take.
-    model = build(hidden_size=64, num_attention_heads=2, intermediate_size=128)
+    # Heads of 32 and rows of 64: sizes that the tensor cores take. As many positions as the longest workload has.
+    model = build(hidden_size=64, num_attention_heads=2, intermediate_size=128, max_position_embeddings=128)
     beside_config(export_model(model, folder, exporter="torchscript", attention="eager", opset=17))
     fuse_file(folder / "model.onnx", folder / "model.fused.onnx", dtype="fp16")
     return folder
