@@ -257,15 +257,17 @@ def _pytorch(name: str, folder: Path, metadata: Mapping[str, str], options: GpuO
     made = Contender(name, notes=notes, details={"dtype": options.dtype})
 
     def runner(cuda_graph: bool) -> Callable[[Feed], None]:
-        ready: dict[tuple[int, ...], Callable[[], Any]] = {}
+        # With its inputs, which stay where they are: a graph goes on reading them there.
+        ready: dict[tuple[int, ...], tuple[Callable[[], Any], dict[str, Any]]] = {}
 
         def run(feed: Feed) -> None:
             size = next(iter(feed.values())).shape
             if size not in ready:
                 tensors = {key: torch.from_numpy(array).to("cuda") for key, array in feed.items()}
-                ready[size] = _replay(lambda: model(**tensors)) if cuda_graph else lambda: model(**tensors)
+                call = partial(model, **tensors)
+                ready[size] = (_replay(call) if cuda_graph else call), tensors
             with torch.inference_mode():
-                ready[size]()
+                ready[size][0]()
                 torch.cuda.synchronize()
 
         return run

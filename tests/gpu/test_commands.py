@@ -12,9 +12,11 @@ import pytest
 from tiny_models import LAYERS, beside_config, build, inputs
 from typer.testing import CliRunner
 
+from bertfuse.analysis.gpu_bench import GpuOptions, _pytorch
 from bertfuse.cli import app
 from bertfuse.export import export_model
 from bertfuse.graph_rewrite import fuse_file
+from bertfuse.graph_rewrite.io import open_model
 from bertfuse.runtime import native
 from bertfuse.runtime.ragged_inputs import ragged
 from bertfuse.runtime.session import InferenceSession
@@ -120,6 +122,20 @@ def test_bench(folder: Path, tmp_path: Path, options: list[str]) -> None:
     assert report["details"]["fused, library"]["fused"]["FusedAttention"] == LAYERS
     assert all(0 < timing["low"] <= timing["median"] <= timing["high"] for timing in report["timings"])
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_graphs_of_several_sizes_keep_their_inputs(folder: Path) -> None:
+    """Or one that was captured first reads what has taken the place of its ids since."""
+    torch = pytest.importorskip("torch")
+    metadata = {entry.key: entry.value for entry in open_model(folder / "model.onnx")[0].metadata_props}
+    feeds = [inputs(2, 8), inputs(4, 16)]
+    options = GpuOptions("fp16", cuda_graph=True)
+    contender = _pytorch("PyTorch", folder, metadata, options, feeds[0])
+    assert contender.run is not None
+    contender.run(feeds[1])
+    others = [torch.full((2, 8), 1 << 40, device="cuda") for _ in range(1000)]
+    contender.run(feeds[0])  # an id out of range ends the process's CUDA context
+    assert (torch.stack(others) == 1 << 40).all()
 
 
 def test_bench_refuses_a_library_without_the_kernels(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
