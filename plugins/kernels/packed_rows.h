@@ -9,8 +9,9 @@
 namespace bertfuse::kernels {
 
 struct PackedRows {
-  // In device memory; null: all rows are real. Kernels read it before the preceding kernels have ended. So the kernel
-  // right after the one that writes it, the embedding, must launch its dependents only when that one has ended.
+  // In device memory; null: all rows are real. Kernels read it before the preceding kernels have ended. So PackTokens
+  // launches its dependents only after it has written it, and the embedding, the first to use it, launches its own only
+  // when PackTokens has ended. (UnpackTokens, which may come right after PackTokens, waits before it reads it.)
   const int32_t* row_count = nullptr;
   int64_t expected = 0;  // by the host; results do not depend on it
 
