@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -176,7 +177,12 @@ def test_an_honest_library_has_no_findings(tmp_path: Path) -> None:
 def _hunting(folder: Path, fault: str, *options: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "bertfuse.cli", "qualify", "--library", str(library(fault, folder))]
     command += ["--devices", "cpu", "--ops", "FusedGemm", "--dtypes", "float32", "-o", str(folder / "found.jsonl")]
-    return subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # A shell's background job ignores SIGINT, and so would all that it starts.
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    finally:
+        signal.signal(signal.SIGINT, former)
 
 
 def _wait_for_a_finding(folder: Path) -> None:
@@ -201,8 +207,6 @@ def _processes_of(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGINT", "SIGTERM"])
 def test_killed_it_has_lost_no_finding_and_leaves_no_process(how: str, tmp_path: Path) -> None:
-    import signal
-
     hunt = _hunting(tmp_path, "wrong", "--minutes", "5")
     try:
         _wait_for_a_finding(tmp_path)
