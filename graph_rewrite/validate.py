@@ -21,6 +21,7 @@ def check(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> None:
         raise FusionError(f"initialiser '{sparse}' is sparse, which is not supported; write it as a dense tensor")
     for node in _nodes(skeleton.graph):
         _check_split(node)
+        _check_keepdims(node)
     bare = without_weights(skeleton, weights)
     for value in (*bare.graph.input, *bare.graph.output):
         if value.type.HasField("tensor_type"):  # unknown ranks, which every runtime takes, the checker does not
@@ -38,6 +39,16 @@ def _check_split(node: onnx.NodeProto) -> None:
         raise FusionError(
             f"the model is not valid ONNX: Split '{node.name or node.output[0]}' has num_outputs {parts} and "
             f"{len(node.output)} outputs; export it again"
+        )
+
+
+def _check_keepdims(node: onnx.NodeProto) -> None:
+    """Given another number, onnx and ONNX Runtime's inference find different ranks."""
+    keepdims = next((a.i for a in node.attribute if a.name == "keepdims"), 0)
+    if node.domain in ("", "ai.onnx") and keepdims not in (0, 1):
+        raise FusionError(
+            f"the model is not valid ONNX: {node.op_type} '{node.name or node.output[0]}' has keepdims {keepdims}, "
+            "not 0 or 1; export it again"
         )
 
 

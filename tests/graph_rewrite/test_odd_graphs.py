@@ -136,6 +136,18 @@ def test_split_that_contradicts_itself(parts: int) -> None:
         fuse(model)
 
 
+@pytest.mark.parametrize("keepdims", [-1, 2])
+def test_keepdims_that_is_neither_0_nor_1(keepdims: int) -> None:
+    b = Builder(17)
+    x = b.input("x", ("B", "S", WIDTH))
+    b.output(b.op("ReduceMean", b.gelu(b.linear(x, WIDTH, WIDTH)), axes=[1], keepdims=0))
+    model = b.model()
+    reduce = next(node for node in model.graph.node if node.op_type == "ReduceMean")
+    next(a for a in reduce.attribute if a.name == "keepdims").i = keepdims
+    with pytest.raises(FusionError, match=f"ReduceMean .* has keepdims {keepdims}, not 0 or 1"):
+        fuse(model)
+
+
 @pytest.mark.parametrize("level", ["full", "basic"])
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_no_row_and_no_token(exporter: str, level: str, library) -> None:
