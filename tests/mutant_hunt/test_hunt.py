@@ -22,6 +22,7 @@ from bertfuse.qualify.mutants.hunting import _account
 from bertfuse.qualify.mutants.minimise import smaller
 from bertfuse.qualify.mutants.report import Report
 from bertfuse.qualify.mutants.trial import Subject, Trial
+from bertfuse.qualify.mutants.verdict import misdeclares
 from bertfuse.qualify.mutants.worker import trials
 from mutant_hunt.exports import EXPORTS, Export
 
@@ -254,3 +255,13 @@ def test_judging_sees_every_kind_of_difference(monkeypatch: pytest.MonkeyPatch) 
     assert "is now float32" in changed(reshaped)
     assert changed(raising) == "fuse: IndexError: 3"
     assert "does not load" in changed(unknown)
+
+
+@pytest.mark.parametrize("declared, rows, other", [([3, 4], 2, True), ([3, 4], 3, False), (["B", 4], 2, False)])
+def test_shapes_that_a_model_declares_and_does_not_compute(declared: list, rows: int, other: bool) -> None:
+    values = {"x": ["B", 4], "y": ["B", 4], "between": declared}
+    x, y, between = (onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in values.items())
+    nodes = [onnx.helper.make_node("Relu", ["x"], ["between"]), onnx.helper.make_node("Relu", ["between"], ["y"])]
+    graph = onnx.helper.make_graph(nodes, "g", [x], [y], value_info=[between])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+    assert misdeclares(model, {"x": np.ones((rows, 4), np.float32)}) is other
