@@ -190,7 +190,8 @@ def _fuse(
     functions.import_domain(model)
     if with_functions:
         functions.attach(model, data_types)
-    _check_model(model, skeleton, with_functions)
+    if with_functions:  # without, onnx takes every fused op for an error
+        validate.check_fused(model, skeleton, lambda: _folded(skeleton, weights))
     result.model, result.nodes = model, (before, count_nodes(model))
     return result, fused_weights
 
@@ -202,6 +203,14 @@ def _import(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> FusionGrap
         raise
     except Exception as error:  # onnx-graphsurgeon asserts and indexes its way through a graph that contradicts itself
         raise FusionError(f"the graph cannot be read: {error}; run onnx.checker on it") from error
+
+
+def _folded(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> onnx.ModelProto:
+    """The original without its clutter, nothing fused."""
+    graph = _import(skeleton, weights)
+    clutter.remove(graph)
+    graph.finish()
+    return to_model(graph, skeleton)[0]
 
 
 def _optimized_already(skeleton: onnx.ModelProto) -> str:
@@ -268,27 +277,6 @@ def _replace(graph: FusionGraph, spec: OpSpec, found: Match) -> gs.Node:
 def count_nodes(model: onnx.ModelProto) -> int:
     """Nodes of the graph that compute something."""
     return sum(node.op_type != "Constant" for node in model.graph.node)
-
-
-def _check_model(model: onnx.ModelProto, original: onnx.ModelProto, with_functions: bool) -> None:
-    """ONNX's checks on the model without its weights (their shapes are all it needs)."""
-    if not with_functions:
-        return  # the checker takes an operator that it knows neither by schema nor by function for an error
-    error = _invalid(model)
-    if error:
-        theirs = _invalid(original)
-        if theirs:
-            raise FusionError(f"the model is not valid ONNX: {theirs}; export it again")
-        raise FusionError(f"the fused model is not valid ONNX: {error}")
-
-
-def _invalid(model: onnx.ModelProto) -> str:
-    """What strict shape inference finds wrong, "" for nothing."""
-    try:
-        onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
-        return " ".join(str(error).split())
-    return ""
 
 
 __all__ = ["LEVELS", "count_nodes", "explain", "fuse", "fuse_file"]

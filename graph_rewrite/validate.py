@@ -1,8 +1,9 @@
-"""Is this a model at all? Asked once, before anything relies on it."""
+"""Is this a model at all? Asked before anything relies on it, and of what came out of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 
 import onnx
 
@@ -30,6 +31,34 @@ def check(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> None:
         onnx.checker.check_model(bare)
     except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
         raise FusionError(f"the model is not valid ONNX: {' '.join(str(error).split())}; export it again") from error
+
+
+def check_fused(fused: onnx.ModelProto, original: onnx.ModelProto, folded: Callable[[], onnx.ModelProto]) -> None:
+    """Raise FusionError for a fused model of which ONNX's strict shape inference says that it contradicts itself.
+
+    The fault may be the original's own, which inference may not see before constants are folded: `folded` gives the
+    original with that and nothing else done to it. No model need have its weights.
+    """
+    faults = _faults(fused)
+    if not faults:
+        return
+    theirs = _faults(original) or [fault for fault in _faults(folded()) if fault in faults]
+    if theirs:
+        raise FusionError(f"the model is not valid ONNX: {'; '.join(theirs)}; export it again")
+    raise FusionError(f"the fused model is not valid ONNX: {'; '.join(faults)}")
+
+
+_FAULT = re.compile(r"\(op_type:([^,)]+)(?:, node name: (.*?))?\): (?:\[\w+\] )?(.*?)(?= \(op_type:|$)")
+
+
+def _faults(model: onnx.ModelProto) -> list[str]:
+    """What strict shape inference finds wrong, a line for each node."""
+    try:
+        onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        text = " ".join(str(error).split())
+        return [f"{op} '{name}': {fault}" for op, name, fault in _FAULT.findall(text)] or [text]
+    return []
 
 
 def _check_split(node: onnx.NodeProto) -> None:

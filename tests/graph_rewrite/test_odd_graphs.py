@@ -148,6 +148,20 @@ def test_keepdims_that_is_neither_0_nor_1(keepdims: int) -> None:
         fuse(model)
 
 
+@pytest.mark.parametrize("seen", [True, False])
+def test_expand_by_a_shape_of_two_axes(seen: bool) -> None:
+    """Where the axes are computed, ONNX's inference sees the fault only once they are folded."""
+    b = Builder(17)
+    y = b.gelu(b.linear(b.input("x", ("B", "S", WIDTH)), WIDTH, WIDTH))
+    axes = b.const([0]) if seen else b.op("Min", b.const([0]), b.const([0]))
+    shape = b.op("Unsqueeze", b.op("Shape", y), axes)
+    b.output(b.op("Identity", y, name="output"), shape=("B", "S", WIDTH))
+    model = b.model()
+    model.graph.node[-1].CopyFrom(helper.make_node("Expand", [y, shape], [b.outputs[0].name], "by_two_axes"))
+    with pytest.raises(FusionError, match=r"^the model is not valid .*: Expand 'by_two_axes': shape input must be 1D"):
+        fuse(model)
+
+
 @pytest.mark.parametrize("level", ["full", "basic"])
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_no_row_and_no_token(exporter: str, level: str, library) -> None:
