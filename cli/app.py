@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import signal
 import sys
 from typing import Annotated
@@ -27,6 +28,11 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _joined(text: str) -> str:
+    """The lines of each paragraph as one, to be wrapped for the terminal at hand; rich keeps those of the source."""
+    return "\n\n".join(paragraph.replace("\n", " ") for paragraph in inspect.cleandoc(text).split("\n\n"))
+
+
 @app.callback()
 def root(
     version: Annotated[
@@ -47,6 +53,8 @@ def root(
 
 for module in (models, explain, run, corpus, compare, engine, sessions, tune, qualify, report, serve, triton):
     module.add_to(app)
+for command in app.registered_commands:
+    command.help = _joined(command.callback.__doc__)
 
 
 def main() -> None:

@@ -28,7 +28,10 @@ def compare(
     ] = False,
     bisection: Annotated[
         bool,
-        typer.Option("--bisect", help="Find the first tensor that differs, and how much of that its own nodes add."),
+        typer.Option(
+            "--bisect",
+            help="Find the first tensor that differs, and how much of it is its own nodes' doing.",
+        ),
     ] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a self-contained HTML page.")] = None,
     atol: Annotated[float | None, typer.Option(help="Absolute tolerance. \\[default: by type]")] = None,
@@ -40,8 +43,9 @@ def compare(
 ) -> None:
     """Run models and engines on the same inputs and compare them with polygraphy. Exit 1 when outputs disagree.
 
-    HOW is cpu, cpu+library, cuda or cuda-library; without it --provider and --library say how the others run. A .plan
-    file runs in TensorRT. Without --text and --input: random valid inputs, padded rows among them.
+    FILE@HOW says how that file runs: HOW is cpu, cpu+library (with the custom-op library), cuda (with it) or
+    cuda-library (without it). A reference without HOW runs on the CPU; for the others --provider and --library then
+    say how. A .plan file runs in TensorRT. Without --text and --input the inputs are random but valid, with padding.
 
     [bold]Examples[/]
 

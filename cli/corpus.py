@@ -33,7 +33,7 @@ InputFormat = Annotated[
 Format = Annotated[str, typer.Option("--format", metavar="parquet|npy|jsonl", help="Format of the output files.")]
 BatchTokens = Annotated[
     int | None,
-    typer.Option("--max-batch-tokens", min=1, help="Most tokens in one batch. \\[default: 512, on a GPU 16384]"),
+    typer.Option("--max-batch-tokens", min=1, help="Maximum tokens in one batch. \\[default: 512, on a GPU 16384]"),
 ]
 MaxLength = Annotated[
     int | None,
@@ -49,7 +49,8 @@ Devices = Annotated[
 ]
 Ray = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster; local starts one here.")]
 Workers = Annotated[
-    int | None, typer.Option(min=1, help="With --ray: number of workers. \\[default: one for each GPU, or machine]")
+    int | None,
+    typer.Option(min=1, help="With --ray: number of workers. \\[default: one per GPU, else per machine]"),
 ]
 ShardRows = Annotated[int, typer.Option(min=1, help="Input rows for each output file.")]
 

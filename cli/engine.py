@@ -51,7 +51,7 @@ def engine(
         Path | None, typer.Option(metavar="FILE", help="Timing cache to read and to add to (TensorRT).")
     ] = None,
     workspace: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Most memory that a layer may use, such as 512M or 4G.")
+        str | None, typer.Option(metavar="SIZE", help="Maximum memory that a layer may use, such as 512M or 4G.")
     ] = None,
     expose: Annotated[
         bool,

@@ -21,9 +21,7 @@ def explain(
     level: Level = "full",
     padding: Annotated[
         str | None,
-        typer.Option(
-            metavar="keep|remove|ragged", help="As for fuse. \\[default: what was done in the folder's fused model]"
-        ),
+        typer.Option(metavar="keep|remove|ragged", help="As for fuse. \\[default: as in the folder's fused model]"),
     ] = None,
     output_rows: OutputRows = False,
     as_json: Json = False,

@@ -58,7 +58,7 @@ OutputRows = Annotated[
     bool,
     typer.Option(
         "--output-rows",
-        help="Compute only those rows of the last layer that an output needs. Always so unless padding is kept.",
+        help="Compute only those rows of the last layer that an output needs; always on unless padding is kept.",
     ),
 ]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit 1 when something expected was not fused.")]

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+ModelFolder = Annotated[
+    Path,
+    typer.Argument(metavar="MODEL_DIR", help="Folder that 'bertfuse export' or 'optimize' wrote, or an .onnx file."),
+]
 Provider = Annotated[str, typer.Option(metavar="cpu|cuda", help="Where the model runs.")]
 Library = Annotated[
     str,

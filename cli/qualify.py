@@ -26,7 +26,8 @@ def qualify(
     model: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[MODEL]", help="ONNX file: test how it, and mutants of it, are fused, in place of kernels."
+            metavar="[MODEL]",
+            help="ONNX file: test fusion, on it and on random mutants of it, not the kernels.",
         ),
     ] = None,
     minutes: Annotated[float, typer.Option(min=0.01, help="How long to test.")] = 8.0,

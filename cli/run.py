@@ -8,14 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from .options import Json, Library, Provider
+from .options import Json, Library, ModelFolder, Provider
 from .output import Steps, command, print_json, stdout, table
 
 SHOWN = 20  # answers on the terminal; all of them go into --json and -o
 
 
 def run(
-    model: Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="Folder of export or optimize, or an .onnx file.")],
+    model: ModelFolder,
     text: Annotated[list[str] | None, typer.Option("--text", "-t", help="A text; give it again for more.")] = None,
     text_pair: Annotated[
         list[str] | None, typer.Option(help="Second text of a pair, such as a question's context; one for each --text.")
@@ -26,7 +26,7 @@ def run(
     file: Annotated[Path | None, typer.Option("--input", "-i", help="An .npz file with an array per input.")] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the outputs to this .npz file.")] = None,
     engine: Annotated[
-        Path | None, typer.Option(metavar="FILE.plan", help="Run this engine of the model, on a GPU.")
+        Path | None, typer.Option(metavar="FILE.plan", help="Run this TensorRT engine, built from the model, on a GPU.")
     ] = None,
     provider: Provider = "cpu",
     library: Library = "auto",
@@ -34,8 +34,8 @@ def run(
 ) -> None:
     """Run a model on texts or arrays: the fused model of the folder, where there is one.
 
-    Texts are answered by the model's task: vectors as its pooling makes them, labels, entities, scores of pairs, words
-    for masks, spans.
+    What a text gives depends on the model's task: a vector, pooled as the model says; labels; entities; the score of a
+    pair; words for a mask; or the part of the text that answers a question.
 
     [bold]Examples[/]
 

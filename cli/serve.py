@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .options import Library, Provider
+from .options import Library, ModelFolder, Provider
 from .output import command, stderr
 
 
 def serve(
-    model: Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="Folder of export or optimize, or an .onnx file.")],
+    model: ModelFolder,
     host: Annotated[
         str, typer.Option(help="Address to listen on; 0.0.0.0: every address of the machine.")
     ] = "127.0.0.1",
@@ -37,10 +36,11 @@ def serve(
         int, typer.Option(min=1, help="With --max-replicas: requests to aim at for each replica.")
     ] = 64,
     max_batch_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens in one batch. \\[default: 2048 on a CPU, 32768 on a GPU]")
+        int | None,
+        typer.Option(min=1, help="Maximum tokens in one batch. \\[default: 2048 on a CPU, 32768 on a GPU]"),
     ] = None,
     max_length: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens of a text. \\[default: as the folder says]")
+        int | None, typer.Option(min=1, help="Maximum tokens in a text. \\[default: as the folder says]")
     ] = None,
     auto_truncate: Annotated[
         bool,
@@ -48,7 +48,7 @@ def serve(
             "--auto-truncate", help="Cut longer texts, unless a request says otherwise. Without this they are refused."
         ),
     ] = False,
-    max_texts: Annotated[int, typer.Option(min=1, help="Most texts in one request.")] = 2048,
+    max_texts: Annotated[int, typer.Option(min=1, help="Maximum texts in one request.")] = 2048,
     max_body: Annotated[int, typer.Option(min=1, metavar="BYTES", help="Largest request.")] = 8_000_000,
     max_ongoing: Annotated[int, typer.Option(min=1, help="Requests that a replica works on at a time.")] = 256,
     max_queued: Annotated[int, typer.Option(min=1, help="Requests that may wait; the next one gets 429.")] = 512,

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from .options import Json, Library, Provider
+from .options import Json, Library, ModelFolder, Provider
 from .output import Steps, command, print_json, stdout
 
 
 def triton(
-    model: Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="Folder of export or optimize, or an .onnx file.")],
+    model: ModelFolder,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Repository to write, or to add to.")],
     backend: Annotated[
         str,
@@ -21,13 +21,13 @@ def triton(
         ),
     ] = "onnxruntime",
     plan: Annotated[
-        Path | None, typer.Option(metavar="FILE.plan", help="The model's engine, for --backend tensorrt.")
+        Path | None, typer.Option(metavar="FILE.plan", help="The model's TensorRT engine, for --backend tensorrt.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="The model's name. \\[default: the folder's]")] = None,
     libraries: Annotated[
         str, typer.Option(metavar="DIR", help="Folder of libbertfuse_ort.so on the server.")
     ] = "/opt/bertfuse",
-    max_batch_size: Annotated[int, typer.Option(min=1, help="Most texts that Triton puts in one batch.")] = 64,
+    max_batch_size: Annotated[int, typer.Option(min=1, help="Maximum texts that Triton puts in one batch.")] = 64,
     queue_delay: Annotated[
         int,
         typer.Option(min=0, metavar="MICROSECONDS", help="How long a request may wait for others to share its batch."),

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from commands import ORIGINAL, invoke, said
 from tiny_models import HEADS, LAYERS, exported, inputs, save_checkpoint
 
 import bertfuse
+from bertfuse.cli import app
 
 
 @pytest.fixture(scope="module")
@@ -41,20 +43,19 @@ def test_help_is_fast_and_has_examples() -> None:
     # Brackets are rich's markup unless escaped.
     assert "[default: as is]" in invoke("fuse", "--help").stdout
     assert "'bertfuse[rtx]'" in invoke("engine", "--help").stdout
-    for name in (
-        "export",
-        "fuse",
-        "explain",
-        "optimize",
-        "report",
-        "run",
-        "compare",
-        "bench",
-        "tune",
-        "qualify",
-        "doctor",
-    ):
+    for info in app.registered_commands:
+        name = info.callback.__name__
         assert f"bertfuse {name} " in " ".join(invoke(name, "--help").stdout.split())
+
+
+def test_paragraphs_of_help_are_wrapped_for_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not where the lines of the source end."""
+    monkeypatch.setenv("COLUMNS", "70")
+    for info in app.registered_commands:
+        text = invoke(info.callback.__name__, "--help").stdout
+        for paragraph in re.split(r"\n\s*\n", text[: text.index("Examples")]):
+            lines = [line.strip() for line in paragraph.strip().splitlines()]
+            assert all(len(a) + len(b.split()[0]) >= 60 for a, b in pairwise(lines)), paragraph
 
 
 def test_version() -> None:
