@@ -72,8 +72,8 @@ class FusionGraph:
         self._anchors: dict[int, int] = {}  # dialect node -> the original node it was found at
         self._anchor: int | None = None
         self._failures: dict[tuple[int, str], NoMatch] = {}
-        self._takers: dict[int, int] = {}  # unhooked node -> the node made in its place, or in that of its consumer
-        self._taker: int | None = None
+        self._replacements: dict[int, int] = {}  # unhooked node -> what took its place, or its consumer's
+        self._replacement: int | None = None
         self._transposed: dict[str, gs.Constant] = {}
         self._zeros: dict[tuple[int, Any], gs.Constant] = {}
 
@@ -230,7 +230,7 @@ class FusionGraph:
         elif id(old) in self._anchors:
             self._anchors[id(new)] = self._anchors[id(old)]
         self._replaced[id(new)] = (old, outputs)
-        self._taker = id(new)
+        self._replacement = id(new)
         self._unhook(old)
         left = [node for node in interior if node is not old and self.is_live(node)]
         if left:
@@ -271,7 +271,7 @@ class FusionGraph:
         node.outputs.clear()
         _cut(node)
         self._unhooked[id(node)] = (node, [])
-        self._takers.pop(id(node), None)
+        self._replacements.pop(id(node), None)
         old.outputs = outputs
         self._hook(old)
 
@@ -287,7 +287,7 @@ class FusionGraph:
                 continue
             inputs = list(node.inputs)
             self._unhooked[id(node)] = (node, inputs)
-            self._takers[id(node)] = self._taker
+            self._replacements[id(node)] = self._replacement
             _cut(node)
             stack.extend(p for t in inputs if (p := producer(t)) is not None)
 
@@ -298,7 +298,7 @@ class FusionGraph:
             if id(node) not in self._unhooked:
                 continue
             _link(node, self._unhooked.pop(id(node))[1])
-            self._takers.pop(id(node), None)
+            self._replacements.pop(id(node), None)
             stack.extend(p for t in node.inputs if (p := producer(t)) is not None)
 
     def _user(self, node: gs.Node, inside: Container[int] = ()) -> str:
@@ -327,11 +327,11 @@ class FusionGraph:
         """The nodes, in graph order, that gave way to what was made at an original node, by that node's id."""
         found: dict[int, list[gs.Node]] = {}
         for node in self.gs.nodes:
-            taker = self._takers.get(id(node))
-            while taker in self._takers:
-                taker = self._takers[taker]
-            if taker in self._anchors:
-                found.setdefault(self._anchors[taker], []).append(node)
+            replacement = self._replacements.get(id(node))
+            while replacement in self._replacements:
+                replacement = self._replacements[replacement]
+            if replacement in self._anchors:
+                found.setdefault(self._anchors[replacement], []).append(node)
         return found
 
     def finish(self) -> None:

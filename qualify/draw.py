@@ -139,7 +139,7 @@ class Draw:
         """The problem with packed rows: of the sequences, or of all together where the op needs no more."""
         sizes, op = dict(problem.sizes), problem.op
         if "K" in sizes or op == "EmbedLayerNorm":
-            most = problem.room
+            most = problem.capacity
             few = max(0, most + self._one((-1, -2, -16, -64, -65)))
             total = self._one(
                 (0, 1, most, few, int(self.rng.integers(0, most + 1)), int(self.rng.integers(0, most + 1)))

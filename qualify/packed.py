@@ -20,13 +20,13 @@ Inputs = Mapping[str, np.ndarray | None]
 
 
 def shrunk(problem: Problem) -> Problem:
-    """The problem with its sequences cut to the room that there is left for them."""
+    """The problem with its sequences cut to what is left of the tensors' capacity."""
     if problem.packed is None:
         return problem
     if problem.op == "RaggedPositions":
         sizes = {"B": 1, "S": sum(problem.packed), "M": max(problem.packed, default=0)}
         return replace(problem, sizes={**problem.sizes, **sizes})
-    left, lengths = problem.room, []
+    left, lengths = problem.capacity, []
     for length in problem.packed:
         lengths.append(min(length, left))
         left -= lengths[-1]
@@ -44,7 +44,7 @@ def lengths_of(problem: Problem, which: int) -> tuple[int, ...]:
     rng = np.random.default_rng([problem.seed, which])
     if problem.op == "RaggedPositions":  # as many tokens, none longer
         return tuple(int(length) for length in rng.permutation(problem.packed))
-    left, lengths, few = problem.room, [], len(problem.packed) < 3
+    left, lengths, few = problem.capacity, [], len(problem.packed) < 3
     for length in rng.permutation(problem.packed):
         kinds = (int(length), 0, 1, int(rng.integers(0, left + 1)) if few else int(length) + 1)
         kind = int(rng.choice(4, p=[0.1, 0.1, 0.1, 0.7] if few else [0.5, 0.1, 0.1, 0.3]))
@@ -60,7 +60,9 @@ def counts(problem: Problem, name: str, which: int, rng: np.random.Generator) ->
         places = rng.random(array.shape) < rng.choice([0.05, 0.5, 1.0])
         # Of a scalar and of the last offset always: it is what all rows hang on.
         places.reshape(-1)[-1 if name == "cu_seqlens" else slice(0, 1)] = True
-        wrong = np.array([-1, -(1 << 31), (1 << 31) - 1, problem.room + 1, problem.room + 70, 1 << 20], np.int32)
+        wrong = np.array(
+            [-1, -(1 << 31), (1 << 31) - 1, problem.capacity + 1, problem.capacity + 70, 1 << 20], np.int32
+        )
         array = np.where(places, rng.choice(wrong, array.shape), array).astype(np.int32)
     return array
 

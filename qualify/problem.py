@@ -83,7 +83,7 @@ class Problem:
         return self.attributes.get(name, default)
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """How many packed rows there are places for."""
         s = self.sizes
         if "K" in s:
@@ -242,10 +242,10 @@ def _check_packed(problem: Problem, text: str) -> None:
         mistake = f"{name} has no packed form"
     elif name == "FusedAttention" and "mask" not in problem.without:
         mistake = "packed rows have no mask: add without=mask"
-    elif sum(given) > problem.room:
-        mistake = f"packed= holds {sum(given)} rows, more than the {problem.room} that there is room for"
-    elif name == "RaggedPositions" and sum(given) < problem.room:
-        mistake = f"packed= holds {sum(given)} rows, expected {problem.room}: every row is a token"
+    elif sum(given) > problem.capacity:
+        mistake = f"packed= holds {sum(given)} rows, more than the {problem.capacity} that the tensors hold"
+    elif name == "RaggedPositions" and sum(given) < problem.capacity:
+        mistake = f"packed= holds {sum(given)} rows, expected {problem.capacity}: every row is a token"
     elif name == "RaggedPositions" and max(given, default=0) > problem.sizes["M"]:
         mistake = f"a sequence has {max(given)} tokens, but M={problem.sizes['M']}"
     if mistake:

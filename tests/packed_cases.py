@@ -57,7 +57,7 @@ def packed_case(op: str, packing: Packing, seed: int, dtype: str = "float32", ex
     """
     rng = np.random.default_rng(seed)
     batch, sequence = (1, packing.rows) if exact else packing.real.shape
-    label = f"packed-{seed}-{'exact' if exact else 'room'}"
+    label = f"packed-{seed}-{'exact' if exact else 'capacity'}"
     if op in ("AddQKVBias", "FusedAttention"):
         heads, size = int(rng.integers(1, 4)), int(rng.choice([1, 5, 8, 32]))
         attributes = {"num_heads": heads, "scale": 1 / np.sqrt(size)}

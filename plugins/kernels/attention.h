@@ -37,7 +37,7 @@ struct AttentionArguments {
 };
 
 // The most tiles that packed sequences can have, over all heads: each sequence may end in an incomplete one.
-inline int64_t MostPackedTiles(const PackedSequences& packed, int64_t heads, int queries) {
+inline int64_t MaxPackedTiles(const PackedSequences& packed, int64_t heads, int queries) {
   return heads * (packed.rows / queries + std::min(packed.count, packed.rows));
 }
 
@@ -46,12 +46,12 @@ template <class T>
 cudaError_t AttentionSimt(const AttentionArguments<T>& arguments, const Device& device, cudaStream_t stream);
 
 // float16 and bfloat16 with head size 32, 64 or 128, on the tensor cores of compute capability 8.0 and later. Needs
-// AttentionMmaTakes().
+// AttentionMmaSupports().
 template <class T>
 cudaError_t AttentionMma(const AttentionArguments<T>& arguments, const Device& device, cudaStream_t stream);
 
 template <class T>
-bool AttentionMmaTakes(const AttentionArguments<T>& a) {
+bool AttentionMmaSupports(const AttentionArguments<T>& a) {
   const bool size = a.head_size == 32 || a.head_size == 64 || a.head_size == 128;
   return size && IsAligned(a.qkv, 16) && IsAligned(a.y, 4) && IsAligned(a.bias, 4);
 }
@@ -64,14 +64,14 @@ struct AttentionSm90Tile {
   int pipelines;
 };
 
-// Head size 32, 64 or 128 on compute capability 9.0 (wgmma, TMA). Needs AttentionSm90Takes();
+// Head size 32, 64 or 128 on compute capability 9.0 (wgmma, TMA). Needs AttentionSm90Supports();
 // cudaErrorInvalidConfiguration where no kernel was compiled for that tile.
 template <class T>
 cudaError_t AttentionSm90(const AttentionArguments<T>& arguments, const AttentionSm90Tile& tile, const Device& device,
                           cudaStream_t stream);
 
 template <class T>
-bool AttentionSm90Takes(const AttentionArguments<T>& a, const Device& device) {
+bool AttentionSm90Supports(const AttentionArguments<T>& a, const Device& device) {
   const bool size = a.head_size == 32 || a.head_size == 64 || a.head_size == 128;
   const bool packed = a.packed.count > 0;
   const bool fits = packed || a.sequence <= 16384;  // masks of several tiles lie in shared memory

@@ -222,7 +222,7 @@ cudaError_t LaunchSize(const AttentionArguments<T>& a, const Device& device, cud
   config.stream = stream;
   config.device = &device;
   if (a.packed.count > 0) {
-    return LaunchResident(config, PackedAttentionMmaKernel<T, kDims>, MostPackedTiles(a.packed, a.heads, kQueries), 1,
+    return LaunchResident(config, PackedAttentionMmaKernel<T, kDims>, MaxPackedTiles(a.packed, a.heads, kQueries), 1,
                           a);
   }
   const int64_t query_blocks = CeilDiv(a.sequence, kQueries), blocks = query_blocks * a.heads * a.batch;

@@ -11,9 +11,9 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kQueriesPerWarp = 4;
 constexpr int kQueries = kWarps * kQueriesPerWarp;
-constexpr int kKeys = 32;          // one for each lane
-constexpr int kDims = 64;          // of Q and K that are in shared memory at a time
-constexpr int kMostOutDims = 256;  // of the result that one block holds in registers
+constexpr int kKeys = 32;         // one for each lane
+constexpr int kDims = 64;         // of Q and K that are in shared memory at a time
+constexpr int kMaxOutDims = 256;  // of the result that one block holds in registers
 // An odd number of 16-byte units, so that the lanes' rows start in different banks.
 constexpr int kPitch = kDims + 4;
 
@@ -25,7 +25,7 @@ __device__ __forceinline__ bool IsKey(const AttentionArguments<T>& a, int64_t ba
   return a.mask_is_int64 ? static_cast<const int64_t*>(a.mask)[at] != 0 : static_cast<const int32_t*>(a.mask)[at] != 0;
 }
 
-// A block computes kQueries queries of one head, and of their results kMostOutDims dimensions. Scores give a lane to
+// A block computes kQueries queries of one head, and of their results kMaxOutDims dimensions. Scores give a lane to
 // each key, the sum over V to each dimension.
 template <class T, int kOutPerLane>
 __device__ __forceinline__ void ComputeTile(const AttentionArguments<T>& a, int64_t batch, int64_t head,
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   const unsigned blocks_of_head = query_blocks * out_blocks, in_head = blockIdx.x % blocks_of_head;
   const int64_t head = blockIdx.x / blocks_of_head % a.heads, batch = blockIdx.x / blocks_of_head / a.heads;
   const int64_t first_query = static_cast<int64_t>(in_head % query_blocks) * kQueries;
-  const int first_out = static_cast<int>(in_head / query_blocks) * kMostOutDims;
+  const int first_out = static_cast<int>(in_head / query_blocks) * kMaxOutDims;
   LaunchDependents();
   WaitForDependencies();
   ComputeTile<T, kOutPerLane>(a, batch, head, first_query, first_out);
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   WaitForDependencies();
   PackedTileCursor<kQueries> tiles(a.packed, static_cast<int>(a.heads), blockIdx.x, gridDim.x);
   for (PackedTile tile = tiles.Next(); tile.length > 0; tile = tiles.Next()) {
-    for (int first_out = 0; first_out < a.head_size; first_out += kMostOutDims) {
+    for (int first_out = 0; first_out < a.head_size; first_out += kMaxOutDims) {
       __syncthreads();  // all warps are done with the tile before
       ComputeTile<T, kOutPerLane>(OneSequence(a, tile), 0, tile.head, tile.first_query, first_out);
     }
@@ -159,13 +159,13 @@ cudaError_t AttentionSimt(const AttentionArguments<T>& a, const Device& device, 
   config.device = &device;
   if (a.packed.count > 0) {
     const auto launch = [&](void (*kernel)(AttentionArguments<T>)) {
-      return LaunchResident(config, kernel, MostPackedTiles(a.packed, a.heads, kQueries), 1, a);
+      return LaunchResident(config, kernel, MaxPackedTiles(a.packed, a.heads, kQueries), 1, a);
     };
     if (a.head_size <= 32) return launch(PackedAttentionSimtKernel<T, 1>);
     if (a.head_size <= 64) return launch(PackedAttentionSimtKernel<T, 2>);
-    return launch(PackedAttentionSimtKernel<T, kMostOutDims / 32>);
+    return launch(PackedAttentionSimtKernel<T, kMaxOutDims / 32>);
   }
-  const int64_t query_blocks = CeilDiv(a.sequence, kQueries), out_blocks = CeilDiv(a.head_size, kMostOutDims);
+  const int64_t query_blocks = CeilDiv(a.sequence, kQueries), out_blocks = CeilDiv(a.head_size, kMaxOutDims);
   const int64_t blocks = query_blocks * out_blocks * a.heads * a.batch;
   if (blocks > INT32_MAX) return cudaErrorInvalidValue;
   config.grid = dim3(static_cast<unsigned>(blocks));
@@ -174,7 +174,7 @@ cudaError_t AttentionSimt(const AttentionArguments<T>& a, const Device& device, 
   };
   if (a.head_size <= 32) return launch(AttentionSimtKernel<T, 1>);
   if (a.head_size <= 64) return launch(AttentionSimtKernel<T, 2>);
-  return launch(AttentionSimtKernel<T, kMostOutDims / 32>);
+  return launch(AttentionSimtKernel<T, kMaxOutDims / 32>);
 }
 
 #define BERTFUSE_INSTANTIATE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE) \

@@ -14,8 +14,8 @@ struct Slot {
 }  // namespace
 
 const Device* GetDevice(int id) {
-  static Slot slots[kMostDevices];
-  if (id < 0 || id >= kMostDevices) return nullptr;
+  static Slot slots[kMaxDevices];
+  if (id < 0 || id >= kMaxDevices) return nullptr;
   Slot& slot = slots[id];
   std::call_once(slot.once, [&] {
     int major = 0, minor = 0;

@@ -12,7 +12,7 @@ inline constexpr bool kHopperIsBuilt = true;
 inline constexpr bool kHopperIsBuilt = false;
 #endif
 
-constexpr int kMostDevices = 64;
+constexpr int kMaxDevices = 64;
 
 struct Device {
   int id = -1;

@@ -130,7 +130,7 @@ bool InFours(const EmbedLayerNormArguments<T, Index>& a) {
 }  // namespace
 
 template <class T, class Index>
-bool EmbedLayerNormTakes(const EmbedLayerNormArguments<T, Index>& a) {
+bool EmbedLayerNormSupports(const EmbedLayerNormArguments<T, Index>& a) {
   return a.columns <= MostRowColumns(InFours(a) ? 4 : 1);
 }
 
@@ -151,8 +151,8 @@ cudaError_t EmbedLayerNorm(const EmbedLayerNormArguments<T, Index>& a, const Dev
   return InFours(a) ? LaunchVector<T, Index, 4>(a, device, stream) : LaunchVector<T, Index, 1>(a, device, stream);
 }
 
-#define BERTFUSE_INSTANTIATE_WITH(TYPE, INDEX)                                    \
-  template bool EmbedLayerNormTakes(const EmbedLayerNormArguments<TYPE, INDEX>&); \
+#define BERTFUSE_INSTANTIATE_WITH(TYPE, INDEX)                                       \
+  template bool EmbedLayerNormSupports(const EmbedLayerNormArguments<TYPE, INDEX>&); \
   template cudaError_t EmbedLayerNorm(const EmbedLayerNormArguments<TYPE, INDEX>&, const Device&, cudaStream_t);
 #define BERTFUSE_INSTANTIATE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE) \
   BERTFUSE_INSTANTIATE_WITH(TYPE, int32_t)                               \

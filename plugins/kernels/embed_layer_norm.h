@@ -32,7 +32,7 @@ struct EmbedLayerNormArguments {
 
 // Whether rows are narrow enough.
 template <class T, class Index>
-bool EmbedLayerNormTakes(const EmbedLayerNormArguments<T, Index>& arguments);
+bool EmbedLayerNormSupports(const EmbedLayerNormArguments<T, Index>& arguments);
 
 // Rows that are too wide give cudaErrorInvalidValue.
 template <class T, class Index>

@@ -16,11 +16,11 @@ constexpr int kStageK = kStageRowBytes / sizeof(X);  // in elements
 
 constexpr int kMostCluster = 8;  // blocks that every Hopper device takes in a cluster
 
-// A thread block's tile of m x n outputs, the stages of its pipeline, and how many such blocks share a multiprocessor.
+// What one thread block of a product is: its tile and its pipeline (CUTLASS: TileShape and StageCount).
 struct GemmSm90Block {
-  int m, n;
-  int stages;
-  int per_multiprocessor;
+  int m, n;                // the tile of y; along k a stage always has kStageK
+  int stages;              // of the ring in shared memory
+  int per_multiprocessor;  // blocks that are resident at a time
 };
 
 constexpr bool operator==(const GemmSm90Block& a, const GemmSm90Block& b) {
@@ -30,6 +30,7 @@ constexpr bool operator==(const GemmSm90Block& a, const GemmSm90Block& b) {
 // What is compiled. Where two have the same size, the one with more stages takes a multiprocessor to itself: for grids
 // of no more blocks than there are multiprocessors.
 namespace gemm_sm90 {
+// {m, n, stages, per_multiprocessor}
 inline constexpr GemmSm90Block kPersistentBlock = {128, 192, 5, 1};
 inline constexpr GemmSm90Block kOneTileBlocks[] = {{128, 128, 7, 1}, {128, 128, 3, 2}, {128, 96, 8, 1},
                                                    {128, 96, 4, 2},  {64, 64, 12, 1},  {64, 96, 10, 1}};
@@ -37,8 +38,8 @@ inline constexpr GemmSm90Block kLayerNormBlocks[] = {{128, 128, 3, 2}, {64, 96, 
 inline constexpr GemmSm90Block kSplitKBlocks[] = {{64, 96, 10, 1}};
 }  // namespace gemm_sm90
 
-// How the product x[m, k] * weight[n, k] transposed is tiled: a block's tile, and clusters of cluster_m x cluster_n
-// blocks, which multicast what they load. k is split `splits` ways: by GemmSm90SplitK for all rows, by
+// How the product x[m, k] * weight[n, k] transposed is tiled: a block, and clusters of cluster_m x cluster_n blocks
+// (CUTLASS: ClusterShape), which multicast what they load. k is split `splits` ways: by GemmSm90SplitK for all rows, by
 // GemmSm90Elementwise (with kPersistentBlock only) for the rows of the last wave.
 struct GemmSm90Tile {
   GemmSm90Block block;

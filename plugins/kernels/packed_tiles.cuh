@@ -15,34 +15,34 @@ struct alignas(16) PackedTile {
   int first_query, head;
 };
 
-// Divides all tiles among `takers` blocks or pipelines, and finds those of one of them, the `taker`, by a warp: 32
+// Divides all tiles among `workers` blocks or pipelines, and finds those of one of them, the `worker`, by a warp: 32
 // sequences at a time, one per lane. Among these 32 the longest sequence comes first, and every second round over the
-// takers goes backwards, so that all get about the same amount of work. (Simulated with the lengths of 32 passages, the
-// busiest taker has 2 to 8 percent more than the mean; with plain round robin in the given order, 14 to 34 percent.)
-// Within a sequence, tiles go head by head, so that those that read the same keys follow each other.
+// workers goes backwards, so that all get about the same amount of work. (Simulated with the lengths of 32 passages,
+// the busiest worker has 2 to 8 percent more than the mean; with plain round robin in the given order, 14 to 34
+// percent.) Within a sequence, tiles go head by head, so that those that read the same keys follow each other.
 //
 // Offsets that descend or leave the range from 0 to the number of rows are clamped: the results are then unspecified,
-// but there is no access outside of the rows, no row comes twice, and there are no more tiles than MostPackedTiles().
+// but there is no access outside of the rows, no row comes twice, and there are no more tiles than MaxPackedTiles().
 template <int kQueries>
 class PackedTileCursor {
  public:
-  __device__ __forceinline__ PackedTileCursor(const PackedSequences& sequences, int heads, int taker, int takers)
-      : sequences_(sequences), heads_(heads), lane_(threadIdx.x % 32), own_(taker), other_(takers - 1 - taker) {
+  __device__ __forceinline__ PackedTileCursor(const PackedSequences& sequences, int heads, int worker, int workers)
+      : sequences_(sequences), heads_(heads), lane_(threadIdx.x % 32), own_(worker), other_(workers - 1 - worker) {
     Fetch();
-    Take32();
+    ScanNext32();
   }
 
-  // Called by the whole warp: all lanes get the taker's next tile.
+  // Called by the whole warp: all lanes get the worker's next tile.
   __device__ __forceinline__ PackedTile Next() {
     const int number = round_ + own_;
-    const int takers = own_ + other_ + 1, backwards = other_;
-    round_ += takers;
+    const int workers = own_ + other_ + 1, backwards = other_;
+    round_ += workers;
     other_ = own_;
     own_ = backwards;
     while (number - tiles_before_ >= tiles_) {
       if (next_ >= sequences_.count) return {0, 0, 0, 0};
       tiles_before_ += tiles_;
-      Take32();
+      ScanNext32();
     }
     const int in_32 = number - tiles_before_;
     const bool here = in_32 < last_tile_ && in_32 >= last_tile_ - QueryTiles(length_) * heads_;
@@ -56,11 +56,11 @@ class PackedTileCursor {
   }
 
  private:
-  static constexpr int kAlike = 128;  // so short that ordering costs more than it saves
+  static constexpr int kShortSequence = 128;  // rows: up to here ordering costs more than it saves
 
   __device__ __forceinline__ static int QueryTiles(int length) { return (length + kQueries - 1) / kQueries; }
 
-  // The next 32 sequences' offsets, before they are needed.
+  // Loads the next 32 sequences' offsets, before they are needed.
   __device__ __forceinline__ void Fetch() {
     const int sequence = next_ + lane_;
     begin_ = Clamped(LoadRowCount(sequences_.cu_seqlens + min(sequence, sequences_.count)));
@@ -68,7 +68,8 @@ class PackedTileCursor {
   }
   __device__ __forceinline__ int Clamped(int offset) const { return min(max(offset, 0), sequences_.rows); }
 
-  __device__ __forceinline__ void Take32() {
+  // Lengths and tiles of the 32 sequences whose offsets were fetched.
+  __device__ __forceinline__ void ScanNext32() {
     int begin = begin_, end = end_;
     if (!__all_sync(0xffffffffu, rows_before_ <= begin && begin <= end)) {
       if (lane_ == 0) end = max(end, max(begin, rows_before_));
@@ -85,7 +86,7 @@ class PackedTileCursor {
     length_ = end - begin;
     next_ += 32;
     Fetch();
-    if (__all_sync(0xffffffffu, length_ <= kAlike)) {
+    if (__all_sync(0xffffffffu, length_ <= kShortSequence)) {
       last_tile_ = QueryTiles(length_) * heads_;
 #pragma unroll
       for (int lanes = 1; lanes < 32; lanes *= 2) {
@@ -106,7 +107,7 @@ class PackedTileCursor {
 
   const PackedSequences& sequences_;
   int heads_, lane_;
-  int own_, other_;                         // the taker's place in this round and in the next
+  int own_, other_;                         // the worker's place in this round and in the next
   int round_ = 0;                           // number of the round's first tile
   int next_ = 0;                            // sequence that follows these 32
   int begin_, end_;                         // offsets of the 32 that follow

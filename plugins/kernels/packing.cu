@@ -9,7 +9,7 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 
 // ---- PackTokens ----
 
-constexpr int kMostPackThreads = 1024;
+constexpr int kMaxPackThreads = 1024;
 constexpr int kPackCluster = 8;          // blocks, for large batches
 constexpr int kPackedByOneBlock = 4096;  // places
 constexpr int kWordsAtOnce = 4;          // whose loads are in flight together
@@ -54,7 +54,7 @@ __device__ __forceinline__ int SumBeforeWarp(int count, int* all) {
 // Each warp takes a range of places, in order: it counts those that are real, then finds where each one goes. In
 // between it keeps the bits of its first 32 words, a word per lane.
 template <class Index>
-__global__ void __launch_bounds__(kMostPackThreads) PackTokensKernel(PackTokensArguments<Index> a) {
+__global__ void __launch_bounds__(kMaxPackThreads) PackTokensKernel(PackTokensArguments<Index> a) {
   const int lane = threadIdx.x % 32;
   const int64_t places = a.sequences * a.length, all_words = (places + 31) / 32;
   const int64_t warps = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
@@ -199,7 +199,7 @@ template <class Index>
 cudaError_t PackTokens(const PackTokensArguments<Index>& a, const Device& device, cudaStream_t stream) {
   const int64_t places = a.sequences * a.length;
   const bool one_block = places <= kPackedByOneBlock || !device.hopper;
-  const int64_t threads = std::clamp<int64_t>(CeilDiv(places, 32) * 32, 32, kMostPackThreads);
+  const int64_t threads = std::clamp<int64_t>(CeilDiv(places, 32) * 32, 32, kMaxPackThreads);
   LaunchConfig config = Config(one_block ? 1 : kPackCluster, static_cast<int>(threads), device, stream);
   config.cluster = config.grid.x;
   return Launch(config, PackTokensKernel<Index>, a);

@@ -12,7 +12,7 @@
 namespace bertfuse::kernels {
 
 constexpr int kWarpRowThreads = 128;
-constexpr int kMostWarpRowColumns = 1024;
+constexpr int kMaxWarpRowColumns = 1024;
 
 // A row of up to 256 * kChunks columns (a multiple of 8) as it lies in memory; zeros beyond.
 template <class T, int kChunks>
@@ -105,7 +105,7 @@ __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[k
 // Whether rows of `columns` elements at these addresses can be read in this way.
 template <class... Pointers>
 bool WarpRowsFit(int64_t columns, const Pointers*... data) {
-  return columns <= kMostWarpRowColumns && columns % 8 == 0 && (IsAligned(data, 16) && ...);
+  return columns <= kMaxWarpRowColumns && columns % 8 == 0 && (IsAligned(data, 16) && ...);
 }
 
 // Calls launch(kChunks as an integral_constant).

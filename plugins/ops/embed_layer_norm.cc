@@ -36,7 +36,7 @@ void Run(const bertfuse_call& call) {
       a.packed = PackedRowsOf(call, in[Op::In::row_count], a.rows);
       a.deterministic_rows = (call.flags & BERTFUSE_DETERMINISTIC_ROWS) != 0;
       a.epsilon = call.attributes[Op::Attr::epsilon].f;
-      if (!kernels::EmbedLayerNormTakes(a)) FailTooWide(Op::kName, a.columns);
+      if (!kernels::EmbedLayerNormSupports(a)) FailTooWide(Op::kName, a.columns);
       CheckCuda(kernels::EmbedLayerNorm(a, DeviceOf(call), StreamOf(call)), Op::kName);
     });
   });

@@ -9,7 +9,7 @@ namespace {
 
 using Op = FusedAttention;
 
-constexpr int kMostPacked = 1 << 30;  // rows, and sequences: the kernels count both, and a tile more, in 32 bits
+constexpr int kMaxPacked = 1 << 30;  // rows, and sequences: the kernels count both, and a tile more, in 32 bits
 
 template <class T>
 kernels::AttentionArguments<T> Arguments(const bertfuse_call& call) {
@@ -30,9 +30,9 @@ kernels::AttentionArguments<T> Arguments(const bertfuse_call& call) {
   a.packed = {};
   if (cu_seqlens.dtype != BERTFUSE_ABSENT) {
     const int64_t rows = a.batch * a.sequence, count = cu_seqlens.shape[0] - 1;
-    if (std::max(rows, count) > kMostPacked) {
+    if (std::max(rows, count) > kMaxPacked) {
       Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %lld rows of %lld packed sequences, expected at most %d", Op::kName,
-           static_cast<long long>(rows), static_cast<long long>(count), kMostPacked);
+           static_cast<long long>(rows), static_cast<long long>(count), kMaxPacked);
     }
     a.packed = {Data<int32_t>(cu_seqlens), static_cast<int>(count), static_cast<int>(rows)};
   }
@@ -52,8 +52,8 @@ AttentionProblem Problem(const bertfuse_call& call, const kernels::AttentionArgu
     problem.sequence = kernels::CeilDiv(ExpectedRows(call, a.packed.rows), problem.batch);
   }
   if constexpr (kIsHalf<T>) {
-    problem.sm90 = kernels::AttentionSm90Takes(a, device);
-    problem.mma = kernels::AttentionMmaTakes(a);
+    problem.sm90 = kernels::AttentionSm90Supports(a, device);
+    problem.mma = kernels::AttentionMmaSupports(a);
   }
   return problem;
 }

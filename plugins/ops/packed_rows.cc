@@ -17,7 +17,7 @@ struct Table {
 };
 
 Table& TableOf(int device) {
-  static std::array<Table, kernels::kMostDevices> tables;
+  static std::array<Table, kernels::kMaxDevices> tables;
   return tables[device];
 }
 
@@ -56,14 +56,14 @@ RowHints HintsOf(const bertfuse_call& call) {
   return RowHints(slots);
 }
 
-int64_t ExpectedRows(const bertfuse_call& call, int64_t room) {
-  if ((call.flags & BERTFUSE_NO_ROW_HINTS) != 0) return room;
-  return RowHints(TableOf(DeviceOf(call).id).slots.load(std::memory_order_acquire)).Expected(room);
+int64_t ExpectedRows(const bertfuse_call& call, int64_t capacity) {
+  if ((call.flags & BERTFUSE_NO_ROW_HINTS) != 0) return capacity;
+  return RowHints(TableOf(DeviceOf(call).id).slots.load(std::memory_order_acquire)).Expected(capacity);
 }
 
-kernels::PackedRows PackedRowsOf(const bertfuse_call& call, const bertfuse_tensor& row_count, int64_t room) {
+kernels::PackedRows PackedRowsOf(const bertfuse_call& call, const bertfuse_tensor& row_count, int64_t capacity) {
   if (row_count.dtype == BERTFUSE_ABSENT) return {};
-  return {Data<const int32_t>(row_count), ExpectedRows(call, room)};
+  return {Data<const int32_t>(row_count), ExpectedRows(call, capacity)};
 }
 
 }  // namespace bertfuse::cuda

@@ -18,15 +18,15 @@ class RowHints {
   // `slots`: kBytes of zeros; null: nothing is known of any size.
   explicit RowHints(volatile uint64_t* slots) : slots_(slots) {}
 
-  // Where Encode(room, count) is to be written, for batches with room for so many rows; null without memory.
-  volatile uint64_t* Slot(int64_t room) const;
+  // Where Encode(capacity, count) is to be written, for tensors with that row capacity; null without memory.
+  volatile uint64_t* Slot(int64_t capacity) const;
 
-  // The last count that was written for that room; `room` itself where there is none.
-  int64_t Expected(int64_t room) const;
+  // The last count that was written for that capacity; `capacity` itself where there is none.
+  int64_t Expected(int64_t capacity) const;
 
-  // Kernels write the same: the room above, the count below.
-  static uint64_t Encode(int64_t room, int64_t count) {
-    return static_cast<uint64_t>(room) << 32 | static_cast<uint32_t>(count);
+  // Kernels write the same: the capacity above, the count below.
+  static uint64_t Encode(int64_t capacity, int64_t count) {
+    return static_cast<uint64_t>(capacity) << 32 | static_cast<uint32_t>(count);
   }
 
  private:

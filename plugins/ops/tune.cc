@@ -18,7 +18,7 @@
 namespace bertfuse::cuda {
 namespace {
 
-constexpr int kMostSets = 40;  // of tensors
+constexpr int kMaxSets = 40;   // of tensors
 constexpr int kFinalists = 4;  // measured a second time, for longer
 constexpr int kBatches = 5;    // of replays; their median counts
 constexpr int kLaunches = 20;  // in a graph, at least
@@ -136,10 +136,10 @@ class Bench {
   Bench(const OpDef& op, const bertfuse_kernel& kernel, const bertfuse_call& call) : kernel_(kernel), call_(call) {
     int cache = 0;
     Check(cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, call.device_id));
-    sets_.reserve(kMostSets);
+    sets_.reserve(kMaxSets);
     sets_.emplace_back(op, call, nullptr);
     const size_t wanted = 2 * static_cast<size_t>(cache) / std::max<size_t>(sets_[0].bytes, 1) + 1;
-    while (sets_.size() < std::clamp<size_t>(wanted, 2, kMostSets)) sets_.emplace_back(op, call, &sets_[0]);
+    while (sets_.size() < std::clamp<size_t>(wanted, 2, kMaxSets)) sets_.emplace_back(op, call, &sets_[0]);
     call_.num_outputs = op.num_outputs;
     call_.stream = stream_.stream;
     call_.tuning = nullptr;

@@ -73,7 +73,7 @@ AttentionProblem AlignedAttention(const TunedProblem& tuned, const kernels::Devi
   problem.packed = tuned.packed;
   if (tuned.packed) a.packed.count = 1, problem.sequence = kernels::CeilDiv(a.sequence, a.batch);
   if constexpr (kIsHalf<T>) {
-    problem.sm90 = kernels::AttentionSm90Takes(a, device), problem.mma = kernels::AttentionMmaTakes(a);
+    problem.sm90 = kernels::AttentionSm90Supports(a, device), problem.mma = kernels::AttentionMmaSupports(a);
   }
   return problem;
 }

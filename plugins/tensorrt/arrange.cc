@@ -8,7 +8,7 @@
 namespace bertfuse::tensorrt {
 namespace {
 
-bool TakesRank(const TensorDef& tensor, int32_t rank) {
+bool HasRank(const TensorDef& tensor, int32_t rank) {
   return tensor.leading ? rank >= tensor.num_axes : rank == tensor.num_axes;
 }
 
@@ -24,7 +24,7 @@ bool Fits(const OpDef& op, Present present, const int32_t* dtypes, const int32_t
       if (first != BERTFUSE_ABSENT && first != dtypes[place]) return false;
       first = dtypes[place];
     }
-    if (ranks != nullptr && !TakesRank(op.inputs[i], ranks[place])) return false;
+    if (ranks != nullptr && !HasRank(op.inputs[i], ranks[place])) return false;
     ++place;
   }
   return true;

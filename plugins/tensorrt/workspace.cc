@@ -11,11 +11,11 @@
 namespace bertfuse::tensorrt {
 namespace {
 
-constexpr double kMostSamples = 4096;  // a few milliseconds
-constexpr size_t kMostAxes = 3;        // no op has more; of one that has, the largest shapes are asked about
+constexpr double kMaxSamples = 4096;  // a few milliseconds
+constexpr size_t kMaxAxes = 3;        // no op has more; of one that has, the largest shapes are asked about
 // With few rows a tactic may keep partial sums: four in float32, or a tile of 128x192 16-bit values for each
 // multiprocessor.
-constexpr size_t kBytesOfPartials = 16, kMostBytesOfPartials = 8 << 20;
+constexpr size_t kBytesOfPartials = 16, kMaxBytesOfPartials = 8 << 20;
 
 // The sizes that a free axis takes; axes with the same bounds vary together, as an op's batch does in all its tensors.
 struct FreeAxis {
@@ -53,11 +53,11 @@ std::vector<FreeAxis> FreeAxes(const Profile& profile, int num_tensors) {
       if (!known) axes.push_back({low.d[i], high.d[i], {}});
     }
   }
-  if (axes.size() > kMostAxes) return {};
+  if (axes.size() > kMaxAxes) return {};
   double combinations = 1;
   for (const FreeAxis& axis : axes) combinations *= static_cast<double>(axis.high - axis.low + 1);
   for (FreeAxis& axis : axes) {
-    axis.sizes = combinations <= kMostSamples ? EverySize(axis.low, axis.high) : Ladder(axis.low, axis.high);
+    axis.sizes = combinations <= kMaxSamples ? EverySize(axis.low, axis.high) : Ladder(axis.low, axis.high);
   }
   return axes;
 }
@@ -92,7 +92,7 @@ size_t WorkspaceFor(const OpDef& op, const bertfuse_kernel* kernel, int device, 
   size_t elements = 0;
   for (int i = 0; i < op.num_outputs; ++i) elements += static_cast<size_t>(NumElements(largest.call().outputs[i]));
   const size_t enough = elements * sizeof(float);
-  const size_t for_parts = std::max(enough, std::min(elements * kBytesOfPartials, kMostBytesOfPartials));
+  const size_t for_parts = std::max(enough, std::min(elements * kBytesOfPartials, kMaxBytesOfPartials));
   if (kernel == nullptr || device < 0) return for_parts;
 
   size_t most = 0;

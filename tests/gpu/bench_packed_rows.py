@@ -2,7 +2,7 @@
 
     python tests/gpu/bench_packed_rows.py [--hidden 768]
 
-For each op and batch: microseconds of the kernel on T rows alone; on room for B x S of which T are real, when the host
+For each op and batch: microseconds of the kernel on T rows alone; on B x S rows of which T are real, when the host
 expects T; and when it expects all of them (as before a batch has been seen). Then the kernels that pack and unpack.
 Figures are medians of replays over sets of tensors that fill the L2 cache.
 """
@@ -33,7 +33,7 @@ def sets_of(op, rows, n, k):
         yield inputs, torch.empty(rows, n, device="cuda", dtype=torch.half)
 
 
-def product(op, room, rows, n, k):
+def product(op, capacity, rows, n, k):
     attributes = ["none"] if "Gelu" in op else [EPSILON] if "LayerNorm" in op else []
 
     def time(size, extra, **fields):
@@ -44,11 +44,12 @@ def product(op, room, rows, n, k):
         return graph_us([b.run for b in bound])
 
     count = count_of(rows)
-    expect(rows, room)
-    alone, packed = time(rows, []), time(room, [count])
-    unknown = time(room, [count], flags=native.NO_ROW_HINTS)
+    expect(rows, capacity)
+    alone, packed = time(rows, []), time(capacity, [count])
+    unknown = time(capacity, [count], flags=native.NO_ROW_HINTS)
     print(
-        f"{op:20s}{n:6d}{k:6d}  {rows:6d} of {room:6d}: alone {alone:8.2f}  packed {packed:8.2f} ({packed / alone:.2f})"
+        f"{op:20s}{n:6d}{k:6d}  {rows:6d} of {capacity:6d}: alone {alone:8.2f}"
+        f"  packed {packed:8.2f} ({packed / alone:.2f})"
         f"  nothing known {unknown:8.2f} ({unknown / alone:.2f})",
         flush=True,
     )

@@ -20,9 +20,9 @@ def pack(mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return tuple(outputs)
 
 
-def expect(rows: int, room: int) -> None:
-    """Has the host expect so many rows the next time that there is room for `room`: as the packing kernel says so."""
-    mask = torch.zeros(1, room, dtype=torch.int32)
+def expect(rows: int, capacity: int) -> None:
+    """Has the host expect so many rows of the next tensors with that capacity: what the packing kernel tells it."""
+    mask = torch.zeros(1, capacity, dtype=torch.int32)
     mask[0, :rows] = 1
     pack(mask.cuda())
     torch.cuda.synchronize()
@@ -47,8 +47,8 @@ def tactic_names(op: str, bound: Bound, library) -> list[str]:
     return [native.tactic_name(op, bound.call, tactic, library) for tactic in range(bound.tactics())]
 
 
-# (room, rows, rows that are expected, n, k): parts of tiles and of clusters, no row, more rows than the grid is made
-# for, nothing aligned; the last wave in splits.
+# (capacity, rows, rows that are expected, n, k): parts of tiles and of clusters, no row, more rows than the grid is
+# made for, nothing aligned; the last wave in splits.
 PRODUCTS = ((200, 131, 131, 384, 136), (400, 333, 1, 96, 136), (131, 70, 70, 37, 29))
 NO_ROWS = (200, 0, 1, 384, 136)
 SEVERAL_WAVES = (4800, 4500, 4500, 768, 520)
@@ -62,12 +62,12 @@ def packed_calls(op: str, dtype: torch.dtype):
     """Calls of the op on packed rows: inputs, output shapes and dtypes, attributes, and tactics' names to take."""
     if "Gemm" in op:
         for size in (*PRODUCTS, NO_ROWS, *[SEVERAL_WAVES] * (dtype != torch.float32)):
-            room, rows, expected, n, k = size
-            expect(expected, room)
-            inputs = [*gemm_inputs(room, n, k, dtype), *norm_inputs(room, n, dtype, op=op)]
+            capacity, rows, expected, n, k = size
+            expect(expected, capacity)
+            inputs = [*gemm_inputs(capacity, n, k, dtype), *norm_inputs(capacity, n, dtype, op=op)]
             inputs = [*(inputs if "LayerNorm" in op else inputs[:3]), count_of(rows)]
             attributes = [EPSILON] * ("LayerNorm" in op) + ["tanh"] * ("Gelu" in op)
-            yield inputs, [((room, n), dtype)], attributes, "" if dtype == torch.float32 else NAMED.get(size, "")
+            yield inputs, [((capacity, n), dtype)], attributes, "" if dtype == torch.float32 else NAMED.get(size, "")
         return
     for batch, sequence, columns in BATCHES:
         for index in (torch.int32, torch.int64):

@@ -66,15 +66,15 @@ def product_differences(op, dtype, flags, rng, packed=False) -> list[str]:
             if not packed:
                 return run(op, inputs, (len(rows), n), dtype, attributes, flags)
             # Room for more, and a wrong guess of how many there are.
-            room = len(rows) + rng.randrange(1, 700)
-            expect(rng.randrange(1, room + 1), room)
+            capacity = len(rows) + rng.randrange(1, 700)
+            expect(rng.randrange(1, capacity + 1), capacity)
             inputs = [
-                torch.cat([t, t.new_full((room - len(rows), t.shape[1]), math.nan)])
+                torch.cat([t, t.new_full((capacity - len(rows), t.shape[1]), math.nan)])
                 if len(t) == len(rows) and i != 1 and t.dim() == 2
                 else t
                 for i, t in enumerate(inputs)
             ]
-            return run(op, [*inputs, count_of(len(rows))], (room, n), dtype, attributes, flags)[: len(rows)]
+            return run(op, [*inputs, count_of(len(rows))], (capacity, n), dtype, attributes, flags)[: len(rows)]
 
         alone = call(list(range(few)))
         for count in ROWS:
@@ -119,15 +119,15 @@ def padded_attention(parts, width, bias, heads, scale, flags):
 
 
 def packed_attention(parts, width, bias, heads, scale, flags):
-    """The same without padding: room for `width` rows of each sequence."""
+    """The same without padding, in tensors that hold `width` rows of each sequence."""
     rows, columns = [len(part) for part in parts], parts[0].shape[1]
-    room = len(parts) * width
-    qkv = torch.full((1, room, columns), math.nan, dtype=bias.dtype).cuda()
+    capacity = len(parts) * width
+    qkv = torch.full((1, capacity, columns), math.nan, dtype=bias.dtype).cuda()
     qkv[0, : sum(rows)] = torch.cat(parts)
     offsets = torch.tensor([0, *np.cumsum(rows)], dtype=torch.int32).cuda()
-    expect(1 + sum(rows) % room, room)
+    expect(1 + sum(rows) % capacity, capacity)
     inputs = [qkv, bias, None, offsets]
-    y = run("FusedAttention", inputs, (1, room, columns // 3), bias.dtype, [heads, scale], flags)[0]
+    y = run("FusedAttention", inputs, (1, capacity, columns // 3), bias.dtype, [heads, scale], flags)[0]
     return list(torch.split(y[: sum(rows)], rows))
 
 

@@ -21,49 +21,51 @@ GEMMS = ("FusedGemm", "FusedGemmGelu", "FusedGemmLayerNorm", "FusedGemmGeluLayer
 NAN = float("nan")
 
 
-def gemm_call(op, room, n, k, dtype):
+def gemm_call(op, capacity, n, k, dtype):
     """Inputs without row_count, attributes, and the float64 result of every row."""
-    x, weight, bias = gemm_inputs(room, n, k, dtype)
+    x, weight, bias = gemm_inputs(capacity, n, k, dtype)
     gelu = ["tanh"] * ("Gelu" in op)
     if "LayerNorm" not in op:
         inputs = [x, weight, bias]
         return inputs, gelu, getattr(reference, "fused_gemm_gelu" if gelu else "fused_gemm")(*inputs, *gelu)
-    inputs = [x, weight, bias, *norm_inputs(room, n, dtype, op=op)]
+    inputs = [x, weight, bias, *norm_inputs(capacity, n, dtype, op=op)]
     name = "fused_gemm_gelu_layer_norm" if gelu else "fused_gemm_layer_norm"
     return inputs, [EPSILON, *gelu], getattr(reference, name)(*inputs, EPSILON, *gelu)
 
 
-def rows_of(inputs, rows, room):
+def rows_of(inputs, rows, capacity):
     """The inputs with their first rows alone."""
-    return [t[:rows].contiguous() if t is not None and t.shape[:1] == (room,) and t.dim() == 2 else t for t in inputs]
+    return [
+        t[:rows].contiguous() if t is not None and t.shape[:1] == (capacity,) and t.dim() == 2 else t for t in inputs
+    ]
 
 
-def poisoned_behind(inputs, weight, rows, room):
+def poisoned_behind(inputs, weight, rows, capacity):
     """Copies in which the rows that are not real are NaN."""
     copies = []
     for tensor in inputs:
-        if tensor is not weight and tensor.dim() == 2 and tensor.shape[0] == room:
+        if tensor is not weight and tensor.dim() == 2 and tensor.shape[0] == capacity:
             tensor = tensor.clone()
             tensor[rows:] = NAN
         copies.append(tensor)
     return copies
 
 
-def every_tactic(op, room, n, k, dtype, counts, expected_rows=None, tactics=None):
+def every_tactic(op, capacity, n, k, dtype, counts, expected_rows=None, tactics=None):
     """Each tactic at each count: like float64, like the kernel of as many rows without row_count, and nothing outside.
 
     `expected_rows` is what the host expects; by default the count itself: it then chooses LayerNorm's kernel as of so
     many rows, and results are the same to the bit.
     """
-    inputs, attributes, wanted = gemm_call(op, room, n, k, dtype)
+    inputs, attributes, wanted = gemm_call(op, capacity, n, k, dtype)
     library = library_file()
     for rows in counts:
-        expect(max(rows, 1) if expected_rows is None else expected_rows, room)
-        given = poisoned_behind(inputs, inputs[1], rows, room)
-        y = Guarded(room, n, dtype=dtype)
+        expect(max(rows, 1) if expected_rows is None else expected_rows, capacity)
+        given = poisoned_behind(inputs, inputs[1], rows, capacity)
+        y = Guarded(capacity, n, dtype=dtype)
         call = [*given, count_of(rows)]
         names = tactic_names(op, Bound(op, call, [y.tensor], attributes), library)
-        alone = rows_of(inputs, rows, room)
+        alone = rows_of(inputs, rows, capacity)
         there = {}
         if rows > 0:
             bound = Bound(op, alone, [y.tensor[:rows]], attributes)
@@ -71,9 +73,11 @@ def every_tactic(op, room, n, k, dtype, counts, expected_rows=None, tactics=None
         for tactic in range(-1, len(names)):
             if tactics is not None and tactic >= 0 and not tactics(names[tactic]):
                 continue
-            where = f"{op} {dtype} {rows} of {room} rows x{n}x{k}, tactic {names[tactic] if tactic >= 0 else 'chosen'}"
+            where = (
+                f"{op} {dtype} {rows} of {capacity} rows x{n}x{k}, tactic {names[tactic] if tactic >= 0 else 'chosen'}"
+            )
             try:
-                y = Guarded(room, n, dtype=dtype)
+                y = Guarded(capacity, n, dtype=dtype)
                 Bound(op, call, [y.tensor], attributes, tactic).run()
                 torch.cuda.synchronize()
                 y.check()
@@ -81,7 +85,7 @@ def every_tactic(op, room, n, k, dtype, counts, expected_rows=None, tactics=None
                     continue
                 check(op, [y.tensor[:rows]], [wanted[:rows]])
                 # Once more with weights that may be read early, twice in a row.
-                early = Guarded(room, n, dtype=dtype)
+                early = Guarded(capacity, n, dtype=dtype)
                 again = Bound(op, call, [early.tensor], attributes, tactic, constant_inputs=constants(inputs))
                 again.run()
                 again.run()
@@ -107,18 +111,18 @@ def near(*sizes):
 @pytest.mark.parametrize("op", GEMMS)
 @pytest.mark.parametrize("n, k", [(384, 136), (768, 200), (37, 29)])
 def test_counts_around_tiles(op, dtype, n, k):
-    room = 517
-    counts = [0, 1, *near(64, 128, 256), 385, room - 1, room, room + 9]
-    every_tactic(op, room, n, k, dtype, [min(count, room) for count in counts])
+    capacity = 517
+    counts = [0, 1, *near(64, 128, 256), 385, capacity - 1, capacity, capacity + 9]
+    every_tactic(op, capacity, n, k, dtype, [min(count, capacity) for count in counts])
 
 
 # The persistent kernel: several tiles for a block, a last wave in splits or none, by the number of rows.
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("op", GEMMS)
 def test_counts_of_several_waves(op, dtype):
-    room = 9001
-    counts = [0, 1, 129, 1024, 4224, 4225, 4352, 6144, 8448, room - 1, room]
-    every_tactic(op, room, 768, 1544, dtype, counts, tactics=lambda name: "128x192" in name)
+    capacity = 9001
+    counts = [0, 1, 129, 1024, 4224, 4225, 4352, 6144, 8448, capacity - 1, capacity]
+    every_tactic(op, capacity, 768, 1544, dtype, counts, tactics=lambda name: "128x192" in name)
 
 
 # Fewer and more than the host expects: blocks of a grid that is too small take several tiles.
@@ -136,13 +140,13 @@ def test_random_counts(op):
     rng = random.Random(seed)
     torch.manual_seed(seed)
     for _ in range(6):
-        room = 2 * rng.randint(0, 2500) + 1  # odd: no weight has so many rows
+        capacity = 2 * rng.randint(0, 2500) + 1  # odd: no weight has so many rows
         n, k = rng.choice((96, 128, 256, 384, 768, 1024)), 8 * rng.randint(1, 200)
-        counts = [rng.randint(0, room) for _ in range(3)]
-        expected_rows = rng.choice((None, rng.randint(1, room)))
+        counts = [rng.randint(0, capacity) for _ in range(3)]
+        expected_rows = rng.choice((None, rng.randint(1, capacity)))
         dtype = rng.choice((torch.float16, torch.bfloat16))
-        print(op, dtype, room, n, k, counts, expected_rows)
-        every_tactic(op, room, n, k, dtype, counts, expected_rows)
+        print(op, dtype, capacity, n, k, counts, expected_rows)
+        every_tactic(op, capacity, n, k, dtype, counts, expected_rows)
 
 
 @pytest.mark.parametrize("count", [-5, 10**9])
@@ -158,9 +162,9 @@ def test_counts_out_of_range_stand_for_the_nearest(op, count):
 
 
 def test_hints_change_the_choice_and_can_be_turned_off():
-    room, library = 8192, library_file()
-    inputs, attributes, _ = gemm_call("FusedGemm", room, 768, 768, torch.float16)
-    y = Guarded(room, 768, dtype=torch.float16)
+    capacity, library = 8192, library_file()
+    inputs, attributes, _ = gemm_call("FusedGemm", capacity, 768, 768, torch.float16)
+    y = Guarded(capacity, 768, dtype=torch.float16)
 
     def chosen(**fields):
         bound = Bound("FusedGemm", [*inputs, count_of(5)], [y.tensor], attributes, **fields)
@@ -168,9 +172,9 @@ def test_hints_change_the_choice_and_can_be_turned_off():
             "FusedGemm", bound.call, library
         )
 
-    expect(room, room)
+    expect(capacity, capacity)
     many = chosen()
-    expect(130, room)
+    expect(130, capacity)
     few = chosen()
     assert many[0] != few[0]
     assert few[1] == "FusedGemm float16 144x768x768"  # 130, rounded up
@@ -306,7 +310,7 @@ def test_bad_offsets_and_indices_touch_nothing_else():
 def test_one_captured_graph_for_all_masks(dtype):
     """Mask to unpacked rows, through products of each kind: a graph captured for one mask, replayed over 100 others."""
     batch, sequence, hidden = 16, 96, 256
-    room = batch * sequence
+    capacity = batch * sequence
     mask = torch.ones(batch, sequence, dtype=torch.int64, device="cuda")
     ids = randint(100, (batch, sequence), torch.int64)
     tables = [randn(size, hidden, dtype=dtype) for size in (100, sequence)]
@@ -329,7 +333,7 @@ def test_one_captured_graph_for_all_masks(dtype):
             bound("FusedGemmLayerNorm", [inner, *down, embedded, *norm, extra[1]], [outer], [EPSILON]),
         ]
 
-    expect(300, room)  # what the host goes by when it captures
+    expect(300, capacity)  # what the host goes by when it captures
     ops = [
         bound("PackTokens", [mask], [index, cu_seqlens, count]),
         *chain(ids, None, x, h, z, (index, count)),

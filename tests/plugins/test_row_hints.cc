@@ -31,43 +31,43 @@ TEST_F(RowHintsTest, TheLastCountIsExpected) {
   EXPECT_EQ(hints.Expected(4096), 17);
 }
 
-TEST_F(RowHintsTest, IsAtLeastOneRowAndAtMostTheRoom) {
+TEST_F(RowHintsTest, IsAtLeastOneRowAndAtMostTheCapacity) {
   *hints.Slot(4096) = RowHints::Encode(4096, 0);
   EXPECT_EQ(hints.Expected(4096), 1);
   *hints.Slot(4096) = RowHints::Encode(4096, -5);
   EXPECT_EQ(hints.Expected(4096), 4096);
 }
 
-TEST_F(RowHintsTest, AnotherRoomsCountIsNoAnswer) {
+TEST_F(RowHintsTest, AnotherCapacitysCountIsNoAnswer) {
   std::mt19937 random(1);
   for (int i = 0; i < 100000; ++i) {
-    const int64_t room = random() % INT32_MAX + 1;
-    volatile uint64_t* slot = hints.Slot(room);
+    const int64_t capacity = random() % INT32_MAX + 1;
+    volatile uint64_t* slot = hints.Slot(capacity);
     ASSERT_GE(slot, slots.data());
     ASSERT_LT(slot, slots.data() + slots.size());
-    const int64_t count = random() % room + 1;
-    *slot = RowHints::Encode(room, count);
-    ASSERT_EQ(hints.Expected(room), count) << room;
+    const int64_t count = random() % capacity + 1;
+    *slot = RowHints::Encode(capacity, count);
+    ASSERT_EQ(hints.Expected(capacity), count) << capacity;
     const int64_t other = random() % INT32_MAX + 1;
-    if (other != room && hints.Slot(other) == slot) EXPECT_EQ(hints.Expected(other), other) << room;
+    if (other != capacity && hints.Slot(other) == slot) EXPECT_EQ(hints.Expected(other), other) << capacity;
   }
 }
 
 TEST_F(RowHintsTest, BatchesOfUsualSizesShareNoSlot) {
-  std::set<int64_t> rooms;
+  std::set<int64_t> capacities;
   std::set<const volatile uint64_t*> taken;
   for (int batch : {1, 2, 4, 8, 16, 32, 64, 128}) {
     for (int length : {16, 32, 48, 64, 96, 128, 192, 256, 384, 512}) {
-      rooms.insert(batch * length), taken.insert(hints.Slot(batch * length));
+      capacities.insert(batch * length), taken.insert(hints.Slot(batch * length));
     }
   }
-  EXPECT_EQ(taken.size(), rooms.size());
+  EXPECT_EQ(taken.size(), capacities.size());
 }
 
-TEST_F(RowHintsTest, RoomsThatNoBatchHas) {
-  for (int64_t room : {int64_t{0}, int64_t{-1}, int64_t{INT32_MAX} + 1}) {
-    EXPECT_EQ(hints.Slot(room), nullptr);
-    EXPECT_EQ(hints.Expected(room), room);
+TEST_F(RowHintsTest, CapacitiesThatNoBatchHas) {
+  for (int64_t capacity : {int64_t{0}, int64_t{-1}, int64_t{INT32_MAX} + 1}) {
+    EXPECT_EQ(hints.Slot(capacity), nullptr);
+    EXPECT_EQ(hints.Expected(capacity), capacity);
   }
 }
 
@@ -92,7 +92,7 @@ TEST(LastWave, WhatIsLeftOfAnyNumberOfRowsFits) {
   for (int i = 0; i < 100000; ++i) {
     const kernels::LastWave wave = {static_cast<int>(128 << random() % 2), static_cast<int>(random() % 40 + 1),
                                     static_cast<int>(random() % 140 + 1)};
-    const int64_t room = random() % 40000 + 1, rows = random() % (room + 1);
+    const int64_t capacity = random() % 40000 + 1, rows = random() % (capacity + 1);
     const int64_t panels = Panels(wave, rows), full = FullPanels(wave, panels);
     ASSERT_EQ(full, FullPanels(wave, static_cast<int>(panels)));
     ASSERT_EQ(panels, Panels(wave, static_cast<int>(rows)));
@@ -104,9 +104,9 @@ TEST(LastWave, WhatIsLeftOfAnyNumberOfRowsFits) {
     ASSERT_GT((full + 1) * wave.tiles_per_panel, whole_waves);
     ASSERT_EQ(RowsOfFullPanels(wave, rows), std::min<int64_t>(full * wave.panel_rows, rows));
     // Every row that is written to partial sums, those beyond the last row in its tile among them.
-    const int64_t written = std::min((panels - full) * wave.panel_rows, room);
-    ASSERT_LE(written, MostRowsLeft(wave, room))
-        << wave.panel_rows << " " << wave.tiles_per_panel << " " << wave.clusters << " rows " << rows << " of " << room;
+    const int64_t written = std::min((panels - full) * wave.panel_rows, capacity);
+    ASSERT_LE(written, MostRowsLeft(wave, capacity)) << wave.panel_rows << " " << wave.tiles_per_panel << " "
+                                                     << wave.clusters << " rows " << rows << " of " << capacity;
   }
 }
 

@@ -88,13 +88,13 @@ int32_t RunCpu(const bertfuse_call* call, bertfuse_error* error) {
   const bertfuse_tensor* const count = call->num_inputs > 3 ? &call->inputs[3] : nullptr;
   if (count != nullptr && count->dtype != BERTFUSE_ABSENT) {
     if (After("padded_only")) return Refuse(error, BERTFUSE_NOT_SUPPORTED, "FusedGemm: no packed rows here");
-    const int64_t room = g.m;
+    const int64_t capacity = g.m;
     g.m = *static_cast<const int32_t*>(count->data);
-    const int64_t most = After("trusting") ? room + 1 : room;
+    const int64_t most = After("trusting") ? capacity + 1 : capacity;
     if (g.m < 0 || g.m > most) return Refuse(error, BERTFUSE_INVALID_ARGUMENT, "FusedGemm: that many rows");
     static std::map<float*, int64_t> counts;  // of the first call, as one has it that is read on the host
-    if (After("stale_count")) g.m = std::min(room, counts.emplace(g.y, g.m).first->second);
-    if (After("beyond") && g.m > 0 && g.m < room) {
+    if (After("stale_count")) g.m = std::min(capacity, counts.emplace(g.y, g.m).first->second);
+    if (After("beyond") && g.m > 0 && g.m < capacity) {
       Compute(g);
       g.y[g.m * g.n - 1] += 0.0f * g.x[g.m * g.k];  // of the first row that is none
       return BERTFUSE_OK;

@@ -70,7 +70,7 @@ def test_packed_rows_stay_packed(text: str) -> None:
         constant_inputs=(1 << 16) - 1 if problem.constant else 0,
     )
     made = problem_of(problem.op, call)
-    for name in ("dtype", "leading", "without", "constant", "packed", "room"):
+    for name in ("dtype", "leading", "without", "constant", "packed", "capacity"):
         assert getattr(made, name) == getattr(problem, name), name
     assert all(made.shape(tensor) == problem.shape(tensor) for tensor in problem.spec.inputs if problem.has(tensor))
     assert parse(str(made)) == made

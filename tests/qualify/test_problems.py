@@ -55,7 +55,7 @@ def test_the_draw_covers_what_an_adversary_would_try() -> None:
     packed = [p for p in problems if p.packed is not None]
     assert {p.op for p in packed} == {op for op in OPS if OPS[op].packed_inputs} | set(PACKED_ALONE)
     assert {True, False} == {p.hints for p in packed}
-    totals = {(sum(p.packed) == 0, sum(p.packed) == p.room) for p in packed if "K" in p.sizes}
+    totals = {(sum(p.packed) == 0, sum(p.packed) == p.capacity) for p in packed if "K" in p.sizes}
     assert totals == {(True, False), (False, True), (False, False), (True, True)}
     lengths = [p.packed for p in packed if p.op == "FusedAttention"]
     assert {0, 1, 64, 65, 129} <= {length for some in lengths for length in some}
@@ -123,21 +123,21 @@ def test_rows_taken_apart_give_what_packed_rows_give() -> None:
                 for name in ("ids", "token_type_ids", "position_ids"):
                     array = inputs[name]
                     inputs[name] = array if array is None else np.where(abs(array) >= 1 << 30, 0, array)
-                np.clip(inputs["token_index"], 0, problem.room - 1, out=inputs["token_index"])
+                np.clip(inputs["token_index"], 0, problem.capacity - 1, out=inputs["token_index"])
             with np.errstate(all="ignore"):
                 given = {a.name: problem.attribute(a.name) for a in problem.spec.attributes}
                 packed = oracle(problem.op, inputs, given)
             for want, number in zip(packed, expected(problem, inputs), strict=True):
-                want = want if problem.op in PACKING_OPS else want.reshape(problem.room, want.shape[-1])[:total]
+                want = want if problem.op in PACKING_OPS else want.reshape(problem.capacity, want.shape[-1])[:total]
                 np.testing.assert_allclose(number.value, want, rtol=1e-9, atol=1e-9)
         seen.add(problem.op)
     assert len(seen) >= 6
 
 
 def test_the_second_set_of_packed_rows_is_of_other_lengths() -> None:
-    problems = itertools.islice((p for p in Draw(13) if p.packed and p.op != "RaggedPositions" and p.room > 9), 200)
-    others = [(problem.packed, lengths_of(problem, 1), problem.room) for problem in problems]
-    assert all(len(first) == len(second) and sum(second) <= room for first, second, room in others)
+    problems = itertools.islice((p for p in Draw(13) if p.packed and p.op != "RaggedPositions" and p.capacity > 9), 200)
+    others = [(problem.packed, lengths_of(problem, 1), problem.capacity) for problem in problems]
+    assert all(len(first) == len(second) and sum(second) <= capacity for first, second, capacity in others)
     assert sum(sum(first) != sum(second) for first, second, _ in others) > 150
 
 

@@ -76,9 +76,9 @@ struct AttentionConfig {
   static constexpr int kQueryBuffers = 2, kMaskBuffers = 4;
   static constexpr int kQueryBytes = kQueryBuffers * kWarpgroups * kWarpgroupQueryBytes;
   static constexpr int kBarrierBytes = 1024;
-  static constexpr int kMaskRoom = 5 * 1024;  // enough for 4096 keys
-  static constexpr int kRoom = (228 / kBlocks - 2) * 1024 - kBarrierBytes - kMaskRoom;
-  static constexpr int kStagesThatFit = (kRoom / kPipelines - kQueryBytes) / (2 * kKeyBlockBytes);
+  static constexpr int kMaskBytes = 5 * 1024;  // enough for 4096 keys
+  static constexpr int kAvailableBytes = (228 / kBlocks - 2) * 1024 - kBarrierBytes - kMaskBytes;
+  static constexpr int kStagesThatFit = (kAvailableBytes / kPipelines - kQueryBytes) / (2 * kKeyBlockBytes);
   static constexpr int kStages = kStagesThatFit < 8 ? kStagesThatFit : 8;
   static constexpr int kPipelineBytes = 2 * kStages * kKeyBlockBytes + kQueryBytes;
   static constexpr int kBarriers = 4 * kStages + 2 * (kQueryBuffers + kMaskBuffers);  // of a pipeline

@@ -51,7 +51,7 @@ class Consumer : Pipeline<Config> {
         ComputeTile(tile, state);
       } else {
         WaitBarrier(this->QueriesFull(tile.number), this->QueriesParity(tile.number));
-        ReleaseQueriesBefore(tile);
+        ReleasePreviousQueries(tile);
         Skip(BlocksFetched(tile), state);
         SyncWarpgroup(barrier_);
       }
@@ -68,20 +68,20 @@ class Consumer : Pipeline<Config> {
     softmax.scale = this->p_.scale_log2;
     ReadQueries(q, tile);
     MultiplyKeys(score, q, state);
-    ReleaseQueriesBefore(tile);
+    ReleasePreviousQueries(tile);
     const int blocks = this->WaitForMask(tile);
     const bool all_hidden = !Config::kPacked && (this->Mask(tile.number)[0] & Base::kAllHidden) != 0;
-    SeenKeys seen = Seen(tile, 0);
+    VisibleKeys visible = Visible(tile, 0);
     WaitWgmma<0>();
     FenceRegisters(score);
     ReleaseKeys(state.stage);
-    MaskScores(score, seen, all_hidden, 0);
+    MaskScores(score, visible, all_hidden, 0);
     softmax.Start(score);
     Pack(weight, score);
     for (int block = 1; block < blocks; ++block) {
       const State before = state;
       state.Advance();
-      seen = Seen(tile, block);
+      visible = Visible(tile, block);
       if constexpr (Config::kOverlapsProducts) {
         MultiplyKeys(score, q, state);
         MultiplyValues(out, weight, before, block > 1);
@@ -93,12 +93,12 @@ class Consumer : Pipeline<Config> {
         WaitWgmma<0>();
       }
       FenceRegisters(score);
-      MaskScores(score, seen, all_hidden, block);
+      MaskScores(score, visible, all_hidden, block);
       bool corrects = false;
       float correction[2];
       if (!softmax.TryContinue(score)) {
         MultiplyKeysAgain(score, q, state.stage);
-        MaskScores(score, seen, all_hidden, block);
+        MaskScores(score, visible, all_hidden, block);
         softmax.Continue(score, correction);
         corrects = true;
       }
@@ -183,7 +183,7 @@ class Consumer : Pipeline<Config> {
   }
 
   // Releases the query buffer of the tile before, whose results were stored from it.
-  __device__ __forceinline__ void ReleaseQueriesBefore(const Tile& tile) const {
+  __device__ __forceinline__ void ReleasePreviousQueries(const Tile& tile) const {
     if (leader_ && tile.number > 0) {
       TmaWaitStoresRead<0>();
       Arrive(this->QueriesEmpty(tile.number - 1));
@@ -284,32 +284,32 @@ class Consumer : Pipeline<Config> {
   }
 
   // A block's bits of the mask, in registers before the scores are ready.
-  struct SeenKeys {
+  struct VisibleKeys {
     uint32_t bits[kKeys / 32];
-    __device__ __forceinline__ SeenKeys(const uint32_t* mask, int block) {
+    __device__ __forceinline__ VisibleKeys(const uint32_t* mask, int block) {
 #pragma unroll
       for (int i = 0; i < kKeys / 32; ++i) bits[i] = mask[1 + block * (kKeys / 32) + i];
     }
     // The first `keys` of them.
-    __device__ __forceinline__ explicit SeenKeys(int keys) {
+    __device__ __forceinline__ explicit VisibleKeys(int keys) {
 #pragma unroll
       for (int i = 0; i < kKeys / 32; ++i) {
         bits[i] = keys >= 32 * (i + 1) ? 0xffffffffu : (1u << max(keys - 32 * i, 0)) - 1;
       }
     }
   };
-  __device__ __forceinline__ SeenKeys Seen(const Tile& tile, int block) const {
+  __device__ __forceinline__ VisibleKeys Visible(const Tile& tile, int block) const {
     if constexpr (Config::kPacked) {
-      return SeenKeys(tile.length - block * kKeys);
+      return VisibleKeys(tile.length - block * kKeys);
     } else {
-      return SeenKeys(this->Mask(tile.number), block);
+      return VisibleKeys(this->Mask(tile.number), block);
     }
   }
 
   // A sequence whose keys are all hidden attends to all of them alike.
-  __device__ __forceinline__ void MaskScores(float (&score)[kKeys / 2], const SeenKeys& seen, bool all_hidden,
+  __device__ __forceinline__ void MaskScores(float (&score)[kKeys / 2], const VisibleKeys& visible, bool all_hidden,
                                              int block) const {
-    if (!all_hidden) return MaskKeys(score, seen.bits);
+    if (!all_hidden) return MaskKeys(score, visible.bits);
 #pragma unroll
     for (int i = 0; i < kKeys / 2; ++i) {
       const int key = block * kKeys + i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2;

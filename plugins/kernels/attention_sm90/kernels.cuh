@@ -67,7 +67,7 @@ cudaError_t LaunchPacked(const AttentionArguments<typename Config::T>& a, const 
   config.shared_bytes = Config::SharedBytes(0);
   config.stream = stream;
   config.device = &device;
-  const int64_t tiles = MostPackedTiles(a.packed, a.heads, Config::kQueries);
+  const int64_t tiles = MaxPackedTiles(a.packed, a.heads, Config::kQueries);
   return LaunchResident(config, Kernel<Config>, tiles, Config::kPipelines, p);
 }
 

@@ -121,7 +121,7 @@ class Producer : Pipeline<Config> {
     const int lane = threadIdx.x % 32;
     this->scheduler_.ForEachTile([&](const Tile& tile) {
       WaitBarrier(this->MaskEmpty(tile.number), this->MaskParity(tile.number) ^ 1);
-      const int last = this->p_.mask == nullptr ? SeeAll(tile, lane) : SeeMask(tile, lane);
+      const int last = this->p_.mask == nullptr ? MarkAllVisible(tile, lane) : MarkVisible(tile, lane);
       if (lane == 0) {
         this->Mask(tile.number)[0] = last > 0 ? (last * 32 + kKeys - 1) / kKeys : this->AllBlocks() | Base::kAllHidden;
         Arrive(this->MaskFull(tile.number));
@@ -130,7 +130,7 @@ class Producer : Pipeline<Config> {
   }
 
   // Both write a tile's bits and return the number of words up to the last bit.
-  __device__ __forceinline__ int SeeAll(const Tile& tile, int lane) const {
+  __device__ __forceinline__ int MarkAllVisible(const Tile& tile, int lane) const {
     const SequenceInfo sequence(this->p_, tile.batch);
     // By one lane, which then tells the readers: racecheck does not follow others' writes through __syncwarp to a
     // barrier.
@@ -142,7 +142,7 @@ class Producer : Pipeline<Config> {
     return (sequence.length() + 31) / 32;
   }
 
-  __device__ __forceinline__ int SeeMask(const Tile& tile, int lane) const {
+  __device__ __forceinline__ int MarkVisible(const Tile& tile, int lane) const {
     constexpr int kAtOnce = 4;
     const SequenceInfo sequence(this->p_, tile.batch);
     const int words = this->mask_words_ - 1, halves = this->p_.mask_is_int64 ? 2 : 1;
@@ -163,9 +163,9 @@ class Producer : Pipeline<Config> {
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const uint32_t seen = __ballot_sync(0xffffffffu, value[i] != 0 && first + i * 32 < sequence.length());
-        if (seen != 0) last = word + i + 1;
-        if (lane == 0 && word + i < words) this->Mask(tile.number)[1 + word + i] = seen;
+        const uint32_t visible = __ballot_sync(0xffffffffu, value[i] != 0 && first + i * 32 < sequence.length());
+        if (visible != 0) last = word + i + 1;
+        if (lane == 0 && word + i < words) this->Mask(tile.number)[1 + word + i] = visible;
       }
     }
     return last;

@@ -19,9 +19,9 @@ template <int kCount>
 __device__ __forceinline__ void MaskKeys(float (&score)[kCount], const uint32_t (&bits)[kCount / 16]) {
 #pragma unroll
   for (int word = 0; word < kCount / 16; ++word) {
-    const uint32_t seen = bits[word];
-    if (seen == 0xffffffffu) continue;
-    const uint32_t own = seen >> threadIdx.x % 4 * 2;
+    const uint32_t visible = bits[word];
+    if (visible == 0xffffffffu) continue;
+    const uint32_t own = visible >> threadIdx.x % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       if ((own >> (i / 4 * 8 + i % 2) & 1) == 0) score[16 * word + i] = -INFINITY;

@@ -21,8 +21,8 @@ __device__ __forceinline__ void SetUp(const Parameters& p, const Pipeline<Config
 }
 
 template <class Config, class Consumer>
-__device__ __forceinline__ void TakeRoles(const Parameters& p, const Pipeline<Config>& pipeline,
-                                          typename Pipeline<Config>::State& state) {
+__device__ __forceinline__ void RunRoles(const Parameters& p, const Pipeline<Config>& pipeline,
+                                         typename Pipeline<Config>::State& state) {
   const Consumer consumer(pipeline);
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   __syncthreads();
@@ -45,17 +45,17 @@ __device__ __forceinline__ void RunBlock(const Parameters& p, char* shared) {
   typename Pipeline<Config>::State state;
   if constexpr (!Config::kPacked) {
     SetUp<Config, Consumer>(p, pipeline);
-    TakeRoles<Config, Consumer>(p, pipeline, state);
+    RunRoles<Config, Consumer>(p, pipeline, state);
   } else {
     const int row_count = LoadRowCount(p.row_count);  // in flight while the block sets up
     SetUp<Config, Consumer>(p, pipeline);
     // All of a cluster's blocks leave together.
     if (!pipeline.CountTiles(row_count)) return LeaveEarly(blockIdx.x == 0);
-    TakeRoles<Config, Consumer>(p, pipeline, state);
+    RunRoles<Config, Consumer>(p, pipeline, state);
     // More rounds, for rows beyond those that the grid was sized for, which is rare. A round begins when the whole
     // block, and its cluster, are done with the one before. (A single loop over all rounds takes up to 60 more
     // registers, or spills: the compiler keeps what it computes for every round.)
-    while (!Config::kPersistent && pipeline.NextRound()) TakeRoles<Config, Consumer>(p, pipeline, state);
+    while (!Config::kPersistent && pipeline.NextRound()) RunRoles<Config, Consumer>(p, pipeline, state);
   }
 }
 

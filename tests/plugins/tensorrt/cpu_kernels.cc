@@ -18,7 +18,7 @@ uint32_t bertfuse_test_flags = 0;
 namespace bertfuse {
 namespace {
 
-constexpr size_t kMostKernels = 32;
+constexpr size_t kMaxKernels = 32;
 
 // Kernels are told apart by address only, so there is one function for each.
 template <size_t kIndex>
@@ -55,7 +55,7 @@ int tensorrt::CurrentDevice() noexcept { return 0; }
 
 extern "C" const bertfuse_kernel* bertfuse_find_kernel(const char* op, int32_t device) {
   using namespace bertfuse;
-  static const auto kernels = AllOnDevice(std::make_index_sequence<kMostKernels>());
+  static const auto kernels = AllOnDevice(std::make_index_sequence<kMaxKernels>());
   for (const bertfuse_kernel& kernel : kernels) {
     if (kernel.op == nullptr || device != BERTFUSE_CUDA) continue;
     if (std::strcmp(kernel.op, op) == 0) return &kernel;
