@@ -16,7 +16,7 @@ import onnx
 import pytest
 
 from bertfuse.errors import BertfuseError
-from bertfuse.graph_rewrite import fuse, pipeline
+from bertfuse.graph_rewrite import FusionResult, fuse, pipeline
 from bertfuse.qualify.mutants import hunt, judge, verdict
 from bertfuse.qualify.mutants.hunting import _account
 from bertfuse.qualify.mutants.minimise import smaller
@@ -255,6 +255,36 @@ def test_judging_sees_every_kind_of_difference(monkeypatch: pytest.MonkeyPatch) 
     assert "is now float32" in changed(reshaped)
     assert changed(raising) == "fuse: IndexError: 3"
     assert "does not load" in changed(unknown)
+
+
+@pytest.mark.parametrize(("noise", "outcome"), [(True, "equal"), (False, "wrong")])
+def test_nan_is_right_only_where_the_original_has_nothing_but_roundings(
+    noise: bool, outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row of length 1 of what rounding leaves of h + 1000 - 1000 - h, which is 0 in the fused model."""
+
+    def model(fused: bool) -> onnx.ModelProto:
+        node, random = onnx.helper.make_node, np.random.default_rng(7)
+        row = node("Sub", ["h", "h"], ["row"]) if fused else node("Sub", ["down", "h" if noise else "big"], ["row"])
+        nodes = [
+            node("MatMul", ["x", "w"], ["h"]),
+            *([] if fused else [node("Add", ["h", "big"], ["up"]), node("Sub", ["up", "big"], ["down"])]),
+            row,
+            node("ReduceL2", ["row"], ["length"], axes=[-1]),
+            node("Div", ["row", "length"], ["y"]),
+        ]
+        values = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["B", 16]) for n in ("x", "y")]
+        weights = {"w": random.standard_normal((16, 16)), "big": np.array(1000.0)}
+        tensors = [onnx.numpy_helper.from_array(w.astype(np.float32), name) for name, w in weights.items()]
+        graph = onnx.helper.make_graph(nodes, "g", values[:1], values[1:], tensors)
+        return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+
+    result = FusionResult(model(fused=True), {"FusedGemm": 1}, {"FusedGemm": 1}, [], (5, 4))
+    monkeypatch.setattr("bertfuse.qualify.mutants.verdict.fuse", lambda model, **options: result)
+    x = np.random.default_rng(8).standard_normal((3, 16)).astype(np.float32)
+    verdict = judge(model(fused=False), {"a": {"x": x}})
+    assert verdict.outcome == outcome, verdict.text
+    assert list(verdict.excused.values()) == (["the model amplifies roundings"] if noise else [])
 
 
 @pytest.mark.parametrize("declared, rows, other", [([3, 4], 2, True), ([3, 4], 3, False), (["B", 4], 2, False)])
