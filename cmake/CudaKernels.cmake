@@ -51,7 +51,7 @@ add_library(bertfuse_cuda STATIC
   "${kernels}/layer_norm.cu" "${kernels}/packing.cu"
   "${ops}/add_qkv_bias.cc" "${ops}/attention_tactic.cc" "${ops}/embed_layer_norm.cc" "${ops}/first_tokens.cc" "${ops}/fused_attention.cc" "${ops}/fused_gemm.cc" "${ops}/fused_gemm_gelu.cc"
   "${ops}/fused_gemm_gelu_layer_norm.cc" "${ops}/fused_gemm_layer_norm.cc" "${ops}/gemm_call.cc" "${ops}/gemm_tactic.cc" "${ops}/gemm_time.cc"
-  "${ops}/gpu.cc" "${ops}/kernels.cc" "${ops}/pack_tokens.cc" "${ops}/packed_rows.cc" "${ops}/ragged_positions.cc" "${ops}/row_hints.cc" "${ops}/tune.cc" "${ops}/tuning.cc" "${ops}/unpack_tokens.cc")
+  "${ops}/gpu.cc" "${ops}/kernels.cc" "${ops}/layer_norm_tactic.cc" "${ops}/pack_tokens.cc" "${ops}/packed_rows.cc" "${ops}/ragged_positions.cc" "${ops}/row_hints.cc" "${ops}/tune.cc" "${ops}/tuning.cc" "${ops}/unpack_tokens.cc")
 target_link_libraries(bertfuse_cuda PUBLIC bertfuse_headers CUDA::cudart_static)
 target_compile_options(bertfuse_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
 

@@ -19,6 +19,7 @@ __device__ __forceinline__ void LoadProduct(const LayerNormArguments<T>& a, int6
 // Wider rows have no registers to spare.
 constexpr bool TakesPartials(int vector, int chunks) { return vector == 4 && chunks <= 2; }
 static_assert(kMostSplitColumns == 4 * 2 * MostRowThreads(2));
+static_assert(kMaxWarpColumns == kMaxWarpRowColumns && kMaxWarpColumns == 8 * 128);  // of both kernels
 
 // What is to be added to the product of a row: `count` partial sums, `stride` elements from one to the next.
 template <class T>
@@ -82,7 +83,7 @@ template <class Norm, class T, int kVector, int kChunks, bool kHalfProduct, bool
 __global__ void __launch_bounds__(MostRowThreads(kChunks), kChunks > 1    ? 1
                                                            : kHalfProduct ? 3
                                                                           : 2)
-    LayerNormKernel(LayerNormArguments<T> a) {
+    LayerNormBlockKernel(LayerNormArguments<T> a) {
   __shared__ float3 scratch[32];
   const int64_t split_stride = a.rows * a.columns;
   const int columns = static_cast<int>(a.columns);
@@ -198,7 +199,8 @@ __global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T>
 template <class Norm, class T, int kChunks, int kPartials, bool kPacked>
 __global__ void __launch_bounds__(kWarpRowThreads, kPartials > 1 ? 2
                                                    : kChunks > 3 ? 3
-                                                                 : 4) LayerNormProductKernel(LayerNormArguments<T> a) {
+                                                                 : 4)
+    LayerNormPersistentKernel(LayerNormArguments<T> a) {
   const int columns = static_cast<int>(a.columns);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
   LaunchDependents();
@@ -261,12 +263,12 @@ cudaError_t LaunchVector(const LayerNormArguments<T>& a, const Device& device, c
   cudaError_t error = cudaErrorInvalidValue;
   SwitchChunks(a.columns, kVector, threads, [&](auto chunks) {
     constexpr int kChunks = decltype(chunks)::value;
-    if (a.more_partials > 0 && !TakesPartials(kVector, kChunks)) return;
     error = WithPacked(a, [&](auto packed) {
       constexpr bool kPacked = decltype(packed)::value;
-      if (a.product == nullptr) return Launch(config, LayerNormKernel<Norm, T, kVector, kChunks, false, kPacked>, a);
+      if (a.product == nullptr)
+        return Launch(config, LayerNormBlockKernel<Norm, T, kVector, kChunks, false, kPacked>, a);
       if constexpr (sizeof(T) == 2 && kVector == 4) {
-        return Launch(config, LayerNormKernel<Norm, T, kVector, kChunks, true, kPacked>, a);
+        return Launch(config, LayerNormBlockKernel<Norm, T, kVector, kChunks, true, kPacked>, a);
       }
       return cudaErrorInvalidValue;
     });
@@ -274,66 +276,51 @@ cudaError_t LaunchVector(const LayerNormArguments<T>& a, const Device& device, c
   return error;
 }
 
-// Whether four elements can be read and written at a time.
-template <class T>
-bool InFours(const LayerNormArguments<T>& a) {
-  const auto aligned = [](auto... data) { return (IsAligned(data, 4 * sizeof(*data)) && ...); };
-  return a.columns % 4 == 0 && aligned(a.float_partials, a.product, a.partials, a.bias, a.residual, a.gamma, a.beta,
-                                       static_cast<const T*>(a.y));
+template <class Norm, class T>
+cudaError_t LaunchPersistent(const LayerNormArguments<T>& a, const Device& device, cudaStream_t stream) {
+  if constexpr (sizeof(T) == 2) {
+    return WithPacked(a, [&](auto packed) {
+      return WithWarpRowChunks(a.columns, [&](auto chunks) {
+        constexpr bool kPacked = decltype(packed)::value;
+        constexpr int kChunks = decltype(chunks)::value;
+        const auto kernel = a.more_partials == 0 ? LayerNormPersistentKernel<Norm, T, kChunks, 0, kPacked>
+                            : a.more_partials == 1
+                                ? LayerNormPersistentKernel<Norm, T, kChunks, 1, kPacked>
+                                : LayerNormPersistentKernel<Norm, T, kChunks, kMostMorePartials, kPacked>;
+        return LaunchWarpRows(kernel, a, device, stream);
+      });
+    });
+  }
+  return cudaErrorInvalidConfiguration;
 }
 
 }  // namespace
 
 template <class T>
-bool LayerNormTakes(const LayerNormArguments<T>& a) {
-  return a.columns <= MostRowColumns(InFours(a) ? 4 : 1);
-}
-
-// The number of rows chooses the kernel. A warp for each row takes fewer instructions than a block: on an H200, 6.3
-// instead of 7.3 us at 1024 rows (docs/notebook.md). With few rows, or several partial sums of each, a block for each
-// row has more loads in flight. No figures were kept of where the limits were found, on an H200.
-constexpr int64_t kLeastWarpRows = 256;            // LayerNormProductKernel
-constexpr int64_t kLeastWarpRowsOfPartials = 512;  // LayerNormProductKernel with more than one partial sum
-constexpr int64_t kLeastFloatWarpRows = 2048;      // LayerNormWarpKernel
-constexpr int64_t kMostWarpColumns = 1024;         // LayerNormWarpKernel
-
-template <class T>
-cudaError_t LayerNorm(const LayerNormArguments<T>& given, const Device& device, cudaStream_t stream) {
+cudaError_t LayerNorm(LayerNormKernel kernel, const LayerNormArguments<T>& given, const Device& device,
+                      cudaStream_t stream) {
   using Norm = norms::LayerNorm;
   LayerNormArguments<T> a = given;
   if (a.rows == 0 || a.columns == 0) return cudaSuccess;
-  if (a.more_partials > kMostMorePartials || !Activations::Has(a.activation)) return cudaErrorInvalidValue;
+  const LayerNormProblem problem = {a.columns,          sizeof(T),
+                                    LayerNormVector(a), a.product != nullptr,
+                                    a.more_partials,    a.activation != Activation::kNone};
+  if (!LayerNormSupports(kernel, problem) || !Activations::Has(a.activation)) return cudaErrorInvalidConfiguration;
   if (a.more_partials > 0) a.unsplit_rows = RowsOfFullPanels(a.last_wave, a.rows);
-  const int64_t expected = a.deterministic_rows            ? INT64_MAX
-                           : a.packed.row_count == nullptr ? a.rows
-                                                           : a.packed.expected;
-  if constexpr (sizeof(T) == 2) {
-    const int64_t least_rows = a.more_partials > 1 ? kLeastWarpRowsOfPartials : kLeastWarpRows;
-    if (a.product != nullptr && a.activation == Activation::kNone && expected >= least_rows &&
-        WarpRowsFit(a.columns, a.product, a.partials, a.bias, a.residual, a.gamma, a.beta, a.y)) {
-      return WithPacked(a, [&](auto packed) {
-        return WithWarpRowChunks(a.columns, [&](auto chunks) {
-          constexpr bool kPacked = decltype(packed)::value;
-          constexpr int kChunks = decltype(chunks)::value;
-          const auto kernel = a.more_partials == 0 ? LayerNormProductKernel<Norm, T, kChunks, 0, kPacked>
-                              : a.more_partials == 1
-                                  ? LayerNormProductKernel<Norm, T, kChunks, 1, kPacked>
-                                  : LayerNormProductKernel<Norm, T, kChunks, kMostMorePartials, kPacked>;
-          return LaunchWarpRows(kernel, a, device, stream);
-        });
-      });
-    }
+  switch (kernel) {
+    case LayerNormKernel::kPersistentWarps:
+      return LaunchPersistent<Norm>(a, device, stream);
+    case LayerNormKernel::kWarpPerRow:
+      return LaunchWarp<Norm>(a, device, stream);
+    case LayerNormKernel::kBlockPerRow:
+      return problem.vector == 1 ? LaunchVector<Norm, T, 1>(a, device, stream)
+                                 : LaunchVector<Norm, T, 4>(a, device, stream);
   }
-  const bool in_fours = InFours(a);
-  if (in_fours && a.columns <= kMostWarpColumns && expected >= kLeastFloatWarpRows && a.more_partials == 0) {
-    return LaunchWarp<Norm>(a, device, stream);
-  }
-  return in_fours ? LaunchVector<Norm, T, 4>(a, device, stream) : LaunchVector<Norm, T, 1>(a, device, stream);
+  return cudaErrorInvalidConfiguration;
 }
 
 #define BERTFUSE_INSTANTIATE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE) \
-  template bool LayerNormTakes(const LayerNormArguments<TYPE>&);         \
-  template cudaError_t LayerNorm(const LayerNormArguments<TYPE>&, const Device&, cudaStream_t);
+  template cudaError_t LayerNorm(LayerNormKernel, const LayerNormArguments<TYPE>&, const Device&, cudaStream_t);
 BERTFUSE_FLOAT_DTYPES(BERTFUSE_INSTANTIATE)
 
 }  // namespace bertfuse::kernels

@@ -1,6 +1,8 @@
 #ifndef BERTFUSE_KERNELS_LAYER_NORM_H_
 #define BERTFUSE_KERNELS_LAYER_NORM_H_
 
+#include <algorithm>
+
 #include "kernels/activation.h"
 #include "kernels/last_wave.h"
 #include "kernels/launch.h"
@@ -33,9 +35,7 @@ struct LayerNormArguments {
   int more_partials = 0;
   LastWave last_wave = {};
   int64_t partial_rows = 0;
-  PackedRows packed = {};  // of the rows; nothing is written from *row_count on
-  // Choose the kernel regardless of the number of rows, so that a row's bits are the same in any batch.
-  bool deterministic_rows = false;
+  PackedRows packed = {};    // of the rows; nothing is written from *row_count on
   int64_t unsplit_rows = 0;  // set by LayerNorm()
 };
 
@@ -46,15 +46,56 @@ constexpr int64_t MostRowColumns(int vector) { return int64_t{8192} * vector; }
 constexpr int64_t kMostSplitColumns = 4096;
 constexpr int kMostMorePartials = 5;
 
-// Whether rows are narrow enough.
-template <class T>
-bool LayerNormTakes(const LayerNormArguments<T>& arguments);
+constexpr int64_t kMaxWarpColumns = 1024;  // a warp holds a row in its registers
 
-// Rows that are too wide, and 2^31 packed ones, give cudaErrorInvalidValue. So do a product in float32 or without
-// accesses of four elements, and more than kMostMorePartials partial sums beside the first, or such of more than
-// kMostSplitColumns columns.
+enum class LayerNormKernel {
+  kBlockPerRow,
+  kWarpPerRow,
+  kPersistentWarps,  // a warp for each row; it loads its next row while it normalises one
+};
+
+// What decides which kernels can run.
+struct LayerNormProblem {
+  int64_t columns;
+  int element_bytes;  // of T
+  int vector;         // elements of T that are read at a time (LayerNormVector())
+  bool rounded;       // the product comes rounded to T, not as float32 partial sums
+  int more_partials;  // rounded to T, beside the first
+  bool has_activation;
+};
+
+// Elements of T that can be read at a time, by columns and pointers: 8 (of 2 bytes each), 4 or 1.
 template <class T>
-cudaError_t LayerNorm(const LayerNormArguments<T>& arguments, const Device& device, cudaStream_t stream);
+int LayerNormVector(const LayerNormArguments<T>& a) {
+  const auto aligned = [&](int elements) {
+    const auto all = [&](const auto*... data) { return (IsAligned(data, elements * sizeof(T)) && ...); };
+    return a.columns % elements == 0 && all(a.product, a.partials, a.bias, a.residual, a.gamma, a.beta, a.y);
+  };
+  if (!IsAligned(a.float_partials, 4 * sizeof(float)) || !aligned(4)) return 1;
+  return sizeof(T) == 2 && aligned(8) ? 8 : 4;
+}
+
+constexpr bool LayerNormSupports(LayerNormKernel kernel, const LayerNormProblem& p) {
+  if (p.columns > MostRowColumns(std::min(p.vector, 4))) return false;
+  if (p.rounded && (p.element_bytes != 2 || p.vector == 1)) return false;
+  if (p.more_partials > kMostMorePartials) return false;
+  if (p.more_partials > 0 && (!p.rounded || p.columns > kMostSplitColumns)) return false;
+  switch (kernel) {
+    case LayerNormKernel::kBlockPerRow:
+      return true;
+    case LayerNormKernel::kWarpPerRow:
+      return p.vector >= 4 && p.columns <= kMaxWarpColumns && p.more_partials == 0;
+    case LayerNormKernel::kPersistentWarps:
+      return p.vector == 8 && p.columns <= kMaxWarpColumns && p.rounded && !p.has_activation;
+  }
+  return false;
+}
+
+// cudaErrorInvalidConfiguration where the kernel does not support the arguments; cudaErrorInvalidValue for 2^31 packed
+// rows.
+template <class T>
+cudaError_t LayerNorm(LayerNormKernel kernel, const LayerNormArguments<T>& arguments, const Device& device,
+                      cudaStream_t stream);
 
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_LAYER_NORM_H_

@@ -8,6 +8,7 @@
 #include "kernels/layer_norm.h"
 #include "ops/call.h"
 #include "ops/gemm_tactic.h"
+#include "ops/layer_norm_tactic.h"
 #include "ops/packed_rows.h"
 
 namespace bertfuse::cuda {
@@ -50,12 +51,22 @@ kernels::GemmArguments<T> Portable(const kernels::GemmSm90Arguments<kernels::Ele
   return {a.x, a.weight, a.bias, a.y, layer_norm ? a.float_partials : nullptr, a.m, a.n, a.k, a.activation, a.packed};
 }
 
+// LayerNorm of float32 partial sums in the workspace.
+template <class T>
+kernels::LayerNormArguments<T> Norm(const kernels::GemmSm90Arguments<kernels::Elements<T>>& a) {
+  kernels::LayerNormArguments<T> norm = {
+      nullptr, a.float_partials, 1, a.bias, a.residual, a.gamma, a.beta, a.y, a.m, a.n, a.epsilon, a.activation};
+  norm.vectors_are_constant = a.weights_are_constant, norm.packed = a.packed;
+  return norm;
+}
+
 template <class T>
 GemmProblem Problem(const bertfuse_call& call, const kernels::GemmSm90Arguments<kernels::Elements<T>>& a,
                     const GemmCall& gemm, const kernels::Device& device) {
   GemmProblem problem = {a.m, a.n, a.k, gemm.gamma != nullptr, false, false, device.multiprocessors};
   problem.x_bytes = sizeof(*a.x), problem.y_bytes = sizeof(*a.y);
   problem.gelu = gemm.activation != kernels::Activation::kNone;
+  if (problem.layer_norm) problem.layer_norm_vector = kernels::LayerNormVector(Norm<T>(a));
   if (gemm.row_count->dtype != BERTFUSE_ABSENT) problem.m = a.packed.expected, problem.room = a.m;
   problem.deterministic_rows = (call.flags & BERTFUSE_DETERMINISTIC_ROWS) != 0;
   problem.biased = a.activation != kernels::Activation::kNone || (!problem.layer_norm && a.bias != nullptr);
@@ -74,11 +85,14 @@ bool Runs(const GemmProblem& problem, const GemmTactic& tactic) {
   return aligned && IsDeterministicByRow(problem, tactic) && GemmWorkspaceSize(problem, tactic) <= problem.workspace;
 }
 
-// The measured tactic, where there is one that runs.
+// The measured tactic, where there is one that runs. Where only its LayerNorm kernel does not, another one takes its
+// place.
 GemmTactic Tactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProblem& problem) {
   if (call.tactic < 0) {
     const GemmTactic* tuned = FindTuned<GemmTactic>(call, TunedGemm(call, gemm));
-    return tuned != nullptr && Runs(problem, *tuned) ? *tuned : ChooseGemmTactic(problem);
+    if (tuned == nullptr) return ChooseGemmTactic(problem);
+    const GemmTactic fitting = WithLayerNormKernel(problem, *tuned);
+    return Runs(problem, fitting) ? fitting : ChooseGemmTactic(problem);
   }
   const std::vector<GemmTactic> tactics = GemmTactics(problem);
   if (static_cast<size_t>(call.tactic) >= tactics.size()) {
@@ -95,11 +109,9 @@ cudaError_t RunPortable(const kernels::GemmSm90Arguments<kernels::Elements<T>>& 
                                 : kernels::GemmSimt(product, device, stream);
 }
 
-// Whether a product that is rounded before LayerNorm gets bias and activation first. Partial sums cannot have them;
-// without an activation, the LayerNorm kernel adds the bias.
 template <class T>
 bool ActivatesProduct(const kernels::GemmSm90Arguments<kernels::Elements<T>>& a, const GemmTactic& tactic) {
-  return tactic.tile.splits == 1 && a.activation != kernels::Activation::kNone;
+  return ActivatesProduct(tactic, a.activation != kernels::Activation::kNone);
 }
 
 template <class T>
@@ -138,17 +150,14 @@ void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
     Fail(BERTFUSE_RUNTIME_ERROR, "%s: the workspace has %zu bytes, expected %zu", gemm.op, given, needed);
   }
   const bool portable = tactic.path == GemmPath::kSimt || tactic.path == GemmPath::kMma;
-  kernels::LayerNormArguments<T> norm = {
-      nullptr, a.float_partials, 1, a.bias, a.residual, a.gamma, a.beta, a.y, a.m, a.n, a.epsilon, a.activation};
-  const bool apart = problem.layer_norm && tactic.path != GemmPath::kSm90;  // LayerNorm in a launch of its own
-  if (apart && !kernels::LayerNormTakes(norm)) FailTooWide(gemm.op, a.n);
+  if (tactic.layer_norm && !LayerNormSupports(*tactic.layer_norm, LayerNormAfter(problem, tactic))) {
+    FailTooWide(gemm.op, a.n);
+  }
   CheckCuda(portable ? RunPortable(a, problem.layer_norm, tactic.path, device, StreamOf(call))
                      : RunSm90(a, problem.layer_norm, tactic, device, StreamOf(call)),
             gemm.op);
-  if (!apart) return;
-  norm.deterministic_rows = problem.deterministic_rows;
-  norm.vectors_are_constant = a.weights_are_constant;
-  norm.packed = a.packed;
+  if (!tactic.layer_norm) return;
+  kernels::LayerNormArguments<T> norm = Norm<T>(a);
   if (tactic.path == GemmPath::kSm90SplitK) norm.splits = tactic.tile.splits;
   if (tactic.path == GemmPath::kSm90ThenLayerNorm) {
     norm.product = a.y, norm.splits = 0;
@@ -156,7 +165,7 @@ void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
     norm.partials = a.partials, norm.more_partials = tactic.tile.splits - 1, norm.last_wave = a.last_wave;
     norm.partial_rows = a.partial_rows;
   }
-  CheckCuda(kernels::LayerNorm(norm, device, StreamOf(call)), gemm.op);
+  CheckCuda(kernels::LayerNorm(*tactic.layer_norm, norm, device, StreamOf(call)), gemm.op);
 }
 
 // Calls body(problem) with what the choice depends on.

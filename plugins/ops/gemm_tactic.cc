@@ -4,12 +4,11 @@
 #include <array>
 #include <cstdio>
 #include <limits>
-#include <optional>
 #include <tuple>
 #include <utility>
 
-#include "kernels/layer_norm.h"
 #include "ops/gemm_time.h"
+#include "ops/layer_norm_tactic.h"
 
 namespace bertfuse::cuda {
 namespace {
@@ -59,7 +58,7 @@ GemmPath ProductPath(const GemmProblem& problem) {
 }
 
 GemmTactic Portable(const GemmProblem& problem) {
-  return {problem.tensor_cores ? GemmPath::kMma : GemmPath::kSimt, {}};
+  return WithLayerNormKernel(problem, {problem.tensor_cores ? GemmPath::kMma : GemmPath::kSimt, {}});
 }
 
 int64_t Tiles(const GemmProblem& problem, Block block) {
@@ -85,12 +84,15 @@ bool TakesSplits(const GemmProblem& problem) {
 bool operator==(const GemmProblem& a, const GemmProblem& b) {
   const auto fields = [](const GemmProblem& p) {
     return std::tie(p.m, p.n, p.k, p.layer_norm, p.tensor_cores, p.sm90, p.multiprocessors, p.workspace, p.room,
-                    p.x_bytes, p.y_bytes, p.gelu, p.deterministic_rows, p.biased);
+                    p.x_bytes, p.y_bytes, p.gelu, p.deterministic_rows, p.biased, p.layer_norm_vector);
   };
   return fields(a) == fields(b);
 }
 
-std::vector<GemmTactic> GemmTactics(const GemmProblem& problem) {
+namespace {
+
+// GemmTactics() without LayerNorm's kernels.
+std::vector<GemmTactic> Products(const GemmProblem& problem) {
   std::vector<GemmTactic> tactics;
   const auto add_elementwise = [&](GemmPath path) {
     const auto add = [&](const Block& block) {
@@ -133,8 +135,6 @@ std::vector<GemmTactic> GemmTactics(const GemmProblem& problem) {
   return tactics;
 }
 
-namespace {
-
 // How many of three rows of tiles share, in a cluster, the weight that they load. Without LayerNorm two, where the
 // blocks of a fourth row would leave a quarter of the multiprocessors to the next kernel. Else three, but not packed
 // rows: without clusters of three bert-base takes 2% less with 131 packed rows, and 1% more at 1x131.
@@ -165,10 +165,11 @@ std::optional<GemmTactic> ChooseForFewRows(const GemmProblem& problem) {
 }
 
 GemmTactic Fastest(const GemmProblem& problem) {
-  if (const auto few = ChooseForFewRows(problem)) return *few;
+  if (const auto few = ChooseForFewRows(problem)) return WithLayerNormKernel(problem, *few);
   GemmTactic fastest = Portable(problem);
   double least = std::numeric_limits<double>::infinity();
-  for (const GemmTactic& tactic : GemmTactics(problem)) {
+  for (const GemmTactic& product : Products(problem)) {
+    const GemmTactic tactic = WithLayerNormKernel(problem, product);
     if (!IsDeterministicByRow(problem, tactic)) continue;
     const double time = ExpectedTime(problem, tactic);
     if (time < least && Fits(problem, tactic)) fastest = tactic, least = time;
@@ -177,6 +178,20 @@ GemmTactic Fastest(const GemmProblem& problem) {
 }
 
 }  // namespace
+
+std::vector<GemmTactic> GemmTactics(const GemmProblem& problem) {
+  std::vector<GemmTactic> tactics;
+  for (const GemmTactic& product : Products(problem)) {
+    if (!LayerNormIsALaunch(problem, product)) {
+      tactics.push_back(product);
+      continue;
+    }
+    for (kernels::LayerNormKernel kernel : LayerNormKernels(problem, product)) {
+      tactics.push_back({product.path, product.tile, kernel});
+    }
+  }
+  return tactics;
+}
 
 GemmTactic ChooseGemmTactic(const GemmProblem& problem) {
   if (!problem.sm90) return Portable(problem);
@@ -195,9 +210,10 @@ GemmTactic ChooseGemmTactic(const GemmProblem& problem) {
 }
 
 // All kernels sum over k in the same order; they differ in when they round and add. The persistent kernel begins with
-// the bias, the others end with it.
+// the bias, the others end with it. LayerNorm's kernels add up a row in different orders.
 bool IsDeterministicByRow(const GemmProblem& problem, const GemmTactic& tactic) {
   if (!problem.deterministic_rows) return true;
+  if (tactic.layer_norm != WithLayerNormKernel(problem, tactic).layer_norm) return false;
   if (!problem.sm90) return tactic.path == Portable(problem).path;
   return tactic.path == ProductPath(problem) && tactic.tile.splits == 1 &&
          !(problem.biased && tactic.tile.block == kWide);
@@ -256,26 +272,36 @@ std::string TileName(const GemmTactic& tactic, bool with_stages) {
 }  // namespace
 
 std::string Describe(const GemmTactic& tactic) {
-  const std::string tile = TileName(tactic, HasTwin(tactic)), splits = std::to_string(tactic.tile.splits);
-  if (tactic.path == GemmPath::kSm90SplitK) return tile + " split-K " + splits;
-  if (tactic.path != GemmPath::kSm90ThenLayerNorm) return tile;
-  return tile + (tactic.tile.splits > 1 ? " last wave split-K " + splits : "") + " then LayerNorm";
+  std::string name = TileName(tactic, HasTwin(tactic));
+  const std::string splits = std::to_string(tactic.tile.splits);
+  if (tactic.path == GemmPath::kSm90SplitK) name += " split-K " + splits;
+  if (tactic.path == GemmPath::kSm90ThenLayerNorm && tactic.tile.splits > 1) name += " last wave split-K " + splits;
+  if (tactic.path == GemmPath::kSm90ThenLayerNorm || tactic.layer_norm) name += " then LayerNorm";
+  return tactic.layer_norm ? name + ", " + Describe(*tactic.layer_norm) : name;
 }
 
-std::string FormerName(const GemmProblem& problem, const GemmTactic& tactic) {
+std::vector<std::string> FormerNames(const GemmProblem& problem, const GemmTactic& tactic) {
+  if (tactic.layer_norm && tactic.layer_norm != ChooseLayerNormKernel(problem, tactic)) return {};
   const kernels::GemmSm90Tile& tile = tactic.tile;
+  std::vector<std::string> names;
+  if (tactic.layer_norm) names.push_back(Describe(GemmTactic{tactic.path, tile, {}}));
   const bool one_tile = tactic.path == GemmPath::kSm90ThenLayerNorm || !problem.layer_norm;
   if (HasTwin(tactic) && one_tile) {
-    // The name was that of both, of which the grid's size chose.
+    // An older name was that of both, of which the grid's size chose.
     const bool large = IsOfSize(tile.block, kLarge);
     const Block meant =
         ForGrid(problem, large ? kLargeAlone : kNarrowAlone, large ? kLarge : kNarrow, tile.cluster_m, tile.cluster_n);
-    if (!(tile.block == meant)) return Describe(tactic);
+    if (!(tile.block == meant)) return names;
   }
   const std::string name = TileName(tactic, false), splits = std::to_string(tile.splits);
-  if (tactic.path == GemmPath::kSm90SplitK) return name + " splits " + splits;
-  if (tactic.path != GemmPath::kSm90ThenLayerNorm) return name;
-  return name + " rounded" + (tile.splits > 1 ? " splits " + splits : "");
+  if (tactic.path == GemmPath::kSm90SplitK) {
+    names.push_back(name + " splits " + splits);
+  } else if (tactic.path == GemmPath::kSm90ThenLayerNorm) {
+    names.push_back(name + " rounded" + (tile.splits > 1 ? " splits " + splits : ""));
+  } else if (HasTwin(tactic)) {
+    names.push_back(name);
+  }
+  return names;
 }
 
 }  // namespace bertfuse::cuda

@@ -3,10 +3,12 @@
 #define BERTFUSE_OPS_GEMM_TACTIC_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/gemm_sm90.h"
+#include "kernels/layer_norm.h"
 
 namespace bertfuse::cuda {
 
@@ -20,7 +22,8 @@ enum class GemmPath {
 
 struct GemmTactic {
   GemmPath path;
-  kernels::GemmSm90Tile tile;  // for the Hopper paths
+  kernels::GemmSm90Tile tile;                               // for the Hopper paths
+  std::optional<kernels::LayerNormKernel> layer_norm = {};  // where LayerNorm has a launch of its own
 };
 
 // What a choice may depend on.
@@ -36,6 +39,7 @@ struct GemmProblem {
   bool deterministic_rows = false;  // a row's bits are to be the same whatever m is
   bool biased = true;               // a bias is added before the product is rounded, or an activation computed
   bool gelu = false;                // among the epilogue's steps
+  int layer_norm_vector = 8;        // elements that LayerNorm's kernel reads at a time (kernels::LayerNormVector())
 };
 
 bool operator==(const GemmProblem& a, const GemmProblem& b);
@@ -48,7 +52,8 @@ inline int64_t Stages(const GemmProblem& problem, int splits = 1) {
   return kernels::CeilDiv(kernels::CeilDiv(problem.k * problem.x_bytes, kernels::kStageRowBytes), splits);
 }
 
-// Every tactic that computes the problem, in an order that does not change from call to call.
+// Every tactic that computes the problem, in an order that does not change from call to call. (LayerNorm of rows that
+// no kernel takes fails when it is run.)
 std::vector<GemmTactic> GemmTactics(const GemmProblem& problem);
 
 // The one to use unless a measurement on the user's device says otherwise: of those that fit problem.workspace the one
@@ -71,11 +76,12 @@ int64_t PartialRows(const GemmProblem& problem, const GemmTactic& tactic);
 // Bytes of scratch that the tactic takes, whatever problem.workspace is.
 size_t GemmWorkspaceSize(const GemmProblem& problem, const GemmTactic& tactic);
 
-// "sm90 64x96 cluster 1x4 split-K 2". Different tactics of one problem have different names.
+// "sm90 64x96 cluster 1x4 split-K 2 then LayerNorm, block per row". Different tactics of one problem have different
+// names.
 std::string Describe(const GemmTactic& tactic);
 
-// The name that older tuning files have for it.
-std::string FormerName(const GemmProblem& problem, const GemmTactic& tactic);
+// The names that older tuning files have for it. They did not name LayerNorm's kernel: it is the one that is chosen.
+std::vector<std::string> FormerNames(const GemmProblem& problem, const GemmTactic& tactic);
 
 }  // namespace bertfuse::cuda
 #endif  // BERTFUSE_OPS_GEMM_TACTIC_H_

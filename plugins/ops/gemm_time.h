@@ -6,8 +6,8 @@
 
 namespace bertfuse::cuda {
 
-// Microseconds of one of GemmTactics(problem) in a model on an H200; infinity where it is never chosen without a
-// measurement.
+// Microseconds of one of GemmTactics(problem) in a model on an H200; infinity where its product is never chosen without
+// a measurement. LayerNorm's kernel is chosen apart (ops/layer_norm_tactic) and counts as if it were that one.
 double ExpectedTime(const GemmProblem& problem, const GemmTactic& tactic);
 
 }  // namespace bertfuse::cuda

@@ -1,5 +1,6 @@
 #include "ops/tuning.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -58,6 +59,10 @@ GemmProblem AlignedGemm(const TunedProblem& tuned, const kernels::Device& device
   problem.n = portable.n = sm90.n = tuned.sizes[1];
   problem.k = portable.k = sm90.k = tuned.sizes[2];
   problem.layer_norm = tuned.op == FusedGemmLayerNorm::kName || tuned.op == FusedGemmGeluLayerNorm::kName;
+  problem.gelu = tuned.op == FusedGemmGelu::kName || tuned.op == FusedGemmGeluLayerNorm::kName;
+  kernels::LayerNormArguments<T> norm = {};
+  norm.columns = problem.n;
+  problem.layer_norm_vector = kernels::LayerNormVector(norm), problem.y_bytes = problem.x_bytes = sizeof(T);
   problem.tensor_cores = (!std::is_same_v<T, float> || tuned.tf32) && kernels::GemmMmaTakes(portable);
   problem.sm90 = problem.tensor_cores && kIsHalf<T> && kernels::GemmSm90Takes(sm90, device);
   problem.multiprocessors = device.multiprocessors;
@@ -95,7 +100,8 @@ std::optional<bertfuse_tuning::Tactic> FindTactic(const TunedProblem& problem, c
   return SwitchElement(problem.dtype, [&](auto element) -> std::optional<bertfuse_tuning::Tactic> {
     const GemmProblem gemm = AlignedGemm<decltype(element)>(problem, device);
     for (const GemmTactic& tactic : GemmTactics(gemm)) {
-      if (name == Describe(tactic) || name == FormerName(gemm, tactic)) return tactic;
+      const std::vector<std::string> former = FormerNames(gemm, tactic);
+      if (name == Describe(tactic) || std::find(former.begin(), former.end(), name) != former.end()) return tactic;
     }
     return std::nullopt;
   });

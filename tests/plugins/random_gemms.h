@@ -25,6 +25,9 @@ inline std::string Name(const GemmProblem& problem) {
          (problem.layer_norm ? " with LayerNorm on " : " on ") + std::to_string(problem.multiprocessors);
 }
 
+// The name without LayerNorm's kernel, which the number of rows alone chooses.
+inline std::string ProductName(const GemmTactic& tactic) { return Describe(GemmTactic{tactic.path, tactic.tile, {}}); }
+
 template <class Visit>
 void ForRandomProblems(Visit&& visit) {
   std::mt19937 random(1);

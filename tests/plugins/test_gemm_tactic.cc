@@ -18,10 +18,8 @@ TEST(GemmTactic, TheChosenOneIsListed) {
   ForRandomProblems([](const GemmProblem& problem) {
     std::set<std::string> names;
     const std::vector<GemmTactic> tactics = GemmTactics(problem);
-    std::set<std::string> former;
-    for (const GemmTactic& tactic : tactics) names.insert(Describe(tactic)), former.insert(FormerName(problem, tactic));
+    for (const GemmTactic& tactic : tactics) names.insert(Describe(tactic));
     EXPECT_EQ(names.size(), tactics.size());
-    EXPECT_EQ(former.size(), tactics.size());
     EXPECT_EQ(names.count(Describe(ChooseGemmTactic(problem))), 1u) << Describe(ChooseGemmTactic(problem));
   });
 }
@@ -138,7 +136,7 @@ TEST(GemmTactic, AShortWorkspaceTakesAsManyPartsAsFit) {
   GemmProblem problem = Bert(128, 768, 3072, true);  // four splits of k in float32, if they fit
   const auto chosen = [&](size_t parts) {
     problem.workspace = parts * 128 * 768 * sizeof(float);
-    return Describe(ChooseGemmTactic(problem));
+    return ProductName(ChooseGemmTactic(problem));
   };
   EXPECT_EQ(chosen(4), "sm90 64x96 cluster 1x1 split-K 4");
   EXPECT_EQ(chosen(3), "sm90 64x96 cluster 1x1 split-K 3");
@@ -181,32 +179,57 @@ TEST(GemmTactic, NoHopperTacticWithoutHopper) {
     GemmProblem problem = Bert(4096, 768, 3072, true);
     problem.sm90 = false, problem.tensor_cores = tensor_cores;
     const std::vector<GemmTactic> tactics = GemmTactics(problem);
-    EXPECT_EQ(tactics.size(), tensor_cores ? 2u : 1u);
-    EXPECT_EQ(Describe(ChooseGemmTactic(problem)), tensor_cores ? "mma" : "simt");
+    EXPECT_EQ(tactics.size(), tensor_cores ? 4u : 2u);
+    EXPECT_EQ(Describe(ChooseGemmTactic(problem)),
+              tensor_cores ? "mma then LayerNorm, warp per row" : "simt then LayerNorm, warp per row");
   }
 }
 
-// Tuning files may have them.
+// Tuning files may have them: each is the name of one tactic, and every product has one.
+TEST(GemmTactic, FormerNamesAreOfOneTactic) {
+  ForRandomProblems([](GemmProblem problem) {
+    problem.gelu = problem.k % 3 == 0;
+    std::set<std::string> names, products;
+    for (const GemmTactic& tactic : GemmTactics(problem)) {
+      EXPECT_TRUE(names.insert(Describe(tactic)).second) << Describe(tactic);
+      if (!tactic.layer_norm) continue;
+      products.insert(ProductName(tactic));
+      for (const std::string& former : FormerNames(problem, tactic)) EXPECT_TRUE(names.insert(former).second) << former;
+    }
+    for (const std::string& product : products) EXPECT_EQ(names.count(product), 1u) << product;
+  });
+}
+
 TEST(GemmTactic, FormerNames) {
+  using Names = std::vector<std::string>;
   const kernels::GemmSm90Block small = {64, 96, 10, 1}, wide = {128, 192, 5, 1};
   const GemmProblem few = Bert(512, 768, 3072, true), many = Bert(8192, 768, 3072, true);
-  EXPECT_EQ(FormerName(few, {GemmPath::kSm90SplitK, {small, 1, 1, 4}}), "sm90 64x96 cluster 1x1 splits 4");
-  EXPECT_EQ(FormerName(few, {GemmPath::kSm90ThenLayerNorm, {small, 1, 1, 1}}), "sm90 64x96 cluster 1x1 rounded");
-  EXPECT_EQ(FormerName(many, {GemmPath::kSm90ThenLayerNorm, {wide, 2, 1, 2}}),
-            "sm90 128x192 cluster 2x1 rounded splits 2");
+  const auto block = kernels::LayerNormKernel::kBlockPerRow, warps = kernels::LayerNormKernel::kPersistentWarps;
+  EXPECT_EQ(FormerNames(few, {GemmPath::kSm90SplitK, {small, 1, 1, 4}, block}),
+            Names({"sm90 64x96 cluster 1x1 split-K 4", "sm90 64x96 cluster 1x1 splits 4"}));
+  EXPECT_EQ(FormerNames(few, {GemmPath::kSm90ThenLayerNorm, {small, 1, 1, 1}, warps}),
+            Names({"sm90 64x96 cluster 1x1 then LayerNorm", "sm90 64x96 cluster 1x1 rounded"}));
+  EXPECT_EQ(FormerNames(many, {GemmPath::kSm90ThenLayerNorm, {wide, 2, 1, 2}, warps}),
+            Names({"sm90 128x192 cluster 2x1 last wave split-K 2 then LayerNorm",
+                   "sm90 128x192 cluster 2x1 rounded splits 2"}));
+  EXPECT_EQ(FormerNames(few, {GemmPath::kMma, {}, block}), Names({"mma"}));
+  // The kernel that was not chosen for so many rows had no name.
+  EXPECT_EQ(FormerNames(few, {GemmPath::kSm90ThenLayerNorm, {small, 1, 1, 1}, block}), Names());
+  EXPECT_EQ(FormerNames(many, {GemmPath::kMma, {}, block}), Names());
   // One name stood for two tactics, and the number of blocks chose.
-  const GemmTactic alone = {GemmPath::kSm90ThenLayerNorm, {{128, 128, 7, 1}, 1, 1, 1}};
-  const GemmTactic shared = {GemmPath::kSm90ThenLayerNorm, {{128, 128, 3, 2}, 1, 1, 1}};
-  EXPECT_EQ(Describe(alone), "sm90 128x128 stages 7 cluster 1x1 then LayerNorm");
-  EXPECT_EQ(FormerName(few, alone), "sm90 128x128 cluster 1x1 rounded");
-  EXPECT_EQ(FormerName(many, shared), "sm90 128x128 cluster 1x1 rounded");
-  EXPECT_EQ(FormerName(few, shared), Describe(shared));
+  const GemmTactic alone = {GemmPath::kSm90ThenLayerNorm, {{128, 128, 7, 1}, 1, 1, 1}, warps};
+  const GemmTactic shared = {GemmPath::kSm90ThenLayerNorm, {{128, 128, 3, 2}, 1, 1, 1}, warps};
+  EXPECT_EQ(Describe(alone), "sm90 128x128 stages 7 cluster 1x1 then LayerNorm, persistent warps");
+  EXPECT_EQ(FormerNames(few, alone),
+            Names({"sm90 128x128 stages 7 cluster 1x1 then LayerNorm", "sm90 128x128 cluster 1x1 rounded"}));
+  EXPECT_EQ(FormerNames(many, shared).back(), "sm90 128x128 cluster 1x1 rounded");
+  EXPECT_EQ(FormerNames(few, shared), Names({"sm90 128x128 stages 3 cluster 1x1 then LayerNorm"}));
 }
 
 // What was measured to be the faster one in bert-base on an H200, beside the table of test_gemm_time.cc.
 TEST(GemmTactic, FewRows) {
   const auto chosen = [](int64_t rows, int64_t n, int64_t k, bool layer_norm) {
-    return Describe(ChooseGemmTactic(Bert(rows, n, k, layer_norm)));
+    return ProductName(ChooseGemmTactic(Bert(rows, n, k, layer_norm)));
   };
   EXPECT_EQ(chosen(128, 768, 768, true), "sm90 64x64 cluster 1x1 then LayerNorm");
   EXPECT_EQ(chosen(256, 768, 768, true), "sm90 64x96 cluster 1x1 then LayerNorm");
@@ -226,9 +249,9 @@ TEST(GemmTactic, FewRows) {
 TEST(GemmTactic, NoWaveIsTakenForPairs) {
   const auto chosen = [](int64_t rows, int64_t n, int64_t k, bool layer_norm) {
     GemmProblem problem = Bert(rows, n, k, layer_norm);
-    const std::string padded = Describe(ChooseGemmTactic(problem));
+    const std::string padded = ProductName(ChooseGemmTactic(problem));
     problem.room = 16384;
-    EXPECT_EQ(Describe(ChooseGemmTactic(problem)), padded);
+    EXPECT_EQ(ProductName(ChooseGemmTactic(problem)), padded);
     return padded;
   };
   EXPECT_EQ(chosen(4131, 2304, 768, false), "sm90 128x192 cluster 1x1");
@@ -242,7 +265,7 @@ TEST(GemmTactic, NoWaveIsTakenForPairs) {
 
 // Tiles left for the last wave on an H200's 132 multiprocessors (66 pairs).
 TEST(GemmTactic, TheLastWaveIsSplitWhereItIsShort) {
-  const auto chosen = [](int64_t rows, int64_t k) { return Describe(ChooseGemmTactic(Bert(rows, 768, k, true))); };
+  const auto chosen = [](int64_t rows, int64_t k) { return ProductName(ChooseGemmTactic(Bert(rows, 768, k, true))); };
   EXPECT_EQ(chosen(4096, 3072), "sm90 128x192 cluster 2x1 then LayerNorm");                      // 64 pairs' tiles
   EXPECT_EQ(chosen(6144, 3072), "sm90 128x192 cluster 1x1 last wave split-K 2 then LayerNorm");  // 192 of one block
   EXPECT_EQ(chosen(6144, 768), "sm90 128x192 cluster 2x1 then LayerNorm");                      // too few steps along k

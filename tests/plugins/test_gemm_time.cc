@@ -222,13 +222,13 @@ TEST(GemmTime, WhatIsChosenIsAmongTheFastestInModels) {
   for (const Measured& one : kMeasured) {
     GemmProblem problem = Bert(one.m, one.n, one.k, one.epilogue == kNorm);
     problem.room = one.room, problem.gelu = one.epilogue == kGelu;
-    const std::string chosen = Describe(ChooseGemmTactic(problem));
+    const std::string chosen = ProductName(ChooseGemmTactic(problem));
     std::set<std::string> fastest;
     std::istringstream names(one.fastest);
     for (std::string name; std::getline(names >> std::ws, name, ';');) fastest.insert("sm90 " + name);
     EXPECT_EQ(fastest.count(chosen), 1u) << Name(problem) << ": " << chosen;
     std::set<std::string> listed;
-    for (const GemmTactic& tactic : GemmTactics(problem)) listed.insert(Describe(tactic));
+    for (const GemmTactic& tactic : GemmTactics(problem)) listed.insert(ProductName(tactic));
     for (const std::string& name : fastest) EXPECT_EQ(listed.count(name), 1u) << name;
   }
 }

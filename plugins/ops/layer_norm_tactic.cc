@@ -1,0 +1,69 @@
+#include "ops/layer_norm_tactic.h"
+
+namespace bertfuse::cuda {
+namespace {
+
+using kernels::LayerNormKernel;
+
+// The fewest rows for which a kernel is chosen. A warp for each row takes fewer instructions than a block: on an H200,
+// 6.3 instead of 7.3 us at 1024 rows (docs/notebook.md). With few rows, or several partial sums of each, a block for
+// each row has more loads in flight. No figures were kept of where the limits were found, on an H200.
+constexpr int64_t kLeastForPersistentWarps = 256;
+constexpr int64_t kLeastOfSeveralPartials = 512;  // for persistent warps, with more than one partial sum to add
+constexpr int64_t kLeastForWarpPerRow = 2048;
+
+}  // namespace
+
+kernels::LayerNormProblem LayerNormAfter(const GemmProblem& problem, const GemmTactic& tactic) {
+  const bool rounded = tactic.path == GemmPath::kSm90ThenLayerNorm;
+  return {problem.n,
+          problem.y_bytes,
+          problem.layer_norm_vector,
+          rounded,
+          rounded ? tactic.tile.splits - 1 : 0,
+          problem.gelu && !ActivatesProduct(tactic, problem.gelu)};
+}
+
+std::vector<LayerNormKernel> LayerNormKernels(const GemmProblem& problem, const GemmTactic& tactic) {
+  const kernels::LayerNormProblem norm = LayerNormAfter(problem, tactic);
+  std::vector<LayerNormKernel> found = {LayerNormKernel::kBlockPerRow};
+  // Of the two kernels with a warp for each row, the first one that can run: it has more loads in flight.
+  for (LayerNormKernel kernel : {LayerNormKernel::kPersistentWarps, LayerNormKernel::kWarpPerRow}) {
+    if (found.size() == 1 && LayerNormSupports(kernel, norm)) found.push_back(kernel);
+  }
+  return found;
+}
+
+LayerNormKernel ChooseLayerNormKernel(const GemmProblem& problem, const GemmTactic& tactic) {
+  const kernels::LayerNormProblem norm = LayerNormAfter(problem, tactic);
+  const int64_t rows = problem.deterministic_rows ? INT64_MAX : problem.m;
+  const auto choose = [&](LayerNormKernel kernel, int64_t least) {
+    return rows >= least && LayerNormSupports(kernel, norm);
+  };
+  const int64_t persistent = norm.more_partials > 1 ? kLeastOfSeveralPartials : kLeastForPersistentWarps;
+  if (choose(LayerNormKernel::kPersistentWarps, persistent)) return LayerNormKernel::kPersistentWarps;
+  if (choose(LayerNormKernel::kWarpPerRow, kLeastForWarpPerRow)) return LayerNormKernel::kWarpPerRow;
+  return LayerNormKernel::kBlockPerRow;
+}
+
+GemmTactic WithLayerNormKernel(const GemmProblem& problem, GemmTactic tactic) {
+  if (!LayerNormIsALaunch(problem, tactic)) return tactic;
+  const bool keeps = tactic.layer_norm && !problem.deterministic_rows &&
+                     LayerNormSupports(*tactic.layer_norm, LayerNormAfter(problem, tactic));
+  if (!keeps) tactic.layer_norm = ChooseLayerNormKernel(problem, tactic);
+  return tactic;
+}
+
+const char* Describe(LayerNormKernel kernel) {
+  switch (kernel) {
+    case LayerNormKernel::kBlockPerRow:
+      return "block per row";
+    case LayerNormKernel::kWarpPerRow:
+      return "warp per row";
+    case LayerNormKernel::kPersistentWarps:
+      return "persistent warps";
+  }
+  return "";
+}
+
+}  // namespace bertfuse::cuda
