@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kWarpRowThreads, kChunks > 3 ? 3 : 4)
 }
 
 template <class T, class Index, int kVector, int kChunks>
-__global__ void __launch_bounds__(MostRowThreads(kChunks), 1)  // left to itself the compiler spills wide rows
+__global__ void __launch_bounds__(MaxRowThreads(kChunks), 1)  // left to itself the compiler spills wide rows
     EmbedLayerNormKernel(EmbedLayerNormArguments<T, Index> a) {
   __shared__ float3 scratch[32];
   const int columns = static_cast<int>(a.columns);
@@ -131,7 +131,7 @@ bool InFours(const EmbedLayerNormArguments<T, Index>& a) {
 
 template <class T, class Index>
 bool EmbedLayerNormSupports(const EmbedLayerNormArguments<T, Index>& a) {
-  return a.columns <= MostRowColumns(InFours(a) ? 4 : 1);
+  return a.columns <= MaxRowColumns(InFours(a) ? 4 : 1);
 }
 
 template <class T, class Index>

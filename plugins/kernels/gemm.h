@@ -26,13 +26,13 @@ template <class T>
 cudaError_t GemmSimt(const GemmArguments<T>& arguments, const Device& device, cudaStream_t stream);
 
 // On the tensor cores of compute capability 8.0 and later; float32 operands are rounded to TF32's 11 bits. Needs
-// GemmMmaTakes().
+// GemmMmaSupports().
 template <class T>
 cudaError_t GemmMma(const GemmArguments<T>& arguments, const Device& device, cudaStream_t stream);
 
 // Whether every row starts on a 16-byte boundary.
 template <class T>
-bool GemmMmaTakes(const GemmArguments<T>& a) {
+bool GemmMmaSupports(const GemmArguments<T>& a) {
   return a.k % (16 / sizeof(T)) == 0 && IsAligned(a.x, 16) && IsAligned(a.weight, 16);
 }
 

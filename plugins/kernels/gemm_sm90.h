@@ -14,7 +14,7 @@ constexpr int kStageRowBytes = 128;
 template <class X>
 constexpr int kStageK = kStageRowBytes / sizeof(X);  // in elements
 
-constexpr int kMostCluster = 8;  // blocks that every Hopper device takes in a cluster
+constexpr int kMaxCluster = 8;  // blocks that every Hopper device takes in a cluster
 
 // What one thread block of a product is: its tile and its pipeline (CUTLASS: TileShape and StageCount).
 struct GemmSm90Block {
@@ -82,14 +82,14 @@ struct GemmSm90Arguments {
 // Whether shapes and pointers suit TMA (rows on 16-byte boundaries) and, with LayerNorm, the kernel after the product,
 // which reads four elements at a time.
 template <class Elements>
-bool GemmSm90Takes(const GemmSm90Arguments<Elements>& a, const Device& device) {
-  constexpr int64_t kMost = int64_t{1} << 31;
+bool GemmSm90Supports(const GemmSm90Arguments<Elements>& a, const Device& device) {
+  constexpr int64_t kMax = int64_t{1} << 31;
   constexpr int kOperandColumns = 16 / sizeof(typename Elements::X), kColumns = 16 / sizeof(typename Elements::Y);
   const int vector_bytes = (a.gamma == nullptr ? 2 : 4) * static_cast<int>(sizeof(typename Elements::Y));
-  return device.hopper && a.k % kOperandColumns == 0 && a.n % kColumns == 0 && a.m < kMost && a.n < kMost &&
-         a.k < kMost && IsAligned(a.x, 16) && IsAligned(a.weight, 16) && IsAligned(a.residual, 16) &&
-         IsAligned(a.y, 16) && IsAligned(a.bias, vector_bytes) && IsAligned(a.gamma, vector_bytes) &&
-         IsAligned(a.beta, vector_bytes) && IsAligned(a.float_partials, 16) && IsAligned(a.partials, 16);
+  return device.hopper && a.k % kOperandColumns == 0 && a.n % kColumns == 0 && a.m < kMax && a.n < kMax && a.k < kMax &&
+         IsAligned(a.x, 16) && IsAligned(a.weight, 16) && IsAligned(a.residual, 16) && IsAligned(a.y, 16) &&
+         IsAligned(a.bias, vector_bytes) && IsAligned(a.gamma, vector_bytes) && IsAligned(a.beta, vector_bytes) &&
+         IsAligned(a.float_partials, 16) && IsAligned(a.partials, 16);
 }
 
 // All three return cudaErrorInvalidConfiguration for a tile that no kernel was compiled for.

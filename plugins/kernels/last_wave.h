@@ -41,7 +41,7 @@ BERTFUSE_HOST_DEVICE Int RowsOfFullPanels(const LastWave& wave, Int rows) {
 }
 
 // The most rows that the last wave has, for any number of rows up to `rows`.
-inline int64_t MostRowsLeft(const LastWave& wave, int64_t rows) {
+inline int64_t MaxRowsLeft(const LastWave& wave, int64_t rows) {
   const int64_t panels = (int64_t{wave.clusters} + wave.tiles_per_panel - 2) / wave.tiles_per_panel;
   return std::min(panels * wave.panel_rows, rows);
 }

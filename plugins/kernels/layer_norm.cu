@@ -17,8 +17,8 @@ __device__ __forceinline__ void LoadProduct(const LayerNormArguments<T>& a, int6
 }
 
 // Wider rows have no registers to spare.
-constexpr bool TakesPartials(int vector, int chunks) { return vector == 4 && chunks <= 2; }
-static_assert(kMostSplitColumns == 4 * 2 * MostRowThreads(2));
+constexpr bool SupportsPartials(int vector, int chunks) { return vector == 4 && chunks <= 2; }
+static_assert(kMaxSplitColumns == 4 * 2 * MaxRowThreads(2));
 static_assert(kMaxWarpColumns == kMaxWarpRowColumns && kMaxWarpColumns == 8 * 128);  // of both kernels
 
 // What is to be added to the product of a row: `count` partial sums, `stride` elements from one to the next.
@@ -63,15 +63,15 @@ __device__ __forceinline__ void ForEachRow(int64_t rows, Visit&& visit) {
   }
 }
 
-// value += min(count, kMost) vectors, `stride` elements from one to the next. All loads are in flight at once: one
+// value += min(count, kMax) vectors, `stride` elements from one to the next. All loads are in flight at once: one
 // after the other, each would take a round trip to the L2 cache.
-template <int kMost, class T, int kVector>
+template <int kMax, class T, int kVector>
 __device__ __forceinline__ void AddAll(const T* first, int64_t stride, int count, float (&value)[kVector]) {
-  Pack<T, kVector> more[kMost];
+  Pack<T, kVector> more[kMax];
 #pragma unroll
-  for (int i = 0; i < kMost; ++i) more[i] = LoadIf<kVector>(i < count, first + i * stride);
+  for (int i = 0; i < kMax; ++i) more[i] = LoadIf<kVector>(i < count, first + i * stride);
 #pragma unroll
-  for (int i = 0; i < kMost; ++i) {
+  for (int i = 0; i < kMax; ++i) {
 #pragma unroll
     for (int j = 0; j < kVector; ++j) value[j] += ToFloat(more[i].value[j]);
   }
@@ -80,9 +80,9 @@ __device__ __forceinline__ void AddAll(const T* first, int64_t stride, int count
 // A block for each row. kHalfProduct: adds up a product in T and its partial sums, otherwise split-K's partial sums in
 // float32. Few rows want all loads in flight at once, many rows many blocks on a multiprocessor.
 template <class Norm, class T, int kVector, int kChunks, bool kHalfProduct, bool kPacked>
-__global__ void __launch_bounds__(MostRowThreads(kChunks), kChunks > 1    ? 1
-                                                           : kHalfProduct ? 3
-                                                                          : 2)
+__global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks > 1    ? 1
+                                                          : kHalfProduct ? 3
+                                                                         : 2)
     LayerNormBlockKernel(LayerNormArguments<T> a) {
   __shared__ float3 scratch[32];
   const int64_t split_stride = a.rows * a.columns;
@@ -103,8 +103,8 @@ __global__ void __launch_bounds__(MostRowThreads(kChunks), kChunks > 1    ? 1
       const auto residual = LoadIf<kVector>(a.residual != nullptr, a.residual + offset + column);
       if constexpr (kHalfProduct) {
         LoadProduct(a, offset + column, value);
-        if constexpr (TakesPartials(kVector, kChunks)) {
-          AddAll<kMostMorePartials>(partials.first + column, partials.stride, partials.count, value);
+        if constexpr (SupportsPartials(kVector, kChunks)) {
+          AddAll<kMaxMorePartials>(partials.first + column, partials.stride, partials.count, value);
         }
       } else {
         constexpr int kAtOnce = kChunks == 1 ? 8 : 4;
@@ -286,7 +286,7 @@ cudaError_t LaunchPersistent(const LayerNormArguments<T>& a, const Device& devic
         const auto kernel = a.more_partials == 0 ? LayerNormPersistentKernel<Norm, T, kChunks, 0, kPacked>
                             : a.more_partials == 1
                                 ? LayerNormPersistentKernel<Norm, T, kChunks, 1, kPacked>
-                                : LayerNormPersistentKernel<Norm, T, kChunks, kMostMorePartials, kPacked>;
+                                : LayerNormPersistentKernel<Norm, T, kChunks, kMaxMorePartials, kPacked>;
         return LaunchWarpRows(kernel, a, device, stream);
       });
     });

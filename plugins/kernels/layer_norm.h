@@ -41,10 +41,10 @@ struct LayerNormArguments {
 
 // The widest row that a block holds in registers, with accesses of `vector` elements: four, or one where columns or
 // pointers do not allow that.
-constexpr int64_t MostRowColumns(int vector) { return int64_t{8192} * vector; }
+constexpr int64_t MaxRowColumns(int vector) { return int64_t{8192} * vector; }
 
-constexpr int64_t kMostSplitColumns = 4096;
-constexpr int kMostMorePartials = 5;
+constexpr int64_t kMaxSplitColumns = 4096;
+constexpr int kMaxMorePartials = 5;
 
 constexpr int64_t kMaxWarpColumns = 1024;  // a warp holds a row in its registers
 
@@ -76,10 +76,10 @@ int LayerNormVector(const LayerNormArguments<T>& a) {
 }
 
 constexpr bool LayerNormSupports(LayerNormKernel kernel, const LayerNormProblem& p) {
-  if (p.columns > MostRowColumns(std::min(p.vector, 4))) return false;
+  if (p.columns > MaxRowColumns(std::min(p.vector, 4))) return false;
   if (p.rounded && (p.element_bytes != 2 || p.vector == 1)) return false;
-  if (p.more_partials > kMostMorePartials) return false;
-  if (p.more_partials > 0 && (!p.rounded || p.columns > kMostSplitColumns)) return false;
+  if (p.more_partials > kMaxMorePartials) return false;
+  if (p.more_partials > 0 && (!p.rounded || p.columns > kMaxSplitColumns)) return false;
   switch (kernel) {
     case LayerNormKernel::kBlockPerRow:
       return true;

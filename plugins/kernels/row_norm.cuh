@@ -94,9 +94,9 @@ __device__ __forceinline__ void NormalizeAndStore(const RowSlice<kVector, kChunk
 }
 
 // The most threads that RowThreads() gives a block whose threads hold up to `chunks`.
-constexpr int MostRowThreads(int chunks) { return chunks > 2 ? 1024 : 512; }
+constexpr int MaxRowThreads(int chunks) { return chunks > 2 ? 1024 : 512; }
 
-static_assert(MostRowColumns(1) == 8 * MostRowThreads(8));
+static_assert(MaxRowColumns(1) == 8 * MaxRowThreads(8));
 
 // Threads of a block for rows of `columns` in chunks of `vector`: as many warps as one chunk a thread takes, up to 512,
 // or 1024 where 512 would have to take more than 4 each.

@@ -67,13 +67,13 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmSm90Arguments<
   problem.x_bytes = sizeof(*a.x), problem.y_bytes = sizeof(*a.y);
   problem.gelu = gemm.activation != kernels::Activation::kNone;
   if (problem.layer_norm) problem.layer_norm_vector = kernels::LayerNormVector(Norm<T>(a));
-  if (gemm.row_count->dtype != BERTFUSE_ABSENT) problem.m = a.packed.expected, problem.room = a.m;
+  if (gemm.row_count->dtype != BERTFUSE_ABSENT) problem.m = a.packed.expected, problem.capacity = a.m;
   problem.deterministic_rows = (call.flags & BERTFUSE_DETERMINISTIC_ROWS) != 0;
   problem.biased = a.activation != kernels::Activation::kNone || (!problem.layer_norm && a.bias != nullptr);
   const bool allowed = !std::is_same_v<T, float> || (call.flags & BERTFUSE_ALLOW_TF32) != 0;
-  problem.tensor_cores = allowed && kernels::GemmMmaTakes(Portable(a, problem.layer_norm));
+  problem.tensor_cores = allowed && kernels::GemmMmaSupports(Portable(a, problem.layer_norm));
   if constexpr (kIsHalf<T>) {
-    problem.sm90 = problem.tensor_cores && a.k > 0 && kernels::GemmSm90Takes(a, device);
+    problem.sm90 = problem.tensor_cores && a.k > 0 && kernels::GemmSm90Supports(a, device);
   }
   return problem;
 }

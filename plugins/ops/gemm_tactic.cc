@@ -15,7 +15,7 @@ namespace {
 
 using kernels::CeilDiv;
 using kernels::GemmSm90Tile;
-using kernels::kMostCluster;
+using kernels::kMaxCluster;
 
 namespace sm90 = kernels::gemm_sm90;
 using Block = kernels::GemmSm90Block;
@@ -27,13 +27,13 @@ constexpr Block kNarrowAlone = sm90::kOneTileBlocks[2], kNarrow = sm90::kOneTile
 constexpr Block kSmall = sm90::kOneTileBlocks[4], kSmallWide = sm90::kOneTileBlocks[5];
 static_assert(kLarge.m == 128 && kLarge.n == 128 && kNarrow.m == 128 && kNarrow.n == 96);
 static_assert(kSmall.m == 64 && kSmall.n == 64 && kSmallWide.m == 64 && kSmallWide.n == 96);
-constexpr int kMostSplits = kernels::kMostMorePartials + 1;  // of the persistent kernel
+constexpr int kMaxSplits = kernels::kMaxMorePartials + 1;  // of the persistent kernel
 
 // The persistent kernel loads the weight by 32 rows.
-bool Takes(const GemmProblem& problem, Block block) { return !(block == kWide) || problem.n % 32 == 0; }
+bool Supports(const GemmProblem& problem, Block block) { return !(block == kWide) || problem.n % 32 == 0; }
 
 bool SpansRow(const GemmProblem& problem, Block block) {
-  return problem.n % block.n == 0 && problem.n / block.n <= kMostCluster;
+  return problem.n % block.n == 0 && problem.n / block.n <= kMaxCluster;
 }
 
 bool CanSplit(const GemmProblem& problem, int splits) {
@@ -45,10 +45,10 @@ GemmTactic LayerNormTactic(const GemmProblem& problem, Block block, int cluster_
 }
 
 // Partial sums take little memory with few rows, but there may be many packed rows.
-constexpr size_t kMostPackedWorkspace = 64 << 20;
+constexpr size_t kMaxPackedWorkspace = 64 << 20;
 
 bool Fits(const GemmProblem& problem, const GemmTactic& tactic) {
-  const size_t most = problem.room > 0 ? std::min(problem.workspace, kMostPackedWorkspace) : problem.workspace;
+  const size_t most = problem.capacity > 0 ? std::min(problem.workspace, kMaxPackedWorkspace) : problem.workspace;
   return GemmWorkspaceSize(problem, tactic) <= most;
 }
 
@@ -75,15 +75,15 @@ Block ForGrid(const GemmProblem& problem, Block alone, Block shared, int cluster
 }
 
 // Whether tiles may be split along k, and LayerNorm adds the partial sums.
-bool TakesSplits(const GemmProblem& problem) {
-  return Takes(problem, kWide) && problem.n <= kernels::kMostSplitColumns;
+bool SupportsSplits(const GemmProblem& problem) {
+  return Supports(problem, kWide) && problem.n <= kernels::kMaxSplitColumns;
 }
 
 }  // namespace
 
 bool operator==(const GemmProblem& a, const GemmProblem& b) {
   const auto fields = [](const GemmProblem& p) {
-    return std::tie(p.m, p.n, p.k, p.layer_norm, p.tensor_cores, p.sm90, p.multiprocessors, p.workspace, p.room,
+    return std::tie(p.m, p.n, p.k, p.layer_norm, p.tensor_cores, p.sm90, p.multiprocessors, p.workspace, p.capacity,
                     p.x_bytes, p.y_bytes, p.gelu, p.deterministic_rows, p.biased, p.layer_norm_vector);
   };
   return fields(a) == fields(b);
@@ -96,7 +96,7 @@ std::vector<GemmTactic> Products(const GemmProblem& problem) {
   std::vector<GemmTactic> tactics;
   const auto add_elementwise = [&](GemmPath path) {
     const auto add = [&](const Block& block) {
-      if (!Takes(problem, block)) return;
+      if (!Supports(problem, block)) return;
       for (const auto& [cluster_m, cluster_n] : {std::pair(1, 1), {2, 1}, {1, 2}, {2, 2}}) {
         tactics.push_back({path, {block, cluster_m, cluster_n, 1}});
       }
@@ -110,7 +110,7 @@ std::vector<GemmTactic> Products(const GemmProblem& problem) {
     for (const Block& block : sm90::kLayerNormBlocks) {
       if (!SpansRow(problem, block)) continue;
       tactics.push_back(LayerNormTactic(problem, block, 1));
-      if (2 * problem.n / block.n <= kMostCluster) tactics.push_back(LayerNormTactic(problem, block, 2));
+      if (2 * problem.n / block.n <= kMaxCluster) tactics.push_back(LayerNormTactic(problem, block, 2));
     }
     for (const Block& block : sm90::kSplitKBlocks) {
       for (int splits : {1, 2, 3, 4, 6, 8, 12}) {
@@ -124,7 +124,7 @@ std::vector<GemmTactic> Products(const GemmProblem& problem) {
   if (problem.sm90 && problem.layer_norm) {
     add_elementwise(GemmPath::kSm90ThenLayerNorm);
     for (int cluster_m : {1, 2}) {
-      for (int splits = 2; TakesSplits(problem) && splits <= kMostSplits; ++splits) {
+      for (int splits = 2; SupportsSplits(problem) && splits <= kMaxSplits; ++splits) {
         const GemmTactic tactic = {GemmPath::kSm90ThenLayerNorm, {kWide, cluster_m, 1, splits}};
         if (CanSplit(problem, splits) && PartialRows(problem, tactic) > 0) tactics.push_back(tactic);
       }
@@ -141,7 +141,8 @@ std::vector<GemmTactic> Products(const GemmProblem& problem) {
 int SharedByThree(const GemmProblem& problem) {
   const int64_t columns = CeilDiv(problem.n, kSmallWide.n), multiprocessors = problem.multiprocessors;
   if (!problem.layer_norm && 4 * 4 * columns <= 3 * multiprocessors) return 2;
-  return problem.room == 0 && 9 * 3 * columns <= 8 * multiprocessors ? 3 : 1;  // fewer clusters of three run at a time
+  return problem.capacity == 0 && 9 * 3 * columns <= 8 * multiprocessors ? 3
+                                                                         : 1;  // fewer clusters of three run at a time
 }
 
 // Few rows, with a multiprocessor for each of the smallest tiles. The time of one kernel tells little then, because its
@@ -155,7 +156,7 @@ std::optional<GemmTactic> ChooseForFewRows(const GemmProblem& problem) {
   const int64_t panels = CeilDiv(problem.m, kSmallWide.m);
   if (problem.layer_norm) {
     // A whole wave of packed rows was not measured.
-    const bool nearly_a_wave = problem.room == 0 && 10 * small >= 7 * most && 10 * small <= 9 * most;
+    const bool nearly_a_wave = problem.capacity == 0 && 10 * small >= 7 * most && 10 * small <= 9 * most;
     if (4 * small <= most || nearly_a_wave) return ElementwiseTactic(path, kSmall);
     return ElementwiseTactic(path, kSmallWide, panels == 3 ? SharedByThree(problem) : 1);
   }
@@ -232,8 +233,8 @@ int64_t UnsplitRows(const GemmProblem& problem, const GemmTactic& tactic) {
 
 int64_t PartialRows(const GemmProblem& problem, const GemmTactic& tactic) {
   if (tactic.path != GemmPath::kSm90ThenLayerNorm || tactic.tile.splits == 1) return 0;
-  if (problem.room == 0) return problem.m - UnsplitRows(problem, tactic);
-  return MostRowsLeft(LastWaveOf(problem, tactic.tile), problem.room);
+  if (problem.capacity == 0) return problem.m - UnsplitRows(problem, tactic);
+  return MaxRowsLeft(LastWaveOf(problem, tactic.tile), problem.capacity);
 }
 
 size_t GemmWorkspaceSize(const GemmProblem& problem, const GemmTactic& tactic) {
@@ -243,8 +244,8 @@ size_t GemmWorkspaceSize(const GemmProblem& problem, const GemmTactic& tactic) {
            (tactic.tile.splits - 1) * problem.y_bytes;
   }
   const int splits = tactic.path == GemmPath::kSm90SplitK ? tactic.tile.splits : 1;
-  return static_cast<size_t>(problem.room > 0 ? problem.room : problem.m) * static_cast<size_t>(problem.n) * splits *
-         sizeof(float);
+  return static_cast<size_t>(problem.capacity > 0 ? problem.capacity : problem.m) * static_cast<size_t>(problem.n) *
+         splits * sizeof(float);
 }
 
 namespace {

@@ -46,7 +46,7 @@ constexpr double kPackedAlone = 1.15;  // packed rows with a long k, in blocks t
 constexpr double kThrees = 0.98;       // of split-K, where three blocks share the weight that they read; by hand
 constexpr int64_t kLeastStages = 8;    // of each split of the last wave: a shorter one saves less than it costs,
 constexpr int64_t kLeastOfFew = 6;     // except where full waves leave no more than a quarter of one
-constexpr int kMostFloatPartials = 4;  // with few rows
+constexpr int kMaxFloatPartials = 4;   // with few rows
 
 // The launch of LayerNorm over the product, by millions of elements; what float32 partial sums add; and what the last
 // wave's partial sums in 16 bits add, with `kSplits` where all rows have them.
@@ -85,7 +85,7 @@ double OneTileTime(const GemmProblem& problem, const GemmSm90Tile& tile) {
   if (narrow && alone && HasLongK(problem) && 3 * blocks > 2 * problem.multiprocessors) return kNever;
   const auto rounds = static_cast<double>(CeilDiv(blocks, 2 * problem.multiprocessors));
   const double microseconds = TimeOf(*time, problem, tile, rounds) + (problem.gelu ? time->gelu * rounds : 0);
-  return microseconds * (alone && problem.room > 0 && HasLongK(problem) ? kPackedAlone : 1);
+  return microseconds * (alone && problem.capacity > 0 && HasLongK(problem) ? kPackedAlone : 1);
 }
 
 double PersistentTime(const GemmProblem& problem, const GemmSm90Tile& tile) {
@@ -133,7 +133,7 @@ bool SharesInThrees(const GemmProblem& problem, const GemmSm90Tile& tile) {
 }
 
 double SplitKTime(const GemmProblem& problem, const GemmSm90Tile& tile) {
-  if (!(tile.block == kSplitK.block) || tile.splits == 1 || tile.splits > kMostFloatPartials) return kNever;
+  if (!(tile.block == kSplitK.block) || tile.splits == 1 || tile.splits > kMaxFloatPartials) return kNever;
   const bool threes = SharesInThrees(problem, tile);
   if (!HasLongK(problem) || (tile.cluster_m * tile.cluster_n > 1 && !threes)) return kNever;
   if (Blocks(problem, tile) * tile.splits > problem.multiprocessors) return kNever;

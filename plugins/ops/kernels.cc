@@ -25,8 +25,8 @@ void FailTooWide(const char* op, int64_t columns) {
   Fail(BERTFUSE_NOT_SUPPORTED,
        "%s: %lld columns are too many for its LayerNorm, which takes up to %lld, or %lld where columns or tensors are "
        "not aligned to four elements",
-       op, static_cast<long long>(columns), static_cast<long long>(kernels::MostRowColumns(4)),
-       static_cast<long long>(kernels::MostRowColumns(1)));
+       op, static_cast<long long>(columns), static_cast<long long>(kernels::MaxRowColumns(4)),
+       static_cast<long long>(kernels::MaxRowColumns(1)));
 }
 
 }  // namespace cuda

@@ -63,8 +63,8 @@ GemmProblem AlignedGemm(const TunedProblem& tuned, const kernels::Device& device
   kernels::LayerNormArguments<T> norm = {};
   norm.columns = problem.n;
   problem.layer_norm_vector = kernels::LayerNormVector(norm), problem.y_bytes = problem.x_bytes = sizeof(T);
-  problem.tensor_cores = (!std::is_same_v<T, float> || tuned.tf32) && kernels::GemmMmaTakes(portable);
-  problem.sm90 = problem.tensor_cores && kIsHalf<T> && kernels::GemmSm90Takes(sm90, device);
+  problem.tensor_cores = (!std::is_same_v<T, float> || tuned.tf32) && kernels::GemmMmaSupports(portable);
+  problem.sm90 = problem.tensor_cores && kIsHalf<T> && kernels::GemmSm90Supports(sm90, device);
   problem.multiprocessors = device.multiprocessors;
   return problem;
 }

@@ -45,9 +45,9 @@ TEST(GemmTactic, PartsAreOfRowsAtTheEnd) {
 TEST(GemmTactic, PackedRowsHaveRoomWhateverTheirNumber) {
   std::mt19937 random(5);
   ForRandomProblems([&](GemmProblem problem) {
-    problem.room = problem.m;
+    problem.capacity = problem.m;
     const std::vector<GemmTactic> of_room = GemmTactics(problem);
-    problem.m = random() % problem.room + 1;
+    problem.m = random() % problem.capacity + 1;
     const std::vector<GemmTactic> tactics = GemmTactics(problem);
     ASSERT_EQ(tactics.size(), of_room.size());
     std::set<std::string> names;
@@ -55,9 +55,9 @@ TEST(GemmTactic, PackedRowsHaveRoomWhateverTheirNumber) {
       names.insert(Describe(tactics[i]));
       EXPECT_EQ(Describe(tactics[i]), Describe(of_room[i]));
       GemmProblem padded = problem;
-      padded.room = 0, padded.m = random() % problem.room + 1;
+      padded.capacity = 0, padded.m = random() % problem.capacity + 1;
       EXPECT_GE(GemmWorkspaceSize(problem, tactics[i]), GemmWorkspaceSize(padded, tactics[i]))
-          << Describe(tactics[i]) << ", " << padded.m << " of " << problem.room;
+          << Describe(tactics[i]) << ", " << padded.m << " of " << problem.capacity;
     }
     const GemmTactic chosen = ChooseGemmTactic(problem);
     EXPECT_EQ(names.count(Describe(chosen)), 1u) << Describe(chosen);
@@ -70,9 +70,9 @@ TEST(GemmTactic, PackedRowsHaveRoomWhateverTheirNumber) {
 // By how many rows are expected, with workspace for all of them.
 TEST(GemmTactic, PackedRowsAreChosenForAsTheyAreExpected) {
   GemmProblem problem = Bert(128, 768, 3072, true);
-  problem.room = 512;
+  problem.capacity = 512;
   EXPECT_EQ(Describe(ChooseGemmTactic(problem)), Describe(ChooseGemmTactic(Bert(128, 768, 3072, true))));
-  problem.room = 16384;  // float32 partial sums would take 201 MB
+  problem.capacity = 16384;  // float32 partial sums would take 201 MB
   EXPECT_EQ(Describe(ChooseGemmTactic(problem)).find("split-K 4"), std::string::npos);
 }
 
@@ -83,7 +83,7 @@ TEST(GemmTactic, EveryPartHasSomething) {
       if (tactic.path == GemmPath::kSimt || tactic.path == GemmPath::kMma) continue;
       const int splits = tactic.tile.splits;
       EXPECT_LT((splits - 1) * kernels::CeilDiv(stages, splits), stages) << Describe(tactic);
-      EXPECT_LE(tactic.tile.cluster_m * tactic.tile.cluster_n, kernels::kMostCluster) << Describe(tactic);
+      EXPECT_LE(tactic.tile.cluster_m * tactic.tile.cluster_n, kernels::kMaxCluster) << Describe(tactic);
     }
   });
 }
@@ -156,9 +156,9 @@ TEST(GemmTactic, DeterministicRowsAreComputedAlike) {
         if (IsDeterministicByRow(problem, tactic)) names.insert(Describe(tactic));
       }
       for (int64_t m : {int64_t{1}, int64_t{130}, int64_t{2500}, problem.m}) {
-        for (int64_t room : {int64_t{0}, int64_t{70000}}) {
+        for (int64_t capacity : {int64_t{0}, int64_t{70000}}) {
           GemmProblem other = problem;
-          other.m = m, other.room = room, other.workspace = 0;
+          other.m = m, other.capacity = capacity, other.workspace = 0;
           const GemmTactic chosen = ChooseGemmTactic(other);
           EXPECT_EQ(names.count(Describe(chosen)), 1u) << Describe(chosen);
           EXPECT_EQ(chosen.path, problem.layer_norm ? GemmPath::kSm90ThenLayerNorm : GemmPath::kSm90);
@@ -250,7 +250,7 @@ TEST(GemmTactic, NoWaveIsTakenForPairs) {
   const auto chosen = [](int64_t rows, int64_t n, int64_t k, bool layer_norm) {
     GemmProblem problem = Bert(rows, n, k, layer_norm);
     const std::string padded = ProductName(ChooseGemmTactic(problem));
-    problem.room = 16384;
+    problem.capacity = 16384;
     EXPECT_EQ(ProductName(ChooseGemmTactic(problem)), padded);
     return padded;
   };

@@ -26,7 +26,7 @@ enum Epilogue { kBare, kGelu, kNorm };
 struct Measured {
   int64_t m, n, k;
   Epilogue epilogue;
-  int64_t room;  // of packed rows
+  int64_t capacity;  // of packed rows
   const char* fastest;
 };
 
@@ -221,7 +221,7 @@ const Measured kMeasured[] = {
 TEST(GemmTime, WhatIsChosenIsAmongTheFastestInModels) {
   for (const Measured& one : kMeasured) {
     GemmProblem problem = Bert(one.m, one.n, one.k, one.epilogue == kNorm);
-    problem.room = one.room, problem.gelu = one.epilogue == kGelu;
+    problem.capacity = one.capacity, problem.gelu = one.epilogue == kGelu;
     const std::string chosen = ProductName(ChooseGemmTactic(problem));
     std::set<std::string> fastest;
     std::istringstream names(one.fastest);
@@ -244,9 +244,9 @@ TEST(GemmTime, TheChosenOneIsExpectedToTakeTheLeastTime) {
   std::set<std::string> chosen_ones;
   ForRandomProblems([&](GemmProblem problem) {
     problem.gelu = random() % 2 == 0;
-    if (random() % 3 == 0) problem.room = problem.m + static_cast<int64_t>(random() % 5000);
+    if (random() % 3 == 0) problem.capacity = problem.m + static_cast<int64_t>(random() % 5000);
     if (random() % 3 == 0) problem.workspace = size_t{1} << random() % 26;
-    const size_t most = problem.room > 0 ? std::min<size_t>(problem.workspace, 64 << 20) : problem.workspace;
+    const size_t most = problem.capacity > 0 ? std::min<size_t>(problem.workspace, 64 << 20) : problem.workspace;
     const GemmTactic chosen = ChooseGemmTactic(problem);
     EXPECT_LE(GemmWorkspaceSize(problem, chosen), most) << Describe(chosen);
     EXPECT_EQ(Describe(ChooseGemmTactic(problem)), Describe(chosen));  // once more, as it is remembered
@@ -267,7 +267,7 @@ TEST(GemmTime, TheChosenOneIsExpectedToTakeTheLeastTime) {
 TEST(GemmTime, RememberedChoicesAreOfTheSameProblem) {
   const GemmProblem first = Bert(4225, 768, 3072, true);
   GemmProblem packed = first, deterministic = first, short_of_workspace = first;
-  packed.room = 5000, deterministic.deterministic_rows = true, short_of_workspace.workspace = 0;
+  packed.capacity = 5000, deterministic.deterministic_rows = true, short_of_workspace.workspace = 0;
   for (int i = 0; i < 2; ++i) {
     EXPECT_GT(ChooseGemmTactic(first).tile.splits, 1);
     EXPECT_GT(ChooseGemmTactic(packed).tile.splits, 1);

@@ -24,7 +24,7 @@ void ForRandomLayerNorms(Visit&& visit) {
     if (!problem.layer_norm) return;
     if (random() % 2 == 0) problem.n = 8 * static_cast<int64_t>(random() % 128 + 1);  // most are too wide for a warp
     problem.gelu = random() % 2 == 0;
-    if (random() % 3 == 0) problem.room = problem.m + static_cast<int64_t>(random() % 5000);
+    if (random() % 3 == 0) problem.capacity = problem.m + static_cast<int64_t>(random() % 5000);
     problem.layer_norm_vector = random() % 3 == 0 ? 4 : 8;
     if (random() % 3 == 0) {
       problem.sm90 = false, problem.tensor_cores = random() % 2 == 0;
@@ -46,7 +46,7 @@ TEST(LayerNormTactic, WhatIsListedRuns) {
       ASSERT_EQ(tactic.layer_norm.has_value(), LayerNormIsALaunch(problem, tactic)) << Describe(tactic);
       if (!tactic.layer_norm) continue;
       const kernels::LayerNormProblem norm = LayerNormAfter(problem, tactic);
-      const bool too_wide = problem.n > kernels::MostRowColumns(problem.layer_norm_vector == 1 ? 1 : 4);
+      const bool too_wide = problem.n > kernels::MaxRowColumns(problem.layer_norm_vector == 1 ? 1 : 4);
       EXPECT_NE(LayerNormSupports(*tactic.layer_norm, norm), too_wide) << Describe(tactic);
       const std::vector<LayerNormKernel> listed = LayerNormKernels(problem, tactic);
       EXPECT_EQ(std::count(listed.begin(), listed.end(), ChooseLayerNormKernel(problem, tactic)), 1);
@@ -69,7 +69,7 @@ TEST(LayerNormTactic, TheNumberOfRowsChooses) {
   ForRandomLayerNorms([&](GemmProblem problem) {
     const int64_t limits[] = {256, 512, 2048};
     if (random() % 2 == 0) problem.m = limits[random() % 3] - static_cast<int64_t>(random() % 2);
-    problem.room = problem.room == 0 ? 0 : problem.m + static_cast<int64_t>(random() % 5000);
+    problem.capacity = problem.capacity == 0 ? 0 : problem.m + static_cast<int64_t>(random() % 5000);
     problem.deterministic_rows = random() % 4 == 0;
     for (const GemmTactic& tactic : GemmTactics(problem)) {
       if (!tactic.layer_norm) continue;
@@ -97,7 +97,7 @@ TEST(LayerNormTactic, TheNumberOfRowsChooses) {
 // Packed rows: by how many are expected, not by how many there may be.
 TEST(LayerNormTactic, ExpectedRowsCount) {
   GemmProblem problem = Bert(128, 768, 768, true);
-  problem.room = 16384;
+  problem.capacity = 16384;
   EXPECT_EQ(ChooseGemmTactic(problem).layer_norm, LayerNormKernel::kBlockPerRow);
   problem.m = 600;
   EXPECT_EQ(ChooseGemmTactic(problem).layer_norm, LayerNormKernel::kPersistentWarps);
@@ -145,11 +145,11 @@ TEST(LayerNormTactic, RowsThatNoKernelTakes) {
   EXPECT_FALSE(LayerNormSupports(LayerNormKernel::kWarpPerRow, norm));
   norm.columns = 32776;
   EXPECT_FALSE(LayerNormSupports(LayerNormKernel::kBlockPerRow, norm));
-  norm = {4096, 2, 8, true, kernels::kMostMorePartials, false};
+  norm = {4096, 2, 8, true, kernels::kMaxMorePartials, false};
   EXPECT_TRUE(LayerNormSupports(LayerNormKernel::kBlockPerRow, norm));
   norm.columns = 4104;
   EXPECT_FALSE(LayerNormSupports(LayerNormKernel::kBlockPerRow, norm));
-  norm = {768, 2, 8, true, kernels::kMostMorePartials + 1, false};
+  norm = {768, 2, 8, true, kernels::kMaxMorePartials + 1, false};
   EXPECT_FALSE(LayerNormSupports(LayerNormKernel::kPersistentWarps, norm));
   norm = {768, 4, 4, true, 0, false};  // float32 is never rounded
   EXPECT_FALSE(LayerNormSupports(LayerNormKernel::kBlockPerRow, norm));

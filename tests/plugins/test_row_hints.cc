@@ -49,7 +49,9 @@ TEST_F(RowHintsTest, AnotherCapacitysCountIsNoAnswer) {
     *slot = RowHints::Encode(capacity, count);
     ASSERT_EQ(hints.Expected(capacity), count) << capacity;
     const int64_t other = random() % INT32_MAX + 1;
-    if (other != capacity && hints.Slot(other) == slot) EXPECT_EQ(hints.Expected(other), other) << capacity;
+    if (other != capacity && hints.Slot(other) == slot) {
+      EXPECT_EQ(hints.Expected(other), other) << capacity;
+    }
   }
 }
 
@@ -86,7 +88,7 @@ TEST(RoundedRows, EightBetweenPowersOfTwo) {
   }
 }
 
-// What the kernels work out in 32 bits is what the host does in 64, and workspace for MostRowsLeft() is enough.
+// What the kernels work out in 32 bits is what the host does in 64, and workspace for MaxRowsLeft() is enough.
 TEST(LastWave, WhatIsLeftOfAnyNumberOfRowsFits) {
   std::mt19937 random(3);
   for (int i = 0; i < 100000; ++i) {
@@ -105,8 +107,8 @@ TEST(LastWave, WhatIsLeftOfAnyNumberOfRowsFits) {
     ASSERT_EQ(RowsOfFullPanels(wave, rows), std::min<int64_t>(full * wave.panel_rows, rows));
     // Every row that is written to partial sums, those beyond the last row in its tile among them.
     const int64_t written = std::min((panels - full) * wave.panel_rows, capacity);
-    ASSERT_LE(written, MostRowsLeft(wave, capacity)) << wave.panel_rows << " " << wave.tiles_per_panel << " "
-                                                     << wave.clusters << " rows " << rows << " of " << capacity;
+    ASSERT_LE(written, MaxRowsLeft(wave, capacity)) << wave.panel_rows << " " << wave.tiles_per_panel << " "
+                                                    << wave.clusters << " rows " << rows << " of " << capacity;
   }
 }
 

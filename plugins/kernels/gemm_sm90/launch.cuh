@@ -17,7 +17,7 @@ namespace bertfuse::kernels::gemm_sm90 {
 template <class Config, class T>
 cudaError_t Prepare(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& a, Parameters* p) {
   const int cluster = tile.cluster_m * tile.cluster_n;
-  if (cluster < 1 || cluster > kMostCluster || tile.splits < 1 || Config::kN / 8 % tile.cluster_m != 0) {
+  if (cluster < 1 || cluster > kMaxCluster || tile.splits < 1 || Config::kN / 8 % tile.cluster_m != 0) {
     return cudaErrorInvalidConfiguration;
   }
   p->bias = a.bias;
