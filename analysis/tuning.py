@@ -93,7 +93,7 @@ def tune(
     if not math.isfinite(milliseconds):
         raise BertfuseError(f"--milliseconds must be a finite number, not {milliseconds:g}")
     check_target(target)
-    _read_rows(target)  # what is no tuning file is refused before anything is measured, too
+    _read_rows(target)  # what is not a tuning file is refused before anything is measured, too
     gpus = _gpus(device)
     report = TuningReport(str(target), gpus[device], left_out=_not_taken(target, gpus))
     say(f"Reading {path}")
@@ -191,7 +191,7 @@ def _read_rows(path: Path) -> dict[tuple[str, str], str]:
         return {}
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     if not lines or not lines[0].startswith("bertfuse tuning "):
-        raise BertfuseError(f"{path}: is no tuning file, so it is left as it is; choose another name with -o")
+        raise BertfuseError(f"{path}: is not a tuning file, so it is left as it is; choose another name with -o")
     if lines[0] != HEADER:
         return {}
     cells = [(line.split("\t", 2), line) for line in lines[1:] if line and not line.startswith("#")]

@@ -52,7 +52,7 @@ def make_workload(text: str, session: Any, sizes: dict[str, int], folder: Path) 
     if name in DISTRIBUTIONS:
         usual, sequence, draw = DISTRIBUTIONS[name]
         if count and (not count.isdecimal() or not 0 < int(count) <= 1 << 16):
-            raise BertfuseError(f"workload {text!r}: {count!r} is no number of texts, 1 to {1 << 16}")
+            raise BertfuseError(f"workload {text!r}: {count!r} is not a number of texts, 1 to {1 << 16}")
         lengths = draw(np.random.default_rng(SEED), int(count or usual)).astype(int)
         return _of_lengths(text, lengths, sequence, session, sizes)
     parts = text.split(",")

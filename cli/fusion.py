@@ -32,7 +32,7 @@ def print_fusion(result: FusionResult) -> None:
         console.print(table("", ["op", "expected", "fused"], rows))
         console.print(f"{result.nodes[0]} nodes before, {result.nodes[1]} after")
     elif not result.messages:
-        console.print("Nothing to fuse: this is no BERT-family encoder; the model was written unchanged.")
+        console.print("Nothing to fuse: this is not a BERT-family encoder; the model was written unchanged.")
     for miss in result.misses:
         stderr().print(f"missed {miss}", markup=False)
     print_passes(result)

@@ -88,7 +88,7 @@ def _lines(file: Path) -> list[str]:
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise BertfuseError(f"{file}: is no UTF-8 text: {error.reason} at byte {error.start}") from error
+        raise BertfuseError(f"{file}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
     except FileNotFoundError as error:
         raise BertfuseError(f"{file}: no such file; check the path") from error
     lines = text.splitlines()

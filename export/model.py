@@ -169,7 +169,7 @@ def _prepared(model: Any, attention: str, dtype: str, own: bool) -> Iterator[Pre
 
     if not hasattr(model, "config") or not hasattr(model, "set_attn_implementation"):
         raise ExportError(
-            f"{type(model).__name__} is no transformers model: give a folder, a hub id or a PreTrainedModel"
+            f"{type(model).__name__} is not a transformers model: give a folder, a hub id or a PreTrainedModel"
         )
     target = getattr(torch, DTYPES[dtype])
     if not own and any(p.dtype != target for p in model.parameters()):

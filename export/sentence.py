@@ -80,10 +80,10 @@ def sentence_encoder(model: Any, folder: Path, source: str = "") -> SentenceEnco
     modules = read_any_json(folder / "modules.json")
     if modules is None:
         raise ExportError(
-            f"{source}: has no modules.json, so it is no sentence-transformers model; take --task feature-extraction"
+            f"{source}: has no modules.json, so it is not a sentence-transformers model; take --task feature-extraction"
         )
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-        raise ExportError(f"{source}: modules.json is no list of modules; take --task feature-extraction")
+        raise ExportError(f"{source}: modules.json is not a list of modules; take --task feature-extraction")
     pooling: tuple[str, ...] = ()
     dense: list[torch.nn.Module] = []
     normalize = False

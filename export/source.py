@@ -31,7 +31,7 @@ def check_source(source: str, allow_pickle: bool) -> None:
     if not path.is_dir():
         raise ExportError(f"{source}: is a file; give the folder that holds config.json and model.safetensors")
     if not (path / "config.json").is_file():
-        raise ExportError(f"{source}: has no config.json, so it is no Hugging Face model folder")
+        raise ExportError(f"{source}: has no config.json, so it is not a Hugging Face model folder")
     pickles = sorted(path.glob("*.bin"))
     if not any(path.glob("*.safetensors")):
         if not pickles:

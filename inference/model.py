@@ -221,7 +221,9 @@ class TextModel:
             row = next((row for row, text in enumerate(texts) if not _is_unicode(text)), None)
             if row is None:
                 raise
-            raise BertfuseError(f"text {first + row} is no valid Unicode: it holds half of a surrogate pair") from error
+            raise BertfuseError(
+                f"text {first + row} is not valid Unicode: it holds half of a surrogate pair"
+            ) from error
         return Tokens.of(encodings, first, types or self._typed_alone, keep)
 
     @property

@@ -58,7 +58,7 @@ class Reranker(TextModel):
         given: Any = [sentences] if alone else sentences
         for index, pair in enumerate(given):
             if isinstance(pair, str) or len(pair) != 2:
-                raise BertfuseError(f"pair {index} is no pair of texts: give (query, text)")
+                raise BertfuseError(f"pair {index} is not a pair of texts: give (query, text)")
         pairs = [tuple(pair) for pair in given]
         scores: np.ndarray | None = None
         for batch in self.run(pairs, ["logits"], batch_size=batch_size, show_progress_bar=bool(show_progress_bar)):

@@ -223,7 +223,7 @@ class Run:
             if any(word in name for word in FOREIGN):
                 self._found("foreign kernel", f"launched another library's kernel {name}")
             elif not _belongs(self.checker.library, name):
-                self._found("foreign kernel", f"launched {name}, which is no kernel of {self.checker.library.name}")
+                self._found("foreign kernel", f"launched {name}, which is not a kernel of {self.checker.library.name}")
 
     def _together(self, before: list[list[np.ndarray] | None]) -> None:
         """Twice in a row on other inputs, beside a second stream with the first ones: the same bits as alone."""

@@ -21,7 +21,7 @@ class Journal:
         if path.exists():
             if not path.is_file() or (path.stat().st_size and not _is_journal(path)):
                 raise BertfuseError(
-                    f"{path}: is no file of 'bertfuse qualify', so it is left as it is; choose another -o"
+                    f"{path}: is not a file of 'bertfuse qualify', so it is left as it is; choose another -o"
                 )
             cut = _last_line_is_cut(path)
         else:

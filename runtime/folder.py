@@ -98,7 +98,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     config = read_json(file)
     for key in _SIZES:
         if not isinstance(config.get(key), int | None):
-            raise BertfuseError(f"{file}: {key} is {config[key]!r}, no whole number; export the model again")
+            raise BertfuseError(f"{file}: {key} is {config[key]!r}, not a whole number; export the model again")
     return config
 
 
@@ -108,7 +108,7 @@ def read_json(file: Path) -> dict[str, Any]:
     if found is None:
         return {}
     if not isinstance(found, dict):
-        raise BertfuseError(f"{file}: holds no JSON object; export the model again")
+        raise BertfuseError(f"{file}: does not hold a JSON object; export the model again")
     return found
 
 

@@ -132,7 +132,7 @@ def random_inputs(
     for value in session.get_inputs():
         if len(value.shape) != 2 or value.type not in ("tensor(int64)", "tensor(int32)"):
             raise BertfuseError(
-                f"input {value.name!r} ({value.type}, {value.shape}) is none of a text encoder's;"
+                f"input {value.name!r} ({value.type}, {value.shape}) is not one that a text encoder has;"
                 " give arrays (--input file.npz)"
             )
         if "mask" in value.name:

@@ -149,7 +149,7 @@ def load_library(path: str | Path | None = None) -> ctypes.CDLL:
     except (OSError, AttributeError) as error:
         from bertfuse.errors import RuntimeLibraryError
 
-        raise RuntimeLibraryError(f"{path}: is no library of this release: {error}; run 'make build'") from error
+        raise RuntimeLibraryError(f"{path}: is not a library of this release: {error}; run 'make build'") from error
 
 
 def _declare(library: ctypes.CDLL) -> ctypes.CDLL:

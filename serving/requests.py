@@ -65,7 +65,7 @@ def read_json(body: bytes) -> dict[str, Any]:
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise RequestError(f"The body is no JSON: {error}.") from error
+        raise RequestError(f"The body is not JSON: {error}.") from error
     if not isinstance(found, dict):
         raise RequestError(f"The body is {_named(found)}, not a JSON object.")
     return found
@@ -84,7 +84,7 @@ def embeddings_request(body: Mapping[str, Any], limits: Limits, dimension: int) 
     for index, entry in enumerate(inputs):
         if isinstance(entry, list):
             if not entry or not all(_is_id(part) for part in entry):
-                raise RequestError(f"input[{index}] is no list of token ids.", param="input")
+                raise RequestError(f"input[{index}] is not a list of token ids.", param="input")
         else:
             _text(entry, f"input[{index}]", "input")
     kind = body.get("encoding_format") or "float"
@@ -172,7 +172,7 @@ def _text(value: Any, where: str, param: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise RequestError(f"{where} holds half a surrogate pair, which is no character.", param=param) from None
+        raise RequestError(f"{where} holds half a surrogate pair, which is not a character.", param=param) from None
     return value
 
 

@@ -153,7 +153,7 @@ def _squared(node: gs.Node | None) -> gs.Tensor:
         return node.inputs[0]
     if node is not None and node.op == "Mul" and node.inputs[0] is node.inputs[1]:
         return node.inputs[0]
-    raise NoMatch(node or "?", "the variance is no mean of a square", wanted="Pow(x - mean(x), 2)")
+    raise NoMatch(node or "?", "the variance is not a mean of a square", wanted="Pow(x - mean(x), 2)")
 
 
 def _same_difference(node: gs.Node | None, x: gs.Tensor) -> bool:

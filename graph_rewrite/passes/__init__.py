@@ -21,7 +21,7 @@ PADDINGS = ("keep", "remove", "ragged")
 def run(graph: FusionGraph, level: str, padding: str, needed_rows: bool) -> list[PassReport]:
     """Run what these options ask for on a finished graph, which stays finished.
 
-    Raises FusionError where `ragged` cannot be had: a model of another interface is no substitute for it.
+    Raises FusionError where `ragged` is not possible: a model of another interface is no substitute for it.
     """
     reports = []
     if level == "full":

@@ -44,7 +44,7 @@ def take_ragged_batches(graph: FusionGraph) -> PassReport:
             raise refusal(f"the body of an If, a Loop or a Scan reads '{tensor.name}'")
     for tensor in graph.gs.inputs:
         if tensor is not mask_input and (np.dtype(tensor.dtype).kind != "i" or tensor.shape != ids.shape):
-            raise refusal(f"input '{tensor.name}' {tensor.shape} is none of integers for each token")
+            raise refusal(f"input '{tensor.name}' {tensor.shape} does not hold integers for each token")
     _Ragged(graph, packed, ids, mask_input, padding_id).rewrite()
     return PassReport(
         NAME, [f"the model takes tokens in a row, {LONGEST} and cu_seqlens", *report.done], report.left, True
@@ -52,7 +52,7 @@ def take_ragged_batches(graph: FusionGraph) -> PassReport:
 
 
 def refusal(reason: str) -> FusionError:
-    return FusionError(f"padding 'ragged' cannot be had: {reason}; padding 'remove' or 'keep' may do")
+    return FusionError(f"padding 'ragged' is not possible: {reason}; padding 'remove' or 'keep' may do")
 
 
 def _mask_input(packed: pack.Packed) -> gs.Tensor | None:
@@ -64,7 +64,7 @@ def _mask_input(packed: pack.Packed) -> gs.Tensor | None:
         return tensor
     strange = [root.name for root in _roots(tensor) if root is not ids]
     if strange:
-        raise refusal(f"the mask is computed from '{strange[0]}' in a way that cannot be had without it")
+        raise refusal(f"the mask is computed from '{strange[0]}', which ragged batches do not have")
     return None
 
 

@@ -33,7 +33,7 @@ def devices_of(text: str | None) -> list[str | None]:
         if name.isdecimal() and int(name) >= gpu_count():
             raise BertfuseError(f"--devices {text}: there is no GPU {name}; there are {gpu_count()}, numbered from 0")
         if not name.isdecimal() and name != "cpu":
-            raise BertfuseError(f"--devices {text}: {name!r} is no device; write all, numbers of GPUs (0,1), or cpu")
+            raise BertfuseError(f"--devices {text}: {name!r} is not a device; write all, numbers of GPUs (0,1), or cpu")
         made.append("cpu" if name == "cpu" else f"cuda:{int(name)}")
     return made
 

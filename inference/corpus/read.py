@@ -150,7 +150,7 @@ class Source:
             if text is None:
                 return Bad("null")
             if not isinstance(text, str):
-                return Bad(f"{type(text).__name__}, no text")
+                return Bad(f"{type(text).__name__}, not text")
             if len(text) > self.max_characters:
                 return Bad(f"{len(text)} characters, more than {self.max_characters}")
             if not text or text.isspace():
@@ -175,7 +175,7 @@ class Source:
                 kind = schema.field(column).type
                 kind = kind.value_type if kinds.is_dictionary(kind) else kind
                 if not (kinds.is_string(kind) or kinds.is_large_string(kind) or str(kind) == "string_view"):
-                    raise BertfuseError(f"{name}: column {column} is {kind}, no text; name another with --column")
+                    raise BertfuseError(f"{name}: column {column} is {kind}, not text; name another with --column")
             total, row, groups = file.metadata.num_rows, start, []
             skipped = True
             for group in range(file.metadata.num_row_groups):
@@ -256,7 +256,7 @@ class Source:
                 cells = [row[place] if place < len(row) else None for place in places]
                 yield (cells.pop() if self.id_column else None), tuple(cells)
         except csv.Error as error:
-            raise BertfuseError(f"{name}: is no CSV from line {reader.line_num} on: {error}") from error
+            raise BertfuseError(f"{name}: is not CSV from line {reader.line_num} on: {error}") from error
 
 
 STDIN_HANDLE = 0
@@ -281,7 +281,9 @@ def _files(path: str, kind: str | None) -> list[tuple[str, str]]:
         raise BertfuseError(f"{path}: no such file or folder; check the path")
     named = _format(place)
     if kind is None and named not in FORMATS:
-        raise BertfuseError(f"{path}: is none of {', '.join(FORMATS)} by its name; say what it is with --input-format")
+        raise BertfuseError(
+            f"{path}: its name ends in none of {', '.join(FORMATS)}; say what it is with --input-format"
+        )
     return [(path, kind or named)]
 
 

@@ -119,7 +119,7 @@ Row ParseRow(const std::string& line, const char* file, int number) {
   std::getline(cells, row.problem, '\t');
   std::getline(cells, row.tactic, '\t');
   if (row.tactic.empty()) {
-    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: line %d is no row of a tuning file; write one with 'bertfuse tune'", file,
+    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: line %d is not a row of a tuning file; write one with 'bertfuse tune'", file,
          number);
   }
   return row;
@@ -131,7 +131,7 @@ std::unique_ptr<bertfuse_tuning> Read(const char* text, const char* file, std::s
   std::string line;
   std::getline(lines, line);
   if (line.rfind(kHeaderStart, 0) != 0) {
-    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: is no tuning file; write one with 'bertfuse tune'", file);
+    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: is not a tuning file; write one with 'bertfuse tune'", file);
   }
   if (line != kHeader) {
     *remark = "measured with '" + line + "', this is '" + kHeader + "'";

@@ -91,7 +91,7 @@ def prepare(source: str | Path, target: str | Path, plugins: bool, strongly_type
     fused = [node for node in model.graph.node if node.domain == DOMAIN]
     unknown = sorted({node.op_type for node in fused} - set(OPS))
     if unknown:
-        raise BertfuseError(f"{source}: op {unknown[0]!r} is none of this version's: fuse the model again")
+        raise BertfuseError(f"{source}: op {unknown[0]!r} is unknown to this version: fuse the model again")
     if not plugins:
         _refuse_packed(source, fused)
     data_types = {node.output[0]: _data_type(node, model, weights) for node in fused}

@@ -36,7 +36,7 @@ def read_description(plan: str | Path) -> dict[str, Any]:
     except (ValueError, OSError) as error:
         raise BertfuseError(f"{file}: cannot be read: {error}; build the engine again") from error
     if not _is_description(found):
-        raise BertfuseError(f"{file}: is no description of an engine; build the engine again")
+        raise BertfuseError(f"{file}: does not describe an engine; build the engine again")
     return found
 
 
@@ -125,7 +125,9 @@ def engine_runner(plan: str | Path, name: str | None = None) -> Any:
     def load() -> Any:
         engine = runtime.deserialize_cuda_engine(plan.read_bytes())
         if engine is None:
-            raise BertfuseError(f"{plan}: {backend}: {backend.log.take('it is no engine for this GPU and version')}")
+            raise BertfuseError(
+                f"{plan}: {backend}: {backend.log.take('it is not an engine for this GPU and version')}"
+            )
         return engine
 
     return TrtRunner(load, name=name or str(plan))

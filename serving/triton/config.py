@@ -33,7 +33,7 @@ def tensor(name: str, kind: str, dims: Sequence[Any], **more: Any) -> Message:
     """An input or output; `kind` as onnxruntime or TensorRT names it, `dims` without the batch; -1 is any size."""
     kind = kind.removeprefix("tensor(").removesuffix(")")
     if kind not in _TYPES:
-        raise BertfuseError(f"{name} is of type {kind}, which Triton has not: {', '.join(sorted(_TYPES))}")
+        raise BertfuseError(f"{name} is of type {kind}, which Triton does not have; it has {', '.join(sorted(_TYPES))}")
     sizes = [size if isinstance(size, int) and size > 0 else -1 for size in dims]
     return {"name": name, "data_type": Name(f"TYPE_{_TYPES[kind]}"), "dims": sizes, **more}
 

@@ -102,7 +102,7 @@ def test_rows_of_other_devices_and_problems_stay(tmp_path: Path) -> None:
     path.write_text(text.replace(tuning.HEADER, "bertfuse tuning 1, library 0.0.1"))
     assert merged(path, report("GPU B", ("p", "z"))).count("GPU") == 1
     path.write_text("a shopping list\n")
-    with pytest.raises(BertfuseError, match="is no tuning file, so it is left as it is"):
+    with pytest.raises(BertfuseError, match="is not a tuning file, so it is left as it is"):
         merged(path, report("GPU A", ("p", "x")))
 
 
@@ -201,5 +201,5 @@ def test_the_library_says_what_it_holds(tmp_path: Path) -> None:
     kernel = native.find_kernel("FusedAttention", native.CPU)
     assert kernel is not None and kernel.op == b"FusedAttention"
     assert native.find_kernel("Nothing", native.CPU) is None
-    with pytest.raises(RuntimeLibraryError, match="is no library of this release"):
+    with pytest.raises(RuntimeLibraryError, match="is not a library of this release"):
         native.gpu_architectures("libc.so.6")

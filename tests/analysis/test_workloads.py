@@ -50,8 +50,8 @@ def test_lines_of_a_file(session: InferenceSession, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("sentences:none", "'none' is no number of texts"),
-        ("sentences:0", "'0' is no number of texts"),
+        ("sentences:none", "'none' is not a number of texts"),
+        ("sentences:0", "'0' is not a number of texts"),
         ("0,0", "not all of them 0"),
         ("haiku", "give sentences, passages, pairs"),
         ("3,-1", "lengths as in 9,31,77"),

@@ -177,7 +177,7 @@ def test_options_and_inputs_that_do_not_do(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("tokenizer_config.json", "{", "cannot be read"),
-        ("config.json", "[1]", "holds no JSON object"),
+        ("config.json", "[1]", "does not hold a JSON object"),
         ("config.json", '{"max_position_embeddings": "many"}', "max_position_embeddings is 'many'"),
         ("config.json", '{"vocab_size": [7]}', "vocab_size is [7]"),
     ],
@@ -229,7 +229,7 @@ def test_targets_are_checked_before_the_work(tmp_path: Path, monkeypatch: pytest
     refused([*engine, folder / "m.plan"], f"{folder / 'm.plan.json'}: is a folder", tmp_path)
     refused([*engine, tmp_path / "m.plan", "--save-onnx", folder], f"{folder}: is a folder", tmp_path)
     refused(["tune", exported(), "-o", folder], f"{folder}: is a folder", tmp_path)
-    refused(["tune", exported(), "-o", file], f"{file}: is no tuning file", tmp_path)
+    refused(["tune", exported(), "-o", file], f"{file}: is not a tuning file", tmp_path)
 
 
 def test_a_page_that_cannot_be_written_beside_the_model(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_bad_input_writes_nothing(tmp_path: Path) -> None:
     target = tmp_path / "none.onnx"
     for arguments, reason in (
         (["--padding", "none"], "padding 'none' is unknown; choose one of keep, remove, ragged"),
-        (["--padding", "ragged", "--level", "basic"], "padding 'ragged' cannot be had: there is no FusedAttention"),
+        (["--padding", "ragged", "--level", "basic"], "padding 'ragged' is not possible: there is no FusedAttention"),
     ):
         assert reason in " ".join(invoke("fuse", exported(), "-o", target, *arguments, code=2).stderr.split())
         assert not target.exists()
@@ -137,6 +137,6 @@ def test_what_is_refused_leaves_folders_as_they_were(command: str, tmp_path: Pat
     source, options = (checkpoint, fine) if command == "optimize" else (tmp_path / "made", [])
     for target in ("new", "made" if command == "optimize" else "other"):
         arguments = [command, source, "-o", tmp_path / target, *options, "--level", "basic", "--padding", "ragged"]
-        assert "padding 'ragged' cannot be had" in " ".join(invoke(*arguments, code=2).stderr.split())
+        assert "padding 'ragged' is not possible" in " ".join(invoke(*arguments, code=2).stderr.split())
     assert not (tmp_path / "new").exists() and list((tmp_path / "other").iterdir()) == []
     assert {path: path.read_bytes() for path in (tmp_path / "made").rglob("*") if path.is_file()} == before

@@ -153,7 +153,7 @@ def test_bad_requests(client: openai.OpenAI, server: Server) -> None:
             client.embeddings.create(model="minilm", **body)
         assert (raised.value.status_code, raised.value.body["message"]) == (status, sentence)
     status, _, found = request(f"{server.url}/v1/embeddings", data=b"{")
-    assert status == 400 and found["error"]["message"].startswith("The body is no JSON")
+    assert status == 400 and found["error"]["message"].startswith("The body is not JSON")
     status, _, found = request(f"{server.url}/rerank", {"query": "a", "texts": ["b"]})
     assert status == 404 and found["error"] == "minilm does not answer /rerank: it answers /v1/embeddings."
 

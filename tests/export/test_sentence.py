@@ -125,7 +125,7 @@ def _cut_projection(folder: Path) -> Path:
     [
         (lambda f: _no_modules(sentence_folder(f, flags("mean"))), "has no modules.json"),
         (lambda f: _broken_modules(sentence_folder(f, flags("mean"))), "modules.json: cannot be read"),
-        (lambda f: _broken_modules(sentence_folder(f, flags("mean")), "{}"), "modules.json is no list of modules"),
+        (lambda f: _broken_modules(sentence_folder(f, flags("mean")), "{}"), "modules.json is not a list of modules"),
         (lambda f: _cut_projection(sentence_folder(f, flags("mean"), "Dense")), "2_Dense/model.safetensors: holds no"),
         (lambda f: sentence_folder(f, flags("mean"), "LSTM"), "has a LSTM module, which cannot be exported"),
         (lambda f: sentence_folder(f, {"pooling_mode_lasttoken": True}), "pooling lasttoken cannot be exported"),

@@ -179,7 +179,7 @@ def test_what_does_not_fit_is_remarked():
     assert "1 of 1 rows" in read([(row[0], "FusedGemmNothing float16 1x1x1", "mma")])[1]
     assert "library 0.0.0" in read([row], "bertfuse tuning 1, library 0.0.0")[1]
     tuning, _, error = read([row], "something else")
-    assert tuning is None and "is no tuning file" in error
+    assert tuning is None and "is not a tuning file" in error
 
 
 @pytest.mark.parametrize("row", ["128x0x768", "128x-192x768", "0x768x768", "128x768", "128x768x0", "1x2x3x4"])

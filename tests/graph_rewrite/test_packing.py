@@ -285,7 +285,7 @@ def test_a_mask_that_1_does_not_show_keeps_padding() -> None:
     packed = fuse(_mask_as("two"), padding="remove")
     (report,) = [report for report in packed.passes if report.changes_padding]
     assert report.done == [] and "what padding gives is needed" in report.left[0]
-    with pytest.raises(BertfuseError, match="padding 'ragged' cannot be had: what padding gives is needed"):
+    with pytest.raises(BertfuseError, match="padding 'ragged' is not possible: what padding gives is needed"):
         fuse(_mask_as("two"), padding="ragged")
 
 
@@ -294,7 +294,7 @@ def test_what_cannot_be_packed_is_left_with_a_reason() -> None:
     basic = fuse(path, level="basic", padding="remove")
     assert "there is no FusedAttention" in basic.passes[0].left[0]
     assert basic.model.SerializeToString() == fuse(path, level="basic").model.SerializeToString()
-    with pytest.raises(BertfuseError, match="padding 'ragged' cannot be had: there is no FusedAttention"):
+    with pytest.raises(BertfuseError, match="padding 'ragged' is not possible: there is no FusedAttention"):
         fuse(path, level="basic", padding="ragged")
     with pytest.raises(BertfuseError, match="padding 'none' is unknown; choose one of keep, remove, ragged"):
         fuse(path, padding="none")

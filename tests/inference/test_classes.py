@@ -137,7 +137,7 @@ def test_what_does_not_do(folders: Callable[[str], Path]) -> None:
     encoder = bertfuse.Encoder(folders("encoder"))
     with pytest.raises(BertfuseError, match="text 1 is a NoneType, no string"):
         encoder.encode(["a", None])
-    with pytest.raises(BertfuseError, match=r"text 1 is no valid Unicode: it holds half of a surrogate pair"):
+    with pytest.raises(BertfuseError, match=r"text 1 is not valid Unicode: it holds half of a surrogate pair"):
         encoder.encode(["a", "b\ud800"])
     for options, reason in (
         ({"precision": "int4"}, "precision 'int4' is unknown"),
@@ -158,7 +158,7 @@ def test_what_does_not_do(folders: Callable[[str], Path]) -> None:
         bertfuse.Reranker(folders("reranker")).rank("a", [None])
     with pytest.raises(BertfuseError, match="batch_size 0: give 1 or more"):
         encoder.encode(["a"], batch_size=0)
-    with pytest.raises(BertfuseError, match="pair 0 is no pair of texts"):
+    with pytest.raises(BertfuseError, match="pair 0 is not a pair of texts"):
         bertfuse.Reranker(folders("reranker")).predict(["a", ("a", "b")])
 
 

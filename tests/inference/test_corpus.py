@@ -95,7 +95,7 @@ def test_bad_rows_are_told_by_number(models: Callable[[str], Path], tmp_path: Pa
         1: "null",
         2: "empty",
         3: "empty",
-        4: "int, no text",
+        4: "int, not text",
         5: "no column 'text'",
         6: "no JSON object",
         7: "no JSON",
@@ -175,9 +175,9 @@ def test_what_is_refused(models: Callable[[str], Path], tmp_path: Path) -> None:
 
     assert refused(tmp_path / "no.txt", *model, "-o", tmp_path / "o").endswith("no such file or folder; check the path")
     assert "has no column 'body'; it has text, n" in refused(path, *model, "-o", tmp_path / "o", "--column", "body")
-    assert "column n is int64, no text" in refused(path, *model, "-o", tmp_path / "o", "--column", "n")
+    assert "column n is int64, not text" in refused(path, *model, "-o", tmp_path / "o", "--column", "n")
     said("embed", path, *model, "-o", tmp_path / "o")  # nothing was done that hinders it
-    assert "is none of parquet, jsonl, csv, txt" in refused(
+    assert "its name ends in none of parquet, jsonl, csv, txt" in refused(
         write_rows(tmp_path / "c.txt", [{"text": "a"}]).rename(tmp_path / "c.log"), *model, "-o", tmp_path / "o"
     )
     assert "--format 'xml' is unknown" in refused(path, *model, "-o", tmp_path / "q", "--format", "xml")

@@ -35,7 +35,7 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert processes.devices_of("cpu, cpu") == ["cpu", "cpu"]
     with pytest.raises(BertfuseError, match="--devices 0: there is no GPU 0; there are 0"):
         processes.devices_of("0")
-    with pytest.raises(BertfuseError, match="'tpu' is no device; write all, numbers of GPUs"):
+    with pytest.raises(BertfuseError, match="'tpu' is not a device; write all, numbers of GPUs"):
         processes.devices_of("tpu")
     monkeypatch.setattr(processes, "gpu_count", lambda: 3)
     assert processes.devices_of("all") == ["cuda:0", "cuda:1", "cuda:2"]

@@ -74,8 +74,8 @@ def test_plans_that_cannot_run_here(plan: Path, tmp_path: Path, monkeypatch: pyt
         {"plugins": {"library": "x"}},
     ):
         damaged = changed(plan, tmp_path, **entries)
-        refused(damaged, "is no description of an engine")
-        with pytest.raises(BertfuseError, match="is no description of an engine"):
+        refused(damaged, "does not describe an engine")
+        with pytest.raises(BertfuseError, match="does not describe an engine"):
             shortest_sequence(damaged)
 
 

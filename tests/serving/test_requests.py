@@ -62,8 +62,8 @@ def test_inputs_of_rerank() -> None:
     [
         (embeddings, {}, 400, "The body has no input."),
         (embeddings, {"input": {}}, 400, "input is an object: give a string, a list of strings"),
-        (embeddings, {"input": [[]]}, 400, r"input\[0\] is no list of token ids"),
-        (embeddings, {"input": [[1, "a"]]}, 400, r"input\[0\] is no list of token ids"),
+        (embeddings, {"input": [[]]}, 400, r"input\[0\] is not a list of token ids"),
+        (embeddings, {"input": [[1, "a"]]}, 400, r"input\[0\] is not a list of token ids"),
         (embeddings, {"input": [True]}, 400, r"input\[0\] is a boolean, not a string"),
         (embeddings, {"input": "a", "dimensions": 0}, 400, "dimensions is 0: give a whole number from 1 to 32"),
         (embeddings, {"input": "a", "dimensions": 1.5}, 400, "dimensions is 1.5"),
@@ -107,10 +107,10 @@ def test_any_body_is_taken_or_refused_in_one_sentence(body: dict[str, Any]) -> N
 
 
 def test_bodies_that_are_no_object() -> None:
-    for body, sentence in ((b"", "no JSON"), (b"[1]", "a list, not a JSON object"), (b"\xff", "no JSON")):
+    for body, sentence in ((b"", "not JSON"), (b"[1]", "a list, not a JSON object"), (b"\xff", "not JSON")):
         with pytest.raises(RequestError, match=sentence):
             read_json(body)
-    with pytest.raises(RequestError, match="no JSON"):
+    with pytest.raises(RequestError, match="not JSON"):
         read_json(b"[" * 1_000_000)
 
 

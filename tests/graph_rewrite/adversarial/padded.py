@@ -39,7 +39,7 @@ class Padded:
 
 
 def judge_padded(case: Case, seed: int) -> Verdict:
-    """Both paddings: what comes of real tokens must be what it was, or fusing says why it cannot be had."""
+    """Both paddings: what comes of real tokens must be what it was, or fusing says why it is not possible."""
     random = np.random.default_rng(seed)
     print(f"seed {seed}")
     feeds = {f"{batch}x{length}": _masked(case, batch, length, random) for batch, length in SIZES}
@@ -74,7 +74,7 @@ def _judge(case: Case, feeds: dict[str, tuple[Feed, bool]], padding: str) -> Ver
     try:
         result = fuse(case.model, padding=padding)
     except BertfuseError as error:
-        known = padding == "ragged" and "padding 'ragged' cannot be had" in str(error)
+        known = padding == "ragged" and "padding 'ragged' is not possible" in str(error)
         return Verdict("refused" if known else "wrong", one_line(error))
     except Exception as error:
         return Verdict("crashed", f"fuse: {type(error).__name__}: {one_line(error)}")
