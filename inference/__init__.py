@@ -14,8 +14,8 @@ _EXPORTS = {
     "Reranker": "reranker",
     "Classifier": "classifier",
     "Tagger": "tagger",
-    "MaskFiller": "others",
-    "QuestionAnswerer": "others",
+    "MaskFiller": "mask_filler",
+    "QuestionAnswerer": "question_answerer",
 }
 
 __all__ = list(_EXPORTS)

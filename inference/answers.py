@@ -14,8 +14,9 @@ from bertfuse.runtime.folder import read_json
 from .activations import labels_of, of_classifier
 from .classifier import Classifier
 from .encoder import Encoder
+from .mask_filler import MaskFiller
 from .model import TextModel
-from .others import MaskFiller, QuestionAnswerer
+from .question_answerer import QuestionAnswerer
 from .reranker import Reranker
 from .tagger import Tagger
 

@@ -20,9 +20,9 @@ from bertfuse.runtime.padded_session import LONGEST, OFFSETS, padded_inputs, pad
 from bertfuse.runtime.session import CPU, InferenceSession, ort_errors
 from bertfuse.runtime.tokenizer import open_tokenizer, padding_token
 
-from .ahead import ahead
 from .batches import Tokens, padded, ragged_batches, token_batches
 from .devices import providers_on
+from .prefetch import prefetch
 from .prepare import model_for
 from .progress import Progress
 
@@ -206,9 +206,9 @@ class TextModel:
             pools: list[ThreadPoolExecutor | None] = [None, None]
             if not few:  # threads cost more than a text or two
                 pools = [stack.enter_context(ThreadPoolExecutor(count)) for count in (TOKENIZING, self.runs)]
-            ready = ahead(pools[0], tokenized, chain(first, windows), TOKENIZING + 1)
+            ready = prefetch(pools[0], tokenized, chain(first, windows), TOKENIZING + 1)
             jobs = ((tokens, *job) for tokens in ready for job in self._batches(tokens, limit))
-            for batch in ahead(pools[1], ran, jobs, self.runs + 1):
+            for batch in prefetch(pools[1], ran, jobs, self.runs + 1):
                 yield batch
                 progress.add(len(batch.rows))
 

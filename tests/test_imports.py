@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -58,6 +59,14 @@ def test_what_is_imported_is_there() -> None:
                 absent = [name for name in made if name not in known]
             missing += [f"{file.relative_to(ROOT)}:{node.lineno}: {name}" for name in absent]
     assert not missing
+
+
+@pytest.mark.parametrize("name", ["bertfuse", *(n for n, file in modules().items() if file.name == "__init__.py")])
+def test_what_is_exported_is_there(name: str) -> None:
+    """Most of it is imported on first use, from a module that is named by a string."""
+    module = importlib.import_module(name)
+    for exported in getattr(module, "__all__", []):
+        assert getattr(module, exported) is not None
 
 
 def test_what_serves_does_not_know_what_examines() -> None:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from bertfuse.inference.ahead import ahead
 from bertfuse.inference.batches import Tokens, padded, ragged_batches, token_batches
+from bertfuse.inference.prefetch import prefetch
 
 
 @given(
@@ -77,7 +77,7 @@ def test_places_of_texts_in_any_order() -> None:
     assert tokens.places(np.array([1])).tolist() == [] == tokens.places(np.array([], np.int64)).tolist()
 
 
-def test_work_ahead_is_in_order_and_bounded() -> None:
+def test_prefetching_is_in_order_and_bounded() -> None:
     drawn: list[int] = []
 
     def items() -> Iterator[int]:
@@ -86,7 +86,7 @@ def test_work_ahead_is_in_order_and_bounded() -> None:
             yield item
 
     with ThreadPoolExecutor(4) as pool:
-        for taken, result in enumerate(ahead(pool, lambda item: item * item, items(), 3)):
+        for taken, result in enumerate(prefetch(pool, lambda item: item * item, items(), 3)):
             assert result == taken * taken and len(drawn) <= taken + 3
     with ThreadPoolExecutor(2) as pool, pytest.raises(ZeroDivisionError):
-        list(ahead(pool, lambda item: 1 // (item - 7), range(1000), 3))
+        list(prefetch(pool, lambda item: 1 // (item - 7), range(1000), 3))

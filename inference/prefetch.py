@@ -1,4 +1,4 @@
-"""Work in threads ahead of whoever takes its results, which come in order."""
+"""Work in threads, ahead of whoever takes its results, which come in order."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def ahead(
+def prefetch(
     executor: Executor | None, work: Callable[[Item], Result], items: Iterable[Item], depth: int
 ) -> Iterator[Result]:
     """`work` of each item, in order; at most `depth` items are under way or done and not yet taken.
 
-    Items are drawn in the caller's thread, when there is room for them. Without an executor work is done when its
+    Items are drawn in the caller's thread, while fewer than that are. Without an executor work is done when its
     result is taken. What raises, raises here; items behind it are dropped.
     """
     if executor is None:
