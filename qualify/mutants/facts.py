@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from bertfuse.errors import BertfuseError
 
 from .inputs import Signature, feed, signature, sizes_of
-from .verdict import session
+from .sessions import session
 
 # Two sizes tell axes apart: what is 2 and 3 is a batch, what is 7 and 5 a length.
 _SIZES = ((2, 7), (3, 5))

@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from .verdict import Feed, Verdict, judge, session
+from .sessions import session
+from .verdict import Feed, Verdict, judge
 
 
 def smaller(

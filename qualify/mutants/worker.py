@@ -12,8 +12,9 @@ from pathlib import Path
 
 import onnx
 
+from .sessions import session
 from .trial import Subject, Trial
-from .verdict import Verdict, session
+from .verdict import Verdict
 
 _START, _TRIAL = 300.0, 120.0  # seconds without a word after which a process is taken for hung
 

@@ -17,12 +17,12 @@ import pytest
 
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import FusionResult, fuse, pipeline
-from bertfuse.qualify.mutants import hunt, judge, verdict
+from bertfuse.qualify.mutants import hunt, judge
+from bertfuse.qualify.mutants.excuses import fails_optimised, misdeclares
 from bertfuse.qualify.mutants.hunting import _account
 from bertfuse.qualify.mutants.minimise import smaller
 from bertfuse.qualify.mutants.report import Report
 from bertfuse.qualify.mutants.trial import Subject, Trial
-from bertfuse.qualify.mutants.verdict import misdeclares
 from bertfuse.qualify.mutants.worker import trials
 from mutant_hunt.exports import EXPORTS, Export
 
@@ -55,8 +55,8 @@ def test_a_fused_model_that_fails_is_excused_only_where_the_original_fails_too()
     graph = onnx.parser.parse_graph("g (float[N, 4] x, int64[M] at) => (float[M, 4] y) { y = Gather (x, at) }")
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
     x = np.zeros((3, 4), np.float32)
-    assert not verdict.fails_optimised(model, {"x": x, "at": np.array([2])})
-    assert verdict.fails_optimised(model, {"x": x, "at": np.array([3])})  # out of range
+    assert not fails_optimised(model, {"x": x, "at": np.array([2])})
+    assert fails_optimised(model, {"x": x, "at": np.array([3])})  # out of range
 
 
 def _edit(monkeypatch: pytest.MonkeyPatch, change: Callable) -> None:

@@ -11,7 +11,8 @@ from bertfuse.analysis.differences import TOLERANCES
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import fuse
 from bertfuse.qualify.mutants.inputs import MASKS
-from bertfuse.qualify.mutants.verdict import Feed, Verdict, one_line, session
+from bertfuse.qualify.mutants.sessions import session
+from bertfuse.qualify.mutants.verdict import Feed, Verdict, one_line
 
 from .build import Case
 

@@ -13,7 +13,8 @@ import bertfuse
 from bertfuse.analysis.differences import TOLERANCES
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import FusionResult, fuse
-from bertfuse.qualify.mutants.verdict import Feed, Verdict, one_line, session
+from bertfuse.qualify.mutants.sessions import session
+from bertfuse.qualify.mutants.verdict import Feed, Verdict, one_line
 
 if TYPE_CHECKING:
     from .build import Case
