@@ -122,7 +122,7 @@ cudaError_t LaunchVector(const EmbedLayerNormArguments<T, Index>& a, const Devic
 
 // Whether four elements can be read and written at a time.
 template <class T, class Index>
-bool InFours(const EmbedLayerNormArguments<T, Index>& a) {
+bool IsVectorised(const EmbedLayerNormArguments<T, Index>& a) {
   const auto aligned = [](auto... data) { return (IsAligned(data, 4 * sizeof(T)) && ...); };
   return a.columns % 4 == 0 && aligned(a.word_table, a.token_type_table, a.position_table, a.gamma, a.beta, a.y);
 }
@@ -131,7 +131,7 @@ bool InFours(const EmbedLayerNormArguments<T, Index>& a) {
 
 template <class T, class Index>
 bool EmbedLayerNormSupports(const EmbedLayerNormArguments<T, Index>& a) {
-  return a.columns <= MaxRowColumns(InFours(a) ? 4 : 1);
+  return a.columns <= MaxRowColumns(IsVectorised(a) ? 4 : 1);
 }
 
 template <class T, class Index>
@@ -148,7 +148,7 @@ cudaError_t EmbedLayerNorm(const EmbedLayerNormArguments<T, Index>& a, const Dev
       });
     }
   }
-  return InFours(a) ? LaunchVector<T, Index, 4>(a, device, stream) : LaunchVector<T, Index, 1>(a, device, stream);
+  return IsVectorised(a) ? LaunchVector<T, Index, 4>(a, device, stream) : LaunchVector<T, Index, 1>(a, device, stream);
 }
 
 #define BERTFUSE_INSTANTIATE_WITH(TYPE, INDEX)                                       \

@@ -28,17 +28,17 @@ __device__ __forceinline__ void ForEachChunk(int columns, Visit&& visit) {
 // in registers, so that Load() can be called long before; of long ones a chunk is read when it is asked for.
 template <class T, int kVector, int kChunks>
 class RowVector {
-  static constexpr bool kKept = kChunks <= 2;
+  static constexpr bool kInRegisters = kChunks <= 2;
 
  public:
   __device__ __forceinline__ explicit RowVector(const T* data) : data_(data) {}
   __device__ __forceinline__ void Load(int columns) {
-    if constexpr (kKept) {
-      ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int column) { kept_[chunk] = Read(column); });
+    if constexpr (kInRegisters) {
+      ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int column) { registers_[chunk] = Read(column); });
     }
   }
   __device__ __forceinline__ Pack<T, kVector> Chunk(int chunk, int column) const {
-    if constexpr (kKept) return kept_[chunk];
+    if constexpr (kInRegisters) return registers_[chunk];
     return Read(column);
   }
 
@@ -47,7 +47,7 @@ class RowVector {
     return LoadIf<kVector>(data_ != nullptr, data_ + column);
   }
   const T* data_;
-  Pack<T, kVector> kept_[kKept ? kChunks : 1];
+  Pack<T, kVector> registers_[kInRegisters ? kChunks : 1];
 };
 
 // Normalises the row and stores it: two passes within a warp, then Chan's parallel form over the warps, so that the
