@@ -188,10 +188,12 @@ def _fuse(
             model, {entry.key: entry.value for entry in model.metadata_props} | {PADDING_KEY: padding}
         )
     functions.import_domain(model)
-    if with_functions:
-        functions.attach(model, data_types)
-    if with_functions:  # without, onnx takes every fused op for an error
-        validate.check_fused(model, skeleton, lambda: _folded(skeleton, weights))
+    whole = model
+    if not with_functions:  # onnx would take every fused op for an error
+        whole = onnx.ModelProto()
+        whole.CopyFrom(model)
+    functions.attach(whole, data_types)
+    validate.check_fused(whole, skeleton, lambda: _folded(skeleton, weights))
     result.model, result.nodes = model, (before, count_nodes(model))
     return result, fused_weights
 

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from tiny_models import EXPORTERS, exported, inputs
 
 from bertfuse.errors import BertfuseError, FusionError
-from bertfuse.graph_rewrite import fuse
+from bertfuse.graph_rewrite import explain, fuse
 from bertfuse.graph_rewrite.graph import FusionGraph
 from bertfuse.graph_rewrite.io import split
 from bertfuse.graph_rewrite.nodes import NoMatch
@@ -160,6 +160,8 @@ def test_expand_by_a_shape_of_two_axes(seen: bool) -> None:
     model.graph.node[-1].CopyFrom(helper.make_node("Expand", [y, shape], [b.outputs[0].name], "by_two_axes"))
     with pytest.raises(FusionError, match=r"^the model is not valid .*: Expand 'by_two_axes': shape input must be 1D"):
         fuse(model)
+    with pytest.raises(FusionError, match="by_two_axes"):
+        explain(model)
 
 
 @pytest.mark.parametrize("level", ["full", "basic"])
