@@ -69,8 +69,8 @@ __global__ void __launch_bounds__(kWarpRowThreads, kChunks > 3 ? 3 : 4)
   int64_t at = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
   for (load(at); at < count; at += stride) {
     gamma.KeepPacked(), beta.KeepPacked();
-    NormalizeSum<norms::LayerNorm>(rows, columns, a.epsilon, gamma, beta, a.y + at * columns,
-                                   [&] { load(at + stride); });
+    NormalizeSum<norms::LayerNorm>(
+        rows, columns, a.epsilon, gamma, beta, a.y + at * columns, [&] { load(at + stride); }, [](auto&) {});
   }
 }
 

@@ -195,8 +195,9 @@ __global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T>
   }
 }
 
-// A product in T and up to kPartials more partial sums, without an activation: persistent, a warp for each row.
-template <class Norm, class T, int kChunks, int kPartials, bool kPacked>
+// A product in T and its partial sums, without an activation: persistent, a warp for each row. Of the next row product
+// and kPartials partial sums are loaded ahead; kOthers: any others when it is that row's turn.
+template <class Norm, class T, int kChunks, int kPartials, bool kOthers, bool kPacked>
 __global__ void __launch_bounds__(kWarpRowThreads, kPartials > 1 ? 2
                                                    : kChunks > 3 ? 3
                                                                  : 4)
@@ -226,7 +227,23 @@ __global__ void __launch_bounds__(kWarpRowThreads, kPartials > 1 ? 2
   int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
   for (load(row); row < counts.rows; row += stride) {
     bias.KeepPacked(), gamma.KeepPacked(), beta.KeepPacked();
-    NormalizeSum<Norm>(rows, columns, a.epsilon, gamma, beta, a.y + row * columns, [&] { load(row + stride); });
+    const auto add_others = [&](auto& value) {
+      if constexpr (kOthers) {
+        const Partials<T> partials = PartialsOf(a, row, counts.unsplit);
+        WarpRow<T, kChunks>* const free[] = {&product, &residual, &rows[3]};
+        for (int first = kPartials; first < partials.count; first += 3) {
+#pragma unroll
+          for (int i = 0; i < 3; ++i) {
+            free[i]->Load(partials.first + (first + i) * partials.stride, first + i < partials.count ? columns : 0);
+          }
+#pragma unroll
+          for (int i = 0; i < 3; ++i) free[i]->AddTo(value);
+        }
+        if (a.residual == nullptr) residual = {};
+      }
+    };
+    NormalizeSum<Norm>(
+        rows, columns, a.epsilon, gamma, beta, a.y + row * columns, [&] { load(row + stride); }, add_others);
   }
 }
 
@@ -277,16 +294,18 @@ cudaError_t LaunchVector(const LayerNormArguments<T>& a, const Device& device, c
 }
 
 template <class Norm, class T>
-cudaError_t LaunchPersistent(const LayerNormArguments<T>& a, const Device& device, cudaStream_t stream) {
+cudaError_t LaunchPersistent(const LayerNormArguments<T>& a, bool few_partials, const Device& device,
+                             cudaStream_t stream) {
   if constexpr (sizeof(T) == 2) {
     return WithPacked(a, [&](auto packed) {
       return WithWarpRowChunks(a.columns, [&](auto chunks) {
         constexpr bool kPacked = decltype(packed)::value;
         constexpr int kChunks = decltype(chunks)::value;
-        const auto kernel = a.more_partials == 0 ? LayerNormPersistentKernel<Norm, T, kChunks, 0, kPacked>
-                            : a.more_partials == 1
-                                ? LayerNormPersistentKernel<Norm, T, kChunks, 1, kPacked>
-                                : LayerNormPersistentKernel<Norm, T, kChunks, kMaxMorePartials, kPacked>;
+        const auto kernel = a.more_partials == 0   ? LayerNormPersistentKernel<Norm, T, kChunks, 0, false, kPacked>
+                            : a.more_partials == 1 ? LayerNormPersistentKernel<Norm, T, kChunks, 1, false, kPacked>
+                            : few_partials
+                                ? LayerNormPersistentKernel<Norm, T, kChunks, 1, true, kPacked>
+                                : LayerNormPersistentKernel<Norm, T, kChunks, kMaxMorePartials, false, kPacked>;
         return LaunchWarpRows(kernel, a, device, stream);
       });
     });
@@ -309,7 +328,8 @@ cudaError_t LayerNorm(LayerNormKernel kernel, const LayerNormArguments<T>& given
   if (a.more_partials > 0) a.unsplit_rows = RowsOfFullPanels(a.last_wave, a.rows);
   switch (kernel) {
     case LayerNormKernel::kPersistentWarps:
-      return LaunchPersistent<Norm>(a, device, stream);
+    case LayerNormKernel::kPersistentWarpsFewPartials:
+      return LaunchPersistent<Norm>(a, kernel == LayerNormKernel::kPersistentWarpsFewPartials, device, stream);
     case LayerNormKernel::kWarpPerRow:
       return LaunchWarp<Norm>(a, device, stream);
     case LayerNormKernel::kBlockPerRow:

@@ -52,6 +52,9 @@ enum class LayerNormKernel {
   kBlockPerRow,
   kWarpPerRow,
   kPersistentWarps,  // a warp for each row; it loads its next row while it normalises one
+  // The same for rows few of which have more than one partial sum beside the product: the others are loaded one round
+  // trip to the L2 cache later, and twice as many warps run at a time.
+  kPersistentWarpsFewPartials,
 };
 
 // What decides which kernels can run.
@@ -86,7 +89,9 @@ constexpr bool LayerNormSupports(LayerNormKernel kernel, const LayerNormProblem&
     case LayerNormKernel::kWarpPerRow:
       return p.vector >= 4 && p.columns <= kMaxWarpColumns && p.more_partials == 0;
     case LayerNormKernel::kPersistentWarps:
-      return p.vector == 8 && p.columns <= kMaxWarpColumns && p.rounded && !p.has_activation;
+    case LayerNormKernel::kPersistentWarpsFewPartials:
+      return p.vector == 8 && p.columns <= kMaxWarpColumns && p.rounded && !p.has_activation &&
+             (kernel == LayerNormKernel::kPersistentWarps || p.more_partials > 1);
   }
   return false;
 }

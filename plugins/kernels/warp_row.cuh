@@ -55,11 +55,12 @@ struct WarpRow {
   }
 };
 
-// y = Norm(the sum of `rows` in float32). load_next() is called when the rows' registers are free.
-template <class Norm, class T, int kChunks, int kRows, class LoadNext>
+// y = Norm(the sum of `rows` in float32, and of what add_more(float2 (&value)[kChunks][4]) adds). Both functions are
+// called when the rows' registers are free, load_next() last.
+template <class Norm, class T, int kChunks, int kRows, class LoadNext, class AddMore>
 __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[kRows], int columns, float epsilon,
                                              const WarpRow<T, kChunks>& gamma, const WarpRow<T, kChunks>& beta, T* y,
-                                             LoadNext&& load_next) {
+                                             LoadNext&& load_next, AddMore&& add_more) {
   using Row = WarpRow<T, kChunks>;
   float2 value[kChunks][4];
 #pragma unroll
@@ -69,6 +70,7 @@ __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[k
   }
 #pragma unroll
   for (int row = 1; row < kRows; ++row) rows[row].AddTo(value);
+  add_more(value);
   float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {

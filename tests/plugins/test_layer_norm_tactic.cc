@@ -50,9 +50,11 @@ TEST(LayerNormTactic, WhatIsListedRuns) {
       EXPECT_NE(LayerNormSupports(*tactic.layer_norm, norm), too_wide) << Describe(tactic);
       const std::vector<LayerNormKernel> listed = LayerNormKernels(problem, tactic);
       EXPECT_EQ(std::count(listed.begin(), listed.end(), ChooseLayerNormKernel(problem, tactic)), 1);
-      const bool warps = LayerNormSupports(LayerNormKernel::kWarpPerRow, norm) ||
-                         LayerNormSupports(LayerNormKernel::kPersistentWarps, norm);
-      EXPECT_EQ(listed.size(), warps ? 2u : 1u) << Describe(tactic);
+      const bool persistent = LayerNormSupports(LayerNormKernel::kPersistentWarps, norm);
+      const bool few = LayerNormSupports(LayerNormKernel::kPersistentWarpsFewPartials, norm);
+      const bool warps = persistent || LayerNormSupports(LayerNormKernel::kWarpPerRow, norm);
+      EXPECT_EQ(few, persistent && norm.more_partials > 1) << Describe(tactic);
+      EXPECT_EQ(listed.size(), 1u + warps + few) << Describe(tactic);
       alone += !warps, with_other += warps;
     }
     EXPECT_EQ(names.size(), tactics.size());
@@ -62,7 +64,8 @@ TEST(LayerNormTactic, WhatIsListedRuns) {
   EXPECT_GT(with_other, 1000);
 }
 
-// The limits: 256 rows for persistent warps, 512 with several partial sums, 2,048 for the other warps.
+// The limits: 256 rows for persistent warps, 512 with several partial sums, 2,048 for the other warps. Where most rows
+// have no partial sums, more persistent warps run at a time.
 TEST(LayerNormTactic, TheNumberOfRowsChooses) {
   std::mt19937 random(8);
   std::set<LayerNormKernel> chosen;
@@ -79,10 +82,13 @@ TEST(LayerNormTactic, TheNumberOfRowsChooses) {
           rounded && problem.layer_norm_vector == 8 && problem.n <= 1024 && !(problem.gelu && partials);
       const bool warp = problem.layer_norm_vector >= 4 && problem.n <= 1024 && !partials;
       const auto at_least = [&](int64_t rows) { return problem.deterministic_rows || problem.m >= rows; };
-      const LayerNormKernel wanted = persistent && at_least(rounded && tactic.tile.splits > 2 ? 512 : 256)
-                                         ? LayerNormKernel::kPersistentWarps
-                                     : warp && at_least(2048) ? LayerNormKernel::kWarpPerRow
-                                                              : LayerNormKernel::kBlockPerRow;
+      const bool several = rounded && tactic.tile.splits > 2;
+      const bool few = several && 2 * UnsplitRows(problem, tactic) > problem.m;
+      const LayerNormKernel wanted =
+          persistent && at_least(several ? 512 : 256)
+              ? few ? LayerNormKernel::kPersistentWarpsFewPartials : LayerNormKernel::kPersistentWarps
+          : warp && at_least(2048) ? LayerNormKernel::kWarpPerRow
+                                   : LayerNormKernel::kBlockPerRow;
       EXPECT_EQ(Describe(ChooseLayerNormKernel(problem, tactic)), Describe(wanted)) << Describe(tactic);
       chosen.insert(wanted);
     }
@@ -91,7 +97,7 @@ TEST(LayerNormTactic, TheNumberOfRowsChooses) {
       EXPECT_EQ(*usual.layer_norm, ChooseLayerNormKernel(problem, usual)) << Describe(usual);
     }
   });
-  EXPECT_EQ(chosen.size(), 3u);
+  EXPECT_EQ(chosen.size(), 4u);
 }
 
 // Packed rows: by how many are expected, not by how many there may be.
