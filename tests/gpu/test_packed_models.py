@@ -30,6 +30,7 @@ MODELS = {
 VOCABULARY = 500
 SIZES = ((1, 1), (2, 7), (4, 77), (32, 128), (3, 512), (128, 33), (16, 300))
 DTYPES = ("fp16", "bf16", "fp32")
+LAST_BIT = {"fp16": 2.0**-10, "bf16": 2.0**-7, "fp32": 0.0}  # of 1; of float32 nothing shows
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -83,12 +84,17 @@ def float32_of(model: Any, feeds: dict[str, np.ndarray]) -> np.ndarray:
         return model(**tensors).last_hidden_state.float().cpu().numpy()
 
 
-def assert_as_good(packed: np.ndarray, padded: np.ndarray, exact: np.ndarray, real: np.ndarray) -> None:
-    """Zeros on padding; on real tokens no further from float32 than the padded model by more than its own rounding."""
+def assert_as_good(packed: np.ndarray, padded: np.ndarray, exact: np.ndarray, real: np.ndarray, dtype: str) -> None:
+    """Zeros on padding; on real tokens no further from float32 than the padded model by more than its own rounding.
+
+    The largest error is one of the largest values', of which there are few: MiniLM's was once 1.58 times the padded
+    model's, with the same mean. So the two may differ by one last bit of that value.
+    """
     assert (packed[~real] == 0).all(), "padding is not zero"
     assert np.isfinite(packed).all()
     ours, theirs = (np.abs(values - exact)[real] for values in (packed, padded))
-    assert ours.max() <= 1.5 * theirs.max() + 1e-5 and ours.mean() <= 1.2 * theirs.mean() + 1e-6, (
+    last_bit = LAST_BIT[dtype] * 2.0 ** np.floor(np.log2(np.abs(exact[real]).max()))
+    assert ours.max() <= 1.5 * theirs.max() + last_bit + 1e-5 and ours.mean() <= 1.2 * theirs.mean() + 1e-6, (
         f"off by {ours.max():.3g}, {ours.mean():.3g} on average; the padded model {theirs.max():.3g}, "
         f"{theirs.mean():.3g}"
     )
@@ -107,7 +113,7 @@ def test_equals_the_padded_model(source, dtype):
         for _ in range(3):  # the second time the host knows how many tokens came
             feeds = feed(rng, *size)
             real = feeds["attention_mask"].astype(bool)
-            assert_as_good(run(packed, feeds), run(padded, feeds), float32_of(model, feeds), real)
+            assert_as_good(run(packed, feeds), run(padded, feeds), float32_of(model, feeds), real, dtype)
 
 
 @pytest.mark.parametrize("size", [(16, 128), (5, 40)], ids=str)
@@ -142,7 +148,7 @@ def test_one_captured_graph_for_100_masks(source, size):
         torch.cuda.synchronize()
         session.run_with_iobinding(binding)
         real = feeds["attention_mask"].astype(bool)
-        assert_as_good(out.numpy().astype(np.float32), run(padded, feeds), float32_of(model, feeds), real)
+        assert_as_good(out.numpy().astype(np.float32), run(padded, feeds), float32_of(model, feeds), real, "fp16")
 
 
 def test_eight_threads(source):
@@ -177,7 +183,7 @@ def test_ragged_batches(source, dtype):
         real = feeds["attention_mask"].astype(bool)
         got = np.zeros((batch, longest, model.config.hidden_size), np.float32)
         got[real] = run(session, ragged(feeds))
-        assert_as_good(got, run(padded, feeds), float32_of(model, feeds), real)
+        assert_as_good(got, run(padded, feeds), float32_of(model, feeds), real, dtype)
 
 
 def test_bad_offsets_end_no_process(source):
