@@ -27,20 +27,27 @@ constexpr bool operator==(const GemmSm90Block& a, const GemmSm90Block& b) {
   return a.m == b.m && a.n == b.n && a.stages == b.stages && a.per_multiprocessor == b.per_multiprocessor;
 }
 
-// What is compiled. Where two have the same size, the one with more stages takes a multiprocessor to itself: for grids
-// of no more blocks than there are multiprocessors.
+// What is compiled. Where two one-tile blocks have the same size, the one with more stages takes a multiprocessor to
+// itself: for grids of no more blocks than there are multiprocessors.
 namespace gemm_sm90 {
 // {m, n, stages, per_multiprocessor}
-inline constexpr GemmSm90Block kPersistentBlock = {128, 192, 5, 1};
-inline constexpr GemmSm90Block kOneTileBlocks[] = {{128, 128, 7, 1}, {128, 128, 3, 2}, {128, 96, 8, 1},
-                                                   {128, 96, 4, 2},  {64, 64, 12, 1},  {64, 96, 10, 1}};
+inline constexpr GemmSm90Block kPersistentBlocks[] = {{128, 192, 5, 1}, {192, 128, 5, 1}, {128, 128, 6, 1}};
+inline constexpr GemmSm90Block kOneTileBlocks[] = {{128, 128, 7, 1}, {128, 128, 3, 2}, {128, 96, 8, 1}, {128, 96, 4, 2},
+                                                   {64, 64, 12, 1},  {64, 96, 10, 1},  {192, 192, 4, 1}};
 inline constexpr GemmSm90Block kLayerNormBlocks[] = {{128, 128, 3, 2}, {64, 96, 5, 2}, {64, 128, 4, 2}};
 inline constexpr GemmSm90Block kSplitKBlocks[] = {{64, 96, 10, 1}};
+
+constexpr bool IsPersistent(const GemmSm90Block& block) {
+  for (const GemmSm90Block& persistent : kPersistentBlocks) {
+    if (block == persistent) return true;
+  }
+  return false;
+}
 }  // namespace gemm_sm90
 
 // How the product x[m, k] * weight[n, k] transposed is tiled: a block, and clusters of cluster_m x cluster_n blocks
 // (CUTLASS: ClusterShape), which multicast what they load. k is split `splits` ways: by GemmSm90SplitK for all rows, by
-// GemmSm90Elementwise (with kPersistentBlock only) for the rows of the last wave.
+// GemmSm90Elementwise (with kPersistentBlocks only) for the rows of the last wave.
 struct GemmSm90Tile {
   GemmSm90Block block;
   int cluster_m;

@@ -21,16 +21,16 @@ namespace sm90 = kernels::gemm_sm90;
 using Block = kernels::GemmSm90Block;
 
 // The blocks that are compiled, by size.
-constexpr Block kWide = sm90::kPersistentBlock;
-constexpr Block kLargeAlone = sm90::kOneTileBlocks[0], kLarge = sm90::kOneTileBlocks[1];
-constexpr Block kNarrowAlone = sm90::kOneTileBlocks[2], kNarrow = sm90::kOneTileBlocks[3];
-constexpr Block kSmall = sm90::kOneTileBlocks[4], kSmallWide = sm90::kOneTileBlocks[5];
-static_assert(kLarge.m == 128 && kLarge.n == 128 && kNarrow.m == 128 && kNarrow.n == 96);
-static_assert(kSmall.m == 64 && kSmall.n == 64 && kSmallWide.m == 64 && kSmallWide.n == 96);
+constexpr Block k128x192 = sm90::kPersistentBlocks[0];
+constexpr Block k128x128Alone = sm90::kOneTileBlocks[0], k128x128 = sm90::kOneTileBlocks[1];
+constexpr Block k128x96Alone = sm90::kOneTileBlocks[2], k128x96 = sm90::kOneTileBlocks[3];
+constexpr Block k64x64 = sm90::kOneTileBlocks[4], k64x96 = sm90::kOneTileBlocks[5];
+static_assert(k128x128.m == 128 && k128x128.n == 128 && k128x96.m == 128 && k128x96.n == 96);
+static_assert(k64x64.m == 64 && k64x64.n == 64 && k64x96.m == 64 && k64x96.n == 96);
 constexpr int kMaxSplits = kernels::kMaxMorePartials + 1;  // of the persistent kernel
 
 // The persistent kernel loads the weight by 32 rows.
-bool Supports(const GemmProblem& problem, Block block) { return !(block == kWide) || problem.n % 32 == 0; }
+bool Supports(const GemmProblem& problem, Block block) { return !sm90::IsPersistent(block) || problem.n % 32 == 0; }
 
 bool SpansRow(const GemmProblem& problem, Block block) {
   return problem.n % block.n == 0 && problem.n / block.n <= kMaxCluster;
@@ -76,7 +76,7 @@ Block ForGrid(const GemmProblem& problem, Block alone, Block shared, int cluster
 
 // Whether tiles may be split along k, and LayerNorm adds the partial sums.
 bool SupportsSplits(const GemmProblem& problem) {
-  return Supports(problem, kWide) && problem.n <= kernels::kMaxSplitColumns;
+  return Supports(problem, k128x192) && problem.n <= kernels::kMaxSplitColumns;
 }
 
 }  // namespace
@@ -100,9 +100,9 @@ std::vector<GemmTactic> Products(const GemmProblem& problem) {
       for (const auto& [cluster_m, cluster_n] : {std::pair(1, 1), {2, 1}, {1, 2}, {2, 2}}) {
         tactics.push_back({path, {block, cluster_m, cluster_n, 1}});
       }
-      if (block == kSmallWide) tactics.push_back({path, {block, 3, 1, 1}});
+      if (block == k64x96) tactics.push_back({path, {block, 3, 1, 1}});
     };
-    add(kWide);
+    for (const Block& block : sm90::kPersistentBlocks) add(block);
     for (const Block& block : sm90::kOneTileBlocks) add(block);
   };
   if (problem.sm90 && !problem.layer_norm) add_elementwise(GemmPath::kSm90);
@@ -123,10 +123,12 @@ std::vector<GemmTactic> Products(const GemmProblem& problem) {
   }
   if (problem.sm90 && problem.layer_norm) {
     add_elementwise(GemmPath::kSm90ThenLayerNorm);
-    for (int cluster_m : {1, 2}) {
-      for (int splits = 2; SupportsSplits(problem) && splits <= kMaxSplits; ++splits) {
-        const GemmTactic tactic = {GemmPath::kSm90ThenLayerNorm, {kWide, cluster_m, 1, splits}};
-        if (CanSplit(problem, splits) && PartialRows(problem, tactic) > 0) tactics.push_back(tactic);
+    for (const Block& block : sm90::kPersistentBlocks) {
+      for (int cluster_m : {1, 2}) {
+        for (int splits = 2; SupportsSplits(problem) && splits <= kMaxSplits; ++splits) {
+          const GemmTactic tactic = {GemmPath::kSm90ThenLayerNorm, {block, cluster_m, 1, splits}};
+          if (CanSplit(problem, splits) && PartialRows(problem, tactic) > 0) tactics.push_back(tactic);
+        }
       }
     }
   }
@@ -138,11 +140,10 @@ std::vector<GemmTactic> Products(const GemmProblem& problem) {
 // How many of three rows of tiles share, in a cluster, the weight that they load. Without LayerNorm two, where the
 // blocks of a fourth row would leave a quarter of the multiprocessors to the next kernel. Else three, but not packed
 // rows: without clusters of three bert-base takes 2% less with 131 packed rows, and 1% more at 1x131.
-int SharedByThree(const GemmProblem& problem) {
-  const int64_t columns = CeilDiv(problem.n, kSmallWide.n), multiprocessors = problem.multiprocessors;
+int ClusterForThreeRows(const GemmProblem& problem) {
+  const int64_t columns = CeilDiv(problem.n, k64x96.n), multiprocessors = problem.multiprocessors;
   if (!problem.layer_norm && 4 * 4 * columns <= 3 * multiprocessors) return 2;
-  return problem.capacity == 0 && 9 * 3 * columns <= 8 * multiprocessors ? 3
-                                                                         : 1;  // fewer clusters of three run at a time
+  return problem.capacity == 0 && 9 * 3 * columns <= 8 * multiprocessors ? 3 : 1;  // fewer of them run at a time
 }
 
 // Few rows, with a multiprocessor for each of the smallest tiles. The time of one kernel tells little then, because its
@@ -150,19 +151,19 @@ int SharedByThree(const GemmProblem& problem) {
 // H200 (docs/notebook.md): with 64 x 96 in place of 64 x 64 before LayerNorm bert-large took 9% longer at 1x128 and
 // bert-base 5% at 1x512; with 64 x 64 in place of 64 x 96 bert-base took 7% longer at 1x256.
 std::optional<GemmTactic> ChooseForFewRows(const GemmProblem& problem) {
-  const int64_t small = Tiles(problem, kSmall), most = problem.multiprocessors;
-  if (HasLongK(problem) || Tiles(problem, kSmallWide) > most) return {};
+  const int64_t small = Tiles(problem, k64x64), most = problem.multiprocessors;
+  if (HasLongK(problem) || Tiles(problem, k64x96) > most) return {};
   const GemmPath path = ProductPath(problem);
-  const int64_t panels = CeilDiv(problem.m, kSmallWide.m);
+  const int64_t panels = CeilDiv(problem.m, k64x96.m);
   if (problem.layer_norm) {
     // A whole wave of packed rows was not measured.
     const bool nearly_a_wave = problem.capacity == 0 && 10 * small >= 7 * most && 10 * small <= 9 * most;
-    if (4 * small <= most || nearly_a_wave) return ElementwiseTactic(path, kSmall);
-    return ElementwiseTactic(path, kSmallWide, panels == 3 ? SharedByThree(problem) : 1);
+    if (4 * small <= most || nearly_a_wave) return ElementwiseTactic(path, k64x64);
+    return ElementwiseTactic(path, k64x96, panels == 3 ? ClusterForThreeRows(problem) : 1);
   }
-  if (panels == 3 && 3 * small > 2 * most) return ElementwiseTactic(path, kSmallWide, SharedByThree(problem));
-  if (small <= most) return ElementwiseTactic(path, kSmall);
-  return ElementwiseTactic(path, kSmallWide, panels % 2 == 0 ? 2 : 1);
+  if (panels == 3 && 3 * small > 2 * most) return ElementwiseTactic(path, k64x96, ClusterForThreeRows(problem));
+  if (small <= most) return ElementwiseTactic(path, k64x64);
+  return ElementwiseTactic(path, k64x96, panels % 2 == 0 ? 2 : 1);
 }
 
 GemmTactic Fastest(const GemmProblem& problem) {
@@ -217,7 +218,7 @@ bool IsDeterministicByRow(const GemmProblem& problem, const GemmTactic& tactic) 
   if (tactic.layer_norm != WithLayerNormKernel(problem, tactic).layer_norm) return false;
   if (!problem.sm90) return tactic.path == Portable(problem).path;
   return tactic.path == ProductPath(problem) && tactic.tile.splits == 1 &&
-         !(problem.biased && tactic.tile.block == kWide);
+         !(problem.biased && sm90::IsPersistent(tactic.tile.block));
 }
 
 kernels::LastWave LastWaveOf(const GemmProblem& problem, const GemmSm90Tile& tile) {
@@ -253,9 +254,9 @@ namespace {
 bool IsOfSize(const Block& a, const Block& b) { return a.m == b.m && a.n == b.n; }
 
 // Whether the table has two blocks of its size, which are told apart by their stages.
-bool HasTwin(const GemmTactic& tactic) {
+bool SharesItsTile(const GemmTactic& tactic) {
   const Block& block = tactic.tile.block;
-  return tactic.path != GemmPath::kSm90SplitK && (IsOfSize(block, kLarge) || IsOfSize(block, kNarrow));
+  return tactic.path != GemmPath::kSm90SplitK && (IsOfSize(block, k128x128) || IsOfSize(block, k128x96));
 }
 
 // "simt", "mma" or "sm90 64x96 cluster 1x4".
@@ -273,7 +274,7 @@ std::string TileName(const GemmTactic& tactic, bool with_stages) {
 }  // namespace
 
 std::string Describe(const GemmTactic& tactic) {
-  std::string name = TileName(tactic, HasTwin(tactic));
+  std::string name = TileName(tactic, SharesItsTile(tactic));
   const std::string splits = std::to_string(tactic.tile.splits);
   if (tactic.path == GemmPath::kSm90SplitK) name += " split-K " + splits;
   if (tactic.path == GemmPath::kSm90ThenLayerNorm && tactic.tile.splits > 1) name += " last wave split-K " + splits;
@@ -287,11 +288,11 @@ std::vector<std::string> FormerNames(const GemmProblem& problem, const GemmTacti
   std::vector<std::string> names;
   if (tactic.layer_norm) names.push_back(Describe(GemmTactic{tactic.path, tile, {}}));
   const bool one_tile = tactic.path == GemmPath::kSm90ThenLayerNorm || !problem.layer_norm;
-  if (HasTwin(tactic) && one_tile) {
+  if (SharesItsTile(tactic) && one_tile) {
     // An older name was that of both, of which the grid's size chose.
-    const bool large = IsOfSize(tile.block, kLarge);
-    const Block meant =
-        ForGrid(problem, large ? kLargeAlone : kNarrowAlone, large ? kLarge : kNarrow, tile.cluster_m, tile.cluster_n);
+    const bool large = IsOfSize(tile.block, k128x128);
+    const Block meant = ForGrid(problem, large ? k128x128Alone : k128x96Alone, large ? k128x128 : k128x96,
+                                tile.cluster_m, tile.cluster_n);
     if (!(tile.block == meant)) return names;
   }
   const std::string name = TileName(tactic, false), splits = std::to_string(tile.splits);
@@ -299,7 +300,7 @@ std::vector<std::string> FormerNames(const GemmProblem& problem, const GemmTacti
     names.push_back(name + " splits " + splits);
   } else if (tactic.path == GemmPath::kSm90ThenLayerNorm) {
     names.push_back(name + " rounded" + (tile.splits > 1 ? " splits " + splits : ""));
-  } else if (HasTwin(tactic)) {
+  } else if (SharesItsTile(tactic)) {
     names.push_back(name);
   }
   return names;

@@ -34,7 +34,7 @@ struct GemmProblem {
   bool sm90;          // 2-byte elements, and a device that runs the Hopper kernels
   int multiprocessors;
   size_t workspace = SIZE_MAX;      // bytes available: a choice never takes more
-  int64_t capacity = 0;             // of packed rows: the most there may be; 0: rows are not packed
+  int64_t capacity = 0;             // of packed rows; 0: rows are not packed
   int x_bytes = 2, y_bytes = 2;     // of an element
   bool deterministic_rows = false;  // a row's bits are to be the same whatever m is
   bool biased = true;               // a bias is added before the product is rounded, or an activation computed

@@ -31,6 +31,7 @@ constexpr BlockTime kOneTile[] = {
     {{128, 128, 7, 1}, 3.20, 0.216, 0.134, 0.96}, {{128, 128, 3, 2}, 2.50, 0.430, 0.373, 0.59},
     {{128, 96, 8, 1}, 3.34, 0.142, 0.138, 0.73},  {{128, 96, 4, 2}, 2.25, 0.375, 0.272, 0.36},
     {{64, 64, 12, 1}, 1.38, 0.130, 0.050, 0.50},  {{64, 96, 10, 1}, 3.73, 0.100, 0.066, 0.50},
+    {{192, 192, 4, 1}, 2.00, 0.720, 0.090, 2.40},
 };
 constexpr BlockTime kWithLayerNorm[] = {
     {{128, 128, 3, 2}, 5.96, 0.498, 0.298, 0.50},
@@ -38,15 +39,20 @@ constexpr BlockTime kWithLayerNorm[] = {
     {{64, 96, 5, 2}, 5.20, 0.182, 0.150, 0.50},
 };
 constexpr BlockTime kSplitK = {{64, 96, 10, 1}, 2.32, 0.130, 0, 0};
-constexpr BlockTime kPersistent = {kernels::gemm_sm90::kPersistentBlock, 2.25, 0.256, 0.306, 2.40};
+constexpr BlockTime kPersistent[] = {
+    {{128, 192, 5, 1}, 2.25, 0.256, 0.306, 2.40},
+    {{192, 128, 5, 1}, 3.20, 0.256, 0.306, 2.40},
+    {{128, 128, 6, 1}, 2.65, 0.216, 0.134, 0.70},
+};
 
-constexpr double kPairs = 0.94;        // of the load where two blocks share the weight that they read; by hand
-constexpr double kOneWave = 1.5;       // a persistent product of a single wave hides no epilogue; by hand
-constexpr double kPackedAlone = 1.15;  // packed rows with a long k, in blocks that share no multiprocessor; by hand
-constexpr double kThrees = 0.98;       // of split-K, where three blocks share the weight that they read; by hand
-constexpr int64_t kLeastStages = 8;    // of each split of the last wave: a shorter one saves less than it costs,
-constexpr int64_t kLeastOfFew = 6;     // except where full waves leave no more than a quarter of one
-constexpr int kMaxFloatPartials = 4;   // with few rows
+constexpr double kClusterOfTwo = 0.94;     // of the load where two blocks share the weight that they read; by hand
+constexpr double kOneWave = 1.5;           // a persistent product of a single wave hides no epilogue; by hand
+constexpr double kPackedAlone = 1.15;      // packed rows with a long k, in blocks that share no multiprocessor; by hand
+constexpr double kClusterOfThree = 0.98;   // of split-K, where three blocks share the weight that they read; by hand
+constexpr int64_t kMinStagesPerSplit = 8;  // of each split of the last wave: a shorter one saves less than it costs,
+constexpr int64_t kMinStagesOfFewTiles = 6;     // except where full waves leave no more than a quarter of one
+constexpr int64_t kMinStagesOfLargeTiles = 12;  // stages of a 192 x 192 tile, and of a persistent one of 128 x 128
+constexpr int kMaxFloatPartials = 4;            // with few rows
 
 // The launch of LayerNorm over the product, by millions of elements; what float32 partial sums add; and what the last
 // wave's partial sums in 16 bits add, with `kSplits` where all rows have them.
@@ -64,19 +70,35 @@ int64_t Blocks(const GemmProblem& problem, const GemmSm90Tile& tile) {
 double TimeOf(const BlockTime& time, const GemmProblem& problem, const GemmSm90Tile& tile, double rounds) {
   const int64_t places = static_cast<int64_t>(problem.multiprocessors) * tile.block.per_multiprocessor;
   const double share = static_cast<double>(Blocks(problem, tile)) / static_cast<double>(places);
-  const double load = time.load * (tile.cluster_m == 2 && tile.splits == 1 ? kPairs : 1) * share;
+  const bool pairs = tile.cluster_m * tile.cluster_n == 2 && tile.splits == 1;
+  const double load = time.load * (pairs ? kClusterOfTwo : 1) * share;
   return time.once + (rounds * time.stage + load) * static_cast<double>(Stages(problem));
 }
 
 bool IsOfSize(const Block& block, int m, int n) { return block.m == m && block.n == n; }
 
+// Null: there is none.
+template <size_t kCount>
+const BlockTime* Find(const BlockTime (&times)[kCount], const Block& block) {
+  const auto* time =
+      std::find_if(std::begin(times), std::end(times), [&](const BlockTime& entry) { return entry.block == block; });
+  return time == std::end(times) ? nullptr : time;
+}
+
 double OneTileTime(const GemmProblem& problem, const GemmSm90Tile& tile) {
-  const auto* time = std::find_if(std::begin(kOneTile), std::end(kOneTile),
-                                  [&](const BlockTime& entry) { return entry.block == tile.block; });
-  if (time == std::end(kOneTile) || tile.cluster_n > 1 || tile.cluster_m > 2) return kNever;
+  const BlockTime* time = Find(kOneTile, tile.block);
+  if (time == nullptr || tile.cluster_m > 2) return kNever;
+  // An odd number of rows of the largest tiles may leave room for pairs that share x, but not for pairs that share
+  // the weight. Ahead of LayerNorm these tiles never won; with k = 384 MiniLM took 3% longer for 4,131 packed rows, and
+  // bert-base 4% with a tile for 108 of 132 multiprocessors (1,683 packed rows).
+  const bool largest = IsOfSize(tile.block, 192, 192);
+  if (tile.cluster_n > (largest && tile.cluster_m == 1 ? 2 : 1)) return kNever;
+  if (largest && (problem.layer_norm || Stages(problem) < kMinStagesOfLargeTiles)) return kNever;
   // Blocks that take a multiprocessor to themselves are for a single wave, the others for more.
   const bool alone = tile.block.per_multiprocessor == 1;
   const int64_t blocks = Blocks(problem, tile);
+  const int64_t tiles = CeilDiv(problem.m, tile.block.m) * CeilDiv(problem.n, tile.block.n);
+  if (largest && 10 * tiles < 9 * problem.multiprocessors) return kNever;
   if (alone != (blocks <= problem.multiprocessors)) return kNever;
   const bool narrow = IsOfSize(tile.block, 128, 96);
   if (tile.cluster_m == 2 && (!alone || (problem.layer_norm && !narrow))) return kNever;
@@ -88,10 +110,26 @@ double OneTileTime(const GemmProblem& problem, const GemmSm90Tile& tile) {
   return microseconds * (alone && problem.capacity > 0 && HasLongK(problem) ? kPackedAlone : 1);
 }
 
+// Where the persistent kernel's other tiles were measured to win. Those of 128 x 128: where all are split and run in
+// one wave; without LayerNorm where they fill most of one wave, or with GELU nearly two. Those of 192 x 128 that are
+// split: in one wave, or after whole ones.
+bool SuitsTile(const GemmProblem& problem, const GemmSm90Tile& tile, const kernels::LastWave& wave, int64_t panels) {
+  const bool small = IsOfSize(tile.block, 128, 128), tall = IsOfSize(tile.block, 192, 128);
+  const int64_t tiles = panels * wave.tiles_per_panel;
+  const bool split_in_one_wave = tile.splits > 1 && tiles * tile.splits <= wave.clusters;
+  if (small && problem.layer_norm) return split_in_one_wave;
+  if (small && (tile.cluster_m > 1 || Stages(problem) < kMinStagesOfLargeTiles)) return false;
+  if (small && tiles <= wave.clusters) return 4 * tiles > 3 * wave.clusters;
+  if (small) return problem.gelu && 4 * tiles > 7 * wave.clusters && tiles <= 2 * wave.clusters;
+  return !tall || tile.splits == 1 || split_in_one_wave || tiles > wave.clusters;
+}
+
 double PersistentTime(const GemmProblem& problem, const GemmSm90Tile& tile) {
-  if (tile.cluster_m > 2 || tile.cluster_n > 1) return kNever;
+  const BlockTime* time = Find(kPersistent, tile.block);
+  if (time == nullptr || tile.cluster_m > 2 || tile.cluster_n > 1) return kNever;
   const kernels::LastWave wave = LastWaveOf(problem, tile);
   const int64_t panels = Panels(wave, problem.m), stages = Stages(problem);
+  if (!SuitsTile(problem, tile, wave, panels)) return kNever;
   int64_t whole = panels * wave.tiles_per_panel;
   double waves = 0, microseconds = 0;
   if (tile.splits > 1) {
@@ -99,18 +137,21 @@ double PersistentTime(const GemmProblem& problem, const GemmSm90Tile& tile) {
     const int64_t rows = problem.m - RowsOfFullPanels(wave, problem.m);
     whole -= left;
     const bool few = whole > 0 && 4 * left <= wave.clusters;
-    if (left == 0 || each < (few ? kLeastOfFew : kLeastStages)) return kNever;
+    if (left == 0 || each < (few ? kMinStagesOfFewTiles : kMinStagesPerSplit)) return kNever;
     waves = static_cast<double>(CeilDiv(left * tile.splits, wave.clusters) * each) / static_cast<double>(stages);
     microseconds = kSplits * static_cast<double>(rows) / static_cast<double>(problem.m) +
                    kPartials * Millions(rows, problem.n) * (tile.splits - 1);
   }
   waves += static_cast<double>(CeilDiv(whole, wave.clusters));
-  if (waves <= 1 && !problem.layer_norm) microseconds += kOneWave;
-  return microseconds + TimeOf(kPersistent, problem, tile, waves) + (problem.gelu ? kPersistent.gelu : 0);
+  // Of 128 x 128 tiles without GELU the epilogue is short.
+  const bool exposed = problem.layer_norm ? IsOfSize(tile.block, 192, 128) && tile.splits == 1
+                                          : problem.gelu || !IsOfSize(tile.block, 128, 128);
+  if (waves <= 1 && exposed) microseconds += kOneWave;
+  return microseconds + TimeOf(*time, problem, tile, waves) + (problem.gelu ? time->gelu : 0);
 }
 
 double ProductTime(const GemmProblem& problem, const GemmSm90Tile& tile) {
-  return tile.block == kPersistent.block ? PersistentTime(problem, tile) : OneTileTime(problem, tile);
+  return kernels::gemm_sm90::IsPersistent(tile.block) ? PersistentTime(problem, tile) : OneTileTime(problem, tile);
 }
 
 // Only if all blocks run at the same time, two to a multiprocessor. The larger clusters are, the fewer blocks run at a
@@ -126,7 +167,7 @@ double InClusterTime(const GemmProblem& problem, const GemmSm90Tile& tile) {
 }
 
 // Whether three rows of tiles share the weight that they read, in clusters of three, if enough of those run at a time.
-bool SharesInThrees(const GemmProblem& problem, const GemmSm90Tile& tile) {
+bool RunsInClustersOfThree(const GemmProblem& problem, const GemmSm90Tile& tile) {
   const int64_t blocks = Blocks(problem, tile) * tile.splits;
   return tile.cluster_m == 3 && tile.cluster_n == 1 && CeilDiv(problem.m, tile.block.m) == 3 &&
          3 * blocks > 2 * problem.multiprocessors && 9 * blocks <= 8 * problem.multiprocessors;
@@ -134,11 +175,11 @@ bool SharesInThrees(const GemmProblem& problem, const GemmSm90Tile& tile) {
 
 double SplitKTime(const GemmProblem& problem, const GemmSm90Tile& tile) {
   if (!(tile.block == kSplitK.block) || tile.splits == 1 || tile.splits > kMaxFloatPartials) return kNever;
-  const bool threes = SharesInThrees(problem, tile);
+  const bool threes = RunsInClustersOfThree(problem, tile);
   if (!HasLongK(problem) || (tile.cluster_m * tile.cluster_n > 1 && !threes)) return kNever;
   if (Blocks(problem, tile) * tile.splits > problem.multiprocessors) return kNever;
   const double product = kSplitK.once + kSplitK.stage * static_cast<double>(Stages(problem, tile.splits));
-  return product * (threes ? kThrees : 1) + kFloatPartials * tile.splits * Millions(problem.m, problem.n);
+  return product * (threes ? kClusterOfThree : 1) + kFloatPartials * tile.splits * Millions(problem.m, problem.n);
 }
 
 }  // namespace

@@ -42,18 +42,18 @@ TEST(GemmTactic, PartsAreOfRowsAtTheEnd) {
 }
 
 // The host may expect any number of packed rows, and there may be any other.
-TEST(GemmTactic, PackedRowsHaveRoomWhateverTheirNumber) {
+TEST(GemmTactic, PackedRowsHaveACapacityWhateverTheirNumber) {
   std::mt19937 random(5);
   ForRandomProblems([&](GemmProblem problem) {
     problem.capacity = problem.m;
-    const std::vector<GemmTactic> of_room = GemmTactics(problem);
+    const std::vector<GemmTactic> of_capacity = GemmTactics(problem);
     problem.m = random() % problem.capacity + 1;
     const std::vector<GemmTactic> tactics = GemmTactics(problem);
-    ASSERT_EQ(tactics.size(), of_room.size());
+    ASSERT_EQ(tactics.size(), of_capacity.size());
     std::set<std::string> names;
     for (size_t i = 0; i < tactics.size(); ++i) {
       names.insert(Describe(tactics[i]));
-      EXPECT_EQ(Describe(tactics[i]), Describe(of_room[i]));
+      EXPECT_EQ(Describe(tactics[i]), Describe(of_capacity[i]));
       GemmProblem padded = problem;
       padded.capacity = 0, padded.m = random() % problem.capacity + 1;
       EXPECT_GE(GemmWorkspaceSize(problem, tactics[i]), GemmWorkspaceSize(padded, tactics[i]))
@@ -162,7 +162,7 @@ TEST(GemmTactic, DeterministicRowsAreComputedAlike) {
           const GemmTactic chosen = ChooseGemmTactic(other);
           EXPECT_EQ(names.count(Describe(chosen)), 1u) << Describe(chosen);
           EXPECT_EQ(chosen.path, problem.layer_norm ? GemmPath::kSm90ThenLayerNorm : GemmPath::kSm90);
-          const bool wide = chosen.tile.block == kernels::gemm_sm90::kPersistentBlock;
+          const bool wide = kernels::gemm_sm90::IsPersistent(chosen.tile.block);
           EXPECT_FALSE(wide && biased);
           EXPECT_EQ(chosen.tile.splits, 1);
           persistent += wide, one_tile += !wide;
@@ -242,7 +242,9 @@ TEST(GemmTactic, FewRows) {
   EXPECT_EQ(chosen(128, 768, 3072, true), "sm90 64x96 cluster 1x1 split-K 4");
   EXPECT_EQ(chosen(128, 2304, 768, false), "sm90 64x64 cluster 1x1");
   EXPECT_EQ(chosen(256, 2304, 768, false), "sm90 64x96 cluster 2x1");
-  EXPECT_EQ(chosen(2048, 2304, 768, false), "sm90 128x192 cluster 2x1");
+  EXPECT_EQ(chosen(1536, 2304, 768, false), "sm90 128x128 stages 3 cluster 1x1");  // 96 tiles of 192 x 192
+  EXPECT_EQ(chosen(2048, 2304, 768, false), "sm90 192x192 cluster 1x2");           // 132
+  EXPECT_EQ(chosen(2304, 2304, 768, false), "sm90 128x192 cluster 2x1");           // 144
 }
 
 // 33 panels of 128 rows are whole waves of 132 multiprocessors, 17 of 256 are not.

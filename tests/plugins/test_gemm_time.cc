@@ -22,7 +22,9 @@ enum Epilogue { kBare, kGelu, kNorm };
 // more than seven. H200s, 2026-11-22, two runs' means: the model in a CUDA graph with each tactic of one product in
 // turn, the others as they were chosen then. bert-base at 1x131, 1x256, 1x512, 2x300, 4x200, 8x128, 5x300, 3x512,
 // 7x300, 24x96 and 20x128, and with 131 packed rows; bert-large's sizes at 1x128, 4x128, 8x128 and 3x512. (Above these
-// the GPU is at its power limit, and one tactic's two measurements differ by as much as tactics do.)
+// the GPU is at its power limit, and one tactic's two measurements differ by as much as tactics do.) Where persistent
+// blocks of 128 x 128, or blocks of 192 rows, are named first, later runs, some of them of the whole model with all
+// that is chosen.
 struct Measured {
   int64_t m, n, k;
   Epilogue epilogue;
@@ -33,11 +35,11 @@ struct Measured {
 // clang-format off
 const Measured kMeasured[] = {
     {2100, 2304, 768, kBare, 0,
-     "128x192 cluster 2x1; 128x192 cluster 1x2; 128x192 cluster 1x1"},
+     "192x192 cluster 1x2; 192x192 cluster 1x1"},
     {2100, 768, 768, kNorm, 0,
      "64x128 cluster 1x6; 128x128 stages 7 cluster 1x1 then LayerNorm"},
     {2100, 3072, 768, kGelu, 0,
-     "128x128 stages 3 cluster 1x1; 128x128 stages 3 cluster 2x1; 128x96 stages 4 cluster 1x1"},
+     "192x128 cluster 1x1; 192x128 cluster 1x2"},
     {2100, 768, 3072, kNorm, 0,
      "128x128 stages 7 cluster 1x1 then LayerNorm; "
      "128x192 cluster 1x1 last wave split-K 3 then LayerNorm; "
@@ -65,8 +67,7 @@ const Measured kMeasured[] = {
      "128x128 stages 7 cluster 1x1 then LayerNorm; "
      "128x192 cluster 1x1 last wave split-K 4 then LayerNorm; 64x96 cluster 1x8; 64x128 cluster 1x6"},
     {1536, 3072, 768, kGelu, 0,
-     "128x192 cluster 2x1; 128x192 cluster 1x1; 128x96 stages 4 cluster 2x1; 128x192 cluster 1x2; "
-     "128x96 stages 4 cluster 1x1"},
+     "192x192 cluster 2x1; 192x192 cluster 1x1; 192x192 cluster 1x2"},
     {1536, 768, 3072, kNorm, 0,
      "128x192 cluster 1x1 last wave split-K 5 then LayerNorm; 128x96 stages 8 cluster 2x1 then LayerNorm; "
      "128x192 cluster 2x1 last wave split-K 4 then LayerNorm; "
@@ -74,14 +75,14 @@ const Measured kMeasured[] = {
      "128x192 cluster 1x1 last wave split-K 2 then LayerNorm; "
      "128x192 cluster 1x1 last wave split-K 4 then LayerNorm"},
     {800, 2304, 768, kBare, 0,
-     "128x128 stages 7 cluster 1x1; 128x192 cluster 2x1; 128x192 cluster 1x2; 128x192 cluster 1x1; "
+     "128x128 stages 6 cluster 1x1; 128x128 stages 7 cluster 1x1; 128x192 cluster 2x1; 128x192 cluster 1x2; 128x192 cluster 1x1; "
      "128x96 stages 4 cluster 1x1"},
     {800, 768, 768, kNorm, 0,
      "64x96 cluster 2x1 then LayerNorm; 64x96 cluster 1x1 then LayerNorm"},
     {800, 3072, 768, kGelu, 0,
      "128x96 stages 4 cluster 1x1; 128x96 stages 4 cluster 2x1; 128x128 stages 3 cluster 2x1"},
     {800, 768, 3072, kNorm, 0,
-     "128x192 cluster 1x1 last wave split-K 4 then LayerNorm; "
+     "128x128 stages 6 cluster 1x1 last wave split-K 3 then LayerNorm; 128x192 cluster 1x1 last wave split-K 4 then LayerNorm; "
      "128x192 cluster 2x1 last wave split-K 4 then LayerNorm; 64x96 cluster 1x1 then LayerNorm; "
      "128x192 cluster 1x1 last wave split-K 6 then LayerNorm"},
     {512, 2304, 768, kBare, 0,
@@ -103,7 +104,7 @@ const Measured kMeasured[] = {
     {600, 3072, 768, kGelu, 0,
      "128x128 stages 7 cluster 1x1; 128x96 stages 4 cluster 1x1"},
     {600, 768, 3072, kNorm, 0,
-     "128x192 cluster 1x1 last wave split-K 6 then LayerNorm; "
+     "128x128 stages 6 cluster 1x1 last wave split-K 4 then LayerNorm; 128x192 cluster 1x1 last wave split-K 6 then LayerNorm; "
      "128x192 cluster 1x1 last wave split-K 5 then LayerNorm; 64x64 cluster 1x1 then LayerNorm; "
      "128x192 cluster 1x1 last wave split-K 4 then LayerNorm; 64x64 cluster 2x1 then LayerNorm; "
      "128x192 cluster 2x1 last wave split-K 4 then LayerNorm"},
@@ -131,7 +132,7 @@ const Measured kMeasured[] = {
      "128x128 stages 7 cluster 1x1 then LayerNorm; 64x96 cluster 1x8; 64x128 cluster 1x6; "
      "128x192 cluster 2x1 then LayerNorm"},
     {1500, 3072, 768, kGelu, 0,
-     "128x192 cluster 2x1; 128x192 cluster 1x2; 128x192 cluster 1x1; 128x96 stages 4 cluster 2x1"},
+     "192x192 cluster 2x1; 128x192 cluster 2x1; 128x192 cluster 1x2; 128x192 cluster 1x1; 128x96 stages 4 cluster 2x1"},
     {1500, 768, 3072, kNorm, 0,
      "128x192 cluster 1x1 last wave split-K 5 then LayerNorm; 128x96 stages 8 cluster 2x1 then LayerNorm; "
      "128x192 cluster 1x1 last wave split-K 4 then LayerNorm; "
@@ -157,9 +158,9 @@ const Measured kMeasured[] = {
      "128x192 cluster 1x1 last wave split-K 2 then LayerNorm; "
      "128x128 stages 7 cluster 2x1 then LayerNorm"},
     {1024, 4096, 1024, kGelu, 0,
-     "128x128 stages 3 cluster 2x1; 128x128 stages 3 cluster 1x1"},
+     "128x128 stages 6 cluster 1x1; 128x128 stages 3 cluster 2x1; 128x128 stages 3 cluster 1x1"},
     {1024, 1024, 4096, kNorm, 0,
-     "128x96 stages 8 cluster 2x1 then LayerNorm; 128x96 stages 8 cluster 1x1 then LayerNorm"},
+     "128x128 stages 6 cluster 1x1 last wave split-K 2 then LayerNorm; 128x96 stages 8 cluster 2x1 then LayerNorm; 128x96 stages 8 cluster 1x1 then LayerNorm"},
     {512, 3072, 1024, kBare, 0,
      "128x96 stages 8 cluster 2x1; 128x96 stages 8 cluster 1x1; 128x128 stages 7 cluster 2x1"},
     {512, 1024, 1024, kNorm, 0,
@@ -169,7 +170,7 @@ const Measured kMeasured[] = {
     {512, 4096, 1024, kGelu, 0,
      "128x128 stages 7 cluster 2x1; 128x96 stages 4 cluster 2x1; 128x128 stages 7 cluster 1x1"},
     {512, 1024, 4096, kNorm, 0,
-     "128x192 cluster 1x1 last wave split-K 5 then LayerNorm; "
+     "128x128 stages 6 cluster 1x1 last wave split-K 4 then LayerNorm; 128x192 cluster 1x1 last wave split-K 5 then LayerNorm; "
      "128x192 cluster 2x1 last wave split-K 4 then LayerNorm; "
      "128x192 cluster 2x1 last wave split-K 6 then LayerNorm; 64x64 cluster 2x1 then LayerNorm; "
      "64x64 cluster 1x1 then LayerNorm"},
@@ -182,7 +183,7 @@ const Measured kMeasured[] = {
     {128, 1024, 4096, kNorm, 0,
      "64x96 cluster 1x1 split-K 4; 64x96 cluster 1x1 split-K 3"},
     {1536, 3072, 1024, kBare, 0,
-     "128x192 cluster 2x1; 128x192 cluster 1x1; 128x192 cluster 1x2; 128x96 stages 4 cluster 2x1; "
+     "192x192 cluster 2x1; 128x192 cluster 2x1; 128x192 cluster 1x1; 128x192 cluster 1x2; 128x96 stages 4 cluster 2x1; "
      "128x96 stages 4 cluster 1x1; 128x128 stages 3 cluster 1x1"},
     {1536, 1024, 1024, kNorm, 0,
      "128x96 stages 8 cluster 2x1 then LayerNorm; 128x128 stages 7 cluster 1x1 then LayerNorm; "
@@ -190,7 +191,7 @@ const Measured kMeasured[] = {
     {1536, 4096, 1024, kGelu, 0,
      "128x96 stages 4 cluster 2x1; 128x96 stages 4 cluster 1x1; 128x192 cluster 2x1"},
     {1536, 1024, 4096, kNorm, 0,
-     "128x96 stages 8 cluster 2x1 then LayerNorm; 128x128 stages 7 cluster 1x1 then LayerNorm"},
+     "192x128 cluster 1x1 last wave split-K 2 then LayerNorm; 128x96 stages 8 cluster 2x1 then LayerNorm; 128x128 stages 7 cluster 1x1 then LayerNorm"},
     {131, 2304, 768, kBare, 308,
      "64x96 cluster 2x1; 64x96 cluster 3x1"},
     {131, 768, 768, kNorm, 308,

@@ -23,7 +23,7 @@ struct TileConfig : Elements {
   static constexpr int kStages = kStages_;
   static constexpr int kBlocks = kBlocks_;  // resident on a multiprocessor
   static constexpr bool kPacked = kPacked_;
-  static constexpr size_t kCountsBytes = kPacked ? 16 : 0;  // TileCounts
+  static constexpr size_t kCountsBytes = kPacked ? 32 : 0;  // TileCounts
   static constexpr int kRowBytes = kStageRowBytes;
   static constexpr int kStageK = kernels::kStageK<X>;
   static_assert(sizeof(X) == sizeof(Weight), "a stage has the same k of both");

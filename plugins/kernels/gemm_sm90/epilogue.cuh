@@ -29,7 +29,7 @@ struct Epilogue {
   static constexpr bool kEachNormalizes[] = {false, Steps::kNormalizes...};
   static_assert(kNormalizes == kEachNormalizes[sizeof...(Steps)], "only the last step may leave something to do");
 
-  static bool Takes(Activation activation) { return (true && ... && Steps::Takes(activation)); }
+  static bool Supports(Activation activation) { return (true && ... && Steps::Supports(activation)); }
 
   // Called by one thread, before the block's first barrier.
   template <class Pipeline>
@@ -47,7 +47,7 @@ struct Epilogue {
 struct EpilogueStep {
   static constexpr int kVectors = 0;
   static constexpr bool kAddsResidual = false, kNormalizes = false;
-  static bool Takes(Activation) { return true; }
+  static bool Supports(Activation) { return true; }
   template <class Pipeline>
   __device__ __forceinline__ static void InitBarriers(const Pipeline&) {}
 };
@@ -73,7 +73,7 @@ struct AddBias : EpilogueStep {
 // One of the set's activations, as accurate as 16-bit results need.
 template <class Set>
 struct Activate : EpilogueStep {
-  static bool Takes(Activation activation) { return Set::Has(activation); }
+  static bool Supports(Activation activation) { return Set::Has(activation); }
   template <class Tile, int kCount>
   __device__ __forceinline__ static NothingToFinish Apply(float (&v)[kCount], const Tile& tile) {
     Set::template For16Bits<kCount>(v, tile.parameters().activation);

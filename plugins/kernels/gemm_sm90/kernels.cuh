@@ -24,9 +24,9 @@ using Sums = Elements<typename E::X, typename E::Weight, typename E::Accumulator
 template <class Elements, size_t kIndex, bool kPacked>
 using SplitK = SplitKConfig<Sums<Elements>, kSplitKBlocks[kIndex].m, kSplitKBlocks[kIndex].n,
                             kSplitKBlocks[kIndex].stages, kSplitKBlocks[kIndex].per_multiprocessor, kPacked>;
-template <class Elements, bool kPacked>
-using Persistent = PersistentConfig<Elements, kPersistentBlock.m, kPersistentBlock.n, kPersistentBlock.stages, kPacked,
-                                    Epilogue<Activate<Activations>>>;
+template <class Elements, size_t kIndex, bool kPacked>
+using Persistent = PersistentConfig<Elements, kPersistentBlocks[kIndex].m, kPersistentBlocks[kIndex].n,
+                                    kPersistentBlocks[kIndex].stages, kPacked, Epilogue<Activate<Activations>>>;
 
 // Calls launch(packed as a bool_constant).
 template <class Elements, class Launch>
@@ -59,9 +59,10 @@ template <class Elements>
 cudaError_t GemmSm90Elementwise(const GemmSm90Tile& tile, const GemmSm90Arguments<Elements>& a, const Device& device,
                                 cudaStream_t stream) {
   using namespace gemm_sm90;
-  if (tile.block == kPersistentBlock) {
-    return WithPacked(a, [&](auto packed) {
-      return LaunchPersistent<Persistent<Elements, decltype(packed)::value>>(tile, a, device, stream);
+  if (IsPersistent(tile.block)) {
+    return WithBlock(kPersistentBlocks, tile.block, a, [&](auto index, auto packed) {
+      return LaunchPersistent<Persistent<Elements, decltype(index)::value, decltype(packed)::value>>(tile, a, device,
+                                                                                                     stream);
     });
   }
   return WithBlock(kOneTileBlocks, tile.block, a, [&](auto index, auto packed) {

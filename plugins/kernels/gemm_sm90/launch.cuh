@@ -98,7 +98,7 @@ LaunchConfig MakeLaunchConfig(const GemmSm90Tile& tile, const Device& device, cu
 template <class Config, class T>
 cudaError_t LaunchPersistent(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& a, const Device& device,
                              cudaStream_t stream) {
-  if (!Config::Epilogue::Takes(a.activation)) return cudaErrorInvalidValue;
+  if (!Config::Epilogue::Supports(a.activation)) return cudaErrorInvalidValue;
   Parameters p;
   cudaError_t error = Prepare<Config>(tile, a, &p);
   if (error != cudaSuccess) return error;
@@ -134,7 +134,7 @@ cudaError_t LaunchOneTile(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& 
   if (Config::Epilogue::kNormalizes && a.n != static_cast<int64_t>(Config::kN) * tile.cluster_n) {
     return cudaErrorInvalidConfiguration;
   }
-  if (!Config::Epilogue::Takes(a.activation)) return cudaErrorInvalidValue;
+  if (!Config::Epilogue::Supports(a.activation)) return cudaErrorInvalidValue;
   Parameters p;
   cudaError_t error = Prepare<Config>(tile, a, &p);
   if (error != cudaSuccess) return error;

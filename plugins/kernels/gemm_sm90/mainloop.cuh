@@ -21,16 +21,18 @@ class Mainloop {
   template <class UnderFirst>
   __device__ __forceinline__ int Issue(Accumulators& accumulators, State& state, int stages, int first_row_block,
                                        bool accumulate, UnderFirst&& under_first) const {
-    int previous = -1;
-    for (int i = 0; i < stages; ++i, state.Advance()) {
-      WaitBarrier(pipeline_.Full(state.stage), state.parity);
-      Multiply(accumulators, state.stage, first_row_block, accumulate || i > 0);
-      if (i == 0) under_first();
-      WaitWgmma<1>();
-      if (previous >= 0) Release(previous);
-      previous = state.stage;
+    return IssueBlocks<Config::kRowBlocks>(accumulators, state, stages, first_row_block, accumulate, under_first);
+  }
+
+  // The same for the first `row_blocks` blocks of 64 rows only. What is beyond the last row of x costs neither time nor
+  // power then. (A loop for each number of blocks: with a condition within the loop the compiler waits for each
+  // product.)
+  template <int kBlocks = Config::kRowBlocks>
+  __device__ __forceinline__ int IssueSome(Accumulators& accumulators, State& state, int stages, int row_blocks) const {
+    if constexpr (kBlocks > 1) {
+      if (row_blocks < kBlocks) return IssueSome<kBlocks - 1>(accumulators, state, stages, row_blocks);
     }
-    return previous;
+    return IssueBlocks<kBlocks>(accumulators, state, stages, 0, true, [] {});
   }
 
   // Waits until the accumulators are complete.
@@ -46,28 +48,49 @@ class Mainloop {
   }
 
   __device__ __forceinline__ static void Fence(Accumulators& accumulators) {
-#pragma unroll
-    for (int b = 0; b < Config::kRowBlocks; ++b) FenceRegisters(accumulators[b]);
+    FenceBlocks<Config::kRowBlocks>(accumulators);
   }
 
  private:
+  template <int kBlocks>
+  __device__ __forceinline__ static void FenceBlocks(Accumulators& accumulators) {
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) FenceRegisters(accumulators[b]);
+  }
+
+  template <int kBlocks, class UnderFirst>
+  __device__ __forceinline__ int IssueBlocks(Accumulators& accumulators, State& state, int stages, int first_row_block,
+                                             bool accumulate, UnderFirst&& under_first) const {
+    int previous = -1;
+    for (int i = 0; i < stages; ++i, state.Advance()) {
+      WaitBarrier(pipeline_.Full(state.stage), state.parity);
+      Multiply<kBlocks>(accumulators, state.stage, first_row_block, accumulate || i > 0);
+      if (i == 0) under_first();
+      WaitWgmma<1>();
+      if (previous >= 0) Release(previous);
+      previous = state.stage;
+    }
+    return previous;
+  }
+
+  template <int kBlocks>
   __device__ __forceinline__ void Multiply(Accumulators& accumulators, int stage, int first_row_block,
                                            bool accumulate) const {
     constexpr int kBlockBytes = 64 * Config::kRowBytes, kStepK = 32 / sizeof(typename Config::X);
     uint64_t x = TileDescriptor(pipeline_.Stage(stage) + first_row_block * kBlockBytes);
     uint64_t weight = TileDescriptor(pipeline_.Stage(stage) + Config::kXBytes);
-    Fence(accumulators);
+    FenceBlocks<kBlocks>(accumulators);
     BeginWgmma();
 #pragma unroll
     for (int step = 0; step < Config::kStageK / kStepK; ++step, x += 2, weight += 2) {
 #pragma unroll
-      for (int b = 0; b < Config::kRowBlocks; ++b) {
+      for (int b = 0; b < kBlocks; ++b) {
         WgmmaSs<typename Config::X, Config::kN>(accumulators[b], x + b * (kBlockBytes >> 4), weight,
                                                 step > 0 || accumulate);
       }
     }
     CommitWgmma();
-    Fence(accumulators);
+    FenceBlocks<kBlocks>(accumulators);
   }
 
   const Pipeline<Config>& pipeline_;

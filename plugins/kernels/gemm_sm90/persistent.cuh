@@ -28,15 +28,15 @@ class PersistentConsumer {
     if (group == 1) state.Advance(pipeline_.TileAt(0).stages());
     for (int number = group; pipeline_.HasTile(number); number += 2) {
       const Tile tile = pipeline_.TileAt(number);
-      const int stages = tile.stages();
+      const int stages = tile.stages(), row_blocks = (pipeline_.Rows() - tile.row + 63) / 64;  // with rows in them
       Accumulators accumulators;
       StartFromBias(accumulators, tile);
       Loop::Fence(accumulators);  // or the compiler converts the bias after the wait
       // The order barrier is also needed because an mbarrier's parity only tells a round of the ring from the one
       // before.
       if (number > 0) WaitForMainloop(number);
-      const int last_stage = mainloop.Issue(accumulators, state, stages, 0, true, [] {});
-      if (pipeline_.HasTile(number + 1)) PassMainloopOn(number + 1);
+      const int last_stage = mainloop.IssueSome(accumulators, state, stages, row_blocks);
+      if (pipeline_.HasTile(number + 1)) HandMainloopOver(number + 1);
       mainloop.Finish(accumulators, last_stage);
       Store(accumulators, tile);
       // Skips the stages of the other warpgroup's tile.
@@ -51,7 +51,7 @@ class PersistentConsumer {
   __device__ __forceinline__ static void WaitForMainloop(int number) {
     asm volatile("bar.sync %0, 256;" ::"r"(kOrderBarrier + number % 2) : "memory");
   }
-  __device__ __forceinline__ static void PassMainloopOn(int number) {
+  __device__ __forceinline__ static void HandMainloopOver(int number) {
     asm volatile("bar.arrive %0, 256;" ::"r"(kOrderBarrier + number % 2) : "memory");
   }
 

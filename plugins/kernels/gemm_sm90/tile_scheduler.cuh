@@ -34,6 +34,7 @@ class TileCounts {
   __device__ __forceinline__ int unsplit_tiles() const { return p_.unsplit_tiles; }
   __device__ __forceinline__ int split_tiles() const { return p_.tiles_m * p_.tiles_n - p_.unsplit_tiles; }
   __device__ __forceinline__ int unsplit_rows() const { return p_.unsplit_rows; }
+  __device__ __forceinline__ int rows() const { return p_.m; }
 
  private:
   const Parameters& p_;
@@ -44,7 +45,7 @@ class TileCounts {
 template <>
 class TileCounts<true> {
   struct alignas(16) Counts {
-    int tiles, unsplit_tiles, split_tiles, unsplit_rows;
+    int tiles, unsplit_tiles, split_tiles, unsplit_rows, rows;
   };
 
  public:
@@ -53,7 +54,7 @@ class TileCounts<true> {
   // Called by every thread. Returns whether `cluster`, counted from 0, has a tile; the counts can then be read after
   // the block's next barrier.
   __device__ __forceinline__ bool Make(const Parameters& p, int row_count, int cluster) const {
-    const int panels = Panels(p.last_wave, static_cast<int>(RealRows(row_count, p.m)));
+    const int rows = static_cast<int>(RealRows(row_count, p.m)), panels = Panels(p.last_wave, rows);
     int full = panels;
     if (p.splits > 1) full = p.last_wave.clusters == 0 ? 0 : FullPanels(p.last_wave, panels);
     Counts counts;
@@ -61,6 +62,7 @@ class TileCounts<true> {
     counts.unsplit_tiles = full * p.tiles_n;
     counts.split_tiles = (panels - full) * p.tiles_n;
     counts.tiles = counts.unsplit_tiles + counts.split_tiles * p.splits;
+    counts.rows = rows;
     if (threadIdx.x == 0) *counts_ = counts;
     return cluster < counts.tiles;
   }
@@ -68,6 +70,7 @@ class TileCounts<true> {
   __device__ __forceinline__ int unsplit_tiles() const { return counts_->unsplit_tiles; }
   __device__ __forceinline__ int split_tiles() const { return counts_->split_tiles; }
   __device__ __forceinline__ int unsplit_rows() const { return counts_->unsplit_rows; }
+  __device__ __forceinline__ int rows() const { return counts_->rows; }
 
  private:
   Counts* counts_;
@@ -121,6 +124,7 @@ class TileScheduler {
   }
 
   __device__ __forceinline__ int UnsplitRows() const { return counts_.unsplit_rows(); }
+  __device__ __forceinline__ int Rows() const { return counts_.rows(); }
 
  protected:
   const Parameters& p_;
