@@ -7,7 +7,8 @@ using kernels::LayerNormKernel;
 
 // The fewest rows for which a kernel is chosen. A warp for each row takes fewer instructions than a block: on an H200,
 // 6.3 instead of 7.3 us at 1024 rows (docs/notebook.md). With few rows, or several partial sums of each, a block for
-// each row has more loads in flight. No figures were kept of where the limits were found, on an H200.
+// each row has more loads in flight. No figures were kept of where the limits were found, on an H200. Some that were
+// measured later are in docs/kernels.md.
 constexpr int64_t kLeastForPersistentWarps = 256;
 constexpr int64_t kLeastOfSeveralPartials = 512;  // for persistent warps, with more than one partial sum to add
 constexpr int64_t kLeastForWarpPerRow = 2048;
