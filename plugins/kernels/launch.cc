@@ -103,7 +103,7 @@ cudaError_t Launch(const LaunchConfig& config, const void* kernel, void** argume
   const KernelFacts facts = GetKernelFacts(config, kernel);
   if (facts.error != cudaSuccess) return facts.error;
   cudaLaunchAttribute attributes[2];
-  const cudaLaunchConfig_t launch = Describe(config, facts.programmatic_launch && config.may_overlap, attributes);
+  const cudaLaunchConfig_t launch = Describe(config, facts.programmatic_launch, attributes);
   return cudaLaunchKernelExC(&launch, kernel, arguments);
 }
 

@@ -18,7 +18,6 @@ struct LaunchConfig {
   unsigned cluster = 1;  // blocks along x
   cudaStream_t stream = nullptr;
   const Device* device = nullptr;
-  bool may_overlap = true;  // the end of the preceding kernel, where the architecture can
 };
 
 // Launches `kernel`, raising its limit on shared memory to the device's. From compute capability 9.0 on the launch may
