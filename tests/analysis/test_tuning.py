@@ -142,7 +142,7 @@ def test_the_library_is_asked_about_rows(tmp_path: Path) -> None:
     path.write_text(merged(path, report("GPU A", ("FusedGemmGelu float16 8x8x8", "gone"))) + "half a row\n")
     if native.gpu_architectures():
         assert tuning._not_taken(path, []) == ["half a row"]
-        with pytest.raises(native.NativeError, match="line 4 is no row"):
+        with pytest.raises(native.NativeError, match="line 4 is not a row"):
             native.read_tuning(path.read_text(), "tuning.tsv")
     assert native.read_tuning(tuning.HEADER + " and a half", "tuning.tsv")
 
