@@ -53,7 +53,7 @@ enum class LayerNormKernel {
   kWarpPerRow,
   kPersistentWarps,  // a warp for each row; it loads its next row while it normalises one
   // The same for rows few of which have more than one partial sum beside the product: the others are loaded one round
-  // trip to the L2 cache later, and twice as many warps run at a time.
+  // trip to the L2 cache later, and up to twice as many warps run at a time.
   kPersistentWarpsFewPartials,
 };
 

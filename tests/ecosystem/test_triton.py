@@ -127,7 +127,7 @@ def ragged(sources: Folders, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(folders: Folders, ragged: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     if not ENVIRONMENT.is_dir():
         log = ENVIRONMENT.with_name("triton.log")
-        pytest.skip(f"nvidia-pytriton cannot be had here: {log.read_text().strip() if log.exists() else 'no log'}")
+        pytest.skip(f"nvidia-pytriton does not install here: {log.read_text().strip() if log.exists() else 'no log'}")
     base = tmp_path_factory.mktemp("triton")
     repository = base / "repository"
     for name in ("minilm", "reranker", "classifier"):

@@ -15,18 +15,17 @@ class Mainloop {
   __device__ __forceinline__ explicit Mainloop(const Pipeline<Config>& pipeline)
       : pipeline_(pipeline), remote_empty_(pipeline.RemoteEmpty(threadIdx.x % 128)) {}
 
-  // Issues the products of the next `stages` stages, with x's rows from 64 * first_row_block on. `accumulate`: whether
-  // the accumulators already hold something. Calls under_first() while the first product is in flight. Returns the last
-  // stage, for Finish().
+  // Issues the products of the next `stages` stages, with x's rows from 64 * first_row_block on. Calls under_first()
+  // while the first product is in flight. Returns the last stage, for Finish().
   template <class UnderFirst>
   __device__ __forceinline__ int Issue(Accumulators& accumulators, State& state, int stages, int first_row_block,
-                                       bool accumulate, UnderFirst&& under_first) const {
-    return IssueBlocks<Config::kRowBlocks>(accumulators, state, stages, first_row_block, accumulate, under_first);
+                                       UnderFirst&& under_first) const {
+    return IssueBlocks<Config::kRowBlocks>(accumulators, state, stages, first_row_block, false, under_first);
   }
 
-  // The same for the first `row_blocks` blocks of 64 rows only. What is beyond the last row of x costs neither time nor
-  // power then. (A loop for each number of blocks: with a condition within the loop the compiler waits for each
-  // product.)
+  // The same for the first `row_blocks` blocks of 64 rows only, added to what the accumulators hold. What is beyond the
+  // last row of x costs neither time nor power then. Each number of blocks has a loop of its own, so that the one of
+  // full tiles has no condition in it.
   template <int kBlocks = Config::kRowBlocks>
   __device__ __forceinline__ int IssueSome(Accumulators& accumulators, State& state, int stages, int row_blocks) const {
     if constexpr (kBlocks > 1) {
@@ -58,6 +57,7 @@ class Mainloop {
     for (int b = 0; b < kBlocks; ++b) FenceRegisters(accumulators[b]);
   }
 
+  // `accumulate`: whether the accumulators already hold something.
   template <int kBlocks, class UnderFirst>
   __device__ __forceinline__ int IssueBlocks(Accumulators& accumulators, State& state, int stages, int first_row_block,
                                              bool accumulate, UnderFirst&& under_first) const {

@@ -51,7 +51,7 @@ class OneTileConsumer {
     const int stages = tile.stages();
     typename Loop::Accumulators accumulators;
     const VectorRegisters<Config> vectors(p_, tile.column);
-    const int last_stage = mainloop.Issue(accumulators, state, stages, group, false, [&] { vectors.Store(Vectors()); });
+    const int last_stage = mainloop.Issue(accumulators, state, stages, group, [&] { vectors.Store(Vectors()); });
     mainloop.Finish(accumulators, last_stage);
     Finish(accumulators[0], tile, group, state);
     if constexpr (Config::kPacked) {

@@ -22,7 +22,7 @@ class SplitKConsumer {
     const Loop mainloop(pipeline_);
     const Tile tile = pipeline_.TileAt(0);
     typename Loop::Accumulators accumulators;
-    mainloop.Finish(accumulators, mainloop.Issue(accumulators, state, tile.stages(), group, false, [] {}));
+    mainloop.Finish(accumulators, mainloop.Issue(accumulators, state, tile.stages(), group, [] {}));
     WaitForDependencies();
     Store(accumulators[0], tile, group);
   }
