@@ -28,6 +28,7 @@ template <class T>
 struct AttentionArguments {
   const T* qkv;
   const T* bias;
+  bool bias_is_constant;  // no kernel that may still be running writes it
   const void* mask;
   bool mask_is_int64;
   T* y;

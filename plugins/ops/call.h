@@ -53,6 +53,11 @@ void CheckCuda(cudaError_t error, const char* op);
 // Of rows that LayerNorm's kernels do not take.
 [[noreturn]] void FailTooWide(const char* op, int64_t columns);
 
+// Whether no kernel that may still be running writes the input: it is a constant, or not given.
+inline bool IsConstant(const bertfuse_call& call, const bertfuse_tensor* input) {
+  return input == nullptr || input->data == nullptr || (call.constant_inputs >> (input - call.inputs) & 1) != 0;
+}
+
 // Where a tensor is given, its data; else null.
 template <class T>
 T* Data(const bertfuse_tensor& tensor) {

@@ -18,6 +18,7 @@ kernels::AttentionArguments<T> Arguments(const bertfuse_call& call) {
   kernels::AttentionArguments<T> a;
   a.qkv = Data<T>(qkv);
   a.bias = Data<T>(call.inputs[Op::In::bias]);
+  a.bias_is_constant = IsConstant(call, &call.inputs[Op::In::bias]);
   a.mask = Data<void>(mask);
   a.mask_is_int64 = mask.dtype == BERTFUSE_INT64;
   a.y = Data<T>(call.outputs[Op::Out::y]);

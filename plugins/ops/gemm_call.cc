@@ -14,10 +14,6 @@
 namespace bertfuse::cuda {
 namespace {
 
-bool IsConstant(const bertfuse_call& call, const bertfuse_tensor* input) {
-  return input == nullptr || input->data == nullptr || (call.constant_inputs >> (input - call.inputs) & 1) != 0;
-}
-
 template <class T>
 kernels::GemmSm90Arguments<kernels::Elements<T>> Arguments(const bertfuse_call& call, const GemmCall& gemm) {
   const auto data = [](const bertfuse_tensor* tensor) { return tensor == nullptr ? nullptr : Data<T>(*tensor); };

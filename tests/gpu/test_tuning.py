@@ -152,7 +152,7 @@ def test_former_names():
     tuning, remark, _ = read([(identity(), "FusedAttention float16 2x100x2x64", "sm90")])
     y = poisoned(2, 100, 128, dtype=torch.float16)
     bound = Bound("FusedAttention", [qkv, bias, None], [y], [2, 0.125], tuning=tuning)
-    assert not remark and native.tactic_name("FusedAttention", bound.call, -1, library_file()) == "sm90 64x64"
+    assert not remark and native.tactic_name("FusedAttention", bound.call, -1, library_file()) == "sm90 64x128"
     inputs, outputs, attributes = gemm(512, 768, 768)
     op = "FusedGemmLayerNorm"
     norm, alone = "then LayerNorm, ", "sm90 128x128 stages 7 cluster 1x1"

@@ -33,8 +33,12 @@ TEST(AttentionTactic, TheChosenOneIsListedOnce) {
 
 // On an H200's 132 multiprocessors.
 TEST(AttentionTactic, ByQueriesAndKeys) {
-  EXPECT_EQ(Chosen(1, 128, 12, 64), "sm90 64x64");  // 12 tiles of 128 queries
-  EXPECT_EQ(Chosen(10, 128, 12, 64), "sm90 64x64");
+  EXPECT_EQ(Chosen(1, 64, 12, 64), "sm90 64x64");  // 12 tiles of 128 queries
+  EXPECT_EQ(Chosen(1, 65, 12, 64), "sm90 64x128");
+  EXPECT_EQ(Chosen(10, 128, 12, 32), "sm90 64x128");
+  EXPECT_EQ(Chosen(1, 129, 12, 64), "sm90 64x64");  // 3 steps, or 2 of 128
+  EXPECT_EQ(Chosen(4, 200, 12, 64), "sm90 64x128");
+  EXPECT_EQ(Chosen(1, 128, 12, 128), "sm90 64x64");
   EXPECT_EQ(Chosen(11, 128, 12, 64), "sm90 128x128");  // 132
   EXPECT_EQ(Chosen(11, 129, 12, 64), "sm90 128x64 pipelines 2");
   EXPECT_EQ(Chosen(32, 384, 12, 32), "sm90 128x64 pipelines 2");
@@ -50,7 +54,7 @@ TEST(AttentionTactic, PackedSequencesHaveAllTiles) {
         problem.packed = true;
         std::set<std::string> names;
         for (const AttentionTactic& tactic : AttentionTactics(problem)) names.insert(Describe(tactic));
-        EXPECT_EQ(names.size(), head_size == 128 ? 4u : 6u);
+        EXPECT_EQ(names.size(), head_size == 128 ? 4u : 7u);
         EXPECT_EQ(names.count(Describe(ChooseAttentionTactic(problem))), 1u) << batch << " " << mean;
       }
     }
@@ -64,6 +68,7 @@ TEST(AttentionTactic, PackedByTheMeanLength) {
     return Describe(ChooseAttentionTactic(problem));
   };
   EXPECT_EQ(chosen(4, 33, 64), "sm90 64x64");  // 48 tiles
+  EXPECT_EQ(chosen(4, 65, 64), "sm90 64x64");
   EXPECT_EQ(chosen(128, 23, 64), "sm90 64x32 pipelines 2");
   EXPECT_EQ(chosen(32, 160, 32), "sm90 64x32 pipelines 2");
   EXPECT_EQ(chosen(32, 161, 64), "sm90 128x64 pipelines 2");
@@ -84,6 +89,7 @@ TEST(AttentionTactic, DeterministicRowsAreComputedAlike) {
           EXPECT_TRUE(IsDeterministicByRow(problem, tactic));
           EXPECT_EQ(IsDeterministicByRow(problem, {AttentionPath::kMma}), !packed);
           EXPECT_FALSE(IsDeterministicByRow(problem, {AttentionPath::kSm90, {128, 128, 1}}));
+          EXPECT_FALSE(IsDeterministicByRow(problem, {AttentionPath::kSm90, {64, 128, 1}}));
           EXPECT_EQ(tactic.path, packed ? AttentionPath::kSm90 : AttentionPath::kMma);
           EXPECT_EQ(tactic.tile.keys, packed ? 64 : 0);
           chosen.insert(Describe(tactic));

@@ -17,7 +17,7 @@ struct Parameters {
   CUtensorMap qkv_map, y_map;  // [batch, sequence, columns]
   const void* bias;
   const void* mask;
-  bool mask_is_int64;
+  bool bias_is_constant, mask_is_int64;
   int sequence, heads;
   float inverse_query_tiles, inverse_heads;
   int query_tiles, tiles;                       // of a head, of the call

@@ -78,6 +78,7 @@ class Consumer : Pipeline<Config> {
     MaskScores(score, visible, all_hidden, 0);
     softmax.Start(score);
     Pack(weight, score);
+#pragma unroll 1
     for (int block = 1; block < blocks; ++block) {
       const State before = state;
       state.Advance();

@@ -28,15 +28,17 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) Kernel(cons
   LaunchDependents();
   __syncthreads();
   const int role = warp % 4 / Config::kPipelines;
-  // The offsets of packed sequences can be read before the preceding kernels have ended (packed_rows.cuh), so the first
-  // tiles are found early.
-  if (!(Config::kPacked && group == Config::kConsumers && role == 1)) WaitForDependencies();
   if (group == Config::kConsumers) {
+    // The offsets of packed sequences can be read before the preceding kernels have ended (packed_rows.cuh), so the
+    // first tiles are found early.
+    if (!(Config::kPacked && role == 1)) WaitForDependencies();
     DeallocateRegisters<Config::kProducerRegisters>();
     const Producer<Config> producer(p, shared, warp % Config::kPipelines);
     if (role == 0 && threadIdx.x % 32 == 0) producer.Load();
     if (role == 1) producer.Plan();
   } else {
+    // All else that consumers read or overwrite, they touch after the producer has waited and loaded their queries.
+    if (!p.bias_is_constant) WaitForDependencies();
     AllocateRegisters<Config::kConsumerRegisters>();
     Consumer<Config>(p, shared, group).Compute();
   }
@@ -48,6 +50,7 @@ cudaError_t LaunchPacked(const AttentionArguments<typename Config::T>& a, const 
   const int64_t hidden = a.heads * a.head_size;
   Parameters p = {};
   p.bias = a.bias;
+  p.bias_is_constant = a.bias_is_constant;
   p.heads = static_cast<int>(a.heads);
   p.scale_log2 = std::max(a.scale * 1.44269504088896341f, FLT_MIN);
   p.packed = a.packed;
@@ -78,6 +81,7 @@ cudaError_t LaunchConfigured(const AttentionArguments<typename Config::T>& a, co
   if constexpr (Config::kPacked) return LaunchPacked<Config>(a, device, stream);
   Parameters p;
   p.bias = a.bias;
+  p.bias_is_constant = a.bias_is_constant;
   p.mask = a.mask;
   p.mask_is_int64 = a.mask_is_int64;
   p.sequence = static_cast<int>(a.sequence);
@@ -122,6 +126,7 @@ cudaError_t WithConfig(const AttentionSm90Tile& tile, Launch&& launch) {
   if constexpr (kHeadSize == 128) {
     if (is(128, 64, 1)) return launch(AttentionConfig<T, kHeadSize, 64, 1, 2, 1, kPacked>());
   } else {
+    if (is(64, 128, 1)) return launch(AttentionConfig<T, kHeadSize, 128, 1, 1, 2, kPacked>());
     if (is(128, 128, 1)) return launch(AttentionConfig<T, kHeadSize, 128, 1, 2, 1, kPacked>());
     if (is(128, 64, 2)) return launch(AttentionConfig<T, kHeadSize, 64, 2, 2, 1, kPacked>());
     if constexpr (kPacked) {

@@ -56,6 +56,7 @@ class Pipeline {
   template <class F>
   __device__ __forceinline__ void ForEachTile(F&& f) const {
     if constexpr (Config::kPacked) {
+#pragma unroll 1
       for (uint32_t number = 0;; ++number) {
         WaitBarrier(MaskFull(number), MaskParity(number));
         const Tile tile = {*PackedTileAt(number), number};

@@ -53,6 +53,7 @@ class Producer : Pipeline<Config> {
                      this->QueriesFull(tile.number));
       }
       int blocks = this->BlocksBeforeMask();
+#pragma unroll 1
       for (int block = 0; block < blocks; ++block) {
         WaitBarrier(this->KeysEmpty(state.stage), state.parity ^ 1);
         ArriveExpectTx(this->KeysFull(state.stage), Config::kKeyBlockBytes);

@@ -45,6 +45,7 @@ class TileScheduler {
     int index = first();
     const int row = Divide(index, p_.inverse_query_tiles), batch = Divide(row, p_.inverse_heads);
     Tile tile = {(index - row * p_.query_tiles) * Config::kQueries, row - batch * p_.heads, batch, 0};
+#pragma unroll 1
     for (; index < p_.tiles; index += Config::kPipelines * gridDim.x) {
       f(tile);
       ++tile.number;
