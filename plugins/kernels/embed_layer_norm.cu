@@ -67,6 +67,7 @@ __global__ void __launch_bounds__(kWarpRowThreads, kChunks > 3 ? 3 : 4)
     if (from.token_type != nullptr) rows[2].Load(from.token_type, columns);
   };
   int64_t at = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+#pragma unroll 1
   for (load(at); at < count; at += stride) {
     gamma.KeepPacked(), beta.KeepPacked();
     NormalizeSum<norms::LayerNorm>(
@@ -75,7 +76,7 @@ __global__ void __launch_bounds__(kWarpRowThreads, kChunks > 3 ? 3 : 4)
 }
 
 template <class T, class Index, int kVector, int kChunks>
-__global__ void __launch_bounds__(MaxRowThreads(kChunks), 1)  // left to itself the compiler spills wide rows
+__global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks == 1 ? 3 : 1)  // by itself, wide rows are spilled
     EmbedLayerNormKernel(EmbedLayerNormArguments<T, Index> a) {
   __shared__ float3 scratch[32];
   const int columns = static_cast<int>(a.columns);
@@ -84,6 +85,7 @@ __global__ void __launch_bounds__(MaxRowThreads(kChunks), 1)  // left to itself 
   if (blockIdx.x >= count) return;
   RowVector<T, kVector, kChunks> gamma(a.gamma), beta(a.beta);
   gamma.Load(columns), beta.Load(columns);
+#pragma unroll 1
   for (int64_t at = blockIdx.x; at < count; at += gridDim.x) {
     const TableRows<T> from = FindRows(a, at);
     const T* const tables[3] = {from.word, from.position, from.token_type};

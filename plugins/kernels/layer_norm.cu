@@ -8,10 +8,10 @@
 namespace bertfuse::kernels {
 namespace {
 
-// The product in T, or zeros where split-K's float32 partial sums are to be added up.
+// The product in T, or zeros where it is null: where split-K's float32 partial sums are to be added up.
 template <class T, int kVector>
-__device__ __forceinline__ void LoadProduct(const LayerNormArguments<T>& a, int64_t at, float (&value)[kVector]) {
-  const auto loaded = LoadIf<kVector>(a.product != nullptr, a.product + at);
+__device__ __forceinline__ void LoadProduct(const T* product, int64_t at, float (&value)[kVector]) {
+  const auto loaded = LoadIf<kVector>(product != nullptr, product + at);
 #pragma unroll
   for (int i = 0; i < kVector; ++i) value[i] = ToFloat(loaded.value[i]);
 }
@@ -50,16 +50,17 @@ struct RowCounts {
   }
 };
 
-// Calls visit(row) for each row of a block. There may be more packed rows than the grid was sized for.
-template <bool kPacked, class Visit>
-__device__ __forceinline__ void ForEachRow(int64_t rows, Visit&& visit) {
-  if constexpr (kPacked) {
-    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
-      visit(row);
-      __syncthreads();
-    }
-  } else {
-    visit(static_cast<int64_t>(blockIdx.x));
+// Calls visit(row, true) for each row of a block, once the kernels before this one have ended. `warm_up`: calls
+// visit(row, false), for a row that does not exist, while they still run, so that the code is in the instruction cache
+// when the data are there. There may be more packed rows than the grid was sized for.
+template <class Visit>
+__device__ __forceinline__ void ForEachRow(int64_t rows, bool warm_up, Visit&& visit) {
+#pragma unroll 1
+  for (int64_t row = static_cast<int64_t>(blockIdx.x) - (warm_up ? gridDim.x : 0); row < rows; row += gridDim.x) {
+    const bool exists = row >= 0;
+    if (exists) WaitForDependencies();
+    visit(row, exists);
+    __syncthreads();
   }
 }
 
@@ -93,16 +94,16 @@ __global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks > 1    ? 1
   if (!a.vectors_are_constant) WaitForDependencies();
   RowVector<T, kVector, kChunks> bias(a.bias), gamma(a.gamma), beta(a.beta);
   bias.Load(columns), gamma.Load(columns), beta.Load(columns);
-  WaitForDependencies();
-  ForEachRow<kPacked>(counts.rows, [&](int64_t at) {
+  const bool warm_up = a.vectors_are_constant && blockIdx.x < a.warm_up_blocks;
+  ForEachRow(counts.rows, warm_up, [&](int64_t at, bool exists) {
     const int64_t offset = at * a.columns;
     const Partials<T> partials = PartialsOf(a, at, counts.unsplit);
     RowSlice<kVector, kChunks> row;
     ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int column) {
       float (&value)[kVector] = row.value[chunk];
-      const auto residual = LoadIf<kVector>(a.residual != nullptr, a.residual + offset + column);
+      const auto residual = LoadIf<kVector>(exists && a.residual != nullptr, a.residual + offset + column);
       if constexpr (kHalfProduct) {
-        LoadProduct(a, offset + column, value);
+        LoadProduct(exists ? a.product : nullptr, offset + column, value);
         if constexpr (SupportsPartials(kVector, kChunks)) {
           AddAll<kMaxMorePartials>(partials.first + column, partials.stride, partials.count, value);
         }
@@ -113,7 +114,7 @@ __global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks > 1    ? 1
         for (int i = 0; i < kVector; ++i) value[i] = 0.0f;
 #pragma unroll 1
         for (int split = 0; split < a.splits; split += kAtOnce, source += kAtOnce * split_stride) {
-          AddAll<kAtOnce>(source, split_stride, a.splits - split, value);
+          AddAll<kAtOnce>(source, split_stride, exists ? a.splits - split : 0, value);
         }
       }
       const auto add = bias.Chunk(chunk, column);
@@ -122,7 +123,7 @@ __global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks > 1    ? 1
         value[i] = Activations::Exact(value[i] + ToFloat(add.value[i]), a.activation) + ToFloat(residual.value[i]);
       }
     });
-    NormalizeAndStore<Norm>(row, columns, gamma, beta, a.epsilon, a.y + offset, scratch);
+    NormalizeAndStore<Norm>(row, columns, gamma, beta, a.epsilon, exists ? a.y + offset : nullptr, scratch);
   });
 }
 
@@ -141,7 +142,7 @@ __device__ __forceinline__ void NormalizeWithWarp(const LayerNormArguments<T>& a
       if (column < columns) visit(value[chunk], column);
     }
   };
-  for_each([&](float (&v)[kVector], int column) { LoadProduct(a, offset + column, v); });
+  for_each([&](float (&v)[kVector], int column) { LoadProduct(a.product, offset + column, v); });
 #pragma unroll 2
   for (int split = 0; split < a.splits; ++split) {
     for_each([&](float (&v)[kVector], int column) {
@@ -198,9 +199,9 @@ __global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T>
 // A product in T and its partial sums, without an activation: persistent, a warp for each row. Of the next row product
 // and kPartials partial sums are loaded ahead; kOthers: any others when it is that row's turn.
 template <class Norm, class T, int kChunks, int kPartials, bool kOthers, bool kPacked>
-__global__ void __launch_bounds__(kWarpRowThreads, kPartials > 1 ? 2
-                                                   : kChunks > 3 ? 3
-                                                                 : 4)
+__global__ void __launch_bounds__(kWarpRowThreads, kPartials > 2                  ? 2
+                                                   : kChunks > 3 || kPartials > 1 ? 3
+                                                                                  : 4)
     LayerNormPersistentKernel(LayerNormArguments<T> a) {
   const int columns = static_cast<int>(a.columns);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
@@ -225,6 +226,7 @@ __global__ void __launch_bounds__(kWarpRowThreads, kPartials > 1 ? 2
     }
   };
   int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+#pragma unroll 1
   for (load(row); row < counts.rows; row += stride) {
     bias.KeepPacked(), gamma.KeepPacked(), beta.KeepPacked();
     const auto add_others = [&](auto& value) {
@@ -270,7 +272,8 @@ cudaError_t LaunchWarp(const LayerNormArguments<T>& a, const Device& device, cud
 }
 
 template <class Norm, class T, int kVector>
-cudaError_t LaunchVector(const LayerNormArguments<T>& a, const Device& device, cudaStream_t stream) {
+cudaError_t LaunchVector(LayerNormArguments<T> a, const Device& device, cudaStream_t stream) {
+  a.warm_up_blocks = static_cast<unsigned>(device.multiprocessors);
   LaunchConfig config;
   const int threads = RowThreads(a.columns, kVector);
   config.grid = dim3(static_cast<unsigned>(a.packed.ForGrid(a.rows)));
@@ -301,11 +304,12 @@ cudaError_t LaunchPersistent(const LayerNormArguments<T>& a, bool few_partials, 
       return WithWarpRowChunks(a.columns, [&](auto chunks) {
         constexpr bool kPacked = decltype(packed)::value;
         constexpr int kChunks = decltype(chunks)::value;
-        const auto kernel = a.more_partials == 0   ? LayerNormPersistentKernel<Norm, T, kChunks, 0, false, kPacked>
-                            : a.more_partials == 1 ? LayerNormPersistentKernel<Norm, T, kChunks, 1, false, kPacked>
-                            : few_partials
-                                ? LayerNormPersistentKernel<Norm, T, kChunks, 1, true, kPacked>
-                                : LayerNormPersistentKernel<Norm, T, kChunks, kMaxMorePartials, false, kPacked>;
+        const auto kernel =
+            a.more_partials == 0                    ? LayerNormPersistentKernel<Norm, T, kChunks, 0, false, kPacked>
+            : a.more_partials == 1                  ? LayerNormPersistentKernel<Norm, T, kChunks, 1, false, kPacked>
+            : a.more_partials == 2 && !few_partials ? LayerNormPersistentKernel<Norm, T, kChunks, 2, false, kPacked>
+            : few_partials ? LayerNormPersistentKernel<Norm, T, kChunks, 1, true, kPacked>
+                           : LayerNormPersistentKernel<Norm, T, kChunks, kMaxMorePartials, false, kPacked>;
         return LaunchWarpRows(kernel, a, device, stream);
       });
     });

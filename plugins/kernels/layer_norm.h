@@ -35,8 +35,11 @@ struct LayerNormArguments {
   int more_partials = 0;
   LastWave last_wave = {};
   int64_t partial_rows = 0;
-  PackedRows packed = {};    // of the rows; nothing is written from *row_count on
-  int64_t unsplit_rows = 0;  // set by LayerNorm()
+  PackedRows packed = {};  // of the rows; nothing is written from *row_count on
+  // Set by LayerNorm(): rows before the first that has partial sums, and how many blocks go through a row that does not
+  // exist while the kernels before theirs still run: one on each multiprocessor.
+  int64_t unsplit_rows = 0;
+  unsigned warm_up_blocks = 0;
 };
 
 // The widest row that a block holds in registers, with accesses of `vector` elements: four, or one where columns or

@@ -7,9 +7,9 @@ namespace bertfuse::kernels::norms {
 
 struct LayerNorm {
   static constexpr bool kAddsBeta = true;
-  __device__ __forceinline__ static float Center(float sum, float count) { return sum / count; }
+  __device__ __forceinline__ static float Center(float sum, float count) { return __fdividef(sum, count); }
   __device__ __forceinline__ static float Scale(float squares, float count, float epsilon) {
-    return rsqrtf(squares / count + epsilon);
+    return rsqrtf(__fdividef(squares, count) + epsilon);
   }
   __device__ __forceinline__ static float Apply(float normalized, float gamma, float beta) {
     return fmaf(normalized, gamma, beta);

@@ -51,7 +51,7 @@ class RowVector {
 };
 
 // Normalises the row and stores it: two passes within a warp, then Chan's parallel form over the warps, so that the
-// block synchronises once. `scratch` holds 32 values.
+// block synchronises once. `scratch` holds 32 values. Nothing is stored where `y` is null.
 template <class Norm, class T, int kVector, int kChunks>
 __device__ __forceinline__ void NormalizeAndStore(const RowSlice<kVector, kChunks>& row, int columns,
                                                   const RowVector<T, kVector, kChunks>& gamma,
@@ -78,7 +78,7 @@ __device__ __forceinline__ void NormalizeAndStore(const RowSlice<kVector, kChunk
   if (lane == 0) scratch[threadIdx.x / 32] = make_float3(count, mean, squares);
   __syncthreads();
   const float3 partial = lane < warps ? scratch[lane] : make_float3(0.0f, 0.0f, 0.0f);
-  mean = WarpSum(partial.x * partial.y) / columns;
+  mean = Norm::Center(WarpSum(partial.x * partial.y), columns);
   squares = WarpSum(partial.z + partial.x * (partial.y - mean) * (partial.y - mean));
   const float inverse = Norm::Scale(squares, columns, epsilon);
   ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int column) {
@@ -89,7 +89,7 @@ __device__ __forceinline__ void NormalizeAndStore(const RowSlice<kVector, kChunk
       const float normalized = (row.value[chunk][i] - mean) * inverse;
       out.value[i] = FromFloat<T>(Norm::Apply(normalized, ToFloat(scale.value[i]), ToFloat(shift.value[i])));
     }
-    *reinterpret_cast<Pack<T, kVector>*>(y + column) = out;
+    if (y != nullptr) *reinterpret_cast<Pack<T, kVector>*>(y + column) = out;
   });
 }
 
