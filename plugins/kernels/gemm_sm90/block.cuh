@@ -11,9 +11,9 @@ namespace bertfuse::kernels::gemm_sm90 {
 template <class Config, class Consumer>
 __device__ __forceinline__ void SetUp(const Parameters& p, const Pipeline<Config>& pipeline) {
   const Consumer consumer(pipeline);
-  if (threadIdx.x == 0) {
+  if (threadIdx.x < 32) {  // one barrier after the other by one thread would delay the first load
     pipeline.InitBarriers();
-    consumer.InitBarriers();
+    if (threadIdx.x == 0) consumer.InitBarriers();
     FenceBarrierInit();
   }
   LaunchDependents();

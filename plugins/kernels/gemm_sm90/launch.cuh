@@ -39,12 +39,18 @@ cudaError_t Prepare(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& a, Par
   while (p->x_multicasters * 2 <= tile.cluster_n && Config::kM / (p->x_multicasters * 2) % 8 == 0) {
     p->x_multicasters *= 2;
   }
+  p->x_slice_rows = Config::kM / p->x_multicasters;
+  p->weight_slice_rows = Config::kN / tile.cluster_m;
+  p->column_mask = 0;
+  for (int i = 0; i < tile.cluster_m; ++i) p->column_mask |= 1u << (i * tile.cluster_n);
   // Counted in 64 bits: a grid takes fewer than 2^31 blocks.
   const int64_t tiles_m = CeilDiv(a.m, static_cast<int64_t>(tile.cluster_m) * Config::kM);
   const int64_t tiles_n = CeilDiv(a.n, static_cast<int64_t>(tile.cluster_n) * Config::kN);
   if (tiles_m * tiles_n * tile.splits * cluster > std::numeric_limits<int>::max()) return cudaErrorInvalidConfiguration;
   p->tiles_m = static_cast<int>(tiles_m);
   p->tiles_n = static_cast<int>(tiles_n);
+  p->cluster_n_divmod = cutlass::FastDivmod(tile.cluster_n);
+  p->tiles_n_divmod = cutlass::FastDivmod(p->tiles_n);
   p->unsplit_rows = p->m;
   p->unsplit_tiles = p->tiles = p->tiles_m * p->tiles_n;
   p->row_count = a.packed.row_count;
@@ -76,10 +82,10 @@ int ClustersOfOneTile(const GemmSm90Arguments<T>& a, const Parameters& p) {
 // Tensor maps of x and weight.
 template <class Config, class T>
 cudaError_t MakeOperandMaps(const GemmSm90Tile& tile, const GemmSm90Arguments<T>& a, Parameters* p) {
-  const MatrixView x = {a.x, a.m, a.k, a.k, Config::kM / p->x_multicasters, Config::kStageK};
+  const MatrixView x = {a.x, a.m, a.k, a.k, p->x_slice_rows, Config::kStageK};
   const cudaError_t error = MakeTensorMap(x, kTensorMapType<typename Config::X>, &p->x_map);
   if (error != cudaSuccess) return error;
-  const MatrixView weight = {a.weight, a.n, a.k, a.k, Config::kN / tile.cluster_m, Config::kStageK};
+  const MatrixView weight = {a.weight, a.n, a.k, a.k, p->weight_slice_rows, Config::kStageK};
   return (Config::kPermutesWeight ? MakePermutedRowsMap : MakeTensorMap)(
       weight, kTensorMapType<typename Config::Weight>, &p->weight_map);
 }
@@ -102,7 +108,7 @@ cudaError_t LaunchPersistent(const GemmSm90Tile& tile, const GemmSm90Arguments<T
   Parameters p;
   cudaError_t error = Prepare<Config>(tile, a, &p);
   if (error != cudaSuccess) return error;
-  if (a.n % kPermutedRows != 0 || Config::kN / tile.cluster_m % kPermutedRows != 0) {
+  if (a.n % kPermutedRows != 0 || p.weight_slice_rows % kPermutedRows != 0) {
     return cudaErrorInvalidConfiguration;
   }
   if (tile.splits > 1) {

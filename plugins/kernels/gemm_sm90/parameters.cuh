@@ -3,6 +3,7 @@
 #define BERTFUSE_KERNELS_GEMM_SM90_PARAMETERS_CUH_
 
 #include <cuda.h>
+#include <cutlass/fast_math.h>
 
 #include "kernels/activation.h"
 #include "kernels/last_wave.h"
@@ -21,7 +22,10 @@ struct Parameters {
   int unsplit_rows, unsplit_tiles;
   int m, n, k_stages, stages_per_split;
   int cluster_m, cluster_n, x_multicasters;  // x_multicasters: blocks of a cluster row that load a slice of x for all
+  int x_slice_rows, weight_slice_rows;       // that a block loads for the others
+  uint32_t column_mask;                      // a bit for each block of the cluster's first column, by rank
   int tiles_m, tiles_n, tiles;               // counted in clusters; `tiles` counts each split of a tile
+  cutlass::FastDivmod cluster_n_divmod, tiles_n_divmod;
   // With packed rows the kernel reads their number, and computes the number of tiles, and which are split, from it.
   const int32_t* row_count;
   int splits;

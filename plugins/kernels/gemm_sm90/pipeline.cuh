@@ -23,11 +23,13 @@ class Pipeline : public TileScheduler<Config> {
         shared_(shared),
         barriers_(reinterpret_cast<uint64_t*>(shared + Config::kBarrierOffset)) {}
 
-  // Called by one thread.
+  // Called by one warp.
   __device__ __forceinline__ void InitBarriers() const {
     // This block, the cluster row that it multicasts a slice of x to, and the cluster column, for weight.
     const int readers = (MulticastsX() ? p_.cluster_n : 1) + p_.cluster_m - 1;
-    for (int stage = 0; stage < Config::kStages; ++stage) {
+    const int stage = threadIdx.x % 32;
+    static_assert(Config::kStages <= 32);
+    if (stage < Config::kStages) {
       InitBarrier(Full(stage), 1);
       InitBarrier(Empty(stage), Config::kConsumersPerStage * readers);
     }

@@ -26,12 +26,14 @@ class Producer {
     // A constant weight does not depend on the preceding kernel: fill the pipeline with it while that one ends.
     Tile tile = pipeline_.TileAt(0);
     int ahead = pipeline_.round() == 0 ? min(tile.stages(), Config::kStages) : 0;
+#pragma unroll 1
     for (int i = 0; i < ahead; ++i) {
       ArriveExpectTx(pipeline_.Full(i), Config::kStageBytes);
       LoadWeight(tile, tile.first_stage + i, i, weight);
     }
     WaitForDependencies();
     for (int number = 0;;) {
+#pragma unroll 1
       for (int k_stage = tile.first_stage; k_stage < tile.last_stage; ++k_stage, state.Advance()) {
         if (--ahead < 0) {
           WaitBarrier(pipeline_.Empty(state.stage), state.parity ^ 1);
@@ -47,6 +49,7 @@ class Producer {
     // A block must not exit before the cluster's other blocks have arrived at its barriers.
     if (p_.cluster_m * p_.cluster_n == 1) return;
     State last = state;
+#pragma unroll 1
     for (int i = Config::kPacked ? 0 : Config::kEpilogueStages; i < Config::kStages; ++i, last.Advance()) {
       WaitBarrier(pipeline_.Empty(last.stage), last.parity ^ 1);
     }
@@ -54,21 +57,18 @@ class Producer {
 
  private:
   // The slice of a multicast tile that this block loads: rows from `first` on, for the blocks of the cluster whose bit
-  // is set in `blocks`. Computed once: its divisions would delay every copy, and small tiles would wait for it.
+  // is set in `blocks`.
   struct Slice {
     int first;
     uint32_t blocks;
   };
 
   __device__ __forceinline__ Slice SliceOfX() const {
-    return {block_.rank_n * (Config::kM / p_.x_multicasters), ((1u << p_.cluster_n) - 1)
-                                                                  << (block_.rank_m * p_.cluster_n)};
+    return {block_.rank_n * p_.x_slice_rows, ((1u << p_.cluster_n) - 1) << (block_.rank_m * p_.cluster_n)};
   }
 
   __device__ __forceinline__ Slice SliceOfWeight() const {
-    Slice slice = {block_.rank_m * (Config::kN / p_.cluster_m), 0};
-    for (int i = 0; i < p_.cluster_m; ++i) slice.blocks |= 1u << (i * p_.cluster_n + block_.rank_n);
-    return slice;
+    return {block_.rank_m * p_.weight_slice_rows, p_.column_mask << block_.rank_n};
   }
 
   __device__ __forceinline__ void LoadX(const Tile& tile, int k_stage, int stage, const Slice& slice) const {

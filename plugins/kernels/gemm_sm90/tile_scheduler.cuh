@@ -17,11 +17,8 @@ struct Tile {
 // A block's position: its cluster, and its row and column within it.
 struct BlockPosition {
   int cluster, rank_m, rank_n;
-  __device__ __forceinline__ explicit BlockPosition(const Parameters& p)
-      : cluster(blockIdx.x / (p.cluster_m * p.cluster_n)) {
-    const int rank = ClusterRank();
-    rank_m = rank / p.cluster_n;
-    rank_n = rank % p.cluster_n;
+  __device__ __forceinline__ explicit BlockPosition(const Parameters& p) : cluster(static_cast<int>(ClusterId())) {
+    p.cluster_n_divmod(rank_m, rank_n, static_cast<int>(ClusterRank()));
   }
 };
 
@@ -113,13 +110,16 @@ class TileScheduler {
     if (index >= counts_.unsplit_tiles()) {
       const int split_tiles = counts_.split_tiles();
       index -= counts_.unsplit_tiles();
-      tile.split = index / split_tiles;
-      index = counts_.unsplit_tiles() + index % split_tiles;
+#pragma unroll 1
+      for (; index >= split_tiles; index -= split_tiles) ++tile.split;  // a few times; a division is 30 instructions
+      index += counts_.unsplit_tiles();
       tile.first_stage = tile.split * p_.stages_per_split;
       tile.last_stage = min(tile.first_stage + p_.stages_per_split, p_.k_stages);
     }
-    tile.row = (index / p_.tiles_n * p_.cluster_m + block_.rank_m) * Config::kM;
-    tile.column = (index % p_.tiles_n * p_.cluster_n + block_.rank_n) * Config::kN;
+    int panel, column;
+    p_.tiles_n_divmod(panel, column, index);
+    tile.row = (panel * p_.cluster_m + block_.rank_m) * Config::kM;
+    tile.column = (column * p_.cluster_n + block_.rank_n) * Config::kN;
     return tile;
   }
 

@@ -14,6 +14,13 @@ __device__ __forceinline__ uint32_t ClusterRank() {
   return rank;
 }
 
+// The cluster's number in the grid: the block's, where the launch has no clusters.
+__device__ __forceinline__ uint32_t ClusterId() {
+  uint32_t id;
+  asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(id));
+  return id;
+}
+
 // Waits for every thread of the cluster. Orders no memory accesses: with release it would wait for all of the block's
 // stores to reach the L2 cache.
 __device__ __forceinline__ void SyncCluster() {
