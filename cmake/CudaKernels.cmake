@@ -68,11 +68,12 @@ if(architectures MATCHES "(^|;)90")
                         "scikit-build-core cmake ninja, then pip install --no-build-isolation; or give "
                         "BERTFUSE_CUTLASS_INCLUDE_DIR, or leave 90 out of BERTFUSE_CUDA_ARCHITECTURES")
   endif()
-  # One file for each function and element type, so that they compile side by side: dtypes.h's rows of two bytes.
+  # One file for each function and element type, so that they compile side by side: dtypes.h's BERTFUSE_HALF_DTYPES.
   set(dtypes "${CMAKE_CURRENT_SOURCE_DIR}/plugins/include/bertfuse/dtypes.h")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${dtypes}")
   file(READ "${dtypes}" rows)
-  string(REGEX MATCHALL "X\\([A-Z0-9]+, [0-9]+, \"[a-z0-9]+\", 2, [A-Za-z0-9]+, [A-Za-z0-9_]+\\)" elements "${rows}")
+  string(REGEX MATCH "#define BERTFUSE_HALF_DTYPES[^#]*" rows "${rows}")
+  string(REGEX MATCHALL "X\\([A-Z0-9]+, [0-9]+, \"[a-z0-9]+\", [0-9]+, [A-Za-z0-9]+, [A-Za-z0-9_]+\\)" elements "${rows}")
   list(TRANSFORM elements REPLACE ".*, ([A-Za-z0-9_]+)\\)" "\\1")
   set(sm90_sources "")
   foreach(instance gemm_sm90:GemmSm90Elementwise gemm_sm90:GemmSm90LayerNorm gemm_sm90:GemmSm90SplitK

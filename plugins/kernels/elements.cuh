@@ -58,6 +58,7 @@ struct Element<__half> {
   __device__ __forceinline__ static __half FromFloat(float x) { return __float2half_rn(x); }
   __device__ __forceinline__ static float2 ToFloats(Pair pair) { return __half22float2(pair); }
   __device__ __forceinline__ static Pair FromFloats(float lo, float hi) { return __floats2half2_rn(lo, hi); }
+  __device__ __forceinline__ static Pair Add(Pair a, Pair b) { return __hadd2(a, b); }
 };
 
 template <>
@@ -68,6 +69,7 @@ struct Element<__nv_bfloat16> {
   __device__ __forceinline__ static __nv_bfloat16 FromFloat(float x) { return __float2bfloat16_rn(x); }
   __device__ __forceinline__ static float2 ToFloats(Pair pair) { return __bfloat1622float2(pair); }
   __device__ __forceinline__ static Pair FromFloats(float lo, float hi) { return __floats2bfloat162_rn(lo, hi); }
+  __device__ __forceinline__ static Pair Add(Pair a, Pair b) { return __hadd2(a, b); }
 };
 
 template <class T>
@@ -96,7 +98,7 @@ __device__ __forceinline__ float2 UnpackPair(uint32_t pair) {
 template <class T>
 __device__ __forceinline__ uint32_t AddPairs(uint32_t a, uint32_t b) {
   using Pair = typename Element<T>::Pair;
-  const Pair sum = __hadd2(reinterpret_cast<const Pair&>(a), reinterpret_cast<const Pair&>(b));
+  const Pair sum = Element<T>::Add(reinterpret_cast<const Pair&>(a), reinterpret_cast<const Pair&>(b));
   return reinterpret_cast<const uint32_t&>(sum);
 }
 

@@ -4,6 +4,7 @@
 #define BERTFUSE_KERNELS_GEMM_SM90_CONFIG_CUH_
 
 #include <cstddef>
+#include <type_traits>
 
 #include "kernels/gemm_sm90.h"
 #include "kernels/sm90/wgmma.cuh"
@@ -26,7 +27,7 @@ struct TileConfig : Elements {
   static constexpr size_t kCountsBytes = kPacked ? 32 : 0;  // TileCounts
   static constexpr int kRowBytes = kStageRowBytes;
   static constexpr int kStageK = kernels::kStageK<X>;
-  static_assert(sizeof(X) == sizeof(Weight), "a stage has the same k of both");
+  static_assert(std::is_same_v<X, Weight>, "WgmmaOp has instructions for operands of one type");
   static constexpr int kXBytes = kM * kRowBytes;
   static constexpr int kStageBytes = kXBytes + kN * kRowBytes;
   static constexpr int kAccumulators = kN / 2;  // of a thread, for 64 rows
@@ -38,6 +39,7 @@ struct TileConfig : Elements {
 template <class Elements, int kM, int kN, int kStages, bool kPacked, class Epilogue_>
 struct PersistentConfig : TileConfig<Elements, kM, kN, kStages, 1, kPacked> {
   using Epilogue = Epilogue_;
+  static_assert(sizeof(typename Elements::Y) == 2, "results are stored as pairs of 2-byte elements");
   static_assert(Epilogue::kVectors == 0, "accumulators start from the bias; shared memory has no room for vectors");
   static constexpr int kWarpgroups = 2;         // consumers
   static constexpr int kConsumersPerStage = 1;  // warpgroups that read a stage

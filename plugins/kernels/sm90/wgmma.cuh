@@ -21,27 +21,34 @@ __device__ __forceinline__ int FirstColumn() { return threadIdx.x % 4 * 2; }
 
 namespace gmma = cute::SM90::GMMA;
 
-// Operands of type T with accumulators of type Accumulator, in the widths that are used. Each element type has a line
-// here.
+// Operands of type T with accumulators of type Accumulator, in the widths that are used: both operands from shared
+// memory (SS), or a from registers (RS), then with b as it lies or MN-major (RSTransposed: attention's values). Each
+// element type has a line here. Types of one byte have another macro, because their instructions take K-major operands
+// only.
 template <class T, class Accumulator, int kN>
 struct WgmmaOp;
-#define BERTFUSE_WGMMA_OF_WIDTH(T, ACCUMULATOR, STEP_K, TYPES, N)                                     \
-  template <>                                                                                         \
-  struct WgmmaOp<T, ACCUMULATOR, N> {                                                                 \
-    using SS = gmma::MMA_64x##N##x##STEP_K##_##TYPES##_SS<gmma::Major::K, gmma::Major::K>;            \
-    using RS = gmma::MMA_64x##N##x##STEP_K##_##TYPES##_RS<gmma::Major::K, gmma::Major::K>;            \
-    using RSTransposed = gmma::MMA_64x##N##x##STEP_K##_##TYPES##_RS<gmma::Major::K, gmma::Major::MN>; \
+#define BERTFUSE_WGMMA_16_BITS(T, ACCUMULATOR, TYPES, N)                                      \
+  template <>                                                                                 \
+  struct WgmmaOp<T, ACCUMULATOR, N> {                                                         \
+    using SS = gmma::MMA_64x##N##x16_##TYPES##_SS<gmma::Major::K, gmma::Major::K>;            \
+    using RS = gmma::MMA_64x##N##x16_##TYPES##_RS<gmma::Major::K, gmma::Major::K>;            \
+    using RSTransposed = gmma::MMA_64x##N##x16_##TYPES##_RS<gmma::Major::K, gmma::Major::MN>; \
   };
-#define BERTFUSE_WGMMA(T, ACCUMULATOR, STEP_K, TYPES)         \
-  BERTFUSE_WGMMA_OF_WIDTH(T, ACCUMULATOR, STEP_K, TYPES, 32)  \
-  BERTFUSE_WGMMA_OF_WIDTH(T, ACCUMULATOR, STEP_K, TYPES, 64)  \
-  BERTFUSE_WGMMA_OF_WIDTH(T, ACCUMULATOR, STEP_K, TYPES, 96)  \
-  BERTFUSE_WGMMA_OF_WIDTH(T, ACCUMULATOR, STEP_K, TYPES, 128) \
-  BERTFUSE_WGMMA_OF_WIDTH(T, ACCUMULATOR, STEP_K, TYPES, 192)
-BERTFUSE_WGMMA(__half, float, 16, F32F16F16)
-BERTFUSE_WGMMA(__nv_bfloat16, float, 16, F32BF16BF16)
+#define BERTFUSE_WGMMA_8_BITS(T, ACCUMULATOR, TYPES, N) \
+  template <>                                           \
+  struct WgmmaOp<T, ACCUMULATOR, N> {                   \
+    using SS = gmma::MMA_64x##N##x32_##TYPES##_SS_TN<>; \
+    using RS = gmma::MMA_64x##N##x32_##TYPES##_RS_TN<>; \
+  };
+#define BERTFUSE_WGMMA(BITS, T, ACCUMULATOR, TYPES)                                                                    \
+  BERTFUSE_WGMMA_##BITS##_BITS(T, ACCUMULATOR, TYPES, 32) BERTFUSE_WGMMA_##BITS##_BITS(T, ACCUMULATOR, TYPES, 64)      \
+      BERTFUSE_WGMMA_##BITS##_BITS(T, ACCUMULATOR, TYPES, 96) BERTFUSE_WGMMA_##BITS##_BITS(T, ACCUMULATOR, TYPES, 128) \
+          BERTFUSE_WGMMA_##BITS##_BITS(T, ACCUMULATOR, TYPES, 192)
+BERTFUSE_WGMMA(16, __half, float, F32F16F16)
+BERTFUSE_WGMMA(16, __nv_bfloat16, float, F32BF16BF16)
 #undef BERTFUSE_WGMMA
-#undef BERTFUSE_WGMMA_OF_WIDTH
+#undef BERTFUSE_WGMMA_8_BITS
+#undef BERTFUSE_WGMMA_16_BITS
 
 // Descriptor of a tile whose rows are 128 bytes, swizzled, on a 1024-byte boundary: 8 rows every 1024
 // bytes.
