@@ -57,13 +57,40 @@ bool AttentionMmaSupports(const AttentionArguments<T>& a) {
   return size && IsAligned(a.qkv, 16) && IsAligned(a.y, 4) && IsAligned(a.bias, 4);
 }
 
-// Queries of a pipeline's tile, keys that it multiplies at a time, and pipelines of a block: with two, one multiplies
-// while the other computes exponentials.
+// Queries of a pipeline's tile (64 for each of its consumer warpgroups), keys that it multiplies at a time, and
+// pipelines of a block: with two, one multiplies while the other computes exponentials.
 struct AttentionSm90Tile {
   int queries;
   int keys;
   int pipelines;
 };
+
+constexpr bool operator==(const AttentionSm90Tile& a, const AttentionSm90Tile& b) {
+  return a.queries == b.queries && a.keys == b.keys && a.pipelines == b.pipelines;
+}
+
+namespace attention_sm90 {
+
+// Tiles of 64 queries have two blocks to a multiprocessor, but for head size 128.
+inline constexpr AttentionSm90Tile kFewQueries = {64, 64, 1};
+inline constexpr AttentionSm90Tile kFewQueries128 = {64, 128, 1};  // half as many steps, each longer
+inline constexpr AttentionSm90Tile kShort = {128, 128, 1};         // one block of keys, and so no online softmax
+inline constexpr AttentionSm90Tile kLong = {128, 64, 2};
+inline constexpr AttentionSm90Tile kFewKeys = {64, 32, 2};       // for packed sequences
+inline constexpr AttentionSm90Tile kHeadSize128 = {128, 64, 1};  // what registers allow there, for any length
+
+// The tiles that are compiled.
+inline constexpr AttentionSm90Tile kAttentionTiles[] = {kFewQueries, kHeadSize128, kFewQueries128,
+                                                        kShort,      kLong,        kFewKeys};
+
+// Which of them, for a head size, and for packed or padded sequences.
+constexpr bool HasAttentionTile(const AttentionSm90Tile& tile, int64_t head_size, bool packed) {
+  if (tile == kFewQueries) return true;
+  if (head_size == 128 || tile == kHeadSize128) return head_size == 128 && tile == kHeadSize128;
+  return packed || !(tile == kFewKeys);
+}
+
+}  // namespace attention_sm90
 
 // Head size 32, 64 or 128 on compute capability 9.0 (wgmma, TMA). Needs AttentionSm90Supports();
 // cudaErrorInvalidConfiguration where no kernel was compiled for that tile.

@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kWarpRowThreads, kChunks > 3 ? 3 : 4)
 }
 
 template <class T, class Index, int kVector, int kChunks>
-__global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks == 1 ? 3 : 1)  // by itself, wide rows are spilled
+__global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks == 1 ? 3 : 1)  // else wide rows are spilled
     EmbedLayerNormKernel(EmbedLayerNormArguments<T, Index> a) {
   __shared__ float3 scratch[32];
   const int columns = static_cast<int>(a.columns);

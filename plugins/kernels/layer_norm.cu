@@ -51,8 +51,8 @@ struct RowCounts {
 };
 
 // Calls visit(row, true) for each row of a block, once the kernels before this one have ended. `warm_up`: calls
-// visit(row, false), for a row that does not exist, while they still run, so that the code is in the instruction cache
-// when the data are there. There may be more packed rows than the grid was sized for.
+// visit(row, false), for a row that does not exist, while they still run, so that the code has been fetched when the
+// data are there. There may be more packed rows than the grid was sized for.
 template <class Visit>
 __device__ __forceinline__ void ForEachRow(int64_t rows, bool warm_up, Visit&& visit) {
 #pragma unroll 1
@@ -304,12 +304,12 @@ cudaError_t LaunchPersistent(const LayerNormArguments<T>& a, bool few_partials, 
       return WithWarpRowChunks(a.columns, [&](auto chunks) {
         constexpr bool kPacked = decltype(packed)::value;
         constexpr int kChunks = decltype(chunks)::value;
-        const auto kernel =
-            a.more_partials == 0                    ? LayerNormPersistentKernel<Norm, T, kChunks, 0, false, kPacked>
-            : a.more_partials == 1                  ? LayerNormPersistentKernel<Norm, T, kChunks, 1, false, kPacked>
-            : a.more_partials == 2 && !few_partials ? LayerNormPersistentKernel<Norm, T, kChunks, 2, false, kPacked>
-            : few_partials ? LayerNormPersistentKernel<Norm, T, kChunks, 1, true, kPacked>
-                           : LayerNormPersistentKernel<Norm, T, kChunks, kMaxMorePartials, false, kPacked>;
+        const auto kernel = a.more_partials == 0   ? LayerNormPersistentKernel<Norm, T, kChunks, 0, false, kPacked>
+                            : a.more_partials == 1 ? LayerNormPersistentKernel<Norm, T, kChunks, 1, false, kPacked>
+                            : few_partials         ? LayerNormPersistentKernel<Norm, T, kChunks, 1, true, kPacked>
+                            : a.more_partials == 2
+                                ? LayerNormPersistentKernel<Norm, T, kChunks, 2, false, kPacked>
+                                : LayerNormPersistentKernel<Norm, T, kChunks, kMaxMorePartials, false, kPacked>;
         return LaunchWarpRows(kernel, a, device, stream);
       });
     });

@@ -37,7 +37,7 @@ struct LayerNormArguments {
   int64_t partial_rows = 0;
   PackedRows packed = {};  // of the rows; nothing is written from *row_count on
   // Set by LayerNorm(): rows before the first that has partial sums, and how many blocks go through a row that does not
-  // exist while the kernels before theirs still run: one on each multiprocessor.
+  // exist while the kernels before theirs still run: as many as there are multiprocessors.
   int64_t unsplit_rows = 0;
   unsigned warm_up_blocks = 0;
 };

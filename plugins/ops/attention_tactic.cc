@@ -5,14 +5,8 @@ namespace {
 
 using kernels::AttentionSm90Tile;
 using kernels::CeilDiv;
+using namespace kernels::attention_sm90;  // the tiles
 
-// The tiles that were compiled (kernels/attention_sm90/kernels.cuh).
-constexpr AttentionSm90Tile kFewQueries = {64, 64, 1};      // two blocks to a multiprocessor, but for head size 128
-constexpr AttentionSm90Tile kFewQueries128 = {64, 128, 1};  // half as many steps, each longer
-constexpr AttentionSm90Tile kShort = {128, 128, 1};         // one block of keys, and so no online softmax
-constexpr AttentionSm90Tile kLong = {128, 64, 2};           // one pipeline multiplies, the other computes exponentials
-constexpr AttentionSm90Tile kFewKeys = {64, 32, 2};         // two blocks to a multiprocessor; for packed sequences
-constexpr AttentionSm90Tile kHeadSize128 = {128, 64, 1};    // what registers allow there, for any length
 static_assert(kFewQueries.keys == kLong.keys && kHeadSize128.keys == kLong.keys, "see IsDeterministicByRow()");
 constexpr int64_t kShortKeys = 128;
 // Mean length of packed sequences. On an H200, in us, 64x32 and 128x64 tiles: 32 passages of 142 tokens on average took
@@ -40,14 +34,11 @@ AttentionSm90Tile ChooseSm90(const AttentionProblem& problem) {
 std::vector<AttentionTactic> AttentionTactics(const AttentionProblem& problem) {
   std::vector<AttentionTactic> tactics;
   if (problem.sm90) {
-    tactics.push_back({AttentionPath::kSm90, kFewQueries});
-    if (problem.head_size == 128) {
-      tactics.push_back({AttentionPath::kSm90, kHeadSize128});
-    } else {
-      tactics.push_back({AttentionPath::kSm90, kFewQueries128});
-      if (problem.packed || problem.sequence <= kShortKeys) tactics.push_back({AttentionPath::kSm90, kShort});
-      tactics.push_back({AttentionPath::kSm90, kLong});
-      if (problem.packed) tactics.push_back({AttentionPath::kSm90, kFewKeys});
+    for (const AttentionSm90Tile& tile : kAttentionTiles) {
+      const bool suits = !(tile == kShort) || problem.packed || problem.sequence <= kShortKeys;
+      if (suits && HasAttentionTile(tile, problem.head_size, problem.packed)) {
+        tactics.push_back({AttentionPath::kSm90, tile});
+      }
     }
   }
   if (problem.mma) tactics.push_back({AttentionPath::kMma});

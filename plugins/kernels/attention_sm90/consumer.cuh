@@ -1,5 +1,5 @@
-// The consumers of the Hopper attention kernel: a warpgroup keeps its 64 queries, their online softmax and their
-// results in registers (wgmma).
+// The consumers of the Hopper attention kernel, and its main loop over blocks of keys: a warpgroup keeps its 64
+// queries, their online softmax and their results in registers (wgmma).
 #ifndef BERTFUSE_KERNELS_ATTENTION_SM90_CONSUMER_CUH_
 #define BERTFUSE_KERNELS_ATTENTION_SM90_CONSUMER_CUH_
 

@@ -1,10 +1,12 @@
 // Attention on Hopper, without a score matrix in memory: a persistent kernel, whose producer warps run ahead of the
-// consumers, across tiles. The table of tile sizes, and launching.
+// consumers, across tiles; and launching it.
 #ifndef BERTFUSE_KERNELS_ATTENTION_SM90_KERNELS_CUH_
 #define BERTFUSE_KERNELS_ATTENTION_SM90_KERNELS_CUH_
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <utility>
 
 #include "kernels/attention.h"
 #include "kernels/attention_sm90/consumer.cuh"
@@ -38,6 +40,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) Kernel(cons
     if (role == 1) producer.Plan();
   } else {
     // All else that consumers read or overwrite, they touch after the producer has waited and loaded their queries.
+    // (They get their registers after it has waited, too.)
     if (!p.bias_is_constant) WaitForDependencies();
     AllocateRegisters<Config::kConsumerRegisters>();
     Consumer<Config>(p, shared, group).Compute();
@@ -115,25 +118,20 @@ cudaError_t LaunchConfigured(const AttentionArguments<typename Config::T>& a, co
   return Launch(config, Kernel<Config>, p);
 }
 
-// Calls launch(Config()) with the configuration of a tile. This is the table of those that are compiled, for padded and
-// packed sequences alike.
-template <class T, int kHeadSize, bool kPacked, class Launch>
-cudaError_t WithConfig(const AttentionSm90Tile& tile, Launch&& launch) {
-  const auto is = [&](int queries, int keys, int pipelines) {
-    return tile.queries == queries && tile.keys == keys && tile.pipelines == pipelines;
-  };
-  if (is(64, 64, 1)) return launch(AttentionConfig<T, kHeadSize, 64, 1, 1, kHeadSize == 128 ? 1 : 2, kPacked>());
-  if constexpr (kHeadSize == 128) {
-    if (is(128, 64, 1)) return launch(AttentionConfig<T, kHeadSize, 64, 1, 2, 1, kPacked>());
-  } else {
-    if (is(64, 128, 1)) return launch(AttentionConfig<T, kHeadSize, 128, 1, 1, 2, kPacked>());
-    if (is(128, 128, 1)) return launch(AttentionConfig<T, kHeadSize, 128, 1, 2, 1, kPacked>());
-    if (is(128, 64, 2)) return launch(AttentionConfig<T, kHeadSize, 64, 2, 2, 1, kPacked>());
-    if constexpr (kPacked) {
-      if (is(64, 32, 2)) return launch(AttentionConfig<T, kHeadSize, 32, 2, 1, 2, kPacked>());
+// Calls launch(Config()) with the configuration of a tile; attention.h has the table of those that are compiled.
+template <class T, int kHeadSize, bool kPacked, class Launch, size_t... kIndex>
+cudaError_t WithConfig(const AttentionSm90Tile& tile, Launch&& launch, std::index_sequence<kIndex...>) {
+  cudaError_t error = cudaErrorInvalidConfiguration;
+  const auto launch_if_it_is = [&](auto index) {
+    constexpr AttentionSm90Tile kTile = kAttentionTiles[decltype(index)::value];
+    if constexpr (HasAttentionTile(kTile, kHeadSize, kPacked)) {
+      constexpr int kBlocks = kTile.queries == 64 && kHeadSize != 128 ? 2 : 1;
+      using Config = AttentionConfig<T, kHeadSize, kTile.keys, kTile.pipelines, kTile.queries / 64, kBlocks, kPacked>;
+      if (tile == kTile) error = launch(Config());
     }
-  }
-  return cudaErrorInvalidConfiguration;
+  };
+  (launch_if_it_is(std::integral_constant<size_t, kIndex>()), ...);
+  return error;
 }
 
 }  // namespace attention_sm90
@@ -147,8 +145,9 @@ cudaError_t AttentionSm90(const AttentionArguments<T>& a, const AttentionSm90Til
   };
   const auto with_size = [&](auto head_size) {
     constexpr int kHeadSize = decltype(head_size)::value;
-    if (a.packed.count > 0) return attention_sm90::WithConfig<T, kHeadSize, true>(tile, launch);
-    return attention_sm90::WithConfig<T, kHeadSize, false>(tile, launch);
+    constexpr auto kIndices = std::make_index_sequence<std::size(attention_sm90::kAttentionTiles)>();
+    if (a.packed.count > 0) return attention_sm90::WithConfig<T, kHeadSize, true>(tile, launch, kIndices);
+    return attention_sm90::WithConfig<T, kHeadSize, false>(tile, launch, kIndices);
   };
   switch (a.head_size) {
     case 32:

@@ -1,5 +1,5 @@
 // What a block of each of the three Hopper matrix products does: set up barriers, then split into producer and
-// consumers. Each kernel has a Consumer of its own.
+// consumers (warp specialization). Each kernel has a Consumer of its own.
 #ifndef BERTFUSE_KERNELS_GEMM_SM90_BLOCK_CUH_
 #define BERTFUSE_KERNELS_GEMM_SM90_BLOCK_CUH_
 
@@ -11,7 +11,7 @@ namespace bertfuse::kernels::gemm_sm90 {
 template <class Config, class Consumer>
 __device__ __forceinline__ void SetUp(const Parameters& p, const Pipeline<Config>& pipeline) {
   const Consumer consumer(pipeline);
-  if (threadIdx.x < 32) {  // one barrier after the other by one thread would delay the first load
+  if (threadIdx.x < 32) {
     pipeline.InitBarriers();
     if (threadIdx.x == 0) consumer.InitBarriers();
     FenceBarrierInit();

@@ -1,5 +1,5 @@
-// The persistent ping-pong kernel, for many rows: y = activation(x weight^T + bias); tiles of the last wave may be
-// split along k. The accumulators start with the bias, and results are stored from registers.
+// The persistent ping-pong kernel, for many rows: y = activation(x weight^T + bias); split-K for the tiles of the
+// last wave. The accumulators start with the bias, and results are stored from registers.
 #ifndef BERTFUSE_KERNELS_GEMM_SM90_PERSISTENT_CUH_
 #define BERTFUSE_KERNELS_GEMM_SM90_PERSISTENT_CUH_
 

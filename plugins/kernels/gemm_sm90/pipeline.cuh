@@ -23,7 +23,7 @@ class Pipeline : public TileScheduler<Config> {
         shared_(shared),
         barriers_(reinterpret_cast<uint64_t*>(shared + Config::kBarrierOffset)) {}
 
-  // Called by one warp.
+  // Called by one warp, whose lanes take turns: mbarrier.init has its address in a uniform register.
   __device__ __forceinline__ void InitBarriers() const {
     // This block, the cluster row that it multicasts a slice of x to, and the cluster column, for weight.
     const int readers = (MulticastsX() ? p_.cluster_n : 1) + p_.cluster_m - 1;

@@ -1,4 +1,4 @@
-// Which tiles of the output a block computes.
+// The tile scheduler: which tiles of the output a block computes, and which of them are split along k (split-K).
 #ifndef BERTFUSE_KERNELS_GEMM_SM90_TILE_SCHEDULER_CUH_
 #define BERTFUSE_KERNELS_GEMM_SM90_TILE_SCHEDULER_CUH_
 
@@ -111,7 +111,7 @@ class TileScheduler {
       const int split_tiles = counts_.split_tiles();
       index -= counts_.unsplit_tiles();
 #pragma unroll 1
-      for (; index >= split_tiles; index -= split_tiles) ++tile.split;  // a few times; a division is 30 instructions
+      for (; index >= split_tiles; index -= split_tiles) ++tile.split;  // shorter than a division
       index += counts_.unsplit_tiles();
       tile.first_stage = tile.split * p_.stages_per_split;
       tile.last_stage = min(tile.first_stage + p_.stages_per_split, p_.k_stages);
