@@ -10,17 +10,22 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
+from .domains import MICROSOFT, called
 from .graph import FusionGraph
 from .nodes import NoMatch, is_float_cast, matrix, node_name, producer
 from .normalize import attention, embedding, layer_norm
+from .normalize.gelu import MICROSOFTS
 
 _STEPS = 10
 _ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Neg", "Pow", "Erf", "Tanh")
 _MATMULS = ("MatMul", "Gemm")
+_QGEMM, _QATTENTION, _QADD, _QSOFTMAX, *_OTHERS = called(
+    MICROSOFT, "QGemm", "QAttention", "QLinearAdd", "QLinearSoftmax", "QLinearMul", "DynamicQuantizeMatMul",
+    "MatMulIntegerToFloat", "QEmbedLayerNormalization", "QuantizeLinear", "DequantizeLinear",
+)  # fmt: skip
 _INT8 = (
-    "MatMulInteger", "QLinearMatMul", "DequantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeMatMul",
-    "MatMulIntegerToFloat", "QGemm", "QAttention", "QLinearAdd", "QLinearMul", "QLinearSoftmax",
-    "QEmbedLayerNormalization",
+    "MatMulInteger", "QLinearMatMul", "DequantizeLinear", "DynamicQuantizeLinear", _QGEMM, _QATTENTION, _QADD,
+    _QSOFTMAX, *_OTHERS,
 )  # fmt: skip
 # Between an operator on integers and what is made of its result.
 _AFTER_INT8 = (*_ELEMENTWISE, *_MATMULS, "Cast", "Reshape", "Transpose", "Split", "Slice", "Squeeze", "Unsqueeze",
@@ -51,13 +56,13 @@ def expectations(graph: FusionGraph, level: str) -> list[Expectation]:
             normalised_gelus.add(id(gelu))
         if op is not None and (full or op != "EmbedLayerNorm"):
             found.append(Expectation(op, node))
-    for node in [*graph.nodes("Erf", "Tanh", "Gelu"), *graph.nodes("Gelu", "FastGelu", domain="com.microsoft")]:
+    for node in [*graph.nodes("Erf", "Tanh", "Gelu"), *graph.nodes(*MICROSOFTS, domain=MICROSOFT)]:
         if id(node) not in normalised_gelus and (node.op != "Tanh" or _is_cubic(node)) and _after_projection(node):
             found.append(Expectation("FusedGemmGelu", node))
     known = {id(e.anchor) for e in found}
-    others = [*graph.nodes("Softmax"), *graph.nodes("QAttention", "QLinearSoftmax", domain="com.microsoft")]
+    others = [*graph.nodes("Softmax"), *graph.nodes(_QATTENTION, _QSOFTMAX, domain=MICROSOFT)]
     for node in others:
-        if id(node) not in known and (node.op == "QAttention" or _after_quantised_product(node)):
+        if id(node) not in known and (node.op == _QATTENTION or _after_quantised_product(node)):
             found.append(Expectation("FusedAttention" if full else "AddQKVBias", node))
     return [Expectation(e.op, e.anchor, _refusal(e.anchor)) for e in found]
 
@@ -120,7 +125,7 @@ def _layer_norm(node: gs.Node) -> tuple[str | None, gs.Node | None]:
     above = producer(x)
     if above is not None and above.op == "DequantizeLinear":
         above = producer(above.inputs[0])
-        operands = above.inputs[0:4:3] if above is not None and above.op == "QLinearAdd" else []
+        operands = above.inputs[0:4:3] if above is not None and above.op == _QADD else []
         return ("FusedGemmLayerNorm" if any(map(_gives_quantised_product, operands)) else None), None
     if embedding.has_lookup(x):
         return "EmbedLayerNorm", None
@@ -170,7 +175,7 @@ def _gelu_above(tensor: gs.Tensor) -> gs.Node | None:
         if node is None or id(node) in seen or depth > _STEPS:
             continue
         seen.add(id(node))
-        if node.op in ("Erf", "Gelu", "FastGelu") or (node.op == "Tanh" and _is_cubic(node)):
+        if node.op in ("Erf", "Gelu", *MICROSOFTS) or (node.op == "Tanh" and _is_cubic(node)):
             return node
         # An Add of two activations is a residual: what is above it belongs to an earlier layer.
         activations = [t for t in node.inputs if not isinstance(t, gs.Constant)]
@@ -228,9 +233,9 @@ def _gives_projection(tensor: gs.Tensor) -> bool:
 def _gives_quantised_product(tensor: gs.Tensor) -> bool:
     """Whether the tensor, of integers, is a product with a weight, maybe with its bias."""
     node = producer(tensor)
-    if node is not None and node.op == "QLinearAdd":
+    if node is not None and node.op == _QADD:
         node = next((p for t in node.inputs[0:4:3] if (p := producer(t)) is not None), None)
-    return node is not None and node.op in ("QLinearMatMul", "QGemm")
+    return node is not None and node.op in ("QLinearMatMul", _QGEMM)
 
 
 def _is_projection(node: gs.Node | None) -> bool:

@@ -15,13 +15,14 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx import numpy_helper
 
-from . import known_attributes
+from . import domains, known_attributes
 from . import weights as w
 from .constants import Constants
+from .elements import Elements
 from .nodes import DEFAULT_DOMAINS, DIALECT, NoMatch, data_type, is_float_cast, node_name, producer
 from .order import names_in_bodies, read_by_bodies, topological
 from .shape_uses import donor
-from .shapes import Dim, infer_shapes
+from .shapes import Dim, axes_of_tokens, element_types, name_axes
 from .spec import DOMAIN
 
 _ELEMENTWISE = ("Add", "Sub", "Mul", "Div", "Pow", "Where")
@@ -42,9 +43,11 @@ class FusionGraph:
     def __init__(self, skeleton: onnx.ModelProto, weights: dict[str, w.Weight]) -> None:
         skeleton, self.defaults = _without_defaults(skeleton, weights)
         self.gs = gs.import_onnx(skeleton)
+        domains.qualify(self.gs.nodes)
         self.opset = next((o.version for o in skeleton.opset_import if o.domain in ("", "ai.onnx")), 0)
-        self.functions = {(function.domain, function.name) for function in skeleton.functions}  # the model's own
-        shapes = infer_shapes(skeleton, weights)
+        # The model's own that are left; what calls one is an operator of another domain.
+        self.functions = {name for f in skeleton.functions for name in domains.called(f.domain, f.name)}
+        types = element_types(skeleton, weights)
         # What the bodies of If, Loop and Scan read lives on, under its name, though no node of the outer graph uses it.
         captured = [tensor for node in self.gs.nodes for tensor in read_by_bodies(node)]
         self._captured = {id(tensor) for tensor in captured}
@@ -54,15 +57,18 @@ class FusionGraph:
         for name, tensor in tensors.items():
             if isinstance(tensor, gs.Constant) and name in weights:
                 tensor.values = weights[name]
-            elif isinstance(tensor, gs.Variable) and name in shapes:
-                data_type, tensor.shape = shapes[name]
-                tensor.dtype = tensor.dtype if tensor.dtype is not None else _numpy_dtype(data_type)
+            elif isinstance(tensor, gs.Variable) and name in types:
+                tensor.dtype = _numpy_dtype(types[name])
             # onnx-graphsurgeon has ONNX's number in place of bfloat16; a small constant's goes when it is loaded.
             if isinstance(tensor, gs.Constant) and not isinstance(tensor._values, w.Weight):
                 tensor.values  # noqa: B018
             elif isinstance(tensor, gs.Variable) and isinstance(tensor.dtype, int):
                 tensor.dtype = _numpy_dtype(tensor.dtype)
         self.constants = Constants(self.opset, self.gs.ir_version)
+        self.unnamed_axes = name_axes(self.gs.inputs)
+        tokens = axes_of_tokens(self.gs.nodes, self.gs.inputs)
+        self.elements = Elements(self.gs.inputs, self.constants, tokens)
+        self.elements.infer(self.gs.nodes)
         self.worked_out: dict[type, Any] = {}  # what others found out of this graph, by their class
         self._names = set(tensors) | {name for node in self.gs.nodes for name in names_in_bodies(node)}
         self._output_ids = {id(tensor) for tensor in self.gs.outputs}

@@ -12,7 +12,9 @@ from typing import Any
 import onnx
 import onnx_graphsurgeon as gs
 
-from .nodes import DEFAULT_DOMAINS, NoMatch
+from .domains import MICROSOFT, called
+from .nodes import DIALECT, NoMatch
+from .spec import DOMAIN
 
 ANY = None  # every value, which whoever recognises the operator looks at
 _TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, onnx.TensorProto.DOUBLE)
@@ -70,17 +72,17 @@ _ONNX = {
     "Squeeze": _Known(25),
     "Unsqueeze": _Known(25),
 }
-_MICROSOFT = {"Gelu": _Known(1), "FastGelu": _Known(1)}
+_MICROSOFT = dict.fromkeys(called(MICROSOFT, "Gelu", "FastGelu"), _Known(1))
 
 
 def check(node: gs.Node, opset: int) -> None:
     """Raise NoMatch, with the attribute's name, for an operator that is not known in this form."""
-    if node.domain in DEFAULT_DOMAINS:
-        known, version = _ONNX.get(node.op), _version(node.op, opset)
-    elif node.domain == "com.microsoft":
+    if node.domain in (DOMAIN, DIALECT):
+        return
+    if node.domain == MICROSOFT:
         known, version = _MICROSOFT.get(node.op), 1
     else:
-        return  # one of ours
+        known, version = _ONNX.get(node.op), _version(node.op, opset)
     if known is None:
         raise NoMatch(node, f"{node.op} is not known", wanted="an operator whose attributes are known")
     if version > known.version:

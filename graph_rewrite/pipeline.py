@@ -12,7 +12,7 @@ import onnx_graphsurgeon as gs
 
 from bertfuse.errors import BertfuseError, FusionError
 
-from . import functions, io, lower, passes, precision, same_shapes, validate
+from . import functions, io, local_functions, lower, passes, precision, same_shapes, validate
 from .account import Credit, Survey, credit, in_order
 from .dialect.pattern import patterns
 from .expected import expectations
@@ -149,6 +149,11 @@ def _fuse(
         reports = passes.nothing_done(padding, f"opset {opset} is older than {MIN_OPSET}")
         return FusionResult(skeleton, {}, {}, [], (before, before), [message], passes=reports), None
     validate.check(skeleton, weights)
+    if function := local_functions.ambiguous(skeleton):
+        message = f"the model defines {function} itself, which runtimes may have, too: {untouched}; rename the function"
+        reports = passes.nothing_done(padding, f"the model defines {function} itself")
+        return FusionResult(skeleton, {}, {}, [], (before, before), [message], passes=reports), None
+    given, skeleton = skeleton, local_functions.inlined(skeleton)
     progress("infer shapes")
     graph = _import(skeleton, weights)
     clutter.remove(graph)
@@ -160,7 +165,7 @@ def _fuse(
     fused = in_order(Counter(credit.spec.name for credit in credits.values()))
     expected, parts, layers = survey.account(graph, credits)
     result = FusionResult(
-        skeleton, fused, expected, [part.miss for part in parts if part.miss], parts=parts, layers=layers
+        given, fused, expected, [part.miss for part in parts if part.miss], parts=parts, layers=layers
     )
     theirs = _optimized_already(skeleton)
     if theirs:

@@ -167,7 +167,7 @@ class _Conversion:
 
     def _has_body(self, node: gs.Node) -> bool:
         """Whether nodes that are not converted compute what this one gives: those of a branch, a loop, a function."""
-        return has_body(node) or (node.domain or "", node.op) in self._graph.functions
+        return has_body(node) or node.op in self._graph.functions
 
     def _add(self, op: str, inputs: list[gs.Tensor], output: gs.Tensor, **attributes: Any) -> None:
         name = self._graph.name(f"{op}_{output.name}")

@@ -6,7 +6,6 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from .graph import FusionGraph
-from .shapes import UNNAMED
 
 
 def check(graph: FusionGraph) -> None:
@@ -18,7 +17,7 @@ def check(graph: FusionGraph) -> None:
     """
     groups: dict[tuple, list[gs.Tensor]] = {}
     for tensor in graph.gs.inputs:
-        if tensor.shape and any(isinstance(dim, str) and dim.startswith(UNNAMED) for dim in tensor.shape):
+        if tensor.shape and graph.unnamed_axes.issuperset(tensor.shape):
             groups.setdefault(tuple(tensor.shape), []).append(tensor)
     for tensors in groups.values():
         read = next((t for t in tensors if any(n.op not in ("Shape", "Size") for n in t.outputs)), None)

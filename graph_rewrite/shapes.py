@@ -1,98 +1,109 @@
-"""Symbolic shapes: what every tensor's axes are, in terms of the model's own dynamic axes."""
+"""Axes and element types as the file declares them of a model's inputs, and how sizes are written.
+
+What the file declares of tensors inside its graph is not believed: their shapes follow from the graph, by the rules of
+`elements/shape_rules.py`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import onnx
+import onnx_graphsurgeon as gs
 from onnx import helper
 
+from .nodes import producer
 from .weights import Weight
 
 Dim = int | str | None
 
-UNNAMED = "unnamed"  # begins the names that ids without names for their axes share
-_OF_IDS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64, onnx.TensorProto.BOOL)
-_FACTOR = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]*$")
+_OF_IDS = ("int32", "int64", "bool")
+_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_.]*$")
+_OURS = re.compile(r"^axis_\d+$")  # sizes of which nothing is known
+_KEEP_PLACES = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten")
 
 
-def infer_shapes(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> dict[str, tuple[int, list[Dim] | None]]:
-    """Element type and axes of every tensor that can be worked out; an axis is a number, an expression or None.
+def name_axes(inputs: Sequence[gs.Tensor]) -> set[str]:
+    """Give every axis of an input that is no number a name by which it can be followed; returns those made up for ids.
 
-    Axes are None where not even their number is known.
+    ONNX says that axes of one name are of one size. A name that is no plain word gets one that is, so that "2*batch"
+    is not taken for twice a batch. Ids and masks [B, S] of which nothing at all is said share their names: the fused
+    model checks when it runs that they are of one shape (`same_shapes`). Any other axis without a name may be of any
+    size.
+    """
+    declared = {dim for t in inputs for dim in t.shape or () if isinstance(dim, str) and dim}
+    taken = {name for name in declared if _NAME.match(name) and not _OURS.match(name)}
+    names = {name: name for name in taken}
 
-    ONNX Runtime's symbolic inference sees through the shape arithmetic of exporters ("-1" between "batch" and 32 is 12
-    heads), which ONNX's own does not; ONNX's own is what is left where the other does not know an operator. What the
-    file itself declares of tensors inside the graph fills the gaps, unless one declaration contradicts the inference:
-    then the file was changed after it was exported, and none of them counts.
+    def new(base: str) -> str:
+        base = re.sub("[^A-Za-z0-9_]", "_", base)
+        name = base if re.match("[A-Za-z_]", base) else f"axis_{base}"
+        while name in taken or _OURS.match(name):
+            name += "_"
+        taken.add(name)
+        return name
+
+    shared: list[str] = []
+    for tensor in inputs:
+        if tensor.shape is None:
+            continue
+        given = [dim if isinstance(dim, int) else dim or None for dim in tensor.shape]
+        if len(given) == 2 and given == [None, None] and str(tensor.dtype) in _OF_IDS:
+            shared = shared or [new(f"unnamed_axis_{axis}") for axis in range(2)]
+            tensor.shape = list(shared)
+            continue
+        for axis, dim in enumerate(given):
+            if isinstance(dim, str):
+                given[axis] = names.setdefault(dim, "") or names.update({dim: new(dim)}) or names[dim]
+            elif dim is None:
+                given[axis] = new(f"{tensor.name}_axis_{axis}")
+        tensor.shape = given
+    return set(shared)
+
+
+def axes_of_tokens(nodes: Iterable[gs.Node], inputs: Sequence[gs.Tensor]) -> set[str]:
+    """The names of the axes of ids, which look up the rows of a table, and of features, which a weight multiplies.
+
+    Where one of them is of size 0 there is no token, and nothing to compute. Any other axis, of a cache of past keys
+    for example, may be of size 0 in a batch that has tokens.
+    """
+    ids = {id(t) for t in inputs}
+    found: set[str] = set()
+    for node in nodes:
+        source = _tokens_of(node)
+        while source is not None and (above := producer(source)) is not None:
+            source = above.inputs[0] if above.op in _KEEP_PLACES else None
+        if source is not None and id(source) in ids:
+            found.update(dim for dim in source.shape or () if isinstance(dim, str))
+    return found
+
+
+def _tokens_of(node: gs.Node) -> gs.Tensor | None:
+    """The ids that the node looks up in a table, or the features that it multiplies by a weight."""
+    if node.op not in ("Gather", "MatMul", "Gemm", "Conv") or len(node.inputs) < 2:
+        return None
+    table, ids = node.inputs[:2] if node.op == "Gather" else node.inputs[1::-1]
+    return ids if isinstance(table, gs.Constant) and len(table.shape) > 1 else None
+
+
+def element_types(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> dict[str, int]:
+    """The element type of every tensor, as ONNX's own inference has it: by the same one ONNX Runtime types a graph.
+
+    Of tensors that it does not know, what the file declares: a wrong type is one that no runtime loads.
     """
     bare = without_weights(skeleton, weights)
-    _name_axes(bare)
-    _look_through_identities(bare.graph)
-    inferred = _symbolic(bare) or _plain(bare)
-    inside = _axes(skeleton.graph.value_info)
-    values = (*inferred.graph.value_info, *inferred.graph.input, *inferred.graph.output)
-    found = _axes(values)
-    if any(_contradict(inside[name][1], found[name][1]) for name in inside.keys() & found.keys()):
-        inside = {}
-    elements = [(value.name, value.type.tensor_type.elem_type) for value in (*skeleton.graph.value_info, *values)]
-    types = {name: (element, None) for name, element in elements if element}
-    return types | inside | found
-
-
-def _axes(values: Iterable[onnx.ValueInfoProto]) -> dict[str, tuple[int, list[Dim]]]:
-    tensors = {value.name: value.type.tensor_type for value in values if value.type.HasField("tensor_type")}
-    return {
-        name: (tensor.elem_type, [_dim(dim) for dim in tensor.shape.dim])
-        for name, tensor in tensors.items()
-        if tensor.HasField("shape")
-    }
-
-
-def _contradict(one: list[Dim], other: list[Dim]) -> bool:
-    sizes = [pair for pair in zip(one, other, strict=False) if all(isinstance(dim, int) for dim in pair)]
-    return len(one) != len(other) or any(a != b for a, b in sizes)
-
-
-def _name_axes(model: onnx.ModelProto) -> None:
-    """A name for every axis of an input of which nothing is said, so that it can be followed.
-
-    Ids and masks [B, S] of which nothing at all is said get the same ones: the fused model checks when it runs that
-    they are of one shape (`same_shapes`). Any other such axis may be of any size.
-    """
-    taken = {
-        dim.dim_param
-        for value in (*model.graph.input, *model.graph.output, *model.graph.value_info)
-        for dim in value.type.tensor_type.shape.dim
-    }
-    for value in model.graph.input:
-        tensor = value.type.tensor_type
-        if not value.type.HasField("tensor_type") or not tensor.HasField("shape"):
-            continue
-        dims = tensor.shape.dim
-        named = any(dim.HasField("dim_value") or dim.dim_param for dim in dims)
-        ids = len(dims) == 2 and tensor.elem_type in _OF_IDS and not named
-        owner = UNNAMED if ids else re.sub("[^A-Za-z0-9_]", "_", value.name)
-        for index, dim in enumerate(dims):
-            if not dim.HasField("dim_value") and not dim.dim_param:
-                name = f"{owner}_axis_{index}"
-                while name in taken:
-                    name += "_"
-                taken |= set() if ids else {name}
-                dim.dim_param = name
-
-
-def _look_through_identities(graph: onnx.GraphProto) -> None:
-    """Let nodes read constants and initialisers themselves: inference sees no axes or shape in an Identity of one."""
-    constants = {tensor.name for tensor in graph.initializer} - {value.name for value in graph.input}
-    constants |= {node.output[0] for node in graph.node if node.op_type == "Constant" and node.output}
-    sources: dict[str, str] = {}
-    for node in graph.node:
-        for index, name in enumerate(node.input):
-            node.input[index] = sources.get(name, name)
-        if node.op_type == "Identity" and node.input[0] in constants:
-            sources[node.output[0]] = node.input[0]
+    declared = {value.name: value.type.tensor_type.elem_type for value in bare.graph.value_info}
+    del bare.graph.value_info[:]
+    for value in (*bare.graph.input, *bare.graph.output):
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+    with contextlib.suppress(onnx.shape_inference.InferenceError, RuntimeError, ValueError):  # it contradicts itself
+        bare = onnx.shape_inference.infer_shapes(bare)
+    graph = bare.graph
+    found = {v.name: v.type.tensor_type.elem_type for v in (*graph.value_info, *graph.input, *graph.output)}
+    return {name: element for name, element in (declared | {n: e for n, e in found.items() if e}).items() if element}
 
 
 def without_weights(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> onnx.ModelProto:
@@ -109,32 +120,6 @@ def without_weights(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> on
     return bare
 
 
-def _symbolic(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    from . import symbolic_shapes
-
-    return symbolic_shapes.infer(model)
-
-
-def _plain(model: onnx.ModelProto) -> onnx.ModelProto:
-    """ONNX's own inference. It keeps what is declared, also against what it infers, and says so only when strict."""
-    failures = (onnx.shape_inference.InferenceError, RuntimeError, ValueError)
-    try:
-        return onnx.shape_inference.infer_shapes(model, data_prop=True, strict_mode=True)
-    except failures as error:
-        if "existing shape differ" in str(error):
-            del model.graph.value_info[:]
-    try:
-        return onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except failures:  # a model that contradicts itself
-        return model
-
-
-def _dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
-    if dim.HasField("dim_value"):
-        return dim.dim_value
-    return dim.dim_param or None
-
-
 def monomial(dim: Dim) -> tuple[int, tuple[str, ...]] | None:
     """A dimension as (number, sorted symbols): 12*batch is (12, ("batch",)). None for sums and unknowns."""
     if dim is None:
@@ -146,7 +131,7 @@ def monomial(dim: Dim) -> tuple[int, tuple[str, ...]] | None:
         factor = factor.strip()
         if factor.isdigit():
             number *= int(factor)
-        elif _FACTOR.match(factor):
+        elif _NAME.match(factor):
             symbols.append(factor)
         else:
             return None

@@ -6,6 +6,7 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
 
+from . import domains
 from .graph import FusionGraph
 from .nodes import data_type
 from .ops import OPS
@@ -32,6 +33,7 @@ def to_model(
     fused = [node for node in graph.gs.nodes if node.domain == DOMAIN]
     data_types = {node.outputs[0].name: _element_type(node) for node in fused}
     model = gs.export_onnx(graph.gs, do_type_check=False, opset_imports=list(original.opset_import))
+    domains.restore(model.graph.node)
     model.graph.initializer.extend(OnnxExporter.export_tensor_proto(tensor) for tensor in beside)
     _keep_attributes(model, original)
     for field in _MODEL_FIELDS:

@@ -13,10 +13,12 @@ import onnx_graphsurgeon as gs
 
 from ..dialect.pattern import GELU
 from ..dialect.reference import Reference
+from ..domains import MICROSOFT, called
 from ..graph import FusionGraph
 from ..nodes import NoMatch, check_rank, node_name, producer, scalar
 from . import polynomial
 
+MICROSOFTS = (_, _FAST) = called(MICROSOFT, "Gelu", "FastGelu")
 _GRID = np.concatenate([np.linspace(-9, 9, 181), [0.1234567, -0.7654321]])
 _UNARY = {
     "Erf": np.vectorize(math.erf, otypes=[np.float64]),
@@ -36,12 +38,11 @@ _MAX_STEPS = 16
 
 
 def anchors(graph: FusionGraph) -> list[gs.Node]:
-    named = [*graph.nodes("Gelu"), *graph.nodes("Gelu", "FastGelu", domain="com.microsoft")]
-    return [*graph.nodes("Erf", "Tanh"), *named]
+    return [*graph.nodes("Erf", "Tanh"), *graph.nodes("Gelu"), *graph.nodes(*MICROSOFTS, domain=MICROSOFT)]
 
 
 def rewrite(graph: FusionGraph, node: gs.Node) -> None:
-    if node.op in ("Gelu", "FastGelu"):
+    if node.op in ("Gelu", *MICROSOFTS):
         _named(graph, node)
         return
     nearest, last = math.inf, node
@@ -80,7 +81,7 @@ def _is_gelu(result: gs.Tensor, x: gs.Tensor, anchor: gs.Node, kind: str) -> boo
 
 
 def _named(graph: FusionGraph, node: gs.Node) -> None:
-    kind = "tanh" if node.op == "FastGelu" else node.attrs.get("approximate", "none")
+    kind = "tanh" if node.op == _FAST else node.attrs.get("approximate", "none")
     if len(node.inputs) > 1 and not node.inputs[1].is_empty():
         raise NoMatch(node, "FastGelu with a bias input", wanted="no bias")
     graph.replace(node, GELU, [node.inputs[0]], approximate=kind)

@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from ..elements.expr import Expr, Read, walk
+from ..elements.poly import ZERO, Poly
 from ..graph import FusionGraph
 from ..nodes import DEFAULT_DOMAINS, NoMatch, matrix, node_name, producer
-from ..proof.elements import Elements
-from ..proof.expr import Expr, Read, walk
 from ..proof.intervals import Interval
 from ..proof.key_mask import check_no_places
-from ..proof.poly import ZERO, Poly
 from ..proof.scalar import ranges
 from ..spec import DOMAIN
 from . import rows
@@ -132,8 +131,7 @@ class _Weights:
 
     def __init__(self, graph: FusionGraph, mask: gs.Tensor) -> None:
         self._mask, self._runner = mask, graph.constants.runner
-        self._elements = Elements(graph)
-        self._elements.suppose(mask.shape or ())
+        self._elements = graph.elements
         self.why = ""
 
     def meets(self, node: gs.Node, tensor: gs.Tensor) -> bool:

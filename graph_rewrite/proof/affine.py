@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .expr import Apply, Expr, Read, value_of
+from ..elements.expr import Apply, Expr, Read, value_of
 
 
 def slope(expr: Expr, read: Read) -> float | None:

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from ..constants import Runner
-from .expr import Apply
+from ..elements.expr import Apply
 
 Array = np.ndarray
 

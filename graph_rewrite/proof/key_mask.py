@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from ..elements import poly
+from ..elements.engine import Elements, Places
+from ..elements.expr import Apply, Expr, Number, Read, value_of, walk
+from ..elements.poly import ONE, ZERO, Poly
 from ..nodes import DEFAULT_DOMAINS, NoMatch, producer
 from ..shapes import Dim, monomial
-from . import poly
 from .affine import slope
-from .elements import Elements, Places
-from .expr import Apply, Expr, Number, Read, value_of, walk
 from .intervals import exactly
-from .poly import ONE, ZERO, Poly
 from .rule import HIDING, VISIBLE, Rule, classify, rule
 from .scalar import ranges
 

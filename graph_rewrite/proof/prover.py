@@ -8,14 +8,14 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from .. import masks
+from ..elements import poly
+from ..elements.expr import Number, value_of
+from ..elements.poly import ONE
 from ..graph import FusionGraph
 from ..nodes import NoMatch, producer
 from ..shapes import Dim
-from . import key_mask, moves, picks, pointwise, poly, samples  # noqa: F401 (three of them fill the table of rules)
-from .elements import Elements
-from .expr import Number, value_of
+from . import key_mask, samples
 from .key_mask import Above
-from .poly import ONE
 from .rule import Rule
 
 
@@ -24,7 +24,7 @@ class Prover:
 
     def __init__(self, graph: FusionGraph) -> None:
         self._graph = graph
-        self._elements = Elements(graph)
+        self._elements = graph.elements
         self._answers: dict[tuple, tuple[gs.Tensor, Rule] | NoMatch | bool | None] = {}
         self._made: dict[tuple[str, Rule], gs.Tensor] = {}
 
@@ -39,7 +39,6 @@ class Prover:
         with what `target` is instead.
         """
         key = (target.name, kind, factor, batch, length)
-        self._elements.suppose((batch, length))
         if key not in self._answers:
             try:
                 self._answers[key] = self._find_mask(target, kind, factor)
@@ -98,7 +97,6 @@ class Prover:
     def counts_up(self, index: gs.Tensor, ids: gs.Tensor, rows: int) -> bool:
         """Whether `index`, which looks up a table of `rows`, is 0, 1, ..., S-1 in every row, S being that of `ids`."""
         key = (index.name, ids.name, rows)
-        self._elements.suppose(ids.shape or ())
         if key not in self._answers:
             self._answers[key] = False
             with contextlib.suppress(NoMatch):
@@ -125,7 +123,6 @@ class Prover:
 
     def is_spread(self, tensor: gs.Tensor, ids: gs.Tensor) -> bool:
         """Whether `tensor`, broadcast together with `ids`, has the shape of `ids`."""
-        self._elements.suppose(ids.shape or ())
         with contextlib.suppress(NoMatch):
             own, wanted = self._elements.shape(tensor), self._elements.shape(ids)
             ends = wanted[len(wanted) - len(own) :]

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..constants import Runner
+from ..elements.expr import Apply, Expr, Read, value_of, walk
 from ..nodes import NoMatch
 from . import intervals
-from .expr import Apply, Expr, Read, value_of, walk
 from .intervals import Interval
 
 _MAX_RANGES = 4096

@@ -18,7 +18,6 @@ MOST = 3.0
 
 SCRIPT = """
 import json, resource, sys
-import bertfuse.graph_rewrite.symbolic_shapes
 from bertfuse.graph_rewrite import fuse_file
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 before = peak()

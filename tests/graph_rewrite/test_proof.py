@@ -12,14 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bertfuse.graph_rewrite.constants import Runner
+from bertfuse.graph_rewrite.elements import poly
+from bertfuse.graph_rewrite.elements.expr import Expr, Number, Read, value_of
+from bertfuse.graph_rewrite.elements.poly import ONE, ZERO, Poly
 from bertfuse.graph_rewrite.graph import FusionGraph
 from bertfuse.graph_rewrite.io import split
 from bertfuse.graph_rewrite.nodes import NoMatch
 from bertfuse.graph_rewrite.normalize import clutter
-from bertfuse.graph_rewrite.proof import poly
-from bertfuse.graph_rewrite.proof.elements import Elements
-from bertfuse.graph_rewrite.proof.expr import Expr, Number, Read, value_of
-from bertfuse.graph_rewrite.proof.poly import ONE, ZERO, Poly
 from bertfuse.graph_rewrite.proof.rule import HIDDEN, OVERRIDES, VISIBLE, classify, rule
 from bertfuse.graph_rewrite.proof.scalar import Range, ranges
 
@@ -176,7 +175,7 @@ def _number(expr: Expr, sizes: dict[str, int], fed: np.ndarray) -> int:
 def _followed(model: onnx.ModelProto) -> tuple[list[Poly], tuple[Poly, ...], Expr]:
     graph = FusionGraph(*split(model))
     clutter.remove(graph)
-    elements = Elements(graph)
+    elements = graph.elements
     places, expr = elements.generic(graph.gs.outputs[0])
     return elements.shape(graph.gs.outputs[0]), places, expr
 
@@ -252,7 +251,7 @@ def test_ranges_hold_for_every_value(made: tuple[onnx.ModelProto, np.dtype]) -> 
     model, dtype = made
     graph = FusionGraph(*split(model))
     clutter.remove(graph)
-    elements = Elements(graph)
+    elements = graph.elements
     try:
         _, expr = elements.generic(graph.gs.outputs[0])
         read = next(part for part in _parts(expr) if isinstance(part, Read))
@@ -270,7 +269,7 @@ def test_ranges_hold_for_every_value(made: tuple[onnx.ModelProto, np.dtype]) -> 
 
 
 def _parts(expr: Expr):
-    from bertfuse.graph_rewrite.proof.expr import walk
+    from bertfuse.graph_rewrite.elements.expr import walk
 
     return walk(expr)
 

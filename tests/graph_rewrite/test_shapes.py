@@ -1,12 +1,27 @@
-"""Shapes that a file declares of tensors inside its graph, against what follows from the graph."""
+"""Shapes follow from the graph, by a list of rules: what has none is not known, whatever the file declares."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import onnx
 import pytest
+from graphs import Builder
 from onnx import TensorProto, helper
 
-from bertfuse.graph_rewrite import shapes
+from bertfuse.graph_rewrite.graph import FusionGraph
+from bertfuse.graph_rewrite.io import split
+from bertfuse.graph_rewrite.shapes import Dim
+
+
+def graph_of(model: onnx.ModelProto) -> FusionGraph:
+    return FusionGraph(*split(model))
+
+
+def shape_of(b: Builder, tensor: str) -> list[Dim] | None:
+    b.output(tensor, shape=None)
+    return graph_of(b.model()).gs.outputs[-1].shape
 
 
 def split_heads(size: int, view: list[int | str], other: list[int | str]) -> onnx.ModelProto:
@@ -23,13 +38,9 @@ def split_heads(size: int, view: list[int | str], other: list[int | str]) -> onn
     graph = helper.make_graph(
         nodes, "g", [infos["x"]], [infos["y"], infos["z"]], [target], value_info=[infos["view"], infos["other"]]
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("of.nobody", 1)])
-
-
-@pytest.fixture(params=["symbolic", "plain"])
-def inference(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "plain":  # as where ONNX Runtime's gives up
-        monkeypatch.setattr(shapes, "_symbolic", lambda model: None)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("of.nobody", 1)], ir_version=9
+    )
 
 
 def test_one_node_that_cannot_be_followed_hides_no_other_shape() -> None:
@@ -48,26 +59,64 @@ def test_one_node_that_cannot_be_followed_hides_no_other_shape() -> None:
     outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "yz"]
     target = helper.make_tensor("target", TensorProto.INT64, [3], [0, -1, 8])
     graph = helper.make_graph(nodes, "g", inputs, outputs, [target])
-    found = shapes.infer_shapes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), {})
-    assert found["view"] == found["z"] == (TensorProto.FLOAT, ["batch", "2*length", 8])
-    assert found["y"][0] == TensorProto.FLOAT and len(found["y"][1]) == 3
+    tensors = graph_of(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)).gs.tensors()
+    assert tensors["view"].shape == tensors["z"].shape == ["batch", "2*length", 8]
+    assert tensors["y"].dtype == np.float32 and len(tensors["y"].shape) == 3
 
     unknown = helper.make_tensor_value_info("fed", TensorProto.INT64, ["any"])
     graph.input[1].CopyFrom(unknown)
-    found = shapes.infer_shapes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), {})
-    assert found["y"] == (TensorProto.FLOAT, None)
+    tensors = graph_of(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)).gs.tensors()
+    assert tensors["y"].dtype == np.float32 and tensors["y"].shape is None
 
 
-@pytest.mark.usefixtures("inference")
-def test_declared_shapes_fill_gaps() -> None:
-    found = shapes.infer_shapes(split_heads(8, ["batch", 3, 2, 8], ["batch", 7]), {})
-    assert found["view"][1][2:] == [2, 8] and found["other"][1] == ["batch", 7]
+@pytest.mark.parametrize("declared", [["batch", 3, 2, 8], ["batch", 3, 16], ["batch", 3, 8, 2]])
+def test_declarations_of_tensors_inside_the_graph_are_not_believed(declared: list[int | str]) -> None:
+    tensors = graph_of(split_heads(2, declared, ["batch", 7])).gs.tensors()
+    assert tensors["view"].shape == ["batch", 3, 8, 2]
+    assert tensors["other"].shape is None and tensors["other"].dtype == np.float32
 
 
-@pytest.mark.usefixtures("inference")
-@pytest.mark.parametrize("stale", [["batch", 3, 2, 8], ["batch", 3, 16]])
-def test_none_count_where_one_is_of_an_earlier_graph(stale: list[int | str]) -> None:
-    """The heads' size was changed from 8 to 2 after the export, and the declaration was left."""
-    found = shapes.infer_shapes(split_heads(2, stale, ["batch", 7]), {})
-    assert found["view"][1][3] == 2 and found["view"][1][2] != 2
-    assert 7 not in (found["other"][1] or [])
+@pytest.mark.parametrize("wanted", [[-1, 8], ["tokens", 8]])
+def test_sizes_that_may_be_zero_are_not_cancelled(wanted: Sequence[int | str]) -> None:
+    """Where no text was cached, "past * 3" is 0, for which Reshape takes the size that is given."""
+    b = Builder()
+    past = b.input("past", ("past", 3, 8))
+    if wanted[0] == "tokens":
+        sizes = b.op("Shape", past)
+        rows = b.op("ReduceProd", b.op("Slice", sizes, b.const([0]), b.const([2])), keepdims=1)
+        target = b.op("Concat", rows, b.const([8]), axis=0)
+    else:
+        target = b.const(list(wanted))
+    shape = shape_of(b, b.op("Reshape", past, target))
+    assert shape == ["3*past", 8] if wanted[0] == -1 else shape[0] != "3*past"
+
+
+@pytest.mark.parametrize(
+    ("name", "other"), [("2*batch", "batch"), ("k<S", "k"), ("a b", "a_b"), ("axis_1", "axis_2"), ("min(4, S)", "S")]
+)
+def test_axes_are_what_they_are_whatever_they_are_called(name: str, other: str) -> None:
+    b = Builder()
+    x, y = b.input("x", (name, other, 4)), b.input("y", ("B", 2, other))
+    b.output(b.op("Concat", x, x, axis=1), shape=None)
+    b.output(y, shape=None)
+    graph = graph_of(b.model())
+    (first, second, _), (third, _, fourth) = (t.shape for t in graph.gs.inputs)
+    assert len({first, second, third}) == 3 and second == fourth
+    sizes = {first: 3, second: 5, third: 7}
+    assert [graph.elements.evaluate(dim, sizes) for dim in graph.gs.outputs[0].shape] == [3, 10, 4]
+
+
+def test_a_slice_from_the_end_may_be_shorter_than_asked_for() -> None:
+    b = Builder()
+    y = b.input("y", ("B", "S", 8))
+    last = b.op("Slice", y, b.const([-4]), b.const([2**63 - 1]), b.const([1]))
+    batch, length, width = shape_of(b, last)
+    assert (batch, width) == ("B", 8) and length not in (4, "S")
+
+
+def test_an_axis_of_two_sizes_is_neither() -> None:
+    """One of them may be 1."""
+    b = Builder()
+    x, y = b.input("x", ("B", "S", 8)), b.input("y", ("B", "T", 8))
+    batch, length, width = shape_of(b, b.op("Add", x, y))
+    assert (batch, width) == ("B", 8) and length not in ("S", "T")

@@ -7,9 +7,8 @@ import onnx_graphsurgeon as gs
 from onnx import helper
 
 from ..nodes import NoMatch
-from .elements import RULES, SHAPES, Elements, Places
+from .engine import RULES, Elements, Places
 from .expr import Expr, truth
-from .poly import Poly
 
 _TO_BOOL = (
     "And", "Or", "Xor", "Not", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "IsNaN", "IsInf",
@@ -21,11 +20,8 @@ _SAME_TYPE = (
 )  # fmt: skip
 
 
-def _shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
-    return elements.broadcast([elements.shape(t) for t in node.inputs if not t.is_empty()], node)
-
-
 def _element(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
+    elements.check_broadcast([elements.shape(t) for t in node.inputs if not t.is_empty()], node)
     args = [None if t.is_empty() else elements.spread(t, places) for t in node.inputs]
     return elements.apply(node, args, _dtype(node, args))
 
@@ -43,6 +39,7 @@ def _dtype(node: gs.Node, args: list[Expr | None]) -> np.dtype:
 
 def _where(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
     """Only the branch that is taken need be understood."""
+    elements.check_broadcast([elements.shape(t) for t in node.inputs], node)
     condition = elements.spread(node.inputs[0], places)
     if truth(condition) is not None:
         return elements.spread(node.inputs[1 if truth(condition) else 2], places)
@@ -51,5 +48,5 @@ def _where(elements: Elements, node: gs.Node, output: int, places: Places) -> Ex
 
 
 for _op in (*_TO_BOOL, *_SAME_TYPE, "Cast"):
-    RULES[_op], SHAPES[_op] = _element, _shape
-RULES["Where"], SHAPES["Where"] = _where, _shape
+    RULES[_op] = _element
+RULES["Where"] = _where

@@ -7,7 +7,7 @@ negative, whatever the sizes; `nonnegative` shows it or gives up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,20 +16,32 @@ _MAX_TERMS = 64
 
 @dataclass(frozen=True, eq=False)
 class Atom:
-    """A number that is not known but bounded: one of `lows` is at most it (each of them is), `highs` likewise."""
+    """A number that is not known but bounded: one of `lows` is at most it (each of them is), `highs` likewise.
 
+    Which number it is says its `key`; what it is called is for the reader, and two may be called alike.
+    """
+
+    key: Hashable
     name: str
     lows: tuple[Poly, ...] = ()
     highs: tuple[Poly, ...] = ()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Atom) and self.name == other.name
+        return self is other or (isinstance(other, Atom) and self.key == other.key)
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.key)
 
     def __hash__(self) -> int:
-        return hash(self.name)
+        return self._hash
+
+    @cached_property
+    def _order(self) -> tuple[str, str]:
+        return self.name, repr(self.key)
 
     def __lt__(self, other: Atom) -> bool:
-        return self.name < other.name
+        return self.name < other.name or (self.name == other.name and self._order < other._order)
 
     @property
     def is_size(self) -> bool:
@@ -125,12 +137,14 @@ def of(atom: Atom) -> Poly:
 
 def size(name: str, empty: bool = False) -> Poly:
     """The size of an axis, known by name: at least 1, or with `empty` 0."""
-    return of(Atom(name, (ZERO if empty else ONE,)))
+    return of(Atom(("size", name), name, (ZERO if empty else ONE,)))
 
 
-def place(name: str, extent: Poly) -> Poly:
-    """A place along an axis: 0 where that has one element."""
-    return ZERO if extent == ONE else of(Atom(f"{name}<{extent.text(True)}", (ZERO,), (extent - ONE,)))
+def place(name: str, extent: Poly, of_what: Hashable = None) -> Poly:
+    """A place along an axis: 0 where that has one element. Of one name, extent and `of_what` there is one."""
+    if extent == ONE:
+        return ZERO
+    return of(Atom(("place", name, extent, of_what), f"{name}<{extent.text(True)}", (ZERO,), (extent - ONE,)))
 
 
 def product(factors: Iterable[Poly]) -> Poly:
@@ -148,7 +162,7 @@ def minimum(a: Poly, b: Poly) -> Poly:
         return b
     first, second = sorted((a, b), key=lambda p: p.text(True))
     lows = tuple(low for low in (ONE, ZERO) if nonnegative(a - low) and nonnegative(b - low))[:1]
-    return of(Atom(f"min({first.text(True)}, {second.text(True)})", lows, (first, second)))
+    return of(Atom(("minimum", first, second), f"min({first.text(True)}, {second.text(True)})", lows, (first, second)))
 
 
 def limit(found: Poly, unlimited: Poly) -> int | None:
@@ -242,3 +256,32 @@ def quotient_of_products(whole: list[Poly], part: list[Poly]) -> Poly | None:
             part.remove(factor)
     found = divided(product(whole), product(part))
     return found[0] if found is not None and found[1] == ZERO else None
+
+
+def depends_on(poly: Poly, atom: Atom) -> bool:
+    """Whether the atom is in the polynomial, or in what one of its atoms stands for."""
+    return any(
+        other == atom or any(isinstance(part, Poly) and depends_on(part, atom) for part in other.key)
+        for other in poly.atoms
+    )
+
+
+def evaluated(poly: Poly, sizes: Mapping[str, int]) -> int | None:
+    """The number that the polynomial is where axes have these sizes by name; None where that leaves it open."""
+    total = 0
+    for atoms, factor in poly.terms.items():
+        for atom in atoms:
+            value = _value(atom, sizes)
+            if value is None:
+                return None
+            factor *= value
+        total += factor
+    return total
+
+
+def _value(atom: Atom, sizes: Mapping[str, int]) -> int | None:
+    kind, *parts = atom.key
+    if kind == "minimum":
+        found = [evaluated(part, sizes) for part in parts]
+        return None if None in found else min(found)
+    return sizes.get(parts[0]) if kind == "size" else None

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import onnx_graphsurgeon as gs
 
 from ..nodes import NoMatch
 from . import poly
-from .elements import RULES, SHAPES, Elements, Places
+from .engine import RULES, Elements, Places
 from .expr import Expr
 from .poly import ONE, ZERO, Poly, nonnegative
 
@@ -31,25 +29,18 @@ def from_the_front(node: gs.Node, place: Poly, extent: Poly, what: str) -> Poly:
 # ---- axes added, removed, exchanged
 
 
-def _unsqueezed_axes(elements: Elements, node: gs.Node) -> list[int]:
+def unsqueezed_axes(elements: Elements, node: gs.Node) -> list[int]:
     axes = elements.numbers(node.inputs[1], node)
     rank = len(elements.shape(node.inputs[0])) + len(axes)
     return sorted(in_range(node, axis, rank) for axis in axes)
 
 
-def _unsqueeze_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
-    shape = list(elements.shape(node.inputs[0]))
-    for axis in _unsqueezed_axes(elements, node):
-        shape.insert(axis, ONE)
-    return shape
-
-
 def _unsqueeze(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
-    axes = _unsqueezed_axes(elements, node)
+    axes = unsqueezed_axes(elements, node)
     return elements.element(node.inputs[0], tuple(p for axis, p in enumerate(places) if axis not in axes))
 
 
-def _squeezed_axes(elements: Elements, node: gs.Node) -> list[int]:
+def squeezed_axes(elements: Elements, node: gs.Node) -> list[int]:
     shape = elements.shape(node.inputs[0])
     if len(node.inputs) > 1 and not node.inputs[1].is_empty():
         return sorted(in_range(node, axis, len(shape)) for axis in elements.numbers(node.inputs[1], node))
@@ -58,59 +49,24 @@ def _squeezed_axes(elements: Elements, node: gs.Node) -> list[int]:
     return [axis for axis, extent in enumerate(shape) if extent == ONE]
 
 
-def _squeeze_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
-    axes = _squeezed_axes(elements, node)
-    return [n for axis, n in enumerate(elements.shape(node.inputs[0])) if axis not in axes]
-
-
 def _squeeze(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
     own = list(places)
-    for axis in _squeezed_axes(elements, node):
+    for axis in squeezed_axes(elements, node):
         own.insert(axis, ZERO)
     return elements.element(node.inputs[0], tuple(own))
 
 
-def _permutation(elements: Elements, node: gs.Node) -> list[int]:
+def permutation(elements: Elements, node: gs.Node) -> list[int]:
     rank = len(elements.shape(node.inputs[0]))
     return list(node.attrs.get("perm", range(rank)[::-1]))
 
 
-def _transpose_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
-    shape = elements.shape(node.inputs[0])
-    return [shape[axis] for axis in _permutation(elements, node)]
-
-
 def _transpose(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
-    own = dict(zip(_permutation(elements, node), places, strict=True))
+    own = dict(zip(permutation(elements, node), places, strict=True))
     return elements.element(node.inputs[0], tuple(own[axis] for axis in range(len(places))))
 
 
 # ---- axes merged and divided
-
-
-def _reshape_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
-    given, wanted = elements.shape(node.inputs[0]), elements.vector(node.inputs[1], node)
-    shape: list[Poly | None] = []
-    for axis, extent in enumerate(wanted):
-        if extent == ZERO:
-            if node.attrs.get("allowzero", 0):
-                raise NoMatch(node, "gives a tensor without elements")
-            extent = given[axis]
-        elif extent != poly.number(-1) and not nonnegative(extent - ONE):
-            raise NoMatch(node, f"reshapes to {wanted}", wanted="sizes that are known to be sizes")
-        shape.append(None if extent == poly.number(-1) else extent)
-    if None in shape:
-        rest = poly.quotient_of_products(given, [n for n in shape if n is not None])
-        if rest is None or shape.count(None) > 1:
-            raise NoMatch(node, f"reshapes {given} to {wanted}", wanted="sizes that can be worked out")
-        shape = [rest if n is None else n for n in shape]
-    return shape
-
-
-def _flatten_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
-    shape, axis = elements.shape(node.inputs[0]), node.attrs.get("axis", 1)
-    axis = axis + len(shape) if axis < 0 else axis
-    return [poly.product(shape[:axis]), poly.product(shape[axis:])]
 
 
 def _reshape(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
@@ -141,19 +97,9 @@ def _at_same_number(node: gs.Node, given: list[Poly], made: list[Poly], places: 
 # ---- elements repeated
 
 
-def _expand_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
-    return elements.broadcast([elements.shape(node.inputs[0]), elements.vector(node.inputs[1], node)], node)
-
-
 def _expand(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
+    elements.check_broadcast([elements.shape(node.inputs[0]), elements.shape(node.outputs[output])], node)
     return elements.spread(node.inputs[0], places)
-
-
-def _tile_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
-    times = elements.vector(node.inputs[1], node)
-    if not all(nonnegative(n - ONE) for n in times):
-        raise NoMatch(node, f"repeats {times} times", wanted="once or more")
-    return [extent * n for extent, n in zip(elements.shape(node.inputs[0]), times, strict=True)]
 
 
 def _tile(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
@@ -166,15 +112,9 @@ def _tile(elements: Elements, node: gs.Node, output: int, places: Places) -> Exp
     return elements.element(node.inputs[0], tuple(own))
 
 
-def add_rule(op: str, shape: Callable, element: Callable) -> None:
-    """How to find the shape and the elements of an operator's output."""
-    SHAPES[op], RULES[op] = shape, element
-
-
-add_rule("Unsqueeze", _unsqueeze_shape, _unsqueeze)
-add_rule("Squeeze", _squeeze_shape, _squeeze)
-add_rule("Transpose", _transpose_shape, _transpose)
-add_rule("Reshape", _reshape_shape, _reshape)
-add_rule("Flatten", _flatten_shape, _reshape)
-add_rule("Expand", _expand_shape, _expand)
-add_rule("Tile", _tile_shape, _tile)
+RULES["Unsqueeze"] = _unsqueeze
+RULES["Squeeze"] = _squeeze
+RULES["Transpose"] = _transpose
+RULES["Reshape"] = RULES["Flatten"] = _reshape
+RULES["Expand"] = _expand
+RULES["Tile"] = _tile

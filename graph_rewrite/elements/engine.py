@@ -1,26 +1,29 @@
 """Following one element of a tensor up to what it is made of, for every size and place at once.
 
 A tensor is taken as a function from places to expressions. Operators that move elements change the places, those that
-compute element by element combine expressions, and a Shape gives polynomials of sizes.
+compute element by element combine expressions, and a Shape gives polynomials of sizes. The shape of every tensor comes
+from rules of our own, one for each operator (shape_rules.py): one without a rule gives tensors of unknown shape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..nodes import DEFAULT_DOMAINS, NoMatch, node_name, producer
-from ..shapes import Dim, monomial
+from ..shapes import Dim
 from . import poly
 from .expr import INDEX_TYPES, Apply, Expr, Number, Read, attributes_of, constant, value_of
-from .poly import ONE, ZERO, Poly
+from .poly import ONE, ZERO, Atom, Poly
 from .simplify import simplified
 
 if TYPE_CHECKING:
-    from ..graph import FusionGraph
+    from ..constants import Constants
 
 _DEEPEST = 90
 _LONGEST_SHAPE = 64  # numbers in a tensor that is read as a shape
@@ -32,16 +35,23 @@ ShapeRule = Callable[["Elements", gs.Node, int], list[Poly]]
 
 
 class Elements:
-    """Elements of one graph's tensors. Everything raises NoMatch with the node at which it ends."""
+    """Elements and shapes of one graph's tensors. Everything raises NoMatch with the node at which it ends.
 
-    def __init__(self, graph: FusionGraph) -> None:
-        self._graph = graph
-        self.inputs = {id(t): t for t in graph.gs.inputs}
-        self._shapes: dict[int, list[Poly]] = {}
-        self._found: dict[tuple[str, int, Places], Expr | NoMatch] = {}
+    inputs     the model's own, their axes as numbers and names: equal names are equal sizes
+    nonempty   the names of axes that have one element at least; any other may have none
+    """
+
+    def __init__(self, inputs: Sequence[gs.Tensor], constants: Constants, nonempty: Iterable[str] = ()) -> None:
+        self.inputs = {id(t): t for t in inputs}
+        self._constants = constants
+        self.nonempty = frozenset(nonempty)
+        self._shapes: dict[int, list[Poly] | NoMatch] = {}
+        self._sizes: dict[str, Poly] = {}  # by the text that stands for them in a tensor's shape
+        self._found: dict[tuple[int, int, Places], Expr | NoMatch] = {}
         self._asked: dict[int, gs.Tensor] = {}  # held, so that no other tensor gets its id
         self._stop: gs.Tensor | None = None
-        self._nonempty: frozenset[str] = frozenset()
+        self._numbers: dict[int, int] = {}
+        self._unknown = 0
         self._depth = 0
 
     def generic(self, tensor: gs.Tensor, stop: gs.Tensor | None = None) -> tuple[Places, Expr]:
@@ -56,69 +66,113 @@ class Elements:
         finally:
             self._stop = None
 
-    def suppose(self, dims: Sequence[Dim]) -> None:
-        """Take the sizes in these axes to be 1 or more: something is to be shown of elements along them."""
-        names = frozenset(name for dim in dims if (factors := monomial(dim)) is not None for name in factors[1])
-        if names != self._nonempty:
-            self._nonempty = names
-            self._shapes.clear()
-            self._found.clear()
-
     def _is_input(self, tensor: gs.Tensor) -> bool:
         return id(tensor) in self.inputs and producer(tensor) is None
 
     def constant(self, tensor: gs.Tensor) -> np.ndarray | None:
-        return self._graph.constants.value(tensor)
+        return self._constants.value(tensor)
+
+    def number_of(self, tensor: gs.Tensor) -> int:
+        """A number that no other tensor has; names may be shared."""
+        self._asked[id(tensor)] = tensor
+        return self._numbers.setdefault(id(tensor), len(self._numbers))
 
     # ---- shapes
 
+    def infer(self, nodes: Iterable[gs.Node]) -> None:
+        """Give every tensor of the nodes, which are in topological order, the shape that follows from the graph."""
+        for tensor in self.inputs.values():
+            with contextlib.suppress(NoMatch):
+                self.shape(tensor)
+        for node in nodes:
+            for tensor in node.outputs:
+                if id(tensor) not in self.inputs and not isinstance(tensor, gs.Constant):
+                    tensor.shape = None
+                    with contextlib.suppress(NoMatch):
+                        tensor.shape = [self.dim(size) for size in self.shape(tensor)]
+
     def shape(self, tensor: gs.Tensor) -> list[Poly]:
         """The sizes of the axes."""
-        self._asked[id(tensor)] = tensor
         if id(tensor) not in self._shapes:
-            self._shapes[id(tensor)] = self._deeper(tensor, lambda: self._find_shape(tensor))
-        return self._shapes[id(tensor)]
+            self._asked[id(tensor)] = tensor
+            try:
+                self._shapes[id(tensor)] = self._deeper(tensor, lambda: self._find_shape(tensor))
+            except NoMatch as miss:
+                self._shapes[id(tensor)] = miss
+        found = self._shapes[id(tensor)]
+        if isinstance(found, NoMatch):
+            raise found
+        return found
 
     def _find_shape(self, tensor: gs.Tensor) -> list[Poly]:
         if isinstance(tensor, gs.Constant):
             return [poly.number(n) for n in tensor.shape]
         node = producer(tensor)
-        if id(tensor) not in self.inputs and node is not None and node.domain in DEFAULT_DOMAINS:
-            found = self.constant(tensor)
-            if found is not None:
-                return [poly.number(n) for n in found.shape]
-            rule = SHAPES.get(node.op)
+        if id(tensor) not in self.inputs and node is not None:
+            rule = SHAPES.get(node.op) if node.domain in DEFAULT_DOMAINS else None
             if rule is not None:
                 return rule(self, node, _output(node, tensor))
-        return self._declared(tensor)
-
-    def _declared(self, tensor: gs.Tensor) -> list[Poly]:
-        """Of inputs, and of what is no index arithmetic, the shape that inference found."""
+            if (found := self.constant(tensor)) is not None:
+                return [poly.number(n) for n in found.shape]
+            if tensor.shape is None:
+                raise NoMatch(node, f"what {node.op} gives is of no known shape")
         if tensor.shape is None:
-            raise NoMatch(producer(tensor) or tensor.name, f"the shape of '{tensor.name}' is not known")
-        sizes = []
-        for axis, dim in enumerate(tensor.shape):
-            if dim is None and id(tensor) in self.inputs:
-                dim = f"{tensor.name}_axis_{axis}"
-            if id(tensor) in self.inputs and isinstance(dim, str):
-                sizes.append(self._size(dim))
-                continue
-            factors = monomial(dim)
-            if factors is None:
-                raise NoMatch(producer(tensor) or tensor.name, f"an axis of '{tensor.name}' is {dim or 'not known'}")
-            sizes.append(poly.product([poly.number(factors[0]), *map(self._size, factors[1])]))
-        return sizes
+            raise NoMatch(node or tensor.name, f"the shape of '{tensor.name}' is not known")
+        return [self.size(dim, tensor) for dim in tensor.shape]
 
-    def _size(self, name: str) -> Poly:
-        return poly.size(name, empty=name not in self._nonempty)
+    def size(self, dim: Dim, tensor: gs.Tensor) -> Poly:
+        """The size that an axis of a tensor's `shape` stands for."""
+        if isinstance(dim, int):
+            return poly.number(dim)
+        if dim is None:
+            raise NoMatch(producer(tensor) or tensor.name, f"an axis of '{tensor.name}' is not known")
+        if dim not in self._sizes:
+            self._sizes[dim] = poly.size(dim, empty=dim not in self.nonempty)
+        return self._sizes[dim]
+
+    def dim(self, size: Poly) -> Dim:
+        """The size as a tensor's `shape` has it: equal ones are equal sizes, and others may be equal all the same."""
+        if size.constant is not None:
+            return size.constant
+        text = size.text(exact=True)
+        return text if self._sizes.setdefault(text, size) == size else None
+
+    def unknown(self) -> Poly:
+        """A size of which nothing is known."""
+        name = ""
+        while not name or name in self._sizes:
+            self._unknown += 1
+            name = f"axis_{self._unknown}"
+        self._sizes[name] = poly.of(Atom(("unknown", self._unknown), name, (ZERO,)))
+        return self._sizes[name]
+
+    def evaluate(self, dim: Dim, sizes: dict[str, int]) -> int | None:
+        """The number that an axis is where the model's own axes have these sizes; None where that leaves it open."""
+        if dim is None or isinstance(dim, int):
+            return dim
+        return poly.evaluated(self._sizes[dim], sizes) if dim in self._sizes else None
 
     def vector(self, tensor: gs.Tensor, node: gs.Node) -> list[Poly]:
         """The whole numbers in a tensor of one axis, or none."""
+        return [self._number_at(tensor, place, node) for place in self._places_of_vector(tensor, node)]
+
+    def numbers_known(self, tensor: gs.Tensor, node: gs.Node) -> list[Poly | None]:
+        """As `vector`, with None for those that are not known."""
+        found: list[Poly | None] = []
+        for place in self._places_of_vector(tensor, node):
+            found.append(None)
+            with contextlib.suppress(NoMatch):
+                found[-1] = self._number_at(tensor, place, node)
+        return found
+
+    def _places_of_vector(self, tensor: gs.Tensor, node: gs.Node) -> list[Places]:
         shape = self.shape(tensor)
         if len(shape) > 1 or (shape and (shape[0].constant is None or shape[0].constant > _LONGEST_SHAPE)):
             raise NoMatch(node, f"'{tensor.name}' holds {shape} numbers", wanted="a few")
-        places = [(poly.number(i),) for i in range(shape[0].constant)] if shape else [()]
-        return [self.number(self.element(tensor, place), node, tensor) for place in places]
+        return [(poly.number(i),) for i in range(shape[0].constant)] if shape else [()]
+
+    def _number_at(self, tensor: gs.Tensor, place: Places, node: gs.Node) -> Poly:
+        return self.number(self.element(tensor, place), node, tensor)
 
     def numbers(self, tensor: gs.Tensor, node: gs.Node) -> list[int]:
         """The constant whole numbers in a tensor of one axis, or none."""
@@ -137,9 +191,10 @@ class Elements:
 
     def element(self, tensor: gs.Tensor, places: Places) -> Expr:
         """The element at `places`."""
-        key = ("" if self._stop is None else self._stop.name, id(tensor), places)
+        key = (id(self._stop), id(tensor), places)
         if key not in self._found:
             self._asked[id(tensor)] = tensor
+            self._asked[id(self._stop)] = self._stop
             try:
                 self._found[key] = self._deeper(tensor, lambda: self._find(tensor, places))
             except NoMatch as miss:
@@ -182,29 +237,44 @@ class Elements:
         raise NoMatch(node, f"the constant '{tensor.name}' differs from place to place")
 
     def spread(self, tensor: gs.Tensor, places: Places) -> Expr:
-        """The element of a tensor that is broadcast."""
+        """The element of a tensor that is broadcast, whose axes are 1 long or the result's (`check_broadcast`)."""
         shape = self.shape(tensor)
         own = places[len(places) - len(shape) :]
         return self.element(tensor, tuple(ZERO if n == ONE else p for n, p in zip(shape, own, strict=True)))
 
     def broadcast(self, shapes: Sequence[list[Poly]], node: gs.Node) -> list[Poly]:
-        """The shape that tensors have together. Sizes that may differ are refused: one of them may be 1."""
-        rank = max(map(len, shapes))
-        together = [ONE] * rank
-        for shape in shapes:
-            for axis, extent in enumerate(shape, rank - len(shape)):
-                if together[axis] == ONE or (extent != ONE and poly.one_size(together[axis], extent)):
-                    together[axis] = extent
-                elif extent not in (ONE, together[axis]):
-                    raise NoMatch(node, f"broadcasts sizes {together[axis]} and {extent}, which may differ")
-        return together
+        """The shape that tensors have together; an axis of two sizes that may differ, one of them 1, is not known.
+
+        Raises NoMatch for sizes of which the model cannot run.
+        """
+        return [self._together(sizes, node) for sizes in _by_axis(shapes)]
+
+    def _together(self, sizes: list[Poly], node: gs.Node) -> Poly:
+        found = [n for n in dict.fromkeys(sizes) if n != ONE]
+        numbers = {n.constant for n in found if n.constant is not None}
+        if len(numbers) > 1:
+            raise NoMatch(node, f"broadcasts sizes {' and '.join(map(repr, found))}")
+        if numbers:  # whatever the others are: with a number other than 1 they are it, or 1
+            return next(n for n in found if n.constant is not None)
+        if len(found) < 2:
+            return found[0] if found else ONE
+        # Where all must be equal for the model to run, any of them.
+        return found[-1] if all(poly.one_size(a, b) for a, b in itertools.pairwise(found)) else self.unknown()
+
+    def check_broadcast(self, shapes: Sequence[list[Poly]], node: gs.Node) -> None:
+        """Raise NoMatch where tensors that are broadcast have sizes that may differ: one of them may be 1."""
+        for sizes in _by_axis(shapes):
+            found = [n for n in dict.fromkeys(sizes) if n != ONE]
+            for one, other in itertools.pairwise(found):
+                if not poly.one_size(one, other):
+                    raise NoMatch(node, f"broadcasts sizes {one} and {other}, which may differ")
 
     def apply(self, node: gs.Node, args: Sequence[Expr | None], dtype: np.dtype) -> Expr:
         """An element-wise node on elements: computed where they are constant, decided where sizes and places say it."""
         values = [value_of(arg) for arg in args]
         if all(value is not None or arg is None for value, arg in zip(values, args, strict=True)):
             try:
-                return constant(self._graph.constants.run(node, values)[0].reshape(()))
+                return constant(self._constants.run(node, values)[0].reshape(()))
             except ValueError as error:
                 raise NoMatch(node, f"cannot be computed: {error}") from error
         return self.checked(node, simplified(Apply(node.op, attributes_of(node), tuple(args), dtype, node)))
@@ -231,6 +301,13 @@ class Elements:
             self._depth -= 1
 
 
+def _by_axis(shapes: Sequence[list[Poly]]) -> list[list[Poly]]:
+    """For each axis of tensors that are broadcast the sizes along it, 1 where one has no such axis."""
+    rank = max(map(len, shapes))
+    padded = [[ONE] * (rank - len(shape)) + list(shape) for shape in shapes]
+    return [list(sizes) for sizes in zip(*padded, strict=True)]
+
+
 def _output(node: gs.Node, tensor: gs.Tensor) -> int:
     return next(i for i, output in enumerate(node.outputs) if output is tensor)
 
@@ -255,6 +332,6 @@ def _fits(found: Number) -> bool:
     return all(abs(n).bit_length() + _BITS_OF_A_SIZE * len(atoms) <= bits for atoms, n in found.poly.terms.items())
 
 
-# Filled by `moves` and `pointwise`: how to find an element of each operator's output, and its shape.
+# How to find an element of each operator's output (`moves`, `picks`, `pointwise`), and its shape (`shape_rules`).
 RULES: dict[str, Rule] = {}
 SHAPES: dict[str, ShapeRule] = {}

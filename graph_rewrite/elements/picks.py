@@ -7,9 +7,9 @@ import onnx_graphsurgeon as gs
 
 from ..nodes import NoMatch
 from . import poly
-from .elements import Elements, Places
+from .engine import RULES, Elements, Places
 from .expr import Expr, Number, constant
-from .moves import add_rule, from_the_front, in_range
+from .moves import from_the_front, in_range
 from .poly import ONE, ZERO, Poly, nonnegative
 
 _TO_THE_END = (1 << 31) - 1
@@ -18,22 +18,36 @@ _TO_THE_END = (1 << 31) - 1
 # ---- parts
 
 
+def slice_axes(elements: Elements, node: gs.Node, rank: int, count: int) -> list[tuple[int, int | None]] | None:
+    """Along which axes a Slice cuts, and in which steps, None for those not known; None where axes are computed."""
+    given = [t if index < len(node.inputs) and not t.is_empty() else None for index, t in enumerate(node.inputs)]
+    axes, steps = [*given[3:], None, None][:2]
+    if axes is not None and elements.constant(axes) is None:
+        return None
+    numbers = list(range(count)) if axes is None else elements.numbers(axes, node)
+    if steps is None:
+        by = [1] * count
+    else:
+        by = [None] * count if elements.constant(steps) is None else elements.numbers(steps, node)
+    return [(in_range(node, axis, rank), step) for axis, step in zip(numbers, by, strict=True)]
+
+
 def _slices(elements: Elements, node: gs.Node) -> dict[int, tuple[Poly, Poly, int]]:
     """By axis: where it starts, how many elements it takes, the step."""
     shape = elements.shape(node.inputs[0])
     starts, ends = (elements.vector(t, node) for t in node.inputs[1:3])
-    rest = [elements.numbers(t, node) if not t.is_empty() else None for t in node.inputs[3:]]
-    axes = rest[0] if rest and rest[0] is not None else range(len(starts))
-    steps = rest[1] if len(rest) > 1 and rest[1] is not None else [1] * len(starts)
-    cuts = {}
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        axis = in_range(node, axis, len(shape))
-        cuts[axis] = _cut(node, start, end, shape[axis], step)
-    return cuts
+    axes = slice_axes(elements, node, len(shape), len(starts))
+    if axes is None or any(step is None for _, step in axes):
+        raise NoMatch(node, "slices along axes or in steps that are computed", wanted="constant ones")
+    return {
+        axis: cut(node, start, end, shape[axis], step)
+        for start, end, (axis, step) in zip(starts, ends, axes, strict=True)
+    }
 
 
-def _cut(node: gs.Node, start: Poly, end: Poly, extent: Poly, step: int) -> tuple[Poly, Poly, int]:
-    if step == -1 and _beyond(start, 1, extent) and end.constant is not None and end.constant <= -_TO_THE_END:
+def cut(node: gs.Node, start: Poly, end: Poly, extent: Poly, step: int) -> tuple[Poly, Poly, int]:
+    """Where a part of `extent` elements starts, how many it has, and the step between them."""
+    if step == -1 and _beyond(start) and end.constant is not None and end.constant <= -_TO_THE_END:
         return extent - ONE, extent, -1
     first = _clamped(node, start, extent)
     length = _clamped(node, end, extent) - first
@@ -47,7 +61,7 @@ def _cut(node: gs.Node, start: Poly, end: Poly, extent: Poly, step: int) -> tupl
     return first, length, step
 
 
-def _beyond(start: Poly, step: int, extent: Poly) -> bool:
+def _beyond(start: Poly) -> bool:
     return start == poly.number(-1) or (start.constant is not None and start.constant >= _TO_THE_END)
 
 
@@ -62,18 +76,15 @@ def _clamped(node: gs.Node, bound: Poly, extent: Poly) -> Poly:
     return poly.minimum(bound, extent)
 
 
-def _slice_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
-    shape = list(elements.shape(node.inputs[0]))
-    for axis, (_, length, _step) in _slices(elements, node).items():
-        shape[axis] = length
-    return shape
-
-
 def _slice(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
     own = list(places)
     for axis, (first, _, step) in _slices(elements, node).items():
         own[axis] = first + poly.number(step) * own[axis]
     return elements.element(node.inputs[0], tuple(own))
+
+
+def split_axis(node: gs.Node, rank: int) -> int:
+    return in_range(node, node.attrs.get("axis", 0), rank)
 
 
 def _parts(elements: Elements, node: gs.Node, axis: int) -> list[Poly]:
@@ -86,27 +97,12 @@ def _parts(elements: Elements, node: gs.Node, axis: int) -> list[Poly]:
     return [poly.number(extent.constant // count)] * count
 
 
-def _split_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
-    shape = list(elements.shape(node.inputs[0]))
-    axis = in_range(node, node.attrs.get("axis", 0), len(shape))
-    shape[axis] = _parts(elements, node, axis)[output]
-    return shape
-
-
 def _split(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
-    axis = in_range(node, node.attrs.get("axis", 0), len(places))
+    axis = split_axis(node, len(places))
     before = sum(_parts(elements, node, axis)[:output], ZERO)
     own = list(places)
     own[axis] = own[axis] + before
     return elements.element(node.inputs[0], tuple(own))
-
-
-def _concat_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
-    shapes = [elements.shape(t) for t in node.inputs]
-    shape = list(shapes[0])
-    axis = in_range(node, node.attrs["axis"], len(shape))
-    shape[axis] = sum((other[axis] for other in shapes[1:]), shape[axis])
-    return shape
 
 
 def _concat(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
@@ -130,13 +126,7 @@ def _index(elements: Elements, node: gs.Node, tensor: gs.Tensor, places: Places,
         return from_the_front(node, found.poly, extent, "the place")
     at = ", ".join(place.text(exact=True) for place in places)
     name = f"'{tensor.name}'[{at}]<{extent.text(exact=True)}"
-    return poly.of(poly.Atom(name, (ZERO,), (extent - ONE,)))
-
-
-def _gather_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
-    shape, index = elements.shape(node.inputs[0]), elements.shape(node.inputs[1])
-    axis = in_range(node, node.attrs.get("axis", 0), len(shape))
-    return [*shape[:axis], *index, *shape[axis + 1 :]]
+    return poly.of(poly.Atom(("index", elements.number_of(tensor), *places, extent), name, (ZERO,), (extent - ONE,)))
 
 
 def _gather(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
@@ -147,7 +137,7 @@ def _gather(elements: Elements, node: gs.Node, output: int, places: Places) -> E
     return elements.element(data, (*places[:axis], row, *places[axis + rank :]))
 
 
-def _gather_nd_depth(elements: Elements, node: gs.Node) -> tuple[int, int]:
+def gather_nd_depth(elements: Elements, node: gs.Node) -> tuple[int, int]:
     """How many leading axes data and indices share, and how many numbers make an index."""
     depth = elements.shape(node.inputs[1])[-1].constant
     if depth is None:
@@ -155,15 +145,12 @@ def _gather_nd_depth(elements: Elements, node: gs.Node) -> tuple[int, int]:
     return node.attrs.get("batch_dims", 0), depth
 
 
-def _gather_nd_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
-    batch, depth = _gather_nd_depth(elements, node)
-    return [*elements.shape(node.inputs[1])[:-1], *elements.shape(node.inputs[0])[batch + depth :]]
-
-
 def _gather_nd(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
     data, index = node.inputs
-    batch, depth = _gather_nd_depth(elements, node)
+    batch, depth = gather_nd_depth(elements, node)
     shape, rank = elements.shape(data), len(elements.shape(index)) - 1
+    if shape[:batch] != elements.shape(index)[:batch]:
+        raise NoMatch(node, f"takes elements of {shape} by {elements.shape(index)}", wanted=f"{batch} axes in common")
     at = [_index(elements, node, index, (*places[:rank], poly.number(i)), shape[batch + i]) for i in range(depth)]
     return elements.element(data, (*places[:batch], *at, *places[rank:]))
 
@@ -179,7 +166,7 @@ def _gather_elements(elements: Elements, node: gs.Node, output: int, places: Pla
 # ---- elements made
 
 
-def _shape_slice(node: gs.Node, rank: int) -> slice:
+def shape_slice(node: gs.Node, rank: int) -> slice:
     return slice(node.attrs.get("start", 0), node.attrs.get("end", rank))
 
 
@@ -188,19 +175,14 @@ def _shape(elements: Elements, node: gs.Node, output: int, places: Places) -> Ex
     (place,) = places
     if place.constant is None:
         raise NoMatch(node, "sizes by a computed number of their axis")
-    return Number(shape[_shape_slice(node, len(shape))][place.constant], np.dtype(np.int64))
-
-
-def _shape_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
-    shape = elements.shape(node.inputs[0])
-    return [poly.number(len(shape[_shape_slice(node, len(shape))]))]
+    return Number(shape[shape_slice(node, len(shape))][place.constant], np.dtype(np.int64))
 
 
 def _size(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
     return Number(poly.product(elements.shape(node.inputs[0])), np.dtype(np.int64))
 
 
-def _range_bounds(elements: Elements, node: gs.Node) -> tuple[Poly, Poly, int, np.dtype]:
+def range_bounds(elements: Elements, node: gs.Node) -> tuple[Poly, Poly, int, np.dtype]:
     found = [elements.element(t, tuple(ZERO for _ in elements.shape(t))) for t in node.inputs]
     start, limit, delta = (elements.number(e, node, t) for e, t in zip(found, node.inputs, strict=True))
     if delta.constant not in (1, -1):
@@ -208,16 +190,8 @@ def _range_bounds(elements: Elements, node: gs.Node) -> tuple[Poly, Poly, int, n
     return start, limit, delta.constant, found[0].dtype
 
 
-def _range_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
-    start, limit, delta, _ = _range_bounds(elements, node)
-    length = (limit - start) * poly.number(delta)
-    if not nonnegative(length):
-        raise NoMatch(node, f"counts from {start!r} to {limit!r}, which may be backwards")
-    return [length]
-
-
 def _range(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
-    start, _, delta, dtype = _range_bounds(elements, node)
+    start, _, delta, dtype = range_bounds(elements, node)
     return Number(start + poly.number(delta) * places[0], dtype)
 
 
@@ -226,20 +200,13 @@ def _cumulated(elements: Elements, node: gs.Node, output: int, places: Places) -
     (axis,) = elements.numbers(node.inputs[1], node)
     axis = in_range(node, axis, len(places))
     extent = elements.shape(node.inputs[0])[axis]
-    along = poly.place(f"along {node.name}", extent)
+    along = poly.place("along", extent, of_what=elements.number_of(node.outputs[output]))
     one = elements.element(node.inputs[0], (*places[:axis], along, *places[axis + 1 :]))
-    if not isinstance(one, Number) or one.poly.atoms & along.atoms:
+    if not isinstance(one, Number) or any(poly.depends_on(one.poly, atom) for atom in along.atoms):
         raise NoMatch(node, "adds up what differs from place to place")
     before = extent - ONE - places[axis] if node.attrs.get("reverse", 0) else places[axis]
     count = before if node.attrs.get("exclusive", 0) else before + ONE
     return elements.checked(node, Number(one.poly * count, one.dtype))
-
-
-def _constant_of_shape_shape(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
-    shape = elements.vector(node.inputs[0], node)
-    if not all(nonnegative(n) for n in shape):
-        raise NoMatch(node, f"makes a tensor of {shape}")
-    return shape
 
 
 def _constant_of_shape(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
@@ -265,15 +232,15 @@ def _triangle(elements: Elements, node: gs.Node, output: int, places: Places) ->
     raise NoMatch(node, f"keeps one side of a diagonal: {after!r} may be on either", wanted="the same for every place")
 
 
-add_rule("Slice", _slice_shape, _slice)
-add_rule("Split", _split_shape, _split)
-add_rule("Concat", _concat_shape, _concat)
-add_rule("Gather", _gather_shape, _gather)
-add_rule("GatherND", _gather_nd_shape, _gather_nd)
-add_rule("GatherElements", lambda elements, node, output: elements.shape(node.inputs[1]), _gather_elements)
-add_rule("Shape", _shape_shape, _shape)
-add_rule("Size", lambda elements, node, output: [], _size)
-add_rule("Range", _range_shape, _range)
-add_rule("ConstantOfShape", _constant_of_shape_shape, _constant_of_shape)
-add_rule("CumSum", lambda elements, node, output: elements.shape(node.inputs[0]), _cumulated)
-add_rule("Trilu", lambda elements, node, output: elements.shape(node.inputs[0]), _triangle)
+RULES["Slice"] = _slice
+RULES["Split"] = _split
+RULES["Concat"] = _concat
+RULES["Gather"] = _gather
+RULES["GatherND"] = _gather_nd
+RULES["GatherElements"] = _gather_elements
+RULES["Shape"] = _shape
+RULES["Size"] = _size
+RULES["Range"] = _range
+RULES["ConstantOfShape"] = _constant_of_shape
+RULES["CumSum"] = _cumulated
+RULES["Trilu"] = _triangle
