@@ -258,8 +258,10 @@ class Elements:
             return next(n for n in found if n.constant is not None)
         if len(found) < 2:
             return found[0] if found else ONE
-        # Where all must be equal for the model to run, any of them.
-        return found[-1] if all(poly.one_size(a, b) for a, b in itertools.pairwise(found)) else self.unknown()
+        if not all(poly.one_size(a, b) for a, b in itertools.pairwise(found)):
+            return self.unknown()
+        # All are equal, or the model does not run: the size itself, not the smaller of it and a table's rows.
+        return min(found, key=lambda size: sum(bool(atom.highs) for atom in size.atoms))
 
     def check_broadcast(self, shapes: Sequence[list[Poly]], node: gs.Node) -> None:
         """Raise NoMatch where tensors that are broadcast have sizes that may differ: one of them may be 1."""
