@@ -142,7 +142,17 @@ class Constants:
 
 
 def _may_fold(node: gs.Node) -> bool:
-    return node.op in _OPERATORS and node.domain in DEFAULT_DOMAINS and bool(node.inputs)
+    return node.op in _OPERATORS and node.domain in DEFAULT_DOMAINS and bool(node.inputs) and _makes_numbers(node)
+
+
+def _makes_numbers(node: gs.Node) -> bool:
+    """Whether no attribute names a type that is not computed with."""
+    types = [value.dtype for value in node.attrs.values() if isinstance(value, gs.Constant)]
+    try:
+        types += [helper.tensor_dtype_to_np_dtype(node.attrs[name]) for name in ("to", "dtype") if name in node.attrs]
+    except (KeyError, TypeError):  # a number that stands for no type
+        return False
+    return all(not isinstance(dtype, int) and _is_computed_with(np.dtype(dtype)) for dtype in types)
 
 
 def _initial(constant: gs.Constant) -> _Value | None:
@@ -150,7 +160,12 @@ def _initial(constant: gs.Constant) -> _Value | None:
         return None
     values = constant._values
     array = np.asarray(values.load() if isinstance(values, Weight) else constant.values)
-    return _Value(array) if array.dtype.kind in "biufV" or array.dtype == _BFLOAT16 else None
+    return _Value(array) if _is_computed_with(array.dtype) else None
+
+
+def _is_computed_with(dtype: np.dtype) -> bool:
+    """Whether elements of this type are numbers of NumPy's, or bfloat16: float8 and the like are bytes to it."""
+    return dtype == _BFLOAT16 or (dtype.kind in "biuf" and dtype.isbuiltin == 1)
 
 
 def _sizes(node: gs.Node) -> _Value | None:

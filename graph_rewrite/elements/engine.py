@@ -247,7 +247,7 @@ class Elements:
 
         Raises NoMatch for sizes of which the model cannot run.
         """
-        return [self._together(sizes, node) for sizes in _by_axis(shapes)]
+        return [self._together(sizes, node) for sizes in by_axis(shapes)]
 
     def _together(self, sizes: list[Poly], node: gs.Node) -> Poly:
         found = [n for n in dict.fromkeys(sizes) if n != ONE]
@@ -265,7 +265,7 @@ class Elements:
 
     def check_broadcast(self, shapes: Sequence[list[Poly]], node: gs.Node) -> None:
         """Raise NoMatch where tensors that are broadcast have sizes that may differ: one of them may be 1."""
-        for sizes in _by_axis(shapes):
+        for sizes in by_axis(shapes):
             found = [n for n in dict.fromkeys(sizes) if n != ONE]
             for one, other in itertools.pairwise(found):
                 if not poly.one_size(one, other):
@@ -303,7 +303,7 @@ class Elements:
             self._depth -= 1
 
 
-def _by_axis(shapes: Sequence[list[Poly]]) -> list[list[Poly]]:
+def by_axis(shapes: Sequence[list[Poly]]) -> list[list[Poly]]:
     """For each axis of tensors that are broadcast the sizes along it, 1 where one has no such axis."""
     rank = max(map(len, shapes))
     padded = [[ONE] * (rank - len(shape)) + list(shape) for shape in shapes]

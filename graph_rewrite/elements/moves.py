@@ -42,8 +42,9 @@ def _unsqueeze(elements: Elements, node: gs.Node, output: int, places: Places) -
 
 def squeezed_axes(elements: Elements, node: gs.Node) -> list[int]:
     shape = elements.shape(node.inputs[0])
-    if len(node.inputs) > 1 and not node.inputs[1].is_empty():
-        return sorted(in_range(node, axis, len(shape)) for axis in elements.numbers(node.inputs[1], node))
+    axes = elements.numbers(node.inputs[1], node) if len(node.inputs) > 1 and not node.inputs[1].is_empty() else []
+    if axes:
+        return sorted(in_range(node, axis, len(shape)) for axis in axes)
     if any(extent.constant is None for extent in shape):
         raise NoMatch(node, f"removes every axis of size 1 from {shape}", wanted="axes by number")
     return [axis for axis, extent in enumerate(shape) if extent == ONE]

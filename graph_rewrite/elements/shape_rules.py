@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 
 from ..nodes import NoMatch
 from . import poly
-from .engine import SHAPES, Elements
+from .engine import SHAPES, Elements, by_axis
 from .moves import in_range, permutation, squeezed_axes, unsqueezed_axes
 from .picks import cut, gather_nd_depth, range_bounds, shape_slice, slice_axes, split_axis
 from .poly import ONE, ZERO, Poly, nonnegative
@@ -50,14 +50,13 @@ _LIKE_THE_FIRST = (
     "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Bernoulli", "BitwiseNot", "Cast", "CastLike", "Ceil",
     "Celu", "Clip", "Cos", "Cosh", "CumSum", "DequantizeLinear", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid",
     "HardSwish", "Hardmax", "Identity", "InstanceNormalization", "GroupNormalization", "IsInf", "IsNaN", "LeakyRelu",
-    "Log", "LogSoftmax", "LpNormalization", "MeanVarianceNormalization", "Mish", "Neg", "Not", "PRelu",
-    "QuantizeLinear", "RMSNormalization", "RandomNormalLike", "RandomUniformLike", "Reciprocal", "Relu",
+    "Log", "LogSoftmax", "LpNormalization", "MeanVarianceNormalization", "Mish", "Neg", "Not", "QuantizeLinear", "RMSNormalization", "RandomNormalLike", "RandomUniformLike", "Reciprocal", "Relu",
     "RotaryEmbedding", "Round", "ScatterElements", "ScatterND", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh",
     "Softmax", "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Trilu",
 )  # fmt: skip
 _TOGETHER = (
     "Add", "And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Div", "Equal", "Greater", "GreaterOrEqual",
-    "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "Pow", "Sub", "Sum", "Where", "Xor",
+    "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor",
 )  # fmt: skip
 
 
@@ -113,6 +112,9 @@ def _product(elements: Elements, node: gs.Node, x: gs.Tensor, y: gs.Tensor) -> l
     if not a or not b:
         raise NoMatch(node, "multiplies a number that has no axes")
     batch = elements.broadcast([a[:-2], b[:-2]], node)
+    # ONNX Runtime multiplies none by any number of matrices.
+    sure = [all(nonnegative(n - ONE) for n in sizes) for sizes in by_axis([a[:-2], b[:-2]])]
+    batch = [n if is_sure or n.constant is None else elements.unknown() for n, is_sure in zip(batch, sure, strict=True)]
     return [*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else [])]
 
 
@@ -193,6 +195,7 @@ def _global_pool(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
 )  # fmt: skip
 def _reduce(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
     shape, keeps = _x(elements, node), node.attrs.get("keepdims", 1)
+    _check_elements(node, shape)
     axes, tensor = node.attrs.get("axes"), _given(node, 1)
     if axes is None and tensor is not None:
         if elements.constant(tensor) is None:
@@ -206,9 +209,16 @@ def _reduce(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
     return [ONE if axis in reduced else size for axis, size in enumerate(shape) if keeps or axis not in reduced]
 
 
+def _check_elements(node: gs.Node, shape: list[Poly]) -> None:
+    """Raise NoMatch for a tensor that may be without elements: ONNX Runtime hands that on in its own shape."""
+    if not all(nonnegative(n - ONE) for n in shape):
+        raise NoMatch(node, f"reduces {shape}, which may be without elements", wanted="sizes of 1 or more")
+
+
 @_rule("ArgMax", "ArgMin")
 def _arg(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
     shape = _x(elements, node)
+    _check_elements(node, shape)
     axis = in_range(node, node.attrs.get("axis", 0), len(shape))
     return [*shape[:axis], *([ONE] if node.attrs.get("keepdims", 1) else []), *shape[axis + 1 :]]
 
