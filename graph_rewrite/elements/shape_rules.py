@@ -48,9 +48,10 @@ def _only(node: gs.Node, output: int, most: int = 1) -> None:
 
 _LIKE_THE_FIRST = (
     "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Bernoulli", "BitwiseNot", "Cast", "CastLike", "Ceil",
-    "Celu", "Clip", "Cos", "Cosh", "CumSum", "DequantizeLinear", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid",
-    "HardSwish", "Hardmax", "Identity", "InstanceNormalization", "GroupNormalization", "IsInf", "IsNaN", "LeakyRelu",
-    "Log", "LogSoftmax", "LpNormalization", "MeanVarianceNormalization", "Mish", "Neg", "Not", "QuantizeLinear", "RMSNormalization", "RandomNormalLike", "RandomUniformLike", "Reciprocal", "Relu",
+    "Celu", "Clip", "Cos", "Cosh", "CumSum", "DequantizeLinear", "Elu", "Erf", "Exp", "Floor", "Gelu",
+    "GroupNormalization", "HardSigmoid", "HardSwish", "Hardmax", "Identity", "InstanceNormalization", "IsInf",
+    "IsNaN", "LeakyRelu", "Log", "LogSoftmax", "LpNormalization", "MeanVarianceNormalization", "Mish", "Neg", "Not",
+    "QuantizeLinear", "RMSNormalization", "RandomNormalLike", "RandomUniformLike", "Reciprocal", "Relu",
     "RotaryEmbedding", "Round", "ScatterElements", "ScatterND", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh",
     "Softmax", "Softplus", "Softsign", "Sqrt", "Swish", "Tan", "Tanh", "ThresholdedRelu", "Trilu",
 )  # fmt: skip
@@ -111,10 +112,13 @@ def _product(elements: Elements, node: gs.Node, x: gs.Tensor, y: gs.Tensor) -> l
     a, b = elements.shape(x), elements.shape(y)
     if not a or not b:
         raise NoMatch(node, "multiplies a number that has no axes")
-    batch = elements.broadcast([a[:-2], b[:-2]], node)
-    # ONNX Runtime multiplies none by any number of matrices.
-    sure = [all(nonnegative(n - ONE) for n in sizes) for sizes in by_axis([a[:-2], b[:-2]])]
-    batch = [n if is_sure or n.constant is None else elements.unknown() for n, is_sure in zip(batch, sure, strict=True)]
+    axes = by_axis([a[:-2], b[:-2]])
+    # ONNX Runtime multiplies no matrix by any number of them: then the other's size says nothing.
+    sure = [len(set(sizes)) == 1 or all(nonnegative(n - ONE) for n in sizes) for sizes in axes]
+    batch = [
+        n if is_sure or n.constant is None else elements.unknown()
+        for n, is_sure in zip(elements.broadcast([a[:-2], b[:-2]], node), sure, strict=True)
+    ]
     return [*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else [])]
 
 

@@ -96,4 +96,6 @@ def test_axes_that_cannot_be_tried_out(shape: tuple[int, int]) -> None:
     x = b.input("x", (*shape, 16))
     b.output(attend(b, x, Attention(), b.ids("attention_mask", shape)))
     result = fuse(b.model())
-    assert not result.fused and "expected a size that can be tried out" in result.misses[0].reason
+    reason = result.misses[0].reason
+    # Of a batch of none, sizes cannot be worked out beyond it.
+    assert not result.fused and ("a size that can be tried out" in reason or (not shape[0] and "[axis_" in reason))
