@@ -1,0 +1,19 @@
+"""One function for each operator that can be drawn (or several alike): a node of it with random inputs and attributes."""
+
+from . import (
+    control,
+    elementwise,
+    foreign,
+    images,
+    moves,
+    products,
+    quantised,
+    recurrent,
+    reductions,
+    sequences,
+    signals,
+    text,
+)
+from .registry import DRAWERS
+
+__all__ = ["DRAWERS"]
