@@ -287,7 +287,9 @@ def _among_several(d: Draw, name: str) -> str:
         zero = d.constant(np.array(0, np.int64))
         joined = d.node(way, [joined, zero], exclusive=d.maybe(1, 0.3), reverse=d.maybe(1, 0.3))
     elif way == "Slice":
-        bounds = d.r.choice((([-1], [-4], [0], [-1]), ([1], [9], [0], [1]), ([0], [2], [0], [1]), ([-5], [2], [-1], [1])))
+        bounds = d.r.choice(
+            (([-1], [-4], [0], [-1]), ([1], [9], [0], [1]), ([0], [2], [0], [1]), ([-5], [2], [-1], [1]))
+        )
         joined = d.node(way, [joined, *(d.constant(np.array(x, np.int64)) for x in bounds)])
         return d.node("Gather", [joined, d.constant(np.array([0], np.int64))])
     elif way == "TopK":

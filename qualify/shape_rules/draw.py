@@ -438,4 +438,3 @@ def _free_in(graph: onnx.GraphProto) -> list[str]:
         defined.update(node.output)
     found.update(dict.fromkeys(value.name for value in graph.output if value.name not in defined))
     return list(found)
-

@@ -188,7 +188,6 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-
 def written(model: onnx.ModelProto, feed: Feed) -> str:
     """The model in ONNX's own text form, and its inputs."""
     lines = [onnx.printer.to_text(model)]

@@ -58,7 +58,9 @@ def trial(seed: int, number: int, only: frozenset[str] | None = None, small: boo
     if checked.wrong is None:
         outcome = "held" if checked.runs else "refused"
         return Trial(number, subject, outcome, checked.refused, None, checked.runs, nodes, counts, checked.known)
-    made = Trial(number, subject, "wrong", str(checked.wrong), checked.wrong, checked.runs, nodes, counts, checked.known)
+    made = Trial(
+        number, subject, "wrong", str(checked.wrong), checked.wrong, checked.runs, nodes, counts, checked.known
+    )
     feed = drawn.feeds[checked.at] if checked.wrong.what != "raises" else drawn.feeds[0]
     made.model, made.feed = drawn.model, feed
     if small:

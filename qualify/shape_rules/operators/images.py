@@ -43,10 +43,7 @@ def conv(d: Draw, op: str) -> None:
     group = channels if d.chance(0.2) else 1
     kernel = [d.r.choice((1, 2, 3)) for _ in range(spatial)]
     made = group * d.r.choice((1, 2, 3))
-    if op == "Conv":
-        weight = [made, channels // group, *kernel]
-    else:
-        weight = [channels, made // group, *kernel]
+    weight = [made, channels // group, *kernel] if op == "Conv" else [channels, made // group, *kernel]
     attrs = _window(d, spatial)
     if op == "ConvTranspose":
         attrs["output_padding"] = d.maybe([d.r.choice((0, 0, 1)) for _ in range(spatial)], 0.3)

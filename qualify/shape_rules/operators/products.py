@@ -84,7 +84,9 @@ def einsum(d: Draw, op: str) -> None:
             names.append(name)
             terms.append(term)
             continue
-        letters = d.r.choices("abcde", k=d.r.randint(1, 3)) if d.chance(0.25) else d.r.sample("abcde", d.r.randint(1, 4))
+        letters = (
+            d.r.choices("abcde", k=d.r.randint(1, 3)) if d.chance(0.25) else d.r.sample("abcde", d.r.randint(1, 4))
+        )
         shape = [1 if d.chance(0.15) else sizes[letter] for letter in letters]
         term = "".join(letters)
         if spread or d.chance(0.1):

@@ -70,10 +70,7 @@ def compress(d: Draw, op: str) -> None:
     axis = d.maybe(d.axis(d.rank(name)), 0.7)
     size = d.shape(name)[axis] if axis is not None else int(np.prod(d.shape(name)))
     length = max(0, size + d.r.choice((0, 0, -1)))
-    if d.chance(0.5):
-        condition = d.constant(d.array([length], bool))
-    else:
-        condition = d.new([length], bool)
+    condition = d.constant(d.array([length], bool)) if d.chance(0.5) else d.new([length], bool)
     d.node(op, [name, condition], axis=axis)
 
 
