@@ -70,7 +70,7 @@ def qualify(
         bool,
         typer.Option(
             "--shapes",
-            help="Test instead what fusion takes shapes, sizes and constants for, on random models of every ONNX operator; "
+            help="Test instead what fusion takes shapes and constants for, on random models of every ONNX operator; "
             "--ops names operators, --problem a model by its number.",
         ),
     ] = False,

@@ -12,7 +12,8 @@ from .runtime import Refused
 
 _COMPARISONS = ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual")
 _NARROW = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT32, TensorProto.UINT32, TensorProto.INT16,
-           TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.BOOL, TensorProto.UINT64)  # fmt: skip
+           TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.BOOL,
+           TensorProto.UINT64)  # fmt: skip
 
 
 def vector(d: Draw, numbers: list[int]) -> str:

@@ -47,7 +47,8 @@ class Claim:
 
 @dataclass
 class Checked:
-    """`at` is the number of the run in which a claim is `wrong`. `counts`: runs, tensors whose rank is known, axes that are known, values that are known, and the same in all."""
+    """`at` is the number of the run in which a claim is `wrong`. `counts`: tensors, and those whose rank or value is
+    known; axes, and those whose size is known."""
 
     wrong: Claim | None = None
     at: int = 0
@@ -245,6 +246,7 @@ def _number(e: ast.expr, bound: Mapping[str, int]) -> Fraction:
     if isinstance(e, ast.BinOp):
         a, b = _number(e.left, bound), _number(e.right, bound)
         ways = {ast.Add: lambda: a + b, ast.Sub: lambda: a - b, ast.Mult: lambda: a * b, ast.Div: lambda: a / b,
-                ast.FloorDiv: lambda: Fraction(a // b), ast.Mod: lambda: a % b, ast.Pow: lambda: a ** int(b)}  # fmt: skip
+                ast.FloorDiv: lambda: Fraction(a // b), ast.Mod: lambda: a % b,
+                ast.Pow: lambda: a ** int(b)}  # fmt: skip
         return Fraction(ways[type(e.op)]())
     raise KeyError

@@ -60,7 +60,8 @@ class Report:
         """One line."""
         n = self.outcomes
         return (
-            f"{self.tried} models in {self.seconds:.0f} s, seed {self.seed}: {self.checked} checked in {self.runs} runs, "
+            f"{self.tried} models in {self.seconds:.0f} s, seed {self.seed}: "
+            f"{self.checked} checked in {self.runs} runs, "
             f"{n['refused'] + n['undrawn']} that ONNX Runtime refuses; {self.counts['known axes']} sizes, "
             f"{self.counts['values']} values said; {n['wrong']} wrong, {n['crashed']} crashes"
         )

@@ -56,7 +56,7 @@ def draw(seed: int, number: int, only: frozenset[str] | None = None) -> Drawn:
     for _ in range(r.choice((0, 1, 1, 2))):
         try:
             probe(d)
-        except Refused:
+        except (Refused, *scopes.CANNOT_BE):
             continue
     if r.random() < 0.1:
         scopes.some_nodes(d, 2)
@@ -74,9 +74,9 @@ def _subject(d: Draw, subject: Subject) -> None:
             else:
                 DRAWERS[subject.op](d, subject.op)
             return
-        except Refused:
+        except (Refused, *scopes.CANNOT_BE) as error:
             if attempt == _TRIES - 1:
-                raise
+                raise Refused(f"{type(error).__name__}: {error}") from error
 
 
 def _model(d: Draw) -> onnx.ModelProto:

@@ -20,6 +20,8 @@ NEIGHBOURS = (
     "Identity", "Einsum", "Gemm", "LayerNormalization", "TopK", "Sub", "Div", "Mod",
 )  # fmt: skip
 _MOST_DEPTH = 2
+# What drawing raises, now and then, where no numbers fit: another draw does.
+CANNOT_BE = (ArithmeticError, LookupError, TypeError, ValueError)
 
 
 def depth(d: Draw) -> int:
@@ -53,7 +55,7 @@ def some_nodes(d: Draw, count: int) -> None:
             try:
                 DRAWERS[op](d, op)
                 break
-            except Refused:
+            except (Refused, *CANNOT_BE):
                 continue
 
 

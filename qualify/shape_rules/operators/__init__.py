@@ -1,4 +1,4 @@
-"""One function for each operator that can be drawn (or several alike): a node of it with random inputs and attributes."""
+"""One function for each operator that can be drawn, or several alike: a node of it, its inputs and attributes random."""
 
 from . import (
     control,
@@ -16,4 +16,18 @@ from . import (
 )
 from .registry import DRAWERS
 
-__all__ = ["DRAWERS"]
+__all__ = [
+    "DRAWERS",
+    "control",
+    "elementwise",
+    "foreign",
+    "images",
+    "moves",
+    "products",
+    "quantised",
+    "recurrent",
+    "reductions",
+    "sequences",
+    "signals",
+    "text",
+]

@@ -1,4 +1,4 @@
-"""If, Loop and Scan: what is said of their outputs must hold whatever branch is taken and however often they go round."""
+"""If, Loop and Scan: what is said of their outputs holds whatever branch is taken, however often they go round."""
 
 from __future__ import annotations
 
