@@ -152,7 +152,7 @@ class Draw:
         empty = [name for name, value in attrs.items() if value == []]
         made = helper.make_node(op, inputs, names, domain=domain, **{n: v for n, v in attrs.items() if n not in empty})
         made.attribute.extend(onnx.AttributeProto(name=name, type=onnx.AttributeProto.INTS) for name in empty)
-        made.name = self.r.choice(("", "", op, made.output[0]))
+        made.name = self.r.choice(("", self.plan.name(op)))  # two of one name are refused
         self.add([made], [name for name in names if name])
         return names[0] if outputs == 1 else names
 

@@ -71,21 +71,25 @@ def tensor_of(d: Draw, dtype: Any) -> str:
     return d.node("Identity", [d.tensor((dtype,))])
 
 
-def graph(d: Draw, given: Sequence[str], results: Sequence[str]) -> onnx.GraphProto:
-    """The body. Declared shapes of its inputs and outputs are claims, and need not be right."""
+def graph(d: Draw, given: Sequence[str], results: Sequence[str], ranks: bool = False) -> onnx.GraphProto:
+    """The body; `ranks` declares at least how many axes its outputs have, which a Scan wants. Declared shapes of its inputs and outputs are claims, and need not be right."""
     return helper.make_graph(
         d.nodes,
-        d.r.choice(("body", "", "graph")),
+        d.r.choice(("body", "graph")),
         [_declared(d, name, 0.3) for name in given],
-        [_declared(d, name, 0.3) for name in results],
+        [_declared(d, name, 0.3, ranks) for name in results],
         d.initializers,
     )
 
 
-def _declared(d: Draw, name: str, p: float) -> onnx.ValueInfoProto:
+def _declared(d: Draw, name: str, p: float, rank: bool = False) -> onnx.ValueInfoProto:
     kind, value = d.typed(name)
-    if kind.form != "tensor" or not d.chance(p):
+    if kind.form != "tensor":
         return kind.value_info(name)
+    if value.ndim == 0:  # a Loop does not run without those of its count and its condition
+        return kind.value_info(name, [])
+    if not d.chance(p):
+        return kind.value_info(name, [None] * value.ndim if rank else None)
     return kind.value_info(name, claimed_shape(d, value.shape))
 
 

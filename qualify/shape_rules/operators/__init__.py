@@ -1,4 +1,4 @@
-"""One function for each operator that can be drawn, or several alike: a node of it, its inputs and attributes random."""
+"""One function for each operator that can be drawn, or several alike: a node, its inputs and attributes random."""
 
 from . import (
     control,

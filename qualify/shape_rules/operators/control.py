@@ -107,6 +107,6 @@ def scan(d: Draw, op: str) -> None:
         "scan_output_axes": placed if d.chance(0.5) else None,
         "scan_output_directions": d.maybe([d.r.randrange(2) for _ in made], 0.3),
     }
-    graph = scopes.graph(body, given, [*nexts, *made])
+    graph = scopes.graph(body, given, [*nexts, *made], ranks=True)
     outputs = len(nexts) + len(made)
     d.node(op, [*states, *data], outputs=outputs, num_scan_inputs=len(data), body=graph, **attrs)
