@@ -66,6 +66,14 @@ def qualify(
             "--speed", help="Measure speed instead: Fast@p against PyTorch; of a folder, against ONNX Runtime's fusion."
         ),
     ] = False,
+    shapes: Annotated[
+        bool,
+        typer.Option(
+            "--shapes",
+            help="Test instead what fusion takes shapes and constants for, on random models of every ONNX operator; "
+            "--ops names operators, --problem a model by its number.",
+        ),
+    ] = False,
     patience: Annotated[float, typer.Option(min=0.1, help="Seconds after which a problem counts as hanging.")] = 20.0,
     output: Annotated[
         Path | None,
@@ -106,8 +114,14 @@ def qualify(
       bertfuse qualify model.onnx --minutes 2
 
       bertfuse qualify --speed --minutes 5
+
+      bertfuse qualify --shapes --minutes 5
     """
-    if speed:
+    if shapes:
+        if model is not None or speed:
+            raise BertfuseError("--shapes: draws models of its own; leave out MODEL and --speed")
+        found = _shapes(minutes, seed, count, ops, problem, output, as_json)
+    elif speed:
         options = {"minutes": minutes, "seed": seed}
         found = _speed(model, options, {"ops": ops, "dtypes": dtypes, "count": count}, library, output, as_json)
     elif model is not None:
@@ -154,6 +168,42 @@ def _model(model: Path, minutes: float, seed: int | None, count: int | None, out
         else:
             stdout().print(f"Mutants: not run: {reason}", markup=False, soft_wrap=True)
     return bool((report and report.findings) or (whole and whole.findings))
+
+
+def _shapes(
+    minutes: float,
+    seed: int | None,
+    count: int | None,
+    ops: str | None,
+    problem: list[str] | None,
+    out: Path | None,
+    as_json: bool,
+) -> bool:
+    """Shape rules against ONNX Runtime."""
+    import json
+
+    from bertfuse.graph_rewrite.io import check_target, replacing
+    from bertfuse.qualify.shape_rules import hunt
+
+    if out is not None:
+        check_target(out)
+    if problem and (seed is None or not all(number.isdigit() for number in problem)):
+        raise BertfuseError("--problem: with --shapes it is a model's number, beside --seed; copy both from a finding")
+    names = None if ops is None else [name.strip() for name in ops.split(",")]
+    numbers = [int(number) for number in problem] if problem else None
+    with Steps(as_json) as steps:
+        report = hunt(minutes=minutes, count=count, seed=seed, ops=names, numbers=numbers, progress=steps)
+    if out is not None:
+        with replacing(out) as temporary:
+            temporary.write_text(json.dumps(report.to_dict(), indent=2) + "\n", encoding="utf-8")
+    if as_json:
+        print_json(report.to_dict())
+        return bool(report.findings)
+    for finding in report.findings:
+        text = f"\n{finding.kind}, {1 + finding.same} times: {finding.text}\n{finding.model}\n  {finding.command}"
+        stdout().print(text, markup=False, soft_wrap=True)
+    stdout().print(report.summary(), markup=False, soft_wrap=True)
+    return bool(report.findings)
 
 
 def _show_whole(report: WholeReport) -> None:

@@ -1,0 +1,96 @@
+"""Shape rules against ONNX Runtime: what is drawn, that wrong rules are found, and a fixed budget of models."""
+
+import secrets
+
+import numpy as np
+import onnx
+import pytest
+from commands import invoke, said
+from onnx import TensorProto, helper
+
+from bertfuse.graph_rewrite.elements import Elements
+from bertfuse.qualify.shape_rules import hunt
+from bertfuse.qualify.shape_rules.claims import check
+from bertfuse.qualify.shape_rules.models import draw
+from bertfuse.qualify.shape_rules.operators import DRAWERS
+from bertfuse.qualify.shape_rules.subjects import CANNOT, versions
+
+_BUDGET = 2500  # models: about a minute of one core
+
+
+def test_every_operator_is_drawn_or_named():
+    """A new operator of onnx's, or a new one within its opsets, is in neither list until somebody looks at it."""
+    assert set(versions()) - set(DRAWERS) - set(CANNOT) == set()
+    assert set(DRAWERS) - set(versions()) == set()
+
+
+def test_model_is_the_same_every_time():
+    first, again = draw(3, 4), draw(3, 4)
+    assert first.model == again.model
+    for one, other in zip(first.feeds, again.feeds, strict=True):
+        assert one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.slow
+def test_rules_hold_on_random_models():
+    seed = secrets.randbelow(1 << 31)
+    print(f"seed {seed}")
+    report = hunt(seed=seed, count=_BUDGET)
+    print(report.summary())
+    assert not report.findings, "\n\n".join(f"{f.text}\n{f.model}\n{f.command}" for f in report.findings)
+    # The test is worth something only while models run, and while rules say something.
+    assert report.checked > 0.6 * report.tried
+    assert report.counts["known axes"] > 3 * report.checked
+    assert report.counts["values"] > report.checked
+
+
+def _model(node: onnx.NodeProto, shape: list) -> onnx.ModelProto:
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "one", [given], [made])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"), [(["sequence", "batch"], "size"), (["batch", 3], "size"), (["batch"], "rank"), ([4, 4], "size")]
+)
+def test_wrong_rule_is_found(monkeypatch, wrong, what):
+    """What a Relu's output is said to be is put wrong after the rules have spoken."""
+    real = Elements.infer
+
+    def broken(self, nodes):
+        real(self, nodes)
+        for node in nodes:
+            if node.op == "Relu":
+                node.outputs[0].shape = wrong
+
+    model = _model(helper.make_node("Relu", ["x"], ["y"]), ["batch", "sequence"])
+    feeds = [{"x": np.zeros(shape, np.float32)} for shape in ((3, 3), (2, 3), (2, 5))]
+    assert check(model, feeds).wrong is None
+    monkeypatch.setattr(Elements, "infer", broken)
+    found = check(model, feeds).wrong
+    assert found is not None and found.what == what and found.tensor == "y"
+
+
+def test_error_that_is_not_ours_is_found(monkeypatch):
+    def broken(self, nodes):
+        raise KeyError("axis")
+
+    monkeypatch.setattr(Elements, "infer", broken)
+    model = _model(helper.make_node("Relu", ["x"], ["y"]), ["batch"])
+    found = check(model, [{"x": np.zeros(2, np.float32)}]).wrong
+    assert found is not None and found.what == "raises" and "KeyError" in found.said
+
+
+def test_command_draws_around_the_operators_named():
+    report = said("qualify", "--shapes", "--count", "20", "--seed", "5", "--ops", "Transpose,Concat")
+    assert report["tried"] == 20 and report["checked"] > 10
+    assert {name.split("-")[0] for name in report["subjects"]} == {"Transpose", "Concat"}
+    assert report["findings"] == []
+
+
+def test_command_runs_one_model_and_refuses_what_it_cannot():
+    result = invoke("qualify", "--shapes", "--seed", "5", "--problem", "7", "--ops", "Transpose")
+    assert "1 models" in result.stdout
+    assert "beside --seed" in invoke("qualify", "--shapes", "--problem", "7", code=2).stderr
+    assert "no operator" in invoke("qualify", "--shapes", "--ops", "Nothing", code=2).stderr
