@@ -25,7 +25,7 @@ class Kind(enum.IntEnum):
     CONSTANT = 0
     SWITCH = 1  # conditions and constants: a mask that is added, 0 or 1
     NUMBER = 2  # integers: places, counts, angles
-    FED = 3  # floats that the model is fed, not yet multiplied by a weight: ids and lengths among them
+    FED = 3  # floats that the model is fed, not yet multiplied by a weight: hidden states, and ids, lengths, times
     ACTIVATION = 4
 
 
@@ -47,7 +47,9 @@ _REDUCTIONS = (
 )  # fmt: skip
 _SQUARES = ("Mul", "Pow", "Abs", "Exp")
 _LOOK_AT_SHAPE = ("Shape", "Size")
-_LEAST_WIDTH = 8  # of rows that are looked up: fewer numbers are no embedding
+_ANGLES = ("Sin", "Cos", "Tan")
+_SMOOTH = ("Tanh", "Erf", "Relu", "Gelu", "Sigmoid", "Silu", "Elu", "LeakyRelu")
+_LEAST_WIDTH = 8  # of rows that are looked up or fed: fewer numbers are no embedding and no hidden state
 
 
 def is_float(tensor: gs.Tensor) -> bool:
@@ -64,8 +66,7 @@ def kinds(nodes: Iterable[gs.Node], inputs: Iterable[gs.Tensor]) -> dict[int, Ki
     found: dict[int, Kind] = {}
     for tensor in inputs:
         if is_float(tensor):
-            few = tensor.shape is not None and len(tensor.shape) < 3
-            found[id(tensor)] = Kind.FED if few else Kind.ACTIVATION
+            found[id(tensor)] = Kind.FED
     for node in nodes:
         kind = _kind(node, found)
         for output in node.outputs:
@@ -80,9 +81,12 @@ def _kind(node: gs.Node, found: dict[int, Kind]) -> Kind:
     floats = [t for t in node.inputs if is_float(t)]
     greatest = max((found.get(id(t), Kind.CONSTANT) for t in floats), default=Kind.CONSTANT)
     if greatest >= Kind.FED:
-        return Kind.ACTIVATION if greatest == Kind.ACTIVATION or node.op in _PRODUCTS else Kind.FED
+        weighed = node.op in _PRODUCTS and not _of_few(node)
+        return Kind.ACTIVATION if greatest == Kind.ACTIVATION or weighed else Kind.FED
     if node.op == "Constant" or (floats and node.op in _MOVES and greatest == Kind.CONSTANT):
         return Kind.NUMBER  # which elements they are depends on integers
+    if floats and greatest == Kind.CONSTANT and len(floats) == len(node.inputs):
+        return Kind.NUMBER  # slopes, frequencies
     small = all(is_float(t) or _is_condition(t) or node.op in _MOVES for t in node.inputs if not t.is_empty())
     if small and greatest <= Kind.SWITCH and node.op in (*_ELEMENTWISE, *_MOVES):
         return Kind.SWITCH
@@ -106,21 +110,127 @@ def _looks_up(node: gs.Node) -> bool:
 
 def exact(nodes: list[gs.Node], kind: dict[int, Kind]) -> set[int]:
     """The ids of float tensors that stay float32."""
-    wide = {i for i, k in kind.items() if k == Kind.NUMBER}
     made = {id(t): t for node in nodes for t in node.outputs}
-    _add_what_leads_to_integers(nodes, kind, wide)
+    hidden = _hidden_states(nodes, kind, made)
+    wide = {i for i, k in kind.items() if k == Kind.NUMBER or (k == Kind.FED and i not in hidden)}
+    _add_angles(nodes, kind, wide)
     _add_sums(nodes, kind, wide)
     _add_switches(nodes, kind, wide, made)
+    _add_scores(nodes, kind, wide)
     return wide
 
 
-def _add_what_leads_to_integers(nodes: list[gs.Node], kind: dict[int, Kind], wide: set[int]) -> None:
+def _of_few(node: gs.Node) -> bool:
+    """Whether a product sums up fewer numbers than a hidden state has: times or coordinates by a weight are angles."""
+    if node.op == "Einsum":
+        return not all(_looks_hidden(t) for t in node.inputs if not isinstance(t, gs.Constant))
+    if node.op not in ("MatMul", "Gemm"):
+        return False
+    x, weight = (t.shape for t in node.inputs[:2])
+    summed = [x[-1] if x and not node.attrs.get("transA") else None]
+    if weight:
+        summed.append(weight[-1] if node.attrs.get("transB") or len(weight) == 1 else weight[-2])
+    known = [size for size in summed if isinstance(size, int)]
+    return not known or min(known) < _LEAST_WIDTH
+
+
+def _looks_hidden(tensor: gs.Tensor) -> bool:
+    """Whether the tensor has the shape of hidden states, [B, S, H]."""
+    shape = tensor.shape
+    return shape is not None and len(shape) > 2 and isinstance(shape[-1], int) and shape[-1] >= _LEAST_WIDTH
+
+
+def _hidden_states(nodes: list[gs.Node], kind: dict[int, Kind], made: dict[int, gs.Tensor]) -> set[int]:
+    """Of the floats that are fed those that are activations, by all that is done with them.
+
+    They reach products with a weight, normalisations and ops of ours, through arithmetic at most; or, as they are, a
+    sum with an activation. Anything else may be a length or a time: 2049 - 2048 is 0 in float16, and 70,000 infinite.
+    """
+    users: dict[int, list[gs.Node]] = {}
+    for node in nodes:
+        for tensor in {id(t): t for t in node.inputs}.values():
+            if kind.get(id(tensor)) == Kind.FED:
+                users.setdefault(id(tensor), []).append(node)
+    fed = [i for i, k in kind.items() if k == Kind.FED]
+    tensors = made | {id(t): t for node in nodes for t in node.inputs}
+    direct = {i for i in fed if i not in made}
+    for node in nodes:
+        given = [t for t in node.inputs if kind.get(id(t)) == Kind.FED]
+        if node.op in (*_MOVES, "Cast", "Identity") and given and all(id(t) in direct for t in given):
+            direct.update(id(t) for t in node.outputs if kind.get(id(t)) == Kind.FED)
+    hidden: set[int] = set()
+    for i in reversed(fed):  # in the order of the graph: users first
+        tensor = tensors.get(i)
+        alone = i in direct or (tensor is not None and _looks_hidden(tensor))  # as an output of the graph
+        read = users.get(i, ())
+        if (read or alone) and all(_as_activation(node, tensor, kind, hidden, i in direct) for node in read):
+            hidden.add(i)
+    return hidden
+
+
+def _as_activation(node: gs.Node, tensor: gs.Tensor, kind: dict[int, Kind], hidden: set[int], direct: bool) -> bool:
+    """Whether the node reads fed floats as an activation is read."""
+    if node.domain not in DEFAULT_DOMAINS:
+        width = tensor.shape[-1] if tensor.shape else None
+        few = isinstance(width, int) and width < _LEAST_WIDTH
+        return not few if node.domain == DOMAIN else _looks_hidden(tensor)
+    if node.op in _LOOK_AT_SHAPE:
+        return True
+    if node.op in _PRODUCTS:
+        return not _of_few(node)
+    floats = [t for t in node.outputs if is_float(t)]
+    if not floats or has_body(node):
+        return False
+    if any(kind[id(t)] == Kind.ACTIVATION for t in floats):
+        return direct and node.op in ("Add", "Sub", "Mul")
+    arithmetic = node.op in ("Add", "Sub", "Mul", "Div", "Pow", "Sqrt", "Neg", "Sum", "Mean", "Cast", "Identity")
+    reduced = node.op in (*_REDUCTIONS, "ReduceMax", "ReduceMin")
+    if not (arithmetic or reduced or node.op in _MOVES or (node.op in _SMOOTH and _looks_hidden(tensor))):
+        return False
+    return all(id(t) in hidden for t in floats)
+
+
+def _add_angles(nodes: list[gs.Node], kind: dict[int, Kind], wide: set[int]) -> None:
+    """What is looked up in a table and is an angle: its sine hangs on every digit."""
+    rows: set[int] = set()
+    for node in nodes:
+        given = [t for t in node.inputs if is_float(t) and not isinstance(t, gs.Constant)]
+        of_rows = given and all(id(t) in rows or kind.get(id(t), Kind.ACTIVATION) <= Kind.FED for t in given)
+        if _looks_up(node) or (of_rows and node.op in (*_ELEMENTWISE, *_MOVES)):
+            rows.update(id(t) for t in node.outputs if is_float(t))
     for node in reversed(nodes):
-        if node.op in _LOOK_AT_SHAPE or node.domain not in DEFAULT_DOMAINS or node.op in ("IsNaN", "IsInf"):
+        if node.op in _ANGLES or any(id(t) in wide and id(t) in rows for t in node.outputs):
+            wide.update(id(t) for t in node.inputs if id(t) in rows)
+
+
+def _add_scores(nodes: list[gs.Node], kind: dict[int, Kind], wide: set[int]) -> None:
+    """Scores to which distances or places are added, up to their Softmax.
+
+    Only differences count there: slope * place may be thousands in each score of a row, and the score is rounded so.
+    """
+    for node in nodes:
+        if node.op not in ("Softmax", "LogSoftmax"):
             continue
-        floats = [t for t in node.outputs if is_float(t)]
-        if any(id(t) in wide for t in floats) or not floats:
-            wide.update(id(t) for t in node.inputs if kind.get(id(t)) == Kind.FED)
+        tensor, path = node.inputs[0], []
+        while kind.get(id(tensor)) == Kind.ACTIVATION:
+            above = producer(tensor)
+            if above is None or above.domain not in DEFAULT_DOMAINS or above.op not in _ELEMENTWISE:
+                break
+            path.append(id(tensor))
+            others = [t for t in above.inputs if kind.get(id(t)) != Kind.ACTIVATION]
+            if above.op in ("Add", "Sub", "Sum") and any(id(t) in wide or _is_graded(t) for t in others):
+                wide.update(path)
+            scores = [t for t in above.inputs if kind.get(id(t)) == Kind.ACTIVATION]
+            if len(scores) != 1:
+                break
+            tensor = scores[0]
+
+
+def _is_graded(tensor: gs.Tensor) -> bool:
+    """Whether a constant holds more than what hides and what does not."""
+    if not isinstance(tensor, gs.Constant) or not is_float(tensor):
+        return False
+    return np.unique(np.asarray(as_weight(tensor).load(), np.float32)).size > 2
 
 
 def _add_sums(nodes: list[gs.Node], kind: dict[int, Kind], wide: set[int]) -> None:
@@ -150,11 +260,17 @@ def _add_switches(nodes: list[gs.Node], kind: dict[int, Kind], wide: set[int], m
 
 def runs_wide(node: gs.Node, kind: dict[int, Kind], wide: set[int]) -> bool:
     """Whether the node computes in float32, whatever type its results are kept in."""
+    given = [t for t in node.inputs if id(t) in wide]
+    if node.domain == DOMAIN:  # a product of a few fed numbers
+        return any(
+            kind[id(t)] == Kind.FED and isinstance(t.shape[-1], int) and t.shape[-1] < _LEAST_WIDTH for t in given
+        )
     floats = [t for t in node.outputs if is_float(t)]
     if any(id(t) in wide for t in floats) or node.op in _REDUCTIONS:
         return True
-    given = [t for t in node.inputs if id(t) in wide]
-    if not floats:
+    if not floats or node.op in (*_ANGLES, "Softmax", "LogSoftmax"):
         return bool(given)
+    if node.op in _PRODUCTS:
+        return any(kind[id(t)] == Kind.FED for t in given) and _of_few(node)
     # x / |x|: the sum is beyond half precision, the quotient is not.
     return node.op in _ELEMENTWISE and any(kind[id(t)] >= Kind.FED for t in given)

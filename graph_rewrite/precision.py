@@ -13,7 +13,6 @@ from .exactness import FLOATS, Kind, has_body, is_float
 from .graph import FusionGraph, as_weight
 from .nodes import DEFAULT_DOMAINS, data_type, producer
 from .order import read_by_bodies
-from .spec import DOMAIN
 from .weights import cast_array
 
 DTYPES = {
@@ -79,7 +78,7 @@ class _Conversion:
     def _type(self, tensor: gs.Tensor) -> int:
         if id(tensor) in self._kept:
             return self._kept[id(tensor)]
-        if id(tensor) not in self._wide or id(tensor) in self._outputs:
+        if id(tensor) not in self._wide or (id(tensor) in self._outputs and tensor.inputs):
             return self._target
         # A float16 input that is to be exact is as exact as it can be.
         given = data_type(tensor.dtype)
@@ -88,7 +87,7 @@ class _Conversion:
     def _runs_in(self, node: gs.Node) -> int:
         if node.op == "Cast" and is_float(node.outputs[0]) and id(node.outputs[0]) not in self._wide:
             return self._types[id(node.outputs[0])]
-        wide = node.domain != DOMAIN and exactness.runs_wide(node, self._kinds, self._wide)
+        wide = exactness.runs_wide(node, self._kinds, self._wide)
         wide = wide or not _is_defined_for(node, self._target, self._graph.opset)
         return onnx.TensorProto.FLOAT if wide and self._target != onnx.TensorProto.FLOAT else self._target
 
@@ -141,7 +140,7 @@ class _Conversion:
 
     def _bounded(self, tensor: gs.Tensor) -> gs.Tensor:
         """Within the range of the type, where only constants take it out: what hides a key is not to become -inf."""
-        if self._kinds.get(id(tensor), Kind.ACTIVATION) > Kind.NUMBER or not _beyond(tensor, self._largest()):
+        if self._kinds.get(id(tensor), Kind.ACTIVATION) > Kind.FED or not _beyond(tensor, self._largest()):
             return tensor
         given = _numpy(self._types[id(tensor)])
         bounds = [self._graph.constant("bound", np.array(sign * self._largest(), given)) for sign in (-1, 1)]

@@ -1,4 +1,4 @@
-"""Inputs of which the file says no sizes, and that were taken to be of one shape, are made to be."""
+"""Inputs that were taken to be of one shape are made to be: those of which the file says no sizes, and packed ones."""
 
 from __future__ import annotations
 
@@ -44,3 +44,21 @@ def _reshape_through(graph: FusionGraph, read: gs.Tensor, others: list[gs.Tensor
         for index, tensor in enumerate(user.inputs):
             if tensor is read:
                 user.inputs[index] = current
+
+
+def hold(graph: FusionGraph, tensor: gs.Tensor, like: gs.Tensor) -> gs.Tensor:
+    """`tensor` [B, S]; the run ends where `like` has another shape.
+
+    Reshape(Reshape(tensor, [0, S]), [B, 0]): 0 leaves an axis as it is, so that the other one must be what it is in
+    `like`. No kernel runs for it on a device. The axes' names promise as much, but a runtime takes a mask [1, S] beside
+    ids [B, S], and the original broadcasts it.
+    """
+    shape = graph.variable(f"{like.name}_shape", np.int64, [2])
+    graph.add_node("Shape", [like], [shape])
+    for kept in ([0, 1], [1, 0]):
+        wanted = graph.variable(f"{like.name}_axis", np.int64, [2])
+        graph.add_node("Mul", [shape, graph.constant("axis_kept", np.array(kept, np.int64))], [wanted])
+        made = graph.variable(f"{tensor.name}_of_one_shape_with_{like.name}", tensor.dtype, tensor.shape)
+        graph.add_node("Reshape", [tensor, wanted], [made])
+        tensor = made
+    return tensor

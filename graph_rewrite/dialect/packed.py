@@ -29,7 +29,8 @@ class PackedDialect:
         return self.emit("Gather", [self._shaped(values, [-1]), token_index], axis=0)
 
     def places(self, token_index, ids):
-        length = self._sliced(self.emit("Shape", [ids]), 1, 2)
+        # Nothing is divided by it where there is no token, but dividing by 0 is an error even so.
+        length = self.emit("Max", [self._sliced(self.emit("Shape", [ids]), 1, 2), self._integers([1])])
         return self.emit("Mod", [self.emit("Cast", [token_index], to=TensorProto.INT64), length])
 
     def unpack_tokens(self, x, mask, token_index, row_count):
@@ -94,7 +95,9 @@ class PackedDialect:
         rows = self.emit("Concat", [self.emit("ReduceProd", [shape], keepdims=1), width], axis=0)
         index = self._shaped(index, [-1, 1])
         filled = self.emit("ScatterND", [self._zeros(rows), index, self._shaped(x, [-1], width)])
-        return self.emit("Reshape", [filled, self.emit("Concat", [shape, width], axis=0)])
+        # Of a batch of no tokens an axis is 0, which Reshape takes for "as it was" where it can.
+        whole = {"allowzero": 1} if self.opset >= 14 else {}
+        return self.emit("Reshape", [filled, self.emit("Concat", [shape, width], axis=0)], **whole)
 
     def _zeros(self, shape):
         return self.emit("ConstantOfShape", [shape])  # float32, as everything inside a body

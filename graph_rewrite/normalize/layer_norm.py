@@ -42,6 +42,7 @@ def _named(graph: FusionGraph, node: gs.Node) -> None:
         raise NoMatch(node, f"normalises from axis {axis}", wanted="the last axis alone")
     if any(t.outputs or graph.is_output(t) for t in node.outputs[1:] if not t.is_empty()):
         raise NoMatch(node, "its mean or deviation is used", wanted="its first output alone")
+    node.outputs = node.outputs[:1]  # whatever takes its place has one
     has_beta = len(node.inputs) > 2 and not node.inputs[2].is_empty()
     _finish(graph, node, x, gamma, node.inputs[2] if has_beta else None, node.attrs.get("epsilon", 1e-5), [node])
 

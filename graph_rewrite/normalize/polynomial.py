@@ -14,6 +14,10 @@ from ..nodes import producer, scalar
 # {(i, j): c} is the sum of c xⁱ fʲ.
 Polynomial = dict[tuple[int, int], float]
 _MOST_TERMS, _MOST_STEPS, _HIGHEST_POWER = 32, 64, 4
+# Coefficients of whatever stands on the way. (x + 1e7) - 1e7 is x to a polynomial and rounds it to whole numbers in
+# float32; x * 1e38 / 1e38 overflows. What a term is enlarged by is how much of its rounding is kept.
+_LEAST, _LARGEST = 1e-4, 32.0
+_NOTHING = 1e-12  # what rounding in float64 leaves of a term that is none
 
 
 def of(tensor: gs.Tensor, x: gs.Tensor, f: gs.Tensor | None) -> Polynomial | None:
@@ -25,7 +29,7 @@ def equal(found: Polynomial | None, wanted: Polynomial, tolerance: float) -> boo
     """Whether the coefficients agree within a relative tolerance, and there are no others."""
     if found is None:
         return False
-    others = any(abs(c) > 1e-12 for term, c in found.items() if term not in wanted)
+    others = any(abs(c) > _NOTHING for term, c in found.items() if term not in wanted)
     return not others and all(math.isclose(found.get(t, 0.0), c, rel_tol=tolerance) for t, c in wanted.items())
 
 
@@ -42,6 +46,8 @@ class _Reader:
                 found = {(0, 0): value} if math.isfinite(value) else None
             else:
                 found = self._computed(producer(tensor), steps)
+                if found is not None and not all(_is_moderate(c) for c in found.values()):
+                    found = None
             self._known[id(tensor)] = found
         return self._known[id(tensor)]
 
@@ -72,12 +78,17 @@ class _Reader:
         return power
 
 
+def _is_moderate(coefficient: float) -> bool:
+    return coefficient == 0 or _LEAST <= abs(coefficient) <= _LARGEST
+
+
 def _scaled(p: Polynomial, factor: float) -> Polynomial:
     return {term: c * factor for term, c in p.items()}
 
 
 def _sum(p: Polynomial, q: Polynomial) -> Polynomial:
-    return {term: p.get(term, 0.0) + q.get(term, 0.0) for term in p | q}
+    made = {term: p.get(term, 0.0) + q.get(term, 0.0) for term in p | q}
+    return {term: 0.0 if term in p and term in q and abs(c) <= _NOTHING else c for term, c in made.items()}
 
 
 def _product(p: Polynomial, q: Polynomial) -> Polynomial | None:

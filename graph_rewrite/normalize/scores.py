@@ -219,6 +219,7 @@ def _named(graph: FusionGraph, node: gs.Node) -> Core:
     known_attributes.check(node, graph.opset)
     if any(t.outputs or graph.is_output(t) for t in node.outputs[1:] if not t.is_empty()):
         raise NoMatch(node, "gives more than the context", wanted="its first output alone")
+    node.outputs = node.outputs[:1]  # whatever takes its place has one
     q, k, v = inputs[:3]
     count = attrs.get("q_num_heads", 0) if q.shape is not None and len(q.shape) == 3 else 0
     if attrs.get("kv_num_heads", count) != count:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from .. import same_shapes
 from ..graph import FusionGraph
 from ..nodes import node_name
 from ..result import PassReport
@@ -19,8 +20,6 @@ from ..spec import DOMAIN, NODE_MARKERS
 from . import padding_rows, rows
 
 NAME = "remove padding"
-# Axes of packed rows: as many as the kernels make room for, or as there are, by who runs the model.
-PACKED_AXES = ("packed_batch", "packed_sequence")
 
 
 @dataclass
@@ -57,6 +56,26 @@ def remove_padding(graph: FusionGraph) -> tuple[PassReport, Packed | None]:
         f"{len(inside)} nodes work on real tokens only, {len(attentions)} of {all_attentions} attentions among them"
     ]
     return PassReport(NAME, done, [f"padding, put back as zeros in {why}" for why in borders.values()], True), packed
+
+
+def hold_shapes(graph: FusionGraph, packed: Packed) -> None:
+    """Let the run end where the mask, token types or positions have another shape than the ids."""
+    (embedding,) = packed.embeddings
+    ids = rows.get_input(embedding, "ids")
+    own = {id(root) for root in rows.roots(ids)}
+
+    def held(tensor: gs.Tensor) -> gs.Tensor:
+        fixed = all(isinstance(size, int) for size in (*ids.shape, *tensor.shape))
+        if fixed or {id(root) for root in rows.roots(tensor)} <= own:
+            return tensor
+        return same_shapes.hold(graph, tensor, ids)
+
+    for name in ("token_type_ids", "position_ids"):
+        tensor = rows.get_input(embedding, name)
+        if tensor is not None:
+            rows.set_input(embedding, name, held(tensor))
+    for node in rows.fused(graph, "PackTokens"):
+        node.inputs[0] = held(node.inputs[0])
 
 
 def _whole(graph: FusionGraph) -> tuple[list[gs.Node], gs.Tensor | None, str]:
@@ -128,10 +147,11 @@ def _made_of_rows(mask: gs.Tensor, made: list[gs.Tensor]) -> str:
 
 
 def _rewrite(graph: FusionGraph, inside: list[gs.Node], mask: gs.Tensor) -> Packed:
-    index = graph.variable("token_index", np.int32, list(mask.shape or [None, None]))
+    # Axes of packed rows: as many as the kernels make room for, or as there are, by who runs the model.
+    axes = rows.fresh_axes(graph, "packed_batch", "packed_sequence")
+    index = graph.variable("token_index", np.int32, axes)
     cu_seqlens = graph.variable("cu_seqlens", np.int32, [None])
     row_count = graph.variable("row_count", np.int32, [])
-    index.shape = list(PACKED_AXES)
     graph.add_node("PackTokens", [mask], [index, cu_seqlens, row_count], DOMAIN, **NODE_MARKERS)
     packed = Packed(mask, index, cu_seqlens, row_count)
     readers = rows.consumers(graph)
@@ -143,7 +163,7 @@ def _rewrite(graph: FusionGraph, inside: list[gs.Node], mask: gs.Tensor) -> Pack
         if node.domain == DOMAIN:
             _tell(node, packed)
         (old,) = node.outputs
-        new = graph.variable(f"{old.name}_packed", old.dtype, [*PACKED_AXES, *(old.shape or [None] * 3)[2:]])
+        new = graph.variable(f"{old.name}_packed", old.dtype, [*axes, *(old.shape or [None] * 3)[2:]])
         node.outputs = [new]
         packed.tensors[id(old)] = new
         _restore(graph, packed, old, new, [reader for reader in readers.get(id(old), []) if id(reader) not in members])

@@ -20,12 +20,13 @@ from bertfuse.errors import FusionError
 
 from ..graph import FusionGraph
 from ..nodes import NoMatch, producer
+from ..order import names_in_bodies
 from ..result import PassReport
 from ..spec import DOMAIN, NODE_MARKERS
 from . import pack, padding_rows, rows
 
 NAME = "ragged batches"
-TOKENS, SEQUENCES, LONGEST = "tokens", "sequences", "longest"
+OFFSETS, LONGEST = "cu_seqlens", "max_seqlen"  # inputs of the new interface
 _LAST = np.iinfo(np.int64).max
 
 
@@ -45,14 +46,32 @@ def take_ragged_batches(graph: FusionGraph) -> PassReport:
     for tensor in graph.gs.inputs:
         if tensor is not mask_input and (np.dtype(tensor.dtype).kind != "i" or tensor.shape != ids.shape):
             raise refusal(f"input '{tensor.name}' {tensor.shape} does not hold integers for each token")
+    _make_room(graph)
     _Ragged(graph, packed, ids, mask_input, padding_id).rewrite()
     return PassReport(
-        NAME, [f"the model takes tokens in a row, {LONGEST} and cu_seqlens", *report.done], report.left, True
+        NAME, [f"the model takes tokens in a row, {OFFSETS} and {LONGEST}", *report.done], report.left, True
     )
 
 
 def refusal(reason: str) -> FusionError:
     return FusionError(f"padding 'ragged' is not possible: {reason}; padding 'remove' or 'keep' may do")
+
+
+def _make_room(graph: FusionGraph) -> None:
+    """Names of the new inputs must be free: what is inside the graph is renamed, the interface is the user's."""
+    for tensor in graph.gs.outputs:
+        if any(tensor is other for other in graph.gs.inputs):
+            raise refusal(f"'{tensor.name}' is an input and an output")
+    interface = {tensor.name: "input" for tensor in graph.gs.inputs} | {t.name: "output" for t in graph.gs.outputs}
+    tensors = graph.gs.tensors()
+    for name in (OFFSETS, LONGEST):
+        if name in interface:
+            raise refusal(f"the model has an {interface[name]} '{name}' of its own")
+        tensor = tensors.get(name)
+        if tensor is not None and not graph.is_read_by_body(tensor):
+            tensor.name = graph.name(f"{name}_of_model")
+        elif tensor is not None or any(name in names_in_bodies(node) for node in graph.gs.nodes):
+            raise refusal(f"the body of an If, a Loop or a Scan names a tensor '{name}'")
 
 
 def _mask_input(packed: pack.Packed) -> gs.Tensor | None:
@@ -62,7 +81,7 @@ def _mask_input(packed: pack.Packed) -> gs.Tensor | None:
     ids = rows.get_input(embedding, "ids")
     if producer(tensor) is None and all(tensor is not _uncast(t) for t in embedding.inputs):
         return tensor
-    strange = [root.name for root in _roots(tensor) if root is not ids]
+    strange = [root.name for root in rows.roots(tensor) if root is not ids]
     if strange:
         raise refusal(f"the mask is computed from '{strange[0]}', which ragged batches do not have")
     return None
@@ -81,22 +100,6 @@ def _uncompared(mask: gs.Tensor) -> gs.Tensor:
         (tensor,) = [t for t in above.inputs[:2] if not isinstance(t, gs.Constant)][:1]
         tensor = _uncast(tensor)
     return tensor
-
-
-def _roots(tensor: gs.Tensor) -> list[gs.Tensor]:
-    """The inputs of the model that `tensor` is made of."""
-    roots, stack, seen = [], [tensor], set()
-    while stack:
-        top = stack.pop()
-        if id(top) in seen or isinstance(top, gs.Constant) or top.is_empty():
-            continue
-        seen.add(id(top))
-        above = producer(top)
-        if above is None:
-            roots.append(top)
-        else:
-            stack += above.inputs
-    return roots
 
 
 def _hidden_id(graph: FusionGraph, packed: pack.Packed, ids: gs.Tensor) -> int:
@@ -125,16 +128,15 @@ class _Ragged:
         self.ids_read = [t for t in graph.gs.inputs if t is not mask_input]
         self.padding = {id(ids): padding_id}  # what padding holds; 0 in other inputs
         self.padded_axes = list(ids.shape)
-        self.cu_seqlens = gs.Variable("cu_seqlens", np.int32, [f"{SEQUENCES}_plus_1"])
-        self.max_seqlen = gs.Variable("max_seqlen", np.int32, [LONGEST])
+        self.tokens, self.sequences, self.longest = rows.fresh_axes(graph, "tokens", "sequences", "longest")
+        self.padded = [self.sequences, self.longest]
+        (offsets,) = rows.fresh_axes(graph, f"{self.sequences}_plus_1")
+        self.cu_seqlens = gs.Variable(OFFSETS, np.int32, [offsets])
+        self.max_seqlen = gs.Variable(LONGEST, np.int32, [self.longest])
         self.index_dtype = np.dtype(ids.dtype)
         self.row: gs.Tensor  # some input's tokens, [1, T]
 
     def rewrite(self) -> None:
-        taken = {tensor.name for tensor in self.graph.gs.inputs}
-        for tensor in (self.cu_seqlens, self.max_seqlen):
-            if tensor.name in taken:
-                raise refusal(f"the model has an input '{tensor.name}' of its own")
         self.packed.cu_seqlens.name = self.graph.name("cu_seqlens_of_mask")
         self._grid()
         inputs = [self._input(tensor) for tensor in self.graph.gs.inputs if tensor is not self.mask_input]
@@ -161,30 +163,29 @@ class _Ragged:
 
     def _grid(self) -> None:
         """Where each place of the padded batch is among the tokens, and whether a token is there."""
-        padded = [SEQUENCES, LONGEST]
         offsets = self._emit("Cast", [self.cu_seqlens], np.int64, None, "sequence_offsets", to=onnx.TensorProto.INT64)
-        first = self._emit("Slice", [offsets, [0], [-1]], np.int64, [SEQUENCES], "sequence_begins")
-        ends = self._emit("Slice", [offsets, [1], [_LAST]], np.int64, [SEQUENCES], "sequence_ends")
+        first = self._emit("Slice", [offsets, [0], [-1]], np.int64, [self.sequences], "sequence_begins")
+        ends = self._emit("Slice", [offsets, [1], [_LAST]], np.int64, [self.sequences], "sequence_ends")
         shape = self._emit("Shape", [self.max_seqlen], np.int64, [1], "longest_shape")
-        self.longest = self._emit("Squeeze", [shape, [0]], np.int64, [], "longest")
+        self.length = self._emit("Squeeze", [shape, [0]], np.int64, [], "longest")
         zero, one = self._integers([0], scalar=True), self._integers([1], scalar=True)
-        columns = self._emit("Range", [zero, self.longest, one], np.int64, [LONGEST], "columns")
-        column = self._emit("Unsqueeze", [first, [1]], np.int64, [SEQUENCES, 1], "sequence_begins_column")
-        end = self._emit("Unsqueeze", [ends, [1]], np.int64, [SEQUENCES, 1], "sequence_ends_column")
-        self.places = self._emit("Add", [column, columns], np.int64, padded, "places_padded")
-        self.real = self._emit("Less", [self.places, end], bool, padded, "real_padded")
+        columns = self._emit("Range", [zero, self.length, one], np.int64, [self.longest], "columns")
+        column = self._emit("Unsqueeze", [first, [1]], np.int64, [self.sequences, 1], "sequence_begins_column")
+        end = self._emit("Unsqueeze", [ends, [1]], np.int64, [self.sequences, 1], "sequence_ends_column")
+        self.places = self._emit("Add", [column, columns], np.int64, self.padded, "places_padded")
+        self.real = self._emit("Less", [self.places, end], bool, self.padded, "real_padded")
 
     def _input(self, old: gs.Variable) -> gs.Variable:
         """The input with a token after the other; what it was goes on, padded, for whoever else reads it."""
-        new = gs.Variable(old.name, old.dtype, [TOKENS])
+        new = gs.Variable(old.name, old.dtype, [self.tokens])
         old.name = self.graph.name(f"{old.name}_padded")
         count = self._emit("Shape", [new], np.int64, [1], f"{new.name}_count")
         last = self._emit("Sub", [count, [1]], np.int64, [1], f"{new.name}_last")
-        places = self._emit("Min", [self.places, last], np.int64, [SEQUENCES, LONGEST], f"{new.name}_places")
-        found = self._emit("Gather", [new, places], old.dtype, [SEQUENCES, LONGEST], f"{new.name}_found", axis=0)
+        places = self._emit("Min", [self.places, last], np.int64, self.padded, f"{new.name}_places")
+        found = self._emit("Gather", [new, places], old.dtype, self.padded, f"{new.name}_found", axis=0)
         nothing = self.graph.constant(f"{new.name}_none", np.array(self.padding.get(id(old), 0), old.dtype))
         self.graph.add_node("Where", [self.real, found, nothing], [old])
-        row = self._emit("Unsqueeze", [new, [0]], old.dtype, [1, TOKENS], f"{new.name}_row")
+        row = self._emit("Unsqueeze", [new, [0]], old.dtype, [1, self.tokens], f"{new.name}_row")
         for node in self.packed.embeddings:
             rows.retarget(node, old, row)
         self.row = row
@@ -195,7 +196,7 @@ class _Ragged:
         old = self.mask_input if self.mask_input is not None else self.packed.mask
         to = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(old.dtype))
         if old is self.packed.mask and any(old is t for t in self.ids_read):  # ids are the mask: 0 hides a key
-            made = self._emit("Cast", [self.real], old.dtype, [SEQUENCES, LONGEST], "mask_padded", to=to)
+            made = self._emit("Cast", [self.real], old.dtype, self.padded, "mask_padded", to=to)
             for node in rows.fused(self.graph, "PackTokens", "UnpackTokens"):
                 rows.retarget(node, old, made)
             return
@@ -209,33 +210,35 @@ class _Ragged:
         ids, dtype = self.row, np.dtype(self.row.dtype)
         if self.graph.opset < 15 and dtype != np.int64:  # without CastLike the op's body gives int64
             dtype = np.dtype(np.int64)
-            ids = self._emit("Cast", [ids], dtype, [1, TOKENS], "ids_int64", to=onnx.TensorProto.INT64)
-        made = [self.graph.variable(name, dtype, [1, TOKENS]) for name in ("sequence_ids", "places")]
+            ids = self._emit("Cast", [ids], dtype, [1, self.tokens], "ids_int64", to=onnx.TensorProto.INT64)
+        made = [self.graph.variable(name, dtype, [1, self.tokens]) for name in ("sequence_ids", "places")]
         given = [ids, self.cu_seqlens, self.max_seqlen]
         self.graph.add_node("RaggedPositions", given, made, DOMAIN, **NODE_MARKERS)
         self.sequence_ids, self.position_ids = made
         if dtype != self.index_dtype:
             to = onnx.helper.np_dtype_to_tensor_dtype(self.index_dtype)
-            self.position_ids = self._emit("Cast", made[1:], self.index_dtype, [1, TOKENS], "places_cast", to=to)
+            self.position_ids = self._emit("Cast", made[1:], self.index_dtype, [1, self.tokens], "places_cast", to=to)
         self.flat: gs.Tensor | None = None
 
     def _of_tokens(self, padded: gs.Tensor) -> gs.Tensor:
         """What a padded [B, S, ...] tensor has for each token: [1, T, ...]."""
         if self.flat is None:
-            shape = [1, TOKENS]
+            shape = [1, self.tokens]
             to = onnx.TensorProto.INT64
             sequence = self._emit("Cast", [self.sequence_ids], np.int64, shape, "sequence_ids_int64", to=to)
             place = self._emit("Cast", [self.position_ids], np.int64, shape, "places_int64", to=to)
-            begin = self._emit("Mul", [sequence, self.longest], np.int64, shape, "sequence_begins_padded")
+            begin = self._emit("Mul", [sequence, self.length], np.int64, shape, "sequence_begins_padded")
             self.flat = self._emit("Add", [begin, place], np.int64, shape, "places_in_padded")
         rest = list(padded.shape[2:])
         flat = self._emit("Reshape", [padded, [-1, *rest]], padded.dtype, [None, *rest], f"{padded.name}_flat")
-        return self._emit("Gather", [flat, self.flat], padded.dtype, [1, TOKENS, *rest], f"{padded.name}_row", axis=0)
+        return self._emit(
+            "Gather", [flat, self.flat], padded.dtype, [1, self.tokens, *rest], f"{padded.name}_row", axis=0
+        )
 
     def _embed(self, node: gs.Node) -> None:
         for name in ("ids", "token_type_ids", "position_ids"):  # of two large tables either may be that of "words"
             tensor = rows.get_input(node, name)
-            if tensor is not None and list(tensor.shape) != [1, TOKENS]:
+            if tensor is not None and list(tensor.shape) != [1, self.tokens]:
                 rows.set_input(node, name, self._of_tokens(tensor))
         if rows.get_input(node, "position_ids") is None:
             rows.set_input(node, "position_ids", self.position_ids)
@@ -250,7 +253,7 @@ class _Ragged:
         rest = list(shape[2:])
         if not all(isinstance(size, int) for size in rest):
             raise refusal(f"output '{old.name}' is of the shape {shape}, of which only batch and sequence may be free")
-        new = gs.Variable(old.name, old.dtype, [TOKENS, *rest])
+        new = gs.Variable(old.name, old.dtype, [self.tokens, *rest])
         old.name = self.graph.name(f"{old.name}_padded")
         row = above.inputs[0] if restored else self._of_tokens(old)
         self.graph.add_node("Reshape", [row, self._integers([-1, *rest])], [new])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import onnx_graphsurgeon as gs
 
 from ..graph import FusionGraph
-from ..nodes import DEFAULT_DOMAINS, matrix
+from ..nodes import DEFAULT_DOMAINS, matrix, producer
 from ..ops import OPS
+from ..order import inputs_of
 from ..spec import DOMAIN
 
 # Standard operators that work element by element.
@@ -59,12 +62,44 @@ def _is_one_row(constant: gs.Constant, rank: int) -> bool:
     return len(shape) <= rank and all(size == 1 for size in shape[:-1])
 
 
+def fresh_axes(graph: FusionGraph, *names: str) -> list[str]:
+    """Names for axes that no size in the graph is made of: an axis of the model's own may be called the same."""
+    taken: set[str] = set()
+    for tensor in graph.gs.tensors().values():
+        for size in tensor.shape or ():
+            if isinstance(size, str):
+                taken.update(re.findall(r"\w+", size))
+    made = []
+    for base in names:
+        name, count = base, 1
+        while name in taken:
+            name, count = f"{base}_{count}", count + 1
+        made.append(name)
+    return made
+
+
 def consumers(graph: FusionGraph) -> dict[int, list[gs.Node]]:
     """The nodes of the graph that read a tensor, by the tensor's id. Constants are not followed."""
     found: dict[int, list[gs.Node]] = {}
     for node in graph.gs.nodes:
         for tensor in {id(t): t for t in node.inputs if not isinstance(t, gs.Constant)}.values():
             found.setdefault(id(tensor), []).append(node)
+    return found
+
+
+def roots(tensor: gs.Tensor) -> list[gs.Tensor]:
+    """The inputs of the model that `tensor` is made of."""
+    found, stack, seen = [], [tensor], set()
+    while stack:
+        top = stack.pop()
+        if id(top) in seen or isinstance(top, gs.Constant) or top.is_empty():
+            continue
+        seen.add(id(top))
+        above = producer(top)
+        if above is None:
+            found.append(top)
+        else:
+            stack += inputs_of(above)
     return found
 
 

@@ -120,3 +120,12 @@ def test_fewer_heads_of_keys() -> None:
     y = b.op("Transpose", b.op("Attention", q, k, v), perm=list(BY_HEAD))
     b.output(b.op("Reshape", y, b.const([0, 0, HIDDEN])))
     refused(b.model(), "K arrives as", "FusedAttention")
+
+
+def test_outputs_that_nothing_uses() -> None:
+    """Present keys and values have names, and no reader: what is fused gives one output."""
+    b, x = started()
+    b.output(attention(b, x))
+    (node,) = (n for n in b.nodes if n.op_type == "Attention")
+    node.output.extend(["keys", "values", "scores"])
+    assert fused(b.model()).fused == {"FusedAttention": 1}

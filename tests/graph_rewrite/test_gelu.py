@@ -221,3 +221,20 @@ def test_near_gelu_on_a_grid_and_not_elsewhere(place: str, seed: int) -> None:
     y = b.op("Mul", b.op("Mul", h, factor), b.const(0.5))
     b.output(b.op("Add", y, power) if place == "square" else y)
     assert not fused(b.model()).fused.get("FusedGemmGelu")
+
+
+@pytest.mark.parametrize("detour", ["over", "under", "rounded", "cancelled"])
+def test_arguments_that_are_rounded_on_the_way(detour: str) -> None:
+    """x * 1e38 / 1e38 overflows, (x + 1e7) - 1e7 is a whole number: x to a polynomial, and not to float32."""
+    b = Builder()
+    x = b.linear(b.input("x", ("B", "S", 16)), 16, 16)
+    if detour in ("over", "under"):
+        far = b.const(3e38 if detour == "over" else 1e-38)
+        argument = b.op("Div", b.op("Mul", x, far), far)
+    elif detour == "rounded":
+        argument = b.op("Sub", b.op("Add", x, b.const(1e7)), b.const(1e7))
+    else:
+        argument = b.op("Sub", b.op("Mul", x, b.const(4.1e6)), b.op("Mul", x, b.const(4.1e6 - 1)))
+    erf = b.op("Erf", b.op("Div", argument, b.const(np.sqrt(2.0))))
+    b.output(b.op("Mul", b.op("Mul", x, b.op("Add", erf, b.const(1.0))), b.const(0.5)))
+    assert not fused(b.model()).fused.get("FusedGemmGelu")

@@ -5,8 +5,12 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import onnx
 import pytest
-from graphs import Builder, fused, normalised, refused
+from encoders_of_ids import encoder, ids_and_mask
+from graphs import Builder, assert_agree, fused, normalised, refused
+
+from bertfuse.graph_rewrite import fuse
 
 N = 24
 
@@ -247,3 +251,16 @@ def test_not_affine() -> None:
     root = b.op("Sqrt", b.op("Add", b.mean(b.op("Mul", centred, centred)), b.const(1e-5)))
     b.output(b.op("Div", centred, root))
     refused(b.model(), "expected one Mul", "FusedGemmLayerNorm")
+
+
+@pytest.mark.parametrize("padding", ["keep", "remove"])
+def test_outputs_that_nothing_uses(padding: str) -> None:
+    """Mean and deviation have names, and no reader: what is fused gives one output."""
+    model = encoder()
+    for node in model.graph.node:
+        if node.op_type == "LayerNormalization":
+            node.output.extend([f"{node.output[0]}_mean", f"{node.output[0]}_deviation"])
+    result = fuse(model, padding=padding)
+    assert result.fused["FusedGemmLayerNorm"] == 2 and result.fused["EmbedLayerNorm"] == 1
+    onnx.checker.check_model(result.model, full_check=True)
+    assert_agree(model, result.model, ids_and_mask(2, 5), 1e-4)

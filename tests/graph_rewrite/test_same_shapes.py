@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from attentions import HIDDEN, Attention, attend
+from encoders_of_ids import encoder, ids_and_mask
 from graphs import Builder, refused, run
 from tiny_models import EXPORTERS, exported
 
@@ -59,3 +60,25 @@ def test_a_mask_without_names_beside_hidden_states(axes: tuple[str | None, str |
     x, mask = b.input("x", ("B", "S", HIDDEN)), b.ids("attention_mask", axes)
     b.output(attend(b, x, Attention(mask="where"), mask))
     refused(b.model(), "as the scores are", "FusedAttention")
+
+
+@pytest.mark.parametrize("optimise", [False, True])
+@pytest.mark.parametrize("odd", ["ids", "attention_mask", "token_type_ids"])
+def test_packed_inputs_of_other_shapes_end_the_run(odd: str, optimise: bool) -> None:
+    """The original broadcasts a mask [1, S]. Of two real tokens fewer would come out, in another shape."""
+    model = encoder(token_types=True)
+    packed = fuse(model, padding="remove").model
+    for shape in ((2, 7), (1, 1), (3, 1), (1, 5), (0, 5), (2, 0), (0, 0)):
+        feed = ids_and_mask(*shape, token_types=True)
+        given, wanted = run(packed, feed, optimise), run(model, feed)
+        np.testing.assert_allclose(given[0], wanted[0], rtol=1e-4, atol=1e-5)
+        assert given[1].shape == wanted[1].shape
+    for shape, other in (((2, 7), (1, 7)), ((1, 7), (2, 7)), ((2, 7), (2, 1)), ((6, 1), (1, 6)), ((1, 6), (6, 1))):
+        feed = ids_and_mask(*shape, token_types=True) | {odd: ids_and_mask(*other, token_types=True)[odd]}
+        with pytest.raises(Exception, match=r"Reshape.*of_one_shape_with_ids"):
+            run(packed, feed, optimise)
+
+
+def test_nothing_is_checked_of_sizes_that_the_runtime_checks() -> None:
+    model = fuse(encoder((2, 7)), padding="remove").model
+    assert not any("of_one_shape" in name for node in model.graph.node for name in node.output)
