@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 
+from .sizes import Arithmetic
+
 if TYPE_CHECKING:
     from .facts import Kind
     from .mutant import Mutant
@@ -41,7 +43,13 @@ def condition(m: Mutant, r: Random, node: onnx.NodeProto, name: str, kind: Kind)
         shape[of] = -1
         return add("Reshape", numbers, ints(shape))
 
-    how = r.randrange(5)
+    how = r.randrange(9)
+    if how >= 6:
+        return _of_sizes(m, r, node, name, kind, axis, places(axis))
+    if how == 5:  # two CumSums without names
+        sums = Arithmetic(m, r, node)
+        first, second = sums.running(name, axis, rank), sums.running(name, r.choice(varying), rank)
+        return add(op, first, second), f"one running number {op} another"
     if how == 0:
         return add(op, places(axis), ints(number)), f"place on axis {axis} {op} {number}"
     if how == 1:
@@ -73,6 +81,20 @@ def condition(m: Mutant, r: Random, node: onnx.NodeProto, name: str, kind: Kind)
     return add("Equal", tokens, ints(token)) if r.random() < 0.5 else add(
         "Greater", tokens, ints(token)
     ), f"ids at {token}"
+
+
+def _of_sizes(m: Mutant, r: Random, node, name: str, kind: Kind, axis: int, places: str) -> tuple[str, str]:
+    """What is computed of a size, compared: with another such number, with the size, or with places."""
+    of = Arithmetic(m, r, node)
+    first, what = of.of_size(name, axis)
+    op = r.choice(["Less", "Greater", "Equal", "LessOrEqual", "GreaterOrEqual"])
+    how = r.randrange(3)
+    if how == 0:
+        return of.op(op, places, first), f"place on axis {axis} {op} {what}"
+    if how == 1:
+        return of.op(op, first, of.size(name, axis)), f"{what} {op} S"
+    other, second = of.of_size(name, r.randrange(len(kind.shape)))
+    return of.op(op, first, other), f"{what} {op} {second}"
 
 
 __all__ = ["condition"]

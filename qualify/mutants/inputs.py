@@ -209,4 +209,24 @@ def feeds(inputs: Signature, random: np.random.Generator, count: int = 14, stran
         if batch * length * length > _MOST_ELEMENTS:
             batch = 1
         made[f"{kind} {batch}x{length} #{index}"] = feed(inputs, str(kind), sizes_of(inputs, batch, length), random)
+    if strange:
+        made |= _of_other_sizes(inputs, random)
+    return made
+
+
+def _of_other_sizes(inputs: Signature, random: np.random.Generator) -> dict[str, Feed]:
+    """Inputs of one element along an axis whose name others have, too: ONNX Runtime takes them, and they broadcast."""
+    made: dict[str, Feed] = {}
+    for axis, kind in enumerate(("one row", "one token")):
+        names = [i.shape[axis] for i in inputs.inputs if len(i.shape) > axis]
+        shared = [
+            i for i in inputs.inputs
+            if len(i.shape) > axis and isinstance(i.shape[axis], str) and names.count(i.shape[axis]) > 1
+        ]  # fmt: skip
+        if shared:
+            one = shared[int(random.integers(len(shared)))]
+            length = min(7, inputs.longest)
+            given = feed(inputs, "holes", sizes_of(inputs, 3, length), random)
+            given[one.name] = np.ascontiguousarray(np.take(given[one.name], [0], axis=axis))
+            made[f"{kind} of '{one.name}' 3x{length} #{len(made)}"] = given
     return made

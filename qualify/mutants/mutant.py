@@ -23,6 +23,7 @@ class Mutant:
         self.kinds: dict[str, Kind | None] = dict(facts.kinds)
         self.changes: list[str] = []
         self._made = 0
+        self._last: list[Callable[[], None]] = []
         for node in self.model.graph.node:  # their weights are looked up by output
             if not node.name and node.output:
                 node.name = f"node_of_{node.output[0]}"
@@ -30,6 +31,19 @@ class Mutant:
     @property
     def nodes(self) -> Any:
         return self.model.graph.node
+
+    @property
+    def opset(self) -> int:
+        return next((o.version for o in self.model.opset_import if o.domain in ("", "ai.onnx")), 1)
+
+    def at_last(self, change: Callable[[], None]) -> None:
+        """What must come after every other mutation: names, by which those find nodes and tensors."""
+        self._last.append(change)
+
+    def finish(self) -> None:
+        for change in self._last:
+            change()
+        self._last.clear()
 
     def called(self, node: onnx.NodeProto) -> str:
         return f"{node.op_type} '{node.name}'"
@@ -95,7 +109,7 @@ class Mutant:
 
     def add_constant(self, values: Any) -> str:
         array = np.asarray(values)
-        name = self._name("constant")
+        name = self.new_name("constant")
         self.model.graph.initializer.append(
             numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
         )
@@ -105,17 +119,36 @@ class Mutant:
 
     # ---- nodes
 
-    def _name(self, stem: str) -> str:
+    def new_name(self, stem: str) -> str:
         self._made += 1
         return f"mutant_{stem}_{self._made}"
 
-    def insert_before(self, node: onnx.NodeProto, op: str, inputs: list[str], **attributes: Any) -> str:
-        """A new node just before another; returns its output."""
-        output = self._name(op.lower())
-        made = helper.make_node(op, inputs, [output], name=f"node_{output}", **attributes)
-        at = next(i for i, n in enumerate(self.nodes) if n.output == node.output and n.name == node.name)
-        self.nodes.insert(at, made)
-        return output
+    def insert_before(
+        self,
+        node: onnx.NodeProto | None,
+        op: str,
+        inputs: list[str],
+        *,
+        outputs: int = 1,
+        unnamed: bool = False,
+        **attributes: Any,
+    ) -> Any:
+        """A new node just before another, or behind all; returns its output, or the tuple of several."""
+        made = [self.new_name(op.lower()) for _ in range(outputs)]
+        name = "" if unnamed else f"node_{made[0]}"
+        new = helper.make_node(op, inputs, made, name=name, **attributes)
+        at = next(
+            (i for i, n in enumerate(self.nodes) if node is not None and n.output == node.output), len(self.nodes)
+        )
+        self.nodes.insert(at, new)
+        return made[0] if outputs == 1 else tuple(made)
+
+    def reshaped(self, node: onnx.NodeProto | None, op: str, x: str, axes: list[int], **attributes: Any) -> str:
+        """A Squeeze, an Unsqueeze or a Reduce: axes are an input, or an attribute as the opset has it."""
+        as_input = op in ("Squeeze", "Unsqueeze", "ReduceSum") or self.opset >= 18
+        if not as_input:
+            return self.insert_before(node, op, [x], axes=axes, **attributes)
+        return self.insert_before(node, op, [x, self.add_constant(np.asarray(axes, np.int64))], **attributes)
 
     def remove(self, node: onnx.NodeProto, instead: str) -> None:
         """Takes a node away; what used its first output uses `instead`."""

@@ -81,6 +81,7 @@ class Subject:
                 if said:
                     made.changes.append(said)
                     break
+        made.finish()
         return made
 
     def feeds(self, model: onnx.ModelProto, number: int) -> Mapping[str, Feed]:

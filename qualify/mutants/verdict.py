@@ -15,9 +15,9 @@ from bertfuse.graph_rewrite import FusionResult, fuse
 
 from .excuses import (
     by_row,
+    differs_from_declared_sizes,
     fails_optimised,
     lost_of_scores,
-    misdeclares,
     moved_weights,
     rows_without_keys,
     slack_of,
@@ -95,8 +95,8 @@ def judge(model: onnx.ModelProto, feeds: Feeds, level: str = "full", invalid: bo
         text = _compared(model, result.model, original, fused, feeds[name], expected, moved)
         if text.startswith(_NOT_RUN) and fails_optimised(model, feeds[name]):
             text = _EXCUSED + "the original fails, too, once ONNX Runtime optimises it"
-        elif text and not text.startswith(_EXCUSED) and misdeclares(model, feeds[name]):
-            text = _EXCUSED + "shapes that the model declares are not those that it computes"
+        elif text.startswith(_NOT_RUN) and differs_from_declared_sizes(model, feeds[name]):
+            text = _EXCUSED + "of other sizes than the model declares, and not run once fused"
         if text.startswith(_EXCUSED):
             verdict.excused[name] = text.removeprefix(_EXCUSED)
         elif text:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import onnx
@@ -18,10 +19,13 @@ import pytest
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import FusionResult, fuse, pipeline
 from bertfuse.qualify.mutants import hunt, judge
-from bertfuse.qualify.mutants.excuses import fails_optimised, misdeclares
+from bertfuse.qualify.mutants.excuses import differs_from_declared_sizes, fails_optimised
 from bertfuse.qualify.mutants.hunting import _account
 from bertfuse.qualify.mutants.minimise import smaller
+from bertfuse.qualify.mutants.mutant import Mutant
+from bertfuse.qualify.mutants.mutations import MUTATIONS
 from bertfuse.qualify.mutants.report import Report
+from bertfuse.qualify.mutants.sessions import session
 from bertfuse.qualify.mutants.trial import Subject, Trial
 from bertfuse.qualify.mutants.worker import trials
 from mutant_hunt.exports import EXPORTS, Export
@@ -287,11 +291,46 @@ def test_nan_is_right_only_where_the_original_has_nothing_but_roundings(
     assert list(verdict.excused.values()) == (["the model amplifies roundings"] if noise else [])
 
 
-@pytest.mark.parametrize("declared, rows, other", [([3, 4], 2, True), ([3, 4], 3, False), (["B", 4], 2, False)])
-def test_shapes_that_a_model_declares_and_does_not_compute(declared: list, rows: int, other: bool) -> None:
-    values = {"x": ["B", 4], "y": ["B", 4], "between": declared}
-    x, y, between = (onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in values.items())
-    nodes = [onnx.helper.make_node("Relu", ["x"], ["between"]), onnx.helper.make_node("Relu", ["between"], ["y"])]
-    graph = onnx.helper.make_graph(nodes, "g", [x], [y], value_info=[between])
+@pytest.mark.parametrize(
+    "axes, rows, other",
+    [(["B", "S"], 1, True), (["B", "S"], 3, False), (["R", "S"], 1, False), ([None, None], 1, True)],
+)
+def test_inputs_of_other_sizes_than_their_names_say(axes: list, rows: int, other: bool) -> None:
+    """Only these may end a fused model's run; what a file says of tensors inside excuses nothing."""
+    first = ["B", "S"] if axes[0] else axes
+    ids, mask = (
+        onnx.helper.make_tensor_value_info(n, onnx.TensorProto.INT64, s) for n, s in (("i", first), ("m", axes))
+    )
+    total = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.INT64, None)
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Add", ["i", "m"], ["y"])], "g", [ids, mask], [total])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
-    assert misdeclares(model, {"x": np.ones((rows, 4), np.float32)}) is other
+    feed = {"i": np.ones((3, 5), np.int64), "m": np.ones((rows, 5), np.int64)}
+    assert differs_from_declared_sizes(model, feed) is other
+
+
+def test_every_mutation_changes_something() -> None:
+    """Each finds something to do in a real export, and gives mutants that load; the same each time."""
+    subject = Subject(onnx.load(made(BERT)), seed=5)
+    for mutation in MUTATIONS:
+        texts, runs = [], False
+        for number in range(24):
+            mutants = [Mutant(subject.model, subject.facts) for _ in "ab"]
+            try:
+                said = [mutation(m, Random(f"{mutation.__name__} {number}")) for m in mutants]
+            except (ValueError, IndexError, OverflowError, TypeError, KeyError):
+                continue
+            for m in mutants:
+                m.finish()
+            first, second = (m.model.SerializeToString(deterministic=True) for m in mutants)
+            assert said[0] == said[1] and first == second
+            texts += said[:1] if said[0] else []
+            runs = runs or bool(said[0] and _loads(mutants[0].model))
+        assert texts and runs, mutation.__name__
+
+
+def _loads(model: onnx.ModelProto) -> bool:
+    try:
+        session(model)
+    except Exception:
+        return False
+    return True

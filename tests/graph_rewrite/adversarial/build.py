@@ -6,7 +6,7 @@ fused and equal, or refused. Nothing here knows how fusion works.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -83,9 +83,39 @@ class Graph(Builder):
     def __init__(self, r: Random, opset: int | None = None) -> None:
         super().__init__(opset or r.choice([13, 14, 15, 17, 18, 20, 21]), seed=r.randrange(1 << 30))
         self.r = r
+        self.functions: list[onnx.FunctionProto] = []
+
+    def model(self) -> onnx.ModelProto:
+        if not self.functions:
+            try:
+                return super().model()
+            except onnx.shape_inference.InferenceError:
+                pass  # sizes that contradict each other where ONNX looks at them: the recipe's point, or near it
+        graph = helper.make_graph(self.nodes, "small", self.inputs, self.outputs, self.initializers)
+        domains = sorted(self.domains | {f.domain for f in self.functions})
+        opsets = [helper.make_opsetid("", self.opset), *(helper.make_opsetid(d, 1) for d in domains)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=9, functions=self.functions)
+
+    def define(
+        self,
+        name: str,
+        body: list[onnx.NodeProto],
+        inputs: Sequence[str] = ("a", "b"),
+        domain: str = "my",
+        attributes: Sequence[str] = (),
+    ) -> None:
+        """A model-local function, which makes "y"."""
+        opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid(domain, 1)]
+        self.functions.append(helper.make_function(domain, name, inputs, ["y"], body, opsets, attributes))
 
     def ints(self, value: Any, dtype: Any = np.int64) -> str:
         return self.const(np.asarray(value, dtype), dtype=dtype)
+
+    def reduced(self, op: str, x: str, axes: list[int], **attributes: Any) -> str:
+        """Axes are an attribute up to opset 17, of ReduceSum up to 12."""
+        if op == "ReduceSum" or self.opset >= 18:
+            return self.op(op, x, self.ints(axes), **attributes)
+        return self.op(op, x, axes=axes, **attributes)
 
     def cast(self, x: str, to: int) -> str:
         return self.op("Cast", x, to=to)
