@@ -48,10 +48,17 @@ class Input:
 
 @dataclass
 class Plan:
-    """What the scopes of one model share."""
+    """What the scopes of one model share.
+
+    drawers  by operator, what adds a node of it
+    vector   gives an int64 vector of these numbers, worked out from sizes; `scalar` one number
+    """
 
     r: Random
     opset: int
+    drawers: Mapping[str, Callable[[Draw, str], Any]]
+    vector: Callable[[Draw, list[int]], str]
+    scalar: Callable[[Draw, int], str]
     ir_version: int = 10
     inputs: list[Input] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)  # of each name in this run
@@ -339,19 +346,15 @@ class Draw:
 
     def ints(self, numbers: Sequence[int], fill: Fill | None = None) -> str:
         """An int64 vector of these numbers: constant, an input, or worked out from sizes of tensors."""
-        from .arithmetic import vector
-
         if self.chance(0.45) or not numbers or max(map(abs, numbers)) > _LARGE:
             return self.given(np.array(numbers, np.int64), fill or shuffling(numbers), fixed=True)
-        return vector(self, list(numbers))
+        return self.plan.vector(self, list(numbers))
 
     def integer(self, number: int, fill: Fill | None = None, dtype: Any = np.int64) -> str:
         """A scalar of this value."""
-        from .arithmetic import scalar
-
         if self.chance(0.45) or abs(number) > _LARGE:
             return self.given(np.array(number, dtype), fill or near(number), fixed=True)
-        name = scalar(self, number)
+        name = self.plan.scalar(self, number)
         return name if np.dtype(dtype) == np.int64 else self.node("Cast", [name], to=element_of(dtype))
 
 

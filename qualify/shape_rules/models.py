@@ -11,12 +11,11 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from . import scopes
-from .arithmetic import probe
+from . import arithmetic, scopes
 from .draw import MOST_ELEMENTS, SIZES, Draw, Input, Plan
 from .operators import DRAWERS
 from .operators.foreign import FOREIGN
-from .runtime import Refused, Value
+from .runtime import Refused, Value, element_of
 from .subjects import Subject, subjects
 
 _TRIES = 5
@@ -48,14 +47,14 @@ def draw(seed: int, number: int, only: frozenset[str] | None = None) -> Drawn:
     r = Random(f"{seed} {number}")
     chosen = [s for s in order(seed) if only is None or s.op in only]
     subject = chosen[number % len(chosen)]
-    plan = Plan(r, r.choice(subject.opsets), odd_names=r.random() < 0.12)
+    plan = Plan(r, r.choice(subject.opsets), DRAWERS, arithmetic.vector, arithmetic.scalar, odd_names=r.random() < 0.12)
     d = Draw(plan)
     scopes.some_nodes(d, r.choice((0, 0, 1, 1, 2, 3)))
     _subject(d, subject)
     scopes.some_nodes(d, r.choice((0, 1, 1, 2)))
     for _ in range(r.choice((0, 1, 1, 2))):
         try:
-            probe(d)
+            arithmetic.probe(d)
         except (Refused, *scopes.CANNOT_BE):
             continue
     if r.random() < 0.1:
@@ -100,8 +99,6 @@ def _model(d: Draw) -> onnx.ModelProto:
 
 
 def _element(given: Input) -> int:
-    from .runtime import element_of
-
     return element_of(given.base.dtype)
 
 

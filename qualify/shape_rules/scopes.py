@@ -47,13 +47,11 @@ def take(d: Draw, kind: Kind, value: Value) -> str:
 
 
 def some_nodes(d: Draw, count: int) -> None:
-    from .operators import DRAWERS
-
     for _ in range(count):
         for _ in range(4):
             op = d.r.choice(NEIGHBOURS)
             try:
-                DRAWERS[op](d, op)
+                d.plan.drawers[op](d, op)
                 break
             except (Refused, *CANNOT_BE):
                 continue
@@ -72,7 +70,8 @@ def tensor_of(d: Draw, dtype: Any) -> str:
 
 
 def graph(d: Draw, given: Sequence[str], results: Sequence[str], ranks: bool = False) -> onnx.GraphProto:
-    """The body; `ranks` declares at least how many axes its outputs have, which a Scan wants. Declared shapes of its inputs and outputs are claims, and need not be right."""
+    """The body; `ranks` declares at least how many axes its outputs have, which a Scan wants. Declared shapes
+    of its inputs and outputs are claims, and need not be right."""
     return helper.make_graph(
         d.nodes,
         d.r.choice(("body", "graph")),

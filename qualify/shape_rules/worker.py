@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import onnx
 
 from .claims import Claim, check
+from .minimise import smaller
 from .models import Feed, draw, order
 from .runtime import Refused
 
@@ -43,8 +44,6 @@ class Trial:
 
 def trial(seed: int, number: int, only: frozenset[str] | None = None, small: bool = True, stage=None) -> Trial:
     """Draws and checks one model; what is wrong is made small."""
-    from .minimise import smaller
-
     chosen = [s for s in order(seed) if only is None or s.op in only]
     subject = str(chosen[number % len(chosen)])
     try:

@@ -13,7 +13,7 @@ from bertfuse.qualify.shape_rules import hunt
 from bertfuse.qualify.shape_rules.claims import check
 from bertfuse.qualify.shape_rules.models import draw
 from bertfuse.qualify.shape_rules.operators import DRAWERS
-from bertfuse.qualify.shape_rules.subjects import CANNOT, versions
+from bertfuse.qualify.shape_rules.subjects import CANNOT, WITHOUT_KERNEL, versions
 
 _BUDGET = 2500  # models: about a minute of one core
 
@@ -40,6 +40,8 @@ def test_rules_hold_on_random_models():
     assert not report.findings, "\n\n".join(f"{f.text}\n{f.model}\n{f.command}" for f in report.findings)
     # The test is worth something only while models run, and while rules say something.
     assert report.checked > 0.6 * report.tried
+    never = {name for name, n in report.subjects.items() if not n["held"] and not n["wrong"]} - WITHOUT_KERNEL
+    assert len(never) < 0.02 * len(report.subjects), f"never run: {sorted(never)}"
     assert report.counts["known axes"] > 3 * report.checked
     assert report.counts["values"] > report.checked
 

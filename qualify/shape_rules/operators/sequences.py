@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 from onnx import TensorProto, helper
 
+from .. import scopes
 from ..draw import Draw
 from ..runtime import Kind, Refused
 from .registry import draws
@@ -108,8 +108,6 @@ def optional_element(d: Draw, op: str) -> None:
 
 @draws("SequenceMap")
 def sequence_map(d: Draw, op: str) -> None:
-    from .. import scopes
-
     name = sequence(d)
     others = [d.tensor((np.float32,))] if d.chance(0.4) else []
     inner = scopes.inner(d)
@@ -117,14 +115,8 @@ def sequence_map(d: Draw, op: str) -> None:
     given += [scopes.take(inner, *d.typed(other)) for other in others]
     scopes.some_nodes(inner, d.r.randint(1, 2))
     result = scopes.tensor_of(inner, np.float32)
-    body = inner_graph(inner, given, [result])
+    body = scopes.graph(inner, given, [result])
     made = d.node(op, [name, *others], body=body)
     if not d.value(made):
         raise Refused("empty")
     d.node("SequenceAt", [made, d.constant(np.array(0, np.int64))])
-
-
-def inner_graph(inner: Draw, given: list[str], results: list[str]) -> onnx.GraphProto:
-    from .. import scopes
-
-    return scopes.graph(inner, given, results)
