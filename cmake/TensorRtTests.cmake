@@ -2,7 +2,7 @@
 # the unit tests and, for tests/gpu, built as libbertfuse_trt_host.so, which needs neither TensorRT nor CUDA.
 include(GoogleTest)
 set(host "${CMAKE_CURRENT_SOURCE_DIR}/tests/plugins/tensorrt")
-add_library(bertfuse_trt_host_objects OBJECT "${host}/host.cc")
+add_library(bertfuse_trt_host_objects OBJECT "${host}/host.cc" "${host}/host_v8.cc")
 target_link_libraries(bertfuse_trt_host_objects PRIVATE bertfuse_headers)
 
 if(BERTFUSE_GPU_TESTS)
@@ -22,7 +22,7 @@ if(BERTFUSE_TESTS)
 
   add_executable(bertfuse_trt_tests
     "${host}/test_engine.cc" "${host}/test_execution.cc" "${host}/test_fields.cc" "${host}/test_library.cc"
-    "${host}/test_messages.cc" "${host}/test_workspace.cc" "${tensorrt}/arrange.cc" "${tensorrt}/request.cc"
+    "${host}/test_messages.cc" "${host}/test_v8.cc" "${host}/test_workspace.cc" "${tensorrt}/arrange.cc" "${tensorrt}/request.cc"
     "${tensorrt}/workspace.cc" $<TARGET_OBJECTS:bertfuse_trt_host_objects>)
   target_link_libraries(bertfuse_trt_tests PRIVATE
     bertfuse_core bertfuse_cpu bertfuse_headers GTest::gtest_main Threads::Threads ${CMAKE_DL_LIBS})
@@ -35,7 +35,11 @@ if(BERTFUSE_TESTS)
 
   include(TensorRtHeaders)
   if(TENSORRT_INCLUDE_DIR)
-    add_executable(bertfuse_trt_header_tests "${host}/test_official_headers.cc")
+    if(TENSORRT_HEADERS_OF_V8)
+      add_executable(bertfuse_trt_header_tests "${host}/test_official_headers_v8.cc")
+    else()
+      add_executable(bertfuse_trt_header_tests "${host}/test_official_headers.cc")
+    endif()
     target_include_directories(bertfuse_trt_header_tests SYSTEM PRIVATE
       "${TENSORRT_INCLUDE_DIR}" ${CUDAToolkit_INCLUDE_DIRS})
     target_link_libraries(bertfuse_trt_header_tests PRIVATE bertfuse_headers GTest::gtest_main Threads::Threads)
