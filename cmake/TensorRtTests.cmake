@@ -12,6 +12,17 @@ if(BERTFUSE_GPU_TESTS)
   set_target_properties(bertfuse_trt_host PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/lib")
 endif()
 
+# TensorRT 8 itself, driven from Python: where its headers (8.6) and its parser's are found.
+include(TensorRtHeaders)
+if(BERTFUSE_GPU_TESTS AND TENSORRT_HEADERS_OF_V8 AND EXISTS "${TENSORRT_INCLUDE_DIR}/NvOnnxParser.h")
+  add_library(bertfuse_trt_runner MODULE "${host}/runner.cc")
+  target_include_directories(bertfuse_trt_runner SYSTEM PRIVATE "${TENSORRT_INCLUDE_DIR}" ${CUDAToolkit_INCLUDE_DIRS})
+  target_compile_options(bertfuse_trt_runner PRIVATE -Wno-deprecated-declarations)
+  target_link_libraries(bertfuse_trt_runner PRIVATE ${CMAKE_DL_LIBS})
+  target_link_options(bertfuse_trt_runner PRIVATE -static-libstdc++ -static-libgcc)
+  set_target_properties(bertfuse_trt_runner PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/lib")
+endif()
+
 if(BERTFUSE_TESTS)
   # The library with the CPU kernels in place of CUDA's. What cpu_kernels.cc defines is not taken from bertfuse_core.
   add_library(bertfuse_trt_on_cpu MODULE "${host}/cpu_kernels.cc" ${tensorrt_sources})
@@ -33,7 +44,6 @@ if(BERTFUSE_TESTS)
   add_dependencies(bertfuse_trt_tests bertfuse_trt bertfuse_trt_on_cpu)
   gtest_discover_tests(bertfuse_trt_tests)
 
-  include(TensorRtHeaders)
   if(TENSORRT_INCLUDE_DIR)
     if(TENSORRT_HEADERS_OF_V8)
       add_executable(bertfuse_trt_header_tests "${host}/test_official_headers_v8.cc")
