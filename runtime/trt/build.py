@@ -108,8 +108,8 @@ def build_engine(
         timing_cache: a file that is read where it exists and written afterwards; TensorRT only.
         workspace: bytes that a layer may use; None leaves it to TensorRT.
         expose: the engine also puts out what every fused op gives, for comparing it tensor by tensor.
-        save_onnx: also write the ONNX file that TensorRT was given, for trtexec: without saying which inputs are
-            constant, as trtexec's networks may convert them.
+        save_onnx: also write the ONNX file that TensorRT was given, for trtexec: from 10 on without saying which
+            inputs are constant, as trtexec's networks may convert them.
 
     Raises:
         RuntimeLibraryError: TensorRT or the plugin library is missing, too old or does not load.
@@ -173,7 +173,7 @@ def build_engine(
         )
         say(f"Writing {output}")
         if save_onnx is not None:
-            prepare(model, save_onnx, plugins)
+            prepare(model, save_onnx, plugins, older_parser=chosen.is_older)
         with replacing(output) as plan_file, replacing(description_path(output)) as description:
             plan_file.write_bytes(plan)
             description.write_text(json.dumps(report.to_dict(), indent=2) + "\n", encoding="utf-8")

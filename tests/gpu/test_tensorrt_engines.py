@@ -1,7 +1,7 @@
 """Fused models in TensorRT 8.6 itself: built, serialised, loaded and run, against PyTorch's float32.
 
-On a GPU host, with what `cmake -DBERTFUSE_GPU_TESTS=ON -DTENSORRT_ROOT=…` builds where the headers of TensorRT 8.6 and of
-its ONNX parser are in one folder:
+On a GPU host, with what `cmake -DBERTFUSE_GPU_TESTS=ON -DTENSORRT_ROOT=…` builds where the headers of TensorRT 8.6 and
+of its ONNX parser are in one folder:
     export BERTFUSE_TRT_RUNNER_LIBRARY=lib/libbertfuse_trt_runner.so BERTFUSE_TRT_LIBRARY=lib/libbertfuse_trt.so
     export BERTFUSE_TENSORRT8=…/site-packages/tensorrt    # of PyPI's tensorrt 8.6.0, for any Python
     python -m pytest tests/gpu/test_tensorrt_engines.py
