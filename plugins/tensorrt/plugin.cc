@@ -169,6 +169,10 @@ int32_t Plugin::configurePlugin(const abi::DynamicPluginTensorDesc* in, int32_t 
   });
 }
 
+void Plugin::AskForAtLeast(size_t workspace) {
+  built_.workspace = std::max(built_.workspace, static_cast<int64_t>(workspace));
+}
+
 size_t Plugin::getWorkspaceSize(const abi::DynamicPluginTensorDesc*, int32_t, const abi::DynamicPluginTensorDesc*,
                                 int32_t) const noexcept {
   return static_cast<size_t>(built_.workspace);

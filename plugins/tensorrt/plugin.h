@@ -73,6 +73,9 @@ class Plugin final : public abi::IPluginV3,
   // What an engine keeps; the fields point into this object.
   std::vector<abi::PluginField> SerializedFields() const;
 
+  // Raises the workspace that the layer asks for, and that it counts on, to that many bytes.
+  void AskForAtLeast(size_t workspace);
+
   // How many inputs the layer has, or 0 before configurePlugin or onShapeChange.
   int num_inputs() const { return Count(static_cast<Present>(built_.present)); }
 

@@ -111,7 +111,11 @@ void PluginV2::configurePlugin(const abi::v8::DynamicPluginTensorDesc* in, int32
   if (!from_engine_) {
     const auto inputs = WidenedTensors<abi::DynamicPluginTensorDesc>(in, nbInputs);
     const auto outputs = WidenedTensors<abi::DynamicPluginTensorDesc>(out, nbOutputs);
+    // A layer that was configured for a profile and then, to be timed, for one shape of it, must serve the whole
+    // profile.
+    const size_t before = layer_.getWorkspaceSize(nullptr, 0, nullptr, 0);
     configured_ = layer_.configurePlugin(inputs.data(), nbInputs, outputs.data(), nbOutputs);
+    layer_.AskForAtLeast(before);
     return;
   }
   // The shapes of a run.

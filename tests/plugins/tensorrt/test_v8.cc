@@ -111,6 +111,35 @@ TEST_F(V8, ElementTypeIsTheOnlyOne) {
             std::string::npos);
 }
 
+// As TensorRT may do to time it: configured for the profile, then for a single shape of it.
+TEST_F(V8, WorkspaceStaysThatOfTheProfile) {
+  const OpDef& op = *FindOp("FusedGemmGelu");
+  const Example example(op, AllInputs(op), BERTFUSE_FLOAT16, BERTFUSE_INT32);
+  const PluginPointer plugin = Dynamic(Creator(host, op.name).createPlugin("l", &example.fields.collection()));
+  const auto configured = [&](int64_t low, int64_t high) {
+    std::vector<abi8::DynamicPluginTensorDesc> tensors;
+    const auto add = [&](const TensorDef& tensor) {
+      const auto narrow = [&](int64_t batch) {
+        const auto shape = example.ShapeOf(tensor, batch, 8);
+        abi8::Dims dims = {static_cast<int32_t>(shape.size()), {}};
+        std::copy(shape.begin(), shape.end(), dims.d);
+        return dims;
+      };
+      tensors.push_back(
+          {{narrow(high), abi::DataType::kHALF, abi::TensorFormat::kLINEAR, 1}, narrow(low), narrow(high)});
+    };
+    for (int i = 0; i < 3; ++i) add(op.inputs[i]);
+    add(op.outputs[0]);
+    plugin->configurePlugin(tensors.data(), 3, tensors.data() + 3, 1);
+    EXPECT_EQ(host.TakeLog(), "");
+    return plugin->getWorkspaceSize(nullptr, 0, nullptr, 0);
+  };
+  const size_t small = configured(1, 1), wide = configured(1, 64);
+  EXPECT_LE(small, wide);
+  EXPECT_EQ(configured(2, 2), wide);
+  EXPECT_EQ(PluginPointer(plugin->clone())->getWorkspaceSize(nullptr, 0, nullptr, 0), wide);
+}
+
 // Bytes that no layer of ours wrote, cut off, or changed: no plugin and a line, or a plugin; never more than was given
 // is read (the heap's own checks and sanitizers see that).
 TEST_F(V8, BrokenEngines) {
