@@ -12,7 +12,7 @@
 
 namespace bertfuse::tensorrt {
 
-// TensorRT calls it in this order, on copies that it makes in between with clone():
+// By its headers TensorRT calls it in this order, on copies that it makes in between with clone():
 //   network    getOutputDataType, getOutputDimensions
 //   builder    supportsFormatCombination, configurePlugin, getWorkspaceSize, enqueue to time it, serialize
 //   execution  configurePlugin whenever shapes have changed, enqueue

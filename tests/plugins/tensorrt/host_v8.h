@@ -1,5 +1,5 @@
 // TensorRT 8's part, played as host.h plays TensorRT 10's: create, build, serialise, deserialise, configure for the
-// shapes of a run, enqueue. What a step does and in which order was observed in TensorRT 8.6.0.
+// shapes of a run, enqueue. The order is what the headers of 8.6 say; TensorRT 8 itself was not watched.
 #ifndef BERTFUSE_TESTS_TENSORRT_HOST_V8_H_
 #define BERTFUSE_TESTS_TENSORRT_HOST_V8_H_
 
