@@ -110,11 +110,12 @@ def _bytes(text: str) -> int:
 def print_engine(report: EngineReport) -> None:
     """The layers by kind, plugin layers first; then what was built for what."""
     from bertfuse.runtime.trt.backend import TITLES
-    from bertfuse.runtime.trt.build import PLUGIN_LAYER
+    from bertfuse.runtime.trt.build import PLUGIN_LAYERS
 
     console = stdout()
     made = report.plugins["layers"] if report.plugins else {}
-    rows = [[op, PLUGIN_LAYER, str(count)] for op, count in made.items()]
+    kind = next((layer.kind for layer in report.layers if layer.kind in PLUGIN_LAYERS), "")
+    rows = [[op, kind, str(count)] for op, count in made.items()]
     rows += [["", kind, str(count)] for kind, count in report.kinds.items() if kind not in made]
     shown = table("", ["plugin", "layer", "count"], rows)
     shown.columns[1].justify = "left"

@@ -1,9 +1,10 @@
 # libbertfuse_trt.so: every op as a TensorRT plugin. Built everywhere: TensorRT's interface is declared in
-# plugins/tensorrt/abi.h, and nothing links against TensorRT. Without the CUDA kernels it serves to build engines only.
+# plugins/tensorrt/abi.h and abi_v8.h, and nothing links against TensorRT. Without the CUDA kernels it serves to build engines only.
 set(tensorrt "${CMAKE_CURRENT_SOURCE_DIR}/plugins/tensorrt")
 set(tensorrt_sources
-  "${tensorrt}/arrange.cc" "${tensorrt}/creator.cc" "${tensorrt}/fields.cc" "${tensorrt}/log.cc" "${tensorrt}/plugin.cc"
-  "${tensorrt}/register.cc" "${tensorrt}/request.cc" "${tensorrt}/shapes.cc" "${tensorrt}/workspace.cc")
+  "${tensorrt}/arrange.cc" "${tensorrt}/creator.cc" "${tensorrt}/fields.cc" "${tensorrt}/hosts.cc" "${tensorrt}/log.cc"
+  "${tensorrt}/packed_fields.cc" "${tensorrt}/plugin.cc" "${tensorrt}/plugin_v2.cc" "${tensorrt}/register.cc"
+  "${tensorrt}/request.cc" "${tensorrt}/shapes.cc" "${tensorrt}/workspace.cc")
 add_library(bertfuse_trt MODULE ${tensorrt_sources} "${tensorrt}/device.cc")
 target_link_libraries(bertfuse_trt PRIVATE bertfuse_core ${CMAKE_DL_LIBS} Threads::Threads)
 if(TARGET bertfuse_cuda)
@@ -21,7 +22,7 @@ set_target_properties(bertfuse_trt PROPERTIES
 install(TARGETS bertfuse_trt LIBRARY DESTINATION bertfuse/lib)
 
 # For hosts that only dlopen a plugin library: registers the one beside it. Exports nothing.
-add_library(bertfuse_trt_autoload MODULE "${tensorrt}/autoload.cc")
+add_library(bertfuse_trt_autoload MODULE "${tensorrt}/autoload.cc" "${tensorrt}/hosts.cc")
 target_link_libraries(bertfuse_trt_autoload PRIVATE bertfuse_headers ${CMAKE_DL_LIBS})
 target_link_options(bertfuse_trt_autoload PRIVATE
   "LINKER:--version-script=${tensorrt}/autoload.map" LINKER:--no-undefined LINKER:--gc-sections

@@ -5,15 +5,14 @@
 // TensorRT backend, ONNX Runtime's TensorRT provider. libbertfuse_trt.so leaves that to TensorRT's own loader,
 // IPluginRegistry::loadLibrary, which would otherwise find every plugin registered already.
 #include <dlfcn.h>
-#include <link.h>
 
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <exception>
 #include <string>
-#include <vector>
 
+#include "tensorrt/abi_v8.h"
+#include "tensorrt/hosts.h"
 #include "tensorrt/registry.h"
 #include "tensorrt/version.h"
 
@@ -21,7 +20,6 @@ namespace bertfuse::tensorrt {
 namespace {
 
 constexpr char kPlugins[] = "libbertfuse_trt.so";
-constexpr const char* kHosts[] = {"libnvinfer.so", "libtensorrt_rtx.so"};
 
 // The folder that this library was loaded from, with a slash.
 std::string Folder() {
@@ -31,53 +29,59 @@ std::string Folder() {
   return path.substr(0, path.rfind('/') + 1);  // npos + 1 is 0
 }
 
-// Adds the path of a loaded library that is a TensorRT.
-int AddHost(dl_phdr_info* info, size_t, void* hosts) {
-  const char* slash = std::strrchr(info->dlpi_name, '/');
-  const char* name = slash == nullptr ? info->dlpi_name : slash + 1;
-  for (const char* host : kHosts) {
-    if (std::strncmp(name, host, std::strlen(host)) == 0) {
-      static_cast<std::vector<std::string>*>(hosts)->push_back(info->dlpi_name);
-    }
-  }
-  return 0;
-}
-
 template <class Registry>
 bool LoadThrough(void* registry, const std::string& plugins) {
   return static_cast<Registry*>(registry)->loadLibrary(plugins.c_str()) != nullptr;
 }
 
-// Whether the library `host` has a registry (then *found is set) and took the plugins.
-bool LoadInto(void* host, const std::string& plugins, bool* found) {
+// For TensorRT 8 and 9: each creator by itself. 8.5's registry loads no libraries, 8.6.0's does it by another function
+// of its table than 8.6.1's; the first function has always been the same.
+bool RegisterEach(void* registry, const std::string& plugins) {
+  void* library = dlopen(plugins.c_str(), RTLD_LAZY | RTLD_LOCAL);
+  if (library == nullptr) return false;
+  using GetCreators = abi::v8::IPluginCreator* const* (*)(int32_t&);
+  const auto get_creators = reinterpret_cast<GetCreators>(dlsym(library, "getPluginCreators"));
+  if (get_creators == nullptr) return false;
+  int32_t count = 0;
+  abi::v8::IPluginCreator* const* creators = get_creators(count);
+  bool all = count > 0;
+  for (int32_t i = 0; i < count; ++i) {
+    const char* name_space = creators[i]->getPluginNamespace();
+    all &= static_cast<abi::v10::IPluginRegistry*>(registry)->registerCreatorV1(creators[i], name_space);
+  }
+  return all;
+}
+
+// Whether the library `host` has a registry that took the plugins.
+bool LoadInto(void* host, int32_t version, const std::string& plugins) {
   const auto get_registry = reinterpret_cast<void* (*)()>(dlsym(host, "getPluginRegistry"));
-  const auto get_version = reinterpret_cast<int32_t (*)()>(dlsym(host, "getInferLibVersion"));
-  if (get_registry == nullptr || get_version == nullptr) return false;
-  *found = true;
-  void* registry = get_registry();
-  const HostForm form = FormOf(get_version());
-  if (registry == nullptr || form == HostForm::kUnknown) return false;
-  return form == HostForm::kV10 ? LoadThrough<abi::v10::IPluginRegistry>(registry, plugins)
-                                : LoadThrough<abi::v11::IPluginRegistry>(registry, plugins);
+  void* registry = get_registry == nullptr ? nullptr : get_registry();
+  if (registry == nullptr) return false;
+  switch (FormOf(version)) {
+    case HostForm::kV8:
+      return RegisterEach(registry, plugins);
+    case HostForm::kV10:
+      return LoadThrough<abi::v10::IPluginRegistry>(registry, plugins);
+    case HostForm::kV11:
+      return LoadThrough<abi::v11::IPluginRegistry>(registry, plugins);
+    case HostForm::kUnknown:
+      break;
+  }
+  return false;
 }
 
 void Register() {
   const std::string plugins = Folder() + kPlugins;
-  std::vector<std::string> hosts;
-  dl_iterate_phdr(AddHost, &hosts);
-  hosts.emplace_back();  // the main program, into which TensorRT may be linked
   bool found = false;
-  for (const std::string& host : hosts) {
-    void* handle = dlopen(host.empty() ? nullptr : host.c_str(), RTLD_LAZY | RTLD_NOLOAD);
-    if (handle == nullptr) continue;
-    const bool loaded = LoadInto(handle, plugins, &found);
-    dlclose(handle);
-    if (loaded) return;
-  }
-  std::fprintf(stderr, "bertfuse: %s: not registered: %s\n", plugins.c_str(),
-               found
-                   ? "it is missing, or the TensorRT in this process is neither 10, 11 nor TensorRT for RTX from 1.7 on"
-                   : "no TensorRT is loaded in this process yet");
+  const bool loaded = AnyHost([&](void* host, int32_t version) {
+    found = true;
+    return LoadInto(host, version, plugins);
+  });
+  if (loaded) return;
+  std::fprintf(
+      stderr, "bertfuse: %s: not registered: %s\n", plugins.c_str(),
+      found ? "it is missing, or the TensorRT in this process is neither 8.5 to 11 nor TensorRT for RTX from 1.7 on"
+            : "no TensorRT is loaded in this process yet");
 }
 
 __attribute__((constructor)) void Autoload() noexcept {

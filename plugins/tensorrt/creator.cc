@@ -1,6 +1,5 @@
 #include "tensorrt/creator.h"
 
-#include <memory>
 #include <string>
 
 #include "core/status.h"
@@ -21,14 +20,8 @@ abi::IPluginV3* Creator::createPlugin(const char* name, const abi::PluginFieldCo
   bertfuse_error error = {};
   const int32_t code = Guarded(&error, [&] {
     where = Where(name);
-    if (phase == abi::TensorRTPhase::kBUILD) {
-      plugin = new Plugin(op_, name, std::make_shared<const Fields>(op_, fields), {});
-      return;
-    }
-    std::vector<abi::PluginField> attributes;
-    const Built built = ReadBuilt(op_, fields, &attributes);
-    const abi::PluginFieldCollection kept = {static_cast<int32_t>(attributes.size()), attributes.data()};
-    plugin = new Plugin(op_, name, std::make_shared<const Fields>(op_, &kept), built);
+    const bool build = phase == abi::TensorRTPhase::kBUILD;
+    plugin = new Plugin(build ? NewLayer(op_, name, fields) : LayerOfEngine(op_, name, fields));
   });
   if (code != BERTFUSE_OK) ReportError(error, where.c_str(), nullptr);
   return plugin;

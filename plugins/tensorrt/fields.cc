@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "core/op_table.h"
 #include "core/status.h"
 #include "tensorrt/arrange.h"
 
@@ -14,6 +15,8 @@ using abi::PluginFieldType;
 constexpr int32_t kLongestString = 4096;
 constexpr const char* kConstantField = "constant_inputs";
 constexpr AttrDef kConstantInputs = {kConstantField, AttrKind::kInt, false, 0, 0, nullptr, 0, 0, nullptr, 0, nullptr};
+constexpr const char* kElementField = "element_type";
+constexpr AttrDef kElementType = {kElementField, AttrKind::kInt, false, 0, 0, nullptr, 0, 0, nullptr, 0, nullptr};
 constexpr const char* kPresentField = "present_inputs";
 constexpr const char* kWorkspaceField = "workspace_bytes";
 
@@ -55,9 +58,12 @@ bool IsOfKind(const abi::PluginField& field, AttrKind kind) {
   }
 }
 
+bool IsFloat(int64_t dtype) { return dtype <= INT32_MAX && Allows(Variable::kT, static_cast<int32_t>(dtype)); }
+
 // An attribute, or what describes another field of a layer.
 const AttrDef* FindAttribute(const OpDef& op, const char* name) {
   if (std::strcmp(kConstantField, name) == 0) return &kConstantInputs;
+  if (std::strcmp(kElementField, name) == 0) return &kElementType;
   for (int i = 0; i < op.num_attributes; ++i) {
     if (std::strcmp(op.attributes[i].name, name) == 0) return &op.attributes[i];
   }
@@ -177,11 +183,18 @@ std::vector<abi::PluginField> FieldNames(const OpDef& op) {
     fields.push_back({op.attributes[i].name, nullptr, TypeOf(op.attributes[i].kind), 1});
   }
   fields.push_back({kConstantField, nullptr, PluginFieldType::kINT64, 1});
+  fields.push_back({kElementField, nullptr, PluginFieldType::kINT64, 1});
   return fields;
 }
 
 Fields::Fields(const OpDef& op, const abi::PluginFieldCollection* given) : attributes_(op, FieldSource(op, given)) {
-  FieldSource(op, given).Read(kConstantField, &constant_inputs_);
+  const FieldSource source(op, given);
+  source.Read(kConstantField, &constant_inputs_);
+  source.Read(kElementField, &element_type_);
+  if (element_type_ != BERTFUSE_ABSENT && !IsFloat(element_type_)) {
+    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: field '%s' is %lld, expected ONNX's number of a floating-point type", op.name,
+         kElementField, static_cast<long long>(element_type_));
+  }
   if (constant_inputs_ < 0 || constant_inputs_ >> op.num_inputs != 0) {
     Fail(BERTFUSE_INVALID_ARGUMENT, "%s: field '%s' is %lld, expected a bit for each of %d inputs", op.name,
          kConstantField, static_cast<long long>(constant_inputs_), op.num_inputs);
@@ -195,11 +208,18 @@ Fields::Fields(const OpDef& op, const abi::PluginFieldCollection* given) : attri
     fields_.push_back({attribute.name, data, TypeOf(attribute.kind), length});
     text_ += (text_.empty() ? "" : ", ") + std::string(attribute.name) + "=" + TextOf(attribute, value);
   }
-  if (constant_inputs_ != 0) {
-    fields_.push_back({kConstantField, &constant_inputs_, PluginFieldType::kINT64, 1});
-    text_ += (text_.empty() ? "" : ", ") + std::string(kConstantField) + "=" + std::to_string(constant_inputs_);
-  }
+  const auto add = [&](const char* name, const int64_t& value) {
+    if (value == 0) return;
+    fields_.push_back({name, &value, PluginFieldType::kINT64, 1});
+    text_ += (text_.empty() ? "" : ", ") + std::string(name) + "=" + std::to_string(value);
+  };
+  add(kConstantField, constant_inputs_);
+  add(kElementField, element_type_);
   collection_ = {static_cast<int32_t>(fields_.size()), fields_.data()};
+}
+
+bool Fields::MayHave(int32_t dtype) const {
+  return element_type_ == BERTFUSE_ABSENT || !IsFloat(dtype) || dtype == element_type_;
 }
 
 void AppendBuilt(const Built& built, std::vector<abi::PluginField>* fields) {

@@ -13,8 +13,8 @@
 
 namespace bertfuse::tensorrt {
 
-// The fields that an op's creator takes: one for each attribute, and "constant_inputs". The parser passes an int as
-// kINT32 and a float as kFLOAT32, whatever the type named here.
+// The fields that an op's creator takes: one for each attribute, "constant_inputs" and "element_type". The parser
+// passes an int as kINT32 and a float as kFLOAT32, whatever the type named here.
 std::vector<abi::PluginField> FieldNames(const OpDef& op);
 
 // One node's attributes and the same as fields, which point into it.
@@ -30,14 +30,20 @@ class Fields {
   // whoever makes the network does.
   uint64_t constant_inputs() const { return static_cast<uint64_t>(constant_inputs_); }
 
+  // Whether a tensor of the layer may have that bertfuse_dtype. The field "element_type" names the only floating-point
+  // type that may (a bertfuse_dtype, which is ONNX's number); it may be left out. In a network that is not strongly
+  // typed TensorRT would otherwise choose one, and convert weights to it.
+  bool MayHave(int32_t dtype) const;
+
   const abi::PluginFieldCollection* collection() const { return &collection_; }
 
-  // "num_heads=12, scale=0.125": every attribute, floats to their last bit; and the constant inputs, where there are.
+  // "num_heads=12, scale=0.125": every attribute, floats to their last bit; and the other two, where they are.
   const std::string& text() const { return text_; }
 
  private:
   Attributes attributes_;
   int64_t constant_inputs_ = 0;
+  int64_t element_type_ = BERTFUSE_ABSENT;
   std::vector<abi::PluginField> fields_;
   abi::PluginFieldCollection collection_;
   std::string text_;

@@ -1,32 +1,17 @@
 #include "tensorrt/log.h"
 
 #include <dlfcn.h>
-#include <link.h>
 
 #include <atomic>
 #include <cstdio>
 
+#include "tensorrt/hosts.h"
 #include "tensorrt/version.h"
 
 namespace bertfuse::tensorrt {
 namespace {
 
 std::atomic<void*> g_finder{nullptr};
-
-// The version of the library that an object's class is from, as TensorRT's getInferLibVersion says it, or 0.
-int32_t LibraryVersion(const void* object) {
-  const void* vtable = *static_cast<const void* const*>(object);
-  Dl_info info = {};
-  link_map* module = nullptr;
-  if (dladdr1(vtable, &info, reinterpret_cast<void**>(&module), RTLD_DL_LINKMAP) == 0 || module == nullptr) return 0;
-  // The main program, into which TensorRT may be linked, has no name.
-  void* library = dlopen(module->l_name[0] == '\0' ? nullptr : module->l_name, RTLD_LAZY | RTLD_NOLOAD);
-  if (library == nullptr) return 0;
-  const auto version = reinterpret_cast<int32_t (*)()>(dlsym(library, "getInferLibVersion"));
-  const int32_t result = version == nullptr ? 0 : version();
-  dlclose(library);
-  return result;
-}
 
 template <class Finder>
 bool LogThrough(void* finder, const char* message) {
@@ -36,10 +21,21 @@ bool LogThrough(void* finder, const char* message) {
   return true;
 }
 
+// TensorRT 8.5 has no ILoggerFinder, but one logger for the process.
+bool LogToTheOnlyLogger(const char* message) {
+  return AnyHost([&](void* handle, int32_t version) {
+    const auto get_logger = reinterpret_cast<abi::v10::ILogger* (*)()>(dlsym(handle, "getLogger"));
+    abi::v10::ILogger* logger = FormOf(version) != HostForm::kV8 || get_logger == nullptr ? nullptr : get_logger();
+    if (logger != nullptr) logger->log(abi::Severity::kERROR, message);
+    return logger != nullptr;
+  });
+}
+
 bool LogToHost(const char* message) {
   void* finder = g_finder.load(std::memory_order_acquire);
-  if (finder == nullptr) return false;
-  switch (FormOf(LibraryVersion(finder))) {
+  if (finder == nullptr) return LogToTheOnlyLogger(message);
+  switch (FormOf(VersionOfLibraryOf(finder))) {
+    case HostForm::kV8:
     case HostForm::kV10:
       return LogThrough<abi::v10::ILoggerFinder>(finder, message);
     case HostForm::kV11:
@@ -64,6 +60,11 @@ abi::ErrorCode CodeOf(int32_t code) {
 }  // namespace
 
 void SetLoggerFinder(void* finder) noexcept { g_finder.store(finder, std::memory_order_release); }
+
+int32_t VersionOfLoader() {
+  const void* finder = g_finder.load(std::memory_order_acquire);
+  return finder == nullptr ? 0 : VersionOfLibraryOf(finder);
+}
 
 void LogError(const char* message) noexcept {
   try {

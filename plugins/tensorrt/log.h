@@ -13,6 +13,10 @@ namespace bertfuse::tensorrt {
 // time, as a process may change that.
 void SetLoggerFinder(void* finder) noexcept;
 
+// The version of the TensorRT that handed the finder over, as its getInferLibVersion says it; 0 where that is not
+// known.
+int32_t VersionOfLoader();
+
 // Writes the message as an error to TensorRT's logger; to stderr where there is none or it is of an unknown version.
 void LogError(const char* message) noexcept;
 

@@ -9,7 +9,6 @@
 #include "core/op_table.h"
 #include "op_table.generated.h"
 #include "tensorrt/device.h"
-#include "tensorrt/log.h"
 #include "tensorrt/shapes.h"
 #include "tensorrt/workspace.h"
 
@@ -58,14 +57,6 @@ Present FindPresent(const OpDef& op, int32_t count, DescriptionOf&& description_
 }
 
 }  // namespace
-
-template <class Body>
-int32_t Plugin::Checked(Body&& body) const noexcept {
-  bertfuse_error error = {};
-  const int32_t code = Guarded(&error, body);
-  if (code != BERTFUSE_OK) ReportError(error, where_.c_str(), recorder_);
-  return code;
-}
 
 Plugin::Plugin(const OpDef& op, const char* layer, std::shared_ptr<const Fields> fields, const Built& built)
     : op_(op),
@@ -144,6 +135,7 @@ bool Plugin::supportsFormatCombination(int32_t pos, const abi::DynamicPluginTens
     CheckOutputs(op_, nbOutputs);
     const Numbers dtypes = Gather(op_, nbInputs, [&](int i) { return i <= pos ? DtypeOf(inOut[i].desc.type) : -1; });
     const int32_t dtype = DtypeOf(inOut[pos].desc.type);
+    if (!fields_->MayHave(dtype)) return;
     if (!MayBegin(op_, nbInputs, dtypes.data(), std::min(pos + 1, nbInputs))) return;
     if (pos < nbInputs) {
       supported = true;
@@ -177,16 +169,25 @@ int32_t Plugin::configurePlugin(const abi::DynamicPluginTensorDesc* in, int32_t 
   });
 }
 
+void Plugin::AskForAtLeast(size_t workspace) {
+  built_.workspace = std::max(built_.workspace, static_cast<int64_t>(workspace));
+}
+
 size_t Plugin::getWorkspaceSize(const abi::DynamicPluginTensorDesc*, int32_t, const abi::DynamicPluginTensorDesc*,
                                 int32_t) const noexcept {
   return static_cast<size_t>(built_.workspace);
 }
 
+std::vector<abi::PluginField> Plugin::SerializedFields() const {
+  const abi::PluginFieldCollection& attributes = *fields_->collection();
+  std::vector<abi::PluginField> fields(attributes.fields, attributes.fields + attributes.nbFields);
+  AppendBuilt(built_, &fields);
+  return fields;
+}
+
 const abi::PluginFieldCollection* Plugin::getFieldsToSerialize() noexcept {
   const int32_t code = Checked([&] {
-    const abi::PluginFieldCollection& attributes = *fields_->collection();
-    serialized_.assign(attributes.fields, attributes.fields + attributes.nbFields);
-    AppendBuilt(built_, &serialized_);
+    serialized_ = SerializedFields();
     collection_ = {static_cast<int32_t>(serialized_.size()), serialized_.data()};
   });
   return code == BERTFUSE_OK ? &collection_ : nullptr;
@@ -260,6 +261,17 @@ int32_t Plugin::enqueue(const abi::PluginTensorDesc* inputDesc, const abi::Plugi
     call.workspace_size = workspace == nullptr ? 0 : static_cast<size_t>(built_.workspace);
     Run(*kernel_, call);
   });
+}
+
+Plugin NewLayer(const OpDef& op, const char* name, const abi::PluginFieldCollection* fields) {
+  return {op, name, std::make_shared<const Fields>(op, fields), {}};
+}
+
+Plugin LayerOfEngine(const OpDef& op, const char* name, const abi::PluginFieldCollection* fields) {
+  std::vector<abi::PluginField> attributes;
+  const Built built = ReadBuilt(op, fields, &attributes);
+  const abi::PluginFieldCollection kept = {static_cast<int32_t>(attributes.size()), attributes.data()};
+  return {op, name, std::make_shared<const Fields>(op, &kept), built};
 }
 
 }  // namespace bertfuse::tensorrt

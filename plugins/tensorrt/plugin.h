@@ -1,4 +1,4 @@
-// The one plugin class, for every op of the table.
+// The one layer class, for every op of the table: TensorRT 10's plugin, and what TensorRT 8's wraps (plugin_v2.h).
 #ifndef BERTFUSE_TENSORRT_PLUGIN_H_
 #define BERTFUSE_TENSORRT_PLUGIN_H_
 
@@ -9,9 +9,11 @@
 #include "bertfuse/op.h"
 #include "core/op_def.h"
 #include "core/settings.h"
+#include "core/status.h"
 #include "tensorrt/abi.h"
 #include "tensorrt/arrange.h"
 #include "tensorrt/fields.h"
+#include "tensorrt/log.h"
 #include "tensorrt/request.h"
 
 namespace bertfuse::tensorrt {
@@ -59,11 +61,25 @@ class Plugin final : public abi::IPluginV3,
                   const void* const* inputs, void* const* outputs, void* workspace,
                   abi::Stream stream) noexcept override;
 
- private:
   // Runs `body`; whatever it throws is reported and becomes a code.
   template <class Body>
-  int32_t Checked(Body&& body) const noexcept;
+  int32_t Checked(Body&& body) const noexcept {
+    bertfuse_error error = {};
+    const int32_t code = Guarded(&error, body);
+    if (code != BERTFUSE_OK) ReportError(error, where_.c_str(), recorder_);
+    return code;
+  }
 
+  // What an engine keeps; the fields point into this object.
+  std::vector<abi::PluginField> SerializedFields() const;
+
+  // Raises the workspace that the layer asks for, and that it counts on, to that many bytes.
+  void AskForAtLeast(size_t workspace);
+
+  // How many inputs the layer has, or 0 before configurePlugin or onShapeChange.
+  int num_inputs() const { return Count(static_cast<Present>(built_.present)); }
+
+ private:
   // Throws unless the kernel has a tactic for the call that makes do with the engine's workspace. Which one it takes it
   // chooses at each run, when it sees how the tensors are aligned.
   void CheckWorkspace(bertfuse_call call) const;
@@ -78,6 +94,11 @@ class Plugin final : public abi::IPluginV3,
   abi::PluginFieldCollection collection_ = {};
   abi::IErrorRecorder* recorder_ = nullptr;  // of the execution context
 };
+
+// A layer of a network that is being made, or of an engine, from its fields. Throws INVALID_ARGUMENT where they do not
+// make the op.
+Plugin NewLayer(const OpDef& op, const char* name, const abi::PluginFieldCollection* fields);
+Plugin LayerOfEngine(const OpDef& op, const char* name, const abi::PluginFieldCollection* fields);
 
 }  // namespace bertfuse::tensorrt
 #endif  // BERTFUSE_TENSORRT_PLUGIN_H_

@@ -8,7 +8,8 @@
 // In no unnamed namespace: the compiler would see that nothing there implements these classes, and drop the calls.
 namespace bertfuse::tensorrt::abi {
 
-// TensorRT 10.0 to 10.16.
+// TensorRT 10.0 to 10.16. Of 8.5 to 9.3, where its name is registerCreator, only the first function is used: 8.6.0 and
+// 8.6.1 have others in another order.
 namespace v10 {
 
 class IPluginRegistry {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import importlib.metadata
 import importlib.util
 import re
 import tempfile
@@ -31,7 +32,7 @@ class _Kind:
 
 
 _KINDS = {
-    "tensorrt": _Kind("TensorRT", ("tensorrt",), (10, 0), "the first with IPluginV3", "tensorrt"),
+    "tensorrt": _Kind("TensorRT", ("tensorrt",), (8, 5), "the first that the plugins are made for", "tensorrt"),
     "rtx": _Kind(
         "TensorRT for RTX",
         ("tensorrt_rtx", "tensorrt_rtx_bindings"),
@@ -57,6 +58,11 @@ class Backend:
     def version(self) -> str:
         return str(self.trt.__version__)
 
+    @property
+    def is_older(self) -> bool:
+        """Whether it is TensorRT 8 or 9: no strongly typed networks, IPluginV2DynamicExt, ONNX up to opset 17."""
+        return self.name == "tensorrt" and _numbers(self.version) < (10,)
+
     def __str__(self) -> str:
         return f"{self.title} {self.version}"
 
@@ -81,6 +87,23 @@ def _installed(name: str) -> str | None:
     return next((module for module in _KINDS[name].modules if importlib.util.find_spec(module)), None)
 
 
+def _remedy(module: str, reason: str) -> str:
+    """For a module that does not import. TensorRT 8's is for one Python, and its libraries need others."""
+    try:
+        version = importlib.metadata.version(module)
+    except importlib.metadata.PackageNotFoundError:
+        version = ""
+    if version.startswith("8.") and "Python version" in reason:
+        return f"the Python interface of TensorRT {version} ends at Python 3.10: run bertfuse by that"
+    if version.startswith("8.") and "shared object" in reason:
+        return f"TensorRT {version} needs cuBLAS 12 and cuDNN 8: put their folders on LD_LIBRARY_PATH"
+    return "install it again"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
 @cache
 def _load(name: str) -> Backend:
     kind, module = _KINDS[name], _installed(name)
@@ -91,8 +114,8 @@ def _load(name: str) -> Backend:
         version = str(trt.__version__)
     except (ImportError, OSError, AttributeError) as error:
         reason = " ".join(str(error).split())
-        raise RuntimeLibraryError(f"{kind.title} does not import ({reason}); install it again") from error
-    found = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+        raise RuntimeLibraryError(f"{kind.title} does not import ({reason}); {_remedy(str(module), reason)}") from error
+    found = _numbers(version)[:2]
     if found < kind.minimum:
         least = ".".join(map(str, kind.minimum))
         raise RuntimeLibraryError(f"{kind.title} {version} is too old: {least} is {kind.why}; pip install --upgrade it")
@@ -184,16 +207,29 @@ def load_plugins(backend: Backend) -> Path:
     _check_that_plugins_parse(backend)
     backend.log.take("")
     registry = backend.trt.get_plugin_registry()
-    if registry.load_library(str(path)) is None:
+    if not hasattr(registry, "load_library"):  # 8.5
+        _register_by_itself(backend, path)
+    elif registry.load_library(str(path)) is None:
         reason = backend.log.take("it exports no getCreators or lacks a library it needs")
         raise RuntimeLibraryError(f"{path}: {backend} does not load it: {reason}")
     _registered.add((backend.name, path))  # a registry takes a library once
     return path
 
 
+def _register_by_itself(backend: Backend, path: Path) -> None:
+    """For a registry that loads no libraries: the one beside `path` that registers it (and says on stderr why not)."""
+    helper = path.with_name("libbertfuse_trt_autoload.so")
+    try:
+        ctypes.CDLL(str(helper))
+    except OSError as error:
+        raise RuntimeLibraryError(f"{helper}: {backend} needs it to register {path.name}: {error}") from error
+
+
 def has_creator(backend: Backend, op: str, version: str, namespace: str) -> bool:
     """Whether a plugin of that name is registered."""
     try:
-        return backend.trt.get_plugin_registry().get_creator(op, version, namespace) is not None
+        registry = backend.trt.get_plugin_registry()
+        find = registry.get_plugin_creator if backend.is_older else registry.get_creator
+        return find(op, version, namespace) is not None
     finally:
         backend.log.take("")

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from onnx import TensorProto
+
 import bertfuse
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite.io import check_target, replacing
@@ -23,7 +25,9 @@ from .gpu import PORTABLE, check_plugins_run, targets
 from .model import Prepared, prepare
 from .shapes import Profile, make_profile
 
-PLUGIN_LAYER = "PLUGIN_V3"
+PLUGIN_LAYERS = ("PLUGIN_V2", "PLUGIN_V3")  # of TensorRT 8 and 9, and of later ones
+# Layers that compute nothing a precision could be set for.
+_WITHOUT_PRECISION = {"CONSTANT", "SHAPE", "CAST", "IDENTITY", "ASSERTION", *PLUGIN_LAYERS}
 
 
 @dataclass(frozen=True)
@@ -104,8 +108,8 @@ def build_engine(
         timing_cache: a file that is read where it exists and written afterwards; TensorRT only.
         workspace: bytes that a layer may use; None leaves it to TensorRT.
         expose: the engine also puts out what every fused op gives, for comparing it tensor by tensor.
-        save_onnx: also write the ONNX file that TensorRT was given, for trtexec: without saying which inputs are
-            constant, as trtexec's networks may convert them.
+        save_onnx: also write the ONNX file that TensorRT was given, for trtexec: from 10 on without saying which
+            inputs are constant, as trtexec's networks may convert them.
 
     Raises:
         RuntimeLibraryError: TensorRT or the plugin library is missing, too old or does not load.
@@ -123,7 +127,8 @@ def build_engine(
     with tempfile.TemporaryDirectory(prefix="bertfuse-") as scratch:
         say(f"Preparing {model}")
         onnx_file = Path(scratch) / "model.onnx"
-        prepared = prepare(model, onnx_file, plugins, _strongly_typed(chosen))
+        prepared = prepare(model, onnx_file, plugins, _strongly_typed(chosen), chosen.is_older)
+        _check_types(chosen, model, prepared)
         longest = prepared.longest or longest_sequence(read_config(folder_of(model)))
         profile = make_profile(prepared.inputs, shapes, longest)
         if prepared.nodes:
@@ -137,6 +142,8 @@ def build_engine(
             _mark_outputs(network.network, prepared.tensors)
         say("Building the engine")
         config = _config(chosen, network, profile, wanted, tf32, workspace, timing_cache)
+        if chosen.is_older:
+            _settle_types(chosen.trt, network.network, config, prepared)
         plan = network.builder.build_serialized_network(network.network, config)
         if plan is None:
             hint = "" if workspace is None else "; a larger --workspace may do"
@@ -166,7 +173,7 @@ def build_engine(
         )
         say(f"Writing {output}")
         if save_onnx is not None:
-            prepare(model, save_onnx, plugins)
+            prepare(model, save_onnx, plugins, older_parser=chosen.is_older)
         with replacing(output) as plan_file, replacing(description_path(output)) as description:
             plan_file.write_bytes(plan)
             description.write_text(json.dumps(report.to_dict(), indent=2) + "\n", encoding="utf-8")
@@ -196,8 +203,45 @@ def _load_plugins_for(backend: Backend, prepared: Prepared, model: Path) -> Path
 
 
 def _strongly_typed(backend: Backend) -> bool:
-    """Whether its networks are, or can be; RTX has no others."""
-    return backend.name == "rtx" or hasattr(backend.trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
+    """Whether its networks are, or can be; RTX has no others. Of 9, which has them too, that is not made use of."""
+    flags = backend.trt.NetworkDefinitionCreationFlag
+    return backend.name == "rtx" or (hasattr(flags, "STRONGLY_TYPED") and not backend.is_older)
+
+
+def _check_types(backend: Backend, model: Path, prepared: Prepared) -> None:
+    """Raises BertfuseError for an element type that this TensorRT lacks."""
+    if prepared.precision == "bfloat16" and not hasattr(backend.trt.DataType, "BF16"):
+        raise BertfuseError(f"{model}: is bfloat16, which {backend} lacks; fuse the model with --dtype fp16")
+
+
+def _settle_types(trt: Any, network: Any, config: Any, prepared: Prepared) -> None:
+    """Makes TensorRT 8 compute in the model's types, as strongly typed networks do: it would choose otherwise.
+
+    The plugins say their type themselves (model.ELEMENT_TYPE). They take no handles of cuBLAS and cuDNN, so that an
+    engine of plugins needs neither library.
+    """
+    floats = {TensorProto.FLOAT: trt.float32, TensorProto.FLOAT16: trt.float16}
+    if hasattr(trt, "bfloat16"):
+        floats[TensorProto.BFLOAT16] = trt.bfloat16
+    used = {floats[kind] for kind in prepared.types.values() if kind in floats}
+    if trt.float16 in used:
+        config.set_flag(trt.BuilderFlag.FP16)
+    if floats.get(TensorProto.BFLOAT16) in used:
+        config.set_flag(trt.BuilderFlag.BF16)
+    if used - {trt.float32}:
+        # Not OBEY: a layer without an implementation in its type would fail the build.
+        config.set_flag(trt.BuilderFlag.PREFER_PRECISION_CONSTRAINTS)
+        for index in range(network.num_layers):
+            layer = network.get_layer(index)
+            kinds = [floats.get(prepared.types.get(layer.get_output(i).name, 0)) for i in range(layer.num_outputs)]
+            if layer.type.name in _WITHOUT_PRECISION or None in kinds or len(set(kinds)) != 1:
+                continue
+            layer.precision = kinds[0]
+            for number, kind in enumerate(kinds):
+                layer.set_output_type(number, kind)
+    if prepared.nodes:
+        external = {getattr(trt.TacticSource, name) for name in ("CUBLAS", "CUBLAS_LT", "CUDNN")}
+        config.set_tactic_sources(config.get_tactic_sources() & ~sum(1 << int(source) for source in external))
 
 
 def _parse(backend: Backend, model: Path, file: Path) -> _Network:
@@ -208,14 +252,15 @@ def _parse(backend: Backend, model: Path, file: Path) -> _Network:
     except TypeError as error:  # what pybind11 makes of a builder that could not be made
         reason = log.take("it needs a GPU to build on")
         raise BertfuseError(f"{backend}: {reason}; --backend rtx builds without a GPU") from error
-    flags = 0
+    flags = 1 << int(trt.NetworkDefinitionCreationFlag.EXPLICIT_BATCH) if backend.is_older else 0
     if backend.name == "tensorrt" and _strongly_typed(backend):
         flags = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
     network = builder.create_network(flags)
     parser = trt.OnnxParser(network, log)
     if not parser.parse_from_file(str(file)):
         error = parser.get_error(0) if parser.num_errors else None
-        where = f"node {error.node_name()!r} ({error.node_operator()}): " if error and error.node_name() else ""
+        named = hasattr(error, "node_name") and error.node_name()  # not before 9
+        where = f"node {error.node_name()!r} ({error.node_operator()}): " if named else ""
         reason = " ".join(error.desc().split()) if error else ""
         first = log.take(reason)
         raise BertfuseError(f"{model}: {where}{backend} does not take it: {reason or first}")
@@ -227,7 +272,7 @@ def _layers(network: Any, prepared: Prepared) -> list[Layer]:
     for index in range(network.num_layers):
         layer = network.get_layer(index)
         kind = layer.type.name
-        layers.append(Layer(layer.name, kind, prepared.nodes.get(layer.name, "") if kind == PLUGIN_LAYER else ""))
+        layers.append(Layer(layer.name, kind, prepared.nodes.get(layer.name, "") if kind in PLUGIN_LAYERS else ""))
     return layers
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ from bertfuse.graph_rewrite.io import open_model, write
 from bertfuse.graph_rewrite.spec import DOMAIN, NODE_MARKERS
 from bertfuse.graph_rewrite.weights import Weight
 
-# A plugin's field: bit i says that the op's input i is an initializer. TensorRT tells a plugin of none.
-CONSTANT_INPUTS = "constant_inputs"
+from .older_parser import element_types, fit
+
+# Plugins' fields. Bit i of the first says that the op's input i is an initializer: TensorRT tells a plugin of none. The
+# second is the floating-point type (ONNX's number) of the layer's tensors, which TensorRT then does not choose.
+CONSTANT_INPUTS, ELEMENT_TYPE = "constant_inputs", "element_type"
 
 
 class HalfProducts(FunctionBody):
@@ -63,6 +67,7 @@ class Prepared:
     longest   rows of the position table: the longest sequence; None where there is none
     precision element type of the fused ops ("float16"), without any of most of the model's weights
     task      what export said the model is for, "" where it did not
+    types     tensor -> its TensorProto.DataType; empty but for an older parser
     """
 
     nodes: dict[str, str]
@@ -72,9 +77,16 @@ class Prepared:
     longest: int | None
     precision: str
     task: str
+    types: Mapping[str, int] = field(default_factory=dict)
 
 
-def prepare(source: str | Path, target: str | Path, plugins: bool, strongly_typed: bool = False) -> Prepared:
+def prepare(
+    source: str | Path,
+    target: str | Path,
+    plugins: bool,
+    strongly_typed: bool = False,
+    older_parser: bool = False,
+) -> Prepared:
     """Writes the fused model `source` to `target` in the form that TensorRT's parser takes.
 
     plugins  True: fused nodes as plugin nodes: without functions (TensorRT before 10.7 prefers them to plugins), absent
@@ -84,6 +96,9 @@ def prepare(source: str | Path, target: str | Path, plugins: bool, strongly_type
     strongly_typed  the network will be, so that initializers reach plugins as they are: each node then says which of
              its inputs are some, and kernels read these while the layer before still runs. Otherwise a layer that
              converts them may stand between, and its results are no constants.
+
+    older_parser  it is TensorRT 8's or 9's, which knows opset 17. Networks are not strongly typed there: each plugin
+             node says its element type, which its weights have already, and so may say which inputs are initializers.
 
     Raises FusionError for a file that cannot be read, BertfuseError for ops that this version does not know.
     """
@@ -106,20 +121,25 @@ def prepare(source: str | Path, target: str | Path, plugins: bool, strongly_type
     nodes = {}
     if plugins:
         initializers = {tensor.name for tensor in model.graph.initializer} | set(weights)
-        constants = initializers - {value.name for value in model.graph.input} if strongly_typed else set()
-        nodes = _as_plugins(model, fused, constants)
+        told = strongly_typed or older_parser
+        constants = initializers - {value.name for value in model.graph.input} if told else set()
+        nodes = _as_plugins(model, fused, constants, data_types if older_parser else {})
     else:
         functions.attach(model, data_types, HalfProducts)
     if model.functions:
         # By us: the parser refuses a function's call that leaves an optional input out, and knows no overloads.
         model = inliner.inline_local_functions(model)
+    inferred: dict[str, int] = {}
+    if older_parser:
+        inferred = element_types(model, weights, data_types)
+        model = fit(model, weights, inferred)
     types = Counter(data_types.values()) or Counter(weight.data_type for weight in weights.values())
     precision = onnx.helper.tensor_dtype_to_np_dtype(types.most_common(1)[0][0]).name if types else "float32"
     inputs = {value.name: _axes(value) for value in model.graph.input}
     task = next((entry.value for entry in model.metadata_props if entry.key == "bertfuse.task"), "")
     write(model, weights, target)
     counts = {name: ops[name] for name in OPS if ops[name]}
-    return Prepared(nodes, counts, tensors, inputs, longest, precision, task)
+    return Prepared(nodes, counts, tensors, inputs, longest, precision, task, inferred)
 
 
 def _refuse_packed(source: str | Path, fused: list[onnx.NodeProto]) -> None:
@@ -133,7 +153,9 @@ def _refuse_packed(source: str | Path, fused: list[onnx.NodeProto]) -> None:
             )
 
 
-def _as_plugins(model: onnx.ModelProto, fused: list[onnx.NodeProto], constants: set[str]) -> dict[str, str]:
+def _as_plugins(
+    model: onnx.ModelProto, fused: list[onnx.NodeProto], constants: set[str], element_types: Mapping[str, int]
+) -> dict[str, str]:
     names = Counter(node.name for node in model.graph.node)
     nodes = {}
     for index, node in enumerate(fused):
@@ -144,6 +166,8 @@ def _as_plugins(model: onnx.ModelProto, fused: list[onnx.NodeProto], constants: 
         del node.input[:]
         node.input.extend(given)
         markers = NODE_MARKERS | ({CONSTANT_INPUTS: constant} if constant else {})
+        if node.output[0] in element_types and any(tensor.dtype == "T" for tensor in OPS[node.op_type].inputs):
+            markers = markers | {ELEMENT_TYPE: element_types[node.output[0]]}
         kept = [attribute for attribute in node.attribute if attribute.name not in markers]
         del node.attribute[:]
         node.attribute.extend(kept)

@@ -5,6 +5,7 @@ On a GPU host, with the package installed and what `cmake -DBERTFUSE_CUDA=ON -DB
     export BERTFUSE_TRT_HOST_LIBRARY=lib/libbertfuse_trt_host.so  # libbertfuse_trt.so beside it, or:
     export BERTFUSE_TRT_LIBRARY=lib/libbertfuse_trt.so
     python -m pytest tests/gpu/test_tensorrt_plugins.py
+With BERTFUSE_TRT_HOST_FORM=8 the host plays TensorRT 8's part, through IPluginV2DynamicExt.
 BERTFUSE_CUDA_TEST_LIBRARY names another library with the kernels to compare with than the package's. Under
 compute-sanitizer: python tests/gpu/sanitize.py --plugins
 """
@@ -370,5 +371,6 @@ def test_failure_is_reported(host):
     shapes[0] = (2, 64, 700)
     with pytest.raises(HostError, match="FusedGemmLayerNorm: input 'weight' axis 1 is 768, expected K = 700"):
         context.set_shapes(shapes)
-    assert context.recorded().startswith("FusedGemmLayerNorm: input 'weight' axis 1 is 768")
+    if os.environ.get("BERTFUSE_TRT_HOST_FORM") != "8":  # plugins of TensorRT 8 are given no recorder
+        assert context.recorded().startswith("FusedGemmLayerNorm: input 'weight' axis 1 is 768")
     assert len(context.set_shapes(layer.shapes(2, 64))) == 1

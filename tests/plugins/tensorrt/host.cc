@@ -69,8 +69,7 @@ Host::Host(const std::string& library, LoggerForm form) {
   if (library_ == nullptr) throw std::runtime_error(dlerror());
   SetLogger(form);
   using GetCreators = abi::IPluginCreatorInterface* const* (*)(int32_t&);
-  const auto get_creators = reinterpret_cast<GetCreators>(dlsym(library_, "getCreators"));
-  if (get_creators == nullptr) throw std::runtime_error(library + " has no getCreators");
+  const auto get_creators = reinterpret_cast<GetCreators>(Symbol("getCreators"));
   int32_t count = -1;
   abi::IPluginCreatorInterface* const* creators = get_creators(count);
   for (int32_t i = 0; i < count; ++i) {
@@ -88,16 +87,22 @@ Host::~Host() {
 }
 
 void Host::SetLogger(LoggerForm form) {
-  const auto set = reinterpret_cast<void (*)(void*)>(dlsym(library_, "setLoggerFinder"));
-  if (set == nullptr) throw std::runtime_error("no setLoggerFinder");
-  g_version = form == LoggerForm::kV10   ? 100900
+  const auto set = reinterpret_cast<void (*)(void*)>(Symbol("setLoggerFinder"));
+  g_version = form == LoggerForm::kV8    ? 8600
+              : form == LoggerForm::kV10 ? 100900
               : form == LoggerForm::kV11 ? 110100
               : form == LoggerForm::kV12 ? 120000
               : form == LoggerForm::kRtx ? 10701
                                          : 0;
   set(form == LoggerForm::kNone  ? nullptr
-      : form == LoggerForm::kV10 ? static_cast<void*>(&g_finder_v10)
+      : form <= LoggerForm::kV10 ? static_cast<void*>(&g_finder_v10)
                                  : &g_finder_v11);
+}
+
+void* Host::Symbol(const char* name) const {
+  void* symbol = dlsym(library_, name);
+  if (symbol == nullptr) throw std::runtime_error(std::string("no ") + name);
+  return symbol;
 }
 
 abi::IPluginCreatorV3One& Host::Creator(const std::string& op) const {

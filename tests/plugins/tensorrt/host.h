@@ -12,8 +12,9 @@
 
 namespace bertfuse::test::tensorrt {
 
-// Which logger the host has: TensorRT 10's, TensorRT 11's, TensorRT for RTX's (as 11), one of an unknown version, none.
-enum class LoggerForm { kV10, kV11, kRtx, kV12, kUnknownVersion, kNone };
+// Which logger the host has: TensorRT 8's (which is as 10's), TensorRT 10's, TensorRT 11's, TensorRT for RTX's (as 11),
+// one of an unknown version, none.
+enum class LoggerForm { kV8, kV10, kV11, kRtx, kV12, kUnknownVersion, kNone };
 
 // The library, loaded, with its creators and a logger that remembers.
 class Host {
@@ -26,6 +27,8 @@ class Host {
   void SetLogger(LoggerForm form);
   const std::vector<abi::IPluginCreatorV3One*>& creators() const { return creators_; }
   abi::IPluginCreatorV3One& Creator(const std::string& op) const;
+  // A function that the library exports; throws where it does not.
+  void* Symbol(const char* name) const;
 
   // Errors logged since the last call, one a line.
   std::string TakeLog();

@@ -12,6 +12,7 @@
 #include "core/kernel_call.h"
 #include "core/kernel_table.h"
 #include "example.h"
+#include "host_v8.h"
 
 namespace bertfuse::test::tensorrt {
 namespace {
@@ -19,10 +20,27 @@ namespace {
 using Bytes = std::vector<unsigned char>;
 constexpr size_t kGuard = 64;
 
+// Through IPluginV3 and through IPluginV2DynamicExt.
+struct V10 {
+  static constexpr LoggerForm kForm = LoggerForm::kV10;
+  using Engine = tensorrt::Engine;
+  using Context = tensorrt::Context;
+};
+struct V8 {
+  static constexpr LoggerForm kForm = LoggerForm::kV8;
+  using Engine = v8::Engine;
+  using Context = v8::Context;
+};
+
+template <class Interface>
 class Execution : public ::testing::Test {
  protected:
-  Host host{BERTFUSE_TRT_ON_CPU_LIBRARY};
+  using Engine = typename Interface::Engine;
+  using Context = typename Interface::Context;
+  Host host{BERTFUSE_TRT_ON_CPU_LIBRARY, Interface::kForm};
 };
+using Interfaces = ::testing::Types<V10, V8>;
+TYPED_TEST_SUITE(Execution, Interfaces, );
 
 // One layer's tensors at some shapes, every input different from the others.
 struct Tensors {
@@ -114,6 +132,7 @@ struct Tensors {
   std::vector<bertfuse_tensor> described, outputs;
 };
 
+template <class Engine, class Context>
 std::vector<Bytes> Execute(const Engine& engine, Context& context, const Tensors& tensors) {
   context.SetShapes(tensors.shapes);
   std::vector<Bytes> results = tensors.Poisoned();
@@ -127,15 +146,15 @@ std::vector<Bytes> Execute(const Engine& engine, Context& context, const Tensors
   return results;
 }
 
-TEST_F(Execution, GivesWhatTheKernelGives) {
+TYPED_TEST(Execution, GivesWhatTheKernelGives) {
   for (const OpDef& op : AllOps()) {
     for (uint32_t present : Readings(op)) {
       for (int32_t t : DtypesOf(Variable::kT)) {
         for (int32_t i : DtypesOf(Variable::kI)) {
           SCOPED_TRACE(std::string(op.name) + " with inputs " + std::to_string(present) + " of " + DtypeName(t));
           const Example example(op, present, t, i);
-          Engine engine(host, op.name, example.fields.collection(), example.Inputs());
-          Context context(engine, nullptr);
+          typename TestFixture::Engine engine(this->host, op.name, example.fields.collection(), example.Inputs());
+          typename TestFixture::Context context(engine, nullptr);
           for (const auto& [batch, sequence] : {std::pair<int64_t, int64_t>{2, 8}, {1, 1}, {4, 16}, {3, 5}}) {
             Tensors tensors(example, batch, sequence);
             const auto direct = tensors.Direct(example);
@@ -158,7 +177,7 @@ const T& Remembered(const char* name) {
 }
 
 // Numbered as the op's inputs are, also where one is left out.
-TEST_F(Execution, ConstantInputsReachTheKernel) {
+TYPED_TEST(Execution, ConstantInputsReachTheKernel) {
   const auto& reached = Remembered<uint64_t>("bertfuse_test_constant_inputs");
   const OpDef& op = *FindOp("FusedGemm");
   for (uint32_t present : Readings(op)) {
@@ -167,8 +186,8 @@ TEST_F(Execution, ConstantInputsReachTheKernel) {
       example.fields.fields().push_back({"constant_inputs", &constant, abi::PluginFieldType::kINT64, 1});
       const abi::PluginFieldCollection fields = {static_cast<int32_t>(example.fields.fields().size()),
                                                  example.fields.fields().data()};
-      Engine engine(host, op.name, fields, example.Inputs());
-      Context context(engine, nullptr);
+      typename TestFixture::Engine engine(this->host, op.name, fields, example.Inputs());
+      typename TestFixture::Context context(engine, nullptr);
       Tensors tensors(example, 2, 8);
       EXPECT_EQ(Execute(engine, context, tensors), tensors.Direct(example));
       EXPECT_EQ(reached, static_cast<uint64_t>(constant));
@@ -177,13 +196,13 @@ TEST_F(Execution, ConstantInputsReachTheKernel) {
 }
 
 // A process reads them once: in one with other tests it may have.
-TEST_F(Execution, SettingsReachTheKernel) {
+TYPED_TEST(Execution, SettingsReachTheKernel) {
   setenv("BERTFUSE_TF32", "1", 1);
   setenv("BERTFUSE_DETERMINISTIC_ROWS", "1", 1);
   const OpDef& op = *FindOp("FusedGemm");
   const Example example(op, AllInputs(op), BERTFUSE_FLOAT32, BERTFUSE_INT32);
-  Engine engine(host, op.name, example.fields.collection(), example.Inputs());
-  Context context(engine, nullptr);
+  typename TestFixture::Engine engine(this->host, op.name, example.fields.collection(), example.Inputs());
+  typename TestFixture::Context context(engine, nullptr);
   Tensors tensors(example, 2, 8);
   Execute(engine, context, tensors);
   const uint32_t flags = Remembered<uint32_t>("bertfuse_test_flags");
@@ -191,15 +210,15 @@ TEST_F(Execution, SettingsReachTheKernel) {
   EXPECT_EQ(flags, static_cast<uint32_t>(BERTFUSE_ALLOW_TF32 | BERTFUSE_DETERMINISTIC_ROWS));
 }
 
-TEST_F(Execution, ContextsAreApart) {
+TYPED_TEST(Execution, ContextsAreApart) {
   const OpDef& op = *FindOp("FusedGemmLayerNorm");
   const Example example(op, AllInputs(op), BERTFUSE_FLOAT32, BERTFUSE_INT32);
-  Engine engine(host, op.name, example.fields.collection(), example.Inputs());
+  typename TestFixture::Engine engine(this->host, op.name, example.fields.collection(), example.Inputs());
   int failures[4] = {};
   std::vector<std::thread> threads;
   for (int& failed : failures) {
     threads.emplace_back([&] {
-      Context context(engine, nullptr);
+      typename TestFixture::Context context(engine, nullptr);
       const auto offset = &failed - failures;
       for (int round = 0; round < 50; ++round) {
         Tensors tensors(example, 1 + (round + offset) % 4, 1 + (3 * round + offset) % 16);
@@ -211,11 +230,11 @@ TEST_F(Execution, ContextsAreApart) {
   for (int failed : failures) EXPECT_EQ(failed, 0);
 }
 
-TEST_F(Execution, ShapesThatWereRefusedLeaveTheOldOnes) {
+TYPED_TEST(Execution, ShapesThatWereRefusedLeaveTheOldOnes) {
   const OpDef& op = *FindOp("FusedGemmGelu");
   const Example example(op, AllInputs(op), BERTFUSE_FLOAT32, BERTFUSE_INT32);
-  Engine engine(host, op.name, example.fields.collection(), example.Inputs());
-  Context context(engine, nullptr);
+  typename TestFixture::Engine engine(this->host, op.name, example.fields.collection(), example.Inputs());
+  typename TestFixture::Context context(engine, nullptr);
   Tensors tensors(example, 2, 8);
   auto wrong = tensors.shapes;
   wrong[0].d[2] += 1;
@@ -223,11 +242,11 @@ TEST_F(Execution, ShapesThatWereRefusedLeaveTheOldOnes) {
   EXPECT_EQ(Execute(engine, context, tensors), tensors.Direct(example));
 }
 
-TEST_F(Execution, WithoutTensors) {
+TYPED_TEST(Execution, WithoutTensors) {
   const OpDef& op = *FindOp("FusedGemmGelu");
   const Example example(op, AllInputs(op), BERTFUSE_FLOAT32, BERTFUSE_INT32);
-  Engine engine(host, op.name, example.fields.collection(), example.Inputs());
-  Context context(engine, nullptr);
+  typename TestFixture::Engine engine(this->host, op.name, example.fields.collection(), example.Inputs());
+  typename TestFixture::Context context(engine, nullptr);
   context.SetShapes(example.Shapes(2, 8));
   const std::string message = Thrown([&] { context.Enqueue(nullptr, nullptr, nullptr, nullptr); });
   EXPECT_NE(message.find("FusedGemmGelu: enqueue without tensors"), std::string::npos) << message;

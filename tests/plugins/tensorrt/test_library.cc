@@ -35,7 +35,8 @@ std::set<std::string> Exports(const std::string& path) {
 }
 
 TEST(Library, ExportsItsEntryPointsOnly) {
-  EXPECT_EQ(Exports(BERTFUSE_TRT_LIBRARY), (std::set<std::string>{"getCreators", "setLoggerFinder"}));
+  EXPECT_EQ(Exports(BERTFUSE_TRT_LIBRARY),
+            (std::set<std::string>{"getCreators", "getPluginCreators", "setLoggerFinder"}));
 }
 
 TEST(Library, HasACreatorOfEveryOp) {
@@ -49,8 +50,9 @@ TEST(Library, HasACreatorOfEveryOp) {
     EXPECT_STREQ(creator.getPluginNamespace(), kDomain);
     const abi::PluginFieldCollection* fields = creator.getFieldNames();
     ASSERT_NE(fields, nullptr);
-    ASSERT_EQ(fields->nbFields, op.num_attributes + 1);
+    ASSERT_EQ(fields->nbFields, op.num_attributes + 2);
     EXPECT_STREQ(fields->fields[op.num_attributes].name, "constant_inputs");
+    EXPECT_STREQ(fields->fields[op.num_attributes + 1].name, "element_type");
     for (int i = 0; i < op.num_attributes; ++i) EXPECT_STREQ(fields->fields[i].name, op.attributes[i].name);
   }
 }

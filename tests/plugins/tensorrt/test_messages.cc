@@ -20,7 +20,7 @@ std::string StderrOf(Host& host) {
 
 TEST(Messages, GoToTheLoggerOfEveryKnownVersion) {
   Host host(BERTFUSE_TRT_LIBRARY);
-  for (LoggerForm form : {LoggerForm::kV10, LoggerForm::kV11, LoggerForm::kRtx}) {
+  for (LoggerForm form : {LoggerForm::kV8, LoggerForm::kV10, LoggerForm::kV11, LoggerForm::kRtx}) {
     host.SetLogger(form);
     EXPECT_EQ(StderrOf(host), "");
     EXPECT_EQ(host.TakeLog().find(kMissing), 0u);
@@ -33,7 +33,8 @@ TEST(Messages, AreWrittenToWhatHasAKnownForm) {
   using bertfuse::tensorrt::HostForm;
   for (int32_t version : {10700, 10701, 19999, 110000, 110100, 119999}) EXPECT_EQ(FormOf(version), HostForm::kV11);
   for (int32_t version : {100000, 100900, 109999}) EXPECT_EQ(FormOf(version), HostForm::kV10);
-  for (int32_t version : {0, 8601, 10699, 20000, 99999, 120000, 130000}) {
+  for (int32_t version : {8500, 8503, 8600, 8601, 9000, 9300}) EXPECT_EQ(FormOf(version), HostForm::kV8);
+  for (int32_t version : {0, 7200, 8401, 10699, 20000, 99999, 120000, 130000}) {
     EXPECT_EQ(FormOf(version), HostForm::kUnknown) << version;
   }
 }

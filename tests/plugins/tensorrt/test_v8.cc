@@ -1,0 +1,197 @@
+// What only TensorRT 8 and 9 ask of the library. Layers executed through that interface: test_execution.cc.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "core/kernel_table.h"
+#include "example.h"
+#include "host_v8.h"
+#include "op_table.generated.h"
+
+namespace bertfuse::test::tensorrt::v8 {
+namespace {
+
+class V8 : public ::testing::Test {
+ protected:
+  Host host{BERTFUSE_TRT_LIBRARY, LoggerForm::kV8};
+};
+
+TEST_F(V8, HasACreatorOfEveryOp) {
+  ASSERT_EQ(Creators(host).size(), static_cast<size_t>(AllOps().count));
+  for (const OpDef& op : AllOps()) {
+    SCOPED_TRACE(op.name);
+    auto& creator = Creator(host, op.name);
+    EXPECT_EQ(creator.getTensorRTVersion(), 8600);
+    EXPECT_STREQ(creator.getPluginVersion(), kPluginVersion);
+    creator.setPluginNamespace("another");
+    EXPECT_STREQ(creator.getPluginNamespace(), kDomain);
+    const abi::PluginFieldCollection *fields = creator.getFieldNames(), *same = host.Creator(op.name).getFieldNames();
+    ASSERT_EQ(fields->nbFields, same->nbFields);
+    for (int i = 0; i < fields->nbFields; ++i) EXPECT_STREQ(fields->fields[i].name, same->fields[i].name);
+  }
+}
+
+// Later versions have creators of their own; one of either kind for an op is registered.
+TEST(V8Library, HasNoCreatorsForOthers) {
+  Host host(BERTFUSE_TRT_LIBRARY);
+  for (LoggerForm form : {LoggerForm::kV10, LoggerForm::kV11, LoggerForm::kRtx, LoggerForm::kUnknownVersion}) {
+    host.SetLogger(form);
+    EXPECT_TRUE(Creators(host).empty());
+  }
+}
+
+TEST_F(V8, OutputsAreWhatTheOpTableSays) {
+  for (const OpDef& op : AllOps()) {
+    for (uint32_t present : Readings(op)) {
+      for (int32_t t : DtypesOf(Variable::kT)) {
+        SCOPED_TRACE(std::string(op.name) + " with inputs " + std::to_string(present));
+        const Example example(op, present, t, BERTFUSE_INT32);
+        Engine engine(host, op.name, example.fields.collection(), example.Inputs());
+        for (const auto& [batch, sequence] : {std::pair<int64_t, int64_t>{1, 1}, {3, 5}, {4, 16}}) {
+          const auto expected = example.Outputs(batch, sequence);
+          const auto shapes = engine.OutputShapes(example.Shapes(batch, sequence));
+          for (int o = 0; o < op.num_outputs; ++o) {
+            EXPECT_EQ(engine.output_types()[o], example.TypeOf(op.outputs[o]));
+            EXPECT_EQ(std::vector<int64_t>(shapes[o].d, shapes[o].d + shapes[o].nbDims),
+                      std::vector<int64_t>(expected[o].shape, expected[o].shape + expected[o].rank));
+          }
+        }
+        Context context(engine, nullptr);
+        context.SetShapes(example.Shapes(3, 11));
+        if (bertfuse_find_kernel(op.name, BERTFUSE_CUDA) != nullptr) continue;
+        const std::vector<const void*> inputs(16, nullptr);
+        std::vector<void*> outputs(16, nullptr);
+        const std::string message = Thrown([&] { context.Enqueue(inputs.data(), outputs.data(), nullptr, nullptr); });
+        EXPECT_NE(message.find("built without CUDA kernels"), std::string::npos) << message;
+      }
+    }
+  }
+}
+
+TEST_F(V8, WrongInputsAreNamed) {
+  const OpDef& op = *FindOp("FusedGemmGelu");
+  const auto message = [&](auto&& change) {
+    const Example example(op, AllInputs(op), BERTFUSE_FLOAT16, BERTFUSE_INT32);
+    auto inputs = example.Inputs();
+    change(inputs);
+    return Thrown([&] { Engine(host, op.name, example.fields.collection(), inputs); });
+  };
+  const auto says = [](const std::string& text, const char* part) {
+    EXPECT_NE(text.find(part), std::string::npos) << "'" << text << "' lacks '" << part << "'";
+  };
+  says(message([](auto& inputs) { inputs[1].type = abi::DataType::kFLOAT; }),
+       "input 'weight' is float32, expected float16");
+  says(message([](auto& inputs) { inputs[1].min.d[1] = inputs[1].opt.d[1] = inputs[1].max.d[1] = 7; }),
+       "input 'weight' axis 1 is 7, expected K");
+  says(message([](auto& inputs) { inputs.pop_back(); }), "2 inputs are too many or too few for: x, weight, bias");
+  says(message([](auto& inputs) { inputs.resize(40, inputs[2]); }), "40 inputs, expected at most 4");
+  says(message([](auto& inputs) { inputs.clear(); }), "0 inputs are too many or too few");
+}
+
+// Where the field names the element type the builder has no choice, and weights stay as they are.
+TEST_F(V8, ElementTypeIsTheOnlyOne) {
+  const OpDef& op = *FindOp("FusedGemm");
+  for (const int64_t element : {BERTFUSE_FLOAT32, BERTFUSE_FLOAT16}) {
+    Example example(op, AllInputs(op), BERTFUSE_FLOAT16, BERTFUSE_INT32);
+    auto& fields = example.fields.fields();
+    fields.push_back({"element_type", &element, abi::PluginFieldType::kINT64, 1});
+    const abi::PluginFieldCollection given = {static_cast<int32_t>(fields.size()), fields.data()};
+    const std::string message = Thrown([&] { Engine(host, op.name, given, example.Inputs()); });
+    if (element == BERTFUSE_FLOAT16) {
+      EXPECT_EQ(message, "");
+    } else {
+      EXPECT_NE(message.find("supportsFormatCombination of tensor 0"), std::string::npos) << message;
+    }
+  }
+  const int64_t integer = BERTFUSE_INT32;
+  const abi::PluginField field = {"element_type", &integer, abi::PluginFieldType::kINT64, 1};
+  const abi::PluginFieldCollection given = {1, &field};
+  EXPECT_EQ(Creator(host, op.name).createPlugin("l", &given), nullptr);
+  EXPECT_NE(host.TakeLog().find("field 'element_type' is 6, expected ONNX's number of a floating-point type"),
+            std::string::npos);
+}
+
+// As TensorRT may do to time it: configured for the profile, then for a single shape of it.
+TEST_F(V8, WorkspaceStaysThatOfTheProfile) {
+  const OpDef& op = *FindOp("FusedGemmGelu");
+  const Example example(op, AllInputs(op), BERTFUSE_FLOAT16, BERTFUSE_INT32);
+  const PluginPointer plugin = Dynamic(Creator(host, op.name).createPlugin("l", &example.fields.collection()));
+  const auto configured = [&](int64_t low, int64_t high) {
+    std::vector<abi8::DynamicPluginTensorDesc> tensors;
+    const auto add = [&](const TensorDef& tensor) {
+      const auto narrow = [&](int64_t batch) {
+        const auto shape = example.ShapeOf(tensor, batch, 8);
+        abi8::Dims dims = {static_cast<int32_t>(shape.size()), {}};
+        std::copy(shape.begin(), shape.end(), dims.d);
+        return dims;
+      };
+      tensors.push_back(
+          {{narrow(high), abi::DataType::kHALF, abi::TensorFormat::kLINEAR, 1}, narrow(low), narrow(high)});
+    };
+    for (int i = 0; i < 3; ++i) add(op.inputs[i]);
+    add(op.outputs[0]);
+    plugin->configurePlugin(tensors.data(), 3, tensors.data() + 3, 1);
+    EXPECT_EQ(host.TakeLog(), "");
+    return plugin->getWorkspaceSize(nullptr, 0, nullptr, 0);
+  };
+  const size_t small = configured(1, 1), wide = configured(1, 64);
+  EXPECT_LE(small, wide);
+  EXPECT_EQ(configured(2, 2), wide);
+  EXPECT_EQ(PluginPointer(plugin->clone())->getWorkspaceSize(nullptr, 0, nullptr, 0), wide);
+}
+
+// Bytes that no layer of ours wrote, cut off, or changed: no plugin and a line, or a plugin; never more than was given
+// is read (the heap's own checks and sanitizers see that).
+TEST_F(V8, BrokenEngines) {
+  const OpDef& op = *FindOp("FusedAttention");
+  const Example example(op, AllInputs(op), BERTFUSE_FLOAT16, BERTFUSE_INT32);
+  const Engine engine(host, op.name, example.fields.collection(), example.Inputs());
+  auto& creator = Creator(host, op.name);
+  const auto* kept = static_cast<const char*>(engine.serialized());
+  const std::vector<char> whole(kept, kept + engine.serialized_size());
+  const auto refused = [&](const std::vector<char>& bytes) {
+    const PluginPointer plugin = Dynamic(creator.deserializePlugin("l", bytes.data(), bytes.size()));
+    const std::string log = host.TakeLog();
+    EXPECT_EQ(plugin == nullptr, !log.empty());
+    EXPECT_TRUE(log.empty() || log.find("bertfuse layer 'l': FusedAttention: ") == 0) << log;
+    return plugin == nullptr;
+  };
+  EXPECT_FALSE(refused(whole));
+  for (size_t size = 0; size < whole.size(); ++size) {
+    EXPECT_TRUE(refused({whole.begin(), whole.begin() + static_cast<long>(size)})) << size;
+  }
+  EXPECT_EQ(creator.deserializePlugin("l", nullptr, 0), nullptr);
+  EXPECT_EQ(creator.deserializePlugin(nullptr, nullptr, 100), nullptr);
+  host.TakeLog();
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<char> bytes = whole;
+    for (int change = 0; change < 1 + round % 4; ++change) bytes[random() % bytes.size()] = static_cast<char>(random());
+    refused(bytes);
+  }
+}
+
+// Calls as no TensorRT makes them: a code or a message, no crash.
+TEST_F(V8, AskedWrongly) {
+  const OpDef& op = *FindOp("FusedAttention");
+  const Example example(op, AllInputs(op), BERTFUSE_FLOAT32, BERTFUSE_INT32);
+  const PluginPointer plugin = Dynamic(Creator(host, op.name).createPlugin(nullptr, &example.fields.collection()));
+  ASSERT_NE(plugin, nullptr);
+  EXPECT_EQ(plugin->getTensorRTVersion(), 3 << 24 | 8600);
+  NarrowBuilder builder;
+  for (int index : {-1, 1, 1000}) {
+    EXPECT_EQ(plugin->getOutputDataType(index, nullptr, 0), abi::DataType::kFLOAT);
+    EXPECT_EQ(plugin->getOutputDimensions(index, nullptr, 0, builder).nbDims, -1);
+  }
+  const abi8::PluginTensorDesc none[4] = {};
+  for (int pos : {-1, 4, 1000}) EXPECT_FALSE(plugin->supportsFormatCombination(pos, none, 3, 1));
+  const abi8::DynamicPluginTensorDesc nothing[4] = {};
+  plugin->configurePlugin(nothing, 3, nothing, 0);
+  EXPECT_NE(host.TakeLog(), "");
+  EXPECT_NE(plugin->enqueue(none, none, nullptr, nullptr, nullptr, nullptr), 0);
+}
+
+}  // namespace
+}  // namespace bertfuse::test::tensorrt::v8
