@@ -18,7 +18,7 @@ def serve(
         list[str],
         typer.Argument(
             metavar="[NAME=]MODEL_DIR...",
-            help="Folders that 'bertfuse optimize' or 'export' wrote; requests name them by NAME, or the folder's name.",
+            help="Folders that 'bertfuse optimize' or 'export' wrote; requests use NAME, or the folder's name.",
         ),
     ],
     host: Annotated[

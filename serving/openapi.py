@@ -162,7 +162,8 @@ for (const route of document.querySelectorAll("details")) route.querySelector("b
   const {method, path} = route.dataset, area = route.querySelector("textarea"), out = route.querySelector("pre");
   const key = document.getElementById("key").value;
   const headers = {"Content-Type": "application/json", ...(key ? {Authorization: "Bearer " + key} : {})};
-  const answer = await fetch(path.slice(1), {method: method.toUpperCase(), headers, body: area ? area.value : undefined});
+  const sent = {method: method.toUpperCase(), headers, body: area ? area.value : undefined};
+  const answer = await fetch(path.slice(1), sent);
   const text = await answer.text();
   out.textContent = answer.status + "\\n" + text.slice(0, 20000);
 };

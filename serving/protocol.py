@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol, with the two limits that it lacks: how long a request may take to arrive, and its head's size."""
+"""uvicorn's HTTP protocol, with two limits that it lacks: the time in which a request must arrive, its head's size."""
 
 from __future__ import annotations
 

@@ -16,14 +16,10 @@ from .checks import (
     a_number,
     a_text,
     check_count,
-    check_lengths,
     is_id,
-    read_json,
     required,
     truncates,
 )
-
-__all__ = ["Limits", "RequestError", "check_lengths", "read_json"]
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@
     python tests/serving/load_test.py http://127.0.0.1:8000 --clients 16 --kill PID     # of `bertfuse serve`
 
 Every client sends one request after the other, on a connection of its own: to /v1/embeddings, or with --rerank to
-/rerank. What is answered by 429 or a 5xx, or not at all because the connection broke, is sent again, as openai's client
-does, after the seconds that Retry-After names. Vectors and scores are compared with those that the same texts got before
-the load. Exit code 1 where a request was lost or an answer is another. --path is for servers that have the routes
-elsewhere. Needs httptools, orjson, psutil and NumPy.
+/rerank. What is answered by 429 or a 5xx, or not at all because the connection broke, is sent again, as openai's
+client does, after the seconds that Retry-After names. Vectors and scores are compared with those that the same texts
+got before the load. Exit code 1 where a request was lost or an answer is another. --path is for servers that have the
+routes elsewhere. Needs httptools, orjson, psutil and NumPy.
 """
 
 from __future__ import annotations
