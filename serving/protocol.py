@@ -27,9 +27,9 @@ class Protocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        super().data_received(data)
         if self._in_head:
             self._head += len(data)
-        super().data_received(data)
         if self._in_head and self._head > HEAD and not self.transport.is_closing():
             self.send_400_response("The request's head is too large.")
 

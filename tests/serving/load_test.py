@@ -78,9 +78,9 @@ class Load:
 
 
 def sentences(count: int, seed: int, words: int = 12) -> list[str]:
-    """Of `words` on average, most of them shorter; none of more than three times as many, or 40."""
+    """Of `words` on average, most of them shorter; none of more than about three times as many."""
     source = random.Random(seed)
-    most = max(40, 3 * words)
+    most = 3 * words + 4
     return [
         " ".join(source.choices(WORDS, k=min(most, 3 + int(source.expovariate(1 / max(1, words - 3))))))
         for _ in range(count)

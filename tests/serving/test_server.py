@@ -156,7 +156,19 @@ def test_bad_bodies_are_refused_in_one_sentence(server: Server) -> None:
 @pytest.mark.parametrize("kind", ["engine", "front"])
 def test_a_killed_process_loses_nothing(kind: str, folders: dict[str, Path]) -> None:
     with served(folders["encoder"], "--http-processes", "2") as server:
-        command = [sys.executable, LOAD_TEST, server.url, "--clients", "8", "--seconds", "4", "--texts", "48"]
+        command = [
+            sys.executable,
+            LOAD_TEST,
+            server.url,
+            "--clients",
+            "8",
+            "--seconds",
+            "4",
+            "--texts",
+            "48",
+            "--words",
+            "6",
+        ]
         command += ["--kill", server.process.pid, "--process", kind, "--json"]
         ran = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
         assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -179,7 +191,7 @@ def test_nothing_outlives_a_killed_server(folders: dict[str, Path]) -> None:
 def test_a_full_queue_is_429_and_a_stop_answers_what_is_in_work(folders: dict[str, Path]) -> None:
     options = ("--max-queued", 1, "--max-batch-tokens", 32, "--threads", 1)
     with served(folders["encoder"], *options) as server:
-        long = {"input": ["anna walks to the river " * 7] * 2000}
+        long = {"input": ["anna walks to the river " * 5] * 2000}
         found: list[tuple[int, dict[str, str], Any]] = []
         threads = [threading.Thread(target=lambda: found.append(ask(server, "/v1/embeddings", long))) for _ in range(6)]
         for thread in threads:
