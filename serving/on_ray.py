@@ -138,7 +138,12 @@ class RayFront:
                     return
 
         answer = StreamingResponse(body(), start.get("status", 499))
-        answer.raw_headers = [pair for pair in start.get("headers", []) if pair[0] != b"content-length"]
+        answer.raw_headers = [
+            # Ray gives requests ids of its own, and a length is unknown until all of it has come.
+            pair
+            for pair in start.get("headers", [])
+            if pair[0] not in (b"content-length", b"x-request-id")
+        ]
         return answer
 
     async def drain(self, seconds: float) -> bool:
