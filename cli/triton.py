@@ -51,14 +51,14 @@ def triton(
     """
     from bertfuse.errors import BertfuseError
     from bertfuse.runtime.session import PROVIDERS
-    from bertfuse.serving.served import look_at
+    from bertfuse.serving.look import look_at
     from bertfuse.serving.triton.repository import Options, write_repository
 
     if provider not in PROVIDERS:
         raise BertfuseError(f"provider {provider!r} is unknown: choose one of {', '.join(PROVIDERS)}")
     with Steps(as_json) as steps:
         steps(f"Reading {model}")
-        served = look_at(model, name=name, device=provider, library=library, here=False)
+        served = look_at(model, name=name, device=provider, library=library)
         steps(f"Writing {output}")
         options = Options(libraries, max_batch_size, queue_delay, instances)
         names = write_repository(served, output, backend=backend, plan=plan, options=options)

@@ -40,7 +40,15 @@ TOKENIZING = 2  # windows at once: one is made arrays of while the tokenizer's o
 # 61,000 sentences a second with one or two, 65,000 with three.
 GPU_RUNS = 3
 
-_SESSION_OPTIONS = {"library", "tuning", "tf32", "sess_options", "provider_options", "disabled_optimizers"}
+_SESSION_OPTIONS = {
+    "library",
+    "tuning",
+    "tf32",
+    "deterministic_rows",
+    "sess_options",
+    "provider_options",
+    "disabled_optimizers",
+}
 
 Text = str | tuple[str, str]  # with a second segment
 
@@ -80,7 +88,7 @@ class TextModel:
         runs: batches computed at once. None: on a CPU one for each thread, which takes half the time of one run in all
             threads (2 cores, MiniLM); 1 gives a text that comes alone all of them. On a GPU 3.
         session: one of this model that is there already.
-        library, tuning, tf32, sess_options: as bertfuse.InferenceSession takes them.
+        library, tuning, tf32, deterministic_rows, sess_options: as bertfuse.InferenceSession takes them.
 
     Raises:
         BertfuseError: a file is missing or broken, or the model cannot be loaded.
@@ -195,7 +203,7 @@ class TextModel:
             return self._tokenized(*window, encodings or offsets, offsets)
 
         def ran(job: tuple[Tokens, np.ndarray, int]) -> Batch:
-            return self._run(*job, outputs)
+            return self.run_rows(job[0], job[1], outputs, job[2])
 
         windows = _windows(texts)
         first = list(islice(windows, 2))
@@ -242,7 +250,8 @@ class TextModel:
             left -= len(rows)
             yield rows, tokens.first + (0 if left else len(tokens.lengths))
 
-    def _run(self, tokens: Tokens, rows: np.ndarray, complete: int, names: Sequence[str]) -> Batch:
+    def run_rows(self, tokens: Tokens, rows: np.ndarray, names: Sequence[str], complete: int = 0) -> Batch:
+        """One run on those texts of `tokens`, of which only the outputs `names` are fetched. Any thread may call it."""
         count = len(rows)
         filled = np.concatenate([rows, np.repeat(rows[:1], (self.fixed_batch or count) - count)])
         lengths, places = tokens.lengths[filled], tokens.places(filled)

@@ -1,1 +1,1 @@
-"""Models behind HTTP: a Ray Serve application with OpenAI's and text-embeddings-inference's interfaces."""
+"""Models behind HTTP: fronts that speak OpenAI's and text-embeddings-inference's interfaces, engines that compute."""

@@ -1,12 +1,13 @@
-"""How many requests `bertfuse serve` answers, how fast, and whether any is lost when a replica is killed.
+"""How many requests a server answers, how fast, and whether any is lost when one of its processes is killed.
 
     python tests/serving/load_test.py http://127.0.0.1:8000 --clients 1,4,16,64 --seconds 10
     python tests/serving/load_test.py http://127.0.0.1:8000 --clients 16 --kill PID     # of `bertfuse serve`
 
-Every client sends one request after the other to /v1/embeddings. What is answered by 429 or a 5xx, or not at all
-because the connection broke, is sent again, as openai's client does, after the seconds that Retry-After names. Vectors
-are compared with those that the same texts got before the load. Exit code 1 where a request was lost or a vector is
-another. Needs aiohttp, psutil and NumPy.
+Every client sends one request after the other, on a connection of its own: to /v1/embeddings, or with --rerank to
+/rerank. What is answered by 429 or a 5xx, or not at all because the connection broke, is sent again, as openai's
+client does, after the seconds that Retry-After names. Vectors and scores are compared with those that the same texts
+got before the load. Exit code 1 where a request was lost or an answer is another. --path is for servers that have the
+routes elsewhere. Needs httptools, orjson, psutil and NumPy.
 """
 
 from __future__ import annotations
@@ -23,14 +24,21 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
-import aiohttp
+import httptools
 import numpy as np
+import orjson
 import psutil
 
 WORDS = "a river of many blue stones runs by the old house where nobody lived since the winter".split()  # noqa: SIM905
 ATTEMPTS = 60
-REPLICA = "ServeReplica:bertfuse:"  # in the title of a replica's process, before the deployment's name
+ANSWER = 120.0  # seconds that a client waits
+# What a process of `bertfuse serve` has in its command line; with --ray, in its title.
+PROCESSES = {
+    "engine": ("bertfuse.serving.engine_process", "ServeReplica:bertfuse:engine"),
+    "front": ("bertfuse.serving.front_process", "ServeReplica:bertfuse:front"),
+}
 
 
 @dataclass
@@ -46,6 +54,13 @@ class Load:
     wrong: int = 0
     killed: int = 0
 
+    def add(self, part: Load) -> None:
+        self.latencies += part.latencies
+        self.texts += part.texts
+        self.retried += part.retried
+        self.lost += part.lost
+        self.wrong += part.wrong
+
     def to_dict(self) -> dict[str, Any]:
         p50, p99 = np.percentile(self.latencies, [50, 99]) * 1e3 if self.latencies else (0.0, 0.0)
         return {
@@ -53,8 +68,8 @@ class Load:
             "requests": len(self.latencies),
             "requests_per_second": round(len(self.latencies) / self.seconds, 1),
             "texts_per_second": round(self.texts / self.seconds, 1),
-            "p50_ms": round(float(p50), 1),
-            "p99_ms": round(float(p99), 1),
+            "p50_ms": round(float(p50), 2),
+            "p99_ms": round(float(p99), 2),
             "retried": dict(self.retried),
             "lost": dict(self.lost),
             "wrong": self.wrong,
@@ -62,94 +77,198 @@ class Load:
         }
 
 
-def sentences(count: int, seed: int) -> list[str]:
-    """Of 3 to 40 words, most of them short."""
+def sentences(count: int, seed: int, words: int = 12) -> list[str]:
+    """Of `words` on average, most of them shorter; none of more than about three times as many."""
     source = random.Random(seed)
-    return [" ".join(source.choices(WORDS, k=min(40, 3 + int(source.expovariate(1 / 9))))) for _ in range(count)]
+    most = 3 * words + 4
+    return [
+        " ".join(source.choices(WORDS, k=min(most, 3 + int(source.expovariate(1 / max(1, words - 3))))))
+        for _ in range(count)
+    ]
 
 
-async def embed(session: aiohttp.ClientSession, url: str, texts: list[str], load: Load) -> np.ndarray | None:
-    """float32 [texts, size], or None where no attempt was answered."""
-    body = {"model": "m", "input": texts, "encoding_format": "base64"}
-    why = ""
-    for _ in range(ATTEMPTS):
-        pause = 0.2
-        try:
-            async with session.post(f"{url}/v1/embeddings", json=body) as answer:
-                if answer.status == 200:
-                    rows = (await answer.json())["data"]
-                    return np.stack([np.frombuffer(base64.b64decode(row["embedding"]), "<f4") for row in rows])
-                why = str(answer.status)
-                if answer.status != 429 and answer.status < 500:
+class Connection(asyncio.Protocol):
+    """One HTTP/1.1 connection: a request, its answer, and so on. Its own, because a client on the server's machine
+    takes cores from it: aiohttp's takes four times as long."""
+
+    def __init__(self) -> None:
+        self._waiting: asyncio.Future[tuple[int, dict[bytes, bytes], bytes]] | None = None
+        self.transport: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        self._parser = httptools.HttpResponseParser(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.transport = None
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_exception(ConnectionError())
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_message_begin(self) -> None:
+        self._headers: dict[bytes, bytes] = {}
+        self._parts: list[bytes] = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.lower()] = value
+
+    def on_body(self, body: bytes) -> None:
+        self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result((self._parser.get_status_code(), self._headers, b"".join(self._parts)))
+        if not self._parser.should_keep_alive() and self.transport is not None:
+            self.transport.close()
+
+    async def ask(self, request: bytes) -> tuple[int, dict[bytes, bytes], bytes]:
+        self._waiting = asyncio.get_running_loop().create_future()
+        self.transport.write(request)
+        return await self._waiting
+
+
+class Client:
+    """Asks until it is answered."""
+
+    def __init__(self, target: Target, load: Load) -> None:
+        self._target, self._load = target, load
+        self._connection: Connection | None = None
+
+    async def ask(self, body: bytes) -> Any:
+        """The answer's JSON, or None where no attempt was answered."""
+        request, why = self._target.head % len(body) + body, ""
+        for _ in range(ATTEMPTS):
+            pause = 0.2
+            try:
+                if self._connection is None or self._connection.transport is None:
+                    loop = asyncio.get_running_loop()
+                    _, self._connection = await loop.create_connection(Connection, *self._target.address)
+                status, headers, found = await asyncio.wait_for(self._connection.ask(request), ANSWER)
+                if status == 200:
+                    return orjson.loads(found)
+                why = str(status)
+                if status != 429 and status < 500:
                     break
-                pause = float(answer.headers.get("Retry-After", pause))
-        except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, asyncio.TimeoutError):
-            why = "connection"
-        load.retried[why] += 1
-        await asyncio.sleep(pause)
-    load.lost[why] += 1
-    return None
+                pause = float(headers.get(b"retry-after", pause))
+            except (OSError, asyncio.TimeoutError, httptools.HttpParserError):
+                self.close()
+                why = "connection"
+            self._load.retried[why] += 1
+            await asyncio.sleep(pause)
+        self._load.lost[why] += 1
+        return None
+
+    def close(self) -> None:
+        if self._connection is not None and self._connection.transport is not None:
+            self._connection.transport.abort()
+        self._connection = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where requests go, and what they hold: vectors of texts, or scores of texts for a query."""
+
+    address: tuple[str, int]
+    path: str
+    model: str
+    rerank: bool
+    plain: bool  # numbers as JSON has them instead of base64
+    query: str = "where does the river run"
+
+    @property
+    def head(self) -> bytes:
+        host = f"{self.address[0]}:{self.address[1]}"
+        return (
+            f"POST {self.path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        ).encode()
+
+    def body(self, texts: list[str]) -> bytes:
+        if self.rerank and self.path.endswith("/rerank") and not self.path.startswith("/v"):
+            return orjson.dumps({"query": self.query, "texts": texts, "documents": texts, "model": self.model})
+        if self.rerank:
+            return orjson.dumps({"query": self.query, "documents": texts, "model": self.model})
+        form = {} if self.plain else {"encoding_format": "base64"}
+        return orjson.dumps({"model": self.model, "input": texts, **form})
+
+    def read(self, found: Any) -> np.ndarray:
+        """float32 [texts, size] of an answer's JSON."""
+        if self.rerank:
+            rows = found["results"] if isinstance(found, dict) else found
+            scores = {row["index"]: row.get("score", row.get("relevance_score")) for row in rows}
+            return np.array([[scores[index]] for index in range(len(rows))], np.float32)
+        rows = [row["embedding"] for row in found["data"]]
+        if isinstance(rows[0], str):
+            return np.stack([np.frombuffer(base64.b64decode(row), "<f4") for row in rows])
+        return np.array(rows, np.float32)
 
 
 async def client(
-    session: aiohttp.ClientSession, url: str, texts: list[str], want: np.ndarray, most: int, end: float, load: Load
+    target: Target, texts: list[str], want: np.ndarray, sizes: tuple[int, int], end: float, load: Load
 ) -> None:
-    source = random.Random()
+    source, me = random.Random(), Client(target, load)
     while time.monotonic() < end:
-        rows = source.sample(range(len(texts)), source.randint(1, most))
+        rows = source.sample(range(len(texts)), source.randint(*sizes))
+        body = target.body([texts[row] for row in rows])
         start = time.monotonic()
-        found = await embed(session, url, [texts[row] for row in rows], load)
+        found = await me.ask(body)
         if found is None:
             continue
         load.latencies.append(time.monotonic() - start)
         load.texts += len(rows)
-        if found.shape != (len(rows), want.shape[1]) or ((found - want[rows]) ** 2).sum(axis=1).max() > 1e-6:
+        vectors = target.read(found)
+        if vectors.shape != (len(rows), want.shape[1]) or ((vectors - want[rows]) ** 2).sum(axis=1).max() > 1e-5:
             load.wrong += 1
+    me.close()
 
 
-def kill(server: int, deployment: str) -> int:
-    """Kills one replica; how many."""
-    replicas = [
+def kill(server: int, kind: str) -> int:
+    """Kills one process of the server; how many."""
+    found = [
         process
         for process in psutil.Process(server).children(recursive=True)
-        if REPLICA + deployment in " ".join(process.cmdline() or [process.name()])
+        if any(name in " ".join(process.cmdline() or [process.name()]) for name in PROCESSES[kind])
     ]
-    if replicas:
-        random.choice(replicas).send_signal(signal.SIGKILL)
-    return len(replicas[:1])
+    if found:
+        random.choice(found).send_signal(signal.SIGKILL)
+    return len(found[:1])
 
 
-def opened() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120), connector=aiohttp.TCPConnector(limit=0))
-
-
-async def calm(arguments: argparse.Namespace, texts: list[str]) -> np.ndarray:
+async def calm(target: Target, texts: list[str]) -> np.ndarray:
     """float32 [texts, size]: one request after the other."""
-    async with opened() as session:
-        parts = [texts[start : start + 16] for start in range(0, len(texts), 16)]
-        found = [await embed(session, arguments.url, part, Load(1)) for part in parts]
+    me = Client(target, Load(1))
+    found = [await me.ask(target.body(texts[start : start + 16])) for start in range(0, len(texts), 16)]
+    me.close()
     if any(part is None for part in found):
-        sys.exit(f"{arguments.url} does not answer /v1/embeddings")
-    return np.concatenate([part for part in found if part is not None])
+        sys.exit(f"{target.address[0]}:{target.address[1]} does not answer {target.path}")
+    return np.concatenate([target.read(part) for part in found])
 
 
 async def clients_of_a_process(
-    clients: int, arguments: argparse.Namespace, texts: list[str], want: np.ndarray, end: float
+    clients: int, target: Target, texts: list[str], want: np.ndarray, sizes: tuple[int, int], end: float
 ) -> Load:
     load = Load(clients)
-    async with opened() as session:
-        jobs = [client(session, arguments.url, texts, want, arguments.most, end, load) for _ in range(clients)]
-        await asyncio.gather(*jobs)
+    await asyncio.gather(*(client(target, texts, want, sizes, end, load) for _ in range(clients)))
     return load
 
 
 def in_process(*work: Any) -> Load:
-    return asyncio.run(clients_of_a_process(*work))
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(clients_of_a_process(*work))
+    return uvloop.run(clients_of_a_process(*work))
 
 
 def run(arguments: argparse.Namespace) -> list[Load]:
-    texts = sentences(arguments.texts, arguments.seed)
-    want = asyncio.run(calm(arguments, texts))
+    url = urlsplit(arguments.url)
+    path = arguments.path or ("/rerank" if arguments.rerank else "/v1/embeddings")
+    address = (url.hostname or "127.0.0.1", url.port or 80)
+    target = Target(address, path, arguments.model, arguments.rerank, arguments.plain)
+    texts = sentences(arguments.texts, arguments.seed, arguments.words)
+    want = asyncio.run(calm(target, texts))
+    sizes = (arguments.least, max(arguments.least, arguments.most))
     loads = []
     with ProcessPoolExecutor(arguments.processes) as pool:
         list(pool.map(time.sleep, [0.2] * arguments.processes))  # all of them are there before the first is timed
@@ -158,18 +277,14 @@ def run(arguments: argparse.Namespace) -> list[Load]:
             start = time.monotonic()
             end = start + arguments.seconds
             works = [
-                pool.submit(in_process, n, arguments, texts, want, end) for n in shares[: arguments.processes] if n
+                pool.submit(in_process, n, target, texts, want, sizes, end) for n in shares[: arguments.processes] if n
             ]
             load = Load(clients)
             if arguments.kill is not None:
                 time.sleep(arguments.seconds / 3)
-                load.killed = kill(arguments.kill, arguments.deployment)
-            for part in (work.result() for work in works):
-                load.latencies += part.latencies
-                load.texts += part.texts
-                load.retried += part.retried
-                load.lost += part.lost
-                load.wrong += part.wrong
+                load.killed = kill(arguments.kill, arguments.process)
+            for work in works:
+                load.add(work.result())
             load.seconds = time.monotonic() - start
             loads.append(load)
             if not arguments.json:
@@ -182,7 +297,7 @@ def print_load(load: Load) -> None:
     told = ", ".join(f"{name} {found[name]}" for name in ("retried", "lost", "wrong", "killed") if found[name])
     print(
         f"{load.clients:4} clients: {found['requests_per_second']:8.1f} requests/s, {found['texts_per_second']:8.1f} "
-        f"texts/s, p50 {found['p50_ms']:8.1f} ms, p99 {found['p99_ms']:8.1f} ms{'; ' if told else ''}{told}",
+        f"texts/s, p50 {found['p50_ms']:8.2f} ms, p99 {found['p99_ms']:8.2f} ms{'; ' if told else ''}{told}",
         flush=True,
     )
 
@@ -195,11 +310,17 @@ def main() -> int:
     )
     parser.add_argument("--processes", type=int, default=1, help="that the clients are spread over")
     parser.add_argument("--seconds", type=float, default=10.0, help="for each number of clients")
-    parser.add_argument("--most", type=int, default=4, help="texts of a request: 1 to so many")
+    parser.add_argument("--least", type=int, default=1, help="texts of a request at least")
+    parser.add_argument("--most", type=int, default=4, help="texts of a request at most")
     parser.add_argument("--texts", type=int, default=256, help="different texts")
+    parser.add_argument("--words", type=int, default=12, help="of a text on average")
     parser.add_argument("--seed", type=int, default=0, help="of the texts")
-    parser.add_argument("--kill", type=int, metavar="PID", help="kill a replica of this server in each load")
-    parser.add_argument("--deployment", default="model", choices=["model", "http"], help="whose replica is killed")
+    parser.add_argument("--rerank", action="store_true", help="scores instead of vectors")
+    parser.add_argument("--plain", action="store_true", help="vectors as lists of numbers instead of base64")
+    parser.add_argument("--path", help="of the route, where it is not /v1/embeddings or /rerank")
+    parser.add_argument("--model", default="m", help="the model's name in requests")
+    parser.add_argument("--kill", type=int, metavar="PID", help="kill a process of this server in each load")
+    parser.add_argument("--process", default="engine", choices=list(PROCESSES), help="which is killed")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     arguments = parser.parse_args()
     loads = run(arguments)

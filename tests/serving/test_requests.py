@@ -10,14 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertfuse.serving.checks import Limits, RequestError, check_lengths, read_json
 from bertfuse.serving.requests import (
-    Limits,
-    RequestError,
-    check_lengths,
     classify_request,
+    decode_request,
+    documents_request,
+    embed_request,
     embeddings_request,
-    read_json,
     rerank_request,
+    similarity_request,
+    tokenize_request,
 )
 
 LIMITS = Limits(max_texts=4)
@@ -93,13 +95,16 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=12,
 )
-FIELDS = ("input", "query", "texts", "inputs", "encoding_format", "dimensions", "raw_scores", "truncate", "prompt_name")
+_NAMES = "documents top_n ids normalize parameters input query texts inputs encoding_format dimensions truncate"
+FIELDS = [*_NAMES.split(), "raw_scores", "prompt_name"]
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.dictionaries(st.sampled_from(FIELDS), JSON))
 def test_any_body_is_taken_or_refused_in_one_sentence(body: dict[str, Any]) -> None:
-    for parse in (embeddings, rerank, classify):
+    others = (documents_request, similarity_request, tokenize_request, decode_request)
+    more = [lambda body, parse=parse: parse(body, LIMITS) for parse in others]
+    for parse in (embeddings, rerank, classify, lambda body: embed_request(body, LIMITS, 32), *more):
         try:
             parse(body)
         except RequestError as error:

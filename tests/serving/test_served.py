@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +12,9 @@ from commands import invoke
 from tiny_models import sentence_files
 
 from bertfuse.export import export_model
-from bertfuse.serving.requests import RequestError
-from bertfuse.serving.served import look_at
-from bertfuse.serving.tokens import Tokens
+from bertfuse.serving.checks import RequestError
+from bertfuse.serving.look import look_at
+from bertfuse.serving.tokens import Tokenised, Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -49,19 +50,36 @@ def test_mistakes(folders: Callable[[str], Path]) -> None:
         ((encoder, "--task", "sing"), "--task sing: choose from auto, embed, rerank, classify"),
         ((encoder, "--max-length", "90"), "takes 40 tokens at most"),
         ((encoder, "--timeout", "nan"), "--timeout nan: give seconds"),
-        ((encoder, "--replicas", "3", "--max-replicas", "2"), "--max-replicas 2 is less than --replicas 3"),
+        ((encoder, "--max-replicas", "2"), "--max-replicas 2 goes with --ray"),
+        ((encoder, encoder), "two models are named encoder"),
+        ((encoder, "--warm", "a"), "--warm a: write numbers of tokens"),
+        ((encoder, "--tls-key", "key.pem"), "--tls-certificate and --tls-key go together"),
     ):
         result = invoke("serve", *arguments, code=2)
         assert message in result.stderr and len(result.stderr.splitlines()) == 1, result.stderr
 
 
-def test_ids_are_taken_only_where_they_are_a_texts(folders: Callable[[str], Path]) -> None:
-    tokens = Tokens(look_at(folders("encoder")).path)
-    assert tokens.count(["anna walks", ("anna", "walks")]) == [5, 6]
-    ids = tokens._tokenizer.encode("anna walking to the river").ids
+def test_tokens(folders: Callable[[str], Path]) -> None:
+    """Those of the tokenizer, cut or refused; ids are taken only where they are a text's."""
+    tokens = Tokenizer(look_at(folders("encoder")).path, 8)
+
+    def made(*texts: str | tuple[str, str], truncate: bool = True) -> Tokenised:
+        return asyncio.run(tokens(texts, truncate, "input"))
+
+    found = made("anna walks", ("anna", "walks"))
+    assert found.lengths.tolist() == [5, 6] and found.type_ids is not None
+    assert found.type_ids.tolist() == [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1] and made("anna").type_ids is None
+    many = [f"anna {'walks ' * (index % 9)}berlin" for index in range(300)]  # in threads, a slice each
+    parts = [made(text) for text in many]
+    together = made(*many)
+    assert together.ids.tolist() == [i for part in parts for i in part.ids.tolist()]
+    assert together.lengths.max() == 8
+    with pytest.raises(RequestError, match=r"input\[2\] has 22 tokens, and the model takes 8"):
+        made("anna", "peter", "anna " * 20, truncate=False)
+    ids = tokens._whole.encode("anna walking to the river").ids
     for given in (ids, ids[1:-1]):
-        if "[UNK]" not in tokens._tokenizer.decode(given, skip_special_tokens=False):
-            assert tokens.count([tokens.text(given, "input[0]")]) == [len(ids)]
+        if "[UNK]" not in tokens.decode(given, False):
+            assert made(tokens.text(given, "input[0]")).total == min(len(ids), 8)
     for given in ([5, 3, 2], [999], [-1]):  # special tokens inside, and none of the vocabulary
         with pytest.raises(RequestError):
             tokens.text(given, "input[0]")

@@ -1,0 +1,47 @@
+"""The process of an engine: opens the models, then answers on its Unix socket. Started by `supervisor.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from typing import Any
+
+from bertfuse.errors import BertfuseError
+
+from .child import commands, configuration, run, say
+from .served import ModelOptions
+
+
+async def _serve(settings: dict[str, Any]) -> None:
+    from .engine import Engine
+    from .engine_server import EngineServer
+
+    models = [ModelOptions(**options) for options in settings["models"]]
+    try:
+        engine = Engine(
+            models,
+            settings["device"],
+            threads=settings["threads"],
+            memory=settings["memory"],
+            max_waiting=settings["max_waiting"],
+            warm=settings["warm"],
+        )
+    except (BertfuseError, OSError, MemoryError) as error:
+        say("failed", message=str(error))
+        return
+    ended = asyncio.Event()
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(settings["socket"])
+    listening = await EngineServer(engine).listen(settings["socket"])
+    say("ready", models=[served.to_dict() for served in engine.served])
+    await asyncio.gather(commands(lambda _: None, ended.set), ended.wait())
+    listening.close()
+    # Nobody waits for what is in work: fronts end before engines do.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+    run(_serve(configuration()))

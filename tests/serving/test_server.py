@@ -1,0 +1,214 @@
+"""`bertfuse serve` end to end: every route, several models, keys, bad bodies, and processes killed under load."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from checkpoints import save, texts
+from servers import Server, served
+from tiny_models import sentence_files
+
+import bertfuse
+from bertfuse.export import export_model
+
+pytestmark = pytest.mark.slow
+LOAD_TEST = Path(__file__).with_name("load_test.py")
+KEY = "a-secret"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    base = tmp_path_factory.mktemp("served")
+    for name in ("encoder", "reranker", "classifier", "masks"):
+        source = save(name, base / f"{name}-source")
+        if name == "encoder":
+            sentence_files(source, "Normalize")
+        export_model(source, base / name, exporter="torchscript")
+    return {name: base / name for name in ("encoder", "reranker", "classifier", "masks")}
+
+
+@pytest.fixture(scope="module")
+def server(folders: dict[str, Path]) -> Iterator[Server]:
+    models = [folders["encoder"], f"rank={folders['reranker']}", folders["classifier"]]
+    options = ["--api-key", KEY, "--cors-origin", "https://a.example", "--http-processes", "2"]
+    with served(models[0], *models[1:], *options, "--log-level", "info", "--log-format", "json") as started:
+        yield started
+
+
+def ask(
+    server: Server, path: str, body: Any = None, key: str | None = KEY, **headers: str
+) -> tuple[int, dict[str, str], Any]:
+    """Status, headers and JSON (or text) of the answer; `body` is JSON, or bytes that are sent as they are."""
+    sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=30)
+    given = headers | ({"Authorization": f"Bearer {key}"} if key else {})
+    connection.request("GET" if sent is None else "POST", path, sent, given)
+    answer = connection.getresponse()
+    found = answer.read()
+    connection.close()
+    is_json = found and answer.headers.get("content-type", "").startswith("application/json")
+    return answer.status, dict(answer.headers), json.loads(found) if is_json else found.decode()
+
+
+def test_vectors(server: Server, folders: dict[str, Path]) -> None:
+    """Those of Encoder, to the bit where the batch is the same."""
+    given = texts(70, seed=3)
+    want = bertfuse.Encoder(folders["encoder"], device="cpu").encode(given)
+    for size in (1, 70):
+        body = {"input": given[:size], "encoding_format": "base64", "model": "encoder"}
+        status, _, found = ask(server, "/v1/embeddings", body)
+        assert status == 200
+        rows = np.stack([np.frombuffer(base64.b64decode(row["embedding"]), "<f4") for row in found["data"]])
+        if size == 70:
+            np.testing.assert_array_equal(rows, want)
+        np.testing.assert_allclose(rows, want[:size], atol=1e-6)
+        plain = ask(server, "/embed", {"inputs": given[:size]})[2]
+        np.testing.assert_array_equal(np.array(plain, np.float32), rows)
+    short = np.array(ask(server, "/embed", {"inputs": given[:3], "dimensions": 5})[2])
+    np.testing.assert_allclose(np.linalg.norm(short, axis=1), 1, atol=1e-6)
+
+
+def test_routes_of_text_embeddings_inference(server: Server, folders: dict[str, Path]) -> None:
+    encoder = bertfuse.Encoder(folders["encoder"], device="cpu")
+    given = texts(5, seed=4)
+    body = {"inputs": {"source_sentence": given[0], "sentences": given[1:]}}
+    cosines = encoder.similarity(encoder.encode(given[:1]), encoder.encode(given[1:]))[0]
+    np.testing.assert_allclose(ask(server, "/similarity", body)[2], cosines, atol=1e-5)
+    status, _, rows = ask(server, "/embed_all", {"inputs": given})
+    want = encoder.encode(given, output_value="token_embeddings")
+    assert status == 200 and [len(row) for row in rows] == [len(row) for row in want]
+    for row, wanted in zip(rows, want, strict=True):
+        np.testing.assert_allclose(np.array(row), wanted, atol=1e-4)
+    (tokens,) = ask(server, "/tokenize", {"inputs": "anna walks"})[2]
+    assert [token["text"] for token in tokens] == ["[CLS]", "anna", "walk", "s", "[SEP]"]
+    assert ask(server, "/decode", {"ids": [token["id"] for token in tokens]})[2] == ["anna walks"]
+
+
+def test_rerankers_and_classifiers(server: Server, folders: dict[str, Path]) -> None:
+    reranker = bertfuse.Reranker(folders["reranker"], device="cpu")
+    documents = texts(9, seed=5, longest=12)
+    want = reranker.rank("see a house", documents)
+    status, _, found = ask(server, "/rerank", {"query": "see a house", "texts": documents, "return_text": True})
+    assert status == 200 and [row["text"] for row in found] == [documents[row["corpus_id"]] for row in want]
+    np.testing.assert_allclose([row["score"] for row in found], [row["score"] for row in want], atol=1e-5)
+    for path in ("/v1/rerank", "/rerank"):
+        found = ask(server, path, {"query": "see a house", "documents": documents, "top_n": 3, "model": "rank"})[2]
+        assert [row["index"] for row in found["results"]] == [row["corpus_id"] for row in want[:3]]
+    classifier = bertfuse.Classifier(folders["classifier"], device="cpu")
+    found = ask(server, "/predict", {"inputs": [[text] for text in documents]})[2]
+    for row, wanted in zip(found, classifier(documents, top_k=None), strict=True):
+        assert [entry["label"] for entry in row] == [entry["label"] for entry in wanted]
+
+
+def test_models_keys_and_headers(server: Server) -> None:
+    assert [model["id"] for model in ask(server, "/v1/models")[2]["data"]] == ["encoder", "rank", "classifier"]
+    status, _, found = ask(server, "/v1/embeddings", {"input": "a", "model": "nobody"})
+    assert status == 404 and "There is no model 'nobody': encoder, rank, classifier" in found["error"]["message"]
+    assert ask(server, "/v1/embeddings", {"input": "a", "model": "rank"})[0] == 404
+    for key in (None, "wrong"):
+        assert ask(server, "/v1/embeddings", {"input": "a"}, key)[0] == ask(server, "/info", None, key)[0] == 401
+    for path in ("/health", "/docs", "/openapi.json", "/metrics"):
+        assert ask(server, path, None, None)[0] == 200
+    page = ask(server, "/docs")[2]
+    assert "/v1/rerank" in page and "/embed_sparse" not in page and not re.search(r"(src|href)=.?(https?:)?//", page)
+    headers = ask(server, "/embed", {"inputs": "anna"}, **{"X-Request-Id": "mine-1", "Origin": "https://a.example"})[1]
+    assert headers["x-request-id"] == "mine-1" and headers["access-control-allow-origin"] == "https://a.example"
+    lines = [json.loads(line) for line in server.said if line.startswith("{")]
+    assert any(line.get("request") == "mine-1" and line["tokens"] == 3 for line in lines)
+    assert 'te_request_count_total{method="embed"}' in ask(server, "/metrics")[2]
+
+
+def test_bad_bodies_are_refused_in_one_sentence(server: Server) -> None:
+    for body, status in (
+        (b"{", 400),
+        (b'{"input": NaN}', 400),
+        (b'{"input": "\xff"}', 400),
+        (b'{"input":' + b"[" * 100_000, 400),
+        (json.dumps({"input": "a" * 9_000_000}).encode(), 413),
+        (json.dumps({"input": ["a"] * 2049}).encode(), 413),
+    ):
+        found = ask(server, "/v1/embeddings", body)
+        assert found[0] == status and found[2]["error"]["message"].endswith("."), found
+    address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+    with socket.create_connection(address, timeout=20) as connection:  # a head without an end
+        connection.sendall(b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 20_000)
+        assert connection.recv(100).startswith(b"HTTP/1.1 400")
+    with socket.create_connection(address, timeout=20) as connection:  # as large as it says, and not sent
+        head = f"POST /embed HTTP/1.1\r\nauthorization: Bearer {KEY}\r\ncontent-length: 100000000\r\n\r\n"
+        connection.sendall(head.encode())
+        assert connection.recv(100).startswith(b"HTTP/1.1 413")
+
+
+@pytest.mark.parametrize("kind", ["engine", "front"])
+def test_a_killed_process_loses_nothing(kind: str, folders: dict[str, Path]) -> None:
+    with served(folders["encoder"], "--http-processes", "2") as server:
+        command = [
+            sys.executable,
+            LOAD_TEST,
+            server.url,
+            "--clients",
+            "8",
+            "--seconds",
+            "4",
+            "--texts",
+            "48",
+            "--words",
+            "6",
+        ]
+        command += ["--kill", server.process.pid, "--process", kind, "--json"]
+        ran = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        (load,) = json.loads(ran.stdout)
+        assert load["killed"] == 1 and load["requests"] > 8 and load["lost"] == {} and load["wrong"] == 0
+        if kind == "engine":
+            assert load["retried"] == {}, "an engine's death is not seen from outside"
+        assert any(f"the {kind} process was ended by signal 9" in line for line in server.said)
+
+
+def test_nothing_outlives_a_killed_server(folders: dict[str, Path]) -> None:
+    with served(folders["encoder"]) as server:
+        children = psutil.Process(server.process.pid).children()
+        assert len(children) == 2
+        server.process.kill()
+        _, alive = psutil.wait_procs(children, 10)
+        assert not alive
+
+
+def test_a_full_queue_is_429_and_a_stop_answers_what_is_in_work(folders: dict[str, Path]) -> None:
+    options = ("--max-queued", 1, "--max-batch-tokens", 32, "--threads", 1)
+    with served(folders["encoder"], *options) as server:
+        long = {"input": ["anna walks to the river " * 5] * 2000}
+        found: list[tuple[int, dict[str, str], Any]] = []
+        threads = [threading.Thread(target=lambda: found.append(ask(server, "/v1/embeddings", long))) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        end = time.monotonic() + 20
+        while not any(entry[0] == 429 for entry in found) and time.monotonic() < end:
+            time.sleep(0.01)
+        refused = [entry for entry in found if entry[0] == 429]
+        assert refused and refused[0][1]["retry-after"] == "1"
+        assert server.stop() == 0
+        for thread in threads:
+            thread.join()
+        assert {status for status, _, _ in found} == {200, 429}
+    assert [line for line in server.said if not line.startswith(("Serving", "Stopping"))] == []
+
+
+def test_word_weights(folders: dict[str, Path]) -> None:
+    with served(folders["masks"], "--task", "sparse") as server:
+        rows = ask(server, "/embed_sparse", {"inputs": texts(3, seed=6)})[2]
+        assert len(rows) == 3 and all(entry["value"] > 0 for row in rows for entry in row)
