@@ -11,9 +11,12 @@ import onnx
 
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import OPS
+from bertfuse.graph_rewrite.graph import FusionGraph
 from bertfuse.graph_rewrite.io import open_model
+from bertfuse.graph_rewrite.local_functions import inlined
+from bertfuse.graph_rewrite.nodes import data_type
 from bertfuse.graph_rewrite.ops import PACKING_OPS
-from bertfuse.graph_rewrite.shapes import infer_shapes, monomial
+from bertfuse.graph_rewrite.shapes import monomial
 from bertfuse.graph_rewrite.spec import DOMAIN, PADDING_KEY, AttrSpec, OpSpec
 from bertfuse.qualify.problem import tensor_shape
 from bertfuse.runtime import native
@@ -140,9 +143,9 @@ def _shapes(
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param in named:
                 dim.dim_value = named[dim.dim_param]
-    for name, (dtype, dims) in infer_shapes(skeleton, weights).items():
-        if found.get(name) is None:
-            found[name] = dtype, dims
+    for name, tensor in FusionGraph(inlined(skeleton), weights).gs.tensors().items():
+        if found.get(name) is None and tensor.shape is not None and tensor.dtype is not None:
+            found[name] = data_type(tensor.dtype), list(tensor.shape)
     found |= {tensor.name: (tensor.data_type, list(tensor.dims)) for tensor in skeleton.graph.initializer}
     found |= {name: (weight.data_type, list(weight.shape)) for name, weight in weights.items()}
     return {name: tensor for name, tensor in found.items() if tensor and all(isinstance(dim, int) for dim in tensor[1])}

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _DEEPEST = 90
 _LONGEST_SHAPE = 64  # numbers in a tensor that is read as a shape
+_LARGEST_SIZE = (1 << 31) - 1
 _BITS_OF_A_SIZE = 20  # sizes are taken to be below 2**20 where a product of them could overflow its type
 
 Places = tuple[Poly, ...]
@@ -111,7 +112,9 @@ class Elements:
         if id(tensor) not in self.inputs and node is not None:
             rule = SHAPES.get(node.op) if node.domain in DEFAULT_DOMAINS else None
             if rule is not None:
-                return rule(self, node, _output(node, tensor))
+                sizes = rule(self, node, _output(node, tensor))
+                # ONNX Runtime computes other numbers beyond that than ONNX says, and there is no such tensor.
+                return [n if n.constant is None or n.constant <= _LARGEST_SIZE else self.unknown() for n in sizes]
             if (found := self.constant(tensor)) is not None:
                 return [poly.number(n) for n in found.shape]
             if tensor.shape is None:

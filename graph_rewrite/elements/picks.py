@@ -54,10 +54,7 @@ def cut(node: gs.Node, start: Poly, end: Poly, extent: Poly, step: int) -> tuple
     if step < 1 or not nonnegative(length):
         raise NoMatch(node, f"slices {extent!r} elements from {start!r} to {end!r} by {step}", wanted="a part of them")
     if step > 1:
-        found = poly.divided(length + poly.number(step - 1), poly.number(step))
-        if found is None:
-            raise NoMatch(node, f"takes one in {step} of {length!r} elements", wanted="a number that is known")
-        length = found[0]
+        length = poly.quotient(length + poly.number(step - 1), poly.number(step))
     return first, length, step
 
 

@@ -165,6 +165,15 @@ def minimum(a: Poly, b: Poly) -> Poly:
     return of(Atom(("minimum", first, second), f"min({first.text(True)}, {second.text(True)})", lows, (first, second)))
 
 
+def quotient(a: Poly, b: Poly) -> Poly:
+    """How many times b, at least 1, is in a, at least 0: a number with bounds where it is no polynomial."""
+    found = divided(a, b)
+    if found is not None:
+        return found[0]
+    least = ONE if nonnegative(a - b) else ZERO
+    return of(Atom(("quotient", a, b), f"({a.text(True)})//({b.text(True)})", (least,), (a,)))
+
+
 def limit(found: Poly, unlimited: Poly) -> int | None:
     """n where `found` is the smaller of n and `unlimited`."""
     limits = [high.constant for atom in found.atoms for high in atom.highs if high.constant is not None]
@@ -197,11 +206,23 @@ def nonnegative(poly: Poly) -> bool:
             return False
         factor, rest = parts
         if nonnegative(factor):
-            return any(nonnegative(factor * low + rest) for low in atom.lows)
-        if nonnegative(-factor):
-            return any(nonnegative(factor * high + rest) for high in atom.highs)
-        return False
+            bounds = [factor * low for low in atom.lows]
+        elif nonnegative(-factor):
+            bounds = [factor * high for high in atom.highs]
+        else:
+            return False
+        return any(nonnegative(bound + rest) for bound in (*bounds, *_of_a_quotient(atom, factor)))
     return False
+
+
+def _of_a_quotient(atom: Atom, factor: Poly) -> list[Poly]:
+    """What factor * atom is at least, where the factor is c times the divisor: a - b < b * (a // b) <= a."""
+    kind, *parts = atom.key
+    if kind != "quotient" or factor.constant is None or not parts[1].constant or factor.constant % parts[1].constant:
+        return []
+    a, b = parts
+    times = number(factor.constant // b.constant)
+    return [times * (a - b + ONE if factor.constant > 0 else a)]
 
 
 def _of_sizes(poly: Poly) -> bool:
@@ -281,7 +302,7 @@ def evaluated(poly: Poly, sizes: Mapping[str, int]) -> int | None:
 
 def _value(atom: Atom, sizes: Mapping[str, int]) -> int | None:
     kind, *parts = atom.key
-    if kind == "minimum":
+    if kind in ("minimum", "quotient"):
         found = [evaluated(part, sizes) for part in parts]
-        return None if None in found else min(found)
+        return None if None in found else min(found) if kind == "minimum" else found[0] // found[1]
     return sizes.get(parts[0]) if kind == "size" else None

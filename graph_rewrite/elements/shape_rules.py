@@ -181,7 +181,23 @@ def _conv(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
 @_rule("AveragePool", "MaxPool", "LpPool")
 def _pool(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
     shape = _x(elements, node)
-    return [*shape[:2], *(elements.unknown() for _ in shape[2:])]
+    rank, attrs = len(shape) - 2, node.attrs
+    strides, dilations = (attrs.get(name, [1] * rank) for name in ("strides", "dilations"))
+    pads, kernel = attrs.get("pads", [0] * 2 * rank), attrs["kernel_shape"]
+    plain = attrs.get("auto_pad", "NOTSET") == "NOTSET" and not any(pads) and all(d == 1 for d in dilations)
+    sizes = zip(shape[2:], kernel, strides, strict=True)
+    rounds_up = attrs.get("ceil_mode", 0)
+    return [*shape[:2], *(_windows(elements, *size, rounds_up) if plain else elements.unknown() for size in sizes)]
+
+
+def _windows(elements: Elements, size: Poly, kernel: int, stride: int, rounds_up: int) -> Poly:
+    """How many windows of `kernel` elements, one every `stride`, lie along an axis."""
+    if kernel == stride == 1:
+        return size
+    more = 2 * stride - 1 if rounds_up and stride <= kernel else stride
+    reach = size + poly.number(more - kernel)
+    known = nonnegative(reach - poly.number(stride)) if not rounds_up else stride <= kernel and nonnegative(reach)
+    return poly.quotient(reach, poly.number(stride)) if known else elements.unknown()
 
 
 @_rule("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
