@@ -171,7 +171,7 @@ def quotient(a: Poly, b: Poly) -> Poly:
     if found is not None:
         return found[0]
     least = ONE if nonnegative(a - b) else ZERO
-    return of(Atom(("quotient", a, b), f"({a.text(True)})//({b.text(True)})", (least,), (a,)))
+    return of(Atom(("quotient", a, b), f"(({a.text(True)}) // ({b.text(True)}))", (least,), (a,)))
 
 
 def limit(found: Poly, unlimited: Poly) -> int | None:

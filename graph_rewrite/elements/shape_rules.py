@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 
 from ..nodes import NoMatch
 from . import poly
-from .engine import SHAPES, Elements, by_axis
+from .engine import SHAPES, Elements
 from .moves import in_range, permutation, squeezed_axes, unsqueezed_axes
 from .picks import cut, gather_nd_depth, range_bounds, shape_slice, slice_axes, split_axis
 from .poly import ONE, ZERO, Poly, nonnegative
@@ -112,13 +112,11 @@ def _product(elements: Elements, node: gs.Node, x: gs.Tensor, y: gs.Tensor) -> l
     a, b = elements.shape(x), elements.shape(y)
     if not a or not b:
         raise NoMatch(node, "multiplies a number that has no axes")
-    axes = by_axis([a[:-2], b[:-2]])
-    # ONNX Runtime multiplies no matrix by any number of them: then the other's size says nothing.
-    sure = [len(set(sizes)) == 1 or all(nonnegative(n - ONE) for n in sizes) for sizes in axes]
-    batch = [
-        n if is_sure or n.constant is None else elements.unknown()
-        for n, is_sure in zip(elements.broadcast([a[:-2], b[:-2]], node), sure, strict=True)
-    ]
+    batch = elements.broadcast([a[:-2], b[:-2]], node)
+    # Of operands without elements ONNX Runtime broadcasts otherwise.
+    alone = min(len(a), len(b)) <= 2 or a[:-2] == b[:-2]
+    if not alone and not all(nonnegative(n - ONE) for n in (*a, *b)):
+        batch = [elements.unknown() for _ in batch]
     return [*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else [])]
 
 

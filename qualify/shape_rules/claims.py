@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -127,7 +123,7 @@ class Rules:
     """What is said of one graph's tensors: their types, ranks, sizes and values."""
 
     def __init__(self, graph: FusionGraph) -> None:
-        self._sizes = getattr(graph, "sizes", None)
+        self._elements = graph.elements
         self.inputs = [(tensor.name, tensor.shape) for tensor in graph.gs.inputs]
         self.tensors: list[tuple[str, str, Any, list | None, np.ndarray | None]] = []
         self.counts: Counter[str] = Counter()
@@ -173,7 +169,7 @@ class Rules:
             if len(shape) != true.ndim:
                 return Claim("rank", name, op, f"{list(shape)}", f"{list(true.shape)}", sizes)
             for place, (dim, size) in enumerate(zip(shape, true.shape, strict=True)):
-                claimed = self._evaluate(dim, bound)
+                claimed = self._elements.evaluate(dim, bound)
                 if claimed is None and isinstance(dim, str):
                     other, claimed = said.setdefault(dim, (name, size))
                     if claimed != size:
@@ -184,16 +180,6 @@ class Rules:
         if value is not None and not _same_values(value, true):
             return Claim("value", name, op, _text(value), _text(true), sizes)
         return None
-
-    def _evaluate(self, dim: int | str | None, bound: Mapping[str, int]) -> int | None:
-        if dim is None or isinstance(dim, int):
-            return dim
-        if self._sizes is not None:
-            return self._sizes.evaluate(dim, bound)
-        if dim in bound:
-            return bound[dim]
-        found = _parsed(dim)
-        return None if found is None else _evaluated(found, bound)
 
 
 def _text(array: np.ndarray) -> str:
@@ -213,40 +199,3 @@ def _same_values(said: np.ndarray, true: np.ndarray) -> bool:
     if said.dtype.kind == "f":
         return bool(np.allclose(said, true, rtol=1e-3, atol=1e-5, equal_nan=True))
     return bool(np.array_equal(said, true))
-
-
-@lru_cache(maxsize=4096)
-def _parsed(text: str) -> ast.expr | None:
-    try:
-        return ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError):
-        return None
-
-
-_FUNCTIONS = {"floor": math.floor, "ceiling": math.ceil, "Max": max, "Min": min, "Abs": abs, "Mod": lambda a, b: a % b}
-
-
-def _evaluated(expression: ast.expr, bound: Mapping[str, int]) -> int | None:
-    try:
-        found = _number(expression, bound)
-    except (KeyError, ValueError, TypeError, ArithmeticError):
-        return None
-    return int(found) if found == int(found) else None
-
-
-def _number(e: ast.expr, bound: Mapping[str, int]) -> Fraction:
-    if isinstance(e, ast.Constant):
-        return Fraction(e.value)
-    if isinstance(e, ast.Name):
-        return Fraction(bound[e.id])
-    if isinstance(e, ast.UnaryOp) and isinstance(e.op, ast.USub):
-        return -_number(e.operand, bound)
-    if isinstance(e, ast.Call) and isinstance(e.func, ast.Name):
-        return Fraction(_FUNCTIONS[e.func.id](*(_number(a, bound) for a in e.args)))
-    if isinstance(e, ast.BinOp):
-        a, b = _number(e.left, bound), _number(e.right, bound)
-        ways = {ast.Add: lambda: a + b, ast.Sub: lambda: a - b, ast.Mult: lambda: a * b, ast.Div: lambda: a / b,
-                ast.FloorDiv: lambda: Fraction(a // b), ast.Mod: lambda: a % b,
-                ast.Pow: lambda: a ** int(b)}  # fmt: skip
-        return Fraction(ways[type(e.op)]())
-    raise KeyError
