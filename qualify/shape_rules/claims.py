@@ -151,6 +151,8 @@ class Rules:
             for dim, size in zip(shape or (), feed[name].shape, strict=False):
                 if isinstance(dim, str) and bound.setdefault(dim, size) != size:
                     return None  # two inputs that the fused model takes for ones of one shape, and checks
+        if any(bound.get(axis) == 0 for axis in self._elements.nonempty):
+            return None  # no tokens: the rules say nothing of such a batch
         said: dict[str, tuple[str, int]] = {}
         for name, op, dtype, shape, value in self.tensors:
             true = values.get(name)

@@ -97,5 +97,5 @@ def test_axes_that_cannot_be_tried_out(shape: tuple[int, int]) -> None:
     b.output(attend(b, x, Attention(), b.ids("attention_mask", shape)))
     result = fuse(b.model())
     reason = result.misses[0].reason
-    # Of a batch of none, sizes cannot be worked out beyond it.
-    assert not result.fused and ("a size that can be tried out" in reason or (not shape[0] and "[axis_" in reason))
+    # Of a batch of none, and beyond 2**31, sizes are not known.
+    assert not result.fused and ("a size that can be tried out" in reason or (shape != (1, 0) and "axis_" in reason))
