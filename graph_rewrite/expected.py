@@ -95,7 +95,7 @@ def _refusal(anchor: gs.Node) -> NoMatch | None:
         return None
     return NoMatch(
         node,
-        f"int8 quantised ({node.op})",
+        f"int8 quantised ({node.op.rpartition('::')[2]})",
         "fuse the float model that it was made of",
         wanted="float32, float16 or bfloat16",
     )

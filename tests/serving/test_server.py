@@ -127,8 +127,15 @@ def test_models_keys_and_headers(server: Server) -> None:
     assert "/v1/rerank" in page and "/embed_sparse" not in page and not re.search(r"(src|href)=.?(https?:)?//", page)
     headers = ask(server, "/embed", {"inputs": "anna"}, **{"X-Request-Id": "mine-1", "Origin": "https://a.example"})[1]
     assert headers["x-request-id"] == "mine-1" and headers["access-control-allow-origin"] == "https://a.example"
-    lines = [json.loads(line) for line in server.said if line.startswith("{")]
-    assert any(line.get("request") == "mine-1" and line["tokens"] == 3 for line in lines)
+
+    def is_logged() -> bool:
+        lines = [json.loads(line) for line in list(server.said) if line.startswith("{")]
+        return any(line.get("request") == "mine-1" and line["tokens"] == 3 for line in lines)
+
+    end = time.monotonic() + 10  # the line is written behind the answer
+    while not is_logged() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert is_logged()
     assert 'te_request_count_total{method="embed"}' in ask(server, "/metrics")[2]
 
 
