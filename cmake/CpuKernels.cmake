@@ -5,10 +5,7 @@ add_library(bertfuse_cpu STATIC
   plugins/cpu/embed_layer_norm.cc
   plugins/cpu/first_tokens.cc
   plugins/cpu/fused_attention.cc
-  plugins/cpu/fused_gemm.cc
-  plugins/cpu/fused_gemm_gelu.cc
-  plugins/cpu/fused_gemm_gelu_layer_norm.cc
-  plugins/cpu/fused_gemm_layer_norm.cc
+  plugins/cpu/gemm.cc
   plugins/cpu/kernels.cc
   plugins/cpu/pack_tokens.cc
   plugins/cpu/ragged_positions.cc
@@ -28,6 +25,7 @@ endfunction()
 bertfuse_add_loops(baseline)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   bertfuse_add_loops(avx2 -mavx2 -mfma -mf16c)
-  bertfuse_add_loops(avx512 -mavx512f -mavx2 -mfma -mf16c)
+  bertfuse_add_loops(avx512 -mavx512f -mavx512bw -mavx2 -mfma -mf16c)
+  bertfuse_add_loops(avx512vnni -mavx512f -mavx512bw -mavx512vnni -mavx2 -mfma -mf16c)
   target_compile_definitions(bertfuse_cpu PRIVATE BERTFUSE_X86_LOOPS)
 endif()

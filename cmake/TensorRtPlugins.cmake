@@ -17,6 +17,7 @@ target_link_options(bertfuse_trt PRIVATE
   "LINKER:--version-script=${tensorrt}/exports.map" LINKER:--no-undefined LINKER:--gc-sections
   LINKER:-z,nodelete -static-libstdc++ -static-libgcc)
 set_target_properties(bertfuse_trt PROPERTIES
+  LINKER_LANGUAGE CXX
   LINK_DEPENDS "${tensorrt}/exports.map"
   LIBRARY_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/lib")
 install(TARGETS bertfuse_trt LIBRARY DESTINATION bertfuse/lib)

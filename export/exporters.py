@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertfuse.errors import ExportError, first_line
-from bertfuse.runtime.folder import longest_sequence
+from bertfuse.model_folder.files import longest_sequence
 
 from .tasks import INPUTS, Task
 

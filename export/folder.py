@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bertfuse.errors import ExportError
-from bertfuse.runtime.folder import FUSED_FILE, MODEL_FILE, ONNX_FOLDER, ORIGINAL_FILE
+from bertfuse.model_folder.files import FUSED_FILE, MODEL_FILE, ONNX_FOLDER, ORIGINAL_FILE
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -33,6 +33,7 @@ STALE_SETTINGS = {
     "modules.json",
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
+    "router_config.json",
 }
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertfuse.errors import ExportError, first_line
 
 from .folder import TOKENIZER_FILES
-from .tasks import Task
+from .tasks import AUTO, Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -30,23 +31,27 @@ def load_model(
 ) -> tuple[PreTrainedModel | SentenceEncoder, list[str]]:
     """Loads the checkpoint in float32 for `task`; also returns the names of parameters that it lacks.
 
-    `name` is what errors call it. Raises ExportError when it cannot be read, has no weights for the task's head, or,
-    with `keep_heads`, has weights of a head that the task leaves out.
+    `attention` is "sdpa", "eager" or "auto"; `name` is what errors call it. Raises ExportError when it cannot be read,
+    has no weights for the task's head, or, with `keep_heads`, has weights of a head that the task leaves out.
     """
     import torch
     import transformers
 
     name = name or str(folder)
-    try:
-        model, info = getattr(transformers, task.auto_class).from_pretrained(
+
+    def load(implementation: str) -> Any:
+        return getattr(transformers, task.auto_class).from_pretrained(
             str(folder),
-            attn_implementation=attention,
+            attn_implementation=implementation,
             use_safetensors=None if allow_pickle else True,
             trust_remote_code=False,
             dtype=torch.float32,
             output_loading_info=True,
             local_files_only=True,
         )
+
+    try:
+        model, info = with_attention(load, attention)
     except Exception as error:  # transformers raises OSError, ValueError, RuntimeError, safetensors its own
         raise ExportError(f"{name}: cannot load it for {task.name}: {first_line(error)}{_load_hint(error)}") from error
     missing = sorted(info["missing_keys"], key=lambda name: ("pooler" in name, name))  # a lost head says more
@@ -68,6 +73,21 @@ def load_model(
 
         model = sentence_encoder(model, folder, name)
     return model, missing
+
+
+Made = TypeVar("Made")
+
+
+def with_attention(make: Callable[[str], Made], attention: str) -> Made:
+    """What `make` makes with that attention implementation; with "auto" sdpa, or eager where a model has no sdpa."""
+    if attention != AUTO:
+        return make(attention)
+    try:
+        return make("sdpa")
+    except (ValueError, ImportError) as error:
+        if "sdpa" not in str(error) and "scaled_dot_product" not in str(error):
+            raise
+        return make("eager")
 
 
 # Names of heads in transformers' BERT-family checkpoints.

@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import copy
+import gc
+import json
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertfuse.errors import ExportError, first_line
+from bertfuse.errors import BertfuseError, ExportError, first_line
 from bertfuse.graph_rewrite.io import MAX_INLINE_BYTES
-from bertfuse.runtime.folder import MODEL_FILE, ONNX_FOLDER, ORIGINAL_FILE
+from bertfuse.model_folder.files import MODEL_FILE, ONNX_FOLDER, ORIGINAL_FILE, read_json
+from bertfuse.model_folder.routes import ROUTES, Router, read_router
+from bertfuse.model_folder.sentence_modules import STATIC, check_sparse, first_module, module_list, read_modules
+from bertfuse.model_folder.sentence_settings import read_settings
+from bertfuse.model_folder.tokenizer import open_tokenizer
 
 from .exporters import OPSETS, check_opset, model_inputs, run_exporter, select_outputs
 from .folder import STALE_MODELS, STALE_SETTINGS, check_apart, output_folder
-from .load import load_model, load_tokenizer, require_packages
-from .quiet import quiet
+from .load import load_model, load_tokenizer, require_packages, with_attention
+from .quiet import beside_torch
+from .routes import split_routes
 from .source import check_source, copy_files, local_folder
-from .tasks import AUTO, find_task, task_of_class, task_of_folder
+from .tasks import AUTO, Task, find_task, task_of_class, task_of_folder
 
 if TYPE_CHECKING:
     import onnx_ir
     from transformers import PreTrainedModel
 
-ATTENTIONS = ("sdpa", "eager")
+ATTENTIONS = (AUTO, "sdpa", "eager")
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
@@ -36,7 +44,7 @@ def export_model(
     task: str = AUTO,
     opset: int | None = None,
     exporter: str = "dynamo",
-    attention: str = "sdpa",
+    attention: str = AUTO,
     dtype: str = "fp32",
     allow_pickle: bool = False,
     static_shape: tuple[int, int] | None = None,
@@ -59,7 +67,8 @@ def export_model(
             config.json (or the class of a model in memory) say, so that no head is left out.
         opset: ONNX opset; None takes the exporter's default (dynamo 20, torchscript 17).
         exporter: "dynamo" (torch.export) or "torchscript" (tracing).
-        attention: "sdpa" or "eager", the attention implementation that is exported.
+        attention: "sdpa" or "eager", the attention implementation that is exported; "auto": sdpa where the model and
+            the exporter have it.
         dtype: "fp32", "fp16" or "bf16" of weights and float outputs.
         static_shape: (batch, sequence) of a model that takes no other; None leaves both dynamic.
         allow_pickle: also read pytorch_model.bin, which can run code. Off: safetensors only.
@@ -86,8 +95,11 @@ def export_model(
     opset = check_opset(exporter, opset)
     if static_shape is not None and (len(static_shape) != 2 or min(static_shape) < 1):
         raise ExportError(f"static_shape {static_shape!r} is no (batch, sequence): give two numbers of 1 or more")
-    if exporter == "torchscript" and attention == "sdpa" and dtype != "fp32":
-        # torch 2.13 casts the scores to float32 and not back (float16), or does not get that far (bfloat16).
+    # torch 2.13 casts the scores to float32 and not back (float16), or does not get that far (bfloat16).
+    broken = exporter == "torchscript" and dtype != "fp32"
+    if broken and attention == AUTO:
+        attention = "eager"
+    if broken and attention == "sdpa":
         raise ExportError(
             f"dtype {dtype}: the torchscript exporter writes sdpa attention in fp32 only;"
             " take --attention eager or --exporter dynamo"
@@ -103,51 +115,104 @@ def export_model(
         if Path(source).expanduser().exists():
             check_apart(Path(source).expanduser(), target)
         folder = local_folder(source, allow_pickle, say)
+        router = read_router(folder, source) if task in (AUTO, "sentence-similarity") else None
+        if router is not None:
+            options = {"opset": opset, "exporter": exporter, "attention": attention, "dtype": dtype}
+            options |= {"allow_pickle": allow_pickle, "static_shape": static_shape, "original": original}
+            return _export_routes(router, folder, target, options | {"then": then, "progress": progress})
     if task == AUTO:
         spec = task_of_folder(folder, source) if folder is not None else task_of_class(type(model).__name__, source)
     else:
         spec = find_task(task)
+    if folder is not None:
+        _check_settings(folder, spec, source)
     stale = STALE_MODELS if in_memory else STALE_MODELS | STALE_SETTINGS
     name = Path(ONNX_FOLDER, ORIGINAL_FILE if original else MODEL_FILE)
     with output_folder(target, stale) as scratch:
-        with quiet():
+        if folder is not None:
+            say(f"Loading {source} for {spec.name}")
+        with beside_torch():
             missing = []
             if folder is not None:
-                say(f"Loading {source} for {spec.name}")
                 encoder = spec.name == "feature-extraction" and task == AUTO
-                model, missing = load_model(folder, spec, attention, allow_pickle, source, keep_heads=encoder)
+                if spec.name == "sentence-similarity" and first_module(folder).kind == STATIC:
+                    from .sentence import static_encoder
+
+                    model = static_encoder(folder, source)
+                else:
+                    model, missing = load_model(folder, spec, attention, allow_pickle, source, keep_heads=encoder)
             with _prepared(model, attention, dtype, own=not in_memory) as prepared:
+                used = getattr(prepared.config, "_attn_implementation", None) or "none"
                 inputs = model_inputs(prepared, static_shape)
                 skip = {"pooler_output"} if any("pooler" in name for name in missing) else set()
                 outputs = select_outputs(prepared, spec, inputs, skip)
-                say(f"Exporting with {exporter}, opset {opset}, {attention} attention, {dtype}")
+                say(f"Exporting with {exporter}, opset {opset}, {used} attention, {dtype}")
                 traced = scratch / "traced"
                 traced.mkdir()
                 exported = run_exporter(
                     prepared, spec, inputs, outputs, exporter, opset, traced, dynamic=static_shape is None
                 )
-                exported.metadata_props.update(_metadata(prepared, spec.name, exporter, attention, dtype))
+                exported.metadata_props.update(_metadata(prepared, spec.name, exporter, used, dtype))
                 say(f"Writing {name}")
                 (scratch / name).parent.mkdir()
                 _save(exported, scratch / name)
                 shutil.rmtree(traced)
-                if folder is None:
+                if folder is None or not (folder / "config.json").is_file():
                     prepared.config.save_pretrained(scratch)
             if folder is not None:
                 copy_files(folder, scratch, without=target)
                 _add_tokenizer(folder, scratch)
+            if then is not None:
+                model = prepared = exported = None  # of a large one there is no room for another
+                gc.collect()  # torch.export leaves the model in a cycle
         if then is not None:
-            model = prepared = exported = None  # of a large one there is no room for another
             then(scratch / name)
     return target / name
 
 
+def _export_routes(router: Router, folder: Path, target: Path, options: dict[str, Any]) -> Path:
+    """Exports each route to a folder of its own below `target`/routes, and copies the rest of `folder` to `target`.
+
+    The path of the default route's ONNX file, or the first one's.
+    """
+    parts: dict[str, Path] = {}
+    with output_folder(target, STALE_MODELS | STALE_SETTINGS) as scratch, tempfile.TemporaryDirectory() as links:
+        for route, part in split_routes(router, folder, Path(links)).items():
+            made = export_model(part, scratch / ROUTES / route, task="sentence-similarity", **options)
+            parts[route] = made.relative_to(scratch)
+        copy_files(folder, scratch, without=target)
+    return target / parts[router.route(None) or next(iter(parts))]
+
+
+def _check_settings(folder: Path, task: Task, source: str) -> None:
+    """Raises BertfuseError for settings of the folder that would make other results than its own library's."""
+    if read_settings(folder, source).model_type == "SparseEncoder":
+        check_sparse(folder, source)
+    if task.name == "sentence-similarity":
+        if module_list(folder, source) is None:
+            raise ExportError(
+                f"{source}: has no modules.json, so it is not a sentence-transformers model; take --task"
+                " feature-extraction"
+            )
+        try:
+            read_modules(folder, source)
+        except BertfuseError as error:
+            raise ExportError(f"{str(error).rstrip('.')}; --task feature-extraction takes the encoder alone") from error
+    if (first_module(folder).folder / "tokenizer.json").is_file():
+        open_tokenizer(folder)
+
+
 def _add_tokenizer(folder: Path, target: Path) -> None:
-    """Writes tokenizer.json where the source has a tokenizer in older files only: `run` and others read no other."""
-    if (folder / "tokenizer.json").is_file():
+    """Writes tokenizer.json where the source has a tokenizer in older files only, or where its other files change what
+    tokenizer.json says: `run` and others read no other.
+    """
+    if first_module(folder).kind == STATIC:
         return
     tokenizer = getattr(load_tokenizer(folder), "backend_tokenizer", None)
     if tokenizer is None:
+        return
+    there = read_json(folder / "tokenizer.json")
+    if there and _tokenizes_alike(there, json.loads(tokenizer.to_str())):
         return
     try:
         tokenizer.save(str(target / "tokenizer.json"))
@@ -155,6 +220,15 @@ def _add_tokenizer(folder: Path, target: Path) -> None:
         raise
     except Exception as error:  # the tokenizers library raises nothing narrower where it cannot write
         raise ExportError(f"{target.parent}: the tokenizer cannot be saved: {first_line(error)}") from error
+
+
+def _tokenizes_alike(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    """Whether two tokenizer.json say the same of texts without padding and truncation."""
+    parts = ("normalizer", "pre_tokenizer", "post_processor", "added_tokens")
+    if any(a.get(part) != b.get(part) for part in parts):
+        return False
+    first, second = (tokenizer.get("model") or {} for tokenizer in (a, b))
+    return all(first.get(key) == second.get(key) for key in ("vocab", "unk_token", "unk_id"))
 
 
 def _check_choice(what: str, value: str, choices: Any) -> None:
@@ -174,9 +248,12 @@ def _prepared(model: Any, attention: str, dtype: str, own: bool) -> Iterator[Pre
     target = getattr(torch, DTYPES[dtype])
     if not own and any(p.dtype != target for p in model.parameters()):
         model, own = copy.deepcopy(model), True
-    training, before = model.training, model.config._attn_implementation
+    training, before = model.training, getattr(model.config, "_attn_implementation", None)
     try:
-        model.set_attn_implementation(attention)
+        with_attention(model.set_attn_implementation, attention)
+        used = getattr(model.config, "_attn_implementation", None)
+        if attention != AUTO and used not in (attention, None):  # some models keep theirs, with a warning only
+            raise ExportError(f"{type(model).__name__} has no {attention} attention: try --attention {used}")
         yield model.eval().to(target)
     except ValueError as error:
         if attention in str(error) and "attention" in str(error).lower():

@@ -1,24 +1,19 @@
-"""Sentence encoders: a transformer with what its sentence-transformers folder says comes after it."""
+"""Sentence encoders: a transformer, or static embeddings, with the modules that its folder says come after it."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 
 from bertfuse.errors import ExportError, first_line
-from bertfuse.runtime.folder import read_any_json, read_json
+from bertfuse.model_folder.sentence_modules import POOLINGS, SENTENCE, TOKENS, Module, read_modules
 
-# The keys of sentence-transformers' pooling configuration, and what to call them.
-_POOLINGS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
-}
-_ACTIVATIONS = {"Identity": torch.nn.Identity, "Tanh": torch.nn.Tanh, "GELU": torch.nn.GELU, "ReLU": torch.nn.ReLU}
+Features = dict[str, Any]
 
 
 class SentenceEncoder(torch.nn.Module):
@@ -26,19 +21,27 @@ class SentenceEncoder(torch.nn.Module):
 
     Args:
         model: a transformers encoder, whose first output is [batch, sequence, hidden].
-        pooling: of "mean", "cls", "max", "mean_sqrt_len"; several are concatenated. Padding counts in none.
-        dense: modules applied to the pooled vector, in order.
+        pooling: of "mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"; several are concatenated.
+            Padding counts in none.
         normalize: whether the result has length 1.
+        later: the modules after the transformer, in place of these two.
     """
 
-    def __init__(self, model: Any, pooling: tuple[str, ...] = ("mean",), dense: tuple = (), normalize: bool = True):
+    def __init__(
+        self,
+        model: Any,
+        pooling: tuple[str, ...] = ("mean",),
+        normalize: bool = True,
+        later: Sequence[torch.nn.Module] | None = None,
+    ) -> None:
         super().__init__()
-        unknown = set(pooling) - set(_POOLINGS.values())
-        if unknown or not pooling:
-            raise ExportError(f"pooling {pooling!r} is unknown: choose from {', '.join(_POOLINGS.values())}")
+        if later is None:
+            unknown = set(pooling) - set(POOLINGS)
+            if unknown or not pooling:
+                raise ExportError(f"pooling {pooling!r} is unknown: choose from {', '.join(POOLINGS)}")
+            later = [_Pooling(pooling), *([_Normalize(SENTENCE, SENTENCE)] if normalize else [])]
         self.model = model
-        self.pooling, self.normalize = pooling, normalize
-        self.dense = torch.nn.Sequential(*dense)
+        self.later = torch.nn.ModuleList(later)
 
     @property
     def config(self) -> Any:
@@ -50,15 +53,57 @@ class SentenceEncoder(torch.nn.Module):
         self.model.set_attn_implementation(attention)
 
     def forward(self, input_ids, attention_mask, token_type_ids=None) -> dict[str, torch.Tensor]:
-        """{"last_hidden_state": [batch, sequence, hidden], "sentence_embedding": [batch, size]} of int64 inputs."""
+        """{"last_hidden_state": [batch, sequence, hidden], "sentence_embedding": [batch, size]} of int64 inputs, and
+        "token_embeddings" [batch, sequence, size] where a module changes the rows before they are pooled.
+        """
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
         taken = inspect.signature(self.model.forward).parameters
-        tokens = self.model(**{name: t for name, t in inputs.items() if name in taken and t is not None})[0]
-        pooled = torch.cat([_pooled(tokens, attention_mask, mode) for mode in self.pooling], dim=-1)
-        sentence = self.dense(pooled)
-        if self.normalize:
-            sentence = torch.nn.functional.normalize(sentence, p=2.0, dim=1)
-        return {"last_hidden_state": tokens, "sentence_embedding": sentence}
+        layers = any(isinstance(module, _WeightedLayers) for module in self.later)
+        options = {"output_hidden_states": True} if layers else {}
+        found = self.model(**{name: t for name, t in inputs.items() if name in taken and t is not None}, **options)
+        features: Features = {TOKENS: found[0], "mask": attention_mask}
+        features["layers"] = found.hidden_states if layers else None
+        for module in self.later:
+            module(features)
+        changed = {} if features[TOKENS] is found[0] else {TOKENS: features[TOKENS]}
+        return {"last_hidden_state": found[0], SENTENCE: features[SENTENCE], **changed}
+
+
+class StaticEncoder(torch.nn.Module):
+    """Static embeddings: a row of a table for each token, and of these the mean, of no token zeros.
+
+    Args:
+        table: [vocabulary, size].
+        later: the modules after it.
+    """
+
+    def __init__(self, table: torch.Tensor, later: Sequence[torch.nn.Module] = ()) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding.from_pretrained(table.float())
+        self.later = torch.nn.ModuleList(later)
+        self.config = transformers.PretrainedConfig(
+            vocab_size=table.shape[0], hidden_size=table.shape[1], architectures=["StaticEmbedding"]
+        )
+
+    def set_attn_implementation(self, attention: str) -> None:
+        """As PreTrainedModel.set_attn_implementation; there is no attention here."""
+
+    def forward(self, input_ids, attention_mask) -> dict[str, torch.Tensor]:
+        """{"sentence_embedding": [batch, size]} of int64 inputs."""
+        features: Features = {SENTENCE: _pooled(self.embedding(input_ids), attention_mask, "mean")}
+        for module in self.later:
+            module(features)
+        return {SENTENCE: features[SENTENCE]}
+
+
+class _Pooling(torch.nn.Module):
+    def __init__(self, modes: Sequence[str]) -> None:
+        super().__init__()
+        self.modes = tuple(modes)
+
+    def forward(self, features: Features) -> None:
+        tokens, mask = features[TOKENS], features["mask"]
+        features[SENTENCE] = torch.cat([_pooled(tokens, mask, mode) for mode in self.modes], dim=-1)
 
 
 def _pooled(tokens: torch.Tensor, mask: torch.Tensor, mode: str) -> torch.Tensor:
@@ -67,72 +112,125 @@ def _pooled(tokens: torch.Tensor, mask: torch.Tensor, mode: str) -> torch.Tensor
     visible = mask.unsqueeze(-1).to(tokens.dtype)
     if mode == "max":
         return tokens.masked_fill(visible == 0, torch.finfo(tokens.dtype).min).max(dim=1).values
+    places = torch.arange(tokens.shape[1], device=tokens.device)
+    if mode == "lasttoken":
+        last = (mask * places).max(dim=1).values
+        return (tokens * visible).gather(1, last[:, None, None].expand(-1, 1, tokens.shape[2])).squeeze(1)
+    if mode == "weightedmean":
+        # Of 1, not of the length: float16 ends at 65504, which the sum of 1 to 362 exceeds.
+        visible = visible * ((places + 1).to(tokens.dtype) / tokens.shape[1])[:, None]
+        return (tokens * visible).sum(dim=1) / visible.sum(dim=1).clamp(min=1e-6)
     count = visible.sum(dim=1).clamp(min=1)
     return (tokens * visible).sum(dim=1) / (count if mode == "mean" else count.sqrt())
+
+
+class _Normalize(torch.nn.Module):
+    def __init__(self, reads: str, writes: str) -> None:
+        super().__init__()
+        self.reads, self.writes = reads, writes
+
+    def forward(self, features: Features) -> None:
+        given = features[self.reads]
+        features[self.writes] = torch.nn.functional.normalize(given, p=2.0, dim=given.dim() - 1)
+
+
+class _LayerNorm(torch.nn.Module):
+    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(len(tensors["norm.weight"]))
+        self.load_state_dict(tensors)
+
+    def forward(self, features: Features) -> None:
+        features[SENTENCE] = self.norm(features[SENTENCE])
+
+
+class _Dense(torch.nn.Module):
+    def __init__(self, module: Module, tensors: dict[str, torch.Tensor]) -> None:
+        super().__init__()
+        out_features, in_features = tensors["linear.weight"].shape
+        self.linear = torch.nn.Linear(in_features, out_features, bias="linear.bias" in tensors)
+        self.residual: torch.nn.Module | None = None
+        if module.config.get("use_residual"):
+            same = in_features == out_features
+            self.residual = torch.nn.Identity() if same else torch.nn.Linear(in_features, out_features, bias=False)
+        self.activation = getattr(torch.nn, module.activation)()
+        self.load_state_dict(tensors)
+        self.reads, self.writes = module.reads, module.writes
+
+    def forward(self, features: Features) -> None:
+        given = features[self.reads]
+        made = self.activation(self.linear(given))
+        features[self.writes] = made if self.residual is None else made + self.residual(given)
+
+
+class _WeightedLayers(torch.nn.Module):
+    """The mean of all layers' outputs from `start` on, by learned weights; layer 0 is the embedding's."""
+
+    def __init__(self, start: int, tensors: dict[str, torch.Tensor]) -> None:
+        super().__init__()
+        weights = tensors["layer_weights"].float()
+        self.start, self.weights = start, (weights / weights.sum()).tolist()
+
+    def forward(self, features: Features) -> None:
+        layers = features["layers"][self.start :]
+        if len(layers) != len(self.weights):
+            raise ExportError(
+                f"WeightedLayerPooling has {len(self.weights)} weights, for layers {self.start} to"
+                f" {self.start + len(self.weights) - 1}; the transformer gives {len(layers)} from there on"
+            )
+        features[TOKENS] = sum(weight * layer for weight, layer in zip(self.weights, layers, strict=True))
 
 
 def sentence_encoder(model: Any, folder: Path, source: str = "") -> SentenceEncoder:
     """`model` with what the sentence-transformers files of `folder`, in errors called `source`, say comes after it.
 
-    Raises ExportError where there are none, or where they name a module or pooling that is not known here.
+    Raises BertfuseError where they name a module or a setting that is not known here.
     """
-    source = source or str(folder)
-    modules = read_any_json(folder / "modules.json")
-    if modules is None:
-        raise ExportError(
-            f"{source}: has no modules.json, so it is not a sentence-transformers model; take --task feature-extraction"
-        )
-    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-        raise ExportError(f"{source}: modules.json is not a list of modules; take --task feature-extraction")
-    pooling: tuple[str, ...] = ()
-    dense: list[torch.nn.Module] = []
-    normalize = False
-    for module in modules[1:]:
-        kind, path = str(module.get("type", "")).rsplit(".", 1)[-1], module.get("path", "")
-        if kind == "Pooling" and not pooling and not dense:
-            pooling = _pooling(source, read_json(folder / path / "config.json"))
-        elif kind == "Dense" and pooling and not normalize:
-            dense.append(_dense(source, folder, path))
-        elif kind == "Normalize" and pooling:
-            normalize = True
-        else:
-            raise ExportError(
-                f"{source}: modules.json has a {kind} module, which cannot be exported; take --task feature-extraction"
-            )
-    if not pooling:
-        raise ExportError(f"{source}: modules.json has no Pooling module; take --task feature-extraction")
-    return SentenceEncoder(model, pooling, tuple(dense), normalize)
+    return SentenceEncoder(model, later=[_made(module) for module in read_modules(folder, source).later])
 
 
-def _pooling(source: str, config: dict[str, Any]) -> tuple[str, ...]:
-    wanted = config.get("pooling_mode")  # a name, or in older folders one flag for each
-    if isinstance(wanted, str | list):
-        modes = [wanted] if isinstance(wanted, str) else [str(mode) for mode in wanted]
+def static_encoder(folder: Path, source: str = "") -> StaticEncoder:
+    """The static embeddings of the folder, with the modules after them. Raises BertfuseError as `sentence_encoder`."""
+    modules = read_modules(folder, source)
+    tensors = _tensors(modules.first)
+    if "embedding.weight" in tensors:
+        table = tensors["embedding.weight"]
+    elif "embeddings" in tensors:  # as model2vec saves them
+        table = tensors["embeddings"].float()
+        table = table[tensors["mapping"].long()] if "mapping" in tensors else table
+        table = table * tensors["weights"].float()[:, None] if "weights" in tensors else table
     else:
-        modes = [key.removeprefix("pooling_mode_") for key, on in config.items() if key.startswith("pooling") and on]
-    modes = [_POOLINGS.get(f"pooling_mode_{mode}", mode) for mode in modes]
-    if not modes or not set(modes) <= set(_POOLINGS.values()):
+        raise ExportError(f"{modules.first.folder / 'model.safetensors'}: holds no embeddings; save the model again")
+    return StaticEncoder(table, [_made(module) for module in modules.later])
+
+
+def _made(module: Module) -> torch.nn.Module:
+    try:
+        if module.kind == "Pooling":
+            return _Pooling(module.poolings)
+        if module.kind == "Normalize":
+            return _Normalize(module.reads, module.writes)
+        tensors = _tensors(module)
+        if module.kind == "LayerNorm":
+            return _LayerNorm(tensors)
+        if module.kind == "WeightedLayerPooling":
+            return _WeightedLayers(int(module.config.get("layer_start", 4)), tensors)
+        return _Dense(module, tensors)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ExportError(
-            f"{source}: pooling {', '.join(modes) or 'none'} cannot be exported, "
-            f"only {', '.join(_POOLINGS.values())}; take --task feature-extraction"
-        )
-    return tuple(modes)
+            f"{module.folder / 'model.safetensors'}: holds no {module.kind} module: {first_line(error)}; copy the model"
+            " again"
+        ) from error
 
 
-def _dense(source: str, folder: Path, path: str) -> torch.nn.Module:
+def _tensors(module: Module) -> dict[str, torch.Tensor]:
     from safetensors.torch import load_file
 
-    config = read_json(folder / path / "config.json")
-    activation = str(config.get("activation_function", "Identity")).rsplit(".", 1)[-1]
-    file = folder / path / "model.safetensors"
-    if activation not in _ACTIVATIONS or not file.is_file():
-        why = f"activation {activation}" if file.is_file() else "no model.safetensors"
-        raise ExportError(f"{source}: {path} has {why}, so it cannot be exported; take --task feature-extraction")
+    file = module.folder / "model.safetensors"
     try:
-        weights = {name.removeprefix("linear."): tensor.float() for name, tensor in load_file(file).items()}
-        out_features, in_features = weights["weight"].shape
-        linear = torch.nn.Linear(in_features, out_features, bias="bias" in weights)
-        linear.load_state_dict(weights)
-    except Exception as error:  # safetensors raises its own, torch RuntimeError
-        raise ExportError(f"{file}: holds no Dense module: {first_line(error)}; copy the model again") from error
-    return torch.nn.Sequential(linear, _ACTIVATIONS[activation]())
+        tensors = load_file(file)
+    except Exception as error:  # safetensors raises its own
+        raise ExportError(
+            f"{file}: holds no {module.kind} module: {first_line(error)}; copy the model again"
+        ) from error
+    return {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bertfuse.errors import ExportError
-from bertfuse.runtime.folder import read_any_json
+from bertfuse.model_folder.routes import ROUTES, read_router
+from bertfuse.model_folder.sentence_modules import STATIC, first_module, module_list, read_modules
 
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
 # Files of other frameworks and formats, and of quantised variants, are not fetched.
@@ -18,6 +19,7 @@ _NOT_FETCHED += ["onnx/*", "openvino/*", "coreml/*", "*.pt", "*.pth", "*.ckpt"]
 _WEIGHT_SUFFIXES = [".safetensors", ".bin", ".h5", ".msgpack", ".ot", ".onnx", ".onnx_data", ".tflite", ".gguf"]
 _WEIGHT_SUFFIXES += [".mlmodel", ".npz", ".pt", ".pth", ".ckpt", ".data", ".original", ".plan"]
 _NOT_COPIED = re.compile(r"^(\..*|__pycache__|onnx|openvino|coreml|checkpoint-\d+)$")
+_OUR_REPORTS = {"bench.json", "bench.png", "report.html"}  # of the model that is read, not of what is made of it
 REACH_SECONDS = 3.0
 
 
@@ -30,6 +32,11 @@ def check_source(source: str, allow_pickle: bool) -> None:
         return
     if not path.is_dir():
         raise ExportError(f"{source}: is a file; give the folder that holds config.json and model.safetensors")
+    if read_router(path, source) is not None:
+        return  # each of its routes is checked as a folder of its own
+    if first_module(path).kind == STATIC:
+        read_modules(path, source)
+        return
     if not (path / "config.json").is_file():
         raise ExportError(f"{source}: has no config.json, so it is not a Hugging Face model folder")
     pickles = sorted(path.glob("*.bin"))
@@ -97,22 +104,25 @@ def _reached(endpoint: str) -> bool:
 def files_to_copy(source: Path, without: Path | None = None) -> Iterator[Path]:
     """The files of a model folder that are not its weights, relative to it; nothing below `without`.
 
-    Weights of modules that come after the transformer (2_Dense/model.safetensors) are among them: others read them.
+    Weights of modules that come after the transformer (2_Dense/model.safetensors) are among them: others read them. So
+    are those of static embeddings and of routes, for which sentence-transformers reads no ONNX file.
     """
-    modules = read_any_json(source / "modules.json")
-    later = [str(module.get("path", "")) for module in modules if isinstance(module, dict)] if modules else []
-    later = [path for path in later if path]
+    modules = module_list(source) or []
+    routes = read_router(source) is not None
+    later = [module.folder for module in modules if routes or module.folder != source or module.kind == STATIC]
     for folder, folders, names in os.walk(source):
         at = Path(folder)
         folders[:] = sorted(
             name
             for name in folders
-            if not _NOT_COPIED.match(name) and (without is None or (at / name).resolve() != without.resolve())
+            if not (_NOT_COPIED.match(name) or (routes and name == ROUTES))
+            and (without is None or (at / name).resolve() != without.resolve())
         )
-        kept = at != source and any(at.relative_to(source).is_relative_to(path) for path in later)
+        kept = any(at == place or (place != source and at.is_relative_to(place)) or routes for place in later)
         for name in sorted(names):
             weights = Path(name).suffix in _WEIGHT_SUFFIXES or name.endswith(".index.json")
-            if name[0] != "." and (kept or not weights) and (at / name).is_file():
+            ours = at == source and name in _OUR_REPORTS
+            if name[0] != "." and (kept or not weights) and not ours and (at / name).is_file():
                 yield (at / name).relative_to(source)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bertfuse.errors import ExportError
-from bertfuse.runtime.folder import read_any_json, read_json
+from bertfuse.model_folder.files import read_any_json, read_json
 
 AUTO = "auto"
 
@@ -38,7 +38,8 @@ TASKS: dict[str, Task] = {
         Task(
             "sentence-similarity",
             "AutoModel",
-            {"last_hidden_state": _SEQUENCE, "sentence_embedding": _BATCH},
+            {"last_hidden_state": _SEQUENCE, "token_embeddings": _SEQUENCE, "sentence_embedding": _BATCH},
+            optional=("last_hidden_state", "token_embeddings"),
         ),
         Task("fill-mask", "AutoModelForMaskedLM", {"logits": _SEQUENCE}),
         Task("text-classification", "AutoModelForSequenceClassification", {"logits": _BATCH}),

@@ -9,6 +9,7 @@ _EXPORTS = {
     "fuse": "pipeline",
     "fuse_file": "pipeline",
     "explain": "pipeline",
+    "FuseOptions": "options",
     "FusionResult": "result",
     "Miss": "result",
     "Part": "result",

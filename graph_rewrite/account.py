@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import onnx_graphsurgeon as gs
 
+from .dialect.pattern import GELU, LAYER_NORM, LINEAR, Output, PatternNode, patterns
 from .expected import Expectation
 from .graph import FusionGraph
 from .match import Match
 from .nodes import NoMatch, describe, node_name, producer
-from .ops import OPS
+from .ops import ALL_OPS
 from .order import inputs_of
 from .result import Miss, Part
 from .spec import OpSpec
 
 _ATTENTIONS = ("FusedAttention", "AddQKVBias")
-# What one post-LayerNorm layer promises: where there is but one layer, whatever exceeds it is the head's.
-_ONE_LAYER = Counter({"FusedAttention": 1, "AddQKVBias": 1, "FusedGemmLayerNorm": 2, "FusedGemmGelu": 1})
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Survey:
         `credits` holds what was fused by the id of the original node that it was found at.
         """
         expected: Counter[str] = Counter()
-        order = list(OPS)
+        order = list(ALL_OPS)
         found: list[tuple[_Origin, Part]] = []
         taken = graph.taken()
         for anchor, credit in credits.items():
@@ -133,10 +133,15 @@ class Survey:
 
 
 def _with_head(parts: list[Part], layers: int) -> list[Part]:
-    """What the last layer has beyond the one before it is the model's head."""
+    """What the last layer has beyond the one before it is the model's head.
+
+    A layer is what lies between attentions, whatever the order of its norms: where they come first, a layer ends with
+    the next one's first norm, and the last with that of the whole model.
+    """
     if not layers:
         return parts
-    usual = Counter(part.op for part in parts if part.layer == layers - 1) if layers > 1 else Counter(_ONE_LAYER)
+    before = [part.op for part in parts if part.layer == layers - 1]
+    usual = Counter(before if layers > 1 else _only_layer([part.op for part in parts if part.layer == layers]))
     done = []
     for part in parts:
         if part.layer == layers:
@@ -149,9 +154,38 @@ def _with_head(parts: list[Part], layers: int) -> list[Part]:
     return sorted(done, key=lambda part: part.layer)
 
 
+def _only_layer(ops: list[str]) -> list[str]:
+    """Those of the ops behind one attention, in order, that are a layer's: up to the product behind its activation.
+
+    An activation with a norm right behind it is a head's: in a layer a product comes between.
+    """
+    activated = False
+    for index, op in enumerate(ops):
+        does = _operations(ALL_OPS[op])
+        if {GELU, LAYER_NORM} <= does:
+            return ops[:index]
+        if activated and LINEAR in does:
+            return ops[: index + 1]
+        activated = activated or GELU in does
+    return ops
+
+
+@cache
+def _operations(spec: OpSpec) -> set[str]:
+    """The operations of the dialect that the op's body is made of."""
+    found, waiting = set(), [pattern.root for pattern in patterns(spec)]
+    while waiting:
+        node = waiting.pop()
+        node = node.node if isinstance(node, Output) else node
+        if isinstance(node, PatternNode):
+            found.add(node.op)
+            waiting += node.inputs
+    return found
+
+
 def credit(spec: OpSpec, found: Match, made: gs.Node) -> Credit:
     """What is to be said of the fused node `made`."""
-    attributes = {a.name: found.attributes[a.name] for a in spec.attributes}
+    attributes = {a.name: found.attributes[a.name] for a in spec.found_attributes}
     return Credit(spec, made.outputs[0].name, attributes, _unusual_scale(found, attributes))
 
 
@@ -169,4 +203,4 @@ def _unusual_scale(found: Match, attributes: dict[str, Any]) -> str:
 
 def in_order(counts: Counter[str]) -> dict[str, int]:
     """The counts that are not zero, in the order of the ops."""
-    return {name: counts[name] for name in OPS if counts[name]}
+    return {name: counts[name] for name in ALL_OPS if counts[name]}

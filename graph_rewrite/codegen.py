@@ -61,11 +61,13 @@ def _tensors(op: OpSpec, role: str, tensors: tuple[TensorSpec, ...]) -> list[str
         array, expression = _array("AxisDef", f"k{op.name}_{role}_{tensor.name}", axes)
         lines += array
         index = op.input_index(tensor.needs) if tensor.needs else -1
+        scales = op.input_index(tensor.scales) if tensor.scales else -1
         flags = ", ".join(
             str(flag).lower() for flag in (tensor.optional, tensor.constant, tensor.leading, tensor.packed)
         )
         rows.append(
-            f"{{{_string(tensor.name)}, Variable::k{tensor.dtype}, {flags}, {index}, {expression}, {len(axes)}}}"
+            f"{{{_string(tensor.name)}, Variable::k{tensor.dtype}, {flags}, {index}, {scales}, "
+            f"{expression}, {len(axes)}}}"
         )
     return lines + _array("TensorDef", f"k{op.name}_{role}", rows)[0]
 

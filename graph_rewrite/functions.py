@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import onnx
 from onnx import TensorProto, helper
 
+from .dialect.quantized import LARGEST
 from .dialect.standard_ops import AttributeRef, FunctionBody
-from .ops import OPS
+from .ops import ALL_OPS
 from .spec import DOMAIN, OP_VERSION, OpSpec
 
 # Function overloads came with this IR version.
@@ -21,6 +22,7 @@ class Signature:
     """What a body depends on: which inputs are there, the strings among the attributes, the element type.
 
     `heads` are number and size of an attention's heads, where the file tells: such a body computes no shapes.
+    `weight_type` is the element type of a quantised weight, 0 where there is none.
     """
 
     op: str
@@ -28,6 +30,7 @@ class Signature:
     strings: tuple[tuple[str, str], ...]
     data_type: int
     heads: tuple[int, int] | None = None
+    weight_type: int = 0
 
 
 def attach(
@@ -43,10 +46,11 @@ def attach(
     `make_body(opset, element type)` is what the bodies are written into.
     """
     sizes = {tensor.name: tensor.dims[0] for tensor in model.graph.initializer if len(tensor.dims) == 1}
+    types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
     forms: dict[str, dict[Signature, list[onnx.NodeProto]]] = {}
     for node in model.graph.node:
         if node.domain == DOMAIN:
-            signature = _signature(node, data_types[node.output[0]], sizes)
+            signature = _signature(node, data_types[node.output[0]], sizes, types)
             forms.setdefault(node.op_type, {}).setdefault(signature, []).append(node)
     opset = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
     for by_signature in forms.values():
@@ -54,7 +58,7 @@ def attach(
         for index, (signature, nodes) in enumerate(ranked):
             overload = f"form_{index + 1}" if index else ""
             body = make_body(opset, signature.data_type)
-            model.functions.append(function(OPS[signature.op], signature, opset, overload, body))
+            model.functions.append(function(ALL_OPS[signature.op], signature, opset, overload, body))
             if overload:
                 model.ir_version = max(model.ir_version, _OVERLOAD_IR_VERSION)
                 for node in nodes:
@@ -66,17 +70,20 @@ def function(
 ) -> onnx.FunctionProto:
     """The function of one op in the form that `signature` gives, for a model of that opset, written into `body`."""
     body = FunctionBody(opset) if body is None else body
-    body.heads = signature.heads
+    body.heads, body.weight_type = signature.heads, signature.weight_type
     plain = signature.data_type == TensorProto.FLOAT
     values = []
     for tensor in spec.inputs:
         value = tensor.name if tensor.name in signature.present else None
-        if value is not None and tensor.dtype == "T" and not plain:
+        is_float = tensor.dtype == "T" or (tensor.dtype == "W" and not signature.weight_type)
+        if value is not None and is_float and not plain:
             # Products, statistics and softmax are float32 in every kernel, and here too.
             value = body.emit("Cast", [value], to=TensorProto.FLOAT)
         values.append(value)
     strings = dict(signature.strings)
-    settings = {a.name: strings.get(a.name, AttributeRef(a.name, a.kind)) for a in spec.attributes}
+    settings = {
+        a.name: strings.get(a.name, a.default if a.by_pass else AttributeRef(a.name, a.kind)) for a in spec.attributes
+    }
     outputs = spec.body(body, *values, **settings)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     for value, tensor in zip(outputs, spec.outputs, strict=True):
@@ -90,7 +97,11 @@ def function(
         [t.name for t in spec.outputs],
         body.nodes,
         [helper.make_opsetid("", opset)],
-        attributes=[*(a.name for a in spec.attributes), "plugin_version", "plugin_namespace"],
+        attributes=[
+            *(a.name for a in spec.attributes if not a.by_pass or a.name in strings),
+            "plugin_version",
+            "plugin_namespace",
+        ],
         doc_string=spec.doc,
     )
     if overload:
@@ -98,21 +109,24 @@ def function(
     return result
 
 
-def _signature(node: onnx.NodeProto, data_type: int, sizes: dict[str, int]) -> Signature:
-    spec = OPS[node.op_type]
+def _signature(node: onnx.NodeProto, data_type: int, sizes: dict[str, int], types: dict[str, int]) -> Signature:
+    spec = ALL_OPS[node.op_type]
     present = tuple(t.name for t, name in zip(spec.inputs, node.input, strict=False) if name)
     strings = tuple(
         (a.name, helper.get_attribute_value(a).decode())
         for a in node.attribute
         if a.type == onnx.AttributeProto.STRING and any(a.name == s.name for s in spec.attributes)
     )
-    return Signature(node.op_type, present, strings, data_type, _heads(node, sizes))
+    weight = next((name for t, name in zip(spec.inputs, node.input, strict=False) if t.dtype == "W"), "")
+    weight_type = types.get(weight, 0)
+    quantized = weight_type if weight_type in LARGEST else 0
+    return Signature(node.op_type, present, strings, data_type, _heads(node, sizes), quantized)
 
 
 def _heads(node: onnx.NodeProto, sizes: dict[str, int]) -> tuple[int, int] | None:
     """Number and size of the heads, by the length of the bias of Q, K and V."""
     count = next((a.i for a in node.attribute if a.name == "num_heads"), 0)
-    packed = [i for i, tensor in enumerate(OPS[node.op_type].inputs) if tensor.axes == ("3*H",)]
+    packed = [i for i, tensor in enumerate(ALL_OPS[node.op_type].inputs) if tensor.axes == ("3*H",)]
     size = sizes.get(node.input[packed[0]], 0) if count > 0 and packed else 0
     return (count, size // (3 * count)) if size else None
 

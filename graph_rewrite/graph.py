@@ -37,8 +37,11 @@ _WIDTHS = {
 class FusionGraph:
     """`gs` is the graph; `opset` its default-domain opset; `weights` are found as values of its Constants.
 
-    `defaults` are the values of graph inputs that need not be fed.
+    `defaults` are the values of graph inputs that need not be fed. `families` says to write ops that have no kernels
+    yet.
     """
+
+    families = False
 
     def __init__(self, skeleton: onnx.ModelProto, weights: dict[str, w.Weight]) -> None:
         skeleton, self.defaults = _without_defaults(skeleton, weights)
@@ -124,7 +127,7 @@ class FusionGraph:
     @contextlib.contextmanager
     def anchored(self, node: gs.Node) -> Iterator[None]:
         """Dialect nodes made inside are put down to this original node."""
-        self._anchor = id(node)
+        self._anchor = self._anchors.get(id(node), id(node))
         try:
             yield
         finally:
@@ -250,6 +253,15 @@ class FusionGraph:
                 self.restore(new)
                 raise _needed(node, user)
         return new
+
+    def hand_over(self, old: gs.Node, new: gs.Node) -> None:
+        """Let `new` produce what `old` does, too, behind its own outputs."""
+        known_attributes.check(old, self.opset)
+        outputs = list(old.outputs)
+        old.outputs.clear()
+        new.outputs.extend(outputs)
+        self._replacement = id(new)
+        self._unhook(old)
 
     def forward_shape(self, shape: gs.Node, others: Sequence[gs.Tensor]) -> None:
         """Let the Shape node read the first of `others` that has its tensor's shape, or all of it but the last number.

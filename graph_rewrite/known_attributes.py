@@ -39,6 +39,8 @@ _ONNX = {
     "Neg": _Known(13),
     "Erf": _Known(13),
     "Tanh": _Known(13),
+    "Sigmoid": _Known(13),
+    "Swish": _Known(24, {"alpha": ANY}),
     "Where": _Known(16),
     "IsNaN": _Known(20),
     "MatMul": _Known(13),
@@ -46,6 +48,7 @@ _ONNX = {
     "Gelu": _Known(20, {"approximate": ("none", "tanh")}),
     "ReduceMean": _Known(18, {"axes": ANY, "keepdims": (1,), "noop_with_empty_axes": (0,)}),
     "LayerNormalization": _Known(17, {"axis": ANY, "epsilon": ANY, "stash_type": (onnx.TensorProto.FLOAT,)}),
+    "RMSNormalization": _Known(23, {"axis": ANY, "epsilon": ANY, "stash_type": (onnx.TensorProto.FLOAT,)}),
     "Softmax": _Known(13, {"axis": ANY}),
     "Attention": _Known(
         25,
@@ -63,6 +66,8 @@ _ONNX = {
     ),
     # Between float types, to which the last two do not apply.
     "Cast": _Known(28, {"to": _TYPES, "saturate": ANY, "round_mode": ANY}),
+    "Concat": _Known(13, {"axis": ANY}),
+    "Expand": _Known(13),
     "Identity": _Known(25),
     "Reshape": _Known(25, {"allowzero": (0, 1)}),
     "Transpose": _Known(25, {"perm": ANY}),

@@ -42,6 +42,10 @@ class _GraphDialect(OnnxDialect):
         self.heads = (q.shape[1], q.shape[3])
         return super().attention(q, k, v, mask, scale)
 
+    def scores(self, q, k_transposed, scale):
+        """Q is scaled, mostly to less, and not the product, which in half precision may be out of range before."""
+        return self.emit("MatMul", [self.emit("Mul", [q, scale]), k_transposed])
+
     def additive_mask(self, mask: gs.Tensor) -> gs.Tensor:
         key = ("mask", mask.name)
         if key not in self._shared:

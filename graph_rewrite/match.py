@@ -62,7 +62,7 @@ def match(graph: FusionGraph, spec: OpSpec, pattern: Pattern, root: gs.Node) -> 
     for found in _node(graph, pattern.root, root, Match(), 0, deepest):
         try:
             _check_outside(found)
-            _check(spec, found, root)
+            check_description(spec, found, root)
             graph.check_private(found.nodes, list(found.inputs.values()))
         except NoMatch as miss:
             deepest.note(1 << 20, miss)
@@ -149,8 +149,8 @@ def _check_outside(found: Match) -> None:
             raise NoMatch(producer(tensor), f"'{tensor.name}' is read twice by the op", wanted="no other consumer")
 
 
-def _check(spec: OpSpec, found: Match, root: gs.Node) -> None:
-    """Constants where the op wants them, dtypes that it takes, and axes that agree."""
+def check_description(spec: OpSpec, found: Match, root: gs.Node) -> None:
+    """Raise NoMatch where the op does not take this: computed weights, other types, ranges or axes that disagree."""
     sizes: dict[str, tuple[int, str]] = {}
     elements: dict[str, tuple[int, str]] = {}
     leading: list[tuple[gs.Tensor, list[Any]]] = []
@@ -161,11 +161,12 @@ def _check(spec: OpSpec, found: Match, root: gs.Node) -> None:
         if tensor_spec.constant and not isinstance(tensor, gs.Constant):
             raise NoMatch(root, f"its {tensor_spec.name} '{tensor.name}' is computed", wanted="an initialiser")
         data_type = None if tensor.dtype is None else data_type_of(tensor.dtype)
-        allowed = DTYPE_VARIABLES[tensor_spec.dtype]
+        variable = "T" if tensor_spec.dtype == "W" else tensor_spec.dtype  # quantised by a pass alone
+        allowed = DTYPE_VARIABLES[variable]
         if data_type is not None and data_type not in allowed.values():
             raise NoMatch(root, f"'{tensor.name}' is {tensor.dtype}", wanted=f"{' or '.join(allowed)}")
         if data_type is not None:
-            first, owner = elements.setdefault(tensor_spec.dtype, (data_type, tensor.name))
+            first, owner = elements.setdefault(variable, (data_type, tensor.name))
             if first != data_type:
                 raise NoMatch(root, f"'{tensor.name}' is {tensor.dtype}", wanted=f"the type of '{owner}'")
         _bind_axes(tensor_spec, tensor, sizes, found.attributes, root)
@@ -173,8 +174,9 @@ def _check(spec: OpSpec, found: Match, root: gs.Node) -> None:
             leading.append((tensor, list(tensor.shape[: len(tensor.shape) - len(tensor_spec.trailing)])))
     for tensor, axes in leading[1:]:
         _check_leading(*leading[0], tensor, axes, root)
-    for attribute in spec.attributes:
-        value = found.attributes[attribute.name]
+    for attribute in spec.found_attributes:
+        # Of an operation that this form of the op lacks.
+        value = found.attributes.setdefault(attribute.name, attribute.default)
         low, high = attribute.minimum, attribute.maximum
         if attribute.kind == "float" and not math.isfinite(value):
             raise NoMatch(root, f"{attribute.name} is {value}", wanted="a finite number")

@@ -6,13 +6,17 @@ import gc
 import os
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import onnx
 import onnx_graphsurgeon as gs
 
 from bertfuse.errors import BertfuseError, FusionError
+from bertfuse.files import check_target
+from bertfuse.garbage import only_new_garbage
 
-from . import functions, io, local_functions, lower, passes, precision, same_shapes, validate
+from . import functions, io, local_functions, lower, passes, precision, residual_norms, same_shapes, validate
 from .account import Credit, Survey, credit, in_order
 from .dialect.pattern import patterns
 from .expected import expectations
@@ -20,75 +24,58 @@ from .graph import FusionGraph
 from .match import Match, is_op, match
 from .nodes import NoMatch
 from .normalize import NORMALIZERS, clutter
-from .ops import OPS
+from .ops import ALL_OPS, BODY_OPS, OPS
+from .options import LEVELS, FuseOptions
 from .result import FusionResult
 from .spec import DOMAIN, NODE_MARKERS, PADDING_KEY, OpSpec
 from .to_onnx import to_model
 from .weights import Weight
 
-LEVELS = {
-    "full": tuple(name for name, spec in OPS.items() if not spec.companion),
-    "basic": tuple(
-        name for name, spec in OPS.items() if not spec.companion and name not in ("EmbedLayerNorm", "FusedAttention")
-    ),
-}
 MIN_OPSET = 13
 
 Progress = Callable[[str], None]
 
 
+@only_new_garbage()
 def fuse(
     model: onnx.ModelProto | str | os.PathLike[str],
-    level: str = "full",
-    functions: bool = True,
-    dtype: str | None = None,
+    options: FuseOptions | None = None,
     progress: Progress | None = None,
-    padding: str = "keep",
-    output_rows: bool = False,
+    **given: Any,
 ) -> FusionResult:
     """Fuse a model in memory, or one read from a path; the model given is not changed.
 
-    level      "full", or "basic": attention stays in standard operators behind AddQKVBias, embeddings and linear layers
-               in no other op as they are
-    functions  whether the model carries each op's body as a function, so that it runs without our library
-    dtype      "fp32", "fp16" or "bf16": convert the fused model; None keeps the types it has
-    progress   called with the name of each step as it begins
-    padding    "keep"; "remove": only real tokens are computed, behind the same interface, with zeros on padding where
-               an output has a row for each token; "ragged": the model takes tokens without padding (passes/ragged.py)
-    output_rows  compute only those rows of the last layer that an output needs; always so unless padding is kept
+    `options` may be given by name: fuse(model, dtype="fp16"). `progress` is called with the name of each step as it
+    begins.
 
     Raises FusionError for a file or model that cannot be read or comes out invalid, BertfuseError for a wrong option.
     """
-    check_options(level, dtype, padding)
+    options = replace(options or FuseOptions(), **given)
     original = model if isinstance(model, onnx.ModelProto) else io.load_model(model)
     skeleton, weights = io.split(original)
-    result, fused_weights = _fuse(
-        skeleton, weights, level, functions, dtype, progress or (lambda step: None), padding, output_rows
-    )
+    result, fused_weights = _fuse(skeleton, weights, options, progress or (lambda step: None))
     result.model = original if fused_weights is None else io.join(result.model, fused_weights)
     return result
 
 
+@only_new_garbage()
 def fuse_file(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
-    level: str = "full",
-    functions: bool = True,
-    dtype: str | None = None,
+    options: FuseOptions | None = None,
     progress: Progress | None = None,
-    padding: str = "keep",
-    output_rows: bool = False,
+    **given: Any,
 ) -> FusionResult:
     """Fuse file to file; `model` of the result has no weights. Each large weight is in memory once, and written once.
 
     A model in which nothing is fused is written as it was. Options and errors as for `fuse`.
     """
-    check_options(level, dtype, padding)
-    io.check_target(target, onnx_file=True)
+    options = replace(options or FuseOptions(), **given)
+    check_target(target, onnx_file=True)
     report = progress or (lambda step: None)
     report("read")
     skeleton, weights = io.open_model(source)
-    result, fused_weights = _fuse(skeleton, weights, level, functions, dtype, report, padding, output_rows)
+    result, fused_weights = _fuse(skeleton, weights, options, report)
     if fused_weights is not None:
         # Transposed and packed weights hold what they are made of; nothing else may, the graph's cycles neither.
         weights = fused_weights
@@ -98,49 +85,37 @@ def fuse_file(
     return result
 
 
+@only_new_garbage()
 def explain(
     model: onnx.ModelProto | str | os.PathLike[str],
-    level: str = "full",
+    options: FuseOptions | None = None,
     progress: Progress | None = None,
-    padding: str = "keep",
-    output_rows: bool = False,
+    **given: Any,
 ) -> FusionResult:
     """What fusing a model in memory or at a path would do, op by op; nothing is written, `model` has no weights.
 
-    Options and errors as for `fuse`.
+    Options and errors as for `fuse`; the model's types stay.
     """
-    check_options(level, None, padding)
+    options = FuseOptions(**given) if options is None else replace(options, **given)
+    options = replace(options, functions=options.families, dtype=None)
     skeleton, weights = io.split(model) if isinstance(model, onnx.ModelProto) else io.open_model(model)
-    return _fuse(skeleton, weights, level, False, None, progress or (lambda step: None), padding, output_rows)[0]
-
-
-def check_options(level: str, dtype: str | None, padding: str = "keep") -> None:
-    """Raises BertfuseError for a level, dtype or padding that `fuse` does not know."""
-    if padding not in passes.PADDINGS:
-        raise BertfuseError(f"padding '{padding}' is unknown; choose one of {', '.join(passes.PADDINGS)}")
-    if level not in LEVELS:
-        raise BertfuseError(f"level '{level}' is unknown; choose one of {', '.join(LEVELS)}")
-    if dtype is not None and dtype not in precision.DTYPES:
-        raise BertfuseError(f"dtype '{dtype}' is unknown; choose one of {', '.join(precision.DTYPES)}")
+    return _fuse(skeleton, weights, options, progress or (lambda step: None))[0]
 
 
 def _fuse(
     skeleton: onnx.ModelProto,
     weights: dict[str, Weight],
-    level: str,
-    with_functions: bool,
-    dtype: str | None,
+    options: FuseOptions,
     progress: Progress,
-    padding: str = "keep",
-    output_rows: bool = False,
 ) -> tuple[FusionResult, dict[str, Weight] | None]:
     """The fused skeleton and its weights; None for the weights when nothing was fused and the skeleton is unchanged."""
     before = count_nodes(skeleton)
-    untouched = "left as it is" + (f", not converted to {dtype}" if dtype else "")
+    padding = options.padding
+    untouched = "left as it is" + (f", not converted to {options.dtype}" if options.dtype else "")
     present = Counter(node.op_type for node in skeleton.graph.node if node.domain == DOMAIN)
     if present:
         message = f"the model holds bertfuse ops already: {untouched}"
-        found = {op: count for op, count in present.items() if op not in OPS or not OPS[op].companion}
+        found = {op: count for op, count in present.items() if op not in ALL_OPS or not ALL_OPS[op].by_pass}
         reports = passes.nothing_done(padding, "the model holds bertfuse ops already")
         return FusionResult(skeleton, found, dict(found), [], (before, before), [message], passes=reports), None
     opset = next((o.version for o in skeleton.opset_import if o.domain in ("", "ai.onnx")), 0)
@@ -156,12 +131,15 @@ def _fuse(
     given, skeleton = skeleton, local_functions.inlined(skeleton)
     progress("infer shapes")
     graph = _import(skeleton, weights)
+    graph.families = options.families and options.level == "full"
     clutter.remove(graph)
-    survey = Survey(graph, expectations(graph, level))
+    survey = Survey(graph, expectations(graph, options.level))
     progress("normalise")
     _normalize(graph)
     progress("fuse")
-    credits = _fuse_ops(graph, [OPS[name] for name in LEVELS[level]])
+    credits = _fuse_ops(graph, [*_variants(graph), *(OPS[name] for name in LEVELS[options.level])])
+    if graph.families:
+        credits |= residual_norms.write(graph)
     fused = in_order(Counter(credit.spec.name for credit in credits.values()))
     expected, parts, layers = survey.account(graph, credits)
     result = FusionResult(
@@ -181,11 +159,11 @@ def _fuse(
         return result, None
     lower.leftovers(graph)
     graph.finish()
-    result.passes = passes.run(graph, level, padding, output_rows)
+    result.passes = passes.run(graph, options.level, padding, options.output_rows)
+    if options.dtype is not None:
+        precision.convert(graph, options.dtype)
     if not graph.interface_changed:
         same_shapes.check(graph)
-    if dtype is not None:
-        precision.convert(graph, dtype)
     progress("write functions")
     model, fused_weights, data_types = to_model(graph, skeleton)
     if any(report.changes_padding and report.done for report in result.passes):
@@ -194,13 +172,17 @@ def _fuse(
         )
     functions.import_domain(model)
     whole = model
-    if not with_functions:  # onnx would take every fused op for an error
+    if not options.functions:  # onnx would take every fused op for an error
         whole = onnx.ModelProto()
         whole.CopyFrom(model)
     functions.attach(whole, data_types)
     validate.check_fused(whole, skeleton, lambda: _folded(skeleton, weights))
     result.model, result.nodes = model, (before, count_nodes(model))
     return result, fused_weights
+
+
+def _variants(graph: FusionGraph) -> list[OpSpec]:
+    return [spec for spec in BODY_OPS.values() if spec is not residual_norms.OP] if graph.families else []
 
 
 def _import(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> FusionGraph:
@@ -277,13 +259,10 @@ def _replace(graph: FusionGraph, spec: OpSpec, found: Match) -> gs.Node:
     inputs = [found.inputs.get(t.name) or gs.Variable.empty() for t in spec.inputs]
     while inputs and inputs[-1].is_empty():
         inputs.pop()
-    attributes = {a.name: found.attributes[a.name] for a in spec.attributes}
+    attributes = {a.name: found.attributes[a.name] for a in spec.found_attributes}
     return graph.replace(found.nodes[0], spec.name, inputs, found.nodes, domain=DOMAIN, **attributes, **NODE_MARKERS)
 
 
 def count_nodes(model: onnx.ModelProto) -> int:
     """Nodes of the graph that compute something."""
     return sum(node.op_type != "Constant" for node in model.graph.node)
-
-
-__all__ = ["LEVELS", "count_nodes", "explain", "fuse", "fuse_file"]

@@ -1,64 +1,123 @@
-"""Inputs that were taken to be of one shape are made to be: those of which the file says no sizes, and packed ones."""
+"""Axes of inputs that share a name are of one size: where no op compares them, nodes of the fused model do."""
 
 from __future__ import annotations
+
+import contextlib
+from typing import Any
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from .elements import Elements
+from .elements.poly import Poly
 from .graph import FusionGraph
+from .nodes import NoMatch
+from .passes import rows
+from .spec import DOMAIN
+
+# What kernels and bodies compare: the axes [B, S] of these inputs with those of the first.
+COMPARED = {
+    "EmbedLayerNorm": ("ids", "token_type_ids", "position_ids"),
+    "FusedAttention": ("qkv", "mask"),
+    "FusedAttentionVariant": ("qkv", "mask"),
+}
+
+_Axis = tuple[gs.Tensor, int]
 
 
 def check(graph: FusionGraph) -> None:
-    """Let the run end where ids and masks without names for their axes differ in shape.
+    """Let the run end where axes of inputs that share a name are of different sizes.
 
-    One of them, R, is reshaped to the shape of each other one, X, and back: Reshape(Expand(Reshape(R, X), R), R). Where
-    both have one shape nothing changes. Where they hold other numbers of elements the first Reshape fails, and where
-    only the order of sizes differs, the last, on every device: shapes are checked before anything is computed.
+    A runtime compares sizes that are declared as numbers, and no names: it takes a mask [1, S] beside ids [B, S], and
+    the original broadcasts it. Whatever fusion believes of sizes rests on the names. What ops compare is not compared
+    again; the rest takes a Reshape for each axis, for which no kernel runs on a device.
     """
-    groups: dict[tuple, list[gs.Tensor]] = {}
+    named: dict[str, list[_Axis]] = {}
     for tensor in graph.gs.inputs:
-        if tensor.shape and graph.unnamed_axes.issuperset(tensor.shape):
-            groups.setdefault(tuple(tensor.shape), []).append(tensor)
-    for tensors in groups.values():
-        read = next((t for t in tensors if any(n.op not in ("Shape", "Size") for n in t.outputs)), None)
-        if read is not None and len(tensors) > 1:
-            _reshape_through(graph, read, [t for t in tensors if t is not read])
-            graph.finish()
+        for axis, dim in enumerate(tensor.shape or ()):
+            if isinstance(dim, str):
+                named.setdefault(dim, []).append((tensor, axis))
+    shared = [axes for axes in named.values() if len(axes) > 1]
+    if not shared:
+        return
+    sizes, nodes = _Sizes(graph), _Comparison(graph)
+    for axes in shared:
+        first, *others = sizes.groups(axes)
+        for group in others:
+            nodes.add(group[0], first[0])
+    nodes.finish()
 
 
-def _reshape_through(graph: FusionGraph, read: gs.Tensor, others: list[gs.Tensor]) -> None:
-    users = [n for n in read.outputs if n.op not in ("Shape", "Size") and graph.is_live(n)]
+class _Sizes:
+    """Which axes of inputs are of one size wherever a run does not end with an error, whatever they are called."""
 
-    def shape_of(tensor: gs.Tensor) -> gs.Tensor:
-        made = graph.variable(f"{tensor.name}_shape", np.int64, [2])
-        graph.add_node("Shape", [tensor], [made])
+    def __init__(self, graph: FusionGraph) -> None:
+        self._elements = Elements(graph.gs.inputs, graph.constants, graph.elements.nonempty, believe_names=False)
+        self._leaders: dict[Poly, Poly] = {}
+        seen = set()
+        for node in graph.gs.nodes:
+            first, *others = COMPARED.get(node.op, ("",)) if node.domain == DOMAIN else ("",)
+            for tensor in [rows.get_input(node, name) for name in others]:
+                if tensor is not None and id(tensor) not in seen:  # the first layer's mask is that of all
+                    seen.add(id(tensor))
+                    with contextlib.suppress(NoMatch):
+                        self._compared(rows.get_input(node, first), tensor)
+
+    def _compared(self, first: gs.Tensor, tensor: gs.Tensor) -> None:
+        for one, other in zip(self._elements.shape(first)[:2], self._elements.shape(tensor), strict=True):
+            self._leaders[self._leader(one)] = self._leader(other)
+
+    def _leader(self, size: Poly) -> Poly:
+        while (above := self._leaders.get(size, size)) != size:
+            size = above
+        return size
+
+    def groups(self, axes: list[_Axis]) -> list[list[_Axis]]:
+        """The axes, those of one size together."""
+        found: dict[Poly, list[_Axis]] = {}
+        for tensor, axis in axes:
+            found.setdefault(self._leader(self._elements.shape(tensor)[axis]), []).append((tensor, axis))
+        return list(found.values())
+
+
+class _Comparison:
+    """Nodes that end a run: Reshape(x, [0, S]), of which 0 leaves an axis as it is, fails unless x is S long."""
+
+    def __init__(self, graph: FusionGraph) -> None:
+        self._graph, self._users = graph, rows.consumers(graph)
+        self._shapes: dict[int, gs.Tensor] = {}
+        self._made: dict[int, tuple[gs.Tensor, gs.Tensor]] = {}
+
+    def add(self, one: _Axis, other: _Axis) -> None:
+        """Compare the sizes of two axes; where no node reads either tensor there is nothing to be wrong."""
+        for (tensor, axis), like in ((one, other), (other, one)):
+            if id(tensor) in self._users:
+                name = f"{tensor.name}_of_one_size_with_{like[0].name}"
+                current = self._made.get(id(tensor), (tensor, tensor))[1]
+                made = self._node("Reshape", [current, self._wanted(axis, len(tensor.shape), *like)], name, tensor)
+                self._made[id(tensor)] = tensor, made
+                return
+
+    def finish(self) -> None:
+        """Let whoever read a tensor read what was compared."""
+        for tensor, made in self._made.values():
+            for user in self._users[id(tensor)]:
+                rows.retarget(user, tensor, made)
+        self._graph.finish()
+
+    def _wanted(self, axis: int, rank: int, like: gs.Tensor, of: int) -> gs.Tensor:
+        """[0, ..., the size of axis `of`, ..., 0]. Of a Concat ONNX Runtime's optimizer would make a shape with -1."""
+        if id(like) not in self._shapes:
+            self._shapes[id(like)] = self._node("Shape", [like], f"{like.name}_shape")
+        size = self._shapes[id(like)]
+        if (of, len(like.shape)) != (axis, rank):
+            index = self._graph.constant("axis", np.full(rank, of, np.int64))
+            size = self._node("Gather", [size, index], f"{like.name}_size")
+        kept = self._graph.constant("axis_kept", np.eye(1, rank, axis, dtype=np.int64)[0])
+        return self._node("Mul", [size, kept], f"{like.name}_axis")
+
+    def _node(self, op: str, inputs: list[gs.Tensor], name: str, like: Any = None) -> gs.Tensor:
+        dtype, shape = (np.int64, None) if like is None else (like.dtype, like.shape)
+        made = self._graph.variable(name, dtype, shape)
+        self._graph.add_node(op, inputs, [made])
         return made
-
-    own, current = shape_of(read), read
-    for other in others:
-        for op, shape in (("Reshape", shape_of(other)), ("Expand", own), ("Reshape", own)):
-            made = graph.variable(f"{read.name}_as_{other.name}", read.dtype, read.shape)
-            graph.add_node(op, [current, shape], [made])
-            current = made
-    for user in users:
-        for index, tensor in enumerate(user.inputs):
-            if tensor is read:
-                user.inputs[index] = current
-
-
-def hold(graph: FusionGraph, tensor: gs.Tensor, like: gs.Tensor) -> gs.Tensor:
-    """`tensor` [B, S]; the run ends where `like` has another shape.
-
-    Reshape(Reshape(tensor, [0, S]), [B, 0]): 0 leaves an axis as it is, so that the other one must be what it is in
-    `like`. No kernel runs for it on a device. The axes' names promise as much, but a runtime takes a mask [1, S] beside
-    ids [B, S], and the original broadcasts it.
-    """
-    shape = graph.variable(f"{like.name}_shape", np.int64, [2])
-    graph.add_node("Shape", [like], [shape])
-    for kept in ([0, 1], [1, 0]):
-        wanted = graph.variable(f"{like.name}_axis", np.int64, [2])
-        graph.add_node("Mul", [shape, graph.constant("axis_kept", np.array(kept, np.int64))], [wanted])
-        made = graph.variable(f"{tensor.name}_of_one_shape_with_{like.name}", tensor.dtype, tensor.shape)
-        graph.add_node("Reshape", [tensor, wanted], [made])
-        tensor = made
-    return tensor

@@ -21,6 +21,8 @@ OP_VERSION = 1
 
 # What a model's metadata says of its padding: "remove" or "ragged"; nothing where it was kept.
 PADDING_KEY = "bertfuse.padding"
+# What it says of its quantised weights: their element type.
+QUANTIZED_KEY = "bertfuse.quantized"
 
 # Every fused node carries these: TensorRT's parser looks a plugin up by them (and takes the function without them).
 NODE_MARKERS = {"plugin_version": "1", "plugin_namespace": "bertfuse"}
@@ -30,6 +32,9 @@ DTYPE_VARIABLES = {
     "T": {"float32": 1, "float16": 10, "bfloat16": 16},
     "I": {"int32": 6, "int64": 7},
     "C": {"int32": 6},  # counts and offsets of rows, which kernels read on the device
+    # Weights: of T's type, or quantised; then another input holds their scales.
+    "W": {"float32": 1, "float16": 10, "bfloat16": 16, "int8": 3, "float8e4m3fn": 17},
+    "S": {"float32": 1},  # scales
 }
 
 _AXIS = re.compile(
@@ -67,6 +72,8 @@ class TensorSpec:
     constant  fusion wants an initialiser here
     needs     another input that must be given whenever this optional one is
     packed    only a pass gives it, to tell an op of packed rows which of them are real: fusion does not look for it
+    scales    the input of which it holds the scales, in the op's quantised form alone: fusion does not look for it.
+              A weight (dtype W) is quantised if and only if its scales are given
     """
 
     name: str
@@ -76,7 +83,18 @@ class TensorSpec:
     constant: bool = False
     needs: str = ""
     packed: bool = False
+    scales: str = ""
     doc: str = ""
+
+    @property
+    def is_float(self) -> bool:
+        """Whether it is of the op's float type, as long as it is not quantised."""
+        return self.dtype in ("T", "W")
+
+    @property
+    def by_pass(self) -> bool:
+        """Whether a pass gives it, to a node that was fused without it."""
+        return self.packed or bool(self.scales)
 
     @property
     def leading(self) -> bool:
@@ -96,6 +114,7 @@ class AttrSpec:
     default           None: the node must carry it
     minimum, maximum  inclusive
     divides           an axis symbol whose size must be a multiple of the (integer) value
+    by_pass           only a pass gives another value than the default: fusion neither looks for it nor writes it
     """
 
     name: str
@@ -105,6 +124,7 @@ class AttrSpec:
     maximum: float | None = None
     choices: tuple[str, ...] = ()
     divides: str = ""
+    by_pass: bool = False
     doc: str = ""
 
 
@@ -113,7 +133,8 @@ class OpSpec:
     """One op: everything else (pattern, ONNX function, C++ table, test oracle) is derived from this.
 
     `body(dialect, *inputs, **attributes)` computes the outputs with the few ops of `graph_rewrite.dialect`; an absent
-    optional input is None. A `companion` is not looked for: normalising or a pass writes it beside an op that is.
+    optional input is None. Fusion does not look for an op that is `by_pass`: normalising or a pass writes it beside
+    others.
     """
 
     name: str
@@ -122,7 +143,7 @@ class OpSpec:
     outputs: tuple[TensorSpec, ...]
     attributes: tuple[AttrSpec, ...]
     body: Callable[..., Any] = field(repr=False)
-    companion: bool = False
+    by_pass: bool = False
 
     def input_index(self, name: str) -> int:
         return next(i for i, tensor in enumerate(self.inputs) if tensor.name == name)
@@ -130,7 +151,12 @@ class OpSpec:
     @property
     def optional_inputs(self) -> tuple[str, ...]:
         """Those that a model may have or lack; what a pass adds is not among them."""
-        return tuple(tensor.name for tensor in self.inputs if tensor.optional and not tensor.packed)
+        return tuple(tensor.name for tensor in self.inputs if tensor.optional and not tensor.by_pass)
+
+    @property
+    def found_attributes(self) -> tuple[AttrSpec, ...]:
+        """Those whose values fusion takes from a model."""
+        return tuple(attr for attr in self.attributes if not attr.by_pass)
 
     @property
     def packed_inputs(self) -> tuple[str, ...]:

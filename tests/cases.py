@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from bertfuse.graph_rewrite.ops import OPS
+from bertfuse.graph_rewrite.ops.activations import OF_KERNELS
 from bertfuse.graph_rewrite.spec import Axis, OpSpec, TensorSpec
 
 FLOATS = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -93,7 +94,7 @@ def make_case(
     rng = np.random.default_rng(zlib.crc32(f"{op} {label}".encode()))
     inputs = {
         tensor.name: None
-        if tensor.packed or tensor.name in absent
+        if tensor.by_pass or tensor.name in absent
         else _fill(tensor, shape, dtype, index_dtype, gain, rng)
         for tensor in spec.inputs
     }
@@ -161,6 +162,8 @@ def _attribute_choices(op: str) -> Iterator[dict[str, Any]]:
     names = {attr.name: attr for attr in OPS[op].attributes}
     if "approximate" in names:
         yield {"approximate": "tanh"}
+    if "activation" in names:
+        yield from ({"activation": activation} for activation in OF_KERNELS)
     if "epsilon" in names:
         yield {"epsilon": 1e-5}
 

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
+import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from checkpoints import save, texts
-from tiny_models import sentence_files
 
 from bertfuse.export import export_model
+from tests import made_once
+from tests.checkpoints import save, texts
+from tests.tiny_models import sentence_files
 
 
-def model_folder(name: str, base: Path) -> Path:
-    """The exported model of a tiny checkpoint, made once in `base`."""
-    if not (base / name).exists():
-        source = save(name, base / f"{name}-source")
-        if name == "encoder":
-            sentence_files(source, "Normalize")
-        export_model(source, base / name, exporter="torchscript")
-    return base / name
+@cache
+def model_folder(name: str) -> Path:
+    """The exported model of a tiny checkpoint; do not write into it."""
+
+    def make(folder: Path) -> None:
+        with tempfile.TemporaryDirectory() as base:
+            source = save(name, Path(base) / name)
+            if name == "encoder":
+                sentence_files(source, "Normalize")
+            export_model(source, folder, exporter="torchscript")
+
+    return made_once(f"checkpoints/{name}", make)
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
@@ -80,7 +88,7 @@ def page_commands() -> list[str]:
 def page_folder(base: Path) -> Path:
     """The models and files that the commands of docs/corpus.md name, of 40 rows each."""
     for kind, name in (("encoder", "minilm"), ("reranker", "reranker"), ("classifier", "classifier")):
-        model_folder(kind, base).rename(base / name)
+        shutil.copytree(model_folder(kind), base / name)
     rows = [
         {"text": text, "review": text, "question": text, "answer": text, "key": f"k{row}"}
         for row, text in enumerate(texts(40, seed=61))

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 from collections import Counter
 from functools import cache
 from pathlib import Path
 
 import onnx
-from tiny_models import beside_config, exported
 
-from bertfuse.analysis.demo import model_folder
+from bertfuse.cli.demo import model_folder
 from bertfuse.export import export_model
 from bertfuse.graph_rewrite import fuse_file
 from bertfuse.graph_rewrite.spec import DOMAIN
+from tests import made_once
+from tests.tiny_models import beside_config, exported
 
 # Together the two random ones have every op: attention is either fused, or left to the runtime behind AddQKVBias.
 NAMES = ("minilm", "bert", "bert-basic")
@@ -26,13 +25,11 @@ def original(name: str) -> Path:
     """The exported model, made once for all processes; do not write into its folder."""
     if name != "minilm":
         return exported("fill-mask")
-    folder = Path(os.environ["BERTFUSE_TEST_MODELS"]) / "minilm"
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        path = folder / "model.onnx"
-        if path.exists():
-            return path
-        return beside_config(export_model(str(model_folder()), folder, task="feature-extraction"))
+
+    def make(folder: Path) -> None:
+        beside_config(export_model(str(model_folder()), folder, task="feature-extraction"))
+
+    return made_once("minilm", make) / "model.onnx"
 
 
 def fused(name: str, folder: Path, dtype: str | None = None, functions: bool = True) -> Path:

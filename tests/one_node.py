@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
-from cases import FLOATS, Case, Shape, shape_of
 from onnx import TensorProto, helper
 
 from bertfuse.graph_rewrite.spec import DOMAIN, NODE_MARKERS, OP_VERSION
+from tests.cases import FLOATS, Case, Shape, shape_of
 
 NODE_NAME = "layer/fused"
 _ONNX_TYPES = {
@@ -20,6 +20,8 @@ _ONNX_TYPES = {
     "bfloat16": TensorProto.BFLOAT16,
     "int32": TensorProto.INT32,
     "int64": TensorProto.INT64,
+    "int8": TensorProto.INT8,
+    "float8_e4m3fn": TensorProto.FLOAT8E4M3FN,
 }
 
 
@@ -75,7 +77,7 @@ def session(
 
 
 def _value(array: np.ndarray) -> onnxruntime.OrtValue:
-    bits = array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+    bits = array.view(f"uint{8 * array.itemsize}") if array.dtype.name in ("bfloat16", "float8_e4m3fn") else array
     return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, _ONNX_TYPES[array.dtype.name])
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from cases import FLOATS, Case, Shape, make_case
+
+from tests.cases import FLOATS, Case, Shape, make_case
 
 LENGTHS = (0, 1, 2, 3, 7, 16, 31, 33, 64)
 
@@ -74,7 +75,9 @@ def packed_case(op: str, packing: Packing, seed: int, dtype: str = "float32", ex
         added = {"token_index": index, "row_count": packing.row_count}
         rows = ()
     else:
-        sizes = dict(K=int(rng.integers(1, 20)), N=int(rng.integers(1, 20)))
+        # LayerNorm of two columns that are nearly alike turns a rounding into a sign: no fixed tolerance allows for it.
+        least = 4 if "LayerNorm" in op else 1
+        sizes = dict(K=int(rng.integers(1, 20)), N=int(rng.integers(least, 20)))
         absent = ("residual",) if op == "FusedGemmGeluLayerNorm" and seed % 2 else ()
         case = make_case(op, Shape(label, sizes, (batch, sequence)), dtype=dtype, absent=absent)
         added = {"row_count": packing.row_count}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import transformers
 
 from bertfuse.export import TASKS, export_model
 from bertfuse.export.sentence import SentenceEncoder
+from tests import made_once
 
 VOCABULARY, LONGEST, LAYERS, HEADS, HIDDEN = 97, 40, 2, 4, 32
 EXPORTERS, ATTENTIONS = ("dynamo", "torchscript"), ("sdpa", "eager")
@@ -54,13 +53,11 @@ def build(task: str = "feature-extraction", seed: int = 0, **changes: Any) -> tr
 @cache
 def exported(task: str = "feature-extraction", exporter: str = "torchscript", attention: str = "sdpa") -> Path:
     """model.onnx of `build(task)`, made by the first process that asks for it; do not write into its folder."""
-    folder = Path(os.environ["BERTFUSE_TEST_MODELS"]) / f"{task}-{exporter}-{attention}"
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        path = folder / "model.onnx"
-        if not path.exists():
-            return beside_config(export_model(build(task), folder, task=task, exporter=exporter, attention=attention))
-    return path
+
+    def make(folder: Path) -> None:
+        beside_config(export_model(build(task), folder, task=task, exporter=exporter, attention=attention))
+
+    return made_once(f"{task}-{exporter}-{attention}", make) / "model.onnx"
 
 
 def beside_config(exported: Path) -> Path:
@@ -107,4 +104,6 @@ def sentence_files(folder: Path, *later: str) -> None:
     rows += [{"path": f"{i + 2}_{kind}", "type": f"x.{kind}"} for i, kind in enumerate(later)]
     (folder / "modules.json").write_text(json.dumps(rows))
     (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "cls", "word_dimension": HIDDEN}))
+    (folder / "1_Pooling" / "config.json").write_text(
+        json.dumps({"pooling_mode": "cls", "word_embedding_dimension": HIDDEN})
+    )

@@ -8,14 +8,27 @@ A body is a Python function of a dialect object. Each module here is one such ob
 
 All of them offer the same methods, those that fusion looks for
 
-    linear(x[..., K], weight[N, K], bias[N]) -> [..., N]           x Wᵀ + bias
+    linear(x[..., K], weight[N, K], bias[N], residual[..., N])     x Wᵀ + bias + residual
     add(a, b)                                                      element-wise, broadcasting
     gelu(x, approximate)                                           "none": by erf; "tanh": by tanh
     layer_norm(x[..., N], gamma[N], beta[N], epsilon)              over the last axis, biased variance
     embedding(table[V, H], ids[B, S]) -> [B, S, H]                 rows of the table
     positions(ids[B, S]) -> [1, S]                                 0, 1, ..., S-1
-    split_heads(qkv[B, S, 3H], num_heads) -> 3 x [B, heads, S, D]  D = H / heads
+    split_heads(qkv[B, S, 3H], num_heads) -> 3 x [B, heads, S, D]  D = H / heads; of a mask [B, S] given as well other
+                                                                   sizes end the run
     attention(q, k, v, mask[B, S] or None, scale) -> [B, S, H]     softmax(q kᵀ scale + mask) v, heads merged
+    of_one_shape(mask[B, S], x[B, S, ...]) -> [B, S]               the mask; of other sizes it ends the run
+
+those of families beyond BERT, which are looked for where ops without kernels are written (variants.py)
+
+    rms_norm(x[..., N], gamma[N], epsilon)                         x over the root of its mean square, times gamma
+    halves(x[..., 2N]) -> 2 x [..., N]
+    activation(x, kind)                                            a name of ops/activations.py
+    multiply(a, b)
+    split_grouped_heads(qkv[B, S, (G + 2 J) D], G, J)              [B, G, S, D], 2 x [B, J, S, D]
+    rotary(x[B, G, S, D], cos[S, R], sin[S, R], pairs)             the first 2R columns rotated in pairs
+    attention_variant(q, k, v, mask, bias[G or 1, L], scale, left, right, bias_left)
+                                                                   attention in a window, with a bias by distance
 
 and those of packed rows, which no model has before a pass put them there. Packed rows are [B, S, ...] with the real
 ones first (reference.py, kernels), or [1, T, ...] with the T real ones alone (standard_ops.py):
@@ -28,4 +41,9 @@ ones first (reference.py, kernels), or [1, T, ...] with the T real ones alone (s
     pad_sequences(x, cu_seqlens[N + 1]) -> [N, longest, K], mask   each sequence in a row of its own
     join_sequences(y[N, longest, H], mask, x)                      and back, with as many rows as `x`
     ragged_positions(tokens[1, T], cu_seqlens, max_seqlen[M])      2 x [1, T]: which sequence, which place in it
+
+and those of quantised weights, which a pass gives a fused model (quantized.py has the rule):
+
+    quantized_linear(x[..., K], weight[N, K], weight_scale[N], x_smooth[1, K], x_scale, bias, residual)
+    quantized_embedding(table[V, H], scale[V], ids[B, S]) -> [B, S, H]
 """

@@ -29,8 +29,7 @@ class PackedDialect:
         return self.emit("Gather", [self._shaped(values, [-1]), token_index], axis=0)
 
     def places(self, token_index, ids):
-        # Nothing is divided by it where there is no token, but dividing by 0 is an error even so.
-        length = self.emit("Max", [self._sliced(self.emit("Shape", [ids]), 1, 2), self._integers([1])])
+        length = self._at_least_one(self._sliced(self.emit("Shape", [ids]), 1, 2))
         return self.emit("Mod", [self.emit("Cast", [token_index], to=TensorProto.INT64), length])
 
     def unpack_tokens(self, x, mask, token_index, row_count):
@@ -90,14 +89,20 @@ class PackedDialect:
         return self.emit("NonZero", [self._shaped(mask, [-1])])
 
     def _scatter(self, x, index, shape):
-        """Rows of x at `index` [1, T] of a batch of zeros, which has the two axes of `shape`, and x's last."""
+        """Rows of x at `index` [1, T] of a batch of zeros, which has the two axes of `shape`, and x's last.
+
+        By row and column: a Reshape to the batch would take a size of 0 for "as it was".
+        """
         width = self._sliced(self.emit("Shape", [x]), -1, None)
-        rows = self.emit("Concat", [self.emit("ReduceProd", [shape], keepdims=1), width], axis=0)
+        length = self._at_least_one(self._sliced(shape, 1, 2))
         index = self._shaped(index, [-1, 1])
-        filled = self.emit("ScatterND", [self._zeros(rows), index, self._shaped(x, [-1], width)])
-        # Of a batch of no tokens an axis is 0, which Reshape takes for "as it was" where it can.
-        whole = {"allowzero": 1} if self.opset >= 14 else {}
-        return self.emit("Reshape", [filled, self.emit("Concat", [shape, width], axis=0)], **whole)
+        both = self.emit("Concat", [self.emit(op, [index, length]) for op in ("Div", "Mod")], axis=1)
+        zeros = self._zeros(self.emit("Concat", [shape, width], axis=0))
+        return self.emit("ScatterND", [zeros, both, self._shaped(x, [-1], width)])
+
+    def _at_least_one(self, length):
+        """Nothing is divided by it where there is no token, but dividing by 0 is an error even so."""
+        return self.emit("Max", [length, self._integers([1])])
 
     def _zeros(self, shape):
         return self.emit("ConstantOfShape", [shape])  # float32, as everything inside a body

@@ -12,6 +12,8 @@ from ..spec import OpSpec
 # The node type that each dialect method leaves in the normalised graph; Add is ONNX's own.
 ADD, LINEAR, GELU, LAYER_NORM = "Add", "Linear", "Gelu", "LayerNorm"
 EMBEDDING, POSITIONS, SPLIT_HEADS = "Embedding", "Positions", "SplitHeads"
+SPLIT_GROUPED_HEADS, ROTARY, RMS_NORM = "SplitGroupedHeads", "Rotary", "RmsNorm"
+ATTENTION_VARIANT, HALVES, ACTIVATION, PRODUCT = "AttentionVariant", "Halves", "Activation", "Product"
 SDPA = "ScaledDotProductAttention"  # ONNX has an op Attention, which becomes this one, too
 
 
@@ -54,9 +56,10 @@ class Pattern:
     present: tuple[str, ...]
 
 
-class _Recorder:
-    def linear(self, x, weight, bias):
-        return PatternNode(LINEAR, (x, weight, bias))
+class Recorder:
+    def linear(self, x, weight, bias, residual=None):
+        y = PatternNode(LINEAR, (x, weight, bias))
+        return y if residual is None else self.add(y, residual)
 
     def add(self, a, b):
         return PatternNode(ADD, (a, b))
@@ -73,12 +76,39 @@ class _Recorder:
     def positions(self, ids):
         return PatternNode(POSITIONS, (ids,))
 
-    def split_heads(self, qkv, num_heads):
+    def split_heads(self, qkv, num_heads, mask=None):
         node = PatternNode(SPLIT_HEADS, (qkv,), (("num_heads", num_heads),))
         return tuple(Output(node, index) for index in range(3))
 
     def attention(self, q, k, v, mask, scale):
         return PatternNode(SDPA, (q, k, v, mask), (("scale", scale),))
+
+    def rms_norm(self, x, gamma, epsilon):
+        return PatternNode(RMS_NORM, (x, gamma), (("epsilon", epsilon),))
+
+    def halves(self, x):
+        node = PatternNode(HALVES, (x,))
+        return Output(node, 0), Output(node, 1)
+
+    def activation(self, x, kind):
+        return PatternNode(ACTIVATION, (x,), (("activation", kind),))
+
+    def multiply(self, a, b):
+        return PatternNode(PRODUCT, (a, b))
+
+    def split_grouped_heads(self, qkv, num_heads, kv_num_heads):
+        node = PatternNode(SPLIT_GROUPED_HEADS, (qkv,), (("num_heads", num_heads), ("kv_num_heads", kv_num_heads)))
+        return tuple(Output(node, index) for index in range(3))
+
+    def rotary(self, x, cos, sin, pairs):
+        return PatternNode(ROTARY, (x, cos, sin), (("pairs", pairs),))
+
+    def attention_variant(self, q, k, v, mask, bias, scale, left, right, bias_left):
+        settings = {"scale": scale, "window_left": left, "window_right": right, "bias_left": bias_left}
+        return PatternNode(ATTENTION_VARIANT, (q, k, v, mask, bias), tuple(settings.items()))
+
+    def of_one_shape(self, mask, x):
+        return mask
 
     # Of packed rows: no normalised graph has these, so the patterns of ops that passes write match nothing.
 
@@ -105,9 +135,10 @@ def patterns(spec: OpSpec) -> tuple[Pattern, ...]:
         for chosen in itertools.combinations(optional, size):
             names = [t.name if not t.optional or t.name in chosen else None for t in spec.inputs]
             values = [Variable(name) if name else None for name in names]
-            settings = {attr.name: AttributeVariable(attr.name) for attr in spec.attributes}
-            outputs = spec.body(_Recorder(), *values, **settings)
-            root = outputs[0].node if isinstance(outputs, tuple) else outputs
+            settings = {a.name: a.default if a.by_pass else AttributeVariable(a.name) for a in spec.attributes}
+            outputs = spec.body(Recorder(), *values, **settings)
+            root = outputs[0] if isinstance(outputs, tuple) else outputs
+            root = root.node if isinstance(root, Output) else root
             # A set that names an input the body does not read then gives the same pattern as a smaller one, or one
             # with a table but nothing to look up in it: keep those whose inputs are all read.
             used = _variables(root)

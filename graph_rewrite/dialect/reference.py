@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..ops import OPS
+from ..ops import ALL_OPS
+from ..ops.activations import ACTIVATIONS
+from .quantized import FLOAT8, INT8, QuantizedReference
+from .quantized import NUMPY as QUANTIZED
 
 # What a hidden key's score becomes. Finite, so that a row with every key hidden attends to all of them alike.
 MASKED_SCORE = float(np.finfo(np.float32).min)
@@ -31,11 +34,12 @@ def _erf(x: np.ndarray) -> np.ndarray:
     return np.copysign(_ERF_AT[nearest] + _SLOPE_AT[nearest] * d * series, x)
 
 
-class Reference:
+class Reference(QuantizedReference):
     """The dialect's ops on float64 arrays (see the package for shapes)."""
 
-    def linear(self, x, weight, bias):
-        return x @ weight.T if bias is None else x @ weight.T + bias
+    def linear(self, x, weight, bias, residual=None):
+        y = x @ weight.T if bias is None else x @ weight.T + bias
+        return y if residual is None else y + residual
 
     def add(self, a, b):
         return a + b
@@ -55,7 +59,9 @@ class Reference:
     def positions(self, ids):
         return np.arange(ids.shape[1])[None, :]
 
-    def split_heads(self, qkv, num_heads):
+    def split_heads(self, qkv, num_heads, mask=None):
+        if mask is not None:
+            self.of_one_shape(mask, qkv)
         batch, sequence, width = qkv.shape
         heads = qkv.reshape(batch, sequence, 3, num_heads, width // (3 * num_heads))
         return tuple(heads.transpose(2, 0, 3, 1, 4))
@@ -64,12 +70,64 @@ class Reference:
         scores = q @ k.swapaxes(-1, -2) * scale
         if mask is not None:
             scores = np.where(mask[:, None, None, :] != 0, scores, MASKED_SCORE)
+        return self._context(scores, v)
+
+    def _context(self, scores, v):
         if scores.size:
             scores = scores - scores.max(axis=-1, keepdims=True)
         weights = np.exp(scores)
         context = weights / weights.sum(axis=-1, keepdims=True) @ v
         batch, heads, sequence, size = context.shape
         return context.transpose(0, 2, 1, 3).reshape(batch, sequence, heads * size)
+
+    def rms_norm(self, x, gamma, epsilon):
+        return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + epsilon) * gamma
+
+    def halves(self, x):
+        return np.split(x, 2, axis=-1)
+
+    def activation(self, x, kind):
+        return ACTIVATIONS[kind].numpy(self, x)
+
+    def scaled_silu(self, x, factor):
+        return x * 0.5 * (1 + np.tanh(0.5 * x * factor))  # as a hyperbolic tangent, which does not overflow
+
+    def multiply(self, a, b):
+        return a * b
+
+    def split_grouped_heads(self, qkv, num_heads, kv_num_heads):
+        batch, sequence, _ = qkv.shape
+        heads = qkv.reshape(batch, sequence, num_heads + 2 * kv_num_heads, -1).transpose(0, 2, 1, 3)
+        return np.split(heads, [num_heads, num_heads + kv_num_heads], axis=1)
+
+    def rotary(self, x, cos, sin, pairs):
+        size = cos.shape[-1]
+        first, second = (
+            (slice(0, size), slice(size, 2 * size))
+            if pairs == "halves"
+            else (slice(0, 2 * size, 2), slice(1, 2 * size, 2))
+        )
+        y = x.copy()
+        y[..., first] = x[..., first] * cos - x[..., second] * sin
+        y[..., second] = x[..., second] * cos + x[..., first] * sin
+        return y
+
+    def attention_variant(self, q, k, v, mask, bias, scale, left, right, bias_left):
+        k, v = (np.repeat(t, q.shape[1] // t.shape[1], axis=1) for t in (k, v))
+        scores = q @ k.swapaxes(-1, -2) * scale
+        distance = np.arange(q.shape[2])[None, :] - np.arange(q.shape[2])[:, None]
+        if bias is not None:
+            scores = scores + bias[:, np.clip(distance + bias_left, 0, bias.shape[1] - 1)]
+        seen = (left < 0) | (distance >= -left)
+        seen = np.broadcast_to(seen & ((right < 0) | (distance <= right)), scores.shape)
+        if mask is not None:
+            seen = seen & (mask[:, None, None, :] != 0)
+        return self._context(np.where(seen, scores, MASKED_SCORE), v)
+
+    def of_one_shape(self, mask, x):
+        if mask.shape != x.shape[:2]:
+            raise ValueError(f"{mask.shape} and {x.shape[:2]} are no one shape")
+        return mask
 
     # Of packed rows: sequence by sequence, so that nothing of one can reach another. Rows behind the real ones are
     # zeros where anything had to be chosen.
@@ -124,12 +182,15 @@ def oracle(op_name: str, inputs: dict[str, Any], attributes: dict[str, Any] | No
     `inputs` maps names of the op's description to arrays of any dtype; an optional input that is left out or None is
     absent. Attributes that are left out take their defaults. Raises KeyError for an unknown op or a missing input.
     """
-    spec = OPS[op_name]
+    spec = ALL_OPS[op_name]
     values = []
     for tensor in spec.inputs:
         value = inputs.get(tensor.name) if tensor.optional else inputs[tensor.name]
         if value is not None:
-            value = np.asarray(value).astype(np.float64 if tensor.dtype == "T" else np.int64)
+            value = np.asarray(value)
+            is_quantized = tensor.dtype == "W" and value.dtype in (QUANTIZED[INT8], QUANTIZED[FLOAT8])
+            if not is_quantized:
+                value = value.astype(np.float64 if tensor.dtype in ("T", "W", "S") else np.int64)
         values.append(value)
     settings = {attr.name: attr.default for attr in spec.attributes} | (attributes or {})
     outputs = spec.body(Reference(), *values, **settings)

@@ -11,7 +11,9 @@ import onnx
 from onnx import TensorProto, helper
 
 from .packed import PackedDialect
+from .quantized import QuantizedDialect
 from .reference import MASKED_SCORE
+from .variants import VariantDialect
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class AttributeRef:
     kind: str  # "int", "float" or "string"
 
 
-class OnnxDialect(PackedDialect):
+class OnnxDialect(PackedDialect, QuantizedDialect, VariantDialect):
     """The dialect's ops as standard operators of `opset`. A subclass says what emitting a node means.
 
     Every operator used here means the same from opset 13 on, or is spelled for the opset at hand: a function's opset
@@ -41,9 +43,12 @@ class OnnxDialect(PackedDialect):
     def constant(self, value: Any, dtype: Any) -> Any:
         return self.emit("Constant", [], value=helper.make_tensor("value", *_tensor_arguments(value, dtype)))
 
-    def linear(self, x, weight, bias):
+    def linear(self, x, weight, bias, residual=None):
         product = self.emit("MatMul", [x, self.emit("Transpose", [weight], perm=[1, 0])])
-        return product if bias is None else self.add(product, bias)
+        # The bias last: of a sum of two activations in front of a LayerNormalization ONNX Runtime makes
+        # SkipLayerNormalization, which takes longer on a CPU than what it replaces.
+        with_residual = product if residual is None else self.add(product, residual)
+        return with_residual if bias is None else self.add(with_residual, bias)
 
     def add(self, a, b):
         return self.emit("Add", [a, b])
@@ -77,30 +82,41 @@ class OnnxDialect(PackedDialect):
         length = self.emit("Gather", [self.emit("Shape", [ids]), one], axis=0)
         return self._unsqueeze(self.emit("Range", [zero, length, one]), [0])
 
-    def split_heads(self, qkv, num_heads):
+    def split_heads(self, qkv, num_heads, mask=None):
+        """With a mask [B, S] its S is asked of Q and its B of K: Reshape fails where they have others.
+
+        What comes of the mask alone is the same in all layers, and ONNX Runtime computes it once.
+        """
         split = {"num_outputs": 3} if self.opset >= 18 else {}
         parts = self.emit("Split", [qkv], outputs=3, axis=-1, **split)
-        shape = self._shape_by_head(qkv, num_heads)
-        return tuple(self.emit("Transpose", [self.emit("Reshape", [part, shape])], perm=[0, 2, 1, 3]) for part in parts)
+        shapes = [self._shape_by_head(qkv, num_heads)] * 3
+        if mask is not None:  # no Concat, of which ONNX Runtime's optimizer makes a shape with -1
+            sizes = self.emit("Gather", [self.emit("Shape", [mask]), self.constant([0, 1, 1, 1], np.int64)])
+            for part, kept in enumerate(([0, 1, 0, 0], [1, 0, 0, 0])):
+                shapes[part] = self.add(shapes[part], self.emit("Mul", [sizes, self.constant(kept, np.int64)]))
+        heads = [self.emit("Reshape", [part, shape]) for part, shape in zip(parts, shapes, strict=True)]
+        return tuple(self.emit("Transpose", [part], perm=[0, 2, 1, 3]) for part in heads)
 
     def _shape_by_head(self, qkv, num_heads):
         """[0, 0, heads, D] for a Reshape. D is never left as -1: of no row or no token it cannot be worked out."""
         if self.heads is not None:
             return self.constant([0, 0, *self.heads], np.int64)
         count = self._int_attribute(num_heads)
-        hidden_size = self.emit("Div", [self._axis(qkv, 2), self.constant([3], np.int64)])
+        hidden_size = self.emit("Div", [self._axes(qkv, 2, 3), self.constant([3], np.int64)])
         return self.emit(
             "Concat", [self.constant([0, 0], np.int64), count, self.emit("Div", [hidden_size, count])], axis=0
         )
 
     def attention(self, q, k, v, mask, scale):
-        scores = self.emit("MatMul", [q, self.emit("Transpose", [k], perm=[0, 1, 3, 2])])
-        scores = self.emit("Mul", [scores, self._float_attribute(scale)])
+        scores = self.scores(q, self.emit("Transpose", [k], perm=[0, 1, 3, 2]), self._float_attribute(scale))
         if mask is not None:
             scores = self.add(scores, self.additive_mask(mask))
         context = self.emit("MatMul", [self.emit("Softmax", [scores], axis=-1), v])
         merged = self.emit("Transpose", [context], perm=[0, 2, 1, 3])
         return self.emit("Reshape", [merged, self._merged_shape(merged)])
+
+    def scores(self, q, k_transposed, scale):
+        return self.emit("Mul", [self.emit("MatMul", [q, k_transposed]), scale])
 
     def _merged_shape(self, merged):
         """[B, S, H] of [B, S, heads, D]."""
@@ -112,17 +128,26 @@ class OnnxDialect(PackedDialect):
         factors = self.emit("Concat", [self.constant([1, 1], np.int64), part(3, 4)], axis=0)
         return self.emit("Mul", [part(0, 3), factors])
 
+    def of_one_shape(self, mask, x):
+        """Reshape(Reshape(mask, [0, S]), [B, 0]): 0 leaves an axis as it is, so the other one must be what it is in x.
+
+        Without it Add would broadcast token types of one row, where the kernels end with a status.
+        """
+        shape = self._axes(x, 0, 2)
+        for kept in ([0, 1], [1, 0]):
+            mask = self.emit("Reshape", [mask, self.emit("Mul", [shape, self.constant(kept, np.int64)])])
+        return mask
+
     def additive_mask(self, mask):
         """[B, S] of 0 and 1 to [B, 1, 1, S] of MASKED_SCORE and 0."""
         visible = self._unsqueeze(self.emit("Cast", [mask], to=TensorProto.BOOL), [1, 2])
         return self.emit("Where", [visible, self.constant(0.0, np.float32), self.constant(MASKED_SCORE, np.float32)])
 
-    def _axis(self, x, axis):
-        """The size of one axis, an int64 tensor of one element."""
+    def _axes(self, x, start, end):
+        """The sizes of some axes, an int64 tensor."""
         if self.opset >= 15:
-            return self.emit("Shape", [x], start=axis, end=axis + 1)
-        bounds = [self.constant([axis], np.int64), self.constant([axis + 1], np.int64)]
-        return self.emit("Slice", [self.emit("Shape", [x]), *bounds])
+            return self.emit("Shape", [x], start=start, end=end)
+        return self.emit("Slice", [self.emit("Shape", [x]), *(self.constant([i], np.int64) for i in (start, end))])
 
     def _mean(self, x):
         if self.opset >= 18:

@@ -17,6 +17,7 @@ import onnx_graphsurgeon as gs
 
 from ..nodes import DEFAULT_DOMAINS, NoMatch, node_name, producer
 from ..shapes import Dim
+from ..spec import DOMAIN
 from . import poly
 from .expr import INDEX_TYPES, Apply, Expr, Number, Read, attributes_of, constant, value_of
 from .poly import ONE, ZERO, Atom, Poly
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _DEEPEST = 90
 _LONGEST_SHAPE = 64  # numbers in a tensor that is read as a shape
 _LARGEST_SIZE = (1 << 31) - 1
+_LARGEST_FACTOR = 1 << 30  # in a size that depends on others
 _BITS_OF_A_SIZE = 20  # sizes are taken to be below 2**20 where a product of them could overflow its type
 
 Places = tuple[Poly, ...]
@@ -35,37 +37,62 @@ Rule = Callable[["Elements", gs.Node, int, Places], Expr]
 ShapeRule = Callable[["Elements", gs.Node, int], list[Poly]]
 
 
+def _is_plausible(size: Poly) -> bool:
+    """Whether there can be such a tensor; of larger numbers ONNX Runtime computes others than ONNX says."""
+    if size.constant is not None:
+        return size.constant <= _LARGEST_SIZE
+    return all(abs(factor) <= _LARGEST_FACTOR for factor in size.terms.values())
+
+
 class Elements:
     """Elements and shapes of one graph's tensors. Everything raises NoMatch with the node at which it ends.
 
     inputs     the model's own, their axes as numbers and names: equal names are equal sizes
     nonempty   the names of axes that have one element at least; any other may have none
+    believe_names  without it no two axes of inputs are taken to be of one size
     """
 
-    def __init__(self, inputs: Sequence[gs.Tensor], constants: Constants, nonempty: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        inputs: Sequence[gs.Tensor],
+        constants: Constants,
+        nonempty: Iterable[str] = (),
+        believe_names: bool = True,
+    ) -> None:
         self.inputs = {id(t): t for t in inputs}
+        self._believe_names = believe_names
         self._constants = constants
         self.nonempty = frozenset(nonempty)
         self._shapes: dict[int, list[Poly] | NoMatch] = {}
         self._sizes: dict[str, Poly] = {}  # by the text that stands for them in a tensor's shape
-        self._found: dict[tuple[int, int, Places], Expr | NoMatch] = {}
+        self._found: dict[tuple[int, bool, int, Places], Expr | NoMatch] = {}
         self._asked: dict[int, gs.Tensor] = {}  # held, so that no other tensor gets its id
         self._stop: gs.Tensor | None = None
+        self.symbolic = False
+        self.looked_up: dict[Atom, Expr] = {}  # of places that `symbolic` expressions hold: what they are
         self._numbers: dict[int, int] = {}
         self._unknown = 0
         self._depth = 0
 
-    def generic(self, tensor: gs.Tensor, stop: gs.Tensor | None = None) -> tuple[Places, Expr]:
-        """Places along every axis and the element there. `stop` counts as an input of the model."""
+    def generic(self, tensor: gs.Tensor, stop: gs.Tensor | None = None, symbolic: bool = False) -> tuple[Places, Expr]:
+        """Places along every axis and the element there; `stop` and `symbolic` as for `at`."""
+        shape = self.shape(tensor)
+        names = [*(f"i{n}" for n in range(len(shape) - 4)), *"bhqk"[-len(shape) :]]
+        places = tuple(map(poly.place, names[-len(shape) :] if shape else [], shape))
+        return places, self.at(tensor, places, stop, symbolic)
+
+    def at(self, tensor: gs.Tensor, places: Places, stop: gs.Tensor | None = None, symbolic: bool = False) -> Expr:
+        """The element at `places`. `stop` counts as an input of the model.
+
+        With `symbolic` a constant that differs from place to place is read, too, at a place that `looked_up` may say
+        more of, and a triangle is a condition on places.
+        """
         # An input counts as one anyway, and what was found without `stop` holds.
-        self._stop = None if stop is None or self._is_input(stop) else stop
+        self._stop, self.symbolic = None if stop is None or self._is_input(stop) else stop, symbolic
         try:
-            shape = self.shape(tensor)
-            names = [*(f"i{n}" for n in range(len(shape) - 4)), *"bhqk"[-len(shape) :]]
-            places = tuple(map(poly.place, names[-len(shape) :] if shape else [], shape))
-            return places, self.element(tensor, places)
+            return self.element(tensor, places)
         finally:
-            self._stop = None
+            self._stop, self.symbolic = None, False
 
     def _is_input(self, tensor: gs.Tensor) -> bool:
         return id(tensor) in self.inputs and producer(tensor) is None
@@ -110,17 +137,22 @@ class Elements:
             return [poly.number(n) for n in tensor.shape]
         node = producer(tensor)
         if id(tensor) not in self.inputs and node is not None:
-            rule = SHAPES.get(node.op) if node.domain in DEFAULT_DOMAINS else None
+            ours = f"{DOMAIN}::{node.op}" if node.domain == DOMAIN else ""
+            rule = SHAPES.get(node.op if node.domain in DEFAULT_DOMAINS else ours)
             if rule is not None:
                 sizes = rule(self, node, _output(node, tensor))
-                # ONNX Runtime computes other numbers beyond that than ONNX says, and there is no such tensor.
-                return [n if n.constant is None or n.constant <= _LARGEST_SIZE else self.unknown() for n in sizes]
+                return [n if _is_plausible(n) else self.unknown() for n in sizes]
             if (found := self.constant(tensor)) is not None:
                 return [poly.number(n) for n in found.shape]
-            if tensor.shape is None:
+            if tensor.shape is None or not self._believe_names:
                 raise NoMatch(node, f"what {node.op} gives is of no known shape")
         if tensor.shape is None:
             raise NoMatch(node or tensor.name, f"the shape of '{tensor.name}' is not known")
+        if not self._believe_names:
+            return [
+                poly.number(dim) if isinstance(dim, int) else self.unknown(empty=dim not in self.nonempty)
+                for dim in tensor.shape
+            ]
         return [self.size(dim, tensor) for dim in tensor.shape]
 
     def size(self, dim: Dim, tensor: gs.Tensor) -> Poly:
@@ -140,13 +172,13 @@ class Elements:
         text = size.text(exact=True)
         return text if self._sizes.setdefault(text, size) == size else None
 
-    def unknown(self) -> Poly:
-        """A size of which nothing is known."""
+    def unknown(self, empty: bool = True) -> Poly:
+        """A size of which nothing is known, or that it is not 0 where `empty` is False."""
         name = ""
         while not name or name in self._sizes:
             self._unknown += 1
             name = f"axis_{self._unknown}"
-        self._sizes[name] = poly.of(Atom(("unknown", self._unknown), name, (ZERO,)))
+        self._sizes[name] = poly.of(Atom(("unknown", self._unknown), name, (ZERO if empty else ONE,)))
         return self._sizes[name]
 
     def evaluate(self, dim: Dim, sizes: dict[str, int]) -> int | None:
@@ -194,7 +226,7 @@ class Elements:
 
     def element(self, tensor: gs.Tensor, places: Places) -> Expr:
         """The element at `places`."""
-        key = (id(self._stop), id(tensor), places)
+        key = (id(self._stop), self.symbolic, id(tensor), places)
         if key not in self._found:
             self._asked[id(tensor)] = tensor
             self._asked[id(self._stop)] = self._stop
@@ -236,6 +268,8 @@ class Elements:
             return constant(first)
         if array.dtype in INDEX_TYPES and (found := _counting(array, places)) is not None:
             return Number(found, array.dtype)
+        if self.symbolic:
+            return Read(tensor.name, places, array.dtype, tensor)
         node = producer(tensor) or (tensor.outputs[0] if tensor.outputs else tensor.name)
         raise NoMatch(node, f"the constant '{tensor.name}' differs from place to place")
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from ..nodes import node_name
 from .poly import Poly, number
 
 INDEX_TYPES = (np.dtype(np.int32), np.dtype(np.int64))
@@ -77,6 +78,11 @@ class Apply:
 
 
 Expr = Number | Const | Read | Apply
+
+
+def made(op: str, args: tuple[Expr, ...], dtype: np.dtype, node: gs.Node, **attributes: Any) -> Apply:
+    """An operator on elements that the graph does not hold as such; messages name `node`."""
+    return Apply(op, tuple(attributes.items()), args, dtype, gs.Node(op, node_name(node), attributes))
 
 
 def constant(value: Any) -> Number | Const:

@@ -8,10 +8,12 @@ import onnx_graphsurgeon as gs
 from ..nodes import NoMatch
 from . import poly
 from .engine import RULES, Elements, Places
-from .expr import Expr, Number, constant
+from .expr import Expr, Number, constant, made
 from .moves import from_the_front, in_range
 from .poly import ONE, ZERO, Poly, nonnegative
+from .simplify import simplified
 
+_BOOL = np.dtype(bool)
 _TO_THE_END = (1 << 31) - 1
 
 
@@ -123,7 +125,10 @@ def _index(elements: Elements, node: gs.Node, tensor: gs.Tensor, places: Places,
         return from_the_front(node, found.poly, extent, "the place")
     at = ", ".join(place.text(exact=True) for place in places)
     name = f"'{tensor.name}'[{at}]<{extent.text(exact=True)}"
-    return poly.of(poly.Atom(("index", elements.number_of(tensor), *places, extent), name, (ZERO,), (extent - ONE,)))
+    atom = poly.Atom(("index", elements.number_of(tensor), *places, extent), name, (ZERO,), (extent - ONE,))
+    if elements.symbolic:
+        elements.looked_up[atom] = found
+    return poly.of(atom)
 
 
 def _gather(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
@@ -226,6 +231,11 @@ def _triangle(elements: Elements, node: gs.Node, output: int, places: Places) ->
         if not kept and nonnegative(beyond - ONE):
             data = elements.element(node.inputs[0], places)
             return constant(np.zeros((), data.dtype)[()])
+    if elements.symbolic:
+        data = elements.element(node.inputs[0], places)
+        zero = Number(ZERO, np.dtype(np.int64))
+        kept = made("GreaterOrEqual" if upper else "LessOrEqual", (Number(after, zero.dtype), zero), _BOOL, node)
+        return simplified(made("Where", (kept, data, constant(np.zeros((), data.dtype)[()])), data.dtype, node))
     raise NoMatch(node, f"keeps one side of a diagonal: {after!r} may be on either", wanted="the same for every place")
 
 

@@ -8,15 +8,17 @@ from onnx import helper
 
 from ..nodes import NoMatch
 from .engine import RULES, Elements, Places
-from .expr import Expr, truth
+from .expr import Expr, made, truth
+from .poly import ONE, ZERO
 
 _TO_BOOL = (
     "And", "Or", "Xor", "Not", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "IsNaN", "IsInf",
 )  # fmt: skip
 _SAME_TYPE = (
-    "Abs", "Add", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Ceil", "Clip", "Div", "Erf",
-    "Exp", "Floor", "HardSigmoid", "Identity", "LeakyRelu", "Log", "Max", "Min", "Mod", "Mul", "Neg", "PRelu", "Pow",
-    "Reciprocal", "Relu", "Round", "Shrink", "Sigmoid", "Sign", "Sqrt", "Sub", "Sum", "Tanh", "ThresholdedRelu",
+    "Abs", "Add", "BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Ceil", "Clip", "Cos", "Div",
+    "Erf", "Exp", "Floor", "HardSigmoid", "Identity", "LeakyRelu", "Log", "Max", "Min", "Mod", "Mul", "Neg", "PRelu",
+    "Pow", "Reciprocal", "Relu", "Round", "Shrink", "Sigmoid", "Sign", "Sin", "Sqrt", "Sub", "Sum", "Tanh",
+    "ThresholdedRelu",
 )  # fmt: skip
 
 
@@ -47,6 +49,22 @@ def _where(elements: Elements, node: gs.Node, output: int, places: Places) -> Ex
     return elements.apply(node, args, args[1].dtype)
 
 
+def _outer_product(elements: Elements, node: gs.Node, output: int, places: Places) -> Expr:
+    """MatMul of [.., n, 1] and [.., 1, m]: one product."""
+    if not elements.symbolic:
+        raise NoMatch(node, f"'{node.outputs[output].name}' comes from {node.op}, which is not followed")
+    shapes = [elements.shape(t) for t in node.inputs]
+    if min(map(len, shapes)) < 2 or shapes[0][-1] != ONE or shapes[1][-2] != ONE:
+        raise NoMatch(node, f"multiplies matrices {shapes[0]} and {shapes[1]}", wanted="sums of one product")
+    elements.check_broadcast([shape[:-2] for shape in shapes], node)
+    before, (row, column) = places[:-2], places[-2:]
+    args = [
+        elements.spread(t, (*before, *own)) for t, own in zip(node.inputs, ((row, ZERO), (ZERO, column)), strict=True)
+    ]
+    return made("Mul", tuple(args), args[0].dtype, node)
+
+
 for _op in (*_TO_BOOL, *_SAME_TYPE, "Cast"):
     RULES[_op] = _element
 RULES["Where"] = _where
+RULES["MatMul"] = _outer_product

@@ -4,8 +4,8 @@ A module offers `anchors(graph)`, the nodes to start from, and `rewrite(graph, n
 NoMatch. Order matters: attention and embeddings build on linear layers and LayerNorms already found.
 """
 
-from . import attention, clutter, embedding, gelu, layer_norm, linear
+from . import attention, clutter, embedding, gate, gelu, layer_norm, linear, rms_norm
 
-NORMALIZERS = (linear, gelu, layer_norm, attention, embedding)
+NORMALIZERS = (linear, gelu, layer_norm, rms_norm, gate, attention, embedding)
 
 __all__ = ["NORMALIZERS", "clutter"]

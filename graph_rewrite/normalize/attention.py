@@ -8,17 +8,15 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..dialect.pattern import ADD, LINEAR, SDPA, SPLIT_HEADS
-from ..graph import FusionGraph, as_weight
+from ..graph import FusionGraph
 from ..nodes import DIALECT, NoMatch, node_name, producer
 from ..proof import prover
 from ..proof.rule import HIDING
 from ..spec import DOMAIN, NODE_MARKERS
-from ..weights import concatenated
-from . import heads
-from .heads import View
-from .scores import Core, computing, core, is_core
+from . import heads, variant
+from .heads import View, packed
+from .scores import Core, core, is_core, merge
 
-_MAX_STEPS = 8
 _LEAST_SCALE, _LARGEST_SCALE = 1e-4, 1e4
 
 
@@ -28,6 +26,13 @@ def anchors(graph: FusionGraph) -> list[gs.Node]:
 
 
 def rewrite(graph: FusionGraph, node: gs.Node) -> None:
+    try:
+        _rewrite(graph, node)
+    except NoMatch as miss:
+        variant.rewrite(graph, node, miss)
+
+
+def _rewrite(graph: FusionGraph, node: gs.Node) -> None:
     found = core(graph, node)
     views = {name: heads.trace(t) for name, t in zip("qkv", (found.q, found.k, found.v), strict=True)}
     linears = _projections(views)
@@ -35,7 +40,7 @@ def rewrite(graph: FusionGraph, node: gs.Node) -> None:
     num_heads = found.heads or heads.head_count(views["q"])
     columns = {name: _columns(name, views[name], found, num_heads) for name in "qkv"}
     _check_widths(linears, columns)
-    root, after = _merge(graph, found, views["v"], columns["v"])
+    root, after = merge(graph, found, views["v"].base, columns["v"].shape)
     if views["v"].scale != 1.0:
         raise NoMatch(views["v"].nodes[-1], "V is scaled", wanted="V as it is projected")
     mask = _mask(graph, found, linears["q"].outputs[0], num_heads)
@@ -117,23 +122,6 @@ def _check_widths(linears: dict[str, gs.Node], columns: dict[str, np.ndarray]) -
         taken |= mine
 
 
-def _merge(graph: FusionGraph, found: Core, v: View, columns: np.ndarray) -> tuple[gs.Node, list[gs.Node]]:
-    """From the product with V down to [B, S, H]: the node that gives it, and the nodes on the way."""
-    if found.heads:
-        return found.nodes[-1], []
-    context, views = found.context, []
-    rank = len(v.tensor.shape) if v.tensor.shape is not None else 4
-    for _ in range(_MAX_STEPS):
-        users = computing(context)
-        if len(users) != 1 or not heads.is_view(users[0]) or graph.is_output(context):
-            break
-        views.append(users[0])
-        context = users[0].outputs[0]
-        if heads.merges(views, v.base, columns.shape, rank):
-            return views[-1], views
-    raise NoMatch(producer(context), f"the heads stay apart after '{context.name}'", wanted="them merged to [B, S, H]")
-
-
 def _mask(graph: FusionGraph, found: Core, q: gs.Tensor, num_heads: int) -> gs.Tensor | None:
     if not found.masks:
         return None
@@ -168,8 +156,7 @@ def _replace(graph, root, linears, columns, mask, scale, interior) -> None:
     if output.dtype != base.dtype:
         raise NoMatch(root, f"the context is {output.dtype}", wanted=f"{base.dtype}, as Q's projection")
     batch, sequence = base.shape[:2]
-    weight = concatenated([as_weight(n.inputs[1]).rows(columns[k].ravel()) for k, n in linears.items()], 0)
-    bias = np.concatenate([_bias(linears[k])[columns[k].ravel()] for k in "qkv"])
+    weight, bias = packed(linears, columns)
     stem = base.name
     qkv = graph.variable(f"{stem}_qkv", output.dtype, [batch, sequence, 3 * hidden_size])
     biased = graph.variable(f"{stem}_qkv_bias", output.dtype, qkv.shape)
@@ -186,10 +173,3 @@ def _replace(graph, root, linears, columns, mask, scale, interior) -> None:
         graph.add_node(ADD, [qkv, packed_bias], [biased])
         graph.add_node(SPLIT_HEADS, [biased], parts, DIALECT, num_heads=num_heads)
         graph.replace(root, SDPA, inputs, interior, donors=[x], scale=float(scale))
-
-
-def _bias(linear: gs.Node) -> np.ndarray:
-    weight = linear.inputs[1]
-    if len(linear.inputs) > 2:
-        return np.asarray(linear.inputs[2].values)
-    return np.zeros(weight.shape[0], weight.dtype)

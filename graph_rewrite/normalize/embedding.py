@@ -11,7 +11,6 @@ from ..dialect.pattern import ADD, EMBEDDING, LAYER_NORM, POSITIONS
 from ..graph import FusionGraph, as_weight
 from ..nodes import DIALECT, NoMatch, data_type, node_name, producer
 from ..proof import prover
-from ..shapes import Dim
 from ..weights import Weight
 
 
@@ -188,7 +187,7 @@ def _position_table(graph: FusionGraph, roles: _Roles, total: gs.Tensor) -> gs.C
 def _like(graph: FusionGraph, lookup: gs.Node, ids: gs.Tensor) -> gs.Tensor:
     """The lookup's index in the shape [B, S] and integer type of `ids`."""
     index = lookup.inputs[1]
-    if index.shape is None or len(index.shape) > 2 or not all(map(_spreads, index.shape[::-1], ids.shape[::-1])):
+    if not prover(graph).is_spread(index, ids):
         raise NoMatch(lookup, f"ids '{index.name}' are {index.shape}", wanted=f"{ids.shape}, as word ids")
     if index.dtype != ids.dtype:
         cast = graph.variable(f"{index.name}_cast", ids.dtype, index.shape)
@@ -201,7 +200,3 @@ def _like(graph: FusionGraph, lookup: gs.Node, ids: gs.Tensor) -> gs.Tensor:
         graph.add_node("Expand", [index, shape], [spread])
         index = spread
     return index
-
-
-def _spreads(dim: Dim, wanted: Dim) -> bool:
-    return dim in (1, wanted) or (isinstance(dim, str) and isinstance(wanted, str))

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from ..graph import as_weight
 from ..nodes import NoMatch, is_float_cast, producer, scalar
 from ..shapes import Dim, monomial
+from ..weights import Weight, concatenated
 
 # Batch and sequence of the runs. Two, so that a constant of the graph is not taken for one of them.
 _RUNS = ((2, 3), (5, 7))
@@ -127,6 +129,19 @@ def base_shape(base: gs.Tensor, sizes: tuple[int, int]) -> tuple[int, int, int]:
     if not 0 < batch * sequence * shape[2] <= _MAX_ELEMENTS:
         raise NoMatch(producer(base) or base.name, f"'{base.name}' is {shape}", wanted="a size that can be tried out")
     return batch, sequence, shape[2]
+
+
+def packed(linears: dict[str, gs.Node], columns: dict[str, np.ndarray]) -> tuple[Weight, np.ndarray]:
+    """The rows of the projections' weights, and their biases, that give these columns of each side by side."""
+    weight = concatenated([as_weight(n.inputs[1]).rows(columns[k].ravel()) for k, n in linears.items()], 0)
+    return weight, np.concatenate([_bias(linears[k])[columns[k].ravel()] for k in linears])
+
+
+def _bias(linear: gs.Node) -> np.ndarray:
+    weight = linear.inputs[1]
+    if len(linear.inputs) > 2:
+        return np.asarray(linear.inputs[2].values)
+    return np.zeros(weight.shape[0], weight.dtype)
 
 
 def merges(nodes: list[gs.Node], base: gs.Tensor, by_head: tuple[int, int], rank: int) -> bool:

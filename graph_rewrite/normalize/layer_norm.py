@@ -53,16 +53,16 @@ def _spelled_out(graph: FusionGraph, sqrt: gs.Node) -> None:
     if epsilon is None:
         raise NoMatch(add, "adds no constant to the variance", wanted="a constant epsilon")
     variance = next(producer(t) for t in add.inputs if scalar(t) is None)
-    _check_mean(variance)
+    check_mean(variance)
     square = producer(variance.inputs[0])
-    centred = _squared(square)
+    centred = squared(square)
     sub, casts = _uncast(centred)
     if sub is None or sub.op != "Sub":
         raise NoMatch(square or variance, "squares something else", wanted="x - mean(x)")
     x, mean = sub.inputs[0], producer(sub.inputs[1])
     if mean is None or mean.op != "ReduceMean" or mean.inputs[0] is not x:
         raise NoMatch(sub, f"subtracts '{sub.inputs[1].name}'", wanted=f"the mean of '{x.name}'")
-    _check_mean(mean)
+    check_mean(mean)
     quotient = _only_consumer(graph, sqrt.outputs[0], "Div")
     if sqrt.op == "Pow" and scalar(sqrt.inputs[1]) != 0.5:
         raise NoMatch(sqrt, f"raises to {scalar(sqrt.inputs[1]):g}", wanted="a square root")
@@ -139,7 +139,7 @@ def _kind(tensor: gs.Tensor) -> str:
     return f"a constant {list(tensor.shape)}" if isinstance(tensor, gs.Constant) else "computed"
 
 
-def _check_mean(node: gs.Node) -> None:
+def check_mean(node: gs.Node) -> None:
     axes = node.attrs.get("axes")
     if axes is None and len(node.inputs) > 1 and isinstance(node.inputs[1], gs.Constant):
         axes = np.asarray(node.inputs[1].values).tolist()
@@ -149,7 +149,7 @@ def _check_mean(node: gs.Node) -> None:
         raise NoMatch(node, f"averages over axes {axes}", wanted="the last axis alone, with keepdims")
 
 
-def _squared(node: gs.Node | None) -> gs.Tensor:
+def squared(node: gs.Node | None) -> gs.Tensor:
     if node is not None and node.op == "Pow" and scalar(node.inputs[1]) == 2.0:
         return node.inputs[0]
     if node is not None and node.op == "Mul" and node.inputs[0] is node.inputs[1]:
@@ -162,7 +162,7 @@ def _same_difference(node: gs.Node | None, x: gs.Tensor) -> bool:
     mean = producer(node.inputs[1]) if node is not None and node.op == "Sub" and node.inputs[0] is x else None
     if mean is None or mean.op != "ReduceMean" or mean.inputs[0] is not x:
         return False
-    _check_mean(mean)
+    check_mean(mean)
     return True
 
 

@@ -71,6 +71,8 @@ def _gemm(graph: FusionGraph, node: gs.Node) -> None:
     bias = node.inputs[2] if len(node.inputs) > 2 and not node.inputs[2].is_empty() else None
     weight = _weight(graph, node, bool(attrs.get("transB", 0)))
     _check_product(node, x, weight)
+    if x.shape is None or len(x.shape) != 2:  # ONNX Runtime takes a vector, too, and gives a matrix
+        raise NoMatch(node, f"multiplies '{x.name}' {x.shape or 'of unknown shape'}", wanted="two axes")
     if bias is not None and (not isinstance(bias, gs.Constant) or list(bias.shape) != [weight.shape[0]]):
         raise NoMatch(node, f"adds '{bias.name}'", wanted=f"a constant vector of {weight.shape[0]}")
     _replace(graph, node, x, [weight] + ([bias] if bias is not None else []), [])

@@ -14,6 +14,7 @@ from ..nodes import NoMatch, data_type, is_float_cast, matrix, node_name, produc
 from . import heads
 
 _MAX_STEPS = 8
+_MAX_VIEWS = 8
 # What may stand in place of a hidden score: it must be below all that are visible, where one that is added to the score
 # must only exceed their differences. Nearly float16's least number, which exporters write.
 SELECTED = -6e4
@@ -203,6 +204,23 @@ def _guarded(guard: gs.Node, weights: gs.Tensor) -> gs.Node:
     ):
         raise NoMatch(guard, "guards the Softmax by something else than its NaNs", wanted="Where(IsNaN(p), 0, p)")
     return selects[0]
+
+
+def merge(graph: FusionGraph, found: Core, base: gs.Tensor, by_head: tuple[int, int]) -> tuple[gs.Node, list[gs.Node]]:
+    """From the product with V down to [B, S, H]: the node that gives it, and the nodes on the way."""
+    if found.heads:
+        return found.nodes[-1], []
+    context, views = found.context, []
+    rank = len(found.v.shape) if found.v.shape is not None else 4
+    for _ in range(_MAX_VIEWS):
+        users = computing(context)
+        if len(users) != 1 or not heads.is_view(users[0]) or graph.is_output(context):
+            break
+        views.append(users[0])
+        context = users[0].outputs[0]
+        if heads.merges(views, base, by_head, rank):
+            return views[-1], views
+    raise NoMatch(producer(context), f"the heads stay apart after '{context.name}'", wanted="them merged to [B, S, H]")
 
 
 def computing(tensor: gs.Tensor) -> list[gs.Node]:

@@ -3,37 +3,40 @@
 from ..spec import OpSpec
 from . import (
     add_qkv_bias,
+    attention_variant,
     embed_layer_norm,
     first_tokens,
     fused_attention,
-    fused_gemm,
-    fused_gemm_gelu,
-    fused_gemm_gelu_layer_norm,
-    fused_gemm_layer_norm,
+    fused_gated_gemm,
+    fused_gemm_residual_norm,
     pack_tokens,
     ragged_positions,
     unpack_tokens,
 )
+from .products import PRODUCTS
 
 OPS: dict[str, OpSpec] = {
-    module.OP.name: module.OP
-    for module in (
-        embed_layer_norm,
-        fused_attention,
-        add_qkv_bias,
-        fused_gemm_gelu_layer_norm,
-        fused_gemm_layer_norm,
-        fused_gemm_gelu,
-        fused_gemm,
-        pack_tokens,
-        unpack_tokens,
-        first_tokens,
-        ragged_positions,
+    op.name: op
+    for op in (
+        embed_layer_norm.OP,
+        fused_attention.OP,
+        add_qkv_bias.OP,
+        *PRODUCTS,
+        pack_tokens.OP,
+        unpack_tokens.OP,
+        first_tokens.OP,
+        ragged_positions.OP,
     )
 }
+
+# Ops without kernels: every runtime computes their bodies. Fusing writes them for `families` alone.
+BODY_OPS: dict[str, OpSpec] = {
+    module.OP.name: module.OP for module in (attention_variant, fused_gated_gemm, fused_gemm_residual_norm)
+}
+ALL_OPS = BODY_OPS | OPS
 
 # What passes write to move packed rows; the others compute what a model computes.
 PACKING_OPS = ("PackTokens", "UnpackTokens", "FirstTokens", "RaggedPositions")
 MODEL_OPS = tuple(name for name in OPS if name not in PACKING_OPS)
 
-__all__ = ["MODEL_OPS", "OPS", "PACKING_OPS"]
+__all__ = ["ALL_OPS", "BODY_OPS", "MODEL_OPS", "OPS", "PACKING_OPS"]

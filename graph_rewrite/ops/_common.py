@@ -3,7 +3,7 @@
 from ..spec import AttrSpec, TensorSpec
 
 X = TensorSpec("x", ("...", "K"), doc="input of the matrix product")
-WEIGHT = TensorSpec("weight", ("N", "K"), constant=True, doc="as torch.nn.Linear.weight: K contiguous")
+WEIGHT = TensorSpec("weight", ("N", "K"), dtype="W", constant=True, doc="as torch.nn.Linear.weight: K contiguous")
 BIAS = TensorSpec("bias", ("N",), constant=True)
 GAMMA = TensorSpec("gamma", ("N",), constant=True, doc="LayerNorm scale")
 BETA = TensorSpec("beta", ("N",), constant=True, doc="LayerNorm shift")
@@ -20,6 +20,29 @@ QKV_BIAS = TensorSpec("bias", ("3*H",), constant=True, doc="the three projection
 # B and S only say how many rows there is room for.
 ROW_COUNT = TensorSpec(
     "row_count", (), dtype="C", optional=True, packed=True, doc="of the rows only so many are computed; scalar"
+)
+# Of the quantised form: weight[n] is weight_scale[n] times 8-bit numbers, and so is x, by one scale or a scale per row.
+WEIGHT_SCALE = TensorSpec("weight_scale", ("N",), dtype="S", optional=True, constant=True, scales="weight")
+# Of two axes, of which the first is 1, so that a rank tells it from other vectors.
+X_SMOOTH = TensorSpec(
+    "x_smooth",
+    ("J", "K"),
+    dtype="S",
+    optional=True,
+    constant=True,
+    needs="weight_scale",
+    scales="x",
+    doc="what x's columns are multiplied with before they are rounded; the weight's are divided by it. J is 1",
+)
+X_SCALE = TensorSpec(
+    "x_scale",
+    (),
+    dtype="S",
+    optional=True,
+    constant=True,
+    needs="weight_scale",
+    scales="x",
+    doc="x is rounded to multiples of it; without it, to multiples of each row's largest magnitude / 127",
 )
 CU_SEQLENS = TensorSpec(
     "cu_seqlens", ("N+1",), dtype="C", doc="where each of N packed sequences begins and the last one ends; 0 first"

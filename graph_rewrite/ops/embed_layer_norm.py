@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from ..spec import OpSpec, TensorSpec
-from ._common import EPSILON, ROW_COUNT, TOKEN_INDEX
+from ._common import EPSILON, ROW_COUNT, TOKEN_INDEX, WEIGHT_SCALE
 
 
 def body(
@@ -16,15 +16,17 @@ def body(
     position_ids,
     token_index,
     row_count,
+    word_scale,
     *,
     epsilon,
 ):
-    positions = position_ids
+    token_type_ids = None if token_type_ids is None else d.of_one_shape(token_type_ids, ids)
+    positions = None if position_ids is None else d.of_one_shape(position_ids, ids)
     if token_index is not None:
         positions = d.places(token_index, ids) if positions is None else d.take_tokens(positions, token_index)
         token_type_ids = None if token_type_ids is None else d.take_tokens(token_type_ids, token_index)
         ids = d.take_tokens(ids, token_index)
-    y = d.embedding(word_table, ids)
+    y = d.embedding(word_table, ids) if word_scale is None else d.quantized_embedding(word_table, word_scale, ids)
     if token_type_ids is not None:
         y = d.add(y, d.embedding(token_type_table, token_type_ids))
     y = d.add(y, d.embedding(position_table, d.positions(ids) if positions is None else positions))
@@ -37,7 +39,7 @@ OP = OpSpec(
     # The optional ones last: TensorRT has no plugin layer with an input missing between others.
     inputs=(
         TensorSpec("ids", ("B", "S"), dtype="I"),
-        TensorSpec("word_table", ("V", "H"), constant=True),
+        TensorSpec("word_table", ("V", "H"), dtype="W", constant=True),
         TensorSpec("position_table", ("P", "H"), constant=True),
         TensorSpec("gamma", ("H",), constant=True),
         TensorSpec("beta", ("H",), constant=True),
@@ -47,6 +49,7 @@ OP = OpSpec(
         # With it row i is of the token at place token_index[i] of the flattened [B, S].
         replace(TOKEN_INDEX, optional=True, packed=True, needs="row_count"),
         replace(ROW_COUNT, needs="token_index"),
+        replace(WEIGHT_SCALE, name="word_scale", axes=("V",), scales="word_table"),
     ),
     outputs=(TensorSpec("y", ("B", "S", "H")),),
     attributes=(EPSILON,),

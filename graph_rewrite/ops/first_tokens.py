@@ -13,5 +13,5 @@ OP = OpSpec(
     outputs=(TensorSpec("y", ("N", "H")),),
     attributes=(),
     body=body,
-    companion=True,
+    by_pass=True,
 )

@@ -7,7 +7,7 @@ from ._common import CU_SEQLENS, NUM_HEADS, QKV, QKV_BIAS
 def body(d, qkv, bias, mask, cu_seqlens, *, num_heads, scale):
     qkv = d.add(qkv, bias)
     if cu_seqlens is None:
-        return d.attention(*d.split_heads(qkv, num_heads), mask, scale)
+        return d.attention(*d.split_heads(qkv, num_heads, mask), mask, scale)
     padded, real = d.pad_sequences(qkv, cu_seqlens)
     return d.join_sequences(d.attention(*d.split_heads(padded, num_heads), real, scale), real, qkv)
 

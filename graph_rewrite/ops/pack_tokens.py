@@ -18,5 +18,5 @@ OP = OpSpec(
     ),
     attributes=(),
     body=body,
-    companion=True,
+    by_pass=True,
 )

@@ -18,5 +18,5 @@ OP = OpSpec(
     outputs=(TensorSpec("sequence_ids", ("B", "S"), dtype="I"), TensorSpec("position_ids", ("B", "S"), dtype="I")),
     attributes=(),
     body=body,
-    companion=True,
+    by_pass=True,
 )

@@ -18,5 +18,5 @@ OP = OpSpec(
     outputs=(TensorSpec("y", ("B", "S", "H")),),
     attributes=(),
     body=body,
-    companion=True,
+    by_pass=True,
 )

@@ -29,10 +29,7 @@ def run(graph: FusionGraph, level: str, padding: str, needed_rows: bool) -> list
         reports += [report] if report is not None else []
         graph.finish()
     if padding == "remove":
-        report, packed = pack.remove_padding(graph)
-        if packed is not None:
-            pack.hold_shapes(graph, packed)
-        reports.append(report)
+        reports.append(pack.remove_padding(graph)[0])
     elif padding == "ragged":
         reports.append(ragged.take_ragged_batches(graph))
     graph.finish()

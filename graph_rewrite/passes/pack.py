@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from .. import same_shapes
 from ..graph import FusionGraph
 from ..nodes import node_name
 from ..result import PassReport
@@ -56,26 +55,6 @@ def remove_padding(graph: FusionGraph) -> tuple[PassReport, Packed | None]:
         f"{len(inside)} nodes work on real tokens only, {len(attentions)} of {all_attentions} attentions among them"
     ]
     return PassReport(NAME, done, [f"padding, put back as zeros in {why}" for why in borders.values()], True), packed
-
-
-def hold_shapes(graph: FusionGraph, packed: Packed) -> None:
-    """Let the run end where the mask, token types or positions have another shape than the ids."""
-    (embedding,) = packed.embeddings
-    ids = rows.get_input(embedding, "ids")
-    own = {id(root) for root in rows.roots(ids)}
-
-    def held(tensor: gs.Tensor) -> gs.Tensor:
-        fixed = all(isinstance(size, int) for size in (*ids.shape, *tensor.shape))
-        if fixed or {id(root) for root in rows.roots(tensor)} <= own:
-            return tensor
-        return same_shapes.hold(graph, tensor, ids)
-
-    for name in ("token_type_ids", "position_ids"):
-        tensor = rows.get_input(embedding, name)
-        if tensor is not None:
-            rows.set_input(embedding, name, held(tensor))
-    for node in rows.fused(graph, "PackTokens"):
-        node.inputs[0] = held(node.inputs[0])
 
 
 def _whole(graph: FusionGraph) -> tuple[list[gs.Node], gs.Tensor | None, str]:

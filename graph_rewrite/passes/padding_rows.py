@@ -22,6 +22,7 @@ from ..proof.key_mask import check_no_places
 from ..proof.scalar import ranges
 from ..spec import DOMAIN
 from . import rows
+from .zero_rows import bounds_of_rows
 
 _ELEMENTWISE = {
     "Abs", "Add", "And", "Cast", "Ceil", "Celu", "Clip", "Div", "Elu", "Equal", "Erf", "Exp", "Floor", "Gelu",
@@ -35,6 +36,7 @@ _ALONG = {
 }  # fmt: skip
 _REDUCTIONS = {"ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"}
 _LAST_BY_DEFAULT = ("Softmax", "LogSoftmax", "LpNormalization", "LayerNormalization")
+_SAME_NUMBERS = ("Cast", "Identity", "Squeeze", "Unsqueeze")
 _ZERO, _OTHER = 2, 1  # what a value is; 0 is left to intervals that hold both
 
 
@@ -49,6 +51,7 @@ def reason_to_keep(graph: FusionGraph, starts: Iterable[gs.Tensor], inside: list
     weights = _Weights(graph, mask)
     members = {id(node) for node in inside}
     stack, seen = list(starts), set()
+    bounds = bounds_of_rows(graph, stack, members)
     begins = {id(t) for t in stack}
     while stack:
         tensor = stack.pop()
@@ -57,11 +60,19 @@ def reason_to_keep(graph: FusionGraph, starts: Iterable[gs.Tensor], inside: list
         seen.add(id(tensor))
         if graph.is_read_by_body(tensor):
             return f"what padding gives is needed: the body of a node reads it, in '{tensor.name}'"
+        is_finite = bounds[id(tensor)] is not None
+        if graph.is_output(tensor) and not is_finite:
+            return f"what padding gives is needed: of zeros the output '{tensor.name}' may be infinite, or NaN"
         for node in readers.get(id(tensor), []):
             if id(node) in members or (id(tensor) in begins and rows.first_row(node) is tensor):
                 continue
-            if _looks_at_shape(node) or weights.meets(node, tensor):
+            if _looks_at_shape(node):
                 continue
+            if weights.meets(node, tensor):
+                if is_finite or node.op == "Where":
+                    continue
+                what = f"{node.op} {node_name(node)} multiplies it by 0, in '{tensor.name}'"
+                return f"what padding gives is needed: of zeros it may be infinite, or NaN, and {what}"
             if not _keeps_rows(node, tensor, mask):
                 why = f": {weights.why}" if weights.why else ""
                 return f"what padding gives is needed: {node.op} {node_name(node)} reads it, in '{tensor.name}'{why}"
@@ -132,6 +143,7 @@ class _Weights:
     def __init__(self, graph: FusionGraph, mask: gs.Tensor) -> None:
         self._mask, self._runner = mask, graph.constants.runner
         self._elements = graph.elements
+        self._ids = [root for n in rows.fused(graph, "EmbedLayerNorm") for root in rows.roots(rows.get_input(n, "ids"))]
         self.why = ""
 
     def meets(self, node: gs.Node, tensor: gs.Tensor) -> bool:
@@ -160,6 +172,8 @@ class _Weights:
                 places, expr = self._elements.generic(weight, source)
                 read = self._only_read(weight, places[0], places[axis], expr)
                 own = self._elements.shape(read.tensor)
+                if hidden is not None and read.tensor is not source:
+                    raise NoMatch(weight.name, f"'{weight.name}' comes from '{read.name}' and not from '{source.name}'")
                 wanted = hidden if hidden is not None else self.hidden(source, read.tensor)
                 if (own[0], own[-1]) != (extents[0], extents[axis]):
                     raise NoMatch(weight.name, f"'{weight.name}' {extents} has other sizes than '{read.name}' {own}")
@@ -198,24 +212,36 @@ class _Weights:
         fixed ones: there masks of 0 and 1 are looked at alone, and the values that hide are given. So they are, after
         everything else, where 1 alone shows a token: 2 would hide it, and weigh more than 1 in pooling by the mask.
         """
-        tensor, hidden, above = self._mask, None, []
-        compared: list[tuple[gs.Tensor, list[tuple[int, int]]]] = []
+        tensor, value = self._mask, 0  # which of 0 and 1 hides a token, None where that is not known
+        above, of_two, greatest, compared = [], [], False, False
         while (node := producer(tensor)) is not None:
-            above.append((tensor, hidden))
+            above.append(tensor)
             given = [t for t in node.inputs if not isinstance(t, gs.Constant) and not t.is_empty()]
-            if (value := _number_beside_greatest(node)) is not None:
-                given, hidden = given[:1], [(value, value)]
-            elif (value := hiding_number(node)) is not None:
-                compared = [(given[0], [(value, value)])]
+            if (number := hiding_number(node)) is not None:
+                is_greatest = _number_beside_greatest(node) is not None
+                greatest, compared = greatest or is_greatest, True
+                given = given[:1]
+                # Beside the greatest the others hide; what is the greatest itself is no fixed number.
+                value = number if value == 0 else 1 - number if value == 1 and not is_greatest else None
+            elif node.op == "Not" and value is not None:
+                value = 1 - value
+            elif node.op not in _SAME_NUMBERS:
+                value = None
             if len(given) != 1 or node.domain not in DEFAULT_DOMAINS:
                 break
             tensor = given[0]
-        if hidden is None:
+            if compared and value is not None and self._may_be_of_two(tensor):
+                of_two.append((tensor, [(value, value)]))
+        if not greatest:
             yield None, None
-        yield from [(t, h) for t, h in above if hidden is None or h is not None]
-        if hidden is not None:
-            yield tensor, hidden
-        yield from compared
+            yield from ((tensor, None) for tensor in above)
+        yield from of_two
+
+    def _may_be_of_two(self, tensor: gs.Tensor) -> bool:
+        """Whether it holds 0 and 1 alone, or is what a mask is fed as: ids are numbers of many kinds."""
+        node = producer(tensor)
+        source = node.inputs[0] if node is not None and node.op == "Cast" else tensor
+        return source.dtype == bool or not any(any(root is other for other in self._ids) for root in rows.roots(tensor))
 
 
 def hiding_number(node: gs.Node) -> int | None:

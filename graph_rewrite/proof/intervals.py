@@ -244,6 +244,16 @@ def _absolute(made: Apply, given: Sequence[Interval | None], runner: Runner) -> 
     return _else_anything(made, x.low != np.iinfo(made.dtype).min, found) if made.dtype.kind == "i" else found
 
 
+def _logarithm(made: Apply, given: Sequence[Interval | None], runner: Runner) -> Interval | None:
+    """Rising, but for the roundings of the approximation that computes it."""
+    (x,) = given
+    found = _rising(made, given, runner)
+    if found is None or made.dtype not in (np.float32, np.float64):
+        return None
+    slack = np.where(x.low == x.high, 0, 1e-6 * (1 + np.maximum(np.abs(found.low), np.abs(found.high))))
+    return Interval((found.low - slack).astype(made.dtype), (found.high + slack).astype(made.dtype), found.nan)
+
+
 def _negative(made: Apply, given: Sequence[Interval | None], runner: Runner) -> Interval | None:
     found = _reversed(made, given, runner)
     if found is None or made.dtype.kind != "i":
@@ -269,5 +279,6 @@ _RULES: dict[str, Callable[[Apply, Sequence[Interval | None], Runner], Interval 
     "IsNaN": _not_a_number,
     "Where": _chosen,
     "Abs": _absolute,
+    "Log": _logarithm,
     "Neg": _negative,
 }

@@ -69,24 +69,35 @@ def prove(elements: Elements, runner: Runner, target: gs.Tensor, mask: gs.Tensor
     """The rule by which `mask` [B, S] or [B, 1, 1, S] hides keys in `target`. Raises NoMatch where it does not."""
     places, expr = elements.generic(target, mask)
     where = producer(target) or target.name
-    wanted = _place_of_key(elements, target, mask, places)
     reads = [part for part in walk(expr) if isinstance(part, Read)]
-    for read in reads:
-        if read.tensor is not mask or read.index != wanted:
-            place = ", ".join(map(repr, read.index))
-            key = ", ".join(map(repr, wanted))
-            raise NoMatch(where, f"'{target.name}' reads '{read.name}' at [{place}], the key's place is [{key}]")
+    check_reads(reads, mask, place_of_key(elements, target, mask, places), target)
     check_no_places(expr, target)
     if not reads:
         raise NoMatch(where, f"'{target.name}' does not depend on '{mask.name}'")
     found = rule(ranges(expr, reads[0], classify(kind, factor), runner), mask.name, where)
-    if found.lifting and abs((slope(expr, reads[0]) or 0.0) * factor) < -HIDING:
-        what = f"numbers above 1 in '{mask.name}' raise the scores of a key, not each by as much as the one before it"
-        raise NoMatch(where, what, wanted="a mask that only hides, or (1 - mask) times a number")
+    if found.lifting:
+        check_lifting(expr, reads[0], factor, where)
     return found
 
 
-def _place_of_key(elements: Elements, target: gs.Tensor, mask: gs.Tensor, places: Places) -> Places:
+def check_reads(reads: Sequence[Read], mask: gs.Tensor, wanted: Places, target: gs.Tensor) -> None:
+    """Raise NoMatch where anything but the element of `mask` at `wanted` is read."""
+    for read in reads:
+        if read.tensor is not mask or read.index != wanted:
+            place = ", ".join(map(repr, read.index))
+            key = ", ".join(map(repr, wanted))
+            where = producer(target) or target.name
+            raise NoMatch(where, f"'{target.name}' reads '{read.name}' at [{place}], the key's place is [{key}]")
+
+
+def check_lifting(expr: Expr, read: Read, factor: float, where) -> None:
+    """Raise NoMatch where what lifts keys above others is no straight line."""
+    if abs((slope(expr, read) or 0.0) * factor) < -HIDING:
+        what = f"numbers above 1 in '{read.name}' raise the scores of a key, not each by as much as the one before it"
+        raise NoMatch(where, what, wanted="a mask that only hides, or (1 - mask) times a number")
+
+
+def place_of_key(elements: Elements, target: gs.Tensor, mask: gs.Tensor, places: Places) -> Places:
     """Where `mask` has the key that `target` is about at `places`; both must be of the same sizes."""
     extents, own = elements.shape(target), elements.shape(mask)
     batch, key = (extents[-4], places[-4]) if len(extents) >= 4 else (ONE, ZERO), (extents[-1], places[-1])

@@ -7,16 +7,21 @@ import contextlib
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from .. import masks
 from ..elements import poly
 from ..elements.expr import Number, value_of
 from ..elements.poly import ONE
 from ..graph import FusionGraph
 from ..nodes import NoMatch, producer
 from ..shapes import Dim
-from . import key_mask, samples
+from . import key_mask, masks, samples, score_terms
 from .key_mask import Above
+from .key_range import EVERY_KEY
 from .rule import Rule
+from .score_terms import DistanceBias, ScoreTerms
+
+
+class _Unrelated(NoMatch):
+    """The mask is not the one by which keys are hidden."""
 
 
 class Prover:
@@ -25,7 +30,7 @@ class Prover:
     def __init__(self, graph: FusionGraph) -> None:
         self._graph = graph
         self._elements = graph.elements
-        self._answers: dict[tuple, tuple[gs.Tensor, Rule] | NoMatch | bool | None] = {}
+        self._answers: dict[tuple, tuple[gs.Tensor, Rule] | ScoreTerms | NoMatch | bool | None] = {}
         self._made: dict[tuple[str, Rule], gs.Tensor] = {}
 
     def mask_source(
@@ -52,9 +57,70 @@ class Prover:
             return None
         mask, rule = answer
         key_mask.check_mask(self._elements, mask, batch, length)
+        return self.visible(mask, rule)
+
+    def visible(self, mask: gs.Tensor, rule: Rule) -> gs.Tensor:
+        """[B, S] integers, not 0 where `rule` shows the key of `mask`; made once."""
         if (mask.name, rule) not in self._made:
             self._made[mask.name, rule] = masks.visible(self._graph, mask, rule)
         return self._made[mask.name, rule]
+
+    def score_terms(
+        self, target: gs.Tensor, kind: str, factor: float, batch: Dim, length: Dim, heads: int
+    ) -> ScoreTerms:
+        """What `target` does to scores [batch, heads, length, length], by `kind` as for `mask_source`.
+
+        Raises NoMatch where that is more than a range of keys, a mask of keys and a bias by head and distance.
+        """
+        key = ("terms", target.name, kind, factor, heads)
+        if key not in self._answers:
+            try:
+                self._answers[key] = self._find_terms(target, kind, factor, heads)
+            except NoMatch as miss:
+                self._answers[key] = miss
+        answer = self._answers[key]
+        if isinstance(answer, NoMatch):
+            raise answer
+        key_mask.check_sizes(self._elements, target, batch, length, heads)
+        if answer.mask is not None:
+            key_mask.check_mask(self._elements, answer.mask, batch, length)
+        return answer
+
+    def _find_terms(self, target: gs.Tensor, kind: str, factor: float, heads: int) -> ScoreTerms:
+        misses: list[NoMatch] = []
+        above = Above(self._elements, target)
+        for candidate in (None, *above.candidates()):
+            try:
+                return self._terms(target, candidate, kind, factor, heads)
+            except NoMatch as miss:
+                if not isinstance(miss, _Unrelated):
+                    misses.append(miss)
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                where = producer(target) or target.name
+                raise NoMatch(where, f"'{target.name}' cannot be followed ({error})") from error
+        raise misses[1 if above.inputs and len(misses) > 1 else 0]
+
+    def _terms(self, target: gs.Tensor, mask: gs.Tensor | None, kind: str, factor: float, heads: int) -> ScoreTerms:
+        runner, where = self._graph.constants.runner, producer(target) or target.name
+        places, expr = self._elements.generic(target, mask, symbolic=True)
+        summands = score_terms.terms(expr, where) if kind == "added" else [expr]
+        biases = [term for term in summands if score_terms.is_bias(term)]
+        hiding = [term for term in summands if not score_terms.is_bias(term)]
+        if len(biases) > 1 or len(hiding) > 1:
+            raise NoMatch(where, f"'{target.name}' is a sum of {len(summands)}", wanted="one mask and one bias")
+        keys, rule, bias = EVERY_KEY, None, None
+        for term in hiding:
+            found = score_terms.hiding(self._elements, runner, target, mask, term, places, kind, factor)
+            keys, rule = found.keys, found.rule
+            if rule is not None and not biases:
+                samples.check(self._graph, target, mask, rule, kind, factor, keys)
+        if mask is not None and rule is None:
+            raise _Unrelated(where, f"'{target.name}' does not depend on '{mask.name}'")
+        for term in biases:
+            bias = score_terms.bias(self._elements, runner, term, places, heads, where)
+            bias = DistanceBias(bias.values * np.float32(factor), bias.left)
+            score_terms.check_bias(bias, where)
+        return ScoreTerms(keys, None if rule is None else mask, rule, bias)
 
     def _find_mask(self, target: gs.Tensor, kind: str, factor: float) -> tuple[gs.Tensor, Rule] | None:
         where = producer(target) or target.name

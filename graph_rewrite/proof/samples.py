@@ -15,6 +15,7 @@ from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter, dtype_to_onn
 
 from ..nodes import NoMatch, producer
 from ..shapes import monomial
+from .key_range import KeyRange
 from .rule import HIDING, Rule
 
 if TYPE_CHECKING:
@@ -34,8 +35,16 @@ class _Subgraph:
     cuts: list[gs.Tensor]
 
 
-def check(graph: FusionGraph, target: gs.Tensor, mask: gs.Tensor, rule: Rule, kind: str, factor: float) -> None:
-    """Raise NoMatch where `target` does not hide the keys that `rule` says; nothing where it cannot be run."""
+def check(
+    graph: FusionGraph,
+    target: gs.Tensor,
+    mask: gs.Tensor,
+    rule: Rule,
+    kind: str,
+    factor: float,
+    keys: KeyRange | None = None,
+) -> None:
+    """Raise NoMatch where `target` hides other keys than `rule` and `keys` say; nothing where it cannot be run."""
     subgraph = _between(graph, mask, target)
     session = _session(graph, subgraph, target)
     if session is None:
@@ -53,6 +62,8 @@ def check(graph: FusionGraph, target: gs.Tensor, mask: gs.Tensor, rule: Rule, ki
             continue
         values = feeds[mask.name]
         shown = _shown(values, rule).reshape(values.shape[0], 1, 1, values.shape[-1])
+        if keys is not None:
+            shown = shown & keys.seen(values.shape[-1])
         if not _agrees(result, shown, kind, factor):
             shape = f"{list(values.shape)}"
             raise NoMatch(producer(target) or target.name, f"run on '{mask.name}' {shape}, '{target.name}' is another")

@@ -27,6 +27,7 @@ inline constexpr DtypeInfo kDtypes[] = {BERTFUSE_DTYPES(BERTFUSE_INFO)};
 #define BERTFUSE_ENUMERATOR(DTYPE, ...) BERTFUSE_##DTYPE,
 inline constexpr bertfuse_dtype kFloatDtypes[] = {BERTFUSE_FLOAT_DTYPES(BERTFUSE_ENUMERATOR)};
 inline constexpr bertfuse_dtype kIndexDtypes[] = {BERTFUSE_INDEX_DTYPES(BERTFUSE_ENUMERATOR)};
+inline constexpr bertfuse_dtype kQuantizedDtypes[] = {BERTFUSE_QUANTIZED_DTYPES(BERTFUSE_ENUMERATOR)};
 #undef BERTFUSE_ENUMERATOR
 
 inline const char* DtypeName(int32_t dtype) {
@@ -47,6 +48,13 @@ inline size_t DtypeSize(int32_t dtype) {
 inline bool IsFloat(int32_t dtype) {
   for (bertfuse_dtype allowed : kFloatDtypes) {
     if (dtype == allowed) return true;
+  }
+  return false;
+}
+
+inline bool IsQuantized(int32_t dtype) {
+  for (bertfuse_dtype quantized : kQuantizedDtypes) {
+    if (dtype == quantized) return true;
   }
   return false;
 }

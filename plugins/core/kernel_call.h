@@ -27,6 +27,19 @@ inline int32_t NumTactics(const bertfuse_kernel& kernel, const bertfuse_call& ca
   return count;
 }
 
+// Bytes, 0 where the kernel prepares nothing for such a call.
+inline size_t PreparedSize(const bertfuse_kernel& kernel, const bertfuse_call& call) {
+  size_t bytes = 0;
+  bertfuse_error error = {};
+  if (kernel.prepared_size != nullptr) ThrowIfFailed(kernel.prepared_size(&call, &bytes, &error), error);
+  return bytes;
+}
+
+inline void Prepare(const bertfuse_kernel& kernel, const bertfuse_call& call, void* prepared) {
+  bertfuse_error error = {};
+  ThrowIfFailed(kernel.prepare(&call, prepared, &error), error);
+}
+
 inline void Run(const bertfuse_kernel& kernel, const bertfuse_call& call) {
   bertfuse_error error = {};
   ThrowIfFailed(kernel.run(&call, &error), error);

@@ -8,10 +8,11 @@
 namespace bertfuse {
 
 // A dtype variable: every tensor of an op that has it must have the same dtype. kT is a float, kI an index; kC is
-// int32, counts and offsets of packed rows.
-enum class Variable { kT, kI, kC };
-inline constexpr Variable kVariables[] = {Variable::kT, Variable::kI, Variable::kC};
-inline constexpr int kNumVariables = 3;
+// int32, counts and offsets of packed rows. kW is a weight's: T's, or a quantised type, and then kS, float32, is that
+// of its scales.
+enum class Variable { kT, kI, kC, kW, kS };
+inline constexpr Variable kVariables[] = {Variable::kT, Variable::kI, Variable::kC, Variable::kW, Variable::kS};
+inline constexpr int kNumVariables = 5;
 enum class AttrKind { kInt, kFloat, kString };
 
 // multiplier * symbol / attribute[divisor] + offset, or the value of an attribute where `value` is not -1.
@@ -32,6 +33,7 @@ struct TensorDef {
   bool leading;  // any number of axes before `axes`, the same in every tensor that has them
   bool packed;   // given where the op's rows are packed
   int needs;     // the input that must be there if this one is, or -1
+  int scales;    // the input whose scales it holds, or -1
   const AxisDef* axes;
   int num_axes;
 };

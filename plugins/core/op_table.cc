@@ -66,6 +66,9 @@ void CheckPresence(const OpDef& op, const bertfuse_tensor* inputs) {
       Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input '%s' is given without '%s', which it needs", op.name, def.name,
            op.inputs[def.needs].name);
     }
+    if (def.scales < 0 || FitsScaled(op.inputs[def.scales], absent, inputs[def.scales].dtype)) continue;
+    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input '%s' is %s, and its scales '%s' are %s", op.name,
+         op.inputs[def.scales].name, DtypeName(inputs[def.scales].dtype), def.name, absent ? "missing" : "given");
   }
 }
 
@@ -96,6 +99,10 @@ DtypeList DtypesOf(Variable variable) {
       return {kDtypesT, static_cast<int>(std::size(kDtypesT))};
     case Variable::kI:
       return {kDtypesI, static_cast<int>(std::size(kDtypesI))};
+    case Variable::kW:
+      return {kDtypesW, static_cast<int>(std::size(kDtypesW))};
+    case Variable::kS:
+      return {kDtypesS, static_cast<int>(std::size(kDtypesS))};
     case Variable::kC:
       break;
   }
@@ -107,6 +114,14 @@ bool Allows(Variable variable, int32_t dtype) {
     if (allowed == dtype) return true;
   }
   return false;
+}
+
+Variable BoundBy(const TensorDef& tensor, int32_t dtype) {
+  return tensor.dtype == Variable::kW && IsFloat(dtype) ? Variable::kT : tensor.dtype;
+}
+
+bool FitsScaled(const TensorDef& tensor, bool absent, int32_t scaled_dtype) {
+  return tensor.dtype != Variable::kW || absent != IsQuantized(scaled_dtype);
 }
 
 bool Uses(const OpDef& op, Variable variable) {
@@ -122,8 +137,8 @@ int32_t DtypeBinder::Of(Variable variable) const {
 }
 
 void DtypeBinder::Bind(const TensorDef& tensor, const char* role, int32_t given) {
-  const int variable = static_cast<int>(tensor.dtype);
-  static constexpr const char* kLetters[] = {"T", "I", "C"};
+  const int variable = static_cast<int>(BoundBy(tensor, given));
+  static constexpr const char* kLetters[] = {"T", "I", "C", "W", "S"};
   if (!Allows(tensor.dtype, given)) {
     Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %s '%s' is %s (%d), expected %s", op_.name, role, tensor.name,
          DtypeName(given), given, DtypeNames(DtypesOf(tensor.dtype)).c_str());

@@ -34,6 +34,12 @@ struct DtypeList {
 DtypeList DtypesOf(Variable variable);
 bool Allows(Variable variable, int32_t dtype);
 
+// The variable that a tensor's dtype binds: T for a weight that is not quantised.
+Variable BoundBy(const TensorDef& tensor, int32_t dtype);
+
+// Whether an input that is given or absent fits the dtype of the weight whose scales it holds.
+bool FitsScaled(const TensorDef& tensor, bool absent, int32_t scaled_dtype);
+
 // Whether an input or output of the op is of that variable.
 bool Uses(const OpDef& op, Variable variable);
 

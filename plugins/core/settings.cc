@@ -39,6 +39,10 @@ uint32_t DeterministicRowsFlags(const std::string& value, const char* name) {
   return IsOn(value, name, false) ? BERTFUSE_DETERMINISTIC_ROWS : 0;
 }
 
+uint32_t CublasLtFlags(const std::string& value, const char* name) {
+  return IsOn(value, name, false) ? 0 : BERTFUSE_NO_CUBLASLT;  // until its products have been measured on GPUs
+}
+
 std::string ReadTuningFile(const std::string& name) {
   std::ifstream file(name, std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());

@@ -1,5 +1,6 @@
 // What a session or a process says to the kernels: which tuning file, whether float32 products may use TF32, whether
-// tactics of packed rows are chosen by how many came last, and whether a row's bits may depend on the batch.
+// tactics of packed rows are chosen by how many came last, whether a row's bits may depend on the batch, and whether
+// products may run in cuBLASLt.
 #ifndef BERTFUSE_CORE_SETTINGS_H_
 #define BERTFUSE_CORE_SETTINGS_H_
 
@@ -12,6 +13,7 @@ namespace bertfuse {
 inline constexpr const char* kTf32Variable = "BERTFUSE_TF32";
 inline constexpr const char* kRowHintsVariable = "BERTFUSE_ROW_HINTS";
 inline constexpr const char* kDeterministicRowsVariable = "BERTFUSE_DETERMINISTIC_ROWS";
+inline constexpr const char* kCublasLtVariable = "BERTFUSE_CUBLASLT";
 inline constexpr const char* kTuningVariable = "BERTFUSE_TUNING";
 
 // As calls have them.
@@ -31,6 +33,9 @@ uint32_t RowHintFlags(const std::string& value, const char* name);
 
 // The same for results that do not depend on the batch, which are off unless `value` is "1".
 uint32_t DeterministicRowsFlags(const std::string& value, const char* name);
+
+// The same for products in cuBLASLt, which are on unless `value` is "0".
+uint32_t CublasLtFlags(const std::string& value, const char* name);
 
 // The whole text of a tuning file. Throws INVALID_ARGUMENT where it cannot be read.
 std::string ReadTuningFile(const std::string& name);

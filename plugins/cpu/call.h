@@ -51,14 +51,6 @@ void ParallelFor(const bertfuse_call& call, int64_t count, int64_t grain, Body&&
       &body);
 }
 
-// y[m,n] = x[m,k] weight[n,k]ᵀ by the host.
-inline void Gemm(const bertfuse_call& call, int64_t m, int64_t n, int64_t k, const float* x, const float* weight,
-                 float* y) {
-  if (m == 0 || n == 0) return;
-  bertfuse_error error = {};
-  ThrowIfFailed(call.host->gemm(call.host->context, m, n, k, x, weight, nullptr, y, &error), error);
-}
-
 // Throws where the call brings less workspace than the kernel asked for.
 inline void RequireWorkspace(const bertfuse_call& call, size_t needed) {
   const size_t given = call.workspace == nullptr ? 0 : call.workspace_size;
@@ -69,8 +61,6 @@ inline void RequireWorkspace(const bertfuse_call& call, size_t needed) {
 inline const float* FloatData(const bertfuse_tensor& tensor) {
   return tensor.dtype == BERTFUSE_ABSENT ? nullptr : static_cast<const float*>(tensor.data);
 }
-
-inline bool IsTanh(const bertfuse_value& approximate) { return approximate.s[0] == 't'; }
 
 // The float32 form of a kernel: what it needs beyond its tensors, and the run itself.
 struct Float32Kernel {

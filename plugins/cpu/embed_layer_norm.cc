@@ -79,6 +79,7 @@ void RunRows(const bertfuse_call& call, const Buffers& buffers, OutOfRange& out_
   const bool given = call.inputs[Op::In::position_ids].dtype != BERTFUSE_ABSENT;
   sources[num_sources++] = {given ? static_cast<int>(Op::In::position_ids) : -1, Op::In::position_table};
 
+  const float* word_scale = FloatData(call.inputs[Op::In::word_scale]);
   const float epsilon = call.attributes[Op::Attr::epsilon].f;
   const int64_t all = out.shape[0] * sequence;
   const auto* token_index = static_cast<const int32_t*>(
@@ -101,7 +102,9 @@ void RunRows(const bertfuse_call& call, const Buffers& buffers, OutOfRange& out_
           return;
         }
         const void* from = RowOf(table, wrapped);
-        if (i == 0) {
+        if (i == 0 && word_scale != nullptr) {
+          Loops().int8_to_float(static_cast<const int8_t*>(from), word_scale[wrapped], sum, hidden);
+        } else if (i == 0) {
           ToFloat(table.dtype, from, sum, hidden);
         } else if (converted) {
           ToFloat(table.dtype, from, buffers.row + row * hidden, hidden);
@@ -138,6 +141,12 @@ size_t NeededWorkspace(const bertfuse_call& call) {
 }
 
 void RunEmbedding(const bertfuse_call& call) {
+  const int32_t words = call.inputs[Op::In::word_table].dtype;
+  if (IsQuantized(words) && words != BERTFUSE_INT8) {
+    Fail(BERTFUSE_NOT_SUPPORTED,
+         "%s: input 'word_table' is %s, for which there is no CPU kernel; the op's body runs it", Op::kName,
+         DtypeName(words));
+  }
   RequireWorkspace(call, NeededWorkspace(call));
   Arena arena(call.workspace);
   const Buffers buffers(call, arena);

@@ -1,33 +1,13 @@
 // Compiled once per instruction set: CMake sets BERTFUSE_LOOPS to the name of this build's table and the flags to go
-// with it. Nothing here may call an inline function of another header: the linker keeps one copy of those, and it could
-// be the one with instructions that the machine lacks.
+// with it.
 #include "cpu/vector_loops.h"
 
-#if defined(__F16C__)
-#include <immintrin.h>
-#endif
+#include "cpu/vector.h"
+#include "cpu/vector_gemm.h"
+#include "cpu/vector_int8.h"
 
 namespace bertfuse::cpu {
 namespace {
-
-#if defined(__AVX512F__)
-constexpr int kLanes = 16;
-#elif defined(__AVX2__)
-constexpr int kLanes = 8;
-#else
-constexpr int kLanes = 4;
-#endif
-
-// GCC's and Clang's vector types: arithmetic per lane on any target; may alias and need not be aligned in memory.
-typedef float Vec __attribute__((vector_size(kLanes * sizeof(float))));
-typedef int32_t VecInt __attribute__((vector_size(kLanes * sizeof(float))));
-typedef float UnalignedVec __attribute__((vector_size(kLanes * sizeof(float)), aligned(4), may_alias));
-
-inline Vec Load(const float* p) { return *reinterpret_cast<const UnalignedVec*>(p); }
-inline void Store(float* p, Vec v) { *reinterpret_cast<UnalignedVec*>(p) = v; }
-inline Vec Splat(float value) { return value - Vec{}; }
-inline Vec Max(Vec a, Vec b) { return a > b ? a : b; }
-inline Vec Min(Vec a, Vec b) { return a < b ? a : b; }
 
 inline float Sum(Vec v) {
   float sum = 0;
@@ -99,19 +79,38 @@ inline Vec Erf(Vec x) {
   return x == x ? result : x;
 }
 
-void Gelu(float* y, const float* bias, int64_t n, bool tanh) {
-  if (tanh) {
-    // 0.5 x (1 + tanh u) = x / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x³): no cancellation where tanh is near -1.
-    MapRow(y, n, [bias](Vec v, int64_t i) {
-      const Vec x = v + At(bias, i);
-      const Vec u = x * (1.5957691216f + 0.0713548162726f * x * x);
-      return x / (1.0f + Exp(-u));
-    });
-  } else {
-    MapRow(y, n, [bias](Vec v, int64_t i) {
-      const Vec x = v + At(bias, i);
-      return 0.5f * x * (1.0f + Erf(x * 0.70710678118f));
-    });
+template <class Policy>
+struct OnCpu : Policy {};
+
+template <>
+struct OnCpu<activations::GeluErf> {
+  static inline Vec Of(Vec x) { return 0.5f * x * (1.0f + Erf(x * 0.70710678118f)); }
+};
+
+template <>
+struct OnCpu<activations::GeluTanh> {
+  // 0.5 x (1 + tanh u) = x / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x³): no cancellation where tanh is near -1.
+  static inline Vec Of(Vec x) {
+    const Vec u = x * (1.5957691216f + 0.0713548162726f * x * x);
+    return x / (1.0f + Exp(-u));
+  }
+};
+
+template <class Policy>
+void ActivateBy(float* y, const float* bias, int64_t n) {
+  if (bias == nullptr) return MapRow(y, n, [](Vec v, int64_t) { return OnCpu<Policy>::Of(v); });
+  MapRow(y, n, [bias](Vec v, int64_t i) { return OnCpu<Policy>::Of(v + At(bias, i)); });
+}
+
+void Activate(float* y, const float* bias, int64_t n, Activation activation) {
+  switch (activation) {
+#define BERTFUSE_ACTIVATE(ENUMERATOR, NAME, POLICY) \
+  case Activation::ENUMERATOR:                      \
+    return ActivateBy<activations::POLICY>(y, bias, n);
+    BERTFUSE_ACTIVATIONS(BERTFUSE_ACTIVATE)
+#undef BERTFUSE_ACTIVATE
+    case Activation::kNone:
+      return ActivateBy<activations::Identity>(y, bias, n);
   }
 }
 
@@ -341,13 +340,22 @@ void FloatToBfloat16(const float* x, uint16_t* y, int64_t n) {
 
 extern const VectorLoops BERTFUSE_LOOPS;
 const VectorLoops BERTFUSE_LOOPS = {BERTFUSE_STRING(BERTFUSE_LOOPS),
-                                    Gelu,
+                                    Activate,
                                     LayerNorm,
                                     Add,
+                                    Gemm,
                                     Attention,
                                     Float16ToFloat,
                                     FloatToFloat16,
                                     Bfloat16ToFloat,
-                                    FloatToBfloat16};
+                                    FloatToBfloat16,
+                                    Int8ToFloat,
+                                    kInt8Rows,
+                                    kInt8Columns * kLanes,
+                                    PackedBytes,
+                                    PackInt8,
+                                    QuantizedStride,
+                                    QuantizeRow,
+                                    GemmInt8};
 
 }  // namespace bertfuse::cpu

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "core/activation.h"
+
 namespace bertfuse::cpu {
 
 // Score columns of one attention step, and what rows of transposed keys are padded to.
@@ -27,21 +29,48 @@ struct AttentionRows {
   float scale;
 };
 
+// Rows of a matrix as 8-bit integers, in the form that these loops' products take.
+struct Int8Rows {
+  void* rows;        // quantized_stride(k) bytes from one to the next
+  float* scales;     // what each row's integers are multiples of
+  int32_t* offsets;  // what its sums of products begin with
+  int64_t k, stride;
+};
+
 struct VectorLoops {
   const char* name;
-  // y = GELU(y + bias) over one row.
-  void (*gelu)(float* y, const float* bias, int64_t n, bool tanh);
+  // y = activation(y + bias) over one row.
+  void (*activate)(float* y, const float* bias, int64_t n, Activation activation);
   // y = LayerNorm(y + bias + residual) over one row; bias and residual may be null. Two passes: mean, then variance.
   void (*layer_norm)(float* y, const float* bias, const float* residual, const float* gamma, const float* beta,
                      int64_t n, float epsilon);
   // y = a + b.
   void (*add)(const float* a, const float* b, float* y, int64_t n);
+  // y[rows, columns] = x[rows, k] weight[columns, k]ᵀ; y's rows are y_stride apart. A row's bits depend on nothing but
+  // it and the weights.
+  void (*gemm)(const float* x, const float* weight, float* y, int64_t rows, int64_t columns, int64_t k,
+               int64_t y_stride);
   // y = softmax(q kt scale + mask) v, one pass over the keys with a running maximum.
   void (*attention)(const AttentionRows& block);
   void (*float16_to_float)(const uint16_t* x, float* y, int64_t n);
   void (*float_to_float16)(const float* x, uint16_t* y, int64_t n);
   void (*bfloat16_to_float)(const uint16_t* x, float* y, int64_t n);
   void (*float_to_bfloat16)(const float* x, uint16_t* y, int64_t n);
+  void (*int8_to_float)(const int8_t* x, float scale, float* y, int64_t n);
+
+  // x wᵀ of integers. A weight [n, k] is packed once; products take most by tiles of so many of
+  // x's rows and the weight's.
+  int64_t tile_rows, tile_columns;
+  int64_t (*packed_bytes)(int64_t n, int64_t k);
+  void (*pack_int8)(const int8_t* weight, int64_t n, int64_t k, void* packed);
+  int64_t (*quantized_stride)(int64_t k);
+  // A row of x, times `smooth` where that is not null, as integers, multiples of `scale`, or, where that is null, of
+  // its own largest magnitude / 127. Returns the scale: NaN where the row holds what is not finite.
+  float (*quantize_row)(const float* x, const float* smooth, int64_t k, const float* scale, void* row, int32_t* offset);
+  // y[rows, columns] = the product of rows from `first` on and the weight's rows from `column` on, a multiple of
+  // tile_columns.
+  void (*gemm_int8)(const Int8Rows& x, int64_t first, int64_t rows, const void* packed, const float* weight_scale,
+                    int64_t column, int64_t columns, float* y, int64_t y_stride);
 };
 
 // The loops for this machine.

@@ -2,18 +2,21 @@
 #ifndef BERTFUSE_KERNELS_ACTIVATION_CUH_
 #define BERTFUSE_KERNELS_ACTIVATION_CUH_
 
-#include "kernels/activation.h"
+#include "core/activation.h"
+#include "kernels/ptx/scalar.cuh"
 
 namespace bertfuse::kernels {
 
-// A policy has its name on the host, Exact(), and For16Bits(), whose error is too small to show in 16-bit results.
-struct Identity {
-  static constexpr Activation kActivation = Activation::kNone;
-  __device__ __forceinline__ static float Exact(float x) { return x; }
-  __device__ __forceinline__ static float For16Bits(float x) { return x; }
+// A policy has its enumerator, Exact(), and For16Bits(), whose error is too small to show in 16-bit results.
+template <Activation kWhich, class Policy>
+struct OnDevice {
+  static constexpr Activation kActivation = kWhich;
+  __device__ __forceinline__ static float Exact(float x) { return Policy::Of(x); }
+  __device__ __forceinline__ static float For16Bits(float x) { return Policy::Of(x); }
 };
 
-struct GeluErf {
+template <>
+struct OnDevice<Activation::kGeluErf, activations::GeluErf> {
   static constexpr Activation kActivation = Activation::kGeluErf;
   __device__ __forceinline__ static float Exact(float x) { return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)); }
 
@@ -30,13 +33,13 @@ struct GeluErf {
     log2_tail = fmaf(log2_tail, u, -4.647166726313563e-1f);
     log2_tail = fmaf(log2_tail, u, -1.1488932477362928f);
     log2_tail = fmaf(log2_tail, u, -1.0001416897283517f);
-    float tail;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(tail) : "f"(log2_tail));
+    const float tail = Exp2Approximate(log2_tail);
     return x * (x > 0.0f ? 1.0f - tail : tail);
   }
 };
 
-struct GeluTanh {
+template <>
+struct OnDevice<Activation::kGeluTanh, activations::GeluTanh> {
   static constexpr Activation kActivation = Activation::kGeluTanh;
   __device__ __forceinline__ static float Exact(float x) {
     // x * sigmoid(2z) is 0.5x(1 + tanh z) without the cancellation at the negative end. An IEEE division would be 20
@@ -81,7 +84,10 @@ struct ActivationSet {
   }
 };
 
-using Activations = ActivationSet<GeluErf, GeluTanh, Identity>;
+#define BERTFUSE_ON_DEVICE(ENUMERATOR, NAME, POLICY) OnDevice<Activation::ENUMERATOR, activations::POLICY>,
+using Activations =
+    ActivationSet<BERTFUSE_ACTIVATIONS(BERTFUSE_ON_DEVICE) OnDevice<Activation::kNone, activations::Identity>>;
+#undef BERTFUSE_ON_DEVICE
 
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_ACTIVATION_CUH_

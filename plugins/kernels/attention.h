@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernels/backend.h"
 #include "kernels/elements.h"
 #include "kernels/launch.h"
 
@@ -10,18 +11,37 @@ namespace bertfuse::kernels {
 
 // y[batch, sequence, heads * head_size] = attention over qkv[batch, sequence, 3 * heads * head_size] + bias, where
 // mask[batch, sequence] (int32 or int64, or null) hides keys by 0. A sequence whose keys are all hidden attends to all
-// alike.
+// alike. A variant may have fewer heads of K and V, and no bias.
 //
 // If `packed` has sequences, qkv[rows, ...] and y[rows, ...] have batch * sequence rows that belong to one sequence
 // after the other, and there is no mask. Rows that belong to no sequence are neither read nor written; neither they nor
 // another sequence's rows change a bit of a sequence's results. Only the device knows which rows these are: offsets
 // that are negative, descend or exceed the rows count as the nearest that do not.
 //
-// Only Q's bias is added to an operand. K's bias shifts all scores of a query alike, which softmax cancels, and a
-// query's probabilities sum to 1, so that V's bias can be added to the result.
+// Only Q's bias is added to an operand. K's bias shifts all scores of a query alike, which softmax cancels unless a
+// soft cap comes before it (then q times K's bias is added to scores), and a query's probabilities sum to 1, so that
+// V's bias can be added to the result.
 struct PackedSequences {
   const int32_t* cu_seqlens;  // [count + 1]: sequence i is rows cu_seqlens[i] to cu_seqlens[i + 1]
   int count, rows;            // count is 0 where sequences are padded
+};
+
+// What attention does beyond softmax(QKᵀ scale) V over all keys that the mask shows; by default nothing. Only
+// AttentionMma (mma/attention.h) takes variants. A query to which mask and window show no key attends to all of its
+// sequence's alike.
+template <class T>
+struct AttentionVariant {
+  int64_t kv_heads = 0;       // of K and of V, each for neighbouring heads of Q; divides their number; 0: as many as Q
+  int64_t window_left = -1;   // keys farther before the query are hidden; below 0: none
+  int64_t window_right = -1;  // keys farther behind it are hidden; 0: causal; below 0: none
+  float soft_cap = 0;         // above 0: a logit x becomes soft_cap * tanh(x / soft_cap)
+  const T* distance_bias = nullptr;  // [bias_heads, bias_columns]: what is added to a logit then, in the column
+  int64_t bias_heads = 1;            // key - query + bias_left, cut off at both ends; heads of Q, or 1 for all
+  int64_t bias_columns = 0, bias_left = 0;
+
+  bool IsPlain() const {
+    return kv_heads == 0 && window_left < 0 && window_right < 0 && !(soft_cap > 0) && distance_bias == nullptr;
+  }
 };
 
 template <class T>
@@ -35,6 +55,10 @@ struct AttentionArguments {
   int64_t batch, sequence, heads, head_size;
   float scale;
   PackedSequences packed;
+  AttentionVariant<T> variant;
+
+  int64_t KvHeads() const { return variant.kv_heads == 0 ? heads : variant.kv_heads; }
+  bool IsPlain() const { return variant.IsPlain() && bias != nullptr; }
 };
 
 // The most tiles that packed sequences can have, over all heads: each sequence may end in an incomplete one.
@@ -42,49 +66,37 @@ inline int64_t MaxPackedTiles(const PackedSequences& packed, int64_t heads, int 
   return heads * (packed.rows / queries + std::min(packed.count, packed.rows));
 }
 
-// Any head size and alignment, without tensor cores.
+// Any head size and alignment, without tensor cores. Needs IsPlain().
 template <class T>
 cudaError_t AttentionSimt(const AttentionArguments<T>& arguments, const Device& device, cudaStream_t stream);
 
-// float16 and bfloat16 with head size 32, 64 or 128, on the tensor cores of compute capability 8.0 and later. Needs
-// AttentionMmaSupports().
-template <class T>
-cudaError_t AttentionMma(const AttentionArguments<T>& arguments, const Device& device, cudaStream_t stream);
-
-template <class T>
-bool AttentionMmaSupports(const AttentionArguments<T>& a) {
-  const bool size = a.head_size == 32 || a.head_size == 64 || a.head_size == 128;
-  return size && IsAligned(a.qkv, 16) && IsAligned(a.y, 4) && IsAligned(a.bias, 4);
-}
-
-// Queries of a pipeline's tile (64 for each of its consumer warpgroups), keys that it multiplies at a time, and
-// pipelines of a block: with two, one multiplies while the other computes exponentials.
-struct AttentionSm90Tile {
+// Queries of a tile, keys that are multiplied at a time, and on Hopper the pipelines of a block, each with a tile of
+// its own and 64 queries for each consumer warpgroup: with two, one multiplies while the other computes exponentials.
+struct AttentionTile {
   int queries;
   int keys;
   int pipelines;
 };
 
-constexpr bool operator==(const AttentionSm90Tile& a, const AttentionSm90Tile& b) {
+constexpr bool operator==(const AttentionTile& a, const AttentionTile& b) {
   return a.queries == b.queries && a.keys == b.keys && a.pipelines == b.pipelines;
 }
 
 namespace attention_sm90 {
 
 // Tiles of 64 queries have two blocks to a multiprocessor, but for head size 128.
-inline constexpr AttentionSm90Tile kFewQueries = {64, 64, 1};
-inline constexpr AttentionSm90Tile kFewQueries128 = {64, 128, 1};  // half as many steps, each longer
-inline constexpr AttentionSm90Tile kShort = {128, 128, 1};         // one block of keys, and so no online softmax
-inline constexpr AttentionSm90Tile kLong = {128, 64, 2};
-inline constexpr AttentionSm90Tile kFewKeys = {64, 32, 2};       // for packed sequences
-inline constexpr AttentionSm90Tile kHeadSize128 = {128, 64, 1};  // what registers allow there, for any length
+inline constexpr AttentionTile kFewQueries = {64, 64, 1};
+inline constexpr AttentionTile kFewQueries128 = {64, 128, 1};  // half as many steps, each longer
+inline constexpr AttentionTile kShort = {128, 128, 1};         // one block of keys, and so no online softmax
+inline constexpr AttentionTile kLong = {128, 64, 2};
+inline constexpr AttentionTile kFewKeys = {64, 32, 2};       // for packed sequences
+inline constexpr AttentionTile kHeadSize128 = {128, 64, 1};  // what registers allow there, for any length
 
 // The tiles that are compiled.
-inline constexpr AttentionSm90Tile kAttentionTiles[] = {kFewQueries, kHeadSize128, kFewQueries128,
-                                                        kShort,      kLong,        kFewKeys};
+inline constexpr AttentionTile kAttentionTiles[] = {kFewQueries, kHeadSize128, kFewQueries128, kShort, kLong, kFewKeys};
 
 // Which of them, for a head size, and for packed or padded sequences.
-constexpr bool HasAttentionTile(const AttentionSm90Tile& tile, int64_t head_size, bool packed) {
+constexpr bool HasAttentionTile(const AttentionTile& tile, int64_t head_size, bool packed) {
   if (tile == kFewQueries) return true;
   if (head_size == 128 || tile == kHeadSize128) return head_size == 128 && tile == kHeadSize128;
   return packed || !(tile == kFewKeys);
@@ -95,7 +107,7 @@ constexpr bool HasAttentionTile(const AttentionSm90Tile& tile, int64_t head_size
 // Head size 32, 64 or 128 on compute capability 9.0 (wgmma, TMA). Needs AttentionSm90Supports();
 // cudaErrorInvalidConfiguration where no kernel was compiled for that tile.
 template <class T>
-cudaError_t AttentionSm90(const AttentionArguments<T>& arguments, const AttentionSm90Tile& tile, const Device& device,
+cudaError_t AttentionSm90(const AttentionArguments<T>& arguments, const AttentionTile& tile, const Device& device,
                           cudaStream_t stream);
 
 template <class T>
@@ -104,7 +116,8 @@ bool AttentionSm90Supports(const AttentionArguments<T>& a, const Device& device)
   const bool packed = a.packed.count > 0;
   const bool fits = packed || a.sequence <= 16384;  // masks of several tiles lie in shared memory
   const bool scales = a.scale > 0;                  // hidden scores are infinite before they are scaled
-  return device.hopper && size && fits && scales && IsAligned(a.qkv, 16) && IsAligned(a.y, 16) && IsAligned(a.bias, 4);
+  return RunsOn(Backend::kSm90, device) && a.IsPlain() && size && fits && scales && IsAligned(a.qkv, 16) &&
+         IsAligned(a.y, 16) && IsAligned(a.bias, 4);
 }
 
 }  // namespace bertfuse::kernels

@@ -11,6 +11,28 @@ struct Slot {
   bool valid = false;
 };
 
+// An attribute that not every driver answers (under MIG, or in a virtual machine, some are zero).
+int Ask(cudaDeviceAttr attribute, int id, int otherwise) {
+  int value = 0;
+  if (cudaDeviceGetAttribute(&value, attribute, id) != cudaSuccess) cudaGetLastError();
+  return value > 0 ? value : otherwise;
+}
+
+void AskForSpeed(Device* device) {
+  constexpr int kReservedShared = 1024;               // of each block, by the driver
+  constexpr int kL2BytesPerMultiprocessor = 1 << 18;  // estimates: no GPU since 7.5 has much less
+  constexpr int kClockKilohertz = 1500000;
+  constexpr double kMemoryGbsPerMultiprocessor = 8;
+  device->shared_bytes_per_multiprocessor =
+      Ask(cudaDevAttrMaxSharedMemoryPerMultiprocessor, device->id, device->shared_bytes + kReservedShared);
+  device->l2_bytes = Ask(cudaDevAttrL2CacheSize, device->id, kL2BytesPerMultiprocessor * device->multiprocessors);
+  device->clock_mhz = Ask(cudaDevAttrClockRate, device->id, kClockKilohertz) / 1e3;
+  const double kilohertz = Ask(cudaDevAttrMemoryClockRate, device->id, 0);
+  const double bus_bytes = Ask(cudaDevAttrGlobalMemoryBusWidth, device->id, 0) / 8.0;
+  device->memory_gb_s = 2 * kilohertz * bus_bytes / 1e6;  // two transfers per clock
+  if (device->memory_gb_s <= 0) device->memory_gb_s = kMemoryGbsPerMultiprocessor * device->multiprocessors;
+}
+
 }  // namespace
 
 const Device* GetDevice(int id) {
@@ -27,7 +49,7 @@ const Device* GetDevice(int id) {
         cudaDeviceGetAttribute(&device.multiprocessors, cudaDevAttrMultiProcessorCount, id) == cudaSuccess &&
         cudaDeviceGetAttribute(&device.shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, id) == cudaSuccess;
     device.compute_capability = 10 * major + minor;
-    device.hopper = kHopperIsBuilt && device.compute_capability == 90;
+    if (slot.valid) AskForSpeed(&device);
     if (!slot.valid) cudaGetLastError();
   });
   return slot.valid ? &slot.device : nullptr;

@@ -6,20 +6,18 @@
 
 namespace bertfuse::kernels {
 
-#ifdef BERTFUSE_WITH_SM90
-inline constexpr bool kHopperIsBuilt = true;
-#else
-inline constexpr bool kHopperIsBuilt = false;
-#endif
-
 constexpr int kMaxDevices = 64;
 
 struct Device {
   int id = -1;
   int compute_capability = 0;  // 90 for 9.0
-  bool hopper = false;         // 9.0, and its kernels are built in
   int multiprocessors = 0;
   int shared_bytes = 0;  // most dynamic shared memory of one block
+  // What a cost model takes. Where the driver does not say, an estimate from the facts above.
+  int shared_bytes_per_multiprocessor = 0;
+  int l2_bytes = 0;
+  double clock_mhz = 0;    // of the multiprocessors, the highest one
+  double memory_gb_s = 0;  // of device memory, 1e9 bytes per second
 };
 
 // Facts of a device, read once per process; null if it has no such device.

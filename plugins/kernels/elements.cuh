@@ -39,7 +39,7 @@ __device__ __forceinline__ Pack<T, kCount> LoadIf(bool condition, const T* data)
 }
 
 // The policy of an element type: conversions, which round to the nearest even, and its name for TMA. A 16-bit type also
-// has Pair, two elements in one 32-bit register. Tensor-core instructions are in mma.cuh and sm90/wgmma.cuh.
+// has Pair, two elements in one 32-bit register. Tensor-core instructions are in ptx/mma.cuh and sm90/ptx/wgmma.cuh.
 template <class T>
 struct Element;
 

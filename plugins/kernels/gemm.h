@@ -1,40 +1,75 @@
+// A matrix product with what follows it, as every backend takes it.
 #ifndef BERTFUSE_KERNELS_GEMM_H_
 #define BERTFUSE_KERNELS_GEMM_H_
 
-#include "kernels/activation.h"
-#include "kernels/launch.h"
+#include "core/activation.h"
+#include "kernels/elements.h"
+#include "kernels/last_wave.h"
 #include "kernels/packed_rows.h"
 
 namespace bertfuse::kernels {
 
-// x[m, k] times weight[n, k] transposed. With `float_product` null: y[m, n] = activation(product + bias), bias may be
-// null. Otherwise `float_product`[m, n] gets the bare float32 product, and y, bias and activation are not used.
-template <class T>
-struct GemmArguments {
-  const T* x;
-  const T* weight;
-  const T* bias;
-  T* y;
-  float* float_product;
-  int64_t m, n, k;
-  Activation activation;
-  PackedRows packed;  // of the m rows; nothing is written from *row_count on
+// What one thread block of a product is: its tile and its pipeline (CUTLASS: TileShape and StageCount).
+struct GemmBlock {
+  int m, n;                // the tile of y
+  int stages;              // of the ring in shared memory
+  int per_multiprocessor;  // blocks that are resident at a time
 };
 
-// Any shape and alignment; multiplies in float32, without tensor cores.
-template <class T>
-cudaError_t GemmSimt(const GemmArguments<T>& arguments, const Device& device, cudaStream_t stream);
-
-// On the tensor cores of compute capability 8.0 and later; float32 operands are rounded to TF32's 11 bits. Needs
-// GemmMmaSupports().
-template <class T>
-cudaError_t GemmMma(const GemmArguments<T>& arguments, const Device& device, cudaStream_t stream);
-
-// Whether every row starts on a 16-byte boundary.
-template <class T>
-bool GemmMmaSupports(const GemmArguments<T>& a) {
-  return a.k % (16 / sizeof(T)) == 0 && IsAligned(a.x, 16) && IsAligned(a.weight, 16);
+constexpr bool operator==(const GemmBlock& a, const GemmBlock& b) {
+  return a.m == b.m && a.n == b.n && a.stages == b.stages && a.per_multiprocessor == b.per_multiprocessor;
 }
+
+// How the product x[m, k] * weight[n, k] transposed is tiled: a block, and clusters of cluster_m x cluster_n blocks
+// (CUTLASS: ClusterShape), which multicast what they load. k is split `splits` ways, for all rows or for those of the
+// last wave. A backend that chooses its tile itself takes none of this.
+struct GemmTile {
+  GemmBlock block = {};
+  int cluster_m = 1;
+  int cluster_n = 1;
+  int splits = 1;
+};
+
+// What a launch of a product leaves to be done.
+enum class GemmForm {
+  kComplete,     // nothing
+  kPartialSums,  // float_partials[splits, m, n] are float32 sums over each split of k: LayerNorm adds them up
+  kRounded,      // y holds the product in y's type, in the last wave of splits its partial sums: LayerNorm over it
+};
+
+template <class Elements>
+struct GemmArguments {
+  using X = typename Elements::X;
+  using Weight = typename Elements::Weight;
+  using Y = typename Elements::Y;
+
+  const X* x;
+  const Weight* weight;
+  const Y* bias;      // may be null, except with LayerNorm
+  const Y* residual;  // may be null
+  const Y* gamma;     // given: y is to be normalised, by this launch or the next
+  const Y* beta;
+  Y* y;
+  float* float_partials;
+  // kRounded with `splits` > 1: for the rows after last_wave's full panels, y gets the first split's partial sums, and
+  // this gets the others': [splits - 1, partial_rows, n].
+  Y* partials;
+  LastWave last_wave;
+  int64_t partial_rows;
+  int64_t m, n, k;
+  PackedRows packed;  // of the m rows; y's rows from *row_count on are unspecified
+  float epsilon;
+  Activation activation;
+  // No kernel that may still be running writes weight, bias, gamma or beta, so they may be read before the preceding
+  // kernels have ended.
+  bool weights_are_constant;
+  // Begin with the last rows. If x is larger than the L2 cache, these are the rows still in it, provided that the
+  // kernel that wrote x began with the first ones.
+  bool last_rows_first;
+  bool allow_tf32;  // float32 operands may be rounded to 11 bits
+  // Memory of the workspace behind the partial sums, as much as the tactic asks for; for a backend that takes some.
+  void* scratch;
+};
 
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_GEMM_H_

@@ -12,6 +12,12 @@
 
 namespace bertfuse::kernels {
 
+// What the CUDA runtime knows a kernel by. (The emulator of tests/plugins/emulator has another one, which also tells it
+// the kernel's parameters.)
+#ifndef BERTFUSE_KERNEL_HANDLE
+#define BERTFUSE_KERNEL_HANDLE(kernel) reinterpret_cast<const void*>(kernel)
+#endif
+
 struct LaunchConfig {
   dim3 grid, block;
   size_t shared_bytes = 0;
@@ -34,7 +40,7 @@ cudaError_t Launch(const LaunchConfig& config, void (*kernel)(Parameters...), Ar
   // Converted to the parameters' own types: the runtime copies each by the size that the kernel declares.
   return [&](Parameters... values) {
     void* pointers[] = {const_cast<void*>(static_cast<const void*>(&values))...};
-    return Launch(config, reinterpret_cast<const void*>(kernel), pointers);
+    return Launch(config, BERTFUSE_KERNEL_HANDLE(kernel), pointers);
   }(static_cast<Arguments&&>(arguments)...);
 }
 
@@ -47,7 +53,7 @@ cudaError_t LaunchResident(LaunchConfig config, void (*kernel)(Parameters), int6
                            const Parameters& parameters) {
   if (tiles > INT32_MAX) return cudaErrorInvalidValue;
   int blocks = 0;
-  const cudaError_t error = ResidentClusters(config, reinterpret_cast<const void*>(kernel), &blocks);
+  const cudaError_t error = ResidentClusters(config, BERTFUSE_KERNEL_HANDLE(kernel), &blocks);
   if (error != cudaSuccess) return error;
   config.grid = dim3(static_cast<unsigned>(std::min<int64_t>(blocks, CeilDiv(tiles, at_once))));
   return Launch(config, kernel, parameters);

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "kernels/activation.h"
+#include "core/activation.h"
 #include "kernels/last_wave.h"
 #include "kernels/launch.h"
 #include "kernels/packed_rows.h"

@@ -4,15 +4,11 @@
 
 #include "kernels/dependent_launch.cuh"
 #include "kernels/packed_rows.h"
+#include "kernels/ptx/scalar.cuh"
 
 namespace bertfuse::kernels {
 
-// From the L2 cache: what the L1 cache has may be of an earlier batch.
-__device__ __forceinline__ int LoadRowCount(const int32_t* row_count) {
-  int count;
-  asm volatile("ld.volatile.global.s32 %0, [%1];" : "=r"(count) : "l"(row_count) : "memory");
-  return count;
-}
+__device__ __forceinline__ int LoadRowCount(const int32_t* row_count) { return LoadVolatile(row_count); }
 
 // How many of `rows` are real: row_count, clamped to their range.
 __device__ __forceinline__ int64_t RealRows(int row_count, int64_t rows) {

@@ -1,6 +1,7 @@
+#include "kernels/backend.h"
 #include "kernels/packed_rows.cuh"
 #include "kernels/packing.h"
-#include "kernels/sm90/cluster.cuh"
+#include "kernels/sm90/ptx/cluster.cuh"
 
 namespace bertfuse::kernels {
 namespace {
@@ -198,7 +199,7 @@ cudaError_t LaunchMove(void (*wide)(Arguments), void (*narrow)(Arguments), const
 template <class Index>
 cudaError_t PackTokens(const PackTokensArguments<Index>& a, const Device& device, cudaStream_t stream) {
   const int64_t places = a.sequences * a.length;
-  const bool one_block = places <= kPackedByOneBlock || !device.hopper;
+  const bool one_block = places <= kPackedByOneBlock || !RunsOn(Backend::kSm90, device);
   const int64_t threads = std::clamp<int64_t>(CeilDiv(places, 32) * 32, 32, kMaxPackThreads);
   LaunchConfig config = Config(one_block ? 1 : kPackCluster, static_cast<int>(threads), device, stream);
   config.cluster = config.grid.x;

@@ -127,7 +127,7 @@ cudaError_t LaunchWarpRows(void (*kernel)(Arguments), const Arguments& a, const 
   config.stream = stream;
   config.device = &device;
   int blocks = 0;
-  const cudaError_t error = ResidentClusters(config, reinterpret_cast<const void*>(kernel), &blocks);
+  const cudaError_t error = ResidentClusters(config, BERTFUSE_KERNEL_HANDLE(kernel), &blocks);
   if (error != cudaSuccess) return error;
   config.grid = dim3(static_cast<unsigned>(std::min<int64_t>(blocks, CeilDiv(rows, config.block.x / 32))));
   return Launch(config, kernel, a);

@@ -1,9 +1,11 @@
 #include "ops/attention_tactic.h"
 
+#include "kernels/mma/attention.h"
+
 namespace bertfuse::cuda {
 namespace {
 
-using kernels::AttentionSm90Tile;
+using kernels::AttentionTile;
 using kernels::CeilDiv;
 using namespace kernels::attention_sm90;  // the tiles
 
@@ -17,7 +19,7 @@ constexpr int64_t kFewKeysMean = 160;
 // keys: with 128 in place of 64, attention of 1x128 took 4.1 us and not 4.4 (bert-base on an H200), the model of 1x512
 // 1% less, but 2x300, which is 5 steps of 64 and 3 of 128, 3% more. The limits of kFewQueries and kShort were found
 // with bert-base (12 heads of 64), and no figures were kept: on another model, 'bertfuse tune' compares the tiles.
-AttentionSm90Tile ChooseSm90(const AttentionProblem& problem) {
+AttentionTile ChooseSm90(const AttentionProblem& problem) {
   const int64_t tiles = problem.batch * problem.heads * CeilDiv(problem.sequence, 128);
   if (tiles < problem.multiprocessors) {
     const bool even = CeilDiv(problem.sequence, kFewQueries.keys) % 2 == 0;
@@ -29,41 +31,65 @@ AttentionSm90Tile ChooseSm90(const AttentionProblem& problem) {
   return problem.sequence <= kShortKeys ? kShort : kLong;
 }
 
+// With 32 rows a warp keys and values are read from shared memory half as often, but there are half as many blocks:
+// each multiprocessor must have a tile. Head size 128 then takes 64 KiB, and where two such blocks do not fit a
+// multiprocessor (8.6, 8.9, 12.0) the four warps of one cannot hide each other's waits. Not measured: reasoned, and
+// for 'bertfuse tune' to correct.
+AttentionTile ChooseMma(const AttentionProblem& problem) {
+  const kernels::attention_mma::TileShape& shape = *kernels::attention_mma::FindTileShape(problem.head_size);
+  const AttentionTile wide = Wide(shape);
+  const int64_t tiles = problem.batch * problem.heads * CeilDiv(problem.sequence, wide.queries);
+  const bool two_fit = problem.head_size <= 64 || problem.shared_bytes >= 2 * (64 << 10);
+  const bool fills = tiles >= problem.multiprocessors && problem.sequence > wide.queries / 2;
+  return shape.HasWide() && two_fit && fills ? wide : Narrow(shape);
+}
+
 }  // namespace
 
 std::vector<AttentionTactic> AttentionTactics(const AttentionProblem& problem) {
   std::vector<AttentionTactic> tactics;
-  if (problem.sm90) {
-    for (const AttentionSm90Tile& tile : kAttentionTiles) {
+  for (const kernels::BackendFacts& facts : kernels::kBackends) {
+    if (!problem.backends.Has(facts.backend)) continue;
+    if (facts.backend == Backend::kSimt) {
+      tactics.push_back({facts.backend});
+      continue;
+    }
+    if (facts.backend == Backend::kMma) {
+      const kernels::attention_mma::TileShape& shape = *kernels::attention_mma::FindTileShape(problem.head_size);
+      tactics.push_back({Backend::kMma, Narrow(shape)});
+      if (shape.HasWide()) tactics.push_back({Backend::kMma, Wide(shape)});
+      continue;
+    }
+    for (const AttentionTile& tile : kAttentionTiles) {
       const bool suits = !(tile == kShort) || problem.packed || problem.sequence <= kShortKeys;
       if (suits && HasAttentionTile(tile, problem.head_size, problem.packed)) {
-        tactics.push_back({AttentionPath::kSm90, tile});
+        tactics.push_back({Backend::kSm90, tile});
       }
     }
   }
-  if (problem.mma) tactics.push_back({AttentionPath::kMma});
-  tactics.push_back({AttentionPath::kSimt});
   return tactics;
 }
 
 AttentionTactic ChooseAttentionTactic(const AttentionProblem& problem) {
   // Hopper's kernels find new row maxima whenever one of a warp's 16 rows needs them, and that row may be padding.
-  if (problem.sm90 && (problem.packed || !problem.deterministic_rows)) {
-    return {AttentionPath::kSm90, ChooseSm90(problem)};
+  if (problem.backends.Has(Backend::kSm90) && (problem.packed || !problem.deterministic_rows)) {
+    return {Backend::kSm90, ChooseSm90(problem)};
   }
-  return {problem.mma ? AttentionPath::kMma : AttentionPath::kSimt};
+  if (problem.backends.Has(Backend::kMma)) return {Backend::kMma, ChooseMma(problem)};
+  return {Backend::kSimt};
 }
 
 bool IsDeterministicByRow(const AttentionProblem& problem, const AttentionTactic& tactic) {
   const AttentionTactic chosen = ChooseAttentionTactic(problem);
   // Tiles with the same number of keys add up in the same order, whatever else differs.
-  return tactic.path == chosen.path && (tactic.path != AttentionPath::kSm90 || tactic.tile.keys == kLong.keys);
+  return tactic.backend == chosen.backend && (tactic.backend != Backend::kSm90 || tactic.tile.keys == kLong.keys);
 }
 
 std::string Describe(const AttentionTactic& tactic) {
-  if (tactic.path != AttentionPath::kSm90) return tactic.path == AttentionPath::kMma ? "mma" : "simt";
+  const std::string name = kernels::FactsOf(tactic.backend).name;
+  if (tactic.tile.queries == 0) return name;
   const std::string tile = std::to_string(tactic.tile.queries) + "x" + std::to_string(tactic.tile.keys);
-  return "sm90 " + tile + (tactic.tile.pipelines > 1 ? " pipelines " + std::to_string(tactic.tile.pipelines) : "");
+  return name + " " + tile + (tactic.tile.pipelines > 1 ? " pipelines " + std::to_string(tactic.tile.pipelines) : "");
 }
 
 }  // namespace bertfuse::cuda

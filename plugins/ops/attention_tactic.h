@@ -7,28 +7,26 @@
 #include <vector>
 
 #include "kernels/attention.h"
+#include "kernels/backend.h"
 
 namespace bertfuse::cuda {
 
-enum class AttentionPath {
-  kSm90,  // Hopper: wgmma and TMA
-  kMma,   // tensor cores of any architecture
-  kSimt,  // float32 arithmetic, any head size and alignment
-};
+using kernels::Backend;
 
 struct AttentionTactic {
-  AttentionPath path;
-  kernels::AttentionSm90Tile tile = {};  // for kSm90
+  Backend backend;
+  kernels::AttentionTile tile = {};  // of a backend that does not choose it itself
 };
 
 // What a choice may depend on. For packed sequences `batch` is their number and `sequence` their expected mean length:
 // only the device knows the lengths.
 struct AttentionProblem {
   int64_t batch, sequence, heads, head_size;
-  bool sm90, mma;  // whether the kernels take dtype, head size and alignment
+  kernels::BackendSet backends;  // those that run on the device and take dtype, head size and alignment
   int multiprocessors;
   bool packed = false;
   bool deterministic_rows = false;  // tiles that give a sequence the same bits in any batch
+  int shared_bytes = 227 << 10;     // most dynamic shared memory of one block
 };
 
 // Every tactic that computes the problem, in an order that does not change from call to call.
@@ -40,7 +38,8 @@ AttentionTactic ChooseAttentionTactic(const AttentionProblem& problem);
 // Whether a sequence's bits are those that ChooseAttentionTactic() gives it in every other batch.
 bool IsDeterministicByRow(const AttentionProblem& problem, const AttentionTactic& tactic);
 
-// "sm90 128x64 pipelines 2": queries and keys of a tile. Different tactics of one problem have different names.
+// "sm90 128x64 pipelines 2", "mma 64x64": queries and keys of a tile. Different tactics of one problem have different
+// names.
 std::string Describe(const AttentionTactic& tactic);
 
 }  // namespace bertfuse::cuda

@@ -58,6 +58,16 @@ inline bool IsConstant(const bertfuse_call& call, const bertfuse_tensor* input) 
   return input == nullptr || input->data == nullptr || (call.constant_inputs >> (input - call.inputs) & 1) != 0;
 }
 
+// Throws NOT_SUPPORTED where an input is quantised: no kernel of CUDA's takes that yet.
+inline void RefuseQuantized(const char* op_name, const bertfuse_call& call) {
+  const OpDef& op = *FindOp(op_name);
+  for (int i = 0; i < call.num_inputs; ++i) {
+    if (!IsQuantized(call.inputs[i].dtype)) continue;
+    Fail(BERTFUSE_NOT_SUPPORTED, "%s: input '%s' is %s, for which there is no CUDA kernel yet", op.name,
+         op.inputs[i].name, DtypeName(call.inputs[i].dtype));
+  }
+}
+
 // Where a tensor is given, its data; else null.
 template <class T>
 T* Data(const bertfuse_tensor& tensor) {
@@ -69,6 +79,7 @@ struct Tactics {
   int32_t (*count)(const bertfuse_call& call);
   std::string (*describe)(const bertfuse_call& call, int32_t tactic);
   TunedProblem (*problem)(const bertfuse_call& call);
+  const char* (*chosen_by)(const bertfuse_call& call) = nullptr;
 };
 
 inline int32_t Write(const std::string& from, char* text, size_t size) {
@@ -86,6 +97,7 @@ constexpr bertfuse_kernel CudaKernel() {
   kernel.run = [](const bertfuse_call* call, bertfuse_error* error) -> int32_t {
     return Guarded(error, [&] {
       CheckCallSize(Op::kName, *call);
+      RefuseQuantized(Op::kName, *call);
       const kernels::DeviceScope scope(DeviceOf(*call).id);
       CheckCuda(scope.error(), Op::kName);
       kRun(*call);
@@ -95,24 +107,41 @@ constexpr bertfuse_kernel CudaKernel() {
     kernel.workspace_size = [](const bertfuse_call* call, size_t* bytes, bertfuse_error* error) -> int32_t {
       return Guarded(error, [&] {
         CheckCallSize(Op::kName, *call);
+        RefuseQuantized(Op::kName, *call);
         *bytes = kWorkspaceSize(*call);
       });
     };
   }
   if constexpr (kTactics != nullptr) {
     kernel.num_tactics = [](const bertfuse_call* call, int32_t* count, bertfuse_error* error) -> int32_t {
-      return Guarded(error, [&] { *count = kTactics->count(*call); });
+      return Guarded(error, [&] {
+        RefuseQuantized(Op::kName, *call);
+        *count = kTactics->count(*call);
+      });
     };
     kernel.describe_tactic = [](const bertfuse_call* call, int32_t tactic, char* text, size_t size,
                                 bertfuse_error* error) -> int32_t {
-      return Guarded(error, [&] { Write(kTactics->describe(*call, tactic), text, size); });
+      return Guarded(error, [&] {
+        RefuseQuantized(Op::kName, *call);
+        Write(kTactics->describe(*call, tactic), text, size);
+      });
     };
     kernel.describe_problem = [](const bertfuse_call* call, char* text, size_t size, bertfuse_error* error) -> int32_t {
       return Guarded(error, [&] {
         Validate(*FindOp(Op::kName), *call);
+        RefuseQuantized(Op::kName, *call);
         Write(Describe(kTactics->problem(*call)), text, size);
       });
     };
+    if constexpr (kTactics->chosen_by != nullptr) {
+      kernel.describe_choice = [](const bertfuse_call* call, char* text, size_t size,
+                                  bertfuse_error* error) -> int32_t {
+        return Guarded(error, [&] {
+          RefuseQuantized(Op::kName, *call);
+          Write(kTactics->chosen_by(*call), text, size);
+        });
+      };
+    }
   }
   return kernel;
 }

@@ -1,5 +1,6 @@
 #include "kernels/attention.h"
 #include "op_table.generated.h"
+#include "ops/attention_backends.h"
 #include "ops/attention_tactic.h"
 #include "ops/call.h"
 #include "ops/packed_rows.h"
@@ -45,30 +46,16 @@ bool IsPacked(const bertfuse_call& call) { return call.inputs[Op::In::cu_seqlens
 template <class T>
 AttentionProblem Problem(const bertfuse_call& call, const kernels::AttentionArguments<T>& a,
                          const kernels::Device& device) {
-  AttentionProblem problem = {a.batch, a.sequence, a.heads, a.head_size, false, false, device.multiprocessors};
+  AttentionProblem problem = {
+      a.batch, a.sequence, a.heads, a.head_size, AttentionBackendsFor<T>(a, device), device.multiprocessors};
   problem.packed = a.packed.count > 0;
+  problem.shared_bytes = device.shared_bytes;
   problem.deterministic_rows = (call.flags & BERTFUSE_DETERMINISTIC_ROWS) != 0;
   if (problem.packed) {
     problem.batch = a.packed.count;
     problem.sequence = kernels::CeilDiv(ExpectedRows(call, a.packed.rows), problem.batch);
   }
-  if constexpr (kIsHalf<T>) {
-    problem.sm90 = kernels::AttentionSm90Supports(a, device);
-    problem.mma = kernels::AttentionMmaSupports(a);
-  }
   return problem;
-}
-
-template <class T>
-cudaError_t Launch(const AttentionTactic& tactic, const kernels::AttentionArguments<T>& a,
-                   const kernels::Device& device, cudaStream_t stream) {
-  if constexpr (kIsHalf<T> && kernels::kHopperIsBuilt) {
-    if (tactic.path == AttentionPath::kSm90) return kernels::AttentionSm90(a, tactic.tile, device, stream);
-  }
-  if constexpr (kIsHalf<T>) {
-    if (tactic.path == AttentionPath::kMma) return kernels::AttentionMma(a, device, stream);
-  }
-  return kernels::AttentionSimt(a, device, stream);
 }
 
 TunedProblem ProblemOf(const bertfuse_call& call) {
@@ -86,9 +73,7 @@ TunedProblem ProblemOf(const bertfuse_call& call) {
 AttentionTactic Choose(const bertfuse_call& call, int32_t tactic, const AttentionProblem& problem) {
   if (tactic < 0) {
     const AttentionTactic* tuned = FindTuned<AttentionTactic>(call, ProblemOf(call));
-    const bool takes = tuned != nullptr && (tuned->path == AttentionPath::kSm90  ? problem.sm90
-                                            : tuned->path == AttentionPath::kMma ? problem.mma
-                                                                                 : true);
+    const bool takes = tuned != nullptr && problem.backends.Has(tuned->backend);
     const bool runs = takes && (!problem.deterministic_rows || IsDeterministicByRow(problem, *tuned));
     return runs ? *tuned : ChooseAttentionTactic(problem);
   }
@@ -113,7 +98,8 @@ void Run(const bertfuse_call& call) {
     const auto a = Arguments<decltype(element)>(call);
     if (IsPacked(call) && a.packed.count < 1) return;
     const kernels::Device& device = DeviceOf(call);
-    CheckCuda(Launch(Choose(call, call.tactic, Problem(call, a, device)), a, device, StreamOf(call)), Op::kName);
+    CheckCuda(LaunchAttention(Choose(call, call.tactic, Problem(call, a, device)), a, device, StreamOf(call)),
+              Op::kName);
   });
 }
 

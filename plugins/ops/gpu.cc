@@ -6,6 +6,8 @@
 
 #include "bertfuse/tools.h"
 #include "core/status.h"
+#include "kernels/backend.h"
+#include "kernels/cublaslt/library.h"
 #include "kernels/gpu_code.h"
 #include "kernels/launch.h"
 #include "ops/call.h"
@@ -90,6 +92,13 @@ extern "C" int32_t bertfuse_describe_gpu(int32_t device_id, bertfuse_gpu* gpu, b
     if (code != cudaErrorNoKernelImageForDevice) CheckCuda(code, "bertfuse_describe_gpu");
     gpu->code_architecture = machine_code;
     gpu->ptx_architecture = ptx;
-    gpu->hopper_kernels = device.hopper;
+    std::string backends;
+    for (const bertfuse::kernels::BackendFacts& facts : bertfuse::kernels::kBackends) {
+      if (facts.backend == bertfuse::kernels::Backend::kCublasLt &&
+          bertfuse::kernels::cublaslt::FindLibrary() == nullptr)
+        continue;
+      if (RunsOn(facts.backend, device)) backends += (backends.empty() ? "" : " ") + std::string(facts.name);
+    }
+    std::snprintf(gpu->backends, sizeof(gpu->backends), "%s", backends.c_str());
   });
 }

@@ -5,18 +5,17 @@ namespace {
 
 using kernels::LayerNormKernel;
 
-// The fewest rows for which a kernel is chosen. A warp for each row takes fewer instructions than a block: on an H200,
-// 6.3 instead of 7.3 us at 1024 rows (docs/notebook.md). With few rows, or several partial sums of each, a block for
-// each row has more loads in flight. No figures were kept of where the limits were found, on an H200. Some that were
-// measured later are in docs/kernels.md.
-constexpr int64_t kLeastForPersistentWarps = 256;
-constexpr int64_t kLeastOfSeveralPartials = 512;  // for persistent warps, with more than one partial sum to add
-constexpr int64_t kLeastForWarpPerRow = 2048;
+// Rows for each multiprocessor from which a kernel is chosen. A warp for each row takes fewer instructions than a
+// block, and no barrier. With fewer rows, or several partial sums of each, a block for each row has more loads in
+// flight (docs/kernels.md has the figures).
+constexpr int64_t kRowsForPersistentWarps = 2;
+constexpr int64_t kRowsOfSeveralPartials = 4;  // for persistent warps, with more than one partial sum to add
+constexpr int64_t kRowsForWarpPerRow = 16;
 
 }  // namespace
 
 kernels::LayerNormProblem LayerNormAfter(const GemmProblem& problem, const GemmTactic& tactic) {
-  const bool rounded = tactic.path == GemmPath::kSm90ThenLayerNorm;
+  const bool rounded = tactic.form == GemmForm::kRounded;
   return {problem.n,
           problem.y_bytes,
           problem.layer_norm_vector,
@@ -40,18 +39,17 @@ std::vector<LayerNormKernel> LayerNormKernels(const GemmProblem& problem, const 
 
 LayerNormKernel ChooseLayerNormKernel(const GemmProblem& problem, const GemmTactic& tactic) {
   const kernels::LayerNormProblem norm = LayerNormAfter(problem, tactic);
-  const int64_t rows = problem.deterministic_rows ? INT64_MAX : problem.m;
-  const auto choose = [&](LayerNormKernel kernel, int64_t least) {
-    return rows >= least && LayerNormSupports(kernel, norm);
+  const auto suits = [&](LayerNormKernel kernel, int64_t least) {
+    const bool has_rows = problem.deterministic_rows || problem.m >= least * problem.device->multiprocessors;
+    return has_rows && LayerNormSupports(kernel, norm);
   };
-  const int64_t persistent = norm.more_partials > 1 ? kLeastOfSeveralPartials : kLeastForPersistentWarps;
-  // bert-base with 8,500 packed rows, 52 of them with five more partial sums: 14.5 us where one partial sum took 10.
-  const bool few = UnsplitRows(problem, tactic) > problem.m / 2;
-  if (few && choose(LayerNormKernel::kPersistentWarpsFewPartials, persistent)) {
+  const int64_t persistent = norm.more_partials > 1 ? kRowsOfSeveralPartials : kRowsForPersistentWarps;
+  const bool few_partials = UnsplitRows(problem, tactic) > problem.m / 2;
+  if (few_partials && suits(LayerNormKernel::kPersistentWarpsFewPartials, persistent)) {
     return LayerNormKernel::kPersistentWarpsFewPartials;
   }
-  if (choose(LayerNormKernel::kPersistentWarps, persistent)) return LayerNormKernel::kPersistentWarps;
-  if (choose(LayerNormKernel::kWarpPerRow, kLeastForWarpPerRow)) return LayerNormKernel::kWarpPerRow;
+  if (suits(LayerNormKernel::kPersistentWarps, persistent)) return LayerNormKernel::kPersistentWarps;
+  if (suits(LayerNormKernel::kWarpPerRow, kRowsForWarpPerRow)) return LayerNormKernel::kWarpPerRow;
   return LayerNormKernel::kBlockPerRow;
 }
 

@@ -10,13 +10,14 @@
 namespace bertfuse::cuda {
 
 inline bool LayerNormIsALaunch(const GemmProblem& problem, const GemmTactic& tactic) {
-  return problem.layer_norm && tactic.path != GemmPath::kSm90;
+  return problem.layer_norm && tactic.form != GemmForm::kComplete;
 }
 
 // Whether the epilogue of a product that is rounded before LayerNorm adds the bias and computes the activation. Partial
-// sums cannot have them; without an activation, the LayerNorm kernel adds the bias.
+// sums cannot have them, and cuBLASLt has no exact GELU; without an activation, the LayerNorm kernel adds the bias.
 inline bool ActivatesProduct(const GemmTactic& tactic, bool has_activation) {
-  return tactic.path == GemmPath::kSm90ThenLayerNorm && tactic.tile.splits == 1 && has_activation;
+  return tactic.form == GemmForm::kRounded && tactic.tile.splits == 1 && has_activation &&
+         tactic.backend != Backend::kCublasLt;
 }
 
 // What the kernel is to do after the tactic's product.

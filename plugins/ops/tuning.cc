@@ -3,15 +3,18 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <sstream>
 
 #include "bertfuse/tools.h"
 #include "core/dtype.h"
+#include "core/gemm_op.h"
 #include "core/op_table.h"
-#include "kernels/gemm.h"
 #include "op_table.generated.h"
+#include "ops/attention_backends.h"
 #include "ops/call.h"
+#include "ops/gemm_backends.h"
 #include "ops/gpu.h"
 
 namespace bertfuse::cuda {
@@ -20,52 +23,26 @@ namespace {
 // First line of a file: its format and the library that it was measured with.
 constexpr char kHeader[] = "bertfuse tuning 1, library " BERTFUSE_VERSION;
 constexpr char kHeaderStart[] = "bertfuse tuning ";
-constexpr std::string_view kTf32 = "tf32";
-constexpr std::string_view kPacked = " packed";
-
-std::optional<TunedProblem> ParseProblem(const std::string& text) {
-  char op[64], dtype[16];
-  long long sizes[4] = {};
-  if (std::sscanf(text.c_str(), "%63s %15s %lldx%lldx%lldx%lld", op, dtype, &sizes[0], &sizes[1], &sizes[2],
-                  &sizes[3]) < 5) {
-    return std::nullopt;
-  }
-  const OpDef* known = FindOp(op);
-  if (known == nullptr) return std::nullopt;
-  const bool attention = op == std::string_view(FusedAttention::kName);
-  for (int i = 0; i < 4; ++i) {
-    if (i < (attention ? 4 : 3) ? sizes[i] < 1 : sizes[i] != 0) return std::nullopt;
-  }
-  TunedProblem problem = {known->name, BERTFUSE_ABSENT, {sizes[0], sizes[1], sizes[2], sizes[3]}};
-  problem.tf32 = dtype == kTf32 && !attention;
-  if (problem.tf32) problem.dtype = BERTFUSE_FLOAT32;
-  for (int32_t candidate : DtypesOf(Variable::kT)) {
-    if (dtype == std::string_view(DtypeName(candidate))) problem.dtype = candidate;
-  }
-  if (attention && text.size() > kPacked.size()) {
-    problem.packed = text.compare(text.size() - kPacked.size(), kPacked.size(), kPacked) == 0;
-  }
-  // What is not written as Describe() writes it, with something behind it for example, is no problem's name.
-  return problem.dtype == BERTFUSE_ABSENT || Describe(problem) != text ? std::nullopt : std::optional(problem);
-}
 
 // The product that a row speaks of, on tensors as a runtime allocates them.
 template <class T>
 GemmProblem AlignedGemm(const TunedProblem& tuned, const kernels::Device& device) {
-  kernels::GemmArguments<T> portable = {};
-  kernels::GemmSm90Arguments<kernels::Elements<T>> sm90 = {};
+  kernels::GemmArguments<kernels::Elements<T>> a = {};
   GemmProblem problem = {};
-  problem.m = portable.m = sm90.m = tuned.sizes[0];
-  problem.n = portable.n = sm90.n = tuned.sizes[1];
-  problem.k = portable.k = sm90.k = tuned.sizes[2];
-  problem.layer_norm = tuned.op == FusedGemmLayerNorm::kName || tuned.op == FusedGemmGeluLayerNorm::kName;
-  problem.gelu = tuned.op == FusedGemmGelu::kName || tuned.op == FusedGemmGeluLayerNorm::kName;
+  problem.m = a.m = tuned.sizes[0];
+  problem.n = a.n = tuned.sizes[1];
+  problem.k = a.k = tuned.sizes[2];
+  problem.layer_norm = GemmOpOf(*FindOp(tuned.op.data())).normalizes();
+  problem.gelu = tuned.activation != Activation::kNone;
   kernels::LayerNormArguments<T> norm = {};
   norm.columns = problem.n;
   problem.layer_norm_vector = kernels::LayerNormVector(norm), problem.y_bytes = problem.x_bytes = sizeof(T);
-  problem.tensor_cores = (!std::is_same_v<T, float> || tuned.tf32) && kernels::GemmMmaSupports(portable);
-  problem.sm90 = problem.tensor_cores && kIsHalf<T> && kernels::GemmSm90Supports(sm90, device);
-  problem.multiprocessors = device.multiprocessors;
+  problem.allow_tf32 = a.allow_tf32 = tuned.tf32;
+  problem.backends = GemmBackendsFor<T>(a, device);
+  // Whether the process will have cuBLASLt, and how many algorithms of it, shows when the problem is run.
+  problem.backends.Add(Backend::kCublasLt);
+  problem.cublaslt.count = kernels::cublaslt::kMaxAlgorithms;
+  problem.device = &device;
   return problem;
 }
 
@@ -74,23 +51,21 @@ AttentionProblem AlignedAttention(const TunedProblem& tuned, const kernels::Devi
   kernels::AttentionArguments<T> a = {};
   a.batch = tuned.sizes[0], a.sequence = tuned.sizes[1], a.heads = tuned.sizes[2], a.head_size = tuned.sizes[3];
   a.scale = 1.0f;
-  AttentionProblem problem = {a.batch, a.sequence, a.heads, a.head_size, false, false, device.multiprocessors};
+  AttentionProblem problem = {a.batch, a.sequence, a.heads, a.head_size, {}, device.multiprocessors};
   problem.packed = tuned.packed;
   if (tuned.packed) a.packed.count = 1, problem.sequence = kernels::CeilDiv(a.sequence, a.batch);
-  if constexpr (kIsHalf<T>) {
-    problem.sm90 = kernels::AttentionSm90Supports(a, device), problem.mma = kernels::AttentionMmaSupports(a);
-  }
+  problem.backends = AttentionBackendsFor<T>(a, device);
   return problem;
 }
 
-// The tactic of that name, or of a former one, if this library has it for the problem and device.
-std::optional<bertfuse_tuning::Tactic> FindTactic(const TunedProblem& problem, const kernels::Device& device,
+// The tactic of that name, if this library has it for the problem and device.
+std::optional<bertfuse_tuning::Tactic> FindTactic(const TunedRange& range, const kernels::Device& device,
                                                   std::string_view name) {
+  TunedProblem problem = range.problem;
+  problem.sizes[0] = range.first_rows;  // a tactic of the fewest rows is one of all of them
   if (problem.op == FusedAttention::kName) {
     return SwitchElement(problem.dtype, [&](auto element) -> std::optional<bertfuse_tuning::Tactic> {
       const AttentionProblem attention = AlignedAttention<decltype(element)>(problem, device);
-      if (name == "sm90" && attention.sm90)
-        return ChooseAttentionTactic(attention);  // the name of all its tiles before
       for (const AttentionTactic& tactic : AttentionTactics(attention)) {
         if (name == Describe(tactic)) return tactic;
       }
@@ -99,11 +74,7 @@ std::optional<bertfuse_tuning::Tactic> FindTactic(const TunedProblem& problem, c
   }
   return SwitchElement(problem.dtype, [&](auto element) -> std::optional<bertfuse_tuning::Tactic> {
     const GemmProblem gemm = AlignedGemm<decltype(element)>(problem, device);
-    for (const GemmTactic& tactic : GemmTactics(gemm)) {
-      const std::vector<std::string> former = FormerNames(gemm, tactic);
-      if (name == Describe(tactic) || std::find(former.begin(), former.end(), name) != former.end()) return tactic;
-    }
-    return std::nullopt;
+    return FindGemmTactic(gemm, name);
   });
 }
 
@@ -150,11 +121,11 @@ std::unique_ptr<bertfuse_tuning> Read(const char* text, const char* file, std::s
     for (size_t id = 0; id < names.size(); ++id) {
       if (names[id] != row.device) continue;
       any = true;
-      const std::optional<TunedProblem> problem = ParseProblem(row.problem);
+      const std::optional<TunedRange> range = ParseProblem(row.problem);
       const auto tactic =
-          problem ? FindTactic(*problem, *kernels::GetDevice(static_cast<int>(id)), row.tactic) : std::nullopt;
+          range ? FindTactic(*range, *kernels::GetDevice(static_cast<int>(id)), row.tactic) : std::nullopt;
       if (tactic) {
-        tuning->devices[id][*problem] = *tactic;
+        tuning->devices[id][range->problem] = {range->first_rows, *tactic};
       } else {
         known = false;
       }
@@ -173,15 +144,21 @@ std::unique_ptr<bertfuse_tuning> Read(const char* text, const char* file, std::s
 
 }  // namespace
 
-std::string Describe(const TunedProblem& problem) {
-  std::string text = std::string(problem.op) + " " + (problem.tf32 ? kTf32.data() : DtypeName(problem.dtype)) + " ";
-  for (size_t i = 0; i < problem.sizes.size(); ++i) {
-    if (i == 3 && problem.sizes[i] == 0) break;  // a product has three
-    if (i > 0) text += "x";
-    text += std::to_string(problem.sizes[i]);
-  }
-  if (problem.packed) text += kPacked;
-  return text;
+const MeasuredGemms* MeasuredOn(const kernels::Device& device) {
+  struct Slot {
+    std::once_flag once;
+    std::unique_ptr<const MeasuredGemms> measured;
+  };
+  static Slot slots[kernels::kMaxDevices];
+  Slot& slot = slots[device.id];
+  std::call_once(slot.once, [&] {
+    const std::string identity = GpuIdentity(device.id);
+    for (int i = 0; i < kNumMeasuredTables && slot.measured == nullptr; ++i) {
+      auto measured = std::make_unique<MeasuredGemms>(kMeasuredTables[i], device, identity);
+      if (!measured->empty()) slot.measured = std::move(measured);
+    }
+  });
+  return slot.measured.get();
 }
 
 }  // namespace bertfuse::cuda

@@ -47,7 +47,9 @@ DimList InputShape(const OpDef& op, int index, const OrtShapeInferContext* conte
   Check(Api().ShapeInferContext_GetInputTypeShape(context, static_cast<size_t>(index), &raw));
   ONNXTensorElementDataType type;
   Check(Api().GetTensorElementType(raw, &type));
-  if (type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED) dtypes[static_cast<int>(op.inputs[index].dtype)] = type;
+  if (type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED) {
+    dtypes[static_cast<int>(BoundBy(op.inputs[index], static_cast<int32_t>(type)))] = type;
+  }
   DimList shape;
   size_t rank = 0;
   Check(Api().GetDimensionsCount(raw, &rank));

@@ -47,13 +47,13 @@ void Destroy(void* kernel) {
 }  // namespace
 
 OpClass::OpClass(const OrtApi& api, const OpDef& op, const bertfuse_kernel& kernel, const CallSettings& settings,
-                 int32_t dtype, int32_t index_dtype, bool infer_shapes)
+                 int32_t dtype, int32_t index_dtype, int32_t weight_dtype, bool infer_shapes)
     : OrtCustomOp{},
       api_(api),
       op_(op),
       kernel_(kernel),
       settings_(settings),
-      dtypes_{dtype, index_dtype, BERTFUSE_INT32} {
+      dtypes_{dtype, index_dtype, BERTFUSE_INT32, weight_dtype, BERTFUSE_FLOAT32} {
   version = kApiVersion;
   OrtCustomOp::GetName = [](const OrtCustomOp* self) { return Self(self).op().name; };
   OrtCustomOp::GetExecutionProviderType = [](const OrtCustomOp* self) {

@@ -124,16 +124,38 @@ OpKernel::OpKernel(const OrtApi& api, const OpDef& op, const bertfuse_kernel& ke
   OrtMemoryInfo* memory = nullptr;
   Check(Api().CreateCpuMemoryInfo(OrtArenaAllocator, OrtMemTypeDefault, &memory));
   cpu_memory_.reset(memory);
+  std::array<bertfuse_tensor, kMaxTensors> constants = {};
   for (int i = 0; i < op.num_inputs; ++i) {
     int is_constant = 0;
     const OrtValue* value = nullptr;
     if (Succeeded(Api().KernelInfoGetConstantInput_tensor(info, i, &is_constant, &value)) && is_constant != 0 &&
         value != nullptr) {
       constant_inputs_ |= uint64_t{1} << i;
-      inputs_[i] = Describe(op, op.inputs[i], value);
+      constants[i] = inputs_[i] = Describe(op, op.inputs[i], value);
+      constants[i].data = DataOf(value);
     }
   }
-  if (kernel.device == BERTFUSE_CPU) gemm_.emplace(info);
+  Prepare(constants.data());
+}
+
+void OpKernel::Prepare(const bertfuse_tensor* inputs) {
+  if (kernel_.prepare == nullptr) return;
+  const std::array<bertfuse_tensor, kMaxTensors> outputs = {};
+  bertfuse_call call = {};
+  call.struct_size = sizeof(call);
+  call.num_inputs = op_.num_inputs;
+  call.inputs = inputs;
+  call.num_outputs = op_.num_outputs;
+  call.outputs = outputs.data();
+  call.num_attributes = op_.num_attributes;
+  call.attributes = attributes_.data();
+  call.constant_inputs = constant_inputs_;
+  constexpr size_t kAlignment = 64;
+  const size_t size = (PreparedSize(kernel_, call) + kAlignment - 1) / kAlignment * kAlignment;
+  if (size == 0) return;
+  prepared_.reset(std::aligned_alloc(kAlignment, size));
+  if (prepared_ == nullptr) Fail(BERTFUSE_RUNTIME_ERROR, "%s: out of memory for %zu bytes of weights", op_.name, size);
+  bertfuse::Prepare(kernel_, call, prepared_.get());
 }
 
 void OpKernel::Compute(OrtKernelContext* context) const {
@@ -173,6 +195,7 @@ void OpKernel::Compute(OrtKernelContext* context) const {
   call.constant_inputs = constant_inputs_;
   call.flags = settings_.flags;
   call.tuning = settings_.tuning;
+  call.prepared = prepared_.get();
   RunKernel(context, &call, device_memory);
 }
 
@@ -180,7 +203,7 @@ void OpKernel::RunKernel(OrtKernelContext* context, bertfuse_call* call, const O
   if (kernel_.device == BERTFUSE_CUDA) Check(Api().MemoryInfoGetId(device_memory, &call->device_id));
   const size_t size = WorkspaceSize(kernel_, *call);
   if (kernel_.device == BERTFUSE_CPU) {
-    const Host host(context, *gemm_);
+    const Host host(context);
     const Workspace workspace(context, cpu_memory_.get(), nullptr, size);
     call->host = host.host();
     call->workspace = size == 0 ? nullptr : workspace.aligned();

@@ -3,7 +3,8 @@
 #define BERTFUSE_ORT_OP_KERNEL_H_
 
 #include <array>
-#include <optional>
+#include <cstdlib>
+#include <memory>
 #include <string>
 
 #include "bertfuse/op.h"
@@ -27,6 +28,8 @@ class OpKernel {
 
  private:
   void RunKernel(OrtKernelContext* context, bertfuse_call* call, const OrtMemoryInfo* device_memory) const;
+  // Has the kernel make what it wants of the constant inputs, whose data are given here.
+  void Prepare(const bertfuse_tensor* inputs);
 
   const OrtApi& api_;
   const OpDef& op_;
@@ -36,8 +39,8 @@ class OpKernel {
   Attributes attributes_;
   uint64_t constant_inputs_ = 0;
   std::array<bertfuse_tensor, kMaxTensors> inputs_ = {};  // those that are constant, without their data
-  std::optional<HostGemm> gemm_;
   Owned<OrtMemoryInfo> cpu_memory_;
+  std::unique_ptr<void, decltype(&std::free)> prepared_{nullptr, &std::free};
 };
 
 // A node's name for messages, "" where ONNX Runtime has none.

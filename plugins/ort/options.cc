@@ -26,6 +26,8 @@ SessionSettings ReadSettings(const OrtSessionOptions* options) {
                                  "bertfuse.row_hints (or BERTFUSE_ROW_HINTS)");
   settings.flags |= DeterministicRowsFlags(Setting(options, "bertfuse.deterministic_rows", kDeterministicRowsVariable),
                                            "bertfuse.deterministic_rows (or BERTFUSE_DETERMINISTIC_ROWS)");
+  settings.flags |= CublasLtFlags(Setting(options, "bertfuse.cublaslt", kCublasLtVariable),
+                                  "bertfuse.cublaslt (or BERTFUSE_CUBLASLT)");
   settings.tuning_name = Setting(options, "bertfuse.tuning", kTuningVariable);
   if (!settings.tuning_name.empty()) settings.tuning_text = ReadTuningFile(settings.tuning_name);
   return settings;

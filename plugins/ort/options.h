@@ -1,5 +1,6 @@
-// What a session's options say to our kernels: config entries "bertfuse.tuning", "bertfuse.tf32", "bertfuse.row_hints"
-// and "bertfuse.deterministic_rows", or else the environment variables BERTFUSE_TUNING, BERTFUSE_TF32 and so on.
+// What a session's options say to our kernels: config entries "bertfuse.tuning", "bertfuse.tf32", "bertfuse.row_hints",
+// "bertfuse.deterministic_rows" and "bertfuse.cublaslt", or else the environment variables BERTFUSE_TUNING,
+// BERTFUSE_TF32 and so on.
 #ifndef BERTFUSE_ORT_OPTIONS_H_
 #define BERTFUSE_ORT_OPTIONS_H_
 

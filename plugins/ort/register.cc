@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "core/dtype.h"
 #include "core/kernel_table.h"
 #include "core/op_table.h"
 #include "op_table.generated.h"
@@ -41,8 +42,13 @@ OrtCustomOpDomain* MakeDomain(const char* version, const CallSettings& settings)
       if (kernel == nullptr) continue;
       for (int32_t dtype : DtypesOf(Variable::kT)) {
         for (int32_t index_dtype : DtypesOf(Variable::kI)) {
-          OpClass& made = classes->emplace_back(Api(), op, *kernel, settings, dtype, index_dtype, infer_shapes);
-          Check(Api().CustomOpDomain_Add(domain, &made));
+          for (int32_t weight_dtype : DtypesOf(Variable::kW)) {
+            if (IsFloat(weight_dtype) && weight_dtype != dtype) continue;
+            OpClass& made =
+                classes->emplace_back(Api(), op, *kernel, settings, dtype, index_dtype, weight_dtype, infer_shapes);
+            Check(Api().CustomOpDomain_Add(domain, &made));
+            if (!Uses(op, Variable::kW)) break;
+          }
           if (!Uses(op, Variable::kI)) break;
         }
         if (!Uses(op, Variable::kT)) break;

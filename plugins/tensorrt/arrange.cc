@@ -18,9 +18,10 @@ bool Fits(const OpDef& op, Present present, const int32_t* dtypes, const int32_t
   for (int i = 0; i < op.num_inputs && place < known; ++i) {
     if (!Has(present, i)) continue;
     if (dtypes != nullptr) {
-      if (!Allows(op.inputs[i].dtype, dtypes[place])) return false;
+      const Variable variable = BoundBy(op.inputs[i], dtypes[place]);
+      if (variable == Variable::kW || !Allows(variable, dtypes[place])) return false;  // kW: quantised
       // One dtype for all tensors of a variable.
-      int32_t& first = bound[static_cast<int>(op.inputs[i].dtype)];
+      int32_t& first = bound[static_cast<int>(variable)];
       if (first != BERTFUSE_ABSENT && first != dtypes[place]) return false;
       first = dtypes[place];
     }
@@ -53,6 +54,8 @@ bool IsComplete(const OpDef& op, Present present) {
   for (int i = 0; i < op.num_inputs; ++i) {
     const TensorDef& tensor = op.inputs[i];
     if (!Has(present, i) && !tensor.optional) return false;
+    // TensorRT's plugins have no kernel for quantised forms yet, and ranks alone do not tell their scales from a bias.
+    if (Has(present, i) && tensor.scales >= 0) return false;
     if (Has(present, i) && tensor.needs >= 0 && !Has(present, tensor.needs)) return false;
   }
   return true;

@@ -23,7 +23,8 @@ const CallSettings& EnvironmentSettings() {
     CallSettings read;
     read.flags = Tf32Flags(FromEnvironment(kTf32Variable), kTf32Variable) |
                  RowHintFlags(FromEnvironment(kRowHintsVariable), kRowHintsVariable) |
-                 DeterministicRowsFlags(FromEnvironment(kDeterministicRowsVariable), kDeterministicRowsVariable);
+                 DeterministicRowsFlags(FromEnvironment(kDeterministicRowsVariable), kDeterministicRowsVariable) |
+                 CublasLtFlags(FromEnvironment(kCublasLtVariable), kCublasLtVariable);
     const std::string tuning = FromEnvironment(kTuningVariable);
     if (!tuning.empty()) read.tuning = MakeTuning(ReadTuningFile(tuning), tuning);
     return read;

@@ -12,14 +12,17 @@ __version__ = "0.1.0"
 
 _EXPORTS = {
     "export_model": "bertfuse.export",
+    "optimize": "bertfuse.optimization",
+    "quantize": "bertfuse.quantization",
     "fuse": "bertfuse.graph_rewrite",
     "explain": "bertfuse.graph_rewrite",
+    "FuseOptions": "bertfuse.graph_rewrite",
     "FusionResult": "bertfuse.graph_rewrite",
     "Miss": "bertfuse.graph_rewrite",
     "library_path": "bertfuse.runtime",
     "register": "bertfuse.runtime",
     "InferenceSession": "bertfuse.runtime",
-    "compare_models": "bertfuse.analysis",
+    "compare_models": "bertfuse.measuring.compare",
     "Encoder": "bertfuse.inference",
     "Reranker": "bertfuse.inference",
     "Classifier": "bertfuse.inference",

@@ -49,13 +49,19 @@ def test_the_library_says_why_it_can_use_no_gpu() -> None:
 
 def test_one_gpu_cannot_be_asked(listed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def one_of_two() -> Iterator[native.Gpu]:
-        yield native.Gpu(name=b"NVIDIA H200", compute_capability=90, code_architecture=90, ptx_architecture=90)
+        yield native.Gpu(
+            name=b"NVIDIA H200",
+            compute_capability=90,
+            code_architecture=90,
+            ptx_architecture=90,
+            backends=b"sm90 mma simt",
+        )
         raise native.NativeError("out of memory")
 
     monkeypatch.setattr(native, "gpus", one_of_two)
     report = doctor.doctor()
     assert report["problems"] == ["the library cannot use GPU 1: out of memory"]
-    assert [gpu["uses"] for gpu in report["gpu_code"]["gpus"]] == ["machine code for 9.0"]
+    assert [gpu["uses"] for gpu in report["gpu_code"]["gpus"]] == ["machine code for 9.0, kernels sm90, mma, simt"]
 
 
 @pytest.mark.parametrize(

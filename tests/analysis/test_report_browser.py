@@ -13,10 +13,10 @@ from typing import Any
 
 import onnx
 import pytest
-from tiny_models import exported
 
 from bertfuse.analysis.report import write_report
 from bertfuse.graph_rewrite import fuse_file
+from tests.tiny_models import exported
 
 WIDTHS = (390, 1440)
 NAMES = ("chromium", "chromium-browser", "chrome-headless-shell", "google-chrome")
@@ -41,9 +41,11 @@ function look(frame) {
       colours: [win.getComputedStyle(rect).fill, win.getComputedStyle(text).fill],
     };
   });
+  const tables = [...doc.querySelectorAll('.scroll')].filter(e => e.querySelector('table.ops'));
+  const cut = tables.filter(e => e.scrollWidth > e.clientWidth);
   const page = win.getComputedStyle(doc.body);
   return {
-    width, height: doc.documentElement.scrollHeight, overflow: doc.documentElement.scrollWidth - width,
+    width, cut: cut.length, height: doc.documentElement.scrollHeight, overflow: doc.documentElement.scrollWidth - width,
     outside: outside.map(e => e.outerHTML.slice(0, 80)), boxes,
     plots: ['wide', 'narrow'].map(name => [...doc.querySelectorAll('.' + name)].filter(shown).length),
     colours: [page.backgroundColor, page.color],
@@ -113,6 +115,7 @@ def test_fits_and_reads(page: Path, dark: bool, tmp_path: Path) -> None:
     for frame in found:
         where = f"{frame['width']} pixels wide"
         assert frame["overflow"] <= 0 and not frame["outside"], (where, frame["outside"])
+        assert frame["cut"] == 0, where
         assert frame["fetched"] == [] and frame["dark"] == dark
         assert frame["plots"] == ([0, 2] if frame["width"] < 700 else [2, 0]), where
         # Text: WCAG AA asks for 4.5.

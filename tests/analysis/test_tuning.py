@@ -8,7 +8,6 @@ import onnx
 import onnxruntime
 import pytest
 from onnxruntime.tools.onnx_model_utils import make_dim_param_fixed
-from tiny_models import HEADS, HIDDEN, LAYERS, exported
 
 import bertfuse
 from bertfuse.analysis import tuning
@@ -19,6 +18,7 @@ from bertfuse.graph_rewrite import OPS, fuse_file
 from bertfuse.graph_rewrite.ops import MODEL_OPS
 from bertfuse.qualify.measure import Measured
 from bertfuse.runtime import native
+from tests.tiny_models import HEADS, HIDDEN, LAYERS, exported
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +187,7 @@ def test_tf32_is_0_or_1(monkeypatch: pytest.MonkeyPatch) -> None:
     bertfuse.register(onnxruntime.SessionOptions(), tf32=True)
 
 
-@pytest.mark.parametrize("setting", ["row_hints", "deterministic_rows"])
+@pytest.mark.parametrize("setting", ["row_hints", "deterministic_rows", "cublaslt"])
 def test_other_settings_are_0_or_1(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"BERTFUSE_{setting.upper()}", "yes")
     with pytest.raises(BertfuseError, match=f"bertfuse.{setting} .*is 'yes', expected '0' or '1'"):

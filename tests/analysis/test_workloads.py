@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from tiny_models import VOCABULARY, exported, inputs, save_checkpoint
 
 from bertfuse import InferenceSession
-from bertfuse.analysis import compare_models
 from bertfuse.analysis.workloads import DISTRIBUTIONS, make_workload
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import fuse_file
+from bertfuse.measuring.compare import compare_models
+from tests.tiny_models import VOCABULARY, exported, inputs, save_checkpoint
 
 SIZES = {"input_ids": VOCABULARY, "token_type_ids": 2}
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from tiny_models import LONGEST, exported, inputs, save_checkpoint
 from typer.testing import CliRunner
 
 from bertfuse.cli import app
 from bertfuse.graph_rewrite import fuse_file
+from tests.tiny_models import LONGEST, exported, inputs, save_checkpoint
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_models import exported
 from typer.testing import CliRunner
 
 from bertfuse.cli import app
 from bertfuse.graph_rewrite import fuse_file
+from tests.tiny_models import exported
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from engines import fused, ops_in
 from typer.testing import CliRunner
 
 from bertfuse.cli import app
 from bertfuse.runtime.trt import run as engine_run
+from tests.engines import fused, ops_in
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_json_and_no_plugins(model: Path, tmp_path: Path) -> None:
     report = json.loads(result.stdout)
     assert result.stderr == "" and report == json.loads((tmp_path / "m.plan.json").read_text())
     assert report["plugins"] is None and report["shapes"]["input_ids"] == {"min": [1, 1], "opt": [2, 8], "max": [4, 40]}
-    printed = invoke("engine", model, "-o", plan, "--no-plugins", "--backend", "rtx").stdout
+    printed = invoke("engine", model, "-o", plan, "--no-plugins", "--backend", "rtx", "--overwrite").stdout
     assert "PLUGIN" not in printed and "were built from their bodies" in printed
 
 

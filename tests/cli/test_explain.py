@@ -8,17 +8,28 @@ from typing import Any
 
 import onnx
 import pytest
-from tiny_models import LAYERS, exported, save_checkpoint
 from typer.testing import CliRunner
 
 from bertfuse.cli import app
 from bertfuse.graph_rewrite import fuse_file
+from tests.tiny_models import LAYERS, exported, save_checkpoint
 
 
 def invoke(*arguments: object, code: int = 0) -> Any:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == code, (result.exit_code, result.stdout, result.stderr, result.exception)
     return result
+
+
+def test_explain_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is exported for that, and nothing of it stays."""
+    source = save_checkpoint(tmp_path / "checkpoint")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    before = sorted(tmp_path.rglob("*"))
+    report = json.loads(invoke("explain", source, "--json").stdout)
+    assert report["fused"]["FusedAttention"] == LAYERS and report["model"] == str(source)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.fixture
@@ -71,9 +82,21 @@ def test_explain_a_fused_model(tmp_path: Path) -> None:
     assert "holds bertfuse ops already" in invoke("explain", tmp_path / "fused.onnx").stdout
 
 
-def test_report(broken: Path, tmp_path: Path) -> None:
+def test_explain_with_kernels(tmp_path: Path) -> None:
+    """Which kernels run needs a GPU; tests/plugins/test_launches.py has the answer for one that is not there."""
+    fuse_file(exported(), tmp_path / "fused.onnx")
+    for arguments, said in (
+        (["--shapes", "1x"], "--shapes '1x': write batch x sequence"),
+        (["--shapes", "1x8", "--device", 99], "there is no GPU 99 to choose for"),
+    ):
+        result = invoke("explain", tmp_path / "fused.onnx", *arguments, code=2)
+        assert said in " ".join(result.stderr.split()), result.stderr
+
+
+def test_report(broken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fuse_file(broken, tmp_path / "model.fused.onnx")
-    assert invoke("report", tmp_path, "--seconds", 0).stdout.split() == ["Wrote", str(tmp_path / "report.html")]
+    monkeypatch.chdir(tmp_path)
+    assert invoke("report", tmp_path, "--seconds", 0).stdout.split() == ["Wrote", "report.html"]
     assert "extra_0: Pow to 2 between " in (tmp_path / "report.html").read_text(encoding="utf-8")
     target = tmp_path / "elsewhere" / "page.html"
     said = json.loads(invoke("report", tmp_path, "-o", target, "--sizes", "1x4", "--seconds", 0.01, "--json").stdout)

@@ -8,10 +8,10 @@ from typing import Any
 
 import onnx
 import pytest
-from tiny_models import LAYERS, exported, save_checkpoint
 from typer.testing import CliRunner
 
 from bertfuse.cli import app
+from tests.tiny_models import LAYERS, exported, save_checkpoint
 
 
 def invoke(*arguments: object, code: int = 0) -> Any:
@@ -42,13 +42,14 @@ def test_fuse_as_json_and_output_rows(tmp_path: Path) -> None:
     assert layers["done"] == ["FusedGemm computes /model/bert/pooler/dense/Gemm, /model/classifier/Gemm"]
     assert report["done"] == ["3 nodes run for the first row of each sequence alone"]
     assert "bertfuse.padding" not in _padding(tmp_path / "rows.onnx")
-    assert "agrees" in invoke("compare", source, tmp_path / "rows.onnx").stdout
+    shown = invoke("compare", source, tmp_path / "rows.onnx").stdout
+    assert "agrees" in shown or "equal bits" in shown
 
 
 def test_strict_wants_padding_removed(tmp_path: Path) -> None:
     arguments = ["fuse", exported(), "-o", tmp_path / "basic.onnx", "--level", "basic", "--padding", "remove"]
     assert "left as it is: there is no FusedAttention" in invoke(*arguments).stdout
-    invoke(*arguments, "--strict", code=1)
+    invoke(*arguments, "--strict", "--overwrite", code=1)
 
 
 def test_bad_input_writes_nothing(tmp_path: Path) -> None:
@@ -84,11 +85,12 @@ def test_no_engine_of_packed_rows_without_plugins(tmp_path: Path) -> None:
     assert not (tmp_path / "model.plan").exists()
 
 
-def test_a_ragged_folder_is_measured_explained_and_reported(tmp_path: Path) -> None:
+def test_a_ragged_folder_is_measured_explained_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     checkpoint = save_checkpoint(tmp_path / "checkpoint", "text-classification")
     made = tmp_path / "made"
     invoke("optimize", checkpoint, "-o", made, "--exporter", "torchscript", "--padding", "ragged")
-    said = " ".join(invoke("bench", made, "--ragged", "3,9,1", "--seconds", "0.01").stdout.split())
+    said = " ".join(invoke("bench", made, "--ragged", "3,9,1", "--seconds", "0.01", "-o", made).stdout.split())
     assert "fused, library" in said and "not measured" not in said
     assert "3,9,1: 27 places, 13 tokens, 52% padding; leaving it out" in said
     # Without being told, what was done in this folder is explained, and what it saved.
@@ -97,13 +99,13 @@ def test_a_ragged_folder_is_measured_explained_and_reported(tmp_path: Path) -> N
     assert "measured: 3,9,1: 27 places, 13 tokens, 52% padding; leaving it out" in said
     assert "ragged batches" not in invoke("explain", made, "--padding", "keep").stdout
     invoke("report", made, "--seconds", "0.01")
-    page = (made / "report.html").read_text(encoding="utf-8")
+    page = Path("report.html").read_text(encoding="utf-8")
     assert "3,9,1: 27 places, 13 tokens, 52% padding; leaving it out" in page and "rows without padding" not in page
     # The drawing of one layer: packed rows' nodes are in their layers, too.
     assert "after: 5 nodes" in page
     (made / "bench.json").unlink()
     invoke("report", made, "--seconds", "0.01", "--sizes", "2x5")
-    page = (made / "report.html").read_text(encoding="utf-8")
+    page = Path("report.html").read_text(encoding="utf-8")
     assert "rows without padding" in page and "fused, library" in page and "not measured" not in page
 
 
@@ -122,7 +124,7 @@ def test_a_model_that_does_not_run_here_is_written_and_not_compared(tmp_path: Pa
     shown = invoke(*arguments, code=1)
     assert "Not compared with the export" in shown.stderr and "run such a model on a GPU" in shown.stderr
     assert "Wrote" in shown.stdout and (tmp_path / "made" / "onnx" / "model.onnx").is_file()
-    said = json.loads(invoke(*arguments, "--json", code=1).stdout)
+    said = json.loads(invoke(*arguments, "--json", "--overwrite", code=1).stdout)
     assert said["comparison"] is None and "no bfloat16" in said["not_compared"]
 
 
@@ -136,7 +138,18 @@ def test_what_is_refused_leaves_folders_as_they_were(command: str, tmp_path: Pat
     (tmp_path / "other").mkdir()
     source, options = (checkpoint, fine) if command == "optimize" else (tmp_path / "made", [])
     for target in ("new", "made" if command == "optimize" else "other"):
-        arguments = [command, source, "-o", tmp_path / target, *options, "--level", "basic", "--padding", "ragged"]
+        arguments = [
+            command,
+            source,
+            "-o",
+            tmp_path / target,
+            *options,
+            "--level",
+            "basic",
+            "--padding",
+            "ragged",
+            "--overwrite",
+        ]
         assert "padding 'ragged' is not possible" in " ".join(invoke(*arguments, code=2).stderr.split())
     assert not (tmp_path / "new").exists() and list((tmp_path / "other").iterdir()) == []
     assert {path: path.read_bytes() for path in (tmp_path / "made").rglob("*") if path.is_file()} == before

@@ -9,13 +9,13 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_models import exported
 from typer.testing import CliRunner
 
 from bertfuse.cli.app import app
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import fuse
 from bertfuse.printable import printable
+from tests.tiny_models import exported
 
 EVIL = "\x1b[2J\x1b]0;owned\x07\u202eoff\r\x9b31m"
 
@@ -57,7 +57,8 @@ def test_misses(model) -> None:
 
 
 @pytest.mark.parametrize("command", ["explain", "fuse", "report"])
-def test_commands(command: str, model, tmp_path) -> None:
+def test_commands(command: str, model, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(model.parent)
     arguments = {"explain": [model], "fuse": [model, "-o", tmp_path / "out.onnx"], "report": [model.parent]}[command]
     if command == "report":
         CliRunner().invoke(app, ["fuse", str(model), "-o", str(model.with_name("model.fused.onnx"))])

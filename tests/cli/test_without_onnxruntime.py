@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny_models import exported
+
+from tests.tiny_models import exported
 
 ROOT = Path(__file__).parents[2]
 LINE = "onnxruntime is not installed: pip install 'bertfuse[cpu]', or 'bertfuse[gpu]' for NVIDIA GPUs, not both"

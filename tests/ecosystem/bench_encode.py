@@ -1,6 +1,6 @@
 """Texts a second on this CPU: bertfuse.Encoder, and sentence-transformers with its torch and its ONNX backend.
 
-    .venv-ecosystem/bin/python tests/ecosystem/bench_encode.py [--texts 2000] [--rounds 3]
+    .venv-ecosystem/bin/python -m tests.ecosystem.bench_encode [--texts 2000] [--rounds 3]
 
 MiniLM's real weights; words of its vocabulary, lognormal numbers of words (median 18, 3 to 120). Tokenising counts. The
 contenders take turns, forwards and backwards; medians. CPU seconds are of the whole process: what the work takes
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,9 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from checkpoints import minilm
+from tests.checkpoints import minilm
 
 
 def corpus(count: int) -> list[str]:
@@ -48,7 +45,7 @@ def main() -> None:
     from bertfuse.analysis.bench import machine
 
     folder = Path(tempfile.mkdtemp(prefix="bertfuse-")) / "minilm"
-    from commands import said
+    from tests.commands import said
 
     said("optimize", minilm(), "-o", folder)
     contenders: dict[str, Callable[[list[str]], np.ndarray]] = {

@@ -22,7 +22,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 @pytest.fixture(scope="session")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The checkpoint of that name, as save_pretrained writes it; "minilm" has real weights."""
-    from checkpoints import minilm, save
+    from tests.checkpoints import minilm, save
 
     base = tmp_path_factory.mktemp("sources")
 
@@ -38,7 +38,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 @pytest.fixture(scope="session")
 def folders(sources: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The folder that `bertfuse optimize` makes of that checkpoint, all of them side by side."""
-    from commands import said
+    from tests.commands import said
 
     base = tmp_path_factory.mktemp("optimized")
 

@@ -20,8 +20,10 @@ fi
 # pip complains of requirements of packages in BASE that nothing here uses.
 "$base/bin/python" "$here/../../cmake/requirements.py" serve ray >"$env/ray.txt"
 "$env/bin/pip" install --quiet --requirement "$here/requirements.txt" --requirement "$env/ray.txt" 2>"$env/pip.log" || { cat "$env/pip.log"; exit 1; }
-"$env/bin/pip" install --quiet --no-deps --target "$env/older" --requirement "$here/older.txt" 2>>"$env/pip.log" ||
-  { cat "$env/pip.log"; exit 1; }
+for other in older newer; do
+  "$env/bin/pip" install --quiet --no-deps --target "$env/$other" --requirement "$here/$other.txt" 2>>"$env/pip.log" ||
+    { cat "$env/pip.log"; exit 1; }
+done
 # Triton's Python stub was built for NumPy 1: it gets an environment of its own on top of this one.
 if "$env/bin/pip" download --quiet --no-deps --dest "$env/triton-wheels" --requirement "$here/triton.txt" 2>"$env/triton.log"
 then

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from checkpoints import texts
-from commands import invoke
-from corpora import model_folder, page_commands, page_folder, write_rows, written
 
 import bertfuse
+from tests.checkpoints import texts
+from tests.commands import invoke
+from tests.corpora import model_folder, page_commands, page_folder, write_rows, written
 
 ray = pytest.importorskip("ray", reason="Ray is not installed (bertfuse[ray])")
 
@@ -32,8 +32,8 @@ def cluster():
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return model_folder("encoder", tmp_path_factory.mktemp("models"))
+def model() -> Path:
+    return model_folder("encoder")
 
 
 def done(*arguments: object) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def test_a_worker_is_killed_and_no_row_is_lost_or_repeated(model: Path, tmp_path
 def test_text_files_and_other_tasks(tmp_path: Path) -> None:
     given = texts(70, seed=51)
     path = write_rows(tmp_path / "c.csv", [{"text": text} for text in given])
-    folder = model_folder("classifier", tmp_path)
+    folder = model_folder("classifier")
     done("classify", path, "--model", folder, "-o", tmp_path / "out", "--shard-rows", "9", "--ray", "local")
     ids, columns = written(tmp_path / "out")
     assert ids == list(range(70))

@@ -11,10 +11,10 @@ import optimum.onnxruntime as ort_models
 import pytest
 import torch
 import transformers
-from checkpoints import CHECKPOINTS, texts
 
 import bertfuse
 from bertfuse.inference import MaskFiller, QuestionAnswerer, Tagger
+from tests.checkpoints import CHECKPOINTS, texts
 
 Folders = Callable[[str], Path]
 # float32 sums in another order; logits of these large random weights reach 10.

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checkpoints import texts
 from sentence_transformers import CrossEncoder, SentenceTransformer, models
 
 import bertfuse
+from tests.checkpoints import texts
 
 Folders = Callable[[str], Path]
 SENTENCES = ["A man is eating a piece of bread.", "  Ünïcode, and  spaces ", "", "word " * 600, "!", "Short."]
@@ -52,7 +52,7 @@ def test_minilm_by_bertfuse(sources: Folders, folders: Folders) -> None:
 @pytest.mark.parametrize("padding", ["keep", "ragged"])
 def test_arguments_of_encode(padding: str, sources: Folders, folders: Folders, tmp_path: Path) -> None:
     """Unusual but legal texts, and every argument that both have."""
-    from commands import said
+    from tests.commands import said
 
     folder = folders("minilm")
     if padding != "keep":
@@ -91,7 +91,7 @@ def test_arguments_of_encode(padding: str, sources: Folders, folders: Folders, t
     ("pooling", "normalize"), [("cls", False), ("max", True), ("mean", True), ("mean_sqrt_len_tokens", False)]
 )
 def test_other_poolings_prompts_and_lengths(pooling: str, normalize: bool, sources: Folders, tmp_path: Path) -> None:
-    from commands import said
+    from tests.commands import said
 
     transformer = models.Transformer(str(sources("encoder")), max_seq_length=12)
     modules: list[Any] = [transformer, models.Pooling(32, pooling_mode=pooling)]

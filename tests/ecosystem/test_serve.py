@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
-from checkpoints import texts
-from servers import Server, free_port, served
 
 import bertfuse
+from tests.checkpoints import texts
+from tests.servers import Server, free_port, served
 
 SENTENCES = ["A man is eating a piece of bread.", "Someone is having a meal.", "Snow fell on the mountains."]
 ROOT = Path(__file__).parents[2]

@@ -24,15 +24,15 @@ import numpy as np
 import pytest
 import torch
 import tritonclient.grpc as triton
-from checkpoints import texts
-from commands import said
-from engine_stand_in import plan_of
 from google.protobuf import text_format
-from servers import free_port
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.utils import InferenceServerException
 
 import bertfuse
+from tests.checkpoints import texts
+from tests.commands import said
+from tests.engine_stand_in import plan_of
+from tests.servers import free_port
 
 HERE = Path(__file__).parent
 ENVIRONMENT = Path(sys.prefix) / "triton"
@@ -86,8 +86,10 @@ def tritonserver(repository: Path, folder: Path) -> Iterator[Server]:
     try:
         end = time.monotonic() + 90
         while True:
+            # The metrics port opens after the others, so that a server that is ready may still refuse it.
             with contextlib.suppress(urllib.error.URLError, ConnectionError):
-                urllib.request.urlopen(f"http://127.0.0.1:{http}/v2/health/ready").close()
+                for url in (f"http://127.0.0.1:{http}/v2/health/ready", f"http://127.0.0.1:{metrics}/metrics"):
+                    urllib.request.urlopen(url).close()
                 break
             assert process.poll() is None and time.monotonic() < end, log.read_text(errors="replace")
             time.sleep(0.2)

@@ -10,12 +10,12 @@ from typing import Any
 import onnx
 import pytest
 import transformers
-from tiny_models import build, config, save_checkpoint, sentence_files
 
 from bertfuse.errors import ExportError
 from bertfuse.export import export_model
 from bertfuse.export.source import files_to_copy, local_folder
 from bertfuse.export.tasks import task_of_class, task_of_folder
+from tests.tiny_models import build, config, save_checkpoint, sentence_files
 
 OPTIONS: dict[str, Any] = {"exporter": "torchscript"}
 
@@ -122,7 +122,7 @@ def test_a_slow_tokenizer_gets_a_tokenizer_json(tmp_path: Path) -> None:
     source = save_checkpoint(tmp_path / "source")
     (source / "tokenizer.json").unlink()
     export_model(source, tmp_path / "out", **OPTIONS)
-    from bertfuse.runtime.tokenizer import open_tokenizer
+    from bertfuse.model_folder.tokenizer import open_tokenizer
 
     assert open_tokenizer(tmp_path / "out").encode("word3 word1").tokens == ["[CLS]", "word3", "word1", "[SEP]"]
 

@@ -6,9 +6,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from tiny_models import ATTENTIONS, EXPORTERS, HEADS, HIDDEN, LAYERS, LONGEST, build, exported, inputs, reference
 
 from bertfuse.export import TASKS
+from tests.tiny_models import ATTENTIONS, EXPORTERS, HEADS, HIDDEN, LAYERS, LONGEST, build, exported, inputs, reference
 
 # The traced size is 2 x 7: sizes of 1 and sizes beyond it are where a constant would show.
 SHAPES = ((1, 1), (1, 9), (3, 1), (2, 7), (4, LONGEST))

@@ -12,11 +12,11 @@ import onnxruntime
 import pytest
 import torch
 import transformers
-from tiny_models import HIDDEN, VOCABULARY, build, config, inputs, reference, save_checkpoint
 
 from bertfuse.errors import BertfuseError, ExportError
 from bertfuse.export import export_model
 from bertfuse.export import model as export_module
+from tests.tiny_models import HIDDEN, VOCABULARY, build, config, inputs, reference, save_checkpoint
 
 
 def run(path: Path, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -170,7 +170,10 @@ def test_pickle_only_when_asked_for(tmp_path: Path) -> None:
         ({"exporter": "jax"}, "exporter 'jax' is unknown"),
         ({"attention": "flash"}, "attention 'flash' is unknown"),
         ({"dtype": "int8"}, "dtype 'int8' is unknown"),
-        ({"dtype": "fp16", "exporter": "torchscript"}, "dtype fp16: the torchscript exporter writes sdpa .* fp32 only"),
+        (
+            {"dtype": "fp16", "exporter": "torchscript", "attention": "sdpa"},
+            "dtype fp16: the torchscript exporter writes sdpa .* fp32 only",
+        ),
         ({"static_shape": (0, 8)}, r"static_shape \(0, 8\) is no"),
         ({"static_shape": (1, 500)}, "a sequence of 500 is longer than BertModel's positions"),
         ({"opset": 11}, "opset 11: the dynamo exporter writes opsets 18 to 23"),

@@ -11,15 +11,15 @@ import onnxruntime
 import pytest
 import torch
 from safetensors.torch import save_file
-from tiny_models import HIDDEN, build, inputs, save_checkpoint
 
 from bertfuse.errors import BertfuseError, ExportError
 from bertfuse.export import export_model
 from bertfuse.export.sentence import SentenceEncoder
 from bertfuse.graph_rewrite import fuse
+from bertfuse.model_folder.sentence_modules import POOLING_FLAGS, POOLINGS
+from tests.tiny_models import HIDDEN, build, inputs, save_checkpoint
 
 ST = "sentence_transformers.models"
-FLAGS = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens", "mean_sqrt_len": "mean_sqrt_len_tokens"}
 
 
 def sentence_folder(folder: Path, pooling: dict, *later: str, dense_size: int = 5, activation: str = "Tanh") -> Path:
@@ -46,17 +46,26 @@ def sentence_folder(folder: Path, pooling: dict, *later: str, dense_size: int = 
 
 
 def flags(*modes: str) -> dict:
-    return {f"pooling_mode_{flag}": mode in modes for mode, flag in FLAGS.items()}
+    """As sentence-transformers up to 5.x writes them; their order in the file says nothing."""
+    return {flag: mode in modes for flag, mode in sorted(POOLING_FLAGS.items(), reverse=True)}
 
 
 def by_hand(tokens: np.ndarray, mask: np.ndarray, mode: str) -> np.ndarray:
-    rows = [row[seen == 1] for row, seen in zip(tokens, mask, strict=True)]
-    return np.stack(
-        [
-            {"cls": r[0], "max": r.max(0), "mean": r.mean(0), "mean_sqrt_len": r.sum(0) / np.sqrt(len(r))}[mode]
-            for r in rows
-        ]
-    )
+    made = []
+    for row, seen in zip(tokens, mask, strict=True):
+        r = row[seen == 1]
+        weights = np.arange(1, len(r) + 1)
+        made.append(
+            {
+                "cls": r[0],
+                "max": r.max(0),
+                "mean": r.mean(0),
+                "mean_sqrt_len_tokens": r.sum(0) / np.sqrt(len(r)),
+                "weightedmean": weights @ r / weights.sum(),
+                "lasttoken": r[-1],
+            }[mode]
+        )
+    return np.stack(made)
 
 
 def outputs(path: Path, feed: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -66,25 +75,26 @@ def outputs(path: Path, feed: dict[str, np.ndarray]) -> tuple[np.ndarray, np.nda
 
 
 @pytest.mark.parametrize("normalize", [False, True])
-@pytest.mark.parametrize("modes", [("mean",), ("cls",), ("max",), ("mean_sqrt_len",), ("cls", "mean")])
+@pytest.mark.parametrize("modes", [*((mode,) for mode in POOLINGS), ("mean", "cls", "lasttoken", "max")])
 def test_poolings(modes: tuple[str, ...], normalize: bool, tmp_path: Path) -> None:
     source = sentence_folder(tmp_path / "source", flags(*modes), *(["Normalize"] if normalize else []))
     path = export_model(source, tmp_path / "out", task="sentence-similarity", exporter="torchscript")
     feed = inputs(3, 9)
     tokens, sentence = outputs(path, feed)
-    want = np.concatenate([by_hand(tokens, feed["attention_mask"], m) for m in FLAGS if m in modes], axis=1)
-    if modes == ("cls", "mean"):
-        want = np.concatenate([by_hand(tokens, feed["attention_mask"], m) for m in ("mean", "cls")], axis=1)
+    want = np.concatenate([by_hand(tokens, feed["attention_mask"], m) for m in POOLINGS if m in modes], axis=1)
     if normalize:
         want /= np.linalg.norm(want, axis=1, keepdims=True)
     np.testing.assert_allclose(sentence, want, rtol=1e-4, atol=1e-5)
 
 
-def test_newer_folders_name_their_pooling(tmp_path: Path) -> None:
-    source = sentence_folder(tmp_path / "source", {"pooling_mode": "cls"})
+def test_newer_folders_name_their_poolings(tmp_path: Path) -> None:
+    modes = ["lasttoken", "cls"]
+    source = sentence_folder(tmp_path / "source", {"pooling_mode": modes})
     path = export_model(source, tmp_path / "out", task="sentence-similarity", exporter="torchscript")
-    tokens, sentence = outputs(path, inputs(2, 7))
-    np.testing.assert_allclose(sentence, tokens[:, 0], rtol=1e-6)
+    feed = inputs(2, 7)
+    tokens, sentence = outputs(path, feed)
+    want = np.concatenate([by_hand(tokens, feed["attention_mask"], mode) for mode in modes], axis=1)
+    np.testing.assert_allclose(sentence, want, rtol=1e-6)
 
 
 def test_projection(tmp_path: Path) -> None:
@@ -114,6 +124,15 @@ def _broken_modules(folder: Path, text: str = "[") -> Path:
     return folder
 
 
+CONFIG = "config_sentence_transformers.json"
+
+
+def _settings(folder: Path, name: str, **values: object) -> Path:
+    sentence_folder(folder, flags("mean"))
+    (folder / name).write_text(json.dumps(values))
+    return folder
+
+
 def _cut_projection(folder: Path) -> Path:
     file = folder / "2_Dense" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:100])
@@ -128,15 +147,31 @@ def _cut_projection(folder: Path) -> Path:
         (lambda f: _broken_modules(sentence_folder(f, flags("mean")), "{}"), "modules.json is not a list of modules"),
         (lambda f: _cut_projection(sentence_folder(f, flags("mean"), "Dense")), "2_Dense/model.safetensors: holds no"),
         (lambda f: sentence_folder(f, flags("mean"), "LSTM"), "has a LSTM module, which cannot be exported"),
-        (lambda f: sentence_folder(f, {"pooling_mode_lasttoken": True}), "pooling lasttoken cannot be exported"),
-        (lambda f: sentence_folder(f, {}), "pooling none cannot be exported"),
+        (lambda f: sentence_folder(f, {"pooling_mode": "middle"}), "pooling middle is unknown"),
+        (
+            lambda f: sentence_folder(f, {"pooling_mode": "cls", "tokens": 2}),
+            "1_Pooling/config.json: has tokens, which",
+        ),
         (lambda f: sentence_folder(f, flags("mean"), "Dense", activation="Softmax"), "activation Softmax"),
-        (lambda f: sentence_folder(f, flags("mean"), "Normalize", "Dense"), "has a Dense module"),
+        (lambda f: sentence_folder(f, flags("mean"), "WeightedLayerPooling"), "needs output_hidden_states"),
+        (lambda f: sentence_folder(f, flags("mean"), "LayerNorm"), "2_LayerNorm has no model.safetensors"),
+        (
+            lambda f: _settings(f, "sentence_bert_config.json", transformer_task="fill-mask"),
+            "transformer_task is 'fill-",
+        ),
+        (lambda f: _settings(f, "sentence_bert_config.json", model_args={"revision": "x"}), "model_args: has revision"),
+        (lambda f: _settings(f, CONFIG, truncate_dim="x"), "truncate_dim is 'x'"),
+        (lambda f: _settings(f, CONFIG, default_prompt_name="q"), "default_prompt_name is 'q', which is none of its"),
+        (lambda f: _settings(f, CONFIG, similarity_fn_name="maxsim"), "similarity 'maxsim' is unknown"),
+        (lambda f: _settings(f, CONFIG, model_type="MultiVectorEncoder"), "is of a MultiVectorEncoder"),
+        (lambda f: _settings(f, CONFIG, whatever=1), "has whatever, which is not known here"),
     ],
 )
 def test_folders_that_do_not_do(make: Callable[[Path], Path], message: str, tmp_path: Path) -> None:
+    source, said = make(tmp_path / "source"), []
     with pytest.raises(BertfuseError, match=message) as caught:
-        export_model(make(tmp_path / "source"), tmp_path / "out", task="sentence-similarity")
+        export_model(source, tmp_path / "out", task="sentence-similarity", progress=said.append)
+    assert not [line for line in said if line.startswith("Exporting")]
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
 
@@ -147,5 +182,5 @@ def test_a_transformer_alone_is_no_sentence_encoder(tmp_path: Path) -> None:
 
 
 def test_unknown_pooling() -> None:
-    with pytest.raises(ExportError, match="choose from cls, max, mean, mean_sqrt_len"):
+    with pytest.raises(ExportError, match="choose from cls, max, mean, mean_sqrt_len_tokens, weightedmean, lasttoken"):
         SentenceEncoder(build(), ("median",))

@@ -1,6 +1,6 @@
 """Each op's kernel against cuBLAS's plain product of the same shape or cuDNN's attention, one GPU, CUDA-graph replay.
 
-    python tests/gpu/bench_kernels.py --rows 128,1024,4096,16384 [--tactics]
+    python -m tests.gpu.bench_kernels --rows 128,1024,4096,16384 [--tactics]
 
 Figures are microseconds, the median of several replays; inputs rotate so that no call finds its own in the L2 cache.
 """
@@ -10,14 +10,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
+import statistics
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
-sys.path.insert(0, str(Path(__file__).parent))
-from kernels import Bound, constants, library_file, native
+from bertfuse.measuring.cuda_graphs import capture, microseconds
+from tests.gpu.kernels import Bound, constants, library_file, native
 
 EPSILON = 1e-12
 PEAK_TFLOPS = 760  # of a large product, measured on an H200
@@ -26,25 +26,10 @@ CACHE_BYTES = 150e6  # rotate through more than twice the L2 cache of an H200
 
 def graph_us(runs, repeats=20, batches=7):
     """Median microseconds of one of `runs`, all captured in one graph."""
-    for run in runs[:3]:
-        run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for run in runs:
-            run()
+    graph = capture(runs)
     graph.replay()
     torch.cuda.synchronize()
-    times = []
-    for _ in range(batches):
-        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        for _ in range(repeats):
-            graph.replay()
-        stop.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(stop) / repeats / len(runs) * 1e3)
-    return sorted(times)[len(times) // 2]
+    return statistics.median(microseconds(graph, repeats) / len(runs) for _ in range(batches))
 
 
 def copies(*tensors_bytes, most=40):

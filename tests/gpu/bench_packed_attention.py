@@ -1,6 +1,6 @@
 """Attention over sequences of unequal lengths: ours packed, by tactic, and padded, beside PyTorch's varlen attention.
 
-    python tests/gpu/bench_packed_attention.py [--heads 12] [--size 64] [--workloads sentences,full]
+    python -m tests.gpu.bench_packed_attention [--heads 12] [--size 64] [--workloads sentences,full]
 
 float16, a CUDA graph of several calls on the same tensors, which are in the L2 cache where they fit it: in a model the
 product ahead has just written them. Median microseconds of one call. 'floor' is the larger of the bytes
@@ -10,15 +10,12 @@ product ahead has just written them. Median microseconds of one call. 'floor' is
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-from bench_kernels import graph_us
-from kernels import Bound, library_file, native
+from tests.gpu.bench_kernels import graph_us
+from tests.gpu.kernels import Bound, library_file, native
 
 CALLS = 8  # in a graph
 OP = "FusedAttention"

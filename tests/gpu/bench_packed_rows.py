@@ -1,6 +1,6 @@
 """Packed rows against as many rows that are not packed: what reading their number costs. One GPU, CUDA-graph replay.
 
-    python tests/gpu/bench_packed_rows.py [--hidden 768]
+    python -m tests.gpu.bench_packed_rows [--hidden 768]
 
 For each op and batch: microseconds of the kernel on T rows alone; on B x S rows of which T are real, when the host
 expects T; and when it expects all of them (as before a batch has been seen). Then the kernels that pack and unpack.
@@ -10,16 +10,12 @@ Figures are medians of replays over sets of tensors that fill the L2 cache.
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from bench_kernels import EPSILON, copies, graph_us, randn
-from kernels import Bound, constants, native
-from packed import count_of, expect
+from tests.gpu.bench_kernels import EPSILON, copies, graph_us, randn
+from tests.gpu.kernels import Bound, constants, native
+from tests.gpu.packed import count_of, expect
 
 BATCHES = ((128, 128, 2844), (32, 384, 4534), (32, 512, 4131), (4, 77, 131), (32, 128, 4096), (32, 128, 1683))
 

@@ -1,6 +1,6 @@
 """Times one model with several builds of the op library, in turn: whether a change of the kernels costs anything.
 
-    python tests/gpu/compare_libraries.py base/onnx/model.onnx before.so after.so --sizes 1x128,32x128 [--rounds 3]
+    python -m tests.gpu.compare_libraries base/onnx/model.onnx before.so after.so --sizes 1x128,32x128 [--rounds 3]
 
 One GPU. Each build and round is a process of its own, which replays a CUDA graph with inputs and outputs bound on the
 GPU: medians of five batches of 30 runs, milliseconds. Random token ids without padding. The model's ops must be known

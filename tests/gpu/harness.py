@@ -7,8 +7,9 @@ import os
 
 import pytest
 import torch
-from kernels import Bound, constants, library_file
-from tolerances import TOLERANCES
+
+from bertfuse.qualify.tolerances import TOLERANCES
+from tests.gpu.kernels import Bound, constants, library_file
 
 # initcheck has to see what is written: copies from the host it knows without following PyTorch's kernels. What Hopper's
 # copy engine stores it seems not to see, so outputs come from the host, too: a kernel reads its product from there.

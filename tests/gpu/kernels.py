@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import sys
 from pathlib import Path
 
 import torch
@@ -18,7 +19,9 @@ def _load_native():
         return native
     except ImportError:
         pass
-    spec = importlib.util.spec_from_file_location("native", Path(__file__).parents[2] / "runtime" / "native.py")
+    spec = importlib.util.spec_from_file_location(
+        "native", Path(__file__).parents[2] / "src" / "bertfuse" / "runtime" / "native.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -56,13 +59,14 @@ def _describe(tensor: torch.Tensor | None) -> native.Tensor:
     return native.Tensor.of(DTYPES[tensor.dtype], tensor.shape, tensor.data_ptr())
 
 
-def _num_inputs(op: str) -> int:
-    """Of the op's description; enough where the package is not there to say, as on a machine that only measures."""
+def _described(op: str):
+    """The op's description: the installed package's, else this checkout's."""
     try:
         from bertfuse.graph_rewrite.ops import OPS
-    except ImportError:
-        return 16
-    return len(OPS[op].inputs)
+    except ImportError:  # a machine that only measures
+        sys.path.append(str(Path(__file__).parents[2]))
+        from graph_rewrite.ops import OPS
+    return OPS[op]
 
 
 def constants(inputs):
@@ -81,8 +85,10 @@ class Bound:
         self.kernel = native.find_kernel(op, path=library_file())
         if self.kernel is None:
             raise KernelError(f"{op}: no CUDA kernel in {library_file()}")
-        # What is not given of the last inputs, those of packed rows, is absent.
-        inputs = [*inputs, *[None] * (_num_inputs(op) - len(inputs))]
+        # What is not given of the last inputs, those of packed rows, is absent; of the last attributes, the default.
+        spec = _described(op)
+        inputs = [*inputs, *[None] * (len(spec.inputs) - len(inputs))]
+        attributes = [*attributes, *(attr.default for attr in spec.attributes[len(attributes) :])]
         self._keep = (list(inputs), list(outputs))
         self.device = torch.cuda.current_device()
         self.call = native.Call.of(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from harness import EPSILON, gemm_inputs, norm_inputs, poisoned, randint, randn
-from kernels import Bound, native
+
+from tests.gpu.harness import EPSILON, gemm_inputs, norm_inputs, poisoned, randint, randn
+from tests.gpu.kernels import Bound, native
 
 GUARD = 512  # elements before and behind an output
 

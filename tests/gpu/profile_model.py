@@ -1,6 +1,6 @@
 """Where a fused model's time on the GPU goes: every kernel of a CUDA graph's replay, from CUPTI (PyTorch's profiler).
 
-    python tests/gpu/profile_model.py DIR/model.fused.onnx --sizes 32x128,128x128
+    python -m tests.gpu.profile_model DIR/model.fused.onnx --sizes 32x128,128x128
 
 A kernel's time is from the end of the one before it to its own end, so the pauses between kernels are in it; medians
 over layers and replays. Rows are the kernels of a layer, counted from its attention on; a last line has the share of
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from bertfuse.analysis.gpu_bench import BoundRuns, GpuOptions, cuda_session
+from bertfuse.measuring.gpu_contenders import BoundRuns, GpuOptions, cuda_session
 
 OURS = "bertfuse"
 REPLAYS = 20

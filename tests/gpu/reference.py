@@ -50,17 +50,18 @@ def attention_spread(qkv, bias, num_heads, scale):
     return spread.transpose(1, 2).reshape(qkv.shape[0], qkv.shape[1], -1)
 
 
-def fused_gemm(x, weight, bias):
+def fused_gemm(x, weight, bias, activation="none"):
     y = _wide(x) @ _wide(weight).T
-    return y if bias is None else y + _wide(bias)
+    y = y if bias is None else y + _wide(bias)
+    return y if activation == "none" else _gelu(y, {"gelu": "none", "gelu_tanh": "tanh"}[activation])
 
 
 def fused_gemm_gelu(x, weight, bias, approximate):
     return _gelu(fused_gemm(x, weight, bias), approximate)
 
 
-def fused_gemm_layer_norm(x, weight, bias, residual, gamma, beta, epsilon):
-    return _layer_norm(fused_gemm(x, weight, bias) + _wide(residual), gamma, beta, epsilon)
+def fused_gemm_layer_norm(x, weight, bias, residual, gamma, beta, epsilon, activation="none"):
+    return _layer_norm(fused_gemm(x, weight, bias, activation) + _wide(residual), gamma, beta, epsilon)
 
 
 def fused_gemm_gelu_layer_norm(x, weight, bias, gamma, beta, residual, epsilon, approximate):

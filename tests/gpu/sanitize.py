@@ -1,9 +1,9 @@
 """compute-sanitizer over every kernel, tactic and dtype at small odd sizes: memcheck, racecheck, initcheck, synccheck.
 
-    python tests/gpu/sanitize.py [--tools memcheck,racecheck] [--ops FusedAttention] [--dtypes float16]
-    python tests/gpu/sanitize.py --narrow
-    python tests/gpu/sanitize.py --packed
-    python tests/gpu/sanitize.py --plugins
+    python -m tests.gpu.sanitize [--tools memcheck,racecheck] [--ops FusedAttention] [--dtypes float16]
+    python -m tests.gpu.sanitize --narrow
+    python -m tests.gpu.sanitize --packed
+    python -m tests.gpu.sanitize --plugins
 
 The second form runs LayerNorm's ops at hidden sizes 32 to 256 alone, where one block may hold a row. The third runs
 packed rows and sequences alone. The last does the same with the tests of the TensorRT plugins. All in several
@@ -26,6 +26,8 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from tests import ROOT
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 GEMMS = ("FusedGemm", "FusedGemmGelu", "FusedGemmGeluLayerNorm", "FusedGemmLayerNorm")
@@ -56,9 +58,10 @@ FOUND = 9
 def work(ops, dtypes, narrow, packed):
     """Launches everything once, on this process's GPU."""
     import torch
-    from harness import EPSILON, gemm_inputs, norm_inputs, poisoned, randint, randn
-    from kernels import Bound, library_file, native
-    from packed import packed_calls
+
+    from tests.gpu.harness import EPSILON, gemm_inputs, norm_inputs, poisoned, randint, randn
+    from tests.gpu.kernels import Bound, library_file, native
+    from tests.gpu.packed import packed_calls
 
     launches = 0
 
@@ -146,7 +149,7 @@ def portions(tool, options):
         return [["-m", "pytest", "-v", "-p", "no:cacheprovider", *tests[i::count]] for i in range(count)]
     return [
         [
-            *[__file__, "--inside", "--ops", op, "--dtypes", dtype],
+            *["-m", "tests.gpu.sanitize", "--inside", "--ops", op, "--dtypes", dtype],
             *["--narrow"] * options.narrow,
             *["--packed"] * options.packed,
         ]
@@ -180,7 +183,7 @@ def output_of(words, seconds):
     with tempfile.TemporaryFile("w+", errors="replace") as file:
         # A session of its own, so that the program under the tool ends with the tool.
         process = subprocess.Popen(
-            words, env=environment(), stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+            words, cwd=ROOT, env=environment(), stdout=file, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
             status = process.wait(seconds)
@@ -234,7 +237,6 @@ def main():
     parser.add_argument("--timeout", type=float, default=600, help="seconds for each process")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
     if options.inside:
         return work(options.ops.split(","), options.dtypes.split(","), options.narrow, options.packed)
     if shutil.which("compute-sanitizer") is None:

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from tiny_models import LAYERS, beside_config, build, inputs
 from typer.testing import CliRunner
 
-from bertfuse.analysis.gpu_bench import GpuOptions, _pytorch
 from bertfuse.cli import app
 from bertfuse.export import export_model
 from bertfuse.graph_rewrite import fuse_file
 from bertfuse.graph_rewrite.io import open_model
+from bertfuse.measuring.gpu_contenders import GpuOptions, _pytorch
 from bertfuse.runtime import native
 from bertfuse.runtime.ragged_inputs import ragged
 from bertfuse.runtime.session import InferenceSession
+from tests.tiny_models import LAYERS, beside_config, build, inputs
 
 pytestmark = pytest.mark.gpu
 CUDA = ["CUDAExecutionProvider"]
@@ -78,7 +78,7 @@ def test_tune_of_a_model_without_padding(padding: str, folder: Path, tmp_path: P
         f"FusedAttention float16 {count}x{rows}x2x32 packed" for count, rows in ((4, 128), (40, 5120))
     ]
     if any("sm90" in choice["tactic"] for choice in choices.values()):
-        assert all(choice["measured"] == 6 for choice in packed)  # one more than padded sequences have
+        assert all(choice["measured"] == 7 for choice in packed)  # one more than padded sequences have
     tokens = {"input_ids": [[5] * 32, [7] * 9, [8] * 20, [9]], "token_type_ids": [[0] * 32, [0] * 9, [0] * 20, [0]]}
     feed = ragged(tokens)
     if padding == "remove":
@@ -140,12 +140,12 @@ def test_graphs_of_several_sizes_keep_their_inputs(folder: Path) -> None:
 
 def test_bench_refuses_a_library_without_the_kernels(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fused nodes that run as their bodies are found by the profile."""
-    from bertfuse.analysis import gpu_bench
+    from bertfuse.measuring import gpu_contenders
 
     def without_library(path: Path, library: str, *arguments: Any, **changes: Any) -> onnxruntime.InferenceSession:
         return original(path, "never", *arguments, **changes)
 
-    original = gpu_bench.cuda_session
-    monkeypatch.setattr(gpu_bench, "cuda_session", without_library)
+    original = gpu_contenders.cuda_session
+    monkeypatch.setattr(gpu_contenders, "cuda_session", without_library)
     result = CliRunner().invoke(app, ["bench", str(folder), "--provider", "cuda", "--sizes", "1x8"])
     assert result.exit_code == 2 and "not every fused op ran as our CUDA kernel" in result.stderr, result.stderr

@@ -9,18 +9,16 @@ from __future__ import annotations
 import math
 import os
 import random
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import EPSILON, FLOATS, GPU, gemm_inputs, norm_inputs, poisoned, randint, randn  # noqa: E402
-from kernels import Bound, constants, native  # noqa: E402
-from packed import count_of, expect  # noqa: E402
+from tests.gpu.harness import EPSILON, FLOATS, GPU, gemm_inputs, norm_inputs, poisoned, randint, randn  # noqa: E402
+from tests.gpu.kernels import Bound, constants, native  # noqa: E402
+from tests.gpu.packed import count_of, expect  # noqa: E402
 
 pytestmark = GPU
 # Columns and k; what of a product's tiles is left over for some of these numbers of rows.

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import onnxruntime
 import pytest
 
 torch = pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).parent))
-
-from harness import GPU, poisoned  # noqa: E402
-from kernels import Bound, library_file, native  # noqa: E402
-from one_node import model  # noqa: E402
-from test_limits import calls  # noqa: E402
-from test_sessions import CUDA, fed, large  # noqa: E402
 
 from bertfuse.graph_rewrite.ops import MODEL_OPS  # noqa: E402
+from tests.gpu.harness import GPU, poisoned  # noqa: E402
+from tests.gpu.kernels import Bound, library_file, native  # noqa: E402
+from tests.gpu.test_limits import calls  # noqa: E402
+from tests.gpu.test_sessions import CUDA, fed, large  # noqa: E402
+from tests.one_node import model  # noqa: E402
 
 pytestmark = [*GPU, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")]
 

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import math
 import os
-import sys
-from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).parent))
 
-import reference  # noqa: E402
-from harness import (  # noqa: E402
+from bertfuse.qualify.tolerances import TOLERANCES  # noqa: E402
+from tests.gpu import reference  # noqa: E402
+from tests.gpu.harness import (  # noqa: E402
     EPSILON,
     FLOATS,
     GPU,
@@ -29,8 +27,7 @@ from harness import (  # noqa: E402
     randn,
     run,
 )
-from kernels import Bound, KernelError  # noqa: E402
-from tolerances import TOLERANCES  # noqa: E402
+from tests.gpu.kernels import Bound, KernelError  # noqa: E402
 
 pytestmark = GPU
 

@@ -12,9 +12,9 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from bertfuse.analysis.gpu_bench import GpuOptions, half_precision, kernels_run  # noqa: E402
 from bertfuse.export import export_model  # noqa: E402
 from bertfuse.graph_rewrite import fuse_file  # noqa: E402
+from bertfuse.measuring.gpu_contenders import GpuOptions, half_precision, kernels_run  # noqa: E402
 from bertfuse.runtime.session import InferenceSession  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
@@ -27,7 +27,7 @@ SIZES = ((1, 128), (8, 128), (4, 384), (3, 77), (33, 128))
 def build(name: str) -> Any:
     """MiniLM with its real weights, or a BERT with random ones."""
     if name == "minilm":
-        from bertfuse.analysis.demo import model_folder
+        from bertfuse.cli.demo import model_folder
         from bertfuse.errors import BertfuseError
 
         try:

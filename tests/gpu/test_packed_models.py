@@ -14,10 +14,10 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from bertfuse.analysis.gpu_bench import GpuOptions, cuda_session, kernels_run  # noqa: E402
 from bertfuse.export import export_model  # noqa: E402
 from bertfuse.graph_rewrite import fuse_file  # noqa: E402
-from bertfuse.qualify.whole import float_outputs  # noqa: E402
+from bertfuse.graph_rewrite.outputs import give_float32  # noqa: E402
+from bertfuse.measuring.gpu_contenders import GpuOptions, cuda_session, kernels_run  # noqa: E402
 from bertfuse.runtime.ragged_inputs import ragged  # noqa: E402
 from bertfuse.runtime.session import InferenceSession  # noqa: E402
 
@@ -48,7 +48,7 @@ def fused(source: Path, padding: str, dtype: str, **options: Any) -> Path:
         result = fuse_file(source, target, dtype=dtype, padding=padding, **options)
         assert not result.misses
         if dtype == "bf16":
-            float_outputs(target)
+            give_float32(target)
     return target
 
 

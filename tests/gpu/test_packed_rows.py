@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import random
-import sys
-from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).parent))
 
-import reference  # noqa: E402
-from harness import EPSILON, FLOATS, GPU, check, gemm_inputs, near_one, norm_inputs, randint, randn  # noqa: E402
-from kernels import Bound, KernelError, constants, library_file, native  # noqa: E402
-from packed import Guarded, count_of, expect, pack, tactic_names  # noqa: E402
+from tests.gpu import reference  # noqa: E402
+from tests.gpu.harness import EPSILON, FLOATS, GPU, check, gemm_inputs, near_one, norm_inputs, randint, randn  # noqa: E402
+from tests.gpu.kernels import Bound, KernelError, constants, library_file, native  # noqa: E402
+from tests.gpu.packed import Guarded, count_of, expect, pack, tactic_names  # noqa: E402
 
 pytestmark = GPU
 GEMMS = ("FusedGemm", "FusedGemmGelu", "FusedGemmLayerNorm", "FusedGemmGeluLayerNorm")
@@ -92,7 +89,8 @@ def every_tactic(op, capacity, n, k, dtype, counts, expected_rows=None, tactics=
                 torch.cuda.synchronize()
                 early.check()
                 assert torch.equal(early.tensor[:rows], y.tensor[:rows]), "something else with constant weights"
-                if tactic >= 0 and names[tactic] in there:
+                # cuBLASLt computes all rows that there is room for, and chooses by their number.
+                if tactic >= 0 and names[tactic] in there and not names[tactic].startswith("cublaslt"):
                     z = torch.full((rows, n), NAN, dtype=dtype, device="cuda")
                     Bound(op, alone, [z], attributes, there[names[tactic]]).run()
                     torch.cuda.synchronize()

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "qualify"))
-from faulty import library
-
 from bertfuse.qualify import driver
 from bertfuse.qualify.isolate import Trials, explain
 from bertfuse.qualify.problem import parse
 from bertfuse.qualify.worker import Settings, Worker
+from tests.qualify.faulty import library
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from cases import FLOATS, Case, Shape, cases, make_case
-from one_node import as_float64, model, run, session
-from tolerances import TOLERANCES, assert_close
 
 from bertfuse.graph_rewrite import oracle
 from bertfuse.graph_rewrite.ops import MODEL_OPS
+from bertfuse.qualify.tolerances import TOLERANCES, assert_close
 from bertfuse.runtime import native
+from tests.cases import FLOATS, Case, Shape, cases, make_case
+from tests.one_node import as_float64, model, run, session
 
 pytestmark = pytest.mark.gpu
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
@@ -64,11 +64,10 @@ def large(op: str) -> Case:
 
 @pytest.mark.parametrize("constants", [False, True], ids=["inputs", "constants"])
 @pytest.mark.parametrize("op", MODEL_OPS)
-def test_cuda_gives_what_the_kernel_gives(op: str, constants: bool, library: Path, monkeypatch) -> None:
+def test_cuda_gives_what_the_kernel_gives(op: str, constants: bool, library: Path) -> None:
     """To the bit: a session's results, and those of the kernel called directly, which plugins are compared with."""
     torch = pytest.importorskip("torch")
-    monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    from kernels import Bound
+    from tests.gpu.kernels import Bound
 
     case = large(op)
     arrays = [case.inputs.get(tensor.name) for tensor in case.spec.inputs]

@@ -11,7 +11,6 @@ them.
 
 from __future__ import annotations
 
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -21,16 +20,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-sys.path.insert(0, str(Path(__file__).parent))
-
-from tensorrt_runner import Engine, Runner, RunnerError, files  # noqa: E402
-from test_models import SIZES, build, inputs  # noqa: E402
 
 from bertfuse.export import export_model  # noqa: E402
 from bertfuse.graph_rewrite import fuse_file  # noqa: E402
 from bertfuse.runtime import library_path  # noqa: E402
 from bertfuse.runtime.ragged_inputs import ragged  # noqa: E402
 from bertfuse.runtime.trt.model import prepare  # noqa: E402
+from tests.gpu.tensorrt_runner import Engine, Runner, RunnerError, files  # noqa: E402
+from tests.gpu.test_models import SIZES, build, inputs  # noqa: E402
 
 _MISSING = {"runner", "infer", "parser"} - set(files())
 pytestmark = [

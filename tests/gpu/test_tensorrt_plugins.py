@@ -7,7 +7,7 @@ On a GPU host, with the package installed and what `cmake -DBERTFUSE_CUDA=ON -DB
     python -m pytest tests/gpu/test_tensorrt_plugins.py
 With BERTFUSE_TRT_HOST_FORM=8 the host plays TensorRT 8's part, through IPluginV2DynamicExt.
 BERTFUSE_CUDA_TEST_LIBRARY names another library with the kernels to compare with than the package's. Under
-compute-sanitizer: python tests/gpu/sanitize.py --plugins
+compute-sanitizer: python -m tests.gpu.sanitize --plugins
 """
 
 from __future__ import annotations
@@ -15,24 +15,20 @@ from __future__ import annotations
 import itertools
 import math
 import os
-import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).parent))
-
-from harness import FLOATS, GPU, check, near_one, poisoned, randint, randn  # noqa: E402
-from kernels import Bound  # noqa: E402
-from tensorrt_host import Engine, Host, HostError, Input, host_file, plugin_file  # noqa: E402
 
 from bertfuse.graph_rewrite.dialect.reference import oracle  # noqa: E402
 from bertfuse.graph_rewrite.ops import MODEL_OPS, OPS  # noqa: E402
+from tests.gpu.harness import FLOATS, GPU, check, near_one, poisoned, randint, randn  # noqa: E402
+from tests.gpu.kernels import Bound  # noqa: E402
+from tests.gpu.tensorrt_host import Engine, Host, HostError, Input, host_file, plugin_file  # noqa: E402
 
 
 def _without_host() -> str | None:
@@ -93,7 +89,9 @@ class Layer:
     def __init__(self, op: str, sizes: Sizes, dtype, absent=frozenset(), index=torch.int64, packed=False) -> None:
         self.op, self.spec, self.sizes = op, OPS[op], sizes
         self.dtypes = {"T": dtype, "I": index, "C": torch.int32}
-        self.present = [t for t in self.spec.inputs if t.name not in absent and (packed or not t.packed)]
+        self.present = [
+            t for t in self.spec.inputs if t.name not in absent and not t.scales and (packed or not t.packed)
+        ]
         known = {"num_heads": sizes.heads, "scale": 1 / math.sqrt(sizes["H"] // sizes.heads), **sizes.attributes}
         self.attributes = {
             attr.name: known.get(attr.name, attr.default)
@@ -150,7 +148,7 @@ class Layer:
     def expected(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """float64, by the op's own description."""
         arrays = {
-            tensor.name: (value.double() if tensor.dtype == "T" else value).cpu().numpy()
+            tensor.name: (value.double() if tensor.is_float else value).cpu().numpy()
             for tensor, value in zip(self.present, inputs, strict=True)
         }
         return [torch.from_numpy(array).cuda() for array in oracle(self.op, arrays, self.attributes)]

@@ -16,19 +16,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import GPU  # noqa: E402
-from kernels import Bound, constants, library_file, native  # noqa: E402
-from tensorrt_host import Context, Host, host_file, plugin_file  # noqa: E402
-from test_tensorrt_plugins import BERT, LONG, Layer, _without_host  # noqa: E402
-
+from bertfuse.measuring import cuda_graphs  # noqa: E402
 from bertfuse.qualify import driver  # noqa: E402
+from tests import ROOT  # noqa: E402
+from tests.gpu.harness import GPU  # noqa: E402
+from tests.gpu.kernels import Bound, constants, library_file, native  # noqa: E402
+from tests.gpu.tensorrt_host import Context, Host, host_file, plugin_file  # noqa: E402
+from tests.gpu.test_tensorrt_plugins import BERT, LONG, Layer, _without_host  # noqa: E402
 
 pytestmark = [*GPU, pytest.mark.skipif(_without_host() is not None, reason=str(_without_host()))]
 
@@ -75,24 +74,12 @@ def direct(layer: Layer, inputs: list[torch.Tensor], outputs: list[torch.Tensor]
 
 
 def graph_of(call: Callable[[], object]) -> torch.cuda.CUDAGraph:
-    call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(CALLS):
-            call()
-    return graph
+    return cuda_graphs.capture([call] * CALLS)
 
 
 def microseconds(graph: torch.cuda.CUDAGraph, replays: int) -> float:
     """Of one call."""
-    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    for _ in range(replays):
-        graph.replay()
-    stop.record()
-    stop.synchronize()
-    return start.elapsed_time(stop) * 1e3 / (replays * CALLS)
+    return cuda_graphs.microseconds(graph, replays) / CALLS
 
 
 def in_turn(graphs: list[torch.cuda.CUDAGraph]) -> list[list[float]]:
@@ -174,10 +161,8 @@ def test_as_fast_as_the_kernel(host, op, sizes, size):
 
 
 SETTINGS = """
-import sys
-sys.path.insert(0, {folder!r})
 import torch
-from test_tensorrt_speed import *
+from tests.gpu.test_tensorrt_speed import *
 host = Host(host_file(), plugin_file())
 layer = Layer("FusedGemm", BERT, getattr(torch, {dtype!r}))
 inputs = layer.inputs(4, 128)
@@ -189,9 +174,9 @@ print(launches(lambda: told.enqueue(inputs, outputs)))
 
 def launched_with(dtype: str, **environment: str) -> str:
     """What a plugin launches in a process with these settings."""
-    script = SETTINGS.format(folder=str(Path(__file__).parent), dtype=dtype)
+    script = SETTINGS.format(dtype=dtype)
     env = {**os.environ, **environment}
-    ran = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)
+    ran = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-2000:]
     return ran.stdout.splitlines()[-1]
 

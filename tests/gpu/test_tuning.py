@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import sys
-from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).parent))
 
-import reference  # noqa: E402
-from harness import EPSILON, GPU, check, gemm_inputs, norm_inputs, poisoned, randn, run  # noqa: E402
-from kernels import Bound, library_file, native  # noqa: E402
-from packed import expect  # noqa: E402
+from tests.gpu import reference  # noqa: E402
+from tests.gpu.harness import EPSILON, GPU, check, gemm_inputs, norm_inputs, poisoned, randn, run  # noqa: E402
+from tests.gpu.kernels import Bound, library_file, native  # noqa: E402
+from tests.gpu.packed import expect  # noqa: E402
 
 pytestmark = GPU
 HOPPER = pytest.mark.skipif(
@@ -116,7 +113,7 @@ def test_a_tactic_that_alignment_forbids_is_left():
 def test_attention_tactic():
     qkv, bias = randn(2, 100, 3 * 128, dtype=torch.float16), randn(3 * 128, dtype=torch.float16)
     y = poisoned(2, 100, 128, dtype=torch.float16)
-    for name in ("mma", "simt"):
+    for name in ("mma 64x64", "mma 128x64", "simt"):
         tuning, remark, _ = read([(identity(), "FusedAttention float16 2x100x2x64", name)])
         bound = Bound("FusedAttention", [qkv, bias, None], [y], [2, 0.125], tuning=tuning)
         assert not remark and native.tactic_name("FusedAttention", bound.call, -1, library_file()) == name
@@ -145,38 +142,11 @@ def test_packed_attention_tactic():
     assert {row[0] for row in times} == set(names(attention, bound))
 
 
-@HOPPER
-def test_former_names():
-    """Of tactics that one name stood for: what that name ran is still what it runs."""
-    qkv, bias = randn(2, 100, 3 * 128, dtype=torch.float16), randn(3 * 128, dtype=torch.float16)
-    tuning, remark, _ = read([(identity(), "FusedAttention float16 2x100x2x64", "sm90")])
-    y = poisoned(2, 100, 128, dtype=torch.float16)
-    bound = Bound("FusedAttention", [qkv, bias, None], [y], [2, 0.125], tuning=tuning)
-    assert not remark and native.tactic_name("FusedAttention", bound.call, -1, library_file()) == "sm90 64x128"
-    inputs, outputs, attributes = gemm(512, 768, 768)
-    op = "FusedGemmLayerNorm"
-    norm, alone = "then LayerNorm, ", "sm90 128x128 stages 7 cluster 1x1"
-    for former, name in (
-        ("sm90 64x96 cluster 1x1 rounded", f"sm90 64x96 cluster 1x1 {norm}persistent warps"),
-        ("sm90 64x96 cluster 1x1 then LayerNorm", f"sm90 64x96 cluster 1x1 {norm}persistent warps"),
-        ("sm90 64x96 cluster 1x1 splits 2", f"sm90 64x96 cluster 1x1 split-K 2 {norm}block per row"),
-        ("sm90 64x96 cluster 1x1 split-K 2", f"sm90 64x96 cluster 1x1 split-K 2 {norm}block per row"),
-        ("sm90 128x128 cluster 1x1 rounded", f"{alone} {norm}persistent warps"),
-        (f"{alone} then LayerNorm", f"{alone} {norm}persistent warps"),
-        ("mma", f"mma {norm}block per row"),
-    ):
-        tuning, remark, _ = read([(identity(), f"{op} float16 512x768x768", former)])
-        bound = Bound(op, inputs, outputs, attributes, tuning=tuning)
-        assert not remark and native.tactic_name(op, bound.call, -1, library_file()) == name
-        bound.run()
-        check(op, outputs, [reference.fused_gemm_layer_norm(*inputs, *attributes)])
-
-
 def test_what_does_not_fit_is_remarked():
-    row = (identity(), "FusedGemmGelu float16 128x768x768", "mma")
+    row = (identity(), "FusedGemmGelu float16 128x768x768", "mma 128x128")
     assert "measured on 'NVIDIA Nothing'" in read([("NVIDIA Nothing", *row[1:])])[1]
     assert "1 of 2 rows" in read([row, (*row[:2], "sm90 1x1 cluster 9x9")])[1]
-    assert "1 of 1 rows" in read([(row[0], "FusedGemmNothing float16 1x1x1", "mma")])[1]
+    assert "1 of 1 rows" in read([(row[0], "FusedGemmNothing float16 1x1x1", "mma 128x128")])[1]
     assert "library 0.0.0" in read([row], "bertfuse tuning 1, library 0.0.0")[1]
     tuning, _, error = read([row], "something else")
     assert tuning is None and "is not a tuning file" in error
@@ -184,28 +154,29 @@ def test_what_does_not_fit_is_remarked():
 
 @pytest.mark.parametrize("row", ["128x0x768", "128x-192x768", "0x768x768", "128x768", "128x768x0", "1x2x3x4"])
 def test_sizes_that_no_product_has_are_remarked(row):
-    assert "1 of 1 rows" in read([(identity(), f"FusedGemmLayerNorm float16 {row}", "mma")])[1]
+    assert "1 of 1 rows" in read([(identity(), f"FusedGemmLayerNorm float16 {row}", "mma 128x128")])[1]
 
 
 def test_tf32_has_rows_of_its_own():
     """What was measured without TF32 does not decide where it is allowed, nor the other way round."""
     op, size = "FusedGemmLayerNorm", (512, 768, 768)
     call = gemm(*size, torch.float32)
-    exact, rounded = Bound(op, *call), Bound(op, *call, flags=native.ALLOW_TF32)
+    own = native.NO_CUBLASLT
+    exact, rounded = Bound(op, *call, flags=own), Bound(op, *call, flags=native.ALLOW_TF32 | own)
     assert native.problem(op, rounded.call, library_file()) == f"{op} tf32 512x768x768"
-    simt, mma = (
-        [f"{path} then LayerNorm, {kernel} per row" for kernel in ("block", "warp")] for path in ("simt", "mma")
-    )
-    assert names(op, exact) == simt and names(op, rounded) == mma + simt
-    tuning, remark, _ = read([(identity(), f"{op} float32 512x768x768", "simt")])
+    simt = [f"simt then LayerNorm, {kernel} per row" for kernel in ("block", "warp")]
+    of_both = [names(op, bound) for bound in (exact, rounded)]
+    assert all(listed[-2:] == simt and all(name.startswith("mma ") for name in listed[:-2]) for listed in of_both)
+    only_rounded = next(name for name in of_both[1] if name not in of_both[0])
+    tuning, remark, _ = read([(identity(), f"{op} float32 512x768x768", simt[0])])
     assert not remark
-    tuned = Bound(op, *call, flags=native.ALLOW_TF32, tuning=tuning)
-    assert native.tactic_name(op, tuned.call, -1, library_file()) == mma[0]
-    tuning, remark, _ = read([(identity(), f"{op} tf32 512x768x768", "simt")])
+    tuned = Bound(op, *call, flags=native.ALLOW_TF32 | own, tuning=tuning)
+    assert native.tactic_name(op, tuned.call, -1, library_file()).startswith("mma ")
+    tuning, remark, _ = read([(identity(), f"{op} tf32 512x768x768", simt[0])])
     assert not remark
-    tuned = Bound(op, *call, flags=native.ALLOW_TF32, tuning=tuning)
+    tuned = Bound(op, *call, flags=native.ALLOW_TF32 | own, tuning=tuning)
     assert native.tactic_name(op, tuned.call, -1, library_file()) == simt[0]
-    assert "1 of 1 rows" in read([(identity(), f"{op} float32 512x768x768", "mma")])[1]
+    assert "1 of 1 rows" in read([(identity(), f"{op} float32 512x768x768", only_rounded)])[1]
 
 
 def test_a_call_that_is_not_valid_has_no_problem():

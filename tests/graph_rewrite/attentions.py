@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-from graphs import Builder
+
+from tests.graph_rewrite.graphs import Builder
 
 HIDDEN, HEADS = 16, 4
 SIZE = HIDDEN // HEADS

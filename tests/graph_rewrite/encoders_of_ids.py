@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from attentions import HIDDEN, Attention, attend
-from graphs import Builder
+
+from tests.graph_rewrite.attentions import HIDDEN, Attention, attend
+from tests.graph_rewrite.graphs import Builder
 
 VOCABULARY, PLACES = 50, 64
 
 
-def encoder(axes: tuple[str | int, str | int] = ("B", "S"), token_types: bool = False) -> onnx.ModelProto:
+def encoder(
+    axes: tuple[str | int, str | int] = ("B", "S"), token_types: bool = False, opset: int = 17
+) -> onnx.ModelProto:
     """Inputs `ids`, `attention_mask` and maybe `token_type_ids`; outputs [B, S, 16] and [B, 16]."""
-    b = Builder()
+    b = Builder(opset)
     ids, mask = b.ids("ids", axes), b.ids("attention_mask", axes)
     x = b.op("Gather", b.weight(VOCABULARY, HIDDEN), ids, axis=0)
     if token_types:

@@ -193,11 +193,11 @@ def account(result: FusionResult, original: onnx.ModelProto) -> None:
     for node in result.model.graph.node:
         if node.domain == DOMAIN:
             present[node.op_type] = present.get(node.op_type, 0) + 1
-    companions = {op: present.pop(op) for op in list(present) if OPS[op].companion}
+    from_passes = {op: present.pop(op) for op in list(present) if OPS[op].by_pass}
     assert present == result.fused
     attentions = sum(present.get(op, 0) for op in ("FusedAttention", "AddQKVBias"))
     gemms = linear_layers(result.model, original)
-    assert companions == ({"FusedGemm": attentions + len(gemms)} if attentions or gemms else {})
+    assert from_passes == ({"FusedGemm": attentions + len(gemms)} if attentions or gemms else {})
     missed: dict[str, int] = {}
     for miss in result.misses:
         assert miss.reason and miss.node and miss.anchor, miss

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -15,9 +13,10 @@ import onnxruntime
 
 import bertfuse
 from bertfuse import InferenceSession
-from bertfuse.analysis.differences import TOLERANCES
 from bertfuse.export import export_model
 from bertfuse.graph_rewrite import FusionResult, fuse
+from bertfuse.measuring.differences import TOLERANCES
+from tests import made_once
 from tests.model_coverage.families import FAMILIES, LONGEST, VOCABULARY
 
 # Packed and padded rows are summed in other orders, in two layers: the tolerance of whole models.
@@ -35,15 +34,12 @@ LONG = replace(
 @cache
 def exported(family: str, task: str, exporter: str = "torchscript") -> Path:
     """model.onnx of the family's tiny model, made by the first process that asks for it."""
-    name = f"packing-{family.split()[0]}-{task}-{exporter}"
-    folder = Path(os.environ["BERTFUSE_TEST_MODELS"]) / name
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        path = folder / "model.onnx"
-        if not path.exists():
-            model = (FAMILIES | {"long": LONG})[family].build(task)
-            return export_model(model, folder, task=task, exporter=exporter, attention="sdpa")
-    return path
+
+    def make(folder: Path) -> None:
+        model = (FAMILIES | {"long": LONG})[family].build(task)
+        export_model(model, folder, task=task, exporter=exporter, attention="sdpa")
+
+    return made_once(f"packing-{family.split()[0]}-{task}-{exporter}", make) / "onnx" / "model.onnx"
 
 
 @cache

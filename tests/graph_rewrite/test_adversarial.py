@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from adversarial import APART, KINDS, recipes, tried, tried_apart
 
 from bertfuse.qualify.mutants.verdict import Verdict
+from tests.graph_rewrite.adversarial import APART, KINDS, recipes, tried, tried_apart
 
 # Models of a recipe; python -m adversarial tries more.
 EACH = int(os.environ.get("BERTFUSE_ADVERSARIAL_EACH", "2"))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from attentions import HEADS, HIDDEN, MASKS, Attention, attend, attribute, model
-from graphs import Builder, assert_agree, feeds, fused, refused, run
 
 from bertfuse.graph_rewrite import fuse
+from tests.graph_rewrite.attentions import HEADS, HIDDEN, MASKS, Attention, attend, attribute, model
+from tests.graph_rewrite.graphs import Builder, assert_agree, feeds, fused, refused, run
 
 SCALES = ("q", "k", "both", "scores_mul", "scores_div", "none")
 

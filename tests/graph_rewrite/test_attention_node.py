@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from attentions import HEADS, HIDDEN, MASKS, SIZE, attribute, heads_of, unsqueezed
-from graphs import Builder, fused, refused
+
+from tests.graph_rewrite.attentions import HEADS, HIDDEN, MASKS, SIZE, attribute, heads_of, unsqueezed
+from tests.graph_rewrite.graphs import Builder, fused, refused
 
 BY_HEAD = (0, 2, 1, 3)
 

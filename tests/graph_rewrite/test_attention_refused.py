@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from attentions import HIDDEN, MASKS, Attention, attend, unsqueezed
-from graphs import Builder, assert_agree, feeds, fused, refused
 from onnx import numpy_helper
 
 from bertfuse.graph_rewrite import fuse
+from tests.graph_rewrite.attentions import HIDDEN, MASKS, Attention, attend, unsqueezed
+from tests.graph_rewrite.graphs import Builder, assert_agree, feeds, fused, refused
 
 S = 6
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graphs import Builder, assert_agree, feeds, fused
 from onnx import helper, numpy_helper
 
 from bertfuse.graph_rewrite import fuse
+from tests.graph_rewrite.graphs import Builder, assert_agree, feeds, fused
 
 CLUTTER = {
     "Identity": lambda b, t: b.op("Identity", t),

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from attentions import Attention, attend
-from graphs import Builder
 from onnx import TensorProto
 
 from bertfuse.errors import FusionError
 from bertfuse.graph_rewrite import fuse, fuse_file
+from tests.graph_rewrite.attentions import Attention, attend
+from tests.graph_rewrite.graphs import Builder
 
 
 def model(size: int) -> onnx.ModelProto:

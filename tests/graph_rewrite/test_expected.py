@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from attentions import HEADS, HIDDEN, SIZE, heads_of
-from graphs import Builder, fused, refused
 from onnxruntime import quantization
-from tiny_models import exported
 
 from bertfuse.graph_rewrite import fuse
+from tests.graph_rewrite.attentions import HEADS, HIDDEN, SIZE, heads_of
+from tests.graph_rewrite.graphs import Builder, fused, refused
+from tests.tiny_models import exported
 
 
 def layer_norm(b: Builder, x: str, exponent: float, form: str) -> str:
@@ -77,7 +77,7 @@ def test_quantised_models_say_so(form: str, tmp_path) -> None:
 
 class Feeds(quantization.CalibrationDataReader):
     def __init__(self) -> None:
-        from tiny_models import inputs
+        from tests.tiny_models import inputs
 
         self._left = [inputs(2, 9, seed) for seed in range(2)]
 

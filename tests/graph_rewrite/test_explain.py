@@ -8,11 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
-from attentions import HIDDEN, Attention, attend
-from graphs import Builder, account, fused
-from tiny_models import ATTENTIONS, EXPORTERS, LAYERS, exported
 
 from bertfuse.graph_rewrite import FusionResult, explain, fuse
+from tests.graph_rewrite.attentions import HIDDEN, Attention, attend
+from tests.graph_rewrite.graphs import Builder, account, fused
+from tests.tiny_models import ATTENTIONS, EXPORTERS, LAYERS, exported
 
 
 def encoder(layers: int = 3, change: Callable[[Builder, int, str], str] | None = None, **spec) -> onnx.ModelProto:
@@ -118,14 +118,30 @@ def test_the_usual_scale_needs_no_remark() -> None:
     assert not any(part.note for part in explain(encoder(factor=0.5)).parts)
 
 
-def test_a_head_is_not_the_last_layers() -> None:
-    model = encoder(2)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_head_is_not_the_last_layers(layers: int) -> None:
+    model = encoder(layers)
     b = Builder()
     b.nodes, b.inputs, b.initializers = list(model.graph.node), list(model.graph.input), list(model.graph.initializer)
     b._count = 1000
     b.output(b.layer_norm(b.gelu(b.linear(model.graph.output[0].name, HIDDEN, HIDDEN)), HIDDEN))
     result = fused(b.model())
-    assert in_layer(result, 3) == ["FusedGemmGeluLayerNorm"] and len(in_layer(result, 2)) == 4
+    assert in_layer(result, layers + 1) == ["FusedGemmGeluLayerNorm"] and len(in_layer(result, layers)) == 4
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_layers_whose_norms_come_first(layers: int) -> None:
+    b = Builder()
+    x, mask = b.input("x", ("B", "S", HIDDEN)), b.ids("attention_mask")
+    for _ in range(layers):
+        x = b.op("Add", b.linear(attend(b, b.layer_norm(x, HIDDEN), Attention(), mask), HIDDEN, HIDDEN), x)
+        x = b.op("Add", b.linear(b.gelu(b.linear(b.layer_norm(x, HIDDEN), HIDDEN, 32)), 32, HIDDEN), x)
+    x = b.layer_norm(x, HIDDEN)
+    b.output(b.layer_norm(b.gelu(b.linear(x, HIDDEN, HIDDEN)), HIDDEN))
+    result = explain(b.model())
+    assert result.layers == layers and in_layer(result, layers + 1) == ["FusedGemmGeluLayerNorm"]
+    each = {tuple(sorted(in_layer(result, layer))) for layer in range(1, layers + 1)}
+    assert len(each) == 1 and {"FusedAttention", "FusedGemmGelu", "FusedGemmLayerNorm"} <= {*next(iter(each))}
 
 
 def test_two_encoders_side_by_side_count_layers_each() -> None:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
-from attentions import HEADS, HIDDEN, Attention, attend
-from graphs import Builder, run
 from onnx import TensorProto
 
 from bertfuse.graph_rewrite import fuse
+from tests.graph_rewrite.attentions import HEADS, HIDDEN, Attention, attend
+from tests.graph_rewrite.graphs import Builder, run
 
 FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
 BATCH, LENGTH = 2, 6

@@ -6,15 +6,15 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from cases import Case, cases, make_case, shapes
-from one_node import as_float64, model, run
 from onnx import helper
-from tolerances import assert_close
 
 from bertfuse.graph_rewrite import functions, oracle
 from bertfuse.graph_rewrite.dialect.pattern import patterns
 from bertfuse.graph_rewrite.ops import MODEL_OPS, OPS
 from bertfuse.graph_rewrite.spec import DOMAIN
+from bertfuse.qualify.tolerances import assert_close
+from tests.cases import Case, cases, make_case, shapes
+from tests.one_node import as_float64, model, run
 
 OPSETS = (13, 16, 17, 18, 20, 22)
 # Reshape works no size out of an empty tensor: the bodies that split heads need a token, as exported models do.
@@ -74,9 +74,9 @@ def test_every_opset_and_type(op: str, dtype: str, opset: int) -> None:
 
 @pytest.mark.parametrize("op", MODEL_OPS)
 def test_patterns_cover_every_set_of_inputs(op: str) -> None:
-    from cases import absences
+    from tests.cases import absences
 
-    every = {tensor.name for tensor in OPS[op].inputs if not tensor.packed}
+    every = {tensor.name for tensor in OPS[op].inputs if not tensor.by_pass}
     assert {frozenset(p.present) for p in patterns(OPS[op])} == {frozenset(every - set(a)) for a in absences(op)}
 
 

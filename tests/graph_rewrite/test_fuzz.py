@@ -5,7 +5,6 @@ What ONNX Runtime still runs is compared; mutants that stay well-formed are hunt
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import sys
@@ -15,14 +14,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from broken import MUTATIONS
-from tiny_models import exported, inputs
 
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import fuse
 from bertfuse.graph_rewrite.io import load_model
 from bertfuse.qualify.mutants import judge
 from bertfuse.qualify.mutants.inputs import feeds, signature
+from tests import ROOT
+from tests.graph_rewrite.broken import MUTATIONS
+from tests.tiny_models import exported, inputs
 
 
 def survives(model: onnx.ModelProto) -> None:
@@ -60,7 +60,7 @@ def test_flipped_bits(seed: int, tmp_path) -> None:
 LIBRARY = """
 import random, sys
 import numpy as np, onnx, onnxruntime
-from broken import FUSED_MUTATIONS, MUTATIONS
+from tests.graph_rewrite.broken import FUSED_MUTATIONS, MUTATIONS
 model, library, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 feed = np.load(model + ".npz")
 kinds = {"tensor(int64)": "int64", "tensor(int32)": "int32", "tensor(float)": "float32", "tensor(bool)": "bool"}
@@ -89,10 +89,9 @@ def test_broken_fused_models_in_the_library(library: Path, tmp_path: Path) -> No
     onnx.save(fuse(exported("fill-mask"), functions=False).model, path)
     np.savez(f"{path}.npz", **inputs(2, 9))
     count = 300
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path])}
     done = subprocess.run(
         [sys.executable, "-c", LIBRARY, str(path), str(library), str(count)],
-        capture_output=True, text=True, check=False, env=environment, timeout=300,
+        capture_output=True, text=True, check=False, cwd=ROOT, timeout=300,
     )  # fmt: skip
     said = [line for line in done.stdout.splitlines() if line.startswith("= ")]  # onnxruntime prints, too
     assert done.returncode == 0, f"died of {done.returncode} at seed {len(said)}: {done.stderr[-500:]}"

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from graphs import Builder, assert_agree, feeds, fused, normalised, refused
+
+from tests.graph_rewrite.graphs import Builder, assert_agree, feeds, fused, normalised, refused
 
 ROOT2, PI = math.sqrt(2.0), math.pi
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-from cases import absences, make_case, shapes
-from one_node import as_float64
+
+from tests.cases import absences, make_case, shapes
+from tests.one_node import as_float64
 
 torch = pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
-
-import reference  # noqa: E402
 
 from bertfuse.graph_rewrite import OPS, oracle  # noqa: E402
 from bertfuse.graph_rewrite.ops import MODEL_OPS  # noqa: E402
+from tests.gpu import reference  # noqa: E402
 
 
 @pytest.mark.parametrize("op", MODEL_OPS)
@@ -28,7 +25,7 @@ def test_both_agree(op: str) -> None:
     for absent in absences(op):
         case = make_case(op, shape, absent=absent)
         arrays = as_float64(case.inputs)
-        tensors = [arrays.get(tensor.name) for tensor in OPS[op].inputs if not tensor.packed]
+        tensors = [arrays.get(tensor.name) for tensor in OPS[op].inputs if not tensor.by_pass]
         attributes = [case.attributes.get(attribute.name, attribute.default) for attribute in OPS[op].attributes]
         got = function(*[None if array is None else torch.from_numpy(array) for array in tensors], *attributes)
         wanted = oracle(op, arrays, dict(case.attributes))

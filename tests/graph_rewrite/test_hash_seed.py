@@ -9,7 +9,8 @@ from pathlib import Path
 
 import onnx
 import pytest
-from adversarial import make
+
+from tests.graph_rewrite.adversarial import make
 
 SEEDS = ("0", "1", "42", "4294967295")
 # A layer with embeddings, axes that a branch merges, bodies, functions, computed masks; the seed picks the recipe.

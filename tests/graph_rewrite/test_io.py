@@ -10,13 +10,13 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from attentions import Attention
-from attentions import model as attention_model
-from graphs import assert_agree, feeds
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 from bertfuse.errors import BertfuseError, FusionError
 from bertfuse.graph_rewrite import fuse, fuse_file, io
+from tests.graph_rewrite.attentions import Attention
+from tests.graph_rewrite.attentions import model as attention_model
+from tests.graph_rewrite.graphs import assert_agree, feeds
 
 ELEMENTS = 20_000  # 80 kB as float32: large enough to be kept beside the graph
 

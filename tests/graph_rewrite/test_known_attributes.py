@@ -7,12 +7,12 @@ import random
 import numpy as np
 import onnx
 import pytest
-from attentions import HIDDEN, Attention, attend, heads_of
-from graphs import Builder, fused, refused
 from onnx import TensorProto, helper
 
 from bertfuse.graph_rewrite import fuse
 from bertfuse.graph_rewrite.known_attributes import _ONNX
+from tests.graph_rewrite.attentions import HIDDEN, Attention, attend, heads_of
+from tests.graph_rewrite.graphs import Builder, fused, refused
 
 WIDTH = 8
 

@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 import onnx
 import pytest
-from encoders_of_ids import encoder, ids_and_mask
-from graphs import Builder, assert_agree, fused, normalised, refused
 
 from bertfuse.graph_rewrite import fuse
+from tests.graph_rewrite.encoders_of_ids import encoder, ids_and_mask
+from tests.graph_rewrite.graphs import Builder, assert_agree, fused, normalised, refused
 
 N = 24
 

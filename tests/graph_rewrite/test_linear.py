@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graphs import Builder, assert_agree, feeds, fused, normalised, refused
 from onnx import numpy_helper
 
 from bertfuse.graph_rewrite import fuse
+from tests.graph_rewrite.graphs import Builder, assert_agree, feeds, fused, normalised, refused
 
 FORMS = ("matmul_add", "add_matmul", "matmul", "gemm", "gemm_transposed", "gemm_without_bias")
 

@@ -11,14 +11,14 @@ import onnx
 import pytest
 import torch
 import transformers
-from graphs import Builder, assert_agree, fused, linear_layers
 from onnx import TensorProto, helper
-from running import counts, run, session
-from tiny_models import EXPORTERS, exported
 
 from bertfuse.export import export_model
 from bertfuse.graph_rewrite import FusionResult, fuse
 from bertfuse.graph_rewrite.spec import DOMAIN
+from tests.graph_rewrite.graphs import Builder, assert_agree, fused, linear_layers
+from tests.graph_rewrite.running import counts, run, session
+from tests.tiny_models import EXPORTERS, exported
 
 NAME = "linear layers in no other op"
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 
 import numpy as np
 import onnx
 import pytest
-from attentions import HIDDEN, MASKS, Attention, attend, unsqueezed
-from graphs import Builder, assert_agree, feeds, fused, refused, run
 
 from bertfuse.graph_rewrite import fuse
+from tests.graph_rewrite.attentions import HIDDEN, MASKS, Attention, attend, unsqueezed
+from tests.graph_rewrite.graphs import Builder, assert_agree, feeds, fused, refused, run
 
 PAD = 1
 BOOL = onnx.TensorProto.BOOL
@@ -126,7 +127,7 @@ def tried(model: onnx.ModelProto) -> list[dict[str, np.ndarray]]:
 @pytest.mark.parametrize("name", list(GOOD))
 def test_masks(name: str, level: str) -> None:
     model = build(GOOD[name])
-    result = fuse(model, level)
+    result = fuse(model, level=level)
     assert result.fused == result.expected == {"FusedAttention" if level == "full" else "AddQKVBias": 1}, result.misses
     onnx.checker.check_model(result.model, full_check=True)
     for feed in tried(model):
@@ -257,7 +258,7 @@ def test_the_rule_is_the_models(name: str, level: str) -> None:
     """Whatever values the mask holds."""
     dtype, make, values = RULES[name]
     model = masked(dtype, make)
-    result = fuse(model, level)
+    result = fuse(model, level=level)
     assert len(result.fused) == 1, result.misses
     values = np.array(values, dtype)
     for rest in values:
@@ -272,8 +273,7 @@ def test_the_rule_is_the_models(name: str, level: str) -> None:
 
 def masked_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with -inf for -10000: NaN tells rows of which every key is hidden."""
-    other = onnx.ModelProto()
-    other.CopyFrom(model)
+    other = deepcopy(model)
     for tensor in other.graph.initializer:
         if onnx.numpy_helper.to_array(tensor).shape == () and onnx.numpy_helper.to_array(tensor) == -10000.0:
             tensor.CopyFrom(onnx.numpy_helper.from_array(np.float32(-np.inf), tensor.name))

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import transformers
-from tiny_models import config
 
 from bertfuse.export import export_model
+from tests.tiny_models import config
 
 # Reading a protobuf takes twice its size (the bytes and the message); fusing must not take more than once again.
 MOST = 3.0

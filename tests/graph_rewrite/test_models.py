@@ -8,14 +8,14 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto
-from running import counts, run, session
-from tiny_models import ATTENTIONS, EXPORTERS, LAYERS, LONGEST, exported, inputs
 
 from bertfuse.errors import BertfuseError
 from bertfuse.export import TASKS
 from bertfuse.graph_rewrite import fuse, fuse_file
 from bertfuse.graph_rewrite.pipeline import count_nodes
 from bertfuse.graph_rewrite.spec import DOMAIN, NODE_MARKERS
+from tests.graph_rewrite.running import counts, run, session
+from tests.tiny_models import ATTENTIONS, EXPORTERS, LAYERS, LONGEST, exported, inputs
 
 MATRIX = list(itertools.product(EXPORTERS, ATTENTIONS))
 SHAPES = ((1, 1), (2, 7), (3, LONGEST))

@@ -7,12 +7,9 @@ import onnx
 import onnx_graphsurgeon as gs
 import onnxruntime
 import pytest
-from attentions import HIDDEN, Attention, attend
-from graphs import Builder, assert_agree, feeds, fused, refused, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from tiny_models import EXPORTERS, exported, inputs
 
 from bertfuse.errors import BertfuseError, FusionError
 from bertfuse.graph_rewrite import explain, fuse
@@ -20,6 +17,9 @@ from bertfuse.graph_rewrite.graph import FusionGraph
 from bertfuse.graph_rewrite.io import split
 from bertfuse.graph_rewrite.nodes import NoMatch
 from bertfuse.runtime.library import register
+from tests.graph_rewrite.attentions import HIDDEN, Attention, attend
+from tests.graph_rewrite.graphs import Builder, assert_agree, feeds, fused, refused, run
+from tests.tiny_models import EXPORTERS, exported, inputs
 
 WIDTH = 8
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import onnx
 import onnxruntime
 import pytest
-from attentions import HIDDEN, Attention, attend
-from graphs import Builder, assert_agree, feeds
 
 from bertfuse.graph_rewrite import fuse
+from tests.graph_rewrite.attentions import HIDDEN, Attention, attend
+from tests.graph_rewrite.graphs import Builder, assert_agree, feeds
 
 Level = onnxruntime.GraphOptimizationLevel
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from graphs import Builder, feeds, fused, run
 from onnx import TensorProto, helper
 
 from bertfuse.graph_rewrite import fuse, fuse_file
+from tests.graph_rewrite.graphs import Builder, feeds, fused, run
 
 
 def convolution() -> onnx.ModelProto:

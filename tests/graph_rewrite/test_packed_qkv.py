@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from attentions import HEADS, HIDDEN, SIZE, Attention, attend
-from graphs import Builder, fused, refused
 from onnx import numpy_helper
+
+from tests.graph_rewrite.attentions import HEADS, HIDDEN, SIZE, Attention, attend
+from tests.graph_rewrite.graphs import Builder, fused, refused
 
 Parts = dict[str, str]
 

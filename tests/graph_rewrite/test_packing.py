@@ -6,17 +6,29 @@ import os
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-import checkpoints
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from packing_models import check, check_model, exported, fused, random_feed, random_mask, run, session, token_outputs
 
 import bertfuse
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import FusionResult, fuse
 from bertfuse.graph_rewrite.spec import DOMAIN
+from tests import checkpoints
+from tests.graph_rewrite.attentions import HIDDEN, Attention, attend
+from tests.graph_rewrite.graphs import Builder
+from tests.graph_rewrite.packing_models import (
+    check,
+    check_model,
+    exported,
+    fused,
+    random_feed,
+    random_mask,
+    run,
+    session,
+    token_outputs,
+)
 from tests.model_coverage.families import LONGEST
 
 # Family, task, exporter, and whether pooling takes the first token.
@@ -298,3 +310,20 @@ def test_what_cannot_be_packed_is_left_with_a_reason() -> None:
         fuse(path, level="basic", padding="ragged")
     with pytest.raises(BertfuseError, match="padding 'none' is unknown; choose one of keep, remove, ragged"):
         fuse(path, padding="none")
+
+
+def test_weights_of_another_input_keep_padding() -> None:
+    """Where 1 alone shows a token, 0 hides it: 0 of the mask, not of other numbers."""
+    b = Builder()
+    ids, mask, types = (b.ids(name, ("B", "S")) for name in ("ids", "attention_mask", "types"))
+    x = b.layer_norm(b.op("Add", *(b.op("Gather", b.weight(9, HIDDEN), i, axis=0) for i in (ids, types))), HIDDEN)
+    visible = b.op("Unsqueeze", b.op("Equal", mask, b.const(1)), b.const([1, 2]))
+    context = attend(b, x, Attention(parts={"mask": b.op("Where", visible, b.const(0.0), b.const(-np.inf))}), mask)
+    y = b.layer_norm(b.op("Add", b.linear(context, HIDDEN, HIDDEN), x), HIDDEN)
+    for source, kept in ((mask, False), (types, True)):
+        weight = b.op("Cast", b.op("Unsqueeze", b.op("Equal", source, b.const(1)), b.const([2])), to=1)
+        b.outputs.clear()
+        b.output(b.op("ReduceSum", b.op("Mul", y, weight), b.const([1]), keepdims=0))
+        report = fuse(b.model(), padding="remove").passes
+        reasons = [why for p in report if p.changes_padding for why in p.left if why.startswith("what padding gives")]
+        assert bool(reasons) is kept

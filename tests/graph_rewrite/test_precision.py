@@ -6,12 +6,12 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from attentions import HIDDEN, Attention, attend
-from graphs import Builder, run
 from onnx import TensorProto, helper
 
 from bertfuse.graph_rewrite import fuse
 from bertfuse.graph_rewrite.weights import cast_array
+from tests.graph_rewrite.attentions import HIDDEN, Attention, attend
+from tests.graph_rewrite.graphs import Builder, run
 
 SMALLEST, LARGEST = 6e-8, 65504
 
@@ -299,3 +299,29 @@ def test_functions_of_the_model_keep_their_types(dtype: str) -> None:
     if dtype == "fp16":
         (given,) = run(result.model, {"x": feed["x"].astype(np.float16)})
         np.testing.assert_allclose(given, wanted, 2e-2, 2e-2)
+
+
+def test_scores_beyond_the_type_before_they_are_scaled() -> None:
+    """Attention in standard operators scales Q, and not a product that float16 does not hold."""
+    b = Builder()
+    x, mask = b.input("x", ("B", "S", HIDDEN)), b.ids("attention_mask", ("B", "S"))
+    b.output(attend(b, x, Attention(mask="where", factor=0.1), mask))
+    model = b.model()
+    fused = fuse(model, level="basic", dtype="fp16")
+    assert fused.fused["AddQKVBias"] == 1
+    random = np.random.default_rng(0)
+    feed = {"x": 150 * random.standard_normal((2, 3, HIDDEN)), "attention_mask": np.ones((2, 3), np.int64)}
+    product = np.abs(_product(model, feed, np.float32)).max()
+    assert product > 1.5 * LARGEST and 0.1 * product < 0.7 * LARGEST
+    assert np.isfinite(_product(fused.model, feed, np.float16)).all()
+
+
+def _product(model: onnx.ModelProto, feed: dict[str, np.ndarray], dtype: type) -> np.ndarray:
+    """The first product of activations, as the runtime gives it between nodes."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    weights = {t.name for t in model.graph.initializer}
+    node = next(n for n in model.graph.node if n.op_type == "MatMul" and not weights & set(n.input))
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    copy.graph.output.append(helper.make_tensor_value_info(node.output[0], element, None))
+    return run(copy, feed | {"x": feed["x"].astype(dtype)})[-1]

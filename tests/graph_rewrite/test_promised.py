@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from mutant_hunt.exports import Export
 
 from bertfuse.graph_rewrite import fuse
+from tests.mutant_hunt.exports import Export
 
 _PROJECTIONS = ({"query", "key", "value"}, {"q_lin", "k_lin", "v_lin"}, {"q", "k", "v"})
 

@@ -7,7 +7,6 @@ import itertools
 import numpy as np
 import onnx
 import pytest
-from graphs import Builder, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +20,7 @@ from bertfuse.graph_rewrite.nodes import NoMatch
 from bertfuse.graph_rewrite.normalize import clutter
 from bertfuse.graph_rewrite.proof.rule import HIDDEN, OVERRIDES, VISIBLE, classify, rule
 from bertfuse.graph_rewrite.proof.scalar import Range, ranges
+from tests.graph_rewrite.graphs import Builder, run
 
 _SETTINGS = settings(
     deadline=None,

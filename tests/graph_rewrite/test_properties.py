@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from attentions import HIDDEN, MASKS, Attention, attend
-from graphs import Builder, fused
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_embedding import lookup, range_positions, sliced_positions
-from test_gelu import erf_gelu, tanh_gelu
-from test_layer_norm import N, spelled_out
+
+from tests.graph_rewrite.attentions import HIDDEN, MASKS, Attention, attend
+from tests.graph_rewrite.graphs import Builder, fused
+from tests.graph_rewrite.test_embedding import lookup, range_positions, sliced_positions
+from tests.graph_rewrite.test_gelu import erf_gelu, tanh_gelu
+from tests.graph_rewrite.test_layer_norm import N, spelled_out
 
 _SETTINGS = settings(
     deadline=None,

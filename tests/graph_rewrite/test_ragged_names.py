@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from encoders_of_ids import encoder, rename
-from graphs import run
 
 import bertfuse
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import fuse
+from tests.graph_rewrite.encoders_of_ids import encoder, rename
+from tests.graph_rewrite.graphs import run
 
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0]])
 REAL = MASK.astype(bool)

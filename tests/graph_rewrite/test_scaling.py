@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from attentions import HIDDEN, MASKS, Attention, attend
-from graphs import Builder
 from onnx import helper, numpy_helper
 
 from bertfuse.graph_rewrite import FusionResult, fuse
+from tests.graph_rewrite.attentions import HIDDEN, MASKS, Attention, attend
+from tests.graph_rewrite.graphs import Builder
 
 SMALL, LARGE = 500, 2000
 # Twice the nodes take twice the calls; something quadratic that is a tenth of them at the small size takes 1.3 times.

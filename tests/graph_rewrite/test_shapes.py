@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 import pytest
-from graphs import Builder
 from onnx import TensorProto, helper
 
 from bertfuse.graph_rewrite.graph import FusionGraph
 from bertfuse.graph_rewrite.io import split
 from bertfuse.graph_rewrite.shapes import Dim
+from tests.graph_rewrite.graphs import Builder
 
 
 def graph_of(model: onnx.ModelProto) -> FusionGraph:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import onnx
 import pytest
-from attentions import Attention, model
 
 from bertfuse.graph_rewrite import io
+from tests.graph_rewrite.attentions import Attention, model
 
 
 def test_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoints import save, texts
-from tiny_models import sentence_files
 
 import bertfuse
 from bertfuse.errors import BertfuseError
 from bertfuse.export import export_model
 from bertfuse.graph_rewrite import fuse_file
+from tests.checkpoints import save, texts
+from tests.tiny_models import sentence_files
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_fused_in_any_dtype(dtype: str, library: str, folders: Callable[[str], P
 
 @pytest.mark.parametrize("padding", ["remove", "ragged"])
 def test_fused_without_padding(padding: str, folders: Callable[[str], Path], tmp_path: Path) -> None:
-    from commands import said
+    from tests.commands import said
 
     said("fuse", folders("encoder"), "-o", tmp_path / "out", "--padding", padding)
     given = [*texts(20, seed=17), ""]
@@ -141,7 +141,7 @@ def test_what_does_not_do(folders: Callable[[str], Path]) -> None:
         encoder.encode(["a", "b\ud800"])
     for options, reason in (
         ({"precision": "int4"}, "precision 'int4' is unknown"),
-        ({"output_value": "logits"}, "output_value 'logits': give 'sentence_embedding' or 'token_embeddings'"),
+        ({"output_value": "logits"}, "output_value 'logits': give 'sentence_embedding', 'token_embeddings' or None"),
         ({"device": "cuda"}, "device 'cuda': this Encoder is on cpu"),
     ):
         with pytest.raises(BertfuseError, match=reason):
@@ -198,7 +198,7 @@ def test_similarities(metric: str, folders: Callable[[str], Path]) -> None:
     }[metric]
     found = bertfuse.Encoder(folders("encoder"), similarity_fn_name=metric).similarity(a, b)
     np.testing.assert_allclose(found, [[want(x, y) for y in b] for x in a], rtol=1e-5)
-    with pytest.raises(BertfuseError, match="similarity_fn_name 'nearest' is unknown"):
+    with pytest.raises(BertfuseError, match="similarity 'nearest' is unknown: choose from cosine"):
         bertfuse.Encoder(folders("encoder"), similarity_fn_name="nearest")
 
 

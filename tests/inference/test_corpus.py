@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -15,19 +16,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoints import texts
-from commands import invoke, said
-from corpora import model_folder, write_rows, written
 
 import bertfuse
-
-pytest.importorskip("pyarrow")
+from bertfuse.inference.corpus.job import Tally
+from tests.checkpoints import texts
+from tests.commands import invoke, said
+from tests.corpora import model_folder, write_rows, written
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    base = tmp_path_factory.mktemp("models")
-    return lambda name: model_folder(name, base)
+def models() -> Callable[[str], Path]:
+    return model_folder
 
 
 def rows_of(count: int, seed: int) -> list[dict[str, Any]]:
@@ -263,6 +262,75 @@ def test_a_killed_run_neither_loses_nor_repeats_a_row(models: Callable[[str], Pa
     want = bertfuse.Encoder(models("encoder"), device="cpu").encode([rows[row]["text"] for row in good])
     np.testing.assert_allclose(columns["embedding"], want, atol=2e-6)
     assert not list((tmp_path / "out").glob(".part-*")) and not list(records.glob(".0*"))
+
+
+def test_a_corpus_without_a_row_that_can_be_used(models: Callable[[str], Path], tmp_path: Path) -> None:
+    given = ("--model", models("encoder"), "-o", tmp_path / "out")
+    rows = write_rows(tmp_path / "c.jsonl", [{"text": "a house"}, {"text": "the river"}])
+    said_of = error_of("embed", rows, *given, "--column", "body")
+    assert "c.jsonl: none of 2 rows can be used, the first (row 0) because: no column 'body'; --column" in said_of
+    for name, content in (("empty.txt", ""), ("empty.jsonl", ""), ("empty.csv", "text\n")):
+        (tmp_path / name).write_text(content)
+        assert f"{name}: no rows in it; nothing was written" in error_of("embed", tmp_path / name, *given)
+    write_rows(tmp_path / "empty.parquet", [{"text": "a"}])
+    import pyarrow.parquet as parquet
+
+    parquet.write_table(parquet.read_table(tmp_path / "empty.parquet").slice(0, 0), tmp_path / "empty.parquet")
+    assert "empty.parquet: no rows in it" in error_of("embed", tmp_path / "empty.parquet", *given)
+    assert not (tmp_path / "out").exists()
+    assert said("embed", rows, *given)["rows"] == 2  # no trace of the other runs hinders it
+
+
+def test_the_line_of_progress() -> None:
+    from bertfuse.cli.corpus import Rate
+
+    line = Rate(silent=True)._line(Tally(rows=0, running=5000, tokens=50_000, done=0.625, begun=0.5, seconds=100))
+    assert line == "5,000 texts, 50 a second, 500 tokens a second, 62%, 0:05:00 left"
+    assert "%" not in Rate(silent=True)._line(Tally(running=5000, seconds=100))  # of standard input
+
+
+@pytest.mark.parametrize("output", ["parquet", "npy", "jsonl"])
+def test_a_full_disk(output: str, models: Callable[[str], Path], tmp_path: Path) -> None:
+    """A limit of the process on the size of files stands for it: the same calls fail, in the same places."""
+    path = write_rows(tmp_path / "c.txt", rows_of(3000, seed=29))
+    line = command("embed", path, "--model", models("encoder"), "-o", tmp_path / "out", "--format", output)
+    limited = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000));"
+        "from bertfuse.cli import main; main()"
+    )
+    ran = subprocess.run([line[0], "-c", limited, *line[3:]], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2, ran.stderr
+    said_of = ran.stderr.strip().splitlines()
+    assert len(said_of) == 1 and "cannot be written: " in said_of[0] and "large" in said_of[0], said_of
+    assert "None" not in said_of[0]
+    assert not [name for name in os.listdir(tmp_path / "out") if name != ".bertfuse"]
+
+
+def test_interrupted(models: Callable[[str], Path], tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "c.txt", rows_of(30_000, seed=30))
+    for devices in ("cpu", "cpu,cpu"):
+        folder = tmp_path / devices
+        line = command("embed", path, "--model", models("encoder"), "-o", folder, "--shard-rows", "200")
+        process = subprocess.Popen(
+            [*line, "--devices", devices],
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            # A shell's background jobs ignore it, and so do their children.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        while process.poll() is None and len(list(folder.glob(".bertfuse/0*.json"))) < 3:
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        err = process.communicate(timeout=60)[1]
+        assert process.returncode == 130, err
+        found = re.fullmatch(
+            rf"Interrupted: ([\d,]+) rows in (\d+) files are kept in {folder}; the same command goes on from there\n",
+            err,
+        )
+        assert found, err
+        assert int(found[1].replace(",", "")) == 200 * int(found[2]) and int(found[2]) >= 3
 
 
 _STREAM = """

@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import invoke
-from corpora import page_commands, page_folder
 
-pytest.importorskip("pyarrow")
+from tests.commands import invoke
+from tests.corpora import page_commands, page_folder
 
 
 @pytest.fixture(scope="module")

@@ -14,20 +14,18 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from checkpoints import texts
-from commands import invoke, said
-from corpora import model_folder, write_rows, written
 
 import bertfuse
 from bertfuse.errors import BertfuseError
 from bertfuse.inference.corpus import processes
-
-pytest.importorskip("pyarrow")
+from tests.checkpoints import texts
+from tests.commands import invoke, said
+from tests.corpora import model_folder, write_rows, written
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return model_folder("encoder", tmp_path_factory.mktemp("models"))
+def model() -> Path:
+    return model_folder("encoder")
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:

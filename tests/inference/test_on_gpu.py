@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from checkpoints import save, texts
-from commands import said
-from corpora import write_rows, written
-from tiny_models import sentence_files
 
 import bertfuse
 from bertfuse.inference.devices import gpu_count
+from tests.checkpoints import save, texts
+from tests.commands import said
+from tests.corpora import write_rows, written
+from tests.tiny_models import sentence_files
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not gpu_count(), reason="there is no GPU here")]
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
-from checkpoints import save, texts
-from tiny_models import sentence_files
 
 import bertfuse
 from bertfuse.errors import BertfuseError
 from bertfuse.export import export_model
+from tests.checkpoints import save, texts
+from tests.tiny_models import sentence_files
 
 
 @pytest.fixture
@@ -30,7 +33,7 @@ def test_a_checkpoint_is_made_ready_once(
     given = texts(30, seed=41)
     with caplog.at_level(logging.WARNING, "bertfuse"):
         encoder = bertfuse.Encoder(source, device="cpu")
-    assert f"{source}: has no ONNX file; exported and fused (float32, without padding) into {cache}" in caplog.text
+    assert f"{source}: exported and fused (float32, without padding) into {cache}" in caplog.text
     assert encoder.ragged and encoder.outputs == ["sentence_embedding"]
     found = encoder.encode(given)
     export_model(source, tmp_path / "exported", exporter="torchscript")
@@ -66,14 +69,14 @@ def test_nothing_is_left_of_a_failure(cache: Path, tmp_path: Path) -> None:
 def test_float32_outputs_of_a_half_precision_model(tmp_path: Path) -> None:
     """What is done for a GPU, here by the op bodies."""
     from bertfuse.graph_rewrite import fuse_file
-    from bertfuse.inference.prepare import give_float32, keep_vectors_alone
+    from bertfuse.graph_rewrite.outputs import give_float32, keep_outputs
 
     source = save("encoder", tmp_path / "source")
     sentence_files(source, "Normalize")
     exported = export_model(source, tmp_path / "exported", exporter="torchscript")
     given = texts(9, seed=43)
     want = bertfuse.Encoder(tmp_path / "exported", device="cpu").encode(given)
-    keep_vectors_alone(exported)
+    keep_outputs(exported, ["sentence_embedding"])
     fuse_file(exported, exported.with_name("half.onnx"), dtype="fp16", padding="ragged")
     give_float32(exported.with_name("half.onnx"))
     encoder = bertfuse.Encoder(exported.with_name("half.onnx"), device="cpu")
@@ -84,17 +87,29 @@ def test_float32_outputs_of_a_half_precision_model(tmp_path: Path) -> None:
 
 
 def test_what_computes_something_else_is_not_kept(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bertfuse.inference import prepare
+    from bertfuse import optimization
 
     source = save("classifier", tmp_path / "source")
-    right = prepare._trial
-    calls: list[str] = []
+    right, calls = optimization.fuse_file, []
 
-    def broken(model: Path, device: str) -> np.ndarray:
-        calls.append(model.name)
-        made = right(model, device)
-        return made if len(calls) != 2 else made[::-1].copy()  # the second is the one without padding
+    def broken(original: Path, fused: Path, options: Any, *rest: Any) -> Any:
+        calls.append(options.padding)
+        made = right(original, fused, options, *rest)
+        if options.padding in wrong:
+            model = onnx.load(fused)
+            for tensor in model.graph.initializer:
+                if tensor.data_type == onnx.TensorProto.FLOAT:
+                    off = onnx.numpy_helper.to_array(tensor) * np.float32(1.01)
+                    tensor.CopyFrom(onnx.numpy_helper.from_array(off, tensor.name))
+            onnx.save(model, fused)
+        return made
 
-    monkeypatch.setattr(prepare, "_trial", broken)
+    monkeypatch.setattr(optimization, "fuse_file", broken)
+    wrong = ["ragged"]
     assert not bertfuse.Classifier(source, device="cpu").ragged
-    assert len(calls) == 3
+    assert calls == ["ragged", "keep"]
+    shutil.rmtree(cache)
+    wrong = ["ragged", "keep"]
+    with pytest.raises(BertfuseError, match="computes something else \\(logits differs\\)"):
+        bertfuse.Classifier(source, device="cpu")
+    assert list(cache.iterdir()) == []

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import transformers
 
-from bertfuse.analysis.demo import model_folder
+from bertfuse.cli.demo import model_folder
 from bertfuse.export import TASKS
 from bertfuse.export.sentence import SentenceEncoder
 
@@ -157,3 +157,19 @@ FAMILIES: dict[str, Family] = {
         Family("vit", "ViTConfig", {}, ("feature-extraction",), base=_VIT),
     )
 }  # fmt: skip
+
+_GROUPED = {"head_dim": 16, "num_key_value_heads": 2}
+_GEMMA = {
+    "head_dim": 16, "num_key_value_heads": 1, "query_pre_attn_scalar": 16, "sliding_window": 8,
+    "use_bidirectional_attention": True, "layer_types": ["sliding_attention", "full_attention"],
+}  # fmt: skip
+_ESM = {"position_embedding_type": "rotary", "token_dropout": False, "mask_token_id": 4}
+# Not in the tables of docs/coverage.md: no op with kernels takes anything of them but single products.
+BEYOND: dict[str, Family] = {
+    family.name: family
+    for family in (
+        Family("esm", "EsmConfig", _ESM, ("feature-extraction",)),
+        Family("qwen3", "Qwen3Config", _GROUPED, ("feature-extraction",)),
+        Family("gemma3", "Gemma3TextConfig", _GEMMA, ("feature-extraction",)),
+    )
+}

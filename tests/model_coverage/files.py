@@ -18,8 +18,9 @@ import torch
 from bertfuse.export import export_model
 from bertfuse.export.exporters import OPSETS
 from bertfuse.export.quiet import quiet
+from bertfuse.export.tasks import AUTO
 
-from .families import FAMILIES, Family
+from .families import BEYOND, FAMILIES, Family
 
 EXPORTERS, ATTENTIONS = ("dynamo", "torchscript"), ("sdpa", "eager")
 _INPUT_TYPES = {"int32": torch.int32, "int64": torch.int64, "bool": torch.bool, "float32": torch.float32}
@@ -70,7 +71,7 @@ def make(recipe: Recipe, folder: Path) -> tuple[Path, Path]:
 
 
 def _export(recipe: Recipe, home: Path) -> None:
-    family = FAMILIES[recipe.family]
+    family = (FAMILIES | BEYOND)[recipe.family]
     if recipe.inputs or recipe.family == "vit":
         _export_by_hand(family, recipe, home / "model.onnx")
         return
@@ -80,7 +81,7 @@ def _export(recipe: Recipe, home: Path) -> None:
         task=recipe.task,
         opset=recipe.opset,
         exporter=recipe.exporter,
-        attention=recipe.attention,
+        attention=AUTO if recipe.attention == "sdpa" else recipe.attention,  # MPNet has eager alone
         dtype=recipe.dtype,
         static_shape=(2, 7) if recipe.static else None,
     )

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from model_coverage import table
-from model_coverage.cells import Cell, Measured, cells, measure
+from tests.model_coverage import table
+from tests.model_coverage.cells import Cell, Measured, cells, measure
 
 CELLS = cells()
 QUICK = [cell for cell in CELLS if cell.quick]

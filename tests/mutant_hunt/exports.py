@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from model_coverage.families import FAMILIES
-
 from bertfuse.export import export_model
 from bertfuse.export.quiet import quiet
+from bertfuse.export.tasks import AUTO
+from tests.model_coverage.families import BEYOND, FAMILIES
 
 EXPORTERS = ("dynamo", "torchscript")
 _SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
@@ -32,8 +32,10 @@ class Export:
 
     def model(self) -> Any:
         """The PyTorch module that is exported."""
-        family = FAMILIES[self.family]
+        family = (FAMILIES | BEYOND)[self.family]
         sizes = _SIZES if family.base is None else _DISTILBERT_SIZES if self.family == "distilbert" else {}
+        if self.family in ("modernbert", "gemma3"):  # a layer with a window and one without
+            sizes = sizes | {"num_hidden_layers": 2}
         narrow = _NARROW if "embedding_size" in family.changes else {}
         return replace(family, changes=family.changes | sizes | narrow).build(self.task)
 
@@ -46,9 +48,8 @@ class Export:
             path = home / "model.onnx"
             if not path.exists():
                 with quiet():
-                    made = export_model(
-                        self.model(), home, task=self.task, exporter=self.exporter, attention=self.attention
-                    )
+                    asked = AUTO if self.attention == "sdpa" else self.attention  # MPNet has eager alone
+                    made = export_model(self.model(), home, task=self.task, exporter=self.exporter, attention=asked)
                 made.replace(path)
         return path
 
@@ -72,4 +73,13 @@ EXPORTS = tuple(
     for family, task in _MODELS
     for exporter in EXPORTERS
     for attention in ("sdpa", "eager")
+)
+
+# For hunts at the level of ops without kernels.
+BEYOND_BERT = tuple(
+    Export(family, "feature-extraction", exporter, attention)
+    for family in ("modernbert", "nomic-bert", "gte", "mpnet", "esm", "qwen3", "gemma3")
+    for exporter in EXPORTERS
+    for attention in ("sdpa", "eager")
+    if (family, exporter) != ("gemma3", "torchscript")  # which does not export it
 )

@@ -27,8 +27,9 @@ from bertfuse.qualify.mutants.mutations import MUTATIONS
 from bertfuse.qualify.mutants.report import Report
 from bertfuse.qualify.mutants.sessions import session
 from bertfuse.qualify.mutants.trial import Subject, Trial
+from bertfuse.qualify.mutants.verdict import FAMILIES
 from bertfuse.qualify.mutants.worker import trials
-from mutant_hunt.exports import EXPORTS, Export
+from tests.mutant_hunt.exports import BEYOND_BERT, EXPORTS, Export
 
 # Mutants of each export in `make test`, a few seconds' worth: a budget of seconds tries none on a busy machine.
 COUNT = 40
@@ -119,6 +120,52 @@ def test_a_broken_fusion_is_found(change: Callable, monkeypatch: pytest.MonkeyPa
     assert as_it_is.bad or any(subject.tried(number, patience=0).verdict.bad for number in range(150))
 
 
+def _window_off_by_one(op, inputs, attributes):
+    if attributes.get("window_left", -1) > 0:
+        attributes["window_left"] += 1
+
+
+def _window_ignored(op, inputs, attributes):
+    attributes |= {name: -1 for name in ("window_left", "window_right") if name in attributes}
+
+
+def _other_pairs(op, inputs, attributes):
+    if "pairs" in attributes:
+        attributes["pairs"] = "neighbours"
+
+
+def _other_angles(op, inputs, attributes):
+    if "cos" in inputs:
+        inputs["cos"], inputs["sin"] = inputs["sin"], inputs["sin"]
+
+
+def _other_gate(op, inputs, attributes):
+    if op == "FusedGatedGemm":
+        attributes["activation"] = "silu"
+
+
+MODERN = Export("modernbert", "feature-extraction", "dynamo", "sdpa")
+BROKEN_VARIANTS = (_window_off_by_one, _window_ignored, _other_pairs, _other_angles, _other_gate)
+
+
+@pytest.mark.parametrize("change", BROKEN_VARIANTS, ids=lambda f: f.__name__.strip("_"))
+def test_a_broken_variant_is_found(change: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the model as it is, of random weights; that it is right itself, the test of families shows."""
+    _edit(monkeypatch, change)
+    subject = Subject(onnx.load(made(MODERN)), seed=25, level=FAMILIES)
+    assert judge(subject.model, subject.feeds(subject.model, 0), FAMILIES).bad
+
+
+def test_mutants_of_families_beyond_bert() -> None:
+    """One export, which changes with the seed; at the level of ops without kernels."""
+    seed = int(os.environ.get("BERTFUSE_MUTANT_SEED", secrets.randbelow(1 << 31)))
+    export = BEYOND_BERT[seed % len(BEYOND_BERT)]
+    print(f"BERTFUSE_MUTANT_SEED={seed}: {export}")
+    report = hunt(made(export), count=25, seed=seed, level=FAMILIES)
+    assert not report.findings, [f"{f.changes}: {f.text}" for f in report.findings]
+    assert report.outcomes["equal"] + report.outcomes["partly"], report.summary()
+
+
 def test_the_model_as_it_is_is_right() -> None:
     subject = Subject(onnx.load(made(BERT)), seed=5)
     assert subject.itself() is None and not subject.exempt
@@ -177,7 +224,7 @@ def test_a_process_that_dies_is_a_finding(monkeypatch: pytest.MonkeyPatch, unfus
 
     monkeypatch.setattr(worker, "_work", _dies_at_three)
     if unfused:
-        monkeypatch.setattr(worker, "_load", _dies)
+        monkeypatch.setattr(worker, "_run", _dies)
     seen = []
     stream = trials(made(BERT), 5, "full", 0)
     for trial in stream:

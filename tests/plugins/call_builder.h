@@ -22,17 +22,6 @@ inline bertfuse_host SerialHost() {
   host.parallel_for = [](void*, int64_t count, int64_t grain, void (*body)(void*, int64_t, int64_t), void* user) {
     for (int64_t end = count; end > 0; end -= grain) body(user, end > grain ? end - grain : 0, end);
   };
-  host.gemm = [](void*, int64_t m, int64_t n, int64_t k, const float* x, const float* weight, const float* bias,
-                 float* y, bertfuse_error*) -> int32_t {
-    for (int64_t i = 0; i < m; ++i) {
-      for (int64_t j = 0; j < n; ++j) {
-        double sum = bias == nullptr ? 0 : bias[j];
-        for (int64_t p = 0; p < k; ++p) sum += double(x[i * k + p]) * weight[j * k + p];
-        y[i * n + j] = float(sum);
-      }
-    }
-    return BERTFUSE_OK;
-  };
   return host;
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <random>
 #include <string>
 
@@ -16,17 +17,32 @@ namespace bertfuse::cuda {
 
 inline constexpr int kH200 = 132;  // multiprocessors
 
+// A Hopper GPU with so many multiprocessors; other numbers as an H200 has them.
+inline const kernels::Device& Hopper(int multiprocessors = kH200) {
+  static std::map<int, kernels::Device> devices;
+  return devices
+      .try_emplace(multiprocessors, kernels::Device{-1, 90, multiprocessors, 227 << 10, 228 << 10, 50 << 20, 1980,
+                                                    36.4 * multiprocessors})
+      .first->second;
+}
+
 inline GemmProblem Bert(int64_t m, int64_t n, int64_t k, bool layer_norm, int multiprocessors = kH200) {
-  return {m, n, k, layer_norm, true, true, multiprocessors};
+  return {m, n, k, layer_norm, {Backend::kSm90, Backend::kMma, Backend::kSimt}, &Hopper(multiprocessors)};
 }
 
 inline std::string Name(const GemmProblem& problem) {
   return std::to_string(problem.m) + "x" + std::to_string(problem.n) + "x" + std::to_string(problem.k) +
-         (problem.layer_norm ? " with LayerNorm on " : " on ") + std::to_string(problem.multiprocessors);
+         (problem.layer_norm ? " with LayerNorm on " : " on ") + std::to_string(problem.device->multiprocessors);
 }
 
 // The name without LayerNorm's kernel, which the number of rows alone chooses.
-inline std::string ProductName(const GemmTactic& tactic) { return Describe(GemmTactic{tactic.path, tactic.tile, {}}); }
+inline std::string ProductName(const GemmTactic& tactic) {
+  return Describe(GemmTactic{tactic.backend, tactic.form, tactic.tile, {}});
+}
+
+inline kernels::BackendSet Portable(bool tensor_cores) {
+  return tensor_cores ? kernels::BackendSet{Backend::kMma, Backend::kSimt} : kernels::BackendSet{Backend::kSimt};
+}
 
 template <class Visit>
 void ForRandomProblems(Visit&& visit) {

@@ -10,7 +10,7 @@ namespace bertfuse::cuda {
 namespace {
 
 AttentionProblem Problem(int64_t batch, int64_t sequence, int64_t heads, int64_t head_size) {
-  return {batch, sequence, heads, head_size, true, true, 132};
+  return {batch, sequence, heads, head_size, {Backend::kSm90, Backend::kMma, Backend::kSimt}, 132};
 }
 
 std::string Chosen(int64_t batch, int64_t sequence, int64_t heads, int64_t head_size) {
@@ -54,7 +54,7 @@ TEST(AttentionTactic, PackedSequencesHaveAllTiles) {
         problem.packed = true;
         std::set<std::string> names;
         for (const AttentionTactic& tactic : AttentionTactics(problem)) names.insert(Describe(tactic));
-        EXPECT_EQ(names.size(), head_size == 128 ? 4u : 7u);
+        EXPECT_EQ(names.size(), head_size == 128 ? 5u : 8u);
         EXPECT_EQ(names.count(Describe(ChooseAttentionTactic(problem))), 1u) << batch << " " << mean;
       }
     }
@@ -87,28 +87,45 @@ TEST(AttentionTactic, DeterministicRowsAreComputedAlike) {
           problem.packed = packed, problem.deterministic_rows = true;
           const AttentionTactic tactic = ChooseAttentionTactic(problem);
           EXPECT_TRUE(IsDeterministicByRow(problem, tactic));
-          EXPECT_EQ(IsDeterministicByRow(problem, {AttentionPath::kMma}), !packed);
-          EXPECT_FALSE(IsDeterministicByRow(problem, {AttentionPath::kSm90, {128, 128, 1}}));
-          EXPECT_FALSE(IsDeterministicByRow(problem, {AttentionPath::kSm90, {64, 128, 1}}));
-          EXPECT_EQ(tactic.path, packed ? AttentionPath::kSm90 : AttentionPath::kMma);
-          EXPECT_EQ(tactic.tile.keys, packed ? 64 : 0);
+          EXPECT_EQ(IsDeterministicByRow(problem, {Backend::kMma}), !packed);
+          EXPECT_FALSE(IsDeterministicByRow(problem, {Backend::kSm90, {128, 128, 1}}));
+          EXPECT_FALSE(IsDeterministicByRow(problem, {Backend::kSm90, {64, 128, 1}}));
+          EXPECT_EQ(tactic.backend, packed ? Backend::kSm90 : Backend::kMma);
+          EXPECT_EQ(tactic.tile.keys, !packed && head_size == 128 ? 32 : 64);
           chosen.insert(Describe(tactic));
         }
       }
-      EXPECT_EQ(chosen.size(), packed ? 2u : 1u);
+      EXPECT_EQ(chosen.size(), 2u);
     }
   }
   AttentionProblem problem = Problem(4, 128, 12, 64);
-  problem.deterministic_rows = true, problem.sm90 = problem.mma = false;
+  problem.deterministic_rows = true, problem.backends = {Backend::kSimt};
   EXPECT_EQ(Describe(ChooseAttentionTactic(problem)), "simt");
+}
+
+// Where there is no wgmma: tiles of 128 queries where there is one for each multiprocessor.
+TEST(AttentionTactic, WithoutWgmma) {
+  const auto chosen = [](int64_t batch, int64_t sequence, int64_t head_size, int shared_bytes) {
+    AttentionProblem problem = {batch, sequence, 12, head_size, {Backend::kMma, Backend::kSimt}, 84};
+    problem.shared_bytes = shared_bytes;
+    return Describe(ChooseAttentionTactic(problem));
+  };
+  constexpr int kA100 = 163 << 10, kA10 = 99 << 10;
+  EXPECT_EQ(chosen(1, 128, 64, kA10), "mma 64x64");  // 12 tiles
+  EXPECT_EQ(chosen(7, 128, 64, kA10), "mma 128x64");
+  EXPECT_EQ(chosen(64, 64, 64, kA10), "mma 64x64");  // the other half of 128 rows would be empty
+  EXPECT_EQ(chosen(32, 384, 128, kA10), "mma 64x32");
+  EXPECT_EQ(chosen(32, 384, 128, kA100), "mma 128x32");
+  EXPECT_EQ(chosen(32, 384, 80, kA100), "mma 64x64");
+  EXPECT_EQ(chosen(32, 384, 256, kA100), "mma 64x32");
 }
 
 TEST(AttentionTactic, WhatTakesEveryCallComesLast) {
   AttentionProblem problem = Problem(32, 384, 12, 64);
   EXPECT_EQ(Describe(AttentionTactics(problem).back()), "simt");
-  problem.sm90 = false;
-  EXPECT_EQ(Describe(ChooseAttentionTactic(problem)), "mma");
-  problem.mma = false;
+  problem.backends = {Backend::kMma, Backend::kSimt};
+  EXPECT_EQ(Describe(ChooseAttentionTactic(problem)), "mma 128x64");
+  problem.backends = {Backend::kSimt};
   EXPECT_EQ(Describe(ChooseAttentionTactic(problem)), "simt");
   EXPECT_EQ(AttentionTactics(problem).size(), 1u);
 }

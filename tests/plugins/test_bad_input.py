@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from cases import Case, cases
-from one_node import NODE_NAME, model, session
 
 from bertfuse.graph_rewrite.ops import MODEL_OPS, OPS
+from tests.cases import Case, cases
+from tests.one_node import NODE_NAME, model, session
 
 
 def _case(op: str) -> Case:
@@ -42,7 +42,7 @@ def _message(case: Case, library: Path) -> str:
 
 
 def _float_inputs() -> list[tuple[str, str]]:
-    return [(op, tensor.name) for op in MODEL_OPS for tensor in OPS[op].inputs if not tensor.packed]
+    return [(op, tensor.name) for op in MODEL_OPS for tensor in OPS[op].inputs if not tensor.by_pass]
 
 
 @pytest.mark.parametrize(("op", "name"), _float_inputs())

@@ -27,7 +27,7 @@ void ForRandomLayerNorms(Visit&& visit) {
     if (random() % 3 == 0) problem.capacity = problem.m + static_cast<int64_t>(random() % 5000);
     problem.layer_norm_vector = random() % 3 == 0 ? 4 : 8;
     if (random() % 3 == 0) {
-      problem.sm90 = false, problem.tensor_cores = random() % 2 == 0;
+      problem.backends = Portable(random() % 2 == 0);
       if (random() % 2 == 0) problem.x_bytes = problem.y_bytes = 4;
       const int vectors[] = {1, 4, problem.y_bytes == 2 ? 8 : 4};
       problem.layer_norm_vector = vectors[random() % 3];
@@ -58,41 +58,43 @@ TEST(LayerNormTactic, WhatIsListedRuns) {
       alone += !warps, with_other += warps;
     }
     EXPECT_EQ(names.size(), tactics.size());
-    EXPECT_EQ(names.count(Describe(ChooseGemmTactic(problem))), 1u);
+    EXPECT_EQ(names.count(Describe(ChooseGemmTactic(problem).tactic)), 1u);
   });
   EXPECT_GT(alone, 1000);
   EXPECT_GT(with_other, 1000);
 }
 
-// The limits: 256 rows for persistent warps, 512 with several partial sums, 2,048 for the other warps. Where most rows
-// have no partial sums, more persistent warps run at a time.
+// The limits: two rows for each multiprocessor for persistent warps, four with several partial sums, 16 for the other
+// warps. Where most rows have no partial sums, more persistent warps run at a time.
 TEST(LayerNormTactic, TheNumberOfRowsChooses) {
   std::mt19937 random(8);
   std::set<LayerNormKernel> chosen;
   ForRandomLayerNorms([&](GemmProblem problem) {
-    const int64_t limits[] = {256, 512, 2048};
+    const int64_t each = problem.device->multiprocessors, limits[] = {2 * each, 4 * each, 16 * each};
     if (random() % 2 == 0) problem.m = limits[random() % 3] - static_cast<int64_t>(random() % 2);
     problem.capacity = problem.capacity == 0 ? 0 : problem.m + static_cast<int64_t>(random() % 5000);
     problem.deterministic_rows = random() % 4 == 0;
     for (const GemmTactic& tactic : GemmTactics(problem)) {
       if (!tactic.layer_norm) continue;
-      const bool rounded = tactic.path == GemmPath::kSm90ThenLayerNorm;
+      const bool rounded = tactic.form == GemmForm::kRounded;
       const bool partials = rounded && tactic.tile.splits > 1;
       const bool persistent =
           rounded && problem.layer_norm_vector == 8 && problem.n <= 1024 && !(problem.gelu && partials);
       const bool warp = problem.layer_norm_vector >= 4 && problem.n <= 1024 && !partials;
-      const auto at_least = [&](int64_t rows) { return problem.deterministic_rows || problem.m >= rows; };
+      const auto at_least = [&](int64_t rows) {
+        return problem.deterministic_rows || problem.m >= rows * problem.device->multiprocessors;
+      };
       const bool several = rounded && tactic.tile.splits > 2;
       const bool few = several && 2 * UnsplitRows(problem, tactic) > problem.m;
       const LayerNormKernel wanted =
-          persistent && at_least(several ? 512 : 256)
+          persistent && at_least(several ? 4 : 2)
               ? few ? LayerNormKernel::kPersistentWarpsFewPartials : LayerNormKernel::kPersistentWarps
-          : warp && at_least(2048) ? LayerNormKernel::kWarpPerRow
-                                   : LayerNormKernel::kBlockPerRow;
+          : warp && at_least(16) ? LayerNormKernel::kWarpPerRow
+                                 : LayerNormKernel::kBlockPerRow;
       EXPECT_EQ(Describe(ChooseLayerNormKernel(problem, tactic)), Describe(wanted)) << Describe(tactic);
       chosen.insert(wanted);
     }
-    const GemmTactic usual = ChooseGemmTactic(problem);
+    const GemmTactic usual = ChooseGemmTactic(problem).tactic;
     if (usual.layer_norm) {
       EXPECT_EQ(*usual.layer_norm, ChooseLayerNormKernel(problem, usual)) << Describe(usual);
     }
@@ -104,9 +106,9 @@ TEST(LayerNormTactic, TheNumberOfRowsChooses) {
 TEST(LayerNormTactic, ExpectedRowsCount) {
   GemmProblem problem = Bert(128, 768, 768, true);
   problem.capacity = 16384;
-  EXPECT_EQ(ChooseGemmTactic(problem).layer_norm, LayerNormKernel::kBlockPerRow);
+  EXPECT_EQ(ChooseGemmTactic(problem).tactic.layer_norm, LayerNormKernel::kBlockPerRow);
   problem.m = 600;
-  EXPECT_EQ(ChooseGemmTactic(problem).layer_norm, LayerNormKernel::kPersistentWarps);
+  EXPECT_EQ(ChooseGemmTactic(problem).tactic.layer_norm, LayerNormKernel::kPersistentWarps);
 }
 
 // One kernel for any number of rows, whatever a tuning file names.
@@ -114,7 +116,7 @@ TEST(LayerNormTactic, DeterministicRowsHaveOneKernel) {
   std::mt19937 random(9);
   ForRandomLayerNorms([&](GemmProblem problem) {
     problem.deterministic_rows = true;
-    const LayerNormKernel kernel = *ChooseGemmTactic(problem).layer_norm;
+    const LayerNormKernel kernel = *ChooseGemmTactic(problem).tactic.layer_norm;
     for (GemmTactic tactic : GemmTactics(problem)) {
       if (!IsDeterministicByRow(problem, tactic)) continue;
       EXPECT_EQ(Describe(*tactic.layer_norm), Describe(kernel)) << Describe(tactic);
@@ -123,21 +125,21 @@ TEST(LayerNormTactic, DeterministicRowsHaveOneKernel) {
       EXPECT_EQ(IsDeterministicByRow(problem, tactic), kernel == LayerNormKernel::kBlockPerRow);
     }
     problem.m = static_cast<int64_t>(random() % 5000) + 1;
-    EXPECT_EQ(*ChooseGemmTactic(problem).layer_norm, kernel);
+    EXPECT_EQ(*ChooseGemmTactic(problem).tactic.layer_norm, kernel);
   });
 }
 
 // A tuned tactic on vectors of another alignment keeps its product.
 TEST(LayerNormTactic, AKernelThatDoesNotRunIsReplaced) {
   GemmProblem problem = Bert(1024, 768, 768, true);
-  const kernels::GemmSm90Block small = {64, 96, 10, 1};
-  const GemmTactic tuned = {GemmPath::kSm90ThenLayerNorm, {small, 2, 1, 1}, LayerNormKernel::kPersistentWarps};
+  const kernels::GemmBlock small = {64, 96, 10, 1};
+  const GemmTactic tuned = {Backend::kSm90, GemmForm::kRounded, {small, 2, 1, 1}, LayerNormKernel::kPersistentWarps};
   EXPECT_EQ(Describe(WithLayerNormKernel(problem, tuned)), Describe(tuned));
   problem.layer_norm_vector = 4;
   const GemmTactic replaced = WithLayerNormKernel(problem, tuned);
   EXPECT_EQ(replaced.layer_norm, LayerNormKernel::kBlockPerRow);
   EXPECT_EQ(ProductName(replaced), ProductName(tuned));
-  const GemmTactic in_one_launch = {GemmPath::kSm90, {{64, 128, 4, 2}, 1, 6, 1}, {}};
+  const GemmTactic in_one_launch = {Backend::kSm90, GemmForm::kComplete, {{64, 128, 4, 2}, 1, 6, 1}, {}};
   EXPECT_FALSE(WithLayerNormKernel(problem, in_one_launch).layer_norm.has_value());
 }
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from cases import FLOATS, Case, cases, make_case, shapes
-from one_node import as_float64, model, run, session
-from tolerances import assert_close
 
 from bertfuse.graph_rewrite import oracle
 from bertfuse.graph_rewrite.ops import MODEL_OPS, OPS
+from bertfuse.qualify.tolerances import assert_close
+from tests.cases import FLOATS, Case, cases, make_case, shapes
+from tests.one_node import as_float64, model, run, session
 
 ALL = [case for op in MODEL_OPS for dtype in FLOATS for case in cases(op, dtype)]
 

@@ -10,15 +10,15 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from cases import FLOATS, Case
-from one_node import _ONNX_TYPES, as_float64, model, run, session
 from onnx import TensorProto, helper
-from packed_cases import packed_case, packing_op_inputs, random_packing
-from tolerances import assert_close
 
 from bertfuse.graph_rewrite import functions, oracle
 from bertfuse.graph_rewrite.ops import MODEL_OPS, OPS, PACKING_OPS
 from bertfuse.graph_rewrite.spec import DOMAIN
+from bertfuse.qualify.tolerances import assert_close
+from tests.cases import FLOATS, Case
+from tests.one_node import _ONNX_TYPES, as_float64, model, run, session
+from tests.packed_cases import packed_case, packing_op_inputs, random_packing
 
 PACKED = [op for op in MODEL_OPS if OPS[op].packed_inputs]
 SEEDS = range(6)

@@ -45,6 +45,13 @@ TEST(Settings, RowsAreDeterministicIfAsked) {
             "BERTFUSE_DETERMINISTIC_ROWS is 'on', expected '0' or '1'");
 }
 
+TEST(Settings, CublasLtIsOffUnlessTurnedOn) {
+  EXPECT_EQ(CublasLtFlags("", "x"), static_cast<uint32_t>(BERTFUSE_NO_CUBLASLT));
+  EXPECT_EQ(CublasLtFlags("1", "x"), 0u);
+  EXPECT_EQ(CublasLtFlags("0", "x"), static_cast<uint32_t>(BERTFUSE_NO_CUBLASLT));
+  EXPECT_EQ(Message([] { CublasLtFlags("no", kCublasLtVariable); }), "BERTFUSE_CUBLASLT is 'no', expected '0' or '1'");
+}
+
 TEST(Settings, ATuningFileThatIsNotThereIsNamed) {
   EXPECT_EQ(Message([] { ReadTuningFile("no/such/file.tsv"); }),
             "no/such/file.tsv: the tuning file cannot be read; write one with 'bertfuse tune'");

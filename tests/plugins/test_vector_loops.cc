@@ -3,6 +3,8 @@
 
 #include <cmath>
 #include <limits>
+#include <random>
+#include <string>
 #include <vector>
 
 #include "cpu/vector_loops.h"
@@ -20,8 +22,9 @@ TEST(Gelu, WithinAFewRoundingsEverywhere) {
   for (int i = -120000; i <= 120000; ++i) x.push_back(static_cast<float>(i) * 1e-4f);
   const std::vector<float> zeros(x.size());
   for (bool tanh : {false, true}) {
+    const Activation gelu = tanh ? Activation::kGeluTanh : Activation::kGeluErf;
     std::vector<float> y = x;
-    Loops().gelu(y.data(), zeros.data(), static_cast<int64_t>(y.size()), tanh);
+    Loops().activate(y.data(), zeros.data(), static_cast<int64_t>(y.size()), gelu);
     double worst = 0;
     for (size_t i = 0; i < x.size(); ++i) {
       const double expected = ExactGelu(x[i], tanh);
@@ -34,25 +37,75 @@ TEST(Gelu, WithinAFewRoundingsEverywhere) {
 TEST(Gelu, ExtremesAndNaN) {
   const float inf = std::numeric_limits<float>::infinity();
   for (bool tanh : {false, true}) {
+    const Activation gelu = tanh ? Activation::kGeluTanh : Activation::kGeluErf;
     for (int64_t n : {1, 3, 8, 16, 31}) {
       std::vector<float> y(static_cast<size_t>(n), 1e30f), zeros(static_cast<size_t>(n));
-      Loops().gelu(y.data(), zeros.data(), n, tanh);
+      Loops().activate(y.data(), zeros.data(), n, gelu);
       for (float value : y) EXPECT_EQ(value, 1e30f);
       for (float& value : y) value = -1e30f;
-      Loops().gelu(y.data(), zeros.data(), n, tanh);
+      Loops().activate(y.data(), zeros.data(), n, gelu);
       for (float value : y) EXPECT_EQ(value, 0.0f);
       for (float& value : y) value = std::nanf("");
-      Loops().gelu(y.data(), zeros.data(), n, tanh);
+      Loops().activate(y.data(), zeros.data(), n, gelu);
       for (float value : y) EXPECT_TRUE(std::isnan(value));
       for (float& value : y) value = inf;
-      Loops().gelu(y.data(), zeros.data(), n, tanh);
+      Loops().activate(y.data(), zeros.data(), n, gelu);
       for (float value : y) EXPECT_EQ(value, inf);
       for (float& value : y) value = -inf;  // times 0, as in the op's body
-      Loops().gelu(y.data(), zeros.data(), n, tanh);
+      Loops().activate(y.data(), zeros.data(), n, gelu);
       for (float value : y) EXPECT_TRUE(std::isnan(value));
       for (float& value : y) value = -50.0f;
-      Loops().gelu(y.data(), zeros.data(), n, tanh);
+      Loops().activate(y.data(), zeros.data(), n, gelu);
       for (float value : y) EXPECT_EQ(value, 0.0f);
+    }
+  }
+}
+
+struct Product {
+  int64_t rows, columns, k, stride;
+  std::vector<float> x, weight;
+
+  Product(std::mt19937& random, int64_t rows, int64_t columns, int64_t k)
+      : rows(rows), columns(columns), k(k), stride(columns + static_cast<int64_t>(random() % 3)) {
+    std::uniform_real_distribution<float> value(-1, 1);
+    for (int64_t i = 0; i < rows * k; ++i) x.push_back(value(random));
+    for (int64_t i = 0; i < columns * k; ++i) weight.push_back(value(random));
+  }
+
+  // Of `count` rows from `row` on; what lies between the columns and the stride keeps its 7.
+  std::vector<float> Run(int64_t row, int64_t count) const {
+    std::vector<float> y(static_cast<size_t>(count * stride), 7.0f);
+    Loops().gemm(x.data() + row * k, weight.data(), y.data(), count, columns, k, stride);
+    return y;
+  }
+};
+
+TEST(Gemm, AnySizeAgreesWithDoubleAndARowDoesNotDependOnTheOthers) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  const int64_t depths[] = {0, 1, 7, 16, 33, 96, 767, 768, 769, 1536, 1553, 2305};
+  for (int64_t k : depths) {
+    for (int times = 0; times < 4; ++times) {
+      const Product p(random, 1 + random() % 20, 1 + random() % 23, k);
+      const std::vector<float> y = p.Run(0, p.rows);
+      for (int64_t i = 0; i < p.rows; ++i) {
+        const std::vector<float> alone = p.Run(i, 1);
+        for (int64_t j = 0; j < p.stride; ++j) {
+          const float got = y[static_cast<size_t>(i * p.stride + j)];
+          EXPECT_EQ(got, alone[static_cast<size_t>(j)]) << p.rows << "x" << p.columns << "x" << k;
+          double want = 0, size = 0;
+          if (j >= p.columns) want = 7;
+          for (int64_t at = 0; at < k && j < p.columns; ++at) {
+            const double term =
+                double(p.x[static_cast<size_t>(i * k + at)]) * p.weight[static_cast<size_t>(j * k + at)];
+            want += term;
+            size += std::fabs(term);
+          }
+          // k roundings in sequence would be 6e-8 k of `size`; in lanes they are k / 4 at most.
+          EXPECT_NEAR(got, want, 6e-8 * size * (8 + double(k) / 4)) << p.rows << "x" << p.columns << "x" << k;
+        }
+      }
     }
   }
 }

@@ -16,9 +16,28 @@
 
 #include "bertfuse/tools.h"
 
+#ifdef __CUDACC__
+#define ANY_DEVICE __host__ __device__
+#else
+#define ANY_DEVICE
+#endif
+
 namespace {
 
 constexpr int64_t kRows = 3, kColumns = 20;
+
+enum Activation { kNone, kGelu, kGeluTanh };
+
+Activation ActivationOf(const bertfuse_call& call) {
+  const std::string name = call.attributes[0].s;
+  return name == "gelu" ? kGelu : name == "gelu_tanh" ? kGeluTanh : kNone;
+}
+
+ANY_DEVICE inline float Activated(float x, Activation activation) {
+  if (activation == kGelu) return 0.5f * x * (1.0f + erff(x * 0.70710678f));
+  if (activation == kGeluTanh) return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
+  return x;
+}
 
 // "segfault" of "/tmp/faulty_segfault.so", and of "/tmp/faulty_segfault@1.so", where tactic 1 alone has the fault.
 const std::string& Fault() {
@@ -53,12 +72,14 @@ struct Gemm {
         y(static_cast<float*>(call.outputs[0].data)),
         m(1),
         n(call.inputs[1].shape[0]),
-        k(call.inputs[1].shape[1]) {
+        k(call.inputs[1].shape[1]),
+        activation(ActivationOf(call)) {
     for (int i = 0; i + 1 < call.inputs[0].rank; ++i) m *= call.inputs[0].shape[i];
   }
   bool Large() const { return m >= kRows && n >= kColumns; }
   float *x, *weight, *bias, *y;
   int64_t m, n, k;
+  Activation activation;
 };
 
 int32_t Refuse(bertfuse_error* error, bertfuse_code code, const char* message) {
@@ -72,7 +93,7 @@ void Compute(const Gemm& g) {
     for (int64_t j = 0; j < g.n; ++j) {
       float sum = g.bias == nullptr ? 0.0f : g.bias[j];
       for (int64_t l = 0; l < g.k; ++l) sum += g.x[i * g.k + l] * g.weight[j * g.k + l];
-      g.y[i * g.n + j] = sum;
+      g.y[i * g.n + j] = Activated(sum, g.activation);
     }
   }
 }
@@ -136,12 +157,13 @@ int32_t RunCpu(const bertfuse_call* call, bertfuse_error* error) {
 __device__ float scratch;
 __device__ unsigned calls;
 
-__global__ void Multiply(float* x, const float* weight, const float* bias, float* y, int64_t m, int64_t n, int64_t k) {
+__global__ void Multiply(float* x, const float* weight, const float* bias, float* y, int64_t m, int64_t n, int64_t k,
+                         Activation activation) {
   const int64_t at = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
   if (at >= m * n) return;
   float sum = bias == nullptr ? 0.0f : bias[at % n];
   for (int64_t l = 0; l < k; ++l) sum += x[at / n * k + l] * weight[at % n * k + l];
-  y[at] = sum;
+  y[at] = Activated(sum, activation);
 }
 
 __global__ void Spoil(int fault, float* x, float* last) {
@@ -173,7 +195,7 @@ int32_t RunCuda(const bertfuse_call* call, bertfuse_error* error) {
   if (Fault() == "cached" && g.Large() && answered[g.y] == g.m * g.n) return BERTFUSE_OK;
   answered[g.y] = g.m * g.n;
   Multiply<<<static_cast<unsigned>((g.m * g.n + 127) / 128), 128, 0, stream>>>(g.x, g.weight, g.bias, g.y, g.m, g.n,
-                                                                               g.k);
+                                                                               g.k, g.activation);
   const char* const faults[] = {"address", "trap", "hang", "outside", "nan", "random", "input", "streams"};
   for (int i = 0; i < 8; ++i) {
     if (g.Large() && Fault() == faults[i]) Spoil<<<1, 1, 0, stream>>>(i, g.x, last);

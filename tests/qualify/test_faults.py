@@ -19,10 +19,8 @@ from bertfuse.qualify.isolate import Trials, explain
 from bertfuse.qualify.kernels import qualify_kernels
 from bertfuse.qualify.problem import parse
 from bertfuse.qualify.worker import Settings, Worker
-
-sys.path.insert(0, str(Path(__file__).parent))
-import slow_reference
-from faulty import library
+from tests.qualify import slow_reference
+from tests.qualify.faulty import library
 
 # What a kernel does, and what it is reported as.
 FAULTS = {
@@ -115,7 +113,7 @@ def test_a_hang_is_ended(tmp_path: Path) -> None:
 
 
 def test_a_slow_reference_is_no_hang(tmp_path: Path) -> None:
-    settings = Settings(str(library("nan", tmp_path)), "cpu", patience=0.3, task="slow_reference:task")
+    settings = Settings(str(library("nan", tmp_path)), "cpu", patience=0.3, task="tests.qualify.slow_reference:task")
     worker = Worker(settings)
     answer = worker.run([LARGE])
     worker.stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,9 +15,7 @@ from bertfuse.qualify.measure import Measurer, problem_of
 from bertfuse.qualify.problem import parse
 from bertfuse.qualify.worker import Settings
 from bertfuse.runtime import native
-
-sys.path.insert(0, str(Path(__file__).parent))
-from faulty import library
+from tests.qualify.faulty import library
 
 PROBLEM = parse("FusedGemm float32 rows=8 K=16 N=32 tactic=-1.. constant seed=1")
 

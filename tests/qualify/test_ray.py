@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,7 @@ import pytest
 from bertfuse.qualify.cluster import Remote
 from bertfuse.qualify.kernels import qualify_kernels
 from bertfuse.qualify.worker import Settings
-
-sys.path.insert(0, str(Path(__file__).parent))
-from faulty import library
+from tests.qualify.faulty import library
 
 ray = pytest.importorskip("ray", reason="Ray is not installed (bertfuse[ray])")
 

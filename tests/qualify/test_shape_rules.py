@@ -5,7 +5,6 @@ import secrets
 import numpy as np
 import onnx
 import pytest
-from commands import invoke, said
 from onnx import TensorProto, helper
 
 from bertfuse.graph_rewrite.elements import Elements
@@ -14,6 +13,7 @@ from bertfuse.qualify.shape_rules.claims import check
 from bertfuse.qualify.shape_rules.models import draw
 from bertfuse.qualify.shape_rules.operators import DRAWERS
 from bertfuse.qualify.shape_rules.subjects import CANNOT, WITHOUT_KERNEL, versions
+from tests.commands import invoke, said
 
 _BUDGET = 2500  # models: about a minute of one core
 

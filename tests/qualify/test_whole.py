@@ -8,12 +8,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from tiny_models import exported
 from typer.testing import CliRunner
 
 from bertfuse.cli import app
 from bertfuse.qualify import whole
 from bertfuse.qualify.whole import whole_model
+from tests.tiny_models import exported
 
 
 def test_a_right_model_has_no_findings() -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from tiny_models import exported
 
 from bertfuse.graph_rewrite import fuse_file
 from bertfuse.runtime import InferenceSession
+from tests.tiny_models import exported
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")

@@ -12,16 +12,16 @@ from typing import Any
 
 import onnx
 import pytest
-from engines import NAMES, fused, ops_in, original
 
-from bertfuse.analysis import compare_models
 from bertfuse.errors import BertfuseError, RuntimeLibraryError
 from bertfuse.graph_rewrite.ops import MODEL_OPS, OPS
 from bertfuse.graph_rewrite.spec import DOMAIN
+from bertfuse.measuring.compare import compare_models
 from bertfuse.runtime import library_path
 from bertfuse.runtime.trt import backend as backends
 from bertfuse.runtime.trt import build, build_engine, load_backend
 from bertfuse.runtime.trt.model import prepare
+from tests.engines import NAMES, fused, ops_in, original
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +204,7 @@ def refused(match: str, target: Path, *arguments: Any, **options: Any) -> None:
 
 def test_bodies_in_place_of_plugins_are_refused(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What TensorRT before 10.7 makes of functions: a network that works, without one of our kernels in it."""
-    monkeypatch.setattr(build, "prepare", lambda source, target, *_: _claiming_plugins(source, target))
+    monkeypatch.setattr(build, "prepare", lambda source, target, *_, **__: _claiming_plugins(source, target))
     refused(r"made no plugin layer of .*\(EmbedLayerNorm\).* and \d+ more", tmp_path / "m.plan", bert)
 
 

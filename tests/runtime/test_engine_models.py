@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from engines import fused
 from onnx import TensorProto, helper
-from tiny_models import exported
 
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import functions, fuse_file, io
@@ -18,6 +16,8 @@ from bertfuse.graph_rewrite.spec import DOMAIN, NODE_MARKERS
 from bertfuse.runtime import InferenceSession
 from bertfuse.runtime.trt import build_engine
 from bertfuse.runtime.trt.model import prepare
+from tests.engines import fused
+from tests.tiny_models import exported
 
 WIDTH = 16
 
@@ -33,7 +33,7 @@ def two_forms(path: Path, dtype: type) -> Path:
 
     def node(x: str, residual: str, y: str) -> onnx.NodeProto:
         given = {"x": x, "residual": residual}
-        given_inputs = [tensor for tensor in op.inputs if not tensor.packed and given.get(tensor.name) != ""]
+        given_inputs = [tensor for tensor in op.inputs if not tensor.by_pass and given.get(tensor.name) != ""]
         inputs = [given.get(tensor.name, tensor.name) for tensor in given_inputs]
         attributes = {"epsilon": 1e-12, "approximate": "none", **NODE_MARKERS}
         return helper.make_node(op.name, inputs, [y], domain=DOMAIN, **attributes)

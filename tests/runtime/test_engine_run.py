@@ -9,15 +9,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from engines import fused, original
 from polygraphy.cuda import cuda
-from tiny_models import inputs
 
 from bertfuse.errors import BertfuseError
 from bertfuse.runtime import InferenceSession
 from bertfuse.runtime.trt import build_engine, gpu
 from bertfuse.runtime.trt import run as engine_run
 from bertfuse.runtime.trt.run import EngineSession, engine_runner, shortest_sequence
+from tests.engines import fused, original
+from tests.tiny_models import inputs
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tiny_models import LONGEST, VOCABULARY, exported, inputs, save_checkpoint
 
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import fuse_file
+from bertfuse.model_folder.files import find_model, longest_sequence
 from bertfuse.runtime import InferenceSession, random_inputs, text_inputs
-from bertfuse.runtime.folder import find_model, longest_sequence
 from bertfuse.runtime.inputs import fit_inputs, read_npz, vocabulary_sizes
+from tests.tiny_models import LONGEST, VOCABULARY, exported, inputs, save_checkpoint
 
 
 def test_sizes_from_config_or_from_the_tables(tmp_path: Path) -> None:

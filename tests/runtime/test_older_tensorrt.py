@@ -12,17 +12,17 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from engines import fused, original
 from onnx import TensorProto, helper
 
-from bertfuse.analysis import compare_models
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import OPS
 from bertfuse.graph_rewrite.spec import DOMAIN
+from bertfuse.measuring.compare import compare_models
 from bertfuse.runtime.trt import backend as backends
 from bertfuse.runtime.trt import build
 from bertfuse.runtime.trt.model import Prepared, prepare
 from bertfuse.runtime.trt.older_parser import fit
+from tests.engines import fused, original
 
 
 def values(model: onnx.ModelProto, name: str) -> list[int]:
@@ -95,7 +95,7 @@ def test_newer_operators(name: str) -> None:
     wanted = computed(NEWER[name], x)
     older = onnx.ModelProto()
     older.CopyFrom(NEWER[name])
-    older = fit(older, {}, {"x": TensorProto.FLOAT, "y": TensorProto.FLOAT})
+    older = fit(older, {"x": TensorProto.FLOAT, "y": TensorProto.FLOAT})
     assert [entry.version for entry in older.opset_import] == [17]
     onnx.checker.check_model(older, full_check=True)
     np.testing.assert_allclose(computed(older, x), wanted, rtol=1e-5, atol=1e-6)
@@ -104,7 +104,40 @@ def test_newer_operators(name: str) -> None:
 def test_what_has_no_older_form_is_named() -> None:
     node = helper.make_node("ReduceMean", ["x", "a"], ["y"], name="odd")
     with pytest.raises(BertfuseError, match="node 'odd' \\(ReduceMean\\): its axes are no constant"):
-        fit(made([node], 18), {}, {})
+        fit(made([node], 18), {})
+
+
+@pytest.mark.parametrize("dtype", [TensorProto.FLOAT, TensorProto.FLOAT16])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("axis", [None, -1, -2])
+def test_layer_normalization_for_a_parser_that_lacks_it(dtype: int, bias: bool, axis: int | None) -> None:
+    rng = np.random.default_rng()
+    kind = helper.tensor_dtype_to_np_dtype(dtype)
+    sizes = [5] if axis != -2 else [4, 5]
+    held = {name: rng.standard_normal(sizes).astype(kind) for name in ("gamma", "beta")[: 1 + bias]}
+    given = {} if axis is None else {"axis": axis}
+    node = helper.make_node("LayerNormalization", ["x", *held], ["y"], name="norm", epsilon=0.125, **given)
+    values = [helper.make_tensor_value_info(name, dtype, ["b", 4, 5]) for name in "xy"]
+    weights = [onnx.numpy_helper.from_array(array, name) for name, array in held.items()]
+    graph = helper.make_graph([node], "g", values[:1], values[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    x = (7 + 3 * rng.standard_normal((3, 4, 5))).astype(kind)
+    wanted = computed(model, x)
+    assert fit(model, {"x": dtype}) is model and model.graph.node[0].op_type == "LayerNormalization"
+    older = fit(model, {"x": dtype}, layer_normalization=False)
+    assert all(node.op_type != "LayerNormalization" for node in older.graph.node)
+    onnx.checker.check_model(older, full_check=True)
+    tolerance = 1e-5 if dtype == TensorProto.FLOAT else 1e-2
+    np.testing.assert_allclose(computed(older, x), wanted, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "axis", "why"), [(["y", "mean"], -1, "its mean"), (["y"], 1, "its axis is counted")]
+)
+def test_layer_normalizations_that_are_refused_by_name(outputs: list[str], axis: int, why: str) -> None:
+    node = helper.make_node("LayerNormalization", ["x", "x"], outputs, name="odd", axis=axis)
+    with pytest.raises(BertfuseError, match=f"node 'odd' \\(LayerNormalization\\): {why}"):
+        fit(made([node], 17), {"x": TensorProto.FLOAT}, layer_normalization=False)
 
 
 class Layer:

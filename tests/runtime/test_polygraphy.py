@@ -15,10 +15,10 @@ from polygraphy.backend.onnxrt import OnnxrtRunner
 from polygraphy.comparator import Comparator, SimpleCompareFunc
 from polygraphy.exception import PolygraphyException
 from polygraphy.logger import G_LOGGER
-from tiny_models import exported, inputs
 
 from bertfuse.graph_rewrite import fuse_file
 from bertfuse.runtime.polygraphy_loader import SessionWithOpLibraries
+from tests.tiny_models import exported, inputs
 
 
 @pytest.fixture(scope="module")

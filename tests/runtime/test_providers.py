@@ -10,8 +10,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from bertfuse.analysis.subjects import Subject
 from bertfuse.errors import BertfuseError
+from bertfuse.measuring.subjects import Subject
 from bertfuse.runtime import session as sessions
 from bertfuse.runtime.session import CPU, CUDA, InferenceSession
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import onnxruntime
 import pytest
-from tiny_models import exported, inputs
 
 import bertfuse
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import fuse_file
+from tests.tiny_models import exported, inputs
 
 
 def test_twice_is_once(tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from tiny_models import exported, inputs
 
 import bertfuse
 from bertfuse.errors import BertfuseError, RuntimeLibraryError
 from bertfuse.graph_rewrite import fuse_file
 from bertfuse.runtime import library
 from bertfuse.runtime.session import providers_of
+from tests.tiny_models import exported, inputs
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_missing_library_is_one_line(bare: Path, tmp_path: Path, monkeypatch: py
             call()
     monkeypatch.delenv("BERTFUSE_ORT_LIBRARY")
     monkeypatch.setattr(bertfuse, "__path__", [str(tmp_path)])
-    with pytest.raises(RuntimeLibraryError, match=r"libbertfuse_ort\.so is not installed; build it"):
+    with pytest.raises(RuntimeLibraryError, match=r"libbertfuse_ort\.so is not installed; install bertfuse again"):
         bertfuse.library_path("onnxruntime")
     with pytest.raises(RuntimeLibraryError, match="'abacus' has no library"):
         bertfuse.library_path("abacus")

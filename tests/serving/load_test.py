@@ -7,7 +7,8 @@ Every client sends one request after the other, on a connection of its own: to /
 /rerank. What is answered by 429 or a 5xx, or not at all because the connection broke, is sent again, as openai's
 client does, after the seconds that Retry-After names. Vectors and scores are compared with those that the same texts
 got before the load. Exit code 1 where a request was lost or an answer is another. --path is for servers that have the
-routes elsewhere. Needs httptools, orjson, psutil and NumPy.
+routes elsewhere; /v2/models/NAME/infer asks Triton, of what `bertfuse triton` wrote. Needs httptools, orjson, psutil
+and NumPy.
 """
 
 from __future__ import annotations
@@ -184,7 +185,18 @@ class Target:
             f"POST {self.path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
         ).encode()
 
+    @property
+    def triton(self) -> bool:
+        return self.path.startswith("/v2/models/")
+
     def body(self, texts: list[str]) -> bytes:
+        if self.triton:
+            given = {"text": texts} | ({"query": [self.query] * len(texts)} if self.rerank else {})
+            inputs = [
+                {"name": name, "shape": [len(texts), 1], "datatype": "BYTES", "data": data}
+                for name, data in given.items()
+            ]
+            return orjson.dumps({"inputs": inputs})
         if self.rerank and self.path.endswith("/rerank") and not self.path.startswith("/v"):
             return orjson.dumps({"query": self.query, "texts": texts, "documents": texts, "model": self.model})
         if self.rerank:
@@ -194,6 +206,9 @@ class Target:
 
     def read(self, found: Any) -> np.ndarray:
         """float32 [texts, size] of an answer's JSON."""
+        if self.triton:
+            (output,) = found["outputs"]
+            return np.array(output["data"], np.float32).reshape(output["shape"])
         if self.rerank:
             rows = found["results"] if isinstance(found, dict) else found
             scores = {row["index"]: row.get("score", row.get("relevance_score")) for row in rows}

@@ -7,29 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from checkpoints import save
-from commands import invoke
-from tiny_models import sentence_files
 
-from bertfuse.export import export_model
 from bertfuse.serving.checks import RequestError
 from bertfuse.serving.look import look_at
 from bertfuse.serving.tokens import Tokenised, Tokenizer
+from tests.commands import invoke
+from tests.corpora import model_folder
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    base = tmp_path_factory.mktemp("served")
-
-    def folder(name: str) -> Path:
-        if not (base / name).exists():
-            source = save(name, base / f"{name}-source")
-            if name == "encoder":
-                sentence_files(source, "Normalize")
-            export_model(source, base / name, exporter="torchscript")
-        return base / name
-
-    return folder
+def folders() -> Callable[[str], Path]:
+    return model_folder
 
 
 def test_kinds(folders: Callable[[str], Path]) -> None:
@@ -41,8 +29,9 @@ def test_kinds(folders: Callable[[str], Path]) -> None:
     assert look_at(folders("reranker"), kind="classify").kind == "classify"
 
 
-def test_mistakes(folders: Callable[[str], Path]) -> None:
-    encoder = folders("encoder")
+def test_mistakes(folders: Callable[[str], Path], tmp_path: Path) -> None:
+    encoder, no_key = folders("encoder"), tmp_path / "no.pem"
+    no_key.write_text("no key")
     for arguments, message in (
         (("nowhere",), "nowhere: no such file or folder"),
         ((folders("tagger"),), "is a model for token-classification, which is not served"),
@@ -54,6 +43,8 @@ def test_mistakes(folders: Callable[[str], Path]) -> None:
         ((encoder, encoder), "two models are named encoder"),
         ((encoder, "--warm", "a"), "--warm a: write numbers of tokens"),
         ((encoder, "--tls-key", "key.pem"), "--tls-certificate and --tls-key go together"),
+        ((encoder, "--tls-key", no_key, "--tls-certificate", no_key), "are not a certificate and its key"),
+        ((encoder, "--tls-key", no_key, "--tls-certificate", "nowhere.pem"), "nowhere.pem: no such file"),
     ):
         result = invoke("serve", *arguments, code=2)
         assert message in result.stderr and len(result.stderr.splitlines()) == 1, result.stderr

@@ -5,25 +5,28 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import random
 import re
+import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
-from checkpoints import save, texts
-from servers import Server, served
-from tiny_models import sentence_files
 
 import bertfuse
-from bertfuse.export import export_model
+from tests.checkpoints import texts
+from tests.corpora import model_folder
+from tests.servers import Server, served
 
 pytestmark = pytest.mark.slow
 LOAD_TEST = Path(__file__).with_name("load_test.py")
@@ -31,14 +34,8 @@ KEY = "a-secret"
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    base = tmp_path_factory.mktemp("served")
-    for name in ("encoder", "reranker", "classifier", "masks"):
-        source = save(name, base / f"{name}-source")
-        if name == "encoder":
-            sentence_files(source, "Normalize")
-        export_model(source, base / name, exporter="torchscript")
-    return {name: base / name for name in ("encoder", "reranker", "classifier", "masks")}
+def folders() -> dict[str, Path]:
+    return {name: model_folder(name) for name in ("encoder", "reranker", "classifier", "masks")}
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +79,27 @@ def test_vectors(server: Server, folders: dict[str, Path]) -> None:
     np.testing.assert_allclose(np.linalg.norm(short, axis=1), 1, atol=1e-6)
 
 
+def test_vectors_in_company(server: Server, folders: dict[str, Path]) -> None:
+    """Of a text computed with others of other requests: those of the text alone, but for last bits."""
+    seed = random.randrange(1 << 31)
+    print(f"seed {seed}")
+    source, given = random.Random(seed), texts(60, seed=7)
+    encoder = bertfuse.Encoder(folders["encoder"], device="cpu")
+    want = np.concatenate([encoder.encode([text]) for text in given])
+    # Of the largest number in a vector: MiniLM's differ by three, between a batch of one and of sixty.
+    bits = 4 * np.spacing(np.abs(want).max(axis=1, keepdims=True))
+
+    def differ(rows: list[int]) -> bool:
+        body = {"input": [given[row] for row in rows], "encoding_format": "base64"}
+        found = ask(server, "/v1/embeddings", body)[2]["data"]
+        vectors = np.stack([np.frombuffer(base64.b64decode(row["embedding"]), "<f4") for row in found])
+        return bool((np.abs(vectors - want[rows]) > bits[rows]).any())
+
+    asked = [source.sample(range(60), source.choice((1, 1, 3, 30))) for _ in range(60)]
+    with ThreadPoolExecutor(12) as pool:
+        assert not any(pool.map(differ, asked))
+
+
 def test_routes_of_text_embeddings_inference(server: Server, folders: dict[str, Path]) -> None:
     encoder = bertfuse.Encoder(folders["encoder"], device="cpu")
     given = texts(5, seed=4)
@@ -119,6 +137,10 @@ def test_models_keys_and_headers(server: Server) -> None:
     status, _, found = ask(server, "/v1/embeddings", {"input": "a", "model": "nobody"})
     assert status == 404 and "There is no model 'nobody': encoder, rank, classifier" in found["error"]["message"]
     assert ask(server, "/v1/embeddings", {"input": "a", "model": "rank"})[0] == 404
+    status, _, found = ask(server, "/v1/nothing", {})
+    assert status == 404 and found["error"]["message"].startswith("There is no route /v1/nothing")
+    status, headers, found = ask(server, "/embed")
+    assert (status, headers["allow"], found["error_type"]) == (405, "POST", "Validation")
     for key in (None, "wrong"):
         assert ask(server, "/v1/embeddings", {"input": "a"}, key)[0] == ask(server, "/info", None, key)[0] == 401
     for path in ("/health", "/docs", "/openapi.json", "/metrics"):
@@ -136,7 +158,10 @@ def test_models_keys_and_headers(server: Server) -> None:
     while not is_logged() and time.monotonic() < end:
         time.sleep(0.05)
     assert is_logged()
-    assert 'te_request_count_total{method="embed"}' in ask(server, "/metrics")[2]
+    counts = ask(server, "/metrics")[2]
+    assert 'te_request_count_total{method="embed"}' in counts
+    sizes = dict(re.findall(r'bertfuse_resident_bytes{process="(\w+)"} (\S+)', counts))
+    assert set(sizes) == {"supervisor", "engine", "front"} and all(float(size) > 1e7 for size in sizes.values())
 
 
 def test_bad_bodies_are_refused_in_one_sentence(server: Server) -> None:
@@ -158,6 +183,18 @@ def test_bad_bodies_are_refused_in_one_sentence(server: Server) -> None:
         head = f"POST /embed HTTP/1.1\r\nauthorization: Bearer {KEY}\r\ncontent-length: 100000000\r\n\r\n"
         connection.sendall(head.encode())
         assert connection.recv(100).startswith(b"HTTP/1.1 413")
+
+
+def test_clients_that_mean_no_good(folders: dict[str, Path]) -> None:
+    """Others are answered, with more connections left open than the server takes, and its memory stays."""
+    with served(folders["encoder"], "--max-connections", 64) as server:
+        command = [sys.executable, LOAD_TEST.with_name("hostile.py"), server.url, server.process.pid, "--quick"]
+        command += ["--connections", 256, "--growth", 50]
+        ran = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        body = {"inputs": ["anna walks to the river " * 30] * 2048, "truncate": True}
+        status, _, found = ask(server, "/embed_all", body, None)
+        assert status == 413 and "vectors of 65536 are given at most" in found["error"]
 
 
 @pytest.mark.parametrize("kind", ["engine", "front"])
@@ -213,6 +250,20 @@ def test_a_full_queue_is_429_and_a_stop_answers_what_is_in_work(folders: dict[st
             thread.join()
         assert {status for status, _, _ in found} == {200, 429}
     assert [line for line in server.said if not line.startswith(("Serving", "Stopping"))] == []
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_https(folders: dict[str, Path], tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", key]
+    command += ["-out", certificate, "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run(list(map(str, command)), capture_output=True, check=True)
+    with served(folders["encoder"], "--tls-certificate", certificate, "--tls-key", key) as server:
+        trusting = ssl.create_default_context(cafile=certificate)
+        connection = http.client.HTTPSConnection(server.url.removeprefix("http://"), timeout=30, context=trusting)
+        connection.request("POST", "/embed", json.dumps({"inputs": "anna"}))
+        assert connection.getresponse().status == 200
+        connection.close()
 
 
 def test_word_weights(folders: dict[str, Path]) -> None:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import onnx
 import pytest
-from checkpoints import save
-from commands import invoke, said
-from engine_stand_in import plan_of
-from tiny_models import sentence_files
 
 from bertfuse.serving.triton.config import Name, tensor, text
 from bertfuse.serving.triton.repository import copy_onnx
+from tests.checkpoints import save
+from tests.commands import invoke, said
+from tests.engine_stand_in import plan_of
+from tests.tiny_models import sentence_files
 
 BLOCKS = re.findall(
     r"```protobuf\n(.*?)```", (Path(__file__).parents[2] / "docs" / "deployment.md").read_text(), re.DOTALL
@@ -56,7 +56,7 @@ def test_an_interrupted_or_repeated_command_leaves_no_half(folders: Callable[[st
     said("triton", folders("minilm"), "-o", tmp_path / "new")
     before = {file: file.read_bytes() for file in (tmp_path / "new").rglob("*") if file.is_file()}
     result = invoke("triton", folders("minilm"), "-o", tmp_path / "new", code=2)
-    assert "minilm: exists; remove it, or give another --name" in result.stderr
+    assert "minilm: is there already; give another --name, or write over it with --overwrite" in result.stderr
     assert before == {file: file.read_bytes() for file in (tmp_path / "new").rglob("*") if file.is_file()}
     rtx = plan_of(tmp_path / "rtx.plan", backend="rtx")
     invoke("triton", folders("minilm"), "-o", tmp_path / "none", "--backend", "tensorrt", "--plan", rtx, code=2)

@@ -20,6 +20,11 @@
   X(INT32, 6, "int32", 4, kINT32, int32_t) \
   X(INT64, 7, "int64", 8, kINT64, int64_t)
 
-#define BERTFUSE_DTYPES(X) BERTFUSE_FLOAT_DTYPES(X) BERTFUSE_INDEX_DTYPES(X)
+// Of weights that have scales.
+#define BERTFUSE_QUANTIZED_DTYPES(X)   \
+  X(INT8, 3, "int8", 1, kINT8, int8_t) \
+  X(FLOAT8E4M3FN, 17, "float8e4m3fn", 1, kFP8, __nv_fp8_e4m3)
+
+#define BERTFUSE_DTYPES(X) BERTFUSE_FLOAT_DTYPES(X) BERTFUSE_INDEX_DTYPES(X) BERTFUSE_QUANTIZED_DTYPES(X)
 
 #endif  // BERTFUSE_DTYPES_H_

@@ -55,6 +55,7 @@ enum {
   // A row's result (in attention, a sequence's) has the same bits whatever else is in the batch: tactics are chosen
   // among those that round alike. Changes nothing on the CPU.
   BERTFUSE_DETERMINISTIC_ROWS = 4,
+  BERTFUSE_NO_CUBLASLT = 8,  // products run in this library's own kernels
 };
 
 // Tactics that were measured on the user's device (bertfuse/tools.h).
@@ -73,9 +74,6 @@ typedef struct bertfuse_host {
   // `grain` is the smallest range worth a thread of its own.
   void (*parallel_for)(void* context, int64_t count, int64_t grain, void (*fn)(void* user, int64_t begin, int64_t end),
                        void* user);
-  // y[m,n] = x[m,k] · weight[n,k]ᵀ (+ bias[n] where not null), float32, row major, dense.
-  int32_t (*gemm)(void* context, int64_t m, int64_t n, int64_t k, const float* x, const float* weight,
-                  const float* bias, float* y, bertfuse_error* error);
 } bertfuse_host;
 
 // One execution of one op. Inputs, outputs and attributes come in the order of the op's description; an optional input
@@ -101,6 +99,8 @@ typedef struct bertfuse_call {
   const bertfuse_host* host;
   uint32_t flags;
   const bertfuse_tuning* tuning;  // may be null
+  // What the kernel's `prepare` made of this call's constant inputs; null: run() does that itself, each time.
+  const void* prepared;
 } bertfuse_call;
 
 // One implementation of one op on one device. The functions are called with a call that the op table has validated
@@ -118,6 +118,13 @@ typedef struct bertfuse_kernel {
   // there; and what it is chosen by, as in "FusedGemmGelu float16 4096x3072x768". Terminated, cut off at `size`.
   int32_t (*describe_tactic)(const bertfuse_call* call, int32_t tactic, char* text, size_t size, bertfuse_error* error);
   int32_t (*describe_problem)(const bertfuse_call* call, char* text, size_t size, bertfuse_error* error);
+  // What chose the tactic that is chosen: "tuning file", the call's; "measured", on such a device, which the library
+  // knows; or "model", of costs. Null where the op does not tell.
+  int32_t (*describe_choice)(const bertfuse_call* call, char* text, size_t size, bertfuse_error* error);
+  // What a host may have made once of inputs that are constant: bytes of it (0: the call wants none), and making it in
+  // memory of 64-byte alignment. Shapes and dtypes of these inputs count, and their data; others need not be known.
+  int32_t (*prepared_size)(const bertfuse_call* call, size_t* bytes, bertfuse_error* error);
+  int32_t (*prepare)(const bertfuse_call* call, void* prepared, bertfuse_error* error);
 } bertfuse_kernel;
 
 // The kernel of that op and device, or null. Implemented by the library that links the kernels in.

@@ -18,7 +18,8 @@ typedef struct bertfuse_gpu {
   // made for, and that of the PTX it came from. 0: nothing in the library runs here.
   int32_t code_architecture;
   int32_t ptx_architecture;
-  int32_t hopper_kernels;  // 1 where the kernels for compute capability 9.0 are used
+  char backends[64];  // the families of kernels that it runs, with spaces between them, the fastest first: "sm90 mma
+                      // simt"
 } bertfuse_gpu;
 
 // The architectures that the library was built for, as CMake spells them ("80-real;90;90a-real": a number alone is

@@ -6,7 +6,6 @@ python -m adversarial --each 200 [--only windows] [--seed S]   (in tests/graph_r
 from __future__ import annotations
 
 import importlib
-import multiprocessing
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from random import Random
@@ -16,7 +15,8 @@ import onnx
 
 from bertfuse.graph_rewrite import FusionResult, fuse
 from bertfuse.graph_rewrite.spec import DOMAIN
-from bertfuse.qualify.mutants.verdict import Verdict, judge
+from bertfuse.qualify.apart import Ended, messages
+from bertfuse.qualify.mutants.verdict import FAMILIES, Verdict, judge
 
 from .build import Case
 from .half import judge_in_half
@@ -28,6 +28,7 @@ KINDS = (
     "integers", "ids", "floats", "windows", "samples", "constants", "attributes", "embeddings", "shapes", "scores",
     "layer_norms", "gelus", "wiring", "more_masks", "weights", "crashes", "precision", "encoders",
     "bodies", "views", "axes", "odd_graphs", "halves", "deeper", "programs", "padding",
+    "variants", "terms", "gates", "zeros",
     *APART,
 )  # fmt: skip
 
@@ -50,7 +51,8 @@ def tried(kind: str, seed: int) -> tuple[str, Case, Verdict]:
         return name, case, judge_padded(case, seed)
     feeds = case.feeds(seed)
     with np.errstate(all="ignore"):
-        verdict = judge_in_half(case, feeds) if case.dtype else judge(case.model, feeds)
+        level = FAMILIES if case.families else "full"
+        verdict = judge_in_half(case, feeds) if case.dtype else judge(case.model, feeds, level)
     if verdict.outcome == "invalid" and (case.never or case.attributes):
         verdict = Verdict("refused", verdict.text, result=fuse(case.model))
     if verdict.result is not None and not verdict.bad:
@@ -67,28 +69,16 @@ def tried_apart(kind: str, seeds: range) -> Iterator[tuple[int, str, bool, Verdi
     """
     first = seeds.start
     while first < seeds.stop:
-        ours, theirs = _CONTEXT.Pipe(duplex=False)
-        process = _CONTEXT.Process(target=_try, args=(theirs, kind, first, seeds.stop), daemon=True)
-        process.start()
-        theirs.close()
-        try:
-            while first < seeds.stop:
-                if not ours.poll(_HANGS):
-                    raise EOFError
-                yield (first, *ours.recv())
-                first += 1
-        except EOFError:
-            process.join(5)
-            name = recipes(kind)[first % len(recipes(kind))].__name__.strip("_")
-            yield first, name, True, Verdict("crashed", f"the process ended with {process.exitcode}")
+        for message in messages(_try, (kind, first, seeds.stop), _HANGS, _HANGS):
+            if isinstance(message, Ended):
+                if first == seeds.stop:
+                    return
+                name = recipes(kind)[first % len(recipes(kind))].__name__.strip("_")
+                message = name, True, Verdict("crashed", str(message))
+            yield (first, *message)
             first += 1
-        finally:
-            ours.close()
-            process.kill()
-            process.join()
 
 
-_CONTEXT = multiprocessing.get_context("spawn")
 _HANGS = 120.0  # seconds without a word
 
 

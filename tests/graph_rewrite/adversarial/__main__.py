@@ -6,15 +6,12 @@ import argparse
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
-
-from adversarial import KINDS, tried  # noqa: E402
+from tests.graph_rewrite.adversarial import KINDS, tried
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m adversarial", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.graph_rewrite.adversarial", description=__doc__)
     parser.add_argument("--each", type=int, default=100, help="models of each kind")
     parser.add_argument("--only", action="append", choices=KINDS, help="this kind alone; give it again for more")
     parser.add_argument("--seed", type=int, default=0, help="where numbering starts: model N is always the same")

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-from attentions import HEADS, HIDDEN, SIZE, Attention, attend
-from graphs import Builder
 from onnx import TensorProto, helper
 
 from bertfuse.qualify.mutants.inputs import Signature, feeds, signature
 from bertfuse.qualify.mutants.verdict import Feed
+from tests.graph_rewrite.attentions import HEADS, HIDDEN, SIZE, Attention, attend
+from tests.graph_rewrite.graphs import Builder
 
 from .padded import Padded
 
@@ -42,6 +42,7 @@ class Case:
     count    how many inputs are made, one of each kind at least; 0: `more` alone
     runs     whether ONNX Runtime runs the model: of one that it need not run, fusing must not crash
     padded   fused with padding removed, and with tokens in a row; `feeds` are its own
+    families  fused with families=True
     """
 
     model: onnx.ModelProto
@@ -55,6 +56,7 @@ class Case:
     count: int = 14
     runs: bool = True
     padded: Padded | None = None
+    families: bool = False
 
     def feeds(self, seed: int) -> dict[str, Feed]:
         read = signature(self.model)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 
 import numpy as np
 import onnx
 
-from bertfuse.analysis.differences import TOLERANCES
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import fuse
+from bertfuse.measuring.differences import TOLERANCES
 from bertfuse.qualify.mutants.inputs import MASKS
 from bertfuse.qualify.mutants.sessions import session
 from bertfuse.qualify.mutants.verdict import Feed, Verdict, one_line
@@ -66,8 +67,7 @@ def judge_in_half(case: Case, feeds: Mapping[str, Feed]) -> Verdict:
 def _rounded(model: onnx.ModelProto, seed: int) -> onnx.ModelProto:
     """The model with its large weights moved by a rounding of float16; frequencies and slopes are as they were."""
     random = np.random.default_rng(seed)
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     for tensor in copy.graph.initializer:
         if tensor.data_type == onnx.TensorProto.FLOAT and np.prod(tensor.dims) >= 64:
             values = onnx.numpy_helper.to_array(tensor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .build import BOOL, HIDDEN, INT64, Case, Graph, Random, attend, attention_of, helper, np, onnx, spelled, words
 from .padded import POOLED, TOKENS
-from .padding import _Model
+from .padding import Model
 from .weights import _layer
 
 M, I = "attention_mask", "ids"  # noqa: E741
@@ -159,7 +159,7 @@ _OURS = (
 
 def _of_an_interface(r: Random) -> Case:
     """Outputs, weights and tensors inside that are called like what packing and ragged batches add."""
-    m = _Model(r, of_ids=False)
+    m = Model(r, of_ids=False)
     case = m.case((m.mean(m.weight()), POOLED), *([(m.x, TOKENS)] if r.random() < 0.5 else []))
     graph = case.model.graph
     outputs = [v.name for v in graph.output]

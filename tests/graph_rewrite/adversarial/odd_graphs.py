@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from copy import deepcopy
 from pathlib import Path
 
 from .build import BOOL, FLOAT, HIDDEN, INT64, Case, Graph, Random, attend, helper, np, onnx, spelled
@@ -245,8 +246,7 @@ def _external_data(r: Random) -> Case:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         one = r.random() < 0.5
-        kept = onnx.ModelProto()
-        kept.CopyFrom(model)
+        kept = deepcopy(model)
         onnx.save(
             kept, path, save_as_external_data=True, all_tensors_to_one_file=one, size_threshold=r.choice([0, 512])
         )

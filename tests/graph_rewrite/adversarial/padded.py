@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 
 import bertfuse
-from bertfuse.analysis.differences import TOLERANCES
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import FusionResult, fuse
+from bertfuse.measuring.differences import TOLERANCES
 from bertfuse.qualify.mutants.sessions import session
 from bertfuse.qualify.mutants.verdict import Feed, Verdict, one_line
 

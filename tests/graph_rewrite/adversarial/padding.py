@@ -13,7 +13,7 @@ PLACES = 32
 _TYPES = {"int64": (-1, 2, 3, 7), "int32": (-1, 2, 5), "bool": (), "float32": (0.5, 0.3, 2.0, -1.0), "int8": (-1, 2)}
 
 
-class _Model:
+class Model:
     """An encoder of one layer over ids: `x` [B, S, 16], `visible` bool [B, S], `numbers` what the mask is fed as."""
 
     def __init__(self, r: Random, of_ids: bool | None = None) -> None:
@@ -25,6 +25,7 @@ class _Model:
         self.padding_id = r.choice([0, 1, 5])
         self.kind = r.choice(list(_TYPES))
         self.kept: Callable[[np.ndarray], np.ndarray] = lambda mask: mask != 0
+        self.of_one = False  # whether 1 alone shows a token
         if self.of_ids:
             self.visible = b.op("Not", b.op("Equal", self.ids, b.ints(self.padding_id, self.index)))
             self.numbers = b.cast(self.visible, INT64)
@@ -53,7 +54,7 @@ class _Model:
         if r.random() < 0.5:
             self.kept = lambda mask: mask.astype(np.float32) > np.float32(number if number != 1 else 0.9)
             return b.op("Greater", wide, b.const(float(number if number != 1 else 0.9)))
-        self.kept = lambda mask: mask.astype(np.float32) == 1
+        self.kept, self.of_one = lambda mask: mask.astype(np.float32) == 1, True
         return b.op("Equal", b.cast(self.numbers, INT64) if self.kind != "float32" else wide, self._one())
 
     def _one(self) -> str:
@@ -106,10 +107,14 @@ class _Model:
         made = {"types": random.integers(0, 2, mask.shape), M: mask}
         if self.of_ids:
             ids = np.where(mask != 0, np.where(ids == self.padding_id, self.padding_id + 1, ids), self.padding_id)
-        elif odd and _TYPES[self.kind]:
+        elif odd and _TYPES[self.kind] and not (self.of_one and self._reads_numbers_again()):
             made[M] = random.choice([0, 1, *_TYPES[self.kind]], mask.shape)
         taken = {v.name: helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type) for v in self.b.inputs}
         return {name: (made | {"ids": ids})[name].astype(dtype) for name, dtype in taken.items()}
+
+    def _reads_numbers_again(self) -> bool:
+        """Whether the mask weighs, too, where 1 alone shows a token: then it must be of 0 and 1 (docs/design.md)."""
+        return sum(self.numbers in node.input for node in self.b.nodes) > 1
 
     def _sees(self, feed: dict[str, np.ndarray]) -> np.ndarray:
         return feed["ids"] != self.padding_id if self.of_ids else self.kept(feed[M])
@@ -121,7 +126,7 @@ def _first_axis(node: onnx.NodeProto) -> bool:
 
 def _by_weight(r: Random) -> Case:
     """A mean of tokens: weights are the mask, as it is fed or compared, or something near it."""
-    m = _Model(r)
+    m = Model(r)
     b, half = m.b, m.b.const(0.5)
     weights: list[Callable[[], str]] = [
         m.weight,
@@ -143,7 +148,7 @@ def _by_weight(r: Random) -> Case:
 
 def _otherwise(r: Random) -> Case:
     """Pooling by the greatest, the last, all tokens, weights from a Softmax, or by tokens of other texts."""
-    m = _Model(r)
+    m = Model(r)
     b, x = m.b, m.x
     hidden = b.const(r.choice([-1e9, -1.0, 0.0]))
     choices: list[Callable[[], str]] = [
@@ -169,7 +174,7 @@ def _otherwise(r: Random) -> Case:
 
 def _for_each_token(r: Random) -> Case:
     """Outputs with a row for each token, by operators that keep rows apart, or do not."""
-    m = _Model(r)
+    m = Model(r)
     b, x = m.b, m.x
     single = b.linear(x, HIDDEN, 1)
     choices: list[Callable[[], str]] = [
@@ -193,7 +198,7 @@ def _for_each_token(r: Random) -> Case:
 
 def _of_the_first(r: Random) -> Case:
     """The first token by an index, a slice, or only after something else has been done to all of them."""
-    m = _Model(r)
+    m = Model(r)
     b, x = m.b, m.x
     gathered = lambda t: b.op("Gather", t, b.ints(0), axis=1)  # noqa: E731
     choices: list[Callable[[], str]] = [
@@ -213,7 +218,7 @@ def _of_the_first(r: Random) -> Case:
 
 def _padding_by_ids(r: Random) -> Case:
     """The mask comes from the ids, and so does the pooling: what is padding among tokens in a row?"""
-    m = _Model(r, of_ids=True)
+    m = Model(r, of_ids=True)
     b = m.b
     other = b.op("Greater", b.cast(m.ids, INT64), b.ints(m.padding_id))
     weight = r.choice([m.weight, lambda: m.weight(m.numbers), lambda: m.weight(other)])()
@@ -222,7 +227,7 @@ def _padding_by_ids(r: Random) -> Case:
 
 def _read_by_a_branch(r: Random) -> Case:
     """Branches of an If read ids, mask, an output, or rows between: by names, whatever these come to mean."""
-    m = _Model(r)
+    m = Model(r)
     b = m.b
     numbers = b.cast(m.numbers, FLOAT)
     mean = m.mean(m.weight())

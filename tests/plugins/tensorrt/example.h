@@ -48,7 +48,7 @@ class ExampleFields {
 // One layer: which of the op's inputs it has (bit i: input i) and the dtypes that T and I stand for.
 struct Example {
   Example(const OpDef& op, uint32_t present, int32_t t, int32_t i)
-      : op(op), present(present), dtypes{t, i, BERTFUSE_INT32}, fields(op) {
+      : op(op), present(present), dtypes{t, i, BERTFUSE_INT32, t, BERTFUSE_FLOAT32}, fields(op) {
     // Sizes that weights fix are all different and even; the others are free.
     for (int tensor = 0; tensor < op.num_inputs; ++tensor) {
       for (int axis = 0; op.inputs[tensor].constant && axis < op.inputs[tensor].num_axes; ++axis) {
@@ -148,7 +148,7 @@ inline std::vector<uint32_t> Readings(const OpDef& op) {
     bool complete = true;
     for (int i = 0; i < op.num_inputs; ++i) {
       const bool there = (present >> i & 1) != 0;
-      complete &= there || op.inputs[i].optional;
+      complete &= there ? op.inputs[i].scales < 0 : op.inputs[i].optional;
       complete &= !there || op.inputs[i].needs < 0 || (present >> op.inputs[i].needs & 1) != 0;
     }
     if (complete) readings.push_back(present);
@@ -159,7 +159,7 @@ inline std::vector<uint32_t> Readings(const OpDef& op) {
 // Every input of the op's padded form.
 inline uint32_t AllInputs(const OpDef& op) {
   uint32_t present = 0;
-  for (int i = 0; i < op.num_inputs; ++i) present |= (op.inputs[i].packed ? 0u : 1u) << i;
+  for (int i = 0; i < op.num_inputs; ++i) present |= (op.inputs[i].packed || op.inputs[i].scales >= 0 ? 0u : 1u) << i;
   return present;
 }
 

@@ -86,9 +86,13 @@ struct Libraries {
     Expect(runtime != nullptr, "createInferRuntime");
     return runtime;
   }
-  std::unique_ptr<nvonnxparser::IParser> Parser(INetworkDefinition& network) const {
+  // Its virtual destructor is at another place of the table in 8.6.0 than in 8.6.1's header; destroy() is not.
+  struct Destroyed {
+    void operator()(nvonnxparser::IParser* parser) const { parser->destroy(); }
+  };
+  std::unique_ptr<nvonnxparser::IParser, Destroyed> Parser(INetworkDefinition& network) const {
     const auto create = Symbol<void* (*)(void*, void*, int32_t)>(parser, "createNvOnnxParser_INTERNAL");
-    std::unique_ptr<nvonnxparser::IParser> made(
+    std::unique_ptr<nvonnxparser::IParser, Destroyed> made(
         static_cast<nvonnxparser::IParser*>(create(&network, &g_log, NV_ONNX_PARSER_VERSION)));
     Expect(made != nullptr, "createParser");
     return made;

@@ -199,6 +199,7 @@ TYPED_TEST(Execution, ConstantInputsReachTheKernel) {
 TYPED_TEST(Execution, SettingsReachTheKernel) {
   setenv("BERTFUSE_TF32", "1", 1);
   setenv("BERTFUSE_DETERMINISTIC_ROWS", "1", 1);
+  setenv("BERTFUSE_CUBLASLT", "1", 1);
   const OpDef& op = *FindOp("FusedGemm");
   const Example example(op, AllInputs(op), BERTFUSE_FLOAT32, BERTFUSE_INT32);
   typename TestFixture::Engine engine(this->host, op.name, example.fields.collection(), example.Inputs());

@@ -85,7 +85,7 @@ TEST_F(Fields, RefusedByName) {
 
 TEST_F(Fields, ConstantInputsMayBeNamed) {
   const int32_t weights = 6;
-  const int64_t wide = 6, none = 0, negative = -1, beyond = 1 << 4, far = int64_t{1} << 40;
+  const int64_t wide = 6, none = 0, negative = -1, beyond = 1 << 7, far = int64_t{1} << 40;
   const auto create = [&](const void* bits, Type type) {
     return Create("FusedGemmGelu", {{"constant_inputs", bits, type, 1}});
   };
@@ -93,7 +93,7 @@ TEST_F(Fields, ConstantInputsMayBeNamed) {
   EXPECT_EQ(create(&wide, Type::kINT64), "approximate=none, constant_inputs=6");
   EXPECT_EQ(create(&none, Type::kINT64), "approximate=none");
   for (const int64_t* wrong : {&negative, &beyond, &far}) {
-    Refused(create(wrong, Type::kINT64), ", expected a bit for each of 4 inputs");
+    Refused(create(wrong, Type::kINT64), ", expected a bit for each of 7 inputs");
   }
   Refused(create(&scale, Type::kFLOAT32), "field 'constant_inputs' is float32 (1), expected an int");
 }

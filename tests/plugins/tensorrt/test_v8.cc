@@ -84,7 +84,7 @@ TEST_F(V8, WrongInputsAreNamed) {
   says(message([](auto& inputs) { inputs[1].min.d[1] = inputs[1].opt.d[1] = inputs[1].max.d[1] = 7; }),
        "input 'weight' axis 1 is 7, expected K");
   says(message([](auto& inputs) { inputs.pop_back(); }), "2 inputs are too many or too few for: x, weight, bias");
-  says(message([](auto& inputs) { inputs.resize(40, inputs[2]); }), "40 inputs, expected at most 4");
+  says(message([](auto& inputs) { inputs.resize(40, inputs[2]); }), "40 inputs, expected at most 7");
   says(message([](auto& inputs) { inputs.clear(); }), "0 inputs are too many or too few");
 }
 

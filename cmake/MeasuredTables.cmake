@@ -1,0 +1,11 @@
+# plugins/ops/measured/*.tsv, what was measured on each device, as a source file: BERTFUSE_MEASURED_TABLES.
+set(folder "${CMAKE_CURRENT_SOURCE_DIR}/plugins/ops/measured")
+file(GLOB tables CONFIGURE_DEPENDS "${folder}/*.tsv")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${tables})
+set(BERTFUSE_MEASURED_TEXTS "")
+foreach(table IN LISTS tables)
+  file(READ "${table}" text)
+  string(APPEND BERTFUSE_MEASURED_TEXTS "R\"tsv(${text})tsv\",\n")
+endforeach()
+set(BERTFUSE_MEASURED_TABLES "${BERTFUSE_GENERATED_DIR}/measured_tables.cc")
+configure_file("${folder}/tables.cc.in" "${BERTFUSE_MEASURED_TABLES}" @ONLY)

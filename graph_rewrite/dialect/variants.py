@@ -1,0 +1,105 @@
+"""What families beyond BERT compute, in standard ONNX operators: rotations, windows, grouped heads, gates, norms."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto
+
+from ..ops.activations import ACTIVATIONS
+from .reference import MASKED_SCORE
+
+
+class VariantDialect:
+    """What OnnxDialect has for those; `emit`, `constant` and small helpers are its own."""
+
+    def rms_norm(self, x, gamma, epsilon):
+        if self.opset >= 23:
+            return self.emit("RMSNormalization", [x, gamma], axis=-1, epsilon=epsilon)
+        deviation = self.emit("Sqrt", [self.add(self._mean(self.emit("Mul", [x, x])), self._float_attribute(epsilon))])
+        return self.emit("Mul", [self.emit("Div", [x, deviation]), gamma])
+
+    def halves(self, x):
+        if self.opset >= 18:
+            return self.emit("Split", [x], outputs=2, axis=-1, num_outputs=2)
+        return self.emit("Split", [x], outputs=2, axis=-1)
+
+    def activation(self, x, kind):
+        return ACTIVATIONS[kind].onnx(self, x)
+
+    def scaled_silu(self, x, factor):
+        argument = x if factor == 1 else self.emit("Mul", [x, self.constant(factor, np.float32)])
+        return self.emit("Mul", [x, self.emit("Sigmoid", [argument])])
+
+    def multiply(self, a, b):
+        return self.emit("Mul", [a, b])
+
+    def split_grouped_heads(self, qkv, num_heads, kv_num_heads):
+        counts = [self._int_attribute(n) for n in (num_heads, kv_num_heads, kv_num_heads)]
+        heads = self.add(counts[0], self.add(counts[1], counts[2]))
+        size = self.emit("Div", [self._axes(qkv, 2, 3), heads])
+        sizes = self.emit("Mul", [self.emit("Concat", counts, axis=0), size])
+        parts = self.emit("Split", [qkv, sizes], outputs=3, axis=-1)
+        leading = self.constant([0, 0], np.int64)
+        shapes = [self.emit("Concat", [leading, count, size], axis=0) for count in counts]
+        by_head = [self.emit("Reshape", [part, shape]) for part, shape in zip(parts, shapes, strict=True)]
+        return tuple(self.emit("Transpose", [part], perm=[0, 2, 1, 3]) for part in by_head)
+
+    def rotary(self, x, cos, sin, pairs):
+        size = self._axes(cos, 1, 2)
+        twice, zero, one = self.add(size, size), self.constant([0], np.int64), self.constant([1], np.int64)
+        last, step = self.constant([-1], np.int64), self.constant([1 if pairs == "halves" else 2], np.int64)
+        bounds = ((zero, size), (size, twice)) if pairs == "halves" else ((zero, twice), (one, twice))
+        a, b = (self.emit("Slice", [x, start, end, last, step]) for start, end in bounds)
+        rest = self.emit("Slice", [x, twice, self.constant([2**31 - 1], np.int64), last])
+        times = lambda x, y: self.emit("Mul", [x, y])  # noqa: E731
+        turned = [self.emit("Sub", [times(a, cos), times(b, sin)]), self.add(times(b, cos), times(a, sin))]
+        if pairs == "halves":
+            return self.emit("Concat", [*turned, rest], axis=-1)
+        beside = self.emit("Concat", [self._unsqueeze(part, [-1]) for part in turned], axis=-1)
+        shape = self.emit("Concat", [self.constant([0, 0, 0], np.int64), twice], axis=0)
+        return self.emit("Concat", [self.emit("Reshape", [beside, shape]), rest], axis=-1)
+
+    def attention_variant(self, q, k, v, mask, bias, scale, left, right, bias_left):
+        # Heads of Q that share one of K and V get an axis of their own, along which those are broadcast.
+        batch, length, size, groups = self._axes(q, 0, 1), self._axes(q, 2, 3), self._axes(q, 3, 4), self._axes(k, 1, 2)
+        shared = self.emit("Div", [self._axes(q, 1, 2), groups])
+        q = self.emit("Reshape", [q, self.emit("Concat", [batch, groups, shared, length, size], axis=0)])
+        k, v = self._unsqueeze(k, [2]), self._unsqueeze(v, [2])
+        scores = self.emit("MatMul", [q, self.emit("Transpose", [k], perm=[0, 1, 2, 4, 3])])
+        scores = self.emit("Mul", [scores, self._float_attribute(scale)])
+        distance = self._distances(length)
+        if bias is not None:
+            scores = self.add(scores, self._bias_by_distance(bias, distance, bias_left, groups, length))
+        seen = self.emit("And", [
+            self._within(distance, left, lambda limit: [distance, self.emit("Neg", [limit])]),
+            self._within(distance, right, lambda limit: [limit, distance]),
+        ])  # fmt: skip
+        if mask is not None:
+            seen = self.emit("And", [seen, self._unsqueeze(self.emit("Cast", [mask], to=TensorProto.BOOL), [1, 2, 3])])
+        scores = self.emit("Where", [seen, scores, self.constant(MASKED_SCORE, np.float32)])
+        context = self.emit("MatMul", [self.emit("Softmax", [scores], axis=-1), v])
+        merged = self.emit("Transpose", [context], perm=[0, 3, 1, 2, 4])
+        width = self.emit("Mul", [self.emit("Mul", [groups, shared]), size])
+        return self.emit("Reshape", [merged, self.emit("Concat", [batch, length, width], axis=0)])
+
+    def _distances(self, length):
+        """[S, S] of k - q."""
+        zero, one = self.constant(0, np.int64), self.constant(1, np.int64)
+        places = self.emit("Range", [zero, self.emit("Squeeze", [length]), one])
+        return self.emit("Sub", [self._unsqueeze(places, [0]), self._unsqueeze(places, [1])])
+
+    def _within(self, distance, limit, operands):
+        """Whether the distance is inside of a window's side; every one is where that is negative."""
+        limit = self._int_attribute(limit)
+        open_ = self.emit("Less", [limit, self.constant([0], np.int64)])
+        return self.emit("Or", [open_, self.emit("GreaterOrEqual", operands(limit))])
+
+    def _bias_by_distance(self, bias, distance, left, groups, length):
+        """[groups, heads in each, S, S]; a bias that all heads share [1, 1, S, S]."""
+        last = self.emit("Sub", [self._axes(bias, 1, 2), self.constant([1], np.int64)])
+        index = self.emit("Max", [self.add(distance, self._int_attribute(left)), self.constant([0], np.int64)])
+        values = self.emit("Gather", [bias, self.emit("Min", [index, last])], axis=1)
+        heads = self._axes(bias, 0, 1)
+        first = self.emit("Min", [groups, heads])
+        shape = self.emit("Concat", [first, self.emit("Div", [heads, first]), length, length], axis=0)
+        return self.emit("Reshape", [values, shape])

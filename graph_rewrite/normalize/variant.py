@@ -1,0 +1,315 @@
+"""Attention beyond BERT's: which variant it is, as far as that is proven of scores, queries and keys."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_graphsurgeon as gs
+
+from ..dialect.pattern import LINEAR, RMS_NORM, Recorder
+from ..graph import FusionGraph
+from ..nodes import DIALECT, NoMatch, data_type, producer
+from ..ops.attention_variant import OP
+from ..proof import prover
+from ..proof.key_range import EVERY_KEY
+from ..proof.rotary import Heads, Rotary, heads
+from ..proof.rule import HIDING
+from ..proof.score_terms import ScoreTerms
+from ..spec import DOMAIN, NODE_MARKERS
+from .emit import emit
+from .heads import packed
+from .scores import Core, core, merge
+
+_MAX_NODES = 400
+_LEAST_SCALE, _LARGEST_SCALE = 1e-4, 1e4
+# What angles are made of belongs to all layers; a Shape is of no value.
+_ENDS = ("Cos", "Sin", "Shape")
+
+
+@dataclass(frozen=True, eq=False)
+class HeadNorm:
+    """Heads are divided by the root of their mean square, and scaled by `gamma` [size]."""
+
+    gamma: gs.Constant
+    epsilon: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Source:
+    """The heads of Q, K or V: columns of a projection, normalised and rotated."""
+
+    linear: gs.Node
+    heads: Heads
+    norm: HeadNorm | None
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """softmax(scale q kᵀ + terms) v, q and k being normalised by head and rotated; `root` gives the merged heads."""
+
+    root: gs.Node
+    sources: dict[str, _Source]
+    scale: float
+    terms: ScoreTerms
+    interior: list[gs.Node] = field(repr=False)
+
+    @property
+    def rotary(self) -> Rotary | None:
+        return self.sources["q"].heads.rotary
+
+    def __str__(self) -> str:
+        q, k = (self.sources[name] for name in "qk")
+        parts = [f"{len(q.heads.columns)} heads of {q.heads.columns.shape[1]} columns"]
+        if k.heads.shared > 1:
+            parts[0] += f" over {len(k.heads.columns)} of keys and values"
+        if q.norm is not None:
+            parts.append("RMS norm of each head of Q and K")
+        parts += [str(self.rotary)] if self.rotary is not None else []
+        parts.append(str(self.terms.keys))
+        parts += [f"key mask '{self.terms.mask.name}'"] if self.terms.mask is not None else []
+        if (bias := self.terms.bias) is not None:
+            parts.append(f"bias by head and distance, from {-bias.left} to {bias.right}, the last ones beyond")
+        return "; ".join(parts)
+
+
+def find(graph: FusionGraph, node: gs.Node) -> Variant:
+    """The variant at this Softmax. Raises NoMatch where it is not shown to be one."""
+    found = core(graph, node)
+    if found.heads:
+        raise NoMatch(node, "takes heads side by side", wanted="[batch, heads, sequence, size]")
+    sources, interior = {}, []
+    for name, tensor in zip("qkv", (found.q, found.k, found.v), strict=True):
+        layout = "bhds" if name == "k" and found.k_transposed else "bhsd"
+        sources[name], nodes = _source(graph, tensor, layout, name.upper())
+        interior += nodes
+    q, k, v = (sources[name] for name in "qkv")
+    _check(sources, found)
+    base = q.linear.outputs[0]
+    root, after = merge(graph, found, v.linear.outputs[0], (len(q.heads.columns), q.heads.columns.shape[1]))
+    terms = ScoreTerms()
+    for mask in found.masks:
+        if mask.kind != "added" and mask.hidden * mask.factor > HIDING:
+            raise NoMatch(mask.node, f"puts {mask.hidden * mask.factor:g} in place of a score", wanted=f"{HIDING:g}")
+        ask = prover(graph).score_terms
+        more = ask(mask.tensor, mask.kind, mask.factor, *base.shape[:2], len(q.heads.columns))
+        terms = terms.and_also(more, mask.node)
+        if terms.rule is not None and terms.rule.lifting and terms.keys != EVERY_KEY:
+            # The greatest number of a text may lie outside of the window, and of no use to who is inside.
+            raise NoMatch(mask.node, "raises scores by a mask of more than 1, beside a window", wanted="one of both")
+    scale = found.scale * q.heads.scale * k.heads.scale
+    unique = {id(n): n for n in (*found.nodes, *after, *interior)}
+    return Variant(root, sources, scale, terms, list(unique.values()))
+
+
+def rewrite(graph: FusionGraph, node: gs.Node, miss: NoMatch) -> None:
+    """Put the variant at this Softmax in place, where ops without kernels are written; else say what it is.
+
+    Raises NoMatch where nothing is put in place: `miss`, why no other op takes it, with what is shown of the attention.
+    """
+    try:
+        found = _found(graph, node)
+    except NoMatch as reason:
+        if graph.families:
+            raise
+        hint = f"{miss.hint}: {reason.node}: {reason.reason}" if miss.hint else ""
+        raise NoMatch(miss.at or miss.node, miss.found, hint, wanted=miss.wanted) from reason
+    if not graph.families:
+        hint = f"shown to be attention with {found}; no op takes this yet"
+        raise NoMatch(miss.at or miss.node, miss.found, hint, wanted=miss.wanted)
+    _write(graph, found)
+
+
+def _found(graph: FusionGraph, node: gs.Node) -> Variant:
+    try:
+        return find(graph, node)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # Types and attributes that contradict each other come to light in many places.
+        raise NoMatch(node, f"cannot be followed ({error})") from error
+
+
+def _write(graph: FusionGraph, found: Variant) -> None:
+    output, terms = found.root.outputs[0], found.terms
+    sources = found.sources
+    linears = {name: source.linear for name, source in sources.items()}
+    weight, bias = packed(linears, {name: source.heads.columns for name, source in sources.items()})
+    x, base = linears["q"].inputs[0], linears["q"].outputs[0]
+    if output.dtype != base.dtype:
+        raise NoMatch(found.root, f"the context is {output.dtype}", wanted=f"{base.dtype}, as Q's projection")
+    stem = base.name
+    given: dict[str, gs.Tensor | None] = dict.fromkeys(tensor.name for tensor in OP.inputs)
+    given["qkv"] = qkv = graph.variable(f"{stem}_qkv", output.dtype, [*base.shape[:2], weight.shape[0]])
+    if bias.any():
+        given["bias"] = graph.constant(f"{stem}_qkv_bias_values", bias)
+    if terms.mask is not None:
+        given["mask"] = prover(graph).visible(terms.mask, terms.rule)
+    norms = {name: sources[name].norm for name in "qk"}
+    if norms["q"] is not None:
+        given |= {f"{name}_gamma": graph.cast(norm.gamma, output.dtype) for name, norm in norms.items()}
+    if terms.bias is not None:
+        values = terms.bias.values.astype(output.dtype)
+        given["distance_bias"] = graph.constant(f"{stem}_distance_bias", values)
+    settings = {
+        "num_heads": len(sources["q"].heads.columns),
+        "kv_num_heads": len(sources["k"].heads.columns),
+        "scale": float(found.scale),
+        "pairs": "neighbours" if found.rotary is not None and found.rotary.interleaved else "halves",
+        "epsilon": norms["q"].epsilon if norms["q"] is not None else 1e-6,
+        "window_left": -1 if terms.keys.left is None else terms.keys.left,
+        "window_right": -1 if terms.keys.right is None else terms.keys.right,
+        "bias_left": 0 if terms.bias is None else terms.bias.left,
+    }
+    if found.rotary is not None:
+        given["cos"], given["sin"] = angles(graph, found.rotary, x)
+    with graph.transaction():
+        # One of ours although nothing is fused into it, as before FusedAttention.
+        packed_weight = graph.constant(f"{stem}_qkv_weight", weight)
+        graph.add_node("FusedGemm", [x, packed_weight], [qkv], DOMAIN, **NODE_MARKERS)
+        written = OP.body(Recorder(), *given.values(), **settings)
+        emit(graph, written, found.root, found.interior, [x])
+
+
+class _Angles(dict):
+    """Cosines and sines that attentions of one graph share."""
+
+
+def angles(graph: FusionGraph, rotary: Rotary, x: gs.Tensor) -> tuple[gs.Tensor, gs.Tensor]:
+    """Cosine and sine [S, size / 2] of the angles of each place in x [B, S, width], computed in float32."""
+    made = graph.worked_out.setdefault(_Angles, _Angles())
+    source = rotary.frequencies if rotary.tables is None else np.stack(rotary.tables)
+    key = (
+        x.shape[1] or x.name,
+        source.tobytes(),
+        rotary.tables is None,
+        rotary.divided,
+        rotary.amplitude,
+        str(x.dtype),
+    )
+    if key not in made:
+        made[key] = _angles(graph, rotary, x)
+    return made[key]
+
+
+def _angles(graph: FusionGraph, rotary: Rotary, x: gs.Tensor) -> tuple[gs.Tensor, gs.Tensor]:
+    length, half = x.shape[1], len(rotary.frequencies)
+
+    def node(op: str, inputs: list[gs.Tensor], dtype, shape, **attributes) -> gs.Tensor:
+        result = graph.variable(f"rotary_{op.lower()}", np.dtype(dtype), shape)
+        graph.add_node(op, inputs, [result], **attributes)
+        return result
+
+    def number(value, dtype=np.int64) -> gs.Tensor:
+        return graph.constant("rotary_value", np.array(value, dtype))
+
+    sizes = node("Shape", [x], np.int64, [3])
+    if rotary.tables is None:
+        size = node("Gather", [sizes, number(1)], np.int64, [], axis=0)
+        places = node("Range", [number(0), size, number(1)], np.int64, [length])
+        column = node("Cast", [places], np.float32, [length], to=data_type(np.dtype(np.float32)))
+        column = node("Unsqueeze", [column, number([1])], np.float32, [length, 1])
+        angle = node(
+            "Div" if rotary.divided else "Mul",
+            [column, number(rotary.frequencies[None], np.float32)],
+            np.float32,
+            [length, half],
+        )
+        found = [node(op, [angle], np.float32, [length, half]) for op in ("Cos", "Sin")]
+    else:
+        end = node("Gather", [sizes, number([1])], np.int64, [1], axis=0)
+        tables = [number(table, np.float32) for table in rotary.tables]
+        found = [node("Slice", [t, number([0]), end, number([0])], np.float32, [length, half]) for t in tables]
+    if rotary.amplitude != 1:
+        found = [node("Mul", [f, number(rotary.amplitude, np.float32)], np.float32, [length, half]) for f in found]
+    if x.dtype != np.float32:
+        found = [node("Cast", [f], x.dtype, [length, half], to=data_type(x.dtype)) for f in found]
+    return tuple(found)
+
+
+def _check(sources: dict[str, _Source], found: Core) -> None:
+    q, k, v = (sources[name] for name in "qkv")
+    x = q.linear.inputs[0]
+    for name, source in sources.items():
+        if source.linear.inputs[0] is not x:
+            raise NoMatch(source.linear, f"{name.upper()} projects another tensor", wanted=f"'{x.name}', as Q does")
+        scale = abs(source.heads.scale)
+        if not _LEAST_SCALE <= scale <= _LARGEST_SCALE or not _LEAST_SCALE <= abs(found.scale) <= _LARGEST_SCALE:
+            raise NoMatch(source.linear, f"scales of {scale:g} and {found.scale:g}", wanted="1e-4 to 1e4")
+    if found.scale * q.heads.scale * k.heads.scale < 0:
+        raise NoMatch(found.nodes[0], "scales the scores by a negative number", wanted="a positive one")
+    if v.heads.scale != 1 or v.heads.rotary is not None or v.norm is not None:
+        raise NoMatch(v.linear, "V is scaled, rotated or normalised", wanted="V as it is projected")
+    if (k.norm is None) != (q.norm is None) or (q.norm is not None and k.norm.epsilon != q.norm.epsilon):
+        raise NoMatch(k.linear, "Q and K are normalised in two ways", wanted="one")
+    if q.norm is not None and not 0 <= q.norm.epsilon <= 1:
+        raise NoMatch(q.linear, f"epsilon of Q's norm is {q.norm.epsilon:g}", wanted="0 to 1")
+    rotary = q.heads.rotary
+    if (rotary is None) != (k.heads.rotary is None) or (rotary is not None and not rotary.same_as(k.heads.rotary)):
+        raise NoMatch(k.linear, f"Q and K are rotated in two ways: {rotary} and {k.heads.rotary}", wanted="one")
+    if q.heads.shared != 1 or k.heads.shared != v.heads.shared or k.heads.columns.shape != v.heads.columns.shape:
+        raise NoMatch(k.linear, "heads of Q, K and V do not go together", wanted="as many of K as of V")
+    if q.heads.columns.shape != (k.heads.shared * len(k.heads.columns), k.heads.columns.shape[1]):
+        raise NoMatch(k.linear, f"K has heads x size {k.heads.columns.shape}", wanted=f"{q.heads.columns.shape}, as Q")
+    columns = Counter((id(s.linear), int(c)) for s in sources.values() for c in s.heads.columns.flat)
+    if max(columns.values()) > 1:
+        raise NoMatch(q.linear, "Q, K and V share columns of a projection", wanted="three projections")
+
+
+def _source(graph: FusionGraph, tensor: gs.Tensor, layout: str, what: str) -> tuple[_Source, list[gs.Node]]:
+    base, nodes = _base(tensor, what)
+    node, norm, outer = producer(base), None, None
+    if node.op == RMS_NORM:
+        outer = heads(graph.elements, tensor, base, layout, what)
+        size = outer.columns.shape[1]
+        if not np.array_equal(outer.columns.ravel(), np.arange(outer.columns.size)):
+            raise NoMatch(node, f"arranges {what} anew behind its norm", wanted="heads as they are normalised")
+        norm = HeadNorm(node.inputs[1], node.attrs["epsilon"])
+        by_sequence = base.shape is not None and base.shape[1] != len(outer.columns)
+        tensor, layout = node.inputs[0], "bshd" if by_sequence else "bhsd"
+        below, more = _base(tensor, what)
+        nodes, base, node = [*nodes, node, *more], below, producer(below)
+        if node.op != LINEAR or norm.gamma.shape != (size,):
+            raise NoMatch(node, f"{what} is normalised twice", wanted="one norm of each head")
+    found = heads(graph.elements, tensor, base, layout, what)
+    if outer is not None:
+        if found.rotary is not None or found.scale != 1 or found.shared != 1:
+            raise NoMatch(node, f"{what} is rotated or scaled before its norm", wanted="the projection normalised")
+        found = Heads(base, found.columns, outer.scale, outer.rotary, outer.shared)
+    return _Source(node, found, norm), [*nodes, node]
+
+
+def _base(tensor: gs.Tensor, what: str) -> tuple[gs.Tensor, list[gs.Node]]:
+    """The projection or norm that the tensor is made of, and the nodes on the way."""
+    found: dict[int, gs.Tensor] = {}
+    order, stack, seen = [], [tensor], set()
+    while stack:
+        current = stack.pop()
+        node = producer(current)
+        if node is None or id(current) in seen or len(seen) > _MAX_NODES:
+            continue
+        seen.add(id(current))
+        if node.domain == DIALECT and node.op in (LINEAR, RMS_NORM):
+            found[id(current)] = current
+        elif node.op not in _ENDS:
+            order.append(node)
+            stack.extend(node.inputs)
+    if len(found) != 1:
+        names = ", ".join(f"'{t.name}'" for t in found.values()) or "none"
+        raise NoMatch(producer(tensor) or tensor.name, f"{what} comes from projections {names}", wanted="one")
+    (base,) = found.values()
+    above = {id(base)}
+    for node in reversed(_sorted(order, base)):
+        above.update(id(t) for t in node.outputs)
+    return base, [node for node in order if any(id(t) in above for t in node.outputs)]
+
+
+def _sorted(nodes: list[gs.Node], base: gs.Tensor) -> list[gs.Node]:
+    """Of the nodes those that the base leads to, the last ones first."""
+    wanted, left, found = {id(base)}, list(nodes), []
+    while True:
+        ready = [n for n in left if any(id(t) in wanted for t in n.inputs)]
+        if not ready:
+            return found[::-1]
+        found += ready
+        wanted.update(id(t) for n in ready for t in n.outputs)
+        left = [n for n in left if not any(n is r for r in ready)]

@@ -1,0 +1,70 @@
+from ..spec import AttrSpec, OpSpec, TensorSpec
+
+
+def body(
+    d,
+    qkv,
+    bias,
+    mask,
+    cos,
+    sin,
+    q_gamma,
+    k_gamma,
+    distance_bias,
+    *,
+    num_heads,
+    kv_num_heads,
+    scale,
+    pairs,
+    epsilon,
+    window_left,
+    window_right,
+    bias_left,
+):
+    mask = None if mask is None else d.of_one_shape(mask, qkv)
+    q, k, v = d.split_grouped_heads(qkv if bias is None else d.add(qkv, bias), num_heads, kv_num_heads)
+    if q_gamma is not None:
+        q, k = d.rms_norm(q, q_gamma, epsilon), d.rms_norm(k, k_gamma, epsilon)
+    if cos is not None:
+        q, k = d.rotary(q, cos, sin, pairs), d.rotary(k, cos, sin, pairs)
+    return d.attention_variant(q, k, v, mask, distance_bias, scale, window_left, window_right, bias_left)
+
+
+OP = OpSpec(
+    name="FusedAttentionVariant",
+    doc="softmax(QKᵀ scale + bias by head and distance) V over the keys in a window that the mask shows; Q and K are "
+    "normalised by head (RMS) and rotated by their place; several heads of Q share one of K and V. Heads are merged. A "
+    "query that no key is visible to attends to all alike.",
+    inputs=(
+        TensorSpec("qkv", ("B", "S", "P"), doc="x times the packed weight: heads of Q, of K and of V side by side"),
+        TensorSpec("bias", ("P",), optional=True, constant=True, doc="the projections' biases, packed as qkv is"),
+        TensorSpec("mask", ("B", "S"), dtype="I", optional=True, doc="the model's attention mask: 0 hides a key"),
+        TensorSpec(
+            "cos", ("S", "R"), optional=True, needs="sin", doc="of each place's angles, for 2 R columns of a head"
+        ),
+        TensorSpec("sin", ("S", "R"), optional=True, needs="cos"),
+        TensorSpec("q_gamma", ("D",), optional=True, constant=True, needs="k_gamma", doc="RMS norm of each head of Q"),
+        TensorSpec("k_gamma", ("D",), optional=True, constant=True, needs="q_gamma"),
+        TensorSpec(
+            "distance_bias",
+            ("G", "L"),
+            optional=True,
+            constant=True,
+            doc="added to logits by head (G is num_heads, or 1) and by k - q + bias_left, cut off at both ends",
+        ),
+    ),
+    outputs=(TensorSpec("y", ("B", "S", "H")),),
+    attributes=(
+        AttrSpec("num_heads", "int", minimum=1, maximum=4096, doc="heads of Q"),
+        AttrSpec("kv_num_heads", "int", minimum=1, maximum=4096, doc="heads of K and of V; divides num_heads"),
+        AttrSpec("scale", "float", minimum=0.0, maximum=1e4, doc="usually 1 / sqrt(size of a head)"),
+        AttrSpec(
+            "pairs", "string", "halves", choices=("halves", "neighbours"), doc="columns i and i + R, or 2i and 2i + 1"
+        ),
+        AttrSpec("epsilon", "float", 1e-6, minimum=0.0, maximum=1.0, doc="of the norms of Q and K"),
+        AttrSpec("window_left", "int", -1, minimum=-1, doc="keys farther before the query are hidden; -1: none"),
+        AttrSpec("window_right", "int", -1, minimum=-1, doc="keys farther behind it are hidden; 0: causal; -1: none"),
+        AttrSpec("bias_left", "int", 0, minimum=0, doc="distance of the first column of distance_bias, negated"),
+    ),
+    body=body,
+)

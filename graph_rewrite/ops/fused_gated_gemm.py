@@ -1,0 +1,22 @@
+from ..spec import AttrSpec, OpSpec, TensorSpec
+from ._common import X
+from .activations import ACTIVATIONS
+
+
+def body(d, x, weight, bias, *, activation):
+    gate, up = d.halves(d.linear(x, weight, bias))
+    return d.multiply(d.activation(gate, activation), up)
+
+
+OP = OpSpec(
+    name="FusedGatedGemm",
+    doc="activation(x Gᵀ + g) * (x Uᵀ + u), G and g being the first half of weight and bias: SwiGLU, GeGLU.",
+    inputs=(
+        X,
+        TensorSpec("weight", ("2*N", "K"), constant=True, doc="rows of the gate first, then those of the other factor"),
+        TensorSpec("bias", ("2*N",), constant=True),
+    ),
+    outputs=(TensorSpec("y", ("...", "N")),),
+    attributes=(AttrSpec("activation", "string", "silu", choices=tuple(ACTIVATIONS), doc="of the gate"),),
+    body=body,
+)

@@ -1,0 +1,84 @@
+"""The ops of one matrix product: y = norm(activation(x Wᵀ + bias) + residual), of which each has its part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..spec import OpSpec, TensorSpec
+from ._common import APPROXIMATE, BETA, BIAS, EPSILON, GAMMA, ROW_COUNT, WEIGHT, WEIGHT_SCALE, X_SCALE, X_SMOOTH, X, Y
+from .activations import ACTIVATION, NONE
+
+QUANTIZED = (WEIGHT_SCALE, X_SMOOTH, X_SCALE)
+RESIDUAL = TensorSpec("residual", ("...", "N"))
+
+
+def _body(
+    d,
+    *,
+    x,
+    weight,
+    bias,
+    weight_scale,
+    x_smooth,
+    x_scale,
+    gamma=None,
+    beta=None,
+    residual=None,
+    epsilon=None,
+    approximate=None,
+    activation=NONE,
+):
+    activates = approximate is not None or activation != NONE
+    added = None if activates else residual
+    if weight_scale is None:
+        y = d.linear(x, weight, bias, added)
+    else:
+        y = d.quantized_linear(x, weight, weight_scale, x_smooth, x_scale, bias, added)
+    if approximate is not None:
+        y = d.gelu(y, approximate)
+    elif activation != NONE:
+        y = d.activation(y, activation)
+    if activates and residual is not None:
+        y = d.add(y, residual)
+    return y if gamma is None else d.layer_norm(y, gamma, beta, epsilon)
+
+
+def _product(name: str, doc: str, *terms: TensorSpec, attributes: tuple = (), by_pass: bool = False) -> OpSpec:
+    """An op with `terms` beside x and weight; the optional ones go behind the others."""
+    inputs = tuple(sorted((X, WEIGHT, *terms, ROW_COUNT, *QUANTIZED), key=lambda tensor: tensor.optional))
+
+    def body(d, *values, **settings):
+        named = {tensor.name: value for tensor, value in zip(inputs, values, strict=True) if not tensor.packed}
+        return _body(d, **named, **settings)
+
+    return OpSpec(name, doc, inputs, (Y,), attributes, body, by_pass)
+
+
+PRODUCTS = (
+    _product(
+        "FusedGemmGeluLayerNorm",
+        "LayerNorm(GELU(x Wᵀ + bias) + residual): the transform of a masked-language-model head (no residual there).",
+        BIAS,
+        replace(RESIDUAL, optional=True),
+        GAMMA,
+        BETA,
+        attributes=(EPSILON, APPROXIMATE),
+    ),
+    _product(
+        "FusedGemmLayerNorm",
+        "LayerNorm(x Wᵀ + bias + residual): attention output and FFN output of a post-LN encoder layer.",
+        BIAS,
+        RESIDUAL,
+        GAMMA,
+        BETA,
+        attributes=(EPSILON, ACTIVATION),
+    ),
+    _product("FusedGemmGelu", "GELU(x Wᵀ + bias): FFN input.", BIAS, attributes=(APPROXIMATE,)),
+    _product(
+        "FusedGemm",
+        "x Wᵀ + bias: the packed Q, K and V product, whose kernel starts while the one before it ends.",
+        replace(BIAS, optional=True),
+        attributes=(ACTIVATION,),
+        by_pass=True,
+    ),
+)

@@ -1,0 +1,232 @@
+"""A fused model with 8-bit weights: the ops' optional scales are filled in, and their bodies written anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from bertfuse.errors import FusionError
+
+from . import functions
+from .dialect.quantized import INT8, LARGEST, NUMPY, SMALLEST
+from .ops import OPS
+from .spec import DOMAIN, DTYPE_VARIABLES, QUANTIZED_KEY, OpSpec, TensorSpec
+from .weights import Weight
+
+TYPES = {"int8": INT8}
+
+# Operators of quantised models that other tools write.
+_FOREIGN = (
+    *("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "QLinearMatMul"),
+    *("DynamicQuantizeMatMul", "MatMulIntegerToFloat", "QAttention", "QGemm", "MatMulNBits", "DynamicQuantizeLSTM"),
+)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A fused node with a weight [N, K], or a table of words [V, H], that can be quantised.
+
+    `name` is the node's, `x` the tensor that it multiplies ("" for a table), `node` its place in the graph.
+    """
+
+    name: str
+    op: str
+    node: int
+    weight: str
+    x: str
+    shape: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class LayerScales:
+    """How a layer is quantised: what x's columns are multiplied with, and one scale for x, or None: one per row."""
+
+    smooth: np.ndarray | None = None
+    x_scale: float | None = None
+
+
+def foreign_operators(model: onnx.ModelProto) -> list[str]:
+    """Operators of other tools' quantisation in the graph, sorted."""
+    return sorted({node.op_type for node in model.graph.node if node.op_type in _FOREIGN and node.domain != DOMAIN})
+
+
+def is_quantized(model: onnx.ModelProto) -> bool:
+    """Whether one of the fused nodes has a quantised weight."""
+    return any(_given(node, "W") for node in _fused(model))
+
+
+def find_layers(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> list[Layer]:
+    """What can be quantised, in order of the graph.
+
+    Raises FusionError for a model that is not fused, is quantised already, or that another tool has quantised.
+    """
+    if is_quantized(model):
+        raise FusionError("is quantised already; give the model from before")
+    theirs = foreign_operators(model)
+    if theirs:
+        raise FusionError(f"is quantised by another tool ({', '.join(theirs)}); give the float model that it came from")
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+    found, names = [], set()
+    for place, node in enumerate(model.graph.node):
+        if node.domain != DOMAIN or node.op_type not in OPS:
+            continue
+        spec = OPS[node.op_type]
+        weight = _name_of(node, spec, _weight_of(spec))
+        if weight is None or len(shapes.get(weight, ())) != 2 or 0 in shapes[weight]:
+            continue
+        name = node.name or node.output[0]
+        name = name if name not in names else node.output[0]
+        names.add(name)
+        x = node.input[0] if spec.inputs[0].name == "x" else ""
+        found.append(Layer(name, node.op_type, place, weight, x, shapes[weight]))
+    if not found:
+        raise FusionError("holds no fused layer with a weight; run bertfuse fuse or optimize on the float model first")
+    return found
+
+
+def load_weight(model: onnx.ModelProto, weights: Mapping[str, Weight], layer: Layer) -> np.ndarray:
+    """A layer's weight in float32. Raises FusionError where it holds NaN or an infinity."""
+    if layer.weight in weights:
+        array = np.asarray(weights[layer.weight].load())
+    else:
+        array = numpy_helper.to_array(next(t for t in model.graph.initializer if t.name == layer.weight))
+    array = array.astype(np.float32)
+    if not np.isfinite(array).all():
+        raise FusionError(f"initialiser '{layer.weight}' holds NaN or an infinity; there is no scale for that")
+    return array
+
+
+def row_scales(weight: np.ndarray, data_type: int = INT8) -> np.ndarray:
+    """float32 [N]: the largest magnitude of each row over the largest number of the type, never 0."""
+    largest = np.abs(weight).max(axis=1)
+    return (np.maximum(largest, np.float32(SMALLEST)) / np.float32(LARGEST[data_type])).astype(np.float32)
+
+
+def rounded(weight: np.ndarray, scales: np.ndarray, data_type: int = INT8) -> np.ndarray:
+    """[N, K] in the type: the weight in multiples of its rows' scales."""
+    scaled = weight / scales[:, None]
+    scaled = np.rint(scaled) if data_type == INT8 else scaled
+    return np.clip(scaled, -LARGEST[data_type], LARGEST[data_type]).astype(NUMPY[data_type])
+
+
+def quantize(
+    model: onnx.ModelProto,
+    weights: Mapping[str, Weight],
+    layers: Sequence[Layer],
+    scales: Mapping[str, LayerScales],
+    to: str = "int8",
+) -> tuple[onnx.ModelProto, dict[str, Weight]]:
+    """A copy of a fused skeleton, with its weights, in which the layers that `scales` names are quantised.
+
+    A weight that two layers share (word embeddings and the vocabulary's product) is written once for each smoothing.
+    """
+    data_type = TYPES[to]
+    made, kept = onnx.ModelProto(), dict(weights)
+    made.CopyFrom(model)
+    types = _element_types(model)
+    written: set[str] = set()
+    for layer in layers:
+        if layer.name not in scales:
+            continue
+        node, spec, chosen = made.graph.node[layer.node], OPS[layer.op], scales[layer.name]
+        stem = f"{layer.weight}_{to}" + (f"_of_{layer.name}" if chosen.smooth is not None else "")
+        weight = load_weight(model, weights, layer)
+        weight = weight if chosen.smooth is None else weight / chosen.smooth[None, :]
+        by_row = row_scales(weight, data_type)
+        if stem not in written:
+            written.add(stem)
+            kept[stem] = _rounded_weight(model, weights, layer, chosen, by_row, data_type)
+            made.graph.initializer.add(name=stem, data_type=data_type, dims=layer.shape)
+            made.graph.initializer.append(numpy_helper.from_array(by_row, f"{stem}_scale"))
+        names = {_weight_of(spec).name: stem, _scales_of(spec).name: f"{stem}_scale"}
+        if chosen.smooth is not None:
+            names["x_smooth"] = f"{stem}_smooth"
+            smooth = chosen.smooth.astype(np.float32)[None, :]
+            made.graph.initializer.append(numpy_helper.from_array(smooth, names["x_smooth"]))
+        if chosen.x_scale is not None:
+            names["x_scale"] = f"{stem}_x_scale"
+            made.graph.initializer.append(numpy_helper.from_array(np.float32(chosen.x_scale), names["x_scale"]))
+        _set_inputs(node, spec, names)
+    _drop_unused(made, kept)
+    metadata = {entry.key: entry.value for entry in made.metadata_props} | {QUANTIZED_KEY: to}
+    helper.set_model_props(made, metadata)
+    if made.functions:
+        ours = [function for function in made.functions if function.domain == DOMAIN]
+        for function in ours:
+            made.functions.remove(function)
+        for node in _fused(made):
+            node.ClearField("overload")
+        functions.attach(made, types)
+    return made, kept
+
+
+def _rounded_weight(model, weights, layer, chosen, by_row, data_type) -> Weight:
+    def load() -> np.ndarray:
+        weight = load_weight(model, weights, layer)
+        return rounded(weight if chosen.smooth is None else weight / chosen.smooth[None, :], by_row, data_type)
+
+    return Weight(data_type, layer.shape, load)
+
+
+def _element_types(model: onnx.ModelProto) -> dict[str, int]:
+    """The float type of each fused node, by its first output: that of its constants, which have one type."""
+    floats = DTYPE_VARIABLES["T"].values()
+    declared = (*model.graph.value_info, *model.graph.input, *model.graph.output)
+    types = {value.name: value.type.tensor_type.elem_type for value in declared}
+    types |= {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    found = {}
+    for node in _fused(model):
+        names = [name for t, name in zip(OPS[node.op_type].inputs, node.input, strict=False) if t.is_float and name]
+        given = [types[name] for name in (*names, *node.output) if types.get(name) in floats]
+        found[node.output[0]] = given[0] if given else TensorProto.FLOAT
+    return found
+
+
+def _fused(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    return [node for node in model.graph.node if node.domain == DOMAIN and node.op_type in OPS]
+
+
+def _weight_of(spec: OpSpec) -> TensorSpec | None:
+    return next((tensor for tensor in spec.inputs if tensor.dtype == "W"), None)
+
+
+def _scales_of(spec: OpSpec) -> TensorSpec:
+    return next(tensor for tensor in spec.inputs if tensor.scales == _weight_of(spec).name)
+
+
+def _name_of(node: onnx.NodeProto, spec: OpSpec, tensor: TensorSpec | None) -> str | None:
+    place = len(node.input) if tensor is None else spec.input_index(tensor.name)
+    return node.input[place] if place < len(node.input) and node.input[place] else None
+
+
+def _given(node: onnx.NodeProto, variable: str) -> bool:
+    """Whether the scales of the node's tensor of that dtype variable are given."""
+    spec = OPS[node.op_type]
+    scaled = {tensor.name for tensor in spec.inputs if tensor.dtype == variable}
+    return any(_name_of(node, spec, tensor) for tensor in spec.inputs if tensor.scales in scaled)
+
+
+def _set_inputs(node: onnx.NodeProto, spec: OpSpec, names: Mapping[str, str]) -> None:
+    for tensor, name in names.items():
+        place = spec.input_index(tensor)
+        node.input.extend([""] * (place + 1 - len(node.input)))
+        node.input[place] = name
+
+
+def _drop_unused(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
+    used = {name for node in model.graph.node for name in node.input} | {value.name for value in model.graph.output}
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                used |= {name for inner in graph.node for name in inner.input}  # bodies read the graph around them
+    inputs = {value.name for value in model.graph.input}
+    kept = [tensor for tensor in model.graph.initializer if tensor.name in used | inputs]
+    for tensor in model.graph.initializer:
+        if tensor.name not in used | inputs:
+            weights.pop(tensor.name, None)
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)

@@ -1,0 +1,38 @@
+// The activations that kernels compute, by the names that ops have for them (graph_rewrite/ops/activations.py), and the
+// functions of those that CPU and GPU compute alike.
+#ifndef BERTFUSE_CORE_ACTIVATION_H_
+#define BERTFUSE_CORE_ACTIVATION_H_
+
+#ifdef __CUDACC__
+#define BERTFUSE_ANY_DEVICE __host__ __device__ __forceinline__
+#else
+#define BERTFUSE_ANY_DEVICE inline __attribute__((always_inline))
+#endif
+
+namespace bertfuse {
+
+// X(enumerator, name, policy). A new one goes to the end: kernels try them in this order.
+#define BERTFUSE_ACTIVATIONS(X) \
+  X(kGeluErf, "gelu", GeluErf)  \
+  X(kGeluTanh, "gelu_tanh", GeluTanh)
+
+#define BERTFUSE_ENUMERATOR(ENUMERATOR, NAME, POLICY) , ENUMERATOR
+enum class Activation : int { kNone BERTFUSE_ACTIVATIONS(BERTFUSE_ENUMERATOR) };
+#undef BERTFUSE_ENUMERATOR
+
+// A policy's Of(x) is of a float, or of each element of a vector of the CPU. One without it has functions of its own in
+// kernels/activation.cuh and cpu/vector_loops.cc.
+namespace activations {
+
+struct Identity {
+  template <class V>
+  BERTFUSE_ANY_DEVICE static V Of(V x) {
+    return x;
+  }
+};
+struct GeluErf {};
+struct GeluTanh {};
+
+}  // namespace activations
+}  // namespace bertfuse
+#endif  // BERTFUSE_CORE_ACTIVATION_H_

@@ -1,0 +1,112 @@
+// The ops of one matrix product (graph_rewrite/ops/products.py) under common names.
+#ifndef BERTFUSE_CORE_GEMM_OP_H_
+#define BERTFUSE_CORE_GEMM_OP_H_
+
+#include <iterator>
+#include <optional>
+#include <string_view>
+
+#include "bertfuse/op.h"
+#include "core/activation.h"
+#include "core/status.h"
+#include "op_table.generated.h"
+
+namespace bertfuse {
+
+// Where an op has its tensors and attributes; -1: it has none of that name.
+struct GemmOp {
+  const char* name;
+  int x, weight, bias, residual, gamma, beta, weight_scale, x_smooth, x_scale, row_count;
+  int y;
+  int epsilon, activation, approximate;
+
+  constexpr bool normalizes() const { return gamma >= 0; }
+};
+
+template <class Named>
+constexpr int PlaceOf(std::string_view name, const Named* first, int count) {
+  for (int i = 0; i < count; ++i) {
+    if (name == first[i].name) return i;
+  }
+  return -1;
+}
+
+constexpr GemmOp GemmOpOf(const OpDef& op) {
+  const auto input = [&](std::string_view name) { return PlaceOf(name, op.inputs, op.num_inputs); };
+  const auto attribute = [&](std::string_view name) { return PlaceOf(name, op.attributes, op.num_attributes); };
+  return {op.name,
+          input("x"),
+          input("weight"),
+          input("bias"),
+          input("residual"),
+          input("gamma"),
+          input("beta"),
+          input("weight_scale"),
+          input("x_smooth"),
+          input("x_scale"),
+          input("row_count"),
+          PlaceOf("y", op.outputs, op.num_outputs),
+          attribute("epsilon"),
+          attribute("activation"),
+          attribute("approximate")};
+}
+
+// The description of an op of the generated table, as in kGemmOp<FusedGemm>.
+template <class Op>
+inline constexpr GemmOp kGemmOp = GemmOpOf(kOps[PlaceOf(Op::kName, kOps, static_cast<int>(std::size(kOps)))]);
+
+// By the value of the attribute `activation`; nothing where no kernel has it.
+inline std::optional<Activation> FindActivation(std::string_view name) {
+#define BERTFUSE_NAMED(ENUMERATOR, NAME, POLICY) \
+  if (name == NAME) return Activation::ENUMERATOR;
+  BERTFUSE_ACTIVATIONS(BERTFUSE_NAMED)
+#undef BERTFUSE_NAMED
+  return name == "none" ? std::optional(Activation::kNone) : std::nullopt;
+}
+
+// The same; throws NOT_SUPPORTED where no kernel has it.
+inline Activation ActivationOf(const char* name) {
+  const std::optional<Activation> found = FindActivation(name);
+  if (!found) Fail(BERTFUSE_NOT_SUPPORTED, "there is no kernel for the activation '%.64s'", name);
+  return *found;
+}
+
+// The attribute's value.
+inline const char* NameOf(Activation activation) {
+#define BERTFUSE_NAME(ENUMERATOR, NAME, POLICY) \
+  if (activation == Activation::ENUMERATOR) return NAME;
+  BERTFUSE_ACTIVATIONS(BERTFUSE_NAME)
+#undef BERTFUSE_NAME
+  return "none";
+}
+
+// A call of one of these ops; a tensor that the op or the call does not have is null, but for row_count, which is then
+// BERTFUSE_ABSENT.
+struct GemmCall {
+  GemmOp op;
+  const bertfuse_tensor *x, *weight, *bias, *residual, *gamma, *beta, *weight_scale, *x_smooth, *x_scale, *row_count,
+      *y;
+  float epsilon;
+  Activation activation;
+
+  GemmCall(const bertfuse_call& call, const GemmOp& described) : op(described) {
+    const auto input = [&](int place) {
+      const bool given = place >= 0 && call.inputs[place].dtype != BERTFUSE_ABSENT;
+      return given ? &call.inputs[place] : nullptr;
+    };
+    x = input(op.x), weight = input(op.weight), bias = input(op.bias), residual = input(op.residual);
+    gamma = input(op.gamma), beta = input(op.beta);
+    weight_scale = input(op.weight_scale), x_smooth = input(op.x_smooth), x_scale = input(op.x_scale),
+    row_count = &call.inputs[op.row_count];
+    y = &call.outputs[op.y];
+    epsilon = op.epsilon < 0 ? 0.0f : call.attributes[op.epsilon].f;
+    const std::string_view tanh = "tanh";
+    activation = op.approximate >= 0
+                     ? (call.attributes[op.approximate].s == tanh ? Activation::kGeluTanh : Activation::kGeluErf)
+                 : op.activation >= 0 ? ActivationOf(call.attributes[op.activation].s)
+                                      : Activation::kNone;
+  }
+};
+
+}  // namespace bertfuse
+#endif  // BERTFUSE_CORE_GEMM_OP_H_

@@ -1,0 +1,148 @@
+// The ops of one matrix product.
+#include "cpu/gemm.h"
+
+#include "core/dtype.h"
+#include "core/gemm_op.h"
+#include "core/op_table.h"
+#include "cpu/call.h"
+#include "cpu/int8_gemm.h"
+#include "cpu/kernels.h"
+#include "cpu/packed.h"
+#include "cpu/vector_loops.h"
+
+namespace bertfuse::cpu {
+namespace {
+
+const float* DataOf(const bertfuse_tensor* tensor) { return tensor == nullptr ? nullptr : FloatData(*tensor); }
+
+bool IsInt8(const GemmCall& gemm) { return gemm.weight->dtype == BERTFUSE_INT8; }
+
+void CheckWeight(const GemmCall& gemm) {
+  if (IsQuantized(gemm.weight->dtype) && !IsInt8(gemm)) {
+    Fail(BERTFUSE_NOT_SUPPORTED, "%s: input 'weight' is %s, for which there is no CPU kernel; the op's body runs it",
+         gemm.op.name, DtypeName(gemm.weight->dtype));
+  }
+  if (IsInt8(gemm) && gemm.weight->shape[1] > kMaxInt8Depth) {
+    Fail(BERTFUSE_NOT_SUPPORTED, "%s: input 'weight' is int8 and has %lld columns, expected at most %lld", gemm.op.name,
+         static_cast<long long>(gemm.weight->shape[1]), static_cast<long long>(kMaxInt8Depth));
+  }
+}
+
+void CheckSmooth(const GemmCall& gemm) {
+  if (gemm.x_smooth == nullptr || gemm.x_smooth->shape[0] == 1) return;
+  Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'x_smooth' has %lld rows, expected 1", gemm.op.name,
+       static_cast<long long>(gemm.x_smooth->shape[0]));
+}
+
+int64_t RowsOf(const GemmCall& gemm) {
+  const int64_t n = gemm.weight->shape[0];
+  return n == 0 ? 0 : NumElements(*gemm.y) / n;
+}
+
+// y = x weightᵀ; `finish` as Gemm has it.
+template <class Finish>
+void Multiply(const bertfuse_call& call, const GemmCall& gemm, int64_t m, Finish&& finish) {
+  const int64_t n = gemm.weight->shape[0], k = gemm.weight->shape[1];
+  const float* x = DataOf(gemm.x);
+  float* y = static_cast<float*>(gemm.y->data);
+  if (!IsInt8(gemm)) return Gemm(call, m, n, k, x, DataOf(gemm.weight), y, finish);
+  Arena arena(call.workspace);
+  const Int8Buffers buffers(RowsOf(gemm), n, k, call.prepared != nullptr, arena);
+  if (call.prepared == nullptr) {
+    Loops().pack_int8(static_cast<const int8_t*>(gemm.weight->data), n, k, buffers.packed);
+  }
+  const Int8Rows& rows = buffers.x;
+  const float *scale = DataOf(gemm.x_scale), *smooth = DataOf(gemm.x_smooth);
+  ParallelFor(call, m, GrainFor(k), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      char* to = static_cast<char*>(rows.rows) + row * rows.stride;
+      rows.scales[row] = Loops().quantize_row(x + row * k, smooth, k, scale, to, &rows.offsets[row]);
+    }
+  });
+  const void* packed = call.prepared == nullptr ? buffers.packed : call.prepared;
+  Int8Gemm(call, m, n, rows, packed, DataOf(gemm.weight_scale), y, finish);
+}
+
+template <class Op>
+size_t WorkspaceSize(const bertfuse_call& call) {
+  const GemmCall gemm(call, kGemmOp<Op>);
+  CheckWeight(gemm);
+  CheckSmooth(gemm);
+  if (!IsInt8(gemm)) return 0;
+  Arena arena;
+  Int8Buffers(RowsOf(gemm), gemm.weight->shape[0], gemm.weight->shape[1], call.prepared != nullptr, arena);
+  return arena.used();
+}
+
+template <class Op>
+void Run(const bertfuse_call& call) {
+  const GemmCall gemm(call, kGemmOp<Op>);
+  const float *residual = DataOf(gemm.residual), *gamma = DataOf(gemm.gamma), *beta = DataOf(gemm.beta);
+  float* y = static_cast<float*>(gemm.y->data);
+  const int64_t n = gemm.weight->shape[0];
+  const int64_t m = RealRows(gemm.op.name, *gemm.row_count, RowsOf(gemm));
+  const Activation activation = gemm.activation;
+  const bool activates = activation != Activation::kNone, normalizes = gemm.op.normalizes();
+  const float* bias = DataOf(gemm.bias);
+  const bool in_blocks = activates || (bias != nullptr && !normalizes);
+  Multiply(call, gemm, m, [=](int64_t row, int64_t height, int64_t column, int64_t width) {
+    if (!in_blocks) return;
+    float* to = y + row * n + column;
+    for (int64_t i = 0; i < height; ++i, to += n) {
+      Loops().activate(to, bias == nullptr ? nullptr : bias + column, width, activation);
+    }
+  });
+  if (!normalizes) return;
+  ParallelFor(call, m, GrainFor(n), [=, epsilon = gemm.epsilon](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      Loops().layer_norm(y + row * n, activates ? nullptr : bias, residual == nullptr ? nullptr : residual + row * n,
+                         gamma, beta, n, epsilon);
+    }
+  });
+}
+
+// What is prepared is the packed weight.
+template <class Op>
+size_t PreparedSize(const bertfuse_call& call) {
+  const GemmCall gemm(call, kGemmOp<Op>);
+  const bool constant = (call.constant_inputs >> gemm.op.weight & 1) != 0;
+  if (!constant || gemm.weight == nullptr || !IsInt8(gemm) || gemm.weight->rank != 2) return 0;
+  CheckWeight(gemm);
+  return static_cast<size_t>(Loops().packed_bytes(gemm.weight->shape[0], gemm.weight->shape[1]));
+}
+
+template <class Op>
+void Prepare(const bertfuse_call& call, void* prepared) {
+  const bertfuse_tensor& weight = call.inputs[kGemmOp<Op>.weight];
+  Loops().pack_int8(static_cast<const int8_t*>(weight.data), weight.shape[0], weight.shape[1], prepared);
+}
+
+template <class Op>
+constexpr Float32Kernel kFloat32 = {WorkspaceSize<Op>, Run<Op>};
+
+template <class Op>
+constexpr bertfuse_kernel Product() {
+  bertfuse_kernel kernel = AnyFloatKernel<Op, kFloat32<Op>>();
+  kernel.prepared_size = [](const bertfuse_call* call, size_t* bytes, bertfuse_error* error) -> int32_t {
+    return Guarded(error, [&] {
+      CheckCallSize(Op::kName, *call);
+      *bytes = PreparedSize<Op>(*call);
+    });
+  };
+  kernel.prepare = [](const bertfuse_call* call, void* prepared, bertfuse_error* error) -> int32_t {
+    return Guarded(error, [&] {
+      CheckCallSize(Op::kName, *call);
+      Prepare<Op>(*call, prepared);
+    });
+  };
+  return kernel;
+}
+
+}  // namespace
+
+const bertfuse_kernel kFusedGemm = Product<FusedGemm>();
+const bertfuse_kernel kFusedGemmGelu = Product<FusedGemmGelu>();
+const bertfuse_kernel kFusedGemmGeluLayerNorm = Product<FusedGemmGeluLayerNorm>();
+const bertfuse_kernel kFusedGemmLayerNorm = Product<FusedGemmLayerNorm>();
+
+}  // namespace bertfuse::cpu

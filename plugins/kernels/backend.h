@@ -1,0 +1,61 @@
+// Backends: families of kernels that compute the same ops, each for some architectures. A device may run several.
+#ifndef BERTFUSE_KERNELS_BACKEND_H_
+#define BERTFUSE_KERNELS_BACKEND_H_
+
+#include <climits>
+#include <cstdint>
+#include <initializer_list>
+
+#include "kernels/device.h"
+
+namespace bertfuse::kernels {
+
+// In the order of kBackends.
+enum class Backend : int { kSm90, kCublasLt, kMma, kSimt };
+
+#ifdef BERTFUSE_WITH_SM90
+inline constexpr bool kSm90IsBuilt = true;
+#else
+inline constexpr bool kSm90IsBuilt = false;
+#endif
+
+struct BackendFacts {
+  Backend backend;
+  const char* name;  // as tactics have it
+  bool is_built;
+  int least, most;  // compute capabilities that it runs on
+};
+
+// The fastest first.
+inline constexpr BackendFacts kBackends[] = {
+    {Backend::kSm90, "sm90", kSm90IsBuilt, 90, 90},      // sm90/: wgmma, TMA, clusters
+    {Backend::kCublasLt, "cublaslt", true, 0, INT_MAX},  // cublaslt/: NVIDIA's products, where the process has them
+    {Backend::kMma, "mma", true, 80, INT_MAX},           // mma/: the tensor cores of every architecture since 8.0
+    {Backend::kSimt, "simt", true, 0, INT_MAX},          // portable/: float32 arithmetic, any size and alignment
+};
+
+constexpr const BackendFacts& FactsOf(Backend backend) { return kBackends[static_cast<int>(backend)]; }
+
+inline bool RunsOn(Backend backend, const Device& device) {
+  const BackendFacts& facts = FactsOf(backend);
+  return facts.is_built && device.compute_capability >= facts.least && device.compute_capability <= facts.most;
+}
+
+class BackendSet {
+ public:
+  constexpr BackendSet() = default;
+  constexpr BackendSet(std::initializer_list<Backend> backends) {
+    for (Backend backend : backends) Add(backend);
+  }
+  constexpr void Add(Backend backend) { bits_ |= Bit(backend); }
+  constexpr void Remove(Backend backend) { bits_ &= ~Bit(backend); }
+  constexpr bool Has(Backend backend) const { return (bits_ & Bit(backend)) != 0; }
+  constexpr bool operator==(const BackendSet& other) const { return bits_ == other.bits_; }
+
+ private:
+  static constexpr uint32_t Bit(Backend backend) { return uint32_t{1} << static_cast<int>(backend); }
+  uint32_t bits_ = 0;
+};
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_BACKEND_H_

@@ -1,0 +1,137 @@
+// Attention on the tensor cores of compute capability 8.0 and later (mma.sync, cp.async), without a score matrix in
+// memory: the kernel, and launching it.
+#ifndef BERTFUSE_KERNELS_MMA_ATTENTION_KERNELS_CUH_
+#define BERTFUSE_KERNELS_MMA_ATTENTION_KERNELS_CUH_
+
+#include <algorithm>
+#include <cfloat>
+#include <iterator>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/dependent_launch.cuh"
+#include "kernels/launch.h"
+#include "kernels/mma/attention/mainloop.cuh"
+#include "kernels/mma/attention/tile_scheduler.cuh"
+#include "kernels/ptx/shared.cuh"
+
+namespace bertfuse::kernels {
+namespace attention_mma {
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
+    Kernel(const __grid_constant__ Parameters<typename Config::T> p) {
+  __shared__ typename TileScheduler<Config>::Shared scheduler;
+  __shared__ uint32_t mask_words[KeyTiles<Config>::kMaskKeys / 32];
+  LaunchDependents();
+  WaitForDependencies();
+  const TileScheduler<Config> tiles(p, scheduler);
+  Tile tile = tiles.First();
+#pragma unroll 1
+  while (tile.length > 0) {
+    Mainloop<Config>(p, tile, DynamicShared(), mask_words).Compute();
+    __syncthreads();  // results have left shared memory
+    tile = tiles.Next(tile);
+  }
+}
+
+// A window's side as the kernel counts it.
+inline int WindowSide(int64_t side) { return side < 0 || side > kNoEnd ? kNoEnd : static_cast<int>(side); }
+
+template <class T>
+Parameters<T> MakeParameters(const AttentionArguments<T>& a) {
+  const AttentionVariant<T>& variant = a.variant;
+  const int64_t kv_heads = a.KvHeads(), size = a.head_size, q_columns = a.heads * size, k_columns = kv_heads * size;
+  Parameters<T> p = {};
+  p.q = a.qkv;
+  p.k = p.q + q_columns;
+  p.v = p.k + k_columns;
+  if (a.bias != nullptr) {
+    p.q_bias = a.bias;
+    p.k_bias = variant.soft_cap > 0 ? a.bias + q_columns : nullptr;
+    p.v_bias = a.bias + q_columns + k_columns;
+  }
+  p.y = a.y;
+  p.mask = a.mask;
+  p.mask_is_int64 = a.mask_is_int64;
+  p.batch = a.batch;
+  p.pitch = q_columns + 2 * k_columns;
+  p.y_pitch = q_columns;
+  p.sequence = static_cast<int>(a.sequence);
+  p.heads = static_cast<int>(a.heads);
+  p.kv_heads_per_head = static_cast<float>(kv_heads) / static_cast<float>(a.heads);
+  p.head_size = static_cast<int>(size);
+  p.packed = a.packed;
+  p.scale = a.scale;
+  p.scale_log2 = std::max(a.scale * kLog2E, FLT_MIN);
+  p.window_left = WindowSide(variant.window_left);
+  p.window_right = WindowSide(variant.window_right);
+  p.soft_cap = variant.soft_cap;
+  if (variant.distance_bias != nullptr) {
+    p.distance_bias = variant.distance_bias;
+    p.bias_pitch = variant.bias_heads == 1 ? 0 : static_cast<int>(variant.bias_columns);
+    p.bias_left = static_cast<int>(variant.bias_left);
+    p.bias_last = static_cast<int>(variant.bias_columns - 1);
+  }
+  return p;
+}
+
+template <class Config>
+cudaError_t LaunchConfigured(const AttentionArguments<typename Config::T>& a, const Device& device,
+                             cudaStream_t stream) {
+  constexpr int64_t kMaxGridYZ = 65535;
+  const Parameters<typename Config::T> p = MakeParameters(a);
+  LaunchConfig config;
+  config.block = dim3(Config::kThreads);
+  config.shared_bytes = Config::kSharedBytes;
+  config.stream = stream;
+  config.device = &device;
+  if (a.packed.count > 0) {
+    return LaunchResident(config, Kernel<Config>, MaxPackedTiles(a.packed, a.heads, Config::kQueries), 1, p);
+  }
+  const int64_t query_tiles = CeilDiv(a.sequence, Config::kQueries);
+  config.grid = dim3(static_cast<unsigned>(query_tiles), static_cast<unsigned>(a.heads),
+                     static_cast<unsigned>(std::min(a.batch, kMaxGridYZ)));
+  return Launch(config, Kernel<Config>, p);
+}
+
+template <int kHeadSize, class T>
+cudaError_t LaunchSize(const AttentionArguments<T>& a, const AttentionTile& tile, const Device& device,
+                       cudaStream_t stream) {
+  constexpr TileShape kShape = *FindTileShape(kHeadSize);
+  if (tile == Narrow(kShape)) return LaunchConfigured<Config<T, kHeadSize, 1>>(a, device, stream);
+  if constexpr (kShape.HasWide()) {
+    if (tile == Wide(kShape)) return LaunchConfigured<Config<T, kHeadSize, 2>>(a, device, stream);
+  }
+  return cudaErrorInvalidConfiguration;
+}
+
+// Finds the table's row, by its index.
+template <class T, size_t... kIndex>
+cudaError_t LaunchAnySize(const AttentionArguments<T>& a, const AttentionTile& tile, const Device& device,
+                          cudaStream_t stream, std::index_sequence<kIndex...>) {
+  cudaError_t error = cudaErrorInvalidValue;
+  const TileShape* shape = FindTileShape(a.head_size);
+  const auto launch_if_it_is = [&](auto index) {
+    constexpr const TileShape& kShape = kTileShapes[decltype(index)::value];
+    if (shape == &kShape) error = LaunchSize<kShape.head_size>(a, tile, device, stream);
+  };
+  (launch_if_it_is(std::integral_constant<size_t, kIndex>()), ...);
+  return error;
+}
+
+}  // namespace attention_mma
+
+template <class T>
+cudaError_t AttentionMma(const AttentionArguments<T>& a, const AttentionTile& tile, const Device& device,
+                         cudaStream_t stream) {
+  if (a.batch * a.sequence * a.heads * a.head_size == 0) return cudaSuccess;
+  constexpr auto kIndices = std::make_index_sequence<std::size(attention_mma::kTileShapes)>();
+  return attention_mma::LaunchAnySize(a, tile, device, stream, kIndices);
+}
+
+#define BERTFUSE_INSTANTIATE(FUNCTION, T) \
+  template cudaError_t FUNCTION(const AttentionArguments<T>&, const AttentionTile&, const Device&, cudaStream_t);
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_MMA_ATTENTION_KERNELS_CUH_

@@ -1,0 +1,193 @@
+// A block's tile of queries, from loading it to storing its results.
+#ifndef BERTFUSE_KERNELS_MMA_ATTENTION_MAINLOOP_CUH_
+#define BERTFUSE_KERNELS_MMA_ATTENTION_MAINLOOP_CUH_
+
+#include "kernels/mma/attention/key_tiles.cuh"
+#include "kernels/mma/attention/softmax.cuh"
+#include "kernels/mma/attention/tiles.cuh"
+#include "kernels/mma/attention/variant.cuh"
+
+namespace bertfuse::kernels::attention_mma {
+
+template <class Config>
+class Mainloop {
+ public:
+  using T = typename Config::T;
+  using Results = float[Config::kRowTiles][Config::kChunks][4];
+
+  // `shared` has Config::kSharedBytes, `words` a bit for each of KeyTiles' mask.
+  __device__ __forceinline__ Mainloop(const Parameters<T>& p, const Tile& tile, char* shared, uint32_t* words)
+      : p_(p), tile_(tile), shared_(shared), rows_(tile), key_tiles_(p, tile, words) {}
+
+  __device__ __forceinline__ void Compute() {
+    LoadKeys(key_tiles_.begin(), 0);  // whatever the mask says: it is not read yet
+    LoadQueries();
+    KeyTile<Config> keys = key_tiles_.At(key_tiles_.begin());
+    __syncthreads();
+    const Queries<Config> queries(OwnRows());
+    OnlineSoftmax<Config> softmax;
+    Results out = {};
+    int stage = 0;
+#pragma unroll 1
+    while (key_tiles_.Has(keys.first_key)) {
+      WaitCopies<0>();
+      __syncthreads();  // the tile has arrived, and all warps are done with the one before
+      const KeyTile<Config> next = key_tiles_.FirstVisible(keys.first_key + Config::kKeys);
+      if (key_tiles_.Has(next.first_key)) LoadKeys(next.first_key, stage ^ 1);
+      if (SeesAny(p_, rows_, keys)) AddTile(out, softmax, queries, keys, Stage(stage));
+      keys = next;
+      stage ^= 1;
+    }
+    if (p_.mask != nullptr) AverageForBlind(out, softmax);
+    __syncthreads();  // all warps are done with keys and values
+    Store(out, softmax);
+  }
+
+ private:
+  __device__ __forceinline__ char* Stage(int stage) const { return shared_ + stage * Config::kStageBytes; }
+
+  // The warp's rows of the queries, later of the results.
+  __device__ __forceinline__ char* OwnRows() const {
+    return shared_ + Config::kQueryOffset + threadIdx.x / 32 * (Config::kRows * Config::kHeadSize * 2);
+  }
+
+  __device__ __forceinline__ int Chunks() const { return p_.head_size / 8; }
+
+  // Of the tile's head in K, in V and in their biases.
+  __device__ __forceinline__ int KvColumn() const {
+    return static_cast<int>((static_cast<float>(tile_.head) + 0.5f) * p_.kv_heads_per_head) * p_.head_size;
+  }
+
+  __device__ __forceinline__ void LoadKeys(int first_key, int stage) const {
+    LoadKeyTile<Config>(Stage(stage), KeyRow(p_.k, first_key), p_.pitch, tile_.length - first_key, Chunks());
+    LoadValues(first_key, stage);
+    CommitCopies();
+  }
+
+  __device__ __forceinline__ void LoadValues(int first_key, int stage) const {
+    LoadKeyTile<Config>(Stage(stage) + Config::kKeyTileBytes, KeyRow(p_.v, first_key), p_.pitch,
+                        tile_.length - first_key, Chunks());
+  }
+
+  __device__ __forceinline__ const T* KeyRow(const T* rows, int key) const {
+    return rows + (int64_t{tile_.first_row} + key) * p_.pitch + KvColumn();
+  }
+
+  __device__ __forceinline__ void LoadQueries() const {
+    const int64_t column = static_cast<int64_t>(tile_.head) * p_.head_size;
+    const T* q = p_.q + (int64_t{tile_.first_row} + tile_.first_query) * p_.pitch + column;
+    const T* bias = p_.q_bias == nullptr ? nullptr : p_.q_bias + column;
+    LoadQueryTile<Config>(shared_ + Config::kQueryOffset, q, p_.pitch, bias, tile_.length - tile_.first_query,
+                          Chunks());
+  }
+
+  // The warp's rows with one more tile of keys and values.
+  __device__ __forceinline__ void AddTile(Results& out, OnlineSoftmax<Config>& softmax, const Queries<Config>& queries,
+                                          const KeyTile<Config>& keys, const char* stage) const {
+    Scores<Config> score;
+    const int lane = LaneNow();
+    MultiplyKeys(score, queries, SharedAddress(stage), lane);
+    const float scale = TransformScores(score, queries, keys);
+    if (!SeesAll(p_, rows_, keys)) HideKeys(score, p_, rows_, keys);
+    float correction[Config::kRowGroups];
+    if (softmax.Advance(score, scale, correction)) {
+#pragma unroll
+      for (int i = 0; i < Config::kRowTiles * Config::kChunks * 4; ++i) {
+        const int m = i / (Config::kChunks * 4);
+        out[m][i / 4 % Config::kChunks][i % 4] *= correction[2 * m + i % 4 / 2];
+      }
+    }
+#pragma unroll
+    for (int step = 0; step < Config::kKeys / 16; ++step) {
+      uint32_t weight[Config::kRowTiles][4];
+      softmax.Weights(weight, score, scale, step);
+      MultiplyValues<Config>(out, weight, SharedAddress(stage) + Config::kKeyTileBytes, step, lane);
+    }
+  }
+
+  // Returns what scores are then to be multiplied by.
+  __device__ __forceinline__ float TransformScores(Scores<Config>& score, const Queries<Config>& queries,
+                                                   const KeyTile<Config>& keys) const {
+    const bool capped = p_.soft_cap > 0.0f, biased = p_.distance_bias != nullptr;
+    if (!capped && !biased) return p_.scale_log2;
+    if (capped) {
+      CapScores<Config>(score, p_, queries, KvColumn());
+    } else {
+#pragma unroll
+      for (int i = 0; i < Config::kRowTiles * Config::kKeys / 2; ++i) {
+        score[i / (Config::kKeys / 2)][i / 4 % (Config::kKeys / 8)][i % 4] *= p_.scale_log2;
+      }
+    }
+    if (biased) AddDistanceBias<Config>(score, p_, rows_, keys.first_key, tile_.head);
+    return 1.0f;
+  }
+
+  // Rows to which no key is visible attend to all alike.
+  __device__ __forceinline__ void AverageForBlind(Results& out, OnlineSoftmax<Config>& softmax) const {
+    uint32_t weight[Config::kRowTiles][4];
+    bool any = false;
+#pragma unroll
+    for (int group = 0; group < Config::kRowGroups; ++group) {
+      const bool blind = softmax.HasSeenNone(group) && rows_.Own(group, threadIdx.x % 32) < tile_.length;
+      if (blind) softmax.SetSum(group, tile_.length);
+      any |= blind;
+      weight[group / 2][group % 2] = weight[group / 2][2 + group % 2] = blind ? PackPair<T>(1.0f, 1.0f) : 0;
+    }
+    if (!__syncthreads_or(any)) return;
+#pragma unroll 1
+    for (int first_key = 0; first_key < tile_.length; first_key += Config::kKeys) {
+      LoadValues(first_key, 0);
+      CommitCopies();
+      WaitCopies<0>();
+      __syncthreads();
+#pragma unroll 1
+      for (int step = 0; step < Config::kKeys / 16; ++step) {
+        MultiplyValues<Config>(out, weight, SharedAddress(Stage(0)) + Config::kKeyTileBytes, step, LaneNow());
+      }
+      __syncthreads();
+    }
+  }
+
+  // Through shared memory, so that rows leave in 16-byte chunks.
+  __device__ __forceinline__ void Store(const Results& out, const OnlineSoftmax<Config>& softmax) const {
+    const int lane = threadIdx.x % 32;
+    char* staging = OwnRows();
+    const T* bias = p_.v_bias == nullptr ? nullptr : p_.v_bias + KvColumn();
+    float inverse[Config::kRowGroups];
+#pragma unroll
+    for (int group = 0; group < Config::kRowGroups; ++group) inverse[group] = softmax.InverseSum(group);
+#pragma unroll
+    for (int j = 0; j < Config::kChunks; ++j) {
+      const int column = 8 * j + lane % 4 * 2;
+      const bool has_bias = bias != nullptr && column < p_.head_size;
+      const float2 add = UnpackPair<T>(has_bias ? *reinterpret_cast<const uint32_t*>(bias + column) : 0);
+#pragma unroll
+      for (int group = 0; group < Config::kRowGroups; ++group) {
+        const float* x = &out[group / 2][j][group % 2 * 2];
+        const int at = ChunkOffset<Config::kChunks>(lane / 4 + 8 * group, j) + lane % 4 * 4;
+        *reinterpret_cast<uint32_t*>(staging + at) =
+            PackPair<T>(fmaf(x[0], inverse[group], add.x), fmaf(x[1], inverse[group], add.y));
+      }
+    }
+    __syncwarp();
+    T* y =
+        p_.y + (int64_t{tile_.first_row} + rows_.first) * p_.y_pitch + static_cast<int64_t>(tile_.head) * p_.head_size;
+    const int rows = rows_.last + 1 - rows_.first, chunks = Chunks();
+#pragma unroll 1
+    for (int i = lane; i < Config::kRows * Config::kChunks; i += 32) {
+      const int row = i / Config::kChunks, chunk = i % Config::kChunks;
+      if (row >= rows || chunk >= chunks) continue;
+      *reinterpret_cast<uint4*>(y + row * p_.y_pitch + 8 * chunk) =
+          *reinterpret_cast<const uint4*>(staging + ChunkOffset<Config::kChunks>(row, chunk));
+    }
+  }
+
+  const Parameters<T>& p_;
+  const Tile& tile_;
+  char* shared_;
+  WarpRows<Config> rows_;
+  KeyTiles<Config> key_tiles_;
+};
+
+}  // namespace bertfuse::kernels::attention_mma
+#endif  // BERTFUSE_KERNELS_MMA_ATTENTION_MAINLOOP_CUH_

@@ -1,0 +1,91 @@
+// The online softmax over tiles of keys. What it does to a row depends on that row alone, so that a sequence has the
+// same bits in any batch.
+#ifndef BERTFUSE_KERNELS_MMA_ATTENTION_SOFTMAX_CUH_
+#define BERTFUSE_KERNELS_MMA_ATTENTION_SOFTMAX_CUH_
+
+#include "kernels/mma/attention/variant.cuh"
+
+namespace bertfuse::kernels::attention_mma {
+
+// The state of a thread's rows. A weight is 2^((score - reference) * scale). The reference is a maximum, but not always
+// the latest.
+template <class Config>
+class OnlineSoftmax {
+ public:
+  static constexpr int kRowGroups = Config::kRowGroups;
+
+  __device__ __forceinline__ OnlineSoftmax() {
+#pragma unroll
+    for (int group = 0; group < kRowGroups; ++group) reference_[group] = -INFINITY, sum_[group] = 0.0f;
+  }
+
+  // Whether no key was visible to the row so far.
+  __device__ __forceinline__ bool HasSeenNone(int group) const { return reference_[group] == -INFINITY; }
+
+  // For weights that are not this object's: `sum` is the whole row's.
+  __device__ __forceinline__ void SetSum(int group, int sum) { sum_[group] = 0.25f * static_cast<float>(sum); }
+
+  // Makes ready for the weights of a tile. Returns whether sums so far must be multiplied by `correction`, the same for
+  // the whole warp.
+  __device__ __forceinline__ bool Advance(const Scores<Config>& score, float scale, float (&correction)[kRowGroups]) {
+    bool corrects = false;
+#pragma unroll
+    for (int group = 0; group < kRowGroups; ++group) {
+      const float highest = Highest(score, group), before = reference_[group];
+      // Of two infinities the difference is NaN, and nothing is above.
+      const bool rises = (highest - before) * scale > kMaxExponent;
+      reference_[group] = rises ? highest : before;
+      correction[group] = rises ? Exp2Approximate((before - highest) * scale) : 1.0f;
+      sum_[group] *= correction[group];
+      corrects |= rises;
+      shift_[group] = HasSeenNone(group) ? 0.0f : reference_[group] * scale;
+    }
+    return __any_sync(0xffffffffu, corrects);
+  }
+
+  // The weights of keys 16 `step` to 16 `step` + 15 of the tile, as an operand.
+  __device__ __forceinline__ void Weights(uint32_t (&weight)[Config::kRowTiles][4], const Scores<Config>& score,
+                                          float scale, int step) {
+#pragma unroll
+    for (int group = 0; group < kRowGroups; ++group) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float* x = &score[group / 2][2 * step + half][group % 2 * 2];
+        const float first = Exp2Approximate(fmaf(x[0], scale, -shift_[group]));
+        const float second = Exp2Approximate(fmaf(x[1], scale, -shift_[group]));
+        sum_[group] += first + second;
+        weight[group / 2][2 * half + group % 2] = PackPair<typename Config::T>(first, second);
+      }
+    }
+  }
+
+  // 1 / the sum of a row's weights, which are spread over four threads.
+  __device__ __forceinline__ float InverseSum(int group) const {
+    float sum = sum_[group];
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    return __fdividef(1.0f, sum);
+  }
+
+ private:
+  // Weights may be as large as two to this power before a new reference is taken: float16 ends at 2^16, and what is
+  // rounded to so many bits loses nothing by being larger.
+  static constexpr float kMaxExponent = 8.0f;
+
+  // The highest score of a row.
+  __device__ __forceinline__ static float Highest(const Scores<Config>& score, int group) {
+    float highest = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < Config::kKeys / 8; ++j) {
+      const float* x = &score[group / 2][j][group % 2 * 2];
+      highest = fmaxf(highest, fmaxf(x[0], x[1]));
+    }
+    highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 1));
+    return fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 2));
+  }
+
+  float reference_[kRowGroups], sum_[kRowGroups], shift_[kRowGroups];
+};
+
+}  // namespace bertfuse::kernels::attention_mma
+#endif  // BERTFUSE_KERNELS_MMA_ATTENTION_SOFTMAX_CUH_

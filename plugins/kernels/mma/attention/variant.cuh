@@ -1,0 +1,146 @@
+// What a variant of attention does to a tile's scores before the softmax. Each step is taken or left for the whole
+// launch or the whole warp, so that one kernel serves all variants.
+#ifndef BERTFUSE_KERNELS_MMA_ATTENTION_VARIANT_CUH_
+#define BERTFUSE_KERNELS_MMA_ATTENTION_VARIANT_CUH_
+
+#include "kernels/mma/attention/key_tiles.cuh"
+#include "kernels/mma/attention/tiles.cuh"
+#include "kernels/ptx/scalar.cuh"
+
+namespace bertfuse::kernels::attention_mma {
+
+template <class Config>
+using Scores = float[Config::kRowTiles][Config::kKeys / 8][4];
+
+// A warp's rows of a tile of queries.
+template <class Config>
+struct WarpRows {
+  int first, last;  // queries; none where last < first
+
+  __device__ __forceinline__ explicit WarpRows(const Tile& tile)
+      : first(tile.first_query + static_cast<int>(threadIdx.x) / 32 * Config::kRows),
+        last(min(first + Config::kRows, tile.length) - 1) {}
+  __device__ __forceinline__ int Own(int group, int lane) const { return first + lane / 4 + 8 * group; }
+};
+
+// Whether a query of the warp sees a key of the tile.
+template <class Config>
+__device__ __forceinline__ bool SeesAny(const Parameters<typename Config::T>& p, const WarpRows<Config>& rows,
+                                        const KeyTile<Config>& keys) {
+  return rows.last >= rows.first && keys.SeesAny() && keys.first_key <= rows.last + p.window_right &&
+         keys.first_key + Config::kKeys > rows.first - p.window_left;
+}
+
+// Whether all queries of the warp see all keys of the tile.
+template <class Config>
+__device__ __forceinline__ bool SeesAll(const Parameters<typename Config::T>& p, const WarpRows<Config>& rows,
+                                        const KeyTile<Config>& keys) {
+  return keys.SeesAll() && keys.first_key >= rows.last - p.window_left &&
+         keys.first_key + Config::kKeys - 1 <= rows.first + p.window_right;
+}
+
+// Makes the scores of row group `group` -inf where the key's bit is 0.
+template <class Config>
+__device__ __forceinline__ void HideKeys(Scores<Config>& score, int group, int lane,
+                                         const uint32_t (&visible)[Config::kKeys / 32]) {
+#pragma unroll
+  for (int word = 0; word < Config::kKeys / 32; ++word) {
+    const uint32_t own = visible[word] >> lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      float& x = score[group / 2][4 * word + i / 2][group % 2 * 2 + i % 2];
+      if ((own >> (i / 2 * 8 + i % 2) & 1) == 0) x = -INFINITY;
+    }
+  }
+}
+
+// Makes the scores -inf that the mask, the sequence's end or the window hides.
+template <class Config>
+__device__ __forceinline__ void HideKeys(Scores<Config>& score, const Parameters<typename Config::T>& p,
+                                         const WarpRows<Config>& rows, const KeyTile<Config>& keys) {
+  const int lane = LaneNow();
+#pragma unroll
+  for (int group = 0; group < Config::kRowGroups; ++group) {
+    const int distance = rows.Own(group, lane) - keys.first_key;
+    uint32_t visible[Config::kKeys / 32];
+#pragma unroll
+    for (int word = 0; word < Config::kKeys / 32; ++word) {
+      const int from = distance - p.window_left - 32 * word, behind = distance + p.window_right + 1 - 32 * word;
+      visible[word] = keys.visible[word] & BitsBelow(behind) & ~BitsBelow(from);
+    }
+    HideKeys<Config>(score, group, lane, visible);
+  }
+}
+
+// q·k_bias of each row group: with a soft cap, K's bias does not cancel. It is multiplied like one key, and for every
+// tile again: registers are scarcer than time in so rare a variant.
+template <class Config>
+__device__ __forceinline__ void MultiplyKeyBias(float (&shift)[Config::kRowGroups],
+                                                const Parameters<typename Config::T>& p, const Queries<Config>& queries,
+                                                int kv_column) {
+  const int lane = LaneNow();
+  const auto* bias = p.k_bias + kv_column;
+  float product[Config::kRowTiles][4] = {};
+#pragma unroll
+  for (int step = 0; step < Config::kHeadSize / 16; ++step) {
+    uint32_t q[Config::kRowTiles][4], k[2] = {};
+    queries.Get(q, step, lane);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int column = 16 * step + 8 * half + lane % 4 * 2;
+      if (lane < 4 && column < p.head_size) k[half] = *reinterpret_cast<const uint32_t*>(bias + column);
+    }
+#pragma unroll
+    for (int m = 0; m < Config::kRowTiles; ++m) Mma<typename Config::T>(product[m], q[m], k[0], k[1]);
+  }
+#pragma unroll
+  for (int group = 0; group < Config::kRowGroups; ++group) {
+    shift[group] = __shfl_sync(0xffffffffu, product[group / 2][group % 2 * 2], lane / 4 * 4);
+  }
+}
+
+// Scores become soft_cap * tanh(score * scale / soft_cap) * log2(e).
+template <class Config>
+__device__ __forceinline__ void CapScores(Scores<Config>& score, const Parameters<typename Config::T>& p,
+                                          const Queries<Config>& queries, int kv_column) {
+  float shift[Config::kRowGroups] = {};
+  if (p.k_bias != nullptr) MultiplyKeyBias(shift, p, queries, kv_column);
+  const float exponent = 2.0f * kLog2E * p.scale / p.soft_cap, cap = p.soft_cap * kLog2E;
+#pragma unroll
+  for (int m = 0; m < Config::kRowTiles; ++m) {
+#pragma unroll
+    for (int j = 0; j < Config::kKeys / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        float& x = score[m][j][e];
+        const float e2x = Exp2Approximate((x + shift[2 * m + e / 2]) * exponent);  // tanh(x) = 1 - 2 / (e^2x + 1)
+        x = fmaf(-2.0f * cap, __fdividef(1.0f, e2x + 1.0f), cap);
+      }
+    }
+  }
+}
+
+// Adds distance_bias[head, key - query + bias_left] * log2(e), the column cut off at both ends. Eight rows and eight
+// keys farther the column is the same, so that most loads serve several rows.
+template <class Config>
+__device__ __forceinline__ void AddDistanceBias(Scores<Config>& score, const Parameters<typename Config::T>& p,
+                                                const WarpRows<Config>& rows, int first_key, int head) {
+  const int lane = LaneNow();
+  const auto* bias = p.distance_bias + static_cast<int64_t>(head) * p.bias_pitch;
+  const int column = first_key + lane % 4 * 2 - rows.Own(0, lane) + p.bias_left;
+#pragma unroll
+  for (int d = 1 - Config::kRowGroups; d < Config::kKeys / 8; ++d) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const float add = ToFloat(bias[min(max(column + 8 * d + e, 0), p.bias_last)]) * kLog2E;
+#pragma unroll
+      for (int group = 0; group < Config::kRowGroups; ++group) {
+        if (d + group < 0 || d + group >= Config::kKeys / 8) continue;
+        score[group / 2][d + group][group % 2 * 2 + e] += add;
+      }
+    }
+  }
+}
+
+}  // namespace bertfuse::kernels::attention_mma
+#endif  // BERTFUSE_KERNELS_MMA_ATTENTION_VARIANT_CUH_

@@ -1,0 +1,96 @@
+// Products by mma.sync, for the tensor cores of every architecture since 8.0 (without wgmma and TMA).
+#ifndef BERTFUSE_KERNELS_MMA_GEMM_H_
+#define BERTFUSE_KERNELS_MMA_GEMM_H_
+
+#include <algorithm>
+#include <climits>
+#include <type_traits>
+
+#include "kernels/backend.h"
+#include "kernels/gemm.h"
+#include "kernels/launch.h"
+
+namespace bertfuse::kernels {
+namespace gemm_mma {
+
+// A block's tile of y, what each of its warps computes of it, and how many blocks share a multiprocessor where shared
+// memory allows it.
+struct Tile {
+  int m, n, warp_m, warp_n, blocks;
+  constexpr int threads() const { return 32 * (m / warp_m) * (n / warp_n); }
+};
+
+// How a type is multiplied. kThreeTf32 splits each float32 into two TF32 numbers and adds three of their four products.
+enum class Math { kHalf, kTf32, kThreeTf32 };
+
+// What is compiled, by Math. A warp tile of 64 x 64 has 128 accumulators and twice 32 registers of operands;
+// kThreeTf32, which holds the operands' halves beside them, takes smaller ones.
+inline constexpr Tile kHalfTiles[] = {{256, 128, 64, 64, 1}, {128, 256, 64, 64, 1}, {128, 128, 64, 64, 2},
+                                      {128, 64, 64, 32, 3},  {64, 128, 32, 64, 3},  {64, 64, 32, 32, 4}};
+inline constexpr Tile kTf32Tiles[] = {{128, 128, 64, 64, 2}, {128, 64, 64, 32, 3}, {64, 64, 32, 32, 4}};
+inline constexpr Tile kThreeTf32Tiles[] = {{128, 64, 64, 32, 2}, {64, 64, 32, 32, 3}};
+
+template <Math kMath>
+constexpr auto& TilesOf() {
+  if constexpr (kMath == Math::kHalf) {
+    return kHalfTiles;
+  } else if constexpr (kMath == Math::kTf32) {
+    return kTf32Tiles;
+  } else {
+    return kThreeTf32Tiles;
+  }
+}
+
+// Calls visit(tile) for each of them.
+template <class Visit>
+void ForTiles(Math math, Visit&& visit) {
+  const auto all = [&](const auto& tiles) {
+    for (const Tile& tile : tiles) visit(tile);
+  };
+  math == Math::kHalf ? all(kHalfTiles) : math == Math::kTf32 ? all(kTf32Tiles) : all(kThreeTf32Tiles);
+}
+
+// A stage of the ring holds 64 bytes of k of each row: two steps of the tensor cores, and small enough for three stages
+// of the largest tile in the 99 KB of 8.6, 8.9 and 12.x.
+constexpr int kStageRowBytes = 64;
+constexpr int kMinStages = 3, kMaxStages = 6;
+constexpr int kReservedBytes = 1024;  // of shared memory, of each block, by the system
+
+constexpr int StageBytes(const Tile& tile) { return (tile.m + tile.n) * kStageRowBytes; }
+
+// The bias, as float32, stands behind the stages.
+constexpr int SharedBytes(const Tile& tile, int stages) {
+  return stages * StageBytes(tile) + tile.n * static_cast<int>(sizeof(float));
+}
+
+// With as many blocks and then stages as the multiprocessor's shared memory has room for; `shared_bytes`: the most that
+// one block may have. Zero stages: it does not run there.
+constexpr GemmBlock BlockOn(const Tile& tile, int shared_bytes) {
+  for (int blocks = tile.blocks; blocks > 0; --blocks) {
+    const int of_one = (shared_bytes + kReservedBytes) / blocks - kReservedBytes;
+    const int room = of_one - SharedBytes(tile, 0);
+    const int stages = std::min(room / StageBytes(tile), kMaxStages);
+    if (stages >= kMinStages) return {tile.m, tile.n, stages, blocks};
+  }
+  return {tile.m, tile.n, 0, 0};
+}
+
+}  // namespace gemm_mma
+
+// Whether every row of x and weight starts on a 16-byte boundary, and sizes fit the kernel's integers.
+template <class T>
+bool GemmMmaSupports(const GemmArguments<Elements<T>>& a) {
+  constexpr int64_t kMax = int64_t{1} << 31;
+  return a.k > 0 && a.k % (16 / sizeof(T)) == 0 && IsAligned(a.x, 16) && IsAligned(a.weight, 16) && a.m < kMax &&
+         a.n < kMax && a.k < kMax / static_cast<int64_t>(sizeof(T));
+}
+
+// The product in that form, by a block of BlockOn(). Any n. kPartialSums: float_partials[splits, m, n]; otherwise
+// `splits` is 1 and y = activation(product + bias). cudaErrorInvalidConfiguration for a block that no kernel was
+// compiled for.
+template <class T>
+cudaError_t GemmMma(GemmForm form, const GemmTile& tile, const GemmArguments<Elements<T>>& arguments,
+                    const Device& device, cudaStream_t stream);
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_MMA_GEMM_H_

@@ -1,0 +1,33 @@
+// Compile-time configuration of a product by mma.sync, and where things lie in shared memory.
+#ifndef BERTFUSE_KERNELS_MMA_GEMM_CONFIG_CUH_
+#define BERTFUSE_KERNELS_MMA_GEMM_CONFIG_CUH_
+
+#include "kernels/mma/gemm.h"
+#include "kernels/mma/gemm/math.cuh"
+
+namespace bertfuse::kernels::gemm_mma {
+
+constexpr int kChunkBytes = 16;  // what one copy moves, and a row of one of ldmatrix's matrices
+constexpr int kRowChunks = kStageRowBytes / kChunkBytes;
+
+template <class T_, Math kMath_, int kIndex>
+struct Config {
+  using T = T_;
+  static constexpr Math kMath = kMath_;
+  static constexpr Tile kTile = TilesOf<kMath>()[kIndex];
+  static constexpr int kM = kTile.m, kN = kTile.n, kWarpM = kTile.warp_m, kWarpN = kTile.warp_n;
+  static constexpr int kWarpsN = kN / kWarpN, kThreads = kTile.threads(), kBlocks = kTile.blocks;
+  static constexpr int kI = kWarpM / 16, kJ = kWarpN / 8;                       // mma tiles of a warp
+  static constexpr int kStageK = kStageRowBytes / static_cast<int>(sizeof(T));  // in elements
+  static constexpr int kSteps = kStageRowBytes / 32;                            // of the tensor cores, in a stage
+  static_assert(kI > 0 && kJ % 2 == 0 && kSteps == 2);
+};
+
+// Byte offset of a 16-byte chunk of a row in a stage. Eight consecutive rows at the same chunk, which a matrix of
+// ldmatrix is, fall into different banks; so do two whole rows, which eight threads copy.
+__device__ __forceinline__ int ChunkOffset(int row, int chunk) {
+  return row * kStageRowBytes + ((chunk ^ (row >> 1 & 3)) << 4);
+}
+
+}  // namespace bertfuse::kernels::gemm_mma
+#endif  // BERTFUSE_KERNELS_MMA_GEMM_CONFIG_CUH_

@@ -1,0 +1,112 @@
+// The epilogue: bias and activation on a warp's accumulators, then 16 rows at a time through shared memory, so that
+// every thread stores 16 bytes and a warp whole rows of its tile.
+#ifndef BERTFUSE_KERNELS_MMA_GEMM_EPILOGUE_CUH_
+#define BERTFUSE_KERNELS_MMA_GEMM_EPILOGUE_CUH_
+
+#include "kernels/activation.cuh"
+#include "kernels/mma/gemm/config.cuh"
+#include "kernels/mma/gemm/tile_scheduler.cuh"
+#include "kernels/ptx/shared.cuh"
+
+namespace bertfuse::kernels::gemm_mma {
+
+// 16 rows x kColumns of a warp. Each thread stores pairs of columns, lane 4i + j those of row i; both these stores and
+// the loads of whole rows fall into different banks.
+template <class Y, int kColumns>
+class StagedRows {
+ public:
+  static constexpr int kRowBytes = kColumns * static_cast<int>(sizeof(Y));
+  static constexpr int kBytes = 16 * kRowBytes;
+  static constexpr int kChunks = kRowBytes / kChunkBytes, kPerChunk = kChunkBytes / static_cast<int>(sizeof(Y));
+
+  __device__ __forceinline__ explicit StagedRows(uint32_t address) : address_(address) {}
+
+  __device__ __forceinline__ void Store(int row, int column, float a, float b) const {
+    const int byte = column * static_cast<int>(sizeof(Y));
+    const uint32_t at = Chunk(row, byte / kChunkBytes) + byte % kChunkBytes;
+    if constexpr (sizeof(Y) == 4) {
+      StoreShared(at, {__float_as_uint(a), __float_as_uint(b)});
+    } else {
+      StoreShared(at, PackPair<Y>(a, b));
+    }
+  }
+  __device__ __forceinline__ void Load(uint32_t (&words)[4], int row, int chunk) const {
+    LoadShared(words, Chunk(row, chunk));
+  }
+
+ private:
+  // Of pairs of 4 bytes, 8 rows are stored at a time; of 8 bytes, which are in one of two neighbouring chunks, 4 rows.
+  __device__ __forceinline__ uint32_t Chunk(int row, int chunk) const {
+    static_assert(kRowBytes == 64 || kRowBytes == 128 || kRowBytes == 256);
+    const int swizzle = kRowBytes == 64 ? row >> 1 & 3 : sizeof(Y) == 4 ? (row & 3) << 1 | (row >> 2 & 1) : row & 7;
+    return address_ + row * kRowBytes + ((chunk ^ swizzle) << 4);
+  }
+  uint32_t address_;
+};
+
+// Stores 16 rows of a warp from `first_row` and `first_column` on, those below `rows` and `columns`.
+template <class Y, int kColumns>
+__device__ __forceinline__ void StoreRows(const StagedRows<Y, kColumns>& staged, int lane, Y* y, int first_row,
+                                          int rows, int first_column, int columns, bool vectorised) {
+  using Staged = StagedRows<Y, kColumns>;
+#pragma unroll
+  for (int i = lane; i < 16 * Staged::kChunks; i += 32) {
+    const int row = i / Staged::kChunks, chunk = i % Staged::kChunks;
+    Pack<uint32_t, 4> pack;
+    staged.Load(pack.value, row, chunk);
+    const int at_row = first_row + row, column = first_column + chunk * Staged::kPerChunk;
+    if (at_row >= rows || column >= columns) continue;
+    Y* const to = y + static_cast<int64_t>(at_row) * columns + column;
+    if (vectorised) {
+      *reinterpret_cast<Pack<uint32_t, 4>*>(to) = pack;
+    } else {
+#pragma unroll
+      for (int e = 0; e < Staged::kPerChunk; ++e) {
+        if (column + e < columns) to[e] = reinterpret_cast<const Y*>(pack.value)[e];
+      }
+    }
+  }
+}
+
+// y or a split's partial sums, as type Y, from a warp's accumulators. `bias`: float32 in shared memory, of the warp's
+// columns; null for partial sums. `staging`: the warp's own memory.
+template <class Y, class Config>
+__device__ __forceinline__ void StoreTile(float (&sum)[Config::kI][Config::kJ][4], const float* bias,
+                                          Activation activation, uint32_t staging, Y* y, int first_row, int rows,
+                                          int first_column, int columns, bool vectorised) {
+  int lane = static_cast<int>(threadIdx.x) % 32;
+  asm volatile("" : "+r"(lane));  // else the compiler computes addresses before the main loop, and spills them
+  const StagedRows<Y, Config::kWarpN> staged(staging);
+#pragma unroll
+  for (int i = 0; i < Config::kI; ++i) {
+    float* const v = &sum[i][0][0];
+    if (bias != nullptr) {
+#pragma unroll
+      for (int j = 0; j < Config::kJ; ++j) {
+        const float2 add = *reinterpret_cast<const float2*>(bias + j * 8 + lane % 4 * 2);
+        v[4 * j] += add.x, v[4 * j + 1] += add.y, v[4 * j + 2] += add.x, v[4 * j + 3] += add.y;
+      }
+      if constexpr (sizeof(Y) == 2) {
+        // All at once would take more registers than there are.
+#pragma unroll
+        for (int e = 0; e < 4 * Config::kJ; e += 16) Activations::For16Bits<16>(v + e, activation);
+      } else if (activation != Activation::kNone) {
+#pragma unroll
+        for (int e = 0; e < 4 * Config::kJ; ++e) v[e] = Activations::Exact(v[e], activation);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < Config::kJ; ++j) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        staged.Store(lane / 4 + half * 8, j * 8 + lane % 4 * 2, v[4 * j + 2 * half], v[4 * j + 2 * half + 1]);
+      }
+    }
+    __syncwarp();
+    StoreRows(staged, lane, y, first_row + i * 16, rows, first_column, columns, vectorised);
+    __syncwarp();
+  }
+}
+
+}  // namespace bertfuse::kernels::gemm_mma
+#endif  // BERTFUSE_KERNELS_MMA_GEMM_EPILOGUE_CUH_

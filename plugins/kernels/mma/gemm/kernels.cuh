@@ -1,0 +1,147 @@
+// The kernel of a product by mma.sync, and its launch.
+#ifndef BERTFUSE_KERNELS_MMA_GEMM_KERNELS_CUH_
+#define BERTFUSE_KERNELS_MMA_GEMM_KERNELS_CUH_
+
+#include <cmath>
+
+#include "kernels/dependent_launch.cuh"
+#include "kernels/mma/gemm/epilogue.cuh"
+#include "kernels/mma/gemm/mainloop.cuh"
+
+namespace bertfuse::kernels {
+namespace gemm_mma {
+
+// Grid: a block for each tile and split; of packed rows, for as many as are expected, and blocks loop if there are
+// more.
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
+    GemmMmaKernel(const __grid_constant__ Parameters<typename Config::T> p) {
+  using T = typename Config::T;
+  LaunchDependents();
+  const int rows = p.row_count == nullptr ? p.m : static_cast<int>(RealRows(LoadRowCount(p.row_count), p.m));
+  const TileScheduler<Config::kM, Config::kN> tiles(p, rows);
+  if (static_cast<int>(blockIdx.x) >= tiles.tiles()) return LeaveEarly(blockIdx.x == 0);
+
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp_m = warp / Config::kWarpsN * Config::kWarpM, warp_n = warp % Config::kWarpsN * Config::kWarpN;
+  char* const shared = DynamicShared();
+  const uint32_t ring = SharedAddress(shared);
+  float* const bias = reinterpret_cast<float*>(shared + p.stages * StageBytes(Config::kTile));
+  const FragmentReader<Config> reader(warp_m, warp_n);
+  bool waited = false;
+#pragma unroll 1
+  for (int number = static_cast<int>(blockIdx.x); number < tiles.tiles(); number += static_cast<int>(gridDim.x)) {
+    const TileAt tile = tiles[number];
+    const int first_k = tile.split * p.stages_per_split * Config::kStageK;
+    const int left = (p.k - first_k + Config::kStageK - 1) / Config::kStageK;
+    OperandCopy<T, Config::kM, Config::kThreads> x(p.x, p.k, tile.first_row, rows, first_k);
+    OperandCopy<T, Config::kN, Config::kThreads> weight(p.weight, p.k, tile.first_column, p.n, first_k);
+    float sum[Config::kI][Config::kJ][4] = {};
+    MultiplyTile<Config>(
+        x, weight, reader, ring, p.stages, min(left, p.stages_per_split), p.fetch_weights_first, sum,
+        [&] {
+          if (!waited) WaitForDependencies();
+          waited = true;
+        },
+        [&] {
+          for (int i = static_cast<int>(threadIdx.x); i < Config::kN; i += Config::kThreads) {
+            const int column = tile.first_column + i;
+            bias[i] = p.bias != nullptr && column < p.n ? ToFloat(p.bias[column]) : 0.0f;
+          }
+        });
+    // The ring becomes the warps' staging: since the main loop's last barrier nothing is copied to it, nor read for
+    // use.
+    const int first_row = tile.first_row + warp_m, first_column = tile.first_column + warp_n;
+    if (p.float_partials != nullptr) {
+      float* const partials = p.float_partials + static_cast<int64_t>(tile.split) * p.m * p.n;
+      StoreTile<float, Config>(sum, nullptr, Activation::kNone, ring + warp * StagedRows<float, Config::kWarpN>::kBytes,
+                               partials, first_row, rows, first_column, p.n, p.vectorised);
+    } else {
+      StoreTile<T, Config>(sum, bias + warp_n, p.activation, ring + warp * StagedRows<T, Config::kWarpN>::kBytes, p.y,
+                           first_row, rows, first_column, p.n, p.vectorised);
+    }
+    __syncthreads();  // the next tile takes the ring and the bias
+  }
+}
+
+// Rows of tiles in a group: so many that a wave of blocks is about as high as it is wide.
+inline int GroupOf(const Tile& tile, int resident_blocks, int64_t tiles_m) {
+  const double rows = std::sqrt(static_cast<double>(resident_blocks) * tile.n / tile.m);
+  return static_cast<int>(std::clamp<int64_t>(std::llround(rows), 1, std::max<int64_t>(tiles_m, 1)));
+}
+
+template <class Config>
+cudaError_t LaunchTile(GemmForm form, const GemmTile& tile, const GemmArguments<Elements<typename Config::T>>& a,
+                       const Device& device, cudaStream_t stream) {
+  using T = typename Config::T;
+  const bool partial = form == GemmForm::kPartialSums;
+  Parameters<T> p = {};
+  p.x = a.x, p.weight = a.weight, p.bias = a.bias, p.y = a.y;
+  p.float_partials = partial ? a.float_partials : nullptr;
+  p.m = static_cast<int>(a.m), p.n = static_cast<int>(a.n), p.k = static_cast<int>(a.k);
+  p.stages = tile.block.stages;
+  const int64_t k_stages = CeilDiv(a.k, Config::kStageK);
+  p.splits = tile.splits;
+  p.stages_per_split = static_cast<int>(CeilDiv(k_stages, tile.splits));
+  if ((tile.splits - 1) * int64_t{p.stages_per_split} >= k_stages) return cudaErrorInvalidConfiguration;
+  const int64_t tiles_n = CeilDiv(a.n, Config::kN), tiles_m = CeilDiv(a.m, Config::kM);
+  if (tiles_m * tiles_n * tile.splits > INT32_MAX - INT32_MAX / 2) return cudaErrorInvalidConfiguration;
+  p.tiles_n = static_cast<int>(tiles_n);
+  p.group = GroupOf(Config::kTile, device.multiprocessors * tile.block.per_multiprocessor, tiles_m);
+  p.row_count = a.packed.row_count;
+  p.activation = a.activation;
+  p.vectorised =
+      partial ? a.n % 4 == 0 && IsAligned(a.float_partials, 16) : a.n % (16 / sizeof(T)) == 0 && IsAligned(a.y, 16);
+  p.fetch_weights_first = a.weights_are_constant && device.compute_capability >= 90;
+  p.last_rows_first = a.last_rows_first;
+  LaunchConfig config;
+  config.grid = dim3(static_cast<unsigned>(CeilDiv(a.packed.ForGrid(a.m), Config::kM) * tiles_n * tile.splits));
+  config.block = dim3(Config::kThreads);
+  config.shared_bytes = static_cast<size_t>(SharedBytes(Config::kTile, tile.block.stages));
+  config.stream = stream;
+  config.device = &device;
+  return Launch(config, GemmMmaKernel<Config>, p);
+}
+
+// By the block's size.
+template <class T, Math kMath, int kIndex = 0>
+cudaError_t LaunchMath(GemmForm form, const GemmTile& tile, const GemmArguments<Elements<T>>& a, const Device& device,
+                       cudaStream_t stream) {
+  if constexpr (kIndex == std::extent_v<std::remove_reference_t<decltype(TilesOf<kMath>())>>) {
+    return cudaErrorInvalidConfiguration;
+  } else {
+    using Tiled = Config<T, kMath, kIndex>;
+    if (tile.block.m == Tiled::kM && tile.block.n == Tiled::kN) {
+      return LaunchTile<Tiled>(form, tile, a, device, stream);
+    }
+    return LaunchMath<T, kMath, kIndex + 1>(form, tile, a, device, stream);
+  }
+}
+
+}  // namespace gemm_mma
+
+template <class T>
+cudaError_t GemmMma(GemmForm form, const GemmTile& tile, const GemmArguments<Elements<T>>& a, const Device& device,
+                    cudaStream_t stream) {
+  using gemm_mma::Math;
+  if (a.m == 0 || a.n == 0) return cudaSuccess;
+  if (!Activations::Has(a.activation)) return cudaErrorInvalidValue;
+  if (tile.splits < 1 || (tile.splits > 1 && form != GemmForm::kPartialSums)) return cudaErrorInvalidConfiguration;
+  if (tile.block.stages < gemm_mma::kMinStages || tile.block.stages > gemm_mma::kMaxStages) {
+    return cudaErrorInvalidConfiguration;
+  }
+  if constexpr (!std::is_same_v<T, float>) {
+    return gemm_mma::LaunchMath<T, Math::kHalf>(form, tile, a, device, stream);
+  } else if (a.allow_tf32) {
+    return gemm_mma::LaunchMath<T, Math::kTf32>(form, tile, a, device, stream);
+  } else {
+    return gemm_mma::LaunchMath<T, Math::kThreeTf32>(form, tile, a, device, stream);
+  }
+}
+
+#define BERTFUSE_INSTANTIATE(FUNCTION, T)                                                                    \
+  template cudaError_t FUNCTION(GemmForm, const GemmTile&, const GemmArguments<Elements<T>>&, const Device&, \
+                                cudaStream_t);
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_MMA_GEMM_KERNELS_CUH_

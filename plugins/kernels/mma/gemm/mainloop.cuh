@@ -1,0 +1,147 @@
+// The main loop: cp.async fills a ring of stages, ldmatrix reads a step ahead of the tensor cores.
+//
+// Of a 128 x 128 tile of 16-bit elements, four warps of 64 x 64 on an A100's multiprocessor, for each step of 16 along
+// k: a warp multiplies 32 times (m16n8k16: 8 cycles each on a quarter of the tensor cores, 256 in all), for which it
+// reads 8 times by ldmatrix (512 bytes, 4 cycles each; 128 for the four warps, which share the port), and the copies
+// write 8 KB (64 cycles). So shared memory is busy 75% of the time (69% of it with 256 x 128), and L2 gives 32 bytes a
+// cycle (24). Smaller warp tiles read more for a product: 32 x 32 takes 4 reads for 8 products, and cannot keep the
+// tensor cores busy. What is left of their peak after that and the issue of other instructions (8 reads, 4 copies, a
+// barrier every other step) is expected to be 80 to 90% with many tiles; nothing of this was measured.
+#ifndef BERTFUSE_KERNELS_MMA_GEMM_MAINLOOP_CUH_
+#define BERTFUSE_KERNELS_MMA_GEMM_MAINLOOP_CUH_
+
+#include "kernels/mma/gemm/config.cuh"
+#include "kernels/ptx/shared.cuh"
+
+namespace bertfuse::kernels::gemm_mma {
+
+// What one thread copies of an operand's kRows rows: a chunk of every (kThreads / 4)th row of a stage.
+template <class T, int kRows, int kThreads>
+class OperandCopy {
+ public:
+  // From row `first_row` and element `first_k` on. Rows from `rows` on, and k from p.k on, are zeros.
+  __device__ __forceinline__ OperandCopy(const T* data, int k, int first_row, int rows, int first_k) {
+    const int row = static_cast<int>(threadIdx.x) / kRowChunks, chunk = static_cast<int>(threadIdx.x) % kRowChunks;
+    const int64_t pitch = static_cast<int64_t>(k) * sizeof(T);
+    from_ = reinterpret_cast<const char*>(data) + (first_row + row) * pitch + first_k * int64_t{sizeof(T)} +
+            chunk * kChunkBytes;
+    next_row_ = kRowsAtOnce * pitch;
+    to_ = ChunkOffset(row, chunk);
+    left_ = (k - first_k) * static_cast<int>(sizeof(T)) - chunk * kChunkBytes;
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) inside_ |= (first_row + row + i * kRowsAtOnce < rows ? 1u : 0u) << i;
+  }
+
+  // Of the next stage's k.
+  __device__ __forceinline__ void CopyNext(uint32_t tile) {
+    const uint32_t inside = left_ > 0 ? inside_ : 0;
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      CopyAsync16(tile + to_ + i * kRowsAtOnce * kStageRowBytes, from_ + i * next_row_, (inside >> i & 1) != 0);
+    }
+    from_ += kStageRowBytes;
+    left_ -= kStageRowBytes;
+  }
+
+ private:
+  static constexpr int kRowsAtOnce = kThreads / kRowChunks, kCopies = kRows / kRowsAtOnce;
+  static_assert(kRows % kRowsAtOnce == 0 && kRowsAtOnce % 8 == 0, "all of a thread's chunks are swizzled alike");
+  const char* from_;
+  int64_t next_row_;
+  int to_, left_;  // bytes of k from its chunk on
+  uint32_t inside_ = 0;
+};
+
+// Waits for the stage that comes next: the number of groups behind it must be known to the instruction.
+__device__ __forceinline__ void WaitForStage(int stages) {
+  static_assert(kMinStages == 3 && kMaxStages == 6);
+  switch (stages) {
+    case 3:
+      return WaitCopies<1>();
+    case 4:
+      return WaitCopies<2>();
+    case 5:
+      return WaitCopies<3>();
+    default:
+      return WaitCopies<4>();
+  }
+}
+
+// Where a lane's row of each matrix lies in a stage, for ldmatrix.
+template <class Config>
+class FragmentReader {
+ public:
+  __device__ __forceinline__ FragmentReader(int warp_m, int warp_n) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    x_ = ChunkOffset(warp_m + lane % 16, lane / 16);
+    w_ = ChunkOffset(Config::kM + warp_n + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+  }
+  // The swizzle moves chunks by step as it does by lane, and 16 rows further on it is the same.
+  __device__ __forceinline__ void Read(Fragments<Config::kI, Config::kJ>& f, uint32_t stage, int step) const {
+    const uint32_t x = stage + (x_ ^ step * 2 * kChunkBytes), w = stage + (w_ ^ step * 2 * kChunkBytes);
+#pragma unroll
+    for (int i = 0; i < Config::kI; ++i) LoadMatrices(f.x[i], x + i * 16 * kStageRowBytes);
+#pragma unroll
+    for (int j = 0; j < Config::kJ / 2; ++j) LoadMatrices(f.w[j], w + j * 16 * kStageRowBytes);
+  }
+
+ private:
+  uint32_t x_, w_;
+};
+
+// sum += x * weight over `count` stages of k. `after_first_copies()` is called when the first copies are under way;
+// `before_x()` before x is read.
+template <class Config, class BeforeX, class AfterFirstCopies>
+__device__ __forceinline__ void MultiplyTile(OperandCopy<typename Config::T, Config::kM, Config::kThreads>& x,
+                                             OperandCopy<typename Config::T, Config::kN, Config::kThreads>& weight,
+                                             const FragmentReader<Config>& reader, uint32_t ring, int stages, int count,
+                                             bool fetch_weights_first, float (&sum)[Config::kI][Config::kJ][4],
+                                             BeforeX&& before_x, AfterFirstCopies&& after_first_copies) {
+  constexpr uint32_t kXBytes = Config::kM * kStageRowBytes, kStageBytes = StageBytes(Config::kTile);
+  const uint32_t ring_end = ring + stages * kStageBytes;
+  const int first = min(stages - 1, count);
+  if (fetch_weights_first) {
+#pragma unroll 1
+    for (int i = 0; i < first; ++i) weight.CopyNext(ring + i * kStageBytes + kXBytes);
+  }
+  before_x();
+#pragma unroll 1
+  for (int i = 0; i < stages - 1; ++i) {
+    if (i < count) {
+      x.CopyNext(ring + i * kStageBytes);
+      if (!fetch_weights_first) weight.CopyNext(ring + i * kStageBytes + kXBytes);
+    }
+    CommitCopies();
+  }
+  after_first_copies();
+  WaitForStage(stages);
+  __syncthreads();
+  Fragments<Config::kI, Config::kJ> fragments[2];
+  uint32_t read = ring, written = ring_end - kStageBytes;
+  reader.Read(fragments[0], read, 0);
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) {
+#pragma unroll
+    for (int step = 0; step < Config::kSteps; ++step) {
+      if (step == Config::kSteps - 1) {
+        // The next stage has arrived, and all warps have read this one. (Behind the last one what is read is not used.)
+        WaitForStage(stages);
+        __syncthreads();
+        read = read + kStageBytes == ring_end ? ring : read + kStageBytes;
+      }
+      reader.Read(fragments[(step + 1) % 2], read, (step + 1) % Config::kSteps);
+      if (step == 0) {
+        if (i + stages - 1 < count) {
+          x.CopyNext(written);
+          weight.CopyNext(written + kXBytes);
+        }
+        CommitCopies();
+        written = written + kStageBytes == ring_end ? ring : written + kStageBytes;
+      }
+      Multiplier<typename Config::T, Config::kMath>::Multiply(sum, fragments[step % 2]);
+    }
+  }
+}
+
+}  // namespace bertfuse::kernels::gemm_mma
+#endif  // BERTFUSE_KERNELS_MMA_GEMM_MAINLOOP_CUH_

@@ -1,0 +1,63 @@
+// Tensor-core instructions of one warp (mma.sync, ldmatrix): compute capability 8.0 and later; stmatrix: 9.0.
+#ifndef BERTFUSE_KERNELS_PTX_MMA_CUH_
+#define BERTFUSE_KERNELS_PTX_MMA_CUH_
+
+#include "kernels/elements.cuh"
+#include "kernels/ptx/async_copy.cuh"
+
+namespace bertfuse::kernels {
+
+// Four 8x8 matrices of 16-bit elements; lane l passes the address of row l % 8 of matrix l / 8.
+__device__ __forceinline__ void LoadMatrices(uint32_t (&out)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+               : "r"(address)
+               : "memory");
+}
+
+__device__ __forceinline__ void LoadMatricesTransposed(uint32_t (&out)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+               : "r"(address)
+               : "memory");
+}
+
+// LoadMatrices' counterpart.
+__device__ __forceinline__ void StoreMatrices(uint32_t address, const uint32_t (&in)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(in[0]),
+               "r"(in[1]), "r"(in[2]), "r"(in[3])
+               : "memory");
+}
+
+// Rounded to the nearest TF32, ties away from zero. The tensor cores would cut a float32's last 13 bits off.
+__device__ __forceinline__ uint32_t RoundToTf32(uint32_t x) {
+  uint32_t rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(x)));
+  return rounded;
+}
+
+// d += a[16 x k] * b[k x 8], where k is 16 (8 for float32, as TF32). Each element type has a line here.
+template <class T>
+struct MmaOp;
+#define BERTFUSE_MMA(T, SHAPE_AND_TYPES)                                                                          \
+  template <>                                                                                                     \
+  struct MmaOp<T> {                                                                                               \
+    __device__ __forceinline__ static void Fma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { \
+      asm volatile("mma.sync.aligned." SHAPE_AND_TYPES                                                            \
+                   " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                             \
+                   : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                               \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                               \
+    }                                                                                                             \
+  };
+BERTFUSE_MMA(float, "m16n8k8.row.col.f32.tf32.tf32.f32")
+BERTFUSE_MMA(__half, "m16n8k16.row.col.f32.f16.f16.f32")
+BERTFUSE_MMA(__nv_bfloat16, "m16n8k16.row.col.f32.bf16.bf16.f32")
+#undef BERTFUSE_MMA
+
+template <class T>
+__device__ __forceinline__ void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  MmaOp<T>::Fma(d, a, b0, b1);
+}
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_PTX_MMA_CUH_

@@ -1,0 +1,81 @@
+#ifndef BERTFUSE_KERNELS_SM90_GEMM_H_
+#define BERTFUSE_KERNELS_SM90_GEMM_H_
+
+#include "kernels/backend.h"
+#include "kernels/gemm.h"
+#include "kernels/launch.h"
+
+namespace bertfuse::kernels {
+
+// Bytes of k that a pipeline stage holds of each row of x and weight: the width that TMA swizzles over.
+constexpr int kStageRowBytes = 128;
+template <class X>
+constexpr int kStageK = kStageRowBytes / sizeof(X);  // in elements
+
+constexpr int kMaxCluster = 8;  // blocks that every Hopper device takes in a cluster
+
+// What is compiled. Where two one-tile blocks have the same size, the one with more stages takes a multiprocessor to
+// itself: for grids of no more blocks than there are multiprocessors.
+namespace gemm_sm90 {
+// {m, n, stages, per_multiprocessor}
+inline constexpr GemmBlock kPersistentBlocks[] = {{128, 192, 5, 1}, {192, 128, 5, 1}, {128, 128, 6, 1}};
+inline constexpr GemmBlock kOneTileBlocks[] = {{128, 128, 7, 1}, {128, 128, 3, 2}, {128, 96, 8, 1}, {128, 96, 4, 2},
+                                               {64, 64, 12, 1},  {64, 96, 10, 1},  {192, 192, 4, 1}};
+inline constexpr GemmBlock kLayerNormBlocks[] = {{128, 128, 3, 2}, {64, 96, 5, 2}, {64, 128, 4, 2}};
+inline constexpr GemmBlock kSplitKBlocks[] = {{64, 96, 10, 1}};
+
+constexpr bool IsPersistent(const GemmBlock& block) {
+  for (const GemmBlock& persistent : kPersistentBlocks) {
+    if (block == persistent) return true;
+  }
+  return false;
+}
+}  // namespace gemm_sm90
+
+// Whether shapes and pointers suit TMA (rows on 16-byte boundaries) and, with LayerNorm, the kernel after the product,
+// which reads four elements at a time.
+template <class Elements>
+bool GemmSm90Supports(const GemmArguments<Elements>& a, const Device& device) {
+  constexpr int64_t kMax = int64_t{1} << 31;
+  constexpr int kOperandColumns = 16 / sizeof(typename Elements::X), kColumns = 16 / sizeof(typename Elements::Y);
+  const int vector_bytes = (a.gamma == nullptr ? 2 : 4) * static_cast<int>(sizeof(typename Elements::Y));
+  return RunsOn(Backend::kSm90, device) && a.k % kOperandColumns == 0 && a.n % kColumns == 0 && a.m < kMax &&
+         a.n < kMax && a.k < kMax && IsAligned(a.x, 16) && IsAligned(a.weight, 16) && IsAligned(a.residual, 16) &&
+         IsAligned(a.y, 16) && IsAligned(a.bias, vector_bytes) && IsAligned(a.gamma, vector_bytes) &&
+         IsAligned(a.beta, vector_bytes) && IsAligned(a.float_partials, 16) && IsAligned(a.partials, 16);
+}
+
+// All three return cudaErrorInvalidConfiguration for a tile that no kernel was compiled for.
+
+// y[m, n] = activation(product + bias). `splits` > 1 takes the bare product only: null bias, no activation.
+template <class Elements>
+cudaError_t GemmSm90Elementwise(const GemmTile& tile, const GemmArguments<Elements>& arguments, const Device& device,
+                                cudaStream_t stream);
+
+// y[m, n] = LayerNorm(activation(product + bias) + residual); n = cluster_n * block_n.
+template <class Elements>
+cudaError_t GemmSm90LayerNorm(const GemmTile& tile, const GemmArguments<Elements>& arguments, const Device& device,
+                              cudaStream_t stream);
+
+// float_partials[splits, m, n] = the float32 product over each split of k.
+template <class Elements>
+cudaError_t GemmSm90SplitK(const GemmTile& tile, const GemmArguments<Elements>& arguments, const Device& device,
+                           cudaStream_t stream);
+
+// The product in that form.
+template <class Elements>
+cudaError_t GemmSm90(GemmForm form, const GemmTile& tile, const GemmArguments<Elements>& a, const Device& device,
+                     cudaStream_t stream) {
+  switch (form) {
+    case GemmForm::kPartialSums:
+      return GemmSm90SplitK(tile, a, device, stream);
+    case GemmForm::kRounded:
+      return GemmSm90Elementwise(tile, a, device, stream);
+    case GemmForm::kComplete:
+      break;
+  }
+  return a.gamma != nullptr ? GemmSm90LayerNorm(tile, a, device, stream) : GemmSm90Elementwise(tile, a, device, stream);
+}
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_SM90_GEMM_H_

@@ -1,0 +1,123 @@
+// Vectors of y's columns that the steps of an epilogue read (bias, gamma, beta): which each step has, and where they
+// lie in shared memory.
+#ifndef BERTFUSE_KERNELS_SM90_GEMM_COLUMN_VECTORS_CUH_
+#define BERTFUSE_KERNELS_SM90_GEMM_COLUMN_VECTORS_CUH_
+
+#include <type_traits>
+
+#include "kernels/elements.cuh"
+#include "kernels/sm90/gemm/parameters.cuh"
+
+namespace bertfuse::kernels::gemm_sm90 {
+
+// Of y's type. One that is null stands for zeros.
+enum class ColumnVector { kBias, kGamma, kBeta };
+
+__device__ __forceinline__ const void* DataOf(ColumnVector vector, const Parameters& p) {
+  return vector == ColumnVector::kBias ? p.bias : vector == ColumnVector::kGamma ? p.gamma : p.beta;
+}
+
+// Those that one step reads.
+template <ColumnVector... kEach>
+struct ColumnVectors {
+  static constexpr int kVectors = sizeof...(kEach);
+  static constexpr ColumnVector VectorAt(int index) {
+    ColumnVector found = {};
+    ((index-- == 0 ? void(found = kEach) : void()), ...);
+    return found;
+  }
+};
+
+// A step's vectors at two adjacent columns.
+template <int kVectors>
+struct ColumnPair {
+  float2 vector[kVectors];
+};
+
+// Where a vector is among those of all steps.
+struct VectorPlace {
+  int before;  // vectors of the steps before its own
+  int index;   // among its step's
+  int count;   // of its step's
+};
+
+// Those of all steps of an epilogue.
+template <class... Steps>
+struct StepVectors {
+  static constexpr int kCount = (0 + ... + Steps::kVectors);
+
+  // Vectors of the steps before this one.
+  template <class Step>
+  static constexpr int VectorsBefore() {
+    int before = 0;
+    bool found = false;
+    ((found = found || std::is_same_v<Step, Steps>, before += found ? 0 : Steps::kVectors), ...);
+    return before;
+  }
+  static constexpr VectorPlace PlaceOf(int index) {
+    VectorPlace place = {0, index, 0};
+    bool found = false;
+    ((found = found || place.index < Steps::kVectors,
+      place.count = found && place.count == 0 ? Steps::kVectors : place.count,
+      place.before += found ? 0 : Steps::kVectors, place.index -= found ? 0 : Steps::kVectors),
+     ...);
+    return place;
+  }
+  static constexpr ColumnVector VectorAt(int index) {
+    ColumnVector found = {};
+    ((index >= 0 && index < Steps::kVectors ? void(found = Steps::VectorAt(index)) : void(), index -= Steps::kVectors),
+     ...);
+    return found;
+  }
+};
+
+// The epilogue's vectors at the block's columns, on their way from global to shared memory, where they are float32.
+// Those of one step lie side by side, every two columns of each, because they are read together.
+template <class Config>
+class VectorRegisters {
+  using T = typename Config::Y;
+  using Vectors = typename Config::Epilogue::Vectors;
+
+ public:
+  __device__ __forceinline__ VectorRegisters(const Parameters& p, int first) {
+#pragma unroll
+    for (int vector = 0; vector < Vectors::kCount; ++vector) {
+      const T* data = static_cast<const T*>(DataOf(Vectors::VectorAt(vector), p));
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const bool inside = data != nullptr && Column(i) < Config::kN && first + Column(i) < p.n;
+        value_[vector][i] = inside ? ToFloat(data[first + Column(i)]) : 0.0f;
+      }
+    }
+  }
+  __device__ __forceinline__ void Store(float* vectors) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int column = Column(i);
+      if (column >= Config::kN) break;
+#pragma unroll
+      for (int vector = 0; vector < Vectors::kCount; ++vector) {
+        const VectorPlace place = Vectors::PlaceOf(vector);
+        PairAt(vectors, place, column)[2 * place.index + (column & 1)] = value_[vector][i];
+      }
+    }
+  }
+  template <class Step>
+  __device__ __forceinline__ static ColumnPair<Step::kVectors> Read(const float* vectors, int column) {
+    const VectorPlace place = Vectors::PlaceOf(Vectors::template VectorsBefore<Step>());
+    return *reinterpret_cast<const ColumnPair<Step::kVectors>*>(PairAt(vectors, place, column));
+  }
+
+ private:
+  static constexpr int kThreads = 128 * Config::kWarpgroups, kCount = (Config::kN + kThreads - 1) / kThreads;
+  __device__ __forceinline__ static int Column(int i) { return threadIdx.x + i * kThreads; }
+  // Where the vector's step has its vectors at the pair of columns that this one belongs to.
+  template <class Float>
+  __device__ __forceinline__ static Float* PairAt(Float* vectors, const VectorPlace& place, int column) {
+    return vectors + place.before * Config::kN + (column & ~1) * place.count;
+  }
+  float value_[Vectors::kCount][kCount];
+};
+
+}  // namespace bertfuse::kernels::gemm_sm90
+#endif  // BERTFUSE_KERNELS_SM90_GEMM_COLUMN_VECTORS_CUH_

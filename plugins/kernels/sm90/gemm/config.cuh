@@ -1,0 +1,105 @@
+// Compile-time configurations of the three Hopper matrix products, and the layout of their shared memory: the
+// pipeline's stages, float32 vectors of the block's columns, mbarriers, counts of tiles, row statistics.
+#ifndef BERTFUSE_KERNELS_SM90_GEMM_CONFIG_CUH_
+#define BERTFUSE_KERNELS_SM90_GEMM_CONFIG_CUH_
+
+#include <cstddef>
+#include <type_traits>
+
+#include "kernels/sm90/gemm.h"
+#include "kernels/sm90/ptx/wgmma.cuh"
+
+namespace bertfuse::kernels::gemm_sm90 {
+
+// A block's output tile and the pipeline that feeds it. A stage holds 128 bytes of k of each row of x and weight: the
+// width that TMA swizzles over. kPacked: the number of rows is read on the device.
+template <class Elements, int kM_, int kN_, int kStages_, int kBlocks_, bool kPacked_>
+struct TileConfig : Elements {
+  using typename Elements::Accumulator;
+  using typename Elements::Weight;
+  using typename Elements::X;
+  using typename Elements::Y;
+  static constexpr int kM = kM_;
+  static constexpr int kN = kN_;
+  static constexpr int kStages = kStages_;
+  static constexpr int kBlocks = kBlocks_;  // resident on a multiprocessor
+  static constexpr bool kPacked = kPacked_;
+  static constexpr size_t kCountsBytes = kPacked ? 32 : 0;  // TileCounts
+  static constexpr int kRowBytes = kStageRowBytes;
+  static constexpr int kStageK = kernels::kStageK<X>;
+  static_assert(std::is_same_v<X, Weight>, "WgmmaOp has instructions for operands of one type");
+  static constexpr int kXBytes = kM * kRowBytes;
+  static constexpr int kStageBytes = kXBytes + kN * kRowBytes;
+  static constexpr int kAccumulators = kN / 2;  // of a thread, for 64 rows
+  static constexpr size_t kVectorOffset = static_cast<size_t>(kStages) * kStageBytes;
+};
+
+// Persistent, ping-pong: blocks stay on their multiprocessor, and two consumer warpgroups take tiles alternately. While
+// one runs its epilogue the other multiplies.
+template <class Elements, int kM, int kN, int kStages, bool kPacked, class Epilogue_>
+struct PersistentConfig : TileConfig<Elements, kM, kN, kStages, 1, kPacked> {
+  using Epilogue = Epilogue_;
+  static_assert(sizeof(typename Elements::Y) == 2, "results are stored as pairs of 2-byte elements");
+  static_assert(!Epilogue::kAddsResidual && !Epilogue::kNormalizes, "there is no room to stage rows");
+  static constexpr int kWarpgroups = 2;         // consumers
+  static constexpr int kConsumersPerStage = 1;  // warpgroups that read a stage
+  static constexpr int kRowBlocks = kM / 64;    // blocks of 64 rows in a warpgroup's tile
+  static constexpr int kThreads = 128 * kWarpgroups + 128;
+  static constexpr bool kPersistent = true, kPermutesWeight = true;
+  static constexpr int kEpilogueStages = 0;
+  static constexpr size_t kBarrierOffset = PersistentConfig::kVectorOffset;
+  static constexpr size_t kBarriers = 2 * kStages;
+  static constexpr size_t kCountsOffset = kBarrierOffset + (kBarriers * 8 + 15) / 16 * 16;
+  static size_t SharedBytes(int) { return (kCountsOffset + PersistentConfig::kCountsBytes + 127) / 128 * 128; }
+};
+
+// Split-K: a block for each tile and split, whose consumers take 64 rows each and store float32 partial sums.
+template <class Elements, int kM, int kN, int kStages, int kBlocks, bool kPacked>
+struct SplitKConfig : TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked> {
+  static constexpr int kWarpgroups = kM / 64;
+  static constexpr int kConsumersPerStage = kWarpgroups;
+  static constexpr int kRowBlocks = 1;
+  static constexpr int kThreads = 128 * kWarpgroups + 32;
+  static constexpr bool kPersistent = false, kPermutesWeight = false;
+  static constexpr int kEpilogueStages = 0;
+  static constexpr size_t kBarrierOffset = SplitKConfig::kVectorOffset;
+  static constexpr size_t kBarriers = 2 * kStages;
+  static constexpr size_t kCountsOffset = kBarrierOffset + (kBarriers * 8 + 15) / 16 * 16;
+  static size_t SharedBytes(int) { return (kCountsOffset + SplitKConfig::kCountsBytes + 127) / 128 * 128; }
+};
+
+// One tile per block (with packed rows sometimes several, one after the other); each consumer warpgroup computes 64 of
+// its rows. Where two blocks share a multiprocessor, one runs its epilogue while the other multiplies. TMA stores the
+// tile, and loads the residual, through stages of the pipeline.
+template <class Elements, int kM, int kN, int kStages, int kBlocks, bool kPacked, class Epilogue_>
+struct OneTileConfig : TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked> {
+  using Base = TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked>;
+  using Epilogue = Epilogue_;
+  static constexpr int kWarpgroups = kM / 64;
+  static constexpr int kConsumersPerStage = kWarpgroups;
+  static constexpr int kRowBlocks = 1;
+  static constexpr int kThreads = 128 * kWarpgroups + 32;
+  static constexpr bool kPersistent = false, kPermutesWeight = false;
+
+  // A warpgroup's rows are staged in boxes as wide as TMA's swizzle allows.
+  static constexpr int kBoxColumns = kN % 64 == 0 ? 64 : 32;
+  static constexpr int kBoxBytes = 64 * kBoxColumns * static_cast<int>(sizeof(typename Base::Y));
+  static constexpr int kBoxes = kN / kBoxColumns;
+  static constexpr int kStagingBytes = kBoxes * kBoxBytes;
+  static constexpr int kWarpgroupsPerStage = kWarpgroups > 1 && 2 * kStagingBytes <= Base::kStageBytes ? 2 : 1;
+  static constexpr int kEpilogueStages = (kWarpgroups - 1) / kWarpgroupsPerStage + 1;
+  static_assert(kStagingBytes <= Base::kStageBytes && kEpilogueStages < kStages);
+
+  static constexpr size_t kBarrierOffset =
+      Base::kVectorOffset + static_cast<size_t>(Epilogue::Vectors::kCount) * kN * sizeof(float);
+  static constexpr size_t kBarriers = 2 * kStages + (Epilogue::kNormalizes ? kWarpgroups : 0);
+  static constexpr size_t kCountsOffset = kBarrierOffset + (kBarriers * 8 + 15) / 16 * 16;
+  static constexpr size_t kStatisticsOffset = (kCountsOffset + Base::kCountsBytes + 127) / 128 * 128;
+  // With room for the row statistics of each block of the cluster row.
+  static size_t SharedBytes(int cluster_n) {
+    return kStatisticsOffset + (Epilogue::kNormalizes ? static_cast<size_t>(cluster_n) * kM * sizeof(float2) : 0);
+  }
+};
+
+}  // namespace bertfuse::kernels::gemm_sm90
+#endif  // BERTFUSE_KERNELS_SM90_GEMM_CONFIG_CUH_

@@ -1,0 +1,155 @@
+// Epilogues: what is done to a tile's accumulators before it is stored, as a policy of the kernel's configuration. The
+// accumulators are in registers (sm90/layout.cuh says which thread holds which).
+#ifndef BERTFUSE_KERNELS_SM90_GEMM_EPILOGUE_CUH_
+#define BERTFUSE_KERNELS_SM90_GEMM_EPILOGUE_CUH_
+
+#include "kernels/activation.cuh"
+#include "kernels/ptx/mma.cuh"
+#include "kernels/sm90/gemm/column_vectors.cuh"
+#include "kernels/sm90/ptx/tma.cuh"
+#include "kernels/sm90/ptx/wgmma.cuh"
+
+namespace bertfuse::kernels::gemm_sm90 {
+
+// A list of steps, in the order in which they are applied: Epilogue<AddBias, Activate<Activations>> is
+// activation(product + bias). A step is an EpilogueStep of the vectors that it reads, and has a function for a thread's
+// values of 64 rows:
+//
+//   template <class Tile, int kCount> static auto Apply(float (&v)[kCount], const Tile& tile);
+//
+// v[4 j] and v[4 j + 1] are y's at row tile.Row(0), v[4 j + 2] and v[4 j + 3] at tile.Row(1), each pair at
+// tile.Column(j) and the column after it. `tile` also has the step's Vectors<Step>(j) at these columns, the kernel's
+// parameters(), and in the one-tile kernel the staged() residual. Apply() returns what remains to be done when the
+// values are stored, eight at a time. Only a norm returns anything, and so it must be the last step. A gate multiplies
+// some columns by others, so the tile that is stored would have to become narrower, too.
+template <class... Steps>
+struct Epilogue {
+  using Vectors = StepVectors<Steps...>;
+  static constexpr bool kAddsResidual = (false || ... || Steps::kAddsResidual);
+  static constexpr bool kNormalizes = (false || ... || Steps::kNormalizes);  // whole rows, across the cluster
+
+  static constexpr bool kEachNormalizes[] = {false, Steps::kNormalizes...};
+  static_assert(kNormalizes == kEachNormalizes[sizeof...(Steps)], "only the last step may leave something to do");
+
+  static bool Supports(Activation activation) { return (true && ... && Steps::Supports(activation)); }
+  // Whether these parameters leave the product as it is.
+  static bool DoesNothing(const Parameters& p) { return (true && ... && Steps::DoesNothing(p)); }
+
+  // Called by one thread, before the block's first barrier.
+  template <class Pipeline>
+  __device__ __forceinline__ static void InitBarriers(const Pipeline& pipeline) {
+    (Steps::InitBarriers(pipeline), ...);
+  }
+
+  template <class Tile, int kCount>
+  __device__ __forceinline__ static auto Apply(float (&v)[kCount], const Tile& tile) {
+    return (Steps::Apply(v, tile), ...);
+  }
+};
+
+// A step's defaults.
+template <ColumnVector... kEach>
+struct EpilogueStep : ColumnVectors<kEach...> {
+  static constexpr bool kAddsResidual = false, kNormalizes = false;
+  static bool Supports(Activation) { return true; }
+  static bool DoesNothing(const Parameters&) { return false; }
+  template <class Pipeline>
+  __device__ __forceinline__ static void InitBarriers(const Pipeline&) {}
+};
+
+struct NothingToFinish {
+  __device__ __forceinline__ void operator()(int, float*) const {}
+};
+
+struct AddBias : EpilogueStep<ColumnVector::kBias> {
+  static bool DoesNothing(const Parameters& p) { return p.bias == nullptr; }
+  template <class Tile, int kCount>
+  __device__ __forceinline__ static NothingToFinish Apply(float (&v)[kCount], const Tile& tile) {
+#pragma unroll
+    for (int j = 0; j < kCount / 4; ++j) {
+      const float2 add = tile.template Vectors<AddBias>(j).vector[0];
+      v[4 * j] += add.x, v[4 * j + 1] += add.y, v[4 * j + 2] += add.x, v[4 * j + 3] += add.y;
+    }
+    return {};
+  }
+};
+
+// What remains of an epilogue for accumulators that start with the bias, where the bias is the first thing added.
+template <class Epilogue>
+struct StartingFromBias {
+  static constexpr bool kPossible = false;
+  using Rest = Epilogue;
+};
+template <class... Steps>
+struct StartingFromBias<Epilogue<AddBias, Steps...>> {
+  static constexpr bool kPossible = true;
+  using Rest = Epilogue<Steps...>;
+};
+
+// One of the set's activations, as accurate as 16-bit results need.
+template <class Set>
+struct Activate : EpilogueStep<> {
+  static bool Supports(Activation activation) { return Set::Has(activation); }
+  static bool DoesNothing(const Parameters& p) { return p.activation == Activation::kNone; }
+  template <class Tile, int kCount>
+  __device__ __forceinline__ static NothingToFinish Apply(float (&v)[kCount], const Tile& tile) {
+    Set::template For16Bits<kCount>(v, tile.parameters().activation);
+    return {};
+  }
+};
+
+// The residual, if there is one.
+struct AddResidual : EpilogueStep<> {
+  static constexpr bool kAddsResidual = true;
+  static bool DoesNothing(const Parameters& p) { return !p.has_residual; }
+  template <class Tile, int kCount>
+  __device__ __forceinline__ static NothingToFinish Apply(float (&v)[kCount], const Tile& tile) {
+    if (tile.parameters().has_residual) {
+#pragma unroll
+      for (int i = 0; i < kCount / 8; ++i) tile.staged().Add(i, &v[8 * i]);
+    }
+    return {};
+  }
+};
+
+// A staged tile of 64 rows x kColumns, laid out as TMA loads and stores it. A warp accesses its 16 rows as 8 x 8
+// matrices, four at a time (ldmatrix, stmatrix), which cover 16 columns; each lane addresses a row of one of the four.
+// The next box is swizzled alike, so its addresses are a constant away; left to itself the compiler keeps every address
+// in a register.
+template <class T, int kColumns>
+struct StagedRows {
+  static_assert(sizeof(T) == 2, "stmatrix and ldmatrix move 2-byte elements");
+  static constexpr int kCount = kColumns / 16;
+  static constexpr int kPitch = kColumns * sizeof(T);
+  static constexpr int kBoxBytes = 64 * kPitch;
+  __device__ __forceinline__ explicit StagedRows(const char* boxes) {
+    const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane % 16;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      at_[j] = SharedAddress(boxes) + Swizzled<kPitch>(row, (2 * j + lane / 16) * 16);
+    }
+  }
+  // v: the thread's 8 values of the i-th 16 columns.
+  __device__ __forceinline__ void Add(int i, float* v) const { Add(i / kCount, i % kCount, v); }
+  __device__ __forceinline__ void Store(int i, const float* v) const { Store(i / kCount, i % kCount, v); }
+
+ private:
+  __device__ __forceinline__ void Add(int box, int j, float* v) const {
+    uint32_t pairs[4];
+    LoadMatrices(pairs, at_[j] + box * kBoxBytes);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 pair = UnpackPair<T>(pairs[i]);
+      v[2 * i] += pair.x, v[2 * i + 1] += pair.y;
+    }
+  }
+  __device__ __forceinline__ void Store(int box, int j, const float* v) const {
+    const uint32_t pairs[4] = {PackPair<T>(v[0], v[1]), PackPair<T>(v[2], v[3]), PackPair<T>(v[4], v[5]),
+                               PackPair<T>(v[6], v[7])};
+    StoreMatrices(at_[j] + box * kBoxBytes, pairs);
+  }
+  uint32_t at_[kCount];
+};
+
+}  // namespace bertfuse::kernels::gemm_sm90
+#endif  // BERTFUSE_KERNELS_SM90_GEMM_EPILOGUE_CUH_

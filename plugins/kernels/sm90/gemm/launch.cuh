@@ -1,0 +1,176 @@
+// Launching the Hopper matrix products: how the output is tiled, tensor maps, cluster and grid.
+#ifndef BERTFUSE_KERNELS_SM90_GEMM_LAUNCH_CUH_
+#define BERTFUSE_KERNELS_SM90_GEMM_LAUNCH_CUH_
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/sm90/gemm.h"
+#include "kernels/sm90/gemm/one_tile.cuh"
+#include "kernels/sm90/gemm/persistent.cuh"
+#include "kernels/sm90/gemm/split_k.cuh"
+#include "kernels/tensor_map.h"
+
+namespace bertfuse::kernels::gemm_sm90 {
+
+// Takes over the arguments and counts the tiles, none of them split. Fails if the tile does not suit the sizes.
+template <class Config, class T>
+cudaError_t Prepare(const GemmTile& tile, const GemmArguments<T>& a, Parameters* p) {
+  const int cluster = tile.cluster_m * tile.cluster_n;
+  if (cluster < 1 || cluster > kMaxCluster || tile.splits < 1 || Config::kN / 8 % tile.cluster_m != 0) {
+    return cudaErrorInvalidConfiguration;
+  }
+  p->bias = a.bias;
+  p->gamma = a.gamma;
+  p->beta = a.beta;
+  p->float_partials = a.float_partials;
+  p->y = a.y;
+  p->partials = a.partials;
+  p->partial_rows = static_cast<int>(a.partial_rows);
+  p->m = static_cast<int>(a.m);
+  p->n = static_cast<int>(a.n);
+  p->k_stages = static_cast<int>(CeilDiv(a.k, Config::kStageK));
+  p->stages_per_split = static_cast<int>(CeilDiv(p->k_stages, tile.splits));
+  if ((tile.splits - 1) * p->stages_per_split >= p->k_stages) return cudaErrorInvalidConfiguration;
+  p->cluster_m = tile.cluster_m;
+  p->cluster_n = tile.cluster_n;
+  // A slice of x must be a multiple of the swizzle's 8 rows.
+  p->x_multicasters = 1;
+  while (p->x_multicasters * 2 <= tile.cluster_n && Config::kM / (p->x_multicasters * 2) % 8 == 0) {
+    p->x_multicasters *= 2;
+  }
+  p->x_slice_rows = Config::kM / p->x_multicasters;
+  p->weight_slice_rows = Config::kN / tile.cluster_m;
+  p->column_mask = 0;
+  for (int i = 0; i < tile.cluster_m; ++i) p->column_mask |= 1u << (i * tile.cluster_n);
+  // Counted in 64 bits: a grid takes fewer than 2^31 blocks.
+  const int64_t tiles_m = CeilDiv(a.m, static_cast<int64_t>(tile.cluster_m) * Config::kM);
+  const int64_t tiles_n = CeilDiv(a.n, static_cast<int64_t>(tile.cluster_n) * Config::kN);
+  if (tiles_m * tiles_n * tile.splits * cluster > std::numeric_limits<int>::max()) return cudaErrorInvalidConfiguration;
+  p->tiles_m = static_cast<int>(tiles_m);
+  p->tiles_n = static_cast<int>(tiles_n);
+  p->cluster_n_divmod = cutlass::FastDivmod(tile.cluster_n);
+  p->tiles_n_divmod = cutlass::FastDivmod(p->tiles_n);
+  p->unsplit_rows = p->m;
+  p->unsplit_tiles = p->tiles = p->tiles_m * p->tiles_n;
+  p->row_count = a.packed.row_count;
+  p->splits = tile.splits;
+  p->last_wave = {tile.cluster_m * Config::kM, p->tiles_n, 0};
+  p->epsilon = a.epsilon;
+  p->activation = a.activation;
+  p->has_residual = a.residual != nullptr;
+  p->weights_are_constant = a.weights_are_constant;
+  p->last_rows_first = a.last_rows_first;
+  return cudaSuccess;
+}
+
+// Splits the tiles of the panels after the first `full_panels` along k.
+inline void Split(const GemmTile& tile, int full_panels, Parameters* p) {
+  p->unsplit_rows = full_panels * p->last_wave.panel_rows;
+  p->unsplit_tiles = full_panels * p->tiles_n;
+  p->tiles = p->unsplit_tiles + (p->tiles_m * p->tiles_n - p->unsplit_tiles) * tile.splits;
+}
+
+// Clusters of the grid, where each takes one tile. For packed rows, as many as the expected rows need.
+template <class Config, class T>
+int ClustersOfOneTile(const GemmArguments<T>& a, const Parameters& p) {
+  if (!Config::kPacked) return p.tiles;
+  const int64_t panels = Panels(p.last_wave, a.packed.ForGrid(a.m));
+  return static_cast<int>(std::min<int64_t>(panels * p.tiles_n * p.splits, p.tiles));
+}
+
+// Tensor maps of x and weight.
+template <class Config, class T>
+cudaError_t MakeOperandMaps(const GemmArguments<T>& a, Parameters* p) {
+  const MatrixView x = {a.x, a.m, a.k, a.k, p->x_slice_rows, Config::kStageK};
+  const cudaError_t error = MakeTensorMap(x, kTensorMapType<typename Config::X>, &p->x_map);
+  if (error != cudaSuccess) return error;
+  const MatrixView weight = {a.weight, a.n, a.k, a.k, p->weight_slice_rows, Config::kStageK};
+  return (Config::kPermutesWeight ? MakePermutedRowsMap : MakeTensorMap)(
+      weight, kTensorMapType<typename Config::Weight>, &p->weight_map);
+}
+
+template <class Config>
+LaunchConfig MakeLaunchConfig(const GemmTile& tile, const Device& device, cudaStream_t stream) {
+  LaunchConfig config;
+  config.block = dim3(Config::kThreads);
+  config.shared_bytes = Config::SharedBytes(tile.cluster_n);
+  config.cluster = static_cast<unsigned>(tile.cluster_m * tile.cluster_n);
+  config.stream = stream;
+  config.device = &device;
+  return config;
+}
+
+template <class Config, class T>
+cudaError_t LaunchPersistent(const GemmTile& tile, const GemmArguments<T>& a, const Device& device,
+                             cudaStream_t stream) {
+  if (!Config::Epilogue::Supports(a.activation)) return cudaErrorInvalidValue;
+  Parameters p;
+  cudaError_t error = Prepare<Config>(tile, a, &p);
+  if (error != cudaSuccess) return error;
+  if (a.n % kPermutedRows != 0 || p.weight_slice_rows % kPermutedRows != 0) {
+    return cudaErrorInvalidConfiguration;
+  }
+  if (tile.splits > 1) {
+    const LastWave& wave = a.last_wave;
+    const bool planned = wave.panel_rows == p.last_wave.panel_rows && wave.tiles_per_panel == p.tiles_n &&
+                         wave.clusters > 0 && a.partial_rows >= a.m - RowsOfFullPanels(wave, a.m);
+    // The epilogue comes after the splits' sum.
+    if (!planned || a.partials == nullptr || !Config::Epilogue::DoesNothing(p)) {
+      return cudaErrorInvalidValue;
+    }
+    p.last_wave = wave;
+    Split(tile, static_cast<int>(FullPanels(wave, p.tiles_m)), &p);
+  }
+  error = MakeOperandMaps<Config>(a, &p);
+  if (error != cudaSuccess) return error;
+  LaunchConfig config = MakeLaunchConfig<Config>(tile, device, stream);
+  error = ResidentClusters(config, BERTFUSE_KERNEL_HANDLE(PersistentKernel<Config>), &p.clusters);
+  if (error != cudaSuccess) return error;
+  // With packed rows any of the tiles may turn out to be split.
+  p.clusters = std::min(p.clusters, Config::kPacked ? p.tiles_m * p.tiles_n * p.splits : p.tiles);
+  config.grid = dim3(static_cast<unsigned>(p.clusters) * config.cluster);
+  return Launch(config, PersistentKernel<Config>, p);
+}
+
+template <class Config, class T>
+cudaError_t LaunchOneTile(const GemmTile& tile, const GemmArguments<T>& a, const Device& device, cudaStream_t stream) {
+  if (tile.splits > 1) return cudaErrorInvalidConfiguration;
+  if (Config::Epilogue::kNormalizes && a.n != static_cast<int64_t>(Config::kN) * tile.cluster_n) {
+    return cudaErrorInvalidConfiguration;
+  }
+  if (!Config::Epilogue::Supports(a.activation)) return cudaErrorInvalidValue;
+  Parameters p;
+  cudaError_t error = Prepare<Config>(tile, a, &p);
+  if (error != cudaSuccess) return error;
+  error = MakeOperandMaps<Config>(a, &p);
+  if (error != cudaSuccess) return error;
+  constexpr auto kType = kTensorMapType<typename Config::Y>;
+  error = MakeTensorMap({a.y, a.m, a.n, a.n, 64, Config::kBoxColumns}, kType, &p.y_map);
+  if (error != cudaSuccess) return error;
+  if (Config::Epilogue::kAddsResidual && p.has_residual) {
+    error = MakeTensorMap({a.residual, a.m, a.n, a.n, 64, Config::kBoxColumns}, kType, &p.residual_map);
+    if (error != cudaSuccess) return error;
+  }
+  LaunchConfig config = MakeLaunchConfig<Config>(tile, device, stream);
+  p.clusters = ClustersOfOneTile<Config>(a, p);
+  config.grid = dim3(static_cast<unsigned>(p.clusters) * config.cluster);
+  return Launch(config, OneTileKernel<Config>, p);
+}
+
+template <class Config, class T>
+cudaError_t LaunchSplitK(const GemmTile& tile, const GemmArguments<T>& a, const Device& device, cudaStream_t stream) {
+  Parameters p;
+  cudaError_t error = Prepare<Config>(tile, a, &p);
+  if (error != cudaSuccess) return error;
+  Split(tile, 0, &p);
+  error = MakeOperandMaps<Config>(a, &p);
+  if (error != cudaSuccess) return error;
+  LaunchConfig config = MakeLaunchConfig<Config>(tile, device, stream);
+  p.clusters = ClustersOfOneTile<Config>(a, p);
+  config.grid = dim3(static_cast<unsigned>(p.clusters) * config.cluster);
+  return Launch(config, SplitKKernel<Config>, p);
+}
+
+}  // namespace bertfuse::kernels::gemm_sm90
+#endif  // BERTFUSE_KERNELS_SM90_GEMM_LAUNCH_CUH_

@@ -1,0 +1,40 @@
+// The parameters of a launch of a Hopper matrix product.
+#ifndef BERTFUSE_KERNELS_SM90_GEMM_PARAMETERS_CUH_
+#define BERTFUSE_KERNELS_SM90_GEMM_PARAMETERS_CUH_
+
+#include <cuda.h>
+#include <cutlass/fast_math.h>
+
+#include "core/activation.h"
+#include "kernels/last_wave.h"
+
+namespace bertfuse::kernels::gemm_sm90 {
+
+struct Parameters {
+  CUtensorMap x_map, weight_map, residual_map, y_map;
+  const void* bias;
+  const void* gamma;
+  const void* beta;
+  float* float_partials;  // split-K's: [splits, m, n]
+  void* y;
+  void* partials;  // in y's type, of y's rows from unsplit_rows on: [splits - 1, partial_rows, n]
+  int partial_rows;
+  int unsplit_rows, unsplit_tiles;
+  int m, n, k_stages, stages_per_split;
+  int cluster_m, cluster_n, x_multicasters;  // x_multicasters: blocks of a cluster row that load a slice of x for all
+  int x_slice_rows, weight_slice_rows;       // that a block loads for the others
+  uint32_t column_mask;                      // a bit for each block of the cluster's first column, by rank
+  int tiles_m, tiles_n, tiles;               // counted in clusters; `tiles` counts each split of a tile
+  cutlass::FastDivmod cluster_n_divmod, tiles_n_divmod;
+  // With packed rows the kernel reads their number, and computes the number of tiles, and which are split, from it.
+  const int32_t* row_count;
+  int splits;
+  LastWave last_wave;  // clusters is 0: every tile is split
+  int clusters;        // of the grid; each takes every clusters-th tile
+  float epsilon;
+  Activation activation;
+  bool has_residual, weights_are_constant, last_rows_first;
+};
+
+}  // namespace bertfuse::kernels::gemm_sm90
+#endif  // BERTFUSE_KERNELS_SM90_GEMM_PARAMETERS_CUH_

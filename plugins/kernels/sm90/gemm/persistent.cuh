@@ -1,0 +1,152 @@
+// The persistent ping-pong kernel, for many rows: y = Epilogue(x weight^T); split-K for the tiles of the last wave.
+// Results are stored from registers.
+#ifndef BERTFUSE_KERNELS_SM90_GEMM_PERSISTENT_CUH_
+#define BERTFUSE_KERNELS_SM90_GEMM_PERSISTENT_CUH_
+
+#include "kernels/sm90/gemm/block.cuh"
+#include "kernels/sm90/gemm/epilogue.cuh"
+
+namespace bertfuse::kernels::gemm_sm90 {
+
+// What the steps of an epilogue are given about 64 rows. As the weight's rows are permuted, a thread has 8 adjacent
+// columns of every 32; vectors are read from global memory, because shared memory has no room for them.
+template <class Config>
+class PersistentRows {
+  using T = typename Config::Y;
+
+ public:
+  __device__ __forceinline__ PersistentRows(const Parameters& p, const Tile& tile, int block)
+      : p_(p), row_(tile.row + block * 64 + FirstRow()), tile_column_(tile.column) {}
+  __device__ __forceinline__ const Parameters& parameters() const { return p_; }
+  __device__ __forceinline__ int Row(int half) const { return row_ + 8 * half; }
+  __device__ __forceinline__ int Column(int j) const {
+    return tile_column_ + threadIdx.x % 4 * 8 + j / 4 * kPermutedRows + j % 4 * 2;
+  }
+  template <class Step>
+  __device__ __forceinline__ ColumnPair<Step::kVectors> Vectors(int j) const {
+    ColumnPair<Step::kVectors> pair;
+#pragma unroll
+    for (int i = 0; i < Step::kVectors; ++i) {
+      const T* data = static_cast<const T*>(DataOf(Step::VectorAt(i), p_)) + tile_column_ + threadIdx.x % 4 * 8;
+      const bool inside = DataOf(Step::VectorAt(i), p_) != nullptr && tile_column_ + j / 4 * kPermutedRows < p_.n;
+      const uint32_t packed = inside ? *reinterpret_cast<const uint32_t*>(data + j / 4 * kPermutedRows + j % 4 * 2) : 0;
+      pair.vector[i] = UnpackPair<T>(packed);
+    }
+    return pair;
+  }
+
+ private:
+  const Parameters& p_;
+  int row_, tile_column_;
+};
+
+template <class Config>
+class PersistentConsumer {
+  using T = typename Config::Y;
+  using StartsFromBias = StartingFromBias<typename Config::Epilogue>;
+  using Loop = Mainloop<Config>;
+  using Accumulators = typename Loop::Accumulators;
+  using State = typename Loop::State;
+
+ public:
+  __device__ __forceinline__ explicit PersistentConsumer(const Pipeline<Config>& pipeline)
+      : p_(pipeline.parameters()), pipeline_(pipeline) {}
+
+  __device__ __forceinline__ void InitBarriers() const {}
+
+  // Warpgroup `group` takes every second tile. `state`: as for the producer.
+  __device__ __forceinline__ void Run(int group, State& state) const {
+    if (!p_.weights_are_constant) WaitForDependencies();
+    const Loop mainloop(pipeline_);
+    if (group == 1) state.Advance(pipeline_.scheduler().TileAt(0).stages());
+    for (int number = group; pipeline_.scheduler().HasTile(number); number += 2) {
+      const Tile tile = pipeline_.scheduler().TileAt(number);
+      const int stages = tile.stages(),
+                row_blocks = (pipeline_.scheduler().Rows() - tile.row + 63) / 64;  // with rows in them
+      Accumulators accumulators;
+      StartFromBias(accumulators, tile);
+      Loop::Fence(accumulators);  // or the compiler converts the bias after the wait
+      // The order barrier is also needed because an mbarrier's parity only tells a round of the ring from the one
+      // before.
+      if (number > 0) WaitForMainloop(number);
+      const int last_stage = mainloop.IssueSome(accumulators, state, stages, row_blocks);
+      if (pipeline_.scheduler().HasTile(number + 1)) HandMainloopOver(number + 1);
+      mainloop.Finish(accumulators, last_stage);
+      Store(accumulators, tile);
+      // Skips the stages of the other warpgroup's tile.
+      if (pipeline_.scheduler().HasTile(number + 2)) state.Advance(pipeline_.scheduler().TileAt(number + 1).stages());
+    }
+  }
+
+ private:
+  // Named barriers that order the two warpgroups' main loops; which of the two alternates with the tile's number.
+  static constexpr int kOrderBarrier = 4;
+
+  __device__ __forceinline__ static void WaitForMainloop(int number) { SyncNamed<256>(kOrderBarrier + number % 2); }
+  __device__ __forceinline__ static void HandMainloopOver(int number) { ArriveNamed<256>(kOrderBarrier + number % 2); }
+
+  // Sets the accumulators to the bias of this thread's columns, if the epilogue begins with one; else to 0.
+  __device__ __forceinline__ void StartFromBias(Accumulators& accumulators, const Tile& tile) const {
+    const T* bias = static_cast<const T*>(p_.bias) + tile.column + threadIdx.x % 4 * 8;
+#pragma unroll
+    for (int i = 0; i < Config::kN / kPermutedRows; ++i) {
+      const bool inside = StartsFromBias::kPossible && p_.bias != nullptr && tile.column + i * kPermutedRows < p_.n;
+#pragma unroll
+      for (int t = 0; t < 4; ++t) {
+        const uint32_t packed = inside ? *reinterpret_cast<const uint32_t*>(bias + i * kPermutedRows + 2 * t) : 0;
+        const float2 pair = UnpackPair<T>(packed);
+#pragma unroll
+        for (int j = 0; j < 2 * Config::kRowBlocks; ++j) {
+          float* v = &accumulators[j / 2][16 * i + 4 * t + j % 2 * 2];
+          v[0] = pair.x, v[1] = pair.y;
+        }
+      }
+    }
+  }
+
+  // Stores from registers to global memory: shared memory is busy enough with the other warpgroup's product.
+  __device__ __forceinline__ void Store(Accumulators& accumulators, const Tile& tile) const {
+    T* const out = tile.split == 0 ? static_cast<T*>(p_.y) : Partials(tile.split);
+    WaitForDependencies();  // an earlier kernel may still be reading what this overwrites
+#pragma unroll
+    for (int b = 0; b < Config::kRowBlocks; ++b) {
+      const PersistentRows<Config> rows(p_, tile, b);
+      StartsFromBias::Rest::Apply(accumulators[b], rows);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = rows.Row(half), column = rows.Column(0);
+        T* y = out + static_cast<int64_t>(row) * p_.n + column;
+#pragma unroll
+        for (int i = 0; i < Config::kN / kPermutedRows; ++i) {
+          uint32_t pairs[4];
+#pragma unroll
+          for (int t = 0; t < 4; ++t) {
+            const float* v = &accumulators[b][16 * i + 4 * t + 2 * half];
+            pairs[t] = PackPair<T>(v[0], v[1]);
+          }
+          if (row < p_.m && column + i * kPermutedRows < p_.n) {
+            *reinterpret_cast<int4*>(y + i * kPermutedRows) = make_int4(pairs[0], pairs[1], pairs[2], pairs[3]);
+          }
+        }
+      }
+    }
+  }
+
+  // Where row 0 of that split's partial sums would be; their memory begins with row unsplit_rows.
+  __device__ __forceinline__ T* Partials(int split) const {
+    const int64_t rows = static_cast<int64_t>(split - 1) * p_.partial_rows - pipeline_.scheduler().UnsplitRows();
+    return static_cast<T*>(p_.partials) + rows * p_.n;
+  }
+
+  const Parameters& p_;
+  const Pipeline<Config>& pipeline_;
+};
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
+    PersistentKernel(const __grid_constant__ Parameters parameters) {
+  RunBlock<Config, PersistentConsumer<Config>>(parameters, DynamicShared());
+}
+
+}  // namespace bertfuse::kernels::gemm_sm90
+#endif  // BERTFUSE_KERNELS_SM90_GEMM_PERSISTENT_CUH_

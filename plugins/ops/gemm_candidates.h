@@ -1,0 +1,65 @@
+// What each backend tells the choice of a product's tactic: which tactics it has, and what their kernels are to the
+// cost model. A backend's row is in a file of its own, gemm_candidates_BACKEND.cc.
+#ifndef BERTFUSE_OPS_GEMM_CANDIDATES_H_
+#define BERTFUSE_OPS_GEMM_CANDIDATES_H_
+
+#include <vector>
+
+#include "ops/gemm_tactic.h"
+
+namespace bertfuse::cuda {
+
+// One launch of a tactic's product, as the cost model (ops/gemm_cost.h) takes it. Its tiles are tactic.tile's; a
+// backend that chooses its tile itself says here which one it would take.
+struct GemmKernelFacts {
+  kernels::GemmTile tile;
+  int stage_row_bytes = 0;         // of k that a stage holds of each row
+  int shared_bytes = 0;            // of a block
+  double flops_per_cycle = 0;      // of a multiprocessor, at most, by the instructions that the kernel uses
+  double bytes_per_cycle = 0;      // of operands that a multiprocessor takes in from the L2 cache, at most
+  bool overlaps_epilogue = false;  // persistent: a tile's epilogue runs beside the next tile's product
+};
+
+struct GemmCandidates {
+  Backend backend;
+  // Appends every tactic that the backend has for the problem, without LayerNorm's kernels, in an order that does not
+  // change from call to call.
+  void (*list)(const GemmProblem& problem, std::vector<GemmTactic>* tactics);
+  GemmKernelFacts (*facts)(const GemmProblem& problem, const GemmTactic& tactic);
+  // Whether a row's bits are those that any other tactic of the backend gives it for which this holds, whatever m is;
+  // null: none's are.
+  bool (*rounds_alike)(const GemmProblem& problem, const GemmTactic& tactic);
+  // Whether another of its blocks has the same tile, so that the name of a tactic tells their stages; null: none has.
+  bool (*shares_tile)(const kernels::GemmBlock& block);
+};
+
+extern const GemmCandidates kSm90Candidates;      // gemm_candidates_sm90.cc
+extern const GemmCandidates kCublasLtCandidates;  // gemm_candidates_cublaslt.cc
+extern const GemmCandidates kMmaCandidates;       // gemm_candidates_mma.cc
+extern const GemmCandidates kSimtCandidates;      // gemm_candidates_simt.cc
+
+// In the order of kernels::kBackends.
+inline constexpr const GemmCandidates* kGemmCandidates[] = {&kSm90Candidates, &kCublasLtCandidates, &kMmaCandidates,
+                                                            &kSimtCandidates};
+
+inline const GemmCandidates& CandidatesOf(Backend backend) { return *kGemmCandidates[static_cast<int>(backend)]; }
+
+// A backend that chooses its tile itself: one tactic without one.
+inline void ListUntiled(Backend backend, const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
+  tactics->push_back({backend, problem.layer_norm ? GemmForm::kPartialSums : GemmForm::kComplete});
+}
+
+// The larger block where it has a tile for each multiprocessor, else the smaller one.
+inline kernels::GemmBlock LargestThatFills(const GemmProblem& problem, const kernels::GemmBlock& large,
+                                           const kernels::GemmBlock& small) {
+  const int64_t tiles = kernels::CeilDiv(problem.m, large.m) * kernels::CeilDiv(problem.n, large.n);
+  return tiles >= problem.device->multiprocessors ? large : small;
+}
+
+// Dense operations of tensor cores on 16-bit operands, a multiplication and an addition each counted, in a cycle of one
+// multiprocessor: NVIDIA's data sheets' peak over multiprocessors and boost clock. With float32 accumulators; TF32 has
+// half of it.
+double TensorFlopsPerCycle(int compute_capability);
+
+}  // namespace bertfuse::cuda
+#endif  // BERTFUSE_OPS_GEMM_CANDIDATES_H_

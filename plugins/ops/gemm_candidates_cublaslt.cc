@@ -1,0 +1,74 @@
+#include "ops/gemm_candidates_cublaslt.h"
+
+#include <algorithm>
+
+#include "ops/gemm_candidates.h"
+#include "ops/layer_norm_tactic.h"
+
+namespace bertfuse::cuda {
+namespace {
+
+// Of packed rows cuBLASLt computes the whole capacity, because it takes m on the host; our kernels compute the real
+// rows. Up to so many rows for each expected one cuBLASLt is the faster.
+constexpr int64_t kMostRowsForEach = 2;
+
+}  // namespace
+
+GemmForm CublasLtForm(const GemmProblem& problem) {
+  if (!problem.layer_norm) return GemmForm::kComplete;
+  const GemmTactic rounded = {Backend::kCublasLt, GemmForm::kRounded};
+  const bool reads = LayerNormSupports(kernels::LayerNormKernel::kBlockPerRow, LayerNormAfter(problem, rounded));
+  return reads ? GemmForm::kRounded : GemmForm::kPartialSums;
+}
+
+void ListCublasLt(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
+  for (int i = 0; i < problem.cublaslt.count; ++i) {
+    GemmTactic tactic = {Backend::kCublasLt, CublasLtForm(problem)};
+    tactic.algorithm = i;
+    tactics->push_back(tactic);
+  }
+}
+
+bool CublasLtHas(const GemmProblem& problem, const GemmTactic& tactic) {
+  if (tactic.backend != Backend::kCublasLt) return true;
+  return tactic.algorithm < problem.cublaslt.count && tactic.form == CublasLtForm(problem);
+}
+
+size_t CublasLtScratch(const GemmProblem& problem, const GemmTactic& tactic) {
+  const bool known = tactic.backend == Backend::kCublasLt && tactic.algorithm < problem.cublaslt.count;
+  return known ? problem.cublaslt.workspace_bytes[tactic.algorithm] : 0;
+}
+
+// Measured: 16-bit products on Hopper, where kernels/sm90 with bias or GELU takes 0.84 to 1.27 times what cuBLAS takes
+// for the product alone (docs/performance.md). Reckoned, and to be measured with tests/gpu/bench_products.py:
+// everything else, and kMostRowsForEach. Whole models in float32, or with the portable kernels, took two to eight times
+// what they take in ONNX Runtime, whose products are cuBLAS's.
+bool PrefersCublasLt(const GemmProblem& problem) {
+  if (problem.deterministic_rows || problem.backends.Has(Backend::kSm90)) return false;
+  return problem.capacity <= kMostRowsForEach * problem.m;
+}
+
+std::optional<GemmTactic> CublasLtByDefault(const GemmProblem& problem) {
+  if (!problem.backends.Has(Backend::kCublasLt) || !PrefersCublasLt(problem)) return {};
+  std::vector<GemmTactic> tactics;
+  ListCublasLt(problem, &tactics);
+  for (const GemmTactic& tactic : tactics) {
+    if (GemmWorkspaceSize(problem, tactic) <= problem.workspace) return tactic;
+  }
+  return {};
+}
+
+namespace {
+
+// cuBLASLt does not say what its kernel is, and PrefersCublasLt() chooses it, not the cost model: as a good kernel of
+// the device would be.
+GemmKernelFacts Facts(const GemmProblem& problem, const GemmTactic&) {
+  const double tensor = TensorFlopsPerCycle(problem.device->compute_capability);
+  return {{{128, 128, 3, 1}}, kernels::kStageRowBytes, 0, problem.x_bytes == 4 ? 256 : tensor, 64, false};
+}
+
+}  // namespace
+
+const GemmCandidates kCublasLtCandidates = {Backend::kCublasLt, ListCublasLt, Facts, nullptr, nullptr};
+
+}  // namespace bertfuse::cuda

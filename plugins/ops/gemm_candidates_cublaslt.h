@@ -1,0 +1,32 @@
+// Products in cuBLASLt as tactics: which there are, and when they are chosen without a measurement.
+#ifndef BERTFUSE_OPS_GEMM_CANDIDATES_CUBLASLT_H_
+#define BERTFUSE_OPS_GEMM_CANDIDATES_CUBLASLT_H_
+
+#include <optional>
+#include <vector>
+
+#include "ops/gemm_tactic.h"
+
+namespace bertfuse::cuda {
+
+// The form of its products: what follows reads 16 bits where LayerNorm's kernels take them, else float32.
+GemmForm CublasLtForm(const GemmProblem& problem);
+
+// Appends a tactic for each of problem.cublaslt.
+void ListCublasLt(const GemmProblem& problem, std::vector<GemmTactic>* tactics);
+
+// Whether the tactic is one of these. Its form may be another one where alignment differs. True of other backends'.
+bool CublasLtHas(const GemmProblem& problem, const GemmTactic& tactic);
+
+// Bytes of scratch that cuBLASLt's algorithm takes, beside partial sums; 0 of other backends' tactics.
+size_t CublasLtScratch(const GemmProblem& problem, const GemmTactic& tactic);
+
+// Whether cuBLASLt is the one to use unless a measurement says otherwise, provided that the process has it. The one
+// place for this rule.
+bool PrefersCublasLt(const GemmProblem& problem);
+
+// If so, the first of its algorithms that fits problem.workspace, where there is one.
+std::optional<GemmTactic> CublasLtByDefault(const GemmProblem& problem);
+
+}  // namespace bertfuse::cuda
+#endif  // BERTFUSE_OPS_GEMM_CANDIDATES_CUBLASLT_H_

@@ -1,0 +1,90 @@
+// Products on the tensor cores of every architecture since 8.0 (kernels/mma).
+#include <algorithm>
+
+#include "kernels/mma/gemm.h"
+#include "ops/gemm_candidates.h"
+
+namespace bertfuse::cuda {
+namespace {
+
+using kernels::CeilDiv;
+using kernels::gemm_mma::kStageRowBytes;
+using kernels::gemm_mma::Math;
+using kernels::gemm_mma::Tile;
+
+constexpr int kSplits[] = {1, 2, 3, 4, 6, 8};
+constexpr int kLargestSplit = 128 * 128;  // outputs of a tile that is split along k: larger ones are for many rows
+// Of mma.sync with 16-bit operands, which every architecture has: 9.0 and 10.0 reach their peak by others.
+constexpr double kMostFlopsPerCycle = 2048;
+constexpr double kSharedBytesPerCycle = 128;
+
+Math MathOf(const GemmProblem& problem) {
+  return problem.x_bytes == 2 ? Math::kHalf : problem.allow_tf32 ? Math::kTf32 : Math::kThreeTf32;
+}
+
+bool CanSplit(const GemmProblem& problem, int splits) {
+  const int64_t stages = CeilDiv(problem.k * problem.x_bytes, kStageRowBytes);
+  return (splits - 1) * CeilDiv(stages, splits) < stages;
+}
+
+// LayerNorm reads a rounded product in 16 bits, several elements at a time.
+bool RoundsBeforeLayerNorm(const GemmProblem& problem) { return problem.y_bytes == 2 && problem.layer_norm_vector > 1; }
+
+void List(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
+  const bool few = problem.backends.Has(Backend::kSm90);  // beside wgmma one tile is enough to compare with
+  kernels::gemm_mma::ForTiles(MathOf(problem), [&](const Tile& tile) {
+    const kernels::GemmBlock block = kernels::gemm_mma::BlockOn(tile, problem.device->shared_bytes);
+    if (block.stages == 0 || (few && !(tile.m == 128 && tile.n == 128))) return;
+    const auto add = [&](GemmForm form, int splits) {
+      tactics->push_back({Backend::kMma, form, {block, 1, 1, splits}});
+    };
+    if (!problem.layer_norm) return add(GemmForm::kComplete, 1);
+    if (RoundsBeforeLayerNorm(problem)) add(GemmForm::kRounded, 1);
+    for (int splits : kSplits) {
+      const bool useful = splits == 1 || (!few && tile.m * tile.n <= kLargestSplit);
+      if (useful && CanSplit(problem, splits)) add(GemmForm::kPartialSums, splits);
+    }
+  });
+}
+
+// What a multiprocessor gets from the L2 cache, by its bandwidth over multiprocessors: 8.0, 9.0 and 10.0 have several
+// times as much as the others.
+double L2BytesPerCycle(int compute_capability) {
+  return compute_capability == 80 || compute_capability == 90 || compute_capability / 10 == 10 ? 40 : 18;
+}
+
+// A small warp tile keeps shared memory busier than the tensor cores: the copies fill a stage, and every warp reads its
+// rows of it.
+GemmKernelFacts Facts(const GemmProblem& problem, const GemmTactic& tactic) {
+  const kernels::GemmBlock& block = tactic.tile.block;
+  Tile tile = {};
+  kernels::gemm_mma::ForTiles(MathOf(problem), [&](const Tile& compiled) {
+    if (compiled.m == block.m && compiled.n == block.n) tile = compiled;
+  });
+  const double halves = std::min(TensorFlopsPerCycle(problem.device->compute_capability), kMostFlopsPerCycle);
+  const double peak = problem.x_bytes == 2 ? halves : problem.allow_tf32 ? halves / 2 : halves / 6;
+  const int read_rows = tile.threads() / 32 * (tile.warp_m + tile.warp_n);
+  const double shared_cycles = (tile.m + tile.n + read_rows) * kStageRowBytes / kSharedBytesPerCycle;
+  const double flops = 2.0 * tile.m * tile.n * kStageRowBytes / problem.x_bytes;
+  return {tactic.tile,
+          kStageRowBytes,
+          kernels::gemm_mma::SharedBytes(tile, block.stages),
+          std::min(peak, flops / shared_cycles),
+          L2BytesPerCycle(problem.device->compute_capability),
+          false};
+}
+
+// Every tile adds up k in the same steps.
+bool RoundsAlike(const GemmProblem& problem, const GemmTactic& tactic) {
+  const bool rounded = problem.layer_norm && RoundsBeforeLayerNorm(problem);
+  const GemmForm form = rounded              ? GemmForm::kRounded
+                        : problem.layer_norm ? GemmForm::kPartialSums
+                                             : GemmForm::kComplete;
+  return tactic.form == form && tactic.tile.splits == 1;
+}
+
+}  // namespace
+
+const GemmCandidates kMmaCandidates = {Backend::kMma, List, Facts, RoundsAlike, nullptr};
+
+}  // namespace bertfuse::cuda

@@ -1,0 +1,111 @@
+// Hopper's products: what kernels/sm90/gemm.h says is compiled, in clusters of every shape that it is compiled for.
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "ops/gemm_candidates.h"
+
+namespace bertfuse::cuda {
+namespace {
+
+namespace sm90 = kernels::gemm_sm90;
+using Block = kernels::GemmBlock;
+
+constexpr int kMaxLastWaveSplits = kernels::kMaxMorePartials + 1;  // the partial sums that LayerNorm takes
+constexpr double kBytesPerCycle = 64;                              // TMA
+constexpr int kSplits[] = {1, 2, 3, 4, 6, 8, 12};                  // of float32 partial sums
+
+// The persistent kernel loads the weight by 32 rows.
+bool Supports(const GemmProblem& problem, const Block& block) {
+  return !sm90::IsPersistent(block) || problem.n % 32 == 0;
+}
+
+// Every split has a stage.
+bool CanSplit(const GemmProblem& problem, int splits) {
+  return (splits - 1) * Stages(problem, splits) < Stages(problem);
+}
+
+void ListElementwise(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
+  const auto add_block = [&](const Block& block) {
+    if (!Supports(problem, block)) return;
+    const auto add = [&](int cluster_m, int cluster_n) {
+      tactics->push_back({Backend::kSm90, ProductForm(problem), {block, cluster_m, cluster_n, 1}});
+    };
+    for (const auto& [cluster_m, cluster_n] : {std::pair(1, 1), {2, 1}, {1, 2}, {2, 2}}) add(cluster_m, cluster_n);
+    if (block.m == 64 && block.n == 96) add(3, 1);
+  };
+  for (const Block& block : sm90::kPersistentBlocks) add_block(block);
+  for (const Block& block : sm90::kOneTileBlocks) add_block(block);
+}
+
+// A cluster's blocks span a row, and normalise it together.
+void ListLayerNorm(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
+  for (const Block& block : sm90::kLayerNormBlocks) {
+    const int64_t blocks = problem.n / block.n;
+    if (problem.n % block.n != 0 || blocks > kernels::kMaxCluster) continue;
+    for (int cluster_m = 1; cluster_m <= 2 && cluster_m * blocks <= kernels::kMaxCluster; ++cluster_m) {
+      tactics->push_back({Backend::kSm90, GemmForm::kComplete, {block, cluster_m, static_cast<int>(blocks), 1}});
+    }
+  }
+}
+
+void ListSplitK(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
+  for (const Block& block : sm90::kSplitKBlocks) {
+    for (int splits : kSplits) {
+      if (!CanSplit(problem, splits)) continue;
+      for (const auto& [cluster_m, cluster_n] : {std::pair(1, 1), {2, 1}, {1, 4}, {3, 1}}) {
+        tactics->push_back({Backend::kSm90, GemmForm::kPartialSums, {block, cluster_m, cluster_n, splits}});
+      }
+    }
+  }
+}
+
+void ListSplitLastWave(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
+  if (problem.n > kernels::kMaxSplitColumns) return;
+  for (const Block& block : sm90::kPersistentBlocks) {
+    if (!Supports(problem, block)) continue;
+    for (int cluster_m : {1, 2}) {
+      for (int splits = 2; splits <= kMaxLastWaveSplits; ++splits) {
+        const GemmTactic tactic = {Backend::kSm90, GemmForm::kRounded, {block, cluster_m, 1, splits}};
+        if (CanSplit(problem, splits) && PartialRows(problem, tactic) > 0) tactics->push_back(tactic);
+      }
+    }
+  }
+}
+
+void List(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
+  if (problem.layer_norm) ListLayerNorm(problem, tactics);
+  if (problem.layer_norm) ListSplitK(problem, tactics);
+  ListElementwise(problem, tactics);
+  if (problem.layer_norm) ListSplitLastWave(problem, tactics);
+}
+
+GemmKernelFacts Facts(const GemmProblem& problem, const GemmTactic& tactic) {
+  const Block& block = tactic.tile.block;
+  return {tactic.tile,
+          kernels::kStageRowBytes,
+          block.stages * (block.m + block.n) * kernels::kStageRowBytes,
+          TensorFlopsPerCycle(problem.device->compute_capability),
+          kBytesPerCycle,
+          sm90::IsPersistent(block)};
+}
+
+// All kernels sum over k in the same order; they differ in when they round and add. The persistent kernel begins with
+// the bias, the others end with it.
+bool RoundsAlike(const GemmProblem& problem, const GemmTactic& tactic) {
+  return tactic.form == ProductForm(problem) && tactic.tile.splits == 1 &&
+         !(problem.biased && sm90::IsPersistent(tactic.tile.block));
+}
+
+bool SharesTile(const Block& block) {
+  const auto is_of_size = [&](const Block& other) { return other.m == block.m && other.n == block.n; };
+  return std::count_if(std::begin(sm90::kPersistentBlocks), std::end(sm90::kPersistentBlocks), is_of_size) +
+             std::count_if(std::begin(sm90::kOneTileBlocks), std::end(sm90::kOneTileBlocks), is_of_size) >
+         1;
+}
+
+}  // namespace
+
+const GemmCandidates kSm90Candidates = {Backend::kSm90, List, Facts, RoundsAlike, SharesTile};
+
+}  // namespace bertfuse::cuda

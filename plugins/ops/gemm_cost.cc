@@ -1,0 +1,136 @@
+#include "ops/gemm_cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace bertfuse::cuda {
+namespace {
+
+using kernels::CeilDiv;
+using kernels::Device;
+
+// Constants of kernels, not of a device: cycles scale with its clock. They are fitted to random products of hidden
+// sizes 256 to 2048 and 16 to 20,000 rows, so that what is chosen takes little more time on an H200 than what the times
+// measured there choose (docs/kernels.md says how little).
+constexpr double kLaunch = 1.5;           // microseconds from one kernel's end to the next one's first instruction
+constexpr double kLayerNormLaunch = 1.0;  // the same of LayerNorm, which begins before the product ends
+constexpr double kFill = 1200;            // cycles before a block's first product: its set-up and the first load
+constexpr double kClusterStart = 1000;    // cycles until all blocks of a cluster run
+constexpr double kLoadLatency = 2500;     // cycles of a loaded device from a load's issue to its data: a ring hides it
+constexpr double kStageSync = 80;         // cycles of a stage's barriers, and of issuing its loads
+constexpr double kEpilogue = 0.20;    // cycles of a multiprocessor for an element of the tile: bias, rounding, store
+constexpr double kActivation = 0.15;  // the same for GELU
+constexpr double kExchange = 1750;    // cycles in which a cluster's blocks tell each other a row's sums
+constexpr double kElementwiseBytes = 22;   // per cycle of a multiprocessor, through the L2 cache, of LayerNorm's kernel
+constexpr double kSustainedTensor = 0.62;  // of the tensor cores' peak
+constexpr double kSustainedLoads = 0.9;    // of the peak from the L2 cache
+constexpr double kUnhidden = 0.1;          // of the shorter of computing and moving bytes to and from device memory
+constexpr double kSharedWork = 0.75;  // of the time for the product, what counts by all work, not by the longest block
+
+constexpr int kReservedShared = 1024;          // bytes of each block, by the driver
+constexpr int kMultiprocessorsOfCluster = 16;  // of a GPC, within which a cluster lies
+
+// Blocks that a multiprocessor runs at a time.
+int Resident(const Device& device, const GemmKernelFacts& facts) {
+  const int by_memory = device.shared_bytes_per_multiprocessor / (facts.shared_bytes + kReservedShared);
+  return std::clamp(by_memory, 1, std::max(facts.tile.block.per_multiprocessor, 1));
+}
+
+// Blocks that the device runs at a time. Larger clusters than pairs leave multiprocessors of a GPC idle.
+double AtOnce(const Device& device, const GemmKernelFacts& facts) {
+  const int cluster = facts.tile.cluster_m * facts.tile.cluster_n;
+  const int gpcs = device.multiprocessors / kMultiprocessorsOfCluster;
+  const int clusters =
+      cluster > 2 && gpcs > 0 ? gpcs * (kMultiprocessorsOfCluster / cluster) : device.multiprocessors / cluster;
+  return std::max(clusters, 1) * cluster * Resident(device, facts);
+}
+
+// What the blocks of some rows take, their k split `splits` ways.
+struct Blocks {
+  double count, waves, stages;
+};
+
+Blocks BlocksOf(const GemmProblem& problem, const GemmKernelFacts& facts, int64_t rows, int splits) {
+  const kernels::GemmTile& tile = facts.tile;
+  const int64_t clusters = CeilDiv(rows, int64_t{tile.cluster_m} * tile.block.m) *
+                           CeilDiv(problem.n, int64_t{tile.cluster_n} * tile.block.n);
+  const auto count = static_cast<double>(clusters * tile.cluster_m * tile.cluster_n * splits);
+  const int64_t stages = CeilDiv(problem.k * problem.x_bytes, facts.stage_row_bytes);
+  return {count, std::ceil(count / AtOnce(*problem.device, facts)), static_cast<double>(CeilDiv(stages, splits))};
+}
+
+// Cycles of the product's stages. A stage takes a multiprocessor as long as its product, or its operands' way from the
+// L2 cache (multicast saves reads, not what arrives), and a block alone no less than a load's latency over the ring's
+// stages. Multiprocessors share power and the L2 cache, so that a part of that time goes by the work of all of them,
+// where a wave is not full.
+double StageCycles(const GemmProblem& problem, const GemmKernelFacts& facts, const Blocks& blocks) {
+  const kernels::GemmTile& tile = facts.tile;
+  const Device& device = *problem.device;
+  const double flops = 2.0 * tile.block.m * tile.block.n * facts.stage_row_bytes / problem.x_bytes;
+  const double bytes = static_cast<double>(facts.stage_row_bytes) * (tile.block.m + tile.block.n);
+  const double stage =
+      std::max(flops / (kSustainedTensor * facts.flops_per_cycle), bytes / (kSustainedLoads * facts.bytes_per_cycle));
+  const double share = blocks.count / device.multiprocessors;
+  const double together = std::min<double>(Resident(device, facts), std::ceil(share));
+  const double wave = std::max(together * stage + kStageSync, kLoadLatency / std::max(tile.block.stages - 1, 1));
+  return blocks.stages * ((1 - kSharedWork) * blocks.waves * wave + kSharedWork * share * stage);
+}
+
+// Cycles of LayerNorm: among a cluster's blocks, or of a launch that reads the product, its partial sums and the
+// residual.
+double LayerNormCycles(const GemmProblem& problem, const GemmTactic& tactic, double split_rows) {
+  if (!problem.layer_norm) return 0;
+  if (tactic.form == GemmForm::kComplete) return kExchange;
+  const double partial_bytes = tactic.form == GemmForm::kPartialSums ? sizeof(float) : problem.y_bytes;
+  const double bytes_of_row = 3.0 * problem.y_bytes * static_cast<double>(problem.n);
+  const double bytes_of_partials = 2 * partial_bytes * (tactic.tile.splits - 1) * static_cast<double>(problem.n);
+  return (bytes_of_row * static_cast<double>(problem.m) + bytes_of_partials * split_rows) /
+         (kElementwiseBytes * problem.device->multiprocessors);
+}
+
+// Bytes to and from device memory: the weight, and the rest where the L2 cache does not hold it from kernel to kernel.
+double MemoryBytes(const GemmProblem& problem) {
+  const auto m = static_cast<double>(problem.m), n = static_cast<double>(problem.n), k = static_cast<double>(problem.k);
+  const double rows = m * (k * problem.x_bytes + n * problem.y_bytes);
+  return n * k * problem.x_bytes + (rows > problem.device->l2_bytes ? rows : 0);
+}
+
+}  // namespace
+
+double TensorFlopsPerCycle(int compute_capability) {
+  struct Rate {
+    int compute_capability;
+    double flops_per_cycle;
+  };
+  constexpr Rate kRates[] = {{120, 1024}, {100, 8192}, {90, 4096}, {86, 1024}, {80, 2048}, {70, 1024}};
+  for (const Rate& rate : kRates) {
+    if (compute_capability >= rate.compute_capability) return rate.flops_per_cycle;
+  }
+  return 256;  // of float32 arithmetic
+}
+
+double ExpectedMicroseconds(const GemmProblem& problem, const GemmTactic& tactic, const GemmKernelFacts& facts) {
+  const Device& device = *problem.device;
+  const int64_t unsplit_rows = tactic.form == GemmForm::kPartialSums ? 0 : UnsplitRows(problem, tactic);
+  const Blocks unsplit = BlocksOf(problem, facts, unsplit_rows, 1);
+  const int64_t split_rows = std::max<int64_t>(problem.m, 1) - unsplit_rows;
+  const Blocks split = BlocksOf(problem, facts, split_rows, facts.tile.splits);
+  const double share = (unsplit.count + split.count) / device.multiprocessors;
+  const double together = std::min<double>(Resident(device, facts), std::ceil(share));
+
+  const double elements = static_cast<double>(facts.tile.block.m) * facts.tile.block.n * together;
+  const double epilogue = elements * (kEpilogue + (problem.gelu ? kActivation : 0));
+  const double start = kFill + (facts.tile.cluster_m * facts.tile.cluster_n > 1 ? kClusterStart : 0);
+  const double stages = StageCycles(problem, facts, unsplit) + StageCycles(problem, facts, split);
+  const double waves = unsplit.waves + split.waves;
+  // A persistent kernel's epilogues but the last run beside the next tiles' products, if these take as long.
+  const double product = facts.overlaps_epilogue ? start + epilogue + std::max(stages, (waves - 1) * epilogue)
+                                                 : waves * (start + epilogue) + stages;
+  const double cycles = product + LayerNormCycles(problem, tactic, static_cast<double>(split_rows));
+  const bool launches_layer_norm = problem.layer_norm && tactic.form != GemmForm::kComplete;
+  const double computing = cycles / device.clock_mhz, moving = MemoryBytes(problem) / (device.memory_gb_s * 1e3);
+  return kLaunch + (launches_layer_norm ? kLayerNormLaunch : 0) + std::max(computing, moving) +
+         kUnhidden * std::min(computing, moving);
+}
+
+}  // namespace bertfuse::cuda

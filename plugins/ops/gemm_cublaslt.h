@@ -1,0 +1,80 @@
+// A product of a call in cuBLASLt.
+#ifndef BERTFUSE_OPS_GEMM_CUBLASLT_H_
+#define BERTFUSE_OPS_GEMM_CUBLASLT_H_
+
+#include <memory>
+#include <string>
+#include <type_traits>
+
+#include "core/status.h"
+#include "kernels/bias_activation.h"
+#include "kernels/cublaslt/plan.h"
+#include "kernels/gemm.h"
+#include "ops/gemm_tactic.h"
+
+namespace bertfuse::cuda {
+
+// What cuBLASLt reported for a product; nothing of the op has been launched by then.
+class CublasLtError : public Error {
+ public:
+  CublasLtError(int status, bool first)
+      : Error(BERTFUSE_RUNTIME_ERROR,
+              ("cuBLASLt " + kernels::cublaslt::VersionName() + " failed: " + kernels::cublaslt::StatusName(status))
+                  .c_str()),
+        is_first(first) {}
+
+  const bool is_first;  // of this product
+};
+
+template <class T>
+struct CublasLtGemm {
+  using Arguments = kernels::GemmArguments<kernels::Elements<T>>;
+
+  static constexpr cudaDataType_t kType = std::is_same_v<T, float>    ? CUDA_R_32F
+                                          : std::is_same_v<T, __half> ? CUDA_R_16F
+                                                                      : CUDA_R_16BF;
+  static_assert(std::is_same_v<T, float> || std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>);
+
+  static bool Supports(const Arguments& a, const kernels::Device& device) {
+    const bool sized = a.m > 0 && a.n > 0 && a.k > 0 && a.m <= INT32_MAX && a.n <= INT32_MAX && a.k <= INT32_MAX;
+    return sized && kernels::cublaslt::HandleOf(device) != nullptr;
+  }
+
+  // Of a product that is computed in that form: as float32 partial sums, it goes to the workspace. Without LayerNorm
+  // cuBLASLt adds the bias, where it has an algorithm that does.
+  static std::shared_ptr<const kernels::cublaslt::Plan> PlanOf(GemmForm form, const Arguments& a,
+                                                               const kernels::Device& device) {
+    using kernels::cublaslt::AlignmentOf;
+    const bool sums = form == GemmForm::kPartialSums;
+    kernels::cublaslt::PlanKey key;
+    key.operands = kType, key.result = sums ? CUDA_R_32F : kType;
+    key.tf32 = std::is_same_v<T, float> && a.allow_tf32;
+    key.m = a.m, key.n = a.n, key.k = a.k;
+    key.x_alignment = AlignmentOf(a.x), key.weight_alignment = AlignmentOf(a.weight);
+    key.y_alignment = AlignmentOf(sums ? nullptr : a.y);  // partial sums begin the workspace
+    if (form == GemmForm::kComplete && a.bias != nullptr) {
+      kernels::cublaslt::PlanKey biased = key;
+      biased.bias_alignment = AlignmentOf(a.bias);
+      auto plan = kernels::cublaslt::FindPlan(biased, device);
+      if (plan->algorithms().count > 0) return plan;
+    }
+    return kernels::cublaslt::FindPlan(key, device);
+  }
+
+  // Throws CublasLtError, after which the plan is not chosen again.
+  static cudaError_t Launch(const GemmTactic& tactic, const Arguments& a, const kernels::Device& device,
+                            cudaStream_t stream) {
+    const auto plan = PlanOf(tactic.form, a, device);
+    void* const y = tactic.form == GemmForm::kPartialSums ? static_cast<void*>(a.float_partials) : a.y;
+    const int status = plan->Run(tactic.algorithm, a.x, a.weight, a.bias, y, a.scratch, stream);
+    if (status != kernels::cublaslt::kSuccess) throw CublasLtError(status, plan->Withdraw());
+    const T* const bias = plan->adds_bias() ? nullptr : a.bias;
+    if (tactic.form != GemmForm::kComplete || (bias == nullptr && a.activation == Activation::kNone))
+      return cudaSuccess;
+    return kernels::BiasActivation<T>({a.y, bias, a.m, a.n, a.activation, a.weights_are_constant, a.packed}, device,
+                                      stream);
+  }
+};
+
+}  // namespace bertfuse::cuda
+#endif  // BERTFUSE_OPS_GEMM_CUBLASLT_H_

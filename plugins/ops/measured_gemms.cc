@@ -1,0 +1,101 @@
+#include "ops/measured_gemms.h"
+
+#include <algorithm>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "core/dtype.h"
+#include "core/gemm_op.h"
+#include "core/op_table.h"
+#include "ops/tuned_problem.h"
+
+namespace bertfuse::cuda {
+namespace {
+
+struct Line {
+  std::string text, device, problem, tactic;
+};
+
+std::vector<Line> LinesOf(const char* table) {
+  std::vector<Line> lines;
+  std::istringstream stream(table);
+  std::string text;
+  std::getline(stream, text);  // the format
+  while (std::getline(stream, text)) {
+    if (text.empty() || text[0] == '#') continue;
+    std::istringstream cells(text);
+    Line line = {text, {}, {}, {}};
+    std::getline(cells, line.device, '\t');
+    std::getline(cells, line.problem, '\t');
+    std::getline(cells, line.tactic, '\t');
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+// "NVIDIA H200, 9.0, 132 multiprocessors" without its name.
+std::string KindOf(const std::string& identity) {
+  return identity.substr(std::min(identity.find(", "), identity.size()));
+}
+
+// A problem with the fewest rows of a range, on tensors as a runtime allocates them.
+GemmProblem AlignedProblem(const TunedRange& range, const kernels::Device& device) {
+  const TunedProblem& tuned = range.problem;
+  GemmProblem problem = {
+      range.first_rows, tuned.sizes[1], tuned.sizes[2], GemmOpOf(*FindOp(tuned.op.data())).normalizes(), {}, &device};
+  for (const kernels::BackendFacts& facts : kernels::kBackends) {  // built or not: a call's problem has those that are
+    const int capability = device.compute_capability;
+    if (capability >= facts.least && capability <= facts.most) problem.backends.Add(facts.backend);
+  }
+  problem.x_bytes = problem.y_bytes = DtypeSize(tuned.dtype);
+  problem.gelu = tuned.activation != Activation::kNone;
+  problem.deterministic_rows = tuned.deterministic_rows;
+  problem.capacity = tuned.packed ? tuned.sizes[0] : 0;
+  const int widest = problem.y_bytes == 2 ? 8 : 4;
+  problem.layer_norm_vector = problem.n % widest == 0 ? widest : problem.n % 4 == 0 ? 4 : 1;
+  return problem;
+}
+
+}  // namespace
+
+MeasuredGemms::MeasuredGemms(const char* table, const kernels::Device& device, const std::string& identity,
+                             std::vector<std::string>* left_out) {
+  const std::vector<Line> lines = LinesOf(table);
+  const bool named = std::any_of(lines.begin(), lines.end(), [&](const Line& line) { return line.device == identity; });
+  std::map<std::pair<std::string, bool>, GemmTactic> known;  // few tactics have many ranges
+  for (const Line& line : lines) {
+    if (named ? line.device != identity : KindOf(line.device) != KindOf(identity)) continue;
+    const std::optional<TunedRange> range = ParseProblem(line.problem);
+    const bool is_product = range && range->problem.sizes[3] == 0 && !range->problem.tf32;
+    std::optional<GemmTactic> tactic;
+    if (is_product) {
+      const GemmProblem problem = AlignedProblem(*range, device);
+      const std::pair name = {line.tactic, problem.layer_norm};
+      const auto found = known.find(name);
+      tactic = found != known.end() ? found->second : FindGemmTactic(problem, line.tactic);
+      if (tactic) {
+        known.insert({name, *tactic});
+        const Key key = KeyOf(problem, range->problem.packed, problem.deterministic_rows, range->problem.sizes[0]);
+        ranges_[key] = {range->first_rows, *tactic};
+      }
+    }
+    if (!tactic && left_out != nullptr) left_out->push_back(line.text);
+  }
+}
+
+const GemmTactic* MeasuredGemms::Find(const GemmProblem& problem) const {
+  const bool packed = problem.capacity > 0, deterministic = problem.deterministic_rows;
+  for (const auto& [as_packed, as_deterministic] :
+       {std::pair(packed, deterministic), {false, deterministic}, {packed, false}, {false, false}}) {
+    const Key key = KeyOf(problem, as_packed, as_deterministic, problem.m);
+    const auto found = ranges_.lower_bound(key);
+    if (found == ranges_.end() || found->second.first_rows > problem.m) continue;
+    Key same_rows = found->first;
+    std::get<7>(same_rows) = problem.m;
+    if (same_rows == key) return &found->second.tactic;
+  }
+  return nullptr;
+}
+
+}  // namespace bertfuse::cuda

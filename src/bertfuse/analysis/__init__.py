@@ -1,0 +1,1 @@
+"""Looking at models and machines: benchmark, report, tuning, and the doctor."""

@@ -1,0 +1,331 @@
+"""Sentence vectors, with the arguments and results of sentence-transformers' SentenceTransformer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertfuse.errors import BertfuseError
+from bertfuse.model_folder.sentence_modules import SENTENCE, TOKENS, read_modules, vector_size
+from bertfuse.model_folder.sentence_settings import check_similarity, read_settings
+from bertfuse.model_folder.tokenizer import left_out
+from bertfuse.runtime.session import CPU
+
+from .batches import Tokens, padded
+from .devices import providers_on
+from .model import Batch, TextModel
+from .pooling import Pooling, normalized
+from .pools import EncoderPool
+from .prepare import has_routes, model_for, route_folder
+from .routed import RoutedEncoder
+from .vectors import PAIRWISE, SIMILARITIES, as_tensor, check_precision, quantized
+
+TOKEN_OUTPUTS = (TOKENS, "last_hidden_state")  # where a model has both, pooling reads the first
+
+
+class Encoder(TextModel):
+    """A sentence encoder's folder; arguments as TextModel's.
+
+    `prompts`, `default_prompt_name`, `similarity_fn_name` and `truncate_dim` are those of
+    config_sentence_transformers.json, where they are not given. Of a folder with routes (see `RoutedEncoder`) `route`
+    names one; without it all of them are opened.
+    """
+
+    def __new__(cls, folder: str | os.PathLike[str], **options: Any) -> Any:
+        if options.get("route") is None and has_routes(Path(folder)):
+            return RoutedEncoder(cls, folder, **options)
+        return super().__new__(cls)
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        prompts: Mapping[str, str] | None = None,
+        default_prompt_name: str | None = None,
+        similarity_fn_name: str | None = None,
+        truncate_dim: int | None = None,
+        route: str | None = None,
+        **options: Any,
+    ) -> None:
+        self._source, self._options = Path(folder), options
+        if route is not None:
+            wanted = options.get("providers") or providers_on(options.get("device"))
+            self._source = route_folder(self._source, route, wanted[0] != CPU)
+        super().__init__(self._source, **options)
+        found = read_settings(self.folder)
+        self.prompts = {str(k): str(v) for k, v in (prompts or found.prompts).items()}
+        self.default_prompt_name = default_prompt_name or found.default_prompt_name
+        if self.default_prompt_name is not None and self.default_prompt_name not in self.prompts:
+            raise BertfuseError(f"default_prompt_name {self.default_prompt_name!r} is none of the prompts")
+        self.similarity_fn_name = check_similarity(similarity_fn_name or found.similarity_fn_name)
+        self.truncate_dim = found.truncate_dim if truncate_dim is None else truncate_dim
+        self.output = SENTENCE if SENTENCE in self.outputs else self._token_output("a sentence vector")
+        if self.output != SENTENCE:
+            assert self._pooling  # what cannot be pooled is refused now
+
+    def _token_output(self, purpose: str) -> str:
+        named = next((name for name in TOKEN_OUTPUTS if name in self.outputs), TOKEN_OUTPUTS[-1])
+        return self.require(named, purpose)
+
+    @cached_property
+    def _pooling(self) -> Pooling:
+        return Pooling(read_modules(self.folder), self.folder, self._token_output("a sentence vector"))
+
+    @cached_property
+    def _with_tokens(self) -> Encoder:
+        """This encoder with rows of all tokens; of a checkpoint the model at hand has only what is pooled of them."""
+        if self._source.is_dir() and not set(TOKEN_OUTPUTS) & set(self.outputs):
+            path = model_for(self._source, self.on_gpu, tokens=True)
+            if path != self.path:
+                return Encoder(path, **self._again)
+        return self
+
+    @property
+    def _again(self) -> dict[str, Any]:
+        """Options of another one like this."""
+        return self._options | {"max_seq_length": self.max_seq_length, "session": None}
+
+    def encode(
+        self,
+        sentences: str | Iterable[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int | None = None,
+        show_progress_bar: bool | None = None,
+        output_value: str | None = SENTENCE,
+        precision: str | None = "float32",
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: str | Sequence[str] | None = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        pool: EncoderPool | None = None,
+        chunk_size: int | None = None,
+        task: str | None = None,
+    ) -> Any:
+        """float32 vectors [len(sentences), size], in the order given; [size] of a single string.
+
+        Args:
+            sentences: texts, in a list, an array or anything else that can be gone through once; texts longer than
+                `max_seq_length` tokens are cut.
+            prompt_name: a key of `prompts`, whose text is put before each sentence; None takes the default one.
+            prompt: that text itself.
+            batch_size: the most texts in one batch; None: as many as `max_batch_tokens` allows.
+            show_progress_bar: on stderr.
+            output_value: "token_embeddings" gives a list of float32 arrays [tokens, size], the model's rows of all real
+                tokens before pooling; None a list of dictionaries: these, "sentence_embedding" [size], and int64
+                "input_ids" and "attention_mask" [tokens].
+            precision: "int8", "uint8", "binary" or "ubinary": see `quantized`.
+            convert_to_numpy: False gives a list of vectors.
+            convert_to_tensor: a tensor of PyTorch on the CPU.
+            device: that of the encoder, which is chosen when it is made; or a list of several ("cpu", "cuda:1"): a
+                process each, for this call.
+            normalize_embeddings: at length 1, also where the model itself does not do so.
+            truncate_dim: keep only this many leading numbers of each vector; None: what `truncate_dim` says.
+            pool: the processes of `start_multi_process_pool`.
+            chunk_size: texts that a process of several gets at a time.
+            task: which route texts take, where there are some; of no meaning here.
+
+        Raises:
+            BertfuseError: an argument is none of these, a sentence is no string, or the model has no such output.
+        """
+        precision = check_precision(precision)
+        if output_value not in (SENTENCE, TOKENS, None):
+            raise BertfuseError(f"output_value {output_value!r}: give '{SENTENCE}', '{TOKENS}' or None")
+        alone = isinstance(sentences, str)
+        texts: list[str] = [sentences] if isinstance(sentences, str) else list(sentences)
+        arguments = {
+            "prompt": self.prompt_text(prompt_name, prompt),
+            "batch_size": batch_size,
+            "normalize": normalize_embeddings,
+            "truncate_dim": self._cut(truncate_dim),
+        }
+        made: Any
+        if pool is not None or isinstance(device, list | tuple):
+            with EncoderPool.either(pool, type(self), self._source, device, self._again) as processes:
+                made = processes.run(texts, arguments | {"output_value": output_value}, chunk_size)
+        else:
+            self.check_device(device)
+            made = self.compute(texts, output_value, show_progress_bar=bool(show_progress_bar), **arguments)
+        if output_value != SENTENCE:
+            if convert_to_tensor and output_value == TOKENS:
+                made = [as_tensor(row) for row in made]
+            return made[0] if alone else made
+        vectors = quantized(made, precision)
+        if convert_to_tensor:
+            return as_tensor(vectors[0] if alone else vectors)
+        if alone:
+            return vectors[0]
+        return vectors if convert_to_numpy else list(vectors)
+
+    def compute(
+        self,
+        texts: list[str],
+        output_value: str | None = SENTENCE,
+        *,
+        prompt: str = "",
+        batch_size: int | None = None,
+        show_progress_bar: bool = False,
+        normalize: bool = False,
+        truncate_dim: int | None = None,
+    ) -> Any:
+        """What `encode` gives of texts, in this process, with `prompt` before each."""
+        texts = [prompt + text if isinstance(text, str) else text for text in texts] if prompt else texts
+        skipped = self.left_out(prompt)
+        limits: dict[str, Any] = {"batch_size": batch_size, "show_progress_bar": show_progress_bar}
+        if output_value != SENTENCE:
+            return self._with_tokens._rows(texts, output_value, skipped, normalize, truncate_dim, limits)
+        vectors: np.ndarray | None = None
+        for batch in self.run(texts, [self.output_for(skipped)], **limits):
+            found = self.vectors(batch, normalize, truncate_dim, skipped)
+            if vectors is None:
+                vectors = np.empty((len(texts), found.shape[1]), np.float32)
+            vectors[batch.rows] = found
+        if vectors is None:
+            vectors = np.empty((0, self.dimension or 0), np.float32)[:, : self._cut(truncate_dim)]
+        return vectors
+
+    def _rows(
+        self,
+        texts: list[str],
+        output_value: str | None,
+        skipped: int,
+        normalize: bool,
+        truncate_dim: int | None,
+        limits: dict[str, Any],
+    ) -> list[Any]:
+        """Of each text its tokens' rows, or a dictionary of all there is of it."""
+        tokens = self._token_output(output_value or TOKENS)
+        pooled = self.output_for(skipped)
+        whole = output_value is None
+        made: list[Any] = [None] * len(texts)
+        for batch in self.run(texts, list({tokens, pooled} if whole else {tokens}), encodings=whole, **limits):
+            vectors = self.vectors(batch, normalize, truncate_dim, skipped) if whole else None
+            for index, (row, length) in enumerate(zip(batch.rows, batch.lengths, strict=True)):
+                made[row] = batch.outputs[tokens][index, :length].astype(np.float32)
+                if vectors is not None:
+                    made[row] = {
+                        SENTENCE: vectors[index],
+                        TOKENS: made[row],
+                        "input_ids": np.array(batch.encodings[index].ids, np.int64),
+                        "attention_mask": np.ones(length, np.int64),
+                    }
+        return made
+
+    def start_multi_process_pool(self, target_devices: Sequence[str] | None = None) -> EncoderPool:
+        """A process for each of these devices ("cpu", "cuda:1"; None: every GPU, else four on the CPU), for `encode`.
+
+        A program that calls this needs `if __name__ == "__main__":` around what it does when it is started.
+        """
+        return EncoderPool(type(self), self._source, target_devices, self._again)
+
+    @staticmethod
+    def stop_multi_process_pool(pool: EncoderPool) -> None:
+        """Ends the processes of the pool."""
+        pool.close()
+
+    def tokenize(self, texts: Iterable[str | tuple[str, str]]) -> dict[str, np.ndarray]:
+        """int64 arrays [texts, tokens of the longest] by the model's inputs, padded, and cut as `encode` does."""
+        encodings = self.tokenizer.encode_batch(list(texts))
+        tokens = Tokens.of(encodings)
+        length = int(tokens.lengths.max(initial=1))
+        made = {
+            "input_ids": padded(tokens.ids, tokens.lengths, length, self.pad_id),
+            "attention_mask": (np.arange(length) < tokens.lengths[:, None]).astype(np.int64),
+        }
+        if "token_type_ids" in self.inputs and tokens.type_ids is not None:
+            made["token_type_ids"] = padded(tokens.type_ids, tokens.lengths, length)
+        return made
+
+    def similarity(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
+        """[N, M] of vectors [N, size] and [M, size]: how alike they are, by `similarity_fn_name`."""
+        return SIMILARITIES[self.similarity_fn_name](_vectors(embeddings1), _vectors(embeddings2))
+
+    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> np.ndarray:
+        """[N] of vectors [N, size] and [N, size]: how alike each is to the one at its place."""
+        pair = _vectors(embeddings1), _vectors(embeddings2)
+        if pair[0].shape != pair[1].shape:
+            raise BertfuseError(
+                f"vectors {pair[0].shape} and {pair[1].shape} are no pairs: give as many of each, of one size"
+            )
+        return PAIRWISE[self.similarity_fn_name](*pair)
+
+    def get_sentence_embedding_dimension(self) -> int | None:
+        """How many numbers a vector of `encode` has; None where the file does not say."""
+        size = self.dimension
+        return size if size is None or self.truncate_dim is None else min(size, self.truncate_dim)
+
+    get_embedding_dimension = get_sentence_embedding_dimension
+
+    def left_out(self, prompt: str) -> int:
+        """How many tokens of a text with that prompt before it pooling leaves out."""
+        return left_out(self.folder, self.tokenizer, prompt)
+
+    def output_for(self, skipped: int) -> str:
+        """The output that `vectors` reads, where pooling leaves out so many tokens."""
+        return self._token_output("pooling without the prompt (include_prompt)") if skipped else self.output
+
+    def vectors(
+        self, batch: Batch, normalize: bool = False, truncate_dim: int | None = None, skipped: int = 0
+    ) -> np.ndarray:
+        """The batch's vectors [texts, size], from `output_for(skipped)`."""
+        name = self.output_for(skipped)
+        found = batch.outputs[name]
+        if name != SENTENCE:
+            found = self._pooling(found, batch.mask, skipped)
+        found = found[:, : self._cut(truncate_dim)]
+        return normalized(found.astype(np.float32, copy=False)) if normalize else found
+
+    def _cut(self, truncate_dim: int | None) -> int | None:
+        return self.truncate_dim if truncate_dim is None else truncate_dim
+
+    def encode_query(self, sentences: str | Sequence[str], **options: Any) -> Any:
+        """`encode` with the prompt named "query", where there is one."""
+        return self._with_prompt(("query",), sentences, options)
+
+    def encode_document(self, sentences: str | Sequence[str], **options: Any) -> Any:
+        """`encode` with the prompt named "document", "passage" or "corpus", where there is one."""
+        return self._with_prompt(("document", "passage", "corpus"), sentences, options)
+
+    @property
+    def dimension(self) -> int | None:
+        """How many numbers a vector has before it is cut; None where the file does not say."""
+        size = next(value for value in self.session.get_outputs() if value.name == self.output).shape[-1]
+        if self.output == SENTENCE and isinstance(size, int):
+            return size
+        hidden = self.config.get("hidden_size")
+        return vector_size(read_modules(self.folder), hidden) if isinstance(hidden, int) else None
+
+    def __repr__(self) -> str:
+        said = {
+            "device": self.device,
+            "dimension": self.get_sentence_embedding_dimension(),
+            "max_seq_length": self.max_seq_length,
+            "similarity_fn_name": self.similarity_fn_name,
+            "prompts": list(self.prompts),
+        }
+        return f"Encoder({str(self.path)!r}, {', '.join(f'{name}={value!r}' for name, value in said.items())})"
+
+    def _with_prompt(self, names: Sequence[str], sentences: Any, options: dict[str, Any]) -> Any:
+        if options.get("prompt") is None and options.get("prompt_name") is None:
+            options["prompt_name"] = next((name for name in names if name in self.prompts), None)
+        return self.encode(sentences, **options)
+
+    def prompt_text(self, name: str | None, prompt: str | None) -> str:
+        """What is put before a text: `prompt`, else that of the name, else the default one."""
+        if prompt is not None:
+            return prompt
+        name = name if name is not None else self.default_prompt_name
+        if name is not None and name not in self.prompts:
+            known = ", ".join(self.prompts) or "it has none"
+            raise BertfuseError(f"{self.folder}: no prompt is named {name!r}: {known}")
+        return self.prompts[name] if name is not None else ""
+
+
+def _vectors(given: Any) -> np.ndarray:
+    return np.atleast_2d(np.asarray(given, np.float32))

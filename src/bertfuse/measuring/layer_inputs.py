@@ -1,0 +1,60 @@
+"""What a model's layers are fed on given inputs: the largest magnitude of each column, and some rows to try on."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bertfuse.errors import BertfuseError
+
+from .judgement import mask_of
+from .subjects import open_session
+from .tensors import expose
+
+_MOST_ROWS = 512  # that are kept of a tensor
+
+
+@dataclass
+class LayerInput:
+    """One tensor [..., K] over all inputs: `magnitudes` [K], and `rows`, at most 512 of its rows of real tokens."""
+
+    magnitudes: np.ndarray
+    rows: np.ndarray
+
+
+def layer_inputs(model: Path, names: Sequence[str], feeds: Sequence[Mapping[str, np.ndarray]]) -> dict[str, LayerInput]:
+    """Runs the model on `feeds` ([B, S] arrays by input name) and looks at the tensors `names`.
+
+    Raises BertfuseError where one of them holds NaN or an infinity.
+    """
+    with tempfile.TemporaryDirectory(prefix="bertfuse-") as scratch:
+        exposed = Path(scratch, "model.onnx")
+        expose(model, names, exposed)
+        session = open_session(exposed)
+        found: dict[str, LayerInput] = {}
+        for feed in feeds:
+            for name, array in zip(names, session.run(list(names), feed), strict=True):
+                rows = _real_rows(np.asarray(array, np.float32), mask_of(feed))
+                if not np.isfinite(rows).all():
+                    raise BertfuseError(f"{model}: tensor '{name}' holds NaN or an infinity for the calibration data")
+                _add(found, name, rows)
+    return found
+
+
+def _real_rows(array: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    return array[mask != 0] if array.shape[:-1] == mask.shape else array.reshape(-1, array.shape[-1])
+
+
+def _add(found: dict[str, LayerInput], name: str, rows: np.ndarray) -> None:
+    magnitudes = np.abs(rows).max(axis=0, initial=0)
+    if name not in found:
+        found[name] = LayerInput(magnitudes, rows[:0])
+    entry = found[name]
+    entry.magnitudes = np.maximum(entry.magnitudes, magnitudes)
+    # A few of each batch, so that not all are of the first texts.
+    some = rows[:: max(1, len(rows) // 64)]
+    entry.rows = np.concatenate([entry.rows, some])[-_MOST_ROWS:]

@@ -1,0 +1,173 @@
+"""The oracle with an error bound beside every number: the op's body, run on pairs.
+
+How far a right kernel may be from the float64 result depends on the data: LayerNorm divides the product's rounding by
+the row's deviation, softmax turns an error of a score into a factor. The bounds are first order, and take roundings for
+independent: CONFIDENCE standard deviations of a sum. Where the first order says nothing (a deviation no larger than its
+own error, a sum that overflows the dtype) the bound is infinite and whatever the kernel answers is accepted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bertfuse.graph_rewrite.dialect.reference import MASKED_SCORE, Reference, oracle
+from bertfuse.graph_rewrite.ops import PACKING_OPS
+from bertfuse.graph_rewrite.ops.activations import ACTIVATIONS, GELUS
+
+from . import packed
+from .problem import Problem
+from .tolerances import LARGEST, ROUNDING, TOLERANCES
+
+CONFIDENCE = 6.0
+_FLOAT = ROUNDING["float32"].unit
+_REFERENCE = Reference()
+Matmul = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+@dataclass
+class Number:
+    """float64 values, and how far a right kernel may be from each."""
+
+    value: np.ndarray
+    error: np.ndarray | float = 0.0
+
+
+class Bounds:
+    """The dialect on Numbers, for kernels that keep intermediate results in one dtype; `row` is one of ROUNDING.
+
+    Raises nothing: what is not finite has an infinite bound.
+    """
+
+    def __init__(self, row: str, matmul: Matmul = np.matmul) -> None:
+        self._matmul = matmul
+        self._operand = ROUNDING[row].operand
+        self._stored = ROUNDING[row].unit
+        self._largest = LARGEST[row]
+
+    def _rounded(self, value: np.ndarray, error: Any, times: float = 1.0) -> Number:
+        """After `times` roundings to the dtype; what may overflow is unknown."""
+        error = error + times * self._stored * np.abs(value)
+        return Number(value, np.where(np.abs(value) + error < self._largest, error, np.inf))
+
+    def linear(self, x: Number, weight: Number, bias: Number | None, residual: Number | None = None) -> Number:
+        product, k = self._matmul(x.value, weight.value.T), x.value.shape[-1]
+        # The root of the sum of the squares of the terms: how large partial sums are, whatever cancels in the end.
+        squares = (np.square(tensor.value, dtype=np.float32) for tensor in (x, weight))
+        terms = np.sqrt(self._matmul(next(squares), next(squares).T))
+        steps = math.sqrt(max(1, k))
+        error = _FLOAT * (CONFIDENCE / 2 * steps * terms + steps * np.abs(product))
+        error += (CONFIDENCE * self._operand + 3 * self._stored) * terms
+        value = product if bias is None else product + bias.value
+        y = self._rounded(value, error + self._stored * np.abs(product), 2)
+        return y if residual is None else self.add(y, residual)
+
+    def add(self, a: Number, b: Number) -> Number:
+        return self._rounded(a.value + b.value, np.asarray(a.error) + b.error, 2)
+
+    def gelu(self, x: Number, approximate: str) -> Number:
+        return self.activation(x, GELUS[approximate])
+
+    def activation(self, x: Number, kind: str) -> Number:
+        value = _REFERENCE.activation(x.value, kind)
+        slope = ACTIVATIONS[kind].slope(np.abs(x.value) + x.error)
+        return self._rounded(value, slope * np.asarray(x.error) + 4 * _FLOAT * np.abs(x.value), 2)
+
+    def layer_norm(self, x: Number, gamma: Number, beta: Number, epsilon: float) -> Number:
+        value = _REFERENCE.layer_norm(x.value, gamma.value, beta.value, epsilon)
+        deviation = np.sqrt(x.value.var(axis=-1, keepdims=True) + epsilon)
+        error = np.broadcast_to(x.error, x.value.shape) + 4 * _FLOAT * np.abs(x.value)
+        mean_error = np.sqrt(np.mean(np.square(error), axis=-1, keepdims=True))
+        relative = mean_error / deviation
+        normal = np.abs(value - beta.value)  # times gamma
+        first_order = np.abs(gamma.value) / deviation * (error + mean_error) + normal * relative
+        known = np.where(relative < 0.25, first_order / (1 - np.minimum(relative, 0.25)), np.inf)
+        return self._rounded(value, known + 8 * _FLOAT * normal + self._stored * normal, 2)
+
+    def embedding(self, table: Number, ids: Number) -> Number:
+        return Number(table.value[ids.value])
+
+    def positions(self, ids: Number) -> Number:
+        return Number(_REFERENCE.positions(ids.value))
+
+    def of_one_shape(self, mask: Number, x: Number) -> Number:
+        return mask
+
+    def split_heads(self, qkv: Number, num_heads: int, mask: Number | None = None) -> tuple[Number, ...]:
+        errors = np.broadcast_to(qkv.error, qkv.value.shape)
+        pairs = zip(
+            _REFERENCE.split_heads(qkv.value, num_heads), _REFERENCE.split_heads(errors, num_heads), strict=True
+        )
+        return tuple(Number(value, error) for value, error in pairs)
+
+    def attention(self, q: Number, k: Number, v: Number, mask: Number | None, scale: float) -> Number:
+        batch, heads, sequence, size = q.value.shape
+        value, error = np.empty((2, batch, heads, sequence, size))
+        for b in range(batch):  # one at a time: [heads, S, S] of float64 is what memory has to hold
+            seen = None if mask is None else mask.value[b][None, None, :] != 0
+            value[b], error[b] = self._attend(*(t.value[b] for t in (q, k, v)), np.asarray(v.error)[b], seen, scale)
+        merged = [t.transpose(0, 2, 1, 3).reshape(batch, sequence, heads * size) for t in (value, error)]
+        return self._rounded(merged[0], merged[1], 2)
+
+    def _attend(self, q: Any, k: Any, v: Any, v_error: Any, seen: Any, scale: float) -> tuple[np.ndarray, np.ndarray]:
+        if not q.size:
+            return q, q
+        scores = self._matmul(q, k.swapaxes(-1, -2)) * scale
+        squares = np.square(q, dtype=np.float32), np.square(k, dtype=np.float32).swapaxes(-1, -2)
+        terms = scale * np.sqrt(self._matmul(*squares))
+        # Of a score: q + bias and k + bias are rounded, each element on its own; the sum is of float32.
+        moved = CONFIDENCE * (self._stored + self._operand + 2 * _FLOAT * math.sqrt(q.shape[-1])) * terms
+        moved += 4 * _FLOAT * np.abs(scores)
+        if seen is not None:
+            scores, moved = np.where(seen, scores, MASKED_SCORE), np.where(seen, moved, 0)
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        weights /= weights.sum(axis=-1, keepdims=True)
+        value = self._matmul(weights, v)
+        # A score that is off by d multiplies its weight by e^d, which moves the result by its share of V's spread.
+        largest = np.expm1(np.minimum(2 * np.where(weights > 1e-9, moved, 0).max(axis=-1, keepdims=True), 50.0))
+        mean_square = self._matmul(weights, np.square(v))
+        spread = np.sqrt(np.maximum(mean_square - np.square(value), 0))
+        error = largest * spread + 2 * self._stored * np.sqrt(mean_square)
+        return value, error + self._matmul(weights, v_error)
+
+
+def expected(problem: Problem, inputs: dict[str, np.ndarray | None], matmul: Matmul = np.matmul) -> list[Number]:
+    """Each output in float64 and how far from it is allowed: the table's tolerance, or the bound where that is more.
+
+    `matmul` makes the products, of float64 and of float32 arrays.
+    """
+    if problem.op in PACKING_OPS:  # which compute nothing: every bit is known
+        return [Number(array, np.finfo(np.float64).tiny) for array in oracle(problem.op, dict(inputs))]
+    if problem.packed is None:
+        return _computed(problem, inputs, matmul)
+    parts = [(rows, _computed(problem, given, matmul)) for rows, given in packed.plain_calls(problem, inputs)]
+    found = []
+    for index, tensor in enumerate(problem.spec.outputs):
+        value, error = np.zeros((2, sum(len(rows) for rows, _ in parts), problem.shape(tensor)[-1]))
+        for rows, numbers in parts:
+            value[rows] = numbers[index].value.reshape(value[rows].shape)
+            error[rows] = np.asarray(numbers[index].error).reshape(value[rows].shape)
+        found.append(Number(value, error))
+    return found
+
+
+def _computed(problem: Problem, inputs: packed.Inputs, matmul: Matmul) -> list[Number]:
+    row = "tf32" if problem.tf32 and problem.dtype == "float32" else problem.dtype
+    numbers = []
+    for tensor in problem.spec.inputs:
+        array = inputs[tensor.name]
+        wide = None if array is None else array.astype(np.float64 if tensor.is_float else np.int64)
+        numbers.append(None if wide is None else Number(wide))
+    attributes = {attr.name: problem.attribute(attr.name) for attr in problem.spec.attributes}
+    with np.errstate(all="ignore"):
+        found = problem.spec.body(Bounds(row, matmul), *numbers, **attributes)
+        outputs = list(found) if isinstance(found, tuple) else [found]
+        tolerance = TOLERANCES.get((problem.op, row)) or TOLERANCES[problem.op, problem.dtype]
+        for output in outputs:
+            table = tolerance.atol + tolerance.rtol * np.abs(output.value)
+            output.error = np.fmax(table, output.error)
+    return outputs

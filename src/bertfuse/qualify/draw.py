@@ -1,0 +1,221 @@
+"""Drawing problems as an adversary would: sizes around tile edges, odd ones, extremes, all ways to be off alignment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from bertfuse.graph_rewrite.ops import OPS, PACKING_OPS
+from bertfuse.graph_rewrite.ops.activations import OF_KERNELS
+
+from .problem import DTYPES, MASKS, PACKED_ALONE, Problem
+
+HIDDEN = (24, 32, 48, 64, 96, 128, 192, 256, 312, 320, 384, 512, 640, 768, 1024, 1280)
+TILES = (16, 32, 64, 96, 128, 192, 256)
+HEAD_SIZES = (1, 2, 3, 8, 16, 20, 24, 32, 40, 48, 64, 72, 80, 96, 112, 128, 160, 256, 300)
+USUAL_HEAD_SIZES = (32, 64, 128)
+LENGTHS = (0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 200, 384)  # of packed sequences
+_BROKEN = 0.08  # of packed problems
+_MOVES = 0.35  # of an op that only moves rows, against one that computes
+# (share, most multiplications, most elements): a float64 reference on one core takes about a millisecond, 50 and 2000.
+BUDGETS = ((0.76, 8e6, 2e5), (0.21, 2e8, 1.5e6), (0.03, 6e9, 2e7))
+
+
+@dataclass
+class Draw:
+    """An endless supply of problems; each stands for all tactics of its call.
+
+    `multiprocessors` of the GPU, where rounds of all of them end; a seed gives the same problems again.
+    """
+
+    seed: int
+    ops: Sequence[str] = tuple(OPS)
+    dtypes: Sequence[str] = DTYPES
+    multiprocessors: int = 132
+    budget_scale: float = 1.0  # the CPU's kernels are slower than a GPU's
+    largest_scale: float = 1.0  # of the largest budget alone
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng(self.seed)
+
+    def __iter__(self) -> Draw:
+        return self
+
+    def __next__(self) -> Problem:
+        budget = int(self.rng.choice(len(BUDGETS), p=[share for share, _, _ in BUDGETS]))
+        scale = self.budget_scale * (self.largest_scale if budget == len(BUDGETS) - 1 else 1.0)
+        _, work, elements = BUDGETS[budget]
+        weights = np.array([_MOVES if op in PACKING_OPS else 1.0 for op in self.ops])
+        op = str(self.rng.choice(self.ops, p=weights / weights.sum()))
+        dtype = str(self.rng.choice(self.dtypes))
+        if not any(tensor.is_float for tensor in OPS[op].inputs):
+            dtype = DTYPES[0]
+        while True:
+            problem = replace(self._sizes(op), dtype=dtype)
+            if op in PACKED_ALONE or (problem.spec.packed_inputs and self._chance(0.35)):
+                problem = self._packed(problem)
+            if problem.work <= work * scale and problem.elements <= elements * scale:
+                return self._details(problem)
+
+    def _one(self, choices: Sequence[Any]) -> Any:
+        return choices[int(self.rng.integers(len(choices)))]
+
+    def _chance(self, probability: float) -> bool:
+        return bool(self.rng.random() < probability)
+
+    def _rows(self) -> int:
+        kind = self.rng.random()
+        if kind < 0.15:
+            return self._one((1, 1, 2, 3, 4, 5, 7, 8, 9, 15, 17, 31, 33))
+        if kind < 0.45:
+            return max(1, self._one(TILES) * int(self.rng.integers(1, 5)) + self._one((-1, 0, 1)))
+        if kind < 0.6:  # around whole rounds of all multiprocessors
+            rows = self._one((16, 64, 128)) * self.multiprocessors * self._one((1, 1, 2)) // self._one((1, 2, 4, 6))
+            return max(1, rows + int(self.rng.integers(-70, 71)))
+        return max(1, int(math.exp(self.rng.uniform(0, math.log(9000)))))
+
+    def _columns(self) -> int:
+        kind = self.rng.random()
+        if kind < 0.5:
+            return self._one(HIDDEN) * self._one((1, 1, 1, 3, 4))
+        if kind < 0.8:
+            return max(1, 8 * int(self.rng.integers(1, 200)) + self._one((-1, 0, 0, 0, 1, 4)))
+        if kind < 0.9:
+            return self._one((1, 2, 3, 5, 7, 8, 9))
+        if kind < 0.95:
+            return int(self.rng.integers(1, 4100))
+        return 8 * max(1, int(math.exp(self.rng.uniform(0, math.log(512)))))  # small ones as often as large ones
+
+    def _depth(self) -> int:
+        if self._chance(0.25):
+            return self._one((1, 2, 7, 8, 9, 15, 16, 17, 24, 31, 32, 33, 40, 63, 64, 65))
+        return self._columns()
+
+    def _leading(self, rows: int) -> tuple[int, ...]:
+        if rows > 1 and self._chance(0.3):
+            first = next((size for size in (8, 5, 4, 3, 2) if rows % size == 0), 1)
+            return (first, rows // first)
+        return (rows,)
+
+    def _sizes(self, op: str) -> Problem:
+        empty = self._chance(0.01)
+        if "weight" in [tensor.name for tensor in OPS[op].inputs]:
+            rows, n, k = self._rows(), self._columns(), self._depth()
+            if empty:
+                rows, k = self._one(((0, k), (rows, 0)))
+            return Problem(op, leading=self._leading(rows), sizes={"K": k, "N": n})
+        if op == "EmbedLayerNorm":
+            sequence = self._one((1, 2, 7, 16, 50, 64, 127, 128, 129, 511))
+            batch = 0 if empty else max(1, self._rows() // sequence)
+            sizes = {"B": batch, "S": sequence, "V": self._one((1, 2, 100, 3001)), "H": self._columns()}
+            return Problem(op, sizes={**sizes, "P": sequence + self._one((0, 1, 30)), "T": self._one((1, 2, 3))})
+        if op in PACKING_OPS:
+            sequence = self._one((1, 2, 9, 64, 200, 1030)) if self._chance(0.4) else self._rows()
+            batch = 0 if empty else self._one((1, 1, 2, 3, 7, 16, 40, 200, 1025))
+            if op == "PackTokens":
+                return Problem(op, sizes={"N": batch, "S": sequence})
+            return Problem(op, sizes={"B": batch, "S": sequence, "H": self._columns()})
+        head, heads = (
+            self._one(USUAL_HEAD_SIZES if self._chance(0.6) else (*HEAD_SIZES, int(self.rng.integers(1, 161)))),
+            self._one((1, 1, 2, 3, 4, 8, 12, 16)),
+        )
+        if self._chance(0.03):  # more sequences than a grid has places
+            batch, sequence, heads, head = 65535 + self._one((0, 1, 3000)), 1, 1, self._one((2, 4))
+        elif empty:
+            batch, sequence = self._one(((0, 9), (2, 0)))
+        else:
+            sequence = self._one((1, 2, 5, 15, 17, 33, 50, 384, 512, 1030)) if self._chance(0.3) else self._rows()
+            batch = self._one((1, 1, 1, 2, 3, 7, 16, 40, 140, 200))
+        attributes = {"num_heads": heads}
+        if op == "FusedAttention":
+            scale = self._one((1 / math.sqrt(head),) * 12 + (0.0, 1.0, 0.01))
+            attributes["scale"] = float(np.float32(scale))
+        return Problem(op, sizes={"B": batch, "S": sequence, "H": heads * head}, attributes=attributes)
+
+    def _packed(self, problem: Problem) -> Problem:
+        """The problem with packed rows: of the sequences, or of all together where the op needs no more."""
+        sizes, op = dict(problem.sizes), problem.op
+        if "K" in sizes or op == "EmbedLayerNorm":
+            most = problem.capacity
+            few = max(0, most + self._one((-1, -2, -16, -64, -65)))
+            total = self._one(
+                (0, 1, most, few, int(self.rng.integers(0, most + 1)), int(self.rng.integers(0, most + 1)))
+            )
+            switches = {"hints": self._chance(0.2), "broken": self._chance(_BROKEN)}
+            return replace(problem, packed=(min(total, most),), **switches)
+        lengths = self._lengths(max(1, sizes["B"]), max(1, sizes["S"]))
+        total, longest = sum(lengths), max(lengths, default=0)
+        spare = self._one((0, 0, 1, 3, 70))  # rows behind the real ones
+        padded = self._chance(0.5) and op != "RaggedPositions"
+        sizes |= {"B": len(lengths), "S": longest + spare} if padded else {"B": 1, "S": total + spare}
+        if op == "RaggedPositions":
+            sizes = {"B": 1, "S": total, "M": longest + spare}
+        elif op == "UnpackTokens":  # a batch padded, of which the rows are in their places or in a row
+            rows = {"P": len(lengths), "Q": longest + spare} if padded else {"P": 1, "Q": total}
+            sizes |= {"B": len(lengths), "S": longest + spare} | rows
+        without = ("mask",) if op == "FusedAttention" else ()
+        switches = {"hints": op == "FusedAttention" and self._chance(0.2), "broken": self._chance(_BROKEN)}
+        return replace(problem, sizes=sizes, packed=tuple(lengths), without=without, **switches)
+
+    def _lengths(self, most: int, longest: int) -> list[int]:
+        """Of up to that many sequences: one alone, many alike, any, most of them empty, one long among short ones."""
+        kind, count = self.rng.random(), int(self.rng.integers(1, min(most, 40) + 1))
+        if kind < 0.1:
+            return [longest]
+        if kind < 0.25:
+            return [self._one((0, 1, 1, 2, min(longest, 129)))] * most
+        lengths = [min(longest, int(self._one(LENGTHS))) for _ in range(count)]
+        if kind < 0.4:
+            lengths = [length if self._chance(0.3) else 0 for length in lengths]
+        elif kind < 0.55:
+            lengths = [min(length, 3) for length in lengths]
+            lengths[int(self.rng.integers(count))] = longest
+        elif kind < 0.7:
+            lengths = [int(self.rng.integers(0, longest + 1)) for _ in lengths]
+        return lengths
+
+    def _details(self, problem: Problem) -> Problem:
+        spec, attributes = problem.spec, dict(problem.attributes)
+        names = {attr.name for attr in spec.attributes}
+        if "approximate" in names and self._chance(0.3):
+            attributes["approximate"] = "tanh"
+        if "activation" in names and self._chance(0.3):
+            attributes["activation"] = self._one(OF_KERNELS)
+        if "epsilon" in names and self._chance(0.5):
+            attributes["epsilon"] = float(np.float32(self._one((1e-5, 1e-6, 1e-12))))
+        without = tuple(name for name in spec.optional_inputs if self._chance(0.4))
+        needs = {tensor.name: tensor.needs for tensor in spec.inputs if tensor.needs and not tensor.by_pass}
+        absent = {*without, *problem.without}
+        without = tuple(name for name in spec.optional_inputs if name in absent or needs.get(name) in absent)
+        indices = [tensor.name for tensor in spec.inputs if tensor.dtype == "I" and tensor.name not in without]
+        offset, offset_of = 0, ""
+        floats = any(tensor.is_float for tensor in spec.inputs)
+        if floats and self._chance(0.25):
+            offset = self._one((1, 2, 3, 4, 8))
+            if self._chance(0.5):
+                tensors = [t.name for t in (*spec.inputs, *spec.outputs) if not t.by_pass and t.name not in without]
+                offset_of = self._one(tensors)
+        values = "normal"
+        if floats and self._chance(0.35):
+            values = self._one(("large", "small", "offset", "outliers", "zeros", "infinite"))
+            if problem.op == "FusedAttention" and values == "infinite":
+                values = "normal"  # one infinite key makes every answer of its head NaN
+        return replace(
+            problem,
+            attributes=attributes,
+            tactic=-1,
+            onwards=True,
+            offset=offset,
+            offset_of=offset_of,
+            values=values,
+            mask=self._one(MASKS) if "mask" in indices else "random",
+            index=self._one(("int64", "int64", "int32")) if indices else "int64",
+            without=without,
+            constant=self._chance(0.5),
+            tf32=problem.dtype == "float32" and "K" in problem.sizes and self._chance(0.3),
+            seed=int(self.rng.integers(1 << 31)),
+        )

@@ -1,0 +1,101 @@
+"""The ops as a careful PyTorch user writes them for speed: what ours are compared with. `torch` is the module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bertfuse.graph_rewrite.ops.activations import GELUS, NONE
+
+
+def _heads(torch: Any, qkv: Any, bias: Any, num_heads: int) -> Any:
+    batch, sequence, width = qkv.shape
+    return (qkv + bias).view(batch, sequence, 3, num_heads, width // 3 // num_heads).permute(2, 0, 3, 1, 4)
+
+
+def _add_qkv_bias(torch: Any, qkv: Any, bias: Any, num_heads: int) -> Any:
+    return _heads(torch, qkv, bias, num_heads).contiguous()
+
+
+def _fused_attention(torch: Any, qkv: Any, bias: Any, mask: Any, num_heads: int, scale: float) -> Any:
+    q, k, v = _heads(torch, qkv, bias, num_heads)
+    seen = None if mask is None else (mask != 0)[:, None, None, :]
+    y = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale)
+    return y.transpose(1, 2).reshape(qkv.shape[0], qkv.shape[1], -1)
+
+
+_GELUS = {name: approximate for approximate, name in GELUS.items()}
+
+
+def _fused_gemm(torch: Any, x: Any, weight: Any, bias: Any, activation: str = NONE) -> Any:
+    y = torch.nn.functional.linear(x, weight, bias)
+    return y if activation == NONE else torch.nn.functional.gelu(y, approximate=_GELUS[activation])
+
+
+def _fused_gemm_gelu(torch: Any, x: Any, weight: Any, bias: Any, approximate: str) -> Any:
+    return _fused_gemm(torch, x, weight, bias, GELUS[approximate])
+
+
+def _fused_gemm_layer_norm(
+    torch: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    residual: Any,
+    gamma: Any,
+    beta: Any,
+    epsilon: float,
+    activation: str = NONE,
+) -> Any:
+    y = _fused_gemm(torch, x, weight, bias, activation) + residual
+    return torch.nn.functional.layer_norm(y, gamma.shape, gamma, beta, epsilon)
+
+
+def _fused_gemm_gelu_layer_norm(
+    torch: Any,
+    x: Any,
+    weight: Any,
+    bias: Any,
+    gamma: Any,
+    beta: Any,
+    residual: Any,
+    epsilon: float,
+    approximate: str,
+) -> Any:
+    y = _fused_gemm_gelu(torch, x, weight, bias, approximate)
+    return torch.nn.functional.layer_norm(y if residual is None else y + residual, gamma.shape, gamma, beta, epsilon)
+
+
+def _embed_layer_norm(
+    torch: Any,
+    ids: Any,
+    word: Any,
+    position: Any,
+    gamma: Any,
+    beta: Any,
+    types: Any,
+    type_table: Any,
+    position_ids: Any,
+    epsilon: float,
+) -> Any:
+    embedding = torch.nn.functional.embedding
+    ids = torch.where(ids < 0, ids + word.shape[0], ids)
+    y = embedding(ids, word)
+    if types is not None:
+        y = y + embedding(torch.where(types < 0, types + type_table.shape[0], types), type_table)
+    if position_ids is None:
+        y = y + position[: ids.shape[1]]
+    else:
+        y = y + embedding(torch.where(position_ids < 0, position_ids + position.shape[0], position_ids), position)
+    return torch.nn.functional.layer_norm(y, gamma.shape, gamma, beta, epsilon)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "AddQKVBias": _add_qkv_bias,
+    "EmbedLayerNorm": _embed_layer_norm,
+    "FusedAttention": _fused_attention,
+    "FusedGemm": _fused_gemm,
+    "FusedGemmGelu": _fused_gemm_gelu,
+    "FusedGemmGeluLayerNorm": _fused_gemm_gelu_layer_norm,
+    "FusedGemmLayerNorm": _fused_gemm_layer_norm,
+}

@@ -1,0 +1,254 @@
+"""One problem: an op with sizes, dtype, tactic, alignment and the kind of data, written as one line of text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from bertfuse.errors import BertfuseError
+from bertfuse.graph_rewrite.ops import OPS
+from bertfuse.graph_rewrite.spec import Axis, OpSpec, TensorSpec
+
+from . import lengths
+
+DTYPES = ("float32", "float16", "bfloat16")
+DEFAULT_TACTIC = -1
+PACKED_ALONE = ("UnpackTokens", "FirstTokens", "RaggedPositions")  # without packed rows they have nothing to do
+_SWITCHES = ("constant", "tf32", "hints", "broken")
+
+# What float inputs hold. `values.py` makes them.
+VALUES = ("normal", "large", "small", "offset", "outliers", "zeros", "infinite")
+# Which keys the attention mask shows.
+MASKS = ("random", "ones", "left", "right", "holes", "last", "first", "empty", "wide")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a kernel is asked to compute, and how.
+
+    Attributes:
+        op: name in the op table.
+        dtype: of the float tensors; index tensors have `index`.
+        sizes: of the description's axis symbols (K, N; B, S, H; V, P, T); the number of packed sequences is none.
+        leading: sizes of the axes that "..." stands for; their product is the number of rows.
+        attributes: those that differ from the defaults, and the required ones.
+        tactic: its number; -1 is the choice that the library makes.
+        onwards: also every tactic after that one.
+        offset: elements that tensors start behind a 256-byte boundary: all of them, or the one named `offset_of`.
+        without: optional inputs that are absent.
+        constant: weights are declared to be initialisers, which a kernel may read before its predecessor has ended.
+        tf32: float32 products may be rounded to TF32.
+        packed: lengths of the sequences whose rows lie one after the other; None where rows are padded.
+        broken: counts, offsets or places of packed rows are out of range: nothing may be written or read outside the
+            tensors, and that is all that is promised.
+        hints: a tactic may be chosen by how many packed rows the calls before had, and give other bits each time.
+        seed: of the data. Two sets of inputs come from it, the second for the same pointers.
+    """
+
+    op: str
+    dtype: str = "float32"
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    leading: tuple[int, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    tactic: int = DEFAULT_TACTIC
+    onwards: bool = False
+    offset: int = 0
+    offset_of: str = ""
+    values: str = "normal"
+    mask: str = "random"
+    index: str = "int64"
+    without: tuple[str, ...] = ()
+    constant: bool = False
+    tf32: bool = False
+    packed: tuple[int, ...] | None = None
+    hints: bool = False
+    broken: bool = False
+    seed: int = 0
+
+    @property
+    def spec(self) -> OpSpec:
+        return OPS[self.op]
+
+    def has(self, tensor: TensorSpec) -> bool:
+        if tensor.scales:  # problems are of floats
+            return False
+        return self.packed is not None if tensor.packed else tensor.name not in self.without
+
+    def shape(self, tensor: TensorSpec) -> tuple[int, ...]:
+        sizes = self.sizes if self.packed is None else {"N": len(self.packed), **self.sizes}
+        return tensor_shape(tensor, sizes, self.leading, self.attributes)
+
+    def attribute(self, name: str) -> Any:
+        default = next(attr.default for attr in self.spec.attributes if attr.name == name)
+        return self.attributes.get(name, default)
+
+    @property
+    def capacity(self) -> int:
+        """How many packed rows there are places for."""
+        s = self.sizes
+        if "K" in s:
+            return math.prod(self.leading)
+        return min(s["P"] * s["Q"], s["B"] * s["S"]) if self.op == "UnpackTokens" else s["B"] * s["S"]
+
+    def with_tactic(self, tactic: int, onwards: bool = False) -> Problem:
+        return replace(self, tactic=tactic, onwards=onwards)
+
+    @property
+    def row(self) -> str:
+        """What the problem is counted with in reports: the dtype, or tf32, and whether rows are packed."""
+        packed = "" if self.packed is None else " broken" if self.broken else " packed"
+        return ("tf32" if self.tf32 else self.dtype) + packed
+
+    @property
+    def elements(self) -> int:
+        """Of all tensors together."""
+        tensors = [tensor for tensor in self.spec.inputs if self.has(tensor)]
+        return sum(math.prod(self.shape(tensor)) for tensor in (*tensors, *self.spec.outputs))
+
+    @property
+    def work(self) -> float:
+        """Multiplications, about; what the reference does with a score of attention counts as much as 90 of them."""
+        s = self.sizes
+        if "K" in s:
+            return float(math.prod(self.leading)) * s["N"] * max(1, s["K"])
+        if self.op == "FusedAttention":
+            squares = s["B"] * s["S"] ** 2 if self.packed is None else sum(length**2 for length in self.packed)
+            return squares * (2.0 * s["H"] + 90.0 * self.attribute("num_heads"))
+        return float(self.elements)
+
+    def __str__(self) -> str:
+        words = [self.op, self.dtype]
+        if any(tensor.leading for tensor in self.spec.inputs):
+            words.append("rows=" + "x".join(map(str, self.leading)))
+        words += [f"{name}={size}" for name, size in self.sizes.items()]
+        words += [f"{name}={value!r}".replace("'", "") for name, value in self.attributes.items()]
+        words.append(f"tactic={self.tactic}{'..' if self.onwards else ''}")
+        if self.offset:
+            words.append(f"offset={self.offset}{'@' if self.offset_of else ''}{self.offset_of}")
+        if self.values != "normal":
+            words.append(f"values={self.values}")
+        indices = [tensor.name for tensor in self.spec.inputs if tensor.dtype == "I" and self.has(tensor)]
+        if "mask" in indices:
+            words.append(f"mask={self.mask}")
+        if indices and self.index != "int64":
+            words.append(f"index={self.index}")
+        if self.without:
+            words.append("without=" + ",".join(self.without))
+        if self.packed is not None:
+            words.append(f"packed={lengths.write(self.packed)}")
+        words += [name for name in _SWITCHES if getattr(self, name)]
+        return " ".join([*words, f"seed={self.seed}"])
+
+
+def tensor_shape(
+    tensor: TensorSpec, sizes: Mapping[str, int], leading: tuple[int, ...], attributes: Mapping[str, Any]
+) -> tuple[int, ...]:
+    """The shape of one tensor of an op at these sizes."""
+
+    def size(axis: Axis) -> int:
+        value = int(attributes[axis.symbol]) if axis.is_attribute else sizes[axis.symbol]
+        return axis.multiplier * value // (1 if axis.divisor is None else int(attributes[axis.divisor])) + axis.offset
+
+    return (leading if tensor.leading else ()) + tuple(size(axis) for axis in tensor.trailing)
+
+
+def parse(text: str) -> Problem:
+    """The problem that `text` describes, as str() writes it. Raises BertfuseError with the word that does not fit."""
+    words = text.split()
+    if not words or words[0] not in OPS:
+        raise BertfuseError(f"--problem {text!r}: begins with an op, one of {', '.join(OPS)}")
+    spec = OPS[words[0]]
+    tensors = [tensor for tensor in spec.inputs if not tensor.by_pass]
+    axes = [axis for tensor in tensors for axis in tensor.trailing]
+    symbols = {axis.symbol for axis in axes if not axis.is_attribute} - {axis.symbol for axis in axes if axis.offset}
+    attributes = {attr.name: attr for attr in spec.attributes}
+    found: dict[str, Any] = {"op": words[0], "sizes": {}, "attributes": {}}
+    for word in words[1:]:
+        name, _, value = word.partition("=")
+        try:
+            if word in DTYPES:
+                found["dtype"] = word
+            elif word in _SWITCHES:
+                found[word] = True
+            elif name in symbols:
+                found["sizes"][name] = _natural(value)
+            elif name == "rows":
+                found["leading"] = tuple(map(_natural, value.split("x")))
+            elif name in attributes:
+                kind = {"int": int, "float": float, "string": str}[attributes[name].kind]
+                found["attributes"][name] = kind(value)
+            elif name == "tactic":
+                found |= {"tactic": int(value.removesuffix("..")), "onwards": value.endswith("..")}
+            elif name == "offset":
+                offset, _, tensor = value.partition("@")
+                found |= {"offset": _natural(offset), "offset_of": tensor}
+            elif name == "packed":
+                found["packed"] = lengths.read(value)
+            elif name == "seed":
+                found["seed"] = _natural(value)
+            elif (name, value) in _choices(spec):
+                found[name] = value
+            elif name == "without" and value and set(value.split(",")) <= set(spec.optional_inputs):
+                found["without"] = tuple(value.split(","))
+            else:
+                raise ValueError
+        except ValueError:
+            raise BertfuseError(f"--problem {text!r}: {word!r} is not understood for {spec.name}") from None
+    _check(spec, found, symbols, text)
+    problem = Problem(**found)
+    _check_packed(problem, text)
+    return problem
+
+
+def _natural(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < 1 << 40:
+        raise ValueError
+    return value
+
+
+def _choices(spec: OpSpec) -> set[tuple[str, str]]:
+    choices = {("values", value) for value in VALUES} | {("index", "int32"), ("index", "int64")}
+    return choices | ({("mask", mask) for mask in MASKS} if any(t.name == "mask" for t in spec.inputs) else set())
+
+
+def _check(spec: OpSpec, found: dict[str, Any], symbols: set[str], text: str) -> None:
+    missing = sorted(
+        symbols - set(found["sizes"]) - ({"T"} if "token_type_table" in found.get("without", ()) else set())
+    )
+    missing += [attr.name for attr in spec.attributes if attr.default is None and attr.name not in found["attributes"]]
+    if missing:
+        raise BertfuseError(f"--problem {text!r}: {missing[0]}= is missing")
+    if "leading" not in found and any(tensor.leading for tensor in spec.inputs):
+        raise BertfuseError(f"--problem {text!r}: rows= is missing, as in rows=128 or rows=2x64")
+    if found.get("offset_of") and found["offset_of"] not in [t.name for t in (*spec.inputs, *spec.outputs)]:
+        raise BertfuseError(f"--problem {text!r}: {spec.name} has no tensor {found['offset_of']!r}")
+    for attr in spec.attributes:
+        value = found["attributes"].get(attr.name, attr.default)
+        if attr.choices and value not in attr.choices:
+            raise BertfuseError(f"--problem {text!r}: {attr.name} is one of {', '.join(attr.choices)}")
+        if attr.divides and (value < 1 or found["sizes"][attr.divides] % value):
+            raise BertfuseError(f"--problem {text!r}: {attr.name} does not divide {attr.divides}")
+
+
+def _check_packed(problem: Problem, text: str) -> None:
+    name, given, mistake = problem.op, problem.packed, ""
+    if given is None:
+        if name in PACKED_ALONE:
+            mistake = f"packed= is missing, as in packed=3,0,5x40: {name} is of packed rows"
+        elif problem.broken or problem.hints:
+            mistake = "broken and hints are of packed rows: add packed="
+    elif name not in PACKED_ALONE and not problem.spec.packed_inputs:
+        mistake = f"{name} has no packed form"
+    elif name == "FusedAttention" and "mask" not in problem.without:
+        mistake = "packed rows have no mask: add without=mask"
+    elif sum(given) > problem.capacity:
+        mistake = f"packed= holds {sum(given)} rows, more than the {problem.capacity} that the tensors hold"
+    elif name == "RaggedPositions" and sum(given) < problem.capacity:
+        mistake = f"packed= holds {sum(given)} rows, expected {problem.capacity}: every row is a token"
+    elif name == "RaggedPositions" and max(given, default=0) > problem.sizes["M"]:
+        mistake = f"a sequence has {max(given)} tokens, but M={problem.sizes['M']}"
+    if mistake:
+        raise BertfuseError(f"--problem {text!r}: {mistake}")

@@ -1,0 +1,170 @@
+"""Which texts are computed together: whatever waits when a run can start, up to a number of tokens.
+
+Nothing sleeps for a batch that could start. The texts of several requests are cut into batches as Encoder cuts those of
+one call, so that a request that is alone gets the very batches that Encoder makes. A request larger than a batch goes
+to the end of the queue after each part, so that small ones do not wait for all of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .work import Answer, Timing, Work
+
+# Parts of a request, in batches, among which texts of like lengths are looked for while others wait.
+WINDOW = 4
+Part = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # texts of a job, their rows, and the counts as in Answer
+Cut = Callable[[Sequence[int]], Iterator[np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of a model's batches. `cut` gives the rows of each batch of texts of such lengths, longest first."""
+
+    cut: Cut
+    max_tokens: int
+
+
+class Job:
+    """A request in an engine. `done` is called once, in any thread, with an Answer or an Exception."""
+
+    def __init__(self, work: Work, done: Callable[[Job, Answer | Exception], None]) -> None:
+        self.work, self.done = work, done
+        self.rows = np.argsort(-work.lengths, kind="stable")  # those that wait, longest first
+        self.parts: list[Part] = []
+        self.begun = time.monotonic_ns()
+        self.ended = False
+        self.owner: Any = None  # whoever put it there may note what it likes
+        self.timing = Timing()
+        self._left = len(self.rows)  # without an answer
+        self._lock = threading.Lock()
+
+    def add(self, part: Part) -> bool:
+        """Whether all texts have an answer with this part; parts come from several threads."""
+        with self._lock:
+            self.parts.append(part)
+            self._left -= len(part[0])
+            return not self._left
+
+    def finish(self, result: Answer | Exception) -> None:
+        if not self.ended:
+            self.ended = True
+            self.done(self, result)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of jobs to be computed in one run."""
+
+    model: int
+    what: str
+    jobs: list[Job]
+    rows: list[np.ndarray]  # of each job
+    waiting: int  # jobs left behind
+
+
+class Scheduler:
+    """A queue of jobs from any thread, taken from as batches by the threads that run them.
+
+    Args:
+        limits: of each model.
+        max_waiting: jobs that wait at most; `put` refuses more.
+    """
+
+    def __init__(self, limits: Sequence[Limits], max_waiting: int) -> None:
+        self._limits, self._max_waiting = limits, max_waiting
+        self._waiting: deque[Job] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, job: Job) -> bool:
+        """Whether there was room for it."""
+        with self._changed:
+            if len(self._waiting) >= self._max_waiting or self._closed:
+                return False
+            self._waiting.append(job)
+            self._changed.notify()
+        return True
+
+    def cancel(self, job: Job) -> None:
+        """Nobody waits for its answer any more: what of it has not begun is left out."""
+        job.ended = True
+
+    def close(self) -> None:
+        """`take` gives no more batches."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def take(self) -> Batch | None:
+        """Waits for a batch; None when closed."""
+        with self._changed:
+            while True:
+                while self._waiting and self._waiting[0].ended:
+                    self._waiting.popleft()
+                if self._closed:
+                    return None
+                if self._waiting:
+                    batch = self._next()
+                    if self._waiting:  # another thread may start on the rest
+                        self._changed.notify()
+                    return batch
+                self._changed.wait()
+
+    def _next(self) -> Batch:
+        first = self._waiting[0]
+        model, what = first.work.model, first.work.what
+        limits = self._limits[model]
+        kind = (model, what, first.work.left_out)
+        waiting = [job for job in self._waiting if not job.ended]
+        alike = [job for job in waiting if (job.work.model, job.work.what, job.work.left_out) == kind]
+        candidates, total = [], 0
+        for job in alike:
+            rows = job.rows
+            if len(alike) > 1 and len(rows) > 1:
+                sizes = np.cumsum(job.work.lengths[rows])
+                rows = rows[: max(1, int(np.searchsorted(sizes, limits.max_tokens, side="right")))]
+                total += int(sizes[len(rows) - 1])
+            else:
+                total += int(job.work.lengths[rows[0]])
+            candidates.append(rows)
+            if total >= WINDOW * limits.max_tokens:
+                break
+        jobs = alike[: len(candidates)]
+        owners = np.repeat(np.arange(len(jobs)), [len(rows) for rows in candidates])
+        rows = np.concatenate(candidates)
+        lengths = np.concatenate([job.work.lengths[part] for job, part in zip(jobs, candidates, strict=True)])
+        # The batch that the first row is in: the longest text of the request that has waited longest.
+        chosen = next(batch for batch in limits.cut(lengths) if 0 in batch) if len(rows) > 1 else np.zeros(1, np.int64)
+        return self._removed(model, what, jobs, owners[chosen], rows[chosen])
+
+    def _removed(self, model: int, what: str, jobs: list[Job], owners: np.ndarray, rows: np.ndarray) -> Batch:
+        """The batch of these rows, which wait no more; a job with more of them goes to the end."""
+        order = np.argsort(owners, kind="stable")
+        owners, rows = owners[order], rows[order]
+        starts = np.flatnonzero(np.diff(owners, prepend=-1))
+        taken, parts, behind = [], [], []
+        for owner, part in zip(owners[starts], np.split(rows, starts[1:]), strict=True):
+            job = jobs[owner]
+            taken.append(job)
+            parts.append(part)
+            if len(part) == len(job.rows):
+                job.rows = job.rows[:0]
+            else:
+                job.rows = job.rows[~np.isin(job.rows, part)]
+                behind.append(job)
+        gone = set(map(id, taken))
+        kept = deque(job for job in self._waiting if id(job) not in gone)
+        kept.extend(behind)
+        self._waiting = kept
+        return Batch(model, what, taken, parts, len(kept))

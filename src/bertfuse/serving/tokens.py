@@ -1,0 +1,134 @@
+"""Texts to token ids and back, in the processes that speak HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertfuse.inference.batches import Tokens
+from bertfuse.model_folder.files import folder_of
+from bertfuse.model_folder.tokenizer import left_out, open_tokenizer, takes_types
+
+from .checks import RequestError, Text, check_lengths
+
+# Fewer characters are tokenised where they are: a thread costs more. 2,000 take about 0.1 ms.
+INLINE = 2000
+SLICE = 64  # texts that a thread tokenises at a time
+
+
+@dataclass(frozen=True)
+class Tokenised:
+    """int32 `lengths` [N] and `ids` [T], and uint8 `type_ids` [T], or None where all are 0."""
+
+    lengths: np.ndarray
+    ids: np.ndarray
+    type_ids: np.ndarray | None
+
+    @property
+    def total(self) -> int:
+        return len(self.ids)
+
+
+class Tokenizer:
+    """The tokenizer of the model file `model`, which cuts texts at `longest` tokens. Threads may share it."""
+
+    def __init__(self, model: str, longest: int, threads: int | None = None) -> None:
+        # Its own threads would be one for each core in each process, and cost small requests more than they gain.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        self.longest, self._folder = longest, folder_of(Path(model))
+        self._tokenizer = open_tokenizer(self._folder, longest)
+        self._encode = getattr(self._tokenizer, "encode_batch_fast", self._tokenizer.encode_batch)
+        self._typed = takes_types(self._folder)
+        self._typed_alone = self._typed and any(self._tokenizer.encode("a").type_ids)
+        count = threads or min(4, len(os.sched_getaffinity(0)))
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="tokenise")
+
+    def left_out(self, prompt: str) -> int:
+        """How many tokens of a text with that prompt before it pooling leaves out."""
+        return left_out(self._folder, self._tokenizer, prompt)
+
+    @cached_property
+    def _whole(self) -> Any:
+        """The tokenizer without its limit. Most servers never need it, and one of many languages takes 0.2 GB."""
+        made = open_tokenizer(self._folder)
+        made.no_truncation()
+        return made
+
+    async def __call__(self, texts: Sequence[Text], truncate: bool, param: str) -> Tokenised:
+        """Raises RequestError for a text of too many tokens, unless `truncate`; `param` is the field it is in."""
+        size = 0
+        for text in texts:
+            size += len(text) if isinstance(text, str) else len(text[0]) + len(text[1])
+            if size > INLINE:
+                break
+        else:
+            return self._tokenised(texts, 0, truncate, param)
+        loop = asyncio.get_running_loop()
+        slices = [
+            loop.run_in_executor(self._pool, self._tokenised, texts[at : at + SLICE], at, truncate, param)
+            for at in range(0, len(texts), SLICE)
+        ]
+        parts = await asyncio.gather(*slices)
+        if len(parts) == 1:
+            return parts[0]
+        types = None
+        if any(part.type_ids is not None for part in parts):
+            given = [np.zeros(part.total, np.uint8) if part.type_ids is None else part.type_ids for part in parts]
+            types = np.concatenate(given)
+        return Tokenised(
+            np.concatenate([part.lengths for part in parts]), np.concatenate([part.ids for part in parts]), types
+        )
+
+    def _tokenised(self, texts: Sequence[Text], first: int, truncate: bool, param: str) -> Tokenised:
+        encodings = self._encode(list(texts))
+        if not truncate:
+            for index, encoding in enumerate(encodings):
+                if len(encoding) >= self.longest and encoding.overflowing:
+                    check_lengths([len(self._whole.encode(*_parts(texts[index])))], self.longest, param, first + index)
+        paired = self._typed_alone or (self._typed and any(not isinstance(text, str) for text in texts))
+        made = Tokens.of(encodings, types=paired)
+        types = None if made.type_ids is None else made.type_ids.astype(np.uint8)
+        return Tokenised(made.lengths.astype(np.int32), made.ids.astype(np.int32), types)
+
+    def text(self, ids: Sequence[int], where: str) -> str:
+        """The text whose token ids these are, with or without the special tokens around them.
+
+        Raises RequestError where no text is found that has just these ids.
+        """
+        self.check_ids(ids, where, "input")
+        text = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        if text and any(self._whole.encode(text, add_special_tokens=s).ids == list(ids) for s in (False, True)):
+            return text
+        raise RequestError(f"{where} is not what the model's tokenizer makes of a text: send the text.", param="input")
+
+    def check_ids(self, ids: Sequence[int], where: str, param: str) -> None:
+        size = self._tokenizer.get_vocab_size()
+        for token in ids:
+            if not 0 <= token < size:
+                raise RequestError(f"{where} has the token id {token}: the model's vocabulary has {size}.", param=param)
+
+    def pieces(self, text: str, special: bool) -> list[dict[str, Any]]:
+        """The text's tokens as text-embeddings-inference's /tokenize gives them; start and stop count characters."""
+        encoding = self._whole.encode(text, add_special_tokens=special)
+        made = []
+        columns = (encoding.ids, encoding.tokens, encoding.special_tokens_mask, encoding.offsets)
+        for token, word, is_special, (start, stop) in zip(*columns, strict=True):
+            span = {"start": None, "stop": None} if is_special else {"start": start, "stop": stop}
+            shown = word if is_special else text[start:stop]
+            made.append({"id": token, "text": shown, "special": bool(is_special), **span})
+        return made
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
+        return self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+
+def _parts(text: Text) -> tuple[str, ...]:
+    return (text,) if isinstance(text, str) else text

@@ -1,0 +1,111 @@
+"""Messages between fronts and engines of one machine, on a Unix socket: a header, then the arrays' bytes.
+
+Numbers are in the machine's own order: both ends are processes of one `bertfuse serve`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+
+import numpy as np
+
+from .work import WHAT, Answer, EngineError, EngineFull, Timing, Work
+
+_SIZE = struct.Struct("=IB")  # bytes that follow, kind of message
+_WORK = struct.Struct("=QBBBIII")  # id, model, what, whether there are type ids, texts, tokens, tokens left out
+_ID = struct.Struct("=Q")
+_ANSWER = struct.Struct("=QIIIQQIII")  # id, rows, columns, counts, and Timing's
+WORK, CANCEL, ANSWER, ERROR, FULL = range(5)
+
+
+def _framed(kind: int, *parts: bytes) -> bytes:
+    return b"".join((_SIZE.pack(sum(map(len, parts)), kind), *parts))
+
+
+def of_work(number: int, work: Work) -> bytes:
+    types = work.type_ids
+    sizes = len(work.lengths), len(work.ids), work.left_out
+    head = _WORK.pack(number, work.model, WHAT.index(work.what), types is not None, *sizes)
+    arrays = [work.lengths.tobytes(), work.ids.tobytes()] + ([types.tobytes()] if types is not None else [])
+    return _framed(WORK, head, *arrays)
+
+
+def to_work(body: bytes) -> tuple[int, Work]:
+    number, model, what, typed, texts, tokens, left_out = _WORK.unpack_from(body)
+    at = _WORK.size
+    lengths = np.frombuffer(body, np.int32, texts, at)
+    ids = np.frombuffer(body, np.int32, tokens, at + 4 * texts)
+    types = np.frombuffer(body, np.uint8, tokens, at + 4 * (texts + tokens)) if typed else None
+    return number, Work(model, WHAT[what], lengths, ids, types, left_out)
+
+
+def of_cancel(number: int) -> bytes:
+    return _framed(CANCEL, _ID.pack(number))
+
+
+def of_result(number: int, result: Answer | Exception) -> bytes:
+    if isinstance(result, EngineFull):
+        return _framed(FULL, _ID.pack(number))
+    if isinstance(result, Exception):
+        return _framed(ERROR, _ID.pack(number), str(result).encode(errors="replace"))
+    rows, counts, timing = result.rows, result.counts, result.timing
+    given = 0 if counts is None else len(counts)
+    head = _ANSWER.pack(
+        number,
+        *rows.shape,
+        given,
+        timing.queue,
+        timing.run,
+        timing.batch_requests,
+        timing.batch_tokens,
+        timing.waiting,
+    )
+    return _framed(ANSWER, head, rows.tobytes(), b"" if counts is None else counts.tobytes())
+
+
+def to_result(kind: int, body: bytes) -> tuple[int, Answer | Exception]:
+    if kind == FULL:
+        return _ID.unpack_from(body)[0], EngineFull()
+    if kind == ERROR:
+        return _ID.unpack_from(body)[0], EngineError(body[_ID.size :].decode())
+    number, rows, columns, given, *timing = _ANSWER.unpack_from(body)
+    at = _ANSWER.size
+    found = np.frombuffer(body, np.float32, rows * columns, at).reshape(rows, columns)
+    counts = np.frombuffer(body, np.int32, given, at + 4 * rows * columns) if given else None
+    return number, Answer(found, counts, Timing(*timing))
+
+
+class Frames(asyncio.Protocol):
+    """One end of a connection: `got` gets each message's kind and body, `lost` that the other end is gone."""
+
+    def __init__(self, got: Callable[[Frames, int, bytes], None], lost: Callable[[Frames], None]) -> None:
+        self._got, self._lost = got, lost
+        self._buffer = bytearray()
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
+        self.transport = transport  # type: ignore[assignment]
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.transport = None
+        self._lost(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        at, end = 0, len(self._buffer)
+        while end - at >= _SIZE.size:
+            size, kind = _SIZE.unpack_from(self._buffer, at)
+            if end - at < _SIZE.size + size:
+                break
+            body = bytes(self._buffer[at + _SIZE.size : at + _SIZE.size + size])
+            at += _SIZE.size + size
+            self._got(self, kind, body)
+        del self._buffer[:at]
+
+    def send(self, message: bytes) -> None:
+        """Does nothing where the other end is gone."""
+        if self.transport is not None:
+            self.transport.write(message)

@@ -1,0 +1,65 @@
+"""Exporting and fusing look for garbage among new objects alone, and leave the collector as they found it."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bertfuse.export.model
+from bertfuse import garbage
+from bertfuse.export import export_model
+from bertfuse.garbage import only_new_garbage
+from tests.tiny_models import save_checkpoint
+
+
+class Held:
+    """What can be referred to weakly, in a cycle that only a collection frees."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_old_objects_are_left_alone_until_the_end() -> None:
+    before, old = gc.get_freeze_count(), Held()
+    dead = weakref.ref(old)
+    with only_new_garbage():
+        del old
+        with only_new_garbage():
+            pass
+        new = weakref.ref(Held())
+        gc.collect()
+        assert dead() is not None, "the outermost of nested ones was over with the inner one"
+        assert new() is None
+    gc.collect()
+    assert dead() is None and gc.get_freeze_count() <= before
+
+
+def test_what_a_program_froze_stays_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "_AT_START", -1)
+    gc.freeze()
+    try:
+        count = gc.get_freeze_count()
+        with pytest.raises(ZeroDivisionError), only_new_garbage():
+            1 / 0  # noqa: B018
+        assert gc.get_freeze_count() == pytest.approx(count, rel=0.01) and count > 0
+    finally:
+        gc.unfreeze()
+
+
+def test_the_torch_model_is_gone_when_fusion_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = save_checkpoint(tmp_path / "source")
+    models: list[Any] = []
+    run_exporter = bertfuse.export.model.run_exporter
+
+    def remember(prepared: Any, *arguments: Any, **options: Any) -> Any:
+        models.append(weakref.ref(prepared))
+        return run_exporter(prepared, *arguments, **options)
+
+    monkeypatch.setattr(bertfuse.export.model, "run_exporter", remember)
+    alive: list[bool] = []
+    export_model(source, tmp_path / "made", then=lambda path: alive.append(models[0]() is not None))
+    assert alive == [False]

@@ -1,0 +1,197 @@
+// Attention in the emulator's tests: random problems of every variant, and what is right, in float64.
+#ifndef BERTFUSE_TESTS_PLUGINS_EMULATOR_ATTENTION_PROBLEM_H_
+#define BERTFUSE_TESTS_PLUGINS_EMULATOR_ATTENTION_PROBLEM_H_
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "emulator/random_data.h"
+#include "kernels/attention.h"
+
+namespace emulator {
+
+enum class Masks { kNone, kInt32, kInt64 };
+
+// Sizes and kinds; data come from a seed.
+struct AttentionSizes {
+  int64_t heads = 1, kv_heads = 0, head_size = 64;
+  std::vector<int64_t> lengths;  // of the sequences' tokens, which are hidden behind that where they are padded
+  int64_t sequence = 0;          // of padded ones
+  bool packed = false, has_bias = true;
+  Masks masks = Masks::kNone;
+  int64_t hole_one_in = 0;  // one key of so many is hidden, too; 0: none
+  int64_t window_left = -1, window_right = -1;
+  float soft_cap = 0;
+  int64_t bias_heads = 0, bias_columns = 0, bias_left = 0;  // 0 heads: no bias by distance
+
+  std::string Text() const {
+    std::string text = packed ? "packed" : "padded to " + std::to_string(sequence);
+    for (int64_t length : lengths) text += " " + std::to_string(length);
+    text += "; " + std::to_string(heads) + "/" + std::to_string(kv_heads) + " heads of " + std::to_string(head_size);
+    text += has_bias ? "" : "; no bias";
+    if (masks != Masks::kNone) text += masks == Masks::kInt64 ? "; int64 mask" : "; int32 mask";
+    if (hole_one_in > 0) text += " with holes 1/" + std::to_string(hole_one_in);
+    text += "; window " + std::to_string(window_left) + " " + std::to_string(window_right);
+    if (soft_cap > 0) text += "; cap " + std::to_string(soft_cap);
+    if (bias_heads > 0) {
+      text += "; distances " + std::to_string(bias_heads) + "x" + std::to_string(bias_columns) + " left " +
+              std::to_string(bias_left);
+    }
+    return text;
+  }
+};
+
+template <class T>
+using Array = std::unique_ptr<DeviceArray<T>>;
+
+template <class T>
+Array<T> RandomArray(Random& random, size_t count, double deviation) {
+  auto array = std::make_unique<DeviceArray<T>>(count);
+  random.Fill(*array, deviation);
+  return array;
+}
+
+template <class T>
+class AttentionProblem {
+ public:
+  AttentionProblem(const AttentionSizes& sizes, Random& random) : sizes_(sizes) {
+    const int64_t count = static_cast<int64_t>(sizes.lengths.size()), kv_heads = KvHeads();
+    const int64_t tokens = std::accumulate(sizes.lengths.begin(), sizes.lengths.end(), int64_t{0});
+    const int64_t rows = sizes.packed ? tokens + random.Between(0, 40) : count * sizes.sequence;
+    columns_ = (sizes.heads + 2 * kv_heads) * sizes.head_size;
+    qkv_ = RandomArray<T>(random, rows * columns_, 1);
+    bias_ = RandomArray<T>(random, columns_, 0.3);
+    y_ = std::make_unique<DeviceArray<T>>(rows * sizes.heads * sizes.head_size);
+    distance_bias_ = RandomArray<T>(random, std::max<int64_t>(1, sizes.bias_heads * sizes.bias_columns), 1);
+    mask32_ = std::make_unique<DeviceArray<int32_t>>(rows);
+    mask64_ = std::make_unique<DeviceArray<int64_t>>(rows);
+    offsets_ = std::make_unique<DeviceArray<int32_t>>(count + 1);
+    (*offsets_)[0] = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      (*offsets_)[i + 1] = static_cast<int32_t>((*offsets_)[i] + sizes.lengths[i]);
+      for (int64_t key = 0; !sizes.packed && key < sizes.sequence; ++key) {
+        const bool hole = sizes.hole_one_in > 0 && random.OneIn(sizes.hole_one_in);
+        const int64_t at = i * sizes.sequence + key, shown = key < sizes.lengths[i] && !hole ? random.Between(1, 3) : 0;
+        (*mask64_)[at] = shown << 33 * (at % 2), (*mask32_)[at] = static_cast<int32_t>(-shown);
+      }
+    }
+    SetArguments(rows);
+  }
+
+  const bertfuse::kernels::AttentionArguments<T>& arguments() const { return a_; }
+  T Y(int64_t sequence, int64_t query, int64_t column) const {
+    return (*y_)[(FirstRow(sequence) + query) * sizes_.heads * sizes_.head_size + column];
+  }
+  DeviceArray<T>& qkv() { return *qkv_; }
+  DeviceArray<T>& bias() { return *bias_; }
+  DeviceArray<T>& distance_bias() { return *distance_bias_; }
+  int64_t columns() const { return columns_; }
+  int64_t FirstRow(int64_t sequence) const {
+    return sizes_.packed ? (*offsets_)[sequence] : sequence * sizes_.sequence;
+  }
+
+  // Holds all results against float64, and sees that rows of no sequence were left alone.
+  double WorstError(const char* dtype) const {
+    Comparison comparison(ToleranceOf("FusedAttention", dtype));
+    for (size_t i = 0; i < sizes_.lengths.size(); ++i) {
+      for (int64_t head = 0; head < sizes_.heads; ++head) CompareHead(static_cast<int64_t>(i), head, &comparison);
+    }
+    const int64_t real = (*offsets_)[sizes_.lengths.size()];
+    for (size_t at = real * sizes_.heads * sizes_.head_size; sizes_.packed && at < y_->size(); ++at) {
+      uint16_t bits;
+      std::memcpy(&bits, &(*y_)[at], sizeof(bits));
+      if (bits != 0xffff) return INFINITY;
+    }
+    return comparison.worst();
+  }
+
+ private:
+  int64_t KvHeads() const { return sizes_.kv_heads == 0 ? sizes_.heads : sizes_.kv_heads; }
+
+  void SetArguments(int64_t rows) {
+    a_ = {};
+    a_.qkv = qkv_->data(), a_.y = y_->data(), a_.bias = sizes_.has_bias ? bias_->data() : nullptr;
+    a_.heads = sizes_.heads, a_.head_size = sizes_.head_size;
+    a_.scale = 1.0f / std::sqrt(static_cast<float>(sizes_.head_size));
+    a_.batch = sizes_.packed ? 1 : static_cast<int64_t>(sizes_.lengths.size());
+    a_.sequence = sizes_.packed ? rows : sizes_.sequence;
+    if (sizes_.packed) {
+      a_.packed = {offsets_->data(), static_cast<int>(sizes_.lengths.size()), static_cast<int>(rows)};
+    } else if (sizes_.masks == Masks::kInt64) {
+      a_.mask = mask64_->data(), a_.mask_is_int64 = true;
+    } else if (sizes_.masks == Masks::kInt32) {
+      a_.mask = mask32_->data();
+    }
+    a_.variant.kv_heads = sizes_.kv_heads;
+    a_.variant.window_left = sizes_.window_left, a_.variant.window_right = sizes_.window_right;
+    a_.variant.soft_cap = sizes_.soft_cap;
+    if (sizes_.bias_heads == 0) return;
+    a_.variant.distance_bias = distance_bias_->data();
+    a_.variant.bias_heads = sizes_.bias_heads, a_.variant.bias_columns = sizes_.bias_columns;
+    a_.variant.bias_left = sizes_.bias_left;
+  }
+
+  double At(int64_t row, int64_t column) const {
+    using bertfuse::kernels::ToFloat;
+    const double bias = sizes_.has_bias ? ToFloat((*bias_)[column]) : 0.0;
+    return ToFloat((*qkv_)[row * columns_ + column]) + bias;
+  }
+
+  bool Sees(int64_t sequence, int64_t query, int64_t key) const {
+    if (sizes_.window_left >= 0 && key < query - sizes_.window_left) return false;
+    if (sizes_.window_right >= 0 && key > query + sizes_.window_right) return false;
+    return a_.mask == nullptr || (*mask32_)[sequence * sizes_.sequence + key] != 0;
+  }
+
+  double Logit(int64_t head, int64_t query, int64_t key, double product) const {
+    double x = product * a_.scale;
+    if (sizes_.soft_cap > 0) x = sizes_.soft_cap * std::tanh(x / sizes_.soft_cap);
+    if (sizes_.bias_heads > 0) {
+      const int64_t column = std::clamp<int64_t>(key - query + sizes_.bias_left, 0, sizes_.bias_columns - 1);
+      x += bertfuse::kernels::ToFloat(
+          (*distance_bias_)[(sizes_.bias_heads == 1 ? 0 : head) * sizes_.bias_columns + column]);
+    }
+    return x;
+  }
+
+  void CompareHead(int64_t sequence, int64_t head, Comparison* comparison) const {
+    const int64_t length = sizes_.packed ? sizes_.lengths[sequence] : sizes_.sequence, size = sizes_.head_size;
+    const int64_t row = FirstRow(sequence), kv_head = head * KvHeads() / sizes_.heads;
+    const int64_t q = head * size, k = (sizes_.heads + kv_head) * size, v = k + KvHeads() * size;
+    std::vector<double> keys(length * size), values(length * size), weight(length), result(size);
+    for (int64_t i = 0; i < length * size; ++i) {
+      keys[i] = At(row + i / size, k + i % size), values[i] = At(row + i / size, v + i % size);
+    }
+    for (int64_t query = 0; query < length; ++query) {
+      double highest = -INFINITY, total = 0;
+      for (int64_t key = 0; key < length; ++key) {
+        weight[key] = -INFINITY;
+        if (!Sees(sequence, query, key)) continue;
+        double product = 0;
+        for (int64_t i = 0; i < size; ++i) product += At(row + query, q + i) * keys[key * size + i];
+        highest = std::max(highest, weight[key] = Logit(head, query, key, product));
+      }
+      for (double& w : weight) total += w = highest == -INFINITY ? 1 : std::exp(w - highest);
+      std::fill(result.begin(), result.end(), 0);
+      for (int64_t key = 0; key < length; ++key) {
+        for (int64_t i = 0; i < size && weight[key] > 0; ++i) result[i] += weight[key] / total * values[key * size + i];
+      }
+      for (int64_t i = 0; i < size; ++i) {
+        comparison->Add(bertfuse::kernels::ToFloat(Y(sequence, query, head * size + i)), result[i]);
+      }
+    }
+  }
+
+  AttentionSizes sizes_;
+  int64_t columns_;
+  Array<T> qkv_, bias_, y_, distance_bias_;
+  Array<int32_t> mask32_, offsets_;
+  Array<int64_t> mask64_;
+  bertfuse::kernels::AttentionArguments<T> a_;
+};
+
+}  // namespace emulator
+#endif  // BERTFUSE_TESTS_PLUGINS_EMULATOR_ATTENTION_PROBLEM_H_

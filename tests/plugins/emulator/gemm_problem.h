@@ -1,0 +1,111 @@
+// Random problems for matrix products, and what their results should be, in float64.
+#ifndef BERTFUSE_TESTS_PLUGINS_EMULATOR_GEMM_PROBLEM_H_
+#define BERTFUSE_TESTS_PLUGINS_EMULATOR_GEMM_PROBLEM_H_
+
+#include <cmath>
+#include <vector>
+
+#include "emulator/late_array.h"
+#include "emulator/product.h"
+#include "emulator/random_data.h"
+#include "kernels/sm90/gemm.h"
+
+namespace bertfuse::kernels {
+
+inline double Activated(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kGeluErf:
+      return 0.5 * x * (1 + std::erf(x * std::sqrt(0.5)));
+    case Activation::kGeluTanh:
+      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    default:
+      return x;
+  }
+}
+
+template <class T>
+class GemmProblem {
+ public:
+  // With a norm, of a whole row of blocks.
+  GemmProblem(emulator::Random* random, int64_t m, int64_t n, int64_t k, bool packed)
+      : x_(m * k), weight_(n * k), bias_(n), residual_(m * n), gamma_(n), beta_(n), y_(m * n), row_count_(1) {
+    GemmArguments<Elements<T>>& a = arguments;
+    a.m = m, a.n = n, a.k = k;
+    x_.Fill(random, 1), weight_.Fill(random, 1 / std::sqrt(static_cast<double>(k)));
+    bias_.Fill(random, 0.5), residual_.Fill(random, 1), gamma_.Fill(random, 0.3), beta_.Fill(random, 0.3);
+    a.x = x_.array.data(), a.weight = weight_.array.data(), a.y = y_.data();
+    a.bias = random->OneIn(4) ? nullptr : bias_.array.data();
+    a.activation = static_cast<Activation>(random->Between(0, 2));
+    a.weights_are_constant = random->OneIn(2);
+    a.last_rows_first = random->OneIn(2);
+    a.epsilon = 1e-5f;
+    rows_ = m;
+    if (!packed) return;
+    // At times none, and at times more than the grid was sized for.
+    rows_ = random->OneIn(8) ? 0 : random->Between(1, m);
+    row_count_[0] = static_cast<int32_t>(rows_);
+    a.packed = {row_count_.data(), random->Between(1, m)};
+  }
+  void AddNorm(emulator::Random* random) {
+    arguments.bias = bias_.array.data();
+    arguments.residual = random->OneIn(3) ? nullptr : residual_.array.data();
+    arguments.gamma = gamma_.array.data(), arguments.beta = beta_.array.data();
+  }
+  void BareProduct() { arguments.bias = nullptr, arguments.activation = Activation::kNone; }
+
+  int64_t rows() const { return rows_; }
+
+  // Called when the kernels before this one end: what they write appears, and nothing may be overwritten yet.
+  void EndDependencies() {
+    x_.Appear(), residual_.Appear();
+    if (!arguments.weights_are_constant) AppearWeights();
+    early_ |= emulator::IsWritten(y_);
+  }
+  void Prepare() {
+    if (arguments.weights_are_constant) AppearWeights();
+    emulator::TheSettings().dependencies_end = [this] { EndDependencies(); };
+  }
+  bool wrote_early() const { return early_; }
+
+  // x weight^T, of the stages of k from `first` to `last` (of 128 bytes each).
+  std::vector<double> Product() const {
+    const GemmArguments<Elements<T>>& a = arguments;
+    std::vector<double> x(a.m * a.k), weight(a.n * a.k), product(a.m * a.n);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = x_[i];
+    for (size_t i = 0; i < weight.size(); ++i) weight[i] = weight_[i];
+    emulator::MultiplyReference(x.data(), weight.data(), rows_, a.n, a.k, product.data());
+    return product;
+  }
+  double AfterActivation(double product, int64_t column) const {
+    return Activated(arguments.activation, product + (arguments.bias == nullptr ? 0.0 : bias_[column]));
+  }
+  // One row of the result with LayerNorm.
+  std::vector<double> Normalized(const double* product, int64_t row) const {
+    const int64_t n = arguments.n;
+    std::vector<double> values(n);
+    double mean = 0, squares = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      values[i] = AfterActivation(product[i], i) + (arguments.residual == nullptr ? 0.0 : residual_[row * n + i]);
+      mean += values[i] / n;
+    }
+    for (double value : values) squares += (value - mean) * (value - mean) / n;
+    for (int64_t i = 0; i < n; ++i) {
+      values[i] = (values[i] - mean) / std::sqrt(squares + arguments.epsilon) * gamma_[i] + beta_[i];
+    }
+    return values;
+  }
+
+  GemmArguments<Elements<T>> arguments = {};
+
+ private:
+  void AppearWeights() const { weight_.Appear(), bias_.Appear(), gamma_.Appear(), beta_.Appear(); }
+
+  emulator::LateArray<T> x_, weight_, bias_, residual_, gamma_, beta_;
+  emulator::DeviceArray<T> y_;
+  emulator::DeviceArray<int32_t> row_count_;
+  int64_t rows_;
+  bool early_ = false;
+};
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_TESTS_PLUGINS_EMULATOR_GEMM_PROBLEM_H_

@@ -1,0 +1,217 @@
+// Attention on tensor cores, in the emulator: random problems of every variant against float64.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "emulator/attention_problem.h"
+#include "kernels/mma/attention/kernels.cuh"
+
+namespace bertfuse::kernels {
+namespace {
+
+using emulator::AttentionProblem;
+using emulator::AttentionSizes;
+using emulator::Masks;
+using emulator::Random;
+
+// By tiles of 128 queries, where there are any, or of 64.
+template <class T>
+void Launch(const AttentionProblem<T>& problem, bool wide, uint64_t seed) {
+  const Device device = {0, 80, 8, 99 << 10};
+  const AttentionArguments<T>& a = problem.arguments();
+  emulator::TheSettings().seed = seed;
+  ASSERT_TRUE(AttentionMmaSupports(a));
+  const attention_mma::TileShape& shape = *attention_mma::FindTileShape(a.head_size);
+  const AttentionTile tile = wide && shape.HasWide() ? Wide(shape) : Narrow(shape);
+  ASSERT_EQ(AttentionMma(a, tile, device, nullptr), cudaSuccess) << emulator::TakeFault();
+}
+
+AttentionSizes DrawSizes(Random& random) {
+  constexpr int64_t kSizes[] = {16, 24, 32, 48, 64, 64, 72, 80, 96, 120, 128, 192, 256};
+  AttentionSizes sizes;
+  sizes.head_size = kSizes[random.Between(0, std::size(kSizes) - 1)];
+  sizes.kv_heads = random.Between(1, 2);
+  sizes.heads = sizes.kv_heads * random.Between(1, 2);
+  if (sizes.heads == sizes.kv_heads && random.OneIn(2)) sizes.kv_heads = 0;
+  const int64_t longest = random.OneIn(3) ? random.Between(1, 300) : random.Between(1, 150);
+  sizes.sequence = longest;
+  sizes.packed = random.OneIn(3);
+  for (int64_t i = random.Between(1, 3); i > 0; --i) {
+    sizes.lengths.push_back(random.OneIn(5) ? random.Between(0, 1) : random.Between(0, longest));
+  }
+  if (!sizes.packed) sizes.masks = static_cast<Masks>(random.Between(0, 2));
+  if (random.OneIn(2)) sizes.hole_one_in = random.Between(1, 9);
+  sizes.has_bias = !random.OneIn(6);
+  constexpr int64_t kWindows[] = {-1, 0, 1, 17, 63, 64, 100, int64_t{1} << 40};
+  if (random.OneIn(2)) sizes.window_left = kWindows[random.Between(0, std::size(kWindows) - 1)];
+  if (random.OneIn(2)) sizes.window_right = kWindows[random.Between(0, std::size(kWindows) - 1)];
+  if (random.OneIn(3)) sizes.soft_cap = static_cast<float>(random.Between(1, 40));
+  if (random.OneIn(3)) {
+    sizes.bias_heads = random.OneIn(2) ? 1 : sizes.heads;
+    sizes.bias_columns = random.Between(1, 2 * longest);
+    sizes.bias_left = random.Between(0, longest);
+  }
+  return sizes;
+}
+
+template <class T>
+void TestRandom(int count) {
+  Random random(emulator::Seed());
+  double worst = 0;
+  for (int i = 0; i < count; ++i) {
+    const AttentionSizes sizes = DrawSizes(random);
+    const bool wide = random.OneIn(2);
+    SCOPED_TRACE(sizes.Text() + (wide ? "; wide" : ""));
+    AttentionProblem<T> problem(sizes, random);
+    Launch(problem, wide, random.Seed());
+    if (testing::Test::HasFatalFailure()) return;
+    const double error = problem.WorstError(emulator::kDtype<T>);
+    EXPECT_LE(error, 1);
+    worst = std::max(worst, error);
+  }
+  std::printf("%d problems, the worst error is %.2f of what is allowed\n", count, worst);
+}
+
+TEST(EmulatedAttention, Float16) { TestRandom<__half>(40); }
+TEST(EmulatedAttention, Bfloat16) { TestRandom<__nv_bfloat16>(20); }
+
+// Each head size, one of each block's width, without a bank conflict where rows are a power of two.
+TEST(EmulatedAttention, EveryHeadSize) {
+  Random random(emulator::Seed());
+  for (int64_t head_size = 8; head_size <= 256; head_size += 8) {
+    AttentionSizes sizes;
+    sizes.head_size = head_size;
+    sizes.sequence = random.Between(65, 140);
+    sizes.lengths = {sizes.sequence};
+    const bool wide = head_size % 16 == 0;
+    SCOPED_TRACE(sizes.Text());
+    AttentionProblem<__half> problem(sizes, random);
+    emulator::TakeSharedAccesses();
+    Launch(problem, wide, random.Seed());
+    if (testing::Test::HasFatalFailure()) return;
+    const int64_t conflicts = emulator::TakeSharedAccesses().conflicts;
+    if ((head_size & (head_size - 1)) == 0 && head_size >= 32) {
+      EXPECT_EQ(conflicts, 0);
+    }
+    EXPECT_LE(problem.WorstError("float16"), 1);
+  }
+}
+
+// 64-key tiles that a launch loads, of keys and of values.
+int64_t LoadedTiles(const AttentionSizes& sizes, Random& random) {
+  AttentionProblem<__half> problem(sizes, random);
+  emulator::TakeCopies();
+  Launch(problem, false, random.Seed());
+  EXPECT_LE(problem.WorstError("float16"), 1);
+  const int64_t copies = emulator::TakeCopies(), tile = 2 * 64 * 64 * 2 / 16;
+  EXPECT_EQ(copies % tile, 0);
+  return copies / tile;
+}
+
+TEST(EmulatedAttention, TilesOutsideOfTheKeysAreNotLoaded) {
+  Random random(emulator::Seed());
+  AttentionSizes all;
+  all.sequence = 64 * 5;  // 5 tiles of 64 queries
+  all.lengths = {all.sequence};
+  EXPECT_EQ(LoadedTiles(all, random), 5 * 5);
+  AttentionSizes causal = all;
+  causal.window_right = 0;
+  EXPECT_EQ(LoadedTiles(causal, random), 1 + 2 + 3 + 4 + 5);
+  AttentionSizes own = causal;
+  own.window_left = 0;
+  EXPECT_EQ(LoadedTiles(own, random), 5);
+  AttentionSizes window = all;
+  window.window_left = window.window_right = 1;
+  EXPECT_EQ(LoadedTiles(window, random), 2 + 3 + 3 + 3 + 2);
+  window.window_left = window.window_right = 65;
+  EXPECT_EQ(LoadedTiles(window, random), 3 + 4 + 5 + 4 + 3);
+  AttentionSizes masked = all;
+  masked.masks = Masks::kInt64;
+  masked.lengths = {70};
+  EXPECT_EQ(LoadedTiles(masked, random), 5 * 2);
+  masked.lengths = {0};  // the first tile, before the mask is known; then the values of all, which come alone
+  masked.masks = Masks::kInt32;
+  AttentionProblem<__half> hidden(masked, random);
+  emulator::TakeCopies();
+  Launch(hidden, false, random.Seed());
+  EXPECT_LE(hidden.WorstError("float16"), 1);
+  EXPECT_EQ(emulator::TakeCopies(), 5 * (2 + 5) * (64 * 64 * 2 / 16));
+}
+
+// A mask whose bits do not fit into shared memory at once, and most of whose tiles are hidden.
+TEST(EmulatedAttention, LongMask) {
+  Random random(emulator::Seed());
+  AttentionSizes sizes;
+  sizes.head_size = 32;
+  sizes.sequence = 4096 + random.Between(1, 300);
+  sizes.lengths = {sizes.sequence};
+  sizes.masks = Masks::kInt32;
+  sizes.hole_one_in = 700;
+  sizes.window_left = 40, sizes.window_right = int64_t{1} << 31;
+  AttentionProblem<__half> problem(sizes, random);
+  auto* mask = static_cast<int32_t*>(const_cast<void*>(problem.arguments().mask));
+  for (int64_t key = 0; key < sizes.sequence; ++key) mask[key] = mask[key] == 0;
+  Launch(problem, true, random.Seed());
+  if (testing::Test::HasFatalFailure()) return;
+  EXPECT_LE(problem.WorstError("float16"), 1);
+}
+
+// A sequence has the same bits alone and in a batch, with more or less padding, packed, and by both kinds of blocks.
+TEST(EmulatedAttention, BitsDependOnTheSequenceAlone) {
+  Random random(emulator::Seed());
+  for (int64_t head_size : {32, 64, 96, 128}) {
+    const int64_t length = random.Between(70, 180);
+    AttentionSizes alone;
+    alone.head_size = head_size;
+    alone.heads = 2;
+    alone.sequence = length;
+    alone.lengths = {length};
+    AttentionSizes padded = alone;
+    padded.sequence = length + random.Between(1, 90);
+    padded.lengths = {length, random.Between(0, padded.sequence)};
+    padded.masks = Masks::kInt64;
+    AttentionSizes packed = alone;
+    packed.packed = true;
+    packed.lengths = {random.Between(0, 100), length};
+    SCOPED_TRACE(padded.Text());
+    AttentionProblem<__half> first(alone, random), second(padded, random), third(packed, random);
+    // Of one sequence the same data, far apart in size, so that maxima rise and references with them.
+    for (auto& x : first.qkv()) x = FromFloat<__half>(ToFloat(x) * static_cast<float>(random.Between(1, 3)));
+    for (AttentionProblem<__half>* other : {&second, &third}) {
+      const int64_t at = other->FirstRow(other == &third) * first.columns();
+      std::copy(first.qkv().begin(), first.qkv().end(), other->qkv().begin() + at);
+      std::copy(first.bias().begin(), first.bias().end(), other->bias().begin());
+    }
+    Launch(first, false, random.Seed());
+    Launch(second, true, random.Seed());
+    Launch(third, random.OneIn(2), random.Seed());
+    if (testing::Test::HasFatalFailure()) return;
+    int64_t differ = 0;
+    for (int64_t i = 0; i < length * 2 * head_size; ++i) {
+      const int64_t row = i / (2 * head_size), column = i % (2 * head_size);
+      const __half expected = first.Y(0, row, column);
+      const __half others[] = {second.Y(0, row, column), third.Y(1, row, column)};
+      differ += std::memcmp(&expected, &others[0], 2) != 0 || std::memcmp(&expected, &others[1], 2) != 0;
+    }
+    EXPECT_EQ(differ, 0);
+  }
+}
+
+// Offsets that no packing makes: results mean nothing, but nothing outside of the rows is read or written.
+TEST(EmulatedAttention, BrokenOffsets) {
+  Random random(emulator::Seed());
+  for (int i = 0; i < 4; ++i) {
+    AttentionSizes sizes;
+    sizes.packed = true;
+    sizes.head_size = 32;
+    for (int s = 0; s < 5; ++s) sizes.lengths.push_back(random.Between(0, 90));
+    AttentionProblem<__half> problem(sizes, random);
+    auto* offsets = const_cast<int32_t*>(problem.arguments().packed.cu_seqlens);
+    for (int s = 0; s <= 5; ++s) offsets[s] = static_cast<int32_t>(random.Between(-300, 700));
+    Launch(problem, random.OneIn(2), random.Seed());
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace bertfuse::kernels

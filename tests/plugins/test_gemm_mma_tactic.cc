@@ -1,0 +1,109 @@
+// How products are computed on devices without wgmma: arithmetic alone, no GPU is needed.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "kernels/mma/gemm.h"
+#include "ops/gemm_candidates.h"
+#include "random_gemms.h"
+
+namespace bertfuse::cuda {
+namespace {
+
+struct Gpu {
+  const char* name;
+  kernels::Device device;
+};
+// NVIDIA's data sheets: multiprocessors, shared memory, L2 cache, boost clock, memory.
+const Gpu kGpus[] = {{"A100", {-1, 80, 108, 163 << 10, 164 << 10, 40 << 20, 1410, 2039}},
+                     {"A10", {-1, 86, 72, 99 << 10, 100 << 10, 6 << 20, 1695, 600}},
+                     {"L4", {-1, 89, 58, 99 << 10, 100 << 10, 48 << 20, 2040, 300}},
+                     {"B200", {-1, 100, 148, 227 << 10, 228 << 10, 126 << 20, 1965, 8000}},
+                     {"RTX 5090", {-1, 120, 170, 99 << 10, 100 << 10, 96 << 20, 2407, 1792}}};
+
+GemmProblem On(const Gpu& gpu, GemmProblem problem) {
+  problem.backends = Portable(true);
+  problem.device = &gpu.device;
+  return problem;
+}
+
+template <class Visit>
+void ForRandomProblemsOnGpus(Visit&& visit) {
+  std::mt19937 random(2);
+  ForRandomProblems([&](GemmProblem problem) {
+    const int type = static_cast<int>(random() % 3);
+    if (type > 0) problem.x_bytes = problem.y_bytes = 4, problem.layer_norm_vector = 4;
+    problem.allow_tf32 = type == 1;
+    visit(On(kGpus[random() % std::size(kGpus)], problem));
+  });
+}
+
+TEST(GemmMmaTactic, BlocksFitTheMultiprocessor) {
+  ForRandomProblemsOnGpus([](const GemmProblem& problem) {
+    std::vector<GemmTactic> tactics;
+    kMmaCandidates.list(problem, &tactics);
+    ASSERT_FALSE(tactics.empty());
+    for (const GemmTactic& tactic : tactics) {
+      const kernels::GemmBlock& block = tactic.tile.block;
+      const int bytes = block.stages * (block.m + block.n) * 64 + block.n * 4;
+      EXPECT_LE(bytes, problem.device->shared_bytes) << Describe(tactic);
+      EXPECT_LE(block.per_multiprocessor * (bytes + 1024), problem.device->shared_bytes + 1024) << Describe(tactic);
+      EXPECT_GE(block.stages, 3) << Describe(tactic);
+      const int64_t stages = kernels::CeilDiv(problem.k * problem.x_bytes, 64);
+      EXPECT_LT((tactic.tile.splits - 1) * kernels::CeilDiv(stages, tactic.tile.splits), stages) << Describe(tactic);
+      EXPECT_EQ(kMmaCandidates.facts(problem, tactic).shared_bytes, bytes);
+    }
+  });
+}
+
+TEST(GemmMmaTactic, TheChosenOneIsListedAndFits) {
+  ForRandomProblemsOnGpus([](GemmProblem problem) {
+    for (const bool deterministic : {false, true}) {
+      problem.deterministic_rows = deterministic;
+      std::vector<std::string> names;
+      for (const GemmTactic& tactic : GemmTactics(problem)) names.push_back(Describe(tactic));
+      const GemmTactic usual = ChooseGemmTactic(problem).tactic;
+      EXPECT_EQ(std::count(names.begin(), names.end(), Describe(usual)), 1) << Describe(usual);
+      EXPECT_TRUE(IsDeterministicByRow(problem, usual)) << Describe(usual);
+      // What a layer of an engine that was built without a GPU gets.
+      problem.workspace = static_cast<size_t>(problem.m) * problem.n * sizeof(float);
+      const GemmTactic chosen = ChooseGemmTactic(problem).tactic;
+      EXPECT_LE(GemmWorkspaceSize(problem, chosen), problem.workspace) << Describe(chosen);
+      problem.workspace = SIZE_MAX;
+    }
+  });
+}
+
+// A row's bits must not depend on how many others there are.
+TEST(GemmMmaTactic, DeterministicRowsAreNeverSplit) {
+  ForRandomProblemsOnGpus([](GemmProblem problem) {
+    problem.deterministic_rows = true;
+    const GemmTactic chosen = ChooseGemmTactic(problem).tactic;
+    EXPECT_EQ(chosen.tile.splits, 1);
+    problem.m = problem.m % 97 + 1;
+    EXPECT_EQ(ChooseGemmTactic(problem).tactic.form, chosen.form);
+  });
+}
+
+std::string Chosen(const Gpu& gpu, int64_t m, int64_t n, int64_t k, bool layer_norm) {
+  return ProductName(ChooseGemmTactic(On(gpu, Bert(m, n, k, layer_norm))).tactic);
+}
+
+// Not measured: what the count of instructions and bytes comes to, so that a change to it shows.
+TEST(GemmMmaTactic, LargeTilesForManyRowsAndSplitsForFew) {
+  for (const Gpu& gpu : kGpus) {
+    SCOPED_TRACE(gpu.name);
+    const std::string few = Chosen(gpu, 32, 768, 3072, true), many = Chosen(gpu, 16384, 3072, 768, false);
+    EXPECT_NE(few.find("split-K"), std::string::npos) << few;
+    EXPECT_TRUE(many == "mma 256x128" || many == "mma 128x256" || many == "mma 128x128") << many;
+    std::printf("%s:", gpu.name);
+    for (int64_t m : {32, 128, 512, 2048, 8192}) {
+      std::printf(" %d rows: %s, %s, %s;", static_cast<int>(m), Chosen(gpu, m, 2304, 768, false).c_str(),
+                  Chosen(gpu, m, 768, 768, true).c_str(), Chosen(gpu, m, 768, 3072, true).c_str());
+    }
+    std::printf("\n");
+  }
+}
+
+}  // namespace
+}  // namespace bertfuse::cuda

@@ -1,0 +1,119 @@
+"""The launch paths of every CUDA op without a GPU: on a CUDA runtime that records launches (fake_cudart/).
+
+What a device would refuse is an error there: grids, blocks, clusters, shared memory, registers, tensor maps.
+"""
+
+import json
+import os
+import re
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bertfuse.graph_rewrite import fuse_file
+from bertfuse.qualify.problem import parse
+from tests import ROOT
+from tests.launches import BASE, Recorded, Setting, faults
+from tests.tiny_models import exported
+
+LIBRARY = Path(
+    os.environ.get("BERTFUSE_FAKE_CUDART_LIBRARY", ROOT / "build/wheel/lib/libbertfuse_ort_on_fake_cudart.so")
+)
+BUILT = pytest.mark.skipif(
+    not LIBRARY.exists(), reason="there is no libbertfuse_ort_on_fake_cudart.so: the CUDA kernels were not built"
+)
+
+
+@BUILT
+def test_random_calls_launch_what_devices_take():
+    seed = secrets.randbits(31)
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.launches", LIBRARY, f"--seed={seed}", "--count=1000", "--tactics=0.2"],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=ROOT,
+    )
+    assert run.returncode == 0, f"seed {seed}: {run.stdout[-4000:]}{run.stderr[-4000:]}"
+    calls, launches = map(int, re.search(r"(\d+) calls, (\d+) launches, 0 wrong", run.stdout).groups())
+    assert launches > calls / 2, run.stdout
+
+
+@BUILT
+def test_tactics_and_what_chose_them():
+    """The library has an H200's table; other sizes and GPUs go by the model; a tuning file goes before both."""
+    script = r"""
+import sys
+import bertfuse
+from bertfuse.runtime import native
+from tests.launches import Recorder, Setting
+from bertfuse.qualify.layout import Layout
+from bertfuse.qualify.problem import parse
+from pathlib import Path
+recorder = Recorder(Path(sys.argv[1]))
+def chosen(problem, device=0, tuning=None):
+    problem = parse(problem)
+    call = recorder.call(problem, Layout(problem), Setting(device))
+    call.tuning = tuning
+    by = native.chosen_by(problem.op, call, sys.argv[1])
+    return native.tactic_name(problem.op, call, path=sys.argv[1]), by
+usual = "FusedGemm float16 rows=4096 K=768 N=2304 tactic=-1 without=bias seed=1"
+print(*chosen(usual), sep="; ")
+print(*chosen(usual.replace("K=768", "K=776")), sep="; ")
+print(*chosen(usual, 1), sep="; ")
+row = "FusedGemm float16 4000-5000x2304x768\tsm90 64x64 cluster 1x1"
+text = f"bertfuse tuning 1, library {bertfuse.__version__}\n" + recorder._gpus[0] + "\t" + row + "\n"
+tuning, remark = native.tuning_of(text, "file", sys.argv[1])
+print(*chosen(usual, 0, tuning), remark, sep="; ")
+print(*chosen(usual.replace("rows=4096", "rows=5001"), 0, tuning), sep="; ")
+"""
+    run = subprocess.run([sys.executable, "-c", script, LIBRARY], capture_output=True, text=True, timeout=300, cwd=ROOT)
+    usual, other_size, other_gpu, tuned, beyond = run.stdout.splitlines()
+    assert usual.startswith("sm90 ") and usual.endswith("; measured"), run.stderr
+    assert other_size.endswith("; model") and other_gpu.startswith("mma ") and other_gpu.endswith("; model")
+    assert tuned == "sm90 64x64 cluster 1x1; tuning file; "
+    assert beyond.endswith("; measured")
+
+
+@BUILT
+def test_tactics_of_a_model(tmp_path):
+    """Of each problem that has a choice: by the H200's table where it has the sizes, which are no model's here."""
+    fuse_file(exported("fill-mask"), tmp_path / "m.onnx", dtype="fp16")
+    script = r"""
+import json, sys
+from pathlib import Path
+from bertfuse.analysis.tactics import chosen_tactics
+found = chosen_tactics(sys.argv[2], [(2, 7), (1, 14)], library=Path(sys.argv[1]))
+print(json.dumps([one.to_dict() for one in found]))
+"""
+    arguments = [sys.executable, "-c", script, LIBRARY, tmp_path / "m.onnx"]
+    run = subprocess.run(arguments, capture_output=True, text=True, timeout=300, cwd=ROOT)
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    assert {one["problem"].split()[0] for one in found} >= {"FusedGemm", "FusedGemmLayerNorm", "FusedAttention"}
+    for one in found:
+        assert one["tactic"] and one["launches"] > 0
+        assert one["chosen_by"] == ("" if one["problem"].startswith("FusedAttention") else "model"), one
+
+
+def _record(problem: str, *, address: int, error: int = 0) -> Recorded:
+    launch = {"launch": "Kernel", "error": error, "parameters": [address.to_bytes(8, "little").hex()]}
+    return Recorded(parse(problem), Setting(), regions=[("x", BASE, 64), ("y", BASE + 256, 64)], events=[launch])
+
+
+@pytest.mark.parametrize(
+    "address, error, said",
+    [
+        (BASE + 256, 0, None),
+        (BASE + 320, 0, "in no tensor"),  # right behind y
+        (BASE, 0, "nothing that knows its output y"),
+        (BASE + 256, 1, "refuses"),
+    ],
+)
+def test_faults_are_seen(address, error, said):
+    problem = "FusedGemm float32 rows=4 K=4 N=4 tactic=-1 seed=1"
+    found = list(faults(_record(problem, address=address, error=error)))
+    assert (not found) if said is None else any(said in fault for fault in found), found

@@ -1,0 +1,69 @@
+"""Random calls of the ops' quantised forms, with rows that are 0, tiny, large or not finite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from bertfuse.graph_rewrite.ops import OPS
+from tests.cases import FLOATS, Case
+
+PRODUCTS = ("FusedGemm", "FusedGemmGelu", "FusedGemmLayerNorm", "FusedGemmGeluLayerNorm")
+INT8, FLOAT8 = np.dtype(np.int8), np.dtype(ml_dtypes.float8_e4m3fn)
+
+
+def product(seed: int, weight_type: np.dtype = INT8) -> Case:
+    """One of the products. Labels hold the seed."""
+    rng = np.random.default_rng(seed)
+    op = str(rng.choice(PRODUCTS))
+    dtype = str(rng.choice(["float32", "float32", "float16"]))
+    leading = tuple(int(size) for size in rng.integers(0 if rng.random() < 0.05 else 1, 23, rng.integers(1, 3)))
+    n, k = (int(size) for size in rng.integers(1, rng.choice([8, 70, 400]), 2))
+    # LayerNorm of one or two columns that are nearly alike makes a sign of a rounding.
+    n = max(n, 8) if "LayerNorm" in op else n
+    x = rng.standard_normal((*leading, k)) * np.exp(rng.uniform(-3, 3, k))
+    weight = rng.integers(-128, 128, (n, k)) if weight_type == np.int8 else rng.standard_normal((n, k)) * 100
+    inputs: dict[str, Any] = {tensor.name: None for tensor in OPS[op].inputs}
+    typed = FLOATS[dtype]
+    inputs |= {"x": x.astype(np.float32).astype(typed), "weight": weight.astype(weight_type)}
+    inputs["weight_scale"] = (rng.uniform(0.2, 2, n) / 128 / np.sqrt(k)).astype(np.float32)
+    for name in ("bias", "gamma", "beta"):
+        if name in inputs and (name != "bias" or op != "FusedGemm" or rng.random() < 0.5):
+            inputs[name] = rng.standard_normal(n).astype(np.float32).astype(typed)
+    if "residual" in inputs and (op == "FusedGemmLayerNorm" or rng.random() < 0.5):
+        inputs["residual"] = rng.standard_normal((*leading, n)).astype(np.float32).astype(typed)
+    if rng.random() < 0.5:
+        inputs["x_smooth"] = np.exp(rng.uniform(-2, 2, (1, k))).astype(np.float32)
+    if rng.random() < 0.4:  # some numbers lie beyond the ends
+        inputs["x_scale"] = np.float32(np.abs(x).max(initial=1e-3) / 127 * rng.uniform(0.3, 1.2))
+    elif x.size and rng.random() < 0.5:
+        _odd_rows(inputs["x"].reshape(-1, k), rng)
+    attributes = {"approximate": str(rng.choice(["none", "tanh"]))} if "Gelu" in op else {}
+    attributes |= {"epsilon": 1e-5} if "LayerNorm" in op else {}
+    return Case(op, f"seed_{seed}", inputs, attributes, dtype)
+
+
+def _odd_rows(rows: np.ndarray, rng: np.random.Generator) -> None:
+    for kind in rng.choice(["zero", "tiny", "large", "nan", "inf", "denormal"], 3):
+        row = rows[rng.integers(len(rows))]
+        if kind in ("nan", "inf"):
+            row[rng.integers(len(row))] = np.nan if kind == "nan" else -np.inf
+        else:
+            row *= {"zero": 0, "tiny": 1e-33, "large": 10.0, "denormal": 1e-40}[kind]
+
+
+def embedding(seed: int) -> Case:
+    rng = np.random.default_rng(seed)
+    words, hidden, batch, sequence = (int(size) for size in rng.integers([2, 8, 1, 1], [200, 200, 5, 30]))
+    dtype = str(rng.choice(["float32", "float16"]))
+    typed = FLOATS[dtype]
+    inputs: dict[str, Any] = {tensor.name: None for tensor in OPS["EmbedLayerNorm"].inputs}
+    inputs["ids"] = rng.integers(-words, words, (batch, sequence))
+    inputs["word_table"] = rng.integers(-128, 128, (words, hidden)).astype(np.int8)
+    inputs["word_scale"] = rng.uniform(0.001, 0.02, words).astype(np.float32)
+    inputs["position_table"] = rng.standard_normal((sequence, hidden)).astype(np.float32).astype(typed)
+    for name in ("gamma", "beta"):
+        inputs[name] = rng.standard_normal(hidden).astype(np.float32).astype(typed)
+    return Case("EmbedLayerNorm", f"seed_{seed}", inputs, {"epsilon": 1e-5}, dtype)
