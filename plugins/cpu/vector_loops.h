@@ -50,6 +50,9 @@ struct VectorLoops {
   // it and the weights.
   void (*gemm)(const float* x, const float* weight, float* y, int64_t rows, int64_t columns, int64_t k,
                int64_t y_stride);
+  // The same, faster from some sixty rows on. A row's bits depend on nothing but it and the weights, but are others.
+  void (*gemm_panels)(const float* x, const float* weight, float* y, int64_t rows, int64_t columns, int64_t k,
+                      int64_t y_stride);
   // y = softmax(q kt scale + mask) v, one pass over the keys with a running maximum.
   void (*attention)(const AttentionRows& block);
   void (*float16_to_float)(const uint16_t* x, float* y, int64_t n);

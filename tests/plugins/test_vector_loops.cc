@@ -73,24 +73,26 @@ struct Product {
   }
 
   // Of `count` rows from `row` on; what lies between the columns and the stride keeps its 7.
-  std::vector<float> Run(int64_t row, int64_t count) const {
+  std::vector<float> Run(decltype(VectorLoops::gemm) multiply, int64_t row, int64_t count) const {
     std::vector<float> y(static_cast<size_t>(count * stride), 7.0f);
-    Loops().gemm(x.data() + row * k, weight.data(), y.data(), count, columns, k, stride);
+    multiply(x.data() + row * k, weight.data(), y.data(), count, columns, k, stride);
     return y;
   }
 };
 
-TEST(Gemm, AnySizeAgreesWithDoubleAndARowDoesNotDependOnTheOthers) {
+// Of at most so many rows and columns, by tiles of all sizes.
+void CheckProducts(decltype(VectorLoops::gemm) multiply, int64_t max_rows, int64_t max_columns) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(seed);
-  const int64_t depths[] = {0, 1, 7, 16, 33, 96, 767, 768, 769, 1536, 1553, 2305};
+  const int64_t depths[] = {0, 1, 7, 16, 33, 96, 255, 257, 767, 768, 769, 1536, 1553, 2305};
   for (int64_t k : depths) {
     for (int times = 0; times < 4; ++times) {
-      const Product p(random, 1 + random() % 20, 1 + random() % 23, k);
-      const std::vector<float> y = p.Run(0, p.rows);
+      const auto below = [&](int64_t most) { return 1 + static_cast<int64_t>(random()) % most; };
+      const Product p(random, below(max_rows), below(max_columns), k);
+      const std::vector<float> y = p.Run(multiply, 0, p.rows);
       for (int64_t i = 0; i < p.rows; ++i) {
-        const std::vector<float> alone = p.Run(i, 1);
+        const std::vector<float> alone = p.Run(multiply, i, 1);
         for (int64_t j = 0; j < p.stride; ++j) {
           const float got = y[static_cast<size_t>(i * p.stride + j)];
           EXPECT_EQ(got, alone[static_cast<size_t>(j)]) << p.rows << "x" << p.columns << "x" << k;
@@ -102,12 +104,20 @@ TEST(Gemm, AnySizeAgreesWithDoubleAndARowDoesNotDependOnTheOthers) {
             want += term;
             size += std::fabs(term);
           }
-          // k roundings in sequence would be 6e-8 k of `size`; in lanes they are k / 4 at most.
+          // k roundings in sequence would be 6e-8 k of `size`; in lanes they are k / 4 at most, and far fewer than the
+          // 256 of a panel add up to their bound.
           EXPECT_NEAR(got, want, 6e-8 * size * (8 + double(k) / 4)) << p.rows << "x" << p.columns << "x" << k;
         }
       }
     }
   }
+}
+
+TEST(Gemm, AnySizeAgreesWithDoubleAndARowDoesNotDependOnTheOthers) { CheckProducts(Loops().gemm, 20, 23); }
+
+TEST(Gemm, PanelsOfAnySizeAgreeWithDoubleAndARowDoesNotDependOnTheOthers) {
+  CheckProducts(Loops().gemm_panels, 30, 70);
+  CheckProducts(Loops().gemm_panels, 3, 420);  // several chunks of columns
 }
 
 TEST(LayerNorm, EveryLengthAgreesWithDouble) {

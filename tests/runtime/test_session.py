@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
@@ -31,11 +32,25 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_cpu_sessions_run_the_op_bodies(fused: Path) -> None:
-    session = bertfuse.InferenceSession(fused)
-    assert isinstance(session, onnxruntime.InferenceSession)
+def test_the_library_comes_where_the_file_has_its_ops(fused: Path, bare: Path, tmp_path: Path, library: Path) -> None:
+    """As fused files are written, and as onnx writes them: the domains stand before the graph, or behind it."""
+    saved = tmp_path / "saved.onnx"
+    onnx.save(onnx.load(fused), saved)
+    for model in (fused, bare, saved, saved.read_bytes()):
+        session = bertfuse.InferenceSession(model)
+        assert isinstance(session, onnxruntime.InferenceSession)
+        assert session.uses_library
+    assert not bertfuse.InferenceSession(exported()).uses_library
+    assert not bertfuse.InferenceSession(fused, library="never").uses_library
+
+
+def test_without_the_library_the_op_bodies_run(fused: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    want = bertfuse.InferenceSession(fused, library="never").run(None, inputs(2, 11))
+    monkeypatch.setenv("BERTFUSE_ORT_LIBRARY", str(tmp_path / "missing.so"))
+    with pytest.warns(RuntimeWarning, match="fused ops run as standard operators"):
+        session = bertfuse.InferenceSession(fused)
     assert not session.uses_library
-    assert bertfuse.InferenceSession(exported()).uses_library is False
+    np.testing.assert_array_equal(session.run(None, inputs(2, 11))[0], want[0])
 
 
 def test_a_provider_by_its_name_alone(fused: Path) -> None:

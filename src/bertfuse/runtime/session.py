@@ -12,7 +12,7 @@ from typing import Any
 import onnxruntime
 
 from bertfuse.errors import BertfuseError, RuntimeLibraryError
-from bertfuse.graph_rewrite.spec import QUANTIZED_KEY
+from bertfuse.graph_rewrite.spec import DOMAIN
 
 from .library import misses_library, register
 
@@ -61,12 +61,11 @@ class InferenceSession(onnxruntime.InferenceSession):
     Args:
         path: the model's path, or its serialised bytes.
         providers: as onnxruntime's, or the name of one; None is the CPU.
-        library: "auto" registers the custom-op library for sessions that are not CPU only, and for models that carry
-            ops without their functions; a CPU-only session of any other model runs the op bodies, which is a little
-            faster for batches, since a custom op's GEMM cannot use prepacked weights; it then also leaves out the one
-            fusion of onnxruntime that costs time there (unless `disabled_optimizers` is given). Of a quantised model
-            the library's products are faster (1.4 times on MiniLM), so that it is registered on the CPU, too. "always"
-            and "never" leave no choice: with the library one short text takes a fifth to two fifths less time on a CPU.
+        library: "auto" registers the custom-op library for sessions that are not CPU only, and on the CPU for models
+            with bertfuse's ops: they take less time with it than by their op bodies (docs/performance.md), and where
+            the library is missing a warning says so and the bodies run. A CPU-only session also leaves out the one
+            fusion of onnxruntime that costs time there (unless `disabled_optimizers` is given). "always" and "never"
+            leave no choice.
         tuning, tf32, deterministic_rows: as `register` takes them. What ONNX Runtime itself computes on a GPU keeps to
             tf32, too: off unless asked for here or in the provider's own option use_tf32.
         sess_options: as onnxruntime's. Without them only fatal errors are logged: the rest is raised.
@@ -111,7 +110,7 @@ class InferenceSession(onnxruntime.InferenceSession):
         self.uses_library = library == "always"
         if library == "always":
             register(sess_options, **settings)
-        elif library == "auto" and (not cpu_only or is_quantized_file(model)):
+        elif library == "auto" and (not cpu_only or has_fused_ops(model)):
             self.uses_library = _register(sess_options, **settings)
         if cpu_only:
             options.setdefault("disabled_optimizers", _SLOWER_ON_CPU)
@@ -135,17 +134,23 @@ class InferenceSession(onnxruntime.InferenceSession):
             _check_providers(name, providers, self.get_providers())
 
 
-# Metadata and functions stand at a file's end, behind the graph.
-_END_BYTES = 1 << 20
+# An ONNX file names the domains of its operators before its graph or behind it, never among the weights.
+_ENDS_BYTES = 1 << 20
+# An OperatorSetIdProto up to its version, by hand: importing onnx takes a tenth of a second.
+_DOMAIN_ENTRY = b"\n" + bytes([len(DOMAIN)]) + DOMAIN.encode() + b"\x10"
 
 
-def is_quantized_file(model: str | bytes) -> bool:
-    """Whether a model (its path, or serialised) says at its end, where alone this looks, that bertfuse quantised it."""
+def has_fused_ops(model: str | os.PathLike[str] | bytes) -> bool:
+    """Whether a model (its path, or serialised) says at its beginning or end, where alone this looks, that it has
+    bertfuse's ops.
+    """
     if isinstance(model, bytes):
-        return QUANTIZED_KEY.encode() in model[-_END_BYTES:]
+        return _DOMAIN_ENTRY in model[:_ENDS_BYTES] or _DOMAIN_ENTRY in model[-_ENDS_BYTES:]
     with open(model, "rb") as file:
-        file.seek(max(0, os.path.getsize(model) - _END_BYTES))
-        return QUANTIZED_KEY.encode() in file.read()
+        if _DOMAIN_ENTRY in file.read(_ENDS_BYTES):
+            return True
+        file.seek(max(0, os.path.getsize(model) - _ENDS_BYTES))
+        return _DOMAIN_ENTRY in file.read()
 
 
 def _with_tf32(providers: list[Any], options: dict[str, Any], tf32: bool) -> tuple[list[Any], dict[str, Any]]:

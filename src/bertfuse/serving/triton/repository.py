@@ -19,6 +19,7 @@ import onnx
 from bertfuse.errors import BertfuseError
 from bertfuse.export.folder import output_folder
 from bertfuse.export.source import copy_files
+from bertfuse.graph_rewrite.spec import DOMAIN, QUANTIZED_KEY
 from bertfuse.inference.activations import labels_of
 from bertfuse.inference.model import TextModel
 from bertfuse.model_folder.files import MODEL_FILE, ONNX_FOLDER
@@ -168,7 +169,7 @@ def _onnx_model(model: TextModel, served: Served, name: str, gpu: bool, options:
         inputs = [tensor(value.name, value.type, value.shape[1:]) for value in session.get_inputs()]
         shapes = [value.shape[1:] for value in outputs]
     made = [tensor(value.name, value.type, shape) for value, shape in zip(outputs, shapes, strict=True)]
-    if gpu or served.library == "always" or session.uses_library:
+    if gpu or served.library == "always" or (served.library == "auto" and _wants_library(model.path)):
         more["model_operations"] = {"op_library_filename": [f"{options.libraries.rstrip('/')}/{LIBRARY}"]}
     return config(
         name,
@@ -181,6 +182,17 @@ def _onnx_model(model: TextModel, served: Served, name: str, gpu: bool, options:
         queue_delay=options.queue_delay,
         **more,
     )
+
+
+def _wants_library(path: Path) -> bool:
+    """Whether a CPU server is to have the library: nothing else runs the model, or its quantised products gain much.
+
+    Elsewhere it would gain a little, and have to be put on every server that takes the model.
+    """
+    model = onnx.load(path, load_external_data=False)
+    bodies = {(function.domain, function.name) for function in model.functions}
+    bare = any(node.domain == DOMAIN and (DOMAIN, node.op_type) not in bodies for node in model.graph.node)
+    return bare or any(entry.key == QUANTIZED_KEY for entry in model.metadata_props)
 
 
 def _plan_model(model: TextModel, name: str, plan: Path, options: Options) -> tuple[Message, dict[str, Any]]:
