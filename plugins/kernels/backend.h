@@ -2,9 +2,12 @@
 #ifndef BERTFUSE_KERNELS_BACKEND_H_
 #define BERTFUSE_KERNELS_BACKEND_H_
 
+#include <cuda_fp16.h>
+
 #include <climits>
 #include <cstdint>
 #include <initializer_list>
+#include <type_traits>
 
 #include "kernels/device.h"
 
@@ -30,11 +33,20 @@ struct BackendFacts {
 inline constexpr BackendFacts kBackends[] = {
     {Backend::kSm90, "sm90", kSm90IsBuilt, 90, 90},      // sm90/: wgmma, TMA, clusters
     {Backend::kCublasLt, "cublaslt", true, 0, INT_MAX},  // cublaslt/: NVIDIA's products, where the process has them
-    {Backend::kMma, "mma", true, 80, INT_MAX},           // mma/: the tensor cores of every architecture since 8.0
+    {Backend::kMma, "mma", true, 75, INT_MAX},           // mma/: tensor cores since 8.0, of float16 since 7.5
     {Backend::kSimt, "simt", true, 0, INT_MAX},          // portable/: float32 arithmetic, any size and alignment
 };
 
 constexpr const BackendFacts& FactsOf(Backend backend) { return kBackends[static_cast<int>(backend)]; }
+
+// Before it tensor cores multiply float16 alone, and there is no cp.async.
+inline constexpr int kFirstWithAllMmaTypes = 80;
+
+// Whether the device's tensor cores multiply T by mma.sync.
+template <class T>
+bool HasMmaOf(const Device& device) {
+  return device.compute_capability >= kFirstWithAllMmaTypes || std::is_same_v<T, __half>;
+}
 
 inline bool RunsOn(Backend backend, const Device& device) {
   const BackendFacts& facts = FactsOf(backend);

@@ -29,6 +29,17 @@ __device__ __forceinline__ void RealPlaces(const Index* mask, int64_t places, in
   for (int i = 0; i < kWordsAtOnce; ++i) real[i] = __ballot_sync(kAllLanes, value[i] != 0);
 }
 
+// Of a warp's lanes.
+__device__ __forceinline__ int SumOfWarp(int value) {
+#if __CUDA_ARCH__ >= 800
+  return __reduce_add_sync(kAllLanes, value);
+#else
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(kAllLanes, value, step);
+  return value;
+#endif
+}
+
 // The sum of `count` over all warps of the grid, which is a block or a cluster, before this one; *all gets that over
 // all of its warps.
 __device__ __forceinline__ int SumBeforeWarp(int count, int* all) {
@@ -37,16 +48,16 @@ __device__ __forceinline__ int SumBeforeWarp(int count, int* all) {
   if (lane == 0) of_warps[warp] = count;
   __syncthreads();
   const int other = lane < static_cast<int>(blockDim.x) / 32 ? of_warps[lane] : 0;
-  int before = __reduce_add_sync(kAllLanes, lane < warp ? other : 0);
-  *all = __reduce_add_sync(kAllLanes, other);
+  int before = SumOfWarp(lane < warp ? other : 0);
+  *all = SumOfWarp(other);
 #if __CUDA_ARCH__ >= 900
   __shared__ int of_blocks[kPackCluster];
   if (gridDim.x > 1) {
     if (threadIdx.x < kPackCluster) StoreDsmem(DsmemAddress(&of_blocks[blockIdx.x], threadIdx.x), *all);
     SyncClusterMemory();
     const int of_block = lane < kPackCluster ? of_blocks[lane] : 0;
-    before += __reduce_add_sync(kAllLanes, lane < static_cast<int>(blockIdx.x) ? of_block : 0);
-    *all = __reduce_add_sync(kAllLanes, of_block);
+    before += SumOfWarp(lane < static_cast<int>(blockIdx.x) ? of_block : 0);
+    *all = SumOfWarp(of_block);
   }
 #endif
   return before;

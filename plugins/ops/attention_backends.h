@@ -37,8 +37,8 @@ struct Sm90Attention {
 
 template <class T>
 struct MmaAttention {
-  static bool Supports(const kernels::AttentionArguments<T>& a, const kernels::Device&) {
-    return kIsHalf<T> && kernels::AttentionMmaSupports(a);
+  static bool Supports(const kernels::AttentionArguments<T>& a, const kernels::Device& device) {
+    return kIsHalf<T> && kernels::AttentionMmaSupports(a, device);
   }
   static cudaError_t Launch(const AttentionTactic& tactic, const kernels::AttentionArguments<T>& a,
                             const kernels::Device& device, cudaStream_t stream) {

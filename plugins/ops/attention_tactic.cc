@@ -31,6 +31,11 @@ AttentionTile ChooseSm90(const AttentionProblem& problem) {
   return problem.sequence <= kShortKeys ? kShort : kLong;
 }
 
+bool HasWide(const AttentionProblem& problem) {
+  const kernels::attention_mma::TileShape& shape = *kernels::attention_mma::FindTileShape(problem.head_size);
+  return shape.HasWide() && Fits(shape, Wide(shape), problem.shared_bytes);
+}
+
 // With 32 rows a warp keys and values are read from shared memory half as often, but there are half as many blocks:
 // each multiprocessor must have a tile. Head size 128 then takes 64 KiB, and where two such blocks do not fit a
 // multiprocessor (8.6, 8.9, 12.0) the four warps of one cannot hide each other's waits. Not measured: reasoned, and
@@ -41,7 +46,7 @@ AttentionTile ChooseMma(const AttentionProblem& problem) {
   const int64_t tiles = problem.batch * problem.heads * CeilDiv(problem.sequence, wide.queries);
   const bool two_fit = problem.head_size <= 64 || problem.shared_bytes >= 2 * (64 << 10);
   const bool fills = tiles >= problem.multiprocessors && problem.sequence > wide.queries / 2;
-  return shape.HasWide() && two_fit && fills ? wide : Narrow(shape);
+  return HasWide(problem) && two_fit && fills ? wide : Narrow(shape);
 }
 
 }  // namespace
@@ -57,7 +62,7 @@ std::vector<AttentionTactic> AttentionTactics(const AttentionProblem& problem) {
     if (facts.backend == Backend::kMma) {
       const kernels::attention_mma::TileShape& shape = *kernels::attention_mma::FindTileShape(problem.head_size);
       tactics.push_back({Backend::kMma, Narrow(shape)});
-      if (shape.HasWide()) tactics.push_back({Backend::kMma, Wide(shape)});
+      if (HasWide(problem)) tactics.push_back({Backend::kMma, Wide(shape)});
       continue;
     }
     for (const AttentionTile& tile : kAttentionTiles) {

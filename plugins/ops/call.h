@@ -11,6 +11,7 @@
 #include "core/kernel_call.h"
 #include "core/op_table.h"
 #include "core/status.h"
+#include "kernels/backend.h"
 #include "kernels/elements.h"
 #include "kernels/launch.h"
 #include "ops/tuning.h"
@@ -68,6 +69,20 @@ inline void RefuseQuantized(const char* op_name, const bertfuse_call& call) {
   }
 }
 
+// Throws NOT_SUPPORTED where a tensor is bfloat16 and the GPU is older than that type.
+inline void RefuseBfloat16(const char* op_name, const bertfuse_call& call, const kernels::Device& device) {
+  if (device.compute_capability >= kernels::kFirstWithAllMmaTypes) return;
+  const OpDef& op = *FindOp(op_name);
+  for (int i = 0; i < call.num_inputs; ++i) {
+    if (call.inputs[i].dtype != BERTFUSE_BFLOAT16) continue;
+    Fail(
+        BERTFUSE_NOT_SUPPORTED,
+        "%s: input '%s' is bfloat16, which this GPU of compute capability %d.%d does not multiply: make the model with "
+        "--dtype fp16",
+        op.name, op.inputs[i].name, device.compute_capability / 10, device.compute_capability % 10);
+  }
+}
+
 // Where a tensor is given, its data; else null.
 template <class T>
 T* Data(const bertfuse_tensor& tensor) {
@@ -98,7 +113,9 @@ constexpr bertfuse_kernel CudaKernel() {
     return Guarded(error, [&] {
       CheckCallSize(Op::kName, *call);
       RefuseQuantized(Op::kName, *call);
-      const kernels::DeviceScope scope(DeviceOf(*call).id);
+      const kernels::Device& device = DeviceOf(*call);
+      RefuseBfloat16(Op::kName, *call, device);
+      const kernels::DeviceScope scope(device.id);
       CheckCuda(scope.error(), Op::kName);
       kRun(*call);
     });

@@ -48,7 +48,7 @@ struct MmaGemm {
   // On Hopper float32 that may not be rounded stays with the kernel that was measured there.
   static bool Supports(const Arguments& a, const kernels::Device& device) {
     const bool three_products = std::is_same_v<T, float> && !a.allow_tf32;
-    return kIsCompiled && kernels::GemmMmaSupports<T>(a) && !(three_products && device.compute_capability == 90);
+    return kIsCompiled && kernels::HasMmaOf<T>(device) && kernels::GemmMmaSupports<T>(a) && !(three_products && device.compute_capability == 90);
   }
   static cudaError_t Launch(const GemmTactic& tactic, const Arguments& a, const kernels::Device& device,
                             cudaStream_t stream) {

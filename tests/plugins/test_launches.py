@@ -79,6 +79,28 @@ print(*chosen(usual.replace("rows=4096", "rows=5001"), 0, tuning), sep="; ")
 
 
 @BUILT
+def test_a_gpu_whose_tensor_cores_multiply_float16_alone():
+    script = r"""
+import sys
+from pathlib import Path
+from tests.launches import Recorder, Setting
+from bertfuse.qualify.problem import parse
+recorder = Recorder(Path(sys.argv[1]))
+t4 = recorder.devices.index(75)
+for dtype in ("float16", "float32", "bfloat16"):
+    for problem in ("FusedGemm {} rows=512 K=768 N=2304 tactic=-1 seed=1",
+                    "FusedAttention {} B=2 S=128 H=768 num_heads=12 scale=0.125 tactic=-1 without=mask seed=1"):
+        made = recorder.run(parse(problem.format(dtype)), Setting(t4))
+        print(made.error or made.tactic)
+"""
+    run = subprocess.run([sys.executable, "-c", script, LIBRARY], capture_output=True, text=True, timeout=300, cwd=ROOT)
+    lines = run.stdout.splitlines()
+    assert len(lines) == 6, run.stderr
+    assert lines[0].startswith("mma ") and lines[1].startswith("mma ") and lines[2].startswith("simt"), lines
+    assert lines[3].startswith("simt") and all("bfloat16" in line and "7.5" in line for line in lines[4:]), lines
+
+
+@BUILT
 def test_tactics_of_a_model(tmp_path):
     """Of each problem that has a choice: by the H200's table where it has the sizes, which are no model's here."""
     fuse_file(exported("fill-mask"), tmp_path / "m.onnx", dtype="fp16")

@@ -1,10 +1,13 @@
-// Attention on the tensor cores of compute capability 8.0 and later, for GPUs without wgmma and for every variant.
+// Attention on the tensor cores of compute capability 8.0 and later, and of float16 7.5, for GPUs without wgmma and for
+// every variant.
 #ifndef BERTFUSE_KERNELS_MMA_ATTENTION_H_
 #define BERTFUSE_KERNELS_MMA_ATTENTION_H_
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/attention.h"
+#include "kernels/backend.h"
 
 namespace bertfuse::kernels {
 namespace attention_mma {
@@ -37,6 +40,23 @@ constexpr const TileShape* FindTileShape(int64_t head_size) {
 constexpr AttentionTile Narrow(const TileShape& shape) { return {64, shape.keys, 1}; }
 constexpr AttentionTile Wide(const TileShape& shape) { return {128, shape.keys, 1}; }
 
+// A stage holds a tile of keys and one of values.
+constexpr int StageBytes(const TileShape& shape) { return 2 * shape.keys * shape.head_size * 2; }
+
+// Dynamic shared memory of a block: two stages. Queries that stay in registers pass through the second one before it is
+// needed, and results leave through where the queries were; other queries stand behind the stages.
+constexpr int SharedBytes(const TileShape& shape, int queries) {
+  const int query_bytes = queries * shape.head_size * 2;
+  const bool keeps = queries == Narrow(shape).queries || shape.wide_keeps_queries;
+  return keeps ? StageBytes(shape) + std::max(StageBytes(shape), query_bytes) : 2 * StageBytes(shape) + query_bytes;
+}
+
+// Whether a block may have as much, beside what TileScheduler and KeyTiles take.
+constexpr bool Fits(const TileShape& shape, const AttentionTile& tile, int shared_bytes) {
+  constexpr int kStaticBytes = 3 << 10;
+  return SharedBytes(shape, tile.queries) + kStaticBytes <= shared_bytes;
+}
+
 }  // namespace attention_mma
 
 // float16 and bfloat16. Needs AttentionMmaSupports(); cudaErrorInvalidConfiguration where no kernel was compiled for
@@ -46,8 +66,10 @@ cudaError_t AttentionMma(const AttentionArguments<T>& arguments, const Attention
                          cudaStream_t stream);
 
 template <class T>
-bool AttentionMmaSupports(const AttentionArguments<T>& a) {
-  const bool size = a.head_size % 8 == 0 && attention_mma::FindTileShape(a.head_size) != nullptr;
+bool AttentionMmaSupports(const AttentionArguments<T>& a, const Device& device) {
+  const attention_mma::TileShape* shape = attention_mma::FindTileShape(a.head_size);
+  if (!HasMmaOf<T>(device) || shape == nullptr || !Fits(*shape, Narrow(*shape), device.shared_bytes)) return false;
+  const bool size = a.head_size % 8 == 0;
   const bool heads = a.heads > 0 && a.heads < (1 << 16) && a.heads % a.KvHeads() == 0;
   // The kernel adds two numbers of this size in 32 bits.
   constexpr int64_t kMost = 1 << 29;

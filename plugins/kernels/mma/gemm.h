@@ -1,4 +1,5 @@
-// Products by mma.sync, for the tensor cores of every architecture since 8.0 (without wgmma and TMA).
+// Products by mma.sync, for the tensor cores of every architecture since 8.0 (without wgmma and TMA), and of float16 on
+// 7.5.
 #ifndef BERTFUSE_KERNELS_MMA_GEMM_H_
 #define BERTFUSE_KERNELS_MMA_GEMM_H_
 

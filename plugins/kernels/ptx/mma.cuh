@@ -1,4 +1,5 @@
-// Tensor-core instructions of one warp (mma.sync, ldmatrix): compute capability 8.0 and later; stmatrix: 9.0.
+// Tensor-core instructions of one warp (mma.sync, ldmatrix): compute capability 8.0 and later, of float16 7.5, too;
+// stmatrix: 9.0.
 #ifndef BERTFUSE_KERNELS_PTX_MMA_CUH_
 #define BERTFUSE_KERNELS_PTX_MMA_CUH_
 
@@ -31,14 +32,17 @@ __device__ __forceinline__ void StoreMatrices(uint32_t address, const uint32_t (
 
 // Rounded to the nearest TF32, ties away from zero. The tensor cores would cut a float32's last 13 bits off.
 __device__ __forceinline__ uint32_t RoundToTf32(uint32_t x) {
-  uint32_t rounded;
+  uint32_t rounded = x;
+#if __CUDA_ARCH__ >= 800
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(x)));
+#endif
   return rounded;
 }
 
 // d += a[16 x k] * b[k x 8], where k is 16 (8 for float32, as TF32). Each element type has a line here.
 template <class T>
 struct MmaOp;
+#if __CUDA_ARCH__ >= 800
 #define BERTFUSE_MMA(T, SHAPE_AND_TYPES)                                                                          \
   template <>                                                                                                     \
   struct MmaOp<T> {                                                                                               \
@@ -53,6 +57,35 @@ BERTFUSE_MMA(float, "m16n8k8.row.col.f32.tf32.tf32.f32")
 BERTFUSE_MMA(__half, "m16n8k16.row.col.f32.f16.f16.f32")
 BERTFUSE_MMA(__nv_bfloat16, "m16n8k16.row.col.f32.bf16.bf16.f32")
 #undef BERTFUSE_MMA
+#else  // the halves of k one after the other; there are no other types
+template <>
+struct MmaOp<__half> {
+  __device__ __forceinline__ static void Fma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    FmaHalf(d, a[0], a[1], b0);
+    FmaHalf(d, a[2], a[3], b1);
+  }
+
+ private:
+  __device__ __forceinline__ static void FmaHalf(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t b) {
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a0), "r"(a1), "r"(b));
+  }
+};
+template <class T>
+struct MmaOp {
+  __device__ __forceinline__ static void Fma(float (&)[4], const uint32_t (&)[4], uint32_t, uint32_t) { __trap(); }
+};
+#endif
+
+// Whether this machine code multiplies T: kernels that do not have empty bodies, and nothing launches them there.
+template <class T>
+inline constexpr bool kHasMma =
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+    true;
+#else
+    std::is_same_v<T, __half>;
+#endif
 
 template <class T>
 __device__ __forceinline__ void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {

@@ -14,22 +14,26 @@ using emulator::AttentionSizes;
 using emulator::Masks;
 using emulator::Random;
 
+constexpr bool kTuring = BERTFUSE_EMULATED_CAPABILITY == 75;
+constexpr int64_t kMostHeadSize = kTuring ? 192 : 256;  // of what shared memory has room for
+
 // By tiles of 128 queries, where there are any, or of 64.
 template <class T>
 void Launch(const AttentionProblem<T>& problem, bool wide, uint64_t seed) {
-  const Device device = {0, 80, 8, 99 << 10};
+  const Device device = {0, BERTFUSE_EMULATED_CAPABILITY, 8, (kTuring ? 64 : 99) << 10};
   const AttentionArguments<T>& a = problem.arguments();
   emulator::TheSettings().seed = seed;
-  ASSERT_TRUE(AttentionMmaSupports(a));
   const attention_mma::TileShape& shape = *attention_mma::FindTileShape(a.head_size);
-  const AttentionTile tile = wide && shape.HasWide() ? Wide(shape) : Narrow(shape);
+  ASSERT_TRUE(AttentionMmaSupports(a, device));
+  const bool has_wide = shape.HasWide() && Fits(shape, Wide(shape), device.shared_bytes);
+  const AttentionTile tile = wide && has_wide ? Wide(shape) : Narrow(shape);
   ASSERT_EQ(AttentionMma(a, tile, device, nullptr), cudaSuccess) << emulator::TakeFault();
 }
 
 AttentionSizes DrawSizes(Random& random) {
   constexpr int64_t kSizes[] = {16, 24, 32, 48, 64, 64, 72, 80, 96, 120, 128, 192, 256};
   AttentionSizes sizes;
-  sizes.head_size = kSizes[random.Between(0, std::size(kSizes) - 1)];
+  sizes.head_size = std::min(kSizes[random.Between(0, std::size(kSizes) - 1)], kMostHeadSize);
   sizes.kv_heads = random.Between(1, 2);
   sizes.heads = sizes.kv_heads * random.Between(1, 2);
   if (sizes.heads == sizes.kv_heads && random.OneIn(2)) sizes.kv_heads = 0;
@@ -73,12 +77,14 @@ void TestRandom(int count) {
 }
 
 TEST(EmulatedAttention, Float16) { TestRandom<__half>(40); }
+#if BERTFUSE_EMULATED_CAPABILITY >= 80
 TEST(EmulatedAttention, Bfloat16) { TestRandom<__nv_bfloat16>(20); }
+#endif
 
 // Each head size, one of each block's width, without a bank conflict where rows are a power of two.
 TEST(EmulatedAttention, EveryHeadSize) {
   Random random(emulator::Seed());
-  for (int64_t head_size = 8; head_size <= 256; head_size += 8) {
+  for (int64_t head_size = 8; head_size <= kMostHeadSize; head_size += 8) {
     AttentionSizes sizes;
     sizes.head_size = head_size;
     sizes.sequence = random.Between(65, 140);

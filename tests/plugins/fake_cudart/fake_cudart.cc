@@ -35,6 +35,7 @@ constexpr Device kDevices[] = {
     {"NVIDIA L4", 89, 58, 99 << 10, 100 << 10, 1536, 48, 2040, 6251, 192},
     {"NVIDIA B200", 100, 148, 227 << 10, 228 << 10, 2048, 126, 1965, 3996, 8192},
     {"NVIDIA GeForce RTX 5090", 120, 170, 99 << 10, 100 << 10, 1536, 96, 2407, 14001, 512},
+    {"Tesla T4", 75, 40, 64 << 10, 64 << 10, 1024, 4, 1590, 5001, 256},
 };
 constexpr int kNumDevices = static_cast<int>(std::size(kDevices));
 constexpr int kRegisters = 65536, kReservedShared = 1 << 10, kDefaultShared = 48 << 10, kMaxCluster = 8;

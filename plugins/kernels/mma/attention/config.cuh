@@ -26,18 +26,13 @@ struct Config {
   static constexpr bool kKeepsQueries = kRowTiles == 1 || kShape.wide_keeps_queries;
   static_assert(sizeof(T) == 2 && kShape.head_size == kHeadSize && kHeadSize % 16 == 0 && kKeys % 32 == 0);
 
-  // Shared memory: a stage holds a tile of keys and one of values. Queries that stay in registers pass through the
-  // second stage before it is needed, and results leave through where the queries were.
   static constexpr int kChunks = kHeadSize / 8;  // of 16 bytes, in a row
   static constexpr int kStages = 2;
   static constexpr int kKeyTileBytes = kKeys * kHeadSize * 2;
-  static constexpr int kStageBytes = 2 * kKeyTileBytes;
-  static constexpr int kQueryBytes = kQueries * kHeadSize * 2;
+  static constexpr int kStageBytes = StageBytes(kShape);
   static constexpr int kQueryOffset = kKeepsQueries ? kStageBytes : kStages * kStageBytes;
-  static constexpr int kLastBytes = kKeepsQueries && kQueryBytes < kStageBytes ? kStageBytes : kQueryBytes;
-  static constexpr int kSharedBytes = kQueryOffset + kLastBytes;
-  // Compute capability 8.6, 8.9 and 12.0 have 99 KiB for a block; TileScheduler and KeyTiles take less than 3.
-  static_assert(kSharedBytes <= 96 * 1024);
+  static constexpr int kSharedBytes = SharedBytes(kShape, kQueries);
+  static_assert(Fits(kShape, {kQueries, kKeys, 1}, 99 << 10), "what 8.6, 8.9 and 12.0 have for a block");
 };
 
 // Scores count in powers of two: 2^x is what the hardware has.

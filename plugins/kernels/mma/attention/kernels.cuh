@@ -23,6 +23,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
     Kernel(const __grid_constant__ Parameters<typename Config::T> p) {
   __shared__ typename TileScheduler<Config>::Shared scheduler;
   __shared__ uint32_t mask_words[KeyTiles<Config>::kMaskKeys / 32];
+  if constexpr (!kHasMma<typename Config::T>) return;
   LaunchDependents();
   WaitForDependencies();
   const TileScheduler<Config> tiles(p, scheduler);

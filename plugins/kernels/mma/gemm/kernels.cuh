@@ -17,6 +17,7 @@ template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
     GemmMmaKernel(const __grid_constant__ Parameters<typename Config::T> p) {
   using T = typename Config::T;
+  if constexpr (!kHasMma<T>) return;
   LaunchDependents();
   const int rows = p.row_count == nullptr ? p.m : static_cast<int>(RealRows(LoadRowCount(p.row_count), p.m));
   const TileScheduler<Config::kM, Config::kN> tiles(p, rows);

@@ -15,6 +15,41 @@
 
 namespace bertfuse::kernels::gemm_mma {
 
+// Copies of one thread that have begun. They go on by themselves, and the ring's waits end them.
+template <int kCopies, bool kAsync>
+class BegunCopies {
+ public:
+  __device__ __forceinline__ void Begin(int, uint32_t to, const char* from, bool inside) {
+    CopyAsync16(to, from, inside);
+  }
+  __device__ __forceinline__ void End() {}
+};
+
+// Without cp.async they are read into registers, and End() brings them to shared memory, at best when they have come.
+template <int kCopies>
+class BegunCopies<kCopies, false> {
+ public:
+  __device__ __forceinline__ void Begin(int i, uint32_t to, const char* from, bool inside) {
+    read_[i] = inside ? __ldg(reinterpret_cast<const uint4*>(from)) : uint4{};
+    to_[i] = to;
+    begun_ = true;
+  }
+  __device__ __forceinline__ void End() {
+    if (!begun_) return;
+    begun_ = false;
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      const uint32_t words[4] = {read_[i].x, read_[i].y, read_[i].z, read_[i].w};
+      StoreShared(to_[i], words);
+    }
+  }
+
+ private:
+  uint4 read_[kCopies];
+  uint32_t to_[kCopies];
+  bool begun_ = false;
+};
+
 // What one thread copies of an operand's kRows rows: a chunk of every (kThreads / 4)th row of a stage.
 template <class T, int kRows, int kThreads>
 class OperandCopy {
@@ -32,20 +67,27 @@ class OperandCopy {
     for (int i = 0; i < kCopies; ++i) inside_ |= (first_row + row + i * kRowsAtOnce < rows ? 1u : 0u) << i;
   }
 
-  // Of the next stage's k.
-  __device__ __forceinline__ void CopyNext(uint32_t tile) {
+  // Of the next stage's k. End() before the stage's wait, and before the next one begins.
+  __device__ __forceinline__ void BeginNext(uint32_t tile) {
     const uint32_t inside = left_ > 0 ? inside_ : 0;
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
-      CopyAsync16(tile + to_ + i * kRowsAtOnce * kStageRowBytes, from_ + i * next_row_, (inside >> i & 1) != 0);
+      begun_.Begin(i, tile + to_ + i * kRowsAtOnce * kStageRowBytes, from_ + i * next_row_, (inside >> i & 1) != 0);
     }
     from_ += kStageRowBytes;
     left_ -= kStageRowBytes;
+  }
+  __device__ __forceinline__ void End() { begun_.End(); }
+
+  __device__ __forceinline__ void CopyNext(uint32_t tile) {
+    BeginNext(tile);
+    End();
   }
 
  private:
   static constexpr int kRowsAtOnce = kThreads / kRowChunks, kCopies = kRows / kRowsAtOnce;
   static_assert(kRows % kRowsAtOnce == 0 && kRowsAtOnce % 8 == 0, "all of a thread's chunks are swizzled alike");
+  BegunCopies<kCopies, kHasAsyncCopies> begun_;
   const char* from_;
   int64_t next_row_;
   int to_, left_;  // bytes of k from its chunk on
@@ -125,6 +167,8 @@ __device__ __forceinline__ void MultiplyTile(OperandCopy<typename Config::T, Con
     for (int step = 0; step < Config::kSteps; ++step) {
       if (step == Config::kSteps - 1) {
         // The next stage has arrived, and all warps have read this one. (Behind the last one what is read is not used.)
+        x.End();
+        weight.End();
         WaitForStage(stages);
         __syncthreads();
         read = read + kStageBytes == ring_end ? ring : read + kStageBytes;
@@ -132,8 +176,8 @@ __device__ __forceinline__ void MultiplyTile(OperandCopy<typename Config::T, Con
       reader.Read(fragments[(step + 1) % 2], read, (step + 1) % Config::kSteps);
       if (step == 0) {
         if (i + stages - 1 < count) {
-          x.CopyNext(written);
-          weight.CopyNext(written + kXBytes);
+          x.BeginNext(written);
+          weight.BeginNext(written + kXBytes);
         }
         CommitCopies();
         written = written + kStageBytes == ring_end ? ring : written + kStageBytes;

@@ -127,9 +127,18 @@ inline void MmaOfWarp(float (&d)[4], const uint32_t (&a)[kRegistersOfA], const u
 }
 
 template <class T>
+inline constexpr bool kHasMma = BERTFUSE_EMULATED_CAPABILITY >= 80 || std::is_same_v<T, __half>;
+
+template <class T>
 inline void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  const uint32_t b[2] = {b0, b1};
-  MmaOfWarp<T>(d, a, b);
+  if constexpr (BERTFUSE_EMULATED_CAPABILITY >= 80) {
+    const uint32_t b[2] = {b0, b1};
+    MmaOfWarp<T>(d, a, b);
+  } else {
+    const uint32_t low[2] = {a[0], a[1]}, high[2] = {a[2], a[3]}, b[2][1] = {{b0}, {b1}};
+    MmaOfWarp<T>(d, low, b[0]);
+    MmaOfWarp<T>(d, high, b[1]);
+  }
 }
 
 }  // namespace bertfuse::kernels
