@@ -12,6 +12,14 @@ char __libc_single_threaded = 0;
 extern "C" {
 extern void* __dso_handle;
 void __cxa_finalize(void* library);
+int __cxa_atexit(void (*function)(void*), void* argument, void* library);
+
+// glibc links its own into every library, and that one passes what __dso_handle holds, which is nothing with zig: the
+// CUDA runtime's functions would be called when the library is gone.
+__attribute__((visibility("hidden"))) int atexit(void (*function)()) {
+  return __cxa_atexit([](void* given) { reinterpret_cast<void (*)()>(given)(); }, reinterpret_cast<void*>(function),
+                      &__dso_handle);
+}
 }
 namespace {
 __attribute__((destructor)) void DestroyStaticObjects() { __cxa_finalize(&__dso_handle); }
