@@ -134,10 +134,11 @@ def _session(options: ModelOptions, device: str, cores: int, memory: int | None)
 
 def _limits(model: TextModel) -> Limits:
     most, texts = model.max_batch_tokens, model.fixed_batch
+    share = 1 if model.on_gpu else model.runs
     if model.ragged:
-        return Limits(lambda lengths: ragged_batches(lengths, most, texts), most)
-    padding = MAX_PADDING["cpu" if model.session.get_providers() == [CPU] else "gpu"]
-    return Limits(lambda lengths: token_batches(lengths, most, texts, padding), most)
+        return Limits(lambda lengths, most: ragged_batches(lengths, most, texts), most, share)
+    padding = MAX_PADDING["gpu" if model.on_gpu else "cpu"]
+    return Limits(lambda lengths, most: token_batches(lengths, most, texts, padding), most, share)
 
 
 def _together(batch: Batch, model: TextModel) -> tuple[Tokens, np.ndarray]:
