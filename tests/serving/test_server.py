@@ -25,7 +25,7 @@ import pytest
 import bertfuse
 from tests.checkpoints import texts
 from tests.corpora import model_folder
-from tests.servers import Server, eventually, served
+from tests.servers import Server, eventually, free_port, served
 
 pytestmark = pytest.mark.slow
 LOAD_TEST = Path(__file__).with_name("load_test.py")
@@ -253,12 +253,31 @@ def test_https(folders: dict[str, Path], tmp_path: Path) -> None:
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", key]
     command += ["-out", certificate, "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
     subprocess.run(list(map(str, command)), capture_output=True, check=True)
-    with served(folders["encoder"], "--tls-certificate", certificate, "--tls-key", key) as server:
+    with served(folders["encoder"], "--tls-certificate", certificate, "--tls-key", key, grpc=True) as server:
         trusting = ssl.create_default_context(cafile=certificate)
         connection = http.client.HTTPSConnection(server.url.removeprefix("http://"), timeout=120, context=trusting)
         connection.request("POST", "/embed", json.dumps({"inputs": "anna"}))
         assert connection.getresponse().status == 200
         connection.close()
+        grpc = pytest.importorskip("grpc")
+        trusted = grpc.ssl_channel_credentials(certificate.read_bytes())
+        with grpc.secure_channel(server.grpc, trusted) as channel:
+            info = channel.unary_unary("/tei.v1.Info/Info")(b"")
+        assert b"encoder" in info
+
+
+def test_memory(folders: dict[str, Path]) -> None:
+    """Each model's share is told; an engine that takes more than it may does not start, in one line."""
+    models = [folders["encoder"], f"rank={folders['reranker']}"]
+    with served(*models, "--memory", 8000, "--warm", "8,64") as server:
+        told = ask(server, "/info", key=None)[2]["models"]
+        assert [model["model_id"] for model in told] == ["encoder", "rank"]
+        assert all(0 <= model["resident_bytes"] < 8000 << 20 for model in told) and told[0]["resident_bytes"]
+        assert ask(server, "/rerank", {"query": "a", "texts": ["b"]}, None)[0] == 200
+    command = [sys.executable, "-m", "bertfuse.cli", "serve", *models, "--memory", 9, "--port", free_port()]
+    ran = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert ran.returncode == 2 and len(ran.stderr.splitlines()) == 1, ran.stderr
+    assert re.match(r"bertfuse: --memory 9: an engine takes \d+ MiB \(encoder \d+, rank \d+\); serve fewer", ran.stderr)
 
 
 def test_word_weights(folders: dict[str, Path]) -> None:

@@ -52,6 +52,15 @@ def serve(
     threads: Annotated[
         int | None, typer.Option(min=1, help="Cores for each engine on a CPU. \\[default: all, shared]")
     ] = None,
+    memory: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="MIB",
+            help="Memory of an engine's process that has run its largest batches: with more it does not start. "
+            "\\[default: no limit]",
+        ),
+    ] = None,
     gpu_memory: Annotated[
         int | None, typer.Option(min=1, metavar="MIB", help="GPU memory for each model, in MiB. \\[default: no limit]")
     ] = None,
@@ -145,6 +154,8 @@ def serve(
             raise BertfuseError(f"{option} {value}: give seconds, more than 0")
     if grpc_port is not None and (ray is not None or grpc_port == port):
         raise BertfuseError(f"--grpc-port {grpc_port}: " + ("--ray has none" if ray else "is --port's number, too"))
+    if memory is not None and ray is not None:
+        raise BertfuseError("--memory: with --ray the cluster limits its processes")
     check_installed(ray is not None, grpc_port is not None)
     from bertfuse.serving.checks import Limits
     from bertfuse.serving.logs import FORMATS, LEVELS
@@ -188,6 +199,7 @@ def serve(
         threads=threads,
         memory=None if gpu_memory is None else gpu_memory << 20,
         warm=warm_sizes(warm, provider),
+        resident=None if memory is None else memory << 20,
         drain=drain,
         keys=tuple(api_key or ()),
         origins=tuple(cors_origin or ()),

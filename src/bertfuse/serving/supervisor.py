@@ -46,6 +46,7 @@ class Server:
         threads: cores for each engine on a CPU; None: all.
         memory: bytes of a GPU that each model may take; None: all.
         warm: tokens of the batches that an engine runs before it is ready.
+        resident: bytes that an engine's process may take; None: any.
         drain: seconds that requests in work may still take when the server is stopped.
     """
 
@@ -57,6 +58,7 @@ class Server:
     threads: int | None = None
     memory: int | None = None
     warm: tuple[int, ...] = (16,)
+    resident: int | None = None
     drain: float = 30.0
     keys: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
@@ -237,6 +239,7 @@ class _Supervisor:
             "memory": server.memory,
             "max_waiting": server.limits.max_queued,
             "warm": server.warm,
+            "resident": server.resident,
         }
 
     def _front(self, listener: socket.socket) -> dict[str, Any]:
