@@ -61,7 +61,7 @@ class Engine:
             model, served = open_model(options, device, **_session(options, device, cores, memory))
             for tokens in warm:
                 self._warm(model, min(tokens, model.max_batch_tokens))
-            if resident is not None:  # on a CPU nothing that is asked for takes more than this
+            if resident is not None:  # on a CPU no run takes more than these
                 with ThreadPoolExecutor(model.runs) as pool:
                     list(pool.map(lambda _, of=model: self._warm(of, of.max_batch_tokens), range(model.runs)))
             self.models.append(model)
