@@ -178,12 +178,12 @@ def timed(process: subprocess.Popen[str], seconds: float) -> list[float]:
 
 
 def show(peers: Sequence[Peer], alone: Sequence[list[float]]) -> dict[str, object]:
-    told: dict[str, object] = {"alone_ms": [statistics.median(way) for way in zip(*alone, strict=True)]}
-    if alone:
+    times = [statistics.median(way) for way in zip(*alone, strict=True)]
+    told: dict[str, object] = {"alone_ms": times}
+    if times:
         print(
-            "one text alone, by Encoder and by a bare session:" + ", ".join(f" {ms:.2f} ms" for ms in told["alone_ms"]),
-            flush=True,
-        )  # type: ignore[attr-defined]
+            "one text alone, by Encoder and by a bare session: " + ", ".join(f"{ms:.2f} ms" for ms in times), flush=True
+        )
     for peer in peers:
         rows = {}
         for clients, turns in peer.turns.items():
