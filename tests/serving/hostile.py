@@ -49,7 +49,7 @@ def ask(address: Address, body: bytes, timeout: float = 60.0) -> int:
         connection.close()
 
 
-def well_meant(address: Address, within: float = 10.0) -> None:
+def well_meant(address: Address, within: float = 60.0) -> None:
     """One request, which must be answered."""
     status = ask(address, orjson.dumps({"input": "a river"}), within)
     assert status == 200, f"a client that means well gets {status}"

@@ -70,6 +70,22 @@ class Soak:
             sent = sent[: source.randrange(1, len(sent))]
         return kind, sent, status
 
+    async def largest(self) -> None:
+        """Asks for the most that `mixed` does, several at once: what an arena grows to for it is no leak."""
+        texts = sorted(TEXTS, key=len)[-500:]
+        asked = [self.request("/v1/embeddings", orjson.dumps({"input": texts[at:]})) for at in (0, 0, 250, 484) * 2]
+        asked += [self.request("/embed_all", orjson.dumps({"inputs": texts[-16:]}))] * 4
+
+        async def ask(sent: bytes) -> None:
+            loop = asyncio.get_running_loop()
+            _, connection = await loop.create_connection(Connection, *self.address)
+            status, _, _ = await asyncio.wait_for(connection.ask(sent), 120)
+            connection.transport.close()
+            if status != 200:
+                self.wrong[f"largest: {status}"] += 1
+
+        await asyncio.gather(*map(ask, asked))
+
     async def client(self, pause: float, end: float) -> None:
         """One request after the other, `pause` seconds between them on average."""
         connection: Connection | None = None
@@ -117,6 +133,7 @@ async def watch(server: int, soak: Soak, minutes: float, step: float) -> list[di
 async def run(arguments: argparse.Namespace) -> int:
     url = urlsplit(arguments.url)
     soak = Soak((url.hostname or "127.0.0.1", url.port or 80), random.Random(arguments.seed))
+    await soak.largest()
     end = time.monotonic() + 60 * arguments.minutes
     pause = arguments.clients / arguments.rate
     step = min(60.0, 6 * arguments.minutes)

@@ -17,11 +17,11 @@ def work(*lengths: int, model: int = 0, what: str = "vectors") -> Work:
     return Work(model, what, np.array(lengths, np.int32), np.zeros(sum(lengths), np.int32))
 
 
-def scheduler(most: int = 16, ragged: bool = True, waiting: int = 1000) -> Scheduler:
-    def cut(lengths):  # type: ignore[no-untyped-def]
+def scheduler(most: int = 16, ragged: bool = True, waiting: int = 1000, share: int = 1) -> Scheduler:
+    def cut(lengths, most):  # type: ignore[no-untyped-def]
         return ragged_batches(lengths, most) if ragged else token_batches(lengths, most, None, most)
 
-    return Scheduler([Limits(cut, most)] * 2, waiting)
+    return Scheduler([Limits(cut, most, share)] * 2, waiting)
 
 
 def put(queue: Scheduler, *works: Work) -> list[Job]:
@@ -49,6 +49,19 @@ def test_requests_that_wait_are_computed_together_but_not_other_models_or_output
     assert [queue.take().jobs for _ in range(3)] == [[jobs[0], jobs[2], jobs[4]], [jobs[1]], [jobs[3]]]  # type: ignore[union-attr]
 
 
+def test_threads_share_what_waits() -> None:
+    """Of several requests a thread takes its part; a request that is alone is cut as Encoder cuts it."""
+    queue = scheduler(64, share=2)
+    jobs = put(queue, *[work(4)] * 8)
+    taken = [queue.take() for _ in range(3)]
+    assert [len(batch.jobs) for batch in taken if batch] == [4, 2, 1]
+    assert [job for batch in taken if batch for job in batch.jobs] == jobs[:7]
+    alone = scheduler(64, share=2)
+    put(alone, work(*[4] * 8))
+    batch = alone.take()
+    assert batch is not None and len(batch.rows[0]) == 8
+
+
 def test_a_large_request_lets_small_ones_pass_after_each_part() -> None:
     queue = scheduler(10)
     large, small = put(queue, work(*[10] * 5), work(1))
@@ -74,7 +87,7 @@ def test_limits_cancelled_jobs_and_the_end() -> None:
 def test_any_order_of_sizes_is_computed_once_and_within_the_limit() -> None:
     seed = random.randrange(1 << 30)
     source = random.Random(seed)
-    queue = scheduler(32, ragged=source.random() < 0.5)
+    queue = scheduler(32, ragged=source.random() < 0.5, share=source.randint(1, 3))
     jobs: list[Job] = []
     seen: dict[tuple[int, int], int] = {}
     while len(jobs) < 100 or len(queue):

@@ -41,6 +41,8 @@ def test_mistakes(folders: Callable[[str], Path], tmp_path: Path) -> None:
         ((encoder, "--timeout", "nan"), "--timeout nan: give seconds"),
         ((encoder, "--max-replicas", "2"), "--max-replicas 2 goes with --ray"),
         ((encoder, encoder), "two models are named encoder"),
+        ((encoder, "--port", "12345", "--grpc-port", "12345"), "--grpc-port 12345: is --port's number, too"),
+        ((encoder, "--ray", "local", "--memory", "9"), "--memory: with --ray the cluster limits its processes"),
         ((encoder, "--warm", "a"), "--warm a: write numbers of tokens"),
         ((encoder, "--tls-key", "key.pem"), "--tls-certificate and --tls-key go together"),
         ((encoder, "--tls-key", no_key, "--tls-certificate", no_key), "are not a certificate and its key"),

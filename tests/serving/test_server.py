@@ -13,7 +13,6 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,7 +25,7 @@ import pytest
 import bertfuse
 from tests.checkpoints import texts
 from tests.corpora import model_folder
-from tests.servers import Server, served
+from tests.servers import Server, eventually, free_port, served
 
 pytestmark = pytest.mark.slow
 LOAD_TEST = Path(__file__).with_name("load_test.py")
@@ -51,7 +50,7 @@ def ask(
 ) -> tuple[int, dict[str, str], Any]:
     """Status, headers and JSON (or text) of the answer; `body` is JSON, or bytes that are sent as they are."""
     sent = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=30)
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=120)
     given = headers | ({"Authorization": f"Bearer {key}"} if key else {})
     connection.request("GET" if sent is None else "POST", path, sent, given)
     answer = connection.getresponse()
@@ -154,10 +153,7 @@ def test_models_keys_and_headers(server: Server) -> None:
         lines = [json.loads(line) for line in list(server.said) if line.startswith("{")]
         return any(line.get("request") == "mine-1" and line["tokens"] == 3 for line in lines)
 
-    end = time.monotonic() + 10  # the line is written behind the answer
-    while not is_logged() and time.monotonic() < end:
-        time.sleep(0.05)
-    assert is_logged()
+    assert eventually(is_logged)
     counts = ask(server, "/metrics")[2]
     assert 'te_request_count_total{method="embed"}' in counts
     sizes = dict(re.findall(r'bertfuse_resident_bytes{process="(\w+)"} (\S+)', counts))
@@ -176,10 +172,10 @@ def test_bad_bodies_are_refused_in_one_sentence(server: Server) -> None:
         found = ask(server, "/v1/embeddings", body)
         assert found[0] == status and found[2]["error"]["message"].endswith("."), found
     address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
-    with socket.create_connection(address, timeout=20) as connection:  # a head without an end
+    with socket.create_connection(address, timeout=120) as connection:  # a head without an end
         connection.sendall(b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 20_000)
         assert connection.recv(100).startswith(b"HTTP/1.1 400")
-    with socket.create_connection(address, timeout=20) as connection:  # as large as it says, and not sent
+    with socket.create_connection(address, timeout=120) as connection:  # as large as it says, and not sent
         head = f"POST /embed HTTP/1.1\r\nauthorization: Bearer {KEY}\r\ncontent-length: 100000000\r\n\r\n"
         connection.sendall(head.encode())
         assert connection.recv(100).startswith(b"HTTP/1.1 413")
@@ -217,10 +213,11 @@ def test_a_killed_process_loses_nothing(kind: str, folders: dict[str, Path]) -> 
         ran = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
         assert ran.returncode == 0, ran.stdout + ran.stderr
         (load,) = json.loads(ran.stdout)
-        assert load["killed"] == 1 and load["requests"] > 8 and load["lost"] == {} and load["wrong"] == 0
+        assert load["killed"] == 1 and load["requests"] >= 8 and load["lost"] == {} and load["wrong"] == 0
         if kind == "engine":
             assert load["retried"] == {}, "an engine's death is not seen from outside"
-        assert any(f"the {kind} process was ended by signal 9" in line for line in server.said)
+        line = f"the {kind} process was ended by signal 9"
+        assert eventually(lambda: any(line in said for said in list(server.said)))
 
 
 def test_nothing_outlives_a_killed_server(folders: dict[str, Path]) -> None:
@@ -228,7 +225,7 @@ def test_nothing_outlives_a_killed_server(folders: dict[str, Path]) -> None:
         children = psutil.Process(server.process.pid).children()
         assert len(children) == 2
         server.process.kill()
-        _, alive = psutil.wait_procs(children, 10)
+        _, alive = psutil.wait_procs(children, 120)
         assert not alive
 
 
@@ -240,9 +237,7 @@ def test_a_full_queue_is_429_and_a_stop_answers_what_is_in_work(folders: dict[st
         threads = [threading.Thread(target=lambda: found.append(ask(server, "/v1/embeddings", long))) for _ in range(6)]
         for thread in threads:
             thread.start()
-        end = time.monotonic() + 20
-        while not any(entry[0] == 429 for entry in found) and time.monotonic() < end:
-            time.sleep(0.01)
+        assert eventually(lambda: any(entry[0] == 429 for entry in list(found)))
         refused = [entry for entry in found if entry[0] == 429]
         assert refused and refused[0][1]["retry-after"] == "1"
         assert server.stop() == 0
@@ -258,12 +253,31 @@ def test_https(folders: dict[str, Path], tmp_path: Path) -> None:
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", key]
     command += ["-out", certificate, "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
     subprocess.run(list(map(str, command)), capture_output=True, check=True)
-    with served(folders["encoder"], "--tls-certificate", certificate, "--tls-key", key) as server:
+    with served(folders["encoder"], "--tls-certificate", certificate, "--tls-key", key, grpc=True) as server:
         trusting = ssl.create_default_context(cafile=certificate)
-        connection = http.client.HTTPSConnection(server.url.removeprefix("http://"), timeout=30, context=trusting)
+        connection = http.client.HTTPSConnection(server.url.removeprefix("http://"), timeout=120, context=trusting)
         connection.request("POST", "/embed", json.dumps({"inputs": "anna"}))
         assert connection.getresponse().status == 200
         connection.close()
+        grpc = pytest.importorskip("grpc")
+        trusted = grpc.ssl_channel_credentials(certificate.read_bytes())
+        with grpc.secure_channel(server.grpc, trusted) as channel:
+            info = channel.unary_unary("/tei.v1.Info/Info")(b"")
+        assert b"encoder" in info
+
+
+def test_memory(folders: dict[str, Path]) -> None:
+    """Each model's share is told; an engine that takes more than it may does not start, in one line."""
+    models = [folders["encoder"], f"rank={folders['reranker']}"]
+    with served(*models, "--memory", 8000, "--warm", "8,64") as server:
+        told = ask(server, "/info", key=None)[2]["models"]
+        assert [model["model_id"] for model in told] == ["encoder", "rank"]
+        assert all(0 <= model["resident_bytes"] < 8000 << 20 for model in told) and told[0]["resident_bytes"]
+        assert ask(server, "/rerank", {"query": "a", "texts": ["b"]}, None)[0] == 200
+    command = [sys.executable, "-m", "bertfuse.cli", "serve", *models, "--memory", 9, "--port", free_port()]
+    ran = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert ran.returncode == 2 and len(ran.stderr.splitlines()) == 1, ran.stderr
+    assert re.match(r"bertfuse: --memory 9: an engine takes \d+ MiB \(encoder \d+, rank \d+\); serve fewer", ran.stderr)
 
 
 def test_word_weights(folders: dict[str, Path]) -> None:

@@ -25,6 +25,10 @@ def serve(
         str, typer.Option(help="Address to listen on; 0.0.0.0: every address of the machine.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Port of text-embeddings-inference's gRPC interface. \\[default: none]"),
+    ] = None,
     name: Annotated[
         str | None, typer.Option(help="The name of a single model in answers. \\[default: the folder's]")
     ] = None,
@@ -47,6 +51,15 @@ def serve(
     ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Cores for each engine on a CPU. \\[default: all, shared]")
+    ] = None,
+    memory: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="MIB",
+            help="Memory of an engine's process that has run its largest batches: with more it does not start. "
+            "\\[default: no limit]",
+        ),
     ] = None,
     gpu_memory: Annotated[
         int | None, typer.Option(min=1, metavar="MIB", help="GPU memory for each model, in MiB. \\[default: no limit]")
@@ -139,7 +152,11 @@ def serve(
     for option, value in (("--timeout", timeout), ("--drain", drain)):
         if not (math.isfinite(value) and value > 0):
             raise BertfuseError(f"{option} {value}: give seconds, more than 0")
-    check_installed(ray is not None)
+    if grpc_port is not None and (ray is not None or grpc_port == port):
+        raise BertfuseError(f"--grpc-port {grpc_port}: " + ("--ray has none" if ray else "is --port's number, too"))
+    if memory is not None and ray is not None:
+        raise BertfuseError("--memory: with --ray the cluster limits its processes")
+    check_installed(ray is not None, grpc_port is not None)
     from bertfuse.serving.checks import Limits
     from bertfuse.serving.logs import FORMATS, LEVELS
     from bertfuse.serving.supervisor import Server, serve
@@ -176,11 +193,13 @@ def serve(
     server = Server(
         host,
         port,
+        grpc_port=grpc_port,
         devices=devices_of(provider, replicas) if ray is None else (provider,),
         fronts=fronts,
         threads=threads,
         memory=None if gpu_memory is None else gpu_memory << 20,
         warm=warm_sizes(warm, provider),
+        resident=None if memory is None else memory << 20,
         drain=drain,
         keys=tuple(api_key or ()),
         origins=tuple(cors_origin or ()),

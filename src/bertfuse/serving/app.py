@@ -268,6 +268,7 @@ def _info(front: Front) -> dict[str, Any]:
             "model_type": {kinds[served.kind]: {}},
             "max_input_length": served.max_input_tokens,
             "max_batch_tokens": served.max_batch_tokens,
+            "resident_bytes": served.resident_bytes,
         }
 
     return of(front.models[0].served) | {

@@ -6,15 +6,19 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from bertfuse.errors import BertfuseError
 from bertfuse.inference.batches import Tokens, ragged_batches, token_batches
 from bertfuse.inference.model import MAX_PADDING, TextModel
 from bertfuse.runtime.session import CPU, CUDA
 
 from .look import open_model
+from .resident import resident_bytes
 from .scheduler import Batch, Job, Limits, Scheduler
 from .served import ModelOptions, Served
 from .work import Answer, EngineError, Timing, Work
@@ -32,8 +36,10 @@ class Engine:
         memory: bytes that ONNX Runtime's arena on a GPU may take for each model; None: all there is.
         max_waiting: requests that wait at most.
         warm: tokens of the batches that are run before the engine is ready.
+        resident: bytes that this process may have when it has run the largest batch of each model in each of its
+            threads; None: any.
 
-    Raises BertfuseError for a model that cannot be served.
+    Raises BertfuseError for a model that cannot be served, or where `resident` is not enough.
     """
 
     def __init__(
@@ -45,17 +51,30 @@ class Engine:
         memory: int | None = None,
         max_waiting: int = 512,
         warm: Sequence[int] = (16,),
+        resident: int | None = None,
     ) -> None:
         cores = threads or len(os.sched_getaffinity(0))
-        opened = [open_model(options, device, **_session(options, device, cores, memory)) for options in models]
-        self.models = [model for model, _ in opened]
-        self.served: list[Served] = [served for _, served in opened]
+        self.models: list[TextModel] = []
+        self.served: list[Served] = []
+        for options in models:
+            before = resident_bytes()
+            model, served = open_model(options, device, **_session(options, device, cores, memory))
+            for tokens in warm:
+                self._warm(model, min(tokens, model.max_batch_tokens))
+            if resident is not None:  # on a CPU no run takes more than these
+                with ThreadPoolExecutor(model.runs) as pool:
+                    list(pool.map(lambda _, of=model: self._warm(of, of.max_batch_tokens), range(model.runs)))
+            self.models.append(model)
+            self.served.append(replace(served, resident_bytes=max(0, resident_bytes() - before)))
+        if resident is not None and resident_bytes() > resident:
+            taken = ", ".join(f"{served.name} {served.resident_bytes >> 20}" for served in self.served)
+            raise BertfuseError(
+                f"--memory {resident >> 20}: an engine takes {resident_bytes() >> 20} MiB ({taken}); serve fewer "
+                "models, or give less --max-batch-tokens or --threads"
+            )
         self._scheduler = Scheduler([_limits(model) for model in self.models], max_waiting)
         # The threads that each model would use by itself: they share the device.
         count = max(model.runs for model in self.models)
-        for model in self.models:
-            for tokens in warm:
-                self._warm(model, min(tokens, model.max_batch_tokens))
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
         for thread in self._threads:
             thread.start()
@@ -134,10 +153,11 @@ def _session(options: ModelOptions, device: str, cores: int, memory: int | None)
 
 def _limits(model: TextModel) -> Limits:
     most, texts = model.max_batch_tokens, model.fixed_batch
+    share = 1 if model.on_gpu else model.runs
     if model.ragged:
-        return Limits(lambda lengths: ragged_batches(lengths, most, texts), most)
-    padding = MAX_PADDING["cpu" if model.session.get_providers() == [CPU] else "gpu"]
-    return Limits(lambda lengths: token_batches(lengths, most, texts, padding), most)
+        return Limits(lambda lengths, most: ragged_batches(lengths, most, texts), most, share)
+    padding = MAX_PADDING["gpu" if model.on_gpu else "cpu"]
+    return Limits(lambda lengths, most: token_batches(lengths, most, texts, padding), most, share)
 
 
 def _together(batch: Batch, model: TextModel) -> tuple[Tokens, np.ndarray]:

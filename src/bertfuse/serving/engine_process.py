@@ -27,6 +27,7 @@ async def _serve(settings: dict[str, Any]) -> None:
             memory=settings["memory"],
             max_waiting=settings["max_waiting"],
             warm=settings["warm"],
+            resident=settings["resident"],
         )
     except (BertfuseError, OSError, MemoryError) as error:
         say("failed", message=str(error))

@@ -20,7 +20,7 @@ from .engines import Asks
 from .metrics import Metrics
 from .served import Served
 from .tokens import Tokenizer
-from .work import Answer, EngineError, EngineFull, Work
+from .work import Answer, EngineError, EngineFull, Timing, Work
 
 MOST_ROWS = 1 << 16  # vectors of tokens in one answer: 200 MB where they have 768 numbers
 RETRY_AFTER = 1  # seconds that a client is told to wait
@@ -75,6 +75,8 @@ class Call:
     model: str = ""
     texts: int = 0
     tokens: int = 0
+    tokenizing: float = 0.0  # seconds
+    timing: Timing = field(default_factory=Timing)
 
 
 class Front:
@@ -128,7 +130,8 @@ class Front:
         """The engine's answer for these texts."""
         begin = time.monotonic()
         given = await model.tokenizer(texts, truncate, param)
-        self.metrics.tokenization.observe(time.monotonic() - begin)
+        call.tokenizing = time.monotonic() - begin
+        self.metrics.tokenization.observe(call.tokenizing)
         if what == "tokens" and given.total > MOST_ROWS:
             raise RequestError(
                 f"{param} has {given.total} tokens, and vectors of {MOST_ROWS} are given at most: send fewer texts.",
@@ -148,6 +151,7 @@ class Front:
             raise RequestError(why, 503, "Overloaded", retry_after=RETRY_AFTER) from None
         except EngineError as error:
             raise RequestError(f"The model failed: {str(error).rstrip('.')}.", 500, "Backend") from None
+        call.timing = answer.timing
         self.metrics.ran(model.served.name, len(texts), given.total, answer.timing)
         return answer
 

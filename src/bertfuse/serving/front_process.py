@@ -87,10 +87,21 @@ async def _serve(settings: dict[str, Any]) -> None:
         return
     server = _Server(config)
     await engines.wait_ready(limits.timeout)
+    rpc: Any = None
+    if settings["grpc"] is not None:
+        from .rpc.server import listen
+
+        try:
+            rpc = await listen(front, settings["grpc"], settings["keys"], settings["certificate"], settings["key"])
+        except OSError as error:
+            say("failed", message=str(error))
+            return
     listener = socket.socket(fileno=settings["listener"])
     listener.listen(BACKLOG)  # here: uvicorn does so when it has been said that the server is ready
     say("ready")
     await server.serve(sockets=[listener])
+    if rpc is not None:
+        await rpc.stop(0.5)
     following.cancel()
 
 

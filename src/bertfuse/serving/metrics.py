@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import resource
 from collections import Counter as Counts
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from .resident import resident_bytes
 from .work import Timing
 
 SECONDS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64)
@@ -106,15 +106,11 @@ class _Memory(Collector):
                     called = re.search(
                         rb"bertfuse\.serving\.(\w+)_process", Path(f"/proc/{child}/cmdline").read_bytes()
                     )
-                    sizes[called[1].decode() if called else "other"] += _resident(child)
-            sizes["supervisor"] = _resident(str(server))
+                    sizes[called[1].decode() if called else "other"] += resident_bytes(child)
+            sizes["supervisor"] = resident_bytes(str(server))
         for kind, size in sizes.items():
             found.add_metric([kind], size)
         yield found
-
-
-def _resident(process: str) -> int:
-    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 class _Sums(CollectorRegistry):

@@ -19,11 +19,16 @@ from .served import KINDS, ModelOptions
 _NEEDED = ("uvicorn", "httptools", "starlette", "orjson", "prometheus_client", "tokenizers", "onnxruntime")
 
 
-def check_installed(ray: bool) -> None:
+def check_installed(ray: bool, grpc: bool = False) -> None:
     """Raises BertfuseError for a package that is missing; finding one does not import it."""
-    for package in (*_NEEDED, *(("ray",) if ray else ())):
-        if importlib.util.find_spec(package) is None:
-            extra = "serve,ray" if package == "ray" else "cpu" if package == "onnxruntime" else "serve"
+    for package in (*_NEEDED, *(("ray",) if ray else ()), *(("grpc", "google.protobuf") if grpc else ())):
+        try:
+            found = importlib.util.find_spec(package)
+        except ModuleNotFoundError:  # of the package that it is in
+            found = None
+        if found is None:
+            extras = {"ray": "serve,ray", "onnxruntime": "cpu", "grpc": "serve,grpc", "google.protobuf": "serve,grpc"}
+            extra = extras.get(package, "serve")
             raise BertfuseError(f"{package} is not installed: pip install 'bertfuse[{extra}]'")
 
 

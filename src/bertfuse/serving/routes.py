@@ -51,14 +51,19 @@ async def embed(front: Front, call: Call, body: Body) -> Response:
 async def embed_all(front: Front, call: Call, body: Body) -> Response:
     """A vector of each token, special ones included."""
     model = front.model(body, call.endpoint, ["embed"])
-    if not model.served.token_rows:
-        raise RequestError(f"{model.served.name} has no vectors of tokens: its file has the pooled output alone.", 404)
+    token_rows_of(model)
     asked = embed_request(body, front.limits, 0)
     texts = await _texts(model, asked, "inputs")
     answer = await front.run(call, model, "tokens", texts, asked.truncate, "inputs")
     assert answer.counts is not None
     rows = np.split(answer.rows, np.cumsum(answer.counts)[:-1])
     return listed(rows, answer.rows.shape[0], front.limits.timeout)
+
+
+def token_rows_of(model: Model) -> None:
+    """Raises RequestError for a model without vectors of tokens."""
+    if not model.served.token_rows:
+        raise RequestError(f"{model.served.name} has no vectors of tokens: its file has the pooled output alone.", 404)
 
 
 async def embed_sparse(front: Front, call: Call, body: Body) -> Response:

@@ -21,15 +21,23 @@ from .work import Answer, Timing, Work
 # Parts of a request, in batches, among which texts of like lengths are looked for while others wait.
 WINDOW = 4
 Part = tuple[np.ndarray, np.ndarray, np.ndarray | None]  # texts of a job, their rows, and the counts as in Answer
-Cut = Callable[[Sequence[int]], Iterator[np.ndarray]]
+Cut = Callable[[Sequence[int], int], Iterator[np.ndarray]]
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of a model's batches. `cut` gives the rows of each batch of texts of such lengths, longest first."""
+    """Of a model's batches.
+
+    Args:
+        cut: the rows of each batch of texts of such lengths, longest first, of so many tokens at most.
+        max_tokens: of a batch.
+        share: among so many threads the requests that wait are divided. Where a core computes two small batches as fast
+            as one of their size, a thread that took all that waits would leave the next one without work.
+    """
 
     cut: Cut
     max_tokens: int
+    share: int = 1
 
 
 class Job:
@@ -144,8 +152,11 @@ class Scheduler:
         owners = np.repeat(np.arange(len(jobs)), [len(rows) for rows in candidates])
         rows = np.concatenate(candidates)
         lengths = np.concatenate([job.work.lengths[part] for job, part in zip(jobs, candidates, strict=True)])
+        # A request that is alone is cut as Encoder cuts it.
+        most = limits.max_tokens if len(jobs) == 1 else min(limits.max_tokens, -(-int(lengths.sum()) // limits.share))
         # The batch that the first row is in: the longest text of the request that has waited longest.
-        chosen = next(batch for batch in limits.cut(lengths) if 0 in batch) if len(rows) > 1 else np.zeros(1, np.int64)
+        cut = (batch for batch in limits.cut(lengths, most) if 0 in batch)
+        chosen = next(cut) if len(rows) > 1 else np.zeros(1, np.int64)
         return self._removed(model, what, jobs, owners[chosen], rows[chosen])
 
     def _removed(self, model: int, what: str, jobs: list[Job], owners: np.ndarray, rows: np.ndarray) -> Batch:

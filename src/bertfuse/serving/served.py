@@ -40,6 +40,7 @@ class Served:
     labels: int = 0  # of a reranker or a classifier
     prompts: tuple[tuple[str, str], ...] = ()
     default_prompt: str = ""
+    resident_bytes: int = 0  # by which the engine's process grew with it
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -40,21 +40,25 @@ class Server:
     """How `bertfuse serve` runs on one machine.
 
     Args:
+        grpc_port: of text-embeddings-inference's gRPC interface; None: there is none.
         devices: of each engine: "cpu", "cuda:0".
         fronts: processes that speak HTTP.
         threads: cores for each engine on a CPU; None: all.
         memory: bytes of a GPU that each model may take; None: all.
         warm: tokens of the batches that an engine runs before it is ready.
+        resident: bytes that an engine's process may take; None: any.
         drain: seconds that requests in work may still take when the server is stopped.
     """
 
     host: str
     port: int
+    grpc_port: int | None = None
     devices: tuple[str, ...] = ("cpu",)
     fronts: int = 1
     threads: int | None = None
     memory: int | None = None
     warm: tuple[int, ...] = (16,)
+    resident: int | None = None
     drain: float = 30.0
     keys: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
@@ -184,8 +188,8 @@ class _Supervisor:
                 return
             scheme = "https" if self._server.certificate else "http"
             names = ", ".join(model["name"] for model in self._served or ())
-            host = f"[{self._server.host}]" if ":" in self._server.host else self._server.host
-            self._say(f"Serving {names} at {scheme}://{host}:{self._server.port}")
+            beside = f", gRPC at port {self._server.grpc_port}" if self._server.grpc_port else ""
+            self._say(f"Serving {names} at {scheme}://{_address(self._server.host, self._server.port)}{beside}")
             await waiting
             self._say("Stopping: new requests are refused, those in work are answered")
             for front in fronts:
@@ -235,6 +239,7 @@ class _Supervisor:
             "memory": server.memory,
             "max_waiting": server.limits.max_queued,
             "warm": server.warm,
+            "resident": server.resident,
         }
 
     def _front(self, listener: socket.socket) -> dict[str, Any]:
@@ -243,6 +248,7 @@ class _Supervisor:
             "models": self._served,
             "sockets": self._sockets,
             "listener": listener.fileno(),
+            "grpc": None if server.grpc_port is None else _address(server.host, server.grpc_port),
             "fronts": len(self._listeners),
             "limits": asdict(server.limits),
             "keys": server.keys,
@@ -255,6 +261,10 @@ class _Supervisor:
         }
 
 
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _check_names(models: Sequence[Served]) -> None:
     names = [model.name for model in models]
     for name in names:
@@ -264,16 +274,24 @@ def _check_names(models: Sequence[Served]) -> None:
 
 @contextlib.contextmanager
 def _listening(server: Server) -> Iterator[list[socket.socket]]:
-    """A bound socket for each front. Raises BertfuseError where the port is taken, by another server of ours, too."""
+    """A bound socket for each front. Raises BertfuseError where a port is taken, by another server of ours, too."""
+    with contextlib.ExitStack() as stack:
+        if server.grpc_port is not None:  # fronts bind it for themselves; this socket keeps it when none does
+            stack.enter_context(_bound(server.host, server.grpc_port, 1, "--grpc-port"))
+        yield stack.enter_context(_bound(server.host, server.port, server.fronts, "--port"))
+
+
+@contextlib.contextmanager
+def _bound(host: str, port: int, count: int, option: str) -> Iterator[list[socket.socket]]:
     try:
-        found = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
         with socket.socket(family) as probe:  # without SO_REUSEPORT, which would let two servers share a port
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             probe.listen()
         made = []
-        for _ in range(server.fronts):
+        for _ in range(count):
             made.append(socket.socket(family))
             for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
                 made[-1].setsockopt(socket.SOL_SOCKET, option, 1)
@@ -281,7 +299,7 @@ def _listening(server: Server) -> Iterator[list[socket.socket]]:
                 made[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
             made[-1].bind(address)
     except (OSError, OverflowError) as error:
-        why = f"{server.host}:{server.port} cannot be listened on: {error}; give another --port"
+        why = f"{host}:{port} cannot be listened on: {error}; give another {option}"
         raise BertfuseError(why) from error
     try:
         yield made

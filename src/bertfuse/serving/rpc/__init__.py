@@ -1,0 +1,1 @@
+"""gRPC, by text-embeddings-inference's interface."""
