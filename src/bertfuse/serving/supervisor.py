@@ -293,8 +293,8 @@ def _bound(host: str, port: int, count: int, option: str) -> Iterator[list[socke
         made = []
         for _ in range(count):
             made.append(socket.socket(family))
-            for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
-                made[-1].setsockopt(socket.SOL_SOCKET, option, 1)
+            for flag in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+                made[-1].setsockopt(socket.SOL_SOCKET, flag, 1)
             if hasattr(socket, "TCP_USER_TIMEOUT"):
                 made[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
             made[-1].bind(address)
