@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import random
+import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -73,15 +74,18 @@ class Call:
         return native.Tensor.of(dtype, shape, BASE + start)
 
 
-def run(recorder: Recorder, kernel: native.Kernel, call: Call, tactic: int, share: float = 1.0) -> dict[str, Any]:
-    """What the call with that tactic launches, given that share of the workspace that it asks for."""
+def run(
+    recorder: Recorder, kernel: native.Kernel, call: Call, tactic: int, workspace: int | None = None
+) -> dict[str, Any]:
+    """What the call with that tactic launches, given as much workspace as it asks for, or so many bytes."""
     made, error = call.made, native.Error()
     made.tactic, made.workspace, made.workspace_size = tactic, None, 0
     found: dict[str, Any] = {"op": call.op, "dtype": call.dtype, "sizes": [call.rows, call.n, call.k]}
     try:
         size = native.workspace_size(kernel, made) if kernel.workspace_size else 0
         found["workspace"] = size
-        made.workspace, made.workspace_size = (BASE + call.end if size else None), int(size * share)
+        made.workspace = BASE + call.end if size else None
+        made.workspace_size = size if workspace is None else workspace
         if kernel.describe_tactic:
             found["tactic"] = native.tactic_name_of(kernel, made, tactic)
             text = ctypes.create_string_buffer(256)
@@ -92,6 +96,10 @@ def run(recorder: Recorder, kernel: native.Kernel, call: Call, tactic: int, shar
         found["error"] = str(failure)
     events = [json.loads(line) for line in recorder._fake.fake_cudart_take().decode().splitlines()]
     found["launches"] = [(event["launch"], event.get("error", 0)) for event in events if "launch" in event]
+    data = [bytes.fromhex(parameter) for event in events for parameter in event.get("parameters", ())]
+    words = [word for one in data for word in struct.unpack(f"<{len(one) // 8}Q", one[: len(one) // 8 * 8])]
+    end = BASE + call.end + made.workspace_size
+    found["beyond"] = sum(end < word < BASE + (1 << 40) for word in words)
     return found
 
 
@@ -109,7 +117,8 @@ def main() -> None:
         chosen = [-1, *chance.sample(tactics[1:], min(2, len(tactics) - 1))]
         found += [run(recorder, kernel, call, tactic) for tactic in chosen]
         if found[-1]["workspace"]:
-            found.append(run(recorder, kernel, call, -1, share=0.5) | {"short": True})
+            few = chance.randrange(call.rows * (call.k + 4))  # no room for the integers and their scales
+            found.append(run(recorder, kernel, call, -1, few) | {"short": True})
     print(json.dumps(found))
 
 

@@ -142,7 +142,7 @@ def test_quantised_calls():
     backends = set()
     for one in found:
         names = [name for name, _ in one["launches"]]
-        assert not any(error for _, error in one["launches"]), (seed, one)
+        assert not any(error for _, error in one["launches"]) and not one["beyond"], (seed, one)
         if one.get("short"):
             assert "the workspace has" in one["error"] and not names, (seed, one)
         elif "error" in one:
