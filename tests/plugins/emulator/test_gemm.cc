@@ -6,6 +6,7 @@
 #include "emulator/gemm_problem.h"
 #include "emulator/random_data.h"
 #include "kernels/mma/gemm.h"
+#include "kernels/ptx/async_copy.cuh"  // BERTFUSE_EMULATED_CAPABILITY: without it half of the tests would be none
 
 namespace bertfuse::kernels {
 namespace {
