@@ -90,7 +90,7 @@ add_library(bertfuse_cuda STATIC
   "${kernels}/cublaslt/library.cc" "${kernels}/cublaslt/plan.cc"
   "${kernels}/add_qkv_bias.cu" "${kernels}/bias_activation.cu" "${kernels}/portable/attention_simt.cu"
   "${kernels}/embed_layer_norm.cu" "${kernels}/portable/gemm_simt.cu" "${kernels}/gpu_code.cu"
-  "${kernels}/layer_norm.cu" "${kernels}/packing.cu"
+  "${kernels}/layer_norm.cu" "${kernels}/packing.cu" "${kernels}/quantize_rows.cu"
   "${ops}/add_qkv_bias.cc" "${ops}/attention_tactic.cc" "${ops}/embed_layer_norm.cc" "${ops}/first_tokens.cc" "${ops}/fused_attention.cc"
   "${ops}/gemm.cc" "${ops}/gemm_candidates_cublaslt.cc" "${ops}/gemm_candidates_mma.cc" "${ops}/gemm_candidates_simt.cc" "${ops}/gemm_candidates_sm90.cc"
   "${ops}/gemm_cost.cc" "${ops}/gemm_tactic.cc"
@@ -117,6 +117,7 @@ function(bertfuse_instantiate sources folder function)
 endfunction()
 
 bertfuse_instantiate(mma_sources mma/gemm GemmMma float ${elements})
+bertfuse_instantiate(mma_sources mma/gemm GemmMmaInt8 float ${elements})
 bertfuse_instantiate(mma_sources mma/attention AttentionMma ${elements})
 target_sources(bertfuse_cuda PRIVATE ${mma_sources})
 

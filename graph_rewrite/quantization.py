@@ -59,6 +59,26 @@ def is_quantized(model: onnx.ModelProto) -> bool:
     return any(_given(node, "W") for node in _fused(model))
 
 
+@dataclass(frozen=True)
+class QuantizedWeights:
+    """How many of a fused model's nodes with a weight have it quantised, and to what ("int8")."""
+
+    kind: str
+    count: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"{self.count} of {self.total} fused weights are {self.kind}"
+
+
+def quantized_weights(model: onnx.ModelProto) -> QuantizedWeights | None:
+    """None where the model has none."""
+    weighted = [node for node in _fused(model) if _weight_of(OPS[node.op_type]) is not None]
+    count = sum(_given(node, "W") for node in weighted)
+    metadata = {entry.key: entry.value for entry in model.metadata_props}
+    return QuantizedWeights(metadata.get(QUANTIZED_KEY, "quantised"), count, len(weighted)) if count else None
+
+
 def find_layers(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> list[Layer]:
     """What can be quantised, in order of the graph.
 

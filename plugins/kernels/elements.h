@@ -7,6 +7,8 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
+#include <cstdint>
+
 namespace bertfuse::kernels {
 
 // Each has a type of its own: the two operands, the result with what is added to it (bias, residual), the accumulators.
@@ -17,6 +19,10 @@ struct Elements {
   using Y = Y_;
   using Accumulator = Accumulator_;
 };
+
+// 8-bit integers that scales make numbers of T of: quantised operands, summed exactly.
+template <class T>
+using Int8Elements = Elements<int8_t, int8_t, T, int32_t>;
 
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_ELEMENTS_H_

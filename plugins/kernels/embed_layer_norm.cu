@@ -18,6 +18,8 @@ __device__ __forceinline__ const T* Row(const T* table, int64_t id, int64_t size
 template <class T>
 struct TableRows {
   const T *word, *position, *token_type;
+  const int8_t* integers;  // of a quantised word table, and their scale
+  float scale;
   bool inside;
 };
 
@@ -27,13 +29,20 @@ __device__ __forceinline__ TableRows<T> FindRows(const EmbedLayerNormArguments<T
     at = a.token_index[at];
     if (at < 0 || at >= a.rows) return {};
   }
-  TableRows<T> rows;
-  rows.word = Row(a.word_table, a.ids[at], a.words, a.columns);
+  TableRows<T> rows = {};
+  const int64_t id = a.ids[at];
+  if (a.word_integers == nullptr) {
+    rows.word = Row(a.word_table, id, a.words, a.columns);
+  } else {
+    rows.integers = Row(a.word_integers, id, a.words, a.columns);
+    if (rows.integers != nullptr) rows.scale = a.word_scales[id < 0 ? id + a.words : id];
+  }
   const int64_t position = a.position_ids != nullptr ? static_cast<int64_t>(a.position_ids[at]) : at % a.sequence;
   rows.position = Row(a.position_table, position, a.positions, a.columns);
   const bool typed = a.token_type_ids != nullptr;
   rows.token_type = typed ? Row(a.token_type_table, a.token_type_ids[at], a.token_types, a.columns) : nullptr;
-  rows.inside = rows.word != nullptr && rows.position != nullptr && (rows.token_type != nullptr || !typed);
+  rows.inside = (rows.word != nullptr || rows.integers != nullptr) && rows.position != nullptr &&
+                (rows.token_type != nullptr || !typed);
   return rows;
 }
 
@@ -94,6 +103,11 @@ __global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks == 1 ? 3 : 1) 
 #pragma unroll
       for (int i = 0; i < kVector; ++i) row.value[chunk][i] = from.inside ? 0.0f : __int_as_float(0x7fffffff);
       if (!from.inside) return;
+      if (from.integers != nullptr) {
+        const auto loaded = *reinterpret_cast<const Pack<int8_t, kVector>*>(from.integers + column);
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) row.value[chunk][i] = static_cast<float>(loaded.value[i]) * from.scale;
+      }
 #pragma unroll
       for (int table = 0; table < 3; ++table) {
         if (tables[table] == nullptr) continue;
@@ -126,7 +140,8 @@ cudaError_t LaunchVector(const EmbedLayerNormArguments<T, Index>& a, const Devic
 template <class T, class Index>
 bool IsVectorised(const EmbedLayerNormArguments<T, Index>& a) {
   const auto aligned = [](auto... data) { return (IsAligned(data, 4 * sizeof(T)) && ...); };
-  return a.columns % 4 == 0 && aligned(a.word_table, a.token_type_table, a.position_table, a.gamma, a.beta, a.y);
+  return a.columns % 4 == 0 && IsAligned(a.word_integers, 4) &&
+         aligned(a.word_table, a.token_type_table, a.position_table, a.gamma, a.beta, a.y);
 }
 
 }  // namespace
@@ -139,11 +154,12 @@ bool EmbedLayerNormSupports(const EmbedLayerNormArguments<T, Index>& a) {
 template <class T, class Index>
 cudaError_t EmbedLayerNorm(const EmbedLayerNormArguments<T, Index>& a, const Device& device, cudaStream_t stream) {
   if (a.rows == 0 || a.columns == 0) return cudaSuccess;
+  // (A warp's rows are 16-bit ones: integers go to the other kernel.)
   if constexpr (sizeof(T) == 2) {
     // A block for each row waits for one index after the other; with token_index on top a warp for each row is faster
     // from fewer rows on. Tried on an H200; no figures of these two limits were kept.
     const int64_t few = a.token_index == nullptr ? 2048 : 512;
-    if ((a.deterministic_rows || a.packed.ForGrid(a.rows) >= few) &&
+    if (a.word_integers == nullptr && (a.deterministic_rows || a.packed.ForGrid(a.rows) >= few) &&
         WarpRowsFit(a.columns, a.word_table, a.token_type_table, a.position_table, a.gamma, a.beta, a.y)) {
       return WithWarpRowChunks(a.columns, [&](auto chunks) {
         return LaunchWarpRows(EmbedLayerNormWarpKernel<T, Index, decltype(chunks)::value>, a, device, stream);

@@ -17,6 +17,8 @@ struct EmbedLayerNormArguments {
   const Index* position_ids;
   const int32_t* token_index;  // may be null
   const T* word_table;
+  const int8_t* word_integers;  // in place of word_table: row i is word_scales[i] times integers
+  const float* word_scales;
   const T* token_type_table;
   const T* position_table;
   const T* gamma;

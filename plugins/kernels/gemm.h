@@ -67,6 +67,9 @@ struct GemmArguments {
   // kernel that wrote x began with the first ones.
   bool last_rows_first;
   bool allow_tf32;  // float32 operands may be rounded to 11 bits
+  // Of 8-bit operands: row i of x is row_scales[i] times its integers, row n of weight weight_scales[n] times its own.
+  const float* row_scales;
+  const float* weight_scales;
   // Memory of the workspace behind the partial sums, as much as the tactic asks for; for a backend that takes some.
   void* scratch;
 };

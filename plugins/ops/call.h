@@ -59,11 +59,11 @@ inline bool IsConstant(const bertfuse_call& call, const bertfuse_tensor* input) 
   return input == nullptr || input->data == nullptr || (call.constant_inputs >> (input - call.inputs) & 1) != 0;
 }
 
-// Throws NOT_SUPPORTED where an input is quantised: no kernel of CUDA's takes that yet.
+// Throws NOT_SUPPORTED where an input is quantised to a type that no kernel of CUDA's takes yet.
 inline void RefuseQuantized(const char* op_name, const bertfuse_call& call) {
   const OpDef& op = *FindOp(op_name);
   for (int i = 0; i < call.num_inputs; ++i) {
-    if (!IsQuantized(call.inputs[i].dtype)) continue;
+    if (!IsQuantized(call.inputs[i].dtype) || call.inputs[i].dtype == BERTFUSE_INT8) continue;
     Fail(BERTFUSE_NOT_SUPPORTED, "%s: input '%s' is %s, for which there is no CUDA kernel yet", op.name,
          op.inputs[i].name, DtypeName(call.inputs[i].dtype));
   }

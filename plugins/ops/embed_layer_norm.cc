@@ -12,7 +12,7 @@ using Op = EmbedLayerNorm;
 
 void Run(const bertfuse_call& call) {
   const bertfuse_tensor* in = call.inputs;
-  SwitchElement(in[Op::In::word_table].dtype, [&](auto element) {
+  SwitchElement(in[Op::In::position_table].dtype, [&](auto element) {
     using T = decltype(element);
     SwitchIndex(in[Op::In::ids].dtype, [&](auto index) {
       using Index = decltype(index);
@@ -21,7 +21,12 @@ void Run(const bertfuse_call& call) {
       a.token_type_ids = Data<Index>(in[Op::In::token_type_ids]);
       a.position_ids = Data<Index>(in[Op::In::position_ids]);
       a.token_index = Data<const int32_t>(in[Op::In::token_index]);
-      a.word_table = Data<T>(in[Op::In::word_table]);
+      if (in[Op::In::word_table].dtype == BERTFUSE_INT8) {
+        a.word_integers = Data<const int8_t>(in[Op::In::word_table]);
+        a.word_scales = Data<const float>(in[Op::In::word_scale]);
+      } else {
+        a.word_table = Data<T>(in[Op::In::word_table]);
+      }
       a.token_type_table = Data<T>(in[Op::In::token_type_table]);
       a.position_table = Data<T>(in[Op::In::position_table]);
       a.gamma = Data<T>(in[Op::In::gamma]);

@@ -5,6 +5,7 @@
 #include "core/gemm_op.h"
 #include "core/op_table.h"
 #include "kernels/layer_norm.h"
+#include "kernels/quantize_rows.h"
 #include "ops/call.h"
 #include "ops/gemm_backends.h"
 #include "ops/gemm_candidates_cublaslt.h"
@@ -15,22 +16,55 @@
 namespace bertfuse::cuda {
 namespace {
 
-template <class T>
-kernels::GemmArguments<kernels::Elements<T>> Arguments(const bertfuse_call& call, const GemmCall& gemm) {
+// Calls body(Elements) with the types of the call's product.
+template <class Body>
+auto SwitchElements(const GemmCall& gemm, Body&& body) {
+  return SwitchElement(gemm.x->dtype, [&](auto element) {
+    using T = decltype(element);
+    return gemm.weight->dtype == BERTFUSE_INT8 ? body(kernels::Int8Elements<T>()) : body(kernels::Elements<T>());
+  });
+}
+
+// Where the workspace has x as integers and their rows' scales: at its beginning. Partial sums come behind `bytes`.
+struct QuantizedRows {
+  size_t scales, bytes;
+};
+
+template <class Elements>
+QuantizedRows QuantizedRowsOf(int64_t m, int64_t k) {
+  if constexpr (!kIsQuantized<Elements>) return {};
+  const auto rounded = [](int64_t bytes) { return static_cast<size_t>(kernels::CeilDiv(bytes, 256)) * 256; };
+  return {rounded(m * k), rounded(m * k) + rounded(m * static_cast<int64_t>(sizeof(float)))};
+}
+
+template <class Elements>
+kernels::GemmArguments<Elements> Arguments(const bertfuse_call& call, const GemmCall& gemm) {
+  using T = typename Elements::Y;
   const auto data = [](const bertfuse_tensor* tensor) { return tensor == nullptr ? nullptr : Data<T>(*tensor); };
-  kernels::GemmArguments<kernels::Elements<T>> a = {};
-  a.x = data(gemm.x);
-  a.weight = data(gemm.weight);
+  kernels::GemmArguments<Elements> a = {};
+  a.n = gemm.weight->shape[0];
+  a.k = gemm.weight->shape[1];
+  a.m = a.n == 0 ? 0 : NumElements(*gemm.y) / a.n;
+  a.weight = Data<typename Elements::Weight>(*gemm.weight);
+  auto* workspace = static_cast<char*>(call.workspace);
+  if constexpr (kIsQuantized<Elements>) {
+    const QuantizedRows rows = QuantizedRowsOf<Elements>(a.m, a.k);
+    a.x = reinterpret_cast<const int8_t*>(workspace);
+    a.weight_scales = Data<const float>(*gemm.weight_scale);
+    if (workspace != nullptr) {
+      a.row_scales = reinterpret_cast<const float*>(workspace + rows.scales);
+      workspace += rows.bytes;
+    }
+  } else {
+    a.x = data(gemm.x);
+  }
   a.bias = data(gemm.bias);
   a.residual = data(gemm.residual);
   a.gamma = data(gemm.gamma);
   a.beta = data(gemm.beta);
   a.y = data(gemm.y);
-  a.float_partials = static_cast<float*>(call.workspace);
-  a.partials = static_cast<T*>(call.workspace);
-  a.n = gemm.weight->shape[0];
-  a.k = gemm.weight->shape[1];
-  a.m = a.n == 0 ? 0 : NumElements(*gemm.y) / a.n;
+  a.float_partials = reinterpret_cast<float*>(workspace);
+  a.partials = reinterpret_cast<T*>(workspace);
   a.packed = PackedRowsOf(call, *gemm.row_count, a.m);
   a.epsilon = gemm.epsilon;
   a.activation = gemm.activation;
@@ -45,8 +79,8 @@ kernels::GemmArguments<kernels::Elements<T>> Arguments(const bertfuse_call& call
 }
 
 // LayerNorm of float32 partial sums in the workspace.
-template <class T>
-kernels::LayerNormArguments<T> Norm(const kernels::GemmArguments<kernels::Elements<T>>& a) {
+template <class Elements, class T = typename Elements::Y>
+kernels::LayerNormArguments<T> Norm(const kernels::GemmArguments<Elements>& a) {
   kernels::LayerNormArguments<T> norm = {
       nullptr, a.float_partials, 1, a.bias, a.residual, a.gamma, a.beta, a.y, a.m, a.n, a.epsilon, a.activation};
   norm.vectors_are_constant = a.weights_are_constant, norm.packed = a.packed;
@@ -55,42 +89,43 @@ kernels::LayerNormArguments<T> Norm(const kernels::GemmArguments<kernels::Elemen
 
 // Adds cuBLASLt and its algorithms, where it has any: asking for them takes a while the first time, so that a choice
 // which cannot come to it does not ask. `all`: for the list of tactics.
-template <class T>
-void AddCublasLt(const bertfuse_call& call, const kernels::GemmArguments<kernels::Elements<T>>& a, bool all,
+template <class Elements>
+void AddCublasLt(const bertfuse_call& call, const kernels::GemmArguments<Elements>& a, bool all,
                  const kernels::Device& device, GemmProblem* problem) {
+  using CublasLt = CublasLtBackend<Elements>;
   const bool named = all || call.tactic >= 0;
   if ((call.flags & BERTFUSE_NO_CUBLASLT) != 0) return;
   if (!named && call.tuning == nullptr && !PrefersCublasLt(*problem)) return;
-  if (!CublasLtGemm<T>::Supports(a, device)) return;
+  if (!CublasLt::Supports(a, device)) return;
   if (!named && a.y == nullptr) {
     // For TensorRT, which builds an engine for any number of shapes: whatever is chosen when it runs.
     problem->cublaslt = {1, {kernels::cublaslt::WorkspaceLimit(device)}};
   } else {
-    const auto plan = CublasLtGemm<T>::PlanOf(CublasLtForm(*problem), a, device);
+    const auto plan = CublasLt::PlanOf(CublasLtForm(*problem), a, device);
     if (named || !plan->withdrawn()) problem->cublaslt = plan->algorithms();
   }
   if (problem->cublaslt.count > 0) problem->backends.Add(Backend::kCublasLt);
 }
 
-template <class T>
-GemmProblem Problem(const bertfuse_call& call, const kernels::GemmArguments<kernels::Elements<T>>& a,
-                    const GemmCall& gemm, const kernels::Device& device, bool all = false) {
-  GemmProblem problem = {
-      a.m, a.n, a.k, gemm.op.normalizes(), GemmBackendsFor<T>(a, device), &device, MeasuredOn(device)};
+template <class Elements>
+GemmProblem Problem(const bertfuse_call& call, const kernels::GemmArguments<Elements>& a, const GemmCall& gemm,
+                    const kernels::Device& device, bool all = false) {
+  GemmProblem problem = {a.m, a.n, a.k, gemm.op.normalizes(), GemmBackendsFor(a, device), &device, MeasuredOn(device)};
   problem.allow_tf32 = a.allow_tf32;
   problem.x_bytes = sizeof(*a.x), problem.y_bytes = sizeof(*a.y);
   problem.gelu = gemm.activation != Activation::kNone;
-  if (problem.layer_norm) problem.layer_norm_vector = kernels::LayerNormVector(Norm<T>(a));
+  if (problem.layer_norm) problem.layer_norm_vector = kernels::LayerNormVector(Norm(a));
   if (gemm.row_count->dtype != BERTFUSE_ABSENT) problem.m = a.packed.expected, problem.capacity = a.m;
   problem.deterministic_rows = (call.flags & BERTFUSE_DETERMINISTIC_ROWS) != 0;
   problem.biased = a.activation != Activation::kNone || (!problem.layer_norm && a.bias != nullptr);
-  AddCublasLt<T>(call, a, all, device, &problem);
+  AddCublasLt(call, a, all, device, &problem);
   return problem;
 }
 
 TunedProblem Tuned(const bertfuse_call& call, const GemmCall& gemm) {
   const int64_t n = gemm.weight->shape[0], k = gemm.weight->shape[1];
-  const bool tf32 = gemm.x->dtype == BERTFUSE_FLOAT32 && (call.flags & BERTFUSE_ALLOW_TF32) != 0;
+  const bool int8 = gemm.weight->dtype == BERTFUSE_INT8;
+  const bool tf32 = gemm.x->dtype == BERTFUSE_FLOAT32 && !int8 && (call.flags & BERTFUSE_ALLOW_TF32) != 0;
   int64_t m = n == 0 ? 0 : NumElements(*gemm.y) / n;
   if (gemm.row_count->dtype != BERTFUSE_ABSENT) m = RoundedRows(ExpectedRows(call, m));
   return {gemm.op.name,
@@ -98,7 +133,9 @@ TunedProblem Tuned(const bertfuse_call& call, const GemmCall& gemm) {
           {m, n, k, 0},
           tf32,
           false,
-          gemm.op.approximate >= 0 ? Activation::kGeluErf : gemm.activation};  // both GELUs are measured as one
+          gemm.op.approximate >= 0 ? Activation::kGeluErf : gemm.activation,  // both GELUs are measured as one
+          false,
+          int8};
 }
 
 // What the user measured, where that runs; else what the library chooses. Where only the measured tactic's LayerNorm
@@ -127,13 +164,32 @@ GemmTactic Tactic(const bertfuse_call& call, const GemmCall& gemm, const GemmPro
   return tactics[call.tactic];
 }
 
+// x as integers, in the workspace: a kernel of its own before the product.
 template <class T>
+void Quantize(const bertfuse_call& call, const GemmCall& gemm,
+              const kernels::GemmArguments<kernels::Int8Elements<T>>& a, const kernels::Device& device) {
+  const auto scales = [](const bertfuse_tensor* tensor) {
+    return tensor == nullptr ? nullptr : Data<const float>(*tensor);
+  };
+  const kernels::QuantizeRowsArguments<T> rows = {Data<T>(*gemm.x),
+                                                  scales(gemm.x_smooth),
+                                                  scales(gemm.x_scale),
+                                                  const_cast<int8_t*>(a.x),
+                                                  const_cast<float*>(a.row_scales),
+                                                  a.m,
+                                                  a.k,
+                                                  a.packed};
+  CheckCuda(kernels::QuantizeRows(rows, device, StreamOf(call)), gemm.op.name);
+}
+
+template <class Elements>
 void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProblem& problem, const GemmTactic& tactic,
-               kernels::GemmArguments<kernels::Elements<T>> a, const kernels::Device& device) {
+               kernels::GemmArguments<Elements> a, const kernels::Device& device) {
+  using T = typename Elements::Y;
   const bool tiled = tactic.tile.block.m > 0;  // else the backend chooses its tile
   if (tactic.form == GemmForm::kRounded && tiled) a.last_wave = LastWaveOf(problem, tactic.tile);
   a.partial_rows = PartialRows(problem, tactic);
-  a.scratch = static_cast<char*>(call.workspace) + GemmScratchOffset(problem, tactic);
+  a.scratch = reinterpret_cast<char*>(a.float_partials) + GemmScratchOffset(problem, tactic);
   const size_t needed = GemmWorkspaceSize(problem, tactic);
   if (problem.workspace < needed) {
     Fail(BERTFUSE_RUNTIME_ERROR, "%s: the workspace has %zu bytes, expected %zu", gemm.op.name, problem.workspace,
@@ -143,12 +199,13 @@ void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProble
     FailTooWide(gemm.op.name, a.n);
   }
   // What the product's epilogue does, and what is left to LayerNorm.
-  kernels::GemmArguments<kernels::Elements<T>> product = a;
-  kernels::LayerNormArguments<T> norm = Norm<T>(a);
+  kernels::GemmArguments<Elements> product = a;
+  kernels::LayerNormArguments<T> norm = Norm(a);
   const bool activates = ActivatesProduct(tactic, a.activation != Activation::kNone);
   if (activates) norm.bias = nullptr, norm.activation = Activation::kNone;
   if (tactic.form == GemmForm::kRounded && !activates) product.bias = nullptr, product.activation = Activation::kNone;
-  CheckCuda(LaunchGemm<T>(tactic, product, device, StreamOf(call)), gemm.op.name);
+  if constexpr (kIsQuantized<Elements>) Quantize<T>(call, gemm, a, device);
+  CheckCuda(LaunchGemm(tactic, product, device, StreamOf(call)), gemm.op.name);
   if (!tactic.layer_norm) return;
   norm.splits = tactic.tile.splits;
   if (tactic.form == GemmForm::kRounded) {
@@ -159,16 +216,32 @@ void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProble
   CheckCuda(kernels::LayerNorm(*tactic.layer_norm, norm, device, StreamOf(call)), gemm.op.name);
 }
 
-template <class T>
+// What the workspace must hold for x as integers, and throws NOT_SUPPORTED where 32 bits cannot sum up their products.
+template <class Elements>
+size_t QuantizedBytes(const GemmCall& gemm, const kernels::GemmArguments<Elements>& a) {
+  if (kIsQuantized<Elements> && a.k > kernels::kMaxInt8K) {
+    Fail(BERTFUSE_NOT_SUPPORTED, "%s: rows of %lld 8-bit integers are too long, expected %lld at most", gemm.op.name,
+         static_cast<long long>(a.k), static_cast<long long>(kernels::kMaxInt8K));
+  }
+  return QuantizedRowsOf<Elements>(a.m, a.k).bytes;
+}
+
+template <class Elements>
 void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
   const kernels::Device& device = DeviceOf(call);
-  const kernels::GemmArguments<kernels::Elements<T>> a = Arguments<T>(call, gemm);
+  const kernels::GemmArguments<Elements> a = Arguments<Elements>(call, gemm);
   if (a.m == 0 || a.n == 0) return;
   if (a.residual == a.y) Fail(BERTFUSE_INVALID_ARGUMENT, "%s: residual and y are the same memory", gemm.op.name);
   GemmProblem problem = Problem(call, a, gemm, device);
   problem.workspace = call.workspace == nullptr ? 0 : call.workspace_size;
+  const size_t quantized = QuantizedBytes(gemm, a);
+  if (problem.workspace < quantized) {
+    Fail(BERTFUSE_RUNTIME_ERROR, "%s: the workspace has %zu bytes, expected %zu", gemm.op.name, problem.workspace,
+         quantized);
+  }
+  problem.workspace -= quantized;
   try {
-    RunTactic<T>(call, gemm, problem, Tactic(call, gemm, problem), a, device);
+    RunTactic(call, gemm, problem, Tactic(call, gemm, problem), a, device);
   } catch (const CublasLtError& error) {
     problem.backends.Remove(Backend::kCublasLt);
     const GemmTactic other = call.tactic >= 0 ? GemmTactic() : Tactic(call, gemm, problem);
@@ -178,29 +251,32 @@ void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
                    static_cast<long long>(a.m), static_cast<long long>(a.n), static_cast<long long>(a.k), error.what(),
                    Describe(other).c_str());
     }
-    RunTactic<T>(call, gemm, problem, other, a, device);
+    RunTactic(call, gemm, problem, other, a, device);
   }
 }
 
 // Calls body(problem) with what the choice depends on.
 template <class Body>
 auto WithProblem(const bertfuse_call& call, const GemmCall& gemm, Body&& body, bool all = false) {
-  return SwitchElement(gemm.x->dtype, [&](auto element) {
-    return body(Problem(call, Arguments<decltype(element)>(call, gemm), gemm, DeviceOf(call), all));
+  return SwitchElements(gemm, [&](auto elements) {
+    return body(Problem(call, Arguments<decltype(elements)>(call, gemm), gemm, DeviceOf(call), all));
   });
 }
 
 template <class Op>
 void Run(const bertfuse_call& call) {
   const GemmCall gemm(call, kGemmOp<Op>);
-  SwitchElement(gemm.x->dtype, [&](auto element) { RunTyped<decltype(element)>(call, gemm); });
+  SwitchElements(gemm, [&](auto elements) { RunTyped<decltype(elements)>(call, gemm); });
 }
 
 template <class Op>
 size_t WorkspaceSize(const bertfuse_call& call) {
   const GemmCall gemm(call, kGemmOp<Op>);
-  return WithProblem(
-      call, gemm, [&](const GemmProblem& problem) { return GemmWorkspaceSize(problem, Tactic(call, gemm, problem)); });
+  return SwitchElements(gemm, [&](auto elements) {
+    const auto a = Arguments<decltype(elements)>(call, gemm);
+    const GemmProblem problem = Problem(call, a, gemm, DeviceOf(call));
+    return QuantizedBytes(gemm, a) + GemmWorkspaceSize(problem, Tactic(call, gemm, problem));
+  });
 }
 
 template <class Op>

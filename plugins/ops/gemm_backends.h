@@ -12,9 +12,13 @@
 
 namespace bertfuse::cuda {
 
-template <class T>
+// 8-bit operands with scales.
+template <class Elements>
+inline constexpr bool kIsQuantized = std::is_same_v<typename Elements::X, int8_t>;
+
+template <class Elements>
 struct GemmBackend {
-  using Arguments = kernels::GemmArguments<kernels::Elements<T>>;
+  using Arguments = kernels::GemmArguments<Elements>;
 
   Backend backend;
   // Whether it takes the types, sizes and alignment.
@@ -23,16 +27,21 @@ struct GemmBackend {
                         cudaStream_t stream);
 };
 
-template <class T>
+template <class Elements>
 struct Sm90Gemm {
-  using Arguments = typename GemmBackend<T>::Arguments;
+  using Arguments = typename GemmBackend<Elements>::Arguments;
+  static constexpr bool kIsCompiled = kIsHalf<typename Elements::X>;
 
   static bool Supports(const Arguments& a, const kernels::Device& device) {
-    return kIsHalf<T> && kernels::GemmMmaSupports<T>(a) && kernels::GemmSm90Supports(a, device);
+    if constexpr (kIsCompiled) {
+      return kernels::GemmMmaSupports(a) && kernels::GemmSm90Supports(a, device);
+    } else {
+      return false;
+    }
   }
   static cudaError_t Launch(const GemmTactic& tactic, const Arguments& a, const kernels::Device& device,
                             cudaStream_t stream) {
-    if constexpr (kIsHalf<T> && kernels::kSm90IsBuilt) {
+    if constexpr (kIsCompiled && kernels::kSm90IsBuilt) {
       return kernels::GemmSm90(tactic.form, tactic.tile, a, device, stream);
     } else {
       return cudaErrorInvalidConfiguration;
@@ -40,45 +49,64 @@ struct Sm90Gemm {
   }
 };
 
-template <class T>
+template <class Elements>
 struct MmaGemm {
-  using Arguments = typename GemmBackend<T>::Arguments;
-  static constexpr bool kIsCompiled = kIsHalf<T> || std::is_same_v<T, float>;
+  using Arguments = typename GemmBackend<Elements>::Arguments;
+  using X = typename Elements::X;
+  static constexpr bool kIsCompiled = kIsHalf<X> || std::is_same_v<X, float> || kIsQuantized<Elements>;
 
   // On Hopper float32 that may not be rounded stays with the kernel that was measured there.
   static bool Supports(const Arguments& a, const kernels::Device& device) {
-    const bool three_products = std::is_same_v<T, float> && !a.allow_tf32;
-    return kIsCompiled && kernels::HasMmaOf<T>(device) && kernels::GemmMmaSupports<T>(a) && !(three_products && device.compute_capability == 90);
+    const bool three_products = std::is_same_v<X, float> && !a.allow_tf32;
+    return kIsCompiled && kernels::HasMmaOf<X>(device) && kernels::GemmMmaSupports(a) &&
+           !(three_products && device.compute_capability == 90);
   }
   static cudaError_t Launch(const GemmTactic& tactic, const Arguments& a, const kernels::Device& device,
                             cudaStream_t stream) {
-    if constexpr (kIsCompiled) {
-      return kernels::GemmMma<T>(tactic.form, tactic.tile, a, device, stream);
+    if constexpr (kIsQuantized<Elements>) {
+      return kernels::GemmMmaInt8<typename Elements::Y>(tactic.form, tactic.tile, a, device, stream);
+    } else if constexpr (kIsCompiled) {
+      return kernels::GemmMma<X>(tactic.form, tactic.tile, a, device, stream);
     } else {
       return cudaErrorInvalidConfiguration;
     }
   }
 };
 
+// Of 8-bit operands cuBLASLt has no scales by row and column.
+template <class Elements>
+struct CublasLtBackend : CublasLtGemm<typename Elements::X> {};
 template <class T>
-cudaError_t LaunchSimt(const GemmTactic& tactic, const typename GemmBackend<T>::Arguments& a,
+struct CublasLtBackend<kernels::Int8Elements<T>> {
+  using Arguments = kernels::GemmArguments<kernels::Int8Elements<T>>;
+  static bool Supports(const Arguments&, const kernels::Device&) { return false; }
+  static std::shared_ptr<const kernels::cublaslt::Plan> PlanOf(GemmForm, const Arguments&, const kernels::Device&) {
+    return nullptr;
+  }
+  static cudaError_t Launch(const GemmTactic&, const Arguments&, const kernels::Device&, cudaStream_t) {
+    return cudaErrorInvalidConfiguration;
+  }
+};
+
+template <class Elements>
+cudaError_t LaunchSimt(const GemmTactic& tactic, const kernels::GemmArguments<Elements>& a,
                        const kernels::Device& device, cudaStream_t stream) {
-  return kernels::GemmSimt<T>(kernels::MakePortableGemm<T>(tactic.form, a), device, stream);
+  return kernels::GemmSimt(kernels::MakePortableGemm(tactic.form, a), device, stream);
 }
 
-template <class T>
-inline constexpr GemmBackend<T> kGemmBackends[] = {
-    {Backend::kSm90, Sm90Gemm<T>::Supports, Sm90Gemm<T>::Launch},
-    {Backend::kCublasLt, CublasLtGemm<T>::Supports, CublasLtGemm<T>::Launch},
-    {Backend::kMma, MmaGemm<T>::Supports, MmaGemm<T>::Launch},
-    {Backend::kSimt, [](const auto&, const kernels::Device&) { return true; }, LaunchSimt<T>},
+template <class Elements>
+inline constexpr GemmBackend<Elements> kGemmBackends[] = {
+    {Backend::kSm90, Sm90Gemm<Elements>::Supports, Sm90Gemm<Elements>::Launch},
+    {Backend::kCublasLt, CublasLtBackend<Elements>::Supports, CublasLtBackend<Elements>::Launch},
+    {Backend::kMma, MmaGemm<Elements>::Supports, MmaGemm<Elements>::Launch},
+    {Backend::kSimt, [](const auto&, const kernels::Device&) { return true; }, LaunchSimt<Elements>},
 };
 
 // Those that run the product on the device, of our own kernels.
-template <class T>
-kernels::BackendSet GemmBackendsFor(const typename GemmBackend<T>::Arguments& a, const kernels::Device& device) {
+template <class Elements>
+kernels::BackendSet GemmBackendsFor(const kernels::GemmArguments<Elements>& a, const kernels::Device& device) {
   kernels::BackendSet found;
-  for (const GemmBackend<T>& row : kGemmBackends<T>) {
+  for (const GemmBackend<Elements>& row : kGemmBackends<Elements>) {
     if (row.backend == Backend::kCublasLt) continue;  // the process may not have it
     if (RunsOn(row.backend, device) && row.supports(a, device)) found.Add(row.backend);
   }
@@ -86,10 +114,10 @@ kernels::BackendSet GemmBackendsFor(const typename GemmBackend<T>::Arguments& a,
 }
 
 // Launches the tactic's product, with everything after it that the tactic's form does not leave to LayerNorm.
-template <class T>
-cudaError_t LaunchGemm(const GemmTactic& tactic, const typename GemmBackend<T>::Arguments& a,
+template <class Elements>
+cudaError_t LaunchGemm(const GemmTactic& tactic, const kernels::GemmArguments<Elements>& a,
                        const kernels::Device& device, cudaStream_t stream) {
-  for (const GemmBackend<T>& row : kGemmBackends<T>) {
+  for (const GemmBackend<Elements>& row : kGemmBackends<Elements>) {
     if (row.backend == tactic.backend) return row.launch(tactic, a, device, stream);
   }
   return cudaErrorInvalidConfiguration;

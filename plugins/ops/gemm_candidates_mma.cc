@@ -14,12 +14,16 @@ using kernels::gemm_mma::Tile;
 
 constexpr int kSplits[] = {1, 2, 3, 4, 6, 8};
 constexpr int kLargestSplit = 128 * 128;  // outputs of a tile that is split along k: larger ones are for many rows
-// Of mma.sync with 16-bit operands, which every architecture has: 9.0 and 10.0 reach their peak by others.
+// Of mma.sync with 16-bit operands (twice as many with 8-bit ones), which every architecture has: 9.0 and 10.0 reach
+// their peak by others.
 constexpr double kMostFlopsPerCycle = 2048;
 constexpr double kSharedBytesPerCycle = 128;
 
 Math MathOf(const GemmProblem& problem) {
-  return problem.x_bytes == 2 ? Math::kHalf : problem.allow_tf32 ? Math::kTf32 : Math::kThreeTf32;
+  return problem.x_bytes == 2   ? Math::kHalf
+         : problem.x_bytes == 1 ? Math::kInt8
+         : problem.allow_tf32   ? Math::kTf32
+                                : Math::kThreeTf32;
 }
 
 bool CanSplit(const GemmProblem& problem, int splits) {
@@ -33,7 +37,7 @@ bool RoundsBeforeLayerNorm(const GemmProblem& problem) { return problem.y_bytes 
 void List(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
   const bool few = problem.backends.Has(Backend::kSm90);  // beside wgmma one tile is enough to compare with
   kernels::gemm_mma::ForTiles(MathOf(problem), [&](const Tile& tile) {
-    const kernels::GemmBlock block = kernels::gemm_mma::BlockOn(tile, problem.device->shared_bytes);
+    const kernels::GemmBlock block = kernels::gemm_mma::BlockOn(MathOf(problem), tile, problem.device->shared_bytes);
     if (block.stages == 0 || (few && !(tile.m == 128 && tile.n == 128))) return;
     const auto add = [&](GemmForm form, int splits) {
       tactics->push_back({Backend::kMma, form, {block, 1, 1, splits}});
@@ -58,17 +62,21 @@ double L2BytesPerCycle(int compute_capability) {
 GemmKernelFacts Facts(const GemmProblem& problem, const GemmTactic& tactic) {
   const kernels::GemmBlock& block = tactic.tile.block;
   Tile tile = {};
-  kernels::gemm_mma::ForTiles(MathOf(problem), [&](const Tile& compiled) {
+  const Math math = MathOf(problem);
+  kernels::gemm_mma::ForTiles(math, [&](const Tile& compiled) {
     if (compiled.m == block.m && compiled.n == block.n) tile = compiled;
   });
   const double halves = std::min(TensorFlopsPerCycle(problem.device->compute_capability), kMostFlopsPerCycle);
-  const double peak = problem.x_bytes == 2 ? halves : problem.allow_tf32 ? halves / 2 : halves / 6;
+  const double peak = math == Math::kHalf   ? halves
+                      : math == Math::kInt8 ? halves * 2
+                      : math == Math::kTf32 ? halves / 2
+                                            : halves / 6;
   const int read_rows = tile.threads() / 32 * (tile.warp_m + tile.warp_n);
   const double shared_cycles = (tile.m + tile.n + read_rows) * kStageRowBytes / kSharedBytesPerCycle;
   const double flops = 2.0 * tile.m * tile.n * kStageRowBytes / problem.x_bytes;
   return {tactic.tile,
           kStageRowBytes,
-          kernels::gemm_mma::SharedBytes(tile, block.stages),
+          kernels::gemm_mma::SharedBytes(math, tile, block.stages),
           std::min(peak, flops / shared_cycles),
           L2BytesPerCycle(problem.device->compute_capability),
           false};

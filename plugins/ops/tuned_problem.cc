@@ -12,7 +12,7 @@
 namespace bertfuse::cuda {
 namespace {
 
-constexpr char kTf32[] = "tf32", kPacked[] = "packed", kDeterministic[] = "deterministic";
+constexpr char kTf32[] = "tf32", kInt8[] = "-int8", kPacked[] = "packed", kDeterministic[] = "deterministic";
 
 // "1025-4096x3072x768": true where all `count` sizes are there, with nothing behind them.
 bool ParseSizes(const std::string& text, int count, std::array<int64_t, 4>* sizes, int64_t* first_rows) {
@@ -30,7 +30,9 @@ bool ParseSizes(const std::string& text, int count, std::array<int64_t, 4>* size
 }  // namespace
 
 std::string Describe(const TunedProblem& problem, int64_t first_rows) {
-  std::string text = std::string(problem.op) + " " + (problem.tf32 ? kTf32 : DtypeName(problem.dtype)) + " ";
+  const bool tf32 = problem.tf32 && !problem.int8;
+  std::string text = std::string(problem.op) + " " + (tf32 ? kTf32 : DtypeName(problem.dtype));
+  text += problem.int8 ? std::string(kInt8) + " " : " ";
   if (first_rows > 0 && first_rows < problem.sizes[0]) text += std::to_string(first_rows) + "-";
   for (size_t i = 0; i < problem.sizes.size(); ++i) {
     if (i == 3 && problem.sizes[i] == 0) break;  // a product has three
@@ -55,7 +57,10 @@ std::optional<TunedRange> ParseProblem(const std::string& text) {
   TunedProblem& problem = range.problem;
   if (!ParseSizes(sizes, attention ? 4 : 3, &problem.sizes, &range.first_rows)) return std::nullopt;
   if (attention && range.first_rows != problem.sizes[0]) return std::nullopt;
-  problem.tf32 = dtype == kTf32 && !attention;
+  const size_t stem = dtype.rfind(kInt8);
+  problem.int8 = !attention && stem != std::string::npos;
+  if (problem.int8) dtype.resize(stem);
+  problem.tf32 = dtype == kTf32 && !attention && !problem.int8;
   if (problem.tf32) problem.dtype = BERTFUSE_FLOAT32;
   for (int32_t candidate : DtypesOf(Variable::kT)) {
     if (dtype == DtypeName(candidate)) problem.dtype = candidate;

@@ -22,6 +22,7 @@ struct TunedProblem {
   bool packed = false;           // of sequences, their number and that of all rows in place of batch and sequence
   Activation activation = Activation::kNone;
   bool deterministic_rows = false;  // a product whose rows are to have the same bits whatever m is
+  bool int8 = false;                // a product of 8-bit operands, whose result is of dtype
 
   // By m last, so that ranges of rows lie side by side.
   bool operator<(const TunedProblem& other) const { return Order() < other.Order(); }
@@ -32,14 +33,15 @@ struct TunedProblem {
   }
 
  private:
-  std::tuple<std::string_view, int32_t, int64_t, int64_t, int64_t, bool, bool, Activation, bool, int64_t> Order()
+  std::tuple<std::string_view, int32_t, int64_t, int64_t, int64_t, bool, bool, Activation, bool, bool, int64_t> Order()
       const {
-    return {op, dtype, sizes[1], sizes[2], sizes[3], tf32, packed, activation, deterministic_rows, sizes[0]};
+    return {op, dtype, sizes[1], sizes[2], sizes[3], tf32, packed, activation, deterministic_rows, int8, sizes[0]};
   }
 };
 
 // "FusedGemmGelu float16 4096x3072x768", "FusedGemm float16 4096x3072x768 gelu_tanh", "FusedGemm float16 131x768x768
-// packed deterministic", "FusedAttention float16 32x4096x12x64 packed"; the dtype is "tf32" where that is allowed. From
+// packed deterministic", "FusedAttention float16 32x4096x12x64 packed"; the dtype is "tf32" where that is allowed, and
+// "float16-int8" where the operands are 8-bit integers. From
 // `first_rows` on, where that is given: "FusedGemm float16 1025-4096x3072x768".
 std::string Describe(const TunedProblem& problem, int64_t first_rows = 0);
 

@@ -25,9 +25,10 @@ constexpr char kHeader[] = "bertfuse tuning 1, library " BERTFUSE_VERSION;
 constexpr char kHeaderStart[] = "bertfuse tuning ";
 
 // The product that a row speaks of, on tensors as a runtime allocates them.
-template <class T>
+template <class Elements>
 GemmProblem AlignedGemm(const TunedProblem& tuned, const kernels::Device& device) {
-  kernels::GemmArguments<kernels::Elements<T>> a = {};
+  using T = typename Elements::Y;
+  kernels::GemmArguments<Elements> a = {};
   GemmProblem problem = {};
   problem.m = a.m = tuned.sizes[0];
   problem.n = a.n = tuned.sizes[1];
@@ -36,12 +37,15 @@ GemmProblem AlignedGemm(const TunedProblem& tuned, const kernels::Device& device
   problem.gelu = tuned.activation != Activation::kNone;
   kernels::LayerNormArguments<T> norm = {};
   norm.columns = problem.n;
-  problem.layer_norm_vector = kernels::LayerNormVector(norm), problem.y_bytes = problem.x_bytes = sizeof(T);
+  problem.layer_norm_vector = kernels::LayerNormVector(norm), problem.y_bytes = sizeof(T);
+  problem.x_bytes = sizeof(*a.x);
   problem.allow_tf32 = a.allow_tf32 = tuned.tf32;
-  problem.backends = GemmBackendsFor<T>(a, device);
-  // Whether the process will have cuBLASLt, and how many algorithms of it, shows when the problem is run.
-  problem.backends.Add(Backend::kCublasLt);
-  problem.cublaslt.count = kernels::cublaslt::kMaxAlgorithms;
+  problem.backends = GemmBackendsFor(a, device);
+  if (!kIsQuantized<Elements>) {
+    // Whether the process will have cuBLASLt, and how many algorithms of it, shows when the problem is run.
+    problem.backends.Add(Backend::kCublasLt);
+    problem.cublaslt.count = kernels::cublaslt::kMaxAlgorithms;
+  }
   problem.device = &device;
   return problem;
 }
@@ -73,7 +77,9 @@ std::optional<bertfuse_tuning::Tactic> FindTactic(const TunedRange& range, const
     });
   }
   return SwitchElement(problem.dtype, [&](auto element) -> std::optional<bertfuse_tuning::Tactic> {
-    const GemmProblem gemm = AlignedGemm<decltype(element)>(problem, device);
+    using T = decltype(element);
+    const GemmProblem gemm = problem.int8 ? AlignedGemm<kernels::Int8Elements<T>>(problem, device)
+                                          : AlignedGemm<kernels::Elements<T>>(problem, device);
     return FindGemmTactic(gemm, name);
   });
 }

@@ -22,7 +22,7 @@ from bertfuse.measuring.judgement import Judgement, judge_sessions
 from bertfuse.measuring.layer_inputs import LayerInput, layer_inputs
 from bertfuse.measuring.subjects import open_session
 from bertfuse.model_folder.files import MODEL_FILE, ONNX_FOLDER, ORIGINAL_FILE, find_model, folder_of
-from bertfuse.runtime.inputs import fit_inputs, read_npz, text_inputs
+from bertfuse.runtime.inputs import fit_inputs, read_npz, read_texts, text_inputs
 
 ACTIVATIONS = ("token", "tensor")
 # How much of the difference between columns goes from the activations into the weights (SmoothQuant's alpha). MiniLM's
@@ -213,7 +213,7 @@ def _feeds(calibration: Any, source: Path, fused: Path) -> tuple[Feeds, Feeds]:
     if isinstance(calibration, str | Path) and Path(calibration).suffix == ".npz":
         calibration = read_npz(calibration)
     elif isinstance(calibration, str | Path):
-        calibration = _lines(Path(calibration))
+        calibration = read_texts(calibration)
     if isinstance(calibration, Mapping):
         arrays = fit_inputs(session, dict(calibration), where)
         if not all(array.size for array in arrays.values()):
@@ -238,15 +238,6 @@ def _steps(arrays: Mapping[str, np.ndarray]) -> range:
 
 def _halves(feeds: Feeds) -> tuple[Feeds, Feeds]:
     return feeds[::2], feeds[1::2]
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        return file.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise BertfuseError(f"{file}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
-    except OSError as error:
-        raise BertfuseError(f"{file}: cannot be read: {error.strerror}; check the path") from error
 
 
 @dataclass

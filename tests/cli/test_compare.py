@@ -51,7 +51,7 @@ def test_one_line_for_what_does_not_do(model: Path, tmp_path: Path) -> None:
         ((exported(), f"{model}@tpu"), "@tpu: no such file, and 'tpu' is not a way to run one"),
         ((exported(), tmp_path / "absent.onnx"), "absent.onnx: no such file"),
         ((exported(), model, "--html", tmp_path), f"{tmp_path}: is a folder"),
-        ((exported(), model, "--text", "a", "--input", "b.npz"), "give --text or --input, not both"),
+        ((exported(), model, "--text", "a", "--input", "b.npz"), "give --text, --texts or --input, one of them"),
     ):
         result = invoke(*arguments, code=2)
         lines = [line for line in result.stderr.splitlines() if not line.startswith(("done ", "failed "))]

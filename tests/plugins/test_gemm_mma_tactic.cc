@@ -31,8 +31,10 @@ template <class Visit>
 void ForRandomProblemsOnGpus(Visit&& visit) {
   std::mt19937 random(2);
   ForRandomProblems([&](GemmProblem problem) {
-    const int type = static_cast<int>(random() % 3);
-    if (type > 0) problem.x_bytes = problem.y_bytes = 4, problem.layer_norm_vector = 4;
+    const int type = static_cast<int>(random() % 5);
+    const bool is_float = type == 1 || type == 2 || type == 4;
+    if (is_float) problem.x_bytes = problem.y_bytes = 4, problem.layer_norm_vector = 4;
+    if (type > 2) problem.x_bytes = 1;  // of quantised operands
     problem.allow_tf32 = type == 1;
     visit(On(kGpus[random() % std::size(kGpus)], problem));
   });
@@ -45,7 +47,8 @@ TEST(GemmMmaTactic, BlocksFitTheMultiprocessor) {
     ASSERT_FALSE(tactics.empty());
     for (const GemmTactic& tactic : tactics) {
       const kernels::GemmBlock& block = tactic.tile.block;
-      const int bytes = block.stages * (block.m + block.n) * 64 + block.n * 4;
+      const int vectors = problem.x_bytes == 1 ? 2 : 1;  // bias, scales
+      const int bytes = block.stages * (block.m + block.n) * 64 + vectors * block.n * 4;
       EXPECT_LE(bytes, problem.device->shared_bytes) << Describe(tactic);
       EXPECT_LE(block.per_multiprocessor * (bytes + 1024), problem.device->shared_bytes + 1024) << Describe(tactic);
       EXPECT_GE(block.stages, 3) << Describe(tactic);

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import bertfuse
 from bertfuse.graph_rewrite import fuse_file
 from bertfuse.qualify.problem import parse
 from tests import ROOT
@@ -116,9 +117,47 @@ print(json.dumps([one.to_dict() for one in found]))
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)
     assert {one["problem"].split()[0] for one in found} >= {"FusedGemm", "FusedGemmLayerNorm", "FusedAttention"}
+    bertfuse.quantize(tmp_path / "m.onnx", tmp_path / "int8.onnx")
+    run = subprocess.run(
+        [*arguments[:-1], tmp_path / "int8.onnx"], capture_output=True, text=True, timeout=300, cwd=ROOT
+    )
+    assert run.returncode == 0, run.stderr
+    quantized = [one for one in json.loads(run.stdout) if " float16-int8 " in one["problem"]]
+    assert {one["problem"].split()[0] for one in quantized} >= {"FusedGemm", "FusedGemmLayerNorm", "FusedGemmGelu"}
+    for one in quantized:
+        assert one["tactic"].startswith(("mma ", "simt")) and one["chosen_by"] == "model", one
     for one in found:
         assert one["tactic"] and one["launches"] > 0
         assert one["chosen_by"] == ("" if one["problem"].startswith("FusedAttention") else "model"), one
+
+
+@BUILT
+def test_quantised_calls():
+    """x becomes integers in a launch of its own, before the product; without room for them nothing is launched."""
+    seed = secrets.randbits(31)
+    command = [sys.executable, "-m", "tests.plugins.int8_launches", LIBRARY, str(seed)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=ROOT)
+    assert run.returncode == 0, f"seed {seed}: {run.stdout[-4000:]}{run.stderr[-4000:]}"
+    found = json.loads(run.stdout)
+    backends = set()
+    for one in found:
+        names = [name for name, _ in one["launches"]]
+        assert not any(error for _, error in one["launches"]) and not one["beyond"], (seed, one)
+        if one.get("short"):
+            assert "the workspace has" in one["error"] and not names, (seed, one)
+        elif "error" in one:
+            assert "too many for its LayerNorm" in one["error"], (seed, one)
+        elif one["op"] == "EmbedLayerNorm":
+            assert len(names) == 1 and "EmbedLayerNormKernel" in names[0], (seed, one)
+        else:
+            backends.add(one["tactic"].split()[0])
+            rows, n, k = one["sizes"]
+            assert f" {one['dtype']}-int8 {rows}x{n}x{k}" in one["problem"], (seed, one)
+            assert one["workspace"] >= rows * (k + 4), (seed, one)
+            assert "QuantizeRowsKernel" in names[0] and "Gemm" in names[1], (seed, one)
+            assert len(names) == (3 if "then LayerNorm" in one["tactic"] else 2), (seed, one)
+            assert (one["tactic"].startswith("mma ")) == (k % 16 == 0) or one["tactic"].startswith("simt"), (seed, one)
+    assert backends == {"mma", "simt"}, (seed, backends)
 
 
 def _record(problem: str, *, address: int, error: int = 0) -> Recorded:

@@ -22,10 +22,12 @@ struct Tile {
 };
 
 // How a type is multiplied. kThreeTf32 splits each float32 into two TF32 numbers and adds three of their four products.
-enum class Math { kHalf, kTf32, kThreeTf32 };
+// kInt8: integers of 8 bits, summed exactly.
+enum class Math { kHalf, kTf32, kThreeTf32, kInt8 };
 
 // What is compiled, by Math. A warp tile of 64 x 64 has 128 accumulators and twice 32 registers of operands;
 // kThreeTf32, which holds the operands' halves beside them, takes smaller ones.
+// (A step of kInt8 takes 32 of k where kHalf's takes 16: the same registers and bytes.)
 inline constexpr Tile kHalfTiles[] = {{256, 128, 64, 64, 1}, {128, 256, 64, 64, 1}, {128, 128, 64, 64, 2},
                                       {128, 64, 64, 32, 3},  {64, 128, 32, 64, 3},  {64, 64, 32, 32, 4}};
 inline constexpr Tile kTf32Tiles[] = {{128, 128, 64, 64, 2}, {128, 64, 64, 32, 3}, {64, 64, 32, 32, 4}};
@@ -33,7 +35,7 @@ inline constexpr Tile kThreeTf32Tiles[] = {{128, 64, 64, 32, 2}, {64, 64, 32, 32
 
 template <Math kMath>
 constexpr auto& TilesOf() {
-  if constexpr (kMath == Math::kHalf) {
+  if constexpr (kMath == Math::kHalf || kMath == Math::kInt8) {
     return kHalfTiles;
   } else if constexpr (kMath == Math::kTf32) {
     return kTf32Tiles;
@@ -48,7 +50,7 @@ void ForTiles(Math math, Visit&& visit) {
   const auto all = [&](const auto& tiles) {
     for (const Tile& tile : tiles) visit(tile);
   };
-  math == Math::kHalf ? all(kHalfTiles) : math == Math::kTf32 ? all(kTf32Tiles) : all(kThreeTf32Tiles);
+  math == Math::kTf32 ? all(kTf32Tiles) : math == Math::kThreeTf32 ? all(kThreeTf32Tiles) : all(kHalfTiles);
 }
 
 // A stage of the ring holds 64 bytes of k of each row: two steps of the tensor cores, and small enough for three stages
@@ -59,17 +61,17 @@ constexpr int kReservedBytes = 1024;  // of shared memory, of each block, by the
 
 constexpr int StageBytes(const Tile& tile) { return (tile.m + tile.n) * kStageRowBytes; }
 
-// The bias, as float32, stands behind the stages.
-constexpr int SharedBytes(const Tile& tile, int stages) {
-  return stages * StageBytes(tile) + tile.n * static_cast<int>(sizeof(float));
+// The bias, as float32, stands behind the stages; behind that the scales of the weight's rows, where it has them.
+constexpr int SharedBytes(Math math, const Tile& tile, int stages) {
+  return stages * StageBytes(tile) + (math == Math::kInt8 ? 2 : 1) * tile.n * static_cast<int>(sizeof(float));
 }
 
 // With as many blocks and then stages as the multiprocessor's shared memory has room for; `shared_bytes`: the most that
 // one block may have. Zero stages: it does not run there.
-constexpr GemmBlock BlockOn(const Tile& tile, int shared_bytes) {
+constexpr GemmBlock BlockOn(Math math, const Tile& tile, int shared_bytes) {
   for (int blocks = tile.blocks; blocks > 0; --blocks) {
     const int of_one = (shared_bytes + kReservedBytes) / blocks - kReservedBytes;
-    const int room = of_one - SharedBytes(tile, 0);
+    const int room = of_one - SharedBytes(math, tile, 0);
     const int stages = std::min(room / StageBytes(tile), kMaxStages);
     if (stages >= kMinStages) return {tile.m, tile.n, stages, blocks};
   }
@@ -79,12 +81,15 @@ constexpr GemmBlock BlockOn(const Tile& tile, int shared_bytes) {
 }  // namespace gemm_mma
 
 // Whether every row of x and weight starts on a 16-byte boundary, and sizes fit the kernel's integers.
-template <class T>
-bool GemmMmaSupports(const GemmArguments<Elements<T>>& a) {
-  constexpr int64_t kMax = int64_t{1} << 31;
-  return a.k > 0 && a.k % (16 / sizeof(T)) == 0 && IsAligned(a.x, 16) && IsAligned(a.weight, 16) && a.m < kMax &&
-         a.n < kMax && a.k < kMax / static_cast<int64_t>(sizeof(T));
+template <class Elements>
+bool GemmMmaSupports(const GemmArguments<Elements>& a) {
+  constexpr int64_t kBytes = sizeof(typename Elements::X), kMax = int64_t{1} << 31;
+  return a.k > 0 && a.k % (16 / kBytes) == 0 && IsAligned(a.x, 16) && IsAligned(a.weight, 16) && a.m < kMax &&
+         a.n < kMax && a.k < kMax / kBytes;
 }
+
+// The longest k whose products of 8-bit integers 32 bits can sum up.
+constexpr int64_t kMaxInt8K = ((int64_t{1} << 31) - 1) / (128 * 128);
 
 // The product in that form, by a block of BlockOn(). Any n. kPartialSums: float_partials[splits, m, n]; otherwise
 // `splits` is 1 and y = activation(product + bias). cudaErrorInvalidConfiguration for a block that no kernel was
@@ -92,6 +97,11 @@ bool GemmMmaSupports(const GemmArguments<Elements<T>>& a) {
 template <class T>
 cudaError_t GemmMma(GemmForm form, const GemmTile& tile, const GemmArguments<Elements<T>>& arguments,
                     const Device& device, cudaStream_t stream);
+
+// The same of quantised operands, whose scales `arguments` has; k up to kMaxInt8K.
+template <class T>
+cudaError_t GemmMmaInt8(GemmForm form, const GemmTile& tile, const GemmArguments<Int8Elements<T>>& arguments,
+                        const Device& device, cudaStream_t stream);
 
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_MMA_GEMM_H_

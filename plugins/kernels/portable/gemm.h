@@ -9,27 +9,31 @@ namespace bertfuse::kernels {
 
 // With `float_product` null: y[m, n] = activation(product + bias), bias may be null.
 // Otherwise `float_product`[m, n] gets the bare float32 product, and y, bias and activation are not used.
-template <class T>
+// 8-bit operands have scales, as GemmArguments says.
+template <class Elements>
 struct PortableGemm {
-  const T* x;
-  const T* weight;
-  const T* bias;
-  T* y;
+  const typename Elements::X* x;
+  const typename Elements::Weight* weight;
+  const typename Elements::Y* bias;
+  typename Elements::Y* y;
+  const float* row_scales;
+  const float* weight_scales;
   float* float_product;
   int64_t m, n, k;
   Activation activation;
   PackedRows packed;  // of the m rows; nothing is written from *row_count on
 };
 
-// Any shape and alignment; multiplies in float32, without tensor cores.
-template <class T>
-cudaError_t GemmSimt(const PortableGemm<T>& gemm, const Device& device, cudaStream_t stream);
+// Any shape and alignment; multiplies in float32, without tensor cores. 8-bit operands are summed exactly, as long as
+// 32 bits hold the sum.
+template <class Elements>
+cudaError_t GemmSimt(const PortableGemm<Elements>& gemm, const Device& device, cudaStream_t stream);
 
 // kComplete or kPartialSums.
-template <class T>
-PortableGemm<T> MakePortableGemm(GemmForm form, const GemmArguments<Elements<T>>& a) {
+template <class Elements>
+PortableGemm<Elements> MakePortableGemm(GemmForm form, const GemmArguments<Elements>& a) {
   float* const product = form == GemmForm::kPartialSums ? a.float_partials : nullptr;
-  return {a.x, a.weight, a.bias, a.y, product, a.m, a.n, a.k, a.activation, a.packed};
+  return {a.x, a.weight, a.bias, a.y, a.row_scales, a.weight_scales, product, a.m, a.n, a.k, a.activation, a.packed};
 }
 
 }  // namespace bertfuse::kernels

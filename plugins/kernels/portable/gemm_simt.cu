@@ -14,6 +14,15 @@ constexpr int kThreadsN = 16;
 // rows of neighbouring threads into different banks.
 constexpr int kPitch = kBlockK + 4;
 
+template <class T>
+__device__ __forceinline__ float AsFloat(T x) {
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<float>(x);
+  } else {
+    return ToFloat(x);
+  }
+}
+
 template <int kRows, int kThreads, bool kVectorised, class T>
 __device__ __forceinline__ void LoadTile(float (*tile)[kPitch], const T* source, int64_t first_row, int64_t rows,
                                          int64_t first_k, int64_t k) {
@@ -27,14 +36,18 @@ __device__ __forceinline__ void LoadTile(float (*tile)[kPitch], const T* source,
     if constexpr (std::is_same_v<T, float>) {
       CopyAsync<4 * kVector>(&tile[row][column], from, inside);
     } else {
-      tile[row][column] = inside ? ToFloat(*from) : 0.0f;
+      tile[row][column] = inside ? AsFloat(*from) : 0.0f;
     }
   }
 }
 
 // A block computes kM x kN outputs; thread (ty, tx) those at rows ty + i * kThreadsM and columns tx + j * kThreadsN.
-template <class T, int kM, int kN, int kThreadsM, bool kVectorised>
-__global__ void __launch_bounds__(kThreadsM* kThreadsN) GemmSimtKernel(PortableGemm<T> a) {
+// Products of 8-bit integers are summed in float32 over one step of kBlockK, which is exact, and from step to step in
+// 32 bits.
+template <class Elements, int kM, int kN, int kThreadsM, bool kVectorised>
+__global__ void __launch_bounds__(kThreadsM* kThreadsN) GemmSimtKernel(PortableGemm<Elements> a) {
+  using Y = typename Elements::Y;
+  constexpr bool kScaled = std::is_same_v<typename Elements::Accumulator, int32_t>;
   constexpr int kThreads = kThreadsM * kThreadsN, kI = kM / kThreadsM, kJ = kN / kThreadsN;
   __shared__ __align__(16) float x_tile[2][kM][kPitch];
   __shared__ __align__(16) float w_tile[2][kN][kPitch];
@@ -50,6 +63,7 @@ __global__ void __launch_bounds__(kThreadsM* kThreadsN) GemmSimtKernel(PortableG
       CommitCopies();
     };
     float sum[kI][kJ] = {};
+    int32_t total[kScaled ? kI : 1][kScaled ? kJ : 1] = {};
     load(0, 0);
     int buffer = 0;
     for (int64_t first_k = 0; first_k < a.k; first_k += kBlockK, buffer ^= 1) {
@@ -74,6 +88,13 @@ __global__ void __launch_bounds__(kThreadsM* kThreadsN) GemmSimtKernel(PortableG
           }
         }
       }
+      if constexpr (kScaled) {
+#pragma unroll
+        for (int i = 0; i < kI; ++i) {
+#pragma unroll
+          for (int j = 0; j < kJ; ++j) total[i][j] += static_cast<int32_t>(sum[i][j]), sum[i][j] = 0.0f;
+        }
+      }
     }
 #pragma unroll
     for (int i = 0; i < kI; ++i) {
@@ -82,11 +103,14 @@ __global__ void __launch_bounds__(kThreadsM* kThreadsN) GemmSimtKernel(PortableG
       for (int j = 0; j < kJ; ++j) {
         const int64_t column = first_n + tx + j * kThreadsN;
         if (row >= rows || column >= a.n) continue;
+        if constexpr (kScaled) {
+          sum[i][j] = static_cast<float>(total[i][j]) * a.row_scales[row] * a.weight_scales[column];
+        }
         if (a.float_product != nullptr) {
           a.float_product[row * a.n + column] = sum[i][j];
         } else {
           const float bias = a.bias != nullptr ? ToFloat(a.bias[column]) : 0.0f;
-          a.y[row * a.n + column] = FromFloat<T>(Activations::Exact(sum[i][j] + bias, a.activation));
+          a.y[row * a.n + column] = FromFloat<Y>(Activations::Exact(sum[i][j] + bias, a.activation));
         }
       }
     }
@@ -94,35 +118,36 @@ __global__ void __launch_bounds__(kThreadsM* kThreadsN) GemmSimtKernel(PortableG
   }
 }
 
-template <class T, int kM, int kN, int kThreadsM>
-cudaError_t LaunchTile(const PortableGemm<T>& a, const Device& device, cudaStream_t stream) {
+template <int kM, int kN, int kThreadsM, class Elements>
+cudaError_t LaunchTile(const PortableGemm<Elements>& a, const Device& device, cudaStream_t stream) {
   LaunchConfig config;
   config.grid =
       dim3(static_cast<unsigned>(CeilDiv(a.packed.ForGrid(a.m), kM)), static_cast<unsigned>(CeilDiv(a.n, kN)));
   config.block = dim3(kThreadsM * kThreadsN);
   config.stream = stream;
   config.device = &device;
-  if constexpr (std::is_same_v<T, float>) {
+  if constexpr (std::is_same_v<typename Elements::X, float>) {
     if (a.k % 4 == 0 && IsAligned(a.x, 16) && IsAligned(a.weight, 16)) {
-      return Launch(config, GemmSimtKernel<T, kM, kN, kThreadsM, true>, a);
+      return Launch(config, GemmSimtKernel<Elements, kM, kN, kThreadsM, true>, a);
     }
   }
-  return Launch(config, GemmSimtKernel<T, kM, kN, kThreadsM, false>, a);
+  return Launch(config, GemmSimtKernel<Elements, kM, kN, kThreadsM, false>, a);
 }
 
 }  // namespace
 
-template <class T>
-cudaError_t GemmSimt(const PortableGemm<T>& a, const Device& device, cudaStream_t stream) {
+template <class Elements>
+cudaError_t GemmSimt(const PortableGemm<Elements>& a, const Device& device, cudaStream_t stream) {
   if (a.m == 0 || a.n == 0) return cudaSuccess;
   if (!Activations::Has(a.activation)) return cudaErrorInvalidValue;
   // The large tile reads a third as much per product, but pays only when it fills the device.
   const bool large = CeilDiv(a.packed.ForGrid(a.m), 128) * CeilDiv(a.n, 128) >= device.multiprocessors;
-  return large ? LaunchTile<T, 128, 128, 16>(a, device, stream) : LaunchTile<T, 32, 64, 8>(a, device, stream);
+  return large ? LaunchTile<128, 128, 16>(a, device, stream) : LaunchTile<32, 64, 8>(a, device, stream);
 }
 
-#define BERTFUSE_INSTANTIATE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE) \
-  template cudaError_t GemmSimt(const PortableGemm<TYPE>&, const Device&, cudaStream_t);
+#define BERTFUSE_INSTANTIATE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE)                           \
+  template cudaError_t GemmSimt(const PortableGemm<Elements<TYPE>>&, const Device&, cudaStream_t); \
+  template cudaError_t GemmSimt(const PortableGemm<Int8Elements<TYPE>>&, const Device&, cudaStream_t);
 BERTFUSE_FLOAT_DTYPES(BERTFUSE_INSTANTIATE)
 
 }  // namespace bertfuse::kernels

@@ -39,23 +39,28 @@ __device__ __forceinline__ uint32_t RoundToTf32(uint32_t x) {
   return rounded;
 }
 
-// d += a[16 x k] * b[k x 8], where k is 16 (8 for float32, as TF32). Each element type has a line here.
+// What products of T are summed in.
+template <class T>
+using MmaSum = std::conditional_t<std::is_same_v<T, int8_t>, int32_t, float>;
+
+// d += a[16 x k] * b[k x 8], where k is 32 bytes of elements. Each element type has a line here.
 template <class T>
 struct MmaOp;
 #if __CUDA_ARCH__ >= 800
-#define BERTFUSE_MMA(T, SHAPE_AND_TYPES)                                                                          \
-  template <>                                                                                                     \
-  struct MmaOp<T> {                                                                                               \
-    __device__ __forceinline__ static void Fma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { \
-      asm volatile("mma.sync.aligned." SHAPE_AND_TYPES                                                            \
-                   " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                             \
-                   : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                               \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                               \
-    }                                                                                                             \
+#define BERTFUSE_MMA(T, REGISTER, SHAPE_AND_TYPES)                                                                    \
+  template <>                                                                                                         \
+  struct MmaOp<T> {                                                                                                   \
+    __device__ __forceinline__ static void Fma(MmaSum<T> (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { \
+      asm volatile("mma.sync.aligned." SHAPE_AND_TYPES                                                                \
+                   " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                 \
+                   : "+" REGISTER(d[0]), "+" REGISTER(d[1]), "+" REGISTER(d[2]), "+" REGISTER(d[3])                   \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                                   \
+    }                                                                                                                 \
   };
-BERTFUSE_MMA(float, "m16n8k8.row.col.f32.tf32.tf32.f32")
-BERTFUSE_MMA(__half, "m16n8k16.row.col.f32.f16.f16.f32")
-BERTFUSE_MMA(__nv_bfloat16, "m16n8k16.row.col.f32.bf16.bf16.f32")
+BERTFUSE_MMA(float, "f", "m16n8k8.row.col.f32.tf32.tf32.f32")
+BERTFUSE_MMA(__half, "f", "m16n8k16.row.col.f32.f16.f16.f32")
+BERTFUSE_MMA(__nv_bfloat16, "f", "m16n8k16.row.col.f32.bf16.bf16.f32")
+BERTFUSE_MMA(int8_t, "r", "m16n8k32.row.col.s32.s8.s8.s32")
 #undef BERTFUSE_MMA
 #else  // the halves of k one after the other; there are no other types
 template <>
@@ -74,7 +79,7 @@ struct MmaOp<__half> {
 };
 template <class T>
 struct MmaOp {
-  __device__ __forceinline__ static void Fma(float (&)[4], const uint32_t (&)[4], uint32_t, uint32_t) { __trap(); }
+  __device__ __forceinline__ static void Fma(MmaSum<T> (&)[4], const uint32_t (&)[4], uint32_t, uint32_t) { __trap(); }
 };
 #endif
 
@@ -88,7 +93,7 @@ inline constexpr bool kHasMma =
 #endif
 
 template <class T>
-__device__ __forceinline__ void Mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+__device__ __forceinline__ void Mma(MmaSum<T> (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   MmaOp<T>::Fma(d, a, b0, b1);
 }
 

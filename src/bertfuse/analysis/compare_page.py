@@ -64,6 +64,9 @@ def render(comparisons: Sequence[Comparison]) -> str:
 def _section(comparison: Comparison) -> str:
     verdict = '<span class="good">agrees</span>' if comparison.passed else '<span class="bad">differs</span>'
     parts = [f"<h2>{escape(comparison.other)}: {verdict}</h2>", _table("output", comparison.outputs)]
+    if comparison.judgement is not None:
+        lines = "; ".join(comparison.judgement.lines())
+        parts.append(f"<p>{comparison.judgement.counted} by both models: {escape(lines)}.</p>")
     if comparison.bisection is not None:
         parts.append(f"<p>{escape(bisection_text(comparison.bisection))}.</p>")
     if comparison.tensors:

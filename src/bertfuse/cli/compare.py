@@ -22,6 +22,10 @@ def compare(
         list[str], typer.Argument(metavar="OTHER...", help="One or more of FILE, FILE@HOW, or an engine's FILE.plan.")
     ],
     text: Annotated[list[str] | None, typer.Option("--text", "-t", help="Real input; give it again for more.")] = None,
+    texts: Annotated[
+        Path | None,
+        typer.Option("--texts", metavar="FILE", help="Real inputs, one on each line."),
+    ] = None,
     file: Annotated[Path | None, typer.Option("--input", "-i", help="An .npz file with an array per input.")] = None,
     per_node: Annotated[
         bool, typer.Option("--per-node", help="Also compare the inner tensors that both graphs have, in order.")
@@ -45,7 +49,9 @@ def compare(
 
     FILE@HOW says how that file runs: HOW is cpu, cpu+library (with the custom-op library), cuda (with it) or
     cuda-library (without it). A reference without HOW runs on the CPU; for the others --provider and --library then
-    say how. A .plan file runs in TensorRT. Without --text and --input the inputs are random but valid, with padding.
+    say how. A .plan file runs in TensorRT. Without --text, --texts and --input the inputs are random but valid, with
+    padding. Where one of the models has 8-bit weights, vectors are compared by their cosine, and of several texts it is
+    said how similarities, nearest neighbours or labels differ.
 
     [bold]Examples[/]
 
@@ -54,25 +60,27 @@ def compare(
       bertfuse compare minilm minilm@cuda minilm/model.plan --html report.html
 
       bertfuse compare a.onnx b.onnx --text "A sentence." --atol 1e-5 --bisect
+
+      bertfuse compare minilm minilm-int8 --texts texts.txt
     """
     from bertfuse.analysis.compare_page import write_page
     from bertfuse.errors import BertfuseError
     from bertfuse.files import check_target
     from bertfuse.measuring.compare import compare_subjects
     from bertfuse.measuring.subjects import Subject
-    from bertfuse.runtime.inputs import read_npz
+    from bertfuse.runtime.inputs import read_npz, read_texts
 
-    if text and file is not None:
-        raise BertfuseError("give --text or --input, not both")
+    if sum(given is not None for given in (text or None, texts, file)) > 1:
+        raise BertfuseError("give --text, --texts or --input, one of them")
     subjects = [Subject.parse(reference), *(Subject.parse(other, provider, library) for other in others)]
     if html is not None:
-        check_target(html, [file, *(subject.path for subject in subjects)])
+        check_target(html, [file, texts, *(subject.path for subject in subjects)])
     with Steps(as_json) as steps:
         steps("Reading the models")
         comparisons = compare_subjects(
             subjects,
             inputs=read_npz(file) if file else None,
-            texts=text,
+            texts=read_texts(texts) if texts else text,
             per_node=per_node,
             bisection=bisection,
             atol=atol,
@@ -112,8 +120,9 @@ def print_comparison(comparison: Comparison, per_node: bool = False) -> None:
     if comparison.left_out:
         console.print(comparison.left_out, markup=False)
     console.print(table(title, ["output", "largest abs. diff.", "relative", "least cosine", ""], rows))
-    for line in comparison.judgement.lines() if comparison.judgement is not None else []:
-        console.print(line, markup=False)
+    if comparison.judgement is not None:
+        for line in (f"{comparison.judgement.counted} by both:", *comparison.judgement.lines()):
+            console.print(line, markup=False)
     if per_node:
         agreed = sum(entry.passed for entry in comparison.tensors)
         console.print(f"{agreed} of {len(comparison.tensors)} tensors that both share agree")

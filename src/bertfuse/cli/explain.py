@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,6 +57,8 @@ def explain(
     from bertfuse.analysis.tactics import chosen_tactics
     from bertfuse.errors import BertfuseError
     from bertfuse.graph_rewrite import explain as examine
+    from bertfuse.graph_rewrite.io import open_model
+    from bertfuse.graph_rewrite.quantization import quantized_weights
     from bertfuse.graph_rewrite.spec import PADDING_KEY
     from bertfuse.model_folder.files import find_model
 
@@ -79,12 +82,17 @@ def explain(
         measured = _padding_measured(fused) if padding != "keep" else []
         named = model if path.is_relative_to(scratch) else path
         chosen = chosen_tactics(fused, sizes, device=device, tuning=tuning) if sizes else []
+        quantized = quantized_weights(open_model(fused)[0])
     if as_json:
-        shown = {"measured": measured, "tactics": [tactic.to_dict() for tactic in chosen]}
+        shown: dict[str, Any] = {"measured": measured, "tactics": [tactic.to_dict() for tactic in chosen]}
+        if quantized is not None:
+            shown["quantized"] = asdict(quantized)
         filled = {name: value for name, value in shown.items() if value}
         print_json({"model": str(named)} | explanation(result) | filled)
     else:
         print_explanation(result)
+        if quantized is not None:
+            stdout().print(f"{fused}: {quantized}", markup=False, soft_wrap=True)
         for line in measured:
             stdout().print(f"measured: {line}", markup=False, soft_wrap=True)
         if chosen:

@@ -98,8 +98,7 @@ def _print(found: Quantized, output: Path) -> None:
     ]
     console.print(table("", ["layer", "weight", "scales", "input's scale", "error", ""], rows))
     if found.judgement is not None:
-        count = found.judgement.count
-        console.print(f"{count} {'text' if count == 1 else 'texts'} by both models, float and quantised:")
+        console.print(f"{found.judgement.counted} by both models, float and quantised:")
         for line in found.judgement.lines():
             console.print(f"  {line}", markup=False)
     for message in found.messages:

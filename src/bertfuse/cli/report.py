@@ -21,6 +21,10 @@ def report(
         str, typer.Option("--sizes", metavar="BxS,…", help="Batch x sequence sizes to time.")
     ] = "1x32,1x128",
     seconds: Annotated[float, typer.Option(help="About how long each model runs at each size; 0: no timing.")] = 1.0,
+    texts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Texts to compare both models on, one on each line."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write one HTML page about DIR: drawings before and after, what was fused, accuracy, latency, environment.
@@ -38,10 +42,11 @@ def report(
     from bertfuse.analysis.report import PAGE_FILE, write_report
     from bertfuse.files import check_target
     from bertfuse.model_folder.files import model_pair
+    from bertfuse.runtime.inputs import read_texts
 
     original, fused = model_pair(folder)
     target = output or Path(PAGE_FILE)
-    check_target(target)
+    check_target(target, [texts])
     check_seconds(seconds)
     with Steps(as_json) as steps:
         page = write_report(
@@ -50,6 +55,7 @@ def report(
             target,
             seconds=seconds,
             sizes=grid(sizes, "--sizes"),
+            texts=read_texts(texts) if texts else None,
             progress=steps,
         )
     if as_json:

@@ -23,9 +23,11 @@ from bertfuse.runtime.ragged_inputs import MASK
 from bertfuse.runtime.session import ort_errors
 
 from .bisection import Bisection, bisect, check_bisectable
-from .judgement import Judgement, answer_output, judge, mask_of, rows_of
+from .judgement import Judgement, answer_output, judge_answers
 from .subjects import Subject
 from .tensors import computed_tensors, expose
+
+_TEXTS_AT_A_TIME = 32
 
 
 @dataclass
@@ -33,7 +35,7 @@ class Comparison:
     """What `compare_models` found. With per_node `tensors` holds all shared ones, in execution order.
 
     `left_out` says which places were not compared, "" where all were. `judgement`: of several texts, where one of the
-    models is quantised.
+    models is quantised, by bertfuse or by another tool.
     """
 
     reference: str
@@ -212,7 +214,10 @@ def compare_subjects(
     quantized = [getattr(probe, "quantized", False) for probe in probes]
     for other, packed, is_quantized in zip(others, packs[1:], quantized[1:], strict=True):
         by_cosine = (is_quantized or quantized[0]) and atol is None and rtol is None
-        padding = [np.asarray(feed[MASK]) == 0 for feed in feeds] if (packed or packs[0]) and MASK in feeds[0] else []
+        packed = packed or packs[0]
+        # Nobody reads what stands at padding; by tolerances it is as good as the rest, by the cosine it need not be.
+        leaves_out = (packed or by_cosine) and MASK in feeds[0]
+        padding = [np.asarray(feed[MASK]) == 0 for feed in feeds] if leaves_out else []
         shared: list[str] = []
         with tempfile.TemporaryDirectory(prefix="bertfuse-") as scratch:
             files = [reference.path, other.path]
@@ -240,10 +245,10 @@ def compare_subjects(
             str(other),
             outputs,
             [by_name[name] for name in shared if name in by_name],
-            left_out=_left_out(padding),
+            left_out=_left_out(padding, packed),
         )
-        if by_cosine and texts and len(texts) > 1:
-            comparison.judgement = _judgement(probes[0].get_outputs(), results, feeds[0])
+        if (is_quantized or quantized[0]) and texts and len(texts) > 1:
+            comparison.judgement = _judgement(probes[0].get_outputs(), results, feeds)
         if bisection:
             say(f"Bisecting {other}")
             comparison.bisection = bisect(reference, other, feeds, atol, rtol)
@@ -251,17 +256,16 @@ def compare_subjects(
     return found
 
 
-def _judgement(outputs: Sequence[Any], results: Any, feed: Mapping[str, np.ndarray]) -> Judgement:
-    name, mask = answer_output(outputs), mask_of(feed)
-    rows = [rows_of(name, iterations[0][name], mask) for _, iterations in results.items()]
-    return judge(name, *rows, of_texts=len(rows[0]) == len(mask))
+def _judgement(outputs: Sequence[Any], results: Any, feeds: Sequence[Mapping[str, np.ndarray]]) -> Judgement | None:
+    name = answer_output(outputs)
+    answers = [[np.asarray(one[name]) for one in runs if name in one] for _, runs in results.items()]
+    return judge_answers(name, *answers, feeds) if all(len(found) == len(feeds) for found in answers) else None
 
 
-def _left_out(padding: Sequence[np.ndarray]) -> str:
+def _left_out(padding: Sequence[np.ndarray], packed: bool) -> str:
     hidden, places = sum(int(mask.sum()) for mask in padding), sum(mask.size for mask in padding)
-    return (
-        f"{hidden} of {places} places are padding, which one of the models does not compute: left out" if hidden else ""
-    )
+    why = ", which one of the models does not compute" if packed else ""
+    return f"{hidden} of {places} places are padding{why}: left out" if hidden else ""
 
 
 def _expose_shared(reference: Subject, other: Subject, folder: Path) -> tuple[list[str], list[Path]]:
@@ -294,7 +298,10 @@ def _feeds(
     if texts:
         folders = [folder_of(subject.path) for subject in subjects]
         folder = next((path for path in folders if (path / "tokenizer.json").is_file()), folders[0])
-        return [fit_inputs(probe, text_inputs(folder, texts, at_least=int(least[1])), "the tokenised text")]
+        size = max(1, min(_TEXTS_AT_A_TIME, int(most[0])))
+        parts = [texts[first : first + size] for first in range(0, len(texts), size)]
+        made = [text_inputs(folder, part, at_least=int(least[1])) for part in parts]
+        return [fit_inputs(probe, feed, "the tokenised text") for feed in made]
     model = next((subject.path for subject in subjects if not subject.is_engine), subjects[0].path)
     longest = longest_sequence(read_config(folder_of(model))) or 32
     most = np.maximum(least, np.minimum(most, [most[0], longest]))

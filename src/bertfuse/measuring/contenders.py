@@ -20,6 +20,7 @@ from bertfuse.errors import BertfuseError, RuntimeLibraryError
 from bertfuse.graph_rewrite import fuse_file
 from bertfuse.graph_rewrite.io import MAX_INLINE_BYTES, open_model
 from bertfuse.graph_rewrite.precision import DTYPES
+from bertfuse.graph_rewrite.spec import QUANTIZED_KEY
 from bertfuse.model_folder.files import model_pair, read_config
 from bertfuse.runtime.library import library_path
 from bertfuse.runtime.ragged_inputs import OFFSETS, ragged
@@ -72,7 +73,7 @@ def session_contender(
         with ort_errors(str(path)):
             return session.run(None, taken)
 
-    return Contender(name, run, notes, details={"library": session.uses_library, "dtype": float_type(path)})
+    return Contender(name, run, notes, details={"library": session.uses_library, "dtype": weight_types(path)})
 
 
 class Fitting:
@@ -268,6 +269,13 @@ def float_type(path: Path) -> str:
         if tensor.data_type in names:
             sizes[names[tensor.data_type]] += math.prod(tensor.dims)
     return sizes.most_common(1)[0][0] if sizes else ""
+
+
+def weight_types(path: Path) -> str:
+    """`float_type`, and that of the quantised weights of a model of ours, as in "fp32 with int8 weights"."""
+    metadata = {entry.key: entry.value for entry in open_model(path)[0].metadata_props}
+    quantized = metadata.get(QUANTIZED_KEY, "")
+    return f"{float_type(path)} with {quantized} weights" if quantized else float_type(path)
 
 
 def is_large(model: Any) -> bool:

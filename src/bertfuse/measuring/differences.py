@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,8 @@ import numpy as np
 TOLERANCES = {"float32": (1e-4, 1e-3), "float64": (1e-4, 1e-3), "float16": (2e-2, 2e-2), "bfloat16": (1e-1, 1e-1)}
 
 # Where one of the models has 8-bit weights: between corresponding vectors. MiniLM's real weights: 0.984 between two
-# texts' hidden states, 0.997 between their means; what is computed wrongly is nearer to 0.
+# texts' hidden states, 0.997 between their means; what is computed wrongly is nearer to 0. A lone number (a score) has
+# no direction: it may differ by as much as unit vectors of that cosine do, relative to the largest one or to 1.
 QUANTIZED_COSINE = 0.95
 
 
@@ -51,7 +53,8 @@ def difference(
 ) -> OutputDifference:
     """Compares two arrays: they agree where |a - b| <= atol + rtol |a| everywhere (defaults: TOLERANCES by dtype).
 
-    With `least_cosine` floats agree where no two corresponding vectors have a smaller one.
+    With `least_cosine` floats agree where no two corresponding vectors along the last axis have a smaller one; where
+    that axis is 1, where |a - b| <= sqrt(2 - 2 least_cosine) max(|a|, 1), the largest |a|.
     """
     dtype = str(other.dtype)
     if reference.shape != other.shape:
@@ -79,6 +82,13 @@ def difference(
         where = np.unravel_index(int(np.argmin(agree)), agree.shape)
         reason = f"first at {[int(i) for i in where]}: {a[where]:.6g} and {b[where]:.6g}"
     equal = reference.dtype == other.dtype and reference.tobytes() == other.tobytes()
+    if least_cosine is not None and not exact and a.ndim and a.shape[-1] == 1:
+        allowed = math.sqrt(2 - 2 * least_cosine) * max(scale, 1.0)
+        agree = gap <= allowed
+        where = np.unravel_index(int(np.argmin(agree)), agree.shape)
+        reason = "" if agree.all() else f"{a[where]:.6g} and {b[where]:.6g} differ by more than {allowed:.3g}"
+        near = bool(agree.all())
+        return OutputDifference(name, tuple(other.shape), dtype, absolute, relative, _cosine(a, b), near, reason, equal)
     if least_cosine is not None and not exact:
         cosine = _cosine(a, b)
         near = cosine >= least_cosine

@@ -17,6 +17,7 @@ import onnxruntime
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import OPS, fuse_file
 from bertfuse.graph_rewrite.io import open_model
+from bertfuse.graph_rewrite.quantization import is_quantized
 from bertfuse.graph_rewrite.spec import DOMAIN
 from bertfuse.model_folder.files import model_pair
 from bertfuse.runtime.ragged_inputs import OFFSETS
@@ -34,6 +35,7 @@ from .contenders import (
     float_type,
     is_large,
     optimized_model,
+    weight_types,
 )
 from .cuda_graphs import capture
 
@@ -179,7 +181,7 @@ def half_precision(source: Path, target: Path) -> Path:
 
 def _session_contender(name: str, path: Path, library: str, options: GpuOptions, notes: str) -> Contender:
     session = cuda_session(path, library, options)
-    return Contender(name, BoundRuns(session, str(path)), notes, details={"dtype": float_type(path)})
+    return Contender(name, BoundRuns(session, str(path)), notes, details={"dtype": weight_types(path)})
 
 
 def gpu_contenders(
@@ -192,6 +194,8 @@ def gpu_contenders(
     a type that the others are not made in.
     """
     original, fused = model_pair(folder)
+    if options.dtype is not None and is_quantized(open_model(fused)[0]):
+        raise BertfuseError(f"{fused}: has 8-bit weights, and runs in the type that it has; leave --dtype out")
     if options.dtype is not None:
         say(f"Fusing {original} in {options.dtype}")
         fused = scratch / "fused.onnx"

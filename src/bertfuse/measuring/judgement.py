@@ -14,7 +14,7 @@ _MOST_TEXTS = 2000
 
 @dataclass(frozen=True)
 class Judgement:
-    """`count` texts (of a tagger: tokens) by two models.
+    """`count` texts by two models; `of_tokens`: tokens, as of a tagger.
 
     cosine_least, cosine_mean   between the two models' vectors or logits of one text
     rank_correlation            Spearman's, of the similarities of all pairs of texts (of one score each: of the scores)
@@ -29,6 +29,12 @@ class Judgement:
     rank_correlation: float | None = None
     neighbours_kept: float | None = None
     argmax_kept: float | None = None
+    of_tokens: bool = False
+
+    @property
+    def counted(self) -> str:
+        """As in "12 texts"."""
+        return f"{self.count} {'token' if self.of_tokens else 'text'}{'' if self.count == 1 else 's'}"
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -39,7 +45,8 @@ class Judgement:
         if self.cosine_least is not None:
             found.append(f"cosine: {self.cosine_least:.5f} at least, {self.cosine_mean:.5f} in the mean")
         if self.rank_correlation is not None:
-            found.append(f"rank correlation of similarities: {self.rank_correlation:.5f}")
+            ranked = "scores" if self.cosine_least is None else "similarities"
+            found.append(f"rank correlation of {ranked}: {self.rank_correlation:.5f}")
         if self.neighbours_kept is not None:
             found.append(f"nearest neighbours kept: {self.neighbours_kept:.1%}")
         if self.argmax_kept is not None:
@@ -71,7 +78,8 @@ def judge(name: str, reference: np.ndarray, other: np.ndarray, of_texts: bool = 
     count, size = reference.shape
     if size == 1:
         some = count > 2
-        return Judgement(count, rank_correlation=_spearman(reference[:, 0], other[:, 0]) if some else None)
+        ranks = _spearman(reference[:, 0], other[:, 0]) if some else None
+        return Judgement(count, rank_correlation=ranks, of_tokens=not of_texts)
     a, b = _unit(reference), _unit(other)
     cosines = (a * b).sum(axis=1)
     found: dict[str, float | None] = {"cosine_least": float(cosines.min()), "cosine_mean": float(cosines.mean())}
@@ -85,21 +93,24 @@ def judge(name: str, reference: np.ndarray, other: np.ndarray, of_texts: bool = 
         for similarities in (ours, theirs):
             np.fill_diagonal(similarities, -np.inf)
         found["neighbours_kept"] = float((ours.argmax(axis=1) == theirs.argmax(axis=1)).mean())
-    return Judgement(count, **found)
+    return Judgement(count, **found, of_tokens=not of_texts)
 
 
 def judge_sessions(reference: Any, other: Any, feeds: Sequence[Mapping[str, np.ndarray]]) -> Judgement:
     """Two sessions of one interface on the same inputs [B, S], by the output that users take."""
     name = answer_output(reference.get_outputs())
-    found: list[list[np.ndarray]] = [[], []]
-    of_texts = True
-    for feed in feeds:
-        mask = mask_of(feed)
-        for rows, session in zip(found, (reference, other), strict=True):
-            (array,) = session.run([name], feed)
-            rows.append(rows_of(name, array, mask))
-            of_texts = of_texts and len(rows[-1]) == len(mask)
-    return judge(name, *(np.concatenate(rows) for rows in found), of_texts)
+    answers = [[session.run([name], feed)[0] for feed in feeds] for session in (reference, other)]
+    return judge_answers(name, *answers, feeds)
+
+
+def judge_answers(
+    name: str, reference: Sequence[np.ndarray], other: Sequence[np.ndarray], feeds: Sequence[Mapping[str, np.ndarray]]
+) -> Judgement:
+    """Two models' arrays of the output `name`, one for each of the inputs [B, S] in `feeds`."""
+    masks = [mask_of(feed) for feed in feeds]
+    found = [[rows_of(name, array, mask) for array, mask in zip(of, masks, strict=True)] for of in (reference, other)]
+    of_texts = all(len(rows) == len(mask) for rows, mask in zip(found[0], masks, strict=True))
+    return judge(name, *map(np.concatenate, found), of_texts)
 
 
 def mask_of(feed: Mapping[str, np.ndarray]) -> np.ndarray:

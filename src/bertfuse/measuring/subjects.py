@@ -13,6 +13,7 @@ import onnx
 
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite.io import open_model
+from bertfuse.graph_rewrite.quantization import foreign_operators
 from bertfuse.graph_rewrite.spec import PADDING_KEY, QUANTIZED_KEY
 from bertfuse.model_folder.files import find_model
 from bertfuse.runtime.inputs import is_fixed
@@ -69,7 +70,7 @@ class DescribedModel:
         # What was done about padding: "keep", "remove", or "ragged", whose inputs are described as padded ones.
         said = {entry.key: entry.value for entry in model.metadata_props}
         self.padding = said.get(PADDING_KEY, "keep")
-        self.quantized = QUANTIZED_KEY in said
+        self.quantized = QUANTIZED_KEY in said or bool(foreign_operators(model))
 
     def get_inputs(self) -> list[SimpleNamespace]:
         weights = {tensor.name for tensor in self._graph.initializer}

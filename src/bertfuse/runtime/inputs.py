@@ -106,6 +106,20 @@ def text_inputs(
     }
 
 
+def read_texts(file: str | Path) -> list[str]:
+    """The lines of a file that are not blank. Raises BertfuseError where it cannot be read, or holds none."""
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise BertfuseError(f"{file}: is not UTF-8 text: {error.reason} at byte {error.start}") from error
+    except OSError as error:
+        raise BertfuseError(f"{file}: cannot be read: {error.strerror}; check the path") from error
+    texts = [line for line in lines if line.strip()]
+    if not texts:
+        raise BertfuseError(f"{file}: holds no text")
+    return texts
+
+
 def random_inputs(
     session: onnxruntime.InferenceSession,
     sizes: dict[str, int],

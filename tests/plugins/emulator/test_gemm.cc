@@ -6,6 +6,7 @@
 #include "emulator/gemm_problem.h"
 #include "emulator/random_data.h"
 #include "kernels/mma/gemm.h"
+#include "kernels/ptx/async_copy.cuh"  // BERTFUSE_EMULATED_CAPABILITY: without it half of the tests would be none
 
 namespace bertfuse::kernels {
 namespace {
@@ -38,7 +39,7 @@ class Problem {
         row_count_(1) {
     if (random.OneIn(2)) n_ = n_ / 8 * 8 + 8 > 2 * tile.n ? tile.n : n_ / 8 * 8;
     if (n_ == 0) n_ = 8 <= static_cast<int64_t>(bias_.size()) ? 8 : 1;
-    tile_.block = gemm_mma::BlockOn(tile, device_.shared_bytes);
+    tile_.block = gemm_mma::BlockOn(math, tile, device_.shared_bytes);
     if (random.OneIn(2))
       tile_.block.stages = static_cast<int>(random.Between(gemm_mma::kMinStages, tile_.block.stages));
     random.Fill(x_, 1), random.Fill(weight_, 1 / std::sqrt(static_cast<double>(k_))), random.Fill(bias_, 0.5);
@@ -135,7 +136,7 @@ template <class T>
 void TestTiles(Math math, const char* dtype, int count) {
   Random random(emulator::Seed());
   gemm_mma::ForTiles(math, [&](const Tile& tile) {
-    if (gemm_mma::BlockOn(tile, kDevices[0].shared_bytes).stages == 0) return;
+    if (gemm_mma::BlockOn(math, tile, kDevices[0].shared_bytes).stages == 0) return;
     double worst = 0;
     for (int i = 0; i < count; ++i) {
       Problem<T> problem(tile, math, random);
@@ -163,7 +164,7 @@ TEST(EmulatedGemm, ThreeTf32IsAsExactAsFloat32) {
     a.x = x.data(), a.weight = weight.data(), a.y = y.data(), a.m = kM, a.n = kN, a.k = kK;
     a.allow_tf32 = allow_tf32;
     GemmTile tile;
-    tile.block = gemm_mma::BlockOn({64, 64, 32, 32, 3}, kDevices[0].shared_bytes);
+    tile.block = gemm_mma::BlockOn(Math::kThreeTf32, {64, 64, 32, 32, 3}, kDevices[0].shared_bytes);
     emulator::TheSettings().shared_bytes = kDevices[0].shared_bytes;
     ASSERT_EQ(GemmMma(GemmForm::kComplete, tile, a, kDevices[0], nullptr), cudaSuccess) << emulator::TakeFault();
     for (int64_t row = 0; row < kM; ++row) {

@@ -27,7 +27,8 @@ double Worst(GemmForm form, int splits, int64_t m, int64_t n, int64_t k, Random&
   a.x = x.data(), a.weight = weight.data(), a.y = y.data(), a.float_partials = partials.data();
   a.m = m, a.n = n, a.k = k;
   GemmTile tile;
-  tile.block = gemm_mma::BlockOn(gemm_mma::kHalfTiles[5], kDevice.shared_bytes), tile.splits = splits;
+  tile.block = gemm_mma::BlockOn(gemm_mma::Math::kHalf, gemm_mma::kHalfTiles[5], kDevice.shared_bytes),
+  tile.splits = splits;
   LayerNormArguments<T> norm = {};
   norm.bias = bias.data(), norm.residual = residual.data(), norm.gamma = gamma.data(), norm.beta = beta.data();
   norm.y = y.data(), norm.rows = m, norm.columns = n, norm.epsilon = kEpsilon;

@@ -10,15 +10,19 @@ namespace bertfuse::kernels::gemm_mma {
 constexpr int kChunkBytes = 16;  // what one copy moves, and a row of one of ldmatrix's matrices
 constexpr int kRowChunks = kStageRowBytes / kChunkBytes;
 
-template <class T_, Math kMath_, int kIndex>
+template <class Elements_, Math kMath_, int kIndex>
 struct Config {
-  using T = T_;
+  using Elements = Elements_;
+  using X = typename Elements::X;
+  using Y = typename Elements::Y;
+  using Accumulator = typename Elements::Accumulator;
+  static_assert(std::is_same_v<X, typename Elements::Weight>);
   static constexpr Math kMath = kMath_;
   static constexpr Tile kTile = TilesOf<kMath>()[kIndex];
   static constexpr int kM = kTile.m, kN = kTile.n, kWarpM = kTile.warp_m, kWarpN = kTile.warp_n;
   static constexpr int kWarpsN = kN / kWarpN, kThreads = kTile.threads(), kBlocks = kTile.blocks;
   static constexpr int kI = kWarpM / 16, kJ = kWarpN / 8;                       // mma tiles of a warp
-  static constexpr int kStageK = kStageRowBytes / static_cast<int>(sizeof(T));  // in elements
+  static constexpr int kStageK = kStageRowBytes / static_cast<int>(sizeof(X));  // in elements
   static constexpr int kSteps = kStageRowBytes / 32;                            // of the tensor cores, in a stage
   static_assert(kI > 0 && kJ % 2 == 0 && kSteps == 2);
 };

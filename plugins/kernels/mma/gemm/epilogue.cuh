@@ -68,18 +68,49 @@ __device__ __forceinline__ void StoreRows(const StagedRows<Y, kColumns>& staged,
   }
 }
 
+// The scales of 8-bit operands: of the warp's columns in shared memory, and of all rows.
+struct Scales {
+  const float* of_columns;
+  const float* of_rows;
+};
+
+// 16 rows of a warp's accumulators as numbers: integers times their row's and their column's scale. Rows from `rows` on
+// have none.
+template <class Config>
+__device__ __forceinline__ void ScaleRows(float (&v)[4 * Config::kJ], const int32_t (&sum)[Config::kJ][4],
+                                          const Scales& scales, int lane, int first_row, int rows) {
+  const int row = first_row + lane / 4;
+  const float low = row < rows ? scales.of_rows[row] : 0.0f, high = row + 8 < rows ? scales.of_rows[row + 8] : 0.0f;
+#pragma unroll
+  for (int j = 0; j < Config::kJ; ++j) {
+    const float2 column = *reinterpret_cast<const float2*>(scales.of_columns + j * 8 + lane % 4 * 2);
+    v[4 * j] = static_cast<float>(sum[j][0]) * low * column.x;
+    v[4 * j + 1] = static_cast<float>(sum[j][1]) * low * column.y;
+    v[4 * j + 2] = static_cast<float>(sum[j][2]) * high * column.x;
+    v[4 * j + 3] = static_cast<float>(sum[j][3]) * high * column.y;
+  }
+}
+
 // y or a split's partial sums, as type Y, from a warp's accumulators. `bias`: float32 in shared memory, of the warp's
 // columns; null for partial sums. `staging`: the warp's own memory.
 template <class Y, class Config>
-__device__ __forceinline__ void StoreTile(float (&sum)[Config::kI][Config::kJ][4], const float* bias,
-                                          Activation activation, uint32_t staging, Y* y, int first_row, int rows,
-                                          int first_column, int columns, bool vectorised) {
+__device__ __forceinline__ void StoreTile(typename Config::Accumulator (&sum)[Config::kI][Config::kJ][4],
+                                          const Scales& scales, const float* bias, Activation activation,
+                                          uint32_t staging, Y* y, int first_row, int rows, int first_column,
+                                          int columns, bool vectorised) {
   int lane = static_cast<int>(threadIdx.x) % 32;
   asm volatile("" : "+r"(lane));  // else the compiler computes addresses before the main loop, and spills them
   const StagedRows<Y, Config::kWarpN> staged(staging);
 #pragma unroll
   for (int i = 0; i < Config::kI; ++i) {
-    float* const v = &sum[i][0][0];
+    constexpr bool kScaled = !std::is_same_v<typename Config::Accumulator, float>;
+    float scaled[kScaled ? 4 * Config::kJ : 1];
+    float* v = scaled;
+    if constexpr (kScaled) {
+      ScaleRows<Config>(scaled, sum[i], scales, lane, first_row + i * 16, rows);
+    } else {
+      v = &sum[i][0][0];
+    }
     if (bias != nullptr) {
 #pragma unroll
       for (int j = 0; j < Config::kJ; ++j) {

@@ -3,6 +3,7 @@
 #define BERTFUSE_KERNELS_MMA_GEMM_KERNELS_CUH_
 
 #include <cmath>
+#include <optional>
 
 #include "kernels/dependent_launch.cuh"
 #include "kernels/mma/gemm/epilogue.cuh"
@@ -15,9 +16,11 @@ namespace gemm_mma {
 // more.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
-    GemmMmaKernel(const __grid_constant__ Parameters<typename Config::T> p) {
-  using T = typename Config::T;
-  if constexpr (!kHasMma<T>) return;
+    GemmMmaKernel(const __grid_constant__ Parameters<typename Config::Elements> p) {
+  using X = typename Config::X;
+  using Y = typename Config::Y;
+  if constexpr (!kHasMma<X>) return;
+  constexpr bool kScaled = Config::kMath == Math::kInt8;
   LaunchDependents();
   const int rows = p.row_count == nullptr ? p.m : static_cast<int>(RealRows(LoadRowCount(p.row_count), p.m));
   const TileScheduler<Config::kM, Config::kN> tiles(p, rows);
@@ -28,6 +31,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
   char* const shared = DynamicShared();
   const uint32_t ring = SharedAddress(shared);
   float* const bias = reinterpret_cast<float*>(shared + p.stages * StageBytes(Config::kTile));
+  const Scales scales = {bias + Config::kN + warp_n, p.row_scales};
   const FragmentReader<Config> reader(warp_m, warp_n);
   bool waited = false;
 #pragma unroll 1
@@ -35,9 +39,9 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
     const TileAt tile = tiles[number];
     const int first_k = tile.split * p.stages_per_split * Config::kStageK;
     const int left = (p.k - first_k + Config::kStageK - 1) / Config::kStageK;
-    OperandCopy<T, Config::kM, Config::kThreads> x(p.x, p.k, tile.first_row, rows, first_k);
-    OperandCopy<T, Config::kN, Config::kThreads> weight(p.weight, p.k, tile.first_column, p.n, first_k);
-    float sum[Config::kI][Config::kJ][4] = {};
+    OperandCopy<X, Config::kM, Config::kThreads> x(p.x, p.k, tile.first_row, rows, first_k);
+    OperandCopy<X, Config::kN, Config::kThreads> weight(p.weight, p.k, tile.first_column, p.n, first_k);
+    typename Config::Accumulator sum[Config::kI][Config::kJ][4] = {};
     MultiplyTile<Config>(
         x, weight, reader, ring, p.stages, min(left, p.stages_per_split), p.fetch_weights_first, sum,
         [&] {
@@ -48,6 +52,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
           for (int i = static_cast<int>(threadIdx.x); i < Config::kN; i += Config::kThreads) {
             const int column = tile.first_column + i;
             bias[i] = p.bias != nullptr && column < p.n ? ToFloat(p.bias[column]) : 0.0f;
+            if constexpr (kScaled) bias[Config::kN + i] = column < p.n ? p.weight_scales[column] : 0.0f;
           }
         });
     // The ring becomes the warps' staging: since the main loop's last barrier nothing is copied to it, nor read for
@@ -55,11 +60,13 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
     const int first_row = tile.first_row + warp_m, first_column = tile.first_column + warp_n;
     if (p.float_partials != nullptr) {
       float* const partials = p.float_partials + static_cast<int64_t>(tile.split) * p.m * p.n;
-      StoreTile<float, Config>(sum, nullptr, Activation::kNone, ring + warp * StagedRows<float, Config::kWarpN>::kBytes,
-                               partials, first_row, rows, first_column, p.n, p.vectorised);
+      StoreTile<float, Config>(sum, scales, nullptr, Activation::kNone,
+                               ring + warp * StagedRows<float, Config::kWarpN>::kBytes, partials, first_row, rows,
+                               first_column, p.n, p.vectorised);
     } else {
-      StoreTile<T, Config>(sum, bias + warp_n, p.activation, ring + warp * StagedRows<T, Config::kWarpN>::kBytes, p.y,
-                           first_row, rows, first_column, p.n, p.vectorised);
+      StoreTile<Y, Config>(sum, scales, bias + warp_n, p.activation,
+                           ring + warp * StagedRows<Y, Config::kWarpN>::kBytes, p.y, first_row, rows, first_column, p.n,
+                           p.vectorised);
     }
     __syncthreads();  // the next tile takes the ring and the bias
   }
@@ -72,12 +79,13 @@ inline int GroupOf(const Tile& tile, int resident_blocks, int64_t tiles_m) {
 }
 
 template <class Config>
-cudaError_t LaunchTile(GemmForm form, const GemmTile& tile, const GemmArguments<Elements<typename Config::T>>& a,
+cudaError_t LaunchTile(GemmForm form, const GemmTile& tile, const GemmArguments<typename Config::Elements>& a,
                        const Device& device, cudaStream_t stream) {
-  using T = typename Config::T;
+  using Y = typename Config::Y;
   const bool partial = form == GemmForm::kPartialSums;
-  Parameters<T> p = {};
+  Parameters<typename Config::Elements> p = {};
   p.x = a.x, p.weight = a.weight, p.bias = a.bias, p.y = a.y;
+  p.row_scales = a.row_scales, p.weight_scales = a.weight_scales;
   p.float_partials = partial ? a.float_partials : nullptr;
   p.m = static_cast<int>(a.m), p.n = static_cast<int>(a.n), p.k = static_cast<int>(a.k);
   p.stages = tile.block.stages;
@@ -92,31 +100,41 @@ cudaError_t LaunchTile(GemmForm form, const GemmTile& tile, const GemmArguments<
   p.row_count = a.packed.row_count;
   p.activation = a.activation;
   p.vectorised =
-      partial ? a.n % 4 == 0 && IsAligned(a.float_partials, 16) : a.n % (16 / sizeof(T)) == 0 && IsAligned(a.y, 16);
+      partial ? a.n % 4 == 0 && IsAligned(a.float_partials, 16) : a.n % (16 / sizeof(Y)) == 0 && IsAligned(a.y, 16);
   p.fetch_weights_first = a.weights_are_constant && device.compute_capability >= 90;
   p.last_rows_first = a.last_rows_first;
   LaunchConfig config;
   config.grid = dim3(static_cast<unsigned>(CeilDiv(a.packed.ForGrid(a.m), Config::kM) * tiles_n * tile.splits));
   config.block = dim3(Config::kThreads);
-  config.shared_bytes = static_cast<size_t>(SharedBytes(Config::kTile, tile.block.stages));
+  config.shared_bytes = static_cast<size_t>(SharedBytes(Config::kMath, Config::kTile, tile.block.stages));
   config.stream = stream;
   config.device = &device;
   return Launch(config, GemmMmaKernel<Config>, p);
 }
 
 // By the block's size.
-template <class T, Math kMath, int kIndex = 0>
-cudaError_t LaunchMath(GemmForm form, const GemmTile& tile, const GemmArguments<Elements<T>>& a, const Device& device,
+template <Math kMath, int kIndex = 0, class Elements>
+cudaError_t LaunchMath(GemmForm form, const GemmTile& tile, const GemmArguments<Elements>& a, const Device& device,
                        cudaStream_t stream) {
   if constexpr (kIndex == std::extent_v<std::remove_reference_t<decltype(TilesOf<kMath>())>>) {
     return cudaErrorInvalidConfiguration;
   } else {
-    using Tiled = Config<T, kMath, kIndex>;
+    using Tiled = Config<Elements, kMath, kIndex>;
     if (tile.block.m == Tiled::kM && tile.block.n == Tiled::kN) {
       return LaunchTile<Tiled>(form, tile, a, device, stream);
     }
-    return LaunchMath<T, kMath, kIndex + 1>(form, tile, a, device, stream);
+    return LaunchMath<kMath, kIndex + 1>(form, tile, a, device, stream);
   }
+}
+
+// What no kernel is launched for: success where there is nothing to compute.
+template <class Elements>
+std::optional<cudaError_t> WithoutLaunch(GemmForm form, const GemmTile& tile, const GemmArguments<Elements>& a) {
+  if (a.m == 0 || a.n == 0) return cudaSuccess;
+  if (!Activations::Has(a.activation)) return cudaErrorInvalidValue;
+  const bool splits = tile.splits == 1 || (tile.splits > 1 && form == GemmForm::kPartialSums);
+  const bool fits = tile.block.stages >= kMinStages && tile.block.stages <= kMaxStages;
+  return splits && fits ? std::nullopt : std::optional(cudaErrorInvalidConfiguration);
 }
 
 }  // namespace gemm_mma
@@ -125,24 +143,30 @@ template <class T>
 cudaError_t GemmMma(GemmForm form, const GemmTile& tile, const GemmArguments<Elements<T>>& a, const Device& device,
                     cudaStream_t stream) {
   using gemm_mma::Math;
-  if (a.m == 0 || a.n == 0) return cudaSuccess;
-  if (!Activations::Has(a.activation)) return cudaErrorInvalidValue;
-  if (tile.splits < 1 || (tile.splits > 1 && form != GemmForm::kPartialSums)) return cudaErrorInvalidConfiguration;
-  if (tile.block.stages < gemm_mma::kMinStages || tile.block.stages > gemm_mma::kMaxStages) {
-    return cudaErrorInvalidConfiguration;
-  }
+  if (const auto error = gemm_mma::WithoutLaunch(form, tile, a)) return *error;
   if constexpr (!std::is_same_v<T, float>) {
-    return gemm_mma::LaunchMath<T, Math::kHalf>(form, tile, a, device, stream);
+    return gemm_mma::LaunchMath<Math::kHalf>(form, tile, a, device, stream);
   } else if (a.allow_tf32) {
-    return gemm_mma::LaunchMath<T, Math::kTf32>(form, tile, a, device, stream);
+    return gemm_mma::LaunchMath<Math::kTf32>(form, tile, a, device, stream);
   } else {
-    return gemm_mma::LaunchMath<T, Math::kThreeTf32>(form, tile, a, device, stream);
+    return gemm_mma::LaunchMath<Math::kThreeTf32>(form, tile, a, device, stream);
   }
 }
 
-#define BERTFUSE_INSTANTIATE(FUNCTION, T)                                                                    \
-  template cudaError_t FUNCTION(GemmForm, const GemmTile&, const GemmArguments<Elements<T>>&, const Device&, \
-                                cudaStream_t);
+template <class T>
+cudaError_t GemmMmaInt8(GemmForm form, const GemmTile& tile, const GemmArguments<Int8Elements<T>>& a,
+                        const Device& device, cudaStream_t stream) {
+  if (const auto error = gemm_mma::WithoutLaunch(form, tile, a)) return *error;
+  return gemm_mma::LaunchMath<gemm_mma::Math::kInt8>(form, tile, a, device, stream);
+}
+
+template <class T>
+using GemmMmaElements = Elements<T>;
+template <class T>
+using GemmMmaInt8Elements = Int8Elements<T>;
+#define BERTFUSE_INSTANTIATE(FUNCTION, T)                                                                  \
+  template cudaError_t FUNCTION<T>(GemmForm, const GemmTile&, const GemmArguments<FUNCTION##Elements<T>>&, \
+                                   const Device&, cudaStream_t);
 
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_MMA_GEMM_KERNELS_CUH_

@@ -134,10 +134,11 @@ class FragmentReader {
 // sum += x * weight over `count` stages of k. `after_first_copies()` is called when the first copies are under way;
 // `before_x()` before x is read.
 template <class Config, class BeforeX, class AfterFirstCopies>
-__device__ __forceinline__ void MultiplyTile(OperandCopy<typename Config::T, Config::kM, Config::kThreads>& x,
-                                             OperandCopy<typename Config::T, Config::kN, Config::kThreads>& weight,
+__device__ __forceinline__ void MultiplyTile(OperandCopy<typename Config::X, Config::kM, Config::kThreads>& x,
+                                             OperandCopy<typename Config::X, Config::kN, Config::kThreads>& weight,
                                              const FragmentReader<Config>& reader, uint32_t ring, int stages, int count,
-                                             bool fetch_weights_first, float (&sum)[Config::kI][Config::kJ][4],
+                                             bool fetch_weights_first,
+                                             typename Config::Accumulator (&sum)[Config::kI][Config::kJ][4],
                                              BeforeX&& before_x, AfterFirstCopies&& after_first_copies) {
   constexpr uint32_t kXBytes = Config::kM * kStageRowBytes, kStageBytes = StageBytes(Config::kTile);
   const uint32_t ring_end = ring + stages * kStageBytes;
@@ -182,7 +183,7 @@ __device__ __forceinline__ void MultiplyTile(OperandCopy<typename Config::T, Con
         CommitCopies();
         written = written + kStageBytes == ring_end ? ring : written + kStageBytes;
       }
-      Multiplier<typename Config::T, Config::kMath>::Multiply(sum, fragments[step % 2]);
+      Multiplier<typename Config::X, Config::kMath>::Multiply(sum, fragments[step % 2]);
     }
   }
 }

@@ -16,8 +16,8 @@ struct Fragments {
 
 // All of a warp's products. Of two rows of tiles one runs forwards and the other backwards, so that an instruction
 // shares an operand with the one before.
-template <class T, int kI, int kJ>
-__device__ __forceinline__ void MultiplyAll(float (&sum)[kI][kJ][4], const uint32_t (&x)[kI][4],
+template <class T, class Sum, int kI, int kJ>
+__device__ __forceinline__ void MultiplyAll(Sum (&sum)[kI][kJ][4], const uint32_t (&x)[kI][4],
                                             const uint32_t (&w)[kJ / 2][4]) {
 #pragma unroll
   for (int i = 0; i < kI; ++i) {
@@ -31,8 +31,8 @@ __device__ __forceinline__ void MultiplyAll(float (&sum)[kI][kJ][4], const uint3
 
 template <class T, Math kMath>
 struct Multiplier {
-  template <int kI, int kJ>
-  __device__ __forceinline__ static void Multiply(float (&sum)[kI][kJ][4], const Fragments<kI, kJ>& f) {
+  template <class Sum, int kI, int kJ>
+  __device__ __forceinline__ static void Multiply(Sum (&sum)[kI][kJ][4], const Fragments<kI, kJ>& f) {
     MultiplyAll<T>(sum, f.x, f.w);
   }
 };

@@ -8,13 +8,15 @@
 namespace bertfuse::kernels::gemm_mma {
 
 // What the kernel is given.
-template <class T>
+template <class Elements>
 struct Parameters {
-  const T* x;
-  const T* weight;
-  const T* bias;  // may be null
-  T* y;
-  float* float_partials;  // [splits, m, n] in place of y; may be null
+  const typename Elements::X* x;
+  const typename Elements::Weight* weight;
+  const typename Elements::Y* bias;  // may be null
+  typename Elements::Y* y;
+  const float* row_scales;     // of 8-bit operands: x's
+  const float* weight_scales;  // and the weight's
+  float* float_partials;       // [splits, m, n] in place of y; may be null
   int m, n, k;
   int stages;            // of the ring
   int tiles_n;           // columns of tiles
@@ -37,8 +39,8 @@ struct TileAt {
 template <int kM, int kN>
 class TileScheduler {
  public:
-  template <class T>
-  __device__ __forceinline__ TileScheduler(const Parameters<T>& p, int rows)
+  template <class Elements>
+  __device__ __forceinline__ TileScheduler(const Parameters<Elements>& p, int rows)
       : rows_of_tiles_((rows + kM - 1) / kM), columns_(p.tiles_n), group_(p.group), backwards_(p.last_rows_first) {
     tiles_ = rows_of_tiles_ * columns_ * p.splits;
   }

@@ -15,6 +15,7 @@ import onnx
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import OPS, FusionResult, explain
 from bertfuse.graph_rewrite.io import open_model
+from bertfuse.graph_rewrite.quantization import QuantizedWeights, quantized_weights
 from bertfuse.graph_rewrite.spec import DOMAIN, PADDING_KEY
 from bertfuse.measuring.compare import Comparison, compare_models
 from bertfuse.measuring.contenders import session_contender
@@ -41,6 +42,7 @@ class Report:
     graphs: tuple[onnx.ModelProto, onnx.ModelProto]
     megabytes: tuple[float, float]
     result: FusionResult
+    quantized: QuantizedWeights | None
     comparison: Comparison | None
     latency: BenchReport | None
     environment: list[tuple[str, str]]
@@ -53,13 +55,15 @@ def collect(
     *,
     seconds: float = 1.0,
     sizes: Sequence[tuple[int, int]] = SIZES,
+    texts: Sequence[str] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Report:
     """Look at two ONNX files, before and after fusion, run them side by side and time them.
 
     `seconds` is about how long each is timed at each of the `sizes` (batch, sequence), 0 for not at all; sizes are cut
-    to what the model takes. A bench.json beside the fused file and newer than it is taken instead. What cannot be
-    run becomes a note. Raises BertfuseError for files that cannot be read, and for an original that is fused itself.
+    to what the model takes. A bench.json beside the fused file and newer than it is taken instead. Outputs are compared
+    on `texts` where these are given, inner tensors (and outputs without texts) on random inputs. What cannot be run
+    becomes a note. Raises BertfuseError for files that cannot be read, and for an original that is fused itself.
     """
     say = progress or (lambda line: None)
     say("Reading both models")
@@ -77,6 +81,9 @@ def collect(
     comparison = latency = None
     try:
         comparison = compare_models(original, fused, per_node=True)
+        if texts:
+            on_texts = compare_models(original, fused, texts=texts)
+            comparison.outputs, comparison.judgement = on_texts.outputs, on_texts.judgement
     except BertfuseError as error:
         notes["accuracy"] = f"not compared: {error}"
     try:
@@ -92,6 +99,7 @@ def collect(
         graphs,
         (_megabytes(original), _megabytes(fused)),
         result,
+        quantized_weights(graphs[1]),
         comparison,
         latency,
         _environment(metadata),

@@ -33,6 +33,7 @@ def write_report(
     *,
     seconds: float = 1.0,
     sizes: Sequence[tuple[int, int]] = SIZES,
+    texts: Sequence[str] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Path:
     """Write the page about two ONNX files, before and after fusion; returns where it is.
@@ -41,7 +42,7 @@ def write_report(
     cannot be read or the page cannot be written.
     """
     page = folder_of(fused) / PAGE_FILE if page is None else Path(page)
-    report = collect(Path(original), Path(fused), seconds=seconds, sizes=sizes, progress=progress)
+    report = collect(Path(original), Path(fused), seconds=seconds, sizes=sizes, texts=texts, progress=progress)
     (progress or (lambda line: None))("Writing the report")
     with replacing(page) as temporary:
         temporary.write_text(render(report), encoding="utf-8")

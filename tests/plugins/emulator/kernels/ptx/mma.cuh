@@ -126,6 +126,41 @@ inline void MmaOfWarp(float (&d)[4], const uint32_t (&a)[kRegistersOfA], const u
   });
 }
 
+// The same of 8-bit integers, four to a register; sums of 32 bits wrap.
+inline void MmaOfWarp(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  struct Mine {
+    int32_t* d;
+    const uint32_t *a, *b;
+  };
+  Mine mine = {d, a, b};
+  emulator::ForWarp("mma", 0xffffffffu, mine, [](Mine* const* lanes) {
+    int x[16][32], w[32][8];
+    for (int lane = 0; lane < 32; ++lane) {
+      const int i = lane / 4, first_k = lane % 4 * 4;
+      for (int e = 0; e < 4; ++e) {
+        const auto element = [e](uint32_t bits) { return static_cast<int8_t>(bits >> 8 * e); };
+        for (int r = 0; r < 4; ++r) x[i + r % 2 * 8][first_k + e + r / 2 * 16] = element(lanes[lane]->a[r]);
+        for (int r = 0; r < 2; ++r) w[first_k + e + r * 16][i] = element(lanes[lane]->b[r]);
+      }
+    }
+    for (int lane = 0; lane < 32; ++lane) {
+      for (int e = 0; e < 4; ++e) {
+        const int row = lane / 4 + e / 2 * 8, column = lane % 4 * 2 + e % 2;
+        int64_t sum = lanes[lane]->d[e];
+        for (int k = 0; k < 32; ++k) sum += x[row][k] * w[k][column];
+        lanes[lane]->d[e] = static_cast<int32_t>(static_cast<uint32_t>(sum));
+      }
+    }
+  });
+}
+
+template <class T>
+inline void Mma(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  static_assert(std::is_same_v<T, int8_t>);
+  const uint32_t b[2] = {b0, b1};
+  MmaOfWarp(d, a, b);
+}
+
 template <class T>
 inline constexpr bool kHasMma = BERTFUSE_EMULATED_CAPABILITY >= 80 || std::is_same_v<T, __half>;
 
