@@ -1,10 +1,10 @@
 # The CPU kernels: one file per op, and the inner loops once per instruction set (plugins/cpu/vector_dispatch.cc chooses).
 add_library(bertfuse_cpu STATIC
   plugins/cpu/add_qkv_bias.cc
+  plugins/cpu/attention.cc
   plugins/cpu/call.cc
   plugins/cpu/embed_layer_norm.cc
   plugins/cpu/first_tokens.cc
-  plugins/cpu/fused_attention.cc
   plugins/cpu/gemm.cc
   plugins/cpu/kernels.cc
   plugins/cpu/pack_tokens.cc

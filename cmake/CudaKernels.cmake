@@ -88,10 +88,10 @@ set(ops "${CMAKE_CURRENT_SOURCE_DIR}/plugins/ops")
 add_library(bertfuse_cuda STATIC
   "${kernels}/device.cc" "${kernels}/launch.cc" "${kernels}/tensor_map.cc"
   "${kernels}/cublaslt/library.cc" "${kernels}/cublaslt/plan.cc"
-  "${kernels}/add_qkv_bias.cu" "${kernels}/bias_activation.cu" "${kernels}/portable/attention_simt.cu"
+  "${kernels}/add_qkv_bias.cu" "${kernels}/bias_activation.cu" "${kernels}/change_heads.cu" "${kernels}/portable/attention_simt.cu"
   "${kernels}/embed_layer_norm.cu" "${kernels}/portable/gemm_simt.cu" "${kernels}/gpu_code.cu"
   "${kernels}/layer_norm.cu" "${kernels}/packing.cu" "${kernels}/quantize_rows.cu"
-  "${ops}/add_qkv_bias.cc" "${ops}/attention_tactic.cc" "${ops}/embed_layer_norm.cc" "${ops}/first_tokens.cc" "${ops}/fused_attention.cc"
+  "${ops}/add_qkv_bias.cc" "${ops}/attention.cc" "${ops}/attention_tactic.cc" "${ops}/embed_layer_norm.cc" "${ops}/first_tokens.cc"
   "${ops}/gemm.cc" "${ops}/gemm_candidates_cublaslt.cc" "${ops}/gemm_candidates_mma.cc" "${ops}/gemm_candidates_simt.cc" "${ops}/gemm_candidates_sm90.cc"
   "${ops}/gemm_cost.cc" "${ops}/gemm_tactic.cc"
   "${ops}/gpu.cc" "${ops}/kernels.cc" "${ops}/layer_norm_tactic.cc" "${ops}/measured_gemms.cc" "${BERTFUSE_MEASURED_TABLES}" "${ops}/pack_tokens.cc" "${ops}/packed_rows.cc" "${ops}/ragged_positions.cc" "${ops}/row_hints.cc" "${ops}/tune.cc" "${ops}/tuned_problem.cc" "${ops}/tuning.cc" "${ops}/unpack_tokens.cc")

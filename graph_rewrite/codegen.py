@@ -42,12 +42,16 @@ def _array(kind: str, name: str, rows: Iterable[str]) -> tuple[list[str], str]:
 
 def _axis(op: OpSpec, axis: Axis, text: str) -> str:
     names = [attr.name for attr in op.attributes]
-    for used in (axis.divisor, axis.symbol if axis.is_attribute else None):
+    for used in (axis.divisor, axis.symbol if axis.is_attribute else None, *(name for _, name in axis.terms)):
         if used is not None and used not in names:
             raise ValueError(f"{op.name}: axis {text!r} uses the attribute {used!r}, which the op does not have")
     divisor = -1 if axis.divisor is None else names.index(axis.divisor)
     value = names.index(axis.symbol) if axis.is_attribute else -1
-    return f"{{{_string(text)}, {_string(axis.symbol)}, {axis.multiplier}, {divisor}, {value}, {axis.offset}}}"
+    terms = "".join(f"{{{number}, {names.index(name)}}}, " for number, name in axis.terms).removesuffix(", ")
+    return (
+        f"{{{_string(text)}, {_string(axis.symbol)}, {axis.multiplier}, {divisor}, {value}, {axis.offset}, "
+        f"{{{terms}}}, {len(axis.terms)}}}"
+    )
 
 
 def _tensors(op: OpSpec, role: str, tensors: tuple[TensorSpec, ...]) -> list[str]:

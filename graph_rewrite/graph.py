@@ -37,8 +37,8 @@ _WIDTHS = {
 class FusionGraph:
     """`gs` is the graph; `opset` its default-domain opset; `weights` are found as values of its Constants.
 
-    `defaults` are the values of graph inputs that need not be fed. `families` says to write ops that have no kernels
-    yet.
+    `defaults` are the values of graph inputs that need not be fed. `families` says to write the ops of families beyond
+    BERT.
     """
 
     families = False

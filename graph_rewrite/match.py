@@ -198,11 +198,10 @@ def _bind_axes(tensor_spec, tensor, sizes, attributes, root) -> None:
     for axis, size in zip(axes, shape[len(shape) - len(axes) :], strict=True):
         if not isinstance(size, int):
             continue
-        bound, owner = sizes.setdefault(axis.symbol, (size // axis.multiplier, tensor.name))
-        if bound * axis.multiplier != size:
-            raise NoMatch(
-                root, f"'{tensor.name}' is {size} long", wanted=f"{bound * axis.multiplier}, as '{owner}' has it"
-            )
+        times = axis.times(attributes)
+        bound, owner = sizes.setdefault(axis.symbol, (size // times, tensor.name))
+        if bound * times != size:
+            raise NoMatch(root, f"'{tensor.name}' is {size} long", wanted=f"{bound * times}, as '{owner}' has it")
 
 
 def _check_leading(first: gs.Tensor, wanted: list[Any], tensor: gs.Tensor, axes: list[Any], root: gs.Node) -> None:

@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from bertfuse.errors import BertfuseError
 
 from . import passes, precision
-from .ops import OPS
+from .ops import FAMILY_OPS, OPS
 
-LEVELS = {
-    "full": tuple(name for name, spec in OPS.items() if not spec.by_pass),
-    "basic": tuple(
-        name for name, spec in OPS.items() if not spec.by_pass and name not in ("EmbedLayerNorm", "FusedAttention")
-    ),
-}
+_FULL = tuple(name for name, spec in OPS.items() if not spec.by_pass and name not in FAMILY_OPS)
+LEVELS = {"full": _FULL, "basic": tuple(name for name in _FULL if name not in ("EmbedLayerNorm", "FusedAttention"))}
 
 
 @dataclass(frozen=True)
@@ -28,8 +24,8 @@ class FuseOptions:
     padding    "keep"; "remove": only real tokens are computed, behind the same interface, with zeros on padding where
                an output has a row for each token; "ragged": the model takes tokens without padding (passes/ragged.py)
     output_rows  compute only those rows of the last layer that an output needs; always so unless padding is kept
-    families   also write ops that no kernel takes yet, for families beyond BERT at level "full": every runtime computes
-               their bodies, which must be in the model
+    families   also write the ops of families beyond BERT, at level "full". Of some of them there is no kernel yet:
+               every runtime computes their bodies, which must be in the model
     """
 
     level: str = "full"
@@ -47,4 +43,6 @@ class FuseOptions:
         if self.dtype is not None and self.dtype not in precision.DTYPES:
             raise BertfuseError(f"dtype '{self.dtype}' is unknown; choose one of {', '.join(precision.DTYPES)}")
         if self.families and not self.functions:
-            raise BertfuseError("families beyond BERT have bodies and no kernels yet: leave the functions in the model")
+            raise BertfuseError(
+                "some ops of families beyond BERT have no kernels yet: leave the functions in the model"
+            )

@@ -24,7 +24,7 @@ from .graph import FusionGraph
 from .match import Match, is_op, match
 from .nodes import NoMatch
 from .normalize import NORMALIZERS, clutter
-from .ops import ALL_OPS, BODY_OPS, OPS
+from .ops import ALL_OPS, FAMILY_OPS, OPS
 from .options import LEVELS, FuseOptions
 from .result import FusionResult
 from .spec import DOMAIN, NODE_MARKERS, PADDING_KEY, OpSpec
@@ -182,7 +182,7 @@ def _fuse(
 
 
 def _variants(graph: FusionGraph) -> list[OpSpec]:
-    return [spec for spec in BODY_OPS.values() if spec is not residual_norms.OP] if graph.families else []
+    return [spec for spec in FAMILY_OPS.values() if spec is not residual_norms.OP] if graph.families else []
 
 
 def _import(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> FusionGraph:

@@ -7,12 +7,13 @@ Axis expressions in `TensorSpec.axes`:
     "N+1"           one more than N
     "H/num_heads"   H divided by the integer attribute `num_heads`, which must divide it
     "num_heads"     the value of the integer attribute (lower case; symbols start with a capital)
+    "num_heads*D"   D times the attribute; "(num_heads+2*kv_num_heads)*D": times a sum of attributes
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,23 +41,58 @@ DTYPE_VARIABLES = {
 _AXIS = re.compile(
     r"^(?:(?P<multiplier>\d+)\*)?(?P<symbol>[A-Za-z][A-Za-z0-9_]*)(?:/(?P<divisor>[a-z_]+))?(?:\+(?P<offset>\d+))?$"
 )
+_BY_ATTRIBUTES = re.compile(
+    r"^(?:(?P<one>[a-z_]+)|\((?P<sum>(?:\d+\*)?[a-z_]+(?:\+(?:\d+\*)?[a-z_]+)*)\))\*(?P<symbol>[A-Z][A-Za-z0-9_]*)$"
+)
 
 
 @dataclass(frozen=True)
 class Axis:
-    """One parsed axis expression: multiplier * symbol / attribute `divisor` (None: not divided) + offset."""
+    """One parsed axis expression: multiplier * symbol / attribute `divisor` (None: not divided) + offset.
+
+    With `terms`, (number, attribute) pairs, the multiplier is the sum of their products instead.
+    """
 
     symbol: str
     multiplier: int = 1
     divisor: str | None = None
     offset: int = 0
+    terms: tuple[tuple[int, str], ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Axis:
+        if (match := _BY_ATTRIBUTES.match(text)) is not None:
+            parts = [term.rpartition("*") for term in (match["one"] or match["sum"]).split("+")]
+            return cls(match["symbol"], terms=tuple((int(number or 1), name) for number, _, name in parts))
         match = _AXIS.match(text)
         if match is None:
-            raise ValueError(f"axis expression {text!r}: expected 'N', '3*N', 'N/attribute' or 'N+1'")
+            raise ValueError(
+                f"axis expression {text!r}: expected 'N', '3*N', 'N/attribute', 'N+1', 'attribute*N' or"
+                " '(attribute+2*attribute)*N'"
+            )
         return cls(match["symbol"], int(match["multiplier"] or 1), match["divisor"], int(match["offset"] or 0))
+
+    def size(self, sizes: Mapping[str, int], attributes: Mapping[str, Any]) -> int:
+        """The axis' size, by those of the symbols and the attributes' values."""
+        value = int(attributes[self.symbol]) if self.is_attribute else sizes[self.symbol]
+        divisor = 1 if self.divisor is None else int(attributes[self.divisor])
+        return self.times(attributes) * value // divisor + self.offset
+
+    def symbol_size(self, size: int, attributes: Mapping[str, Any]) -> int:
+        """The symbol's size where the axis is that long; rounded down where no size of it fits."""
+        divisor = 1 if self.divisor is None else int(attributes[self.divisor])
+        return (size - self.offset) * divisor // self.times(attributes)
+
+    def times(self, attributes: Mapping[str, Any]) -> int:
+        """What the symbol is multiplied with."""
+        if not self.terms:
+            return self.multiplier
+        return sum(number * int(attributes[name]) for number, name in self.terms)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the axis is as long as its symbol says."""
+        return self.multiplier == 1 and self.divisor is None and self.offset == 0 and not self.terms
 
     @property
     def is_attribute(self) -> bool:

@@ -14,10 +14,11 @@ import numpy as np
 
 from bertfuse.graph_rewrite.ops import OPS
 from bertfuse.graph_rewrite.ops.activations import OF_KERNELS
-from bertfuse.graph_rewrite.spec import Axis, OpSpec, TensorSpec
+from bertfuse.graph_rewrite.spec import OpSpec, TensorSpec
 
 FLOATS = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
+ATTENTIONS = ("FusedAttention", "FusedAttentionVariant")
 # What an index input may hold: below the size of that axis symbol, or below a number.
 _BELOW = {"ids": "V", "token_type_ids": "T", "position_ids": "P", "mask": 2}
 
@@ -51,14 +52,9 @@ class Shape:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _size(axis: Axis, sizes: Mapping[str, int], attributes: Mapping[str, Any]) -> int:
-    value = int(attributes[axis.symbol]) if axis.is_attribute else sizes[axis.symbol]
-    return axis.multiplier * value // (1 if axis.divisor is None else int(attributes[axis.divisor]))
-
-
 def shape_of(tensor: TensorSpec, shape: Shape) -> tuple[int, ...]:
     """The shape of one tensor of an op at these sizes."""
-    named = tuple(_size(axis, shape.sizes, shape.attributes) for axis in tensor.trailing)
+    named = tuple(axis.size(shape.sizes, shape.attributes) for axis in tensor.trailing)
     return (shape.leading if tensor.leading else ()) + named
 
 
@@ -71,8 +67,12 @@ def _fill(tensor: TensorSpec, shape: Shape, dtype: str, index_dtype: str, gain: 
     values = rng.standard_normal(size)
     if tensor.name == "weight":
         values /= math.sqrt(max(1, size[-1]))  # so that a product has the scale of its input
-    elif tensor.name == "gamma":
+    elif tensor.name in ("gamma", "q_gamma", "k_gamma"):
         values = 1 + 0.2 * values
+    elif tensor.name in ("cos", "sin"):
+        # Of the same angles for both: a hundredth of a turn for each place, times a power for each pair.
+        angles = np.outer(np.arange(size[0]), 0.8 ** np.arange(size[1])) * math.pi / 50
+        values = getattr(np, tensor.name)(angles)
     elif tensor.name in ("x", "qkv", "residual"):
         values *= gain
     return values.astype(np.float32).astype(FLOATS[dtype])
@@ -140,6 +140,26 @@ _ATTENTIONS = (
     ("empty_sequence", 2, 0, 16, 2),
 )
 
+# (label, B, S, size of a head, num_heads, kv_num_heads, rotated pairs, columns of the bias, window left and right)
+_VARIANTS = (
+    ("one_token", 1, 1, 4, 2, 1, 2, 1, -1, -1),
+    ("primes", 3, 37, 11, 6, 3, 5, 13, 7, 3),
+    ("causal", 2, 33, 32, 4, 4, 16, 64, -1, 0),
+    ("minilm", 2, 128, 32, 12, 12, 8, 64, -1, -1),
+    ("bert", 1, 129, 64, 12, 2, 32, 40, 20, 20),
+    ("own_key", 2, 40, 8, 3, 1, 1, 3, 0, 0),
+    ("window_of_1024", 1, 1500, 16, 2, 1, 8, 2000, 40, 0),
+    ("empty_batch", 0, 9, 8, 2, 1, 4, 5, 3, -1),
+    ("empty_sequence", 2, 0, 8, 2, 2, 4, 5, -1, 3),
+)
+
+
+def _variant(label, batch, sequence, size, heads, kv_heads, pairs, columns, left, right) -> Shape:
+    attributes = {"num_heads": heads, "kv_num_heads": kv_heads, "scale": 1 / math.sqrt(size)}
+    attributes |= {"window_left": left, "window_right": right, "bias_left": columns // 2}
+    bias_heads = 1 if label in ("causal", "own_key") else heads
+    return Shape(label, dict(B=batch, S=sequence, D=size, R=pairs, J=1, G=bias_heads, L=columns), (), attributes)
+
 
 def shapes(op: str) -> list[Shape]:
     """The shapes that an op is tested with."""
@@ -147,6 +167,8 @@ def shapes(op: str) -> list[Shape]:
         sizes = (("one_token", 1, 1, 1, 8, 1), ("primes", 3, 13, 101, 37, 17), ("bert", 2, 128, 3000, 768, 512))
         empty = ("empty_batch", 0, 5, 10, 16, 8)
         return [Shape(name, dict(B=b, S=s, V=v, H=h, P=p, T=2)) for name, b, s, v, h, p in (*sizes, empty)]
+    if op == "FusedAttentionVariant":
+        return [_variant(*row) for row in _VARIANTS]
     if op in ("AddQKVBias", "FusedAttention"):
         result = []
         for name, b, s, h, heads in _ATTENTIONS:
@@ -162,6 +184,8 @@ def _attribute_choices(op: str) -> Iterator[dict[str, Any]]:
     names = {attr.name: attr for attr in OPS[op].attributes}
     if "approximate" in names:
         yield {"approximate": "tanh"}
+    if "pairs" in names:
+        yield {"pairs": "neighbours"}
     if "activation" in names:
         yield from ({"activation": activation} for activation in OF_KERNELS)
     if "epsilon" in names:
@@ -175,8 +199,8 @@ def _edge_cases(op: str, dtype: str) -> Iterator[Case]:
         yield make_case(op, Shape(name, base.sizes, base.leading, {**base.attributes, **attributes}), dtype=dtype)
     large = Shape("large", base.sizes, base.leading, base.attributes)
     # Scores a hundred times larger lose two digits before the softmax sees them.
-    yield make_case(op, large, dtype=dtype, gain=10.0, error_scale=30.0 if op == "FusedAttention" else 10.0)
-    if op == "FusedAttention":
+    yield make_case(op, large, dtype=dtype, gain=10.0, error_scale=30.0 if op in ATTENTIONS else 10.0)
+    if op in ATTENTIONS:
         shape = Shape("masked", {**base.sizes, "S": 300}, (), base.attributes)
         case = make_case(op, shape, dtype=dtype, index_dtype="int32")
         mask = case.inputs["mask"]

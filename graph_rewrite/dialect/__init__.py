@@ -19,7 +19,7 @@ All of them offer the same methods, those that fusion looks for
     attention(q, k, v, mask[B, S] or None, scale) -> [B, S, H]     softmax(q kᵀ scale + mask) v, heads merged
     of_one_shape(mask[B, S], x[B, S, ...]) -> [B, S]               the mask; of other sizes it ends the run
 
-those of families beyond BERT, which are looked for where ops without kernels are written (variants.py)
+those of families beyond BERT, which are looked for where their ops are written (variants.py)
 
     rms_norm(x[..., N], gamma[N], epsilon)                         x over the root of its mean square, times gamma
     halves(x[..., 2N]) -> 2 x [..., N]

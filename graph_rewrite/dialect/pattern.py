@@ -133,6 +133,9 @@ def patterns(spec: OpSpec) -> tuple[Pattern, ...]:
     optional = spec.optional_inputs
     for size in range(len(optional), -1, -1):
         for chosen in itertools.combinations(optional, size):
+            needed = {tensor.needs for tensor in spec.inputs if tensor.name in chosen and tensor.needs in optional}
+            if not needed <= set(chosen):
+                continue
             names = [t.name if not t.optional or t.name in chosen else None for t in spec.inputs]
             values = [Variable(name) if name else None for name in names]
             settings = {a.name: a.default if a.by_pass else AttributeVariable(a.name) for a in spec.attributes}

@@ -96,8 +96,9 @@ class Reference(QuantizedReference):
         return a * b
 
     def split_grouped_heads(self, qkv, num_heads, kv_num_heads):
-        batch, sequence, _ = qkv.shape
-        heads = qkv.reshape(batch, sequence, num_heads + 2 * kv_num_heads, -1).transpose(0, 2, 1, 3)
+        batch, sequence, width = qkv.shape
+        count = num_heads + 2 * kv_num_heads
+        heads = qkv.reshape(batch, sequence, count, width // count).transpose(0, 2, 1, 3)
         return np.split(heads, [num_heads, num_heads + kv_num_heads], axis=1)
 
     def rotary(self, x, cos, sin, pairs):
@@ -117,7 +118,7 @@ class Reference(QuantizedReference):
         scores = q @ k.swapaxes(-1, -2) * scale
         distance = np.arange(q.shape[2])[None, :] - np.arange(q.shape[2])[:, None]
         if bias is not None:
-            scores = scores + bias[:, np.clip(distance + bias_left, 0, bias.shape[1] - 1)]
+            scores = scores + bias[0][:, np.clip(distance + bias_left, 0, bias.shape[-1] - 1)]
         seen = (left < 0) | (distance >= -left)
         seen = np.broadcast_to(seen & ((right < 0) | (distance <= right)), scores.shape)
         if mask is not None:

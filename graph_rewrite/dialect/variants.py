@@ -96,10 +96,10 @@ class VariantDialect:
 
     def _bias_by_distance(self, bias, distance, left, groups, length):
         """[groups, heads in each, S, S]; a bias that all heads share [1, 1, S, S]."""
-        last = self.emit("Sub", [self._axes(bias, 1, 2), self.constant([1], np.int64)])
+        last = self.emit("Sub", [self._axes(bias, 2, 3), self.constant([1], np.int64)])
         index = self.emit("Max", [self.add(distance, self._int_attribute(left)), self.constant([0], np.int64)])
-        values = self.emit("Gather", [bias, self.emit("Min", [index, last])], axis=1)
-        heads = self._axes(bias, 0, 1)
+        values = self.emit("Gather", [bias, self.emit("Min", [index, last])], axis=2)
+        heads = self._axes(bias, 1, 2)
         first = self.emit("Min", [groups, heads])
         shape = self.emit("Concat", [first, self.emit("Div", [heads, first]), length, length], axis=0)
         return self.emit("Reshape", [values, shape])

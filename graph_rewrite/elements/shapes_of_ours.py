@@ -24,13 +24,17 @@ def _of_ours(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
         if tensor_spec.leading:
             leading.append(shape[: len(shape) - len(tensor_spec.trailing)])
         for axis, size in zip(tensor_spec.trailing[::-1], shape[::-1], strict=False):
-            if axis.multiplier == 1 and axis.offset == 0 and not axis.is_attribute:
+            if axis.is_plain and not axis.is_attribute:
                 sizes.setdefault(axis.symbol, size)
             elif size.constant is not None and not axis.is_attribute:
-                sizes.setdefault(axis.symbol, poly.number((size.constant - axis.offset) // axis.multiplier))
+                sizes.setdefault(axis.symbol, poly.number(axis.symbol_size(size.constant, node.attrs)))
     given = spec.outputs[output]
     found = elements.broadcast(leading, node) if given.leading else []
     for axis in given.trailing:
-        plain = axis.divisor is None and axis.offset == 0 and axis.multiplier == 1
-        found.append(sizes.get(axis.symbol, elements.unknown()) if plain else elements.unknown())
+        size = sizes.get(axis.symbol)
+        if size is not None and size.constant is not None and not axis.is_attribute:
+            size = poly.number(axis.size({axis.symbol: size.constant}, node.attrs))
+        elif not axis.is_plain:
+            size = None
+        found.append(elements.unknown() if size is None else size)
     return found

@@ -104,7 +104,7 @@ def find(graph: FusionGraph, node: gs.Node) -> Variant:
 
 
 def rewrite(graph: FusionGraph, node: gs.Node, miss: NoMatch) -> None:
-    """Put the variant at this Softmax in place, where ops without kernels are written; else say what it is.
+    """Put the variant at this Softmax in place, where the ops of families beyond BERT are written; else say what it is.
 
     Raises NoMatch where nothing is put in place: `miss`, why no other op takes it, with what is shown of the attention.
     """
@@ -116,7 +116,7 @@ def rewrite(graph: FusionGraph, node: gs.Node, miss: NoMatch) -> None:
         hint = f"{miss.hint}: {reason.node}: {reason.reason}" if miss.hint else ""
         raise NoMatch(miss.at or miss.node, miss.found, hint, wanted=miss.wanted) from reason
     if not graph.families:
-        hint = f"shown to be attention with {found}; no op takes this yet"
+        hint = f"shown to be attention with {found}; FusedAttentionVariant takes it, which --families writes"
         raise NoMatch(miss.at or miss.node, miss.found, hint, wanted=miss.wanted)
     _write(graph, found)
 
@@ -148,7 +148,7 @@ def _write(graph: FusionGraph, found: Variant) -> None:
     if norms["q"] is not None:
         given |= {f"{name}_gamma": graph.cast(norm.gamma, output.dtype) for name, norm in norms.items()}
     if terms.bias is not None:
-        values = terms.bias.values.astype(output.dtype)
+        values = terms.bias.values[None].astype(output.dtype)
         given["distance_bias"] = graph.constant(f"{stem}_distance_bias", values)
     settings = {
         "num_heads": len(sources["q"].heads.columns),

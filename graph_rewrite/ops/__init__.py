@@ -20,6 +20,7 @@ OPS: dict[str, OpSpec] = {
     for op in (
         embed_layer_norm.OP,
         fused_attention.OP,
+        attention_variant.OP,
         add_qkv_bias.OP,
         *PRODUCTS,
         pack_tokens.OP,
@@ -29,14 +30,14 @@ OPS: dict[str, OpSpec] = {
     )
 }
 
-# Ops without kernels: every runtime computes their bodies. Fusing writes them for `families` alone.
-BODY_OPS: dict[str, OpSpec] = {
-    module.OP.name: module.OP for module in (attention_variant, fused_gated_gemm, fused_gemm_residual_norm)
-}
+# Ops without kernels: every runtime computes their bodies.
+BODY_OPS: dict[str, OpSpec] = {module.OP.name: module.OP for module in (fused_gated_gemm, fused_gemm_residual_norm)}
 ALL_OPS = BODY_OPS | OPS
+# What fusing writes for `families` alone.
+FAMILY_OPS: dict[str, OpSpec] = {attention_variant.OP.name: attention_variant.OP} | BODY_OPS
 
 # What passes write to move packed rows; the others compute what a model computes.
 PACKING_OPS = ("PackTokens", "UnpackTokens", "FirstTokens", "RaggedPositions")
 MODEL_OPS = tuple(name for name in OPS if name not in PACKING_OPS)
 
-__all__ = ["ALL_OPS", "BODY_OPS", "MODEL_OPS", "OPS", "PACKING_OPS"]
+__all__ = ["ALL_OPS", "BODY_OPS", "FAMILY_OPS", "MODEL_OPS", "OPS", "PACKING_OPS"]

@@ -1,5 +1,7 @@
 from ..spec import AttrSpec, OpSpec, TensorSpec
 
+PACKED = "(num_heads+2*kv_num_heads)*D"
+
 
 def body(
     d,
@@ -36,8 +38,8 @@ OP = OpSpec(
     "normalised by head (RMS) and rotated by their place; several heads of Q share one of K and V. Heads are merged. A "
     "query that no key is visible to attends to all alike.",
     inputs=(
-        TensorSpec("qkv", ("B", "S", "P"), doc="x times the packed weight: heads of Q, of K and of V side by side"),
-        TensorSpec("bias", ("P",), optional=True, constant=True, doc="the projections' biases, packed as qkv is"),
+        TensorSpec("qkv", ("B", "S", PACKED), doc="x times the packed weight: heads of Q, of K and of V side by side"),
+        TensorSpec("bias", (PACKED,), optional=True, constant=True, doc="the projections' biases, packed as qkv is"),
         TensorSpec("mask", ("B", "S"), dtype="I", optional=True, doc="the model's attention mask: 0 hides a key"),
         TensorSpec(
             "cos", ("S", "R"), optional=True, needs="sin", doc="of each place's angles, for 2 R columns of a head"
@@ -47,13 +49,14 @@ OP = OpSpec(
         TensorSpec("k_gamma", ("D",), optional=True, constant=True, needs="q_gamma"),
         TensorSpec(
             "distance_bias",
-            ("G", "L"),
+            # Of three axes, so that ranks tell it from the mask.
+            ("J", "G", "L"),
             optional=True,
             constant=True,
-            doc="added to logits by head (G is num_heads, or 1) and by k - q + bias_left, cut off at both ends",
+            doc="added to logits by head (G is num_heads, or 1; J is 1) and by k - q + bias_left, cut off at both ends",
         ),
     ),
-    outputs=(TensorSpec("y", ("B", "S", "H")),),
+    outputs=(TensorSpec("y", ("B", "S", "num_heads*D")),),
     attributes=(
         AttrSpec("num_heads", "int", minimum=1, maximum=4096, doc="heads of Q"),
         AttrSpec("kv_num_heads", "int", minimum=1, maximum=4096, doc="heads of K and of V; divides num_heads"),

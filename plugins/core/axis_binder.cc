@@ -50,10 +50,11 @@ Dim AxisBinder::Expected(const AxisDef& axis) const {
   if (axis.value >= 0) return {axis.multiplier * attributes_[axis.value].i, nullptr};
   const Symbol* symbol = Find(axis.symbol);
   if (symbol == nullptr) return {};
-  if (axis.multiplier == 1 && axis.divisor < 0 && axis.offset == 0) return symbol->dim;
+  const int64_t multiplier = MultiplierOf(axis, attributes_);
+  if (multiplier == 1 && axis.divisor < 0 && axis.offset == 0) return symbol->dim;
   if (!symbol->dim.known()) return {};
   const int64_t divisor = axis.divisor < 0 ? 1 : attributes_[axis.divisor].i;
-  const int64_t product = axis.multiplier * symbol->dim.size;
+  const int64_t product = multiplier * symbol->dim.size;
   if (divisor <= 0 || product % divisor != 0) {
     Fail(BERTFUSE_INVALID_ARGUMENT, "%s: attribute '%s' is %lld, expected a divisor of %s = %lld (%s from '%s')",
          op_.name, op_.attributes[axis.divisor].name, Printable(divisor), axis.symbol, Printable(symbol->dim.size),
@@ -76,7 +77,8 @@ void AxisBinder::BindAxis(const TensorDef& tensor, const char* role, int index, 
   if (axis.value >= 0) return;
 
   Dim value;
-  if (axis.multiplier == 1 && axis.divisor < 0 && axis.offset == 0) {
+  const int64_t multiplier = MultiplierOf(axis, attributes_);
+  if (multiplier == 1 && axis.divisor < 0 && axis.offset == 0) {
     value = dim;
   } else if (dim.known()) {
     if (dim.size < axis.offset) {
@@ -84,11 +86,11 @@ void AxisBinder::BindAxis(const TensorDef& tensor, const char* role, int index, 
            tensor.name, index, Printable(dim.size), axis.text, Printable(axis.offset));
     }
     const int64_t product = (dim.size - axis.offset) * (axis.divisor < 0 ? 1 : attributes_[axis.divisor].i);
-    if (product % axis.multiplier != 0) {
+    if (product % multiplier != 0) {
       Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %s '%s' axis %d is %lld, expected %s: a multiple of %lld", op_.name, role,
-           tensor.name, index, Printable(dim.size), axis.text, Printable(axis.multiplier));
+           tensor.name, index, Printable(dim.size), axis.text, Printable(multiplier));
     }
-    value.size = product / axis.multiplier;
+    value.size = product / multiplier;
   }
   Symbol* symbol = Find(axis.symbol);
   if (symbol == nullptr) {

@@ -15,7 +15,14 @@ inline constexpr Variable kVariables[] = {Variable::kT, Variable::kI, Variable::
 inline constexpr int kNumVariables = 5;
 enum class AttrKind { kInt, kFloat, kString };
 
-// multiplier * symbol / attribute[divisor] + offset, or the value of an attribute where `value` is not -1.
+// A number times an integer attribute.
+struct AxisTerm {
+  int64_t number;
+  int attribute;
+};
+
+// multiplier * symbol / attribute[divisor] + offset, or the value of an attribute where `value` is not -1. With terms
+// their sum is the multiplier.
 struct AxisDef {
   const char* text;
   const char* symbol;
@@ -23,6 +30,8 @@ struct AxisDef {
   int divisor;
   int value;
   int64_t offset;
+  AxisTerm terms[2];
+  int num_terms;
 };
 
 struct TensorDef {

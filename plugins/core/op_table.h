@@ -73,6 +73,14 @@ struct DimList {
   std::array<Dim, BERTFUSE_MAX_RANK> dims;
 };
 
+// What an axis' symbol is multiplied with. The attributes must be checked.
+inline int64_t MultiplierOf(const AxisDef& axis, const bertfuse_value* attributes) {
+  if (axis.num_terms == 0) return axis.multiplier;
+  int64_t sum = 0;
+  for (int i = 0; i < axis.num_terms; ++i) sum += axis.terms[i].number * attributes[axis.terms[i].attribute].i;
+  return sum;
+}
+
 // Checks an attribute's value against range and choices. Throws INVALID_ARGUMENT.
 void CheckAttributes(const OpDef& op, const bertfuse_value* attributes);
 

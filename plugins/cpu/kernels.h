@@ -11,6 +11,7 @@ extern const bertfuse_kernel kAddQKVBias;
 extern const bertfuse_kernel kEmbedLayerNorm;
 extern const bertfuse_kernel kFirstTokens;
 extern const bertfuse_kernel kFusedAttention;
+extern const bertfuse_kernel kFusedAttentionVariant;
 extern const bertfuse_kernel kFusedGemm;
 extern const bertfuse_kernel kFusedGemmGelu;
 extern const bertfuse_kernel kFusedGemmGeluLayerNorm;

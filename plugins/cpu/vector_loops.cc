@@ -207,11 +207,13 @@ void SmallGemm(const float* a, int64_t lda, const float* b, int64_t ldb, float* 
 
 // Scales and masks one row of scores in place; returns the largest. The padding behind num_keys is set to vanish, after
 // scaling: the scale may be 0.
-float ScaleAndMask(float* scores, const float* mask, int64_t num_keys, int64_t padded, float scale) {
+float ScaleAndMask(float* scores, const float* mask, const float* by_distance, int64_t num_keys, int64_t padded,
+                   float scale) {
   Vec largest = Splat(-__builtin_inff());
   for (int64_t i = 0; i < padded; i += kLanes) {
     Vec v = Load(scores + i) * scale;
     if (mask != nullptr) v += Load(mask + i);
+    if (by_distance != nullptr) v += Load(by_distance + i);
     Store(scores + i, v);
     if (i + kLanes > num_keys) {
       for (int64_t at = i < num_keys ? num_keys : i; at < i + kLanes; ++at) scores[at] = -__builtin_inff();
@@ -238,7 +240,8 @@ void Attention(const AttentionRows& block) {
     for (int64_t r = 0; r < block.rows; ++r) {
       float* row = scores + r * kKeyBlock;
       const float* mask = block.mask == nullptr ? nullptr : block.mask + first;
-      const float block_max = ScaleAndMask(row, mask, keys, padded, block.scale);
+      const float* by_distance = block.by_distance == nullptr ? nullptr : block.by_distance + first - r;
+      const float block_max = ScaleAndMask(row, mask, by_distance, keys, padded, block.scale);
       const float new_max = block_max > running_max[r] ? block_max : running_max[r];
       Vec sum = {};
       for (int64_t i = 0; i < padded; i += kLanes) {

@@ -20,8 +20,11 @@ struct AttentionRows {
   const float* kt;    // [head_size, kt_stride]: keys transposed, zeros from num_keys on
   const float* v;     // [num_keys, head_size], dense
   const float* mask;  // [kt_stride], added to the scaled scores; null: nothing hidden
-  float* y;           // [rows, y_stride]
-  int64_t rows;       // at most kQueryBlock
+  // Added to them by distance, from by_distance[-row] on for the keys of a row; null: nothing. Readable as far as
+  // kt_stride and the rows need.
+  const float* by_distance;
+  float* y;      // [rows, y_stride]
+  int64_t rows;  // at most kQueryBlock
   int64_t num_keys;
   int64_t head_size;
   int64_t kt_stride;  // multiple of kKeyPadding
@@ -53,7 +56,7 @@ struct VectorLoops {
   // The same, faster from some sixty rows on. A row's bits depend on nothing but it and the weights, but are others.
   void (*gemm_panels)(const float* x, const float* weight, float* y, int64_t rows, int64_t columns, int64_t k,
                       int64_t y_stride);
-  // y = softmax(q kt scale + mask) v, one pass over the keys with a running maximum.
+  // y = softmax(q kt scale + mask + by distance) v, one pass over the keys with a running maximum.
   void (*attention)(const AttentionRows& block);
   void (*float16_to_float)(const uint16_t* x, float* y, int64_t n);
   void (*float_to_float16)(const float* x, uint16_t* y, int64_t n);

@@ -26,9 +26,9 @@ struct PackedSequences {
   int count, rows;            // count is 0 where sequences are padded
 };
 
-// What attention does beyond softmax(QKᵀ scale) V over all keys that the mask shows; by default nothing. Only
-// AttentionMma (mma/attention.h) takes variants. A query to which mask and window show no key attends to all of its
-// sequence's alike.
+// What attention does beyond softmax(QKᵀ scale) V over all keys that the mask shows; by default nothing. AttentionMma
+// (mma/attention.h) takes all variants, AttentionSimt those that AttentionSimtSupports(). A query to which mask and
+// window show no key attends to all of its sequence's alike.
 template <class T>
 struct AttentionVariant {
   int64_t kv_heads = 0;       // of K and of V, each for neighbouring heads of Q; divides their number; 0: as many as Q
@@ -66,9 +66,15 @@ inline int64_t MaxPackedTiles(const PackedSequences& packed, int64_t heads, int 
   return heads * (packed.rows / queries + std::min(packed.count, packed.rows));
 }
 
-// Any head size and alignment, without tensor cores. Needs IsPlain().
+// Any head size and alignment, without tensor cores. Needs AttentionSimtSupports().
 template <class T>
 cudaError_t AttentionSimt(const AttentionArguments<T>& arguments, const Device& device, cudaStream_t stream);
+
+// All but soft caps, and variants of packed sequences.
+template <class T>
+bool AttentionSimtSupports(const AttentionArguments<T>& a) {
+  return a.IsPlain() || (a.packed.count == 0 && !(a.variant.soft_cap > 0));
+}
 
 // Queries of a tile, keys that are multiplied at a time, and on Hopper the pipelines of a block, each with a tile of
 // its own and 64 queries for each consumer warpgroup: with two, one multiplies while the other computes exponentials.

@@ -52,7 +52,9 @@ struct MmaAttention {
 
 template <class T>
 struct SimtAttention {
-  static bool Supports(const kernels::AttentionArguments<T>& a, const kernels::Device&) { return a.IsPlain(); }
+  static bool Supports(const kernels::AttentionArguments<T>& a, const kernels::Device&) {
+    return kernels::AttentionSimtSupports(a);
+  }
   static cudaError_t Launch(const AttentionTactic&, const kernels::AttentionArguments<T>& a,
                             const kernels::Device& device, cudaStream_t stream) {
     return kernels::AttentionSimt(a, device, stream);

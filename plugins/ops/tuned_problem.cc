@@ -29,6 +29,8 @@ bool ParseSizes(const std::string& text, int count, std::array<int64_t, 4>* size
 
 }  // namespace
 
+bool IsAttention(std::string_view op) { return op == FusedAttention::kName || op == FusedAttentionVariant::kName; }
+
 std::string Describe(const TunedProblem& problem, int64_t first_rows) {
   const bool tf32 = problem.tf32 && !problem.int8;
   std::string text = std::string(problem.op) + " " + (tf32 ? kTf32 : DtypeName(problem.dtype));
@@ -52,7 +54,7 @@ std::optional<TunedRange> ParseProblem(const std::string& text) {
   if (!(stream >> op >> dtype >> sizes)) return std::nullopt;
   const OpDef* known = FindOp(op.c_str());
   if (known == nullptr) return std::nullopt;
-  const bool attention = op == FusedAttention::kName;
+  const bool attention = IsAttention(op);
   TunedRange range = {{known->name, BERTFUSE_ABSENT, {}}, 0};
   TunedProblem& problem = range.problem;
   if (!ParseSizes(sizes, attention ? 4 : 3, &problem.sizes, &range.first_rows)) return std::nullopt;

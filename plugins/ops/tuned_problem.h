@@ -39,6 +39,9 @@ struct TunedProblem {
   }
 };
 
+// Whether an op's problems are batch x sequence x heads x size of a head; else they are products.
+bool IsAttention(std::string_view op);
+
 // "FusedGemmGelu float16 4096x3072x768", "FusedGemm float16 4096x3072x768 gelu_tanh", "FusedGemm float16 131x768x768
 // packed deterministic", "FusedAttention float16 32x4096x12x64 packed"; the dtype is "tf32" where that is allowed, and
 // "float16-int8" where the operands are 8-bit integers. From

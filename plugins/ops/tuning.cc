@@ -55,6 +55,10 @@ AttentionProblem AlignedAttention(const TunedProblem& tuned, const kernels::Devi
   kernels::AttentionArguments<T> a = {};
   a.batch = tuned.sizes[0], a.sequence = tuned.sizes[1], a.heads = tuned.sizes[2], a.head_size = tuned.sizes[3];
   a.scale = 1.0f;
+  // Which backends a variant has depends on what it is: any, for tactics that mma and simt have.
+  alignas(16) static const T kBias[1] = {};
+  a.bias = kBias;
+  if (tuned.op == FusedAttentionVariant::kName) a.variant.window_left = 1;
   AttentionProblem problem = {a.batch, a.sequence, a.heads, a.head_size, {}, device.multiprocessors};
   problem.packed = tuned.packed;
   if (tuned.packed) a.packed.count = 1, problem.sequence = kernels::CeilDiv(a.sequence, a.batch);
@@ -67,7 +71,7 @@ std::optional<bertfuse_tuning::Tactic> FindTactic(const TunedRange& range, const
                                                   std::string_view name) {
   TunedProblem problem = range.problem;
   problem.sizes[0] = range.first_rows;  // a tactic of the fewest rows is one of all of them
-  if (problem.op == FusedAttention::kName) {
+  if (IsAttention(problem.op)) {
     return SwitchElement(problem.dtype, [&](auto element) -> std::optional<bertfuse_tuning::Tactic> {
       const AttentionProblem attention = AlignedAttention<decltype(element)>(problem, device);
       for (const AttentionTactic& tactic : AttentionTactics(attention)) {

@@ -57,7 +57,8 @@ class Expressions {
     Symbol symbol = {axis.symbol, size, false};
     if (axis.divisor >= 0) symbol = {axis.symbol, Times(symbol.value, attributes_[axis.divisor].i), true};
     if (axis.offset != 0) symbol = {axis.symbol, Plus(symbol.value, -axis.offset), true};
-    if (axis.multiplier != 1) symbol = {axis.symbol, Over(symbol.value, axis.multiplier), true};
+    const int64_t multiplier = MultiplierOf(axis, attributes_);
+    if (multiplier != 1) symbol = {axis.symbol, Over(symbol.value, multiplier), true};
     for (int i = 0; i < num_symbols_; ++i) {
       if (std::strcmp(symbols_[i].name, axis.symbol) != 0) continue;
       if (Rank(symbol) > Rank(symbols_[i])) symbols_[i] = symbol;
@@ -73,7 +74,7 @@ class Expressions {
     if (axis.value >= 0) return Made(builder_.constant(axis.multiplier * attributes_[axis.value].i));
     for (int i = 0; i < num_symbols_; ++i) {
       if (std::strcmp(symbols_[i].name, axis.symbol) != 0) continue;
-      const IDimensionExpr* product = Times(symbols_[i].value, axis.multiplier);
+      const IDimensionExpr* product = Times(symbols_[i].value, MultiplierOf(axis, attributes_));
       return Plus(axis.divisor < 0 ? product : Over(product, attributes_[axis.divisor].i), axis.offset);
     }
     Fail(BERTFUSE_RUNTIME_ERROR, "%s: output '%s' has the axis %s, which no input has", op_.name, tensor.name,

@@ -93,7 +93,14 @@ size_t WorkspaceFor(const OpDef& op, const bertfuse_kernel* kernel, int device, 
   for (int i = 0; i < op.num_outputs; ++i) elements += static_cast<size_t>(NumElements(largest.call().outputs[i]));
   const size_t enough = elements * sizeof(float);
   const size_t for_parts = std::max(enough, std::min(elements * kBytesOfPartials, kMaxBytesOfPartials));
-  if (kernel == nullptr || device < 0) return for_parts;
+  if (kernel == nullptr) return for_parts;
+  if (device < 0) {
+    try {
+      return std::max(for_parts, WorkspaceSize(*kernel, largest.call()));
+    } catch (const Error&) {
+      return for_parts;  // what it needs depends on the device
+    }
+  }
 
   size_t most = 0;
   bool answered = false;

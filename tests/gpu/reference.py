@@ -41,6 +41,45 @@ def fused_attention(qkv, bias, mask, num_heads, scale):
     return y.transpose(1, 2).reshape(qkv.shape[0], qkv.shape[1], -1)
 
 
+def fused_attention_variant(
+    qkv, bias, mask, cos, sin, q_gamma, k_gamma, distance_bias,
+    num_heads, kv_num_heads, scale, pairs, epsilon, window_left, window_right, bias_left,
+):  # fmt: skip
+    batch, sequence = qkv.shape[:2]
+    x = _wide(qkv) if bias is None else _wide(qkv) + _wide(bias)
+    x = x.view(batch, sequence, num_heads + 2 * kv_num_heads, -1).permute(2, 0, 1, 3)  # [heads, B, S, D]
+    q, k, v = x[:num_heads], x[num_heads:-kv_num_heads], x[-kv_num_heads:]
+    if q_gamma is not None:
+        q, k = (F.rms_norm(t, t.shape[-1:], _wide(g), epsilon) for t, g in ((q, q_gamma), (k, k_gamma)))
+    if cos is not None:
+        q, k = (_turned(t, torch.complex(_wide(cos), _wide(sin)), pairs) for t in (q, k))
+    shared = torch.arange(num_heads, device=qkv.device) // (num_heads // kv_num_heads)
+    score = torch.einsum("hbqd,hbkd->hbqk", q, k[shared]) * scale
+    places = torch.arange(sequence, device=qkv.device)
+    distance = places - places[:, None]
+    if distance_bias is not None:
+        columns = (distance + bias_left).clamp(0, distance_bias.shape[2] - 1)
+        score = score + _wide(distance_bias)[0, :, None].expand(-1, batch, -1)[:, :, columns]
+    seen = torch.ones_like(score, dtype=torch.bool)
+    seen &= distance >= -window_left if window_left >= 0 else True
+    seen &= distance <= window_right if window_right >= 0 else True
+    seen &= True if mask is None else (mask != 0)[:, None]
+    alike = ~seen.any(-1, keepdim=True)
+    score = torch.where(alike, 0.0, score.masked_fill(~(seen | alike), -torch.inf))
+    return torch.einsum("hbqk,hbkd->bqhd", torch.softmax(score, -1), v[shared]).flatten(2)
+
+
+def _turned(x, angles, pairs):
+    """Pairs of columns as complex numbers, times those of the angles [S, pairs]."""
+    count = angles.shape[-1]
+    turned, rest = x[..., : 2 * count], x[..., 2 * count :]
+    split = (2, count) if pairs == "halves" else (count, 2)
+    a, b = turned.unflatten(-1, split).unbind(-2 if pairs == "halves" else -1)
+    product = torch.complex(a, b) * angles
+    both = torch.stack([product.real, product.imag], -2 if pairs == "halves" else -1).flatten(-2)
+    return torch.cat([both, rest], -1)
+
+
 def attention_spread(qkv, bias, num_heads, scale):
     """Of each result the mean distance of the values from it, under its probabilities: no mask."""
     q, k, v = add_qkv_bias(qkv, bias, num_heads)

@@ -92,7 +92,12 @@ class Layer:
         self.present = [
             t for t in self.spec.inputs if t.name not in absent and not t.scales and (packed or not t.packed)
         ]
-        known = {"num_heads": sizes.heads, "scale": 1 / math.sqrt(sizes["H"] // sizes.heads), **sizes.attributes}
+        known = {
+            "num_heads": sizes.heads,
+            "kv_num_heads": sizes.heads,
+            "scale": 1 / math.sqrt(sizes["H"] // sizes.heads),
+            **sizes.attributes,
+        }
         self.attributes = {
             attr.name: known.get(attr.name, attr.default)
             for attr in self.spec.attributes
@@ -100,11 +105,12 @@ class Layer:
         }
 
     def shape(self, tensor, batch: int, sequence: int) -> tuple[int, ...]:
-        free = {"B": batch, "S": sequence}
+        head = self.sizes["H"] // self.sizes.heads
+        free = {"B": batch, "S": sequence, "D": head, "R": head // 2, "J": 1, "G": self.sizes.heads}
         shape = (batch, sequence) if tensor.leading else ()
         for axis in tensor.trailing:
             size = self.attributes[axis.symbol] if axis.is_attribute else free.get(axis.symbol, self.sizes[axis.symbol])
-            shape += (axis.multiplier * size // (self.attributes[axis.divisor] if axis.divisor else 1),)
+            shape += (axis.times(self.attributes) * size // (self.attributes[axis.divisor] if axis.divisor else 1),)
         return shape
 
     def shapes(self, batch: int, sequence: int) -> list[tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""Families beyond BERT, fused whole by ops without kernels, against their exports: proofs and bodies together."""
+"""Families beyond BERT, fused whole, against their exports and PyTorch: proofs, bodies and CPU kernels together."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import os
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
+import torch
 
-from bertfuse.graph_rewrite import FusionResult, fuse
+from bertfuse.graph_rewrite import OPS, FusionResult, fuse
 from tests.model_coverage.cells import SHAPES, _session
+from tests.model_coverage.families import BEYOND, FAMILIES, LONGEST, VOCABULARY
 from tests.model_coverage.files import Recipe, feed, make
 
 _TOLERANCE = 2e-4  # as in table.py: two layers of sums in another order
@@ -66,6 +69,33 @@ def test_families_are_fused_whole(family: str, exporter: str, attention: str) ->
     result = fuse(path, families=True)
     assert result.fused == WHOLE[family], [str(miss) for miss in result.misses]
     assert difference(path, result, windowed=family in ("modernbert", "gemma3")) <= _TOLERANCE
+
+
+# A row of padding may see no key in its window: the op attends to all alike there, PyTorch does not.
+@pytest.mark.parametrize("family", ["mpnet", "modernbert", "nomic-bert", "qwen3", "gemma3"])
+def test_kernels_compute_what_pytorch_does(family: str, library: Path) -> None:
+    seed = int(np.random.default_rng().integers(1 << 30))
+    print(f"seed {seed}")
+    random = np.random.default_rng(seed)
+    exporter, attention = next(column[1:] for column in COLUMNS if column[0] == family)
+    fused = fuse(exported(family, exporter, attention), families=True).model
+    bodies = [function for function in fused.functions if function.name not in OPS]
+    del fused.functions[:]  # of the ops with a kernel, so that nothing else can run them
+    fused.functions.extend(bodies)
+    assert _ATTENTION in {node.op_type for node in fused.graph.node}
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(str(library))
+    session = onnxruntime.InferenceSession(fused.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    model = (FAMILIES | BEYOND)[family].build("feature-extraction")
+    for batch, length in ((1, 1), (3, int(random.integers(2, 20))), (2, int(random.integers(20, LONGEST + 1)))):
+        mask = np.arange(length) < random.integers(1, length + 1, (batch, 1))
+        inputs = {"input_ids": random.integers(5, VOCABULARY, (batch, length)), "attention_mask": mask.astype(np.int64)}
+        with torch.no_grad():
+            wanted = model(**{name: torch.from_numpy(array) for name, array in inputs.items()})[0].numpy()
+        names = {given.name for given in session.get_inputs()}
+        inputs |= {name: np.zeros_like(inputs["input_ids"]) for name in names - set(inputs)}
+        found = session.run(None, {name: inputs[name] for name in names})[0]
+        np.testing.assert_allclose(found[mask], wanted[mask], rtol=0, atol=_TOLERANCE)
 
 
 @pytest.mark.parametrize("family", list(SAID))

@@ -21,7 +21,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="exports whose name holds this")
     parser.add_argument("--models", type=Path, help="folder of exports, made there where absent")
     parser.add_argument("-o", "--out", type=Path, default=Path(".cache/mutants-found"), help="folder for findings")
-    parser.add_argument("--families", action="store_true", help="families beyond BERT, by ops without kernels")
+    parser.add_argument("--families", action="store_true", help="families beyond BERT, by their ops")
     options = parser.parse_args()
     level = FAMILIES if options.families else "full"
     chosen = [e for e in (BEYOND_BERT if options.families else EXPORTS) if options.only in str(e)]

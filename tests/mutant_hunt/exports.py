@@ -75,7 +75,7 @@ EXPORTS = tuple(
     for attention in ("sdpa", "eager")
 )
 
-# For hunts at the level of ops without kernels.
+# For hunts at the level of their ops.
 BEYOND_BERT = tuple(
     Export(family, "feature-extraction", exporter, attention)
     for family in ("modernbert", "nomic-bert", "gte", "mpnet", "esm", "qwen3", "gemma3")

@@ -157,7 +157,7 @@ def test_a_broken_variant_is_found(change: Callable, monkeypatch: pytest.MonkeyP
 
 
 def test_mutants_of_families_beyond_bert() -> None:
-    """One export, which changes with the seed; at the level of ops without kernels."""
+    """One export, which changes with the seed; at the level of their ops."""
     seed = int(os.environ.get("BERTFUSE_MUTANT_SEED", secrets.randbelow(1 << 31)))
     export = BEYOND_BERT[seed % len(BEYOND_BERT)]
     print(f"BERTFUSE_MUTANT_SEED={seed}: {export}")

@@ -25,9 +25,35 @@ __device__ __forceinline__ bool IsKey(const AttentionArguments<T>& a, int64_t ba
   return a.mask_is_int64 ? static_cast<const int64_t*>(a.mask)[at] != 0 : static_cast<const int32_t*>(a.mask)[at] != 0;
 }
 
+// The keys of a query's window, of which the mask may hide some; of a query that sees none, all of them, alike.
+struct QueryKeys {
+  int64_t begin, end;
+  bool alike;
+};
+
+template <class T>
+__device__ __forceinline__ QueryKeys KeysOf(const AttentionArguments<T>& a, int64_t batch, int64_t query, int lane) {
+  const int64_t left = a.variant.window_left, right = a.variant.window_right;
+  QueryKeys keys = {left < 0 || query < left ? 0 : query - left,
+                    right < 0 || query + right + 1 > a.sequence ? a.sequence : query + right + 1, false};
+  if (a.mask == nullptr || query >= a.sequence) return keys;
+  bool any = false;
+  for (int64_t key = keys.begin + lane; key < keys.end && !any; key += 32) any = IsKey(a, batch, key);
+  keys.alike = !__any_sync(0xffffffffu, any);
+  return keys;
+}
+
+template <class T>
+__device__ __forceinline__ float DistanceBias(const AttentionVariant<T>& variant, int64_t head, int64_t distance) {
+  if (variant.distance_bias == nullptr) return 0.0f;
+  const int64_t last = variant.bias_columns - 1, at = distance + variant.bias_left;
+  const int64_t column = at < 0 ? 0 : at > last ? last : at, row = variant.bias_heads == 1 ? 0 : head;
+  return ToFloat(variant.distance_bias[row * variant.bias_columns + column]);
+}
+
 // A block computes kQueries queries of one head, and of their results kMaxOutDims dimensions. Scores give a lane to
 // each key, the sum over V to each dimension.
-template <class T, int kOutPerLane>
+template <class T, int kOutPerLane, bool kVariant>
 __device__ __forceinline__ void ComputeTile(const AttentionArguments<T>& a, int64_t batch, int64_t head,
                                             int64_t first_query, int first_out) {
   __shared__ __align__(16) float k_tile[kKeys][kPitch];
@@ -35,18 +61,41 @@ __device__ __forceinline__ void ComputeTile(const AttentionArguments<T>& a, int6
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t hidden = a.heads * a.head_size;
   const int head_size = static_cast<int>(a.head_size);
-  const T* q = a.qkv + batch * a.sequence * 3 * hidden + head * head_size;
-  const T* k = q + hidden;
-  const T* v = k + hidden;
-  const T* q_bias = a.bias + head * head_size;
-  bool any = false;
-  for (int64_t key = threadIdx.x; key < a.sequence && !any; key += blockDim.x) any = IsKey(a, batch, key);
-  const bool all_hidden = !__syncthreads_or(any);
-  const float scale = all_hidden ? 0.0f : a.scale * 1.44269504088896341f;  // log2(e): exp2 is the cheap one
+  const int64_t kv_heads = kVariant && a.variant.kv_heads != 0 ? a.variant.kv_heads : a.heads;
+  const int64_t width = kVariant ? (a.heads + 2 * kv_heads) * head_size : 3 * hidden;
+  const int64_t at_k = hidden + (kVariant ? head / (a.heads / kv_heads) * head_size : head * head_size);
+  const int64_t at_v = at_k + kv_heads * head_size;
+  const T* const row = a.qkv + batch * a.sequence * width;
+  const T* q = row + head * head_size;
+  const T* k = row + at_k;
+  const T* v = row + at_v;
+  const T* q_bias = kVariant && a.bias == nullptr ? nullptr : a.bias + head * head_size;
+  constexpr float kLog2e = 1.44269504088896341f;  // exp2 is the cheap one
+  bool all_hidden = false;
+  int64_t begin = 0, end = a.sequence;
+  QueryKeys keys_of[kVariant ? kQueriesPerWarp : 1] = {};
+  if constexpr (kVariant) {
+    bool alike = false;
+#pragma unroll
+    for (int i = 0; i < kQueriesPerWarp; ++i) {
+      keys_of[i] = KeysOf(a, batch, first_query + warp * kQueriesPerWarp + i, lane);
+      alike |= keys_of[i].alike;
+    }
+    if (!__syncthreads_or(alike)) {
+      const int64_t left = a.variant.window_left, right = a.variant.window_right;
+      if (left >= 0 && first_query > left) begin = (first_query - left) / kKeys * kKeys;
+      if (right >= 0 && first_query + kQueries + right < end) end = first_query + kQueries + right;
+    }
+  } else {
+    bool any = false;
+    for (int64_t key = threadIdx.x; key < a.sequence && !any; key += blockDim.x) any = IsKey(a, batch, key);
+    all_hidden = !__syncthreads_or(any);
+  }
+  const float scale = all_hidden ? 0.0f : a.scale * kLog2e;
   float highest[kQueriesPerWarp], total[kQueriesPerWarp], out[kQueriesPerWarp][kOutPerLane] = {};
 #pragma unroll
   for (int i = 0; i < kQueriesPerWarp; ++i) highest[i] = -FLT_MAX, total[i] = 0.0f;
-  for (int64_t first_key = 0; first_key < a.sequence; first_key += kKeys) {
+  for (int64_t first_key = begin; first_key < end; first_key += kKeys) {
     float score[kQueriesPerWarp] = {};
     for (int first_dim = 0; first_dim < head_size; first_dim += kDims) {
       __syncthreads();
@@ -55,11 +104,12 @@ __device__ __forceinline__ void ComputeTile(const AttentionArguments<T>& a, int6
         const bool is_key = row < kKeys;
         const int64_t token = is_key ? first_key + row : first_query + row - kKeys;
         const bool inside = token < a.sequence && dim < head_size;
-        float value = inside ? ToFloat((is_key ? k : q)[token * 3 * hidden + dim]) : 0.0f;
+        float value = inside ? ToFloat((is_key ? k : q)[token * width + dim]) : 0.0f;
         if (is_key) {
           k_tile[row][column] = value;
         } else {
-          q_tile[row - kKeys][column] = inside ? value + ToFloat(q_bias[dim]) : 0.0f;
+          const bool biased = inside && (!kVariant || q_bias != nullptr);
+          q_tile[row - kKeys][column] = biased ? value + ToFloat(q_bias[dim]) : value;
         }
       }
       __syncthreads();
@@ -77,10 +127,18 @@ __device__ __forceinline__ void ComputeTile(const AttentionArguments<T>& a, int6
       }
     }
     const int64_t key = first_key + lane;
-    const bool seen = all_hidden ? key < a.sequence : IsKey(a, batch, key);
+    const bool shown = all_hidden ? key < a.sequence : IsKey(a, batch, key);
 #pragma unroll
     for (int i = 0; i < kQueriesPerWarp; ++i) {
-      const float scaled = seen ? score[i] * scale : -FLT_MAX;
+      bool seen = shown;
+      float scaled = score[i] * scale;
+      if constexpr (kVariant) {
+        const QueryKeys& own = keys_of[i];
+        seen = own.alike ? key < a.sequence : shown && key >= own.begin && key < own.end;
+        const int64_t query = first_query + warp * kQueriesPerWarp + i;
+        scaled = own.alike ? 0.0f : scaled + DistanceBias(a.variant, head, key - query) * kLog2e;
+      }
+      if (!seen) scaled = -FLT_MAX;
       const float now_highest = fmaxf(highest[i], WarpMax(scaled));
       const float correction = exp2f(highest[i] - now_highest);
       score[i] = seen ? exp2f(scaled - now_highest) : 0.0f;
@@ -89,7 +147,7 @@ __device__ __forceinline__ void ComputeTile(const AttentionArguments<T>& a, int6
 #pragma unroll
       for (int j = 0; j < kOutPerLane; ++j) out[i][j] *= correction;
     }
-    const int keys = a.sequence - first_key < kKeys ? static_cast<int>(a.sequence - first_key) : kKeys;
+    const int keys = end - first_key < kKeys ? static_cast<int>(end - first_key) : kKeys;
 #pragma unroll 4
     for (int other = 0; other < keys; ++other) {
       float probability[kQueriesPerWarp];
@@ -99,7 +157,7 @@ __device__ __forceinline__ void ComputeTile(const AttentionArguments<T>& a, int6
       for (int j = 0; j < kOutPerLane; ++j) {
         const int dim = first_out + j * 32 + lane;
         if (dim >= head_size) continue;
-        const float value = ToFloat(v[(first_key + other) * 3 * hidden + dim]);
+        const float value = ToFloat(v[(first_key + other) * width + dim]);
 #pragma unroll
         for (int i = 0; i < kQueriesPerWarp; ++i) out[i][j] = fmaf(probability[i], value, out[i][j]);
       }
@@ -113,7 +171,7 @@ __device__ __forceinline__ void ComputeTile(const AttentionArguments<T>& a, int6
     for (int j = 0; j < kOutPerLane; ++j) {
       const int dim = first_out + j * 32 + lane;
       if (dim >= head_size) continue;
-      const float v_bias = ToFloat(a.bias[2 * hidden + head * head_size + dim]);
+      const float v_bias = kVariant && a.bias == nullptr ? 0.0f : ToFloat(a.bias[at_v + dim]);
       a.y[(batch * a.sequence + query) * hidden + head * head_size + dim] = FromFloat<T>(out[i][j] / total[i] + v_bias);
     }
   }
@@ -121,7 +179,7 @@ __device__ __forceinline__ void ComputeTile(const AttentionArguments<T>& a, int6
 
 // Grid: query blocks, times blocks of the result's dimensions, times heads, times batch, all of them along x: y and z
 // end at 65,535.
-template <class T, int kOutPerLane>
+template <class T, int kOutPerLane, bool kVariant>
 __global__ void __launch_bounds__(32 * kWarps)
     AttentionSimtKernel(AttentionArguments<T> a, int query_blocks, int out_blocks) {
   const unsigned blocks_of_head = query_blocks * out_blocks, in_head = blockIdx.x % blocks_of_head;
@@ -130,7 +188,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   const int first_out = static_cast<int>(in_head / query_blocks) * kMaxOutDims;
   LaunchDependents();
   WaitForDependencies();
-  ComputeTile<T, kOutPerLane>(a, batch, head, first_query, first_out);
+  ComputeTile<T, kOutPerLane, kVariant>(a, batch, head, first_query, first_out);
 }
 
 // Grid: as many blocks as are resident at a time, or fewer.
@@ -143,7 +201,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   for (PackedTile tile = tiles.Next(); tile.length > 0; tile = tiles.Next()) {
     for (int first_out = 0; first_out < a.head_size; first_out += kMaxOutDims) {
       __syncthreads();  // all warps are done with the tile before
-      ComputeTile<T, kOutPerLane>(OneSequence(a, tile), 0, tile.head, tile.first_query, first_out);
+      ComputeTile<T, kOutPerLane, false>(OneSequence(a, tile), 0, tile.head, tile.first_query, first_out);
     }
   }
 }
@@ -157,6 +215,7 @@ cudaError_t AttentionSimt(const AttentionArguments<T>& a, const Device& device, 
   config.block = dim3(32 * kWarps);
   config.stream = stream;
   config.device = &device;
+  if (!AttentionSimtSupports(a)) return cudaErrorInvalidConfiguration;
   if (a.packed.count > 0) {
     const auto launch = [&](void (*kernel)(AttentionArguments<T>)) {
       return LaunchResident(config, kernel, MaxPackedTiles(a.packed, a.heads, kQueries), 1, a);
@@ -172,9 +231,14 @@ cudaError_t AttentionSimt(const AttentionArguments<T>& a, const Device& device, 
   const auto launch = [&](void (*kernel)(AttentionArguments<T>, int, int)) {
     return Launch(config, kernel, a, static_cast<int>(query_blocks), static_cast<int>(out_blocks));
   };
-  if (a.head_size <= 32) return launch(AttentionSimtKernel<T, 1>);
-  if (a.head_size <= 64) return launch(AttentionSimtKernel<T, 2>);
-  return launch(AttentionSimtKernel<T, kMaxOutDims / 32>);
+  if (!a.IsPlain()) {
+    if (a.head_size <= 32) return launch(AttentionSimtKernel<T, 1, true>);
+    if (a.head_size <= 64) return launch(AttentionSimtKernel<T, 2, true>);
+    return launch(AttentionSimtKernel<T, kMaxOutDims / 32, true>);
+  }
+  if (a.head_size <= 32) return launch(AttentionSimtKernel<T, 1, false>);
+  if (a.head_size <= 64) return launch(AttentionSimtKernel<T, 2, false>);
+  return launch(AttentionSimtKernel<T, kMaxOutDims / 32, false>);
 }
 
 #define BERTFUSE_INSTANTIATE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE) \

@@ -97,8 +97,7 @@ def output_shapes(
             leading = tuple(shape[:before])
         for axis, size in zip(tensor.trailing, shape[before:], strict=True):
             if not axis.is_attribute:
-                divisor = 1 if axis.divisor is None else int(attributes[axis.divisor])
-                sizes.setdefault(axis.symbol, (size - axis.offset) * divisor // axis.multiplier)
+                sizes.setdefault(axis.symbol, axis.symbol_size(size, attributes))
     return [(dtypes[t.dtype], list(tensor_shape(t, sizes, leading, attributes))) for t in spec.outputs]
 
 

@@ -67,8 +67,8 @@ Families = Annotated[
     bool,
     typer.Option(
         "--families",
-        help="Experimental: also fuse families beyond BERT (RoPE, windows, gates, RMS norms). No kernel takes these "
-        "ops yet: runtimes, on the GPU too, compute their bodies of standard operators; TensorRT plugins refuse them.",
+        help="Experimental: also fuse families beyond BERT (RoPE, windows, gates, RMS norms). Gates and residual norms "
+        "have no kernel yet: runtimes, on the GPU too, compute their bodies; TensorRT plugins refuse them.",
     ),
 ]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit 1 when something expected was not fused.")]

@@ -104,24 +104,88 @@ class Bounds:
         )
         return tuple(Number(value, error) for value, error in pairs)
 
+    def split_grouped_heads(self, qkv: Number, num_heads: int, kv_num_heads: int) -> tuple[Number, ...]:
+        errors = np.broadcast_to(qkv.error, qkv.value.shape)
+        parts = (_REFERENCE.split_grouped_heads(array, num_heads, kv_num_heads) for array in (qkv.value, errors))
+        return tuple(Number(value, error) for value, error in zip(*parts, strict=True))
+
+    def rms_norm(self, x: Number, gamma: Number, epsilon: float) -> Number:
+        value = _REFERENCE.rms_norm(x.value, gamma.value, epsilon)
+        deviation = np.sqrt(np.mean(np.square(x.value), axis=-1, keepdims=True) + epsilon)
+        error = np.broadcast_to(x.error, x.value.shape) + 2 * _FLOAT * np.abs(x.value)
+        relative = np.sqrt(np.mean(np.square(error), axis=-1, keepdims=True)) / deviation
+        first_order = np.abs(gamma.value) / deviation * error + np.abs(value) * relative
+        known = np.where(relative < 0.25, first_order / (1 - np.minimum(relative, 0.25)), np.inf)
+        return self._rounded(value, known + 8 * _FLOAT * np.abs(value))
+
+    def rotary(self, x: Number, cos: Number, sin: Number, pairs: str) -> Number:
+        value = _REFERENCE.rotary(x.value, cos.value, sin.value, pairs)
+        # |x cos| + |y sin|: both by rotating magnitudes, the sines negated for one of each pair.
+        sizes = (np.broadcast_to(x.error, x.value.shape) + 2 * _FLOAT * np.abs(x.value), np.abs(cos.value))
+        turned = [_REFERENCE.rotary(sizes[0], sizes[1], sign * np.abs(sin.value), pairs) for sign in (1, -1)]
+        return self._rounded(value, np.maximum(*turned))
+
     def attention(self, q: Number, k: Number, v: Number, mask: Number | None, scale: float) -> Number:
+        return self._attention(q, k, v, mask, scale, None, None)
+
+    def attention_variant(
+        self,
+        q: Number,
+        k: Number,
+        v: Number,
+        mask: Number | None,
+        bias: Number | None,
+        scale: float,
+        left: int,
+        right: int,
+        bias_left: int,
+    ) -> Number:
+        k, v = (
+            Number(*(np.repeat(a, q.value.shape[1] // t.value.shape[1], axis=1) for a in (t.value, t.error)))
+            for t in (k, v)
+        )
+        places = np.arange(q.value.shape[2])
+        distance = places[None, :] - places[:, None]
+        window = ((left < 0) | (distance >= -left)) & ((right < 0) | (distance <= right))
+        table = None if bias is None else bias.value[0]
+        added = None if table is None else table[:, np.clip(distance + bias_left, 0, table.shape[1] - 1)]
+        return self._attention(q, k, v, mask, scale, window[None], added)
+
+    def _attention(
+        self, q: Number, k: Number, v: Number, mask: Number | None, scale: float, window: Any, added: Any
+    ) -> Number:
         batch, heads, sequence, size = q.value.shape
         value, error = np.empty((2, batch, heads, sequence, size))
         for b in range(batch):  # one at a time: [heads, S, S] of float64 is what memory has to hold
             seen = None if mask is None else mask.value[b][None, None, :] != 0
-            value[b], error[b] = self._attend(*(t.value[b] for t in (q, k, v)), np.asarray(v.error)[b], seen, scale)
+            if window is not None:
+                seen = window if seen is None else window & seen
+            errors = [np.asarray(t.error)[b] for t in (q, k, v)]
+            if window is None:
+                errors[:2] = [None, None]  # one rounding
+            value[b], error[b] = self._attend(*(t.value[b] for t in (q, k, v)), errors, seen, scale, added)
         merged = [t.transpose(0, 2, 1, 3).reshape(batch, sequence, heads * size) for t in (value, error)]
         return self._rounded(merged[0], merged[1], 2)
 
-    def _attend(self, q: Any, k: Any, v: Any, v_error: Any, seen: Any, scale: float) -> tuple[np.ndarray, np.ndarray]:
+    def _attend(
+        self, q: Any, k: Any, v: Any, errors: Any, seen: Any, scale: float, added: Any
+    ) -> tuple[np.ndarray, np.ndarray]:
         if not q.size:
             return q, q
         scores = self._matmul(q, k.swapaxes(-1, -2)) * scale
-        squares = np.square(q, dtype=np.float32), np.square(k, dtype=np.float32).swapaxes(-1, -2)
-        terms = scale * np.sqrt(self._matmul(*squares))
-        # Of a score: q + bias and k + bias are rounded, each element on its own; the sum is of float32.
+        # Of a score: the elements of q and k are rounded, each on its own, and once more on their way; the sum is of
+        # float32.
+        squares = [np.square(array, dtype=np.float32) for array in (q, k)]
+        terms = scale * np.sqrt(self._matmul(squares[0], squares[1].swapaxes(-1, -2)))
         moved = CONFIDENCE * (self._stored + self._operand + 2 * _FLOAT * math.sqrt(q.shape[-1])) * terms
         moved += 4 * _FLOAT * np.abs(scores)
+        if errors[0] is not None:  # of what was done to heads before
+            by_q = self._matmul(np.square(errors[0]), np.square(k).swapaxes(-1, -2))
+            by_k = self._matmul(np.square(q), np.square(errors[1]).swapaxes(-1, -2))
+            moved = moved + CONFIDENCE / 2 * scale * np.sqrt(by_q + by_k)
+        if added is not None:
+            scores = scores + added
+            moved = moved + 4 * _FLOAT * (np.abs(scores) + np.abs(added))
         if seen is not None:
             scores, moved = np.where(seen, scores, MASKED_SCORE), np.where(seen, moved, 0)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
@@ -132,7 +196,7 @@ class Bounds:
         mean_square = self._matmul(weights, np.square(v))
         spread = np.sqrt(np.maximum(mean_square - np.square(value), 0))
         error = largest * spread + 2 * self._stored * np.sqrt(mean_square)
-        return value, error + self._matmul(weights, v_error)
+        return value, error + self._matmul(weights, errors[2])
 
 
 def expected(problem: Problem, inputs: dict[str, np.ndarray | None], matmul: Matmul = np.matmul) -> list[Number]:

@@ -131,10 +131,32 @@ class Draw:
             sequence = self._one((1, 2, 5, 15, 17, 33, 50, 384, 512, 1030)) if self._chance(0.3) else self._rows()
             batch = self._one((1, 1, 1, 2, 3, 7, 16, 40, 140, 200))
         attributes = {"num_heads": heads}
+        if op == "FusedAttentionVariant":
+            return self._variant(batch, sequence, head, heads)
         if op == "FusedAttention":
             scale = self._one((1 / math.sqrt(head),) * 12 + (0.0, 1.0, 0.01))
             attributes["scale"] = float(np.float32(scale))
         return Problem(op, sizes={"B": batch, "S": sequence, "H": heads * head}, attributes=attributes)
+
+    def _variant(self, batch: int, sequence: int, head: int, heads: int) -> Problem:
+        """Windows of every kind, shared heads, angles for some columns of a head, biases shorter than the sequence."""
+        sides = (-1, -1, 0, 1, 15, 16, 63, 64, 65, 128, 300, 1 << 40)
+        attributes: dict[str, Any] = {
+            "num_heads": heads,
+            "kv_num_heads": self._one([n for n in range(1, heads + 1) if heads % n == 0]),
+            "scale": float(np.float32(self._one((1 / math.sqrt(head),) * 12 + (0.0, 1.0, 0.01)))),
+            "pairs": self._one(("halves", "halves", "neighbours")),
+            "window_left": self._one(sides),
+            "window_right": self._one(sides),
+        }
+        columns = self._one((1, 2, 31, 64, 183, 2 * sequence + 1))
+        sizes = {"B": batch, "S": sequence, "D": head, "R": self._one((head // 2, head // 2, head // 4, 0))}
+        attributes["bias_left"] = self._one((0, columns // 2, columns))
+        return Problem(
+            "FusedAttentionVariant",
+            sizes={**sizes, "J": 1, "G": self._one((1, heads)), "L": columns},
+            attributes=attributes,
+        )
 
     def _packed(self, problem: Problem) -> Problem:
         """The problem with packed rows: of the sequences, or of all together where the op needs no more."""
@@ -202,7 +224,7 @@ class Draw:
         values = "normal"
         if floats and self._chance(0.35):
             values = self._one(("large", "small", "offset", "outliers", "zeros", "infinite"))
-            if problem.op == "FusedAttention" and values == "infinite":
+            if problem.op in ("FusedAttention", "FusedAttentionVariant") and values == "infinite":
                 values = "normal"  # one infinite key makes every answer of its head NaN
         return replace(
             problem,

@@ -55,7 +55,7 @@ def problem_of(op: str, call: native.Call) -> Problem:
             leading = shape[: len(shape) - len(named)]
         for axis, size in zip(named, shape[len(shape) - len(named) :], strict=True):
             if not axis.is_attribute and axis.divisor is None:
-                sizes[axis.symbol] = size // axis.multiplier
+                sizes[axis.symbol] = axis.symbol_size(size, attributes)
     constant = [i for i, t in enumerate(spec.inputs) if t.constant and not t.scales and t.name not in without]
     declared = all(call.constant_inputs >> i & 1 for i in constant)
     tf32 = bool(call.flags & native.ALLOW_TF32) and found["dtype"] == "float32" and "K" in sizes

@@ -24,6 +24,64 @@ def _fused_attention(torch: Any, qkv: Any, bias: Any, mask: Any, num_heads: int,
     return y.transpose(1, 2).reshape(qkv.shape[0], qkv.shape[1], -1)
 
 
+def _fused_attention_variant(
+    torch: Any,
+    qkv: Any,
+    bias: Any,
+    mask: Any,
+    cos: Any,
+    sin: Any,
+    q_gamma: Any,
+    k_gamma: Any,
+    distance_bias: Any,
+    num_heads: int,
+    kv_num_heads: int,
+    scale: float,
+    pairs: str,
+    epsilon: float,
+    window_left: int,
+    window_right: int,
+    bias_left: int,
+) -> Any:
+    batch, sequence, width = qkv.shape
+    qkv = qkv if bias is None else qkv + bias
+    heads = qkv.view(batch, sequence, -1, width // (num_heads + 2 * kv_num_heads)).transpose(1, 2)
+    q, k, v = heads.split([num_heads, kv_num_heads, kv_num_heads], dim=1)
+    if q_gamma is not None:
+        q, k = (
+            x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon) * g for x, g in ((q, q_gamma), (k, k_gamma))
+        )
+    if cos is not None:
+        q, k = (_rotary(torch, x, cos, sin, pairs) for x in (q, k))
+    k, v = (x.repeat_interleave(num_heads // kv_num_heads, dim=1) for x in (k, v))
+    place = torch.arange(sequence, device=qkv.device)
+    distance = place[None, :] - place[:, None]
+    added = torch.zeros(1, 1, sequence, sequence, device=qkv.device, dtype=qkv.dtype)
+    if distance_bias is not None:
+        added = distance_bias[0][:, (distance + bias_left).clamp(0, distance_bias.shape[2] - 1)][None]
+    hidden = (distance < -window_left) & (window_left >= 0) | (distance > window_right) & (window_right >= 0)
+    hidden = hidden[None, None]
+    if mask is not None:
+        hidden = hidden | (mask == 0)[:, None, None, :]
+    # Finite, so that a query that no key is visible to attends to all alike.
+    least = torch.finfo(torch.float16 if qkv.dtype == torch.float16 else torch.float32).min
+    added = torch.where(hidden, torch.full_like(added[..., :1, :1], least), added)
+    y = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=added, scale=scale)
+    return y.transpose(1, 2).reshape(batch, sequence, -1)
+
+
+def _rotary(torch: Any, x: Any, cos: Any, sin: Any, pairs: str) -> Any:
+    size = cos.shape[-1]
+    rest = x[..., 2 * size :]
+    if pairs == "neighbours":
+        a, b = x[..., : 2 * size].unflatten(-1, (size, 2)).unbind(-1)
+        turned = torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
+    else:
+        a, b = x[..., :size], x[..., size : 2 * size]
+        turned = torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+    return torch.cat([turned, rest], -1)
+
+
 _GELUS = {name: approximate for approximate, name in GELUS.items()}
 
 
@@ -94,6 +152,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "AddQKVBias": _add_qkv_bias,
     "EmbedLayerNorm": _embed_layer_norm,
     "FusedAttention": _fused_attention,
+    "FusedAttentionVariant": _fused_attention_variant,
     "FusedGemm": _fused_gemm,
     "FusedGemmGelu": _fused_gemm_gelu,
     "FusedGemmGeluLayerNorm": _fused_gemm_gelu_layer_norm,

@@ -9,7 +9,7 @@ from typing import Any
 
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite.ops import OPS
-from bertfuse.graph_rewrite.spec import Axis, OpSpec, TensorSpec
+from bertfuse.graph_rewrite.spec import OpSpec, TensorSpec
 
 from . import lengths
 
@@ -116,6 +116,9 @@ class Problem:
         if self.op == "FusedAttention":
             squares = s["B"] * s["S"] ** 2 if self.packed is None else sum(length**2 for length in self.packed)
             return squares * (2.0 * s["H"] + 90.0 * self.attribute("num_heads"))
+        if self.op == "FusedAttentionVariant":
+            heads = self.attribute("num_heads")
+            return s["B"] * s["S"] ** 2 * heads * (2.0 * s["D"] + 120.0)
         return float(self.elements)
 
     def __str__(self) -> str:
@@ -146,12 +149,7 @@ def tensor_shape(
     tensor: TensorSpec, sizes: Mapping[str, int], leading: tuple[int, ...], attributes: Mapping[str, Any]
 ) -> tuple[int, ...]:
     """The shape of one tensor of an op at these sizes."""
-
-    def size(axis: Axis) -> int:
-        value = int(attributes[axis.symbol]) if axis.is_attribute else sizes[axis.symbol]
-        return axis.multiplier * value // (1 if axis.divisor is None else int(attributes[axis.divisor])) + axis.offset
-
-    return (leading if tensor.leading else ()) + tuple(size(axis) for axis in tensor.trailing)
+    return (leading if tensor.leading else ()) + tuple(axis.size(sizes, attributes) for axis in tensor.trailing)
 
 
 def parse(text: str) -> Problem:
@@ -196,10 +194,16 @@ def parse(text: str) -> Problem:
                 raise ValueError
         except ValueError:
             raise BertfuseError(f"--problem {text!r}: {word!r} is not understood for {spec.name}") from None
-    _check(spec, found, symbols, text)
+    _check(spec, found, _needed(spec, symbols, found.get("without", ())), text)
     problem = Problem(**found)
     _check_packed(problem, text)
     return problem
+
+
+def _needed(spec: OpSpec, symbols: set[str], without: tuple[str, ...]) -> set[str]:
+    """The symbols that some tensor which is given has."""
+    given = [tensor for tensor in (*spec.inputs, *spec.outputs) if tensor.name not in without]
+    return symbols & {axis.symbol for tensor in given for axis in tensor.trailing}
 
 
 def _natural(text: str) -> int:
@@ -215,9 +219,7 @@ def _choices(spec: OpSpec) -> set[tuple[str, str]]:
 
 
 def _check(spec: OpSpec, found: dict[str, Any], symbols: set[str], text: str) -> None:
-    missing = sorted(
-        symbols - set(found["sizes"]) - ({"T"} if "token_type_table" in found.get("without", ()) else set())
-    )
+    missing = sorted(symbols - set(found["sizes"]))
     missing += [attr.name for attr in spec.attributes if attr.default is None and attr.name not in found["attributes"]]
     if missing:
         raise BertfuseError(f"--problem {text!r}: {missing[0]}= is missing")
@@ -229,6 +231,8 @@ def _check(spec: OpSpec, found: dict[str, Any], symbols: set[str], text: str) ->
         value = found["attributes"].get(attr.name, attr.default)
         if attr.choices and value not in attr.choices:
             raise BertfuseError(f"--problem {text!r}: {attr.name} is one of {', '.join(attr.choices)}")
+        if attr.minimum is not None and value < attr.minimum:
+            raise BertfuseError(f"--problem {text!r}: {attr.name} is {value}, expected at least {attr.minimum:g}")
         if attr.divides and (value < 1 or found["sizes"][attr.divides] % value):
             raise BertfuseError(f"--problem {text!r}: {attr.name} does not divide {attr.divides}")
 

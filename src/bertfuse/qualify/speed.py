@@ -100,6 +100,14 @@ def draw(rng: np.random.Generator, ops: Sequence[str], dtypes: Sequence[str]) ->
         return replace(problem, sizes={"B": batch, "S": sequence, "V": 3001, "H": hidden, "P": 512, "T": 2})
     if "K" not in {axis.symbol for tensor in OPS[op].inputs for axis in tensor.trailing}:
         attributes: dict[str, Any] = {"num_heads": heads}
+        if op == "FusedAttentionVariant":  # ModernBERT's
+            head = hidden // heads
+            attributes |= {"kv_num_heads": heads, "scale": float(np.float32(1 / math.sqrt(head)))}
+            attributes |= {"window_left": 64, "window_right": 64}
+            sizes = {"B": batch, "S": sequence, "D": head, "R": head // 2}
+            without = ("bias", "q_gamma", "k_gamma", "distance_bias")
+            mask = str(rng.choice(["ones", "right"]))
+            return replace(problem, sizes=sizes, attributes=attributes, mask=mask, without=without)
         if op == "FusedAttention":
             attributes["scale"] = float(np.float32(1 / math.sqrt(hidden // heads)))
         sizes = {"B": batch, "S": sequence, "H": hidden}

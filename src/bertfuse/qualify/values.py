@@ -46,8 +46,11 @@ def _floats(problem: Problem, tensor: TensorSpec, rng: np.random.Generator) -> n
     values = rng.standard_normal(shape, dtype=np.float32)
     if tensor.name == "weight":
         values *= 1 / math.sqrt(max(1, shape[-1]))  # a product has the scale of its input
-    elif tensor.name == "gamma":
+    elif tensor.name in ("gamma", "q_gamma", "k_gamma"):
         values = 1 + np.float32(0.2) * values
+    elif tensor.name in ("cos", "sin"):  # of one angle for each pair, growing with the place
+        angles = np.outer(np.arange(shape[0]), 0.8 ** np.arange(shape[1])) * (1 + problem.seed % 7) / 9
+        values = getattr(np, tensor.name)(angles)
     if tensor.name in _ACTIVATIONS and values.size:
         _disturb(problem.values, values, rng)
     return values.astype(FLOATS[problem.dtype])

@@ -56,6 +56,8 @@ struct Example {
         if (fixed.count(symbol) == 0) fixed[symbol] = 12 + 8 * static_cast<int64_t>(fixed.size());
       }
     }
+    // In a head there is room for so many pairs, and heads have a bias in common.
+    fixed["R"] = 4, fixed["G"] = fixed["J"] = 1;
   }
 
   // The shape of a tensor where the free sizes, leading axes first, are `batch` and `sequence`.
@@ -65,14 +67,15 @@ struct Example {
     for (int i = 0; i < tensor.num_axes; ++i) {
       const AxisDef& axis = tensor.axes[i];
       if (axis.value >= 0) {
-        shape.push_back(axis.multiplier * fields.values()[axis.value].i);
+        shape.push_back(MultiplierOf(axis, fields.values()) * fields.values()[axis.value].i);
         continue;
       }
       const auto found = fixed.find(axis.symbol);
       const std::string symbol = axis.symbol;
       const bool of_batch = symbol == "B" || symbol == "P" || symbol == "N";
       const int64_t size = found != fixed.end() ? found->second : of_batch ? batch : sequence;
-      shape.push_back(axis.multiplier * size / (axis.divisor < 0 ? 1 : fields.values()[axis.divisor].i) + axis.offset);
+      const int64_t divisor = axis.divisor < 0 ? 1 : fields.values()[axis.divisor].i;
+      shape.push_back(MultiplierOf(axis, fields.values()) * size / divisor + axis.offset);
     }
     return shape;
   }

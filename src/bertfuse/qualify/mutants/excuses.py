@@ -13,7 +13,6 @@ from onnx import numpy_helper
 
 from bertfuse.graph_rewrite import OPS
 from bertfuse.graph_rewrite.dialect.reference import MASKED_SCORE
-from bertfuse.graph_rewrite.ops import BODY_OPS
 from bertfuse.graph_rewrite.proof.key_range import KeyRange
 from bertfuse.graph_rewrite.spec import DOMAIN
 
@@ -124,7 +123,7 @@ def rows_without_keys(model: onnx.ModelProto, fused_model: onnx.ModelProto, feed
 
 def _windows(fused_model: onnx.ModelProto) -> list[tuple[str, KeyRange]]:
     """The masks that attention variants take, each with the keys that a token sees there."""
-    index = BODY_OPS["FusedAttentionVariant"].input_index("mask")
+    index = OPS["FusedAttentionVariant"].input_index("mask")
     found = []
     for node in fused_model.graph.node:
         if node.op_type == "FusedAttentionVariant" and len(node.input) > index and node.input[index]:

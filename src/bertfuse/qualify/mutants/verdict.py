@@ -68,7 +68,7 @@ def _fused(model: onnx.ModelProto, level: str) -> FusionResult:
 def judge(model: onnx.ModelProto, feeds: Feeds, level: str = "full", invalid: bool = True) -> Verdict:
     """Fuses `model` and compares both in ONNX Runtime, the fused one by its op bodies, over all of `feeds`.
 
-    `level` is one of fuse(), or FAMILIES for ops without kernels as well. A model that does not run is fused, too, for
+    `level` is one of fuse(), or FAMILIES for those beyond BERT as well. A model that does not run is fused, too, for
     what fuse() may raise; without `invalid` it is left at that.
     """
     try:

@@ -1,0 +1,337 @@
+// Attention, BERT's and its variants.
+#include <cmath>
+#include <optional>
+
+#include "core/attention_variant.h"
+#include "core/dtype.h"
+#include "core/op_table.h"
+#include "cpu/call.h"
+#include "cpu/kernels.h"
+#include "cpu/packed.h"
+#include "cpu/vector_loops.h"
+#include "op_table.generated.h"
+
+namespace bertfuse::cpu {
+namespace {
+
+// Added to the score of a hidden key. So large that in float32 the score is lost in it: a row with every key hidden by
+// the mask has equal scores, and next to a key that is seen the weight is exactly 0.
+constexpr float kHidden = -1e30f;
+
+// A call of either op; tensors that it has not are null. A variant's sequences are padded.
+struct AttentionCall {
+  const char* op;
+  const bertfuse_tensor *qkv, *bias, *mask, *cu_seqlens;
+  int64_t heads, kv_heads;
+  float scale;
+  std::optional<AttentionVariantCall> variant;
+
+  bool packed() const { return cu_seqlens != nullptr; }
+  int64_t rows() const { return qkv->shape[0] * qkv->shape[1]; }
+  int64_t sequences() const { return packed() ? cu_seqlens->shape[0] - 1 : qkv->shape[0]; }
+  int64_t row_width() const { return qkv->shape[2]; }
+  int64_t head_size() const { return row_width() / (heads + 2 * kv_heads); }
+  int64_t hidden() const { return heads * head_size(); }
+  int64_t kv_width() const { return kv_heads * head_size(); }
+  // All transposed keys of one head, each sequence's padded, so that every step works on full vectors.
+  int64_t keys() const { return rows() + sequences() * (kKeyPadding - 1); }
+  bool changes_heads() const { return variant && variant->changes_heads(); }
+  bool has_window() const { return variant && variant->has_window(); }
+  // Of what is added by distance: rows of it, and the length of each, from -(sequence - 1) on.
+  int64_t distance_rows() const {
+    if (!variant || (variant->distance_bias == nullptr && !has_window())) return 0;
+    return variant->distance_bias == nullptr ? 1 : variant->distance_bias->shape[1];
+  }
+  int64_t distances() const { return 2 * qkv->shape[1] + kKeyPadding; }
+};
+
+const bertfuse_tensor* Given(const bertfuse_tensor& tensor) {
+  return tensor.dtype == BERTFUSE_ABSENT ? nullptr : &tensor;
+}
+
+const float* FloatData(const bertfuse_tensor* tensor) { return tensor == nullptr ? nullptr : cpu::FloatData(*tensor); }
+
+template <class Op>
+AttentionCall Read(const bertfuse_call& call);
+
+template <>
+AttentionCall Read<FusedAttention>(const bertfuse_call& call) {
+  using Op = FusedAttention;
+  const bertfuse_tensor* const cu_seqlens = Given(call.inputs[Op::In::cu_seqlens]);
+  const int64_t heads = call.attributes[Op::Attr::num_heads].i;
+  return {Op::kName,
+          &call.inputs[Op::In::qkv],
+          &call.inputs[Op::In::bias],
+          cu_seqlens == nullptr ? Given(call.inputs[Op::In::mask]) : nullptr,
+          cu_seqlens,
+          heads,
+          heads,
+          call.attributes[Op::Attr::scale].f,
+          std::nullopt};
+}
+
+template <>
+AttentionCall Read<FusedAttentionVariant>(const bertfuse_call& call) {
+  const AttentionVariantCall v(call);
+  return {FusedAttentionVariant::kName, v.qkv, v.bias, v.mask, nullptr, v.heads, v.kv_heads, v.scale, v};
+}
+
+// Q and V with their biases per head, K transposed, and what is added to scores as numbers; where each sequence's parts
+// begin.
+struct Buffers {
+  Buffers(const AttentionCall& a, Arena& arena)
+      : q(arena.Take<float>(a.rows() * a.hidden())),
+        k(arena.Take<float>(a.changes_heads() ? a.rows() * a.kv_width() : 0)),
+        kt(arena.Take<float>(a.kv_width() * a.keys())),
+        v(arena.Take<float>(a.rows() * a.kv_width())),
+        mask(arena.Take<float>(a.mask != nullptr ? a.keys() : 0)),
+        by_distance(arena.Take<float>(a.distance_rows() * a.distances())),
+        shown(arena.Take<int64_t>(a.mask != nullptr && a.has_window() ? a.rows() + a.sequences() : 0)),
+        first_row(arena.Take<int64_t>(a.sequences() + 1)),
+        first_key(arena.Take<int64_t>(a.sequences() + 1)),
+        first_block(arena.Take<int64_t>(a.sequences() + 1)) {}
+  float* q;
+  float* k;  // by rows, where they are changed before they are transposed
+  float* kt;
+  float* v;
+  float* mask;
+  float* by_distance;
+  int64_t* shown;  // for each sequence, and each of its keys and one more: how many before it the mask shows
+  int64_t* first_row;
+  int64_t* first_key;    // counted with padding
+  int64_t* first_block;  // of queries, counted for one head
+};
+
+// One sequence: `length` rows from `first` on, its keys' padded length, and where those begin.
+struct Sequence {
+  Sequence(const Buffers& buffers, int64_t b)
+      : number(b),
+        first(buffers.first_row[b]),
+        length(buffers.first_row[b + 1] - first),
+        first_key(buffers.first_key[b]),
+        kt_stride(buffers.first_key[b + 1] - first_key) {}
+  int64_t number, first, length, first_key, kt_stride;
+};
+
+void FillOffsets(const AttentionCall& a, const Buffers& to) {
+  if (a.packed()) CheckSequences(a.op, *a.cu_seqlens, a.rows());
+  const int64_t length = a.sequences() == 0 ? 0 : a.rows() / a.sequences();
+  to.first_key[0] = to.first_block[0] = 0;
+  for (int64_t b = 0; b <= a.sequences(); ++b) {
+    to.first_row[b] = a.packed() ? static_cast<const int32_t*>(a.cu_seqlens->data)[b] : b * length;
+    if (b == 0) continue;
+    const int64_t rows = to.first_row[b] - to.first_row[b - 1];
+    to.first_key[b] = to.first_key[b - 1] + (rows + kKeyPadding - 1) / kKeyPadding * kKeyPadding;
+    to.first_block[b] = to.first_block[b - 1] + (rows + kQueryBlock - 1) / kQueryBlock;
+  }
+}
+
+void FillMask(const AttentionCall& a, const Buffers& to) {
+  SwitchIndex(a.mask->dtype, [&](auto tag) {
+    const auto* in = static_cast<const decltype(tag)*>(a.mask->data);
+    for (int64_t b = 0; b < a.sequences(); ++b) {
+      const Sequence sequence(to, b);
+      for (int64_t i = 0; i < sequence.kt_stride; ++i) {
+        to.mask[sequence.first_key + i] = i < sequence.length && in[sequence.first + i] == 0 ? kHidden : 0.0f;
+      }
+      if (!a.has_window()) continue;
+      int64_t* const shown = to.shown + sequence.first + b;
+      shown[0] = 0;
+      for (int64_t i = 0; i < sequence.length; ++i) shown[i + 1] = shown[i] + (in[sequence.first + i] != 0);
+    }
+  });
+}
+
+// The bias of each distance, and what hides the keys outside of the window.
+void FillDistances(const AttentionCall& a, const Buffers& to) {
+  const AttentionVariantCall& v = *a.variant;
+  const float* const bias = FloatData(v.distance_bias);
+  const int64_t columns = bias == nullptr ? 0 : v.distance_bias->shape[2];
+  for (int64_t row = 0; row < a.distance_rows(); ++row) {
+    for (int64_t i = 0; i < a.distances(); ++i) {
+      const int64_t distance = i - (v.sequence - 1);
+      const bool inside =
+          (v.window_left < 0 || distance >= -v.window_left) && (v.window_right < 0 || distance <= v.window_right);
+      const int64_t column = std::clamp<int64_t>(distance + v.bias_left, 0, std::max<int64_t>(0, columns - 1));
+      to.by_distance[row * a.distances() + i] = !inside           ? kHidden
+                                                : bias == nullptr ? 0.0f
+                                                                  : bias[row * columns + column];
+    }
+  }
+}
+
+// y = x + bias, or x where that is null.
+void AddOrCopy(const float* x, const float* bias, float* y, int64_t n) {
+  if (bias == nullptr) {
+    std::copy(x, x + n, y);
+  } else {
+    Loops().add(x, bias, y, n);
+  }
+}
+
+// A head of Q or K of the token at `place`: divided by its root mean square, and rotated.
+void ChangeHead(const AttentionVariantCall& v, const float* gamma, int64_t place, float* x) {
+  if (gamma != nullptr) {
+    float squares = 0;
+    for (int64_t d = 0; d < v.head_size; ++d) squares += x[d] * x[d];
+    const float inverse = 1.0f / std::sqrt(squares / static_cast<float>(v.head_size) + v.epsilon);
+    for (int64_t d = 0; d < v.head_size; ++d) x[d] *= inverse * gamma[d];
+  }
+  if (v.cos == nullptr) return;
+  const float* const cos = FloatData(v.cos) + place * v.rotated;
+  const float* const sin = FloatData(v.sin) + place * v.rotated;
+  const int64_t step = v.neighbours ? 2 : 1, apart = v.neighbours ? 1 : v.rotated;
+  for (int64_t i = 0; i < v.rotated; ++i) {
+    float& first = x[i * step];
+    float& second = x[i * step + apart];
+    const float turned = first * cos[i] - second * sin[i];
+    second = second * cos[i] + first * sin[i];
+    first = turned;
+  }
+}
+
+// One head of one sequence: adds the bias and brings Q, K and V into the buffers' layout, in which a sequence's heads
+// lie one after the other. Keys and values come with the first of the heads that share them.
+void SplitHead(const AttentionCall& a, const Sequence& sequence, int64_t head, const Buffers& to) {
+  const int64_t size = a.head_size(), width = a.row_width(), stride = sequence.kt_stride, group = a.heads / a.kv_heads;
+  const float* const rows = FloatData(a.qkv) + sequence.first * width;
+  const float* const bias = FloatData(a.bias);
+  const auto bias_at = [&](int64_t column) { return bias == nullptr ? nullptr : bias + column; };
+  const bool changes = a.changes_heads(), has_keys = head % group == 0;
+  const int64_t kv = head / group, at_q = head * size, at_k = a.hidden() + kv * size, at_v = at_k + a.kv_width();
+  float* const q = to.q + sequence.first * a.hidden() + head * sequence.length * size;
+  float* const k = to.k + sequence.first * a.kv_width() + kv * sequence.length * size;
+  float* const kt = to.kt + sequence.first_key * a.kv_width() + kv * size * stride;
+  float* const v = to.v + sequence.first * a.kv_width() + kv * sequence.length * size;
+  // The transposition goes in squares, so that both sides stay in the first cache level.
+  constexpr int64_t kSquare = 16;
+  for (int64_t first = 0; first < sequence.length; first += kSquare) {
+    const int64_t last = std::min(first + kSquare, sequence.length);
+    for (int64_t row = first; row < last; ++row) {
+      const float* const x = rows + row * width;
+      AddOrCopy(x + at_q, bias_at(at_q), q + row * size, size);
+      if (changes) ChangeHead(*a.variant, FloatData(a.variant->q_gamma), row, q + row * size);
+      if (!has_keys) continue;
+      AddOrCopy(x + at_v, bias_at(at_v), v + row * size, size);
+      if (!changes) continue;
+      AddOrCopy(x + at_k, bias_at(at_k), k + row * size, size);
+      ChangeHead(*a.variant, FloatData(a.variant->k_gamma), row, k + row * size);
+    }
+    if (!has_keys) continue;
+    const float* const keys = changes ? k : rows + at_k;
+    const int64_t key_stride = changes ? size : width;
+    for (int64_t d = 0; d < size; ++d) {
+      const float key_bias = changes || bias == nullptr ? 0.0f : bias[at_k + d];
+      for (int64_t row = first; row < last; ++row) kt[d * stride + row] = keys[row * key_stride + d] + key_bias;
+    }
+  }
+  for (int64_t d = 0; d < size && has_keys; ++d) {
+    std::fill(kt + d * stride + sequence.length, kt + (d + 1) * stride, 0.0f);
+  }
+}
+
+// Rows of a block to whose window the mask shows no key: they attend to all of the sequence's keys alike.
+void FillRowsWithoutKeys(const AttentionCall& a, const Sequence& sequence, const int64_t* shown, const float* v,
+                         int64_t first_query, const AttentionRows& block) {
+  const float* mean = nullptr;
+  for (int64_t r = 0; r < block.rows; ++r) {
+    const int64_t query = first_query + r, left = a.variant->window_left, right = a.variant->window_right;
+    const int64_t begin = left < 0 ? 0 : std::max<int64_t>(0, query - left);
+    const int64_t end = right < 0 ? sequence.length : std::min(sequence.length, query + right + 1);
+    if (shown[begin] != shown[end]) continue;
+    float* const y = block.y + r * block.y_stride;
+    if (mean == nullptr) {
+      std::fill(y, y + block.head_size, 0.0f);
+      for (int64_t key = 0; key < sequence.length; ++key) {
+        Loops().add(y, v + key * block.head_size, y, block.head_size);
+      }
+      for (int64_t d = 0; d < block.head_size; ++d) y[d] /= static_cast<float>(sequence.length);
+      mean = y;
+    } else {
+      std::copy(mean, mean + block.head_size, y);
+    }
+  }
+}
+
+// Queries from `first` on of one head of one sequence.
+void AttendBlock(const AttentionCall& a, const Buffers& buffers, const Sequence& sequence, int64_t head, int64_t first,
+                 float* y) {
+  const int64_t size = a.head_size(), kv = head / (a.heads / a.kv_heads);
+  const float* const v = buffers.v + sequence.first * a.kv_width() + kv * sequence.length * size;
+  AttentionRows block;
+  block.rows = std::min(kQueryBlock, sequence.length - first);
+  // The keys that some query's window has, from a full vector on.
+  int64_t begin = 0, end = sequence.length;
+  if (a.has_window()) {
+    const int64_t left = a.variant->window_left, right = a.variant->window_right;
+    if (left >= 0) begin = std::max<int64_t>(0, first - left) / kKeyPadding * kKeyPadding;
+    if (right >= 0) end = std::min(end, first + block.rows + right);
+  }
+  block.q = buffers.q + sequence.first * a.hidden() + (head * sequence.length + first) * size;
+  block.kt = buffers.kt + sequence.first_key * a.kv_width() + kv * size * sequence.kt_stride + begin;
+  block.v = v + begin * size;
+  block.mask = a.mask == nullptr ? nullptr : buffers.mask + sequence.first_key + begin;
+  block.by_distance = nullptr;
+  if (a.distance_rows() > 0) {
+    const int64_t row = a.distance_rows() == 1 ? 0 : head;
+    block.by_distance = buffers.by_distance + row * a.distances() + (sequence.length - 1) + begin - first;
+  }
+  block.y = y + (sequence.first + first) * a.hidden() + head * size;
+  block.num_keys = end - begin;
+  block.head_size = size;
+  block.kt_stride = sequence.kt_stride;
+  block.y_stride = a.hidden();
+  block.scale = a.scale;
+  Loops().attention(block);
+  if (a.mask == nullptr || !a.has_window()) return;
+  FillRowsWithoutKeys(a, sequence, buffers.shown + sequence.first + sequence.number, v, first, block);
+}
+
+template <class Op>
+size_t WorkspaceSize(const bertfuse_call& call) {
+  Arena arena;
+  Buffers(Read<Op>(call), arena);
+  return arena.used();
+}
+
+template <class Op>
+void Run(const bertfuse_call& call) {
+  const AttentionCall a = Read<Op>(call);
+  const int64_t heads = a.heads, sequences = a.sequences();
+  if (a.rows() == 0 || sequences == 0 || a.hidden() == 0) return;
+  Arena arena(call.workspace);
+  const Buffers buffers(a, arena);
+  FillOffsets(a, buffers);
+  if (a.mask != nullptr) FillMask(a, buffers);
+  if (a.distance_rows() > 0) FillDistances(a, buffers);
+
+  const int64_t usual_length = std::max<int64_t>(1, buffers.first_row[sequences] / sequences);
+  ParallelFor(call, sequences * heads, GrainFor(6 * usual_length * a.head_size()), [&](int64_t begin, int64_t end) {
+    for (int64_t item = begin; item < end; ++item) {
+      SplitHead(a, Sequence(buffers, item / heads), item % heads, buffers);
+    }
+  });
+
+  float* y = static_cast<float*>(call.outputs[Op::Out::y].data);
+  // A block multiplies each key and value with all its queries, hence the factor.
+  const int64_t grain = GrainFor(kQueryBlock * usual_length * a.head_size() / 16);
+  const int64_t* blocks = buffers.first_block;
+  ParallelFor(call, blocks[sequences] * heads, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      // Sequence by sequence, in it head by head. Of sequences without a row none begins behind this block.
+      const int64_t b = std::upper_bound(blocks, blocks + sequences + 1, i / heads) - blocks - 1;
+      const int64_t own_blocks = blocks[b + 1] - blocks[b], own = i - blocks[b] * heads;
+      AttendBlock(a, buffers, Sequence(buffers, b), own / own_blocks, own % own_blocks * kQueryBlock, y);
+    }
+  });
+}
+
+template <class Op>
+constexpr Float32Kernel kFloat32 = {WorkspaceSize<Op>, Run<Op>};
+
+}  // namespace
+
+const bertfuse_kernel kFusedAttention = AnyFloatKernel<FusedAttention, kFloat32<FusedAttention>>();
+const bertfuse_kernel kFusedAttentionVariant = AnyFloatKernel<FusedAttentionVariant, kFloat32<FusedAttentionVariant>>();
+
+}  // namespace bertfuse::cpu

@@ -1,0 +1,31 @@
+#ifndef BERTFUSE_KERNELS_CHANGE_HEADS_H_
+#define BERTFUSE_KERNELS_CHANGE_HEADS_H_
+
+#include "kernels/launch.h"
+
+namespace bertfuse::kernels {
+
+// out[rows, (heads + 2 kv_heads) * head_size] = qkv + bias, of which each head of Q and of K is divided by its root
+// mean square and scaled by a gamma, and then rotated by the angles of its token's place: what attention with RoPE
+// reads. Rows are whole sequences, one after the other.
+template <class T>
+struct ChangeHeadsArguments {
+  const T* qkv;
+  const T* bias;  // may be null
+  const T* cos;   // [sequence, rotated], as sin is; null: nothing is rotated
+  const T* sin;
+  const T* q_gamma;  // [head_size]; null: nothing is normalised
+  const T* k_gamma;
+  T* out;
+  int64_t rows, sequence, heads, kv_heads, head_size;
+  int64_t rotated;  // pairs of columns, at most half of a head
+  bool neighbours;  // columns 2i and 2i + 1 are a pair, not i and i + rotated
+  float epsilon;    // added to the mean square
+};
+
+// cudaErrorInvalidValue where there are too many heads for a grid.
+template <class T>
+cudaError_t ChangeHeads(const ChangeHeadsArguments<T>& arguments, const Device& device, cudaStream_t stream);
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_CHANGE_HEADS_H_

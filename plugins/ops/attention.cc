@@ -1,0 +1,219 @@
+// Attention, BERT's and its variants: arguments, the choice of a tactic, and its launches.
+#include "kernels/attention.h"
+
+#include "core/attention_variant.h"
+#include "core/op_table.h"
+#include "kernels/change_heads.h"
+#include "op_table.generated.h"
+#include "ops/attention_backends.h"
+#include "ops/attention_tactic.h"
+#include "ops/call.h"
+#include "ops/packed_rows.h"
+
+namespace bertfuse::cuda {
+namespace {
+
+constexpr int kMaxPacked = 1 << 30;  // rows, and sequences: the kernels count both, and a tile more, in 32 bits
+
+template <class T, class Op>
+struct Arguments;
+
+template <class T>
+struct Arguments<T, FusedAttention> {
+  using Op = FusedAttention;
+  static kernels::AttentionArguments<T> Of(const bertfuse_call& call);
+};
+
+template <class T>
+kernels::AttentionArguments<T> Arguments<T, FusedAttention>::Of(const bertfuse_call& call) {
+  const bertfuse_tensor& qkv = call.inputs[Op::In::qkv];
+  const bertfuse_tensor& mask = call.inputs[Op::In::mask];
+  kernels::AttentionArguments<T> a;
+  a.qkv = Data<T>(qkv);
+  a.bias = Data<T>(call.inputs[Op::In::bias]);
+  a.bias_is_constant = IsConstant(call, &call.inputs[Op::In::bias]);
+  a.mask = Data<void>(mask);
+  a.mask_is_int64 = mask.dtype == BERTFUSE_INT64;
+  a.y = Data<T>(call.outputs[Op::Out::y]);
+  a.batch = qkv.shape[0];
+  a.sequence = qkv.shape[1];
+  a.heads = call.attributes[Op::Attr::num_heads].i;
+  a.head_size = qkv.shape[2] / 3 / a.heads;
+  a.scale = call.attributes[Op::Attr::scale].f;
+  a.variant = {};
+  const bertfuse_tensor& cu_seqlens = call.inputs[Op::In::cu_seqlens];
+  a.packed = {};
+  if (cu_seqlens.dtype != BERTFUSE_ABSENT) {
+    const int64_t rows = a.batch * a.sequence, count = cu_seqlens.shape[0] - 1;
+    if (std::max(rows, count) > kMaxPacked) {
+      Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %lld rows of %lld packed sequences, expected at most %d", Op::kName,
+           static_cast<long long>(rows), static_cast<long long>(count), kMaxPacked);
+    }
+    a.packed = {Data<int32_t>(cu_seqlens), static_cast<int>(count), static_cast<int>(rows)};
+  }
+  return a;
+}
+
+// Where heads are normalised or rotated, a launch of its own writes them to the workspace, with their bias.
+template <class T>
+struct Arguments<T, FusedAttentionVariant> {
+  static kernels::AttentionArguments<T> Of(const bertfuse_call& call) {
+    const AttentionVariantCall v(call);
+    const auto data = [](const bertfuse_tensor* tensor) { return tensor == nullptr ? nullptr : Data<T>(*tensor); };
+    kernels::AttentionArguments<T> a = {};
+    a.qkv = v.changes_heads() ? static_cast<const T*>(call.workspace) : data(v.qkv);
+    a.bias = v.changes_heads() ? nullptr : data(v.bias);
+    a.bias_is_constant = IsConstant(call, v.bias);
+    a.mask = v.mask == nullptr ? nullptr : v.mask->data;
+    a.mask_is_int64 = v.mask != nullptr && v.mask->dtype == BERTFUSE_INT64;
+    a.y = Data<T>(call.outputs[FusedAttentionVariant::Out::y]);
+    a.batch = v.batch, a.sequence = v.sequence, a.heads = v.heads, a.head_size = v.head_size, a.scale = v.scale;
+    a.variant.kv_heads = v.kv_heads == v.heads ? 0 : v.kv_heads;
+    a.variant.window_left = v.window_left, a.variant.window_right = v.window_right;
+    if (v.distance_bias == nullptr) return a;
+    a.variant.distance_bias = data(v.distance_bias);
+    a.variant.bias_heads = v.distance_bias->shape[1], a.variant.bias_columns = v.distance_bias->shape[2];
+    a.variant.bias_left = v.bias_left;
+    return a;
+  }
+
+  static kernels::ChangeHeadsArguments<T> OfHeads(const bertfuse_call& call, const AttentionVariantCall& v) {
+    const auto data = [](const bertfuse_tensor* tensor) { return tensor == nullptr ? nullptr : Data<T>(*tensor); };
+    return {data(v.qkv),
+            data(v.bias),
+            data(v.cos),
+            data(v.sin),
+            data(v.q_gamma),
+            data(v.k_gamma),
+            static_cast<T*>(call.workspace),
+            v.batch * v.sequence,
+            v.sequence,
+            v.heads,
+            v.kv_heads,
+            v.head_size,
+            v.rotated,
+            v.neighbours,
+            v.epsilon};
+  }
+};
+
+template <class Op>
+bool IsPacked(const bertfuse_call& call) {
+  if constexpr (std::is_same_v<Op, FusedAttention>) {
+    return call.inputs[Op::In::cu_seqlens].dtype != BERTFUSE_ABSENT;
+  } else {
+    return false;
+  }
+}
+
+template <class T>
+AttentionProblem Problem(const bertfuse_call& call, const kernels::AttentionArguments<T>& a,
+                         const kernels::Device& device) {
+  AttentionProblem problem = {
+      a.batch, a.sequence, a.heads, a.head_size, AttentionBackendsFor<T>(a, device), device.multiprocessors};
+  problem.packed = a.packed.count > 0;
+  problem.shared_bytes = device.shared_bytes;
+  problem.deterministic_rows = (call.flags & BERTFUSE_DETERMINISTIC_ROWS) != 0;
+  if (problem.packed) {
+    problem.batch = a.packed.count;
+    problem.sequence = kernels::CeilDiv(ExpectedRows(call, a.packed.rows), problem.batch);
+  }
+  return problem;
+}
+
+template <class Op>
+TunedProblem ProblemOf(const bertfuse_call& call) {
+  const bertfuse_tensor &qkv = call.inputs[Op::In::qkv], &y = call.outputs[Op::Out::y];
+  const int64_t heads = call.attributes[Op::Attr::num_heads].i;
+  TunedProblem problem = {Op::kName, qkv.dtype, {qkv.shape[0], qkv.shape[1], heads, y.shape[2] / heads}};
+  if constexpr (std::is_same_v<Op, FusedAttention>) {
+    if (IsPacked<Op>(call)) {
+      problem.packed = true;
+      problem.sizes[0] = call.inputs[Op::In::cu_seqlens].shape[0] - 1;
+      problem.sizes[1] = RoundedRows(ExpectedRows(call, qkv.shape[0] * qkv.shape[1]));
+    }
+  }
+  return problem;
+}
+
+template <class Op>
+AttentionTactic Choose(const bertfuse_call& call, int32_t tactic, const AttentionProblem& problem) {
+  if (tactic < 0) {
+    const AttentionTactic* tuned = FindTuned<AttentionTactic>(call, ProblemOf<Op>(call));
+    const bool takes = tuned != nullptr && problem.backends.Has(tuned->backend);
+    const bool runs = takes && (!problem.deterministic_rows || IsDeterministicByRow(problem, *tuned));
+    return runs ? *tuned : ChooseAttentionTactic(problem);
+  }
+  const std::vector<AttentionTactic> tactics = AttentionTactics(problem);
+  if (static_cast<size_t>(tactic) >= tactics.size()) {
+    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: tactic %d is outside the %zu that this call has", Op::kName, tactic,
+         tactics.size());
+  }
+  return tactics[tactic];
+}
+
+// Calls body(problem) with what the choice depends on.
+template <class Op, class Body>
+auto WithProblem(const bertfuse_call& call, Body&& body) {
+  return SwitchElement(call.inputs[Op::In::qkv].dtype, [&](auto element) {
+    return body(Problem(call, Arguments<decltype(element), Op>::Of(call), DeviceOf(call)));
+  });
+}
+
+size_t WorkspaceSize(const bertfuse_call& call) {
+  const AttentionVariantCall v(call);
+  return v.changes_heads() ? static_cast<size_t>(NumElements(*v.qkv)) * DtypeSize(v.qkv->dtype) : 0;
+}
+
+template <class T>
+void PrepareHeads(const bertfuse_call& call, const kernels::Device& device) {
+  const AttentionVariantCall v(call);
+  if (!v.changes_heads()) return;
+  const size_t needed = WorkspaceSize(call), given = call.workspace == nullptr ? 0 : call.workspace_size;
+  if (given < needed) {
+    Fail(BERTFUSE_RUNTIME_ERROR, "%s: the workspace has %zu bytes, expected %zu", FusedAttentionVariant::kName, given,
+         needed);
+  }
+  CheckCuda(kernels::ChangeHeads(Arguments<T, FusedAttentionVariant>::OfHeads(call, v), device, StreamOf(call)),
+            FusedAttentionVariant::kName);
+}
+
+template <class Op>
+void Run(const bertfuse_call& call) {
+  SwitchElement(call.inputs[Op::In::qkv].dtype, [&](auto element) {
+    using T = decltype(element);
+    const auto a = Arguments<T, Op>::Of(call);
+    if (IsPacked<Op>(call) && a.packed.count < 1) return;
+    const kernels::Device& device = DeviceOf(call);
+    if constexpr (std::is_same_v<Op, FusedAttentionVariant>) {
+      if (NumElements(call.outputs[Op::Out::y]) == 0) return;
+      PrepareHeads<T>(call, device);
+    }
+    CheckCuda(LaunchAttention(Choose<Op>(call, call.tactic, Problem(call, a, device)), a, device, StreamOf(call)),
+              Op::kName);
+  });
+}
+
+template <class Op>
+int32_t NumTactics(const bertfuse_call& call) {
+  return WithProblem<Op>(
+      call, [](const AttentionProblem& problem) { return static_cast<int32_t>(AttentionTactics(problem).size()); });
+}
+
+template <class Op>
+std::string DescribeTactic(const bertfuse_call& call, int32_t tactic) {
+  return WithProblem<Op>(call,
+                         [&](const AttentionProblem& problem) { return Describe(Choose<Op>(call, tactic, problem)); });
+}
+
+template <class Op>
+constexpr Tactics kTactics = {NumTactics<Op>, DescribeTactic<Op>, ProblemOf<Op>};
+
+}  // namespace
+
+const bertfuse_kernel kFusedAttention =
+    CudaKernel<FusedAttention, Run<FusedAttention>, nullptr, &kTactics<FusedAttention>>();
+const bertfuse_kernel kFusedAttentionVariant =
+    CudaKernel<FusedAttentionVariant, Run<FusedAttentionVariant>, WorkspaceSize, &kTactics<FusedAttentionVariant>>();
+
+}  // namespace bertfuse::cuda

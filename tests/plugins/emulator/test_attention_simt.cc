@@ -1,0 +1,145 @@
+// Attention for any shape and type, and what rotates heads before it, in the emulator: random variants against float64.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "emulator/attention_problem.h"
+#include "kernels/change_heads.h"
+
+namespace bertfuse::kernels {
+namespace {
+
+using emulator::AttentionProblem;
+using emulator::AttentionSizes;
+using emulator::Masks;
+using emulator::Random;
+
+constexpr Device kDevice = {0, 80, 8, 99 << 10};
+
+AttentionSizes DrawSizes(Random& random) {
+  AttentionSizes sizes;
+  sizes.head_size = random.OneIn(3) ? random.Between(1, 300) : random.Between(1, 70);
+  sizes.kv_heads = random.Between(1, 3);
+  sizes.heads = sizes.kv_heads * random.Between(1, 3);
+  sizes.sequence = random.OneIn(3) ? random.Between(1, 150) : random.Between(1, 50);
+  for (int64_t i = random.Between(1, 2); i > 0; --i) sizes.lengths.push_back(random.Between(0, sizes.sequence));
+  sizes.masks = static_cast<Masks>(random.Between(0, 2));
+  if (random.OneIn(2)) sizes.hole_one_in = random.Between(1, 9);
+  sizes.has_bias = random.OneIn(2);
+  constexpr int64_t kWindows[] = {-1, 0, 1, 5, 17, 31, 32, 64, int64_t{1} << 40};
+  if (random.OneIn(2)) sizes.window_left = kWindows[random.Between(0, std::size(kWindows) - 1)];
+  if (random.OneIn(2)) sizes.window_right = kWindows[random.Between(0, std::size(kWindows) - 1)];
+  if (random.OneIn(2)) {
+    sizes.bias_heads = random.OneIn(2) ? 1 : sizes.heads;
+    sizes.bias_columns = random.Between(1, 2 * sizes.sequence);
+    sizes.bias_left = random.Between(0, sizes.sequence);
+  }
+  return sizes;
+}
+
+template <class T>
+void TestAttention(int count) {
+  Random random(emulator::Seed());
+  double worst = 0;
+  for (int i = 0; i < count; ++i) {
+    const AttentionSizes sizes = DrawSizes(random);
+    SCOPED_TRACE(sizes.Text());
+    AttentionProblem<T> problem(sizes, random);
+    emulator::TheSettings().seed = random.Seed();
+    ASSERT_EQ(AttentionSimt(problem.arguments(), kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
+    const double error = problem.WorstError(emulator::kDtype<T>);
+    EXPECT_LE(error, 1);
+    worst = std::max(worst, error);
+  }
+  std::printf("%d problems, the worst error is %.2f of what is allowed\n", count, worst);
+}
+
+TEST(EmulatedSimtAttention, Float32) { TestAttention<float>(20); }
+TEST(EmulatedSimtAttention, Float16) { TestAttention<__half>(15); }
+TEST(EmulatedSimtAttention, Bfloat16) { TestAttention<__nv_bfloat16>(15); }
+
+TEST(EmulatedSimtAttention, RefusesSoftCapsAndPackedVariants) {
+  AttentionArguments<float> a = {};
+  EXPECT_TRUE(AttentionSimtSupports(a));
+  a.packed.count = 1;
+  EXPECT_FALSE(AttentionSimtSupports(a));
+  a.packed.count = 0, a.variant.soft_cap = 1;
+  EXPECT_FALSE(AttentionSimtSupports(a));
+}
+
+// Rotation and norm of heads.
+template <class T>
+struct HeadsProblem {
+  ChangeHeadsArguments<T> a = {};
+  emulator::Array<T> qkv, bias, cos, sin, q_gamma, k_gamma, out;
+
+  explicit HeadsProblem(Random& random) {
+    a.sequence = random.Between(1, 9), a.rows = a.sequence * random.Between(1, 3);
+    a.kv_heads = random.Between(1, 2), a.heads = a.kv_heads * random.Between(1, 3);
+    a.head_size = random.OneIn(3) ? random.Between(1, 9) : random.Between(1, 100);
+    a.rotated = random.Between(0, a.head_size / 2), a.neighbours = random.OneIn(2), a.epsilon = 1e-5f;
+    const int64_t width = (a.heads + 2 * a.kv_heads) * a.head_size;
+    const auto make = [&](size_t count) { return emulator::RandomArray<T>(random, std::max<size_t>(1, count), 1); };
+    qkv = make(a.rows * width), bias = make(width), q_gamma = make(a.head_size), k_gamma = make(a.head_size);
+    cos = make(a.sequence * a.rotated), sin = make(a.sequence * a.rotated);
+    out = std::make_unique<emulator::DeviceArray<T>>(a.rows * width);
+    a.qkv = qkv->data(), a.out = out->data();
+    if (random.OneIn(2)) a.bias = bias->data();
+    if (a.rotated > 0) a.cos = cos->data(), a.sin = sin->data();
+    if (random.OneIn(2)) a.q_gamma = q_gamma->data(), a.k_gamma = k_gamma->data();
+  }
+
+  std::vector<double> Expected(int64_t row, int64_t head) const {
+    const int64_t at = head * a.head_size, width = (a.heads + 2 * a.kv_heads) * a.head_size;
+    std::vector<double> x(a.head_size);
+    double squares = 0;
+    for (int64_t i = 0; i < a.head_size; ++i) {
+      x[i] = ToFloat((*qkv)[row * width + at + i]) + (a.bias == nullptr ? 0.0 : ToFloat((*bias)[at + i]));
+      squares += x[i] * x[i];
+    }
+    if (head >= a.heads + a.kv_heads) return x;
+    const double root = std::sqrt(squares / static_cast<double>(a.head_size) + a.epsilon);
+    for (int64_t i = 0; i < a.head_size && a.q_gamma != nullptr; ++i) {
+      x[i] = x[i] / root * ToFloat(head < a.heads ? (*q_gamma)[i] : (*k_gamma)[i]);
+    }
+    std::vector<double> y = x;
+    for (int64_t i = 0; i < a.rotated; ++i) {
+      const int64_t first = a.neighbours ? 2 * i : i, second = a.neighbours ? 2 * i + 1 : i + a.rotated;
+      const int64_t place = row % a.sequence * a.rotated + i;
+      const double c = ToFloat((*cos)[place]), s = ToFloat((*sin)[place]);
+      y[first] = x[first] * c - x[second] * s, y[second] = x[second] * c + x[first] * s;
+    }
+    return y;
+  }
+};
+
+template <class T>
+void TestHeads(int count) {
+  Random random(emulator::Seed());
+  for (int i = 0; i < count; ++i) {
+    HeadsProblem<T> problem(random);
+    const ChangeHeadsArguments<T>& a = problem.a;
+    emulator::TheSettings().seed = random.Seed();
+    ASSERT_EQ(ChangeHeads(a, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
+    emulator::Comparison comparison(emulator::ToleranceOf("FusedAttentionVariant", emulator::kDtype<T>));
+    const int64_t heads = a.heads + 2 * a.kv_heads;
+    for (int64_t row = 0; row < a.rows; ++row) {
+      for (int64_t head = 0; head < heads; ++head) {
+        const std::vector<double> expected = problem.Expected(row, head);
+        for (int64_t c = 0; c < a.head_size; ++c) {
+          comparison.Add(ToFloat((*problem.out)[(row * heads + head) * a.head_size + c]), expected[c]);
+        }
+      }
+    }
+    EXPECT_LE(comparison.worst(), 1) << a.rows << " rows, " << a.heads << "/" << a.kv_heads << " heads of "
+                                     << a.head_size << ", " << a.rotated << " pairs" << (a.neighbours ? " beside" : "");
+  }
+}
+
+TEST(EmulatedChangeHeads, Float32) { TestHeads<float>(60); }
+TEST(EmulatedChangeHeads, Float16) { TestHeads<__half>(30); }
+TEST(EmulatedChangeHeads, Bfloat16) { TestHeads<__nv_bfloat16>(30); }
+
+}  // namespace
+}  // namespace bertfuse::kernels
