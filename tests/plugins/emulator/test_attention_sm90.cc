@@ -82,6 +82,11 @@ void TestVariants(int count) {
   for (int i = 0; i < count; ++i) {
     AttentionSizes sizes = emulator::DrawSizes(kHeadSizes, random);
     sizes.soft_cap = 0, sizes.bias_heads = 0;
+    if (random.OneIn(3)) {  // several tiles for each pipeline, whose warpgroups see different blocks
+      sizes.heads *= 3, sizes.kv_heads *= 3;
+      sizes.sequence = random.Between(200, 300);
+      sizes.lengths = {sizes.sequence, random.Between(100, sizes.sequence)};
+    }
     AttentionProblem<T> problem(sizes, random);
     const bool plain = problem.arguments().IsPlain();
     variants += !plain;
