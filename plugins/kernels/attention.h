@@ -28,8 +28,7 @@ struct PackedSequences {
 
 // What attention does beyond softmax(QKᵀ scale) V over all keys that the mask shows; by default nothing. AttentionMma
 // (mma/attention.h) takes all variants, AttentionSm90 windows and grouped heads, AttentionSimt those that
-// AttentionSimtSupports(). A query to which mask and
-// window show no key attends to all of its sequence's alike.
+// AttentionSimtSupports(). A query to which mask and window show no key attends to all of its sequence's alike.
 template <class T>
 struct AttentionVariant {
   int64_t kv_heads = 0;       // of K and of V, each for neighbouring heads of Q; divides their number; 0: as many as Q
