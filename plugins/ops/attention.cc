@@ -113,7 +113,6 @@ AttentionProblem Problem(const bertfuse_call& call, const kernels::AttentionArgu
       a.batch, a.sequence, a.heads, a.head_size, AttentionBackendsFor<T>(a, device), device.multiprocessors};
   problem.packed = a.packed.count > 0;
   problem.shared_bytes = device.shared_bytes;
-  problem.variant = !a.IsPlain();
   problem.deterministic_rows = (call.flags & BERTFUSE_DETERMINISTIC_ROWS) != 0;
   if (problem.packed) {
     problem.batch = a.packed.count;
@@ -138,16 +137,10 @@ TunedProblem ProblemOf(const bertfuse_call& call) {
 }
 
 template <class Op>
-// Whether a tuned tile was compiled for this call: a call with a window may have the sizes of one without.
-bool HasTile(const AttentionTactic& tactic, const AttentionProblem& p) {
-  return tactic.backend != Backend::kSm90 ||
-         kernels::attention_sm90::HasAttentionTile(tactic.tile, p.head_size, p.packed, p.variant);
-}
-
 AttentionTactic Choose(const bertfuse_call& call, int32_t tactic, const AttentionProblem& problem) {
   if (tactic < 0) {
     const AttentionTactic* tuned = FindTuned<AttentionTactic>(call, ProblemOf<Op>(call));
-    const bool takes = tuned != nullptr && problem.backends.Has(tuned->backend) && HasTile(*tuned, problem);
+    const bool takes = tuned != nullptr && problem.backends.Has(tuned->backend);
     const bool runs = takes && (!problem.deterministic_rows || IsDeterministicByRow(problem, *tuned));
     return runs ? *tuned : ChooseAttentionTactic(problem);
   }
