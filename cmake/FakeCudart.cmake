@@ -1,7 +1,8 @@
 # libbertfuse_ort_on_fake_cudart.so: bertfuse_ort from the same objects, linked with a CUDA runtime that records launches
 # in place of NVIDIA's (tests/plugins/fake_cudart). tests/plugins/test_launches.py runs on it where there is no GPU.
 set(fake_cudart "${CMAKE_CURRENT_SOURCE_DIR}/tests/plugins/fake_cudart")
-add_library(fake_cudart SHARED EXCLUDE_FROM_ALL "${fake_cudart}/fake_cudart.cc" "${fake_cudart}/fat_binary.cc")
+add_library(fake_cudart SHARED EXCLUDE_FROM_ALL "${fake_cudart}/fake_cudart.cc" "${fake_cudart}/fat_binary.cc"
+  "${fake_cudart}/not_supported.cc" "${fake_cudart}/tensor_map.cc")
 target_include_directories(fake_cudart SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 target_compile_options(fake_cudart PRIVATE -Wall -Wextra -fvisibility=default)
 add_library(bertfuse_ort_on_fake_cudart MODULE EXCLUDE_FROM_ALL $<TARGET_OBJECTS:bertfuse_ort>)

@@ -27,8 +27,8 @@ struct PackedSequences {
 };
 
 // What attention does beyond softmax(QKᵀ scale) V over all keys that the mask shows; by default nothing. AttentionMma
-// (mma/attention.h) takes all variants, AttentionSimt those that AttentionSimtSupports(). A query to which mask and
-// window show no key attends to all of its sequence's alike.
+// (mma/attention.h) takes all variants, AttentionSm90 windows and grouped heads, AttentionSimt those that
+// AttentionSimtSupports(). A query to which mask and window show no key attends to all of its sequence's alike.
 template <class T>
 struct AttentionVariant {
   int64_t kv_heads = 0;       // of K and of V, each for neighbouring heads of Q; divides their number; 0: as many as Q
@@ -101,9 +101,10 @@ inline constexpr AttentionTile kHeadSize128 = {128, 64, 1};  // what registers a
 // The tiles that are compiled.
 inline constexpr AttentionTile kAttentionTiles[] = {kFewQueries, kHeadSize128, kFewQueries128, kShort, kLong, kFewKeys};
 
-// Which of them, for a head size, and for packed or padded sequences.
-constexpr bool HasAttentionTile(const AttentionTile& tile, int64_t head_size, bool packed) {
+// Which of them, for a head size, and for packed or padded sequences; of variants those for few and for many queries.
+constexpr bool HasAttentionTile(const AttentionTile& tile, int64_t head_size, bool packed, bool variant = false) {
   if (tile == kFewQueries) return true;
+  if (variant && !(tile == kLong) && !(tile == kHeadSize128)) return false;
   if (head_size == 128 || tile == kHeadSize128) return head_size == 128 && tile == kHeadSize128;
   return packed || !(tile == kFewKeys);
 }
@@ -122,7 +123,8 @@ bool AttentionSm90Supports(const AttentionArguments<T>& a, const Device& device)
   const bool packed = a.packed.count > 0;
   const bool fits = packed || a.sequence <= 16384;  // masks of several tiles lie in shared memory
   const bool scales = a.scale > 0;                  // hidden scores are infinite before they are scaled
-  return RunsOn(Backend::kSm90, device) && a.IsPlain() && size && fits && scales && IsAligned(a.qkv, 16) &&
+  const bool takes = !(a.variant.soft_cap > 0) && a.variant.distance_bias == nullptr;
+  return RunsOn(Backend::kSm90, device) && takes && size && fits && scales && IsAligned(a.qkv, 16) &&
          IsAligned(a.y, 16) && IsAligned(a.bias, 4);
 }
 

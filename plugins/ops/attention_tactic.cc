@@ -21,6 +21,9 @@ constexpr int64_t kFewKeysMean = 160;
 // with bert-base (12 heads of 64), and no figures were kept: on another model, 'bertfuse tune' compares the tiles.
 AttentionTile ChooseSm90(const AttentionProblem& problem) {
   const int64_t tiles = problem.batch * problem.heads * CeilDiv(problem.sequence, 128);
+  if (problem.variant) {
+    return tiles < problem.multiprocessors ? kFewQueries : problem.head_size == 128 ? kHeadSize128 : kLong;
+  }
   if (tiles < problem.multiprocessors) {
     const bool even = CeilDiv(problem.sequence, kFewQueries.keys) % 2 == 0;
     return even && !problem.packed && problem.head_size != 128 ? kFewQueries128 : kFewQueries;
@@ -67,7 +70,7 @@ std::vector<AttentionTactic> AttentionTactics(const AttentionProblem& problem) {
     }
     for (const AttentionTile& tile : kAttentionTiles) {
       const bool suits = !(tile == kShort) || problem.packed || problem.sequence <= kShortKeys;
-      if (suits && HasAttentionTile(tile, problem.head_size, problem.packed)) {
+      if (suits && HasAttentionTile(tile, problem.head_size, problem.packed, problem.variant)) {
         tactics.push_back({Backend::kSm90, tile});
       }
     }

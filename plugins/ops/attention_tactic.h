@@ -27,6 +27,7 @@ struct AttentionProblem {
   bool packed = false;
   bool deterministic_rows = false;  // tiles that give a sequence the same bits in any batch
   int shared_bytes = 227 << 10;     // most dynamic shared memory of one block
+  bool variant = false;             // not AttentionArguments::IsPlain(): of Hopper's tiles only some are compiled
 };
 
 // Every tactic that computes the problem, in an order that does not change from call to call.

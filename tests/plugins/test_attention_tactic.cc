@@ -21,11 +21,14 @@ TEST(AttentionTactic, TheChosenOneIsListedOnce) {
   for (int64_t head_size : {32, 64, 128}) {
     for (int64_t batch : {1, 3, 11, 64}) {
       for (int64_t sequence : {1, 64, 127, 128, 129, 512, 16384}) {
-        const AttentionProblem problem = Problem(batch, sequence, 12, head_size);
-        std::multiset<std::string> names;
-        for (const AttentionTactic& tactic : AttentionTactics(problem)) names.insert(Describe(tactic));
-        EXPECT_EQ(names.size(), std::set<std::string>(names.begin(), names.end()).size());
-        EXPECT_EQ(names.count(Describe(ChooseAttentionTactic(problem))), 1u) << sequence << " " << head_size;
+        for (bool variant : {false, true}) {
+          AttentionProblem problem = Problem(batch, sequence, 12, head_size);
+          problem.variant = variant;
+          std::multiset<std::string> names;
+          for (const AttentionTactic& tactic : AttentionTactics(problem)) names.insert(Describe(tactic));
+          EXPECT_EQ(names.size(), std::set<std::string>(names.begin(), names.end()).size());
+          EXPECT_EQ(names.count(Describe(ChooseAttentionTactic(problem))), 1u) << sequence << " " << head_size;
+        }
       }
     }
   }

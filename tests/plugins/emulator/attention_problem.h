@@ -3,6 +3,7 @@
 #define BERTFUSE_TESTS_PLUGINS_EMULATOR_ATTENTION_PROBLEM_H_
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -43,6 +44,35 @@ struct AttentionSizes {
     return text;
   }
 };
+
+// Sizes and a variant, with one of these head sizes.
+template <size_t kCount>
+AttentionSizes DrawSizes(const int64_t (&head_sizes)[kCount], Random& random) {
+  AttentionSizes sizes;
+  sizes.head_size = head_sizes[random.Between(0, kCount - 1)];
+  sizes.kv_heads = random.Between(1, 2);
+  sizes.heads = sizes.kv_heads * random.Between(1, 2);
+  if (sizes.heads == sizes.kv_heads && random.OneIn(2)) sizes.kv_heads = 0;
+  const int64_t longest = random.OneIn(3) ? random.Between(1, 300) : random.Between(1, 150);
+  sizes.sequence = longest;
+  sizes.packed = random.OneIn(3);
+  for (int64_t i = random.Between(1, 3); i > 0; --i) {
+    sizes.lengths.push_back(random.OneIn(5) ? random.Between(0, 1) : random.Between(0, longest));
+  }
+  if (!sizes.packed) sizes.masks = static_cast<Masks>(random.Between(0, 2));
+  if (random.OneIn(2)) sizes.hole_one_in = random.Between(1, 9);
+  sizes.has_bias = !random.OneIn(6);
+  constexpr int64_t kWindows[] = {-1, 0, 1, 17, 63, 64, 100, int64_t{1} << 40};
+  if (random.OneIn(2)) sizes.window_left = kWindows[random.Between(0, std::size(kWindows) - 1)];
+  if (random.OneIn(2)) sizes.window_right = kWindows[random.Between(0, std::size(kWindows) - 1)];
+  if (random.OneIn(3)) sizes.soft_cap = static_cast<float>(random.Between(1, 40));
+  if (random.OneIn(3)) {
+    sizes.bias_heads = random.OneIn(2) ? 1 : sizes.heads;
+    sizes.bias_columns = random.Between(1, 2 * longest);
+    sizes.bias_left = random.Between(0, longest);
+  }
+  return sizes;
+}
 
 template <class T>
 using Array = std::unique_ptr<DeviceArray<T>>;

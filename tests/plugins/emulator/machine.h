@@ -48,7 +48,8 @@ struct SharedAccesses {
 };
 SharedAccesses TakeSharedAccesses();  // since the last call
 
-// Asynchronous copies since the last call, also those of zeros.
+// Asynchronous copies since the last call, also those of zeros: one for each cp.async, and one for 16 bytes of a TMA
+// load.
 int64_t TakeCopies();
 
 // What went wrong in the first launch that failed since the last call, or "". A launch ends where its first fault is.

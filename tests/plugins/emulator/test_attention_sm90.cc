@@ -1,6 +1,7 @@
 // Attention of Hopper in the emulator: every tile that is compiled for each head size, padded and packed.
 #include <gtest/gtest.h>
 
+#include "emulator/attention_problem.h"
 #include "emulator/attention_problem_sm90.h"
 
 namespace bertfuse::kernels {
@@ -8,7 +9,19 @@ namespace {
 
 using attention_sm90::HasAttentionTile;
 using attention_sm90::kAttentionTiles;
+using emulator::AttentionProblem;
+using emulator::AttentionSizes;
+using emulator::Masks;
 using emulator::Random;
+
+// A device of its own for each problem.
+Device DrawDevice(const AttentionTile& tile, int64_t head_size, Random& random) {
+  emulator::Settings& settings = emulator::TheSettings();
+  settings.compute_capability = 90, settings.multiprocessors = static_cast<int>(random.Between(1, 3));
+  settings.blocks_per_multiprocessor = tile.queries == 64 && head_size != 128 ? 2 : 1;
+  settings.shared_bytes = 227 << 10, settings.seed = random.Seed();
+  return {settings.multiprocessors, 90, settings.multiprocessors, settings.shared_bytes};
+}
 
 template <class T>
 void TestAttention(bool packed, int count_of_each) {
@@ -24,17 +37,13 @@ void TestAttention(bool packed, int count_of_each) {
                                                              random.Between(1, longest), random.Between(1, 3),
                                                              head_size};
         AttentionSm90Problem<T> problem(&random, size, packed);
-        emulator::Settings& settings = emulator::TheSettings();
-        settings.compute_capability = 90, settings.multiprocessors = static_cast<int>(random.Between(1, 3));
-        settings.blocks_per_multiprocessor = tile.queries == 64 && head_size != 128 ? 2 : 1;
-        settings.shared_bytes = 227 << 10, settings.seed = random.Seed();
-        const Device device = {settings.multiprocessors, 90, settings.multiprocessors, settings.shared_bytes};
+        const Device device = DrawDevice(tile, head_size, random);
         SCOPED_TRACE(problem.Describe() << ", tile " << tile.queries << " x " << tile.keys << ", " << tile.pipelines
                                         << " pipelines");
         problem.Prepare();
         emulator::TakeSharedAccesses();
         const cudaError_t error = AttentionSm90(problem.arguments, tile, device, nullptr);
-        settings.dependencies_end = nullptr;
+        emulator::TheSettings().dependencies_end = nullptr;
         ASSERT_EQ(error, cudaSuccess) << emulator::TakeFault();
         EXPECT_EQ(emulator::TakeSharedAccesses().conflicts, 0);
         EXPECT_FALSE(problem.wrote_early()) << "results were written before the kernels before had ended";
@@ -54,6 +63,86 @@ TEST(EmulatedAttentionSm90, PaddedFloat16) { TestAttention<__half>(false, 4); }
 TEST(EmulatedAttentionSm90, PaddedBfloat16) { TestAttention<__nv_bfloat16>(false, 4); }
 TEST(EmulatedAttentionSm90, PackedFloat16) { TestAttention<__half>(true, 4); }
 TEST(EmulatedAttentionSm90, PackedBfloat16) { TestAttention<__nv_bfloat16>(true, 4); }
+
+template <class T>
+void Launch(const AttentionProblem<T>& problem, const AttentionTile& tile, Random& random) {
+  const AttentionArguments<T>& a = problem.arguments();
+  const Device device = DrawDevice(tile, a.head_size, random);
+  ASSERT_TRUE(AttentionSm90Supports(a, device));
+  ASSERT_EQ(AttentionSm90(a, tile, device, nullptr), cudaSuccess) << emulator::TakeFault();
+}
+
+// Windows, and fewer heads of keys and values.
+template <class T>
+void TestVariants(int count) {
+  constexpr int64_t kHeadSizes[] = {32, 64, 128};
+  Random random(emulator::Seed());
+  double worst = 0;
+  int variants = 0;
+  for (int i = 0; i < count; ++i) {
+    AttentionSizes sizes = emulator::DrawSizes(kHeadSizes, random);
+    sizes.soft_cap = 0, sizes.bias_heads = 0;
+    if (random.OneIn(3)) {  // several tiles for each pipeline, whose warpgroups see different blocks
+      sizes.heads *= 3, sizes.kv_heads *= 3;
+      sizes.sequence = random.Between(200, 300);
+      sizes.lengths = {sizes.sequence, random.Between(100, sizes.sequence)};
+    }
+    AttentionProblem<T> problem(sizes, random);
+    const bool plain = problem.arguments().IsPlain();
+    variants += !plain;
+    AttentionTile tile;
+    do {
+      tile = kAttentionTiles[random.Between(0, std::size(kAttentionTiles) - 1)];
+    } while (!HasAttentionTile(tile, sizes.head_size, sizes.packed, !plain));
+    SCOPED_TRACE(sizes.Text() + ", tile " + std::to_string(tile.queries) + " x " + std::to_string(tile.keys));
+    Launch(problem, tile, random);
+    if (testing::Test::HasFatalFailure()) return;
+    const double error = problem.WorstError(emulator::kDtype<T>);
+    EXPECT_LE(error, 1);
+    worst = std::max(worst, error);
+  }
+  std::printf("%d problems, %d of them variants, the worst error is %.2f of what is allowed\n", count, variants, worst);
+}
+
+TEST(EmulatedAttentionSm90, VariantsFloat16) { TestVariants<__half>(40); }
+TEST(EmulatedAttentionSm90, VariantsBfloat16) { TestVariants<__nv_bfloat16>(20); }
+
+// Blocks of 64 keys that a launch loads, of keys and of values.
+int64_t LoadedBlocks(const AttentionSizes& sizes, const AttentionTile& tile, Random& random) {
+  AttentionProblem<__half> problem(sizes, random);
+  emulator::TakeCopies();
+  Launch(problem, tile, random);
+  EXPECT_LE(problem.WorstError("float16"), 1);
+  const int64_t block = 64 * 64 * 2 / 16, tiles = CeilDiv(sizes.sequence, tile.queries);
+  const int64_t copies = emulator::TakeCopies() - tiles * tile.queries / 64 * block;  // less those of queries
+  EXPECT_EQ(copies % (2 * block), 0);
+  return copies / (2 * block);
+}
+
+TEST(EmulatedAttentionSm90, BlocksOutsideOfTheWindowAreNotLoaded) {
+  constexpr AttentionTile kFew = attention_sm90::kFewQueries, kLong = attention_sm90::kLong;
+  Random random(emulator::Seed());
+  AttentionSizes causal;
+  causal.sequence = 64 * 6;
+  causal.lengths = {causal.sequence};
+  causal.window_right = 0;
+  AttentionSizes own = causal, window = causal, masked = causal, blind = causal;
+  own.window_left = 0;
+  window.window_left = window.window_right = 1;
+  masked.masks = Masks::kInt64, masked.lengths = {70};
+  blind.masks = Masks::kInt32, blind.lengths = {70}, blind.window_left = 10;
+  for (bool packed : {false, true}) {
+    causal.packed = own.packed = window.packed = packed;
+    EXPECT_EQ(LoadedBlocks(causal, kFew, random), 1 + 2 + 3 + 4 + 5 + 6);
+    EXPECT_EQ(LoadedBlocks(causal, kLong, random), 2 + 4 + 6);
+    EXPECT_EQ(LoadedBlocks(own, kFew, random), 6);
+    EXPECT_EQ(LoadedBlocks(own, kLong, random), 6);
+    EXPECT_EQ(LoadedBlocks(window, kFew, random), 2 + 3 + 3 + 3 + 3 + 2);
+    EXPECT_EQ(LoadedBlocks(window, kLong, random), 3 + 4 + 3);
+  }
+  EXPECT_EQ(LoadedBlocks(masked, kFew, random), 1 + 5 * 2);
+  EXPECT_EQ(LoadedBlocks(blind, kFew, random), 1 + 5 * 6);  // the first query without a key is 70 + 10
+}
 
 }  // namespace
 }  // namespace bertfuse::kernels

@@ -177,6 +177,7 @@ void TmaLoad(void* shared, const CUtensorMap* map, int rank, const int* at, uint
   for (Block& block : m.blocks) {
     if ((blocks >> block.rank & 1) == 0) continue;
     if (HasEnded(block)) Fault("TMA load: to a block that has ended");
+    m.copies += box.map.Bytes() / 16;
     BarrierAt(block, full, "TMA load");
     std::memset(SharedPointer(block, box.shared, box.map.Bytes(), kSharedAlignment, "TMA load"), kPoison,
                 box.map.Bytes());

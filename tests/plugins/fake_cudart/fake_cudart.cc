@@ -1,6 +1,8 @@
 // The part of the CUDA runtime that bertfuse calls, for machines without a GPU: it knows several devices and the
 // kernels that were linked in, refuses what a device would refuse, runs nothing, and records launches and copies as
 // JSON lines.
+#include "fake_cudart.h"
+
 #include <cuda.h>
 #include <cuda_occupancy.h>
 #include <cuda_runtime_api.h>
@@ -63,8 +65,6 @@ State& TheState() {
 
 thread_local int t_device = 0;
 thread_local cudaError_t t_error = cudaSuccess;
-
-cudaError_t Fail(cudaError_t error) { return t_error = error; }
 
 bool IsDevice(int device) { return device >= 0 && device < kNumDevices; }
 
@@ -174,49 +174,10 @@ std::string Json(dim3 size) {
   return "[" + std::to_string(size.x) + ", " + std::to_string(size.y) + ", " + std::to_string(size.z) + "]";
 }
 
-// A tensor map here is its arguments one after the other, so that a launch's parameters tell them.
-struct EncodedMap {
-  const void* data;
-  uint8_t type, rank, interleave, swizzle, promotion, fill;
-  uint16_t box[5];
-  uint32_t sizes[5];
-  uint8_t element_strides[5];
-  uint64_t strides[4];
-};
-static_assert(sizeof(EncodedMap) <= sizeof(CUtensorMap));
-
-// As the driver's documentation has it.
-CUresult EncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data, const cuuint64_t* sizes,
-                     const cuuint64_t* strides, const cuuint32_t* box, const cuuint32_t* element_strides,
-                     CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
-                     CUtensorMapFloatOOBfill fill) {
-  const auto address = reinterpret_cast<uintptr_t>(data);
-  const bool wide = type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32, byte = type == CU_TENSOR_MAP_DATA_TYPE_UINT8;
-  const uint64_t element = wide ? 4 : byte ? 1 : 2;
-  const uint64_t span = swizzle == CU_TENSOR_MAP_SWIZZLE_128B ? 128 : swizzle == CU_TENSOR_MAP_SWIZZLE_64B ? 64 : 32;
-  if (rank < 1 || rank > 5 || address == 0 || address % 16 != 0 || box[0] * element > span) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  std::memset(map, 0, sizeof(*map));
-  EncodedMap encoded = {};
-  encoded.data = data, encoded.type = static_cast<uint8_t>(type), encoded.rank = static_cast<uint8_t>(rank);
-  encoded.interleave = static_cast<uint8_t>(interleave), encoded.swizzle = static_cast<uint8_t>(swizzle);
-  encoded.promotion = static_cast<uint8_t>(promotion), encoded.fill = static_cast<uint8_t>(fill);
-  for (cuuint32_t i = 0; i < rank; ++i) {
-    if (sizes[i] < 1 || sizes[i] > uint64_t{1} << 32 || box[i] < 1 || box[i] > 256 || element_strides[i] != 1) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    encoded.sizes[i] = static_cast<uint32_t>(sizes[i] - 1), encoded.box[i] = static_cast<uint16_t>(box[i]);
-    encoded.element_strides[i] = static_cast<uint8_t>(element_strides[i]);
-    if (i + 1 == rank) continue;
-    if (strides[i] % 16 != 0 || strides[i] >= uint64_t{1} << 40) return CUDA_ERROR_INVALID_VALUE;
-    encoded.strides[i] = strides[i];
-  }
-  std::memcpy(map, &encoded, sizeof(encoded));
-  return CUDA_SUCCESS;
-}
-
 }  // namespace
+
+cudaError_t Fail(cudaError_t error) { return t_error = error; }
+
 }  // namespace fake_cudart
 
 using namespace fake_cudart;
@@ -250,15 +211,6 @@ void __cudaRegisterFunction(void** images, const char* symbol, char*, const char
   function.images = reinterpret_cast<std::vector<Image>*>(images);
 }
 void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
-// What a kernel's host stub calls: bertfuse launches through cudaLaunchKernelExC() alone.
-cudaError_t __cudaGetKernel(cudaKernel_t*, const void*) { return Fail(cudaErrorNotSupported); }
-cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**, size_t, cudaStream_t) {
-  return Fail(cudaErrorNotSupported);
-}
-cudaError_t __cudaPopCallConfiguration(dim3*, dim3*, size_t*, void*) { return Fail(cudaErrorNotSupported); }
-cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t) {
-  return Fail(cudaErrorNotSupported);
-}
 
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = kNumDevices;
@@ -431,23 +383,5 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, 
   *result = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return cudaSuccess;
 }
-
-// Measuring needs a device.
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t*, unsigned) { return Fail(cudaErrorNotSupported); }
-cudaError_t cudaStreamDestroy(cudaStream_t) { return Fail(cudaErrorNotSupported); }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return Fail(cudaErrorNotSupported); }
-cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) { return Fail(cudaErrorNotSupported); }
-cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t*) { return Fail(cudaErrorNotSupported); }
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t*, cudaGraph_t, unsigned long long) {
-  return Fail(cudaErrorNotSupported);
-}
-cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) { return Fail(cudaErrorNotSupported); }
-cudaError_t cudaGraphDestroy(cudaGraph_t) { return Fail(cudaErrorNotSupported); }
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return Fail(cudaErrorNotSupported); }
-cudaError_t cudaEventCreate(cudaEvent_t*) { return Fail(cudaErrorNotSupported); }
-cudaError_t cudaEventDestroy(cudaEvent_t) { return Fail(cudaErrorNotSupported); }
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return Fail(cudaErrorNotSupported); }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return Fail(cudaErrorNotSupported); }
-cudaError_t cudaEventElapsedTime(float*, cudaEvent_t, cudaEvent_t) { return Fail(cudaErrorNotSupported); }
 
 }  // extern "C"

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/attention_variant.cuh"
 #include "kernels/mma/attention.h"
 
 namespace bertfuse::kernels::attention_mma {
@@ -37,9 +38,6 @@ struct Config {
 
 // Scores count in powers of two: 2^x is what the hardware has.
 constexpr float kLog2E = 1.44269504088896341f;
-
-// In place of a window's side that has no end. Sequences are shorter, so that differences fit into 32 bits.
-constexpr int kNoEnd = 1 << 30;
 
 template <class T>
 struct Parameters {

@@ -36,9 +36,6 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
   }
 }
 
-// A window's side as the kernel counts it.
-inline int WindowSide(int64_t side) { return side < 0 || side > kNoEnd ? kNoEnd : static_cast<int>(side); }
-
 template <class T>
 Parameters<T> MakeParameters(const AttentionArguments<T>& a) {
   const AttentionVariant<T>& variant = a.variant;

@@ -6,11 +6,6 @@
 
 namespace bertfuse::kernels::attention_mma {
 
-// The lowest `count` bits of a word; none where it is negative, all from 32 on.
-__device__ __forceinline__ uint32_t BitsBelow(int count) {
-  return count >= 32 ? 0xffffffffu : (1u << max(count, 0)) - 1;
-}
-
 // A tile of keys, with a bit for each that the mask shows and that is one of the sequence.
 template <class Config>
 struct KeyTile {

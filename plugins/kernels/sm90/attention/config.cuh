@@ -28,6 +28,10 @@ struct Parameters {
   PackedSequences packed;
   CUtensorMap few_rows_map;  // as qkv_map, in boxes of kFewRows
   void* y;
+
+  // For variants.
+  int window_left, window_right, kv_heads;
+  float kv_heads_per_head;  // a head's keys are those of head (head + 1/2) times this, cut off
 };
 
 // The end of a packed sequence is loaded this many rows at a time.
@@ -39,7 +43,7 @@ constexpr int kFewRows = 16;
 //
 // The host does not know the tiles of packed sequences, which have no mask: the second of these warps finds them.
 template <class T_, int kHeadSize_, int kKeys_, int kPipelines_, int kWarpgroups_, int kBlocks_ = 1,
-          bool kPacked_ = false>
+          bool kPacked_ = false, bool kVariant_ = false>
 struct AttentionConfig {
   using T = T_;
   static constexpr int kHeadSize = kHeadSize_;
@@ -48,6 +52,7 @@ struct AttentionConfig {
   static constexpr int kWarpgroups = kWarpgroups_;
   static constexpr int kBlocks = kBlocks_;  // resident on a multiprocessor
   static constexpr bool kPacked = kPacked_;
+  static constexpr bool kVariant = kVariant_;
   static constexpr int kQueries = 64 * kWarpgroups;  // of a pipeline's tile
   static constexpr int kConsumers = kPipelines * kWarpgroups;
   static constexpr int kThreads = 128 * (kConsumers + 1);
@@ -84,7 +89,7 @@ struct AttentionConfig {
   static constexpr int kBarriers = 4 * kStages + 2 * (kQueryBuffers + kMaskBuffers);  // of a pipeline
   static_assert(kStages >= 2 && kPipelines * kBarriers * 8 <= kBarrierBytes);
 
-  // Words of a tile's mask: how many blocks of keys to read, and a bit for each visible key. With packed sequences, the
+  // Words of a tile's mask: which blocks of keys to read, and a bit for each visible key. With packed sequences, the
   // tile.
   __host__ __device__ static int MaskWords(int64_t sequence) {
     if (kPacked) return sizeof(PackedTile) / 4;

@@ -61,39 +61,43 @@ class Consumer : Pipeline<Config> {
     OnlineSoftmax softmax;
     softmax.scale = this->p_.scale_log2;
     ReadQueries(q, tile);
+    if constexpr (Config::kVariant) Skip(OwnBlocks(tile).begin - this->WaitForBlocks(tile).begin, state);
     MultiplyKeys(score, q, state);
     ReleasePreviousQueries(tile);
-    const int blocks = this->WaitForMask(tile);
+    const int begin = Config::kVariant ? OwnBlocks(tile).begin : 0;
+    const int blocks = Config::kVariant ? OwnBlocks(tile).end : this->WaitForMask(tile);
     const bool all_hidden = !Config::kPacked && (this->Mask(tile.number)[0] & Base::kAllHidden) != 0;
-    VisibleKeys visible = Visible(tile, 0);
+    RowWindows rows;
+    if constexpr (Config::kVariant) rows = OwnRows(tile, all_hidden);
+    VisibleKeys visible = Visible(tile, begin);
     WaitWgmma<0>();
     FenceRegisters(score);
     ReleaseKeys(state.stage);
-    MaskScores(score, visible, all_hidden, 0);
+    MaskScores(score, visible, all_hidden, rows, begin);
     softmax.Start(score);
     Pack(weight, score);
 #pragma unroll 1
-    for (int block = 1; block < blocks; ++block) {
+    for (int block = begin + 1; block < blocks; ++block) {
       const State before = state;
       state.Advance();
       visible = Visible(tile, block);
       if constexpr (Config::kOverlapsProducts) {
         MultiplyKeys(score, q, state);
-        MultiplyValues(out, weight, before, block > 1);
+        MultiplyValues(out, weight, before, block > begin + 1);
         WaitWgmma<1>();
       } else {
-        MultiplyValues(out, weight, before, block > 1);
+        MultiplyValues(out, weight, before, block > begin + 1);
         FinishValues(out, before.stage);
         MultiplyKeys(score, q, state);
         WaitWgmma<0>();
       }
       FenceRegisters(score);
-      MaskScores(score, visible, all_hidden, block);
+      MaskScores(score, visible, all_hidden, rows, block);
       bool corrects = false;
       float correction[2];
       if (!softmax.TryContinue(score)) {
         MultiplyKeysAgain(score, q, state.stage);
-        MaskScores(score, visible, all_hidden, block);
+        MaskScores(score, visible, all_hidden, rows, block);
         softmax.Continue(score, correction);
         corrects = true;
       }
@@ -109,12 +113,16 @@ class Consumer : Pipeline<Config> {
       Pack(weight, score);
     }
     if constexpr (Config::kPacked) ClearValues(tile.length - (blocks - 1) * kKeys, state);
-    MultiplyValues(out, weight, state, blocks > 1);
-    ReadBias(bias, 2 * this->p_.heads + tile.head);
+    MultiplyValues(out, weight, state, blocks > begin + 1);
+    ReadBias(bias, Config::kVariant ? this->ValueHead(tile.head) : 2 * this->p_.heads + tile.head);
     const float inverse[2] = {softmax.InverseRowSum(0), softmax.InverseRowSum(1)};
     FinishValues(out, state.stage);
     state.Advance();
-    if constexpr (!Config::kPacked) Skip(this->BlocksBeforeMask() - blocks, state);
+    if constexpr (Config::kVariant) {
+      Skip(this->WaitForBlocks(tile).end - blocks, state);
+    } else if constexpr (!Config::kPacked) {
+      Skip(this->BlocksBeforeMask() - blocks, state);
+    }
     Store(out, inverse, bias, tile);
   }
 
@@ -122,7 +130,13 @@ class Consumer : Pipeline<Config> {
   __device__ __forceinline__ void ReadBias(uint32_t (&pairs)[kHeadSize / 8], int head) const {
     const T* bias = static_cast<const T*>(this->p_.bias) + head * kHeadSize + threadIdx.x % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < kHeadSize / 8; ++i) pairs[i] = *reinterpret_cast<const uint32_t*>(bias + 8 * i);
+    for (int i = 0; i < kHeadSize / 8; ++i) {
+      if (Config::kVariant && this->p_.bias == nullptr) {
+        pairs[i] = 0;
+      } else {
+        pairs[i] = *reinterpret_cast<const uint32_t*>(bias + 8 * i);
+      }
+    }
   }
 
   // threadIdx.x, from which the compiler would otherwise keep values in registers, of which there are none to spare.
@@ -166,8 +180,17 @@ class Consumer : Pipeline<Config> {
     return tile.length - tile.first_query - 64 * group_;
   }
 
+  // The blocks of keys that the warpgroup's queries of a variant see.
+  __device__ __forceinline__ KeyRange OwnBlocks(const Tile& tile) const {
+    const KeyRange all = this->WaitForBlocks(tile);
+    if (!Config::kPacked && (this->Mask(tile.number)[0] & Base::kAllHidden) != 0) return all;
+    const KeyRange own = this->BlocksInWindow(tile, tile.first_query + 64 * group_, 64);
+    return {own.begin, min(own.end, all.end)};
+  }
+
   // Blocks of keys that the producer loads.
   __device__ __forceinline__ int BlocksFetched(const Tile& tile) const {
+    if constexpr (Config::kVariant) return this->WaitForBlocks(tile).end - this->WaitForBlocks(tile).begin;
     const int blocks = this->WaitForMask(tile);
     return Config::kPacked ? blocks : max(blocks, this->BlocksBeforeMask());
   }
@@ -296,9 +319,25 @@ class Consumer : Pipeline<Config> {
     }
   }
 
+  // Of a variant. With `some_blind`, a query of the tile sees no key.
+  __device__ __forceinline__ RowWindows OwnRows(const Tile& tile, bool some_blind) const {
+    const int length = this->Length(tile);
+    RowWindows rows;
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      // Rows behind the end see what the last one sees, so that they have a maximum when it does.
+      const int query = min(tile.first_query + 64 * group_ + FirstRow() + 8 * row, length - 1);
+      rows.keys[row] = Window(this->p_, query, query, length);
+      rows.blind[row] = some_blind && !SeesAny(this->Mask(tile.number) + 1, rows.keys[row]);
+      if (rows.blind[row]) rows.keys[row] = {0, length};
+    }
+    return rows;
+  }
+
   // A sequence whose keys are all hidden attends to all of them alike.
   __device__ __forceinline__ void MaskScores(float (&score)[kKeys / 2], const VisibleKeys& visible, bool all_hidden,
-                                             int block) const {
+                                             const RowWindows& rows, int block) const {
+    if constexpr (Config::kVariant) return MaskKeys(score, visible.bits, rows, block * kKeys);
     if (!all_hidden) return MaskKeys(score, visible.bits);
 #pragma unroll
     for (int i = 0; i < kKeys / 2; ++i) {

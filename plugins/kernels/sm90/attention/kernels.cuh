@@ -48,18 +48,31 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) Kernel(cons
   }
 }
 
+// What of the parameters depends on nothing but the call.
 template <class Config>
-cudaError_t LaunchPacked(const AttentionArguments<typename Config::T>& a, const Device& device, cudaStream_t stream) {
-  constexpr TensorMapElement kType = kTensorMapType<typename Config::T>;
-  const int64_t hidden = a.heads * a.head_size;
+Parameters MakeParameters(const AttentionArguments<typename Config::T>& a) {
   Parameters p = {};
   p.bias = a.bias;
   p.bias_is_constant = a.bias_is_constant;
   p.heads = static_cast<int>(a.heads);
   p.scale_log2 = std::max(a.scale * 1.44269504088896341f, FLT_MIN);
+  if constexpr (Config::kVariant) {
+    p.window_left = WindowSide(a.variant.window_left);
+    p.window_right = WindowSide(a.variant.window_right);
+    p.kv_heads = static_cast<int>(a.KvHeads());
+    p.kv_heads_per_head = static_cast<float>(a.KvHeads()) / static_cast<float>(a.heads);
+  }
+  return p;
+}
+
+template <class Config>
+cudaError_t LaunchPacked(const AttentionArguments<typename Config::T>& a, const Device& device, cudaStream_t stream) {
+  constexpr TensorMapElement kType = kTensorMapType<typename Config::T>;
+  const int64_t hidden = a.heads * a.head_size, columns = hidden + 2 * a.KvHeads() * a.head_size;
+  Parameters p = MakeParameters<Config>(a);
   p.packed = a.packed;
   p.y = a.y;
-  MatrixView view = {a.qkv, a.packed.rows, 3 * hidden, 3 * hidden, 64, Config::kTileColumns};
+  MatrixView view = {a.qkv, a.packed.rows, columns, columns, 64, Config::kTileColumns};
   cudaError_t error = MakeTensorMap(view, kType, &p.qkv_map);
   if (error != cudaSuccess) return error;
   view.box_rows = kFewRows;
@@ -83,20 +96,16 @@ cudaError_t LaunchConfigured(const AttentionArguments<typename Config::T>& a, co
                              cudaStream_t stream) {
   constexpr TensorMapElement kType = kTensorMapType<typename Config::T>;
   if constexpr (Config::kPacked) return LaunchPacked<Config>(a, device, stream);
-  Parameters p;
-  p.bias = a.bias;
-  p.bias_is_constant = a.bias_is_constant;
+  Parameters p = MakeParameters<Config>(a);
   p.mask = a.mask;
   p.mask_is_int64 = a.mask_is_int64;
   p.sequence = static_cast<int>(a.sequence);
-  p.heads = static_cast<int>(a.heads);
   p.query_tiles = static_cast<int>(CeilDiv(a.sequence, Config::kQueries));
   p.inverse_query_tiles = 1.0f / p.query_tiles;
   p.inverse_heads = 1.0f / p.heads;
   p.tiles = static_cast<int>(p.query_tiles * a.heads * a.batch);
-  p.scale_log2 = std::max(a.scale * 1.44269504088896341f, FLT_MIN);
-  const int64_t hidden = a.heads * a.head_size;
-  MatrixView view = {a.qkv, a.sequence, 3 * hidden, 3 * hidden, 64, Config::kTileColumns, a.batch};
+  const int64_t hidden = a.heads * a.head_size, columns = hidden + 2 * a.KvHeads() * a.head_size;
+  MatrixView view = {a.qkv, a.sequence, columns, columns, 64, Config::kTileColumns, a.batch};
   cudaError_t error = MakeTensorMap(view, kType, &p.qkv_map);
   if (error != cudaSuccess) return error;
   view = {a.y, a.sequence, hidden, hidden, 64, Config::kTileColumns, a.batch};
@@ -120,14 +129,15 @@ cudaError_t LaunchConfigured(const AttentionArguments<typename Config::T>& a, co
 }
 
 // Calls launch(Config()) with the configuration of a tile; attention.h has the table of those that are compiled.
-template <class T, int kHeadSize, bool kPacked, class Launch, size_t... kIndex>
+template <class T, int kHeadSize, bool kPacked, bool kVariant, class Launch, size_t... kIndex>
 cudaError_t WithConfig(const AttentionTile& tile, Launch&& launch, std::index_sequence<kIndex...>) {
   cudaError_t error = cudaErrorInvalidConfiguration;
   const auto launch_if_it_is = [&](auto index) {
     constexpr AttentionTile kTile = kAttentionTiles[decltype(index)::value];
-    if constexpr (HasAttentionTile(kTile, kHeadSize, kPacked)) {
+    if constexpr (HasAttentionTile(kTile, kHeadSize, kPacked, kVariant)) {
       constexpr int kBlocks = kTile.queries == 64 && kHeadSize != 128 ? 2 : 1;
-      using Config = AttentionConfig<T, kHeadSize, kTile.keys, kTile.pipelines, kTile.queries / 64, kBlocks, kPacked>;
+      using Config =
+          AttentionConfig<T, kHeadSize, kTile.keys, kTile.pipelines, kTile.queries / 64, kBlocks, kPacked, kVariant>;
       if (tile == kTile) error = launch(Config());
     }
   };
@@ -145,10 +155,16 @@ cudaError_t AttentionSm90(const AttentionArguments<T>& a, const AttentionTile& t
     return attention_sm90::LaunchConfigured<decltype(config)>(a, device, stream);
   };
   const auto with_size = [&](auto head_size) {
+    using attention_sm90::WithConfig;
     constexpr int kHeadSize = decltype(head_size)::value;
     constexpr auto kIndices = std::make_index_sequence<std::size(attention_sm90::kAttentionTiles)>();
-    if (a.packed.count > 0) return attention_sm90::WithConfig<T, kHeadSize, true>(tile, launch, kIndices);
-    return attention_sm90::WithConfig<T, kHeadSize, false>(tile, launch, kIndices);
+    const bool packed = a.packed.count > 0;
+    if (!a.IsPlain()) {
+      return packed ? WithConfig<T, kHeadSize, true, true>(tile, launch, kIndices)
+                    : WithConfig<T, kHeadSize, false, true>(tile, launch, kIndices);
+    }
+    return packed ? WithConfig<T, kHeadSize, true, false>(tile, launch, kIndices)
+                  : WithConfig<T, kHeadSize, false, false>(tile, launch, kIndices);
   };
   switch (a.head_size) {
     case 32:

@@ -4,6 +4,7 @@
 #define BERTFUSE_KERNELS_SM90_ATTENTION_PIPELINE_CUH_
 
 #include "kernels/sm90/attention/tile_scheduler.cuh"
+#include "kernels/sm90/attention/window.cuh"
 #include "kernels/sm90/pipeline_state.cuh"
 #include "kernels/sm90/ptx/barrier.cuh"
 
@@ -51,7 +52,10 @@ class Pipeline {
   }
 
  protected:
-  static constexpr uint32_t kAllHidden = 1u << 31;  // beside the number of key blocks in a mask's first word
+  // Beside the number of key blocks in a mask's first word. In a variant's are the range of blocks, and whether one of
+  // the tile's queries sees none of the keys: then these are all.
+  static constexpr uint32_t kAllHidden = 1u << 31;
+  static constexpr int kBeginBit = 16;
 
   // Calls f(const Tile&) for the pipeline's tiles, which come in the same order to all of its threads.
   template <class F>
@@ -77,6 +81,12 @@ class Pipeline {
       return SequenceInfo(p_, tile.batch).length();
     }
   }
+  // Where the keys and values of a variant's head of queries are, counted through the heads of Q, K and V.
+  __device__ __forceinline__ int KeyHead(int head) const {
+    return p_.heads + static_cast<int>((static_cast<float>(head) + 0.5f) * p_.kv_heads_per_head);
+  }
+  __device__ __forceinline__ int ValueHead(int head) const { return KeyHead(head) + p_.kv_heads; }
+
   // Blocks of that many packed keys.
   __device__ __forceinline__ static int BlocksOf(int length) { return (length + kKeys - 1) / kKeys; }
 
@@ -122,6 +132,21 @@ class Pipeline {
       WaitBarrier(MaskFull(tile.number), MaskParity(tile.number));
       return Mask(tile.number)[0] & ~kAllHidden;
     }
+  }
+
+  // The blocks of keys that a variant's producer loads for a tile.
+  __device__ __forceinline__ KeyRange WaitForBlocks(const Tile& tile) const {
+    if constexpr (Config::kPacked) {
+      return BlocksInWindow(tile, tile.first_query, Config::kQueries);
+    } else {
+      const int blocks = this->WaitForMask(tile);
+      return {blocks >> kBeginBit, blocks & ((1 << kBeginBit) - 1)};
+    }
+  }
+  // Those that some of a tile's queries see, from `first` on.
+  __device__ __forceinline__ KeyRange BlocksInWindow(const Tile& tile, int first, int queries) const {
+    const int length = Length(tile);
+    return attention_sm90::BlocksOf<kKeys>(Window(p_, first, min(first + queries, length) - 1, length));
   }
 
   const Parameters& p_;

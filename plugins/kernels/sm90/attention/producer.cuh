@@ -49,19 +49,26 @@ class Producer : Pipeline<Config> {
         LoadRows<64>(this->Queries(tile.number, group), column, tile.first_query + 64 * group, tile.batch,
                      this->QueriesFull(tile.number));
       }
-      int blocks = this->BlocksBeforeMask();
+      int block = 0, blocks = this->BlocksBeforeMask();
+      if constexpr (Config::kVariant) {
+        const KeyRange range = this->WaitForBlocks(tile);
+        block = range.begin, blocks = range.end;
+        Arrive(this->MaskEmpty(tile.number));
+      }
 #pragma unroll 1
-      for (int block = 0; block < blocks; ++block) {
+      for (; block < blocks; ++block) {
         WaitBarrier(this->KeysEmpty(state.stage), state.parity ^ 1);
         ArriveExpectTx(this->KeysFull(state.stage), Config::kKeyBlockBytes);
-        LoadRows<kKeys>(this->Keys(state.stage), hidden + column, block * kKeys, tile.batch,
-                        this->KeysFull(state.stage));
+        LoadRows<kKeys>(this->Keys(state.stage),
+                        Config::kVariant ? this->KeyHead(tile.head) * Config::kHeadSize : hidden + column,
+                        block * kKeys, tile.batch, this->KeysFull(state.stage));
         WaitBarrier(this->ValuesEmpty(state.stage), state.parity ^ 1);
         ArriveExpectTx(this->ValuesFull(state.stage), Config::kKeyBlockBytes);
-        LoadRows<kKeys>(this->Values(state.stage), 2 * hidden + column, block * kKeys, tile.batch,
-                        this->ValuesFull(state.stage));
+        LoadRows<kKeys>(this->Values(state.stage),
+                        Config::kVariant ? this->ValueHead(tile.head) * Config::kHeadSize : 2 * hidden + column,
+                        block * kKeys, tile.batch, this->ValuesFull(state.stage));
         state.Advance();
-        if (block + 1 == this->BlocksBeforeMask()) {
+        if (!Config::kVariant && block + 1 == this->BlocksBeforeMask()) {
           if (block + 1 < this->AllBlocks()) blocks = max(blocks, this->WaitForMask(tile));
           Arrive(this->MaskEmpty(tile.number));
         }
@@ -82,17 +89,24 @@ class Producer : Pipeline<Config> {
         LoadPackedRows<64>(this->Queries(tile.number, group), column, tile.first_row + tile.first_query + 64 * group,
                            queries - 64 * group, this->QueriesFull(tile.number));
       }
+      int key = 0, end = tile.length;
+      if constexpr (Config::kVariant) {
+        const KeyRange range = this->WaitForBlocks(tile);
+        key = range.begin * kKeys, end = min(end, range.end * kKeys);
+      }
 #pragma unroll 1
-      for (int key = 0; key < tile.length; key += kKeys) {
+      for (; key < end; key += kKeys) {
         const int keys = min(tile.length - key, kKeys);
         WaitBarrier(this->KeysEmpty(state.stage), state.parity ^ 1);
         ArriveExpectTx(this->KeysFull(state.stage), Bytes(keys));
-        LoadPackedRows<kKeys>(this->Keys(state.stage), hidden + column, tile.first_row + key, keys,
-                              this->KeysFull(state.stage));
+        LoadPackedRows<kKeys>(this->Keys(state.stage),
+                              Config::kVariant ? this->KeyHead(tile.head) * Config::kHeadSize : hidden + column,
+                              tile.first_row + key, keys, this->KeysFull(state.stage));
         WaitBarrier(this->ValuesEmpty(state.stage), state.parity ^ 1);
         ArriveExpectTx(this->ValuesFull(state.stage), Bytes(keys));
-        LoadPackedRows<kKeys>(this->Values(state.stage), 2 * hidden + column, tile.first_row + key, keys,
-                              this->ValuesFull(state.stage));
+        LoadPackedRows<kKeys>(this->Values(state.stage),
+                              Config::kVariant ? this->ValueHead(tile.head) * Config::kHeadSize : 2 * hidden + column,
+                              tile.first_row + key, keys, this->ValuesFull(state.stage));
         state.Advance();
       }
     });
@@ -128,11 +142,32 @@ class Producer : Pipeline<Config> {
     this->scheduler_.ForEachTile([&](const Tile& tile) {
       WaitForEmptyMask(tile.number);
       const int last = this->p_.mask == nullptr ? MarkAllVisible(tile, lane) : MarkVisible(tile, lane);
-      if (lane == 0) {
+      if constexpr (Config::kVariant) {
+        __syncwarp();
+        const bool some_blind = this->p_.mask != nullptr && __any_sync(0xffffffffu, IsBlind(tile, lane));
+        const KeyRange blocks = this->BlocksInWindow(tile, tile.first_query, Config::kQueries);
+        if (lane == 0) {
+          this->Mask(tile.number)[0] =
+              some_blind ? this->AllBlocks() | Base::kAllHidden
+                         : blocks.begin << Base::kBeginBit | min(blocks.end, (last * 32 + kKeys - 1) / kKeys);
+          Arrive(this->MaskFull(tile.number));
+        }
+      } else if (lane == 0) {
         this->Mask(tile.number)[0] = last > 0 ? (last * 32 + kKeys - 1) / kKeys : this->AllBlocks() | Base::kAllHidden;
         Arrive(this->MaskFull(tile.number));
       }
     });
+  }
+
+  // Whether one of the lane's share of queries sees no key.
+  __device__ __forceinline__ bool IsBlind(const Tile& tile, int lane) const {
+    const int length = this->Length(tile), end = min(tile.first_query + Config::kQueries, length);
+    bool blind = false;
+#pragma unroll 1
+    for (int query = tile.first_query + lane; query < end; query += 32) {
+      blind |= !SeesAny(this->Mask(tile.number) + 1, Window(this->p_, query, query, length));
+    }
+    return blind;
   }
 
   // Both write a tile's bits and return the number of words up to the last bit.
