@@ -108,3 +108,18 @@ def test_commands(page: Path) -> None:
             wrong += [f"{span}: {option}" for option in given if option not in options().get(name, ())]
             wrong += [] if name in options() else [span]
     assert not wrong
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_in_order(page: Path) -> None:
+    """No two examples of a page write the same folder, which the second one would refuse."""
+    seen: set[str] = set()
+    twice = []
+    text = page.read_text(encoding="utf-8")
+    for name, rest in re.findall(r"^    bertfuse (export|fuse|optimize|quantize) (.*)", text, re.MULTILINE):
+        call = rest.partition(" #")[0]
+        for target in re.findall(r"(?:^|\s)-o (\S+)", call):
+            if target.rstrip("/") in seen and "--overwrite" not in call:
+                twice.append(f"{name} {call.strip()}")
+            seen.add(target.rstrip("/"))
+    assert not twice
