@@ -73,8 +73,9 @@ class Host:
         if fake:
             self.load(library.with_name(fake), **behaviour)
         native_gpus = list(native.gpus(library))
-        # Where the library has code, its kernels launch, too.
-        self.devices = [i for i, gpu in enumerate(native_gpus) if gpu.code_architecture or gpu.ptx_architecture]
+        # Where the library has code, its kernels launch, too; 7.5 refuses bfloat16.
+        code = [gpu.code_architecture or gpu.ptx_architecture for gpu in native_gpus]
+        self.devices = [i for i, gpu in enumerate(native_gpus) if code[i] and gpu.compute_capability >= 80]
         self.backends = [gpu.backends.decode().split() for gpu in native_gpus]
 
     def load(self, path: Path, **behaviour: Any) -> None:

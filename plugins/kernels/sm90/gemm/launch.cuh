@@ -105,7 +105,8 @@ template <class Config, class T>
 cudaError_t LaunchPersistent(const GemmTile& tile, const GemmArguments<T>& a, const Device& device,
                              cudaStream_t stream) {
   if (!Config::Epilogue::Supports(a.activation)) return cudaErrorInvalidValue;
-  Parameters p;
+  // All of it: maps that the kernel does not read are not what lay on the stack.
+  Parameters p = {};
   cudaError_t error = Prepare<Config>(tile, a, &p);
   if (error != cudaSuccess) return error;
   if (a.n % kPermutedRows != 0 || p.weight_slice_rows % kPermutedRows != 0) {
@@ -140,7 +141,7 @@ cudaError_t LaunchOneTile(const GemmTile& tile, const GemmArguments<T>& a, const
     return cudaErrorInvalidConfiguration;
   }
   if (!Config::Epilogue::Supports(a.activation)) return cudaErrorInvalidValue;
-  Parameters p;
+  Parameters p = {};
   cudaError_t error = Prepare<Config>(tile, a, &p);
   if (error != cudaSuccess) return error;
   error = MakeOperandMaps<Config>(a, &p);
@@ -160,7 +161,7 @@ cudaError_t LaunchOneTile(const GemmTile& tile, const GemmArguments<T>& a, const
 
 template <class Config, class T>
 cudaError_t LaunchSplitK(const GemmTile& tile, const GemmArguments<T>& a, const Device& device, cudaStream_t stream) {
-  Parameters p;
+  Parameters p = {};
   cudaError_t error = Prepare<Config>(tile, a, &p);
   if (error != cudaSuccess) return error;
   Split(tile, 0, &p);
