@@ -26,8 +26,10 @@ from bertfuse.qualify.layout import Layout
 from bertfuse.qualify.problem import Problem, parse
 from bertfuse.runtime import native
 
-# Where tensors lie: nothing is there, and no other number that a launch passes looks like an address near it.
-BASE = 0x5A0000000000
+# Where tensors lie: nothing is there. Two numbers of 32 bits side by side look like an address near it where the second
+# is 23131, a prime; with 0x5A00 for it, and 2^40 bytes to look at, any number from 23040 to 23295 did.
+BASE = 0x5A5B00000000
+BEYOND = 1 << 20  # bytes behind the last tensor that an address is looked for in
 STREAM = 0x57
 # Where fake_cudart puts pinned memory: the table of expected rows of each device (plugins/ops/row_hints.h).
 _PINNED, _PINNED_STEP = 0x5F0000000000, 0x10000
@@ -171,13 +173,14 @@ def faults(recorded: Recorded) -> Iterator[str]:
             yield f"reports {recorded.error!r}"
         return
     seen = set()
+    end = max((start + size for _, start, size in recorded.regions), default=BASE) + BEYOND
     for event in recorded.events:
         if event.get("error"):
             yield f"launches what the device refuses with {event['error']}: {event['launch']}"
         for parameter in event.get("parameters", ()):
             data = bytes.fromhex(parameter)
             words = struct.unpack(f"<{len(data) // 8}Q", data[: len(data) // 8 * 8])
-            for address in (word for word in words if BASE <= word < BASE + (1 << 40)):
+            for address in (word for word in words if BASE <= word < end):
                 of = [name for name, start, size in recorded.regions if start <= address < start + max(1, size)]
                 seen.update(of)
                 if not of:

@@ -17,7 +17,7 @@ from onnx import TensorProto
 
 from bertfuse.graph_rewrite.ops import OPS
 from bertfuse.runtime import native
-from tests.launches import BASE, STREAM, Recorder
+from tests.launches import BASE, BEYOND, STREAM, Recorder
 
 _FLOATS = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 _PRODUCTS = ("FusedGemm", "FusedGemmGelu", "FusedGemmLayerNorm", "FusedGemmGeluLayerNorm")
@@ -99,7 +99,7 @@ def run(
     data = [bytes.fromhex(parameter) for event in events for parameter in event.get("parameters", ())]
     words = [word for one in data for word in struct.unpack(f"<{len(one) // 8}Q", one[: len(one) // 8 * 8])]
     end = BASE + call.end + made.workspace_size
-    found["beyond"] = sum(end < word < BASE + (1 << 40) for word in words)
+    found["beyond"] = sum(end < word < end + BEYOND for word in words)
     return found
 
 
