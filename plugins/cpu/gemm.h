@@ -21,12 +21,10 @@ struct GemmBlocks {
 // 32 blocks to a product keep many threads busy, and those of a quarter of a million multiply-adds take some
 // microseconds, which is worth waking one. Reading a weight costs as much as two rows.
 inline GemmBlocks BlocksOfFewRows(int64_t m, int64_t n, int64_t k) {
-  constexpr int64_t kWork = 256 * 1024, kBlocks = 32, kMaxRows = 96, kRows = 6, kColumns = 16;
-  const int64_t row_blocks = CeilDiv(m, kMaxRows), rows = CeilDiv(CeilDiv(m, row_blocks), kRows) * kRows;
-  const int64_t column_work = std::max<int64_t>(1, k) * (std::min(rows, m) + 2);
-  const int64_t wanted = std::max({kWork / column_work, n * row_blocks / kBlocks, kColumns});
-  const int64_t column_blocks = CeilDiv(n, wanted), columns = CeilDiv(CeilDiv(n, column_blocks), kColumns) * kColumns;
-  return {rows, columns, false};
+  constexpr int64_t kWork = 256 * 1024, kBlocks = 32, kRows = 6, kColumns = 16;
+  const int64_t column_work = std::max<int64_t>(1, k) * (m + 2);
+  const int64_t column_blocks = CeilDiv(n, std::max({kWork / column_work, n / kBlocks, kColumns}));
+  return {CeilDiv(m, kRows) * kRows, CeilDiv(CeilDiv(n, column_blocks), kColumns) * kColumns, false};
 }
 
 // Every block of rows turns the weight into panels anew, which costs as much as eight rows, and every block of columns

@@ -6,6 +6,7 @@ That Triton loads it is tested in tests/ecosystem.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,6 +51,20 @@ def test_the_documents_configurations_are_those_that_are_written(
         (tmp_path / name / "config.pbtxt").read_text() for name in ("minilm_onnx", "minilm-ragged_onnx", "engine_plan")
     ]
     assert written == [block.replace("384", "32") for block in BLOCKS]
+
+
+def test_a_cpu_server_gets_the_library_only_where_nothing_else_runs_the_model(
+    folders: Callable[[str], Path], tmp_path: Path
+) -> None:
+    bare = shutil.copytree(folders("minilm"), tmp_path / "bare")
+    model = onnx.load(bare / "onnx" / "model.onnx")
+    assert len(model.functions) > 0
+    del model.functions[:]
+    onnx.save(model, bare / "onnx" / "model.onnx")
+    for folder, needed in ((folders("minilm"), False), (bare, True)):
+        said("triton", folder, "-o", tmp_path / "repository", "--provider", "cpu")
+        config = (tmp_path / "repository" / f"{folder.name}_onnx" / "config.pbtxt").read_text()
+        assert "KIND_CPU" in config and ("op_library_filename" in config) == needed
 
 
 def test_an_interrupted_or_repeated_command_leaves_no_half(folders: Callable[[str], Path], tmp_path: Path) -> None:
