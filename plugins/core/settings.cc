@@ -40,7 +40,7 @@ uint32_t DeterministicRowsFlags(const std::string& value, const char* name) {
 }
 
 uint32_t CublasLtFlags(const std::string& value, const char* name) {
-  return IsOn(value, name, false) ? 0 : BERTFUSE_NO_CUBLASLT;  // until its products have been measured on GPUs
+  return IsOn(value, name, true) ? 0 : BERTFUSE_NO_CUBLASLT;
 }
 
 std::string ReadTuningFile(const std::string& name) {

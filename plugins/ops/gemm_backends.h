@@ -55,11 +55,8 @@ struct MmaGemm {
   using X = typename Elements::X;
   static constexpr bool kIsCompiled = kIsHalf<X> || std::is_same_v<X, float> || kIsQuantized<Elements>;
 
-  // On Hopper float32 that may not be rounded stays with the kernel that was measured there.
   static bool Supports(const Arguments& a, const kernels::Device& device) {
-    const bool three_products = std::is_same_v<X, float> && !a.allow_tf32;
-    return kIsCompiled && kernels::HasMmaOf<X>(device) && kernels::GemmMmaSupports(a) &&
-           !(three_products && device.compute_capability == 90);
+    return kIsCompiled && kernels::HasMmaOf<X>(device) && kernels::GemmMmaSupports(a);
   }
   static cudaError_t Launch(const GemmTactic& tactic, const Arguments& a, const kernels::Device& device,
                             cudaStream_t stream) {

@@ -61,5 +61,11 @@ inline kernels::GemmBlock LargestThatFills(const GemmProblem& problem, const ker
 // half of it.
 double TensorFlopsPerCycle(int compute_capability);
 
+// Of mma.sync, which every architecture has: 9.0 and 10.0 reach their tensor cores' peak by other instructions.
+inline constexpr double kMostMmaFlopsPerCycle = 2048;
+
+// The same of float32 arithmetic.
+double Float32FlopsPerCycle(int compute_capability);
+
 }  // namespace bertfuse::cuda
 #endif  // BERTFUSE_OPS_GEMM_CANDIDATES_H_

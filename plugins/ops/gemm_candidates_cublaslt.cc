@@ -39,12 +39,23 @@ size_t CublasLtScratch(const GemmProblem& problem, const GemmTactic& tactic) {
   return known ? problem.cublaslt.workspace_bytes[tactic.algorithm] : 0;
 }
 
-// Measured: 16-bit products on Hopper, where kernels/sm90 with bias or GELU takes 0.84 to 1.27 times what cuBLAS takes
-// for the product alone (docs/performance.md). Reckoned, and to be measured with tests/gpu/bench_products.py:
-// everything else, and kMostRowsForEach. Whole models in float32, or with the portable kernels, took two to eight times
-// what they take in ONNX Runtime, whose products are cuBLAS's.
+// Exact float32 by three products of TF32 numbers, where the tensor cores do these faster than the others do float32
+// arithmetic (9.0: 4/3, 8.0: 8/3; not 8.6, 8.9 and 12.0: 2/3), and a tile for each multiprocessor keeps them busy. On
+// an H200 1024x2304x768 took 84 us and in cuBLASLt 102, 12288x2304x768 772 and 902, 128x2304x768 22 and 20.
+bool PrefersThreeTf32(const GemmProblem& problem) {
+  const bool exact = problem.x_bytes == 4 && !problem.allow_tf32;
+  if (!exact || !problem.backends.Has(Backend::kMma)) return false;
+  const int capability = problem.device->compute_capability;
+  const double tensor = std::min(TensorFlopsPerCycle(capability), kMostMmaFlopsPerCycle) / 6;
+  const int64_t tiles = kernels::CeilDiv(problem.m, 64) * kernels::CeilDiv(problem.n, 64);
+  return tensor > Float32FlopsPerCycle(capability) && tiles >= problem.device->multiprocessors;
+}
+
+// Measured on an H200 (docs/performance.md): there 16-bit products stay with kernels/sm90, which with bias or GELU takes
+// 0.84 to 1.27 times what cuBLAS takes for the product alone. Everything else, and what kernels/mma took there, is
+// faster in cuBLASLt but for PrefersThreeTf32(). Not measured: kMostRowsForEach.
 bool PrefersCublasLt(const GemmProblem& problem) {
-  if (problem.deterministic_rows || problem.backends.Has(Backend::kSm90)) return false;
+  if (problem.deterministic_rows || problem.backends.Has(Backend::kSm90) || PrefersThreeTf32(problem)) return false;
   return problem.capacity <= kMostRowsForEach * problem.m;
 }
 

@@ -14,9 +14,6 @@ using kernels::gemm_mma::Tile;
 
 constexpr int kSplits[] = {1, 2, 3, 4, 6, 8};
 constexpr int kLargestSplit = 128 * 128;  // outputs of a tile that is split along k: larger ones are for many rows
-// Of mma.sync with 16-bit operands (twice as many with 8-bit ones), which every architecture has: 9.0 and 10.0 reach
-// their peak by others.
-constexpr double kMostFlopsPerCycle = 2048;
 constexpr double kSharedBytesPerCycle = 128;
 
 Math MathOf(const GemmProblem& problem) {
@@ -66,7 +63,7 @@ GemmKernelFacts Facts(const GemmProblem& problem, const GemmTactic& tactic) {
   kernels::gemm_mma::ForTiles(math, [&](const Tile& compiled) {
     if (compiled.m == block.m && compiled.n == block.n) tile = compiled;
   });
-  const double halves = std::min(TensorFlopsPerCycle(problem.device->compute_capability), kMostFlopsPerCycle);
+  const double halves = std::min(TensorFlopsPerCycle(problem.device->compute_capability), kMostMmaFlopsPerCycle);
   const double peak = math == Math::kHalf   ? halves
                       : math == Math::kInt8 ? halves * 2
                       : math == Math::kTf32 ? halves / 2

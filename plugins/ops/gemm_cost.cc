@@ -106,8 +106,10 @@ double TensorFlopsPerCycle(int compute_capability) {
   for (const Rate& rate : kRates) {
     if (compute_capability >= rate.compute_capability) return rate.flops_per_cycle;
   }
-  return 256;  // of float32 arithmetic
+  return Float32FlopsPerCycle(compute_capability);
 }
+
+double Float32FlopsPerCycle(int compute_capability) { return compute_capability <= 80 ? 128 : 256; }
 
 double ExpectedMicroseconds(const GemmProblem& problem, const GemmTactic& tactic, const GemmKernelFacts& facts) {
   const Device& device = *problem.device;

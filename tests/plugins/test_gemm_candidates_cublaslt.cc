@@ -46,6 +46,7 @@ TEST(CublasLt, IsChosenWhereOurKernelsAreNotKnownToBeFaster) {
   const auto size = [&](int most) { return std::uniform_int_distribution<int64_t>(1, most)(random); };
   for (int i = 0; i < 1000; ++i) {
     GemmProblem problem = OnOthers(size(9000), size(4000), size(4000), i % 2 == 0, i % 4 < 2 ? 2 : 4);
+    problem.allow_tf32 = true;
     SCOPED_TRACE(Name(problem));
     EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, Backend::kCublasLt);
     EXPECT_EQ(ChooseGemmTactic(problem).tactic.algorithm, 0);
@@ -56,6 +57,26 @@ TEST(CublasLt, IsChosenWhereOurKernelsAreNotKnownToBeFaster) {
     EXPECT_NE(ChooseGemmTactic(problem).tactic.backend, Backend::kCublasLt);
     problem.backends = {Backend::kSimt}, problem.cublaslt = {};
     EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, Backend::kSimt);
+  }
+}
+
+// Three products of TF32 numbers for one of float32: where the tensor cores are that much faster, and have work.
+TEST(CublasLt, LeavesExactFloat32ToFastTensorCores) {
+  GemmProblem problem = OnOthers(1024, 2304, 768, false, 4);
+  kernels::Device device = *problem.device;
+  problem.device = &device;
+  for (const auto& [capability, backend] : {std::pair(80, Backend::kMma),
+                                            {86, Backend::kCublasLt},
+                                            {89, Backend::kCublasLt},
+                                            {90, Backend::kMma},
+                                            {120, Backend::kCublasLt}}) {
+    device.compute_capability = capability;
+    problem.m = 1024, problem.allow_tf32 = false;
+    EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, backend) << capability;
+    problem.m = 64;  // 36 tiles
+    EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, Backend::kCublasLt) << capability;
+    problem.m = 1024, problem.allow_tf32 = true;
+    EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, Backend::kCublasLt) << capability;
   }
 }
 
@@ -82,6 +103,7 @@ TEST(CublasLt, ScratchLiesBehindPartialSums) {
   std::mt19937 random(std::random_device{}());
   for (int i = 0; i < 1000; ++i) {
     GemmProblem problem = OnOthers(1 + random() % 500, 1 + random() % 500, 64, true, 4);
+    problem.allow_tf32 = true;
     problem.capacity = i % 2 == 0 ? 0 : problem.m + random() % problem.m;
     problem.cublaslt = {1, {4096}};
     const GemmTactic tactic = ChooseGemmTactic(problem).tactic;

@@ -127,13 +127,15 @@ int Plan::Ask() {
 int Plan::Run(int algorithm, const void* x, const void* weight, const void* bias, void* y, void* workspace,
               cudaStream_t stream) const {
   if (algorithm < 0 || algorithm >= algorithms_.count) return kInvalidValue;
+  const size_t workspace_bytes = algorithms_.workspace_bytes[algorithm];
+  if (workspace_bytes == 0) workspace = nullptr;  // cuBLASLt refuses one off alignment also where it needs none
   const Library& library = *FindLibrary();
   const float one = 1.0f, zero = 0.0f;
   MatmulDesc biased = nullptr;
   int status = adds_bias() ? Describe(&biased, bias) : kSuccess;
   if (status == kSuccess) {
     status = library.Matmul(handle_, adds_bias() ? biased : desc_, &one, weight, weight_, x, x_, &zero, y, y_, y, y_,
-                            &algorithm_[algorithm], workspace, algorithms_.workspace_bytes[algorithm], stream);
+                            &algorithm_[algorithm], workspace, workspace_bytes, stream);
   }
   if (biased != nullptr) library.MatmulDescDestroy(biased);
   return status;

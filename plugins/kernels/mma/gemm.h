@@ -57,6 +57,7 @@ void ForTiles(Math math, Visit&& visit) {
 // of the largest tile in the 99 KB of 8.6, 8.9 and 12.x.
 constexpr int kStageRowBytes = 64;
 constexpr int kMinStages = 3, kMaxStages = 6;
+constexpr int kMostRows = 256;        // of a tile
 constexpr int kReservedBytes = 1024;  // of shared memory, of each block, by the system
 
 constexpr int StageBytes(const Tile& tile) { return (tile.m + tile.n) * kStageRowBytes; }
@@ -80,12 +81,13 @@ constexpr GemmBlock BlockOn(Math math, const Tile& tile, int shared_bytes) {
 
 }  // namespace gemm_mma
 
-// Whether every row of x and weight starts on a 16-byte boundary, and sizes fit the kernel's integers.
+// Whether every row of x and weight starts on a 16-byte boundary, and sizes fit the kernel's integers: among them the
+// bytes of a tile's rows.
 template <class Elements>
 bool GemmMmaSupports(const GemmArguments<Elements>& a) {
   constexpr int64_t kBytes = sizeof(typename Elements::X), kMax = int64_t{1} << 31;
   return a.k > 0 && a.k % (16 / kBytes) == 0 && IsAligned(a.x, 16) && IsAligned(a.weight, 16) && a.m < kMax &&
-         a.n < kMax && a.k < kMax / kBytes;
+         a.n < kMax && a.k < kMax / (kBytes * gemm_mma::kMostRows);
 }
 
 // The longest k whose products of 8-bit integers 32 bits can sum up.

@@ -42,19 +42,21 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
     OperandCopy<X, Config::kM, Config::kThreads> x(p.x, p.k, tile.first_row, rows, first_k);
     OperandCopy<X, Config::kN, Config::kThreads> weight(p.weight, p.k, tile.first_column, p.n, first_k);
     typename Config::Accumulator sum[Config::kI][Config::kJ][4] = {};
-    MultiplyTile<Config>(
-        x, weight, reader, ring, p.stages, min(left, p.stages_per_split), p.fetch_weights_first, sum,
-        [&] {
-          if (!waited) WaitForDependencies();
-          waited = true;
-        },
-        [&] {
-          for (int i = static_cast<int>(threadIdx.x); i < Config::kN; i += Config::kThreads) {
-            const int column = tile.first_column + i;
-            bias[i] = p.bias != nullptr && column < p.n ? ToFloat(p.bias[column]) : 0.0f;
-            if constexpr (kScaled) bias[Config::kN + i] = column < p.n ? p.weight_scales[column] : 0.0f;
-          }
-        });
+    const auto before_x = [&] {
+      if (!waited) WaitForDependencies();
+      waited = true;
+    };
+    const auto load_vectors = [&] {
+      for (int i = static_cast<int>(threadIdx.x); i < Config::kN; i += Config::kThreads) {
+        const int column = tile.first_column + i;
+        bias[i] = p.bias != nullptr && column < p.n ? ToFloat(p.bias[column]) : 0.0f;
+        if constexpr (kScaled) bias[Config::kN + i] = column < p.n ? p.weight_scales[column] : 0.0f;
+      }
+    };
+    WithStages(p.stages, [&](auto stages) {
+      MultiplyTile<Config, decltype(stages)::value>(x, weight, reader, ring, min(left, p.stages_per_split),
+                                                    p.fetch_weights_first, sum, before_x, load_vectors);
+    });
     // The ring becomes the warps' staging: since the main loop's last barrier nothing is copied to it, nor read for
     // use.
     const int first_row = tile.first_row + warp_m, first_column = tile.first_column + warp_n;

@@ -50,29 +50,31 @@ class BegunCopies<kCopies, false> {
   bool begun_ = false;
 };
 
-// What one thread copies of an operand's kRows rows: a chunk of every (kThreads / 4)th row of a stage.
+// What one thread copies of an operand's kRows rows: a chunk of every (kThreads / 4)th row of a stage. Rows behind the
+// last one are copies of it, which reach nothing that is stored: to tell them apart at every copy took a third of the
+// loop's instructions.
 template <class T, int kRows, int kThreads>
 class OperandCopy {
  public:
-  // From row `first_row` and element `first_k` on. Rows from `rows` on, and k from p.k on, are zeros.
+  // From row `first_row`, which is below `rows`, and element `first_k` on. k from p.k on is zeros.
   __device__ __forceinline__ OperandCopy(const T* data, int k, int first_row, int rows, int first_k) {
     const int row = static_cast<int>(threadIdx.x) / kRowChunks, chunk = static_cast<int>(threadIdx.x) % kRowChunks;
-    const int64_t pitch = static_cast<int64_t>(k) * sizeof(T);
-    from_ = reinterpret_cast<const char*>(data) + (first_row + row) * pitch + first_k * int64_t{sizeof(T)} +
-            chunk * kChunkBytes;
-    next_row_ = kRowsAtOnce * pitch;
+    const uint32_t pitch = static_cast<uint32_t>(k) * sizeof(T);
+    from_ = reinterpret_cast<const char*>(data + static_cast<int64_t>(first_row) * k + first_k);
     to_ = ChunkOffset(row, chunk);
     left_ = (k - first_k) * static_cast<int>(sizeof(T)) - chunk * kChunkBytes;
 #pragma unroll
-    for (int i = 0; i < kCopies; ++i) inside_ |= (first_row + row + i * kRowsAtOnce < rows ? 1u : 0u) << i;
+    for (int i = 0; i < kCopies; ++i) {
+      const int copied = min(row + i * kRowsAtOnce, rows - 1 - first_row);
+      offset_[i] = static_cast<uint32_t>(copied) * pitch + chunk * kChunkBytes;
+    }
   }
 
   // Of the next stage's k. End() before the stage's wait, and before the next one begins.
   __device__ __forceinline__ void BeginNext(uint32_t tile) {
-    const uint32_t inside = left_ > 0 ? inside_ : 0;
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
-      begun_.Begin(i, tile + to_ + i * kRowsAtOnce * kStageRowBytes, from_ + i * next_row_, (inside >> i & 1) != 0);
+      begun_.Begin(i, tile + to_ + i * kRowsAtOnce * kStageRowBytes, from_ + offset_[i], left_ > 0);
     }
     from_ += kStageRowBytes;
     left_ -= kStageRowBytes;
@@ -88,24 +90,25 @@ class OperandCopy {
   static constexpr int kRowsAtOnce = kThreads / kRowChunks, kCopies = kRows / kRowsAtOnce;
   static_assert(kRows % kRowsAtOnce == 0 && kRowsAtOnce % 8 == 0, "all of a thread's chunks are swizzled alike");
   BegunCopies<kCopies, kHasAsyncCopies> begun_;
-  const char* from_;
-  int64_t next_row_;
-  int to_, left_;  // bytes of k from its chunk on
-  uint32_t inside_ = 0;
+  const char* from_;          // the same in all threads
+  uint32_t offset_[kCopies];  // from there to each of the thread's chunks
+  int to_, left_;             // bytes of k from its chunk on
 };
 
-// Waits for the stage that comes next: the number of groups behind it must be known to the instruction.
-__device__ __forceinline__ void WaitForStage(int stages) {
+// Calls visit(stages as a constant): an instruction has to know how many copies it may leave unfinished, and to choose
+// one of four instructions at every stage took a tenth of the loop's time.
+template <class Visit>
+__device__ __forceinline__ void WithStages(int stages, Visit&& visit) {
   static_assert(kMinStages == 3 && kMaxStages == 6);
   switch (stages) {
     case 3:
-      return WaitCopies<1>();
+      return visit(std::integral_constant<int, 3>());
     case 4:
-      return WaitCopies<2>();
+      return visit(std::integral_constant<int, 4>());
     case 5:
-      return WaitCopies<3>();
+      return visit(std::integral_constant<int, 5>());
     default:
-      return WaitCopies<4>();
+      return visit(std::integral_constant<int, 6>());
   }
 }
 
@@ -131,25 +134,25 @@ class FragmentReader {
   uint32_t x_, w_;
 };
 
-// sum += x * weight over `count` stages of k. `after_first_copies()` is called when the first copies are under way;
-// `before_x()` before x is read.
-template <class Config, class BeforeX, class AfterFirstCopies>
+// sum += x * weight over `count` stages of k, with kStages of them in the ring. `after_first_copies()` is called when the
+// first copies are under way; `before_x()` before x is read.
+template <class Config, int kStages, class BeforeX, class AfterFirstCopies>
 __device__ __forceinline__ void MultiplyTile(OperandCopy<typename Config::X, Config::kM, Config::kThreads>& x,
                                              OperandCopy<typename Config::X, Config::kN, Config::kThreads>& weight,
-                                             const FragmentReader<Config>& reader, uint32_t ring, int stages, int count,
+                                             const FragmentReader<Config>& reader, uint32_t ring, int count,
                                              bool fetch_weights_first,
                                              typename Config::Accumulator (&sum)[Config::kI][Config::kJ][4],
                                              BeforeX&& before_x, AfterFirstCopies&& after_first_copies) {
   constexpr uint32_t kXBytes = Config::kM * kStageRowBytes, kStageBytes = StageBytes(Config::kTile);
-  const uint32_t ring_end = ring + stages * kStageBytes;
-  const int first = min(stages - 1, count);
+  const uint32_t ring_end = ring + kStages * kStageBytes;
+  const int first = min(kStages - 1, count);
   if (fetch_weights_first) {
 #pragma unroll 1
     for (int i = 0; i < first; ++i) weight.CopyNext(ring + i * kStageBytes + kXBytes);
   }
   before_x();
 #pragma unroll 1
-  for (int i = 0; i < stages - 1; ++i) {
+  for (int i = 0; i < kStages - 1; ++i) {
     if (i < count) {
       x.CopyNext(ring + i * kStageBytes);
       if (!fetch_weights_first) weight.CopyNext(ring + i * kStageBytes + kXBytes);
@@ -157,7 +160,7 @@ __device__ __forceinline__ void MultiplyTile(OperandCopy<typename Config::X, Con
     CommitCopies();
   }
   after_first_copies();
-  WaitForStage(stages);
+  WaitCopies<kStages - 2>();
   __syncthreads();
   Fragments<Config::kI, Config::kJ> fragments[2];
   uint32_t read = ring, written = ring_end - kStageBytes;
@@ -170,13 +173,13 @@ __device__ __forceinline__ void MultiplyTile(OperandCopy<typename Config::X, Con
         // The next stage has arrived, and all warps have read this one. (Behind the last one what is read is not used.)
         x.End();
         weight.End();
-        WaitForStage(stages);
+        WaitCopies<kStages - 2>();
         __syncthreads();
         read = read + kStageBytes == ring_end ? ring : read + kStageBytes;
       }
       reader.Read(fragments[(step + 1) % 2], read, (step + 1) % Config::kSteps);
       if (step == 0) {
-        if (i + stages - 1 < count) {
+        if (i + kStages - 1 < count) {
           x.BeginNext(written);
           weight.BeginNext(written + kXBytes);
         }
