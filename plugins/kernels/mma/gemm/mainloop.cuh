@@ -134,8 +134,8 @@ class FragmentReader {
   uint32_t x_, w_;
 };
 
-// sum += x * weight over `count` stages of k, with kStages of them in the ring. `after_first_copies()` is called when the
-// first copies are under way; `before_x()` before x is read.
+// sum += x * weight over `count` stages of k, with kStages of them in the ring. `after_first_copies()` is called when
+// the first copies are under way; `before_x()` before x is read.
 template <class Config, int kStages, class BeforeX, class AfterFirstCopies>
 __device__ __forceinline__ void MultiplyTile(OperandCopy<typename Config::X, Config::kM, Config::kThreads>& x,
                                              OperandCopy<typename Config::X, Config::kN, Config::kThreads>& weight,
