@@ -74,15 +74,16 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 class Runner:
-    """TensorRT in this process, with the plugins of a library in its registry."""
+    """TensorRT in this process, with the plugins of a library in its registry, or with None of ours."""
 
-    def __init__(self, plugins: Path) -> None:
+    def __init__(self, plugins: Path | None) -> None:
         found = files()
         self.library = _load(found["runner"])
         opened = self.library.bertfuse_trt_runner_open(str(found["infer"]).encode(), str(found["parser"]).encode())
         self.pointer = self.pointer_of(opened)
         self.version = int(self.library.bertfuse_trt_runner_version(self.pointer))
-        self.done(self.library.bertfuse_trt_runner_load_plugins(self.pointer, str(plugins).encode()))
+        if plugins is not None:
+            self.done(self.library.bertfuse_trt_runner_load_plugins(self.pointer, str(plugins).encode()))
 
     def pointer_of(self, made: int | None) -> int:
         if not made:

@@ -6,11 +6,14 @@ of its ONNX parser are in one folder:
     export BERTFUSE_TENSORRT8=…/site-packages/tensorrt    # of PyPI's tensorrt 8.6.0, for any Python
     python -m pytest tests/gpu/test_tensorrt_engines.py
 cuBLAS 12 and cuDNN 8 must be on LD_LIBRARY_PATH: the parser's library asks for libnvinfer_plugin.so.8, which asks for
-them.
+them. BERTFUSE_TRT_LIBRARY_WITHOUT_CUDA names a libbertfuse_trt.so of -DBERTFUSE_CUDA=OFF, for one test.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,7 @@ from bertfuse.graph_rewrite import fuse_file  # noqa: E402
 from bertfuse.runtime import library_path  # noqa: E402
 from bertfuse.runtime.ragged_inputs import ragged  # noqa: E402
 from bertfuse.runtime.trt.model import prepare  # noqa: E402
+from tests import ROOT  # noqa: E402
 from tests.gpu.tensorrt_runner import Engine, Runner, RunnerError, files  # noqa: E402
 from tests.gpu.test_models import SIZES, build, inputs  # noqa: E402
 
@@ -165,11 +169,16 @@ def test_contexts_and_streams_at_once(runner: Runner, small: tuple[Any, Path]) -
     alone = [loaded.context().run(feed)["last_hidden_state"].clone() for feed in feeds]
     failures: list[str] = []
 
+    # Here, one after the other: TensorRT gives the first context the first profile, and none to the second.
+    contexts = [loaded.context() for _ in range(2)]
+    for number, context in enumerate(contexts):
+        context.set_profile(number)
+    torch.cuda.synchronize()
+
     def work(number: int) -> None:
         try:
             with torch.cuda.stream(torch.cuda.Stream()):
-                context = loaded.context()
-                context.set_profile(number)
+                context = contexts[number]
                 for _ in range(5):
                     for feed, expected in zip(feeds, alone, strict=True):
                         if not torch.equal(context.run(feed)["last_hidden_state"], expected):
@@ -185,6 +194,19 @@ def test_contexts_and_streams_at_once(runner: Runner, small: tuple[Any, Path]) -
     assert failures == []
 
 
+def used_on_the_device() -> int:
+    """Bytes, by this process; by all of them where that cannot be told."""
+    free, total = torch.cuda.mem_get_info()
+    try:
+        import pynvml
+    except ImportError:
+        return total - free
+    pynvml.nvmlInit()
+    device = pynvml.nvmlDeviceGetHandleByIndex(0)
+    by_process = {process.pid: process.usedGpuMemory for process in pynvml.nvmlDeviceGetComputeRunningProcesses(device)}
+    return by_process.get(os.getpid()) or total - free
+
+
 def test_a_hundred_engines_without_growth(runner: Runner, small: tuple[Any, Path]) -> None:
     """Built, serialised, loaded, run and given back: neither host nor device memory grows after the tenth."""
     psutil = pytest.importorskip("psutil")
@@ -195,18 +217,63 @@ def test_a_hundred_engines_without_growth(runner: Runner, small: tuple[Any, Path
         plan, _ = runner.build(file, [dict.fromkeys(TOKENS, ((1, 16), (2, 64), (4, 128)))], True)
         assert torch.isfinite(runner.load(plan).context().run(feed)["last_hidden_state"]).all()
         torch.cuda.empty_cache()
-        return psutil.Process().memory_info().rss, torch.cuda.mem_get_info()[0]
+        return psutil.Process().memory_info().rss, used_on_the_device()
 
-    seen = [once() for _ in range(100)]
-    grown = seen[-1][0] - seen[9][0], seen[9][1] - seen[-1][1]
-    print(f"host grew by {grown[0] / 1e6:.1f} MB, device by {grown[1] / 1e6:.1f} MB over 90 engines")
-    assert grown[0] < 50e6 and grown[1] <= 0
+    seen: list[tuple[int, int]] = []
+    for number in range(1, 101):
+        seen.append(once())
+        if number % 10 == 0:
+            host, device = (now - before for now, before in zip(seen[-1], seen[9], strict=True))
+            print(f"{number} engines: host grew by {host / 1e6:.1f} MB, device by {device / 1e6:.1f} MB", flush=True)
+    assert seen[-1][0] - seen[9][0] < 50e6 and seen[-1][1] <= seen[9][1]
 
 
 def test_bad_plans_are_refused(runner: Runner, small: tuple[Any, Path]) -> None:
     file, _ = prepared(small[1], "fp16")
     plan, _ = runner.build(file, [dict.fromkeys(TOKENS, ((1, 16), (2, 64), (4, 128)))], True)
-    for bad in (b"no plan", plan[: len(plan) // 2], plan[:-100]):
+    tag, version = (plan[:place] + bytes([plan[place] ^ 1]) + plan[place + 1 :] for place in (0, 4))
+    for bad in (b"no plan", plan[: len(plan) // 2], plan[:-100], tag, version):
         with pytest.raises(RunnerError, match="deserializeCudaEngine"):
             runner.load(bad)
     assert runner.load(plan).context().run(inputs(500, 2, 64))
+
+
+def test_layers_of_another_release_are_refused(runner: Runner, small: tuple[Any, Path]) -> None:
+    file, ops = prepared(small[1], "fp16")
+    plan, _ = runner.build(file, [dict.fromkeys(TOKENS, ((1, 16), (2, 64), (4, 128)))], True)
+    mark = b"bertfuse fields 1"
+    assert plan.count(mark) >= ops
+    with pytest.raises(RunnerError, match="cannot be read; build the engine again"):
+        runner.load(plan.replace(mark, b"bertfuse fields 0"))
+
+
+_ELSEWHERE = """
+import sys
+from pathlib import Path
+from tests.gpu.tensorrt_runner import Runner, RunnerError
+from tests.gpu.test_models import inputs
+try:
+    runner = Runner(Path(sys.argv[2]) if sys.argv[2:] else None)
+    runner.load(Path(sys.argv[1]).read_bytes()).context().run(inputs(500, 2, 64))
+except RunnerError as error:
+    print("refused:", error)
+"""
+
+
+@pytest.mark.parametrize("library", ["none", "without CUDA"])
+def test_a_plan_without_its_kernels_is_refused(
+    library: str, runner: Runner, small: tuple[Any, Path], tmp_path: Path
+) -> None:
+    """In a process of its own, which ends as any other."""
+    named = os.environ.get("BERTFUSE_TRT_LIBRARY_WITHOUT_CUDA")
+    if library != "none" and named is None:
+        pytest.skip("BERTFUSE_TRT_LIBRARY_WITHOUT_CUDA is not set")
+    file, _ = prepared(small[1], "fp16")
+    plan, _ = runner.build(file, [dict.fromkeys(TOKENS, ((1, 16), (2, 64), (4, 128)))], True)
+    (tmp_path / "plan").write_bytes(plan)
+    command = [sys.executable, "-c", _ELSEWHERE, str(tmp_path / "plan"), *([str(named)] if library != "none" else [])]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    print(done.stdout)
+    assert done.returncode == 0, done.stderr
+    said = "deserializeCudaEngine failed" if library == "none" else "was built without CUDA kernels"
+    assert done.stdout.startswith("refused:") and said in done.stdout

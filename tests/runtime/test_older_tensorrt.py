@@ -101,6 +101,24 @@ def test_newer_operators(name: str) -> None:
     np.testing.assert_allclose(computed(older, x), wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("opset", [13, 17, 20])
+@pytest.mark.parametrize("dtype", [TensorProto.INT32, TensorProto.INT64])
+def test_signs_of_integers_are_taken_of_floats(dtype: int, opset: int) -> None:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["whole"], to=dtype),
+        helper.make_node("Sign", ["whole"], ["signs"], name="odd"),
+        helper.make_node("Cast", ["signs"], ["y"], to=TensorProto.FLOAT),
+    ]
+    model, x = made(nodes, opset), np.array([[-7, -1, 0, 1, 2**24 + 3]], np.float32)
+    older = fit(model, {"x": TensorProto.FLOAT, "whole": dtype, "signs": dtype})
+    assert [entry.version for entry in older.opset_import] == [min(opset, 17)]
+    before = {node.output[0]: node for node in older.graph.node}
+    (sign,) = (node for node in older.graph.node if node.op_type == "Sign")
+    assert before[sign.input[0]].op_type == "Cast" and before[sign.input[0]].attribute[0].i == TensorProto.FLOAT
+    onnx.checker.check_model(older, full_check=True)
+    np.testing.assert_array_equal(computed(older, x), [[-1, -1, 0, 1, 1]])
+
+
 def test_what_has_no_older_form_is_named() -> None:
     node = helper.make_node("ReduceMean", ["x", "a"], ["y"], name="odd")
     with pytest.raises(BertfuseError, match="node 'odd' \\(ReduceMean\\): its axes are no constant"):

@@ -5,6 +5,7 @@ That Triton loads it is tested in tests/ecosystem.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -51,6 +52,16 @@ def test_the_documents_configurations_are_those_that_are_written(
         (tmp_path / name / "config.pbtxt").read_text() for name in ("minilm_onnx", "minilm-ragged_onnx", "engine_plan")
     ]
     assert written == [block.replace("384", "32") for block in BLOCKS]
+
+
+def test_an_engine_without_int64_is_sent_none(folders: Callable[[str], Path], tmp_path: Path) -> None:
+    """As TensorRT 8's, whose inputs are int32 where the model's are int64."""
+    inputs = {name: {"dtype": "int32", "shape": [-1, -1]} for name in ("input_ids", "attention_mask", "token_type_ids")}
+    plan = plan_of(tmp_path / "older.plan", inputs=inputs)
+    said("triton", folders("minilm"), "-o", tmp_path / "models", "--backend", "tensorrt", "--plan", plan, "--name", "m")
+    assert (tmp_path / "models" / "m_plan" / "config.pbtxt").read_text().count("TYPE_INT32") == 3
+    called = json.loads((tmp_path / "models" / "m" / "1" / "pipeline.json").read_text())["runs"]
+    assert [value["type"] for value in called["inputs"]] == ["tensor(int32)"] * 3
 
 
 def test_a_cpu_server_gets_the_library_only_where_nothing_else_runs_the_model(

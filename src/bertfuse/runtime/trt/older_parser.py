@@ -17,6 +17,7 @@ from bertfuse.graph_rewrite.weights import Weight
 
 OPSET = 17  # what 8.6's parser knows
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_INTEGERS = (TensorProto.INT32, TensorProto.INT64)
 _AXES_AS_INPUT = {"ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum",
                   "ReduceLogSumExp", "ReduceSumSquare"}  # fmt: skip
 # Newer than OPSET, with a definition in older operators that comes with onnx.
@@ -50,7 +51,7 @@ def element_types(
 
 
 def fit(model: onnx.ModelProto, types: Mapping[str, int], layer_normalization: bool = True) -> onnx.ModelProto:
-    """`model` in operators of opset 17; one that is of an older opset comes back as it is.
+    """`model` in operators of opset 17; one of an older opset comes back as it is, where the parser takes all of it.
 
     types                see element_types
     layer_normalization  whether the parser knows LayerNormalization (8.5's does not)
@@ -58,7 +59,10 @@ def fit(model: onnx.ModelProto, types: Mapping[str, int], layer_normalization: b
     Raises BertfuseError for a node that has no such form.
     """
     opset = next((entry for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
-    if opset is None or opset.version < (OPSET + 1 if layer_normalization else OPSET):
+    if opset is None:
+        return model
+    newest = OPSET if layer_normalization else OPSET - 1
+    if opset.version <= newest and not any(_is_sign_of_integers(node, types) for node in model.graph.node):
         return model
     if any(node.op_type in _DEFINED and not node.domain for node in model.graph.node):
         wanted = [("", name) for name in _DEFINED]
@@ -76,7 +80,7 @@ def fit(model: onnx.ModelProto, types: Mapping[str, int], layer_normalization: b
             nodes.append(node)
     del model.graph.node[:]
     model.graph.node.extend(nodes)
-    opset.version = OPSET
+    opset.version = min(opset.version, OPSET)
     return model
 
 
@@ -100,6 +104,8 @@ def _older(node: onnx.NodeProto, constants: Mapping[str, np.ndarray], types: Map
         return [_with_axes(node, constants)]
     if node.op_type == "Gelu":
         return _gelu(node, types)
+    if _is_sign_of_integers(node, types):
+        return _sign(node, types[node.input[0]])
     dropped = {"Split": "num_outputs", "Cast": "saturate", "CastLike": "saturate"}.get(node.op_type)
     if dropped:
         kept = [attribute for attribute in node.attribute if attribute.name != dropped]
@@ -108,6 +114,20 @@ def _older(node: onnx.NodeProto, constants: Mapping[str, np.ndarray], types: Map
     if node.op_type == "Pad" and len(node.input) > 3 and node.input[3]:
         raise BertfuseError(f"node {node.name!r} (Pad): has axes, which TensorRT before 10 does not take")
     return [node]
+
+
+def _is_sign_of_integers(node: onnx.NodeProto, types: Mapping[str, int]) -> bool:
+    """As DeBERTa's positions have it; the parser takes that of floating-point numbers alone."""
+    return node.op_type == "Sign" and not node.domain and types.get(node.input[0]) in _INTEGERS
+
+
+def _sign(node: onnx.NodeProto, dtype: int) -> list[onnx.NodeProto]:
+    wide, sign = f"{node.output[0]}/float", f"{node.output[0]}/sign"
+    return [
+        helper.make_node("Cast", [node.input[0]], [wide], name=wide, to=TensorProto.FLOAT),
+        helper.make_node("Sign", [wide], [sign], name=node.name),
+        helper.make_node("Cast", [sign], list(node.output), name=f"{node.output[0]}/cast", to=dtype),
+    ]
 
 
 def _with_axes(node: onnx.NodeProto, constants: Mapping[str, np.ndarray]) -> onnx.NodeProto:

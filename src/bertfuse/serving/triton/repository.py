@@ -224,7 +224,10 @@ def _plan_model(model: TextModel, name: str, plan: Path, options: Options) -> tu
         instances=options.instances,
         queue_delay=options.queue_delay,
     )
-    return made, _session(model, name, batch) | {"shortest": shortest, "longest": longest}
+    session = _session(model, name, batch)
+    for value in session["inputs"]:  # of TensorRT 8 and 9, which have no int64
+        value["type"] = f"tensor({found['inputs'][value['name']]['dtype']})"
+    return made, session | {"shortest": shortest, "longest": longest}
 
 
 def _session(model: TextModel, name: str, max_batch_size: int) -> dict[str, Any]:
