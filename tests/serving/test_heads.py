@@ -73,7 +73,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[ModelOptions]
 def test_who_shares(shared: tuple[list[ModelOptions], list[Shared]], tmp_path: Path) -> None:
     """Models of equal backbones, and not the one whose backbone has other weights."""
     models, (one,) = shared
-    assert one.models == (0, 1, 2)
+    assert one.models == [0, 1, 2]
     assert len({one.outputs[1]["logits"], one.outputs[2]["logits"], one.outputs[0]["sentence_embedding"]}) == 3
     sizes = [next(Path(model.folder).rglob("model.onnx")).stat().st_size for model in models[:3]]
     assert Path(one.path).stat().st_size < 1.5 * max(sizes)
@@ -113,10 +113,10 @@ def test_answers(shared: tuple[list[ModelOptions], list[Shared]]) -> None:
     want = [ask(apart, work) for work in works]
     for work, rows in zip(works, want, strict=True):
         np.testing.assert_array_equal(ask(together, work), rows)
-    # All that may be computed together, in one run.
+    run_of = together._scheduler._run_of  # all that may be computed together, in one run
     found: dict[int, Any] = {}
-    for first in {together._run_of(work): work for work in works}.values():
-        alike = [at for at, work in enumerate(works) if together._run_of(work) == together._run_of(first)]
+    for first in {run_of(work.kind): work for work in works}.values():
+        alike = [at for at, work in enumerate(works) if run_of(work.kind) == run_of(first.kind)]
         jobs = [Job(works[at], lambda job, answer: found.update({id(job): answer})) for at in alike]
         source.shuffle(order := list(range(len(jobs))))
         jobs, alike = [jobs[at] for at in order], [alike[at] for at in order]
@@ -124,7 +124,7 @@ def test_answers(shared: tuple[list[ModelOptions], list[Shared]]) -> None:
         for job, at in zip(jobs, alike, strict=True):
             np.testing.assert_allclose(found[id(job)].rows, want[at], atol=1e-5)
             assert found[id(job)].timing.batch_requests == len(jobs)
-    runs = [together._run_of(random_work(source, *kind)) for kind in kinds]
+    runs = [run_of(random_work(source, *kind).kind) for kind in kinds]
     assert runs[0] == runs[1] == runs[2] and len(set(runs)) == 3
     for one in (together, apart):
         one.close()

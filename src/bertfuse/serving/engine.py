@@ -22,12 +22,11 @@ from bertfuse.runtime.session import CPU, CUDA
 
 from .heads import Head, Shared
 from .look import open_model
+from .readers import READERS, output_of
 from .resident import resident_bytes
 from .scheduler import Batch, Job, Limits, Scheduler
 from .served import ModelOptions, Served
 from .work import Answer, EngineError, Timing, Work
-
-Rows = tuple[np.ndarray, np.ndarray | None]  # as Answer's rows and counts
 
 
 class Engine:
@@ -84,7 +83,10 @@ class Engine:
                 f"--memory {resident >> 20}: an engine takes {resident_bytes() >> 20} MiB ({taken}); serve fewer "
                 "models, or give less --max-batch-tokens or --threads"
             )
-        self._scheduler = Scheduler([_limits(model) for model in self.models], max_waiting, self._run_of)
+        together = self._together()
+        self._scheduler = Scheduler(
+            [_limits(model) for model in self.models], max_waiting, lambda kind: together.get(kind, kind)
+        )
         # The threads that each model would use by itself: they share the device.
         count = max(model.runs for model in self.models)
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
@@ -120,16 +122,17 @@ class Engine:
         place = shared.models.index(index)
         return {"session": Head(runs.session, shared.outputs[place], shared.metadata[place])}
 
-    def _run_of(self, work: Work) -> Hashable:
-        """The same for works that one run computes: of models that share a session those that read a row of each text;
-        for rows of each token, all rows of a run would be fetched."""
-        runs = self._runs.get(work.model)
-        if runs is not None and work.what in ("vectors", "logits"):
-            model = self.models[work.model]
-            output = _output(model, work.what, work.left_out)
-            if any(value.name == output and len(value.shape) == 2 for value in model.session.get_outputs()):
-                return id(runs)
-        return work.model, work.what, work.left_out
+    def _together(self) -> dict[tuple[int, str, int], Hashable]:
+        """By model, what and tokens left out, what one run computes with others: of models that share a session what is
+        read from a row of each text. For rows of each token, those of the whole run would be fetched."""
+        found: dict[tuple[int, str, int], Hashable] = {}
+        for index, runs in self._runs.items():
+            model = self.models[index]
+            shapes = {value.name: value.shape for value in model.session.get_outputs()}
+            what = "logits" if "logits" in shapes else "vectors"
+            if len(shapes[output_of(model, what, 0)]) == 2:
+                found[index, what, 0] = id(runs)
+        return found
 
     def _warm(self, model: TextModel, tokens: int) -> None:
         length = min(tokens, model.max_seq_length)
@@ -156,11 +159,11 @@ class Engine:
     def _run(self, batch: Batch, start: int) -> None:
         first = batch.jobs[0].work.model
         runs = self._runs.get(first, self.models[first])
-        tokens, rows = _together(batch, runs)
+        tokens, rows = _joined_texts(batch, runs)
         kinds: dict[tuple[int, str, int], list[int]] = {}  # jobs that read one output
         for place, job in enumerate(batch.jobs):
-            kinds.setdefault((job.work.model, job.work.what, job.work.left_out), []).append(place)
-        outputs = {kind: _output(self.models[kind[0]], *kind[1:]) for kind in kinds}
+            kinds.setdefault(job.work.kind, []).append(place)
+        outputs = {kind: output_of(self.models[kind[0]], *kind[1:]) for kind in kinds}
         called = {kind: self._called(kind[0], output) for kind, output in outputs.items()}
         run = runs.run_rows(tokens, rows, list(dict.fromkeys(called.values())))
         ran = time.monotonic_ns() - start
@@ -173,7 +176,7 @@ class Engine:
                 these = np.concatenate([np.arange(ends[at] - len(batch.rows[at]), ends[at]) for at in places])
                 found = {name: array[these] for name, array in found.items()}
                 mine = run.rows[these], run.lengths[these]
-            values, counts = _READERS[kind[1]](self.models[kind[0]], Run(*mine, [], found), kind[2])
+            values, counts = READERS[kind[1]](self.models[kind[0]], Run(*mine, [], found), kind[2])
             begin = row = 0
             for place in places:
                 job, part = batch.jobs[place], batch.rows[place]
@@ -215,7 +218,7 @@ def _limits(model: TextModel) -> Limits:
     return Limits(lambda lengths, most: token_batches(lengths, most, texts, padding), most, share)
 
 
-def _together(batch: Batch, model: TextModel) -> tuple[Tokens, np.ndarray]:
+def _joined_texts(batch: Batch, model: TextModel) -> tuple[Tokens, np.ndarray]:
     """The texts of the batch's jobs one after the other, and which of them are asked for."""
     works = [job.work for job in batch.jobs]
     types = None
@@ -227,45 +230,6 @@ def _together(batch: Batch, model: TextModel) -> tuple[Tokens, np.ndarray]:
     starts = np.cumsum([0, *(len(work.lengths) for work in works[:-1])])
     rows = np.concatenate([start + part for start, part in zip(starts, batch.rows, strict=True)])
     return Tokens(0, ids, types, lengths), rows
-
-
-def _output(model: Any, what: str, left_out: int) -> str:
-    """The model's output that `what` is read from."""
-    if what == "vectors":
-        return model.output_for(left_out)
-    if what == "tokens":
-        return "token_embeddings" if "token_embeddings" in model.outputs else "last_hidden_state"
-    return "logits"
-
-
-def _vectors(model: Any, run: Run, left_out: int) -> Rows:
-    return np.ascontiguousarray(model.vectors(run, skipped=left_out), np.float32), None
-
-
-def _tokens(model: Any, run: Run, _: int) -> Rows:
-    return _of_tokens(run.outputs[_output(model, "tokens", 0)], run.lengths), run.lengths.astype(np.int32)
-
-
-def _logits(model: Any, run: Run, _: int) -> Rows:
-    return run.outputs["logits"].astype(np.float32), None
-
-
-def _words(model: Any, run: Run, _: int) -> Rows:
-    """SPLADE's: of each word the largest log(1 + max(logit, 0)) of all tokens; those that are 0 are left out."""
-    logits = run.outputs["logits"].astype(np.float32)
-    logits[run.mask == 0] = 0
-    weights = np.log1p(np.maximum(logits.max(axis=1), 0))
-    where, words = np.nonzero(weights)
-    counts = np.bincount(where, minlength=len(run.rows)).astype(np.int32)
-    return np.stack([words.astype(np.float32), weights[where, words]], axis=1), counts
-
-
-_READERS = {"vectors": _vectors, "tokens": _tokens, "logits": _logits, "words": _words}
-
-
-def _of_tokens(rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """float32 [T, size] of [N, longest, size], without padding."""
-    return rows[np.arange(rows.shape[1]) < lengths[:, None]].astype(np.float32)
 
 
 def _joined(job: Job) -> Answer:

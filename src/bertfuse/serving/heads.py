@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import orjson
 
 from bertfuse.errors import BertfuseError
 from bertfuse.model_folder.files import folder_of, read_config
@@ -28,12 +30,9 @@ class Shared:
     """
 
     path: str
-    models: tuple[int, ...]
-    outputs: tuple[dict[str, str], ...]
-    metadata: tuple[dict[str, str], ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    models: list[int]
+    outputs: list[dict[str, str]]
+    metadata: list[dict[str, str]]
 
 
 class Head:
@@ -69,9 +68,10 @@ def share(models: Sequence[ModelOptions], on_gpu: bool, into: Path) -> list[Shar
     """Those of `models` that compute nearly the same (see graph_rewrite/one_graph.py), each as one model in `into`."""
     if len(models) < 2 or not any(len(alike) > 1 for alike in _alike(models)):
         return []
-    # In a process of its own, which takes the models' weights with it when it ends.
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return pool.submit(_share, models, on_gpu, into).result()
+    # In a process of its own, which takes the models' weights with it when it ends, also where memory is short.
+    asked = orjson.dumps({"models": [asdict(options) for options in models], "on_gpu": on_gpu, "into": str(into)})
+    told = subprocess.run([sys.executable, "-m", __spec__.name], input=asked, stdout=subprocess.PIPE, check=False)
+    return [] if told.returncode else [Shared(**one) for one in orjson.loads(told.stdout)]
 
 
 def _alike(models: Sequence[ModelOptions]) -> list[list[int]]:
@@ -113,6 +113,17 @@ def _share(models: Sequence[ModelOptions], on_gpu: bool, into: Path) -> list[Sha
                     left.remove(index)
             if found is None:
                 continue
-            outputs, metadata = zip(*((member.outputs, member.metadata) for member in found), strict=True)
-            made.append(Shared(str(target), tuple(group), outputs, metadata))
+            outputs, metadata = [member.outputs for member in found], [member.metadata for member in found]
+            made.append(Shared(str(target), group, outputs, metadata))
     return made
+
+
+def _main() -> None:
+    asked = orjson.loads(sys.stdin.buffer.read())
+    models = [ModelOptions(**options) for options in asked["models"]]
+    found = _share(models, asked["on_gpu"], Path(asked["into"]))
+    sys.stdout.buffer.write(orjson.dumps([asdict(one) for one in found]))
+
+
+if __name__ == "__main__":
+    _main()

@@ -76,21 +76,20 @@ class Batch:
     waiting: int  # jobs left behind
 
 
-def _run_of(work: Work) -> Hashable:
-    return work.model, work.what, work.left_out
-
-
 class Scheduler:
     """A queue of jobs from any thread, taken from as batches by the threads that run them.
 
     Args:
         limits: of each model.
         max_waiting: jobs that wait at most; `put` refuses more.
-        run_of: works for which it is the same may be computed in one run.
+        run_of: of Work.kind; those for which it is the same may be computed in one run.
     """
 
     def __init__(
-        self, limits: Sequence[Limits], max_waiting: int, run_of: Callable[[Work], Hashable] = _run_of
+        self,
+        limits: Sequence[Limits],
+        max_waiting: int,
+        run_of: Callable[[tuple[int, str, int]], Hashable] = lambda kind: kind,
     ) -> None:
         self._limits, self._max_waiting, self._run_of = limits, max_waiting, run_of
         self._waiting: deque[Job] = deque()
@@ -136,8 +135,8 @@ class Scheduler:
 
     def _next(self) -> Batch:
         first = self._waiting[0]
-        limits, kind = self._limits[first.work.model], self._run_of(first.work)
-        alike = [job for job in self._waiting if not job.ended and self._run_of(job.work) == kind]
+        limits, kind = self._limits[first.work.model], self._run_of(first.work.kind)
+        alike = [job for job in self._waiting if not job.ended and self._run_of(job.work.kind) == kind]
         candidates, total = [], 0
         for job in alike:
             rows = job.rows

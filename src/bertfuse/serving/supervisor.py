@@ -169,7 +169,7 @@ class _Supervisor:
         say: Callable[[str], None],
         shared: Sequence[Shared] = (),
     ) -> None:
-        self._shared = [one.to_dict() for one in shared]
+        self._shared = [asdict(one) for one in shared]
         self._models, self._server, self._listeners, self._folder, self._say = models, server, listeners, folder, say
         self._served: list[dict[str, Any]] | None = None
         self._sockets = [str(folder / f"engine-{index}") for index in range(len(server.devices))]
