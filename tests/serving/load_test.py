@@ -78,9 +78,11 @@ class Load:
         }
 
 
-def sentences(count: int, seed: int, words: int = 12) -> list[str]:
-    """Of `words` on average, most of them shorter; none of more than about three times as many."""
+def sentences(count: int, seed: int, words: int = 12, equal: bool = False) -> list[str]:
+    """Of `words` on average, most of them shorter, none of more than about three times as many; or all `equal`."""
     source = random.Random(seed)
+    if equal:
+        return [" ".join(source.choices(WORDS, k=words)) for _ in range(count)]
     most = 3 * words + 4
     return [
         " ".join(source.choices(WORDS, k=min(most, 3 + int(source.expovariate(1 / max(1, words - 3))))))
@@ -281,7 +283,7 @@ def run(arguments: argparse.Namespace) -> list[Load]:
     path = arguments.path or ("/rerank" if arguments.rerank else "/v1/embeddings")
     address = (url.hostname or "127.0.0.1", url.port or 80)
     target = Target(address, path, arguments.model, arguments.rerank, arguments.plain)
-    texts = sentences(arguments.texts, arguments.seed, arguments.words)
+    texts = sentences(arguments.texts, arguments.seed, arguments.words, arguments.equal)
     want = asyncio.run(calm(target, texts))
     sizes = (arguments.least, max(arguments.least, arguments.most))
     loads = []
@@ -329,6 +331,7 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=4, help="texts of a request at most")
     parser.add_argument("--texts", type=int, default=256, help="different texts")
     parser.add_argument("--words", type=int, default=12, help="of a text on average")
+    parser.add_argument("--equal", action="store_true", help="all texts of just --words words")
     parser.add_argument("--seed", type=int, default=0, help="of the texts")
     parser.add_argument("--rerank", action="store_true", help="scores instead of vectors")
     parser.add_argument("--plain", action="store_true", help="vectors as lists of numbers instead of base64")

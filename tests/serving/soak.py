@@ -2,10 +2,10 @@
 
     python -m tests.serving.soak http://127.0.0.1:8000 PID --minutes 60 --rate 20
 
-PID is the server's. At random: vectors of one text, of some, and of 500 whose answer leaves in parts; tokens; cosines;
-bodies that are refused; clients that go away before their answer, send half a request, or read nothing. Exit code 1
-where an answer has another status than it should, or a process has grown by more than --growth MiB since a tenth of the
-time had passed. Needs a model of embeddings, and httptools, NumPy, orjson and psutil.
+PID is the server's. At random: vectors of one text, of some, and of 500 whose answer leaves in parts; of tokens, where
+the model has them; cosines; bodies that are refused; clients that go away before their answer, send half a request, or
+read nothing. Exit code 1 where an answer has another status than it should, or a process has grown by more than
+--growth MiB since a tenth of the time had passed. Needs a model of embeddings, and httptools, NumPy, orjson and psutil.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class Soak:
 
     address: tuple[str, int]
     source: random.Random
+    tokens: bool = True  # whether the model gives a vector of each token
     answers: Counter[str] = field(default_factory=Counter)
     wrong: Counter[str] = field(default_factory=Counter)
 
@@ -63,6 +64,8 @@ class Soak:
             "goes away": (3, "/v1/embeddings", encoded, 0),
             "reads nothing": (0.5, "/v1/embeddings", {"input": texts * 4}, 0),
         }
+        if not self.tokens:
+            del kinds["tokens"]
         (kind,) = source.choices(list(kinds), [weight for weight, *_ in kinds.values()])
         _, path, body, status = kinds[kind]
         sent = self.request(path, body if isinstance(body, bytes) else orjson.dumps(body))
@@ -74,17 +77,20 @@ class Soak:
         """Asks for the most that `mixed` does, several at once: what an arena grows to for it is no leak."""
         texts = sorted(TEXTS, key=len)[-500:]
         asked = [self.request("/v1/embeddings", orjson.dumps({"input": texts[at:]})) for at in (0, 0, 250, 484) * 2]
-        asked += [self.request("/embed_all", orjson.dumps({"inputs": texts[-16:]}))] * 4
-
-        async def ask(sent: bytes) -> None:
-            loop = asyncio.get_running_loop()
-            _, connection = await loop.create_connection(Connection, *self.address)
-            status, _, _ = await asyncio.wait_for(connection.ask(sent), 120)
-            connection.transport.close()
+        every_token = self.request("/embed_all", orjson.dumps({"inputs": texts[-16:]}))
+        self.tokens = await self.once(every_token) != 404
+        asked += [every_token] * (4 if self.tokens else 0)
+        for status in await asyncio.gather(*map(self.once, asked)):
             if status != 200:
                 self.wrong[f"largest: {status}"] += 1
 
-        await asyncio.gather(*map(ask, asked))
+    async def once(self, sent: bytes) -> int:
+        """The status of one request on a connection of its own."""
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(Connection, *self.address)
+        status, _, _ = await asyncio.wait_for(connection.ask(sent), 120)
+        connection.transport.close()
+        return status
 
     async def client(self, pause: float, end: float) -> None:
         """One request after the other, `pause` seconds between them on average."""

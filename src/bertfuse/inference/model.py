@@ -123,12 +123,8 @@ class TextModel:
         self.folder = folder_of(self.path)
         self.config = read_config(self.folder)
         self.runs = GPU_RUNS if on_gpu else 1
-        if session is None and session_options.get("sess_options") is None:
-            cores = threads or len(os.sched_getaffinity(0))
-            self.runs = runs or (GPU_RUNS if on_gpu else cores)
-            session_options["sess_options"] = _session_options(on_gpu, max(1, cores // self.runs))
         if session is None:
-            session = InferenceSession(self.path, wanted, **session_options)
+            session, self.runs = open_session(self.path, wanted, threads, runs, **session_options)
         self.session = session
         inputs = session.get_inputs()
         self.ragged = OFFSETS in {value.name for value in inputs}
@@ -326,6 +322,19 @@ def _is_unicode(text: Text) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def open_session(
+    path: Path, providers: Sequence[Any], threads: int | None = None, runs: int | None = None, **options: Any
+) -> tuple[InferenceSession, int]:
+    """The session of an ONNX file, and how many runs at once it is made for; arguments as TextModel's."""
+    on_gpu = providers[0] != CPU
+    if options.get("sess_options") is not None:
+        return InferenceSession(path, providers, **options), GPU_RUNS if on_gpu else 1
+    cores = threads or len(os.sched_getaffinity(0))
+    runs = runs or (GPU_RUNS if on_gpu else cores)
+    options["sess_options"] = _session_options(on_gpu, max(1, cores // runs))
+    return InferenceSession(path, providers, **options), runs
 
 
 def _session_options(on_gpu: bool, threads: int) -> onnxruntime.SessionOptions:

@@ -5,25 +5,28 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bertfuse.errors import BertfuseError
 from bertfuse.inference.batches import Tokens, ragged_batches, token_batches
-from bertfuse.inference.model import MAX_PADDING, TextModel
+from bertfuse.inference.devices import providers_on
+from bertfuse.inference.model import MAX_PADDING, TextModel, open_session
+from bertfuse.inference.model import Batch as Run
 from bertfuse.runtime.session import CPU, CUDA
 
+from .heads import Head, Shared
 from .look import open_model
+from .readers import READERS, output_of
 from .resident import resident_bytes
 from .scheduler import Batch, Job, Limits, Scheduler
 from .served import ModelOptions, Served
 from .work import Answer, EngineError, Timing, Work
-
-Rows = tuple[np.ndarray, np.ndarray | None]  # as Answer's rows and counts
 
 
 class Engine:
@@ -38,6 +41,7 @@ class Engine:
         warm: tokens of the batches that are run before the engine is ready.
         resident: bytes that this process may have when it has run the largest batch of each model in each of its
             threads; None: any.
+        shared: of which models one session computes several; their requests are computed together.
 
     Raises BertfuseError for a model that cannot be served, or where `resident` is not enough.
     """
@@ -52,13 +56,20 @@ class Engine:
         max_waiting: int = 512,
         warm: Sequence[int] = (16,),
         resident: int | None = None,
+        shared: Sequence[Shared] = (),
     ) -> None:
         cores = threads or len(os.sched_getaffinity(0))
         self.models: list[TextModel] = []
         self.served: list[Served] = []
-        for options in models:
+        self._runs: dict[int, TextModel] = {}  # by model, the one that computes several
+        heads = {index: one for one in shared for index in one.models}
+        for index, options in enumerate(models):
             before = resident_bytes()
-            model, served = open_model(options, device, **_session(options, device, cores, memory))
+            settings = _session(options, device, cores, memory)
+            if index in heads:
+                settings = self._head(index, options, heads[index], device, **settings)
+            model, served = open_model(options, device, **settings)
+            model.runs = self._runs.get(index, model).runs
             for tokens in warm:
                 self._warm(model, min(tokens, model.max_batch_tokens))
             if resident is not None:  # on a CPU no run takes more than these
@@ -72,7 +83,10 @@ class Engine:
                 f"--memory {resident >> 20}: an engine takes {resident_bytes() >> 20} MiB ({taken}); serve fewer "
                 "models, or give less --max-batch-tokens or --threads"
             )
-        self._scheduler = Scheduler([_limits(model) for model in self.models], max_waiting)
+        together = self._together()
+        self._scheduler = Scheduler(
+            [_limits(model) for model in self.models], max_waiting, lambda kind: together.get(kind, kind)
+        )
         # The threads that each model would use by itself: they share the device.
         count = max(model.runs for model in self.models)
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
@@ -97,6 +111,29 @@ class Engine:
         for thread in self._threads:
             thread.join()
 
+    def _head(self, index: int, options: ModelOptions, shared: Shared, device: str, **session: Any) -> dict[str, Any]:
+        """What opens the model `index` on the session of all that share it, which is opened for the first of them."""
+        if shared.models[0] not in self._runs:
+            providers = session.pop("providers", None) or providers_on(device)
+            opened, count = open_session(Path(shared.path), providers, library=options.library, **session)
+            self._runs[index] = TextModel(Path(options.folder), session=opened)
+            self._runs[index].runs = count
+        runs = self._runs[index] = self._runs[shared.models[0]]
+        place = shared.models.index(index)
+        return {"session": Head(runs.session, shared.outputs[place], shared.metadata[place])}
+
+    def _together(self) -> dict[tuple[int, str, int], Hashable]:
+        """By model, what and tokens left out, what one run computes with others: of models that share a session what is
+        read from a row of each text. For rows of each token, those of the whole run would be fetched."""
+        found: dict[tuple[int, str, int], Hashable] = {}
+        for index, runs in self._runs.items():
+            model = self.models[index]
+            shapes = {value.name: value.shape for value in model.session.get_outputs()}
+            what = "logits" if "logits" in shapes else "vectors"
+            if len(shapes[output_of(model, what, 0)]) == 2:
+                found[index, what, 0] = id(runs)
+        return found
+
     def _warm(self, model: TextModel, tokens: int) -> None:
         length = min(tokens, model.max_seq_length)
         count = max(1, tokens // length)
@@ -115,26 +152,47 @@ class Engine:
                     continue
                 for job, rows in zip(batch.jobs, batch.rows, strict=True):  # whose fault it is, each finds out alone
                     try:
-                        self._run(Batch(batch.model, batch.what, [job], [rows], batch.waiting), start)
+                        self._run(Batch([job], [rows], batch.waiting), start)
                     except Exception as own:
                         job.finish(EngineError(" ".join(str(own).split())[:500] or type(own).__name__))
 
     def _run(self, batch: Batch, start: int) -> None:
-        model = self.models[batch.model]
-        tokens, rows = _together(batch, model)
-        found, counts = _READERS[batch.what](model, tokens, rows, batch.jobs[0].work.left_out)
+        first = batch.jobs[0].work.model
+        runs = self._runs.get(first, self.models[first])
+        tokens, rows = _joined_texts(batch, runs)
+        kinds: dict[tuple[int, str, int], list[int]] = {}  # jobs that read one output
+        for place, job in enumerate(batch.jobs):
+            kinds.setdefault(job.work.kind, []).append(place)
+        outputs = {kind: output_of(self.models[kind[0]], *kind[1:]) for kind in kinds}
+        called = {kind: self._called(kind[0], output) for kind, output in outputs.items()}
+        run = runs.run_rows(tokens, rows, list(dict.fromkeys(called.values())))
         ran = time.monotonic_ns() - start
-        begin = row = 0
-        for job, mine in zip(batch.jobs, batch.rows, strict=True):
-            if not job.parts:
-                read = int(tokens.lengths[rows].sum())
-                job.timing = Timing(start - job.begun, ran, len(batch.jobs), read, batch.waiting)
-            own = None if counts is None else counts[row : row + len(mine)]
-            end = begin + (len(mine) if own is None else int(own.sum()))
-            part = (mine, found[begin:end], own)
-            begin, row = end, row + len(mine)
-            if job.add(part):
-                job.finish(_joined(job))
+        read = int(tokens.lengths[rows].sum())
+        ends = np.cumsum([len(part) for part in batch.rows])
+        for kind, places in kinds.items():
+            found = {outputs[kind]: run.outputs[called[kind]]}
+            mine = run.rows, run.lengths
+            if len(kinds) > 1:
+                these = np.concatenate([np.arange(ends[at] - len(batch.rows[at]), ends[at]) for at in places])
+                found = {name: array[these] for name, array in found.items()}
+                mine = run.rows[these], run.lengths[these]
+            values, counts = READERS[kind[1]](self.models[kind[0]], Run(*mine, [], found), kind[2])
+            begin = row = 0
+            for place in places:
+                job, part = batch.jobs[place], batch.rows[place]
+                if not job.parts:
+                    job.timing = Timing(start - job.begun, ran, len(batch.jobs), read, batch.waiting)
+                own = None if counts is None else counts[row : row + len(part)]
+                end = begin + (len(part) if own is None else int(own.sum()))
+                done = (part, values[begin:end], own)
+                begin, row = end, row + len(part)
+                if job.add(done):
+                    job.finish(_joined(job))
+
+    def _called(self, index: int, output: str) -> str:
+        """The name of a model's output in the session that computes it."""
+        session = self.models[index].session
+        return session.outputs[output] if isinstance(session, Head) else output
 
 
 def _session(options: ModelOptions, device: str, cores: int, memory: int | None) -> dict[str, Any]:
@@ -160,7 +218,7 @@ def _limits(model: TextModel) -> Limits:
     return Limits(lambda lengths, most: token_batches(lengths, most, texts, padding), most, share)
 
 
-def _together(batch: Batch, model: TextModel) -> tuple[Tokens, np.ndarray]:
+def _joined_texts(batch: Batch, model: TextModel) -> tuple[Tokens, np.ndarray]:
     """The texts of the batch's jobs one after the other, and which of them are asked for."""
     works = [job.work for job in batch.jobs]
     types = None
@@ -172,40 +230,6 @@ def _together(batch: Batch, model: TextModel) -> tuple[Tokens, np.ndarray]:
     starts = np.cumsum([0, *(len(work.lengths) for work in works[:-1])])
     rows = np.concatenate([start + part for start, part in zip(starts, batch.rows, strict=True)])
     return Tokens(0, ids, types, lengths), rows
-
-
-def _vectors(model: Any, tokens: Tokens, rows: np.ndarray, left_out: int) -> Rows:
-    batch = model.run_rows(tokens, rows, [model.output_for(left_out)])
-    return np.ascontiguousarray(model.vectors(batch, skipped=left_out), np.float32), None
-
-
-def _tokens(model: Any, tokens: Tokens, rows: np.ndarray, _: int) -> Rows:
-    output = "token_embeddings" if "token_embeddings" in model.outputs else "last_hidden_state"
-    found = model.run_rows(tokens, rows, [output])
-    return _of_tokens(found.outputs[output], found.lengths), found.lengths.astype(np.int32)
-
-
-def _logits(model: Any, tokens: Tokens, rows: np.ndarray, _: int) -> Rows:
-    return model.run_rows(tokens, rows, ["logits"]).outputs["logits"].astype(np.float32), None
-
-
-def _words(model: Any, tokens: Tokens, rows: np.ndarray, _: int) -> Rows:
-    """SPLADE's: of each word the largest log(1 + max(logit, 0)) of all tokens; those that are 0 are left out."""
-    found = model.run_rows(tokens, rows, ["logits"])
-    logits = found.outputs["logits"].astype(np.float32)
-    logits[found.mask == 0] = 0
-    weights = np.log1p(np.maximum(logits.max(axis=1), 0))
-    where, words = np.nonzero(weights)
-    counts = np.bincount(where, minlength=len(rows)).astype(np.int32)
-    return np.stack([words.astype(np.float32), weights[where, words]], axis=1), counts
-
-
-_READERS = {"vectors": _vectors, "tokens": _tokens, "logits": _logits, "words": _words}
-
-
-def _of_tokens(rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """float32 [T, size] of [N, longest, size], without padding."""
-    return rows[np.arange(rows.shape[1]) < lengths[:, None]].astype(np.float32)
 
 
 def _joined(job: Job) -> Answer:

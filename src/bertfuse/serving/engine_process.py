@@ -17,6 +17,7 @@ from .served import ModelOptions
 async def _serve(settings: dict[str, Any]) -> None:
     from .engine import Engine
     from .engine_server import EngineServer
+    from .heads import Shared
 
     models = [ModelOptions(**options) for options in settings["models"]]
     try:
@@ -28,6 +29,7 @@ async def _serve(settings: dict[str, Any]) -> None:
             max_waiting=settings["max_waiting"],
             warm=settings["warm"],
             resident=settings["resident"],
+            shared=[Shared(**shared) for shared in settings["shared"]],
         )
     except (BertfuseError, OSError, MemoryError) as error:
         say("failed", message=str(error))

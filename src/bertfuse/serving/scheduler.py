@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,8 +71,6 @@ class Job:
 class Batch:
     """Rows of jobs to be computed in one run."""
 
-    model: int
-    what: str
     jobs: list[Job]
     rows: list[np.ndarray]  # of each job
     waiting: int  # jobs left behind
@@ -84,10 +82,16 @@ class Scheduler:
     Args:
         limits: of each model.
         max_waiting: jobs that wait at most; `put` refuses more.
+        run_of: of Work.kind; those for which it is the same may be computed in one run.
     """
 
-    def __init__(self, limits: Sequence[Limits], max_waiting: int) -> None:
-        self._limits, self._max_waiting = limits, max_waiting
+    def __init__(
+        self,
+        limits: Sequence[Limits],
+        max_waiting: int,
+        run_of: Callable[[tuple[int, str, int]], Hashable] = lambda kind: kind,
+    ) -> None:
+        self._limits, self._max_waiting, self._run_of = limits, max_waiting, run_of
         self._waiting: deque[Job] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -131,11 +135,8 @@ class Scheduler:
 
     def _next(self) -> Batch:
         first = self._waiting[0]
-        model, what = first.work.model, first.work.what
-        limits = self._limits[model]
-        kind = (model, what, first.work.left_out)
-        waiting = [job for job in self._waiting if not job.ended]
-        alike = [job for job in waiting if (job.work.model, job.work.what, job.work.left_out) == kind]
+        limits, kind = self._limits[first.work.model], self._run_of(first.work.kind)
+        alike = [job for job in self._waiting if not job.ended and self._run_of(job.work.kind) == kind]
         candidates, total = [], 0
         for job in alike:
             rows = job.rows
@@ -157,9 +158,9 @@ class Scheduler:
         # The batch that the first row is in: the longest text of the request that has waited longest.
         cut = (batch for batch in limits.cut(lengths, most) if 0 in batch)
         chosen = next(cut) if len(rows) > 1 else np.zeros(1, np.int64)
-        return self._removed(model, what, jobs, owners[chosen], rows[chosen])
+        return self._removed(jobs, owners[chosen], rows[chosen])
 
-    def _removed(self, model: int, what: str, jobs: list[Job], owners: np.ndarray, rows: np.ndarray) -> Batch:
+    def _removed(self, jobs: list[Job], owners: np.ndarray, rows: np.ndarray) -> Batch:
         """The batch of these rows, which wait no more; a job with more of them goes to the end."""
         order = np.argsort(owners, kind="stable")
         owners, rows = owners[order], rows[order]
@@ -178,4 +179,4 @@ class Scheduler:
         kept = deque(job for job in self._waiting if id(job) not in gone)
         kept.extend(behind)
         self._waiting = kept
-        return Batch(model, what, taken, parts, len(kept))
+        return Batch(taken, parts, len(kept))

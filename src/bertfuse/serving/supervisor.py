@@ -26,6 +26,7 @@ import orjson
 from bertfuse.errors import BertfuseError
 
 from .checks import Limits
+from .heads import Shared, share
 from .served import ModelOptions, Served
 
 # What an answer to a client that does not read it may take before the kernel gives the connection up.
@@ -79,7 +80,8 @@ def serve(models: Sequence[ModelOptions], server: Server, say: Callable[[str], N
         listeners = stack.enter_context(_listening(server))
         folder = Path(tempfile.mkdtemp(prefix="bertfuse-serve-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        asyncio.run(_Supervisor(models, server, listeners, folder, say).run())
+        shared = share(models, server.devices[0] != "cpu", folder)
+        asyncio.run(_Supervisor(models, server, listeners, folder, say, shared).run())
 
 
 class _Child:
@@ -165,7 +167,9 @@ class _Supervisor:
         listeners: Sequence[socket.socket],
         folder: Path,
         say: Callable[[str], None],
+        shared: Sequence[Shared] = (),
     ) -> None:
+        self._shared = [asdict(one) for one in shared]
         self._models, self._server, self._listeners, self._folder, self._say = models, server, listeners, folder, say
         self._served: list[dict[str, Any]] | None = None
         self._sockets = [str(folder / f"engine-{index}") for index in range(len(server.devices))]
@@ -190,6 +194,9 @@ class _Supervisor:
             names = ", ".join(model["name"] for model in self._served or ())
             beside = f", gRPC at port {self._server.grpc_port}" if self._server.grpc_port else ""
             self._say(f"Serving {names} at {scheme}://{_address(self._server.host, self._server.port)}{beside}")
+            for shared in self._shared:
+                heads = " and ".join((self._served or ())[index]["name"] for index in shared["models"])
+                self._say(f"{heads} have one backbone, which is computed once")
             await waiting
             self._say("Stopping: new requests are refused, those in work are answered")
             for front in fronts:
@@ -240,6 +247,7 @@ class _Supervisor:
             "max_waiting": server.limits.max_queued,
             "warm": server.warm,
             "resident": server.resident,
+            "shared": self._shared,
         }
 
     def _front(self, listener: socket.socket) -> dict[str, Any]:

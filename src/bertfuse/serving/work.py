@@ -30,6 +30,11 @@ class Work:
     type_ids: np.ndarray | None = None
     left_out: int = 0
 
+    @property
+    def kind(self) -> tuple[int, str, int]:
+        """What one output of one model is read for."""
+        return self.model, self.what, self.left_out
+
 
 @dataclass(frozen=True)
 class Timing:
