@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bertfuse.errors import ExportError, first_line
 from bertfuse.model_folder.files import longest_sequence
 
+from .decomposition import decomposed_where_needed
 from .tasks import INPUTS, Task
 
 if TYPE_CHECKING:
@@ -118,14 +119,8 @@ def run_exporter(
     try:
         with torch.no_grad():
             if exporter == "dynamo":
-                program = torch.onnx.export(
-                    module,
-                    tuple(inputs.values()),
-                    dynamic_shapes={"tensors": tuple(dict(axes) for _ in names)} if dynamic else None,
-                    dynamo=True,
-                    **common,
-                )
-                exported = program.model
+                options = {"dynamic_shapes": {"tensors": tuple(dict(axes) for _ in names)}} if dynamic else {}
+                exported = _by_dynamo(module, tuple(inputs.values()), options | common)
             else:
                 file = scratch / "traced.onnx"
                 named = {name: axes for name in names} | {name: task.outputs[name] for name in outputs}
@@ -148,6 +143,18 @@ def run_exporter(
     _check_exported(exported, exporter, opset, dynamic)
     _clean(exported)
     return exported
+
+
+def _by_dynamo(module: torch.nn.Module, tensors: tuple[torch.Tensor, ...], options: dict[str, Any]) -> onnx_ir.Model:
+    import torch
+
+    with decomposed_where_needed() as shortcut:
+        try:
+            return torch.onnx.export(module, tensors, dynamo=True, **options).model
+        except Exception:
+            if not shortcut.taken:
+                raise
+    return torch.onnx.export(module, tensors, dynamo=True, **options).model
 
 
 def _root(error: BaseException) -> BaseException:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,3 +27,7 @@ def said(*arguments: object, code: int | None = 0) -> Any:
     result = invoke(*arguments, "--json", code=code)
     assert result.stderr == ""
     return json.loads(result.stdout)
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "bertfuse.cli", *map(str, arguments)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 import bertfuse
 from bertfuse.cli import app
-from tests.commands import ORIGINAL, invoke, said
+from tests.commands import ORIGINAL, command, invoke, said
 from tests.tiny_models import HEADS, LAYERS, exported, inputs, save_checkpoint
 
 
@@ -275,3 +276,25 @@ def test_doctor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file.write_bytes(b"")
     monkeypatch.setenv("BERTFUSE_ORT_LIBRARY", str(file))
     assert "does not load" in said("doctor", code=1)["problems"][0]
+
+
+@pytest.mark.parametrize(
+    "raised", ["KeyboardInterrupt()", "ImportError('initialization failed') from KeyboardInterrupt()"]
+)
+def test_interrupted(raised: str, tmp_path: Path) -> None:
+    """Ctrl-C, which may come while a package in C is imported, is a line and exit code 130."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, *rest):\n"
+        f"        if name == 'onnx': raise {raised}\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+    )
+    ran = subprocess.run(
+        command("explain", tmp_path / "model.onnx"),
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "bertfuse: interrupted\n")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shlex
 import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -18,7 +20,7 @@ import pytest
 
 import bertfuse
 from tests.checkpoints import texts
-from tests.commands import invoke
+from tests.commands import command, invoke
 from tests.corpora import model_folder, page_commands, page_folder, write_rows, written
 
 ray = pytest.importorskip("ray", reason="Ray is not installed (bertfuse[ray])")
@@ -94,6 +96,32 @@ def test_text_files_and_other_tasks(tmp_path: Path) -> None:
     ids, columns = written(tmp_path / "out")
     assert ids == list(range(70))
     assert columns["label"].tolist() == [row["label"] for row in bertfuse.Classifier(folder, device="cpu")(given)]
+
+
+def test_interrupted(model: Path, tmp_path: Path) -> None:
+    """Ctrl-C, of the whole group as terminals do it: what is complete stays, and the same command goes on."""
+    path = write_rows(tmp_path / "c.csv", [{"text": text} for text in texts(30_000, seed=53)])
+    out = tmp_path / "out"
+    line = command("embed", path, "--model", model, "-o", out, "--shard-rows", "200", "--ray", "local")
+    process = subprocess.Popen(
+        line,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    while process.poll() is None and len(list(out.glob(".bertfuse/0*.json"))) < 3:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    said, errors = process.communicate(timeout=120)
+    assert (process.returncode, said) == (130, ""), errors
+    # Ray's own log, and how far it is every half a minute, may stand before.
+    last = errors.strip().splitlines()[-1]
+    found = re.fullmatch(rf"Interrupted: ([\d,]+) rows in (\d+) files are kept in {out}; .* goes on from there", last)
+    assert found and "Traceback" not in errors and "ray.kill" not in errors, errors
+    ids, columns = written(out)
+    assert len(ids) == len(columns["embedding"]) == int(found[1].replace(",", "")) == 200 * int(found[2]) >= 600
 
 
 def test_errors_are_one_line(model: Path, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_windows_do_not_mix_rows(folders: Callable[[str], Path], monkeypatch: py
     encoder = bertfuse.Encoder(folders("encoder"))
     given = texts(50, seed=12)
     want = encoder.encode(given)
-    monkeypatch.setattr("bertfuse.inference.model.WINDOW_TEXTS", 7)
+    monkeypatch.setattr("bertfuse.inference.windows.WINDOW_TEXTS", 7)
     np.testing.assert_allclose(encoder.encode(given, show_progress_bar=True), want, atol=2e-6)
 
 

@@ -20,7 +20,7 @@ import pytest
 import bertfuse
 from bertfuse.inference.corpus.job import Tally
 from tests.checkpoints import texts
-from tests.commands import invoke, said
+from tests.commands import command, invoke, said
 from tests.corpora import model_folder, write_rows, written
 
 
@@ -205,10 +205,6 @@ def test_a_run_is_resumed_with_what_it_was_begun_with_only(models: Callable[[str
     with path.open("a") as handle:
         handle.write("one more\n")
     assert "was begun with another input" in error_of(*given, "10")
-
-
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "bertfuse.cli", *map(str, arguments)]
 
 
 def test_standard_input_is_resumed_if_it_is_the_same(models: Callable[[str], Path], tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ TEST(Settings, RowsAreDeterministicIfAsked) {
             "BERTFUSE_DETERMINISTIC_ROWS is 'on', expected '0' or '1'");
 }
 
-TEST(Settings, CublasLtIsOffUnlessTurnedOn) {
-  EXPECT_EQ(CublasLtFlags("", "x"), static_cast<uint32_t>(BERTFUSE_NO_CUBLASLT));
+TEST(Settings, CublasLtIsOnUnlessTurnedOff) {
+  EXPECT_EQ(CublasLtFlags("", "x"), 0u);
   EXPECT_EQ(CublasLtFlags("1", "x"), 0u);
   EXPECT_EQ(CublasLtFlags("0", "x"), static_cast<uint32_t>(BERTFUSE_NO_CUBLASLT));
   EXPECT_EQ(Message([] { CublasLtFlags("no", kCublasLtVariable); }), "BERTFUSE_CUBLASLT is 'no', expected '0' or '1'");

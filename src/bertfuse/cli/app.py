@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import signal
 import sys
@@ -60,4 +61,7 @@ for command in app.registered_commands:
 def main() -> None:
     """Entry point of the `bertfuse` command."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # or temporary files would stay
-    app()
+    try:
+        app()
+    finally:
+        gc.freeze()  # or Python looks through all that torch is made of as it ends: half a second

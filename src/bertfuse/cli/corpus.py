@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .options import Json, Library
-from .output import command, print_json, stderr, stdout
+from .output import INTERRUPTED, command, print_json, stderr, stdout
 
 if TYPE_CHECKING:
     from bertfuse.inference.corpus.job import Job, Tally
@@ -244,7 +243,7 @@ def _work(job: Job, place: Place, as_json: bool) -> None:
                     tally = run_on(job, devices, rate)
         except KeyboardInterrupt:
             _say_kept(job)
-            raise typer.Exit(128 + signal.SIGINT) from None
+            raise typer.Exit(INTERRUPTED) from None
         summary = job.summary()
         if summary["rows"] == 0:
             job.discard()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from rich.table import Table
 from bertfuse.errors import BertfuseError, without_onnxruntime
 from bertfuse.printable import printable
 
-BAD_INPUT = 2
+BAD_INPUT, INTERRUPTED = 2, 128 + signal.SIGINT
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,9 @@ def one_line(error: BaseException) -> str:
 
 
 def command(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes bad input one line on stderr and exit code 2 (and, with --json, {"error": ...} on stdout)."""
+    """Makes bad input one line on stderr and exit code 2 (and, with --json, {"error": ...} on stdout); Ctrl-C, a line
+    and exit code 130.
+    """
 
     @functools.wraps(function)
     def run(*arguments: Any, **options: Any) -> Any:
@@ -130,5 +133,17 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
             if options.get("as_json"):
                 print_json({"error": message})
             raise typer.Exit(BAD_INPUT) from None
+        except (KeyboardInterrupt, ImportError) as error:
+            if not _is_interrupt(error):
+                raise
+            print("bertfuse: interrupted", file=sys.stderr)
+            raise typer.Exit(INTERRUPTED) from None
 
     return run
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether it is a Ctrl-C, or what came of one: packages in C make it an ImportError of their own."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None

@@ -27,6 +27,7 @@ from .devices import providers_on
 from .prefetch import prefetch
 from .prepare import model_for
 from .progress import Progress
+from .windows import Text, Windows
 
 # Tokens of one run, padding included. Measured on 2 cores with MiniLM and sentences of 20 tokens: see
 # tests/ecosystem/bench_encode.py. A GPU needs more to be busy.
@@ -35,9 +36,6 @@ MAX_BATCH_TOKENS = {"cpu": 512, "gpu": 16384}
 # run beside. On a CPU a run costs MiniLM what a few tokens do: 32 sentences of 13 tokens take 2.16 ms of a core each
 # with 16, 2.31 with 64 and 2.46 with 4; 8 of them 2.78, 3.12 and 3.15.
 MAX_PADDING = {"cpu": 16, "gpu": 2048}
-# Texts are tokenised, and sorted by length, a window at a time: of so many characters and texts at most. The first is
-# small, so that the device need not wait for long, and each next one twice as large.
-FIRST_WINDOW, WINDOW, WINDOW_TEXTS = 1 << 16, 1 << 20, 1 << 15
 TOKENIZING = 2  # windows at once: one is made arrays of while the tokenizer's own threads are at the other
 # Runs at once on a GPU, of which one computes while others' inputs and outputs are copied: bert-base on an H200 embeds
 # 61,000 sentences a second with one or two, 65,000 with three.
@@ -52,8 +50,6 @@ _SESSION_OPTIONS = {
     "provider_options",
     "disabled_optimizers",
 }
-
-Text = str | tuple[str, str]  # with a second segment
 
 
 @dataclass
@@ -215,9 +211,10 @@ class TextModel:
         def ran(job: tuple[Tokens, np.ndarray, int]) -> Batch:
             return self.run_rows(job[0], job[1], outputs, job[2])
 
-        windows = _windows(texts)
-        first = list(islice(windows, 2))
-        few = sum(len(window) for _, window in first) <= 8
+        of_texts = Windows(texts)
+        windows = iter(of_texts)
+        first = list(islice(windows, 3))
+        few = len(first) < 3 and sum(len(window) for _, window in first) <= 8
         total = len(texts) if isinstance(texts, Sized) else None
         with ExitStack() as stack:
             progress = stack.enter_context(Progress(total, show_progress_bar))
@@ -227,6 +224,7 @@ class TextModel:
             ready = prefetch(pools[0], tokenized, chain(first, windows), TOKENIZING + 1)
             jobs = ((tokens, *job) for tokens in ready for job in self._batches(tokens, limit))
             for batch in prefetch(pools[1], ran, jobs, self.runs + 1):
+                of_texts.computed(batch.complete)
                 yield batch
                 progress.add(len(batch.rows))
 
@@ -293,27 +291,6 @@ class TextModel:
         shape = self.inputs["input_ids"].shape
         batch, length = shape if len(shape) == 2 else (None, None)
         return (batch if isinstance(batch, int) else None), (length if isinstance(length, int) else None)
-
-
-def _windows(texts: Iterable[Text]) -> Iterator[tuple[int, list[Text]]]:
-    """The texts in windows, each with the position of its first. Raises BertfuseError for what is no text."""
-    size, held, first = FIRST_WINDOW, 0, 0
-    window: list[Text] = []
-    for index, text in enumerate(texts):
-        if isinstance(text, str):
-            held += len(text)
-        elif isinstance(text, tuple) and all(isinstance(part, str) for part in text):
-            held += sum(map(len, text))
-        else:
-            inside = " with something else than strings in it" if isinstance(text, tuple) else ", no string"
-            raise BertfuseError(f"text {index} is a {type(text).__name__}{inside}")
-        window.append(text)
-        if held >= size or len(window) >= WINDOW_TEXTS:
-            yield first, window
-            first, window, held = index + 1, [], 0
-            size = min(2 * size, WINDOW)
-    if window:
-        yield first, window
 
 
 def _is_unicode(text: Text) -> bool:

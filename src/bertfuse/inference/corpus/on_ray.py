@@ -7,6 +7,7 @@ had begun: a shard that is recorded is not done again, and one that is not is wr
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import time
@@ -69,11 +70,29 @@ def run_on_ray(job: Job, address: str, workers: int | None, report: Callable[[Ta
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise BertfuseError(f"--ray {address}: {' '.join(str(error).split())[:200]}") from error
     try:
-        with redirect_stdout(sys.stderr):  # where Ray says that it does again what a lost worker had begun
+        with redirect_stdout(_Account()):
             return _run(ray, job, workers, report)
     finally:
         if started:
             ray.shutdown()
+
+
+class _Account(io.TextIOBase):
+    """What Ray prints, as that it does again what a lost worker had begun, on stderr; but not of workers that it ends
+    itself, as after a Ctrl-C.
+    """
+
+    _dropped = False
+
+    def write(self, text: str) -> int:
+        rest = self._dropped and text == "\n"
+        self._dropped = "killed by `ray.kill`" in text
+        if not self._dropped and not rest:
+            sys.stderr.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
 
 
 def _run(ray: Any, job: Job, workers: int | None, report: Callable[[Tally], None]) -> Tally:
