@@ -14,8 +14,8 @@ namespace bertfuse::kernels {
 // alike. A variant may have fewer heads of K and V, and no bias.
 //
 // If `packed` has sequences, qkv[rows, ...] and y[rows, ...] have batch * sequence rows that belong to one sequence
-// after the other, and there is no mask. Rows that belong to no sequence are neither read nor written; neither they nor
-// another sequence's rows change a bit of a sequence's results. Only the device knows which rows these are: offsets
+// after the other, and a mask is not read. Rows that belong to no sequence are neither read nor written; neither they
+// nor another sequence's rows change a bit of a sequence's results. Only the device knows which rows these are: offsets
 // that are negative, descend or exceed the rows count as the nearest that do not.
 //
 // Only Q's bias is added to an operand. K's bias shifts all scores of a query alike, which softmax cancels unless a

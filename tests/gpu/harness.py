@@ -48,6 +48,12 @@ def near_one(count, dtype, offset=0):
     return (1 + 0.2 * torch.randn(count + offset, device=SOURCE)).to(dtype).cuda()[offset:]
 
 
+def turns(places, pairs, dtype):
+    """cos and sin [places, pairs] of random angles."""
+    angles = 2 * math.pi * torch.rand(places, pairs, device=SOURCE)
+    return angles.cos().to(dtype).cuda(), angles.sin().to(dtype).cuda()
+
+
 def poisoned(*shape, dtype):
     return torch.full(shape, float("nan"), device=SOURCE, dtype=dtype).cuda()
 

@@ -26,7 +26,7 @@ torch = pytest.importorskip("torch")
 
 from bertfuse.graph_rewrite.dialect.reference import oracle  # noqa: E402
 from bertfuse.graph_rewrite.ops import MODEL_OPS, OPS  # noqa: E402
-from tests.gpu.harness import FLOATS, GPU, check, near_one, poisoned, randint, randn  # noqa: E402
+from tests.gpu.harness import FLOATS, GPU, check, near_one, poisoned, randint, randn, turns  # noqa: E402
 from tests.gpu.kernels import Bound  # noqa: E402
 from tests.gpu.tensorrt_host import Engine, Host, HostError, Input, host_file, plugin_file  # noqa: E402
 
@@ -88,7 +88,7 @@ class Layer:
 
     def __init__(self, op: str, sizes: Sizes, dtype, absent=frozenset(), index=torch.int64, packed=False) -> None:
         self.op, self.spec, self.sizes = op, OPS[op], sizes
-        self.dtypes = {"T": dtype, "I": index, "C": torch.int32}
+        self.dtypes = {"T": dtype, "W": dtype, "I": index, "C": torch.int32}
         self.present = [
             t for t in self.spec.inputs if t.name not in absent and not t.scales and (packed or not t.packed)
         ]
@@ -124,8 +124,9 @@ class Layer:
         return host.build(self.op, self.attributes, inputs)
 
     def inputs(self, batch: int, sequence: int) -> list[torch.Tensor]:
-        """Random values: ids within their tables, the scale of a product that of its input."""
+        """Random values: ids within their tables, the scale of a product or a rotation that of its input."""
         tables = {"ids": "V", "token_type_ids": "T", "position_ids": "P"}
+        rotation = turns(sequence, self.sizes["H"] // self.sizes.heads // 2, self.dtypes["T"])
         values = []
         for tensor, shape in zip(self.present, self.shapes(batch, sequence), strict=True):
             if tensor.name == "row_count":
@@ -133,7 +134,9 @@ class Layer:
             elif tensor.dtype == "I":
                 below = self.sizes[tables[tensor.name]] if tensor.name in tables else 2
                 values.append(randint(below, shape, self.dtypes["I"]))
-            elif tensor.name == "gamma":
+            elif tensor.name in ("cos", "sin"):
+                values.append(rotation[tensor.name == "sin"])
+            elif tensor.name.endswith("gamma"):
                 values.append(near_one(*shape, self.dtypes["T"]))
             else:
                 gain = 1 / math.sqrt(shape[-1]) if tensor.name == "weight" else 1.0

@@ -22,8 +22,8 @@ struct AttentionSizes {
   std::vector<int64_t> lengths;  // of the sequences' tokens, which are hidden behind that where they are padded
   int64_t sequence = 0;          // of padded ones
   bool packed = false, has_bias = true;
-  Masks masks = Masks::kNone;
-  int64_t hole_one_in = 0;  // one key of so many is hidden, too; 0: none
+  Masks masks = Masks::kNone;  // packed sequences' is not to be read
+  int64_t hole_one_in = 0;     // one key of so many is hidden, too; 0: none
   int64_t window_left = -1, window_right = -1;
   float soft_cap = 0;
   int64_t bias_heads = 0, bias_columns = 0, bias_left = 0;  // 0 heads: no bias by distance
@@ -59,7 +59,7 @@ AttentionSizes DrawSizes(const int64_t (&head_sizes)[kCount], Random& random) {
   for (int64_t i = random.Between(1, 3); i > 0; --i) {
     sizes.lengths.push_back(random.OneIn(5) ? random.Between(0, 1) : random.Between(0, longest));
   }
-  if (!sizes.packed) sizes.masks = static_cast<Masks>(random.Between(0, 2));
+  sizes.masks = static_cast<Masks>(random.Between(0, 2));
   if (random.OneIn(2)) sizes.hole_one_in = random.Between(1, 9);
   sizes.has_bias = !random.OneIn(6);
   constexpr int64_t kWindows[] = {-1, 0, 1, 17, 63, 64, 100, int64_t{1} << 40};
@@ -108,6 +108,7 @@ class AttentionProblem {
         (*mask64_)[at] = shown << 33 * (at % 2), (*mask32_)[at] = static_cast<int32_t>(-shown);
       }
     }
+    for (int64_t row = 0; sizes.packed && row < rows; ++row) (*mask64_)[row] = (*mask32_)[row] = random.OneIn(2);
     SetArguments(rows);
   }
 
@@ -150,7 +151,8 @@ class AttentionProblem {
     a_.sequence = sizes_.packed ? rows : sizes_.sequence;
     if (sizes_.packed) {
       a_.packed = {offsets_->data(), static_cast<int>(sizes_.lengths.size()), static_cast<int>(rows)};
-    } else if (sizes_.masks == Masks::kInt64) {
+    }
+    if (sizes_.masks == Masks::kInt64) {
       a_.mask = mask64_->data(), a_.mask_is_int64 = true;
     } else if (sizes_.masks == Masks::kInt32) {
       a_.mask = mask32_->data();
@@ -173,7 +175,7 @@ class AttentionProblem {
   bool Sees(int64_t sequence, int64_t query, int64_t key) const {
     if (sizes_.window_left >= 0 && key < query - sizes_.window_left) return false;
     if (sizes_.window_right >= 0 && key > query + sizes_.window_right) return false;
-    return a_.mask == nullptr || (*mask32_)[sequence * sizes_.sequence + key] != 0;
+    return sizes_.packed || a_.mask == nullptr || (*mask32_)[sequence * sizes_.sequence + key] != 0;
   }
 
   double Logit(int64_t head, int64_t query, int64_t key, double product) const {

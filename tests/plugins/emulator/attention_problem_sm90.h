@@ -117,11 +117,9 @@ class AttentionSm90Problem {
       }
     }
     end_ = packed ? offsets_[a.batch] : rows_;
-    if (packed) {
-      a.packed = {offsets_.data(), static_cast<int>(a.batch), static_cast<int>(rows_)};
-    } else if (masked) {
-      a.mask = mask_.array.data();
-    }
+    if (packed) a.packed = {offsets_.data(), static_cast<int>(a.batch), static_cast<int>(rows_)};
+    if (masked) a.mask = mask_.array.data();
+    for (int64_t i = 0; packed && i < 2 * rows_; ++i) mask_.values()[i] = random->OneIn(2);  // not to be read
   }
 
   // Padding behind, in front, in the middle or everywhere, and holes.

@@ -35,6 +35,10 @@ AttentionSizes DrawSizes(Random& random) {
     sizes.bias_columns = random.Between(1, 2 * sizes.sequence);
     sizes.bias_left = random.Between(0, sizes.sequence);
   }
+  sizes.packed = random.OneIn(4);
+  if (sizes.packed) {
+    sizes.kv_heads = 0, sizes.has_bias = true, sizes.window_left = sizes.window_right = -1, sizes.bias_heads = 0;
+  }
   return sizes;
 }
 

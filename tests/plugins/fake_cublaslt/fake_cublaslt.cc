@@ -265,6 +265,8 @@ EXPORT int cublasLtMatmul(Handle handle, MatmulDesc desc, const void* alpha, con
     wrong = "the bias is not aligned as was said";
   }
   if (bytes < needed || (bytes > 0 && (workspace == nullptr || !IsAligned(workspace, 256)))) wrong = "the workspace";
+  // cuBLASLt 13.1 refuses such a pointer even where it is given no bytes.
+  if (!IsAligned(workspace, 16)) wrong = "the workspace's pointer, of no bytes, is not aligned";
   if (one != 1.0f || zero != 0.0f || c != d) wrong = "alpha, beta or C";
   state.log += "{\"matmul\": " + std::to_string(algorithm->data[0]) +
                ", \"algorithm\": " + std::to_string(algorithm->data[1]) +

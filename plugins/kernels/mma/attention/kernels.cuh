@@ -50,7 +50,7 @@ Parameters<T> MakeParameters(const AttentionArguments<T>& a) {
     p.v_bias = a.bias + q_columns + k_columns;
   }
   p.y = a.y;
-  p.mask = a.mask;
+  p.mask = a.packed.count > 0 ? nullptr : a.mask;  // the offsets stand in its place
   p.mask_is_int64 = a.mask_is_int64;
   p.batch = a.batch;
   p.pitch = q_columns + 2 * k_columns;
