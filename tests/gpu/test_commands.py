@@ -78,7 +78,7 @@ def test_tune_of_a_model_without_padding(padding: str, folder: Path, tmp_path: P
         f"FusedAttention float16 {count}x{rows}x2x32 packed" for count, rows in ((4, 128), (40, 5120))
     ]
     if any("sm90" in choice["tactic"] for choice in choices.values()):
-        assert all(choice["measured"] == 7 for choice in packed)  # one more than padded sequences have
+        assert all(choice["measured"] >= 7 for choice in packed)  # one more than padded sequences have, and others'
     tokens = {"input_ids": [[5] * 32, [7] * 9, [8] * 20, [9]], "token_type_ids": [[0] * 32, [0] * 9, [0] * 20, [0]]}
     feed = ragged(tokens)
     if padding == "remove":

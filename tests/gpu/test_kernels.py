@@ -27,7 +27,7 @@ from tests.gpu.harness import (  # noqa: E402
     randn,
     run,
 )
-from tests.gpu.kernels import Bound, KernelError  # noqa: E402
+from tests.gpu.kernels import Bound, KernelError, native  # noqa: E402
 
 pytestmark = GPU
 
@@ -350,7 +350,7 @@ def test_failed_launch_is_reported():
     """A grid that CUDA refuses: the error with the op's name, taken away so that the next launch is not blamed."""
     n = 128 * 65536  # columns: of so many tiles a grid's second dimension has one too few
     x, weight, bias = gemm_inputs(1, n, 1, torch.float32)
-    gemm = Bound("FusedGemm", [x, weight, bias], [poisoned(1, n, dtype=torch.float32)])
+    gemm = Bound("FusedGemm", [x, weight, bias], [poisoned(1, n, dtype=torch.float32)], flags=native.NO_CUBLASLT)
     with pytest.raises(KernelError, match="FusedGemm: CUDA launch failed: invalid"):
         gemm.run()
     x, weight, bias = gemm_inputs(16, 64, 64, torch.float16)

@@ -150,7 +150,8 @@ def test_tf32_only_where_asked(op, size):
     run(op, inputs, [rounded], attributes, flags=1)
     check(op, [rounded], [expected], dtype="tf32")
     errors = [(y.double() - expected).abs().mean().item() for y in (exact, rounded)]
-    assert errors[1] > 10 * errors[0], f"mean errors {errors}: the tensor cores were not used"
+    if m > 1:  # of one row cuBLASLt's product is exact, whatever is allowed
+        assert errors[1] > 10 * errors[0], f"mean errors {errors}: the tensor cores were not used"
 
 
 def test_threads_with_streams_at_once():

@@ -233,6 +233,7 @@ def test_one_graph_for_all_lengths(dtype, rng):
         output = Output(problem)
         bound = bind(problem, output, tactic)
         stream = torch.cuda.Stream()
+        torch.cuda.synchronize()  # the copy of what the output held is made on another stream
         with torch.cuda.stream(stream):
             bound.run()
         torch.cuda.synchronize()
@@ -327,6 +328,8 @@ def test_tactic_by_the_expected_mean_length():
     """Of the rows that were real the last time that there was room for so many."""
     problem = make([20] * 70, 4, 64, torch.float16, (70, 391))
     bound = bind(problem, Output(problem))
+    if "sm90" not in next(native.gpus(library_file())).backends.decode():
+        pytest.skip("this library has no kernels for Hopper")
     for rows, name, rounded in (
         (problem.rows, "sm90 128x64 pipelines 2", 28672),
         (1400, "sm90 64x32 pipelines 2", 1408),
