@@ -8,6 +8,7 @@
 The plans: one for each size (1x128, 8x128, …), "wide" (padded, one profile from 1x1 to 128x512), "remove" and "ragged"
 (without padding, in as wide a profile); with --own also own-1x128, …: what TensorRT itself makes of FOLDER/own.onnx
 or, where that is missing, of FOLDER/source.onnx, the file before fusion. That takes up to a minute, alone on the GPU.
+Plans demo-1x128, … of NVIDIA's demo/BERT are measured where they are there and --plugins names what they need.
 
 Milliseconds, the median of five turns of 30 runs, contenders in turn. "replay": CUDA-graph replays back to back, by
 the GPU's clock; "waited": the host waits for each, as ONNX Runtime's run_with_iobinding does. Errors are of the norm,
@@ -17,6 +18,7 @@ against ONNX Runtime's float32 on the CPU. Needs what test_tensorrt_engines.py n
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import statistics
 import time
@@ -160,7 +162,8 @@ def ratios(label: str, figures: dict[str, float], ours: Sequence[str]) -> None:
     pairs = [("wide / engine", "wide, replay", "engine, replay")]
     for name in ours:
         pairs.append((f"{name} / ONNX Runtime", f"{name}, waited", "ONNX Runtime, waited"))
-        pairs.append((f"TensorRT's own / {name}", "TensorRT's own, replay", f"{name}, replay"))
+        for other in ("TensorRT's own", "demo/BERT"):
+            pairs.append((f"{other} / {name}", f"{other}, replay", f"{name}, replay"))
     said = [f"{name} {figures[a] / figures[b]:.3f}" for name, a, b in pairs if a in figures and b in figures]
     print(f"{label:10}RATIO  " + "  ".join(said), flush=True)
 
@@ -187,6 +190,7 @@ def main() -> None:
     parser.add_argument("--own", action="store_true", help="also TensorRT's own engines")
     parser.add_argument("--make", default="", help="only make these, with commas: models, or plans by their names")
     parser.add_argument("--there", action="store_true", help="leave out plans that are not there")
+    parser.add_argument("--plugins", metavar="FILE", help="libnvinfer_plugin.so.8, for the plans of demo/BERT")
     arguments = parser.parse_args()
     folder, sizes = arguments.folder, arguments.sizes.split(",")
     folder.mkdir(parents=True, exist_ok=True)
@@ -198,13 +202,15 @@ def main() -> None:
     from tests.gpu.tensorrt_runner import Runner
 
     runner = Runner(library_path("tensorrt"))
+    if arguments.plugins:
+        ctypes.CDLL(arguments.plugins).initLibNvInferPlugins(None, b"")
     for name in wanted if arguments.make or not arguments.there else []:
         make_plan(runner, folder, name)
     if arguments.make:
         return
     for size in sizes:
         batch, sequence = sizes_of(size)
-        plans = {"engine": size, "wide": "wide", "TensorRT's own": f"own-{size}"}
+        plans = {"engine": size, "wide": "wide", "TensorRT's own": f"own-{size}", "demo/BERT": f"demo-{size}"}
         feed = feed_of(np.full(batch, sequence), sequence)
         ratios(size, measure(runner, folder, size, plans, "keep.onnx", feed), ["engine"])
     for name, (padded, lengths) in WORKLOADS.items():
@@ -212,7 +218,7 @@ def main() -> None:
         feed = feed_of(lengths(np.random.default_rng(7)).astype(int), sizes_of(padded)[1])
         print(f"{name}: {int(feed['attention_mask'].sum())} tokens", flush=True)
         ratios(name, measure(runner, folder, name, plans, "remove.onnx", feed), UNPADDED)
-    errors(runner, folder, ["8x128", "wide", *UNPADDED, "own-8x128"])
+    errors(runner, folder, ["8x128", "wide", *UNPADDED, "own-8x128", "demo-8x128"])
 
 
 if __name__ == "__main__":
