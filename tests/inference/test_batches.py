@@ -74,7 +74,9 @@ def test_padding() -> None:
 def test_places_of_texts_in_any_order() -> None:
     tokens = Tokens(0, np.array([7, 8, 9, 4, 5]), None, np.array([2, 0, 1, 2]))
     assert tokens.ids[tokens.places(np.array([3, 0, 1]))].tolist() == [4, 5, 7, 8]
-    assert tokens.places(np.array([1])).tolist() == [] == tokens.places(np.array([], np.int64)).tolist()
+    alone = [tokens.ids[tokens.places(np.array([row]))].tolist() for row in range(4)]
+    assert alone == [[7, 8], [], [9], [4, 5]]
+    assert tokens.ids[tokens.places(np.array([], np.int64))].tolist() == []
 
 
 def test_prefetching_is_in_order_and_bounded() -> None:

@@ -127,9 +127,14 @@ class Connection(asyncio.Protocol):
             self.transport.close()
 
     async def ask(self, request: bytes) -> tuple[int, dict[bytes, bytes], bytes]:
-        self._waiting = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._waiting = loop.create_future()
+        late = loop.call_later(ANSWER, self.transport.abort)  # by wait_for a request takes 30 us longer
         self.transport.write(request)
-        return await self._waiting
+        try:
+            return await self._waiting
+        finally:
+            late.cancel()
 
 
 class Client:
@@ -148,14 +153,14 @@ class Client:
                 if self._connection is None or self._connection.transport is None:
                     loop = asyncio.get_running_loop()
                     _, self._connection = await loop.create_connection(Connection, *self._target.address)
-                status, headers, found = await asyncio.wait_for(self._connection.ask(request), ANSWER)
+                status, headers, found = await self._connection.ask(request)
                 if status == 200:
                     return orjson.loads(found)
                 why = str(status)
                 if status != 429 and status < 500:
                     break
                 pause = float(headers.get(b"retry-after", pause))
-            except (OSError, asyncio.TimeoutError, httptools.HttpParserError):
+            except (OSError, httptools.HttpParserError):
                 self.close()
                 why = "connection"
             self._load.retried[why] += 1

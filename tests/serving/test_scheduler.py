@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 
 import numpy as np
 import pytest
@@ -17,11 +16,13 @@ def work(*lengths: int, model: int = 0, what: str = "vectors") -> Work:
     return Work(model, what, np.array(lengths, np.int32), np.zeros(sum(lengths), np.int32))
 
 
-def scheduler(most: int = 16, ragged: bool = True, waiting: int = 1000, share: int = 1) -> Scheduler:
+def scheduler(
+    most: int = 16, ragged: bool = True, waiting: int = 1000, share: int = 1, runs: int = 1 << 30
+) -> Scheduler:
     def cut(lengths, most):  # type: ignore[no-untyped-def]
         return ragged_batches(lengths, most) if ragged else token_batches(lengths, most, None, most)
 
-    return Scheduler([Limits(cut, most, share)] * 2, waiting)
+    return Scheduler([Limits(cut, most, share)] * 2, waiting, most_runs=runs)
 
 
 def put(queue: Scheduler, *works: Work) -> list[Job]:
@@ -76,12 +77,17 @@ def test_limits_cancelled_jobs_and_the_end() -> None:
     queue.cancel(first)
     batch = queue.take()
     assert batch is not None and batch.jobs == [second]
-    taker = threading.Thread(target=lambda: taken.append(queue.take()))
-    taken: list[object] = []
-    taker.start()
-    queue.close()
-    taker.join(5)
-    assert taken == [None] and not queue.put(Job(work(1), lambda *_: None))
+    assert queue.take() is None
+
+
+def test_no_more_runs_than_may_be() -> None:
+    runs = random.randint(1, 4)
+    queue = scheduler(1, runs=runs)
+    put(queue, *[work(1)] * (runs + 2))
+    assert all([queue.take() for _ in range(runs)])
+    assert not queue.ready and queue.take() is None and len(queue) == 2
+    queue.ran()
+    assert queue.ready and queue.take() and queue.take() is None
 
 
 def test_any_order_of_sizes_is_computed_once_and_within_the_limit() -> None:

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from bertfuse.serving.wire import Frames, of_result, of_work, to_result, to_work
+from bertfuse.serving.wire import Messages, of_result, of_work, to_result, to_work
 from bertfuse.serving.work import Answer, EngineError, EngineFull, Timing, Work
 
 
@@ -25,11 +25,11 @@ def test_any_cut() -> None:
         sent += of_work(number, works[-1]) + of_result(number, answers[-1])
     sent += of_result(20, EngineFull()) + of_result(21, EngineError("é" * 9))
     got: list[tuple[int, bytes]] = []
-    frames = Frames(lambda _, kind, body: got.append((kind, body)), lambda _: None)
+    messages = Messages()
     at = 0
     while at < len(sent):
         step = source.choice([1, 3, 50, 4000])
-        frames.data_received(bytes(sent[at : at + step]))
+        got += messages.of(bytes(sent[at : at + step]))
         at += step
     assert len(got) == 42, f"seed {seed}"
     for number, (work, answer) in enumerate(zip(works, answers, strict=True)):

@@ -265,11 +265,14 @@ class TextModel:
     def run_rows(self, tokens: Tokens, rows: np.ndarray, names: Sequence[str], complete: int = 0) -> Batch:
         """One run on those texts of `tokens`, of which only the outputs `names` are fetched. Any thread may call it."""
         count = len(rows)
-        filled = np.concatenate([rows, np.repeat(rows[:1], (self.fixed_batch or count) - count)])
+        filled = rows
+        if self.fixed_batch:
+            filled = np.concatenate([rows, np.repeat(rows[:1], self.fixed_batch - count)])
         lengths, places = tokens.lengths[filled], tokens.places(filled)
-        values = {"input_ids": (tokens.ids[places], self.pad_id)}
+        ids = tokens.ids[places]
+        values = {"input_ids": (ids, self.pad_id)}
         if "token_type_ids" in self.inputs:
-            types = np.zeros(len(places), np.int64) if tokens.type_ids is None else tokens.type_ids[places]
+            types = np.zeros(len(ids), np.int64) if tokens.type_ids is None else tokens.type_ids[places]
             values["token_type_ids"] = (types, 0)
         if self.ragged:
             feed = {name: array for name, (array, _) in values.items()}

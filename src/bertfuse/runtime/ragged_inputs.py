@@ -11,6 +11,7 @@ from bertfuse.errors import BertfuseError
 
 MASK = "attention_mask"
 OFFSETS, LONGEST = "cu_seqlens", "max_seqlen"
+_MOST = (1 << 31) - 1
 
 
 def ragged(tokenised: Mapping[str, Any] | Sequence[Any]) -> dict[str, np.ndarray]:
@@ -52,10 +53,11 @@ def ragged(tokenised: Mapping[str, Any] | Sequence[Any]) -> dict[str, np.ndarray
 def bounds_of(lengths: Sequence[int] | np.ndarray) -> dict[str, np.ndarray]:
     """ "cu_seqlens" and "max_seqlen", as in `ragged`, of texts of so many tokens."""
     lengths = np.asarray(lengths, np.int64)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    if offsets[-1] > np.iinfo(np.int32).max:
-        raise BertfuseError(f"{offsets[-1]} tokens are too many for one batch: at most {np.iinfo(np.int32).max}")
-    return {OFFSETS: offsets.astype(np.int32), LONGEST: np.zeros(np.max(lengths, initial=0), np.int32)}
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    lengths.cumsum(out=offsets[1:])
+    if offsets[-1] > _MOST:
+        raise BertfuseError(f"{offsets[-1]} tokens are too many for one batch: at most {_MOST}")
+    return {OFFSETS: offsets.astype(np.int32), LONGEST: np.zeros(lengths.max(initial=0), np.int32)}
 
 
 def _of_encodings(given: Any) -> dict[str, list[Any]]:

@@ -21,6 +21,7 @@ from bertfuse.inference.model import Batch as Run
 from bertfuse.runtime.session import CPU, CUDA
 
 from .heads import Head, Shared
+from .inbox import Inbox
 from .look import open_model
 from .readers import READERS, output_of
 from .resident import resident_bytes
@@ -84,12 +85,14 @@ class Engine:
                 "models, or give less --max-batch-tokens or --threads"
             )
         together = self._together()
-        self._scheduler = Scheduler(
-            [_limits(model) for model in self.models], max_waiting, lambda kind: together.get(kind, kind)
-        )
-        # The threads that each model would use by itself: they share the device.
-        count = max(model.runs for model in self.models)
-        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
+        # The runs that each model would have at once by itself: they share the device.
+        runs = max(model.runs for model in self.models)
+        limits = [_limits(model) for model in self.models]
+        self._scheduler = Scheduler(limits, max_waiting, lambda kind: together.get(kind, kind), runs)
+        self.inbox = Inbox()
+        self._closed = False
+        # One more, so that what comes is read, and what a reader was too slow for leaves, while all runs are at work.
+        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(runs + 1)]
         for thread in self._threads:
             thread.start()
 
@@ -100,14 +103,22 @@ class Engine:
     def submit(self, work: Work, done: Callable[[Job, Answer | Exception], None]) -> Job | None:
         """Queues the request; `done` gets its answer, in another thread. None where too many wait."""
         job = Job(work, done)
-        return job if self._scheduler.put(job) else None
+        if not self.put(job):
+            return None
+        self.inbox.ring()
+        return job
+
+    def put(self, job: Job) -> bool:
+        """Queues it from a thread of the engine's own, which looks for a batch next. False where too many wait."""
+        return self._scheduler.put(job)
 
     def cancel(self, job: Job) -> None:
         self._scheduler.cancel(job)
 
     def close(self) -> None:
         """Ends the threads after the batches that they are at."""
-        self._scheduler.close()
+        self._closed = True
+        self.inbox.ring()
         for thread in self._threads:
             thread.join()
 
@@ -142,19 +153,35 @@ class Engine:
         model.run_rows(given, np.arange(count), model.outputs[:1])
 
     def _work(self) -> None:
-        while (batch := self._scheduler.take()) is not None:
-            start = time.monotonic_ns()
+        """A thread reads what comes and runs what it read: handing it to another would cost a small request more than
+        its reading does."""
+        while not self._closed:
+            batch = self._scheduler.take()
+            if batch is None:
+                self.inbox.wait()
+                continue
+            if self._scheduler.ready:
+                self.inbox.ring()
             try:
-                self._run(batch, start)
-            except Exception as error:
-                if len(batch.jobs) == 1:
-                    batch.jobs[0].finish(EngineError(" ".join(str(error).split())[:500] or type(error).__name__))
-                    continue
-                for job, rows in zip(batch.jobs, batch.rows, strict=True):  # whose fault it is, each finds out alone
-                    try:
-                        self._run(Batch([job], [rows], batch.waiting), start)
-                    except Exception as own:
-                        job.finish(EngineError(" ".join(str(own).split())[:500] or type(own).__name__))
+                self._answer(batch)
+            finally:
+                self._scheduler.ran()
+            self.inbox.flush()
+        self.inbox.ring()  # for the next
+
+    def _answer(self, batch: Batch) -> None:
+        start = time.monotonic_ns()
+        try:
+            self._run(batch, start)
+        except Exception as error:
+            if len(batch.jobs) == 1:
+                batch.jobs[0].finish(EngineError(" ".join(str(error).split())[:500] or type(error).__name__))
+                return
+            for job, rows in zip(batch.jobs, batch.rows, strict=True):  # whose fault it is, each finds out alone
+                try:
+                    self._run(Batch([job], [rows], batch.waiting), start)
+                except Exception as own:
+                    job.finish(EngineError(" ".join(str(own).split())[:500] or type(own).__name__))
 
     def _run(self, batch: Batch, start: int) -> None:
         first = batch.jobs[0].work.model
@@ -167,12 +194,12 @@ class Engine:
         called = {kind: self._called(kind[0], output) for kind, output in outputs.items()}
         run = runs.run_rows(tokens, rows, list(dict.fromkeys(called.values())))
         ran = time.monotonic_ns() - start
-        read = int(tokens.lengths[rows].sum())
-        ends = np.cumsum([len(part) for part in batch.rows])
+        read = int(run.lengths.sum())
         for kind, places in kinds.items():
             found = {outputs[kind]: run.outputs[called[kind]]}
             mine = run.rows, run.lengths
             if len(kinds) > 1:
+                ends = np.cumsum([len(part) for part in batch.rows])
                 these = np.concatenate([np.arange(ends[at] - len(batch.rows[at]), ends[at]) for at in places])
                 found = {name: array[these] for name, array in found.items()}
                 mine = run.rows[these], run.lengths[these]
@@ -221,6 +248,8 @@ def _limits(model: TextModel) -> Limits:
 def _joined_texts(batch: Batch, model: TextModel) -> tuple[Tokens, np.ndarray]:
     """The texts of the batch's jobs one after the other, and which of them are asked for."""
     works = [job.work for job in batch.jobs]
+    if len(works) == 1 and works[0].type_ids is None:
+        return Tokens(0, works[0].ids.astype(np.int64), None, works[0].lengths.astype(np.int64)), batch.rows[0]
     types = None
     if "token_type_ids" in model.inputs and any(work.type_ids is not None for work in works):
         parts = [np.zeros(len(work.ids), np.int64) if work.type_ids is None else work.type_ids for work in works]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
@@ -10,11 +9,11 @@ from typing import Any
 
 from bertfuse.errors import BertfuseError
 
-from .child import commands, configuration, run, say
+from .child import configuration, say
 from .served import ModelOptions
 
 
-async def _serve(settings: dict[str, Any]) -> None:
+def _serve(settings: dict[str, Any]) -> None:
     from .engine import Engine
     from .engine_server import EngineServer
     from .heads import Shared
@@ -34,17 +33,16 @@ async def _serve(settings: dict[str, Any]) -> None:
     except (BertfuseError, OSError, MemoryError) as error:
         say("failed", message=str(error))
         return
-    ended = asyncio.Event()
     with contextlib.suppress(FileNotFoundError):
         os.unlink(settings["socket"])
-    listening = await EngineServer(engine).listen(settings["socket"])
+    EngineServer(engine, settings["socket"])
     say("ready", models=[served.to_dict() for served in engine.served])
-    await asyncio.gather(commands(lambda _: None, ended.set), ended.wait())
-    listening.close()
+    while os.read(0, 1 << 16):  # the end of stdin is the sign to end
+        pass
     # Nobody waits for what is in work: fronts end before engines do.
     os._exit(0)
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
-    run(_serve(configuration()))
+    _serve(configuration())

@@ -82,7 +82,7 @@ class _Engine:
                 return
             await asyncio.sleep(RECONNECT)
 
-    def _got(self, _: Frames, kind: int, body: bytes) -> None:
+    def _got(self, kind: int, body: bytes) -> None:
         number, result = to_result(kind, body)
         future = self._asked.get(number)
         if future is None or future.done():
@@ -92,7 +92,7 @@ class _Engine:
         else:
             future.set_result(result)
 
-    def _lost(self, _: Frames) -> None:
+    def _lost(self) -> None:
         self._frames = None
         for future in self._asked.values():
             if not future.done():

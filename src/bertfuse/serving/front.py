@@ -152,7 +152,10 @@ class Front:
         except EngineError as error:
             raise RequestError(f"The model failed: {str(error).rstrip('.')}.", 500, "Backend") from None
         call.timing = answer.timing
-        self.metrics.ran(model.served.name, len(texts), given.total, answer.timing)
+        # Counted when the answer has left.
+        asyncio.get_running_loop().call_soon(
+            self.metrics.ran, model.served.name, len(texts), given.total, answer.timing
+        )
         return answer
 
     async def vectors(

@@ -43,13 +43,13 @@ class Limits:
 class Job:
     """A request in an engine. `done` is called once, in any thread, with an Answer or an Exception."""
 
-    def __init__(self, work: Work, done: Callable[[Job, Answer | Exception], None]) -> None:
+    def __init__(self, work: Work, done: Callable[[Job, Answer | Exception], None], owner: Any = None) -> None:
         self.work, self.done = work, done
+        self.owner = owner  # what whoever put it there likes to note
         self.rows = np.argsort(-work.lengths, kind="stable")  # those that wait, longest first
         self.parts: list[Part] = []
         self.begun = time.monotonic_ns()
         self.ended = False
-        self.owner: Any = None  # whoever put it there may note what it likes
         self.timing = Timing()
         self._left = len(self.rows)  # without an answer
         self._lock = threading.Lock()
@@ -83,6 +83,7 @@ class Scheduler:
         limits: of each model.
         max_waiting: jobs that wait at most; `put` refuses more.
         run_of: of Work.kind; those for which it is the same may be computed in one run.
+        most_runs: batches that are run at once.
     """
 
     def __init__(
@@ -90,53 +91,56 @@ class Scheduler:
         limits: Sequence[Limits],
         max_waiting: int,
         run_of: Callable[[tuple[int, str, int]], Hashable] = lambda kind: kind,
+        most_runs: int = 1 << 30,
     ) -> None:
         self._limits, self._max_waiting, self._run_of = limits, max_waiting, run_of
         self._waiting: deque[Job] = deque()
-        self._changed = threading.Condition()
-        self._closed = False
+        self._free = most_runs
+        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def put(self, job: Job) -> bool:
         """Whether there was room for it."""
-        with self._changed:
-            if len(self._waiting) >= self._max_waiting or self._closed:
+        with self._lock:
+            if len(self._waiting) >= self._max_waiting:
                 return False
             self._waiting.append(job)
-            self._changed.notify()
         return True
 
     def cancel(self, job: Job) -> None:
         """Nobody waits for its answer any more: what of it has not begun is left out."""
         job.ended = True
 
-    def close(self) -> None:
-        """`take` gives no more batches."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
     def take(self) -> Batch | None:
-        """Waits for a batch; None when closed."""
-        with self._changed:
-            while True:
-                while self._waiting and self._waiting[0].ended:
-                    self._waiting.popleft()
-                if self._closed:
-                    return None
-                if self._waiting:
-                    batch = self._next()
-                    if self._waiting:  # another thread may start on the rest
-                        self._changed.notify()
-                    return batch
-                self._changed.wait()
+        """A batch to be run, of which `ran` is to be told; None where none waits, or as many are run as may be."""
+        with self._lock:
+            while self._waiting and self._waiting[0].ended:
+                self._waiting.popleft()
+            if not self._waiting or not self._free:
+                return None
+            self._free -= 1
+            return self._next()
+
+    def ran(self) -> None:
+        """A batch that was taken has been run."""
+        with self._lock:
+            self._free += 1
+
+    @property
+    def ready(self) -> bool:
+        """Whether another thread could take a batch."""
+        return bool(self._waiting and self._free)
 
     def _next(self) -> Batch:
         first = self._waiting[0]
         limits, kind = self._limits[first.work.model], self._run_of(first.work.kind)
         alike = [job for job in self._waiting if not job.ended and self._run_of(job.work.kind) == kind]
+        if len(alike) == 1 and len(first.rows) == 1:  # what follows would take longer than a small model runs
+            rows, first.rows = first.rows, first.rows[:0]
+            self._waiting.remove(first)
+            return Batch([first], [rows], len(self._waiting))
         candidates, total = [], 0
         for job in alike:
             rows = job.rows

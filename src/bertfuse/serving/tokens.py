@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +21,8 @@ from .checks import RequestError, Text, check_lengths
 
 # Fewer characters are tokenised where they are: a thread costs more. 2,000 take about 0.1 ms.
 INLINE = 2000
-SLICE = 64  # texts that a thread tokenises at a time
+SLICE = 64  # texts that a thread tokenises at a time, at most
+THREADS = 16  # at most: 100 pairs of 150 words take one of them several times as long as bert-base takes a GPU
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ class Tokenizer:
         self._encode = getattr(self._tokenizer, "encode_batch_fast", self._tokenizer.encode_batch)
         self._typed = takes_types(self._folder)
         self._typed_alone = self._typed and any(self._tokenizer.encode("a").type_ids)
-        count = threads or min(4, len(os.sched_getaffinity(0)))
-        self._pool = ThreadPoolExecutor(count, thread_name_prefix="tokenise")
+        self._threads = threads or min(THREADS, len(os.sched_getaffinity(0)))
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="tokenise")
 
     def left_out(self, prompt: str) -> int:
         """How many tokens of a text with that prompt before it pooling leaves out."""
@@ -64,17 +65,14 @@ class Tokenizer:
 
     async def __call__(self, texts: Sequence[Text], truncate: bool, param: str) -> Tokenised:
         """Raises RequestError for a text of too many tokens, unless `truncate`; `param` is the field it is in."""
-        size = 0
-        for text in texts:
-            size += len(text) if isinstance(text, str) else len(text[0]) + len(text[1])
-            if size > INLINE:
-                break
-        else:
+        sizes = [len(text) if isinstance(text, str) else len(text[0]) + len(text[1]) for text in texts]
+        size = sum(sizes)
+        if size <= INLINE:
             return self._tokenised(texts, 0, truncate, param)
         loop = asyncio.get_running_loop()
         slices = [
-            loop.run_in_executor(self._pool, self._tokenised, texts[at : at + SLICE], at, truncate, param)
-            for at in range(0, len(texts), SLICE)
+            loop.run_in_executor(self._pool, self._tokenised, texts[begin:end], begin, truncate, param)
+            for begin, end in _slices(sizes, max(INLINE, size // self._threads))
         ]
         parts = await asyncio.gather(*slices)
         if len(parts) == 1:
@@ -128,6 +126,17 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
         return self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+
+def _slices(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of texts that are tokenised together: SLICE of them, or less, where that is `most` characters."""
+    begin = taken = 0
+    for at, size in enumerate(sizes):
+        if at > begin and (taken + size > most or at - begin == SLICE):
+            yield begin, at
+            begin, taken = at, 0
+        taken += size
+    yield begin, len(sizes)
 
 
 def _parts(text: Text) -> tuple[str, ...]:

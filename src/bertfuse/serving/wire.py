@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -77,12 +77,31 @@ def to_result(kind: int, body: bytes) -> tuple[int, Answer | Exception]:
     return number, Answer(found, counts, Timing(*timing))
 
 
-class Frames(asyncio.Protocol):
-    """One end of a connection: `got` gets each message's kind and body, `lost` that the other end is gone."""
+class Messages:
+    """What has come of a connection, as messages: `of` gives each one's kind and body."""
 
-    def __init__(self, got: Callable[[Frames, int, bytes], None], lost: Callable[[Frames], None]) -> None:
+    def __init__(self) -> None:
+        self._buffer = b""
+
+    def of(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        data = self._buffer + data if self._buffer else data
+        at, end = 0, len(data)
+        while end - at >= _SIZE.size:
+            size, kind = _SIZE.unpack_from(data, at)
+            begin = at + _SIZE.size
+            if end - begin < size:
+                break
+            at = begin + size
+            yield kind, data[begin:at]
+        self._buffer = data[at:]
+
+
+class Frames(asyncio.Protocol):
+    """A front's end of a connection: `got` gets each message's kind and body, `lost` that the other end is gone."""
+
+    def __init__(self, got: Callable[[int, bytes], None], lost: Callable[[], None]) -> None:
         self._got, self._lost = got, lost
-        self._buffer = bytearray()
+        self._messages = Messages()
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -91,19 +110,11 @@ class Frames(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.transport = None
-        self._lost(self)
+        self._lost()
 
     def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        at, end = 0, len(self._buffer)
-        while end - at >= _SIZE.size:
-            size, kind = _SIZE.unpack_from(self._buffer, at)
-            if end - at < _SIZE.size + size:
-                break
-            body = bytes(self._buffer[at + _SIZE.size : at + _SIZE.size + size])
-            at += _SIZE.size + size
-            self._got(self, kind, body)
-        del self._buffer[:at]
+        for kind, body in self._messages.of(data):
+            self._got(kind, body)
 
     def send(self, message: bytes) -> None:
         """Does nothing where the other end is gone."""
