@@ -152,7 +152,7 @@ def _by_dynamo(module: torch.nn.Module, tensors: tuple[torch.Tensor, ...], optio
         try:
             return torch.onnx.export(module, tensors, dynamo=True, **options).model
         except Exception:
-            if not shortcut.taken:
+            if not (shortcut.taken or shortcut.others):
                 raise
     return torch.onnx.export(module, tensors, dynamo=True, **options).model
 

@@ -19,7 +19,7 @@ from .decomposition import Shortcut, decomposed_where_needed
 
 @contextmanager
 def shortcuts() -> Iterator[Shortcut]:
-    """All of them; `taken` is whether one that could fail was."""
+    """All of them."""
     with ExitStack() as stack:
         found = stack.enter_context(decomposed_where_needed())
         for patch in (_without_running, _signatures_when_asked, _rules_by_operator):
@@ -53,7 +53,7 @@ def _without_running(shortcut: Shortcut) -> tuple[Any, str, Callable[..., Any]]:
     def run_node(original: Callable[..., Any], self: Any, node: Any) -> Any:
         if node.op != "call_function" or "val" not in node.meta:
             return original(self, node)
-        shortcut.taken = True
+        shortcut.others = True
         with self._set_current_node(node):
             if rule := rule_of(node, self.type_promotion_table):
                 self._maybe_promote_node(node, rule)
@@ -82,7 +82,7 @@ def _signatures_when_asked(shortcut: Shortcut) -> tuple[Any, str, Callable[..., 
         return found
 
     def from_torchlib(original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        shortcut.taken = True
+        shortcut.others = True
         with mock.patch.object(_registration, "OnnxDecompMeta", Later):
             made = original(*arguments, **options)
         made.get_decomps = get_decomps.__get__(made)
