@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Shortcut:
-    """Whether a program was left as it had been captured."""
+    """Whether a program was left as it had been captured; and whether anything else was left out (shortcuts.py)."""
 
     taken: bool = False
+    others: bool = False
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bertfuse.errors import ExportError, first_line
 from bertfuse.model_folder.files import longest_sequence
 
-from .decomposition import decomposed_where_needed
+from .shortcuts import shortcuts
 from .tasks import INPUTS, Task
 
 if TYPE_CHECKING:
@@ -148,11 +148,11 @@ def run_exporter(
 def _by_dynamo(module: torch.nn.Module, tensors: tuple[torch.Tensor, ...], options: dict[str, Any]) -> onnx_ir.Model:
     import torch
 
-    with decomposed_where_needed() as shortcut:
+    with shortcuts() as shortcut:
         try:
             return torch.onnx.export(module, tensors, dynamo=True, **options).model
         except Exception:
-            if not shortcut.taken:
+            if not (shortcut.taken or shortcut.others):
                 raise
     return torch.onnx.export(module, tensors, dynamo=True, **options).model
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertfuse.errors import BertfuseError, ExportError, first_line
-from bertfuse.graph_rewrite.io import MAX_INLINE_BYTES
 from bertfuse.model_folder.files import MODEL_FILE, ONNX_FOLDER, ORIGINAL_FILE, read_json
 from bertfuse.model_folder.routes import ROUTES, Router, read_router
 from bertfuse.model_folder.sentence_modules import STATIC, check_sparse, first_module, module_list, read_modules
@@ -26,11 +25,11 @@ from .folder import STALE_MODELS, STALE_SETTINGS, check_apart, output_folder
 from .load import load_model, load_tokenizer, require_packages, with_attention
 from .quiet import beside_torch
 from .routes import split_routes
+from .saving import save
 from .source import check_source, copy_files, local_folder
 from .tasks import AUTO, Task, find_task, task_of_class, task_of_folder
 
 if TYPE_CHECKING:
-    import onnx_ir
     from transformers import PreTrainedModel
 
 ATTENTIONS = (AUTO, "sdpa", "eager")
@@ -155,7 +154,7 @@ def export_model(
                 exported.metadata_props.update(_metadata(prepared, spec.name, exporter, used, dtype))
                 say(f"Writing {name}")
                 (scratch / name).parent.mkdir()
-                _save(exported, scratch / name)
+                save(exported, scratch / name)
                 shutil.rmtree(traced)
                 if folder is None or not (folder / "config.json").is_file():
                     prepared.config.save_pretrained(scratch)
@@ -285,17 +284,3 @@ def _metadata(model: PreTrainedModel, task: str, exporter: str, attention: str, 
         if getattr(model.config, name, None) is not None:
             values[name] = str(getattr(model.config, name))
     return {f"bertfuse.{name}": value for name, value in values.items()}
-
-
-def _save(exported: onnx_ir.Model, path: Path) -> None:
-    import onnx
-    import onnx_ir
-
-    size = sum(
-        value.const_value.nbytes for value in exported.graph.initializers.values() if value.const_value is not None
-    )
-    onnx_ir.save(exported, path, external_data=f"{path.name}.data" if size > MAX_INLINE_BYTES else None)
-    try:
-        onnx.checker.check_model(str(path), full_check=True)
-    except Exception as error:  # ValidationError or InferenceError, which share no base
-        raise ExportError(f"the exporter wrote an invalid model: {first_line(error)}; try another exporter") from error

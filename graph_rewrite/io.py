@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pathlib
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -15,6 +17,7 @@ from bertfuse.errors import FusionError
 from bertfuse.files import replacing
 
 from .weights import MIN_BYTES, Weight
+from .wire import length_prefix, without_large_data
 
 # A protobuf message cannot reach 2 GiB; some room for everything that is not a weight.
 MAX_INLINE_BYTES = (1 << 31) - (64 << 20)
@@ -46,21 +49,25 @@ def save_model(model: onnx.ModelProto, path: str | os.PathLike[str]) -> None:
 def open_model(path: str | os.PathLike[str]) -> tuple[onnx.ModelProto, dict[str, Weight]]:
     """The model without its large initialisers, and these: mapped from their file, or taken out of the message."""
     path = pathlib.Path(path)
-    model = _parse(path)
+    model, data = _parse_apart(path)
     for tensor in _external_tensors(model):
         _check_external(tensor, path)
-    skeleton, weights = split(model, path.parent, detach=True)
+    skeleton, weights = split(model, path.parent, detach=True, data=data)
     for tensor in _external_tensors(skeleton):  # in attributes and subgraphs
         _load_external(tensor, path.parent)
     return skeleton, weights
 
 
 def split(
-    model: onnx.ModelProto, folder: pathlib.Path | None = None, detach: bool = False
+    model: onnx.ModelProto,
+    folder: pathlib.Path | None = None,
+    detach: bool = False,
+    data: Mapping[int, np.ndarray] | None = None,
 ) -> tuple[onnx.ModelProto, dict[str, Weight]]:
     """A copy of `model` without the data of its large initialisers, and these as Weights.
 
-    The Weights read from `model`; with `detach` they hold the data themselves, so that `model` can go.
+    The Weights read from `model`; with `detach` they hold the data themselves, so that `model` can go. `data`: the
+    bytes of initialisers that have none themselves, by index.
     """
     skeleton = onnx.ModelProto()
     for descriptor, value in model.ListFields():
@@ -70,8 +77,9 @@ def split(
         if descriptor.name != "initializer":
             _copy_field(skeleton.graph, descriptor.name, value)
     weights: dict[str, Weight] = {}
-    for tensor in model.graph.initializer:
-        weight = _weight(tensor, folder, detach)
+    for index, tensor in enumerate(model.graph.initializer):
+        weight = _mapped(tensor, data[index]) if data and index in data else None
+        weight = weight or _weight(tensor, folder, detach)
         if weight is None:
             skeleton.graph.initializer.append(tensor)
         else:
@@ -102,11 +110,32 @@ def write(skeleton: onnx.ModelProto, weights: dict[str, Weight], path: str | os.
 
 
 def _parse(path: pathlib.Path) -> onnx.ModelProto:
+    return _parsed(path, path.read_bytes)
+
+
+def _parse_apart(path: pathlib.Path) -> tuple[onnx.ModelProto, dict[int, np.ndarray]]:
+    """The model without the raw data of its large initialisers, and these bytes by index, mapped from the file."""
+    data: dict[int, np.ndarray] = {}
+
+    def read() -> bytes:
+        if sys.byteorder == "big" or not path.is_file() or path.stat().st_size < MIN_BYTES:
+            return path.read_bytes()
+        file = np.memmap(path, np.uint8, "r")
+        found = without_large_data(file.data, MIN_BYTES)
+        if found is None:
+            return path.read_bytes()
+        data.update((index, file[begin:end]) for index, (begin, end) in found[1].items())
+        return found[0]
+
+    return _parsed(path, read), data
+
+
+def _parsed(path: pathlib.Path, read: Callable[[], bytes]) -> onnx.ModelProto:
     if path.is_dir():
         raise FusionError(f"{path}: is a folder; name the .onnx file in it")
     model = onnx.ModelProto()
     try:
-        model.ParseFromString(path.read_bytes())
+        model.ParseFromString(read())
     except FileNotFoundError as error:
         raise FusionError(f"{path}: no such file; check the path") from error
     except OSError as error:
@@ -183,6 +212,17 @@ def _nbytes(tensor: TensorProto) -> int | None:
     return int(np.prod(tensor.dims, dtype=np.int64)) * dtype.itemsize
 
 
+def _mapped(tensor: TensorProto, data: np.ndarray) -> Weight | None:
+    """A Weight of bytes mapped from the model's file; None, and the tensor with them, where they do not fit it."""
+    fits = all(size >= 0 for size in tensor.dims) and _nbytes(tensor) == data.nbytes
+    if not fits or external_data_helper.uses_external_data(tensor):
+        tensor.raw_data = data.tobytes()
+        return None
+    # Not at a multiple of the element's size: NumPy reads such arrays as any other.
+    dtype, shape = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type), tuple(tensor.dims)
+    return Weight(tensor.data_type, shape, lambda: np.asarray(data).view(dtype).reshape(shape))
+
+
 def _weight(tensor: TensorProto, folder: pathlib.Path | None, detach: bool) -> Weight | None:
     """A Weight for a large tensor; None for one that stays in the graph (its external data is then loaded into it)."""
     size = _nbytes(tensor)
@@ -218,17 +258,17 @@ def _write_inline(skeleton: onnx.ModelProto, weights: dict[str, Weight], path: p
     del graph.initializer[:]
     graph.initializer.extend(tensor for tensor in model.graph.initializer if tensor.name not in weights)
     heads = [tensor.SerializeToString() for tensor in large]
-    data_heads = [_length_prefix(onnx.TensorProto, "raw_data", weights[tensor.name].nbytes) for tensor in large]
+    data_heads = [length_prefix(onnx.TensorProto, "raw_data", weights[tensor.name].nbytes) for tensor in large]
     sizes = [
         len(head) + len(data_head) + weights[tensor.name].nbytes
         for head, data_head, tensor in zip(heads, data_heads, large, strict=True)
     ]
-    prefixes = [_length_prefix(onnx.GraphProto, "initializer", size) for size in sizes]
+    prefixes = [length_prefix(onnx.GraphProto, "initializer", size) for size in sizes]
     rest = graph.SerializeToString()
     model.ClearField("graph")
     with path.open("wb") as file:
         file.write(model.SerializeToString())
-        file.write(_length_prefix(onnx.ModelProto, "graph", len(rest) + sum(sizes) + sum(map(len, prefixes))))
+        file.write(length_prefix(onnx.ModelProto, "graph", len(rest) + sum(sizes) + sum(map(len, prefixes))))
         file.write(rest)
         for tensor, prefix, head, data_head in zip(large, prefixes, heads, data_heads, strict=True):
             file.write(prefix + head + data_head)
@@ -237,17 +277,6 @@ def _write_inline(skeleton: onnx.ModelProto, weights: dict[str, Weight], path: p
 
 def _write_data(weight: Weight, file: BinaryIO) -> None:
     file.write(np.ascontiguousarray(weight.load()).view(np.uint8).data)
-
-
-def _length_prefix(message: Any, field: str, size: int) -> bytes:
-    """Tag and length of a length-delimited field, in protobuf's wire format."""
-    out = bytearray()
-    for number in (message.DESCRIPTOR.fields_by_name[field].number << 3 | 2, size):
-        while number > 127:
-            out.append(number & 127 | 128)
-            number >>= 7
-        out.append(number)
-    return bytes(out)
 
 
 def _write_external(skeleton: onnx.ModelProto, weights: dict[str, Weight], data: pathlib.Path, location: str) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import secrets
 import shlex
+import signal
 import subprocess
 import sys
 import urllib.error
@@ -18,10 +20,12 @@ from typing import Any
 
 import numpy as np
 import openai
+import psutil
 import pytest
 
 import bertfuse
 from tests.checkpoints import texts
+from tests.commands import command
 from tests.servers import Server, eventually, free_port, served
 
 SENTENCES = ["A man is eating a piece of bread.", "Someone is having a meal.", "Snow fell on the mountains."]
@@ -241,6 +245,36 @@ def test_on_a_cluster_that_is_there_already(folders: Folders, monkeypatch: pytes
             assert status == 200 and len(found) == 2
             assert server.stop() == 0, "".join(server.said)
         assert cluster.communicate("\n")[0].splitlines()[-1] == "6"
+
+
+def test_interrupted_on_ray(folders: Folders) -> None:
+    """Ctrl-C, of the whole group as terminals do it: a line, exit code 130, and nothing that Ray started is left."""
+    port = free_port()
+    process = subprocess.Popen(
+        [*command("serve", folders("reranker"), "--ray", "local", "--port", port)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    try:
+        asked = {"query": "a", "texts": ["the house"]}
+        assert eventually(lambda: process.poll() is not None or _answers(f"http://127.0.0.1:{port}/rerank", asked), 300)
+        started = [one.pid for one in psutil.Process(process.pid).children(recursive=True)]
+        os.killpg(process.pid, signal.SIGINT)
+        said, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert (process.returncode, said) == (130, ""), errors
+    assert errors.strip().splitlines()[-1] == "bertfuse: interrupted" and "Traceback" not in errors, errors
+    assert len(started) > 2 and eventually(lambda: not any(map(psutil.pid_exists, started)), 30)
+
+
+def _answers(url: str, body: Any) -> bool:
+    with contextlib.suppress(OSError):
+        return request(url, body)[0] == 200
+    return False
 
 
 def test_the_documents_program(server: Server, encoder: bertfuse.Encoder) -> None:

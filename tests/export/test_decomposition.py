@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from bertfuse.export import export_model, exporters
-from bertfuse.export.decomposition import Shortcut, decomposed_where_needed
+from bertfuse.export.decomposition import Shortcut
 from tests.tiny_models import build, inputs, reference
 
 
@@ -51,7 +51,7 @@ class WithoutGradient(torch.nn.Module):
 def shortcuts(monkeypatch: pytest.MonkeyPatch) -> list[Shortcut]:
     """Those of every export."""
     made: list[Shortcut] = []
-    context = decomposed_where_needed
+    context = exporters.shortcuts
 
     class Watched:
         def __enter__(self) -> Shortcut:
@@ -62,7 +62,7 @@ def shortcuts(monkeypatch: pytest.MonkeyPatch) -> list[Shortcut]:
         def __exit__(self, *raised: Any) -> None:
             self._context.__exit__(*raised)
 
-    monkeypatch.setattr(exporters, "decomposed_where_needed", Watched)
+    monkeypatch.setattr(exporters, "shortcuts", Watched)
     return made
 
 

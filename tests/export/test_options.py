@@ -14,8 +14,9 @@ import torch
 import transformers
 
 from bertfuse.errors import BertfuseError, ExportError
-from bertfuse.export import export_model
+from bertfuse.export import export_model, saving
 from bertfuse.export import model as export_module
+from bertfuse.graph_rewrite import io
 from tests.tiny_models import HIDDEN, VOCABULARY, build, config, inputs, reference, save_checkpoint
 
 
@@ -115,7 +116,8 @@ def test_token_types_only_where_the_model_tells_them_apart(made: Any, tmp_path: 
 def test_large_models_keep_their_weights_in_one_file_beside(
     exporter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export_module, "MAX_INLINE_BYTES", 1000)
+    monkeypatch.setattr(io, "MAX_INLINE_BYTES", 1000)
+    monkeypatch.setattr(saving, "MIN_BYTES", 1000)
     model = build()
     path = export_model(model, tmp_path, exporter=exporter)
     assert sorted(file.name for file in path.parent.iterdir()) == ["model.onnx", "model.onnx.data"]
@@ -277,7 +279,7 @@ def test_a_failed_export_leaves_an_older_one_alone(tmp_path: Path, monkeypatch: 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(export_module, "_save", full)
+    monkeypatch.setattr(export_module, "save", full)
     with pytest.raises(ExportError, match="No space left on device; nothing was kept"):
         export_model(build(seed=1), tmp_path, exporter="torchscript")
     assert path in before and {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before

@@ -127,6 +127,21 @@ def test_runs_that_end_anywhere(kind: str, output: str, tmp_path: Path, monkeypa
     assert told == sorted(bad)
 
 
+@pytest.mark.parametrize("output", ["npy", "jsonl"])
+def test_files_end_by_time(output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a run that is ended keeps what it has computed, however many rows a shard is to have."""
+    monkeypatch.setattr("bertfuse.inference.corpus.read._PIECE", 24)
+    path = corpus(tmp_path, "jsonl", 700, set())
+    source = Source([str(path)], shard_rows=100_000)
+    kept = {}
+    for seconds in (0.0, 1e9):
+        job = Job(source, Wanted("embed", "no-model"), tmp_path / str(seconds), output, seconds)
+        with job.opened(), pytest.raises(Killed):
+            run(job, Task(random.Random(0), 600), lambda shard: True, lambda tally: None)
+        kept[seconds] = len(written(tmp_path / str(seconds))[0])
+    assert kept[0.0] > 400 and kept[1e9] == 0
+
+
 def _tell(told: list[Tally], tally: Tally) -> None:
     told.append(Tally(**vars(tally)))
 

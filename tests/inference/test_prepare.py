@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,22 @@ def test_a_checkpoint_is_made_ready_once(
     (source / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
     assert np.abs(bertfuse.Encoder(source, device="cpu").encode(given) - found).max() > 0.01
     assert len(list(cache.iterdir())) == 2
+
+
+def test_on_a_terminal_it_says_what_it_is_at(
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = save("encoder", tmp_path / "source")
+    monkeypatch.setattr("sys.stderr", Terminal())
+    bertfuse.Encoder(source, device="cpu")
+    shown = sys.stderr.getvalue()
+    for step in ("Loading", "Exporting with dynamo", "Writing onnx/model.onnx", "Fusing", "Comparing"):
+        assert step in shown, shown
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def test_a_head_is_kept(cache: Path, tmp_path: Path) -> None:

@@ -162,7 +162,9 @@ def test_difference_in_figures() -> None:
     entry = difference("y", np.array([[3.0, 4.0]], np.float32), np.array([[4.0, 3.0]], np.float32))
     assert (entry.absolute, entry.relative) == (1.0, 0.25)
     assert entry.cosine == pytest.approx(24 / 25)
-    assert difference("y", np.zeros((1, 2)), np.zeros((1, 2))).cosine == 1.0
+    same = difference("y", np.zeros((1, 2)), np.zeros((1, 2)))
+    assert same.cosine == 1.0 and same.verdict == "equal bits"
+    assert difference("y", np.zeros((1, 2)), np.full((1, 2), -0.0)).verdict == "agrees"  # other bits
     masks = np.array([[0.0, -np.inf]], np.float32)
     assert difference("mask", masks, masks).passed
     assert not difference("ids", np.array([1, 2]), np.array([1, 3])).passed

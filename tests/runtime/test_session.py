@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,16 @@ def test_library_gives_the_same_result(fused: Path, library: Path) -> None:
     for got, expected in zip(session.run(None, feed), want, strict=True):
         # float32 sums in another order, over two layers of values around 1.
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-5)
+
+
+def test_kernels_make_no_threads_of_their_own(fused: Path, library: Path) -> None:
+    """They run in those of ONNX Runtime, as KernelContext_ParallelFor hands them out."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 3
+    session = bertfuse.InferenceSession(fused, sess_options=options, library="always")
+    before = set(os.listdir("/proc/self/task"))
+    session.run(None, inputs(8, 16))
+    assert len(before) >= 3 and set(os.listdir("/proc/self/task")) <= before
 
 
 def test_library_comes_where_the_file_has_no_op_bodies(bare: Path, fused: Path, library: Path) -> None:
