@@ -13,7 +13,7 @@ using kernels::gemm_mma::Math;
 using kernels::gemm_mma::Tile;
 
 constexpr int kSplits[] = {1, 2, 3, 4, 6, 8};
-constexpr int kLargestSplit = 128 * 128;  // outputs of a tile that is split along k: larger ones are for many rows
+constexpr int kLargestForFewRows = 128 * 128;  // outputs of a tile: larger ones are not split along k, nor deep
 constexpr double kSharedBytesPerCycle = 128;
 
 Math MathOf(const GemmProblem& problem) {
@@ -21,6 +21,12 @@ Math MathOf(const GemmProblem& problem) {
          : problem.x_bytes == 1 ? Math::kInt8
          : problem.allow_tf32   ? Math::kTf32
                                 : Math::kThreeTf32;
+}
+
+// One block for a multiprocessor of a tile of which several would fit.
+bool IsDeep(const kernels::GemmBlock& block) {
+  return block.per_multiprocessor == 1 && block.stages == kernels::gemm_mma::kMaxStages &&
+         block.m * block.n <= kLargestForFewRows;
 }
 
 bool CanSplit(const GemmProblem& problem, int splits) {
@@ -34,15 +40,21 @@ bool RoundsBeforeLayerNorm(const GemmProblem& problem) { return problem.y_bytes 
 void List(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
   const bool few = problem.backends.Has(Backend::kSm90);  // beside wgmma one tile is enough to compare with
   kernels::gemm_mma::ForTiles(MathOf(problem), [&](const Tile& tile) {
-    const kernels::GemmBlock block = kernels::gemm_mma::BlockOn(MathOf(problem), tile, problem.device->shared_bytes);
+    const int shared_bytes = problem.device->shared_bytes;
+    const kernels::GemmBlock block = kernels::gemm_mma::BlockOn(MathOf(problem), tile, shared_bytes);
     if (block.stages == 0 || (few && !(tile.m == 128 && tile.n == 128))) return;
+    // Where a multiprocessor gets one block, that one may have all of its shared memory.
+    const kernels::GemmBlock alone = kernels::gemm_mma::BlockOn(MathOf(problem), tile, shared_bytes, 1);
     const auto add = [&](GemmForm form, int splits) {
       tactics->push_back({Backend::kMma, form, {block, 1, 1, splits}});
+      if (IsDeep(alone) && alone.stages > block.stages && !few) {
+        tactics->push_back({Backend::kMma, form, {alone, 1, 1, splits}});
+      }
     };
     if (!problem.layer_norm) return add(GemmForm::kComplete, 1);
     if (RoundsBeforeLayerNorm(problem)) add(GemmForm::kRounded, 1);
     for (int splits : kSplits) {
-      const bool useful = splits == 1 || (!few && tile.m * tile.n <= kLargestSplit);
+      const bool useful = splits == 1 || (!few && tile.m * tile.n <= kLargestForFewRows);
       if (useful && CanSplit(problem, splits)) add(GemmForm::kPartialSums, splits);
     }
   });
@@ -90,6 +102,6 @@ bool RoundsAlike(const GemmProblem& problem, const GemmTactic& tactic) {
 
 }  // namespace
 
-const GemmCandidates kMmaCandidates = {Backend::kMma, List, Facts, RoundsAlike, nullptr};
+const GemmCandidates kMmaCandidates = {Backend::kMma, List, Facts, RoundsAlike, IsDeep};
 
 }  // namespace bertfuse::cuda

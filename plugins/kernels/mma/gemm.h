@@ -29,9 +29,11 @@ enum class Math { kHalf, kTf32, kThreeTf32, kInt8 };
 // kThreeTf32, which holds the operands' halves beside them, takes smaller ones.
 // (A step of kInt8 takes 32 of k where kHalf's takes 16: the same registers and bytes.)
 inline constexpr Tile kHalfTiles[] = {{256, 128, 64, 64, 1}, {128, 256, 64, 64, 1}, {128, 128, 64, 64, 2},
-                                      {128, 64, 64, 32, 3},  {64, 128, 32, 64, 3},  {64, 64, 32, 32, 4}};
-inline constexpr Tile kTf32Tiles[] = {{128, 128, 64, 64, 2}, {128, 64, 64, 32, 3}, {64, 64, 32, 32, 4}};
-inline constexpr Tile kThreeTf32Tiles[] = {{128, 64, 64, 32, 2}, {64, 64, 32, 32, 3}};
+                                      {128, 64, 64, 32, 3},  {64, 128, 32, 64, 3},  {64, 64, 32, 32, 4},
+                                      {64, 32, 16, 32, 4}};
+inline constexpr Tile kTf32Tiles[] = {
+    {128, 128, 64, 64, 2}, {128, 64, 64, 32, 3}, {64, 64, 32, 32, 4}, {64, 32, 16, 32, 4}};
+inline constexpr Tile kThreeTf32Tiles[] = {{128, 64, 64, 32, 2}, {64, 64, 32, 32, 3}, {64, 32, 16, 32, 4}};
 
 template <Math kMath>
 constexpr auto& TilesOf() {
@@ -67,10 +69,10 @@ constexpr int SharedBytes(Math math, const Tile& tile, int stages) {
   return stages * StageBytes(tile) + (math == Math::kInt8 ? 2 : 1) * tile.n * static_cast<int>(sizeof(float));
 }
 
-// With as many blocks and then stages as the multiprocessor's shared memory has room for; `shared_bytes`: the most that
-// one block may have. Zero stages: it does not run there.
-constexpr GemmBlock BlockOn(Math math, const Tile& tile, int shared_bytes) {
-  for (int blocks = tile.blocks; blocks > 0; --blocks) {
+// With as many blocks, `most_blocks` at most, and then stages as the multiprocessor's shared memory has room for;
+// `shared_bytes`: the most that one block may have. Zero stages: it does not run there.
+constexpr GemmBlock BlockOn(Math math, const Tile& tile, int shared_bytes, int most_blocks = INT_MAX) {
+  for (int blocks = std::min(tile.blocks, most_blocks); blocks > 0; --blocks) {
     const int of_one = (shared_bytes + kReservedBytes) / blocks - kReservedBytes;
     const int room = of_one - SharedBytes(math, tile, 0);
     const int stages = std::min(room / StageBytes(tile), kMaxStages);
