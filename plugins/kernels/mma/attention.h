@@ -35,12 +35,12 @@ inline constexpr TileShape kHalfShapes[] = {
 
 // float32 takes twice the shared memory, and its head sizes are whole units of LoadShared().
 inline constexpr TileShape kTf32Shapes[] = {
-    {32, 64, 4, 2, true, true, 4},    {64, 32, 3, 2, true, true, 4},    {96, 32, 2, 0, true, false, 4},
-    {128, 32, 2, 0, true, false, 4},  {192, 32, 1, 0, true, false, 4},  {256, 32, 1, 0, false, false, 4},
+    {32, 64, 4, 2, true, true, 4},   {64, 32, 3, 2, true, true, 4},   {96, 32, 2, 0, true, false, 4},
+    {128, 32, 2, 0, true, false, 4}, {192, 32, 1, 0, true, false, 4}, {256, 32, 1, 0, false, false, 4},
 };
 inline constexpr TileShape kThreeTf32Shapes[] = {
-    {32, 64, 3, 2, true, true, 4},    {64, 32, 3, 2, true, false, 4},    {96, 32, 2, 0, true, false, 4},
-    {128, 32, 2, 0, true, false, 4},  {192, 32, 1, 0, true, false, 4},  {256, 32, 1, 0, false, false, 4},
+    {32, 64, 3, 2, true, true, 4},   {64, 32, 3, 2, true, false, 4},  {96, 32, 2, 0, true, false, 4},
+    {128, 32, 2, 0, true, false, 4}, {192, 32, 1, 0, true, false, 4}, {256, 32, 1, 0, false, false, 4},
 };
 
 // float32 is multiplied by TF32 where that is allowed.
@@ -70,9 +70,9 @@ constexpr const TileShape* FindTileShape(int64_t head_size) {
   return nullptr;
 }
 constexpr const TileShape* FindTileShape(Math math, int64_t head_size) {
-  return math == Math::kHalf    ? FindTileShape<Math::kHalf>(head_size)
-         : math == Math::kTf32  ? FindTileShape<Math::kTf32>(head_size)
-                                : FindTileShape<Math::kThreeTf32>(head_size);
+  return math == Math::kHalf   ? FindTileShape<Math::kHalf>(head_size)
+         : math == Math::kTf32 ? FindTileShape<Math::kTf32>(head_size)
+                               : FindTileShape<Math::kThreeTf32>(head_size);
 }
 
 // The tiles that are compiled for a head size: of 64 queries, 16 for each of four warps, or of 128.
@@ -108,8 +108,7 @@ constexpr int BlocksOn(const TileShape& shape, int queries, const SharedLayout& 
 constexpr SharedLayout LayoutOn(const TileShape& shape, int queries, int shared_bytes) {
   const SharedLayout apart = LayoutOf(shape, queries, true), least = LayoutOf(shape, queries, false);
   const bool keeps = queries == Wide(shape).queries ? shape.wide_keeps_queries : shape.keeps_queries;
-  const bool as_many =
-      BlocksOn(shape, queries, apart, shared_bytes) == BlocksOn(shape, queries, least, shared_bytes);
+  const bool as_many = BlocksOn(shape, queries, apart, shared_bytes) == BlocksOn(shape, queries, least, shared_bytes);
   return !keeps || as_many ? apart : least;
 }
 

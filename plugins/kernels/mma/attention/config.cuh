@@ -27,13 +27,13 @@ struct Config {
   static constexpr int kQueries = kWarps * kRows;
   static constexpr bool kKeepsQueries = kRowTiles == 1 ? kShape.keeps_queries : kShape.wide_keeps_queries;
 
-  static constexpr int kPerWord = 4 / sizeof(T);             // elements in 32 bits
-  static constexpr int kPerChunk = 4 * kPerWord;             // in 16 bytes
-  static constexpr int kStep = 2 * kPerChunk;                // of k, of one instruction of the tensor cores
-  static constexpr int kChunks = kHeadSize / kPerChunk;      // in a row
-  static constexpr int kSteps = kHeadSize / kStep;           // of Q Kᵀ
-  static constexpr int kKeySteps = kKeys / kStep;            // of P V
-  static constexpr int kResultTiles = kHeadSize / 8;         // of 8 columns
+  static constexpr int kPerWord = 4 / sizeof(T);         // elements in 32 bits
+  static constexpr int kPerChunk = 4 * kPerWord;         // in 16 bytes
+  static constexpr int kStep = 2 * kPerChunk;            // of k, of one instruction of the tensor cores
+  static constexpr int kChunks = kHeadSize / kPerChunk;  // in a row
+  static constexpr int kSteps = kHeadSize / kStep;       // of Q Kᵀ
+  static constexpr int kKeySteps = kKeys / kStep;        // of P V
+  static constexpr int kResultTiles = kHeadSize / 8;     // of 8 columns
   static constexpr int kRowBytes = kHeadSize * sizeof(T);
   static constexpr int kKeyTileBytes = kKeys * kRowBytes;
   static constexpr int kStageBytes = StageBytes(kShape);

@@ -104,8 +104,7 @@ class Mainloop {
     const int64_t column = static_cast<int64_t>(tile_.head) * p_.head_size;
     const T* q = p_.q + (int64_t{tile_.first_row} + tile_.first_query) * p_.pitch + column;
     const T* bias = p_.q_bias == nullptr ? nullptr : p_.q_bias + column;
-    LoadQueryTile<Config>(shared_ + p_.query_offset, q, p_.pitch, bias, tile_.length - tile_.first_query,
-                          Chunks());
+    LoadQueryTile<Config>(shared_ + p_.query_offset, q, p_.pitch, bias, tile_.length - tile_.first_query, Chunks());
   }
 
   // The warp's scores of one more tile of keys, and what they change in sums so far. Returns what scores are to be

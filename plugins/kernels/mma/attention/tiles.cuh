@@ -154,9 +154,9 @@ __device__ __forceinline__ void MultiplyKeys(float (&score)[Config::kRowTiles][C
 template <class Config>
 using Results = float[Config::kRowTiles][Config::kResultTiles][4];
 
-// The first column of a thread's results [m][j][2 h + e], which are row 16 m + 8 h + lane / 4. In 16 bits the thread has
-// two columns side by side. Of float32 it has eight in four tiles, since an instruction's columns are every fourth: so
-// values are read 16 bytes at a time.
+// The first column of a thread's results [m][j][2 h + e], which are row 16 m + 8 h + lane / 4. In 16 bits the thread
+// has two columns side by side. Of float32 it has eight in four tiles, since an instruction's columns are every fourth:
+// so values are read 16 bytes at a time.
 template <class Config>
 __device__ __forceinline__ int ResultColumn(int j, int e, int lane) {
   if (sizeof(typename Config::T) == 2) return 8 * j + lane % 4 * 2 + e;
