@@ -57,8 +57,8 @@ struct Multiplier<float, Math::kTf32> {
   }
 };
 
-// Three of the four products of halves, the small ones first. Tensor cores cut their sums off, which in a long sum would
-// cost more than the splitting gains; so each step has sums of its own, which are added with rounding.
+// Three of the four products of halves, the small ones first. Tensor cores cut their sums off, which in a long sum
+// would cost more than the splitting gains; so each step has sums of its own, which are added with rounding.
 template <>
 struct Multiplier<float, Math::kThreeTf32> {
   template <int kI, int kJ>
