@@ -54,7 +54,8 @@ def _draw(rng: random.Random, kind: str):
     element, columns = _element(kind), (heads + 2 * kv_heads) * size
     qkv = torch.randn(batch, sequence, columns, device="cuda").to(element)
     bias = (0.3 * torch.randn(columns, device="cuda")).to(element)
-    lengths = [rng.randint(0, sequence) for _ in range(batch)]
+    lengths = [sequence, *(rng.randint(0, sequence) for _ in range(batch - 1))]
+    rng.shuffle(lengths)
     places = torch.arange(sequence, device="cuda")
     mask = (places < torch.tensor(lengths, device="cuda")[:, None]) & (torch.rand(batch, sequence, device="cuda") < 0.9)
     mask = rng.choice((None, mask.long(), mask.int()))
@@ -72,7 +73,11 @@ def _draw(rng: random.Random, kind: str):
             ends.append(ends[-1] + length)
         offsets = torch.tensor(ends, dtype=torch.int32, device="cuda")
         flat = qkv.view(1, -1, columns)
-        parts = [reference.fused_attention(flat[:, a:b], bias, None, heads, scale) for a, b in itertools.pairwise(ends)]
+        parts = [
+            reference.fused_attention(flat[:, a:b], bias, None, heads, scale)
+            for a, b in itertools.pairwise(ends)
+            if a < b
+        ]
         return "FusedAttention", [qkv, bias, None, offsets], [heads, scale], torch.cat(parts, 1)
     window = [rng.choice((-1, 0, 1, 40, 64, 100)) for _ in range(2)]
     distances = None
