@@ -119,6 +119,8 @@ endfunction()
 bertfuse_instantiate(mma_sources mma/gemm GemmMma float ${elements})
 bertfuse_instantiate(mma_sources mma/gemm GemmMmaInt8 float ${elements})
 bertfuse_instantiate(mma_sources mma/attention AttentionMma ${elements})
+bertfuse_instantiate(mma_sources mma/attention AttentionMmaTf32 float)
+bertfuse_instantiate(mma_sources mma/attention AttentionMmaThreeTf32 float)
 target_sources(bertfuse_cuda PRIVATE ${mma_sources})
 
 if(architectures MATCHES "(^|;)90")

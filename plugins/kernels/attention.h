@@ -56,6 +56,7 @@ struct AttentionArguments {
   float scale;
   PackedSequences packed;
   AttentionVariant<T> variant;
+  bool allow_tf32 = false;  // float32's products may round their operands to TF32
 
   int64_t KvHeads() const { return variant.kv_heads == 0 ? heads : variant.kv_heads; }
   bool IsPlain() const { return variant.IsPlain() && bias != nullptr; }

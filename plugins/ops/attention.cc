@@ -41,6 +41,7 @@ kernels::AttentionArguments<T> Arguments<T, FusedAttention>::Of(const bertfuse_c
   a.head_size = qkv.shape[2] / 3 / a.heads;
   a.scale = call.attributes[Op::Attr::scale].f;
   a.variant = {};
+  a.allow_tf32 = (call.flags & BERTFUSE_ALLOW_TF32) != 0;
   const bertfuse_tensor& cu_seqlens = call.inputs[Op::In::cu_seqlens];
   a.packed = {};
   if (cu_seqlens.dtype != BERTFUSE_ABSENT) {
@@ -68,6 +69,7 @@ struct Arguments<T, FusedAttentionVariant> {
     a.mask_is_int64 = v.mask != nullptr && v.mask->dtype == BERTFUSE_INT64;
     a.y = Data<T>(call.outputs[FusedAttentionVariant::Out::y]);
     a.batch = v.batch, a.sequence = v.sequence, a.heads = v.heads, a.head_size = v.head_size, a.scale = v.scale;
+    a.allow_tf32 = (call.flags & BERTFUSE_ALLOW_TF32) != 0;
     a.variant.kv_heads = v.kv_heads == v.heads ? 0 : v.kv_heads;
     a.variant.window_left = v.window_left, a.variant.window_right = v.window_right;
     if (v.distance_bias == nullptr) return a;
@@ -113,6 +115,7 @@ AttentionProblem Problem(const bertfuse_call& call, const kernels::AttentionArgu
       a.batch, a.sequence, a.heads, a.head_size, AttentionBackendsFor<T>(a, device), device.multiprocessors};
   problem.packed = a.packed.count > 0;
   problem.shared_bytes = device.shared_bytes;
+  problem.math = kernels::attention_mma::MathOf<T>(a.allow_tf32);
   problem.deterministic_rows = (call.flags & BERTFUSE_DETERMINISTIC_ROWS) != 0;
   if (problem.packed) {
     problem.batch = a.packed.count;
@@ -126,6 +129,7 @@ TunedProblem ProblemOf(const bertfuse_call& call) {
   const bertfuse_tensor &qkv = call.inputs[Op::In::qkv], &y = call.outputs[Op::Out::y];
   const int64_t heads = call.attributes[Op::Attr::num_heads].i;
   TunedProblem problem = {Op::kName, qkv.dtype, {qkv.shape[0], qkv.shape[1], heads, y.shape[2] / heads}};
+  problem.tf32 = qkv.dtype == BERTFUSE_FLOAT32 && (call.flags & BERTFUSE_ALLOW_TF32) != 0;
   if constexpr (std::is_same_v<Op, FusedAttention>) {
     if (IsPacked<Op>(call)) {
       problem.packed = true;

@@ -39,14 +39,16 @@ struct Sm90Attention {
 template <class T>
 struct MmaAttention {
   static bool Supports(const kernels::AttentionArguments<T>& a, const kernels::Device& device) {
-    return kIsHalf<T> && kernels::AttentionMmaSupports(a, device);
+    return kernels::AttentionMmaSupports(a, device);
   }
   static cudaError_t Launch(const AttentionTactic& tactic, const kernels::AttentionArguments<T>& a,
                             const kernels::Device& device, cudaStream_t stream) {
     if constexpr (kIsHalf<T>) {
       return kernels::AttentionMma(a, tactic.tile, device, stream);
+    } else if (a.allow_tf32) {
+      return kernels::AttentionMmaTf32(a, tactic.tile, device, stream);
     } else {
-      return cudaErrorInvalidConfiguration;
+      return kernels::AttentionMmaThreeTf32(a, tactic.tile, device, stream);
     }
   }
 };

@@ -1,7 +1,5 @@
 #include "ops/attention_tactic.h"
 
-#include "kernels/mma/attention.h"
-
 namespace bertfuse::cuda {
 namespace {
 
@@ -34,21 +32,26 @@ AttentionTile ChooseSm90(const AttentionProblem& problem) {
   return problem.sequence <= kShortKeys ? kShort : kLong;
 }
 
+const kernels::attention_mma::TileShape& ShapeOf(const AttentionProblem& problem) {
+  return *kernels::attention_mma::FindTileShape(problem.math, problem.head_size);
+}
+
 bool HasWide(const AttentionProblem& problem) {
-  const kernels::attention_mma::TileShape& shape = *kernels::attention_mma::FindTileShape(problem.head_size);
+  const kernels::attention_mma::TileShape& shape = ShapeOf(problem);
   return shape.HasWide() && Fits(shape, Wide(shape), problem.shared_bytes);
 }
 
 // With 32 rows a warp keys and values are read from shared memory half as often, but there are half as many blocks:
-// each multiprocessor must have a tile. Head size 128 then takes 64 KiB, and where two such blocks do not fit a
-// multiprocessor (8.6, 8.9, 12.0) the four warps of one cannot hide each other's waits. Not measured: reasoned, and
-// for 'bertfuse tune' to correct.
+// each multiprocessor must have a tile. Where two such blocks do not fit a multiprocessor (on 8.6, 8.9, 12.0 of head
+// size 128, or of float32) the four warps of one cannot hide each other's waits. Not measured: reasoned, and for
+// 'bertfuse tune' to correct.
 AttentionTile ChooseMma(const AttentionProblem& problem) {
-  const kernels::attention_mma::TileShape& shape = *kernels::attention_mma::FindTileShape(problem.head_size);
+  using namespace kernels::attention_mma;
+  const TileShape& shape = ShapeOf(problem);
   const AttentionTile wide = Wide(shape);
   const int64_t tiles = problem.batch * problem.heads * CeilDiv(problem.sequence, wide.queries);
-  const bool two_fit = problem.head_size <= 64 || problem.shared_bytes >= 2 * (64 << 10);
   const bool fills = tiles >= problem.multiprocessors && problem.sequence > wide.queries / 2;
+  const bool two_fit = BlocksOn(shape, wide.queries, problem.shared_bytes) >= 2;
   return HasWide(problem) && two_fit && fills ? wide : Narrow(shape);
 }
 
@@ -63,7 +66,7 @@ std::vector<AttentionTactic> AttentionTactics(const AttentionProblem& problem) {
       continue;
     }
     if (facts.backend == Backend::kMma) {
-      const kernels::attention_mma::TileShape& shape = *kernels::attention_mma::FindTileShape(problem.head_size);
+      const kernels::attention_mma::TileShape& shape = ShapeOf(problem);
       tactics.push_back({Backend::kMma, Narrow(shape)});
       if (HasWide(problem)) tactics.push_back({Backend::kMma, Wide(shape)});
       continue;

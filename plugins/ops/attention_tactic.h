@@ -8,6 +8,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/backend.h"
+#include "kernels/mma/attention.h"
 
 namespace bertfuse::cuda {
 
@@ -28,6 +29,7 @@ struct AttentionProblem {
   bool deterministic_rows = false;  // tiles that give a sequence the same bits in any batch
   int shared_bytes = 227 << 10;     // most dynamic shared memory of one block
   bool variant = false;             // not AttentionArguments::IsPlain(): of Hopper's tiles only some are compiled
+  kernels::attention_mma::Math math = kernels::attention_mma::Math::kHalf;  // of mma's tiles
 };
 
 // Every tactic that computes the problem, in an order that does not change from call to call.

@@ -62,7 +62,7 @@ std::optional<TunedRange> ParseProblem(const std::string& text) {
   const size_t stem = dtype.rfind(kInt8);
   problem.int8 = !attention && stem != std::string::npos;
   if (problem.int8) dtype.resize(stem);
-  problem.tf32 = dtype == kTf32 && !attention && !problem.int8;
+  problem.tf32 = dtype == kTf32 && !problem.int8;
   if (problem.tf32) problem.dtype = BERTFUSE_FLOAT32;
   for (int32_t candidate : DtypesOf(Variable::kT)) {
     if (dtype == DtypeName(candidate)) problem.dtype = candidate;

@@ -55,6 +55,7 @@ AttentionProblem AlignedAttention(const TunedProblem& tuned, const kernels::Devi
   kernels::AttentionArguments<T> a = {};
   a.batch = tuned.sizes[0], a.sequence = tuned.sizes[1], a.heads = tuned.sizes[2], a.head_size = tuned.sizes[3];
   a.scale = 1.0f;
+  a.allow_tf32 = tuned.tf32;
   // Which backends a variant has depends on what it is: any, for tactics that mma and simt have.
   alignas(16) static const T kBias[1] = {};
   a.bias = kBias;

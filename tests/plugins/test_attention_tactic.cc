@@ -123,6 +123,24 @@ TEST(AttentionTactic, WithoutWgmma) {
   EXPECT_EQ(chosen(32, 384, 256, kA100), "mma 64x32");
 }
 
+// float32's tiles take twice the shared memory.
+TEST(AttentionTactic, Float32) {
+  using kernels::attention_mma::Math;
+  constexpr int kA100 = 163 << 10, kA10 = 99 << 10;
+  for (Math math : {Math::kTf32, Math::kThreeTf32}) {
+    AttentionProblem problem = {16, 512, 12, 64, {Backend::kMma, Backend::kSimt}, 108};
+    problem.math = math, problem.shared_bytes = kA100;
+    EXPECT_EQ(Describe(ChooseAttentionTactic(problem)), "mma 128x32");
+    EXPECT_EQ(AttentionTactics(problem).size(), 3u);
+    problem.shared_bytes = kA10;
+    EXPECT_EQ(Describe(ChooseAttentionTactic(problem)), "mma 64x32");
+    problem.batch = 1, problem.sequence = 128, problem.shared_bytes = kA100;
+    EXPECT_EQ(Describe(ChooseAttentionTactic(problem)), "mma 64x32");
+    problem.head_size = 32;
+    EXPECT_EQ(Describe(ChooseAttentionTactic(problem)), "mma 64x64");
+  }
+}
+
 TEST(AttentionTactic, WhatTakesEveryCallComesLast) {
   AttentionProblem problem = Problem(32, 384, 12, 64);
   EXPECT_EQ(Describe(AttentionTactics(problem).back()), "simt");

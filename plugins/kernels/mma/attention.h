@@ -8,9 +8,12 @@
 
 #include "kernels/attention.h"
 #include "kernels/backend.h"
+#include "kernels/mma/gemm.h"
 
 namespace bertfuse::kernels {
 namespace attention_mma {
+
+using gemm_mma::Math;
 
 // What a head size is computed with. A sequence's bits depend on `keys`, but not on how many rows a warp has: a row's
 // sums go through the keys in the same order.
@@ -18,22 +21,58 @@ struct TileShape {
   int head_size;            // the largest that it is for
   int keys;                 // of a tile, which is multiplied between two barriers
   int blocks, wide_blocks;  // resident on a multiprocessor, which bounds registers: with 16 rows a warp, and with 32
-  bool wide_keeps_queries;  // with 32 rows queries stay in registers
+  bool keeps_queries, wide_keeps_queries;  // in registers
+  int element_bytes = 2;
 
   constexpr bool HasWide() const { return wide_blocks > 0; }
 };
 
-inline constexpr TileShape kTileShapes[] = {
-    {32, 64, 4, 2, true},   {64, 64, 3, 2, true},   {80, 64, 3, 0, false},  {96, 32, 3, 0, false},
-    {128, 32, 2, 2, false}, {192, 32, 2, 0, false}, {256, 32, 2, 0, false},
+inline constexpr TileShape kHalfShapes[] = {
+    {32, 64, 4, 2, true, true},   {64, 64, 3, 2, true, true},   {80, 64, 3, 0, true, false},
+    {96, 32, 3, 0, true, false},  {128, 32, 2, 2, true, false}, {192, 32, 2, 0, true, false},
+    {256, 32, 2, 0, true, false},
 };
 
+// float32 takes twice the shared memory, and its head sizes are whole units of LoadShared().
+inline constexpr TileShape kTf32Shapes[] = {
+    {32, 64, 4, 2, true, true, 4},   {64, 32, 3, 2, true, true, 4},   {96, 32, 2, 0, true, false, 4},
+    {128, 32, 2, 0, true, false, 4}, {192, 32, 1, 0, true, false, 4}, {256, 32, 1, 0, false, false, 4},
+};
+inline constexpr TileShape kThreeTf32Shapes[] = {
+    {32, 64, 3, 2, true, true, 4},   {64, 32, 3, 2, true, false, 4},  {96, 32, 2, 0, true, false, 4},
+    {128, 32, 2, 0, true, false, 4}, {192, 32, 1, 0, true, false, 4}, {256, 32, 1, 0, false, false, 4},
+};
+
+// float32 is multiplied by TF32 where that is allowed.
+template <class T>
+constexpr Math MathOf(bool allow_tf32) {
+  if (sizeof(T) == 2) return Math::kHalf;
+  return allow_tf32 ? Math::kTf32 : Math::kThreeTf32;
+}
+
+template <Math kMath>
+constexpr auto& ShapesOf() {
+  if constexpr (kMath == Math::kHalf) {
+    return kHalfShapes;
+  } else if constexpr (kMath == Math::kTf32) {
+    return kTf32Shapes;
+  } else {
+    return kThreeTf32Shapes;
+  }
+}
+
 // The table's row for a head size; null where there is none.
+template <Math kMath>
 constexpr const TileShape* FindTileShape(int64_t head_size) {
-  for (const TileShape& shape : kTileShapes) {
+  for (const TileShape& shape : ShapesOf<kMath>()) {
     if (head_size <= shape.head_size) return &shape;
   }
   return nullptr;
+}
+constexpr const TileShape* FindTileShape(Math math, int64_t head_size) {
+  return math == Math::kHalf   ? FindTileShape<Math::kHalf>(head_size)
+         : math == Math::kTf32 ? FindTileShape<Math::kTf32>(head_size)
+                               : FindTileShape<Math::kThreeTf32>(head_size);
 }
 
 // The tiles that are compiled for a head size: of 64 queries, 16 for each of four warps, or of 128.
@@ -41,35 +80,67 @@ constexpr AttentionTile Narrow(const TileShape& shape) { return {64, shape.keys,
 constexpr AttentionTile Wide(const TileShape& shape) { return {128, shape.keys, 1}; }
 
 // A stage holds a tile of keys and one of values.
-constexpr int StageBytes(const TileShape& shape) { return 2 * shape.keys * shape.head_size * 2; }
+constexpr int StageBytes(const TileShape& shape) { return 2 * shape.keys * shape.head_size * shape.element_bytes; }
 
-// Dynamic shared memory of a block: two stages. Queries that stay in registers pass through the second one before it is
-// needed, and results leave through where the queries were; other queries stand behind the stages.
-constexpr int SharedBytes(const TileShape& shape, int queries) {
-  const int query_bytes = queries * shape.head_size * 2;
-  const bool keeps = queries == Narrow(shape).queries || shape.wide_keeps_queries;
-  return keeps ? StageBytes(shape) + std::max(StageBytes(shape), query_bytes) : 2 * StageBytes(shape) + query_bytes;
+// Beside dynamic shared memory: what TileScheduler and KeyTiles take, and the system for each block.
+constexpr int kStaticBytes = 3 << 10, kReservedBytes = gemm_mma::kReservedBytes;
+
+// Dynamic shared memory of a block: two stages, and queries and later results behind them. Queries that stay in
+// registers may pass through the second stage before it is needed, so that less suffices.
+struct SharedLayout {
+  int query_offset, bytes;
+  bool queries_apart;  // from the stages
+};
+
+constexpr SharedLayout LayoutOf(const TileShape& shape, int queries, bool apart) {
+  const int query_bytes = queries * shape.head_size * shape.element_bytes, stage = StageBytes(shape);
+  if (apart) return {2 * stage, 2 * stage + query_bytes, true};
+  return {stage, stage + std::max(stage, query_bytes), false};
 }
 
-// Whether a block may have as much, beside what TileScheduler and KeyTiles take.
+// As many as registers allow, if the multiprocessor's shared memory has room for them.
+constexpr int BlocksOn(const TileShape& shape, int queries, const SharedLayout& layout, int shared_bytes) {
+  const int room = (shared_bytes + kReservedBytes) / (layout.bytes + kStaticBytes + kReservedBytes);
+  return std::min(room, queries == Wide(shape).queries ? shape.wide_blocks : shape.blocks);
+}
+
+// That of a device whose blocks may have `shared_bytes`: apart, unless fewer blocks would share a multiprocessor.
+constexpr SharedLayout LayoutOn(const TileShape& shape, int queries, int shared_bytes) {
+  const SharedLayout apart = LayoutOf(shape, queries, true), least = LayoutOf(shape, queries, false);
+  const bool keeps = queries == Wide(shape).queries ? shape.wide_keeps_queries : shape.keeps_queries;
+  const bool as_many = BlocksOn(shape, queries, apart, shared_bytes) == BlocksOn(shape, queries, least, shared_bytes);
+  return !keeps || as_many ? apart : least;
+}
+
+constexpr int BlocksOn(const TileShape& shape, int queries, int shared_bytes) {
+  return BlocksOn(shape, queries, LayoutOn(shape, queries, shared_bytes), shared_bytes);
+}
+
+// Whether a block may have as much.
 constexpr bool Fits(const TileShape& shape, const AttentionTile& tile, int shared_bytes) {
-  constexpr int kStaticBytes = 3 << 10;
-  return SharedBytes(shape, tile.queries) + kStaticBytes <= shared_bytes;
+  return LayoutOn(shape, tile.queries, shared_bytes).bytes + kStaticBytes <= shared_bytes;
 }
 
 }  // namespace attention_mma
 
-// float16 and bfloat16. Needs AttentionMmaSupports(); cudaErrorInvalidConfiguration where no kernel was compiled for
-// that tile.
+// float16 and bfloat16; float32 by TF32, and by three products of TF32, which is as exact as float32 arithmetic. Need
+// AttentionMmaSupports(); cudaErrorInvalidConfiguration where no kernel was compiled for that tile.
 template <class T>
 cudaError_t AttentionMma(const AttentionArguments<T>& arguments, const AttentionTile& tile, const Device& device,
                          cudaStream_t stream);
+template <class T>
+cudaError_t AttentionMmaTf32(const AttentionArguments<T>& arguments, const AttentionTile& tile, const Device& device,
+                             cudaStream_t stream);
+template <class T>
+cudaError_t AttentionMmaThreeTf32(const AttentionArguments<T>& arguments, const AttentionTile& tile,
+                                  const Device& device, cudaStream_t stream);
 
 template <class T>
 bool AttentionMmaSupports(const AttentionArguments<T>& a, const Device& device) {
-  const attention_mma::TileShape* shape = attention_mma::FindTileShape(a.head_size);
+  const attention_mma::TileShape* shape =
+      attention_mma::FindTileShape(attention_mma::MathOf<T>(a.allow_tf32), a.head_size);
   if (!HasMmaOf<T>(device) || shape == nullptr || !Fits(*shape, Narrow(*shape), device.shared_bytes)) return false;
-  const bool size = a.head_size % 8 == 0;
+  const bool size = a.head_size % 8 == 0 && a.head_size > 0;
   const bool heads = a.heads > 0 && a.heads < (1 << 16) && a.heads % a.KvHeads() == 0;
   // The kernel adds two numbers of this size in 32 bits.
   constexpr int64_t kMost = 1 << 29;

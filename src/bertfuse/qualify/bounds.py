@@ -195,7 +195,7 @@ class Bounds:
         largest = np.expm1(np.minimum(2 * np.where(weights > 1e-9, moved, 0).max(axis=-1, keepdims=True), 50.0))
         mean_square = self._matmul(weights, np.square(v))
         spread = np.sqrt(np.maximum(mean_square - np.square(value), 0))
-        error = largest * spread + 2 * self._stored * np.sqrt(mean_square)
+        error = largest * spread + 2 * (self._stored + self._operand) * np.sqrt(mean_square)
         return value, error + self._matmul(weights, errors[2])
 
 

@@ -221,10 +221,10 @@ class Draw:
             if self._chance(0.5):
                 tensors = [t.name for t in (*spec.inputs, *spec.outputs) if not t.by_pass and t.name not in without]
                 offset_of = self._one(tensors)
-        values = "normal"
+        values, attention = "normal", problem.op in ("FusedAttention", "FusedAttentionVariant")
         if floats and self._chance(0.35):
             values = self._one(("large", "small", "offset", "outliers", "zeros", "infinite"))
-            if problem.op in ("FusedAttention", "FusedAttentionVariant") and values == "infinite":
+            if attention and values == "infinite":
                 values = "normal"  # one infinite key makes every answer of its head NaN
         return replace(
             problem,
@@ -238,6 +238,6 @@ class Draw:
             index=self._one(("int64", "int64", "int32")) if indices else "int64",
             without=without,
             constant=self._chance(0.5),
-            tf32=problem.dtype == "float32" and "K" in problem.sizes and self._chance(0.3),
+            tf32=problem.dtype == "float32" and (attention or "K" in problem.sizes) and self._chance(0.3),
             seed=int(self.rng.integers(1 << 31)),
         )

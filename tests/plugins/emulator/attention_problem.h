@@ -113,6 +113,7 @@ class AttentionProblem {
   }
 
   const bertfuse::kernels::AttentionArguments<T>& arguments() const { return a_; }
+  bertfuse::kernels::AttentionArguments<T>& arguments() { return a_; }
   T Y(int64_t sequence, int64_t query, int64_t column) const {
     return (*y_)[(FirstRow(sequence) + query) * sizes_.heads * sizes_.head_size + column];
   }

@@ -17,34 +17,59 @@ using emulator::Random;
 constexpr bool kTuring = BERTFUSE_EMULATED_CAPABILITY == 75;
 constexpr int64_t kMostHeadSize = kTuring ? 192 : 256;  // of what shared memory has room for
 
+using attention_mma::Math;
+
+constexpr Device DeviceWith(int kilobytes) { return {kilobytes, BERTFUSE_EMULATED_CAPABILITY, 8, kilobytes << 10}; }
+constexpr Device kLeast = DeviceWith(kTuring ? 64 : 99), kMost = DeviceWith(kTuring ? 64 : 227);
+
+const int kDefaultSharedBytes = emulator::TheSettings().shared_bytes;
+
+template <class T>
+cudaError_t LaunchTile(const AttentionArguments<T>& a, const AttentionTile& tile, const Device& device) {
+  if constexpr (sizeof(T) == 2) {
+    return AttentionMma(a, tile, device, nullptr);
+  } else {
+    return a.allow_tf32 ? AttentionMmaTf32(a, tile, device, nullptr) : AttentionMmaThreeTf32(a, tile, device, nullptr);
+  }
+}
+
 // By tiles of 128 queries, where there are any, or of 64.
 template <class T>
-void Launch(const AttentionProblem<T>& problem, bool wide, uint64_t seed) {
-  const Device device = {0, BERTFUSE_EMULATED_CAPABILITY, 8, (kTuring ? 64 : 99) << 10};
+void Launch(const AttentionProblem<T>& problem, bool wide, uint64_t seed, Device device = kLeast) {
   const AttentionArguments<T>& a = problem.arguments();
   emulator::TheSettings().seed = seed;
-  const attention_mma::TileShape& shape = *attention_mma::FindTileShape(a.head_size);
+  const attention_mma::TileShape& shape =
+      *attention_mma::FindTileShape(attention_mma::MathOf<T>(a.allow_tf32), a.head_size);
+  if (sizeof(T) == 4 && !Fits(shape, Narrow(shape), device.shared_bytes)) {
+    ASSERT_FALSE(AttentionMmaSupports(a, device));
+    device = kMost;
+  }
+  emulator::TheSettings().shared_bytes = device.shared_bytes;
   ASSERT_TRUE(AttentionMmaSupports(a, device));
   const bool has_wide = shape.HasWide() && Fits(shape, Wide(shape), device.shared_bytes);
   const AttentionTile tile = wide && has_wide ? Wide(shape) : Narrow(shape);
-  ASSERT_EQ(AttentionMma(a, tile, device, nullptr), cudaSuccess) << emulator::TakeFault();
+  const cudaError_t error = LaunchTile(a, tile, device);
+  emulator::TheSettings().shared_bytes = kDefaultSharedBytes;
+  ASSERT_EQ(error, cudaSuccess) << emulator::TakeFault();
 }
 
 constexpr int64_t Possible(int64_t head_size) { return std::min(head_size, kMostHeadSize); }
 constexpr int64_t kHeadSizes[] = {16, 24, 32, 48, 64, 64, 72, 80, 96, 120, 128, Possible(192), Possible(256)};
 
+// On devices whose shared memory has room for queries of their own, and on others.
 template <class T>
-void TestRandom(int count) {
+void TestRandom(int count, bool tf32 = false) {
   Random random(emulator::Seed());
   double worst = 0;
   for (int i = 0; i < count; ++i) {
     const AttentionSizes sizes = DrawSizes(kHeadSizes, random);
-    const bool wide = random.OneIn(2);
-    SCOPED_TRACE(sizes.Text() + (wide ? "; wide" : ""));
+    const bool wide = random.OneIn(2), most = random.OneIn(2);
+    SCOPED_TRACE(sizes.Text() + (wide ? "; wide" : "") + (most ? "; 227 KB" : ""));
     AttentionProblem<T> problem(sizes, random);
-    Launch(problem, wide, random.Seed());
+    problem.arguments().allow_tf32 = tf32;
+    Launch(problem, wide, random.Seed(), most ? kMost : kLeast);
     if (testing::Test::HasFatalFailure()) return;
-    const double error = problem.WorstError(emulator::kDtype<T>);
+    const double error = problem.WorstError(tf32 ? "tf32" : emulator::kDtype<T>);
     EXPECT_LE(error, 1);
     worst = std::max(worst, error);
   }
@@ -54,6 +79,8 @@ void TestRandom(int count) {
 TEST(EmulatedAttention, Float16) { TestRandom<__half>(40); }
 #if BERTFUSE_EMULATED_CAPABILITY >= 80
 TEST(EmulatedAttention, Bfloat16) { TestRandom<__nv_bfloat16>(20); }
+TEST(EmulatedAttention, Tf32) { TestRandom<float>(20, true); }
+TEST(EmulatedAttention, ThreeTf32) { TestRandom<float>(15); }
 #endif
 
 // Each head size, one of each block's width, without a bank conflict where rows are a power of two.
@@ -110,13 +137,13 @@ TEST(EmulatedAttention, TilesOutsideOfTheKeysAreNotLoaded) {
   masked.masks = Masks::kInt64;
   masked.lengths = {70};
   EXPECT_EQ(LoadedTiles(masked, random), 5 * 2);
-  masked.lengths = {0};  // the first tile, before the mask is known; then the values of all, which come alone
+  masked.lengths = {0};  // the first two tiles, before the mask is known; then the values of all, which come alone
   masked.masks = Masks::kInt32;
   AttentionProblem<__half> hidden(masked, random);
   emulator::TakeCopies();
   Launch(hidden, false, random.Seed());
   EXPECT_LE(hidden.WorstError("float16"), 1);
-  EXPECT_EQ(emulator::TakeCopies(), 5 * (2 + 5) * (64 * 64 * 2 / 16));
+  EXPECT_EQ(emulator::TakeCopies(), 5 * (2 + 2 + 5) * (64 * 64 * 2 / 16));
 }
 
 // A mask whose bits do not fit into shared memory at once, and most of whose tiles are hidden.
@@ -138,9 +165,10 @@ TEST(EmulatedAttention, LongMask) {
 }
 
 // A sequence has the same bits alone and in a batch, with more or less padding, packed, and by both kinds of blocks.
-TEST(EmulatedAttention, BitsDependOnTheSequenceAlone) {
+template <class T>
+void TestBits(bool tf32, std::initializer_list<int64_t> head_sizes) {
   Random random(emulator::Seed());
-  for (int64_t head_size : {32, 64, 96, 128}) {
+  for (int64_t head_size : head_sizes) {
     const int64_t length = random.Between(70, 180);
     AttentionSizes alone;
     alone.head_size = head_size;
@@ -155,28 +183,38 @@ TEST(EmulatedAttention, BitsDependOnTheSequenceAlone) {
     packed.packed = true;
     packed.lengths = {random.Between(0, 100), length};
     SCOPED_TRACE(padded.Text());
-    AttentionProblem<__half> first(alone, random), second(padded, random), third(packed, random);
+    AttentionProblem<T> first(alone, random), second(padded, random), third(packed, random);
     // Of one sequence the same data, far apart in size, so that maxima rise and references with them.
-    for (auto& x : first.qkv()) x = FromFloat<__half>(ToFloat(x) * static_cast<float>(random.Between(1, 3)));
-    for (AttentionProblem<__half>* other : {&second, &third}) {
+    for (auto& x : first.qkv()) x = FromFloat<T>(ToFloat(x) * static_cast<float>(random.Between(1, 3)));
+    for (AttentionProblem<T>* other : {&second, &third}) {
       const int64_t at = other->FirstRow(other == &third) * first.columns();
       std::copy(first.qkv().begin(), first.qkv().end(), other->qkv().begin() + at);
       std::copy(first.bias().begin(), first.bias().end(), other->bias().begin());
     }
+    for (AttentionProblem<T>* problem : {&first, &second, &third}) problem->arguments().allow_tf32 = tf32;
     Launch(first, false, random.Seed());
-    Launch(second, true, random.Seed());
+    Launch(second, true, random.Seed(), kMost);
     Launch(third, random.OneIn(2), random.Seed());
     if (testing::Test::HasFatalFailure()) return;
     int64_t differ = 0;
     for (int64_t i = 0; i < length * 2 * head_size; ++i) {
       const int64_t row = i / (2 * head_size), column = i % (2 * head_size);
-      const __half expected = first.Y(0, row, column);
-      const __half others[] = {second.Y(0, row, column), third.Y(1, row, column)};
-      differ += std::memcmp(&expected, &others[0], 2) != 0 || std::memcmp(&expected, &others[1], 2) != 0;
+      const T expected = first.Y(0, row, column);
+      const T others[] = {second.Y(0, row, column), third.Y(1, row, column)};
+      differ +=
+          std::memcmp(&expected, &others[0], sizeof(T)) != 0 || std::memcmp(&expected, &others[1], sizeof(T)) != 0;
     }
     EXPECT_EQ(differ, 0);
   }
 }
+
+TEST(EmulatedAttention, BitsDependOnTheSequenceAlone) { TestBits<__half>(false, {32, 64, 96, 128}); }
+#if BERTFUSE_EMULATED_CAPABILITY >= 80
+TEST(EmulatedAttention, BitsOfFloat32DependOnTheSequenceAlone) {
+  TestBits<float>(true, {32, 64});
+  TestBits<float>(false, {64, 96});
+}
+#endif
 
 // Offsets that no packing makes: results mean nothing, but nothing outside of the rows is read or written.
 TEST(EmulatedAttention, BrokenOffsets) {

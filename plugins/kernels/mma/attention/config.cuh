@@ -11,10 +11,11 @@
 namespace bertfuse::kernels::attention_mma {
 
 // A block's warps have 16 kRowTiles queries of one head each, and read the same tiles of keys and values.
-template <class T_, int kHeadSize_, int kRowTiles_>
+template <class T_, Math kMath_, int kHeadSize_, int kRowTiles_>
 struct Config {
   using T = T_;
-  static constexpr TileShape kShape = *FindTileShape(kHeadSize_);
+  static constexpr Math kMath = kMath_;
+  static constexpr TileShape kShape = *FindTileShape<kMath>(kHeadSize_);
   static constexpr int kHeadSize = kHeadSize_;
   static constexpr int kRowTiles = kRowTiles_;
   static constexpr int kKeys = kShape.keys;
@@ -24,16 +25,20 @@ struct Config {
   static constexpr int kRows = 16 * kRowTiles;      // of a warp
   static constexpr int kRowGroups = 2 * kRowTiles;  // rows of a thread: lane / 4 + 8 i of its warp's
   static constexpr int kQueries = kWarps * kRows;
-  static constexpr bool kKeepsQueries = kRowTiles == 1 || kShape.wide_keeps_queries;
-  static_assert(sizeof(T) == 2 && kShape.head_size == kHeadSize && kHeadSize % 16 == 0 && kKeys % 32 == 0);
+  static constexpr bool kKeepsQueries = kRowTiles == 1 ? kShape.keeps_queries : kShape.wide_keeps_queries;
 
-  static constexpr int kChunks = kHeadSize / 8;  // of 16 bytes, in a row
-  static constexpr int kStages = 2;
-  static constexpr int kKeyTileBytes = kKeys * kHeadSize * 2;
+  static constexpr int kPerWord = 4 / sizeof(T);         // elements in 32 bits
+  static constexpr int kPerChunk = 4 * kPerWord;         // in 16 bytes
+  static constexpr int kStep = 2 * kPerChunk;            // of k, of one instruction of the tensor cores
+  static constexpr int kChunks = kHeadSize / kPerChunk;  // in a row
+  static constexpr int kSteps = kHeadSize / kStep;       // of Q Kᵀ
+  static constexpr int kKeySteps = kKeys / kStep;        // of P V
+  static constexpr int kResultTiles = kHeadSize / 8;     // of 8 columns
+  static constexpr int kRowBytes = kHeadSize * sizeof(T);
+  static constexpr int kKeyTileBytes = kKeys * kRowBytes;
   static constexpr int kStageBytes = StageBytes(kShape);
-  static constexpr int kQueryOffset = kKeepsQueries ? kStageBytes : kStages * kStageBytes;
-  static constexpr int kSharedBytes = SharedBytes(kShape, kQueries);
-  static_assert(Fits(kShape, {kQueries, kKeys, 1}, 99 << 10), "what 8.6, 8.9 and 12.0 have for a block");
+  static_assert(sizeof(T) == kShape.element_bytes && kShape.head_size == kHeadSize && kKeys % 32 == 0);
+  static_assert(kHeadSize % (sizeof(T) == 2 ? 16 : 32) == 0);
 };
 
 // Scores count in powers of two: 2^x is what the hardware has.
@@ -50,6 +55,8 @@ struct Parameters {
   int sequence, heads, head_size;
   float kv_heads_per_head;  // a head's keys are those of head (head + 1/2) times this, cut off
   PackedSequences packed;
+  int query_offset;  // in shared memory
+  bool queries_apart;
 
   float scale_log2;  // scale * log2(e), above 0: a hidden score is -inf, and -inf * 0 is NaN
   int window_left, window_right;

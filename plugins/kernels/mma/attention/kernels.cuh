@@ -78,10 +78,13 @@ template <class Config>
 cudaError_t LaunchConfigured(const AttentionArguments<typename Config::T>& a, const Device& device,
                              cudaStream_t stream) {
   constexpr int64_t kMaxGridYZ = 65535;
-  const Parameters<typename Config::T> p = MakeParameters(a);
+  const SharedLayout layout = LayoutOn(Config::kShape, Config::kQueries, device.shared_bytes);
+  Parameters<typename Config::T> p = MakeParameters(a);
+  p.query_offset = layout.query_offset;
+  p.queries_apart = layout.queries_apart;
   LaunchConfig config;
   config.block = dim3(Config::kThreads);
-  config.shared_bytes = Config::kSharedBytes;
+  config.shared_bytes = layout.bytes;
   config.stream = stream;
   config.device = &device;
   if (a.packed.count > 0) {
@@ -93,29 +96,37 @@ cudaError_t LaunchConfigured(const AttentionArguments<typename Config::T>& a, co
   return Launch(config, Kernel<Config>, p);
 }
 
-template <int kHeadSize, class T>
+template <Math kMath, int kHeadSize, class T>
 cudaError_t LaunchSize(const AttentionArguments<T>& a, const AttentionTile& tile, const Device& device,
                        cudaStream_t stream) {
-  constexpr TileShape kShape = *FindTileShape(kHeadSize);
-  if (tile == Narrow(kShape)) return LaunchConfigured<Config<T, kHeadSize, 1>>(a, device, stream);
+  constexpr TileShape kShape = *FindTileShape<kMath>(kHeadSize);
+  if (tile == Narrow(kShape)) return LaunchConfigured<Config<T, kMath, kHeadSize, 1>>(a, device, stream);
   if constexpr (kShape.HasWide()) {
-    if (tile == Wide(kShape)) return LaunchConfigured<Config<T, kHeadSize, 2>>(a, device, stream);
+    if (tile == Wide(kShape)) return LaunchConfigured<Config<T, kMath, kHeadSize, 2>>(a, device, stream);
   }
   return cudaErrorInvalidConfiguration;
 }
 
 // Finds the table's row, by its index.
-template <class T, size_t... kIndex>
+template <Math kMath, class T, size_t... kIndex>
 cudaError_t LaunchAnySize(const AttentionArguments<T>& a, const AttentionTile& tile, const Device& device,
                           cudaStream_t stream, std::index_sequence<kIndex...>) {
   cudaError_t error = cudaErrorInvalidValue;
-  const TileShape* shape = FindTileShape(a.head_size);
+  const TileShape* shape = FindTileShape<kMath>(a.head_size);
   const auto launch_if_it_is = [&](auto index) {
-    constexpr const TileShape& kShape = kTileShapes[decltype(index)::value];
-    if (shape == &kShape) error = LaunchSize<kShape.head_size>(a, tile, device, stream);
+    constexpr const TileShape& kShape = ShapesOf<kMath>()[decltype(index)::value];
+    if (shape == &kShape) error = LaunchSize<kMath, kShape.head_size>(a, tile, device, stream);
   };
   (launch_if_it_is(std::integral_constant<size_t, kIndex>()), ...);
   return error;
+}
+
+template <Math kMath, class T>
+cudaError_t LaunchMath(const AttentionArguments<T>& a, const AttentionTile& tile, const Device& device,
+                       cudaStream_t stream) {
+  if (a.batch * a.sequence * a.heads * a.head_size == 0) return cudaSuccess;
+  constexpr auto kIndices = std::make_index_sequence<std::size(ShapesOf<kMath>())>();
+  return LaunchAnySize<kMath>(a, tile, device, stream, kIndices);
 }
 
 }  // namespace attention_mma
@@ -123,9 +134,19 @@ cudaError_t LaunchAnySize(const AttentionArguments<T>& a, const AttentionTile& t
 template <class T>
 cudaError_t AttentionMma(const AttentionArguments<T>& a, const AttentionTile& tile, const Device& device,
                          cudaStream_t stream) {
-  if (a.batch * a.sequence * a.heads * a.head_size == 0) return cudaSuccess;
-  constexpr auto kIndices = std::make_index_sequence<std::size(attention_mma::kTileShapes)>();
-  return attention_mma::LaunchAnySize(a, tile, device, stream, kIndices);
+  return attention_mma::LaunchMath<attention_mma::Math::kHalf>(a, tile, device, stream);
+}
+
+template <class T>
+cudaError_t AttentionMmaTf32(const AttentionArguments<T>& a, const AttentionTile& tile, const Device& device,
+                             cudaStream_t stream) {
+  return attention_mma::LaunchMath<attention_mma::Math::kTf32>(a, tile, device, stream);
+}
+
+template <class T>
+cudaError_t AttentionMmaThreeTf32(const AttentionArguments<T>& a, const AttentionTile& tile, const Device& device,
+                                  cudaStream_t stream) {
+  return attention_mma::LaunchMath<attention_mma::Math::kThreeTf32>(a, tile, device, stream);
 }
 
 #define BERTFUSE_INSTANTIATE(FUNCTION, T) \

@@ -13,32 +13,56 @@ template <class Config>
 class Mainloop {
  public:
   using T = typename Config::T;
-  using Results = float[Config::kRowTiles][Config::kChunks][4];
+  using Sums = Results<Config>;
 
-  // `shared` has Config::kSharedBytes, `words` a bit for each of KeyTiles' mask.
+  // `shared` has what SharedLayout says, `words` a bit for each of KeyTiles' mask.
   __device__ __forceinline__ Mainloop(const Parameters<T>& p, const Tile& tile, char* shared, uint32_t* words)
       : p_(p), tile_(tile), shared_(shared), rows_(tile), key_tiles_(p, tile, words) {}
 
   __device__ __forceinline__ void Compute() {
-    LoadKeys(key_tiles_.begin(), 0);  // whatever the mask says: it is not read yet
+    // Whatever the mask says, which is not read yet: the first two tiles, if the second one's place is free. Values are
+    // wanted later than keys.
+    const int first_key = key_tiles_.begin();
+    int fetched = first_key;
+    LoadKeys(first_key, 0);
+    CommitCopies();
+    LoadValues(first_key, 0);
+    CommitCopies();
+    if (p_.queries_apart && key_tiles_.Has(first_key + Config::kKeys)) LoadTile(fetched = first_key + Config::kKeys, 1);
+    CommitCopies();
     LoadQueries();
-    KeyTile<Config> keys = key_tiles_.At(key_tiles_.begin());
+    KeyTile<Config> keys = key_tiles_.At(first_key);
     __syncthreads();
     const Queries<Config> queries(OwnRows());
     OnlineSoftmax<Config> softmax;
-    Results out = {};
+    Sums out = {};
     int stage = 0;
+    bool is_first = true;
 #pragma unroll 1
     while (key_tiles_.Has(keys.first_key)) {
-      WaitCopies<0>();
-      __syncthreads();  // the tile has arrived, and all warps are done with the one before
+      is_first ? WaitCopies<2>() : WaitCopies<0>();
+      __syncthreads();  // the keys have arrived, and all warps are done with the tile before
       const KeyTile<Config> next = key_tiles_.FirstVisible(keys.first_key + Config::kKeys);
-      if (key_tiles_.Has(next.first_key)) LoadKeys(next.first_key, stage ^ 1);
-      if (SeesAny(p_, rows_, keys)) AddTile(out, softmax, queries, keys, Stage(stage));
+      if (key_tiles_.Has(next.first_key) && next.first_key != fetched) {
+        if (is_first && fetched != first_key) WaitCopies<0>();  // of the tile whose place it takes
+        LoadTile(next.first_key, stage ^ 1);
+        CommitCopies();
+      }
+      const bool sees_any = SeesAny(p_, rows_, keys);
+      Scores<Config> score;
+      float scale = 1.0f;
+      if (sees_any) scale = AddKeys(out, score, softmax, queries, keys, Stage(stage));
+      if (is_first) {
+        WaitCopies<1>();
+        __syncthreads();  // the values, too
+        is_first = false;
+      }
+      if (sees_any) AddValues(out, score, softmax, scale, Stage(stage));
       keys = next;
       stage ^= 1;
     }
     if (p_.mask != nullptr) AverageForBlind(out, softmax);
+    WaitCopies<0>();  // of a tile that the mask hides
     __syncthreads();  // all warps are done with keys and values
     Store(out, softmax);
   }
@@ -48,10 +72,10 @@ class Mainloop {
 
   // The warp's rows of the queries, later of the results.
   __device__ __forceinline__ char* OwnRows() const {
-    return shared_ + Config::kQueryOffset + threadIdx.x / 32 * (Config::kRows * Config::kHeadSize * 2);
+    return shared_ + p_.query_offset + threadIdx.x / 32 * (Config::kRows * Config::kRowBytes);
   }
 
-  __device__ __forceinline__ int Chunks() const { return p_.head_size / 8; }
+  __device__ __forceinline__ int Chunks() const { return p_.head_size / Config::kPerChunk; }
 
   // Of the tile's head in K, in V and in their biases.
   __device__ __forceinline__ int KvColumn() const {
@@ -60,13 +84,16 @@ class Mainloop {
 
   __device__ __forceinline__ void LoadKeys(int first_key, int stage) const {
     LoadKeyTile<Config>(Stage(stage), KeyRow(p_.k, first_key), p_.pitch, tile_.length - first_key, Chunks());
-    LoadValues(first_key, stage);
-    CommitCopies();
   }
 
   __device__ __forceinline__ void LoadValues(int first_key, int stage) const {
     LoadKeyTile<Config>(Stage(stage) + Config::kKeyTileBytes, KeyRow(p_.v, first_key), p_.pitch,
                         tile_.length - first_key, Chunks());
+  }
+
+  __device__ __forceinline__ void LoadTile(int first_key, int stage) const {
+    LoadKeys(first_key, stage);
+    LoadValues(first_key, stage);
   }
 
   __device__ __forceinline__ const T* KeyRow(const T* rows, int key) const {
@@ -77,28 +104,33 @@ class Mainloop {
     const int64_t column = static_cast<int64_t>(tile_.head) * p_.head_size;
     const T* q = p_.q + (int64_t{tile_.first_row} + tile_.first_query) * p_.pitch + column;
     const T* bias = p_.q_bias == nullptr ? nullptr : p_.q_bias + column;
-    LoadQueryTile<Config>(shared_ + Config::kQueryOffset, q, p_.pitch, bias, tile_.length - tile_.first_query,
-                          Chunks());
+    LoadQueryTile<Config>(shared_ + p_.query_offset, q, p_.pitch, bias, tile_.length - tile_.first_query, Chunks());
   }
 
-  // The warp's rows with one more tile of keys and values.
-  __device__ __forceinline__ void AddTile(Results& out, OnlineSoftmax<Config>& softmax, const Queries<Config>& queries,
-                                          const KeyTile<Config>& keys, const char* stage) const {
-    Scores<Config> score;
-    const int lane = LaneNow();
-    MultiplyKeys(score, queries, SharedAddress(stage), lane);
+  // The warp's scores of one more tile of keys, and what they change in sums so far. Returns what scores are to be
+  // multiplied by.
+  __device__ __forceinline__ float AddKeys(Sums& out, Scores<Config>& score, OnlineSoftmax<Config>& softmax,
+                                           const Queries<Config>& queries, const KeyTile<Config>& keys,
+                                           const char* stage) const {
+    MultiplyKeys(score, queries, SharedAddress(stage), LaneNow());
     const float scale = TransformScores(score, queries, keys);
     if (!SeesAll(p_, rows_, keys)) HideKeys(score, p_, rows_, keys);
     float correction[Config::kRowGroups];
     if (softmax.Advance(score, scale, correction)) {
 #pragma unroll
-      for (int i = 0; i < Config::kRowTiles * Config::kChunks * 4; ++i) {
-        const int m = i / (Config::kChunks * 4);
-        out[m][i / 4 % Config::kChunks][i % 4] *= correction[2 * m + i % 4 / 2];
+      for (int i = 0; i < Config::kRowTiles * Config::kResultTiles * 4; ++i) {
+        const int m = i / (Config::kResultTiles * 4);
+        out[m][i / 4 % Config::kResultTiles][i % 4] *= correction[2 * m + i % 4 / 2];
       }
     }
+    return scale;
+  }
+
+  __device__ __forceinline__ void AddValues(Sums& out, const Scores<Config>& score, OnlineSoftmax<Config>& softmax,
+                                            float scale, const char* stage) const {
+    const int lane = LaneNow();
 #pragma unroll
-    for (int step = 0; step < Config::kKeys / 16; ++step) {
+    for (int step = 0; step < Config::kKeySteps; ++step) {
       uint32_t weight[Config::kRowTiles][4];
       softmax.Weights(weight, score, scale, step);
       MultiplyValues<Config>(out, weight, SharedAddress(stage) + Config::kKeyTileBytes, step, lane);
@@ -123,7 +155,7 @@ class Mainloop {
   }
 
   // Rows to which no key is visible attend to all alike.
-  __device__ __forceinline__ void AverageForBlind(Results& out, OnlineSoftmax<Config>& softmax) const {
+  __device__ __forceinline__ void AverageForBlind(Sums& out, OnlineSoftmax<Config>& softmax) const {
     uint32_t weight[Config::kRowTiles][4];
     bool any = false;
 #pragma unroll
@@ -131,9 +163,10 @@ class Mainloop {
       const bool blind = softmax.HasSeenNone(group) && rows_.Own(group, threadIdx.x % 32) < tile_.length;
       if (blind) softmax.SetSum(group, tile_.length);
       any |= blind;
-      weight[group / 2][group % 2] = weight[group / 2][2 + group % 2] = blind ? PackPair<T>(1.0f, 1.0f) : 0;
+      weight[group / 2][group % 2] = weight[group / 2][2 + group % 2] = blind ? WordOfOnes<T>() : 0;
     }
     if (!__syncthreads_or(any)) return;
+    WaitCopies<0>();  // of a tile that the mask hides
 #pragma unroll 1
     for (int first_key = 0; first_key < tile_.length; first_key += Config::kKeys) {
       LoadValues(first_key, 0);
@@ -141,24 +174,38 @@ class Mainloop {
       WaitCopies<0>();
       __syncthreads();
 #pragma unroll 1
-      for (int step = 0; step < Config::kKeys / 16; ++step) {
+      for (int step = 0; step < Config::kKeySteps; ++step) {
         MultiplyValues<Config>(out, weight, SharedAddress(Stage(0)) + Config::kKeyTileBytes, step, LaneNow());
       }
       __syncthreads();
     }
   }
 
-  // Through shared memory, so that rows leave in 16-byte chunks.
-  __device__ __forceinline__ void Store(const Results& out, const OnlineSoftmax<Config>& softmax) const {
-    const int lane = threadIdx.x % 32;
-    char* staging = OwnRows();
-    const T* bias = p_.v_bias == nullptr ? nullptr : p_.v_bias + KvColumn();
+  __device__ __forceinline__ T* ResultRow(int row) const {
+    return p_.y + (int64_t{tile_.first_row} + rows_.first + row) * p_.y_pitch +
+           static_cast<int64_t>(tile_.head) * p_.head_size;
+  }
+
+  __device__ __forceinline__ void Store(const Sums& out, const OnlineSoftmax<Config>& softmax) const {
     float inverse[Config::kRowGroups];
 #pragma unroll
     for (int group = 0; group < Config::kRowGroups; ++group) inverse[group] = softmax.InverseSum(group);
+    const T* bias = p_.v_bias == nullptr ? nullptr : p_.v_bias + KvColumn();
+    if constexpr (sizeof(T) == 2) {
+      StorePairs(out, inverse, bias);
+    } else {
+      StoreChunks(out, inverse, bias);
+    }
+  }
+
+  // A thread has pairs, which go through shared memory, so that rows leave in 16-byte chunks.
+  __device__ __forceinline__ void StorePairs(const Sums& out, const float (&inverse)[Config::kRowGroups],
+                                             const T* bias) const {
+    const int lane = threadIdx.x % 32;
+    char* staging = OwnRows();
 #pragma unroll
     for (int j = 0; j < Config::kChunks; ++j) {
-      const int column = 8 * j + lane % 4 * 2;
+      const int column = ResultColumn<Config>(j, 0, lane);
       const bool has_bias = bias != nullptr && column < p_.head_size;
       const float2 add = UnpackPair<T>(has_bias ? *reinterpret_cast<const uint32_t*>(bias + column) : 0);
 #pragma unroll
@@ -170,8 +217,7 @@ class Mainloop {
       }
     }
     __syncwarp();
-    T* y =
-        p_.y + (int64_t{tile_.first_row} + rows_.first) * p_.y_pitch + static_cast<int64_t>(tile_.head) * p_.head_size;
+    T* y = ResultRow(0);
     const int rows = rows_.last + 1 - rows_.first, chunks = Chunks();
 #pragma unroll 1
     for (int i = lane; i < Config::kRows * Config::kChunks; i += 32) {
@@ -179,6 +225,33 @@ class Mainloop {
       if (row >= rows || chunk >= chunks) continue;
       *reinterpret_cast<uint4*>(y + row * p_.y_pitch + 8 * chunk) =
           *reinterpret_cast<const uint4*>(staging + ChunkOffset<Config::kChunks>(row, chunk));
+    }
+  }
+
+  // A thread has chunks: four tiles' results of one column each.
+  __device__ __forceinline__ void StoreChunks(const Sums& out, const float (&inverse)[Config::kRowGroups],
+                                              const T* bias) const {
+    const int lane = threadIdx.x % 32, rows = rows_.last + 1 - rows_.first;
+#pragma unroll
+    for (int j = 0; j < Config::kResultTiles; j += 4) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int column = ResultColumn<Config>(j, e, lane);
+        if (column >= p_.head_size) continue;
+        const Pack<uint32_t, 4> add = LoadBias(bias, column);
+#pragma unroll
+        for (int group = 0; group < Config::kRowGroups; ++group) {
+          const int row = lane / 4 + 8 * group;
+          if (row >= rows) continue;
+          Pack<T, 4> y;
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const float x = out[group / 2][j + i][group % 2 * 2 + e];
+            y.value[i] = FromFloat<T>(fmaf(x, inverse[group], __uint_as_float(add.value[i])));
+          }
+          *reinterpret_cast<Pack<T, 4>*>(ResultRow(row) + column) = y;
+        }
+      }
     }
   }
 

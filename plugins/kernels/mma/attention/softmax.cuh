@@ -35,26 +35,34 @@ class OnlineSoftmax {
       // Of two infinities the difference is NaN, and nothing is above.
       const bool rises = (highest - before) * scale > kMaxExponent;
       reference_[group] = rises ? highest : before;
-      correction[group] = rises ? Exp2Approximate((before - highest) * scale) : 1.0f;
+      // The difference of shifts as they are rounded, so that weights of all tiles are relative to the same.
+      const float shift = __fmul_rn(reference_[group], scale);
+      correction[group] = rises ? Exp2Approximate(__fmul_rn(before, scale) - shift) : 1.0f;
       sum_[group] *= correction[group];
       corrects |= rises;
-      shift_[group] = HasSeenNone(group) ? 0.0f : reference_[group] * scale;
+      shift_[group] = HasSeenNone(group) ? 0.0f : shift;
     }
     return __any_sync(0xffffffffu, corrects);
   }
 
-  // The weights of keys 16 `step` to 16 `step` + 15 of the tile, as an operand.
+  // The weights of keys kStep `step` to kStep `step` + kStep - 1 of the tile, as an operand.
   __device__ __forceinline__ void Weights(uint32_t (&weight)[Config::kRowTiles][4], const Scores<Config>& score,
                                           float scale, int step) {
+    constexpr int kHalves = Config::kStep / 8;  // of float32 the second half is the odd keys
 #pragma unroll
     for (int group = 0; group < kRowGroups; ++group) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float* x = &score[group / 2][2 * step + half][group % 2 * 2];
+      for (int half = 0; half < kHalves; ++half) {
+        const float* x = &score[group / 2][kHalves * step + half][group % 2 * 2];
         const float first = Exp2Approximate(fmaf(x[0], scale, -shift_[group]));
         const float second = Exp2Approximate(fmaf(x[1], scale, -shift_[group]));
         sum_[group] += first + second;
-        weight[group / 2][2 * half + group % 2] = PackPair<typename Config::T>(first, second);
+        if constexpr (kHalves == 2) {
+          weight[group / 2][2 * half + group % 2] = PackPair<typename Config::T>(first, second);
+        } else {
+          weight[group / 2][group % 2] = __float_as_uint(first);
+          weight[group / 2][2 + group % 2] = __float_as_uint(second);
+        }
       }
     }
   }

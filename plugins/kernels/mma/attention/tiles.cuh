@@ -2,8 +2,9 @@
 #ifndef BERTFUSE_KERNELS_MMA_ATTENTION_TILES_CUH_
 #define BERTFUSE_KERNELS_MMA_ATTENTION_TILES_CUH_
 
-#include "kernels/mma/attention/config.cuh"
-#include "kernels/ptx/mma.cuh"
+#include "kernels/mma/attention/math.cuh"
+#include "kernels/ptx/scalar.cuh"
+#include "kernels/ptx/shared.cuh"
 
 namespace bertfuse::kernels::attention_mma {
 
@@ -51,19 +52,19 @@ template <class Config>
 __device__ __forceinline__ void LoadKeyTile(char* tile, const typename Config::T* source, int64_t pitch, int rows,
                                             int chunks) {
   RowLoader<Config>::template ForEach<Config::kKeys>([&](int row, int chunk) {
-    CopyAsync<16>(tile + ChunkOffset<Config::kChunks>(row, chunk), source + row * pitch + chunk * 8,
+    CopyAsync<16>(tile + ChunkOffset<Config::kChunks>(row, chunk), source + row * pitch + chunk * Config::kPerChunk,
                   row < rows && chunk < chunks);
   });
 }
 
-// Eight elements of a vector that is aligned to four bytes, as pairs; zeros where it is null.
+// Elements of a vector that is aligned to four bytes; zeros where it is null.
 template <class T>
 __device__ __forceinline__ Pack<uint32_t, 4> LoadBias(const T* bias, int first) {
-  Pack<uint32_t, 4> pairs = {};
-  if (bias == nullptr) return pairs;
+  Pack<uint32_t, 4> words = {};
+  if (bias == nullptr) return words;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) pairs.value[i] = *reinterpret_cast<const uint32_t*>(bias + first + 2 * i);
-  return pairs;
+  for (int i = 0; i < 4; ++i) words.value[i] = reinterpret_cast<const uint32_t*>(bias + first)[i];
+  return words;
 }
 
 // Stores Q + bias of a tile's queries, zeros behind the last of them.
@@ -74,10 +75,10 @@ __device__ __forceinline__ void LoadQueryTile(char* tile, const typename Config:
   RowLoader<Config>::template ForEach<Config::kQueries>([&](int row, int chunk) {
     Pack<uint32_t, 4> x = {};
     if (row < rows && chunk < chunks) {
-      x = *reinterpret_cast<const Pack<uint32_t, 4>*>(source + row * pitch + chunk * 8);
-      const Pack<uint32_t, 4> b = LoadBias(bias, chunk * 8);
+      x = *reinterpret_cast<const Pack<uint32_t, 4>*>(source + row * pitch + chunk * Config::kPerChunk);
+      const Pack<uint32_t, 4> b = LoadBias(bias, chunk * Config::kPerChunk);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) x.value[i] = AddPairs<T>(x.value[i], b.value[i]);
+      for (int i = 0; i < 4; ++i) x.value[i] = AddWords<T>(x.value[i], b.value[i]);
     }
     *reinterpret_cast<Pack<uint32_t, 4>*>(tile + ChunkOffset<Config::kChunks>(row, chunk)) = x;
   });
@@ -95,18 +96,25 @@ class Queries {
     }
   }
 
-  // Of columns 16 `step` to 16 `step` + 15.
-  __device__ __forceinline__ void Get(uint32_t (&q)[Config::kRowTiles][4], int step, int lane) const {
-    if constexpr (Config::kKeepsQueries) {
+  // Of columns kStep `step` to kStep `step` + kStep - 1.
+  __device__ __forceinline__ void Get(RowOperands<Config>& q, int step, int lane) const {
+    if constexpr (Config::kKeepsQueries && Config::kMath == Math::kThreeTf32) {
+      // Halves of all queries would be split ahead of the loop over tiles, and take twice the registers.
+      uint32_t full[Config::kRowTiles][4];
 #pragma unroll
-      for (int i = 0; i < 4 * Config::kRowTiles; ++i) q[i / 4][i % 4] = kept_[step][i / 4][i % 4];
+      for (int i = 0; i < 4 * Config::kRowTiles; ++i) full[i / 4][i % 4] = Hidden(kept_[step][i / 4][i % 4]);
+      SetAll<Config>(q, full);
+    } else if constexpr (Config::kKeepsQueries) {
+      SetAll<Config>(q, kept_[step]);
     } else {
-      Load(q, step, lane);
+      uint32_t loaded[Config::kRowTiles][4];
+      Load(loaded, step, lane);
+      SetAll<Config>(q, loaded);
     }
   }
 
  private:
-  static constexpr int kSteps = Config::kHeadSize / 16;
+  static constexpr int kSteps = Config::kSteps;
 
   __device__ __forceinline__ void Load(uint32_t (&q)[Config::kRowTiles][4], int step, int lane) const {
 #pragma unroll
@@ -129,35 +137,60 @@ __device__ __forceinline__ void MultiplyKeys(float (&score)[Config::kRowTiles][C
     score[i / (Config::kKeys / 2)][i / 4 % (Config::kKeys / 8)][i % 4] = 0.0f;
   }
 #pragma unroll
-  for (int step = 0; step < Config::kHeadSize / 16; ++step) {
-    uint32_t q[Config::kRowTiles][4];
+  for (int step = 0; step < Config::kSteps; ++step) {
+    RowOperands<Config> q;
     queries.Get(q, step, lane);
 #pragma unroll
     for (int j = 0; j < Config::kKeys / 16; ++j) {
-      uint32_t k[4];
-      LoadMatrices(k, keys + ChunkOffset<Config::kChunks>(16 * j + row, 2 * step + chunk));
-#pragma unroll
-      for (int m = 0; m < Config::kRowTiles; ++m) {
-        Mma<typename Config::T>(score[m][2 * j], q[m], k[0], k[1]);
-        Mma<typename Config::T>(score[m][2 * j + 1], q[m], k[2], k[3]);
-      }
+      uint32_t loaded[4];
+      LoadMatrices(loaded, keys + ChunkOffset<Config::kChunks>(16 * j + row, 2 * step + chunk));
+      Operand<Config::kMath, 4> k;
+      k.Set(loaded);
+      MultiplyTiles<Config, 2, false>(score, 2 * j, q, k);
     }
   }
 }
 
-// out += weights of 16 keys times their values, which begin at row 16 `step` of the tile.
 template <class Config>
-__device__ __forceinline__ void MultiplyValues(float (&out)[Config::kRowTiles][Config::kChunks][4],
-                                               const uint32_t (&weight)[Config::kRowTiles][4], uint32_t values,
-                                               int step, int lane) {
+using Results = float[Config::kRowTiles][Config::kResultTiles][4];
+
+// The first column of a thread's results [m][j][2 h + e], which are row 16 m + 8 h + lane / 4. In 16 bits the thread
+// has two columns side by side. Of float32 it has eight in four tiles, since an instruction's columns are every fourth:
+// so values are read 16 bytes at a time.
+template <class Config>
+__device__ __forceinline__ int ResultColumn(int j, int e, int lane) {
+  if (sizeof(typename Config::T) == 2) return 8 * j + lane % 4 * 2 + e;
+  return j / 4 * 32 + lane % 4 * 8 + 4 * e + j % 4;
+}
+
+// out += weights of kStep keys times their values, which begin at row kStep `step` of the tile.
+template <class Config>
+__device__ __forceinline__ void MultiplyValues(Results<Config>& out, const uint32_t (&weight)[Config::kRowTiles][4],
+                                               uint32_t values, int step, int lane) {
+  RowOperands<Config> weights;
+  SetAll<Config>(weights, weight);
+  if constexpr (sizeof(typename Config::T) == 2) {
 #pragma unroll
-  for (int j = 0; j < Config::kHeadSize / 16; ++j) {
-    uint32_t v[4];
-    LoadMatricesTransposed(v, values + ChunkOffset<Config::kChunks>(16 * step + lane % 16, 2 * j + lane / 16));
+    for (int j = 0; j < Config::kHeadSize / 16; ++j) {
+      uint32_t loaded[4];
+      LoadMatricesTransposed(loaded, values + ChunkOffset<Config::kChunks>(16 * step + lane % 16, 2 * j + lane / 16));
+      Operand<Config::kMath, 4> v;
+      v.Set(loaded);
+      MultiplyTiles<Config, 2, false>(out, 2 * j, weights, v);
+    }
+  } else {
+    // k of the instruction is the order of keys in which the thread has weights: 2 (lane % 4), then the one behind.
+    const int key = 8 * step + lane % 4 * 2, chunk = lane / 4;
 #pragma unroll
-    for (int m = 0; m < Config::kRowTiles; ++m) {
-      Mma<typename Config::T>(out[m][2 * j], weight[m], v[0], v[1]);
-      Mma<typename Config::T>(out[m][2 * j + 1], weight[m], v[2], v[3]);
+    for (int j = 0; j < Config::kHeadSize / 32; ++j) {
+      uint32_t first[4], second[4], loaded[8];
+      LoadShared(first, values + ChunkOffset<Config::kChunks>(key, 8 * j + chunk));
+      LoadShared(second, values + ChunkOffset<Config::kChunks>(key + 1, 8 * j + chunk));
+#pragma unroll
+      for (int i = 0; i < 8; ++i) loaded[i] = i < 4 ? first[i] : second[i - 4];
+      Operand<Config::kMath, 8> v;
+      v.Set(loaded);
+      MultiplyTiles<Config, 4, true>(out, 4 * j, weights, v);
     }
   }
 }

@@ -80,22 +80,24 @@ __device__ __forceinline__ void MultiplyKeyBias(float (&shift)[Config::kRowGroup
                                                 int kv_column) {
   const int lane = LaneNow();
   const auto* bias = p.k_bias + kv_column;
-  float product[Config::kRowTiles][4] = {};
+  float product[Config::kRowTiles][1][4] = {};
 #pragma unroll
-  for (int step = 0; step < Config::kHeadSize / 16; ++step) {
-    uint32_t q[Config::kRowTiles][4], k[2] = {};
-    queries.Get(q, step, lane);
+  for (int step = 0; step < Config::kSteps; ++step) {
+    uint32_t loaded[2] = {};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int column = 16 * step + 8 * half + lane % 4 * 2;
-      if (lane < 4 && column < p.head_size) k[half] = *reinterpret_cast<const uint32_t*>(bias + column);
+      const int column = Config::kStep * step + Config::kPerChunk * half + lane % 4 * Config::kPerWord;
+      if (lane < 4 && column < p.head_size) loaded[half] = *reinterpret_cast<const uint32_t*>(bias + column);
     }
-#pragma unroll
-    for (int m = 0; m < Config::kRowTiles; ++m) Mma<typename Config::T>(product[m], q[m], k[0], k[1]);
+    RowOperands<Config> q;
+    queries.Get(q, step, lane);
+    Operand<Config::kMath, 2> k;
+    k.Set(loaded);
+    MultiplyTiles<Config, 1, false>(product, 0, q, k);
   }
 #pragma unroll
   for (int group = 0; group < Config::kRowGroups; ++group) {
-    shift[group] = __shfl_sync(0xffffffffu, product[group / 2][group % 2 * 2], lane / 4 * 4);
+    shift[group] = __shfl_sync(0xffffffffu, product[group / 2][0][group % 2 * 2], lane / 4 * 4);
   }
 }
 

@@ -3,7 +3,7 @@
 #define BERTFUSE_KERNELS_MMA_GEMM_MATH_CUH_
 
 #include "kernels/mma/gemm.h"
-#include "kernels/ptx/mma.cuh"
+#include "kernels/mma/tf32.cuh"
 
 namespace bertfuse::kernels::gemm_mma {
 
@@ -57,10 +57,8 @@ struct Multiplier<float, Math::kTf32> {
   }
 };
 
-// x * w = (x_high + x_low) * (w_high + w_low) without the last of four products, which is below 2^-22 of the first. The
-// small ones are added first. Tensor cores cut their sums off, which in a long sum would cost more than the splitting
-// gains; so each step has sums of its own, which are added with rounding. What is not finite is a low half alone, since
-// infinity times the other operand's low half may have any sign.
+// Three of the four products of halves, the small ones first. Tensor cores cut their sums off, which in a long sum
+// would cost more than the splitting gains; so each step has sums of its own, which are added with rounding.
 template <>
 struct Multiplier<float, Math::kThreeTf32> {
   template <int kI, int kJ>
@@ -92,17 +90,10 @@ struct Multiplier<float, Math::kThreeTf32> {
   template <int kCount>
   __device__ __forceinline__ static void SplitAll(uint32_t (&high)[kCount][4], uint32_t (&low)[kCount][4],
                                                   const uint32_t (&full)[kCount][4]) {
-    const float infinity = __int_as_float(0x7f800000);
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        // As RoundToTf32(), which takes more instructions because of what is not finite. The low half is cut off.
-        const uint32_t rounded = (full[i][e] + 0x1000u) & 0xffffe000u;
-        const float x = __uint_as_float(full[i][e]);
-        high[i][e] = fabsf(x) < infinity ? rounded : 0u;
-        low[i][e] = __float_as_uint(x - __uint_as_float(high[i][e]));
-      }
+      for (int e = 0; e < 4; ++e) SplitTf32(high[i][e], low[i][e], full[i][e]);
     }
   }
 };
