@@ -97,6 +97,11 @@ struct OnCpu<activations::GeluTanh> {
   }
 };
 
+template <int kThousandths>
+struct OnCpu<activations::ScaledSilu<kThousandths>> {
+  static inline Vec Of(Vec x) { return x / (1.0f + Exp(-activations::ScaledSilu<kThousandths>::kFactor * x)); }
+};
+
 template <class Policy>
 void ActivateBy(float* y, const float* bias, int64_t n) {
   if (bias == nullptr) return MapRow(y, n, [](Vec v, int64_t) { return OnCpu<Policy>::Of(v); });

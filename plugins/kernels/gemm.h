@@ -34,7 +34,9 @@ struct GemmTile {
 enum class GemmForm {
   kComplete,     // nothing
   kPartialSums,  // float_partials[splits, m, n] are float32 sums over each split of k: LayerNorm adds them up
-  kRounded,      // y holds the product in y's type, in the last wave of splits its partial sums: LayerNorm over it
+  // y holds the product in y's type, in the last wave of splits its partial sums: LayerNorm over it. Of a gate, which
+  // makes y half as wide, memory of the workspace holds it in y's place.
+  kRounded,
 };
 
 template <class Elements>
@@ -70,6 +72,11 @@ struct GemmArguments {
   // Of 8-bit operands: row i of x is row_scales[i] times its integers, row n of weight weight_scales[n] times its own.
   const float* row_scales;
   const float* weight_scales;
+  // Given: gets the sum that is normalised. Then the norm has a launch of its own, may be RMSNorm, and beta null.
+  Y* total;
+  bool rms;
+  // kComplete: y[m, n / 2] = activation(product + bias of the first n / 2 columns) * (the same of the others).
+  bool gates;
   // Memory of the workspace behind the partial sums, as much as the tactic asks for; for a backend that takes some.
   void* scratch;
 };
