@@ -72,13 +72,13 @@ struct GemmArguments {
   // Of 8-bit operands: row i of x is row_scales[i] times its integers, row n of weight weight_scales[n] times its own.
   const float* row_scales;
   const float* weight_scales;
+  // Memory of the workspace behind the partial sums, as much as the tactic asks for; for a backend that takes some.
+  void* scratch;
   // Given: gets the sum that is normalised. Then the norm has a launch of its own, may be RMSNorm, and beta null.
   Y* total;
   bool rms;
   // kComplete: y[m, n / 2] = activation(product + bias of the first n / 2 columns) * (the same of the others).
   bool gates;
-  // Memory of the workspace behind the partial sums, as much as the tactic asks for; for a backend that takes some.
-  void* scratch;
 };
 
 }  // namespace bertfuse::kernels
