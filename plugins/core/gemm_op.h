@@ -116,6 +116,7 @@ struct GemmCall {
                      ? (call.attributes[op.approximate].s == tanh ? Activation::kGeluTanh : Activation::kGeluErf)
                  : op.activation >= 0 ? ActivationOf(call.attributes[op.activation].s)
                                       : Activation::kNone;
+    rms = op.norm >= 0 && call.attributes[op.norm].s == std::string_view("rms");
   }
 
   // Of y, and its rows.

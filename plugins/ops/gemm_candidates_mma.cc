@@ -39,7 +39,7 @@ void List(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
     const auto add = [&](GemmForm form, int splits) {
       tactics->push_back({Backend::kMma, form, {block, 1, 1, splits}});
     };
-    if (!problem.layer_norm) return add(GemmForm::kComplete, 1);
+    if (!problem.layer_norm) return add(ProductForm(problem), 1);
     if (RoundsBeforeLayerNorm(problem)) add(GemmForm::kRounded, 1);
     for (int splits : kSplits) {
       const bool useful = splits == 1 || (!few && tile.m * tile.n <= kLargestSplit);
@@ -84,7 +84,7 @@ bool RoundsAlike(const GemmProblem& problem, const GemmTactic& tactic) {
   const bool rounded = problem.layer_norm && RoundsBeforeLayerNorm(problem);
   const GemmForm form = rounded              ? GemmForm::kRounded
                         : problem.layer_norm ? GemmForm::kPartialSums
-                                             : GemmForm::kComplete;
+                                             : ProductForm(problem);
   return tactic.form == form && tactic.tile.splits == 1;
 }
 

@@ -74,7 +74,7 @@ void ListSplitLastWave(const GemmProblem& problem, std::vector<GemmTactic>* tact
 }
 
 void List(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
-  if (problem.layer_norm) ListLayerNorm(problem, tactics);
+  if (problem.layer_norm && !problem.keeps_total) ListLayerNorm(problem, tactics);
   if (problem.layer_norm) ListSplitK(problem, tactics);
   ListElementwise(problem, tactics);
   if (problem.layer_norm) ListSplitLastWave(problem, tactics);

@@ -18,9 +18,14 @@ inline double Activated(Activation activation, double x) {
       return 0.5 * x * (1 + std::erf(x * std::sqrt(0.5)));
     case Activation::kGeluTanh:
       return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-    default:
-      return x;
+    case Activation::kSilu:
+      return x / (1 + std::exp(-x));
+    case Activation::kQuickGelu:
+      return x / (1 + std::exp(-1.702 * x));
+    case Activation::kNone:
+      break;
   }
+  return x;
 }
 
 template <class T>
