@@ -103,9 +103,7 @@ struct GemmCall {
       return given ? &call.inputs[place] : nullptr;
     };
     x = input(op.x), weight = input(op.weight), bias = input(op.bias), residual = input(op.residual);
-    rms = op.norm >= 0 && call.attributes[op.norm].s == std::string_view("rms");
-    if (rms) beta = nullptr;
-    gamma = input(op.gamma), beta = rms ? nullptr : input(op.beta);
+    gamma = input(op.gamma), beta = input(op.beta);
     weight_scale = input(op.weight_scale), x_smooth = input(op.x_smooth), x_scale = input(op.x_scale),
     row_count = &call.inputs[op.row_count];
     y = &call.outputs[op.y];
