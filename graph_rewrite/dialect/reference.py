@@ -165,6 +165,9 @@ class Reference(QuantizedReference):
             padded[sequence, :length] = rows[first : first + length]
         return padded, (np.arange(padded.shape[1]) < lengths[:, None]).astype(np.int64)
 
+    def first_rows(self, table, x):
+        return table[: x.shape[1]]
+
     def join_sequences(self, y, mask, x):
         joined = np.zeros((x[..., 0].size, y.shape[-1]))
         real = np.concatenate([rows[: int(row.sum())] for rows, row in zip(y, mask, strict=True)])

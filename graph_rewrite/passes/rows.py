@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..graph import FusionGraph
@@ -19,12 +20,37 @@ _UNARY = {
 }  # fmt: skip
 _BINARY = {"Add", "Sub", "Mul", "Div", "Pow"}
 # Standard operators that work along one axis.
-_ALONG_LAST = {"LayerNormalization", "Softmax", "LogSoftmax"}
+_ALONG_LAST = {"LayerNormalization", "RMSNormalization", "Softmax", "LogSoftmax"}
+
+ATTENTIONS = ("FusedAttention", "FusedAttentionVariant")
 
 
 def fused(graph: FusionGraph, *ops: str) -> list[gs.Node]:
     """The graph's nodes of these ops of ours, in its order."""
     return [node for node in graph.gs.nodes if node.domain == DOMAIN and node.op in ops]
+
+
+def embeddings(graph: FusionGraph) -> list[gs.Node]:
+    """The nodes that look ids up: EmbedLayerNorms, or where there is none what takes rows of a constant table."""
+    return fused(graph, "EmbedLayerNorm") or [node for node in graph.gs.nodes if _looks_up(node)]
+
+
+def _looks_up(node: gs.Node) -> bool:
+    if node.op != "Gather" or node.domain not in DEFAULT_DOMAINS or node.attrs.get("axis", 0) != 0:
+        return False
+    table, ids = node.inputs
+    is_table = isinstance(table, gs.Constant) and len(table.shape) == 2 and np.dtype(table.dtype).kind != "i"
+    return is_table and isinstance(ids, gs.Variable) and ids.shape is not None and len(ids.shape) == 2
+
+
+def ids_of(embedding: gs.Node) -> gs.Tensor:
+    """The ids [B, S] that such a node looks up."""
+    return get_input(embedding, "ids") if embedding.domain == DOMAIN else embedding.inputs[1]
+
+
+def table_of(embedding: gs.Node) -> gs.Tensor:
+    """What it looks them up in, [V, H]."""
+    return get_input(embedding, "word_table") if embedding.domain == DOMAIN else embedding.inputs[0]
 
 
 def row_inputs(node: gs.Node) -> list[int] | None:

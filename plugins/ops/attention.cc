@@ -59,6 +59,10 @@ template <class T>
 struct Arguments<T, FusedAttentionVariant> {
   static kernels::AttentionArguments<T> Of(const bertfuse_call& call) {
     const AttentionVariantCall v(call);
+    if (v.packed()) {
+      Fail(BERTFUSE_NOT_SUPPORTED, "%s: input 'cu_seqlens' is given, for which there is no CUDA kernel yet",
+           FusedAttentionVariant::kName);
+    }
     const auto data = [](const bertfuse_tensor* tensor) { return tensor == nullptr ? nullptr : Data<T>(*tensor); };
     kernels::AttentionArguments<T> a = {};
     a.qkv = v.changes_heads() ? static_cast<const T*>(call.workspace) : data(v.qkv);

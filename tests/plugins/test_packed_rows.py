@@ -16,7 +16,7 @@ from bertfuse.graph_rewrite import functions, oracle
 from bertfuse.graph_rewrite.ops import MODEL_OPS, OPS, PACKING_OPS
 from bertfuse.graph_rewrite.spec import DOMAIN
 from bertfuse.qualify.tolerances import assert_close
-from tests.cases import FLOATS, Case
+from tests.cases import ATTENTIONS, FLOATS, Case
 from tests.one_node import _ONNX_TYPES, as_float64, model, run, session
 from tests.packed_cases import packed_case, packing_op_inputs, random_packing
 
@@ -171,11 +171,18 @@ def test_bad_offsets(lengths, cu_seqlens, longest, reason, library: Path) -> Non
 def test_counts_beyond_the_rows(op: str, library: Path) -> None:
     packing = random_packing(7, (3, 4))
     case = packed_case(op, packing, 7)
-    name = "cu_seqlens" if op == "FusedAttention" else "row_count"
+    name = "cu_seqlens" if op in ATTENTIONS else "row_count"
     for wrong in (-1, packing.real.size + 1):
         value = np.array([0, 1, wrong] if name == "cu_seqlens" else wrong, np.int32)
         bad = replace(case, inputs={**case.inputs, name: value})
         assert f"input '{name}'" in _refusal(model(bad), dict(bad.inputs), library)
+
+
+def test_a_sequence_longer_than_its_places(library: Path) -> None:
+    case = packed_case("FusedAttentionVariant", random_packing(0, (3, 9)), 0)
+    short = {name: case.inputs[name][:8] for name in ("cos", "sin")}
+    bad = replace(case, inputs={**case.inputs, **short})
+    assert "input 'cos' has 8 rows, and sequence 1 9 tokens" in _refusal(model(bad), dict(bad.inputs), library)
 
 
 def test_a_token_index_out_of_range(library: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from bertfuse.graph_rewrite.ops import OPS, PACKING_OPS
 from bertfuse.graph_rewrite.ops.activations import ACTIVATIONS
 
-from .problem import DTYPES, MASKS, PACKED_ALONE, Problem
+from .problem import ATTENTIONS, DTYPES, MASKS, PACKED_ALONE, Problem
 
 HIDDEN = (24, 32, 48, 64, 96, 128, 192, 256, 312, 320, 384, 512, 640, 768, 1024, 1280)
 TILES = (16, 32, 64, 96, 128, 192, 256)
@@ -150,7 +150,7 @@ class Draw:
             "window_right": self._one(sides),
         }
         columns = self._one((1, 2, 31, 64, 183, 2 * sequence + 1))
-        sizes = {"B": batch, "S": sequence, "D": head, "R": self._one((head // 2, head // 2, head // 4, 0))}
+        sizes = {"B": batch, "S": sequence, "C": sequence, "D": head, "R": self._one((head // 2, head // 2, head // 4, 0))}
         attributes["bias_left"] = self._one((0, columns // 2, columns))
         return Problem(
             "FusedAttentionVariant",
@@ -179,8 +179,10 @@ class Draw:
         elif op == "UnpackTokens":  # a batch padded, of which the rows are in their places or in a row
             rows = {"P": len(lengths), "Q": longest + spare} if padded else {"P": 1, "Q": total}
             sizes |= {"B": len(lengths), "S": longest + spare} | rows
-        without = ("mask",) if op == "FusedAttention" else ()
-        switches = {"hints": op == "FusedAttention" and self._chance(0.2), "broken": self._chance(_BROKEN)}
+        elif op == "FusedAttentionVariant":  # any sequence may have all rows
+            sizes["C"] = sizes["B"] * sizes["S"]
+        without = ("mask",) if op in ATTENTIONS else ()
+        switches = {"hints": op in ATTENTIONS and self._chance(0.2), "broken": self._chance(_BROKEN)}
         return replace(problem, sizes=sizes, packed=tuple(lengths), without=without, **switches)
 
     def _lengths(self, most: int, longest: int) -> list[int]:
@@ -226,7 +228,7 @@ class Draw:
         values = "normal"
         if floats and self._chance(0.35):
             values = self._one(("large", "small", "offset", "outliers", "zeros", "infinite"))
-            if problem.op in ("FusedAttention", "FusedAttentionVariant") and values == "infinite":
+            if problem.op in ATTENTIONS and values == "infinite":
                 values = "normal"  # one infinite key makes every answer of its head NaN
         return replace(
             problem,
