@@ -158,7 +158,9 @@ def _variant(label, batch, sequence, size, heads, kv_heads, pairs, columns, left
     attributes = {"num_heads": heads, "kv_num_heads": kv_heads, "scale": 1 / math.sqrt(size)}
     attributes |= {"window_left": left, "window_right": right, "bias_left": columns // 2}
     bias_heads = 1 if label in ("causal", "own_key") else heads
-    return Shape(label, dict(B=batch, S=sequence, C=sequence, D=size, R=pairs, J=1, G=bias_heads, L=columns), (), attributes)
+    return Shape(
+        label, dict(B=batch, S=sequence, C=sequence, D=size, R=pairs, J=1, G=bias_heads, L=columns), (), attributes
+    )
 
 
 def shapes(op: str) -> list[Shape]:

@@ -52,7 +52,9 @@ def _move(graph: FusionGraph, choice: gs.Node, chosen: dict[int, gs.Tensor], lef
         if not wanted:
             continue
         # Of an op of several outputs each is read by a choice of its own, or not at all.
-        choices = {id(t): next((node for node in (choice, *pending) if _source(node) is t), None) for t in above.outputs}
+        choices = {
+            id(t): next((node for node in (choice, *pending) if _source(node) is t), None) for t in above.outputs
+        }
         other = next((found for t in above.outputs if (found := _other_reader(graph, t, choices[id(t)]))), "")
         if other:
             left.append(f"every row is needed: {other}")

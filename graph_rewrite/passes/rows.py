@@ -72,6 +72,16 @@ def row_inputs(node: gs.Node) -> list[int] | None:
         return None
     if node.op in _UNARY or (node.op in _ALONG_LAST and node.attrs.get("axis", -1) in (-1, len(shape) - 1)):
         return [0] if all(isinstance(t, gs.Constant) and _is_one_row(t, len(shape)) for t in node.inputs[1:]) else None
+    if node.op == "ReduceMean":  # of each row, as in RMS norms
+        given = node.inputs[1] if len(node.inputs) > 1 else None
+        axes = (
+            node.attrs.get("axes")
+            if given is None
+            else np.ravel(given.values).tolist()
+            if isinstance(given, gs.Constant)
+            else None
+        )
+        return [0] if axes in ([-1], [len(shape) - 1]) and node.attrs.get("keepdims", 1) == 1 else None
     if node.op == "MatMul":  # of rows, since a matrix alone is behind it
         return [0] if matrix(node.inputs[1]) is not None else None
     if node.op in _BINARY:

@@ -150,7 +150,13 @@ class Draw:
             "window_right": self._one(sides),
         }
         columns = self._one((1, 2, 31, 64, 183, 2 * sequence + 1))
-        sizes = {"B": batch, "S": sequence, "C": sequence, "D": head, "R": self._one((head // 2, head // 2, head // 4, 0))}
+        sizes = {
+            "B": batch,
+            "S": sequence,
+            "C": sequence,
+            "D": head,
+            "R": self._one((head // 2, head // 2, head // 4, 0)),
+        }
         attributes["bias_left"] = self._one((0, columns // 2, columns))
         return Problem(
             "FusedAttentionVariant",
