@@ -15,6 +15,15 @@ namespace {
 
 constexpr int kMaxPacked = 1 << 30;  // rows, and sequences: the kernels count both, and a tile more, in 32 bits
 
+kernels::PackedSequences SequencesOf(const char* op, const bertfuse_tensor& cu_seqlens, int64_t rows) {
+  const int64_t count = cu_seqlens.shape[0] - 1;
+  if (std::max(rows, count) > kMaxPacked) {
+    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %lld rows of %lld packed sequences, expected at most %d", op,
+         static_cast<long long>(rows), static_cast<long long>(count), kMaxPacked);
+  }
+  return {Data<int32_t>(cu_seqlens), static_cast<int>(count), static_cast<int>(rows)};
+}
+
 template <class T, class Op>
 struct Arguments;
 
@@ -43,14 +52,7 @@ kernels::AttentionArguments<T> Arguments<T, FusedAttention>::Of(const bertfuse_c
   a.variant = {};
   const bertfuse_tensor& cu_seqlens = call.inputs[Op::In::cu_seqlens];
   a.packed = {};
-  if (cu_seqlens.dtype != BERTFUSE_ABSENT) {
-    const int64_t rows = a.batch * a.sequence, count = cu_seqlens.shape[0] - 1;
-    if (std::max(rows, count) > kMaxPacked) {
-      Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %lld rows of %lld packed sequences, expected at most %d", Op::kName,
-           static_cast<long long>(rows), static_cast<long long>(count), kMaxPacked);
-    }
-    a.packed = {Data<int32_t>(cu_seqlens), static_cast<int>(count), static_cast<int>(rows)};
-  }
+  if (cu_seqlens.dtype != BERTFUSE_ABSENT) a.packed = SequencesOf(Op::kName, cu_seqlens, a.batch * a.sequence);
   return a;
 }
 
@@ -59,10 +61,6 @@ template <class T>
 struct Arguments<T, FusedAttentionVariant> {
   static kernels::AttentionArguments<T> Of(const bertfuse_call& call) {
     const AttentionVariantCall v(call);
-    if (v.packed()) {
-      Fail(BERTFUSE_NOT_SUPPORTED, "%s: input 'cu_seqlens' is given, for which there is no CUDA kernel yet",
-           FusedAttentionVariant::kName);
-    }
     const auto data = [](const bertfuse_tensor* tensor) { return tensor == nullptr ? nullptr : Data<T>(*tensor); };
     kernels::AttentionArguments<T> a = {};
     a.qkv = v.changes_heads() ? static_cast<const T*>(call.workspace) : data(v.qkv);
@@ -72,6 +70,7 @@ struct Arguments<T, FusedAttentionVariant> {
     a.mask_is_int64 = v.mask != nullptr && v.mask->dtype == BERTFUSE_INT64;
     a.y = Data<T>(call.outputs[FusedAttentionVariant::Out::y]);
     a.batch = v.batch, a.sequence = v.sequence, a.heads = v.heads, a.head_size = v.head_size, a.scale = v.scale;
+    if (v.packed()) a.packed = SequencesOf(FusedAttentionVariant::kName, *v.cu_seqlens, v.batch * v.sequence);
     a.variant.kv_heads = v.kv_heads == v.heads ? 0 : v.kv_heads;
     a.variant.window_left = v.window_left, a.variant.window_right = v.window_right;
     if (v.distance_bias == nullptr) return a;
@@ -92,22 +91,21 @@ struct Arguments<T, FusedAttentionVariant> {
             static_cast<T*>(call.workspace),
             v.batch * v.sequence,
             v.sequence,
+            v.cos == nullptr ? 0 : v.cos->shape[0],
             v.heads,
             v.kv_heads,
             v.head_size,
             v.rotated,
             v.neighbours,
-            v.epsilon};
+            v.epsilon,
+            v.packed() ? SequencesOf(FusedAttentionVariant::kName, *v.cu_seqlens, v.batch * v.sequence)
+                       : kernels::PackedSequences{}};
   }
 };
 
 template <class Op>
 bool IsPacked(const bertfuse_call& call) {
-  if constexpr (std::is_same_v<Op, FusedAttention>) {
-    return call.inputs[Op::In::cu_seqlens].dtype != BERTFUSE_ABSENT;
-  } else {
-    return false;
-  }
+  return call.inputs[Op::In::cu_seqlens].dtype != BERTFUSE_ABSENT;
 }
 
 template <class T>
@@ -130,12 +128,10 @@ TunedProblem ProblemOf(const bertfuse_call& call) {
   const bertfuse_tensor &qkv = call.inputs[Op::In::qkv], &y = call.outputs[Op::Out::y];
   const int64_t heads = call.attributes[Op::Attr::num_heads].i;
   TunedProblem problem = {Op::kName, qkv.dtype, {qkv.shape[0], qkv.shape[1], heads, y.shape[2] / heads}};
-  if constexpr (std::is_same_v<Op, FusedAttention>) {
-    if (IsPacked<Op>(call)) {
-      problem.packed = true;
-      problem.sizes[0] = call.inputs[Op::In::cu_seqlens].shape[0] - 1;
-      problem.sizes[1] = RoundedRows(ExpectedRows(call, qkv.shape[0] * qkv.shape[1]));
-    }
+  if (IsPacked<Op>(call)) {
+    problem.packed = true;
+    problem.sizes[0] = call.inputs[Op::In::cu_seqlens].shape[0] - 1;
+    problem.sizes[1] = RoundedRows(ExpectedRows(call, qkv.shape[0] * qkv.shape[1]));
   }
   return problem;
 }
