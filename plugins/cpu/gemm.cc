@@ -34,13 +34,13 @@ void CheckSmooth(const GemmCall& gemm) {
        static_cast<long long>(gemm.x_smooth->shape[0]));
 }
 
-// product = x weightᵀ; `finish` as Gemm has it.
+// y = x weightᵀ; `finish` as Gemm has it.
 template <class Finish>
-void Multiply(const bertfuse_call& call, const GemmCall& gemm, int64_t m, float* product, Finish&& finish) {
+void Multiply(const bertfuse_call& call, const GemmCall& gemm, int64_t m, Finish&& finish) {
   const int64_t n = gemm.weight->shape[0], k = gemm.weight->shape[1];
   const float* x = DataOf(gemm.x);
-  float* const y = product;
-  if (!IsInt8(gemm)) return Gemm(call, m, n, k, x, DataOf(gemm.weight), y, finish);
+  float* y = static_cast<float*>(gemm.y->data);
+  if (!IsInt8(gemm)) return Gemm(call, m, n, k, x, {{DataOf(gemm.weight), y}}, finish);
   Arena arena(call.workspace);
   const Int8Buffers buffers(gemm.rows(), n, k, call.prepared != nullptr, arena);
   if (call.prepared == nullptr) {
@@ -64,25 +64,24 @@ size_t WorkspaceSize(const bertfuse_call& call) {
   CheckWeight(gemm);
   CheckSmooth(gemm);
   Arena arena;
-  if (gemm.op.gates) arena.Take<float>(gemm.rows() * gemm.weight->shape[0]);
+  if (gemm.op.gates) arena.Take<float>(gemm.rows() * gemm.columns());
   if (!IsInt8(gemm)) return arena.used();
   Int8Buffers(gemm.rows(), gemm.weight->shape[0], gemm.weight->shape[1], call.prepared != nullptr, arena);
   return arena.used();
 }
 
-// y = activation(x Gᵀ + g) * (x Uᵀ + u): both products side by side in the workspace, then row by row.
+// y = activation(x Gᵀ + g) * (x Uᵀ + u): of a block the gate is written to y, the other factor to the workspace.
 void RunGated(const bertfuse_call& call, const GemmCall& gemm, int64_t m) {
-  const int64_t n = gemm.columns();
-  float* const factors = Arena(call.workspace).Take<float>(gemm.rows() * 2 * n);
-  Multiply(call, gemm, m, factors, [](int64_t, int64_t, int64_t, int64_t) {});
+  const int64_t n = gemm.columns(), k = gemm.weight->shape[1];
   float* const y = static_cast<float*>(gemm.y->data);
-  const float* const bias = DataOf(gemm.bias);
-  ParallelFor(call, m, GrainFor(2 * n), [=, activation = gemm.activation](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      float *const gate = factors + row * 2 * n, *const up = gate + n;
-      Loops().activate(gate, bias, n, activation);
-      if (bias != nullptr) Loops().activate(up, bias + n, n, Activation::kNone);
-      Loops().multiply(gate, up, y + row * n, n);
+  float* const up = Arena(call.workspace).Take<float>(gemm.rows() * n);
+  const float *const weight = DataOf(gemm.weight), *const bias = DataOf(gemm.bias);
+  const GemmPart parts[] = {{weight, y}, {weight + n * k, up}};
+  Gemm(call, m, n, k, DataOf(gemm.x), parts, [&](int64_t row, int64_t height, int64_t column, int64_t width) {
+    for (int64_t at = row * n + column, i = 0; i < height; ++i, at += n) {
+      Loops().activate(y + at, bias == nullptr ? nullptr : bias + column, width, gemm.activation);
+      if (bias != nullptr) Loops().activate(up + at, bias + n + column, width, Activation::kNone);
+      Loops().multiply(y + at, up + at, y + at, width);
     }
   });
 }
@@ -100,7 +99,7 @@ void Run(const bertfuse_call& call) {
   const bool activates = activation != Activation::kNone, normalizes = gemm.op.normalizes();
   const float* bias = DataOf(gemm.bias);
   const bool in_blocks = activates || (bias != nullptr && !normalizes);
-  Multiply(call, gemm, m, y, [=](int64_t row, int64_t height, int64_t column, int64_t width) {
+  Multiply(call, gemm, m, [=](int64_t row, int64_t height, int64_t column, int64_t width) {
     if (!in_blocks) return;
     float* to = y + row * n + column;
     for (int64_t i = 0; i < height; ++i, to += n) {
