@@ -145,18 +145,24 @@ def _with_head(parts: list[Part], layers: int) -> list[Part]:
     """
     if not layers:
         return parts
-    before = [part.op for part in parts if part.layer == layers - 1]
-    usual = Counter(before if layers > 1 else _only_layer([part.op for part in parts if part.layer == layers]))
+    before = [_kind(part.op) for part in parts if part.layer == layers - 1]
+    only = _only_layer([part.op for part in parts if part.layer == layers])
+    usual = Counter(before if layers > 1 else map(_kind, only))
     done = []
     for part in parts:
         if part.layer == layers:
-            if not usual[part.op]:
+            if not usual[_kind(part.op)]:
                 miss = part.miss and replace(part.miss, layer=layers + 1)
                 part = replace(part, layer=layers + 1, miss=miss)
             else:
-                usual[part.op] -= 1
+                usual[_kind(part.op)] -= 1
         done.append(part)
     return sorted(done, key=lambda part: part.layer)
+
+
+def _kind(op: str) -> str:
+    """Of a pre-norm model only the last sum is read by its norm alone."""
+    return "FusedGemmLayerNorm" if op == "FusedGemmResidualNorm" else op
 
 
 def _only_layer(ops: list[str]) -> list[str]:

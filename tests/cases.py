@@ -205,7 +205,7 @@ def _edge_cases(op: str, dtype: str) -> Iterator[Case]:
     # Scores a hundred times larger lose two digits before the softmax sees them.
     yield make_case(op, large, dtype=dtype, gain=10.0, error_scale=30.0 if op in ATTENTIONS else 10.0)
     if op in ATTENTIONS:
-        shape = Shape("masked", {**base.sizes, "S": 300}, (), base.attributes)
+        shape = Shape("masked", {**base.sizes, "S": 300, "C": 300}, (), base.attributes)
         case = make_case(op, shape, dtype=dtype, index_dtype="int32")
         mask = case.inputs["mask"]
         assert mask is not None

@@ -30,7 +30,7 @@ def rewrite(graph: FusionGraph, node: gs.Node) -> None:
     kind, source, activated, inside = _activation(node)
     products = [user for user in activated.outputs if user.op == "Mul"]
     if len(activated.outputs) != 1 or not products or graph.is_output(activated):
-        raise NoMatch(node, "is no gate", wanted="a product with another projection")
+        return  # no gate: whatever else it is has reasons of its own
     (root,) = products
     up = next((t for t in root.inputs if t is not activated), None)
     if up is None:
