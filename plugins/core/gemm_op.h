@@ -103,7 +103,8 @@ struct GemmCall {
       return given ? &call.inputs[place] : nullptr;
     };
     x = input(op.x), weight = input(op.weight), bias = input(op.bias), residual = input(op.residual);
-    gamma = input(op.gamma), beta = input(op.beta);
+    rms = op.norm >= 0 && call.attributes[op.norm].s == std::string_view("rms");
+    gamma = input(op.gamma), beta = rms ? nullptr : input(op.beta);
     weight_scale = input(op.weight_scale), x_smooth = input(op.x_smooth), x_scale = input(op.x_scale),
     row_count = &call.inputs[op.row_count];
     y = &call.outputs[op.y];
@@ -114,7 +115,6 @@ struct GemmCall {
                      ? (call.attributes[op.approximate].s == tanh ? Activation::kGeluTanh : Activation::kGeluErf)
                  : op.activation >= 0 ? ActivationOf(call.attributes[op.activation].s)
                                       : Activation::kNone;
-    rms = op.norm >= 0 && call.attributes[op.norm].s == std::string_view("rms");
   }
 
   // Of y, and its rows.
