@@ -124,7 +124,8 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmArguments<Elem
   if (problem.layer_norm) problem.layer_norm_vector = kernels::LayerNormVector(Norm(a));
   if (gemm.row_count->dtype != BERTFUSE_ABSENT) problem.m = a.packed.expected, problem.capacity = a.m;
   problem.deterministic_rows = (call.flags & BERTFUSE_DETERMINISTIC_ROWS) != 0;
-  problem.biased = !problem.gates && (a.activation != Activation::kNone || (!problem.layer_norm && a.bias != nullptr));
+  const bool activates = a.activation != Activation::kNone && !problem.gates;  // a gate adds its bias to each factor
+  problem.biased = activates || (!problem.layer_norm && a.bias != nullptr);
   AddCublasLt(call, a, all, device, &problem);
   return problem;
 }
