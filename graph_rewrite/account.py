@@ -15,7 +15,7 @@ from .expected import Expectation
 from .graph import FusionGraph
 from .match import Match
 from .nodes import NoMatch, describe, node_name, producer
-from .ops import ALL_OPS
+from .ops import OPS
 from .order import inputs_of
 from .result import Miss, Part
 from .spec import OpSpec
@@ -81,7 +81,7 @@ class Survey:
         `credits` holds what was fused by the id of the original node that it was found at.
         """
         expected: Counter[str] = Counter()
-        order = list(ALL_OPS)
+        order = list(OPS)
         found: list[tuple[_Origin, Part]] = []
         taken = graph.taken()
         for anchor, credit in credits.items():
@@ -161,7 +161,7 @@ def _only_layer(ops: list[str]) -> list[str]:
     """
     activated = False
     for index, op in enumerate(ops):
-        does = _operations(ALL_OPS[op])
+        does = _operations(OPS[op])
         if {GELU, LAYER_NORM} <= does:
             return ops[:index]
         if activated and LINEAR in does:
@@ -203,4 +203,4 @@ def _unusual_scale(found: Match, attributes: dict[str, Any]) -> str:
 
 def in_order(counts: Counter[str]) -> dict[str, int]:
     """The counts that are not zero, in the order of the ops."""
-    return {name: counts[name] for name in ALL_OPS if counts[name]}
+    return {name: counts[name] for name in OPS if counts[name]}

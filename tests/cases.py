@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from bertfuse.graph_rewrite.ops import OPS
-from bertfuse.graph_rewrite.ops.activations import OF_KERNELS
+from bertfuse.graph_rewrite.ops.activations import ACTIVATIONS
 from bertfuse.graph_rewrite.spec import OpSpec, TensorSpec
 
 FLOATS = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -187,7 +187,9 @@ def _attribute_choices(op: str) -> Iterator[dict[str, Any]]:
     if "pairs" in names:
         yield {"pairs": "neighbours"}
     if "activation" in names:
-        yield from ({"activation": activation} for activation in OF_KERNELS)
+        yield from ({"activation": activation} for activation in ACTIVATIONS)
+    if "norm" in names:
+        yield {"norm": "rms"}
     if "epsilon" in names:
         yield {"epsilon": 1e-5}
 

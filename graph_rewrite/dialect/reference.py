@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ops import ALL_OPS
+from ..ops import OPS
 from ..ops.activations import ACTIVATIONS
 from .quantized import FLOAT8, INT8, QuantizedReference
 from .quantized import NUMPY as QUANTIZED
@@ -51,7 +51,8 @@ class Reference(QuantizedReference):
 
     def layer_norm(self, x, gamma, beta, epsilon):
         centred = x - x.mean(axis=-1, keepdims=True)
-        return centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + epsilon) * gamma + beta
+        y = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + epsilon) * gamma
+        return y if beta is None else y + beta
 
     def embedding(self, table, ids):
         return table[ids]
@@ -183,7 +184,7 @@ def oracle(op_name: str, inputs: dict[str, Any], attributes: dict[str, Any] | No
     `inputs` maps names of the op's description to arrays of any dtype; an optional input that is left out or None is
     absent. Attributes that are left out take their defaults. Raises KeyError for an unknown op or a missing input.
     """
-    spec = ALL_OPS[op_name]
+    spec = OPS[op_name]
     values = []
     for tensor in spec.inputs:
         value = inputs.get(tensor.name) if tensor.optional else inputs[tensor.name]

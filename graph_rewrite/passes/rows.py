@@ -8,7 +8,7 @@ import onnx_graphsurgeon as gs
 
 from ..graph import FusionGraph
 from ..nodes import DEFAULT_DOMAINS, matrix, producer
-from ..ops import ALL_OPS
+from ..ops import OPS
 from ..order import inputs_of
 from ..spec import DOMAIN
 
@@ -34,7 +34,7 @@ def row_inputs(node: gs.Node) -> list[int] | None:
     that the inputs named do hold rows, which the caller has to know.
     """
     if node.domain == DOMAIN:
-        spec = ALL_OPS[node.op]
+        spec = OPS[node.op]
         if "row_count" not in spec.packed_inputs or "token_index" in spec.packed_inputs:
             return None
         names = [t.name for t, tensor in zip(spec.inputs, node.inputs, strict=False) if not tensor.is_empty()]
@@ -115,7 +115,7 @@ def first_row(node: gs.Node) -> gs.Tensor | None:
 
 def set_input(node: gs.Node, name: str, tensor: gs.Tensor) -> None:
     """Give an op of ours an optional input, with gaps before it where others are absent."""
-    index = ALL_OPS[node.op].input_index(name)
+    index = OPS[node.op].input_index(name)
     while len(node.inputs) <= index:
         node.inputs.append(gs.Variable.empty())
     node.inputs[index] = tensor
@@ -123,7 +123,7 @@ def set_input(node: gs.Node, name: str, tensor: gs.Tensor) -> None:
 
 def drop_input(node: gs.Node, name: str) -> None:
     """Take an optional input away again."""
-    index = ALL_OPS[node.op].input_index(name)
+    index = OPS[node.op].input_index(name)
     if index < len(node.inputs):
         node.inputs[index] = gs.Variable.empty()
     while node.inputs and node.inputs[-1].is_empty():
@@ -132,7 +132,7 @@ def drop_input(node: gs.Node, name: str) -> None:
 
 def get_input(node: gs.Node, name: str) -> gs.Tensor | None:
     """An input of an op of ours by name; None where it is absent."""
-    index = ALL_OPS[node.op].input_index(name)
+    index = OPS[node.op].input_index(name)
     tensor = node.inputs[index] if index < len(node.inputs) else None
     return None if tensor is None or tensor.is_empty() else tensor
 

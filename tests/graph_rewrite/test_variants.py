@@ -8,7 +8,7 @@ import pytest
 
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import FusionResult, fuse, oracle
-from bertfuse.graph_rewrite.ops import ALL_OPS
+from bertfuse.graph_rewrite.ops import OPS
 from tests.graph_rewrite.graphs import Builder, run
 from tests.graph_rewrite.variants import HIDDEN, Variant, distances, model
 
@@ -231,7 +231,7 @@ def test_a_bias_by_place_is_refused() -> None:
 def _called(op: str, inputs: dict[str, np.ndarray], **attributes) -> list[np.ndarray]:
     from bertfuse.graph_rewrite import functions
 
-    spec = ALL_OPS[op]
+    spec = OPS[op]
     given = {name: array for name, array in inputs.items() if array is not None}
     names = [t.name if t.name in given else "" for t in spec.inputs]
     while not names[-1]:

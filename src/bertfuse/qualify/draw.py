@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bertfuse.graph_rewrite.ops import OPS, PACKING_OPS
-from bertfuse.graph_rewrite.ops.activations import OF_KERNELS
+from bertfuse.graph_rewrite.ops.activations import ACTIVATIONS
 
 from .problem import DTYPES, MASKS, PACKED_ALONE, Problem
 
@@ -206,7 +206,9 @@ class Draw:
         if "approximate" in names and self._chance(0.3):
             attributes["approximate"] = "tanh"
         if "activation" in names and self._chance(0.3):
-            attributes["activation"] = self._one(OF_KERNELS)
+            attributes["activation"] = self._one(tuple(ACTIVATIONS))
+        if "norm" in names:
+            attributes["norm"] = self._one(("layer", "rms"))
         if "epsilon" in names and self._chance(0.5):
             attributes["epsilon"] = float(np.float32(self._one((1e-5, 1e-6, 1e-12))))
         without = tuple(name for name in spec.optional_inputs if self._chance(0.4))
