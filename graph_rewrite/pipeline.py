@@ -97,7 +97,7 @@ def explain(
     Options and errors as for `fuse`; the model's types stay.
     """
     options = FuseOptions(**given) if options is None else replace(options, **given)
-    options = replace(options, functions=options.families, dtype=None)
+    options = replace(options, functions=False, dtype=None)
     skeleton, weights = io.split(model) if isinstance(model, onnx.ModelProto) else io.open_model(model)
     return _fuse(skeleton, weights, options, progress or (lambda step: None))[0]
 
@@ -131,7 +131,7 @@ def _fuse(
     given, skeleton = skeleton, local_functions.inlined(skeleton)
     progress("infer shapes")
     graph = _import(skeleton, weights)
-    graph.families = options.families and options.level == "full"
+    graph.families = options.level == "full"
     clutter.remove(graph)
     survey = Survey(graph, expectations(graph, options.level))
     progress("normalise")

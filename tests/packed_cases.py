@@ -76,7 +76,7 @@ def packed_case(op: str, packing: Packing, seed: int, dtype: str = "float32", ex
         rows = ()
     else:
         # LayerNorm of two columns that are nearly alike turns a rounding into a sign: no fixed tolerance allows for it.
-        least = 4 if "LayerNorm" in op else 1
+        least = 4 if "Norm" in op else 1
         sizes = dict(K=int(rng.integers(1, 20)), N=int(rng.integers(least, 20)))
         absent = ("residual",) if op == "FusedGemmGeluLayerNorm" and seed % 2 else ()
         case = make_case(op, Shape(label, sizes, (batch, sequence)), dtype=dtype, absent=absent)

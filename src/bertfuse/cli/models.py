@@ -63,14 +63,6 @@ OutputRows = Annotated[
         help="Compute only those rows of the last layer that an output needs; always on unless padding is kept.",
     ),
 ]
-Families = Annotated[
-    bool,
-    typer.Option(
-        "--families",
-        help="Experimental: also fuse families beyond BERT (RoPE, windows, gates, RMS norms). Gates and residual norms "
-        "have no kernel yet: runtimes, on the GPU too, compute their bodies; TensorRT plugins refuse them.",
-    ),
-]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit 1 when something expected was not fused.")]
 
 
