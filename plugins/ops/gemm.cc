@@ -241,6 +241,16 @@ size_t QuantizedBytes(const GemmCall& gemm, const kernels::GemmArguments<Element
   return QuantizedRowsOf<Elements>(a.m, a.k).bytes;
 }
 
+// The kernels of products without a gate have GELU alone: Activations in kernels/activation.cuh.
+void CheckActivation(const GemmCall& gemm) {
+  const Activation activation = gemm.activation;
+  const bool compiled = gemm.op.gates || activation == Activation::kNone || activation == Activation::kGeluErf ||
+                        activation == Activation::kGeluTanh;
+  if (compiled) return;
+  Fail(BERTFUSE_NOT_SUPPORTED, "%s: attribute 'activation' is '%s', which has a CUDA kernel with a gate alone",
+       gemm.op.name, NameOf(activation));
+}
+
 template <class Elements>
 void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
   const kernels::Device& device = DeviceOf(call);
@@ -281,6 +291,7 @@ auto WithProblem(const bertfuse_call& call, const GemmCall& gemm, Body&& body, b
 template <class Op>
 void Run(const bertfuse_call& call) {
   const GemmCall gemm(call, kGemmOp<Op>);
+  CheckActivation(gemm);
   SwitchElements(gemm, [&](auto elements) { RunTyped<decltype(elements)>(call, gemm); });
 }
 
