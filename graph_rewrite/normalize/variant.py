@@ -116,7 +116,7 @@ def rewrite(graph: FusionGraph, node: gs.Node, miss: NoMatch) -> None:
         hint = f"{miss.hint}: {reason.node}: {reason.reason}" if miss.hint else ""
         raise NoMatch(miss.at or miss.node, miss.found, hint, wanted=miss.wanted) from reason
     if not graph.families:
-        hint = f"shown to be attention with {found}; FusedAttentionVariant takes it, which --families writes"
+        hint = f"shown to be attention with {found}; FusedAttentionVariant takes it at level full"
         raise NoMatch(miss.at or miss.node, miss.found, hint, wanted=miss.wanted)
     _write(graph, found)
 

@@ -32,7 +32,7 @@ OPS: dict[str, OpSpec] = {
     )
 }
 
-# What fusing writes for `families` alone.
+# What only families beyond BERT have.
 FAMILY_OPS: dict[str, OpSpec] = {
     module.OP.name: module.OP for module in (attention_variant, fused_gated_gemm, fused_gemm_residual_norm)
 }

@@ -66,7 +66,7 @@ COLUMNS = [(family, *(("torchscript", "eager") if n % 2 and family != "gemma3" e
 @pytest.mark.parametrize(("family", "exporter", "attention"), COLUMNS)
 def test_families_are_fused_whole(family: str, exporter: str, attention: str) -> None:
     path = exported(family, exporter, attention)
-    result = fuse(path, families=True)
+    result = fuse(path)
     assert result.fused == WHOLE[family], [str(miss) for miss in result.misses]
     assert difference(path, result, windowed=family in ("modernbert", "gemma3")) <= _TOLERANCE
 
@@ -78,7 +78,7 @@ def test_kernels_compute_what_pytorch_does(family: str, library: Path) -> None:
     print(f"seed {seed}")
     random = np.random.default_rng(seed)
     exporter, attention = next(column[1:] for column in COLUMNS if column[0] == family)
-    fused = fuse(exported(family, exporter, attention), families=True).model
+    fused = fuse(exported(family, exporter, attention)).model
     bodies = [function for function in fused.functions if function.name not in OPS]
     del fused.functions[:]  # of the ops with a kernel, so that nothing else can run them
     fused.functions.extend(bodies)
@@ -110,6 +110,6 @@ def test_what_is_proven_is_said(family: str) -> None:
 @pytest.mark.parametrize("options", [{"dtype": "fp16"}, {"padding": "remove"}], ids=str)
 def test_other_options_go_with_families(options: dict[str, str]) -> None:
     path = exported("modernbert", "dynamo", "sdpa")
-    result = fuse(path, families=True, **options)
+    result = fuse(path, **options)
     assert result.fused == WHOLE["modernbert"]
     assert difference(path, result, windowed=True) <= (3e-2 if "dtype" in options else _TOLERANCE)
