@@ -123,6 +123,7 @@ target_sources(bertfuse_cuda PRIVATE ${mma_sources})
 
 if(architectures MATCHES "(^|;)90")
   bertfuse_instantiate(sm90_sources sm90/gemm GemmSm90Elementwise ${elements})
+  bertfuse_instantiate(sm90_sources sm90/gemm GemmSm90Gated ${elements})
   bertfuse_instantiate(sm90_sources sm90/gemm GemmSm90LayerNorm ${elements})
   bertfuse_instantiate(sm90_sources sm90/gemm GemmSm90SplitK ${elements})
   bertfuse_instantiate(sm90_sources sm90/attention AttentionSm90 ${elements})

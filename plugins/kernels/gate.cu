@@ -7,9 +7,9 @@
 namespace bertfuse::kernels {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int kRowsAtOnce = 4;     // whose loads are in flight together
-constexpr int64_t kResident = 12;  // blocks of a multiprocessor at a time
+constexpr int kMaxThreads = 256;
+constexpr int kRowsAtOnce = 4;       // whose loads are in flight together
+constexpr int64_t kResident = 1024;  // threads of a multiprocessor at a time, by their registers
 
 template <class T, int kVector>
 __device__ __forceinline__ void AddPacks(const Pack<T, kVector>& x, const Pack<T, kVector>& bias, float (&v)[kVector]) {
@@ -29,8 +29,8 @@ __device__ __forceinline__ void Activated(float (&v)[kVector], Activation activa
 
 // A thread has kVector columns of y (x), whose biases it keeps, of every gridDim.y-th group of rows.
 template <class T, int kVector>
-__global__ void __launch_bounds__(kThreads) GateKernel(GateArguments<T> a) {
-  const int64_t column = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kVector;
+__global__ void __launch_bounds__(kMaxThreads) GateKernel(GateArguments<T> a) {
+  const int64_t column = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kVector;
   const bool exists = column < a.columns, biased = exists && a.bias != nullptr;
   LaunchDependents();
   if (!a.bias_is_constant) WaitForDependencies();
@@ -65,14 +65,15 @@ __global__ void __launch_bounds__(kThreads) GateKernel(GateArguments<T> a) {
 
 template <class T, int kVector>
 cudaError_t LaunchVector(const GateArguments<T>& a, const Device& device, cudaStream_t stream) {
-  const int64_t across = CeilDiv(a.columns, kVector * kThreads);
+  const int64_t vectors = CeilDiv(a.columns, kVector), across = CeilDiv(vectors, kMaxThreads);
   if (across > INT32_MAX) return cudaErrorInvalidValue;
+  const int64_t threads = CeilDiv(CeilDiv(vectors, across), 32) * 32;  // as few as possible without a column
   const int64_t groups = CeilDiv(a.packed.ForGrid(a.rows), kRowsAtOnce);
-  const int64_t resident = CeilDiv(kResident * device.multiprocessors, across);
+  const int64_t resident = CeilDiv(kResident / threads * device.multiprocessors, across);
   LaunchConfig config;
   config.grid =
       dim3(static_cast<unsigned>(across), static_cast<unsigned>(std::min<int64_t>({groups, resident, 65535})));
-  config.block = dim3(kThreads);
+  config.block = dim3(static_cast<unsigned>(threads));
   config.stream = stream;
   config.device = &device;
   return Launch(config, GateKernel<T, kVector>, a);

@@ -124,7 +124,8 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmArguments<Elem
   if (problem.layer_norm) problem.layer_norm_vector = kernels::LayerNormVector(Norm(a));
   if (gemm.row_count->dtype != BERTFUSE_ABSENT) problem.m = a.packed.expected, problem.capacity = a.m;
   problem.deterministic_rows = (call.flags & BERTFUSE_DETERMINISTIC_ROWS) != 0;
-  problem.biased = !problem.gates && (a.activation != Activation::kNone || (!problem.layer_norm && a.bias != nullptr));
+  const bool activates = a.activation != Activation::kNone && !problem.gates;  // a gate adds its bias to each factor
+  problem.biased = activates || (!problem.layer_norm && a.bias != nullptr);
   AddCublasLt(call, a, all, device, &problem);
   return problem;
 }
@@ -240,6 +241,16 @@ size_t QuantizedBytes(const GemmCall& gemm, const kernels::GemmArguments<Element
   return QuantizedRowsOf<Elements>(a.m, a.k).bytes;
 }
 
+// The kernels of products without a gate have GELU alone: Activations in kernels/activation.cuh.
+void CheckActivation(const GemmCall& gemm) {
+  const Activation activation = gemm.activation;
+  const bool compiled = gemm.op.gates || activation == Activation::kNone || activation == Activation::kGeluErf ||
+                        activation == Activation::kGeluTanh;
+  if (compiled) return;
+  Fail(BERTFUSE_NOT_SUPPORTED, "%s: attribute 'activation' is '%s', which has a CUDA kernel with a gate alone",
+       gemm.op.name, NameOf(activation));
+}
+
 template <class Elements>
 void RunTyped(const bertfuse_call& call, const GemmCall& gemm) {
   const kernels::Device& device = DeviceOf(call);
@@ -280,6 +291,7 @@ auto WithProblem(const bertfuse_call& call, const GemmCall& gemm, Body&& body, b
 template <class Op>
 void Run(const bertfuse_call& call) {
   const GemmCall gemm(call, kGemmOp<Op>);
+  CheckActivation(gemm);
   SwitchElements(gemm, [&](auto elements) { RunTyped<decltype(elements)>(call, gemm); });
 }
 

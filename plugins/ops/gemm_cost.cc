@@ -127,8 +127,9 @@ double ExpectedMicroseconds(const GemmProblem& problem, const GemmTactic& tactic
   const double share = (unsplit.count + split.count) / device.multiprocessors;
   const double together = std::min<double>(Resident(device, facts), std::ceil(share));
 
+  const bool gates = problem.gates && tactic.form == GemmForm::kComplete;
   const double elements = static_cast<double>(facts.tile.block.m) * facts.tile.block.n * together;
-  const double epilogue = elements * (kEpilogue + (problem.gelu ? kActivation : 0));
+  const double epilogue = elements * (kEpilogue + (problem.gelu ? kActivation : gates ? kActivation / 2 : 0));
   const double start = kFill + (facts.tile.cluster_m * facts.tile.cluster_n > 1 ? kClusterStart : 0);
   const double stages = StageCycles(problem, facts, unsplit) + StageCycles(problem, facts, split);
   const double waves = unsplit.waves + split.waves;
