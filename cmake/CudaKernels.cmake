@@ -89,8 +89,8 @@ add_library(bertfuse_cuda STATIC
   "${kernels}/device.cc" "${kernels}/launch.cc" "${kernels}/tensor_map.cc"
   "${kernels}/cublaslt/library.cc" "${kernels}/cublaslt/plan.cc"
   "${kernels}/add_qkv_bias.cu" "${kernels}/bias_activation.cu" "${kernels}/change_heads.cu" "${kernels}/portable/attention_simt.cu"
-  "${kernels}/embed_layer_norm.cu" "${kernels}/portable/gemm_simt.cu" "${kernels}/gpu_code.cu"
-  "${kernels}/layer_norm.cu" "${kernels}/packing.cu" "${kernels}/quantize_rows.cu"
+  "${kernels}/embed_layer_norm.cu" "${kernels}/portable/gemm_simt.cu" "${kernels}/gate.cu" "${kernels}/gpu_code.cu"
+  "${kernels}/layer_norm.cu" "${kernels}/packing.cu" "${kernels}/quantize_rows.cu" "${kernels}/residual_norm.cu"
   "${ops}/add_qkv_bias.cc" "${ops}/attention.cc" "${ops}/attention_tactic.cc" "${ops}/embed_layer_norm.cc" "${ops}/first_tokens.cc"
   "${ops}/gemm.cc" "${ops}/gemm_candidates_cublaslt.cc" "${ops}/gemm_candidates_mma.cc" "${ops}/gemm_candidates_simt.cc" "${ops}/gemm_candidates_sm90.cc"
   "${ops}/gemm_cost.cc" "${ops}/gemm_tactic.cc"
@@ -125,6 +125,7 @@ target_sources(bertfuse_cuda PRIVATE ${mma_sources})
 
 if(architectures MATCHES "(^|;)90")
   bertfuse_instantiate(sm90_sources sm90/gemm GemmSm90Elementwise ${elements})
+  bertfuse_instantiate(sm90_sources sm90/gemm GemmSm90Gated ${elements})
   bertfuse_instantiate(sm90_sources sm90/gemm GemmSm90LayerNorm ${elements})
   bertfuse_instantiate(sm90_sources sm90/gemm GemmSm90SplitK ${elements})
   bertfuse_instantiate(sm90_sources sm90/attention AttentionSm90 ${elements})

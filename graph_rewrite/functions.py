@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 from .dialect.quantized import LARGEST
 from .dialect.standard_ops import AttributeRef, FunctionBody
-from .ops import ALL_OPS
+from .ops import OPS
 from .spec import DOMAIN, OP_VERSION, OpSpec
 
 # Function overloads came with this IR version.
@@ -58,7 +58,7 @@ def attach(
         for index, (signature, nodes) in enumerate(ranked):
             overload = f"form_{index + 1}" if index else ""
             body = make_body(opset, signature.data_type)
-            model.functions.append(function(ALL_OPS[signature.op], signature, opset, overload, body))
+            model.functions.append(function(OPS[signature.op], signature, opset, overload, body))
             if overload:
                 model.ir_version = max(model.ir_version, _OVERLOAD_IR_VERSION)
                 for node in nodes:
@@ -110,7 +110,7 @@ def function(
 
 
 def _signature(node: onnx.NodeProto, data_type: int, sizes: dict[str, int], types: dict[str, int]) -> Signature:
-    spec = ALL_OPS[node.op_type]
+    spec = OPS[node.op_type]
     present = tuple(t.name for t, name in zip(spec.inputs, node.input, strict=False) if name)
     strings = tuple(
         (a.name, helper.get_attribute_value(a).decode())
@@ -126,7 +126,7 @@ def _signature(node: onnx.NodeProto, data_type: int, sizes: dict[str, int], type
 def _heads(node: onnx.NodeProto, sizes: dict[str, int]) -> tuple[int, int] | None:
     """Number and size of the heads, by the length of the bias of Q, K and V."""
     count = next((a.i for a in node.attribute if a.name == "num_heads"), 0)
-    packed = [i for i, tensor in enumerate(ALL_OPS[node.op_type].inputs) if tensor.axes == ("3*H",)]
+    packed = [i for i, tensor in enumerate(OPS[node.op_type].inputs) if tensor.axes == ("3*H",)]
     size = sizes.get(node.input[packed[0]], 0) if count > 0 and packed else 0
     return (count, size // (3 * count)) if size else None
 

@@ -24,8 +24,6 @@ class FuseOptions:
     padding    "keep"; "remove": only real tokens are computed, behind the same interface, with zeros on padding where
                an output has a row for each token; "ragged": the model takes tokens without padding (passes/ragged.py)
     output_rows  compute only those rows of the last layer that an output needs; always so unless padding is kept
-    families   also write the ops of families beyond BERT, at level "full". Of some of them there is no kernel yet:
-               every runtime computes their bodies, which must be in the model
     """
 
     level: str = "full"
@@ -33,7 +31,6 @@ class FuseOptions:
     dtype: str | None = None
     padding: str = "keep"
     output_rows: bool = False
-    families: bool = False
 
     def __post_init__(self) -> None:
         if self.padding not in passes.PADDINGS:
@@ -42,7 +39,3 @@ class FuseOptions:
             raise BertfuseError(f"level '{self.level}' is unknown; choose one of {', '.join(LEVELS)}")
         if self.dtype is not None and self.dtype not in precision.DTYPES:
             raise BertfuseError(f"dtype '{self.dtype}' is unknown; choose one of {', '.join(precision.DTYPES)}")
-        if self.families and not self.functions:
-            raise BertfuseError(
-                "some ops of families beyond BERT have no kernels yet: leave the functions in the model"
-            )

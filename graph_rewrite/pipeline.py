@@ -24,7 +24,7 @@ from .graph import FusionGraph
 from .match import Match, is_op, match
 from .nodes import NoMatch
 from .normalize import NORMALIZERS, clutter
-from .ops import ALL_OPS, FAMILY_OPS, OPS
+from .ops import FAMILY_OPS, OPS
 from .options import LEVELS, FuseOptions
 from .result import FusionResult
 from .spec import DOMAIN, NODE_MARKERS, PADDING_KEY, OpSpec
@@ -97,7 +97,7 @@ def explain(
     Options and errors as for `fuse`; the model's types stay.
     """
     options = FuseOptions(**given) if options is None else replace(options, **given)
-    options = replace(options, functions=options.families, dtype=None)
+    options = replace(options, functions=False, dtype=None)
     skeleton, weights = io.split(model) if isinstance(model, onnx.ModelProto) else io.open_model(model)
     return _fuse(skeleton, weights, options, progress or (lambda step: None))[0]
 
@@ -115,7 +115,7 @@ def _fuse(
     present = Counter(node.op_type for node in skeleton.graph.node if node.domain == DOMAIN)
     if present:
         message = f"the model holds bertfuse ops already: {untouched}"
-        found = {op: count for op, count in present.items() if op not in ALL_OPS or not ALL_OPS[op].by_pass}
+        found = {op: count for op, count in present.items() if op not in OPS or not OPS[op].by_pass}
         reports = passes.nothing_done(padding, "the model holds bertfuse ops already")
         return FusionResult(skeleton, found, dict(found), [], (before, before), [message], passes=reports), None
     opset = next((o.version for o in skeleton.opset_import if o.domain in ("", "ai.onnx")), 0)
@@ -131,7 +131,7 @@ def _fuse(
     given, skeleton = skeleton, local_functions.inlined(skeleton)
     progress("infer shapes")
     graph = _import(skeleton, weights)
-    graph.families = options.families and options.level == "full"
+    graph.families = options.level == "full"
     clutter.remove(graph)
     survey = Survey(graph, expectations(graph, options.level))
     progress("normalise")

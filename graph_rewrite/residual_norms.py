@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
 from .account import Credit
@@ -23,7 +24,7 @@ def write(graph: FusionGraph) -> dict[int, Credit]:
         if parts is None or anchor is None:
             continue
         attributes = {"epsilon": norm.attrs["epsilon"], "norm": "rms" if norm.op == RMS_NORM else "layer"}
-        inputs = _inputs(norm, *parts)
+        inputs = _inputs(graph, norm, *parts)
         try:
             check_description(OP, Match({n: t for n, t in inputs.items() if not t.is_empty()}, attributes), norm)
         except NoMatch as miss:
@@ -46,12 +47,15 @@ def _parts(graph: FusionGraph, total: gs.Node) -> tuple[gs.Node, gs.Tensor] | No
     return None
 
 
-def _inputs(norm: gs.Node, linear: gs.Node, residual: gs.Tensor) -> dict[str, gs.Tensor]:
+def _inputs(graph: FusionGraph, norm: gs.Node, linear: gs.Node, residual: gs.Tensor) -> dict[str, gs.Tensor]:
     """The op's inputs by name, those that are left out empty."""
     x, weight, *bias = linear.inputs
     _, gamma, *beta = norm.inputs
+    if beta and not bias:  # which a beta needs
+        bias = [graph.constant(f"{linear.outputs[0].name}_bias", np.zeros_like(np.asarray(beta[0].values)))]
     optional = [*(bias or [gs.Variable.empty()]), *(beta or [gs.Variable.empty()])]
-    return dict(zip((t.name for t in OP.inputs), (x, weight, residual, gamma, *optional), strict=True))
+    names = [t.name for t in OP.inputs if not t.packed]
+    return dict(zip(names, (x, weight, residual, gamma, *optional), strict=True))
 
 
 def _replaced(graph: FusionGraph, norm: gs.Node, total: gs.Node, inputs: list[gs.Tensor], attributes: dict) -> gs.Node:

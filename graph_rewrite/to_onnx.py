@@ -9,7 +9,7 @@ from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
 from . import domains
 from .graph import FusionGraph
 from .nodes import data_type
-from .ops import ALL_OPS
+from .ops import OPS
 from .spec import DOMAIN
 from .weights import MIN_BYTES, Weight
 
@@ -64,7 +64,7 @@ def _element_type(node: gs.Node) -> int:
 
     Of an op that has no floats, float32, in which bodies compute.
     """
-    floats = [t for t, spec in zip(node.inputs, ALL_OPS[node.op].inputs, strict=False) if spec.is_float]
+    floats = [t for t, spec in zip(node.inputs, OPS[node.op].inputs, strict=False) if spec.is_float]
     if not floats:
         return onnx.TensorProto.FLOAT
     return next(data_type(t.dtype) for t in (node.outputs[0], *floats) if not t.is_empty() and t.dtype is not None)

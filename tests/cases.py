@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from bertfuse.graph_rewrite.ops import OPS
-from bertfuse.graph_rewrite.ops.activations import OF_KERNELS
+from bertfuse.graph_rewrite.ops.activations import ACTIVATIONS
 from bertfuse.graph_rewrite.spec import OpSpec, TensorSpec
 
 FLOATS = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -158,7 +158,9 @@ def _variant(label, batch, sequence, size, heads, kv_heads, pairs, columns, left
     attributes = {"num_heads": heads, "kv_num_heads": kv_heads, "scale": 1 / math.sqrt(size)}
     attributes |= {"window_left": left, "window_right": right, "bias_left": columns // 2}
     bias_heads = 1 if label in ("causal", "own_key") else heads
-    return Shape(label, dict(B=batch, S=sequence, D=size, R=pairs, J=1, G=bias_heads, L=columns), (), attributes)
+    return Shape(
+        label, dict(B=batch, S=sequence, C=sequence, D=size, R=pairs, J=1, G=bias_heads, L=columns), (), attributes
+    )
 
 
 def shapes(op: str) -> list[Shape]:
@@ -187,7 +189,9 @@ def _attribute_choices(op: str) -> Iterator[dict[str, Any]]:
     if "pairs" in names:
         yield {"pairs": "neighbours"}
     if "activation" in names:
-        yield from ({"activation": activation} for activation in OF_KERNELS)
+        yield from ({"activation": activation} for activation in ACTIVATIONS)
+    if "norm" in names:
+        yield {"norm": "rms"}
     if "epsilon" in names:
         yield {"epsilon": 1e-5}
 
@@ -201,7 +205,7 @@ def _edge_cases(op: str, dtype: str) -> Iterator[Case]:
     # Scores a hundred times larger lose two digits before the softmax sees them.
     yield make_case(op, large, dtype=dtype, gain=10.0, error_scale=30.0 if op in ATTENTIONS else 10.0)
     if op in ATTENTIONS:
-        shape = Shape("masked", {**base.sizes, "S": 300}, (), base.attributes)
+        shape = Shape("masked", {**base.sizes, "S": 300, "C": 300}, (), base.attributes)
         case = make_case(op, shape, dtype=dtype, index_dtype="int32")
         mask = case.inputs["mask"]
         assert mask is not None

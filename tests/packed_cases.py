@@ -66,6 +66,17 @@ def packed_case(op: str, packing: Packing, seed: int, dtype: str = "float32", ex
         case = make_case(op, Shape(label, sizes, (), attributes), dtype=dtype, absent=("mask",))
         added = {"cu_seqlens": packing.cu_seqlens}
         rows = ("qkv",)
+    elif op == "FusedAttentionVariant":
+        shared, group, size = (int(rng.integers(1, 3)), int(rng.integers(1, 3)), int(rng.choice([4, 8, 32])))
+        left, right = (int(rng.choice([-1, 0, 3, 20])) for _ in range(2))
+        attributes = {"num_heads": shared * group, "kv_num_heads": group, "scale": 1 / np.sqrt(size)}
+        attributes |= {"window_left": left, "window_right": right, "bias_left": int(rng.integers(0, 9))}
+        places = max(packing.lengths) + int(rng.integers(0, 3))
+        sizes = dict(B=batch, S=sequence, C=places, D=size, R=size // 4, J=1, G=shared * group, L=13)
+        absent = [("mask",), ("mask", "cos", "sin"), ("mask", "distance_bias", "q_gamma", "k_gamma")][seed % 3]
+        case = make_case(op, Shape(label, sizes, (), attributes), dtype=dtype, absent=absent)
+        added = {"cu_seqlens": packing.cu_seqlens}
+        rows = ("qkv",)
     elif op == "EmbedLayerNorm":
         b, s = packing.real.shape
         sizes = dict(B=b, S=s, V=23, H=int(rng.choice([5, 16])), P=s, T=2)
@@ -76,7 +87,7 @@ def packed_case(op: str, packing: Packing, seed: int, dtype: str = "float32", ex
         rows = ()
     else:
         # LayerNorm of two columns that are nearly alike turns a rounding into a sign: no fixed tolerance allows for it.
-        least = 4 if "LayerNorm" in op else 1
+        least = 4 if "Norm" in op else 1
         sizes = dict(K=int(rng.integers(1, 20)), N=int(rng.integers(least, 20)))
         absent = ("residual",) if op == "FusedGemmGeluLayerNorm" and seed % 2 else ()
         case = make_case(op, Shape(label, sizes, (batch, sequence)), dtype=dtype, absent=absent)

@@ -50,6 +50,9 @@ class PackedDialect:
         mask = self._ragged_mask(cu_seqlens)
         return self._scatter(x, self._places_of(mask), self.emit("Shape", [mask])), mask
 
+    def first_rows(self, table, x):
+        return self.emit("Slice", [table, self._integers([0]), self._sliced(self.emit("Shape", [x]), 1, 2)])
+
     def join_sequences(self, y, mask, x):
         width = self._sliced(self.emit("Shape", [y]), -1, None)
         return self.emit("Gather", [self._shaped(y, [-1], width), self._places_of(mask)], axis=0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..ops import ALL_OPS
+from ..ops import OPS
 from ..ops.activations import ACTIVATIONS
 from .quantized import FLOAT8, INT8, QuantizedReference
 from .quantized import NUMPY as QUANTIZED
@@ -51,7 +51,8 @@ class Reference(QuantizedReference):
 
     def layer_norm(self, x, gamma, beta, epsilon):
         centred = x - x.mean(axis=-1, keepdims=True)
-        return centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + epsilon) * gamma + beta
+        y = centred / np.sqrt((centred**2).mean(axis=-1, keepdims=True) + epsilon) * gamma
+        return y if beta is None else y + beta
 
     def embedding(self, table, ids):
         return table[ids]
@@ -164,6 +165,9 @@ class Reference(QuantizedReference):
             padded[sequence, :length] = rows[first : first + length]
         return padded, (np.arange(padded.shape[1]) < lengths[:, None]).astype(np.int64)
 
+    def first_rows(self, table, x):
+        return table[: x.shape[1]]
+
     def join_sequences(self, y, mask, x):
         joined = np.zeros((x[..., 0].size, y.shape[-1]))
         real = np.concatenate([rows[: int(row.sum())] for rows, row in zip(y, mask, strict=True)])
@@ -183,7 +187,7 @@ def oracle(op_name: str, inputs: dict[str, Any], attributes: dict[str, Any] | No
     `inputs` maps names of the op's description to arrays of any dtype; an optional input that is left out or None is
     absent. Attributes that are left out take their defaults. Raises KeyError for an unknown op or a missing input.
     """
-    spec = ALL_OPS[op_name]
+    spec = OPS[op_name]
     values = []
     for tensor in spec.inputs:
         value = inputs.get(tensor.name) if tensor.optional else inputs[tensor.name]

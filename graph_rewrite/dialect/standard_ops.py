@@ -68,11 +68,13 @@ class OnnxDialect(PackedDialect, QuantizedDialect, VariantDialect):
 
     def layer_norm(self, x, gamma, beta, epsilon):
         if self.opset >= 17:
-            return self.emit("LayerNormalization", [x, gamma, beta], axis=-1, epsilon=epsilon)
+            vectors = [gamma] if beta is None else [gamma, beta]
+            return self.emit("LayerNormalization", [x, *vectors], axis=-1, epsilon=epsilon)
         centred = self.emit("Sub", [x, self._mean(x)])
         variance = self._mean(self.emit("Mul", [centred, centred]))
         deviation = self.emit("Sqrt", [self.add(variance, self._float_attribute(epsilon))])
-        return self.add(self.emit("Mul", [self.emit("Div", [centred, deviation]), gamma]), beta)
+        y = self.emit("Mul", [self.emit("Div", [centred, deviation]), gamma])
+        return y if beta is None else self.add(y, beta)
 
     def embedding(self, table, ids):
         return self.emit("Gather", [table, ids], axis=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_graphsurgeon as gs
 
-from ..ops import ALL_OPS
+from ..ops import OPS
 from ..spec import DOMAIN
 from . import poly
 from .engine import Elements
@@ -12,9 +12,9 @@ from .poly import Poly
 from .shape_table import rule
 
 
-@rule(*(f"{DOMAIN}::{name}" for name in ALL_OPS))
+@rule(*(f"{DOMAIN}::{name}" for name in OPS))
 def _of_ours(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
-    spec = ALL_OPS[node.op]
+    spec = OPS[node.op]
     leading: list[list[Poly]] = []
     sizes: dict[str, Poly] = {}
     for tensor_spec, tensor in zip(spec.inputs, node.inputs, strict=False):

@@ -21,10 +21,17 @@ def emit(
     output = root.outputs[0]
     done: dict[int, gs.Node] = {}
     with graph.transaction():
-        operands = [_emitted(graph, item, output.name, output.dtype, done) for item in written.inputs]
-        while operands[-1].is_empty():
-            operands.pop()
+        operands = _operands(graph, written, output.name, output.dtype, done)
         graph.replace(root, written.op, operands, interior, donors=donors, **dict(written.attributes))
+
+
+def _operands(
+    graph: FusionGraph, node: PatternNode, stem: str, dtype: Any, done: dict[int, gs.Node]
+) -> list[gs.Tensor]:
+    made = [_emitted(graph, item, stem, dtype, done) for item in node.inputs]
+    while made[-1].is_empty():
+        made.pop()
+    return made
 
 
 def _emitted(graph: FusionGraph, item: Any, stem: str, dtype: Any, done: dict[int, gs.Node]) -> gs.Tensor:
@@ -35,7 +42,7 @@ def _emitted(graph: FusionGraph, item: Any, stem: str, dtype: Any, done: dict[in
         return item
     wanted, index = (item.node, item.index) if isinstance(item, Output) else (item, 0)
     if id(wanted) not in done:
-        inputs = [_emitted(graph, part, stem, dtype, done) for part in wanted.inputs]
+        inputs = _operands(graph, wanted, stem, dtype, done)
         count = _OUTPUTS.get(wanted.op, 1)
         made = [graph.variable(f"{stem}_{wanted.op.lower()}", dtype, None) for _ in range(count)]
         domain = None if wanted.op == ADD else DIALECT

@@ -30,7 +30,7 @@ def rewrite(graph: FusionGraph, node: gs.Node) -> None:
     kind, source, activated, inside = _activation(node)
     products = [user for user in activated.outputs if user.op == "Mul"]
     if len(activated.outputs) != 1 or not products or graph.is_output(activated):
-        raise NoMatch(node, "is no gate", wanted="a product with another projection")
+        return  # no gate: whatever else it is has reasons of its own
     (root,) = products
     up = next((t for t in root.inputs if t is not activated), None)
     if up is None:
@@ -44,10 +44,13 @@ def rewrite(graph: FusionGraph, node: gs.Node) -> None:
             linears["up"], f"projects '{linears['up'].inputs[0].name}'", wanted=f"'{x.name}', as the gate does"
         )
     weight, bias = packed(linears, columns)
+    biased = any(len(linear.inputs) > 2 for linear in linears.values())
     constants = [
-        graph.constant(f"{root.outputs[0].name}_{name}", value) for name, value in (("weight", weight), ("bias", bias))
+        graph.constant(f"{root.outputs[0].name}_{name}", value)
+        for name, value in (("weight", weight), ("bias", bias if biased else None))
+        if value is not None
     ]
-    written = OP.body(Recorder(), x, *constants, activation=kind)
+    written = OP.body(Recorder(), x, *constants, *([] if biased else [None]), activation=kind)
     interior = [*inside, root, *linears.values(), *(n for *_, nodes in parts.values() for n in nodes)]
     emit(graph, written, root, list({id(n): n for n in interior}.values()), [x])
 

@@ -111,12 +111,11 @@ def rewrite(graph: FusionGraph, node: gs.Node, miss: NoMatch) -> None:
     try:
         found = _found(graph, node)
     except NoMatch as reason:
-        if graph.families:
-            raise
-        hint = f"{miss.hint}: {reason.node}: {reason.reason}" if miss.hint else ""
+        same = (reason.node, reason.found) == (miss.node, miss.found)
+        hint = miss.hint if same else f"{miss.hint or 'as a variant'}: {reason.node}: {reason.reason}"
         raise NoMatch(miss.at or miss.node, miss.found, hint, wanted=miss.wanted) from reason
     if not graph.families:
-        hint = f"shown to be attention with {found}; FusedAttentionVariant takes it, which --families writes"
+        hint = f"shown to be attention with {found}; FusedAttentionVariant takes it at level full"
         raise NoMatch(miss.at or miss.node, miss.found, hint, wanted=miss.wanted)
     _write(graph, found)
 

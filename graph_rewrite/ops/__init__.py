@@ -23,6 +23,8 @@ OPS: dict[str, OpSpec] = {
         attention_variant.OP,
         add_qkv_bias.OP,
         *PRODUCTS,
+        fused_gated_gemm.OP,
+        fused_gemm_residual_norm.OP,
         pack_tokens.OP,
         unpack_tokens.OP,
         first_tokens.OP,
@@ -30,14 +32,13 @@ OPS: dict[str, OpSpec] = {
     )
 }
 
-# Ops without kernels: every runtime computes their bodies.
-BODY_OPS: dict[str, OpSpec] = {module.OP.name: module.OP for module in (fused_gated_gemm, fused_gemm_residual_norm)}
-ALL_OPS = BODY_OPS | OPS
-# What fusing writes for `families` alone.
-FAMILY_OPS: dict[str, OpSpec] = {attention_variant.OP.name: attention_variant.OP} | BODY_OPS
+# What only families beyond BERT have.
+FAMILY_OPS: dict[str, OpSpec] = {
+    module.OP.name: module.OP for module in (attention_variant, fused_gated_gemm, fused_gemm_residual_norm)
+}
 
 # What passes write to move packed rows; the others compute what a model computes.
 PACKING_OPS = ("PackTokens", "UnpackTokens", "FirstTokens", "RaggedPositions")
 MODEL_OPS = tuple(name for name in OPS if name not in PACKING_OPS)
 
-__all__ = ["ALL_OPS", "BODY_OPS", "FAMILY_OPS", "MODEL_OPS", "OPS", "PACKING_OPS"]
+__all__ = ["FAMILY_OPS", "MODEL_OPS", "OPS", "PACKING_OPS"]

@@ -21,13 +21,11 @@ class Activation:
     numpy(reference, x)  of an array of float64
     onnx(dialect, x)     in standard operators, emitted by the dialect (dialect/standard_ops.py)
     slope(size)          how much an error of an argument that is no larger than `size` may grow
-    in_kernels           whether the kernels have it; else it is for ops that are bodies alone
     """
 
     numpy: Callable[[Any, Any], Any]
     onnx: Callable[[Any, Any], Any]
     slope: Callable[[Any], Any]
-    in_kernels: bool = True
 
 
 def _gelu(approximate: str) -> Activation:
@@ -41,7 +39,7 @@ def _scaled_silu(factor: float) -> Activation:
     def body(d, x):
         return d.scaled_silu(x, factor)
 
-    return Activation(body, body, lambda size: 1.1, in_kernels=False)
+    return Activation(body, body, lambda size: 1.1)
 
 
 ACTIVATIONS = {
@@ -50,11 +48,10 @@ ACTIVATIONS = {
     "silu": _scaled_silu(1.0),
     "quick_gelu": _scaled_silu(1.702),
 }
-OF_KERNELS = tuple(name for name, activation in ACTIVATIONS.items() if activation.in_kernels)
 
 # The names of GELU by the attribute `approximate`, which ONNX has.
 GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
 
 ACTIVATION = AttrSpec(
-    "activation", "string", NONE, choices=(NONE, *OF_KERNELS), by_pass=True, doc="of each element, after the bias"
+    "activation", "string", NONE, choices=(NONE, *ACTIVATIONS), by_pass=True, doc="of each element, after the bias"
 )

@@ -1,4 +1,7 @@
+from dataclasses import replace
+
 from ..spec import AttrSpec, OpSpec, TensorSpec
+from ._common import CU_SEQLENS
 
 PACKED = "(num_heads+2*kv_num_heads)*D"
 
@@ -13,6 +16,7 @@ def body(
     q_gamma,
     k_gamma,
     distance_bias,
+    cu_seqlens,
     *,
     num_heads,
     kv_num_heads,
@@ -23,13 +27,19 @@ def body(
     window_right,
     bias_left,
 ):
-    mask = None if mask is None else d.of_one_shape(mask, qkv)
-    q, k, v = d.split_grouped_heads(qkv if bias is None else d.add(qkv, bias), num_heads, kv_num_heads)
+    x = qkv if bias is None else d.add(qkv, bias)
+    if cu_seqlens is not None:
+        x, mask = d.pad_sequences(x, cu_seqlens)
+        cos, sin = (None if table is None else d.first_rows(table, x) for table in (cos, sin))
+    elif mask is not None:
+        mask = d.of_one_shape(mask, qkv)
+    q, k, v = d.split_grouped_heads(x, num_heads, kv_num_heads)
     if q_gamma is not None:
         q, k = d.rms_norm(q, q_gamma, epsilon), d.rms_norm(k, k_gamma, epsilon)
     if cos is not None:
         q, k = d.rotary(q, cos, sin, pairs), d.rotary(k, cos, sin, pairs)
-    return d.attention_variant(q, k, v, mask, distance_bias, scale, window_left, window_right, bias_left)
+    y = d.attention_variant(q, k, v, mask, distance_bias, scale, window_left, window_right, bias_left)
+    return y if cu_seqlens is None else d.join_sequences(y, mask, qkv)
 
 
 OP = OpSpec(
@@ -42,9 +52,13 @@ OP = OpSpec(
         TensorSpec("bias", (PACKED,), optional=True, constant=True, doc="the projections' biases, packed as qkv is"),
         TensorSpec("mask", ("B", "S"), dtype="I", optional=True, doc="the model's attention mask: 0 hides a key"),
         TensorSpec(
-            "cos", ("S", "R"), optional=True, needs="sin", doc="of each place's angles, for 2 R columns of a head"
+            "cos",
+            ("C", "R"),
+            optional=True,
+            needs="sin",
+            doc="of each place's angles, for 2 R columns of a head; C is S, of packed rows no less than any length",
         ),
-        TensorSpec("sin", ("S", "R"), optional=True, needs="cos"),
+        TensorSpec("sin", ("C", "R"), optional=True, needs="cos"),
         TensorSpec("q_gamma", ("D",), optional=True, constant=True, needs="k_gamma", doc="RMS norm of each head of Q"),
         TensorSpec("k_gamma", ("D",), optional=True, constant=True, needs="q_gamma"),
         TensorSpec(
@@ -55,6 +69,8 @@ OP = OpSpec(
             constant=True,
             doc="added to logits by head (G is num_heads, or 1; J is 1) and by k - q + bias_left, cut off at both ends",
         ),
+        # With it there is no mask, and places are counted from each sequence's first row.
+        replace(CU_SEQLENS, optional=True, packed=True),
     ),
     outputs=(TensorSpec("y", ("B", "S", "num_heads*D")),),
     attributes=(

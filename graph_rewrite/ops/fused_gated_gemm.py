@@ -1,9 +1,9 @@
 from ..spec import AttrSpec, OpSpec, TensorSpec
-from ._common import X
+from ._common import ROW_COUNT, X
 from .activations import ACTIVATIONS
 
 
-def body(d, x, weight, bias, *, activation):
+def body(d, x, weight, bias, row_count=None, *, activation):
     gate, up = d.halves(d.linear(x, weight, bias))
     return d.multiply(d.activation(gate, activation), up)
 
@@ -14,7 +14,8 @@ OP = OpSpec(
     inputs=(
         X,
         TensorSpec("weight", ("2*N", "K"), constant=True, doc="rows of the gate first, then those of the other factor"),
-        TensorSpec("bias", ("2*N",), constant=True),
+        TensorSpec("bias", ("2*N",), optional=True, constant=True),
+        ROW_COUNT,
     ),
     outputs=(TensorSpec("y", ("...", "N")),),
     attributes=(AttrSpec("activation", "string", "silu", choices=tuple(ACTIVATIONS), doc="of the gate"),),

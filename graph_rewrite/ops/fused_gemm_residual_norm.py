@@ -1,10 +1,10 @@
 from dataclasses import replace
 
 from ..spec import AttrSpec, OpSpec, TensorSpec
-from ._common import BETA, BIAS, EPSILON, GAMMA, WEIGHT, X, Y
+from ._common import BETA, BIAS, EPSILON, GAMMA, ROW_COUNT, WEIGHT, X, Y
 
 
-def body(d, x, weight, residual, gamma, bias, beta, *, epsilon, norm):
+def body(d, x, weight, residual, gamma, bias, beta, row_count=None, *, epsilon, norm):
     total = d.add(d.linear(x, weight, bias), residual)
     if norm == "rms":
         return d.rms_norm(total, gamma, epsilon), total
@@ -16,11 +16,13 @@ OP = OpSpec(
     doc="s = x Wᵀ + bias + residual, and its LayerNorm or RMSNorm: what a pre-norm block hands on and the next reads.",
     inputs=(
         X,
-        WEIGHT,
+        replace(WEIGHT, dtype="T"),
         TensorSpec("residual", ("...", "N")),
         GAMMA,
         replace(BIAS, optional=True),
-        replace(BETA, optional=True, doc="LayerNorm shift; none in RMSNorm"),
+        # Of the same shape as the bias, which therefore has to be there, too: a plugin layer cannot have gaps.
+        replace(BETA, optional=True, needs="bias", doc="LayerNorm shift; not read in RMSNorm"),
+        ROW_COUNT,
     ),
     outputs=(Y, TensorSpec("total", ("...", "N"))),
     attributes=(EPSILON, AttrSpec("norm", "string", "layer", choices=("layer", "rms"), doc="LayerNorm or RMSNorm")),

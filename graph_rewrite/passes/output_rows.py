@@ -51,10 +51,15 @@ def _move(graph: FusionGraph, choice: gs.Node, chosen: dict[int, gs.Tensor], lef
         wanted = rows.row_inputs(above) if above is not None and _takes_fewer_axes(above) else None
         if not wanted:
             continue
-        other = _other_reader(graph, source, choice)
+        # Of an op of several outputs each is read by a choice of its own, or not at all.
+        choices = {
+            id(t): next((node for node in (choice, *pending) if _source(node) is t), None) for t in above.outputs
+        }
+        other = next((found for t in above.outputs if (found := _other_reader(graph, t, choices[id(t)]))), "")
         if other:
             left.append(f"every row is needed: {other}")
             continue
+        pending = [node for node in pending if not any(node is taken for taken in choices.values())]
         for index in wanted:
             tensor = above.inputs[index]
             if id(tensor) not in chosen:
@@ -62,15 +67,22 @@ def _move(graph: FusionGraph, choice: gs.Node, chosen: dict[int, gs.Tensor], lef
                 chosen[id(tensor)] = made.outputs[0]
                 pending.append(made)
             above.inputs[index] = chosen[id(tensor)]
-        outputs = list(choice.outputs)
-        choice.outputs.clear()
-        choice.inputs.clear()
-        above.outputs = outputs
+        above.outputs = [_taken(graph, choices[id(t)], t) for t in list(above.outputs)]
         # Behind the choice there are [B, H] rows, all of them real.
         if above.domain == DOMAIN:
             rows.drop_input(above, "row_count")
             moved += 1
     return moved
+
+
+def _taken(graph: FusionGraph, choice: gs.Node | None, tensor: gs.Tensor) -> gs.Tensor:
+    """What `choice` gives of the tensor, now without it."""
+    if choice is None:
+        return graph.variable(f"{tensor.name}_first", tensor.dtype, None)
+    (output,) = choice.outputs
+    choice.outputs.clear()
+    choice.inputs.clear()
+    return output
 
 
 def _takes_fewer_axes(node: gs.Node) -> bool:
@@ -89,7 +101,7 @@ def _choose(graph: FusionGraph, like: gs.Node, tensor: gs.Tensor) -> gs.Node:
     return graph.add_node(like.op, [tensor, *like.inputs[1:]], [output], like.domain, **markers)
 
 
-def _other_reader(graph: FusionGraph, tensor: gs.Tensor, choice: gs.Node) -> str:
+def _other_reader(graph: FusionGraph, tensor: gs.Tensor, choice: gs.Node | None) -> str:
     """What else reads the tensor, "" for nothing. What a pass put there is named by what it gives."""
     readers = [node for node in rows.consumers(graph).get(id(tensor), []) if node is not choice]
     outputs = [t.name for t in (tensor, *(t for node in readers for t in node.outputs)) if graph.is_output(t)]

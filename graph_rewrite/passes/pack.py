@@ -1,6 +1,7 @@
 """Real tokens only: rows are packed in the embedding and restored where a node wants them in their places.
 
-From the embedding on every row-wise node and every attention with the model's mask works on packed rows. The first node
+From the embedding on every row-wise node and every attention with the model's mask works on packed rows; what attention
+takes of places (rotations, windows, biases by distance) is counted from each text's first real token. The first node
 that is none of these gets its input unpacked, with zeros on padding; so does an output of the model. Names stay with
 what they named before: a packed tensor is a new one.
 """
@@ -29,7 +30,8 @@ class Packed:
     token_index: gs.Tensor
     cu_seqlens: gs.Tensor
     row_count: gs.Tensor
-    embeddings: list[gs.Node] = field(default_factory=list)
+    # What looks ids up, and the ids that it was given.
+    embeddings: list[tuple[gs.Node, gs.Tensor]] = field(default_factory=list)
     tensors: dict[int, gs.Tensor] = field(default_factory=dict)
 
 
@@ -40,7 +42,7 @@ def remove_padding(graph: FusionGraph) -> tuple[PassReport, Packed | None]:
     if mask is not None:
         _read_shapes_of_ids(graph, embeddings[0], _region(graph, embeddings, mask)[0])
         inside, borders = _region(graph, embeddings, mask)
-    attentions = [node for node in inside if node.op == "FusedAttention"]
+    attentions = [node for node in inside if node.domain == DOMAIN and node.op in rows.ATTENTIONS]
     if mask is not None and not attentions:
         at = next(iter(borders.values()), "")
         reason = f"no attention can be reached on packed rows{': ' + at if at else ''}"
@@ -49,17 +51,19 @@ def remove_padding(graph: FusionGraph) -> tuple[PassReport, Packed | None]:
         reason = _made_of_rows(mask, made) or padding_rows.reason_to_keep(graph, made, inside, mask)
     if reason:
         return PassReport(NAME, [], [reason], True), None
-    all_attentions = len(rows.fused(graph, "FusedAttention"))
+    all_attentions = len(rows.fused(graph, *rows.ATTENTIONS))
     packed = _rewrite(graph, inside, mask)
     done = [
         f"{len(inside)} nodes work on real tokens only, {len(attentions)} of {all_attentions} attentions among them"
     ]
+    if any(node.op == "FusedAttentionVariant" for node in attentions):
+        done.append("places are counted from a text's first real token: its mask must have no gaps")
     return PassReport(NAME, done, [f"padding, put back as zeros in {why}" for why in borders.values()], True), packed
 
 
 def _whole(graph: FusionGraph) -> tuple[list[gs.Node], gs.Tensor | None, str]:
     """The embeddings and the mask of the model, or the reason why it cannot be packed."""
-    attentions = rows.fused(graph, "FusedAttention")
+    attentions = rows.fused(graph, *rows.ATTENTIONS)
     if not attentions:
         return [], None, "there is no FusedAttention: attention in standard operators takes padded rows only"
     masks = {id(mask): mask for node in attentions if (mask := rows.get_input(node, "mask")) is not None}
@@ -69,10 +73,14 @@ def _whole(graph: FusionGraph) -> tuple[list[gs.Node], gs.Tensor | None, str]:
     if len(masks) > 1:
         names = ", ".join(sorted(mask.name for mask in masks.values()))
         return [], None, f"attentions have different masks ({names}): no token is padding for all"
-    embeddings = rows.fused(graph, "EmbedLayerNorm")
-    if len(embeddings) != 1:
+    embeddings = rows.embeddings(graph)
+    if not embeddings or (len(embeddings) > 1 and embeddings[0].domain == DOMAIN):
         return [], None, f"there are {len(embeddings)} EmbedLayerNorms, expected one, in which rows are packed"
-    ids = rows.get_input(embeddings[0], "ids")
+    ids = rows.ids_of(embeddings[0])
+    if embeddings[0].domain != DOMAIN:
+        other = next((found for node in embeddings if (found := rows.ids_of(node)).shape != ids.shape), None)
+        why = "" if other is None else f"'{other.name}' {other.shape} is looked up beside the ids {ids.shape}"
+        return embeddings, next(iter(masks.values())), why
     for name in ("token_type_ids", "position_ids"):
         tensor = rows.get_input(embeddings[0], name)
         if tensor is not None and (tensor.shape is None or tensor.shape != ids.shape):
@@ -90,7 +98,7 @@ def _region(graph: FusionGraph, embeddings: list[gs.Node], mask: gs.Tensor) -> t
             fits = not read
         elif not read:
             continue
-        elif node.domain == DOMAIN and node.op == "FusedAttention":
+        elif node.domain == DOMAIN and node.op in rows.ATTENTIONS:
             fits = read == [rows.get_input(node, "qkv")]
         else:
             wanted = rows.row_inputs(node)
@@ -105,7 +113,7 @@ def _region(graph: FusionGraph, embeddings: list[gs.Node], mask: gs.Tensor) -> t
 
 def _read_shapes_of_ids(graph: FusionGraph, embedding: gs.Node, inside: list[gs.Node]) -> None:
     """Who looks at the shape of rows alone reads it off the ids: the mask may be made of it."""
-    ids = rows.get_input(embedding, "ids")
+    ids = rows.ids_of(embedding)
     for tensor in [tensor for node in inside for tensor in node.outputs]:
         for shape in [node for node in tensor.outputs if node.op == "Shape"]:
             graph.forward_shape(shape, [ids])
@@ -126,6 +134,7 @@ def _made_of_rows(mask: gs.Tensor, made: list[gs.Tensor]) -> str:
 
 
 def _rewrite(graph: FusionGraph, inside: list[gs.Node], mask: gs.Tensor) -> Packed:
+    looked_up = {id(node) for node in rows.embeddings(graph)}
     # Axes of packed rows: as many as the kernels make room for, or as there are, by who runs the model.
     axes = rows.fresh_axes(graph, "packed_batch", "packed_sequence")
     index = graph.variable("token_index", np.int32, axes)
@@ -141,22 +150,38 @@ def _rewrite(graph: FusionGraph, inside: list[gs.Node], mask: gs.Tensor) -> Pack
                 rows.retarget(node, tensor, packed.tensors[id(tensor)])
         if node.domain == DOMAIN:
             _tell(node, packed)
-        (old,) = node.outputs
-        new = graph.variable(f"{old.name}_packed", old.dtype, [*axes, *(old.shape or [None] * 3)[2:]])
-        node.outputs = [new]
-        packed.tensors[id(old)] = new
-        _restore(graph, packed, old, new, [reader for reader in readers.get(id(old), []) if id(reader) not in members])
+        elif id(node) in looked_up:
+            _look_up(graph, node, packed, axes)
+        outputs = list(node.outputs)
+        node.outputs.clear()
+        for old in outputs:
+            new = graph.variable(f"{old.name}_packed", old.dtype, [*axes, *(old.shape or [None] * 3)[2:]])
+            node.outputs.append(new)
+            packed.tensors[id(old)] = new
+            outside = [reader for reader in readers.get(id(old), []) if id(reader) not in members]
+            _restore(graph, packed, old, new, outside)
     return packed
+
+
+def _look_up(graph: FusionGraph, node: gs.Node, packed: Packed, axes: list[str]) -> None:
+    """Let a Gather from a table take the ids of the real tokens alone."""
+    ids = node.inputs[1]
+    flat = graph.variable(f"{ids.name}_flat", ids.dtype, None)
+    graph.add_node("Reshape", [ids, graph.constant("flat_shape", np.array([-1], np.int64))], [flat])
+    found = graph.variable(f"{ids.name}_packed", ids.dtype, axes)
+    graph.add_node("Gather", [flat, packed.token_index], [found], axis=0)
+    packed.embeddings.append((node, ids))
+    node.inputs[1] = found
 
 
 def _tell(node: gs.Node, packed: Packed) -> None:
     """Give a fused node what says which rows are real."""
-    if node.op == "FusedAttention":
+    if node.op in rows.ATTENTIONS:
         rows.drop_input(node, "mask")
         rows.set_input(node, "cu_seqlens", packed.cu_seqlens)
         return
     if node.op == "EmbedLayerNorm":
-        packed.embeddings.append(node)
+        packed.embeddings.append((node, rows.ids_of(node)))
         rows.set_input(node, "token_index", packed.token_index)
     rows.set_input(node, "row_count", packed.row_count)
 

@@ -96,7 +96,7 @@ def _keeps_rows(node: gs.Node, tensor: gs.Tensor, mask: gs.Tensor) -> bool:
     """Whether every output is [B, S, ...], of which a row depends on the same row of `tensor` [B, S, ...] alone."""
     rank, out = _rank(tensor), _rank(node.outputs[0])
     if node.domain == DOMAIN:
-        if node.op == "FusedAttention":
+        if node.op in rows.ATTENTIONS:
             return rows.get_input(node, "mask") is mask and rows.get_input(node, "qkv") is tensor
         found = rows.row_inputs(node)
         return found is not None and any(node.inputs[i] is tensor for i in found)
@@ -143,7 +143,7 @@ class _Weights:
     def __init__(self, graph: FusionGraph, mask: gs.Tensor) -> None:
         self._mask, self._runner = mask, graph.constants.runner
         self._elements = graph.elements
-        self._ids = [root for n in rows.fused(graph, "EmbedLayerNorm") for root in rows.roots(rows.get_input(n, "ids"))]
+        self._ids = [root for node in rows.embeddings(graph) for root in rows.roots(rows.ids_of(node))]
         self.why = ""
 
     def meets(self, node: gs.Node, tensor: gs.Tensor) -> bool:

@@ -35,7 +35,7 @@ def take_ragged_batches(graph: FusionGraph) -> PassReport:
     report, packed = pack.remove_padding(graph)
     if packed is None:
         raise refusal("; ".join(report.left))
-    ids = rows.get_input(packed.embeddings[0], "ids")
+    _, ids = packed.embeddings[0]
     if ids.shape is None or any(not isinstance(size, str) for size in ids.shape):
         raise refusal(f"'{ids.name}' is of the fixed shape {ids.shape}: export the model with free batch and sequence")
     mask_input = _mask_input(packed)
@@ -77,10 +77,10 @@ def _make_room(graph: FusionGraph) -> None:
 def _mask_input(packed: pack.Packed) -> gs.Tensor | None:
     """The model's input that is the mask, as it is, cast or compared; None where the mask comes from the ids."""
     tensor = _uncompared(packed.mask)
-    (embedding,) = packed.embeddings
-    ids = rows.get_input(embedding, "ids")
-    if producer(tensor) is None and all(tensor is not _uncast(t) for t in embedding.inputs):
+    looked_up = [t for node, ids in packed.embeddings for t in (ids, *node.inputs)]
+    if producer(tensor) is None and all(tensor is not _uncast(t) for t in looked_up):
         return tensor
+    _, ids = packed.embeddings[0]
     strange = [root.name for root in rows.roots(tensor) if root is not ids]
     if strange:
         raise refusal(f"the mask is computed from '{strange[0]}', which ragged batches do not have")
@@ -104,7 +104,7 @@ def _uncompared(mask: gs.Tensor) -> gs.Tensor:
 
 def _hidden_id(graph: FusionGraph, packed: pack.Packed, ids: gs.Tensor) -> int:
     """An id that the model's own mask hides: what padding holds for whatever else the model computes from ids."""
-    table = rows.get_input(packed.embeddings[0], "word_table")
+    table = rows.table_of(packed.embeddings[0][0])
     try:
         hidden = padding_rows.hiding_values(graph, packed.mask, ids)
     except NoMatch as miss:
@@ -135,6 +135,7 @@ class _Ragged:
         self.max_seqlen = gs.Variable(LONGEST, np.int32, [self.longest])
         self.index_dtype = np.dtype(ids.dtype)
         self.row: gs.Tensor  # some input's tokens, [1, T]
+        self.rows: dict[int, gs.Tensor] = {}  # by the id of what each input was
 
     def rewrite(self) -> None:
         self.packed.cu_seqlens.name = self.graph.name("cu_seqlens_of_mask")
@@ -142,8 +143,11 @@ class _Ragged:
         inputs = [self._input(tensor) for tensor in self.graph.gs.inputs if tensor is not self.mask_input]
         self._mask()
         self._positions()
-        for node in self.packed.embeddings:
-            self._embed(node)
+        for node, ids in self.packed.embeddings:
+            if node.domain == DOMAIN:
+                self._embed(node)
+            else:
+                node.inputs[1] = self.rows[id(ids)] if id(ids) in self.rows else self._of_tokens(ids)
         for node in self.graph.gs.nodes:
             if node.domain == DOMAIN and node.op != "PackTokens":
                 rows.retarget(node, self.packed.cu_seqlens, self.cu_seqlens)
@@ -186,9 +190,9 @@ class _Ragged:
         nothing = self.graph.constant(f"{new.name}_none", np.array(self.padding.get(id(old), 0), old.dtype))
         self.graph.add_node("Where", [self.real, found, nothing], [old])
         row = self._emit("Unsqueeze", [new, [0]], old.dtype, [1, self.tokens], f"{new.name}_row")
-        for node in self.packed.embeddings:
+        for node, _ in self.packed.embeddings:
             rows.retarget(node, old, row)
-        self.row = row
+        self.rows[id(old)] = self.row = row
         return new
 
     def _mask(self) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..graph import FusionGraph
 from ..nodes import DEFAULT_DOMAINS, matrix, producer
-from ..ops import ALL_OPS
+from ..ops import OPS
 from ..order import inputs_of
 from ..spec import DOMAIN
 
@@ -19,12 +20,37 @@ _UNARY = {
 }  # fmt: skip
 _BINARY = {"Add", "Sub", "Mul", "Div", "Pow"}
 # Standard operators that work along one axis.
-_ALONG_LAST = {"LayerNormalization", "Softmax", "LogSoftmax"}
+_ALONG_LAST = {"LayerNormalization", "RMSNormalization", "Softmax", "LogSoftmax"}
+
+ATTENTIONS = ("FusedAttention", "FusedAttentionVariant")
 
 
 def fused(graph: FusionGraph, *ops: str) -> list[gs.Node]:
     """The graph's nodes of these ops of ours, in its order."""
     return [node for node in graph.gs.nodes if node.domain == DOMAIN and node.op in ops]
+
+
+def embeddings(graph: FusionGraph) -> list[gs.Node]:
+    """The nodes that look ids up: EmbedLayerNorms, or where there is none what takes rows of a constant table."""
+    return fused(graph, "EmbedLayerNorm") or [node for node in graph.gs.nodes if _looks_up(node)]
+
+
+def _looks_up(node: gs.Node) -> bool:
+    if node.op != "Gather" or node.domain not in DEFAULT_DOMAINS or node.attrs.get("axis", 0) != 0:
+        return False
+    table, ids = node.inputs
+    is_table = isinstance(table, gs.Constant) and len(table.shape) == 2 and np.dtype(table.dtype).kind != "i"
+    return is_table and isinstance(ids, gs.Variable) and ids.shape is not None and len(ids.shape) == 2
+
+
+def ids_of(embedding: gs.Node) -> gs.Tensor:
+    """The ids [B, S] that such a node looks up."""
+    return get_input(embedding, "ids") if embedding.domain == DOMAIN else embedding.inputs[1]
+
+
+def table_of(embedding: gs.Node) -> gs.Tensor:
+    """What it looks them up in, [V, H]."""
+    return get_input(embedding, "word_table") if embedding.domain == DOMAIN else embedding.inputs[0]
 
 
 def row_inputs(node: gs.Node) -> list[int] | None:
@@ -34,7 +60,7 @@ def row_inputs(node: gs.Node) -> list[int] | None:
     that the inputs named do hold rows, which the caller has to know.
     """
     if node.domain == DOMAIN:
-        spec = ALL_OPS[node.op]
+        spec = OPS[node.op]
         if "row_count" not in spec.packed_inputs or "token_index" in spec.packed_inputs:
             return None
         names = [t.name for t, tensor in zip(spec.inputs, node.inputs, strict=False) if not tensor.is_empty()]
@@ -46,6 +72,16 @@ def row_inputs(node: gs.Node) -> list[int] | None:
         return None
     if node.op in _UNARY or (node.op in _ALONG_LAST and node.attrs.get("axis", -1) in (-1, len(shape) - 1)):
         return [0] if all(isinstance(t, gs.Constant) and _is_one_row(t, len(shape)) for t in node.inputs[1:]) else None
+    if node.op == "ReduceMean":  # of each row, as in RMS norms
+        given = node.inputs[1] if len(node.inputs) > 1 else None
+        axes = (
+            node.attrs.get("axes")
+            if given is None
+            else np.ravel(given.values).tolist()
+            if isinstance(given, gs.Constant)
+            else None
+        )
+        return [0] if axes in ([-1], [len(shape) - 1]) and node.attrs.get("keepdims", 1) == 1 else None
     if node.op == "MatMul":  # of rows, since a matrix alone is behind it
         return [0] if matrix(node.inputs[1]) is not None else None
     if node.op in _BINARY:
@@ -115,7 +151,7 @@ def first_row(node: gs.Node) -> gs.Tensor | None:
 
 def set_input(node: gs.Node, name: str, tensor: gs.Tensor) -> None:
     """Give an op of ours an optional input, with gaps before it where others are absent."""
-    index = ALL_OPS[node.op].input_index(name)
+    index = OPS[node.op].input_index(name)
     while len(node.inputs) <= index:
         node.inputs.append(gs.Variable.empty())
     node.inputs[index] = tensor
@@ -123,7 +159,7 @@ def set_input(node: gs.Node, name: str, tensor: gs.Tensor) -> None:
 
 def drop_input(node: gs.Node, name: str) -> None:
     """Take an optional input away again."""
-    index = ALL_OPS[node.op].input_index(name)
+    index = OPS[node.op].input_index(name)
     if index < len(node.inputs):
         node.inputs[index] = gs.Variable.empty()
     while node.inputs and node.inputs[-1].is_empty():
@@ -132,7 +168,7 @@ def drop_input(node: gs.Node, name: str) -> None:
 
 def get_input(node: gs.Node, name: str) -> gs.Tensor | None:
     """An input of an op of ours by name; None where it is absent."""
-    index = ALL_OPS[node.op].input_index(name)
+    index = OPS[node.op].input_index(name)
     tensor = node.inputs[index] if index < len(node.inputs) else None
     return None if tensor is None or tensor.is_empty() else tensor
 

@@ -12,9 +12,11 @@
 namespace bertfuse {
 
 // X(enumerator, name, policy). A new one goes to the end: kernels try them in this order.
-#define BERTFUSE_ACTIVATIONS(X) \
-  X(kGeluErf, "gelu", GeluErf)  \
-  X(kGeluTanh, "gelu_tanh", GeluTanh)
+#define BERTFUSE_ACTIVATIONS(X)       \
+  X(kGeluErf, "gelu", GeluErf)        \
+  X(kGeluTanh, "gelu_tanh", GeluTanh) \
+  X(kSilu, "silu", Silu)              \
+  X(kQuickGelu, "quick_gelu", QuickGelu)
 
 #define BERTFUSE_ENUMERATOR(ENUMERATOR, NAME, POLICY) , ENUMERATOR
 enum class Activation : int { kNone BERTFUSE_ACTIVATIONS(BERTFUSE_ENUMERATOR) };
@@ -32,6 +34,14 @@ struct Identity {
 };
 struct GeluErf {};
 struct GeluTanh {};
+
+// x * sigmoid(factor * x).
+template <int kThousandths>
+struct ScaledSilu {
+  static constexpr float kFactor = kThousandths / 1000.0f;
+};
+using Silu = ScaledSilu<1000>;
+using QuickGelu = ScaledSilu<1702>;
 
 }  // namespace activations
 }  // namespace bertfuse

@@ -13,8 +13,10 @@ namespace bertfuse {
 
 // Tensors that are not given are null.
 struct AttentionVariantCall {
-  const bertfuse_tensor *qkv, *bias, *mask, *cos, *sin, *q_gamma, *k_gamma, *distance_bias;
-  int64_t batch, sequence, heads, kv_heads, head_size;
+  const bertfuse_tensor *qkv, *bias, *mask, *cos, *sin, *q_gamma, *k_gamma, *distance_bias, *cu_seqlens;
+  int64_t batch, sequence;  // of packed rows those that there is room for
+  int64_t longest;          // no sequence is longer
+  int64_t heads, kv_heads, head_size;
   int64_t rotated;  // pairs of columns of a head
   bool neighbours;  // columns 2i and 2i + 1 are a pair, not i and i + rotated
   int64_t window_left, window_right, bias_left;
@@ -29,10 +31,12 @@ struct AttentionVariantCall {
     qkv = input(Op::In::qkv), bias = input(Op::In::bias), mask = input(Op::In::mask);
     cos = input(Op::In::cos), sin = input(Op::In::sin);
     q_gamma = input(Op::In::q_gamma), k_gamma = input(Op::In::k_gamma);
-    distance_bias = input(Op::In::distance_bias);
+    distance_bias = input(Op::In::distance_bias), cu_seqlens = input(Op::In::cu_seqlens);
+    if (packed()) mask = nullptr;
     const bertfuse_value* const attributes = call.attributes;
     heads = attributes[Op::Attr::num_heads].i, kv_heads = attributes[Op::Attr::kv_num_heads].i;
     batch = qkv->shape[0], sequence = qkv->shape[1], head_size = qkv->shape[2] / (heads + 2 * kv_heads);
+    longest = packed() ? batch * sequence : sequence;
     rotated = cos == nullptr ? 0 : cos->shape[1];
     neighbours = std::string_view(attributes[Op::Attr::pairs].s) == "neighbours";
     window_left = attributes[Op::Attr::window_left].i, window_right = attributes[Op::Attr::window_right].i;
@@ -40,10 +44,11 @@ struct AttentionVariantCall {
     scale = attributes[Op::Attr::scale].f, epsilon = attributes[Op::Attr::epsilon].f;
     Check();
     // Of no effect, but sums of them with places stay small.
-    window_left = std::min(window_left, sequence), window_right = std::min(window_right, sequence);
-    if (distance_bias != nullptr) bias_left = std::min(bias_left, sequence + distance_bias->shape[2]);
+    window_left = std::min(window_left, longest), window_right = std::min(window_right, longest);
+    if (distance_bias != nullptr) bias_left = std::min(bias_left, longest + distance_bias->shape[2]);
   }
 
+  bool packed() const { return cu_seqlens != nullptr; }
   bool changes_heads() const { return cos != nullptr || q_gamma != nullptr; }
   bool has_window() const { return window_left >= 0 || window_right >= 0; }
 
@@ -54,6 +59,10 @@ struct AttentionVariantCall {
     if (heads % kv_heads != 0) {
       Fail(BERTFUSE_INVALID_ARGUMENT, "%s: attribute 'kv_num_heads' is %lld, expected a divisor of num_heads = %lld",
            name, number(kv_heads), number(heads));
+    }
+    if (cos != nullptr && !packed() && cos->shape[0] != sequence) {
+      Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'cos' has %lld rows, expected S = %lld", name, number(cos->shape[0]),
+           number(sequence));
     }
     if (2 * rotated > head_size) {
       Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'cos' has %lld columns, expected at most %lld, of pairs in a head",

@@ -8,6 +8,7 @@
 
 #include "bertfuse/op.h"
 #include "core/activation.h"
+#include "core/op_table.h"
 #include "core/status.h"
 #include "op_table.generated.h"
 
@@ -17,10 +18,12 @@ namespace bertfuse {
 struct GemmOp {
   const char* name;
   int x, weight, bias, residual, gamma, beta, weight_scale, x_smooth, x_scale, row_count;
-  int y;
-  int epsilon, activation, approximate;
+  int y, total;
+  int epsilon, activation, approximate, norm;
+  bool gates;  // weight has rows for two factors, each of y's columns: the gate's come first
 
   constexpr bool normalizes() const { return gamma >= 0; }
+  constexpr bool keeps_total() const { return total >= 0; }  // what is normalised is an output, too
 };
 
 template <class Named>
@@ -34,9 +37,10 @@ constexpr int PlaceOf(std::string_view name, const Named* first, int count) {
 constexpr GemmOp GemmOpOf(const OpDef& op) {
   const auto input = [&](std::string_view name) { return PlaceOf(name, op.inputs, op.num_inputs); };
   const auto attribute = [&](std::string_view name) { return PlaceOf(name, op.attributes, op.num_attributes); };
+  const int weight = input("weight");
   return {op.name,
           input("x"),
-          input("weight"),
+          weight,
           input("bias"),
           input("residual"),
           input("gamma"),
@@ -46,9 +50,12 @@ constexpr GemmOp GemmOpOf(const OpDef& op) {
           input("x_scale"),
           input("row_count"),
           PlaceOf("y", op.outputs, op.num_outputs),
+          PlaceOf("total", op.outputs, op.num_outputs),
           attribute("epsilon"),
           attribute("activation"),
-          attribute("approximate")};
+          attribute("approximate"),
+          attribute("norm"),
+          weight >= 0 && op.inputs[weight].axes[0].multiplier == 2};
 }
 
 // The description of an op of the generated table, as in kGemmOp<FusedGemm>.
@@ -85,9 +92,10 @@ inline const char* NameOf(Activation activation) {
 struct GemmCall {
   GemmOp op;
   const bertfuse_tensor *x, *weight, *bias, *residual, *gamma, *beta, *weight_scale, *x_smooth, *x_scale, *row_count,
-      *y;
+      *y, *total;
   float epsilon;
   Activation activation;
+  bool rms;  // the norm is RMSNorm, not LayerNorm
 
   GemmCall(const bertfuse_call& call, const GemmOp& described) : op(described) {
     const auto input = [&](int place) {
@@ -95,10 +103,12 @@ struct GemmCall {
       return given ? &call.inputs[place] : nullptr;
     };
     x = input(op.x), weight = input(op.weight), bias = input(op.bias), residual = input(op.residual);
-    gamma = input(op.gamma), beta = input(op.beta);
+    rms = op.norm >= 0 && call.attributes[op.norm].s == std::string_view("rms");
+    gamma = input(op.gamma), beta = rms ? nullptr : input(op.beta);
     weight_scale = input(op.weight_scale), x_smooth = input(op.x_smooth), x_scale = input(op.x_scale),
     row_count = &call.inputs[op.row_count];
     y = &call.outputs[op.y];
+    total = op.keeps_total() ? &call.outputs[op.total] : nullptr;
     epsilon = op.epsilon < 0 ? 0.0f : call.attributes[op.epsilon].f;
     const std::string_view tanh = "tanh";
     activation = op.approximate >= 0
@@ -106,6 +116,10 @@ struct GemmCall {
                  : op.activation >= 0 ? ActivationOf(call.attributes[op.activation].s)
                                       : Activation::kNone;
   }
+
+  // Of y, and its rows.
+  int64_t columns() const { return weight->shape[0] / (op.gates ? 2 : 1); }
+  int64_t rows() const { return columns() == 0 ? 0 : NumElements(*y) / columns(); }
 };
 
 }  // namespace bertfuse

@@ -18,7 +18,7 @@ namespace {
 // the mask has equal scores, and next to a key that is seen the weight is exactly 0.
 constexpr float kHidden = -1e30f;
 
-// A call of either op; tensors that it has not are null. A variant's sequences are padded.
+// A call of either op; tensors that it has not are null.
 struct AttentionCall {
   const char* op;
   const bertfuse_tensor *qkv, *bias, *mask, *cu_seqlens;
@@ -37,12 +37,12 @@ struct AttentionCall {
   int64_t keys() const { return rows() + sequences() * (kKeyPadding - 1); }
   bool changes_heads() const { return variant && variant->changes_heads(); }
   bool has_window() const { return variant && variant->has_window(); }
-  // Of what is added by distance: rows of it, and the length of each, from -(sequence - 1) on.
+  // Of what is added by distance: rows of it, and the length of each, from -(longest - 1) on.
   int64_t distance_rows() const {
     if (!variant || (variant->distance_bias == nullptr && !has_window())) return 0;
     return variant->distance_bias == nullptr ? 1 : variant->distance_bias->shape[1];
   }
-  int64_t distances() const { return 2 * qkv->shape[1] + kKeyPadding; }
+  int64_t distances() const { return variant ? 2 * variant->longest + kKeyPadding : 0; }
 };
 
 const bertfuse_tensor* Given(const bertfuse_tensor& tensor) {
@@ -73,7 +73,7 @@ AttentionCall Read<FusedAttention>(const bertfuse_call& call) {
 template <>
 AttentionCall Read<FusedAttentionVariant>(const bertfuse_call& call) {
   const AttentionVariantCall v(call);
-  return {FusedAttentionVariant::kName, v.qkv, v.bias, v.mask, nullptr, v.heads, v.kv_heads, v.scale, v};
+  return {FusedAttentionVariant::kName, v.qkv, v.bias, v.mask, v.cu_seqlens, v.heads, v.kv_heads, v.scale, v};
 }
 
 // Q and V with their biases per head, K transposed, and what is added to scores as numbers; where each sequence's parts
@@ -115,12 +115,17 @@ struct Sequence {
 
 void FillOffsets(const AttentionCall& a, const Buffers& to) {
   if (a.packed()) CheckSequences(a.op, *a.cu_seqlens, a.rows());
+  const bertfuse_tensor* const cos = a.packed() && a.variant ? a.variant->cos : nullptr;
   const int64_t length = a.sequences() == 0 ? 0 : a.rows() / a.sequences();
   to.first_key[0] = to.first_block[0] = 0;
   for (int64_t b = 0; b <= a.sequences(); ++b) {
     to.first_row[b] = a.packed() ? static_cast<const int32_t*>(a.cu_seqlens->data)[b] : b * length;
     if (b == 0) continue;
     const int64_t rows = to.first_row[b] - to.first_row[b - 1];
+    if (cos != nullptr && rows > cos->shape[0]) {
+      Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'cos' has %lld rows, and sequence %lld %lld tokens", a.op,
+           static_cast<long long>(cos->shape[0]), static_cast<long long>(b - 1), static_cast<long long>(rows));
+    }
     to.first_key[b] = to.first_key[b - 1] + (rows + kKeyPadding - 1) / kKeyPadding * kKeyPadding;
     to.first_block[b] = to.first_block[b - 1] + (rows + kQueryBlock - 1) / kQueryBlock;
   }
@@ -147,9 +152,11 @@ void FillDistances(const AttentionCall& a, const Buffers& to) {
   const AttentionVariantCall& v = *a.variant;
   const float* const bias = FloatData(v.distance_bias);
   const int64_t columns = bias == nullptr ? 0 : v.distance_bias->shape[2];
+  int64_t longest = 0;
+  for (int64_t b = 0; b < a.sequences(); ++b) longest = std::max(longest, Sequence(to, b).length);
   for (int64_t row = 0; row < a.distance_rows(); ++row) {
-    for (int64_t i = 0; i < a.distances(); ++i) {
-      const int64_t distance = i - (v.sequence - 1);
+    for (int64_t i = v.longest - longest; i < v.longest + longest + kKeyPadding; ++i) {
+      const int64_t distance = i - (v.longest - 1);
       const bool inside =
           (v.window_left < 0 || distance >= -v.window_left) && (v.window_right < 0 || distance <= v.window_right);
       const int64_t column = std::clamp<int64_t>(distance + v.bias_left, 0, std::max<int64_t>(0, columns - 1));
@@ -274,7 +281,7 @@ void AttendBlock(const AttentionCall& a, const Buffers& buffers, const Sequence&
   block.by_distance = nullptr;
   if (a.distance_rows() > 0) {
     const int64_t row = a.distance_rows() == 1 ? 0 : head;
-    block.by_distance = buffers.by_distance + row * a.distances() + (sequence.length - 1) + begin - first;
+    block.by_distance = buffers.by_distance + row * a.distances() + (a.variant->longest - 1) + begin - first;
   }
   block.y = y + (sequence.first + first) * a.hidden() + head * size;
   block.num_keys = end - begin;

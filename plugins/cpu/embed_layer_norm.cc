@@ -113,7 +113,7 @@ void RunRows(const bertfuse_call& call, const Buffers& buffers, OutOfRange& out_
           Loops().add(sum, static_cast<const float*>(from), sum, hidden);
         }
       }
-      Loops().layer_norm(sum, nullptr, nullptr, gamma, beta, hidden, epsilon);
+      Loops().norm({sum, nullptr, nullptr, gamma, beta, nullptr, hidden, epsilon, false});
       if (converted) FromFloat(out.dtype, sum, ElementAt(out, row * hidden), hidden);
     }
   });

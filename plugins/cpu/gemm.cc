@@ -34,20 +34,15 @@ void CheckSmooth(const GemmCall& gemm) {
        static_cast<long long>(gemm.x_smooth->shape[0]));
 }
 
-int64_t RowsOf(const GemmCall& gemm) {
-  const int64_t n = gemm.weight->shape[0];
-  return n == 0 ? 0 : NumElements(*gemm.y) / n;
-}
-
 // y = x weightᵀ; `finish` as Gemm has it.
 template <class Finish>
 void Multiply(const bertfuse_call& call, const GemmCall& gemm, int64_t m, Finish&& finish) {
   const int64_t n = gemm.weight->shape[0], k = gemm.weight->shape[1];
   const float* x = DataOf(gemm.x);
   float* y = static_cast<float*>(gemm.y->data);
-  if (!IsInt8(gemm)) return Gemm(call, m, n, k, x, DataOf(gemm.weight), y, finish);
+  if (!IsInt8(gemm)) return Gemm(call, m, n, k, x, {{DataOf(gemm.weight), y}}, finish);
   Arena arena(call.workspace);
-  const Int8Buffers buffers(RowsOf(gemm), n, k, call.prepared != nullptr, arena);
+  const Int8Buffers buffers(gemm.rows(), n, k, call.prepared != nullptr, arena);
   if (call.prepared == nullptr) {
     Loops().pack_int8(static_cast<const int8_t*>(gemm.weight->data), n, k, buffers.packed);
   }
@@ -68,19 +63,38 @@ size_t WorkspaceSize(const bertfuse_call& call) {
   const GemmCall gemm(call, kGemmOp<Op>);
   CheckWeight(gemm);
   CheckSmooth(gemm);
-  if (!IsInt8(gemm)) return 0;
   Arena arena;
-  Int8Buffers(RowsOf(gemm), gemm.weight->shape[0], gemm.weight->shape[1], call.prepared != nullptr, arena);
+  if (gemm.op.gates) arena.Take<float>(gemm.rows() * gemm.columns());
+  if (!IsInt8(gemm)) return arena.used();
+  Int8Buffers(gemm.rows(), gemm.weight->shape[0], gemm.weight->shape[1], call.prepared != nullptr, arena);
   return arena.used();
+}
+
+// y = activation(x Gᵀ + g) * (x Uᵀ + u): of a block the gate is written to y, the other factor to the workspace.
+void RunGated(const bertfuse_call& call, const GemmCall& gemm, int64_t m) {
+  const int64_t n = gemm.columns(), k = gemm.weight->shape[1];
+  float* const y = static_cast<float*>(gemm.y->data);
+  float* const up = Arena(call.workspace).Take<float>(gemm.rows() * n);
+  const float *const weight = DataOf(gemm.weight), *const bias = DataOf(gemm.bias);
+  const GemmPart parts[] = {{weight, y}, {weight + n * k, up}};
+  Gemm(call, m, n, k, DataOf(gemm.x), parts, [&](int64_t row, int64_t height, int64_t column, int64_t width) {
+    for (int64_t at = row * n + column, i = 0; i < height; ++i, at += n) {
+      Loops().activate(y + at, bias == nullptr ? nullptr : bias + column, width, gemm.activation);
+      if (bias != nullptr) Loops().activate(up + at, bias + n + column, width, Activation::kNone);
+      Loops().multiply(y + at, up + at, y + at, width);
+    }
+  });
 }
 
 template <class Op>
 void Run(const bertfuse_call& call) {
   const GemmCall gemm(call, kGemmOp<Op>);
+  const int64_t m = RealRows(gemm.op.name, *gemm.row_count, gemm.rows());
+  if (gemm.op.gates) return RunGated(call, gemm, m);
   const float *residual = DataOf(gemm.residual), *gamma = DataOf(gemm.gamma), *beta = DataOf(gemm.beta);
   float* y = static_cast<float*>(gemm.y->data);
-  const int64_t n = gemm.weight->shape[0];
-  const int64_t m = RealRows(gemm.op.name, *gemm.row_count, RowsOf(gemm));
+  float* total = gemm.total == nullptr ? nullptr : static_cast<float*>(gemm.total->data);
+  const int64_t n = gemm.columns();
   const Activation activation = gemm.activation;
   const bool activates = activation != Activation::kNone, normalizes = gemm.op.normalizes();
   const float* bias = DataOf(gemm.bias);
@@ -93,10 +107,11 @@ void Run(const bertfuse_call& call) {
     }
   });
   if (!normalizes) return;
-  ParallelFor(call, m, GrainFor(n), [=, epsilon = gemm.epsilon](int64_t begin, int64_t end) {
+  ParallelFor(call, m, GrainFor(n), [=, epsilon = gemm.epsilon, rms = gemm.rms](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      Loops().layer_norm(y + row * n, activates ? nullptr : bias, residual == nullptr ? nullptr : residual + row * n,
-                         gamma, beta, n, epsilon);
+      const int64_t at = row * n;
+      Loops().norm({y + at, activates ? nullptr : bias, residual == nullptr ? nullptr : residual + at, gamma, beta,
+                    total == nullptr ? nullptr : total + at, n, epsilon, rms});
     }
   });
 }
@@ -140,9 +155,11 @@ constexpr bertfuse_kernel Product() {
 
 }  // namespace
 
+const bertfuse_kernel kFusedGatedGemm = Product<FusedGatedGemm>();
 const bertfuse_kernel kFusedGemm = Product<FusedGemm>();
 const bertfuse_kernel kFusedGemmGelu = Product<FusedGemmGelu>();
 const bertfuse_kernel kFusedGemmGeluLayerNorm = Product<FusedGemmGeluLayerNorm>();
 const bertfuse_kernel kFusedGemmLayerNorm = Product<FusedGemmLayerNorm>();
+const bertfuse_kernel kFusedGemmResidualNorm = Product<FusedGemmResidualNorm>();
 
 }  // namespace bertfuse::cpu

@@ -29,28 +29,36 @@ inline GemmBlocks BlocksOfFewRows(int64_t m, int64_t n, int64_t k) {
 
 // Every block of rows turns the weight into panels anew, which costs as much as eight rows, and every block of columns
 // copies x: high blocks, wide ones, and sixteen where there is enough to do.
-inline GemmBlocks BlocksOfPanels(int64_t m, int64_t n) {
+inline GemmBlocks BlocksOfPanels(int64_t m, int64_t n, int64_t parts) {
   constexpr int64_t kBlocks = 16, kAcross = 8, kMinRows = 96, kRows = 12, kColumns = 32, kMaxColumns = 192;
-  const int64_t columns = std::min(CeilDiv(CeilDiv(n, kAcross), kColumns) * kColumns, kMaxColumns);
+  const int64_t columns = std::min(CeilDiv(CeilDiv(n * parts, kAcross), kColumns) * kColumns, kMaxColumns);
   const int64_t down =
       std::clamp<int64_t>(CeilDiv(kBlocks, CeilDiv(n, columns)), 1, std::max<int64_t>(1, m / kMinRows));
   return {CeilDiv(CeilDiv(m, down), kRows) * kRows, columns, true};
 }
 
-// y[m,n] = x[m,k] weight[n,k]ᵀ. Each block is handed to finish(row, rows, column, columns) while it is in the cache.
-template <class Finish>
-void Gemm(const bertfuse_call& call, int64_t m, int64_t n, int64_t k, const float* x, const float* weight, float* y,
+struct GemmPart {
+  const float* weight;  // [n, k]
+  float* y;             // [m, n]
+};
+
+// y[m,n] = x[m,k] weight[n,k]ᵀ of one or several weights. Each block, of all of them, is handed to finish(row, rows,
+// column, columns) while it is in the cache.
+template <int kParts, class Finish>
+void Gemm(const bertfuse_call& call, int64_t m, int64_t n, int64_t k, const float* x, const GemmPart (&parts)[kParts],
           Finish&& finish) {
   if (m == 0 || n == 0) return;
   constexpr int64_t kFewRows = 64;  // up to here panels cost more than they save
-  const auto [rows, columns, panels] = m <= kFewRows ? BlocksOfFewRows(m, n, k) : BlocksOfPanels(m, n);
+  const auto [rows, columns, panels] = m <= kFewRows ? BlocksOfFewRows(m, n, k) : BlocksOfPanels(m, n, kParts);
   const auto multiply = panels ? Loops().gemm_panels : Loops().gemm;
   const int64_t down = CeilDiv(m, rows), across = CeilDiv(n, columns);
   ParallelFor(call, down * across, 1, [&, rows = rows, columns = columns](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       const int64_t row = block % down * rows, column = block / down * columns;
       const int64_t height = std::min(rows, m - row), width = std::min(columns, n - column);
-      multiply(x + row * k, weight + column * k, y + row * n + column, height, width, k, n);
+      for (const GemmPart& part : parts) {
+        multiply(x + row * k, part.weight + column * k, part.y + row * n + column, height, width, k, n);
+      }
       finish(row, height, column, width);
     }
   });

@@ -8,18 +8,13 @@ namespace bertfuse {
 
 KernelList CpuKernels() {
   static const bertfuse_kernel* const kernels[] = {
-      &cpu::kAddQKVBias,
-      &cpu::kEmbedLayerNorm,
-      &cpu::kFusedAttention,
-      &cpu::kFusedAttentionVariant,
-      &cpu::kFusedGemm,
-      &cpu::kFusedGemmGelu,
-      &cpu::kFusedGemmGeluLayerNorm,
-      &cpu::kFusedGemmLayerNorm,
-      &cpu::kPackTokens,
-      &cpu::kUnpackTokens,
-      &cpu::kFirstTokens,
-      &cpu::kRaggedPositions,
+      &cpu::kAddQKVBias,         &cpu::kEmbedLayerNorm,
+      &cpu::kFusedAttention,     &cpu::kFusedAttentionVariant,
+      &cpu::kFusedGatedGemm,     &cpu::kFusedGemm,
+      &cpu::kFusedGemmGelu,      &cpu::kFusedGemmGeluLayerNorm,
+      &cpu::kFusedGemmLayerNorm, &cpu::kFusedGemmResidualNorm,
+      &cpu::kPackTokens,         &cpu::kUnpackTokens,
+      &cpu::kFirstTokens,        &cpu::kRaggedPositions,
   };
   return {kernels, static_cast<int>(std::size(kernels))};
 }

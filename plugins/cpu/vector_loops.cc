@@ -2,6 +2,8 @@
 // with it.
 #include "cpu/vector_loops.h"
 
+#include <cstring>
+
 #include "cpu/vector.h"
 #include "cpu/vector_gemm.h"
 #include "cpu/vector_int8.h"
@@ -97,6 +99,11 @@ struct OnCpu<activations::GeluTanh> {
   }
 };
 
+template <int kThousandths>
+struct OnCpu<activations::ScaledSilu<kThousandths>> {
+  static inline Vec Of(Vec x) { return x / (1.0f + Exp(-activations::ScaledSilu<kThousandths>::kFactor * x)); }
+};
+
 template <class Policy>
 void ActivateBy(float* y, const float* bias, int64_t n) {
   if (bias == nullptr) return MapRow(y, n, [](Vec v, int64_t) { return OnCpu<Policy>::Of(v); });
@@ -136,13 +143,8 @@ float AddAndSum(float* y, const float* bias, const float* residual, int64_t n) {
   return Sum(sum) + tail;
 }
 
-void LayerNorm(float* y, const float* bias, const float* residual, const float* gamma, const float* beta, int64_t n,
-               float epsilon) {
-  const float sum = bias != nullptr       ? residual != nullptr ? AddAndSum<true, true>(y, bias, residual, n)
-                                                                : AddAndSum<true, false>(y, bias, residual, n)
-                    : residual != nullptr ? AddAndSum<false, true>(y, bias, residual, n)
-                                          : AddAndSum<false, false>(y, bias, residual, n);
-  const float mean = sum / static_cast<float>(n);
+// Sum of (y - mean)² over the row.
+float SquaresAround(const float* y, float mean, int64_t n) {
   Vec squares = {};
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
@@ -151,9 +153,27 @@ void LayerNorm(float* y, const float* bias, const float* residual, const float* 
   }
   float tail = 0;
   for (; i < n; ++i) tail += (y[i] - mean) * (y[i] - mean);
-  const float variance = (Sum(squares) + tail) / static_cast<float>(n);
-  const float inverse = 1.0f / __builtin_sqrtf(variance + epsilon);
+  return Sum(squares) + tail;
+}
+
+void Norm(const NormRow& row) {
+  float* const y = row.y;
+  const float *bias = row.bias, *residual = row.residual, *gamma = row.gamma, *beta = row.beta;
+  const int64_t n = row.n;
+  const float sum = bias != nullptr       ? residual != nullptr ? AddAndSum<true, true>(y, bias, residual, n)
+                                                                : AddAndSum<true, false>(y, bias, residual, n)
+                    : residual != nullptr ? AddAndSum<false, true>(y, bias, residual, n)
+                                          : AddAndSum<false, false>(y, bias, residual, n);
+  if (row.total != nullptr) std::memcpy(row.total, y, static_cast<size_t>(n) * sizeof(float));
+  const float mean = row.rms ? 0.0f : sum / static_cast<float>(n);
+  const float variance = SquaresAround(y, mean, n) / static_cast<float>(n);
+  const float inverse = 1.0f / __builtin_sqrtf(variance + row.epsilon);
+  if (beta == nullptr) return MapRow(y, n, [=](Vec v, int64_t at) { return (v - mean) * inverse * At(gamma, at); });
   MapRow(y, n, [=](Vec v, int64_t at) { return (v - mean) * inverse * At(gamma, at) + At(beta, at); });
+}
+
+void Multiply(const float* gate, const float* up, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = gate[i] * up[i];
 }
 
 void Add(const float* a, const float* b, float* y, int64_t n) {
@@ -343,7 +363,7 @@ void FloatToBfloat16(const float* x, uint16_t* y, int64_t n) {
 #define BERTFUSE_STRING(x) BERTFUSE_STRING_OF(x)
 
 extern const VectorLoops BERTFUSE_LOOPS;
-const VectorLoops BERTFUSE_LOOPS = {BERTFUSE_STRING(BERTFUSE_LOOPS), Activate, LayerNorm, Add, Gemm,
+const VectorLoops BERTFUSE_LOOPS = {BERTFUSE_STRING(BERTFUSE_LOOPS), Activate, Norm, Multiply, Add, Gemm,
                                     // Four lanes, SSE's: 43 GFLOP/s by panels, 45 without.
                                     kLanes > 4 ? PanelGemm : Gemm, Attention, Float16ToFloat, FloatToFloat16,
                                     Bfloat16ToFloat, FloatToBfloat16, Int8ToFloat, kInt8Rows, kInt8Columns * kLanes,

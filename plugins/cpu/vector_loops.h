@@ -40,13 +40,27 @@ struct Int8Rows {
   int64_t k, stride;
 };
 
+// One row to be normalised.
+struct NormRow {
+  float* y;
+  const float* bias;      // may be null
+  const float* residual;  // may be null
+  const float* gamma;
+  const float* beta;  // may be null
+  float* total;       // gets what is normalised; may be null
+  int64_t n;
+  float epsilon;
+  bool rms;  // RMSNorm: neither a mean nor a shift
+};
+
 struct VectorLoops {
   const char* name;
   // y = activation(y + bias) over one row.
   void (*activate)(float* y, const float* bias, int64_t n, Activation activation);
-  // y = LayerNorm(y + bias + residual) over one row; bias and residual may be null. Two passes: mean, then variance.
-  void (*layer_norm)(float* y, const float* bias, const float* residual, const float* gamma, const float* beta,
-                     int64_t n, float epsilon);
+  // y = LayerNorm(y + bias + residual) over one row, or with `rms` RMSNorm. Two passes: mean, then variance.
+  void (*norm)(const NormRow& row);
+  // y = gate * up over one row.
+  void (*multiply)(const float* gate, const float* up, float* y, int64_t n);
   // y = a + b.
   void (*add)(const float* a, const float* b, float* y, int64_t n);
   // y[rows, columns] = x[rows, k] weight[columns, k]ᵀ; y's rows are y_stride apart. A row's bits depend on nothing but

@@ -50,6 +50,16 @@ struct OnDevice<Activation::kGeluTanh, activations::GeluTanh> {
   __device__ __forceinline__ static float For16Bits(float x) { return Exact(x); }
 };
 
+template <Activation kWhich, int kThousandths>
+struct OnDevice<kWhich, activations::ScaledSilu<kThousandths>> {
+  static constexpr Activation kActivation = kWhich;
+  // As in GeluTanh, without an IEEE division.
+  __device__ __forceinline__ static float Exact(float x) {
+    return __fdividef(x, 1.0f + __expf(-activations::ScaledSilu<kThousandths>::kFactor * x));
+  }
+  __device__ __forceinline__ static float For16Bits(float x) { return Exact(x); }
+};
+
 // A launch says which of the set's policies the kernel applies. A kernel for each would multiply the kernels that are
 // compiled, and a uniform branch outside of the loop over values costs next to nothing. Launches refuse an activation
 // that is not in the set.
@@ -84,8 +94,12 @@ struct ActivationSet {
   }
 };
 
+// What ops without a gate may have; more would make all their kernels larger.
+using Activations = ActivationSet<OnDevice<Activation::kGeluErf, activations::GeluErf>,
+                                  OnDevice<Activation::kGeluTanh, activations::GeluTanh>,
+                                  OnDevice<Activation::kNone, activations::Identity>>;
 #define BERTFUSE_ON_DEVICE(ENUMERATOR, NAME, POLICY) OnDevice<Activation::ENUMERATOR, activations::POLICY>,
-using Activations =
+using GateActivations =
     ActivationSet<BERTFUSE_ACTIVATIONS(BERTFUSE_ON_DEVICE) OnDevice<Activation::kNone, activations::Identity>>;
 #undef BERTFUSE_ON_DEVICE
 

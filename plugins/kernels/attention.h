@@ -71,10 +71,10 @@ inline int64_t MaxPackedTiles(const PackedSequences& packed, int64_t heads, int 
 template <class T>
 cudaError_t AttentionSimt(const AttentionArguments<T>& arguments, const Device& device, cudaStream_t stream);
 
-// All but soft caps, and variants of packed sequences.
+// All but soft caps.
 template <class T>
 bool AttentionSimtSupports(const AttentionArguments<T>& a) {
-  return a.IsPlain() || (a.packed.count == 0 && !(a.variant.soft_cap > 0));
+  return !(a.variant.soft_cap > 0);
 }
 
 // Queries of a tile, keys that are multiplied at a time, and on Hopper the pipelines of a block, each with a tile of

@@ -1,23 +1,48 @@
 #include "kernels/change_heads.h"
 #include "kernels/dependent_launch.cuh"
 #include "kernels/elements.cuh"
+#include "kernels/packed_rows.cuh"
 
 namespace bertfuse::kernels {
 namespace {
 
 constexpr int kWarps = 4;
 
+// Where in its sequence a packed row is; -1 where it belongs to none. Called by a whole warp, which looks at 32 offsets
+// at a time for the last one that is not behind the row.
+__device__ __forceinline__ int64_t PlaceOf(int64_t row, const PackedSequences& packed) {
+  const int lane = threadIdx.x % 32;
+  int begin = 0, end = packed.count + 1;
+  while (true) {
+    const int step = (end - begin + 31) / 32, at = begin + lane * step;
+    const int offset = at < end ? LoadRowCount(packed.cu_seqlens + at) : 0;
+    const unsigned before = __ballot_sync(0xffffffffu, at < end && offset <= row);
+    if (before == 0) return -1;
+    const int last = 31 - __clz(before);
+    begin += last * step;
+    if (step == 1) return begin == packed.count ? -1 : row - __shfl_sync(0xffffffffu, offset, last);
+    end = min(end, begin + step);
+  }
+}
+
 // A warp takes one head of one row. Columns are read once for the mean square and once more for the result; by then
 // they are in the first cache level.
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps) ChangeHeadsKernel(const __grid_constant__ ChangeHeadsArguments<T> a) {
-  const int lane = threadIdx.x % 32, size = static_cast<int>(a.head_size), rotated = static_cast<int>(a.rotated);
+  const int lane = threadIdx.x % 32, size = static_cast<int>(a.head_size);
+  const int rotated = a.places == 0 ? 0 : static_cast<int>(a.rotated);
   const int64_t all_heads = a.heads + 2 * a.kv_heads;
   const int64_t item = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   LaunchDependents();
   WaitForDependencies();
   if (item >= a.rows * all_heads) return;
-  const int64_t row = item / all_heads, head = item % all_heads, place = row % a.sequence;
+  const int64_t row = item / all_heads, head = item % all_heads;
+  int64_t place = row % a.sequence;
+  if (a.packed.count > 0) {
+    place = PlaceOf(row, a.packed);
+    if (place < 0) return;
+    place = min(place, a.places - 1);
+  }
   const T* const x = a.qkv + item * size;
   const T* const bias = a.bias == nullptr ? nullptr : a.bias + head * size;
   T* const out = a.out + item * size;

@@ -1,26 +1,30 @@
 #ifndef BERTFUSE_KERNELS_CHANGE_HEADS_H_
 #define BERTFUSE_KERNELS_CHANGE_HEADS_H_
 
+#include "kernels/attention.h"
 #include "kernels/launch.h"
 
 namespace bertfuse::kernels {
 
 // out[rows, (heads + 2 kv_heads) * head_size] = qkv + bias, of which each head of Q and of K is divided by its root
 // mean square and scaled by a gamma, and then rotated by the angles of its token's place: what attention with RoPE
-// reads. Rows are whole sequences, one after the other.
+// reads. Rows are whole sequences, one after the other: of one length, or where `packed` has sequences (see
+// attention.h) of those that cu_seqlens says. Rows that belong to none are then not written, and whatever the offsets
+// are, nothing outside of the tables is read.
 template <class T>
 struct ChangeHeadsArguments {
   const T* qkv;
   const T* bias;  // may be null
-  const T* cos;   // [sequence, rotated], as sin is; null: nothing is rotated
+  const T* cos;   // [places, rotated], as sin is; null: nothing is rotated
   const T* sin;
   const T* q_gamma;  // [head_size]; null: nothing is normalised
   const T* k_gamma;
   T* out;
-  int64_t rows, sequence, heads, kv_heads, head_size;
+  int64_t rows, sequence, places, heads, kv_heads, head_size;
   int64_t rotated;  // pairs of columns, at most half of a head
   bool neighbours;  // columns 2i and 2i + 1 are a pair, not i and i + rotated
   float epsilon;    // added to the mean square
+  PackedSequences packed;
 };
 
 // cudaErrorInvalidValue where there are too many heads for a grid.

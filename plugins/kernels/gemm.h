@@ -34,7 +34,9 @@ struct GemmTile {
 enum class GemmForm {
   kComplete,     // nothing
   kPartialSums,  // float_partials[splits, m, n] are float32 sums over each split of k: LayerNorm adds them up
-  kRounded,      // y holds the product in y's type, in the last wave of splits its partial sums: LayerNorm over it
+  // y holds the product in y's type, in the last wave of splits its partial sums: LayerNorm over it. Of a gate, which
+  // makes y half as wide, memory of the workspace holds it in y's place.
+  kRounded,
 };
 
 template <class Elements>
@@ -72,6 +74,11 @@ struct GemmArguments {
   const float* weight_scales;
   // Memory of the workspace behind the partial sums, as much as the tactic asks for; for a backend that takes some.
   void* scratch;
+  // Given: gets the sum that is normalised. Then the norm has a launch of its own, may be RMSNorm, and beta null.
+  Y* total;
+  bool rms;
+  // kComplete: y[m, n / 2] = activation(product + bias of the first n / 2 columns) * (the same of the others).
+  bool gates;
 };
 
 }  // namespace bertfuse::kernels

@@ -10,6 +10,8 @@
 
 namespace bertfuse::kernels {
 
+enum class NormKind { kLayerNorm, kRmsNorm };
+
 // y[rows, columns] = LayerNorm(activation(product + bias) + residual) * gamma + beta. The product comes as split-K's
 // float32 partial sums, `float_partials` [splits, rows, columns], or rounded to T, as `product`. That may be y itself:
 // what is overwritten while it is in the L2 cache never goes to memory. In the rows after last_wave's full panels
@@ -40,6 +42,9 @@ struct LayerNormArguments {
   // exist while the kernels before theirs still run: as many as there are multiprocessors.
   int64_t unsplit_rows = 0;
   unsigned warm_up_blocks = 0;
+  // [rows, columns], given: gets what is normalised. Then the norm may be any of NormKind's and beta null.
+  T* total = nullptr;
+  NormKind norm = NormKind::kLayerNorm;
 };
 
 // The widest row that a block holds in registers, with accesses of `vector` elements: four, or one where columns or
@@ -75,7 +80,7 @@ template <class T>
 int LayerNormVector(const LayerNormArguments<T>& a) {
   const auto aligned = [&](int elements) {
     const auto all = [&](const auto*... data) { return (IsAligned(data, elements * sizeof(T)) && ...); };
-    return a.columns % elements == 0 && all(a.product, a.partials, a.bias, a.residual, a.gamma, a.beta, a.y);
+    return a.columns % elements == 0 && all(a.product, a.partials, a.bias, a.residual, a.gamma, a.beta, a.y, a.total);
   };
   if (!IsAligned(a.float_partials, 4 * sizeof(float)) || !aligned(4)) return 1;
   return sizeof(T) == 2 && aligned(8) ? 8 : 4;
@@ -104,6 +109,11 @@ constexpr bool LayerNormSupports(LayerNormKernel kernel, const LayerNormProblem&
 template <class T>
 cudaError_t LayerNorm(LayerNormKernel kernel, const LayerNormArguments<T>& arguments, const Device& device,
                       cudaStream_t stream);
+
+// The same where `total` is given.
+template <class T>
+cudaError_t ResidualNorm(LayerNormKernel kernel, const LayerNormArguments<T>& arguments, const Device& device,
+                         cudaStream_t stream);
 
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_LAYER_NORM_H_

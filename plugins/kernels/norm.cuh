@@ -1,28 +1,42 @@
 // Norms of a row, as policies of the kernels that normalise: y = Apply((x - Center) * Scale, gamma, beta). Center and
 // Scale come from the row's sum and its sum of squared deviations from Center; kernels merge those of slices.
+// kAddsBeta: there is a beta, which may be null where kBetaIsOptional. kStoresTotal: x is an output, too.
 #ifndef BERTFUSE_KERNELS_NORM_CUH_
 #define BERTFUSE_KERNELS_NORM_CUH_
 
 namespace bertfuse::kernels::norms {
 
+// An IEEE division has a branch and takes 10 instructions. A product that the compiler may fuse with what follows is
+// fused in some kernels and not in others, which then differ in the last bit: packed rows would not equal padded ones.
+// __fmul_rn and __fadd_rn are never fused.
+__device__ __forceinline__ float Mean(float sum, float count) { return __fmul_rn(sum, __fdividef(1.0f, count)); }
+__device__ __forceinline__ float InverseRoot(float squares, float count, float epsilon) {
+  return rsqrtf(__fadd_rn(Mean(squares, count), epsilon));
+}
+
 struct LayerNorm {
-  static constexpr bool kAddsBeta = true;
+  static constexpr bool kAddsBeta = true, kBetaIsOptional = false, kStoresTotal = false;
   __device__ __forceinline__ static float Center(float sum, float count) { return Mean(sum, count); }
   __device__ __forceinline__ static float Scale(float squares, float count, float epsilon) {
-    return rsqrtf(__fadd_rn(Mean(squares, count), epsilon));
+    return InverseRoot(squares, count, epsilon);
   }
   __device__ __forceinline__ static float Apply(float normalized, float gamma, float beta) {
     return fmaf(normalized, gamma, beta);
   }
+};
 
- private:
-  // An IEEE division has a branch and takes 10 instructions. A product that the compiler may fuse with what follows is
-  // fused in some kernels and not in others, which then differ in the last bit: packed rows would not equal padded
-  // ones.
-  // __fmul_rn and __fadd_rn are never fused.
-  __device__ __forceinline__ static float Mean(float sum, float count) {
-    return __fmul_rn(sum, __fdividef(1.0f, count));
+struct RmsNorm {
+  static constexpr bool kAddsBeta = false, kBetaIsOptional = false, kStoresTotal = false;
+  __device__ __forceinline__ static float Center(float, float) { return 0.0f; }
+  __device__ __forceinline__ static float Scale(float squares, float count, float epsilon) {
+    return InverseRoot(squares, count, epsilon);
   }
+  __device__ __forceinline__ static float Apply(float normalized, float gamma, float) { return normalized * gamma; }
+};
+
+template <class Norm>
+struct WithTotal : Norm {
+  static constexpr bool kBetaIsOptional = true, kStoresTotal = true;
 };
 
 }  // namespace bertfuse::kernels::norms

@@ -120,9 +120,9 @@ class PackedTileCursor {
 // For kernels that know padded sequences: a packed one as a call of its own.
 template <class T>
 __device__ __forceinline__ AttentionArguments<T> OneSequence(AttentionArguments<T> a, const PackedTile& tile) {
-  const int64_t hidden = a.heads * a.head_size;
-  a.qkv += tile.first_row * 3 * hidden;
-  a.y += tile.first_row * hidden;
+  const int64_t kv_heads = a.variant.kv_heads == 0 ? a.heads : a.variant.kv_heads;
+  a.qkv += tile.first_row * (a.heads + 2 * kv_heads) * a.head_size;
+  a.y += tile.first_row * a.heads * a.head_size;
   a.batch = 1;
   a.sequence = tile.length;
   a.mask = nullptr;

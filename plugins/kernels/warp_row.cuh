@@ -45,6 +45,16 @@ struct WarpRow {
       for (int j = 0; j < 4; ++j) value[i][j].x += Pair(i, j).x, value[i][j].y += Pair(i, j).y;
     }
   }
+  __device__ __forceinline__ static void Store(const float2 (&value)[kChunks][4], T* row, int columns) {
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      if (Column(i) >= columns) break;
+      Chunk out;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) out.pairs[j] = PackPair<T>(value[i][j].x, value[i][j].y);
+      *reinterpret_cast<Chunk*>(row + Column(i)) = out;
+    }
+  }
   // Keeps the compiler from converting vectors ahead of a loop over rows: as float32 they take twice the registers.
   __device__ __forceinline__ void KeepPacked() {
 #pragma unroll

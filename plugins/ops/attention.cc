@@ -15,6 +15,15 @@ namespace {
 
 constexpr int kMaxPacked = 1 << 30;  // rows, and sequences: the kernels count both, and a tile more, in 32 bits
 
+kernels::PackedSequences SequencesOf(const char* op, const bertfuse_tensor& cu_seqlens, int64_t rows) {
+  const int64_t count = cu_seqlens.shape[0] - 1;
+  if (std::max(rows, count) > kMaxPacked) {
+    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %lld rows of %lld packed sequences, expected at most %d", op,
+         static_cast<long long>(rows), static_cast<long long>(count), kMaxPacked);
+  }
+  return {Data<int32_t>(cu_seqlens), static_cast<int>(count), static_cast<int>(rows)};
+}
+
 template <class T, class Op>
 struct Arguments;
 
@@ -44,14 +53,7 @@ kernels::AttentionArguments<T> Arguments<T, FusedAttention>::Of(const bertfuse_c
   a.allow_tf32 = (call.flags & BERTFUSE_ALLOW_TF32) != 0;
   const bertfuse_tensor& cu_seqlens = call.inputs[Op::In::cu_seqlens];
   a.packed = {};
-  if (cu_seqlens.dtype != BERTFUSE_ABSENT) {
-    const int64_t rows = a.batch * a.sequence, count = cu_seqlens.shape[0] - 1;
-    if (std::max(rows, count) > kMaxPacked) {
-      Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %lld rows of %lld packed sequences, expected at most %d", Op::kName,
-           static_cast<long long>(rows), static_cast<long long>(count), kMaxPacked);
-    }
-    a.packed = {Data<int32_t>(cu_seqlens), static_cast<int>(count), static_cast<int>(rows)};
-  }
+  if (cu_seqlens.dtype != BERTFUSE_ABSENT) a.packed = SequencesOf(Op::kName, cu_seqlens, a.batch * a.sequence);
   return a;
 }
 
@@ -70,6 +72,7 @@ struct Arguments<T, FusedAttentionVariant> {
     a.y = Data<T>(call.outputs[FusedAttentionVariant::Out::y]);
     a.batch = v.batch, a.sequence = v.sequence, a.heads = v.heads, a.head_size = v.head_size, a.scale = v.scale;
     a.allow_tf32 = (call.flags & BERTFUSE_ALLOW_TF32) != 0;
+    if (v.packed()) a.packed = SequencesOf(FusedAttentionVariant::kName, *v.cu_seqlens, v.batch * v.sequence);
     a.variant.kv_heads = v.kv_heads == v.heads ? 0 : v.kv_heads;
     a.variant.window_left = v.window_left, a.variant.window_right = v.window_right;
     if (v.distance_bias == nullptr) return a;
@@ -90,22 +93,21 @@ struct Arguments<T, FusedAttentionVariant> {
             static_cast<T*>(call.workspace),
             v.batch * v.sequence,
             v.sequence,
+            v.cos == nullptr ? 0 : v.cos->shape[0],
             v.heads,
             v.kv_heads,
             v.head_size,
             v.rotated,
             v.neighbours,
-            v.epsilon};
+            v.epsilon,
+            v.packed() ? SequencesOf(FusedAttentionVariant::kName, *v.cu_seqlens, v.batch * v.sequence)
+                       : kernels::PackedSequences{}};
   }
 };
 
 template <class Op>
 bool IsPacked(const bertfuse_call& call) {
-  if constexpr (std::is_same_v<Op, FusedAttention>) {
-    return call.inputs[Op::In::cu_seqlens].dtype != BERTFUSE_ABSENT;
-  } else {
-    return false;
-  }
+  return call.inputs[Op::In::cu_seqlens].dtype != BERTFUSE_ABSENT;
 }
 
 template <class T>
@@ -130,12 +132,10 @@ TunedProblem ProblemOf(const bertfuse_call& call) {
   const int64_t heads = call.attributes[Op::Attr::num_heads].i;
   TunedProblem problem = {Op::kName, qkv.dtype, {qkv.shape[0], qkv.shape[1], heads, y.shape[2] / heads}};
   problem.tf32 = qkv.dtype == BERTFUSE_FLOAT32 && (call.flags & BERTFUSE_ALLOW_TF32) != 0;
-  if constexpr (std::is_same_v<Op, FusedAttention>) {
-    if (IsPacked<Op>(call)) {
-      problem.packed = true;
-      problem.sizes[0] = call.inputs[Op::In::cu_seqlens].shape[0] - 1;
-      problem.sizes[1] = RoundedRows(ExpectedRows(call, qkv.shape[0] * qkv.shape[1]));
-    }
+  if (IsPacked<Op>(call)) {
+    problem.packed = true;
+    problem.sizes[0] = call.inputs[Op::In::cu_seqlens].shape[0] - 1;
+    problem.sizes[1] = RoundedRows(ExpectedRows(call, qkv.shape[0] * qkv.shape[1]));
   }
   return problem;
 }

@@ -23,8 +23,7 @@ struct AttentionBackend {
 template <class T>
 struct Sm90Attention {
   static bool Supports(const kernels::AttentionArguments<T>& a, const kernels::Device& device) {
-    // Variants have run in the emulator only: on a GPU they stay with mma until they have been measured there.
-    return kIsHalf<T> && a.IsPlain() && kernels::AttentionSm90Supports(a, device);
+    return kIsHalf<T> && kernels::AttentionSm90Supports(a, device);
   }
   static cudaError_t Launch(const AttentionTactic& tactic, const kernels::AttentionArguments<T>& a,
                             const kernels::Device& device, cudaStream_t stream) {

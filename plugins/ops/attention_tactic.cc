@@ -82,8 +82,9 @@ std::vector<AttentionTactic> AttentionTactics(const AttentionProblem& problem) {
 }
 
 AttentionTactic ChooseAttentionTactic(const AttentionProblem& problem) {
-  // Hopper's kernels find new row maxima whenever one of a warp's 16 rows needs them, and that row may be padding.
-  if (problem.backends.Has(Backend::kSm90) && (problem.packed || !problem.deterministic_rows)) {
+  // Hopper's kernels find new row maxima whenever one of a warp's 16 rows needs them, and that row may be padding. Of
+  // variants they have run in the emulator only: there they are tactics to name, not yet to choose.
+  if (problem.backends.Has(Backend::kSm90) && !problem.variant && (problem.packed || !problem.deterministic_rows)) {
     return {Backend::kSm90, ChooseSm90(problem)};
   }
   if (problem.backends.Has(Backend::kMma)) return {Backend::kMma, ChooseMma(problem)};

@@ -4,6 +4,7 @@
 
 #include "core/gemm_op.h"
 #include "core/op_table.h"
+#include "kernels/gate.h"
 #include "kernels/layer_norm.h"
 #include "kernels/quantize_rows.h"
 #include "ops/call.h"
@@ -44,7 +45,7 @@ kernels::GemmArguments<Elements> Arguments(const bertfuse_call& call, const Gemm
   kernels::GemmArguments<Elements> a = {};
   a.n = gemm.weight->shape[0];
   a.k = gemm.weight->shape[1];
-  a.m = a.n == 0 ? 0 : NumElements(*gemm.y) / a.n;
+  a.m = gemm.rows();
   a.weight = Data<typename Elements::Weight>(*gemm.weight);
   auto* workspace = static_cast<char*>(call.workspace);
   if constexpr (kIsQuantized<Elements>) {
@@ -63,6 +64,9 @@ kernels::GemmArguments<Elements> Arguments(const bertfuse_call& call, const Gemm
   a.gamma = data(gemm.gamma);
   a.beta = data(gemm.beta);
   a.y = data(gemm.y);
+  a.total = data(gemm.total);
+  a.rms = gemm.rms;
+  a.gates = gemm.op.gates;
   a.float_partials = reinterpret_cast<float*>(workspace);
   a.partials = reinterpret_cast<T*>(workspace);
   a.packed = PackedRowsOf(call, *gemm.row_count, a.m);
@@ -74,7 +78,7 @@ kernels::GemmArguments<Elements> Arguments(const bertfuse_call& call, const Gemm
   // with: the QKV product begins with the last, attention forwards; the feed-forward's first product forwards, its
   // second one backwards.
   a.allow_tf32 = (call.flags & BERTFUSE_ALLOW_TF32) != 0;
-  a.last_rows_first = gemm.op.normalizes() || gemm.activation == Activation::kNone;
+  a.last_rows_first = gemm.op.normalizes() || (gemm.activation == Activation::kNone && !gemm.op.gates);
   return a;
 }
 
@@ -84,6 +88,8 @@ kernels::LayerNormArguments<T> Norm(const kernels::GemmArguments<Elements>& a) {
   kernels::LayerNormArguments<T> norm = {
       nullptr, a.float_partials, 1, a.bias, a.residual, a.gamma, a.beta, a.y, a.m, a.n, a.epsilon, a.activation};
   norm.vectors_are_constant = a.weights_are_constant, norm.packed = a.packed;
+  norm.total = a.total;
+  norm.norm = a.rms ? kernels::NormKind::kRmsNorm : kernels::NormKind::kLayerNorm;
   return norm;
 }
 
@@ -113,11 +119,13 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmArguments<Elem
   GemmProblem problem = {a.m, a.n, a.k, gemm.op.normalizes(), GemmBackendsFor(a, device), &device, MeasuredOn(device)};
   problem.allow_tf32 = a.allow_tf32;
   problem.x_bytes = sizeof(*a.x), problem.y_bytes = sizeof(*a.y);
-  problem.gelu = gemm.activation != Activation::kNone;
+  problem.gates = gemm.op.gates, problem.keeps_total = gemm.op.keeps_total();
+  problem.gelu = gemm.activation != Activation::kNone && !problem.gates;
   if (problem.layer_norm) problem.layer_norm_vector = kernels::LayerNormVector(Norm(a));
   if (gemm.row_count->dtype != BERTFUSE_ABSENT) problem.m = a.packed.expected, problem.capacity = a.m;
   problem.deterministic_rows = (call.flags & BERTFUSE_DETERMINISTIC_ROWS) != 0;
-  problem.biased = a.activation != Activation::kNone || (!problem.layer_norm && a.bias != nullptr);
+  const bool activates = a.activation != Activation::kNone && !problem.gates;  // a gate adds its bias to each factor
+  problem.biased = activates || (!problem.layer_norm && a.bias != nullptr);
   AddCublasLt(call, a, all, device, &problem);
   return problem;
 }
@@ -126,7 +134,7 @@ TunedProblem Tuned(const bertfuse_call& call, const GemmCall& gemm) {
   const int64_t n = gemm.weight->shape[0], k = gemm.weight->shape[1];
   const bool int8 = gemm.weight->dtype == BERTFUSE_INT8;
   const bool tf32 = gemm.x->dtype == BERTFUSE_FLOAT32 && !int8 && (call.flags & BERTFUSE_ALLOW_TF32) != 0;
-  int64_t m = n == 0 ? 0 : NumElements(*gemm.y) / n;
+  int64_t m = gemm.rows();
   if (gemm.row_count->dtype != BERTFUSE_ABSENT) m = RoundedRows(ExpectedRows(call, m));
   return {gemm.op.name,
           gemm.x->dtype,
@@ -198,14 +206,21 @@ void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProble
   if (tactic.layer_norm && !LayerNormSupports(*tactic.layer_norm, LayerNormAfter(problem, tactic))) {
     FailTooWide(gemm.op.name, a.n);
   }
-  // What the product's epilogue does, and what is left to LayerNorm.
+  // What the product's epilogue does, and what is left to LayerNorm or the gate.
   kernels::GemmArguments<Elements> product = a;
   kernels::LayerNormArguments<T> norm = Norm(a);
-  const bool activates = ActivatesProduct(tactic, a.activation != Activation::kNone);
+  const bool gate_follows = GateIsALaunch(problem, tactic);
+  const bool activates = !gate_follows && ActivatesProduct(tactic, a.activation != Activation::kNone);
   if (activates) norm.bias = nullptr, norm.activation = Activation::kNone;
   if (tactic.form == GemmForm::kRounded && !activates) product.bias = nullptr, product.activation = Activation::kNone;
   if constexpr (kIsQuantized<Elements>) Quantize<T>(call, gemm, a, device);
+  if (gate_follows) product.y = a.partials;
   CheckCuda(LaunchGemm(tactic, product, device, StreamOf(call)), gemm.op.name);
+  if (gate_follows) {
+    const kernels::GateArguments<T> gate = {a.partials, a.bias, a.y, a.m, a.n / 2, a.activation, a.weights_are_constant,
+                                            a.packed};
+    CheckCuda(kernels::Gate(gate, device, StreamOf(call)), gemm.op.name);
+  }
   if (!tactic.layer_norm) return;
   norm.splits = tactic.tile.splits;
   if (tactic.form == GemmForm::kRounded) {
@@ -224,6 +239,16 @@ size_t QuantizedBytes(const GemmCall& gemm, const kernels::GemmArguments<Element
          static_cast<long long>(a.k), static_cast<long long>(kernels::kMaxInt8K));
   }
   return QuantizedRowsOf<Elements>(a.m, a.k).bytes;
+}
+
+// The kernels of products without a gate have GELU alone: Activations in kernels/activation.cuh.
+void CheckActivation(const GemmCall& gemm) {
+  const Activation activation = gemm.activation;
+  const bool compiled = gemm.op.gates || activation == Activation::kNone || activation == Activation::kGeluErf ||
+                        activation == Activation::kGeluTanh;
+  if (compiled) return;
+  Fail(BERTFUSE_NOT_SUPPORTED, "%s: attribute 'activation' is '%s', which has a CUDA kernel with a gate alone",
+       gemm.op.name, NameOf(activation));
 }
 
 template <class Elements>
@@ -266,6 +291,7 @@ auto WithProblem(const bertfuse_call& call, const GemmCall& gemm, Body&& body, b
 template <class Op>
 void Run(const bertfuse_call& call) {
   const GemmCall gemm(call, kGemmOp<Op>);
+  CheckActivation(gemm);
   SwitchElements(gemm, [&](auto elements) { RunTyped<decltype(elements)>(call, gemm); });
 }
 
@@ -306,9 +332,11 @@ constexpr bertfuse_kernel GemmKernel() {
 
 }  // namespace
 
+const bertfuse_kernel kFusedGatedGemm = GemmKernel<FusedGatedGemm>();
 const bertfuse_kernel kFusedGemm = GemmKernel<FusedGemm>();
 const bertfuse_kernel kFusedGemmGelu = GemmKernel<FusedGemmGelu>();
 const bertfuse_kernel kFusedGemmGeluLayerNorm = GemmKernel<FusedGemmGeluLayerNorm>();
 const bertfuse_kernel kFusedGemmLayerNorm = GemmKernel<FusedGemmLayerNorm>();
+const bertfuse_kernel kFusedGemmResidualNorm = GemmKernel<FusedGemmResidualNorm>();
 
 }  // namespace bertfuse::cuda

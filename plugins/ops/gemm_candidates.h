@@ -46,7 +46,7 @@ inline const GemmCandidates& CandidatesOf(Backend backend) { return *kGemmCandid
 
 // A backend that chooses its tile itself: one tactic without one.
 inline void ListUntiled(Backend backend, const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
-  tactics->push_back({backend, problem.layer_norm ? GemmForm::kPartialSums : GemmForm::kComplete});
+  tactics->push_back({backend, problem.layer_norm ? GemmForm::kPartialSums : ProductForm(problem)});
 }
 
 // The larger block where it has a tile for each multiprocessor, else the smaller one.

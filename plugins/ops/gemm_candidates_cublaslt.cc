@@ -15,7 +15,7 @@ constexpr int64_t kMostRowsForEach = 2;
 }  // namespace
 
 GemmForm CublasLtForm(const GemmProblem& problem) {
-  if (!problem.layer_norm) return GemmForm::kComplete;
+  if (!problem.layer_norm) return ProductForm(problem);
   const GemmTactic rounded = {Backend::kCublasLt, GemmForm::kRounded};
   const bool reads = LayerNormSupports(kernels::LayerNormKernel::kBlockPerRow, LayerNormAfter(problem, rounded));
   return reads ? GemmForm::kRounded : GemmForm::kPartialSums;

@@ -51,7 +51,7 @@ void List(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
         tactics->push_back({Backend::kMma, form, {alone, 1, 1, splits}});
       }
     };
-    if (!problem.layer_norm) return add(GemmForm::kComplete, 1);
+    if (!problem.layer_norm) return add(ProductForm(problem), 1);
     if (RoundsBeforeLayerNorm(problem)) add(GemmForm::kRounded, 1);
     for (int splits : kSplits) {
       const bool useful = splits == 1 || (!few && tile.m * tile.n <= kLargestForFewRows);
@@ -96,7 +96,7 @@ bool RoundsAlike(const GemmProblem& problem, const GemmTactic& tactic) {
   const bool rounded = problem.layer_norm && RoundsBeforeLayerNorm(problem);
   const GemmForm form = rounded              ? GemmForm::kRounded
                         : problem.layer_norm ? GemmForm::kPartialSums
-                                             : GemmForm::kComplete;
+                                             : ProductForm(problem);
   return tactic.form == form && tactic.tile.splits == 1;
 }
 

@@ -3,6 +3,7 @@
 #include <iterator>
 #include <utility>
 
+#include "kernels/tensor_map.h"
 #include "ops/gemm_candidates.h"
 
 namespace bertfuse::cuda {
@@ -36,6 +37,20 @@ void ListElementwise(const GemmProblem& problem, std::vector<GemmTactic>* tactic
   };
   for (const Block& block : sm90::kPersistentBlocks) add_block(block);
   for (const Block& block : sm90::kOneTileBlocks) add_block(block);
+}
+
+// A slice of the weight that a block loads is of both factors: whole groups of rows of each.
+void ListGated(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
+  const auto add_block = [&](const Block& block) {
+    const int rows = sm90::IsPersistent(block) ? kernels::kPermutedRows : 8;
+    if (problem.n / 2 % rows != 0) return;
+    for (const auto& [cluster_m, cluster_n] : {std::pair(1, 1), {2, 1}, {1, 2}, {2, 2}}) {
+      if (block.n / 2 % (rows * cluster_m) != 0) continue;
+      tactics->push_back({Backend::kSm90, GemmForm::kComplete, {block, cluster_m, cluster_n, 1}});
+    }
+  };
+  for (const Block& block : sm90::kPersistentBlocks) add_block(block);
+  for (const Block& block : sm90::kGatedOneTileBlocks) add_block(block);
 }
 
 // A cluster's blocks span a row, and normalise it together.
@@ -74,8 +89,9 @@ void ListSplitLastWave(const GemmProblem& problem, std::vector<GemmTactic>* tact
 }
 
 void List(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
-  if (problem.layer_norm) ListLayerNorm(problem, tactics);
+  if (problem.layer_norm && !problem.keeps_total) ListLayerNorm(problem, tactics);
   if (problem.layer_norm) ListSplitK(problem, tactics);
+  if (problem.gates) ListGated(problem, tactics);
   ListElementwise(problem, tactics);
   if (problem.layer_norm) ListSplitLastWave(problem, tactics);
 }
@@ -93,7 +109,8 @@ GemmKernelFacts Facts(const GemmProblem& problem, const GemmTactic& tactic) {
 // All kernels sum over k in the same order; they differ in when they round and add. The persistent kernel begins with
 // the bias, the others end with it.
 bool RoundsAlike(const GemmProblem& problem, const GemmTactic& tactic) {
-  return tactic.form == ProductForm(problem) && tactic.tile.splits == 1 &&
+  const bool gates = problem.gates && problem.n / 2 % 8 == 0;  // in the epilogue
+  return tactic.form == (gates ? GemmForm::kComplete : ProductForm(problem)) && tactic.tile.splits == 1 &&
          !(problem.biased && sm90::IsPersistent(tactic.tile.block));
 }
 

@@ -88,6 +88,13 @@ double LayerNormCycles(const GemmProblem& problem, const GemmTactic& tactic, dou
          (kElementwiseBytes * problem.device->multiprocessors);
 }
 
+// Cycles of a gate's launch, which reads the product and writes half as much.
+double GateCycles(const GemmProblem& problem, const GemmTactic& tactic) {
+  if (!GateIsALaunch(problem, tactic)) return 0;
+  return 1.5 * problem.y_bytes * static_cast<double>(problem.n) * static_cast<double>(problem.m) /
+         (kElementwiseBytes * problem.device->multiprocessors);
+}
+
 // Bytes to and from device memory: the weight, and the rest where the L2 cache does not hold it from kernel to kernel.
 double MemoryBytes(const GemmProblem& problem) {
   const auto m = static_cast<double>(problem.m), n = static_cast<double>(problem.n), k = static_cast<double>(problem.k);
@@ -120,18 +127,20 @@ double ExpectedMicroseconds(const GemmProblem& problem, const GemmTactic& tactic
   const double share = (unsplit.count + split.count) / device.multiprocessors;
   const double together = std::min<double>(Resident(device, facts), std::ceil(share));
 
+  const bool gates = problem.gates && tactic.form == GemmForm::kComplete;
   const double elements = static_cast<double>(facts.tile.block.m) * facts.tile.block.n * together;
-  const double epilogue = elements * (kEpilogue + (problem.gelu ? kActivation : 0));
+  const double epilogue = elements * (kEpilogue + (problem.gelu ? kActivation : gates ? kActivation / 2 : 0));
   const double start = kFill + (facts.tile.cluster_m * facts.tile.cluster_n > 1 ? kClusterStart : 0);
   const double stages = StageCycles(problem, facts, unsplit) + StageCycles(problem, facts, split);
   const double waves = unsplit.waves + split.waves;
   // A persistent kernel's epilogues but the last run beside the next tiles' products, if these take as long.
   const double product = facts.overlaps_epilogue ? start + epilogue + std::max(stages, (waves - 1) * epilogue)
                                                  : waves * (start + epilogue) + stages;
-  const double cycles = product + LayerNormCycles(problem, tactic, static_cast<double>(split_rows));
-  const bool launches_layer_norm = problem.layer_norm && tactic.form != GemmForm::kComplete;
+  const double cycles =
+      product + LayerNormCycles(problem, tactic, static_cast<double>(split_rows)) + GateCycles(problem, tactic);
+  const bool launches_another = (problem.layer_norm || problem.gates) && tactic.form != GemmForm::kComplete;
   const double computing = cycles / device.clock_mhz, moving = MemoryBytes(problem) / (device.memory_gb_s * 1e3);
-  return kLaunch + (launches_layer_norm ? kLayerNormLaunch : 0) + std::max(computing, moving) +
+  return kLaunch + (launches_another ? kLayerNormLaunch : 0) + std::max(computing, moving) +
          kUnhidden * std::min(computing, moving);
 }
 

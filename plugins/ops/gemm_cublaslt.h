@@ -40,8 +40,8 @@ struct CublasLtGemm {
     return sized && kernels::cublaslt::HandleOf(device) != nullptr;
   }
 
-  // Of a product that is computed in that form: as float32 partial sums, it goes to the workspace. Without LayerNorm
-  // cuBLASLt adds the bias, where it has an algorithm that does.
+  // Of a product that is computed in that form: as float32 partial sums, or before a gate, it goes to the workspace.
+  // Without LayerNorm cuBLASLt adds the bias, where it has an algorithm that does.
   static std::shared_ptr<const kernels::cublaslt::Plan> PlanOf(GemmForm form, const Arguments& a,
                                                                const kernels::Device& device) {
     using kernels::cublaslt::AlignmentOf;
@@ -51,7 +51,8 @@ struct CublasLtGemm {
     key.tf32 = std::is_same_v<T, float> && a.allow_tf32;
     key.m = a.m, key.n = a.n, key.k = a.k;
     key.x_alignment = AlignmentOf(a.x), key.weight_alignment = AlignmentOf(a.weight);
-    key.y_alignment = AlignmentOf(sums ? nullptr : a.y);  // partial sums begin the workspace
+    const bool in_workspace = sums || (a.gates && form == GemmForm::kRounded);  // at its beginning
+    key.y_alignment = AlignmentOf(in_workspace ? nullptr : a.y);
     if (form == GemmForm::kComplete && a.bias != nullptr) {
       kernels::cublaslt::PlanKey biased = key;
       biased.bias_alignment = AlignmentOf(a.bias);

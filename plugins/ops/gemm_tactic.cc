@@ -21,7 +21,8 @@ constexpr size_t kMaxPackedWorkspace = 64 << 20;
 
 auto Fields(const GemmProblem& p) {
   return std::tie(p.m, p.n, p.k, p.layer_norm, p.backends, p.device, p.measured, p.workspace, p.capacity, p.x_bytes,
-                  p.y_bytes, p.gelu, p.deterministic_rows, p.biased, p.layer_norm_vector, p.allow_tf32, p.cublaslt);
+                  p.y_bytes, p.gelu, p.gates, p.keeps_total, p.deterministic_rows, p.biased, p.layer_norm_vector,
+                  p.allow_tf32, p.cublaslt);
 }
 
 // The tactics whose blocks the device has room for, without LayerNorm's kernels.
@@ -30,6 +31,7 @@ std::vector<GemmTactic> Products(const GemmProblem& problem) {
   for (const GemmCandidates* candidates : kGemmCandidates) {
     if (problem.backends.Has(candidates->backend)) candidates->list(problem, &tactics);
   }
+  for (GemmTactic& tactic : tactics) tactic.gate = GateIsALaunch(problem, tactic);
   const auto is_too_large = [&](const GemmTactic& tactic) {
     return CandidatesOf(tactic.backend).facts(problem, tactic).shared_bytes > problem.device->shared_bytes;
   };
@@ -39,7 +41,7 @@ std::vector<GemmTactic> Products(const GemmProblem& problem) {
 
 // Where the workspace is too little for every tactic, the one that takes the least: its launch says what is missing.
 GemmChoice Choose(GemmProblem problem) {
-  if (problem.capacity > 0) problem.workspace = std::min(problem.workspace, kMaxPackedWorkspace);
+  if (problem.capacity > 0 && !problem.gates) problem.workspace = std::min(problem.workspace, kMaxPackedWorkspace);
   const GemmTactic* const measured = problem.measured == nullptr ? nullptr : problem.measured->Find(problem);
   if (measured != nullptr) {
     const GemmTactic fitting = WithLayerNormKernel(problem, *measured);
@@ -104,7 +106,8 @@ GemmChoice ChooseGemmTactic(const GemmProblem& problem) {
 
 bool Runs(const GemmProblem& problem, const GemmTactic& tactic) {
   const bool splits_last_wave = tactic.form == GemmForm::kRounded && tactic.tile.splits > 1;
-  if (splits_last_wave && PartialRows(problem, tactic) == 0) return false;  // of other rows it was one
+  if (splits_last_wave && PartialRows(problem, tactic) == 0) return false;      // of other rows it was one
+  if (problem.keeps_total && tactic.form == GemmForm::kComplete) return false;  // measured where it is no output
   return problem.backends.Has(tactic.backend) && CublasLtHas(problem, tactic) &&
          IsDeterministicByRow(problem, tactic) && GemmWorkspaceSize(problem, tactic) <= problem.workspace;
 }
@@ -143,12 +146,12 @@ size_t GemmWorkspaceSize(const GemmProblem& problem, const GemmTactic& tactic) {
 
 size_t GemmScratchOffset(const GemmProblem& problem, const GemmTactic& tactic) {
   if (tactic.form == GemmForm::kComplete) return 0;
-  if (tactic.form == GemmForm::kRounded) {
-    return static_cast<size_t>(PartialRows(problem, tactic)) * static_cast<size_t>(problem.n) *
-           (tactic.tile.splits - 1) * problem.y_bytes;
+  const auto rows = static_cast<size_t>(problem.capacity > 0 ? problem.capacity : problem.m);
+  const auto columns = static_cast<size_t>(problem.n);
+  if (tactic.form == GemmForm::kRounded && !problem.gates) {
+    return static_cast<size_t>(PartialRows(problem, tactic)) * columns * (tactic.tile.splits - 1) * problem.y_bytes;
   }
-  const size_t bytes = static_cast<size_t>(problem.capacity > 0 ? problem.capacity : problem.m) *
-                       static_cast<size_t>(problem.n) * tactic.tile.splits * sizeof(float);
+  const size_t bytes = rows * columns * (problem.gates ? problem.y_bytes : tactic.tile.splits * sizeof(float));
   return CublasLtScratch(problem, tactic) == 0 ? bytes : (bytes + 255) / 256 * 256;
 }
 
@@ -165,6 +168,7 @@ std::string Describe(const GemmTactic& tactic) {
     if (tactic.form == GemmForm::kPartialSums) name += " split-K " + text(tile.splits);
     if (tactic.form == GemmForm::kRounded && tile.splits > 1) name += " last wave split-K " + text(tile.splits);
   }
+  if (tactic.gate) return name + " then gate";
   if (tactic.form == GemmForm::kRounded || tactic.layer_norm) name += " then LayerNorm";
   return tactic.layer_norm ? name + ", " + Describe(*tactic.layer_norm) : name;
 }

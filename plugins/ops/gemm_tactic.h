@@ -25,6 +25,7 @@ struct GemmTactic {
   kernels::GemmTile tile = {};                              // of a backend that does not choose it itself
   std::optional<kernels::LayerNormKernel> layer_norm = {};  // where LayerNorm has a launch of its own
   int algorithm = 0;                                        // of problem.cublaslt, by its place there
+  bool gate = false;                                        // has a launch of its own
 };
 
 class MeasuredGemms;  // ops/measured_gemms.h
@@ -42,6 +43,8 @@ struct GemmProblem {
   bool deterministic_rows = false;          // a row's bits are to be the same whatever m is
   bool biased = true;                       // a bias is added before the product is rounded, or an activation computed
   bool gelu = false;                        // among the epilogue's steps
+  bool gates = false;                       // n is of a gate and what it multiplies: y has half as many columns
+  bool keeps_total = false;                 // what is normalised is an output, too, and the norm a launch of its own
   int layer_norm_vector = 8;  // elements that LayerNorm's kernel reads at a time (kernels::LayerNormVector())
   bool allow_tf32 = false;    // float32 operands may be rounded
   kernels::cublaslt::Algorithms cublaslt = {};  // some where backends has kCublasLt
@@ -51,7 +54,11 @@ bool operator==(const GemmProblem& a, const GemmProblem& b);
 
 // The form whose product is rounded to 16 bits once.
 inline GemmForm ProductForm(const GemmProblem& problem) {
-  return problem.layer_norm ? GemmForm::kRounded : GemmForm::kComplete;
+  return problem.layer_norm || problem.gates ? GemmForm::kRounded : GemmForm::kComplete;
+}
+
+inline bool GateIsALaunch(const GemmProblem& problem, const GemmTactic& tactic) {
+  return problem.gates && tactic.form == GemmForm::kRounded;
 }
 
 // Stages of the pipeline along k, or along one of its splits.
@@ -103,8 +110,8 @@ size_t GemmWorkspaceSize(const GemmProblem& problem, const GemmTactic& tactic);
 // Where of it GemmArguments::scratch begins.
 size_t GemmScratchOffset(const GemmProblem& problem, const GemmTactic& tactic);
 
-// "sm90 64x96 cluster 1x4 split-K 2 then LayerNorm, block per row". Different tactics of one problem have different
-// names.
+// "sm90 64x96 cluster 1x4 split-K 2 then LayerNorm, block per row", "simt then gate". Different tactics of one problem
+// have different names.
 std::string Describe(const GemmTactic& tactic);
 
 // "model", "measured" or "tuning file".

@@ -33,10 +33,11 @@ void FailTooWide(const char* op, int64_t columns) {
 
 KernelList CudaKernels() {
   static const bertfuse_kernel* const kernels[] = {
-      &cuda::kAddQKVBias,     &cuda::kEmbedLayerNorm,         &cuda::kFirstTokens,
-      &cuda::kFusedAttention, &cuda::kFusedAttentionVariant,  &cuda::kFusedGemm,
-      &cuda::kFusedGemmGelu,  &cuda::kFusedGemmGeluLayerNorm, &cuda::kFusedGemmLayerNorm,
-      &cuda::kPackTokens,     &cuda::kRaggedPositions,        &cuda::kUnpackTokens,
+      &cuda::kAddQKVBias,         &cuda::kEmbedLayerNorm,        &cuda::kFirstTokens,
+      &cuda::kFusedAttention,     &cuda::kFusedAttentionVariant, &cuda::kFusedGatedGemm,
+      &cuda::kFusedGemm,          &cuda::kFusedGemmGelu,         &cuda::kFusedGemmGeluLayerNorm,
+      &cuda::kFusedGemmLayerNorm, &cuda::kFusedGemmResidualNorm, &cuda::kPackTokens,
+      &cuda::kRaggedPositions,    &cuda::kUnpackTokens,
   };
   return {kernels, static_cast<int>(std::size(kernels))};
 }

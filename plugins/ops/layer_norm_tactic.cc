@@ -54,6 +54,7 @@ LayerNormKernel ChooseLayerNormKernel(const GemmProblem& problem, const GemmTact
 }
 
 GemmTactic WithLayerNormKernel(const GemmProblem& problem, GemmTactic tactic) {
+  tactic.gate = GateIsALaunch(problem, tactic);
   if (!LayerNormIsALaunch(problem, tactic)) return tactic;
   const bool keeps = tactic.layer_norm && !problem.deterministic_rows &&
                      LayerNormSupports(*tactic.layer_norm, LayerNormAfter(problem, tactic));

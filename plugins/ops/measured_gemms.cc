@@ -42,14 +42,15 @@ std::string KindOf(const std::string& identity) {
 // A problem with the fewest rows of a range, on tensors as a runtime allocates them.
 GemmProblem AlignedProblem(const TunedRange& range, const kernels::Device& device) {
   const TunedProblem& tuned = range.problem;
-  GemmProblem problem = {
-      range.first_rows, tuned.sizes[1], tuned.sizes[2], GemmOpOf(*FindOp(tuned.op.data())).normalizes(), {}, &device};
+  const GemmOp op = GemmOpOf(*FindOp(tuned.op.data()));
+  GemmProblem problem = {range.first_rows, tuned.sizes[1], tuned.sizes[2], op.normalizes(), {}, &device};
   for (const kernels::BackendFacts& facts : kernels::kBackends) {  // built or not: a call's problem has those that are
     const int capability = device.compute_capability;
     if (capability >= facts.least && capability <= facts.most) problem.backends.Add(facts.backend);
   }
   problem.x_bytes = problem.y_bytes = DtypeSize(tuned.dtype);
-  problem.gelu = tuned.activation != Activation::kNone;
+  problem.gates = op.gates, problem.keeps_total = op.keeps_total();
+  problem.gelu = tuned.activation != Activation::kNone && !problem.gates;
   problem.deterministic_rows = tuned.deterministic_rows;
   problem.capacity = tuned.packed ? tuned.sizes[0] : 0;
   const int widest = problem.y_bytes == 2 ? 8 : 4;
@@ -92,7 +93,7 @@ const GemmTactic* MeasuredGemms::Find(const GemmProblem& problem) const {
     const auto found = ranges_.lower_bound(key);
     if (found == ranges_.end() || found->second.first_rows > problem.m) continue;
     Key same_rows = found->first;
-    std::get<7>(same_rows) = problem.m;
+    std::get<8>(same_rows) = problem.m;
     if (same_rows == key) return &found->second.tactic;
   }
   return nullptr;

@@ -33,8 +33,10 @@ GemmProblem AlignedGemm(const TunedProblem& tuned, const kernels::Device& device
   problem.m = a.m = tuned.sizes[0];
   problem.n = a.n = tuned.sizes[1];
   problem.k = a.k = tuned.sizes[2];
-  problem.layer_norm = GemmOpOf(*FindOp(tuned.op.data())).normalizes();
-  problem.gelu = tuned.activation != Activation::kNone;
+  const GemmOp op = GemmOpOf(*FindOp(tuned.op.data()));
+  problem.layer_norm = op.normalizes(), problem.keeps_total = op.keeps_total();
+  problem.gates = a.gates = op.gates;
+  problem.gelu = tuned.activation != Activation::kNone && !problem.gates;
   kernels::LayerNormArguments<T> norm = {};
   norm.columns = problem.n;
   problem.layer_norm_vector = kernels::LayerNormVector(norm), problem.y_bytes = sizeof(T);

@@ -81,6 +81,16 @@ Present FindPresent(const OpDef& op, int count, const int32_t* dtypes, const int
        Names(op).c_str());
 }
 
+std::vector<Present> ReadingsOf(const OpDef& op, int count, const int32_t* ranks) {
+  std::vector<Present> found;
+  EachReading(op, count, [&](Present present) {
+    if (Fits(op, present, nullptr, ranks, count)) found.push_back(present);
+    return false;
+  });
+  if (found.size() < 2) return {FindPresent(op, count, nullptr, ranks)};
+  return found;
+}
+
 bool MayBegin(const OpDef& op, int count, const int32_t* dtypes, int known) {
   bool fits = false;
   EachReading(op, count, [&](Present present) { return fits = Fits(op, present, dtypes, nullptr, known); });

@@ -3,6 +3,7 @@
 #define BERTFUSE_TENSORRT_ARRANGE_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "core/op_def.h"
 
@@ -20,6 +21,10 @@ inline int Count(Present present) { return __builtin_popcount(present); }
 // only one. Throws INVALID_ARGUMENT where that many inputs cannot be the op's. Dtypes or ranks that fit nowhere are let
 // through where the number alone leaves no doubt: later checks name the tensor and what is wrong with it.
 Present FindPresent(const OpDef& op, int count, const int32_t* dtypes, const int32_t* ranks);
+
+// The readings that fit these ranks, at least one: ranks alone do not tell packed rows' offsets from a bias. Throws as
+// FindPresent does.
+std::vector<Present> ReadingsOf(const OpDef& op, int count, const int32_t* ranks);
 
 // Whether the op can have just these inputs.
 bool IsComplete(const OpDef& op, Present present);

@@ -119,12 +119,19 @@ int32_t Plugin::getOutputShapes(const abi::DimsExprs* inputs, int32_t nbInputs, 
       Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %d shape inputs, expected none", op_.name, nbShapeInputs);
     }
     const Numbers ranks = Gather(op_, nbInputs, [&](int i) { return inputs[i].nbDims; });
-    const Present present = FindPresent(op_, nbInputs, nullptr, ranks.data());
-    std::array<const abi::DimsExprs*, kMaxTensors> given = {};
-    for (int i = 0, place = 0; i < op_.num_inputs; ++i) {
-      if (Has(present, i)) given[i] = &inputs[place++];
+    // Of several readings the first whose sizes agree: outputs hang on inputs that all of them have in common.
+    const std::vector<Present> readings = ReadingsOf(op_, nbInputs, ranks.data());
+    for (const Present present : readings) {
+      std::array<const abi::DimsExprs*, kMaxTensors> given = {};
+      for (int i = 0, place = 0; i < op_.num_inputs; ++i) {
+        if (Has(present, i)) given[i] = &inputs[place++];
+      }
+      try {
+        return ExpressOutputs(op_, fields_->values(), given.data(), outputs, exprBuilder);
+      } catch (const Error&) {
+        if (present == readings.back()) throw;
+      }
     }
-    ExpressOutputs(op_, fields_->values(), given.data(), outputs, exprBuilder);
   });
 }
 

@@ -93,24 +93,27 @@ def norm_inputs(m, n, dtype, offset=0, op="FusedGemmLayerNorm"):
 
 
 def all_tactics(op, inputs, shape, dtype, attributes, expected, scale=1.0, more=0.0):
-    """Runs the op with the tactic it chooses and with every other one.
+    """Runs the op with the tactic it chooses and with every other one; several outputs, all of `shape`, have a tuple of
+    expected values.
 
     A second time with constant weights, which a kernel may read before the one ahead of it has ended: that one writes x
     here, and the op comes twice, so that it runs beside itself.
     """
-    tactics = Bound(op, inputs, [poisoned(*shape, dtype=dtype)], attributes).tactics()
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    tactics = Bound(op, inputs, [poisoned(*shape, dtype=dtype) for _ in expected], attributes).tactics()
     x = inputs[0].clone()
     for tactic in range(-1, tactics):
-        y, again = poisoned(*shape, dtype=dtype), poisoned(*shape, dtype=dtype)
-        run(op, inputs, [y], attributes, tactic)
-        queued = Bound(op, inputs, [again], attributes, tactic, constant_inputs=constants(inputs))
+        outputs, again = ([poisoned(*shape, dtype=dtype) for _ in expected] for _ in range(2))
+        run(op, inputs, outputs, attributes, tactic)
+        queued = Bound(op, inputs, again, attributes, tactic, constant_inputs=constants(inputs))
         inputs[0].fill_(float("nan"))
         inputs[0].copy_(x)
         queued.run()
         queued.run()
         torch.cuda.synchronize()
-        assert torch.equal(again, y), f"tactic {tactic} of {tactics}: {op} gives something else with constant weights"
+        same = all(map(torch.equal, again, outputs))
+        assert same, f"tactic {tactic} of {tactics}: {op} gives something else with constant weights"
         try:
-            check(op, [y], [expected], scale, more=more)
+            check(op, outputs, expected, scale, more=more)
         except AssertionError as error:
             raise AssertionError(f"tactic {tactic} of {tactics}: {error}") from None

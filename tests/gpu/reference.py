@@ -108,6 +108,24 @@ def fused_gemm_gelu_layer_norm(x, weight, bias, gamma, beta, residual, epsilon, 
     return _layer_norm(y if residual is None else y + _wide(residual), gamma, beta, epsilon)
 
 
+def _activated(x, activation):
+    if activation in ("silu", "quick_gelu"):
+        return x * torch.sigmoid((1.702 if activation == "quick_gelu" else 1.0) * x)
+    return _gelu(x, {"gelu": "none", "gelu_tanh": "tanh"}[activation])
+
+
+def fused_gated_gemm(x, weight, bias, activation):
+    gate, up = fused_gemm(x, weight, bias).chunk(2, -1)
+    return _activated(gate, activation) * up
+
+
+def fused_gemm_residual_norm(x, weight, residual, gamma, bias, beta, epsilon, norm):
+    total = fused_gemm(x, weight, bias) + _wide(residual)
+    if norm == "rms":
+        return F.rms_norm(total, total.shape[-1:], _wide(gamma), epsilon), total
+    return _layer_norm(total, gamma, beta, epsilon), total
+
+
 def embed_layer_norm(ids, word, position, gamma, beta, token_type_ids, token_type, position_ids, epsilon):
     y = _wide(word)[ids.long()]
     if token_type_ids is not None:

@@ -88,7 +88,10 @@ def test_gemm_layer_norm_needed_elsewhere(tensor: str, how: str) -> None:
     total = b.op("Add", y, b.input("residual", (*SHAPE, N)))
     inside = {"product": y, "sum": total}[tensor]
     b.output(b.layer_norm(total, N), inside if how == "exposed" else b.op("Neg", inside))
-    refused(b.model(), "needed elsewhere", "FusedGemmLayerNorm")
+    if tensor == "sum":
+        assert fused(b.model()).fused == {"FusedGemmResidualNorm": 1}
+    else:
+        refused(b.model(), "needed elsewhere", "FusedGemmLayerNorm")
 
 
 def test_layer_norm_before_the_projection() -> None:

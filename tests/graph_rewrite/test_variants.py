@@ -6,9 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
-from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import FusionResult, fuse, oracle
-from bertfuse.graph_rewrite.ops import ALL_OPS
+from bertfuse.graph_rewrite.ops import OPS
 from tests.graph_rewrite.graphs import Builder, run
 from tests.graph_rewrite.variants import HIDDEN, Variant, distances, model
 
@@ -61,7 +60,7 @@ def test_any_variant(number: int) -> None:
     variant = drawn(random)
     print(variant)
     before = model(variant, seed)
-    result = fuse(before, families=True)
+    result = fuse(before)
     assert sum(result.fused.values()) == 1, [str(miss) for miss in result.misses]
     onnx.checker.check_model(result.model, full_check=True)
     check_equal(before, result, random, variant)
@@ -73,19 +72,14 @@ def test_any_variant(number: int) -> None:
         assert given["kv_num_heads"] == variant.heads // variant.shared
 
 
-def test_nothing_is_written_unasked() -> None:
-    """By default the attention is explained, and left as it is."""
+def test_nothing_is_written_at_level_basic() -> None:
+    """The attention is explained, and left as it is."""
     before = model(Variant(left=64, right=64, base=160000.0), 0)
-    result = fuse(before)
+    result = fuse(before, level="basic")
     assert not result.fused and result.model is before
     (miss,) = result.misses
     assert "RoPE over 8 columns in halves, base 160000; window of 64 to each side; key mask 'mask'" in miss.hint
-    assert "which --families writes" in miss.hint
-
-
-def test_bodies_cannot_be_left_out() -> None:
-    with pytest.raises(BertfuseError, match="no kernels yet"):
-        fuse(model(Variant(), 0), functions=False, families=True)
+    assert "takes it at level full" in miss.hint
 
 
 def _squared(b: Builder, angle: str, column: str) -> str:
@@ -134,14 +128,14 @@ ROTATIONS = {
 def test_a_table_is_looked_at_whole() -> None:
     """A rotation that is another at one place of hundreds is none."""
     before = model(Variant(stored=300), 0)
-    assert fuse(before, families=True).fused == {OP: 1}
+    assert fuse(before).fused == {OP: 1}
     for tensor in before.graph.initializer:
         array = onnx.numpy_helper.to_array(tensor)
         if array.shape == (300, 4):
             array = array.copy()
             array[299] = array[298]
             tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
-    result = fuse(before, families=True)
+    result = fuse(before)
     assert not result.fused and "no cosines and sines" in str(result.misses[0]), result.misses
 
 
@@ -149,7 +143,7 @@ def test_a_table_is_looked_at_whole() -> None:
 def test_what_is_no_rotation_is_refused(what: str) -> None:
     parts, reason = ROTATIONS[what]
     before = model(Variant(parts=parts), 0)
-    result = fuse(before, families=True)
+    result = fuse(before)
     assert not result.fused and reason in str(result.misses[0]), [str(miss) for miss in result.misses]
 
 
@@ -187,7 +181,7 @@ RANGES = {
 
 @pytest.mark.parametrize("what", list(RANGES))
 def test_what_is_no_range_of_keys_is_refused(what: str) -> None:
-    result = fuse(model(Variant(parts={"hidden": RANGES[what]}), 0), families=True)
+    result = fuse(model(Variant(parts={"hidden": RANGES[what]}), 0))
     assert not result.fused and result.misses[0].node, result.misses
 
 
@@ -206,7 +200,7 @@ def buckets(b: Builder, distance: str) -> str:
 def test_a_bias_by_distance() -> None:
     variant = Variant(rotated=0, parts={"bias": buckets})
     before = model(variant, 1)
-    result = fuse(before, families=True)
+    result = fuse(before)
     assert result.fused == {OP: 1}, result.misses
     check_equal(before, result, np.random.default_rng(1), variant)
     long = np.random.default_rng(2).standard_normal((1, 130, HIDDEN)).astype(np.float32)
@@ -221,7 +215,7 @@ def test_a_bias_by_place_is_refused() -> None:
         table = b.const(b.random.standard_normal((8, 4)))
         return b.op("Unsqueeze", b.op("Transpose", b.op("Gather", table, bucket, axis=0), perm=[2, 0, 1]), b.const([0]))
 
-    result = fuse(model(Variant(rotated=0, parts={"bias": by_key}), 0), families=True)
+    result = fuse(model(Variant(rotated=0, parts={"bias": by_key}), 0))
     assert not result.fused and "distance" in str(result.misses[0]), result.misses
 
 
@@ -231,7 +225,7 @@ def test_a_bias_by_place_is_refused() -> None:
 def _called(op: str, inputs: dict[str, np.ndarray], **attributes) -> list[np.ndarray]:
     from bertfuse.graph_rewrite import functions
 
-    spec = ALL_OPS[op]
+    spec = OPS[op]
     given = {name: array for name, array in inputs.items() if array is not None}
     names = [t.name if t.name in given else "" for t in spec.inputs]
     while not names[-1]:

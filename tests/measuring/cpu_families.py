@@ -1,8 +1,8 @@
 """Families beyond BERT before and after fusion on the CPU: python -m tests.measuring.cpu_families FOLDER
 
 Three models of four layers and hidden size 384, of random weights, are exported to FOLDER. The original file, the one
-fused with families=True through its op bodies, and the same through the library take turns in ONNX Runtime with one
-thread. A line for each size has the least processor time of a run, and how far the fused ones' results are off.
+fused through its op bodies, and the same through the library take turns in ONNX Runtime with one thread. A line for
+each size has the least processor time of a run, and how far the fused ones' results are off.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def main() -> None:
     for name in MODELS:
         original = exported(name, options.folder / name)
         fused = original.with_name("families.onnx")
-        print(name, fuse_file(original, fused, families=True).fused)
+        print(name, fuse_file(original, fused).fused)
         made = sessions(original, fused)
         for batch, sequence in SIZES:
             inputs = feed(made[0], batch, sequence)

@@ -10,7 +10,6 @@ from collections import Counter
 from pathlib import Path
 
 from bertfuse.qualify.mutants import hunt
-from bertfuse.qualify.mutants.verdict import FAMILIES
 from tests.mutant_hunt.exports import BEYOND_BERT, EXPORTS
 
 
@@ -21,9 +20,8 @@ def main() -> int:
     parser.add_argument("--only", default="", help="exports whose name holds this")
     parser.add_argument("--models", type=Path, help="folder of exports, made there where absent")
     parser.add_argument("-o", "--out", type=Path, default=Path(".cache/mutants-found"), help="folder for findings")
-    parser.add_argument("--families", action="store_true", help="families beyond BERT, by their ops")
+    parser.add_argument("--families", action="store_true", help="families beyond BERT")
     options = parser.parse_args()
-    level = FAMILIES if options.families else "full"
     chosen = [e for e in (BEYOND_BERT if options.families else EXPORTS) if options.only in str(e)]
     outcomes: Counter[str] = Counter()
     wrong, runs, start = 0, 0, time.monotonic()
@@ -33,7 +31,7 @@ def main() -> int:
             share = options.count * (number + 1) // len(chosen) - options.count * number // len(chosen)
             out = options.out / path.parent.name
             # A seed of its own for each, or the same numbers would draw the same changes of them all.
-            report = hunt(path, count=share, seed=options.seed * 1000 + number, out=out, level=level)
+            report = hunt(path, count=share, seed=options.seed * 1000 + number, out=out)
             print(f"{export}: {report.summary()}", flush=True)
             for finding in report.findings:
                 print(f"  {finding.kind}, mutant {finding.number} (and {finding.same} like it): {finding.text}")

@@ -27,7 +27,6 @@ from bertfuse.qualify.mutants.mutations import MUTATIONS
 from bertfuse.qualify.mutants.report import Report
 from bertfuse.qualify.mutants.sessions import session
 from bertfuse.qualify.mutants.trial import Subject, Trial
-from bertfuse.qualify.mutants.verdict import FAMILIES
 from bertfuse.qualify.mutants.worker import trials
 from tests.mutant_hunt.exports import BEYOND_BERT, EXPORTS, Export
 
@@ -152,8 +151,8 @@ BROKEN_VARIANTS = (_window_off_by_one, _window_ignored, _other_pairs, _other_ang
 def test_a_broken_variant_is_found(change: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the model as it is, of random weights; that it is right itself, the test of families shows."""
     _edit(monkeypatch, change)
-    subject = Subject(onnx.load(made(MODERN)), seed=25, level=FAMILIES)
-    assert judge(subject.model, subject.feeds(subject.model, 0), FAMILIES).bad
+    subject = Subject(onnx.load(made(MODERN)), seed=25)
+    assert judge(subject.model, subject.feeds(subject.model, 0)).bad
 
 
 def test_mutants_of_families_beyond_bert() -> None:
@@ -161,7 +160,7 @@ def test_mutants_of_families_beyond_bert() -> None:
     seed = int(os.environ.get("BERTFUSE_MUTANT_SEED", secrets.randbelow(1 << 31)))
     export = BEYOND_BERT[seed % len(BEYOND_BERT)]
     print(f"BERTFUSE_MUTANT_SEED={seed}: {export}")
-    report = hunt(made(export), count=25, seed=seed, level=FAMILIES)
+    report = hunt(made(export), count=25, seed=seed)
     assert not report.findings, [f"{f.changes}: {f.text}" for f in report.findings]
     assert report.outcomes["equal"] + report.outcomes["partly"], report.summary()
 

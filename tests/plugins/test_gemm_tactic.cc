@@ -25,6 +25,38 @@ TEST(GemmTactic, TheChosenOneIsListed) {
   });
 }
 
+// A gate is in the epilogue of Hopper's kernels alone; elsewhere the product waits in the workspace for a launch of it.
+TEST(GemmTactic, GatesAreInAnEpilogueOrALaunchOfTheirOwn) {
+  ForRandomProblems([](GemmProblem problem) {
+    problem.layer_norm = false, problem.gates = true, problem.biased = problem.m % 2 == 0;
+    problem.deterministic_rows = problem.m % 3 == 0;
+    std::set<std::string> names;
+    for (const GemmTactic& tactic : GemmTactics(problem)) {
+      EXPECT_TRUE(names.insert(Describe(tactic)).second) << Describe(tactic);
+      EXPECT_EQ(tactic.gate, tactic.form == GemmForm::kRounded);
+      EXPECT_TRUE(tactic.gate || (tactic.backend == Backend::kSm90 && problem.n % 16 == 0)) << Describe(tactic);
+      const auto bytes = static_cast<size_t>(problem.m * problem.n * problem.y_bytes);
+      EXPECT_EQ(GemmWorkspaceSize(problem, tactic), tactic.gate ? bytes : 0);
+    }
+    const GemmTactic chosen = ChooseGemmTactic(problem).tactic;
+    EXPECT_EQ(names.count(Describe(chosen)), 1u) << Describe(chosen);
+    EXPECT_TRUE(Runs(problem, chosen)) << Describe(chosen);
+  });
+}
+
+// A sum that is an output, too, is in no epilogue: its norm has a launch.
+TEST(GemmTactic, NormsOfKeptSumsAreLaunches) {
+  ForRandomProblems([](GemmProblem problem) {
+    problem.layer_norm = problem.keeps_total = true;
+    for (const GemmTactic& tactic : GemmTactics(problem)) {
+      EXPECT_NE(tactic.form, GemmForm::kComplete);
+      EXPECT_TRUE(tactic.layer_norm.has_value());
+    }
+    const GemmTactic chosen = ChooseGemmTactic(problem).tactic;
+    EXPECT_TRUE(chosen.layer_norm.has_value() && Runs(problem, chosen)) << Describe(chosen);
+  });
+}
+
 TEST(GemmTactic, PartsAreOfRowsAtTheEnd) {
   ForRandomProblems([](const GemmProblem& problem) {
     for (const GemmTactic& tactic : GemmTactics(problem)) {

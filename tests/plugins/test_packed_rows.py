@@ -16,7 +16,7 @@ from bertfuse.graph_rewrite import functions, oracle
 from bertfuse.graph_rewrite.ops import MODEL_OPS, OPS, PACKING_OPS
 from bertfuse.graph_rewrite.spec import DOMAIN
 from bertfuse.qualify.tolerances import assert_close
-from tests.cases import FLOATS, Case
+from tests.cases import ATTENTIONS, FLOATS, Case
 from tests.one_node import _ONNX_TYPES, as_float64, model, run, session
 from tests.packed_cases import packed_case, packing_op_inputs, random_packing
 
@@ -24,17 +24,21 @@ PACKED = [op for op in MODEL_OPS if OPS[op].packed_inputs]
 SEEDS = range(6)
 
 
-def _oracle(case: Case) -> np.ndarray:
+def _oracle(case: Case) -> list[np.ndarray]:
     """What the op gives for the real rows. The padded rows' NaN goes: the oracle computes them all."""
     inputs = {name: None if a is None else np.nan_to_num(a) for name, a in as_float64(case.inputs).items()}
-    return oracle(case.op, inputs, dict(case.attributes))[0]
+    return oracle(case.op, inputs, dict(case.attributes))
 
 
-def _check(case: Case, rows: int, got: np.ndarray) -> None:
-    want = _oracle(case)
-    width = want.shape[-1]
-    got = got.reshape(-1, width)[:rows]
-    assert_close(got, want.reshape(-1, width)[:rows], case.op, case.dtype, case.error_scale)
+def _check(case: Case, rows: int, results: list[np.ndarray]) -> None:
+    for got, want in zip(results, _oracle(case), strict=True):
+        width = want.shape[-1]
+        got = got.reshape(-1, width)[:rows]
+        assert_close(got, want.reshape(-1, width)[:rows], case.op, case.dtype, case.error_scale)
+
+
+def _run(runner: onnxruntime.InferenceSession, case: Case) -> list[np.ndarray]:
+    return run(runner, case, [want.shape for want in _oracle(case)])
 
 
 def _body(proto: onnx.ModelProto, opset: int = 17, data_type: int = TensorProto.FLOAT) -> onnxruntime.InferenceSession:
@@ -59,7 +63,7 @@ def test_kernels_compute_the_real_rows(op: str, dtype: str, library: Path) -> No
         packing = random_packing(seed)
         case = packed_case(op, packing, seed, dtype)
         print(f"seed {seed}: {packing.lengths} in {packing.real.shape}")
-        _check(case, packing.rows, run(session(model(case), library), case, [_oracle(case).shape])[0])
+        _check(case, packing.rows, _run(session(model(case), library), case))
 
 
 @pytest.mark.parametrize("opset", [13, 17, 18, 22])
@@ -71,9 +75,9 @@ def test_bodies_compute_as_many_rows_as_there_are(op: str, opset: int) -> None:
         print(f"seed {seed}: {packing.lengths} in {packing.real.shape}")
         runner = _body(model(case), opset)
         fed = {value.name for value in runner.get_inputs()}
-        (got,) = runner.run(None, {name: a for name, a in case.inputs.items() if name in fed})
-        assert got.shape[:2] == (1, packing.rows)
-        _check(case, packing.rows, got)
+        results = runner.run(None, {name: a for name, a in case.inputs.items() if name in fed})
+        assert all(got.shape[:2] == (1, packing.rows) for got in results)
+        _check(case, packing.rows, results)
 
 
 LENGTHS = [
@@ -89,10 +93,10 @@ LENGTHS = [
 def test_attention_over_lengths_of_every_kind(lengths: tuple[int, ...], library: Path) -> None:
     packing = random_packing(1, lengths)
     case = packed_case("FusedAttention", packing, 5)
-    _check(case, packing.rows, run(session(model(case), library), case, [_oracle(case).shape])[0])
+    _check(case, packing.rows, _run(session(model(case), library), case))
     case = _with_defaults(packed_case("FusedAttention", packing, 5, exact=True))
     runner = _body(model(case))
-    _check(case, packing.rows, runner.run(None, {k: v for k, v in case.inputs.items() if v is not None})[0])
+    _check(case, packing.rows, runner.run(None, {k: v for k, v in case.inputs.items() if v is not None}))
 
 
 def _packing_model(op: str, inputs: dict[str, np.ndarray], float_type: int) -> onnx.ModelProto:
@@ -167,11 +171,18 @@ def test_bad_offsets(lengths, cu_seqlens, longest, reason, library: Path) -> Non
 def test_counts_beyond_the_rows(op: str, library: Path) -> None:
     packing = random_packing(7, (3, 4))
     case = packed_case(op, packing, 7)
-    name = "cu_seqlens" if op == "FusedAttention" else "row_count"
+    name = "cu_seqlens" if op in ATTENTIONS else "row_count"
     for wrong in (-1, packing.real.size + 1):
         value = np.array([0, 1, wrong] if name == "cu_seqlens" else wrong, np.int32)
         bad = replace(case, inputs={**case.inputs, name: value})
         assert f"input '{name}'" in _refusal(model(bad), dict(bad.inputs), library)
+
+
+def test_a_sequence_longer_than_its_places(library: Path) -> None:
+    case = packed_case("FusedAttentionVariant", random_packing(0, (3, 9)), 0)
+    short = {name: case.inputs[name][:8] for name in ("cos", "sin")}
+    bad = replace(case, inputs={**case.inputs, **short})
+    assert "input 'cos' has 8 rows, and sequence 1 9 tokens" in _refusal(model(bad), dict(bad.inputs), library)
 
 
 def test_a_token_index_out_of_range(library: Path) -> None:
@@ -196,7 +207,7 @@ def test_one_session_in_eight_threads(library: Path) -> None:
         inner = np.sort(rng.integers(0, count + 1, len(case.inputs["cu_seqlens"]) - 2))
         other = replace(case, inputs={**case.inputs, "cu_seqlens": np.array([0, *inner, count], np.int32)})
         assert count <= rows
-        _check(other, count, run(runner, other, [_oracle(other).shape])[0])
+        _check(other, count, _run(runner, other))
 
     with ThreadPoolExecutor(8) as pool:
         for future in [pool.submit(once, seed) for seed in range(80)]:

@@ -120,26 +120,32 @@ TEST(Gemm, PanelsOfAnySizeAgreeWithDoubleAndARowDoesNotDependOnTheOthers) {
   CheckProducts(Loops().gemm_panels, 3, 420);  // several chunks of columns
 }
 
-TEST(LayerNorm, EveryLengthAgreesWithDouble) {
+TEST(Norm, EveryLengthAgreesWithDouble) {
   for (int64_t n = 1; n <= 70; ++n) {
-    std::vector<float> y(static_cast<size_t>(n)), bias(y), residual(y), gamma(y), beta(y);
-    double mean = 0, variance = 0;
-    std::vector<double> sum(static_cast<size_t>(n));
-    for (size_t i = 0; i < sum.size(); ++i) {
-      const float at = static_cast<float>(i);
-      y[i] = 100 + std::sin(at);  // a mean far from zero: what E[x²] - E[x]² fails at
-      bias[i] = std::cos(at * 3);
-      residual[i] = std::sin(at * 5);
-      gamma[i] = 1 + 0.1f * at;
-      beta[i] = at;
-      sum[i] = double(y[i]) + bias[i] + residual[i];
-      mean += sum[i] / double(n);
-    }
-    for (double value : sum) variance += (value - mean) * (value - mean) / double(n);
-    Loops().layer_norm(y.data(), bias.data(), residual.data(), gamma.data(), beta.data(), n, 1e-2f);
-    for (size_t i = 0; i < sum.size(); ++i) {
-      const double expected = (sum[i] - mean) / std::sqrt(variance + 1e-2) * gamma[i] + beta[i];
-      EXPECT_NEAR(y[i], expected, 2e-4 * (1 + std::fabs(expected))) << n << " " << i;
+    for (const bool rms : {false, true}) {
+      const bool shifts = n % 2 == 1, adds = n % 3 != 0;
+      std::vector<float> y(static_cast<size_t>(n)), bias(y), residual(y), gamma(y), beta(y), total(y);
+      double mean = 0, variance = 0;
+      std::vector<double> sum(static_cast<size_t>(n));
+      for (size_t i = 0; i < sum.size(); ++i) {
+        const float at = static_cast<float>(i);
+        y[i] = (rms ? 0 : 100) + std::sin(at);  // a mean far from zero: what E[x²] - E[x]² fails at
+        bias[i] = std::cos(at * 3);
+        residual[i] = std::sin(at * 5);
+        gamma[i] = 1 + 0.1f * at;
+        beta[i] = at;
+        sum[i] = double(y[i]) + (adds ? double(bias[i]) + residual[i] : 0);
+        mean += rms ? 0 : sum[i] / double(n);
+      }
+      for (double value : sum) variance += (value - mean) * (value - mean) / double(n);
+      Loops().norm({y.data(), adds ? bias.data() : nullptr, adds ? residual.data() : nullptr, gamma.data(),
+                    shifts ? beta.data() : nullptr, total.data(), n, 1e-2f, rms});
+      for (size_t i = 0; i < sum.size(); ++i) {
+        const double expected =
+            (sum[i] - mean) / std::sqrt(variance + 1e-2) * gamma[i] + (shifts ? double(beta[i]) : 0);
+        EXPECT_NEAR(y[i], expected, 2e-4 * (1 + std::fabs(expected))) << n << " " << i << " " << rms;
+        EXPECT_NEAR(total[i], sum[i], 1e-6 * (1 + std::fabs(sum[i]))) << n << " " << i << " " << rms;
+      }
     }
   }
 }

@@ -26,16 +26,22 @@ namespace {
 
 constexpr int64_t kRows = 3, kColumns = 20;
 
-enum Activation { kNone, kGelu, kGeluTanh };
+enum Activation { kNone, kGelu, kGeluTanh, kSilu, kQuickGelu };
 
 Activation ActivationOf(const bertfuse_call& call) {
   const std::string name = call.attributes[0].s;
-  return name == "gelu" ? kGelu : name == "gelu_tanh" ? kGeluTanh : kNone;
+  return name == "gelu"         ? kGelu
+         : name == "gelu_tanh"  ? kGeluTanh
+         : name == "silu"       ? kSilu
+         : name == "quick_gelu" ? kQuickGelu
+                                : kNone;
 }
 
 ANY_DEVICE inline float Activated(float x, Activation activation) {
   if (activation == kGelu) return 0.5f * x * (1.0f + erff(x * 0.70710678f));
   if (activation == kGeluTanh) return 0.5f * x * (1.0f + tanhf(0.79788456f * (x + 0.044715f * x * x * x)));
+  if (activation == kSilu) return x / (1.0f + expf(-x));
+  if (activation == kQuickGelu) return x / (1.0f + expf(-1.702f * x));
   return x;
 }
 

@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(32 * kWarps)
 }
 
 // Grid: as many blocks as are resident at a time, or fewer.
-template <class T, int kOutPerLane>
+template <class T, int kOutPerLane, bool kVariant>
 __global__ void __launch_bounds__(32 * kWarps)
     PackedAttentionSimtKernel(const __grid_constant__ AttentionArguments<T> a) {
   LaunchDependents();
@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(32 * kWarps)
   for (PackedTile tile = tiles.Next(); tile.length > 0; tile = tiles.Next()) {
     for (int first_out = 0; first_out < a.head_size; first_out += kMaxOutDims) {
       __syncthreads();  // all warps are done with the tile before
-      ComputeTile<T, kOutPerLane, false>(OneSequence(a, tile), 0, tile.head, tile.first_query, first_out);
+      ComputeTile<T, kOutPerLane, kVariant>(OneSequence(a, tile), 0, tile.head, tile.first_query, first_out);
     }
   }
 }
@@ -220,9 +220,14 @@ cudaError_t AttentionSimt(const AttentionArguments<T>& a, const Device& device, 
     const auto launch = [&](void (*kernel)(AttentionArguments<T>)) {
       return LaunchResident(config, kernel, MaxPackedTiles(a.packed, a.heads, kQueries), 1, a);
     };
-    if (a.head_size <= 32) return launch(PackedAttentionSimtKernel<T, 1>);
-    if (a.head_size <= 64) return launch(PackedAttentionSimtKernel<T, 2>);
-    return launch(PackedAttentionSimtKernel<T, kMaxOutDims / 32>);
+    if (!a.IsPlain()) {
+      if (a.head_size <= 32) return launch(PackedAttentionSimtKernel<T, 1, true>);
+      if (a.head_size <= 64) return launch(PackedAttentionSimtKernel<T, 2, true>);
+      return launch(PackedAttentionSimtKernel<T, kMaxOutDims / 32, true>);
+    }
+    if (a.head_size <= 32) return launch(PackedAttentionSimtKernel<T, 1, false>);
+    if (a.head_size <= 64) return launch(PackedAttentionSimtKernel<T, 2, false>);
+    return launch(PackedAttentionSimtKernel<T, kMaxOutDims / 32, false>);
   }
   const int64_t query_blocks = CeilDiv(a.sequence, kQueries), out_blocks = CeilDiv(a.head_size, kMaxOutDims);
   const int64_t blocks = query_blocks * out_blocks * a.heads * a.batch;

@@ -21,6 +21,8 @@ namespace gemm_sm90 {
 inline constexpr GemmBlock kPersistentBlocks[] = {{128, 192, 5, 1}, {192, 128, 5, 1}, {128, 128, 6, 1}};
 inline constexpr GemmBlock kOneTileBlocks[] = {{128, 128, 7, 1}, {128, 128, 3, 2}, {128, 96, 8, 1}, {128, 96, 4, 2},
                                                {64, 64, 12, 1},  {64, 96, 10, 1},  {192, 192, 4, 1}};
+inline constexpr GemmBlock kGatedOneTileBlocks[] = {
+    {128, 128, 7, 1}, {128, 128, 3, 2}, {128, 96, 4, 2}, {64, 64, 12, 1}};
 inline constexpr GemmBlock kLayerNormBlocks[] = {{128, 128, 3, 2}, {64, 96, 5, 2}, {64, 128, 4, 2}};
 inline constexpr GemmBlock kSplitKBlocks[] = {{64, 96, 10, 1}};
 
@@ -45,12 +47,18 @@ bool GemmSm90Supports(const GemmArguments<Elements>& a, const Device& device) {
          IsAligned(a.beta, vector_bytes) && IsAligned(a.float_partials, 16) && IsAligned(a.partials, 16);
 }
 
-// All three return cudaErrorInvalidConfiguration for a tile that no kernel was compiled for.
+// All of them return cudaErrorInvalidConfiguration for a tile that no kernel was compiled for.
 
 // y[m, n] = activation(product + bias). `splits` > 1 takes the bare product only: null bias, no activation.
 template <class Elements>
 cudaError_t GemmSm90Elementwise(const GemmTile& tile, const GemmArguments<Elements>& arguments, const Device& device,
                                 cudaStream_t stream);
+
+// y[m, n / 2] = activation(product + bias of the first n / 2 columns) * (the same of the others), by a block of
+// kPersistentBlocks (n / 2 a multiple of 32) or kGatedOneTileBlocks (of 8). A block's n is of both factors.
+template <class Elements>
+cudaError_t GemmSm90Gated(const GemmTile& tile, const GemmArguments<Elements>& arguments, const Device& device,
+                          cudaStream_t stream);
 
 // y[m, n] = LayerNorm(activation(product + bias) + residual); n = cluster_n * block_n.
 template <class Elements>
@@ -74,6 +82,7 @@ cudaError_t GemmSm90(GemmForm form, const GemmTile& tile, const GemmArguments<El
     case GemmForm::kComplete:
       break;
   }
+  if (a.gates) return GemmSm90Gated(tile, a, device, stream);
   return a.gamma != nullptr ? GemmSm90LayerNorm(tile, a, device, stream) : GemmSm90Elementwise(tile, a, device, stream);
 }
 

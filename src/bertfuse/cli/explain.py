@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .fusion import print_passes
-from .models import Families, Level, OutputRows, metadata
+from .models import Level, OutputRows, metadata
 from .options import Json, grid
 from .output import Steps, command, print_json, stdout, table
 
@@ -28,7 +28,6 @@ def explain(
         typer.Option(metavar="keep|remove|ragged", help="As for fuse. \\[default: as in the folder's fused model]"),
     ] = None,
     output_rows: OutputRows = False,
-    families: Families = False,
     shapes: Annotated[
         str | None,
         typer.Option(metavar="BxS,…", help="Also say which kernels a GPU runs at these sizes, and what chose them."),
@@ -77,7 +76,7 @@ def explain(
         if padding is None:
             padding = (metadata(fused).get(PADDING_KEY) if fused != path else None) or "keep"
         say = lambda step: steps(f"Reading {model}: {step}")  # noqa: E731
-        options = {"padding": padding, "output_rows": output_rows, "families": families}
+        options = {"padding": padding, "output_rows": output_rows}
         result = examine(path, level=level, progress=say, **options)
         measured = _padding_measured(fused) if padding != "keep" else []
         named = model if path.is_relative_to(scratch) else path

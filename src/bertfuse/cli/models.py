@@ -63,14 +63,6 @@ OutputRows = Annotated[
         help="Compute only those rows of the last layer that an output needs; always on unless padding is kept.",
     ),
 ]
-Families = Annotated[
-    bool,
-    typer.Option(
-        "--families",
-        help="Experimental: also fuse families beyond BERT (RoPE, windows, gates, RMS norms). Gates and residual norms "
-        "have no kernel yet: runtimes, on the GPU too, compute their bodies; TensorRT plugins refuse them.",
-    ),
-]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit 1 when something expected was not fused.")]
 
 
@@ -129,7 +121,6 @@ def fuse(
     dtype: KeptDtype = None,
     padding: Padding = "keep",
     output_rows: OutputRows = False,
-    families: Families = False,
     strict: Strict = False,
     page: Page = False,
     overwrite: Overwrite = False,
@@ -150,7 +141,7 @@ def fuse(
     from bertfuse.graph_rewrite import FuseOptions, fuse_file
     from bertfuse.model_folder.files import find_model, folder_of
 
-    options = FuseOptions(level, not no_functions, dtype, padding, output_rows, families)
+    options = FuseOptions(level, not no_functions, dtype, padding, output_rows)
     source, whole_folder = find_model(model, prefer_fused=False), model.is_dir() and output.suffix != ".onnx"
     beside = None
     if page:

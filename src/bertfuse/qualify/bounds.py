@@ -77,13 +77,22 @@ class Bounds:
         slope = ACTIVATIONS[kind].slope(np.abs(x.value) + x.error)
         return self._rounded(value, slope * np.asarray(x.error) + 4 * _FLOAT * np.abs(x.value), 2)
 
-    def layer_norm(self, x: Number, gamma: Number, beta: Number, epsilon: float) -> Number:
-        value = _REFERENCE.layer_norm(x.value, gamma.value, beta.value, epsilon)
+    def halves(self, x: Number) -> tuple[Number, ...]:
+        errors = _REFERENCE.halves(np.broadcast_to(x.error, x.value.shape))
+        return tuple(Number(value, error) for value, error in zip(_REFERENCE.halves(x.value), errors, strict=True))
+
+    def multiply(self, a: Number, b: Number) -> Number:
+        error = np.abs(a.value) * b.error + np.abs(b.value) * a.error + np.asarray(a.error) * b.error
+        return self._rounded(a.value * b.value, error)
+
+    def layer_norm(self, x: Number, gamma: Number, beta: Number | None, epsilon: float) -> Number:
+        shift = 0.0 if beta is None else beta.value
+        value = _REFERENCE.layer_norm(x.value, gamma.value, shift, epsilon)
         deviation = np.sqrt(x.value.var(axis=-1, keepdims=True) + epsilon)
         error = np.broadcast_to(x.error, x.value.shape) + 4 * _FLOAT * np.abs(x.value)
         mean_error = np.sqrt(np.mean(np.square(error), axis=-1, keepdims=True))
         relative = mean_error / deviation
-        normal = np.abs(value - beta.value)  # times gamma
+        normal = np.abs(value - shift)  # times gamma
         first_order = np.abs(gamma.value) / deviation * (error + mean_error) + normal * relative
         known = np.where(relative < 0.25, first_order / (1 - np.minimum(relative, 0.25)), np.inf)
         return self._rounded(value, known + 8 * _FLOAT * normal + self._stored * normal, 2)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from bertfuse.graph_rewrite.ops import OPS, PACKING_OPS
-from bertfuse.graph_rewrite.ops.activations import OF_KERNELS
+from bertfuse.graph_rewrite.ops.activations import ACTIVATIONS
 
-from .problem import DTYPES, MASKS, PACKED_ALONE, Problem
+from .problem import ATTENTIONS, DTYPES, MASKS, PACKED_ALONE, Problem
 
 HIDDEN = (24, 32, 48, 64, 96, 128, 192, 256, 312, 320, 384, 512, 640, 768, 1024, 1280)
 TILES = (16, 32, 64, 96, 128, 192, 256)
@@ -150,7 +150,13 @@ class Draw:
             "window_right": self._one(sides),
         }
         columns = self._one((1, 2, 31, 64, 183, 2 * sequence + 1))
-        sizes = {"B": batch, "S": sequence, "D": head, "R": self._one((head // 2, head // 2, head // 4, 0))}
+        sizes = {
+            "B": batch,
+            "S": sequence,
+            "C": sequence,
+            "D": head,
+            "R": self._one((head // 2, head // 2, head // 4, 0)),
+        }
         attributes["bias_left"] = self._one((0, columns // 2, columns))
         return Problem(
             "FusedAttentionVariant",
@@ -179,8 +185,10 @@ class Draw:
         elif op == "UnpackTokens":  # a batch padded, of which the rows are in their places or in a row
             rows = {"P": len(lengths), "Q": longest + spare} if padded else {"P": 1, "Q": total}
             sizes |= {"B": len(lengths), "S": longest + spare} | rows
-        without = ("mask",) if op == "FusedAttention" else ()
-        switches = {"hints": op == "FusedAttention" and self._chance(0.2), "broken": self._chance(_BROKEN)}
+        elif op == "FusedAttentionVariant":  # any sequence may have all rows
+            sizes["C"] = sizes["B"] * sizes["S"]
+        without = ("mask",) if op in ATTENTIONS else ()
+        switches = {"hints": op in ATTENTIONS and self._chance(0.2), "broken": self._chance(_BROKEN)}
         return replace(problem, sizes=sizes, packed=tuple(lengths), without=without, **switches)
 
     def _lengths(self, most: int, longest: int) -> list[int]:
@@ -206,7 +214,9 @@ class Draw:
         if "approximate" in names and self._chance(0.3):
             attributes["approximate"] = "tanh"
         if "activation" in names and self._chance(0.3):
-            attributes["activation"] = self._one(OF_KERNELS)
+            attributes["activation"] = self._one(tuple(ACTIVATIONS))
+        if "norm" in names:
+            attributes["norm"] = self._one(("layer", "rms"))
         if "epsilon" in names and self._chance(0.5):
             attributes["epsilon"] = float(np.float32(self._one((1e-5, 1e-6, 1e-12))))
         without = tuple(name for name in spec.optional_inputs if self._chance(0.4))
@@ -221,7 +231,7 @@ class Draw:
             if self._chance(0.5):
                 tensors = [t.name for t in (*spec.inputs, *spec.outputs) if not t.by_pass and t.name not in without]
                 offset_of = self._one(tensors)
-        values, attention = "normal", problem.op in ("FusedAttention", "FusedAttentionVariant")
+        values, attention = "normal", problem.op in ATTENTIONS
         if floats and self._chance(0.35):
             values = self._one(("large", "small", "offset", "outliers", "zeros", "infinite"))
             if attention and values == "infinite":

@@ -14,7 +14,7 @@ import numpy as np
 
 from bertfuse.graph_rewrite.ops import PACKING_OPS
 
-from .problem import Problem
+from .problem import ATTENTIONS, Problem
 
 Inputs = Mapping[str, np.ndarray | None]
 
@@ -109,13 +109,14 @@ def spoil(problem: Problem, found: dict[str, Any], which: int, rng: np.random.Ge
 def plain_calls(problem: Problem, inputs: Inputs) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray | None]]]:
     """Which packed rows, and inputs of the op without packing that give them: sequences of a length together."""
     without = dict.fromkeys(problem.spec.packed_inputs)
-    if problem.op == "FusedAttention":
+    if problem.op in ATTENTIONS:
         offsets = np.asarray(inputs["cu_seqlens"])
         lengths = np.diff(offsets)
         qkv = _rows(inputs["qkv"])
         for length in sorted({int(length) for length in lengths} - {0}):
             rows = offsets[:-1][lengths == length][:, None] + np.arange(length)
-            yield rows.reshape(-1), {**inputs, **without, "qkv": qkv[rows]}
+            places = {name: inputs[name][:length] for name in ("cos", "sin") if inputs.get(name) is not None}
+            yield rows.reshape(-1), {**inputs, **without, "qkv": qkv[rows], **places}
         return
     rows = np.arange(int(inputs["row_count"]))
     given = {**inputs, **without}

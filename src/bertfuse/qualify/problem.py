@@ -15,6 +15,7 @@ from . import lengths
 
 DTYPES = ("float32", "float16", "bfloat16")
 DEFAULT_TACTIC = -1
+ATTENTIONS = ("FusedAttention", "FusedAttentionVariant")
 PACKED_ALONE = ("UnpackTokens", "FirstTokens", "RaggedPositions")  # without packed rows they have nothing to do
 _SWITCHES = ("constant", "tf32", "hints", "broken")
 
@@ -113,12 +114,12 @@ class Problem:
         s = self.sizes
         if "K" in s:
             return float(math.prod(self.leading)) * s["N"] * max(1, s["K"])
-        if self.op == "FusedAttention":
+        if self.op in ATTENTIONS:
             squares = s["B"] * s["S"] ** 2 if self.packed is None else sum(length**2 for length in self.packed)
-            return squares * (2.0 * s["H"] + 90.0 * self.attribute("num_heads"))
-        if self.op == "FusedAttentionVariant":
             heads = self.attribute("num_heads")
-            return s["B"] * s["S"] ** 2 * heads * (2.0 * s["D"] + 120.0)
+            if self.op == "FusedAttention":
+                return squares * (2.0 * s["H"] + 90.0 * heads)
+            return squares * heads * (2.0 * s["D"] + 120.0)
         return float(self.elements)
 
     def __str__(self) -> str:
@@ -246,7 +247,7 @@ def _check_packed(problem: Problem, text: str) -> None:
             mistake = "broken and hints are of packed rows: add packed="
     elif name not in PACKED_ALONE and not problem.spec.packed_inputs:
         mistake = f"{name} has no packed form"
-    elif name == "FusedAttention" and "mask" not in problem.without:
+    elif name in ATTENTIONS and "mask" not in problem.without:
         mistake = "packed rows have no mask: add without=mask"
     elif sum(given) > problem.capacity:
         mistake = f"packed= holds {sum(given)} rows, more than the {problem.capacity} that the tensors hold"

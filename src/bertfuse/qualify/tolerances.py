@@ -30,6 +30,8 @@ _SCORES = "; q + bias is rounded, and of a few keys with competing weights a sco
 
 _TURNED = "; Q and K are rounded once more where they are normalised and rotated, as two products each"
 
+_FACTORS = "; both factors may be rounded, before the bias is added too, and each error is as large as the other factor"
+
 _TF32 = "operands rounded to 11 bits (2.8e-4 a product): 2.8e-4 on a sum of variance 1, at 5 to 6 deviations"
 
 TOLERANCES: dict[tuple[str, str], Tolerance] = {
@@ -47,6 +49,10 @@ TOLERANCES: dict[tuple[str, str], Tolerance] = {
     ("FusedAttentionVariant", "tf32"): Tolerance(2e-3, 4e-3, _TF32 + "; of scores, weights and values, as float16"),
     ("FusedAttentionVariant", "float16"): Tolerance(2e-3, 4e-3, _HALF + _SCORES + _TURNED),
     ("FusedAttentionVariant", "bfloat16"): Tolerance(1.6e-2, 3.2e-2, _BRAIN + _SCORES + _TURNED),
+    ("FusedGatedGemm", "float32"): Tolerance(2e-5, 2e-5, _SUM + "; one is a factor of the other"),
+    ("FusedGatedGemm", "tf32"): Tolerance(4e-3, 8e-3, _TF32 + "; two such sums are multiplied"),
+    ("FusedGatedGemm", "float16"): Tolerance(4e-3, 8e-3, _HALF + _FACTORS),
+    ("FusedGatedGemm", "bfloat16"): Tolerance(3.2e-2, 6.4e-2, _BRAIN + _FACTORS),
     ("FusedGemm", "float32"): Tolerance(1e-5, 1e-5, _SUM),
     ("FusedGemm", "tf32"): Tolerance(2e-3, 2e-3, _TF32),
     ("FusedGemm", "float16"): Tolerance(2e-3, 2e-3, _HALF),
@@ -63,6 +69,10 @@ TOLERANCES: dict[tuple[str, str], Tolerance] = {
     ("FusedGemmLayerNorm", "tf32"): Tolerance(2e-3, 2e-3, _TF32),
     ("FusedGemmLayerNorm", "float16"): Tolerance(2e-3, 2e-3, _HALF),
     ("FusedGemmLayerNorm", "bfloat16"): Tolerance(1.6e-2, 1.6e-2, _BRAIN),
+    ("FusedGemmResidualNorm", "float32"): Tolerance(1e-5, 1e-5, _SUM),
+    ("FusedGemmResidualNorm", "tf32"): Tolerance(2e-3, 2e-3, _TF32),
+    ("FusedGemmResidualNorm", "float16"): Tolerance(2e-3, 2e-3, _HALF),
+    ("FusedGemmResidualNorm", "bfloat16"): Tolerance(1.6e-2, 1.6e-2, _BRAIN),
 }
 
 

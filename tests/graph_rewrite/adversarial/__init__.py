@@ -16,7 +16,7 @@ import onnx
 from bertfuse.graph_rewrite import FusionResult, fuse
 from bertfuse.graph_rewrite.spec import DOMAIN
 from bertfuse.qualify.apart import Ended, messages
-from bertfuse.qualify.mutants.verdict import FAMILIES, Verdict, judge
+from bertfuse.qualify.mutants.verdict import Verdict, judge
 
 from .build import Case
 from .half import judge_in_half
@@ -51,8 +51,7 @@ def tried(kind: str, seed: int) -> tuple[str, Case, Verdict]:
         return name, case, judge_padded(case, seed)
     feeds = case.feeds(seed)
     with np.errstate(all="ignore"):
-        level = FAMILIES if case.families else "full"
-        verdict = judge_in_half(case, feeds) if case.dtype else judge(case.model, feeds, level)
+        verdict = judge_in_half(case, feeds) if case.dtype else judge(case.model, feeds)
     if verdict.outcome == "invalid" and (case.never or case.attributes):
         verdict = Verdict("refused", verdict.text, result=fuse(case.model))
     if verdict.result is not None and not verdict.bad:

@@ -42,7 +42,6 @@ class Case:
     count    how many inputs are made, one of each kind at least; 0: `more` alone
     runs     whether ONNX Runtime runs the model: of one that it need not run, fusing must not crash
     padded   fused with padding removed, and with tokens in a row; `feeds` are its own
-    families  fused with families=True
     """
 
     model: onnx.ModelProto
@@ -56,7 +55,6 @@ class Case:
     count: int = 14
     runs: bool = True
     padded: Padded | None = None
-    families: bool = False
 
     def feeds(self, seed: int) -> dict[str, Feed]:
         read = signature(self.model)

@@ -66,7 +66,7 @@ def _gate(r: Random) -> Case:
     b.output(product)
     if r.random() < 0.2:
         b.output(r.choice([made, gate]))
-    return Case(b.model(), families=True, count=8, longest=r.choice([6, 70]), runs=False)
+    return Case(b.model(), count=8, longest=r.choice([6, 70]), runs=False)
 
 
 def _rms_of(b: Graph, total: str, x: str, gamma: str) -> str:
@@ -113,7 +113,7 @@ def _residual(r: Random) -> Case:
         made = _rms_of(b, total, x if width == HIDDEN else total, gamma)
     b.output(made)
     b.output(r.choice([total, total, b.op("Mul", total, b.const(2.0))]))
-    case = Case(b.model(), families=True, count=8)
+    case = Case(b.model(), count=8)
     case.runs = False  # norms over other axes and scales of other sizes
     return case
 
@@ -134,7 +134,7 @@ def _narrow(r: Random) -> Case:
         else b.cast(b.op("Mul", made, like(gamma)), FLOAT)
     )
     b.output(made, total)
-    return Case(b.model(), families=True, count=8)
+    return Case(b.model(), count=8)
 
 
 RECIPES = (_gate, _gate, _residual, _residual, _narrow)

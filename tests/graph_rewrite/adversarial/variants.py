@@ -30,7 +30,7 @@ def variant_case(r: Random, variant: Variant, opset: int | None = None, **case: 
     b.input("x", ("B", "S", HIDDEN))
     b.ids(M)
     b.output(attend(b, variant))
-    return Case(b.model(), families=True, count=8, **case)
+    return Case(b.model(), count=8, **case)
 
 
 def _any(r: Random) -> Case:

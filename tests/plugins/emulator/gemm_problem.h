@@ -18,24 +18,37 @@ inline double Activated(Activation activation, double x) {
       return 0.5 * x * (1 + std::erf(x * std::sqrt(0.5)));
     case Activation::kGeluTanh:
       return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-    default:
-      return x;
+    case Activation::kSilu:
+      return x / (1 + std::exp(-x));
+    case Activation::kQuickGelu:
+      return x / (1 + std::exp(-1.702 * x));
+    case Activation::kNone:
+      break;
   }
+  return x;
 }
 
 template <class T>
 class GemmProblem {
  public:
-  // With a norm, of a whole row of blocks.
-  GemmProblem(emulator::Random* random, int64_t m, int64_t n, int64_t k, bool packed)
-      : x_(m * k), weight_(n * k), bias_(n), residual_(m * n), gamma_(n), beta_(n), y_(m * n), row_count_(1) {
+  // With a norm, of a whole row of blocks. `gates`: n is of both factors.
+  GemmProblem(emulator::Random* random, int64_t m, int64_t n, int64_t k, bool packed, bool gates = false)
+      : x_(m * k),
+        weight_(n * k),
+        bias_(n),
+        residual_(m * n),
+        gamma_(n),
+        beta_(n),
+        y_(m * n / (gates ? 2 : 1)),
+        row_count_(1) {
     GemmArguments<Elements<T>>& a = arguments;
     a.m = m, a.n = n, a.k = k;
     x_.Fill(random, 1), weight_.Fill(random, 1 / std::sqrt(static_cast<double>(k)));
     bias_.Fill(random, 0.5), residual_.Fill(random, 1), gamma_.Fill(random, 0.3), beta_.Fill(random, 0.3);
     a.x = x_.array.data(), a.weight = weight_.array.data(), a.y = y_.data();
     a.bias = random->OneIn(4) ? nullptr : bias_.array.data();
-    a.activation = static_cast<Activation>(random->Between(0, 2));
+    a.gates = gates;
+    a.activation = static_cast<Activation>(random->Between(0, gates ? 4 : 2));
     a.weights_are_constant = random->OneIn(2);
     a.last_rows_first = random->OneIn(2);
     a.epsilon = 1e-5f;
@@ -78,6 +91,12 @@ class GemmProblem {
   }
   double AfterActivation(double product, int64_t column) const {
     return Activated(arguments.activation, product + (arguments.bias == nullptr ? 0.0 : bias_[column]));
+  }
+  // An element of a gate's result, of a row's products.
+  double Gated(const double* product, int64_t column) const {
+    const int64_t other = arguments.n / 2 + column;
+    return AfterActivation(product[column], column) *
+           (product[other] + (arguments.bias == nullptr ? 0.0 : bias_[other]));
   }
   // One row of the result with LayerNorm.
   std::vector<double> Normalized(const double* product, int64_t row) const {

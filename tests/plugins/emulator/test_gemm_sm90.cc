@@ -178,6 +178,32 @@ void TestOneTile() {
 }
 
 template <class T>
+void TestGated() {
+  Random random(emulator::Seed());
+  Result result;
+  const auto test = [&](const GemmBlock& block, bool packed) {
+    GemmTile tile = {block};
+    const int rows = gemm_sm90::IsPersistent(block) ? 32 : 8;  // of each factor
+    DrawCluster(&random, 2 * rows, &tile);
+    const int64_t m = DrawSize(&random, random.Between(1, 3) * tile.cluster_m, block.m, 1);
+    const int64_t n = DrawSize(&random, random.Between(1, 3) * tile.cluster_n, block.n / 2, rows);
+    const int64_t k = DrawSize(&random, std::max(1, 2 * block.stages / tile.cluster_m), kStageK<T>, 8);
+    GemmProblem<T> problem(&random, m, 2 * n, k, packed, true);
+    const Device device = DrawDevice(&random, tile);
+    SCOPED_TRACE(Describe(problem, tile));
+    if (!Run(&problem, [&] { return GemmSm90Gated(tile, problem.arguments, device, nullptr); })) return;
+    const std::vector<double> product = problem.Product();
+    emulator::Comparison comparison(emulator::ToleranceOf("FusedGatedGemm", emulator::kDtype<T>));
+    for (int64_t i = 0; i < problem.rows() * n; ++i) {
+      comparison.Add(ToFloat(problem.arguments.y[i]), problem.Gated(&product[i / n * 2 * n], i % n));
+    }
+    result.Add(comparison);
+  };
+  ForEachBlock(kPersistentBlocks, 3, test);
+  ForEachBlock(gemm_sm90::kGatedOneTileBlocks, 3, test);
+}
+
+template <class T>
 void TestLayerNorm() {
   Random random(emulator::Seed());
   Result result;
@@ -235,6 +261,8 @@ void TestSplitK() {
   });
 }
 
+TEST(EmulatedGemmSm90, GatedFloat16) { TestGated<__half>(); }
+TEST(EmulatedGemmSm90, GatedBfloat16) { TestGated<__nv_bfloat16>(); }
 TEST(EmulatedGemmSm90, PersistentFloat16) { TestPersistent<__half>(); }
 TEST(EmulatedGemmSm90, PersistentBfloat16) { TestPersistent<__nv_bfloat16>(); }
 TEST(EmulatedGemmSm90, LastWaveFloat16) { TestLastWave<__half>(); }

@@ -118,9 +118,12 @@ TEST(Arrangement, OfEveryOpIsCertain) {
   for (const OpDef& op : AllOps()) {
     for (uint32_t present : Readings(op)) {
       const Example example(op, present, BERTFUSE_FLOAT32, BERTFUSE_INT64);
-      std::vector<int32_t> ranks;
+      std::vector<int32_t> ranks, dtypes;
       for (const abi::Dims& shape : example.Shapes(2, 8)) ranks.push_back(shape.nbDims);
-      EXPECT_EQ(FindPresent(op, static_cast<int>(ranks.size()), nullptr, ranks.data()), present) << op.name;
+      for (int i = 0; i < op.num_inputs; ++i) {
+        if (bertfuse::tensorrt::Has(present, i)) dtypes.push_back(example.dtypes[static_cast<int>(op.inputs[i].dtype)]);
+      }
+      EXPECT_EQ(FindPresent(op, static_cast<int>(ranks.size()), dtypes.data(), ranks.data()), present) << op.name;
     }
   }
 }

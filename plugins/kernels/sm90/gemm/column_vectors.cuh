@@ -71,8 +71,9 @@ struct StepVectors {
   }
 };
 
-// The epilogue's vectors at the block's columns, on their way from global to shared memory, where they are float32.
-// Those of one step lie side by side, every two columns of each, because they are read together.
+// The epilogue's vectors at the block's columns (of y, from `first` on, in each factor), on their way from global to
+// shared memory, where they are float32. Those of one step lie side by side, every two columns of each, because they
+// are read together.
 template <class Config>
 class VectorRegisters {
   using T = typename Config::Y;
@@ -85,8 +86,9 @@ class VectorRegisters {
       const T* data = static_cast<const T*>(DataOf(Vectors::VectorAt(vector), p));
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        const bool inside = data != nullptr && Column(i) < Config::kN && first + Column(i) < p.n;
-        value_[vector][i] = inside ? ToFloat(data[first + Column(i)]) : 0.0f;
+        const int factor = Column(i) / Config::kOutN, column = first + Column(i) % Config::kOutN;
+        const bool inside = data != nullptr && Column(i) < Config::kN && column < p.n;
+        value_[vector][i] = inside ? ToFloat(data[factor * p.n + column]) : 0.0f;
       }
     }
   }

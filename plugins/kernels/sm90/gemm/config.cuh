@@ -12,8 +12,9 @@
 namespace bertfuse::kernels::gemm_sm90 {
 
 // A block's output tile and the pipeline that feeds it. A stage holds 128 bytes of k of each row of x and weight: the
-// width that TMA swizzles over. kPacked: the number of rows is read on the device.
-template <class Elements, int kM_, int kN_, int kStages_, int kBlocks_, bool kPacked_>
+// width that TMA swizzles over. kPacked: the number of rows is read on the device. Of an epilogue that multiplies
+// factors the product's kN columns are kOutN of each factor, one factor after the other.
+template <class Elements, int kM_, int kN_, int kStages_, int kBlocks_, bool kPacked_, int kFactors_ = 1>
 struct TileConfig : Elements {
   using typename Elements::Accumulator;
   using typename Elements::Weight;
@@ -21,6 +22,8 @@ struct TileConfig : Elements {
   using typename Elements::Y;
   static constexpr int kM = kM_;
   static constexpr int kN = kN_;
+  static constexpr int kFactors = kFactors_;
+  static constexpr int kOutN = kN / kFactors;
   static constexpr int kStages = kStages_;
   static constexpr int kBlocks = kBlocks_;  // resident on a multiprocessor
   static constexpr bool kPacked = kPacked_;
@@ -30,14 +33,15 @@ struct TileConfig : Elements {
   static_assert(std::is_same_v<X, Weight>, "WgmmaOp has instructions for operands of one type");
   static constexpr int kXBytes = kM * kRowBytes;
   static constexpr int kStageBytes = kXBytes + kN * kRowBytes;
-  static constexpr int kAccumulators = kN / 2;  // of a thread, for 64 rows
+  static constexpr int kAccumulators = kN / 2;        // of a thread, for 64 rows
+  static constexpr int kOutAccumulators = kOutN / 2;  // that the epilogue leaves to be stored, the first ones
   static constexpr size_t kVectorOffset = static_cast<size_t>(kStages) * kStageBytes;
 };
 
 // Persistent, ping-pong: blocks stay on their multiprocessor, and two consumer warpgroups take tiles alternately. While
 // one runs its epilogue the other multiplies.
 template <class Elements, int kM, int kN, int kStages, bool kPacked, class Epilogue_>
-struct PersistentConfig : TileConfig<Elements, kM, kN, kStages, 1, kPacked> {
+struct PersistentConfig : TileConfig<Elements, kM, kN, kStages, 1, kPacked, Epilogue_::kFactors> {
   using Epilogue = Epilogue_;
   static_assert(sizeof(typename Elements::Y) == 2, "results are stored as pairs of 2-byte elements");
   static_assert(!Epilogue::kAddsResidual && !Epilogue::kNormalizes, "there is no room to stage rows");
@@ -72,8 +76,8 @@ struct SplitKConfig : TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked> {
 // its rows. Where two blocks share a multiprocessor, one runs its epilogue while the other multiplies. TMA stores the
 // tile, and loads the residual, through stages of the pipeline.
 template <class Elements, int kM, int kN, int kStages, int kBlocks, bool kPacked, class Epilogue_>
-struct OneTileConfig : TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked> {
-  using Base = TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked>;
+struct OneTileConfig : TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked, Epilogue_::kFactors> {
+  using Base = TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked, Epilogue_::kFactors>;
   using Epilogue = Epilogue_;
   static constexpr int kWarpgroups = kM / 64;
   static constexpr int kConsumersPerStage = kWarpgroups;
@@ -82,9 +86,9 @@ struct OneTileConfig : TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked> {
   static constexpr bool kPersistent = false, kPermutesWeight = false;
 
   // A warpgroup's rows are staged in boxes as wide as TMA's swizzle allows.
-  static constexpr int kBoxColumns = kN % 64 == 0 ? 64 : 32;
+  static constexpr int kBoxColumns = Base::kOutN % 64 == 0 ? 64 : Base::kOutN % 32 == 0 ? 32 : 16;
   static constexpr int kBoxBytes = 64 * kBoxColumns * static_cast<int>(sizeof(typename Base::Y));
-  static constexpr int kBoxes = kN / kBoxColumns;
+  static constexpr int kBoxes = Base::kOutN / kBoxColumns;
   static constexpr int kStagingBytes = kBoxes * kBoxBytes;
   static constexpr int kWarpgroupsPerStage = kWarpgroups > 1 && 2 * kStagingBytes <= Base::kStageBytes ? 2 : 1;
   static constexpr int kEpilogueStages = (kWarpgroups - 1) / kWarpgroupsPerStage + 1;

@@ -21,12 +21,15 @@ namespace bertfuse::kernels::gemm_sm90 {
 // tile.Column(j) and the column after it. `tile` also has the step's Vectors<Step>(j) at these columns, the kernel's
 // parameters(), and in the one-tile kernel the staged() residual. Apply() returns what remains to be done when the
 // values are stored, eight at a time. Only a norm returns anything, and so it must be the last step. A gate multiplies
-// some columns by others, so the tile that is stored would have to become narrower, too.
+// the columns of two factors (TileConfig), which leaves half as many to be stored, in the first values; it is the last
+// step, too.
 template <class... Steps>
 struct Epilogue {
   using Vectors = StepVectors<Steps...>;
   static constexpr bool kAddsResidual = (false || ... || Steps::kAddsResidual);
   static constexpr bool kNormalizes = (false || ... || Steps::kNormalizes);  // whole rows, across the cluster
+
+  static constexpr int kFactors = (1 * ... * Steps::kFactors);
 
   static constexpr bool kEachNormalizes[] = {false, Steps::kNormalizes...};
   static_assert(kNormalizes == kEachNormalizes[sizeof...(Steps)], "only the last step may leave something to do");
@@ -51,6 +54,7 @@ struct Epilogue {
 template <ColumnVector... kEach>
 struct EpilogueStep : ColumnVectors<kEach...> {
   static constexpr bool kAddsResidual = false, kNormalizes = false;
+  static constexpr int kFactors = 1;
   static bool Supports(Activation) { return true; }
   static bool DoesNothing(const Parameters&) { return false; }
   template <class Pipeline>
@@ -94,6 +98,20 @@ struct Activate : EpilogueStep<> {
   template <class Tile, int kCount>
   __device__ __forceinline__ static NothingToFinish Apply(float (&v)[kCount], const Tile& tile) {
     Set::template For16Bits<kCount>(v, tile.parameters().activation);
+    return {};
+  }
+};
+
+// The first factor's activation times the second factor.
+template <class Set>
+struct Gate : EpilogueStep<> {
+  static constexpr int kFactors = 2;
+  static bool Supports(Activation activation) { return Set::Has(activation); }
+  template <class Tile, int kCount>
+  __device__ __forceinline__ static NothingToFinish Apply(float (&v)[kCount], const Tile& tile) {
+    Set::template For16Bits<kCount / 2>(v, tile.parameters().activation);
+#pragma unroll
+    for (int i = 0; i < kCount / 2; ++i) v[i] *= v[i + kCount / 2];
     return {};
   }
 };

@@ -10,6 +10,7 @@ namespace bertfuse::kernels {
 namespace gemm_sm90 {
 
 using Elementwise = Epilogue<AddBias, Activate<Activations>>;
+using Gated = Epilogue<AddBias, Gate<GateActivations>>;
 template <class Elements, size_t kIndex, bool kPacked>
 using OneTile =
     OneTileConfig<Elements, kOneTileBlocks[kIndex].m, kOneTileBlocks[kIndex].n, kOneTileBlocks[kIndex].stages,
@@ -28,6 +29,14 @@ using SplitK = SplitKConfig<Sums<Elements>, kSplitKBlocks[kIndex].m, kSplitKBloc
 template <class Elements, size_t kIndex, bool kPacked>
 using Persistent = PersistentConfig<Elements, kPersistentBlocks[kIndex].m, kPersistentBlocks[kIndex].n,
                                     kPersistentBlocks[kIndex].stages, kPacked, Elementwise>;
+
+template <class Elements, size_t kIndex, bool kPacked>
+using GatedPersistent = PersistentConfig<Elements, kPersistentBlocks[kIndex].m, kPersistentBlocks[kIndex].n,
+                                         kPersistentBlocks[kIndex].stages, kPacked, Gated>;
+template <class Elements, size_t kIndex, bool kPacked>
+using GatedOneTile =
+    OneTileConfig<Elements, kGatedOneTileBlocks[kIndex].m, kGatedOneTileBlocks[kIndex].n,
+                  kGatedOneTileBlocks[kIndex].stages, kGatedOneTileBlocks[kIndex].per_multiprocessor, kPacked, Gated>;
 
 // Calls launch(packed as a bool_constant).
 template <class Elements, class Launch>
@@ -68,6 +77,22 @@ cudaError_t GemmSm90Elementwise(const GemmTile& tile, const GemmArguments<Elemen
   }
   return WithBlock(kOneTileBlocks, tile.block, a, [&](auto index, auto packed) {
     return LaunchOneTile<OneTile<Elements, decltype(index)::value, decltype(packed)::value>>(tile, a, device, stream);
+  });
+}
+
+template <class Elements>
+cudaError_t GemmSm90Gated(const GemmTile& tile, const GemmArguments<Elements>& a, const Device& device,
+                          cudaStream_t stream) {
+  using namespace gemm_sm90;
+  if (IsPersistent(tile.block)) {
+    return WithBlock(kPersistentBlocks, tile.block, a, [&](auto index, auto packed) {
+      return LaunchPersistent<GatedPersistent<Elements, decltype(index)::value, decltype(packed)::value>>(
+          tile, a, device, stream);
+    });
+  }
+  return WithBlock(kGatedOneTileBlocks, tile.block, a, [&](auto index, auto packed) {
+    return LaunchOneTile<GatedOneTile<Elements, decltype(index)::value, decltype(packed)::value>>(tile, a, device,
+                                                                                                  stream);
   });
 }
 

@@ -17,7 +17,7 @@ namespace bertfuse::kernels::gemm_sm90 {
 template <class Config, class T>
 cudaError_t Prepare(const GemmTile& tile, const GemmArguments<T>& a, Parameters* p) {
   const int cluster = tile.cluster_m * tile.cluster_n;
-  if (cluster < 1 || cluster > kMaxCluster || tile.splits < 1 || Config::kN / 8 % tile.cluster_m != 0) {
+  if (cluster < 1 || cluster > kMaxCluster || tile.splits < 1 || Config::kOutN / 8 % tile.cluster_m != 0) {
     return cudaErrorInvalidConfiguration;
   }
   p->bias = a.bias;
@@ -28,7 +28,7 @@ cudaError_t Prepare(const GemmTile& tile, const GemmArguments<T>& a, Parameters*
   p->partials = a.partials;
   p->partial_rows = static_cast<int>(a.partial_rows);
   p->m = static_cast<int>(a.m);
-  p->n = static_cast<int>(a.n);
+  p->n = static_cast<int>(a.n / Config::kFactors);
   p->k_stages = static_cast<int>(CeilDiv(a.k, Config::kStageK));
   p->stages_per_split = static_cast<int>(CeilDiv(p->k_stages, tile.splits));
   if ((tile.splits - 1) * p->stages_per_split >= p->k_stages) return cudaErrorInvalidConfiguration;
@@ -40,12 +40,12 @@ cudaError_t Prepare(const GemmTile& tile, const GemmArguments<T>& a, Parameters*
     p->x_multicasters *= 2;
   }
   p->x_slice_rows = Config::kM / p->x_multicasters;
-  p->weight_slice_rows = Config::kN / tile.cluster_m;
+  p->weight_slice_rows = Config::kOutN / tile.cluster_m;
   p->column_mask = 0;
   for (int i = 0; i < tile.cluster_m; ++i) p->column_mask |= 1u << (i * tile.cluster_n);
   // Counted in 64 bits: a grid takes fewer than 2^31 blocks.
   const int64_t tiles_m = CeilDiv(a.m, static_cast<int64_t>(tile.cluster_m) * Config::kM);
-  const int64_t tiles_n = CeilDiv(a.n, static_cast<int64_t>(tile.cluster_n) * Config::kN);
+  const int64_t tiles_n = CeilDiv(p->n, static_cast<int64_t>(tile.cluster_n) * Config::kOutN);
   if (tiles_m * tiles_n * tile.splits * cluster > std::numeric_limits<int>::max()) return cudaErrorInvalidConfiguration;
   p->tiles_m = static_cast<int>(tiles_m);
   p->tiles_n = static_cast<int>(tiles_n);
@@ -109,7 +109,7 @@ cudaError_t LaunchPersistent(const GemmTile& tile, const GemmArguments<T>& a, co
   Parameters p = {};
   cudaError_t error = Prepare<Config>(tile, a, &p);
   if (error != cudaSuccess) return error;
-  if (a.n % kPermutedRows != 0 || p.weight_slice_rows % kPermutedRows != 0) {
+  if (p.n % kPermutedRows != 0 || p.weight_slice_rows % kPermutedRows != 0) {
     return cudaErrorInvalidConfiguration;
   }
   if (tile.splits > 1) {
@@ -147,7 +147,7 @@ cudaError_t LaunchOneTile(const GemmTile& tile, const GemmArguments<T>& a, const
   error = MakeOperandMaps<Config>(a, &p);
   if (error != cudaSuccess) return error;
   constexpr auto kType = kTensorMapType<typename Config::Y>;
-  error = MakeTensorMap({a.y, a.m, a.n, a.n, 64, Config::kBoxColumns}, kType, &p.y_map);
+  error = MakeTensorMap({a.y, a.m, p.n, p.n, 64, Config::kBoxColumns}, kType, &p.y_map);
   if (error != cudaSuccess) return error;
   if (Config::Epilogue::kAddsResidual && p.has_residual) {
     error = MakeTensorMap({a.residual, a.m, a.n, a.n, 64, Config::kBoxColumns}, kType, &p.residual_map);

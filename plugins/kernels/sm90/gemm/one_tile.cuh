@@ -91,7 +91,7 @@ class OneTileConsumer {
     const auto finish =
         Config::Epilogue::Apply(values, TileRows<Config>(pipeline_, tile, Vectors(), staged, group, kWarpgroup));
 #pragma unroll
-    for (int i = 0; i < Config::kAccumulators / 8; ++i) {
+    for (int i = 0; i < Config::kOutAccumulators / 8; ++i) {
       finish(i, &values[8 * i]);
       staged.Store(i, &values[8 * i]);
     }

@@ -20,9 +20,9 @@ struct Parameters {
   void* partials;  // in y's type, of y's rows from unsplit_rows on: [splits - 1, partial_rows, n]
   int partial_rows;
   int unsplit_rows, unsplit_tiles;
-  int m, n, k_stages, stages_per_split;
+  int m, n, k_stages, stages_per_split;      // n: y's columns
   int cluster_m, cluster_n, x_multicasters;  // x_multicasters: blocks of a cluster row that load a slice of x for all
-  int x_slice_rows, weight_slice_rows;       // that a block loads for the others
+  int x_slice_rows, weight_slice_rows;       // that a block loads for the others; of weight, of each factor
   uint32_t column_mask;                      // a bit for each block of the cluster's first column, by rank
   int tiles_m, tiles_n, tiles;               // counted in clusters; `tiles` counts each split of a tile
   cutlass::FastDivmod cluster_n_divmod, tiles_n_divmod;

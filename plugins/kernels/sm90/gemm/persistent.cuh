@@ -87,13 +87,15 @@ class PersistentConsumer {
 
   // Sets the accumulators to the bias of this thread's columns, if the epilogue begins with one; else to 0.
   __device__ __forceinline__ void StartFromBias(Accumulators& accumulators, const Tile& tile) const {
-    const T* bias = static_cast<const T*>(p_.bias) + tile.column + threadIdx.x % 4 * 8;
+    constexpr int kGroups = Config::kOutN / kPermutedRows;
 #pragma unroll
     for (int i = 0; i < Config::kN / kPermutedRows; ++i) {
-      const bool inside = StartsFromBias::kPossible && p_.bias != nullptr && tile.column + i * kPermutedRows < p_.n;
+      const int group = i % kGroups * kPermutedRows;
+      const T* bias = static_cast<const T*>(p_.bias) + i / kGroups * p_.n + tile.column + threadIdx.x % 4 * 8;
+      const bool inside = StartsFromBias::kPossible && p_.bias != nullptr && tile.column + group < p_.n;
 #pragma unroll
       for (int t = 0; t < 4; ++t) {
-        const uint32_t packed = inside ? *reinterpret_cast<const uint32_t*>(bias + i * kPermutedRows + 2 * t) : 0;
+        const uint32_t packed = inside ? *reinterpret_cast<const uint32_t*>(bias + group + 2 * t) : 0;
         const float2 pair = UnpackPair<T>(packed);
 #pragma unroll
         for (int j = 0; j < 2 * Config::kRowBlocks; ++j) {
@@ -117,7 +119,7 @@ class PersistentConsumer {
         const int row = rows.Row(half), column = rows.Column(0);
         T* y = out + static_cast<int64_t>(row) * p_.n + column;
 #pragma unroll
-        for (int i = 0; i < Config::kN / kPermutedRows; ++i) {
+        for (int i = 0; i < Config::kOutN / kPermutedRows; ++i) {
           uint32_t pairs[4];
 #pragma unroll
           for (int t = 0; t < 4; ++t) {

@@ -81,8 +81,15 @@ class Producer {
   }
 
   __device__ __forceinline__ void LoadWeight(const Tile& tile, int k_stage, int stage, const Slice& slice) const {
-    char* to = pipeline_.Stage(stage) + Config::kXBytes + slice.first * Config::kRowBytes;
-    const int row = tile.column + slice.first, k = k_stage * Config::kStageK;
+#pragma unroll
+    for (int factor = 0; factor < Config::kFactors; ++factor) LoadFactor(factor, tile, k_stage, stage, slice);
+  }
+
+  // In the last tile the first factor's rows go on into the second's: those columns are not stored.
+  __device__ __forceinline__ void LoadFactor(int factor, const Tile& tile, int k_stage, int stage,
+                                             const Slice& slice) const {
+    char* to = pipeline_.Stage(stage) + Config::kXBytes + (factor * Config::kOutN + slice.first) * Config::kRowBytes;
+    const int row = factor * p_.n + tile.column + slice.first, k = k_stage * Config::kStageK;
     if constexpr (Config::kPermutesWeight) {
       const int group = row / kPermutedRows;
       if (p_.cluster_m == 1) {

@@ -122,7 +122,7 @@ class TileScheduler {
     int panel, column;
     p_.tiles_n_divmod(panel, column, index);
     tile.row = (panel * p_.cluster_m + block_.rank_m) * Config::kM;
-    tile.column = (column * p_.cluster_n + block_.rank_n) * Config::kN;
+    tile.column = (column * p_.cluster_n + block_.rank_n) * Config::kOutN;
     return tile;
   }
 

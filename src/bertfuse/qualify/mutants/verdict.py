@@ -28,7 +28,6 @@ from .sessions import run, session, taken
 
 Feeds = Mapping[str, Feed]
 
-FAMILIES = "families"
 # Scores that are rounded by this are none any more.
 _LOST = 0.1
 
@@ -61,15 +60,11 @@ class Verdict:
         return self.outcome in ("wrong", "crashed")
 
 
-def _fused(model: onnx.ModelProto, level: str) -> FusionResult:
-    return fuse(model, families=True) if level == FAMILIES else fuse(model, level=level)
-
-
 def judge(model: onnx.ModelProto, feeds: Feeds, level: str = "full", invalid: bool = True) -> Verdict:
     """Fuses `model` and compares both in ONNX Runtime, the fused one by its op bodies, over all of `feeds`.
 
-    `level` is one of fuse(), or FAMILIES for those beyond BERT as well. A model that does not run is fused, too, for
-    what fuse() may raise; without `invalid` it is left at that.
+    `level` is one of fuse(). A model that does not run is fused, too, for what fuse() may raise; without `invalid` it
+    is left at that.
     """
     try:
         original = session(model)
@@ -81,7 +76,7 @@ def judge(model: onnx.ModelProto, feeds: Feeds, level: str = "full", invalid: bo
         text = "runs with none of the inputs"
         return _of_an_invalid(model, level, text) if invalid else Verdict("invalid", text)
     try:
-        result = _fused(model, level)
+        result = fuse(model, level=level)
     except BertfuseError as error:
         outcome = "wrong" if "fused model is not valid" in str(error) else "refused"
         return Verdict(outcome, one_line(error), ran=len(wanted))
@@ -119,7 +114,7 @@ def one_line(error: BaseException) -> str:
 def _of_an_invalid(model: onnx.ModelProto, level: str, text: str) -> Verdict:
     """Nothing can be compared; fuse() has to survive it all the same."""
     try:
-        _fused(model, level)
+        fuse(model, level=level)
     except BertfuseError:
         pass
     except Exception as error:

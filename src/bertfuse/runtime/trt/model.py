@@ -15,7 +15,6 @@ from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import OPS, functions
 from bertfuse.graph_rewrite.dialect.standard_ops import FunctionBody
 from bertfuse.graph_rewrite.io import open_model, write
-from bertfuse.graph_rewrite.ops import BODY_OPS
 from bertfuse.graph_rewrite.quantization import is_quantized
 from bertfuse.graph_rewrite.spec import DOMAIN, DTYPE_VARIABLES, NODE_MARKERS
 from bertfuse.graph_rewrite.weights import Weight
@@ -112,8 +111,6 @@ def prepare(
     model, weights = open_model(source)
     fused = [node for node in model.graph.node if node.domain == DOMAIN]
     unknown = sorted({node.op_type for node in fused} - set(OPS))
-    if unknown and unknown[0] in BODY_OPS:
-        raise BertfuseError(f"{source}: op {unknown[0]!r} has no kernel yet: fuse the model without --families")
     if unknown:
         raise BertfuseError(f"{source}: op {unknown[0]!r} is unknown to this version: fuse the model again")
     if is_quantized(model):

@@ -1,0 +1,98 @@
+#include "kernels/activation.cuh"
+#include "kernels/dependent_launch.cuh"
+#include "kernels/elements.cuh"
+#include "kernels/gate.h"
+#include "kernels/packed_rows.cuh"
+
+namespace bertfuse::kernels {
+namespace {
+
+constexpr int kMaxThreads = 256;
+constexpr int kRowsAtOnce = 4;       // whose loads are in flight together
+constexpr int64_t kResident = 1024;  // threads of a multiprocessor at a time, by their registers
+
+template <class T, int kVector>
+__device__ __forceinline__ void AddPacks(const Pack<T, kVector>& x, const Pack<T, kVector>& bias, float (&v)[kVector]) {
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) v[i] = ToFloat(x.value[i]) + ToFloat(bias.value[i]);
+}
+
+template <class T, int kVector>
+__device__ __forceinline__ void Activated(float (&v)[kVector], Activation activation) {
+  if constexpr (sizeof(T) == 2) {
+    GateActivations::For16Bits<kVector>(v, activation);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) v[i] = GateActivations::Exact(v[i], activation);
+  }
+}
+
+// A thread has kVector columns of y (x), whose biases it keeps, of every gridDim.y-th group of rows.
+template <class T, int kVector>
+__global__ void __launch_bounds__(kMaxThreads) GateKernel(GateArguments<T> a) {
+  const int64_t column = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kVector;
+  const bool exists = column < a.columns, biased = exists && a.bias != nullptr;
+  LaunchDependents();
+  if (!a.bias_is_constant) WaitForDependencies();
+  const auto gate_bias = LoadIf<kVector>(biased, a.bias + column);
+  const auto up_bias = LoadIf<kVector>(biased, a.bias + a.columns + column);
+  WaitForDependencies();
+  if (!exists) return;
+  const int64_t rows = RealRows(a.packed, a.rows);
+#pragma unroll 1
+  for (int64_t first = static_cast<int64_t>(blockIdx.y) * kRowsAtOnce; first < rows;
+       first += static_cast<int64_t>(gridDim.y) * kRowsAtOnce) {
+    const T* const product = a.product + 2 * first * a.columns + column;
+    Pack<T, kVector> gate[kRowsAtOnce], up[kRowsAtOnce];
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; ++i) {
+      gate[i] = LoadIf<kVector>(first + i < rows, product + 2 * i * a.columns);
+      up[i] = LoadIf<kVector>(first + i < rows, product + (2 * i + 1) * a.columns);
+    }
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; ++i) {
+      if (first + i >= rows) break;
+      float v[kVector], factor[kVector];
+      AddPacks(gate[i], gate_bias, v), AddPacks(up[i], up_bias, factor);
+      Activated<T>(v, a.activation);
+      Pack<T, kVector> y;
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) y.value[j] = FromFloat<T>(v[j] * factor[j]);
+      *reinterpret_cast<Pack<T, kVector>*>(a.y + (first + i) * a.columns + column) = y;
+    }
+  }
+}
+
+template <class T, int kVector>
+cudaError_t LaunchVector(const GateArguments<T>& a, const Device& device, cudaStream_t stream) {
+  const int64_t vectors = CeilDiv(a.columns, kVector), across = CeilDiv(vectors, kMaxThreads);
+  if (across > INT32_MAX) return cudaErrorInvalidValue;
+  const int64_t threads = CeilDiv(CeilDiv(vectors, across), 32) * 32;  // as few as possible without a column
+  const int64_t groups = CeilDiv(a.packed.ForGrid(a.rows), kRowsAtOnce);
+  const int64_t resident = CeilDiv(kResident / threads * device.multiprocessors, across);
+  LaunchConfig config;
+  config.grid =
+      dim3(static_cast<unsigned>(across), static_cast<unsigned>(std::min<int64_t>({groups, resident, 65535})));
+  config.block = dim3(static_cast<unsigned>(threads));
+  config.stream = stream;
+  config.device = &device;
+  return Launch(config, GateKernel<T, kVector>, a);
+}
+
+}  // namespace
+
+template <class T>
+cudaError_t Gate(const GateArguments<T>& a, const Device& device, cudaStream_t stream) {
+  if (a.rows == 0 || a.columns == 0) return cudaSuccess;
+  if (!GateActivations::Has(a.activation)) return cudaErrorInvalidConfiguration;
+  constexpr int kVector = 16 / sizeof(T);
+  const bool aligned =
+      a.columns % kVector == 0 && IsAligned(a.product, 16) && IsAligned(a.y, 16) && IsAligned(a.bias, 16);
+  return aligned ? LaunchVector<T, kVector>(a, device, stream) : LaunchVector<T, 1>(a, device, stream);
+}
+
+#define BERTFUSE_INSTANTIATE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE) \
+  template cudaError_t Gate(const GateArguments<TYPE>&, const Device&, cudaStream_t);
+BERTFUSE_FLOAT_DTYPES(BERTFUSE_INSTANTIATE)
+
+}  // namespace bertfuse::kernels

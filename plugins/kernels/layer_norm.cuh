@@ -1,0 +1,369 @@
+// LayerNorm's kernels (layer_norm.h), for a norm that the including file chooses.
+#ifndef BERTFUSE_KERNELS_LAYER_NORM_CUH_
+#define BERTFUSE_KERNELS_LAYER_NORM_CUH_
+
+#include "kernels/activation.cuh"
+#include "kernels/dependent_launch.cuh"
+#include "kernels/layer_norm.h"
+#include "kernels/packed_rows.cuh"
+#include "kernels/row_norm.cuh"
+#include "kernels/warp_row.cuh"
+
+namespace bertfuse::kernels {
+namespace {
+
+// The product in T, or zeros where it is null: where split-K's float32 partial sums are to be added up.
+template <class T, int kVector>
+__device__ __forceinline__ void LoadProduct(const T* product, int64_t at, float (&value)[kVector]) {
+  const auto loaded = LoadIf<kVector>(product != nullptr, product + at);
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) value[i] = ToFloat(loaded.value[i]);
+}
+
+// Wider rows have no registers to spare.
+constexpr bool SupportsPartials(int vector, int chunks) { return vector == 4 && chunks <= 2; }
+static_assert(kMaxSplitColumns == 4 * 2 * MaxRowThreads(2));
+static_assert(kMaxWarpColumns == kMaxWarpRowColumns && kMaxWarpColumns == 8 * 128);  // of both kernels
+
+// What is to be added to the product of a row: `count` partial sums, `stride` elements from one to the next.
+template <class T>
+struct Partials {
+  const T* first;  // not to be read where count is 0
+  int64_t stride;
+  int count;
+};
+
+template <class T>
+__device__ __forceinline__ Partials<T> PartialsOf(const LayerNormArguments<T>& a, int64_t row, int64_t unsplit_rows) {
+  const int64_t split_row = row - unsplit_rows;
+  return {a.partials + split_row * a.columns, a.partial_rows * a.columns, split_row < 0 ? 0 : a.more_partials};
+}
+
+// How many rows there are, and how many of them are not split.
+template <bool kPacked>
+struct RowCounts {
+  int64_t rows, unsplit;
+  template <class T>
+  __device__ __forceinline__ explicit RowCounts(const LayerNormArguments<T>& a)
+      : rows(a.rows), unsplit(a.unsplit_rows) {
+    if constexpr (kPacked) {
+      const int real = static_cast<int>(RealRows(a.packed, a.rows));
+      rows = real;
+      if (a.more_partials > 0) unsplit = RowsOfFullPanels(a.last_wave, real);
+    }
+  }
+};
+
+// Stores what is normalised, where it is an output, too.
+template <class Norm, class T, int kVector>
+__device__ __forceinline__ void StoreTotal(const LayerNormArguments<T>& a, int64_t at, const float (&value)[kVector]) {
+  if constexpr (Norm::kStoresTotal) {
+    Pack<T, kVector> out;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) out.value[i] = FromFloat<T>(value[i]);
+    *reinterpret_cast<Pack<T, kVector>*>(a.total + at) = out;
+  }
+}
+
+// Whether there is a beta to read: where the norm may be without one, the launch says so.
+template <class Norm, class T>
+__device__ __forceinline__ bool HasBeta(const LayerNormArguments<T>& a) {
+  return Norm::kAddsBeta && (!Norm::kBetaIsOptional || a.beta != nullptr);
+}
+
+// Calls visit(row, true) for each row of a block, once the kernels before this one have ended. `warm_up`: calls
+// visit(row, false), for a row that does not exist, while they still run, so that the code has been fetched when the
+// data are there. There may be more packed rows than the grid was sized for.
+template <class Visit>
+__device__ __forceinline__ void ForEachRow(int64_t rows, bool warm_up, Visit&& visit) {
+#pragma unroll 1
+  for (int64_t row = static_cast<int64_t>(blockIdx.x) - (warm_up ? gridDim.x : 0); row < rows; row += gridDim.x) {
+    const bool exists = row >= 0;
+    if (exists) WaitForDependencies();
+    visit(row, exists);
+    __syncthreads();
+  }
+}
+
+// value += min(count, kMax) vectors, `stride` elements from one to the next. All loads are in flight at once: one
+// after the other, each would take a round trip to the L2 cache.
+template <int kMax, class T, int kVector>
+__device__ __forceinline__ void AddAll(const T* first, int64_t stride, int count, float (&value)[kVector]) {
+  Pack<T, kVector> more[kMax];
+#pragma unroll
+  for (int i = 0; i < kMax; ++i) more[i] = LoadIf<kVector>(i < count, first + i * stride);
+#pragma unroll
+  for (int i = 0; i < kMax; ++i) {
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) value[j] += ToFloat(more[i].value[j]);
+  }
+}
+
+// A block for each row. kHalfProduct: adds up a product in T and its partial sums, otherwise split-K's partial sums in
+// float32. Few rows want all loads in flight at once, many rows many blocks on a multiprocessor.
+template <class Norm, class T, int kVector, int kChunks, bool kHalfProduct, bool kPacked>
+__global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks > 1    ? 1
+                                                          : kHalfProduct ? 3
+                                                                         : 2)
+    LayerNormBlockKernel(LayerNormArguments<T> a) {
+  __shared__ float3 scratch[32];
+  const int64_t split_stride = a.rows * a.columns;
+  const int columns = static_cast<int>(a.columns);
+  LaunchDependents();
+  const RowCounts<kPacked> counts(a);
+  if (kPacked && blockIdx.x >= counts.rows) return LeaveEarly(blockIdx.x == 0);
+  if (!a.vectors_are_constant) WaitForDependencies();
+  RowVector<T, kVector, kChunks> bias(a.bias), gamma(a.gamma), beta(a.beta);
+  bias.Load(columns), gamma.Load(columns), beta.Load(columns);
+  const bool warm_up = a.vectors_are_constant && blockIdx.x < a.warm_up_blocks;
+  ForEachRow(counts.rows, warm_up, [&](int64_t at, bool exists) {
+    const int64_t offset = at * a.columns;
+    const Partials<T> partials = PartialsOf(a, at, counts.unsplit);
+    RowSlice<kVector, kChunks> row;
+    ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int column) {
+      float (&value)[kVector] = row.value[chunk];
+      const auto residual = LoadIf<kVector>(exists && a.residual != nullptr, a.residual + offset + column);
+      if constexpr (kHalfProduct) {
+        LoadProduct(exists ? a.product : nullptr, offset + column, value);
+        if constexpr (SupportsPartials(kVector, kChunks)) {
+          AddAll<kMaxMorePartials>(partials.first + column, partials.stride, partials.count, value);
+        }
+      } else {
+        constexpr int kAtOnce = kChunks == 1 ? 8 : 4;
+        const float* source = a.float_partials + offset + column;
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) value[i] = 0.0f;
+#pragma unroll 1
+        for (int split = 0; split < a.splits; split += kAtOnce, source += kAtOnce * split_stride) {
+          AddAll<kAtOnce>(source, split_stride, exists ? a.splits - split : 0, value);
+        }
+      }
+      const auto add = bias.Chunk(chunk, column);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        value[i] = Activations::Exact(value[i] + ToFloat(add.value[i]), a.activation) + ToFloat(residual.value[i]);
+      }
+      if (exists) StoreTotal<Norm>(a, offset + column, value);
+    });
+    NormalizeAndStore<Norm>(row, columns, gamma, beta, a.epsilon, exists ? a.y + offset : nullptr, scratch);
+  });
+}
+
+// A warp for each row of up to 128 * kChunks columns, without partial sums in T: no barrier, all of a row's loads in
+// flight at once.
+template <class Norm, class T, int kChunks>
+__device__ __forceinline__ void NormalizeWithWarp(const LayerNormArguments<T>& a, int64_t at) {
+  constexpr int kVector = 4;
+  const int lane = threadIdx.x % 32, columns = static_cast<int>(a.columns);
+  const int64_t offset = at * a.columns, split_stride = a.rows * a.columns;
+  float value[kChunks][kVector] = {};
+  const auto for_each = [&](auto&& visit) {
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; ++chunk) {
+      const int column = (chunk * 32 + lane) * kVector;
+      if (column < columns) visit(value[chunk], column);
+    }
+  };
+  for_each([&](float (&v)[kVector], int column) { LoadProduct(a.product, offset + column, v); });
+#pragma unroll 2
+  for (int split = 0; split < a.splits; ++split) {
+    for_each([&](float (&v)[kVector], int column) {
+      const auto loaded =
+          *reinterpret_cast<const Pack<float, kVector>*>(a.float_partials + split * split_stride + offset + column);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) v[i] += loaded.value[i];
+    });
+  }
+  float sum = 0.0f;
+  for_each([&](float (&v)[kVector], int column) {
+    const auto bias = LoadIf<kVector>(a.bias != nullptr, a.bias + column);
+    const auto residual = LoadIf<kVector>(a.residual != nullptr, a.residual + offset + column);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      v[i] = Activations::Exact(v[i] + ToFloat(bias.value[i]), a.activation) + ToFloat(residual.value[i]);
+      sum += v[i];
+    }
+    StoreTotal<Norm>(a, offset + column, v);
+  });
+  const float mean = Norm::Center(WarpSum(sum), columns);
+  float squares = 0.0f;
+  for_each([&](float (&v)[kVector], int) {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) squares += (v[i] - mean) * (v[i] - mean);
+  });
+  const float inverse = Norm::Scale(WarpSum(squares), columns, a.epsilon);
+  for_each([&](float (&v)[kVector], int column) {
+    const auto gamma = *reinterpret_cast<const Pack<T, kVector>*>(a.gamma + column);
+    Pack<T, kVector> beta = {}, out;
+    if (HasBeta<Norm>(a)) beta = *reinterpret_cast<const Pack<T, kVector>*>(a.beta + column);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      out.value[i] =
+          FromFloat<T>(Norm::Apply((v[i] - mean) * inverse, ToFloat(gamma.value[i]), ToFloat(beta.value[i])));
+    }
+    *reinterpret_cast<Pack<T, kVector>*>(a.y + offset + column) = out;
+  });
+}
+
+template <class Norm, class T, int kChunks, bool kPacked>
+__global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T> a) {
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+  LaunchDependents();
+  WaitForDependencies();
+  if constexpr (kPacked) {
+    const int64_t rows = RealRows(a.packed, a.rows);
+    const int64_t stride = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
+    for (int64_t at = first; at < rows; at += stride) NormalizeWithWarp<Norm, T, kChunks>(a, at);
+  } else if (first < a.rows) {
+    NormalizeWithWarp<Norm, T, kChunks>(a, first);
+  }
+}
+
+// A product in T and its partial sums, without an activation: persistent, a warp for each row. Of the next row product
+// and kPartials partial sums are loaded ahead; kOthers: any others when it is that row's turn.
+template <class Norm, class T, int kChunks, int kPartials, bool kOthers, bool kPacked>
+__global__ void __launch_bounds__(kWarpRowThreads, kPartials > 2                  ? 2
+                                                   : kChunks > 3 || kPartials > 1 ? 3
+                                                                                  : 4)
+    LayerNormPersistentKernel(LayerNormArguments<T> a) {
+  const int columns = static_cast<int>(a.columns);
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
+  LaunchDependents();
+  const RowCounts<kPacked> counts(a);
+  if (!a.vectors_are_constant) WaitForDependencies();
+  WarpRow<T, kChunks> rows[3 + kPartials], gamma, beta;
+  WarpRow<T, kChunks>&product = rows[0], &bias = rows[1], &residual = rows[2];
+  if (a.bias != nullptr) bias.Load(a.bias, columns);
+  gamma.Load(a.gamma, columns);
+  if (HasBeta<Norm>(a)) beta.Load(a.beta, columns);
+  WaitForDependencies();
+  const auto load = [&](int64_t row) {
+    if (row >= counts.rows) return;
+    product.Load(a.product + row * columns, columns);
+    if (a.residual != nullptr) residual.LoadOnce(a.residual + row * columns, columns);
+    if constexpr (kPartials > 0) {
+      const Partials<T> partials = PartialsOf(a, row, counts.unsplit);
+#pragma unroll
+      for (int i = 0; i < kPartials; ++i)
+        rows[3 + i].Load(partials.first + i * partials.stride, i < partials.count ? columns : 0);
+    }
+  };
+  int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+#pragma unroll 1
+  for (load(row); row < counts.rows; row += stride) {
+    bias.KeepPacked(), gamma.KeepPacked(), beta.KeepPacked();
+    const auto add_others = [&](auto& value) {
+      if constexpr (kOthers) {
+        const Partials<T> partials = PartialsOf(a, row, counts.unsplit);
+        WarpRow<T, kChunks>* const free[] = {&product, &residual, &rows[3]};
+        for (int first = kPartials; first < partials.count; first += 3) {
+#pragma unroll
+          for (int i = 0; i < 3; ++i) {
+            free[i]->Load(partials.first + (first + i) * partials.stride, first + i < partials.count ? columns : 0);
+          }
+#pragma unroll
+          for (int i = 0; i < 3; ++i) free[i]->AddTo(value);
+        }
+        if (a.residual == nullptr) residual = {};
+      }
+      if constexpr (Norm::kStoresTotal) WarpRow<T, kChunks>::Store(value, a.total + row * columns, columns);
+    };
+    NormalizeSum<Norm>(
+        rows, columns, a.epsilon, gamma, beta, a.y + row * columns, [&] { load(row + stride); }, add_others);
+  }
+}
+
+// Calls launch(packed as a bool_constant).
+template <class T, class Launch>
+cudaError_t WithPacked(const LayerNormArguments<T>& a, Launch&& launch) {
+  return a.packed.row_count == nullptr ? launch(std::false_type()) : launch(std::true_type());
+}
+
+template <class Norm, class T>
+cudaError_t LaunchWarp(const LayerNormArguments<T>& a, const Device& device, cudaStream_t stream) {
+  const int warps = 8;
+  LaunchConfig config;
+  config.grid = dim3(static_cast<unsigned>(CeilDiv(a.packed.ForGrid(a.rows), warps)));
+  config.block = dim3(32 * warps);
+  config.stream = stream;
+  config.device = &device;
+  return WithPacked(a, [&](auto packed) {
+    constexpr bool kPacked = decltype(packed)::value;
+    if (a.columns <= 384) return Launch(config, LayerNormWarpKernel<Norm, T, 3, kPacked>, a);
+    if (a.columns <= 768) return Launch(config, LayerNormWarpKernel<Norm, T, 6, kPacked>, a);
+    return Launch(config, LayerNormWarpKernel<Norm, T, 8, kPacked>, a);
+  });
+}
+
+template <class Norm, class T, int kVector>
+cudaError_t LaunchVector(LayerNormArguments<T> a, const Device& device, cudaStream_t stream) {
+  a.warm_up_blocks = static_cast<unsigned>(device.multiprocessors);
+  LaunchConfig config;
+  const int threads = RowThreads(a.columns, kVector);
+  config.grid = dim3(static_cast<unsigned>(a.packed.ForGrid(a.rows)));
+  config.block = dim3(threads);
+  config.stream = stream;
+  config.device = &device;
+  cudaError_t error = cudaErrorInvalidValue;
+  SwitchChunks(a.columns, kVector, threads, [&](auto chunks) {
+    constexpr int kChunks = decltype(chunks)::value;
+    error = WithPacked(a, [&](auto packed) {
+      constexpr bool kPacked = decltype(packed)::value;
+      if (a.product == nullptr)
+        return Launch(config, LayerNormBlockKernel<Norm, T, kVector, kChunks, false, kPacked>, a);
+      if constexpr (sizeof(T) == 2 && kVector == 4) {
+        return Launch(config, LayerNormBlockKernel<Norm, T, kVector, kChunks, true, kPacked>, a);
+      }
+      return cudaErrorInvalidValue;
+    });
+  });
+  return error;
+}
+
+template <class Norm, class T>
+cudaError_t LaunchPersistent(const LayerNormArguments<T>& a, bool few_partials, const Device& device,
+                             cudaStream_t stream) {
+  if constexpr (sizeof(T) == 2) {
+    return WithPacked(a, [&](auto packed) {
+      return WithWarpRowChunks(a.columns, [&](auto chunks) {
+        constexpr bool kPacked = decltype(packed)::value;
+        constexpr int kChunks = decltype(chunks)::value;
+        const auto kernel = a.more_partials == 0   ? LayerNormPersistentKernel<Norm, T, kChunks, 0, false, kPacked>
+                            : a.more_partials == 1 ? LayerNormPersistentKernel<Norm, T, kChunks, 1, false, kPacked>
+                            : few_partials         ? LayerNormPersistentKernel<Norm, T, kChunks, 1, true, kPacked>
+                            : a.more_partials == 2
+                                ? LayerNormPersistentKernel<Norm, T, kChunks, 2, false, kPacked>
+                                : LayerNormPersistentKernel<Norm, T, kChunks, kMaxMorePartials, false, kPacked>;
+        return LaunchWarpRows(kernel, a, device, stream);
+      });
+    });
+  }
+  return cudaErrorInvalidConfiguration;
+}
+
+template <class Norm, class T>
+cudaError_t LaunchNorm(LayerNormKernel kernel, const LayerNormArguments<T>& given, const Device& device,
+                       cudaStream_t stream) {
+  LayerNormArguments<T> a = given;
+  if (a.rows == 0 || a.columns == 0) return cudaSuccess;
+  const LayerNormProblem problem = {a.columns,          sizeof(T),
+                                    LayerNormVector(a), a.product != nullptr,
+                                    a.more_partials,    a.activation != Activation::kNone};
+  if (!LayerNormSupports(kernel, problem) || !Activations::Has(a.activation)) return cudaErrorInvalidConfiguration;
+  if (a.more_partials > 0) a.unsplit_rows = RowsOfFullPanels(a.last_wave, a.rows);
+  switch (kernel) {
+    case LayerNormKernel::kPersistentWarps:
+    case LayerNormKernel::kPersistentWarpsFewPartials:
+      return LaunchPersistent<Norm>(a, kernel == LayerNormKernel::kPersistentWarpsFewPartials, device, stream);
+    case LayerNormKernel::kWarpPerRow:
+      return LaunchWarp<Norm>(a, device, stream);
+    case LayerNormKernel::kBlockPerRow:
+      return problem.vector == 1 ? LaunchVector<Norm, T, 1>(a, device, stream)
+                                 : LaunchVector<Norm, T, 4>(a, device, stream);
+  }
+  return cudaErrorInvalidConfiguration;
+}
+
+}  // namespace
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_LAYER_NORM_CUH_
