@@ -72,5 +72,5 @@ def test_family(family: str, task: str, dtype: str, runner: Runner, tmp_path: Pa
             assert got.shape == wanted.shape and np.isfinite(got).all()
             rows = seen if wanted.shape[:2] == seen.shape else ...
             error = np.linalg.norm(got[rows] - wanted[rows]) / np.linalg.norm(wanted[rows])
-            print(f"{family}, {task} {more} {dtype} {size} {value.name}: error {error:.2e}")
+            print(f"{family}, {task} {dtype} {size} {value.name}: error {error:.2e}")
             assert error < MOST[dtype]

@@ -52,6 +52,7 @@ class Family:
     base: dict[str, Any] | None = None  # in place of what most configurations have in common
     checkpoint: Callable[[], Path] | None = None  # real weights in place of a configuration
     layers: int = LAYERS
+    windowed: bool = False  # a token of padding may see no key: exporters differ in what it then is
 
     def build(self, task: str) -> Any:
         """The task's model in inference mode, the same every time; of real weights their folder."""
@@ -144,6 +145,7 @@ FAMILIES: dict[str, Family] = {
             "modernbert",
             "ModernBertConfig",
             {"local_attention": 8, "global_attn_every_n_layers": 2, "cls_token_id": 2, "sep_token_id": 3},
+            windowed=True,
         ),
         Family("eurobert", "EuroBertConfig", {"num_key_value_heads": HEADS, "head_dim": 8, "mask_token_id": 4}),
         Family("deberta", "DebertaConfig", _RELATIVE),

@@ -18,8 +18,9 @@ _HEAD = """# Coverage
 What bertfuse fuses of each model, head, exporter and kind of file: ops fused of those expected, and the largest
 difference of any output from the file before fusing. Models are small (2 layers, hidden size 32) with random weights,
 unless a row says otherwise; outputs are compared in ONNX Runtime on the CPU at batch x sequence 1x1, 2x7 and 3x33,
-with a padded row. *Expected* is what the architecture promises (each layer's attention; in a BERT-like layer also two
-LayerNorms and the GELU) or what the graph shows, whichever is more.
+with a padded row (of ModernBERT real tokens are: one of padding may see no key in its window). *Expected* is what the
+architecture promises (each layer's attention; in a BERT-like layer also two LayerNorms and the GELU) or what the graph
+shows, whichever is more.
 
 `python -m tests.model_coverage` measures everything again and writes this page (ten minutes on two cores).
 `make test` measures a part of it, and fails where a cell has got worse. "–" stands where the exporter cannot write
