@@ -86,7 +86,8 @@ class VectorRegisters {
       const T* data = static_cast<const T*>(DataOf(Vectors::VectorAt(vector), p));
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
-        const int factor = Column(i) / Config::kOutN, column = first + Column(i) % Config::kOutN;
+        const int factor = Config::kFactors == 1 ? 0 : Column(i) / Config::kOutN;
+        const int column = first + Column(i) - factor * Config::kOutN;
         const bool inside = data != nullptr && Column(i) < Config::kN && column < p.n;
         value_[vector][i] = inside ? ToFloat(data[factor * p.n + column]) : 0.0f;
       }
