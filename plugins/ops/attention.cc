@@ -116,6 +116,7 @@ AttentionProblem Problem(const bertfuse_call& call, const kernels::AttentionArgu
   AttentionProblem problem = {
       a.batch, a.sequence, a.heads, a.head_size, AttentionBackendsFor<T>(a, device), device.multiprocessors};
   problem.packed = a.packed.count > 0;
+  problem.variant = !a.IsPlain();
   problem.shared_bytes = device.shared_bytes;
   problem.math = kernels::attention_mma::MathOf<T>(a.allow_tf32);
   problem.deterministic_rows = (call.flags & BERTFUSE_DETERMINISTIC_ROWS) != 0;

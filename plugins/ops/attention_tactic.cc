@@ -9,6 +9,7 @@ using namespace kernels::attention_sm90;  // the tiles
 
 static_assert(kFewQueries.keys == kLong.keys && kHeadSize128.keys == kLong.keys, "see IsDeterministicByRow()");
 constexpr int64_t kShortKeys = 128;
+constexpr int64_t kLongFloat32 = 384;  // keys from which on mma's wide tiles of float32 take less time
 // Mean length of packed sequences. On an H200, in us, 64x32 and 128x64 tiles: 32 passages of 142 tokens on average took
 // 13.2 and 15.4, 32 of 188 took 20.5 and 18.9.
 constexpr int64_t kFewKeysMean = 160;
@@ -43,14 +44,17 @@ bool HasWide(const AttentionProblem& problem) {
 
 // With 32 rows a warp keys and values are read from shared memory half as often, but there are half as many blocks:
 // each multiprocessor must have a tile. Where two such blocks do not fit a multiprocessor (on 8.6, 8.9, 12.0 of head
-// size 128, or of float32) the four warps of one cannot hide each other's waits. Not measured: reasoned, and for
-// 'bertfuse tune' to correct.
+// size 128, or of float32) the four warps of one cannot hide each other's waits: reasoned, and for 'bertfuse tune' to
+// correct. On an H200 float32 of 32x128 with 12 heads of 64 took 60.6 us by narrow tiles and 73.2 by wide ones, of
+// 16x512 335 and 297 (TF32: 40.2, 51.4, 177, 165).
 AttentionTile ChooseMma(const AttentionProblem& problem) {
   using namespace kernels::attention_mma;
   const TileShape& shape = ShapeOf(problem);
   const AttentionTile wide = Wide(shape);
   const int64_t tiles = problem.batch * problem.heads * CeilDiv(problem.sequence, wide.queries);
-  const bool fills = tiles >= problem.multiprocessors && problem.sequence > wide.queries / 2;
+  const bool is_float = problem.math != Math::kHalf;
+  const int64_t long_enough = is_float ? kLongFloat32 : wide.queries / 2 + 1;
+  const bool fills = tiles >= problem.multiprocessors && problem.sequence >= long_enough;
   const bool two_fit = BlocksOn(shape, wide.queries, problem.shared_bytes) >= 2;
   return HasWide(problem) && two_fit && fills ? wide : Narrow(shape);
 }

@@ -57,8 +57,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
       MultiplyTile<Config, decltype(stages)::value>(x, weight, reader, ring, min(left, p.stages_per_split),
                                                     p.fetch_weights_first, sum, before_x, load_vectors);
     });
-    // The ring becomes the warps' staging: since the main loop's last barrier nothing is copied to it, nor read for
-    // use.
+    // The ring becomes the warps' staging: others may still read what is behind the last stage.
+    __syncthreads();
     const int first_row = tile.first_row + warp_m, first_column = tile.first_column + warp_n;
     if (p.float_partials != nullptr) {
       float* const partials = p.float_partials + static_cast<int64_t>(tile.split) * p.m * p.n;
