@@ -13,7 +13,6 @@ import ml_dtypes
 import numpy as np
 
 from bertfuse.graph_rewrite.ops import OPS
-from bertfuse.graph_rewrite.ops.activations import ACTIVATIONS
 from bertfuse.graph_rewrite.spec import OpSpec, TensorSpec
 
 FLOATS = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -189,7 +188,7 @@ def _attribute_choices(op: str) -> Iterator[dict[str, Any]]:
     if "pairs" in names:
         yield {"pairs": "neighbours"}
     if "activation" in names:
-        yield from ({"activation": activation} for activation in ACTIVATIONS)
+        yield from ({"activation": activation} for activation in names["activation"].choices)
     if "norm" in names:
         yield {"norm": "rms"}
     if "epsilon" in names:

@@ -49,9 +49,12 @@ ACTIVATIONS = {
     "quick_gelu": _scaled_silu(1.702),
 }
 
+# Of a product without a gate: each one more makes every kernel of products larger.
+OF_PRODUCTS = ("gelu", "gelu_tanh")
+
 # The names of GELU by the attribute `approximate`, which ONNX has.
 GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
 
 ACTIVATION = AttrSpec(
-    "activation", "string", NONE, choices=(NONE, *ACTIVATIONS), by_pass=True, doc="of each element, after the bias"
+    "activation", "string", NONE, choices=(NONE, *OF_PRODUCTS), by_pass=True, doc="of each element, after the bias"
 )

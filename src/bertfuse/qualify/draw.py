@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from bertfuse.graph_rewrite.ops import OPS, PACKING_OPS
-from bertfuse.graph_rewrite.ops.activations import ACTIVATIONS
 
 from .problem import ATTENTIONS, DTYPES, MASKS, PACKED_ALONE, Problem
 
@@ -210,11 +209,11 @@ class Draw:
 
     def _details(self, problem: Problem) -> Problem:
         spec, attributes = problem.spec, dict(problem.attributes)
-        names = {attr.name for attr in spec.attributes}
+        names = {attr.name: attr for attr in spec.attributes}
         if "approximate" in names and self._chance(0.3):
             attributes["approximate"] = "tanh"
         if "activation" in names and self._chance(0.3):
-            attributes["activation"] = self._one(tuple(ACTIVATIONS))
+            attributes["activation"] = self._one(names["activation"].choices)
         if "norm" in names:
             attributes["norm"] = self._one(("layer", "rms"))
         if "epsilon" in names and self._chance(0.5):
