@@ -13,7 +13,7 @@ from bertfuse.graph_rewrite.spec import DTYPE_VARIABLES
 from bertfuse.runtime import native
 
 from .check import Verdict
-from .problem import Problem, parse
+from .problem import ATTENTIONS, Problem, parse
 from .tasks import checks
 from .worker import Settings, Worker
 
@@ -58,7 +58,7 @@ def problem_of(op: str, call: native.Call) -> Problem:
                 sizes[axis.symbol] = axis.symbol_size(size, attributes)
     constant = [i for i, t in enumerate(spec.inputs) if t.constant and not t.scales and t.name not in without]
     declared = all(call.constant_inputs >> i & 1 for i in constant)
-    tf32 = bool(call.flags & native.ALLOW_TF32) and found["dtype"] == "float32" and "K" in sizes
+    tf32 = bool(call.flags & native.ALLOW_TF32) and found["dtype"] == "float32" and ("K" in sizes or op in ATTENTIONS)
     return Problem(
         op,
         sizes=sizes,
