@@ -21,7 +21,8 @@ constexpr size_t kMaxPackedWorkspace = 64 << 20;
 
 auto Fields(const GemmProblem& p) {
   return std::tie(p.m, p.n, p.k, p.layer_norm, p.backends, p.device, p.measured, p.workspace, p.capacity, p.x_bytes,
-                  p.y_bytes, p.gelu, p.deterministic_rows, p.biased, p.layer_norm_vector, p.allow_tf32, p.cublaslt);
+                  p.y_bytes, p.gelu, p.deterministic_rows, p.biased, p.layer_norm_vector, p.allow_tf32, p.cublaslt,
+                  p.fp8);
 }
 
 // The tactics whose blocks the device has room for, without LayerNorm's kernels.
@@ -35,6 +36,12 @@ std::vector<GemmTactic> Products(const GemmProblem& problem) {
   };
   tactics.erase(std::remove_if(tactics.begin(), tactics.end(), is_too_large), tactics.end());
   return tactics;
+}
+
+// Whether its sums are as exact as a choice is to be.
+bool IsExactEnough(const GemmProblem& problem, const GemmTactic& tactic) {
+  const bool promotes = tactic.tile.block.promotes || tactic.backend != Backend::kSm90;
+  return !problem.fp8 || promotes || problem.k <= kernels::kLongestUnpromotedK;
 }
 
 // Where the workspace is too little for every tactic, the one that takes the least: its launch says what is missing.
@@ -53,6 +60,7 @@ GemmChoice Choose(GemmProblem problem) {
   for (const GemmTactic& product : Products(problem)) {
     const GemmTactic tactic = WithLayerNormKernel(problem, product);
     if (tactic.backend == Backend::kCublasLt || !IsDeterministicByRow(problem, tactic)) continue;
+    if (!IsExactEnough(problem, tactic)) continue;
     const size_t bytes = GemmWorkspaceSize(problem, tactic);
     const std::pair cost = {bytes <= problem.workspace ? 0 : bytes,
                             ExpectedMicroseconds(problem, tactic, CandidatesOf(tactic.backend).facts(problem, tactic))};
@@ -161,6 +169,7 @@ std::string Describe(const GemmTactic& tactic) {
   if (tile.block.m > 0) {
     name += " " + text(tile.block.m) + "x" + text(tile.block.n);
     if (shares_tile != nullptr && shares_tile(tile.block)) name += " stages " + text(tile.block.stages);
+    if (tile.block.promotes) name += " promoting";
     if (tactic.backend == Backend::kSm90) name += " cluster " + text(tile.cluster_m) + "x" + text(tile.cluster_n);
     if (tactic.form == GemmForm::kPartialSums) name += " split-K " + text(tile.splits);
     if (tactic.form == GemmForm::kRounded && tile.splits > 1) name += " last wave split-K " + text(tile.splits);

@@ -39,6 +39,7 @@ struct GemmProblem {
   size_t workspace = SIZE_MAX;              // bytes available: a choice never takes more
   int64_t capacity = 0;                     // of packed rows; 0: rows are not packed
   int x_bytes = 2, y_bytes = 2;             // of an element
+  bool fp8 = false;                         // x of one byte is floats, not integers
   bool deterministic_rows = false;          // a row's bits are to be the same whatever m is
   bool biased = true;                       // a bias is added before the product is rounded, or an activation computed
   bool gelu = false;                        // among the epilogue's steps
