@@ -120,7 +120,7 @@ def test_bad_input(fused: Path, lines: Path, tmp_path: Path) -> None:
     target, file = tmp_path / "int8.onnx", tmp_path / "some.txt"
     assert "takes calibration data" in refused(fused, "-o", target, "--min-cosine", 0.99)
     assert "takes calibration data" in refused(fused, "-o", target, "--activations", "tensor")
-    assert "no runtime here has a kernel" in refused(fused, "-o", target, "--to", "fp8")
+    assert "takes 19: export it with --opset 19" in refused(_of_opset(fused, 17, tmp_path), "-o", target, "--to", "fp8")
     assert "is unknown" in refused(fused, "-o", target, "--to", "int4")
     assert "are unknown" in refused(fused, "-o", target, "--activations", "layer")
     assert "no layer 'attention'" in refused(fused, "-o", target, "--keep", "attention")
