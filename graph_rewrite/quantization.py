@@ -169,7 +169,8 @@ def quantize(
             continue
         node, spec, chosen = made.graph.node[layer.node], OPS[layer.op], scales[layer.name]
         data_type = type_of(layer, to)
-        stem = f"{layer.weight}_{'int8' if data_type == INT8 else to}" + (f"_of_{layer.name}" if chosen.smooth is not None else "")
+        kind = next(name for name, number in TYPES.items() if number == data_type)
+        stem = f"{layer.weight}_{kind}" + (f"_of_{layer.name}" if chosen.smooth is not None else "")
         weight = load_weight(model, weights, layer)
         weight = weight if chosen.smooth is None else weight / chosen.smooth[None, :]
         by_row = row_scales(weight, data_type)

@@ -98,9 +98,8 @@ GemmKernelFacts Facts(const GemmProblem& problem, const GemmTactic& tactic) {
 // the bias, the others end with it, as it does where there are scales.
 bool RoundsAlike(const GemmProblem& problem, const GemmTactic& tactic) {
   const bool begins_with_bias = problem.biased && problem.x_bytes == 2 && sm90::IsPersistent(tactic.tile.block);
-  const bool promotes = problem.fp8 && problem.k > kernels::kLongestUnpromotedK;
   return tactic.form == ProductForm(problem) && tactic.tile.splits == 1 && !begins_with_bias &&
-         tactic.tile.block.promotes == promotes;
+         tactic.tile.block.promotes == Promotes(problem);
 }
 
 bool SharesTile(const Block& block) {

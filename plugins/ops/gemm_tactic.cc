@@ -38,12 +38,6 @@ std::vector<GemmTactic> Products(const GemmProblem& problem) {
   return tactics;
 }
 
-// Whether its sums are as exact as a choice is to be.
-bool IsExactEnough(const GemmProblem& problem, const GemmTactic& tactic) {
-  const bool promotes = tactic.tile.block.promotes || tactic.backend != Backend::kSm90;
-  return !problem.fp8 || promotes || problem.k <= kernels::kLongestUnpromotedK;
-}
-
 // Where the workspace is too little for every tactic, the one that takes the least: its launch says what is missing.
 GemmChoice Choose(GemmProblem problem) {
   if (problem.capacity > 0) problem.workspace = std::min(problem.workspace, kMaxPackedWorkspace);
@@ -60,7 +54,7 @@ GemmChoice Choose(GemmProblem problem) {
   for (const GemmTactic& product : Products(problem)) {
     const GemmTactic tactic = WithLayerNormKernel(problem, product);
     if (tactic.backend == Backend::kCublasLt || !IsDeterministicByRow(problem, tactic)) continue;
-    if (!IsExactEnough(problem, tactic)) continue;
+    if (tactic.backend == Backend::kSm90 && tactic.tile.block.promotes != Promotes(problem)) continue;
     const size_t bytes = GemmWorkspaceSize(problem, tactic);
     const std::pair cost = {bytes <= problem.workspace ? 0 : bytes,
                             ExpectedMicroseconds(problem, tactic, CandidatesOf(tactic.backend).facts(problem, tactic))};

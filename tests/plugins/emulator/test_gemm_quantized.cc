@@ -133,7 +133,6 @@ class Problem {
       chosen.block.stages = static_cast<int>(random_.Between(gemm_mma::kMinStages, chosen.block.stages));
     }
     SplitSums(gemm_mma::kStageRowBytes, &chosen);
-    stage_k_ = 32;  // what a sum of the tensor cores spans
     return Run(device, chosen.splits, [&] {
       if (random_.OneIn(4) && form_ == GemmForm::kComplete) form_ = GemmForm::kRounded;
       emulator::TakeSharedAccesses();
@@ -453,7 +452,7 @@ TEST(EmulatedFp8Gemm, ShortSums) {
                promoted = std::sqrt(errors[1] / size);
   std::printf("rounding to 8 bits %.2g, sums of 14 bits %.2g, promoted %.2g\n", of_rounding, of_sums, promoted);
   EXPECT_LT(promoted, of_sums / 3);
-  EXPECT_LT(of_sums, of_rounding / 5);  // why no tile has to promote: kLongestUnpromotedK
+  EXPECT_LT(of_sums, of_rounding / 10);  // why no tile has to promote: kLongestUnpromotedK
 }
 
 // Sums of the largest integers, of a long k: all of 32 bits.
