@@ -18,7 +18,7 @@ TEST(TunedProblem, NamesAreRead) {
   for (const char* text :
        {"FusedGemmGelu float16 4096x3072x768", "FusedGemm float16 4096x3072x768 gelu_tanh",
         "FusedGemm float16 1-131x768x768 packed deterministic", "FusedGemmLayerNorm bfloat16 1025-4096x768x768 packed",
-        "FusedGemm float16-int8 4096x3072x768", "FusedGemm bfloat16-fp8 4096x3072x768 gelu_erf",
+        "FusedGemm float16-int8 4096x3072x768", "FusedGemm bfloat16-fp8 4096x3072x768 gelu",
         "FusedGemmLayerNorm float32-int8 10-40x768x3072 packed", "FusedGemm tf32 7x8x9",
         "FusedAttention float16 32x4096x12x64 packed", "FusedAttention float32 3x4x5x6"}) {
     const auto range = ParseProblem(text);
