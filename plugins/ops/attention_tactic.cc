@@ -86,8 +86,8 @@ std::vector<AttentionTactic> AttentionTactics(const AttentionProblem& problem) {
 }
 
 AttentionTactic ChooseAttentionTactic(const AttentionProblem& problem) {
-  // Hopper's kernels find new row maxima whenever one of a warp's 16 rows needs them, and that row may be padding. Those
-  // of variants are tactics to name, not yet to choose: random problems of `qualify` have not been through them.
+  // Hopper's kernels find new row maxima whenever one of a warp's 16 rows needs them, and that row may be padding.
+  // Those of variants are tactics to name, not yet to choose: random problems of `qualify` have not been through them.
   if (problem.backends.Has(Backend::kSm90) && !problem.variant && (problem.packed || !problem.deterministic_rows)) {
     return {Backend::kSm90, ChooseSm90(problem)};
   }
