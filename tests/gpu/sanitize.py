@@ -32,7 +32,8 @@ from tests import ROOT
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 GEMMS = ("FusedGemm", "FusedGemmGelu", "FusedGemmGeluLayerNorm", "FusedGemmLayerNorm")
 PACKED_OPS = ("EmbedLayerNorm", *GEMMS, "PackTokens", "UnpackTokens", "FirstTokens", "RaggedPositions")
-OPS = ("AddQKVBias", "FusedAttention", *PACKED_OPS)
+TWO_PART_OPS = ("FusedGatedGemm", "FusedGemmResidualNorm")  # a product of two factors; a norm and what it normalises
+OPS = ("AddQKVBias", "FusedAttention", "FusedAttentionVariant", *TWO_PART_OPS, *PACKED_OPS)
 DTYPES = ("float32", "float16", "bfloat16")
 SEVERAL_TILES = (6400, 768, 456)
 PERSISTENT = "128x192"  # the kernel whose blocks take several tiles; the others do nothing new with many rows
@@ -46,6 +47,9 @@ NARROW = tuple((131, n, 136) for n in (32, 64, 96, 128, 192, 256))
 ATTENTIONS = ((2, 77, 2, 64), (1, 150, 1, 128), (2, 33, 3, 32), (1, 19, 2, 24), (100, 77, 3, 64), (70, 150, 3, 32))
 # (lengths of packed sequences, heads, head size): the same, and sequences of nothing.
 PACKED = (((0, 1, 77, 64, 130, 3), 2, 64), ((150, 0, 33), 1, 128), ((19, 0, 5), 2, 24), ((77, 1, 60) * 40, 3, 32))
+# (heads, heads of keys, head size, window's left and right) of variants: grouped heads, causal, windows that leave out
+# whole tiles.
+VARIANTS = ((4, 1, 64, -1, -1), (2, 2, 64, -1, 0), (3, 3, 64, 32, 32), (2, 1, 128, 40, 0), (2, 2, 24, 5, 9))
 EMBEDDINGS = (((3, 19), 77), ((3, 19), 768), ((150, 71), 768))  # from 2048 rows on a warp for several
 PLUGIN_TESTS = "small or graph or contexts or workspace"  # the others are large, or fail on purpose
 # With two host threads racecheck has often not come to an end, whatever the op. It looks at one launch at a time.
@@ -59,9 +63,9 @@ def work(ops, dtypes, narrow, packed):
     """Launches everything once, on this process's GPU."""
     import torch
 
-    from tests.gpu.harness import EPSILON, gemm_inputs, norm_inputs, poisoned, randint, randn
+    from tests.gpu.harness import EPSILON, gemm_inputs, norm_inputs, poisoned, randint, randn, turns
     from tests.gpu.kernels import Bound, library_file, native
-    from tests.gpu.packed import packed_calls
+    from tests.gpu.packed import count_of, packed_calls
 
     launches = 0
 
@@ -76,8 +80,14 @@ def work(ops, dtypes, narrow, packed):
         for tactic in range(-1, tactics if tactics > 1 else 0):
             if tactic >= 0 and named not in native.tactic_name(op, default.call, tactic, library_file()):
                 continue
-            Bound(op, inputs, outputs, attributes, tactic, **fields).run()
-            torch.cuda.synchronize()  # or the tools' books of launches under way fill their memory
+            try:
+                Bound(op, inputs, outputs, attributes, tactic, **fields).run()
+                torch.cuda.synchronize()  # or the tools' books of launches under way fill their memory
+            except Exception:
+                name = native.tactic_name(op, default.call, tactic, library_file())
+                sizes = [None if tensor is None else tuple(tensor.shape) for tensor in inputs]
+                print(f"failed at launch {launches}: {op} {sizes} {attributes}, {name}", flush=True)
+                raise
             launches += 1
 
     def packed_attention(lengths, heads, size, dtype):
@@ -87,7 +97,46 @@ def work(ops, dtypes, narrow, packed):
         inputs = [qkv, randn(3 * heads * size, dtype=dtype), None, offsets.cuda()]
         every_tactic("FusedAttention", inputs, [(2, rows, heads * size)], dtype, [heads, size**-0.5])
 
+    def variant(batch, sequence, description, dtype):
+        """Padded with a mask, packed, and with turns, norms and a bias by distance."""
+        heads, shared, size, left, right = description
+        columns = (heads + 2 * shared) * size
+        qkv, shape = randn(batch, sequence, columns, dtype=dtype), [(batch, sequence, heads * size)]
+        attributes = [heads, shared, size**-0.5, "halves", EPSILON, left, right]
+        inputs = [qkv, randn(columns, dtype=dtype), randint(2, (batch, sequence), torch.int32), *[None] * 5]
+        every_tactic("FusedAttentionVariant", inputs, shape, dtype, [*attributes, 0])
+        lengths = [0, sequence, *[sequence // 2] * (batch - 1)]
+        cu_seqlens = torch.tensor(lengths, dtype=torch.int32).cumsum(0, dtype=torch.int32).cuda()
+        every_tactic("FusedAttentionVariant", [*inputs[:2], *[None] * 6, cu_seqlens], shape, dtype, [*attributes, 0])
+        inputs[3:7] = [*turns(sequence, size // 4, dtype), *(randn(size, dtype=dtype) for _ in range(2))]
+        inputs[7] = randn(1, heads, 2 * sequence - 1, dtype=dtype)
+        every_tactic("FusedAttentionVariant", inputs, shape, dtype, [*attributes, sequence - 1])
+
+    def two_parts(op, size, dtype, packed):
+        m, n, k = size
+        flags = (0, native.ALLOW_TF32) if dtype == torch.float32 else (0,)
+        count = [count_of(m - m // 3)] * packed
+        if op == "FusedGatedGemm":
+            inputs, shapes, kinds = [*gemm_inputs(m, 2 * n, k, dtype)], [(m, n)], [["gelu"], ["silu"]]
+        else:
+            x, weight, bias = gemm_inputs(m, n, k, dtype)
+            residual, gamma, beta = norm_inputs(m, n, dtype)
+            inputs, shapes = [x, weight, residual, gamma, bias, beta], [(m, n)] * 2
+            kinds = [[EPSILON, norm] for norm in ("layer", "rms")]
+        named = PERSISTENT if size == SEVERAL_TILES and dtype != torch.float32 else ""
+        for attributes in kinds:
+            given = [*inputs[:5], None] if "rms" in attributes else inputs
+            for flag in flags:
+                every_tactic(op, [*given, *count], shapes, dtype, attributes, named, flags=flag)
+
     for dtype in (getattr(torch, name) for name in dtypes):
+        for op in (name for name in ops if name in TWO_PART_OPS and not narrow):
+            for size in SIZES:
+                for rows_are_packed in (True,) if packed else (False, True):
+                    two_parts(op, size, dtype, rows_are_packed)
+        for described in VARIANTS if "FusedAttentionVariant" in ops and not (narrow or packed) else ():
+            for batch, sequence in ((2, 150), (60, 77)):
+                variant(batch, sequence, described, dtype)
         for lengths, heads, size in PACKED if "FusedAttention" in ops and not narrow else ():
             packed_attention(lengths, heads, size, dtype)
         for op in (name for name in ops if name in PACKED_OPS and not narrow):
@@ -156,7 +205,7 @@ def portions(tool, options):
         for op in options.ops.split(",")
         for dtype in options.dtypes.split(",")
         if ("LayerNorm" in op and op in GEMMS) or not options.narrow
-        if op in ("FusedAttention", *PACKED_OPS) or not options.packed
+        if op in ("FusedAttention", *TWO_PART_OPS, *PACKED_OPS) or not options.packed
     ]
 
 
@@ -171,19 +220,21 @@ def command(tool, portion):
     return [*words, sys.executable, *portion]
 
 
-def environment():
+def environment(tool):
     # Without its cache PyTorch gives every tensor an allocation of its own, whose end memcheck knows. Inputs are copied
     # from the host: initcheck knows then that they are written.
     own = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "BERTFUSE_TEST_ROUNDS": "1", "BERTFUSE_TEST_INPUTS": "host"}
+    if tool != "memcheck":  # the others see no write by kernels that are not followed, as cuBLASLt's
+        own["BERTFUSE_CUBLASLT"] = "0"
     return {**os.environ, **own, "PYTHONUNBUFFERED": "1"}
 
 
-def output_of(words, seconds):
+def output_of(tool, words, seconds):
     """Exit status (None where it did not end in time) and what was printed."""
     with tempfile.TemporaryFile("w+", errors="replace") as file:
         # A session of its own, so that the program under the tool ends with the tool.
         process = subprocess.Popen(
-            words, cwd=ROOT, env=environment(), stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+            words, cwd=ROOT, env=environment(tool), stdout=file, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
             status = process.wait(seconds)
@@ -202,7 +253,7 @@ def sanitize(tool, portion, seconds):
 
     Returns how much was run, and whether nothing was found.
     """
-    status, output = output_of(command(tool, portion), seconds)
+    status, output = output_of(tool, command(tool, portion), seconds)
     summary = re.findall(r"^========= (?:ERROR|RACECHECK) SUMMARY: (.*)$", output, re.MULTILINE)
     done = re.findall(r"^launches: (\d+)$" if "--inside" in portion else r"(\d+) passed", output, re.MULTILINE)
     clean = status == 0 and bool(summary) and bool(done) and "Internal Sanitizer Error" not in output

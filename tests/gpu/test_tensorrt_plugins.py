@@ -106,7 +106,7 @@ class Layer:
 
     def shape(self, tensor, batch: int, sequence: int) -> tuple[int, ...]:
         head = self.sizes["H"] // self.sizes.heads
-        free = {"B": batch, "S": sequence, "D": head, "R": head // 2, "J": 1, "G": self.sizes.heads}
+        free = {"B": batch, "S": sequence, "C": sequence, "D": head, "R": head // 2, "J": 1, "G": self.sizes.heads}
         shape = (batch, sequence) if tensor.leading else ()
         for axis in tensor.trailing:
             size = self.attributes[axis.symbol] if axis.is_attribute else free.get(axis.symbol, self.sizes[axis.symbol])
@@ -352,10 +352,10 @@ def test_contexts_do_not_share_shapes(host):
 
 def test_less_workspace_than_wanted(host):
     """Shapes beyond the profile stand for a GPU that the engine was not built on: another tactic, or a clear error."""
-    profile, rows = ((1, 1), (1, 8), (2, 8)), (2, 24)
+    profile, rows, many = ((1, 1), (1, 8), (2, 8)), (2, 24), (2, 512)
     layer = Layer("FusedGemmLayerNorm", BERT, torch.float32)
     with pytest.raises(HostError, match=r"the engine has \d+ bytes of workspace for it, too few on this GPU"):
-        layer.build(host, profile).attach().set_shapes(layer.shapes(*rows))
+        layer.build(host, profile).attach().set_shapes(layer.shapes(*many))
     if torch.cuda.get_device_capability()[0] != 9:
         return  # only Hopper's kernels have tactics that need less
     # Few rows and many steps along k: parts of k, which are summed up in the workspace.

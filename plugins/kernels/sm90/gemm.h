@@ -44,7 +44,8 @@ bool GemmSm90Supports(const GemmArguments<Elements>& a, const Device& device) {
   return RunsOn(Backend::kSm90, device) && a.k % kOperandColumns == 0 && a.n % kColumns == 0 && a.m < kMax &&
          a.n < kMax && a.k < kMax && IsAligned(a.x, 16) && IsAligned(a.weight, 16) && IsAligned(a.residual, 16) &&
          IsAligned(a.y, 16) && IsAligned(a.bias, vector_bytes) && IsAligned(a.gamma, vector_bytes) &&
-         IsAligned(a.beta, vector_bytes) && IsAligned(a.float_partials, 16) && IsAligned(a.partials, 16);
+         IsAligned(a.beta, vector_bytes) && IsAligned(a.total, 16) && IsAligned(a.float_partials, 16) &&
+         IsAligned(a.partials, 16);
 }
 
 // All of them return cudaErrorInvalidConfiguration for a tile that no kernel was compiled for.
