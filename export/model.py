@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 ATTENTIONS = (AUTO, "sdpa", "eager")
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+_ROOM = 1 << 28  # bytes of a model that may stay in memory beside what is made of it
 
 
 def export_model(
@@ -156,13 +157,14 @@ def export_model(
                 (scratch / name).parent.mkdir()
                 save(exported, scratch / name)
                 shutil.rmtree(traced)
+                large = sum(weight.nbytes for weight in prepared.parameters()) > _ROOM
                 if folder is None or not (folder / "config.json").is_file():
                     prepared.config.save_pretrained(scratch)
             if folder is not None:
                 copy_files(folder, scratch, without=target)
                 _add_tokenizer(folder, scratch)
-            if then is not None:
-                model = prepared = exported = None  # of a large one there is no room for another
+            if then is not None and large:
+                model = prepared = exported = None
                 gc.collect()  # torch.export leaves the model in a cycle
         if then is not None:
             then(scratch / name)

@@ -1,9 +1,10 @@
 """torch.onnx.export without work that would change nothing: half of the export of a small encoder.
 
 Captured programs are not traced a second time (decomposition.py), the pass that inserts casts does not run every
-operator again, signatures are read of those functions alone that a model uses, and onnxscript's rules are tried at
-nodes of the operator that they look for. All of it patches what the packages keep to themselves, for one thread and
-one export: where a release has other insides the patch is left out, and where an export fails it is done again without.
+operator again, signatures are read of those functions alone that a model uses, no function's source is parsed for the
+domain that it is in, and onnxscript's rules are tried at nodes of the operator that they look for. All of it patches
+what the packages keep to themselves, for one thread and one export: where a release has other insides the patch is
+left out, and where an export fails it is done again without.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ def shortcuts() -> Iterator[Shortcut]:
     """All of them."""
     with ExitStack() as stack:
         found = stack.enter_context(decomposed_where_needed())
-        for patch in (_without_running, _signatures_when_asked, _rules_by_operator):
+        for patch in (_without_running, _signatures_when_asked, _without_parsing, _rules_by_operator):
             with suppress(ImportError, AttributeError):
                 target, name, replace = patch(found)
-                mine = _in_this_thread(getattr(target, name), replace)
-                mine = staticmethod(mine) if isinstance(vars(target)[name], classmethod) else mine
+                kind = type(vars(target)[name])
+                original = vars(target)[name].fget if kind is property else getattr(target, name)
+                mine: Any = _in_this_thread(original, replace)
+                mine = staticmethod(mine) if kind is classmethod else property(mine) if kind is property else mine
                 stack.enter_context(mock.patch.object(target, name, mine))
         yield found
 
@@ -89,6 +92,27 @@ def _signatures_when_asked(shortcut: Shortcut) -> tuple[Any, str, Callable[..., 
         return made
 
     return registry, "from_torchlib", from_torchlib
+
+
+def _without_parsing(shortcut: Shortcut) -> tuple[Any, str, Callable[..., Any]]:
+    """onnxscript's functions, 500 of which are asked for the domain that they are in, and parse their source for it."""
+    from onnxscript._internal import values
+
+    values.TracedOnnxFunction.opset.fget, values.TracedOnnxFunction.function_ir.fget  # noqa: B018
+
+    class Header:
+        """The domain; all else is parsed when it is asked for."""
+
+        def __init__(self, parsed: Callable[[], Any], domain: str) -> None:
+            self._parsed, self.domain = parsed, domain
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._parsed(), name)
+
+    def function_ir(original: Callable[..., Any], self: Any) -> Any:
+        return Header(lambda: original(self), self.opset.domain)
+
+    return values.TracedOnnxFunction, "function_ir", function_ir
 
 
 def _rules_by_operator(shortcut: Shortcut) -> tuple[Any, str, Callable[..., Any]]:

@@ -8,22 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from bertfuse.cli import app
 from bertfuse.runtime.trt import run as engine_run
+from tests.commands import invoke
 from tests.engines import fused, ops_in
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fused("bert", tmp_path_factory.mktemp("model"))
-
-
-def invoke(*arguments: object, code: int = 0):
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == code, (result.exit_code, result.stdout, result.stderr, result.exception)
-    return result
 
 
 def test_help_has_examples() -> None:

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import onnx
 import pytest
-from typer.testing import CliRunner
 
-from bertfuse.cli import app
+from tests.commands import invoke
 from tests.tiny_models import LAYERS, exported, save_checkpoint
-
-
-def invoke(*arguments: object, code: int = 0) -> Any:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == code, (result.exit_code, result.stdout, result.stderr, result.exception)
-    return result
 
 
 def _padding(path: Path) -> dict[str, str]:

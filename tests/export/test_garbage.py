@@ -50,7 +50,7 @@ def test_what_a_program_froze_stays_frozen(monkeypatch: pytest.MonkeyPatch) -> N
         gc.unfreeze()
 
 
-def test_the_torch_model_is_gone_when_fusion_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_torch_model_is_gone_when_fusion_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = save_checkpoint(tmp_path / "source")
     models: list[Any] = []
     run_exporter = bertfuse.export.model.run_exporter
@@ -60,6 +60,7 @@ def test_the_torch_model_is_gone_when_fusion_begins(tmp_path: Path, monkeypatch:
         return run_exporter(prepared, *arguments, **options)
 
     monkeypatch.setattr(bertfuse.export.model, "run_exporter", remember)
+    monkeypatch.setattr(bertfuse.export.model, "_ROOM", 0)  # as if it were large
     alive: list[bool] = []
     export_model(source, tmp_path / "made", then=lambda path: alive.append(models[0]() is not None))
     assert alive == [False]

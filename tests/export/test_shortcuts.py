@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from onnxscript._internal import ast_utils, values
 from onnxscript.rewriter import _matcher, _rewrite_rule
 from torch.onnx._internal.exporter import _registration, _schemas
 from torch.onnx._internal.fx.passes import type_promotion
@@ -37,6 +38,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[None]]:
     return {
         "exports": _counted(monkeypatch, torch.onnx, "export"),
         "signatures": _counted(monkeypatch, _schemas, "op_signature_from_function"),
+        "parses": _counted(monkeypatch, ast_utils, "get_src_and_ast"),
         "tries": _counted(monkeypatch, _matcher.SimplePatternMatcher, "match"),
         "runs": _counted(monkeypatch, torch.fx.Interpreter, "call_function"),
     }
@@ -59,6 +61,7 @@ def test_the_same_bytes_with_less_work(
     before, after = done
     assert before["exports"] == after["exports"] == 1, "it was done again without the shortcuts"
     assert after["signatures"] < before["signatures"] / 5, (before, after)
+    assert after["parses"] < before["parses"] / 5, (before, after)
     assert after["tries"] < before["tries"] / 5, (before, after)
     assert after["runs"] < before["runs"] / 5, (before, after)
 
@@ -67,6 +70,7 @@ def test_patches_are_of_one_thread_and_end(monkeypatch: pytest.MonkeyPatch) -> N
     places = (
         (type_promotion._TypePromotionInterpreter, "run_node"),
         (_registration.ONNXRegistry, "from_torchlib"),
+        (values.TracedOnnxFunction, "function_ir"),
         (_rewrite_rule.RewriteRule, "try_rewrite"),
     )
     before = [vars(owner)[name] for owner, name in places]
@@ -88,6 +92,7 @@ def test_patches_are_of_one_thread_and_end(monkeypatch: pytest.MonkeyPatch) -> N
         (type_promotion._TypePromotionInterpreter, "_maybe_promote_node"),
         (_registration.OnnxDecompMeta, "__post_init__"),
         (_matcher, "SimplePatternMatcher"),
+        (values.TracedOnnxFunction, "function_ir"),
     ],
 )
 def test_a_release_with_other_insides_is_left_alone(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:

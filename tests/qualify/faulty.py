@@ -7,6 +7,10 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
+
+from bertfuse.qualify.campaign import Report
+from bertfuse.qualify.kernels import qualify_kernels
 
 SOURCE = Path(__file__).with_name("faulty.cc")
 INCLUDE = Path(__file__).parents[2] / "plugins" / "include"
@@ -25,3 +29,18 @@ def _built(cuda: bool) -> Path:
 def library(fault: str, folder: Path, *, cuda: bool = False) -> Path:
     """A library that has that fault; "none": an honest one."""
     return Path(shutil.copy(_built(cuda), folder / f"faulty_{fault}.so"))
+
+
+def hunt_of_a_segfault(folder: Path, **options: Any) -> Report:
+    """Twelve problems of a library that ends the process."""
+    return qualify_kernels(
+        devices="cpu",
+        library=library("segfault", folder),
+        minutes=1,
+        seed=3,
+        ops="FusedGemm",
+        dtypes="float32",
+        count=12,
+        workers=2,
+        **options,
+    )

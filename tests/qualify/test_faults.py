@@ -20,7 +20,7 @@ from bertfuse.qualify.kernels import qualify_kernels
 from bertfuse.qualify.problem import parse
 from bertfuse.qualify.worker import Settings, Worker
 from tests.qualify import slow_reference
-from tests.qualify.faulty import library
+from tests.qualify.faulty import hunt_of_a_segfault, library
 
 # What a kernel does, and what it is reported as.
 FAULTS = {
@@ -131,17 +131,7 @@ def test_a_fault_that_an_earlier_problem_arms_is_isolated_with_it(tmp_path: Path
 def test_a_hunt_finds_counts_and_goes_on(tmp_path: Path) -> None:
     """Of three tactics each faults: all are found, the others of a call are still run, and the rest of the problems."""
     journal = tmp_path / "found.jsonl"
-    report = qualify_kernels(
-        devices="cpu",
-        library=library("segfault", tmp_path),
-        minutes=1,
-        seed=3,
-        ops="FusedGemm",
-        dtypes="float32",
-        count=12,
-        workers=2,
-        out=journal,
-    )
+    report = hunt_of_a_segfault(tmp_path, out=journal)
     assert {finding.kind for finding in report.findings} == {"signal"}
     assert {finding.tactic for finding in report.findings} == {"plain 0", "plain 1", "plain 2"}
     assert sum(report.by(3).values()) == report.total > 12

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from bertfuse.qualify.cluster import Remote
-from bertfuse.qualify.kernels import qualify_kernels
 from bertfuse.qualify.worker import Settings
-from tests.qualify.faulty import library
+from tests.qualify.faulty import hunt_of_a_segfault, library
 
 ray = pytest.importorskip("ray", reason="Ray is not installed (bertfuse[ray])")
 
@@ -23,17 +22,7 @@ def _ends():
 
 
 def test_a_hunt_on_ray_finds_a_fault(tmp_path: Path) -> None:
-    report = qualify_kernels(
-        devices="cpu",
-        library=library("segfault", tmp_path),
-        minutes=1,
-        seed=3,
-        ops="FusedGemm",
-        dtypes="float32",
-        count=12,
-        workers=2,
-        ray="local",
-    )
+    report = hunt_of_a_segfault(tmp_path, ray="local")
     assert {finding.kind for finding in report.findings} == {"signal"}
     assert all(finding.repeats and finding.trials for finding in report.findings)
     assert report.total > 5

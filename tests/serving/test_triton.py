@@ -1,4 +1,4 @@
-"""`bertfuse triton`: what it writes, that docs/deployment.md shows just that, and its one line for mistakes.
+"""`bertfuse triton`: what it writes, that docs/deployment.md shows it, and its one line for mistakes.
 
 That Triton loads it is tested in tests/ecosystem.
 """
@@ -48,10 +48,19 @@ def test_the_documents_configurations_are_those_that_are_written(
     said("triton", folders("ragged"), "-o", tmp_path, "--name", "minilm-ragged")
     engine = ("--backend", "tensorrt", "--plan", plan_of(tmp_path / "minilm.plan"), "--name", "engine")
     said("triton", folders("minilm"), "-o", tmp_path, *engine)
-    written = [
+    padded, ragged, plan = (
         (tmp_path / name / "config.pbtxt").read_text() for name in ("minilm_onnx", "minilm-ragged_onnx", "engine_plan")
-    ]
-    assert written == [block.replace("384", "32") for block in BLOCKS]
+    )
+    shown, batching = (block.replace("384", "32") for block in BLOCKS)
+    assert padded == shown
+    inputs = shown[shown.index("input [") : shown.index("output [")]
+    allowed = re.sub(r".*attention_mask.*\n", "", inputs).replace(" }", " allow_ragged_batch: true }")
+    before, ops, after = shown.replace("minilm", "minilm-ragged").replace(inputs, allowed).partition("model_operations")
+    assert ragged == before + batching + ops + after
+    without = re.sub(r"model_operations.*\n", "", shown.replace("minilm_onnx", "engine_plan"))
+    for of_onnx, of_engine in {"onnxruntime": "tensorrt", "FP32": "FP16", "size: 64": "size: 24"}.items():
+        without = without.replace(of_onnx, of_engine)
+    assert plan == without
 
 
 def test_an_engine_without_int64_is_sent_none(folders: Callable[[str], Path], tmp_path: Path) -> None:
