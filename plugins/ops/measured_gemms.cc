@@ -68,7 +68,8 @@ MeasuredGemms::MeasuredGemms(const char* table, const kernels::Device& device, c
   for (const Line& line : lines) {
     if (named ? line.device != identity : KindOf(line.device) != KindOf(identity)) continue;
     const std::optional<TunedRange> range = ParseProblem(line.problem);
-    const bool is_product = range && range->problem.sizes[3] == 0 && !range->problem.tf32 && !range->problem.int8;
+    const bool is_product =
+        range && range->problem.sizes[3] == 0 && !range->problem.tf32 && range->problem.quantized == BERTFUSE_ABSENT;
     std::optional<GemmTactic> tactic;
     if (is_product) {
       const GemmProblem problem = AlignedProblem(*range, device);

@@ -15,7 +15,9 @@ struct Parameters {
   const void* bias;
   const void* gamma;
   const void* beta;
-  float* float_partials;  // split-K's: [splits, m, n]
+  const float* row_scales;     // of 8-bit operands: x's
+  const float* weight_scales;  // and the weight's
+  float* float_partials;       // split-K's: [splits, m, n]
   void* y;
   void* partials;  // in y's type, of y's rows from unsplit_rows on: [splits - 1, partial_rows, n]
   int partial_rows;
