@@ -103,12 +103,12 @@ cudaError_t GemmSm90Gated(const GemmTile& tile, const GemmArguments<Elements>& a
                           cudaStream_t stream) {
   using namespace gemm_sm90;
   if (IsPersistent(tile.block)) {
-    return WithBlock(kPersistentBlocks, tile.block, a, [&](auto index, auto packed) {
+    return WithBlock<std::size(kPersistentBlocks)>(kPersistentBlocks, tile.block, a, [&](auto index, auto packed) {
       return LaunchPersistent<GatedPersistent<Elements, decltype(index)::value, decltype(packed)::value>>(
           tile, a, device, stream);
     });
   }
-  return WithBlock(kGatedOneTileBlocks, tile.block, a, [&](auto index, auto packed) {
+  return WithBlock<std::size(kGatedOneTileBlocks)>(kGatedOneTileBlocks, tile.block, a, [&](auto index, auto packed) {
     return LaunchOneTile<GatedOneTile<Elements, decltype(index)::value, decltype(packed)::value>>(tile, a, device,
                                                                                                   stream);
   });
@@ -138,6 +138,7 @@ cudaError_t GemmSm90SplitK(const GemmTile& tile, const GemmArguments<Elements>& 
 #define BERTFUSE_INSTANTIATE_FOR(FUNCTION, ELEMENTS) \
   template cudaError_t FUNCTION(const GemmTile&, const GemmArguments<ELEMENTS>&, const Device&, cudaStream_t);
 #define BERTFUSE_INSTANTIATE_GemmSm90Elementwise(T) BERTFUSE_INSTANTIATE_FOR(GemmSm90Elementwise, Elements<T>)
+#define BERTFUSE_INSTANTIATE_GemmSm90Gated(T) BERTFUSE_INSTANTIATE_FOR(GemmSm90Gated, Elements<T>)
 #define BERTFUSE_INSTANTIATE_GemmSm90LayerNorm(T) BERTFUSE_INSTANTIATE_FOR(GemmSm90LayerNorm, Elements<T>)
 #define BERTFUSE_INSTANTIATE_GemmSm90SplitK(T) BERTFUSE_INSTANTIATE_FOR(GemmSm90SplitK, Elements<T>)
 #define BERTFUSE_INSTANTIATE_GemmSm90Int8(T)                     \
