@@ -15,9 +15,7 @@ struct Parameters {
   const void* bias;
   const void* gamma;
   const void* beta;
-  const float* row_scales;     // of 8-bit operands: x's
-  const float* weight_scales;  // and the weight's
-  float* float_partials;       // split-K's: [splits, m, n]
+  float* float_partials;  // split-K's: [splits, m, n]
   void* y;
   void* partials;  // in y's type, of y's rows from unsplit_rows on: [splits - 1, partial_rows, n]
   int partial_rows;
@@ -36,6 +34,8 @@ struct Parameters {
   float epsilon;
   Activation activation;
   bool has_residual, weights_are_constant, last_rows_first;
+  const float* row_scales;     // of 8-bit operands: x's
+  const float* weight_scales;  // and the weight's
 };
 
 }  // namespace bertfuse::kernels::gemm_sm90
