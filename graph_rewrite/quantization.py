@@ -12,12 +12,14 @@ from onnx import TensorProto, helper, numpy_helper
 from bertfuse.errors import FusionError
 
 from . import functions
-from .dialect.quantized import INT8, LARGEST, NUMPY, SMALLEST
+from .dialect.quantized import FLOAT8, INT8, LARGEST, NUMPY, SMALLEST
 from .ops import OPS
 from .spec import DOMAIN, DTYPE_VARIABLES, QUANTIZED_KEY, OpSpec, TensorSpec
 from .weights import Weight
 
-TYPES = {"int8": INT8}
+TYPES = {"int8": INT8, "fp8": FLOAT8}
+# The first opset with 8-bit floats, which an op's body casts to.
+_FLOAT8_OPSET = 19
 
 # Operators of quantised models that other tools write.
 _FOREIGN = (
@@ -120,6 +122,18 @@ def load_weight(model: onnx.ModelProto, weights: Mapping[str, Weight], layer: La
     return array
 
 
+def check_type(model: onnx.ModelProto, to: str) -> None:
+    """Raises FusionError where the model's opset does not have the type."""
+    opset = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
+    if TYPES[to] == FLOAT8 and opset < _FLOAT8_OPSET:
+        raise FusionError(f"has opset {opset}, and fp8 takes {_FLOAT8_OPSET}: export it with --opset {_FLOAT8_OPSET}")
+
+
+def type_of(layer: Layer, to: str = "int8") -> int:
+    """What its weight becomes. Tables of words are read, not multiplied: integers keep more of them in 8 bits."""
+    return TYPES[to] if layer.x else INT8
+
+
 def row_scales(weight: np.ndarray, data_type: int = INT8) -> np.ndarray:
     """float32 [N]: the largest magnitude of each row over the largest number of the type, never 0."""
     largest = np.abs(weight).max(axis=1)
@@ -142,9 +156,10 @@ def quantize(
 ) -> tuple[onnx.ModelProto, dict[str, Weight]]:
     """A copy of a fused skeleton, with its weights, in which the layers that `scales` names are quantised.
 
-    A weight that two layers share (word embeddings and the vocabulary's product) is written once for each smoothing.
+    A weight that two layers share (word embeddings and the vocabulary's product) is written once for each smoothing and
+    type. Raises FusionError as check_type() does.
     """
-    data_type = TYPES[to]
+    check_type(model, to)
     made, kept = onnx.ModelProto(), dict(weights)
     made.CopyFrom(model)
     types = _element_types(model)
@@ -153,7 +168,9 @@ def quantize(
         if layer.name not in scales:
             continue
         node, spec, chosen = made.graph.node[layer.node], OPS[layer.op], scales[layer.name]
-        stem = f"{layer.weight}_{to}" + (f"_of_{layer.name}" if chosen.smooth is not None else "")
+        data_type = type_of(layer, to)
+        kind = next(name for name, number in TYPES.items() if number == data_type)
+        stem = f"{layer.weight}_{kind}" + (f"_of_{layer.name}" if chosen.smooth is not None else "")
         weight = load_weight(model, weights, layer)
         weight = weight if chosen.smooth is None else weight / chosen.smooth[None, :]
         by_row = row_scales(weight, data_type)

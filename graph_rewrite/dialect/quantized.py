@@ -103,5 +103,5 @@ def quantized_rows(
         else:
             scaled, low = x / np.float32(scale), -largest - integers
         # No NaN becomes an integer: the scale has it.
-        scaled = np.clip(np.nan_to_num(np.rint(scaled) if integers else scaled), low, largest)
+        scaled = np.clip(np.nan_to_num(np.rint(scaled)) if integers else scaled, low, largest)
     return scaled.astype(dtype), np.asarray(scale, np.float64)

@@ -5,6 +5,7 @@
 #include "core/gemm_op.h"
 #include "core/op_table.h"
 #include "cpu/call.h"
+#include "cpu/float8_gemm.h"
 #include "cpu/int8_gemm.h"
 #include "cpu/kernels.h"
 #include "cpu/packed.h"
@@ -17,11 +18,9 @@ const float* DataOf(const bertfuse_tensor* tensor) { return tensor == nullptr ? 
 
 bool IsInt8(const GemmCall& gemm) { return gemm.weight->dtype == BERTFUSE_INT8; }
 
+bool IsFloat8(const GemmCall& gemm) { return gemm.weight->dtype == BERTFUSE_FLOAT8E4M3FN; }
+
 void CheckWeight(const GemmCall& gemm) {
-  if (IsQuantized(gemm.weight->dtype) && !IsInt8(gemm)) {
-    Fail(BERTFUSE_NOT_SUPPORTED, "%s: input 'weight' is %s, for which there is no CPU kernel; the op's body runs it",
-         gemm.op.name, DtypeName(gemm.weight->dtype));
-  }
   if (IsInt8(gemm) && gemm.weight->shape[1] > kMaxInt8Depth) {
     Fail(BERTFUSE_NOT_SUPPORTED, "%s: input 'weight' is int8 and has %lld columns, expected at most %lld", gemm.op.name,
          static_cast<long long>(gemm.weight->shape[1]), static_cast<long long>(kMaxInt8Depth));
@@ -34,12 +33,32 @@ void CheckSmooth(const GemmCall& gemm) {
        static_cast<long long>(gemm.x_smooth->shape[0]));
 }
 
+template <class Finish>
+void MultiplyFloat8(const bertfuse_call& call, const GemmCall& gemm, int64_t m, Finish&& finish) {
+  const int64_t n = gemm.weight->shape[0], k = gemm.weight->shape[1];
+  Arena arena(call.workspace);
+  const Float8Buffers buffers(gemm.rows(), n, k, call.prepared != nullptr, arena);
+  if (call.prepared == nullptr) {
+    ParallelFor(call, n * k, kGrainElements,
+                [&](int64_t begin, int64_t end) { ConvertFloat8(gemm.weight->data, begin, end, buffers.weight); });
+  }
+  const float *x = DataOf(gemm.x), *scale = DataOf(gemm.x_scale), *smooth = DataOf(gemm.x_smooth);
+  ParallelFor(call, m, GrainFor(k), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      buffers.scales[row] = RoundRowToFloat8(x + row * k, smooth, k, scale, buffers.x + row * k);
+    }
+  });
+  const auto* weight = call.prepared == nullptr ? buffers.weight : static_cast<const float*>(call.prepared);
+  Float8Gemm(call, m, n, k, buffers, weight, DataOf(gemm.weight_scale), static_cast<float*>(gemm.y->data), finish);
+}
+
 // y = x weightᵀ; `finish` as Gemm has it.
 template <class Finish>
 void Multiply(const bertfuse_call& call, const GemmCall& gemm, int64_t m, Finish&& finish) {
   const int64_t n = gemm.weight->shape[0], k = gemm.weight->shape[1];
   const float* x = DataOf(gemm.x);
   float* y = static_cast<float*>(gemm.y->data);
+  if (IsFloat8(gemm)) return MultiplyFloat8(call, gemm, m, finish);
   if (!IsInt8(gemm)) return Gemm(call, m, n, k, x, {{DataOf(gemm.weight), y}}, finish);
   Arena arena(call.workspace);
   const Int8Buffers buffers(gemm.rows(), n, k, call.prepared != nullptr, arena);
@@ -65,8 +84,13 @@ size_t WorkspaceSize(const bertfuse_call& call) {
   CheckSmooth(gemm);
   Arena arena;
   if (gemm.op.gates) arena.Take<float>(gemm.rows() * gemm.columns());
-  if (!IsInt8(gemm)) return arena.used();
-  Int8Buffers(gemm.rows(), gemm.weight->shape[0], gemm.weight->shape[1], call.prepared != nullptr, arena);
+  if (!IsQuantized(gemm.weight->dtype)) return arena.used();
+  const int64_t n = gemm.weight->shape[0], k = gemm.weight->shape[1];
+  if (IsFloat8(gemm)) {
+    Float8Buffers(gemm.rows(), n, k, call.prepared != nullptr, arena);
+  } else {
+    Int8Buffers(gemm.rows(), n, k, call.prepared != nullptr, arena);
+  }
   return arena.used();
 }
 
@@ -116,19 +140,23 @@ void Run(const bertfuse_call& call) {
   });
 }
 
-// What is prepared is the packed weight.
+// What is prepared is the packed weight; of 8-bit floats the weight in float32.
 template <class Op>
 size_t PreparedSize(const bertfuse_call& call) {
   const GemmCall gemm(call, kGemmOp<Op>);
   const bool constant = (call.constant_inputs >> gemm.op.weight & 1) != 0;
-  if (!constant || gemm.weight == nullptr || !IsInt8(gemm) || gemm.weight->rank != 2) return 0;
+  if (!constant || gemm.weight == nullptr || !IsQuantized(gemm.weight->dtype) || gemm.weight->rank != 2) return 0;
   CheckWeight(gemm);
+  if (IsFloat8(gemm)) return static_cast<size_t>(NumElements(*gemm.weight)) * sizeof(float);
   return static_cast<size_t>(Loops().packed_bytes(gemm.weight->shape[0], gemm.weight->shape[1]));
 }
 
 template <class Op>
 void Prepare(const bertfuse_call& call, void* prepared) {
   const bertfuse_tensor& weight = call.inputs[kGemmOp<Op>.weight];
+  if (weight.dtype == BERTFUSE_FLOAT8E4M3FN) {
+    return ConvertFloat8(weight.data, 0, NumElements(weight), static_cast<float*>(prepared));
+  }
   Loops().pack_int8(static_cast<const int8_t*>(weight.data), weight.shape[0], weight.shape[1], prepared);
 }
 

@@ -3,6 +3,7 @@
 #define BERTFUSE_KERNELS_BACKEND_H_
 
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <climits>
 #include <cstdint>
@@ -39,12 +40,14 @@ inline constexpr BackendFacts kBackends[] = {
 
 constexpr const BackendFacts& FactsOf(Backend backend) { return kBackends[static_cast<int>(backend)]; }
 
-// Before it tensor cores multiply float16 alone, and there is no cp.async.
+// Before it tensor cores multiply float16 alone, and there is no cp.async. 8-bit floats come later.
 inline constexpr int kFirstWithAllMmaTypes = 80;
+inline constexpr int kFirstWithFp8Mma = 89;
 
 // Whether the device's tensor cores multiply T by mma.sync.
 template <class T>
 bool HasMmaOf(const Device& device) {
+  if (std::is_same_v<T, __nv_fp8_e4m3>) return device.compute_capability >= kFirstWithFp8Mma;
   return device.compute_capability >= kFirstWithAllMmaTypes || std::is_same_v<T, __half>;
 }
 

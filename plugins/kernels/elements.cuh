@@ -72,6 +72,25 @@ struct Element<__nv_bfloat16> {
   __device__ __forceinline__ static Pair Add(Pair a, Pair b) { return __hadd2(a, b); }
 };
 
+// Quantised operands. Floats beyond the largest become the largest; NaN stays NaN.
+template <>
+struct Element<__nv_fp8_e4m3> {
+  static constexpr CUtensorMapDataType kTensorMapType = CU_TENSOR_MAP_DATA_TYPE_UINT8;
+  __device__ __forceinline__ static float ToFloat(__nv_fp8_e4m3 x) { return static_cast<float>(x); }
+  __device__ __forceinline__ static __nv_fp8_e4m3 FromFloat(float x) { return __nv_fp8_e4m3(x); }
+};
+
+template <>
+struct Element<int8_t> {
+  static constexpr CUtensorMapDataType kTensorMapType = CU_TENSOR_MAP_DATA_TYPE_UINT8;
+  __device__ __forceinline__ static float ToFloat(int8_t x) { return static_cast<float>(x); }
+  // Cut off at the ends; NaN becomes 0.
+  __device__ __forceinline__ static int8_t FromFloat(float x) {
+    const float whole = rintf(x);
+    return static_cast<int8_t>(whole == whole ? static_cast<int>(fminf(fmaxf(whole, -128.0f), 127.0f)) : 0);
+  }
+};
+
 template <class T>
 __device__ __forceinline__ float ToFloat(T x) {
   return Element<T>::ToFloat(x);

@@ -24,5 +24,13 @@ struct Elements {
 template <class T>
 using Int8Elements = Elements<int8_t, int8_t, T, int32_t>;
 
+// The same of 8-bit floats: 4 bits of exponent, 3 of mantissa, magnitudes up to 448, summed in float32.
+template <class T>
+using Fp8Elements = Elements<__nv_fp8_e4m3, __nv_fp8_e4m3, T, float>;
+
+// 8-bit operands, which have scales by row and by column.
+template <class Elements>
+inline constexpr bool kIsQuantized = sizeof(typename Elements::X) == 1;
+
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_ELEMENTS_H_

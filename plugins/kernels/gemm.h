@@ -14,10 +14,14 @@ struct GemmBlock {
   int m, n;                // the tile of y
   int stages;              // of the ring in shared memory
   int per_multiprocessor;  // blocks that are resident at a time
+  // Sums of 8-bit floats go to other registers after each stage, where they are added with rounding: tensor cores keep
+  // about 14 bits of a sum.
+  bool promotes = false;
 };
 
 constexpr bool operator==(const GemmBlock& a, const GemmBlock& b) {
-  return a.m == b.m && a.n == b.n && a.stages == b.stages && a.per_multiprocessor == b.per_multiprocessor;
+  return a.m == b.m && a.n == b.n && a.stages == b.stages && a.per_multiprocessor == b.per_multiprocessor &&
+         a.promotes == b.promotes;
 }
 
 // How the product x[m, k] * weight[n, k] transposed is tiled: a block, and clusters of cluster_m x cluster_n blocks

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/dependent_launch.cuh"
 #include "kernels/elements.cuh"
@@ -9,66 +10,109 @@ namespace bertfuse::kernels {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr float kLargest = 127.0f, kLeast = 1e-30f;
+constexpr float kLeast = 1e-30f;
+template <class Quantized>
+constexpr float kLargest = std::is_same_v<Quantized, int8_t> ? 127.0f : 448.0f;
 
-// Rounded to the nearest even, cut off at the ends; NaN becomes 0.
-__device__ __forceinline__ int8_t Rounded(float x, float least) {
-  const float whole = rintf(x);
-  return static_cast<int8_t>(whole == whole ? static_cast<int>(fminf(fmaxf(whole, least), kLargest)) : 0);
-}
+// What a lane has of a row, kVector elements at a time: up to kChunks of them, in registers, all loaded before the
+// first is needed. 0: of a row of any length, loaded at every visit, the second time from the L1 cache.
+template <class T, int kVector, int kChunks>
+class LaneOfRow {
+ public:
+  __device__ __forceinline__ LaneOfRow(const T* row, const float* smooth, int64_t columns)
+      : row_(row), smooth_(smooth), columns_(columns) {
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) chunks_[i] = LoadIf<kVector>(First(i) < columns, row + First(i));
+  }
+  // Calls visit(column, values as float32) for each kVector elements.
+  template <class Visit>
+  __device__ __forceinline__ void ForEach(Visit&& visit) const {
+    if constexpr (kChunks > 0) {
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i) {
+        if (First(i) < columns_) VisitOne(First(i), chunks_[i], visit);
+      }
+    } else {
+      for (int64_t column = First(0); column < columns_; column += 32 * kVector) {
+        VisitOne(column, *reinterpret_cast<const Pack<T, kVector>*>(row_ + column), visit);
+      }
+    }
+  }
 
-// Calls visit(column, values as float32) for the elements that this lane has of a row, kVector at a time.
-template <int kVector, class T, class Visit>
-__device__ __forceinline__ void ForLane(const T* row, const float* smooth, int64_t columns, Visit&& visit) {
-  for (int64_t column = threadIdx.x % 32 * kVector; column < columns; column += 32 * kVector) {
-    const auto loaded = *reinterpret_cast<const Pack<T, kVector>*>(row + column);
+ private:
+  __device__ __forceinline__ static int First(int chunk) { return (chunk * 32 + threadIdx.x % 32) * kVector; }
+  template <class Visit>
+  __device__ __forceinline__ void VisitOne(int64_t column, const Pack<T, kVector>& loaded, Visit&& visit) const {
     float values[kVector];
 #pragma unroll
     for (int i = 0; i < kVector; ++i) values[i] = ToFloat(loaded.value[i]);
-    if (smooth != nullptr) {
-      const auto factors = *reinterpret_cast<const Pack<float, kVector>*>(smooth + column);
+    if (smooth_ != nullptr) {
+      const auto factors = *reinterpret_cast<const Pack<float, kVector>*>(smooth_ + column);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) values[i] *= factors.value[i];
     }
     visit(column, values);
   }
+
+  const T* row_;
+  const float* smooth_;
+  int64_t columns_;
+  Pack<T, kVector> chunks_[kChunks > 0 ? kChunks : 1];
+};
+
+template <class Quantized, int kVector>
+__device__ __forceinline__ Pack<Quantized, kVector> Rounded(const float (&values)[kVector]) {
+  Pack<Quantized, kVector> pack;
+  if constexpr (std::is_same_v<Quantized, __nv_fp8_e4m3> && kVector % 2 == 0) {  // one instruction takes two
+#pragma unroll
+    for (int i = 0; i < kVector; i += 2) {
+      reinterpret_cast<__nv_fp8x2_e4m3*>(&pack)[i / 2] = __nv_fp8x2_e4m3(make_float2(values[i], values[i + 1]));
+    }
+  } else if constexpr (std::is_same_v<Quantized, int8_t>) {
+    // The last bits of a sum with 1.5 * 2^23 are the integer's: conversions take four times as long as additions.
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      const float x = values[i], sum = fminf(fmaxf(x == x ? x : 0.0f, -128.0f), 127.0f) + 12582912.0f;
+      pack.value[i] = static_cast<int8_t>(reinterpret_cast<const uint32_t&>(sum) & 0xFF);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) pack.value[i] = FromFloat<Quantized>(values[i]);
+  }
+  return pack;
 }
 
-// A warp for each row, which it reads twice: the second time from the L1 cache.
-template <class T, int kVector>
-__global__ void __launch_bounds__(32 * kWarps) QuantizeRowsKernel(QuantizeRowsArguments<T> a) {
+// A warp for each row.
+template <class T, class Quantized, int kVector, int kChunks>
+__global__ void __launch_bounds__(32 * kWarps) QuantizeRowsKernel(QuantizeRowsArguments<T, Quantized> a) {
   LaunchDependents();
   WaitForDependencies();
   const int64_t rows = RealRows(a.packed, a.rows), stride = static_cast<int64_t>(gridDim.x) * kWarps;
   for (int64_t at = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32; at < rows; at += stride) {
-    const T* const row = a.x + at * a.columns;
-    int8_t* const to = a.quantized + at * a.columns;
-    const auto store = [&](int64_t column, const Pack<int8_t, kVector>& pack) {
-      *reinterpret_cast<Pack<int8_t, kVector>*>(to + column) = pack;
-    };
+    const LaneOfRow<T, kVector, kChunks> row(a.x + at * a.columns, a.smooth, a.columns);
+    Quantized* const to = a.quantized + at * a.columns;
     float scale;
     if (a.scale == nullptr) {
       float largest = 0.0f, total = 0.0f;
-      ForLane<kVector>(row, a.smooth, a.columns, [&](int64_t, const float (&values)[kVector]) {
+      row.ForEach([&](int64_t, const float (&values)[kVector]) {
 #pragma unroll
         for (float value : values) largest = fmaxf(largest, fabsf(value)), total += fabsf(value);
       });
       largest = fmaxf(WarpMax(largest), kLeast), total = WarpSum(total);
-      const float inverse = kLargest / largest;
-      ForLane<kVector>(row, a.smooth, a.columns, [&](int64_t column, const float (&values)[kVector]) {
-        Pack<int8_t, kVector> pack;
+      const float inverse = kLargest<Quantized> / largest;
+      row.ForEach([&](int64_t column, float (&values)[kVector]) {
+      // (The largest times the inverse may be a little more than `largest`, which rounds to it.)
 #pragma unroll
-        for (int i = 0; i < kVector; ++i) pack.value[i] = Rounded(values[i] * inverse, -kLargest);
-        store(column, pack);
+        for (float& value : values) value *= inverse;
+        *reinterpret_cast<Pack<Quantized, kVector>*>(to + column) = Rounded<Quantized>(values);
       });
-      scale = largest / kLargest + (total - total);
+      scale = largest / kLargest<Quantized> + (total - total);
     } else {
       scale = *a.scale;
-      ForLane<kVector>(row, a.smooth, a.columns, [&](int64_t column, const float (&values)[kVector]) {
-        Pack<int8_t, kVector> pack;
+      row.ForEach([&](int64_t column, float (&values)[kVector]) {
 #pragma unroll
-        for (int i = 0; i < kVector; ++i) pack.value[i] = Rounded(values[i] / scale, -kLargest - 1);
-        store(column, pack);
+        for (float& value : values) value /= scale;
+        *reinterpret_cast<Pack<Quantized, kVector>*>(to + column) = Rounded<Quantized>(values);
       });
     }
     if (threadIdx.x % 32 == 0) a.row_scales[at] = scale;
@@ -77,21 +121,29 @@ __global__ void __launch_bounds__(32 * kWarps) QuantizeRowsKernel(QuantizeRowsAr
 
 }  // namespace
 
-template <class T>
-cudaError_t QuantizeRows(const QuantizeRowsArguments<T>& a, const Device& device, cudaStream_t stream) {
+template <class T, class Quantized>
+cudaError_t QuantizeRows(const QuantizeRowsArguments<T, Quantized>& a, const Device& device, cudaStream_t stream) {
   if (a.rows == 0) return cudaSuccess;
   LaunchConfig config;
   config.grid = dim3(static_cast<unsigned>(std::min<int64_t>(CeilDiv(a.packed.ForGrid(a.rows), kWarps), INT32_MAX)));
   config.block = dim3(32 * kWarps);
   config.stream = stream;
   config.device = &device;
-  const bool vectorised =
-      a.columns % 4 == 0 && IsAligned(a.x, 4 * sizeof(T)) && IsAligned(a.smooth, 16) && IsAligned(a.quantized, 4);
-  return vectorised ? Launch(config, QuantizeRowsKernel<T, 4>, a) : Launch(config, QuantizeRowsKernel<T, 1>, a);
+  constexpr int kWide = 16 / sizeof(T);  // elements of 16 bytes
+  const auto suits = [&](int vector) {
+    return a.columns % vector == 0 && IsAligned(a.x, vector * sizeof(T)) && IsAligned(a.quantized, vector) &&
+           IsAligned(a.smooth, vector * sizeof(float));
+  };
+  if (suits(kWide) && a.columns <= 4 * 32 * kWide) return Launch(config, QuantizeRowsKernel<T, Quantized, kWide, 4>, a);
+  if (suits(kWide) && a.columns <= 16 * 32 * kWide)
+    return Launch(config, QuantizeRowsKernel<T, Quantized, kWide, 16>, a);
+  return suits(4) ? Launch(config, QuantizeRowsKernel<T, Quantized, 4, 0>, a)
+                  : Launch(config, QuantizeRowsKernel<T, Quantized, 1, 0>, a);
 }
 
-#define BERTFUSE_INSTANTIATE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE) \
-  template cudaError_t QuantizeRows(const QuantizeRowsArguments<TYPE>&, const Device&, cudaStream_t);
+#define BERTFUSE_INSTANTIATE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE)                                      \
+  template cudaError_t QuantizeRows(const QuantizeRowsArguments<TYPE, int8_t>&, const Device&, cudaStream_t); \
+  template cudaError_t QuantizeRows(const QuantizeRowsArguments<TYPE, __nv_fp8_e4m3>&, const Device&, cudaStream_t);
 BERTFUSE_FLOAT_DTYPES(BERTFUSE_INSTANTIATE)
 
 }  // namespace bertfuse::kernels

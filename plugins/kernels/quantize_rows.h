@@ -1,4 +1,4 @@
-// Rows of activations as 8-bit integers, each with a scale: what a product of 8-bit operands reads.
+// Rows of activations as 8-bit integers or floats, each with a scale: what a product of 8-bit operands reads.
 #ifndef BERTFUSE_KERNELS_QUANTIZE_ROWS_H_
 #define BERTFUSE_KERNELS_QUANTIZE_ROWS_H_
 
@@ -8,21 +8,23 @@
 namespace bertfuse::kernels {
 
 // The rule of graph_rewrite/dialect/quantized.py, in float32: x * smooth, where that is given; then either
-// scale = max(|row|, 1e-30) / 127 and round(x * (127 / max)) from -127 to 127, where a row whose magnitudes have no
-// finite sum gets a scale of NaN; or, with `scale`, round(x / scale) from -128 to 127. Ties go to even, NaN becomes 0.
-template <class T>
+// scale = max(|row|, 1e-30) / largest and round(x * (largest / max)), where a row whose magnitudes have no finite sum
+// gets a scale of NaN; or, with `scale`, round(x / scale). `largest` is 127 of integers (with `scale` they go from -128
+// on) and 448 of floats, and what is beyond becomes it. Ties go to even. NaN becomes 0 of integers.
+template <class T, class Quantized>
 struct QuantizeRowsArguments {
-  const T* x;           // [rows, columns]
-  const float* smooth;  // [columns]; may be null
-  const float* scale;   // one for all rows; null: each has its own
-  int8_t* quantized;    // [rows, columns]
-  float* row_scales;    // [rows]
+  const T* x;            // [rows, columns]
+  const float* smooth;   // [columns]; may be null
+  const float* scale;    // one for all rows; null: each has its own
+  Quantized* quantized;  // [rows, columns]
+  float* row_scales;     // [rows]
   int64_t rows, columns;
   PackedRows packed;  // of the rows; nothing is written from *row_count on
 };
 
-template <class T>
-cudaError_t QuantizeRows(const QuantizeRowsArguments<T>& arguments, const Device& device, cudaStream_t stream);
+template <class T, class Quantized>
+cudaError_t QuantizeRows(const QuantizeRowsArguments<T, Quantized>& arguments, const Device& device,
+                         cudaStream_t stream);
 
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_QUANTIZE_ROWS_H_

@@ -59,16 +59,6 @@ inline bool IsConstant(const bertfuse_call& call, const bertfuse_tensor* input) 
   return input == nullptr || input->data == nullptr || (call.constant_inputs >> (input - call.inputs) & 1) != 0;
 }
 
-// Throws NOT_SUPPORTED where an input is quantised to a type that no kernel of CUDA's takes yet.
-inline void RefuseQuantized(const char* op_name, const bertfuse_call& call) {
-  const OpDef& op = *FindOp(op_name);
-  for (int i = 0; i < call.num_inputs; ++i) {
-    if (!IsQuantized(call.inputs[i].dtype) || call.inputs[i].dtype == BERTFUSE_INT8) continue;
-    Fail(BERTFUSE_NOT_SUPPORTED, "%s: input '%s' is %s, for which there is no CUDA kernel yet", op.name,
-         op.inputs[i].name, DtypeName(call.inputs[i].dtype));
-  }
-}
-
 // Throws NOT_SUPPORTED where a tensor is bfloat16 and the GPU is older than that type.
 inline void RefuseBfloat16(const char* op_name, const bertfuse_call& call, const kernels::Device& device) {
   if (device.compute_capability >= kernels::kFirstWithAllMmaTypes) return;
@@ -112,7 +102,6 @@ constexpr bertfuse_kernel CudaKernel() {
   kernel.run = [](const bertfuse_call* call, bertfuse_error* error) -> int32_t {
     return Guarded(error, [&] {
       CheckCallSize(Op::kName, *call);
-      RefuseQuantized(Op::kName, *call);
       const kernels::Device& device = DeviceOf(*call);
       RefuseBfloat16(Op::kName, *call, device);
       const kernels::DeviceScope scope(device.id);
@@ -124,39 +113,28 @@ constexpr bertfuse_kernel CudaKernel() {
     kernel.workspace_size = [](const bertfuse_call* call, size_t* bytes, bertfuse_error* error) -> int32_t {
       return Guarded(error, [&] {
         CheckCallSize(Op::kName, *call);
-        RefuseQuantized(Op::kName, *call);
         *bytes = kWorkspaceSize(*call);
       });
     };
   }
   if constexpr (kTactics != nullptr) {
     kernel.num_tactics = [](const bertfuse_call* call, int32_t* count, bertfuse_error* error) -> int32_t {
-      return Guarded(error, [&] {
-        RefuseQuantized(Op::kName, *call);
-        *count = kTactics->count(*call);
-      });
+      return Guarded(error, [&] { *count = kTactics->count(*call); });
     };
     kernel.describe_tactic = [](const bertfuse_call* call, int32_t tactic, char* text, size_t size,
                                 bertfuse_error* error) -> int32_t {
-      return Guarded(error, [&] {
-        RefuseQuantized(Op::kName, *call);
-        Write(kTactics->describe(*call, tactic), text, size);
-      });
+      return Guarded(error, [&] { Write(kTactics->describe(*call, tactic), text, size); });
     };
     kernel.describe_problem = [](const bertfuse_call* call, char* text, size_t size, bertfuse_error* error) -> int32_t {
       return Guarded(error, [&] {
         Validate(*FindOp(Op::kName), *call);
-        RefuseQuantized(Op::kName, *call);
         Write(Describe(kTactics->problem(*call)), text, size);
       });
     };
     if constexpr (kTactics->chosen_by != nullptr) {
       kernel.describe_choice = [](const bertfuse_call* call, char* text, size_t size,
                                   bertfuse_error* error) -> int32_t {
-        return Guarded(error, [&] {
-          RefuseQuantized(Op::kName, *call);
-          Write(kTactics->chosen_by(*call), text, size);
-        });
+        return Guarded(error, [&] { Write(kTactics->chosen_by(*call), text, size); });
       };
     }
   }

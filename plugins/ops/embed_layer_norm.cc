@@ -12,6 +12,10 @@ using Op = EmbedLayerNorm;
 
 void Run(const bertfuse_call& call) {
   const bertfuse_tensor* in = call.inputs;
+  if (in[Op::In::word_table].dtype == BERTFUSE_FLOAT8E4M3FN) {
+    Fail(BERTFUSE_NOT_SUPPORTED,
+         "%s: input 'word_table' is float8e4m3fn, for which there is no CUDA kernel: int8 has one", Op::kName);
+  }
   SwitchElement(in[Op::In::position_table].dtype, [&](auto element) {
     using T = decltype(element);
     SwitchIndex(in[Op::In::ids].dtype, [&](auto index) {

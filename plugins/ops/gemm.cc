@@ -22,11 +22,18 @@ template <class Body>
 auto SwitchElements(const GemmCall& gemm, Body&& body) {
   return SwitchElement(gemm.x->dtype, [&](auto element) {
     using T = decltype(element);
-    return gemm.weight->dtype == BERTFUSE_INT8 ? body(kernels::Int8Elements<T>()) : body(kernels::Elements<T>());
+    switch (gemm.weight->dtype) {
+      case BERTFUSE_INT8:
+        return body(kernels::Int8Elements<T>());
+      case BERTFUSE_FLOAT8E4M3FN:
+        return body(kernels::Fp8Elements<T>());
+      default:
+        return body(kernels::Elements<T>());
+    }
   });
 }
 
-// Where the workspace has x as integers and their rows' scales: at its beginning. Partial sums come behind `bytes`.
+// Where the workspace has x in 8 bits and its rows' scales: at its beginning. Partial sums come behind `bytes`.
 struct QuantizedRows {
   size_t scales, bytes;
 };
@@ -50,7 +57,7 @@ kernels::GemmArguments<Elements> Arguments(const bertfuse_call& call, const Gemm
   auto* workspace = static_cast<char*>(call.workspace);
   if constexpr (kIsQuantized<Elements>) {
     const QuantizedRows rows = QuantizedRowsOf<Elements>(a.m, a.k);
-    a.x = reinterpret_cast<const int8_t*>(workspace);
+    a.x = reinterpret_cast<const typename Elements::X*>(workspace);
     a.weight_scales = Data<const float>(*gemm.weight_scale);
     if (workspace != nullptr) {
       a.row_scales = reinterpret_cast<const float*>(workspace + rows.scales);
@@ -119,6 +126,7 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmArguments<Elem
   GemmProblem problem = {a.m, a.n, a.k, gemm.op.normalizes(), GemmBackendsFor(a, device), &device, MeasuredOn(device)};
   problem.allow_tf32 = a.allow_tf32;
   problem.x_bytes = sizeof(*a.x), problem.y_bytes = sizeof(*a.y);
+  problem.fp8 = std::is_same_v<typename Elements::X, __nv_fp8_e4m3>;
   problem.gates = gemm.op.gates, problem.keeps_total = gemm.op.keeps_total();
   problem.gelu = gemm.activation != Activation::kNone && !problem.gates;
   if (problem.layer_norm) problem.layer_norm_vector = kernels::LayerNormVector(Norm(a));
@@ -132,8 +140,9 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmArguments<Elem
 
 TunedProblem Tuned(const bertfuse_call& call, const GemmCall& gemm) {
   const int64_t n = gemm.weight->shape[0], k = gemm.weight->shape[1];
-  const bool int8 = gemm.weight->dtype == BERTFUSE_INT8;
-  const bool tf32 = gemm.x->dtype == BERTFUSE_FLOAT32 && !int8 && (call.flags & BERTFUSE_ALLOW_TF32) != 0;
+  const int32_t quantized = IsQuantized(gemm.weight->dtype) ? gemm.weight->dtype : BERTFUSE_ABSENT;
+  const bool tf32 =
+      gemm.x->dtype == BERTFUSE_FLOAT32 && quantized == BERTFUSE_ABSENT && (call.flags & BERTFUSE_ALLOW_TF32) != 0;
   int64_t m = gemm.rows();
   if (gemm.row_count->dtype != BERTFUSE_ABSENT) m = RoundedRows(ExpectedRows(call, m));
   return {gemm.op.name,
@@ -143,7 +152,7 @@ TunedProblem Tuned(const bertfuse_call& call, const GemmCall& gemm) {
           false,
           gemm.op.approximate >= 0 ? Activation::kGeluErf : gemm.activation,  // both GELUs are measured as one
           false,
-          int8};
+          quantized};
 }
 
 // What the user measured, where that runs; else what the library chooses. Where only the measured tactic's LayerNorm
@@ -172,21 +181,23 @@ GemmTactic Tactic(const bertfuse_call& call, const GemmCall& gemm, const GemmPro
   return tactics[call.tactic];
 }
 
-// x as integers, in the workspace: a kernel of its own before the product.
-template <class T>
-void Quantize(const bertfuse_call& call, const GemmCall& gemm,
-              const kernels::GemmArguments<kernels::Int8Elements<T>>& a, const kernels::Device& device) {
+// x in 8 bits, in the workspace: a kernel of its own before the product.
+template <class Elements>
+void Quantize(const bertfuse_call& call, const GemmCall& gemm, const kernels::GemmArguments<Elements>& a,
+              const kernels::Device& device) {
+  using T = typename Elements::Y;
+  using X = typename Elements::X;
   const auto scales = [](const bertfuse_tensor* tensor) {
     return tensor == nullptr ? nullptr : Data<const float>(*tensor);
   };
-  const kernels::QuantizeRowsArguments<T> rows = {Data<T>(*gemm.x),
-                                                  scales(gemm.x_smooth),
-                                                  scales(gemm.x_scale),
-                                                  const_cast<int8_t*>(a.x),
-                                                  const_cast<float*>(a.row_scales),
-                                                  a.m,
-                                                  a.k,
-                                                  a.packed};
+  const kernels::QuantizeRowsArguments<T, X> rows = {Data<T>(*gemm.x),
+                                                     scales(gemm.x_smooth),
+                                                     scales(gemm.x_scale),
+                                                     const_cast<X*>(a.x),
+                                                     const_cast<float*>(a.row_scales),
+                                                     a.m,
+                                                     a.k,
+                                                     a.packed};
   CheckCuda(kernels::QuantizeRows(rows, device, StreamOf(call)), gemm.op.name);
 }
 
@@ -213,7 +224,7 @@ void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProble
   const bool activates = !gate_follows && ActivatesProduct(tactic, a.activation != Activation::kNone);
   if (activates) norm.bias = nullptr, norm.activation = Activation::kNone;
   if (tactic.form == GemmForm::kRounded && !activates) product.bias = nullptr, product.activation = Activation::kNone;
-  if constexpr (kIsQuantized<Elements>) Quantize<T>(call, gemm, a, device);
+  if constexpr (kIsQuantized<Elements>) Quantize(call, gemm, a, device);
   if (gate_follows) product.y = a.partials;
   CheckCuda(LaunchGemm(tactic, product, device, StreamOf(call)), gemm.op.name);
   if (gate_follows) {
@@ -231,10 +242,10 @@ void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProble
   CheckCuda(kernels::LayerNorm(*tactic.layer_norm, norm, device, StreamOf(call)), gemm.op.name);
 }
 
-// What the workspace must hold for x as integers, and throws NOT_SUPPORTED where 32 bits cannot sum up their products.
+// What the workspace must hold for x in 8 bits, and throws NOT_SUPPORTED where 32 bits cannot sum up their products.
 template <class Elements>
 size_t QuantizedBytes(const GemmCall& gemm, const kernels::GemmArguments<Elements>& a) {
-  if (kIsQuantized<Elements> && a.k > kernels::kMaxInt8K) {
+  if (std::is_same_v<typename Elements::X, int8_t> && a.k > kernels::kMaxInt8K) {
     Fail(BERTFUSE_NOT_SUPPORTED, "%s: rows of %lld 8-bit integers are too long, expected %lld at most", gemm.op.name,
          static_cast<long long>(a.k), static_cast<long long>(kernels::kMaxInt8K));
   }

@@ -12,9 +12,7 @@
 
 namespace bertfuse::cuda {
 
-// 8-bit operands with scales.
-template <class Elements>
-inline constexpr bool kIsQuantized = std::is_same_v<typename Elements::X, int8_t>;
+using kernels::kIsQuantized;
 
 template <class Elements>
 struct GemmBackend {
@@ -30,7 +28,7 @@ struct GemmBackend {
 template <class Elements>
 struct Sm90Gemm {
   using Arguments = typename GemmBackend<Elements>::Arguments;
-  static constexpr bool kIsCompiled = kIsHalf<typename Elements::X>;
+  static constexpr bool kIsCompiled = kIsHalf<typename Elements::Y>;
 
   static bool Supports(const Arguments& a, const kernels::Device& device) {
     if constexpr (kIsCompiled) {
@@ -60,8 +58,10 @@ struct MmaGemm {
   }
   static cudaError_t Launch(const GemmTactic& tactic, const Arguments& a, const kernels::Device& device,
                             cudaStream_t stream) {
-    if constexpr (kIsQuantized<Elements>) {
+    if constexpr (std::is_same_v<X, int8_t>) {
       return kernels::GemmMmaInt8<typename Elements::Y>(tactic.form, tactic.tile, a, device, stream);
+    } else if constexpr (kIsQuantized<Elements>) {
+      return kernels::GemmMmaFp8<typename Elements::Y>(tactic.form, tactic.tile, a, device, stream);
     } else if constexpr (kIsCompiled) {
       return kernels::GemmMma<X>(tactic.form, tactic.tile, a, device, stream);
     } else {
@@ -72,10 +72,8 @@ struct MmaGemm {
 
 // Of 8-bit operands cuBLASLt has no scales by row and column.
 template <class Elements>
-struct CublasLtBackend : CublasLtGemm<typename Elements::X> {};
-template <class T>
-struct CublasLtBackend<kernels::Int8Elements<T>> {
-  using Arguments = kernels::GemmArguments<kernels::Int8Elements<T>>;
+struct NoCublasLt {
+  using Arguments = kernels::GemmArguments<Elements>;
   static bool Supports(const Arguments&, const kernels::Device&) { return false; }
   static std::shared_ptr<const kernels::cublaslt::Plan> PlanOf(GemmForm, const Arguments&, const kernels::Device&) {
     return nullptr;
@@ -84,6 +82,12 @@ struct CublasLtBackend<kernels::Int8Elements<T>> {
     return cudaErrorInvalidConfiguration;
   }
 };
+template <class Elements>
+struct CublasLtBackend : CublasLtGemm<typename Elements::X> {};
+template <class T>
+struct CublasLtBackend<kernels::Int8Elements<T>> : NoCublasLt<kernels::Int8Elements<T>> {};
+template <class T>
+struct CublasLtBackend<kernels::Fp8Elements<T>> : NoCublasLt<kernels::Fp8Elements<T>> {};
 
 template <class Elements>
 cudaError_t LaunchSimt(const GemmTactic& tactic, const kernels::GemmArguments<Elements>& a,

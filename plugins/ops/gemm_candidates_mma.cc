@@ -18,6 +18,7 @@ constexpr double kSharedBytesPerCycle = 128;
 
 Math MathOf(const GemmProblem& problem) {
   return problem.x_bytes == 2   ? Math::kHalf
+         : problem.fp8          ? Math::kFp8
          : problem.x_bytes == 1 ? Math::kInt8
          : problem.allow_tf32   ? Math::kTf32
                                 : Math::kThreeTf32;
@@ -77,7 +78,7 @@ GemmKernelFacts Facts(const GemmProblem& problem, const GemmTactic& tactic) {
   });
   const double halves = std::min(TensorFlopsPerCycle(problem.device->compute_capability), kMostMmaFlopsPerCycle);
   const double peak = math == Math::kHalf   ? halves
-                      : math == Math::kInt8 ? halves * 2
+                      : IsQuantized(math)   ? halves * 2
                       : math == Math::kTf32 ? halves / 2
                                             : halves / 6;
   const int read_rows = tile.threads() / 32 * (tile.warp_m + tile.warp_n);

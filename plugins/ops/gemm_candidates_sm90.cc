@@ -16,6 +16,10 @@ constexpr int kMaxLastWaveSplits = kernels::kMaxMorePartials + 1;  // the partia
 constexpr double kBytesPerCycle = 64;                              // TMA
 constexpr int kSplits[] = {1, 2, 3, 4, 6, 8, 12};                  // of float32 partial sums
 
+const sm90::Blocks& BlocksOf(const GemmProblem& problem) {
+  return problem.x_bytes == 2 ? sm90::kHalfBlocks : problem.fp8 ? sm90::kFp8Blocks : sm90::kInt8Blocks;
+}
+
 // The persistent kernel loads the weight by 32 rows.
 bool Supports(const GemmProblem& problem, const Block& block) {
   return !sm90::IsPersistent(block) || problem.n % 32 == 0;
@@ -35,8 +39,8 @@ void ListElementwise(const GemmProblem& problem, std::vector<GemmTactic>* tactic
     for (const auto& [cluster_m, cluster_n] : {std::pair(1, 1), {2, 1}, {1, 2}, {2, 2}}) add(cluster_m, cluster_n);
     if (block.m == 64 && block.n == 96) add(3, 1);
   };
-  for (const Block& block : sm90::kPersistentBlocks) add_block(block);
-  for (const Block& block : sm90::kOneTileBlocks) add_block(block);
+  for (const Block& block : BlocksOf(problem).persistent) add_block(block);
+  for (const Block& block : BlocksOf(problem).one_tile) add_block(block);
 }
 
 // A slice of the weight that a block loads is of both factors: whole groups of rows of each.
@@ -55,7 +59,7 @@ void ListGated(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
 
 // A cluster's blocks span a row, and normalise it together.
 void ListLayerNorm(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
-  for (const Block& block : sm90::kLayerNormBlocks) {
+  for (const Block& block : BlocksOf(problem).layer_norm) {
     const int64_t blocks = problem.n / block.n;
     if (problem.n % block.n != 0 || blocks > kernels::kMaxCluster) continue;
     for (int cluster_m = 1; cluster_m <= 2 && cluster_m * blocks <= kernels::kMaxCluster; ++cluster_m) {
@@ -65,7 +69,7 @@ void ListLayerNorm(const GemmProblem& problem, std::vector<GemmTactic>* tactics)
 }
 
 void ListSplitK(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
-  for (const Block& block : sm90::kSplitKBlocks) {
+  for (const Block& block : BlocksOf(problem).split_k) {
     for (int splits : kSplits) {
       if (!CanSplit(problem, splits)) continue;
       for (const auto& [cluster_m, cluster_n] : {std::pair(1, 1), {2, 1}, {1, 4}, {3, 1}}) {
@@ -77,7 +81,7 @@ void ListSplitK(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
 
 void ListSplitLastWave(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
   if (problem.n > kernels::kMaxSplitColumns) return;
-  for (const Block& block : sm90::kPersistentBlocks) {
+  for (const Block& block : BlocksOf(problem).persistent) {
     if (!Supports(problem, block)) continue;
     for (int cluster_m : {1, 2}) {
       for (int splits = 2; splits <= kMaxLastWaveSplits; ++splits) {
@@ -101,17 +105,18 @@ GemmKernelFacts Facts(const GemmProblem& problem, const GemmTactic& tactic) {
   return {tactic.tile,
           kernels::kStageRowBytes,
           block.stages * (block.m + block.n) * kernels::kStageRowBytes,
-          TensorFlopsPerCycle(problem.device->compute_capability),
+          TensorFlopsPerCycle(problem.device->compute_capability) * (problem.x_bytes == 1 ? 2 : 1),
           kBytesPerCycle,
           sm90::IsPersistent(block)};
 }
 
 // All kernels sum over k in the same order; they differ in when they round and add. The persistent kernel begins with
-// the bias, the others end with it.
+// the bias, the others end with it, as it does where there are scales.
 bool RoundsAlike(const GemmProblem& problem, const GemmTactic& tactic) {
   const bool gates = problem.gates && problem.n / 2 % 8 == 0;  // in the epilogue
+  const bool begins_with_bias = problem.biased && problem.x_bytes == 2 && sm90::IsPersistent(tactic.tile.block);
   return tactic.form == (gates ? GemmForm::kComplete : ProductForm(problem)) && tactic.tile.splits == 1 &&
-         !(problem.biased && sm90::IsPersistent(tactic.tile.block));
+         !begins_with_bias && tactic.tile.block.promotes == Promotes(problem);
 }
 
 bool SharesTile(const Block& block) {

@@ -40,6 +40,7 @@ struct GemmProblem {
   size_t workspace = SIZE_MAX;              // bytes available: a choice never takes more
   int64_t capacity = 0;                     // of packed rows; 0: rows are not packed
   int x_bytes = 2, y_bytes = 2;             // of an element
+  bool fp8 = false;                         // x of one byte is floats, not integers
   bool deterministic_rows = false;          // a row's bits are to be the same whatever m is
   bool biased = true;                       // a bias is added before the product is rounded, or an activation computed
   bool gelu = false;                        // among the epilogue's steps
@@ -65,6 +66,10 @@ inline bool GateIsALaunch(const GemmProblem& problem, const GemmTactic& tactic) 
 inline int64_t Stages(const GemmProblem& problem, int splits = 1) {
   return kernels::CeilDiv(kernels::CeilDiv(problem.k * problem.x_bytes, kernels::kStageRowBytes), splits);
 }
+
+// Whether Hopper's kernels are to promote their sums (GemmBlock::promotes), unless the user's tuning file says
+// otherwise.
+inline bool Promotes(const GemmProblem& problem) { return problem.fp8 && problem.k > kernels::kLongestUnpromotedK; }
 
 // Every tactic that computes the problem, in an order that does not change from call to call. (LayerNorm of rows that
 // no kernel takes fails when it is run.)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <sstream>
+#include <tuple>
 #include <utility>
 
 #include "core/dtype.h"
@@ -49,6 +50,8 @@ GemmProblem AlignedProblem(const TunedRange& range, const kernels::Device& devic
     if (capability >= facts.least && capability <= facts.most) problem.backends.Add(facts.backend);
   }
   problem.x_bytes = problem.y_bytes = DtypeSize(tuned.dtype);
+  if (tuned.quantized != BERTFUSE_ABSENT) problem.x_bytes = DtypeSize(tuned.quantized);
+  problem.fp8 = tuned.quantized == BERTFUSE_FLOAT8E4M3FN;
   problem.gates = op.gates, problem.keeps_total = op.keeps_total();
   problem.gelu = tuned.activation != Activation::kNone && !problem.gates;
   problem.deterministic_rows = tuned.deterministic_rows;
@@ -64,15 +67,15 @@ MeasuredGemms::MeasuredGemms(const char* table, const kernels::Device& device, c
                              std::vector<std::string>* left_out) {
   const std::vector<Line> lines = LinesOf(table);
   const bool named = std::any_of(lines.begin(), lines.end(), [&](const Line& line) { return line.device == identity; });
-  std::map<std::pair<std::string, bool>, GemmTactic> known;  // few tactics have many ranges
+  std::map<std::tuple<std::string, bool, int, bool>, GemmTactic> known;  // few tactics have many ranges
   for (const Line& line : lines) {
     if (named ? line.device != identity : KindOf(line.device) != KindOf(identity)) continue;
     const std::optional<TunedRange> range = ParseProblem(line.problem);
-    const bool is_product = range && range->problem.sizes[3] == 0 && !range->problem.tf32 && !range->problem.int8;
+    const bool is_product = range && range->problem.sizes[3] == 0 && !range->problem.tf32;
     std::optional<GemmTactic> tactic;
     if (is_product) {
       const GemmProblem problem = AlignedProblem(*range, device);
-      const std::pair name = {line.tactic, problem.layer_norm};
+      const std::tuple name = {line.tactic, problem.layer_norm, problem.x_bytes, problem.fp8};
       const auto found = known.find(name);
       tactic = found != known.end() ? found->second : FindGemmTactic(problem, line.tactic);
       if (tactic) {
@@ -93,7 +96,7 @@ const GemmTactic* MeasuredGemms::Find(const GemmProblem& problem) const {
     const auto found = ranges_.lower_bound(key);
     if (found == ranges_.end() || found->second.first_rows > problem.m) continue;
     Key same_rows = found->first;
-    std::get<8>(same_rows) = problem.m;
+    std::get<9>(same_rows) = problem.m;
     if (same_rows == key) return &found->second.tactic;
   }
   return nullptr;

@@ -12,7 +12,8 @@
 namespace bertfuse::cuda {
 namespace {
 
-constexpr char kTf32[] = "tf32", kInt8[] = "-int8", kPacked[] = "packed", kDeterministic[] = "deterministic";
+constexpr char kTf32[] = "tf32", kInt8[] = "-int8", kFp8[] = "-fp8", kPacked[] = "packed",
+               kDeterministic[] = "deterministic";
 
 // "1025-4096x3072x768": true where all `count` sizes are there, with nothing behind them.
 bool ParseSizes(const std::string& text, int count, std::array<int64_t, 4>* sizes, int64_t* first_rows) {
@@ -32,9 +33,10 @@ bool ParseSizes(const std::string& text, int count, std::array<int64_t, 4>* size
 bool IsAttention(std::string_view op) { return op == FusedAttention::kName || op == FusedAttentionVariant::kName; }
 
 std::string Describe(const TunedProblem& problem, int64_t first_rows) {
-  const bool tf32 = problem.tf32 && !problem.int8;
+  const bool tf32 = problem.tf32 && problem.quantized == BERTFUSE_ABSENT;
   std::string text = std::string(problem.op) + " " + (tf32 ? kTf32 : DtypeName(problem.dtype));
-  text += problem.int8 ? std::string(kInt8) + " " : " ";
+  text += problem.quantized == BERTFUSE_ABSENT ? "" : problem.quantized == BERTFUSE_INT8 ? kInt8 : kFp8;
+  text += " ";
   if (first_rows > 0 && first_rows < problem.sizes[0]) text += std::to_string(first_rows) + "-";
   for (size_t i = 0; i < problem.sizes.size(); ++i) {
     if (i == 3 && problem.sizes[i] == 0) break;  // a product has three
@@ -59,10 +61,14 @@ std::optional<TunedRange> ParseProblem(const std::string& text) {
   TunedProblem& problem = range.problem;
   if (!ParseSizes(sizes, attention ? 4 : 3, &problem.sizes, &range.first_rows)) return std::nullopt;
   if (attention && range.first_rows != problem.sizes[0]) return std::nullopt;
-  const size_t stem = dtype.rfind(kInt8);
-  problem.int8 = !attention && stem != std::string::npos;
-  if (problem.int8) dtype.resize(stem);
-  problem.tf32 = dtype == kTf32 && !problem.int8;
+  for (const auto& [suffix, quantized] : {std::pair(kInt8, BERTFUSE_INT8), {kFp8, BERTFUSE_FLOAT8E4M3FN}}) {
+    const size_t stem = dtype.rfind(suffix);
+    if (attention || stem == std::string::npos) continue;
+    problem.quantized = quantized;
+    dtype.resize(stem);
+    break;
+  }
+  problem.tf32 = dtype == kTf32 && problem.quantized == BERTFUSE_ABSENT;
   if (problem.tf32) problem.dtype = BERTFUSE_FLOAT32;
   for (int32_t candidate : DtypesOf(Variable::kT)) {
     if (dtype == DtypeName(candidate)) problem.dtype = candidate;

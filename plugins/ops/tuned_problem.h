@@ -9,6 +9,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "bertfuse/op.h"
 #include "core/activation.h"
 
 namespace bertfuse::cuda {
@@ -21,8 +22,8 @@ struct TunedProblem {
   bool tf32 = false;             // float32 that tensor cores may multiply: there is more to choose from
   bool packed = false;           // of sequences, their number and that of all rows in place of batch and sequence
   Activation activation = Activation::kNone;
-  bool deterministic_rows = false;  // a product whose rows are to have the same bits whatever m is
-  bool int8 = false;                // a product of 8-bit operands, whose result is of dtype
+  bool deterministic_rows = false;      // a product whose rows are to have the same bits whatever m is
+  int32_t quantized = BERTFUSE_ABSENT;  // the type of a product's 8-bit operands, whose result is of dtype
 
   // By m last, so that ranges of rows lie side by side.
   bool operator<(const TunedProblem& other) const { return Order() < other.Order(); }
@@ -33,9 +34,9 @@ struct TunedProblem {
   }
 
  private:
-  std::tuple<std::string_view, int32_t, int64_t, int64_t, int64_t, bool, bool, Activation, bool, bool, int64_t> Order()
-      const {
-    return {op, dtype, sizes[1], sizes[2], sizes[3], tf32, packed, activation, deterministic_rows, int8, sizes[0]};
+  std::tuple<std::string_view, int32_t, int64_t, int64_t, int64_t, bool, bool, Activation, bool, int32_t, int64_t>
+  Order() const {
+    return {op, dtype, sizes[1], sizes[2], sizes[3], tf32, packed, activation, deterministic_rows, quantized, sizes[0]};
   }
 };
 
@@ -44,7 +45,7 @@ bool IsAttention(std::string_view op);
 
 // "FusedGemmGelu float16 4096x3072x768", "FusedGemm float16 4096x3072x768 gelu_tanh", "FusedGemm float16 131x768x768
 // packed deterministic", "FusedAttention float16 32x4096x12x64 packed"; the dtype is "tf32" where that is allowed, and
-// "float16-int8" where the operands are 8-bit integers. From
+// "float16-int8" or "float16-fp8" where the operands have 8 bits. From
 // `first_rows` on, where that is given: "FusedGemm float16 1025-4096x3072x768".
 std::string Describe(const TunedProblem& problem, int64_t first_rows = 0);
 

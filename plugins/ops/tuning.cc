@@ -41,6 +41,7 @@ GemmProblem AlignedGemm(const TunedProblem& tuned, const kernels::Device& device
   norm.columns = problem.n;
   problem.layer_norm_vector = kernels::LayerNormVector(norm), problem.y_bytes = sizeof(T);
   problem.x_bytes = sizeof(*a.x);
+  problem.fp8 = std::is_same_v<typename Elements::X, __nv_fp8_e4m3>;
   problem.allow_tf32 = a.allow_tf32 = tuned.tf32;
   problem.backends = GemmBackendsFor(a, device);
   if (!kIsQuantized<Elements>) {
@@ -85,8 +86,10 @@ std::optional<bertfuse_tuning::Tactic> FindTactic(const TunedRange& range, const
   }
   return SwitchElement(problem.dtype, [&](auto element) -> std::optional<bertfuse_tuning::Tactic> {
     using T = decltype(element);
-    const GemmProblem gemm = problem.int8 ? AlignedGemm<kernels::Int8Elements<T>>(problem, device)
-                                          : AlignedGemm<kernels::Elements<T>>(problem, device);
+    const GemmProblem gemm = problem.quantized == BERTFUSE_INT8 ? AlignedGemm<kernels::Int8Elements<T>>(problem, device)
+                             : problem.quantized == BERTFUSE_FLOAT8E4M3FN
+                                 ? AlignedGemm<kernels::Fp8Elements<T>>(problem, device)
+                                 : AlignedGemm<kernels::Elements<T>>(problem, device);
     return FindGemmTactic(gemm, name);
   });
 }

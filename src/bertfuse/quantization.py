@@ -14,7 +14,7 @@ import numpy as np
 from bertfuse.errors import BertfuseError, FusionError
 from bertfuse.files import check_target
 from bertfuse.graph_rewrite import fuse_file, quantization
-from bertfuse.graph_rewrite.dialect.quantized import INT8, LARGEST, NUMPY, quantized_rows
+from bertfuse.graph_rewrite.dialect.quantized import LARGEST, NUMPY, quantized_rows
 from bertfuse.graph_rewrite.io import open_model, write
 from bertfuse.graph_rewrite.quantization import Layer, LayerScales
 from bertfuse.graph_rewrite.spec import DOMAIN
@@ -89,7 +89,7 @@ def quantize(
     word.
 
     Args:
-        to: "int8".
+        to: "int8", or "fp8" (e4m3, for GPUs from compute capability 8.9 on; word embeddings become int8).
         calibration: texts (a file with one per line, or a sequence), for which the model's folder must hold a
             tokenizer, or inputs [B, S] by name (an .npz file, or a mapping). Of every two texts (rows of inputs) the
             first is calibrated with, the second judged on. Without it activations are not smoothed.
@@ -110,11 +110,12 @@ def quantize(
         skeleton, weights = open_model(fused)
         try:
             layers = quantization.find_layers(skeleton, weights)
+            quantization.check_type(skeleton, to)
         except FusionError as error:
             raise BertfuseError(f"{source}: {error}") from error
         kept = _kept(layers, keep)
         learn, test = _feeds(calibration, source, fused)
-        trial = _Trial(fused, skeleton, weights, layers, Path(scratch))
+        trial = _Trial(fused, skeleton, weights, layers, Path(scratch), to)
         if learn:
             say(f"Calibrating with {sum(len(next(iter(feed.values()))) for feed in learn)} texts")
             names = list(dict.fromkeys(layer.x for layer in layers if layer.x))
@@ -167,8 +168,6 @@ def _messages(calibration: Any) -> list[str]:
 
 
 def _check_options(to: str, activations: str, min_cosine: float | None, calibration: Any) -> None:
-    if to == "fp8":
-        raise BertfuseError("fp8: no runtime here has a kernel for it yet; choose int8")
     if to not in quantization.TYPES:
         raise BertfuseError(f"type {to!r} is unknown: choose one of {', '.join(quantization.TYPES)}")
     if activations not in ACTIVATIONS:
@@ -249,12 +248,14 @@ class _Trial:
     weights: dict[str, Any]
     layers: list[Layer]
     scratch: Path
+    to: str = "int8"
     inputs: dict[str, LayerInput] = field(default_factory=dict)
     scales: dict[str, LayerScales] = field(default_factory=dict)
 
     def measure(self, layer: Layer, activations: str) -> QuantizedLayer:
         """Chooses the layer's scales and measures what they cost."""
         weight = quantization.load_weight(self.skeleton, self.weights, layer)
+        data_type = quantization.type_of(layer, self.to)
         given = self.inputs.get(layer.x)
         smooth = None if given is None else _smoothing(given.magnitudes, np.abs(weight).max(axis=0))
         x_scale = None
@@ -265,22 +266,22 @@ class _Trial:
                     f"{self.fused}: layer '{layer.name}': its input is 0 for all calibration data, from which no scale "
                     "follows; give other texts"
                 )
-            x_scale = largest / LARGEST[INT8]
+            x_scale = largest / LARGEST[data_type]
         self.scales[layer.name] = LayerScales(smooth, x_scale)
         smoothed = weight if smooth is None else weight / smooth[None, :]
-        by_row = quantization.row_scales(smoothed)
-        restored = quantization.rounded(smoothed, by_row) * by_row[:, None]
+        by_row = quantization.row_scales(smoothed, data_type)
+        restored = quantization.rounded(smoothed, by_row, data_type).astype(np.float32) * by_row[:, None]
         if given is None:
             error = _relative(weight, restored)
         else:
-            rows, scale = quantized_rows(given.rows, NUMPY[INT8], smooth, x_scale)
+            rows, scale = quantized_rows(given.rows, NUMPY[data_type], smooth, x_scale)
             error = _relative(given.rows @ weight.T, rows.astype(np.float32) * scale @ restored.T)
         least, most = float(by_row.min()), float(by_row.max())
         return QuantizedLayer(layer.name, layer.op, layer.shape, least, most, error, x_scale)
 
     def model(self, chosen: Collection[str]) -> tuple[Any, dict[str, Any]]:
         scales = {name: self.scales[name] for name in chosen}
-        return quantization.quantize(self.skeleton, self.weights, self.layers, scales)
+        return quantization.quantize(self.skeleton, self.weights, self.layers, scales, self.to)
 
     def search(
         self,

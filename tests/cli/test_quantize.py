@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import numpy_helper, version_converter
 
 import bertfuse
 from bertfuse.graph_rewrite.io import load_model, save_model
@@ -74,6 +74,24 @@ def test_what_it_prints(fused: Path, lines: Path, tmp_path: Path) -> None:
     assert explained.exit_code == 0 and "holds bertfuse ops already" in explained.output
 
 
+def test_float8(fused: Path, lines: Path, tmp_path: Path) -> None:
+    """Products of fp8, words of int8, by the library as by op bodies."""
+    source, target = tmp_path / "encoder", tmp_path / "fp8.onnx"
+    shutil.copytree(model_folder("encoder"), source)
+    model = load_model(source / "onnx" / "model.onnx")
+    save_model(version_converter.convert_version(model, 19), source / "onnx" / "model.onnx")
+    found = bertfuse.quantize(source, target, to="fp8", calibration=lines)
+    assert found.judgement.cosine_least > 0.7  # three bits of mantissa, and the checkpoint's large random weights
+    assert all(layer.error < 0.1 for layer in found.layers)
+    types = {t.data_type for t in onnx.load(target).graph.initializer if len(t.dims) == 2 and t.dims[0] > 1}
+    assert {onnx.TensorProto.INT8, onnx.TensorProto.FLOAT8E4M3FN} <= types
+    bodies, with_library = bertfuse.InferenceSession(target, library="never"), bertfuse.InferenceSession(target)
+    assert with_library.uses_library
+    feed = {value.name: np.ones((2, 7), np.int64) for value in bodies.get_inputs()}
+    for got, want in zip(with_library.run(None, feed), bodies.run(None, feed), strict=True):
+        assert (got * want).sum() > 0.99 * np.linalg.norm(got) * np.linalg.norm(want)
+
+
 def test_compare(fused: Path, lines: Path, tmp_path: Path) -> None:
     """By the cosine, not by float32's tolerances; of texts also as users see it. A wrong scale differs."""
     target = tmp_path / "int8"
@@ -120,7 +138,7 @@ def test_bad_input(fused: Path, lines: Path, tmp_path: Path) -> None:
     target, file = tmp_path / "int8.onnx", tmp_path / "some.txt"
     assert "takes calibration data" in refused(fused, "-o", target, "--min-cosine", 0.99)
     assert "takes calibration data" in refused(fused, "-o", target, "--activations", "tensor")
-    assert "no runtime here has a kernel" in refused(fused, "-o", target, "--to", "fp8")
+    assert "takes 19: export it with --opset 19" in refused(fused, "-o", target, "--to", "fp8")
     assert "is unknown" in refused(fused, "-o", target, "--to", "int4")
     assert "are unknown" in refused(fused, "-o", target, "--activations", "layer")
     assert "no layer 'attention'" in refused(fused, "-o", target, "--keep", "attention")

@@ -31,10 +31,12 @@ native = _load_native()
 
 DTYPES = {
     torch.float32: 1,
+    torch.int8: 3,
     torch.int32: 6,
     torch.int64: 7,
     torch.float16: 10,
     torch.bfloat16: 16,
+    torch.float8_e4m3fn: 17,
 }
 
 

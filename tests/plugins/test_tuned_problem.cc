@@ -18,8 +18,9 @@ TEST(TunedProblem, NamesAreRead) {
   for (const char* text :
        {"FusedGemmGelu float16 4096x3072x768", "FusedGemm float16 4096x3072x768 gelu_tanh",
         "FusedGemm float16 1-131x768x768 packed deterministic", "FusedGemmLayerNorm bfloat16 1025-4096x768x768 packed",
-        "FusedGemm float16-int8 4096x3072x768", "FusedGemmLayerNorm float32-int8 10-40x768x3072 packed",
-        "FusedGemm tf32 7x8x9", "FusedAttention float16 32x4096x12x64 packed", "FusedAttention float32 3x4x5x6",
+        "FusedGemm float16-int8 4096x3072x768", "FusedGemm bfloat16-fp8 4096x3072x768 gelu",
+        "FusedGemmLayerNorm float32-int8 10-40x768x3072 packed", "FusedGemm tf32 7x8x9",
+        "FusedAttention float16 32x4096x12x64 packed", "FusedAttention float32 3x4x5x6",
         "FusedAttention tf32 3x4x5x6"}) {
     const auto range = ParseProblem(text);
     ASSERT_TRUE(range.has_value()) << text;
@@ -40,6 +41,7 @@ TEST(TunedProblem, NothingElseIs) {
                            "FusedGemm int8 1x2x3",
                            "FusedGemm tf32-int8 1x2x3",
                            "FusedGemm float16-int8x 1x2x3",
+                           "FusedGemm float16-fp8-int8 1x2x3",
                            "FusedAttention float16-int8 1x3x4x5",
                            "FusedGemm float16 0x2x3",
                            "FusedGemm float16 5-4x2x3",
@@ -61,9 +63,9 @@ TEST(TunedProblem, NothingElseIs) {
 TEST(TunedProblem, RangesOfRowsLieSideBySide) {
   const TunedProblem one = ParseProblem("FusedGemm float16 1-131x768x512")->problem;
   EXPECT_TRUE(one.IsLikeButForRows(ParseProblem("FusedGemm float16 132x768x512")->problem));
-  for (const char* other : {"FusedGemm float16-int8 1-131x768x512", "FusedGemm float16 1-131x768x768",
-                            "FusedGemm float16 1-131x768x512 packed", "FusedGemm bfloat16 1-131x768x512",
-                            "FusedGemm float16 1-131x768x512 gelu"}) {
+  for (const char* other : {"FusedGemm float16-int8 1-131x768x512", "FusedGemm float16-fp8 1-131x768x512",
+                            "FusedGemm float16 1-131x768x768", "FusedGemm float16 1-131x768x512 packed",
+                            "FusedGemm bfloat16 1-131x768x512", "FusedGemm float16 1-131x768x512 gelu"}) {
     EXPECT_FALSE(one.IsLikeButForRows(ParseProblem(other)->problem)) << other;
   }
   EXPECT_LT(one, ParseProblem("FusedGemm float16 132x768x512")->problem);

@@ -22,15 +22,19 @@ struct Tile {
 };
 
 // How a type is multiplied. kThreeTf32 splits each float32 into two TF32 numbers and adds three of their four products.
-// kInt8: integers of 8 bits, summed exactly.
-enum class Math { kHalf, kTf32, kThreeTf32, kInt8 };
+// kInt8: integers of 8 bits, summed exactly. kFp8: floats of 8 bits; tensor cores keep about 14 bits of a sum, so that
+// each step has sums of its own, which are added with rounding.
+enum class Math { kHalf, kTf32, kThreeTf32, kInt8, kFp8 };
+
+constexpr bool IsQuantized(Math math) { return math == Math::kInt8 || math == Math::kFp8; }
 
 // What is compiled, by Math. A warp tile of 64 x 64 has 128 accumulators and twice 32 registers of operands;
 // kThreeTf32, which holds the operands' halves beside them, takes smaller ones.
-// (A step of kInt8 takes 32 of k where kHalf's takes 16: the same registers and bytes.)
+// (A step of 8 bits takes 32 of k where kHalf's takes 16: the same registers and bytes.)
 inline constexpr Tile kHalfTiles[] = {{256, 128, 64, 64, 1}, {128, 256, 64, 64, 1}, {128, 128, 64, 64, 2},
                                       {128, 64, 64, 32, 3},  {64, 128, 32, 64, 3},  {64, 64, 32, 32, 4},
                                       {64, 32, 16, 32, 4}};
+inline constexpr Tile kFp8Tiles[] = {{128, 128, 64, 64, 2}, {128, 64, 64, 32, 3}, {64, 64, 32, 32, 4}};
 inline constexpr Tile kTf32Tiles[] = {
     {128, 128, 64, 64, 2}, {128, 64, 64, 32, 3}, {64, 64, 32, 32, 4}, {64, 32, 16, 32, 4}};
 inline constexpr Tile kThreeTf32Tiles[] = {{128, 64, 64, 32, 2}, {64, 64, 32, 32, 3}, {64, 32, 16, 32, 4}};
@@ -39,6 +43,8 @@ template <Math kMath>
 constexpr auto& TilesOf() {
   if constexpr (kMath == Math::kHalf || kMath == Math::kInt8) {
     return kHalfTiles;
+  } else if constexpr (kMath == Math::kFp8) {
+    return kFp8Tiles;
   } else if constexpr (kMath == Math::kTf32) {
     return kTf32Tiles;
   } else {
@@ -52,7 +58,10 @@ void ForTiles(Math math, Visit&& visit) {
   const auto all = [&](const auto& tiles) {
     for (const Tile& tile : tiles) visit(tile);
   };
-  math == Math::kTf32 ? all(kTf32Tiles) : math == Math::kThreeTf32 ? all(kThreeTf32Tiles) : all(kHalfTiles);
+  math == Math::kTf32        ? all(kTf32Tiles)
+  : math == Math::kThreeTf32 ? all(kThreeTf32Tiles)
+  : math == Math::kFp8       ? all(kFp8Tiles)
+                             : all(kHalfTiles);
 }
 
 // A stage of the ring holds 64 bytes of k of each row: two steps of the tensor cores, and small enough for three stages
@@ -66,7 +75,7 @@ constexpr int StageBytes(const Tile& tile) { return (tile.m + tile.n) * kStageRo
 
 // The bias, as float32, stands behind the stages; behind that the scales of the weight's rows, where it has them.
 constexpr int SharedBytes(Math math, const Tile& tile, int stages) {
-  return stages * StageBytes(tile) + (math == Math::kInt8 ? 2 : 1) * tile.n * static_cast<int>(sizeof(float));
+  return stages * StageBytes(tile) + (IsQuantized(math) ? 2 : 1) * tile.n * static_cast<int>(sizeof(float));
 }
 
 // With as many blocks, `most_blocks` at most, and then stages as the multiprocessor's shared memory has room for;
@@ -102,10 +111,13 @@ template <class T>
 cudaError_t GemmMma(GemmForm form, const GemmTile& tile, const GemmArguments<Elements<T>>& arguments,
                     const Device& device, cudaStream_t stream);
 
-// The same of quantised operands, whose scales `arguments` has; k up to kMaxInt8K.
+// The same of quantised operands, whose scales `arguments` has; k of integers up to kMaxInt8K.
 template <class T>
 cudaError_t GemmMmaInt8(GemmForm form, const GemmTile& tile, const GemmArguments<Int8Elements<T>>& arguments,
                         const Device& device, cudaStream_t stream);
+template <class T>
+cudaError_t GemmMmaFp8(GemmForm form, const GemmTile& tile, const GemmArguments<Fp8Elements<T>>& arguments,
+                       const Device& device, cudaStream_t stream);
 
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_MMA_GEMM_H_

@@ -14,15 +14,6 @@ constexpr int kThreadsN = 16;
 // rows of neighbouring threads into different banks.
 constexpr int kPitch = kBlockK + 4;
 
-template <class T>
-__device__ __forceinline__ float AsFloat(T x) {
-  if constexpr (std::is_integral_v<T>) {
-    return static_cast<float>(x);
-  } else {
-    return ToFloat(x);
-  }
-}
-
 template <int kRows, int kThreads, bool kVectorised, class T>
 __device__ __forceinline__ void LoadTile(float (*tile)[kPitch], const T* source, int64_t first_row, int64_t rows,
                                          int64_t first_k, int64_t k) {
@@ -36,7 +27,7 @@ __device__ __forceinline__ void LoadTile(float (*tile)[kPitch], const T* source,
     if constexpr (std::is_same_v<T, float>) {
       CopyAsync<4 * kVector>(&tile[row][column], from, inside);
     } else {
-      tile[row][column] = inside ? AsFloat(*from) : 0.0f;
+      tile[row][column] = inside ? ToFloat(*from) : 0.0f;
     }
   }
 }
@@ -47,7 +38,7 @@ __device__ __forceinline__ void LoadTile(float (*tile)[kPitch], const T* source,
 template <class Elements, int kM, int kN, int kThreadsM, bool kVectorised>
 __global__ void __launch_bounds__(kThreadsM* kThreadsN) GemmSimtKernel(PortableGemm<Elements> a) {
   using Y = typename Elements::Y;
-  constexpr bool kScaled = std::is_same_v<typename Elements::Accumulator, int32_t>;
+  constexpr bool kInteger = std::is_same_v<typename Elements::Accumulator, int32_t>;
   constexpr int kThreads = kThreadsM * kThreadsN, kI = kM / kThreadsM, kJ = kN / kThreadsN;
   __shared__ __align__(16) float x_tile[2][kM][kPitch];
   __shared__ __align__(16) float w_tile[2][kN][kPitch];
@@ -63,7 +54,7 @@ __global__ void __launch_bounds__(kThreadsM* kThreadsN) GemmSimtKernel(PortableG
       CommitCopies();
     };
     float sum[kI][kJ] = {};
-    int32_t total[kScaled ? kI : 1][kScaled ? kJ : 1] = {};
+    int32_t total[kInteger ? kI : 1][kInteger ? kJ : 1] = {};
     load(0, 0);
     int buffer = 0;
     for (int64_t first_k = 0; first_k < a.k; first_k += kBlockK, buffer ^= 1) {
@@ -88,7 +79,7 @@ __global__ void __launch_bounds__(kThreadsM* kThreadsN) GemmSimtKernel(PortableG
           }
         }
       }
-      if constexpr (kScaled) {
+      if constexpr (kInteger) {
 #pragma unroll
         for (int i = 0; i < kI; ++i) {
 #pragma unroll
@@ -103,9 +94,8 @@ __global__ void __launch_bounds__(kThreadsM* kThreadsN) GemmSimtKernel(PortableG
       for (int j = 0; j < kJ; ++j) {
         const int64_t column = first_n + tx + j * kThreadsN;
         if (row >= rows || column >= a.n) continue;
-        if constexpr (kScaled) {
-          sum[i][j] = static_cast<float>(total[i][j]) * a.row_scales[row] * a.weight_scales[column];
-        }
+        if constexpr (kInteger) sum[i][j] = static_cast<float>(total[i][j]);
+        if constexpr (kIsQuantized<Elements>) sum[i][j] = sum[i][j] * a.row_scales[row] * a.weight_scales[column];
         if (a.float_product != nullptr) {
           a.float_product[row * a.n + column] = sum[i][j];
         } else {
@@ -145,9 +135,10 @@ cudaError_t GemmSimt(const PortableGemm<Elements>& a, const Device& device, cuda
   return large ? LaunchTile<128, 128, 16>(a, device, stream) : LaunchTile<32, 64, 8>(a, device, stream);
 }
 
-#define BERTFUSE_INSTANTIATE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE)                           \
-  template cudaError_t GemmSimt(const PortableGemm<Elements<TYPE>>&, const Device&, cudaStream_t); \
-  template cudaError_t GemmSimt(const PortableGemm<Int8Elements<TYPE>>&, const Device&, cudaStream_t);
+#define BERTFUSE_INSTANTIATE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE)                               \
+  template cudaError_t GemmSimt(const PortableGemm<Elements<TYPE>>&, const Device&, cudaStream_t);     \
+  template cudaError_t GemmSimt(const PortableGemm<Int8Elements<TYPE>>&, const Device&, cudaStream_t); \
+  template cudaError_t GemmSimt(const PortableGemm<Fp8Elements<TYPE>>&, const Device&, cudaStream_t);
 BERTFUSE_FLOAT_DTYPES(BERTFUSE_INSTANTIATE)
 
 }  // namespace bertfuse::kernels

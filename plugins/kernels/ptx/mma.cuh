@@ -61,6 +61,14 @@ BERTFUSE_MMA(float, "f", "m16n8k8.row.col.f32.tf32.tf32.f32")
 BERTFUSE_MMA(__half, "f", "m16n8k16.row.col.f32.f16.f16.f32")
 BERTFUSE_MMA(__nv_bfloat16, "f", "m16n8k16.row.col.f32.bf16.bf16.f32")
 BERTFUSE_MMA(int8_t, "r", "m16n8k32.row.col.s32.s8.s8.s32")
+#if __CUDA_ARCH__ >= 890
+BERTFUSE_MMA(__nv_fp8_e4m3, "f", "m16n8k32.row.col.f32.e4m3.e4m3.f32")
+#else
+template <>
+struct MmaOp<__nv_fp8_e4m3> {
+  __device__ __forceinline__ static void Fma(float (&)[4], const uint32_t (&)[4], uint32_t, uint32_t) { __trap(); }
+};
+#endif
 #undef BERTFUSE_MMA
 #else  // the halves of k one after the other; there are no other types
 template <>
@@ -86,8 +94,10 @@ struct MmaOp {
 // Whether this machine code multiplies T: kernels that do not have empty bodies, and nothing launches them there.
 template <class T>
 inline constexpr bool kHasMma =
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
     true;
+#elif __CUDA_ARCH__ >= 800
+    !std::is_same_v<T, __nv_fp8_e4m3>;
 #else
     std::is_same_v<T, __half>;
 #endif

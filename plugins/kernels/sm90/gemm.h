@@ -1,6 +1,9 @@
 #ifndef BERTFUSE_KERNELS_SM90_GEMM_H_
 #define BERTFUSE_KERNELS_SM90_GEMM_H_
 
+#include <cstddef>
+#include <type_traits>
+
 #include "kernels/backend.h"
 #include "kernels/gemm.h"
 #include "kernels/launch.h"
@@ -11,6 +14,10 @@ namespace bertfuse::kernels {
 constexpr int kStageRowBytes = 128;
 template <class X>
 constexpr int kStageK = kStageRowBytes / sizeof(X);  // in elements
+
+// The longest k of 8-bit floats for which a tile is chosen that does not promote its sums. Up to here what the tensor
+// cores cut off is below a tenth of what rounding to 8 bits costs (test_gemm_quantized.cc: ShortSums).
+constexpr int64_t kLongestUnpromotedK = 4096;
 
 constexpr int kMaxCluster = 8;  // blocks that every Hopper device takes in a cluster
 
@@ -25,6 +32,35 @@ inline constexpr GemmBlock kGatedOneTileBlocks[] = {
     {128, 128, 7, 1}, {128, 128, 3, 2}, {128, 96, 4, 2}, {64, 64, 12, 1}};
 inline constexpr GemmBlock kLayerNormBlocks[] = {{128, 128, 3, 2}, {64, 96, 5, 2}, {64, 128, 4, 2}};
 inline constexpr GemmBlock kSplitKBlocks[] = {{64, 96, 10, 1}};
+
+// Of 8-bit operands, a part of these, since each takes time to compile; LayerNorm has a launch of its own.
+inline constexpr GemmBlock kPersistentBlocks8[] = {kPersistentBlocks[0], kPersistentBlocks[2]};
+inline constexpr GemmBlock kOneTileBlocks8[] = {kOneTileBlocks[0], kOneTileBlocks[3], kOneTileBlocks[5]};
+// Only where a block has a multiprocessor to itself are there registers for promoted sums.
+inline constexpr GemmBlock kOneTileBlocksFp8[] = {
+    kOneTileBlocks[0], kOneTileBlocks[3], kOneTileBlocks[5], {128, 128, 6, 1, true}, {64, 96, 9, 1, true}};
+
+struct BlockList {
+  const GemmBlock* first;
+  size_t count;
+  template <size_t kCount>
+  constexpr BlockList(const GemmBlock (&blocks)[kCount]) : first(blocks), count(kCount) {}  // NOLINT: a view
+  constexpr BlockList() : first(nullptr), count(0) {}
+  constexpr const GemmBlock* begin() const { return first; }
+  constexpr const GemmBlock* end() const { return first + count; }
+};
+
+// By kernel.
+struct Blocks {
+  BlockList persistent, one_tile, layer_norm, split_k;
+};
+inline constexpr Blocks kHalfBlocks = {kPersistentBlocks, kOneTileBlocks, kLayerNormBlocks, kSplitKBlocks};
+inline constexpr Blocks kInt8Blocks = {kPersistentBlocks8, kOneTileBlocks8, {}, kSplitKBlocks};
+inline constexpr Blocks kFp8Blocks = {kPersistentBlocks8, kOneTileBlocksFp8, {}, kSplitKBlocks};
+template <class X>
+constexpr const Blocks& BlocksOf() {
+  return std::is_same_v<X, int8_t> ? kInt8Blocks : sizeof(X) == 1 ? kFp8Blocks : kHalfBlocks;
+}
 
 constexpr bool IsPersistent(const GemmBlock& block) {
   for (const GemmBlock& persistent : kPersistentBlocks) {
@@ -44,8 +80,8 @@ bool GemmSm90Supports(const GemmArguments<Elements>& a, const Device& device) {
   return RunsOn(Backend::kSm90, device) && a.k % kOperandColumns == 0 && a.n % kColumns == 0 && a.m < kMax &&
          a.n < kMax && a.k < kMax && IsAligned(a.x, 16) && IsAligned(a.weight, 16) && IsAligned(a.residual, 16) &&
          IsAligned(a.y, 16) && IsAligned(a.bias, vector_bytes) && IsAligned(a.gamma, vector_bytes) &&
-         IsAligned(a.beta, vector_bytes) && IsAligned(a.total, 16) && IsAligned(a.float_partials, 16) &&
-         IsAligned(a.partials, 16);
+         IsAligned(a.beta, vector_bytes) && IsAligned(a.total, 16) && IsAligned(a.weight_scales, 8) &&
+         IsAligned(a.float_partials, 16) && IsAligned(a.partials, 16);
 }
 
 // All of them return cudaErrorInvalidConfiguration for a tile that no kernel was compiled for.
@@ -83,8 +119,13 @@ cudaError_t GemmSm90(GemmForm form, const GemmTile& tile, const GemmArguments<El
     case GemmForm::kComplete:
       break;
   }
-  if (a.gates) return GemmSm90Gated(tile, a, device, stream);
-  return a.gamma != nullptr ? GemmSm90LayerNorm(tile, a, device, stream) : GemmSm90Elementwise(tile, a, device, stream);
+  if constexpr (kIsQuantized<Elements>) {
+    if (a.gates || a.gamma != nullptr) return cudaErrorInvalidConfiguration;
+  } else {
+    if (a.gates) return GemmSm90Gated(tile, a, device, stream);
+    if (a.gamma != nullptr) return GemmSm90LayerNorm(tile, a, device, stream);
+  }
+  return GemmSm90Elementwise(tile, a, device, stream);
 }
 
 }  // namespace bertfuse::kernels

@@ -104,7 +104,7 @@ def tune(
             # For as many packed rows as the sizes have, whatever this process has run before.
             call.device_id, call.flags = device, native.NO_ROW_HINTS | (native.ALLOW_TF32 if tf32 else 0)
             problem = _reported(native.problem, op, call)
-            if problem is not None and "-int8 " in problem:
+            if problem is not None and any(operands in problem for operands in ("-int8 ", "-fp8 ")):
                 skipped.add(problem)  # the workers make no quantised data yet
             elif problem is not None:
                 before = calls[problem][2] if problem in calls else 0

@@ -22,7 +22,7 @@ def quantize(
         Path,
         typer.Option("--output", "-o", metavar="OUT", help="What to write: a folder, or an .onnx file."),
     ],
-    to: Annotated[str, typer.Option(metavar="int8", help="The type of the weights.")] = "int8",
+    to: Annotated[str, typer.Option(metavar="int8|fp8", help="The type of the weights. fp8: for GPUs.")] = "int8",
     calibration: Annotated[
         Path | None,
         typer.Option(
@@ -60,6 +60,8 @@ def quantize(
       bertfuse quantize fused.onnx -o int8.onnx --calibration inputs.npz --min-cosine 0.999
 
       bertfuse quantize minilm -o minilm-int8 --keep EmbedLayerNorm
+
+      bertfuse quantize minilm-fp16 -o minilm-fp8 --to fp8 --calibration texts.txt
     """
     from bertfuse.quantization import quantize as make
     from bertfuse.quantization import quantize_folder

@@ -81,7 +81,7 @@ void Barrier(const char* name, int id = 0, int threads = 0);
 bool BarrierOr(bool value);
 
 // A warpgroup's product: d[64 x columns] += a[64 x k] * b, k being 32 bytes.
-enum class Operand { kHalf, kBfloat16, kE4m3 };
+enum class Operand { kHalf, kBfloat16, kE4m3, kInt8 };
 struct ProductShape {
   Operand operand;
   int columns;

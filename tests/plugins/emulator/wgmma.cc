@@ -116,12 +116,16 @@ void FinishGroups(Warpgroup& group) {
 // The next product that all threads have issued.
 void Execute(Block& block, Warpgroup& group) {
   const Product& product = group.products[group.executed - group.first];
-  const int k = product.shape.operand == Operand::kE4m3 ? 32 : 16, columns = product.shape.columns;
+  const Operand operand = product.shape.operand;
+  const int k = operand == Operand::kE4m3 || operand == Operand::kInt8 ? 32 : 16, columns = product.shape.columns;
   static float a[kProductRows * kMaxProductK], b[kMaxProductK * kMaxProductColumns];
   ReadA(block, product, k, a);
   ReadB(block, product, k, b);
   if (!product.accumulate) std::fill(product.tile->values.begin(), product.tile->values.end(), 0.0f);
-  MultiplyAdd(product.tile->values.data(), a, b, columns, k);
+  const auto multiply = operand == Operand::kE4m3   ? MultiplyAddShort
+                        : operand == Operand::kInt8 ? MultiplyAddIntegers
+                                                    : MultiplyAdd;
+  multiply(product.tile->values.data(), a, b, columns, k);
   ++group.executed;
   FinishGroups(group);
 }

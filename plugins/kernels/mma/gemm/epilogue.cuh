@@ -74,10 +74,11 @@ struct Scales {
   const float* of_rows;
 };
 
-// 16 rows of a warp's accumulators as numbers: integers times their row's and their column's scale. Rows from `rows` on
-// have none.
+// 16 rows of a warp's accumulators as numbers: times their row's and their column's scale. Rows from `rows` on have
+// none.
 template <class Config>
-__device__ __forceinline__ void ScaleRows(float (&v)[4 * Config::kJ], const int32_t (&sum)[Config::kJ][4],
+__device__ __forceinline__ void ScaleRows(float (&v)[4 * Config::kJ],
+                                          const typename Config::Accumulator (&sum)[Config::kJ][4],
                                           const Scales& scales, int lane, int first_row, int rows) {
   const int row = first_row + lane / 4;
   const float low = row < rows ? scales.of_rows[row] : 0.0f, high = row + 8 < rows ? scales.of_rows[row + 8] : 0.0f;
@@ -103,7 +104,7 @@ __device__ __forceinline__ void StoreTile(typename Config::Accumulator (&sum)[Co
   const StagedRows<Y, Config::kWarpN> staged(staging);
 #pragma unroll
   for (int i = 0; i < Config::kI; ++i) {
-    constexpr bool kScaled = !std::is_same_v<typename Config::Accumulator, float>;
+    constexpr bool kScaled = IsQuantized(Config::kMath);
     float scaled[kScaled ? 4 * Config::kJ : 1];
     float* v = scaled;
     if constexpr (kScaled) {

@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
   using X = typename Config::X;
   using Y = typename Config::Y;
   if constexpr (!kHasMma<X>) return;
-  constexpr bool kScaled = Config::kMath == Math::kInt8;
+  constexpr bool kScaled = IsQuantized(Config::kMath);
   LaunchDependents();
   const int rows = p.row_count == nullptr ? p.m : static_cast<int>(RealRows(LoadRowCount(p.row_count), p.m));
   const TileScheduler<Config::kM, Config::kN> tiles(p, rows);
@@ -163,9 +163,18 @@ cudaError_t GemmMmaInt8(GemmForm form, const GemmTile& tile, const GemmArguments
 }
 
 template <class T>
+cudaError_t GemmMmaFp8(GemmForm form, const GemmTile& tile, const GemmArguments<Fp8Elements<T>>& a,
+                       const Device& device, cudaStream_t stream) {
+  if (const auto error = gemm_mma::WithoutLaunch(form, tile, a)) return *error;
+  return gemm_mma::LaunchMath<gemm_mma::Math::kFp8>(form, tile, a, device, stream);
+}
+
+template <class T>
 using GemmMmaElements = Elements<T>;
 template <class T>
 using GemmMmaInt8Elements = Int8Elements<T>;
+template <class T>
+using GemmMmaFp8Elements = Fp8Elements<T>;
 #define BERTFUSE_INSTANTIATE(FUNCTION, T)                                                                  \
   template cudaError_t FUNCTION<T>(GemmForm, const GemmTile&, const GemmArguments<FUNCTION##Elements<T>>&, \
                                    const Device&, cudaStream_t);

@@ -57,6 +57,23 @@ struct Multiplier<float, Math::kTf32> {
   }
 };
 
+template <>
+struct Multiplier<__nv_fp8_e4m3, Math::kFp8> {
+  template <int kI, int kJ>
+  __device__ __forceinline__ static void Multiply(float (&sum)[kI][kJ][4], const Fragments<kI, kJ>& f) {
+#pragma unroll
+    for (int i = 0; i < kI; ++i) {
+#pragma unroll
+      for (int j = 0; j < kJ; ++j) {
+        float step[4] = {};
+        Mma<__nv_fp8_e4m3>(step, f.x[i], f.w[j / 2][j % 2 * 2], f.w[j / 2][j % 2 * 2 + 1]);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sum[i][j][e] += step[e];
+      }
+    }
+  }
+};
+
 // Three of the four products of halves, the small ones first. Tensor cores cut their sums off, which in a long sum
 // would cost more than the splitting gains; so each step has sums of its own, which are added with rounding.
 template <>

@@ -10,11 +10,33 @@
 
 namespace bertfuse::kernels::gemm_sm90 {
 
-// Of y's type. One that is null stands for zeros.
-enum class ColumnVector { kBias, kGamma, kBeta };
+// Of y's type, the weight's scales float32. One that is null stands for zeros.
+enum class ColumnVector { kBias, kGamma, kBeta, kScale };
 
 __device__ __forceinline__ const void* DataOf(ColumnVector vector, const Parameters& p) {
-  return vector == ColumnVector::kBias ? p.bias : vector == ColumnVector::kGamma ? p.gamma : p.beta;
+  return vector == ColumnVector::kBias    ? p.bias
+         : vector == ColumnVector::kGamma ? p.gamma
+         : vector == ColumnVector::kBeta  ? p.beta
+                                          : p.weight_scales;
+}
+
+// Element `column` of a vector that is there.
+template <class T>
+__device__ __forceinline__ float ElementOf(ColumnVector vector, const void* data, int column) {
+  return vector == ColumnVector::kScale ? static_cast<const float*>(data)[column]
+                                        : ToFloat(static_cast<const T*>(data)[column]);
+}
+
+// The same of `column`, which is even, and the one after it.
+template <class T>
+__device__ __forceinline__ float2 PairOf(ColumnVector vector, const void* data, int column) {
+  if (sizeof(T) == sizeof(float) || vector == ColumnVector::kScale) {
+    return *reinterpret_cast<const float2*>(static_cast<const float*>(data) + column);
+  }
+  if constexpr (sizeof(T) == 2) {
+    return UnpackPair<T>(*reinterpret_cast<const uint32_t*>(static_cast<const T*>(data) + column));
+  }
+  return {};
 }
 
 // Those that one step reads.
@@ -83,13 +105,13 @@ class VectorRegisters {
   __device__ __forceinline__ VectorRegisters(const Parameters& p, int first) {
 #pragma unroll
     for (int vector = 0; vector < Vectors::kCount; ++vector) {
-      const T* data = static_cast<const T*>(DataOf(Vectors::VectorAt(vector), p));
+      const void* data = DataOf(Vectors::VectorAt(vector), p);
 #pragma unroll
       for (int i = 0; i < kCount; ++i) {
         const int factor = Config::kFactors == 1 ? 0 : Column(i) / Config::kOutN;
         const int column = first + Column(i) - factor * Config::kOutN;
         const bool inside = data != nullptr && Column(i) < Config::kN && column < p.n;
-        value_[vector][i] = inside ? ToFloat(data[factor * p.n + column]) : 0.0f;
+        value_[vector][i] = inside ? ElementOf<T>(Vectors::VectorAt(vector), data, factor * p.n + column) : 0.0f;
       }
     }
   }

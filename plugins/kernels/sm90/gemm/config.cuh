@@ -13,8 +13,9 @@ namespace bertfuse::kernels::gemm_sm90 {
 
 // A block's output tile and the pipeline that feeds it. A stage holds 128 bytes of k of each row of x and weight: the
 // width that TMA swizzles over. kPacked: the number of rows is read on the device. Of an epilogue that multiplies
-// factors the product's kN columns are kOutN of each factor, one factor after the other.
-template <class Elements, int kM_, int kN_, int kStages_, int kBlocks_, bool kPacked_, int kFactors_ = 1>
+// factors the product's kN columns are kOutN of each factor, one factor after the other. kPromotes: GemmBlock::promotes.
+template <class Elements, int kM_, int kN_, int kStages_, int kBlocks_, bool kPacked_, int kFactors_ = 1,
+          bool kPromotes_ = false>
 struct TileConfig : Elements {
   using typename Elements::Accumulator;
   using typename Elements::Weight;
@@ -27,6 +28,7 @@ struct TileConfig : Elements {
   static constexpr int kStages = kStages_;
   static constexpr int kBlocks = kBlocks_;  // resident on a multiprocessor
   static constexpr bool kPacked = kPacked_;
+  static constexpr bool kPromotes = kPromotes_;
   static constexpr size_t kCountsBytes = kPacked ? 32 : 0;  // TileCounts
   static constexpr int kRowBytes = kStageRowBytes;
   static constexpr int kStageK = kernels::kStageK<X>;
@@ -58,8 +60,9 @@ struct PersistentConfig : TileConfig<Elements, kM, kN, kStages, 1, kPacked, Epil
 };
 
 // Split-K: a block for each tile and split, whose consumers take 64 rows each and store float32 partial sums.
-template <class Elements, int kM, int kN, int kStages, int kBlocks, bool kPacked>
+template <class Elements, int kM, int kN, int kStages, int kBlocks, bool kPacked, class Epilogue_>
 struct SplitKConfig : TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked> {
+  using Epilogue = Epilogue_;
   static constexpr int kWarpgroups = kM / 64;
   static constexpr int kConsumersPerStage = kWarpgroups;
   static constexpr int kRowBlocks = 1;
@@ -75,9 +78,10 @@ struct SplitKConfig : TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked> {
 // One tile per block (with packed rows sometimes several, one after the other); each consumer warpgroup computes 64 of
 // its rows. Where two blocks share a multiprocessor, one runs its epilogue while the other multiplies. TMA stores the
 // tile, and loads the residual, through stages of the pipeline.
-template <class Elements, int kM, int kN, int kStages, int kBlocks, bool kPacked, class Epilogue_>
-struct OneTileConfig : TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked, Epilogue_::kFactors> {
-  using Base = TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked, Epilogue_::kFactors>;
+template <class Elements, int kM, int kN, int kStages, int kBlocks, bool kPacked, class Epilogue_,
+          bool kPromotes = false>
+struct OneTileConfig : TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked, Epilogue_::kFactors, kPromotes> {
+  using Base = TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked, Epilogue_::kFactors, kPromotes>;
   using Epilogue = Epilogue_;
   static constexpr int kWarpgroups = kM / 64;
   static constexpr int kConsumersPerStage = kWarpgroups;

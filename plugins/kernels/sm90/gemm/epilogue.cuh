@@ -4,6 +4,7 @@
 #define BERTFUSE_KERNELS_SM90_GEMM_EPILOGUE_CUH_
 
 #include "kernels/activation.cuh"
+#include "kernels/dependent_launch.cuh"
 #include "kernels/ptx/mma.cuh"
 #include "kernels/sm90/gemm/column_vectors.cuh"
 #include "kernels/sm90/ptx/tma.cuh"
@@ -35,8 +36,9 @@ struct Epilogue {
   static_assert(kNormalizes == kEachNormalizes[sizeof...(Steps)], "only the last step may leave something to do");
 
   static bool Supports(Activation activation) { return (true && ... && Steps::Supports(activation)); }
-  // Whether these parameters leave the product as it is.
-  static bool DoesNothing(const Parameters& p) { return (true && ... && Steps::DoesNothing(p)); }
+  // Whether with these parameters it may be applied to each split's part of a sum over k: whether it does nothing, or
+  // scales.
+  static bool AppliesToSplits(const Parameters& p) { return (true && ... && Steps::AppliesToSplits(p)); }
 
   // Called by one thread, before the block's first barrier.
   template <class Pipeline>
@@ -56,7 +58,7 @@ struct EpilogueStep : ColumnVectors<kEach...> {
   static constexpr bool kAddsResidual = false, kNormalizes = false;
   static constexpr int kFactors = 1;
   static bool Supports(Activation) { return true; }
-  static bool DoesNothing(const Parameters&) { return false; }
+  static bool AppliesToSplits(const Parameters&) { return false; }
   template <class Pipeline>
   __device__ __forceinline__ static void InitBarriers(const Pipeline&) {}
 };
@@ -65,8 +67,30 @@ struct NothingToFinish {
   __device__ __forceinline__ void operator()(int, float*) const {}
 };
 
+// The product of 8-bit operands, times the scales of its row of x and of its row of weight. The kernel before this one
+// may have written x's.
+struct Scale : EpilogueStep<ColumnVector::kScale> {
+  static bool AppliesToSplits(const Parameters&) { return true; }
+  template <class Tile, int kCount>
+  __device__ __forceinline__ static NothingToFinish Apply(float (&v)[kCount], const Tile& tile) {
+    WaitForDependencies();
+    float row[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      row[half] = tile.Row(half) < tile.parameters().m ? tile.parameters().row_scales[tile.Row(half)] : 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < kCount / 4; ++j) {
+      const float2 column = tile.template Vectors<Scale>(j).vector[0];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) v[4 * j + i] = v[4 * j + i] * row[i / 2] * (i % 2 == 0 ? column.x : column.y);
+    }
+    return {};
+  }
+};
+
 struct AddBias : EpilogueStep<ColumnVector::kBias> {
-  static bool DoesNothing(const Parameters& p) { return p.bias == nullptr; }
+  static bool AppliesToSplits(const Parameters& p) { return p.bias == nullptr; }
   template <class Tile, int kCount>
   __device__ __forceinline__ static NothingToFinish Apply(float (&v)[kCount], const Tile& tile) {
 #pragma unroll
@@ -94,7 +118,7 @@ struct StartingFromBias<Epilogue<AddBias, Steps...>> {
 template <class Set>
 struct Activate : EpilogueStep<> {
   static bool Supports(Activation activation) { return Set::Has(activation); }
-  static bool DoesNothing(const Parameters& p) { return p.activation == Activation::kNone; }
+  static bool AppliesToSplits(const Parameters& p) { return p.activation == Activation::kNone; }
   template <class Tile, int kCount>
   __device__ __forceinline__ static NothingToFinish Apply(float (&v)[kCount], const Tile& tile) {
     Set::template For16Bits<kCount>(v, tile.parameters().activation);
@@ -119,7 +143,7 @@ struct Gate : EpilogueStep<> {
 // The residual, if there is one.
 struct AddResidual : EpilogueStep<> {
   static constexpr bool kAddsResidual = true;
-  static bool DoesNothing(const Parameters& p) { return !p.has_residual; }
+  static bool AppliesToSplits(const Parameters& p) { return !p.has_residual; }
   template <class Tile, int kCount>
   __device__ __forceinline__ static NothingToFinish Apply(float (&v)[kCount], const Tile& tile) {
     if (tile.parameters().has_residual) {
@@ -129,6 +153,19 @@ struct AddResidual : EpilogueStep<> {
     return {};
   }
 };
+
+// Calls body(v) with accumulators as floats, in the registers that they have where they are floats.
+template <int kCount, class Body>
+__device__ __forceinline__ void WithFloats(float (&v)[kCount], Body&& body) {
+  body(v);
+}
+template <int kCount, class Body>
+__device__ __forceinline__ void WithFloats(int32_t (&sums)[kCount], Body&& body) {
+  float v[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) v[i] = static_cast<float>(sums[i]);
+  body(v);
+}
 
 // A staged tile of 64 rows x kColumns, laid out as TMA loads and stores it. A warp accesses its 16 rows as 8 x 8
 // matrices, four at a time (ldmatrix, stmatrix), which cover 16 columns; each lane addresses a row of one of the four.

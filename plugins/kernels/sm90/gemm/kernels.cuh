@@ -2,6 +2,8 @@
 #ifndef BERTFUSE_KERNELS_SM90_GEMM_KERNELS_CUH_
 #define BERTFUSE_KERNELS_SM90_GEMM_KERNELS_CUH_
 
+#include <iterator>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/sm90/gemm/launch.cuh"
@@ -9,26 +11,40 @@
 namespace bertfuse::kernels {
 namespace gemm_sm90 {
 
-using Elementwise = Epilogue<AddBias, Activate<Activations>>;
+// 8-bit operands have scales.
+template <class Elements, class... Steps>
+using Scaled = std::conditional_t<kIsQuantized<Elements>, Epilogue<Scale, Steps...>, Epilogue<Steps...>>;
+template <class Elements>
+using Elementwise = Scaled<Elements, AddBias, Activate<Activations>>;
 using Gated = Epilogue<AddBias, Gate<GateActivations>>;
+
+// What is compiled for X, as constants.
+template <class X>
+inline constexpr Blocks kBlocksOf = BlocksOf<X>();
+
 template <class Elements, size_t kIndex, bool kPacked>
-using OneTile =
-    OneTileConfig<Elements, kOneTileBlocks[kIndex].m, kOneTileBlocks[kIndex].n, kOneTileBlocks[kIndex].stages,
-                  kOneTileBlocks[kIndex].per_multiprocessor, kPacked, Elementwise>;
+struct PersistentOf {
+  static constexpr GemmBlock kBlock = kBlocksOf<typename Elements::X>.persistent.first[kIndex];
+  using Config = PersistentConfig<Elements, kBlock.m, kBlock.n, kBlock.stages, kPacked, Elementwise<Elements>>;
+};
+template <class Elements, size_t kIndex, bool kPacked>
+struct OneTileOf {
+  static constexpr GemmBlock kBlock = kBlocksOf<typename Elements::X>.one_tile.first[kIndex];
+  using Config = OneTileConfig<Elements, kBlock.m, kBlock.n, kBlock.stages, kBlock.per_multiprocessor, kPacked,
+                               Elementwise<Elements>, kBlock.promotes>;
+};
 template <class Elements, size_t kIndex, bool kPacked>
 using WithLayerNorm =
     OneTileConfig<Elements, kLayerNormBlocks[kIndex].m, kLayerNormBlocks[kIndex].n, kLayerNormBlocks[kIndex].stages,
                   kLayerNormBlocks[kIndex].per_multiprocessor, kPacked,
                   Epilogue<AddBias, Activate<Activations>, AddResidual, Normalize<norms::LayerNorm>>>;
-// Partial sums are stored as they are.
+// Partial sums are stored in float32.
 template <class E>
-using Sums = Elements<typename E::X, typename E::Weight, typename E::Accumulator, typename E::Accumulator>;
+using Sums = Elements<typename E::X, typename E::Weight, float, typename E::Accumulator>;
 template <class Elements, size_t kIndex, bool kPacked>
-using SplitK = SplitKConfig<Sums<Elements>, kSplitKBlocks[kIndex].m, kSplitKBlocks[kIndex].n,
-                            kSplitKBlocks[kIndex].stages, kSplitKBlocks[kIndex].per_multiprocessor, kPacked>;
-template <class Elements, size_t kIndex, bool kPacked>
-using Persistent = PersistentConfig<Elements, kPersistentBlocks[kIndex].m, kPersistentBlocks[kIndex].n,
-                                    kPersistentBlocks[kIndex].stages, kPacked, Elementwise>;
+using SplitK =
+    SplitKConfig<Sums<Elements>, kSplitKBlocks[kIndex].m, kSplitKBlocks[kIndex].n, kSplitKBlocks[kIndex].stages,
+                 kSplitKBlocks[kIndex].per_multiprocessor, kPacked, Scaled<Elements>>;
 
 template <class Elements, size_t kIndex, bool kPacked>
 using GatedPersistent = PersistentConfig<Elements, kPersistentBlocks[kIndex].m, kPersistentBlocks[kIndex].n,
@@ -46,19 +62,19 @@ cudaError_t WithPacked(const GemmArguments<Elements>& a, Launch&& launch) {
 
 // Calls launch(index as an integral_constant, packed as a bool_constant), `index` being the block's place in the table;
 // cudaErrorInvalidConfiguration if it is not there.
-template <size_t kCount, class Elements, class Launch, size_t... kIndex>
-cudaError_t WithBlock(const GemmBlock (&blocks)[kCount], const GemmBlock& block, const GemmArguments<Elements>& a,
+template <class Elements, class Launch, size_t... kIndex>
+cudaError_t WithBlock(const BlockList& blocks, const GemmBlock& block, const GemmArguments<Elements>& a,
                       Launch&& launch, std::index_sequence<kIndex...>) {
   cudaError_t error = cudaErrorInvalidConfiguration;
   const auto with = [&](auto index) {
     error = WithPacked(a, [&](auto packed) { return launch(index, packed); });
     return true;
   };
-  ((blocks[kIndex] == block && with(std::integral_constant<size_t, kIndex>())) || ...);
+  ((blocks.first[kIndex] == block && with(std::integral_constant<size_t, kIndex>())) || ...);
   return error;
 }
 template <size_t kCount, class Elements, class Launch>
-cudaError_t WithBlock(const GemmBlock (&blocks)[kCount], const GemmBlock& block, const GemmArguments<Elements>& a,
+cudaError_t WithBlock(const BlockList& blocks, const GemmBlock& block, const GemmArguments<Elements>& a,
                       Launch&& launch) {
   return WithBlock(blocks, block, a, launch, std::make_index_sequence<kCount>());
 }
@@ -69,14 +85,16 @@ template <class Elements>
 cudaError_t GemmSm90Elementwise(const GemmTile& tile, const GemmArguments<Elements>& a, const Device& device,
                                 cudaStream_t stream) {
   using namespace gemm_sm90;
+  constexpr Blocks kBlocks = BlocksOf<typename Elements::X>();
   if (IsPersistent(tile.block)) {
-    return WithBlock(kPersistentBlocks, tile.block, a, [&](auto index, auto packed) {
-      return LaunchPersistent<Persistent<Elements, decltype(index)::value, decltype(packed)::value>>(tile, a, device,
-                                                                                                     stream);
+    return WithBlock<kBlocks.persistent.count>(kBlocks.persistent, tile.block, a, [&](auto index, auto packed) {
+      using Kernel = PersistentOf<Elements, decltype(index)::value, decltype(packed)::value>;
+      return LaunchPersistent<typename Kernel::Config>(tile, a, device, stream);
     });
   }
-  return WithBlock(kOneTileBlocks, tile.block, a, [&](auto index, auto packed) {
-    return LaunchOneTile<OneTile<Elements, decltype(index)::value, decltype(packed)::value>>(tile, a, device, stream);
+  return WithBlock<kBlocks.one_tile.count>(kBlocks.one_tile, tile.block, a, [&](auto index, auto packed) {
+    using Kernel = OneTileOf<Elements, decltype(index)::value, decltype(packed)::value>;
+    return LaunchOneTile<typename Kernel::Config>(tile, a, device, stream);
   });
 }
 
@@ -85,12 +103,12 @@ cudaError_t GemmSm90Gated(const GemmTile& tile, const GemmArguments<Elements>& a
                           cudaStream_t stream) {
   using namespace gemm_sm90;
   if (IsPersistent(tile.block)) {
-    return WithBlock(kPersistentBlocks, tile.block, a, [&](auto index, auto packed) {
+    return WithBlock<std::size(kPersistentBlocks)>(kPersistentBlocks, tile.block, a, [&](auto index, auto packed) {
       return LaunchPersistent<GatedPersistent<Elements, decltype(index)::value, decltype(packed)::value>>(
           tile, a, device, stream);
     });
   }
-  return WithBlock(kGatedOneTileBlocks, tile.block, a, [&](auto index, auto packed) {
+  return WithBlock<std::size(kGatedOneTileBlocks)>(kGatedOneTileBlocks, tile.block, a, [&](auto index, auto packed) {
     return LaunchOneTile<GatedOneTile<Elements, decltype(index)::value, decltype(packed)::value>>(tile, a, device,
                                                                                                   stream);
   });
@@ -100,7 +118,7 @@ template <class Elements>
 cudaError_t GemmSm90LayerNorm(const GemmTile& tile, const GemmArguments<Elements>& a, const Device& device,
                               cudaStream_t stream) {
   using namespace gemm_sm90;
-  return WithBlock(kLayerNormBlocks, tile.block, a, [&](auto index, auto packed) {
+  return WithBlock<std::size(kLayerNormBlocks)>(kLayerNormBlocks, tile.block, a, [&](auto index, auto packed) {
     return LaunchOneTile<WithLayerNorm<Elements, decltype(index)::value, decltype(packed)::value>>(tile, a, device,
                                                                                                    stream);
   });
@@ -110,14 +128,25 @@ template <class Elements>
 cudaError_t GemmSm90SplitK(const GemmTile& tile, const GemmArguments<Elements>& a, const Device& device,
                            cudaStream_t stream) {
   using namespace gemm_sm90;
-  return WithBlock(kSplitKBlocks, tile.block, a, [&](auto index, auto packed) {
+  return WithBlock<std::size(kSplitKBlocks)>(kSplitKBlocks, tile.block, a, [&](auto index, auto packed) {
     return LaunchSplitK<SplitK<Elements, decltype(index)::value, decltype(packed)::value>>(tile, a, device, stream);
   });
 }
 
-// For operands and result of one type.
-#define BERTFUSE_INSTANTIATE(FUNCTION, T) \
-  template cudaError_t FUNCTION(const GemmTile&, const GemmArguments<Elements<T>>&, const Device&, cudaStream_t);
+// For operands and result of one type, and of 8-bit operands and a result of type T.
+#define BERTFUSE_INSTANTIATE(FUNCTION, T) BERTFUSE_INSTANTIATE_##FUNCTION(T)
+#define BERTFUSE_INSTANTIATE_FOR(FUNCTION, ELEMENTS) \
+  template cudaError_t FUNCTION(const GemmTile&, const GemmArguments<ELEMENTS>&, const Device&, cudaStream_t);
+#define BERTFUSE_INSTANTIATE_GemmSm90Elementwise(T) BERTFUSE_INSTANTIATE_FOR(GemmSm90Elementwise, Elements<T>)
+#define BERTFUSE_INSTANTIATE_GemmSm90Gated(T) BERTFUSE_INSTANTIATE_FOR(GemmSm90Gated, Elements<T>)
+#define BERTFUSE_INSTANTIATE_GemmSm90LayerNorm(T) BERTFUSE_INSTANTIATE_FOR(GemmSm90LayerNorm, Elements<T>)
+#define BERTFUSE_INSTANTIATE_GemmSm90SplitK(T) BERTFUSE_INSTANTIATE_FOR(GemmSm90SplitK, Elements<T>)
+#define BERTFUSE_INSTANTIATE_GemmSm90Int8(T)                     \
+  BERTFUSE_INSTANTIATE_FOR(GemmSm90Elementwise, Int8Elements<T>) \
+  BERTFUSE_INSTANTIATE_FOR(GemmSm90SplitK, Int8Elements<T>)
+#define BERTFUSE_INSTANTIATE_GemmSm90Fp8(T)                     \
+  BERTFUSE_INSTANTIATE_FOR(GemmSm90Elementwise, Fp8Elements<T>) \
+  BERTFUSE_INSTANTIATE_FOR(GemmSm90SplitK, Fp8Elements<T>)
 
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_SM90_GEMM_KERNELS_CUH_

@@ -23,6 +23,8 @@ cudaError_t Prepare(const GemmTile& tile, const GemmArguments<T>& a, Parameters*
   p->bias = a.bias;
   p->gamma = a.gamma;
   p->beta = a.beta;
+  p->row_scales = a.row_scales;
+  p->weight_scales = a.weight_scales;
   p->float_partials = a.float_partials;
   p->y = a.y;
   p->partials = a.partials;
@@ -117,7 +119,7 @@ cudaError_t LaunchPersistent(const GemmTile& tile, const GemmArguments<T>& a, co
     const bool planned = wave.panel_rows == p.last_wave.panel_rows && wave.tiles_per_panel == p.tiles_n &&
                          wave.clusters > 0 && a.partial_rows >= a.m - RowsOfFullPanels(wave, a.m);
     // The epilogue comes after the splits' sum.
-    if (!planned || a.partials == nullptr || !Config::Epilogue::DoesNothing(p)) {
+    if (!planned || a.partials == nullptr || !Config::Epilogue::AppliesToSplits(p)) {
       return cudaErrorInvalidValue;
     }
     p.last_wave = wave;

@@ -20,6 +20,7 @@ class Mainloop {
   template <class UnderFirst>
   __device__ __forceinline__ int Issue(Accumulators& accumulators, State& state, int stages, int first_row_block,
                                        UnderFirst&& under_first) const {
+    if constexpr (Config::kPromotes) return IssuePromoting(accumulators, state, stages, first_row_block, under_first);
     return IssueBlocks<Config::kRowBlocks>(accumulators, state, stages, first_row_block, false, under_first);
   }
 
@@ -72,6 +73,35 @@ class Mainloop {
       WaitWgmma<1>();
       if (previous >= 0) Release(previous);
       previous = state.stage;
+    }
+    return previous;
+  }
+
+  // The tensor cores sum up one stage at a time. While this warpgroup adds, another one multiplies.
+  template <class UnderFirst>
+  __device__ __forceinline__ int IssuePromoting(Accumulators& sums, State& state, int stages, int first_row_block,
+                                                UnderFirst&& under_first) const {
+#pragma unroll
+    for (auto& block : sums) {
+#pragma unroll
+      for (auto& sum : block) sum = 0;
+    }
+    int previous = -1;
+#pragma unroll 1
+    for (int i = 0; i < stages; ++i, state.Advance()) {
+      WaitBarrier(pipeline_.Full(state.stage), state.parity);
+      Accumulators of_stage;
+      Multiply<Config::kRowBlocks>(of_stage, state.stage, first_row_block, false);
+      if (i == 0) under_first();
+      WaitWgmma<0>();
+      Fence(of_stage);
+      previous = state.stage;
+      if (i + 1 < stages) Release(previous);
+#pragma unroll
+      for (int b = 0; b < Config::kRowBlocks; ++b) {
+#pragma unroll
+        for (int e = 0; e < Config::kAccumulators; ++e) sums[b][e] += of_stage[b][e];
+      }
     }
     return previous;
   }

@@ -74,7 +74,7 @@ class OneTileConsumer {
     const VectorRegisters<Config> vectors(p_, tile.column);
     const int last_stage = mainloop.Issue(accumulators, state, stages, group, [&] { vectors.Store(Vectors()); });
     mainloop.Finish(accumulators, last_stage);
-    Finish(accumulators[0], tile, group, state);
+    WithFloats(accumulators[0], [&](auto& values) { Finish(values, tile, group, state); });
   }
 
  private:

@@ -34,6 +34,8 @@ struct Parameters {
   float epsilon;
   Activation activation;
   bool has_residual, weights_are_constant, last_rows_first;
+  const float* row_scales;     // of 8-bit operands: x's
+  const float* weight_scales;  // and the weight's
 };
 
 }  // namespace bertfuse::kernels::gemm_sm90

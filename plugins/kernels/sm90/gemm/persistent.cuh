@@ -20,22 +20,22 @@ class PersistentRows {
   __device__ __forceinline__ const Parameters& parameters() const { return p_; }
   __device__ __forceinline__ int Row(int half) const { return row_ + 8 * half; }
   __device__ __forceinline__ int Column(int j) const {
-    return tile_column_ + threadIdx.x % 4 * 8 + j / 4 * kPermutedRows + j % 4 * 2;
+    return tile_column_ + threadIdx.x % 4 * 8 + j / 4 % kGroups * kPermutedRows + j % 4 * 2;
   }
   template <class Step>
   __device__ __forceinline__ ColumnPair<Step::kVectors> Vectors(int j) const {
     ColumnPair<Step::kVectors> pair;
 #pragma unroll
     for (int i = 0; i < Step::kVectors; ++i) {
-      const T* data = static_cast<const T*>(DataOf(Step::VectorAt(i), p_)) + tile_column_ + threadIdx.x % 4 * 8;
-      const bool inside = DataOf(Step::VectorAt(i), p_) != nullptr && tile_column_ + j / 4 * kPermutedRows < p_.n;
-      const uint32_t packed = inside ? *reinterpret_cast<const uint32_t*>(data + j / 4 * kPermutedRows + j % 4 * 2) : 0;
-      pair.vector[i] = UnpackPair<T>(packed);
+      const void* data = DataOf(Step::VectorAt(i), p_);
+      const bool inside = data != nullptr && tile_column_ + j / 4 % kGroups * kPermutedRows < p_.n;
+      pair.vector[i] = inside ? PairOf<T>(Step::VectorAt(i), data, j / 4 / kGroups * p_.n + Column(j)) : float2{};
     }
     return pair;
   }
 
  private:
+  static constexpr int kGroups = Config::kOutN / kPermutedRows;  // of each factor's columns
   const Parameters& p_;
   int row_, tile_column_;
 };
@@ -99,8 +99,12 @@ class PersistentConsumer {
         const float2 pair = UnpackPair<T>(packed);
 #pragma unroll
         for (int j = 0; j < 2 * Config::kRowBlocks; ++j) {
-          float* v = &accumulators[j / 2][16 * i + 4 * t + j % 2 * 2];
-          v[0] = pair.x, v[1] = pair.y;
+          auto* v = &accumulators[j / 2][16 * i + 4 * t + j % 2 * 2];
+          if constexpr (StartsFromBias::kPossible) {
+            v[0] = pair.x, v[1] = pair.y;
+          } else {
+            v[0] = v[1] = 0;
+          }
         }
       }
     }
@@ -112,23 +116,30 @@ class PersistentConsumer {
     WaitForDependencies();  // an earlier kernel may still be reading what this overwrites
 #pragma unroll
     for (int b = 0; b < Config::kRowBlocks; ++b) {
-      const PersistentRows<Config> rows(p_, tile, b);
-      StartsFromBias::Rest::Apply(accumulators[b], rows);
+      WithFloats(accumulators[b], [&](auto& values) {
+        const PersistentRows<Config> rows(p_, tile, b);
+        StartsFromBias::Rest::Apply(values, rows);
+        StoreRows(values, rows, out);
+      });
+    }
+  }
+
+  __device__ __forceinline__ void StoreRows(const float (&values)[Config::kAccumulators],
+                                            const PersistentRows<Config>& rows, T* out) const {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = rows.Row(half), column = rows.Column(0);
-        T* y = out + static_cast<int64_t>(row) * p_.n + column;
+    for (int half = 0; half < 2; ++half) {
+      const int row = rows.Row(half), column = rows.Column(0);
+      T* y = out + static_cast<int64_t>(row) * p_.n + column;
 #pragma unroll
-        for (int i = 0; i < Config::kOutN / kPermutedRows; ++i) {
-          uint32_t pairs[4];
+      for (int i = 0; i < Config::kOutN / kPermutedRows; ++i) {
+        uint32_t pairs[4];
 #pragma unroll
-          for (int t = 0; t < 4; ++t) {
-            const float* v = &accumulators[b][16 * i + 4 * t + 2 * half];
-            pairs[t] = PackPair<T>(v[0], v[1]);
-          }
-          if (row < p_.m && column + i * kPermutedRows < p_.n) {
-            *reinterpret_cast<int4*>(y + i * kPermutedRows) = make_int4(pairs[0], pairs[1], pairs[2], pairs[3]);
-          }
+        for (int t = 0; t < 4; ++t) {
+          const float* v = &values[16 * i + 4 * t + 2 * half];
+          pairs[t] = PackPair<T>(v[0], v[1]);
+        }
+        if (row < p_.m && column + i * kPermutedRows < p_.n) {
+          *reinterpret_cast<int4*>(y + i * kPermutedRows) = make_int4(pairs[0], pairs[1], pairs[2], pairs[3]);
         }
       }
     }

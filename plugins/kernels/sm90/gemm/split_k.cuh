@@ -3,8 +3,35 @@
 #define BERTFUSE_KERNELS_SM90_GEMM_SPLIT_K_CUH_
 
 #include "kernels/sm90/gemm/block.cuh"
+#include "kernels/sm90/gemm/epilogue.cuh"
 
 namespace bertfuse::kernels::gemm_sm90 {
+
+// What the steps of an epilogue are given about a warpgroup's 64 rows; vectors are read from global memory.
+template <class Config>
+class SplitKRows {
+ public:
+  __device__ __forceinline__ SplitKRows(const Parameters& p, const Tile& tile, int group)
+      : p_(p), row_(tile.row + group * 64 + FirstRow()), column_(tile.column + FirstColumn()) {}
+  __device__ __forceinline__ const Parameters& parameters() const { return p_; }
+  __device__ __forceinline__ int Row(int half) const { return row_ + 8 * half; }
+  __device__ __forceinline__ int Column(int j) const { return column_ + 8 * j; }
+  template <class Step>
+  __device__ __forceinline__ ColumnPair<Step::kVectors> Vectors(int j) const {
+    ColumnPair<Step::kVectors> pair;
+#pragma unroll
+    for (int i = 0; i < Step::kVectors; ++i) {
+      const void* data = DataOf(Step::VectorAt(i), p_);
+      const bool inside = data != nullptr && Column(j) < p_.n;
+      pair.vector[i] = inside ? PairOf<typename Config::Y>(Step::VectorAt(i), data, Column(j)) : float2{};
+    }
+    return pair;
+  }
+
+ private:
+  const Parameters& p_;
+  int row_, column_;
+};
 
 template <class Config>
 class SplitKConsumer {
@@ -24,23 +51,26 @@ class SplitKConsumer {
     typename Loop::Accumulators accumulators;
     mainloop.Finish(accumulators, mainloop.Issue(accumulators, state, tile.stages(), group, [] {}));
     WaitForDependencies();
-    Store(accumulators[0], tile, group);
+    WithFloats(accumulators[0], [&](auto& sums) {
+      const SplitKRows<Config> rows(p_, tile, group);
+      Config::Epilogue::Apply(sums, rows);
+      Store(sums, tile.split, rows);
+    });
   }
 
  private:
-  __device__ __forceinline__ void Store(float (&accumulators)[Config::kAccumulators], const Tile& tile,
-                                        int group) const {
-    const int row = tile.row + group * 64 + FirstRow();
-    float* out = p_.float_partials + (static_cast<int64_t>(tile.split) * p_.m + row) * p_.n;
+  __device__ __forceinline__ void Store(const float (&sums)[Config::kAccumulators], int split,
+                                        const SplitKRows<Config>& rows) const {
+    const int row = rows.Row(0);
+    float* out = p_.float_partials + (static_cast<int64_t>(split) * p_.m + row) * p_.n;
 #pragma unroll
     for (int j = 0; j < Config::kN / 8; ++j) {
-      const int column = tile.column + 8 * j + FirstColumn();
+      const int column = rows.Column(j);
       if (column >= p_.n) continue;
-      if (row < p_.m)
-        *reinterpret_cast<float2*>(out + column) = make_float2(accumulators[4 * j], accumulators[4 * j + 1]);
+      if (row < p_.m) *reinterpret_cast<float2*>(out + column) = make_float2(sums[4 * j], sums[4 * j + 1]);
       if (row + 8 < p_.m) {
         *reinterpret_cast<float2*>(out + 8 * static_cast<int64_t>(p_.n) + column) =
-            make_float2(accumulators[4 * j + 2], accumulators[4 * j + 3]);
+            make_float2(sums[4 * j + 2], sums[4 * j + 3]);
       }
     }
   }

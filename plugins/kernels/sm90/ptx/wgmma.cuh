@@ -33,20 +33,30 @@ struct WgmmaOp;
     using SS = gmma::MMA_64x##N##x32_##TYPES##_SS_TN<>; \
     using RS = gmma::MMA_64x##N##x32_##TYPES##_RS_TN<>; \
   };
+#define BERTFUSE_WGMMA_INTEGER_BITS(T, ACCUMULATOR, TYPES, N) \
+  template <>                                                 \
+  struct WgmmaOp<T, ACCUMULATOR, N> {                         \
+    using SS = gmma::MMA_64x##N##x32_##TYPES##_SS_TN;         \
+    using RS = gmma::MMA_64x##N##x32_##TYPES##_RS_TN;         \
+  };
 #define BERTFUSE_WGMMA(BITS, T, ACCUMULATOR, TYPES)                                                                    \
   BERTFUSE_WGMMA_##BITS##_BITS(T, ACCUMULATOR, TYPES, 32) BERTFUSE_WGMMA_##BITS##_BITS(T, ACCUMULATOR, TYPES, 64)      \
       BERTFUSE_WGMMA_##BITS##_BITS(T, ACCUMULATOR, TYPES, 96) BERTFUSE_WGMMA_##BITS##_BITS(T, ACCUMULATOR, TYPES, 128) \
           BERTFUSE_WGMMA_##BITS##_BITS(T, ACCUMULATOR, TYPES, 192)
 BERTFUSE_WGMMA(16, __half, float, F32F16F16)
 BERTFUSE_WGMMA(16, __nv_bfloat16, float, F32BF16BF16)
+BERTFUSE_WGMMA(8, __nv_fp8_e4m3, float, F32E4M3E4M3)
+BERTFUSE_WGMMA(INTEGER, int8_t, int32_t, S32S8S8)
 #undef BERTFUSE_WGMMA
+#undef BERTFUSE_WGMMA_INTEGER_BITS
 #undef BERTFUSE_WGMMA_8_BITS
 #undef BERTFUSE_WGMMA_16_BITS
 
 template <class Op, class Accumulator, size_t... kIndex>
 __device__ __forceinline__ void CallSs(uint64_t a, uint64_t b, Accumulator* d, bool accumulate,
                                        std::index_sequence<kIndex...>) {
-  Op::fma(a, b, d[kIndex]..., accumulate ? gmma::ScaleOut::One : gmma::ScaleOut::Zero);
+  using Register = std::remove_extent_t<typename Op::CRegisters>;
+  Op::fma(a, b, reinterpret_cast<Register&>(d[kIndex])..., accumulate ? gmma::ScaleOut::One : gmma::ScaleOut::Zero);
 }
 
 template <class T, int kN, class Accumulator>
@@ -77,6 +87,11 @@ template <int kCount>
 __device__ __forceinline__ void FenceRegisters(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+template <int kCount>
+__device__ __forceinline__ void FenceRegisters(int32_t (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(d[i])::"memory");
 }
 
 }  // namespace bertfuse::kernels

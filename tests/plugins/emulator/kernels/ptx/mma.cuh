@@ -78,6 +78,14 @@ struct MmaOperand {
   }
 };
 template <>
+struct MmaOperand<__nv_fp8_e4m3> {
+  static constexpr int kPerRegister = 4;
+  static float Of(uint32_t bits, int i) {
+    const uint8_t element = static_cast<uint8_t>(bits >> 8 * i);
+    return ToFloat(reinterpret_cast<const __nv_fp8_e4m3&>(element));
+  }
+};
+template <>
 struct MmaOperand<float> {
   static constexpr int kPerRegister = 1;
   static float Of(uint32_t bits, int) { return __uint_as_float(bits & 0xffffe000u); }

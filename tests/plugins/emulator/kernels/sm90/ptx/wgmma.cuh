@@ -1,5 +1,5 @@
 // plugins/kernels/sm90/ptx/wgmma.cuh for the emulator. Products are exact, and sums float32's, one k after the other (a
-// GPU cuts them off: see ptx/mma.cuh).
+// GPU cuts them off: see ptx/mma.cuh); of 8-bit floats they are as short as a GPU's (MultiplyAddShort()).
 #ifndef BERTFUSE_KERNELS_SM90_PTX_WGMMA_CUH_
 #define BERTFUSE_KERNELS_SM90_PTX_WGMMA_CUH_
 
@@ -18,6 +18,8 @@ template <>
 inline constexpr emulator::Operand kOperand<__nv_bfloat16> = emulator::Operand::kBfloat16;
 template <>
 inline constexpr emulator::Operand kOperand<__nv_fp8_e4m3> = emulator::Operand::kE4m3;
+template <>
+inline constexpr emulator::Operand kOperand<int8_t> = emulator::Operand::kInt8;
 
 // The instructions take every kN from 8 to 256 in steps of 8; here are those that have a line in the other file.
 template <class T, class Accumulator, int kN>
@@ -35,7 +37,8 @@ struct WgmmaOp {
 
 template <class T, int kN, class Accumulator>
 inline void WgmmaSs(Accumulator (&d)[kN / 2], uint64_t a, uint64_t b, bool accumulate) {
-  emulator::Wgmma(WgmmaOp<T, Accumulator, kN>::SS::kShape, d, nullptr, a, b, accumulate);
+  static_assert(std::is_same_v<T, int8_t> == std::is_same_v<Accumulator, int32_t>);
+  emulator::Wgmma(WgmmaOp<T, Accumulator, kN>::SS::kShape, reinterpret_cast<float*>(d), nullptr, a, b, accumulate);
 }
 
 template <class Op, int kCount>
@@ -52,8 +55,8 @@ inline void WaitWgmma() {
 }
 
 // The emulator's products keep to memory.
-template <int kCount>
-inline void FenceRegisters(float (&)[kCount]) {}
+template <class Accumulator, int kCount>
+inline void FenceRegisters(Accumulator (&)[kCount]) {}
 
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_SM90_PTX_WGMMA_CUH_

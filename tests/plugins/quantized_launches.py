@@ -1,6 +1,6 @@
 """Quantised calls on a CUDA runtime that launches nothing (fake_cudart/): what they launch, one JSON document.
 
-A program, since only one such library fits a process: python -m tests.plugins.int8_launches LIBRARY SEED
+A program, since only one such library fits a process: python -m tests.plugins.quantized_launches LIBRARY SEED
 """
 
 from __future__ import annotations
@@ -21,7 +21,14 @@ from tests.launches import BASE, BEYOND, STREAM, Recorder
 
 _FLOATS = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
 _PRODUCTS = ("FusedGemm", "FusedGemmGelu", "FusedGemmLayerNorm", "FusedGemmGeluLayerNorm")
-_BYTES = {TensorProto.INT8: 1, TensorProto.FLOAT: 4, TensorProto.FLOAT16: 2, TensorProto.BFLOAT16: 2}
+_WEIGHTS = {"int8": TensorProto.INT8, "fp8": TensorProto.FLOAT8E4M3FN}
+_BYTES = {
+    TensorProto.INT8: 1,
+    TensorProto.FLOAT8E4M3FN: 1,
+    TensorProto.FLOAT: 4,
+    TensorProto.FLOAT16: 2,
+    TensorProto.BFLOAT16: 2,
+}
 
 
 class Call:
@@ -32,7 +39,8 @@ class Call:
         dtype = chance.choice(list(_FLOATS))
         self.rows, self.n = chance.randint(1, 3000), chance.randint(1, 40) * chance.choice([1, 8, 64])
         self.k = chance.randint(1, 40) * chance.choice([1, 16, 64])
-        t, s, w = _FLOATS[dtype], TensorProto.FLOAT, TensorProto.INT8
+        self.weight = "int8" if self.op == "EmbedLayerNorm" else chance.choice(list(_WEIGHTS))
+        t, s, w = _FLOATS[dtype], TensorProto.FLOAT, _WEIGHTS[self.weight]
         shapes: dict[str, tuple[int, list[int]]] = {
             "x": (t, [self.rows, self.k]),
             "weight": (w, [self.n, self.k]),
@@ -80,7 +88,11 @@ def run(
     """What the call with that tactic launches, given as much workspace as it asks for, or so many bytes."""
     made, error = call.made, native.Error()
     made.tactic, made.workspace, made.workspace_size = tactic, None, 0
-    found: dict[str, Any] = {"op": call.op, "dtype": call.dtype, "sizes": [call.rows, call.n, call.k]}
+    found: dict[str, Any] = {
+        "op": call.op,
+        "dtype": f"{call.dtype}-{call.weight}",
+        "sizes": [call.rows, call.n, call.k],
+    }
     try:
         size = native.workspace_size(kernel, made) if kernel.workspace_size else 0
         found["workspace"] = size
@@ -105,17 +117,18 @@ def run(
 
 def main() -> None:
     recorder, chance = Recorder(Path(sys.argv[1]).resolve()), random.Random(int(sys.argv[2]))
-    device = recorder.devices.index(80)
+    capabilities = [capability for capability in (80, 89, 90) if capability in recorder.devices]
     recorder._fake.fake_cudart_take()
     found = []
     for _ in range(150):
-        call = Call(chance, device)
+        capability = chance.choice(capabilities)
+        call = Call(chance, recorder.devices.index(capability))
         kernel = recorder._checker.kernel(call.op)
         tactics = [-1]
         if kernel.num_tactics:
             tactics += range(native.num_tactics(kernel, call.made))
         chosen = [-1, *chance.sample(tactics[1:], min(2, len(tactics) - 1))]
-        found += [run(recorder, kernel, call, tactic) for tactic in chosen]
+        found += [run(recorder, kernel, call, tactic) | {"capability": capability} for tactic in chosen]
         if found[-1]["workspace"]:
             few = chance.randrange(call.rows * (call.k + 4))  # no room for the integers and their scales
             found.append(run(recorder, kernel, call, -1, few) | {"short": True})
