@@ -51,7 +51,8 @@ struct Parameters {
   T* y;
   const void* mask;
   bool mask_is_int64;
-  int64_t batch, pitch, y_pitch;  // elements from row to row
+  int64_t batch;
+  int pitch, y_pitch;  // elements from row to row
   int sequence, heads, head_size;
   float kv_heads_per_head;  // a head's keys are those of head (head + 1/2) times this, cut off
   PackedSequences packed;

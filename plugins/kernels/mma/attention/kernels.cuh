@@ -53,8 +53,8 @@ Parameters<T> MakeParameters(const AttentionArguments<T>& a) {
   p.mask = a.packed.count > 0 ? nullptr : a.mask;  // the offsets stand in its place
   p.mask_is_int64 = a.mask_is_int64;
   p.batch = a.batch;
-  p.pitch = q_columns + 2 * k_columns;
-  p.y_pitch = q_columns;
+  p.pitch = static_cast<int>(q_columns + 2 * k_columns);
+  p.y_pitch = static_cast<int>(q_columns);
   p.sequence = static_cast<int>(a.sequence);
   p.heads = static_cast<int>(a.heads);
   p.kv_heads_per_head = static_cast<float>(kv_heads) / static_cast<float>(a.heads);

@@ -41,6 +41,7 @@ class KeyTiles {
     begin_ = max(tile.first_query - p.window_left, 0) / Config::kKeys * Config::kKeys;
     end_ = min(last_query + p.window_right, tile.length - 1) + 1;
     mask_begin_ = -kMaskKeys;
+    shown_end_ = p.mask == nullptr ? INT32_MAX : 0;
   }
 
   __device__ __forceinline__ int begin() const { return begin_; }
@@ -50,17 +51,21 @@ class KeyTiles {
   __device__ __forceinline__ KeyTile<Config> At(int first_key) {
     KeyTile<Config> keys;
     keys.first_key = first_key;
-    if (p_.mask != nullptr && first_key >= mask_begin_ + kMaskKeys) ReadMask(first_key);
+    if (first_key >= shown_end_ && first_key >= mask_begin_ + kMaskKeys) ReadMask(first_key);
+    const int left = tile_.length - first_key;
 #pragma unroll
-    for (int i = 0; i < keys.kWords; ++i) {
-      keys.visible[i] = BitsBelow(tile_.length - first_key - 32 * i);
-      if (p_.mask != nullptr) keys.visible[i] &= words_[(first_key - mask_begin_) / 32 + i];
+    for (int i = 0; i < keys.kWords; ++i)
+      keys.visible[i] = left >= Config::kKeys ? 0xffffffffu : BitsBelow(left - 32 * i);
+    if (first_key >= shown_end_) {
+#pragma unroll
+      for (int i = 0; i < keys.kWords; ++i) keys.visible[i] &= words_[(first_key - mask_begin_) / 32 + i];
     }
     return keys;
   }
 
   // The first tile from `first_key` on with a key to be seen, or one that Has() denies. Called by the whole block.
   __device__ __forceinline__ KeyTile<Config> FirstVisible(int first_key) {
+    if (first_key < shown_end_) return At(first_key);
     KeyTile<Config> keys;
     keys.first_key = first_key;
 #pragma unroll 1
@@ -73,10 +78,11 @@ class KeyTiles {
   }
 
  private:
-  __device__ __forceinline__ bool IsShown(int key) const {
-    const int64_t at = int64_t{tile_.first_row} + key;
-    if (p_.mask_is_int64) return static_cast<const int64_t*>(p_.mask)[at] != 0;
-    return static_cast<const int32_t*>(p_.mask)[at] != 0;
+  // The key's entry in the mask, its halves' bits together, without a branch, so that loads do not wait for each other.
+  __device__ __forceinline__ uint32_t MaskOf(int key) const {
+    const auto* word = static_cast<const uint32_t*>(p_.mask);
+    word += (int64_t{tile_.first_row} + min(key, end_ - 1)) << (p_.mask_is_int64 ? 1 : 0);
+    return word[0] | word[p_.mask_is_int64 ? 1 : 0];
   }
 
   __device__ __forceinline__ void ReadMask(int first_key) {
@@ -84,19 +90,31 @@ class KeyTiles {
     mask_begin_ = first_key;
     const int tiles = (min(end_ - first_key, kMaskKeys) + Config::kKeys - 1) / Config::kKeys;
     const int lane = threadIdx.x % 32, words = tiles * KeyTile<Config>::kWords;
-#pragma unroll 4
-    for (int word = threadIdx.x / 32; word < words; word += Config::kWarps) {
-      const int key = first_key + 32 * word + lane;
-      const uint32_t shown = __ballot_sync(0xffffffffu, key < end_ && IsShown(key));
-      if (lane == 0) words_[word] = shown;
+    bool all = true;
+    constexpr int kAtOnce = Config::kRowTiles == 1 ? 2 : 4;
+#pragma unroll 1
+    for (int word = threadIdx.x / 32; word < words; word += kAtOnce * Config::kWarps) {
+      uint32_t entry[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) entry[i] = MaskOf(first_key + 32 * (word + i * Config::kWarps) + lane);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int own = word + i * Config::kWarps;
+        const uint32_t inside = BitsBelow(end_ - first_key - 32 * own);
+        const uint32_t shown = __ballot_sync(0xffffffffu, entry[i] != 0) & inside;
+        if (lane == 0 && own < words) words_[own] = shown;
+        all &= shown == inside;
+      }
     }
-    __syncthreads();
+    // Where the mask hides nothing, which is common, what follows does not look at it.
+    shown_end_ = __syncthreads_and(all) ? first_key + kMaskKeys : 0;
   }
 
   const Parameters<typename Config::T>& p_;
   const Tile& tile_;
   uint32_t* words_;
   int begin_, end_, mask_begin_;
+  int shown_end_;  // the mask hides no key in front of it that is not in front of mask_begin_
 };
 
 }  // namespace bertfuse::kernels::attention_mma

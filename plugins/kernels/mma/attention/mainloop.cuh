@@ -17,7 +17,9 @@ class Mainloop {
 
   // `shared` has what SharedLayout says, `words` a bit for each of KeyTiles' mask.
   __device__ __forceinline__ Mainloop(const Parameters<T>& p, const Tile& tile, char* shared, uint32_t* words)
-      : p_(p), tile_(tile), shared_(shared), rows_(tile), key_tiles_(p, tile, words) {}
+      : p_(p), tile_(tile), shared_(shared), rows_(tile), key_tiles_(p, tile, words) {
+    kv_column_ = static_cast<int>((static_cast<float>(tile.head) + 0.5f) * p.kv_heads_per_head) * p.head_size;
+  }
 
   __device__ __forceinline__ void Compute() {
     // Whatever the mask says, which is not read yet: the first two tiles, if the second one's place is free. Values are
@@ -30,8 +32,9 @@ class Mainloop {
     CommitCopies();
     if (p_.queries_apart && key_tiles_.Has(first_key + Config::kKeys)) LoadTile(fetched = first_key + Config::kKeys, 1);
     CommitCopies();
-    LoadQueries();
+    const QueryTile<Config> loaded = LoadQueries();
     KeyTile<Config> keys = key_tiles_.At(first_key);
+    loaded.Store(shared_ + p_.query_offset);
     __syncthreads();
     const Queries<Config> queries(OwnRows());
     OnlineSoftmax<Config> softmax;
@@ -78,9 +81,7 @@ class Mainloop {
   __device__ __forceinline__ int Chunks() const { return p_.head_size / Config::kPerChunk; }
 
   // Of the tile's head in K, in V and in their biases.
-  __device__ __forceinline__ int KvColumn() const {
-    return static_cast<int>((static_cast<float>(tile_.head) + 0.5f) * p_.kv_heads_per_head) * p_.head_size;
-  }
+  __device__ __forceinline__ int KvColumn() const { return kv_column_; }
 
   __device__ __forceinline__ void LoadKeys(int first_key, int stage) const {
     LoadKeyTile<Config>(Stage(stage), KeyRow(p_.k, first_key), p_.pitch, tile_.length - first_key, Chunks());
@@ -100,11 +101,11 @@ class Mainloop {
     return rows + (int64_t{tile_.first_row} + key) * p_.pitch + KvColumn();
   }
 
-  __device__ __forceinline__ void LoadQueries() const {
+  __device__ __forceinline__ QueryTile<Config> LoadQueries() const {
     const int64_t column = static_cast<int64_t>(tile_.head) * p_.head_size;
     const T* q = p_.q + (int64_t{tile_.first_row} + tile_.first_query) * p_.pitch + column;
     const T* bias = p_.q_bias == nullptr ? nullptr : p_.q_bias + column;
-    LoadQueryTile<Config>(shared_ + p_.query_offset, q, p_.pitch, bias, tile_.length - tile_.first_query, Chunks());
+    return {q, p_.pitch, bias, tile_.length - tile_.first_query, Chunks()};
   }
 
   // The warp's scores of one more tile of keys, and what they change in sums so far. Returns what scores are to be
@@ -260,6 +261,7 @@ class Mainloop {
   char* shared_;
   WarpRows<Config> rows_;
   KeyTiles<Config> key_tiles_;
+  int kv_column_;
 };
 
 }  // namespace bertfuse::kernels::attention_mma

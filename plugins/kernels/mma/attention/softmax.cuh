@@ -16,7 +16,7 @@ class OnlineSoftmax {
 
   __device__ __forceinline__ OnlineSoftmax() {
 #pragma unroll
-    for (int group = 0; group < kRowGroups; ++group) reference_[group] = -INFINITY, sum_[group] = 0.0f;
+    for (int group = 0; group < kRowGroups; ++group) reference_[group] = -INFINITY, sum_[group] = shift_[group] = 0.0f;
   }
 
   // Whether no key was visible to the row so far.
@@ -28,21 +28,27 @@ class OnlineSoftmax {
   // Makes ready for the weights of a tile. Returns whether sums so far must be multiplied by `correction`, the same for
   // the whole warp.
   __device__ __forceinline__ bool Advance(const Scores<Config>& score, float scale, float (&correction)[kRowGroups]) {
-    bool corrects = false;
+    float highest[kRowGroups];
+    bool rises[kRowGroups], any = false;
 #pragma unroll
     for (int group = 0; group < kRowGroups; ++group) {
-      const float highest = Highest(score, group), before = reference_[group];
+      highest[group] = Highest(score, group);
       // Of two infinities the difference is NaN, and nothing is above.
-      const bool rises = (highest - before) * scale > kMaxExponent;
-      reference_[group] = rises ? highest : before;
+      rises[group] = (highest[group] - reference_[group]) * scale > kMaxExponent;
+      any |= rises[group];
+    }
+    if (!__any_sync(0xffffffffu, any)) return false;  // as after most tiles but the first
+#pragma unroll
+    for (int group = 0; group < kRowGroups; ++group) {
+      const float before = reference_[group];
+      reference_[group] = rises[group] ? highest[group] : before;
       // The difference of shifts as they are rounded, so that weights of all tiles are relative to the same.
       const float shift = __fmul_rn(reference_[group], scale);
-      correction[group] = rises ? Exp2Approximate(__fmul_rn(before, scale) - shift) : 1.0f;
+      correction[group] = rises[group] ? Exp2Approximate(__fmul_rn(before, scale) - shift) : 1.0f;
       sum_[group] *= correction[group];
-      corrects |= rises;
       shift_[group] = HasSeenNone(group) ? 0.0f : shift;
     }
-    return __any_sync(0xffffffffu, corrects);
+    return true;
   }
 
   // The weights of keys kStep `step` to kStep `step` + kStep - 1 of the tile, as an operand.
