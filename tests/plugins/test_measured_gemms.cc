@@ -265,7 +265,7 @@ TEST(MeasuredGemms, TablesNameWhatTheLibraryHas) {
       if (line[0] == '#') continue;
       ++rows;
       static const std::regex kRow(
-          "([^\t]+, (\\d+)\\.(\\d+), (\\d+) multiprocessors)\t(\\w+ \\w+) "
+          "([^\t]+, (\\d+)\\.(\\d+), (\\d+) multiprocessors)\t(\\w+ [\\w-]+) "
           "(\\d+)(-\\d+)?x(\\d+)x(\\d+)([a-z_ ]*)\t([^\t]+)(\t.*)?");
       ASSERT_TRUE(std::regex_match(line, match, kRow)) << line;
       kernels::Device device = Hopper(std::stoi(match[4]));
@@ -283,6 +283,8 @@ TEST(MeasuredGemms, TablesNameWhatTheLibraryHas) {
       before = last;
       GemmProblem problem = Bert(first, std::stoll(match[8]), std::stoll(match[9]), has(op, "LayerNorm"));
       problem.device = &device, problem.measured = &measured;
+      problem.fp8 = has(op, "-fp8");
+      if (problem.fp8 || has(op, "-int8")) problem.x_bytes = 1;
       problem.gelu = has(op, "Gelu") || has(words, "gelu");
       problem.deterministic_rows = has(words, "deterministic");
       problem.biased = problem.gelu || (!problem.layer_norm && problem.n == problem.k);
