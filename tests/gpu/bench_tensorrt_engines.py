@@ -11,8 +11,8 @@ or, where that is missing, of FOLDER/source.onnx, the file before fusion. That t
 Plans demo-1x128, … of NVIDIA's demo/BERT are measured where they are there and --plugins names what they need.
 
 Milliseconds, the median of five turns of 30 runs, contenders in turn, in every second round in the opposite order.
-Each first runs until the GPU's clock is where its own load keeps it: after a contender that draws less power the next
-one is up to 5% faster for a while. "replay": CUDA-graph replays back to back, by the GPU's clock; "waited": the host
+Each runs for a while before it is timed, so that the clock is its own load's and not that of the contender before it.
+"replay": CUDA-graph replays back to back, by the GPU's clock; "waited": the host
 waits for each, as ONNX Runtime's run_with_iobinding does. Errors are of the norm, against ONNX Runtime's float32 on the
 CPU. Needs what test_tensorrt_engines.py needs.
 """
