@@ -202,7 +202,7 @@ def used_on_the_device() -> int:
     except ImportError:
         return total - free
     pynvml.nvmlInit()
-    device = pynvml.nvmlDeviceGetHandleByIndex(0)
+    device = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
     by_process = {process.pid: process.usedGpuMemory for process in pynvml.nvmlDeviceGetComputeRunningProcesses(device)}
     return by_process.get(os.getpid()) or total - free
 
