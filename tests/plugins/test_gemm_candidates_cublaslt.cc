@@ -8,155 +8,155 @@
 #include "ops/layer_norm_tactic.h"
 #include "random_gemms.h"
 
-    namespace bertfuse::cuda {
-  namespace {
+namespace bertfuse::cuda {
+namespace {
 
-  constexpr size_t kMegabyte = 1 << 20;
+constexpr size_t kMegabyte = 1 << 20;
 
-  // Of 16 bits unless `bytes` says otherwise, on a device without wgmma.
-  GemmProblem OnOthers(int64_t m, int64_t n, int64_t k, bool layer_norm, int bytes = 2) {
-    GemmProblem problem = Bert(m, n, k, layer_norm);
-    problem.backends = {Backend::kCublasLt, Backend::kMma, Backend::kSimt};
-    problem.x_bytes = problem.y_bytes = bytes;
-    problem.layer_norm_vector = bytes == 2 ? 8 : 4;
-    problem.cublaslt = {3, {kMegabyte, 0, 4096}};
-    return problem;
+// Of 16 bits unless `bytes` says otherwise, on a device without wgmma.
+GemmProblem OnOthers(int64_t m, int64_t n, int64_t k, bool layer_norm, int bytes = 2) {
+  GemmProblem problem = Bert(m, n, k, layer_norm);
+  problem.backends = {Backend::kCublasLt, Backend::kMma, Backend::kSimt};
+  problem.x_bytes = problem.y_bytes = bytes;
+  problem.layer_norm_vector = bytes == 2 ? 8 : 4;
+  problem.cublaslt = {3, {kMegabyte, 0, 4096}};
+  return problem;
+}
+
+std::vector<std::string> Names(const GemmProblem& problem) {
+  std::vector<std::string> names;
+  for (const GemmTactic& tactic : GemmTactics(problem)) names.push_back(Describe(tactic));
+  return names;
+}
+
+TEST(CublasLt, EachAlgorithmIsATactic) {
+  std::vector<std::string> names = Names(OnOthers(100, 96, 64, false));
+  EXPECT_EQ(names.back(), "simt");
+  ASSERT_GT(names.size(), 3u);
+  EXPECT_EQ(names[3].rfind("mma ", 0), 0u) << names[3];
+  names.resize(3);
+  EXPECT_EQ(names, (std::vector<std::string>{"cublaslt", "cublaslt algorithm 2", "cublaslt algorithm 3"}));
+  const auto normalized = Names(OnOthers(100, 96, 64, true));
+  EXPECT_EQ(normalized[0], "cublaslt then LayerNorm, block per row");
+  EXPECT_EQ(normalized[1], "cublaslt then LayerNorm, persistent warps");
+  EXPECT_EQ(normalized[2], "cublaslt algorithm 2 then LayerNorm, block per row");
+}
+
+TEST(CublasLt, IsChosenWhereOurKernelsAreNotKnownToBeFaster) {
+  std::mt19937 random(std::random_device{}());
+  const auto size = [&](int most) { return std::uniform_int_distribution<int64_t>(1, most)(random); };
+  for (int i = 0; i < 1000; ++i) {
+    GemmProblem problem = OnOthers(size(9000), size(4000), size(4000), i % 2 == 0, i % 4 < 2 ? 2 : 4);
+    problem.allow_tf32 = true;
+    if (PrefersSplitK(problem)) continue;
+    SCOPED_TRACE(Name(problem));
+    EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, Backend::kCublasLt);
+    EXPECT_EQ(ChooseGemmTactic(problem).tactic.algorithm, 0);
+    problem.deterministic_rows = true;
+    EXPECT_NE(ChooseGemmTactic(problem).tactic.backend, Backend::kCublasLt);
+    problem.deterministic_rows = false;
+    problem.backends.Add(Backend::kSm90);
+    EXPECT_NE(ChooseGemmTactic(problem).tactic.backend, Backend::kCublasLt);
+    problem.backends = {Backend::kSimt}, problem.cublaslt = {};
+    EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, Backend::kSimt);
   }
+}
 
-  std::vector<std::string> Names(const GemmProblem& problem) {
-    std::vector<std::string> names;
-    for (const GemmTactic& tactic : GemmTactics(problem)) names.push_back(Describe(tactic));
-    return names;
+// Three products of TF32 numbers for one of float32: where the tensor cores are that much faster, and have work.
+TEST(CublasLt, LeavesExactFloat32ToFastTensorCores) {
+  GemmProblem problem = OnOthers(1024, 2304, 768, false, 4);
+  kernels::Device device = *problem.device;
+  problem.device = &device;
+  for (const auto& [capability, backend] : {std::pair(80, Backend::kMma),
+                                            {86, Backend::kCublasLt},
+                                            {89, Backend::kCublasLt},
+                                            {90, Backend::kMma},
+                                            {120, Backend::kCublasLt}}) {
+    device.compute_capability = capability;
+    problem.m = 1024, problem.allow_tf32 = false;
+    EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, backend) << capability;
+    problem.m = 64;  // 36 tiles
+    EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, Backend::kCublasLt) << capability;
+    problem.m = 1024, problem.allow_tf32 = true;
+    EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, Backend::kCublasLt) << capability;
   }
+}
 
-  TEST(CublasLt, EachAlgorithmIsATactic) {
-    std::vector<std::string> names = Names(OnOthers(100, 96, 64, false));
-    EXPECT_EQ(names.back(), "simt");
-    ASSERT_GT(names.size(), 3u);
-    EXPECT_EQ(names[3].rfind("mma ", 0), 0u) << names[3];
-    names.resize(3);
-    EXPECT_EQ(names, (std::vector<std::string>{"cublaslt", "cublaslt algorithm 2", "cublaslt algorithm 3"}));
-    const auto normalized = Names(OnOthers(100, 96, 64, true));
-    EXPECT_EQ(normalized[0], "cublaslt then LayerNorm, block per row");
-    EXPECT_EQ(normalized[1], "cublaslt then LayerNorm, persistent warps");
-    EXPECT_EQ(normalized[2], "cublaslt algorithm 2 then LayerNorm, block per row");
+TEST(CublasLt, TakesAllPackedRowsWhereTheyAreAtMostTwiceTheExpectedOnes) {
+  GemmProblem problem = OnOthers(100, 768, 768, false);
+  for (const auto& [capacity, backend] :
+       {std::pair(100, Backend::kCublasLt), {200, Backend::kCublasLt}, {201, Backend::kMma}, {4000, Backend::kMma}}) {
+    problem.capacity = capacity;
+    EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, backend) << capacity;
   }
+}
 
-  TEST(CublasLt, IsChosenWhereOurKernelsAreNotKnownToBeFaster) {
-    std::mt19937 random(std::random_device{}());
-    const auto size = [&](int most) { return std::uniform_int_distribution<int64_t>(1, most)(random); };
-    for (int i = 0; i < 1000; ++i) {
-      GemmProblem problem = OnOthers(size(9000), size(4000), size(4000), i % 2 == 0, i % 4 < 2 ? 2 : 4);
-      problem.allow_tf32 = true;
-      if (PrefersSplitK(problem)) continue;
-      SCOPED_TRACE(Name(problem));
+// Measured on an H200: split along k, our products of few rows take less time before LayerNorm, and only there.
+TEST(CublasLt, LeavesFewRowsOfFloat32BeforeLayerNormToSplitK) {
+  for (const bool tf32 : {false, true}) {
+    for (const int64_t k : {768, 3072}) {
+      GemmProblem problem = OnOthers(128, 768, k, true, 4);
+      problem.allow_tf32 = tf32;
+      const GemmTactic tactic = ChooseGemmTactic(problem).tactic;
+      EXPECT_EQ(tactic.backend, Backend::kMma) << Describe(tactic);
+      EXPECT_EQ(tactic.tile.splits, tf32 ? 6 : 8);
+      EXPECT_EQ(tactic.tile.block.n, tf32 ? 64 : 32);
+      problem.m = 512;
       EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, Backend::kCublasLt);
-      EXPECT_EQ(ChooseGemmTactic(problem).tactic.algorithm, 0);
-      problem.deterministic_rows = true;
-      EXPECT_NE(ChooseGemmTactic(problem).tactic.backend, Backend::kCublasLt);
-      problem.deterministic_rows = false;
-      problem.backends.Add(Backend::kSm90);
-      EXPECT_NE(ChooseGemmTactic(problem).tactic.backend, Backend::kCublasLt);
-      problem.backends = {Backend::kSimt}, problem.cublaslt = {};
-      EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, Backend::kSimt);
+      problem = OnOthers(128, 768, k, false, 4);
+      EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, Backend::kCublasLt);
+      problem = OnOthers(128, 768, k, true, 2);
+      EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, Backend::kCublasLt);
     }
   }
+}
 
-  // Three products of TF32 numbers for one of float32: where the tensor cores are that much faster, and have work.
-  TEST(CublasLt, LeavesExactFloat32ToFastTensorCores) {
-    GemmProblem problem = OnOthers(1024, 2304, 768, false, 4);
-    kernels::Device device = *problem.device;
-    problem.device = &device;
-    for (const auto& [capability, backend] : {std::pair(80, Backend::kMma),
-                                              {86, Backend::kCublasLt},
-                                              {89, Backend::kCublasLt},
-                                              {90, Backend::kMma},
-                                              {120, Backend::kCublasLt}}) {
-      device.compute_capability = capability;
-      problem.m = 1024, problem.allow_tf32 = false;
-      EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, backend) << capability;
-      problem.m = 64;  // 36 tiles
-      EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, Backend::kCublasLt) << capability;
-      problem.m = 1024, problem.allow_tf32 = true;
-      EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, Backend::kCublasLt) << capability;
-    }
+TEST(CublasLt, FitsTheWorkspace) {
+  GemmProblem problem = OnOthers(100, 768, 768, false);
+  EXPECT_EQ(GemmWorkspaceSize(problem, ChooseGemmTactic(problem).tactic), kMegabyte);
+  problem.workspace = kMegabyte - 1;
+  EXPECT_EQ(ChooseGemmTactic(problem).tactic.algorithm, 1);
+  problem.cublaslt = {1, {kMegabyte}};
+  EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, Backend::kMma);
+}
+
+// The scratch lies behind float32 partial sums, on a boundary of 256 bytes, and takes all rows that there is room
+// for.
+TEST(CublasLt, ScratchLiesBehindPartialSums) {
+  std::mt19937 random(std::random_device{}());
+  for (int i = 0; i < 1000; ++i) {
+    GemmProblem problem = OnOthers(1 + random() % 500, 1 + random() % 500, 64, true, 4);
+    problem.allow_tf32 = true;
+    problem.capacity = i % 2 == 0 ? 0 : problem.m + random() % problem.m;
+    problem.cublaslt = {1, {4096}};
+    const GemmTactic tactic = GemmTactics(problem).front();
+    ASSERT_EQ(tactic.backend, Backend::kCublasLt);
+    EXPECT_EQ(tactic.form, GemmForm::kPartialSums);
+    const size_t rows = problem.capacity > 0 ? problem.capacity : problem.m;
+    const size_t offset = GemmScratchOffset(problem, tactic);
+    EXPECT_EQ(offset % 256, 0u);
+    EXPECT_GE(offset, rows * problem.n * sizeof(float));
+    EXPECT_LT(offset, rows * problem.n * sizeof(float) + 256);
+    EXPECT_EQ(GemmWorkspaceSize(problem, tactic), offset + 4096);
   }
+}
 
-  TEST(CublasLt, TakesAllPackedRowsWhereTheyAreAtMostTwiceTheExpectedOnes) {
-    GemmProblem problem = OnOthers(100, 768, 768, false);
-    for (const auto& [capacity, backend] :
-         {std::pair(100, Backend::kCublasLt), {200, Backend::kCublasLt}, {201, Backend::kMma}, {4000, Backend::kMma}}) {
-      problem.capacity = capacity;
-      EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, backend) << capacity;
-    }
-  }
+// LayerNorm's kernels take a product in 16 bits only on their boundaries; bias and activation are theirs.
+TEST(CublasLt, FormFollowsLayerNormsKernels) {
+  GemmProblem problem = OnOthers(100, 768, 768, true);
+  problem.gelu = true;
+  EXPECT_EQ(CublasLtForm(problem), GemmForm::kRounded);
+  EXPECT_FALSE(ActivatesProduct(ChooseGemmTactic(problem).tactic, true));
+  GemmTactic other = ChooseGemmTactic(problem).tactic;
+  EXPECT_TRUE(CublasLtHas(problem, other));
+  problem.layer_norm_vector = 1;
+  EXPECT_EQ(CublasLtForm(problem), GemmForm::kPartialSums);
+  EXPECT_FALSE(CublasLtHas(problem, other));  // of tensors that are aligned
+  other.form = GemmForm::kPartialSums;
+  EXPECT_TRUE(CublasLtHas(problem, other));
+  other.algorithm = problem.cublaslt.count;
+  EXPECT_FALSE(CublasLtHas(problem, other));
+}
 
-  // Measured on an H200: split along k, our products of few rows take less time before LayerNorm, and only there.
-  TEST(CublasLt, LeavesFewRowsOfFloat32BeforeLayerNormToSplitK) {
-    for (const bool tf32 : {false, true}) {
-      for (const int64_t k : {768, 3072}) {
-        GemmProblem problem = OnOthers(128, 768, k, true, 4);
-        problem.allow_tf32 = tf32;
-        const GemmTactic tactic = ChooseGemmTactic(problem).tactic;
-        EXPECT_EQ(tactic.backend, Backend::kMma) << Describe(tactic);
-        EXPECT_EQ(tactic.tile.splits, tf32 ? 6 : 8);
-        EXPECT_EQ(tactic.tile.block.n, tf32 ? 64 : 32);
-        problem.m = 512;
-        EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, Backend::kCublasLt);
-        problem = OnOthers(128, 768, k, false, 4);
-        EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, Backend::kCublasLt);
-        problem = OnOthers(128, 768, k, true, 2);
-        EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, Backend::kCublasLt);
-      }
-    }
-  }
-
-  TEST(CublasLt, FitsTheWorkspace) {
-    GemmProblem problem = OnOthers(100, 768, 768, false);
-    EXPECT_EQ(GemmWorkspaceSize(problem, ChooseGemmTactic(problem).tactic), kMegabyte);
-    problem.workspace = kMegabyte - 1;
-    EXPECT_EQ(ChooseGemmTactic(problem).tactic.algorithm, 1);
-    problem.cublaslt = {1, {kMegabyte}};
-    EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, Backend::kMma);
-  }
-
-  // The scratch lies behind float32 partial sums, on a boundary of 256 bytes, and takes all rows that there is room
-  // for.
-  TEST(CublasLt, ScratchLiesBehindPartialSums) {
-    std::mt19937 random(std::random_device{}());
-    for (int i = 0; i < 1000; ++i) {
-      GemmProblem problem = OnOthers(1 + random() % 500, 1 + random() % 500, 64, true, 4);
-      problem.allow_tf32 = true;
-      problem.capacity = i % 2 == 0 ? 0 : problem.m + random() % problem.m;
-      problem.cublaslt = {1, {4096}};
-      const GemmTactic tactic = GemmTactics(problem).front();
-      ASSERT_EQ(tactic.backend, Backend::kCublasLt);
-      EXPECT_EQ(tactic.form, GemmForm::kPartialSums);
-      const size_t rows = problem.capacity > 0 ? problem.capacity : problem.m;
-      const size_t offset = GemmScratchOffset(problem, tactic);
-      EXPECT_EQ(offset % 256, 0u);
-      EXPECT_GE(offset, rows * problem.n * sizeof(float));
-      EXPECT_LT(offset, rows * problem.n * sizeof(float) + 256);
-      EXPECT_EQ(GemmWorkspaceSize(problem, tactic), offset + 4096);
-    }
-  }
-
-  // LayerNorm's kernels take a product in 16 bits only on their boundaries; bias and activation are theirs.
-  TEST(CublasLt, FormFollowsLayerNormsKernels) {
-    GemmProblem problem = OnOthers(100, 768, 768, true);
-    problem.gelu = true;
-    EXPECT_EQ(CublasLtForm(problem), GemmForm::kRounded);
-    EXPECT_FALSE(ActivatesProduct(ChooseGemmTactic(problem).tactic, true));
-    GemmTactic other = ChooseGemmTactic(problem).tactic;
-    EXPECT_TRUE(CublasLtHas(problem, other));
-    problem.layer_norm_vector = 1;
-    EXPECT_EQ(CublasLtForm(problem), GemmForm::kPartialSums);
-    EXPECT_FALSE(CublasLtHas(problem, other));  // of tensors that are aligned
-    other.form = GemmForm::kPartialSums;
-    EXPECT_TRUE(CublasLtHas(problem, other));
-    other.algorithm = problem.cublaslt.count;
-    EXPECT_FALSE(CublasLtHas(problem, other));
-  }
-
-  }  // namespace
+}  // namespace
 }  // namespace bertfuse::cuda
