@@ -9,7 +9,7 @@ using namespace kernels::attention_sm90;  // the tiles
 
 static_assert(kFewQueries.keys == kLong.keys && kHeadSize128.keys == kLong.keys, "see IsDeterministicByRow()");
 constexpr int64_t kShortKeys = 128;
-constexpr int64_t kLongFloat32 = 384;  // keys from which on mma's wide tiles of float32 take less time
+constexpr int64_t kLongForWide = 384;  // keys from which on mma's wide tiles take less time, but for head size 128
 // Mean length of packed sequences. On an H200, in us, 64x32 and 128x64 tiles: 32 passages of 142 tokens on average took
 // 13.2 and 15.4, 32 of 188 took 20.5 and 18.9.
 constexpr int64_t kFewKeysMean = 160;
@@ -45,15 +45,16 @@ bool HasWide(const AttentionProblem& problem) {
 // With 32 rows a warp keys and values are read from shared memory half as often, but there are half as many blocks:
 // each multiprocessor must have a tile. Where two such blocks do not fit a multiprocessor (on 8.6, 8.9, 12.0 of head
 // size 128, or of float32) the four warps of one cannot hide each other's waits: reasoned, and for 'bertfuse tune' to
-// correct. On an H200 float32 of 32x128 with 12 heads of 64 took 60.6 us by narrow tiles and 73.2 by wide ones, of
-// 16x512 335 and 297 (TF32: 40.2, 51.4, 177, 165).
+// correct. On an H200, in us by narrow and wide tiles: 32x128 with 12 heads of 64 17.2 and 19.8 in float16, 60.6
+// and 73.2 in float32, 40.2 and 51.4 in TF32; 32x384 78.8 and 78.4 in float16; 16x512 65.5 and 61.3, 335 and 297, 177
+// and 165. With 8 heads of 128, float16: 32x128 21.4 and 17.9, 32x384 115 and 87.3.
 AttentionTile ChooseMma(const AttentionProblem& problem) {
   using namespace kernels::attention_mma;
   const TileShape& shape = ShapeOf(problem);
   const AttentionTile wide = Wide(shape);
   const int64_t tiles = problem.batch * problem.heads * CeilDiv(problem.sequence, wide.queries);
-  const bool is_float = problem.math != Math::kHalf;
-  const int64_t long_enough = is_float ? kLongFloat32 : wide.queries / 2 + 1;
+  const bool halves_of_128 = problem.math == Math::kHalf && shape.head_size == 128;
+  const int64_t long_enough = halves_of_128 ? wide.queries / 2 + 1 : kLongForWide;
   const bool fills = tiles >= problem.multiprocessors && problem.sequence >= long_enough;
   const bool two_fit = BlocksOn(shape, wide.queries, problem.shared_bytes) >= 2;
   return HasWide(problem) && two_fit && fills ? wide : Narrow(shape);

@@ -3,6 +3,7 @@
 #ifndef BERTFUSE_OPS_GEMM_CANDIDATES_H_
 #define BERTFUSE_OPS_GEMM_CANDIDATES_H_
 
+#include <optional>
 #include <vector>
 
 #include "ops/gemm_tactic.h"
@@ -55,6 +56,11 @@ inline kernels::GemmBlock LargestThatFills(const GemmProblem& problem, const ker
   const int64_t tiles = kernels::CeilDiv(problem.m, large.m) * kernels::CeilDiv(problem.n, large.n);
   return tiles >= problem.device->multiprocessors ? large : small;
 }
+
+// Whether mma with k split is the one to use unless a measurement says otherwise, and if so that tactic, where it fits
+// problem.workspace.
+bool PrefersSplitK(const GemmProblem& problem);
+std::optional<GemmTactic> SplitKByDefault(const GemmProblem& problem);
 
 // Dense operations of tensor cores on 16-bit operands, a multiplication and an addition each counted, in a cycle of one
 // multiprocessor: NVIDIA's data sheets' peak over multiprocessors and boost clock. With float32 accumulators; TF32 has

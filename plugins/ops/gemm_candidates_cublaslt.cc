@@ -53,9 +53,10 @@ bool PrefersThreeTf32(const GemmProblem& problem) {
 
 // Measured on an H200 (docs/performance.md): there 16-bit products stay with kernels/sm90, which with bias or GELU
 // takes 0.84 to 1.27 times what cuBLAS takes for the product alone. Everything else, and what kernels/mma took there,
-// is faster in cuBLASLt but for PrefersThreeTf32(). Not measured: kMostRowsForEach.
+// is faster in cuBLASLt but for PrefersThreeTf32() and PrefersSplitK(). Not measured: kMostRowsForEach.
 bool PrefersCublasLt(const GemmProblem& problem) {
-  if (problem.deterministic_rows || problem.backends.Has(Backend::kSm90) || PrefersThreeTf32(problem)) return false;
+  if (problem.deterministic_rows || problem.backends.Has(Backend::kSm90)) return false;
+  if (PrefersThreeTf32(problem) || PrefersSplitK(problem)) return false;
   return problem.capacity <= kMostRowsForEach * problem.m;
 }
 

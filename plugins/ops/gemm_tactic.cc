@@ -47,6 +47,7 @@ GemmChoice Choose(GemmProblem problem) {
     const GemmTactic fitting = WithLayerNormKernel(problem, *measured);
     if (Runs(problem, fitting)) return {fitting, ChosenBy::kMeasured};
   }
+  if (const auto split = SplitKByDefault(problem)) return {WithLayerNormKernel(problem, *split), ChosenBy::kModel};
   if (const auto cublaslt = CublasLtByDefault(problem)) {
     return {WithLayerNormKernel(problem, *cublaslt), ChosenBy::kModel};
   }

@@ -114,9 +114,11 @@ TEST(AttentionTactic, WithoutWgmma) {
     return Describe(ChooseAttentionTactic(problem));
   };
   constexpr int kA100 = 163 << 10, kA10 = 99 << 10;
-  EXPECT_EQ(chosen(1, 128, 64, kA10), "mma 64x64");  // 12 tiles
-  EXPECT_EQ(chosen(7, 128, 64, kA10), "mma 128x64");
-  EXPECT_EQ(chosen(64, 64, 64, kA10), "mma 64x64");  // the other half of 128 rows would be empty
+  EXPECT_EQ(chosen(1, 128, 64, kA10), "mma 64x64");   // 12 tiles
+  EXPECT_EQ(chosen(64, 128, 64, kA10), "mma 64x64");  // too few keys
+  EXPECT_EQ(chosen(3, 384, 64, kA10), "mma 128x64");
+  EXPECT_EQ(chosen(7, 128, 128, kA100), "mma 128x32");
+  EXPECT_EQ(chosen(64, 64, 128, kA100), "mma 64x32");  // the other half of 128 rows would be empty
   EXPECT_EQ(chosen(32, 384, 128, kA10), "mma 64x32");
   EXPECT_EQ(chosen(32, 384, 128, kA100), "mma 128x32");
   EXPECT_EQ(chosen(32, 384, 80, kA100), "mma 64x64");
