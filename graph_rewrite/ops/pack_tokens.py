@@ -1,9 +1,9 @@
-from ..spec import OpSpec, TensorSpec
+from ..spec import AttrSpec, OpSpec, TensorSpec
 from ._common import CU_SEQLENS, TOKEN_INDEX
 
 
-def body(d, mask):
-    return d.pack_tokens(mask)
+def body(d, mask, *, gaps):
+    return d.pack_tokens(mask, gaps)
 
 
 OP = OpSpec(
@@ -16,7 +16,17 @@ OP = OpSpec(
         CU_SEQLENS,
         TensorSpec("row_count", (), dtype="C"),
     ),
-    attributes=(),
+    attributes=(
+        AttrSpec(
+            "gaps",
+            "int",
+            1,
+            minimum=0,
+            maximum=1,
+            by_pass=True,
+            doc="0: an error where a sequence has padding between two of its tokens; GPUs do not look",
+        ),
+    ),
     body=body,
     by_pass=True,
 )

@@ -87,8 +87,11 @@ std::vector<AttentionTactic> AttentionTactics(const AttentionProblem& problem) {
 
 AttentionTactic ChooseAttentionTactic(const AttentionProblem& problem) {
   // Hopper's kernels find new row maxima whenever one of a warp's 16 rows needs them, and that row may be padding.
-  // Those of variants are tactics to name, not yet to choose: random problems of `qualify` have not been through them.
-  if (problem.backends.Has(Backend::kSm90) && !problem.variant && (problem.packed || !problem.deterministic_rows)) {
+  const bool same_rows = problem.packed || !problem.deterministic_rows;
+  // A window narrower than a tile of keys leaves wgmma's 128 queries no work to hide their loads behind. On an H200
+  // such a window of 32 was faster by mma.sync, one of 128 slower by a quarter to a half.
+  const bool few_keys = problem.window > 0 && problem.window < kLong.keys;
+  if (problem.backends.Has(Backend::kSm90) && same_rows && !few_keys) {
     return {Backend::kSm90, ChooseSm90(problem)};
   }
   if (problem.backends.Has(Backend::kMma)) return {Backend::kMma, ChooseMma(problem)};

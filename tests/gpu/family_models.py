@@ -148,7 +148,7 @@ def strip(path: Path, model: Any, target: Path) -> str:
 
 
 def _matrix(array: np.ndarray) -> np.ndarray:
-    return array.reshape(array.shape[0] if array.shape[0] > 1 else -1, -1) if array.ndim != 2 else array
+    return array.reshape(array.shape[0], -1) if array.shape[0] > 1 else array.reshape(-1, array.shape[-1])
 
 
 def _runs(array: np.ndarray, turned: bool, rows: dict, flat: dict[str, np.ndarray]) -> dict[str, Any] | None:
@@ -165,6 +165,8 @@ def _runs(array: np.ndarray, turned: bool, rows: dict, flat: dict[str, np.ndarra
             runs[-1][2] += 1
         else:
             runs.append([key, row, 1])
+    if {flat[key].shape[1] for key, _, _ in runs} != {matrix.shape[1]}:  # rows of others began alike by chance
+        return None
     if not np.array_equal(_of_runs(runs, flat, array.dtype), matrix):
         return None
     return {"turned": turned, "runs": runs}
