@@ -23,7 +23,7 @@ class PackedDialect:
             "Concat", [self.constant([0], np.int32), self.emit("CumSum", [counts, self.constant(0, np.int64)])], axis=0
         )
         row_count = self.emit("ReduceSum", [counts, self._integers([0])], keepdims=0)
-        if not gaps:
+        if gaps == "refused":
             index = self._without_gaps(index, real, counts)
         return self.emit("Cast", [index], to=TensorProto.INT32), cu_seqlens, row_count
 

@@ -140,7 +140,8 @@ def _rewrite(graph: FusionGraph, inside: list[gs.Node], mask: gs.Tensor) -> Pack
     index = graph.variable("token_index", np.int32, axes)
     cu_seqlens = graph.variable("cu_seqlens", np.int32, [None])
     row_count = graph.variable("row_count", np.int32, [])
-    gaps = int(all(node.op != "FusedAttentionVariant" for node in inside))  # which counts places from the first row
+    counted = any(node.op == "FusedAttentionVariant" for node in inside)  # places, from the first row
+    gaps = "refused" if counted else "taken"
     graph.add_node("PackTokens", [mask], [index, cu_seqlens, row_count], DOMAIN, gaps=gaps, **NODE_MARKERS)
     packed = Packed(mask, index, cu_seqlens, row_count)
     readers = rows.consumers(graph)

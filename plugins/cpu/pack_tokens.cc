@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "core/dtype.h"
 #include "core/op_table.h"
 #include "cpu/call.h"
@@ -19,7 +21,7 @@ void Run(const bertfuse_call& call) {
     Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %lld tokens, expected at most %d", Op::kName, static_cast<long long>(all),
          INT32_MAX);
   }
-  const bool gaps = call.attributes[Op::Attr::gaps].i != 0;
+  const bool gaps = std::strcmp(call.attributes[Op::Attr::gaps].s, "taken") == 0;
   SwitchIndex(mask.dtype, [&](auto tag) {
     const auto* real = static_cast<const decltype(tag)*>(mask.data);
     int32_t count = 0;

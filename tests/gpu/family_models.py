@@ -117,12 +117,12 @@ def strip(path: Path, model: Any, target: Path) -> str:
     Raises AssertionError for a large weight whose rows or columns are not rows of the model's parameters.
     """
     proto = onnx.load(path)
-    rows: dict[bytes, tuple[str, int]] = {}
+    rows: dict[tuple[int, bytes], tuple[str, int]] = {}
     flat = {k: _matrix(p.detach().float().numpy()) for k, p in model.named_parameters() if p.ndim > 1}
     for dtype in (np.float32, np.float16):
         for key, matrix in flat.items():
             starts = np.ascontiguousarray(matrix[:, :16].astype(dtype))
-            rows |= {starts[i].tobytes(): (key, i) for i in range(len(starts))}
+            rows |= {(matrix.shape[1], starts[i].tobytes()): (key, i) for i in range(len(starts))}
     plan, offset = [], 0
     for tensor in proto.graph.initializer:
         array = numpy_helper.to_array(tensor)
@@ -157,7 +157,7 @@ def _runs(array: np.ndarray, turned: bool, rows: dict, flat: dict[str, np.ndarra
     starts = np.ascontiguousarray(matrix[:, :16])
     runs: list[list[Any]] = []
     for i in range(len(starts)):
-        found = rows.get(starts[i].tobytes())
+        found = rows.get((matrix.shape[1], starts[i].tobytes()))
         if found is None:
             return None
         key, row = found
@@ -165,8 +165,6 @@ def _runs(array: np.ndarray, turned: bool, rows: dict, flat: dict[str, np.ndarra
             runs[-1][2] += 1
         else:
             runs.append([key, row, 1])
-    if {flat[key].shape[1] for key, _, _ in runs} != {matrix.shape[1]}:  # rows of others began alike by chance
-        return None
     if not np.array_equal(_of_runs(runs, flat, array.dtype), matrix):
         return None
     return {"turned": turned, "runs": runs}

@@ -149,7 +149,7 @@ def test_masks_with_gaps_end_the_run(with_library: bool, library: Path) -> None:
         gaps = any((np.diff(np.flatnonzero(row)) > 1).any() for row in real)
         counts[gaps] += 1
         inputs = {"mask": (real * rng.choice([1, -3])).astype(rng.choice([np.int32, np.int64]))}
-        proto = _packing_model("PackTokens", inputs, TensorProto.FLOAT, gaps=0)
+        proto = _packing_model("PackTokens", inputs, TensorProto.FLOAT, gaps="refused")
         runner = session(proto, library) if with_library else _body(proto, int(rng.choice([13, 17, 22])))
         if gaps:
             with pytest.raises(Exception, match="PackTokens: input 'mask' hides token" if with_library else "Reshape"):
