@@ -15,7 +15,7 @@ from onnx import TensorProto
 class PackedDialect:
     """What OnnxDialect has for packed rows; `emit` and `constant` are its own."""
 
-    def pack_tokens(self, mask):
+    def pack_tokens(self, mask, gaps):
         real = self.emit("Cast", [self.emit("Cast", [mask], to=TensorProto.BOOL)], to=TensorProto.INT32)
         index = self.emit("NonZero", [self._shaped(real, [-1])])
         counts = self.emit("ReduceSum", [real, self._integers([1])], keepdims=0)
@@ -23,7 +23,23 @@ class PackedDialect:
             "Concat", [self.constant([0], np.int32), self.emit("CumSum", [counts, self.constant(0, np.int64)])], axis=0
         )
         row_count = self.emit("ReduceSum", [counts, self._integers([0])], keepdims=0)
+        if gaps == "refused":
+            index = self._without_gaps(index, real, counts)
         return self.emit("Cast", [index], to=TensorProto.INT32), cu_seqlens, row_count
+
+    def _without_gaps(self, index, real, counts):
+        """The places [1, T]; where a sequence's tokens are of several runs, a Reshape to another size ends the run."""
+        ends = [self._columns(real, begin, end) for begin, end in ((0, -1), (1, None))]
+        pairs = self.emit("ReduceSum", [self.emit("Mul", ends), self._integers([1])], keepdims=0)
+        runs = self.emit("Sub", [counts, pairs])
+        more = self.emit("Sub", [runs, self.emit("Min", [runs, self.constant(1, np.int32)])])
+        gaps = self.emit("Cast", [self.emit("ReduceSum", [more, self._integers([0])])], to=TensorProto.INT64)
+        shape = self.emit("Add", [self.emit("Shape", [index]), gaps])
+        return self.emit("Reshape", [index, shape])
+
+    def _columns(self, x, begin: int, end: int | None):
+        end = np.iinfo(np.int64).max if end is None else end
+        return self.emit("Slice", [x, self._integers([begin]), self._integers([end]), self._integers([1])])
 
     def take_tokens(self, values, token_index):
         return self.emit("Gather", [self._shaped(values, [-1]), token_index], axis=0)

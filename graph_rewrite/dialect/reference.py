@@ -134,7 +134,7 @@ class Reference(QuantizedReference):
     # Of packed rows: sequence by sequence, so that nothing of one can reach another. Rows behind the real ones are
     # zeros where anything had to be chosen.
 
-    def pack_tokens(self, mask):
+    def pack_tokens(self, mask, gaps):
         real = mask.reshape(-1) != 0
         index = np.concatenate([np.flatnonzero(real), np.flatnonzero(~real)]).reshape(mask.shape)
         counts = [sum(value != 0 for value in row) for row in mask]

@@ -57,7 +57,7 @@ def remove_padding(graph: FusionGraph) -> tuple[PassReport, Packed | None]:
         f"{len(inside)} nodes work on real tokens only, {len(attentions)} of {all_attentions} attentions among them"
     ]
     if any(node.op == "FusedAttentionVariant" for node in attentions):
-        done.append("places are counted from a text's first real token: its mask must have no gaps")
+        done.append("places are counted from a text's first real token: a mask with gaps is an error, but not on a GPU")
     return PassReport(NAME, done, [f"padding, put back as zeros in {why}" for why in borders.values()], True), packed
 
 
@@ -140,7 +140,9 @@ def _rewrite(graph: FusionGraph, inside: list[gs.Node], mask: gs.Tensor) -> Pack
     index = graph.variable("token_index", np.int32, axes)
     cu_seqlens = graph.variable("cu_seqlens", np.int32, [None])
     row_count = graph.variable("row_count", np.int32, [])
-    graph.add_node("PackTokens", [mask], [index, cu_seqlens, row_count], DOMAIN, **NODE_MARKERS)
+    counted = any(node.op == "FusedAttentionVariant" for node in inside)  # places, from the first row
+    gaps = "refused" if counted else "taken"
+    graph.add_node("PackTokens", [mask], [index, cu_seqlens, row_count], DOMAIN, gaps=gaps, **NODE_MARKERS)
     packed = Packed(mask, index, cu_seqlens, row_count)
     readers = rows.consumers(graph)
     members = {id(node) for node in inside}

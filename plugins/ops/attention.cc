@@ -117,6 +117,9 @@ AttentionProblem Problem(const bertfuse_call& call, const kernels::AttentionArgu
       a.batch, a.sequence, a.heads, a.head_size, AttentionBackendsFor<T>(a, device), device.multiprocessors};
   problem.packed = a.packed.count > 0;
   problem.variant = !a.IsPlain();
+  if (a.variant.window_left >= 0 && a.variant.window_right >= 0) {
+    problem.window = a.variant.window_left + a.variant.window_right + 1;
+  }
   problem.shared_bytes = device.shared_bytes;
   problem.math = kernels::attention_mma::MathOf<T>(a.allow_tf32);
   problem.deterministic_rows = (call.flags & BERTFUSE_DETERMINISTIC_ROWS) != 0;

@@ -29,6 +29,7 @@ struct AttentionProblem {
   bool deterministic_rows = false;  // tiles that give a sequence the same bits in any batch
   int shared_bytes = 227 << 10;     // most dynamic shared memory of one block
   bool variant = false;             // not AttentionArguments::IsPlain(): of Hopper's tiles only some are compiled
+  int64_t window = 0;               // keys that a query may see, 0: those of its sequence
   kernels::attention_mma::Math math = kernels::attention_mma::Math::kHalf;  // of mma's tiles
 };
 

@@ -116,8 +116,8 @@ def test_nothing_is_said_to_be_missing() -> None:
 
 
 def _texts(random: np.random.Generator) -> list[np.ndarray]:
-    """Mask by mask: right or left padding, since places are counted from the first real token; no gaps."""
-    length = int(random.integers(2, LONGEST - 3))
+    """Mask by mask: right or left padding; gaps end the run, since places are counted from the first real token."""
+    length = int(random.integers(3, LONGEST - 3))
     real = np.arange(length) < random.integers(1, length + 1, (3, 1))
     return [real, real[:, ::-1]]
 
@@ -158,6 +158,10 @@ def test_real_tokens_alone(family: str, padding: str, kernels: bool, library: Pa
         wanted = _fed(before, padded)
         found = found[real] if padding == "remove" else found
         np.testing.assert_allclose(found, wanted[real], rtol=0, atol=_TOLERANCE)
+    if padding == "remove":
+        padded["attention_mask"][0] = [1, 0, 1, *[0] * (real.shape[1] - 3)]
+        with pytest.raises(Exception, match="'mask' hides token 1 of sequence 0" if kernels else "Reshape"):
+            _fed(after, padded)
 
 
 def _fed(session: onnxruntime.InferenceSession, given: dict[str, np.ndarray]) -> np.ndarray:

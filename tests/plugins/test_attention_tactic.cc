@@ -48,6 +48,22 @@ TEST(AttentionTactic, ByQueriesAndKeys) {
   EXPECT_EQ(Chosen(32, 384, 12, 128), "sm90 128x64");
 }
 
+TEST(AttentionTactic, VariantsButNarrowWindowsAreHoppers) {
+  AttentionProblem problem = Problem(8, 512, 12, 64);
+  problem.variant = true;
+  EXPECT_EQ(ChooseAttentionTactic(problem).backend, Backend::kSm90);
+  problem.window = 129;
+  EXPECT_EQ(ChooseAttentionTactic(problem).backend, Backend::kSm90);
+  problem.window = 33;
+  EXPECT_EQ(ChooseAttentionTactic(problem).backend, Backend::kMma);
+  problem.packed = true;
+  EXPECT_EQ(ChooseAttentionTactic(problem).backend, Backend::kMma);
+  problem.window = 0;
+  EXPECT_EQ(ChooseAttentionTactic(problem).backend, Backend::kSm90);
+  problem.backends = {Backend::kMma, Backend::kSimt};  // soft caps, biases by distance
+  EXPECT_EQ(ChooseAttentionTactic(problem).backend, Backend::kMma);
+}
+
 // Of packed sequences any may be longer than the mean: every tile takes every length.
 TEST(AttentionTactic, PackedSequencesHaveAllTiles) {
   for (int64_t head_size : {32, 64, 128}) {

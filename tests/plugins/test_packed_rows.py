@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -99,9 +100,11 @@ def test_attention_over_lengths_of_every_kind(lengths: tuple[int, ...], library:
     _check(case, packing.rows, runner.run(None, {k: v for k, v in case.inputs.items() if v is not None}))
 
 
-def _packing_model(op: str, inputs: dict[str, np.ndarray], float_type: int) -> onnx.ModelProto:
+def _packing_model(op: str, inputs: dict[str, np.ndarray], float_type: int, **changes: Any) -> onnx.ModelProto:
     spec = OPS[op]
-    node = helper.make_node(op, list(inputs), [t.name for t in spec.outputs], name="node", domain=DOMAIN)
+    attributes = {a.name: a.default for a in spec.attributes} | changes
+    outputs = [t.name for t in spec.outputs]
+    node = helper.make_node(op, list(inputs), outputs, name="node", domain=DOMAIN, **attributes)
     given = [helper.make_tensor_value_info(n, _ONNX_TYPES[a.dtype.name], [None] * a.ndim) for n, a in inputs.items()]
     index_type = next((_ONNX_TYPES[inputs[t.name].dtype.name] for t in spec.inputs if t.dtype == "I"), 0)
     types = {"T": float_type, "I": index_type, "C": TensorProto.INT32}
@@ -128,6 +131,34 @@ def test_ops_that_move_rows(op: str, with_library: bool, library: Path) -> None:
             if not with_library and tensor.name == "token_index":
                 want = want.reshape(1, -1)[:, : packing.rows]
             np.testing.assert_array_equal(result, want.astype(result.dtype), err_msg=f"{op} {tensor.name}")
+
+
+@pytest.mark.parametrize("with_library", [True, False])
+def test_masks_with_gaps_end_the_run(with_library: bool, library: Path) -> None:
+    seed = int(np.random.default_rng().integers(1 << 30))
+    print(f"seed {seed}")
+    rng = np.random.default_rng(seed)
+    counts = [0, 0]
+    for _ in range(60):
+        batch, sequence = int(rng.integers(0, 5)), int(rng.integers(0, 40))
+        ends = np.sort(rng.integers(0, sequence + 1, (batch, 2)), axis=1)
+        real = (np.arange(sequence) >= ends[:, :1]) & (np.arange(sequence) < ends[:, 1:])
+        if batch and rng.random() < 0.5:
+            row = rng.integers(0, batch)
+            real[row] = rng.random(sequence) < rng.choice([0.1, 0.5, 0.9])
+        gaps = any((np.diff(np.flatnonzero(row)) > 1).any() for row in real)
+        counts[gaps] += 1
+        inputs = {"mask": (real * rng.choice([1, -3])).astype(rng.choice([np.int32, np.int64]))}
+        proto = _packing_model("PackTokens", inputs, TensorProto.FLOAT, gaps="refused")
+        runner = session(proto, library) if with_library else _body(proto, int(rng.choice([13, 17, 22])))
+        if gaps:
+            with pytest.raises(Exception, match="PackTokens: input 'mask' hides token" if with_library else "Reshape"):
+                runner.run(None, inputs)
+            continue
+        index, cu_seqlens, rows = runner.run(None, inputs)
+        np.testing.assert_array_equal(index.reshape(-1)[:rows], np.flatnonzero(real))
+        np.testing.assert_array_equal(cu_seqlens, np.cumsum([0, *real.sum(axis=1)]))
+    assert min(counts) > 5, counts
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
