@@ -13,7 +13,8 @@ namespace bertfuse::kernels::gemm_sm90 {
 
 // A block's output tile and the pipeline that feeds it. A stage holds 128 bytes of k of each row of x and weight: the
 // width that TMA swizzles over. kPacked: the number of rows is read on the device. Of an epilogue that multiplies
-// factors the product's kN columns are kOutN of each factor, one factor after the other. kPromotes: GemmBlock::promotes.
+// factors the product's kN columns are kOutN of each factor, one factor after the other. kPromotes:
+// GemmBlock::promotes.
 template <class Elements, int kM_, int kN_, int kStages_, int kBlocks_, bool kPacked_, int kFactors_ = 1,
           bool kPromotes_ = false>
 struct TileConfig : Elements {
