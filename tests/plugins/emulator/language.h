@@ -77,6 +77,7 @@ inline T atomicAdd(T* data, T value) {
 
 inline void __syncthreads() { emulator::Barrier("__syncthreads"); }
 inline int __syncthreads_or(int value) { return emulator::BarrierOr(value != 0); }
+inline int __syncthreads_and(int value) { return !emulator::BarrierOr(value == 0); }
 
 inline void __syncwarp(unsigned mask = 0xffffffffu) {
   int nothing = 0;
