@@ -22,8 +22,8 @@ def only_new_garbage() -> Iterator[None]:
     """Within it garbage is looked for among objects that are made from here on; the outermost of nested ones ends it.
 
     With torch and transformers imported one look at everything takes 0.3 s: of MiniLM's 14 s of `optimize` 1.8 went on
-    looking, and 0.7 do with this. At its end the process does not look at them once more, which took 1.6 s of the 9
-    in which a first Encoder embeds a sentence.
+    looking, and 0.7 do with this. Nor does the process look at them when it
+    ends: that took 1.6 s of the 9 in which a first Encoder embedded a sentence.
     """
     global _inside, _foreign, _at_exit
     with _lock:

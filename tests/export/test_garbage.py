@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,20 @@ def test_what_a_program_froze_stays_frozen(monkeypatch: pytest.MonkeyPatch) -> N
         assert gc.get_freeze_count() == pytest.approx(count, rel=0.01) and count > 0
     finally:
         gc.unfreeze()
+
+
+def test_a_process_that_ends_does_not_look_at_old_objects() -> None:
+    program = """
+import atexit, gc
+before = gc.get_freeze_count()
+atexit.register(lambda: print(gc.get_freeze_count() - before))  # runs after what is registered later
+from bertfuse.garbage import only_new_garbage
+with only_new_garbage():
+    pass
+kept = [[] for _ in range(50_000)]
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 50_000
 
 
 def test_a_large_torch_model_is_gone_when_fusion_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ import time
 import torch
 
 from tests.gpu.bench_kernels import graph_us
+from tests.gpu.bench_products import layer_products
 from tests.gpu.kernels import Bound, _described, constants, library_file, native
 from tests.gpu.quantized import EPSILON, FLOAT8, Case, quantized_rows
 
@@ -43,15 +44,6 @@ def checked(seconds: float, seed: int) -> bool:
         worst = max(worst, (share, f"{case}, {whose}"))
     print(f"{index} problems, {tactics} tactics; the worst error is {worst[0]:.2f} of what is allowed ({worst[1]})")
     return right
-
-
-def products(hidden: int) -> list[tuple[str, int, int]]:
-    return [
-        ("FusedGemm", 3 * hidden, hidden),
-        ("FusedGemmLayerNorm", hidden, hidden),
-        ("FusedGemmGelu", 4 * hidden, hidden),
-        ("FusedGemmLayerNorm", hidden, 4 * hidden),
-    ]
 
 
 def inputs_of(op: str, m: int, n: int, k: int, to: torch.dtype | None) -> list[torch.Tensor | None]:
@@ -165,7 +157,7 @@ def main() -> int:
     )
     totals: dict[tuple[int, int], list[float]] = {}
     for hidden, m in itertools.product(map(int, options.hidden.split(",")), map(int, options.rows.split(","))):
-        for op, n, k in products(hidden):
+        for op, n, k in layer_products(hidden):
             late = time.monotonic() - start > options.seconds
             half = op_times(op, m, n, k, None, False)[0]
             fp8, int8 = op_times(op, m, n, k, FLOAT8, not late), op_times(op, m, n, k, torch.int8, not late)

@@ -56,6 +56,18 @@ struct ColumnPair {
   float2 vector[kVectors];
 };
 
+// A step's vectors from global memory, zeros where the columns are not `inside`.
+template <class Step, class T>
+__device__ __forceinline__ ColumnPair<Step::kVectors> LoadPairs(const Parameters& p, bool inside, int column) {
+  ColumnPair<Step::kVectors> pair;
+#pragma unroll
+  for (int i = 0; i < Step::kVectors; ++i) {
+    const void* data = DataOf(Step::VectorAt(i), p);
+    pair.vector[i] = inside && data != nullptr ? PairOf<T>(Step::VectorAt(i), data, column) : float2{};
+  }
+  return pair;
+}
+
 // Where a vector is among those of all steps.
 struct VectorPlace {
   int before;  // vectors of the steps before its own

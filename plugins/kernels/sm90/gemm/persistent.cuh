@@ -24,14 +24,8 @@ class PersistentRows {
   }
   template <class Step>
   __device__ __forceinline__ ColumnPair<Step::kVectors> Vectors(int j) const {
-    ColumnPair<Step::kVectors> pair;
-#pragma unroll
-    for (int i = 0; i < Step::kVectors; ++i) {
-      const void* data = DataOf(Step::VectorAt(i), p_);
-      const bool inside = data != nullptr && tile_column_ + j / 4 % kGroups * kPermutedRows < p_.n;
-      pair.vector[i] = inside ? PairOf<T>(Step::VectorAt(i), data, j / 4 / kGroups * p_.n + Column(j)) : float2{};
-    }
-    return pair;
+    const bool inside = tile_column_ + j / 4 % kGroups * kPermutedRows < p_.n;
+    return LoadPairs<Step, T>(p_, inside, j / 4 / kGroups * p_.n + Column(j));
   }
 
  private:

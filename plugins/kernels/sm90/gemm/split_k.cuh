@@ -18,14 +18,7 @@ class SplitKRows {
   __device__ __forceinline__ int Column(int j) const { return column_ + 8 * j; }
   template <class Step>
   __device__ __forceinline__ ColumnPair<Step::kVectors> Vectors(int j) const {
-    ColumnPair<Step::kVectors> pair;
-#pragma unroll
-    for (int i = 0; i < Step::kVectors; ++i) {
-      const void* data = DataOf(Step::VectorAt(i), p_);
-      const bool inside = data != nullptr && Column(j) < p_.n;
-      pair.vector[i] = inside ? PairOf<typename Config::Y>(Step::VectorAt(i), data, Column(j)) : float2{};
-    }
-    return pair;
+    return LoadPairs<Step, typename Config::Y>(p_, Column(j) < p_.n, Column(j));
   }
 
  private:
