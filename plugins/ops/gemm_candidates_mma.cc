@@ -105,28 +105,28 @@ constexpr int64_t kSplitAmong = 4;  // multiprocessors, at least, for each tile 
 
 }  // namespace
 
-// Few rows of float32 before LayerNorm, which adds up what blocks of a part of k each leave. On an H200, in us with
-// LayerNorm, these tactics and cuBLASLt: exact 128x768x768 9.8 and 17.0, with GELU 10.2 and 17.3, 128x768x3072 23.5 and
-// 28.8; by TF32 7.0 and 11.0, 7.6 and 11.3, 12.5 and 14.0. Not measured: other numbers of rows, other GPUs.
+// Few rows of exact float32 before LayerNorm, which adds up what blocks of a part of k each leave. On an H200, in us
+// with LayerNorm, this tactic and cuBLASLt: 128x768x768 9.8 and 17.0, with GELU 10.2 and 17.3, 128x768x3072 23.5
+// and 28.8; bert-base at 1x128 1.17 ms and 1.30. By TF32 such tactics were faster alone, too (7.0 and 11.0), and
+// bert-base slower (0.68 and 0.62 ms). Not measured: other numbers of rows, other GPUs.
 bool PrefersSplitK(const GemmProblem& problem) {
-  const bool is_float = problem.x_bytes == 4 && problem.backends.Has(Backend::kMma);
-  if (!is_float || !problem.layer_norm || problem.deterministic_rows) return false;
+  const bool is_exact = problem.x_bytes == 4 && !problem.allow_tf32 && problem.backends.Has(Backend::kMma);
+  if (!is_exact || !problem.layer_norm || problem.deterministic_rows) return false;
   const int capability = problem.device->compute_capability;
-  const double tensor = std::min(TensorFlopsPerCycle(capability), kMostMmaFlopsPerCycle) / (problem.allow_tf32 ? 2 : 6);
+  const double tensor = std::min(TensorFlopsPerCycle(capability), kMostMmaFlopsPerCycle) / 6;
   const int64_t tiles = CeilDiv(problem.m, 64) * CeilDiv(problem.n, 64);
   return tensor > Float32FlopsPerCycle(capability) && kSplitAmong * tiles <= problem.device->multiprocessors;
 }
 
 std::optional<GemmTactic> SplitKByDefault(const GemmProblem& problem) {
   if (!PrefersSplitK(problem)) return {};
-  const int columns = problem.allow_tf32 ? 64 : 32, most_splits = problem.allow_tf32 ? 6 : 8;
   std::vector<GemmTactic> tactics;
   List(problem, &tactics);
   std::optional<GemmTactic> best;
   for (const GemmTactic& tactic : tactics) {
     const kernels::GemmTile& tile = tactic.tile;
-    const bool suits = tactic.form == GemmForm::kPartialSums && tile.block.m == 64 && tile.block.n == columns &&
-                       tile.splits <= most_splits && tile.block.per_multiprocessor > 1;
+    const bool suits = tactic.form == GemmForm::kPartialSums && tile.block.m == 64 && tile.block.n == 32 &&
+                       tile.block.per_multiprocessor > 1;
     if (!suits || GemmWorkspaceSize(problem, tactic) > problem.workspace) continue;
     if (!best || tile.splits > best->tile.splits) best = tactic;
   }
