@@ -259,11 +259,11 @@ class Problem {
     return comparison.worst();
   }
 
-  // What 14 bits of a sum may cost, where the tensor cores sum over stage_k_: each step of 32 cuts off what is added,
-  // 13 bits behind the largest of it. Errors of either sign grow as the root of the steps does; what the sum itself
-  // loses is always of one.
+  // What 14 bits of a sum may cost, where tensor cores sum over stage_k_ (1: they do not): each step of 32 cuts off
+  // what is added, 13 bits behind the largest of it. Errors of either sign grow as the root of the steps does; what the
+  // sum itself loses is always of one.
   double CutOff(const Row& x, int64_t column) const {
-    if (kIsInteger<X> || stage_k_ < 32) return 0;
+    if (kIsInteger<X> || stage_k_ == 1) return 0;
     double bound = 0, sum = 0, largest = 0;
     for (int64_t k = 0; k < k_; ++k) {
       const double product = x.numbers[k] * ToFloat(weight_[column * k_ + k]);
