@@ -24,7 +24,7 @@ from bertfuse.qualify.problem import Problem
 from bertfuse.runtime import native
 from tests.cublaslt.bad_libraries import beside_the_runtime, failing, own, undecided, without, without_biased
 from tests.cublaslt.host import Host
-from tests.cublaslt.products import MEGABYTE, check_heuristic, check_product, draw, is_hopper
+from tests.cublaslt.products import MEGABYTE, check_heuristic, check_product, draw, is_hopper, without_split_k
 from tests.launches import Setting
 
 
@@ -38,6 +38,10 @@ def products(host: Host, chance: random.Random) -> None:
         ran = host.run(problem, setting)
         if is_hopper(host, problem, setting):
             assert "cublaslt" not in ran.tactic and not ran.events and not ran.error
+            continue
+        if "split-K" in ran.tactic:  # few rows of exact float32 before LayerNorm
+            exact = problem.dtype == "float32" and not problem.tf32
+            assert exact and "LayerNorm" in problem.op and ran.tactic.startswith("mma"), (str(problem), ran.tactic)
             continue
         assert ran.tactic.startswith("cublaslt"), (str(problem), ran.tactic, ran.error)
         assert not ran.error, (str(problem), ran.error)
@@ -98,7 +102,7 @@ def packed_rows(host: Host, chance: random.Random) -> None:
     """Of packed rows cuBLASLt gets all there is room for, and only where they are at most twice the expected ones."""
     host.behave()
     for _ in range(60):
-        problem, device = draw(chance, packed=True, dtype="float32"), chance.choice(host.devices)
+        problem, device = without_split_k(draw(chance, packed=True, dtype="float32")), chance.choice(host.devices)
         capacity = problem.capacity
         expect = chance.randint(1, capacity)
         setting = Setting(device, expected=expect)
@@ -120,7 +124,7 @@ def deterministic(host: Host, chance: random.Random) -> None:
 def shapes_alone(host: Host, chance: random.Random) -> None:
     """An engine is built from shapes: it provides for whatever algorithm is chosen when it runs, and asks for none."""
     for _ in range(30):
-        problem, device = draw(chance, dtype="float32", packed=False), chance.choice(host.devices)
+        problem, device = without_split_k(draw(chance, dtype="float32", packed=False)), chance.choice(host.devices)
         call = host.recorder.call(problem, Layout(problem), Setting(device))
         spec = problem.spec
         for tensors, count in ((call.inputs, len(spec.inputs)), (call.outputs, len(spec.outputs))):
