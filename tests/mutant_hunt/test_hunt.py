@@ -337,6 +337,28 @@ def test_nan_is_right_only_where_the_original_has_nothing_but_roundings(
     assert list(verdict.excused.values()) == (["the model amplifies roundings"] if noise else [])
 
 
+@pytest.mark.parametrize(("off", "outcome"), [(0.0, "equal"), (0.5, "wrong")])
+def test_a_fused_model_may_be_as_far_from_float64_as_the_original(off: float, outcome: str, monkeypatch) -> None:
+    """Of x + 300,000 - 300,000 float32 keeps steps of 1/32; the fused model gives x, or x + off."""
+
+    def model(*nodes: onnx.NodeProto, **numbers: float) -> onnx.ModelProto:
+        values = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["B", 16]) for n in ("x", "y")]
+        tensors = [onnx.numpy_helper.from_array(np.float32(number), name) for name, number in numbers.items()]
+        graph = onnx.helper.make_graph(nodes, "g", values[:1], values[1:], tensors)
+        return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+
+    node = onnx.helper.make_node
+    original = model(node("Add", ["x", "big"], ["up"]), node("Sub", ["up", "big"], ["y"]), big=3e5)
+    result = FusionResult(
+        model(node("Add", ["x", "off"], ["y"]), off=off), {"FusedGemm": 1}, {"FusedGemm": 1}, [], (2, 1)
+    )
+    monkeypatch.setattr("bertfuse.qualify.mutants.verdict.fuse", lambda model, **options: result)
+    x = np.random.default_rng(8).standard_normal((3, 16)).astype(np.float32)
+    verdict = judge(original, {"a": {"x": x}})
+    assert verdict.outcome == outcome, verdict.text
+    assert list(verdict.excused.values()) == ["the original is as far from float64's results"] * (not off)
+
+
 @pytest.mark.parametrize(
     "axes, rows, other",
     [(["B", "S"], 1, True), (["B", "S"], 3, False), (["R", "S"], 1, False), ([None, None], 1, True)],

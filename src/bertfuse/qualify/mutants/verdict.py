@@ -17,8 +17,10 @@ from .excuses import (
     by_row,
     differs_from_declared_sizes,
     fails_optimised,
+    in_doubles,
     lost_of_scores,
     moved_weights,
+    own_error,
     rows_without_keys,
     slack_of,
     without,
@@ -156,6 +158,10 @@ def _compared(model, fused_model, original, fused, feed, expected, moved) -> str
     slack = slack_of(moved, feed, expected, removed if removed.any() else None)
     if slack is not None and not _difference(names, expected, given, slack):
         return _EXCUSED + "the model amplifies roundings"
+    doubles = in_doubles(model)
+    own = None if doubles is None else own_error(doubles, feed, expected, removed if removed.any() else None)
+    if own is not None and not _difference(names, expected, given, own):
+        return _EXCUSED + "the original is as far from float64's results"
     return _difference(names, expected, given, [0.0] * len(names))
 
 
