@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertfuse.errors import ExportError, first_line
+from bertfuse.model_folder.files import read_json
 
 from .folder import TOKENIZER_FILES
-from .tasks import AUTO, Task
+from .tasks import AUTO, TOWERS, Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -38,9 +39,11 @@ def load_model(
     import transformers
 
     name = name or str(folder)
+    named = read_json(folder / "config.json").get("architectures") or [""]
+    tower = named[0] if task.auto_class == "AutoModel" and named[0] in TOWERS else ""
 
     def load(implementation: str) -> Any:
-        return getattr(transformers, task.auto_class).from_pretrained(
+        return getattr(transformers, tower or task.auto_class).from_pretrained(
             str(folder),
             attn_implementation=implementation,
             use_safetensors=None if allow_pickle else True,

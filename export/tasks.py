@@ -11,9 +11,11 @@ from bertfuse.model_folder.files import read_any_json, read_json
 
 AUTO = "auto"
 
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+PIXELS = "pixel_values"
+INPUTS = ("input_ids", PIXELS, "attention_mask", "token_type_ids")
 
 _BATCH, _SEQUENCE = {0: "batch"}, {0: "batch", 1: "sequence"}
+_IMAGES, _TEXTS = {0: "image_batch"}, {0: "text_batch"}
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ TASKS: dict[str, Task] = {
         Task(
             "feature-extraction",
             "AutoModel",
-            {"last_hidden_state": _SEQUENCE, "pooler_output": _BATCH},
-            optional=("pooler_output",),
+            {"text_embeds": _BATCH, "image_embeds": _BATCH, "last_hidden_state": _SEQUENCE, "pooler_output": _BATCH},
+            optional=("text_embeds", "image_embeds", "pooler_output"),
         ),
         Task(
             "sentence-similarity",
@@ -48,6 +50,17 @@ TASKS: dict[str, Task] = {
             "question-answering",
             "AutoModelForQuestionAnswering",
             {"start_logits": _SEQUENCE, "end_logits": _SEQUENCE},
+        ),
+        Task("image-classification", "AutoModelForImageClassification", {"logits": _BATCH}),
+        Task(
+            "zero-shot-image-classification",
+            "AutoModelForZeroShotImageClassification",
+            {
+                "logits_per_image": {0: "image_batch", 1: "text_batch"},
+                "logits_per_text": {0: "text_batch", 1: "image_batch"},
+                "text_embeds": _TEXTS,
+                "image_embeds": _IMAGES,
+            },
         ),
     )
 }
@@ -66,13 +79,20 @@ _HEADS = {
     "TokenClassification": "token-classification",
     "QuestionAnswering": "question-answering",
     "MaskedLM": "fill-mask",
+    "ImageClassification": "image-classification",
 }
+# Classes that transformers' AutoModel makes without their projection, or not at all.
+TOWERS = ("CLIPTextModelWithProjection", "CLIPVisionModelWithProjection", "SiglipTextModel")
+# Of a text and an image tower.
+PAIRS = ("CLIPModel", "SiglipModel")
 
 
 def task_of_class(name: str, source: str) -> Task:
     """The task of a model class; ExportError where it has a head that cannot be exported."""
     if name == "SentenceEncoder":
         return TASKS["sentence-similarity"]
+    if name in PAIRS:
+        return TASKS["zero-shot-image-classification"]
     if "For" not in name and not name.endswith("LMHeadModel"):
         return TASKS["feature-extraction"]
     for head, task in _HEADS.items():
