@@ -179,7 +179,7 @@ def _export_routes(router: Router, folder: Path, target: Path, options: dict[str
     parts: dict[str, Path] = {}
     with output_folder(target, STALE_MODELS | STALE_SETTINGS) as scratch, tempfile.TemporaryDirectory() as links:
         for route, part in split_routes(router, folder, Path(links)).items():
-            made = export_model(part, scratch / ROUTES / route, task="sentence-similarity", **options)
+            made = export_model(part, scratch / ROUTES / route, **options)
             parts[route] = made.relative_to(scratch)
         copy_files(folder, scratch, without=target)
     return target / parts[router.route(None) or next(iter(parts))]

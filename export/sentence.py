@@ -11,7 +11,8 @@ import torch
 import transformers
 
 from bertfuse.errors import ExportError, first_line
-from bertfuse.model_folder.sentence_modules import POOLINGS, SENTENCE, TOKENS, Module, read_modules
+from bertfuse.model_folder.sentence_modules import POOLINGS, SENTENCE, TOKENS, Module, read_modules, vector_of
+from bertfuse.model_folder.towers import takes_images
 
 Features = dict[str, Any]
 
@@ -25,6 +26,7 @@ class SentenceEncoder(torch.nn.Module):
             Padding counts in none.
         normalize: whether the result has length 1.
         later: the modules after the transformer, in place of these two.
+        vector: which of the model's outputs is the row's vector already; None: what is pooled.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class SentenceEncoder(torch.nn.Module):
         pooling: tuple[str, ...] = ("mean",),
         normalize: bool = True,
         later: Sequence[torch.nn.Module] | None = None,
+        vector: str | None = None,
     ) -> None:
         super().__init__()
         if later is None:
@@ -42,6 +45,7 @@ class SentenceEncoder(torch.nn.Module):
             later = [_Pooling(pooling), *([_Normalize(SENTENCE, SENTENCE)] if normalize else [])]
         self.model = model
         self.later = torch.nn.ModuleList(later)
+        self.vector = vector
 
     @property
     def config(self) -> Any:
@@ -57,16 +61,31 @@ class SentenceEncoder(torch.nn.Module):
         "token_embeddings" [batch, sequence, size] where a module changes the rows before they are pooled.
         """
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        return self.encoded(inputs, attention_mask)
+
+    def encoded(self, inputs: dict[str, torch.Tensor | None], mask: torch.Tensor | None) -> dict[str, torch.Tensor]:
+        """As `forward`, of whatever inputs the model has; `mask` is that of its tokens."""
         taken = inspect.signature(self.model.forward).parameters
         layers = any(isinstance(module, _WeightedLayers) for module in self.later)
         options = {"output_hidden_states": True} if layers else {}
         found = self.model(**{name: t for name, t in inputs.items() if name in taken and t is not None}, **options)
-        features: Features = {TOKENS: found[0], "mask": attention_mask}
+        rows = found[0] if self.vector is None else found["last_hidden_state"]
+        features: Features = {TOKENS: rows, "mask": mask}
+        if self.vector is not None:
+            features[SENTENCE] = found[self.vector]
         features["layers"] = found.hidden_states if layers else None
         for module in self.later:
             module(features)
-        changed = {} if features[TOKENS] is found[0] else {TOKENS: features[TOKENS]}
-        return {"last_hidden_state": found[0], SENTENCE: features[SENTENCE], **changed}
+        changed = {} if features[TOKENS] is rows else {TOKENS: features[TOKENS]}
+        return {"last_hidden_state": rows, SENTENCE: features[SENTENCE], **changed}
+
+
+class ImageEncoder(SentenceEncoder):
+    """A model of images whose output `vector` is theirs, with the modules after it."""
+
+    def forward(self, pixel_values) -> dict[str, torch.Tensor]:
+        """{"last_hidden_state": [batch, patches, hidden], "sentence_embedding": [batch, size]} of float images."""
+        return self.encoded({"pixel_values": pixel_values}, None)
 
 
 class StaticEncoder(torch.nn.Module):
@@ -186,7 +205,9 @@ def sentence_encoder(model: Any, folder: Path, source: str = "") -> SentenceEnco
 
     Raises BertfuseError where they name a module or a setting that is not known here.
     """
-    return SentenceEncoder(model, later=[_made(module) for module in read_modules(folder, source).later])
+    modules = read_modules(folder, source)
+    kind = ImageEncoder if takes_images(folder) else SentenceEncoder
+    return kind(model, later=[_made(module) for module in modules.later], vector=vector_of(modules.first.folder))
 
 
 def static_encoder(folder: Path, source: str = "") -> StaticEncoder:

@@ -108,7 +108,9 @@ def files_to_copy(source: Path, without: Path | None = None) -> Iterator[Path]:
     are those of static embeddings and of routes, for which sentence-transformers reads no ONNX file.
     """
     modules = module_list(source) or []
-    routes = read_router(source) is not None
+    router = read_router(source)
+    # Of towers that transformers saved there are the routes' own: nothing else reads them here.
+    routes = router is not None and not (router.towers and not modules)
     later = [module.folder for module in modules if routes or module.folder != source or module.kind == STATIC]
     for folder, folders, names in os.walk(source):
         at = Path(folder)

@@ -51,6 +51,12 @@ TASKS: dict[str, Task] = {
             "AutoModelForQuestionAnswering",
             {"start_logits": _SEQUENCE, "end_logits": _SEQUENCE},
         ),
+    )
+}
+# Of images, and of images and texts.
+IMAGE_TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
         Task("image-classification", "AutoModelForImageClassification", {"logits": _BATCH}),
         Task(
             "zero-shot-image-classification",
@@ -68,9 +74,10 @@ TASKS: dict[str, Task] = {
 
 def find_task(name: str) -> Task:
     """The task of that name; ExportError where there is none."""
-    if name not in TASKS:
-        raise ExportError(f"task {name!r} is unknown: choose one of {', '.join([AUTO, *TASKS])}")
-    return TASKS[name]
+    known = TASKS | IMAGE_TASKS
+    if name not in known:
+        raise ExportError(f"task {name!r} is unknown: choose one of {', '.join([AUTO, *known])}")
+    return known[name]
 
 
 # What a class of transformers is called by its head.
@@ -89,15 +96,15 @@ PAIRS = ("CLIPModel", "SiglipModel")
 
 def task_of_class(name: str, source: str) -> Task:
     """The task of a model class; ExportError where it has a head that cannot be exported."""
-    if name == "SentenceEncoder":
+    if name in ("SentenceEncoder", "ImageEncoder"):
         return TASKS["sentence-similarity"]
     if name in PAIRS:
-        return TASKS["zero-shot-image-classification"]
+        return IMAGE_TASKS["zero-shot-image-classification"]
     if "For" not in name and not name.endswith("LMHeadModel"):
         return TASKS["feature-extraction"]
     for head, task in _HEADS.items():
         if name.endswith(f"For{head}"):
-            return TASKS[task]
+            return find_task(task)
     raise ExportError(
         f"{source}: is a {name}, whose head cannot be exported; --task feature-extraction takes the encoder without it"
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 
 import bertfuse
 from bertfuse.errors import BertfuseError
@@ -68,8 +69,8 @@ def test_the_fused_model_computes_what_pytorch_does(name: str, exporter: str, tm
 
 
 def test_images_of_which_no_size_is_known_are_refused(tmp_path: Path) -> None:
-    model = build("vit")
-    model.config.image_size = None
+    sizes = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"}
+    model = transformers.ResNetModel(transformers.ResNetConfig(**sizes)).eval()
     with pytest.raises(BertfuseError, match="has no image_size"):
         export_model(model, tmp_path / "out")
     assert not (tmp_path / "out").exists()

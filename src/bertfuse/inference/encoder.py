@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 
 from bertfuse.errors import BertfuseError
+from bertfuse.model_folder.files import folder_of
 from bertfuse.model_folder.sentence_modules import SENTENCE, TOKENS, read_modules, vector_size
 from bertfuse.model_folder.sentence_settings import check_similarity, read_settings
 from bertfuse.model_folder.tokenizer import left_out
+from bertfuse.model_folder.towers import IMAGE, takes_images, towers_of, vector_output
 from bertfuse.runtime.session import CPU
 
 from .batches import Tokens, padded
 from .devices import providers_on
+from .image_model import ImageModel
 from .model import Batch, TextModel
 from .pooling import Pooling, normalized
 from .pools import EncoderPool
@@ -37,9 +40,14 @@ class Encoder(TextModel):
     """
 
     def __new__(cls, folder: str | os.PathLike[str], **options: Any) -> Any:
-        if options.get("route") is None and has_routes(Path(folder)):
+        path, route = Path(folder), options.get("route")
+        if route is None and has_routes(path):
             return RoutedEncoder(cls, folder, **options)
-        return super().__new__(cls)
+        if route is not None and path.is_dir() and towers_of(path) is not None:
+            images = route == IMAGE
+        else:
+            images = takes_images(path if path.is_dir() else folder_of(path))
+        return super().__new__(ImageEncoder if images and cls is Encoder else cls)
 
     def __init__(
         self,
@@ -64,8 +72,9 @@ class Encoder(TextModel):
             raise BertfuseError(f"default_prompt_name {self.default_prompt_name!r} is none of the prompts")
         self.similarity_fn_name = check_similarity(similarity_fn_name or found.similarity_fn_name)
         self.truncate_dim = found.truncate_dim if truncate_dim is None else truncate_dim
-        self.output = SENTENCE if SENTENCE in self.outputs else self._token_output("a sentence vector")
-        if self.output != SENTENCE:
+        vector = SENTENCE if SENTENCE in self.outputs else vector_output(self.folder)
+        self.output = vector if vector in self.outputs else self._token_output("a sentence vector")
+        if self.output in TOKEN_OUTPUTS:
             assert self._pooling  # what cannot be pooled is refused now
 
     def _token_output(self, purpose: str) -> str:
@@ -137,8 +146,8 @@ class Encoder(TextModel):
         precision = check_precision(precision)
         if output_value not in (SENTENCE, TOKENS, None):
             raise BertfuseError(f"output_value {output_value!r}: give '{SENTENCE}', '{TOKENS}' or None")
-        alone = isinstance(sentences, str)
-        texts: list[str] = [sentences] if isinstance(sentences, str) else list(sentences)
+        alone = self.is_one(sentences)
+        texts: list[Any] = [sentences] if alone else list(sentences)
         arguments = {
             "prompt": self.prompt_text(prompt_name, prompt),
             "batch_size": batch_size,
@@ -189,6 +198,11 @@ class Encoder(TextModel):
         if vectors is None:
             vectors = np.empty((0, self.dimension or 0), np.float32)[:, : self._cut(truncate_dim)]
         return vectors
+
+    @staticmethod
+    def is_one(given: Any) -> bool:
+        """Whether `given` is a single text, not several of them."""
+        return isinstance(given, str)
 
     def _rows(
         self,
@@ -276,7 +290,7 @@ class Encoder(TextModel):
         """The batch's vectors [texts, size], from `output_for(skipped)`."""
         name = self.output_for(skipped)
         found = batch.outputs[name]
-        if name != SENTENCE:
+        if name in TOKEN_OUTPUTS:
             found = self._pooling(found, batch.mask, skipped)
         found = found[:, : self._cut(truncate_dim)]
         return normalized(found.astype(np.float32, copy=False)) if normalize else found
@@ -296,7 +310,7 @@ class Encoder(TextModel):
     def dimension(self) -> int | None:
         """How many numbers a vector has before it is cut; None where the file does not say."""
         size = next(value for value in self.session.get_outputs() if value.name == self.output).shape[-1]
-        if self.output == SENTENCE and isinstance(size, int):
+        if self.output not in TOKEN_OUTPUTS and isinstance(size, int):
             return size
         hidden = self.config.get("hidden_size")
         return vector_size(read_modules(self.folder), hidden) if isinstance(hidden, int) else None
@@ -325,6 +339,31 @@ class Encoder(TextModel):
             known = ", ".join(self.prompts) or "it has none"
             raise BertfuseError(f"{self.folder}: no prompt is named {name!r}: {known}")
         return self.prompts[name] if name is not None else ""
+
+
+class ImageEncoder(ImageModel, Encoder):
+    """An encoder of images: PIL images, paths of images, or uint8 arrays [height, width, 3]. Prompts are for texts.
+
+    It is what Encoder gives of the folder of a model of images.
+    """
+
+    @staticmethod
+    def is_one(given: Any) -> bool:
+        """Whether `given` is a single image, not several of them."""
+        return isinstance(given, str | os.PathLike) or hasattr(given, "convert") or getattr(given, "ndim", 0) == 3
+
+    def compute(self, texts: list[Any], output_value: str | None = SENTENCE, **options: Any) -> Any:
+        """As Encoder's, of images."""
+        if output_value is None:
+            raise BertfuseError("output_value None: images have no input_ids; give 'sentence_embedding'")
+        return super().compute(texts, output_value, **options)
+
+    def prompt_text(self, name: str | None, prompt: str | None) -> str:
+        """Nothing is put before an image."""
+        return ""
+
+    def left_out(self, prompt: str) -> int:
+        return 0
 
 
 def _vectors(given: Any) -> np.ndarray:

@@ -19,6 +19,7 @@ from bertfuse.errors import BertfuseError
 from bertfuse.model_folder.files import MODEL_FILE, ONNX_FOLDER, find_model
 from bertfuse.model_folder.routes import ROUTES, read_router, route_names
 from bertfuse.model_folder.sentence_modules import STATIC, first_module, pools_prompt
+from bertfuse.model_folder.towers import vector_output
 
 from .devices import providers_on
 from .progress import steps
@@ -143,7 +144,8 @@ def _make(source: Path, target: Path, on_gpu: bool, tokens: bool, say: Callable[
         target,
         options,
         providers=providers,
-        outputs=() if tokens else ["sentence_embedding"],  # the others would be computed even if nobody asks
+        # The others would be computed even if nobody asks.
+        outputs=() if tokens else ["sentence_embedding", vector_output(source) or "sentence_embedding"],
         float32_outputs=True,
         progress=say,
     )

@@ -28,6 +28,7 @@ POOLING_FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 POOLINGS = tuple(POOLING_FLAGS.values())
+VECTOR_OUTPUTS = ("text_embeds", "image_embeds", "pooler_output")  # of a model's outputs, those that are vectors
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "Sigmoid", "SiLU", "LeakyReLU", "ELU", "Softplus")
 
 _SIZES = {"word_embedding_dimension", "embedding_dimension"}
@@ -47,7 +48,7 @@ KEYS: dict[str, set[str]] = {
 _TRANSFORMER_TAKEN = {"max_seq_length", "do_lower_case", "unpad_inputs"}
 _TRANSFORMER_VALUES: dict[str, tuple[Any, ...]] = {
     "transformer_task": ("feature-extraction",),
-    "module_output_name": (TOKENS,),
+    "module_output_name": (TOKENS, SENTENCE),
     "tokenizer_name_or_path": (None,),
     "query_length": (None,),
     "document_length": (None,),
@@ -137,7 +138,7 @@ def read_modules(folder: Path, source: str = "") -> Modules:
         raise BertfuseError(f"{source}: modules.json begins with a {first.kind} module, which cannot be exported")
     if first.kind == TRANSFORMER:
         check_transformer(first.folder, source)
-    has = {SENTENCE} if first.kind == STATIC else {TOKENS}
+    has = {SENTENCE} if first.kind == STATIC or vector_of(first.folder) else {TOKENS}
     for module in later:
         where = f"{source}: {module.folder.name}/config.json"
         if module.kind not in KEYS:
@@ -265,14 +266,25 @@ def check_transformer(folder: Path, source: str = "") -> None:
         if (entries or {}).get("truncation") is False:
             raise BertfuseError(f"{where}: processing_kwargs asks for no truncation, but texts are always cut")
     modalities = _settings(config, "modality_config", where)
-    if modalities:
-        text = modalities.get("text")
+    vector = config.get("module_output_name") == SENTENCE
+    if modalities or vector:
+        text = modalities.get("text") or modalities.get("image")
         if not isinstance(text, dict) or text.get("method") != "forward":
             raise BertfuseError(f"{where}: modality_config has no text that goes through the model's forward")
-        if text.get("method_output_name") not in ("last_hidden_state", None):
+        known = VECTOR_OUTPUTS if vector else ("last_hidden_state", None)
+        if text.get("method_output_name") not in known:
             raise BertfuseError(
-                f"{where}: modality_config takes {text['method_output_name']} of the model, not last_hidden_state"
+                f"{where}: modality_config takes {text.get('method_output_name')} of the model, not {known[0]}"
             )
+
+
+def vector_of(folder: Path) -> str | None:
+    """Which output of the transformer in `folder` is the sentence's vector; None where there are tokens' alone."""
+    config = transformer_settings(folder)[1]
+    if config.get("module_output_name") != SENTENCE:
+        return None
+    found = [entry for entry in (config.get("modality_config") or {}).values() if isinstance(entry, dict)]
+    return str(found[0].get("method_output_name")) if found else None
 
 
 def _settings(config: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
