@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertfuse.errors import ExportError, first_line
 from bertfuse.model_folder.files import read_json
+from bertfuse.model_folder.sparse import read_sparse
 
 from .folder import TOKENIZER_FILES
-from .tasks import AUTO, TOWERS, Task
+from .tasks import AUTO, SPARSE, TOWERS, Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -71,6 +72,10 @@ def load_model(
             f"{name}: config.json names no head, but the checkpoint has weights of one ({dropped[0]}); name its task"
             " (--task), feature-extraction for the encoder alone"
         )
+    if task.name == SPARSE.name:
+        from .sparse import splade_encoder
+
+        return splade_encoder(model, read_sparse(folder, name)), missing
     if task.name == "sentence-similarity":
         from .sentence import sentence_encoder
 

@@ -213,7 +213,7 @@ def sentence_encoder(model: Any, folder: Path, source: str = "") -> SentenceEnco
 def static_encoder(folder: Path, source: str = "") -> StaticEncoder:
     """The static embeddings of the folder, with the modules after them. Raises BertfuseError as `sentence_encoder`."""
     modules = read_modules(folder, source)
-    tensors = _tensors(modules.first)
+    tensors = read_tensors(modules.first)
     if "embedding.weight" in tensors:
         table = tensors["embedding.weight"]
     elif "embeddings" in tensors:  # as model2vec saves them
@@ -231,7 +231,7 @@ def _made(module: Module) -> torch.nn.Module:
             return _Pooling(module.poolings)
         if module.kind == "Normalize":
             return _Normalize(module.reads, module.writes)
-        tensors = _tensors(module)
+        tensors = read_tensors(module)
         if module.kind == "LayerNorm":
             return _LayerNorm(tensors)
         if module.kind == "WeightedLayerPooling":
@@ -244,7 +244,8 @@ def _made(module: Module) -> torch.nn.Module:
         ) from error
 
 
-def _tensors(module: Module) -> dict[str, torch.Tensor]:
+def read_tensors(module: Module) -> dict[str, torch.Tensor]:
+    """What the module's model.safetensors holds, in float32. Raises ExportError."""
     from safetensors.torch import load_file
 
     file = module.folder / "model.safetensors"

@@ -53,6 +53,10 @@ TASKS: dict[str, Task] = {
         ),
     )
 }
+# Of sentence-transformers' SparseEncoder.
+SPARSE = Task(
+    "sparse-encoding", "AutoModelForMaskedLM", {"sentence_embedding": _BATCH, "logits": _BATCH}, optional=("logits",)
+)
 # Of images, and of images and texts.
 IMAGE_TASKS: dict[str, Task] = {
     task.name: task
@@ -74,7 +78,7 @@ IMAGE_TASKS: dict[str, Task] = {
 
 def find_task(name: str) -> Task:
     """The task of that name; ExportError where there is none."""
-    known = TASKS | IMAGE_TASKS
+    known = TASKS | {SPARSE.name: SPARSE} | IMAGE_TASKS
     if name not in known:
         raise ExportError(f"task {name!r} is unknown: choose one of {', '.join([AUTO, *known])}")
     return known[name]
@@ -117,6 +121,8 @@ def task_of_folder(folder: Path, source: str) -> Task:
     """
     kind = read_json(folder / "config_sentence_transformers.json").get("model_type", "SentenceTransformer")
     modules = read_any_json(folder / "modules.json")
+    if kind == "SparseEncoder" and modules is not None:
+        return SPARSE
     if kind == "SentenceTransformer" and modules is not None:
         return TASKS["sentence-similarity"]
     architecture = _architecture(read_json(folder / "config.json"))

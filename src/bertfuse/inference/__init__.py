@@ -8,6 +8,7 @@ from bertfuse.lazy import lazy
 
 _EXPORTS = {
     "Encoder": "encoder",
+    "SparseEncoder": "sparse_encoder",
     "Reranker": "reranker",
     "Classifier": "classifier",
     "Tagger": "tagger",

@@ -18,8 +18,10 @@ from .mask_filler import MaskFiller
 from .model import TextModel
 from .question_answerer import QuestionAnswerer
 from .reranker import Reranker
+from .sparse_encoder import SparseEncoder
 from .tagger import Tagger
 
+TOP = 8  # words of a text that are named
 COSINES = 8  # of so few texts each with each is said
 
 
@@ -50,13 +52,20 @@ def answers(
         raise BertfuseError(f"{len(texts)} texts but {len(pairs)} second texts: give as many of each")
     model = TextModel(folder, **options)
     task = task_of(model)
-    if pairs and task in ("sentence-similarity", "feature-extraction", "token-classification", "fill-mask"):
+    if pairs and task in (
+        "sentence-similarity",
+        "sparse-encoding",
+        "feature-extraction",
+        "token-classification",
+        "fill-mask",
+    ):
         raise BertfuseError(f"a model for {task} takes one text at a time: leave --text-pair out")
     if task == "question-answering" and not pairs:
         raise BertfuseError("question answering needs the context of each question: give --text-pair")
     made = {
         "sentence-similarity": _vectors,
         "feature-extraction": _vectors,
+        "sparse-encoding": _words,
         "text-classification": _labels,
         "token-classification": _entities,
         "fill-mask": _masks,
@@ -80,6 +89,16 @@ def _vectors(folder: Path, texts: list[str], pairs: list[str], options: dict[str
         for row, cosines in zip(rows, unit @ unit.T, strict=True):
             row["cosine_similarity"] = [round(float(value), 4) for value in cosines]
     return rows, {"sentence_embedding": vectors}
+
+
+def _words(folder: Path, texts: list[str], pairs: list[str], options: dict[str, Any]) -> Answers:
+    encoder = SparseEncoder(folder, **options)
+    found = encoder.encode(texts)
+    rows = [
+        {"text": text, "indices": indices.tolist(), "values": values.tolist(), "words": dict(words)}
+        for text, (indices, values), words in zip(texts, found, encoder.decode(found, TOP), strict=True)
+    ]
+    return rows, {}
 
 
 def _labels(folder: Path, texts: list[str], pairs: list[str], options: dict[str, Any]) -> Answers:

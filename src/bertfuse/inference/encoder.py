@@ -21,17 +21,27 @@ from bertfuse.runtime.session import CPU
 from .batches import Tokens, padded
 from .devices import providers_on
 from .image_model import ImageModel
-from .model import Batch, TextModel
+from .model import Batch
 from .pooling import Pooling, normalized
 from .pools import EncoderPool
 from .prepare import has_routes, model_for, route_folder
+from .prompts import PromptedModel
 from .routed import RoutedEncoder
+from .sparse_encoder import SparseEncoder
 from .vectors import PAIRWISE, SIMILARITIES, as_tensor, check_precision, quantized
 
 TOKEN_OUTPUTS = (TOKENS, "last_hidden_state")  # where a model has both, pooling reads the first
 
 
-class Encoder(TextModel):
+# What Encoder gives of folders of other classes of sentence-transformers.
+OTHERS: dict[str, type[PromptedModel]] = {"SparseEncoder": SparseEncoder}
+
+
+def _on_gpu(options: Mapping[str, Any]) -> bool:
+    return (options.get("providers") or providers_on(options.get("device")))[0] != CPU
+
+
+class Encoder(PromptedModel):
     """A sentence encoder's folder; arguments as TextModel's.
 
     `prompts`, `default_prompt_name`, `similarity_fn_name` and `truncate_dim` are those of
@@ -47,14 +57,18 @@ class Encoder(TextModel):
             images = route == IMAGE
         else:
             images = takes_images(path if path.is_dir() else folder_of(path))
+        if cls is Encoder and not images:
+            if route is not None:
+                path = route_folder(path, route, _on_gpu(options))
+            other = OTHERS.get(read_settings(path if path.is_dir() else folder_of(path)).model_type)
+            if other is not None:
+                return other(path, **{name: value for name, value in options.items() if name != "route"})
         return super().__new__(ImageEncoder if images and cls is Encoder else cls)
 
     def __init__(
         self,
         folder: str | os.PathLike[str],
         *,
-        prompts: Mapping[str, str] | None = None,
-        default_prompt_name: str | None = None,
         similarity_fn_name: str | None = None,
         truncate_dim: int | None = None,
         route: str | None = None,
@@ -62,14 +76,9 @@ class Encoder(TextModel):
     ) -> None:
         self._source, self._options = Path(folder), options
         if route is not None:
-            wanted = options.get("providers") or providers_on(options.get("device"))
-            self._source = route_folder(self._source, route, wanted[0] != CPU)
+            self._source = route_folder(self._source, route, _on_gpu(options))
         super().__init__(self._source, **options)
-        found = read_settings(self.folder)
-        self.prompts = {str(k): str(v) for k, v in (prompts or found.prompts).items()}
-        self.default_prompt_name = default_prompt_name or found.default_prompt_name
-        if self.default_prompt_name is not None and self.default_prompt_name not in self.prompts:
-            raise BertfuseError(f"default_prompt_name {self.default_prompt_name!r} is none of the prompts")
+        found = self.settings
         self.similarity_fn_name = check_similarity(similarity_fn_name or found.similarity_fn_name)
         self.truncate_dim = found.truncate_dim if truncate_dim is None else truncate_dim
         vector = SENTENCE if SENTENCE in self.outputs else vector_output(self.folder)
@@ -298,14 +307,6 @@ class Encoder(TextModel):
     def _cut(self, truncate_dim: int | None) -> int | None:
         return self.truncate_dim if truncate_dim is None else truncate_dim
 
-    def encode_query(self, sentences: str | Sequence[str], **options: Any) -> Any:
-        """`encode` with the prompt named "query", where there is one."""
-        return self._with_prompt(("query",), sentences, options)
-
-    def encode_document(self, sentences: str | Sequence[str], **options: Any) -> Any:
-        """`encode` with the prompt named "document", "passage" or "corpus", where there is one."""
-        return self._with_prompt(("document", "passage", "corpus"), sentences, options)
-
     @property
     def dimension(self) -> int | None:
         """How many numbers a vector has before it is cut; None where the file does not say."""
@@ -324,21 +325,6 @@ class Encoder(TextModel):
             "prompts": list(self.prompts),
         }
         return f"Encoder({str(self.path)!r}, {', '.join(f'{name}={value!r}' for name, value in said.items())})"
-
-    def _with_prompt(self, names: Sequence[str], sentences: Any, options: dict[str, Any]) -> Any:
-        if options.get("prompt") is None and options.get("prompt_name") is None:
-            options["prompt_name"] = next((name for name in names if name in self.prompts), None)
-        return self.encode(sentences, **options)
-
-    def prompt_text(self, name: str | None, prompt: str | None) -> str:
-        """What is put before a text: `prompt`, else that of the name, else the default one."""
-        if prompt is not None:
-            return prompt
-        name = name if name is not None else self.default_prompt_name
-        if name is not None and name not in self.prompts:
-            known = ", ".join(self.prompts) or "it has none"
-            raise BertfuseError(f"{self.folder}: no prompt is named {name!r}: {known}")
-        return self.prompts[name] if name is not None else ""
 
 
 class ImageEncoder(ImageModel, Encoder):

@@ -18,7 +18,7 @@ from bertfuse import __version__
 from bertfuse.errors import BertfuseError
 from bertfuse.model_folder.files import MODEL_FILE, ONNX_FOLDER, find_model
 from bertfuse.model_folder.routes import ROUTES, read_router, route_names
-from bertfuse.model_folder.sentence_modules import STATIC, first_module, pools_prompt
+from bertfuse.model_folder.sentence_modules import TABLES, first_module, pools_prompt
 from bertfuse.model_folder.towers import vector_output
 
 from .devices import providers_on
@@ -54,7 +54,7 @@ def is_checkpoint(path: Path) -> bool:
     if not path.is_dir():
         return False
     first = first_module(path)
-    there = first.kind == STATIC or (path / "config.json").is_file()
+    there = first.kind in TABLES or (path / "config.json").is_file()
     return there and any(first.folder.glob("*.safetensors"))
 
 

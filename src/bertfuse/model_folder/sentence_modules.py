@@ -5,7 +5,7 @@ All that sentence-transformers 3 to 6 write is either taken here, or refused in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from bertfuse.errors import BertfuseError
 from .files import read_any_json, read_json
 
 TRANSFORMER, STATIC = "Transformer", "StaticEmbedding"
+MLM, SPARSE_STATIC = "MLMTransformer", "SparseStaticEmbedding"  # of a SparseEncoder
+TABLES = (STATIC, SPARSE_STATIC)  # modules that read ids alone, without a transformer
 ROUTERS = ("Router", "Asym")  # the second is what it was called up to 4.x
 TOKENS, SENTENCE = "token_embeddings", "sentence_embedding"
 
@@ -47,7 +49,6 @@ KEYS: dict[str, set[str]] = {
 # or change no vector; and for the others the one value that is taken.
 _TRANSFORMER_TAKEN = {"max_seq_length", "do_lower_case", "unpad_inputs"}
 _TRANSFORMER_VALUES: dict[str, tuple[Any, ...]] = {
-    "transformer_task": ("feature-extraction",),
     "module_output_name": (TOKENS, SENTENCE),
     "tokenizer_name_or_path": (None,),
     "query_length": (None,),
@@ -67,7 +68,11 @@ _ARGUMENTS |= {
 }
 # processing_kwargs: what texts are tokenised with.
 _PROCESSING = {"max_length", "truncation", "padding", "return_tensors", "pad_to_multiple_of"}
-TRANSFORMER_KEYS = _TRANSFORMER_TAKEN | {*_TRANSFORMER_VALUES, *_ARGUMENTS, "modality_config", "processing_kwargs"}
+TRANSFORMER_KEYS = (
+    {"transformer_task"}
+    | _TRANSFORMER_TAKEN
+    | {*_TRANSFORMER_VALUES, *_ARGUMENTS, "modality_config", "processing_kwargs"}
+)
 # Its names in sentence-transformers, which reads the first that there is.
 TRANSFORMER_FILES = tuple(
     f"sentence_{name}_config.json"
@@ -229,18 +234,6 @@ def _check_weights(module: Module, source: str) -> None:
         )
 
 
-def check_sparse(folder: Path, source: str) -> None:
-    """Raises BertfuseError for a SparseEncoder's modules that weigh words in another way than SPLADE's maximum."""
-    for module in (module_list(folder, source) or [])[1:]:
-        config = read_json(module.folder / "config.json")
-        how = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
-        if module.kind != "SpladePooling" or how != ("max", "relu"):
-            raise BertfuseError(
-                f"{source}: {module.folder.name} is a {module.kind} of {' and '.join(map(str, how))}; words are weighed"
-                " by SpladePooling of max and relu alone"
-            )
-
-
 def transformer_settings(folder: Path) -> tuple[str, dict[str, Any]]:
     """The name of a Transformer module's settings file, and what is in it."""
     for name in TRANSFORMER_FILES:
@@ -250,11 +243,20 @@ def transformer_settings(folder: Path) -> tuple[str, dict[str, Any]]:
     return TRANSFORMER_FILES[0], {}
 
 
-def check_transformer(folder: Path, source: str = "") -> None:
-    """Raises BertfuseError for settings in sentence_bert_config.json that would be ignored."""
+def check_transformer(
+    folder: Path,
+    source: str = "",
+    task: str = "feature-extraction",
+    outputs: Sequence[str | None] = ("last_hidden_state", None),
+) -> None:
+    """Raises BertfuseError for settings in sentence_bert_config.json that would be ignored, and for those of another
+    task, or another of the model's outputs than these.
+    """
     name, config = transformer_settings(folder)
     where = f"{source or folder}: {name}"
     check_keys(config, TRANSFORMER_KEYS, where)
+    if config.get("transformer_task", task) != task:
+        raise BertfuseError(f"{where}: transformer_task is {config['transformer_task']!r}, not {task!r}")
     for key, taken in _TRANSFORMER_VALUES.items():
         if key in config and config[key] not in taken:
             raise BertfuseError(f"{where}: {key} is {config[key]!r}, which a sentence encoder's export cannot have")
@@ -271,7 +273,7 @@ def check_transformer(folder: Path, source: str = "") -> None:
         text = modalities.get("text") or modalities.get("image")
         if not isinstance(text, dict) or text.get("method") != "forward":
             raise BertfuseError(f"{where}: modality_config has no text that goes through the model's forward")
-        known = VECTOR_OUTPUTS if vector else ("last_hidden_state", None)
+        known = VECTOR_OUTPUTS if vector else outputs
         if text.get("method_output_name") not in known:
             raise BertfuseError(
                 f"{where}: modality_config takes {text.get('method_output_name')} of the model, not {known[0]}"

@@ -183,7 +183,9 @@ def _table_sizes(path: Path) -> dict[str, int]:
     from bertfuse.graph_rewrite import OPS
     from bertfuse.graph_rewrite.io import open_model
 
-    graph = open_model(path)[0].graph
+    model = open_model(path)[0]
+    graph = model.graph
+    said = next((entry.value for entry in model.metadata_props if entry.key == "bertfuse.vocab_size"), "")
     rows = {tensor.name: tensor.dims[0] for tensor in graph.initializer if len(tensor.dims) == 2}
     inputs = {value.name for value in graph.input}
     sizes: dict[str, int] = {}
@@ -197,4 +199,4 @@ def _table_sizes(path: Path) -> dict[str, int]:
             name = node.input[index]
             if name in inputs and node.input[table] in rows:
                 sizes[name] = min(sizes.get(name, 1 << 31), rows[node.input[table]])
-    return sizes
+    return sizes or ({"input_ids": int(said)} if said.isdigit() else {})

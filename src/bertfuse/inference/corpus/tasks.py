@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from bertfuse.errors import BertfuseError
+from bertfuse.model_folder.sentence_modules import SENTENCE
 
 from ..activations import labels_of, of_classifier, of_reranker
 from ..classifier import Classifier
@@ -17,6 +18,7 @@ from ..encoder import Encoder
 from ..model import Batch, Text, TextModel
 from ..reranker import Reranker
 from ..routed import RoutedEncoder
+from ..sparse_encoder import SparseEncoder
 from ..vectors import quantized
 
 _MODEL_FILES = ("*.onnx", "onnx/*.onnx", "*.safetensors", "*.json", "*/config.json")
@@ -71,15 +73,40 @@ class Wanted:
 
     def load(self, device: str | None, threads: int | None = None) -> Task:
         """The task with its model on `device`, which computes with that many threads on a CPU. Raises BertfuseError."""
-        made: Any = {"embed": Embed, "rerank": Rerank, "classify": Classify}[self.command]
+        made: Any = {"embed": _embed, "rerank": Rerank, "classify": Classify}[self.command]
         return made(self, {"device": device, "threads": threads} | self.options)
 
 
+def _embed(wanted: Wanted, options: dict[str, Any]) -> Task:
+    model = Encoder(wanted.model, **options)
+    if isinstance(model, RoutedEncoder):
+        raise BertfuseError(f"{wanted.model}: name the route (--route): {', '.join(model.routes)}")
+    return EmbedWords(wanted, model) if isinstance(model, SparseEncoder) else Embed(wanted, model)
+
+
+class EmbedWords:
+    """Weights of words: of each row those that are not 0, or the `truncate_dim` largest."""
+
+    def __init__(self, wanted: Wanted, model: SparseEncoder) -> None:
+        if wanted.normalize or wanted.precision != "float32":
+            raise BertfuseError(f"{wanted.model}: gives weights of words, which are float32 and not normalized")
+        self.model, self.labels, self.outputs = model, [], [SENTENCE]
+        self._before, self._most = model.prompt_text(wanted.prompt_name, wanted.prompt), wanted.truncate_dim
+
+    def text(self, row: tuple[str, ...]) -> Text:
+        return self._before + row[0]
+
+    def columns(self, batch: Batch) -> dict[str, np.ndarray]:
+        rows = self.model.words(batch, self._most)
+        made = {name: np.empty(len(rows), object) for name in ("indices", "values")}
+        for row, (indices, values) in enumerate(rows):
+            made["indices"][row], made["values"][row] = indices, values
+        return made
+
+
 class Embed:
-    def __init__(self, wanted: Wanted, options: dict[str, Any]) -> None:
-        self.model = Encoder(wanted.model, **options)
-        if isinstance(self.model, RoutedEncoder):
-            raise BertfuseError(f"{wanted.model}: name the route (--route): {', '.join(self.model.routes)}")
+    def __init__(self, wanted: Wanted, model: Encoder) -> None:
+        self.model = model
         self.labels: list[str] = []
         self._wanted = wanted
         if wanted.precision in ("int8", "uint8") and wanted.ranges is None:
