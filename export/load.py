@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertfuse.errors import ExportError, first_line
 from bertfuse.model_folder.files import read_json
+from bertfuse.model_folder.multi_vector import read_multi_vector
 from bertfuse.model_folder.sparse import read_sparse
 
 from .folder import TOKENIZER_FILES
-from .tasks import AUTO, SPARSE, TOWERS, Task
+from .tasks import AUTO, LATE_TASK, SPARSE, TOWERS, Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -76,6 +77,10 @@ def load_model(
         from .sparse import splade_encoder
 
         return splade_encoder(model, read_sparse(folder, name)), missing
+    if task.name == LATE_TASK.name:
+        from .sentence import token_encoder
+
+        return token_encoder(model, read_multi_vector(folder, name)), missing
     if task.name == "sentence-similarity":
         from .sentence import sentence_encoder
 

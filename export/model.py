@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertfuse.errors import BertfuseError, ExportError, first_line
 from bertfuse.model_folder.files import MODEL_FILE, ONNX_FOLDER, ORIGINAL_FILE, read_json
+from bertfuse.model_folder.multi_vector import read_multi_vector
 from bertfuse.model_folder.routes import ROUTES, Router, read_router
 from bertfuse.model_folder.sentence_modules import (
     SPARSE_STATIC,
@@ -35,7 +36,7 @@ from .quiet import beside_torch
 from .routes import split_routes
 from .saving import save
 from .source import check_source, copy_files, local_folder
-from .tasks import AUTO, SPARSE, Task, find_task, task_of_class, task_of_folder
+from .tasks import AUTO, LATE_TASK, SPARSE, Task, find_task, task_of_class, task_of_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -202,6 +203,8 @@ def _check_settings(folder: Path, task: Task, source: str) -> None:
     read_settings(folder, source)
     if task is SPARSE:
         read_sparse(folder, source)
+    if task is LATE_TASK:
+        read_multi_vector(folder, source)
     if task.name == "sentence-similarity":
         if module_list(folder, source) is None:
             raise ExportError(

@@ -11,6 +11,7 @@ import torch
 import transformers
 
 from bertfuse.errors import ExportError, first_line
+from bertfuse.model_folder.multi_vector import MultiVector
 from bertfuse.model_folder.sentence_modules import POOLINGS, SENTENCE, TOKENS, Module, read_modules, vector_of
 from bertfuse.model_folder.towers import takes_images
 
@@ -78,6 +79,19 @@ class SentenceEncoder(torch.nn.Module):
             module(features)
         changed = {} if features[TOKENS] is rows else {TOKENS: features[TOKENS]}
         return {"last_hidden_state": rows, SENTENCE: features[SENTENCE], **changed}
+
+
+class TokenEncoder(SentenceEncoder):
+    """A transformer with a vector for each of its tokens, made by the modules after it."""
+
+    def encoded(self, inputs: dict[str, torch.Tensor | None], mask: torch.Tensor | None) -> dict[str, torch.Tensor]:
+        """{"token_embeddings": [batch, sequence, size]} of int64 inputs."""
+        taken = inspect.signature(self.model.forward).parameters
+        found = self.model(**{name: t for name, t in inputs.items() if name in taken and t is not None})
+        features: Features = {TOKENS: found[0]}
+        for module in self.later:
+            module(features)
+        return {TOKENS: features[TOKENS]}
 
 
 class ImageEncoder(SentenceEncoder):
@@ -150,7 +164,10 @@ class _Normalize(torch.nn.Module):
 
     def forward(self, features: Features) -> None:
         given = features[self.reads]
-        features[self.writes] = torch.nn.functional.normalize(given, p=2.0, dim=given.dim() - 1)
+        if self.reads == TOKENS:  # without the expansion to all numbers, by which it would not be of each row alone
+            features[self.writes] = given / given.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+        else:
+            features[self.writes] = torch.nn.functional.normalize(given, p=2.0, dim=given.dim() - 1)
 
 
 class _LayerNorm(torch.nn.Module):
@@ -208,6 +225,11 @@ def sentence_encoder(model: Any, folder: Path, source: str = "") -> SentenceEnco
     modules = read_modules(folder, source)
     kind = ImageEncoder if takes_images(folder) else SentenceEncoder
     return kind(model, later=[_made(module) for module in modules.later], vector=vector_of(modules.first.folder))
+
+
+def token_encoder(model: Any, late: MultiVector) -> TokenEncoder:
+    """`model` with the modules after it. Raises BertfuseError where they have no weights."""
+    return TokenEncoder(model, later=[_made(module) for module in late.later])
 
 
 def static_encoder(folder: Path, source: str = "") -> StaticEncoder:

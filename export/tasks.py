@@ -8,6 +8,7 @@ from typing import Any
 
 from bertfuse.errors import ExportError
 from bertfuse.model_folder.files import read_any_json, read_json
+from bertfuse.model_folder.sentence_settings import LATE
 
 AUTO = "auto"
 
@@ -57,6 +58,8 @@ TASKS: dict[str, Task] = {
 SPARSE = Task(
     "sparse-encoding", "AutoModelForMaskedLM", {"sentence_embedding": _BATCH, "logits": _BATCH}, optional=("logits",)
 )
+# Of late interaction: sentence-transformers' MultiVectorEncoder, PyLate's ColBERT.
+LATE_TASK = Task("multi-vector-encoding", "AutoModel", {"token_embeddings": _SEQUENCE})
 # Of images, and of images and texts.
 IMAGE_TASKS: dict[str, Task] = {
     task.name: task
@@ -78,7 +81,7 @@ IMAGE_TASKS: dict[str, Task] = {
 
 def find_task(name: str) -> Task:
     """The task of that name; ExportError where there is none."""
-    known = TASKS | {SPARSE.name: SPARSE} | IMAGE_TASKS
+    known = TASKS | {SPARSE.name: SPARSE, LATE_TASK.name: LATE_TASK} | IMAGE_TASKS
     if name not in known:
         raise ExportError(f"task {name!r} is unknown: choose one of {', '.join([AUTO, *known])}")
     return known[name]
@@ -123,6 +126,8 @@ def task_of_folder(folder: Path, source: str) -> Task:
     modules = read_any_json(folder / "modules.json")
     if kind == "SparseEncoder" and modules is not None:
         return SPARSE
+    if kind in LATE:
+        return LATE_TASK
     if kind == "SentenceTransformer" and modules is not None:
         return TASKS["sentence-similarity"]
     architecture = _architecture(read_json(folder / "config.json"))

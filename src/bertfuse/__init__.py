@@ -25,6 +25,7 @@ _EXPORTS = {
     "compare_models": "bertfuse.measuring.compare",
     "Encoder": "bertfuse.inference",
     "SparseEncoder": "bertfuse.inference",
+    "MultiVectorEncoder": "bertfuse.inference",
     "Reranker": "bertfuse.inference",
     "Classifier": "bertfuse.inference",
     "Tagger": "bertfuse.inference",

@@ -16,6 +16,7 @@ from .classifier import Classifier
 from .encoder import Encoder
 from .mask_filler import MaskFiller
 from .model import TextModel
+from .multi_vector_encoder import MultiVectorEncoder
 from .question_answerer import QuestionAnswerer
 from .reranker import Reranker
 from .sparse_encoder import SparseEncoder
@@ -66,6 +67,7 @@ def answers(
         "sentence-similarity": _vectors,
         "feature-extraction": _vectors,
         "sparse-encoding": _words,
+        "multi-vector-encoding": _tokens,
         "text-classification": _labels,
         "token-classification": _entities,
         "fill-mask": _masks,
@@ -99,6 +101,20 @@ def _words(folder: Path, texts: list[str], pairs: list[str], options: dict[str, 
         for text, (indices, values), words in zip(texts, found, encoder.decode(found, TOP), strict=True)
     ]
     return rows, {}
+
+
+def _tokens(folder: Path, texts: list[str], pairs: list[str], options: dict[str, Any]) -> Answers:
+    encoder = MultiVectorEncoder(folder, **options)
+    if pairs:
+        queries, documents = encoder.encode_query(texts), encoder.encode_document(pairs)
+        scores = encoder.similarity_pairwise(queries, documents)
+        rows = zip(texts, pairs, scores.tolist(), strict=True)
+        return [{"text": a, "text_pair": b, "score": score} for a, b, score in rows], {"scores": scores}
+    found = encoder.encode_document(texts)
+    said = [
+        {"text": text, "tokens": len(rows), "embedding": rows.tolist()} for text, rows in zip(texts, found, strict=True)
+    ]
+    return said, {f"token_embeddings_{row}": vectors for row, vectors in enumerate(found)}
 
 
 def _labels(folder: Path, texts: list[str], pairs: list[str], options: dict[str, Any]) -> Answers:

@@ -13,7 +13,7 @@ import numpy as np
 from bertfuse.errors import BertfuseError
 from bertfuse.model_folder.files import folder_of
 from bertfuse.model_folder.sentence_modules import SENTENCE, TOKENS, read_modules, vector_size
-from bertfuse.model_folder.sentence_settings import check_similarity, read_settings
+from bertfuse.model_folder.sentence_settings import LATE, check_similarity, read_settings
 from bertfuse.model_folder.tokenizer import left_out
 from bertfuse.model_folder.towers import IMAGE, takes_images, towers_of, vector_output
 from bertfuse.runtime.session import CPU
@@ -22,6 +22,7 @@ from .batches import Tokens, padded
 from .devices import providers_on
 from .image_model import ImageModel
 from .model import Batch
+from .multi_vector_encoder import MultiVectorEncoder
 from .pooling import Pooling, normalized
 from .pools import EncoderPool
 from .prepare import has_routes, model_for, route_folder
@@ -34,7 +35,7 @@ TOKEN_OUTPUTS = (TOKENS, "last_hidden_state")  # where a model has both, pooling
 
 
 # What Encoder gives of folders of other classes of sentence-transformers.
-OTHERS: dict[str, type[PromptedModel]] = {"SparseEncoder": SparseEncoder}
+OTHERS: dict[str, type[PromptedModel]] = {"SparseEncoder": SparseEncoder, **dict.fromkeys(LATE, MultiVectorEncoder)}
 
 
 def _on_gpu(options: Mapping[str, Any]) -> bool:

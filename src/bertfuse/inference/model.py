@@ -289,7 +289,8 @@ class TextModel:
         else:
             length = self.fixed_length or max(1, int(lengths.max()))
             feed = {name: padded(array, lengths, length, fill) for name, (array, fill) in values.items()}
-            feed["attention_mask"] = (np.arange(length) < lengths[:, None]).astype(np.int64)
+            seen = lengths if tokens.seen is None else tokens.seen[filled]
+            feed["attention_mask"] = (np.arange(length) < seen[:, None]).astype(np.int64)
         taken = {name: _as(array, self._types[name]) for name, array in feed.items()}
         with ort_errors(str(self.path)):
             found = dict(zip(names, self.session.run(list(names), taken), strict=True))

@@ -17,6 +17,7 @@ from pathlib import Path
 from bertfuse import __version__
 from bertfuse.errors import BertfuseError
 from bertfuse.model_folder.files import MODEL_FILE, ONNX_FOLDER, find_model
+from bertfuse.model_folder.multi_vector import is_multi_vector, read_multi_vector
 from bertfuse.model_folder.routes import ROUTES, read_router, route_names
 from bertfuse.model_folder.sentence_modules import TABLES, first_module, pools_prompt
 from bertfuse.model_folder.towers import vector_output
@@ -137,7 +138,12 @@ def _make(source: Path, target: Path, on_gpu: bool, tokens: bool, say: Callable[
 
     dtypes = ("fp16", None) if on_gpu else (None,)
     # Kernels for packed rows may be missing, and float16 may be too coarse for a model.
-    options = [FuseOptions(dtype=dtype, padding=padding) for dtype in dtypes for padding in ("ragged", "keep")]
+    paddings = ("ragged", "keep")
+    if is_multi_vector(source):
+        expansion = read_multi_vector(source).expansion
+        if expansion is not None and not expansion.attend:
+            paddings = ("keep",)  # queries have vectors of tokens that no other sees
+    options = [FuseOptions(dtype=dtype, padding=padding) for dtype in dtypes for padding in paddings]
     providers = providers_on("cuda" if on_gpu else "cpu")
     made = optimize(
         source,

@@ -55,6 +55,7 @@ _TRANSFORMER_VALUES: dict[str, tuple[Any, ...]] = {
     "document_length": (None,),
     "query_expansion": (None,),
 }
+_OF_LATE_INTERACTION = ("query_length", "document_length", "query_expansion")
 # Arguments of from_pretrained that sentence_bert_config.json may hold, and those of them that change no vector here.
 _ARGUMENTS = {
     "model_args": {"attn_implementation", "torch_dtype", "dtype", "low_cpu_mem_usage", "use_safetensors"},
@@ -248,6 +249,7 @@ def check_transformer(
     source: str = "",
     task: str = "feature-extraction",
     outputs: Sequence[str | None] = ("last_hidden_state", None),
+    late: bool = False,
 ) -> None:
     """Raises BertfuseError for settings in sentence_bert_config.json that would be ignored, and for those of another
     task, or another of the model's outputs than these.
@@ -258,6 +260,8 @@ def check_transformer(
     if config.get("transformer_task", task) != task:
         raise BertfuseError(f"{where}: transformer_task is {config['transformer_task']!r}, not {task!r}")
     for key, taken in _TRANSFORMER_VALUES.items():
+        if late and key in _OF_LATE_INTERACTION:
+            continue  # multi_vector.py reads them
         if key in config and config[key] not in taken:
             raise BertfuseError(f"{where}: {key} is {config[key]!r}, which a sentence encoder's export cannot have")
     for key, known in _ARGUMENTS.items():

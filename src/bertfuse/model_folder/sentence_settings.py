@@ -11,16 +11,21 @@ from bertfuse.errors import BertfuseError
 from .files import read_json
 
 FILE = "config_sentence_transformers.json"
+LATE = ("MultiVectorEncoder", "ColBERT")  # of sentence-transformers, and of PyLate up to 3.x
+LATE_SIMILARITY_NAMES = ("maxsim", "meanmaxsim")
 SIMILARITY_NAMES = ("cosine", "dot", "euclidean", "manhattan")
 
 # Keys that change no result: what wrote the folder, what it needs, and which weights a half-precision load keeps.
 _NEUTRAL = {"__version__", "model_type", "requirements", "keep_in_fp32_modules"}
 _PROMPTS = {"prompts", "default_prompt_name"}
+_PYLATE = {"query_length", "document_length", "query_expansion", "do_query_expansion", "attend_to_expansion_tokens"}
+_PYLATE |= {"query_prefix", "document_prefix", "skiplist_words", "truncate_dim"}
 # By model_type: the keys that are applied.
 KEYS: dict[str, set[str]] = {
     "SentenceTransformer": {*_NEUTRAL, *_PROMPTS, "similarity_fn_name", "truncate_dim"},
     "CrossEncoder": {*_NEUTRAL, *_PROMPTS, "activation_fn"},
     "SparseEncoder": {*_NEUTRAL, *_PROMPTS, "similarity_fn_name", "max_active_dims"},
+    **{kind: {*_NEUTRAL, *_PROMPTS, *_PYLATE, "similarity_fn_name"} for kind in LATE},
 }
 
 
@@ -62,7 +67,12 @@ def read_settings(folder: Path, source: str = "") -> SentenceSettings:
         if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
             raise BertfuseError(f"{where}: {key} is {size!r}, not a whole number of 1 or more")
     similarity: Any = found.get("similarity_fn_name") or ("dot" if kind == "SparseEncoder" else "cosine")
-    check_similarity(similarity, where)
+    if kind in LATE:
+        if found.get("truncate_dim") is not None:
+            raise BertfuseError(f"{where}: has truncate_dim, which vectors of tokens do not have here")
+        similarity = similarity if similarity in LATE_SIMILARITY_NAMES else LATE_SIMILARITY_NAMES[0]
+    else:
+        check_similarity(similarity, where)
     return SentenceSettings(kind, prompts, name, similarity, found.get("truncate_dim"), found.get("max_active_dims"))
 
 

@@ -57,15 +57,22 @@ def _parquet(path: Path, results: Results) -> None:
             made[name] = pa.array([results.labels[index] for index in values], "string")
         elif values.dtype == object:
             bounds = np.cumsum([0, *map(len, values)])
-            made[name] = pa.LargeListArray.from_arrays(pa.array(bounds, "int64"), pa.array(np.concatenate(values)))
+            made[name] = pa.LargeListArray.from_arrays(pa.array(bounds, "int64"), _array(np.concatenate(values)))
         elif values.ndim == 1:
             made[name] = pa.array(values)
         else:
-            flat = pa.array(np.ascontiguousarray(values).reshape(-1))
-            made[name] = pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+            made[name] = _array(values)
     with replacing(path) as temporary:
         # Vectors are noise to a compressor.
         parquet.write_table(pa.table(made), temporary, compression="none", use_dictionary=False)
+
+
+def _array(values: np.ndarray) -> Any:
+    """pyarrow's of [rows] or [rows, size]."""
+    import pyarrow as pa
+
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+    return flat if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
 
 
 def _npy(path: Path, results: Results) -> None:
