@@ -12,7 +12,7 @@ import transformers
 
 from bertfuse.errors import ExportError, first_line
 from bertfuse.model_folder.multi_vector import MultiVector
-from bertfuse.model_folder.sentence_modules import POOLINGS, SENTENCE, TOKENS, Module, read_modules, vector_of
+from bertfuse.model_folder.sentence_modules import M3_FILES, POOLINGS, SENTENCE, TOKENS, Module, read_modules, vector_of
 from bertfuse.model_folder.towers import takes_images
 
 Features = dict[str, Any]
@@ -79,6 +79,26 @@ class SentenceEncoder(torch.nn.Module):
             module(features)
         changed = {} if features[TOKENS] is rows else {TOKENS: features[TOKENS]}
         return {"last_hidden_state": rows, SENTENCE: features[SENTENCE], **changed}
+
+
+class M3Encoder(SentenceEncoder):
+    """bge-m3: beside the sentence's vector each token's weight and vector, from the same rows.
+
+    Args:
+        weights, vectors: layers [hidden] to [1] and to [size].
+    """
+
+    def __init__(self, model: Any, weights: torch.nn.Linear, vectors: torch.nn.Linear, **options: Any) -> None:
+        super().__init__(model, **options)
+        self.weights, self.vectors = weights, vectors
+
+    def encoded(self, inputs: dict[str, torch.Tensor | None], mask: torch.Tensor | None) -> dict[str, torch.Tensor]:
+        """As SentenceEncoder's, and "sparse_vecs" [batch, sequence, 1] and "colbert_vecs" [batch, sequence, size]."""
+        found = super().encoded(inputs, mask)
+        rows = found["last_hidden_state"]
+        features: Features = {TOKENS: self.vectors(rows)}
+        _Normalize(TOKENS, TOKENS)(features)
+        return {**found, "sparse_vecs": self.weights(rows).relu(), "colbert_vecs": features[TOKENS]}
 
 
 class TokenEncoder(SentenceEncoder):
@@ -223,8 +243,23 @@ def sentence_encoder(model: Any, folder: Path, source: str = "") -> SentenceEnco
     Raises BertfuseError where they name a module or a setting that is not known here.
     """
     modules = read_modules(folder, source)
+    if all((folder / file).is_file() for file in M3_FILES.values()):
+        layers = {name: _layer(folder / file) for name, file in M3_FILES.items()}
+        made = [_made(module) for module in modules.later]
+        return M3Encoder(model, layers["sparse_vecs"], layers["colbert_vecs"], later=made)
     kind = ImageEncoder if takes_images(folder) else SentenceEncoder
     return kind(model, later=[_made(module) for module in modules.later], vector=vector_of(modules.first.folder))
+
+
+def _layer(file: Path) -> torch.nn.Linear:
+    """A linear layer that torch.save wrote, read without running what a pickle may hold. Raises ExportError."""
+    try:
+        tensors = torch.load(file, map_location="cpu", weights_only=True)
+        layer = torch.nn.Linear(*reversed(tensors["weight"].shape), bias="bias" in tensors)
+        layer.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
+    except Exception as error:  # torch raises many
+        raise ExportError(f"{file}: holds no linear layer: {first_line(error)}; copy the model again") from error
+    return layer
 
 
 def token_encoder(model: Any, late: MultiVector) -> TokenEncoder:

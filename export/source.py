@@ -23,7 +23,8 @@ from bertfuse.model_folder.sparse import read_sparse
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
 # Files of other frameworks and formats, and of quantised variants, are not fetched.
 _NOT_FETCHED = ["*.h5", "*.msgpack", "*.ot", "*.onnx", "*.onnx_data", "*.tflite", "*.gguf", "*.mlmodel", "*.npz"]
-_NOT_FETCHED += ["onnx/*", "openvino/*", "coreml/*", "*.pt", "*.pth", "*.ckpt"]
+_NOT_FETCHED += ["onnx/*", "openvino/*", "coreml/*", "*.pth", "*.ckpt"]
+_NOT_FETCHED += ["*[!r].pt", "optimizer.pt", "scheduler.pt"]  # but bge-m3's sparse_linear.pt and colbert_linear.pt
 _WEIGHT_SUFFIXES = [".safetensors", ".bin", ".h5", ".msgpack", ".ot", ".onnx", ".onnx_data", ".tflite", ".gguf"]
 _WEIGHT_SUFFIXES += [".mlmodel", ".npz", ".pt", ".pth", ".ckpt", ".data", ".original", ".plan"]
 _NOT_COPIED = re.compile(r"^(\..*|__pycache__|onnx|openvino|coreml|checkpoint-\d+)$")

@@ -8,6 +8,7 @@ from typing import Any
 
 from bertfuse.errors import ExportError
 from bertfuse.model_folder.files import read_any_json, read_json
+from bertfuse.model_folder.sentence_modules import M3_FILES
 from bertfuse.model_folder.sentence_settings import LATE
 
 AUTO = "auto"
@@ -41,8 +42,13 @@ TASKS: dict[str, Task] = {
         Task(
             "sentence-similarity",
             "AutoModel",
-            {"last_hidden_state": _SEQUENCE, "token_embeddings": _SEQUENCE, "sentence_embedding": _BATCH},
-            optional=("last_hidden_state", "token_embeddings"),
+            {
+                "last_hidden_state": _SEQUENCE,
+                "token_embeddings": _SEQUENCE,
+                "sentence_embedding": _BATCH,
+                **dict.fromkeys(M3_FILES, _SEQUENCE),
+            },
+            optional=("last_hidden_state", "token_embeddings", *M3_FILES),
         ),
         Task("fill-mask", "AutoModelForMaskedLM", {"logits": _SEQUENCE}),
         Task("text-classification", "AutoModelForSequenceClassification", {"logits": _BATCH}),
@@ -103,7 +109,7 @@ PAIRS = ("CLIPModel", "SiglipModel")
 
 def task_of_class(name: str, source: str) -> Task:
     """The task of a model class; ExportError where it has a head that cannot be exported."""
-    if name in ("SentenceEncoder", "ImageEncoder"):
+    if name in ("SentenceEncoder", "M3Encoder", "ImageEncoder"):
         return TASKS["sentence-similarity"]
     if name in PAIRS:
         return IMAGE_TASKS["zero-shot-image-classification"]

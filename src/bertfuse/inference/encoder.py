@@ -12,9 +12,9 @@ import numpy as np
 
 from bertfuse.errors import BertfuseError
 from bertfuse.model_folder.files import folder_of
-from bertfuse.model_folder.sentence_modules import SENTENCE, TOKENS, read_modules, vector_size
+from bertfuse.model_folder.sentence_modules import M3_FILES, SENTENCE, TOKENS, read_modules, vector_size
 from bertfuse.model_folder.sentence_settings import LATE, check_similarity, read_settings
-from bertfuse.model_folder.tokenizer import left_out
+from bertfuse.model_folder.tokenizer import left_out, special_token
 from bertfuse.model_folder.towers import IMAGE, takes_images, towers_of, vector_output
 from bertfuse.runtime.session import CPU
 
@@ -28,7 +28,7 @@ from .pools import EncoderPool
 from .prepare import has_routes, model_for, route_folder
 from .prompts import PromptedModel
 from .routed import RoutedEncoder
-from .sparse_encoder import SparseEncoder
+from .sparse_encoder import SparseEncoder, SparseVectors, largest_of_each
 from .vectors import PAIRWISE, SIMILARITIES, as_tensor, check_precision, quantized
 
 TOKEN_OUTPUTS = (TOKENS, "last_hidden_state")  # where a model has both, pooling reads the first
@@ -240,6 +240,37 @@ class Encoder(PromptedModel):
                         "attention_mask": np.ones(length, np.int64),
                     }
         return made
+
+    def encode_all(
+        self, sentences: Iterable[str], batch_size: int | None = None, show_progress_bar: bool = False
+    ) -> dict[str, Any]:
+        """Of bge-m3 all that it makes of texts, from one pass, by FlagEmbedding's names.
+
+        "dense_vecs" are `encode`'s float32 [N, size]; "lexical_weights" SparseVectors, of each token of the vocabulary
+        the largest weight; "colbert_vecs" a list of float32 [tokens, size], of all tokens but the first, of length 1.
+        How alike texts are: `similarity`, SparseVectors.dot, and `maxsim` of inference.multi_vector_encoder. Raises
+        BertfuseError for a model without these.
+        """
+        maker = self._with_tokens
+        for output in M3_FILES:
+            maker.require(output, "weights and vectors of tokens")
+        texts, wanted = list(sentences), [self.output, *M3_FILES]
+        before = self.prompt_text(None, None)
+        texts = [before + text if isinstance(text, str) else text for text in texts]
+        dense = np.empty((len(texts), self.dimension or 0), np.float32)
+        words: list[Any] = [None] * len(texts)
+        vectors: list[Any] = [None] * len(texts)
+        unused = [special_token(self.folder, f"{name}_token") for name in ("cls", "eos", "sep", "pad", "unk")]
+        special = {self.tokenizer.token_to_id(token) for token in unused if token is not None}
+        options = {"batch_size": batch_size, "show_progress_bar": show_progress_bar, "encodings": True}
+        for batch in maker.run(texts, wanted, **options):
+            dense[batch.rows] = maker.vectors(batch)
+            for at, (row, length) in enumerate(zip(batch.rows, batch.lengths, strict=True)):
+                weights = batch.outputs["sparse_vecs"][at, :length, 0].astype(np.float32)
+                words[row] = largest_of_each(np.array(batch.encodings[at].ids, np.int64), weights, special)
+                vectors[row] = batch.outputs["colbert_vecs"][at, 1:length].astype(np.float32)
+        size = self.tokenizer.get_vocab_size(with_added_tokens=True)
+        return {"dense_vecs": dense, "lexical_weights": SparseVectors(words, size), "colbert_vecs": vectors}
 
     def start_multi_process_pool(self, target_devices: Sequence[str] | None = None) -> EncoderPool:
         """A process for each of these devices ("cpu", "cuda:1"; None: every GPU, else four on the CPU), for `encode`.

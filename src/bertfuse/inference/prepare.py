@@ -119,7 +119,8 @@ def _digest(path: Path, on_gpu: bool, tokens: bool) -> str:
     from bertfuse.runtime.library import library_path
 
     found = hashlib.blake2b(f"{__version__} {_FORMAT} {on_gpu} {tokens}".encode(), digest_size=10)
-    files = {*files_to_copy(path), *(file.relative_to(path) for file in path.glob("*.safetensors"))}
+    weights = [*path.glob("*.safetensors"), *path.glob("*_linear.pt")]
+    files = {*files_to_copy(path), *(file.relative_to(path) for file in weights)}
     sources = [(str(name), path / name) for name in sorted(files)]
     if on_gpu:  # which kernels there are decides what is made
         sources.append(("library", library_path()))

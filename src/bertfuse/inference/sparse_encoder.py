@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -173,3 +173,12 @@ def largest(weights: np.ndarray, most: int | None = None) -> tuple[np.ndarray, n
     if most is not None and len(found) > most:
         found = np.sort(found[np.argpartition(-weights[found], most - 1)[:most]])
     return found.astype(np.int32), weights[found]
+
+
+def largest_of_each(ids: np.ndarray, weights: np.ndarray, left_out: Collection[int | None]) -> Any:
+    """int32 ids, ascending, and of each the largest of float32 `weights`, those above 0; both given of tokens [T]."""
+    kept = (weights > 0) & ~np.isin(ids, [one for one in left_out if one is not None])
+    found, places = np.unique(ids[kept], return_inverse=True)
+    best = np.zeros(len(found), np.float32)
+    np.maximum.at(best, places, weights[kept])
+    return found.astype(np.int32), best

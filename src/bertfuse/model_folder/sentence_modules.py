@@ -30,6 +30,8 @@ POOLING_FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 POOLINGS = tuple(POOLING_FLAGS.values())
+# Of bge-m3, beside the encoder: layers that give each token a weight, and a vector; and the outputs that they become.
+M3_FILES = {"sparse_vecs": "sparse_linear.pt", "colbert_vecs": "colbert_linear.pt"}
 VECTOR_OUTPUTS = ("text_embeds", "image_embeds", "pooler_output")  # of a model's outputs, those that are vectors
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "Sigmoid", "SiLU", "LeakyReLU", "ELU", "Softplus")
 
