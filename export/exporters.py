@@ -10,7 +10,7 @@ from bertfuse.errors import ExportError, first_line
 from bertfuse.model_folder.files import longest_sequence
 
 from .shortcuts import shortcuts
-from .tasks import INPUTS, Task
+from .tasks import INPUTS, PIXELS, Task
 
 if TYPE_CHECKING:
     import onnx_ir
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 OPSETS = {"dynamo": (20, 18, 23), "torchscript": (17, 14, 20)}
 
 # Neither size may be 1 (it would be taken for a constant), and no size may be equal to another one.
-_BATCH, _SEQUENCE = 2, 7
+_BATCH, _SEQUENCE, _IMAGES = 2, 7, 3
 
 
 def check_opset(exporter: str, opset: int | None) -> int:
@@ -37,28 +37,48 @@ def check_opset(exporter: str, opset: int | None) -> int:
 
 
 def model_inputs(model: PreTrainedModel, shape: tuple[int, int] | None = None) -> dict[str, torch.Tensor]:
-    """Example inputs, int64 of `shape` (by default of no special one), for those of INPUTS that the model takes."""
+    """Example inputs for those of INPUTS that the model takes: int64 of `shape` (by default of no special one), and
+    images as many as its first number.
+    """
     import torch
 
     parameters = inspect.signature(model.forward).parameters
     names = [name for name in INPUTS if name in parameters]
-    if "token_type_ids" in names and getattr(model.config, "type_vocab_size", 0) < 2:
+    config = getattr(model.config, "text_config", model.config)
+    if "token_type_ids" in names and getattr(config, "type_vocab_size", 0) < 2:
         names.remove("token_type_ids")
+    pixels = {PIXELS: _images(model, shape[0] if shape else _IMAGES)} if PIXELS in names else {}
     if "input_ids" not in names:
-        raise ExportError(f"{type(model).__name__} takes no input_ids: not a text encoder")
-    longest = longest_sequence(model.config.to_dict()) or max(_SEQUENCE, *(shape or (0,)))
+        if not pixels:
+            raise ExportError(
+                f"{type(model).__name__} takes neither input_ids nor {PIXELS}: no encoder of texts or images"
+            )
+        return pixels
+    longest = longest_sequence(config.to_dict()) or max(_SEQUENCE, *(shape or (0,)))
     shape = shape or (_BATCH, min(_SEQUENCE, longest))
     if shape[1] > longest:
         raise ExportError(f"a sequence of {shape[1]} is longer than {type(model).__name__}'s positions ({longest})")
-    low = (getattr(model.config, "pad_token_id", None) or 0) + 1
+    low = (getattr(config, "pad_token_id", None) or 0) + 1
     ids = torch.arange(shape[0] * shape[1]).reshape(shape) + low
-    tensors = {
-        "input_ids": ids % model.config.vocab_size,
+    tensors = pixels | {
+        "input_ids": ids % config.vocab_size,
         "attention_mask": torch.ones(shape, dtype=torch.int64),
         "token_type_ids": torch.zeros(shape, dtype=torch.int64),
     }
     tensors["attention_mask"][-1, 1:][-2:] = 0
     return {name: tensors[name] for name in names}
+
+
+def _images(model: PreTrainedModel, count: int) -> torch.Tensor:
+    """float32 [count, channels, height, width] of the size that the model is made for."""
+    import torch
+
+    config = getattr(model.config, "vision_config", model.config)
+    size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", 3)
+    sizes = [size, size] if isinstance(size, int) else list(size or ())
+    if len(sizes) != 2:
+        raise ExportError(f"{type(model).__name__}: its configuration has no image_size: images of which size it takes")
+    return torch.linspace(-1, 1, count * channels * sizes[0] * sizes[1]).reshape(count, channels, *sizes)
 
 
 def select_outputs(model: PreTrainedModel, task: Task, inputs: dict[str, torch.Tensor], skip: set[str]) -> list[str]:
@@ -69,7 +89,8 @@ def select_outputs(model: PreTrainedModel, task: Task, inputs: dict[str, torch.T
         with torch.no_grad():
             present = model(**inputs)
     except Exception as error:
-        raise ExportError(f"{type(model).__name__}: does not run on text inputs: {first_line(error)}") from error
+        what = "images" if list(inputs) == [PIXELS] else "text inputs"
+        raise ExportError(f"{type(model).__name__}: does not run on {what}: {first_line(error)}") from error
     names = []
     for name in task.outputs:
         if name not in skip and present.get(name) is not None:
@@ -113,17 +134,19 @@ def run_exporter(
     import torch
 
     names = list(inputs)
-    axes = {0: "batch", 1: "sequence"}
+    axes = [_axes(name, list(inputs)) for name in names]
     common: dict[str, Any] = {"input_names": names, "output_names": outputs, "opset_version": opset, "verbose": False}
     module = _wrapper(model, names, outputs)
     try:
         with torch.no_grad():
             if exporter == "dynamo":
-                options = {"dynamic_shapes": {"tensors": tuple(dict(axes) for _ in names)}} if dynamic else {}
+                options = {"dynamic_shapes": {"tensors": tuple(axes)}} if dynamic else {}
                 exported = _by_dynamo(module, tuple(inputs.values()), options | common)
             else:
                 file = scratch / "traced.onnx"
-                named = {name: axes for name in names} | {name: task.outputs[name] for name in outputs}
+                named = dict(zip(names, axes, strict=True)) | {name: task.outputs[name] for name in outputs}
+                if names == [PIXELS]:  # as many rows as there are patches
+                    named = {name: {0: given[0]} for name, given in named.items()}
                 torch.onnx.export(
                     module,
                     tuple(inputs.values()),
@@ -140,9 +163,29 @@ def run_exporter(
         raise ExportError(
             f"{type(model).__name__}: the {exporter} exporter failed: {reason}; try --exporter {other}"
         ) from error
+    if names == [PIXELS]:
+        _shape_outputs(exported, module, inputs)
     _check_exported(exported, exporter, opset, dynamic)
     _clean(exported)
     return exported
+
+
+def _shape_outputs(exported: onnx_ir.Model, module: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> None:
+    """Gives outputs their sizes, which tracing leaves open: of images of one size all but the first are constants."""
+    import onnx_ir
+    import torch
+
+    with torch.no_grad():
+        found = module(*inputs.values())
+    for value, tensor in zip(exported.graph.outputs, found, strict=True):
+        if value.shape is not None:
+            value.shape = onnx_ir.Shape([value.shape[0], *tensor.shape[1:]])
+
+
+def _axes(name: str, names: list[str]) -> dict[int, str]:
+    """The dynamic axes of an input: where a model takes texts and images, as many of each as there are."""
+    images, texts = ("image_batch", "text_batch") if PIXELS in names and len(names) > 1 else ("batch", "batch")
+    return {0: images} if name == PIXELS else {0: texts, 1: "sequence"}
 
 
 def _by_dynamo(module: torch.nn.Module, tensors: tuple[torch.Tensor, ...], options: dict[str, Any]) -> onnx_ir.Model:
@@ -166,7 +209,8 @@ def _root(error: BaseException) -> BaseException:
 
 def _check_exported(exported: onnx_ir.Model, exporter: str, opset: int, dynamic: bool) -> None:
     for value in exported.graph.inputs if dynamic else ():
-        fixed = [int(size) for size in (value.shape or ())[:2] if isinstance(size, int)]
+        dynamic_axes = (value.shape or ())[: 1 if value.name == PIXELS else 2]
+        fixed = [int(size) for size in dynamic_axes if isinstance(size, int)]
         if fixed:
             raise ExportError(f"input {value.name}: the {exporter} exporter made the size {fixed[0]} a constant")
     # The dynamo exporter keeps its own opset, with a warning only, where it cannot convert.

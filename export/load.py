@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertfuse.errors import ExportError, first_line
+from bertfuse.model_folder.files import read_json
+from bertfuse.model_folder.multi_vector import read_multi_vector
+from bertfuse.model_folder.sparse import read_sparse
 
 from .folder import TOKENIZER_FILES
-from .tasks import AUTO, Task
+from .tasks import AUTO, LATE_TASK, SPARSE, TOWERS, Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -38,9 +41,11 @@ def load_model(
     import transformers
 
     name = name or str(folder)
+    named = read_json(folder / "config.json").get("architectures") or [""]
+    tower = named[0] if task.auto_class == "AutoModel" and named[0] in TOWERS else ""
 
     def load(implementation: str) -> Any:
-        return getattr(transformers, task.auto_class).from_pretrained(
+        return getattr(transformers, tower or task.auto_class).from_pretrained(
             str(folder),
             attn_implementation=implementation,
             use_safetensors=None if allow_pickle else True,
@@ -68,6 +73,14 @@ def load_model(
             f"{name}: config.json names no head, but the checkpoint has weights of one ({dropped[0]}); name its task"
             " (--task), feature-extraction for the encoder alone"
         )
+    if task.name == SPARSE.name:
+        from .sparse import splade_encoder
+
+        return splade_encoder(model, read_sparse(folder, name)), missing
+    if task.name == LATE_TASK.name:
+        from .sentence import token_encoder
+
+        return token_encoder(model, read_multi_vector(folder, name)), missing
     if task.name == "sentence-similarity":
         from .sentence import sentence_encoder
 

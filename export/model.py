@@ -15,9 +15,18 @@ from typing import TYPE_CHECKING, Any
 
 from bertfuse.errors import BertfuseError, ExportError, first_line
 from bertfuse.model_folder.files import MODEL_FILE, ONNX_FOLDER, ORIGINAL_FILE, read_json
+from bertfuse.model_folder.multi_vector import read_multi_vector
 from bertfuse.model_folder.routes import ROUTES, Router, read_router
-from bertfuse.model_folder.sentence_modules import STATIC, check_sparse, first_module, module_list, read_modules
+from bertfuse.model_folder.sentence_modules import (
+    SPARSE_STATIC,
+    STATIC,
+    TABLES,
+    first_module,
+    module_list,
+    read_modules,
+)
 from bertfuse.model_folder.sentence_settings import read_settings
+from bertfuse.model_folder.sparse import read_sparse
 from bertfuse.model_folder.tokenizer import open_tokenizer
 
 from .exporters import OPSETS, check_opset, model_inputs, run_exporter, select_outputs
@@ -27,7 +36,7 @@ from .quiet import beside_torch
 from .routes import split_routes
 from .saving import save
 from .source import check_source, copy_files, local_folder
-from .tasks import AUTO, Task, find_task, task_of_class, task_of_folder
+from .tasks import AUTO, LATE_TASK, SPARSE, Task, find_task, task_of_class, task_of_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -115,7 +124,7 @@ def export_model(
         if Path(source).expanduser().exists():
             check_apart(Path(source).expanduser(), target)
         folder = local_folder(source, allow_pickle, say)
-        router = read_router(folder, source) if task in (AUTO, "sentence-similarity") else None
+        router = read_router(folder, source) if task in (AUTO, "sentence-similarity", SPARSE.name) else None
         if router is not None:
             options = {"opset": opset, "exporter": exporter, "attention": attention, "dtype": dtype}
             options |= {"allow_pickle": allow_pickle, "static_shape": static_shape, "original": original}
@@ -139,6 +148,10 @@ def export_model(
                     from .sentence import static_encoder
 
                     model = static_encoder(folder, source)
+                elif spec is SPARSE and first_module(folder).kind == SPARSE_STATIC:
+                    from .sparse import sparse_static_encoder
+
+                    model = sparse_static_encoder(read_sparse(folder, source))
                 else:
                     model, missing = load_model(folder, spec, attention, allow_pickle, source, keep_heads=encoder)
             with _prepared(model, attention, dtype, own=not in_memory) as prepared:
@@ -179,7 +192,7 @@ def _export_routes(router: Router, folder: Path, target: Path, options: dict[str
     parts: dict[str, Path] = {}
     with output_folder(target, STALE_MODELS | STALE_SETTINGS) as scratch, tempfile.TemporaryDirectory() as links:
         for route, part in split_routes(router, folder, Path(links)).items():
-            made = export_model(part, scratch / ROUTES / route, task="sentence-similarity", **options)
+            made = export_model(part, scratch / ROUTES / route, **options)
             parts[route] = made.relative_to(scratch)
         copy_files(folder, scratch, without=target)
     return target / parts[router.route(None) or next(iter(parts))]
@@ -187,8 +200,11 @@ def _export_routes(router: Router, folder: Path, target: Path, options: dict[str
 
 def _check_settings(folder: Path, task: Task, source: str) -> None:
     """Raises BertfuseError for settings of the folder that would make other results than its own library's."""
-    if read_settings(folder, source).model_type == "SparseEncoder":
-        check_sparse(folder, source)
+    read_settings(folder, source)
+    if task is SPARSE:
+        read_sparse(folder, source)
+    if task is LATE_TASK:
+        read_multi_vector(folder, source)
     if task.name == "sentence-similarity":
         if module_list(folder, source) is None:
             raise ExportError(
@@ -207,7 +223,7 @@ def _add_tokenizer(folder: Path, target: Path) -> None:
     """Writes tokenizer.json where the source has a tokenizer in older files only, or where its other files change what
     tokenizer.json says: `run` and others read no other.
     """
-    if first_module(folder).kind == STATIC:
+    if first_module(folder).kind in TABLES:
         return
     tokenizer = getattr(load_tokenizer(folder), "backend_tokenizer", None)
     if tokenizer is None:
@@ -282,7 +298,14 @@ def _metadata(model: PreTrainedModel, task: str, exporter: str, attention: str, 
         "torch_version": torch.__version__,
         "transformers_version": transformers.__version__,
     }
-    for name in ("model_type", "num_hidden_layers", "num_attention_heads", "hidden_size", "layer_norm_eps"):
+    for name in (
+        "model_type",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "hidden_size",
+        "layer_norm_eps",
+        "vocab_size",
+    ):
         if getattr(model.config, name, None) is not None:
             values[name] = str(getattr(model.config, name))
     return {f"bertfuse.{name}": value for name, value in values.items()}

@@ -11,7 +11,9 @@ import torch
 import transformers
 
 from bertfuse.errors import ExportError, first_line
-from bertfuse.model_folder.sentence_modules import POOLINGS, SENTENCE, TOKENS, Module, read_modules
+from bertfuse.model_folder.multi_vector import MultiVector
+from bertfuse.model_folder.sentence_modules import M3_FILES, POOLINGS, SENTENCE, TOKENS, Module, read_modules, vector_of
+from bertfuse.model_folder.towers import takes_images
 
 Features = dict[str, Any]
 
@@ -25,6 +27,7 @@ class SentenceEncoder(torch.nn.Module):
             Padding counts in none.
         normalize: whether the result has length 1.
         later: the modules after the transformer, in place of these two.
+        vector: which of the model's outputs is the row's vector already; None: what is pooled.
     """
 
     def __init__(
@@ -33,6 +36,7 @@ class SentenceEncoder(torch.nn.Module):
         pooling: tuple[str, ...] = ("mean",),
         normalize: bool = True,
         later: Sequence[torch.nn.Module] | None = None,
+        vector: str | None = None,
     ) -> None:
         super().__init__()
         if later is None:
@@ -42,6 +46,7 @@ class SentenceEncoder(torch.nn.Module):
             later = [_Pooling(pooling), *([_Normalize(SENTENCE, SENTENCE)] if normalize else [])]
         self.model = model
         self.later = torch.nn.ModuleList(later)
+        self.vector = vector
 
     @property
     def config(self) -> Any:
@@ -57,16 +62,64 @@ class SentenceEncoder(torch.nn.Module):
         "token_embeddings" [batch, sequence, size] where a module changes the rows before they are pooled.
         """
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        return self.encoded(inputs, attention_mask)
+
+    def encoded(self, inputs: dict[str, torch.Tensor | None], mask: torch.Tensor | None) -> dict[str, torch.Tensor]:
+        """As `forward`, of whatever inputs the model has; `mask` is that of its tokens."""
         taken = inspect.signature(self.model.forward).parameters
         layers = any(isinstance(module, _WeightedLayers) for module in self.later)
         options = {"output_hidden_states": True} if layers else {}
         found = self.model(**{name: t for name, t in inputs.items() if name in taken and t is not None}, **options)
-        features: Features = {TOKENS: found[0], "mask": attention_mask}
+        rows = found[0] if self.vector is None else found["last_hidden_state"]
+        features: Features = {TOKENS: rows, "mask": mask}
+        if self.vector is not None:
+            features[SENTENCE] = found[self.vector]
         features["layers"] = found.hidden_states if layers else None
         for module in self.later:
             module(features)
-        changed = {} if features[TOKENS] is found[0] else {TOKENS: features[TOKENS]}
-        return {"last_hidden_state": found[0], SENTENCE: features[SENTENCE], **changed}
+        changed = {} if features[TOKENS] is rows else {TOKENS: features[TOKENS]}
+        return {"last_hidden_state": rows, SENTENCE: features[SENTENCE], **changed}
+
+
+class M3Encoder(SentenceEncoder):
+    """bge-m3: beside the sentence's vector each token's weight and vector, from the same rows.
+
+    Args:
+        weights, vectors: layers [hidden] to [1] and to [size].
+    """
+
+    def __init__(self, model: Any, weights: torch.nn.Linear, vectors: torch.nn.Linear, **options: Any) -> None:
+        super().__init__(model, **options)
+        self.weights, self.vectors = weights, vectors
+
+    def encoded(self, inputs: dict[str, torch.Tensor | None], mask: torch.Tensor | None) -> dict[str, torch.Tensor]:
+        """As SentenceEncoder's, and "sparse_vecs" [batch, sequence, 1] and "colbert_vecs" [batch, sequence, size]."""
+        found = super().encoded(inputs, mask)
+        rows = found["last_hidden_state"]
+        features: Features = {TOKENS: self.vectors(rows)}
+        _Normalize(TOKENS, TOKENS)(features)
+        return {**found, "sparse_vecs": self.weights(rows).relu(), "colbert_vecs": features[TOKENS]}
+
+
+class TokenEncoder(SentenceEncoder):
+    """A transformer with a vector for each of its tokens, made by the modules after it."""
+
+    def encoded(self, inputs: dict[str, torch.Tensor | None], mask: torch.Tensor | None) -> dict[str, torch.Tensor]:
+        """{"token_embeddings": [batch, sequence, size]} of int64 inputs."""
+        taken = inspect.signature(self.model.forward).parameters
+        found = self.model(**{name: t for name, t in inputs.items() if name in taken and t is not None})
+        features: Features = {TOKENS: found[0]}
+        for module in self.later:
+            module(features)
+        return {TOKENS: features[TOKENS]}
+
+
+class ImageEncoder(SentenceEncoder):
+    """A model of images whose output `vector` is theirs, with the modules after it."""
+
+    def forward(self, pixel_values) -> dict[str, torch.Tensor]:
+        """{"last_hidden_state": [batch, patches, hidden], "sentence_embedding": [batch, size]} of float images."""
+        return self.encoded({"pixel_values": pixel_values}, None)
 
 
 class StaticEncoder(torch.nn.Module):
@@ -131,7 +184,10 @@ class _Normalize(torch.nn.Module):
 
     def forward(self, features: Features) -> None:
         given = features[self.reads]
-        features[self.writes] = torch.nn.functional.normalize(given, p=2.0, dim=given.dim() - 1)
+        if self.reads == TOKENS:  # without the expansion to all numbers, by which it would not be of each row alone
+            features[self.writes] = given / given.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+        else:
+            features[self.writes] = torch.nn.functional.normalize(given, p=2.0, dim=given.dim() - 1)
 
 
 class _LayerNorm(torch.nn.Module):
@@ -186,13 +242,35 @@ def sentence_encoder(model: Any, folder: Path, source: str = "") -> SentenceEnco
 
     Raises BertfuseError where they name a module or a setting that is not known here.
     """
-    return SentenceEncoder(model, later=[_made(module) for module in read_modules(folder, source).later])
+    modules = read_modules(folder, source)
+    if all((folder / file).is_file() for file in M3_FILES.values()):
+        layers = {name: _layer(folder / file) for name, file in M3_FILES.items()}
+        made = [_made(module) for module in modules.later]
+        return M3Encoder(model, layers["sparse_vecs"], layers["colbert_vecs"], later=made)
+    kind = ImageEncoder if takes_images(folder) else SentenceEncoder
+    return kind(model, later=[_made(module) for module in modules.later], vector=vector_of(modules.first.folder))
+
+
+def _layer(file: Path) -> torch.nn.Linear:
+    """A linear layer that torch.save wrote, read without running what a pickle may hold. Raises ExportError."""
+    try:
+        tensors = torch.load(file, map_location="cpu", weights_only=True)
+        layer = torch.nn.Linear(*reversed(tensors["weight"].shape), bias="bias" in tensors)
+        layer.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
+    except Exception as error:  # torch raises many
+        raise ExportError(f"{file}: holds no linear layer: {first_line(error)}; copy the model again") from error
+    return layer
+
+
+def token_encoder(model: Any, late: MultiVector) -> TokenEncoder:
+    """`model` with the modules after it. Raises BertfuseError where they have no weights."""
+    return TokenEncoder(model, later=[_made(module) for module in late.later])
 
 
 def static_encoder(folder: Path, source: str = "") -> StaticEncoder:
     """The static embeddings of the folder, with the modules after them. Raises BertfuseError as `sentence_encoder`."""
     modules = read_modules(folder, source)
-    tensors = _tensors(modules.first)
+    tensors = read_tensors(modules.first)
     if "embedding.weight" in tensors:
         table = tensors["embedding.weight"]
     elif "embeddings" in tensors:  # as model2vec saves them
@@ -210,7 +288,7 @@ def _made(module: Module) -> torch.nn.Module:
             return _Pooling(module.poolings)
         if module.kind == "Normalize":
             return _Normalize(module.reads, module.writes)
-        tensors = _tensors(module)
+        tensors = read_tensors(module)
         if module.kind == "LayerNorm":
             return _LayerNorm(tensors)
         if module.kind == "WeightedLayerPooling":
@@ -223,7 +301,8 @@ def _made(module: Module) -> torch.nn.Module:
         ) from error
 
 
-def _tensors(module: Module) -> dict[str, torch.Tensor]:
+def read_tensors(module: Module) -> dict[str, torch.Tensor]:
+    """What the module's model.safetensors holds, in float32. Raises ExportError."""
     from safetensors.torch import load_file
 
     file = module.folder / "model.safetensors"

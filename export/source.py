@@ -10,12 +10,21 @@ from pathlib import Path
 
 from bertfuse.errors import ExportError
 from bertfuse.model_folder.routes import ROUTES, read_router
-from bertfuse.model_folder.sentence_modules import STATIC, first_module, module_list, read_modules
+from bertfuse.model_folder.sentence_modules import (
+    SPARSE_STATIC,
+    STATIC,
+    TABLES,
+    first_module,
+    module_list,
+    read_modules,
+)
+from bertfuse.model_folder.sparse import read_sparse
 
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?$")
 # Files of other frameworks and formats, and of quantised variants, are not fetched.
 _NOT_FETCHED = ["*.h5", "*.msgpack", "*.ot", "*.onnx", "*.onnx_data", "*.tflite", "*.gguf", "*.mlmodel", "*.npz"]
-_NOT_FETCHED += ["onnx/*", "openvino/*", "coreml/*", "*.pt", "*.pth", "*.ckpt"]
+_NOT_FETCHED += ["onnx/*", "openvino/*", "coreml/*", "*.pth", "*.ckpt"]
+_NOT_FETCHED += ["*[!r].pt", "optimizer.pt", "scheduler.pt"]  # but bge-m3's sparse_linear.pt and colbert_linear.pt
 _WEIGHT_SUFFIXES = [".safetensors", ".bin", ".h5", ".msgpack", ".ot", ".onnx", ".onnx_data", ".tflite", ".gguf"]
 _WEIGHT_SUFFIXES += [".mlmodel", ".npz", ".pt", ".pth", ".ckpt", ".data", ".original", ".plan"]
 _NOT_COPIED = re.compile(r"^(\..*|__pycache__|onnx|openvino|coreml|checkpoint-\d+)$")
@@ -36,6 +45,9 @@ def check_source(source: str, allow_pickle: bool) -> None:
         return  # each of its routes is checked as a folder of its own
     if first_module(path).kind == STATIC:
         read_modules(path, source)
+        return
+    if first_module(path).kind == SPARSE_STATIC:
+        read_sparse(path, source)
         return
     if not (path / "config.json").is_file():
         raise ExportError(f"{source}: has no config.json, so it is not a Hugging Face model folder")
@@ -108,8 +120,10 @@ def files_to_copy(source: Path, without: Path | None = None) -> Iterator[Path]:
     are those of static embeddings and of routes, for which sentence-transformers reads no ONNX file.
     """
     modules = module_list(source) or []
-    routes = read_router(source) is not None
-    later = [module.folder for module in modules if routes or module.folder != source or module.kind == STATIC]
+    router = read_router(source)
+    # Of towers that transformers saved there are the routes' own: nothing else reads them here.
+    routes = router is not None and not (router.towers and not modules)
+    later = [module.folder for module in modules if routes or module.folder != source or module.kind in TABLES]
     for folder, folders, names in os.walk(source):
         at = Path(folder)
         folders[:] = sorted(

@@ -18,7 +18,7 @@ _UNARY = {
     "Abs", "Cast", "Celu", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Mish",
     "Neg", "Reciprocal", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Tanh",
 }  # fmt: skip
-_BINARY = {"Add", "Sub", "Mul", "Div", "Pow"}
+_BINARY = {"Add", "Sub", "Mul", "Div", "Pow", "Max", "Min"}
 # Standard operators that work along one axis.
 _ALONG_LAST = {"LayerNormalization", "RMSNormalization", "Softmax", "LogSoftmax"}
 
@@ -72,7 +72,10 @@ def row_inputs(node: gs.Node) -> list[int] | None:
         return None
     if node.op in _UNARY or (node.op in _ALONG_LAST and node.attrs.get("axis", -1) in (-1, len(shape) - 1)):
         return [0] if all(isinstance(t, gs.Constant) and _is_one_row(t, len(shape)) for t in node.inputs[1:]) else None
-    if node.op == "ReduceMean":  # of each row, as in RMS norms
+    if node.op == "Clip":
+        ends = [tensor for tensor in node.inputs[1:] if not tensor.is_empty()]
+        return [0] if all(isinstance(t, gs.Constant) and _is_one_row(t, len(shape)) for t in ends) else None
+    if node.op in ("ReduceMean", "ReduceL2"):  # of each row, as in RMS norms and vectors of length 1
         given = node.inputs[1] if len(node.inputs) > 1 else None
         axes = (
             node.attrs.get("axes")

@@ -24,6 +24,8 @@ _EXPORTS = {
     "InferenceSession": "bertfuse.runtime",
     "compare_models": "bertfuse.measuring.compare",
     "Encoder": "bertfuse.inference",
+    "SparseEncoder": "bertfuse.inference",
+    "MultiVectorEncoder": "bertfuse.inference",
     "Reranker": "bertfuse.inference",
     "Classifier": "bertfuse.inference",
     "Tagger": "bertfuse.inference",

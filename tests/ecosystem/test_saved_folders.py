@@ -25,7 +25,7 @@ NAMES = ("poolings", "prompts", "modules", "settings", "layers", "mpnet", "stati
 SAVED = {"3.4.1": NAMES[:8], "5.7.0": NAMES[:9], "6.2.0": NAMES}
 
 
-def _paths(release: str) -> list[Path]:
+def paths_of(release: str) -> list[Path]:
     """What comes before this environment's packages where that release runs."""
     if release == "3.4.1":
         return [ENVIRONMENT / "older"]
@@ -35,7 +35,7 @@ def _paths(release: str) -> list[Path]:
 def _package(release: str) -> Path:
     import sentence_transformers
 
-    above = _paths(release)
+    above = paths_of(release)
     return above[0] / "sentence_transformers" if above else Path(sentence_transformers.__file__).parent
 
 
@@ -51,13 +51,18 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             made[release] = tmp_path_factory.mktemp(f"saved-{release}")
             seed = random.randrange(1 << 30)
             print(f"release {release}, seed {seed}")
-            paths = os.pathsep.join(map(str, [*_paths(release), Path(__file__).parents[2]]))
-            command = [sys.executable, "-m", "tests.ecosystem.saved_folders", str(made[release]), str(seed)]
-            ran = subprocess.run(command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True)
-            assert ran.returncode == 0, ran.stderr[-3000:]
+            paths = os.pathsep.join(map(str, [*paths_of(release), Path(__file__).parents[2]]))
+            save(made[release], "tests.ecosystem.saved_folders", paths, seed)
         return made[release]
 
     return folder
+
+
+def save(folder: Path, module: str, paths: str, seed: int) -> None:
+    """Runs the module, which saves folders in `folder`, with those paths before this environment's."""
+    command = [sys.executable, "-m", module, str(folder), str(seed)]
+    ran = subprocess.run(command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-3000:]
 
 
 def _compare(encoder: bertfuse.Encoder, saved: Path, name: str) -> None:

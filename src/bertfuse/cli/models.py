@@ -24,7 +24,8 @@ Task = Annotated[
     typer.Option(
         metavar="TASK",
         help="auto: as modules.json and config.json say. Or feature-extraction (the encoder alone), fill-mask, "
-        "text-classification, token-classification, question-answering, sentence-similarity (with its pooling).",
+        "text-classification, token-classification, question-answering, sentence-similarity (with its pooling), "
+        "image-classification, zero-shot-image-classification (both towers in one file).",
     ),
 ]
 Opset = Annotated[int | None, typer.Option(help="ONNX opset. \\[default: 20 for dynamo, 17 for torchscript]")]

@@ -172,7 +172,11 @@ def _print(answers: list[dict[str, Any]], arrays: dict[str, Any]) -> None:
         console.print(table("", ["output", "shape", "type", "first values"], rows))
     for index, answer in enumerate(answers[:SHOWN]):
         texts = " | ".join(_short(answer[key]) for key in ("text", "text_pair") if key in answer)
-        said = {key: value for key, value in answer.items() if key not in ("text", "text_pair", "embedding")}
+        said = {
+            key: value
+            for key, value in answer.items()
+            if key not in ("text", "text_pair", "embedding", "indices", "values")
+        }
         if said:
             console.print(f"{texts or f'row {index}'}: {_say(said)}", markup=False)
     if len(answers) > SHOWN:

@@ -8,6 +8,8 @@ from bertfuse.lazy import lazy
 
 _EXPORTS = {
     "Encoder": "encoder",
+    "SparseEncoder": "sparse_encoder",
+    "MultiVectorEncoder": "multi_vector_encoder",
     "Reranker": "reranker",
     "Classifier": "classifier",
     "Tagger": "tagger",

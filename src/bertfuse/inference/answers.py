@@ -16,10 +16,13 @@ from .classifier import Classifier
 from .encoder import Encoder
 from .mask_filler import MaskFiller
 from .model import TextModel
+from .multi_vector_encoder import MultiVectorEncoder
 from .question_answerer import QuestionAnswerer
 from .reranker import Reranker
+from .sparse_encoder import SparseEncoder
 from .tagger import Tagger
 
+TOP = 8  # words of a text that are named
 COSINES = 8  # of so few texts each with each is said
 
 
@@ -50,13 +53,21 @@ def answers(
         raise BertfuseError(f"{len(texts)} texts but {len(pairs)} second texts: give as many of each")
     model = TextModel(folder, **options)
     task = task_of(model)
-    if pairs and task in ("sentence-similarity", "feature-extraction", "token-classification", "fill-mask"):
+    if pairs and task in (
+        "sentence-similarity",
+        "sparse-encoding",
+        "feature-extraction",
+        "token-classification",
+        "fill-mask",
+    ):
         raise BertfuseError(f"a model for {task} takes one text at a time: leave --text-pair out")
     if task == "question-answering" and not pairs:
         raise BertfuseError("question answering needs the context of each question: give --text-pair")
     made = {
         "sentence-similarity": _vectors,
         "feature-extraction": _vectors,
+        "sparse-encoding": _words,
+        "multi-vector-encoding": _tokens,
         "text-classification": _labels,
         "token-classification": _entities,
         "fill-mask": _masks,
@@ -80,6 +91,30 @@ def _vectors(folder: Path, texts: list[str], pairs: list[str], options: dict[str
         for row, cosines in zip(rows, unit @ unit.T, strict=True):
             row["cosine_similarity"] = [round(float(value), 4) for value in cosines]
     return rows, {"sentence_embedding": vectors}
+
+
+def _words(folder: Path, texts: list[str], pairs: list[str], options: dict[str, Any]) -> Answers:
+    encoder = SparseEncoder(folder, **options)
+    found = encoder.encode(texts)
+    rows = [
+        {"text": text, "indices": indices.tolist(), "values": values.tolist(), "words": dict(words)}
+        for text, (indices, values), words in zip(texts, found, encoder.decode(found, TOP), strict=True)
+    ]
+    return rows, {}
+
+
+def _tokens(folder: Path, texts: list[str], pairs: list[str], options: dict[str, Any]) -> Answers:
+    encoder = MultiVectorEncoder(folder, **options)
+    if pairs:
+        queries, documents = encoder.encode_query(texts), encoder.encode_document(pairs)
+        scores = encoder.similarity_pairwise(queries, documents)
+        rows = zip(texts, pairs, scores.tolist(), strict=True)
+        return [{"text": a, "text_pair": b, "score": score} for a, b, score in rows], {"scores": scores}
+    found = encoder.encode_document(texts)
+    said = [
+        {"text": text, "tokens": len(rows), "embedding": rows.tolist()} for text, rows in zip(texts, found, strict=True)
+    ]
+    return said, {f"token_embeddings_{row}": vectors for row, vectors in enumerate(found)}
 
 
 def _labels(folder: Path, texts: list[str], pairs: list[str], options: dict[str, Any]) -> Answers:

@@ -21,6 +21,7 @@ class Tokens:
         lengths: int64 [N], tokens of each text.
         encodings: those of the tokenizer, where they were kept.
         owners: int64 [N], of which text each is a part, from `first` on; None: each is a text.
+        seen: int64 [N], how many tokens of each text, the first ones, others see; None: all.
     """
 
     first: int
@@ -29,6 +30,7 @@ class Tokens:
     lengths: np.ndarray
     encodings: list[Any] | None = None
     owners: np.ndarray | None = None
+    seen: np.ndarray | None = None
 
     @classmethod
     def of(cls, encodings: list[Any], first: int = 0, types: bool = True, keep: bool = False) -> Tokens:

@@ -11,24 +11,38 @@ from typing import Any
 import numpy as np
 
 from bertfuse.errors import BertfuseError
-from bertfuse.model_folder.sentence_modules import SENTENCE, TOKENS, read_modules, vector_size
-from bertfuse.model_folder.sentence_settings import check_similarity, read_settings
-from bertfuse.model_folder.tokenizer import left_out
+from bertfuse.model_folder.files import folder_of
+from bertfuse.model_folder.sentence_modules import M3_FILES, SENTENCE, TOKENS, read_modules, vector_size
+from bertfuse.model_folder.sentence_settings import LATE, check_similarity, read_settings
+from bertfuse.model_folder.tokenizer import left_out, special_token
+from bertfuse.model_folder.towers import IMAGE, takes_images, towers_of, vector_output
 from bertfuse.runtime.session import CPU
 
 from .batches import Tokens, padded
 from .devices import providers_on
-from .model import Batch, TextModel
+from .image_model import ImageModel
+from .model import Batch
+from .multi_vector_encoder import MultiVectorEncoder
 from .pooling import Pooling, normalized
 from .pools import EncoderPool
 from .prepare import has_routes, model_for, route_folder
+from .prompts import PromptedModel
 from .routed import RoutedEncoder
+from .sparse_encoder import SparseEncoder, SparseVectors, largest_of_each
 from .vectors import PAIRWISE, SIMILARITIES, as_tensor, check_precision, quantized
 
 TOKEN_OUTPUTS = (TOKENS, "last_hidden_state")  # where a model has both, pooling reads the first
 
 
-class Encoder(TextModel):
+# What Encoder gives of folders of other classes of sentence-transformers.
+OTHERS: dict[str, type[PromptedModel]] = {"SparseEncoder": SparseEncoder, **dict.fromkeys(LATE, MultiVectorEncoder)}
+
+
+def _on_gpu(options: Mapping[str, Any]) -> bool:
+    return (options.get("providers") or providers_on(options.get("device")))[0] != CPU
+
+
+class Encoder(PromptedModel):
     """A sentence encoder's folder; arguments as TextModel's.
 
     `prompts`, `default_prompt_name`, `similarity_fn_name` and `truncate_dim` are those of
@@ -37,16 +51,25 @@ class Encoder(TextModel):
     """
 
     def __new__(cls, folder: str | os.PathLike[str], **options: Any) -> Any:
-        if options.get("route") is None and has_routes(Path(folder)):
+        path, route = Path(folder), options.get("route")
+        if route is None and has_routes(path):
             return RoutedEncoder(cls, folder, **options)
-        return super().__new__(cls)
+        if route is not None and path.is_dir() and towers_of(path) is not None:
+            images = route == IMAGE
+        else:
+            images = takes_images(path if path.is_dir() else folder_of(path))
+        if cls is Encoder and not images:
+            if route is not None:
+                path = route_folder(path, route, _on_gpu(options))
+            other = OTHERS.get(read_settings(path if path.is_dir() else folder_of(path)).model_type)
+            if other is not None:
+                return other(path, **{name: value for name, value in options.items() if name != "route"})
+        return super().__new__(ImageEncoder if images and cls is Encoder else cls)
 
     def __init__(
         self,
         folder: str | os.PathLike[str],
         *,
-        prompts: Mapping[str, str] | None = None,
-        default_prompt_name: str | None = None,
         similarity_fn_name: str | None = None,
         truncate_dim: int | None = None,
         route: str | None = None,
@@ -54,18 +77,14 @@ class Encoder(TextModel):
     ) -> None:
         self._source, self._options = Path(folder), options
         if route is not None:
-            wanted = options.get("providers") or providers_on(options.get("device"))
-            self._source = route_folder(self._source, route, wanted[0] != CPU)
+            self._source = route_folder(self._source, route, _on_gpu(options))
         super().__init__(self._source, **options)
-        found = read_settings(self.folder)
-        self.prompts = {str(k): str(v) for k, v in (prompts or found.prompts).items()}
-        self.default_prompt_name = default_prompt_name or found.default_prompt_name
-        if self.default_prompt_name is not None and self.default_prompt_name not in self.prompts:
-            raise BertfuseError(f"default_prompt_name {self.default_prompt_name!r} is none of the prompts")
+        found = self.settings
         self.similarity_fn_name = check_similarity(similarity_fn_name or found.similarity_fn_name)
         self.truncate_dim = found.truncate_dim if truncate_dim is None else truncate_dim
-        self.output = SENTENCE if SENTENCE in self.outputs else self._token_output("a sentence vector")
-        if self.output != SENTENCE:
+        vector = SENTENCE if SENTENCE in self.outputs else vector_output(self.folder)
+        self.output = vector if vector in self.outputs else self._token_output("a sentence vector")
+        if self.output in TOKEN_OUTPUTS:
             assert self._pooling  # what cannot be pooled is refused now
 
     def _token_output(self, purpose: str) -> str:
@@ -137,8 +156,8 @@ class Encoder(TextModel):
         precision = check_precision(precision)
         if output_value not in (SENTENCE, TOKENS, None):
             raise BertfuseError(f"output_value {output_value!r}: give '{SENTENCE}', '{TOKENS}' or None")
-        alone = isinstance(sentences, str)
-        texts: list[str] = [sentences] if isinstance(sentences, str) else list(sentences)
+        alone = self.is_one(sentences)
+        texts: list[Any] = [sentences] if alone else list(sentences)
         arguments = {
             "prompt": self.prompt_text(prompt_name, prompt),
             "batch_size": batch_size,
@@ -190,6 +209,11 @@ class Encoder(TextModel):
             vectors = np.empty((0, self.dimension or 0), np.float32)[:, : self._cut(truncate_dim)]
         return vectors
 
+    @staticmethod
+    def is_one(given: Any) -> bool:
+        """Whether `given` is a single text, not several of them."""
+        return isinstance(given, str)
+
     def _rows(
         self,
         texts: list[str],
@@ -216,6 +240,37 @@ class Encoder(TextModel):
                         "attention_mask": np.ones(length, np.int64),
                     }
         return made
+
+    def encode_all(
+        self, sentences: Iterable[str], batch_size: int | None = None, show_progress_bar: bool = False
+    ) -> dict[str, Any]:
+        """Of bge-m3 all that it makes of texts, from one pass, by FlagEmbedding's names.
+
+        "dense_vecs" are `encode`'s float32 [N, size]; "lexical_weights" SparseVectors, of each token of the vocabulary
+        the largest weight; "colbert_vecs" a list of float32 [tokens, size], of all tokens but the first, of length 1.
+        How alike texts are: `similarity`, SparseVectors.dot, and `maxsim` of inference.multi_vector_encoder. Raises
+        BertfuseError for a model without these.
+        """
+        maker = self._with_tokens
+        for output in M3_FILES:
+            maker.require(output, "weights and vectors of tokens")
+        texts, wanted = list(sentences), [self.output, *M3_FILES]
+        before = self.prompt_text(None, None)
+        texts = [before + text if isinstance(text, str) else text for text in texts]
+        dense = np.empty((len(texts), self.dimension or 0), np.float32)
+        words: list[Any] = [None] * len(texts)
+        vectors: list[Any] = [None] * len(texts)
+        unused = [special_token(self.folder, f"{name}_token") for name in ("cls", "eos", "sep", "pad", "unk")]
+        special = {self.tokenizer.token_to_id(token) for token in unused if token is not None}
+        options = {"batch_size": batch_size, "show_progress_bar": show_progress_bar, "encodings": True}
+        for batch in maker.run(texts, wanted, **options):
+            dense[batch.rows] = maker.vectors(batch)
+            for at, (row, length) in enumerate(zip(batch.rows, batch.lengths, strict=True)):
+                weights = batch.outputs["sparse_vecs"][at, :length, 0].astype(np.float32)
+                words[row] = largest_of_each(np.array(batch.encodings[at].ids, np.int64), weights, special)
+                vectors[row] = batch.outputs["colbert_vecs"][at, 1:length].astype(np.float32)
+        size = self.tokenizer.get_vocab_size(with_added_tokens=True)
+        return {"dense_vecs": dense, "lexical_weights": SparseVectors(words, size), "colbert_vecs": vectors}
 
     def start_multi_process_pool(self, target_devices: Sequence[str] | None = None) -> EncoderPool:
         """A process for each of these devices ("cpu", "cuda:1"; None: every GPU, else four on the CPU), for `encode`.
@@ -276,7 +331,7 @@ class Encoder(TextModel):
         """The batch's vectors [texts, size], from `output_for(skipped)`."""
         name = self.output_for(skipped)
         found = batch.outputs[name]
-        if name != SENTENCE:
+        if name in TOKEN_OUTPUTS:
             found = self._pooling(found, batch.mask, skipped)
         found = found[:, : self._cut(truncate_dim)]
         return normalized(found.astype(np.float32, copy=False)) if normalize else found
@@ -284,19 +339,11 @@ class Encoder(TextModel):
     def _cut(self, truncate_dim: int | None) -> int | None:
         return self.truncate_dim if truncate_dim is None else truncate_dim
 
-    def encode_query(self, sentences: str | Sequence[str], **options: Any) -> Any:
-        """`encode` with the prompt named "query", where there is one."""
-        return self._with_prompt(("query",), sentences, options)
-
-    def encode_document(self, sentences: str | Sequence[str], **options: Any) -> Any:
-        """`encode` with the prompt named "document", "passage" or "corpus", where there is one."""
-        return self._with_prompt(("document", "passage", "corpus"), sentences, options)
-
     @property
     def dimension(self) -> int | None:
         """How many numbers a vector has before it is cut; None where the file does not say."""
         size = next(value for value in self.session.get_outputs() if value.name == self.output).shape[-1]
-        if self.output == SENTENCE and isinstance(size, int):
+        if self.output not in TOKEN_OUTPUTS and isinstance(size, int):
             return size
         hidden = self.config.get("hidden_size")
         return vector_size(read_modules(self.folder), hidden) if isinstance(hidden, int) else None
@@ -311,20 +358,30 @@ class Encoder(TextModel):
         }
         return f"Encoder({str(self.path)!r}, {', '.join(f'{name}={value!r}' for name, value in said.items())})"
 
-    def _with_prompt(self, names: Sequence[str], sentences: Any, options: dict[str, Any]) -> Any:
-        if options.get("prompt") is None and options.get("prompt_name") is None:
-            options["prompt_name"] = next((name for name in names if name in self.prompts), None)
-        return self.encode(sentences, **options)
+
+class ImageEncoder(ImageModel, Encoder):
+    """An encoder of images: PIL images, paths of images, or uint8 arrays [height, width, 3]. Prompts are for texts.
+
+    It is what Encoder gives of the folder of a model of images.
+    """
+
+    @staticmethod
+    def is_one(given: Any) -> bool:
+        """Whether `given` is a single image, not several of them."""
+        return isinstance(given, str | os.PathLike) or hasattr(given, "convert") or getattr(given, "ndim", 0) == 3
+
+    def compute(self, texts: list[Any], output_value: str | None = SENTENCE, **options: Any) -> Any:
+        """As Encoder's, of images."""
+        if output_value is None:
+            raise BertfuseError("output_value None: images have no input_ids; give 'sentence_embedding'")
+        return super().compute(texts, output_value, **options)
 
     def prompt_text(self, name: str | None, prompt: str | None) -> str:
-        """What is put before a text: `prompt`, else that of the name, else the default one."""
-        if prompt is not None:
-            return prompt
-        name = name if name is not None else self.default_prompt_name
-        if name is not None and name not in self.prompts:
-            known = ", ".join(self.prompts) or "it has none"
-            raise BertfuseError(f"{self.folder}: no prompt is named {name!r}: {known}")
-        return self.prompts[name] if name is not None else ""
+        """Nothing is put before an image."""
+        return ""
+
+    def left_out(self, prompt: str) -> int:
+        return 0
 
 
 def _vectors(given: Any) -> np.ndarray:

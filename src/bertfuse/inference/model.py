@@ -18,6 +18,7 @@ import onnxruntime
 from bertfuse.errors import BertfuseError
 from bertfuse.model_folder.files import folder_of, longest_sequence, read_config
 from bertfuse.model_folder.tokenizer import cut, longest_text, open_tokenizer, padding_token, takes_types
+from bertfuse.model_folder.towers import always_full
 from bertfuse.runtime.padded_session import padded_inputs, padded_outputs
 from bertfuse.runtime.ragged_inputs import OFFSETS, bounds_of
 from bertfuse.runtime.session import CPU, InferenceSession, ort_errors
@@ -122,6 +123,11 @@ class TextModel:
         if session is None:
             session, self.runs = open_session(self.path, wanted, threads, runs, **session_options)
         self.session = session
+        self._take_inputs(max_seq_length, max_batch_tokens)
+
+    def _take_inputs(self, max_seq_length: int | None, max_batch_tokens: int | None) -> None:
+        """What depends on the session's inputs, and what is needed to fill them."""
+        session = self.session
         inputs = session.get_inputs()
         self.ragged = OFFSETS in {value.name for value in inputs}
         shown = padded_inputs(inputs) if self.ragged else inputs
@@ -156,6 +162,9 @@ class TextModel:
             raise BertfuseError(f"{self.path}: max_seq_length {length}: this model takes {limit} tokens")
         self._max_seq_length = min(length, self.fixed_length or length)
         cut(self.tokenizer, self.folder, self._max_seq_length, min(self._stride, self._max_seq_length - least))
+        if always_full(self.folder):
+            pad_id, token = padding_token(self.folder, self.tokenizer)
+            self.tokenizer.enable_padding(length=self._max_seq_length, pad_id=pad_id, pad_token=token)
 
     @property
     def task(self) -> str:
@@ -280,7 +289,8 @@ class TextModel:
         else:
             length = self.fixed_length or max(1, int(lengths.max()))
             feed = {name: padded(array, lengths, length, fill) for name, (array, fill) in values.items()}
-            feed["attention_mask"] = (np.arange(length) < lengths[:, None]).astype(np.int64)
+            seen = lengths if tokens.seen is None else tokens.seen[filled]
+            feed["attention_mask"] = (np.arange(length) < seen[:, None]).astype(np.int64)
         taken = {name: _as(array, self._types[name]) for name, array in feed.items()}
         with ort_errors(str(self.path)):
             found = dict(zip(names, self.session.run(list(names), taken), strict=True))

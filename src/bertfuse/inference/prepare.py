@@ -17,8 +17,10 @@ from pathlib import Path
 from bertfuse import __version__
 from bertfuse.errors import BertfuseError
 from bertfuse.model_folder.files import MODEL_FILE, ONNX_FOLDER, find_model
+from bertfuse.model_folder.multi_vector import is_multi_vector, read_multi_vector
 from bertfuse.model_folder.routes import ROUTES, read_router, route_names
-from bertfuse.model_folder.sentence_modules import STATIC, first_module, pools_prompt
+from bertfuse.model_folder.sentence_modules import TABLES, first_module, pools_prompt
+from bertfuse.model_folder.towers import vector_output
 
 from .devices import providers_on
 from .progress import steps
@@ -53,7 +55,7 @@ def is_checkpoint(path: Path) -> bool:
     if not path.is_dir():
         return False
     first = first_module(path)
-    there = first.kind == STATIC or (path / "config.json").is_file()
+    there = first.kind in TABLES or (path / "config.json").is_file()
     return there and any(first.folder.glob("*.safetensors"))
 
 
@@ -117,7 +119,8 @@ def _digest(path: Path, on_gpu: bool, tokens: bool) -> str:
     from bertfuse.runtime.library import library_path
 
     found = hashlib.blake2b(f"{__version__} {_FORMAT} {on_gpu} {tokens}".encode(), digest_size=10)
-    files = {*files_to_copy(path), *(file.relative_to(path) for file in path.glob("*.safetensors"))}
+    weights = [*path.glob("*.safetensors"), *path.glob("*_linear.pt")]
+    files = {*files_to_copy(path), *(file.relative_to(path) for file in weights)}
     sources = [(str(name), path / name) for name in sorted(files)]
     if on_gpu:  # which kernels there are decides what is made
         sources.append(("library", library_path()))
@@ -136,14 +139,20 @@ def _make(source: Path, target: Path, on_gpu: bool, tokens: bool, say: Callable[
 
     dtypes = ("fp16", None) if on_gpu else (None,)
     # Kernels for packed rows may be missing, and float16 may be too coarse for a model.
-    options = [FuseOptions(dtype=dtype, padding=padding) for dtype in dtypes for padding in ("ragged", "keep")]
+    paddings = ("ragged", "keep")
+    if is_multi_vector(source):
+        expansion = read_multi_vector(source).expansion
+        if expansion is not None and not expansion.attend:
+            paddings = ("keep",)  # queries have vectors of tokens that no other sees
+    options = [FuseOptions(dtype=dtype, padding=padding) for dtype in dtypes for padding in paddings]
     providers = providers_on("cuda" if on_gpu else "cpu")
     made = optimize(
         source,
         target,
         options,
         providers=providers,
-        outputs=() if tokens else ["sentence_embedding"],  # the others would be computed even if nobody asks
+        # The others would be computed even if nobody asks.
+        outputs=() if tokens else ["sentence_embedding", vector_output(source) or "sentence_embedding"],
         float32_outputs=True,
         progress=say,
     )

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bertfuse.errors import BertfuseError
+from bertfuse.model_folder.files import folder_of
+from bertfuse.model_folder.multi_vector import is_multi_vector
 from bertfuse.model_folder.sentence_settings import read_settings
 
 from .activations import Activation, applied, of_reranker, softmax
 from .model import TextModel
+from .multi_vector_encoder import MultiVectorEncoder
 from .vectors import as_tensor
 
 
 class Reranker(TextModel):
-    """A cross-encoder's folder. `activation_fn` is predict's, where a call gives none; `max_length` is another name of
-    `max_seq_length`, as CrossEncoder's. Other arguments as TextModel's.
+    """A cross-encoder's folder; of one of late interaction this gives a MaxSimReranker.
+
+    `activation_fn` is predict's, where a call gives none; `max_length` is another name of `max_seq_length`, as
+    CrossEncoder's. Other arguments as TextModel's.
     """
+
+    def __new__(cls, folder: str | os.PathLike[str], **options: Any) -> Any:
+        path = Path(folder)
+        late = cls is Reranker and is_multi_vector(path if path.is_dir() else folder_of(path))
+        return super().__new__(MaxSimReranker if late else cls)
 
     def __init__(
         self,
@@ -51,13 +62,7 @@ class Reranker(TextModel):
         one of PyTorch's, as torch.nn.Sigmoid(). The other arguments are those of Encoder.encode.
         """
         self.check_device(device)
-        sentences = sentences if isinstance(sentences, Sequence) else list(sentences)
-        alone = len(sentences) == 2 and all(isinstance(text, str) for text in sentences)
-        given: Any = [sentences] if alone else sentences
-        for index, pair in enumerate(given):
-            if isinstance(pair, str) or len(pair) != 2:
-                raise BertfuseError(f"pair {index} is not a pair of texts: give (query, text)")
-        pairs = [tuple(pair) for pair in given]
+        pairs, alone = _pairs(sentences)
         scores: np.ndarray | None = None
         for batch in self.run(pairs, ["logits"], batch_size=batch_size, show_progress_bar=bool(show_progress_bar)):
             logits = batch.outputs["logits"].astype(np.float32)
@@ -98,3 +103,56 @@ class Reranker(TextModel):
         order = np.argsort(-np.asarray(scores, np.float32), kind="stable")[:top_k]
         rows = [{"corpus_id": int(index), "score": scores[index]} for index in order]
         return [row | {"text": documents[row["corpus_id"]]} for row in rows] if return_documents else rows
+
+
+class MaxSimReranker(Reranker):
+    """Late interaction in place of a cross-encoder: the score of a pair is the MaxSim of its texts' vectors of tokens.
+
+    Arguments as MultiVectorEncoder's, which is its `encoder`.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], **options: Any) -> None:
+        self.encoder = MultiVectorEncoder(folder, **options)
+        self.folder, self.path = self.encoder.folder, self.encoder.path
+
+    def predict(
+        self,
+        sentences: tuple[str, str] | Iterable[Sequence[str]],
+        batch_size: int | None = None,
+        show_progress_bar: bool | None = None,
+        activation_fn: Activation | None = None,
+        apply_softmax: bool = False,
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: str | None = None,
+    ) -> Any:
+        """As Reranker.predict, without softmax; each text is encoded once, however many pairs it is in."""
+        if apply_softmax:
+            raise BertfuseError(f"{self.folder}: has one score for a pair, so no softmax")
+        pairs, alone = _pairs(sentences)
+        limits = {"batch_size": batch_size, "show_progress_bar": show_progress_bar, "device": device}
+        queries, documents = (list(dict.fromkeys(texts)) for texts in zip(*pairs, strict=True)) if pairs else ([], [])
+        of_query = dict(zip(queries, self.encoder.encode_query(queries, **limits), strict=True))
+        of_document = dict(zip(documents, self.encoder.encode_document(documents, **limits), strict=True))
+        made = np.empty(len(pairs), np.float32)
+        for query, vectors in of_query.items():
+            these = [row for row, pair in enumerate(pairs) if pair[0] == query]
+            made[these] = self.encoder.similarity([vectors], [of_document[pairs[row][1]] for row in these])[0]
+        if activation_fn is not None:
+            made = applied(activation_fn, made[:, None])[:, 0]
+        if convert_to_tensor:
+            return as_tensor(made)[0] if alone else as_tensor(made)
+        if alone:
+            return made[0]
+        return made if convert_to_numpy else list(made)
+
+
+def _pairs(sentences: Any) -> tuple[list[tuple[str, str]], bool]:
+    """The pairs, and whether it was one alone. Raises BertfuseError for what is none."""
+    sentences = sentences if isinstance(sentences, Sequence) else list(sentences)
+    alone = len(sentences) == 2 and all(isinstance(text, str) for text in sentences)
+    given: Any = [sentences] if alone else sentences
+    for index, pair in enumerate(given):
+        if isinstance(pair, str) or len(pair) != 2:
+            raise BertfuseError(f"pair {index} is not a pair of texts: give (query, text)")
+    return [tuple(pair) for pair in given], alone

@@ -122,8 +122,15 @@ def read_any_json(file: Path) -> Any:
         raise BertfuseError(f"{file}: cannot be read: {error}; copy or export the model again") from error
 
 
+def of_texts(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of config.json that is about texts: all of it, but for models of texts and images."""
+    part = config.get("text_config")
+    return part if isinstance(part, dict) else config
+
+
 def longest_sequence(config: Mapping[str, Any]) -> int | None:
     """The most tokens that a model with this config.json takes in a row; None where it does not say."""
+    config = of_texts(config)
     longest = config.get("max_position_embeddings") or 0
     if config.get("model_type") in _POSITIONS_AFTER_PADDING:
         padding = config.get("pad_token_id")

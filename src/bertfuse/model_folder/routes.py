@@ -1,4 +1,5 @@
-"""Folders whose modules part: a Router's routes, such as one for queries and one for documents."""
+"""Folders whose modules part: a Router's routes, such as one for queries and one for documents, or a text and an image
+tower."""
 
 from __future__ import annotations
 
@@ -11,19 +12,23 @@ from bertfuse.errors import BertfuseError
 
 from .files import read_json
 from .sentence_modules import ROUTERS, Module, check_keys, kind_of, module_list
+from .towers import IMAGE, TEXT, towers_of
 
 ROUTES = "routes"  # in a folder that was exported: the folder of the routes' models, each by its name
 
 
 @dataclass(frozen=True)
 class Router:
-    """Where a folder's modules part: those before, those of each route, and those after."""
+    """Where a folder's modules part: those before, those of each route, and those after; with `towers` each route is
+    that part of the one module.
+    """
 
     before: tuple[Module, ...]
     routes: dict[str, tuple[Module, ...]]
     after: tuple[Module, ...]
     default: str | None
     by_task: dict[str | None, str]  # the routes of texts, by task; None: of any task
+    towers: bool = False
 
     def route(self, task: str | None) -> str | None:
         """The route of texts of that task; None where nothing says which. Raises KeyError for an unknown task."""
@@ -32,6 +37,8 @@ class Router:
                 return self.by_task[key]
         if task is not None:
             if task not in self.routes:
+                if self.towers:  # one for texts of whatever kind
+                    return TEXT
                 raise KeyError(task)
             return task
         return "text" if "text" in self.routes else self.default
@@ -44,7 +51,7 @@ def route_names(folder: Path) -> list[str]:
 
 
 def read_router(folder: Path, source: str = "") -> Router | None:
-    """The Router (or Asym, as it was called) among the folder's modules; None where there is none.
+    """The Router (or Asym, as it was called) among the folder's modules, or its towers; None where there is neither.
 
     Raises BertfuseError for one that cannot be read, or whose routes are not for texts.
     """
@@ -52,7 +59,10 @@ def read_router(folder: Path, source: str = "") -> Router | None:
     listed = module_list(folder, source) or []
     at = [index for index, module in enumerate(listed) if module.kind in ROUTERS]
     if not at:
-        return None
+        towers = towers_of(folder, source)
+        if towers is None:
+            return None
+        return Router((), {name: (towers[0],) for name in (TEXT, IMAGE)}, towers[1], TEXT, {}, towers=True)
     if len(at) > 1:
         raise BertfuseError(f"{source}: modules.json has {len(at)} routers; one can be exported")
     home = listed[at[0]].folder

@@ -5,7 +5,7 @@ All that sentence-transformers 3 to 6 write is either taken here, or refused in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from bertfuse.errors import BertfuseError
 from .files import read_any_json, read_json
 
 TRANSFORMER, STATIC = "Transformer", "StaticEmbedding"
+MLM, SPARSE_STATIC = "MLMTransformer", "SparseStaticEmbedding"  # of a SparseEncoder
+TABLES = (STATIC, SPARSE_STATIC)  # modules that read ids alone, without a transformer
 ROUTERS = ("Router", "Asym")  # the second is what it was called up to 4.x
 TOKENS, SENTENCE = "token_embeddings", "sentence_embedding"
 
@@ -28,6 +30,9 @@ POOLING_FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 POOLINGS = tuple(POOLING_FLAGS.values())
+# Of bge-m3, beside the encoder: layers that give each token a weight, and a vector; and the outputs that they become.
+M3_FILES = {"sparse_vecs": "sparse_linear.pt", "colbert_vecs": "colbert_linear.pt"}
+VECTOR_OUTPUTS = ("text_embeds", "image_embeds", "pooler_output")  # of a model's outputs, those that are vectors
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "Sigmoid", "SiLU", "LeakyReLU", "ELU", "Softplus")
 
 _SIZES = {"word_embedding_dimension", "embedding_dimension"}
@@ -46,13 +51,13 @@ KEYS: dict[str, set[str]] = {
 # or change no vector; and for the others the one value that is taken.
 _TRANSFORMER_TAKEN = {"max_seq_length", "do_lower_case", "unpad_inputs"}
 _TRANSFORMER_VALUES: dict[str, tuple[Any, ...]] = {
-    "transformer_task": ("feature-extraction",),
-    "module_output_name": (TOKENS,),
+    "module_output_name": (TOKENS, SENTENCE),
     "tokenizer_name_or_path": (None,),
     "query_length": (None,),
     "document_length": (None,),
     "query_expansion": (None,),
 }
+_OF_LATE_INTERACTION = ("query_length", "document_length", "query_expansion")
 # Arguments of from_pretrained that sentence_bert_config.json may hold, and those of them that change no vector here.
 _ARGUMENTS = {
     "model_args": {"attn_implementation", "torch_dtype", "dtype", "low_cpu_mem_usage", "use_safetensors"},
@@ -66,7 +71,11 @@ _ARGUMENTS |= {
 }
 # processing_kwargs: what texts are tokenised with.
 _PROCESSING = {"max_length", "truncation", "padding", "return_tensors", "pad_to_multiple_of"}
-TRANSFORMER_KEYS = _TRANSFORMER_TAKEN | {*_TRANSFORMER_VALUES, *_ARGUMENTS, "modality_config", "processing_kwargs"}
+TRANSFORMER_KEYS = (
+    {"transformer_task"}
+    | _TRANSFORMER_TAKEN
+    | {*_TRANSFORMER_VALUES, *_ARGUMENTS, "modality_config", "processing_kwargs"}
+)
 # Its names in sentence-transformers, which reads the first that there is.
 TRANSFORMER_FILES = tuple(
     f"sentence_{name}_config.json"
@@ -137,7 +146,7 @@ def read_modules(folder: Path, source: str = "") -> Modules:
         raise BertfuseError(f"{source}: modules.json begins with a {first.kind} module, which cannot be exported")
     if first.kind == TRANSFORMER:
         check_transformer(first.folder, source)
-    has = {SENTENCE} if first.kind == STATIC else {TOKENS}
+    has = {SENTENCE} if first.kind == STATIC or vector_of(first.folder) else {TOKENS}
     for module in later:
         where = f"{source}: {module.folder.name}/config.json"
         if module.kind not in KEYS:
@@ -228,18 +237,6 @@ def _check_weights(module: Module, source: str) -> None:
         )
 
 
-def check_sparse(folder: Path, source: str) -> None:
-    """Raises BertfuseError for a SparseEncoder's modules that weigh words in another way than SPLADE's maximum."""
-    for module in (module_list(folder, source) or [])[1:]:
-        config = read_json(module.folder / "config.json")
-        how = config.get("pooling_strategy", "max"), config.get("activation_function", "relu")
-        if module.kind != "SpladePooling" or how != ("max", "relu"):
-            raise BertfuseError(
-                f"{source}: {module.folder.name} is a {module.kind} of {' and '.join(map(str, how))}; words are weighed"
-                " by SpladePooling of max and relu alone"
-            )
-
-
 def transformer_settings(folder: Path) -> tuple[str, dict[str, Any]]:
     """The name of a Transformer module's settings file, and what is in it."""
     for name in TRANSFORMER_FILES:
@@ -249,12 +246,24 @@ def transformer_settings(folder: Path) -> tuple[str, dict[str, Any]]:
     return TRANSFORMER_FILES[0], {}
 
 
-def check_transformer(folder: Path, source: str = "") -> None:
-    """Raises BertfuseError for settings in sentence_bert_config.json that would be ignored."""
+def check_transformer(
+    folder: Path,
+    source: str = "",
+    task: str = "feature-extraction",
+    outputs: Sequence[str | None] = ("last_hidden_state", None),
+    late: bool = False,
+) -> None:
+    """Raises BertfuseError for settings in sentence_bert_config.json that would be ignored, and for those of another
+    task, or another of the model's outputs than these.
+    """
     name, config = transformer_settings(folder)
     where = f"{source or folder}: {name}"
     check_keys(config, TRANSFORMER_KEYS, where)
+    if config.get("transformer_task", task) != task:
+        raise BertfuseError(f"{where}: transformer_task is {config['transformer_task']!r}, not {task!r}")
     for key, taken in _TRANSFORMER_VALUES.items():
+        if late and key in _OF_LATE_INTERACTION:
+            continue  # multi_vector.py reads them
         if key in config and config[key] not in taken:
             raise BertfuseError(f"{where}: {key} is {config[key]!r}, which a sentence encoder's export cannot have")
     for key, known in _ARGUMENTS.items():
@@ -265,14 +274,25 @@ def check_transformer(folder: Path, source: str = "") -> None:
         if (entries or {}).get("truncation") is False:
             raise BertfuseError(f"{where}: processing_kwargs asks for no truncation, but texts are always cut")
     modalities = _settings(config, "modality_config", where)
-    if modalities:
-        text = modalities.get("text")
+    vector = config.get("module_output_name") == SENTENCE
+    if modalities or vector:
+        text = modalities.get("text") or modalities.get("image")
         if not isinstance(text, dict) or text.get("method") != "forward":
             raise BertfuseError(f"{where}: modality_config has no text that goes through the model's forward")
-        if text.get("method_output_name") not in ("last_hidden_state", None):
+        known = VECTOR_OUTPUTS if vector else outputs
+        if text.get("method_output_name") not in known:
             raise BertfuseError(
-                f"{where}: modality_config takes {text['method_output_name']} of the model, not last_hidden_state"
+                f"{where}: modality_config takes {text.get('method_output_name')} of the model, not {known[0]}"
             )
+
+
+def vector_of(folder: Path) -> str | None:
+    """Which output of the transformer in `folder` is the sentence's vector; None where there are tokens' alone."""
+    config = transformer_settings(folder)[1]
+    if config.get("module_output_name") != SENTENCE:
+        return None
+    found = [entry for entry in (config.get("modality_config") or {}).values() if isinstance(entry, dict)]
+    return str(found[0].get("method_output_name")) if found else None
 
 
 def _settings(config: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:

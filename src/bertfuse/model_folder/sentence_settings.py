@@ -11,16 +11,21 @@ from bertfuse.errors import BertfuseError
 from .files import read_json
 
 FILE = "config_sentence_transformers.json"
+LATE = ("MultiVectorEncoder", "ColBERT")  # of sentence-transformers, and of PyLate up to 3.x
+LATE_SIMILARITY_NAMES = ("maxsim", "meanmaxsim")
 SIMILARITY_NAMES = ("cosine", "dot", "euclidean", "manhattan")
 
 # Keys that change no result: what wrote the folder, what it needs, and which weights a half-precision load keeps.
 _NEUTRAL = {"__version__", "model_type", "requirements", "keep_in_fp32_modules"}
 _PROMPTS = {"prompts", "default_prompt_name"}
-# By model_type: the keys that are applied (of a SparseEncoder max_active_dims has to be null, its default).
+_PYLATE = {"query_length", "document_length", "query_expansion", "do_query_expansion", "attend_to_expansion_tokens"}
+_PYLATE |= {"query_prefix", "document_prefix", "skiplist_words", "truncate_dim"}
+# By model_type: the keys that are applied.
 KEYS: dict[str, set[str]] = {
     "SentenceTransformer": {*_NEUTRAL, *_PROMPTS, "similarity_fn_name", "truncate_dim"},
     "CrossEncoder": {*_NEUTRAL, *_PROMPTS, "activation_fn"},
     "SparseEncoder": {*_NEUTRAL, *_PROMPTS, "similarity_fn_name", "max_active_dims"},
+    **{kind: {*_NEUTRAL, *_PROMPTS, *_PYLATE, "similarity_fn_name"} for kind in LATE},
 }
 
 
@@ -33,6 +38,7 @@ class SentenceSettings:
     default_prompt_name: str | None = None
     similarity_fn_name: str = "cosine"
     truncate_dim: int | None = None
+    max_active_dims: int | None = None
 
 
 def read_settings(folder: Path, source: str = "") -> SentenceSettings:
@@ -48,8 +54,6 @@ def read_settings(folder: Path, source: str = "") -> SentenceSettings:
     for key in sorted(set(found) - KEYS[kind]):
         if found[key] is not None:
             raise BertfuseError(f"{where}: has {key}, which is not known here, so results may be others; take it out")
-    if found.get("max_active_dims") is not None:
-        raise BertfuseError(f"{where}: max_active_dims is {found['max_active_dims']!r}; all words are kept here")
     prompts, name = found.get("prompts") or {}, found.get("default_prompt_name")
     if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
         raise BertfuseError(f"{where}: prompts is not an object of texts")
@@ -58,12 +62,18 @@ def read_settings(folder: Path, source: str = "") -> SentenceSettings:
         raise BertfuseError(f"{where}: default_prompt_name is {name!r}, which is none of its prompts")
     if name is not None and prompts[name] and kind == "CrossEncoder":
         raise BertfuseError(f"{where}: puts its prompt {name!r} before each pair, which cannot be done here")
-    size = found.get("truncate_dim")
-    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
-        raise BertfuseError(f"{where}: truncate_dim is {size!r}, not a whole number of 1 or more")
-    similarity: Any = found.get("similarity_fn_name") or "cosine"
-    check_similarity(similarity, where)
-    return SentenceSettings(kind, prompts, name, similarity, size)
+    for key in ("truncate_dim", "max_active_dims"):
+        size = found.get(key)
+        if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
+            raise BertfuseError(f"{where}: {key} is {size!r}, not a whole number of 1 or more")
+    similarity: Any = found.get("similarity_fn_name") or ("dot" if kind == "SparseEncoder" else "cosine")
+    if kind in LATE:
+        if found.get("truncate_dim") is not None:
+            raise BertfuseError(f"{where}: has truncate_dim, which vectors of tokens do not have here")
+        similarity = similarity if similarity in LATE_SIMILARITY_NAMES else LATE_SIMILARITY_NAMES[0]
+    else:
+        check_similarity(similarity, where)
+    return SentenceSettings(kind, prompts, name, similarity, found.get("truncate_dim"), found.get("max_active_dims"))
 
 
 def check_similarity(name: Any, where: str = "similarity_fn_name") -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from bertfuse.errors import BertfuseError
 
 from .files import longest_sequence, read_config, read_json
-from .sentence_modules import STATIC, first_module, longest_asked, pools_prompt, transformer_settings
+from .sentence_modules import STATIC, TABLES, first_module, longest_asked, pools_prompt, transformer_settings
 
 UNLIMITED = 1 << 30  # tokens: for models without positions
 
@@ -51,7 +51,7 @@ def open_tokenizer(folder: str | Path, longest: int | None = None) -> Any:
     except Exception as error:  # tokenizers raises bare Exception
         raise BertfuseError(f"{file}: cannot be read: {error}; export the model again") from error
     tokenizer.no_padding()
-    if first.kind == STATIC:
+    if first.kind in TABLES:
         tokenizer.post_processor = None  # it alone adds special tokens
     else:
         check_tokenizer(folder, tokenizer)

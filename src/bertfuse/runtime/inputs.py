@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertfuse.errors import BertfuseError
-from bertfuse.model_folder.files import folder_of, read_config
+from bertfuse.model_folder.files import folder_of, of_texts, read_config
 from bertfuse.model_folder.tokenizer import longest_text, open_tokenizer, padding_token, takes_types
 
 if TYPE_CHECKING:
@@ -25,6 +25,10 @@ _NUMPY = {
     "tensor(double)": np.float64,
     "tensor(bool)": np.bool_,
 }
+
+
+_FLOATS = ("tensor(float)", "tensor(float16)", "tensor(double)")
+PIXELS = "pixel_values"
 
 
 def is_fixed(size: object) -> bool:
@@ -128,7 +132,7 @@ def random_inputs(
     seed: int = 0,
     padded: bool = True,
 ) -> dict[str, np.ndarray]:
-    """Random arrays [batch, sequence] for a session of a text encoder.
+    """Random arrays [batch, sequence] for a session of a text encoder, and images for one that takes them.
 
     `sizes` (see `vocabulary_sizes`) bounds ids by input name. With `padded` every row but the first is padded to a
     length of its own; else all rows are full. Raises BertfuseError for a negative seed and for an input whose valid
@@ -143,6 +147,10 @@ def random_inputs(
     columns = np.arange(sequence)[None, :]
     feed = {}
     for value in session.get_inputs():
+        if value.name == PIXELS and all(map(is_fixed, value.shape[1:])) and value.type in _FLOATS:
+            images = value.shape[0] if is_fixed(value.shape[0]) else batch
+            feed[value.name] = random.standard_normal((images, *value.shape[1:])).astype(_NUMPY[value.type])
+            continue
         if len(value.shape) != 2 or value.type not in ("tensor(int64)", "tensor(int32)"):
             raise BertfuseError(
                 f"input {value.name!r} ({value.type}, {value.shape}) is not one that a text encoder has;"
@@ -164,7 +172,7 @@ def random_inputs(
 
 def vocabulary_sizes(path: Path) -> dict[str, int]:
     """How many ids each input of the model at `path` may hold: from config.json beside it, else from its tables."""
-    config = read_config(folder_of(path))
+    config = of_texts(read_config(folder_of(path)))
     sizes = {"input_ids": config.get("vocab_size"), "token_type_ids": config.get("type_vocab_size")}
     if not sizes["input_ids"]:
         sizes = _table_sizes(path)
@@ -175,7 +183,9 @@ def _table_sizes(path: Path) -> dict[str, int]:
     from bertfuse.graph_rewrite import OPS
     from bertfuse.graph_rewrite.io import open_model
 
-    graph = open_model(path)[0].graph
+    model = open_model(path)[0]
+    graph = model.graph
+    said = next((entry.value for entry in model.metadata_props if entry.key == "bertfuse.vocab_size"), "")
     rows = {tensor.name: tensor.dims[0] for tensor in graph.initializer if len(tensor.dims) == 2}
     inputs = {value.name for value in graph.input}
     sizes: dict[str, int] = {}
@@ -189,4 +199,4 @@ def _table_sizes(path: Path) -> dict[str, int]:
             name = node.input[index]
             if name in inputs and node.input[table] in rows:
                 sizes[name] = min(sizes.get(name, 1 << 31), rows[node.input[table]])
-    return sizes
+    return sizes or ({"input_ids": int(said)} if said.isdigit() else {})

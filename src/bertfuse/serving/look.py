@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from bertfuse.errors import BertfuseError
-from bertfuse.inference import Classifier, Encoder, MaskFiller, Reranker
+from bertfuse.inference import Classifier, Encoder, MaskFiller, Reranker, SparseEncoder
 from bertfuse.inference.answers import task_of
 from bertfuse.inference.model import TextModel
+from bertfuse.model_folder.sentence_modules import SENTENCE
 
 from .served import KINDS, ModelOptions, Served
 
@@ -23,6 +24,7 @@ _KIND_OF_TASK = {
     "feature-extraction": "embed",
     "text-classification": "classify",
     "fill-mask": "sparse",
+    "sparse-encoding": "sparse",
 }
 
 
@@ -39,6 +41,8 @@ def open_model(options: ModelOptions, device: str, **session: Any) -> tuple[Text
     settings["session"] = found.session
     served = describe(found, options, device)
     kind = {"embed": Encoder, "rerank": Reranker, "classify": Classifier, "sparse": MaskFiller}[served.kind]
+    if SENTENCE in found.outputs and served.kind == "sparse":
+        kind = SparseEncoder
     model = kind(found.path, max_seq_length=served.max_input_tokens, **settings)
     model.runs = found.runs
     return model, served

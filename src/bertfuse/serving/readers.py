@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from bertfuse.inference.model import Batch as Run
+from bertfuse.model_folder.sentence_modules import SENTENCE
 
 Rows = tuple[np.ndarray, np.ndarray | None]  # as Answer's rows and counts
 
@@ -17,7 +18,7 @@ def output_of(model: Any, what: str, left_out: int) -> str:
         return model.output_for(left_out)
     if what == "tokens":
         return "token_embeddings" if "token_embeddings" in model.outputs else "last_hidden_state"
-    return "logits"
+    return SENTENCE if what == "words" and SENTENCE in model.outputs else "logits"
 
 
 def _vectors(model: Any, run: Run, left_out: int) -> Rows:
@@ -34,6 +35,10 @@ def _logits(model: Any, run: Run, _: int) -> Rows:
 
 def _words(model: Any, run: Run, _: int) -> Rows:
     """SPLADE's: of each word the largest log(1 + max(logit, 0)) of all tokens; those that are 0 are left out."""
+    if SENTENCE in run.outputs:
+        rows = model.words(run)
+        made = [np.stack([indices.astype(np.float32), values], axis=1) for indices, values in rows]
+        return np.concatenate(made), np.array([len(part) for part in made], np.int32)
     logits = run.outputs["logits"].astype(np.float32)
     logits[run.mask == 0] = 0
     weights = np.log1p(np.maximum(logits.max(axis=1), 0))

@@ -10,13 +10,17 @@ from typing import Any, Protocol
 import numpy as np
 
 from bertfuse.errors import BertfuseError
+from bertfuse.model_folder.sentence_modules import SENTENCE, TOKENS
 
 from ..activations import labels_of, of_classifier, of_reranker
 from ..classifier import Classifier
 from ..encoder import Encoder
 from ..model import Batch, Text, TextModel
-from ..reranker import Reranker
+from ..multi_vector_encoder import DOCUMENT, QUERY, MultiVectorEncoder
+from ..pooling import normalized
+from ..reranker import MaxSimReranker, Reranker
 from ..routed import RoutedEncoder
+from ..sparse_encoder import SparseEncoder
 from ..vectors import quantized
 
 _MODEL_FILES = ("*.onnx", "onnx/*.onnx", "*.safetensors", "*.json", "*/config.json")
@@ -71,15 +75,79 @@ class Wanted:
 
     def load(self, device: str | None, threads: int | None = None) -> Task:
         """The task with its model on `device`, which computes with that many threads on a CPU. Raises BertfuseError."""
-        made: Any = {"embed": Embed, "rerank": Rerank, "classify": Classify}[self.command]
+        made: Any = {"embed": _embed, "rerank": Rerank, "classify": Classify}[self.command]
         return made(self, {"device": device, "threads": threads} | self.options)
 
 
+def _embed(wanted: Wanted, options: dict[str, Any]) -> Task:
+    model = Encoder(wanted.model, **options)
+    if isinstance(model, RoutedEncoder):
+        raise BertfuseError(f"{wanted.model}: name the route (--route): {', '.join(model.routes)}")
+    if isinstance(model, MultiVectorEncoder):
+        return EmbedTokens(wanted, model)
+    return EmbedWords(wanted, model) if isinstance(model, SparseEncoder) else Embed(wanted, model)
+
+
+class EmbedTokens:
+    """A vector for each token: of each row [tokens, size]. With the prompt "query" they are queries, else documents."""
+
+    def __init__(self, wanted: Wanted, model: MultiVectorEncoder) -> None:
+        if wanted.precision not in ("float32", "binary", "ubinary"):
+            raise BertfuseError(f"{wanted.model}: vectors of tokens are float32, binary or ubinary here")
+        self._task = QUERY if wanted.prompt_name == QUERY else DOCUMENT
+        name = wanted.prompt_name or (DOCUMENT if DOCUMENT in model.prompts else None)
+        self._before = model.prompt_text(None if name not in model.prompts else name, wanted.prompt)
+        self.model, self.labels, self.outputs = _WithEncodings(model.reader(self._task)), [], [TOKENS]
+        self._wanted = wanted
+
+    def text(self, row: tuple[str, ...]) -> Text:
+        return self._before + row[0]
+
+    def columns(self, batch: Batch) -> dict[str, np.ndarray]:
+        rows = self.model.encoder.rows(batch, self._task, self._wanted.truncate_dim)
+        made = np.empty(len(rows), object)
+        for row, vectors in enumerate(rows):
+            vectors = normalized(vectors) if self._wanted.normalize else vectors
+            made[row] = quantized(vectors, self._wanted.precision)
+        return {"embeddings": made}
+
+
+class _WithEncodings:
+    """An encoder whose batches hold the tokens' ids, by which some have no vector."""
+
+    def __init__(self, encoder: MultiVectorEncoder) -> None:
+        self.encoder = encoder
+
+    def run(self, texts: Any, outputs: Sequence[str]) -> Any:
+        return self.encoder.run(texts, outputs, encodings=True)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.encoder, name)
+
+
+class EmbedWords:
+    """Weights of words: of each row those that are not 0, or the `truncate_dim` largest."""
+
+    def __init__(self, wanted: Wanted, model: SparseEncoder) -> None:
+        if wanted.normalize or wanted.precision != "float32":
+            raise BertfuseError(f"{wanted.model}: gives weights of words, which are float32 and not normalized")
+        self.model, self.labels, self.outputs = model, [], [SENTENCE]
+        self._before, self._most = model.prompt_text(wanted.prompt_name, wanted.prompt), wanted.truncate_dim
+
+    def text(self, row: tuple[str, ...]) -> Text:
+        return self._before + row[0]
+
+    def columns(self, batch: Batch) -> dict[str, np.ndarray]:
+        rows = self.model.words(batch, self._most)
+        made = {name: np.empty(len(rows), object) for name in ("indices", "values")}
+        for row, (indices, values) in enumerate(rows):
+            made["indices"][row], made["values"][row] = indices, values
+        return made
+
+
 class Embed:
-    def __init__(self, wanted: Wanted, options: dict[str, Any]) -> None:
-        self.model = Encoder(wanted.model, **options)
-        if isinstance(self.model, RoutedEncoder):
-            raise BertfuseError(f"{wanted.model}: name the route (--route): {', '.join(self.model.routes)}")
+    def __init__(self, wanted: Wanted, model: Encoder) -> None:
+        self.model = model
         self.labels: list[str] = []
         self._wanted = wanted
         if wanted.precision in ("int8", "uint8") and wanted.ranges is None:
@@ -104,6 +172,8 @@ class Embed:
 class Rerank:
     def __init__(self, wanted: Wanted, options: dict[str, Any]) -> None:
         self.model = Reranker(wanted.model, **options)
+        if isinstance(self.model, MaxSimReranker):
+            raise BertfuseError(f"{wanted.model}: has vectors of tokens: embed them, and rank with bertfuse.Reranker")
         self.outputs, self.labels = ["logits"], []
         self._query = wanted.query
 

@@ -26,7 +26,8 @@ class Results:
 
     Args:
         ids: of each row, of `id_kind` "int64" or "string"; None where the input has none.
-        columns: [rows] or [rows, size] each; "label" holds indices of `labels`.
+        columns: [rows] or [rows, size] each, or of object, an array of a length of its own in each row; "label" holds
+            indices of `labels`.
     """
 
     ids: Sequence[Any]
@@ -54,14 +55,24 @@ def _parquet(path: Path, results: Results) -> None:
     for name, values in results.columns.items():
         if name == "label":
             made[name] = pa.array([results.labels[index] for index in values], "string")
+        elif values.dtype == object:
+            bounds = np.cumsum([0, *map(len, values)])
+            made[name] = pa.LargeListArray.from_arrays(pa.array(bounds, "int64"), _array(np.concatenate(values)))
         elif values.ndim == 1:
             made[name] = pa.array(values)
         else:
-            flat = pa.array(np.ascontiguousarray(values).reshape(-1))
-            made[name] = pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+            made[name] = _array(values)
     with replacing(path) as temporary:
         # Vectors are noise to a compressor.
         parquet.write_table(pa.table(made), temporary, compression="none", use_dictionary=False)
+
+
+def _array(values: np.ndarray) -> Any:
+    """pyarrow's of [rows] or [rows, size]."""
+    import pyarrow as pa
+
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+    return flat if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
 
 
 def _npy(path: Path, results: Results) -> None:
@@ -69,6 +80,8 @@ def _npy(path: Path, results: Results) -> None:
         ids = np.asarray(results.ids, np.int64)
     else:
         ids = np.asarray(["" if value is None else str(value) for value in results.ids], str)
+    if any(values.dtype == object for values in results.columns.values()):
+        raise BertfuseError("--format npy: rows of unequal lengths are no array; take parquet or jsonl")
     numbers = max(results.columns.values(), key=lambda values: values.ndim)
     # Neither is in place before both are written.
     with replacing(path.with_suffix(".ids.npy")) as ids_file, replacing(path) as numbers_file:
@@ -80,8 +93,12 @@ def _npy(path: Path, results: Results) -> None:
                 handle.write(array.reshape(-1).view(np.uint8).data)
 
 
+def _lists(values: np.ndarray) -> list[Any]:
+    return [row.tolist() for row in values] if values.dtype == object else values.tolist()
+
+
 def _jsonl(path: Path, results: Results) -> None:
-    rows = {name: values.tolist() for name, values in results.columns.items()}
+    rows = {name: _lists(values) for name, values in results.columns.items()}
     if "label" in rows:
         rows["label"] = [results.labels[index] for index in rows["label"]]
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as handle:
