@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .build import BOOL, FLOAT, HIDDEN, INT64, SIZE, Case, Graph, Random, attend, attention_of, np, spelled, words
+from .build import BOOL, FLOAT, HIDDEN, INT64, SIZE, Case, Graph, Random, attend, masking, np, spelled, words
 
 M, I = "attention_mask", "ids"  # noqa: E741
 
@@ -125,22 +125,20 @@ def _of_length(b: Graph, n: int) -> tuple[str, str]:
     return r.choice(pairs)()
 
 
-def _a_condition(r: Random) -> Case:
+@masking(longest=24)
+def _a_condition(b: Graph, r: Random) -> str:
     """Keys are hidden where two numbers computed of S are (not) equal, or from one of them on."""
     n = r.choice([2, 3, 4, 5, 8])
-
-    def make(b: Graph) -> str:
-        first, second = _of_length(b, n)
-        how = r.randrange(3)
-        visible = b.keys(b.cast(M, BOOL))
-        if how == 0:
-            return b.op("And", visible, b.op("Equal", first, second))
-        _, k = b.grid(I)
-        if how == 1:
-            return b.op("And", visible, b.op("Less", b.op("Sub", k, first), b.op("Sub", b.length(I), second)))
-        return b.op("Or", visible, b.op("Less", first, second))
-
-    return attention_of(r, make, numbers=(n, n + 1), longest=24)
+    b.numbers = (n, n + 1)
+    first, second = _of_length(b, n)
+    how = r.randrange(3)
+    visible = b.keys(b.cast(M, BOOL))
+    if how == 0:
+        return b.op("And", visible, b.op("Equal", first, second))
+    _, k = b.grid(I)
+    if how == 1:
+        return b.op("And", visible, b.op("Less", b.op("Sub", k, first), b.op("Sub", b.length(I), second)))
+    return b.op("Or", visible, b.op("Less", first, second))
 
 
 def _a_part_of_the_mask(r: Random) -> Case:

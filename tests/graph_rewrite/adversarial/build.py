@@ -6,6 +6,7 @@ fused and equal, or refused. Nothing here knows how fusion works.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -84,6 +85,7 @@ class Graph(Builder):
         super().__init__(opset or r.choice([13, 14, 15, 17, 18, 20, 21]), seed=r.randrange(1 << 30))
         self.r = r
         self.functions: list[onnx.FunctionProto] = []
+        self.numbers: tuple[int, ...] = ()  # the case's
 
     def model(self) -> onnx.ModelProto:
         if not self.functions:
@@ -248,6 +250,19 @@ def words(b: Graph, ids: str) -> str:
 MaskMaker = Callable[[Graph], str]
 
 
+def masking(opset: Sequence[int] = (), **settings: Any) -> Callable[[Callable[[Graph, Random], str]], Recipe]:
+    """A recipe out of what makes a mask, and sets `numbers` of the graph; settings as those of attention_of."""
+
+    def decorate(make: Callable[[Graph, Random], str]) -> Recipe:
+        @functools.wraps(make)
+        def recipe(r: Random) -> Case:
+            return attention_of(r, lambda b: make(b, r), opset=r.choice(opset) if opset else None, **settings)
+
+        return recipe
+
+    return decorate
+
+
 def attention_of(
     r: Random,
     make: MaskMaker,
@@ -278,7 +293,7 @@ def attention_of(
     else:
         spec = spelled(r, guard=guard, parts={"mask": mask if added else b.additive(mask)})
     b.output(attend(b, x, spec, "attention_mask"))
-    return Case(b.model(), **case)
+    return Case(b.model(), **{"numbers": b.numbers} | case)
 
 
 __all__ = [

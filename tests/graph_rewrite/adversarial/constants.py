@@ -15,8 +15,8 @@ from .build import (
     Graph,
     Random,
     attend,
-    attention_of,
     helper,
+    masking,
     np,
     spelled,
 )  # fmt: skip
@@ -83,23 +83,17 @@ def _scale_of_q(r: Random) -> Case:
     return Case(b.model(), count=6)
 
 
-def _window(r: Random) -> Case:
+@masking(opset=(16, 17, 20), longest=60)
+def _window(b: Graph, r: Random) -> str:
     """A window of that number."""
-
-    def make(b: Graph) -> str:
-        return b.op("LessOrEqual", b.cast(b.distance("ids"), FLOAT), b.op("Abs", number(b)))
-
-    return attention_of(r, make, opset=r.choice([16, 17, 20]), longest=60)
+    return b.op("LessOrEqual", b.cast(b.distance("ids"), FLOAT), b.op("Abs", number(b)))
 
 
-def _hidden(r: Random) -> Case:
+@masking(added=True)
+def _hidden(b: Graph, r: Random) -> str:
     """What hides a key is that number, times one that may be large."""
-
-    def make(b: Graph) -> str:
-        hidden = b.op("Mul", number(b), b.const(r.choice([-1e4, -1e9, -1.0])))
-        return b.op("Where", b.cast(b.keys("attention_mask"), BOOL), b.const(0.0), hidden)
-
-    return attention_of(r, make, added=True)
+    hidden = b.op("Mul", number(b), b.const(r.choice([-1e4, -1e9, -1.0])))
+    return b.op("Where", b.cast(b.keys("attention_mask"), BOOL), b.const(0.0), hidden)
 
 
 def _epsilon(r: Random) -> Case:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .build import BOOL, HIDDEN, Attention, Case, Graph, Random, attend, attention_of, np, spelled
+from .build import BOOL, HIDDEN, Attention, Case, Graph, Random, attend, attention_of, masking, np, spelled
 
 M = "attention_mask"
 
@@ -42,14 +42,11 @@ def _scaled_afterwards(r: Random) -> Case:
     return Case(b.model())
 
 
-def _raised(r: Random) -> Case:
+@masking(added=True)
+def _raised(b: Graph, r: Random) -> str:
     """Visible keys get a number, not 0: the same for all, or different for some."""
     low, high = r.choice([(-1e4, 1.0), (-1e4, -1e4 + 5), (0.0, 1e4), (-3.4e38, 5.0), (-1e9, 100.0)])
-
-    def make(b: Graph) -> str:
-        return b.op("Where", b.cast(b.keys(M), BOOL), b.const(high), b.const(low))
-
-    return attention_of(r, make, added=True)
+    return b.op("Where", b.cast(b.keys(M), BOOL), b.const(high), b.const(low))
 
 
 def _twice(r: Random) -> Case:
