@@ -170,9 +170,9 @@ class Graph(Builder):
         return self.op("Abs", self.op("Sub", *((q, k) if self.r.random() < 0.5 else (k, q))))
 
     def number(self, n: int) -> str:
-        """An int64 scalar n > 0 that is no literal, in one of many ways to compute it of constants."""
+        """An int64 scalar n >= 0 that is no literal, in one of many ways to compute it of constants."""
         r = self.r
-        part = r.randrange(1, n + 1)
+        part = r.randrange(1, n + 1) if n else 0
         ways: list[Callable[[], str]] = [
             lambda: self.ints(n),
             lambda: self.op("Add", self.ints(part), self.ints(n - part)),

@@ -2,22 +2,7 @@
 
 from __future__ import annotations
 
-from .build import (
-    BOOL,
-    FLOAT,
-    HEADS,
-    HIDDEN,
-    INT64,
-    SIZE,
-    Case,
-    Graph,
-    Random,
-    attend,
-    helper,
-    np,
-    onnx,
-    spelled,
-)
+from .build import BOOL, FLOAT, HEADS, HIDDEN, INT64, SIZE, Case, Graph, Random, attend, helper, np, onnx, spelled
 from .weights import _layer
 
 M = "attention_mask"

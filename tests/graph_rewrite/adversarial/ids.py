@@ -20,31 +20,6 @@ def _table(b: Graph, r: Random) -> str:
 
 
 @masking()
-def _not_one_token(b: Graph, r: Random) -> str:
-    token = r.randrange(VOCABULARY)
-    b.numbers = (token,)
-    return b.keys(b.op("Not", b.op("Equal", I, b.number(token or 1))))
-
-
-@masking()
-def _compared(b: Graph, r: Random) -> str:
-    token, op = r.randrange(VOCABULARY), r.choice(["Less", "Greater", "LessOrEqual", "GreaterOrEqual", "Equal"])
-    b.numbers = (token,)
-    return b.keys(b.op(op, I, b.ints(token)))
-
-
-@masking()
-def _some_tokens(b: Graph, r: Random) -> str:
-    """None of a few tokens."""
-    tokens = r.sample(range(VOCABULARY), r.randrange(2, 5))
-    b.numbers = tuple(tokens)
-    hidden = b.op("Equal", I, b.ints(tokens[0]))
-    for token in tokens[1:]:
-        hidden = b.op("Or", hidden, b.op("Equal", I, b.ints(token)))
-    return b.keys(b.op("Not", hidden))
-
-
-@masking()
 def _any_of_a_list(b: Graph, r: Random) -> str:
     """ReduceMax over [B, S, n] of equalities with a constant list."""
     tokens = r.sample(range(VOCABULARY), r.randrange(2, 5))
@@ -52,26 +27,6 @@ def _any_of_a_list(b: Graph, r: Random) -> str:
     equal = b.cast(b.op("Equal", b.unsqueeze(I, 2), b.ints([[tokens]])), INT32)
     found = b.op("ReduceSum", equal, b.ints([2]), keepdims=0)
     return b.keys(b.op("Equal", found, b.ints(0, np.int32)))
-
-
-@masking()
-def _arithmetic(b: Graph, r: Random) -> str:
-    """Max(ids, 0), Min(ids + 1, n), Mod, Div and products, compared with a token or cast to bool."""
-    token = r.randrange(1, VOCABULARY)
-    b.numbers = (token,)
-    x, op = I, r.choice(["Max", "Min", "Mod", "Div", "Sub", "Add", "Mul"])
-    x = b.op(op, x, b.ints(r.choice([1, 2, 3, token])))
-    if r.random() < 0.5:
-        return b.keys(b.cast(x, BOOL))
-    return b.keys(b.op("Not", b.op("Equal", x, b.ints(r.choice([0, 1, token])))))
-
-
-@masking()
-def _through_float16(b: Graph, r: Random) -> str:
-    """Compared as numbers of 11 bits, or of one byte."""
-    token, kind = r.randrange(VOCABULARY), r.choice([10, 2, 3, 11])
-    b.numbers = (token,)
-    return b.keys(b.op("Not", b.op("Equal", b.cast(b.cast(I, kind), INT64), b.ints(token))))
 
 
 @masking()
@@ -120,24 +75,6 @@ def _of_another_row(b: Graph, r: Random) -> str:
     return b.keys(b.op("Not", b.op("Equal", first, b.ints(token))))
 
 
-@masking()
-def _same_token(b: Graph, r: Random) -> str:
-    """Queries see keys of the same token, or smaller ones."""
-    return b.op(r.choice(["Equal", "GreaterOrEqual"]), b.queries(I), b.keys(I))
-
-
-@masking()
-def _with_the_mask(b: Graph, r: Random) -> str:
-    """A given mask and padding together, by And, Or, Mul or Min."""
-    token = r.choice([0, 1, 50])
-    b.numbers = (token,)
-    real = b.op("Not", b.op("Equal", I, b.ints(token)))
-    if r.random() < 0.5:
-        return b.keys(b.op(r.choice(["And", "Or", "Xor"]), b.cast("attention_mask", BOOL), real))
-    product = b.op(r.choice(["Mul", "Min", "Max", "Add"]), "attention_mask", b.cast(real, INT64))
-    return b.keys(b.cast(product, BOOL))
-
-
 @masking(added=True)
 def _biased_by_token(b: Graph, r: Random) -> str:
     """table[ids] of numbers: a small bias here and there, or of every token."""
@@ -165,7 +102,6 @@ def _float_ids(b: Graph, r: Random) -> str:
 
 
 RECIPES = (
-    _table, _not_one_token, _compared, _some_tokens, _any_of_a_list, _arithmetic, _through_float16,
-    _causal_after_a_token, _up_to_a_token, _next_key, _as_the_first, _of_another_row, _same_token, _with_the_mask,
+    _table, _any_of_a_list, _causal_after_a_token, _up_to_a_token, _next_key, _as_the_first, _of_another_row,
     _biased_by_token, _of_the_word_table, _float_ids,
 )  # fmt: skip

@@ -12,50 +12,6 @@ def _log_of_counts(b: Graph, r: Random) -> str:
     return b.op("Log", b.cast(b.keys(M), FLOAT))
 
 
-@masking()
-def _compared(b: Graph, r: Random) -> str:
-    """mask == c, mask > c and their kin."""
-    number, op = r.randrange(-1, 6), r.choice(["Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual"])
-    found = b.op(op, *((M, b.ints(number)) if r.random() < 0.6 else (b.ints(number), M)))
-    return b.keys(b.op("Not", found) if r.random() < 0.3 else found)
-
-
-@masking()
-def _remainder(b: Graph, r: Random) -> str:
-    number, wanted = r.randrange(2, 5), r.randrange(2)
-    return b.keys(b.op("Equal", b.op("Mod", M, b.ints(number), fmod=r.randrange(2)), b.ints(wanted)))
-
-
-@masking()
-def _inverted_and_cast(b: Graph, r: Random) -> str:
-    """Hidden where 1 - mask is not 0: 2 is hidden."""
-    return b.op("Not", b.cast(b.keys(b.op("Sub", b.ints(1), M)), BOOL))
-
-
-@masking()
-def _arithmetic(b: Graph, r: Random) -> str:
-    """A polynomial of the mask, cast to bool."""
-    x = M
-    for _ in range(r.randrange(1, 4)):
-        number = b.ints(r.choice([-2, -1, 0, 1, 2, 3]))
-        op = r.choice(["Add", "Sub", "Mul", "Max", "Min", "Abs", "Neg", "Square", "Sign"])
-        if op in ("Abs", "Neg", "Sign"):
-            x = b.op(op, x)
-        elif op == "Square":
-            x = b.op("Mul", x, x)
-        else:
-            x = b.op(op, *((x, number) if r.random() < 0.5 else (number, x)))
-    visible = b.cast(x, BOOL)
-    return b.keys(b.op("Not", visible) if r.random() < 0.3 else visible)
-
-
-def _narrowed(r: Random) -> Case:
-    """Through a narrower type, in which 256 or 1 << 32 is 0."""
-    kind = r.choice([2, 3, 4, 5, 6, 12])  # uint8, int8, uint16, int16, int32, uint32
-    numbers = {"numbers": (255, 256, 257)}
-    return attention_of(r, lambda b: b.keys(b.cast(b.cast(M, kind), BOOL)), **numbers)
-
-
 @masking(added=True)
 def _scaled_and_added(b: Graph, r: Random) -> str:
     """mask * a + c added as it is: 1 for visible, whatever is more raises a score."""
@@ -77,12 +33,6 @@ def _packed_segments(b: Graph, r: Random) -> str:
 
 
 @masking()
-def _at_most_the_querys(b: Graph, r: Random) -> str:
-    """Keys whose number is at most the query's."""
-    return b.op(r.choice(["LessOrEqual", "Less"]), b.keys(M), b.queries(M))
-
-
-@masking()
 def _prefix_language_model(b: Graph, r: Random) -> str:
     """1 is visible to all, 2 to itself and what comes after it, 0 to nobody."""
     q, k = b.grid(M)
@@ -97,11 +47,6 @@ def _chosen_in_turn(b: Graph, r: Random) -> str:
     for number in r.sample(range(-1, 6), r.randrange(1, 4)):
         x = b.op("Where", b.op("Equal", b.keys(M), b.ints(number)), b.const(r.choice([0.0, -1e4, -1.0])), x)
     return x
-
-
-@masking()
-def _divided(b: Graph, r: Random) -> str:
-    return b.keys(b.cast(b.op("Div", M, b.ints(r.choice([1, 2, 3, -2]))), BOOL))
 
 
 @masking(added=True)
@@ -124,12 +69,6 @@ def _other_types(r: Random) -> Case:
     return attention_of(r, make, mask_type=kind, numbers=(255, 256, 257))
 
 
-@masking(opset=(18,))
-def _bits(b: Graph, r: Random) -> str:
-    number = r.choice([1, 2, 3, 4])
-    return b.keys(b.cast(b.op("BitwiseAnd", M, b.ints(number)), BOOL))
-
-
 @masking()
 def _one_hot(b: Graph, r: Random) -> str:
     """The second column of OneHot: integers other than 1 are hidden, -1 counts from the end."""
@@ -150,7 +89,6 @@ def _weak(r: Random) -> Case:
 
 
 RECIPES = (
-    _log_of_counts, _compared, _remainder, _inverted_and_cast, _arithmetic, _narrowed, _scaled_and_added,
-    _packed_segments, _at_most_the_querys, _prefix_language_model, _chosen_in_turn, _divided, _looked_up,
-    _other_types, _bits, _one_hot, _weak,
+    _log_of_counts, _scaled_and_added, _packed_segments, _prefix_language_model, _chosen_in_turn, _looked_up,
+    _other_types, _one_hot, _weak,
 )  # fmt: skip

@@ -62,15 +62,6 @@ def _outer_product(b: Graph, r: Random) -> str:
     return b.unsqueeze(b.cast(b.op(how[0], column, row, **how[1]), BOOL), 1)
 
 
-@masking()
-def _queries_hidden(b: Graph, r: Random) -> str:
-    """The mask hides queries: transposed, or on the wrong axis."""
-    visible = b.cast(b.queries(M), BOOL)
-    if r.random() < 0.4:
-        return b.op("Transpose", b.cast(b.keys(M), BOOL), perm=[0, 1, 3, 2])
-    return b.op(r.choice(["Or", "And"]), visible, b.cast(b.keys(M), BOOL)) if r.random() < 0.5 else visible
-
-
 @masking(opset=(16, 17))
 def _by_head(b: Graph, r: Random) -> str:
     """Some heads see padding, or a window."""
@@ -127,10 +118,7 @@ def _branch(b: Graph, r: Random) -> str:
 def _loop(b: Graph, r: Random) -> str:
     """A Loop that takes the mask's complement n times, or S times."""
     body = helper.make_graph(
-        [
-            helper.make_node("Identity", ["on"], ["on_next"]),
-            helper.make_node("Not", ["state"], ["state_next"]),
-        ],
+        [helper.make_node("Identity", ["on"], ["on_next"]), helper.make_node("Not", ["state"], ["state_next"])],
         "body",
         [
             helper.make_tensor_value_info("i", INT64, []),
@@ -242,24 +230,6 @@ def _not_a_number(b: Graph, r: Random) -> str:
     return b.op("Not", b.op("IsInf", infinite))
 
 
-@masking(opset=(16, 17, 18))
-def _neutral(b: Graph, r: Random) -> str:
-    """And with what is always true, plus what is always 0, times 1; or nearly so."""
-    q, k = b.grid(I)
-    true = r.choice(
-        [
-            lambda: b.op("GreaterOrEqual", b.op("Add", q, k), b.ints(0)),
-            lambda: b.op("Less", k, b.length(I)),
-            lambda: b.op("Or", b.op("LessOrEqual", k, q), b.op("Greater", k, q)),
-            lambda: b.op("Equal", b.op("Sub", q, q), b.ints(0)),
-            lambda: b.op("Less", b.op("Sub", q, k), b.length(I)),
-            lambda: b.op("Less", b.op("Sub", q, k), b.op("Sub", b.length(I), b.ints(1))),
-            lambda: b.op("Greater", b.op("Mul", b.length(I), b.length(I)), b.op("Add", q, k)),
-        ]
-    )()
-    return b.op("And", b.cast(b.keys(M), BOOL), true)
-
-
 @masking()
 def _two_masks(b: Graph, r: Random) -> str:
     """Two inputs [B, S] for a mask: both must hide, or one of them."""
@@ -292,7 +262,7 @@ def _random(b: Graph, r: Random) -> str:
 
 
 RECIPES = (
-    _gather_elements, _scattered, _outer_product, _queries_hidden, _by_head, _sorted, _by_nonzero, _branch, _loop,
-    _stepped, _of_lengths, _negative_slices, _rolled_rows, _reshaped, _unsigned_wrap, _not_a_number, _neutral,
-    _two_masks, _square_mask, _random,
+    _gather_elements, _scattered, _outer_product, _by_head, _sorted, _by_nonzero, _branch, _loop, _stepped,
+    _of_lengths, _negative_slices, _rolled_rows, _reshaped, _unsigned_wrap, _not_a_number, _two_masks, _square_mask,
+    _random,
 )  # fmt: skip

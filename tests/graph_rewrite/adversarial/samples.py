@@ -2,20 +2,7 @@
 
 from __future__ import annotations
 
-from .build import (
-    BOOL,
-    FLOAT,
-    HIDDEN,
-    INT64,
-    Case,
-    Graph,
-    Random,
-    attend,
-    helper,
-    masking,
-    np,
-    spelled,
-)  # fmt: skip
+from .build import BOOL, FLOAT, HIDDEN, INT64, Case, Graph, Random, attend, helper, masking, np, spelled  # fmt: skip
 
 M, I = "attention_mask", "ids"  # noqa: E741
 
@@ -44,26 +31,16 @@ def _unless(b: Graph, condition: str) -> str:
     return b.op("Or", b.op("And", condition, other), b.op("And", b.op("Not", condition), _visible(b)))
 
 
-@masking()
-def _at_one_length(b: Graph, r: Random) -> str:
-    n = r.choice([2, 3, 4, 5, 17, 20, 22, 33, 60])
-    op = r.choice(["Equal", "Less", "Greater"])
-    b.numbers = (n,)
-    return _unless(b, b.op(op, b.length(I), b.number(n)))
-
-
-@masking(count=20)
-def _at_even_lengths(b: Graph, r: Random) -> str:
-    n, rest = r.choice([(2, 0), (2, 1), (3, 0), (4, 2), (8, 5)])
-    return _unless(b, b.op("Equal", b.op("Mod", b.length(I), b.number(n)), b.ints(rest)))
-
-
 @masking(opset=(16, 17, 20), count=24)
-def _of_a_batch(b: Graph, r: Random) -> str:
-    """At a batch of n, or more."""
-    n = r.randrange(2, 7)
-    op = r.choice(["Equal", "GreaterOrEqual" if r.random() < 0.5 else "Greater"])
-    return _unless(b, b.op(op, b.size(I, 0), b.ints([n])))
+def _at_some_sizes(b: Graph, r: Random) -> str:
+    """At one length, at even lengths, in a batch of n, where length times batch is n; or beyond."""
+    size, few = r.choice([
+        (b.length(I), [2, 3, 4, 5, 17, 20, 22, 33, 60]),
+        (b.op("Mod", b.length(I), b.number(r.choice([2, 3, 8]))), [0, 1]),
+        (b.op("Squeeze", b.size(I, 0), b.ints([0])), [2, 3, 4, 5, 6]), (b.op("Size", I), [6, 15, 40, 63]),
+    ])  # fmt: skip
+    b.numbers = (r.choice(few),)
+    return _unless(b, b.op(r.choice(["Equal", "Less", "Greater"]), size, b.number(*b.numbers)))
 
 
 @masking(count=24)
@@ -170,14 +147,6 @@ def _first_row_alone(b: Graph, r: Random) -> str:
     return b.op("Or", b.op("Not", b.op("Equal", q, which)), _visible(b))
 
 
-@masking(count=24)
-def _product_of_length_and_batch(b: Graph, r: Random) -> str:
-    n = r.choice([6, 15, 40, 63])
-    b.numbers = (n,)
-    total = b.op("Size", I)
-    return _unless(b, b.op(r.choice(["Equal", "Greater"]), total, b.number(n)))
-
-
 @masking()
 def _ones_of_some_length(b: Graph, r: Random) -> str:
     """A made-up mask of ones with zeros from a length on."""
@@ -190,7 +159,6 @@ def _ones_of_some_length(b: Graph, r: Random) -> str:
 
 
 RECIPES = (
-    _at_one_length, _at_even_lengths, _of_a_batch, _in_some_rows, _full_rows, _dense_rows, _the_first_keys, _a_flag,
-    _of_lengths_alone, _neighbours, _reversed, _shared_by_rows, _first_row_alone, _product_of_length_and_batch,
-    _ones_of_some_length,
+    *[_at_some_sizes] * 4, _in_some_rows, _full_rows, _dense_rows, _the_first_keys, _a_flag, _of_lengths_alone,
+    _neighbours, _reversed, _shared_by_rows, _first_row_alone, _ones_of_some_length,
 )  # fmt: skip

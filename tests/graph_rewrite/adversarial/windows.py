@@ -32,21 +32,10 @@ def _wide_window(b: Graph, r: Random) -> str:
     n = r.choice([2000, 4096, 65536, 1 << 21, (1 << 31) - 1])
     if r.random() < 0.5:
         return b.op(
-            "LessOrEqual",
-            b.distance(I),
-            b.ints(n) if r.random() < 0.5 else b.op("Mul", b.ints(n // 16), b.ints(16)),
+            "LessOrEqual", b.distance(I), b.ints(n) if r.random() < 0.5 else b.op("Mul", b.ints(n // 16), b.ints(16))
         )
     half = b.op("Sqrt", b.const(float(n) * n))
     return b.op("LessOrEqual", b.cast(b.distance(I), FLOAT), half)
-
-
-@masking(count=10)
-def _causal(b: Graph, r: Random) -> str:
-    offset = r.choice([0, 0, 1, 3, 20, 300])
-    b.numbers = (offset + 2,)
-    q, k = b.grid(I)
-    limit = b.op("Add", q, b.number(offset)) if offset else q
-    return _masked(b, b.op("LessOrEqual", k, limit))
 
 
 @masking(count=10)
@@ -69,14 +58,6 @@ def _dilated(b: Graph, r: Random) -> str:
     distance = b.distance(I) if r.random() < 0.5 else b.grid(I)[1]
     rest = b.op("Mod", distance, b.number(n))
     return _masked(b, b.op("Not", b.op("Equal", rest, b.ints(r.choice([n - 1, 0])))))
-
-
-@masking(count=10)
-def _beyond_a_place(b: Graph, r: Random) -> str:
-    """Keys from n on are hidden: a maximal length."""
-    n = _size(r)
-    b.numbers = (n,)
-    return _masked(b, b.op("Less", b.grid(I)[1], b.number(n)))
 
 
 @masking(added=True, count=10)
@@ -147,15 +128,6 @@ def _linear_bias(b: Graph, r: Random) -> str:
     return b.op("Add", bias, b.additive(b.cast(b.keys(M), BOOL)))
 
 
-@masking(opset=(16, 17, 20), count=10)
-def _to_the_left(b: Graph, r: Random) -> str:
-    """A window to one side of the query, in floats."""
-    n = _size(r)
-    b.numbers = (n,)
-    q, k = (b.cast(t, FLOAT) for t in b.grid(I))
-    return b.op("GreaterOrEqual", b.op("Add", k, b.const(n + 0.5)), q)
-
-
 @masking(longest=130, opset=(13, 17, 18))
 def _half_way(b: Graph, r: Random) -> str:
     """Windows relative to the length: S / 2, S², S - n."""
@@ -193,6 +165,6 @@ def _shifted(b: Graph, r: Random) -> str:
 
 
 RECIPES = (
-    _window, _wide_window, _causal, _blocks, _dilated, _beyond_a_place, _ramp, _by_attribute, _triangle, _buffer,
-    _linear_bias, _to_the_left, _half_way, _global_tokens, _shifted,
+    _window, _wide_window, _blocks, _dilated, _ramp, _by_attribute, _triangle, _buffer, _linear_bias, _half_way,
+    _global_tokens, _shifted,
 )  # fmt: skip
