@@ -250,6 +250,21 @@ def words(b: Graph, ids: str) -> str:
 MaskMaker = Callable[[Graph], str]
 
 
+def recipe(opset: Sequence[int] = (), **settings: Any) -> Callable[[Callable[[Graph, Random], None]], Recipe]:
+    """A recipe out of what fills a graph of one of these opsets, and may set its `numbers`; settings are the case's."""
+
+    def decorate(fill: Callable[[Graph, Random], None]) -> Recipe:
+        @functools.wraps(fill)
+        def made(r: Random) -> Case:
+            b = Graph(r, r.choice(opset) if opset else None)
+            fill(b, r)
+            return Case(b.model(), numbers=b.numbers, **settings)
+
+        return made
+
+    return decorate
+
+
 def masking(opset: Sequence[int] = (), **settings: Any) -> Callable[[Callable[[Graph, Random], str]], Recipe]:
     """A recipe out of what makes a mask, and sets `numbers` of the graph; settings as those of attention_of."""
 

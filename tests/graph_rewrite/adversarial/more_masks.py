@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from .build import (
-    BOOL,
-    FLOAT,
-    HEADS,
-    HIDDEN,
-    INT32,
-    INT64,
-    Case,
-    Graph,
-    Random,
-    TensorProto,
-    attend,
-    helper,
-    masking,
-    np,
-    onnx,
-    spelled,
-)  # fmt: skip
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from .build import BOOL, FLOAT, HEADS, HIDDEN, INT32, INT64, Graph, Random, attend, masking, recipe, spelled
 
 M, I = "attention_mask", "ids"  # noqa: E741
 
@@ -238,9 +225,9 @@ def _two_masks(b: Graph, r: Random) -> str:
     return b.keys(b.op(op, b.cast(M, BOOL), b.cast(other, BOOL)))
 
 
-def _square_mask(r: Random) -> Case:
+@recipe()
+def _square_mask(b: Graph, r: Random) -> None:
     """The input is a mask [B, S, S], or [S, S], or one row or the diagonal of it."""
-    b = Graph(r)
     x = b.input("x", ("B", "S", HIDDEN))
     shape = r.choice([("B", "S", "S"), ("S", "S"), ("B", 1, "S", "S"), ("B", HEADS, "S", "S")])
     mask = b.input("square_mask", shape, np.int64)
@@ -251,7 +238,6 @@ def _square_mask(r: Random) -> Case:
     if rank > 2 and r.random() < 0.3:
         visible = b.op("Slice", visible, b.ints([0]), b.ints([1]), b.ints([2]))
     b.output(attend(b, x, spelled(r, parts={"mask": b.additive(visible)})))
-    return Case(b.model())
 
 
 @masking(opset=(15,))

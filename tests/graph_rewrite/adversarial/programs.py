@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .build import BOOL, FLOAT, HIDDEN, INT32, INT64, Case, Graph, Random, attend, masking, np, spelled, words
+from .build import BOOL, FLOAT, HIDDEN, INT32, INT64, Graph, Random, attend, masking, np, recipe, spelled, words
 
 M, I = "attention_mask", "ids"  # noqa: E741
 _NUMBERS = (0, 1, 2, 3, 5, 7, 16, 31)
@@ -157,9 +157,9 @@ def _of_a_float_mask(b: Graph, r: Random) -> str:
     return b.op("Mul", x, b.const(r.choice([-1e4, 1.0, 1e4])))
 
 
-def _positions(r: Random) -> Case:
+@recipe(opset=(16, 18), count=8, longest=40, runs=False)
+def _positions(b: Graph, r: Random) -> None:
     """Positions, and rows of types, that are a program of sizes and places."""
-    b = Graph(r, r.choice([16, 18]))
     ids = b.ids()
     b.ids(M)
     places = b.unsqueeze(b.places(ids), 0)
@@ -194,12 +194,11 @@ def _positions(r: Random) -> Case:
         kind = b.op("Mod", b.op("Mul", ints[-1], b.ints(r.choice([0, 1, 2]))), b.ints(2))
         total = b.op("Add", total, b.op("Gather", b.weight(2, HIDDEN), kind, axis=0))
     b.output(b.layer_norm(total, HIDDEN))
-    return Case(b.model(), count=8, longest=40, runs=False)
 
 
-def _two_heads_of_masks(r: Random) -> Case:
+@recipe(opset=(16, 18), count=12, longest=40)
+def _two_heads_of_masks(b: Graph, r: Random) -> None:
     """Two attentions, each with a program of its own over the same tensors."""
-    b = Graph(r, r.choice([16, 18]))
     ids = b.ids()
     b.ids(M)
     x = words(b, ids)
@@ -209,7 +208,6 @@ def _two_heads_of_masks(r: Random) -> Case:
         visible = b.op(r.choice(["And", "Or"]), program.bools[0], program._pick(program.bools))
         x = b.op("Add", x, attend(b, x, spelled(r, parts={"mask": b.additive(visible)})))
     b.output(x)
-    return Case(b.model(), count=12, longest=40)
 
 
 RECIPES = (
