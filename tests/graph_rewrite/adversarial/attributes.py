@@ -175,10 +175,3 @@ def _cast_attributes(b: Graph, r: Random) -> None:
     product = b.linear(x, HIDDEN, HIDDEN)
     product = b.cast(b.cast(product, r.choice([10, 11, 7, 6])), FLOAT)
     b.output(b.layer_norm(b.op("Add", product, y), HIDDEN))
-
-
-RECIPES = (
-    _scale_of_attention, _variant_of_attention, _windowed_attention, _layer_normalization,
-    _layer_normalization_over_more, _layer_normalization_with_statistics, _softmax_axis, _gemm, _reduced, _dropout,
-    _dropout_in_training, _gelu_attribute, _merged_with_other_axes, _cast_attributes,
-)  # fmt: skip

@@ -219,10 +219,3 @@ def _shaped_by_a_condition(r: Random) -> Case:
     b.output(b.layer_norm(b.op("Add", b.linear(given, HIDDEN, HIDDEN), r.choice([given, x])), HIDDEN))
     feeds = [{"x": (p, s, HIDDEN)} for p, s in ((2, 5), (1, 4), (2, 4), (3, 2), (2, 1), (1, 1))]
     return Case(b.model(), count=0, more=_feeds(feeds), runs=False)
-
-
-RECIPES = (
-    _mask_beside_x, _mask_beside_ids, _residual_beside_x, _types_beside_ids, _lengths_of_another, _same_name_twice,
-    _product_names, _joined, _one_token,
-    _cut_to_another, _shaped_by_a_condition,
-)  # fmt: skip

@@ -241,10 +241,3 @@ def _shape_given(r: Random) -> Case:
         values = np.random.default_rng(batch).standard_normal((batch, 6, HIDDEN)).astype(np.float32)
         more[f"{batch} {sizes}"] = {"x": values, "shape": np.array(sizes, np.int64)}
     return Case(b.model(), count=0, more=more)
-
-
-RECIPES = (
-    _residual_of_a_branch, _hidden_states_of_a_branch, _mask_of_a_branch, _ids_of_a_branch, _grown_by_a_loop,
-    _changed_by_a_loop, _scanned, _layer_in_a_branch, _body_reads_the_inside, _shape_of_the_inside, _filled_by_shape,
-    _reshaped_by_another, _shape_given,
-)  # fmt: skip

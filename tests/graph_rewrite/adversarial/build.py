@@ -78,6 +78,15 @@ class Case:
 Recipe = Callable[[Random], Case]
 
 
+def is_recipe(value: object) -> bool:
+    return getattr(value, "__annotations__", None) == {"r": "Random", "return": "Case"}
+
+
+def named(like: Callable) -> Callable[[Recipe], Recipe]:
+    """For a recipe made of `like`: its name and words."""
+    return functools.wraps(like, assigned=("__module__", "__name__", "__doc__"))
+
+
 class Graph(Builder):
     """A Builder with a random generator for spellings, and more words."""
 
@@ -254,7 +263,7 @@ def recipe(opset: Sequence[int] = (), **settings: Any) -> Callable[[Callable[[Gr
     """A recipe out of what fills a graph of one of these opsets, and may set its `numbers`; settings are the case's."""
 
     def decorate(fill: Callable[[Graph, Random], None]) -> Recipe:
-        @functools.wraps(fill)
+        @named(fill)
         def made(r: Random) -> Case:
             b = Graph(r, r.choice(opset) if opset else None)
             fill(b, r)
@@ -269,7 +278,7 @@ def masking(opset: Sequence[int] = (), **settings: Any) -> Callable[[Callable[[G
     """A recipe out of what makes a mask, and sets `numbers` of the graph; settings as those of attention_of."""
 
     def decorate(make: Callable[[Graph, Random], str]) -> Recipe:
-        @functools.wraps(make)
+        @named(make)
         def recipe(r: Random) -> Case:
             return attention_of(r, lambda b: make(b, r), opset=r.choice(opset) if opset else None, **settings)
 

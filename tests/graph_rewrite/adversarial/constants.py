@@ -144,6 +144,3 @@ def _bias(b: Graph, r: Random) -> None:
         bias = b.cast(b.cast(bias, F16), FLOAT)
     total = b.op("Add", b.op("Add", b.op("MatMul", x, b.weight(HIDDEN, HIDDEN)), bias), y)
     b.output(b.layer_norm(total, HIDDEN))
-
-
-RECIPES = (_scale, _scale_of_q, _window, _hidden, _epsilon, _gelu, _weight, _bias)

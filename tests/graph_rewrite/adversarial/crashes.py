@@ -142,9 +142,3 @@ def _functions(r: Random) -> Case:
         value.type.tensor_type.shape.dim.extend([onnx.TensorShapeProto.Dimension()] * 3)
     model = helper.make_model(graph, opset_imports=opsets, ir_version=9, functions=[twice])
     return Case(model, count=4)
-
-
-RECIPES = (
-    _odd_names, _taken_names, _empty_axes, _empty_batches_of_floats, _missing_shapes, _same_symbols, _dead_ends,
-    _anchors_alone, _optional_inputs, _functions,
-)  # fmt: skip

@@ -289,9 +289,3 @@ def _ids_alone(name: str) -> dict[str, dict[str, np.ndarray]]:
     random = np.random.default_rng(0)
     shapes = ((1, 1), (3, 1), (1, 4), (2, 5))
     return {f"{p}x{s}": {name: random.integers(0, 97, (p, s)), M: np.ones((p, s), np.int64)} for p, s in shapes}
-
-
-RECIPES = (
-    _no_past, _past_and_present, _positions_after_a_past, _names_in_bodies, _converted_around, _attention_of_opset_24,
-    _other_ids, _numbers_of_any_size, _in_whole_numbers, _axes_in_front,
-)  # fmt: skip

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
-from .build import BOOL, FLOAT, HIDDEN, INT32, INT64, VOCABULARY, Case, Graph, Random, Recipe, helper, np
+from .build import BOOL, FLOAT, HIDDEN, INT32, INT64, VOCABULARY, Case, Graph, Random, Recipe, helper, named, np
 
 ROWS = 40
 
@@ -29,7 +28,7 @@ def _types(b: Graph, index: str = "types") -> str:
 def _summed(terms: Callable[[Graph, Random], list[str]]) -> Recipe:
     """LN of the sum of what `terms` gives of ids and types, added in any order."""
 
-    @functools.wraps(terms)
+    @named(terms)
     def recipe(r: Random) -> Case:
         b = Graph(r)
         b.ids()
@@ -227,10 +226,3 @@ def _without_a_role(b: Graph, r: Random) -> list[str]:
     parts = [_words(b), _types(b), _positions(b)]
     parts.pop(r.randrange(3))
     return parts
-
-
-RECIPES = (
-    _usual, _same_twice, _places_of_another_input, _other_places, _places_of_the_mask, _types_computed, _ids_changed,
-    _more_terms, _scaled, _shared_table, _sliced_positions, _clamped_beyond_the_table, _given_positions, _overflowing,
-    _without_a_role,
-)  # fmt: skip

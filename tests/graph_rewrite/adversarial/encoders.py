@@ -196,9 +196,3 @@ def _wide_numbers(r: Random) -> Case:
         q = b.cast(b.cast(b.linear(x, HIDDEN, HIDDEN), element), FLOAT)
         b.output(attend(b, x, spelled(r, mask="none", parts={"q": q})))
     return Case(b.model(), count=6)
-
-
-RECIPES = (
-    _first_tokens_ask, _crossed, _with_a_prefix, _batch_second, _turned_first, _in_pieces, _two_encoders, _packed,
-    _one_hot_words, _pooled, _before_the_norm, _wide_numbers,
-)  # fmt: skip

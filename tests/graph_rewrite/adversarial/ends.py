@@ -234,9 +234,3 @@ def _heads_by_the_end(b: Graph, r: Random) -> None:
     ]
     spec = spelled(r, mask="none", parts=dict(zip(("q_heads", "k_heads", "v_heads"), heads, strict=True)))
     b.output(attend(b, x, spec))
-
-
-RECIPES = (
-    _mean_of_the_last, _head_of_the_last_token, _heads_over_the_last, _joined_tokens, _attention_over_the_last,
-    _ids_from_the_end, _masked_tokens, _mask_by_gather_nd, _backwards, _heads_by_the_end,
-)  # fmt: skip

@@ -121,8 +121,3 @@ def _by_row(b: Graph, r: Random) -> None:
     halves[r.randrange(5)] = r.choice([0.5, 0.7])
     one = b.op("Add", b.op("Erf", b.op("Div", x, b.const(math.sqrt(2)))), b.const(1.0))
     b.output(b.op("Mul", b.op("Mul", x, one), b.const(halves)))
-
-
-RECIPES = (
-    _erf, _tanh, _quick, _of_two_tensors, _by_column, _only_here_and_there, _used_inside, _with_the_length, _by_row,
-)  # fmt: skip

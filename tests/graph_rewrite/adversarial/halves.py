@@ -166,10 +166,3 @@ def _drawn_from_constants(b: Graph, r: Random, ids: str) -> str:
             "Sub", b.op("CumSum", b.op("ConstantOfShape", b.size(ids, 1), value=one), b.ints(0)), b.const(1.0)
         )
     return b.unsqueeze(b.op("Gather", _rows(b), b.cast(places, INT64), axis=0), 0)
-
-
-RECIPES = (
-    _scaled_places, _buckets_by_logarithm, _end_of_text, _lengths_compared, _running_mean, _norms, _powers,
-    _angles_by_product, _learned_places, _packed_ids, _hashed_ids, _resized_places, _deviation, _sorted_lengths,
-    _drawn_from_constants,
-)  # fmt: skip

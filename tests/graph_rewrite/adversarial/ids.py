@@ -99,9 +99,3 @@ def _float_ids(b: Graph, r: Random) -> str:
     token = r.randrange(1, VOCABULARY)
     b.numbers = (token,)
     return b.keys(b.op("Greater", b.cast(I, FLOAT), b.const(token - r.choice([0.5, 0.0]))))
-
-
-RECIPES = (
-    _table, _any_of_a_list, _causal_after_a_token, _up_to_a_token, _next_key, _as_the_first, _of_another_row,
-    _biased_by_token, _of_the_word_table, _float_ids,
-)  # fmt: skip

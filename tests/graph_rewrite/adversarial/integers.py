@@ -93,9 +93,3 @@ def _narrowed(b: Graph, r: Random) -> str:
     """Through a narrower type, in which 256 or 1 << 32 is 0."""
     kind = r.choice([2, 3, 4, 5, 6, 12])  # uint8, int8, uint16, int16, int32, uint32
     return b.keys(b.cast(b.cast(M, kind), BOOL))
-
-
-RECIPES = (
-    _log_of_counts, _narrowed, _scaled_and_added, _packed_segments, _prefix_language_model, _chosen_in_turn, _looked_up,
-    _other_types, _one_hot, _weak,
-)  # fmt: skip

@@ -149,9 +149,3 @@ def _tiny_variance(b: Graph, r: Random) -> None:
     product = b.op("Mul", b.linear(x, HIDDEN, HIDDEN), b.const(r.choice([1e-6, 1e-4, 0.0])))
     level = b.op("Add", b.op("Mul", y, b.const(0.0)), b.const(r.choice([0.0, 3.0])))
     b.output(b.layer_norm(b.op("Add", product, level), HIDDEN, epsilon=r.choice([1e-12, 1e-5])))
-
-
-RECIPES = (
-    _formula, _twice_the_same, _interior_is_used, _epsilon_given, _weights_given, _without_beta, _centred_twice,
-    _tiny_variance,
-)  # fmt: skip

@@ -245,10 +245,3 @@ def _random(b: Graph, r: Random) -> str:
     """A mask that is drawn at random, or multiplied with what is."""
     drawn = b.op("RandomUniformLike", b.cast(M, FLOAT), low=0.99, high=1.0, seed=1.0)
     return b.keys(b.cast(b.op("Mul", drawn, b.cast(_flags(b), FLOAT)), BOOL))
-
-
-RECIPES = (
-    _gather_elements, _scattered, _outer_product, _by_head, _sorted, _by_nonzero, _branch, _loop, _stepped,
-    _of_lengths, _negative_slices, _rolled_rows, _reshaped, _unsigned_wrap, _not_a_number, _two_masks, _square_mask,
-    _random,
-)  # fmt: skip

@@ -284,10 +284,3 @@ def _lies(r: Random) -> Case:
         shape = r.choice([["B", "S", HIDDEN], [1, 1, HIDDEN], ["B", 1, "S"], [], [7], ["B", "S"], ["S", "B", HIDDEN]])
         model.graph.value_info.append(helper.make_tensor_value_info(node.output[0], r.choice([FLOAT, INT64]), shape))
     return Case(model, count=6, runs=False)
-
-
-RECIPES = (
-    _any_opset, _newest_opsets, _domains, _nothing_in_it, _damaged, _without_attributes, _optional_inputs_empty,
-    _nested_functions, _other_types, _nothing_fed, _no_columns, _wide_and_many, _external_data, _repeated_initialisers,
-    _unsorted, _lies,
-)  # fmt: skip

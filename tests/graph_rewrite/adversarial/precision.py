@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
-from .build import BOOL, FLOAT, HEADS, HIDDEN, INT64, SIZE, Case, Graph, Random, Recipe, attend, np, spelled
+from .build import BOOL, FLOAT, HEADS, HIDDEN, INT64, SIZE, Case, Graph, Random, Recipe, attend, named, np, spelled
 
 LONG = 3000
 
@@ -18,7 +17,7 @@ def in_half(longest: tuple[int, ...] = (200,), count: int = 6, opset: tuple[int,
     """A recipe: what the function makes of ids, beside an attention, so that something is fused and converted."""
 
     def decorate(make: Callable[[Graph, Random, str], str]) -> Recipe:
-        @functools.wraps(make)
+        @named(make)
         def recipe(r: Random) -> Case:
             b = Graph(r, r.choice(opset) if opset else None)
             result = make(b, r, b.input("ids", ("B", "S"), np.int64))
@@ -135,9 +134,3 @@ def _least_numbers(b: Graph, r: Random, ids: str) -> str:
     added = b.op("Where", b.cast(b.unsqueeze(mask, 1, 2), BOOL), b.const(0.0), hidden)
     context = _layer(b, y, mask="subtract", parts={"mask": added})
     return b.layer_norm(b.op("Add", context, y), HIDDEN, epsilon=r.choice([1e-12, 1e-7]))
-
-
-RECIPES = (
-    _ids_through_floats, _lengths_through_floats, _running_sum, _angles, _rotated, _squared_norm, _mean_pooled,
-    _distances, _last_token, _least_numbers,
-)  # fmt: skip

@@ -125,9 +125,3 @@ def _overflow_by_sum(r: Random) -> Case:
         return b.op("Where", b.cast(b.keys(M), BOOL), b.const(0.0), b.const(least))
 
     return attention_of(r, make, added=True, weights=r.choice([1.0, 100.0, 1e10]), guard=r.random() < 0.5)
-
-
-RECIPES = (
-    _weakly_hidden, _weakly_selected, _scaled_afterwards, _raised, _twice, _in_float16, _changed, _weights_changed,
-    _sink, _overflow_by_sum,
-)  # fmt: skip

@@ -129,9 +129,3 @@ def _shared_axis(b: Graph, r: Random) -> None:
     x = b.input("x", ("B", "S", HIDDEN))
     rows = b.op("Gather", b.weight(97, HIDDEN), ids, axis=0)
     b.output(b.layer_norm(b.op("Add", b.linear(x, HIDDEN, HIDDEN), rows), HIDDEN))
-
-
-RECIPES = (
-    _residual, _mask_of_another_batch, _one_head, _bias_of_more_axes, _weights_of_three_axes, _fewer_heads, _wider_v,
-    _static, _norm_of_two_axes, _shared_axis,
-)  # fmt: skip

@@ -239,10 +239,3 @@ def _axes_added_by_numbers(b: Graph, r: Random) -> None:
     merged = changed(b.op("Reshape", merged, b.ints([0, 0, 0, HIDDEN] if five else [0, 0, HIDDEN])), "merged")
     product = changed(b.linear(merged, HIDDEN, HIDDEN), "product")
     b.output(b.layer_norm(changed(b.op("Add", product, changed(x, "residual")), "sum"), HIDDEN))
-
-
-RECIPES = (
-    _cut_at_a_length, _sizes_by_number, _folded, _gathered_places, _chunks, _packed_unequally, _interleaved,
-    _merged_otherwise, _batch_in_the_heads, _longer_queries, _broadcast_heads, _scaled_on_the_way,
-    _axes_added_by_numbers,
-)  # fmt: skip

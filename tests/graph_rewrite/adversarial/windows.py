@@ -162,9 +162,3 @@ def _shifted(b: Graph, r: Random) -> str:
     q, k = (b.cast(t, 13) for t in b.grid(I))
     q, k = (b.op("BitShift", t, b.ints(power, np.uint64), direction="RIGHT") for t in (q, k))
     return b.op("Equal", b.cast(q, INT64), b.cast(k, INT64))
-
-
-RECIPES = (
-    _window, _wide_window, _blocks, _dilated, _ramp, _by_attribute, _triangle, _buffer, _linear_bias, _half_way,
-    _global_tokens, _shifted,
-)  # fmt: skip

@@ -151,9 +151,3 @@ def _gemm_chain(b: Graph, r: Random) -> None:
     first, second = b.gelu(wide), b.gelu(wide if r.random() < 0.5 else b.linear(x, HIDDEN, 32))
     mixed = b.op(r.choice(["Add", "Mul", "Sub"]), first, second)
     b.output(b.layer_norm(b.op("Add", b.linear(mixed, 32, HIDDEN), x), HIDDEN))
-
-
-RECIPES = (
-    _projections_of_others, _shared_projections, _permuted_heads, _moved_places, _scale_of_each_head, _changed_heads,
-    _whole_layer, _two_layers, _transposed_context, _inner_outputs, _gemm_chain,
-)  # fmt: skip

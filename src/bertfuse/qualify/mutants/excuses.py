@@ -166,7 +166,7 @@ def moved_weights(model: onnx.ModelProto) -> Iterator[onnxruntime.InferenceSessi
 
 
 def in_doubles(model: onnx.ModelProto) -> onnxruntime.InferenceSession | None:
-    """A float32 model computed in float64, but for Erf, which ONNX Runtime has in float32 alone. None if it cannot be."""
+    """A float32 model computed in float64, but for Erf, which ONNX Runtime has not. None if it cannot be."""
     copy = deepcopy(model)
     graph = copy.graph
     del graph.value_info[:]
