@@ -211,5 +211,5 @@ def _two_heads_of_masks(b: Graph, r: Random) -> None:
 
 
 RECIPES = (
-    *[_condition] * 16, *[_number] * 6, *[_of_a_float_mask] * 6, _positions, _two_heads_of_masks,
+    *[_condition] * 16, *[_number] * 6, *[_of_a_float_mask] * 4, _positions, _two_heads_of_masks,
 )  # fmt: skip

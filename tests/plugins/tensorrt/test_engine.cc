@@ -134,6 +134,8 @@ TYPED_TEST(Engines, WrongInputsAreNamed) {
   says(message([](auto& inputs) { inputs.pop_back(); }), "2 inputs are too many or too few for: x, weight, bias");
   says(message([](auto& inputs) { inputs.push_back(inputs[2]); }), "input 'row_count' is float16 (10), expected int32");
   says(message([](auto& inputs) { inputs.resize(17, inputs[2]); }), "17 inputs, expected at most 7");
+  // More than the arrays of the library hold.
+  says(message([](auto& inputs) { inputs.resize(40, inputs[2]); }), "40 inputs, expected at most 7");
   says(message([](auto& inputs) { inputs.clear(); }), "0 inputs are too many or too few");
 }
 
