@@ -33,6 +33,11 @@ def _logarithm(r: Random) -> Case:
     return _of(r, lambda b: b.op("Log", b.keys(M)), added=True)
 
 
+def _clipped(r: Random) -> Case:
+    low, high = r.choice([(0.0, 1.0), (0.5, 1.0), (0.0, 0.5)])
+    return _of(r, lambda b: b.keys(b.op("Greater", b.op("Clip", M, b.const(low), b.const(high)), b.const(low))))
+
+
 def _powers(r: Random) -> Case:
     exponent = r.choice([0.5, 2.0, 10.0])
     return _of(
@@ -76,5 +81,5 @@ def _half(r: Random) -> Case:
 
 
 RECIPES = (
-    _subtracted, _as_integers, _logarithm, _powers, _not_a_number, _unsigned, _half,
+    _subtracted, _as_integers, _logarithm, _clipped, _powers, _not_a_number, _unsigned, _half,
 )  # fmt: skip
