@@ -81,11 +81,7 @@ def test_one_gpu_cannot_be_asked(listed: None, monkeypatch: pytest.MonkeyPatch) 
     ids=["loads", "no cuDNN", "raises", "dies"],
 )
 def test_the_cuda_provider_is_opened(
-    opens: str,
-    reason: str | None,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
+    opens: str, reason: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "onnxruntime.py").write_text(FAKE_ONNXRUNTIME.format(opens=opens))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

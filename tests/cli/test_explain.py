@@ -113,10 +113,7 @@ def test_the_page_beside_what_fuse_and_optimize_write(tmp_path: Path) -> None:
         (["explain", "empty"], "holds neither"),
         (["explain", "text.onnx"], "text.onnx: not an ONNX model"),
         (["explain", "model.onnx", "--level", "most"], "level 'most' is unknown"),
-        (
-            ["report", "absent"],
-            "absent: has no model, needs both onnx/model.onnx.original and",
-        ),
+        (["report", "absent"], "absent: has no model, needs both onnx/model.onnx.original and"),
         (["report", "."], ".: has model.onnx alone, needs both"),
         (["report", "both", "--sizes", "4"], "--sizes '4'"),
         (["report", "both", "-o", "text.onnx/page.html"], "page.html: cannot be written"),

@@ -176,20 +176,6 @@ def test_static_shapes(shape: tuple[int | str, int | str]) -> None:
     assert fused(b.model()).fused == {"FusedAttention": 1}
 
 
-def test_mask_from_ids_that_are_not_zero() -> None:
-    """No mask is given: keys are hidden where ids are padding, 0."""
-    b = Builder()
-    x, ids = b.input("x", ("B", "S", HIDDEN)), b.ids()
-    visible = b.op("Not", b.op("Equal", ids, b.const(0)))
-    mask = b.op("Where", b.op("Unsqueeze", visible, b.const([1, 2])), b.const(0.0), b.const(-10000.0))
-    b.output(attend(b, x, Attention(parts={"mask": mask}), ids))
-    result = fused(b.model())
-    assert result.fused == {"FusedAttention": 1}
-    feed = feeds(b.model())
-    feed["ids"] = feed["ids"] * 37
-    assert_agree(b.model(), result.model, feed, 2e-5)
-
-
 def test_layers_share_weights_and_mask() -> None:
     """ALBERT runs one layer's weights again and again."""
     b = Builder()

@@ -141,17 +141,10 @@ def test_static_shapes(static: tuple[int | str, int | str]) -> None:
     assert fused(b.model()).fused == {"EmbedLayerNorm": 1}
 
 
-def test_int32_ids() -> None:
+@pytest.mark.parametrize("type_of_types", [np.int32, np.int64])
+def test_int32_ids(type_of_types: type) -> None:
     b = Builder()
-    ids, types = b.ids(dtype=np.int32), b.ids("token_type_ids", dtype=np.int32)
-    rows = b.op("Add", lookup(b, 97, ids), lookup(b, 2, types))
-    b.output(b.layer_norm(b.op("Add", rows, lookup(b, P, sliced_positions(b, ids))), H))
-    assert fused(b.model()).fused == {"EmbedLayerNorm": 1}
-
-
-def test_ids_of_two_types() -> None:
-    b = Builder()
-    ids, types = b.ids(dtype=np.int32), b.ids("token_type_ids", dtype=np.int64)
+    ids, types = b.ids(dtype=np.int32), b.ids("token_type_ids", dtype=type_of_types)
     rows = b.op("Add", lookup(b, 97, ids), lookup(b, 2, types))
     b.output(b.layer_norm(b.op("Add", rows, lookup(b, P, sliced_positions(b, ids))), H))
     assert fused(b.model()).fused == {"EmbedLayerNorm": 1}

@@ -48,10 +48,7 @@ def with_head(b: Builder, shape: tuple[int | str, ...], form: str, k: int, n: in
 
 MATMULS = ("matmul_add", "add_matmul", "matmul")
 GEMMS = ("gemm", "gemm_transposed", "gemm_without_bias")  # Gemm takes two axes
-SPELLINGS = [
-    *itertools.product([("B",)], MATMULS + GEMMS),
-    *itertools.product([("B", "S"), (2, 3, "S")], MATMULS),
-]
+SPELLINGS = [*itertools.product([("B",)], MATMULS + GEMMS), *itertools.product([("B", "S"), (2, 3, "S")], MATMULS)]
 
 
 @pytest.mark.parametrize(("shape", "form"), SPELLINGS)

@@ -90,9 +90,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(module, "_session_contender", session)
     monkeypatch.setattr(module, "kernels_run", lambda *arguments: {})
     monkeypatch.setattr(
-        module,
-        "_pytorch",
-        lambda name, *rest: Contender(name, lambda feed: None, details={"dtype": rest[2].dtype}),
+        module, "_pytorch", lambda name, *rest: Contender(name, lambda feed: None, details={"dtype": rest[2].dtype})
     )
     return folder
 

@@ -55,9 +55,16 @@ def test_mutants_of_real_exports() -> None:
     assert stopped
 
 
+def parsed(graph: str, **initialisers: np.ndarray | float) -> onnx.ModelProto:
+    made = onnx.parser.parse_graph(graph)
+    made.initializer.extend(
+        onnx.numpy_helper.from_array(np.asarray(value, np.float32), name) for name, value in initialisers.items()
+    )
+    return onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+
+
 def test_a_fused_model_that_fails_is_excused_only_where_the_original_fails_too() -> None:
-    graph = onnx.parser.parse_graph("g (float[N, 4] x, int64[M] at) => (float[M, 4] y) { y = Gather (x, at) }")
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+    model = parsed("g (float[N, 4] x, int64[M] at) => (float[M, 4] y) { y = Gather (x, at) }")
     x = np.zeros((3, 4), np.float32)
     assert not fails_optimised(model, {"x": x, "at": np.array([2])})
     assert fails_optimised(model, {"x": x, "at": np.array([3])})  # out of range
@@ -263,13 +270,8 @@ def test_the_command(tmp_path: Path) -> None:
 def test_a_model_that_cannot_be_hunted_in(tmp_path: Path) -> None:
     with pytest.raises(BertfuseError, match="no such file"):
         hunt(tmp_path / "none.onnx", count=1)
-    odd = onnx.helper.make_graph(
-        [onnx.helper.make_node("Add", ["a", "b"], ["c"])], "odd",
-        [onnx.helper.make_tensor_value_info(n, 1, [d]) for n, d in (("a", 3), ("b", 4))],
-        [onnx.helper.make_tensor_value_info("c", 1, None)],
-    )  # fmt: skip
     path = tmp_path / "odd.onnx"
-    onnx.save(onnx.helper.make_model(odd, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9), path)
+    onnx.save(parsed("g (float[3] a, float[4] b) => (float c) { c = Add (a, b) }"), path)
     with pytest.raises(BertfuseError, match="does not run"):
         hunt(path, count=1)
 
@@ -314,20 +316,15 @@ def test_nan_is_right_only_where_the_original_has_nothing_but_roundings(
     """A row of length 1 of what rounding leaves of h + 1000 - 1000 - h, which is 0 in the fused model."""
 
     def model(fused: bool) -> onnx.ModelProto:
-        node, random = onnx.helper.make_node, np.random.default_rng(7)
-        row = node("Sub", ["h", "h"], ["row"]) if fused else node("Sub", ["down", "h" if noise else "big"], ["row"])
-        nodes = [
-            node("MatMul", ["x", "w"], ["h"]),
-            *([] if fused else [node("Add", ["h", "big"], ["up"]), node("Sub", ["up", "big"], ["down"])]),
-            row,
-            node("ReduceL2", ["row"], ["length"], axes=[-1]),
-            node("Div", ["row", "length"], ["y"]),
-        ]
-        values = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["B", 16]) for n in ("x", "y")]
-        weights = {"w": random.standard_normal((16, 16)), "big": np.array(1000.0)}
-        tensors = [onnx.numpy_helper.from_array(w.astype(np.float32), name) for name, w in weights.items()]
-        graph = onnx.helper.make_graph(nodes, "g", values[:1], values[1:], tensors)
-        return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+        rounded = "" if fused else "up = Add (h, big)  down = Sub (up, big)"
+        row = "h, h" if fused else f"down, {'h' if noise else 'big'}"
+        return parsed(
+            f"""g (float[B, 16] x) => (float[B, 16] y) {{
+                h = MatMul (x, w)  {rounded}
+                row = Sub ({row})  length = ReduceL2 <axes = [-1]> (row)  y = Div (row, length)
+            }}""",
+            w=np.random.default_rng(7).standard_normal((16, 16)), big=1000.0,
+        )  # fmt: skip
 
     result = FusionResult(model(fused=True), {"FusedGemm": 1}, {"FusedGemm": 1}, [], (5, 4))
     monkeypatch.setattr("bertfuse.qualify.mutants.verdict.fuse", lambda model, **options: result)
@@ -341,17 +338,10 @@ def test_nan_is_right_only_where_the_original_has_nothing_but_roundings(
 def test_a_fused_model_may_be_as_far_from_float64_as_the_original(off: float, outcome: str, monkeypatch) -> None:
     """Of x + 300,000 - 300,000 float32 keeps steps of 1/32; the fused model gives x, or x + off."""
 
-    def model(*nodes: onnx.NodeProto, **numbers: float) -> onnx.ModelProto:
-        values = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, ["B", 16]) for n in ("x", "y")]
-        tensors = [onnx.numpy_helper.from_array(np.float32(number), name) for name, number in numbers.items()]
-        graph = onnx.helper.make_graph(nodes, "g", values[:1], values[1:], tensors)
-        return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
-
-    node = onnx.helper.make_node
-    original = model(node("Add", ["x", "big"], ["up"]), node("Sub", ["up", "big"], ["y"]), big=3e5)
-    result = FusionResult(
-        model(node("Add", ["x", "off"], ["y"]), off=off), {"FusedGemm": 1}, {"FusedGemm": 1}, [], (2, 1)
-    )
+    interface = "g (float[B, 16] x) => (float[B, 16] y)"
+    original = parsed(f"{interface} {{ up = Add (x, big)  y = Sub (up, big) }}", big=3e5)
+    fused = parsed(f"{interface} {{ y = Add (x, off) }}", off=off)
+    result = FusionResult(fused, {"FusedGemm": 1}, {"FusedGemm": 1}, [], (2, 1))
     monkeypatch.setattr("bertfuse.qualify.mutants.verdict.fuse", lambda model, **options: result)
     x = np.random.default_rng(8).standard_normal((3, 16)).astype(np.float32)
     verdict = judge(original, {"a": {"x": x}})

@@ -110,15 +110,7 @@ def _fused_gemm_layer_norm(
 
 
 def _fused_gemm_gelu_layer_norm(
-    torch: Any,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    gamma: Any,
-    beta: Any,
-    residual: Any,
-    epsilon: float,
-    approximate: str,
+    torch: Any, x: Any, weight: Any, bias: Any, gamma: Any, beta: Any, residual: Any, epsilon: float, approximate: str
 ) -> Any:
     y = _fused_gemm_gelu(torch, x, weight, bias, approximate)
     return torch.nn.functional.layer_norm(y if residual is None else y + residual, gamma.shape, gamma, beta, epsilon)

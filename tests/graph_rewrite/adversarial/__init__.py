@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
+from functools import cache
 from multiprocessing.connection import Connection
 from random import Random
 
@@ -18,7 +19,7 @@ from bertfuse.graph_rewrite.spec import DOMAIN
 from bertfuse.qualify.apart import Ended, messages
 from bertfuse.qualify.mutants.verdict import Verdict, judge
 
-from .build import Case
+from .build import Case, Recipe, is_recipe
 from .half import judge_in_half
 from .padded import judge_padded
 
@@ -33,8 +34,12 @@ KINDS = (
 )  # fmt: skip
 
 
-def recipes(kind: str) -> tuple:
-    return importlib.import_module(f"{__name__}.{kind}").RECIPES
+@cache
+def recipes(kind: str) -> tuple[Recipe, ...]:
+    """Functions of a random.Random that give a Case; a file that makes them, or tries some more often, lists them."""
+    module = importlib.import_module(f"{__name__}.{kind}")
+    found = tuple(f for f in vars(module).values() if is_recipe(f) and f.__module__ == module.__name__)
+    return getattr(module, "RECIPES", found)
 
 
 def make(kind: str, seed: int) -> tuple[str, Case]:

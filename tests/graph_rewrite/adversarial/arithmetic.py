@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .build import BOOL, FLOAT, HIDDEN, INT64, SIZE, Case, Graph, Random, attend, attention_of, np, spelled, words
+from .build import BOOL, FLOAT, HIDDEN, INT64, SIZE, Case, Graph, Random, attend, masking, np, recipe, spelled, words
 
 M, I = "attention_mask", "ids"  # noqa: E741
 
@@ -54,9 +54,9 @@ def _four(b: Graph, x: str) -> str:
     return b.r.choice(ways)()
 
 
-def _number_of_heads(r: Random) -> Case:
+@recipe(count=6)
+def _number_of_heads(b: Graph, r: Random) -> None:
     """Four heads of four, one of which numbers is computed."""
-    b = Graph(r)
     x = b.input("x", ("B", "S", HIDDEN))
 
     def heads(t: str) -> str:
@@ -67,30 +67,27 @@ def _number_of_heads(r: Random) -> Case:
 
     parts = {f"{n}_heads": heads(b.linear(x, HIDDEN, HIDDEN)) for n in "qkv"}
     b.output(attend(b, x, spelled(r, mask="none", parts=parts)))
-    return Case(b.model(), count=6)
 
 
-def _scale(r: Random) -> Case:
+@recipe(count=6)
+def _scale(b: Graph, r: Random) -> None:
     """1 / sqrt(4), or / 4, of which the 4 is computed."""
-    b = Graph(r)
     x = b.input("x", ("B", "S", HIDDEN))
     root = b.op("Sqrt", b.cast(_four(b, x), FLOAT)) if r.random() < 0.6 else b.cast(_four(b, x), FLOAT)
     scaled = r.choice([lambda s: b.op("Div", s, root), lambda s: b.op("Mul", s, b.op("Reciprocal", root))])
     spec = spelled(r, mask="none", parts={"after_mask": scaled})
     spec.scale = "none"
     b.output(attend(b, x, spec))
-    return Case(b.model(), count=6)
 
 
-def _columns(r: Random) -> Case:
+@recipe(count=6)
+def _columns(b: Graph, r: Random) -> None:
     """A part of the columns, the residual's or the projection's, cut at a computed number."""
-    b = Graph(r)
     x, y = b.input("x", ("B", "S", HIDDEN)), b.input("y", ("B", "S", 2 * HIDDEN))
     end = b.op("Mul", _four(b, x), b.ints([SIZE]))
     start = b.op("Sub", _four(b, x), b.ints([4]))
     part = b.op("Slice", y, start, end, b.ints([2]))
     b.output(b.layer_norm(b.op("Add", b.linear(x, HIDDEN, HIDDEN), part), HIDDEN))
-    return Case(b.model(), count=6)
 
 
 def _of_length(b: Graph, n: int) -> tuple[str, str]:
@@ -125,22 +122,20 @@ def _of_length(b: Graph, n: int) -> tuple[str, str]:
     return r.choice(pairs)()
 
 
-def _a_condition(r: Random) -> Case:
+@masking(longest=24)
+def _a_condition(b: Graph, r: Random) -> str:
     """Keys are hidden where two numbers computed of S are (not) equal, or from one of them on."""
     n = r.choice([2, 3, 4, 5, 8])
-
-    def make(b: Graph) -> str:
-        first, second = _of_length(b, n)
-        how = r.randrange(3)
-        visible = b.keys(b.cast(M, BOOL))
-        if how == 0:
-            return b.op("And", visible, b.op("Equal", first, second))
-        _, k = b.grid(I)
-        if how == 1:
-            return b.op("And", visible, b.op("Less", b.op("Sub", k, first), b.op("Sub", b.length(I), second)))
-        return b.op("Or", visible, b.op("Less", first, second))
-
-    return attention_of(r, make, numbers=(n, n + 1), longest=24)
+    b.numbers = (n, n + 1)
+    first, second = _of_length(b, n)
+    how = r.randrange(3)
+    visible = b.keys(b.cast(M, BOOL))
+    if how == 0:
+        return b.op("And", visible, b.op("Equal", first, second))
+    _, k = b.grid(I)
+    if how == 1:
+        return b.op("And", visible, b.op("Less", b.op("Sub", k, first), b.op("Sub", b.length(I), second)))
+    return b.op("Or", visible, b.op("Less", first, second))
 
 
 def _a_part_of_the_mask(r: Random) -> Case:

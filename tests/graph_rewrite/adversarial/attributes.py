@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .build import FLOAT, HEADS, HIDDEN, SIZE, Case, Graph, Random, attend, helper, np, spelled
+from .build import FLOAT, HEADS, HIDDEN, SIZE, Case, Graph, Random, attend, helper, np, recipe, spelled
 
 
 def _attention_node(r: Random, opset: int, **attributes: Any) -> Case:
@@ -65,48 +65,44 @@ def _normalised(b: Graph, x: str, **attributes: Any) -> str:
     return b.op("LayerNormalization", x, gamma, b.weight(HIDDEN), **attributes)
 
 
-def _layer_normalization(r: Random) -> Case:
-    b = Graph(r, r.choice([17, 18, 20, 21]))
+@recipe(opset=(17, 18, 20, 21), count=6)
+def _layer_normalization(b: Graph, r: Random) -> None:
     x, y = b.input("x", ("B", "S", HIDDEN)), b.input("y", ("B", "S", HIDDEN))
     total = b.op("Add", b.linear(x, HIDDEN, HIDDEN), y)
     attributes = r.choice(
         [{"epsilon": r.choice([0.0, 1e-12, 0.3, 10.0])}, {"axis": 2}, {"axis": -1}, {"stash_type": 1}, {}]
     )
     b.output(_normalised(b, total, **attributes))
-    return Case(b.model(), count=6)
 
 
-def _layer_normalization_over_more(r: Random) -> Case:
+@recipe(opset=(17,), count=6)
+def _layer_normalization_over_more(b: Graph, r: Random) -> None:
     """Over the last two axes of a static length."""
-    b = Graph(r, 17)
     x, y = b.input("x", ("B", 5, HIDDEN)), b.input("y", ("B", 5, HIDDEN))
     total = b.op("Add", b.linear(x, HIDDEN, HIDDEN), y)
     rows = r.choice([1, 5])
     gamma, beta = (b.const(1 + 0.2 * b.random.standard_normal((rows, HIDDEN))) for _ in "gb")
     b.output(b.op("LayerNormalization", total, gamma, beta, axis=r.choice([1, -2]), epsilon=1e-5))
-    return Case(b.model(), count=6)
 
 
-def _layer_normalization_with_statistics(r: Random) -> Case:
+@recipe(opset=(17,), count=6)
+def _layer_normalization_with_statistics(b: Graph, r: Random) -> None:
     """Its mean or deviation is an output, too."""
-    b = Graph(r, 17)
     x, y = b.input("x", ("B", "S", HIDDEN)), b.input("y", ("B", "S", HIDDEN))
     total = b.op("Add", b.linear(x, HIDDEN, HIDDEN), y)
     gamma = b.const(1 + 0.2 * b.random.standard_normal(HIDDEN))
     outputs = b.op("LayerNormalization", total, gamma, b.weight(HIDDEN), outputs=3)
     b.output(outputs[0], outputs[r.choice([1, 2])])
-    return Case(b.model(), count=6)
 
 
-def _softmax_axis(r: Random) -> Case:
-    b = Graph(r)
+@recipe(count=8)
+def _softmax_axis(b: Graph, r: Random) -> None:
     x, mask = b.input("x", ("B", 4, HIDDEN)), b.ids("attention_mask", ("B", 4))
     b.output(attend(b, x, spelled(r, softmax_axis=r.choice([-2, 2, 1, 3, -3])), mask))
-    return Case(b.model(), count=8)
 
 
-def _gemm(r: Random) -> Case:
-    b = Graph(r)
+@recipe(count=6)
+def _gemm(b: Graph, r: Random) -> None:
     x = b.input("x", ("N", HIDDEN))
     y = b.input("y", ("N", HIDDEN))
     attributes = r.choice(
@@ -115,12 +111,11 @@ def _gemm(r: Random) -> Case:
     bias = r.choice([b.weight(HIDDEN), b.const(0.3), b.weight(1, HIDDEN), b.const([0.25])])
     product = b.op("Gemm", x, b.weight(HIDDEN, HIDDEN), bias, **attributes)
     b.output(b.layer_norm(b.op("Add", product, y), HIDDEN) if r.random() < 0.5 else b.gelu(product))
-    return Case(b.model(), count=6)
 
 
-def _reduced(r: Random) -> Case:
+@recipe(opset=(18,), count=6)
+def _reduced(b: Graph, r: Random) -> None:
     """A LayerNorm spelled out whose means are over another axis, kept or not."""
-    b = Graph(r, 18)
     size = HIDDEN
     x, y = b.input("x", ("B", size, size)), b.input("y", ("B", size, size))
     total = b.op("Add", b.linear(x, size, size), y)
@@ -133,12 +128,11 @@ def _reduced(r: Random) -> Case:
     variance = mean(b.op("Mul", centred, centred))
     normal = b.op("Div", centred, b.op("Sqrt", b.op("Add", variance, b.const(1e-5))))
     b.output(b.op("Add", b.op("Mul", normal, b.const(1 + 0.2 * b.random.standard_normal(size))), b.weight(size)))
-    return Case(b.model(), count=6)
 
 
-def _dropout(r: Random) -> Case:
+@recipe(count=6)
+def _dropout(b: Graph, r: Random) -> None:
     """A Dropout that is off: by ratio, by mode, or by default; a training mode that is given is refused or off."""
-    b = Graph(r)
     x, y = b.input("x", ("B", "S", HIDDEN)), b.input("y", ("B", "S", HIDDEN))
     product = b.linear(x, HIDDEN, HIDDEN)
     inputs = [product, b.const(r.choice([0.0, 0.5]))]
@@ -146,50 +140,38 @@ def _dropout(r: Random) -> Case:
         inputs.append(b.const(np.asarray(False), dtype=bool))
     dropped = b.op("Dropout", *inputs)
     b.output(b.layer_norm(b.op("Add", dropped, y), HIDDEN))
-    return Case(b.model(), count=6)
 
 
-def _dropout_in_training(r: Random) -> Case:
+@recipe(count=6)
+def _dropout_in_training(b: Graph, r: Random) -> None:
     """Half of the values are dropped at random: whatever runs must drop some, too."""
-    b = Graph(r)
     x, y = b.input("x", ("B", "S", HIDDEN)), b.input("y", ("B", "S", HIDDEN))
     training = b.const(np.asarray(True), dtype=bool)
     dropped = b.op("Dropout", b.linear(x, HIDDEN, HIDDEN), b.const(1 - 1e-7), training, seed=3)
     b.output(b.layer_norm(b.op("Add", dropped, y), HIDDEN))
-    return Case(b.model(), count=6)
 
 
-def _gelu_attribute(r: Random) -> Case:
-    b = Graph(r, r.choice([20, 21]))
+@recipe(opset=(20, 21), count=6)
+def _gelu_attribute(b: Graph, r: Random) -> None:
     x = b.input("x", ("B", "S", HIDDEN))
     attributes = r.choice([{}, {"approximate": "none"}, {"approximate": "tanh"}])
     b.output(b.op("Gelu", b.linear(x, HIDDEN, 32), **attributes))
-    return Case(b.model(), count=6)
 
 
-def _merged_with_other_axes(r: Random) -> Case:
+@recipe(count=6)
+def _merged_with_other_axes(b: Graph, r: Random) -> None:
     """perm and shapes of views that are almost those of heads."""
-    b = Graph(r)
     x = b.input("x", ("B", 4, HIDDEN))
     parts: dict[str, Any] = {}
     which = r.choice(["q_perm", "v_perm", "merge_perm"])
     parts[which] = r.choice([(0, 2, 1, 3), (0, 1, 2, 3), (0, 2, 3, 1), (0, 3, 1, 2), (0, 1, 3, 2)])
     b.output(attend(b, x, spelled(r, mask="none", parts=parts)))
-    return Case(b.model(), count=6)
 
 
-def _cast_attributes(r: Random) -> Case:
+@recipe(count=6)
+def _cast_attributes(b: Graph, r: Random) -> None:
     """A way down to float16 and back between product and sum."""
-    b = Graph(r)
     x, y = b.input("x", ("B", "S", HIDDEN)), b.input("y", ("B", "S", HIDDEN))
     product = b.linear(x, HIDDEN, HIDDEN)
     product = b.cast(b.cast(product, r.choice([10, 11, 7, 6])), FLOAT)
     b.output(b.layer_norm(b.op("Add", product, y), HIDDEN))
-    return Case(b.model(), count=6)
-
-
-RECIPES = (
-    _scale_of_attention, _variant_of_attention, _windowed_attention, _layer_normalization,
-    _layer_normalization_over_more, _layer_normalization_with_statistics, _softmax_axis, _gemm, _reduced, _dropout,
-    _dropout_in_training, _gelu_attribute, _merged_with_other_axes, _cast_attributes,
-)  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .build import BOOL, HIDDEN, INT64, Case, Graph, Random, attend, np, spelled
+from .build import BOOL, HIDDEN, INT64, Case, Graph, Random, attend, np, recipe, spelled
 
 M = "attention_mask"
 NAMES = ((None, None), ("B", "S"), ("B", None), (None, "S"), ("batch", "sequence"), (1, "S"), ("B", 1))
@@ -159,16 +159,15 @@ def _joined(r: Random) -> Case:
     return _case(b, declared, r.randrange(99))
 
 
-def _one_token(r: Random) -> Case:
+@recipe(count=10)
+def _one_token(b: Graph, r: Random) -> None:
     """The first token, or the mean, of a layer is broadcast over its tokens."""
-    b = Graph(r)
     x, mask = b.input("x", ("B", "S", HIDDEN)), b.ids(M)
     context = attend(b, x, spelled(r, mask="where"), mask)
     first = b.op("Slice", context, b.ints([0]), b.ints([1]), b.ints([1]))
     one = first if r.random() < 0.5 else b.op("ReduceMean", context, b.ints([1])) if b.opset >= 18 else first
     terms = [b.linear(r.choice([one, context]), HIDDEN, HIDDEN), r.choice([one, context, x])]
     b.output(b.layer_norm(b.op("Add", *terms), HIDDEN))
-    return Case(b.model(), count=10)
 
 
 def _cut_to_another(r: Random) -> Case:
@@ -220,10 +219,3 @@ def _shaped_by_a_condition(r: Random) -> Case:
     b.output(b.layer_norm(b.op("Add", b.linear(given, HIDDEN, HIDDEN), r.choice([given, x])), HIDDEN))
     feeds = [{"x": (p, s, HIDDEN)} for p, s in ((2, 5), (1, 4), (2, 4), (3, 2), (2, 1), (1, 1))]
     return Case(b.model(), count=0, more=_feeds(feeds), runs=False)
-
-
-RECIPES = (
-    _mask_beside_x, _mask_beside_ids, _residual_beside_x, _types_beside_ids, _lengths_of_another, _same_name_twice,
-    _product_names, _joined, _one_token,
-    _cut_to_another, _shaped_by_a_condition,
-)  # fmt: skip

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .build import BOOL, FLOAT, HEADS, HIDDEN, INT64, SIZE, Case, Graph, Random, attend, helper, np, onnx, spelled
+import numpy as np
+
+from .build import BOOL, FLOAT, HEADS, HIDDEN, INT64, SIZE, Case, Graph, Random, attend, helper, onnx, recipe, spelled
 
 M = "attention_mask"
 
@@ -31,32 +33,30 @@ def _identity(x: str, name: str) -> onnx.NodeProto:
     return helper.make_node("Identity", [x], [name])
 
 
-def _residual_of_a_branch(r: Random) -> Case:
+@recipe(count=10)
+def _residual_of_a_branch(b: Graph, r: Random) -> None:
     """The residual is x, or its first row, which is broadcast."""
-    b = Graph(r)
     x, y = b.input("x", ("B", "S", HIDDEN)), b.input("y", ("B", "S", HIDDEN))
     branches = [[_identity(y, "whole")], [_first_row(b, y, "row")]]
     r.shuffle(branches)
     residual = _if(b, _longer(b, x, r.choice([3, 9, 20])), *branches)
     b.output(b.layer_norm(b.op("Add", b.linear(x, HIDDEN, HIDDEN), residual), HIDDEN))
-    return Case(b.model(), count=10)
 
 
-def _hidden_states_of_a_branch(r: Random) -> Case:
+@recipe(count=10)
+def _hidden_states_of_a_branch(b: Graph, r: Random) -> None:
     """x is longer in one branch: its mask has another length, or is broadcast."""
-    b = Graph(r)
     x, mask = b.input("x", ("B", "S", HIDDEN)), b.ids(M)
     cut = helper.make_node("Slice", [x, b.ints([0]), b.ints([1]), b.ints([r.choice([0, 1])])], ["cut"])
     branches = [[_identity(x, "whole")], [cut]]
     r.shuffle(branches)
     chosen = _if(b, _longer(b, x, r.choice([3, 9])), *branches)
     b.output(attend(b, chosen, spelled(r, mask=r.choice(["where", "none"])), mask))
-    return Case(b.model(), count=10)
 
 
-def _mask_of_a_branch(r: Random) -> Case:
+@recipe(count=10)
+def _mask_of_a_branch(b: Graph, r: Random) -> None:
     """The mask is another tensor in a branch: of one row, of ones, of the ids."""
-    b = Graph(r)
     ids, mask = b.ids(), b.ids(M)
     x = b.op("Gather", b.weight(97, HIDDEN), ids, axis=0)
     how = r.randrange(3)
@@ -69,12 +69,11 @@ def _mask_of_a_branch(r: Random) -> Case:
     chosen = _if(b, _longer(b, ids, r.choice([3, 9])), [_identity(mask, "given")], other, INT64)
     visible = b.cast(b.keys(chosen), BOOL)
     b.output(attend(b, x, spelled(r, parts={"mask": b.additive(visible)})))
-    return Case(b.model(), count=10)
 
 
-def _ids_of_a_branch(r: Random) -> Case:
+@recipe(count=8, longest=70)
+def _ids_of_a_branch(b: Graph, r: Random) -> None:
     """Ids, or positions, chosen by a condition."""
-    b = Graph(r)
     ids = b.ids()
     rows = b.op("Gather", b.weight(97, HIDDEN), ids, axis=0)
     places = b.unsqueeze(b.places(ids), 0)
@@ -85,7 +84,6 @@ def _ids_of_a_branch(r: Random) -> Case:
     ])()  # fmt: skip
     chosen = _if(b, _longer(b, ids, r.choice([3, 9, 30])), [_identity(places, "usual")], other, INT64)
     b.output(b.layer_norm(b.op("Add", rows, b.op("Gather", b.weight(80, HIDDEN), chosen, axis=0)), HIDDEN))
-    return Case(b.model(), count=8, longest=70)
 
 
 def _loop(b: Graph, x: str, times: str, nodes: list[onnx.NodeProto], output: str, element: int = FLOAT) -> str:
@@ -99,9 +97,9 @@ def _loop(b: Graph, x: str, times: str, nodes: list[onnx.NodeProto], output: str
     return b.op("Loop", times, b.const(np.asarray(True), dtype=bool), x, body=body)
 
 
-def _grown_by_a_loop(r: Random) -> Case:
+@recipe(count=8)
+def _grown_by_a_loop(b: Graph, r: Random) -> None:
     """A Loop that appends tokens or rows to x, then a layer over them, with a part of x for a residual."""
-    b = Graph(r)
     x = b.input("x", ("B", "S", HIDDEN))
     axis = r.choice([0, 1])
     first = helper.make_node("Slice", ["carried", b.ints([0]), b.ints([1]), b.ints([axis])], ["first"])
@@ -112,12 +110,11 @@ def _grown_by_a_loop(r: Random) -> Case:
         b.output(b.layer_norm(b.op("Add", b.linear(made, HIDDEN, HIDDEN), r.choice([part, made])), HIDDEN))
     else:
         b.output(attend(b, made, spelled(r, mask="none"), None))
-    return Case(b.model(), count=8)
 
 
-def _changed_by_a_loop(r: Random) -> Case:
+@recipe(count=8)
+def _changed_by_a_loop(b: Graph, r: Random) -> None:
     """A mask, or x, that each turn of a Loop changes, of the same shape throughout."""
-    b = Graph(r)
     x, mask = b.input("x", ("B", "S", HIDDEN)), b.ids(M)
     if r.random() < 0.5:
         turned = helper.make_node("Sub", [b.ints(1), "carried"], ["turned"])
@@ -127,12 +124,11 @@ def _changed_by_a_loop(r: Random) -> Case:
         x = _loop(b, x, b.length(mask) if r.random() < 0.3 else b.ints(2), [turned], "turned")
     visible = b.cast(b.keys(mask), BOOL)
     b.output(attend(b, x, spelled(r, parts={"mask": b.additive(visible)})))
-    return Case(b.model(), count=8)
 
 
-def _scanned(r: Random) -> Case:
+@recipe(count=6)
+def _scanned(b: Graph, r: Random) -> None:
     """x is a Scan's output along the sequence: a running sum, of another order of axes."""
-    b = Graph(r)
     x = b.input("x", ("B", "S", HIDDEN))
     info = helper.make_tensor_value_info
     body = helper.make_graph(
@@ -145,12 +141,11 @@ def _scanned(r: Random) -> Case:
     _, rows = b.op("Scan", start, x, body=body, num_scan_inputs=1, scan_input_axes=[1], outputs=2, **axes)
     residual = r.choice([rows, x]) if axes else rows
     b.output(b.layer_norm(b.op("Add", b.linear(rows, HIDDEN, HIDDEN), residual), HIDDEN))
-    return Case(b.model(), count=6)
 
 
-def _layer_in_a_branch(r: Random) -> Case:
+@recipe(count=8)
+def _layer_in_a_branch(b: Graph, r: Random) -> None:
     """A branch has a layer of its own, with weights of the outer graph and names that the outer graph has, too."""
-    b = Graph(r)
     x = b.input("x", ("B", "S", HIDDEN))
     weight = b.weight(HIDDEN, HIDDEN)
     y = b.layer_norm(b.op("Add", b.linear(x, HIDDEN, HIDDEN, weight=weight), x), HIDDEN)
@@ -160,12 +155,11 @@ def _layer_in_a_branch(r: Random) -> Case:
     ]
     chosen = _if(b, _longer(b, x, r.choice([3, 9])), inner, [_identity(r.choice([x, y]), "same")])
     b.output(b.layer_norm(b.op("Add", b.linear(chosen, HIDDEN, HIDDEN), y), HIDDEN))
-    return Case(b.model(), count=8)
 
 
-def _body_reads_the_inside(r: Random) -> Case:
+@recipe(count=8)
+def _body_reads_the_inside(b: Graph, r: Random) -> None:
     """A branch reads, or asks for the shape of, a product, heads, scores or weights of a layer."""
-    b = Graph(r)
     x = b.input("x", ("B", "S", HIDDEN))
     context = attend(b, x, spelled(r, mask="none"))
     y = b.layer_norm(b.op("Add", b.linear(context, HIDDEN, HIDDEN), x), HIDDEN)
@@ -182,12 +176,11 @@ def _body_reads_the_inside(r: Random) -> Case:
         then = [helper.make_node("ReduceSum", [inside], ["sum"], keepdims=0)]
     other = [helper.make_node("Constant", [], ["nothing"], value_float=1.0)]
     b.output(b.op("Add", y, _if(b, _longer(b, x, r.choice([3, 9])), then, other)))
-    return Case(b.model(), count=8)
 
 
-def _shape_of_the_inside(r: Random) -> Case:
+@recipe(opset=(15, 17, 18, 21), count=8)
+def _shape_of_the_inside(b: Graph, r: Random) -> None:
     """Sizes are read off what fusion takes away: products, sums, heads, scores, with start and end."""
-    b = Graph(r, r.choice([15, 17, 18, 21]))
     x, mask = b.input("x", ("B", "S", HIDDEN)), b.ids(M)
     context = attend(b, x, spelled(r, mask=r.choice(["where", "none"])), mask)
     y = b.layer_norm(b.op("Add", b.linear(context, HIDDEN, HIDDEN), x), HIDDEN)
@@ -200,12 +193,11 @@ def _shape_of_the_inside(r: Random) -> Case:
     )
     sizes = b.op("Shape", inside, **attributes) if r.random() < 0.8 else b.op("Size", inside)
     b.output(b.op("Mul", z, b.op("ReduceSum", b.cast(sizes, FLOAT), keepdims=0)))
-    return Case(b.model(), count=8)
 
 
-def _filled_by_shape(r: Random) -> Case:
+@recipe(opset=(15, 17, 18, 21), count=8, longest=70)
+def _filled_by_shape(b: Graph, r: Random) -> None:
     """A tensor like what fusion takes away, made by its shape: of zeros, expanded, at random of nothing."""
-    b = Graph(r, r.choice([15, 17, 18, 21]))
     ids, types = b.ids(), b.ids("types")
     rows = b.op("Gather", b.weight(97, HIDDEN), ids, axis=0)
     kinds = b.op("Gather", b.weight(2, HIDDEN), b.op("Min", b.op("Abs", types), b.ints(1)), axis=0)
@@ -222,12 +214,11 @@ def _filled_by_shape(r: Random) -> Case:
         lambda: b.op("Expand", b.cast(b.op("ReduceProd", shape, keepdims=0), FLOAT), shape),
     ])()  # fmt: skip
     b.output(b.op("Add", y, like))
-    return Case(b.model(), count=8, longest=70)
 
 
-def _reshaped_by_another(r: Random) -> Case:
+@recipe(count=10)
+def _reshaped_by_another(b: Graph, r: Random) -> None:
     """Heads are merged, or a context is reshaped, to the sizes of another tensor."""
-    b = Graph(r)
     x, y = b.input("x", ("B", "S", HIDDEN)), b.input("y", r.choice([("B", "S", HIDDEN), ("S", "B", HIDDEN)]))
     q, k, v = (
         b.op("Transpose", b.op("Reshape", b.linear(x, HIDDEN, HIDDEN), b.ints([0, 0, HEADS, SIZE])), perm=[0, 2, 1, 3])
@@ -236,7 +227,6 @@ def _reshaped_by_another(r: Random) -> Case:
     scores = b.op("Mul", b.op("MatMul", q, b.op("Transpose", k, perm=[0, 1, 3, 2])), b.const(0.5))
     context = b.op("Transpose", b.op("MatMul", b.op("Softmax", scores, axis=-1), v), perm=[0, 2, 1, 3])
     b.output(b.op("Reshape", context, b.op("Shape", r.choice([y, y, x]))))
-    return Case(b.model(), count=10)
 
 
 def _shape_given(r: Random) -> Case:
@@ -251,10 +241,3 @@ def _shape_given(r: Random) -> Case:
         values = np.random.default_rng(batch).standard_normal((batch, 6, HIDDEN)).astype(np.float32)
         more[f"{batch} {sizes}"] = {"x": values, "shape": np.array(sizes, np.int64)}
     return Case(b.model(), count=0, more=more)
-
-
-RECIPES = (
-    _residual_of_a_branch, _hidden_states_of_a_branch, _mask_of_a_branch, _ids_of_a_branch, _grown_by_a_loop,
-    _changed_by_a_loop, _scanned, _layer_in_a_branch, _body_reads_the_inside, _shape_of_the_inside, _filled_by_shape,
-    _reshaped_by_another, _shape_given,
-)  # fmt: skip

@@ -223,9 +223,3 @@ def _masks_and_ids(r: Random) -> Case:
         chosen = b.op("Scan", mask, body=body, num_scan_inputs=1, scan_input_axes=[1], **axes, **direction)
     b.output(attend(b, x, spelled(r, parts={"mask": b.additive(b.keys(b.cast(chosen, BOOL)))})))
     return _case(b)
-
-
-RECIPES = (
-    _either, _cut_in_a_branch, _nested, _sizes_of_a_branch, _merged_names, _one_turn, _collected, _scanned,
-    _masks_and_ids,
-)  # fmt: skip

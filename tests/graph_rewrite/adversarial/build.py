@@ -6,6 +6,7 @@ fused and equal, or refused. Nothing here knows how fusion works.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -77,6 +78,15 @@ class Case:
 Recipe = Callable[[Random], Case]
 
 
+def is_recipe(value: object) -> bool:
+    return getattr(value, "__annotations__", None) == {"r": "Random", "return": "Case"}
+
+
+def named(like: Callable) -> Callable[[Recipe], Recipe]:
+    """For a recipe made of `like`: its name and words."""
+    return functools.wraps(like, assigned=("__module__", "__name__", "__doc__"))
+
+
 class Graph(Builder):
     """A Builder with a random generator for spellings, and more words."""
 
@@ -84,6 +94,7 @@ class Graph(Builder):
         super().__init__(opset or r.choice([13, 14, 15, 17, 18, 20, 21]), seed=r.randrange(1 << 30))
         self.r = r
         self.functions: list[onnx.FunctionProto] = []
+        self.numbers: tuple[int, ...] = ()  # the case's
 
     def model(self) -> onnx.ModelProto:
         if not self.functions:
@@ -168,9 +179,9 @@ class Graph(Builder):
         return self.op("Abs", self.op("Sub", *((q, k) if self.r.random() < 0.5 else (k, q))))
 
     def number(self, n: int) -> str:
-        """An int64 scalar n > 0 that is no literal, in one of many ways to compute it of constants."""
+        """An int64 scalar n >= 0 that is no literal, in one of many ways to compute it of constants."""
         r = self.r
-        part = r.randrange(1, n + 1)
+        part = r.randrange(1, n + 1) if n else 0
         ways: list[Callable[[], str]] = [
             lambda: self.ints(n),
             lambda: self.op("Add", self.ints(part), self.ints(n - part)),
@@ -248,6 +259,34 @@ def words(b: Graph, ids: str) -> str:
 MaskMaker = Callable[[Graph], str]
 
 
+def recipe(opset: Sequence[int] = (), **settings: Any) -> Callable[[Callable[[Graph, Random], None]], Recipe]:
+    """A recipe out of what fills a graph of one of these opsets, and may set its `numbers`; settings are the case's."""
+
+    def decorate(fill: Callable[[Graph, Random], None]) -> Recipe:
+        @named(fill)
+        def made(r: Random) -> Case:
+            b = Graph(r, r.choice(opset) if opset else None)
+            fill(b, r)
+            return Case(b.model(), numbers=b.numbers, **settings)
+
+        return made
+
+    return decorate
+
+
+def masking(opset: Sequence[int] = (), **settings: Any) -> Callable[[Callable[[Graph, Random], str]], Recipe]:
+    """A recipe out of what makes a mask, and sets `numbers` of the graph; settings as those of attention_of."""
+
+    def decorate(make: Callable[[Graph, Random], str]) -> Recipe:
+        @named(make)
+        def recipe(r: Random) -> Case:
+            return attention_of(r, lambda b: make(b, r), opset=r.choice(opset) if opset else None, **settings)
+
+        return recipe
+
+    return decorate
+
+
 def attention_of(
     r: Random,
     make: MaskMaker,
@@ -278,7 +317,7 @@ def attention_of(
     else:
         spec = spelled(r, guard=guard, parts={"mask": mask if added else b.additive(mask)})
     b.output(attend(b, x, spec, "attention_mask"))
-    return Case(b.model(), **case)
+    return Case(b.model(), **{"numbers": b.numbers} | case)
 
 
 __all__ = [

@@ -4,22 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .build import (
-    BOOL,
-    FLOAT,
-    HIDDEN,
-    INT32,
-    INT64,
-    Attention,
-    Case,
-    Graph,
-    Random,
-    attend,
-    attention_of,
-    helper,
-    np,
-    spelled,
-)  # fmt: skip
+import numpy as np
+
+from .build import BOOL, FLOAT, HIDDEN, INT32, INT64, Attention, Graph, Random, attend, helper, masking, recipe, spelled
 
 F16, U8, I8, F64 = 10, 2, 3, 11
 
@@ -66,45 +53,37 @@ def number(b: Graph) -> str:
     return r.choice(ways)()
 
 
-def _scale(r: Random) -> Case:
-    b = Graph(r)
+@recipe(count=6)
+def _scale(b: Graph, r: Random) -> None:
     x = b.input("x", ("B", "S", HIDDEN))
     factor = number(b)
     op = r.choice(["Mul", "Div"])
     b.output(attend(b, x, Attention(scale="none", mask="none", parts={"after_mask": lambda s: b.op(op, s, factor)})))
-    return Case(b.model(), count=6)
 
 
-def _scale_of_q(r: Random) -> Case:
-    b = Graph(r)
+@recipe(count=6)
+def _scale_of_q(b: Graph, r: Random) -> None:
     x = b.input("x", ("B", "S", HIDDEN))
     q = b.op(r.choice(["Mul", "Div"]), b.linear(x, HIDDEN, HIDDEN), number(b))
     b.output(attend(b, x, spelled(r, mask="none", parts={"q": q})))
-    return Case(b.model(), count=6)
 
 
-def _window(r: Random) -> Case:
+@masking(opset=(16, 17, 20), longest=60)
+def _window(b: Graph, r: Random) -> str:
     """A window of that number."""
-
-    def make(b: Graph) -> str:
-        return b.op("LessOrEqual", b.cast(b.distance("ids"), FLOAT), b.op("Abs", number(b)))
-
-    return attention_of(r, make, opset=r.choice([16, 17, 20]), longest=60)
+    return b.op("LessOrEqual", b.cast(b.distance("ids"), FLOAT), b.op("Abs", number(b)))
 
 
-def _hidden(r: Random) -> Case:
+@masking(added=True)
+def _hidden(b: Graph, r: Random) -> str:
     """What hides a key is that number, times one that may be large."""
-
-    def make(b: Graph) -> str:
-        hidden = b.op("Mul", number(b), b.const(r.choice([-1e4, -1e9, -1.0])))
-        return b.op("Where", b.cast(b.keys("attention_mask"), BOOL), b.const(0.0), hidden)
-
-    return attention_of(r, make, added=True)
+    hidden = b.op("Mul", number(b), b.const(r.choice([-1e4, -1e9, -1.0])))
+    return b.op("Where", b.cast(b.keys("attention_mask"), BOOL), b.const(0.0), hidden)
 
 
-def _epsilon(r: Random) -> Case:
+@recipe(count=6)
+def _epsilon(b: Graph, r: Random) -> None:
     """The number, as epsilon of a LayerNorm spelled out."""
-    b = Graph(r)
     x, y = b.input("x", ("B", "S", HIDDEN)), b.input("y", ("B", "S", HIDDEN))
     total = b.op("Add", b.linear(x, HIDDEN, HIDDEN), y)
     centred = b.op("Sub", total, b.mean(total))
@@ -112,24 +91,22 @@ def _epsilon(r: Random) -> Case:
     deviation = b.op("Sqrt", b.op("Add", variance, b.op("Abs", number(b))))
     scaled = b.op("Mul", b.op("Div", centred, deviation), b.const(1 + 0.2 * b.random.standard_normal(HIDDEN)))
     b.output(b.op("Add", scaled, b.weight(HIDDEN)))
-    return Case(b.model(), count=6)
 
 
-def _gelu(r: Random) -> Case:
+@recipe(count=6)
+def _gelu(b: Graph, r: Random) -> None:
     """GELU with that number in some place of its formula."""
-    b = Graph(r)
     x = b.input("x", ("B", "S", HIDDEN))
     h = b.linear(x, HIDDEN, 32)
     n = {"root": b.const(np.sqrt(2.0)), "one": b.const(1.0), "half": b.const(0.5)}
     n[r.choice(list(n))] = number(b)
     erf = b.op("Erf", b.op("Div", h, n["root"]))
     b.output(b.op("Mul", b.op("Mul", h, b.op("Add", erf, n["one"])), n["half"]))
-    return Case(b.model(), count=6)
 
 
-def _weight(r: Random) -> Case:
+@recipe(count=6)
+def _weight(b: Graph, r: Random) -> None:
     """A weight computed of constants: through float16, bytes, or its own transpose."""
-    b = Graph(r)
     x, y = b.input("x", ("B", "S", HIDDEN)), b.input("y", ("B", "S", HIDDEN))
     weight = b.weight(HIDDEN, HIDDEN)
     how = r.randrange(6)
@@ -147,12 +124,11 @@ def _weight(r: Random) -> Case:
         weight = b.op("Reshape", b.weight(HIDDEN * HIDDEN), b.ints([HIDDEN, -1]))
     total = b.op("Add", b.op("Add", b.op("MatMul", x, weight), b.weight(HIDDEN)), y)
     b.output(b.layer_norm(total, HIDDEN))
-    return Case(b.model(), count=6)
 
 
-def _bias(r: Random) -> Case:
+@recipe(count=6)
+def _bias(b: Graph, r: Random) -> None:
     """A bias that is a product, a sum or a slice of constants; or one number for all."""
-    b = Graph(r)
     x, y = b.input("x", ("B", "S", HIDDEN)), b.input("y", ("B", "S", HIDDEN))
     bias = r.choice(
         [
@@ -168,7 +144,3 @@ def _bias(r: Random) -> Case:
         bias = b.cast(b.cast(bias, F16), FLOAT)
     total = b.op("Add", b.op("Add", b.op("MatMul", x, b.weight(HIDDEN, HIDDEN)), bias), y)
     b.output(b.layer_norm(total, HIDDEN))
-    return Case(b.model(), count=6)
-
-
-RECIPES = (_scale, _scale_of_q, _window, _hidden, _epsilon, _gelu, _weight, _bias)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .build import FLOAT, HIDDEN, Case, Graph, Random, attend, helper, np, onnx, spelled
+from .build import FLOAT, HIDDEN, Case, Graph, Random, attend, helper, np, onnx, recipe, spelled
 from .weights import _layer
 
 
@@ -105,27 +105,25 @@ def _dead_ends(r: Random) -> Case:
     return Case(model, count=4)
 
 
-def _anchors_alone(r: Random) -> Case:
+@recipe(opset=(17,), count=4)
+def _anchors_alone(b: Graph, r: Random) -> None:
     """A Softmax, an Erf or a LayerNormalization of inputs, constants, or itself."""
-    b = Graph(r, 17)
     x = b.input("x", r.choice([("B", "S", HIDDEN), (HIDDEN,), ("N", HIDDEN)]))
     t = b.op("Softmax", x, axis=-1)
     t = b.op("Mul", b.op("Erf", t), t)
     t = b.op("LayerNormalization", t, b.const(np.ones(HIDDEN)), axis=-1)
     constant = b.op("Softmax", b.weight(3, HIDDEN))
     b.output(b.op("Add", t, b.op("ReduceSum", b.op("Erf", constant), keepdims=0)))
-    return Case(b.model(), count=4)
 
 
-def _optional_inputs(r: Random) -> Case:
+@recipe(opset=(17,), count=4)
+def _optional_inputs(b: Graph, r: Random) -> None:
     """Inputs left out by an empty name, outputs that are not asked for."""
-    b = Graph(r, 17)
     x, y = b.input("x", ("B", "S", HIDDEN)), b.input("y", ("B", "S", HIDDEN))
     product = b.op("Clip", b.linear(x, HIDDEN, HIDDEN), "", b.const(1e9))
     dropped = b.op("Dropout", product, "", "")
     gamma = b.const(np.ones(HIDDEN))
     b.output(b.op("LayerNormalization", b.op("Add", dropped, y), gamma, *r.choice([("",), ()]), axis=-1))
-    return Case(b.model(), count=4)
 
 
 def _functions(r: Random) -> Case:
@@ -144,9 +142,3 @@ def _functions(r: Random) -> Case:
         value.type.tensor_type.shape.dim.extend([onnx.TensorShapeProto.Dimension()] * 3)
     model = helper.make_model(graph, opset_imports=opsets, ir_version=9, functions=[twice])
     return Case(model, count=4)
-
-
-RECIPES = (
-    _odd_names, _taken_names, _empty_axes, _empty_batches_of_floats, _missing_shapes, _same_symbols, _dead_ends,
-    _anchors_alone, _optional_inputs, _functions,
-)  # fmt: skip

@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-from .build import (
-    BOOL,
-    FLOAT,
-    HEADS,
-    HIDDEN,
-    INT64,
-    SIZE,
-    Case,
-    Graph,
-    Random,
-    attend,
-    helper,
-    np,
-    onnx,
-    spelled,
-)
+import numpy as np
+
+from .build import BOOL, FLOAT, HEADS, HIDDEN, INT64, SIZE, Case, Graph, Random, attend, helper, onnx, recipe, spelled
 from .weights import _layer
 
 M = "attention_mask"
@@ -122,9 +109,9 @@ def _names_in_bodies(r: Random) -> Case:
     return Case(model, count=4)
 
 
-def _converted_around(r: Random) -> Case:
+@recipe(opset=(17,), dtype="fp16", count=8, longest=20)
+def _converted_around(b: Graph, r: Random) -> None:
     """Converted to float16 beside branches, loops, functions, sequences and operators that know floats alone."""
-    b = Graph(r, 17)
     x, mask = b.input("x", ("B", "S", HIDDEN)), b.ids(M)
     context = attend(b, x, spelled(r, mask="where"), mask)
     y = b.layer_norm(b.op("Add", b.linear(context, HIDDEN, HIDDEN), x), HIDDEN)
@@ -154,7 +141,6 @@ def _converted_around(r: Random) -> Case:
         b.output(b.op("Resize", values, "", b.const([1.0, 1.0, 2.0]), mode="nearest"))
     else:
         b.output(b.op("Einsum", y, b.weight(HIDDEN, HIDDEN), equation="bsh,hk->bsk"))
-    return Case(b.model(), dtype="fp16", count=8, longest=20)
 
 
 def _attention_of_opset_24(r: Random) -> Case:
@@ -219,9 +205,9 @@ def _other_ids(r: Random) -> Case:
     return Case(b.model(), count=0, more=more)
 
 
-def _numbers_of_any_size(r: Random) -> Case:
+@recipe(count=16)
+def _numbers_of_any_size(b: Graph, r: Random) -> None:
     """(1 - mask) times a number for masks of counts, lengths, differences and large numbers; and its like downwards."""
-    b = Graph(r)
     x, mask = (
         b.input("x", ("B", "S", HIDDEN)),
         b.input(M, ("B", "S"), r.choice([np.int64, np.int32, np.uint8, np.int8])),
@@ -240,12 +226,11 @@ def _numbers_of_any_size(r: Random) -> Case:
     else:
         number = b.op("Neg", b.op("Mul", b.op("Add", b.op("Neg", number), b.const(1.0)), b.const(hidden)))
     b.output(attend(b, x, spelled(r, parts={"mask": number})))
-    return Case(b.model(), count=16)
 
 
-def _in_whole_numbers(r: Random) -> Case:
+@recipe(count=16)
+def _in_whole_numbers(b: Graph, r: Random) -> None:
     """The difference, or all of it, in integers, which may wrap; cast to floats last."""
-    b = Graph(r)
     kind = r.choice([np.int64, np.int32])
     x, mask = b.input("x", ("B", "S", HIDDEN)), b.input(M, ("B", "S"), kind)
     number = b.op("Sub", b.ints(1, kind), b.keys(mask))
@@ -255,7 +240,6 @@ def _in_whole_numbers(r: Random) -> Case:
     else:
         number = b.op("Mul", b.cast(number, FLOAT), b.const(-10000.0))
     b.output(attend(b, x, spelled(r, parts={"mask": number})))
-    return Case(b.model(), count=16)
 
 
 def _axes_in_front(r: Random) -> Case:
@@ -305,9 +289,3 @@ def _ids_alone(name: str) -> dict[str, dict[str, np.ndarray]]:
     random = np.random.default_rng(0)
     shapes = ((1, 1), (3, 1), (1, 4), (2, 5))
     return {f"{p}x{s}": {name: random.integers(0, 97, (p, s)), M: np.ones((p, s), np.int64)} for p, s in shapes}
-
-
-RECIPES = (
-    _no_past, _past_and_present, _positions_after_a_past, _names_in_bodies, _converted_around, _attention_of_opset_24,
-    _other_ids, _numbers_of_any_size, _in_whole_numbers, _axes_in_front,
-)  # fmt: skip

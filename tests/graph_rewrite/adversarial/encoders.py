@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .build import BOOL, FLOAT, HEADS, HIDDEN, INT64, SIZE, Case, Graph, Random, attend, helper, np, spelled, words
+import numpy as np
+
+from .build import BOOL, FLOAT, HEADS, HIDDEN, INT64, SIZE, Case, Graph, Random, attend, helper, recipe, spelled, words
 
 M = "attention_mask"
 
@@ -15,31 +17,29 @@ def _heads(b: Graph, x: str) -> str:
     return b.op("Transpose", b.op("Reshape", x, b.ints([0, 0, HEADS, SIZE])), perm=[0, 2, 1, 3])
 
 
-def _first_tokens_ask(r: Random) -> Case:
+@recipe(count=8)
+def _first_tokens_ask(b: Graph, r: Random) -> None:
     """Only the first token, or every second one, is a query; or the first ones are no keys."""
-    b = Graph(r)
     x, mask = b.input("x", ("B", "S", HIDDEN)), b.ids(M)
     end, step = r.choice([(1, 1), (1 << 62, 2), (4, 1), (-1, 1)])
     cut = b.op("Slice", x, b.ints([0]), b.ints([end]), b.ints([1]), b.ints([step]))
     parts = {"q_x": cut} if r.random() < 0.6 else {"k_x": cut, "v_x": cut}
     kind = r.choice(["none", "where"]) if "q_x" in parts else "none"
     b.output(attend(b, x, spelled(r, mask=kind, parts=parts), mask))
-    return Case(b.model(), count=8)
 
 
-def _crossed(r: Random) -> Case:
+@recipe(count=8)
+def _crossed(b: Graph, r: Random) -> None:
     """Queries of one sequence, keys and values of another, whose length has the same name or another one."""
-    b = Graph(r)
     x, y = b.input("x", ("B", "S", HIDDEN)), b.input("y", ("B", r.choice(["S", "T"]), HIDDEN))
     mask = b.ids(M)
     sides = r.choice([{"k_x": y, "v_x": y}, {"q_x": y}, {"v_x": y}, {"k_x": y}])
     b.output(attend(b, x, spelled(r, mask=r.choice(["none", "where"]), parts=sides), mask))
-    return Case(b.model(), count=8)
 
 
-def _with_a_prefix(r: Random) -> Case:
+@recipe(count=10)
+def _with_a_prefix(b: Graph, r: Random) -> None:
     """Tokens put before the sequence, visible to all; or forgotten in the mask."""
-    b = Graph(r)
     x, mask = b.input("x", ("B", "S", HIDDEN)), b.ids(M)
     n = r.choice([1, 2])
     batch = b.size(x, 0)
@@ -52,12 +52,11 @@ def _with_a_prefix(r: Random) -> Case:
     order = [ones, mask] if r.random() < 0.6 else [mask, ones]
     visible = _visible(b, b.op("Concat", *order, axis=1))
     b.output(attend(b, whole, spelled(r, parts={"mask": b.additive(visible)})))
-    return Case(b.model(), count=10)  # fmt: skip
 
 
-def _batch_second(r: Random) -> Case:
+@recipe(count=8)
+def _batch_second(b: Graph, r: Random) -> None:
     """x [S, B, H], as nn.MultiheadAttention has it by default: attention over the first axis, or wrongly the second."""
-    b = Graph(r)
     x = b.input("x", ("S", "B", HIDDEN))
     perm = r.choice([(1, 2, 0, 3), (1, 2, 0, 3), (0, 2, 1, 3)])
     q, k, v = (
@@ -68,7 +67,6 @@ def _batch_second(r: Random) -> Case:
     b.output(
         attend(b, x, spelled(r, mask="none", parts={"q_heads": q, "k_heads": k, "v_heads": v, "merge_perm": back}))
     )
-    return Case(b.model(), count=8)
 
 
 def _turned_first(r: Random) -> Case:
@@ -92,21 +90,20 @@ def _turned_first(r: Random) -> Case:
     return Case(b.model(), count=0, more=more)
 
 
-def _in_pieces(r: Random) -> Case:
+@recipe(count=8)
+def _in_pieces(b: Graph, r: Random) -> None:
     """Sequences of a fixed length cut in pieces that attend within themselves."""
-    b = Graph(r)
     length, piece = 12, r.choice([2, 3, 4, 12])
     x, mask = b.input("x", ("B", length, HIDDEN)), b.ids(M, ("B", length))
     cut = b.op("Reshape", x, b.ints([-1, piece, HIDDEN]))
     visible = _visible(b, b.op("Reshape", mask, b.ints([-1, piece])))
     context = attend(b, cut, spelled(r, parts={"mask": b.additive(visible)}))
     b.output(b.op("Reshape", context, b.ints([-1, length, HIDDEN])))
-    return Case(b.model(), count=8)
 
 
-def _two_encoders(r: Random) -> Case:
+@recipe(count=10)
+def _two_encoders(b: Graph, r: Random) -> None:
     """Two texts, each with its ids and mask; the masks may be exchanged."""
-    b = Graph(r)
     first, second = b.ids("ids"), b.ids("other_ids", ("B", r.choice(["S", "T"])))
     shape = b.inputs[-1].type.tensor_type.shape.dim[1].dim_param
     masks = [b.ids(M), b.ids("other_mask", ("B", shape))]
@@ -119,12 +116,11 @@ def _two_encoders(r: Random) -> Case:
         parts = {n: b.linear(x, HIDDEN, HIDDEN, weight=w, bias=c) for n, (w, c) in zip("qkv", projections, strict=True)}
         made.append(attend(b, x, spelled(r, parts={"mask": b.additive(_visible(b, mask)), **parts})))
     b.output(*made)
-    return Case(b.model(), count=10)
 
 
-def _packed(r: Random) -> Case:
+@recipe(count=8)
+def _packed(b: Graph, r: Random) -> None:
     """One product for Q, K and V, cut by Split, Slice or views in some order, by head or not."""
-    b = Graph(r)
     x, mask = b.input("x", ("B", "S", HIDDEN)), b.ids(M)
     packed = b.linear(x, HIDDEN, 3 * HIDDEN)
     how = r.randrange(3)
@@ -143,12 +139,11 @@ def _packed(r: Random) -> Case:
         made = [b.op("Transpose", t, perm=[0, 2, 1, 3]) for t in views]
     parts = dict(zip(("q_heads", "k_heads", "v_heads"), made, strict=True))
     b.output(attend(b, x, spelled(r, mask="where", parts=parts), mask))
-    return Case(b.model(), count=8)
 
 
-def _one_hot_words(r: Random) -> Case:
+@recipe(count=8)
+def _one_hot_words(b: Graph, r: Random) -> None:
     """Embeddings by OneHot and MatMul, by Gather on the other axis, or of a table that is transposed."""
-    b = Graph(r)
     ids = b.ids()
     table = b.weight(97, HIDDEN)
     how = r.randrange(3)
@@ -160,24 +155,22 @@ def _one_hot_words(r: Random) -> Case:
         rows = b.op("Gather", b.op("Gather", table, b.ints(r.sample(range(97), 97)), axis=0), ids, axis=0)
     places = b.op("Gather", b.weight(64, HIDDEN, name="positions"), b.unsqueeze(b.places(ids), 0), axis=0)
     b.output(b.layer_norm(b.op("Add", rows, places), HIDDEN))
-    return Case(b.model(), count=8)
 
 
-def _pooled(r: Random) -> Case:
+@recipe(count=8)
+def _pooled(b: Graph, r: Random) -> None:
     """A layer, and a pooling that uses the same mask another way."""
-    b = Graph(r)
     x, mask = b.input("x", ("B", "S", HIDDEN)), b.ids(M)
     y = attend(b, x, spelled(r, parts={"mask": b.additive(_visible(b))}))
     numbers = b.unsqueeze(b.cast(mask, FLOAT), 2)
     total = b.op("ReduceSum", b.op("Mul", y, numbers), b.ints([1]), keepdims=0)
     count = b.op("ReduceSum", numbers, b.ints([1]), keepdims=0)
     b.output(b.op("Div", total, b.op("Max", count, b.const(1e-9))))
-    return Case(b.model(), count=8)
 
 
-def _before_the_norm(r: Random) -> Case:
+@recipe(count=8)
+def _before_the_norm(b: Graph, r: Random) -> None:
     """Pre-LayerNorm, a norm of the context, or no residual at all."""
-    b = Graph(r)
     x, mask = b.input("x", ("B", "S", HIDDEN)), b.ids(M)
     normal = b.layer_norm(x, HIDDEN)
     context = attend(b, r.choice([normal, x]), spelled(r, mask="where"), mask)
@@ -186,7 +179,6 @@ def _before_the_norm(r: Random) -> Case:
         [lambda: b.op("Add", out, x), lambda: b.op("Add", out, normal), lambda: out, lambda: b.op("Sub", x, out)]
     )()
     b.output(b.layer_norm(total, HIDDEN) if r.random() < 0.7 else total)
-    return Case(b.model(), count=8)
 
 
 def _wide_numbers(r: Random) -> Case:
@@ -204,9 +196,3 @@ def _wide_numbers(r: Random) -> Case:
         q = b.cast(b.cast(b.linear(x, HIDDEN, HIDDEN), element), FLOAT)
         b.output(attend(b, x, spelled(r, mask="none", parts={"q": q})))
     return Case(b.model(), count=6)
-
-
-RECIPES = (
-    _first_tokens_ask, _crossed, _with_a_prefix, _batch_second, _turned_first, _in_pieces, _two_encoders, _packed,
-    _one_hot_words, _pooled, _before_the_norm, _wide_numbers,
-)  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .build import BOOL, FLOAT, HEADS, HIDDEN, INT64, Case, Graph, Random, attend, np, spelled
+from .build import BOOL, FLOAT, HEADS, HIDDEN, INT64, Case, Graph, Random, attend, np, recipe, spelled
 from .weights import _layer
 
 M, I = "attention_mask", "ids"  # noqa: E741
@@ -182,9 +182,9 @@ def _masked_tokens(r: Random) -> Case:
     return Case(b.model(), count=0, more=more)
 
 
-def _mask_by_gather_nd(r: Random) -> Case:
+@recipe(count=10)
+def _mask_by_gather_nd(b: Graph, r: Random) -> None:
     """The mask, or the ids, read by GatherND: their own elements, one place on, or another row's."""
-    b = Graph(r)
     ids, mask = b.ids(), b.ids(M)
     x = b.op("Gather", b.weight(97, HIDDEN), ids, axis=0)
     places = b.op("Add", b.places(ids), b.ints(r.choice([0, 0, -1])))
@@ -195,7 +195,6 @@ def _mask_by_gather_nd(r: Random) -> Case:
         rows = b.op("Range", b.ints(0), b.op("Squeeze", b.size(mask, 0), b.ints([0])), b.ints(1))
         read = b.op("GatherND", mask, b.unsqueeze(b.op("Sub", rows, b.ints(r.choice([0, 1]))), 1))
     b.output(attend(b, x, spelled(r, parts={"mask": b.additive(b.keys(b.cast(read, BOOL)))})))
-    return Case(b.model(), count=10)
 
 
 def _backwards(r: Random) -> Case:
@@ -221,9 +220,9 @@ def _backwards(r: Random) -> Case:
     return case
 
 
-def _heads_by_the_end(r: Random) -> Case:
+@recipe(count=6)
+def _heads_by_the_end(b: Graph, r: Random) -> None:
     """Heads, or columns of a packed projection, cut from the end."""
-    b = Graph(r)
     x = b.input("x", ("B", "S", HIDDEN))
     packed = b.linear(x, HIDDEN, 3 * HIDDEN)
     cuts = [(0, HIDDEN), (HIDDEN, -HIDDEN), (-HIDDEN, _END)]
@@ -235,10 +234,3 @@ def _heads_by_the_end(r: Random) -> Case:
     ]
     spec = spelled(r, mask="none", parts=dict(zip(("q_heads", "k_heads", "v_heads"), heads, strict=True)))
     b.output(attend(b, x, spec))
-    return Case(b.model(), count=6)
-
-
-RECIPES = (
-    _mean_of_the_last, _head_of_the_last_token, _heads_over_the_last, _joined_tokens, _attention_over_the_last,
-    _ids_from_the_end, _masked_tokens, _mask_by_gather_nd, _backwards, _heads_by_the_end,
-)  # fmt: skip

@@ -11,20 +11,6 @@ def _of(r: Random, make, **case) -> Case:
     return attention_of(r, make, mask_type=np.float32, count=18, **case)
 
 
-def _cast_to_bool(r: Random) -> Case:
-    return _of(r, lambda b: b.keys(b.cast(M, BOOL)))
-
-
-def _compared(r: Random) -> Case:
-    bound = r.choice([0.0, 0.1, 0.3, 0.5, 0.9, 0.99995, 1.0, 1.5, -0.5])
-    op = r.choice(["Greater", "Less", "GreaterOrEqual", "Equal"] if r.random() < 0.7 else ["LessOrEqual"])
-    return _of(r, lambda b: b.keys(b.op(op, *((M, b.const(bound)) if r.random() < 0.7 else (b.const(bound), M)))))
-
-
-def _rounded(r: Random) -> Case:
-    return _of(r, lambda b: b.keys(b.cast(b.op(r.choice(["Sign", "Round", "Ceil", "Floor", "Relu"]), M), BOOL)))
-
-
 def _subtracted(r: Random) -> Case:
     """(1 - mask) * -1e4: 0.9999 lowers a score by one."""
     hidden = r.choice([1e3, 1e4, 1e9, float(np.finfo(np.float32).max)])
@@ -33,18 +19,6 @@ def _subtracted(r: Random) -> Case:
         if r.random() < 0.3:
             return b.op("Mul", b.op("Sub", b.keys(M), b.const(1.0)), b.const(hidden))
         return b.op("Mul", b.op("Sub", b.const(1.0), b.keys(M)), b.const(-hidden))
-
-    return _of(r, make, added=True)
-
-
-def _inverted(r: Random) -> Case:
-    """Hidden where 1 - mask is not 0."""
-
-    def make(b: Graph) -> str:
-        rest = b.op("Sub", b.const(1.0), b.keys(M))
-        if r.random() < 0.5:
-            return b.op("Where", b.cast(rest, BOOL), b.const(-3.4e38), b.const(0.0))
-        return b.op("Where", b.cast(rest, BOOL), b.const(-3.4e38), rest)
 
     return _of(r, make, added=True)
 
@@ -59,28 +33,9 @@ def _logarithm(r: Random) -> Case:
     return _of(r, lambda b: b.op("Log", b.keys(M)), added=True)
 
 
-def _narrow(r: Random) -> Case:
-    """Through float16, where 1e-30 is 0 and 0.9999 is 1."""
-    return _of(r, lambda b: b.keys(b.cast(b.cast(M, 10), BOOL)))
-
-
 def _clipped(r: Random) -> Case:
     low, high = r.choice([(0.0, 1.0), (0.5, 1.0), (0.0, 0.5)])
-
-    def make(b: Graph) -> str:
-        x = b.op("Clip", M, b.const(low), b.const(high))
-        return b.keys(b.op("Greater", x, b.const(low)))
-
-    return _of(r, make)
-
-
-def _added_as_given(r: Random) -> Case:
-    """The input is the additive mask itself, of whatever numbers."""
-
-    def make(b: Graph) -> str:
-        return b.keys(M) if r.random() < 0.5 else b.op("Mul", b.keys(M), b.const(r.choice([1.0, -1e4, 1e4])))
-
-    return _of(r, make, added=True)
+    return _of(r, lambda b: b.keys(b.op("Greater", b.op("Clip", M, b.const(low), b.const(high)), b.const(low))))
 
 
 def _powers(r: Random) -> Case:
@@ -126,6 +81,5 @@ def _half(r: Random) -> Case:
 
 
 RECIPES = (
-    _cast_to_bool, _compared, _rounded, _subtracted, _inverted, _as_integers, _logarithm, _narrow, _clipped,
-    _added_as_given, _powers, _not_a_number, _unsigned, _half,
+    _subtracted, _as_integers, _logarithm, _clipped, _powers, _not_a_number, _unsigned, _half,
 )  # fmt: skip

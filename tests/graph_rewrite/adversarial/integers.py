@@ -2,133 +2,60 @@
 
 from __future__ import annotations
 
-from .build import BOOL, FLOAT, INT32, INT64, Case, Graph, Random, attention_of, np
+from .build import BOOL, FLOAT, INT32, INT64, Case, Graph, Random, attention_of, masking, np
 
 M = "attention_mask"
 
 
-def _log_of_counts(r: Random) -> Case:
-    return attention_of(r, lambda b: b.op("Log", b.cast(b.keys(M), FLOAT)), added=True)
+@masking(added=True)
+def _log_of_counts(b: Graph, r: Random) -> str:
+    return b.op("Log", b.cast(b.keys(M), FLOAT))
 
 
-def _compared(r: Random) -> Case:
-    """mask == c, mask > c and their kin."""
-    number, op = r.randrange(-1, 6), r.choice(["Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual"])
-
-    def make(b: Graph) -> str:
-        found = b.op(op, *((M, b.ints(number)) if r.random() < 0.6 else (b.ints(number), M)))
-        return b.keys(b.op("Not", found) if r.random() < 0.3 else found)
-
-    return attention_of(r, make)
-
-
-def _remainder(r: Random) -> Case:
-    number, wanted = r.randrange(2, 5), r.randrange(2)
-    return attention_of(
-        r, lambda b: b.keys(b.op("Equal", b.op("Mod", M, b.ints(number), fmod=r.randrange(2)), b.ints(wanted)))
-    )
-
-
-def _inverted_and_cast(r: Random) -> Case:
-    """Hidden where 1 - mask is not 0: 2 is hidden."""
-    return attention_of(r, lambda b: b.op("Not", b.cast(b.keys(b.op("Sub", b.ints(1), M)), BOOL)))
-
-
-def _arithmetic(r: Random) -> Case:
-    """A polynomial of the mask, cast to bool."""
-
-    def make(b: Graph) -> str:
-        x = M
-        for _ in range(r.randrange(1, 4)):
-            number = b.ints(r.choice([-2, -1, 0, 1, 2, 3]))
-            op = r.choice(["Add", "Sub", "Mul", "Max", "Min", "Abs", "Neg", "Square", "Sign"])
-            if op in ("Abs", "Neg", "Sign"):
-                x = b.op(op, x)
-            elif op == "Square":
-                x = b.op("Mul", x, x)
-            else:
-                x = b.op(op, *((x, number) if r.random() < 0.5 else (number, x)))
-        visible = b.cast(x, BOOL)
-        return b.keys(b.op("Not", visible) if r.random() < 0.3 else visible)
-
-    return attention_of(r, make)
-
-
-def _narrowed(r: Random) -> Case:
-    """Through a narrower type, in which 256 or 1 << 32 is 0."""
-    kind = r.choice([2, 3, 4, 5, 6, 12])  # uint8, int8, uint16, int16, int32, uint32
-    numbers = {"numbers": (255, 256, 257)}
-    return attention_of(r, lambda b: b.keys(b.cast(b.cast(M, kind), BOOL)), **numbers)
-
-
-def _scaled_and_added(r: Random) -> Case:
+@masking(added=True)
+def _scaled_and_added(b: Graph, r: Random) -> str:
     """mask * a + c added as it is: 1 for visible, whatever is more raises a score."""
     hidden = r.choice([1e4, 1e5, 1e9])
-
-    def make(b: Graph) -> str:
-        numbers = b.cast(b.keys(M), FLOAT)
-        if r.random() < 0.5:
-            return b.op("Sub", b.op("Mul", numbers, b.const(hidden)), b.const(hidden))
-        return b.op("Mul", b.op("Sub", b.const(1.0), b.op("Min", numbers, b.const(1.0))), b.const(-hidden))
-
-    return attention_of(r, make, added=True)
+    numbers = b.cast(b.keys(M), FLOAT)
+    if r.random() < 0.5:
+        return b.op("Sub", b.op("Mul", numbers, b.const(hidden)), b.const(hidden))
+    return b.op("Mul", b.op("Sub", b.const(1.0), b.op("Min", numbers, b.const(1.0))), b.const(-hidden))
 
 
-def _packed_segments(r: Random) -> Case:
+@masking()
+def _packed_segments(b: Graph, r: Random) -> str:
     """Keys of the query's own segment, 0 being padding; queries of padding see everything, or nothing."""
-
-    def make(b: Graph) -> str:
-        q, k = b.queries(M), b.keys(M)
-        same = b.op("Equal", q, k)
-        if r.random() < 0.6:
-            same = b.op("Or", same, b.op("Equal", q, b.ints(0)))
-        return b.op("And", b.op("Greater", k, b.ints(0)), same) if r.random() < 0.7 else same
-
-    return attention_of(r, make)
+    q, k = b.queries(M), b.keys(M)
+    same = b.op("Equal", q, k)
+    if r.random() < 0.6:
+        same = b.op("Or", same, b.op("Equal", q, b.ints(0)))
+    return b.op("And", b.op("Greater", k, b.ints(0)), same) if r.random() < 0.7 else same
 
 
-def _at_most_the_querys(r: Random) -> Case:
-    """Keys whose number is at most the query's."""
-    return attention_of(r, lambda b: b.op(r.choice(["LessOrEqual", "Less"]), b.keys(M), b.queries(M)))
-
-
-def _prefix_language_model(r: Random) -> Case:
+@masking()
+def _prefix_language_model(b: Graph, r: Random) -> str:
     """1 is visible to all, 2 to itself and what comes after it, 0 to nobody."""
-
-    def make(b: Graph) -> str:
-        q, k = b.grid(M)
-        later = b.op("And", b.op("Equal", b.keys(M), b.ints(2)), b.op("LessOrEqual", k, q))
-        return b.op("Or", b.op("Equal", b.keys(M), b.ints(1)), later)
-
-    return attention_of(r, make)
+    q, k = b.grid(M)
+    later = b.op("And", b.op("Equal", b.keys(M), b.ints(2)), b.op("LessOrEqual", k, q))
+    return b.op("Or", b.op("Equal", b.keys(M), b.ints(1)), later)
 
 
-def _chosen_in_turn(r: Random) -> Case:
+@masking(added=True)
+def _chosen_in_turn(b: Graph, r: Random) -> str:
     """Where after Where: a value of its own for each integer."""
-
-    def make(b: Graph) -> str:
-        x = b.const(r.choice([0.0, -1e4]))
-        for number in r.sample(range(-1, 6), r.randrange(1, 4)):
-            x = b.op("Where", b.op("Equal", b.keys(M), b.ints(number)), b.const(r.choice([0.0, -1e4, -1.0])), x)
-        return x
-
-    return attention_of(r, make, added=True)
+    x = b.const(r.choice([0.0, -1e4]))
+    for number in r.sample(range(-1, 6), r.randrange(1, 4)):
+        x = b.op("Where", b.op("Equal", b.keys(M), b.ints(number)), b.const(r.choice([0.0, -1e4, -1.0])), x)
+    return x
 
 
-def _divided(r: Random) -> Case:
-    return attention_of(r, lambda b: b.keys(b.cast(b.op("Div", M, b.ints(r.choice([1, 2, 3, -2]))), BOOL)))
-
-
-def _looked_up(r: Random) -> Case:
+@masking(added=True)
+def _looked_up(b: Graph, r: Random) -> str:
     """A table of what each integer means."""
     table = [r.choice([0.0, -1e4]) for _ in range(6)]
     table[0], table[1] = -1e4, 0.0
-
-    def make(b: Graph) -> str:
-        index = b.op("Max", b.op("Min", M, b.ints(5)), b.ints(0))
-        return b.keys(b.op("Gather", b.const(table), index, axis=0))
-
-    return attention_of(r, make, added=True)
+    index = b.op("Max", b.op("Min", M, b.ints(5)), b.ints(0))
+    return b.keys(b.op("Gather", b.const(table), index, axis=0))
 
 
 def _other_types(r: Random) -> Case:
@@ -142,20 +69,12 @@ def _other_types(r: Random) -> Case:
     return attention_of(r, make, mask_type=kind, numbers=(255, 256, 257))
 
 
-def _bits(r: Random) -> Case:
-    number = r.choice([1, 2, 3, 4])
-    return attention_of(r, lambda b: b.keys(b.cast(b.op("BitwiseAnd", M, b.ints(number)), BOOL)), opset=18)
-
-
-def _one_hot(r: Random) -> Case:
+@masking()
+def _one_hot(b: Graph, r: Random) -> str:
     """The second column of OneHot: integers other than 1 are hidden, -1 counts from the end."""
-
-    def make(b: Graph) -> str:
-        depth = r.choice([2, 3, 4])
-        hot = b.op("OneHot", M, b.ints(depth), b.ints([0, 1]), axis=-1)
-        return b.keys(b.cast(b.op("Gather", hot, b.ints(1), axis=2), BOOL))
-
-    return attention_of(r, make)
+    depth = r.choice([2, 3, 4])
+    hot = b.op("OneHot", M, b.ints(depth), b.ints([0, 1]), axis=-1)
+    return b.keys(b.cast(b.op("Gather", hot, b.ints(1), axis=2), BOOL))
 
 
 def _weak(r: Random) -> Case:
@@ -169,8 +88,8 @@ def _weak(r: Random) -> Case:
     )
 
 
-RECIPES = (
-    _log_of_counts, _compared, _remainder, _inverted_and_cast, _arithmetic, _narrowed, _scaled_and_added,
-    _packed_segments, _at_most_the_querys, _prefix_language_model, _chosen_in_turn, _divided, _looked_up,
-    _other_types, _bits, _one_hot, _weak,
-)  # fmt: skip
+@masking(numbers=(255, 256, 257))
+def _narrowed(b: Graph, r: Random) -> str:
+    """Through a narrower type, in which 256 or 1 << 32 is 0."""
+    kind = r.choice([2, 3, 4, 5, 6, 12])  # uint8, int8, uint16, int16, int32, uint32
+    return b.keys(b.cast(b.cast(M, kind), BOOL))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .build import FLOAT, HIDDEN, Case, Graph, Random
+from .build import FLOAT, HIDDEN, Graph, Random, recipe
 
 
 def _inputs(b: Graph) -> tuple[str, str]:
@@ -18,9 +18,9 @@ def _gamma_beta(b: Graph) -> tuple[str, str]:
     return b.const(1 + 0.2 * b.random.standard_normal(HIDDEN)), b.weight(HIDDEN)
 
 
-def _formula(r: Random) -> Case:
+@recipe(count=6)
+def _formula(b: Graph, r: Random) -> None:
     """Mean, difference, square, mean, epsilon, root, quotient, gamma, beta: one of them is another."""
-    b = Graph(r)
     total = _sum(b)
     parts = ["mean", "square", "variance", "epsilon", "root", "outside", "order", "numerator", "gamma", "beta", "n-1"]
     wrong = r.choice(["none", "none", *parts])
@@ -48,12 +48,11 @@ def _formula(r: Random) -> Case:
     normal = b.op("Div", deviation, top) if wrong == "order" else b.op("Div", top, deviation)
     scaled = b.op("Mul" if wrong != "gamma" else r.choice(["Add", "Sub", "Max"]), normal, gamma)
     b.output(b.op("Add" if wrong != "beta" else r.choice(["Sub", "Mul"]), scaled, beta))
-    return Case(b.model(), count=6)
 
 
-def _twice_the_same(r: Random) -> Case:
+@recipe(count=6)
+def _twice_the_same(b: Graph, r: Random) -> None:
     """LN(p + p), LN(GELU(p) + p), LN(p - p'), LN(2 p)."""
-    b = Graph(r)
     x, _ = _inputs(b)
     product = b.linear(x, HIDDEN, HIDDEN)
     total = r.choice(
@@ -71,12 +70,11 @@ def _twice_the_same(r: Random) -> Case:
         ]
     )()
     b.output(b.layer_norm(total, HIDDEN))
-    return Case(b.model(), count=6)
 
 
-def _interior_is_used(r: Random) -> Case:
+@recipe(count=6)
+def _interior_is_used(b: Graph, r: Random) -> None:
     """The sum, the product or the mean is needed elsewhere, or is an output."""
-    b = Graph(r)
     x, y = _inputs(b)
     product = b.linear(x, HIDDEN, HIDDEN)
     total = b.op("Add", product, y)
@@ -86,12 +84,11 @@ def _interior_is_used(r: Random) -> Case:
         b.output(normal, which)
     else:
         b.output(b.op("Add", normal, which))
-    return Case(b.model(), count=6)
 
 
-def _epsilon_given(r: Random) -> Case:
+@recipe(count=6)
+def _epsilon_given(b: Graph, r: Random) -> None:
     """Epsilon is an input of the model, or depends on the length."""
-    b = Graph(r)
     total = _sum(b)
     epsilon = b.input("epsilon", ()) if r.random() < 0.5 else b.op("Mul", b.cast(b.length("x"), FLOAT), b.const(0.1))
     epsilon = b.op("Abs", epsilon)
@@ -100,24 +97,22 @@ def _epsilon_given(r: Random) -> Case:
     gamma, beta = _gamma_beta(b)
     normal = b.op("Div", centred, b.op("Sqrt", b.op("Add", variance, epsilon)))
     b.output(b.op("Add", b.op("Mul", normal, gamma), beta))
-    return Case(b.model(), count=6)
 
 
-def _weights_given(r: Random) -> Case:
+@recipe(opset=(17,), count=6)
+def _weights_given(b: Graph, r: Random) -> None:
     """Gamma, beta, the weight or the bias is an input of the model."""
-    b = Graph(r, 17)
     x, y = _inputs(b)
     names = {"weight": (HIDDEN, HIDDEN), "bias": (HIDDEN,), "gamma": (HIDDEN,), "beta": (HIDDEN,)}
     which = r.choice(list(names))
     own = {n: b.input(n, s) if n == which else b.const(b.random.standard_normal(s) / 3) for n, s in names.items()}
     total = b.op("Add", b.op("Add", b.op("MatMul", x, own["weight"]), own["bias"]), y)
     b.output(b.op("LayerNormalization", total, own["gamma"], own["beta"], axis=-1))
-    return Case(b.model(), count=6)
 
 
-def _without_beta(r: Random) -> Case:
+@recipe(opset=(17,), count=6)
+def _without_beta(b: Graph, r: Random) -> None:
     """LayerNormalization of two inputs, or a formula without gamma, beta or both; RMSNorm."""
-    b = Graph(r, 17)
     total = _sum(b)
     gamma, beta = _gamma_beta(b)
     how = r.randrange(4)
@@ -131,12 +126,11 @@ def _without_beta(r: Random) -> Case:
     else:
         centred = b.op("Sub", total, b.mean(total))
         b.output(b.op("Div", centred, b.op("Sqrt", b.op("Add", b.mean(b.op("Mul", centred, centred)), b.const(1e-5)))))
-    return Case(b.model(), count=6)
 
 
-def _centred_twice(r: Random) -> Case:
+@recipe(count=6)
+def _centred_twice(b: Graph, r: Random) -> None:
     """Two differences, of the same mean or of another's."""
-    b = Graph(r)
     x, y = _inputs(b)
     total = b.op("Add", b.linear(x, HIDDEN, HIDDEN), y)
     first = b.op("Sub", total, b.mean(total))
@@ -146,20 +140,12 @@ def _centred_twice(r: Random) -> Case:
     gamma, beta = _gamma_beta(b)
     normal = b.op("Div", r.choice([first, second]), b.op("Sqrt", b.op("Add", variance, b.const(1e-5))))
     b.output(b.op("Add", b.op("Mul", normal, gamma), beta))
-    return Case(b.model(), count=6)
 
 
-def _tiny_variance(r: Random) -> Case:
+@recipe(count=6)
+def _tiny_variance(b: Graph, r: Random) -> None:
     """Rows that are nearly the same number: what epsilon and the order of sums are for."""
-    b = Graph(r)
     x, y = _inputs(b)
     product = b.op("Mul", b.linear(x, HIDDEN, HIDDEN), b.const(r.choice([1e-6, 1e-4, 0.0])))
     level = b.op("Add", b.op("Mul", y, b.const(0.0)), b.const(r.choice([0.0, 3.0])))
     b.output(b.layer_norm(b.op("Add", product, level), HIDDEN, epsilon=r.choice([1e-12, 1e-5])))
-    return Case(b.model(), count=6)
-
-
-RECIPES = (
-    _formula, _twice_the_same, _interior_is_used, _epsilon_given, _weights_given, _without_beta, _centred_twice,
-    _tiny_variance,
-)  # fmt: skip

@@ -6,7 +6,7 @@ import tempfile
 from copy import deepcopy
 from pathlib import Path
 
-from .build import BOOL, FLOAT, HIDDEN, INT64, Case, Graph, Random, attend, helper, np, onnx, spelled
+from .build import BOOL, FLOAT, HIDDEN, INT64, Case, Graph, Random, attend, helper, np, onnx, recipe, spelled
 from .weights import _layer
 
 _IR_VERSIONS = (4, 6, 7, 8, 9, 10, 11)
@@ -107,9 +107,9 @@ def _without_attributes(r: Random) -> Case:
     return Case(model, count=2, runs=False)
 
 
-def _optional_inputs_empty(r: Random) -> Case:
+@recipe(opset=(18, 20, 21), count=4)
+def _optional_inputs_empty(b: Graph, r: Random) -> None:
     """Operators whose optional inputs are left out in front of, or behind, ones that are given."""
-    b = Graph(r, r.choice([18, 20, 21]))
     x, y = b.input("x", ("B", "S", HIDDEN)), b.input("y", ("B", "S", HIDDEN))
     t = b.linear(x, HIDDEN, HIDDEN)
     ways = [
@@ -130,7 +130,6 @@ def _optional_inputs_empty(r: Random) -> Case:
         t = way(t)
     t = t if not t.startswith("resize") else b.op("Squeeze", t, b.ints([0]))
     b.output(b.op("LayerNormalization", b.op("Add", t, y), b.const(np.ones(HIDDEN)), *r.choice([("",), ()]), axis=-1))
-    return Case(b.model(), count=4)
 
 
 def _nested_functions(r: Random) -> Case:
@@ -156,9 +155,9 @@ def _nested_functions(r: Random) -> Case:
     return Case(helper.make_model(graph, opset_imports=opsets, ir_version=9, functions=functions), count=4)
 
 
-def _other_types(r: Random) -> Case:
+@recipe(opset=(17,), count=4)
+def _other_types(b: Graph, r: Random) -> None:
     """Inputs and outputs that are strings, sequences or optionals, beside a layer."""
-    b = Graph(r, 17)
     x, y = b.input("x", ("B", "S", HIDDEN)), b.input("y", ("B", "S", HIDDEN))
     normal = b.layer_norm(b.op("Add", b.linear(x, HIDDEN, HIDDEN), y), HIDDEN)
     how = r.randrange(3)
@@ -171,7 +170,6 @@ def _other_types(r: Random) -> Case:
     else:
         kept = b.op("Optional", normal)
         b.output(b.op("Add", b.op("OptionalGetElement", kept), b.const(1.0)))
-    return Case(b.model(), count=4)
 
 
 def _nothing_fed(r: Random) -> Case:
@@ -207,9 +205,9 @@ def _nothing_fed(r: Random) -> Case:
     return Case(b.model(), count=3, more=more)
 
 
-def _no_columns(r: Random) -> Case:
+@recipe(count=4)
+def _no_columns(b: Graph, r: Random) -> None:
     """Weights and inputs of no columns, heads of size 0 or 1, one head, hidden size 1."""
-    b = Graph(r)
     hidden = r.choice([0, 1, 1, 2, 3])
     x, y = b.input("x", ("B", "S", hidden)), b.input("y", ("B", "S", hidden))
     product = b.op("Add", b.op("MatMul", x, b.const(b.random.standard_normal((hidden, hidden)))), b.weight(hidden))
@@ -221,12 +219,11 @@ def _no_columns(r: Random) -> Case:
         scores = b.op("MatMul", q, b.op("Transpose", k, perm=[0, 1, 3, 2]))
         context = b.op("Transpose", b.op("MatMul", b.op("Softmax", scores, axis=-1), v), perm=[0, 2, 1, 3])
         b.output(b.op("Reshape", context, b.ints([0, 0, hidden or -1])))
-    return Case(b.model(), count=4)
 
 
-def _wide_and_many(r: Random) -> Case:
+@recipe(count=4)
+def _wide_and_many(b: Graph, r: Random) -> None:
     """Many heads, a head as wide as the hidden size, heads of an odd size."""
-    b = Graph(r)
     heads, size = r.choice([(1, 16), (16, 1), (3, 5), (2, 33), (7, 3), (40, 2)])
     width = heads * size
     x = b.input("x", ("B", "S", HIDDEN))
@@ -237,7 +234,6 @@ def _wide_and_many(r: Random) -> Case:
     scores = b.op("Mul", b.op("MatMul", q, b.op("Transpose", k, perm=[0, 1, 3, 2])), b.const(1 / np.sqrt(size)))
     context = b.op("Transpose", b.op("MatMul", b.op("Softmax", scores, axis=-1), v), perm=[0, 2, 1, 3])
     b.output(b.op("Reshape", context, b.ints([0, 0, width])))
-    return Case(b.model(), count=4)
 
 
 def _external_data(r: Random) -> Case:
@@ -288,10 +284,3 @@ def _lies(r: Random) -> Case:
         shape = r.choice([["B", "S", HIDDEN], [1, 1, HIDDEN], ["B", 1, "S"], [], [7], ["B", "S"], ["S", "B", HIDDEN]])
         model.graph.value_info.append(helper.make_tensor_value_info(node.output[0], r.choice([FLOAT, INT64]), shape))
     return Case(model, count=6, runs=False)
-
-
-RECIPES = (
-    _any_opset, _newest_opsets, _domains, _nothing_in_it, _damaged, _without_attributes, _optional_inputs_empty,
-    _nested_functions, _other_types, _nothing_fed, _no_columns, _wide_and_many, _external_data, _repeated_initialisers,
-    _unsorted, _lies,
-)  # fmt: skip

@@ -249,6 +249,3 @@ def _read_by_a_branch(r: Random) -> Case:
     case = m.case((mean, POOLED))
     case.padded.outputs = (rows, POOLED)
     return case
-
-
-RECIPES = (_by_weight, _otherwise, _for_each_token, _of_the_first, _padding_by_ids, _read_by_a_branch)

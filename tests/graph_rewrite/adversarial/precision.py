@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .build import BOOL, FLOAT, HEADS, HIDDEN, INT64, SIZE, Case, Graph, Random, attend, np, spelled
+from collections.abc import Callable
+
+from .build import BOOL, FLOAT, HEADS, HIDDEN, INT64, SIZE, Case, Graph, Random, Recipe, attend, named, np, spelled
 
 LONG = 3000
 
@@ -11,58 +13,64 @@ def _layer(b: Graph, x: str, **parts) -> str:
     return attend(b, x, spelled(b.r, **({"mask": "none"} | parts)))
 
 
-def _case(b: Graph, result: str, numbers: tuple[int, ...] = (), longest: int = 200, count: int = 6) -> Case:
-    """The result beside an attention, so that something is fused and converted."""
-    x = b.input("x", ("B", "S", HIDDEN))
-    b.output(b.op("Add", _layer(b, x), result))
-    return Case(b.model(), numbers=numbers, dtype="fp16", longest=longest, count=count)
+def in_half(longest: tuple[int, ...] = (200,), count: int = 6, opset: tuple[int, ...] = ()) -> Callable[..., Recipe]:
+    """A recipe: what the function makes of ids, beside an attention, so that something is fused and converted."""
+
+    def decorate(make: Callable[[Graph, Random, str], str]) -> Recipe:
+        @named(make)
+        def recipe(r: Random) -> Case:
+            b = Graph(r, r.choice(opset) if opset else None)
+            result = make(b, r, b.input("ids", ("B", "S"), np.int64))
+            b.output(b.op("Add", _layer(b, b.input("x", ("B", "S", HIDDEN))), result))
+            return Case(b.model(), numbers=b.numbers, dtype="fp16", longest=r.choice(longest), count=count)
+
+        return recipe
+
+    return decorate
 
 
-def _ids_through_floats(r: Random) -> Case:
+@in_half()
+def _ids_through_floats(b: Graph, r: Random, ids: str) -> str:
     """Token ids through float32 and back: 2049 is 2048 in float16."""
-    b = Graph(r)
+    b.numbers = (2049, 5999)
     rows = 6000
-    ids = b.input("ids", ("B", "S"), np.int64)
     index = b.cast(b.op(*r.choice([("Floor",), ("Identity",), ("Abs",)]), b.cast(ids, FLOAT)), INT64)
-    return _case(b, b.op("Gather", b.const(b.random.standard_normal((rows, HIDDEN))), index, axis=0), (2049, 5999))
+    return b.op("Gather", b.const(b.random.standard_normal((rows, HIDDEN))), index, axis=0)
 
 
-def _lengths_through_floats(r: Random) -> Case:
+@in_half(longest=(2100,), count=3)
+def _lengths_through_floats(b: Graph, r: Random, ids: str) -> str:
     """Places and lengths as floats: the last token's number, S / 2, a mean's denominator."""
-    b = Graph(r)
-    ids = b.input("ids", ("B", "S"), np.int64)
+    b.numbers = (2049, 2051)
     length = b.cast(b.length(ids), FLOAT)
     last = b.cast(b.op("Sub", length, b.const(1.0)), INT64)
     rows = b.op("Gather", b.const(b.random.standard_normal((LONG, HIDDEN))), last, axis=0)
-    return _case(b, rows, (2049, 2051), longest=2100, count=3)
+    return rows
 
 
-def _running_sum(r: Random) -> Case:
+@in_half(longest=(2100,), count=3)
+def _running_sum(b: Graph, r: Random, ids: str) -> str:
     """CumSum of a mask as floats, as position numbers."""
-    b = Graph(r)
     mask = b.ids("attention_mask")
-    b.input("ids", ("B", "S"), np.int64)
     places = b.op("CumSum", b.cast(b.op("Min", b.op("Abs", mask), b.ints(1)), FLOAT), b.ints(1))
     table = b.const(b.random.standard_normal((LONG, HIDDEN)))
-    return _case(b, b.op("Gather", table, b.cast(places, INT64), axis=0), longest=2100, count=3)
+    return b.op("Gather", table, b.cast(places, INT64), axis=0)
 
 
-def _angles(r: Random) -> Case:
+@in_half(longest=(300, 2100), count=3)
+def _angles(b: Graph, r: Random, ids: str) -> str:
     """Sinusoids of places times frequencies."""
-    b = Graph(r)
-    ids = b.input("ids", ("B", "S"), np.int64)
     places = b.unsqueeze(b.cast(b.places(ids), FLOAT), 1)
     frequencies = b.const(1.0 / 10000 ** (np.arange(HIDDEN) / HIDDEN))
     angles = (
         b.op("Mul", places, frequencies) if r.random() < 0.5 else b.op("MatMul", places, b.unsqueeze(frequencies, 0))
     )
-    return _case(b, b.op(r.choice(["Sin", "Cos"]), angles), longest=r.choice([300, 2100]), count=3)
+    return b.op(r.choice(["Sin", "Cos"]), angles)
 
 
-def _rotated(r: Random) -> Case:
+@in_half(longest=(200, 2100), count=3)
+def _rotated(b: Graph, r: Random, ids: str) -> str:
     """Rotary positions of a head, beside a fused attention."""
-    b = Graph(r)
-    ids = b.input("ids", ("B", "S"), np.int64)
     y = b.input("y", ("B", "S", HIDDEN))
     heads = b.op(
         "Transpose", b.op("Reshape", b.linear(y, HIDDEN, HIDDEN), b.ints([0, 0, HEADS, SIZE])), perm=[0, 2, 1, 3]
@@ -74,63 +82,55 @@ def _rotated(r: Random) -> Case:
     turned = b.op("Concat", b.op("Neg", high), low, axis=3)
     rotary = b.op("Add", b.op("Mul", heads, b.op("Cos", angles)), b.op("Mul", turned, b.op("Sin", angles)))
     merged = b.op("Reshape", b.op("Transpose", rotary, perm=[0, 2, 1, 3]), b.ints([0, 0, HIDDEN]))
-    return _case(b, merged, longest=r.choice([200, 2100]), count=3)
+    return merged
 
 
-def _squared_norm(r: Random) -> Case:
+@in_half()
+def _squared_norm(b: Graph, r: Random, ids: str) -> str:
     """Sums of squares beyond 65504, and their root."""
-    b = Graph(r)
-    b.input("ids", ("B", "S"), np.int64)
     loud = b.op("Mul", b.input("y", ("B", "S", HIDDEN)), b.const(r.choice([1.0, 100.0])))
     norm = b.op("Sqrt", b.op("ReduceSum", b.op("Mul", loud, loud), b.ints([-1]), keepdims=1))
-    return _case(b, b.op("Div", loud, b.op("Max", norm, b.const(1e-12))))
+    return b.op("Div", loud, b.op("Max", norm, b.const(1e-12)))
 
 
-def _mean_pooled(r: Random) -> Case:
+@in_half(longest=(300, 4000), count=3)
+def _mean_pooled(b: Graph, r: Random, ids: str) -> str:
     """The mean over real tokens: a count beyond 2048."""
-    b = Graph(r)
     mask = b.ids("attention_mask")
     y = b.op("Mul", b.input("y", ("B", "S", HIDDEN)), b.const(1.0))
     real = b.unsqueeze(b.cast(b.cast(mask, BOOL), FLOAT), 2)
     total = b.op("ReduceSum", b.op("Mul", y, real), b.ints([1]), keepdims=1)
     count = b.op("Clip", b.op("ReduceSum", real, b.ints([1]), keepdims=1), b.const(1e-9))
-    return _case(b, b.op("Div", total, count), longest=r.choice([300, 4000]), count=3)
+    return b.op("Div", total, count)
 
 
-def _distances(r: Random) -> Case:
+@in_half(longest=(300,), count=3)
+def _distances(b: Graph, r: Random, ids: str) -> str:
     """A bias of distance by head (ALiBi), of long sequences."""
-    b = Graph(r)
-    ids = b.input("ids", ("B", "S"), np.int64)
     slopes = b.const(0.5 ** np.arange(1, HEADS + 1).reshape(1, HEADS, 1, 1))
     bias = b.op("Mul", b.op("Neg", b.cast(b.distance(ids), FLOAT)), slopes)
     y = b.input("y", ("B", "S", HIDDEN))
-    return _case(b, _layer(b, y, mask="subtract", parts={"mask": bias}), longest=300, count=3)
+    return _layer(b, y, mask="subtract", parts={"mask": bias})
 
 
-def _last_token(r: Random) -> Case:
+@in_half(longest=(2100,), count=3)
+def _last_token(b: Graph, r: Random, ids: str) -> str:
     """The vector of the last real token: its number as the sum of the mask, in floats."""
-    b = Graph(r)
     mask = b.ids("attention_mask")
     y = b.input("y", ("B", "S", HIDDEN))
     total = b.op("ReduceSum", b.cast(b.cast(mask, BOOL), FLOAT), b.ints([1]), keepdims=0)
     last = b.cast(b.op("Max", b.op("Sub", total, b.const(1.0)), b.const(0.0)), INT64)
     batch = b.op("Range", b.ints(0), b.op("Squeeze", b.size(mask, 0), b.ints([0])), b.ints(1))
     index = b.op("Concat", b.unsqueeze(batch, 1), b.unsqueeze(last, 1), axis=1)
-    return _case(b, b.unsqueeze(b.op("GatherND", y, index), 1), longest=2100, count=3)
+    return b.unsqueeze(b.op("GatherND", y, index), 1)
 
 
-def _least_numbers(r: Random) -> Case:
+@in_half()
+def _least_numbers(b: Graph, r: Random, ids: str) -> str:
     """Masks, epsilons and bounds that float16 has not: -3.4e38, 1e-12, 1e-9, 70000."""
-    b = Graph(r)
     mask = b.ids("attention_mask")
     y = b.input("y", ("B", "S", HIDDEN))
     hidden = b.const(r.choice([-3.4e38, -1e9, -70000.0]))
     added = b.op("Where", b.cast(b.unsqueeze(mask, 1, 2), BOOL), b.const(0.0), hidden)
     context = _layer(b, y, mask="subtract", parts={"mask": added})
-    return _case(b, b.layer_norm(b.op("Add", context, y), HIDDEN, epsilon=r.choice([1e-12, 1e-7])))
-
-
-RECIPES = (
-    _ids_through_floats, _lengths_through_floats, _running_sum, _angles, _rotated, _squared_norm, _mean_pooled,
-    _distances, _last_token, _least_numbers,
-)  # fmt: skip
+    return b.layer_norm(b.op("Add", context, y), HIDDEN, epsilon=r.choice([1e-12, 1e-7]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .build import BOOL, FLOAT, HIDDEN, INT32, INT64, Case, Graph, Random, attend, attention_of, np, spelled, words
+from .build import BOOL, FLOAT, HIDDEN, INT32, INT64, Graph, Random, attend, masking, np, recipe, spelled, words
 
 M, I = "attention_mask", "ids"  # noqa: E741
 _NUMBERS = (0, 1, 2, 3, 5, 7, 16, 31)
@@ -18,7 +18,9 @@ class _Program:
         q, k = b.grid(I)
         self.mask = b.keys(M)
         self.ints = [self.mask, self.mask, q, k, b.keys(I), b.length(I), b.op("Squeeze", b.size(I, 0), b.ints([0]))]
-        self.ints += [b.ints(n) for n in b.r.sample(_NUMBERS, 4)]
+        self.ints += [b.queries(M), b.queries(I), b.distance(I)]
+        b.numbers = (*b.r.sample(_NUMBERS, 3), b.r.randrange(97), b.r.choice([20, 33, 256]))
+        self.ints += [b.number(n) for n in b.numbers]
         self.floats = [b.cast(self.mask, FLOAT), b.const(0.5), b.const(1.0), b.const(-1e4)]
         self.bools = [b.cast(self.mask, BOOL), b.op("LessOrEqual", k, q), b.op("Equal", self.mask, b.ints(1))]
 
@@ -40,8 +42,9 @@ class _Program:
             lambda: b.op("Where", self._pick(self.bools), x, y),
             lambda: b.cast(self._pick(self.bools), INT64),
             lambda: b.cast(self._pick(self.floats), INT64),
-            lambda: b.cast(b.cast(x, r.choice([2, 3, INT32])), INT64),
+            lambda: b.cast(b.cast(x, r.choice([2, 3, 4, 5, INT32, 12])), INT64),
             lambda: b.op("Clip", x, b.ints(r.choice([-1, 0, 1])), b.ints(r.choice([1, 2, 30]))),
+            lambda: b.op("BitwiseAnd" if b.opset >= 18 else "Max", x, b.ints(r.choice([1, 2, 3, 4]))),
         ]
         self.ints.append(r.choice(ways)())
 
@@ -93,80 +96,70 @@ class _Program:
         self.bools.append(r.choice(ways)())
 
 
-def _condition(r: Random) -> Case:
+@masking(opset=(16, 18, 20), longest=40)
+def _condition(b: Graph, r: Random) -> str:
     """The user's mask and, or, where a program's condition."""
-
-    def make(b: Graph) -> str:
-        program = _Program(b)
-        program.grow(r.randrange(1, 7))
-        last, real = program.bools[-1], program.bools[0]
-        how = r.randrange(5)
-        if how == 0:
-            return last
-        if how == 1:
-            return b.op("Or", real, b.op("Not", last))
-        if how == 2:
-            both = (b.cast(t, INT64) for t in (real, program._pick(program.bools)))
-            return b.cast(b.op("Where", last, *both), BOOL)
-        return (
-            b.op("And", real, last) if how == 3 else b.op("And", last, b.op("GreaterOrEqual", program.mask, b.ints(1)))
-        )
-
-    return attention_of(r, make, opset=r.choice([16, 18, 20]), longest=40)
+    program = _Program(b)
+    program.grow(r.randrange(1, 7))
+    last, real = program.bools[-1], program.bools[0]
+    how = r.randrange(5)
+    if how == 0:
+        return last
+    if how == 1:
+        return b.op("Or", real, b.op("Not", last))
+    if how == 2:
+        both = (b.cast(t, INT64) for t in (real, program._pick(program.bools)))
+        return b.cast(b.op("Where", last, *both), BOOL)
+    return b.op("And", real, last) if how == 3 else b.op("And", last, b.op("GreaterOrEqual", program.mask, b.ints(1)))
 
 
-def _number(r: Random) -> Case:
+@masking(added=True, opset=(16, 18, 20), longest=40)
+def _number(b: Graph, r: Random) -> str:
     """A program's number added to the scores, or what hides where it is not 0."""
-
-    def make(b: Graph) -> str:
-        program = _Program(b)
-        program.grow(r.randrange(1, 7))
-        number = r.choice([program.floats[-1], b.cast(program.ints[-1], FLOAT)])
-        how = r.randrange(4)
-        if how == 0:
-            return b.op("Mul", b.op("Sub", b.const(1.0), number), b.const(-1e4))
-        if how == 1:
-            return b.op("Where", b.cast(number, BOOL), b.const(0.0), b.const(-1e4))
-        if how == 2:
-            hidden = b.op("Where", program.bools[0], b.const(0.0), b.const(-1e9))
-            return b.op("Add", hidden, b.op("Mul", number, b.const(0.0)))
-        return b.op("Min", b.op("Mul", number, b.const(1e4)), b.const(0.0))
-
-    return attention_of(r, make, added=True, opset=r.choice([16, 18, 20]), longest=40)
+    program = _Program(b)
+    program.grow(r.randrange(1, 7))
+    number = r.choice([program.floats[-1], b.cast(program.ints[-1], FLOAT)])
+    how = r.randrange(4)
+    if how == 0:
+        return b.op("Mul", b.op("Sub", b.const(1.0), number), b.const(-1e4))
+    if how == 1:
+        return b.op("Where", b.cast(number, BOOL), b.const(0.0), b.const(-1e4))
+    if how == 2:
+        hidden = b.op("Where", program.bools[0], b.const(0.0), b.const(-1e9))
+        return b.op("Add", hidden, b.op("Mul", number, b.const(0.0)))
+    return b.op("Min", b.op("Mul", number, b.const(1e4)), b.const(0.0))
 
 
-def _of_a_float_mask(r: Random) -> Case:
+@masking(added=True, mask_type=np.float32, opset=(16, 18, 20), count=18)
+def _of_a_float_mask(b: Graph, r: Random) -> str:
     """The same of a mask of floats."""
-
-    def make(b: Graph) -> str:
-        x = b.keys(M)
-        for _ in range(r.randrange(1, 5)):
-            number = b.const(r.choice([0.0, 0.5, 1.0, -1.0, 2.0, 1e-3, 1e4]))
-            op = r.choice(
-                ["Add", "Sub", "Mul", "Max", "Min", "Abs", "Neg", "Ceil", "Floor", "Relu", "Sign", "Clip", "Half"]
-            )
-            if op == "Half":
-                x = b.cast(b.cast(x, 10), FLOAT)
-            elif op == "Clip":
-                x = b.op("Clip", x, b.const(r.choice([0.0, 0.5])), b.const(r.choice([1.0, 0.75])))
-            elif op in ("Add", "Sub", "Mul", "Max", "Min"):
-                x = b.op(op, *((x, number) if r.random() < 0.6 else (number, x)))
-            else:
-                x = b.op(op, x)
-        how = r.randrange(3)
-        if how == 0:
-            return b.op("Where", b.cast(x, BOOL), b.const(0.0), b.const(-1e4))
-        if how == 1:
-            bound = b.const(r.choice([0.0, 0.5, 1.0]))
-            return b.op("Where", b.op(r.choice(["Greater", "Less"]), x, bound), b.const(0.0), b.const(-1e9))
-        return b.op("Mul", x, b.const(-1e4))
-
-    return attention_of(r, make, added=True, mask_type=np.float32, opset=r.choice([16, 18, 20]), count=18)
+    x = b.keys(M)
+    for _ in range(r.randrange(5)):
+        number = b.const(r.choice([0.0, 0.5, 1.0, -1.0, 2.0, 1e-3, 1e4]))
+        op = r.choice(
+            ["Add", "Sub", "Mul", "Max", "Min", "Abs", "Neg", "Ceil", "Floor", "Round", "Relu", "Sign", "Clip", "Half"]
+        )
+        if op == "Half":
+            x = b.cast(b.cast(x, 10), FLOAT)
+        elif op == "Clip":
+            x = b.op("Clip", x, b.const(r.choice([0.0, 0.5])), b.const(r.choice([1.0, 0.75])))
+        elif op in ("Add", "Sub", "Mul", "Max", "Min"):
+            x = b.op(op, *((x, number) if r.random() < 0.6 else (number, x)))
+        else:
+            x = b.op(op, x)
+    how = r.randrange(3)
+    if how == 0:
+        return b.op("Where", b.cast(x, BOOL), b.const(0.0), b.const(-1e4))
+    if how == 1:
+        sides = [x, b.const(r.choice([0.0, 0.1, 0.3, 0.5, 0.9, 0.99995, 1.0, 1.5, -0.5]))]
+        op = r.choice(["Greater", "Less", "GreaterOrEqual", "Equal"])
+        return b.op("Where", b.op(op, *r.sample(sides, 2)), b.const(0.0), b.const(-1e9))
+    return b.op("Mul", x, b.const(r.choice([-1e4, 1.0, 1e4])))
 
 
-def _positions(r: Random) -> Case:
+@recipe(opset=(16, 18), count=8, longest=40, runs=False)
+def _positions(b: Graph, r: Random) -> None:
     """Positions, and rows of types, that are a program of sizes and places."""
-    b = Graph(r, r.choice([16, 18]))
     ids = b.ids()
     b.ids(M)
     places = b.unsqueeze(b.places(ids), 0)
@@ -201,12 +194,11 @@ def _positions(r: Random) -> Case:
         kind = b.op("Mod", b.op("Mul", ints[-1], b.ints(r.choice([0, 1, 2]))), b.ints(2))
         total = b.op("Add", total, b.op("Gather", b.weight(2, HIDDEN), kind, axis=0))
     b.output(b.layer_norm(total, HIDDEN))
-    return Case(b.model(), count=8, longest=40, runs=False)
 
 
-def _two_heads_of_masks(r: Random) -> Case:
+@recipe(opset=(16, 18), count=12, longest=40)
+def _two_heads_of_masks(b: Graph, r: Random) -> None:
     """Two attentions, each with a program of its own over the same tensors."""
-    b = Graph(r, r.choice([16, 18]))
     ids = b.ids()
     b.ids(M)
     x = words(b, ids)
@@ -216,7 +208,8 @@ def _two_heads_of_masks(r: Random) -> Case:
         visible = b.op(r.choice(["And", "Or"]), program.bools[0], program._pick(program.bools))
         x = b.op("Add", x, attend(b, x, spelled(r, parts={"mask": b.additive(visible)})))
     b.output(x)
-    return Case(b.model(), count=12, longest=40)
 
 
-RECIPES = (_condition, _number, _of_a_float_mask, _positions, _two_heads_of_masks)
+RECIPES = (
+    *[_condition] * 16, *[_number] * 6, *[_of_a_float_mask] * 4, _positions, _two_heads_of_masks,
+)  # fmt: skip

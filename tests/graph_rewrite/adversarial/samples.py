@@ -2,20 +2,7 @@
 
 from __future__ import annotations
 
-from .build import (
-    BOOL,
-    FLOAT,
-    HIDDEN,
-    INT64,
-    Case,
-    Graph,
-    Random,
-    attend,
-    attention_of,
-    helper,
-    np,
-    spelled,
-)  # fmt: skip
+from .build import BOOL, FLOAT, HIDDEN, INT64, Case, Graph, Random, attend, helper, masking, np, spelled  # fmt: skip
 
 M, I = "attention_mask", "ids"  # noqa: E741
 
@@ -44,81 +31,58 @@ def _unless(b: Graph, condition: str) -> str:
     return b.op("Or", b.op("And", condition, other), b.op("And", b.op("Not", condition), _visible(b)))
 
 
-def _at_one_length(r: Random) -> Case:
-    n = r.choice([2, 3, 4, 5, 17, 20, 22, 33, 60])
-    op = r.choice(["Equal", "Less", "Greater"])
-    return attention_of(r, lambda b: _unless(b, b.op(op, b.length(I), b.number(n))), numbers=(n,))
+@masking(opset=(16, 17, 20), count=24)
+def _at_some_sizes(b: Graph, r: Random) -> str:
+    """At one length, at even lengths, in a batch of n, where length times batch is n; or beyond."""
+    size, few = r.choice([
+        (b.length(I), [2, 3, 4, 5, 17, 20, 22, 33, 60]),
+        (b.op("Mod", b.length(I), b.number(r.choice([2, 3, 8]))), [0, 1]),
+        (b.op("Squeeze", b.size(I, 0), b.ints([0])), [2, 3, 4, 5, 6]), (b.op("Size", I), [6, 15, 40, 63]),
+    ])  # fmt: skip
+    b.numbers = (r.choice(few),)
+    return _unless(b, b.op(r.choice(["Equal", "Less", "Greater"]), size, b.number(*b.numbers)))
 
 
-def _at_even_lengths(r: Random) -> Case:
-    n, rest = r.choice([(2, 0), (2, 1), (3, 0), (4, 2), (8, 5)])
-    return attention_of(
-        r, lambda b: _unless(b, b.op("Equal", b.op("Mod", b.length(I), b.number(n)), b.ints(rest))), count=20
-    )
-
-
-def _of_a_batch(r: Random) -> Case:
-    """At a batch of n, or more."""
-    n = r.randrange(2, 7)
-    op = r.choice(["Equal", "GreaterOrEqual" if r.random() < 0.5 else "Greater"])
-    return attention_of(
-        r, lambda b: _unless(b, b.op(op, b.size(I, 0), b.ints([n]))), opset=r.choice([16, 17, 20]), count=24
-    )
-
-
-def _in_some_rows(r: Random) -> Case:
+@masking(count=24)
+def _in_some_rows(b: Graph, r: Random) -> str:
     """In batch rows from n on."""
     n = r.randrange(1, 5)
-
-    def make(b: Graph) -> str:
-        rows = b.op("Range", b.ints(0), b.op("Squeeze", b.size(I, 0), b.ints([0])), b.ints(1))
-        return _unless(b, b.op("Greater", b.unsqueeze(rows, 1, 2, 3), b.ints(n)))
-
-    return attention_of(r, make, count=24)
+    rows = b.op("Range", b.ints(0), b.op("Squeeze", b.size(I, 0), b.ints([0])), b.ints(1))
+    return _unless(b, b.op("Greater", b.unsqueeze(rows, 1, 2, 3), b.ints(n)))
 
 
-def _full_rows(r: Random) -> Case:
+@masking(count=20)
+def _full_rows(b: Graph, r: Random) -> str:
     """In rows without padding."""
-
-    def make(b: Graph) -> str:
-        hidden = b.op("Sub", b.ints(1), b.op("Min", M, b.ints(1)))
-        padded = b.op("ReduceSum", hidden, b.ints([1]), keepdims=1)
-        return _unless(b, b.keys(b.op("Equal", padded, b.ints(0))))
-
-    return attention_of(r, make, count=20)
+    hidden = b.op("Sub", b.ints(1), b.op("Min", M, b.ints(1)))
+    padded = b.op("ReduceSum", hidden, b.ints([1]), keepdims=1)
+    return _unless(b, b.keys(b.op("Equal", padded, b.ints(0))))
 
 
-def _dense_rows(r: Random) -> Case:
+@masking(count=20)
+def _dense_rows(b: Graph, r: Random) -> str:
     """In rows of which more than half, or a given number, is real."""
     n = r.choice([1, 2, 10, 40])
-
-    def make(b: Graph) -> str:
-        real = b.op("ReduceSum", b.op("Min", M, b.ints(1)), b.ints([1]), keepdims=1)
-        limit = b.op("Div", b.size(I, 1), b.ints(2)) if r.random() < 0.5 else b.ints(n)
-        return _unless(b, b.keys(b.op("Greater", real, limit)))
-
-    return attention_of(r, make, numbers=(n,), count=20)
+    b.numbers = (n,)
+    real = b.op("ReduceSum", b.op("Min", M, b.ints(1)), b.ints([1]), keepdims=1)
+    limit = b.op("Div", b.size(I, 1), b.ints(2)) if r.random() < 0.5 else b.ints(n)
+    return _unless(b, b.keys(b.op("Greater", real, limit)))
 
 
-def _the_first_keys(r: Random) -> Case:
+@masking()
+def _the_first_keys(b: Graph, r: Random) -> str:
     """The first n real keys: CumSum(mask) <= n."""
     n = r.choice([2, 5, 16, 40, 100, 300])
-
-    def make(b: Graph) -> str:
-        few = b.op("Not", b.op("Greater", b.op("CumSum", M, b.ints(1)), b.number(n)))
-        return b.op("And", b.keys(few), _visible(b))
-
-    return attention_of(r, make, numbers=(n, 2 * n))
+    b.numbers = (n, 2 * n)
+    few = b.op("Not", b.op("Greater", b.op("CumSum", M, b.ints(1)), b.number(n)))
+    return b.op("And", b.keys(few), _visible(b))
 
 
-def _a_flag(r: Random) -> Case:
+@masking(count=20)
+def _a_flag(b: Graph, r: Random) -> str:
     """A flag [B, 1] says which rows are causal."""
-
-    def make(b: Graph) -> str:
-        flag = b.input("flag", ("B", 1), np.int64)
-        return _unless(b, b.cast(b.unsqueeze(flag, 1, 2) if r.random() < 0.5 else b.keys(flag), BOOL))
-
-    return attention_of(r, make, count=20)
+    flag = b.input("flag", ("B", 1), np.int64)
+    return _unless(b, b.cast(b.unsqueeze(flag, 1, 2) if r.random() < 0.5 else b.keys(flag), BOOL))
 
 
 def _of_lengths_alone(r: Random) -> Case:
@@ -142,84 +106,59 @@ def _of_lengths_alone(r: Random) -> Case:
     return Case(b.model(), numbers=(n,))
 
 
-def _neighbours(r: Random) -> Case:
+@masking()
+def _neighbours(b: Graph, r: Random) -> str:
     """A key is visible only if its neighbour is, or if any is."""
-
-    def make(b: Graph) -> str:
-        shift = r.choice([1, 2])
-        cut = b.op("Slice", M, b.ints([0]), b.ints([-shift]), b.ints([1]))
-        before = b.op("Pad", cut, b.ints([0, shift, 0, 0]), b.ints(1))
-        both = b.op(r.choice(["Min", "Max", "Mul"]), M, before)
-        return b.keys(b.cast(both, BOOL))
-
-    return attention_of(r, make)
+    shift = r.choice([1, 2])
+    cut = b.op("Slice", M, b.ints([0]), b.ints([-shift]), b.ints([1]))
+    before = b.op("Pad", cut, b.ints([0, shift, 0, 0]), b.ints(1))
+    both = b.op(r.choice(["Min", "Max", "Mul"]), M, before)
+    return b.keys(b.cast(both, BOOL))
 
 
-def _reversed(r: Random) -> Case:
+@masking()
+def _reversed(b: Graph, r: Random) -> str:
     """The mask read from its end, or from the first row."""
-
-    def make(b: Graph) -> str:
-        if r.random() < 0.5:
-            turned = b.op("Slice", M, b.ints([-1]), b.ints([-(1 << 62)]), b.ints([1]), b.ints([-1]))
-        elif r.random() < 0.5:
-            turned = b.op("Slice", M, b.ints([-1]), b.ints([-(1 << 62)]), b.ints([0]), b.ints([-1]))
-        else:
-            turned = b.op("Slice", M, b.ints([0]), b.ints([1]), b.ints([0]))
-        return b.keys(b.cast(turned, BOOL))
-
-    return attention_of(r, make)
+    if r.random() < 0.5:
+        turned = b.op("Slice", M, b.ints([-1]), b.ints([-(1 << 62)]), b.ints([1]), b.ints([-1]))
+    elif r.random() < 0.5:
+        turned = b.op("Slice", M, b.ints([-1]), b.ints([-(1 << 62)]), b.ints([0]), b.ints([-1]))
+    else:
+        turned = b.op("Slice", M, b.ints([0]), b.ints([1]), b.ints([0]))
+    return b.keys(b.cast(turned, BOOL))
 
 
-def _shared_by_rows(r: Random) -> Case:
+@masking()
+def _shared_by_rows(b: Graph, r: Random) -> str:
     """What any row shows, or all rows do, every row shows."""
-
-    def make(b: Graph) -> str:
-        numbers = b.cast(M, FLOAT)
-        if b.opset >= 18:
-            shared = b.op(r.choice(["ReduceMax", "ReduceMin"]), numbers, b.ints([0]), keepdims=1)
-        else:
-            shared = b.op(r.choice(["ReduceMax", "ReduceMin"]), numbers, axes=[0], keepdims=1)
-        return b.keys(b.cast(shared, BOOL))
-
-    return attention_of(r, make)
+    numbers = b.cast(M, FLOAT)
+    if b.opset >= 18:
+        shared = b.op(r.choice(["ReduceMax", "ReduceMin"]), numbers, b.ints([0]), keepdims=1)
+    else:
+        shared = b.op(r.choice(["ReduceMax", "ReduceMin"]), numbers, axes=[0], keepdims=1)
+    return b.keys(b.cast(shared, BOOL))
 
 
-def _first_row_alone(r: Random) -> Case:
+@masking()
+def _first_row_alone(b: Graph, r: Random) -> str:
     """Only the query that is first, or last, is masked."""
-
-    def make(b: Graph) -> str:
-        q, _ = b.grid(I)
-        which = b.ints(0) if r.random() < 0.5 else b.op("Sub", b.length(I), b.ints(1))
-        return b.op("Or", b.op("Not", b.op("Equal", q, which)), _visible(b))
-
-    return attention_of(r, make)
+    q, _ = b.grid(I)
+    which = b.ints(0) if r.random() < 0.5 else b.op("Sub", b.length(I), b.ints(1))
+    return b.op("Or", b.op("Not", b.op("Equal", q, which)), _visible(b))
 
 
-def _product_of_length_and_batch(r: Random) -> Case:
-    n = r.choice([6, 15, 40, 63])
-
-    def make(b: Graph) -> str:
-        total = b.op("Size", I)
-        return _unless(b, b.op(r.choice(["Equal", "Greater"]), total, b.number(n)))
-
-    return attention_of(r, make, numbers=(n,), count=24)
-
-
-def _ones_of_some_length(r: Random) -> Case:
+@masking()
+def _ones_of_some_length(b: Graph, r: Random) -> str:
     """A made-up mask of ones with zeros from a length on."""
     n = r.choice([4, 18, 50])
-
-    def make(b: Graph) -> str:
-        shape = b.op("Shape", I)
-        ones = b.op("ConstantOfShape", shape, value=helper.make_tensor("value", INT64, [1], [1]))
-        real = b.op("Less", b.op("CumSum", ones, b.ints(1)), b.number(n))
-        return b.keys(real)
-
-    return attention_of(r, make, numbers=(n,))
+    b.numbers = (n,)
+    shape = b.op("Shape", I)
+    ones = b.op("ConstantOfShape", shape, value=helper.make_tensor("value", INT64, [1], [1]))
+    real = b.op("Less", b.op("CumSum", ones, b.ints(1)), b.number(n))
+    return b.keys(real)
 
 
 RECIPES = (
-    _at_one_length, _at_even_lengths, _of_a_batch, _in_some_rows, _full_rows, _dense_rows, _the_first_keys, _a_flag,
-    _of_lengths_alone, _neighbours, _reversed, _shared_by_rows, _first_row_alone, _product_of_length_and_batch,
-    _ones_of_some_length,
+    *[_at_some_sizes] * 4, _in_some_rows, _full_rows, _dense_rows, _the_first_keys, _a_flag, _of_lengths_alone,
+    _neighbours, _reversed, _shared_by_rows, _first_row_alone, _ones_of_some_length,
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .build import BOOL, HIDDEN, Attention, Case, Graph, Random, attend, attention_of, np, spelled
+from .build import BOOL, HIDDEN, Attention, Case, Graph, Random, attend, attention_of, masking, np, recipe, spelled
 
 M = "attention_mask"
 
@@ -42,39 +42,34 @@ def _scaled_afterwards(r: Random) -> Case:
     return Case(b.model())
 
 
-def _raised(r: Random) -> Case:
+@masking(added=True)
+def _raised(b: Graph, r: Random) -> str:
     """Visible keys get a number, not 0: the same for all, or different for some."""
     low, high = r.choice([(-1e4, 1.0), (-1e4, -1e4 + 5), (0.0, 1e4), (-3.4e38, 5.0), (-1e9, 100.0)])
-
-    def make(b: Graph) -> str:
-        return b.op("Where", b.cast(b.keys(M), BOOL), b.const(high), b.const(low))
-
-    return attention_of(r, make, added=True)
+    return b.op("Where", b.cast(b.keys(M), BOOL), b.const(high), b.const(low))
 
 
-def _twice(r: Random) -> Case:
+@recipe()
+def _twice(b: Graph, r: Random) -> None:
     """The mask is added twice, or two masks are."""
-    b = Graph(r)
     x, mask = b.input("x", ("B", "S", HIDDEN)), b.ids(M)
     one = b.additive(b.cast(b.unsqueeze(mask, 1, 2), BOOL))
     other = one if r.random() < 0.5 else b.additive(b.op("Greater", b.unsqueeze(mask, 1, 2), b.ints(1)))
     spec = spelled(r, parts={"mask": one, "after_mask": lambda s: b.op("Add", s, other)})
     b.output(attend(b, x, spec))
-    return Case(b.model())
 
 
-def _in_float16(r: Random) -> Case:
+@recipe()
+def _in_float16(b: Graph, r: Random) -> None:
     """Scores go through float16, where they overflow."""
-    b = Graph(r)
     x = b.op("Mul", b.input("x", ("B", "S", HIDDEN)), b.const(r.choice([1.0, 50.0, 200.0])))
     parts = {"after_mask": lambda s: b.cast(b.cast(s, 10), 1)}
     b.output(attend(b, x, Attention(mask="none", parts=parts)))
-    return Case(b.model())
 
 
-def _changed(r: Random) -> Case:
+@recipe(count=8)
+def _changed(b: Graph, r: Random) -> None:
     """Scores clipped, capped, squared, negated, rounded or sorted out before the Softmax."""
-    b = Graph(r)
     x, mask = b.input("x", ("B", "S", HIDDEN)), b.ids(M)
     named = [("Clip", -1.0, 1.0), ("Tanh",), ("Neg",), ("Abs",), ("Round",), ("Max", 0.0), ("Pow", 3.0), ("Relu",)]
     op, *numbers = r.choice(named)
@@ -83,12 +78,11 @@ def _changed(r: Random) -> Case:
         return b.op(op, s, *(b.const(n) for n in numbers))
 
     b.output(attend(b, x, spelled(r, mask=r.choice(["none", "where"]), parts={"after_mask": change}), mask))
-    return Case(b.model(), count=8)
 
 
-def _weights_changed(r: Random) -> Case:
+@recipe()
+def _weights_changed(b: Graph, r: Random) -> None:
     """Something happens to the weights after the Softmax."""
-    b = Graph(r)
     x, mask = b.input("x", ("B", "S", HIDDEN)), b.ids(M)
 
     def change(w: str) -> str:
@@ -107,12 +101,11 @@ def _weights_changed(r: Random) -> Case:
 
     spec = spelled(r, mask=r.choice(["where -inf", "subtract", "where"]), parts={"after_softmax": change})
     b.output(attend(b, x, spec, mask))
-    return Case(b.model())
 
 
-def _sink(r: Random) -> Case:
+@recipe(count=6)
+def _sink(b: Graph, r: Random) -> None:
     """A column more in the Softmax, dropped afterwards."""
-    b = Graph(r)
     x = b.input("x", ("B", 5, HIDDEN))
     sink = b.const(np.zeros((1, 1, 1, 1)))
 
@@ -122,7 +115,6 @@ def _sink(r: Random) -> Case:
 
     parts = {"after_mask": widen, "after_softmax": lambda w: b.op("Slice", w, b.ints([0]), b.ints([-1]), b.ints([3]))}
     b.output(attend(b, x, spelled(r, mask="none", parts=parts)))
-    return Case(b.model(), count=6)
 
 
 def _overflow_by_sum(r: Random) -> Case:
@@ -133,9 +125,3 @@ def _overflow_by_sum(r: Random) -> Case:
         return b.op("Where", b.cast(b.keys(M), BOOL), b.const(0.0), b.const(least))
 
     return attention_of(r, make, added=True, weights=r.choice([1.0, 100.0, 1e10]), guard=r.random() < 0.5)
-
-
-RECIPES = (
-    _weakly_hidden, _weakly_selected, _scaled_afterwards, _raised, _twice, _in_float16, _changed, _weights_changed,
-    _sink, _overflow_by_sum,
-)  # fmt: skip

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from .build import BOOL, HEADS, HIDDEN, SIZE, Case, Graph, Random, attend, np, spelled
+from .build import BOOL, HEADS, HIDDEN, SIZE, Graph, Random, attend, np, recipe, spelled
 
 
-def _residual(r: Random) -> Case:
+@recipe(count=8)
+def _residual(b: Graph, r: Random) -> None:
     """A residual, or x, that broadcasts over batch or length."""
-    b = Graph(r)
     first, second = r.choice(
         [
             (("B", "S", HIDDEN), (1, "S", HIDDEN)), ((1, "S", HIDDEN), ("R", "S", HIDDEN)),
@@ -22,23 +22,21 @@ def _residual(r: Random) -> Case:
     total = [b.linear(x, HIDDEN, HIDDEN), y]
     r.shuffle(total)
     b.output(b.layer_norm(b.op("Add", *total), HIDDEN))
-    return Case(b.model(), count=8)
 
 
-def _mask_of_another_batch(r: Random) -> Case:
-    b = Graph(r)
+@recipe(count=10)
+def _mask_of_another_batch(b: Graph, r: Random) -> None:
     x = b.input("x", r.choice([("B", "S", HIDDEN), (1, "S", HIDDEN)]))
     shape = r.choice([("B", "S"), (1, "S"), ("R", "S"), ("B", 1), (1, 1), ("B", 1, 1, "S"), ("B", 1, "S", "S")])
     mask = b.input("attention_mask", shape, np.int64)
     visible = b.cast(mask, BOOL)
     visible = visible if len(shape) == 4 else b.keys(visible)
     b.output(attend(b, x, spelled(r, parts={"mask": b.additive(visible)})))
-    return Case(b.model(), count=10)
 
 
-def _one_head(r: Random) -> Case:
+@recipe(count=8)
+def _one_head(b: Graph, r: Random) -> None:
     """One head: some of Q, K and V stay [B, S, H], others get an axis of 1."""
-    b = Graph(r)
     x = b.input("x", ("B", "S", HIDDEN))
     made = []
     for _ in "qkv":
@@ -50,12 +48,11 @@ def _one_head(r: Random) -> Case:
     weights = b.op("Softmax", b.op("Mul", b.op("MatMul", q, k), b.const(0.25)), axis=-1)
     context = b.op("MatMul", weights, v)
     b.output(b.op("Reshape", context, b.ints([0, -1, HIDDEN])) if max(ranks) == 4 else context)
-    return Case(b.model(), count=8)
 
 
-def _bias_of_more_axes(r: Random) -> Case:
+@recipe(count=6)
+def _bias_of_more_axes(b: Graph, r: Random) -> None:
     """Biases and LayerNorm's weights of [1], [1, H], [1, 1, H] or [S, H]."""
-    b = Graph(r)
     length = 5
     x, y = b.input("x", ("B", length, HIDDEN)), b.input("y", ("B", length, HIDDEN))
     shape = lambda: r.choice([(HIDDEN,), (1, HIDDEN), (1, 1, HIDDEN), (length, HIDDEN), (1,), (), (length, 1)])  # noqa: E731
@@ -65,22 +62,20 @@ def _bias_of_more_axes(r: Random) -> Case:
     variance = b.mean(b.op("Mul", centred, centred))
     normal = b.op("Div", centred, b.op("Sqrt", b.op("Add", variance, b.const(r.choice([[1e-5], 1e-5])))))
     b.output(b.op("Add", b.op("Mul", normal, gamma), beta))
-    return Case(b.model(), count=6)
 
 
-def _weights_of_three_axes(r: Random) -> Case:
+@recipe(count=6)
+def _weights_of_three_axes(b: Graph, r: Random) -> None:
     """MatMul with a weight for each row of the batch, or with one axis more."""
-    b = Graph(r)
     batch = r.choice([1, 3])
     x, y = b.input("x", (3, "S", HIDDEN)), b.input("y", (3, "S", HIDDEN))
     product = b.op("MatMul", x, b.const(b.random.standard_normal((batch, HIDDEN, HIDDEN)) / 4))
     b.output(b.layer_norm(b.op("Add", b.op("Add", product, b.weight(HIDDEN)), y), HIDDEN))
-    return Case(b.model(), count=6)
 
 
-def _fewer_heads(r: Random) -> Case:
+@recipe(count=6)
+def _fewer_heads(b: Graph, r: Random) -> None:
     """K and V of fewer columns, repeated by Expand or Tile (grouped queries)."""
-    b = Graph(r)
     x = b.input("x", ("B", 4, HIDDEN))
     groups = r.choice([1, 2])
 
@@ -93,12 +88,11 @@ def _fewer_heads(r: Random) -> Case:
 
     k, v = (grouped(b.linear(x, HIDDEN, groups * SIZE)) for _ in "kv")
     b.output(attend(b, x, spelled(r, mask="none", parts={"k_heads": k, "v_heads": v})))
-    return Case(b.model(), count=6)
 
 
-def _wider_v(r: Random) -> Case:
+@recipe(count=6)
+def _wider_v(b: Graph, r: Random) -> None:
     """V, or Q and K, of another size."""
-    b = Graph(r)
     x = b.input("x", ("B", "S", HIDDEN))
     sizes = r.choice([(4, 4, 8), (8, 8, 4), (4, 4, 2)])
     q, k, v = (
@@ -107,41 +101,31 @@ def _wider_v(r: Random) -> Case:
     )
     parts = {"q_heads": q, "k_heads": k, "v_heads": v, "merge_shape": [0, 0, HEADS * sizes[2]]}
     b.output(attend(b, x, spelled(r, mask="none", parts=parts)))
-    return Case(b.model(), count=6)
 
 
-def _static(r: Random) -> Case:
+@recipe(count=6)
+def _static(b: Graph, r: Random) -> None:
     """Axes of equal sizes, so that nothing but the order of views tells them apart."""
-    b = Graph(r)
     batch, length = r.choice([(4, 4), (1, 1), (4, 16), (16, 4), (1, 4)])
     x, mask = b.input("x", (batch, length, HIDDEN)), b.ids("attention_mask", (batch, length))
     parts = r.choice([{}, {"q_perm": (0, 2, 1, 3)}, {"v_perm": (2, 0, 1, 3)}, {"q_perm": (2, 0, 1, 3)}])
     if batch != length and any("perm" in key and value[0] == 2 for key, value in parts.items()):
         parts = {}
     b.output(attend(b, x, spelled(r, mask="where", parts=parts), mask))
-    return Case(b.model(), count=6)
 
 
-def _norm_of_two_axes(r: Random) -> Case:
+@recipe(count=6)
+def _norm_of_two_axes(b: Graph, r: Random) -> None:
     """x [N, H] of rank two, or [B, A, S, H] of rank four."""
-    b = Graph(r)
     shape = r.choice([("N", HIDDEN), ("B", "A", "S", HIDDEN), ("B", "S", HIDDEN), (HIDDEN, HIDDEN)])
     x, y = b.input("x", shape), b.input("y", shape)
     b.output(b.layer_norm(b.op("Add", b.linear(x, HIDDEN, HIDDEN), y), HIDDEN))
-    return Case(b.model(), count=6)
 
 
-def _shared_axis(r: Random) -> Case:
+@recipe(count=6)
+def _shared_axis(b: Graph, r: Random) -> None:
     """Gathered rows added to a product, of one row for all."""
-    b = Graph(r)
     ids = b.ids("ids", r.choice([("B", "S"), (1, "S"), ("S",)]))
     x = b.input("x", ("B", "S", HIDDEN))
     rows = b.op("Gather", b.weight(97, HIDDEN), ids, axis=0)
     b.output(b.layer_norm(b.op("Add", b.linear(x, HIDDEN, HIDDEN), rows), HIDDEN))
-    return Case(b.model(), count=6)
-
-
-RECIPES = (
-    _residual, _mask_of_another_batch, _one_head, _bias_of_more_axes, _weights_of_three_axes, _fewer_heads, _wider_v,
-    _static, _norm_of_two_axes, _shared_axis,
-)  # fmt: skip

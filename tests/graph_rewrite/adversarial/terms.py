@@ -173,6 +173,3 @@ def _ranged(r: Random) -> Case:
         return condition if other is None else b.op(r.choice(["And", "And", "Or"]), condition, other)
 
     return variant_case(r, _no_rotation_but(r, hidden=seen), longest=r.choice([20, 70]))
-
-
-RECIPES = (_grouped, _normed, _lifting, _biased, _ranged)

@@ -152,6 +152,3 @@ def _angled(r: Random) -> Case:
     ]
     variant = drawn(r, size=8, rotated=8, stored=0, norm=False, parts={"angle": r.choice(ways)})
     return variant_case(r, variant, longest=r.choice([20, 80]))
-
-
-RECIPES = (_any, _cut, _turned, _signed, _angled)

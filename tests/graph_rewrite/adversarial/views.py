@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .build import HEADS, HIDDEN, SIZE, Case, Graph, Random, attend, np, spelled
+from .build import HEADS, HIDDEN, SIZE, Case, Graph, Random, attend, np, recipe, spelled
 
 # Lengths and batches that a trial of a layout is likely to use, and others.
 LIKELY = (1, 2, 3, 5, 7, 8, 11, 13)
@@ -102,9 +102,9 @@ def _chunks(r: Random) -> Case:
     return _with(r, b, x, r.choice("qkv"), b.op("Concat", *pieces, axis=axis))
 
 
-def _packed_unequally(r: Random) -> Case:
+@recipe(count=8)
+def _packed_unequally(b: Graph, r: Random) -> None:
     """Q, K and V side by side in one product, of unequal parts or overlapping."""
-    b = Graph(r)
     x = b.input("x", ("B", "S", HIDDEN))
     packed = _projected(b, x, 3 * HIDDEN + 4)
     starts = [0, HIDDEN, 2 * HIDDEN]
@@ -115,12 +115,11 @@ def _packed_unequally(r: Random) -> Case:
         cut = b.op("Slice", packed, b.ints([start]), b.ints([start + HIDDEN]), b.ints([2]))
         parts[f"{name}_heads"] = _heads(b, cut)
     b.output(attend(b, x, spelled(r, mask="none", parts=parts)))
-    return Case(b.model(), count=8)
 
 
-def _interleaved(r: Random) -> Case:
+@recipe(count=8)
+def _interleaved(b: Graph, r: Random) -> None:
     """Packed by head, by column or by third, and the context merged back accordingly or not."""
-    b = Graph(r)
     x = b.input("x", ("B", "S", HIDDEN))
     order = r.choice([[3, HEADS, SIZE], [HEADS, 3, SIZE], [HEADS, SIZE, 3], [3, SIZE, HEADS]])
     apart = b.op("Reshape", _projected(b, x, 3 * HIDDEN), b.ints([0, 0, *order]))
@@ -132,12 +131,11 @@ def _interleaved(r: Random) -> Case:
     parts = {f"{n}_heads": b.op("Gather", moved, b.ints(i), axis=0) for i, n in enumerate("qkv")}
     parts["merge_perm"] = r.choice([(0, 2, 1, 3), (0, 2, 1, 3), (0, 2, 3, 1)])
     b.output(attend(b, x, spelled(r, mask="none", parts=parts)))
-    return Case(b.model(), count=8)
 
 
-def _merged_otherwise(r: Random) -> Case:
+@recipe(count=8)
+def _merged_otherwise(b: Graph, r: Random) -> None:
     """The context goes back by other sizes, or stays in parts that only look merged."""
-    b = Graph(r)
     length = r.choice([4, 8, "S"])
     x = b.input("x", ("B", length, HIDDEN))
     shape = r.choice([[0, 0, HIDDEN], [0, -1, HIDDEN], [-1, 4, HIDDEN], [0, HIDDEN, -1], [0, 0, -1]])
@@ -147,12 +145,11 @@ def _merged_otherwise(r: Random) -> Case:
     if r.random() < 0.3:
         parts = {"merge_shape": [0, -1, HIDDEN], "merge_perm": (0, 1, 2, 3)}
     b.output(attend(b, x, spelled(r, mask="none", parts=parts)))
-    return Case(b.model(), count=8)
 
 
-def _batch_in_the_heads(r: Random) -> Case:
+@recipe(count=10)
+def _batch_in_the_heads(b: Graph, r: Random) -> None:
     """Heads and batch in one axis, in either order, as bmm has them."""
-    b = Graph(r)
     x = b.input("x", ("B", "S", HIDDEN))
     first = r.random() < 0.5
 
@@ -174,7 +171,6 @@ def _batch_in_the_heads(r: Random) -> Case:
     apart = b.op("Reshape", context, b.op("Concat", *sizes, b.size(x, 1), b.ints([SIZE]), axis=0))
     merged = b.op("Transpose", apart, perm=[0, 2, 1, 3] if back_first else [1, 2, 0, 3])
     b.output(b.op("Reshape", merged, b.ints([0, 0, HIDDEN])))
-    return Case(b.model(), count=10)
 
 
 def _longer_queries(r: Random) -> Case:
@@ -213,9 +209,9 @@ def _scaled_on_the_way(r: Random) -> Case:
     return _with(r, b, x, r.choice("qkv"), heads, count=8)
 
 
-def _axes_added_by_numbers(r: Random) -> Case:
+@recipe(count=8, longest=8, runs=False)
+def _axes_added_by_numbers(b: Graph, r: Random) -> None:
     """In one place a constant of one element with more axes than what it is multiplied with: an axis of 1 in front."""
-    b = Graph(r)
     batch, length = r.choice([("B", 1), ("B", 1), (1, "S"), (1, 1), (4, 4), ("B", 5)])
     x = b.input("x", (batch, length, HIDDEN))
     place, rank = (
@@ -243,11 +239,3 @@ def _axes_added_by_numbers(r: Random) -> Case:
     merged = changed(b.op("Reshape", merged, b.ints([0, 0, 0, HIDDEN] if five else [0, 0, HIDDEN])), "merged")
     product = changed(b.linear(merged, HIDDEN, HIDDEN), "product")
     b.output(b.layer_norm(changed(b.op("Add", product, changed(x, "residual")), "sum"), HIDDEN))
-    return Case(b.model(), count=8, longest=8, runs=False)
-
-
-RECIPES = (
-    _cut_at_a_length, _sizes_by_number, _folded, _gathered_places, _chunks, _packed_unequally, _interleaved,
-    _merged_otherwise, _batch_in_the_heads, _longer_queries, _broadcast_heads, _scaled_on_the_way,
-    _axes_added_by_numbers,
-)  # fmt: skip

@@ -153,9 +153,3 @@ def _shared(r: Random) -> Case:
             if name == second.name:
                 node.input[index] = first.name
     return Case(model, count=6)
-
-
-RECIPES = (
-    _overridable, _all_overridable, _outputs, _in_a_branch, _read_elsewhere, _made_by_nodes, _sparse, _odd_data,
-    _float_data, _shared,
-)  # fmt: skip

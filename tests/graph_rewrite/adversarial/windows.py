@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .build import BOOL, FLOAT, HEADS, INT64, Case, Graph, Random, attention_of, np
+from .build import BOOL, FLOAT, HEADS, INT64, Case, Graph, Random, attention_of, masking, np
 from .build import HIDDEN_VALUES as HIDDEN
 
 M, I = "attention_mask", "ids"  # noqa: E741
@@ -17,117 +17,87 @@ def _masked(b: Graph, condition: str) -> str:
     return b.op("And", condition, b.cast(b.keys(M), BOOL)) if b.r.random() < 0.5 else condition
 
 
-def _window(r: Random) -> Case:
+@masking(count=10)
+def _window(b: Graph, r: Random) -> str:
     """|q - k| <= n."""
     n = _size(r)
     op = r.choice(["LessOrEqual", "Less"])
-    return attention_of(r, lambda b: _masked(b, b.op(op, b.distance(I), b.number(n))), numbers=(n,), count=10)
+    b.numbers = (n,)
+    return _masked(b, b.op(op, b.distance(I), b.number(n)))
 
 
-def _wide_window(r: Random) -> Case:
+@masking(never="FusedAttention", count=6)
+def _wide_window(b: Graph, r: Random) -> str:
     """A window that no input here is as long as."""
     n = r.choice([2000, 4096, 65536, 1 << 21, (1 << 31) - 1])
-
-    def make(b: Graph) -> str:
-        if r.random() < 0.5:
-            return b.op(
-                "LessOrEqual",
-                b.distance(I),
-                b.ints(n) if r.random() < 0.5 else b.op("Mul", b.ints(n // 16), b.ints(16)),
-            )
-        half = b.op("Sqrt", b.const(float(n) * n))
-        return b.op("LessOrEqual", b.cast(b.distance(I), FLOAT), half)
-
-    return attention_of(r, make, never="FusedAttention", count=6)  # fmt: skip
+    if r.random() < 0.5:
+        return b.op(
+            "LessOrEqual", b.distance(I), b.ints(n) if r.random() < 0.5 else b.op("Mul", b.ints(n // 16), b.ints(16))
+        )
+    half = b.op("Sqrt", b.const(float(n) * n))
+    return b.op("LessOrEqual", b.cast(b.distance(I), FLOAT), half)
 
 
-def _causal(r: Random) -> Case:
-    offset = r.choice([0, 0, 1, 3, 20, 300])
-
-    def make(b: Graph) -> str:
-        q, k = b.grid(I)
-        limit = b.op("Add", q, b.number(offset)) if offset else q
-        return _masked(b, b.op("LessOrEqual", k, limit))
-
-    return attention_of(r, make, numbers=(offset + 2,), count=10)
-
-
-def _blocks(r: Random) -> Case:
+@masking(count=10)
+def _blocks(b: Graph, r: Random) -> str:
     """Queries see keys of their own block of n."""
     n = r.randrange(2, 130)
-
-    def make(b: Graph) -> str:
-        q, k = b.grid(I)
-        if r.random() < 0.5:
-            return _masked(b, b.op("Equal", b.op("Div", q, b.number(n)), b.op("Div", k, b.number(n))))
-        blocks = [b.op("Floor", b.op("Div", b.cast(t, FLOAT), b.const(float(n)))) for t in (q, k)]
-        return _masked(b, b.op("Equal", *blocks))
-
-    return attention_of(r, make, numbers=(n,), count=10)
+    b.numbers = (n,)
+    q, k = b.grid(I)
+    if r.random() < 0.5:
+        return _masked(b, b.op("Equal", b.op("Div", q, b.number(n)), b.op("Div", k, b.number(n))))
+    blocks = [b.op("Floor", b.op("Div", b.cast(t, FLOAT), b.const(float(n)))) for t in (q, k)]
+    return _masked(b, b.op("Equal", *blocks))
 
 
-def _dilated(r: Random) -> Case:
+@masking(count=10)
+def _dilated(b: Graph, r: Random) -> str:
     """Every n-th key."""
     n = r.randrange(2, 40)
-
-    def make(b: Graph) -> str:
-        distance = b.distance(I) if r.random() < 0.5 else b.grid(I)[1]
-        rest = b.op("Mod", distance, b.number(n))
-        return _masked(b, b.op("Not", b.op("Equal", rest, b.ints(r.choice([n - 1, 0])))))
-
-    return attention_of(r, make, numbers=(n,), count=10)
+    b.numbers = (n,)
+    distance = b.distance(I) if r.random() < 0.5 else b.grid(I)[1]
+    rest = b.op("Mod", distance, b.number(n))
+    return _masked(b, b.op("Not", b.op("Equal", rest, b.ints(r.choice([n - 1, 0])))))
 
 
-def _beyond_a_place(r: Random) -> Case:
-    """Keys from n on are hidden: a maximal length."""
-    n = _size(r)
-    return attention_of(r, lambda b: _masked(b, b.op("Less", b.grid(I)[1], b.number(n))), numbers=(n,), count=10)
-
-
-def _ramp(r: Random) -> Case:
+@masking(added=True, count=10)
+def _ramp(b: Graph, r: Random) -> str:
     """Relu(|q - k| - n) * -1e9."""
     n = _size(r)
-
-    def make(b: Graph) -> str:
-        far = b.op("Sub", b.cast(b.distance(I), FLOAT), b.cast(b.number(n), FLOAT))
-        return b.op("Mul", b.op("Relu", far), b.const(r.choice(HIDDEN)))
-
-    return attention_of(r, make, added=True, numbers=(n,), count=10)
+    b.numbers = (n,)
+    far = b.op("Sub", b.cast(b.distance(I), FLOAT), b.cast(b.number(n), FLOAT))
+    return b.op("Mul", b.op("Relu", far), b.const(r.choice(HIDDEN)))
 
 
-def _by_attribute(r: Random) -> Case:
+@masking(added=True, count=10)
+def _by_attribute(b: Graph, r: Random) -> str:
     """The size is an attribute."""
     n = _size(r)
-
-    def make(b: Graph) -> str:
-        distance = b.cast(b.distance(I), FLOAT)
-        how = r.randrange(5)
-        if how == 0:
-            far = b.op("ThresholdedRelu", distance, alpha=float(n))
-        elif how == 1:
-            far = b.op("Shrink", distance, lambd=float(n), bias=0.0)
-        elif how == 2:
-            far = b.op("HardSigmoid", distance, alpha=1.0, beta=-float(n))
-        elif how == 3:
-            far = b.op("Relu", b.op("Sub", distance, b.op("Constant", value_float=float(n))))
-        else:
-            far = b.op("Relu", b.op("Sub", distance, b.cast(b.op("Constant", value_int=n), FLOAT)))
-        return b.op("Mul", far, b.const(-1e9))
-
-    return attention_of(r, make, added=True, numbers=(n,), count=10)
+    b.numbers = (n,)
+    distance = b.cast(b.distance(I), FLOAT)
+    how = r.randrange(5)
+    if how == 0:
+        far = b.op("ThresholdedRelu", distance, alpha=float(n))
+    elif how == 1:
+        far = b.op("Shrink", distance, lambd=float(n), bias=0.0)
+    elif how == 2:
+        far = b.op("HardSigmoid", distance, alpha=1.0, beta=-float(n))
+    elif how == 3:
+        far = b.op("Relu", b.op("Sub", distance, b.op("Constant", value_float=float(n))))
+    else:
+        far = b.op("Relu", b.op("Sub", distance, b.cast(b.op("Constant", value_int=n), FLOAT)))
+    return b.op("Mul", far, b.const(-1e9))
 
 
-def _triangle(r: Random) -> Case:
+@masking(opset=(14, 17, 18), count=10)
+def _triangle(b: Graph, r: Random) -> str:
     """Trilu of ones, with a k that is computed."""
     n = r.choice([0, 1, 4, 30])
-
-    def make(b: Graph) -> str:
-        length = b.size(I, 1)
-        ones = b.op("Expand", b.const(1.0), b.op("Concat", length, length, axis=0))
-        k = b.op("Sub", b.ints(n + 3), b.ints(3)) if r.random() < 0.5 else b.op("Mul", b.number(n + 1), b.ints(1))
-        return _masked(b, b.cast(b.op("Trilu", ones, k, upper=r.randrange(2)), BOOL))
-
-    return attention_of(r, make, numbers=(n + 1,), opset=r.choice([14, 17, 18]), count=10)
+    b.numbers = (n + 1,)
+    length = b.size(I, 1)
+    ones = b.op("Expand", b.const(1.0), b.op("Concat", length, length, axis=0))
+    k = b.op("Sub", b.ints(n + 3), b.ints(3)) if r.random() < 0.5 else b.op("Mul", b.number(n + 1), b.ints(1))
+    return _masked(b, b.cast(b.op("Trilu", ones, k, upper=r.randrange(2)), BOOL))
 
 
 def _buffer(r: Random) -> Case:
@@ -147,77 +117,48 @@ def _buffer(r: Random) -> Case:
     return attention_of(r, make, longest=n, numbers=(width,), count=10)
 
 
-def _linear_bias(r: Random) -> Case:
+@masking(added=True, count=10, longest=100)
+def _linear_bias(b: Graph, r: Random) -> str:
     """ALiBi: a bias of distance, by head; tiny or not."""
     slope = r.choice([1e-4, 1e-2, 0.5])
-
-    def make(b: Graph) -> str:
-        slopes = (
-            b.const(slope * 2.0 ** -np.arange(HEADS).reshape(1, HEADS, 1, 1)) if r.random() < 0.6 else b.const(slope)
-        )
-        bias = b.op("Mul", b.op("Neg", b.cast(b.distance(I), FLOAT)), slopes)
-        if r.random() < 0.5:
-            return bias
-        return b.op("Add", bias, b.additive(b.cast(b.keys(M), BOOL)))
-
-    return attention_of(r, make, added=True, count=10, longest=100)  # fmt: skip
+    slopes = b.const(slope * 2.0 ** -np.arange(HEADS).reshape(1, HEADS, 1, 1)) if r.random() < 0.6 else b.const(slope)
+    bias = b.op("Mul", b.op("Neg", b.cast(b.distance(I), FLOAT)), slopes)
+    if r.random() < 0.5:
+        return bias
+    return b.op("Add", bias, b.additive(b.cast(b.keys(M), BOOL)))
 
 
-def _to_the_left(r: Random) -> Case:
-    """A window to one side of the query, in floats."""
-    n = _size(r)
-
-    def make(b: Graph) -> str:
-        q, k = (b.cast(t, FLOAT) for t in b.grid(I))
-        return b.op("GreaterOrEqual", b.op("Add", k, b.const(n + 0.5)), q)
-
-    return attention_of(r, make, numbers=(n,), opset=r.choice([16, 17, 20]), count=10)
-
-
-def _half_way(r: Random) -> Case:
+@masking(longest=130, opset=(13, 17, 18))
+def _half_way(b: Graph, r: Random) -> str:
     """Windows relative to the length: S / 2, S², S - n."""
-
-    def make(b: Graph) -> str:
-        length = b.length(I)
-        size = r.choice(
-            [
-                lambda: b.op("Div", length, b.ints(r.choice([2, 3]))),
-                lambda: b.op("Sub", b.op("Mul", length, length), b.ints(r.choice([30, 400, 3000]))),
-                lambda: b.op("Sub", length, b.ints(r.choice([2, 5, 19]))),
-                lambda: b.op("Sub", b.ints(r.choice([25, 120])), length),
-                lambda: b.op("Mod", length, b.ints(r.choice([2, 7]))),
-            ]
-        )()
-        return b.op(r.choice(["LessOrEqual", "GreaterOrEqual"]), b.distance(I), size)
-
-    return attention_of(r, make, longest=130, opset=r.choice([13, 17, 18]))
+    length = b.length(I)
+    size = r.choice(
+        [
+            lambda: b.op("Div", length, b.ints(r.choice([2, 3]))),
+            lambda: b.op("Sub", b.op("Mul", length, length), b.ints(r.choice([30, 400, 3000]))),
+            lambda: b.op("Sub", length, b.ints(r.choice([2, 5, 19]))),
+            lambda: b.op("Sub", b.ints(r.choice([25, 120])), length),
+            lambda: b.op("Mod", length, b.ints(r.choice([2, 7]))),
+        ]
+    )()
+    return b.op(r.choice(["LessOrEqual", "GreaterOrEqual"]), b.distance(I), size)
 
 
-def _global_tokens(r: Random) -> Case:
+@masking(count=10)
+def _global_tokens(b: Graph, r: Random) -> str:
     """A window, and the first tokens for all (Longformer)."""
     n, first = r.randrange(3, 60), r.randrange(1, 5)
-
-    def make(b: Graph) -> str:
-        q, k = b.grid(I)
-        near = b.op("LessOrEqual", b.distance(I), b.number(n))
-        return _masked(b, b.op("Or", near, b.op("Or", b.op("Less", k, b.ints(first)), b.op("Less", q, b.ints(first)))))
-
-    return attention_of(r, make, numbers=(n,), count=10)
+    b.numbers = (n,)
+    q, k = b.grid(I)
+    near = b.op("LessOrEqual", b.distance(I), b.number(n))
+    return _masked(b, b.op("Or", near, b.op("Or", b.op("Less", k, b.ints(first)), b.op("Less", q, b.ints(first)))))
 
 
-def _shifted(r: Random) -> Case:
+@masking(count=10)
+def _shifted(b: Graph, r: Random) -> str:
     """Windows by BitShift: blocks of a power of two."""
     power = r.randrange(1, 8)
-
-    def make(b: Graph) -> str:
-        q, k = (b.cast(t, 13) for t in b.grid(I))
-        q, k = (b.op("BitShift", t, b.ints(power, np.uint64), direction="RIGHT") for t in (q, k))
-        return b.op("Equal", b.cast(q, INT64), b.cast(k, INT64))
-
-    return attention_of(r, make, numbers=(1 << power,), count=10)
-
-
-RECIPES = (
-    _window, _wide_window, _causal, _blocks, _dilated, _beyond_a_place, _ramp, _by_attribute, _triangle, _buffer,
-    _linear_bias, _to_the_left, _half_way, _global_tokens, _shifted,
-)  # fmt: skip
+    b.numbers = (1 << power,)
+    q, k = (b.cast(t, 13) for t in b.grid(I))
+    q, k = (b.op("BitShift", t, b.ints(power, np.uint64), direction="RIGHT") for t in (q, k))
+    return b.op("Equal", b.cast(q, INT64), b.cast(k, INT64))

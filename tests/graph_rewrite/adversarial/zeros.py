@@ -43,6 +43,3 @@ def _divided(r: Random) -> Case:
     case = m.case((pooled, POOLED))
     case.runs = False  # the root of less than 0
     return case
-
-
-RECIPES = (_divided,)

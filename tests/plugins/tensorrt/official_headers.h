@@ -1,4 +1,5 @@
-// What compares a declaration of ours with TensorRT's. Before it is included `ours` and `theirs` are namespaces.
+// What compares a declaration of ours with TensorRT's, and what all versions have in common. Before it is included
+// `ours` and `theirs` are namespaces.
 #ifndef BERTFUSE_TESTS_TENSORRT_OFFICIAL_HEADERS_H_
 #define BERTFUSE_TESTS_TENSORRT_OFFICIAL_HEADERS_H_
 
@@ -63,6 +64,82 @@ struct Exposed : Base {
     return static_cast<size_t>(static_cast<const unsigned char*>(address(self)) - place);
   }
 };
+
+// What every version has.
+TEST(OfficialHeaders, CommonStructures) {
+  EXPECT_SIZE(Dims);
+  EXPECT_EQ(theirs::Dims::MAX_DIMS, ours::Dims::kMaxDims);
+  EXPECT_MEMBER(Dims, nbDims);
+  EXPECT_MEMBER(Dims, d);
+  EXPECT_SIZE(PluginTensorDesc);
+  EXPECT_MEMBER(PluginTensorDesc, dims);
+  EXPECT_MEMBER(PluginTensorDesc, type);
+  EXPECT_MEMBER(PluginTensorDesc, format);
+  EXPECT_MEMBER(PluginTensorDesc, scale);
+  EXPECT_SIZE(DynamicPluginTensorDesc);
+  EXPECT_MEMBER(DynamicPluginTensorDesc, desc);
+  EXPECT_MEMBER(DynamicPluginTensorDesc, min);
+  EXPECT_MEMBER(DynamicPluginTensorDesc, max);
+  EXPECT_SIZE(PluginField);
+  EXPECT_MEMBER(PluginField, name);
+  EXPECT_MEMBER(PluginField, data);
+  EXPECT_MEMBER(PluginField, type);
+  EXPECT_MEMBER(PluginField, length);
+  EXPECT_SIZE(PluginFieldCollection);
+  EXPECT_MEMBER(PluginFieldCollection, nbFields);
+  EXPECT_MEMBER(PluginFieldCollection, fields);
+  EXPECT_SIZE(DimsExprs);
+  EXPECT_MEMBER(DimsExprs, nbDims);
+  EXPECT_MEMBER(DimsExprs, d);
+  EXPECT_EQ(sizeof(cudaStream_t), sizeof(ours::Stream));
+}
+
+TEST(OfficialHeaders, CommonEnumerators) {
+  EXPECT_VALUE(DataType, kFLOAT);
+  EXPECT_VALUE(DataType, kHALF);
+  EXPECT_VALUE(DataType, kINT8);
+  EXPECT_VALUE(DataType, kINT32);
+  EXPECT_VALUE(DataType, kBOOL);
+  EXPECT_VALUE(DataType, kUINT8);
+  EXPECT_VALUE(TensorFormat, kLINEAR);
+  EXPECT_VALUE(PluginFieldType, kFLOAT16);
+  EXPECT_VALUE(PluginFieldType, kFLOAT32);
+  EXPECT_VALUE(PluginFieldType, kFLOAT64);
+  EXPECT_VALUE(PluginFieldType, kINT8);
+  EXPECT_VALUE(PluginFieldType, kINT16);
+  EXPECT_VALUE(PluginFieldType, kINT32);
+  EXPECT_VALUE(PluginFieldType, kCHAR);
+  EXPECT_VALUE(PluginFieldType, kDIMS);
+  EXPECT_VALUE(PluginFieldType, kUNKNOWN);
+#if NV_TENSORRT_MAJOR >= 9
+  EXPECT_VALUE(DataType, kBF16);
+  EXPECT_VALUE(DataType, kINT64);
+  EXPECT_VALUE(PluginFieldType, kBF16);
+  EXPECT_VALUE(PluginFieldType, kINT64);
+#endif
+  EXPECT_VALUE(DimensionOperation, kSUM);
+  EXPECT_VALUE(DimensionOperation, kPROD);
+  EXPECT_VALUE(DimensionOperation, kMAX);
+  EXPECT_VALUE(DimensionOperation, kMIN);
+  EXPECT_VALUE(DimensionOperation, kSUB);
+  EXPECT_VALUE(DimensionOperation, kEQUAL);
+  EXPECT_VALUE(DimensionOperation, kLESS);
+  EXPECT_VALUE(DimensionOperation, kFLOOR_DIV);
+  EXPECT_VALUE(DimensionOperation, kCEIL_DIV);
+  using Theirs = theirs::ILogger::Severity;
+  EXPECT_EQ(static_cast<int>(Theirs::kERROR), static_cast<int>(ours::Severity::kERROR));
+}
+
+TEST(OfficialHeaders, CommonExpressions) {
+  EXPECT_SLOT(theirs::apiv::VDimensionExpr, ours::DimensionExprImpl, isConstant);
+  EXPECT_SLOT(theirs::apiv::VDimensionExpr, ours::DimensionExprImpl, getConstantValue);
+  EXPECT_SLOT(theirs::apiv::VExprBuilder, ours::ExprBuilderImpl, constant);
+  EXPECT_SLOT(theirs::apiv::VExprBuilder, ours::ExprBuilderImpl, operation);
+  EXPECT_SIZE(IDimensionExpr);
+  EXPECT_SIZE(IExprBuilder);
+  EXPECT_EQ(Exposed<theirs::IDimensionExpr>::TheirOffset(), Exposed<ours::IDimensionExpr>::OurOffset());
+  EXPECT_EQ(Exposed<theirs::IExprBuilder>::TheirOffset(), Exposed<ours::IExprBuilder>::OurOffset());
+}
 
 }  // namespace
 #endif  // BERTFUSE_TESTS_TENSORRT_OFFICIAL_HEADERS_H_

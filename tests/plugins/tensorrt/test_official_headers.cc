@@ -13,74 +13,20 @@ namespace theirs = nvinfer1;
 namespace {
 
 TEST(OfficialHeaders, Structures) {
-  EXPECT_SIZE(Dims);
-  EXPECT_EQ(theirs::Dims::MAX_DIMS, ours::Dims::kMaxDims);
-  EXPECT_MEMBER(Dims, nbDims);
-  EXPECT_MEMBER(Dims, d);
-  EXPECT_SIZE(PluginTensorDesc);
-  EXPECT_MEMBER(PluginTensorDesc, dims);
-  EXPECT_MEMBER(PluginTensorDesc, type);
-  EXPECT_MEMBER(PluginTensorDesc, format);
-  EXPECT_MEMBER(PluginTensorDesc, scale);
-  EXPECT_SIZE(DynamicPluginTensorDesc);
-  EXPECT_MEMBER(DynamicPluginTensorDesc, desc);
-  EXPECT_MEMBER(DynamicPluginTensorDesc, min);
-  EXPECT_MEMBER(DynamicPluginTensorDesc, max);
   EXPECT_MEMBER(DynamicPluginTensorDesc, opt);
-  EXPECT_SIZE(PluginField);
-  EXPECT_MEMBER(PluginField, name);
-  EXPECT_MEMBER(PluginField, data);
-  EXPECT_MEMBER(PluginField, type);
-  EXPECT_MEMBER(PluginField, length);
-  EXPECT_SIZE(PluginFieldCollection);
-  EXPECT_MEMBER(PluginFieldCollection, nbFields);
-  EXPECT_MEMBER(PluginFieldCollection, fields);
   EXPECT_SIZE(InterfaceInfo);
   EXPECT_MEMBER(InterfaceInfo, kind);
   EXPECT_MEMBER(InterfaceInfo, major);
   EXPECT_MEMBER(InterfaceInfo, minor);
-  EXPECT_SIZE(DimsExprs);
-  EXPECT_MEMBER(DimsExprs, nbDims);
-  EXPECT_MEMBER(DimsExprs, d);
-  EXPECT_EQ(sizeof(cudaStream_t), sizeof(ours::Stream));
 }
 
 TEST(OfficialHeaders, Enumerators) {
-  EXPECT_VALUE(DataType, kFLOAT);
-  EXPECT_VALUE(DataType, kHALF);
-  EXPECT_VALUE(DataType, kINT8);
-  EXPECT_VALUE(DataType, kINT32);
-  EXPECT_VALUE(DataType, kBOOL);
-  EXPECT_VALUE(DataType, kUINT8);
   EXPECT_VALUE(DataType, kFP8);
-  EXPECT_VALUE(DataType, kBF16);
-  EXPECT_VALUE(DataType, kINT64);
-  EXPECT_VALUE(TensorFormat, kLINEAR);
-  EXPECT_VALUE(PluginFieldType, kFLOAT16);
-  EXPECT_VALUE(PluginFieldType, kFLOAT32);
-  EXPECT_VALUE(PluginFieldType, kFLOAT64);
-  EXPECT_VALUE(PluginFieldType, kINT8);
-  EXPECT_VALUE(PluginFieldType, kINT16);
-  EXPECT_VALUE(PluginFieldType, kINT32);
-  EXPECT_VALUE(PluginFieldType, kCHAR);
-  EXPECT_VALUE(PluginFieldType, kDIMS);
-  EXPECT_VALUE(PluginFieldType, kUNKNOWN);
-  EXPECT_VALUE(PluginFieldType, kBF16);
-  EXPECT_VALUE(PluginFieldType, kINT64);
   EXPECT_VALUE(TensorRTPhase, kBUILD);
   EXPECT_VALUE(TensorRTPhase, kRUNTIME);
   EXPECT_VALUE(PluginCapabilityType, kCORE);
   EXPECT_VALUE(PluginCapabilityType, kBUILD);
   EXPECT_VALUE(PluginCapabilityType, kRUNTIME);
-  EXPECT_VALUE(DimensionOperation, kSUM);
-  EXPECT_VALUE(DimensionOperation, kPROD);
-  EXPECT_VALUE(DimensionOperation, kMAX);
-  EXPECT_VALUE(DimensionOperation, kMIN);
-  EXPECT_VALUE(DimensionOperation, kSUB);
-  EXPECT_VALUE(DimensionOperation, kEQUAL);
-  EXPECT_VALUE(DimensionOperation, kLESS);
-  EXPECT_VALUE(DimensionOperation, kFLOOR_DIV);
-  EXPECT_VALUE(DimensionOperation, kCEIL_DIV);
   EXPECT_VALUE(APILanguage, kCPP);
   EXPECT_VALUE(APILanguage, kPYTHON);
   EXPECT_VALUE(ErrorCode, kSUCCESS);
@@ -96,7 +42,6 @@ TEST(OfficialHeaders, Enumerators) {
   EXPECT_VALUE(ErrorCode, kUNSUPPORTED_STATE);
   using Theirs = theirs::ILogger::Severity;
   EXPECT_EQ(static_cast<int>(Theirs::kINTERNAL_ERROR), static_cast<int>(ours::Severity::kINTERNAL_ERROR));
-  EXPECT_EQ(static_cast<int>(Theirs::kERROR), static_cast<int>(ours::Severity::kERROR));
   EXPECT_EQ(static_cast<int>(Theirs::kWARNING), static_cast<int>(ours::Severity::kWARNING));
   EXPECT_EQ(static_cast<int>(Theirs::kINFO), static_cast<int>(ours::Severity::kINFO));
   EXPECT_EQ(static_cast<int>(Theirs::kVERBOSE), static_cast<int>(ours::Severity::kVERBOSE));
@@ -154,17 +99,6 @@ TEST(OfficialHeaders, HostSlots) {
   EXPECT_SLOT(theirs::ILoggerFinder, ours::v10::ILoggerFinder, findLogger);
   EXPECT_SLOT(theirs::IPluginRegistry, ours::v10::IPluginRegistry, loadLibrary);
 #endif
-}
-
-TEST(OfficialHeaders, Expressions) {
-  EXPECT_SLOT(theirs::apiv::VDimensionExpr, ours::DimensionExprImpl, isConstant);
-  EXPECT_SLOT(theirs::apiv::VDimensionExpr, ours::DimensionExprImpl, getConstantValue);
-  EXPECT_SLOT(theirs::apiv::VExprBuilder, ours::ExprBuilderImpl, constant);
-  EXPECT_SLOT(theirs::apiv::VExprBuilder, ours::ExprBuilderImpl, operation);
-  EXPECT_SIZE(IDimensionExpr);
-  EXPECT_SIZE(IExprBuilder);
-  EXPECT_EQ(Exposed<theirs::IDimensionExpr>::TheirOffset(), Exposed<ours::IDimensionExpr>::OurOffset());
-  EXPECT_EQ(Exposed<theirs::IExprBuilder>::TheirOffset(), Exposed<ours::IExprBuilder>::OurOffset());
 }
 
 // What an interface calls itself decides how TensorRT uses it. Called on no object, as it looks at none: the classes

@@ -1,9 +1,8 @@
-// What only TensorRT 8 and 9 ask of the library. Layers executed through that interface: test_execution.cc.
+// What only TensorRT 8 and 9 ask of the library. What all ask: test_engine.cc; layers executed: test_execution.cc.
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "core/kernel_table.h"
 #include "example.h"
 #include "host_v8.h"
 #include "op_table.generated.h"
@@ -38,54 +37,6 @@ TEST(V8Library, HasNoCreatorsForOthers) {
     host.SetLogger(form);
     EXPECT_TRUE(Creators(host).empty());
   }
-}
-
-TEST_F(V8, OutputsAreWhatTheOpTableSays) {
-  for (const OpDef& op : AllOps()) {
-    for (uint32_t present : Readings(op)) {
-      for (int32_t t : DtypesOf(Variable::kT)) {
-        SCOPED_TRACE(std::string(op.name) + " with inputs " + std::to_string(present));
-        const Example example(op, present, t, BERTFUSE_INT32);
-        Engine engine(host, op.name, example.fields.collection(), example.Inputs());
-        for (const auto& [batch, sequence] : {std::pair<int64_t, int64_t>{1, 1}, {3, 5}, {4, 16}}) {
-          const auto expected = example.Outputs(batch, sequence);
-          const auto shapes = engine.OutputShapes(example.Shapes(batch, sequence));
-          for (int o = 0; o < op.num_outputs; ++o) {
-            EXPECT_EQ(engine.output_types()[o], example.TypeOf(op.outputs[o]));
-            EXPECT_EQ(std::vector<int64_t>(shapes[o].d, shapes[o].d + shapes[o].nbDims),
-                      std::vector<int64_t>(expected[o].shape, expected[o].shape + expected[o].rank));
-          }
-        }
-        Context context(engine, nullptr);
-        context.SetShapes(example.Shapes(3, 11));
-        if (bertfuse_find_kernel(op.name, BERTFUSE_CUDA) != nullptr) continue;
-        const std::vector<const void*> inputs(16, nullptr);
-        std::vector<void*> outputs(16, nullptr);
-        const std::string message = Thrown([&] { context.Enqueue(inputs.data(), outputs.data(), nullptr, nullptr); });
-        EXPECT_NE(message.find("built without CUDA kernels"), std::string::npos) << message;
-      }
-    }
-  }
-}
-
-TEST_F(V8, WrongInputsAreNamed) {
-  const OpDef& op = *FindOp("FusedGemmGelu");
-  const auto message = [&](auto&& change) {
-    const Example example(op, AllInputs(op), BERTFUSE_FLOAT16, BERTFUSE_INT32);
-    auto inputs = example.Inputs();
-    change(inputs);
-    return Thrown([&] { Engine(host, op.name, example.fields.collection(), inputs); });
-  };
-  const auto says = [](const std::string& text, const char* part) {
-    EXPECT_NE(text.find(part), std::string::npos) << "'" << text << "' lacks '" << part << "'";
-  };
-  says(message([](auto& inputs) { inputs[1].type = abi::DataType::kFLOAT; }),
-       "input 'weight' is float32, expected float16");
-  says(message([](auto& inputs) { inputs[1].min.d[1] = inputs[1].opt.d[1] = inputs[1].max.d[1] = 7; }),
-       "input 'weight' axis 1 is 7, expected K");
-  says(message([](auto& inputs) { inputs.pop_back(); }), "2 inputs are too many or too few for: x, weight, bias");
-  says(message([](auto& inputs) { inputs.resize(40, inputs[2]); }), "40 inputs, expected at most 7");
-  says(message([](auto& inputs) { inputs.clear(); }), "0 inputs are too many or too few");
 }
 
 // Where the field names the element type the builder has no choice, and weights stay as they are.

@@ -112,14 +112,12 @@ def rows_without_keys(model: onnx.ModelProto, fused_model: onnx.ModelProto, feed
         if node.op_type == "Where" and node.input[2] in least and node.output[0] not in known:
             masks.add(node.input[0])
     windows = _windows(fused_model)
-    if not masks and windows:
-        return _without_keys_in_windows(fused_model, windows, feed)
-    if not masks:
-        return None
-    found = inner(fused_model, masks, feed)
+    behind = _without_keys_in_windows(fused_model, windows, feed) if windows else None
+    found = inner(fused_model, masks, feed) if masks else None
     if found is None or len({len(mask) for mask in found}) != 1:
-        return None
-    return np.any([~(mask != 0).any(axis=tuple(range(1, mask.ndim))) for mask in found], axis=0)
+        return behind
+    hidden = np.any([~(mask != 0).any(axis=tuple(range(1, mask.ndim))) for mask in found], axis=0)
+    return hidden if behind is None or len(behind) != len(hidden) else hidden | behind
 
 
 def _windows(fused_model: onnx.ModelProto) -> list[tuple[str, KeyRange]]:
@@ -166,7 +164,7 @@ def moved_weights(model: onnx.ModelProto) -> Iterator[onnxruntime.InferenceSessi
 
 
 def in_doubles(model: onnx.ModelProto) -> onnxruntime.InferenceSession | None:
-    """A float32 model computed in float64, but for Erf, of which ONNX Runtime has no such kernel. None if it cannot be."""
+    """A float32 model computed in float64, but for Erf, which ONNX Runtime has not. None if it cannot be."""
     copy = deepcopy(model)
     graph = copy.graph
     del graph.value_info[:]

@@ -50,8 +50,7 @@ def _like_a_shape(d: Draw, numbers: list[int]) -> str | None:
         size, n = d.shape(source)[index], numbers[index]
         if d.chance(0.4):
             made = d.node(
-                "ScatterND",
-                [made, d.constant(np.array([[index]], np.int64)), d.constant(np.array([n], np.int64))],
+                "ScatterND", [made, d.constant(np.array([[index]], np.int64)), d.constant(np.array([n], np.int64))]
             )
         elif size and n % size == 0 and d.chance(0.5):
             factors = np.ones(rank, np.int64)

@@ -12,9 +12,7 @@ from .operators.foreign import FOREIGN
 FIRST, LAST = 13, 25
 
 # Operators of which nothing can be checked, and why.
-CANNOT = {
-    "ImageDecoder": "ONNX Runtime has no kernel for it on the CPU",
-}
+CANNOT = {"ImageDecoder": "ONNX Runtime has no kernel for it on the CPU"}
 # Versions that ONNX Runtime 1.31 has no kernel for on the CPU; drawn all the same, as another may have one.
 WITHOUT_KERNEL = {
     "Bernoulli-22", "GlobalLpPool-22", "MaxRoiPool-22", "Multinomial-22", "RandomNormal-22", "RandomNormalLike-22",
