@@ -13,6 +13,7 @@ from bertfuse.errors import FusionError
 
 from . import functions
 from .dialect.quantized import FLOAT8, INT8, LARGEST, NUMPY, SMALLEST
+from .eight_bit import weight_of as _weight_of
 from .ops import OPS
 from .spec import DOMAIN, DTYPE_VARIABLES, QUANTIZED_KEY, OpSpec, TensorSpec
 from .weights import Weight
@@ -59,6 +60,16 @@ def foreign_operators(model: onnx.ModelProto) -> list[str]:
 def is_quantized(model: onnx.ModelProto) -> bool:
     """Whether one of the fused nodes has a quantised weight."""
     return any(_given(node, "W") for node in _fused(model))
+
+
+def say_what_is(model: onnx.ModelProto) -> None:
+    """Write into the metadata of a model with quantised weights what they are."""
+    types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    weights = {types.get(_name_of(n, OPS[n.op_type], _weight_of(OPS[n.op_type]))) for n in _fused(model)}
+    kind = next((name for name in ("fp8", "int8") if TYPES[name] in weights), None)
+    if kind is not None:
+        metadata = {entry.key: entry.value for entry in model.metadata_props} | {QUANTIZED_KEY: kind}
+        helper.set_model_props(model, metadata)
 
 
 @dataclass(frozen=True)
@@ -225,10 +236,6 @@ def _element_types(model: onnx.ModelProto) -> dict[str, int]:
 
 def _fused(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     return [node for node in model.graph.node if node.domain == DOMAIN and node.op_type in OPS]
-
-
-def _weight_of(spec: OpSpec) -> TensorSpec | None:
-    return next((tensor for tensor in spec.inputs if tensor.dtype == "W"), None)
 
 
 def _scales_of(spec: OpSpec) -> TensorSpec:
