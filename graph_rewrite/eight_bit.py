@@ -183,5 +183,3 @@ def check_same_rounding(weights: Sequence[Weight]) -> tuple[int, str] | None:
             words = ["not at all" if r is None else str(r) for r in (mine, first)]
             return place, f"rounds its input {words[0]}, and Q {words[1]}"
     return None
-
-

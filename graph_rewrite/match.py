@@ -190,6 +190,10 @@ def check_description(spec: OpSpec, found: Match, root: gs.Node) -> None:
             raise NoMatch(root, f"{attribute.name} is {value}", wanted=f"a divisor of {size}, the size of '{owner}'")
 
 
+def _is_elementwise(node: gs.Node) -> bool:
+    return is_float_cast(node) or (node.domain in DEFAULT_DOMAINS and node.op in ("QuantizeLinear", "DequantizeLinear"))
+
+
 def _check_float(tensor: gs.Tensor, root: gs.Node) -> None:
     """Raise NoMatch for a weight whose product is of 8-bit numbers, where the op has floats alone."""
     if isinstance(tensor, gs.Constant) and rounding_of(tensor._values) is not None:
@@ -232,7 +236,7 @@ def _leader(tensor: gs.Tensor) -> gs.Tensor:
             if len(terms) != 1:
                 break
             tensor = terms[0]
-        elif node.domain == DOMAIN or (node.domain == DIALECT and node.op in _KEEP_AXES) or is_float_cast(node):
+        elif node.domain == DOMAIN or (node.domain == DIALECT and node.op in _KEEP_AXES) or _is_elementwise(node):
             tensor = node.inputs[0]
         else:
             break

@@ -3,8 +3,9 @@
 The rule, in float32: x is multiplied with x_smooth, where that is given. Of a row the scale is its largest magnitude
 (SMALLEST at least) / LARGEST of the type; the row times the scale's inverse is rounded to the type, ties to even. With
 one scale for the tensor, as QuantizeLinear does it: x is divided by the scale, rounded, and what is beyond the type's
-ends becomes the end. With x_zero, of 0 to 255, that is the end of unsigned integers of which x_zero stands for 0. Products of 8-bit integers are summed exactly. A row whose magnitudes have no finite sum (NaN,
-infinities) gives NaN where it has a scale of its own.
+ends becomes the end; with x_zero the ends are those of integers from 0 to 255, of which x_zero stands for 0. Products
+of 8-bit integers are summed exactly. A row whose magnitudes have no finite sum (NaN, infinities) gives NaN where it has
+a scale of its own.
 """
 
 from __future__ import annotations

@@ -139,7 +139,9 @@ def packed(linears: dict[str, gs.Node], columns: dict[str, np.ndarray]) -> tuple
     if other is not None:
         name = list(linears)[other[0]]
         raise NoMatch(linears[name], f"{name.upper()} {other[1]}", wanted="one rounding of what all three project")
-    return rows_together(list(weights.values())), np.concatenate([_bias(linears[k])[columns[k].ravel()] for k in linears])
+    return rows_together(list(weights.values())), np.concatenate(
+        [_bias(linears[k])[columns[k].ravel()] for k in linears]
+    )
 
 
 def _bias(linear: gs.Node) -> np.ndarray:

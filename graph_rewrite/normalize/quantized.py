@@ -69,10 +69,15 @@ def is_lookup(node: gs.Node | None) -> bool:
 
 
 def _is_anchor(node: gs.Node) -> bool:
+    return is_lookup(node) if node.op in ("Gather", "DequantizeLinear") else is_product(node)
+
+
+def is_product(node: gs.Node) -> bool:
+    """Whether the node multiplies 8-bit numbers, as they are or as floats that are multiples of them."""
     if node.op == "MatMulInteger":
         return True
-    if node.op in ("Gather", "DequantizeLinear"):
-        return is_lookup(node)
+    if node.op not in ("MatMul", "Gemm"):
+        return False
     above = [producer(_untransposed(tensor)) for tensor in node.inputs[:2]]
     return any(p is not None and p.op == "DequantizeLinear" for p in above)
 
@@ -211,7 +216,9 @@ def _check_weight(node: gs.Node, weight: QuantizedWeight, channels: int) -> None
     """Raise NoMatch where the op's formula is another: it has scales for output channels, and weights without zero."""
     if weight.zero:
         unsigned = weight.zero + _TO_INT8
-        raise NoMatch(node, f"the weight's zero is {unsigned} of 0 to 255", "weight_symmetric quantises so", wanted="128")
+        raise NoMatch(
+            node, f"the weight's zero is {unsigned} of 0 to 255", "weight_symmetric quantises so", wanted="128"
+        )
     if weight.axis != channels:
         raise NoMatch(node, "the weight's scales are those of its input channels", wanted="one for each output channel")
     if weight.rounding is not None and (weight.integers.data_type == FLOAT8) != (weight.rounding.data_type == FLOAT8):
@@ -221,9 +228,18 @@ def _check_weight(node: gs.Node, weight: QuantizedWeight, channels: int) -> None
 # ---- products
 
 
+def _is_activation(dequantize: gs.Node) -> bool:
+    above = producer(dequantize.inputs[0])
+    source = dequantize.inputs[0] if above is None else above.inputs[0]
+    return dequantize.op == "DequantizeLinear" and not isinstance(source, gs.Constant)
+
+
 def _product(graph: FusionGraph, node: gs.Node) -> None:
     second = _untransposed(node.inputs[1])
     dequantize, rounding, x = producer(second), None, node.inputs[0]
+    if isinstance(x, gs.Variable) and dequantize is not None and _is_activation(dequantize):
+        hint = "leave attention's own products as they are (nodes_to_exclude)"
+        raise NoMatch(node, "both of what it multiplies is rounded to 8 bits", hint, wanted="a constant weight")
     above = producer(x)
     if above is not None and above.op == "DequantizeLinear":
         x, rounding = _rounding(graph, node, above)
@@ -278,9 +294,7 @@ def _integer_product(graph: FusionGraph, node: gs.Node) -> None:
     graph.replace(root, "MatMul", [x, constant], [cast, node], domain="")
 
 
-def _quantised_input(
-    graph: FusionGraph, node: gs.Node
-) -> tuple[gs.Tensor, gs.Tensor, gs.Tensor | None, Rounding]:
+def _quantised_input(graph: FusionGraph, node: gs.Node) -> tuple[gs.Tensor, gs.Tensor, gs.Tensor | None, Rounding]:
     """x, its scale and zero point as tensors of the graph, and how it is rounded."""
     above = producer(node.inputs[0])
     if above is not None and above.op == "DynamicQuantizeLinear":
@@ -327,7 +341,7 @@ def _same(one: gs.Tensor | None, other: gs.Tensor | None) -> bool:
 
 
 def _lookup(graph: FusionGraph, node: gs.Node) -> None:
-    """DequantizeLinear before or behind a Gather of a table's rows, with one scale for the table or one for each row."""
+    """DequantizeLinear before or behind a Gather of a table's rows, with a scale for the table or for each row."""
     dequantize, gather = node, producer(node.inputs[0])
     if node.op == "Gather":
         dequantize, gather = gather, node
@@ -336,7 +350,9 @@ def _lookup(graph: FusionGraph, node: gs.Node) -> None:
     table, interior = (dequantize if node is gather else gather).inputs[0], [] if node is gather else [gather]
     found = _scale(graph, dequantize, table)
     if found.axis is not None and (node is not gather or found.axis % 2 == 1):
-        raise NoMatch(dequantize, f"has {found.scale.size} scales for '{table.name}'", wanted="one, or one for each row")
+        raise NoMatch(
+            dequantize, f"has {found.scale.size} scales for '{table.name}'", wanted="one, or one for each row"
+        )
     if found.axis is None:
         found = _Scale(found.type, np.full(table.shape[0], found.scale[0]), found.zero, 0)
     weight = _weight(dequantize, table, found, None, node.outputs[0].dtype)

@@ -5,7 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..spec import OpSpec, TensorSpec
-from ._common import APPROXIMATE, BETA, BIAS, EPSILON, GAMMA, ROW_COUNT, WEIGHT, WEIGHT_SCALE, X_SCALE, X_SMOOTH, X_ZERO, X, Y
+from ._common import (
+    APPROXIMATE,
+    BETA,
+    BIAS,
+    EPSILON,
+    GAMMA,
+    ROW_COUNT,
+    WEIGHT,
+    WEIGHT_SCALE,
+    X_SCALE,
+    X_SMOOTH,
+    X_ZERO,
+    X,
+    Y,
+)
 from .activations import ACTIVATION, NONE
 
 QUANTIZED = (WEIGHT_SCALE, X_SMOOTH, X_SCALE, X_ZERO)
