@@ -139,7 +139,7 @@ def _add_scales(nodes: list[gs.Node], wide: set[int]) -> None:
     for node in nodes:
         if node.domain == DOMAIN:
             given = zip(OPS[node.op].inputs, node.inputs, strict=False)
-            wide.update(id(t) for spec, t in given if spec.dtype == "S" and not t.is_empty())
+            wide.update(id(t) for spec, t in given if spec.dtype == "S" and isinstance(t, gs.Variable) and t.inputs)
 
 
 def _of_few(node: gs.Node) -> bool:
@@ -284,9 +284,8 @@ def runs_wide(node: gs.Node, kind: dict[int, Kind], wide: set[int]) -> bool:
     """Whether the node computes in float32, whatever type its results are kept in."""
     given = [t for t in node.inputs if id(t) in wide]
     if node.domain == DOMAIN:  # a product of a few fed numbers
-        return any(
-            kind[id(t)] == Kind.FED and isinstance(t.shape[-1], int) and t.shape[-1] < _LEAST_WIDTH for t in given
-        )
+        fed = [t for t in given if kind[id(t)] == Kind.FED and t.shape]
+        return any(isinstance(t.shape[-1], int) and t.shape[-1] < _LEAST_WIDTH for t in fed)
     floats = [t for t in node.outputs if is_float(t)]
     if any(id(t) in wide for t in floats) or node.op in _REDUCTIONS:
         return True

@@ -212,12 +212,27 @@ def _weight(
     return QuantizedWeight(integers, scales, axis, rounding, zero, floats)
 
 
+def _without_zero(weight: QuantizedWeight) -> QuantizedWeight:
+    """The same numbers with 0 for 0, where they fit 8 bits so: those of 7 bits do."""
+    if not weight.zero or weight.integers.data_type != INT8:
+        return weight
+    numbers = np.asarray(weight.integers.load()).astype(np.int16) - weight.zero
+    if numbers.size and (numbers.min() < -128 or numbers.max() > 127):
+        return weight
+    stored, zero = weight.integers, weight.zero
+    shifted = Weight(INT8, weight.shape, lambda: (np.asarray(stored.load()).astype(np.int16) - zero).astype(np.int8))
+    return QuantizedWeight(shifted, weight.scales, weight.axis, weight.rounding, 0, weight.data_type)
+
+
 def _check_weight(node: gs.Node, weight: QuantizedWeight, channels: int) -> None:
     """Raise NoMatch where the op's formula is another: it has scales for output channels, and weights without zero."""
     if weight.zero:
         unsigned = weight.zero + _TO_INT8
         raise NoMatch(
-            node, f"the weight's zero is {unsigned} of 0 to 255", "weight_symmetric quantises so", wanted="128"
+            node,
+            f"the weight's zero is {unsigned} of 0 to 255",
+            "quantise weights symmetrically, or to 7 bits",
+            wanted="128",
         )
     if weight.axis != channels:
         raise NoMatch(node, "the weight's scales are those of its input channels", wanted="one for each output channel")
@@ -245,7 +260,7 @@ def _product(graph: FusionGraph, node: gs.Node) -> None:
         x, rounding = _rounding(graph, node, above)
     if dequantize is None or dequantize.op != "DequantizeLinear":
         raise NoMatch(node, f"multiplies by '{second.name}', of floats", wanted="a weight of 8-bit numbers")
-    weight = _matrix(graph, dequantize, rounding)
+    weight = _without_zero(_matrix(graph, dequantize, rounding))
     if rounding is not None:
         # Rows of the matrix as it is stored are output channels where it is transposed on the way, or by the product.
         by_rows = (second is not node.inputs[1]) != bool(node.attrs.get("transB", 0))
@@ -288,7 +303,7 @@ def _integer_product(graph: FusionGraph, node: gs.Node) -> None:
     if not np.isfinite(values).all() or (values <= 0).any():
         raise NoMatch(root, f"'{weight_scale.name}' is {values.min():g}", wanted="a scale above 0")
     found = _Scale(number, values, zeros, 1 if values.size > 1 else None)
-    weight = _weight(node, source, found, rounding, np.dtype(np.float32))
+    weight = _without_zero(_weight(node, source, found, rounding, np.dtype(np.float32)))
     _check_weight(node, weight, 1)
     constant = graph.constant(f"{source.name}_floats", weight)
     graph.replace(root, "MatMul", [x, constant], [cast, node], domain="")
