@@ -33,7 +33,8 @@ _FOREIGN = (
 class Layer:
     """A fused node with a weight [N, K], or a table of words [V, H], that can be quantised.
 
-    `name` is the node's, `x` the tensor that it multiplies ("" for a table), `node` its place in the graph.
+    `name` is the node's, `x` the tensor that it multiplies ("" for a table), `node` its place in the graph, `residual`
+    the tensor that it adds ("" for none).
     """
 
     name: str
@@ -42,14 +43,21 @@ class Layer:
     weight: str
     x: str
     shape: tuple[int, int]
+    residual: str = ""
 
 
 @dataclass(frozen=True)
 class LayerScales:
-    """How a layer is quantised: what x's columns are multiplied with, and one scale for x, or None: one per row."""
+    """How a layer is quantised: what x's columns are multiplied with, and one scale for x, or None: one per row.
+
+    `by_tensor` gives a weight that is multiplied one scale. With `residual_scale`, float32 [N], the layer's residual is
+    rounded, too, each column to multiples of its own.
+    """
 
     smooth: np.ndarray | None = None
     x_scale: float | None = None
+    by_tensor: bool = False
+    residual_scale: np.ndarray | None = None
 
 
 def foreign_operators(model: onnx.ModelProto) -> list[str]:
@@ -115,7 +123,9 @@ def find_layers(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> list[L
         name = name if name not in names else node.output[0]
         names.add(name)
         x = node.input[0] if spec.inputs[0].name == "x" else ""
-        found.append(Layer(name, node.op_type, place, weight, x, shapes[weight]))
+        given = next((tensor for tensor in spec.inputs if tensor.name == "residual"), None)
+        residual = _name_of(node, spec, given) or ""
+        found.append(Layer(name, node.op_type, place, weight, x, shapes[weight], residual))
     if not found:
         raise FusionError("holds no fused layer with a weight; run bertfuse fuse or optimize on the float model first")
     return found
@@ -145,9 +155,10 @@ def type_of(layer: Layer, to: str = "int8") -> int:
     return TYPES[to] if layer.x else INT8
 
 
-def row_scales(weight: np.ndarray, data_type: int = INT8) -> np.ndarray:
-    """float32 [N]: the largest magnitude of each row over the largest number of the type, never 0."""
+def row_scales(weight: np.ndarray, data_type: int = INT8, by_tensor: bool = False) -> np.ndarray:
+    """float32 [N]: the largest magnitude of each row, or of all, over the largest number of the type, never 0."""
     largest = np.abs(weight).max(axis=1)
+    largest = np.full_like(largest, largest.max(initial=0)) if by_tensor else largest
     return (np.maximum(largest, np.float32(SMALLEST)) / np.float32(LARGEST[data_type])).astype(np.float32)
 
 
@@ -184,7 +195,7 @@ def quantize(
         stem = f"{layer.weight}_{kind}" + (f"_of_{layer.name}" if chosen.smooth is not None else "")
         weight = load_weight(model, weights, layer)
         weight = weight if chosen.smooth is None else weight / chosen.smooth[None, :]
-        by_row = row_scales(weight, data_type)
+        by_row = row_scales(weight, data_type, bool(layer.x) and chosen.by_tensor)
         if stem not in written:
             written.add(stem)
             kept[stem] = _rounded_weight(model, weights, layer, chosen, by_row, data_type)
@@ -199,6 +210,7 @@ def quantize(
             names["x_scale"] = f"{stem}_x_scale"
             made.graph.initializer.append(numpy_helper.from_array(np.float32(chosen.x_scale), names["x_scale"]))
         _set_inputs(node, spec, names)
+    _round_residuals(made, types, layers, scales)
     _drop_unused(made, kept)
     metadata = {entry.key: entry.value for entry in made.metadata_props} | {QUANTIZED_KEY: to}
     helper.set_model_props(made, metadata)
@@ -210,6 +222,46 @@ def quantize(
             node.ClearField("overload")
         functions.attach(made, types)
     return made, kept
+
+
+def _round_residuals(
+    model: onnx.ModelProto, types: Mapping[str, int], layers: Sequence[Layer], scales: Mapping[str, LayerScales]
+) -> None:
+    """Put QuantizeLinear and DequantizeLinear before the residuals that are to be rounded."""
+    asked = {layer.node: layer for layer in layers if layer.name in scales and layer.residual}
+    done: set[str] = set()
+    nodes: list[onnx.NodeProto] = []
+    for place, node in enumerate(model.graph.node):
+        layer = asked.get(place)
+        scale = None if layer is None else scales[layer.name].residual_scale
+        if scale is not None:
+            spec, stem = OPS[layer.op], f"{layer.residual}_int8"
+            if stem not in done:
+                done.add(stem)
+                nodes += _pair(model, layer.residual, stem, scale, types[node.output[0]])
+            node.input[spec.input_index("residual")] = f"{stem}_restored"
+        nodes.append(node)
+    made = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del model.graph.node[:]
+    model.graph.node.extend(made)
+
+
+def _pair(model: onnx.ModelProto, tensor: str, stem: str, scale: np.ndarray, data_type: int) -> list[onnx.NodeProto]:
+    """The nodes that round a tensor to `stem` and give it back as `stem`_restored; in float32, as opset 13 has them."""
+    names = [f"{stem}_scale", f"{stem}_zero"]
+    model.graph.initializer.append(numpy_helper.from_array(scale.astype(np.float32), names[0]))
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(scale.shape, np.int8), names[1]))
+    casts = data_type != TensorProto.FLOAT
+    first, last = (f"{stem}_float", f"{stem}_rounded") if casts else (tensor, f"{stem}_restored")
+    made = [
+        helper.make_node("QuantizeLinear", [first, *names], [stem], f"{stem}/QuantizeLinear", axis=-1),
+        helper.make_node("DequantizeLinear", [stem, *names], [last], f"{stem}/DequantizeLinear", axis=-1),
+    ]
+    if not casts:
+        return made
+    before = helper.make_node("Cast", [tensor], [first], f"{stem}/Cast", to=TensorProto.FLOAT)
+    after = helper.make_node("Cast", [last], [f"{stem}_restored"], f"{stem}/Cast_back", to=data_type)
+    return [before, *made, after]
 
 
 def _rounded_weight(model, weights, layer, chosen, by_row, data_type) -> Weight:
