@@ -34,7 +34,7 @@ class Layer:
     """A fused node with a weight [N, K], or a table of words [V, H], that can be quantised.
 
     `name` is the node's, `x` the tensor that it multiplies ("" for a table), `node` its place in the graph, `residual`
-    the tensor that it adds ("" for none).
+    the tensor that it adds ("" for none). `parts` are the weights side by side in it, 3 of Q, K and V; 0 of a table.
     """
 
     name: str
@@ -44,13 +44,14 @@ class Layer:
     x: str
     shape: tuple[int, int]
     residual: str = ""
+    parts: int = 1
 
 
 @dataclass(frozen=True)
 class LayerScales:
     """How a layer is quantised: what x's columns are multiplied with, and one scale for x, or None: one per row.
 
-    `by_tensor` gives a weight that is multiplied one scale. With `residual_scale`, float32 [N], the layer's residual is
+    `by_tensor` gives each weight that is multiplied one scale. With `residual_scale`, float32 [N], the layer's residual is
     rounded, too, each column to multiples of its own.
     """
 
@@ -112,6 +113,7 @@ def find_layers(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> list[L
         raise FusionError(f"is quantised by another tool ({', '.join(theirs)}); give the float model that it came from")
     shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     found, names = [], set()
+    packed = {n.input[0]: OPS[n.op_type] for n in _fused(model) if OPS[n.op_type].inputs[0].name == "qkv"}
     for place, node in enumerate(model.graph.node):
         if node.domain != DOMAIN or node.op_type not in OPS:
             continue
@@ -125,10 +127,16 @@ def find_layers(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> list[L
         x = node.input[0] if spec.inputs[0].name == "x" else ""
         given = next((tensor for tensor in spec.inputs if tensor.name == "residual"), None)
         residual = _name_of(node, spec, given) or ""
-        found.append(Layer(name, node.op_type, place, weight, x, shapes[weight], residual))
+        found.append(Layer(name, node.op_type, place, weight, x, shapes[weight], residual, _parts(x, node, packed)))
     if not found:
         raise FusionError("holds no fused layer with a weight; run bertfuse fuse or optimize on the float model first")
     return found
+
+
+def _parts(x: str, node: onnx.NodeProto, packed: Mapping[str, OpSpec]) -> int:
+    """How many weights lie in the node's; `packed` are the ops that read tensors of Q, K and V side by side."""
+    reader = packed.get(node.output[0])
+    return 0 if not x else 3 if reader is not None and reader.inputs[0].axes[-1] == "3*H" else 1
 
 
 def load_weight(model: onnx.ModelProto, weights: Mapping[str, Weight], layer: Layer) -> np.ndarray:
@@ -155,11 +163,30 @@ def type_of(layer: Layer, to: str = "int8") -> int:
     return TYPES[to] if layer.x else INT8
 
 
-def row_scales(weight: np.ndarray, data_type: int = INT8, by_tensor: bool = False) -> np.ndarray:
-    """float32 [N]: the largest magnitude of each row, or of all, over the largest number of the type, never 0."""
+def row_scales(weight: np.ndarray, data_type: int = INT8, parts: int = 0) -> np.ndarray:
+    """float32 [N]: the largest magnitude of each row over the largest number of the type, never 0.
+
+    With `parts` the rows of each of so many share one scale: of a few the one with the least squared error.
+    """
     largest = np.abs(weight).max(axis=1)
-    largest = np.full_like(largest, largest.max(initial=0)) if by_tensor else largest
+    if parts:
+        made = [np.full(len(part), _best_magnitude(part, data_type)) for part in np.split(weight, parts)]
+        largest = np.concatenate(made).astype(np.float32)
     return (np.maximum(largest, np.float32(SMALLEST)) / np.float32(LARGEST[data_type])).astype(np.float32)
+
+
+def _best_magnitude(weight: np.ndarray, data_type: int) -> np.float32:
+    """What becomes the largest number of the type: the weight's largest magnitude, or less where that costs less."""
+    largest = np.maximum(np.abs(weight).max(initial=0), np.float32(SMALLEST))
+    if data_type != INT8:  # rounding is relative to each number
+        return largest
+    tried = [largest * np.float32(factor) for factor in (1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)]
+
+    def error(magnitude: np.float32) -> float:
+        scale = magnitude / np.float32(LARGEST[INT8])
+        return float(np.square(np.clip(np.rint(weight / scale), -LARGEST[INT8], LARGEST[INT8]) * scale - weight).sum())
+
+    return min(tried, key=error)
 
 
 def rounded(weight: np.ndarray, scales: np.ndarray, data_type: int = INT8) -> np.ndarray:
@@ -195,7 +222,7 @@ def quantize(
         stem = f"{layer.weight}_{kind}" + (f"_of_{layer.name}" if chosen.smooth is not None else "")
         weight = load_weight(model, weights, layer)
         weight = weight if chosen.smooth is None else weight / chosen.smooth[None, :]
-        by_row = row_scales(weight, data_type, bool(layer.x) and chosen.by_tensor)
+        by_row = row_scales(weight, data_type, layer.parts if chosen.by_tensor else 0)
         if stem not in written:
             written.add(stem)
             kept[stem] = _rounded_weight(model, weights, layer, chosen, by_row, data_type)

@@ -276,7 +276,7 @@ class _Trial:
             x_scale = largest / LARGEST[data_type]
         self.scales[layer.name] = LayerScales(smooth, x_scale, self.residual, self._residual_scale(layer))
         smoothed = weight if smooth is None else weight / smooth[None, :]
-        by_row = quantization.row_scales(smoothed, data_type, self.residual and bool(layer.x))
+        by_row = quantization.row_scales(smoothed, data_type, layer.parts if self.residual else 0)
         restored = quantization.rounded(smoothed, by_row, data_type).astype(np.float32) * by_row[:, None]
         if given is None:
             error = _relative(weight, restored)
