@@ -176,7 +176,7 @@ def test_serve(folders: Callable[[str], Path], given: list[str]) -> None:
 
 @pytest.mark.parametrize("form", ["dynamic", "QDQ"])
 def test_of_other_tools(form: str, lines: Path, given: list[str], tmp_path: Path) -> None:
-    """What is fused of it, or why nothing, is told by operator; it is compared as a quantised model, never quantised."""
+    """What is fused of it, or why nothing, is told by operator; it is compared as quantised, and never quantised."""
     from onnxruntime import quantization
 
     source = model_folder("encoder") / "onnx" / "model.onnx"
