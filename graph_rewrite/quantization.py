@@ -51,8 +51,8 @@ class Layer:
 class LayerScales:
     """How a layer is quantised: what x's columns are multiplied with, and one scale for x, or None: one per row.
 
-    `by_tensor` gives each weight that is multiplied one scale. With `residual_scale`, float32 [N], the layer's residual is
-    rounded, too, each column to multiples of its own.
+    `by_tensor` gives each weight that is multiplied one scale. With `residual_scale`, float32 [N], the layer's residual
+    is rounded, too, each column to multiples of its own.
     """
 
     smooth: np.ndarray | None = None
