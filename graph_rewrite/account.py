@@ -11,7 +11,7 @@ from typing import Any
 import onnx_graphsurgeon as gs
 
 from .dialect.pattern import GELU, LAYER_NORM, LINEAR, Output, PatternNode, patterns
-from .expected import Expectation
+from .expected import EIGHT_BIT, Expectation, eight_bit_words
 from .graph import FusionGraph
 from .match import Match
 from .nodes import NoMatch, describe, node_name, producer
@@ -108,7 +108,7 @@ class Survey:
             if credit is None or order.index(op) > order.index(expectation.op):
                 op = expectation.op
                 origin = self._origins[id(expectation.anchor)]
-                failure = expectation.refusal or graph.failure(expectation.anchor, op)
+                failure = _failure(graph, expectation, op)
                 found.append((origin, Part(op, origin.name, origin.depth, miss=self._miss(op, origin, failure))))
             expected[op] += 1
         # Found beyond what was expected: the promise is at least what was kept.
@@ -135,6 +135,20 @@ class Survey:
         node = failure.node if at is not None or failure.at is None else origin.name
         place = at.place if at is not None else ""
         return Miss(op, origin.name, node, failure.found, failure.wanted, failure.hint, origin.depth, place)
+
+
+def _failure(graph: FusionGraph, expectation: Expectation, op: str) -> NoMatch | None:
+    """Why the op did not come out: what was wrong with a product of 8-bit numbers, that there are such, or else."""
+    own = graph.failure(expectation.anchor, op)
+    if expectation.refusal is None:
+        return own
+    of_products = (graph.failure(node) for node in expectation.products)
+    told = next((failure for failure in of_products if failure is not None), None)
+    if told is not None or own is None:
+        return told or expectation.refusal
+    if own.at is not None and own.at.op in EIGHT_BIT:  # where matching broke, which the nearest such node need not be
+        return NoMatch(own.at, eight_bit_words(own.at), expectation.refusal.hint, wanted=expectation.refusal.wanted)
+    return expectation.refusal if graph.is_live(expectation.refusal.at) else own
 
 
 def _with_head(parts: list[Part], layers: int) -> list[Part]:

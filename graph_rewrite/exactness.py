@@ -14,6 +14,7 @@ import onnx_graphsurgeon as gs
 
 from .graph import as_weight
 from .nodes import DEFAULT_DOMAINS, data_type, producer
+from .ops import OPS
 from .spec import DOMAIN, DTYPE_VARIABLES
 
 FLOATS = tuple(DTYPE_VARIABLES["T"].values())
@@ -36,6 +37,7 @@ _ELEMENTWISE = (
     "Add", "Sub", "Mul", "Div", "Pow", "Sqrt", "Reciprocal", "Neg", "Abs", "Exp", "Log", "Max", "Min", "Clip", "Sum",
     "Mean", "Where", "Cast", "Identity", "Sign", "Floor", "Ceil", "Round",
 )  # fmt: skip
+_EIGHT_BIT = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "QLinearMatMul")
 _MOVES = (
     "Reshape", "Squeeze", "Unsqueeze", "Expand", "Transpose", "Slice", "Concat", "Tile", "Flatten", "Gather",
     "GatherElements", "GatherND", "Split",
@@ -70,14 +72,16 @@ def kinds(nodes: Iterable[gs.Node], inputs: Iterable[gs.Tensor]) -> dict[int, Ki
     for node in nodes:
         kind = _kind(node, found)
         for output in node.outputs:
-            if is_float(output):
+            if is_float(output) or node.op in _EIGHT_BIT:
                 found[id(output)] = kind
     return found
 
 
 def _kind(node: gs.Node, found: dict[int, Kind]) -> Kind:
-    if node.domain == DOMAIN or has_body(node) or _looks_up(node):
+    if node.domain == DOMAIN or has_body(node) or _looks_up(node) or _looks_up_integers(node):
         return Kind.ACTIVATION
+    if node.op in _EIGHT_BIT and node.inputs:
+        return found.get(id(node.inputs[0]), Kind.NUMBER)
     floats = [t for t in node.inputs if is_float(t)]
     greatest = max((found.get(id(t), Kind.CONSTANT) for t in floats), default=Kind.CONSTANT)
     if greatest >= Kind.FED:
@@ -95,6 +99,15 @@ def _kind(node: gs.Node, found: dict[int, Kind]) -> Kind:
 
 def _is_condition(tensor: gs.Tensor) -> bool:
     return tensor.dtype is not None and not isinstance(tensor.dtype, int) and np.dtype(tensor.dtype) == bool
+
+
+def _looks_up_integers(node: gs.Node) -> bool:
+    """Whether the node makes floats of rows of a table of 8-bit numbers, or rows of what were such numbers."""
+    above = producer(node.inputs[0]) if node.op in ("Gather", "DequantizeLinear") and node.inputs else None
+    if above is None or {node.op, above.op} != {"Gather", "DequantizeLinear"}:
+        return False
+    shape = above.inputs[0].shape if isinstance(above.inputs[0], gs.Constant) else ()
+    return len(shape) == 2 and shape[1] >= _LEAST_WIDTH
 
 
 def _looks_up(node: gs.Node) -> bool:
@@ -117,7 +130,16 @@ def exact(nodes: list[gs.Node], kind: dict[int, Kind]) -> set[int]:
     _add_sums(nodes, kind, wide)
     _add_switches(nodes, kind, wide, made)
     _add_scores(nodes, kind, wide)
+    _add_scales(nodes, wide)
     return wide
+
+
+def _add_scales(nodes: list[gs.Node], wide: set[int]) -> None:
+    """What 8-bit numbers are multiples of."""
+    for node in nodes:
+        if node.domain == DOMAIN:
+            given = zip(OPS[node.op].inputs, node.inputs, strict=False)
+            wide.update(id(t) for spec, t in given if spec.dtype == "S" and isinstance(t, gs.Variable) and t.inputs)
 
 
 def _of_few(node: gs.Node) -> bool:
@@ -262,9 +284,8 @@ def runs_wide(node: gs.Node, kind: dict[int, Kind], wide: set[int]) -> bool:
     """Whether the node computes in float32, whatever type its results are kept in."""
     given = [t for t in node.inputs if id(t) in wide]
     if node.domain == DOMAIN:  # a product of a few fed numbers
-        return any(
-            kind[id(t)] == Kind.FED and isinstance(t.shape[-1], int) and t.shape[-1] < _LEAST_WIDTH for t in given
-        )
+        fed = [t for t in given if kind[id(t)] == Kind.FED and t.shape]
+        return any(isinstance(t.shape[-1], int) and t.shape[-1] < _LEAST_WIDTH for t in fed)
     floats = [t for t in node.outputs if is_float(t)]
     if any(id(t) in wide for t in floats) or node.op in _REDUCTIONS:
         return True

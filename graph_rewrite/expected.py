@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 from .domains import MICROSOFT, called
 from .graph import FusionGraph
 from .nodes import NoMatch, is_float_cast, matrix, node_name, producer
-from .normalize import attention, embedding, layer_norm
+from .normalize import attention, embedding, layer_norm, quantized
 from .normalize.gelu import MICROSOFTS
 
 _STEPS = 10
@@ -23,10 +23,9 @@ _QGEMM, _QATTENTION, _QADD, _QSOFTMAX, *_OTHERS = called(
     MICROSOFT, "QGemm", "QAttention", "QLinearAdd", "QLinearSoftmax", "QLinearMul", "DynamicQuantizeMatMul",
     "MatMulIntegerToFloat", "QEmbedLayerNormalization", "QuantizeLinear", "DequantizeLinear",
 )  # fmt: skip
-_INT8 = (
-    "MatMulInteger", "QLinearMatMul", "DequantizeLinear", "DynamicQuantizeLinear", _QGEMM, _QATTENTION, _QADD,
-    _QSOFTMAX, *_OTHERS,
-)  # fmt: skip
+_QOPERATORS = ("QLinearMatMul", _QGEMM, _QATTENTION, _QADD, _QSOFTMAX, *_OTHERS)
+_TENSORRT = called("trt", "TRT_FP8QuantizeLinear", "TRT_FP8DequantizeLinear")
+EIGHT_BIT = ("MatMulInteger", "DequantizeLinear", "DynamicQuantizeLinear", *_QOPERATORS, *_TENSORRT)
 # Between an operator on integers and what is made of its result.
 _AFTER_INT8 = (*_ELEMENTWISE, *_MATMULS, "Cast", "Reshape", "Transpose", "Split", "Slice", "Squeeze", "Unsqueeze",
                "Where", "Concat")  # fmt: skip
@@ -38,7 +37,8 @@ class Expectation:
 
     op: str
     anchor: gs.Node
-    refusal: NoMatch | None = None  # why no op comes out, where that is known beforehand
+    refusal: NoMatch | None = None  # why no op comes out, unless the 8-bit numbers before it are taken in
+    products: tuple[gs.Node, ...] = ()  # of those numbers
 
     @property
     def name(self) -> str:
@@ -64,7 +64,7 @@ def expectations(graph: FusionGraph, level: str) -> list[Expectation]:
     for node in others:
         if id(node) not in known and (node.op == _QATTENTION or _after_quantised_product(node)):
             found.append(Expectation("FusedAttention" if full else "AddQKVBias", node))
-    return [Expectation(e.op, e.anchor, _refusal(e.anchor)) for e in found]
+    return [Expectation(e.op, e.anchor, *_refusal(e.anchor)) for e in found]
 
 
 def _after_quantised_product(softmax: gs.Node) -> bool:
@@ -83,38 +83,51 @@ def _after_quantised_product(softmax: gs.Node) -> bool:
             source = above.inputs[0] if dequantised else second
             quantised = dequantised or node.op != "MatMul"
             return quantised and not isinstance(source, gs.Constant)
-        if node.op in (*_AFTER_INT8, *_INT8, "QuantizeLinear"):
+        if node.op in (*_AFTER_INT8, *EIGHT_BIT, "QuantizeLinear"):
             stack.extend((t, depth + 1) for t in node.inputs)
     return False
 
 
-def _refusal(anchor: gs.Node) -> NoMatch | None:
-    """That the model is quantised, where the anchor works on what integers were multiplied to."""
-    node = anchor if anchor.op in _INT8 else _int8_above(anchor)
-    if node is None:
-        return None
-    return NoMatch(
-        node,
-        f"int8 quantised ({node.op.rpartition('::')[2]})",
-        "fuse the float model that it was made of",
-        wanted="float32, float16 or bfloat16",
-    )
+def _refusal(anchor: gs.Node) -> tuple[NoMatch | None, tuple[gs.Node, ...]]:
+    """That the model is quantised, where the anchor works on what integers were multiplied to, and those products."""
+    found, products = ([anchor], []) if anchor.op in EIGHT_BIT else _int8_above(anchor)
+    if not found:
+        return None, ()
+    node = next((n for n in found if n.op == "MatMulInteger"), found[0])
+    hint = "fuse the float model that it was made of"
+    if node.op == "DequantizeLinear":
+        hint = f"our ops round what a product multiplies, and nothing else: quantise that alone, or {hint}"
+    elif node.op in (*_QOPERATORS, *_TENSORRT):
+        hint = f"write QuantizeLinear and DequantizeLinear around products alone, or {hint}"
+    return NoMatch(node, eight_bit_words(node), hint, wanted="float32, float16 or bfloat16"), tuple(products)
 
 
-def _int8_above(below: gs.Node) -> gs.Node | None:
-    """The operator on quantised numbers that gives, through what carries them on, an input of the node."""
+def eight_bit_words(node: gs.Node) -> str:
+    """What is said of such a node."""
+    return f"int8 quantised ({node.op.rpartition('::')[2]})"
+
+
+def _int8_above(below: gs.Node) -> tuple[list[gs.Node], list[gs.Node]]:
+    """The operators on quantised numbers that give, through what carries them on, an input of the node.
+
+    Beside them the products on the way whose operands are such numbers.
+    """
     stack, seen = [(tensor, 0) for tensor in below.inputs], set()
+    found: list[gs.Node] = []
+    products: list[gs.Node] = []
     while stack:
         tensor, depth = stack.pop()
         node = producer(tensor)
         if node is None or id(node) in seen or depth > _STEPS:
             continue
         seen.add(id(node))
-        if node.op in _INT8:
-            return node
-        if node.op in _AFTER_INT8:
+        if quantized.is_product(node):
+            products.append(node)
+        if node.op in EIGHT_BIT:
+            found.append(node)
+        elif node.op in _AFTER_INT8:
             stack.extend((t, depth + 1) for t in node.inputs)
-    return None
+    return found, products
 
 
 def _layer_norm(node: gs.Node) -> tuple[str | None, gs.Node | None]:
@@ -127,9 +140,9 @@ def _layer_norm(node: gs.Node) -> tuple[str | None, gs.Node | None]:
         above = producer(above.inputs[0])
         operands = above.inputs[0:4:3] if above is not None and above.op == _QADD else []
         return ("FusedGemmLayerNorm" if any(map(_gives_quantised_product, operands)) else None), None
-    if embedding.has_lookup(x):
-        return "EmbedLayerNorm", None
     terms, _ = embedding.terms(x)
+    if embedding.has_lookup(x) or any(quantized.is_lookup(producer(term)) for term in terms):
+        return "EmbedLayerNorm", None
     for term in terms:
         gelu = _gelu_above(term)
         if gelu is not None and _after_projection(gelu):
@@ -194,7 +207,7 @@ def _is_cubic(tanh: gs.Node) -> bool:
             continue
         seen.add(id(node))
         casts = [p for t in node.inputs if (p := producer(t)) is not None and p.op == "Cast"]
-        scales_integers = any((p := producer(cast.inputs[0])) is not None and p.op in _INT8 for cast in casts)
+        scales_integers = any((p := producer(cast.inputs[0])) is not None and p.op in EIGHT_BIT for cast in casts)
         constant = any(isinstance(t, gs.Constant) for t in node.inputs)
         if node.op == "Pow" or (node.op == "Mul" and not constant and not scales_integers):
             return True
@@ -223,11 +236,11 @@ def _gives_projection(tensor: gs.Tensor) -> bool:
         if _is_projection(node):
             return True
         if node is None or node.op not in ("Add", "Mul", "Cast", "QuantizeLinear", "DequantizeLinear", *_MATMULS):
-            return node is not None and node.op in _INT8
+            return node is not None and node.op in EIGHT_BIT
         if node.op in _MATMULS:
             return any((p := producer(t)) is not None and p.op == "DequantizeLinear" for t in node.inputs)
         tensor = next((t for t in node.inputs if not isinstance(t, gs.Constant)), tensor)
-    return (node := producer(tensor)) is not None and node.op in _INT8
+    return (node := producer(tensor)) is not None and node.op in EIGHT_BIT
 
 
 def _gives_quantised_product(tensor: gs.Tensor) -> bool:

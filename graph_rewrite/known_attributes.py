@@ -66,6 +66,12 @@ _ONNX = {
     ),
     # Between float types, to which the last two do not apply.
     "Cast": _Known(28, {"to": _TYPES, "saturate": ANY, "round_mode": ANY}),
+    "QuantizeLinear": _Known(
+        28, {"axis": ANY, "block_size": (0,), "output_dtype": ANY, "precision": (0,), "saturate": (1,)}
+    ),
+    "DequantizeLinear": _Known(28, {"axis": ANY, "block_size": (0,), "output_dtype": ANY}),
+    "DynamicQuantizeLinear": _Known(11),
+    "MatMulInteger": _Known(10),
     "Concat": _Known(13, {"axis": ANY}),
     "Expand": _Known(13),
     "Identity": _Known(25),

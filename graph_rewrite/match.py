@@ -20,6 +20,7 @@ from .dialect.pattern import (
     PatternNode,
     Variable,
 )
+from .eight_bit import rounding_of
 from .graph import FusionGraph
 from .nodes import DEFAULT_DOMAINS, DIALECT, NoMatch, describe, is_float_cast, producer
 from .nodes import data_type as data_type_of
@@ -158,6 +159,8 @@ def check_description(spec: OpSpec, found: Match, root: gs.Node) -> None:
         tensor = found.inputs.get(tensor_spec.name)
         if tensor is None:
             continue
+        if tensor_spec.dtype == "T" and tensor_spec.constant and tensor_spec.name == "weight":
+            _check_float(tensor, root)
         if tensor_spec.constant and not isinstance(tensor, gs.Constant):
             raise NoMatch(root, f"its {tensor_spec.name} '{tensor.name}' is computed", wanted="an initialiser")
         data_type = None if tensor.dtype is None else data_type_of(tensor.dtype)
@@ -185,6 +188,16 @@ def check_description(spec: OpSpec, found: Match, root: gs.Node) -> None:
         size, owner = sizes.get(attribute.divides, (0, ""))
         if size % (value if attribute.divides else 1):
             raise NoMatch(root, f"{attribute.name} is {value}", wanted=f"a divisor of {size}, the size of '{owner}'")
+
+
+def _is_elementwise(node: gs.Node) -> bool:
+    return is_float_cast(node) or (node.domain in DEFAULT_DOMAINS and node.op in ("QuantizeLinear", "DequantizeLinear"))
+
+
+def _check_float(tensor: gs.Tensor, root: gs.Node) -> None:
+    """Raise NoMatch for a weight whose product is of 8-bit numbers, where the op has floats alone."""
+    if isinstance(tensor, gs.Constant) and rounding_of(tensor._values) is not None:
+        raise NoMatch(root, f"'{tensor.name}' are 8-bit numbers", wanted="floats: the op has no quantised form")
 
 
 def _bind_axes(tensor_spec, tensor, sizes, attributes, root) -> None:
@@ -223,7 +236,7 @@ def _leader(tensor: gs.Tensor) -> gs.Tensor:
             if len(terms) != 1:
                 break
             tensor = terms[0]
-        elif node.domain == DOMAIN or (node.domain == DIALECT and node.op in _KEEP_AXES) or is_float_cast(node):
+        elif node.domain == DOMAIN or (node.domain == DIALECT and node.op in _KEEP_AXES) or _is_elementwise(node):
             tensor = node.inputs[0]
         else:
             break

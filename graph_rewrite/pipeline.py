@@ -16,14 +16,26 @@ from bertfuse.errors import BertfuseError, FusionError
 from bertfuse.files import check_target
 from bertfuse.garbage import only_new_garbage
 
-from . import functions, io, local_functions, lower, passes, precision, residual_norms, same_shapes, validate
+from . import (
+    eight_bit,
+    functions,
+    io,
+    local_functions,
+    lower,
+    passes,
+    precision,
+    quantization,
+    residual_norms,
+    same_shapes,
+    validate,
+)
 from .account import Credit, Survey, credit, in_order
 from .dialect.pattern import patterns
 from .expected import expectations
 from .graph import FusionGraph
 from .match import Match, is_op, match
 from .nodes import NoMatch
-from .normalize import NORMALIZERS, clutter
+from .normalize import NORMALIZERS, clutter, quantized
 from .ops import FAMILY_OPS, OPS
 from .options import LEVELS, FuseOptions
 from .result import FusionResult
@@ -133,6 +145,7 @@ def _fuse(
     graph = _import(skeleton, weights)
     graph.families = options.level == "full"
     clutter.remove(graph)
+    quantized.fold_vectors(graph)
     survey = Survey(graph, expectations(graph, options.level))
     progress("normalise")
     _normalize(graph)
@@ -158,6 +171,7 @@ def _fuse(
         result.messages.append(f"{why}, {untouched}")
         return result, None
     lower.leftovers(graph)
+    eight_bit.write(graph)
     graph.finish()
     result.passes = passes.run(graph, options.level, padding, options.output_rows)
     if options.dtype is not None:
@@ -170,6 +184,7 @@ def _fuse(
         onnx.helper.set_model_props(
             model, {entry.key: entry.value for entry in model.metadata_props} | {PADDING_KEY: padding}
         )
+    quantization.say_what_is(model)
     functions.import_domain(model)
     whole = model
     if not options.functions:  # onnx would take every fused op for an error

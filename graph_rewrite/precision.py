@@ -12,7 +12,9 @@ from . import exactness
 from .exactness import FLOATS, Kind, has_body, is_float
 from .graph import FusionGraph, as_weight
 from .nodes import DEFAULT_DOMAINS, data_type, producer
+from .ops import OPS
 from .order import read_by_bodies
+from .spec import DOMAIN
 from .weights import cast_array
 
 DTYPES = {
@@ -101,7 +103,7 @@ class _Conversion:
         if node.op == "Cast" and node.attrs["to"] in FLOATS and is_float(node.outputs[0]):
             node.attrs["to"] = runs
         for index, tensor in enumerate(node.inputs):
-            if not is_float(tensor):
+            if not is_float(tensor) or _is_scale(node, index):
                 continue
             if isinstance(tensor, gs.Constant):
                 node.inputs[index] = self._constant(tensor, runs)
@@ -185,6 +187,11 @@ def _is_defined_for(node: gs.Node, element: int, opset: int) -> bool:
     allowed = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
     formal = [*zip(schema.inputs, node.inputs, strict=False), *zip(schema.outputs, node.outputs, strict=False)]
     return all(kind in allowed.get(form.type_str, [form.type_str]) for form, tensor in formal if is_float(tensor))
+
+
+def _is_scale(node: gs.Node, index: int) -> bool:
+    """Whether it is one of 8-bit numbers, which are float32 whatever the op's type."""
+    return node.domain == DOMAIN and OPS[node.op].inputs[index].dtype == "S"
 
 
 def _converted(constant: gs.Constant, to: int) -> Any:

@@ -13,6 +13,7 @@ from bertfuse.errors import FusionError
 
 from . import functions
 from .dialect.quantized import FLOAT8, INT8, LARGEST, NUMPY, SMALLEST
+from .eight_bit import weight_of as _weight_of
 from .ops import OPS
 from .spec import DOMAIN, DTYPE_VARIABLES, QUANTIZED_KEY, OpSpec, TensorSpec
 from .weights import Weight
@@ -32,7 +33,8 @@ _FOREIGN = (
 class Layer:
     """A fused node with a weight [N, K], or a table of words [V, H], that can be quantised.
 
-    `name` is the node's, `x` the tensor that it multiplies ("" for a table), `node` its place in the graph.
+    `name` is the node's, `x` the tensor that it multiplies ("" for a table), `node` its place in the graph, `residual`
+    the tensor that it adds ("" for none). `parts` are the weights side by side in it, 3 of Q, K and V; 0 of a table.
     """
 
     name: str
@@ -41,14 +43,22 @@ class Layer:
     weight: str
     x: str
     shape: tuple[int, int]
+    residual: str = ""
+    parts: int = 1
 
 
 @dataclass(frozen=True)
 class LayerScales:
-    """How a layer is quantised: what x's columns are multiplied with, and one scale for x, or None: one per row."""
+    """How a layer is quantised: what x's columns are multiplied with, and one scale for x, or None: one per row.
+
+    `by_tensor` gives each weight that is multiplied one scale. With `residual_scale`, float32 [N], the layer's residual
+    is rounded, too, each column to multiples of its own.
+    """
 
     smooth: np.ndarray | None = None
     x_scale: float | None = None
+    by_tensor: bool = False
+    residual_scale: np.ndarray | None = None
 
 
 def foreign_operators(model: onnx.ModelProto) -> list[str]:
@@ -59,6 +69,16 @@ def foreign_operators(model: onnx.ModelProto) -> list[str]:
 def is_quantized(model: onnx.ModelProto) -> bool:
     """Whether one of the fused nodes has a quantised weight."""
     return any(_given(node, "W") for node in _fused(model))
+
+
+def say_what_is(model: onnx.ModelProto) -> None:
+    """Write into the metadata of a model with quantised weights what they are."""
+    types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    weights = {types.get(_name_of(n, OPS[n.op_type], _weight_of(OPS[n.op_type]))) for n in _fused(model)}
+    kind = next((name for name in ("fp8", "int8") if TYPES[name] in weights), None)
+    if kind is not None:
+        metadata = {entry.key: entry.value for entry in model.metadata_props} | {QUANTIZED_KEY: kind}
+        helper.set_model_props(model, metadata)
 
 
 @dataclass(frozen=True)
@@ -93,6 +113,7 @@ def find_layers(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> list[L
         raise FusionError(f"is quantised by another tool ({', '.join(theirs)}); give the float model that it came from")
     shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     found, names = [], set()
+    packed = {n.input[0]: OPS[n.op_type] for n in _fused(model) if OPS[n.op_type].inputs[0].name == "qkv"}
     for place, node in enumerate(model.graph.node):
         if node.domain != DOMAIN or node.op_type not in OPS:
             continue
@@ -104,10 +125,18 @@ def find_layers(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> list[L
         name = name if name not in names else node.output[0]
         names.add(name)
         x = node.input[0] if spec.inputs[0].name == "x" else ""
-        found.append(Layer(name, node.op_type, place, weight, x, shapes[weight]))
+        given = next((tensor for tensor in spec.inputs if tensor.name == "residual"), None)
+        residual = _name_of(node, spec, given) or ""
+        found.append(Layer(name, node.op_type, place, weight, x, shapes[weight], residual, _parts(x, node, packed)))
     if not found:
         raise FusionError("holds no fused layer with a weight; run bertfuse fuse or optimize on the float model first")
     return found
+
+
+def _parts(x: str, node: onnx.NodeProto, packed: Mapping[str, OpSpec]) -> int:
+    """How many weights lie in the node's; `packed` are the ops that read tensors of Q, K and V side by side."""
+    reader = packed.get(node.output[0])
+    return 0 if not x else 3 if reader is not None and reader.inputs[0].axes[-1] == "3*H" else 1
 
 
 def load_weight(model: onnx.ModelProto, weights: Mapping[str, Weight], layer: Layer) -> np.ndarray:
@@ -134,10 +163,30 @@ def type_of(layer: Layer, to: str = "int8") -> int:
     return TYPES[to] if layer.x else INT8
 
 
-def row_scales(weight: np.ndarray, data_type: int = INT8) -> np.ndarray:
-    """float32 [N]: the largest magnitude of each row over the largest number of the type, never 0."""
+def row_scales(weight: np.ndarray, data_type: int = INT8, parts: int = 0) -> np.ndarray:
+    """float32 [N]: the largest magnitude of each row over the largest number of the type, never 0.
+
+    With `parts` the rows of each of so many share one scale: of a few the one with the least squared error.
+    """
     largest = np.abs(weight).max(axis=1)
+    if parts:
+        made = [np.full(len(part), _best_magnitude(part, data_type)) for part in np.split(weight, parts)]
+        largest = np.concatenate(made).astype(np.float32)
     return (np.maximum(largest, np.float32(SMALLEST)) / np.float32(LARGEST[data_type])).astype(np.float32)
+
+
+def _best_magnitude(weight: np.ndarray, data_type: int) -> np.float32:
+    """What becomes the largest number of the type: the weight's largest magnitude, or less where that costs less."""
+    largest = np.maximum(np.abs(weight).max(initial=0), np.float32(SMALLEST))
+    if data_type != INT8:  # rounding is relative to each number
+        return largest
+    tried = [largest * np.float32(factor) for factor in (1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)]
+
+    def error(magnitude: np.float32) -> float:
+        scale = magnitude / np.float32(LARGEST[INT8])
+        return float(np.square(np.clip(np.rint(weight / scale), -LARGEST[INT8], LARGEST[INT8]) * scale - weight).sum())
+
+    return min(tried, key=error)
 
 
 def rounded(weight: np.ndarray, scales: np.ndarray, data_type: int = INT8) -> np.ndarray:
@@ -173,7 +222,7 @@ def quantize(
         stem = f"{layer.weight}_{kind}" + (f"_of_{layer.name}" if chosen.smooth is not None else "")
         weight = load_weight(model, weights, layer)
         weight = weight if chosen.smooth is None else weight / chosen.smooth[None, :]
-        by_row = row_scales(weight, data_type)
+        by_row = row_scales(weight, data_type, layer.parts if chosen.by_tensor else 0)
         if stem not in written:
             written.add(stem)
             kept[stem] = _rounded_weight(model, weights, layer, chosen, by_row, data_type)
@@ -188,6 +237,7 @@ def quantize(
             names["x_scale"] = f"{stem}_x_scale"
             made.graph.initializer.append(numpy_helper.from_array(np.float32(chosen.x_scale), names["x_scale"]))
         _set_inputs(node, spec, names)
+    _round_residuals(made, types, layers, scales)
     _drop_unused(made, kept)
     metadata = {entry.key: entry.value for entry in made.metadata_props} | {QUANTIZED_KEY: to}
     helper.set_model_props(made, metadata)
@@ -199,6 +249,46 @@ def quantize(
             node.ClearField("overload")
         functions.attach(made, types)
     return made, kept
+
+
+def _round_residuals(
+    model: onnx.ModelProto, types: Mapping[str, int], layers: Sequence[Layer], scales: Mapping[str, LayerScales]
+) -> None:
+    """Put QuantizeLinear and DequantizeLinear before the residuals that are to be rounded."""
+    asked = {layer.node: layer for layer in layers if layer.name in scales and layer.residual}
+    done: set[str] = set()
+    nodes: list[onnx.NodeProto] = []
+    for place, node in enumerate(model.graph.node):
+        layer = asked.get(place)
+        scale = None if layer is None else scales[layer.name].residual_scale
+        if scale is not None:
+            spec, stem = OPS[layer.op], f"{layer.residual}_int8"
+            if stem not in done:
+                done.add(stem)
+                nodes += _pair(model, layer.residual, stem, scale, types[node.output[0]])
+            node.input[spec.input_index("residual")] = f"{stem}_restored"
+        nodes.append(node)
+    made = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del model.graph.node[:]
+    model.graph.node.extend(made)
+
+
+def _pair(model: onnx.ModelProto, tensor: str, stem: str, scale: np.ndarray, data_type: int) -> list[onnx.NodeProto]:
+    """The nodes that round a tensor to `stem` and give it back as `stem`_restored; in float32, as opset 13 has them."""
+    names = [f"{stem}_scale", f"{stem}_zero"]
+    model.graph.initializer.append(numpy_helper.from_array(scale.astype(np.float32), names[0]))
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros(scale.shape, np.int8), names[1]))
+    casts = data_type != TensorProto.FLOAT
+    first, last = (f"{stem}_float", f"{stem}_rounded") if casts else (tensor, f"{stem}_restored")
+    made = [
+        helper.make_node("QuantizeLinear", [first, *names], [stem], f"{stem}/QuantizeLinear", axis=-1),
+        helper.make_node("DequantizeLinear", [stem, *names], [last], f"{stem}/DequantizeLinear", axis=-1),
+    ]
+    if not casts:
+        return made
+    before = helper.make_node("Cast", [tensor], [first], f"{stem}/Cast", to=TensorProto.FLOAT)
+    after = helper.make_node("Cast", [last], [f"{stem}_restored"], f"{stem}/Cast_back", to=data_type)
+    return [before, *made, after]
 
 
 def _rounded_weight(model, weights, layer, chosen, by_row, data_type) -> Weight:
@@ -225,10 +315,6 @@ def _element_types(model: onnx.ModelProto) -> dict[str, int]:
 
 def _fused(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     return [node for node in model.graph.node if node.domain == DOMAIN and node.op_type in OPS]
-
-
-def _weight_of(spec: OpSpec) -> TensorSpec | None:
-    return next((tensor for tensor in spec.inputs if tensor.dtype == "W"), None)
 
 
 def _scales_of(spec: OpSpec) -> TensorSpec:

@@ -74,6 +74,15 @@ class Weight(LazyValues):
 
         return Weight(self.data_type, self.shape, load)
 
+    def plus(self, number: float) -> Weight:
+        """With a number added to every element, in float32."""
+        added = np.float32(number)
+        return Weight(
+            self.data_type,
+            self.shape,
+            lambda: cast_array(np.asarray(self.load()).astype(np.float32) + added, self.data_type),
+        )
+
     def cast(self, data_type: int) -> Weight:
         """To another float type, as `cast_array` does."""
         return Weight(data_type, self.shape, lambda: cast_array(self.load(), data_type))

@@ -38,6 +38,8 @@ def product(seed: int, weight_type: np.dtype = INT8) -> Case:
         inputs["x_smooth"] = np.exp(rng.uniform(-2, 2, (1, k))).astype(np.float32)
     if rng.random() < 0.4:  # some numbers lie beyond the ends
         inputs["x_scale"] = np.float32(np.abs(x).max(initial=1e-3) / 127 * rng.uniform(0.3, 1.2))
+        if weight_type == np.int8 and rng.random() < 0.5:
+            inputs["x_zero"] = np.int32(rng.choice([0, 255, rng.integers(256)]))
     elif x.size and rng.random() < 0.5:
         _odd_rows(inputs["x"].reshape(-1, k), rng)
     attributes = {"approximate": str(rng.choice(["none", "tanh"]))} if "Gelu" in op else {}

@@ -45,6 +45,6 @@ ones first (reference.py, kernels), or [1, T, ...] with the T real ones alone (s
 
 and those of quantised weights, which a pass gives a fused model (quantized.py has the rule):
 
-    quantized_linear(x[..., K], weight[N, K], weight_scale[N], x_smooth[1, K], x_scale, bias, residual)
+    quantized_linear(x[..., K], weight[N, K], weight_scale[N], x_smooth[1, K], x_scale, bias, residual, x_zero)
     quantized_embedding(table[V, H], scale[V], ids[B, S]) -> [B, S, H]
 """

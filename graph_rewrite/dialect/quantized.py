@@ -3,8 +3,9 @@
 The rule, in float32: x is multiplied with x_smooth, where that is given. Of a row the scale is its largest magnitude
 (SMALLEST at least) / LARGEST of the type; the row times the scale's inverse is rounded to the type, ties to even. With
 one scale for the tensor, as QuantizeLinear does it: x is divided by the scale, rounded, and what is beyond the type's
-ends becomes the end. Products of 8-bit integers are summed exactly. A row whose magnitudes have no finite sum (NaN,
-infinities) gives NaN where it has a scale of its own.
+ends becomes the end; with x_zero the ends are those of integers from 0 to 255, of which x_zero stands for 0. Products
+of 8-bit integers are summed exactly. A row whose magnitudes have no finite sum (NaN, infinities) gives NaN where it has
+a scale of its own.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ class QuantizedDialect:
 
     weight_type: int = INT8
 
-    def quantized_linear(self, x, weight, weight_scale, x_smooth, x_scale, bias, residual=None):
+    def quantized_linear(self, x, weight, weight_scale, x_smooth, x_scale, bias, residual=None, x_zero=None):
         integers = self.weight_type == INT8
+        zero = self._zero(x_zero) if integers else None
         x = x if x_smooth is None else self.emit("Mul", [x, x_smooth])
         if x_scale is None:
             magnitude = self.emit(
@@ -39,25 +41,28 @@ class QuantizedDialect:
             total = self._of_rows("ReduceL1", x)
             not_finite = self.emit("Sub", [total, total])
             scale = self.add(self.emit("Div", [bounded, largest]), not_finite)
-            quantized = self._rounded(scaled, self.constant(1.0, np.float32) if integers else None)
+            quantized = self._rounded(scaled, self.constant(1.0, np.float32) if integers else None, zero)
         else:
             scale = x_scale
-            quantized = self._rounded(x if integers else self.emit("Div", [x, x_scale]), x_scale)
-        product = self._product(quantized, weight)
+            quantized = self._rounded(x if integers else self.emit("Div", [x, x_scale]), x_scale, zero)
+        product = self._product(quantized, weight, zero)
         y = self.emit("Mul", [self.emit("Mul", [product, scale]), weight_scale])
         y = y if residual is None else self.add(y, residual)
         return y if bias is None else self.add(y, bias)
 
-    def _rounded(self, x, scale):
-        """Integers unsigned, with 128 for 0: ONNX Runtime takes 40 times as long where both are signed."""
+    def _zero(self, x_zero):
+        """Integers are unsigned, with 128 for 0: ONNX Runtime takes 40 times as long where both are signed."""
+        return self.constant(128, np.uint8) if x_zero is None else self.emit("Cast", [x_zero], to=TensorProto.UINT8)
+
+    def _rounded(self, x, scale, zero):
         if self.weight_type == INT8:
-            return self.emit("QuantizeLinear", [x, scale, self.constant(128, np.uint8)])
+            return self.emit("QuantizeLinear", [x, scale, zero])
         return self.emit("Cast", [x], to=self.weight_type)  # it saturates
 
-    def _product(self, x, weight):
+    def _product(self, x, weight, zero):
         transposed = lambda matrix: self.emit("Transpose", [matrix], perm=[1, 0])  # noqa: E731
         if self.weight_type == INT8:
-            product = self.emit("MatMulInteger", [x, transposed(weight), self.constant(128, np.uint8)])
+            product = self.emit("MatMulInteger", [x, transposed(weight), zero])
             return self.emit("Cast", [product], to=TensorProto.FLOAT)
         x, weight = (self.emit("Cast", [side], to=TensorProto.FLOAT) for side in (x, weight))
         return self.emit("MatMul", [x, transposed(weight)])  # Transpose takes float8 from opset 21 on
@@ -75,8 +80,8 @@ class QuantizedDialect:
 class QuantizedReference:
     """The same in NumPy: numbers are rounded in float32, as the rule says, and all else is float64."""
 
-    def quantized_linear(self, x, weight, weight_scale, x_smooth, x_scale, bias, residual=None):
-        quantized, scale = quantized_rows(x, weight.dtype, x_smooth, x_scale)
+    def quantized_linear(self, x, weight, weight_scale, x_smooth, x_scale, bias, residual=None, x_zero=None):
+        quantized, scale = quantized_rows(x, weight.dtype, x_smooth, x_scale, x_zero)
         y = quantized.astype(np.float64) @ weight.astype(np.float64).T * scale * weight_scale
         y = y if residual is None else y + residual
         return y if bias is None else y + bias
@@ -86,9 +91,16 @@ class QuantizedReference:
 
 
 def quantized_rows(
-    x: np.ndarray, dtype: np.dtype, smooth: np.ndarray | None = None, scale: np.ndarray | None = None
+    x: np.ndarray,
+    dtype: np.dtype,
+    smooth: np.ndarray | None = None,
+    scale: np.ndarray | None = None,
+    zero: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """x [..., K] as 8-bit numbers of `dtype`, and the scales [..., 1] (or the given one) that they are multiples of."""
+    """x [..., K] as 8-bit numbers of `dtype`, and the scales [..., 1] (or the given one) that they are multiples of.
+
+    With `zero`, of 0 to 255, they are what is left of unsigned ones without it, which takes 16 bits.
+    """
     x = np.asarray(x, np.float32)
     x = x if smooth is None else x * np.asarray(smooth, np.float32)
     integers = dtype == np.int8
@@ -102,6 +114,8 @@ def quantized_rows(
             low = -largest
         else:
             scaled, low = x / np.float32(scale), -largest - integers
+        if zero is not None:
+            low, largest, dtype = -np.float32(zero), np.float32(255) - np.float32(zero), np.dtype(np.int16)
         # No NaN becomes an integer: the scale has it.
         scaled = np.clip(np.nan_to_num(np.rint(scaled)) if integers else scaled, low, largest)
     return scaled.astype(dtype), np.asarray(scale, np.float64)

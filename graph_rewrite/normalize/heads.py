@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from ..eight_bit import check_same_rounding, rows_together
 from ..graph import as_weight
 from ..nodes import NoMatch, is_float_cast, producer, scalar
 from ..shapes import Dim, monomial
-from ..weights import Weight, concatenated
+from ..weights import Weight
 
 # Batch and sequence of the runs. Two, so that a constant of the graph is not taken for one of them.
 _RUNS = ((2, 3), (5, 7))
@@ -133,8 +134,14 @@ def base_shape(base: gs.Tensor, sizes: tuple[int, int]) -> tuple[int, int, int]:
 
 def packed(linears: dict[str, gs.Node], columns: dict[str, np.ndarray]) -> tuple[Weight, np.ndarray]:
     """The rows of the projections' weights, and their biases, that give these columns of each side by side."""
-    weight = concatenated([as_weight(n.inputs[1]).rows(columns[k].ravel()) for k, n in linears.items()], 0)
-    return weight, np.concatenate([_bias(linears[k])[columns[k].ravel()] for k in linears])
+    weights = {name: as_weight(node.inputs[1]).rows(columns[name].ravel()) for name, node in linears.items()}
+    other = check_same_rounding(list(weights.values()))
+    if other is not None:
+        name = list(linears)[other[0]]
+        raise NoMatch(linears[name], f"{name.upper()} {other[1]}", wanted="one rounding of what all three project")
+    return rows_together(list(weights.values())), np.concatenate(
+        [_bias(linears[k])[columns[k].ravel()] for k in linears]
+    )
 
 
 def _bias(linear: gs.Node) -> np.ndarray:

@@ -44,6 +44,16 @@ X_SCALE = TensorSpec(
     scales="x",
     doc="x is rounded to multiples of it; without it, to multiples of each row's largest magnitude / 127",
 )
+X_ZERO = TensorSpec(
+    "x_zero",
+    (),
+    dtype="C",
+    optional=True,
+    constant=True,
+    needs="x_scale",
+    scales="x",
+    doc="which of the integers from 0 to 255 x's 0 becomes; without it 128. Not of 8-bit floats",
+)
 CU_SEQLENS = TensorSpec(
     "cu_seqlens", ("N+1",), dtype="C", doc="where each of N packed sequences begins and the last one ends; 0 first"
 )

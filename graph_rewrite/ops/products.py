@@ -5,10 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..spec import OpSpec, TensorSpec
-from ._common import APPROXIMATE, BETA, BIAS, EPSILON, GAMMA, ROW_COUNT, WEIGHT, WEIGHT_SCALE, X_SCALE, X_SMOOTH, X, Y
+from ._common import (
+    APPROXIMATE,
+    BETA,
+    BIAS,
+    EPSILON,
+    GAMMA,
+    ROW_COUNT,
+    WEIGHT,
+    WEIGHT_SCALE,
+    X_SCALE,
+    X_SMOOTH,
+    X_ZERO,
+    X,
+    Y,
+)
 from .activations import ACTIVATION, NONE
 
-QUANTIZED = (WEIGHT_SCALE, X_SMOOTH, X_SCALE)
+QUANTIZED = (WEIGHT_SCALE, X_SMOOTH, X_SCALE, X_ZERO)
 RESIDUAL = TensorSpec("residual", ("...", "N"))
 
 
@@ -21,6 +35,7 @@ def _body(
     weight_scale,
     x_smooth,
     x_scale,
+    x_zero,
     gamma=None,
     beta=None,
     residual=None,
@@ -33,7 +48,7 @@ def _body(
     if weight_scale is None:
         y = d.linear(x, weight, bias, added)
     else:
-        y = d.quantized_linear(x, weight, weight_scale, x_smooth, x_scale, bias, added)
+        y = d.quantized_linear(x, weight, weight_scale, x_smooth, x_scale, bias, added, x_zero)
     if approximate is not None:
         y = d.gelu(y, approximate)
     elif activation != NONE:

@@ -7,14 +7,16 @@ and a model with both forms of an op needs an overload of its function.
 
 from __future__ import annotations
 
+import contextlib
+
 import onnx_graphsurgeon as gs
 
-from .. import exactness
+from .. import eight_bit, exactness, lower
 from ..dialect.pattern import LINEAR
 from ..exactness import Kind
 from ..graph import FusionGraph
 from ..nodes import DIALECT, NoMatch, data_type, matrix, node_name
-from ..normalize import linear
+from ..normalize import linear, quantized
 from ..result import PassReport
 from ..spec import DOMAIN, DTYPE_VARIABLES, NODE_MARKERS
 
@@ -27,6 +29,7 @@ def compute(graph: FusionGraph) -> PassReport | None:
     done: list[str] = []
     left: list[str] = []
     kinds = exactness.kinds(graph.gs.nodes, graph.gs.inputs)
+    _find_quantised(graph)
     for node in linear.anchors(graph):
         found = matrix(node.inputs[1])
         if found is None or isinstance(node.inputs[0], gs.Constant):
@@ -38,8 +41,18 @@ def compute(graph: FusionGraph) -> PassReport | None:
             done.append(name)
         except NoMatch as miss:
             left.append(f"{name}: {miss.reason}")
+    lower.leftovers(graph)
+    eight_bit.write(graph)
     names = ", ".join(done[:_MOST_NAMES]) + (f" and {len(done) - _MOST_NAMES} more" if len(done) > _MOST_NAMES else "")
     return PassReport(NAME, [f"FusedGemm computes {names}"] if done else [], left) if done or left else None
+
+
+def _find_quantised(graph: FusionGraph) -> None:
+    """Products of 8-bit numbers as those of floats with what they were; what does not become an op is put back."""
+    for node in quantized.anchors(graph):
+        if node.op in ("MatMul", "Gemm", "MatMulInteger") and graph.is_live(node):
+            with contextlib.suppress(NoMatch):
+                quantized.rewrite(graph, node)
 
 
 def _check(node: gs.Node, weight: gs.Constant, kinds: dict[int, Kind]) -> None:

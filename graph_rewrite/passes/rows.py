@@ -64,6 +64,8 @@ def row_inputs(node: gs.Node) -> list[int] | None:
         if "row_count" not in spec.packed_inputs or "token_index" in spec.packed_inputs:
             return None
         names = [t.name for t, tensor in zip(spec.inputs, node.inputs, strict=False) if not tensor.is_empty()]
+        if "x_scale" in names and not isinstance(node.inputs[spec.input_index("x_scale")], gs.Constant):
+            return None  # it is that of all rows
         return [spec.input_index(name) for name in names if name in ("x", "residual")]
     if node.domain not in DEFAULT_DOMAINS or len(node.outputs) != 1 or not node.inputs:
         return None

@@ -17,7 +17,7 @@ namespace bertfuse {
 // Where an op has its tensors and attributes; -1: it has none of that name.
 struct GemmOp {
   const char* name;
-  int x, weight, bias, residual, gamma, beta, weight_scale, x_smooth, x_scale, row_count;
+  int x, weight, bias, residual, gamma, beta, weight_scale, x_smooth, x_scale, x_zero, row_count;
   int y, total;
   int epsilon, activation, approximate, norm;
   bool gates;  // weight has rows for two factors, each of y's columns: the gate's come first
@@ -48,6 +48,7 @@ constexpr GemmOp GemmOpOf(const OpDef& op) {
           input("weight_scale"),
           input("x_smooth"),
           input("x_scale"),
+          input("x_zero"),
           input("row_count"),
           PlaceOf("y", op.outputs, op.num_outputs),
           PlaceOf("total", op.outputs, op.num_outputs),
@@ -91,8 +92,8 @@ inline const char* NameOf(Activation activation) {
 // BERTFUSE_ABSENT.
 struct GemmCall {
   GemmOp op;
-  const bertfuse_tensor *x, *weight, *bias, *residual, *gamma, *beta, *weight_scale, *x_smooth, *x_scale, *row_count,
-      *y, *total;
+  const bertfuse_tensor *x, *weight, *bias, *residual, *gamma, *beta, *weight_scale, *x_smooth, *x_scale, *x_zero,
+      *row_count, *y, *total;
   float epsilon;
   Activation activation;
   bool rms;  // the norm is RMSNorm, not LayerNorm
@@ -106,7 +107,7 @@ struct GemmCall {
     rms = op.norm >= 0 && call.attributes[op.norm].s == std::string_view("rms");
     gamma = input(op.gamma), beta = rms ? nullptr : input(op.beta);
     weight_scale = input(op.weight_scale), x_smooth = input(op.x_smooth), x_scale = input(op.x_scale),
-    row_count = &call.inputs[op.row_count];
+    x_zero = input(op.x_zero), row_count = &call.inputs[op.row_count];
     y = &call.outputs[op.y];
     total = op.keeps_total() ? &call.outputs[op.total] : nullptr;
     epsilon = op.epsilon < 0 ? 0.0f : call.attributes[op.epsilon].f;

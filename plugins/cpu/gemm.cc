@@ -14,6 +14,16 @@
 namespace bertfuse::cpu {
 namespace {
 
+// What x_zero, of 0 to 255, is among integers from -128 to 127; 0 without it.
+int32_t ZeroOf(const GemmCall& gemm) {
+  if (gemm.x_zero == nullptr) return 0;
+  const int32_t zero = *static_cast<const int32_t*>(gemm.x_zero->data);
+  if (zero < 0 || zero > 255) {
+    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'x_zero' is %d, expected 0 to 255", gemm.op.name, zero);
+  }
+  return zero - 128;
+}
+
 const float* DataOf(const bertfuse_tensor* tensor) { return tensor == nullptr ? nullptr : FloatData(*tensor); }
 
 bool IsInt8(const GemmCall& gemm) { return gemm.weight->dtype == BERTFUSE_INT8; }
@@ -25,6 +35,11 @@ void CheckWeight(const GemmCall& gemm) {
     Fail(BERTFUSE_NOT_SUPPORTED, "%s: input 'weight' is int8 and has %lld columns, expected at most %lld", gemm.op.name,
          static_cast<long long>(gemm.weight->shape[1]), static_cast<long long>(kMaxInt8Depth));
   }
+}
+
+void CheckZero(const GemmCall& gemm) {
+  if (gemm.x_zero == nullptr || !IsFloat8(gemm)) return;
+  Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'x_zero' is given beside a weight of float8e4m3fn", gemm.op.name);
 }
 
 void CheckSmooth(const GemmCall& gemm) {
@@ -65,15 +80,16 @@ void Multiply(const bertfuse_call& call, const GemmCall& gemm, int64_t m, Finish
   if (call.prepared == nullptr) {
     Loops().pack_int8(static_cast<const int8_t*>(gemm.weight->data), n, k, buffers.packed);
   }
-  const Int8Rows& rows = buffers.x;
+  const void* packed = call.prepared == nullptr ? buffers.packed : call.prepared;
+  Int8Rows rows = buffers.x;
+  rows.zero = ZeroOf(gemm), rows.sums = Loops().weight_sums(packed, n, k);
   const float *scale = DataOf(gemm.x_scale), *smooth = DataOf(gemm.x_smooth);
   ParallelFor(call, m, GrainFor(k), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       char* to = static_cast<char*>(rows.rows) + row * rows.stride;
-      rows.scales[row] = Loops().quantize_row(x + row * k, smooth, k, scale, to, &rows.offsets[row]);
+      rows.scales[row] = Loops().quantize_row(x + row * k, smooth, k, scale, rows.zero, to, &rows.offsets[row]);
     }
   });
-  const void* packed = call.prepared == nullptr ? buffers.packed : call.prepared;
   Int8Gemm(call, m, n, rows, packed, DataOf(gemm.weight_scale), y, finish);
 }
 
@@ -82,6 +98,7 @@ size_t WorkspaceSize(const bertfuse_call& call) {
   const GemmCall gemm(call, kGemmOp<Op>);
   CheckWeight(gemm);
   CheckSmooth(gemm);
+  CheckZero(gemm);
   Arena arena;
   if (gemm.op.gates) arena.Take<float>(gemm.rows() * gemm.columns());
   if (!IsQuantized(gemm.weight->dtype)) return arena.used();

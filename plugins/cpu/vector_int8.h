@@ -62,8 +62,19 @@ constexpr int kInt8Rows = kTileRows == 6 ? 8 : 4, kInt8Columns = 3;
 
 constexpr int64_t Groups(int64_t k) { return (k + kGroup - 1) / kGroup; }
 
-// The weight as [vector of kLanes rows][group of k][row][number of the group], zeros behind its ends.
-int64_t PackedBytes(int64_t n, int64_t k) { return (n + kLanes - 1) / kLanes * Groups(k) * kVectorBytes; }
+// The weight as [vector of kLanes rows][group of k][row][number of the group], zeros behind its ends; then the sum of
+// each row, with zeros up to whole tiles.
+int64_t PackedWeightBytes(int64_t n, int64_t k) { return (n + kLanes - 1) / kLanes * Groups(k) * kVectorBytes; }
+
+constexpr int64_t kSumsStep = kInt8Columns * kLanes;
+
+int64_t PackedBytes(int64_t n, int64_t k) {
+  return PackedWeightBytes(n, k) + (n + kSumsStep - 1) / kSumsStep * kSumsStep * 4;
+}
+
+const int32_t* WeightSums(const void* packed, int64_t n, int64_t k) {
+  return reinterpret_cast<const int32_t*>(static_cast<const char*>(packed) + PackedWeightBytes(n, k));
+}
 
 void PackInt8(const int8_t* weight, int64_t n, int64_t k, void* packed) {
   auto* to = static_cast<RowElement*>(packed);
@@ -77,6 +88,12 @@ void PackInt8(const int8_t* weight, int64_t n, int64_t k, void* packed) {
         }
       }
     }
+  }
+  auto* const sums = const_cast<int32_t*>(WeightSums(packed, n, k));
+  for (int64_t row = 0; row < (n + kSumsStep - 1) / kSumsStep * kSumsStep; ++row) {
+    int32_t sum = 0;
+    for (int64_t at = 0; row < n && at < k; ++at) sum += weight[row * k + at];
+    sums[row] = sum;
   }
 }
 
@@ -159,19 +176,20 @@ inline float LargestMagnitude(const Row& row, int64_t k) {
   return sum - sum == 0 ? magnitude : kNoScale;
 }
 
-// One row by its own scale (`scale` null), or by a given one as QuantizeLinear does it. Returns the scale; `offset` is
-// what the sums of its products begin with.
+// One row by its own scale (`scale` null), or by a given one and `zero` as QuantizeLinear does it. Returns the scale;
+// `offset` is what the sums of its products begin with.
 template <class Row>
-float Quantize(const Row& row, int64_t k, const float* scale, RowElement* to, int32_t* offset) {
+float Quantize(const Row& row, int64_t k, const float* scale, int32_t zero, RowElement* to, int32_t* offset) {
   const float magnitude = LargestMagnitude(row, k);
   const float bounded = magnitude < kSmallestMagnitude ? kSmallestMagnitude : magnitude;
   const float made = scale == nullptr ? bounded / 127.0f : *scale, inverse = 127.0f / bounded;
   const auto quantize = [&](Vec v) {
     const Vec scaled = scale == nullptr ? v * inverse : v / made;
-    return RoundToInt(Min(Max(scaled, Splat(-128.0f)), Splat(127.0f)));
+    const float low = -128.0f - static_cast<float>(zero), high = 127.0f - static_cast<float>(zero);
+    return RoundToInt(Min(Max(scaled, Splat(low)), Splat(high))) + zero;
   };
   VecInt sum = {};
-  int64_t i = 0;
+  int64_t total = 0, i = 0;
   for (; i + kLanes <= k; i += kLanes) {
     const VecInt v = quantize(row.At(i));
     StoreElements(v, to + i);
@@ -179,33 +197,34 @@ float Quantize(const Row& row, int64_t k, const float* scale, RowElement* to, in
   }
   if (i < k) {
     const VecInt v = quantize(row.Part(i, k - i));
-    for (int64_t lane = 0; i + lane < k; ++lane) to[i + lane] = static_cast<RowElement>(v[lane]);
-    sum += v;
+    for (int64_t lane = 0; i + lane < k; ++lane) to[i + lane] = static_cast<RowElement>(v[lane]), total += v[lane];
   }
   for (int64_t at = k; at < Groups(k) * kGroup; ++at) to[at] = 0;
-  int64_t total = 0;
   for (int lane = 0; lane < kLanes; ++lane) total += sum[lane];
   *offset = kGroup == 4 ? static_cast<int32_t>(-128 * total) : 0;
   return magnitude == magnitude ? made : kNoScale;
 }
 
-float QuantizeRow(const float* x, const float* smooth, int64_t k, const float* scale, void* row, int32_t* offset) {
+float QuantizeRow(const float* x, const float* smooth, int64_t k, const float* scale, int32_t zero, void* row,
+                  int32_t* offset) {
   auto* to = static_cast<RowElement*>(row);
-  if (smooth == nullptr) return Quantize(SmoothRow<false>{x, smooth}, k, scale, to, offset);
-  return Quantize(SmoothRow<true>{x, smooth}, k, scale, to, offset);
+  if (smooth == nullptr) return Quantize(SmoothRow<false>{x, smooth}, k, scale, zero, to, offset);
+  return Quantize(SmoothRow<true>{x, smooth}, k, scale, zero, to, offset);
 }
 
 // kRows rows of x by kColumns vectors of the weight's rows, all of k.
 template <int kRows, int kColumns>
-inline void Int8Tile(const Int8Rows& x, int64_t first, const char* weight, int64_t columns, const float* weight_scale,
-                     float* y, int64_t y_stride) {
+inline void Int8Tile(const Int8Rows& x, int64_t first, const char* weight, const int32_t* weight_sums, int64_t columns,
+                     const float* weight_scale, float* y, int64_t y_stride) {
   const int64_t groups = Groups(x.k), vector_stride = groups * kVectorBytes;
   const char* rows = static_cast<const char*>(x.rows) + first * x.stride;
   VecInt sums[kRows][kColumns];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int c = 0; c < kColumns; ++c) sums[r][c] = x.offsets[first + r] - VecInt{};
+    for (int c = 0; c < kColumns; ++c) {
+      sums[r][c] = x.offsets[first + r] - (x.zero == 0 ? VecInt{} : LoadInt(weight_sums + c * kLanes) * x.zero);
+    }
   }
   for (int64_t group = 0; group < groups; ++group) {
     VecInt w[kColumns];
@@ -236,13 +255,13 @@ inline void Int8Tile(const Int8Rows& x, int64_t first, const char* weight, int64
 }
 
 template <int kRows, int kColumns>
-inline void Int8TileRows(const Int8Rows& x, int64_t first, int64_t rows, const char* weight, int64_t columns,
-                         const float* weight_scale, float* y, int64_t y_stride) {
+inline void Int8TileRows(const Int8Rows& x, int64_t first, int64_t rows, const char* weight, const int32_t* weight_sums,
+                         int64_t columns, const float* weight_scale, float* y, int64_t y_stride) {
   if constexpr (kRows > 0) {
     for (; rows >= kRows; rows -= kRows, first += kRows, y += kRows * y_stride) {
-      Int8Tile<kRows, kColumns>(x, first, weight, columns, weight_scale, y, y_stride);
+      Int8Tile<kRows, kColumns>(x, first, weight, weight_sums, columns, weight_scale, y, y_stride);
     }
-    Int8TileRows<kRows - 1, kColumns>(x, first, rows, weight, columns, weight_scale, y, y_stride);
+    Int8TileRows<kRows - 1, kColumns>(x, first, rows, weight, weight_sums, columns, weight_scale, y, y_stride);
   }
 }
 
@@ -252,8 +271,8 @@ void GemmInt8(const Int8Rows& x, int64_t first, int64_t rows, const void* packed
   const char* weight = static_cast<const char*>(packed) + column / kLanes * vector_stride;
   const float* scales = weight_scale + column;
   const auto tile = [&](auto width, int64_t j) {
-    Int8TileRows<kInt8Rows, width()>(x, first, rows, weight + j / kLanes * vector_stride, columns - j, scales + j,
-                                     y + j, y_stride);
+    Int8TileRows<kInt8Rows, width()>(x, first, rows, weight + j / kLanes * vector_stride, x.sums + column + j,
+                                     columns - j, scales + j, y + j, y_stride);
   };
   int64_t j = 0;
   for (; columns - j > 2 * kLanes; j += kInt8Columns * kLanes) tile(std::integral_constant<int, kInt8Columns>(), j);

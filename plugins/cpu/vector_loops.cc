@@ -367,6 +367,6 @@ const VectorLoops BERTFUSE_LOOPS = {BERTFUSE_STRING(BERTFUSE_LOOPS), Activate, N
                                     // Four lanes, SSE's: 43 GFLOP/s by panels, 45 without.
                                     kLanes > 4 ? PanelGemm : Gemm, Attention, Float16ToFloat, FloatToFloat16,
                                     Bfloat16ToFloat, FloatToBfloat16, Int8ToFloat, kInt8Rows, kInt8Columns * kLanes,
-                                    PackedBytes, PackInt8, QuantizedStride, QuantizeRow, GemmInt8};
+                                    PackedBytes, PackInt8, WeightSums, QuantizedStride, QuantizeRow, GemmInt8};
 
 }  // namespace bertfuse::cpu

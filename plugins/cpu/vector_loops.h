@@ -38,6 +38,8 @@ struct Int8Rows {
   float* scales;     // what each row's integers are multiples of
   int32_t* offsets;  // what its sums of products begin with
   int64_t k, stride;
+  int32_t zero;         // the integer that 0 is, taken off each
+  const int32_t* sums;  // weight_sums() of the weight; read where `zero` is not 0
 };
 
 // One row to be normalised.
@@ -83,10 +85,14 @@ struct VectorLoops {
   int64_t tile_rows, tile_columns;
   int64_t (*packed_bytes)(int64_t n, int64_t k);
   void (*pack_int8)(const int8_t* weight, int64_t n, int64_t k, void* packed);
+  // The sum of each of the weight's rows, of a packed one, with zeros up to a multiple of tile_columns.
+  const int32_t* (*weight_sums)(const void* packed, int64_t n, int64_t k);
   int64_t (*quantized_stride)(int64_t k);
   // A row of x, times `smooth` where that is not null, as integers, multiples of `scale`, or, where that is null, of
-  // its own largest magnitude / 127. Returns the scale: NaN where the row holds what is not finite.
-  float (*quantize_row)(const float* x, const float* smooth, int64_t k, const float* scale, void* row, int32_t* offset);
+  // its own largest magnitude / 127. To integers of a given scale `zero` is added before they are cut off at -128 and
+  // 127. Returns the scale: NaN where the row holds what is not finite.
+  float (*quantize_row)(const float* x, const float* smooth, int64_t k, const float* scale, int32_t zero, void* row,
+                        int32_t* offset);
   // y[rows, columns] = the product of rows from `first` on and the weight's rows from `column` on, a multiple of
   // tile_columns.
   void (*gemm_int8)(const Int8Rows& x, int64_t first, int64_t rows, const void* packed, const float* weight_scale,

@@ -242,9 +242,14 @@ void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProble
   CheckCuda(kernels::LayerNorm(*tactic.layer_norm, norm, device, StreamOf(call)), gemm.op.name);
 }
 
-// What the workspace must hold for x in 8 bits, and throws NOT_SUPPORTED where 32 bits cannot sum up their products.
+// What the workspace must hold for x in 8 bits, and throws NOT_SUPPORTED where 32 bits cannot sum up their products,
+// and where 0 is another integer than 0.
 template <class Elements>
 size_t QuantizedBytes(const GemmCall& gemm, const kernels::GemmArguments<Elements>& a) {
+  if (gemm.x_zero != nullptr) {
+    Fail(BERTFUSE_NOT_SUPPORTED, "%s: input 'x_zero' has no CUDA kernel: quantise activations symmetrically",
+         gemm.op.name);
+  }
   if (std::is_same_v<typename Elements::X, int8_t> && a.k > kernels::kMaxInt8K) {
     Fail(BERTFUSE_NOT_SUPPORTED, "%s: rows of %lld 8-bit integers are too long, expected %lld at most", gemm.op.name,
          static_cast<long long>(a.k), static_cast<long long>(kernels::kMaxInt8K));

@@ -81,6 +81,7 @@ def quantize(
     activations: str = "token",
     keep: Collection[str] = (),
     min_cosine: float | None = None,
+    residual: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Quantized:
     """Writes the model at `source` (a file, or the folder that holds it) with 8-bit weights to the file `target`.
@@ -98,11 +99,12 @@ def quantize(
         keep: names of layers, or of ops, that stay in float.
         min_cosine: keeps the layers with the largest errors in float, as few as that takes for this least cosine
             between the two models' answers.
+        residual: rounds residuals to int8, too, and gives each weight one scale: FasterTransformer's int8 mode 2.
 
     Raises BertfuseError: a model, data or options that cannot be used, or a cosine that no quantised layer allows.
     """
     source, target, say = find_model(source, prefer_fused=True), Path(target), progress or (lambda step: None)
-    _check_options(to, activations, min_cosine, calibration)
+    _check_options(to, activations, min_cosine, calibration, residual)
     check_target(target, [source], onnx_file=True)
     with tempfile.TemporaryDirectory(prefix="bertfuse-") as scratch:
         say("Reading the model")
@@ -115,10 +117,11 @@ def quantize(
             raise BertfuseError(f"{source}: {error}") from error
         kept = _kept(layers, keep)
         learn, test = _feeds(calibration, source, fused)
-        trial = _Trial(fused, skeleton, weights, layers, Path(scratch), to)
+        trial = _Trial(fused, skeleton, weights, layers, Path(scratch), to, residual)
         if learn:
             say(f"Calibrating with {sum(len(next(iter(feed.values()))) for feed in learn)} texts")
-            names = list(dict.fromkeys(layer.x for layer in layers if layer.x))
+            names = [layer.x for layer in layers] + [layer.residual for layer in layers if residual]
+            names = [name for name in dict.fromkeys(names) if name]
             trial.inputs = layer_inputs(fused, names, learn)
         say("Rounding weights")
         measured = {layer.name: trial.measure(layer, activations) for layer in layers}
@@ -167,14 +170,17 @@ def _messages(calibration: Any) -> list[str]:
     return [] if calibration is not None else ["without calibration data nothing is smoothed, and nothing was judged"]
 
 
-def _check_options(to: str, activations: str, min_cosine: float | None, calibration: Any) -> None:
+def _check_options(to: str, activations: str, min_cosine: float | None, calibration: Any, residual: bool) -> None:
     if to not in quantization.TYPES:
         raise BertfuseError(f"type {to!r} is unknown: choose one of {', '.join(quantization.TYPES)}")
     if activations not in ACTIVATIONS:
         raise BertfuseError(f"activations {activations!r} are unknown: choose one of {', '.join(ACTIVATIONS)}")
     if min_cosine is not None and not 0 < min_cosine < 1:
         raise BertfuseError(f"least cosine {min_cosine:g}: give a number between 0 and 1, as in 0.999")
-    for needs, wanted in (("one scale for each tensor", activations == "tensor"), ("a least cosine", min_cosine)):
+    if residual and to != "int8":
+        raise BertfuseError(f"residuals are rounded to int8, beside weights of int8: not to {to}")
+    every = (("one scale for each tensor", activations == "tensor"), ("a least cosine", min_cosine))
+    for needs, wanted in (*every, ("a rounded residual", residual)):
         if wanted and calibration is None:
             raise BertfuseError(f"{needs} takes calibration data: give a file of texts, or an .npz file of inputs")
 
@@ -249,6 +255,7 @@ class _Trial:
     layers: list[Layer]
     scratch: Path
     to: str = "int8"
+    residual: bool = False
     inputs: dict[str, LayerInput] = field(default_factory=dict)
     scales: dict[str, LayerScales] = field(default_factory=dict)
 
@@ -267,9 +274,9 @@ class _Trial:
                     "follows; give other texts"
                 )
             x_scale = largest / LARGEST[data_type]
-        self.scales[layer.name] = LayerScales(smooth, x_scale)
+        self.scales[layer.name] = LayerScales(smooth, x_scale, self.residual, self._residual_scale(layer))
         smoothed = weight if smooth is None else weight / smooth[None, :]
-        by_row = quantization.row_scales(smoothed, data_type)
+        by_row = quantization.row_scales(smoothed, data_type, layer.parts if self.residual else 0)
         restored = quantization.rounded(smoothed, by_row, data_type).astype(np.float32) * by_row[:, None]
         if given is None:
             error = _relative(weight, restored)
@@ -278,6 +285,12 @@ class _Trial:
             error = _relative(given.rows @ weight.T, rows.astype(np.float32) * scale @ restored.T)
         least, most = float(by_row.min()), float(by_row.max())
         return QuantizedLayer(layer.name, layer.op, layer.shape, least, most, error, x_scale)
+
+    def _residual_scale(self, layer: Layer) -> np.ndarray | None:
+        if not self.residual or not layer.residual:
+            return None
+        magnitudes = self.inputs[layer.residual].magnitudes
+        return np.maximum(magnitudes, max(float(magnitudes.max()), 1e-6) * 1e-3) / LARGEST[quantization.TYPES["int8"]]
 
     def model(self, chosen: Collection[str]) -> tuple[Any, dict[str, Any]]:
         scales = {name: self.scales[name] for name in chosen}

@@ -134,10 +134,35 @@ def test_arrays_and_one_scale_for_a_tensor(fused: Path, tmp_path: Path) -> None:
     assert all(layer.x_scale > 0 for layer in products) and found.judgement.cosine_least > 0.9
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_residual(dtype: str, lines: Path, tmp_path: Path) -> None:
+    """Residuals are rounded once for all that add them, weights have one scale; by op bodies and by the library."""
+    fused = tmp_path / "fused"
+    invoke("fuse", model_folder("encoder"), "-o", fused, "--dtype", dtype)
+    target = tmp_path / "int8"
+    report = json.loads(invoke("quantize", fused, "-o", target, "--calibration", lines, "--residual", "--json").stdout)
+    assert report["judgement"]["cosine_least"] > 0.8
+    products = [layer for layer in report["layers"] if layer["op"] != "EmbedLayerNorm"]
+    packed = [layer for layer in products if layer["scale_least"] != layer["scale_most"]]
+    assert {layer["op"] for layer in packed} <= {"FusedGemm"}, packed  # Q, K and V have a scale each
+    graph = onnx.load(target / "onnx" / "model.onnx").graph
+    pairs = [node.output[0] for node in graph.node if node.op_type == "QuantizeLinear"]
+    read = [node.input[3] for node in graph.node if node.op_type == "FusedGemmLayerNorm"]
+    assert len(pairs) == len(read) == len(set(read)) and all(name.endswith("_int8_restored") for name in read)
+    bodies = bertfuse.InferenceSession(target / "onnx" / "model.onnx", library="never")
+    with_library = bertfuse.InferenceSession(target / "onnx" / "model.onnx")
+    feed = {value.name: np.ones((2, 7), np.int64) for value in bodies.get_inputs()}
+    for got, want in zip(with_library.run(None, feed), bodies.run(None, feed), strict=True):
+        got, want = got.astype(np.float64).ravel(), want.astype(np.float64).ravel()
+        assert got @ want > 0.98 * np.linalg.norm(got) * np.linalg.norm(want)
+
+
 def test_bad_input(fused: Path, lines: Path, tmp_path: Path) -> None:
     target, file = tmp_path / "int8.onnx", tmp_path / "some.txt"
     assert "takes calibration data" in refused(fused, "-o", target, "--min-cosine", 0.99)
     assert "takes calibration data" in refused(fused, "-o", target, "--activations", "tensor")
+    assert "takes calibration data" in refused(fused, "-o", target, "--residual")
+    assert "not to fp8" in refused(fused, "-o", target, "--residual", "--to", "fp8", "--calibration", lines)
     assert "takes 19: export it with --opset 19" in refused(fused, "-o", target, "--to", "fp8")
     assert "is unknown" in refused(fused, "-o", target, "--to", "int4")
     assert "are unknown" in refused(fused, "-o", target, "--activations", "layer")

@@ -176,7 +176,7 @@ def test_serve(folders: Callable[[str], Path], given: list[str]) -> None:
 
 @pytest.mark.parametrize("form", ["dynamic", "QDQ"])
 def test_of_other_tools(form: str, lines: Path, given: list[str], tmp_path: Path) -> None:
-    """Nothing in it is fused, which is told by operator; it is compared as a quantised model, and never quantised."""
+    """What is fused of it, or why nothing, is told by operator; it is compared as quantised, and never quantised."""
     from onnxruntime import quantization
 
     source = model_folder("encoder") / "onnx" / "model.onnx"
@@ -187,7 +187,10 @@ def test_of_other_tools(form: str, lines: Path, given: list[str], tmp_path: Path
         quantization.quantize_static(source, target, _Feeds(given), quantization.QuantFormat.QDQ)
     found = said("explain", target)
     missed = [part["miss"] for part in found["parts"] if part["miss"]]
-    assert missed and sum("int8 quantised" in miss["found"] for miss in missed) >= len(missed) - 1
+    if form == "dynamic":  # weights and each tensor's own ends: what our ops compute, too
+        assert not missed and found["fused"] == found["expected"]
+    else:  # every result is rounded
+        assert missed and sum("int8 quantised" in miss["found"] for miss in missed) >= len(missed) - 1
     compared = said("compare", source, target, "--texts", lines, code=None)
     assert compared["judgement"]["count"] == 30
     # What their tool makes of a mask of -3e38 with one scale for the tensor is another matter.

@@ -45,6 +45,13 @@ def quantize(
         float | None,
         typer.Option(metavar="COSINE", help="Keep the layers that cost most in float until answers agree so far."),
     ] = None,
+    residual: Annotated[
+        bool,
+        typer.Option(
+            "--residual",
+            help="Round residuals to int8, too, and give each weight one scale: FasterTransformer's int8 mode 2.",
+        ),
+    ] = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -77,6 +84,7 @@ def quantize(
             activations=activations,
             keep=keep or (),
             min_cosine=min_cosine,
+            residual=residual,
             progress=steps,
         )
     if as_json:
