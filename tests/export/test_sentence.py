@@ -163,7 +163,7 @@ def _cut_projection(folder: Path) -> Path:
         (lambda f: _settings(f, CONFIG, truncate_dim="x"), "truncate_dim is 'x'"),
         (lambda f: _settings(f, CONFIG, default_prompt_name="q"), "default_prompt_name is 'q', which is none of its"),
         (lambda f: _settings(f, CONFIG, similarity_fn_name="maxsim"), "similarity 'maxsim' is unknown"),
-        (lambda f: _settings(f, CONFIG, model_type="MultiVectorEncoder"), "is of a MultiVectorEncoder"),
+        (lambda f: _settings(f, CONFIG, model_type="SparseAutoEncoder"), "is of a SparseAutoEncoder"),
         (lambda f: _settings(f, CONFIG, whatever=1), "has whatever, which is not known here"),
     ],
 )

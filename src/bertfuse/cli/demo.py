@@ -94,7 +94,7 @@ def demo(output: Path, steps: Steps) -> dict[str, Any]:
     feed = text_inputs(folder, SENTENCES)
     steps("Loading the PyTorch model")
     with quiet():
-        model = load_model(str(source), find_task("feature-extraction"), "sdpa", allow_pickle=False)[0].eval()
+        model = load_model(source, find_task("feature-extraction"), "sdpa", allow_pickle=False)[0].eval()
     steps("Running the sentences four ways")
     vectors, differences = _run(model, original, fused, feed)
     steps("Timing, in turn")

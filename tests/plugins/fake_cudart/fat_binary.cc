@@ -2,6 +2,7 @@
 
 #include <elf.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace fake_cudart {
@@ -57,6 +58,8 @@ std::map<std::string, Kernel> ReadElf(const uint8_t* elf) {
   std::map<std::string, Kernel> kernels;
   if (std::memcmp(elf, ELFMAG, SELFMAG) != 0) return kernels;
   const auto header = Read<Elf64_Ehdr>(elf);
+  // From 9.0 on the section begins with what the system reserves for each block, and is not the kernel's.
+  const int reserved = (header.e_flags >> 8 & 0xff) >= 90 ? 1 << 10 : 0;
   const auto section = [&](size_t i) { return Read<Elf64_Shdr>(elf + header.e_shoff + i * header.e_shentsize); };
   const char* names = reinterpret_cast<const char*>(elf + section(header.e_shstrndx).sh_offset);
   const uint8_t* symbols = nullptr;
@@ -73,7 +76,7 @@ std::map<std::string, Kernel> ReadElf(const uint8_t* elf) {
       return name.rfind(prefix, 0) == 0 ? name.substr(std::strlen(prefix)) : std::string();
     };
     if (const std::string kernel = suffix(".nv.shared."); !kernel.empty()) {
-      kernels[kernel].static_shared = static_cast<int>(s.sh_size);
+      kernels[kernel].static_shared = std::max(static_cast<int>(s.sh_size) - reserved, 0);
     } else if (name == ".nv.info" && symbols != nullptr) {
       ForEachAttribute(elf + s.sh_offset, s.sh_size, [&](uint8_t kind, const uint8_t* at, uint16_t) {
         if (kind != kRegisters) return;
