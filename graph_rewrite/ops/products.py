@@ -5,10 +5,30 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..spec import OpSpec, TensorSpec
-from ._common import APPROXIMATE, BETA, BIAS, EPSILON, GAMMA, ROW_COUNT, WEIGHT, WEIGHT_SCALE, X_SCALE, X_SMOOTH, X, Y
+from ._common import (
+    APPROXIMATE,
+    BETA,
+    BIAS,
+    EPSILON,
+    GAMMA,
+    ROW_COUNT,
+    WEIGHT,
+    WEIGHT_SCALE,
+    X_QUANTIZED,
+    X_ROW_SCALE,
+    X_SCALE,
+    X_SMOOTH,
+    Y_QUANTIZED,
+    Y_SCALE,
+    Y_SMOOTH,
+    Y_ZERO_POINT,
+    X,
+    Y,
+)
 from .activations import ACTIVATION, NONE
 
-QUANTIZED = (WEIGHT_SCALE, X_SMOOTH, X_SCALE)
+QUANTIZED = (WEIGHT_SCALE, X_SMOOTH, X_SCALE, X_QUANTIZED, X_ROW_SCALE)
+QUANTIZED_Y = (Y_ZERO_POINT, Y_SMOOTH)  # of those that normalise, and so have whole rows
 RESIDUAL = TensorSpec("residual", ("...", "N"))
 
 
@@ -21,6 +41,10 @@ def _body(
     weight_scale,
     x_smooth,
     x_scale,
+    x_quantized,
+    x_row_scale,
+    y_zero_point=None,
+    y_smooth=None,
     gamma=None,
     beta=None,
     residual=None,
@@ -32,6 +56,8 @@ def _body(
     added = None if activates else residual
     if weight_scale is None:
         y = d.linear(x, weight, bias, added)
+    elif x_quantized is not None:
+        y = d.linear_of_quantized(x_quantized, x_row_scale, weight, weight_scale, bias, added)
     else:
         y = d.quantized_linear(x, weight, weight_scale, x_smooth, x_scale, bias, added)
     if approximate is not None:
@@ -40,18 +66,23 @@ def _body(
         y = d.activation(y, activation)
     if activates and residual is not None:
         y = d.add(y, residual)
-    return y if gamma is None else d.layer_norm(y, gamma, beta, epsilon)
+    if gamma is None:
+        return y
+    y = d.layer_norm(y, gamma, beta, epsilon)
+    return y if y_zero_point is None else (y, *d.quantize_rows(y, y_zero_point, y_smooth))
 
 
 def _product(name: str, doc: str, *terms: TensorSpec, attributes: tuple = (), by_pass: bool = False) -> OpSpec:
     """An op with `terms` beside x and weight; the optional ones go behind the others."""
-    inputs = tuple(sorted((X, WEIGHT, *terms, ROW_COUNT, *QUANTIZED), key=lambda tensor: tensor.optional))
+    writes = QUANTIZED_Y if GAMMA in terms else ()
+    inputs = tuple(sorted((X, WEIGHT, *terms, ROW_COUNT, *QUANTIZED, *writes), key=lambda tensor: tensor.optional))
 
     def body(d, *values, **settings):
         named = {tensor.name: value for tensor, value in zip(inputs, values, strict=True) if not tensor.packed}
         return _body(d, **named, **settings)
 
-    return OpSpec(name, doc, inputs, (Y,), attributes, body, by_pass)
+    outputs = (Y_QUANTIZED, Y_SCALE) if writes else ()
+    return OpSpec(name, doc, inputs, (Y,), attributes, body, by_pass, outputs)
 
 
 PRODUCTS = (
