@@ -49,10 +49,7 @@ class QuantizedDialect:
         y = self.as_output(y)
         y = y if smooth is None else self.emit("Mul", [y, smooth])
         scaled, scale = self._scaled_rows(y, self.y_type)
-        if self.y_type == INT8:
-            quantized = self.emit("QuantizeLinear", [scaled, self.constant(1.0, np.float32), zero_point])
-        else:
-            quantized = self.emit("Cast", [scaled], to=self.y_type)
+        quantized = self.emit("QuantizeLinear", [scaled, self.constant(1.0, np.float32), zero_point])
         return quantized, self.emit("Squeeze", [scale, self.constant([-1], np.int64)])
 
     def as_output(self, y):

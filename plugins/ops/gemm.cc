@@ -33,14 +33,15 @@ auto SwitchElements(const GemmCall& gemm, Body&& body) {
   });
 }
 
-// Where the workspace has x in 8 bits and its rows' scales: at its beginning. Partial sums come behind `bytes`.
+// Where the workspace has x in 8 bits and its rows' scales, unless x comes so: at its beginning. Partial sums come
+// behind `bytes`.
 struct QuantizedRows {
   size_t scales, bytes;
 };
 
 template <class Elements>
-QuantizedRows QuantizedRowsOf(int64_t m, int64_t k) {
-  if constexpr (!kIsQuantized<Elements>) return {};
+QuantizedRows QuantizedRowsOf(const GemmCall& gemm, int64_t m, int64_t k) {
+  if (!kIsQuantized<Elements> || gemm.x_quantized != nullptr) return {};
   const auto rounded = [](int64_t bytes) { return static_cast<size_t>(kernels::CeilDiv(bytes, 256)) * 256; };
   return {rounded(m * k), rounded(m * k) + rounded(m * static_cast<int64_t>(sizeof(float)))};
 }
@@ -56,10 +57,13 @@ kernels::GemmArguments<Elements> Arguments(const bertfuse_call& call, const Gemm
   a.weight = Data<typename Elements::Weight>(*gemm.weight);
   auto* workspace = static_cast<char*>(call.workspace);
   if constexpr (kIsQuantized<Elements>) {
-    const QuantizedRows rows = QuantizedRowsOf<Elements>(a.m, a.k);
+    const QuantizedRows rows = QuantizedRowsOf<Elements>(gemm, a.m, a.k);
     a.x = reinterpret_cast<const typename Elements::X*>(workspace);
     a.weight_scales = Data<const float>(*gemm.weight_scale);
-    if (workspace != nullptr) {
+    if (gemm.x_quantized != nullptr) {
+      a.x = Data<const typename Elements::X>(*gemm.x_quantized);
+      a.row_scales = Data<const float>(*gemm.x_row_scale);
+    } else if (workspace != nullptr) {
       a.row_scales = reinterpret_cast<const float*>(workspace + rows.scales);
       workspace += rows.bytes;
     }
@@ -72,6 +76,11 @@ kernels::GemmArguments<Elements> Arguments(const bertfuse_call& call, const Gemm
   a.beta = data(gemm.beta);
   a.y = data(gemm.y);
   a.total = data(gemm.total);
+  if (gemm.y_quantized != nullptr) {
+    a.quantized = {gemm.y_quantized->data, Data<float>(*gemm.y_scale),
+                   gemm.y_smooth == nullptr ? nullptr : Data<const float>(*gemm.y_smooth),
+                   gemm.y_quantized->dtype == BERTFUSE_FLOAT8E4M3FN};
+  }
   a.rms = gemm.rms;
   a.gates = gemm.op.gates;
   a.float_partials = reinterpret_cast<float*>(workspace);
@@ -95,7 +104,7 @@ kernels::LayerNormArguments<T> Norm(const kernels::GemmArguments<Elements>& a) {
   kernels::LayerNormArguments<T> norm = {
       nullptr, a.float_partials, 1, a.bias, a.residual, a.gamma, a.beta, a.y, a.m, a.n, a.epsilon, a.activation};
   norm.vectors_are_constant = a.weights_are_constant, norm.packed = a.packed;
-  norm.total = a.total;
+  norm.total = a.total, norm.quantized = a.quantized;
   norm.norm = a.rms ? kernels::NormKind::kRmsNorm : kernels::NormKind::kLayerNorm;
   return norm;
 }
@@ -127,7 +136,7 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmArguments<Elem
   problem.allow_tf32 = a.allow_tf32;
   problem.x_bytes = sizeof(*a.x), problem.y_bytes = sizeof(*a.y);
   problem.fp8 = std::is_same_v<typename Elements::X, __nv_fp8_e4m3>;
-  problem.gates = gemm.op.gates, problem.keeps_total = gemm.op.keeps_total();
+  problem.gates = gemm.op.gates, problem.keeps_total = gemm.op.keeps_total() || gemm.y_quantized != nullptr;
   problem.gelu = gemm.activation != Activation::kNone && !problem.gates;
   if (problem.layer_norm) problem.layer_norm_vector = kernels::LayerNormVector(Norm(a));
   if (gemm.row_count->dtype != BERTFUSE_ABSENT) problem.m = a.packed.expected, problem.capacity = a.m;
@@ -224,7 +233,9 @@ void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProble
   const bool activates = !gate_follows && ActivatesProduct(tactic, a.activation != Activation::kNone);
   if (activates) norm.bias = nullptr, norm.activation = Activation::kNone;
   if (tactic.form == GemmForm::kRounded && !activates) product.bias = nullptr, product.activation = Activation::kNone;
-  if constexpr (kIsQuantized<Elements>) Quantize(call, gemm, a, device);
+  if constexpr (kIsQuantized<Elements>) {
+    if (gemm.x_quantized == nullptr) Quantize(call, gemm, a, device);
+  }
   if (gate_follows) product.y = a.partials;
   CheckCuda(LaunchGemm(tactic, product, device, StreamOf(call)), gemm.op.name);
   if (gate_follows) {
@@ -242,14 +253,14 @@ void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProble
   CheckCuda(kernels::LayerNorm(*tactic.layer_norm, norm, device, StreamOf(call)), gemm.op.name);
 }
 
-// What the workspace must hold for x in 8 bits, and throws NOT_SUPPORTED where 32 bits cannot sum up their products.
+// What the workspace must hold of x in 8 bits, and throws NOT_SUPPORTED where 32 bits cannot sum up their products.
 template <class Elements>
 size_t QuantizedBytes(const GemmCall& gemm, const kernels::GemmArguments<Elements>& a) {
   if (std::is_same_v<typename Elements::X, int8_t> && a.k > kernels::kMaxInt8K) {
     Fail(BERTFUSE_NOT_SUPPORTED, "%s: rows of %lld 8-bit integers are too long, expected %lld at most", gemm.op.name,
          static_cast<long long>(a.k), static_cast<long long>(kernels::kMaxInt8K));
   }
-  return QuantizedRowsOf<Elements>(a.m, a.k).bytes;
+  return QuantizedRowsOf<Elements>(gemm, a.m, a.k).bytes;
 }
 
 // The kernels of products without a gate have GELU alone: Activations in kernels/activation.cuh.

@@ -45,7 +45,8 @@ struct GemmProblem {
   bool biased = true;                       // a bias is added before the product is rounded, or an activation computed
   bool gelu = false;                        // among the epilogue's steps
   bool gates = false;                       // n is of a gate and what it multiplies: y has half as many columns
-  bool keeps_total = false;                 // what is normalised is an output, too, and the norm a launch of its own
+  // What is normalised is an output, too, or y in 8 bits: the norm has a launch of its own.
+  bool keeps_total = false;
   int layer_norm_vector = 8;  // elements that LayerNorm's kernel reads at a time (kernels::LayerNormVector())
   bool allow_tf32 = false;    // float32 operands may be rounded
   kernels::cublaslt::Algorithms cublaslt = {};  // some where backends has kCublasLt
