@@ -13,7 +13,9 @@ from bertfuse.errors import FusionError
 
 from . import functions
 from .dialect.quantized import FLOAT8, INT8, LARGEST, NUMPY, SMALLEST
+from .fused_nodes import fused_nodes, input_of, set_inputs
 from .ops import OPS
+from .quantized_results import write_results
 from .spec import DOMAIN, DTYPE_VARIABLES, QUANTIZED_KEY, OpSpec, TensorSpec
 from .weights import Weight
 
@@ -45,10 +47,14 @@ class Layer:
 
 @dataclass(frozen=True)
 class LayerScales:
-    """How a layer is quantised: what x's columns are multiplied with, and one scale for x, or None: one per row."""
+    """How a layer is quantised: what x's columns are multiplied with, and one scale for x, or None: one per row.
+
+    `written_scale` is what an op without whole rows writes x with, where results are written in 8 bits.
+    """
 
     smooth: np.ndarray | None = None
     x_scale: float | None = None
+    written_scale: float | None = None
 
 
 def foreign_operators(model: onnx.ModelProto) -> list[str]:
@@ -58,7 +64,7 @@ def foreign_operators(model: onnx.ModelProto) -> list[str]:
 
 def is_quantized(model: onnx.ModelProto) -> bool:
     """Whether one of the fused nodes has a quantised weight."""
-    return any(_given(node, "W") for node in _fused(model))
+    return any(_given(node, "W") for node in fused_nodes(model))
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,7 @@ class QuantizedWeights:
 
 def quantized_weights(model: onnx.ModelProto) -> QuantizedWeights | None:
     """None where the model has none."""
-    weighted = [node for node in _fused(model) if _weight_of(OPS[node.op_type]) is not None]
+    weighted = [node for node in fused_nodes(model) if _weight_of(OPS[node.op_type]) is not None]
     count = sum(_given(node, "W") for node in weighted)
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     return QuantizedWeights(metadata.get(QUANTIZED_KEY, "quantised"), count, len(weighted)) if count else None
@@ -97,8 +103,8 @@ def find_layers(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> list[L
         if node.domain != DOMAIN or node.op_type not in OPS:
             continue
         spec = OPS[node.op_type]
-        weight = _name_of(node, spec, _weight_of(spec))
-        if weight is None or len(shapes.get(weight, ())) != 2 or 0 in shapes[weight]:
+        weight = "" if _weight_of(spec) is None else input_of(node, spec, _weight_of(spec).name)
+        if not weight or len(shapes.get(weight, ())) != 2 or 0 in shapes[weight]:
             continue
         name = node.name or node.output[0]
         name = name if name not in names else node.output[0]
@@ -129,6 +135,11 @@ def check_type(model: onnx.ModelProto, to: str) -> None:
         raise FusionError(f"has opset {opset}, and fp8 takes {_FLOAT8_OPSET}: export it with --opset {_FLOAT8_OPSET}")
 
 
+def is_half(model: onnx.ModelProto) -> bool:
+    """Whether all floats of the fused nodes are of 16 bits."""
+    return all(data_type != TensorProto.FLOAT for data_type in _element_types(model).values())
+
+
 def type_of(layer: Layer, to: str = "int8") -> int:
     """What its weight becomes. Tables of words are read, not multiplied: integers keep more of them in 8 bits."""
     return TYPES[to] if layer.x else INT8
@@ -153,11 +164,13 @@ def quantize(
     layers: Sequence[Layer],
     scales: Mapping[str, LayerScales],
     to: str = "int8",
+    results: bool = False,
 ) -> tuple[onnx.ModelProto, dict[str, Weight]]:
     """A copy of a fused skeleton, with its weights, in which the layers that `scales` names are quantised.
 
     A weight that two layers share (word embeddings and the vocabulary's product) is written once for each smoothing and
-    type. Raises FusionError as check_type() does.
+    type. With `results` the ops before products write in 8 bits what these read (write_results()). Raises FusionError
+    as check_type() does.
     """
     check_type(model, to)
     made, kept = onnx.ModelProto(), dict(weights)
@@ -187,7 +200,11 @@ def quantize(
         if chosen.x_scale is not None:
             names["x_scale"] = f"{stem}_x_scale"
             made.graph.initializer.append(numpy_helper.from_array(np.float32(chosen.x_scale), names["x_scale"]))
-        _set_inputs(node, spec, names)
+        set_inputs(node, spec, names)
+    if results:
+        chosen = {layer.x: scales[layer.name] for layer in layers if layer.name in scales and layer.x}
+        by_tensor = {x: of.x_scale or of.written_scale for x, of in chosen.items()}
+        write_results(made, {x: scale for x, scale in by_tensor.items() if scale is not None})
     _drop_unused(made, kept)
     metadata = {entry.key: entry.value for entry in made.metadata_props} | {QUANTIZED_KEY: to}
     helper.set_model_props(made, metadata)
@@ -195,7 +212,7 @@ def quantize(
         ours = [function for function in made.functions if function.domain == DOMAIN]
         for function in ours:
             made.functions.remove(function)
-        for node in _fused(made):
+        for node in fused_nodes(made):
             node.ClearField("overload")
         functions.attach(made, types)
     return made, kept
@@ -216,15 +233,11 @@ def _element_types(model: onnx.ModelProto) -> dict[str, int]:
     types = {value.name: value.type.tensor_type.elem_type for value in declared}
     types |= {tensor.name: tensor.data_type for tensor in model.graph.initializer}
     found = {}
-    for node in _fused(model):
+    for node in fused_nodes(model):
         names = [name for t, name in zip(OPS[node.op_type].inputs, node.input, strict=False) if t.is_float and name]
         given = [types[name] for name in (*names, *node.output) if types.get(name) in floats]
         found[node.output[0]] = given[0] if given else TensorProto.FLOAT
     return found
-
-
-def _fused(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    return [node for node in model.graph.node if node.domain == DOMAIN and node.op_type in OPS]
 
 
 def _weight_of(spec: OpSpec) -> TensorSpec | None:
@@ -235,23 +248,11 @@ def _scales_of(spec: OpSpec) -> TensorSpec:
     return next(tensor for tensor in spec.inputs if tensor.scales == _weight_of(spec).name)
 
 
-def _name_of(node: onnx.NodeProto, spec: OpSpec, tensor: TensorSpec | None) -> str | None:
-    place = len(node.input) if tensor is None else spec.input_index(tensor.name)
-    return node.input[place] if place < len(node.input) and node.input[place] else None
-
-
 def _given(node: onnx.NodeProto, variable: str) -> bool:
     """Whether the scales of the node's tensor of that dtype variable are given."""
     spec = OPS[node.op_type]
     scaled = {tensor.name for tensor in spec.inputs if tensor.dtype == variable}
-    return any(_name_of(node, spec, tensor) for tensor in spec.inputs if tensor.scales in scaled)
-
-
-def _set_inputs(node: onnx.NodeProto, spec: OpSpec, names: Mapping[str, str]) -> None:
-    for tensor, name in names.items():
-        place = spec.input_index(tensor)
-        node.input.extend([""] * (place + 1 - len(node.input)))
-        node.input[place] = name
+    return any(input_of(node, spec, tensor.name) for tensor in spec.inputs if tensor.scales in scaled)
 
 
 def _drop_unused(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:

@@ -44,10 +44,14 @@ class QuantizedDialect:
         scale = self._unsqueeze(row_scale, [-1])
         return self._scaled_product(self._product(x, weight), scale, weight_scale, bias, residual)
 
-    def quantize_rows(self, y, zero_point, smooth):
+    def quantize_rows(self, y, zero_point, smooth, scale=None):
         """y [..., N], float32, as the outputs' type rounds it: in 8 bits, and each row's scale [...]."""
         y = self.as_output(y)
         y = y if smooth is None else self.emit("Mul", [y, smooth])
+        if scale is not None:
+            scaled = self.emit("Mul", [y, self.emit("Div", [self.constant(1.0, np.float32), scale])])
+            quantized = self.emit("QuantizeLinear", [scaled, self.constant(1.0, np.float32), zero_point])
+            return quantized, self.emit("Expand", [scale, self._axes(y, 0, -1)])
         scaled, scale = self._scaled_rows(y, self.y_type)
         quantized = self.emit("QuantizeLinear", [scaled, self.constant(1.0, np.float32), zero_point])
         return quantized, self.emit("Squeeze", [scale, self.constant([-1], np.int64)])
@@ -109,7 +113,12 @@ class QuantizedReference:
         y = y if residual is None else y + residual
         return y if bias is None else y + bias
 
-    def quantize_rows(self, y, zero_point, smooth):
+    def quantize_rows(self, y, zero_point, smooth, scale=None):
+        if scale is not None:
+            with np.errstate(all="ignore"):
+                y = np.asarray(y, np.float32) * (np.float32(1) if smooth is None else np.float32(smooth))
+                y = y * (np.float32(1) / np.float32(scale))
+            return quantized_rows(y, zero_point.dtype, scale=1.0)[0], np.broadcast_to(scale, y.shape[:-1])
         quantized, scale = quantized_rows(y, zero_point.dtype, smooth)
         return quantized, scale[..., 0]
 

@@ -21,6 +21,7 @@ from ._common import (
     Y_QUANTIZED,
     Y_SCALE,
     Y_SMOOTH,
+    Y_TENSOR_SCALE,
     Y_ZERO_POINT,
     X,
     Y,
@@ -29,6 +30,7 @@ from .activations import ACTIVATION, NONE
 
 QUANTIZED = (WEIGHT_SCALE, X_SMOOTH, X_SCALE, X_QUANTIZED, X_ROW_SCALE)
 QUANTIZED_Y = (Y_ZERO_POINT, Y_SMOOTH)  # of those that normalise, and so have whole rows
+QUANTIZED_BY_TENSOR = (replace(Y_ZERO_POINT, needs="y_tensor_scale"), Y_SMOOTH, Y_TENSOR_SCALE)
 RESIDUAL = TensorSpec("residual", ("...", "N"))
 
 
@@ -45,6 +47,7 @@ def _body(
     x_row_scale,
     y_zero_point=None,
     y_smooth=None,
+    y_tensor_scale=None,
     gamma=None,
     beta=None,
     residual=None,
@@ -66,15 +69,13 @@ def _body(
         y = d.activation(y, activation)
     if activates and residual is not None:
         y = d.add(y, residual)
-    if gamma is None:
-        return y
-    y = d.layer_norm(y, gamma, beta, epsilon)
-    return y if y_zero_point is None else (y, *d.quantize_rows(y, y_zero_point, y_smooth))
+    y = y if gamma is None else d.layer_norm(y, gamma, beta, epsilon)
+    return y if y_zero_point is None else (y, *d.quantize_rows(y, y_zero_point, y_smooth, y_tensor_scale))
 
 
 def _product(name: str, doc: str, *terms: TensorSpec, attributes: tuple = (), by_pass: bool = False) -> OpSpec:
     """An op with `terms` beside x and weight; the optional ones go behind the others."""
-    writes = QUANTIZED_Y if GAMMA in terms else ()
+    writes = QUANTIZED_Y if GAMMA in terms else QUANTIZED_BY_TENSOR if APPROXIMATE in attributes else ()
     inputs = tuple(sorted((X, WEIGHT, *terms, ROW_COUNT, *QUANTIZED, *writes), key=lambda tensor: tensor.optional))
 
     def body(d, *values, **settings):

@@ -18,7 +18,7 @@ namespace bertfuse {
 struct GemmOp {
   const char* name;
   int x, weight, bias, residual, gamma, beta, weight_scale, x_smooth, x_scale, x_quantized, x_row_scale, y_smooth,
-      row_count;
+      y_tensor_scale, row_count;
   int y, total, y_quantized, y_scale;
   int epsilon, activation, approximate, norm;
   bool gates;  // weight has rows for two factors, each of y's columns: the gate's come first
@@ -55,6 +55,7 @@ constexpr GemmOp GemmOpOf(const OpDef& op) {
           input("x_quantized"),
           input("x_row_scale"),
           input("y_smooth"),
+          input("y_tensor_scale"),
           input("row_count"),
           output("y"),
           output("total"),
@@ -101,7 +102,7 @@ inline const char* NameOf(Activation activation) {
 struct GemmCall {
   GemmOp op;
   const bertfuse_tensor *x, *weight, *bias, *residual, *gamma, *beta, *weight_scale, *x_smooth, *x_scale, *x_quantized,
-      *x_row_scale, *y_smooth, *row_count, *y, *total, *y_quantized, *y_scale;
+      *x_row_scale, *y_smooth, *y_tensor_scale, *row_count, *y, *total, *y_quantized, *y_scale;
   float epsilon;
   Activation activation;
   bool rms;  // the norm is RMSNorm, not LayerNorm
@@ -116,6 +117,7 @@ struct GemmCall {
     gamma = input(op.gamma), beta = rms ? nullptr : input(op.beta);
     weight_scale = input(op.weight_scale), x_smooth = input(op.x_smooth), x_scale = input(op.x_scale);
     x_quantized = input(op.x_quantized), x_row_scale = input(op.x_row_scale), y_smooth = input(op.y_smooth);
+    y_tensor_scale = input(op.y_tensor_scale);
     row_count = &call.inputs[op.row_count];
     const auto output = [&](int place) {
       return place >= 0 && place < call.num_outputs ? &call.outputs[place] : nullptr;

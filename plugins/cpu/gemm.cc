@@ -190,7 +190,7 @@ void RunWithQuantized(const bertfuse_call& call) {
   RunAnyFloat(call, kFloat32<Op>);
   if constexpr (kGemmOp<Op>.y_quantized >= 0) {
     const GemmCall gemm(call, kGemmOp<Op>);
-    QuantizeResult<Op>(call, RealRows(Op::kName, *gemm.row_count, gemm.rows()));
+    QuantizeResult<Op>(call, RealRows(Op::kName, *gemm.row_count, gemm.rows()), DataOf(gemm.y_tensor_scale));
   }
 }
 

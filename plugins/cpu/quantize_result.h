@@ -23,9 +23,9 @@ inline uint8_t Float8Bits(float x) {
 }
 
 // Rows of y by the rule of graph_rewrite/dialect/quantized.py, from y as it was rounded to its type. `Op` has the
-// outputs y, y_quantized and y_scale and the input y_smooth.
+// outputs y, y_quantized and y_scale and the input y_smooth. `given`: one scale for all rows; null: each has its own.
 template <class Op>
-void QuantizeResult(const bertfuse_call& call, int64_t rows) {
+void QuantizeResult(const bertfuse_call& call, int64_t rows, const float* given = nullptr) {
   if (call.num_outputs <= Op::Out::y_quantized) return;
   const bertfuse_tensor &y = call.outputs[Op::Out::y], &to = call.outputs[Op::Out::y_quantized],
                         &smooth = call.inputs[Op::In::y_smooth];
@@ -53,7 +53,7 @@ void QuantizeResult(const bertfuse_call& call, int64_t rows) {
       };
       float largest = 0, total = 0;
       for_each([&](int64_t, float v) { largest = std::max(largest, std::fabs(v)), total += std::fabs(v); });
-      const float bounded = std::max(largest, 1e-30f), inverse = most / bounded;
+      const float bounded = std::max(largest, 1e-30f), inverse = given == nullptr ? most / bounded : 1.0f / *given;
       for_each([&](int64_t at, float v) {
         if (integers) {
           const float whole = std::nearbyint(v * inverse);
@@ -63,7 +63,7 @@ void QuantizeResult(const bertfuse_call& call, int64_t rows) {
           static_cast<uint8_t*>(to.data)[at] = Float8Bits(RoundedToFloat8(v * inverse));
         }
       });
-      scales[row] = bounded / most + (total - total);
+      scales[row] = given == nullptr ? bounded / most + (total - total) : *given;
     }
   });
 }

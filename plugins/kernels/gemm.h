@@ -82,7 +82,7 @@ struct GemmArguments {
   // Given: gets the sum that is normalised. Then the norm has a launch of its own, may be RMSNorm, and beta null.
   Y* total;
   bool rms;
-  QuantizedResult quantized;  // of a norm that has a launch of its own
+  QuantizedResult quantized;  // of a norm that has a launch of its own, or in place of y (GemmSm90Quantizing)
   // kComplete: y[m, n / 2] = activation(product + bias of the first n / 2 columns) * (the same of the others).
   bool gates;
 };

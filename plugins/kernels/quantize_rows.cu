@@ -84,9 +84,10 @@ __global__ void __launch_bounds__(32 * kWarps) QuantizeRowsKernel(QuantizeRowsAr
       scale = largest / kLargestQuantized<Quantized> + (total - total);
     } else {
       scale = *a.scale;
+      const float inverse = 1.0f / scale;
       row.ForEach([&](int64_t column, float (&values)[kVector]) {
 #pragma unroll
-        for (float& value : values) value /= scale;
+        for (float& value : values) value = a.by_inverse ? value * inverse : value / scale;
         *reinterpret_cast<Pack<Quantized, kVector>*>(to + column) = Rounded<Quantized>(values);
       });
     }

@@ -79,7 +79,8 @@ kernels::GemmArguments<Elements> Arguments(const bertfuse_call& call, const Gemm
   if (gemm.y_quantized != nullptr) {
     a.quantized = {gemm.y_quantized->data, Data<float>(*gemm.y_scale),
                    gemm.y_smooth == nullptr ? nullptr : Data<const float>(*gemm.y_smooth),
-                   gemm.y_quantized->dtype == BERTFUSE_FLOAT8E4M3FN};
+                   gemm.y_quantized->dtype == BERTFUSE_FLOAT8E4M3FN,
+                   gemm.y_tensor_scale == nullptr ? nullptr : Data<const float>(*gemm.y_tensor_scale)};
   }
   a.rms = gemm.rms;
   a.gates = gemm.op.gates;
@@ -136,7 +137,10 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmArguments<Elem
   problem.allow_tf32 = a.allow_tf32;
   problem.x_bytes = sizeof(*a.x), problem.y_bytes = sizeof(*a.y);
   problem.fp8 = std::is_same_v<typename Elements::X, __nv_fp8_e4m3>;
-  problem.gates = gemm.op.gates, problem.keeps_total = gemm.op.keeps_total() || gemm.y_quantized != nullptr;
+  problem.gates = gemm.op.gates, problem.keeps_total = gemm.op.keeps_total() || (problem.layer_norm && gemm.y_quantized != nullptr);
+  problem.quantizes = kIsQuantized<Elements> && !problem.layer_norm && gemm.y_quantized != nullptr &&
+                      gemm.y_quantized->dtype == gemm.weight->dtype && kernels::IsAligned(gemm.y_quantized->data, 8) &&
+                      kernels::IsAligned(a.quantized.smooth, 16);
   problem.gelu = gemm.activation != Activation::kNone && !problem.gates;
   if (problem.layer_norm) problem.layer_norm_vector = kernels::LayerNormVector(Norm(a));
   if (gemm.row_count->dtype != BERTFUSE_ABSENT) problem.m = a.packed.expected, problem.capacity = a.m;
@@ -210,6 +214,15 @@ void Quantize(const bertfuse_call& call, const GemmCall& gemm, const kernels::Ge
   CheckCuda(kernels::QuantizeRows(rows, device, StreamOf(call)), gemm.op.name);
 }
 
+// y, which the product has left in its own type, in 8 bits.
+template <class Quantized, class T>
+void QuantizeResult(const bertfuse_call& call, const char* op, const kernels::QuantizedResult& to, const T* y,
+                    int64_t rows, int64_t columns, const kernels::PackedRows& packed, const kernels::Device& device) {
+  const kernels::QuantizeRowsArguments<T, Quantized> a = {
+      y, to.smooth, to.scale, static_cast<Quantized*>(to.rows), to.scales, rows, columns, packed, true};
+  CheckCuda(kernels::QuantizeRows(a, device, StreamOf(call)), op);
+}
+
 template <class Elements>
 void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProblem& problem, const GemmTactic& tactic,
                kernels::GemmArguments<Elements> a, const kernels::Device& device) {
@@ -237,11 +250,18 @@ void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProble
     if (gemm.x_quantized == nullptr) Quantize(call, gemm, a, device);
   }
   if (gate_follows) product.y = a.partials;
+  const bool quantizes_later = a.gamma == nullptr && a.quantized.rows != nullptr && !WritesQuantized(problem, tactic);
+  if (quantizes_later) product.quantized = {};
   CheckCuda(LaunchGemm(tactic, product, device, StreamOf(call)), gemm.op.name);
   if (gate_follows) {
     const kernels::GateArguments<T> gate = {a.partials, a.bias, a.y, a.m, a.n / 2, a.activation, a.weights_are_constant,
                                             a.packed};
     CheckCuda(kernels::Gate(gate, device, StreamOf(call)), gemm.op.name);
+  }
+  if (quantizes_later && a.quantized.floats) {
+    QuantizeResult<__nv_fp8_e4m3>(call, gemm.op.name, a.quantized, a.y, a.m, a.n, a.packed, device);
+  } else if (quantizes_later) {
+    QuantizeResult<int8_t>(call, gemm.op.name, a.quantized, a.y, a.m, a.n, a.packed, device);
   }
   if (!tactic.layer_norm) return;
   norm.splits = tactic.tile.splits;

@@ -14,7 +14,7 @@ import numpy as np
 from bertfuse.errors import BertfuseError, FusionError
 from bertfuse.files import check_target
 from bertfuse.graph_rewrite import fuse_file, quantization
-from bertfuse.graph_rewrite.dialect.quantized import LARGEST, NUMPY, quantized_rows
+from bertfuse.graph_rewrite.dialect.quantized import FLOAT8, LARGEST, NUMPY, quantized_rows
 from bertfuse.graph_rewrite.io import open_model, write
 from bertfuse.graph_rewrite.quantization import Layer, LayerScales
 from bertfuse.graph_rewrite.spec import DOMAIN
@@ -29,6 +29,12 @@ ACTIVATIONS = ("token", "tensor")
 # real weights, 500 sentences, least cosine to float32: 0.9905 without, 0.9951, 0.9970 and 0.9964 with 0.3, 0.5 and 0.7.
 SMOOTHING = 0.5
 _BATCH = 16
+# Whether half-precision models write results in 8 bits (quantize()'s `results`) unless told otherwise: not before a GPU
+# has shown that it is faster.
+WRITES_RESULTS = False
+# 8-bit floats keep as many digits of small numbers as of large ones: what a text has beyond the calibration data's
+# largest number is not cut off.
+_HEADROOM = 2.0
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,7 @@ def quantize(
     activations: str = "token",
     keep: Collection[str] = (),
     min_cosine: float | None = None,
+    results: bool | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Quantized:
     """Writes the model at `source` (a file, or the folder that holds it) with 8-bit weights to the file `target`.
@@ -98,6 +105,9 @@ def quantize(
         keep: names of layers, or of ops, that stay in float.
         min_cosine: keeps the layers with the largest errors in float, as few as that takes for this least cosine
             between the two models' answers.
+        results: whether ops write in 8 bits what the next product reads, on GPUs in place of a kernel between them.
+            Numbers are the same, but those of FusedGemmGelu, whose 8-bit floats have one scale for the tensor then.
+            None: as WRITES_RESULTS says of half-precision models, else not.
 
     Raises BertfuseError: a model, data or options that cannot be used, or a cosine that no quantised layer allows.
     """
@@ -115,7 +125,9 @@ def quantize(
             raise BertfuseError(f"{source}: {error}") from error
         kept = _kept(layers, keep)
         learn, test = _feeds(calibration, source, fused)
-        trial = _Trial(fused, skeleton, weights, layers, Path(scratch), to)
+        if results is None:
+            results = WRITES_RESULTS and quantization.is_half(skeleton)
+        trial = _Trial(fused, skeleton, weights, layers, Path(scratch), to, results)
         if learn:
             say(f"Calibrating with {sum(len(next(iter(feed.values()))) for feed in learn)} texts")
             names = list(dict.fromkeys(layer.x for layer in layers if layer.x))
@@ -249,6 +261,7 @@ class _Trial:
     layers: list[Layer]
     scratch: Path
     to: str = "int8"
+    results: bool = False
     inputs: dict[str, LayerInput] = field(default_factory=dict)
     scales: dict[str, LayerScales] = field(default_factory=dict)
 
@@ -259,15 +272,17 @@ class _Trial:
         given = self.inputs.get(layer.x)
         smooth = None if given is None else _smoothing(given.magnitudes, np.abs(weight).max(axis=0))
         x_scale = None
+        largest = 0.0 if given is None else float((given.magnitudes * smooth).max())
         if given is not None and activations == "tensor":
-            largest = float((given.magnitudes * smooth).max())
             if not largest:
                 raise BertfuseError(
                     f"{self.fused}: layer '{layer.name}': its input is 0 for all calibration data, from which no scale "
                     "follows; give other texts"
                 )
             x_scale = largest / LARGEST[data_type]
-        self.scales[layer.name] = LayerScales(smooth, x_scale)
+        floats = data_type == FLOAT8 and largest > 0
+        written = _HEADROOM * largest / LARGEST[FLOAT8] if floats else None
+        self.scales[layer.name] = LayerScales(smooth, x_scale, written)
         smoothed = weight if smooth is None else weight / smooth[None, :]
         by_row = quantization.row_scales(smoothed, data_type)
         restored = quantization.rounded(smoothed, by_row, data_type).astype(np.float32) * by_row[:, None]
@@ -281,7 +296,7 @@ class _Trial:
 
     def model(self, chosen: Collection[str]) -> tuple[Any, dict[str, Any]]:
         scales = {name: self.scales[name] for name in chosen}
-        return quantization.quantize(self.skeleton, self.weights, self.layers, scales, self.to)
+        return quantization.quantize(self.skeleton, self.weights, self.layers, scales, self.to, self.results)
 
     def search(
         self,

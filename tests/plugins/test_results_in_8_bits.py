@@ -21,9 +21,19 @@ def _writers(weight_type: np.dtype) -> list[Case]:
     cases = []
     for seed in _seeds():
         case = embedding(seed) if seed % 4 == 0 else product(seed, weight_type)
-        if "LayerNorm" in case.op:
+        if case.op != "FusedGemm":
             cases.append(writing(case))
     return cases
+
+
+def _rule(case: Case, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """y, as it came out, in 8 bits, and the rows' scales [..., 1]."""
+    dtype, smooth, scale = (case.inputs.get(name) for name in ("y_zero_point", "y_smooth", "y_tensor_scale"))
+    if scale is None:
+        return quantized_rows(y, dtype.dtype, smooth)
+    with np.errstate(all="ignore"):
+        scaled = y.astype(np.float32) * (1 if smooth is None else smooth) * (np.float32(1) / scale)
+    return quantized_rows(scaled, dtype.dtype, scale=1.0)[0], np.full((*y.shape[:-1], 1), np.float64(scale))
 
 
 def _check_written(case: Case, runner: onnxruntime.InferenceSession) -> None:
@@ -37,13 +47,15 @@ def _check_written(case: Case, runner: onnxruntime.InferenceSession) -> None:
     with np.errstate(all="ignore"):
         wrong = np.abs(y - wanted[0]) > size * (tolerance.atol + tolerance.rtol * np.abs(wanted[0]))
     assert not (wrong & finite).any(), f"{case}: {y[wrong & finite][:3]}, expected {wanted[0][wrong & finite][:3]}"
-    numbers, scales = quantized_rows(y, case.inputs["y_zero_point"].dtype, case.inputs["y_smooth"])
+    numbers, scales = _rule(case, y)
     assert np.array_equal(np.isnan(scale), np.isnan(scales[..., 0])), case
     there = ~np.isnan(scale)
     # (Vectorised reductions of a row may round its sum of magnitudes otherwise; its largest is exact.)
     np.testing.assert_array_equal(scale[there], scales[..., 0][there].astype(np.float32), err_msg=str(case))
     found, expected = quantized.astype(np.float32)[there], numbers.astype(np.float32)[there]
-    np.testing.assert_array_equal(found, expected, err_msg=str(case))
+    # Of a NaN in a row with a given scale an integer is nothing in particular in bodies, and 0 in kernels.
+    there = ~np.isnan(y.astype(np.float32)[~np.isnan(scale)])
+    np.testing.assert_array_equal(found[there], expected[there], err_msg=str(case))
 
 
 @pytest.mark.parametrize("weight_type", [INT8, FLOAT8])
@@ -82,7 +94,7 @@ def test_what_does_not_fit(library: Path) -> None:
     _fails(Case(case.op, "", without, {}, case.dtype), library, "'x_quantized' is int8, and its scales 'x_row_scale'")
     other = {**case.inputs, "x_quantized": case.inputs["x_quantized"].astype(FLOAT8)}
     _fails(Case(case.op, "", other, {}, case.dtype), library, "no kernel def matches")
-    case = next(c for c in _writers(INT8) if c.op != "EmbedLayerNorm" and c.inputs["x"].size)
+    case = next(c for c in _writers(INT8) if "gamma" in c.inputs and "x" in c.inputs and c.inputs["x"].size)
     rows = {**case.inputs, "y_smooth": np.ones((2, len(case.inputs["gamma"])), np.float32)}
     shape = (*case.inputs["x"].shape[:-1], len(case.inputs["weight"]))
     with pytest.raises(Exception, match="'y_smooth' has 2 rows, expected 1"):
