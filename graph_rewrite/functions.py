@@ -121,6 +121,7 @@ def _signature(node: onnx.NodeProto, data_type: int, sizes: dict[str, int], type
         for a in node.attribute
         if a.type == onnx.AttributeProto.STRING and any(a.name == s.name for s in spec.attributes)
     )
+
     def quantized_type(variable: str) -> int:
         name = next((name for t, name in zip(spec.inputs, node.input, strict=False) if t.dtype == variable), "")
         return types[name] if types.get(name) in LARGEST else 0

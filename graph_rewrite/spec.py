@@ -179,8 +179,8 @@ class OpSpec:
     """One op: everything else (pattern, ONNX function, C++ table, test oracle) is derived from this.
 
     `body(dialect, *inputs, **attributes)` computes the outputs with the few ops of `graph_rewrite.dialect`; an absent
-    optional input is None. `quantized_outputs`, in a node behind the others, are all optional. Fusion does not look for an op that is `by_pass`: normalising or a pass writes it beside
-    others.
+    optional input is None. `quantized_outputs`, in a node behind the others, are all optional. Fusion does not look for
+    an op that is `by_pass`: normalising or a pass writes it beside others.
     """
 
     name: str

@@ -64,7 +64,9 @@ Y_SMOOTH = TensorSpec(
 )
 # Of an op without whole rows: y times its inverse is rounded, and it is each row's scale. Then y itself may be left
 # unwritten.
-Y_TENSOR_SCALE = TensorSpec("y_tensor_scale", (), dtype="S", optional=True, constant=True, needs="y_zero_point", quantized=True)
+Y_TENSOR_SCALE = TensorSpec(
+    "y_tensor_scale", (), dtype="S", optional=True, constant=True, needs="y_zero_point", quantized=True
+)
 Y_QUANTIZED = TensorSpec("y_quantized", ("...", "N"), dtype="Q", optional=True, needs="y_zero_point")
 Y_SCALE = TensorSpec("y_scale", ("...",), dtype="S", optional=True, needs="y_zero_point", doc="of each row")
 CU_SEQLENS = TensorSpec(

@@ -40,11 +40,11 @@ struct TensorDef {
   Variable dtype;
   bool optional;
   bool constant;
-  bool leading;  // any number of axes before `axes`, the same in every tensor that has them
-  bool packed;   // given where the op's rows are packed
+  bool leading;    // any number of axes before `axes`, the same in every tensor that has them
+  bool packed;     // given where the op's rows are packed
   bool quantized;  // given in the op's quantised form alone
-  int needs;     // the input that must be there if this one is, or -1
-  int scales;    // the input whose scales it holds, or -1
+  int needs;       // the input that must be there if this one is, or -1
+  int scales;      // the input whose scales it holds, or -1
   const AxisDef* axes;
   int num_axes;
 };

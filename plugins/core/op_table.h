@@ -140,7 +140,7 @@ int NumOutputs(const OpDef& op, const bertfuse_tensor* inputs);
 // Fills in dtype, rank and shape of every output, and checks attributes and inputs on the way as Validate does; `data`
 // is left alone. `outputs` has NumOutputs() elements, which are returned.
 int InferOutputs(const OpDef& op, const bertfuse_tensor* inputs, const bertfuse_value* attributes,
-                  bertfuse_tensor* outputs);
+                 bertfuse_tensor* outputs);
 
 // The elements of a tensor: the product of its shape.
 int64_t NumElements(const bertfuse_tensor& tensor);

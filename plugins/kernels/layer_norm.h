@@ -82,8 +82,7 @@ template <class T>
 int LayerNormVector(const LayerNormArguments<T>& a) {
   const auto aligned = [&](int elements) {
     const auto all = [&](const auto*... data) { return (IsAligned(data, elements * sizeof(T)) && ...); };
-    return a.columns % elements == 0 &&
-           all(a.product, a.partials, a.bias, a.residual, a.gamma, a.beta, a.y, a.total) &&
+    return a.columns % elements == 0 && all(a.product, a.partials, a.bias, a.residual, a.gamma, a.beta, a.y, a.total) &&
            IsAligned(a.quantized.rows, elements) && IsAligned(a.quantized.smooth, 4 * sizeof(float));
   };
   if (!IsAligned(a.float_partials, 4 * sizeof(float)) || !aligned(4)) return 1;

@@ -9,7 +9,7 @@ cudaError_t QuantizingLayerNorm(LayerNormKernel kernel, const LayerNormArguments
   return LaunchNorm<norms::WithQuantized<norms::LayerNorm>>(kernel, a, device, stream);
 }
 
-#define BERTFUSE_INSTANTIATE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE)                                             \
+#define BERTFUSE_INSTANTIATE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE)                                    \
   template cudaError_t QuantizingLayerNorm(LayerNormKernel, const LayerNormArguments<TYPE>&, const Device&, \
                                            cudaStream_t);
 BERTFUSE_FLOAT_DTYPES(BERTFUSE_INSTANTIATE)

@@ -109,9 +109,8 @@ __device__ __forceinline__ void NormalizeAndStore(const RowSlice<kVector, kChunk
     if (lane < warps) magnitudes = {scratch[lane].x, scratch[lane].y};
     if (y == nullptr) return;
     const QuantizedRow quantized(to, magnitudes.OfWarp());
-    ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int column) {
-      quantized.Store(at * columns + column, rounded.value[chunk]);
-    });
+    ForEachChunk<kVector, kChunks>(
+        columns, [&](int chunk, int column) { quantized.Store(at * columns + column, rounded.value[chunk]); });
     if (threadIdx.x == 0) to.scales[at] = quantized.scale();
   }
 }

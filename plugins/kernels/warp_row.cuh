@@ -71,8 +71,8 @@ struct WarpRow {
 template <class Norm, class T, int kChunks, int kRows, class LoadNext, class AddMore>
 __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[kRows], int columns, float epsilon,
                                              const WarpRow<T, kChunks>& gamma, const WarpRow<T, kChunks>& beta, T* y,
-                                             LoadNext&& load_next, AddMore&& add_more,
-                                             const QuantizedResult& to = {}, int64_t at = 0) {
+                                             LoadNext&& load_next, AddMore&& add_more, const QuantizedResult& to = {},
+                                             int64_t at = 0) {
   using Row = WarpRow<T, kChunks>;
   float2 value[kChunks][4];
 #pragma unroll
@@ -115,7 +115,7 @@ __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[k
     }
     *reinterpret_cast<typename Row::Chunk*>(y + Row::Column(i)) = out;
     if constexpr (Norm::kQuantizes) {
-      float(&rounded)[8] = reinterpret_cast<float(&)[8]>(value[i]);
+      float (&rounded)[8] = reinterpret_cast<float (&)[8]>(value[i]);
       Smoothed(reinterpret_cast<const Pack<T, 8>&>(out), to.smooth, Row::Column(i), rounded);
 #pragma unroll
       for (float element : rounded) magnitudes.Add(element);
@@ -126,7 +126,7 @@ __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[k
 #pragma unroll
     for (int i = 0; i < kChunks; ++i) {
       if (Row::Column(i) >= columns) break;
-      quantized.Store(at * columns + Row::Column(i), reinterpret_cast<const float(&)[8]>(value[i]));
+      quantized.Store(at * columns + Row::Column(i), reinterpret_cast<const float (&)[8]>(value[i]));
     }
     if (threadIdx.x % 32 == 0) to.scales[at] = quantized.scale();
   }

@@ -1,7 +1,7 @@
 #include "kernels/embed_layer_norm.h"
 
-#include "kernels/quantize_rows.h"
 #include "core/op_table.h"
+#include "kernels/quantize_rows.h"
 #include "op_table.generated.h"
 #include "ops/call.h"
 #include "ops/packed_rows.h"

@@ -137,7 +137,8 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmArguments<Elem
   problem.allow_tf32 = a.allow_tf32;
   problem.x_bytes = sizeof(*a.x), problem.y_bytes = sizeof(*a.y);
   problem.fp8 = std::is_same_v<typename Elements::X, __nv_fp8_e4m3>;
-  problem.gates = gemm.op.gates, problem.keeps_total = gemm.op.keeps_total() || (problem.layer_norm && gemm.y_quantized != nullptr);
+  problem.gates = gemm.op.gates,
+  problem.keeps_total = gemm.op.keeps_total() || (problem.layer_norm && gemm.y_quantized != nullptr);
   problem.quantizes = kIsQuantized<Elements> && !problem.layer_norm && gemm.y_quantized != nullptr &&
                       gemm.y_quantized->dtype == gemm.weight->dtype && kernels::IsAligned(gemm.y_quantized->data, 8) &&
                       kernels::IsAligned(a.quantized.smooth, 16);

@@ -147,8 +147,8 @@ double ExpectedMicroseconds(const GemmProblem& problem, const GemmTactic& tactic
       product + LayerNormCycles(problem, tactic, static_cast<double>(split_rows)) + GateCycles(problem, tactic);
   const bool launches_another = (problem.layer_norm || problem.gates) && tactic.form != GemmForm::kComplete;
   const double computing = cycles / device.clock_mhz, moving = MemoryBytes(problem) / (device.memory_gb_s * 1e3);
-  return kLaunch + QuantizingMicroseconds(problem, tactic) + (launches_another ? kLayerNormLaunch : 0) + std::max(computing, moving) +
-         kUnhidden * std::min(computing, moving);
+  return kLaunch + QuantizingMicroseconds(problem, tactic) + (launches_another ? kLayerNormLaunch : 0) +
+         std::max(computing, moving) + kUnhidden * std::min(computing, moving);
 }
 
 }  // namespace bertfuse::cuda

@@ -176,7 +176,8 @@ void OpKernel::Compute(OrtKernelContext* context) const {
     // Every input lies on the device that runs the kernel; the first one names it.
     if (i == 0) Check(Api().GetTensorMemoryInfo(value, &device_memory));
   }
-  const int num_outputs = InferOutputs(op_, inputs.data(), attributes_.data(), outputs.data());  // and checks the inputs
+  const int num_outputs =
+      InferOutputs(op_, inputs.data(), attributes_.data(), outputs.data());  // and checks the inputs
   for (int i = 0; i < num_outputs; ++i) {
     OrtValue* value = nullptr;
     Check(Api().KernelContext_GetOutput(context, i, outputs[i].shape, static_cast<size_t>(outputs[i].rank), &value));

@@ -98,5 +98,8 @@ def test_what_does_not_fit(library: Path) -> None:
     rows = {**case.inputs, "y_smooth": np.ones((2, len(case.inputs["gamma"])), np.float32)}
     shape = (*case.inputs["x"].shape[:-1], len(case.inputs["weight"]))
     with pytest.raises(Exception, match="'y_smooth' has 2 rows, expected 1"):
-        run(session(model(Case(case.op, "", rows, {}, case.dtype)), library), Case(case.op, "", rows, {}, case.dtype),
-            [shape, shape, shape[:-1]])
+        run(
+            session(model(Case(case.op, "", rows, {}, case.dtype)), library),
+            Case(case.op, "", rows, {}, case.dtype),
+            [shape, shape, shape[:-1]],
+        )

@@ -1,5 +1,5 @@
-// Hopper's products that store their results in 8 bits, in the emulator: what QuantizeRows() makes of what they store in
-// 16 bits, bit for bit.
+// Hopper's products that store their results in 8 bits, in the emulator: what QuantizeRows() makes of what they store
+// in 16 bits, bit for bit.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -47,8 +47,8 @@ void TestBlock(Random& random, const GemmBlock& block) {
   row_count[0] = static_cast<int32_t>(random.Between(-1, m + 1));
   if (random.OneIn(3)) a.packed = {row_count.data(), random.Between(0, m)};
   SCOPED_TRACE(testing::Message() << m << " x " << n << " x " << k << ", tile " << block.m << " x " << block.n
-                                  << ", cluster " << tile.cluster_m << " x " << tile.cluster_n << ", scale "
-                                  << scale[0] << ", rows " << (a.packed.row_count == nullptr ? -9 : row_count[0]));
+                                  << ", cluster " << tile.cluster_m << " x " << tile.cluster_n << ", scale " << scale[0]
+                                  << ", rows " << (a.packed.row_count == nullptr ? -9 : row_count[0]));
   settings.seed = random.Seed();
   ASSERT_EQ(GemmSm90Elementwise(tile, a, device, nullptr), cudaSuccess) << emulator::TakeFault();
   const float* const factors = random.OneIn(2) ? smooth.data() : nullptr;

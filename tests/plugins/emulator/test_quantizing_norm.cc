@@ -31,7 +31,8 @@ class Problem {
     const float sizes[] = {1, 0, 1e-6f, 1e-30f, 300};
     const float size = sizes[random.Between(0, 4)];
     for (int64_t i = 0; i < columns_; ++i) {
-      (*gamma_)[i] = FromFloat<T>(ToFloat((*gamma_)[i]) * size), (*beta_)[i] = FromFloat<T>(ToFloat((*beta_)[i]) * size);
+      (*gamma_)[i] = FromFloat<T>(ToFloat((*gamma_)[i]) * size),
+      (*beta_)[i] = FromFloat<T>(ToFloat((*beta_)[i]) * size);
     }
     const float odd[] = {NAN, INFINITY, -INFINITY, 6e4f};
     for (int i = 0; i < 2; ++i) {
@@ -92,7 +93,7 @@ class Problem {
       EXPECT_EQ(LayerNorm(kernel, norm_, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
       EXPECT_EQ(LayerNorm(kernel, with, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
       const QuantizeRowsArguments<T, Quantized> rows = {
-          y.data(), with.quantized.smooth, nullptr, expected.data(), expected_scales.data(), rows_, columns_,
+          y.data(),   with.quantized.smooth, nullptr, expected.data(), expected_scales.data(), rows_, columns_,
           with.packed};
       EXPECT_EQ(QuantizeRows(rows, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
       EXPECT_EQ(std::memcmp(plain.data(), y.data(), all * sizeof(T)), 0) << "y is another";
