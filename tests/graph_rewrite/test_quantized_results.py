@@ -10,9 +10,11 @@ import pytest
 from onnx import version_converter
 
 import bertfuse
+from bertfuse.analysis.model_calls import model_calls
 from bertfuse.graph_rewrite import fuse_file
 from bertfuse.graph_rewrite.io import load_model, save_model
 from bertfuse.graph_rewrite.ops import OPS
+from tests.commands import invoke
 from tests.corpora import model_folder
 from tests.tiny_models import inputs
 
@@ -64,6 +66,16 @@ def test_both_forms_answer_alike(dtype: str, to: str, tmp_path: Path) -> None:
         for one, other in zip(map(np.float64, want), map(np.float64, got), strict=True):
             cosine = (one * other).sum() / np.linalg.norm(one) / np.linalg.norm(other)
             assert cosine > (0.99 if to == "fp8" else 0.9999), (library, cosine)
+
+
+def test_its_calls_are_known(tmp_path: Path) -> None:
+    """What explain and tune read of a file: every fused node's shapes, the outputs in 8 bits among them."""
+    _, results, _ = _made(tmp_path, "fp16", "fp8")
+    counts = {}
+    for op, call, count in model_calls(results, 2, 9):
+        counts[op, call.num_outputs] = counts.get((op, call.num_outputs), 0) + count
+    assert counts["FusedGemmGelu", 3] == 2 and counts["FusedGemm", 1] == 2, counts
+    assert "fused weights are fp8" in invoke("explain", str(results)).output
 
 
 def test_packed(tmp_path: Path) -> None:
