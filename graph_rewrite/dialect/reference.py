@@ -193,7 +193,7 @@ def oracle(op_name: str, inputs: dict[str, Any], attributes: dict[str, Any] | No
         value = inputs.get(tensor.name) if tensor.optional else inputs[tensor.name]
         if value is not None:
             value = np.asarray(value)
-            is_quantized = tensor.dtype == "W" and value.dtype in (QUANTIZED[INT8], QUANTIZED[FLOAT8])
+            is_quantized = tensor.dtype in ("W", "Q") and value.dtype in (QUANTIZED[INT8], QUANTIZED[FLOAT8])
             if not is_quantized:
                 value = value.astype(np.float64 if tensor.dtype in ("T", "W", "S") else np.int64)
         values.append(value)

@@ -28,7 +28,7 @@ def _of_ours(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
                 sizes.setdefault(axis.symbol, size)
             elif size.constant is not None and not axis.is_attribute:
                 sizes.setdefault(axis.symbol, poly.number(axis.symbol_size(size.constant, node.attrs)))
-    given = spec.outputs[output]
+    given = (*spec.outputs, *spec.quantized_outputs)[output]
     found = elements.broadcast(leading, node) if given.leading else []
     for axis in given.trailing:
         size = sizes.get(axis.symbol)

@@ -73,7 +73,7 @@ class Problem:
         return OPS[self.op]
 
     def has(self, tensor: TensorSpec) -> bool:
-        if tensor.scales:  # problems are of floats
+        if tensor.of_quantized_form:  # problems are of floats
             return False
         return self.packed is not None if tensor.packed else tensor.name not in self.without
 
