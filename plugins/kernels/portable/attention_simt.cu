@@ -1,6 +1,7 @@
 #include <cfloat>
 
 #include "kernels/attention.h"
+#include "kernels/attention_variant.cuh"
 #include "kernels/dependent_launch.cuh"
 #include "kernels/elements.cuh"
 #include "kernels/packed_places.cuh"
