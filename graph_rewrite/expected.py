@@ -127,9 +127,9 @@ def _layer_norm(node: gs.Node) -> tuple[str | None, gs.Node | None]:
         above = producer(above.inputs[0])
         operands = above.inputs[0:4:3] if above is not None and above.op == _QADD else []
         return ("FusedGemmLayerNorm" if any(map(_gives_quantised_product, operands)) else None), None
-    if embedding.has_lookup(x):
-        return "EmbedLayerNorm", None
     terms, _ = embedding.terms(x)
+    if embedding.has_lookup(x):
+        return ("EmbedLayerNorm" if embedding.is_sum_of_rows(x) else None), None
     for term in terms:
         gelu = _gelu_above(term)
         if gelu is not None and _after_projection(gelu):

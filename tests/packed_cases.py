@@ -36,7 +36,6 @@ class Packing:
         order = np.concatenate([np.flatnonzero(flat), np.flatnonzero(~flat)])
         return order.astype(np.int32).reshape(self.real.shape)
 
-
     def rows_of_index(self, exact: bool) -> np.ndarray:
         """token_index, or of the real rows alone as [1, T]."""
         return self.token_index.reshape(-1)[: self.rows][None] if exact else self.token_index

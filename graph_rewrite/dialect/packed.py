@@ -90,13 +90,15 @@ class PackedDialect:
         return self.emit("Cast", [there], to=TensorProto.INT32)
 
     def _spread(self, mask, cu_seqlens, token_index):
-        """int32 [N, longest]: the mask's tokens as far apart as they are in `token_index` [1, T], the first ones first."""
+        """int32 [N, longest]: the mask's tokens as far apart as `token_index` [1, T] says, the first ones first."""
         both = self.emit("NonZero", [mask])
         split = {"num_outputs": 2} if self.opset >= 18 else {}
         sequence = self._shaped(self.emit("Split", [both], outputs=2, axis=0, **split)[0], [-1])
         index = self._shaped(self.emit("Cast", [token_index], to=TensorProto.INT64), [-1])
         # One more, since a sequence without a token may begin behind the last one.
-        begins = self.emit("Gather", [self.emit("Concat", [index, self._integers([0])], axis=0), self._lengths(cu_seqlens)[0]])
+        begins = self.emit(
+            "Gather", [self.emit("Concat", [index, self._integers([0])], axis=0), self._lengths(cu_seqlens)[0]]
+        )
         places = self.emit("Sub", [index, self.emit("Gather", [begins, sequence])])
         longest = self._shaped(self._reduce_max(self.emit("Concat", [places, self._integers([0])], axis=0)), [1])
         sequences = self._sliced(self.emit("Shape", [mask]), 0, 1)

@@ -24,6 +24,16 @@ def has_lookup(tensor: gs.Tensor) -> bool:
     return any(_is_lookup(producer(leaf)) for leaf in terms(tensor)[0])
 
 
+def is_sum_of_rows(tensor: gs.Tensor) -> bool:
+    """Whether `tensor` sums rows of tables, as below a LayerNorm that takes it in.
+
+    It does not where there is one table of words or positions alone, or where a pre-norm layer passes the sum on.
+    """
+    found, _ = terms(tensor)
+    tables = sum(isinstance(leaf, gs.Constant) or _is_lookup(producer(leaf)) for leaf in found)
+    return tables > 1 and not any(node.op == ADD for node in tensor.outputs)
+
+
 @dataclass
 class _Roles:
     """What each term of the sum is. `fixed` terms are the same for every token: a vector, or a table and its row."""

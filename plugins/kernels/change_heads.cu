@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(32 * kWarps) ChangeHeadsKernel(const __grid_co
     if (place < 0) return;
     if (a.packed.token_index != nullptr && rotated > 0) {
       const int first = static_cast<int>(row - place);
-      place = max(Places::Between(a.packed, first, static_cast<int>(row)), 0);
+      place = Places::Between(a.packed, first, static_cast<int>(row));
     }
     place = min(place, a.places - 1);
   }

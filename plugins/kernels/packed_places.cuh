@@ -3,6 +3,7 @@
 #define BERTFUSE_KERNELS_PACKED_PLACES_CUH_
 
 #include "kernels/attention.h"
+#include "kernels/attention_variant.cuh"
 #include "kernels/packed_rows.cuh"
 
 namespace bertfuse::kernels {
@@ -25,13 +26,13 @@ class Places {
 
   // How far one row's token is behind another's, where there is token_index.
   __device__ __forceinline__ static int Between(const PackedSequences& packed, int first_row, int row) {
-    return static_cast<int>(Load(packed.token_index + row) - Load(packed.token_index + first_row));
+    return Distance(packed.token_index + first_row, packed.token_index + row);
   }
 
   __device__ __forceinline__ bool HaveGaps() const { return index_ != nullptr; }
 
   // Where there are gaps: how far the token is behind the first one.
-  __device__ __forceinline__ int At(int token) const { return static_cast<int>(Load(index_ + token) - Load(index_)); }
+  __device__ __forceinline__ int At(int token) const { return Distance(index_, index_ + token); }
 
   // Where there are gaps: the first of `length` tokens whose place is not before `place`; `length` if there is none.
   __device__ __forceinline__ int FirstFrom(int place, int length) const {
@@ -49,6 +50,10 @@ class Places {
   }
 
  private:
+  // Cut off, so that sums with a window's sides fit an int, whatever the numbers are.
+  __device__ __forceinline__ static int Distance(const int32_t* from, const int32_t* to) {
+    return static_cast<int>(min(Load(to) - Load(from), static_cast<uint32_t>(kNoEnd / 2)));
+  }
   __device__ __forceinline__ static uint32_t Load(const int32_t* at) { return static_cast<uint32_t>(LoadVolatile(at)); }
 
   const int32_t* index_ = nullptr;

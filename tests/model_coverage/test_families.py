@@ -12,7 +12,7 @@ import torch
 
 from bertfuse.graph_rewrite import OPS, FusionResult, fuse
 from tests.model_coverage.cells import SHAPES, _session
-from tests.model_coverage.families import BEYOND, FAMILIES, LONGEST, VOCABULARY
+from tests.model_coverage.families import FAMILIES, LONGEST, VOCABULARY
 from tests.model_coverage.files import Recipe, feed, make
 
 _TOLERANCE = 2e-4  # as in table.py: two layers of sums in another order
@@ -86,7 +86,7 @@ def test_kernels_compute_what_pytorch_does(family: str, library: Path) -> None:
     options = onnxruntime.SessionOptions()
     options.register_custom_ops_library(str(library))
     session = onnxruntime.InferenceSession(fused.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    model = (FAMILIES | BEYOND)[family].build("feature-extraction")
+    model = FAMILIES[family].build("feature-extraction")
     for batch, length in ((1, 1), (3, int(random.integers(2, 20))), (2, int(random.integers(20, LONGEST + 1)))):
         mask = np.arange(length) < random.integers(1, length + 1, (batch, 1))
         inputs = {"input_ids": random.integers(5, VOCABULARY, (batch, length)), "attention_mask": mask.astype(np.int64)}
