@@ -38,7 +38,9 @@ ones first (reference.py, kernels), or [1, T, ...] with the T real ones alone (s
     places(token_index, ids[B, S])                                 each token's place in its sequence, with padding
     unpack_tokens(x, mask[B, S], token_index, row_count)           [B, S, H], zeros on padding
     first_tokens(x, cu_seqlens[N + 1]) -> [N, H]                   zeros where a sequence has no token
-    pad_sequences(x, cu_seqlens[N + 1]) -> [N, longest, K], mask   each sequence in a row of its own
+    pad_sequences(x, cu_seqlens[N + 1], token_index) -> [N, longest, K], mask
+                                                                   each sequence in a row of its own, its tokens as
+                                                                   far apart as token_index says; None: side by side
     first_rows(table[C, R], x[N, longest, K])                      the first `longest` ones
     join_sequences(y[N, longest, H], mask, x)                      and back, with as many rows as `x`
     ragged_positions(tokens[1, T], cu_seqlens, max_seqlen[M])      2 x [1, T]: which sequence, which place in it

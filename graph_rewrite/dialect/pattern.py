@@ -112,7 +112,7 @@ class Recorder:
 
     # Of packed rows: no normalised graph has these, so the patterns of ops that passes write match nothing.
 
-    def pack_tokens(self, mask, gaps):
+    def pack_tokens(self, mask):
         return tuple(Output(PatternNode("PackTokens", (mask,)), index) for index in range(3))
 
     def unpack_tokens(self, x, mask, token_index, row_count):

@@ -134,7 +134,7 @@ class Reference(QuantizedReference):
     # Of packed rows: sequence by sequence, so that nothing of one can reach another. Rows behind the real ones are
     # zeros where anything had to be chosen.
 
-    def pack_tokens(self, mask, gaps):
+    def pack_tokens(self, mask):
         real = mask.reshape(-1) != 0
         index = np.concatenate([np.flatnonzero(real), np.flatnonzero(~real)]).reshape(mask.shape)
         counts = [sum(value != 0 for value in row) for row in mask]
@@ -157,20 +157,23 @@ class Reference(QuantizedReference):
         chosen = [rows[a] if a < b else np.zeros(x.shape[-1]) for a, b in itertools.pairwise(cu_seqlens)]
         return np.array(chosen).reshape(len(chosen), x.shape[-1])
 
-    def pad_sequences(self, x, cu_seqlens):
+    def pad_sequences(self, x, cu_seqlens, token_index=None):
         rows = x.reshape(-1, x.shape[-1])
-        lengths = np.diff(cu_seqlens)
-        padded = np.zeros((len(lengths), max(1, *lengths), x.shape[-1]))
-        for sequence, (first, length) in enumerate(zip(cu_seqlens, lengths, strict=False)):
-            padded[sequence, :length] = rows[first : first + length]
-        return padded, (np.arange(padded.shape[1]) < lengths[:, None]).astype(np.int64)
+        index = np.arange(len(rows)) if token_index is None else token_index.reshape(-1)
+        places = [index[a:b] - index[a] if a < b else np.arange(0) for a, b in itertools.pairwise(cu_seqlens)]
+        longest = max([1, *(own[-1] + 1 for own in places if len(own))])
+        padded, mask = np.zeros((len(places), longest, x.shape[-1])), np.zeros((len(places), longest), np.int64)
+        for sequence, (first, own) in enumerate(zip(cu_seqlens, places, strict=False)):
+            padded[sequence, own] = rows[first : first + len(own)]
+            mask[sequence, own] = 1
+        return padded, mask
 
     def first_rows(self, table, x):
         return table[: x.shape[1]]
 
     def join_sequences(self, y, mask, x):
         joined = np.zeros((x[..., 0].size, y.shape[-1]))
-        real = np.concatenate([rows[: int(row.sum())] for rows, row in zip(y, mask, strict=True)])
+        real = y[mask != 0]
         joined[: len(real)] = real
         return joined.reshape(*x.shape[:-1], y.shape[-1])
 

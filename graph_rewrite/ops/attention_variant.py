@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from ..spec import AttrSpec, OpSpec, TensorSpec
-from ._common import CU_SEQLENS
+from ._common import CU_SEQLENS, TOKEN_INDEX
 
 PACKED = "(num_heads+2*kv_num_heads)*D"
 
@@ -17,6 +17,7 @@ def body(
     k_gamma,
     distance_bias,
     cu_seqlens,
+    token_index,
     *,
     num_heads,
     kv_num_heads,
@@ -29,7 +30,7 @@ def body(
 ):
     x = qkv if bias is None else d.add(qkv, bias)
     if cu_seqlens is not None:
-        x, mask = d.pad_sequences(x, cu_seqlens)
+        x, mask = d.pad_sequences(x, cu_seqlens, token_index)
         cos, sin = (None if table is None else d.first_rows(table, x) for table in (cos, sin))
     elif mask is not None:
         mask = d.of_one_shape(mask, qkv)
@@ -69,8 +70,10 @@ OP = OpSpec(
             constant=True,
             doc="added to logits by head (G is num_heads, or 1; J is 1) and by k - q + bias_left, cut off at both ends",
         ),
-        # With it there is no mask, and places are counted from each sequence's first row.
+        # With it there is no mask, and places are counted from each sequence's first row: by rows, or where padding may
+        # have been between them by what token_index says. Behind cu_seqlens, so that ranks tell it from a mask.
         replace(CU_SEQLENS, optional=True, packed=True),
+        replace(TOKEN_INDEX, optional=True, packed=True, needs="cu_seqlens"),
     ),
     outputs=(TensorSpec("y", ("B", "S", "num_heads*D")),),
     attributes=(

@@ -1,7 +1,8 @@
 """Real tokens only: rows are packed in the embedding and restored where a node wants them in their places.
 
 From the embedding on every row-wise node and every attention with the model's mask works on packed rows; what attention
-takes of places (rotations, windows, biases by distance) is counted from each text's first real token. The first node
+takes of places (rotations, windows, biases by distance) is counted from each text's first real token, with the padding
+that is between them. The first node
 that is none of these gets its input unpacked, with zeros on padding; so does an output of the model. Names stay with
 what they named before: a packed tensor is a new one.
 """
@@ -56,8 +57,6 @@ def remove_padding(graph: FusionGraph) -> tuple[PassReport, Packed | None]:
     done = [
         f"{len(inside)} nodes work on real tokens only, {len(attentions)} of {all_attentions} attentions among them"
     ]
-    if any(node.op == "FusedAttentionVariant" for node in attentions):
-        done.append("places are counted from a text's first real token: a mask with gaps is an error, but not on a GPU")
     return PassReport(NAME, done, [f"padding, put back as zeros in {why}" for why in borders.values()], True), packed
 
 
@@ -140,9 +139,7 @@ def _rewrite(graph: FusionGraph, inside: list[gs.Node], mask: gs.Tensor) -> Pack
     index = graph.variable("token_index", np.int32, axes)
     cu_seqlens = graph.variable("cu_seqlens", np.int32, [None])
     row_count = graph.variable("row_count", np.int32, [])
-    counted = any(node.op == "FusedAttentionVariant" for node in inside)  # places, from the first row
-    gaps = "refused" if counted else "taken"
-    graph.add_node("PackTokens", [mask], [index, cu_seqlens, row_count], DOMAIN, gaps=gaps, **NODE_MARKERS)
+    graph.add_node("PackTokens", [mask], [index, cu_seqlens, row_count], DOMAIN, **NODE_MARKERS)
     packed = Packed(mask, index, cu_seqlens, row_count)
     readers = rows.consumers(graph)
     members = {id(node) for node in inside}
@@ -181,6 +178,8 @@ def _tell(node: gs.Node, packed: Packed) -> None:
     if node.op in rows.ATTENTIONS:
         rows.drop_input(node, "mask")
         rows.set_input(node, "cu_seqlens", packed.cu_seqlens)
+        if rows.counts_places(node):
+            rows.set_input(node, "token_index", packed.token_index)
         return
     if node.op == "EmbedLayerNorm":
         packed.embeddings.append((node, rows.ids_of(node)))

@@ -153,6 +153,8 @@ class _Ragged:
                 rows.retarget(node, self.packed.cu_seqlens, self.cu_seqlens)
                 if node.op != "UnpackTokens" and any(t is self.packed.row_count for t in node.inputs):
                     rows.drop_input(node, "row_count")
+                if node.op in rows.ATTENTIONS and rows.counts_places(node):  # of a text given without padding
+                    rows.drop_input(node, "token_index")
         outputs = [self._output(tensor) for tensor in self.graph.gs.outputs]
         self.graph.change_interface([*inputs, self.cu_seqlens, self.max_seqlen], outputs)
 

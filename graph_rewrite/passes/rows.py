@@ -154,6 +154,14 @@ def first_row(node: gs.Node) -> gs.Tensor | None:
     return rows if rows.shape is not None and len(rows.shape) == 3 else None
 
 
+def counts_places(attention: gs.Node) -> bool:
+    """Whether what an attention computes depends on how far apart tokens are, not on their order alone."""
+    if attention.op != "FusedAttentionVariant":
+        return False
+    given = any(get_input(attention, name) is not None for name in ("cos", "distance_bias"))
+    return given or any(attention.attrs.get(side, -1) > 0 for side in ("window_left", "window_right"))
+
+
 def set_input(node: gs.Node, name: str, tensor: gs.Tensor) -> None:
     """Give an op of ours an optional input, with gaps before it where others are absent."""
     index = OPS[node.op].input_index(name)

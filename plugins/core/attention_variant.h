@@ -13,7 +13,7 @@ namespace bertfuse {
 
 // Tensors that are not given are null.
 struct AttentionVariantCall {
-  const bertfuse_tensor *qkv, *bias, *mask, *cos, *sin, *q_gamma, *k_gamma, *distance_bias, *cu_seqlens;
+  const bertfuse_tensor *qkv, *bias, *mask, *cos, *sin, *q_gamma, *k_gamma, *distance_bias, *cu_seqlens, *token_index;
   int64_t batch, sequence;  // of packed rows those that there is room for
   int64_t longest;          // no sequence is longer
   int64_t heads, kv_heads, head_size;
@@ -32,6 +32,7 @@ struct AttentionVariantCall {
     cos = input(Op::In::cos), sin = input(Op::In::sin);
     q_gamma = input(Op::In::q_gamma), k_gamma = input(Op::In::k_gamma);
     distance_bias = input(Op::In::distance_bias), cu_seqlens = input(Op::In::cu_seqlens);
+    token_index = input(Op::In::token_index);
     if (packed()) mask = nullptr;
     const bertfuse_value* const attributes = call.attributes;
     heads = attributes[Op::Attr::num_heads].i, kv_heads = attributes[Op::Attr::kv_num_heads].i;
@@ -50,6 +51,8 @@ struct AttentionVariantCall {
 
   bool packed() const { return cu_seqlens != nullptr; }
   bool changes_heads() const { return cos != nullptr || q_gamma != nullptr; }
+  // Whether scores depend on how far apart tokens are, not on their order alone.
+  bool counts_distances() const { return distance_bias != nullptr || window_left > 0 || window_right > 0; }
   bool has_window() const { return window_left >= 0 || window_right >= 0; }
 
  private:

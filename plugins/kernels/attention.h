@@ -24,6 +24,9 @@ namespace bertfuse::kernels {
 struct PackedSequences {
   const int32_t* cu_seqlens;  // [count + 1]: sequence i is rows cu_seqlens[i] to cu_seqlens[i + 1]
   int count, rows;            // count is 0 where sequences are padded
+  // [rows], or null: row i is of token token_index[i] of the padded batch. A variant's places are counted by them, from
+  // each sequence's first row (packed_places.cuh); without it by rows.
+  const int32_t* token_index = nullptr;
 };
 
 // What attention does beyond softmax(QKᵀ scale) V over all keys that the mask shows; by default nothing. AttentionMma

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -90,6 +91,13 @@ void FillCount(const bertfuse_tensor& row_count, const bertfuse_tensor& x) {
   Check(cudaMemcpy(row_count.data, &rows, sizeof(rows), cudaMemcpyHostToDevice));
 }
 
+// Places of packed rows: without padding between them.
+void FillIndex(const bertfuse_tensor& token_index) {
+  std::vector<int32_t> places(NumElements(token_index));
+  std::iota(places.begin(), places.end(), 0);
+  Check(cudaMemcpy(token_index.data, places.data(), BytesOf(token_index), cudaMemcpyHostToDevice));
+}
+
 void Fill(const bertfuse_tensor& tensor) {
   const std::vector<char> pattern = Pattern(tensor.dtype);
   for (size_t at = 0, bytes = BytesOf(tensor); at < bytes; at += pattern.size()) {
@@ -112,6 +120,8 @@ struct TensorSet {
           FillOffsets(inputs[i], inputs[0].shape[0] * inputs[0].shape[1]);
         } else if (packed && inputs[i].rank == 0) {
           FillCount(inputs[i], inputs[0]);
+        } else if (packed) {
+          FillIndex(inputs[i]);
         } else {
           Fill(inputs[i]);
         }

@@ -1,8 +1,10 @@
 #include <cfloat>
 
 #include "kernels/attention.h"
+#include "kernels/attention_variant.cuh"
 #include "kernels/dependent_launch.cuh"
 #include "kernels/elements.cuh"
+#include "kernels/packed_places.cuh"
 #include "kernels/packed_tiles.cuh"
 
 namespace bertfuse::kernels {
@@ -32,8 +34,14 @@ struct QueryKeys {
 };
 
 template <class T>
-__device__ __forceinline__ QueryKeys KeysOf(const AttentionArguments<T>& a, int64_t batch, int64_t query, int lane) {
+__device__ __forceinline__ QueryKeys KeysOf(const AttentionArguments<T>& a, const Places& places, int64_t batch,
+                                            int64_t query, int lane) {
   const int64_t left = a.variant.window_left, right = a.variant.window_right;
+  if (places.HaveGaps()) {
+    const int length = static_cast<int>(a.sequence), place = places.At(static_cast<int>(min(query, a.sequence - 1)));
+    return {left < 0 ? 0 : places.FirstFrom(place - WindowSide(left), length),
+            right < 0 ? length : places.FirstFrom(place + WindowSide(right) + 1, length), false};
+  }
   QueryKeys keys = {left < 0 || query < left ? 0 : query - left,
                     right < 0 || query + right + 1 > a.sequence ? a.sequence : query + right + 1, false};
   if (a.mask == nullptr || query >= a.sequence) return keys;
@@ -74,11 +82,13 @@ __device__ __forceinline__ void ComputeTile(const AttentionArguments<T>& a, int6
   bool all_hidden = false;
   int64_t begin = 0, end = a.sequence;
   QueryKeys keys_of[kVariant ? kQueriesPerWarp : 1] = {};
+  Places places;
   if constexpr (kVariant) {
+    places = Places(a.packed, 0, static_cast<int>(a.sequence));
     bool alike = false;
 #pragma unroll
     for (int i = 0; i < kQueriesPerWarp; ++i) {
-      keys_of[i] = KeysOf(a, batch, first_query + warp * kQueriesPerWarp + i, lane);
+      keys_of[i] = KeysOf(a, places, batch, first_query + warp * kQueriesPerWarp + i, lane);
       alike |= keys_of[i].alike;
     }
     if (!__syncthreads_or(alike)) {
@@ -136,7 +146,12 @@ __device__ __forceinline__ void ComputeTile(const AttentionArguments<T>& a, int6
         const QueryKeys& own = keys_of[i];
         seen = own.alike ? key < a.sequence : shown && key >= own.begin && key < own.end;
         const int64_t query = first_query + warp * kQueriesPerWarp + i;
-        scaled = own.alike ? 0.0f : scaled + DistanceBias(a.variant, head, key - query) * kLog2e;
+        int64_t distance = key - query;
+        if (places.HaveGaps()) {
+          const auto place = [&](int64_t token) { return places.At(static_cast<int>(min(token, a.sequence - 1))); };
+          distance = place(key) - place(query);
+        }
+        scaled = own.alike ? 0.0f : scaled + DistanceBias(a.variant, head, distance) * kLog2e;
       }
       if (!seen) scaled = -FLT_MAX;
       const float now_highest = fmaxf(highest[i], WarpMax(scaled));

@@ -220,10 +220,11 @@ def expected(problem: Problem, inputs: dict[str, np.ndarray | None], matmul: Mat
     parts = [(rows, _computed(problem, given, matmul)) for rows, given in packed.plain_calls(problem, inputs)]
     found = []
     for index, tensor in enumerate(problem.spec.outputs):
-        value, error = np.zeros((2, sum(len(rows) for rows, _ in parts), problem.shape(tensor)[-1]))
+        value, error = np.zeros((2, sum(int((rows >= 0).sum()) for rows, _ in parts), problem.shape(tensor)[-1]))
         for rows, numbers in parts:
-            value[rows] = numbers[index].value.reshape(value[rows].shape)
-            error[rows] = np.asarray(numbers[index].error).reshape(value[rows].shape)
+            there, shape = rows >= 0, (len(rows), value.shape[-1])
+            value[rows[there]] = numbers[index].value.reshape(shape)[there]
+            error[rows[there]] = np.asarray(numbers[index].error).reshape(shape)[there]
         found.append(Number(value, error))
     return found
 

@@ -38,7 +38,9 @@ def problem_of(op: str, call: native.Call) -> Problem:
     packed = None
     for tensor, given in zip(spec.inputs, call.inputs[: call.num_inputs], strict=True):
         if tensor.packed:
-            if given.dtype != native.ABSENT:
+            if given.dtype == native.ABSENT and packed is not None and op in ATTENTIONS:
+                without.append(tensor.name)
+            elif given.dtype != native.ABSENT and given.rank < 2:
                 first = call.inputs[0]
                 rows = math.prod(first.shape[: first.rank - 1])
                 packed = _shares(rows, given.shape[0] - 1 if given.rank else 1)

@@ -24,6 +24,8 @@ struct AttentionSizes {
   bool packed = false, has_bias = true;
   Masks masks = Masks::kNone;  // packed sequences' is not to be read
   int64_t hole_one_in = 0;     // one key of so many is hidden, too; 0: none
+  // Behind one packed token of so many there is a gap; 0: behind none; below 0: there is no token_index.
+  int64_t gap_one_in = -1;
   int64_t window_left = -1, window_right = -1;
   float soft_cap = 0;
   int64_t bias_heads = 0, bias_columns = 0, bias_left = 0;  // 0 heads: no bias by distance
@@ -35,6 +37,7 @@ struct AttentionSizes {
     text += has_bias ? "" : "; no bias";
     if (masks != Masks::kNone) text += masks == Masks::kInt64 ? "; int64 mask" : "; int32 mask";
     if (hole_one_in > 0) text += " with holes 1/" + std::to_string(hole_one_in);
+    if (packed && gap_one_in >= 0) text += "; gaps 1/" + std::to_string(gap_one_in);
     text += "; window " + std::to_string(window_left) + " " + std::to_string(window_right);
     if (soft_cap > 0) text += "; cap " + std::to_string(soft_cap);
     if (bias_heads > 0) {
@@ -44,6 +47,11 @@ struct AttentionSizes {
     return text;
   }
 };
+
+inline int64_t DrawGaps(Random& random) {
+  constexpr int64_t kOneIn[] = {-1, 0, 1, 2, 5, 40};
+  return kOneIn[random.Between(0, std::size(kOneIn) - 1)];
+}
 
 // Sizes and a variant, with one of these head sizes.
 template <size_t kCount>
@@ -55,7 +63,8 @@ AttentionSizes DrawSizes(const int64_t (&head_sizes)[kCount], Random& random) {
   if (sizes.heads == sizes.kv_heads && random.OneIn(2)) sizes.kv_heads = 0;
   const int64_t longest = random.OneIn(3) ? random.Between(1, 300) : random.Between(1, 150);
   sizes.sequence = longest;
-  sizes.packed = random.OneIn(3);
+  sizes.packed = random.OneIn(2);
+  sizes.gap_one_in = DrawGaps(random);
   for (int64_t i = random.Between(1, 3); i > 0; --i) {
     sizes.lengths.push_back(random.OneIn(5) ? random.Between(0, 1) : random.Between(0, longest));
   }
@@ -108,6 +117,7 @@ class AttentionProblem {
         (*mask64_)[at] = shown << 33 * (at % 2), (*mask32_)[at] = static_cast<int32_t>(-shown);
       }
     }
+    DrawPlaces(random, rows);
     for (int64_t row = 0; sizes.packed && row < rows; ++row) (*mask64_)[row] = (*mask32_)[row] = random.OneIn(2);
     SetArguments(rows);
   }
@@ -143,6 +153,23 @@ class AttentionProblem {
  private:
   int64_t KvHeads() const { return sizes_.kv_heads == 0 ? sizes_.heads : sizes_.kv_heads; }
 
+  void DrawPlaces(Random& random, int64_t rows) {
+    index_ = std::make_unique<DeviceArray<int32_t>>(std::max<int64_t>(1, rows));
+    int64_t place = random.Between(0, 40);
+    for (int64_t row = 0; row < rows; ++row, ++place) {
+      (*index_)[row] = static_cast<int32_t>(place);
+      if (sizes_.gap_one_in > 0 && random.OneIn(sizes_.gap_one_in)) {
+        place += random.OneIn(5) ? random.Between(1, 200) : random.Between(1, 5);
+      }
+    }
+  }
+
+  // Where in its sequence a token is.
+  int64_t Place(int64_t sequence, int64_t token) const {
+    if (!sizes_.packed || sizes_.gap_one_in < 0) return token;
+    return (*index_)[FirstRow(sequence) + token] - (*index_)[FirstRow(sequence)];
+  }
+
   void SetArguments(int64_t rows) {
     a_ = {};
     a_.qkv = qkv_->data(), a_.y = y_->data(), a_.bias = sizes_.has_bias ? bias_->data() : nullptr;
@@ -151,7 +178,8 @@ class AttentionProblem {
     a_.batch = sizes_.packed ? 1 : static_cast<int64_t>(sizes_.lengths.size());
     a_.sequence = sizes_.packed ? rows : sizes_.sequence;
     if (sizes_.packed) {
-      a_.packed = {offsets_->data(), static_cast<int>(sizes_.lengths.size()), static_cast<int>(rows)};
+      a_.packed = {offsets_->data(), static_cast<int>(sizes_.lengths.size()), static_cast<int>(rows),
+                   sizes_.gap_one_in < 0 ? nullptr : index_->data()};
     }
     if (sizes_.masks == Masks::kInt64) {
       a_.mask = mask64_->data(), a_.mask_is_int64 = true;
@@ -174,16 +202,17 @@ class AttentionProblem {
   }
 
   bool Sees(int64_t sequence, int64_t query, int64_t key) const {
-    if (sizes_.window_left >= 0 && key < query - sizes_.window_left) return false;
-    if (sizes_.window_right >= 0 && key > query + sizes_.window_right) return false;
+    const int64_t distance = Place(sequence, key) - Place(sequence, query);
+    if (sizes_.window_left >= 0 && distance < -sizes_.window_left) return false;
+    if (sizes_.window_right >= 0 && distance > sizes_.window_right) return false;
     return sizes_.packed || a_.mask == nullptr || (*mask32_)[sequence * sizes_.sequence + key] != 0;
   }
 
-  double Logit(int64_t head, int64_t query, int64_t key, double product) const {
+  double Logit(int64_t head, int64_t distance, double product) const {
     double x = product * a_.scale;
     if (sizes_.soft_cap > 0) x = sizes_.soft_cap * std::tanh(x / sizes_.soft_cap);
     if (sizes_.bias_heads > 0) {
-      const int64_t column = std::clamp<int64_t>(key - query + sizes_.bias_left, 0, sizes_.bias_columns - 1);
+      const int64_t column = std::clamp<int64_t>(distance + sizes_.bias_left, 0, sizes_.bias_columns - 1);
       x += bertfuse::kernels::ToFloat(
           (*distance_bias_)[(sizes_.bias_heads == 1 ? 0 : head) * sizes_.bias_columns + column]);
     }
@@ -205,7 +234,8 @@ class AttentionProblem {
         if (!Sees(sequence, query, key)) continue;
         double product = 0;
         for (int64_t i = 0; i < size; ++i) product += At(row + query, q + i) * keys[key * size + i];
-        highest = std::max(highest, weight[key] = Logit(head, query, key, product));
+        weight[key] = Logit(head, Place(sequence, key) - Place(sequence, query), product);
+        highest = std::max(highest, weight[key]);
       }
       for (double& w : weight) total += w = highest == -INFINITY ? 1 : std::exp(w - highest);
       std::fill(result.begin(), result.end(), 0);
@@ -221,7 +251,7 @@ class AttentionProblem {
   AttentionSizes sizes_;
   int64_t columns_;
   Array<T> qkv_, bias_, y_, distance_bias_;
-  Array<int32_t> mask32_, offsets_;
+  Array<int32_t> mask32_, offsets_, index_;
   Array<int64_t> mask64_;
   bertfuse::kernels::AttentionArguments<T> a_;
 };

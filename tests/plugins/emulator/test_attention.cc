@@ -224,9 +224,14 @@ TEST(EmulatedAttention, BrokenOffsets) {
     sizes.packed = true;
     sizes.head_size = 32;
     for (int s = 0; s < 5; ++s) sizes.lengths.push_back(random.Between(0, 90));
+    sizes.gap_one_in = i % 2 == 0 ? -1 : 0;
+    sizes.window_left = 17, sizes.bias_heads = 1, sizes.bias_columns = 9;
     AttentionProblem<__half> problem(sizes, random);
     auto* offsets = const_cast<int32_t*>(problem.arguments().packed.cu_seqlens);
     for (int s = 0; s <= 5; ++s) offsets[s] = static_cast<int32_t>(random.Between(-300, 700));
+    auto* index = const_cast<int32_t*>(problem.arguments().packed.token_index);
+    const auto rows = index == nullptr ? 0 : problem.arguments().packed.rows;
+    for (int row = 0; row < rows; ++row) index[row] = static_cast<int32_t>(random.Between(INT32_MIN, INT32_MAX));
     Launch(problem, random.OneIn(2), random.Seed());
     if (testing::Test::HasFatalFailure()) return;
   }

@@ -18,6 +18,7 @@ class Mainloop {
   // `shared` has what SharedLayout says, `words` a bit for each of KeyTiles' mask.
   __device__ __forceinline__ Mainloop(const Parameters<T>& p, const Tile& tile, char* shared, uint32_t* words)
       : p_(p), tile_(tile), shared_(shared), rows_(tile), key_tiles_(p, tile, words) {
+    if (p.packed.token_index != nullptr) places_ = Places(p.packed, tile.first_row, tile.length);
     kv_column_ = static_cast<int>((static_cast<float>(tile.head) + 0.5f) * p.kv_heads_per_head) * p.head_size;
   }
 
@@ -115,7 +116,7 @@ class Mainloop {
                                            const char* stage) const {
     MultiplyKeys(score, queries, SharedAddress(stage), LaneNow());
     const float scale = TransformScores(score, queries, keys);
-    if (!SeesAll(p_, rows_, keys)) HideKeys(score, p_, rows_, keys);
+    if (places_.HaveGaps() || !SeesAll(p_, rows_, keys)) HideKeys(score, p_, rows_, keys, places_);
     float correction[Config::kRowGroups];
     if (softmax.Advance(score, scale, correction)) {
 #pragma unroll
@@ -151,7 +152,7 @@ class Mainloop {
         score[i / (Config::kKeys / 2)][i / 4 % (Config::kKeys / 8)][i % 4] *= p_.scale_log2;
       }
     }
-    if (biased) AddDistanceBias<Config>(score, p_, rows_, keys.first_key, tile_.head);
+    if (biased) AddDistanceBias<Config>(score, p_, rows_, keys.first_key, tile_.head, places_);
     return 1.0f;
   }
 
@@ -261,6 +262,7 @@ class Mainloop {
   char* shared_;
   WarpRows<Config> rows_;
   KeyTiles<Config> key_tiles_;
+  Places places_;
   int kv_column_;
 };
 
