@@ -226,10 +226,7 @@ class Bounds:
         error = largest * spread + 2 * (self._stored + self._operand) * np.sqrt(mean_square)
         return value, error + self._matmul(weights, errors[2])
 
-
-    def _by_position(
-        self, q: Any, k: Any, errors: Any, by_row: Any, scale: float
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _by_position(self, q: Any, k: Any, errors: Any, by_row: Any, scale: float) -> tuple[np.ndarray, np.ndarray]:
         """What vectors by distance add to scores, and how far that may be off: as of scores, and rounded once more."""
         tables, row = by_row
         total, squares = 0.0, 0.0
