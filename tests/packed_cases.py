@@ -72,15 +72,10 @@ def packed_case(op: str, packing: Packing, seed: int, dtype: str = "float32", ex
         attributes = {"num_heads": shared * group, "kv_num_heads": group, "scale": 1 / np.sqrt(size)}
         attributes |= {"window_left": left, "window_right": right, "bias_left": int(rng.integers(0, 9))}
         places = max(packing.lengths) + int(rng.integers(0, 3))
-        attributes |= {
-            "positions_left": int(rng.integers(0, 9)),
-            "hidden_queries": str(rng.choice(["as others", "alike"])),
-        }
+        attributes |= {"positions_left": int(rng.integers(0, 9)), "hidden_queries": ["as others", "alike"][seed % 2]}
         sizes = dict(B=batch, S=sequence, C=places, D=size, R=size // 4, J=1, G=shared * group, L=13, P=2, M=11)
-        absent = [("mask", "positions"), ("mask", "cos", "sin"), ("mask", "distance_bias", "q_gamma", "k_gamma")][
-            seed % 3
-        ]
-        case = make_case(op, Shape(label, sizes, (), attributes), dtype=dtype, absent=absent)
+        absent = [("positions",), ("cos", "sin"), ("distance_bias", "q_gamma", "k_gamma")][seed % 3]
+        case = make_case(op, Shape(label, sizes, (), attributes), dtype=dtype, absent=("mask", *absent))
         added = {"cu_seqlens": packing.cu_seqlens}
         rows = ("qkv",)
     elif op == "EmbedLayerNorm":

@@ -195,9 +195,8 @@ def _product_with_v(softmax: gs.Node, views: bool) -> tuple[list[gs.Node], gs.No
         guards = [user for user in users if user.op == "IsNaN"]
         if guards:
             nodes += [guards[0], _guarded(guards[0], weights)]
-        elif (len(users) == 1 and is_float_cast(users[0])) or (
-            views and len(users) == 1 and users[0].op == "Reshape" and not any(n.op == "Reshape" for n in nodes)
-        ):
+        elif len(users) == 1 and (is_float_cast(users[0]) or (views and users[0].op == "Reshape")):
+            views &= users[0].op != "Reshape"
             nodes.append(users[0])
         else:
             break

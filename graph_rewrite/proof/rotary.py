@@ -250,9 +250,8 @@ class _Reading:
         constants, found = [t for t in found if t.added], [t for t in found if not t.added]
         plain, turned = [t for t in found if not t.trig], [t for t in found if t.trig]
         if len(plain) == 1 and not turned and not any(t.trig for t in constants):
-            added = (
-                sum((t.factor * self._added(t.read) for t in constants), np.zeros(self._count)) if constants else None
-            )
+            parts = [t.factor * self._added(t.read) for t in constants]
+            added = np.sum(parts, axis=0) if parts else None
             return _Column(self._own(plain[0].read), plain[0].factor, added=added)
         if constants:
             raise NoMatch(self._where, f"adds a constant to {self._what} that is rotated", wanted="before, in one sum")
