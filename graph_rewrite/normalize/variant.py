@@ -121,6 +121,10 @@ def _positions(
         raise NoMatch(added[1].node, "adds products with positions twice", wanted="once")
     if views and (not added or any(mask.merged for mask in masks)):
         raise reshaped(views[0])
+    for name, tensor in zip("QKV", (found.q, found.k, found.v), strict=True):
+        axes = len(graph.elements.shape(tensor))
+        if axes != (3 if added and added[0].merged else 4):
+            raise NoMatch(producer(tensor), f"{name} has {axes} axes", wanted="[batch, heads, sequence, size]")
     if not added:
         return masks, None
     of_heads = {name: sources[name].heads for name in "qk"}

@@ -119,8 +119,10 @@ def hiding(
     queries = False
     if mask is not None:
         wanted = key_mask.place_of_key(elements, target, mask, places)
-        single = queries_too.of_keys_alone(runner, expr, mask, wanted, places, classify(kind, factor), where)
-        expr, queries = (expr, False) if single is None else (single, True)
+        # Scores that a number is added to stay what they are beside each other; those that it replaces are all alike.
+        if kind != "added":
+            single = queries_too.of_keys_alone(runner, expr, mask, wanted, places, classify(kind, factor), where)
+            expr, queries = (expr, False) if single is None else (single, True)
     found = reads(expr)
     if mask is not None:
         key_mask.check_reads(found, mask, wanted, target)
