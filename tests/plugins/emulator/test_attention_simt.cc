@@ -36,6 +36,11 @@ AttentionSizes DrawSizes(Random& random) {
     sizes.bias_left = random.Between(0, sizes.sequence);
   }
   sizes.packed = random.OneIn(3);
+  if (random.OneIn(3)) {
+    sizes.position_rows = random.Between(1, 2 * sizes.sequence);
+    sizes.position_left = random.Between(0, sizes.position_rows);
+  }
+  sizes.hidden_alike = random.OneIn(3);
   return sizes;
 }
 
