@@ -93,9 +93,14 @@ def row_inputs(node: gs.Node) -> list[int] | None:
 
 
 def factor_of_tokens(node: gs.Node, mask: gs.Tensor) -> int | None:
-    """Which input of a product with rows [B, S, H] is the mask as a column [B, S, 1]; None where none is."""
+    """Which input of a product with rows [B, S, H] is the mask as a column [B, S, 1]; None where none is.
+
+    None also where something reads the product that is not row-wise, as a mean over tokens does.
+    """
     shape = node.outputs[0].shape if node.outputs else None
     if node.op != "Mul" or node.domain not in DEFAULT_DOMAINS or shape is None or len(shape) != 3:
+        return None
+    if any(row_inputs(user) is None for user in node.outputs[0].outputs if user.op != "Shape"):
         return None
     for index, tensor in enumerate(node.inputs):
         column = tensor
