@@ -27,8 +27,9 @@ those of families beyond BERT, which are looked for where their ops are written 
     multiply(a, b)
     split_grouped_heads(qkv[B, S, (G + 2 J) D], G, J)              [B, G, S, D], 2 x [B, J, S, D]
     rotary(x[B, G, S, D], cos[S, R], sin[S, R], pairs)             the first 2R columns rotated in pairs
-    attention_variant(q, k, v, mask, bias[G or 1, L], scale, left, right, bias_left)
-                                                                   attention in a window, with a bias by distance
+    attention_variant(q, k, v, mask, bias[1, G or 1, L], bias_left, positions[2, G, M, D], positions_left, scale, left,
+                      right, hidden)                               attention in a window, with a bias by distance, and
+                                                                   Q and K multiplied with vectors by distance
 
 and those of packed rows, which no model has before a pass put them there. Packed rows are [B, S, ...] with the real
 ones first (reference.py, kernels), or [1, T, ...] with the T real ones alone (standard_ops.py):

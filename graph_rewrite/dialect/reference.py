@@ -114,16 +114,23 @@ class Reference(QuantizedReference):
         y[..., second] = x[..., second] * cos + x[..., first] * sin
         return y
 
-    def attention_variant(self, q, k, v, mask, bias, scale, left, right, bias_left):
+    def attention_variant(self, q, k, v, mask, bias, bias_left, positions, positions_left, scale, left, right, hidden):
         k, v = (np.repeat(t, q.shape[1] // t.shape[1], axis=1) for t in (k, v))
-        scores = q @ k.swapaxes(-1, -2) * scale
+        scores = q @ k.swapaxes(-1, -2)
         distance = np.arange(q.shape[2])[None, :] - np.arange(q.shape[2])[:, None]
+        if positions is not None:
+            row = np.clip(distance + positions_left, 0, positions.shape[2] - 1)
+            of_q, of_k = (x @ table.swapaxes(-1, -2) for x, table in zip((q, k), positions, strict=True))
+            scores = scores + np.take_along_axis(of_q, np.broadcast_to(row, scores.shape), -1)
+            scores = scores + np.take_along_axis(of_k, np.broadcast_to(row.T, scores.shape), -1).swapaxes(-1, -2)
+        scores = scores * scale
         if bias is not None:
             scores = scores + bias[0][:, np.clip(distance + bias_left, 0, bias.shape[-1] - 1)]
         seen = (left < 0) | (distance >= -left)
         seen = np.broadcast_to(seen & ((right < 0) | (distance <= right)), scores.shape)
         if mask is not None:
             seen = seen & (mask[:, None, None, :] != 0)
+            seen = seen & (mask[:, None, :, None] != 0) if hidden == "alike" else seen
         return self._context(np.where(seen, scores, MASKED_SCORE), v)
 
     def of_one_shape(self, mask, x):

@@ -33,6 +33,8 @@ class Packed:
     row_count: gs.Tensor
     # What looks ids up, and the ids that it was given.
     embeddings: list[tuple[gs.Node, gs.Tensor]] = field(default_factory=list)
+    # Products of rows with the mask, and what each row's factor is.
+    factors: list[tuple[gs.Node, gs.Tensor]] = field(default_factory=list)
     tensors: dict[int, gs.Tensor] = field(default_factory=dict)
 
 
@@ -101,6 +103,8 @@ def _region(graph: FusionGraph, embeddings: list[gs.Node], mask: gs.Tensor) -> t
             fits = read == [rows.get_input(node, "qkv")]
         else:
             wanted = rows.row_inputs(node)
+            if (column := rows.factor_of_tokens(node, mask)) is not None:
+                wanted = [1 - column]
             fits = wanted is not None and all(id(node.inputs[i]) in packed for i in wanted)
         if fits:
             inside.append(node)
@@ -151,6 +155,8 @@ def _rewrite(graph: FusionGraph, inside: list[gs.Node], mask: gs.Tensor) -> Pack
             _tell(node, packed)
         elif id(node) in looked_up:
             _look_up(graph, node, packed, axes)
+        elif (column := rows.factor_of_tokens(node, mask)) is not None:
+            _multiply(graph, node, column, packed, axes)
         outputs = list(node.outputs)
         node.outputs.clear()
         for old in outputs:
@@ -171,6 +177,17 @@ def _look_up(graph: FusionGraph, node: gs.Node, packed: Packed, axes: list[str])
     graph.add_node("Gather", [flat, packed.token_index], [found], axis=0)
     packed.embeddings.append((node, ids))
     node.inputs[1] = found
+
+
+def _multiply(graph: FusionGraph, node: gs.Node, column: int, packed: Packed, axes: list[str]) -> None:
+    """Let a product of rows with the mask take the mask's numbers at the real tokens."""
+    old = node.inputs[column]
+    flat = graph.variable(f"{old.name}_flat", old.dtype, None)
+    graph.add_node("Reshape", [old, graph.constant("flat_column_shape", np.array([-1, 1], np.int64))], [flat])
+    found = graph.variable(f"{old.name}_packed", old.dtype, [*axes, 1])
+    graph.add_node("Gather", [flat, packed.token_index], [found], axis=0)
+    packed.factors.append((node, found))
+    node.inputs[column] = found
 
 
 def _tell(node: gs.Node, packed: Packed) -> None:

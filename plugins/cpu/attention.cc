@@ -39,6 +39,9 @@ struct AttentionCall {
   bool has_window() const { return variant && variant->has_window(); }
   // Whether packed tokens may have to be laid out as far apart as they were.
   bool may_spread() const { return token_index != nullptr && variant->counts_distances(); }
+  bool has_positions() const { return variant && variant->positions != nullptr; }
+  // Whether some queries may attend to all keys alike beside others that do not.
+  bool counts_shown() const { return mask != nullptr && variant && (variant->has_window() || variant->alike); }
   // Of what is added by distance: rows of it, and the length of each, from -(longest - 1) on.
   int64_t distance_rows() const {
     if (!variant || (variant->distance_bias == nullptr && !has_window())) return 0;
@@ -95,10 +98,11 @@ struct Buffers {
       : q(arena.Take<float>(a.rows() * a.hidden())),
         k(arena.Take<float>(a.changes_heads() ? a.rows() * a.kv_width() : 0)),
         kt(arena.Take<float>(a.kv_width() * a.keys())),
+        qt(arena.Take<float>(a.has_positions() ? a.hidden() * a.keys() : 0)),
         v(arena.Take<float>(a.rows() * a.kv_width())),
         mask(arena.Take<float>(a.mask != nullptr || a.may_spread() ? a.keys() : 0)),
         by_distance(arena.Take<float>(a.distance_rows() * a.distances())),
-        shown(arena.Take<int64_t>(a.mask != nullptr && a.has_window() ? a.rows() + a.sequences() : 0)),
+        shown(arena.Take<int64_t>(a.counts_shown() ? a.rows() + a.sequences() : 0)),
         first_row(arena.Take<int64_t>(a.sequences() + 1)),
         first_place(arena.Take<int64_t>(a.sequences() + 1)),
         first_key(arena.Take<int64_t>(a.sequences() + 1)),
@@ -106,6 +110,7 @@ struct Buffers {
   float* q;
   float* k;  // by rows, where they are changed before they are transposed
   float* kt;
+  float* qt;  // where queries are multiplied with vectors by distance
   float* v;
   float* mask;
   float* by_distance;
@@ -177,7 +182,7 @@ void FillMask(const AttentionCall& a, const Buffers& to) {
       for (int64_t i = 0; i < sequence.kt_stride; ++i) {
         to.mask[sequence.first_key + i] = i < sequence.length && in[sequence.first + i] == 0 ? kHidden : 0.0f;
       }
-      if (!a.has_window()) continue;
+      if (!a.counts_shown()) continue;
       int64_t* const shown = to.shown + sequence.first + b;
       shown[0] = 0;
       for (int64_t i = 0; i < sequence.length; ++i) shown[i + 1] = shown[i] + (in[sequence.first + i] != 0);
@@ -246,6 +251,14 @@ void ChangeHead(const AttentionVariantCall& v, const float* gamma, int64_t place
   }
 }
 
+// A head's queries [rows, size] transposed, zeros behind them.
+void TransposeQueries(const float* q, int64_t rows, int64_t size, int64_t stride, float* qt) {
+  for (int64_t d = 0; d < size; ++d) {
+    for (int64_t row = 0; row < rows; ++row) qt[d * stride + row] = q[row * size + d];
+    std::fill(qt + d * stride + rows, qt + (d + 1) * stride, 0.0f);
+  }
+}
+
 // One head of one sequence: adds the bias and brings Q, K and V into the buffers' layout, in which a sequence's heads
 // lie one after the other. Keys and values come with the first of the heads that share them.
 void SplitHead(const AttentionCall& a, const Sequence& sequence, int64_t head, const Buffers& to) {
@@ -290,9 +303,12 @@ void SplitHead(const AttentionCall& a, const Sequence& sequence, int64_t head, c
   for (int64_t d = 0; d < size && has_keys; ++d) {
     std::fill(kt + d * stride + sequence.room, kt + (d + 1) * stride, 0.0f);
   }
+  if (!a.has_positions()) return;
+  TransposeQueries(q, sequence.length, size, stride, to.qt + sequence.first_key * a.hidden() + head * size * stride);
 }
 
-// Rows of a block to whose window the mask shows no key: they attend to all of the sequence's keys alike.
+// Rows of a block to whose window the mask shows no key, and where that is said those that it hides: they attend to all
+// of the sequence's keys alike.
 void FillRowsWithoutKeys(const AttentionCall& a, const Sequence& sequence, const int64_t* shown, const float* v,
                          int64_t first_query, const AttentionRows& block) {
   const float* mean = nullptr;
@@ -300,7 +316,8 @@ void FillRowsWithoutKeys(const AttentionCall& a, const Sequence& sequence, const
     const int64_t query = first_query + r, left = a.variant->window_left, right = a.variant->window_right;
     const int64_t begin = left < 0 ? 0 : std::max<int64_t>(0, query - left);
     const int64_t end = right < 0 ? sequence.length : std::min(sequence.length, query + right + 1);
-    if (shown[begin] != shown[end]) continue;
+    const bool hidden = a.variant->alike && shown[query] == shown[query + 1];
+    if (!hidden && shown[begin] != shown[end]) continue;
     float* const y = block.y + r * block.y_stride;
     if (mean == nullptr) {
       std::fill(y, y + block.head_size, 0.0f);
@@ -339,6 +356,14 @@ void AttendBlock(const AttentionCall& a, const Buffers& buffers, const Sequence&
     const int64_t row = a.distance_rows() == 1 ? 0 : head;
     block.by_distance = buffers.by_distance + row * a.distances() + (a.variant->longest - 1) + begin - column;
   }
+  block.q_positions = block.k_positions = block.qt = nullptr;
+  if (a.has_positions()) {
+    const bertfuse_tensor& positions = *a.variant->positions;
+    block.positions = positions.shape[2], block.position_at = a.variant->positions_left + begin - column;
+    block.q_positions = FloatData(&positions) + head * block.positions * size;
+    block.k_positions = block.q_positions + a.heads * block.positions * size;
+    block.qt = buffers.qt + sequence.first_key * a.hidden() + head * size * sequence.kt_stride + first;
+  }
   block.y = y + (sequence.first + first) * a.hidden() + head * size;
   block.num_keys = end - begin;
   block.head_size = size;
@@ -346,7 +371,7 @@ void AttendBlock(const AttentionCall& a, const Buffers& buffers, const Sequence&
   block.y_stride = a.hidden();
   block.scale = a.scale;
   Loops().attention(block);
-  if (a.mask == nullptr || !a.has_window()) return;
+  if (!a.counts_shown()) return;
   FillRowsWithoutKeys(a, sequence, buffers.shown + sequence.first + sequence.number, v, first, block);
 }
 

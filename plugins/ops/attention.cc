@@ -84,6 +84,11 @@ struct Arguments<T, FusedAttentionVariant> {
     if (!v.counts_distances()) a.packed.token_index = nullptr;  // heads are turned before
     a.variant.kv_heads = v.kv_heads == v.heads ? 0 : v.kv_heads;
     a.variant.window_left = v.window_left, a.variant.window_right = v.window_right;
+    a.variant.hidden_alike = v.alike;
+    if (v.positions != nullptr) {
+      a.variant.positions = data(v.positions);
+      a.variant.position_rows = v.positions->shape[2], a.variant.position_left = v.positions_left;
+    }
     if (v.distance_bias == nullptr) return a;
     a.variant.distance_bias = data(v.distance_bias);
     a.variant.bias_heads = v.distance_bias->shape[1], a.variant.bias_columns = v.distance_bias->shape[2];
@@ -125,6 +130,7 @@ AttentionProblem Problem(const bertfuse_call& call, const kernels::AttentionArgu
       a.batch, a.sequence, a.heads, a.head_size, AttentionBackendsFor<T>(a, device), device.multiprocessors};
   problem.packed = a.packed.count > 0;
   problem.variant = !a.IsPlain();
+  problem.positions = a.variant.positions != nullptr;
   if (a.variant.window_left >= 0 && a.variant.window_right >= 0) {
     problem.window = a.variant.window_left + a.variant.window_right + 1;
   }
@@ -156,7 +162,7 @@ template <class Op>
 AttentionTactic Choose(const bertfuse_call& call, int32_t tactic, const AttentionProblem& problem) {
   if (tactic < 0) {
     const AttentionTactic* tuned = FindTuned<AttentionTactic>(call, ProblemOf<Op>(call));
-    const bool takes = tuned != nullptr && problem.backends.Has(tuned->backend);
+    const bool takes = tuned != nullptr && problem.backends.Has(tuned->backend) && HasTactic(problem, *tuned);
     const bool runs = takes && (!problem.deterministic_rows || IsDeterministicByRow(problem, *tuned));
     return runs ? *tuned : ChooseAttentionTactic(problem);
   }

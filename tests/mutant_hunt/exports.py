@@ -78,7 +78,7 @@ EXPORTS = tuple(
 # For hunts at the level of their ops.
 BEYOND_BERT = tuple(
     Export(family, "feature-extraction", exporter, attention)
-    for family in ("modernbert", "nomic-bert", "gte", "mpnet", "esm", "qwen3", "gemma3")
+    for family in ("modernbert", "nomic-bert", "gte", "mpnet", "deberta", "deberta-v2", "esm", "qwen3", "gemma3")
     for exporter in EXPORTERS
     for attention in ("sdpa", "eager")
     if (family, exporter) != ("gemma3", "torchscript")  # which does not export it

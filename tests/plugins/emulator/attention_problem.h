@@ -29,6 +29,8 @@ struct AttentionSizes {
   int64_t window_left = -1, window_right = -1;
   float soft_cap = 0;
   int64_t bias_heads = 0, bias_columns = 0, bias_left = 0;  // 0 heads: no bias by distance
+  int64_t position_rows = 0, position_left = 0;             // 0 rows: no vectors by distance
+  bool hidden_alike = false;
 
   std::string Text() const {
     std::string text = packed ? "packed" : "padded to " + std::to_string(sequence);
@@ -44,6 +46,10 @@ struct AttentionSizes {
       text += "; distances " + std::to_string(bias_heads) + "x" + std::to_string(bias_columns) + " left " +
               std::to_string(bias_left);
     }
+    if (position_rows > 0) {
+      text += "; positions " + std::to_string(position_rows) + " left " + std::to_string(position_left);
+    }
+    text += hidden_alike ? "; hidden queries alike" : "";
     return text;
   }
 };
@@ -83,6 +89,17 @@ AttentionSizes DrawSizes(const int64_t (&head_sizes)[kCount], Random& random) {
   return sizes;
 }
 
+// The same with vectors by distance in place of a soft cap.
+template <size_t kCount>
+AttentionSizes DrawPositions(const int64_t (&head_sizes)[kCount], Random& random) {
+  AttentionSizes sizes = DrawSizes(head_sizes, random);
+  sizes.soft_cap = 0;
+  sizes.position_rows = random.OneIn(4) ? random.Between(1, 3) : random.Between(1, 2 * sizes.sequence);
+  sizes.position_left = random.OneIn(3) ? random.Between(0, sizes.sequence) : sizes.position_rows / 2;
+  sizes.hidden_alike = random.OneIn(2);
+  return sizes;
+}
+
 template <class T>
 using Array = std::unique_ptr<DeviceArray<T>>;
 
@@ -105,6 +122,8 @@ class AttentionProblem {
     bias_ = RandomArray<T>(random, columns_, 0.3);
     y_ = std::make_unique<DeviceArray<T>>(rows * sizes.heads * sizes.head_size);
     distance_bias_ = RandomArray<T>(random, std::max<int64_t>(1, sizes.bias_heads * sizes.bias_columns), 1);
+    const int64_t vectors = 2 * sizes.heads * sizes.position_rows * sizes.head_size;
+    positions_ = RandomArray<T>(random, std::max<int64_t>(1, vectors), 0.5);
     mask32_ = std::make_unique<DeviceArray<int32_t>>(rows);
     mask64_ = std::make_unique<DeviceArray<int64_t>>(rows);
     offsets_ = std::make_unique<DeviceArray<int32_t>>(count + 1);
@@ -189,6 +208,11 @@ class AttentionProblem {
     a_.variant.kv_heads = sizes_.kv_heads;
     a_.variant.window_left = sizes_.window_left, a_.variant.window_right = sizes_.window_right;
     a_.variant.soft_cap = sizes_.soft_cap;
+    a_.variant.hidden_alike = sizes_.hidden_alike;
+    if (sizes_.position_rows > 0) {
+      a_.variant.positions = positions_->data();
+      a_.variant.position_rows = sizes_.position_rows, a_.variant.position_left = sizes_.position_left;
+    }
     if (sizes_.bias_heads == 0) return;
     a_.variant.distance_bias = distance_bias_->data();
     a_.variant.bias_heads = sizes_.bias_heads, a_.variant.bias_columns = sizes_.bias_columns;
@@ -205,7 +229,9 @@ class AttentionProblem {
     const int64_t distance = Place(sequence, key) - Place(sequence, query);
     if (sizes_.window_left >= 0 && distance < -sizes_.window_left) return false;
     if (sizes_.window_right >= 0 && distance > sizes_.window_right) return false;
-    return sizes_.packed || a_.mask == nullptr || (*mask32_)[sequence * sizes_.sequence + key] != 0;
+    if (sizes_.packed || a_.mask == nullptr) return true;
+    const int64_t first = sequence * sizes_.sequence;
+    return (*mask32_)[first + key] != 0 && (!sizes_.hidden_alike || (*mask32_)[first + query] != 0);
   }
 
   double Logit(int64_t head, int64_t distance, double product) const {
@@ -217,6 +243,22 @@ class AttentionProblem {
           (*distance_bias_)[(sizes_.bias_heads == 1 ? 0 : head) * sizes_.bias_columns + column]);
     }
     return x;
+  }
+
+  // What vectors by distance add to the product of a query and a key, in columns q and k of their rows.
+  double ByPosition(int64_t head, int64_t query, int64_t key, int64_t distance, int64_t row, int64_t q,
+                    int64_t k) const {
+    using bertfuse::kernels::ToFloat;
+    if (sizes_.position_rows == 0) return 0;
+    const int64_t size = sizes_.head_size, rows = sizes_.position_rows;
+    const int64_t at = std::clamp<int64_t>(distance + sizes_.position_left, 0, rows - 1);
+    const int64_t for_q = (head * rows + at) * size, for_k = for_q + sizes_.heads * rows * size;
+    double sum = 0;
+    for (int64_t i = 0; i < size; ++i) {
+      sum += At(row + query, q + i) * ToFloat((*positions_)[for_q + i]);
+      sum += At(row + key, k + i) * ToFloat((*positions_)[for_k + i]);
+    }
+    return sum;
   }
 
   void CompareHead(int64_t sequence, int64_t head, Comparison* comparison) const {
@@ -234,8 +276,9 @@ class AttentionProblem {
         if (!Sees(sequence, query, key)) continue;
         double product = 0;
         for (int64_t i = 0; i < size; ++i) product += At(row + query, q + i) * keys[key * size + i];
-        weight[key] = Logit(head, Place(sequence, key) - Place(sequence, query), product);
-        highest = std::max(highest, weight[key]);
+        const int64_t distance = Place(sequence, key) - Place(sequence, query);
+        product += ByPosition(head, query, key, distance, row, q, k);
+        highest = std::max(highest, weight[key] = Logit(head, distance, product));
       }
       for (double& w : weight) total += w = highest == -INFINITY ? 1 : std::exp(w - highest);
       std::fill(result.begin(), result.end(), 0);
@@ -250,7 +293,7 @@ class AttentionProblem {
 
   AttentionSizes sizes_;
   int64_t columns_;
-  Array<T> qkv_, bias_, y_, distance_bias_;
+  Array<T> qkv_, bias_, y_, distance_bias_, positions_;
   Array<int32_t> mask32_, offsets_, index_;
   Array<int64_t> mask64_;
   bertfuse::kernels::AttentionArguments<T> a_;

@@ -37,6 +37,11 @@ AttentionSizes DrawSizes(Random& random) {
   }
   sizes.packed = random.OneIn(2);
   sizes.gap_one_in = emulator::DrawGaps(random);
+  if (random.OneIn(3)) {
+    sizes.position_rows = random.Between(1, 2 * sizes.sequence);
+    sizes.position_left = random.Between(0, sizes.position_rows);
+  }
+  sizes.hidden_alike = random.OneIn(3);
   return sizes;
 }
 
