@@ -28,6 +28,11 @@ struct AttentionSizes {
   float soft_cap = 0;
   int64_t bias_heads = 0, bias_columns = 0, bias_left = 0;  // 0 heads: no bias by distance
 
+  // Without what AttentionVariant has.
+  void MakePlain() {
+    kv_heads = bias_heads = 0, soft_cap = 0;
+    window_left = window_right = -1;
+  }
   std::string Text() const {
     std::string text = packed ? "packed" : "padded to " + std::to_string(sequence);
     for (int64_t length : lengths) text += " " + std::to_string(length);
