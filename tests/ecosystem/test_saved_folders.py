@@ -42,8 +42,8 @@ def _package(release: str) -> Path:
 RELEASES = ("3.4.1", "5.7.0", "6.2.0")
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def saver(tmp_path_factory: pytest.TempPathFactory, module: str) -> Callable[[str], Path]:
+    """The folder in which the module has saved folders by a release, which it does once."""
     made: dict[str, Path] = {}
 
     def folder(release: str) -> Path:
@@ -52,10 +52,15 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             seed = random.randrange(1 << 30)
             print(f"release {release}, seed {seed}")
             paths = os.pathsep.join(map(str, [*paths_of(release), Path(__file__).parents[2]]))
-            save(made[release], "tests.ecosystem.saved_folders", paths, seed)
+            save(made[release], module, paths, seed)
         return made[release]
 
     return folder
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    return saver(tmp_path_factory, "tests.ecosystem.saved_folders")
 
 
 def save(folder: Path, module: str, paths: str, seed: int) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import pytest
 import bertfuse
 from tests.commands import said
 
-from .test_saved_folders import paths_of, save
+from .test_saved_folders import saver
 
 ATOL = 1e-4  # of logits up to 60, in another order
 SAVED = {
@@ -26,18 +24,7 @@ SAVED = {
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    made: dict[str, Path] = {}
-
-    def folder(release: str) -> Path:
-        if release not in made:
-            made[release] = tmp_path_factory.mktemp(f"others-{release}")
-            seed = random.randrange(1 << 30)
-            print(f"release {release}, seed {seed}")
-            paths = os.pathsep.join(map(str, [*paths_of(release), Path(__file__).parents[2]]))
-            save(made[release], "tests.ecosystem.saved_others", paths, seed)
-        return made[release]
-
-    return folder
+    return saver(tmp_path_factory, "tests.ecosystem.saved_others")
 
 
 @pytest.mark.parametrize(("release", "name"), [(release, name) for release in SAVED for name in SAVED[release]])

@@ -76,11 +76,7 @@ class Reranker(TextModel):
             none = np.empty(0, np.float32)
             return as_tensor(none) if convert_to_tensor else none if convert_to_numpy else []
         made = scores[:, 0] if scores.shape[1] == 1 else scores
-        if convert_to_tensor:
-            return as_tensor(made)[0] if alone else as_tensor(made)
-        if alone:
-            return made[0]
-        return made if convert_to_numpy else list(made)
+        return _as_asked(made, alone, convert_to_numpy, convert_to_tensor)
 
     def rank(
         self,
@@ -140,11 +136,15 @@ class MaxSimReranker(Reranker):
             made[these] = self.encoder.similarity([vectors], [of_document[pairs[row][1]] for row in these])[0]
         if activation_fn is not None:
             made = applied(activation_fn, made[:, None])[:, 0]
-        if convert_to_tensor:
-            return as_tensor(made)[0] if alone else as_tensor(made)
-        if alone:
-            return made[0]
-        return made if convert_to_numpy else list(made)
+        return _as_asked(made, alone, convert_to_numpy, convert_to_tensor)
+
+
+def _as_asked(scores: np.ndarray, alone: bool, convert_to_numpy: bool, convert_to_tensor: bool) -> Any:
+    if convert_to_tensor:
+        return as_tensor(scores)[0] if alone else as_tensor(scores)
+    if alone:
+        return scores[0]
+    return scores if convert_to_numpy else list(scores)
 
 
 def _pairs(sentences: Any) -> tuple[list[tuple[str, str]], bool]:
