@@ -1,7 +1,7 @@
 #include "kernels/change_heads.h"
 #include "kernels/dependent_launch.cuh"
 #include "kernels/elements.cuh"
-#include "kernels/packed_rows.cuh"
+#include "kernels/packed_places.cuh"
 
 namespace bertfuse::kernels {
 namespace {
@@ -41,6 +41,10 @@ __global__ void __launch_bounds__(32 * kWarps) ChangeHeadsKernel(const __grid_co
   if (a.packed.count > 0) {
     place = PlaceOf(row, a.packed);
     if (place < 0) return;
+    if (a.packed.token_index != nullptr && rotated > 0) {
+      const int first = static_cast<int>(row - place);
+      place = Places::Between(a.packed, first, static_cast<int>(row));
+    }
     place = min(place, a.places - 1);
   }
   const T* const x = a.qkv + item * size;

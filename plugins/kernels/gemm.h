@@ -6,6 +6,7 @@
 #include "kernels/elements.h"
 #include "kernels/last_wave.h"
 #include "kernels/packed_rows.h"
+#include "kernels/quantized_result.h"
 
 namespace bertfuse::kernels {
 
@@ -81,6 +82,7 @@ struct GemmArguments {
   // Given: gets the sum that is normalised. Then the norm has a launch of its own, may be RMSNorm, and beta null.
   Y* total;
   bool rms;
+  QuantizedResult quantized;  // of a norm that has a launch of its own, or in place of y (GemmSm90Quantizing)
   // kComplete: y[m, n / 2] = activation(product + bias of the first n / 2 columns) * (the same of the others).
   bool gates;
 };

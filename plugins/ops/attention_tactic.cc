@@ -39,7 +39,7 @@ const kernels::attention_mma::TileShape& ShapeOf(const AttentionProblem& problem
 
 bool HasWide(const AttentionProblem& problem) {
   const kernels::attention_mma::TileShape& shape = ShapeOf(problem);
-  return shape.HasWide() && Fits(shape, Wide(shape), problem.shared_bytes);
+  return shape.HasWide() && !problem.positions && Fits(shape, Wide(shape), problem.shared_bytes);
 }
 
 // With 32 rows a warp keys and values are read from shared memory half as often, but there are half as many blocks:
@@ -84,6 +84,10 @@ std::vector<AttentionTactic> AttentionTactics(const AttentionProblem& problem) {
     }
   }
   return tactics;
+}
+
+bool HasTactic(const AttentionProblem& problem, const AttentionTactic& tactic) {
+  return !problem.positions || tactic.backend != Backend::kMma || tactic.tile == Narrow(ShapeOf(problem));
 }
 
 AttentionTactic ChooseAttentionTactic(const AttentionProblem& problem) {

@@ -53,7 +53,7 @@ LARGE = {
     "FusedAttention": Shape("large", {"B": 8, "S": 128, "H": 768}, (), {"num_heads": 12, "scale": 0.125}),
     "FusedAttentionVariant": Shape(
         "large",
-        {"B": 8, "S": 128, "D": 64, "R": 32, "J": 1, "G": 12, "L": 64},
+        {"B": 8, "S": 128, "D": 64, "R": 32, "J": 1, "G": 12, "L": 64, "P": 2, "M": 64},
         (),
         {"num_heads": 12, "kv_num_heads": 12, "scale": 0.125, "window_left": 40, "window_right": 40, "bias_left": 32},
     ),

@@ -90,7 +90,7 @@ class Layer:
         self.op, self.spec, self.sizes = op, OPS[op], sizes
         self.dtypes = {"T": dtype, "W": dtype, "I": index, "C": torch.int32}
         self.present = [
-            t for t in self.spec.inputs if t.name not in absent and not t.scales and (packed or not t.packed)
+            t for t in self.spec.inputs if t.name not in absent and not t.of_quantized_form and (packed or not t.packed)
         ]
         known = {
             "num_heads": sizes.heads,

@@ -79,6 +79,11 @@ constexpr const TileShape* FindTileShape(Math math, int64_t head_size) {
 constexpr AttentionTile Narrow(const TileShape& shape) { return {64, shape.keys, 1}; }
 constexpr AttentionTile Wide(const TileShape& shape) { return {128, shape.keys, 1}; }
 
+// Whether kernels with vectors by distance are compiled for it, of 64 queries a block.
+constexpr bool HasPositions(const TileShape& shape) {
+  return shape.head_size == 32 || shape.head_size == 64 || shape.head_size == 128;
+}
+
 // A stage holds a tile of keys and one of values.
 constexpr int StageBytes(const TileShape& shape) { return 2 * shape.keys * shape.head_size * shape.element_bytes; }
 
@@ -96,6 +101,16 @@ constexpr SharedLayout LayoutOf(const TileShape& shape, int queries, bool apart)
   const int query_bytes = queries * shape.head_size * shape.element_bytes, stage = StageBytes(shape);
   if (apart) return {2 * stage, 2 * stage + query_bytes, true};
   return {stage, stage + std::max(stage, query_bytes), false};
+}
+
+// Floats from query to query of what vectors by distance add to the scores. 8 more than keys, so that a warp's threads
+// read pairs from different banks.
+constexpr int PositionPitch(const TileShape& shape) { return shape.keys + 8; }
+
+// Where such kernels have these sums: behind two vectors for each distance between a query and a key of the tiles.
+constexpr int PositionBytes(const TileShape& shape) {
+  const int queries = Narrow(shape).queries;
+  return 2 * (queries + shape.keys) * shape.head_size * shape.element_bytes + queries * PositionPitch(shape) * 4;
 }
 
 // As many as registers allow, if the multiprocessor's shared memory has room for them.
@@ -119,6 +134,11 @@ constexpr int BlocksOn(const TileShape& shape, int queries, int shared_bytes) {
 // Whether a block may have as much.
 constexpr bool Fits(const TileShape& shape, const AttentionTile& tile, int shared_bytes) {
   return LayoutOn(shape, tile.queries, shared_bytes).bytes + kStaticBytes <= shared_bytes;
+}
+
+// The same with vectors by distance, which lie behind the queries.
+constexpr bool FitsWithPositions(const TileShape& shape, int shared_bytes) {
+  return LayoutOf(shape, Narrow(shape).queries, true).bytes + PositionBytes(shape) + kStaticBytes <= shared_bytes;
 }
 
 }  // namespace attention_mma
@@ -149,7 +169,14 @@ bool AttentionMmaSupports(const AttentionArguments<T>& a, const Device& device) 
   const bool bias =
       v.distance_bias == nullptr || ((v.bias_heads == 1 || v.bias_heads == a.heads) && v.bias_columns > 0 &&
                                      v.bias_columns <= kMost && v.bias_left >= 0 && v.bias_left <= kMost);
-  return size && heads && rows && bias && a.scale >= 0 && IsAligned(a.qkv, 16) && IsAligned(a.y, 16) &&
+  // Of tokens with gaps between them a band has not the distances; portable kernels take those.
+  const bool positions = v.positions == nullptr
+                             ? !v.hidden_alike
+                             : a.packed.token_index == nullptr && HasPositions(*shape) &&
+                                   FitsWithPositions(*shape, device.shared_bytes) && !(v.soft_cap > 0) &&
+                                   IsAligned(v.positions, 16) && v.position_rows > 0 && v.position_rows <= kMost &&
+                                   v.position_left >= 0 && v.position_left <= kMost;
+  return size && heads && rows && bias && positions && a.scale >= 0 && IsAligned(a.qkv, 16) && IsAligned(a.y, 16) &&
          IsAligned(a.bias, 4);
 }
 

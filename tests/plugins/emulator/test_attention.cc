@@ -83,6 +83,34 @@ TEST(EmulatedAttention, Tf32) { TestRandom<float>(20, true); }
 TEST(EmulatedAttention, ThreeTf32) { TestRandom<float>(15); }
 #endif
 
+// Vectors by distance: head sizes for which there are kernels, and what fits in 99 KB where that has room for it.
+template <class T>
+void TestPositions(int count, bool tf32 = false) {
+  constexpr int64_t kSizes[] = {8, 24, 32, 64, 64, 64, 48, 128};
+  Random random(emulator::Seed());
+  double worst = 0;
+  for (int i = 0; i < count; ++i) {
+    const AttentionSizes sizes = DrawPositions(kSizes, random);
+    SCOPED_TRACE(sizes.Text());
+    AttentionProblem<T> problem(sizes, random);
+    problem.arguments().allow_tf32 = tf32;
+    const bool least = random.OneIn(2) && AttentionMmaSupports(problem.arguments(), kLeast);
+    Launch(problem, false, random.Seed(), least ? kLeast : kMost);
+    if (testing::Test::HasFatalFailure()) return;
+    const double error = problem.WorstError(tf32 ? "tf32" : emulator::kDtype<T>);
+    EXPECT_LE(error, 1);
+    worst = std::max(worst, error);
+  }
+  std::printf("%d problems, the worst error is %.2f of what is allowed\n", count, worst);
+}
+
+#if BERTFUSE_EMULATED_CAPABILITY >= 80
+TEST(EmulatedAttention, PositionsFloat16) { TestPositions<__half>(30); }
+TEST(EmulatedAttention, PositionsBfloat16) { TestPositions<__nv_bfloat16>(15); }
+TEST(EmulatedAttention, PositionsTf32) { TestPositions<float>(12, true); }
+TEST(EmulatedAttention, PositionsThreeTf32) { TestPositions<float>(10); }
+#endif
+
 // Each head size, one of each block's width, without a bank conflict where rows are a power of two.
 TEST(EmulatedAttention, EveryHeadSize) {
   Random random(emulator::Seed());
@@ -224,9 +252,14 @@ TEST(EmulatedAttention, BrokenOffsets) {
     sizes.packed = true;
     sizes.head_size = 32;
     for (int s = 0; s < 5; ++s) sizes.lengths.push_back(random.Between(0, 90));
+    sizes.gap_one_in = i % 2 == 0 ? -1 : 0;
+    sizes.window_left = 17, sizes.bias_heads = 1, sizes.bias_columns = 9;
     AttentionProblem<__half> problem(sizes, random);
     auto* offsets = const_cast<int32_t*>(problem.arguments().packed.cu_seqlens);
     for (int s = 0; s <= 5; ++s) offsets[s] = static_cast<int32_t>(random.Between(-300, 700));
+    auto* index = const_cast<int32_t*>(problem.arguments().packed.token_index);
+    const auto rows = index == nullptr ? 0 : problem.arguments().packed.rows;
+    for (int row = 0; row < rows; ++row) index[row] = static_cast<int32_t>(random.Between(INT32_MIN, INT32_MAX));
     Launch(problem, random.OneIn(2), random.Seed());
     if (testing::Test::HasFatalFailure()) return;
   }

@@ -11,17 +11,18 @@
 namespace bertfuse::kernels::attention_mma {
 
 // A block's warps have 16 kRowTiles queries of one head each, and read the same tiles of keys and values.
-template <class T_, Math kMath_, int kHeadSize_, int kRowTiles_>
+template <class T_, Math kMath_, int kHeadSize_, int kRowTiles_, bool kPositions_ = false>
 struct Config {
   using T = T_;
   static constexpr Math kMath = kMath_;
   static constexpr TileShape kShape = *FindTileShape<kMath>(kHeadSize_);
   static constexpr int kHeadSize = kHeadSize_;
   static constexpr int kRowTiles = kRowTiles_;
+  static constexpr bool kPositions = kPositions_;  // multiplies with vectors by distance, and knows hidden queries
   static constexpr int kKeys = kShape.keys;
   static constexpr int kWarps = 4;
   static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kBlocks = kRowTiles == 1 ? kShape.blocks : kShape.wide_blocks;
+  static constexpr int kBlocks = kPositions ? 1 : kRowTiles == 1 ? kShape.blocks : kShape.wide_blocks;
   static constexpr int kRows = 16 * kRowTiles;      // of a warp
   static constexpr int kRowGroups = 2 * kRowTiles;  // rows of a thread: lane / 4 + 8 i of its warp's
   static constexpr int kQueries = kWarps * kRows;
@@ -65,6 +66,10 @@ struct Parameters {
   const T* distance_bias;  // null: none
   int bias_pitch;          // from head to head; 0: one for all
   int bias_left, bias_last;
+  const T* positions;                                 // null: none
+  const T* position_k_bias;                           // of keys that are multiplied with them
+  int position_left, position_last, position_offset;  // the last in shared memory
+  bool hidden_alike;
 };
 
 // A tile of queries: from `first_query` on of the sequence that is `length` rows from `first_row` on.

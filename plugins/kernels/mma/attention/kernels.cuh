@@ -71,6 +71,13 @@ Parameters<T> MakeParameters(const AttentionArguments<T>& a) {
     p.bias_left = static_cast<int>(variant.bias_left);
     p.bias_last = static_cast<int>(variant.bias_columns - 1);
   }
+  p.hidden_alike = variant.hidden_alike && p.mask != nullptr;
+  if (variant.positions != nullptr) {
+    p.positions = variant.positions;
+    p.position_k_bias = a.bias == nullptr ? nullptr : a.bias + q_columns;
+    p.position_left = static_cast<int>(variant.position_left);
+    p.position_last = static_cast<int>(variant.position_rows - 1);
+  }
   return p;
 }
 
@@ -78,13 +85,15 @@ template <class Config>
 cudaError_t LaunchConfigured(const AttentionArguments<typename Config::T>& a, const Device& device,
                              cudaStream_t stream) {
   constexpr int64_t kMaxGridYZ = 65535;
-  const SharedLayout layout = LayoutOn(Config::kShape, Config::kQueries, device.shared_bytes);
+  SharedLayout layout = LayoutOn(Config::kShape, Config::kQueries, device.shared_bytes);
+  if (Config::kPositions) layout = LayoutOf(Config::kShape, Config::kQueries, true);
   Parameters<typename Config::T> p = MakeParameters(a);
   p.query_offset = layout.query_offset;
   p.queries_apart = layout.queries_apart;
+  p.position_offset = layout.bytes;
   LaunchConfig config;
   config.block = dim3(Config::kThreads);
-  config.shared_bytes = layout.bytes;
+  config.shared_bytes = layout.bytes + (Config::kPositions ? PositionBytes(Config::kShape) : 0);
   config.stream = stream;
   config.device = &device;
   if (a.packed.count > 0) {
@@ -100,6 +109,12 @@ template <Math kMath, int kHeadSize, class T>
 cudaError_t LaunchSize(const AttentionArguments<T>& a, const AttentionTile& tile, const Device& device,
                        cudaStream_t stream) {
   constexpr TileShape kShape = *FindTileShape<kMath>(kHeadSize);
+  if (a.variant.positions != nullptr) {
+    if constexpr (HasPositions(kShape)) {
+      if (tile == Narrow(kShape)) return LaunchConfigured<Config<T, kMath, kHeadSize, 1, true>>(a, device, stream);
+    }
+    return cudaErrorInvalidConfiguration;
+  }
   if (tile == Narrow(kShape)) return LaunchConfigured<Config<T, kMath, kHeadSize, 1>>(a, device, stream);
   if constexpr (kShape.HasWide()) {
     if (tile == Wide(kShape)) return LaunchConfigured<Config<T, kMath, kHeadSize, 2>>(a, device, stream);

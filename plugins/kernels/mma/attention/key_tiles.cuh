@@ -77,6 +77,13 @@ class KeyTiles {
     return keys;
   }
 
+  // Whether the mask, which there is, shows that token.
+  __device__ __forceinline__ bool Shows(int token) const {
+    const auto* word =
+        static_cast<const uint32_t*>(p_.mask) + ((int64_t{tile_.first_row} + token) << (p_.mask_is_int64 ? 1 : 0));
+    return (word[0] | word[p_.mask_is_int64 ? 1 : 0]) != 0;
+  }
+
  private:
   // The key's entry in the mask, its halves' bits together, without a branch, so that loads do not wait for each other.
   __device__ __forceinline__ uint32_t MaskOf(int key) const {

@@ -2,7 +2,10 @@
 #ifndef BERTFUSE_KERNELS_MMA_ATTENTION_MAINLOOP_CUH_
 #define BERTFUSE_KERNELS_MMA_ATTENTION_MAINLOOP_CUH_
 
+#include <type_traits>
+
 #include "kernels/mma/attention/key_tiles.cuh"
+#include "kernels/mma/attention/positions.cuh"
 #include "kernels/mma/attention/softmax.cuh"
 #include "kernels/mma/attention/tiles.cuh"
 #include "kernels/mma/attention/variant.cuh"
@@ -17,7 +20,13 @@ class Mainloop {
 
   // `shared` has what SharedLayout says, `words` a bit for each of KeyTiles' mask.
   __device__ __forceinline__ Mainloop(const Parameters<T>& p, const Tile& tile, char* shared, uint32_t* words)
-      : p_(p), tile_(tile), shared_(shared), rows_(tile), key_tiles_(p, tile, words) {
+      : p_(p),
+        tile_(tile),
+        shared_(shared),
+        rows_(tile),
+        key_tiles_(p, tile, words),
+        positions_(p, tile, shared + p.position_offset) {
+    if (p.packed.token_index != nullptr) places_ = Places(p.packed, tile.first_row, tile.length);
     kv_column_ = static_cast<int>((static_cast<float>(tile.head) + 0.5f) * p.kv_heads_per_head) * p.head_size;
   }
 
@@ -31,6 +40,7 @@ class Mainloop {
     LoadValues(first_key, 0);
     CommitCopies();
     if (p_.queries_apart && key_tiles_.Has(first_key + Config::kKeys)) LoadTile(fetched = first_key + Config::kKeys, 1);
+    if constexpr (Config::kPositions) positions_.Load(first_key);
     CommitCopies();
     const QueryTile<Config> loaded = LoadQueries();
     KeyTile<Config> keys = key_tiles_.At(first_key);
@@ -43,7 +53,7 @@ class Mainloop {
     bool is_first = true;
 #pragma unroll 1
     while (key_tiles_.Has(keys.first_key)) {
-      is_first ? WaitCopies<2>() : WaitCopies<0>();
+      is_first && !Config::kPositions ? WaitCopies<2>() : WaitCopies<0>();
       __syncthreads();  // the keys have arrived, and all warps are done with the tile before
       const KeyTile<Config> next = key_tiles_.FirstVisible(keys.first_key + Config::kKeys);
       if (key_tiles_.Has(next.first_key) && next.first_key != fetched) {
@@ -51,15 +61,20 @@ class Mainloop {
         LoadTile(next.first_key, stage ^ 1);
         CommitCopies();
       }
+      if constexpr (Config::kPositions) {
+        positions_.Multiply(queries, SharedAddress(Stage(stage)), KvColumn());
+        if (key_tiles_.Has(next.first_key)) positions_.Load(next.first_key);
+        CommitCopies();
+      }
       const bool sees_any = SeesAny(p_, rows_, keys);
       Scores<Config> score;
       float scale = 1.0f;
       if (sees_any) scale = AddKeys(out, score, softmax, queries, keys, Stage(stage));
-      if (is_first) {
+      if (is_first && !Config::kPositions) {
         WaitCopies<1>();
         __syncthreads();  // the values, too
-        is_first = false;
       }
+      is_first = false;
       if (sees_any) AddValues(out, score, softmax, scale, Stage(stage));
       keys = next;
       stage ^= 1;
@@ -114,8 +129,12 @@ class Mainloop {
                                            const Queries<Config>& queries, const KeyTile<Config>& keys,
                                            const char* stage) const {
     MultiplyKeys(score, queries, SharedAddress(stage), LaneNow());
+    if constexpr (Config::kPositions) positions_.AddTo(score);
     const float scale = TransformScores(score, queries, keys);
-    if (!SeesAll(p_, rows_, keys)) HideKeys(score, p_, rows_, keys);
+    if (places_.HaveGaps() || !SeesAll(p_, rows_, keys)) HideKeys(score, p_, rows_, keys, places_);
+    if constexpr (Config::kPositions) {
+      if (p_.hidden_alike) HideFromHidden(score);
+    }
     float correction[Config::kRowGroups];
     if (softmax.Advance(score, scale, correction)) {
 #pragma unroll
@@ -125,6 +144,17 @@ class Mainloop {
       }
     }
     return scale;
+  }
+
+  // Makes all scores of queries -inf that the mask hides.
+  __device__ __forceinline__ void HideFromHidden(Scores<Config>& score) const {
+    constexpr uint32_t kNone[Config::kKeys / 32] = {};
+    const int lane = LaneNow();
+#pragma unroll
+    for (int group = 0; group < Config::kRowGroups; ++group) {
+      const int query = min(rows_.Own(group, lane), tile_.length - 1);
+      if (!key_tiles_.Shows(query)) HideKeys<Config>(score, group, lane, kNone);
+    }
   }
 
   __device__ __forceinline__ void AddValues(Sums& out, const Scores<Config>& score, OnlineSoftmax<Config>& softmax,
@@ -151,7 +181,7 @@ class Mainloop {
         score[i / (Config::kKeys / 2)][i / 4 % (Config::kKeys / 8)][i % 4] *= p_.scale_log2;
       }
     }
-    if (biased) AddDistanceBias<Config>(score, p_, rows_, keys.first_key, tile_.head);
+    if (biased) AddDistanceBias<Config>(score, p_, rows_, keys.first_key, tile_.head, places_);
     return 1.0f;
   }
 
@@ -261,6 +291,8 @@ class Mainloop {
   char* shared_;
   WarpRows<Config> rows_;
   KeyTiles<Config> key_tiles_;
+  Places places_;
+  std::conditional_t<Config::kPositions, PositionTiles<Config>, NoPositions> positions_;
   int kv_column_;
 };
 
