@@ -47,8 +47,8 @@ struct GemmProblem {
   bool gates = false;                       // n is of a gate and what it multiplies: y has half as many columns
   // What is normalised is an output, too, or y in 8 bits: the norm has a launch of its own.
   bool keeps_total = false;
-  bool quantizes =
-      false;  // y is wanted in 8 bits of x's type, by one scale: what does not write it so has a launch more
+  // y is wanted in 8 bits of x's type, by one scale: what does not write it so has a launch more.
+  bool quantizes = false;
   int layer_norm_vector = 8;  // elements that LayerNorm's kernel reads at a time (kernels::LayerNormVector())
   bool allow_tf32 = false;    // float32 operands may be rounded
   kernels::cublaslt::Algorithms cublaslt = {};  // some where backends has kCublasLt

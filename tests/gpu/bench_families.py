@@ -109,7 +109,7 @@ class OnnxModel:
         binding, options = self.session.io_binding(), onnxruntime.RunOptions()
         self.count += 1
         if self.graph:
-            options.add_run_config_entry("gpu_graph_annotation_id", str(self.count))
+            options.add_run_config_entry("gpu_graph_id", str(self.count))
         for node in self.session.get_inputs():
             value = feed.get(node.name)
             value = torch.zeros_like(feed["input_ids"]) if value is None else value
