@@ -26,12 +26,14 @@ class Reading:
         tokenizer: which cuts them at `longest` tokens, and fills queries up.
         unseen: whether tokens that fill up are seen by no other.
         skipped: int64, ids of tokens without a vector.
+        prefixes: that are one token wherever they stand.
     """
 
     tokenizer: Any
     longest: int
     unseen: bool
     skipped: np.ndarray
+    prefixes: tuple[str, ...] = ()
 
 
 def read_texts(folder: Path, late: MultiVector, task: str, longest: int) -> Reading:
@@ -52,7 +54,7 @@ def read_texts(folder: Path, late: MultiVector, task: str, longest: int) -> Read
             raise BertfuseError(f"{folder}: queries are filled up with {token!r}, which its tokenizer lacks")
         tokenizer.enable_padding(length=expansion.length, pad_id=filler, pad_token=token)
     unseen = expansion is not None and not expansion.attend
-    return Reading(tokenizer, longest, unseen, skipped_ids(folder, late, tokenizer, task))
+    return Reading(tokenizer, longest, unseen, skipped_ids(folder, late, tokenizer, task), late.prefixes)
 
 
 def know_prefixes(tokenizer: Any, prefixes: Sequence[str]) -> None:

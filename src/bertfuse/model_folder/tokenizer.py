@@ -35,7 +35,8 @@ def longest_text(folder: str | Path) -> int:
 
 
 def open_tokenizer(folder: str | Path, longest: int | None = None) -> Any:
-    """A new tokenizers.Tokenizer that pads nothing but texts of models that want all of them full, and cuts at `longest` tokens (by default where the folder says).
+    """A new tokenizers.Tokenizer, which cuts at `longest` tokens (by default where the folder says), and does not pad,
+    but for models whose texts are always full.
 
     What tokenizer.json itself says of padding and truncation is left out, as transformers does: all-MiniLM-L6-v2's pads
     every text to 128. Raises BertfuseError where there is no tokenizer.json, or one that cannot be read.
@@ -66,8 +67,8 @@ def open_tokenizer(folder: str | Path, longest: int | None = None) -> Any:
 
 
 def cut(tokenizer: Any, folder: Path, longest: int, stride: int = 0) -> None:
-    """Makes the tokenizer cut texts at `longest` tokens, at the end that tokenizer_config.json names, and fill them up to
-    so many where the model wants that.
+    """Makes the tokenizer cut texts at `longest` tokens, at the end that tokenizer_config.json names, and
+    fill them up to so many where the model wants that.
     """
     side = read_json(first_module(folder).folder / "tokenizer_config.json").get("truncation_side") or "right"
     if side not in ("left", "right"):
