@@ -69,10 +69,10 @@ class Pictures:
             try:
                 told, pixels = await asyncio.wait_for(self._asked(asked, image), SECONDS)
             except (TimeoutError, asyncio.TimeoutError):
-                await self._end()
+                await self.close()
                 raise RequestError(f"{where} takes longer than {SECONDS:g} seconds to read.", param="input") from None
             except (ConnectionError, asyncio.IncompleteReadError):
-                await self._end()
+                await self.close()
                 continue
             if "error" in told:
                 raise RequestError(told["error"], told["status"], param="input")
@@ -86,7 +86,8 @@ class Pictures:
         told = orjson.loads(await self._process.stdout.readuntil(b"\n"))
         return told, await self._process.stdout.readexactly(told["size"])
 
-    async def _end(self) -> None:
+    async def close(self) -> None:
+        """Ends the process; another image starts one."""
         process, self._process = self._process, None
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
