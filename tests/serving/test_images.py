@@ -172,7 +172,7 @@ def test_what_is_no_image_is_refused_in_one_sentence(alone: Here) -> None:
         ({"input": good, "modality": "audio"}, 'modality is "audio": choose text or image.'),
         ({"input": good, "modality": []}, "modality is []"),
         ({"input": good, "modality": "image", "dimensions": 25}, "dimensions is 25"),
-        ({"input": good, "modality": "image", "encoding_format": {}}, "encoding_format is {}"),
+        ({"input": good, "modality": "image", "encoding_format": "hex"}, 'encoding_format is "hex": choose'),
     ):
         status, found = alone("/v1/embeddings", body)
         assert status == 400 and found["error"]["message"].startswith(sentence), found

@@ -251,10 +251,10 @@ def _most_tokens(model: TextModel) -> int:
 
 
 def _limits(model: TextModel) -> Limits:
-    most, texts = model.max_batch_tokens, model.fixed_batch
     share = 1 if model.on_gpu else model.runs
     if isinstance(model, ImageModel):
         return Limits(_in_order, model.max_batch_images, share)
+    most, texts = model.max_batch_tokens, model.fixed_batch
     if model.ragged:
         return Limits(lambda lengths, most: ragged_batches(lengths, most, texts), most, share)
     padding = MAX_PADDING["gpu" if model.on_gpu else "cpu"]

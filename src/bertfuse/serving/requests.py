@@ -85,8 +85,11 @@ def multi_vector_request(body: Mapping[str, Any], limits: Limits, dimension: int
     if isinstance(given, list):
         given = [entry.get("text") if isinstance(entry, dict) else entry for entry in given]
     name = "encoding_format" if "embedding_type" not in body else "embedding_type"
-    inputs, encoded, dimensions = _inputs(given, "input", limits), _encoded(body, name), None
-    dimensions = a_number(body, "dimensions", dimension)
+    inputs, encoded, dimensions = (
+        _inputs(given, "input", limits),
+        _encoded(body, name),
+        a_number(body, "dimensions", dimension),
+    )
     return EmbeddingsRequest(inputs, encoded, dimensions, a_name(body, "prompt_name"), truncates(body, limits))
 
 
