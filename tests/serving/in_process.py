@@ -48,8 +48,9 @@ class Engines:
 class Here:
     """Answers requests; one loop for all of them, as a front's."""
 
-    def __init__(self, folders: list[Path], limits: Limits, **options: Any) -> None:
-        models = [part for folder in folders for part in apart(ModelOptions(str(folder), folder.name), False)]
+    def __init__(self, given: list[Path | ModelOptions], limits: Limits, **options: Any) -> None:
+        asked = [ModelOptions(str(one), one.name) if isinstance(one, Path) else one for one in given]
+        models = [part for one in asked for part in apart(one, False)]
         self.engine = Engine(models, threads=2, **options)
         self.loop = asyncio.new_event_loop()
         self.front = Front(self.engine.served, limits, Engines(self.engine), Metrics())
@@ -82,8 +83,9 @@ class Here:
 
 
 @contextmanager
-def here(*folders: Path, limits: Limits | None = None, **options: Any) -> Iterator[Here]:
-    made = Here(list(folders), limits or Limits(), **options)
+def here(*models: Path | ModelOptions, limits: Limits | None = None, **options: Any) -> Iterator[Here]:
+    """A server of folders."""
+    made = Here(list(models), limits or Limits(), **options)
     try:
         yield made
     finally:

@@ -14,6 +14,7 @@ import bertfuse
 from bertfuse.optimization import optimize
 from bertfuse.serving import answers
 from bertfuse.serving.look import look_at
+from bertfuse.serving.served import ModelOptions
 from tests import made_once
 from tests.checkpoints import texts
 from tests.corpora import model_folder
@@ -149,6 +150,15 @@ def test_a_model_without_padding_takes_no_such_queries(folders: Callable[[str], 
 
 
 def test_lengths(folders: Callable[[str], Path]) -> None:
+    """--max-length is a document's."""
+    options = ModelOptions(str(folders("late")), max_length=10)
+    with here(options) as ask:
+        status, found = ask("/embed_all", {"inputs": "house " * 30})
+        assert status == 413 and "has 33 tokens, and the model takes 10" in found["error"]
+        (rows,) = ask("/embed_all", {"inputs": "house " * 30, "truncate": True})[1]
+        assert len(rows) == 10
+        (rows,) = ask("/embed_all", {"inputs": "house " * 30, "truncate": True, "prompt_name": "query"})[1]
+        assert len(rows) == 12
     served = look_at(folders("late"), max_length=10)
     assert (served.kind, served.max_input_tokens, served.dimension, served.takes_queries) == ("late", 10, 16, True)
     with pytest.raises(bertfuse.BertfuseError, match="takes 20 tokens of a document at most"):

@@ -30,7 +30,6 @@ _ROUTES = {"embed": "/v1/embeddings", "rerank": "/rerank", "classify": "/classif
 _ROUTES["late"] = "/embed_all, /v1/multi-vector and /rerank"
 _IMAGES_ALONE = 'takes images alone: send them as data URIs, with "modality": "image"'
 
-
 T = TypeVar("T")
 
 

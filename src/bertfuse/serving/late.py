@@ -12,7 +12,7 @@ from bertfuse.model_folder.files import folder_of
 from bertfuse.model_folder.late_texts import DOCUMENT, QUERY, read_texts
 from bertfuse.model_folder.multi_vector import read_multi_vector
 from bertfuse.model_folder.sentence_settings import read_settings
-from bertfuse.model_folder.tokenizer import longest_text
+from bertfuse.model_folder.tokenizer import cut, longest_text
 
 from .checks import RequestError
 from .served import Served
@@ -29,6 +29,7 @@ class Late:
         found, longest = read_multi_vector(folder), longest_text(folder)
         readings = {task: read_texts(folder, found, task, longest) for task in _PROMPTS}
         limits = {QUERY: readings[QUERY].longest, DOCUMENT: served.max_input_tokens}
+        cut(readings[DOCUMENT].tokenizer, folder, served.max_input_tokens)
         self._served = served
         self._readers = {task: Tokenizer(served.path, limits[task], reading=readings[task]) for task in _PROMPTS}
         self.documents = self._readers[DOCUMENT]
