@@ -6,7 +6,7 @@ import base64
 import io
 import json
 import re
-import urllib.error
+import shlex
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,13 @@ import pytest
 
 import bertfuse
 from bertfuse.optimization import optimize
+from tests import ROOT
 from tests.checkpoints import texts
 from tests.inference.test_multi_vector import late
 from tests.servers import served
 from tests.vision_models import pictures, save
 
+PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 pytestmark = pytest.mark.slow
 
 
@@ -55,6 +57,8 @@ def test_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ):
             found = ask(f"{server.url}/v1/embeddings", body | {"model": "pictures"})["data"]
             np.testing.assert_allclose([row["embedding"] for row in found], want, atol=1e-5)
+        _of_the_document("8005", server.url)
+        _of_the_document("8006", server.url)
         _over_grpc(server.grpc, encoder, given)
         models = {row["id"]: row["capabilities"] for row in ask(f"{server.url}/v1/models")["data"]}
         assert models == {"late": ["embed_all", "rerank"], "pictures": ["embed", "image_embed"]}
@@ -70,6 +74,14 @@ def test_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         server.process.kill()
         _, alive = psutil.wait_procs(children, 120)
         assert not alive
+
+
+def _of_the_document(port: str, url: str) -> None:
+    """What docs/serving.md shows is answered."""
+    shown = [shlex.split(line) for line in PAGE.splitlines() if line.startswith(f"    curl http://127.0.0.1:{port}")]
+    assert len(shown) > 1
+    for _, address, _, body in shown:
+        assert ask(address.replace(f"http://127.0.0.1:{port}", url), json.loads(body))
 
 
 def _over_grpc(address: str, encoder: Any, given: list[str]) -> None:
