@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from bertfuse.optimization import optimize
 from bertfuse.serving import answers
 from bertfuse.serving.look import look_at
 from bertfuse.serving.served import ModelOptions
+from bertfuse.serving.triton.repository import Options, write_repository
 from tests import made_once
 from tests.checkpoints import texts
 from tests.corpora import model_folder
@@ -100,6 +103,24 @@ def test_scores(server: tuple[Here, bertfuse.MultiVectorEncoder], monkeypatch: p
         np.testing.assert_allclose(scores, [row["score"] for row in want[:3]], **CLOSE)
 
 
+def test_in_company(server: tuple[Here, bertfuse.MultiVectorEncoder]) -> None:
+    """Queries and documents of several requests, computed together: each has its own vectors."""
+    ask, encoder = server
+    want = {"query": encoder.encode_query(GIVEN), "document": encoder.encode_document(GIVEN)}
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    source = random.Random(seed)
+    asked = [(source.choice(tuple(want)), source.sample(range(len(GIVEN)), source.randint(1, 5))) for _ in range(60)]
+
+    async def several() -> list[Any]:
+        bodies = [{"inputs": [GIVEN[row] for row in rows], "input_type": task} for task, rows in asked]
+        return await asyncio.gather(*(ask.ask("/embed_all", body | {"truncate": True}) for body in bodies))
+
+    for (task, rows), (status, found) in zip(asked, ask.loop.run_until_complete(several()), strict=True):
+        assert status == 200
+        close(found, [want[task][row] for row in rows])
+
+
 def test_what_it_is(server: tuple[Here, bertfuse.MultiVectorEncoder]) -> None:
     ask, _ = server
     name = ask.front.models[0].served.name
@@ -149,7 +170,7 @@ def test_a_model_without_padding_takes_no_such_queries(folders: Callable[[str], 
             assert status == 404 and "optimize it with --padding keep" in found["error"]
 
 
-def test_lengths(folders: Callable[[str], Path]) -> None:
+def test_lengths(folders: Callable[[str], Path], tmp_path: Path) -> None:
     """--max-length is a document's."""
     options = ModelOptions(str(folders("late")), max_length=10)
     with here(options) as ask:
@@ -163,5 +184,7 @@ def test_lengths(folders: Callable[[str], Path]) -> None:
     assert (served.kind, served.max_input_tokens, served.dimension, served.takes_queries) == ("late", 10, 16, True)
     with pytest.raises(bertfuse.BertfuseError, match="takes 20 tokens of a document at most"):
         look_at(folders("late"), max_length=30)
+    with pytest.raises(bertfuse.BertfuseError, match="Triton gets vectors, scores and labels of texts alone"):
+        write_repository(served, tmp_path, options=Options())
     with pytest.raises(bertfuse.BertfuseError, match=r"--task embed: .* leave --task out"):
         look_at(folders("late"), kind="embed")

@@ -263,10 +263,10 @@ _CAPABILITIES["late"] = ["embed_all", "rerank"]
 
 def _capabilities(front: Front, name: str) -> list[str]:
     """By infinity's words, where it has some."""
-    of = [model.served for model in front.models if model.served.name == name]
-    return [
-        word for served in of for word in (["image_embed"] if served.modality == IMAGE else _CAPABILITIES[served.kind])
-    ]
+    found: list[str] = []
+    for served in (model.served for model in front.models if model.served.name == name):
+        found += ["image_embed"] if served.modality == IMAGE else _CAPABILITIES[served.kind]
+    return found
 
 
 def _info(front: Front) -> dict[str, Any]:
