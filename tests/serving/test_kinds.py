@@ -100,5 +100,11 @@ def _over_grpc(address: str, encoder: Any, given: list[str]) -> None:
             np.testing.assert_allclose([list(row.embeddings) for row in found], want, atol=1e-5)
         request = TEI.RerankRequest(query="see a house", texts=given, truncate=True)
         found = call("Rerank/Rerank", request, TEI.RerankResponse).ranks
+        pairs = list(zip(given, reversed(given), strict=True))  # of a stream each pair may have its own query
+        requests = [TEI.RerankStreamRequest(query=a, text=b, truncate=True).SerializeToString() for a, b in pairs]
+        answer = channel.stream_unary("/tei.v1.Rerank/RerankStream")(iter(requests), timeout=120)
+        scores = encoder.similarity_pairwise(encoder.encode_query(given), encoder.encode_document(given[::-1]))
+        ranks = {rank.index: rank.score for rank in TEI.RerankResponse.FromString(answer).ranks}
+        np.testing.assert_allclose([ranks[at] for at in range(len(given))], scores, atol=1e-4)
         want = encoder.similarity(encoder.encode_query(["see a house"]), encoder.encode_document(given))[0]
         np.testing.assert_allclose([row.score for row in found], np.sort(want)[::-1], atol=1e-4)

@@ -57,16 +57,26 @@ async def _maxsim(front: Front, call: Call, model: Model, asked: TextsRequest, p
     assert model.late is not None
     late = model.late
     before = {task: model.prompted([""], late.prompt_name(task, None), param)[0] for task in (QUERY, DOCUMENT)}
-    query = [before[QUERY] + asked.texts[0][0]]
-    of_query = await token_vectors(front, call, model, query, asked.truncate, "query", QUERY)
+    queries = {query: at for at, query in enumerate(dict.fromkeys(query for query, _ in asked.texts))}  # hardly several
+    texts = [before[QUERY] + query for query in queries]
+    of_query = await token_vectors(front, call, model, texts, asked.truncate, "query", QUERY)
     texts = [before[DOCUMENT] + text for _, text in asked.texts]
     given = await front.tokenised(call, late.documents, texts, asked.truncate, param)
+    owners = np.array([queries[query] for query, _ in asked.texts])
+
+    def scored(rows: list[np.ndarray], owners: np.ndarray) -> np.ndarray:
+        made = np.empty(len(rows), np.float32)
+        for owner in np.unique(owners):
+            these = np.flatnonzero(owners == owner)
+            made[these] = maxsim([of_query[owner]], [rows[at] for at in these], late.mean)[0]
+        return made
+
     made = []
     for begin, end in _parts(given.lengths):
         part = given.part(begin, end)
         answer = await front.ask(call, model, part.work(model.index, "tokens"))
         rows = kept_rows(late.documents, part, answer.rows)
-        made.append((await asyncio.to_thread(maxsim, of_query, rows, late.mean))[0])
+        made.append(await asyncio.to_thread(scored, rows, owners[begin:end]))
     return np.concatenate(made)
 
 
