@@ -159,7 +159,7 @@ _VARIANTS = (
 def _variant(label, batch, sequence, size, heads, kv_heads, pairs, columns, left, right) -> Shape:
     attributes = {"num_heads": heads, "kv_num_heads": kv_heads, "scale": 1 / math.sqrt(size)}
     attributes |= {"window_left": left, "window_right": right, "bias_left": columns // 2}
-    attributes |= {"positions_left": columns // 3, "hidden_queries": "alike" if columns % 2 else "as others"}
+    attributes |= {"positions_left": columns // 3, "hidden_queries": "alike" if columns % 2 else "as_others"}
     bias_heads = 1 if label in ("causal", "own_key") else heads
     return Shape(
         label,
@@ -193,7 +193,7 @@ def _attribute_choices(op: str) -> Iterator[dict[str, Any]]:
     if "approximate" in names:
         yield {"approximate": "tanh"}
     if "hidden_queries" in names:
-        yield {"hidden_queries": "as others"}
+        yield {"hidden_queries": "as_others"}
         yield {"hidden_queries": "alike", "window_left": -1, "window_right": -1}
     if "pairs" in names:
         yield {"pairs": "neighbours"}

@@ -83,7 +83,7 @@ def packed_case(op: str, packing: Packing, seed: int, dtype: str = "float32", ex
         with_index = seed % 2 == 0
         longest = packing.longest_span if with_index else max(packing.lengths)
         places = longest + int(rng.integers(0, 3))
-        attributes |= {"positions_left": int(rng.integers(0, 9)), "hidden_queries": ["as others", "alike"][seed % 2]}
+        attributes |= {"positions_left": int(rng.integers(0, 9)), "hidden_queries": ["as_others", "alike"][seed % 2]}
         sizes = dict(B=batch, S=sequence, C=places, D=size, R=size // 4, J=1, G=shared * group, L=13, P=2, M=11)
         absent = [("positions",), ("cos", "sin"), ("distance_bias", "q_gamma", "k_gamma")][seed % 3]
         case = make_case(op, Shape(label, sizes, (), attributes), dtype=dtype, absent=("mask", *absent))

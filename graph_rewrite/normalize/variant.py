@@ -193,7 +193,7 @@ def _write(graph: FusionGraph, found: Variant) -> None:
         "window_right": -1 if terms.keys.right is None else terms.keys.right,
         "bias_left": 0 if terms.bias is None else terms.bias.left,
         "positions_left": 0 if found.positions is None else found.positions.left,
-        "hidden_queries": "alike" if terms.hides_queries else "as others",
+        "hidden_queries": "alike" if terms.hides_queries else "as_others",
     }
     if found.rotary is not None:
         given["cos"], given["sin"] = angles(graph, found.rotary, x)

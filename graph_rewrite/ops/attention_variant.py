@@ -104,8 +104,8 @@ OP = OpSpec(
         AttrSpec(
             "hidden_queries",
             "string",
-            "as others",
-            choices=("as others", "alike"),
+            "as_others",
+            choices=("as_others", "alike"),
             doc="what a token that the mask hides attends to: the visible keys, or to all keys alike",
         ),
     ),

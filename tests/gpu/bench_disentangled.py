@@ -57,7 +57,7 @@ def check(rng: random.Random, number: int) -> tuple[float, str]:
     )
     positions = 0.5 * randn(2, heads, rows, size, dtype=dtype)
     mask = randint(2, (batch, sequence), torch.int32) if rng.random() < 0.7 else None
-    attributes = [heads, kv_heads, size**-0.5, "halves", 1e-6, *window, 0, left, rng.choice(("as others", "alike"))]
+    attributes = [heads, kv_heads, size**-0.5, "halves", 1e-6, *window, 0, left, rng.choice(("as_others", "alike"))]
     by_place = [None] * 5
     text = f"{DTYPES[dtype]} {batch}x{sequence} {heads}/{kv_heads} of {size}, {rows} rows left {left} {attributes[5:]}"
     if rng.random() < 0.3:
@@ -99,7 +99,7 @@ def measure(batch: int, sequence: int, heads: int = 12, size: int = 64, rows: in
     mask = torch.ones(batch, sequence, dtype=torch.int64, device="cuda")
     mask[:, -sequence // 4 :] = torch.arange(batch, device="cuda")[:, None] % 2
     y, cells = poisoned(batch, sequence, heads * size, dtype=torch.float16), []
-    for label, given, hidden in (("plain", None, "as others"), ("with positions", positions, "as others"),
+    for label, given, hidden in (("plain", None, "as_others"), ("with positions", positions, "as_others"),
                                  ("with positions, hidden alike", positions, "alike")):  # fmt: skip
         inputs = [qkv, bias, mask, *[None] * 5, given]
         attributes = [heads, heads, (3 * size) ** -0.5, "halves", 1e-6, -1, 1 << 30, 0, rows // 2, hidden]

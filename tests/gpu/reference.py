@@ -44,7 +44,7 @@ def fused_attention(qkv, bias, mask, num_heads, scale):
 def fused_attention_variant(
     qkv, bias, mask, cos, sin, q_gamma, k_gamma, distance_bias,
     num_heads, kv_num_heads, scale, pairs, epsilon, window_left, window_right, bias_left,
-    positions=None, positions_left=0, hidden_queries="as others",
+    positions=None, positions_left=0, hidden_queries="as_others",
 ):  # fmt: skip
     batch, sequence = qkv.shape[:2]
     x = _wide(qkv) if bias is None else _wide(qkv) + _wide(bias)

@@ -107,6 +107,8 @@ class Layer:
     def shape(self, tensor, batch: int, sequence: int) -> tuple[int, ...]:
         head = self.sizes["H"] // self.sizes.heads
         free = {"B": batch, "S": sequence, "C": sequence, "D": head, "R": head // 2, "J": 1, "G": self.sizes.heads}
+        if self.op == "FusedAttentionVariant":
+            free |= {"P": 2, "M": 64}  # vectors by distance: for Q and for K
         shape = (batch, sequence) if tensor.leading else ()
         for axis in tensor.trailing:
             size = self.attributes[axis.symbol] if axis.is_attribute else free.get(axis.symbol, self.sizes[axis.symbol])

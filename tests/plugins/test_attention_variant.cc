@@ -70,7 +70,7 @@ CallBuilder Call(const Variant& v, std::mt19937& random) {
   }
   call.Int("num_heads", v.heads()).Int("kv_num_heads", v.kv_heads).Float("scale", 0.4f).Float("epsilon", 1e-3f);
   call.Int("window_left", v.left).Int("window_right", v.right).Int("bias_left", v.bias_left);
-  call.Int("positions_left", v.positions_left).String("hidden_queries", v.alike ? "alike" : "as others");
+  call.Int("positions_left", v.positions_left).String("hidden_queries", v.alike ? "alike" : "as_others");
   call.String("pairs", v.neighbours ? "neighbours" : "halves");
   return call;
 }

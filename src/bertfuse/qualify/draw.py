@@ -159,7 +159,7 @@ class Draw:
         attributes["bias_left"] = self._one((0, columns // 2, columns))
         rows = self._one((1, 2, 31, 64, 183, 1025, 2 * sequence + 1))
         attributes["positions_left"] = self._one((0, rows // 2, rows))
-        attributes["hidden_queries"] = self._one(("as others", "alike"))
+        attributes["hidden_queries"] = self._one(("as_others", "alike"))
         return Problem(
             "FusedAttentionVariant",
             sizes={**sizes, "J": 1, "G": self._one((1, heads)), "L": columns, "P": 2, "M": rows},

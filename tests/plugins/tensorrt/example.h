@@ -58,6 +58,7 @@ struct Example {
     }
     // In a head there is room for so many pairs, and heads have a bias in common.
     fixed["R"] = 4, fixed["G"] = fixed["J"] = 1;
+    if (fixed.count("M") != 0) fixed["P"] = 2;  // vectors by distance: for Q and for K
   }
 
   // The shape of a tensor where the free sizes, leading axes first, are `batch` and `sequence`.
