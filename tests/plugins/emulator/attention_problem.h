@@ -32,6 +32,11 @@ struct AttentionSizes {
   int64_t position_rows = 0, position_left = 0;             // 0 rows: no vectors by distance
   bool hidden_alike = false;
 
+  // Without what AttentionVariant has.
+  void MakePlain() {
+    kv_heads = bias_heads = 0, soft_cap = 0;
+    window_left = window_right = -1;
+  }
   std::string Text() const {
     std::string text = packed ? "packed" : "padded to " + std::to_string(sequence);
     for (int64_t length : lengths) text += " " + std::to_string(length);
