@@ -38,12 +38,12 @@ inline constexpr TileShape kHalfShapes[] = {
 
 // float32 takes twice the shared memory, and its head sizes are whole units of LoadShared().
 inline constexpr TileShape kTf32Shapes[] = {
-    {32, 64, 4, 2, true, true, 4},   {64, 32, 3, 2, true, true, 4},   {96, 32, 2, 0, true, false, 4},
-    {128, 32, 2, 0, true, false, 4}, {192, 32, 1, 0, true, false, 4}, {256, 32, 1, 0, false, false, 4},
+    {32, 64, 4, 2, true, true, 4},   {64, 32, 3, 2, true, true, 4},       {96, 32, 2, 0, true, false, 4},
+    {128, 32, 2, 0, true, false, 4}, {192, 32, 1, 0, false, false, 4, 1}, {256, 32, 1, 0, false, false, 4},
 };
 inline constexpr TileShape kThreeTf32Shapes[] = {
-    {32, 64, 3, 2, true, true, 4},   {64, 32, 3, 2, true, false, 4},  {96, 32, 2, 0, true, false, 4},
-    {128, 32, 2, 0, true, false, 4}, {192, 32, 1, 0, true, false, 4}, {256, 32, 1, 0, false, false, 4},
+    {32, 64, 3, 2, true, true, 4},   {64, 32, 3, 2, true, false, 4},      {96, 32, 2, 0, true, false, 4},
+    {128, 32, 2, 0, true, false, 4}, {192, 32, 1, 0, false, false, 4, 1}, {256, 32, 1, 0, false, false, 4},
 };
 
 // float32 is multiplied by TF32 where that is allowed.

@@ -210,12 +210,10 @@ class Mainloop {
   __device__ __forceinline__ void AddValues(Sums& out, const Scores<Config>& score, OnlineSoftmax<Config>& softmax,
                                             float scale, const char* stage) const {
     const int lane = LaneNow();
-    float shift[Config::kRowGroups];
-    softmax.Shifts(shift, scale);
 #pragma unroll
     for (int step = 0; step < Config::kKeySteps; ++step) {
       uint32_t weight[Config::kRowTiles][4];
-      softmax.Weights(weight, score, scale, shift, step);
+      softmax.Weights(weight, score, scale, step);
       MultiplyValues<Config>(out, weight, SharedAddress(stage) + Config::kKeyTileBytes, step, lane);
     }
   }

@@ -16,7 +16,7 @@ class OnlineSoftmax {
 
   __device__ __forceinline__ OnlineSoftmax() {
 #pragma unroll
-    for (int group = 0; group < kRowGroups; ++group) reference_[group] = -INFINITY, sum_[group] = 0.0f;
+    for (int group = 0; group < kRowGroups; ++group) reference_[group] = -INFINITY, sum_[group] = shift_[group] = 0.0f;
   }
 
   // Whether no key was visible to the row so far.
@@ -46,29 +46,22 @@ class OnlineSoftmax {
       const float shift = __fmul_rn(reference_[group], scale);
       correction[group] = rises[group] ? Exp2Approximate(__fmul_rn(before, scale) - shift) : 1.0f;
       sum_[group] *= correction[group];
+      shift_[group] = HasSeenNone(group) ? 0.0f : shift;
     }
     return true;
   }
 
-  // What weights of a tile are relative to.
-  __device__ __forceinline__ void Shifts(float (&shift)[kRowGroups], float scale) const {
-#pragma unroll
-    for (int group = 0; group < kRowGroups; ++group) {
-      shift[group] = HasSeenNone(group) ? 0.0f : __fmul_rn(reference_[group], scale);
-    }
-  }
-
   // The weights of keys kStep `step` to kStep `step` + kStep - 1 of the tile, as an operand.
   __device__ __forceinline__ void Weights(uint32_t (&weight)[Config::kRowTiles][4], const Scores<Config>& score,
-                                          float scale, const float (&shift)[kRowGroups], int step) {
+                                          float scale, int step) {
     constexpr int kHalves = Config::kStep / 8;  // of float32 the second half is the odd keys
 #pragma unroll
     for (int group = 0; group < kRowGroups; ++group) {
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
         const float* x = &score[group / 2][kHalves * step + half][group % 2 * 2];
-        const float first = Exp2Approximate(fmaf(x[0], scale, -shift[group]));
-        const float second = Exp2Approximate(fmaf(x[1], scale, -shift[group]));
+        const float first = Exp2Approximate(fmaf(x[0], scale, -shift_[group]));
+        const float second = Exp2Approximate(fmaf(x[1], scale, -shift_[group]));
         sum_[group] += first + second;
         if constexpr (kHalves == 2) {
           weight[group / 2][2 * half + group % 2] = PackPair<typename Config::T>(first, second);
@@ -105,7 +98,7 @@ class OnlineSoftmax {
     return fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 2));
   }
 
-  float reference_[kRowGroups], sum_[kRowGroups];
+  float reference_[kRowGroups], sum_[kRowGroups], shift_[kRowGroups];
 };
 
 }  // namespace bertfuse::kernels::attention_mma
