@@ -184,13 +184,11 @@ bool AttentionMmaSupports(const AttentionArguments<T>& a, const Device& device) 
   const bool bias =
       v.distance_bias == nullptr || ((v.bias_heads == 1 || v.bias_heads == a.heads) && v.bias_columns > 0 &&
                                      v.bias_columns <= kMost && v.bias_left >= 0 && v.bias_left <= kMost);
-  // Of tokens with gaps between them a band has not the distances; portable kernels take those.
   const bool positions = v.positions == nullptr
                              ? !v.hidden_alike
-                             : a.packed.token_index == nullptr && HasPositions(*shape) &&
-                                   FitsWithPositions(*shape, device.shared_bytes) && !(v.soft_cap > 0) &&
-                                   IsAligned(v.positions, 16) && v.position_rows > 0 && v.position_rows <= kMost &&
-                                   v.position_left >= 0 && v.position_left <= kMost;
+                             : HasPositions(*shape) && FitsWithPositions(*shape, device.shared_bytes) &&
+                                   !(v.soft_cap > 0) && IsAligned(v.positions, 16) && v.position_rows > 0 &&
+                                   v.position_rows <= kMost && v.position_left >= 0 && v.position_left <= kMost;
   return size && heads && rows && bias && positions && a.scale >= 0 && IsAligned(a.qkv, 16) && IsAligned(a.y, 16) &&
          IsAligned(a.bias, 4);
 }

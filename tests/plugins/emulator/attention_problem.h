@@ -154,6 +154,7 @@ class AttentionProblem {
   DeviceArray<T>& qkv() { return *qkv_; }
   DeviceArray<T>& bias() { return *bias_; }
   DeviceArray<T>& distance_bias() { return *distance_bias_; }
+  DeviceArray<int32_t>& token_index() { return *index_; }
   int64_t columns() const { return columns_; }
   int64_t FirstRow(int64_t sequence) const {
     return sizes_.packed ? (*offsets_)[sequence] : sequence * sizes_.sequence;

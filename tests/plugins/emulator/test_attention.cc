@@ -88,14 +88,20 @@ TEST(EmulatedAttention, Tf32) { TestRandom<float>(20, true); }
 TEST(EmulatedAttention, ThreeTf32) { TestRandom<float>(15); }
 #endif
 
-// Vectors by distance: head sizes for which there are kernels, and what fits in 99 KB where that has room for it.
+// Vectors by distance: head sizes for which there are kernels, and what fits in 99 KB where that has room for it. Every
+// third problem has gaps between packed tokens.
 template <class T>
 void TestPositions(int count, bool tf32 = false) {
   constexpr int64_t kSizes[] = {8, 24, 32, 64, 64, 64, 48, 128};
   Random random(emulator::Seed());
   double worst = 0;
   for (int i = 0; i < count; ++i) {
-    const AttentionSizes sizes = DrawPositions(kSizes, random);
+    AttentionSizes sizes = DrawPositions(kSizes, random);
+    if (i % 3 == 0) {
+      constexpr int64_t kGaps[] = {1, 3, 40, 100};
+      sizes.packed = true, sizes.gap_one_in = kGaps[random.Between(0, std::size(kGaps) - 1)];
+      sizes.lengths.push_back(random.Between(2, 200));
+    }
     SCOPED_TRACE(sizes.Text());
     AttentionProblem<T> problem(sizes, random);
     problem.arguments().allow_tf32 = tf32;
@@ -114,6 +120,81 @@ TEST(EmulatedAttention, PositionsFloat16) { TestPositions<__half>(30); }
 TEST(EmulatedAttention, PositionsBfloat16) { TestPositions<__nv_bfloat16>(15); }
 TEST(EmulatedAttention, PositionsTf32) { TestPositions<float>(12, true); }
 TEST(EmulatedAttention, PositionsThreeTf32) { TestPositions<float>(10); }
+
+// Tokens of one sequence, and vectors for all of their distances.
+AttentionSizes PackedPositions(int64_t length, int64_t rows) {
+  AttentionSizes sizes;
+  sizes.lengths = {length};
+  sizes.packed = true, sizes.gap_one_in = 0;
+  sizes.position_rows = rows, sizes.position_left = rows / 2;
+  return sizes;
+}
+
+// 16-byte chunks that a launch copies to shared memory.
+int64_t Copies(const AttentionProblem<__half>& problem, Random& random) {
+  emulator::TakeCopies();
+  Launch(problem, false, random.Seed());
+  EXPECT_LE(problem.WorstError("float16"), 1);
+  return emulator::TakeCopies();
+}
+
+// Gaps between tiles, but not between a tile's tokens, cost nothing; others only the tiles in which they are.
+TEST(EmulatedAttention, PositionsBetweenGaps) {
+  Random random(emulator::Seed());
+  const AttentionSizes sizes = PackedPositions(3 * 64, 1024);
+  const int64_t band = 2 * (64 + 64) * 8, at_once = 2 * 48 * 8, tiles = 3 * 3 * 2 * 64 * 8;  // chunks
+  const auto with_gaps = [&](std::initializer_list<int64_t> before, int32_t gap) {
+    AttentionProblem<__half> problem(sizes, random);
+    for (int64_t token : before) {
+      for (size_t row = token; row < problem.token_index().size(); ++row) problem.token_index()[row] += gap;
+    }
+    return Copies(problem, random);
+  };
+  EXPECT_EQ(with_gaps({}, 0), tiles + 9 * band);
+  EXPECT_EQ(with_gaps({64, 128}, 50), tiles + 9 * band);
+  // Distances between the last 64 tokens and each other, and the others, before and behind: 127 + 2 * 20, 127 + 20.
+  EXPECT_EQ(with_gaps({130}, 20), tiles + 4 * band + (4 * 4 + 4) * at_once);
+  // Behind all vectors: those of 65 distances and the last, four times; of 123, the first and the last.
+  EXPECT_EQ(with_gaps({130}, 1 << 20), tiles + 4 * band + (4 * (2 + 1) + 3 + 1 + 1) * at_once);
+}
+
+// Places of tokens side by side change no bit, and one gap changes nothing of those before it in a causal window.
+TEST(EmulatedAttention, PositionsOfTokensSideBySide) {
+  Random random(emulator::Seed());
+  AttentionSizes sizes = PackedPositions(150, 90);
+  sizes.window_right = 0;
+  AttentionProblem<__half> problem(sizes, random);
+  const auto results = [&] {
+    Launch(problem, false, random.Seed());
+    EXPECT_LE(problem.WorstError("float16"), 1);
+    std::vector<float> y;
+    for (int64_t i = 0; i < 150 * 64; ++i) y.push_back(ToFloat(problem.Y(0, i / 64, i % 64)));
+    return y;
+  };
+  const std::vector<float> with_places = results();
+  problem.arguments().packed.token_index = nullptr;
+  EXPECT_EQ(results(), with_places);
+  problem.arguments().packed.token_index = problem.token_index().data();
+  for (size_t row = 100; row < problem.token_index().size(); ++row) problem.token_index()[row] += 7;
+  std::vector<float> with_gap = results();
+  with_gap.resize(64 * 64);  // those whose tiles of keys have none
+  EXPECT_TRUE(std::equal(with_gap.begin(), with_gap.end(), with_places.begin()));
+}
+
+// Whatever places are, no other row is read, and a sequence's results are its own.
+TEST(EmulatedAttention, PositionsOfPlacesThatDoNotAscend) {
+  Random random(emulator::Seed());
+  AttentionSizes sizes = PackedPositions(100, 300);
+  AttentionProblem<__half> problem(sizes, random);
+  for (size_t row = 0; row < problem.token_index().size(); ++row) {
+    problem.token_index()[row] = static_cast<int32_t>(random.Seed());
+  }
+  Launch(problem, false, random.Seed());
+  const auto first = [&] { return std::vector<float>{ToFloat(problem.Y(0, 0, 0)), ToFloat(problem.Y(0, 99, 63))}; };
+  const std::vector<float> y = first();
+  Launch(problem, false, random.Seed());
+  EXPECT_EQ(first(), y);
+}
 #endif
 
 // Each head size, one of each block's width, without a bank conflict where rows are a power of two.

@@ -41,7 +41,7 @@ class Mainloop {
     if constexpr (Config::kStages == 2) {
       const int second = first_key + Config::kKeys;
       if (p_.queries_apart && key_tiles_.Has(second)) LoadTile(fetched = second, 1);
-      if constexpr (Config::kPositions) positions_.Load(first_key);
+      if constexpr (Config::kPositions) positions_.Load(places_, first_key);
       CommitCopies();
     }
     const QueryTile<Config> loaded = LoadQueries();
@@ -82,8 +82,8 @@ class Mainloop {
         CommitCopies();
       }
       if constexpr (Config::kPositions) {
-        positions_.Multiply(queries, SharedAddress(Stage(stage)), KvColumn());
-        if (key_tiles_.Has(next.first_key)) positions_.Load(next.first_key);
+        positions_.Multiply(queries, SharedAddress(Stage(stage)), KvColumn(), places_, keys.first_key);
+        if (key_tiles_.Has(next.first_key)) positions_.Load(places_, next.first_key);
         CommitCopies();
       }
       const bool sees_any = SeesAny(p_, rows_, keys);
@@ -91,7 +91,7 @@ class Mainloop {
       float scale = 1.0f;
       if (sees_any) {
         MultiplyKeys(score, queries, SharedAddress(Stage(stage)), LaneNow());
-        scale = AddKeys(out, score, softmax, queries, keys, is_first);
+        scale = AddKeys(out, score, softmax, queries, keys);
       }
       if (is_first && !Config::kPositions) {
         WaitCopies<1>();
@@ -130,7 +130,7 @@ class Mainloop {
         CommitCopies();
       }
       if (sees_any) {
-        const float scale = AddKeys(out, score, softmax, queries, keys, is_first);
+        const float scale = AddKeys(out, score, softmax, queries, keys);
         AddValues(out, score, softmax, scale, Stage(0));
       }
       is_first = false;
@@ -174,19 +174,18 @@ class Mainloop {
     return {q, p_.pitch, bias, tile_.length - tile_.first_query, Chunks()};
   }
 
-  // What the warp's scores of one more tile of keys change in sums so far, which are zeros before the first. Returns
-  // what scores are to be multiplied by.
+  // What the warp's scores of one more tile of keys change in sums so far. Returns what scores are to be multiplied by.
   __device__ __forceinline__ float AddKeys(Sums& out, Scores<Config>& score, OnlineSoftmax<Config>& softmax,
-                                           const Queries<Config>& queries, const KeyTile<Config>& keys,
-                                           bool is_first) const {
+                                           const Queries<Config>& queries, const KeyTile<Config>& keys) const {
     if constexpr (Config::kPositions) positions_.AddTo(score);
     const float scale = TransformScores(score, queries, keys);
-    if (places_.HaveGaps() || !SeesAll(p_, rows_, keys)) HideKeys(score, p_, rows_, keys, places_);
+    const bool by_places = places_.HaveGaps() && min(WindowLeft<Config>(p_), WindowRight<Config>(p_)) < kNoEnd;
+    if (by_places || !SeesAll(p_, rows_, keys)) HideKeys(score, p_, rows_, keys, places_);
     if constexpr (Config::kPositions) {
       if (p_.hidden_alike) HideFromHidden(score);
     }
     float correction[Config::kRowGroups];
-    if (softmax.Advance(score, scale, correction) && !is_first) {
+    if (softmax.Advance(score, scale, correction)) {
 #pragma unroll
       for (int i = 0; i < Config::kRowTiles * Config::kResultTiles * 4; ++i) {
         const int m = i / (Config::kResultTiles * 4);

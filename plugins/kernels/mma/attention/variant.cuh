@@ -121,6 +121,8 @@ __device__ __forceinline__ void CapScores(Scores<Config>& score, const Parameter
                                           const Queries<Config>& queries, int kv_column) {
   float shift[Config::kRowGroups] = {};
   if (p.k_bias != nullptr) MultiplyKeyBias(shift, p, queries, kv_column);
+  // Hidden: the loop over tiles would otherwise begin with -2 * cap_log2, and keep it.
+  const float exponent = p.cap_exponent, cap = __uint_as_float(Hidden(__float_as_uint(p.cap_log2)));
 #pragma unroll
   for (int m = 0; m < Config::kRowTiles; ++m) {
 #pragma unroll
@@ -128,8 +130,8 @@ __device__ __forceinline__ void CapScores(Scores<Config>& score, const Parameter
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         float& x = score[m][j][e];
-        const float e2x = Exp2Approximate((x + shift[2 * m + e / 2]) * p.cap_exponent);  // tanh(x) = 1 - 2 / (e^2x + 1)
-        x = fmaf(-2.0f * p.cap_log2, __fdividef(1.0f, e2x + 1.0f), p.cap_log2);
+        const float e2x = Exp2Approximate((x + shift[2 * m + e / 2]) * exponent);  // tanh(x) = 1 - 2 / (e^2x + 1)
+        x = fmaf(-2.0f * cap, __fdividef(1.0f, e2x + 1.0f), cap);
       }
     }
   }
