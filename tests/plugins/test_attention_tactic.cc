@@ -157,6 +157,21 @@ TEST(AttentionTactic, MoreKeys) {
   }
 }
 
+// What was tuned for sizes may be of a layer without a variant.
+TEST(AttentionTactic, VariantsDoNotHaveAll) {
+  AttentionProblem problem = {16, 512, 12, 64, {Backend::kMma, Backend::kSimt}, 84};
+  const AttentionTactic narrow = {Backend::kMma, {64, 64, 1}}, wide = {Backend::kMma, {128, 64, 1}};
+  const AttentionTactic more_keys = {Backend::kMma, {128, 128, 1}};
+  for (const AttentionTactic& tactic : {narrow, wide, more_keys}) EXPECT_TRUE(HasTactic(problem, tactic));
+  problem.variant = true;
+  EXPECT_TRUE(HasTactic(problem, wide));
+  EXPECT_FALSE(HasTactic(problem, more_keys));
+  problem.positions = true;
+  EXPECT_TRUE(HasTactic(problem, narrow));
+  EXPECT_FALSE(HasTactic(problem, wide));
+  EXPECT_FALSE(HasTactic(problem, {Backend::kSm90, kernels::attention_sm90::kLong}));
+}
+
 // float32's tiles take twice the shared memory.
 TEST(AttentionTactic, Float32) {
   using kernels::attention_mma::Math;
