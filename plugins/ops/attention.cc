@@ -162,7 +162,7 @@ template <class Op>
 AttentionTactic Choose(const bertfuse_call& call, int32_t tactic, const AttentionProblem& problem) {
   if (tactic < 0) {
     const AttentionTactic* tuned = FindTuned<AttentionTactic>(call, ProblemOf<Op>(call));
-    const bool takes = tuned != nullptr && problem.backends.Has(tuned->backend) && HasTactic(problem, *tuned);
+    const bool takes = tuned != nullptr && HasTactic(problem, *tuned);
     const bool runs = takes && (!problem.deterministic_rows || IsDeterministicByRow(problem, *tuned));
     return runs ? *tuned : ChooseAttentionTactic(problem);
   }

@@ -37,7 +37,7 @@ struct AttentionProblem {
 // Every tactic that computes the problem, in an order that does not change from call to call.
 std::vector<AttentionTactic> AttentionTactics(const AttentionProblem& problem);
 
-// Whether the problem's kernels have the tile of a tactic of its sizes: not all do where there are positions.
+// Whether a tactic that was found for the same sizes is one of the problem's: variants do not have all.
 bool HasTactic(const AttentionProblem& problem, const AttentionTactic& tactic);
 
 // The one to use unless a measurement on the user's device says otherwise.

@@ -32,6 +32,11 @@ struct AttentionSizes {
   int64_t position_rows = 0, position_left = 0;             // 0 rows: no vectors by distance
   bool hidden_alike = false;
 
+  // Without what AttentionVariant has.
+  void MakePlain() {
+    kv_heads = bias_heads = 0, soft_cap = 0;
+    window_left = window_right = -1;
+  }
   std::string Text() const {
     std::string text = packed ? "packed" : "padded to " + std::to_string(sequence);
     for (int64_t length : lengths) text += " " + std::to_string(length);
@@ -149,6 +154,7 @@ class AttentionProblem {
   DeviceArray<T>& qkv() { return *qkv_; }
   DeviceArray<T>& bias() { return *bias_; }
   DeviceArray<T>& distance_bias() { return *distance_bias_; }
+  DeviceArray<int32_t>& token_index() { return *index_; }
   int64_t columns() const { return columns_; }
   int64_t FirstRow(int64_t sequence) const {
     return sizes_.packed ? (*offsets_)[sequence] : sequence * sizes_.sequence;

@@ -30,16 +30,16 @@ struct WarpRows {
 template <class Config>
 __device__ __forceinline__ bool SeesAny(const Parameters<typename Config::T>& p, const WarpRows<Config>& rows,
                                         const KeyTile<Config>& keys) {
-  return rows.last >= rows.first && keys.SeesAny() && keys.first_key <= rows.last + p.window_right &&
-         keys.first_key + Config::kKeys > rows.first - p.window_left;
+  return rows.last >= rows.first && keys.SeesAny() && keys.first_key <= rows.last + WindowRight<Config>(p) &&
+         keys.first_key + Config::kKeys > rows.first - WindowLeft<Config>(p);
 }
 
 // Whether all queries of the warp see all keys of the tile.
 template <class Config>
 __device__ __forceinline__ bool SeesAll(const Parameters<typename Config::T>& p, const WarpRows<Config>& rows,
                                         const KeyTile<Config>& keys) {
-  return keys.SeesAll() && keys.first_key >= rows.last - p.window_left &&
-         keys.first_key + Config::kKeys - 1 <= rows.first + p.window_right;
+  return keys.SeesAll() && keys.first_key >= rows.last - WindowLeft<Config>(p) &&
+         keys.first_key + Config::kKeys - 1 <= rows.first + WindowRight<Config>(p);
 }
 
 // Makes the scores of row group `group` -inf where the key's bit is 0.
@@ -66,13 +66,13 @@ __device__ __forceinline__ void HideKeys(Scores<Config>& score, const Parameters
   int begin = 0, end = 0;
   if (places.HaveGaps()) {  // a lane looks for a row's window, once more for each tile: registers are scarcer than time
     const int row = min(rows.first + lane % Config::kRows, rows.last), place = places.At(row);
-    begin = places.FirstFrom(place - p.window_left, rows.length) - keys.first_key;
-    end = places.FirstFrom(place + p.window_right + 1, rows.length) - keys.first_key;
+    begin = places.FirstFrom(place - WindowLeft<Config>(p), rows.length) - keys.first_key;
+    end = places.FirstFrom(place + WindowRight<Config>(p) + 1, rows.length) - keys.first_key;
   }
 #pragma unroll
   for (int group = 0; group < Config::kRowGroups; ++group) {
     const int distance = rows.Own(group, lane) - keys.first_key;
-    int first = distance - p.window_left, last = distance + p.window_right + 1;
+    int first = distance - WindowLeft<Config>(p), last = distance + WindowRight<Config>(p) + 1;
     if (places.HaveGaps()) {
       first = __shfl_sync(0xffffffffu, begin, lane / 4 + 8 * group);
       last = __shfl_sync(0xffffffffu, end, lane / 4 + 8 * group);
@@ -121,7 +121,8 @@ __device__ __forceinline__ void CapScores(Scores<Config>& score, const Parameter
                                           const Queries<Config>& queries, int kv_column) {
   float shift[Config::kRowGroups] = {};
   if (p.k_bias != nullptr) MultiplyKeyBias(shift, p, queries, kv_column);
-  const float exponent = 2.0f * kLog2E * p.scale / p.soft_cap, cap = p.soft_cap * kLog2E;
+  // Hidden: the loop over tiles would otherwise begin with -2 * cap_log2, and keep it.
+  const float exponent = p.cap_exponent, cap = __uint_as_float(Hidden(__float_as_uint(p.cap_log2)));
 #pragma unroll
   for (int m = 0; m < Config::kRowTiles; ++m) {
 #pragma unroll
