@@ -88,6 +88,7 @@ struct HeadsProblem {
     a.kv_heads = random.Between(1, 2), a.heads = a.kv_heads * random.Between(1, 3);
     a.head_size = random.OneIn(3) ? random.Between(1, 9) : random.Between(1, 100);
     a.rotated = random.Between(0, a.head_size / 2), a.neighbours = random.OneIn(2), a.epsilon = 1e-5f;
+    if (random.OneIn(2)) a.head_size = 8 * random.Between(1, 32), a.rotated = 4 * random.Between(0, a.head_size / 8);
     const int64_t width = (a.heads + 2 * a.kv_heads) * a.head_size;
     const auto make = [&](size_t count) { return emulator::RandomArray<T>(random, std::max<size_t>(1, count), 1); };
     qkv = make(a.rows * width), bias = make(width), q_gamma = make(a.head_size), k_gamma = make(a.head_size);
@@ -179,9 +180,9 @@ void TestHeads(int count) {
   }
 }
 
-TEST(EmulatedChangeHeads, Float32) { TestHeads<float>(60); }
-TEST(EmulatedChangeHeads, Float16) { TestHeads<__half>(30); }
-TEST(EmulatedChangeHeads, Bfloat16) { TestHeads<__nv_bfloat16>(30); }
+TEST(EmulatedChangeHeads, Float32) { TestHeads<float>(80); }
+TEST(EmulatedChangeHeads, Float16) { TestHeads<__half>(60); }
+TEST(EmulatedChangeHeads, Bfloat16) { TestHeads<__nv_bfloat16>(60); }
 
 }  // namespace
 }  // namespace bertfuse::kernels
