@@ -116,7 +116,7 @@ int LanesOf(const ChangeHeadsArguments<T>& a) {
 // A warp takes a row, as many heads at a time as fit into its lanes; gridDim.y warps share a row's heads. What a lane
 // turns its columns by is the same in every head, and loaded once.
 template <class T>
-__global__ void __launch_bounds__(32 * kWarps)
+__global__ void __launch_bounds__(32 * kWarps, 6)
     ChangeHeadsVectorKernel(const __grid_constant__ ChangeHeadsArguments<T> a, int lanes) {
   constexpr int kVector = kVectorOf<T>;
   const int lane = threadIdx.x % 32, size = static_cast<int>(a.head_size);
@@ -195,7 +195,8 @@ template <class T>
 bool HasVectors(const ChangeHeadsArguments<T>& a) {
   constexpr int64_t kVector = kVectorOf<T>;
   const int64_t rotated = a.places == 0 ? 0 : a.rotated;
-  for (const T* data : {a.qkv, a.bias, a.cos, a.sin, a.q_gamma, a.k_gamma, static_cast<const T*>(a.out)}) {
+  const T* const all[] = {a.qkv, a.bias, a.cos, a.sin, a.q_gamma, a.k_gamma, a.out};
+  for (const T* data : all) {
     if (!IsAligned(data, 16)) return false;
   }
   return a.head_size % kVector == 0 && (a.neighbours ? 2 : 1) * rotated % kVector == 0 && LanesOf(a) <= 32;
