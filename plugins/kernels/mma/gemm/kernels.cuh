@@ -17,7 +17,6 @@ namespace gemm_mma {
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
     GemmMmaKernel(const __grid_constant__ Parameters<typename Config::Elements> p) {
-  using X = typename Config::X;
   using Y = typename Config::Y;
   if constexpr (!Config::kRuns) return;
   constexpr bool kScaled = IsQuantized(Config::kMath);
