@@ -43,8 +43,9 @@ class QuantizedDialect:
         if self.weight_type == INT8:  # to unsigned ones
             shifted = self.add(self.emit("Cast", [x], to=TensorProto.INT32), self.constant(128, np.int32))
             x = self.emit("Cast", [shifted], to=TensorProto.UINT8)
+        zero = self._zero(None) if self.weight_type == INT8 else None
         scale = self._unsqueeze(row_scale, [-1])
-        return self._scaled_product(self._product(x, weight), scale, weight_scale, bias, residual)
+        return self._scaled_product(self._product(x, weight, zero), scale, weight_scale, bias, residual)
 
     def quantize_rows(self, y, zero_point, smooth, scale=None):
         """y [..., N], float32, as the outputs' type rounds it: in 8 bits, and each row's scale [...]."""
