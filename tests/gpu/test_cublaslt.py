@@ -107,7 +107,7 @@ def test_random_products(op, dtype, rng):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("op", OPS)
 def test_bert_sizes_have_algorithms(op, dtype, rng):
-    """What models ask for: there are algorithms, and float32 products of few rows run in the first one, some at least."""
+    """What models ask for: there are algorithms, and some float32 products of few rows run in the first one."""
     dtype, flags, row = settings(dtype)
     chosen = []
     for m, n, k in ((128, 768, 768), (1024, 3072, 768), (1024, 768, 3072), (131, 384, 1536)):
