@@ -67,7 +67,8 @@ def _tensors(op: OpSpec, role: str, tensors: tuple[TensorSpec, ...]) -> list[str
         index = op.input_index(tensor.needs) if tensor.needs else -1
         scales = op.input_index(tensor.scales) if tensor.scales else -1
         flags = ", ".join(
-            str(flag).lower() for flag in (tensor.optional, tensor.constant, tensor.leading, tensor.packed)
+            str(flag).lower()
+            for flag in (tensor.optional, tensor.constant, tensor.leading, tensor.packed, tensor.of_quantized_form)
         )
         rows.append(
             f"{{{_string(tensor.name)}, Variable::k{tensor.dtype}, {flags}, {index}, {scales}, "
@@ -104,8 +105,9 @@ def _attribute(op: OpSpec, attr: AttrSpec) -> tuple[list[str], str]:
 
 def _indices(op: OpSpec) -> list[str]:
     """Names for the places in a call, so that kernels write In::bias and not 1."""
+    outputs = (*op.outputs, *op.quantized_outputs)
     lines = [f"// {op.doc}", f"struct {op.name} {{", f"  static constexpr const char* kName = {_string(op.name)};"]
-    for role, members in (("In", op.inputs), ("Out", op.outputs), ("Attr", op.attributes)):
+    for role, members in (("In", op.inputs), ("Out", outputs), ("Attr", op.attributes)):
         names = ", ".join(member.name for member in members)
         lines.append(f"  struct {role} {{\n    enum : int {{ {names} }};\n  }};")
     return [*lines, "};"]
@@ -122,7 +124,8 @@ def header() -> str:
         lines += [f"static_assert({name} == {number});" for name, number in names.items()]
     table = []
     for op in OPS.values():
-        lines += ["", *_indices(op), *_tensors(op, "inputs", op.inputs), *_tensors(op, "outputs", op.outputs)]
+        outputs = (*op.outputs, *op.quantized_outputs)
+        lines += ["", *_indices(op), *_tensors(op, "inputs", op.inputs), *_tensors(op, "outputs", outputs)]
         rows = []
         for attr in op.attributes:
             extra, row = _attribute(op, attr)
@@ -132,7 +135,7 @@ def header() -> str:
         lines += array
         table.append(
             f"{{{_string(op.name)}, k{op.name}_inputs, {len(op.inputs)}, k{op.name}_outputs, {len(op.outputs)}, "
-            f"{attributes}, {len(op.attributes)}}}"
+            f"{len(op.quantized_outputs)}, {attributes}, {len(op.attributes)}}}"
         )
     lines += ["", *_array("OpDef", "kOps", table)[0]]
     return (

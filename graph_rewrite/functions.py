@@ -22,7 +22,7 @@ class Signature:
     """What a body depends on: which inputs are there, the strings among the attributes, the element type.
 
     `heads` are number and size of an attention's heads, where the file tells: such a body computes no shapes.
-    `weight_type` is the element type of a quantised weight, 0 where there is none.
+    `weight_type` is the element type of a quantised weight, `y_type` of results in 8 bits; 0 where there are none.
     """
 
     op: str
@@ -31,6 +31,7 @@ class Signature:
     data_type: int
     heads: tuple[int, int] | None = None
     weight_type: int = 0
+    y_type: int = 0
 
 
 def attach(
@@ -70,7 +71,8 @@ def function(
 ) -> onnx.FunctionProto:
     """The function of one op in the form that `signature` gives, for a model of that opset, written into `body`."""
     body = FunctionBody(opset) if body is None else body
-    body.heads, body.weight_type = signature.heads, signature.weight_type
+    body.heads, body.weight_type, body.y_type = signature.heads, signature.weight_type, signature.y_type
+    body.data_type = signature.data_type
     plain = signature.data_type == TensorProto.FLOAT
     values = []
     for tensor in spec.inputs:
@@ -86,15 +88,17 @@ def function(
     }
     outputs = spec.body(body, *values, **settings)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-    for value, tensor in zip(outputs, spec.outputs, strict=True):
-        body.rename(value if plain else body.emit("Cast", [value], to=signature.data_type), tensor.name)
+    described = spec.outputs_of(signature.present)
+    for value, tensor in zip(outputs, described, strict=True):
+        cast = not plain and tensor.is_float
+        body.rename(body.emit("Cast", [value], to=signature.data_type) if cast else value, tensor.name)
     # TensorRT's parser wants as many inputs as its callers give.
     last = max(spec.input_index(name) for name in signature.present)
     result = helper.make_function(
         DOMAIN,
         spec.name,
         [t.name for t in spec.inputs[: last + 1]],
-        [t.name for t in spec.outputs],
+        [t.name for t in described],
         body.nodes,
         [helper.make_opsetid("", opset)],
         attributes=[
@@ -117,10 +121,13 @@ def _signature(node: onnx.NodeProto, data_type: int, sizes: dict[str, int], type
         for a in node.attribute
         if a.type == onnx.AttributeProto.STRING and any(a.name == s.name for s in spec.attributes)
     )
-    weight = next((name for t, name in zip(spec.inputs, node.input, strict=False) if t.dtype == "W"), "")
-    weight_type = types.get(weight, 0)
-    quantized = weight_type if weight_type in LARGEST else 0
-    return Signature(node.op_type, present, strings, data_type, _heads(node, sizes), quantized)
+
+    def quantized_type(variable: str) -> int:
+        name = next((name for t, name in zip(spec.inputs, node.input, strict=False) if t.dtype == variable), "")
+        return types[name] if types.get(name) in LARGEST else 0
+
+    heads = _heads(node, sizes)
+    return Signature(node.op_type, present, strings, data_type, heads, quantized_type("W"), quantized_type("Q"))
 
 
 def _heads(node: onnx.NodeProto, sizes: dict[str, int]) -> tuple[int, int] | None:

@@ -80,6 +80,8 @@ _ONNX = {
     "Split": _Known(18, {"axis": ANY, "num_outputs": ANY}),
     "Slice": _Known(13),
     "Gather": _Known(13, {"axis": ANY}),
+    "GatherElements": _Known(13, {"axis": ANY}),
+    "Tile": _Known(13),
     "Squeeze": _Known(25),
     "Unsqueeze": _Known(25),
 }

@@ -85,7 +85,7 @@ def _node(graph: FusionGraph, wanted: PatternNode, node: gs.Node, match_: Match,
     match_.nodes.append(node)
     for name, variable in wanted.attributes:
         match_.attributes[variable.name] = node.attrs[name]
-    inputs = list(node.inputs)
+    inputs = [None if tensor.is_empty() else tensor for tensor in node.inputs]
     if wanted.op == LINEAR and len(inputs) == 2:
         inputs.append(graph.zeros(inputs[1].shape[0], inputs[1].dtype))
     inputs += [None] * (len(wanted.inputs) - len(inputs))

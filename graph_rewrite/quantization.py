@@ -14,7 +14,9 @@ from bertfuse.errors import FusionError
 from . import functions
 from .dialect.quantized import FLOAT8, INT8, LARGEST, NUMPY, SMALLEST
 from .eight_bit import weight_of as _weight_of
+from .fused_nodes import fused_nodes, input_of, set_inputs
 from .ops import OPS
+from .quantized_results import write_results
 from .spec import DOMAIN, DTYPE_VARIABLES, QUANTIZED_KEY, OpSpec, TensorSpec
 from .weights import Weight
 
@@ -52,13 +54,15 @@ class LayerScales:
     """How a layer is quantised: what x's columns are multiplied with, and one scale for x, or None: one per row.
 
     `by_tensor` gives each weight that is multiplied one scale. With `residual_scale`, float32 [N], the layer's residual
-    is rounded, too, each column to multiples of its own.
+    is rounded, too, each column to multiples of its own. `written_scale` is what an op without whole rows writes x
+    with, where results are written in 8 bits.
     """
 
     smooth: np.ndarray | None = None
     x_scale: float | None = None
     by_tensor: bool = False
     residual_scale: np.ndarray | None = None
+    written_scale: float | None = None
 
 
 def foreign_operators(model: onnx.ModelProto) -> list[str]:
@@ -68,13 +72,13 @@ def foreign_operators(model: onnx.ModelProto) -> list[str]:
 
 def is_quantized(model: onnx.ModelProto) -> bool:
     """Whether one of the fused nodes has a quantised weight."""
-    return any(_given(node, "W") for node in _fused(model))
+    return any(_given(node, "W") for node in fused_nodes(model))
 
 
 def say_what_is(model: onnx.ModelProto) -> None:
     """Write into the metadata of a model with quantised weights what they are."""
     types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
-    weights = {types.get(_name_of(n, OPS[n.op_type], _weight_of(OPS[n.op_type]))) for n in _fused(model)}
+    weights = {types.get(_weight_name(n)) for n in fused_nodes(model)}
     kind = next((name for name in ("fp8", "int8") if TYPES[name] in weights), None)
     if kind is not None:
         metadata = {entry.key: entry.value for entry in model.metadata_props} | {QUANTIZED_KEY: kind}
@@ -95,7 +99,7 @@ class QuantizedWeights:
 
 def quantized_weights(model: onnx.ModelProto) -> QuantizedWeights | None:
     """None where the model has none."""
-    weighted = [node for node in _fused(model) if _weight_of(OPS[node.op_type]) is not None]
+    weighted = [node for node in fused_nodes(model) if _weight_of(OPS[node.op_type]) is not None]
     count = sum(_given(node, "W") for node in weighted)
     metadata = {entry.key: entry.value for entry in model.metadata_props}
     return QuantizedWeights(metadata.get(QUANTIZED_KEY, "quantised"), count, len(weighted)) if count else None
@@ -113,20 +117,19 @@ def find_layers(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> list[L
         raise FusionError(f"is quantised by another tool ({', '.join(theirs)}); give the float model that it came from")
     shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     found, names = [], set()
-    packed = {n.input[0]: OPS[n.op_type] for n in _fused(model) if OPS[n.op_type].inputs[0].name == "qkv"}
+    packed = {n.input[0]: OPS[n.op_type] for n in fused_nodes(model) if OPS[n.op_type].inputs[0].name == "qkv"}
     for place, node in enumerate(model.graph.node):
         if node.domain != DOMAIN or node.op_type not in OPS:
             continue
         spec = OPS[node.op_type]
-        weight = _name_of(node, spec, _weight_of(spec))
-        if weight is None or len(shapes.get(weight, ())) != 2 or 0 in shapes[weight]:
+        weight = _weight_name(node)
+        if not weight or len(shapes.get(weight, ())) != 2 or 0 in shapes[weight]:
             continue
         name = node.name or node.output[0]
         name = name if name not in names else node.output[0]
         names.add(name)
         x = node.input[0] if spec.inputs[0].name == "x" else ""
-        given = next((tensor for tensor in spec.inputs if tensor.name == "residual"), None)
-        residual = _name_of(node, spec, given) or ""
+        residual = input_of(node, spec, "residual")
         found.append(Layer(name, node.op_type, place, weight, x, shapes[weight], residual, _parts(x, node, packed)))
     if not found:
         raise FusionError("holds no fused layer with a weight; run bertfuse fuse or optimize on the float model first")
@@ -156,6 +159,11 @@ def check_type(model: onnx.ModelProto, to: str) -> None:
     opset = next(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
     if TYPES[to] == FLOAT8 and opset < _FLOAT8_OPSET:
         raise FusionError(f"has opset {opset}, and fp8 takes {_FLOAT8_OPSET}: export it with --opset {_FLOAT8_OPSET}")
+
+
+def is_half(model: onnx.ModelProto) -> bool:
+    """Whether all floats of the fused nodes are of 16 bits."""
+    return all(data_type != TensorProto.FLOAT for data_type in _element_types(model).values())
 
 
 def type_of(layer: Layer, to: str = "int8") -> int:
@@ -202,11 +210,13 @@ def quantize(
     layers: Sequence[Layer],
     scales: Mapping[str, LayerScales],
     to: str = "int8",
+    results: bool = False,
 ) -> tuple[onnx.ModelProto, dict[str, Weight]]:
     """A copy of a fused skeleton, with its weights, in which the layers that `scales` names are quantised.
 
     A weight that two layers share (word embeddings and the vocabulary's product) is written once for each smoothing and
-    type. Raises FusionError as check_type() does.
+    type. With `results` the ops before products write in 8 bits what these read (write_results()). Raises FusionError
+    as check_type() does.
     """
     check_type(model, to)
     made, kept = onnx.ModelProto(), dict(weights)
@@ -236,8 +246,12 @@ def quantize(
         if chosen.x_scale is not None:
             names["x_scale"] = f"{stem}_x_scale"
             made.graph.initializer.append(numpy_helper.from_array(np.float32(chosen.x_scale), names["x_scale"]))
-        _set_inputs(node, spec, names)
+        set_inputs(node, spec, names)
     _round_residuals(made, types, layers, scales)
+    if results:
+        chosen = {layer.x: scales[layer.name] for layer in layers if layer.name in scales and layer.x}
+        by_tensor = {x: of.x_scale or of.written_scale for x, of in chosen.items()}
+        write_results(made, {x: scale for x, scale in by_tensor.items() if scale is not None})
     _drop_unused(made, kept)
     metadata = {entry.key: entry.value for entry in made.metadata_props} | {QUANTIZED_KEY: to}
     helper.set_model_props(made, metadata)
@@ -245,7 +259,7 @@ def quantize(
         ours = [function for function in made.functions if function.domain == DOMAIN]
         for function in ours:
             made.functions.remove(function)
-        for node in _fused(made):
+        for node in fused_nodes(made):
             node.ClearField("overload")
         functions.attach(made, types)
     return made, kept
@@ -306,38 +320,27 @@ def _element_types(model: onnx.ModelProto) -> dict[str, int]:
     types = {value.name: value.type.tensor_type.elem_type for value in declared}
     types |= {tensor.name: tensor.data_type for tensor in model.graph.initializer}
     found = {}
-    for node in _fused(model):
+    for node in fused_nodes(model):
         names = [name for t, name in zip(OPS[node.op_type].inputs, node.input, strict=False) if t.is_float and name]
         given = [types[name] for name in (*names, *node.output) if types.get(name) in floats]
         found[node.output[0]] = given[0] if given else TensorProto.FLOAT
     return found
 
 
-def _fused(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    return [node for node in model.graph.node if node.domain == DOMAIN and node.op_type in OPS]
+def _weight_name(node: onnx.NodeProto) -> str:
+    spec = OPS[node.op_type]
+    return "" if _weight_of(spec) is None else input_of(node, spec, _weight_of(spec).name)
 
 
 def _scales_of(spec: OpSpec) -> TensorSpec:
     return next(tensor for tensor in spec.inputs if tensor.scales == _weight_of(spec).name)
 
 
-def _name_of(node: onnx.NodeProto, spec: OpSpec, tensor: TensorSpec | None) -> str | None:
-    place = len(node.input) if tensor is None else spec.input_index(tensor.name)
-    return node.input[place] if place < len(node.input) and node.input[place] else None
-
-
 def _given(node: onnx.NodeProto, variable: str) -> bool:
     """Whether the scales of the node's tensor of that dtype variable are given."""
     spec = OPS[node.op_type]
     scaled = {tensor.name for tensor in spec.inputs if tensor.dtype == variable}
-    return any(_name_of(node, spec, tensor) for tensor in spec.inputs if tensor.scales in scaled)
-
-
-def _set_inputs(node: onnx.NodeProto, spec: OpSpec, names: Mapping[str, str]) -> None:
-    for tensor, name in names.items():
-        place = spec.input_index(tensor)
-        node.input.extend([""] * (place + 1 - len(node.input)))
-        node.input[place] = name
+    return any(input_of(node, spec, tensor.name) for tensor in spec.inputs if tensor.scales in scaled)
 
 
 def _drop_unused(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:

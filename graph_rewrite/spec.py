@@ -13,7 +13,7 @@ Axis expressions in `TensorSpec.axes`:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,7 @@ DTYPE_VARIABLES = {
     # Weights: of T's type, or quantised; then another input holds their scales.
     "W": {"float32": 1, "float16": 10, "bfloat16": 16, "int8": 3, "float8e4m3fn": 17},
     "S": {"float32": 1},  # scales
+    "Q": {"int8": 3, "float8e4m3fn": 17},  # of a result that is written in 8 bits, too
 }
 
 _AXIS = re.compile(
@@ -110,6 +111,9 @@ class TensorSpec:
     packed    only a pass gives it, to tell an op of packed rows which of them are real: fusion does not look for it
     scales    the input of which it holds the scales, in the op's quantised form alone: fusion does not look for it.
               A weight (dtype W) is quantised if and only if its scales are given
+    quantized another one of the quantised form: fusion does not look for it
+
+    An output that is optional is there if and only if the input that it `needs` is given.
     """
 
     name: str
@@ -120,6 +124,7 @@ class TensorSpec:
     needs: str = ""
     packed: bool = False
     scales: str = ""
+    quantized: bool = False
     doc: str = ""
 
     @property
@@ -130,7 +135,12 @@ class TensorSpec:
     @property
     def by_pass(self) -> bool:
         """Whether a pass gives it, to a node that was fused without it."""
-        return self.packed or bool(self.scales)
+        return self.packed or self.of_quantized_form
+
+    @property
+    def of_quantized_form(self) -> bool:
+        """Whether it is there in the op's quantised form alone."""
+        return self.quantized or bool(self.scales)
 
     @property
     def leading(self) -> bool:
@@ -169,8 +179,8 @@ class OpSpec:
     """One op: everything else (pattern, ONNX function, C++ table, test oracle) is derived from this.
 
     `body(dialect, *inputs, **attributes)` computes the outputs with the few ops of `graph_rewrite.dialect`; an absent
-    optional input is None. Fusion does not look for an op that is `by_pass`: normalising or a pass writes it beside
-    others.
+    optional input is None. `quantized_outputs`, in a node behind the others, are all optional. Fusion does not look for
+    an op that is `by_pass`: normalising or a pass writes it beside others.
     """
 
     name: str
@@ -180,6 +190,11 @@ class OpSpec:
     attributes: tuple[AttrSpec, ...]
     body: Callable[..., Any] = field(repr=False)
     by_pass: bool = False
+    quantized_outputs: tuple[TensorSpec, ...] = ()
+
+    def outputs_of(self, present: Collection[str]) -> tuple[TensorSpec, ...]:
+        """The outputs of a node with these inputs."""
+        return (*self.outputs, *(tensor for tensor in self.quantized_outputs if tensor.needs in present))
 
     def input_index(self, name: str) -> int:
         return next(i for i, tensor in enumerate(self.inputs) if tensor.name == name)

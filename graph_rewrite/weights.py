@@ -65,6 +65,16 @@ class Weight(LazyValues):
             return self
         return Weight(self.data_type, (len(index), *self.shape[1:]), lambda: np.asarray(self.load())[index])
 
+    def times(self, factors: np.ndarray) -> Weight:
+        """With row i multiplied by factors[i], in float32."""
+
+        def load() -> np.ndarray:
+            array = np.asarray(self.load()).astype(np.float32)
+            factor = factors.astype(np.float32).reshape(-1, *[1] * (array.ndim - 1))
+            return cast_array(array * factor, self.data_type)
+
+        return Weight(self.data_type, self.shape, load)
+
     def plus_row(self, table: Weight, row: int) -> Weight:
         """With one row of another table added to every row, in float32."""
 

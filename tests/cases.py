@@ -72,6 +72,8 @@ def _fill(tensor: TensorSpec, shape: Shape, dtype: str, index_dtype: str, gain: 
         # Of the same angles for both: a hundredth of a turn for each place, times a power for each pair.
         angles = np.outer(np.arange(size[0]), 0.8 ** np.arange(size[1])) * math.pi / 50
         values = getattr(np, tensor.name)(angles)
+    elif tensor.name == "positions":
+        values *= 0.5
     elif tensor.name in ("x", "qkv", "residual"):
         values *= gain
     return values.astype(np.float32).astype(FLOATS[dtype])
@@ -139,7 +141,8 @@ _ATTENTIONS = (
     ("empty_sequence", 2, 0, 16, 2),
 )
 
-# (label, B, S, size of a head, num_heads, kv_num_heads, rotated pairs, columns of the bias, window left and right)
+# (label, B, S, size of a head, num_heads, kv_num_heads, rotated pairs, columns of the bias and rows of the positions,
+# window left and right)
 _VARIANTS = (
     ("one_token", 1, 1, 4, 2, 1, 2, 1, -1, -1),
     ("primes", 3, 37, 11, 6, 3, 5, 13, 7, 3),
@@ -156,9 +159,13 @@ _VARIANTS = (
 def _variant(label, batch, sequence, size, heads, kv_heads, pairs, columns, left, right) -> Shape:
     attributes = {"num_heads": heads, "kv_num_heads": kv_heads, "scale": 1 / math.sqrt(size)}
     attributes |= {"window_left": left, "window_right": right, "bias_left": columns // 2}
+    attributes |= {"positions_left": columns // 3, "hidden_queries": "alike" if columns % 2 else "as_others"}
     bias_heads = 1 if label in ("causal", "own_key") else heads
     return Shape(
-        label, dict(B=batch, S=sequence, C=sequence, D=size, R=pairs, J=1, G=bias_heads, L=columns), (), attributes
+        label,
+        dict(B=batch, S=sequence, C=sequence, D=size, R=pairs, J=1, G=bias_heads, L=columns, P=2, M=columns),
+        (),
+        attributes,
     )
 
 
@@ -185,6 +192,9 @@ def _attribute_choices(op: str) -> Iterator[dict[str, Any]]:
     names = {attr.name: attr for attr in OPS[op].attributes}
     if "approximate" in names:
         yield {"approximate": "tanh"}
+    if "hidden_queries" in names:
+        yield {"hidden_queries": "as_others"}
+        yield {"hidden_queries": "alike", "window_left": -1, "window_right": -1}
     if "pairs" in names:
         yield {"pairs": "neighbours"}
     if "activation" in names:

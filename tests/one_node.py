@@ -10,7 +10,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
-from bertfuse.graph_rewrite.spec import DOMAIN, NODE_MARKERS, OP_VERSION
+from bertfuse.graph_rewrite.spec import DOMAIN, NODE_MARKERS, OP_VERSION, TensorSpec
 from tests.cases import FLOATS, Case, Shape, shape_of
 
 NODE_NAME = "layer/fused"
@@ -23,6 +23,12 @@ _ONNX_TYPES = {
     "int8": TensorProto.INT8,
     "float8_e4m3fn": TensorProto.FLOAT8E4M3FN,
 }
+
+
+def _dtype(case: Case, output: TensorSpec) -> np.dtype:
+    if output.dtype == "S":
+        return np.dtype(np.float32)
+    return case.inputs["y_zero_point"].dtype if output.dtype == "Q" else np.dtype(FLOATS[case.dtype])
 
 
 def _declared(case: Case, shape: Sequence[int], name: str, how: str) -> list[int | str] | None:
@@ -43,14 +49,15 @@ def model(case: Case, *, shapes: str = "free", constants: bool = False) -> onnx.
         for name, array in given.items()
         if name not in weights
     ]
-    outputs = [helper.make_tensor_value_info(t.name, _ONNX_TYPES[case.dtype], None) for t in case.spec.outputs]
+    described = case.spec.outputs_of(given)
+    outputs = [helper.make_tensor_value_info(t.name, _ONNX_TYPES[_dtype(case, t).name], None) for t in described]
     names = [tensor.name if tensor.name in given else "" for tensor in case.spec.inputs]
     while names and not names[-1]:
         names.pop()
     node = helper.make_node(
         case.op,
         names,
-        [tensor.name for tensor in case.spec.outputs],
+        [tensor.name for tensor in described],
         name=NODE_NAME,
         domain=DOMAIN,
         **NODE_MARKERS,
@@ -88,8 +95,12 @@ def run(runner: onnxruntime.InferenceSession, case: Case, output_shapes: Sequenc
     for name, array in case.inputs.items():
         if array is not None and name in fed:
             binding.bind_ortvalue_input(name, _value(np.require(array, requirements="C")))
-    outputs = [np.full(shape, np.nan, FLOATS[case.dtype]) for shape in output_shapes]
-    for tensor, array in zip(case.spec.outputs, outputs, strict=True):
+    described = case.spec.outputs_of([name for name, array in case.inputs.items() if array is not None])
+    outputs = []
+    for tensor, shape in zip(described, output_shapes, strict=True):
+        dtype = _dtype(case, tensor)
+        outputs.append(np.full(shape, 85, dtype) if dtype == np.int8 else np.full(shape, np.nan, dtype))
+    for tensor, array in zip(described, outputs, strict=True):
         binding.bind_ortvalue_output(tensor.name, _value(array))
     runner.run_with_iobinding(binding)
     return outputs

@@ -36,6 +36,15 @@ class Packing:
         order = np.concatenate([np.flatnonzero(flat), np.flatnonzero(~flat)])
         return order.astype(np.int32).reshape(self.real.shape)
 
+    def rows_of_index(self, exact: bool) -> np.ndarray:
+        """token_index, or of the real rows alone as [1, T]."""
+        return self.token_index.reshape(-1)[: self.rows][None] if exact else self.token_index
+
+    @property
+    def longest_span(self) -> int:
+        """From a sequence's first token to its last one, at most."""
+        return max(np.ptp(np.flatnonzero(row)) + 1 if row.any() else 0 for row in self.real)
+
 
 def random_packing(seed: int, lengths: tuple[int, ...] | None = None) -> Packing:
     """Sequences with their tokens at random places (so with holes) of a row."""
@@ -71,19 +80,23 @@ def packed_case(op: str, packing: Packing, seed: int, dtype: str = "float32", ex
         left, right = (int(rng.choice([-1, 0, 3, 20])) for _ in range(2))
         attributes = {"num_heads": shared * group, "kv_num_heads": group, "scale": 1 / np.sqrt(size)}
         attributes |= {"window_left": left, "window_right": right, "bias_left": int(rng.integers(0, 9))}
-        places = max(packing.lengths) + int(rng.integers(0, 3))
-        sizes = dict(B=batch, S=sequence, C=places, D=size, R=size // 4, J=1, G=shared * group, L=13)
-        absent = [("mask",), ("mask", "cos", "sin"), ("mask", "distance_bias", "q_gamma", "k_gamma")][seed % 3]
-        case = make_case(op, Shape(label, sizes, (), attributes), dtype=dtype, absent=absent)
+        with_index = seed % 2 == 0
+        longest = packing.longest_span if with_index else max(packing.lengths)
+        places = longest + int(rng.integers(0, 3))
+        attributes |= {"positions_left": int(rng.integers(0, 9)), "hidden_queries": ["as_others", "alike"][seed % 2]}
+        sizes = dict(B=batch, S=sequence, C=places, D=size, R=size // 4, J=1, G=shared * group, L=13, P=2, M=11)
+        absent = [("positions",), ("cos", "sin"), ("distance_bias", "q_gamma", "k_gamma")][seed % 3]
+        case = make_case(op, Shape(label, sizes, (), attributes), dtype=dtype, absent=("mask", *absent))
         added = {"cu_seqlens": packing.cu_seqlens}
+        if with_index:
+            added["token_index"] = packing.rows_of_index(exact)
         rows = ("qkv",)
     elif op == "EmbedLayerNorm":
         b, s = packing.real.shape
         sizes = dict(B=b, S=s, V=23, H=int(rng.choice([5, 16])), P=s, T=2)
         absent = [(), ("position_ids",), ("token_type_ids", "token_type_table")][seed % 3]
         case = make_case(op, Shape(label, sizes), dtype=dtype, absent=absent, index_dtype=["int32", "int64"][seed % 2])
-        index = packing.token_index.reshape(-1)[: packing.rows][None] if exact else packing.token_index
-        added = {"token_index": index, "row_count": packing.row_count}
+        added = {"token_index": packing.rows_of_index(exact), "row_count": packing.row_count}
         rows = ()
     else:
         # LayerNorm of two columns that are nearly alike turns a rounding into a sign: no fixed tolerance allows for it.

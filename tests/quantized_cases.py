@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from bertfuse.graph_rewrite.dialect.quantized import quantized_rows
 from bertfuse.graph_rewrite.ops import OPS
 from tests.cases import FLOATS, Case
 
@@ -45,6 +46,34 @@ def product(seed: int, weight_type: np.dtype = INT8) -> Case:
     attributes = {"approximate": str(rng.choice(["none", "tanh"]))} if "Gelu" in op else {}
     attributes |= {"epsilon": 1e-5} if "LayerNorm" in op else {}
     return Case(op, f"seed_{seed}", inputs, attributes, dtype)
+
+
+def of_quantized(seed: int, weight_type: np.dtype = INT8) -> Case:
+    """A product whose x another op has written in 8 bits; x itself holds other numbers."""
+    case, rng = product(seed, weight_type), np.random.default_rng(seed + 1)
+    x, scale = quantized_rows(case.inputs["x"], weight_type)
+    scale = np.where(np.isfinite(scale), scale, np.nan)
+    case.inputs["x"] = rng.standard_normal(x.shape).astype(case.inputs["x"].dtype)
+    case.inputs.update(x_quantized=x, x_row_scale=scale[..., 0].astype(np.float32), x_smooth=None, x_scale=None)
+    return case
+
+
+def writing(case: Case) -> Case:
+    """The same call of an op that can write its rows in 8 bits, too, doing so."""
+    rng = np.random.default_rng(sum(map(ord, case.label)))
+    n = len(case.inputs["beta" if "beta" in case.inputs else "weight_scale"])
+    case.inputs["y_zero_point"] = np.zeros((), INT8 if rng.random() < 0.5 else FLOAT8)
+    case.inputs["y_smooth"] = np.exp(rng.uniform(-2, 2, (1, n))).astype(np.float32) if rng.random() < 0.5 else None
+    odd = rng.random()
+    if case.op == "FusedGemmGelu":  # some numbers lie beyond the ends
+        case.inputs["y_tensor_scale"] = np.float32(rng.choice([1e-3, 0.01, 0.05]))
+    elif odd < 0.3:  # rows of zeros, tiny or large ones, and one that is not finite
+        size = 0 if odd < 0.1 else 1e-6 if odd < 0.2 else 30.0
+        case.inputs["gamma"], case.inputs["beta"] = case.inputs["gamma"] * 0, case.inputs["beta"] * 0
+        case.inputs["gamma"] += np.asarray(size, case.inputs["gamma"].dtype)
+    elif odd < 0.4:
+        case.inputs["beta"][rng.integers(n)] = np.inf
+    return case
 
 
 def _odd_rows(rows: np.ndarray, rng: np.random.Generator) -> None:

@@ -27,8 +27,9 @@ those of families beyond BERT, which are looked for where their ops are written 
     multiply(a, b)
     split_grouped_heads(qkv[B, S, (G + 2 J) D], G, J)              [B, G, S, D], 2 x [B, J, S, D]
     rotary(x[B, G, S, D], cos[S, R], sin[S, R], pairs)             the first 2R columns rotated in pairs
-    attention_variant(q, k, v, mask, bias[G or 1, L], scale, left, right, bias_left)
-                                                                   attention in a window, with a bias by distance
+    attention_variant(q, k, v, mask, bias[1, G or 1, L], bias_left, positions[2, G, M, D], positions_left, scale, left,
+                      right, hidden)                               attention in a window, with a bias by distance, and
+                                                                   Q and K multiplied with vectors by distance
 
 and those of packed rows, which no model has before a pass put them there. Packed rows are [B, S, ...] with the real
 ones first (reference.py, kernels), or [1, T, ...] with the T real ones alone (standard_ops.py):
@@ -38,7 +39,9 @@ ones first (reference.py, kernels), or [1, T, ...] with the T real ones alone (s
     places(token_index, ids[B, S])                                 each token's place in its sequence, with padding
     unpack_tokens(x, mask[B, S], token_index, row_count)           [B, S, H], zeros on padding
     first_tokens(x, cu_seqlens[N + 1]) -> [N, H]                   zeros where a sequence has no token
-    pad_sequences(x, cu_seqlens[N + 1]) -> [N, longest, K], mask   each sequence in a row of its own
+    pad_sequences(x, cu_seqlens[N + 1], token_index) -> [N, longest, K], mask
+                                                                   each sequence in a row of its own, its tokens as
+                                                                   far apart as token_index says; None: side by side
     first_rows(table[C, R], x[N, longest, K])                      the first `longest` ones
     join_sequences(y[N, longest, H], mask, x)                      and back, with as many rows as `x`
     ragged_positions(tokens[1, T], cu_seqlens, max_seqlen[M])      2 x [1, T]: which sequence, which place in it
@@ -46,5 +49,8 @@ ones first (reference.py, kernels), or [1, T, ...] with the T real ones alone (s
 and those of quantised weights, which a pass gives a fused model (quantized.py has the rule):
 
     quantized_linear(x[..., K], weight[N, K], weight_scale[N], x_smooth[1, K], x_scale, bias, residual, x_zero)
+    linear_of_quantized(x[..., K], row_scale[...], weight[N, K], weight_scale[N], bias, residual)
+                                                                   the same of an x in 8 bits
+    quantize_rows(y[..., N], zero_point, smooth[1, N], scale)      y in 8 bits of the zero point's type, scales [...]
     quantized_embedding(table[V, H], scale[V], ids[B, S]) -> [B, S, H]
 """

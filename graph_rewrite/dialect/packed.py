@@ -15,7 +15,7 @@ from onnx import TensorProto
 class PackedDialect:
     """What OnnxDialect has for packed rows; `emit` and `constant` are its own."""
 
-    def pack_tokens(self, mask, gaps):
+    def pack_tokens(self, mask):
         real = self.emit("Cast", [self.emit("Cast", [mask], to=TensorProto.BOOL)], to=TensorProto.INT32)
         index = self.emit("NonZero", [self._shaped(real, [-1])])
         counts = self.emit("ReduceSum", [real, self._integers([1])], keepdims=0)
@@ -23,23 +23,7 @@ class PackedDialect:
             "Concat", [self.constant([0], np.int32), self.emit("CumSum", [counts, self.constant(0, np.int64)])], axis=0
         )
         row_count = self.emit("ReduceSum", [counts, self._integers([0])], keepdims=0)
-        if gaps == "refused":
-            index = self._without_gaps(index, real, counts)
         return self.emit("Cast", [index], to=TensorProto.INT32), cu_seqlens, row_count
-
-    def _without_gaps(self, index, real, counts):
-        """The places [1, T]; where a sequence's tokens are of several runs, a Reshape to another size ends the run."""
-        ends = [self._columns(real, begin, end) for begin, end in ((0, -1), (1, None))]
-        pairs = self.emit("ReduceSum", [self.emit("Mul", ends), self._integers([1])], keepdims=0)
-        runs = self.emit("Sub", [counts, pairs])
-        more = self.emit("Sub", [runs, self.emit("Min", [runs, self.constant(1, np.int32)])])
-        gaps = self.emit("Cast", [self.emit("ReduceSum", [more, self._integers([0])])], to=TensorProto.INT64)
-        shape = self.emit("Add", [self.emit("Shape", [index]), gaps])
-        return self.emit("Reshape", [index, shape])
-
-    def _columns(self, x, begin: int, end: int | None):
-        end = np.iinfo(np.int64).max if end is None else end
-        return self.emit("Slice", [x, self._integers([begin]), self._integers([end]), self._integers([1])])
 
     def take_tokens(self, values, token_index):
         return self.emit("Gather", [self._shaped(values, [-1]), token_index], axis=0)
@@ -62,8 +46,10 @@ class PackedDialect:
         index = self.emit("Where", [some, first, nowhere])
         return self.emit("Gather", [self.emit("Concat", [rows, zeros], axis=0), index], axis=0)
 
-    def pad_sequences(self, x, cu_seqlens):
+    def pad_sequences(self, x, cu_seqlens, token_index=None):
         mask = self._ragged_mask(cu_seqlens)
+        if token_index is not None:
+            mask = self._spread(mask, cu_seqlens, token_index)
         return self._scatter(x, self._places_of(mask), self.emit("Shape", [mask])), mask
 
     def first_rows(self, table, x):
@@ -102,6 +88,25 @@ class PackedDialect:
         columns = self.emit("Range", [self.constant(0, np.int64), longest, self.constant(1, np.int64)])
         there = self.emit("Less", [columns, self._unsqueeze(lengths, [1])])
         return self.emit("Cast", [there], to=TensorProto.INT32)
+
+    def _spread(self, mask, cu_seqlens, token_index):
+        """int32 [N, longest]: the mask's tokens as far apart as `token_index` [1, T] says, the first ones first."""
+        both = self.emit("NonZero", [mask])
+        split = {"num_outputs": 2} if self.opset >= 18 else {}
+        sequence = self._shaped(self.emit("Split", [both], outputs=2, axis=0, **split)[0], [-1])
+        index = self._shaped(self.emit("Cast", [token_index], to=TensorProto.INT64), [-1])
+        # One more, since a sequence without a token may begin behind the last one.
+        begins = self.emit(
+            "Gather", [self.emit("Concat", [index, self._integers([0])], axis=0), self._lengths(cu_seqlens)[0]]
+        )
+        places = self.emit("Sub", [index, self.emit("Gather", [begins, sequence])])
+        longest = self._shaped(self._reduce_max(self.emit("Concat", [places, self._integers([0])], axis=0)), [1])
+        sequences = self._sliced(self.emit("Shape", [mask]), 0, 1)
+        shape = self.emit("Concat", [sequences, self.emit("Add", [longest, self._integers([1])])], axis=0)
+        where = self.emit("Concat", [self._shaped(part, [-1, 1]) for part in (sequence, places)], axis=1)
+        ones = self.emit("Add", [self.emit("Mul", [places, self._integers([0])]), self._integers([1])])
+        zeros = self.emit("Cast", [self._zeros(shape)], to=TensorProto.INT32)
+        return self.emit("ScatterND", [zeros, where, self.emit("Cast", [ones], to=TensorProto.INT32)])
 
     def _places_of(self, mask):
         """int64 [1, T]: the places of a mask's real tokens in the flattened mask."""

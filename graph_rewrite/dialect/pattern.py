@@ -103,16 +103,17 @@ class Recorder:
     def rotary(self, x, cos, sin, pairs):
         return PatternNode(ROTARY, (x, cos, sin), (("pairs", pairs),))
 
-    def attention_variant(self, q, k, v, mask, bias, scale, left, right, bias_left):
+    def attention_variant(self, q, k, v, mask, bias, bias_left, positions, positions_left, scale, left, right, hidden):
         settings = {"scale": scale, "window_left": left, "window_right": right, "bias_left": bias_left}
-        return PatternNode(ATTENTION_VARIANT, (q, k, v, mask, bias), tuple(settings.items()))
+        settings |= {"positions_left": positions_left, "hidden_queries": hidden}
+        return PatternNode(ATTENTION_VARIANT, (q, k, v, mask, bias, positions), tuple(settings.items()))
 
     def of_one_shape(self, mask, x):
         return mask
 
     # Of packed rows: no normalised graph has these, so the patterns of ops that passes write match nothing.
 
-    def pack_tokens(self, mask, gaps):
+    def pack_tokens(self, mask):
         return tuple(Output(PatternNode("PackTokens", (mask,)), index) for index in range(3))
 
     def unpack_tokens(self, x, mask, token_index, row_count):

@@ -22,30 +22,58 @@ NUMPY = {INT8: np.dtype(np.int8), FLOAT8: np.dtype(ml_dtypes.float8_e4m3fn)}
 
 
 class QuantizedDialect:
-    """What OnnxDialect has for quantised weights; `weight_type` is their ONNX element type."""
+    """What OnnxDialect has for quantised weights and results; these are their ONNX element types."""
 
     weight_type: int = INT8
+    y_type: int = INT8
 
     def quantized_linear(self, x, weight, weight_scale, x_smooth, x_scale, bias, residual=None, x_zero=None):
         integers = self.weight_type == INT8
         zero = self._zero(x_zero) if integers else None
         x = x if x_smooth is None else self.emit("Mul", [x, x_smooth])
         if x_scale is None:
-            magnitude = self.emit(
-                "Max", [self._of_rows("ReduceMax", x), self.emit("Neg", [self._of_rows("ReduceMin", x)])]
-            )
-            bounded = self.emit("Max", [magnitude, self.constant(SMALLEST, np.float32)])
-            largest = self.constant(LARGEST[self.weight_type], np.float32)
-            scaled = self.emit("Mul", [x, self.emit("Div", [largest, bounded])])
-            # ReduceMax of ONNX Runtime passes over NaN; a difference of infinities is one, too.
-            total = self._of_rows("ReduceL1", x)
-            not_finite = self.emit("Sub", [total, total])
-            scale = self.add(self.emit("Div", [bounded, largest]), not_finite)
+            scaled, scale = self._scaled_rows(x, self.weight_type)
             quantized = self._rounded(scaled, self.constant(1.0, np.float32) if integers else None, zero)
         else:
             scale = x_scale
             quantized = self._rounded(x if integers else self.emit("Div", [x, x_scale]), x_scale, zero)
-        product = self._product(quantized, weight, zero)
+        return self._scaled_product(self._product(quantized, weight, zero), scale, weight_scale, bias, residual)
+
+    def linear_of_quantized(self, x, row_scale, weight, weight_scale, bias, residual=None):
+        if self.weight_type == INT8:  # to unsigned ones
+            shifted = self.add(self.emit("Cast", [x], to=TensorProto.INT32), self.constant(128, np.int32))
+            x = self.emit("Cast", [shifted], to=TensorProto.UINT8)
+        zero = self._zero(None) if self.weight_type == INT8 else None
+        scale = self._unsqueeze(row_scale, [-1])
+        return self._scaled_product(self._product(x, weight, zero), scale, weight_scale, bias, residual)
+
+    def quantize_rows(self, y, zero_point, smooth, scale=None):
+        """y [..., N], float32, as the outputs' type rounds it: in 8 bits, and each row's scale [...]."""
+        y = self.as_output(y)
+        y = y if smooth is None else self.emit("Mul", [y, smooth])
+        if scale is not None:
+            scaled = self.emit("Mul", [y, self.emit("Div", [self.constant(1.0, np.float32), scale])])
+            quantized = self.emit("QuantizeLinear", [scaled, self.constant(1.0, np.float32), zero_point])
+            return quantized, self.emit("Expand", [scale, self._axes(y, 0, -1)])
+        scaled, scale = self._scaled_rows(y, self.y_type)
+        quantized = self.emit("QuantizeLinear", [scaled, self.constant(1.0, np.float32), zero_point])
+        return quantized, self.emit("Squeeze", [scale, self.constant([-1], np.int64)])
+
+    def as_output(self, y):
+        """A float32 tensor as float32, but as the op's float type rounds it."""
+        return y
+
+    def _scaled_rows(self, x, to):
+        magnitude = self.emit("Max", [self._of_rows("ReduceMax", x), self.emit("Neg", [self._of_rows("ReduceMin", x)])])
+        bounded = self.emit("Max", [magnitude, self.constant(SMALLEST, np.float32)])
+        largest = self.constant(LARGEST[to], np.float32)
+        scaled = self.emit("Mul", [x, self.emit("Div", [largest, bounded])])
+        # ReduceMax of ONNX Runtime passes over NaN; a difference of infinities is one, too.
+        total = self._of_rows("ReduceL1", x)
+        not_finite = self.emit("Sub", [total, total])
+        return scaled, self.add(self.emit("Div", [bounded, largest]), not_finite)
+
+    def _scaled_product(self, product, scale, weight_scale, bias, residual):
         y = self.emit("Mul", [self.emit("Mul", [product, scale]), weight_scale])
         y = y if residual is None else self.add(y, residual)
         return y if bias is None else self.add(y, bias)
@@ -85,6 +113,20 @@ class QuantizedReference:
         y = quantized.astype(np.float64) @ weight.astype(np.float64).T * scale * weight_scale
         y = y if residual is None else y + residual
         return y if bias is None else y + bias
+
+    def linear_of_quantized(self, x, row_scale, weight, weight_scale, bias, residual=None):
+        y = x.astype(np.float64) @ weight.astype(np.float64).T * row_scale[..., None] * weight_scale
+        y = y if residual is None else y + residual
+        return y if bias is None else y + bias
+
+    def quantize_rows(self, y, zero_point, smooth, scale=None):
+        if scale is not None:
+            with np.errstate(all="ignore"):
+                y = np.asarray(y, np.float32) * (np.float32(1) if smooth is None else np.float32(smooth))
+                y = y * (np.float32(1) / np.float32(scale))
+            return quantized_rows(y, zero_point.dtype, scale=1.0)[0], np.broadcast_to(scale, y.shape[:-1])
+        quantized, scale = quantized_rows(y, zero_point.dtype, smooth)
+        return quantized, scale[..., 0]
 
     def quantized_embedding(self, table, scale, ids):
         return table[ids].astype(np.float64) * scale[ids][..., None]

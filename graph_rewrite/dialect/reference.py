@@ -114,16 +114,23 @@ class Reference(QuantizedReference):
         y[..., second] = x[..., second] * cos + x[..., first] * sin
         return y
 
-    def attention_variant(self, q, k, v, mask, bias, scale, left, right, bias_left):
+    def attention_variant(self, q, k, v, mask, bias, bias_left, positions, positions_left, scale, left, right, hidden):
         k, v = (np.repeat(t, q.shape[1] // t.shape[1], axis=1) for t in (k, v))
-        scores = q @ k.swapaxes(-1, -2) * scale
+        scores = q @ k.swapaxes(-1, -2)
         distance = np.arange(q.shape[2])[None, :] - np.arange(q.shape[2])[:, None]
+        if positions is not None:
+            row = np.clip(distance + positions_left, 0, positions.shape[2] - 1)
+            of_q, of_k = (x @ table.swapaxes(-1, -2) for x, table in zip((q, k), positions, strict=True))
+            scores = scores + np.take_along_axis(of_q, np.broadcast_to(row, scores.shape), -1)
+            scores = scores + np.take_along_axis(of_k, np.broadcast_to(row.T, scores.shape), -1).swapaxes(-1, -2)
+        scores = scores * scale
         if bias is not None:
             scores = scores + bias[0][:, np.clip(distance + bias_left, 0, bias.shape[-1] - 1)]
         seen = (left < 0) | (distance >= -left)
         seen = np.broadcast_to(seen & ((right < 0) | (distance <= right)), scores.shape)
         if mask is not None:
             seen = seen & (mask[:, None, None, :] != 0)
+            seen = seen & (mask[:, None, :, None] != 0) if hidden == "alike" else seen
         return self._context(np.where(seen, scores, MASKED_SCORE), v)
 
     def of_one_shape(self, mask, x):
@@ -134,7 +141,7 @@ class Reference(QuantizedReference):
     # Of packed rows: sequence by sequence, so that nothing of one can reach another. Rows behind the real ones are
     # zeros where anything had to be chosen.
 
-    def pack_tokens(self, mask, gaps):
+    def pack_tokens(self, mask):
         real = mask.reshape(-1) != 0
         index = np.concatenate([np.flatnonzero(real), np.flatnonzero(~real)]).reshape(mask.shape)
         counts = [sum(value != 0 for value in row) for row in mask]
@@ -157,20 +164,23 @@ class Reference(QuantizedReference):
         chosen = [rows[a] if a < b else np.zeros(x.shape[-1]) for a, b in itertools.pairwise(cu_seqlens)]
         return np.array(chosen).reshape(len(chosen), x.shape[-1])
 
-    def pad_sequences(self, x, cu_seqlens):
+    def pad_sequences(self, x, cu_seqlens, token_index=None):
         rows = x.reshape(-1, x.shape[-1])
-        lengths = np.diff(cu_seqlens)
-        padded = np.zeros((len(lengths), max(1, *lengths), x.shape[-1]))
-        for sequence, (first, length) in enumerate(zip(cu_seqlens, lengths, strict=False)):
-            padded[sequence, :length] = rows[first : first + length]
-        return padded, (np.arange(padded.shape[1]) < lengths[:, None]).astype(np.int64)
+        index = np.arange(len(rows)) if token_index is None else token_index.reshape(-1)
+        places = [index[a:b] - index[a] if a < b else np.arange(0) for a, b in itertools.pairwise(cu_seqlens)]
+        longest = max([1, *(own[-1] + 1 for own in places if len(own))])
+        padded, mask = np.zeros((len(places), longest, x.shape[-1])), np.zeros((len(places), longest), np.int64)
+        for sequence, (first, own) in enumerate(zip(cu_seqlens, places, strict=False)):
+            padded[sequence, own] = rows[first : first + len(own)]
+            mask[sequence, own] = 1
+        return padded, mask
 
     def first_rows(self, table, x):
         return table[: x.shape[1]]
 
     def join_sequences(self, y, mask, x):
         joined = np.zeros((x[..., 0].size, y.shape[-1]))
-        real = np.concatenate([rows[: int(row.sum())] for rows, row in zip(y, mask, strict=True)])
+        real = y[mask != 0]
         joined[: len(real)] = real
         return joined.reshape(*x.shape[:-1], y.shape[-1])
 
@@ -193,7 +203,7 @@ def oracle(op_name: str, inputs: dict[str, Any], attributes: dict[str, Any] | No
         value = inputs.get(tensor.name) if tensor.optional else inputs[tensor.name]
         if value is not None:
             value = np.asarray(value)
-            is_quantized = tensor.dtype == "W" and value.dtype in (QUANTIZED[INT8], QUANTIZED[FLOAT8])
+            is_quantized = tensor.dtype in ("W", "Q") and value.dtype in (QUANTIZED[INT8], QUANTIZED[FLOAT8])
             if not is_quantized:
                 value = value.astype(np.float64 if tensor.dtype in ("T", "W", "S") else np.int64)
         values.append(value)

@@ -177,6 +177,7 @@ class FunctionBody(OnnxDialect):
     def __init__(self, opset: int) -> None:
         super().__init__(opset)
         self.nodes: list[onnx.NodeProto] = []
+        self.data_type = TensorProto.FLOAT  # of the op's floats
         self._count = 0
 
     def emit(self, op: str, inputs: list[Any], outputs: int = 1, **attributes: Any) -> Any:
@@ -189,6 +190,11 @@ class FunctionBody(OnnxDialect):
             node.attribute.append(_attribute(name, value))
         self.nodes.append(node)
         return names[0] if outputs == 1 else tuple(names)
+
+    def as_output(self, y):
+        if self.data_type == TensorProto.FLOAT:
+            return y
+        return self.emit("Cast", [self.emit("Cast", [y], to=self.data_type)], to=TensorProto.FLOAT)
 
     def rename(self, old: str, new: str) -> None:
         """Give an output of the body its declared name."""

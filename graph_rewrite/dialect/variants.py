@@ -59,15 +59,20 @@ class VariantDialect:
         shape = self.emit("Concat", [self.constant([0, 0, 0], np.int64), twice], axis=0)
         return self.emit("Concat", [self.emit("Reshape", [beside, shape]), rest], axis=-1)
 
-    def attention_variant(self, q, k, v, mask, bias, scale, left, right, bias_left):
+    def attention_variant(self, q, k, v, mask, bias, bias_left, positions, positions_left, scale, left, right, hidden):
         # Heads of Q that share one of K and V get an axis of their own, along which those are broadcast.
         batch, length, size, groups = self._axes(q, 0, 1), self._axes(q, 2, 3), self._axes(q, 3, 4), self._axes(k, 1, 2)
         shared = self.emit("Div", [self._axes(q, 1, 2), groups])
         q = self.emit("Reshape", [q, self.emit("Concat", [batch, groups, shared, length, size], axis=0)])
         k, v = self._unsqueeze(k, [2]), self._unsqueeze(v, [2])
         scores = self.emit("MatMul", [q, self.emit("Transpose", [k], perm=[0, 1, 2, 4, 3])])
-        scores = self.emit("Mul", [scores, self._float_attribute(scale)])
         distance = self._distances(length)
+        if positions is not None:
+            for of_keys, x in enumerate((q, k)):
+                part = self.emit("Gather", [positions, self.constant(of_keys, np.int64)], axis=0)
+                part = self._by_position(x, part, distance, positions_left, bool(of_keys))
+                scores = self.add(scores, part)
+        scores = self.emit("Mul", [scores, self._float_attribute(scale)])
         if bias is not None:
             scores = self.add(scores, self._bias_by_distance(bias, distance, bias_left, groups, length))
         seen = self.emit("And", [
@@ -75,7 +80,9 @@ class VariantDialect:
             self._within(distance, right, lambda limit: [limit, distance]),
         ])  # fmt: skip
         if mask is not None:
-            seen = self.emit("And", [seen, self._unsqueeze(self.emit("Cast", [mask], to=TensorProto.BOOL), [1, 2, 3])])
+            shown = self.emit("Cast", [mask], to=TensorProto.BOOL)
+            for axes in ([1, 2, 3], [1, 2, 4])[: 2 if hidden == "alike" else 1]:
+                seen = self.emit("And", [seen, self._unsqueeze(shown, axes)])
         scores = self.emit("Where", [seen, scores, self.constant(MASKED_SCORE, np.float32)])
         context = self.emit("MatMul", [self.emit("Softmax", [scores], axis=-1), v])
         merged = self.emit("Transpose", [context], perm=[0, 3, 1, 2, 4])
@@ -94,11 +101,28 @@ class VariantDialect:
         open_ = self.emit("Less", [limit, self.constant([0], np.int64)])
         return self.emit("Or", [open_, self.emit("GreaterOrEqual", operands(limit))])
 
+    def _by_position(self, x, table, distance, left, of_keys):
+        """[B, groups, heads in each, S, S] of x [B, groups, heads in each or 1, S, D] times table [heads, M, D]."""
+        groups, size = self._axes(x, 1, 2), self._axes(x, 4, 5)
+        count = self._axes(table, 1, 2)
+        shared = self.emit("Div", [self._axes(table, 0, 1), groups])
+        by_group = self.emit("Reshape", [table, self.emit("Concat", [groups, shared, count, size], axis=0)])
+        products = self.emit("MatMul", [x, self.emit("Transpose", [by_group], perm=[0, 1, 3, 2])])
+        index = self._columns_of(distance, left, count)
+        index = self.emit("Transpose", [index], perm=[1, 0]) if of_keys else index
+        shape = self.emit("Concat", [self._axes(products, 0, 4), self._axes(products, 3, 4)], axis=0)
+        found = self.emit("GatherElements", [products, self.emit("Expand", [index, shape])], axis=-1)
+        return self.emit("Transpose", [found], perm=[0, 1, 2, 4, 3]) if of_keys else found
+
+    def _columns_of(self, distance, left, count):
+        """Which of `count` columns has each distance: the first one is of -left, and both ends go on."""
+        last = self.emit("Sub", [count, self.constant([1], np.int64)])
+        index = self.emit("Max", [self.add(distance, self._int_attribute(left)), self.constant([0], np.int64)])
+        return self.emit("Min", [index, last])
+
     def _bias_by_distance(self, bias, distance, left, groups, length):
         """[groups, heads in each, S, S]; a bias that all heads share [1, 1, S, S]."""
-        last = self.emit("Sub", [self._axes(bias, 2, 3), self.constant([1], np.int64)])
-        index = self.emit("Max", [self.add(distance, self._int_attribute(left)), self.constant([0], np.int64)])
-        values = self.emit("Gather", [bias, self.emit("Min", [index, last])], axis=2)
+        values = self.emit("Gather", [bias, self._columns_of(distance, left, self._axes(bias, 2, 3))], axis=2)
         heads = self._axes(bias, 1, 2)
         first = self.emit("Min", [groups, heads])
         shape = self.emit("Concat", [first, self.emit("Div", [heads, first]), length, length], axis=0)

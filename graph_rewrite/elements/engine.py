@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from ..nodes import DEFAULT_DOMAINS, NoMatch, node_name, producer
+from ..nodes import DEFAULT_DOMAINS, DIALECT, NoMatch, node_name, producer
 from ..shapes import Dim
 from ..spec import DOMAIN
 from . import poly
@@ -65,14 +65,22 @@ class Elements:
         self.nonempty = frozenset(nonempty)
         self._shapes: dict[int, list[Poly] | NoMatch] = {}
         self._sizes: dict[str, Poly] = {}  # by the text that stands for them in a tensor's shape
-        self._found: dict[tuple[int, bool, int, Places], Expr | NoMatch] = {}
+        self._found: dict[tuple[frozenset[int], bool, int, Places], Expr | NoMatch] = {}
         self._asked: dict[int, gs.Tensor] = {}  # held, so that no other tensor gets its id
-        self._stop: gs.Tensor | None = None
+        self._stops: frozenset[int] = frozenset()
         self.symbolic = False
         self.looked_up: dict[Atom, Expr] = {}  # of places that `symbolic` expressions hold: what they are
         self._numbers: dict[int, int] = {}
         self._unknown = 0
         self._depth = 0
+
+    def assuming(self, name: str, least: int = 1, most: int | None = None) -> Elements:
+        """The same graph where the axis `name` of its inputs is of that many elements."""
+        other = Elements(list(self.inputs.values()), self._constants, self.nonempty, self._believe_names)
+        highs = () if most is None else (poly.number(most),)
+        atom = Atom(("size", name, least, most), name, (poly.number(least),), highs)
+        other._sizes[name] = poly.of(atom)
+        return other
 
     def generic(self, tensor: gs.Tensor, stop: gs.Tensor | None = None, symbolic: bool = False) -> tuple[Places, Expr]:
         """Places along every axis and the element there; `stop` and `symbolic` as for `at`."""
@@ -81,18 +89,26 @@ class Elements:
         places = tuple(map(poly.place, names[-len(shape) :] if shape else [], shape))
         return places, self.at(tensor, places, stop, symbolic)
 
-    def at(self, tensor: gs.Tensor, places: Places, stop: gs.Tensor | None = None, symbolic: bool = False) -> Expr:
-        """The element at `places`. `stop` counts as an input of the model.
+    def at(
+        self,
+        tensor: gs.Tensor,
+        places: Places,
+        stop: gs.Tensor | Sequence[gs.Tensor] | None = None,
+        symbolic: bool = False,
+    ) -> Expr:
+        """The element at `places`. `stop`, one tensor or several, counts as inputs of the model.
 
         With `symbolic` a constant that differs from place to place is read, too, at a place that `looked_up` may say
         more of, and a triangle is a condition on places.
         """
+        stops = () if stop is None else (stop,) if isinstance(stop, gs.Tensor) else stop
         # An input counts as one anyway, and what was found without `stop` holds.
-        self._stop, self.symbolic = None if stop is None or self._is_input(stop) else stop, symbolic
+        self._stops, self.symbolic = frozenset(id(t) for t in stops if not self._is_input(t)), symbolic
+        self._asked.update((id(t), t) for t in stops)
         try:
             return self.element(tensor, places)
         finally:
-            self._stop, self.symbolic = None, False
+            self._stops, self.symbolic = frozenset(), False
 
     def _is_input(self, tensor: gs.Tensor) -> bool:
         return id(tensor) in self.inputs and producer(tensor) is None
@@ -137,7 +153,7 @@ class Elements:
             return [poly.number(n) for n in tensor.shape]
         node = producer(tensor)
         if id(tensor) not in self.inputs and node is not None:
-            ours = f"{DOMAIN}::{node.op}" if node.domain == DOMAIN else ""
+            ours = f"{node.domain}::{node.op}" if node.domain in (DOMAIN, DIALECT) else ""
             rule = SHAPES.get(node.op if node.domain in DEFAULT_DOMAINS else ours)
             if rule is not None:
                 sizes = rule(self, node, _output(node, tensor))
@@ -226,10 +242,9 @@ class Elements:
 
     def element(self, tensor: gs.Tensor, places: Places) -> Expr:
         """The element at `places`."""
-        key = (id(self._stop), self.symbolic, id(tensor), places)
+        key = (self._stops, self.symbolic, id(tensor), places)
         if key not in self._found:
             self._asked[id(tensor)] = tensor
-            self._asked[id(self._stop)] = self._stop
             try:
                 self._found[key] = self._deeper(tensor, lambda: self._find(tensor, places))
             except NoMatch as miss:
@@ -241,7 +256,7 @@ class Elements:
 
     def _find(self, tensor: gs.Tensor, places: Places) -> Expr:
         node = producer(tensor)
-        if tensor is self._stop or self._is_input(tensor):
+        if id(tensor) in self._stops or self._is_input(tensor):
             if tensor.dtype is None:
                 raise NoMatch(tensor.name, f"the type of '{tensor.name}' is not known")
             return Read(tensor.name, places, np.dtype(tensor.dtype), tensor)

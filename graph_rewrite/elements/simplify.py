@@ -59,6 +59,8 @@ def _of_numbers(made: Apply, given: list[Poly]) -> Poly | bool | None:
         return smallest * sign
     if op == "Relu":
         return -poly.minimum(-given[0], ZERO)
+    if op == "Clip" and len(given) == 3:
+        return poly.minimum(-poly.minimum(-given[0], -given[1]), given[2])
     return None
 
 

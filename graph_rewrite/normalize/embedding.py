@@ -24,6 +24,30 @@ def has_lookup(tensor: gs.Tensor) -> bool:
     return any(_is_lookup(producer(leaf)) for leaf in terms(tensor)[0])
 
 
+def is_sum_of_rows(tensor: gs.Tensor) -> bool:
+    """Whether `tensor` sums rows as below a LayerNorm that takes the sum in.
+
+    It does not where there is one table alone, where patches of an image are added, or where a pre-norm layer passes
+    the sum on.
+    """
+    found, _ = terms(tensor)
+    passed_on = any(node.op == ADD for node in tensor.outputs)
+    return len(found) > 1 and not passed_on and not any(map(_are_patches, found))
+
+
+def _are_patches(tensor: gs.Tensor) -> bool:
+    """Whether views and what is put beside them lead up to a convolution."""
+    stack = [(tensor, 0)]
+    while stack:
+        tensor, depth = stack.pop()
+        node = producer(tensor)
+        if node is not None and node.op == "Conv":
+            return True
+        if node is not None and depth < 8 and node.op in ("Cast", "Concat", "Flatten", "Reshape", "Transpose"):
+            stack += [(t, depth + 1) for t in node.inputs]
+    return False
+
+
 @dataclass
 class _Roles:
     """What each term of the sum is. `fixed` terms are the same for every token: a vector, or a table and its row."""

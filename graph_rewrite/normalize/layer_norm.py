@@ -98,12 +98,12 @@ def _finish(graph, root, x, gamma, beta, epsilon, interior) -> None:
             raise NoMatch(root, f"'{tensor.name}' is {_kind(tensor)}", wanted="a constant vector")
     if beta is None:
         beta = graph.zeros(gamma.shape[0], gamma.dtype)
-    root, x, casts = _own_type(graph, root, x)
+    root, x, casts = own_type(graph, root, x)
     vectors = [graph.cast(vector, x.dtype) for vector in (gamma, beta)]
     graph.replace(root, LAYER_NORM, [x, *vectors], interior=[*interior, *casts], epsilon=float(epsilon))
 
 
-def _own_type(graph: FusionGraph, root: gs.Node, x: gs.Tensor) -> tuple[gs.Node, gs.Tensor, list[gs.Node]]:
+def own_type(graph: FusionGraph, root: gs.Node, x: gs.Tensor) -> tuple[gs.Node, gs.Tensor, list[gs.Node]]:
     """Of a normalisation in float32 between two Casts all of it: kernels compute in float32 anyway.
 
     The last node, the argument, and the Casts to take in.

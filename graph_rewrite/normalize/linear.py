@@ -1,4 +1,7 @@
-"""MatMul with a constant matrix and maybe Add with a constant vector, or Gemm: Linear(x, weight[N, K], bias[N])."""
+"""MatMul with a constant matrix and maybe Add with a constant vector, or Gemm: Linear(x, weight[N, K], bias[N]).
+
+A Mul by a constant vector behind it (DINOv2's layer scale) goes into the constants.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import onnx_graphsurgeon as gs
 
 from .. import known_attributes
 from ..dialect.pattern import LINEAR
-from ..graph import FusionGraph
+from ..graph import FusionGraph, as_weight
 from ..nodes import DIALECT, NoMatch, matrix, producer
 from ..shapes import Dim, product
 
@@ -29,12 +32,18 @@ def _matmul(graph: FusionGraph, node: gs.Node) -> None:
     if isinstance(x, gs.Constant):
         raise NoMatch(node, "both operands are constants", wanted="one", hint="fold constants before fusing")
     _check_product(node, x, weight)
-    add = _bias_add(node.outputs[0], weight.shape[0])
-    if add is None or graph.is_output(node.outputs[0]):
-        _replace(graph, node, x, [weight], [])
-    else:
-        bias = next(t for t in add.inputs if t is not node.outputs[0])
-        _replace(graph, add, x, [weight, bias], [node])
+    root, constants, interior = node, [weight], []
+    add = _vector_user(graph, node, "Add", weight.shape[0])
+    if add is not None:
+        root, interior = add, [node]
+        constants.append(_other(add, node))
+    scale = _vector_user(graph, root, "Mul", weight.shape[0])
+    if scale is not None and _keeps_bits(factors := np.asarray(_other(scale, root).values)):
+        scaled = [as_weight(t).times(factors) for t in constants]
+        scaled[1:] = [bias.load() for bias in scaled[1:]]
+        constants = [graph.constant(f"{t.name}_scaled", s) for t, s in zip(constants, scaled, strict=True)]
+        root, interior = scale, [*interior, root]
+    _replace(graph, root, x, constants, interior)
 
 
 def _weight(graph: FusionGraph, node: gs.Node, stored_transposed: bool) -> gs.Constant:
@@ -53,15 +62,26 @@ def _check_product(node: gs.Node, x: gs.Tensor, weight: gs.Constant) -> None:
         raise NoMatch(node, f"multiplies '{x.name}' {list(x.shape)} by {weight.shape[1]} rows", wanted=f"{width}")
 
 
-def _bias_add(product: gs.Tensor, size: int) -> gs.Node | None:
-    """The one Add of a constant vector that uses `product`, if that is all that does."""
-    if len(product.outputs) != 1 or product.outputs[0].op != "Add":
+def _vector_user(graph: FusionGraph, node: gs.Node, op: str, size: int) -> gs.Node | None:
+    """The one `op` with a constant vector that uses the node's output, if that is all that does."""
+    (output,) = node.outputs
+    if len(output.outputs) != 1 or output.outputs[0].op != op or graph.is_output(output):
         return None
-    add = product.outputs[0]
-    others = [t for t in add.inputs if t is not product]
+    user = output.outputs[0]
+    others = [t for t in user.inputs if t is not output]
     if len(others) == 1 and isinstance(others[0], gs.Constant) and list(others[0].shape) == [size]:
-        return add
+        return user
     return None
+
+
+def _other(user: gs.Node, node: gs.Node) -> gs.Constant:
+    return next(t for t in user.inputs if t is not node.outputs[0])
+
+
+def _keeps_bits(factors: np.ndarray) -> bool:
+    """Whether weights times these numbers keep their digits in float16, where small ones have few."""
+    sizes = np.abs(factors.astype(np.float32))
+    return factors.dtype != np.float16 or bool(np.all((sizes >= 1e-2) & (sizes <= 1e2)))
 
 
 def _gemm(graph: FusionGraph, node: gs.Node) -> None:

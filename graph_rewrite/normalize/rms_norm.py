@@ -8,7 +8,7 @@ import onnx_graphsurgeon as gs
 from ..dialect.pattern import RMS_NORM
 from ..graph import FusionGraph
 from ..nodes import NoMatch, check_rank, is_float_cast, node_name, producer, scalar
-from .layer_norm import check_mean, squared
+from .layer_norm import check_mean, own_type, squared
 
 
 def anchors(graph: FusionGraph) -> list[gs.Node]:
@@ -90,6 +90,6 @@ def _only_user(graph: FusionGraph, node: gs.Node) -> gs.Node:
 def _finish(graph: FusionGraph, root: gs.Node, x: gs.Tensor, gamma: gs.Tensor, epsilon: float, interior) -> None:
     if not isinstance(gamma, gs.Constant) or len(gamma.shape) != 1:
         raise NoMatch(root, f"'{gamma.name}' is no constant vector", wanted="a constant vector")
-    if root.outputs[0].dtype != x.dtype:
-        raise NoMatch(root, f"gives {root.outputs[0].dtype} of {x.dtype}", wanted="one type")
-    graph.replace(root, RMS_NORM, [x, graph.cast(gamma, x.dtype)], interior=interior, epsilon=float(epsilon))
+    root, x, casts = own_type(graph, root, x)
+    given = [x, graph.cast(gamma, x.dtype)]
+    graph.replace(root, RMS_NORM, given, interior=[*interior, *casts], epsilon=float(epsilon))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import onnx_graphsurgeon as gs
 from onnx import TensorProto
@@ -33,6 +33,7 @@ class ScoreMask:
     kind: str
     hidden: float = -math.inf  # what a condition puts in place of a score
     factor: float = 1.0  # by which everything is multiplied afterwards
+    merged: bool = False  # among scores [B*heads, S, S]
 
 
 @dataclass
@@ -40,6 +41,7 @@ class Core:
     """`context` = softmax(scale * q kᵀ + masks) v. `nodes` are its nodes, first to last.
 
     `k_transposed` says that K comes as [.., size, S]; `heads` is set where q, k and v are [B, S, H] and not by head.
+    `views` are Reshapes that take the heads of scores [B*heads, S, S] apart, and bring those of weights together.
     """
 
     q: gs.Tensor
@@ -51,6 +53,7 @@ class Core:
     masks: list[ScoreMask]
     k_transposed: bool = True
     heads: int = 0
+    views: tuple[gs.Node | None, gs.Node | None] = (None, None)
 
 
 @dataclass
@@ -61,6 +64,7 @@ class _Scores:
     nodes: list[gs.Node] = field(default_factory=list)
     scale: float = 1.0
     masks: list[ScoreMask] = field(default_factory=list)
+    view: gs.Node | None = None
 
 
 def is_core(node: gs.Node) -> bool:
@@ -89,25 +93,29 @@ def _is_with_sinks(softmax: gs.Node) -> bool:
     return False
 
 
-def core(graph: FusionGraph, node: gs.Node) -> Core:
-    """The attention at this Softmax or Attention. Raises NoMatch where it is another function."""
-    return _named(graph, node) if node.op == "Attention" else _around(node)
+def core(graph: FusionGraph, node: gs.Node, views: bool = False) -> Core:
+    """The attention at this Softmax or Attention. Raises NoMatch where it is another function.
+
+    With `views` scores and weights may be reshaped, which the caller has to look at.
+    """
+    return _named(graph, node) if node.op == "Attention" else _around(node, views)
 
 
-def _around(softmax: gs.Node) -> Core:
+def _around(softmax: gs.Node, views: bool) -> Core:
     shape = softmax.inputs[0].shape
     if softmax.attrs.get("axis", -1) not in (-1, None if shape is None else len(shape) - 1):
         raise NoMatch(softmax, f"Softmax over axis {softmax.attrs['axis']}", wanted="the last axis")
-    scores = _scores(softmax.inputs[0], _MAX_STEPS)
+    scores = _scores(softmax.inputs[0], _MAX_STEPS, views)
     if scores is None:
         raise NoMatch(softmax, "has more than the scores to share its weights among (sinks)", wanted="scores alone")
-    after, product = _product_with_v(softmax)
+    after, product = _product_with_v(softmax, views)
     q, k = scores.product.inputs
     nodes = [scores.product, *scores.nodes, softmax, *after, product]
-    return Core(q, k, product.inputs[1], product.outputs[0], nodes, scores.scale, scores.masks)
+    seen = (scores.view, next((node for node in after if node.op == "Reshape"), None))
+    return Core(q, k, product.inputs[1], product.outputs[0], nodes, scores.scale, scores.masks, views=seen)
 
 
-def _scores(tensor: gs.Tensor, steps: int) -> _Scores | None:
+def _scores(tensor: gs.Tensor, steps: int, views: bool = False) -> _Scores | None:
     """Walk up from the Softmax to the product of two activations, through scalings, masks and changes of type."""
     node = producer(tensor)
     if node is None or steps == 0:
@@ -115,38 +123,45 @@ def _scores(tensor: gs.Tensor, steps: int) -> _Scores | None:
     if node.op == "MatMul":
         return None if any(map(_is_weight, node.inputs)) else _Scores(node)
     if is_float_cast(node):
-        found = _scores(node.inputs[0], steps - 1)
+        found = _scores(node.inputs[0], steps - 1, views)
         if found is not None:
             if not _widens(node):
                 raise NoMatch(node, "casts the scores to a narrower type", wanted="the type of the product, or wider")
             found.nodes.append(node)
         return found
     if (step := heads.scaling(node)) is not None:
-        found = _scores(step[0], steps - 1)
+        found = _scores(step[0], steps - 1, views)
         if found is not None:
             found.scale *= step[1]
             for mask in found.masks:
                 mask.factor *= step[1]
             found.nodes.append(node)
         return found
-    if node.op == "Reshape" and _scores(node.inputs[0], steps - 1) is not None:
-        raise NoMatch(
-            node,
-            "changes the shape of the scores between the product and the Softmax",
-            wanted="scores [B, heads, S, S] throughout",
-        )
+    if node.op == "Reshape" and (found := _scores(node.inputs[0], steps - 1, views)) is not None:
+        if not views or found.view is not None:
+            raise reshaped(node)
+        found.nodes.append(node)
+        found.view = node
+        found.masks = [replace(mask, merged=True) for mask in found.masks]
+        return found
     if node.op in ("Add", "Where"):
         operands = node.inputs if node.op == "Add" else node.inputs[1:]
         for x, other in (operands, operands[::-1]):
-            found = _scores(x, steps - 1)
+            found = _scores(x, steps - 1, views)
             if found is None:
                 continue
             found.nodes.append(node)
             found.masks.append(_mask_of(node, x, other))
             return found
-    if node.op in _CHANGES and any(_scores(t, steps - 1) is not None for t in node.inputs):
+    if node.op in _CHANGES and any(_scores(t, steps - 1, views) is not None for t in node.inputs):
         raise NoMatch(node, f"{node.op} of the scores", wanted="a constant scale, or a mask that is added or selects")
     return None
+
+
+def reshaped(node: gs.Node) -> NoMatch:
+    """That the scores are reshaped at this node."""
+    what = "changes the shape of the scores between the product and the Softmax"
+    return NoMatch(node, what, wanted="scores [B, heads, S, S] throughout")
 
 
 def _widens(cast: gs.Node) -> bool:
@@ -172,7 +187,7 @@ def _mask_of(node: gs.Node, x: gs.Tensor, other: gs.Tensor) -> ScoreMask:
     return ScoreMask(node, node.inputs[0], "kept" if x is node.inputs[1] else "hidden", hidden)
 
 
-def _product_with_v(softmax: gs.Node) -> tuple[list[gs.Node], gs.Node]:
+def _product_with_v(softmax: gs.Node, views: bool) -> tuple[list[gs.Node], gs.Node]:
     """The nodes after the Softmax that change nothing, and the product with V."""
     weights, nodes = softmax.outputs[0], []
     while True:
@@ -180,7 +195,8 @@ def _product_with_v(softmax: gs.Node) -> tuple[list[gs.Node], gs.Node]:
         guards = [user for user in users if user.op == "IsNaN"]
         if guards:
             nodes += [guards[0], _guarded(guards[0], weights)]
-        elif len(users) == 1 and is_float_cast(users[0]):
+        elif len(users) == 1 and (is_float_cast(users[0]) or (views and users[0].op == "Reshape")):
+            views &= users[0].op != "Reshape"
             nodes.append(users[0])
         else:
             break

@@ -10,7 +10,7 @@ import onnx_graphsurgeon as gs
 
 from ..dialect.pattern import LINEAR, RMS_NORM, Recorder
 from ..graph import FusionGraph
-from ..nodes import DIALECT, NoMatch, data_type, producer
+from ..nodes import NoMatch, data_type, producer
 from ..ops.attention_variant import OP
 from ..proof import prover
 from ..proof.key_range import EVERY_KEY
@@ -20,12 +20,12 @@ from ..proof.score_terms import ScoreTerms
 from ..spec import DOMAIN, NODE_MARKERS
 from .emit import emit
 from .heads import packed
-from .scores import Core, core, merge
+from .positions import Positions, is_sum_of_positions
+from .positions import find as find_positions
+from .scores import Core, ScoreMask, core, merge, reshaped
+from .sources import base_of
 
-_MAX_NODES = 400
 _LEAST_SCALE, _LARGEST_SCALE = 1e-4, 1e4
-# What angles are made of belongs to all layers; a Shape is of no value.
-_ENDS = ("Cos", "Sin", "Shape")
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,12 +47,16 @@ class _Source:
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """softmax(scale q kᵀ + terms) v, q and k being normalised by head and rotated; `root` gives the merged heads."""
+    """softmax(scale q kᵀ + terms) v, q and k being normalised by head and rotated; `root` gives the merged heads.
+
+    With `positions` q and k are also multiplied with vectors by distance, and the products added.
+    """
 
     root: gs.Node
     sources: dict[str, _Source]
     scale: float
     terms: ScoreTerms
+    positions: Positions | None
     interior: list[gs.Node] = field(repr=False)
 
     @property
@@ -71,12 +75,14 @@ class Variant:
         parts += [f"key mask '{self.terms.mask.name}'"] if self.terms.mask is not None else []
         if (bias := self.terms.bias) is not None:
             parts.append(f"bias by head and distance, from {-bias.left} to {bias.right}, the last ones beyond")
+        parts += [str(self.positions)] if self.positions is not None else []
+        parts += ["hidden tokens attend to all alike"] if self.terms.hides_queries else []
         return "; ".join(parts)
 
 
 def find(graph: FusionGraph, node: gs.Node) -> Variant:
     """The variant at this Softmax. Raises NoMatch where it is not shown to be one."""
-    found = core(graph, node)
+    found = core(graph, node, views=True)
     if found.heads:
         raise NoMatch(node, "takes heads side by side", wanted="[batch, heads, sequence, size]")
     sources, interior = {}, []
@@ -88,8 +94,10 @@ def find(graph: FusionGraph, node: gs.Node) -> Variant:
     _check(sources, found)
     base = q.linear.outputs[0]
     root, after = merge(graph, found, v.linear.outputs[0], (len(q.heads.columns), q.heads.columns.shape[1]))
+    scale = found.scale * q.heads.scale * k.heads.scale
+    masks, positions = _positions(graph, found, sources)
     terms = ScoreTerms()
-    for mask in found.masks:
+    for mask in masks:
         if mask.kind != "added" and mask.hidden * mask.factor > HIDING:
             raise NoMatch(mask.node, f"puts {mask.hidden * mask.factor:g} in place of a score", wanted=f"{HIDING:g}")
         ask = prover(graph).score_terms
@@ -98,9 +106,31 @@ def find(graph: FusionGraph, node: gs.Node) -> Variant:
         if terms.rule is not None and terms.rule.lifting and terms.keys != EVERY_KEY:
             # The greatest number of a text may lie outside of the window, and of no use to who is inside.
             raise NoMatch(mask.node, "raises scores by a mask of more than 1, beside a window", wanted="one of both")
-    scale = found.scale * q.heads.scale * k.heads.scale
-    unique = {id(n): n for n in (*found.nodes, *after, *interior)}
-    return Variant(root, sources, scale, terms, list(unique.values()))
+    unique = {id(n): n for n in (*found.nodes, *after, *interior, *(positions.nodes if positions is not None else ()))}
+    return Variant(root, sources, scale, terms, positions, list(unique.values()))
+
+
+def _positions(
+    graph: FusionGraph, found: Core, sources: dict[str, _Source]
+) -> tuple[list[ScoreMask], Positions | None]:
+    """The masks that are left, and what else is added to scores: products with vectors by distance."""
+    added = [mask for mask in found.masks if mask.kind == "added" and is_sum_of_positions(mask.tensor)]
+    masks = [mask for mask in found.masks if not any(mask is one for one in added)]
+    views = [view for view in found.views if view is not None]
+    if len(added) > 1:
+        raise NoMatch(added[1].node, "adds products with positions twice", wanted="once")
+    if views and (not added or any(mask.merged for mask in masks)):
+        raise reshaped(views[0])
+    for name, tensor in zip("QKV", (found.q, found.k, found.v), strict=True):
+        axes = len(graph.elements.shape(tensor))
+        if axes != (3 if added and added[0].merged else 4):
+            raise NoMatch(producer(tensor), f"{name} has {axes} axes", wanted="[batch, heads, sequence, size]")
+    if not added:
+        return masks, None
+    of_heads = {name: sources[name].heads for name in "qk"}
+    if any(source.norm is not None for source in sources.values()):
+        raise NoMatch(added[0].node, "adds products with positions to those of normalised heads", wanted="plain heads")
+    return masks, find_positions(graph, found, added[0], of_heads)
 
 
 def rewrite(graph: FusionGraph, node: gs.Node, miss: NoMatch) -> None:
@@ -139,6 +169,7 @@ def _write(graph: FusionGraph, found: Variant) -> None:
     stem = base.name
     given: dict[str, gs.Tensor | None] = dict.fromkeys(tensor.name for tensor in OP.inputs)
     given["qkv"] = qkv = graph.variable(f"{stem}_qkv", output.dtype, [*base.shape[:2], weight.shape[0]])
+    bias = bias + _added(sources).astype(bias.dtype)
     if bias.any():
         given["bias"] = graph.constant(f"{stem}_qkv_bias_values", bias)
     if terms.mask is not None:
@@ -149,6 +180,9 @@ def _write(graph: FusionGraph, found: Variant) -> None:
     if terms.bias is not None:
         values = terms.bias.values[None].astype(output.dtype)
         given["distance_bias"] = graph.constant(f"{stem}_distance_bias", values)
+    if found.positions is not None:
+        vectors = found.positions.vectors / found.scale
+        given["positions"] = graph.constant(f"{stem}_positions", vectors.astype(output.dtype))
     settings = {
         "num_heads": len(sources["q"].heads.columns),
         "kv_num_heads": len(sources["k"].heads.columns),
@@ -158,6 +192,8 @@ def _write(graph: FusionGraph, found: Variant) -> None:
         "window_left": -1 if terms.keys.left is None else terms.keys.left,
         "window_right": -1 if terms.keys.right is None else terms.keys.right,
         "bias_left": 0 if terms.bias is None else terms.bias.left,
+        "positions_left": 0 if found.positions is None else found.positions.left,
+        "hidden_queries": "alike" if terms.hides_queries else "as_others",
     }
     if found.rotary is not None:
         given["cos"], given["sin"] = angles(graph, found.rotary, x)
@@ -167,6 +203,12 @@ def _write(graph: FusionGraph, found: Variant) -> None:
         graph.add_node("FusedGemm", [x, packed_weight], [qkv], DOMAIN, **NODE_MARKERS)
         written = OP.body(Recorder(), *given.values(), **settings)
         emit(graph, written, found.root, found.interior, [x])
+
+
+def _added(sources: dict[str, _Source]) -> np.ndarray:
+    """What is added to the columns of Q, K and V behind their projections, packed as these are."""
+    parts = (np.zeros(s.heads.columns.shape) if s.heads.added is None else s.heads.added for s in sources.values())
+    return np.concatenate([part.ravel() for part in parts])
 
 
 class _Angles(dict):
@@ -255,7 +297,7 @@ def _check(sources: dict[str, _Source], found: Core) -> None:
 
 
 def _source(graph: FusionGraph, tensor: gs.Tensor, layout: str, what: str) -> tuple[_Source, list[gs.Node]]:
-    base, nodes = _base(tensor, what)
+    base, nodes = base_of(tensor, what)
     node, norm, outer = producer(base), None, None
     if node.op == RMS_NORM:
         outer = heads(graph.elements, tensor, base, layout, what)
@@ -265,50 +307,13 @@ def _source(graph: FusionGraph, tensor: gs.Tensor, layout: str, what: str) -> tu
         norm = HeadNorm(node.inputs[1], node.attrs["epsilon"])
         by_sequence = base.shape is not None and base.shape[1] != len(outer.columns)
         tensor, layout = node.inputs[0], "bshd" if by_sequence else "bhsd"
-        below, more = _base(tensor, what)
+        below, more = base_of(tensor, what)
         nodes, base, node = [*nodes, node, *more], below, producer(below)
         if node.op != LINEAR or norm.gamma.shape != (size,):
             raise NoMatch(node, f"{what} is normalised twice", wanted="one norm of each head")
     found = heads(graph.elements, tensor, base, layout, what)
     if outer is not None:
-        if found.rotary is not None or found.scale != 1 or found.shared != 1:
+        if found.rotary is not None or found.scale != 1 or found.shared != 1 or outer.added is not None:
             raise NoMatch(node, f"{what} is rotated or scaled before its norm", wanted="the projection normalised")
-        found = Heads(base, found.columns, outer.scale, outer.rotary, outer.shared)
+        found = Heads(base, found.columns, outer.scale, outer.rotary, outer.shared, found.added)
     return _Source(node, found, norm), [*nodes, node]
-
-
-def _base(tensor: gs.Tensor, what: str) -> tuple[gs.Tensor, list[gs.Node]]:
-    """The projection or norm that the tensor is made of, and the nodes on the way."""
-    found: dict[int, gs.Tensor] = {}
-    order, stack, seen = [], [tensor], set()
-    while stack:
-        current = stack.pop()
-        node = producer(current)
-        if node is None or id(current) in seen or len(seen) > _MAX_NODES:
-            continue
-        seen.add(id(current))
-        if node.domain == DIALECT and node.op in (LINEAR, RMS_NORM):
-            found[id(current)] = current
-        elif node.op not in _ENDS:
-            order.append(node)
-            stack.extend(node.inputs)
-    if len(found) != 1:
-        names = ", ".join(f"'{t.name}'" for t in found.values()) or "none"
-        raise NoMatch(producer(tensor) or tensor.name, f"{what} comes from projections {names}", wanted="one")
-    (base,) = found.values()
-    above = {id(base)}
-    for node in reversed(_sorted(order, base)):
-        above.update(id(t) for t in node.outputs)
-    return base, [node for node in order if any(id(t) in above for t in node.outputs)]
-
-
-def _sorted(nodes: list[gs.Node], base: gs.Tensor) -> list[gs.Node]:
-    """Of the nodes those that the base leads to, the last ones first."""
-    wanted, left, found = {id(base)}, list(nodes), []
-    while True:
-        ready = [n for n in left if any(id(t) in wanted for t in n.inputs)]
-        if not ready:
-            return found[::-1]
-        found += ready
-        wanted.update(id(t) for n in ready for t in n.outputs)
-        left = [n for n in left if not any(n is r for r in ready)]

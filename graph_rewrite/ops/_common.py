@@ -54,6 +54,31 @@ X_ZERO = TensorSpec(
     scales="x",
     doc="which of the integers from 0 to 255 x's 0 becomes; without it 128. Not of 8-bit floats",
 )
+# x as another op has written it in 8 bits: then x itself is not read, nor are x_smooth and x_scale.
+X_QUANTIZED = TensorSpec(
+    "x_quantized", ("...", "K"), dtype="W", optional=True, needs="weight_scale", quantized=True, doc="of weight's type"
+)
+X_ROW_SCALE = TensorSpec("x_row_scale", ("...",), dtype="S", optional=True, needs="x_quantized", scales="x_quantized")
+# With it y is written in 8 bits, too, of this scalar's type: y, rounded to T, is quantised as a product quantises x
+# that has no x_scale. Its value is 0, and not read.
+Y_ZERO_POINT = TensorSpec("y_zero_point", (), dtype="Q", optional=True, constant=True, quantized=True)
+Y_SMOOTH = TensorSpec(
+    "y_smooth",
+    ("I", "N"),
+    dtype="S",
+    optional=True,
+    constant=True,
+    needs="y_zero_point",
+    quantized=True,
+    doc="what y's columns are multiplied with before they are rounded. I is 1",
+)
+# Of an op without whole rows: y times its inverse is rounded, and it is each row's scale. Then y itself may be left
+# unwritten.
+Y_TENSOR_SCALE = TensorSpec(
+    "y_tensor_scale", (), dtype="S", optional=True, constant=True, needs="y_zero_point", quantized=True
+)
+Y_QUANTIZED = TensorSpec("y_quantized", ("...", "N"), dtype="Q", optional=True, needs="y_zero_point")
+Y_SCALE = TensorSpec("y_scale", ("...",), dtype="S", optional=True, needs="y_zero_point", doc="of each row")
 CU_SEQLENS = TensorSpec(
     "cu_seqlens", ("N+1",), dtype="C", doc="where each of N packed sequences begins and the last one ends; 0 first"
 )

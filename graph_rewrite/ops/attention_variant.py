@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from ..spec import AttrSpec, OpSpec, TensorSpec
-from ._common import CU_SEQLENS
+from ._common import CU_SEQLENS, TOKEN_INDEX
 
 PACKED = "(num_heads+2*kv_num_heads)*D"
 
@@ -16,7 +16,9 @@ def body(
     q_gamma,
     k_gamma,
     distance_bias,
+    positions,
     cu_seqlens,
+    token_index,
     *,
     num_heads,
     kv_num_heads,
@@ -26,10 +28,12 @@ def body(
     window_left,
     window_right,
     bias_left,
+    positions_left,
+    hidden_queries,
 ):
     x = qkv if bias is None else d.add(qkv, bias)
     if cu_seqlens is not None:
-        x, mask = d.pad_sequences(x, cu_seqlens)
+        x, mask = d.pad_sequences(x, cu_seqlens, token_index)
         cos, sin = (None if table is None else d.first_rows(table, x) for table in (cos, sin))
     elif mask is not None:
         mask = d.of_one_shape(mask, qkv)
@@ -38,15 +42,17 @@ def body(
         q, k = d.rms_norm(q, q_gamma, epsilon), d.rms_norm(k, k_gamma, epsilon)
     if cos is not None:
         q, k = d.rotary(q, cos, sin, pairs), d.rotary(k, cos, sin, pairs)
-    y = d.attention_variant(q, k, v, mask, distance_bias, scale, window_left, window_right, bias_left)
+    by_distance = (distance_bias, bias_left, positions, positions_left)
+    y = d.attention_variant(q, k, v, mask, *by_distance, scale, window_left, window_right, hidden_queries)
     return y if cu_seqlens is None else d.join_sequences(y, mask, qkv)
 
 
 OP = OpSpec(
     name="FusedAttentionVariant",
     doc="softmax(QKᵀ scale + bias by head and distance) V over the keys in a window that the mask shows; Q and K are "
-    "normalised by head (RMS) and rotated by their place; several heads of Q share one of K and V. Heads are merged. A "
-    "query that no key is visible to attends to all alike.",
+    "normalised by head (RMS) and rotated by their place; several heads of Q share one of K and V. With positions each "
+    "key of a query also is Q times the first table's row of their distance, and K times the second's (disentangled "
+    "attention). Heads are merged. A query that no key is visible to attends to all alike.",
     inputs=(
         TensorSpec("qkv", ("B", "S", PACKED), doc="x times the packed weight: heads of Q, of K and of V side by side"),
         TensorSpec("bias", (PACKED,), optional=True, constant=True, doc="the projections' biases, packed as qkv is"),
@@ -69,8 +75,18 @@ OP = OpSpec(
             constant=True,
             doc="added to logits by head (G is num_heads, or 1; J is 1) and by k - q + bias_left, cut off at both ends",
         ),
-        # With it there is no mask, and places are counted from each sequence's first row.
+        TensorSpec(
+            "positions",
+            ("P", "num_heads", "M", "D"),
+            optional=True,
+            constant=True,
+            doc="by head and by k - q + positions_left, cut off at both ends: a vector that Q is multiplied with, and "
+            "one for K, whose products are added to QKᵀ; P is 2",
+        ),
+        # With it there is no mask, and places are counted from each sequence's first row: by rows, or where padding may
+        # have been between them by what token_index says. Behind cu_seqlens, so that ranks tell it from a mask.
         replace(CU_SEQLENS, optional=True, packed=True),
+        replace(TOKEN_INDEX, optional=True, packed=True, needs="cu_seqlens"),
     ),
     outputs=(TensorSpec("y", ("B", "S", "num_heads*D")),),
     attributes=(
@@ -84,6 +100,14 @@ OP = OpSpec(
         AttrSpec("window_left", "int", -1, minimum=-1, doc="keys farther before the query are hidden; -1: none"),
         AttrSpec("window_right", "int", -1, minimum=-1, doc="keys farther behind it are hidden; 0: causal; -1: none"),
         AttrSpec("bias_left", "int", 0, minimum=0, doc="distance of the first column of distance_bias, negated"),
+        AttrSpec("positions_left", "int", 0, minimum=0, doc="that of the first vectors of positions"),
+        AttrSpec(
+            "hidden_queries",
+            "string",
+            "as_others",
+            choices=("as_others", "alike"),
+            doc="what a token that the mask hides attends to: the visible keys, or to all keys alike",
+        ),
     ),
     body=body,
 )

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from ..spec import OpSpec, TensorSpec
-from ._common import EPSILON, ROW_COUNT, TOKEN_INDEX, WEIGHT_SCALE
+from ._common import EPSILON, ROW_COUNT, TOKEN_INDEX, WEIGHT_SCALE, Y_QUANTIZED, Y_SCALE, Y_SMOOTH, Y_ZERO_POINT
 
 
 def body(
@@ -17,6 +17,8 @@ def body(
     token_index,
     row_count,
     word_scale,
+    y_zero_point,
+    y_smooth,
     *,
     epsilon,
 ):
@@ -30,7 +32,8 @@ def body(
     if token_type_ids is not None:
         y = d.add(y, d.embedding(token_type_table, token_type_ids))
     y = d.add(y, d.embedding(position_table, d.positions(ids) if positions is None else positions))
-    return d.layer_norm(y, gamma, beta, epsilon)
+    y = d.layer_norm(y, gamma, beta, epsilon)
+    return y if y_zero_point is None else (y, *d.quantize_rows(y, y_zero_point, y_smooth))
 
 
 OP = OpSpec(
@@ -50,8 +53,11 @@ OP = OpSpec(
         replace(TOKEN_INDEX, optional=True, packed=True, needs="row_count"),
         replace(ROW_COUNT, needs="token_index"),
         replace(WEIGHT_SCALE, name="word_scale", axes=("V",), scales="word_table"),
+        Y_ZERO_POINT,
+        replace(Y_SMOOTH, axes=("I", "H")),
     ),
     outputs=(TensorSpec("y", ("B", "S", "H")),),
     attributes=(EPSILON,),
     body=body,
+    quantized_outputs=(replace(Y_QUANTIZED, axes=("B", "S", "H")), replace(Y_SCALE, axes=("B", "S"))),
 )

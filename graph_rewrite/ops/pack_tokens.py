@@ -1,9 +1,9 @@
-from ..spec import AttrSpec, OpSpec, TensorSpec
+from ..spec import OpSpec, TensorSpec
 from ._common import CU_SEQLENS, TOKEN_INDEX
 
 
-def body(d, mask, *, gaps):
-    return d.pack_tokens(mask, gaps)
+def body(d, mask):
+    return d.pack_tokens(mask)
 
 
 OP = OpSpec(
@@ -16,16 +16,7 @@ OP = OpSpec(
         CU_SEQLENS,
         TensorSpec("row_count", (), dtype="C"),
     ),
-    attributes=(
-        AttrSpec(
-            "gaps",
-            "string",
-            "taken",
-            choices=("taken", "refused"),
-            by_pass=True,
-            doc="whether a sequence may have padding between two of its tokens; GPUs do not look",
-        ),
-    ),
+    attributes=(),
     body=body,
     by_pass=True,
 )

@@ -14,15 +14,24 @@ from ._common import (
     ROW_COUNT,
     WEIGHT,
     WEIGHT_SCALE,
+    X_QUANTIZED,
+    X_ROW_SCALE,
     X_SCALE,
     X_SMOOTH,
     X_ZERO,
+    Y_QUANTIZED,
+    Y_SCALE,
+    Y_SMOOTH,
+    Y_TENSOR_SCALE,
+    Y_ZERO_POINT,
     X,
     Y,
 )
 from .activations import ACTIVATION, NONE
 
-QUANTIZED = (WEIGHT_SCALE, X_SMOOTH, X_SCALE, X_ZERO)
+QUANTIZED = (WEIGHT_SCALE, X_SMOOTH, X_SCALE, X_ZERO, X_QUANTIZED, X_ROW_SCALE)
+QUANTIZED_Y = (Y_ZERO_POINT, Y_SMOOTH)  # of those that normalise, and so have whole rows
+QUANTIZED_BY_TENSOR = (replace(Y_ZERO_POINT, needs="y_tensor_scale"), Y_SMOOTH, Y_TENSOR_SCALE)
 RESIDUAL = TensorSpec("residual", ("...", "N"))
 
 
@@ -36,6 +45,11 @@ def _body(
     x_smooth,
     x_scale,
     x_zero,
+    x_quantized,
+    x_row_scale,
+    y_zero_point=None,
+    y_smooth=None,
+    y_tensor_scale=None,
     gamma=None,
     beta=None,
     residual=None,
@@ -47,6 +61,8 @@ def _body(
     added = None if activates else residual
     if weight_scale is None:
         y = d.linear(x, weight, bias, added)
+    elif x_quantized is not None:
+        y = d.linear_of_quantized(x_quantized, x_row_scale, weight, weight_scale, bias, added)
     else:
         y = d.quantized_linear(x, weight, weight_scale, x_smooth, x_scale, bias, added, x_zero)
     if approximate is not None:
@@ -55,18 +71,21 @@ def _body(
         y = d.activation(y, activation)
     if activates and residual is not None:
         y = d.add(y, residual)
-    return y if gamma is None else d.layer_norm(y, gamma, beta, epsilon)
+    y = y if gamma is None else d.layer_norm(y, gamma, beta, epsilon)
+    return y if y_zero_point is None else (y, *d.quantize_rows(y, y_zero_point, y_smooth, y_tensor_scale))
 
 
 def _product(name: str, doc: str, *terms: TensorSpec, attributes: tuple = (), by_pass: bool = False) -> OpSpec:
     """An op with `terms` beside x and weight; the optional ones go behind the others."""
-    inputs = tuple(sorted((X, WEIGHT, *terms, ROW_COUNT, *QUANTIZED), key=lambda tensor: tensor.optional))
+    writes = QUANTIZED_Y if GAMMA in terms else QUANTIZED_BY_TENSOR if APPROXIMATE in attributes else ()
+    inputs = tuple(sorted((X, WEIGHT, *terms, ROW_COUNT, *QUANTIZED, *writes), key=lambda tensor: tensor.optional))
 
     def body(d, *values, **settings):
         named = {tensor.name: value for tensor, value in zip(inputs, values, strict=True) if not tensor.packed}
         return _body(d, **named, **settings)
 
-    return OpSpec(name, doc, inputs, (Y,), attributes, body, by_pass)
+    outputs = (Y_QUANTIZED, Y_SCALE) if writes else ()
+    return OpSpec(name, doc, inputs, (Y,), attributes, body, by_pass, outputs)
 
 
 PRODUCTS = (

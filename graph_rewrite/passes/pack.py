@@ -1,7 +1,8 @@
 """Real tokens only: rows are packed in the embedding and restored where a node wants them in their places.
 
 From the embedding on every row-wise node and every attention with the model's mask works on packed rows; what attention
-takes of places (rotations, windows, biases by distance) is counted from each text's first real token. The first node
+takes of places (rotations, windows, biases by distance) is counted from each text's first real token, with the padding
+that is between them. The first node
 that is none of these gets its input unpacked, with zeros on padding; so does an output of the model. Names stay with
 what they named before: a packed tensor is a new one.
 """
@@ -32,6 +33,8 @@ class Packed:
     row_count: gs.Tensor
     # What looks ids up, and the ids that it was given.
     embeddings: list[tuple[gs.Node, gs.Tensor]] = field(default_factory=list)
+    # Products of rows with the mask, and what each row's factor is.
+    factors: list[tuple[gs.Node, gs.Tensor]] = field(default_factory=list)
     tensors: dict[int, gs.Tensor] = field(default_factory=dict)
 
 
@@ -56,8 +59,6 @@ def remove_padding(graph: FusionGraph) -> tuple[PassReport, Packed | None]:
     done = [
         f"{len(inside)} nodes work on real tokens only, {len(attentions)} of {all_attentions} attentions among them"
     ]
-    if any(node.op == "FusedAttentionVariant" for node in attentions):
-        done.append("places are counted from a text's first real token: a mask with gaps is an error, but not on a GPU")
     return PassReport(NAME, done, [f"padding, put back as zeros in {why}" for why in borders.values()], True), packed
 
 
@@ -102,6 +103,8 @@ def _region(graph: FusionGraph, embeddings: list[gs.Node], mask: gs.Tensor) -> t
             fits = read == [rows.get_input(node, "qkv")]
         else:
             wanted = rows.row_inputs(node)
+            if (column := rows.factor_of_tokens(node, mask)) is not None:
+                wanted = [1 - column]
             fits = wanted is not None and all(id(node.inputs[i]) in packed for i in wanted)
         if fits:
             inside.append(node)
@@ -140,9 +143,7 @@ def _rewrite(graph: FusionGraph, inside: list[gs.Node], mask: gs.Tensor) -> Pack
     index = graph.variable("token_index", np.int32, axes)
     cu_seqlens = graph.variable("cu_seqlens", np.int32, [None])
     row_count = graph.variable("row_count", np.int32, [])
-    counted = any(node.op == "FusedAttentionVariant" for node in inside)  # places, from the first row
-    gaps = "refused" if counted else "taken"
-    graph.add_node("PackTokens", [mask], [index, cu_seqlens, row_count], DOMAIN, gaps=gaps, **NODE_MARKERS)
+    graph.add_node("PackTokens", [mask], [index, cu_seqlens, row_count], DOMAIN, **NODE_MARKERS)
     packed = Packed(mask, index, cu_seqlens, row_count)
     readers = rows.consumers(graph)
     members = {id(node) for node in inside}
@@ -154,6 +155,8 @@ def _rewrite(graph: FusionGraph, inside: list[gs.Node], mask: gs.Tensor) -> Pack
             _tell(node, packed)
         elif id(node) in looked_up:
             _look_up(graph, node, packed, axes)
+        elif (column := rows.factor_of_tokens(node, mask)) is not None:
+            _multiply(graph, node, column, packed, axes)
         outputs = list(node.outputs)
         node.outputs.clear()
         for old in outputs:
@@ -176,11 +179,24 @@ def _look_up(graph: FusionGraph, node: gs.Node, packed: Packed, axes: list[str])
     node.inputs[1] = found
 
 
+def _multiply(graph: FusionGraph, node: gs.Node, column: int, packed: Packed, axes: list[str]) -> None:
+    """Let a product of rows with the mask take the mask's numbers at the real tokens."""
+    old = node.inputs[column]
+    flat = graph.variable(f"{old.name}_flat", old.dtype, None)
+    graph.add_node("Reshape", [old, graph.constant("flat_column_shape", np.array([-1, 1], np.int64))], [flat])
+    found = graph.variable(f"{old.name}_packed", old.dtype, [*axes, 1])
+    graph.add_node("Gather", [flat, packed.token_index], [found], axis=0)
+    packed.factors.append((node, found))
+    node.inputs[column] = found
+
+
 def _tell(node: gs.Node, packed: Packed) -> None:
     """Give a fused node what says which rows are real."""
     if node.op in rows.ATTENTIONS:
         rows.drop_input(node, "mask")
         rows.set_input(node, "cu_seqlens", packed.cu_seqlens)
+        if rows.counts_places(node):
+            rows.set_input(node, "token_index", packed.token_index)
         return
     if node.op == "EmbedLayerNorm":
         packed.embeddings.append((node, rows.ids_of(node)))

@@ -39,6 +39,8 @@ def take_ragged_batches(graph: FusionGraph) -> PassReport:
     if ids.shape is None or any(not isinstance(size, str) for size in ids.shape):
         raise refusal(f"'{ids.name}' is of the fixed shape {ids.shape}: export the model with free batch and sequence")
     mask_input = _mask_input(packed)
+    if packed.factors and mask_input is None and np.dtype(rows.uncast(packed.mask).dtype) != bool:
+        raise refusal(f"rows are multiplied with '{packed.mask.name}', which need not be 1 for a token that is given")
     padding_id = 0 if mask_input is not None else _hidden_id(graph, packed, ids)
     for tensor in (*graph.gs.inputs, *graph.gs.outputs, packed.mask):
         if graph.is_read_by_body(tensor):  # by a name that is to mean something else
@@ -78,7 +80,7 @@ def _mask_input(packed: pack.Packed) -> gs.Tensor | None:
     """The model's input that is the mask, as it is, cast or compared; None where the mask comes from the ids."""
     tensor = _uncompared(packed.mask)
     looked_up = [t for node, ids in packed.embeddings for t in (ids, *node.inputs)]
-    if producer(tensor) is None and all(tensor is not _uncast(t) for t in looked_up):
+    if producer(tensor) is None and all(tensor is not rows.uncast(t) for t in looked_up):
         return tensor
     _, ids = packed.embeddings[0]
     strange = [root.name for root in rows.roots(tensor) if root is not ids]
@@ -87,18 +89,12 @@ def _mask_input(packed: pack.Packed) -> gs.Tensor | None:
     return None
 
 
-def _uncast(tensor: gs.Tensor) -> gs.Tensor:
-    while (above := producer(tensor)) is not None and above.op in ("Cast", "Identity"):
-        tensor = above.inputs[0]
-    return tensor
-
-
 def _uncompared(mask: gs.Tensor) -> gs.Tensor:
     """What a mask is made of that shows a token by 1 and hides it by 0: for such numbers it is the same mask."""
-    tensor = _uncast(mask)
+    tensor = rows.uncast(mask)
     while (above := producer(tensor)) is not None and padding_rows.hiding_number(above) == 0:
         (tensor,) = [t for t in above.inputs[:2] if not isinstance(t, gs.Constant)][:1]
-        tensor = _uncast(tensor)
+        tensor = rows.uncast(tensor)
     return tensor
 
 
@@ -143,6 +139,10 @@ class _Ragged:
         inputs = [self._input(tensor) for tensor in self.graph.gs.inputs if tensor is not self.mask_input]
         self._mask()
         self._positions()
+        for node, column in self.packed.factors:  # of each token that is given it is 1
+            index = next(i for i, t in enumerate(node.inputs) if t is column)
+            del node.inputs[index]
+            node.op = "Identity"
         for node, ids in self.packed.embeddings:
             if node.domain == DOMAIN:
                 self._embed(node)
@@ -153,6 +153,8 @@ class _Ragged:
                 rows.retarget(node, self.packed.cu_seqlens, self.cu_seqlens)
                 if node.op != "UnpackTokens" and any(t is self.packed.row_count for t in node.inputs):
                     rows.drop_input(node, "row_count")
+                if node.op in rows.ATTENTIONS and rows.counts_places(node):  # of a text given without padding
+                    rows.drop_input(node, "token_index")
         outputs = [self._output(tensor) for tensor in self.graph.gs.outputs]
         self.graph.change_interface([*inputs, self.cu_seqlens, self.max_seqlen], outputs)
 

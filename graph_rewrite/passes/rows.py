@@ -97,6 +97,32 @@ def row_inputs(node: gs.Node) -> list[int] | None:
     return None
 
 
+def factor_of_tokens(node: gs.Node, mask: gs.Tensor) -> int | None:
+    """Which input of a product with rows [B, S, H] is the mask as a column [B, S, 1]; None where none is.
+
+    None also where something reads the product that is not row-wise, as a mean over tokens does.
+    """
+    shape = node.outputs[0].shape if node.outputs else None
+    if node.op != "Mul" or node.domain not in DEFAULT_DOMAINS or shape is None or len(shape) != 3:
+        return None
+    if any(row_inputs(user) is None for user in node.outputs[0].outputs if user.op != "Shape"):
+        return None
+    for index, tensor in enumerate(node.inputs):
+        column = tensor
+        while (above := producer(column)) is not None and above.op in ("Cast", "Identity", "Unsqueeze"):
+            column = above.inputs[0]
+        if column is uncast(mask) and tensor.shape == [*column.shape, 1]:
+            return index
+    return None
+
+
+def uncast(tensor: gs.Tensor) -> gs.Tensor:
+    """What the tensor is but for its type."""
+    while (above := producer(tensor)) is not None and above.op in ("Cast", "Identity"):
+        tensor = above.inputs[0]
+    return tensor
+
+
 def _is_one_row(constant: gs.Constant, rank: int) -> bool:
     """Whether the constant meets each row of a tensor of that rank alike."""
     shape = constant.shape
@@ -152,6 +178,14 @@ def first_row(node: gs.Node) -> gs.Tensor | None:
     if not isinstance(index, gs.Constant) or tuple(index.shape) != () or int(index.values) != 0:
         return None
     return rows if rows.shape is not None and len(rows.shape) == 3 else None
+
+
+def counts_places(attention: gs.Node) -> bool:
+    """Whether what an attention computes depends on how far apart tokens are, not on their order alone."""
+    if attention.op != "FusedAttentionVariant":
+        return False
+    given = any(get_input(attention, name) is not None for name in ("cos", "distance_bias", "positions"))
+    return given or any(attention.attrs.get(side, -1) > 0 for side in ("window_left", "window_right"))
 
 
 def set_input(node: gs.Node, name: str, tensor: gs.Tensor) -> None:

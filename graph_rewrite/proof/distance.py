@@ -57,6 +57,21 @@ def reads(expr: Expr) -> list[Read]:
     return [part for part in walk(expr) if isinstance(part, Read)]
 
 
+def with_parts(expr: Expr, changes: dict[Expr, Expr]) -> Expr:
+    """The expression with other parts in place of some."""
+    done = dict(changes)
+
+    def rebuilt(current: Expr) -> Expr:
+        if current not in done:
+            done[current] = current
+            if isinstance(current, Apply):
+                args = tuple(None if arg is None else rebuilt(arg) for arg in current.args)
+                done[current] = Apply(current.op, current.attributes, args, current.dtype, current.node)
+        return done[current]
+
+    return rebuilt(expr)
+
+
 class _Rewriting:
     def __init__(self, query: Poly, key: Poly, where: gs.Node | str) -> None:
         self._query, self._key, self._where = query.atoms, key.atoms, where

@@ -108,19 +108,19 @@ class Prover:
         hiding = [term for term in summands if not score_terms.is_bias(term)]
         if len(biases) > 1 or len(hiding) > 1:
             raise NoMatch(where, f"'{target.name}' is a sum of {len(summands)}", wanted="one mask and one bias")
-        keys, rule, bias = EVERY_KEY, None, None
+        keys, rule, bias, queries = EVERY_KEY, None, None, False
         for term in hiding:
             found = score_terms.hiding(self._elements, runner, target, mask, term, places, kind, factor)
-            keys, rule = found.keys, found.rule
+            keys, rule, queries = found.keys, found.rule, found.queries
             if rule is not None and not biases:
-                samples.check(self._graph, target, mask, rule, kind, factor, keys)
+                samples.check(self._graph, target, mask, rule, kind, factor, keys, queries)
         if mask is not None and rule is None:
             raise _Unrelated(where, f"'{target.name}' does not depend on '{mask.name}'")
         for term in biases:
             bias = score_terms.bias(self._elements, runner, term, places, heads, where)
             bias = DistanceBias(bias.values * np.float32(factor), bias.left)
             score_terms.check_bias(bias, where)
-        return ScoreTerms(keys, None if rule is None else mask, rule, bias)
+        return ScoreTerms(keys, None if rule is None else mask, rule, bias, queries)
 
     def _find_mask(self, target: gs.Tensor, kind: str, factor: float) -> tuple[gs.Tensor, Rule] | None:
         where = producer(target) or target.name

@@ -16,7 +16,7 @@ import onnx_graphsurgeon as gs
 from ..elements import poly
 from ..elements.engine import Elements
 from ..elements.expr import Apply, Expr, Number, Read, value_of, walk
-from ..elements.poly import ZERO, Poly
+from ..elements.poly import ONE, ZERO, Poly
 from ..nodes import NoMatch, node_name, producer
 
 _COS, _SIN, _TABLE = "Cos", "Sin", "Table"
@@ -82,7 +82,8 @@ def _same(tables: tuple[np.ndarray, ...] | None, others: tuple[np.ndarray, ...] 
 class Heads:
     """`columns` [heads, size] of `base` arrive at each place of each head, times `scale`, rotated by `rotary`.
 
-    `shared` heads in a row are one and the same: columns [heads / shared, size].
+    `shared` heads in a row are one and the same: columns [heads / shared, size]. `added` [heads, size] is what is added
+    to the columns before they are scaled, None where nothing is.
     """
 
     base: gs.Tensor
@@ -90,21 +91,24 @@ class Heads:
     scale: float
     rotary: Rotary | None = None
     shared: int = 1
+    added: np.ndarray | None = None
 
 
 @dataclass
 class _Term:
     """factor * trig(frequency * place) * the base's column; `frequency` a number, or a constant read at a column.
 
-    Of a table in place of a cosine or sine `frequency` is what is read, and `table` what that holds by place.
+    Of a table in place of a cosine or sine `frequency` is what is read, and `table` what that holds by place. With
+    `added` there is a constant in place of the base's column.
     """
 
-    read: Read
+    read: Expr
     factor: float
     trig: str = ""
     frequency: float | Read | None = None
     divided: bool = False
     table: np.ndarray | None = None
+    added: bool = False
 
 
 @dataclass
@@ -116,16 +120,24 @@ class _Column:
     frequency: float = 0.0
     divided: bool = False
     tables: tuple[np.ndarray, np.ndarray] | None = None  # by place
+    added: np.ndarray | None = None  # by head, scaled
 
 
-def heads(elements: Elements, tensor: gs.Tensor, base: gs.Tensor, layout: str, what: str) -> Heads:
+def heads(
+    elements: Elements, tensor: gs.Tensor, base: gs.Tensor, layout: str, what: str, by_text: bool = True
+) -> Heads:
     """The heads of `tensor` by columns of `base`.
 
-    `layout` names the tensor's axes: "bhsd", "bhds" or "bshd" of batch, heads, sequence and size. `base` is
-    [B, S, width], or by head as a normalisation gives it. Raises NoMatch where an element is anything else.
+    `layout` names the tensor's axes: "bhsd", "bhds" or "bshd" of batch, heads, sequence and size; the first two may be
+    one axis. `base` is [B, S, width], or by head as a normalisation gives it; where it is not `by_text` it is
+    [1, S, width], the same for every text. Raises NoMatch where an element is anything else.
     """
     where = producer(tensor) or tensor.name
     shape = elements.shape(tensor)
+    of_base = elements.shape(base)
+    merged = len(shape) == 3 and layout[:2] == "bh"
+    if merged:
+        shape = [*_taken_apart(shape[0], of_base, by_text, shape[layout.index("d") - 1], what, where), *shape[1:]]
     if len(shape) != 4:
         raise NoMatch(where, f"{what} has {len(shape)} axes", wanted="[batch, heads, sequence, size]")
     axes = dict(zip(layout, shape, strict=True))
@@ -133,16 +145,31 @@ def heads(elements: Elements, tensor: gs.Tensor, base: gs.Tensor, layout: str, w
     if not count or not size or size > _LARGEST_HEAD:
         raise NoMatch(where, f"{what} is {shape}", wanted="heads of a known number and size")
     reading = _Reading(elements, tensor, base, layout, what, where)
-    reading.batch, reading.place = poly.place("b", axes["b"]), poly.place("s", axes["s"])
-    reading.sizes = [axes["b"], axes["s"]]
+    reading.batch, reading.place, reading.merged = poly.place("b", axes["b"]), poly.place("s", axes["s"]), merged
+    reading.sizes = [axes["b"] if by_text else ONE, axes["s"]]
+    reading.before = [reading.batch if by_text else ZERO, reading.place]
     reading.find_groups(count)
     found = _assembled(base, list(reading.columns(0, size)), what, where)
     others = np.flatnonzero((found.columns != found.columns[0]).any(axis=1))
-    shared = int(others[0]) if others.size else count
+    shared = 1 if found.added is not None else int(others[0]) if others.size else count
     own = found.columns[::shared]
     if count % shared or not np.array_equal(np.repeat(own, shared, axis=0), found.columns):
         raise NoMatch(where, f"{what} repeats its heads in another order", wanted="neighbours that share one")
     return replace(found, columns=own, shared=shared)
+
+
+def _taken_apart(both: Poly, of_base: list[Poly], by_text: bool, size: Poly, what: str, where) -> tuple[Poly, Poly]:
+    """Batch and heads of an axis that holds both, the batch outside."""
+    if by_text:
+        found = poly.divided(both, of_base[0])
+        parts = None if found is None else (of_base[0], found[0], found[1])
+    else:
+        count = poly.divided(of_base[-1], size)
+        found = None if count is None else poly.divided(both, count[0])
+        parts = None if found is None else (found[0], count[0], found[1])
+    if parts is None or parts[2] != ZERO:
+        raise NoMatch(where, f"{what} has {both} heads of {of_base[0]} texts", wanted="as many of each")
+    return parts[:2]
 
 
 class _Reading:
@@ -151,19 +178,21 @@ class _Reading:
         self._layout, self._what, self._where = layout, what, where
         self.batch = self.place = self._head = ZERO
         self.sizes: list[Poly] = []  # of the batch and the sequence
+        self.before: list[Poly] = []  # the places in these that are read
+        self.merged = False  # batch and heads are one axis
         self._within: list[tuple[Poly, int, int]] = []  # places that make up a head: how many, times what
         self._count = 1
 
     def find_groups(self, count: int) -> None:
         """Write the head as a place such that elements are found: of repeated keys and values by group."""
         last: NoMatch | None = None
+        self._count = count
         for shared in (n for n in range(1, count + 1) if count % n == 0):
             outer, inner = (poly.place(f"h{n}", poly.number(n)) for n in (count // shared, shared))
             if shared == count // shared:
                 inner = poly.place("h in group", poly.number(shared))
             self._head = outer * poly.number(shared) + inner
             self._within = [(outer, count // shared, shared), (inner, shared, 1)]
-            self._count = count
             try:
                 self._element(ZERO)
                 return
@@ -174,6 +203,7 @@ class _Reading:
     def _element(self, column: Poly) -> Expr:
         places = {"b": self.batch, "h": self._head, "s": self.place, "d": column}
         at = tuple(places[axis] for axis in self._layout)
+        at = (self.batch * poly.number(self._count) + self._head, *at[2:]) if self.merged else at
         return self._elements.at(self._tensor, at, self._base, symbolic=True)
 
     def columns(self, first: int, length: int) -> Iterator[_Column]:
@@ -192,6 +222,8 @@ class _Reading:
 
     def _at(self, term: _Term, along: Poly, number: int) -> _Term:
         """The term at one of several columns."""
+        if not isinstance(term.read, Read):
+            return term
         index = tuple(_replaced(p, along, number, self._where) for p in term.read.index)
         found = replace(term, read=replace(term.read, index=index))
         if not isinstance(term.frequency, Read):
@@ -215,9 +247,14 @@ class _Reading:
         return found
 
     def _column(self, found: list[_Term]) -> _Column:
+        constants, found = [t for t in found if t.added], [t for t in found if not t.added]
         plain, turned = [t for t in found if not t.trig], [t for t in found if t.trig]
-        if len(plain) == 1 and not turned:
-            return _Column(self._own(plain[0].read), plain[0].factor)
+        if len(plain) == 1 and not turned and not any(t.trig for t in constants):
+            parts = [t.factor * self._added(t.read) for t in constants]
+            added = np.sum(parts, axis=0) if parts else None
+            return _Column(self._own(plain[0].read), plain[0].factor, added=added)
+        if constants:
+            raise NoMatch(self._where, f"adds a constant to {self._what} that is rotated", wanted="before, in one sum")
         by_kind = {_COS if _is_cosine(t) else _SIN: t for t in turned}
         if plain or len(turned) != 2 or len(by_kind) != 2 or (turned[0].table is None) != (turned[1].table is None):
             raise NoMatch(
@@ -244,6 +281,16 @@ class _Reading:
             self._where, f"tables that rotate {self._what} hold no cosines and sines", wanted="of place times a"
         )
 
+    def _added(self, constant: Expr) -> np.ndarray:
+        """A constant, by head."""
+        value = value_of(constant)
+        if value is not None:
+            return np.full(self._count, float(value))
+        table = self._elements.constant(constant.tensor)
+        if table is None:
+            raise NoMatch(self._where, f"adds '{constant.name}' to {self._what}", wanted="constants")
+        return table[tuple(self._by_head(place) for place in constant.index)].astype(np.float64) * np.ones(self._count)
+
     def _own(self, read: Read) -> np.ndarray:
         """The column that is read, by head."""
         index, extents = list(read.index), self._elements.shape(self._base)
@@ -253,16 +300,23 @@ class _Reading:
             axis = 2 if index[1] == self.place else 1
             before, column = [index[0], index[3 - axis]], index[axis] * extents[-1] + index[3]
             of_tokens = [extents[0], extents[3 - axis]]
-        if before != [self.batch, self.place]:
+        if before != self.before:
             raise NoMatch(self._where, f"{self._what} takes an element at {index}", wanted="one of its own token")
         if of_tokens != self.sizes:
             raise NoMatch(self._where, f"{self._what} is of {self.sizes} tokens", wanted=f"{of_tokens}, all of them")
+        return self._by_head(column)
+
+    def _by_head(self, column: Poly) -> np.ndarray:
+        """The number that a place is, by head."""
         numbers = np.zeros(self._count, np.int64)
         rest, heads_ = column, np.arange(self._count)
         for atom, count, times in self._within:
             if atom == ZERO:
                 continue
-            factor, rest = rest.split(next(iter(atom.atoms)))
+            parts = rest.split(next(iter(atom.atoms)))
+            if parts is None:
+                raise NoMatch(self._where, f"{self._what} takes column {column!r}", wanted="columns by head")
+            factor, rest = parts
             if factor.constant is None:
                 raise NoMatch(self._where, f"{self._what} takes column {column!r}", wanted="columns by head")
             numbers += factor.constant * ((heads_ // times) % count)
@@ -298,8 +352,15 @@ def _assembled(base: gs.Tensor, columns: list[_Column], what: str, where) -> Hea
         raise NoMatch(
             where, f"columns of {what} are scaled or rotated in part", wanted="the first ones rotated, one scale"
         )
+    given = [column.added for column in columns]
     if not turned:
-        return Heads(base, own, plain[0])
+        zeros = np.zeros(len(own))
+        added = None
+        if any(one is not None for one in given):
+            added = np.stack([zeros if one is None else one for one in given], axis=1) / plain[0]
+        return Heads(base, own, plain[0], added=added)
+    if any(one is not None for one in given):
+        raise NoMatch(where, f"adds a constant to columns of {what} that are not rotated", wanted="none, or to all")
     size = len(turned)
     for interleaved in (False, True):
         partners = [number ^ 1 if interleaved else (number + size // 2) % size for number in range(size)]
@@ -327,10 +388,14 @@ def _assembled(base: gs.Tensor, columns: list[_Column], what: str, where) -> Hea
 
 
 def _linear(expr: Expr, base: gs.Tensor, where) -> list[_Term]:
-    """The expression as a sum of elements of the base times constants, cosines and sines."""
+    """The expression as a sum of elements of the base times constants, cosines and sines, and of constants."""
+    if value_of(expr) is not None:
+        return [_Term(expr, 1.0, added=True)]
     if isinstance(expr, Read):
         if expr.tensor is base:
             return [_Term(expr, 1.0)]
+        if _is_constant(expr):
+            return [_Term(expr, 1.0, added=True)]
         raise NoMatch(where, f"adds '{expr.name}'", wanted="a projection alone")
     if isinstance(expr, Apply):
         node, args = expr.node, expr.args

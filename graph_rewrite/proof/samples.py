@@ -43,8 +43,12 @@ def check(
     kind: str,
     factor: float,
     keys: KeyRange | None = None,
+    queries: bool = False,
 ) -> None:
-    """Raise NoMatch where `target` hides other keys than `rule` and `keys` say; nothing where it cannot be run."""
+    """Raise NoMatch where `target` hides other keys than `rule` and `keys` say; nothing where it cannot be run.
+
+    With `queries` every key is hidden from a token that `rule` hides.
+    """
     subgraph = _between(graph, mask, target)
     session = _session(graph, subgraph, target)
     if session is None:
@@ -62,6 +66,8 @@ def check(
             continue
         values = feeds[mask.name]
         shown = _shown(values, rule).reshape(values.shape[0], 1, 1, values.shape[-1])
+        if queries:
+            shown = shown & shown.reshape(values.shape[0], 1, values.shape[-1], 1)
         if keys is not None:
             shown = shown & keys.seen(values.shape[-1])
         if not _agrees(result, shown, kind, factor):

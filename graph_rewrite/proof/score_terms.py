@@ -18,7 +18,7 @@ from ..elements.engine import Elements
 from ..elements.expr import Apply, Expr, Number, Read, constant, value_of
 from ..elements.poly import ZERO, Poly
 from ..nodes import NoMatch, producer
-from . import key_mask
+from . import key_mask, queries_too
 from .distance import GREATEST, LEAST, by_distance, is_open, of_distance, reads
 from .intervals import Interval, exactly
 from .key_range import EVERY_KEY, KeyRange
@@ -51,20 +51,28 @@ class DistanceBias:
 
 @dataclass(frozen=True)
 class Hiding:
-    """Which keys are hidden: those outside of `keys`, and those that the mask hides, where there is one."""
+    """Which keys are hidden: those outside of `keys`, and those that the mask hides, where there is one.
+
+    With `queries` all keys are hidden from a token that the mask hides.
+    """
 
     keys: KeyRange
     rule: Rule | None
+    queries: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class ScoreTerms:
-    """All of what is done to a score: its key is seen within `keys`, by the `rule` of `mask`, and `bias` is added."""
+    """All of what is done to a score: its key is seen within `keys`, by the `rule` of `mask`, and `bias` is added.
+
+    With `hides_queries` the mask hides every key from a token that it hides itself.
+    """
 
     keys: KeyRange = EVERY_KEY
     mask: gs.Tensor | None = None
     rule: Rule | None = None
     bias: DistanceBias | None = None
+    hides_queries: bool = False
 
     def and_also(self, other: ScoreTerms, where: gs.Node) -> ScoreTerms:
         """What both do. Raises NoMatch at `where`, which adds the other one, where no op does that."""
@@ -77,7 +85,8 @@ class ScoreTerms:
         if self.bias is not None and other.bias is not None:
             raise NoMatch(where, "adds two biases by distance to the scores", wanted="one")
         first = self if self.mask is not None else other
-        return ScoreTerms(self.keys & other.keys, first.mask, first.rule, self.bias or other.bias)
+        hides_queries = self.hides_queries or other.hides_queries
+        return ScoreTerms(self.keys & other.keys, first.mask, first.rule, self.bias or other.bias, hides_queries)
 
 
 def terms(expr: Expr, where: gs.Node | str) -> list[Expr]:
@@ -107,9 +116,15 @@ def hiding(
     Raises NoMatch where that is more than a range of keys and a rule of `mask`.
     """
     where = producer(target) or target.name
-    found = reads(expr)
+    queries = False
     if mask is not None:
         wanted = key_mask.place_of_key(elements, target, mask, places)
+        # Scores that a number is added to stay what they are beside each other; those that it replaces are all alike.
+        if kind != "added":
+            single = queries_too.of_keys_alone(runner, expr, mask, wanted, places, classify(kind, factor), where)
+            expr, queries = (expr, False) if single is None else (single, True)
+    found = reads(expr)
+    if mask is not None:
         key_mask.check_reads(found, mask, wanted, target)
     elif found:
         raise NoMatch(where, f"'{target.name}' reads '{found[0].name}'")
@@ -133,7 +148,7 @@ def hiding(
     if not low <= 0 <= high:
         raise NoMatch(where, f"'{target.name}' hides a token from itself", wanted="a range that holds it")
     keys = KeyRange(None if low == LEAST else -low, None if high == GREATEST else high)
-    return Hiding(keys, outcome if isinstance(outcome, Rule) else None)
+    return Hiding(keys, outcome if isinstance(outcome, Rule) else None, queries)
 
 
 def _truth(found: Interval) -> np.ndarray:
@@ -200,7 +215,7 @@ def _outcome(runner: Runner, expr: Expr, target: gs.Tensor, mask, kind: str, fac
 
 def bias(elements: Elements, runner: Runner, term: Expr, places, heads: int, where) -> DistanceBias:
     """The summand as a table by head and distance. Raises NoMatch where it hangs on anything else."""
-    factor, read = _scaled_read(term, where)
+    factor, read = scaled_read(term, where)
     table = elements.constant(read.tensor)
     if table is None:
         raise NoMatch(where, f"'{read.name}' is too large a table of biases")
@@ -214,7 +229,7 @@ def bias(elements: Elements, runner: Runner, term: Expr, places, heads: int, whe
         elif place == head:
             per_axis.append(None)
         elif segments is None:
-            number = of_distance(_number_of(elements, place, where), query, key, where)
+            number = of_distance(number_of(elements, place, where), query, key, where)
             found = by_distance(number, _whole(table), runner, where)
             segments = [(int(part.low), int(part.high)) for part in found]
             per_axis.append([part.kind - 1 for part in found])
@@ -257,7 +272,7 @@ def _whole(table: np.ndarray):
     return kinds
 
 
-def _number_of(elements: Elements, place: Poly, where) -> Expr:
+def number_of(elements: Elements, place: Poly, where) -> Expr:
     """The place as an expression: what was looked up for it, or index arithmetic."""
     if len(place.atoms) == 1 and (atom := next(iter(place.atoms))) in elements.looked_up:
         if place.terms != {(atom,): 1}:
@@ -266,22 +281,22 @@ def _number_of(elements: Elements, place: Poly, where) -> Expr:
     return Number(place, np.dtype(np.int64))
 
 
-def _scaled_read(term: Expr, where) -> tuple[float, Read]:
+def scaled_read(term: Expr, where) -> tuple[float, Read]:
     if isinstance(term, Read):
         return 1.0, term
     if isinstance(term, Apply) and term.op in ("Mul", "Div", "Neg", "Cast") and term.dtype.kind not in "biu":
         if term.op == "Neg":
-            factor, read = _scaled_read(term.args[0], where)
+            factor, read = scaled_read(term.args[0], where)
             return -factor, read
         if term.op == "Cast":
-            factor, read = _scaled_read(term.args[0], where)
+            factor, read = scaled_read(term.args[0], where)
             if term.dtype.itemsize < read.dtype.itemsize:
                 raise NoMatch(term.node, f"rounds a bias of scores to {term.dtype.name}", wanted=f"{read.dtype.name}")
             return factor, read
         for x, other in (term.args, term.args[::-1])[: 1 if term.op == "Div" else 2]:
             value = value_of(other)
             if value is not None:
-                factor, read = _scaled_read(x, where)
+                factor, read = scaled_read(x, where)
                 return (factor / float(value) if term.op == "Div" else factor * float(value)), read
     node = term.node if isinstance(term, Apply) else where
     raise NoMatch(node, "a bias of scores is more than a table by head and distance")

@@ -13,13 +13,15 @@ namespace bertfuse {
 
 // Tensors that are not given are null.
 struct AttentionVariantCall {
-  const bertfuse_tensor *qkv, *bias, *mask, *cos, *sin, *q_gamma, *k_gamma, *distance_bias, *cu_seqlens;
+  const bertfuse_tensor *qkv, *bias, *mask, *cos, *sin, *q_gamma, *k_gamma, *distance_bias, *positions, *cu_seqlens,
+      *token_index;
   int64_t batch, sequence;  // of packed rows those that there is room for
   int64_t longest;          // no sequence is longer
   int64_t heads, kv_heads, head_size;
   int64_t rotated;  // pairs of columns of a head
   bool neighbours;  // columns 2i and 2i + 1 are a pair, not i and i + rotated
-  int64_t window_left, window_right, bias_left;
+  int64_t window_left, window_right, bias_left, positions_left;
+  bool alike;  // a token that the mask hides attends to all alike
   float scale, epsilon;
 
   // Throws INVALID_ARGUMENT where heads do not share K and V evenly, or tables do not fit the heads.
@@ -31,7 +33,9 @@ struct AttentionVariantCall {
     qkv = input(Op::In::qkv), bias = input(Op::In::bias), mask = input(Op::In::mask);
     cos = input(Op::In::cos), sin = input(Op::In::sin);
     q_gamma = input(Op::In::q_gamma), k_gamma = input(Op::In::k_gamma);
-    distance_bias = input(Op::In::distance_bias), cu_seqlens = input(Op::In::cu_seqlens);
+    distance_bias = input(Op::In::distance_bias), positions = input(Op::In::positions);
+    cu_seqlens = input(Op::In::cu_seqlens);
+    token_index = input(Op::In::token_index);
     if (packed()) mask = nullptr;
     const bertfuse_value* const attributes = call.attributes;
     heads = attributes[Op::Attr::num_heads].i, kv_heads = attributes[Op::Attr::kv_num_heads].i;
@@ -40,16 +44,22 @@ struct AttentionVariantCall {
     rotated = cos == nullptr ? 0 : cos->shape[1];
     neighbours = std::string_view(attributes[Op::Attr::pairs].s) == "neighbours";
     window_left = attributes[Op::Attr::window_left].i, window_right = attributes[Op::Attr::window_right].i;
-    bias_left = attributes[Op::Attr::bias_left].i;
+    bias_left = attributes[Op::Attr::bias_left].i, positions_left = attributes[Op::Attr::positions_left].i;
+    alike = mask != nullptr && std::string_view(attributes[Op::Attr::hidden_queries].s) == "alike";
     scale = attributes[Op::Attr::scale].f, epsilon = attributes[Op::Attr::epsilon].f;
     Check();
     // Of no effect, but sums of them with places stay small.
     window_left = std::min(window_left, longest), window_right = std::min(window_right, longest);
     if (distance_bias != nullptr) bias_left = std::min(bias_left, longest + distance_bias->shape[2]);
+    if (positions != nullptr) positions_left = std::min(positions_left, longest + positions->shape[2]);
   }
 
   bool packed() const { return cu_seqlens != nullptr; }
   bool changes_heads() const { return cos != nullptr || q_gamma != nullptr; }
+  // Whether scores depend on how far apart tokens are, not on their order alone.
+  bool counts_distances() const {
+    return distance_bias != nullptr || positions != nullptr || window_left > 0 || window_right > 0;
+  }
   bool has_window() const { return window_left >= 0 || window_right >= 0; }
 
  private:
@@ -67,6 +77,13 @@ struct AttentionVariantCall {
     if (2 * rotated > head_size) {
       Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'cos' has %lld columns, expected at most %lld, of pairs in a head",
            name, number(rotated), number(head_size / 2));
+    }
+    if (positions != nullptr && positions->shape[0] != 2) {
+      Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'positions' axis 0 is %lld, expected 2", name,
+           number(positions->shape[0]));
+    }
+    if (positions != nullptr && positions->shape[2] == 0) {
+      Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'positions' has no row, expected one or more", name);
     }
     if (distance_bias == nullptr) return;
     if (distance_bias->shape[0] != 1) {

@@ -17,8 +17,9 @@ namespace bertfuse {
 // Where an op has its tensors and attributes; -1: it has none of that name.
 struct GemmOp {
   const char* name;
-  int x, weight, bias, residual, gamma, beta, weight_scale, x_smooth, x_scale, x_zero, row_count;
-  int y, total;
+  int x, weight, bias, residual, gamma, beta, weight_scale, x_smooth, x_scale, x_zero, x_quantized, x_row_scale,
+      y_smooth, y_tensor_scale, row_count;
+  int y, total, y_quantized, y_scale;
   int epsilon, activation, approximate, norm;
   bool gates;  // weight has rows for two factors, each of y's columns: the gate's come first
 
@@ -36,6 +37,9 @@ constexpr int PlaceOf(std::string_view name, const Named* first, int count) {
 
 constexpr GemmOp GemmOpOf(const OpDef& op) {
   const auto input = [&](std::string_view name) { return PlaceOf(name, op.inputs, op.num_inputs); };
+  const auto output = [&](std::string_view name) {
+    return PlaceOf(name, op.outputs, op.num_outputs + op.num_quantized_outputs);
+  };
   const auto attribute = [&](std::string_view name) { return PlaceOf(name, op.attributes, op.num_attributes); };
   const int weight = input("weight");
   return {op.name,
@@ -49,9 +53,15 @@ constexpr GemmOp GemmOpOf(const OpDef& op) {
           input("x_smooth"),
           input("x_scale"),
           input("x_zero"),
+          input("x_quantized"),
+          input("x_row_scale"),
+          input("y_smooth"),
+          input("y_tensor_scale"),
           input("row_count"),
-          PlaceOf("y", op.outputs, op.num_outputs),
-          PlaceOf("total", op.outputs, op.num_outputs),
+          output("y"),
+          output("total"),
+          output("y_quantized"),
+          output("y_scale"),
           attribute("epsilon"),
           attribute("activation"),
           attribute("approximate"),
@@ -93,7 +103,7 @@ inline const char* NameOf(Activation activation) {
 struct GemmCall {
   GemmOp op;
   const bertfuse_tensor *x, *weight, *bias, *residual, *gamma, *beta, *weight_scale, *x_smooth, *x_scale, *x_zero,
-      *row_count, *y, *total;
+      *x_quantized, *x_row_scale, *y_smooth, *y_tensor_scale, *row_count, *y, *total, *y_quantized, *y_scale;
   float epsilon;
   Activation activation;
   bool rms;  // the norm is RMSNorm, not LayerNorm
@@ -106,10 +116,16 @@ struct GemmCall {
     x = input(op.x), weight = input(op.weight), bias = input(op.bias), residual = input(op.residual);
     rms = op.norm >= 0 && call.attributes[op.norm].s == std::string_view("rms");
     gamma = input(op.gamma), beta = rms ? nullptr : input(op.beta);
-    weight_scale = input(op.weight_scale), x_smooth = input(op.x_smooth), x_scale = input(op.x_scale),
-    x_zero = input(op.x_zero), row_count = &call.inputs[op.row_count];
-    y = &call.outputs[op.y];
-    total = op.keeps_total() ? &call.outputs[op.total] : nullptr;
+    weight_scale = input(op.weight_scale), x_smooth = input(op.x_smooth), x_scale = input(op.x_scale);
+    x_zero = input(op.x_zero);
+    x_quantized = input(op.x_quantized), x_row_scale = input(op.x_row_scale), y_smooth = input(op.y_smooth);
+    y_tensor_scale = input(op.y_tensor_scale);
+    row_count = &call.inputs[op.row_count];
+    const auto output = [&](int place) {
+      return place >= 0 && place < call.num_outputs ? &call.outputs[place] : nullptr;
+    };
+    y = &call.outputs[op.y], total = output(op.total);
+    y_quantized = output(op.y_quantized), y_scale = output(op.y_scale);
     epsilon = op.epsilon < 0 ? 0.0f : call.attributes[op.epsilon].f;
     const std::string_view tanh = "tanh";
     activation = op.approximate >= 0

@@ -9,10 +9,11 @@ namespace bertfuse {
 
 // A dtype variable: every tensor of an op that has it must have the same dtype. kT is a float, kI an index; kC is
 // int32, counts and offsets of packed rows. kW is a weight's: T's, or a quantised type, and then kS, float32, is that
-// of its scales.
-enum class Variable { kT, kI, kC, kW, kS };
-inline constexpr Variable kVariables[] = {Variable::kT, Variable::kI, Variable::kC, Variable::kW, Variable::kS};
-inline constexpr int kNumVariables = 5;
+// of its scales. kQ is the quantised type in which a result is written, too.
+enum class Variable { kT, kI, kC, kW, kS, kQ };
+inline constexpr Variable kVariables[] = {Variable::kT, Variable::kI, Variable::kC,
+                                          Variable::kW, Variable::kS, Variable::kQ};
+inline constexpr int kNumVariables = 6;
 enum class AttrKind { kInt, kFloat, kString };
 
 // A number times an integer attribute.
@@ -39,10 +40,11 @@ struct TensorDef {
   Variable dtype;
   bool optional;
   bool constant;
-  bool leading;  // any number of axes before `axes`, the same in every tensor that has them
-  bool packed;   // given where the op's rows are packed
-  int needs;     // the input that must be there if this one is, or -1
-  int scales;    // the input whose scales it holds, or -1
+  bool leading;    // any number of axes before `axes`, the same in every tensor that has them
+  bool packed;     // given where the op's rows are packed
+  bool quantized;  // given in the op's quantised form alone
+  int needs;       // the input that must be there if this one is, or -1
+  int scales;      // the input whose scales it holds, or -1
   const AxisDef* axes;
   int num_axes;
 };
@@ -64,8 +66,10 @@ struct OpDef {
   const char* name;
   const TensorDef* inputs;
   int num_inputs;
+  // Behind the num_outputs that every node has come those that are there if the input that they need is.
   const TensorDef* outputs;
   int num_outputs;
+  int num_quantized_outputs;
   const AttrDef* attributes;
   int num_attributes;
 };

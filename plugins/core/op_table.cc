@@ -103,6 +103,8 @@ DtypeList DtypesOf(Variable variable) {
       return {kDtypesW, static_cast<int>(std::size(kDtypesW))};
     case Variable::kS:
       return {kDtypesS, static_cast<int>(std::size(kDtypesS))};
+    case Variable::kQ:
+      return {kDtypesQ, static_cast<int>(std::size(kDtypesQ))};
     case Variable::kC:
       break;
   }
@@ -127,7 +129,7 @@ bool FitsScaled(const TensorDef& tensor, bool absent, int32_t scaled_dtype) {
 bool Uses(const OpDef& op, Variable variable) {
   const auto is_of = [&](const TensorDef& tensor) { return tensor.dtype == variable; };
   return std::any_of(op.inputs, op.inputs + op.num_inputs, is_of) ||
-         std::any_of(op.outputs, op.outputs + op.num_outputs, is_of);
+         std::any_of(op.outputs, op.outputs + op.num_outputs + op.num_quantized_outputs, is_of);
 }
 
 int32_t DtypeBinder::Of(Variable variable) const {
@@ -138,7 +140,7 @@ int32_t DtypeBinder::Of(Variable variable) const {
 
 void DtypeBinder::Bind(const TensorDef& tensor, const char* role, int32_t given) {
   const int variable = static_cast<int>(BoundBy(tensor, given));
-  static constexpr const char* kLetters[] = {"T", "I", "C", "W", "S"};
+  static constexpr const char* kLetters[] = {"T", "I", "C", "W", "S", "Q"};
   if (!Allows(tensor.dtype, given)) {
     Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %s '%s' is %s (%d), expected %s", op_.name, role, tensor.name,
          DtypeName(given), given, DtypeNames(DtypesOf(tensor.dtype)).c_str());
@@ -185,36 +187,44 @@ void SetDefault(const AttrDef& attribute, bertfuse_value* value) {
 
 void Validate(const OpDef& op, const bertfuse_call& call) {
   CheckCallSize(op.name, call);
-  if (call.num_inputs != op.num_inputs || call.num_outputs != op.num_outputs ||
-      call.num_attributes != op.num_attributes) {
+  const int outputs = call.num_inputs == op.num_inputs ? NumOutputs(op, call.inputs) : op.num_outputs;
+  if (call.num_inputs != op.num_inputs || call.num_outputs != outputs || call.num_attributes != op.num_attributes) {
     Fail(BERTFUSE_INVALID_ARGUMENT,
          "%s: the call has %d inputs, %d outputs and %d attributes, expected %d, %d and %d (absent inputs keep their "
          "place)",
-         op.name, call.num_inputs, call.num_outputs, call.num_attributes, op.num_inputs, op.num_outputs,
-         op.num_attributes);
+         op.name, call.num_inputs, call.num_outputs, call.num_attributes, op.num_inputs, outputs, op.num_attributes);
   }
   CheckAttributes(op, call.attributes);
   DtypeBinder dtypes(op);
   AxisBinder axes(op, call.attributes);
   BindInputs(op, call.inputs, dtypes, axes);
-  for (int i = 0; i < op.num_outputs; ++i) {
+  for (int i = 0; i < outputs; ++i) {
     dtypes.Bind(op.outputs[i], "output", call.outputs[i].dtype);
     axes.Bind(op.outputs[i], "output", ShapeOf(op, op.outputs[i], "output", call.outputs[i]));
   }
 }
 
-void InferOutputs(const OpDef& op, const bertfuse_tensor* inputs, const bertfuse_value* attributes,
-                  bertfuse_tensor* outputs) {
+int NumOutputs(const OpDef& op, const bertfuse_tensor* inputs) {
+  int count = op.num_outputs;
+  while (count < op.num_outputs + op.num_quantized_outputs && inputs[op.outputs[count].needs].dtype != BERTFUSE_ABSENT)
+    ++count;
+  return count;
+}
+
+int InferOutputs(const OpDef& op, const bertfuse_tensor* inputs, const bertfuse_value* attributes,
+                 bertfuse_tensor* outputs) {
   CheckAttributes(op, attributes);
   DtypeBinder dtypes(op);
   AxisBinder axes(op, attributes);
   BindInputs(op, inputs, dtypes, axes);
-  for (int i = 0; i < op.num_outputs; ++i) {
+  const int count = NumOutputs(op, inputs);
+  for (int i = 0; i < count; ++i) {
     const DimList shape = axes.Resolve(op.outputs[i]);
     outputs[i].dtype = dtypes.Of(op.outputs[i].dtype);
     outputs[i].rank = shape.rank;
     for (int axis = 0; axis < shape.rank; ++axis) outputs[i].shape[axis] = shape.dims[axis].size;
   }
+  return count;
 }
 
 int64_t NumElements(const bertfuse_tensor& tensor) {

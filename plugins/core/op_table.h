@@ -134,10 +134,13 @@ inline void CheckCallSize(const char* op, const bertfuse_call& call) {
 // outputs. Throws Error with op and tensor or attribute named.
 void Validate(const OpDef& op, const bertfuse_call& call);
 
+// The outputs of a call with these inputs: op.num_outputs, and behind them the optional ones where they are wanted.
+int NumOutputs(const OpDef& op, const bertfuse_tensor* inputs);
+
 // Fills in dtype, rank and shape of every output, and checks attributes and inputs on the way as Validate does; `data`
-// is left alone. `outputs` has op.num_outputs elements.
-void InferOutputs(const OpDef& op, const bertfuse_tensor* inputs, const bertfuse_value* attributes,
-                  bertfuse_tensor* outputs);
+// is left alone. `outputs` has NumOutputs() elements, which are returned.
+int InferOutputs(const OpDef& op, const bertfuse_tensor* inputs, const bertfuse_value* attributes,
+                 bertfuse_tensor* outputs);
 
 // The elements of a tensor: the product of its shape.
 int64_t NumElements(const bertfuse_tensor& tensor);

@@ -5,6 +5,7 @@
 #include "cpu/call.h"
 #include "cpu/kernels.h"
 #include "cpu/packed.h"
+#include "cpu/quantize_result.h"
 #include "cpu/vector_loops.h"
 #include "op_table.generated.h"
 
@@ -157,6 +158,8 @@ void RunEmbedding(const bertfuse_call& call) {
   }
   OutOfRange out_of_range;
   RunRows(call, buffers, out_of_range);
+  const int64_t all = NumElements(call.inputs[Op::In::ids]);
+  QuantizeResult<Op>(call, RealRows(Op::kName, call.inputs[Op::In::row_count], all));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "cpu/int8_gemm.h"
 #include "cpu/kernels.h"
 #include "cpu/packed.h"
+#include "cpu/quantize_result.h"
 #include "cpu/vector_loops.h"
 
 namespace bertfuse::cpu {
@@ -48,6 +49,11 @@ void CheckSmooth(const GemmCall& gemm) {
        static_cast<long long>(gemm.x_smooth->shape[0]));
 }
 
+// Room for x, given as integers, as floats.
+int64_t FloatsOfQuantized(const GemmCall& gemm) {
+  return gemm.x_quantized == nullptr ? 0 : gemm.rows() * gemm.weight->shape[1];
+}
+
 template <class Finish>
 void MultiplyFloat8(const bertfuse_call& call, const GemmCall& gemm, int64_t m, Finish&& finish) {
   const int64_t n = gemm.weight->shape[0], k = gemm.weight->shape[1];
@@ -59,7 +65,12 @@ void MultiplyFloat8(const bertfuse_call& call, const GemmCall& gemm, int64_t m, 
   }
   const float *x = DataOf(gemm.x), *scale = DataOf(gemm.x_scale), *smooth = DataOf(gemm.x_smooth);
   ParallelFor(call, m, GrainFor(k), [&](int64_t begin, int64_t end) {
+    if (gemm.x_quantized != nullptr) ConvertFloat8(gemm.x_quantized->data, begin * k, end * k, buffers.x);
     for (int64_t row = begin; row < end; ++row) {
+      if (gemm.x_quantized != nullptr) {
+        buffers.scales[row] = FloatData(*gemm.x_row_scale)[row];
+        continue;
+      }
       buffers.scales[row] = RoundRowToFloat8(x + row * k, smooth, k, scale, buffers.x + row * k);
     }
   });
@@ -84,9 +95,18 @@ void Multiply(const bertfuse_call& call, const GemmCall& gemm, int64_t m, Finish
   Int8Rows rows = buffers.x;
   rows.zero = ZeroOf(gemm), rows.sums = Loops().weight_sums(packed, n, k);
   const float *scale = DataOf(gemm.x_scale), *smooth = DataOf(gemm.x_smooth);
+  float* const as_floats = arena.Take<float>(FloatsOfQuantized(gemm));
   ParallelFor(call, m, GrainFor(k), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       char* to = static_cast<char*>(rows.rows) + row * rows.stride;
+      if (gemm.x_quantized != nullptr) {  // as the loops want integers
+        constexpr float kOne = 1.0f;
+        float* const floats = as_floats + row * k;
+        Loops().int8_to_float(static_cast<const int8_t*>(gemm.x_quantized->data) + row * k, kOne, floats, k);
+        Loops().quantize_row(floats, nullptr, k, &kOne, rows.zero, to, &rows.offsets[row]);
+        rows.scales[row] = FloatData(*gemm.x_row_scale)[row];
+        continue;
+      }
       rows.scales[row] = Loops().quantize_row(x + row * k, smooth, k, scale, rows.zero, to, &rows.offsets[row]);
     }
   });
@@ -107,6 +127,7 @@ size_t WorkspaceSize(const bertfuse_call& call) {
     Float8Buffers(gemm.rows(), n, k, call.prepared != nullptr, arena);
   } else {
     Int8Buffers(gemm.rows(), n, k, call.prepared != nullptr, arena);
+    arena.Take<float>(FloatsOfQuantized(gemm));
   }
   return arena.used();
 }
@@ -180,9 +201,19 @@ void Prepare(const bertfuse_call& call, void* prepared) {
 template <class Op>
 constexpr Float32Kernel kFloat32 = {WorkspaceSize<Op>, Run<Op>};
 
+// y's rows in 8 bits follow from y in its own type.
+template <class Op>
+void RunWithQuantized(const bertfuse_call& call) {
+  RunAnyFloat(call, kFloat32<Op>);
+  if constexpr (kGemmOp<Op>.y_quantized >= 0) {
+    const GemmCall gemm(call, kGemmOp<Op>);
+    QuantizeResult<Op>(call, RealRows(Op::kName, *gemm.row_count, gemm.rows()), DataOf(gemm.y_tensor_scale));
+  }
+}
+
 template <class Op>
 constexpr bertfuse_kernel Product() {
-  bertfuse_kernel kernel = AnyFloatKernel<Op, kFloat32<Op>>();
+  bertfuse_kernel kernel = CpuKernel<Op, WorkspaceOf<kFloat32<Op>>, RunWithQuantized<Op>>();
   kernel.prepared_size = [](const bertfuse_call* call, size_t* bytes, bertfuse_error* error) -> int32_t {
     return Guarded(error, [&] {
       CheckCallSize(Op::kName, *call);

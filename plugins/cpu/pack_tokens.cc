@@ -1,5 +1,3 @@
-#include <cstring>
-
 #include "core/dtype.h"
 #include "core/op_table.h"
 #include "cpu/call.h"
@@ -21,22 +19,13 @@ void Run(const bertfuse_call& call) {
     Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %lld tokens, expected at most %d", Op::kName, static_cast<long long>(all),
          INT32_MAX);
   }
-  const bool gaps = std::strcmp(call.attributes[Op::Attr::gaps].s, "taken") == 0;
   SwitchIndex(mask.dtype, [&](auto tag) {
     const auto* real = static_cast<const decltype(tag)*>(mask.data);
     int32_t count = 0;
     for (int64_t b = 0; b < batch; ++b) {
       cu_seqlens[b] = count;
       for (int64_t at = b * sequence; at < (b + 1) * sequence; ++at) {
-        if (real[at] == 0) continue;
-        if (!gaps && count > cu_seqlens[b] && index[count - 1] != at - 1) {
-          Fail(BERTFUSE_INVALID_ARGUMENT,
-               "%s: input 'mask' hides token %lld of sequence %lld between two that it shows: such a model takes "
-               "padding "
-               "before or after a text, none inside",
-               Op::kName, static_cast<long long>(at - 1 - b * sequence), static_cast<long long>(b));
-        }
-        index[count++] = static_cast<int32_t>(at);
+        if (real[at] != 0) index[count++] = static_cast<int32_t>(at);
       }
     }
     cu_seqlens[batch] = count;

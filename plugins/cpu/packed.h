@@ -40,5 +40,19 @@ inline void CheckSequences(const char* op, const bertfuse_tensor& cu_seqlens, in
   }
 }
 
+// Throws INVALID_ARGUMENT unless places ascend within each of the sequences, which CheckSequences() has looked at.
+inline void CheckPlaces(const char* op, const bertfuse_tensor& cu_seqlens, const bertfuse_tensor& token_index) {
+  const auto* offsets = static_cast<const int32_t*>(cu_seqlens.data);
+  const auto* index = static_cast<const int32_t*>(token_index.data);
+  for (int64_t b = 0; b + 1 < cu_seqlens.shape[0]; ++b) {
+    for (int64_t row = offsets[b]; row < offsets[b + 1]; ++row) {
+      const bool ascends = row == offsets[b] ? index[row] >= 0 : index[row] > index[row - 1];
+      if (ascends) continue;
+      Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'token_index' holds %d at %lld, expected places that ascend from 0 on",
+           op, index[row], static_cast<long long>(row));
+    }
+  }
+}
+
 }  // namespace bertfuse::cpu
 #endif  // BERTFUSE_CPU_PACKED_H_

@@ -244,6 +244,31 @@ float ScaleAndMask(float* scores, const float* mask, const float* by_distance, i
   return Largest(largest);
 }
 
+// Adds to the scores of keys from `first` on what queries and keys make of the vectors of their distance. Distances of
+// kQueryBlock rows and as many keys are few: both are multiplied with all of them.
+void AddPositions(const AttentionRows& block, int64_t first, int64_t padded, float* scores) {
+  constexpr int64_t kMost = 2 * kQueryBlock - 1;
+  float of_queries[kMost * kQueryBlock], of_keys[kMost * kQueryBlock];
+  const int64_t size = block.head_size, last = block.positions - 1;
+  for (int64_t j0 = 0; j0 < padded; j0 += kQueryBlock) {
+    const int64_t keys = padded - j0 < kQueryBlock ? padded - j0 : kQueryBlock;
+    const int64_t at = block.position_at + first + j0;
+    const auto row_of = [&](int64_t t) { return t < 0 ? 0 : t > last ? last : t; };
+    const int64_t low = row_of(at - (block.rows - 1)), count = row_of(at + keys - 1) - low + 1;
+    SmallGemm<false>(block.q_positions + low * size, size, block.qt, block.kt_stride, of_queries, kQueryBlock, count,
+                     kQueryBlock, size);
+    SmallGemm<false>(block.k_positions + low * size, size, block.kt + first + j0, block.kt_stride, of_keys, kQueryBlock,
+                     count, keys, size);
+    for (int64_t r = 0; r < block.rows; ++r) {
+      float* const row = scores + r * kKeyBlock + j0;
+      for (int64_t j = 0; j < keys; ++j) {
+        const int64_t t = row_of(at + j - r) - low;
+        row[j] += of_queries[t * kQueryBlock + r] + of_keys[t * kQueryBlock + j];
+      }
+    }
+  }
+}
+
 void Attention(const AttentionRows& block) {
   float scores[kQueryBlock * kKeyBlock];
   float running_max[kQueryBlock], running_sum[kQueryBlock];
@@ -257,6 +282,7 @@ void Attention(const AttentionRows& block) {
     const int64_t padded = (keys + kKeyPadding - 1) / kKeyPadding * kKeyPadding;
     SmallGemm<false>(block.q, block.head_size, block.kt + first, block.kt_stride, scores, kKeyBlock, block.rows, padded,
                      block.head_size);
+    if (block.q_positions != nullptr) AddPositions(block, first, padded, scores);
     for (int64_t r = 0; r < block.rows; ++r) {
       float* row = scores + r * kKeyBlock;
       const float* mask = block.mask == nullptr ? nullptr : block.mask + first;

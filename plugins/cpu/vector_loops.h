@@ -23,6 +23,11 @@ struct AttentionRows {
   // Added to them by distance, from by_distance[-row] on for the keys of a row; null: nothing. Readable as far as
   // kt_stride and the rows need.
   const float* by_distance;
+  // Vectors by distance that queries and keys are multiplied with, [positions, head_size] each, before scores are
+  // scaled; null: none. Row 0 and key 0 have those at position_at, counted on as far as the tables' ends.
+  const float *q_positions, *k_positions;
+  const float* qt;  // [head_size, kt_stride]: the queries transposed; kQueryBlock of them can be read
+  int64_t positions, position_at;
   float* y;      // [rows, y_stride]
   int64_t rows;  // at most kQueryBlock
   int64_t num_keys;

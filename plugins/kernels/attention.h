@@ -24,10 +24,13 @@ namespace bertfuse::kernels {
 struct PackedSequences {
   const int32_t* cu_seqlens;  // [count + 1]: sequence i is rows cu_seqlens[i] to cu_seqlens[i + 1]
   int count, rows;            // count is 0 where sequences are padded
+  // [rows], or null: row i is of token token_index[i] of the padded batch. A variant's places are counted by them, from
+  // each sequence's first row (packed_places.cuh); without it by rows.
+  const int32_t* token_index = nullptr;
 };
 
 // What attention does beyond softmax(QKᵀ scale) V over all keys that the mask shows; by default nothing. AttentionMma
-// (mma/attention.h) takes all variants, AttentionSm90 windows and grouped heads, AttentionSimt those that
+// (mma/attention.h) takes most variants, AttentionSm90 windows and grouped heads, AttentionSimt those that
 // AttentionSimtSupports(). A query to which mask and window show no key attends to all of its sequence's alike.
 template <class T>
 struct AttentionVariant {
@@ -38,9 +41,15 @@ struct AttentionVariant {
   const T* distance_bias = nullptr;  // [bias_heads, bias_columns]: what is added to a logit then, in the column
   int64_t bias_heads = 1;            // key - query + bias_left, cut off at both ends; heads of Q, or 1 for all
   int64_t bias_columns = 0, bias_left = 0;
+  // [2, heads, position_rows, head_size]: vectors that Q, and K with its bias, are multiplied with; both are added to
+  // QKᵀ. The row is key - query + position_left, cut off at both ends.
+  const T* positions = nullptr;
+  int64_t position_rows = 0, position_left = 0;
+  bool hidden_alike = false;  // a query that the mask hides attends to all of its sequence's keys alike
 
   bool IsPlain() const {
-    return kv_heads == 0 && window_left < 0 && window_right < 0 && !(soft_cap > 0) && distance_bias == nullptr;
+    return kv_heads == 0 && window_left < 0 && window_right < 0 && !(soft_cap > 0) && distance_bias == nullptr &&
+           positions == nullptr && !hidden_alike;
   }
 };
 
@@ -124,7 +133,8 @@ bool AttentionSm90Supports(const AttentionArguments<T>& a, const Device& device)
   const bool packed = a.packed.count > 0;
   const bool fits = packed || a.sequence <= 16384;  // masks of several tiles lie in shared memory
   const bool scales = a.scale > 0;                  // hidden scores are infinite before they are scaled
-  const bool takes = !(a.variant.soft_cap > 0) && a.variant.distance_bias == nullptr;
+  const bool takes = !(a.variant.soft_cap > 0) && a.variant.distance_bias == nullptr &&
+                     a.variant.positions == nullptr && !a.variant.hidden_alike;
   return RunsOn(Backend::kSm90, device) && takes && size && fits && scales && IsAligned(a.qkv, 16) &&
          IsAligned(a.y, 16) && IsAligned(a.bias, 4);
 }

@@ -10,7 +10,9 @@ namespace bertfuse::kernels {
 constexpr int kNoEnd = 1 << 30;
 
 // A window's side as kernels count it.
-inline int WindowSide(int64_t side) { return side < 0 || side > kNoEnd ? kNoEnd : static_cast<int>(side); }
+inline __host__ __device__ int WindowSide(int64_t side) {
+  return side < 0 || side > kNoEnd ? kNoEnd : static_cast<int>(side);
+}
 
 // The lowest `count` bits of a word; none where it is negative, all from 32 on.
 __device__ __forceinline__ uint32_t BitsBelow(int count) {

@@ -1,7 +1,7 @@
 #include "kernels/change_heads.h"
 #include "kernels/dependent_launch.cuh"
 #include "kernels/elements.cuh"
-#include "kernels/packed_rows.cuh"
+#include "kernels/packed_places.cuh"
 
 namespace bertfuse::kernels {
 namespace {
@@ -25,8 +25,20 @@ __device__ __forceinline__ int64_t PlaceOf(int64_t row, const PackedSequences& p
   }
 }
 
-// A warp takes one head of one row. Columns are read once for the mean square and once more for the result; by then
-// they are in the first cache level.
+// The row of the tables of angles that a row turns by; -1 where it belongs to no sequence. Called by a whole warp.
+template <class T>
+__device__ __forceinline__ int64_t TablePlaceOf(int64_t row, const ChangeHeadsArguments<T>& a) {
+  if (a.packed.count == 0) return row % a.sequence;
+  int64_t place = PlaceOf(row, a.packed);
+  if (place < 0) return place;
+  if (a.packed.token_index != nullptr && a.places > 0) {
+    place = Places::Between(a.packed, static_cast<int>(row - place), static_cast<int>(row));
+  }
+  return max(int64_t{0}, min(place, a.places - 1));
+}
+
+// Any size. A warp takes one head of one row. Columns are read once for the mean square and once more for the result;
+// by then they are in the first cache level.
 template <class T>
 __global__ void __launch_bounds__(32 * kWarps) ChangeHeadsKernel(const __grid_constant__ ChangeHeadsArguments<T> a) {
   const int lane = threadIdx.x % 32, size = static_cast<int>(a.head_size);
@@ -37,12 +49,8 @@ __global__ void __launch_bounds__(32 * kWarps) ChangeHeadsKernel(const __grid_co
   WaitForDependencies();
   if (item >= a.rows * all_heads) return;
   const int64_t row = item / all_heads, head = item % all_heads;
-  int64_t place = row % a.sequence;
-  if (a.packed.count > 0) {
-    place = PlaceOf(row, a.packed);
-    if (place < 0) return;
-    place = min(place, a.places - 1);
-  }
+  const int64_t place = TablePlaceOf(row, a);
+  if (place < 0) return;
   const T* const x = a.qkv + item * size;
   const T* const bias = a.bias == nullptr ? nullptr : a.bias + head * size;
   T* const out = a.out + item * size;
@@ -72,14 +80,147 @@ __global__ void __launch_bounds__(32 * kWarps) ChangeHeadsKernel(const __grid_co
   for (int column = 2 * rotated + lane; column < size; column += 32) out[column] = FromFloat<T>(normal(column));
 }
 
+// kVector columns as float32, a bias added where there is one.
+template <class T, int kVector>
+__device__ __forceinline__ void LoadColumns(float (&value)[kVector], const T* x, const T* bias) {
+  const auto pack = *reinterpret_cast<const Pack<T, kVector>*>(x);
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) value[i] = ToFloat(pack.value[i]);
+  if (bias == nullptr) return;
+  const auto added = *reinterpret_cast<const Pack<T, kVector>*>(bias);
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) value[i] += ToFloat(added.value[i]);
+}
+
+template <class T, int kVector>
+__device__ __forceinline__ void StoreColumns(T* out, const float (&value)[kVector]) {
+  Pack<T, kVector> pack;
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) pack.value[i] = FromFloat<T>(value[i]);
+  *reinterpret_cast<Pack<T, kVector>*>(out) = pack;
+}
+
+template <class T>
+constexpr int kVectorOf = 16 / static_cast<int>(sizeof(T));
+
+// Lanes that share a head, a power of two: each holds 16 bytes of columns, or 16 and the 16 that they are turned with.
+template <class T>
+int LanesOf(const ChangeHeadsArguments<T>& a) {
+  const int64_t rotated = a.places == 0 ? 0 : a.rotated;
+  const int64_t held = a.head_size / kVectorOf<T> - (a.neighbours ? 0 : rotated / kVectorOf<T>);
+  int lanes = 1;
+  while (lanes < held) lanes *= 2;
+  return lanes;
+}
+
+// A warp takes a row, as many heads at a time as fit into its lanes; gridDim.y warps share a row's heads. What a lane
+// turns its columns by is the same in every head, and loaded once.
+template <class T>
+__global__ void __launch_bounds__(32 * kWarps, 6)
+    ChangeHeadsVectorKernel(const __grid_constant__ ChangeHeadsArguments<T> a, int lanes) {
+  constexpr int kVector = kVectorOf<T>;
+  const int lane = threadIdx.x % 32, size = static_cast<int>(a.head_size);
+  const int rotated = a.places == 0 ? 0 : static_cast<int>(a.rotated);
+  const int all_heads = static_cast<int>(a.heads + 2 * a.kv_heads), at_once = 32 / lanes;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  LaunchDependents();
+  WaitForDependencies();
+  if (row >= a.rows) return;
+  const int64_t place = TablePlaceOf(row, a);
+  if (place < 0) return;
+  const int pairs = a.neighbours ? 0 : rotated / kVector;  // lanes that hold two packs, `rotated` columns apart
+  const int item = lane % lanes, first = (item < pairs ? item : item + pairs) * kVector;
+  const bool inside = first < size, turns_two = item < pairs, turns_one = a.neighbours && first < 2 * rotated;
+  float cos[kVector], sin[kVector];
+  if (turns_two) {
+    LoadColumns<T>(cos, a.cos + place * rotated + first, nullptr);
+    LoadColumns<T>(sin, a.sin + place * rotated + first, nullptr);
+  } else if (turns_one) {
+    float turn[kVector / 2];
+    LoadColumns<T>(turn, a.cos + place * rotated + first / 2, nullptr);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) cos[i] = turn[i / 2];
+    LoadColumns<T>(turn, a.sin + place * rotated + first / 2, nullptr);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) sin[i] = turn[i / 2];
+  }
+#pragma unroll 1
+  for (int base = static_cast<int>(blockIdx.y) * at_once; base < all_heads;
+       base += static_cast<int>(gridDim.y) * at_once) {
+    const int head = base + lane / lanes;
+    const bool exists = inside && head < all_heads, is_value = head >= a.heads + a.kv_heads;
+    const int64_t offset = (row * all_heads + head) * size + first;
+    const T* const bias = a.bias == nullptr ? nullptr : a.bias + static_cast<int64_t>(head) * size + first;
+    const T* const gamma = is_value ? nullptr : head < a.heads ? a.q_gamma : a.k_gamma;
+    float u[kVector] = {}, v[kVector] = {};
+    if (exists) LoadColumns<T>(u, a.qkv + offset, bias);
+    if (exists && turns_two) LoadColumns<T>(v, a.qkv + offset + rotated, bias == nullptr ? nullptr : bias + rotated);
+    if (a.q_gamma != nullptr || a.k_gamma != nullptr) {
+      float squares = 0.0f;
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) squares = fmaf(u[i], u[i], fmaf(v[i], v[i], squares));
+      for (int apart = lanes / 2; apart > 0; apart /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, apart);
+      if (exists && gamma != nullptr) {
+        const float inverse = 1.0f / sqrtf(squares / static_cast<float>(size) + a.epsilon);
+        float scale[kVector];
+        LoadColumns<T>(scale, gamma + first, nullptr);
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) u[i] *= inverse * scale[i];
+        if (turns_two) LoadColumns<T>(scale, gamma + first + rotated, nullptr);
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) v[i] *= inverse * scale[i];
+      }
+    }
+    if (!exists) continue;
+    if (!is_value && turns_two) {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        const float x = u[i], y = v[i];
+        u[i] = x * cos[i] - y * sin[i], v[i] = y * cos[i] + x * sin[i];
+      }
+    } else if (!is_value && turns_one) {
+#pragma unroll
+      for (int i = 0; i < kVector; i += 2) {
+        const float x = u[i], y = u[i + 1];
+        u[i] = x * cos[i] - y * sin[i], u[i + 1] = y * cos[i] + x * sin[i];
+      }
+    }
+    StoreColumns(a.out + offset, u);
+    if (turns_two) StoreColumns(a.out + offset + rotated, v);
+  }
+}
+
+// Whether packs of 16 bytes hold whole pairs, and a warp a head.
+template <class T>
+bool HasVectors(const ChangeHeadsArguments<T>& a) {
+  constexpr int64_t kVector = kVectorOf<T>;
+  const int64_t rotated = a.places == 0 ? 0 : a.rotated;
+  const T* const all[] = {a.qkv, a.bias, a.cos, a.sin, a.q_gamma, a.k_gamma, a.out};
+  for (const T* data : all) {
+    if (!IsAligned(data, 16)) return false;
+  }
+  return a.head_size % kVector == 0 && (a.neighbours ? 2 : 1) * rotated % kVector == 0 && LanesOf(a) <= 32;
+}
+
 }  // namespace
 
 template <class T>
 cudaError_t ChangeHeads(const ChangeHeadsArguments<T>& a, const Device& device, cudaStream_t stream) {
-  const int64_t items = a.rows * (a.heads + 2 * a.kv_heads), blocks = CeilDiv(items, kWarps);
+  const int64_t all_heads = a.heads + 2 * a.kv_heads, items = a.rows * all_heads, blocks = CeilDiv(items, kWarps);
   if (items * a.head_size == 0) return cudaSuccess;
   if (blocks > INT32_MAX || a.head_size > INT32_MAX) return cudaErrorInvalidValue;
   LaunchConfig config;
+  if (HasVectors(a)) {
+    const int lanes = LanesOf(a);
+    // So many warps a row that every multiprocessor has work for all its warps, even with few rows.
+    const int64_t row_blocks = CeilDiv(a.rows, kWarps), wanted = int64_t{16} * device.multiprocessors;
+    const int64_t shares = std::min({CeilDiv(wanted, row_blocks), CeilDiv(all_heads * lanes, 32), int64_t{65535}});
+    config.grid = dim3(static_cast<unsigned>(row_blocks), static_cast<unsigned>(shares));
+    config.block = dim3(32 * kWarps);
+    config.stream = stream;
+    config.device = &device;
+    return Launch(config, ChangeHeadsVectorKernel<T>, a, lanes);
+  }
   config.grid = dim3(static_cast<unsigned>(blocks));
   config.block = dim3(32 * kWarps);
   config.stream = stream;

@@ -6,6 +6,7 @@
 #include "kernels/elements.h"
 #include "kernels/last_wave.h"
 #include "kernels/packed_rows.h"
+#include "kernels/quantized_result.h"
 
 namespace bertfuse::kernels {
 
@@ -17,11 +18,12 @@ struct GemmBlock {
   // Sums of 8-bit floats go to other registers after each stage, where they are added with rounding: tensor cores keep
   // about 14 bits of a sum.
   bool promotes = false;
+  bool long_stages = false;  // of mma/: a stage holds 128 bytes of k of each row, not 64
 };
 
 constexpr bool operator==(const GemmBlock& a, const GemmBlock& b) {
   return a.m == b.m && a.n == b.n && a.stages == b.stages && a.per_multiprocessor == b.per_multiprocessor &&
-         a.promotes == b.promotes;
+         a.promotes == b.promotes && a.long_stages == b.long_stages;
 }
 
 // How the product x[m, k] * weight[n, k] transposed is tiled: a block, and clusters of cluster_m x cluster_n blocks
@@ -81,6 +83,7 @@ struct GemmArguments {
   // Given: gets the sum that is normalised. Then the norm has a launch of its own, may be RMSNorm, and beta null.
   Y* total;
   bool rms;
+  QuantizedResult quantized;  // of a norm that has a launch of its own, or in place of y (GemmSm90Quantizing)
   // kComplete: y[m, n / 2] = activation(product + bias of the first n / 2 columns) * (the same of the others).
   bool gates;
 };

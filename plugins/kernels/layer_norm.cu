@@ -6,8 +6,11 @@ namespace bertfuse::kernels {
 template <class T>
 cudaError_t LayerNorm(LayerNormKernel kernel, const LayerNormArguments<T>& a, const Device& device,
                       cudaStream_t stream) {
-  if (a.total != nullptr) return ResidualNorm(kernel, a, device, stream);
+  if (a.total != nullptr) {
+    return a.quantized.rows == nullptr ? ResidualNorm(kernel, a, device, stream) : cudaErrorInvalidConfiguration;
+  }
   if (a.norm != NormKind::kLayerNorm || a.beta == nullptr) return cudaErrorInvalidConfiguration;
+  if (a.quantized.rows != nullptr) return QuantizingLayerNorm(kernel, a, device, stream);
   return LaunchNorm<norms::LayerNorm>(kernel, a, device, stream);
 }
 

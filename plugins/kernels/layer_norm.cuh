@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks > 1    ? 1
                                                           : kHalfProduct ? 3
                                                                          : 2)
     LayerNormBlockKernel(LayerNormArguments<T> a) {
-  __shared__ float3 scratch[32];
+  __shared__ float3 scratch[Norm::kQuantizes ? 64 : 32];
   const int64_t split_stride = a.rows * a.columns;
   const int columns = static_cast<int>(a.columns);
   LaunchDependents();
@@ -145,7 +145,8 @@ __global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks > 1    ? 1
       }
       if (exists) StoreTotal<Norm>(a, offset + column, value);
     });
-    NormalizeAndStore<Norm>(row, columns, gamma, beta, a.epsilon, exists ? a.y + offset : nullptr, scratch);
+    NormalizeAndStore<Norm>(row, columns, gamma, beta, a.epsilon, exists ? a.y + offset : nullptr, scratch, a.quantized,
+                            at);
   });
 }
 
@@ -192,6 +193,7 @@ __device__ __forceinline__ void NormalizeWithWarp(const LayerNormArguments<T>& a
     for (int i = 0; i < kVector; ++i) squares += (v[i] - mean) * (v[i] - mean);
   });
   const float inverse = Norm::Scale(WarpSum(squares), columns, a.epsilon);
+  Magnitudes magnitudes;
   for_each([&](float (&v)[kVector], int column) {
     const auto gamma = *reinterpret_cast<const Pack<T, kVector>*>(a.gamma + column);
     Pack<T, kVector> beta = {}, out;
@@ -202,7 +204,17 @@ __device__ __forceinline__ void NormalizeWithWarp(const LayerNormArguments<T>& a
           FromFloat<T>(Norm::Apply((v[i] - mean) * inverse, ToFloat(gamma.value[i]), ToFloat(beta.value[i])));
     }
     *reinterpret_cast<Pack<T, kVector>*>(a.y + offset + column) = out;
+    if constexpr (Norm::kQuantizes) {
+      Smoothed(out, a.quantized.smooth, column, v);
+#pragma unroll
+      for (float element : v) magnitudes.Add(element);
+    }
   });
+  if constexpr (Norm::kQuantizes) {
+    const QuantizedRow quantized(a.quantized, magnitudes.OfWarp());
+    for_each([&](float (&v)[kVector], int column) { quantized.Store(offset + column, v); });
+    if (lane == 0) a.quantized.scales[at] = quantized.scale();
+  }
 }
 
 template <class Norm, class T, int kChunks, bool kPacked>
@@ -269,7 +281,8 @@ __global__ void __launch_bounds__(kWarpRowThreads, kPartials > 2                
       if constexpr (Norm::kStoresTotal) WarpRow<T, kChunks>::Store(value, a.total + row * columns, columns);
     };
     NormalizeSum<Norm>(
-        rows, columns, a.epsilon, gamma, beta, a.y + row * columns, [&] { load(row + stride); }, add_others);
+        rows, columns, a.epsilon, gamma, beta, a.y + row * columns, [&] { load(row + stride); }, add_others,
+        a.quantized, row);
   }
 }
 

@@ -7,6 +7,7 @@
 #include "kernels/last_wave.h"
 #include "kernels/launch.h"
 #include "kernels/packed_rows.h"
+#include "kernels/quantized_result.h"
 
 namespace bertfuse::kernels {
 
@@ -45,6 +46,7 @@ struct LayerNormArguments {
   // [rows, columns], given: gets what is normalised. Then the norm may be any of NormKind's and beta null.
   T* total = nullptr;
   NormKind norm = NormKind::kLayerNorm;
+  QuantizedResult quantized = {};  // of LayerNorm without `total`
 };
 
 // The widest row that a block holds in registers, with accesses of `vector` elements: four, or one where columns or
@@ -80,7 +82,8 @@ template <class T>
 int LayerNormVector(const LayerNormArguments<T>& a) {
   const auto aligned = [&](int elements) {
     const auto all = [&](const auto*... data) { return (IsAligned(data, elements * sizeof(T)) && ...); };
-    return a.columns % elements == 0 && all(a.product, a.partials, a.bias, a.residual, a.gamma, a.beta, a.y, a.total);
+    return a.columns % elements == 0 && all(a.product, a.partials, a.bias, a.residual, a.gamma, a.beta, a.y, a.total) &&
+           IsAligned(a.quantized.rows, elements) && IsAligned(a.quantized.smooth, 4 * sizeof(float));
   };
   if (!IsAligned(a.float_partials, 4 * sizeof(float)) || !aligned(4)) return 1;
   return sizeof(T) == 2 && aligned(8) ? 8 : 4;
@@ -110,10 +113,13 @@ template <class T>
 cudaError_t LayerNorm(LayerNormKernel kernel, const LayerNormArguments<T>& arguments, const Device& device,
                       cudaStream_t stream);
 
-// The same where `total` is given.
+// The same where `total` is given, and where `quantized` is.
 template <class T>
 cudaError_t ResidualNorm(LayerNormKernel kernel, const LayerNormArguments<T>& arguments, const Device& device,
                          cudaStream_t stream);
+template <class T>
+cudaError_t QuantizingLayerNorm(LayerNormKernel kernel, const LayerNormArguments<T>& arguments, const Device& device,
+                                cudaStream_t stream);
 
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_LAYER_NORM_H_

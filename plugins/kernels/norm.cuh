@@ -1,6 +1,7 @@
 // Norms of a row, as policies of the kernels that normalise: y = Apply((x - Center) * Scale, gamma, beta). Center and
 // Scale come from the row's sum and its sum of squared deviations from Center; kernels merge those of slices.
-// kAddsBeta: there is a beta, which may be null where kBetaIsOptional. kStoresTotal: x is an output, too.
+// kAddsBeta: there is a beta, which may be null where kBetaIsOptional. kStoresTotal: x is an output, too. kQuantizes: y
+// is written in 8 bits, too.
 #ifndef BERTFUSE_KERNELS_NORM_CUH_
 #define BERTFUSE_KERNELS_NORM_CUH_
 
@@ -15,7 +16,7 @@ __device__ __forceinline__ float InverseRoot(float squares, float count, float e
 }
 
 struct LayerNorm {
-  static constexpr bool kAddsBeta = true, kBetaIsOptional = false, kStoresTotal = false;
+  static constexpr bool kAddsBeta = true, kBetaIsOptional = false, kStoresTotal = false, kQuantizes = false;
   __device__ __forceinline__ static float Center(float sum, float count) { return Mean(sum, count); }
   __device__ __forceinline__ static float Scale(float squares, float count, float epsilon) {
     return InverseRoot(squares, count, epsilon);
@@ -26,7 +27,7 @@ struct LayerNorm {
 };
 
 struct RmsNorm {
-  static constexpr bool kAddsBeta = false, kBetaIsOptional = false, kStoresTotal = false;
+  static constexpr bool kAddsBeta = false, kBetaIsOptional = false, kStoresTotal = false, kQuantizes = false;
   __device__ __forceinline__ static float Center(float, float) { return 0.0f; }
   __device__ __forceinline__ static float Scale(float squares, float count, float epsilon) {
     return InverseRoot(squares, count, epsilon);
@@ -37,6 +38,11 @@ struct RmsNorm {
 template <class Norm>
 struct WithTotal : Norm {
   static constexpr bool kBetaIsOptional = true, kStoresTotal = true;
+};
+
+template <class Norm>
+struct WithQuantized : Norm {
+  static constexpr bool kQuantizes = true;
 };
 
 }  // namespace bertfuse::kernels::norms

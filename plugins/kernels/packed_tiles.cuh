@@ -126,6 +126,7 @@ __device__ __forceinline__ AttentionArguments<T> OneSequence(AttentionArguments<
   a.batch = 1;
   a.sequence = tile.length;
   a.mask = nullptr;
+  if (a.packed.token_index != nullptr) a.packed.token_index += tile.first_row;
   return a;
 }
 

@@ -1,18 +1,15 @@
 #include <algorithm>
-#include <type_traits>
 
 #include "kernels/dependent_launch.cuh"
 #include "kernels/elements.cuh"
 #include "kernels/packed_rows.cuh"
 #include "kernels/quantize_rows.h"
+#include "kernels/quantized_row.cuh"
 
 namespace bertfuse::kernels {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr float kLeast = 1e-30f;
-template <class Quantized>
-constexpr float kLargest = std::is_same_v<Quantized, int8_t> ? 127.0f : 448.0f;
 
 // What a lane has of a row, kVector elements at a time: up to kChunks of them, in registers, all loaded before the
 // first is needed. 0: of a row of any length, loaded at every visit, the second time from the L1 cache.
@@ -60,28 +57,6 @@ class LaneOfRow {
   Pack<T, kVector> chunks_[kChunks > 0 ? kChunks : 1];
 };
 
-template <class Quantized, int kVector>
-__device__ __forceinline__ Pack<Quantized, kVector> Rounded(const float (&values)[kVector]) {
-  Pack<Quantized, kVector> pack;
-  if constexpr (std::is_same_v<Quantized, __nv_fp8_e4m3> && kVector % 2 == 0) {  // one instruction takes two
-#pragma unroll
-    for (int i = 0; i < kVector; i += 2) {
-      reinterpret_cast<__nv_fp8x2_e4m3*>(&pack)[i / 2] = __nv_fp8x2_e4m3(make_float2(values[i], values[i + 1]));
-    }
-  } else if constexpr (std::is_same_v<Quantized, int8_t>) {
-    // The last bits of a sum with 1.5 * 2^23 are the integer's: conversions take four times as long as additions.
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      const float x = values[i], sum = fminf(fmaxf(x == x ? x : 0.0f, -128.0f), 127.0f) + 12582912.0f;
-      pack.value[i] = static_cast<int8_t>(reinterpret_cast<const uint32_t&>(sum) & 0xFF);
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) pack.value[i] = FromFloat<Quantized>(values[i]);
-  }
-  return pack;
-}
-
 // A warp for each row.
 template <class T, class Quantized, int kVector, int kChunks>
 __global__ void __launch_bounds__(32 * kWarps) QuantizeRowsKernel(QuantizeRowsArguments<T, Quantized> a) {
@@ -98,20 +73,21 @@ __global__ void __launch_bounds__(32 * kWarps) QuantizeRowsKernel(QuantizeRowsAr
 #pragma unroll
         for (float value : values) largest = fmaxf(largest, fabsf(value)), total += fabsf(value);
       });
-      largest = fmaxf(WarpMax(largest), kLeast), total = WarpSum(total);
-      const float inverse = kLargest<Quantized> / largest;
+      largest = fmaxf(WarpMax(largest), kLeastMagnitude), total = WarpSum(total);
+      const float inverse = kLargestQuantized<Quantized> / largest;
       row.ForEach([&](int64_t column, float (&values)[kVector]) {
       // (The largest times the inverse may be a little more than `largest`, which rounds to it.)
 #pragma unroll
         for (float& value : values) value *= inverse;
         *reinterpret_cast<Pack<Quantized, kVector>*>(to + column) = Rounded<Quantized>(values);
       });
-      scale = largest / kLargest<Quantized> + (total - total);
+      scale = largest / kLargestQuantized<Quantized> + (total - total);
     } else {
       scale = *a.scale;
+      const float inverse = 1.0f / scale;
       row.ForEach([&](int64_t column, float (&values)[kVector]) {
 #pragma unroll
-        for (float& value : values) value /= scale;
+        for (float& value : values) value = a.by_inverse ? value * inverse : value / scale;
         *reinterpret_cast<Pack<Quantized, kVector>*>(to + column) = Rounded<Quantized>(values);
       });
     }

@@ -5,6 +5,7 @@
 #include "kernels/elements.cuh"
 #include "kernels/layer_norm.h"
 #include "kernels/norm.cuh"
+#include "kernels/quantized_row.cuh"
 
 namespace bertfuse::kernels {
 
@@ -51,12 +52,13 @@ class RowVector {
 };
 
 // Normalises the row and stores it: two passes within a warp, then Chan's parallel form over the warps, so that the
-// block synchronises once. `scratch` holds 32 values. Nothing is stored where `y` is null.
+// block synchronises once; with a norm that quantises twice, and then `y` is row `at` of `to`. `scratch` holds 32
+// values, and 32 more where it quantises. Nothing is stored where `y` is null.
 template <class Norm, class T, int kVector, int kChunks>
 __device__ __forceinline__ void NormalizeAndStore(const RowSlice<kVector, kChunks>& row, int columns,
                                                   const RowVector<T, kVector, kChunks>& gamma,
                                                   const RowVector<T, kVector, kChunks>& beta, float epsilon, T* y,
-                                                  float3* scratch) {
+                                                  float3* scratch, const QuantizedResult& to = {}, int64_t at = 0) {
   float sum = 0.0f, count = 0.0f;
   ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int) {
     count += kVector;
@@ -81,6 +83,8 @@ __device__ __forceinline__ void NormalizeAndStore(const RowSlice<kVector, kChunk
   mean = Norm::Center(WarpSum(partial.x * partial.y), columns);
   squares = WarpSum(partial.z + partial.x * (partial.y - mean) * (partial.y - mean));
   const float inverse = Norm::Scale(squares, columns, epsilon);
+  RowSlice<kVector, kChunks> rounded;  // to T, and smoothed: where it quantises
+  Magnitudes magnitudes;
   ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int column) {
     const auto scale = gamma.Chunk(chunk, column), shift = beta.Chunk(chunk, column);
     Pack<T, kVector> out;
@@ -90,7 +94,25 @@ __device__ __forceinline__ void NormalizeAndStore(const RowSlice<kVector, kChunk
       out.value[i] = FromFloat<T>(Norm::Apply(normalized, ToFloat(scale.value[i]), ToFloat(shift.value[i])));
     }
     if (y != nullptr) *reinterpret_cast<Pack<T, kVector>*>(y + column) = out;
+    if constexpr (Norm::kQuantizes) {
+      Smoothed(out, to.smooth, column, rounded.value[chunk]);
+#pragma unroll
+      for (float value : rounded.value[chunk]) magnitudes.Add(value);
+    }
   });
+  if constexpr (Norm::kQuantizes) {
+    magnitudes = magnitudes.OfWarp();
+    scratch += 32;
+    if (lane == 0) scratch[threadIdx.x / 32] = make_float3(magnitudes.largest, magnitudes.total, 0.0f);
+    __syncthreads();
+    magnitudes = {};
+    if (lane < warps) magnitudes = {scratch[lane].x, scratch[lane].y};
+    if (y == nullptr) return;
+    const QuantizedRow quantized(to, magnitudes.OfWarp());
+    ForEachChunk<kVector, kChunks>(
+        columns, [&](int chunk, int column) { quantized.Store(at * columns + column, rounded.value[chunk]); });
+    if (threadIdx.x == 0) to.scales[at] = quantized.scale();
+  }
 }
 
 // The most threads that RowThreads() gives a block whose threads hold up to `chunks`.

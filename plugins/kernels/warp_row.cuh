@@ -8,6 +8,7 @@
 #include "kernels/elements.cuh"
 #include "kernels/launch.h"
 #include "kernels/norm.cuh"
+#include "kernels/quantized_row.cuh"
 
 namespace bertfuse::kernels {
 
@@ -66,11 +67,12 @@ struct WarpRow {
 };
 
 // y = Norm(the sum of `rows` in float32, and of what add_more(float2 (&value)[kChunks][4]) adds). Both functions are
-// called when the rows' registers are free, load_next() last.
+// called when the rows' registers are free, load_next() last. With a norm that quantises y is row `at` of `to`.
 template <class Norm, class T, int kChunks, int kRows, class LoadNext, class AddMore>
 __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[kRows], int columns, float epsilon,
                                              const WarpRow<T, kChunks>& gamma, const WarpRow<T, kChunks>& beta, T* y,
-                                             LoadNext&& load_next, AddMore&& add_more) {
+                                             LoadNext&& load_next, AddMore&& add_more, const QuantizedResult& to = {},
+                                             int64_t at = 0) {
   using Row = WarpRow<T, kChunks>;
   float2 value[kChunks][4];
 #pragma unroll
@@ -100,6 +102,7 @@ __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[k
     }
   }
   const float scale = Norm::Scale(WarpSum(squares), columns, epsilon);
+  Magnitudes magnitudes;
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
     if (Row::Column(i) >= columns) break;
@@ -111,6 +114,21 @@ __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[k
                                  Norm::Apply((value[i][j].y - mean) * scale, g.y, b.y));
     }
     *reinterpret_cast<typename Row::Chunk*>(y + Row::Column(i)) = out;
+    if constexpr (Norm::kQuantizes) {
+      float (&rounded)[8] = reinterpret_cast<float (&)[8]>(value[i]);
+      Smoothed(reinterpret_cast<const Pack<T, 8>&>(out), to.smooth, Row::Column(i), rounded);
+#pragma unroll
+      for (float element : rounded) magnitudes.Add(element);
+    }
+  }
+  if constexpr (Norm::kQuantizes) {
+    const QuantizedRow quantized(to, magnitudes.OfWarp());
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      if (Row::Column(i) >= columns) break;
+      quantized.Store(at * columns + Row::Column(i), reinterpret_cast<const float (&)[8]>(value[i]));
+    }
+    if (threadIdx.x % 32 == 0) to.scales[at] = quantized.scale();
   }
 }
 

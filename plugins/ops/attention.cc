@@ -15,13 +15,21 @@ namespace {
 
 constexpr int kMaxPacked = 1 << 30;  // rows, and sequences: the kernels count both, and a tile more, in 32 bits
 
-kernels::PackedSequences SequencesOf(const char* op, const bertfuse_tensor& cu_seqlens, int64_t rows) {
+// `token_index` may be null.
+kernels::PackedSequences SequencesOf(const char* op, const bertfuse_tensor& cu_seqlens,
+                                     const bertfuse_tensor* token_index, int64_t rows) {
   const int64_t count = cu_seqlens.shape[0] - 1;
   if (std::max(rows, count) > kMaxPacked) {
     Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %lld rows of %lld packed sequences, expected at most %d", op,
          static_cast<long long>(rows), static_cast<long long>(count), kMaxPacked);
   }
-  return {Data<int32_t>(cu_seqlens), static_cast<int>(count), static_cast<int>(rows)};
+  return {Data<int32_t>(cu_seqlens), static_cast<int>(count), static_cast<int>(rows),
+          token_index == nullptr ? nullptr : Data<int32_t>(*token_index)};
+}
+
+kernels::PackedSequences PackedOf(const AttentionVariantCall& v) {
+  if (!v.packed()) return {};
+  return SequencesOf(FusedAttentionVariant::kName, *v.cu_seqlens, v.token_index, v.batch * v.sequence);
 }
 
 template <class T, class Op>
@@ -53,7 +61,7 @@ kernels::AttentionArguments<T> Arguments<T, FusedAttention>::Of(const bertfuse_c
   a.allow_tf32 = (call.flags & BERTFUSE_ALLOW_TF32) != 0;
   const bertfuse_tensor& cu_seqlens = call.inputs[Op::In::cu_seqlens];
   a.packed = {};
-  if (cu_seqlens.dtype != BERTFUSE_ABSENT) a.packed = SequencesOf(Op::kName, cu_seqlens, a.batch * a.sequence);
+  if (cu_seqlens.dtype != BERTFUSE_ABSENT) a.packed = SequencesOf(Op::kName, cu_seqlens, nullptr, a.batch * a.sequence);
   return a;
 }
 
@@ -72,9 +80,15 @@ struct Arguments<T, FusedAttentionVariant> {
     a.y = Data<T>(call.outputs[FusedAttentionVariant::Out::y]);
     a.batch = v.batch, a.sequence = v.sequence, a.heads = v.heads, a.head_size = v.head_size, a.scale = v.scale;
     a.allow_tf32 = (call.flags & BERTFUSE_ALLOW_TF32) != 0;
-    if (v.packed()) a.packed = SequencesOf(FusedAttentionVariant::kName, *v.cu_seqlens, v.batch * v.sequence);
+    a.packed = PackedOf(v);
+    if (!v.counts_distances()) a.packed.token_index = nullptr;  // heads are turned before
     a.variant.kv_heads = v.kv_heads == v.heads ? 0 : v.kv_heads;
     a.variant.window_left = v.window_left, a.variant.window_right = v.window_right;
+    a.variant.hidden_alike = v.alike;
+    if (v.positions != nullptr) {
+      a.variant.positions = data(v.positions);
+      a.variant.position_rows = v.positions->shape[2], a.variant.position_left = v.positions_left;
+    }
     if (v.distance_bias == nullptr) return a;
     a.variant.distance_bias = data(v.distance_bias);
     a.variant.bias_heads = v.distance_bias->shape[1], a.variant.bias_columns = v.distance_bias->shape[2];
@@ -100,8 +114,7 @@ struct Arguments<T, FusedAttentionVariant> {
             v.rotated,
             v.neighbours,
             v.epsilon,
-            v.packed() ? SequencesOf(FusedAttentionVariant::kName, *v.cu_seqlens, v.batch * v.sequence)
-                       : kernels::PackedSequences{}};
+            PackedOf(v)};
   }
 };
 
@@ -117,6 +130,7 @@ AttentionProblem Problem(const bertfuse_call& call, const kernels::AttentionArgu
       a.batch, a.sequence, a.heads, a.head_size, AttentionBackendsFor<T>(a, device), device.multiprocessors};
   problem.packed = a.packed.count > 0;
   problem.variant = !a.IsPlain();
+  problem.positions = a.variant.positions != nullptr;
   if (a.variant.window_left >= 0 && a.variant.window_right >= 0) {
     problem.window = a.variant.window_left + a.variant.window_right + 1;
   }
@@ -148,7 +162,7 @@ template <class Op>
 AttentionTactic Choose(const bertfuse_call& call, int32_t tactic, const AttentionProblem& problem) {
   if (tactic < 0) {
     const AttentionTactic* tuned = FindTuned<AttentionTactic>(call, ProblemOf<Op>(call));
-    const bool takes = tuned != nullptr && problem.backends.Has(tuned->backend);
+    const bool takes = tuned != nullptr && HasTactic(problem, *tuned);
     const bool runs = takes && (!problem.deterministic_rows || IsDeterministicByRow(problem, *tuned));
     return runs ? *tuned : ChooseAttentionTactic(problem);
   }

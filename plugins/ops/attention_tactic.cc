@@ -1,5 +1,7 @@
 #include "ops/attention_tactic.h"
 
+#include <algorithm>
+
 namespace bertfuse::cuda {
 namespace {
 
@@ -33,13 +35,27 @@ AttentionTile ChooseSm90(const AttentionProblem& problem) {
   return problem.sequence <= kShortKeys ? kShort : kLong;
 }
 
-const kernels::attention_mma::TileShape& ShapeOf(const AttentionProblem& problem) {
-  return *kernels::attention_mma::FindTileShape(problem.math, problem.head_size);
+using kernels::attention_mma::TileShape;
+
+// Tiles of 128 keys for head size 64 have run in the emulator alone: true once a GPU has shown that they are faster.
+constexpr bool kChoosesMoreKeys = false;
+
+bool Takes(const TileShape& shape, const AttentionProblem& problem) {
+  return (shape.variants || !problem.variant) && Fits(shape, Narrow(shape), problem.shared_bytes);
 }
 
-bool HasWide(const AttentionProblem& problem) {
-  const kernels::attention_mma::TileShape& shape = ShapeOf(problem);
-  return shape.HasWide() && Fits(shape, Wide(shape), problem.shared_bytes);
+// The row of mma's table that is chosen: the first, or of others that take the problem the last.
+TileShape ShapeOf(const AttentionProblem& problem) {
+  TileShape chosen = *kernels::attention_mma::FindTileShape(problem.math, problem.head_size);
+  if (!kChoosesMoreKeys || problem.deterministic_rows) return chosen;
+  kernels::attention_mma::ForTileShapes(problem.math, problem.head_size, [&](const TileShape& shape) {
+    if (Takes(shape, problem)) chosen = shape;
+  });
+  return chosen;
+}
+
+bool HasWide(const TileShape& shape, const AttentionProblem& problem) {
+  return shape.HasWide() && !problem.positions && Fits(shape, Wide(shape), problem.shared_bytes);
 }
 
 // With 32 rows a warp keys and values are read from shared memory half as often, but there are half as many blocks:
@@ -49,15 +65,15 @@ bool HasWide(const AttentionProblem& problem) {
 // and 73.2 in float32, 40.2 and 51.4 in TF32; 32x384 78.8 and 78.4 in float16; 16x512 65.5 and 61.3, 335 and 297, 177
 // and 165. With 8 heads of 128, float16: 32x128 21.4 and 17.9, 32x384 115 and 87.3.
 AttentionTile ChooseMma(const AttentionProblem& problem) {
-  using namespace kernels::attention_mma;
-  const TileShape& shape = ShapeOf(problem);
+  using kernels::attention_mma::Math;
+  const TileShape shape = ShapeOf(problem);
   const AttentionTile wide = Wide(shape);
   const int64_t tiles = problem.batch * problem.heads * CeilDiv(problem.sequence, wide.queries);
   const bool halves_of_128 = problem.math == Math::kHalf && shape.head_size == 128;
   const int64_t long_enough = halves_of_128 ? wide.queries / 2 + 1 : kLongForWide;
   const bool fills = tiles >= problem.multiprocessors && problem.sequence >= long_enough;
   const bool two_fit = BlocksOn(shape, wide.queries, problem.shared_bytes) >= 2;
-  return HasWide(problem) && two_fit && fills ? wide : Narrow(shape);
+  return HasWide(shape, problem) && two_fit && fills ? wide : Narrow(shape);
 }
 
 }  // namespace
@@ -71,9 +87,11 @@ std::vector<AttentionTactic> AttentionTactics(const AttentionProblem& problem) {
       continue;
     }
     if (facts.backend == Backend::kMma) {
-      const kernels::attention_mma::TileShape& shape = ShapeOf(problem);
-      tactics.push_back({Backend::kMma, Narrow(shape)});
-      if (HasWide(problem)) tactics.push_back({Backend::kMma, Wide(shape)});
+      kernels::attention_mma::ForTileShapes(problem.math, problem.head_size, [&](const TileShape& shape) {
+        if (!Takes(shape, problem)) return;
+        tactics.push_back({Backend::kMma, Narrow(shape)});
+        if (HasWide(shape, problem)) tactics.push_back({Backend::kMma, Wide(shape)});
+      });
       continue;
     }
     for (const AttentionTile& tile : kAttentionTiles) {
@@ -84,6 +102,13 @@ std::vector<AttentionTactic> AttentionTactics(const AttentionProblem& problem) {
     }
   }
   return tactics;
+}
+
+bool HasTactic(const AttentionProblem& problem, const AttentionTactic& tactic) {
+  const std::vector<AttentionTactic> tactics = AttentionTactics(problem);
+  return std::any_of(tactics.begin(), tactics.end(), [&](const AttentionTactic& own) {
+    return own.backend == tactic.backend && own.tile == tactic.tile;
+  });
 }
 
 AttentionTactic ChooseAttentionTactic(const AttentionProblem& problem) {
@@ -102,7 +127,8 @@ AttentionTactic ChooseAttentionTactic(const AttentionProblem& problem) {
 bool IsDeterministicByRow(const AttentionProblem& problem, const AttentionTactic& tactic) {
   const AttentionTactic chosen = ChooseAttentionTactic(problem);
   // Tiles with the same number of keys add up in the same order, whatever else differs.
-  return tactic.backend == chosen.backend && (tactic.backend != Backend::kSm90 || tactic.tile.keys == kLong.keys);
+  const int keys = chosen.backend == Backend::kSm90 ? kLong.keys : chosen.tile.keys;
+  return tactic.backend == chosen.backend && tactic.tile.keys == keys;
 }
 
 std::string Describe(const AttentionTactic& tactic) {

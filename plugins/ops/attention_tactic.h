@@ -29,12 +29,16 @@ struct AttentionProblem {
   bool deterministic_rows = false;  // tiles that give a sequence the same bits in any batch
   int shared_bytes = 227 << 10;     // most dynamic shared memory of one block
   bool variant = false;             // not AttentionArguments::IsPlain(): of Hopper's tiles only some are compiled
+  bool positions = false;           // vectors by distance: of mma's tiles the narrow ones are compiled
   int64_t window = 0;               // keys that a query may see, 0: those of its sequence
   kernels::attention_mma::Math math = kernels::attention_mma::Math::kHalf;  // of mma's tiles
 };
 
 // Every tactic that computes the problem, in an order that does not change from call to call.
 std::vector<AttentionTactic> AttentionTactics(const AttentionProblem& problem);
+
+// Whether a tactic that was found for the same sizes is one of the problem's: variants do not have all.
+bool HasTactic(const AttentionProblem& problem, const AttentionTactic& tactic);
 
 // The one to use unless a measurement on the user's device says otherwise.
 AttentionTactic ChooseAttentionTactic(const AttentionProblem& problem);

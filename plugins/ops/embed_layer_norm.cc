@@ -1,6 +1,7 @@
 #include "kernels/embed_layer_norm.h"
 
 #include "core/op_table.h"
+#include "kernels/quantize_rows.h"
 #include "op_table.generated.h"
 #include "ops/call.h"
 #include "ops/packed_rows.h"
@@ -9,6 +10,20 @@ namespace bertfuse::cuda {
 namespace {
 
 using Op = EmbedLayerNorm;
+
+// y in 8 bits, by a kernel of its own: one of a whole encoder's.
+template <class T, class Quantized>
+void Quantize(const bertfuse_call& call, const T* y, int64_t rows, int64_t columns, const kernels::PackedRows& packed) {
+  const kernels::QuantizeRowsArguments<T, Quantized> a = {y,
+                                                          Data<const float>(call.inputs[Op::In::y_smooth]),
+                                                          nullptr,
+                                                          Data<Quantized>(call.outputs[Op::Out::y_quantized]),
+                                                          Data<float>(call.outputs[Op::Out::y_scale]),
+                                                          rows,
+                                                          columns,
+                                                          packed};
+  CheckCuda(kernels::QuantizeRows(a, DeviceOf(call), StreamOf(call)), Op::kName);
+}
 
 void Run(const bertfuse_call& call) {
   const bertfuse_tensor* in = call.inputs;
@@ -47,6 +62,12 @@ void Run(const bertfuse_call& call) {
       a.epsilon = call.attributes[Op::Attr::epsilon].f;
       if (!kernels::EmbedLayerNormSupports(a)) FailTooWide(Op::kName, a.columns);
       CheckCuda(kernels::EmbedLayerNorm(a, DeviceOf(call), StreamOf(call)), Op::kName);
+      if (call.num_outputs <= Op::Out::y_quantized) return;
+      if (call.outputs[Op::Out::y_quantized].dtype == BERTFUSE_INT8) {
+        Quantize<T, int8_t>(call, a.y, a.rows, a.columns, a.packed);
+      } else {
+        Quantize<T, __nv_fp8_e4m3>(call, a.y, a.rows, a.columns, a.packed);
+      }
     });
   });
 }

@@ -33,14 +33,15 @@ auto SwitchElements(const GemmCall& gemm, Body&& body) {
   });
 }
 
-// Where the workspace has x in 8 bits and its rows' scales: at its beginning. Partial sums come behind `bytes`.
+// Where the workspace has x in 8 bits and its rows' scales, unless x comes so: at its beginning. Partial sums come
+// behind `bytes`.
 struct QuantizedRows {
   size_t scales, bytes;
 };
 
 template <class Elements>
-QuantizedRows QuantizedRowsOf(int64_t m, int64_t k) {
-  if constexpr (!kIsQuantized<Elements>) return {};
+QuantizedRows QuantizedRowsOf(const GemmCall& gemm, int64_t m, int64_t k) {
+  if (!kIsQuantized<Elements> || gemm.x_quantized != nullptr) return {};
   const auto rounded = [](int64_t bytes) { return static_cast<size_t>(kernels::CeilDiv(bytes, 256)) * 256; };
   return {rounded(m * k), rounded(m * k) + rounded(m * static_cast<int64_t>(sizeof(float)))};
 }
@@ -56,10 +57,13 @@ kernels::GemmArguments<Elements> Arguments(const bertfuse_call& call, const Gemm
   a.weight = Data<typename Elements::Weight>(*gemm.weight);
   auto* workspace = static_cast<char*>(call.workspace);
   if constexpr (kIsQuantized<Elements>) {
-    const QuantizedRows rows = QuantizedRowsOf<Elements>(a.m, a.k);
+    const QuantizedRows rows = QuantizedRowsOf<Elements>(gemm, a.m, a.k);
     a.x = reinterpret_cast<const typename Elements::X*>(workspace);
     a.weight_scales = Data<const float>(*gemm.weight_scale);
-    if (workspace != nullptr) {
+    if (gemm.x_quantized != nullptr) {
+      a.x = Data<const typename Elements::X>(*gemm.x_quantized);
+      a.row_scales = Data<const float>(*gemm.x_row_scale);
+    } else if (workspace != nullptr) {
       a.row_scales = reinterpret_cast<const float*>(workspace + rows.scales);
       workspace += rows.bytes;
     }
@@ -72,6 +76,12 @@ kernels::GemmArguments<Elements> Arguments(const bertfuse_call& call, const Gemm
   a.beta = data(gemm.beta);
   a.y = data(gemm.y);
   a.total = data(gemm.total);
+  if (gemm.y_quantized != nullptr) {
+    a.quantized = {gemm.y_quantized->data, Data<float>(*gemm.y_scale),
+                   gemm.y_smooth == nullptr ? nullptr : Data<const float>(*gemm.y_smooth),
+                   gemm.y_quantized->dtype == BERTFUSE_FLOAT8E4M3FN,
+                   gemm.y_tensor_scale == nullptr ? nullptr : Data<const float>(*gemm.y_tensor_scale)};
+  }
   a.rms = gemm.rms;
   a.gates = gemm.op.gates;
   a.float_partials = reinterpret_cast<float*>(workspace);
@@ -95,7 +105,7 @@ kernels::LayerNormArguments<T> Norm(const kernels::GemmArguments<Elements>& a) {
   kernels::LayerNormArguments<T> norm = {
       nullptr, a.float_partials, 1, a.bias, a.residual, a.gamma, a.beta, a.y, a.m, a.n, a.epsilon, a.activation};
   norm.vectors_are_constant = a.weights_are_constant, norm.packed = a.packed;
-  norm.total = a.total;
+  norm.total = a.total, norm.quantized = a.quantized;
   norm.norm = a.rms ? kernels::NormKind::kRmsNorm : kernels::NormKind::kLayerNorm;
   return norm;
 }
@@ -127,7 +137,11 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmArguments<Elem
   problem.allow_tf32 = a.allow_tf32;
   problem.x_bytes = sizeof(*a.x), problem.y_bytes = sizeof(*a.y);
   problem.fp8 = std::is_same_v<typename Elements::X, __nv_fp8_e4m3>;
-  problem.gates = gemm.op.gates, problem.keeps_total = gemm.op.keeps_total();
+  problem.gates = gemm.op.gates,
+  problem.keeps_total = gemm.op.keeps_total() || (problem.layer_norm && gemm.y_quantized != nullptr);
+  problem.quantizes = kIsQuantized<Elements> && !problem.layer_norm && gemm.y_quantized != nullptr &&
+                      gemm.y_quantized->dtype == gemm.weight->dtype && kernels::IsAligned(gemm.y_quantized->data, 8) &&
+                      kernels::IsAligned(a.quantized.smooth, 16);
   problem.gelu = gemm.activation != Activation::kNone && !problem.gates;
   if (problem.layer_norm) problem.layer_norm_vector = kernels::LayerNormVector(Norm(a));
   if (gemm.row_count->dtype != BERTFUSE_ABSENT) problem.m = a.packed.expected, problem.capacity = a.m;
@@ -201,6 +215,15 @@ void Quantize(const bertfuse_call& call, const GemmCall& gemm, const kernels::Ge
   CheckCuda(kernels::QuantizeRows(rows, device, StreamOf(call)), gemm.op.name);
 }
 
+// y, which the product has left in its own type, in 8 bits.
+template <class Quantized, class T>
+void QuantizeResult(const bertfuse_call& call, const char* op, const kernels::QuantizedResult& to, const T* y,
+                    int64_t rows, int64_t columns, const kernels::PackedRows& packed, const kernels::Device& device) {
+  const kernels::QuantizeRowsArguments<T, Quantized> a = {
+      y, to.smooth, to.scale, static_cast<Quantized*>(to.rows), to.scales, rows, columns, packed, true};
+  CheckCuda(kernels::QuantizeRows(a, device, StreamOf(call)), op);
+}
+
 template <class Elements>
 void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProblem& problem, const GemmTactic& tactic,
                kernels::GemmArguments<Elements> a, const kernels::Device& device) {
@@ -224,13 +247,22 @@ void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProble
   const bool activates = !gate_follows && ActivatesProduct(tactic, a.activation != Activation::kNone);
   if (activates) norm.bias = nullptr, norm.activation = Activation::kNone;
   if (tactic.form == GemmForm::kRounded && !activates) product.bias = nullptr, product.activation = Activation::kNone;
-  if constexpr (kIsQuantized<Elements>) Quantize(call, gemm, a, device);
+  if constexpr (kIsQuantized<Elements>) {
+    if (gemm.x_quantized == nullptr) Quantize(call, gemm, a, device);
+  }
   if (gate_follows) product.y = a.partials;
+  const bool quantizes_later = a.gamma == nullptr && a.quantized.rows != nullptr && !WritesQuantized(problem, tactic);
+  if (quantizes_later) product.quantized = {};
   CheckCuda(LaunchGemm(tactic, product, device, StreamOf(call)), gemm.op.name);
   if (gate_follows) {
     const kernels::GateArguments<T> gate = {a.partials, a.bias, a.y, a.m, a.n / 2, a.activation, a.weights_are_constant,
                                             a.packed};
     CheckCuda(kernels::Gate(gate, device, StreamOf(call)), gemm.op.name);
+  }
+  if (quantizes_later && a.quantized.floats) {
+    QuantizeResult<__nv_fp8_e4m3>(call, gemm.op.name, a.quantized, a.y, a.m, a.n, a.packed, device);
+  } else if (quantizes_later) {
+    QuantizeResult<int8_t>(call, gemm.op.name, a.quantized, a.y, a.m, a.n, a.packed, device);
   }
   if (!tactic.layer_norm) return;
   norm.splits = tactic.tile.splits;
@@ -242,7 +274,7 @@ void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProble
   CheckCuda(kernels::LayerNorm(*tactic.layer_norm, norm, device, StreamOf(call)), gemm.op.name);
 }
 
-// What the workspace must hold for x in 8 bits, and throws NOT_SUPPORTED where 32 bits cannot sum up their products,
+// What the workspace must hold of x in 8 bits, and throws NOT_SUPPORTED where 32 bits cannot sum up their products,
 // and where 0 is another integer than 0.
 template <class Elements>
 size_t QuantizedBytes(const GemmCall& gemm, const kernels::GemmArguments<Elements>& a) {
@@ -254,7 +286,7 @@ size_t QuantizedBytes(const GemmCall& gemm, const kernels::GemmArguments<Element
     Fail(BERTFUSE_NOT_SUPPORTED, "%s: rows of %lld 8-bit integers are too long, expected %lld at most", gemm.op.name,
          static_cast<long long>(a.k), static_cast<long long>(kernels::kMaxInt8K));
   }
-  return QuantizedRowsOf<Elements>(a.m, a.k).bytes;
+  return QuantizedRowsOf<Elements>(gemm, a.m, a.k).bytes;
 }
 
 // The kernels of products without a gate have GELU alone: Activations in kernels/activation.cuh.

@@ -8,7 +8,6 @@ namespace bertfuse::cuda {
 namespace {
 
 using kernels::CeilDiv;
-using kernels::gemm_mma::kStageRowBytes;
 using kernels::gemm_mma::Math;
 using kernels::gemm_mma::Tile;
 
@@ -30,8 +29,8 @@ bool IsDeep(const kernels::GemmBlock& block) {
          block.m * block.n <= kLargestForFewRows;
 }
 
-bool CanSplit(const GemmProblem& problem, int splits) {
-  const int64_t stages = CeilDiv(problem.k * problem.x_bytes, kStageRowBytes);
+bool CanSplit(const GemmProblem& problem, const Tile& tile, int splits) {
+  const int64_t stages = CeilDiv(problem.k * problem.x_bytes, tile.row_bytes);
   return (splits - 1) * CeilDiv(stages, splits) < stages;
 }
 
@@ -43,7 +42,7 @@ void List(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
   kernels::gemm_mma::ForTiles(MathOf(problem), [&](const Tile& tile) {
     const int shared_bytes = problem.device->shared_bytes;
     const kernels::GemmBlock block = kernels::gemm_mma::BlockOn(MathOf(problem), tile, shared_bytes);
-    if (block.stages == 0 || (few && !(tile.m == 128 && tile.n == 128))) return;
+    if (block.stages == 0 || (few && (tile.m != 128 || tile.n != 128 || tile.has_long_stages()))) return;
     // Where a multiprocessor gets one block, that one may have all of its shared memory.
     const kernels::GemmBlock alone = kernels::gemm_mma::BlockOn(MathOf(problem), tile, shared_bytes, 1);
     const auto add = [&](GemmForm form, int splits) {
@@ -56,7 +55,7 @@ void List(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
     if (RoundsBeforeLayerNorm(problem)) add(GemmForm::kRounded, 1);
     for (int splits : kSplits) {
       const bool useful = splits == 1 || (!few && tile.m * tile.n <= kLargestForFewRows);
-      if (useful && CanSplit(problem, splits)) add(GemmForm::kPartialSums, splits);
+      if (useful && CanSplit(problem, tile, splits)) add(GemmForm::kPartialSums, splits);
     }
   });
 }
@@ -74,7 +73,9 @@ GemmKernelFacts Facts(const GemmProblem& problem, const GemmTactic& tactic) {
   Tile tile = {};
   const Math math = MathOf(problem);
   kernels::gemm_mma::ForTiles(math, [&](const Tile& compiled) {
-    if (compiled.m == block.m && compiled.n == block.n) tile = compiled;
+    const bool is_it =
+        compiled.m == block.m && compiled.n == block.n && compiled.has_long_stages() == block.long_stages;
+    if (is_it) tile = compiled;
   });
   const double halves = std::min(TensorFlopsPerCycle(problem.device->compute_capability), kMostMmaFlopsPerCycle);
   const double peak = math == Math::kHalf   ? halves
@@ -82,10 +83,10 @@ GemmKernelFacts Facts(const GemmProblem& problem, const GemmTactic& tactic) {
                       : math == Math::kTf32 ? halves / 2
                                             : halves / 6;
   const int read_rows = tile.threads() / 32 * (tile.warp_m + tile.warp_n);
-  const double shared_cycles = (tile.m + tile.n + read_rows) * kStageRowBytes / kSharedBytesPerCycle;
-  const double flops = 2.0 * tile.m * tile.n * kStageRowBytes / problem.x_bytes;
+  const double shared_cycles = (tile.m + tile.n + read_rows) * tile.row_bytes / kSharedBytesPerCycle;
+  const double flops = 2.0 * tile.m * tile.n * tile.row_bytes / problem.x_bytes;
   return {tactic.tile,
-          kStageRowBytes,
+          tile.row_bytes,
           kernels::gemm_mma::SharedBytes(math, tile, block.stages),
           std::min(peak, flops / shared_cycles),
           L2BytesPerCycle(problem.device->compute_capability),

@@ -95,6 +95,13 @@ double GateCycles(const GemmProblem& problem, const GemmTactic& tactic) {
          (kElementwiseBytes * problem.device->multiprocessors);
 }
 
+// Microseconds of a launch that reads y and writes it in 8 bits.
+double QuantizingMicroseconds(const GemmProblem& problem, const GemmTactic& tactic) {
+  if (!problem.quantizes || WritesQuantized(problem, tactic)) return 0;
+  const double bytes = (problem.y_bytes + 1.0) * static_cast<double>(problem.n) * static_cast<double>(problem.m);
+  return kLayerNormLaunch + bytes / (kElementwiseBytes * problem.device->multiprocessors * problem.device->clock_mhz);
+}
+
 // Bytes to and from device memory: the weight, and the rest where the L2 cache does not hold it from kernel to kernel.
 double MemoryBytes(const GemmProblem& problem) {
   const auto m = static_cast<double>(problem.m), n = static_cast<double>(problem.n), k = static_cast<double>(problem.k);
@@ -140,8 +147,8 @@ double ExpectedMicroseconds(const GemmProblem& problem, const GemmTactic& tactic
       product + LayerNormCycles(problem, tactic, static_cast<double>(split_rows)) + GateCycles(problem, tactic);
   const bool launches_another = (problem.layer_norm || problem.gates) && tactic.form != GemmForm::kComplete;
   const double computing = cycles / device.clock_mhz, moving = MemoryBytes(problem) / (device.memory_gb_s * 1e3);
-  return kLaunch + (launches_another ? kLayerNormLaunch : 0) + std::max(computing, moving) +
-         kUnhidden * std::min(computing, moving);
+  return kLaunch + QuantizingMicroseconds(problem, tactic) + (launches_another ? kLayerNormLaunch : 0) +
+         std::max(computing, moving) + kUnhidden * std::min(computing, moving);
 }
 
 }  // namespace bertfuse::cuda

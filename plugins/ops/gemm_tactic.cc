@@ -22,7 +22,7 @@ constexpr size_t kMaxPackedWorkspace = 64 << 20;
 auto Fields(const GemmProblem& p) {
   return std::tie(p.m, p.n, p.k, p.layer_norm, p.backends, p.device, p.measured, p.workspace, p.capacity, p.x_bytes,
                   p.y_bytes, p.gelu, p.gates, p.keeps_total, p.deterministic_rows, p.biased, p.layer_norm_vector,
-                  p.allow_tf32, p.cublaslt, p.fp8);
+                  p.allow_tf32, p.cublaslt, p.fp8, p.quantizes);
 }
 
 // The tactics whose blocks the device has room for, without LayerNorm's kernels.
@@ -57,6 +57,7 @@ GemmChoice Choose(GemmProblem problem) {
     const GemmTactic tactic = WithLayerNormKernel(problem, product);
     if (tactic.backend == Backend::kCublasLt || !IsDeterministicByRow(problem, tactic)) continue;
     if (tactic.backend == Backend::kSm90 && tactic.tile.block.promotes != Promotes(problem)) continue;
+    if (tactic.tile.block.long_stages && !kChoosesLongStages) continue;
     const size_t bytes = GemmWorkspaceSize(problem, tactic);
     const std::pair cost = {bytes <= problem.workspace ? 0 : bytes,
                             ExpectedMicroseconds(problem, tactic, CandidatesOf(tactic.backend).facts(problem, tactic))};
@@ -166,6 +167,7 @@ std::string Describe(const GemmTactic& tactic) {
   if (tile.block.m > 0) {
     name += " " + text(tile.block.m) + "x" + text(tile.block.n);
     if (shares_tile != nullptr && shares_tile(tile.block)) name += " stages " + text(tile.block.stages);
+    if (tile.block.long_stages) name += " long stages";
     if (tile.block.promotes) name += " promoting";
     if (tactic.backend == Backend::kSm90) name += " cluster " + text(tile.cluster_m) + "x" + text(tile.cluster_n);
     if (tactic.form == GemmForm::kPartialSums) name += " split-K " + text(tile.splits);

@@ -45,7 +45,10 @@ struct GemmProblem {
   bool biased = true;                       // a bias is added before the product is rounded, or an activation computed
   bool gelu = false;                        // among the epilogue's steps
   bool gates = false;                       // n is of a gate and what it multiplies: y has half as many columns
-  bool keeps_total = false;                 // what is normalised is an output, too, and the norm a launch of its own
+  // What is normalised is an output, too, or y in 8 bits: the norm has a launch of its own.
+  bool keeps_total = false;
+  // y is wanted in 8 bits of x's type, by one scale: what does not write it so has a launch more.
+  bool quantizes = false;
   int layer_norm_vector = 8;  // elements that LayerNorm's kernel reads at a time (kernels::LayerNormVector())
   bool allow_tf32 = false;    // float32 operands may be rounded
   kernels::cublaslt::Algorithms cublaslt = {};  // some where backends has kCublasLt
@@ -60,6 +63,12 @@ inline GemmForm ProductForm(const GemmProblem& problem) {
 
 inline bool GateIsALaunch(const GemmProblem& problem, const GemmTactic& tactic) {
   return problem.gates && tactic.form == GemmForm::kRounded;
+}
+
+// Whether the product's epilogue writes y in 8 bits, where that is wanted.
+inline bool WritesQuantized(const GemmProblem& problem, const GemmTactic& tactic) {
+  return problem.quantizes && tactic.backend == Backend::kSm90 && tactic.form == GemmForm::kComplete &&
+         kernels::gemm_sm90::IsPersistent(tactic.tile.block);
 }
 
 // Stages of the pipeline along k, or along one of its splits.

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -90,6 +91,13 @@ void FillCount(const bertfuse_tensor& row_count, const bertfuse_tensor& x) {
   Check(cudaMemcpy(row_count.data, &rows, sizeof(rows), cudaMemcpyHostToDevice));
 }
 
+// Places of packed rows: without padding between them.
+void FillIndex(const bertfuse_tensor& token_index) {
+  std::vector<int32_t> places(NumElements(token_index));
+  std::iota(places.begin(), places.end(), 0);
+  Check(cudaMemcpy(token_index.data, places.data(), BytesOf(token_index), cudaMemcpyHostToDevice));
+}
+
 void Fill(const bertfuse_tensor& tensor) {
   const std::vector<char> pattern = Pattern(tensor.dtype);
   for (size_t at = 0, bytes = BytesOf(tensor); at < bytes; at += pattern.size()) {
@@ -101,7 +109,7 @@ void Fill(const bertfuse_tensor& tensor) {
 // One op's inputs and outputs, on the device. The inputs are copies of the first set's, where there is one.
 struct TensorSet {
   TensorSet(const OpDef& op, const bertfuse_call& call, const TensorSet* first)
-      : inputs(call.inputs, call.inputs + op.num_inputs), outputs(op.num_outputs) {
+      : inputs(call.inputs, call.inputs + op.num_inputs), outputs(NumOutputs(op, call.inputs)) {
     InferOutputs(op, inputs.data(), call.attributes, outputs.data());
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (inputs[i].dtype == BERTFUSE_ABSENT) continue;
@@ -112,6 +120,8 @@ struct TensorSet {
           FillOffsets(inputs[i], inputs[0].shape[0] * inputs[0].shape[1]);
         } else if (packed && inputs[i].rank == 0) {
           FillCount(inputs[i], inputs[0]);
+        } else if (packed) {
+          FillIndex(inputs[i]);
         } else {
           Fill(inputs[i]);
         }
@@ -140,7 +150,7 @@ class Bench {
     sets_.emplace_back(op, call, nullptr);
     const size_t wanted = 2 * static_cast<size_t>(cache) / std::max<size_t>(sets_[0].bytes, 1) + 1;
     while (sets_.size() < std::clamp<size_t>(wanted, 2, kMaxSets)) sets_.emplace_back(op, call, &sets_[0]);
-    call_.num_outputs = op.num_outputs;
+    call_.num_outputs = static_cast<int32_t>(sets_[0].outputs.size());
     call_.stream = stream_.stream;
     call_.tuning = nullptr;
   }
@@ -259,11 +269,11 @@ void Tune(const char* name, const bertfuse_call& call, double milliseconds, bert
   const bertfuse_kernel* kernel = op == nullptr ? nullptr : bertfuse_find_kernel(name, BERTFUSE_CUDA);
   if (kernel == nullptr) Fail(BERTFUSE_NOT_SUPPORTED, "%s: no CUDA kernel", name);
   if (kernel->num_tactics == nullptr || kernel->describe_tactic == nullptr) return;
-  std::vector<bertfuse_tensor> outputs(op->num_outputs);
+  std::vector<bertfuse_tensor> outputs(NumOutputs(*op, call.inputs));
   InferOutputs(*op, call.inputs, call.attributes, outputs.data());
   bertfuse_call described = call;
   described.outputs = outputs.data();
-  described.num_outputs = op->num_outputs;
+  described.num_outputs = static_cast<int32_t>(outputs.size());
   described.tuning = nullptr;
   described.flags |= BERTFUSE_NO_ROW_HINTS;  // all of packed rows are there
   Validate(*op, described);

@@ -99,6 +99,7 @@ void SetOutputShape(OrtShapeInferContext* context, int index, ONNXTensorElementD
 void InferShapes(const OpDef& op, OrtShapeInferContext* context) {
   ONNXTensorElementDataType dtypes[kNumVariables] = {};  // of the variables in this node
   dtypes[static_cast<int>(Variable::kC)] = ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32;
+  dtypes[static_cast<int>(Variable::kS)] = ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
   const Attributes attributes(op, ContextSource(context));
   AxisBinder axes(op, attributes.data());
   size_t given = 0;
@@ -108,7 +109,9 @@ void InferShapes(const OpDef& op, OrtShapeInferContext* context) {
     if (shape.rank > 0) axes.Bind(op.inputs[i], "input", shape);
   }
   axes.CheckDivisors();
-  for (int i = 0; i < op.num_outputs; ++i) {
+  // Optional outputs are there where something gave their type.
+  const bool quantizes = dtypes[static_cast<int>(Variable::kQ)] != ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  for (int i = 0; i < op.num_outputs + (quantizes ? op.num_quantized_outputs : 0); ++i) {
     const DimList shape = axes.Resolve(op.outputs[i]);
     const ONNXTensorElementDataType type = dtypes[static_cast<int>(op.outputs[i].dtype)];
     if (shape.rank >= 0 && type != ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED) SetOutputShape(context, i, type, shape);

@@ -47,13 +47,13 @@ void Destroy(void* kernel) {
 }  // namespace
 
 OpClass::OpClass(const OrtApi& api, const OpDef& op, const bertfuse_kernel& kernel, const CallSettings& settings,
-                 int32_t dtype, int32_t index_dtype, int32_t weight_dtype, bool infer_shapes)
+                 int32_t dtype, int32_t index_dtype, int32_t weight_dtype, int32_t result_dtype, bool infer_shapes)
     : OrtCustomOp{},
       api_(api),
       op_(op),
       kernel_(kernel),
       settings_(settings),
-      dtypes_{dtype, index_dtype, BERTFUSE_INT32, weight_dtype, BERTFUSE_FLOAT32} {
+      dtypes_{dtype, index_dtype, BERTFUSE_INT32, weight_dtype, BERTFUSE_FLOAT32, result_dtype} {
   version = kApiVersion;
   OrtCustomOp::GetName = [](const OrtCustomOp* self) { return Self(self).op().name; };
   OrtCustomOp::GetExecutionProviderType = [](const OrtCustomOp* self) {
@@ -70,7 +70,7 @@ OpClass::OpClass(const OrtApi& api, const OpDef& op, const bertfuse_kernel& kern
   };
   OrtCustomOp::GetInputMemoryType = [](const OrtCustomOp*, size_t) { return OrtMemTypeDefault; };
   OrtCustomOp::GetOutputTypeCount = [](const OrtCustomOp* self) {
-    return static_cast<size_t>(Self(self).op().num_outputs);
+    return static_cast<size_t>(Self(self).op().num_outputs + Self(self).op().num_quantized_outputs);
   };
   OrtCustomOp::GetOutputType = [](const OrtCustomOp* self, size_t index) {
     return Self(self).TypeOf(Self(self).op().outputs[index]);

@@ -11,10 +11,10 @@ namespace bertfuse::ort {
 
 class OpClass : public OrtCustomOp {
  public:
-  // The dtypes are what the variables T, I and W stand for in this registration (C is int32 always, S float32): ONNX
+  // The dtypes are what the variables T, I, W and Q stand for in this registration (C is int32 always, S float32): ONNX
   // Runtime's custom ops have no type variables of their own; it picks the registration that fits a node.
   OpClass(const OrtApi& api, const OpDef& op, const bertfuse_kernel& kernel, const CallSettings& settings,
-          int32_t dtype, int32_t index_dtype, int32_t weight_dtype, bool infer_shapes);
+          int32_t dtype, int32_t index_dtype, int32_t weight_dtype, int32_t result_dtype, bool infer_shapes);
 
   const OrtApi& api() const { return api_; }
   const OpDef& op() const { return op_; }

@@ -118,7 +118,7 @@ OpKernel::OpKernel(const OrtApi& api, const OpDef& op, const bertfuse_kernel& ke
       settings_(settings),
       where_("node '" + NodeName(info) + "': "),
       attributes_(op, KernelInfoSource(info)) {
-  if (op.num_inputs > kMaxTensors || op.num_outputs > kMaxTensors) {
+  if (op.num_inputs > kMaxTensors || op.num_outputs + op.num_quantized_outputs > kMaxTensors) {
     Fail(BERTFUSE_RUNTIME_ERROR, "%s: more than %d tensors", op.name, kMaxTensors);
   }
   OrtMemoryInfo* memory = nullptr;
@@ -176,10 +176,14 @@ void OpKernel::Compute(OrtKernelContext* context) const {
     // Every input lies on the device that runs the kernel; the first one names it.
     if (i == 0) Check(Api().GetTensorMemoryInfo(value, &device_memory));
   }
-  InferOutputs(op_, inputs.data(), attributes_.data(), outputs.data());  // and checks the inputs
-  for (int i = 0; i < op_.num_outputs; ++i) {
+  const int num_outputs =
+      InferOutputs(op_, inputs.data(), attributes_.data(), outputs.data());  // and checks the inputs
+  for (int i = 0; i < num_outputs; ++i) {
     OrtValue* value = nullptr;
     Check(Api().KernelContext_GetOutput(context, i, outputs[i].shape, static_cast<size_t>(outputs[i].rank), &value));
+    if (value == nullptr) {
+      Fail(BERTFUSE_INVALID_ARGUMENT, "%s: output '%s' is missing", op_.name, op_.outputs[i].name);
+    }
     Check(Api().GetTensorMutableData(value, &outputs[i].data));
   }
 
@@ -187,7 +191,7 @@ void OpKernel::Compute(OrtKernelContext* context) const {
   call.struct_size = sizeof(call);
   call.num_inputs = op_.num_inputs;
   call.inputs = inputs.data();
-  call.num_outputs = op_.num_outputs;
+  call.num_outputs = num_outputs;
   call.outputs = outputs.data();
   call.num_attributes = op_.num_attributes;
   call.attributes = attributes_.data();

@@ -44,9 +44,12 @@ OrtCustomOpDomain* MakeDomain(const char* version, const CallSettings& settings)
         for (int32_t index_dtype : DtypesOf(Variable::kI)) {
           for (int32_t weight_dtype : DtypesOf(Variable::kW)) {
             if (IsFloat(weight_dtype) && weight_dtype != dtype) continue;
-            OpClass& made =
-                classes->emplace_back(Api(), op, *kernel, settings, dtype, index_dtype, weight_dtype, infer_shapes);
-            Check(Api().CustomOpDomain_Add(domain, &made));
+            for (int32_t result_dtype : DtypesOf(Variable::kQ)) {
+              OpClass& made = classes->emplace_back(Api(), op, *kernel, settings, dtype, index_dtype, weight_dtype,
+                                                    result_dtype, infer_shapes);
+              Check(Api().CustomOpDomain_Add(domain, &made));
+              if (!Uses(op, Variable::kQ)) break;
+            }
             if (!Uses(op, Variable::kW)) break;
           }
           if (!Uses(op, Variable::kI)) break;

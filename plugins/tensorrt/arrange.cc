@@ -55,7 +55,7 @@ bool IsComplete(const OpDef& op, Present present) {
     const TensorDef& tensor = op.inputs[i];
     if (!Has(present, i) && !tensor.optional) return false;
     // TensorRT's plugins have no kernel for quantised forms yet, and ranks alone do not tell their scales from a bias.
-    if (Has(present, i) && tensor.scales >= 0) return false;
+    if (Has(present, i) && tensor.quantized) return false;
     if (Has(present, i) && tensor.needs >= 0 && !Has(present, tensor.needs)) return false;
   }
   return true;

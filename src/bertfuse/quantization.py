@@ -14,7 +14,7 @@ import numpy as np
 from bertfuse.errors import BertfuseError, FusionError
 from bertfuse.files import check_target
 from bertfuse.graph_rewrite import fuse_file, quantization
-from bertfuse.graph_rewrite.dialect.quantized import LARGEST, NUMPY, quantized_rows
+from bertfuse.graph_rewrite.dialect.quantized import FLOAT8, LARGEST, NUMPY, quantized_rows
 from bertfuse.graph_rewrite.io import open_model, write
 from bertfuse.graph_rewrite.quantization import Layer, LayerScales
 from bertfuse.graph_rewrite.spec import DOMAIN
@@ -29,6 +29,12 @@ ACTIVATIONS = ("token", "tensor")
 # real weights, 500 sentences, least cosine to float32: 0.9905 without, 0.9951, 0.9970 and 0.9964 with 0.3, 0.5 and 0.7.
 SMOOTHING = 0.5
 _BATCH = 16
+# Whether half-precision models write results in 8 bits (quantize()'s `results`) unless told otherwise: not before a GPU
+# has shown that it is faster.
+WRITES_RESULTS = False
+# 8-bit floats keep as many digits of small numbers as of large ones: what a text has beyond the calibration data's
+# largest number is not cut off.
+_HEADROOM = 2.0
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,7 @@ def quantize(
     keep: Collection[str] = (),
     min_cosine: float | None = None,
     residual: bool = False,
+    results: bool | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Quantized:
     """Writes the model at `source` (a file, or the folder that holds it) with 8-bit weights to the file `target`.
@@ -100,6 +107,9 @@ def quantize(
         min_cosine: keeps the layers with the largest errors in float, as few as that takes for this least cosine
             between the two models' answers.
         residual: rounds residuals to int8, too, and gives each weight one scale: FasterTransformer's int8 mode 2.
+        results: whether ops write in 8 bits what the next product reads, on GPUs in place of a kernel between them.
+            Numbers are the same, but those of FusedGemmGelu, whose 8-bit floats have one scale for the tensor then.
+            None: as WRITES_RESULTS says of half-precision models, else not.
 
     Raises BertfuseError: a model, data or options that cannot be used, or a cosine that no quantised layer allows.
     """
@@ -117,7 +127,9 @@ def quantize(
             raise BertfuseError(f"{source}: {error}") from error
         kept = _kept(layers, keep)
         learn, test = _feeds(calibration, source, fused)
-        trial = _Trial(fused, skeleton, weights, layers, Path(scratch), to, residual)
+        if results is None:
+            results = WRITES_RESULTS and quantization.is_half(skeleton)
+        trial = _Trial(fused, skeleton, weights, layers, Path(scratch), to, residual, results)
         if learn:
             say(f"Calibrating with {sum(len(next(iter(feed.values()))) for feed in learn)} texts")
             names = [layer.x for layer in layers] + [layer.residual for layer in layers if residual]
@@ -256,6 +268,7 @@ class _Trial:
     scratch: Path
     to: str = "int8"
     residual: bool = False
+    results: bool = False
     inputs: dict[str, LayerInput] = field(default_factory=dict)
     scales: dict[str, LayerScales] = field(default_factory=dict)
 
@@ -266,15 +279,17 @@ class _Trial:
         given = self.inputs.get(layer.x)
         smooth = None if given is None else _smoothing(given.magnitudes, np.abs(weight).max(axis=0))
         x_scale = None
+        largest = 0.0 if given is None else float((given.magnitudes * smooth).max())
         if given is not None and activations == "tensor":
-            largest = float((given.magnitudes * smooth).max())
             if not largest:
                 raise BertfuseError(
                     f"{self.fused}: layer '{layer.name}': its input is 0 for all calibration data, from which no scale "
                     "follows; give other texts"
                 )
             x_scale = largest / LARGEST[data_type]
-        self.scales[layer.name] = LayerScales(smooth, x_scale, self.residual, self._residual_scale(layer))
+        floats = data_type == FLOAT8 and largest > 0
+        written = _HEADROOM * largest / LARGEST[FLOAT8] if floats else None
+        self.scales[layer.name] = LayerScales(smooth, x_scale, self.residual, self._residual_scale(layer), written)
         smoothed = weight if smooth is None else weight / smooth[None, :]
         by_row = quantization.row_scales(smoothed, data_type, layer.parts if self.residual else 0)
         restored = quantization.rounded(smoothed, by_row, data_type).astype(np.float32) * by_row[:, None]
@@ -294,7 +309,7 @@ class _Trial:
 
     def model(self, chosen: Collection[str]) -> tuple[Any, dict[str, Any]]:
         scales = {name: self.scales[name] for name in chosen}
-        return quantization.quantize(self.skeleton, self.weights, self.layers, scales, self.to)
+        return quantization.quantize(self.skeleton, self.weights, self.layers, scales, self.to, self.results)
 
     def search(
         self,

@@ -5,11 +5,17 @@
 Each tactic is measured through the library (bertfuse_tune: CUDA graphs, tensors that are not in the cache). A line has
 PyTorch's product alone (bare), the best tactic of our kernels and of cuBLASLt, their ratio (above 1: cuBLASLt is
 faster), and what is chosen without a tuning file. With OUT set to a folder the rows go to bench_products.json there.
+
+--cutlass LIBRARY adds the fastest CUTLASS kernel for mma.sync of float16 products: a library with `int count()` and
+`int product(which, x, weight, y, m, n, k, stream)`, which returns 0 where that kernel takes the product. It has no
+epilogue, and is captured in one graph over tensors that are not in the cache, as ours are. For the tiles of mma the
+library measured is to have code of 8.0 alone (BERTFUSE_CUDA_ARCHITECTURES=80-virtual): beside wgmma one is listed.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 from pathlib import Path
@@ -42,6 +48,22 @@ def bare(m: int, n: int, k: int, dtype: torch.dtype) -> float:
     count = copies(size * m * k, size * n * k, size * m * n)
     sets = [(*gemm_inputs(m, n, k, dtype)[:2], torch.empty(m, n, dtype=dtype, device="cuda")) for _ in range(count)]
     return graph_us([lambda s=s: torch.mm(s[0], s[1].t(), out=s[2]) for s in sets])
+
+
+def cutlass(library: ctypes.CDLL, m: int, n: int, k: int) -> tuple[float, int] | None:
+    """Microseconds of the fastest of the library's kernels, and which one it is."""
+    count = copies(2 * m * k, 2 * n * k, 2 * m * n)
+    sets = [(*gemm_inputs(m, n, k, torch.float16)[:2], torch.empty(m, n, dtype=torch.float16, device="cuda"))
+            for _ in range(count)]  # fmt: skip
+
+    def run(which: int, tensors: tuple[torch.Tensor, ...]) -> int:
+        pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        return int(library.product(which, *pointers, m, n, k, stream))
+
+    takes = [which for which in range(library.count()) if run(which, sets[0]) == 0]
+    torch.cuda.synchronize()
+    return min(((graph_us([lambda s=s, w=w: run(w, s) for s in sets]), w) for w in takes), default=None)
 
 
 def measure(op: str, m: int, n: int, k: int, dtype: str, milliseconds: float, packed: float) -> dict[str, object]:
@@ -88,9 +110,10 @@ def line(row: dict[str, object]) -> str:
 
     both = isinstance(row.get("ours"), float) and isinstance(row.get("cublaslt"), float)
     ratio = f"{row['ours'] / row['cublaslt']:6.2f}" if both else "     -"  # type: ignore[operator]
+    beside = f"  cutlass {us('cutlass')}" if "cutlass" in row else ""
     return (
         f"{row['op']:22s} {row['dtype']:8s} {row['m']:6d} {row['n']:5d} {row['k']:5d}  bare {us('bare')}"
-        f"  ours {us('ours')}  cublaslt {us('cublaslt')}  ratio {ratio}"
+        f"{beside}  ours {us('ours')}  cublaslt {us('cublaslt')}  ratio {ratio}"
         f"  chosen {us('chosen_us')} {row.get('chosen')}  | {row.get('ours_tactic')} | {row.get('cublaslt_tactic')}"
     )
 
@@ -104,7 +127,9 @@ def main() -> None:
     parser.add_argument(
         "--packed", type=float, default=1.0, help="share of the rows that is real; below 1: packed rows"
     )
+    parser.add_argument("--cutlass", metavar="LIBRARY", help="with CUTLASS's kernels, for float16")
     options = parser.parse_args()
+    yardstick = ctypes.CDLL(os.path.abspath(options.cutlass)) if options.cutlass else None
     native.load_cublaslt()
     gpu = next(native.gpus(library_file()))
     print(f"{gpu.identity.decode()}; {gpu.backends.decode()}; torch {torch.__version__}", flush=True)
@@ -114,12 +139,24 @@ def main() -> None:
             for m in map(int, options.rows.split(",")):
                 for op, n, k in products(hidden):
                     rows.append(measure(op, m, n, k, dtype, options.milliseconds, options.packed))
+                    fastest = cutlass(yardstick, m, n, k) if yardstick is not None and dtype == "float16" else None
+                    if fastest is not None:
+                        rows[-1]["cutlass"], rows[-1]["cutlass_kernel"] = fastest
                     print(line(rows[-1]), flush=True)
                     if "OUT" in os.environ:
                         Path(os.environ["OUT"], "bench_products.json").write_text(json.dumps(rows, indent=1))
     slower = [row for row in rows if isinstance(row.get("chosen_us"), float) and row["chosen_us"] > 1.05 * min(
         value for name in ("ours", "cublaslt") if isinstance(value := row.get(name), float)
     )]  # fmt: skip
+    for m in dict.fromkeys(row["m"] for row in rows):
+        for has_norm in (False, True):
+            of = [row for row in rows if row["m"] == m and ("LayerNorm" in str(row["op"])) == has_norm]
+            for name in ("ours", "chosen_us"):
+                both = [(row[name], row["cutlass"]) for row in of if "cutlass" in row and row.get(name)]
+                if both:
+                    ratio = sum(ours for ours, _ in both) / sum(theirs for _, theirs in both)  # type: ignore[misc]
+                    what = "with LayerNorm" if has_norm else "without LayerNorm"
+                    print(f"{m} rows, {len(both)} products {what}: {name} takes {ratio:.3f} of CUTLASS's time")
     print(f"{len(rows)} products; of {len(slower)} the choice is more than 5% slower than the best tactic")
 
 

@@ -44,6 +44,7 @@ def fused_attention(qkv, bias, mask, num_heads, scale):
 def fused_attention_variant(
     qkv, bias, mask, cos, sin, q_gamma, k_gamma, distance_bias,
     num_heads, kv_num_heads, scale, pairs, epsilon, window_left, window_right, bias_left,
+    positions=None, positions_left=0, hidden_queries="as_others",
 ):  # fmt: skip
     batch, sequence = qkv.shape[:2]
     x = _wide(qkv) if bias is None else _wide(qkv) + _wide(bias)
@@ -54,9 +55,14 @@ def fused_attention_variant(
     if cos is not None:
         q, k = (_turned(t, torch.complex(_wide(cos), _wide(sin)), pairs) for t in (q, k))
     shared = torch.arange(num_heads, device=qkv.device) // (num_heads // kv_num_heads)
-    score = torch.einsum("hbqd,hbkd->hbqk", q, k[shared]) * scale
+    score = torch.einsum("hbqd,hbkd->hbqk", q, k[shared])
     places = torch.arange(sequence, device=qkv.device)
     distance = places - places[:, None]
+    if positions is not None:
+        rows = (distance + positions_left).clamp(0, positions.shape[2] - 1)
+        of_q, of_k = (x @ _wide(table)[:, None].mT for x, table in zip((q, k[shared]), positions, strict=True))
+        score = score + of_q.gather(-1, rows.expand_as(score)) + of_k.gather(-1, rows.T.expand_as(score)).mT
+    score = score * scale
     if distance_bias is not None:
         columns = (distance + bias_left).clamp(0, distance_bias.shape[2] - 1)
         score = score + _wide(distance_bias)[0, :, None].expand(-1, batch, -1)[:, :, columns]
@@ -64,6 +70,7 @@ def fused_attention_variant(
     seen &= distance >= -window_left if window_left >= 0 else True
     seen &= distance <= window_right if window_right >= 0 else True
     seen &= True if mask is None else (mask != 0)[:, None]
+    seen &= (mask != 0)[:, :, None] if mask is not None and hidden_queries == "alike" else True
     alike = ~seen.any(-1, keepdim=True)
     score = torch.where(alike, 0.0, score.masked_fill(~(seen | alike), -torch.inf))
     return torch.einsum("hbqk,hbkd->bqhd", torch.softmax(score, -1), v[shared]).flatten(2)

@@ -108,7 +108,7 @@ def work(ops, dtypes, narrow, packed):
         every_tactic("FusedAttentionVariant", inputs, shape, dtype, [*attributes, 0])
         lengths = [0, sequence, *[sequence // 2] * (batch - 1)]
         cu_seqlens = torch.tensor(lengths, dtype=torch.int32).cumsum(0, dtype=torch.int32).cuda()
-        every_tactic("FusedAttentionVariant", [*inputs[:2], *[None] * 6, cu_seqlens], shape, dtype, [*attributes, 0])
+        every_tactic("FusedAttentionVariant", [*inputs[:2], *[None] * 7, cu_seqlens], shape, dtype, [*attributes, 0])
         inputs[3:7] = [*turns(sequence, size // 4, dtype), *(randn(size, dtype=dtype) for _ in range(2))]
         inputs[7] = randn(1, heads, 2 * sequence - 1, dtype=dtype)
         every_tactic("FusedAttentionVariant", inputs, shape, dtype, [*attributes, sequence - 1])

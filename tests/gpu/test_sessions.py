@@ -53,14 +53,16 @@ LARGE = {
     "FusedAttention": Shape("large", {"B": 8, "S": 128, "H": 768}, (), {"num_heads": 12, "scale": 0.125}),
     "FusedAttentionVariant": Shape(
         "large",
-        {"B": 8, "S": 128, "D": 64, "R": 32, "J": 1, "G": 12, "L": 64},
+        {"B": 8, "S": 128, "C": 128, "D": 64, "R": 32, "J": 1, "G": 12, "L": 64, "P": 2, "M": 64},
         (),
         {"num_heads": 12, "kv_num_heads": 12, "scale": 0.125, "window_left": 40, "window_right": 40, "bias_left": 32},
     ),
+    "FusedGatedGemm": Shape("large", {"K": 768, "N": 3072}, (8, 128)),
     "FusedGemm": Shape("large", {"K": 768, "N": 2304}, (8, 128)),
     "FusedGemmGelu": Shape("large", {"K": 768, "N": 3072}, (8, 128)),
     "FusedGemmGeluLayerNorm": Shape("large", {"K": 768, "N": 768}, (4, 128)),
     "FusedGemmLayerNorm": Shape("large", {"K": 3072, "N": 768}, (1, 128)),
+    "FusedGemmResidualNorm": Shape("large", {"K": 3072, "N": 768}, (1, 128)),
 }
 
 

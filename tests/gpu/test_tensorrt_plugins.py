@@ -90,7 +90,7 @@ class Layer:
         self.op, self.spec, self.sizes = op, OPS[op], sizes
         self.dtypes = {"T": dtype, "W": dtype, "I": index, "C": torch.int32}
         self.present = [
-            t for t in self.spec.inputs if t.name not in absent and not t.scales and (packed or not t.packed)
+            t for t in self.spec.inputs if t.name not in absent and not t.of_quantized_form and (packed or not t.packed)
         ]
         known = {
             "num_heads": sizes.heads,
@@ -107,6 +107,8 @@ class Layer:
     def shape(self, tensor, batch: int, sequence: int) -> tuple[int, ...]:
         head = self.sizes["H"] // self.sizes.heads
         free = {"B": batch, "S": sequence, "C": sequence, "D": head, "R": head // 2, "J": 1, "G": self.sizes.heads}
+        if self.op == "FusedAttentionVariant":
+            free |= {"P": 2, "M": 64}  # vectors by distance: for Q and for K
         shape = (batch, sequence) if tensor.leading else ()
         for axis in tensor.trailing:
             size = self.attributes[axis.symbol] if axis.is_attribute else free.get(axis.symbol, self.sizes[axis.symbol])

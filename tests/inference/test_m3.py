@@ -11,7 +11,7 @@ import transformers
 
 import bertfuse
 from bertfuse.errors import BertfuseError
-from bertfuse.inference.multi_vector_encoder import maxsim
+from bertfuse.inference.maxsim import maxsim
 from bertfuse.optimization import optimize
 from tests.checkpoints import texts, tokenizer
 from tests.sentence_modules import pooling, sentence_folder

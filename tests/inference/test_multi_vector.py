@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 import bertfuse
 from bertfuse.errors import BertfuseError
-from bertfuse.inference.multi_vector_encoder import maxsim
+from bertfuse.inference.maxsim import maxsim
 from bertfuse.optimization import optimize
 from tests.checkpoints import save, texts, tokenizer
 from tests.commands import invoke, said
@@ -116,6 +116,11 @@ def test_vectors(padding: str, attend: bool, pylate: bool, seed: int, tmp_path: 
     assert reranker.predict((given[0], given[1])) == pytest.approx(scores[0, 1], abs=1e-4)
     best = reranker.rank(given[0], given, top_k=3, return_documents=True)
     np.testing.assert_allclose([row["score"] for row in best], np.sort(scores[0])[::-1][:3], rtol=1e-4, atol=1e-4)
+    assert isinstance(reranker, bertfuse.Reranker) and isinstance(reranker, bertfuse.MultiVectorEncoder)
+    for name in ("device", "task", "max_seq_length", "dimension", "outputs", "max_batch_tokens", "on_gpu"):
+        assert getattr(reranker, name) == getattr(encoder, name)
+    reranker.activation_fn = np.negative
+    np.testing.assert_allclose(reranker.predict([(given[0], text) for text in given]), -scores[0], rtol=1e-4, atol=1e-4)
     bits = encoder.encode_document(given, precision="ubinary")
     for packed, vectors in zip(bits, documents, strict=True):
         differ = np.unpackbits(packed, axis=1) != (vectors > 0)

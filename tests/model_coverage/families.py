@@ -52,6 +52,7 @@ class Family:
     base: dict[str, Any] | None = None  # in place of what most configurations have in common
     checkpoint: Callable[[], Path] | None = None  # real weights in place of a configuration
     layers: int = LAYERS
+    cls: str = ""  # of transformers, where the task's automatic class does not take the configuration
     windowed: bool = False  # a token of padding may see no key: exporters differ in what it then is
 
     def build(self, task: str) -> Any:
@@ -62,12 +63,20 @@ class Family:
         values = (_COMMON if self.base is None else self.base) | self.changes
         labels = 2 if task == "question-answering" else values.get("num_labels", 3)
         config = getattr(transformers, self.config)(**(values | {"num_labels": labels}))
-        model = getattr(transformers, TASKS[task].auto_class).from_config(config).eval()
+        if self.cls:
+            model = getattr(transformers, self.cls)(config).eval()
+        else:
+            model = getattr(transformers, TASKS[task].auto_class).from_config(config).eval()
         with torch.no_grad():  # biases start at 0 and LayerNorms at the identity: a lost one would go unseen
             for parameter in model.parameters():
                 if parameter.ndim == 1:
                     parameter.add_(0.1 * torch.randn_like(parameter))
         return self.wrap(model).eval() if self.wrap else model
+
+    @property
+    def sees(self) -> bool:
+        """Whether its input is an image."""
+        return self.base is _IMAGES
 
     def promise(self, task: str) -> dict[str, int]:
         """What the architecture itself promises, by op."""
@@ -89,6 +98,10 @@ def _sentence(name: str, config: str, *, pooling: str, **changes: Any) -> Family
     )
 
 
+def _vision(name: str, config: str) -> Family:
+    return Family(name, config, {}, ("feature-extraction",), base=_IMAGES)
+
+
 _DISTILBERT = {
     "vocab_size": VOCABULARY,
     "dim": HIDDEN,
@@ -108,9 +121,15 @@ _FUNNEL = {
     "d_inner": 64,
     "architectures": ["FunnelModel"],
 }
+_GROUPED = {"head_dim": 16, "num_key_value_heads": 2}
+_GEMMA = {
+    "head_dim": 16, "num_key_value_heads": 1, "query_pre_attn_scalar": 16, "sliding_window": 8,
+    "use_bidirectional_attention": True, "layer_types": ["sliding_attention", "full_attention"],
+}  # fmt: skip
+_ESM = {"position_embedding_type": "rotary", "token_dropout": False, "mask_token_id": 4}
 _RELATIVE = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "type_vocab_size": 0}
-_VIT = {k: v for k, v in _COMMON.items() if k not in ("vocab_size", "max_position_embeddings", "num_labels")}
-_VIT |= {"image_size": 16, "patch_size": 4, "num_channels": 3}
+_IMAGES = {k: v for k, v in _COMMON.items() if k not in ("vocab_size", "max_position_embeddings", "num_labels")}
+_IMAGES |= {"image_size": 16, "patch_size": 4, "num_channels": 3}
 
 FAMILIES: dict[str, Family] = {
     family.name: family
@@ -156,22 +175,15 @@ FAMILIES: dict[str, Family] = {
             {"embedding_size": 16, "intra_bottleneck_size": 16, "num_feedforward_networks": 2},
         ),
         Family("funnel", "FunnelConfig", {}, base=_FUNNEL),
-        Family("vit", "ViTConfig", {}, ("feature-extraction",), base=_VIT),
-    )
-}  # fmt: skip
-
-_GROUPED = {"head_dim": 16, "num_key_value_heads": 2}
-_GEMMA = {
-    "head_dim": 16, "num_key_value_heads": 1, "query_pre_attn_scalar": 16, "sliding_window": 8,
-    "use_bidirectional_attention": True, "layer_types": ["sliding_attention", "full_attention"],
-}  # fmt: skip
-_ESM = {"position_embedding_type": "rotary", "token_dropout": False, "mask_token_id": 4}
-# Not in the tables of docs/coverage.md: no op with kernels takes anything of them but single products.
-BEYOND: dict[str, Family] = {
-    family.name: family
-    for family in (
-        Family("esm", "EsmConfig", _ESM, ("feature-extraction",)),
+        Family("esm", "EsmConfig", _ESM),
         Family("qwen3", "Qwen3Config", _GROUPED, ("feature-extraction",)),
-        Family("gemma3", "Gemma3TextConfig", _GEMMA, ("feature-extraction",)),
+        Family("gemma3", "Gemma3TextConfig", _GEMMA, ("feature-extraction",), windowed=True),
+        _vision("vit", "ViTConfig"),
+        _vision("deit", "DeiTConfig"),
+        _vision("dinov2", "Dinov2Config"),
+        _vision("siglip, images", "SiglipVisionConfig"),
+        Family("siglip, texts", "SiglipTextConfig", {}, ("feature-extraction",), cls="SiglipTextModel"),
+        _vision("clip, images", "CLIPVisionConfig"),
+        Family("clip, texts", "CLIPTextConfig", {}, ("feature-extraction",)),
     )
-}
+}  # fmt: skip

@@ -20,7 +20,7 @@ from bertfuse.export.exporters import OPSETS
 from bertfuse.export.quiet import quiet
 from bertfuse.export.tasks import AUTO
 
-from .families import BEYOND, FAMILIES, Family
+from .families import FAMILIES, Family
 
 EXPORTERS, ATTENTIONS = ("dynamo", "torchscript"), ("sdpa", "eager")
 _INPUT_TYPES = {"int32": torch.int32, "int64": torch.int64, "bool": torch.bool, "float32": torch.float32}
@@ -71,8 +71,8 @@ def make(recipe: Recipe, folder: Path) -> tuple[Path, Path]:
 
 
 def _export(recipe: Recipe, home: Path) -> None:
-    family = (FAMILIES | BEYOND)[recipe.family]
-    if recipe.inputs or recipe.family == "vit":
+    family = FAMILIES[recipe.family]
+    if recipe.inputs or family.sees:
         _export_by_hand(family, recipe, home / "model.onnx")
         return
     made = export_model(
@@ -93,7 +93,7 @@ def _export_by_hand(family: Family, recipe: Recipe, path: Path) -> None:
     model = family.build(recipe.task)
     model.set_attn_implementation(recipe.attention)
     names, tensors = zip(*(_example(spec) for spec in recipe.inputs or ("pixel_values",)), strict=True)
-    axes = {0: "batch"} if family.name == "vit" else {0: "batch", 1: "sequence"}
+    axes = {0: "batch"} if family.sees else {0: "batch", 1: "sequence"}
 
     class Positional(torch.nn.Module):
         def __init__(self) -> None:

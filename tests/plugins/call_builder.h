@@ -63,6 +63,7 @@ class CallBuilder {
 
   // Infers and allocates the outputs (NaN), checks the call. Throws Error.
   bertfuse_call Build() {
+    outputs_.resize(NumOutputs(op, inputs_.data()));
     InferOutputs(op, inputs_.data(), attributes_.data(), outputs_.data());
     for (bertfuse_tensor& output : outputs_) {
       auto& bytes = storage_.emplace_back(static_cast<size_t>(NumElements(output)) * DtypeSize(output.dtype) + 1);

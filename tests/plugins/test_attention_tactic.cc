@@ -73,7 +73,7 @@ TEST(AttentionTactic, PackedSequencesHaveAllTiles) {
         problem.packed = true;
         std::set<std::string> names;
         for (const AttentionTactic& tactic : AttentionTactics(problem)) names.insert(Describe(tactic));
-        EXPECT_EQ(names.size(), head_size == 128 ? 5u : 8u);
+        EXPECT_EQ(names.size(), head_size == 128 ? 5u : head_size == 64 ? 10u : 8u);
         EXPECT_EQ(names.count(Describe(ChooseAttentionTactic(problem))), 1u) << batch << " " << mean;
       }
     }
@@ -106,7 +106,10 @@ TEST(AttentionTactic, DeterministicRowsAreComputedAlike) {
           problem.packed = packed, problem.deterministic_rows = true;
           const AttentionTactic tactic = ChooseAttentionTactic(problem);
           EXPECT_TRUE(IsDeterministicByRow(problem, tactic));
-          EXPECT_EQ(IsDeterministicByRow(problem, {Backend::kMma}), !packed);
+          const int keys = head_size == 128 ? 32 : 64;
+          EXPECT_EQ(IsDeterministicByRow(problem, {Backend::kMma, {64, keys, 1}}), !packed);
+          EXPECT_EQ(IsDeterministicByRow(problem, {Backend::kMma, {128, keys, 1}}), !packed);
+          EXPECT_FALSE(IsDeterministicByRow(problem, {Backend::kMma, {128, 128, 1}}));
           EXPECT_FALSE(IsDeterministicByRow(problem, {Backend::kSm90, {128, 128, 1}}));
           EXPECT_FALSE(IsDeterministicByRow(problem, {Backend::kSm90, {64, 128, 1}}));
           EXPECT_EQ(tactic.backend, packed ? Backend::kSm90 : Backend::kMma);
@@ -139,6 +142,34 @@ TEST(AttentionTactic, WithoutWgmma) {
   EXPECT_EQ(chosen(32, 384, 128, kA100), "mma 128x32");
   EXPECT_EQ(chosen(32, 384, 80, kA100), "mma 64x64");
   EXPECT_EQ(chosen(32, 384, 256, kA100), "mma 64x32");
+}
+
+// With 128 keys a tile for head size 64, which no variant takes.
+TEST(AttentionTactic, MoreKeys) {
+  AttentionProblem problem = {16, 512, 12, 64, {Backend::kMma, Backend::kSimt}, 84};
+  for (bool variant : {false, true}) {
+    problem.variant = variant;
+    std::set<std::string> names;
+    for (const AttentionTactic& tactic : AttentionTactics(problem)) names.insert(Describe(tactic));
+    EXPECT_EQ(names.count("mma 64x128"), variant ? 0u : 1u);
+    EXPECT_EQ(names.count("mma 128x128"), variant ? 0u : 1u);
+    EXPECT_EQ(names.count("mma 128x64"), 1u);
+  }
+}
+
+// What was tuned for sizes may be of a layer without a variant.
+TEST(AttentionTactic, VariantsDoNotHaveAll) {
+  AttentionProblem problem = {16, 512, 12, 64, {Backend::kMma, Backend::kSimt}, 84};
+  const AttentionTactic narrow = {Backend::kMma, {64, 64, 1}}, wide = {Backend::kMma, {128, 64, 1}};
+  const AttentionTactic more_keys = {Backend::kMma, {128, 128, 1}};
+  for (const AttentionTactic& tactic : {narrow, wide, more_keys}) EXPECT_TRUE(HasTactic(problem, tactic));
+  problem.variant = true;
+  EXPECT_TRUE(HasTactic(problem, wide));
+  EXPECT_FALSE(HasTactic(problem, more_keys));
+  problem.positions = true;
+  EXPECT_TRUE(HasTactic(problem, narrow));
+  EXPECT_FALSE(HasTactic(problem, wide));
+  EXPECT_FALSE(HasTactic(problem, {Backend::kSm90, kernels::attention_sm90::kLong}));
 }
 
 // float32's tiles take twice the shared memory.

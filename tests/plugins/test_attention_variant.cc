@@ -17,8 +17,8 @@ using Op = FusedAttentionVariant;
 
 struct Variant {
   int64_t batch = 1, sequence = 5, kv_heads = 1, shared = 2, head_size = 8, rotated = 2, bias_heads = 0, columns = 3;
-  int64_t left = -1, right = -1, bias_left = 1;
-  bool neighbours = false, has_bias = true, masked = true, norm = false;
+  int64_t left = -1, right = -1, bias_left = 1, rows = 0, positions_left = 1;  // 0 rows: no vectors by distance
+  bool neighbours = false, has_bias = true, masked = true, norm = false, alike = false;
 
   int64_t heads() const { return kv_heads * shared; }
   int64_t width() const { return (heads() + 2 * kv_heads) * head_size; }
@@ -38,6 +38,8 @@ Variant Draw(std::mt19937& random) {
   if (between(0, 1) == 1) v.bias_heads = between(0, 1) == 1 ? 1 : v.heads();
   v.columns = between(1, 2 * v.sequence);
   v.bias_left = between(0, 5) == 0 ? INT64_MAX : between(0, v.columns);
+  if (between(0, 1) == 1) v.rows = between(1, 2 * v.sequence);
+  v.positions_left = between(0, 5) == 0 ? INT64_MAX : between(0, v.rows), v.alike = between(0, 2) == 0;
   return v;
 }
 
@@ -55,6 +57,7 @@ CallBuilder Call(const Variant& v, std::mt19937& random) {
   if (v.rotated > 0) fill("cos", {v.sequence, v.rotated}), fill("sin", {v.sequence, v.rotated});
   if (v.norm) fill("q_gamma", {v.head_size}), fill("k_gamma", {v.head_size});
   if (v.bias_heads > 0) fill("distance_bias", {1, v.bias_heads, v.columns});
+  if (v.rows > 0) fill("positions", {2, v.heads(), v.rows, v.head_size});
   if (v.masked) {
     call.In("mask", {v.batch, v.sequence}, BERTFUSE_INT64);
     int64_t* const mask = call.data<int64_t>("mask");
@@ -67,6 +70,7 @@ CallBuilder Call(const Variant& v, std::mt19937& random) {
   }
   call.Int("num_heads", v.heads()).Int("kv_num_heads", v.kv_heads).Float("scale", 0.4f).Float("epsilon", 1e-3f);
   call.Int("window_left", v.left).Int("window_right", v.right).Int("bias_left", v.bias_left);
+  call.Int("positions_left", v.positions_left).String("hidden_queries", v.alike ? "alike" : "as_others");
   call.String("pairs", v.neighbours ? "neighbours" : "halves");
   return call;
 }
@@ -97,7 +101,21 @@ std::vector<double> Head(CallBuilder& call, const Variant& v, int64_t token, int
 
 bool Sees(CallBuilder& call, const Variant& v, int64_t sequence, int64_t query, int64_t key) {
   if ((v.left >= 0 && query - key > v.left) || (v.right >= 0 && key - query > v.right)) return false;
-  return !v.masked || call.data<int64_t>("mask")[sequence * v.sequence + key] != 0;
+  if (!v.masked) return true;
+  const int64_t* const mask = call.data<int64_t>("mask") + sequence * v.sequence;
+  return mask[key] != 0 && (!v.alike || mask[query] != 0);
+}
+
+// What vectors of that distance add to the product of a query and a key.
+double ByPosition(CallBuilder& call, const Variant& v, int64_t head, int64_t distance, const std::vector<double>& q,
+                  const std::vector<double>& k) {
+  if (v.rows == 0) return 0;
+  const int64_t row = std::clamp<int64_t>(distance + std::min(v.positions_left, int64_t{1} << 40), 0, v.rows - 1);
+  const float* const for_q = call.data<float>("positions") + (head * v.rows + row) * v.head_size;
+  const float* const for_k = for_q + v.heads() * v.rows * v.head_size;
+  double sum = 0;
+  for (int64_t i = 0; i < v.head_size; ++i) sum += q[i] * for_q[i] + k[i] * for_k[i];
+  return sum;
 }
 
 double WorstError(CallBuilder& call, const Variant& v, const float* y) {
@@ -115,7 +133,7 @@ double WorstError(CallBuilder& call, const Variant& v, const float* y) {
       std::vector<double> score(v.sequence, -INFINITY), result(v.head_size);
       for (int64_t key = 0; key < v.sequence; ++key) {
         if (!Sees(call, v, sequence, query, key)) continue;
-        score[key] = 0;
+        score[key] = 0.4f * ByPosition(call, v, head, key - query, q, keys[key]);
         for (int64_t i = 0; i < v.head_size; ++i) score[key] += q[i] * keys[key][i] * 0.4f;
         if (v.bias_heads == 0) continue;
         const int64_t left = std::min(v.bias_left, int64_t{1} << 40);

@@ -48,14 +48,44 @@ TEST(GemmMmaTactic, BlocksFitTheMultiprocessor) {
     for (const GemmTactic& tactic : tactics) {
       const kernels::GemmBlock& block = tactic.tile.block;
       const int vectors = problem.x_bytes == 1 ? 2 : 1;  // bias, scales
-      const int bytes = block.stages * (block.m + block.n) * 64 + vectors * block.n * 4;
+      const int row_bytes = block.long_stages ? 128 : 64;
+      const int bytes = block.stages * (block.m + block.n) * row_bytes + vectors * block.n * 4;
       EXPECT_LE(bytes, problem.device->shared_bytes) << Describe(tactic);
       EXPECT_LE(block.per_multiprocessor * (bytes + 1024), problem.device->shared_bytes + 1024) << Describe(tactic);
       EXPECT_GE(block.stages, 3) << Describe(tactic);
-      const int64_t stages = kernels::CeilDiv(problem.k * problem.x_bytes, 64);
+      const int64_t stages = kernels::CeilDiv(problem.k * problem.x_bytes, row_bytes);
       EXPECT_LT((tactic.tile.splits - 1) * kernels::CeilDiv(stages, tactic.tile.splits), stages) << Describe(tactic);
       EXPECT_EQ(kMmaCandidates.facts(problem, tactic).shared_bytes, bytes);
     }
+  });
+}
+
+// Of 16-bit types, as shared memory allows; chosen where measurements say so.
+TEST(GemmMmaTactic, LongStages) {
+  // Tile, stages, blocks of a multiprocessor.
+  const std::vector<std::string> of_164_kb = {"mma 256x128 long stages: 3, 1", "mma 128x128 long stages: 4, 1",
+                                              "mma 128x64 long stages: 3, 2"};
+  const std::vector<std::string> of_99_kb = {"mma 128x128 long stages: 3, 1", "mma 128x64 long stages: 4, 1"};
+  const std::vector<std::string> of_227_kb = {"mma 256x128 long stages: 4, 1", "mma 128x128 long stages: 3, 2",
+                                              "mma 128x64 long stages: 3, 3"};
+  for (const Gpu& gpu : kGpus) {
+    SCOPED_TRACE(gpu.name);
+    std::vector<std::string> found;
+    const GemmProblem problem = On(gpu, Bert(4096, 2304, 768, false));
+    for (const GemmTactic& tactic : GemmTactics(problem)) {
+      const kernels::GemmBlock& block = tactic.tile.block;
+      if (!block.long_stages) continue;
+      EXPECT_TRUE(FindGemmTactic(problem, Describe(tactic)).has_value()) << Describe(tactic);
+      found.push_back(Describe(tactic) + ": " + std::to_string(block.stages) + ", " +
+                      std::to_string(block.per_multiprocessor));
+    }
+    const int kb = gpu.device.shared_bytes >> 10;
+    EXPECT_EQ(found, kb == 163 ? of_164_kb : kb == 227 ? of_227_kb : of_99_kb);
+  }
+  ForRandomProblemsOnGpus([](const GemmProblem& problem) {
+    EXPECT_FALSE(ChooseGemmTactic(problem).tactic.tile.block.long_stages);
+    if (problem.x_bytes == 2) return;
+    for (const GemmTactic& tactic : GemmTactics(problem)) EXPECT_FALSE(tactic.tile.block.long_stages);
   });
 }
 

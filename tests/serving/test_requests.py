@@ -11,12 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertfuse.serving.checks import Limits, RequestError, check_lengths, read_json
+from bertfuse.serving.late import task_of
 from bertfuse.serving.requests import (
     classify_request,
     decode_request,
     documents_request,
     embed_request,
     embeddings_request,
+    images_request,
+    modality_of,
+    multi_vector_request,
     rerank_request,
     similarity_request,
     tokenize_request,
@@ -96,7 +100,7 @@ JSON = st.recursive(
     max_leaves=12,
 )
 _NAMES = "documents top_n ids normalize parameters input query texts inputs encoding_format dimensions truncate"
-FIELDS = [*_NAMES.split(), "raw_scores", "prompt_name"]
+FIELDS = [*_NAMES.split(), "raw_scores", "prompt_name", "modality", "input_type", "embedding_type"]
 
 
 @settings(max_examples=300, deadline=None)
@@ -104,6 +108,8 @@ FIELDS = [*_NAMES.split(), "raw_scores", "prompt_name"]
 def test_any_body_is_taken_or_refused_in_one_sentence(body: dict[str, Any]) -> None:
     others = (documents_request, similarity_request, tokenize_request, decode_request)
     more = [lambda body, parse=parse: parse(body, LIMITS) for parse in others]
+    more += [lambda body, parse=parse: parse(body, LIMITS, 32) for parse in (images_request, multi_vector_request)]
+    more += [modality_of, task_of]
     for parse in (embeddings, rerank, classify, lambda body: embed_request(body, LIMITS, 32), *more):
         try:
             parse(body)

@@ -18,7 +18,11 @@ def test_any_cut() -> None:
         lengths = numbers.integers(1, 9, source.randint(1, 5)).astype(np.int32)
         total = int(lengths.sum())
         types = numbers.integers(0, 2, total).astype(np.uint8) if source.random() < 0.5 else None
-        works.append(Work(1, "words", lengths, numbers.integers(0, 30000, total).astype(np.int32), types, number))
+        seen = numbers.integers(1, 9, len(lengths)).astype(np.int32) if source.random() < 0.5 else None
+        size = len(lengths), *numbers.integers(1, 5, 2), 3
+        pixels = numbers.integers(0, 256, size).astype(np.uint8) if source.random() < 0.5 else None
+        ids = numbers.integers(0, 30000, total).astype(np.int32)
+        works.append(Work(1, "words", lengths, ids, types, number, seen, pixels))
         counts = lengths if source.random() < 0.5 else None
         rows = numbers.normal(size=(total, 3)).astype(np.float32)
         answers.append(Answer(rows, counts, Timing(1, 2, 3, 4, 1 << 20)))
@@ -36,7 +40,7 @@ def test_any_cut() -> None:
         back, found = to_work(got[2 * number][1]), to_result(*got[2 * number + 1])
         assert back[0] == found[0] == number
         assert back[1].left_out == work.left_out == number
-        for name in ("lengths", "ids", "type_ids"):
+        for name in ("lengths", "ids", "type_ids", "seen", "pixels"):
             np.testing.assert_array_equal(getattr(back[1], name), getattr(work, name))
         assert isinstance(found[1], Answer) and found[1].timing == answer.timing
         np.testing.assert_array_equal(found[1].rows, answer.rows)

@@ -23,24 +23,27 @@ struct TileShape {
   int blocks, wide_blocks;  // resident on a multiprocessor, which bounds registers: with 16 rows a warp, and with 32
   bool keeps_queries, wide_keeps_queries;  // in registers
   int element_bytes = 2;
+  int stages = 2;        // of a tile of keys and one of values; of one, each is loaded while the other is multiplied
+  bool variants = true;  // windows, soft caps and biases by distance, whose registers the largest tiles do not have
 
   constexpr bool HasWide() const { return wide_blocks > 0; }
 };
 
+// Of rows with one head size the first is what is chosen unless a tile says otherwise.
 inline constexpr TileShape kHalfShapes[] = {
-    {32, 64, 4, 2, true, true},   {64, 64, 3, 2, true, true},   {80, 64, 3, 0, true, false},
-    {96, 32, 3, 0, true, false},  {128, 32, 2, 2, true, false}, {192, 32, 2, 0, true, false},
-    {256, 32, 2, 0, true, false},
+    {32, 64, 4, 2, true, true},   {64, 64, 3, 2, true, true},   {64, 128, 3, 2, true, false, 2, 1, false},
+    {80, 64, 3, 0, true, false},  {96, 32, 3, 0, true, false},  {128, 32, 2, 2, true, false},
+    {192, 32, 2, 0, true, false}, {256, 32, 2, 0, true, false},
 };
 
 // float32 takes twice the shared memory, and its head sizes are whole units of LoadShared().
 inline constexpr TileShape kTf32Shapes[] = {
-    {32, 64, 4, 2, true, true, 4},   {64, 32, 3, 2, true, true, 4},   {96, 32, 2, 0, true, false, 4},
-    {128, 32, 2, 0, true, false, 4}, {192, 32, 1, 0, true, false, 4}, {256, 32, 1, 0, false, false, 4},
+    {32, 64, 4, 2, true, true, 4},   {64, 32, 3, 2, true, true, 4},       {96, 32, 2, 0, true, false, 4},
+    {128, 32, 2, 0, true, false, 4}, {192, 32, 1, 0, false, false, 4, 1}, {256, 32, 1, 0, false, false, 4},
 };
 inline constexpr TileShape kThreeTf32Shapes[] = {
-    {32, 64, 3, 2, true, true, 4},   {64, 32, 3, 2, true, false, 4},  {96, 32, 2, 0, true, false, 4},
-    {128, 32, 2, 0, true, false, 4}, {192, 32, 1, 0, true, false, 4}, {256, 32, 1, 0, false, false, 4},
+    {32, 64, 3, 2, true, true, 4},   {64, 32, 3, 2, true, false, 4},      {96, 32, 2, 0, true, false, 4},
+    {128, 32, 2, 0, true, false, 4}, {192, 32, 1, 0, false, false, 4, 1}, {256, 32, 1, 0, false, false, 4},
 };
 
 // float32 is multiplied by TF32 where that is allowed.
@@ -61,7 +64,7 @@ constexpr auto& ShapesOf() {
   }
 }
 
-// The table's row for a head size; null where there is none.
+// The table's first row for a head size; null where there is none.
 template <Math kMath>
 constexpr const TileShape* FindTileShape(int64_t head_size) {
   for (const TileShape& shape : ShapesOf<kMath>()) {
@@ -75,9 +78,26 @@ constexpr const TileShape* FindTileShape(Math math, int64_t head_size) {
                                : FindTileShape<Math::kThreeTf32>(head_size);
 }
 
-// The tiles that are compiled for a head size: of 64 queries, 16 for each of four warps, or of 128.
+// Calls visit(shape) with all rows for a head size.
+template <class Visit>
+void ForTileShapes(Math math, int64_t head_size, Visit&& visit) {
+  const TileShape* const first = FindTileShape(math, head_size);
+  const auto all = [&](const auto& shapes) {
+    for (const TileShape& shape : shapes) {
+      if (first != nullptr && shape.head_size == first->head_size) visit(shape);
+    }
+  };
+  math == Math::kHalf ? all(kHalfShapes) : math == Math::kTf32 ? all(kTf32Shapes) : all(kThreeTf32Shapes);
+}
+
+// The tiles that are compiled of a row: of 64 queries, 16 for each of four warps, or of 128.
 constexpr AttentionTile Narrow(const TileShape& shape) { return {64, shape.keys, 1}; }
 constexpr AttentionTile Wide(const TileShape& shape) { return {128, shape.keys, 1}; }
+
+// Whether kernels with vectors by distance are compiled for it, of 64 queries a block.
+constexpr bool HasPositions(const TileShape& shape) {
+  return shape.variants && (shape.head_size == 32 || shape.head_size == 64 || shape.head_size == 128);
+}
 
 // A stage holds a tile of keys and one of values.
 constexpr int StageBytes(const TileShape& shape) { return 2 * shape.keys * shape.head_size * shape.element_bytes; }
@@ -85,7 +105,7 @@ constexpr int StageBytes(const TileShape& shape) { return 2 * shape.keys * shape
 // Beside dynamic shared memory: what TileScheduler and KeyTiles take, and the system for each block.
 constexpr int kStaticBytes = 3 << 10, kReservedBytes = gemm_mma::kReservedBytes;
 
-// Dynamic shared memory of a block: two stages, and queries and later results behind them. Queries that stay in
+// Dynamic shared memory of a block: the stages, and queries and later results behind them. Queries that stay in
 // registers may pass through the second stage before it is needed, so that less suffices.
 struct SharedLayout {
   int query_offset, bytes;
@@ -94,8 +114,18 @@ struct SharedLayout {
 
 constexpr SharedLayout LayoutOf(const TileShape& shape, int queries, bool apart) {
   const int query_bytes = queries * shape.head_size * shape.element_bytes, stage = StageBytes(shape);
-  if (apart) return {2 * stage, 2 * stage + query_bytes, true};
+  if (apart) return {shape.stages * stage, shape.stages * stage + query_bytes, true};
   return {stage, stage + std::max(stage, query_bytes), false};
+}
+
+// Floats from query to query of what vectors by distance add to the scores. 8 more than keys, so that a warp's threads
+// read pairs from different banks.
+constexpr int PositionPitch(const TileShape& shape) { return shape.keys + 8; }
+
+// Where such kernels have these sums: behind two vectors for each distance between a query and a key of the tiles.
+constexpr int PositionBytes(const TileShape& shape) {
+  const int queries = Narrow(shape).queries;
+  return 2 * (queries + shape.keys) * shape.head_size * shape.element_bytes + queries * PositionPitch(shape) * 4;
 }
 
 // As many as registers allow, if the multiprocessor's shared memory has room for them.
@@ -109,7 +139,7 @@ constexpr SharedLayout LayoutOn(const TileShape& shape, int queries, int shared_
   const SharedLayout apart = LayoutOf(shape, queries, true), least = LayoutOf(shape, queries, false);
   const bool keeps = queries == Wide(shape).queries ? shape.wide_keeps_queries : shape.keeps_queries;
   const bool as_many = BlocksOn(shape, queries, apart, shared_bytes) == BlocksOn(shape, queries, least, shared_bytes);
-  return !keeps || as_many ? apart : least;
+  return !keeps || shape.stages == 1 || as_many ? apart : least;
 }
 
 constexpr int BlocksOn(const TileShape& shape, int queries, int shared_bytes) {
@@ -119,6 +149,11 @@ constexpr int BlocksOn(const TileShape& shape, int queries, int shared_bytes) {
 // Whether a block may have as much.
 constexpr bool Fits(const TileShape& shape, const AttentionTile& tile, int shared_bytes) {
   return LayoutOn(shape, tile.queries, shared_bytes).bytes + kStaticBytes <= shared_bytes;
+}
+
+// The same with vectors by distance, which lie behind the queries.
+constexpr bool FitsWithPositions(const TileShape& shape, int shared_bytes) {
+  return LayoutOf(shape, Narrow(shape).queries, true).bytes + PositionBytes(shape) + kStaticBytes <= shared_bytes;
 }
 
 }  // namespace attention_mma
@@ -149,7 +184,12 @@ bool AttentionMmaSupports(const AttentionArguments<T>& a, const Device& device) 
   const bool bias =
       v.distance_bias == nullptr || ((v.bias_heads == 1 || v.bias_heads == a.heads) && v.bias_columns > 0 &&
                                      v.bias_columns <= kMost && v.bias_left >= 0 && v.bias_left <= kMost);
-  return size && heads && rows && bias && a.scale >= 0 && IsAligned(a.qkv, 16) && IsAligned(a.y, 16) &&
+  const bool positions = v.positions == nullptr
+                             ? !v.hidden_alike
+                             : HasPositions(*shape) && FitsWithPositions(*shape, device.shared_bytes) &&
+                                   !(v.soft_cap > 0) && IsAligned(v.positions, 16) && v.position_rows > 0 &&
+                                   v.position_rows <= kMost && v.position_left >= 0 && v.position_left <= kMost;
+  return size && heads && rows && bias && positions && a.scale >= 0 && IsAligned(a.qkv, 16) && IsAligned(a.y, 16) &&
          IsAligned(a.bias, 4);
 }
 

@@ -14,11 +14,18 @@
 namespace bertfuse::kernels {
 namespace gemm_mma {
 
+// A stage of the ring holds 64 bytes of k of each row: two steps of the tensor cores, and small enough for three stages
+// of the largest tile in the 99 KB of 8.6, 8.9 and 12.x. Long stages hold 128, for half as many barriers and whole
+// lines of the caches.
+constexpr int kRowBytes = 64, kLongRowBytes = 128;
+
 // A block's tile of y, what each of its warps computes of it, and how many blocks share a multiprocessor where shared
 // memory allows it.
 struct Tile {
   int m, n, warp_m, warp_n, blocks;
+  int row_bytes = kRowBytes;  // of k that a stage of the ring holds of each row
   constexpr int threads() const { return 32 * (m / warp_m) * (n / warp_n); }
+  constexpr bool has_long_stages() const { return row_bytes == kLongRowBytes; }
 };
 
 // How a type is multiplied. kThreeTf32 splits each float32 into two TF32 numbers and adds three of their four products.
@@ -31,9 +38,18 @@ constexpr bool IsQuantized(Math math) { return math == Math::kInt8 || math == Ma
 // What is compiled, by Math. A warp tile of 64 x 64 has 128 accumulators and twice 32 registers of operands;
 // kThreeTf32, which holds the operands' halves beside them, takes smaller ones.
 // (A step of 8 bits takes 32 of k where kHalf's takes 16: the same registers and bytes.)
-inline constexpr Tile kHalfTiles[] = {{256, 128, 64, 64, 1}, {128, 256, 64, 64, 1}, {128, 128, 64, 64, 2},
-                                      {128, 64, 64, 32, 3},  {64, 128, 32, 64, 3},  {64, 64, 32, 32, 4},
-                                      {64, 32, 16, 32, 4}};
+inline constexpr Tile kHalfTiles[] = {{256, 128, 64, 64, 1},
+                                      {128, 256, 64, 64, 1},
+                                      {128, 128, 64, 64, 2},
+                                      {128, 64, 64, 32, 3},
+                                      {64, 128, 32, 64, 3},
+                                      {64, 64, 32, 32, 4},
+                                      {64, 32, 16, 32, 4},
+                                      {256, 128, 64, 64, 1, kLongRowBytes},
+                                      {128, 128, 64, 64, 2, kLongRowBytes},
+                                      {128, 64, 64, 32, 3, kLongRowBytes}};
+inline constexpr Tile kInt8Tiles[] = {kHalfTiles[0], kHalfTiles[1], kHalfTiles[2], kHalfTiles[3],
+                                      kHalfTiles[4], kHalfTiles[5], kHalfTiles[6]};
 inline constexpr Tile kFp8Tiles[] = {{128, 128, 64, 64, 2}, {128, 64, 64, 32, 3}, {64, 64, 32, 32, 4}};
 inline constexpr Tile kTf32Tiles[] = {
     {128, 128, 64, 64, 2}, {128, 64, 64, 32, 3}, {64, 64, 32, 32, 4}, {64, 32, 16, 32, 4}};
@@ -41,8 +57,10 @@ inline constexpr Tile kThreeTf32Tiles[] = {{128, 64, 64, 32, 2}, {64, 64, 32, 32
 
 template <Math kMath>
 constexpr auto& TilesOf() {
-  if constexpr (kMath == Math::kHalf || kMath == Math::kInt8) {
+  if constexpr (kMath == Math::kHalf) {
     return kHalfTiles;
+  } else if constexpr (kMath == Math::kInt8) {
+    return kInt8Tiles;
   } else if constexpr (kMath == Math::kFp8) {
     return kFp8Tiles;
   } else if constexpr (kMath == Math::kTf32) {
@@ -61,17 +79,16 @@ void ForTiles(Math math, Visit&& visit) {
   math == Math::kTf32        ? all(kTf32Tiles)
   : math == Math::kThreeTf32 ? all(kThreeTf32Tiles)
   : math == Math::kFp8       ? all(kFp8Tiles)
+  : math == Math::kInt8      ? all(kInt8Tiles)
                              : all(kHalfTiles);
 }
 
-// A stage of the ring holds 64 bytes of k of each row: two steps of the tensor cores, and small enough for three stages
-// of the largest tile in the 99 KB of 8.6, 8.9 and 12.x.
-constexpr int kStageRowBytes = 64;
-constexpr int kMinStages = 3, kMaxStages = 6;
+constexpr int kMinStages = 3, kMaxStages = 6, kMaxLongStages = 4;
 constexpr int kMostRows = 256;        // of a tile
 constexpr int kReservedBytes = 1024;  // of shared memory, of each block, by the system
 
-constexpr int StageBytes(const Tile& tile) { return (tile.m + tile.n) * kStageRowBytes; }
+constexpr int StageBytes(const Tile& tile) { return (tile.m + tile.n) * tile.row_bytes; }
+constexpr int MaxStages(bool long_stages) { return long_stages ? kMaxLongStages : kMaxStages; }
 
 // The bias, as float32, stands behind the stages; behind that the scales of the weight's rows, where it has them.
 constexpr int SharedBytes(Math math, const Tile& tile, int stages) {
@@ -84,10 +101,10 @@ constexpr GemmBlock BlockOn(Math math, const Tile& tile, int shared_bytes, int m
   for (int blocks = std::min(tile.blocks, most_blocks); blocks > 0; --blocks) {
     const int of_one = (shared_bytes + kReservedBytes) / blocks - kReservedBytes;
     const int room = of_one - SharedBytes(math, tile, 0);
-    const int stages = std::min(room / StageBytes(tile), kMaxStages);
-    if (stages >= kMinStages) return {tile.m, tile.n, stages, blocks};
+    const int stages = std::min(room / StageBytes(tile), MaxStages(tile.has_long_stages()));
+    if (stages >= kMinStages) return {tile.m, tile.n, stages, blocks, false, tile.has_long_stages()};
   }
-  return {tile.m, tile.n, 0, 0};
+  return {tile.m, tile.n, 0, 0, false, tile.has_long_stages()};
 }
 
 }  // namespace gemm_mma

@@ -1,8 +1,10 @@
 #include <cfloat>
 
 #include "kernels/attention.h"
+#include "kernels/attention_variant.cuh"
 #include "kernels/dependent_launch.cuh"
 #include "kernels/elements.cuh"
+#include "kernels/packed_places.cuh"
 #include "kernels/packed_tiles.cuh"
 
 namespace bertfuse::kernels {
@@ -32,12 +34,19 @@ struct QueryKeys {
 };
 
 template <class T>
-__device__ __forceinline__ QueryKeys KeysOf(const AttentionArguments<T>& a, int64_t batch, int64_t query, int lane) {
+__device__ __forceinline__ QueryKeys KeysOf(const AttentionArguments<T>& a, const Places& places, int64_t batch,
+                                            int64_t query, int lane) {
   const int64_t left = a.variant.window_left, right = a.variant.window_right;
+  if (places.HaveGaps()) {
+    const int length = static_cast<int>(a.sequence), place = places.At(static_cast<int>(min(query, a.sequence - 1)));
+    return {left < 0 ? 0 : places.FirstFrom(place - WindowSide(left), length),
+            right < 0 ? length : places.FirstFrom(place + WindowSide(right) + 1, length), false};
+  }
   QueryKeys keys = {left < 0 || query < left ? 0 : query - left,
                     right < 0 || query + right + 1 > a.sequence ? a.sequence : query + right + 1, false};
   if (a.mask == nullptr || query >= a.sequence) return keys;
   bool any = false;
+  if (a.variant.hidden_alike && !IsKey(a, batch, query)) keys.end = keys.begin;
   for (int64_t key = keys.begin + lane; key < keys.end && !any; key += 32) any = IsKey(a, batch, key);
   keys.alike = !__any_sync(0xffffffffu, any);
   return keys;
@@ -49,6 +58,23 @@ __device__ __forceinline__ float DistanceBias(const AttentionVariant<T>& variant
   const int64_t last = variant.bias_columns - 1, at = distance + variant.bias_left;
   const int64_t column = at < 0 ? 0 : at > last ? last : at, row = variant.bias_heads == 1 ? 0 : head;
   return ToFloat(variant.distance_bias[row * variant.bias_columns + column]);
+}
+
+// What vectors by distance add to the product of a query, which has its bias, and a key [head_size] without it.
+template <class T>
+__device__ float ProductsWithPositions(const AttentionArguments<T>& a, int64_t head, int64_t distance, const T* q,
+                                       const T* q_bias, const T* k, const T* k_bias) {
+  const int64_t last = a.variant.position_rows - 1, at = distance + a.variant.position_left;
+  const int64_t row = at < 0 ? 0 : at > last ? last : at;
+  const T* for_q = a.variant.positions + (head * a.variant.position_rows + row) * a.head_size;
+  const T* for_k = for_q + a.heads * a.variant.position_rows * a.head_size;
+  float sum = 0.0f;
+  for (int64_t i = 0; i < a.head_size; ++i) {
+    const float query = ToFloat(q[i]) + (q_bias == nullptr ? 0.0f : ToFloat(q_bias[i]));
+    const float key = ToFloat(k[i]) + (k_bias == nullptr ? 0.0f : ToFloat(k_bias[i]));
+    sum = fmaf(query, ToFloat(for_q[i]), fmaf(key, ToFloat(for_k[i]), sum));
+  }
+  return sum;
 }
 
 // A block computes kQueries queries of one head, and of their results kMaxOutDims dimensions. Scores give a lane to
@@ -74,11 +100,13 @@ __device__ __forceinline__ void ComputeTile(const AttentionArguments<T>& a, int6
   bool all_hidden = false;
   int64_t begin = 0, end = a.sequence;
   QueryKeys keys_of[kVariant ? kQueriesPerWarp : 1] = {};
+  Places places;
   if constexpr (kVariant) {
+    places = Places(a.packed, 0, static_cast<int>(a.sequence));
     bool alike = false;
 #pragma unroll
     for (int i = 0; i < kQueriesPerWarp; ++i) {
-      keys_of[i] = KeysOf(a, batch, first_query + warp * kQueriesPerWarp + i, lane);
+      keys_of[i] = KeysOf(a, places, batch, first_query + warp * kQueriesPerWarp + i, lane);
       alike |= keys_of[i].alike;
     }
     if (!__syncthreads_or(alike)) {
@@ -136,7 +164,17 @@ __device__ __forceinline__ void ComputeTile(const AttentionArguments<T>& a, int6
         const QueryKeys& own = keys_of[i];
         seen = own.alike ? key < a.sequence : shown && key >= own.begin && key < own.end;
         const int64_t query = first_query + warp * kQueriesPerWarp + i;
-        scaled = own.alike ? 0.0f : scaled + DistanceBias(a.variant, head, key - query) * kLog2e;
+        int64_t distance = key - query;
+        if (places.HaveGaps()) {
+          const auto place = [&](int64_t token) { return places.At(static_cast<int>(min(token, a.sequence - 1))); };
+          distance = place(key) - place(query);
+        }
+        if (a.variant.positions != nullptr && seen && !own.alike && query < a.sequence) {
+          const T* k_bias = a.bias == nullptr ? nullptr : a.bias + at_k;
+          scaled +=
+              ProductsWithPositions(a, head, distance, q + query * width, q_bias, k + key * width, k_bias) * scale;
+        }
+        scaled = own.alike ? 0.0f : scaled + DistanceBias(a.variant, head, distance) * kLog2e;
       }
       if (!seen) scaled = -FLT_MAX;
       const float now_highest = fmaxf(highest[i], WarpMax(scaled));

@@ -91,6 +91,12 @@ template <class Elements>
 cudaError_t GemmSm90Elementwise(const GemmTile& tile, const GemmArguments<Elements>& arguments, const Device& device,
                                 cudaStream_t stream);
 
+// The same of 8-bit operands, stored by a block of their persistent ones in 8 bits of their type, in `quantized`, and
+// not in y.
+template <class Elements>
+cudaError_t GemmSm90Quantizing(const GemmTile& tile, const GemmArguments<Elements>& arguments, const Device& device,
+                               cudaStream_t stream);
+
 // y[m, n / 2] = activation(product + bias of the first n / 2 columns) * (the same of the others), by a block of
 // kPersistentBlocks (n / 2 a multiple of 32) or kGatedOneTileBlocks (of 8). A block's n is of both factors.
 template <class Elements>
@@ -121,6 +127,7 @@ cudaError_t GemmSm90(GemmForm form, const GemmTile& tile, const GemmArguments<El
   }
   if constexpr (kIsQuantized<Elements>) {
     if (a.gates || a.gamma != nullptr) return cudaErrorInvalidConfiguration;
+    if (a.quantized.rows != nullptr) return GemmSm90Quantizing(tile, a, device, stream);
   } else {
     if (a.gates) return GemmSm90Gated(tile, a, device, stream);
     if (a.gamma != nullptr) return GemmSm90LayerNorm(tile, a, device, stream);

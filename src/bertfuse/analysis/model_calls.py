@@ -87,7 +87,7 @@ def output_shapes(
     """(element type, shape) of the op's outputs, of inputs and attributes that fit it; None is an absent input."""
     sizes: dict[str, int] = {}
     leading: tuple[int, ...] = ()
-    dtypes = dict.fromkeys("TIC", onnx.TensorProto.INT32)
+    dtypes = dict.fromkeys("TIC", onnx.TensorProto.INT32) | {"S": onnx.TensorProto.FLOAT}
     for tensor, known in zip(spec.inputs, given, strict=False):
         if known is None:
             continue
@@ -98,7 +98,9 @@ def output_shapes(
         for axis, size in zip(tensor.trailing, shape[before:], strict=True):
             if not axis.is_attribute:
                 sizes.setdefault(axis.symbol, axis.symbol_size(size, attributes))
-    return [(dtypes[t.dtype], list(tensor_shape(t, sizes, leading, attributes))) for t in spec.outputs]
+    present = [tensor.name for tensor, known in zip(spec.inputs, given, strict=False) if known is not None]
+    outputs = spec.outputs_of(present)
+    return [(dtypes[t.dtype], list(tensor_shape(t, sizes, leading, attributes))) for t in outputs]
 
 
 def _attribute(node: onnx.NodeProto, spec: AttrSpec, path: Path) -> int | float | str:

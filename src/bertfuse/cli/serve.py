@@ -35,7 +35,7 @@ def serve(
     task: Annotated[
         str,
         typer.Option(
-            metavar="auto|embed|rerank|classify|sparse",
+            metavar="auto|embed|rerank|classify|sparse|late",
             help="auto: what each model was exported for; sparse: word weights of a masked language model (SPLADE).",
         ),
     ] = "auto",
@@ -86,6 +86,9 @@ def serve(
     ] = False,
     max_texts: Annotated[int, typer.Option(min=1, help="Maximum texts in one request.")] = 2048,
     max_body: Annotated[int, typer.Option(min=1, metavar="BYTES", help="Largest request.")] = 8_000_000,
+    max_pixels: Annotated[
+        int, typer.Option(min=1, metavar="PIXELS", help="Most pixels of a request's images together.")
+    ] = 50_000_000,
     max_queued: Annotated[
         int, typer.Option(min=1, help="Requests that may wait for each engine; the next one gets 429.")
     ] = 512,
@@ -182,7 +185,7 @@ def serve(
         on_gpu=provider == "cuda",
         here=ray is None,
     )
-    limits = Limits(max_texts, max_body, auto_truncate, timeout, max_queued, max_connections)
+    limits = Limits(max_texts, max_body, auto_truncate, timeout, max_queued, max_connections, max_pixels)
     cores = len(os.sched_getaffinity(0))
     fronts = http_processes or (max(1, cores // 2) if provider == "cuda" else 1)
     console = stderr()

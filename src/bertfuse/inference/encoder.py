@@ -248,7 +248,7 @@ class Encoder(PromptedModel):
 
         "dense_vecs" are `encode`'s float32 [N, size]; "lexical_weights" SparseVectors, of each token of the vocabulary
         the largest weight; "colbert_vecs" a list of float32 [tokens, size], of all tokens but the first, of length 1.
-        How alike texts are: `similarity`, SparseVectors.dot, and `maxsim` of inference.multi_vector_encoder. Raises
+        How alike texts are: `similarity`, SparseVectors.dot, and `maxsim` of inference.maxsim. Raises
         BertfuseError for a model without these.
         """
         maker = self._with_tokens

@@ -38,6 +38,7 @@ class ImageModel(TextModel):
         self.outputs = [value.name for value in self.session.get_outputs()]
         batch = inputs[0].shape[0]
         self.fixed_batch = batch if is_fixed(batch) else None
+        self.image_size = tuple(inputs[0].shape[2:])  # height and width
         self._dtype = _TYPES.get(inputs[0].type, np.float32)
         self.processor = ImageProcessor(self.folder)
         place = "cpu" if self.session.get_providers() == [CPU] else "gpu"
@@ -94,6 +95,10 @@ class ImageModel(TextModel):
             for batch in prefetch(pool, ran, jobs(), threads + 1):
                 yield batch
                 progress.add(len(batch.rows))
+
+    def run_pixels(self, pixels: np.ndarray, names: Sequence[str]) -> Batch:
+        """One run on images as `processor.pixels` makes them, uint8 [count, height, width, 3]."""
+        return self._run_pixels(0, np.stack([self.processor.values(image) for image in pixels]), names)
 
     def _run_pixels(self, first: int, pixels: np.ndarray, names: Sequence[str]) -> Batch:
         wanted = self.inputs[PIXELS].shape[1:]

@@ -84,6 +84,14 @@ class ImageProcessor:
 
         Raises BertfuseError, which starts with `where`, for what is no image.
         """
+        return self.values(self.pixels(image, where))
+
+    def pixels(self, image: Any, where: str = "image", most: int | None = None) -> np.ndarray:
+        """uint8 [height, width, 3] of the image in the model's size; `values` makes numbers of it.
+
+        Raises BertfuseError also where it would have more than `most` pixels on its way there, as a line of pixels has
+        whose shorter edge becomes 224.
+        """
         settings = self._settings
         picture = opened(image, where)
         if settings["do_convert_rgb"] or picture.mode != "RGB":
@@ -94,11 +102,18 @@ class ImageProcessor:
                 wide, high = picture.size
                 short, long = height, int(height * max(wide, high) / min(wide, high))
                 height, width = (long, short) if wide <= high else (short, long)
+            if most is not None and height * width > most:
+                raise BertfuseError(f"{where}: is {picture.size[0]} x {picture.size[1]}: too long for its shorter edge")
             picture = picture.resize((width, height), resample=settings["resample"])
         values = np.asarray(picture)
         if settings["do_center_crop"]:
             values = _cropped(values, *self._crop)
-        values = values.astype(np.float32)
+        return values
+
+    def values(self, pixels: np.ndarray) -> np.ndarray:
+        """float32 [3, height, width], what the model takes, of `pixels`."""
+        settings = self._settings
+        values = pixels.astype(np.float32)
         if settings["do_rescale"]:
             values = values * np.float32(settings["rescale_factor"])
         if settings["do_normalize"]:

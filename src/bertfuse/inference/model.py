@@ -18,7 +18,6 @@ import onnxruntime
 from bertfuse.errors import BertfuseError
 from bertfuse.model_folder.files import folder_of, longest_sequence, read_config
 from bertfuse.model_folder.tokenizer import cut, longest_text, open_tokenizer, padding_token, takes_types
-from bertfuse.model_folder.towers import always_full
 from bertfuse.runtime.padded_session import padded_inputs, padded_outputs
 from bertfuse.runtime.ragged_inputs import OFFSETS, bounds_of
 from bertfuse.runtime.session import CPU, InferenceSession, ort_errors
@@ -162,9 +161,6 @@ class TextModel:
             raise BertfuseError(f"{self.path}: max_seq_length {length}: this model takes {limit} tokens")
         self._max_seq_length = min(length, self.fixed_length or length)
         cut(self.tokenizer, self.folder, self._max_seq_length, min(self._stride, self._max_seq_length - least))
-        if always_full(self.folder):
-            pad_id, token = padding_token(self.folder, self.tokenizer)
-            self.tokenizer.enable_padding(length=self._max_seq_length, pad_id=pad_id, pad_token=token)
 
     @property
     def task(self) -> str:

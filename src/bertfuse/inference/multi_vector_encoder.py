@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -11,19 +10,16 @@ from typing import Any
 import numpy as np
 
 from bertfuse.errors import BertfuseError
-from bertfuse.model_folder.files import longest_sequence
+from bertfuse.model_folder.late_texts import DOCUMENT, QUERY, know_prefixes, read_texts, skipped_ids
 from bertfuse.model_folder.multi_vector import read_multi_vector
 from bertfuse.model_folder.sentence_modules import TOKENS
-from bertfuse.model_folder.tokenizer import cut, open_tokenizer, special_token
 
 from .batches import Tokens
+from .maxsim import maxsim
 from .model import Batch
 from .pooling import normalized
 from .prompts import PromptedModel
 from .vectors import as_tensor, check_precision, quantized
-
-QUERY, DOCUMENT = "query", "document"
-_ROWS = 1 << 16  # of documents, which are scored at once
 
 
 class MultiVectorEncoder(PromptedModel):
@@ -37,44 +33,21 @@ class MultiVectorEncoder(PromptedModel):
         for prefix, key in zip(self.late.prefixes, (QUERY, DOCUMENT), strict=False):
             before = self.prompts.get(key, "")
             self.prompts[key] = prefix + before.removeprefix(prefix)
-        self._know_prefixes(self.tokenizer)
-        found = (self.tokenizer.token_to_id(word) for word in self.late.skipped)
-        unknown = self.tokenizer.token_to_id(special_token(self.folder, "unk_token") or "[UNK]")
-        self._skipped = np.array(sorted({word for word in found if word is not None and word != unknown}), np.int64)
+        know_prefixes(self.tokenizer, self.late.prefixes)
+        tasks = (QUERY, DOCUMENT)
+        self._skipped = {task: skipped_ids(self.folder, self.late, self.tokenizer, task) for task in tasks}
         said = self.session.get_modelmeta().custom_metadata_map.get("bertfuse.padding", "keep")
         self._packed = self.ragged or said != "keep"
         self._unseen = False  # whether filled-up tokens are seen by none
         self._of_task: dict[str | None, MultiVectorEncoder] = {None: self}
         self._of_task |= {QUERY: self._reading(QUERY), DOCUMENT: self._reading(DOCUMENT)}
 
-    def _know_prefixes(self, tokenizer: Any) -> None:
-        from tokenizers import AddedToken
-
-        known = [AddedToken(p, normalized=False, special=True) for p in self.late.prefixes if tokenizer.token_to_id(p)]
-        if known:
-            tokenizer.add_special_tokens(known)
-
     def _reading(self, task: str) -> MultiVectorEncoder:
         """This encoder with the tokenizer of texts of that task."""
-        late = self.late
-        expansion = late.expansion if task == QUERY else None
-        asked = late.query_length if task == QUERY else late.document_length
-        if expansion is not None and expansion.fixed:
-            asked = expansion.length
-        longest = min(asked or self.max_seq_length, longest_sequence(self.config) or 1 << 30)
-        made = copy.copy(self)
-        made.tokenizer = open_tokenizer(self.folder, longest)
-        self._know_prefixes(made.tokenizer)
-        made._max_seq_length = longest
-        cut(made.tokenizer, self.folder, longest)
-        if expansion is not None:
-            names = (expansion.token, special_token(self.folder, "mask_token"), special_token(self.folder, "eos_token"))
-            token = next((name for name in names if name is not None), "")
-            filler = made.tokenizer.token_to_id(token)
-            if filler is None:
-                raise BertfuseError(f"{self.folder}: queries are filled up with {token!r}, which its tokenizer lacks")
-            made.tokenizer.enable_padding(length=expansion.length, pad_id=filler, pad_token=token)
-            made._unseen = not expansion.attend
+        reading = read_texts(self.folder, self.late, task, self.max_seq_length)
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made.tokenizer, made._max_seq_length, made._unseen = reading.tokenizer, reading.longest, reading.unseen
         return made
 
     def _tokenized(self, first: int, texts: list[Any], keep: bool, offsets: bool) -> Tokens:
@@ -135,12 +108,12 @@ class MultiVectorEncoder(PromptedModel):
 
     def rows(self, batch: Batch, task: str | None = None, truncate_dim: int | None = None) -> list[np.ndarray]:
         """Of each text of a batch that was run with encodings the vectors of its tokens, float32 [tokens, size]."""
-        skips = len(self._skipped) and (task or DOCUMENT) in self.late.skipped_in
+        skipped = self._skipped[task or DOCUMENT]
         made = []
         for encoding, length, vectors in zip(batch.encodings, batch.lengths, batch.outputs[TOKENS], strict=True):
             found = vectors[:length, :truncate_dim]
-            if skips:
-                found = found[~np.isin(np.array(encoding.ids, np.int64), self._skipped)]
+            if len(skipped):
+                found = found[~np.isin(np.array(encoding.ids, np.int64), skipped)]
             made.append(np.ascontiguousarray(found, np.float32))
         return made
 
@@ -173,27 +146,3 @@ class MultiVectorEncoder(PromptedModel):
         return self.dimension
 
     get_embedding_dimension = get_sentence_embedding_dimension
-
-
-def maxsim(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray], mean: bool = False) -> np.ndarray:
-    """float32 [N, M]: for each token of a query the largest product with a document's tokens, and of these the sum.
-
-    A document without tokens scores 0.
-    """
-    queries = [np.asarray(one, np.float32) for one in queries]
-    documents = [np.asarray(one, np.float32) for one in documents]
-    made = np.zeros((len(queries), len(documents)), np.float32)
-    lengths = np.array([len(one) for one in documents], np.int64)
-    there = np.flatnonzero(lengths)
-    first = 0
-    while first < len(there):
-        held = np.cumsum(lengths[there[first:]])
-        these = there[first : first + max(1, int(np.searchsorted(held, _ROWS, side="right")))]
-        rows = np.concatenate([documents[at] for at in these])
-        starts = np.cumsum(lengths[these]) - lengths[these]
-        for row, query in enumerate(queries):
-            if len(query):
-                best = np.maximum.reduceat(query @ rows.T, starts, axis=1)
-                made[row, these] = best.mean(axis=0) if mean else best.sum(axis=0)
-        first += len(these)
-    return made

@@ -101,15 +101,22 @@ class Reranker(TextModel):
         return [row | {"text": documents[row["corpus_id"]]} for row in rows] if return_documents else rows
 
 
-class MaxSimReranker(Reranker):
+class MaxSimReranker(Reranker, MultiVectorEncoder):
     """Late interaction in place of a cross-encoder: the score of a pair is the MaxSim of its texts' vectors of tokens.
 
-    Arguments as MultiVectorEncoder's, which is its `encoder`.
+    It is a MultiVectorEncoder as well; arguments as that and Reranker take them.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], **options: Any) -> None:
-        self.encoder = MultiVectorEncoder(folder, **options)
-        self.folder, self.path = self.encoder.folder, self.encoder.path
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        activation_fn: Activation | None = None,
+        max_length: int | None = None,
+        **options: Any,
+    ) -> None:
+        MultiVectorEncoder.__init__(self, folder, **({"max_seq_length": max_length} | options))
+        self.activation_fn = activation_fn
 
     def predict(
         self,
@@ -128,14 +135,15 @@ class MaxSimReranker(Reranker):
         pairs, alone = _pairs(sentences)
         limits = {"batch_size": batch_size, "show_progress_bar": show_progress_bar, "device": device}
         queries, documents = (list(dict.fromkeys(texts)) for texts in zip(*pairs, strict=True)) if pairs else ([], [])
-        of_query = dict(zip(queries, self.encoder.encode_query(queries, **limits), strict=True))
-        of_document = dict(zip(documents, self.encoder.encode_document(documents, **limits), strict=True))
+        of_query = dict(zip(queries, self.encode_query(queries, **limits), strict=True))
+        of_document = dict(zip(documents, self.encode_document(documents, **limits), strict=True))
         made = np.empty(len(pairs), np.float32)
         for query, vectors in of_query.items():
             these = [row for row, pair in enumerate(pairs) if pair[0] == query]
-            made[these] = self.encoder.similarity([vectors], [of_document[pairs[row][1]] for row in these])[0]
-        if activation_fn is not None:
-            made = applied(activation_fn, made[:, None])[:, 0]
+            made[these] = self.similarity([vectors], [of_document[pairs[row][1]] for row in these])[0]
+        activation = activation_fn or self.activation_fn
+        if activation is not None:
+            made = applied(activation, made[:, None])[:, 0]
         return _as_asked(made, alone, convert_to_numpy, convert_to_tensor)
 
 

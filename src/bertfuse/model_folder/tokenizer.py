@@ -10,6 +10,7 @@ from bertfuse.errors import BertfuseError
 
 from .files import longest_sequence, read_config, read_json
 from .sentence_modules import STATIC, TABLES, first_module, longest_asked, pools_prompt, transformer_settings
+from .towers import always_full
 
 UNLIMITED = 1 << 30  # tokens: for models without positions
 
@@ -34,7 +35,8 @@ def longest_text(folder: str | Path) -> int:
 
 
 def open_tokenizer(folder: str | Path, longest: int | None = None) -> Any:
-    """A new tokenizers.Tokenizer that does not pad, and cuts at `longest` tokens (by default where the folder says).
+    """A new tokenizers.Tokenizer, which cuts at `longest` tokens (by default where the folder says), and does not pad,
+    but for models whose texts are always full.
 
     What tokenizer.json itself says of padding and truncation is left out, as transformers does: all-MiniLM-L6-v2's pads
     every text to 128. Raises BertfuseError where there is no tokenizer.json, or one that cannot be read.
@@ -65,11 +67,16 @@ def open_tokenizer(folder: str | Path, longest: int | None = None) -> Any:
 
 
 def cut(tokenizer: Any, folder: Path, longest: int, stride: int = 0) -> None:
-    """Makes the tokenizer cut texts at `longest` tokens, at the end that tokenizer_config.json names."""
+    """Makes the tokenizer cut texts at `longest` tokens, at the end that tokenizer_config.json names, and
+    fill them up to so many where the model wants that.
+    """
     side = read_json(first_module(folder).folder / "tokenizer_config.json").get("truncation_side") or "right"
     if side not in ("left", "right"):
         raise BertfuseError(f"{folder}: tokenizer_config.json: truncation_side is {side!r}, neither left nor right")
     tokenizer.enable_truncation(longest, stride=stride, direction=side)
+    if always_full(folder):
+        pad_id, token = padding_token(folder, tokenizer)
+        tokenizer.enable_padding(length=longest, pad_id=pad_id, pad_token=token)
 
 
 def check_tokenizer(folder: Path, tokenizer: Any, config: Mapping[str, Any] | None = None) -> None:

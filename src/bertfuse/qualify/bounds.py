@@ -144,10 +144,13 @@ class Bounds:
         v: Number,
         mask: Number | None,
         bias: Number | None,
+        bias_left: int,
+        positions: Number | None,
+        positions_left: int,
         scale: float,
         left: int,
         right: int,
-        bias_left: int,
+        hidden: str,
     ) -> Number:
         k, v = (
             Number(*(np.repeat(a, q.value.shape[1] // t.value.shape[1], axis=1) for a in (t.value, t.error)))
@@ -158,10 +161,21 @@ class Bounds:
         window = ((left < 0) | (distance >= -left)) & ((right < 0) | (distance <= right))
         table = None if bias is None else bias.value[0]
         added = None if table is None else table[:, np.clip(distance + bias_left, 0, table.shape[1] - 1)]
-        return self._attention(q, k, v, mask, scale, window[None], added)
+        row = np.clip(distance + positions_left, 0, positions.value.shape[2] - 1) if positions is not None else None
+        by_row = None if positions is None else (positions.value, row)
+        return self._attention(q, k, v, mask, scale, window[None], added, by_row, hidden == "alike")
 
     def _attention(
-        self, q: Number, k: Number, v: Number, mask: Number | None, scale: float, window: Any, added: Any
+        self,
+        q: Number,
+        k: Number,
+        v: Number,
+        mask: Number | None,
+        scale: float,
+        window: Any,
+        added: Any,
+        by_row: Any = None,
+        alike: bool = False,
     ) -> Number:
         batch, heads, sequence, size = q.value.shape
         value, error = np.empty((2, batch, heads, sequence, size))
@@ -169,15 +183,17 @@ class Bounds:
             seen = None if mask is None else mask.value[b][None, None, :] != 0
             if window is not None:
                 seen = window if seen is None else window & seen
+            if alike and mask is not None:
+                seen = seen & (mask.value[b][None, :, None] != 0)
             errors = [np.asarray(t.error)[b] for t in (q, k, v)]
             if window is None:
                 errors[:2] = [None, None]  # one rounding
-            value[b], error[b] = self._attend(*(t.value[b] for t in (q, k, v)), errors, seen, scale, added)
+            value[b], error[b] = self._attend(*(t.value[b] for t in (q, k, v)), errors, seen, scale, added, by_row)
         merged = [t.transpose(0, 2, 1, 3).reshape(batch, sequence, heads * size) for t in (value, error)]
         return self._rounded(merged[0], merged[1], 2)
 
     def _attend(
-        self, q: Any, k: Any, v: Any, errors: Any, seen: Any, scale: float, added: Any
+        self, q: Any, k: Any, v: Any, errors: Any, seen: Any, scale: float, added: Any, by_row: Any
     ) -> tuple[np.ndarray, np.ndarray]:
         if not q.size:
             return q, q
@@ -192,6 +208,9 @@ class Bounds:
             by_q = self._matmul(np.square(errors[0]), np.square(k).swapaxes(-1, -2))
             by_k = self._matmul(np.square(q), np.square(errors[1]).swapaxes(-1, -2))
             moved = moved + CONFIDENCE / 2 * scale * np.sqrt(by_q + by_k)
+        if by_row is not None:
+            more, moves = self._by_position(q, k, errors[:2], by_row, scale)
+            scores, moved = scores + more, moved + moves + 8 * _FLOAT * (np.abs(scores) + np.abs(more))
         if added is not None:
             scores = scores + added
             moved = moved + 4 * _FLOAT * (np.abs(scores) + np.abs(added))
@@ -207,6 +226,20 @@ class Bounds:
         error = largest * spread + 2 * (self._stored + self._operand) * np.sqrt(mean_square)
         return value, error + self._matmul(weights, errors[2])
 
+    def _by_position(self, q: Any, k: Any, errors: Any, by_row: Any, scale: float) -> tuple[np.ndarray, np.ndarray]:
+        """What vectors by distance add to scores, and how far that may be off: as of scores, and rounded once more."""
+        tables, row = by_row
+        total, squares = 0.0, 0.0
+        rounding = CONFIDENCE * (self._stored + self._operand + 2 * _FLOAT * math.sqrt(q.shape[-1]))
+        for x, error, table, of_keys in ((q, errors[0], tables[0], False), (k, errors[1], tables[1], True)):
+            index = np.broadcast_to(row.T if of_keys else row, (len(x), *row.shape))
+            products = [(x, table), (np.square(x), np.square(table)), (np.square(error), np.square(table))]
+            picked = [np.take_along_axis(self._matmul(a, b.swapaxes(-1, -2)), index, -1) for a, b in products]
+            own, terms, moved = (p.swapaxes(-1, -2) if of_keys else p for p in picked)
+            total = total + own
+            squares = squares + np.square(rounding) * terms + np.square(CONFIDENCE / 2) * moved
+        return total * scale, scale * (np.sqrt(squares) + 2 * (self._stored + self._operand) * np.abs(total))
+
 
 def expected(problem: Problem, inputs: dict[str, np.ndarray | None], matmul: Matmul = np.matmul) -> list[Number]:
     """Each output in float64 and how far from it is allowed: the table's tolerance, or the bound where that is more.
@@ -220,10 +253,11 @@ def expected(problem: Problem, inputs: dict[str, np.ndarray | None], matmul: Mat
     parts = [(rows, _computed(problem, given, matmul)) for rows, given in packed.plain_calls(problem, inputs)]
     found = []
     for index, tensor in enumerate(problem.spec.outputs):
-        value, error = np.zeros((2, sum(len(rows) for rows, _ in parts), problem.shape(tensor)[-1]))
+        value, error = np.zeros((2, sum(int((rows >= 0).sum()) for rows, _ in parts), problem.shape(tensor)[-1]))
         for rows, numbers in parts:
-            value[rows] = numbers[index].value.reshape(value[rows].shape)
-            error[rows] = np.asarray(numbers[index].error).reshape(value[rows].shape)
+            there, shape = rows >= 0, (len(rows), value.shape[-1])
+            value[rows[there]] = numbers[index].value.reshape(shape)[there]
+            error[rows[there]] = np.asarray(numbers[index].error).reshape(shape)[there]
         found.append(Number(value, error))
     return found
 

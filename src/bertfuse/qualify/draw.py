@@ -157,9 +157,12 @@ class Draw:
             "R": self._one((head // 2, head // 2, head // 4, 0)),
         }
         attributes["bias_left"] = self._one((0, columns // 2, columns))
+        rows = self._one((1, 2, 31, 64, 183, 1025, 2 * sequence + 1))
+        attributes["positions_left"] = self._one((0, rows // 2, rows))
+        attributes["hidden_queries"] = self._one(("as_others", "alike"))
         return Problem(
             "FusedAttentionVariant",
-            sizes={**sizes, "J": 1, "G": self._one((1, heads)), "L": columns},
+            sizes={**sizes, "J": 1, "G": self._one((1, heads)), "L": columns, "P": 2, "M": rows},
             attributes=attributes,
         )
 
@@ -187,6 +190,8 @@ class Draw:
         elif op == "FusedAttentionVariant":  # any sequence may have all rows
             sizes["C"] = sizes["B"] * sizes["S"]
         without = ("mask",) if op in ATTENTIONS else ()
+        if op == "FusedAttentionVariant" and self._chance(0.5):
+            without = ("mask", "token_index")
         switches = {"hints": op in ATTENTIONS and self._chance(0.2), "broken": self._chance(_BROKEN)}
         return replace(problem, sizes=sizes, packed=tuple(lengths), without=without, **switches)
 
@@ -222,6 +227,7 @@ class Draw:
         needs = {tensor.name: tensor.needs for tensor in spec.inputs if tensor.needs and not tensor.by_pass}
         absent = {*without, *problem.without}
         without = tuple(name for name in spec.optional_inputs if name in absent or needs.get(name) in absent)
+        without += ("token_index",) if "token_index" in absent else ()
         indices = [tensor.name for tensor in spec.inputs if tensor.dtype == "I" and tensor.name not in without]
         offset, offset_of = 0, ""
         floats = any(tensor.is_float for tensor in spec.inputs)

@@ -38,12 +38,14 @@ def problem_of(op: str, call: native.Call) -> Problem:
     packed = None
     for tensor, given in zip(spec.inputs, call.inputs[: call.num_inputs], strict=True):
         if tensor.packed:
-            if given.dtype != native.ABSENT:
+            if given.dtype == native.ABSENT and packed is not None and op in ATTENTIONS:
+                without.append(tensor.name)
+            elif given.dtype != native.ABSENT and given.rank < 2:
                 first = call.inputs[0]
                 rows = math.prod(first.shape[: first.rank - 1])
                 packed = _shares(rows, given.shape[0] - 1 if given.rank else 1)
             continue
-        if tensor.scales:
+        if tensor.of_quantized_form:
             continue
         if given.dtype == native.ABSENT:
             without.append(tensor.name)
@@ -56,7 +58,9 @@ def problem_of(op: str, call: native.Call) -> Problem:
         for axis, size in zip(named, shape[len(shape) - len(named) :], strict=True):
             if not axis.is_attribute and axis.divisor is None:
                 sizes[axis.symbol] = axis.symbol_size(size, attributes)
-    constant = [i for i, t in enumerate(spec.inputs) if t.constant and not t.scales and t.name not in without]
+    constant = [
+        i for i, t in enumerate(spec.inputs) if t.constant and not t.of_quantized_form and t.name not in without
+    ]
     declared = all(call.constant_inputs >> i & 1 for i in constant)
     tf32 = bool(call.flags & native.ALLOW_TF32) and found["dtype"] == "float32" and ("K" in sizes or op in ATTENTIONS)
     return Problem(

@@ -5,6 +5,7 @@ The oracle never sees packed rows: `plain_calls` takes a problem apart into call
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -76,6 +77,8 @@ def _counts(problem: Problem, name: str, lengths: tuple[int, ...], rng: np.rando
     if name == "max_seqlen":  # only its length is read
         return rng.integers(-(1 << 31), 1 << 31, problem.sizes["M"]).astype(np.int32)
     assert name == "token_index"
+    if problem.op in ATTENTIONS:
+        return _spread(problem, lengths, rng)
     places = problem.sizes["B"] * problem.sizes["S"]
     real = np.zeros(places, bool)
     real[rng.permutation(places)[:total]] = True
@@ -83,6 +86,21 @@ def _counts(problem: Problem, name: str, lengths: tuple[int, ...], rng: np.rando
     if problem.op == "EmbedLayerNorm":  # which reads none of those behind the real rows
         index[total:] = rng.choice(np.array([-1, 1 << 30, places, -(1 << 31)], np.int32), places - total)
     return index.reshape(problem.sizes["B"], problem.sizes["S"])
+
+
+def _spread(problem: Problem, lengths: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """Places of sequences' tokens, with gaps between some, no more than there are rows to spare."""
+    spare, places, at = problem.capacity - sum(lengths), [], 0
+    for length in lengths:
+        gaps = np.zeros(length, np.int64)
+        if length > 1 and rng.random() < 0.5:
+            wide = min(spare, int(rng.choice([1, 5, 200])))
+            gaps[1:] = np.bincount(rng.integers(0, length - 1, wide), minlength=length - 1)
+            spare -= wide
+        places.append(at + np.arange(length) + np.cumsum(gaps))
+        at += length + int(gaps.sum())
+    index = np.concatenate([*places, rng.integers(-(1 << 31), 1 << 31, problem.capacity - sum(lengths))])
+    return index.astype(np.int32).reshape(problem.sizes["B"], problem.sizes["S"])
 
 
 def spoil(problem: Problem, found: dict[str, Any], which: int, rng: np.random.Generator) -> None:
@@ -107,12 +125,18 @@ def spoil(problem: Problem, found: dict[str, Any], which: int, rng: np.random.Ge
 
 
 def plain_calls(problem: Problem, inputs: Inputs) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray | None]]]:
-    """Which packed rows, and inputs of the op without packing that give them: sequences of a length together."""
+    """Which packed rows, and inputs of the op without packing that give them: sequences of a length together.
+
+    A row of -1 is none: a place between two tokens.
+    """
     without = dict.fromkeys(problem.spec.packed_inputs)
     if problem.op in ATTENTIONS:
         offsets = np.asarray(inputs["cu_seqlens"])
         lengths = np.diff(offsets)
         qkv = _rows(inputs["qkv"])
+        if inputs.get("token_index") is not None:
+            yield from _plain_spread({**inputs, **without}, inputs["token_index"].reshape(-1), offsets, qkv)
+            return
         for length in sorted({int(length) for length in lengths} - {0}):
             rows = offsets[:-1][lengths == length][:, None] + np.arange(length)
             places = {name: inputs[name][:length] for name in ("cos", "sin") if inputs.get(name) is not None}
@@ -131,6 +155,23 @@ def plain_calls(problem: Problem, inputs: Inputs) -> Iterator[tuple[np.ndarray, 
             if given.get(name) is not None:
                 given[name] = _rows(given[name])[rows]
     yield rows, given
+
+
+def _plain_spread(
+    given: dict[str, Any], index: np.ndarray, offsets: np.ndarray, qkv: np.ndarray
+) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray | None]]]:
+    """Sequence by sequence as padded batches of one, whose masks hide the gaps."""
+    for begin, end in itertools.pairwise(offsets.tolist()):
+        if begin == end:
+            continue
+        own = index[begin:end] - index[begin]
+        rows = np.full(own[-1] + 1, -1)
+        rows[own] = np.arange(begin, end)
+        there = (rows >= 0)[None]
+        places = {name: given[name][: len(rows)] for name in ("cos", "sin") if given.get(name) is not None}
+        padded = np.where(there[..., None], qkv[rows][None], np.zeros((), qkv.dtype))
+        mask = None if there.all() else there.astype(np.int64)
+        yield rows, {**given, "mask": mask, "qkv": padded, **places}
 
 
 def real_rows(problem: Problem, output: np.ndarray, which: int) -> np.ndarray:

@@ -34,6 +34,7 @@ def _fused_attention_variant(
     q_gamma: Any,
     k_gamma: Any,
     distance_bias: Any,
+    positions: Any,
     num_heads: int,
     kv_num_heads: int,
     scale: float,
@@ -42,6 +43,8 @@ def _fused_attention_variant(
     window_left: int,
     window_right: int,
     bias_left: int,
+    positions_left: int,
+    hidden_queries: str,
 ) -> Any:
     batch, sequence, width = qkv.shape
     qkv = qkv if bias is None else qkv + bias
@@ -59,13 +62,20 @@ def _fused_attention_variant(
     added = torch.zeros(1, 1, sequence, sequence, device=qkv.device, dtype=qkv.dtype)
     if distance_bias is not None:
         added = distance_bias[0][:, (distance + bias_left).clamp(0, distance_bias.shape[2] - 1)][None]
+    if positions is not None:
+        row = (distance + positions_left).clamp(0, positions.shape[2] - 1)
+        of_q, of_k = (x @ table.transpose(-1, -2) for x, table in zip((q, k), positions, strict=True))
+        by_position = of_q.gather(-1, row.expand_as(distance[None, None].expand(*of_q.shape[:2], -1, -1)))
+        by_position = by_position + of_k.gather(-1, row.T.expand_as(by_position)).transpose(-1, -2)
+        added = added + by_position * scale
     hidden = (distance < -window_left) & (window_left >= 0) | (distance > window_right) & (window_right >= 0)
     hidden = hidden[None, None]
     if mask is not None:
         hidden = hidden | (mask == 0)[:, None, None, :]
+        hidden = hidden | (mask == 0)[:, None, :, None] if hidden_queries == "alike" else hidden
     # Finite, so that a query that no key is visible to attends to all alike.
     least = torch.finfo(torch.float16 if qkv.dtype == torch.float16 else torch.float32).min
-    added = torch.where(hidden, torch.full_like(added[..., :1, :1], least), added)
+    added = torch.where(hidden, torch.full_like(added[:1, :1, :1, :1], least), added)
     y = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=added, scale=scale)
     return y.transpose(1, 2).reshape(batch, sequence, -1)
 

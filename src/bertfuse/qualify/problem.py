@@ -73,9 +73,9 @@ class Problem:
         return OPS[self.op]
 
     def has(self, tensor: TensorSpec) -> bool:
-        if tensor.scales:  # problems are of floats
+        if tensor.of_quantized_form:  # problems are of floats
             return False
-        return self.packed is not None if tensor.packed else tensor.name not in self.without
+        return tensor.name not in self.without and (self.packed is not None or not tensor.packed)
 
     def shape(self, tensor: TensorSpec) -> tuple[int, ...]:
         sizes = self.sizes if self.packed is None else {"N": len(self.packed), **self.sizes}
@@ -189,7 +189,7 @@ def parse(text: str) -> Problem:
                 found["seed"] = _natural(value)
             elif (name, value) in _choices(spec):
                 found[name] = value
-            elif name == "without" and value and set(value.split(",")) <= set(spec.optional_inputs):
+            elif name == "without" and value and set(value.split(",")) <= _may_lack(spec):
                 found["without"] = tuple(value.split(","))
             else:
                 raise ValueError
@@ -199,6 +199,11 @@ def parse(text: str) -> Problem:
     problem = Problem(**found)
     _check_packed(problem, text)
     return problem
+
+
+def _may_lack(spec: OpSpec) -> set[str]:
+    """Inputs that a problem may name as absent: packed attention may have no places."""
+    return {*spec.optional_inputs, *(("token_index",) if spec.name == "FusedAttentionVariant" else ())}
 
 
 def _needed(spec: OpSpec, symbols: set[str], without: tuple[str, ...]) -> set[str]:

@@ -105,7 +105,7 @@ def draw(rng: np.random.Generator, ops: Sequence[str], dtypes: Sequence[str]) ->
             attributes |= {"kv_num_heads": heads, "scale": float(np.float32(1 / math.sqrt(head)))}
             attributes |= {"window_left": 64, "window_right": 64}
             sizes = {"B": batch, "S": sequence, "C": sequence, "D": head, "R": head // 2}
-            without = ("bias", "q_gamma", "k_gamma", "distance_bias")
+            without = ("bias", "q_gamma", "k_gamma", "distance_bias", "positions")
             mask = str(rng.choice(["ones", "right"]))
             return replace(problem, sizes=sizes, attributes=attributes, mask=mask, without=without)
         if op == "FusedAttention":

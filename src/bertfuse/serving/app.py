@@ -22,9 +22,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bertfuse import __version__
 from bertfuse.errors import first_line
+from bertfuse.model_folder.towers import IMAGE
 
-from .checks import RequestError, read_json
-from .front import RETRY_AFTER, Call, Front
+from .checks import RETRY_AFTER, RequestError, read_json
+from .front import Call, Front
 from .openapi import document, page
 from .responses import Json, openai_error, tei_error
 from .routes import POSTS, Route
@@ -201,13 +202,13 @@ def application(front: Front, access: Access) -> ASGIApp:
         return Response(await front.metrics_text(), media_type="text/plain; version=0.0.4")
 
     async def models(request: Request) -> Response:
-        return Json({"object": "list", "data": [_model(name) for name in names]})
+        return Json({"object": "list", "data": [_model(front, name) for name in names]})
 
     async def model(request: Request) -> Response:
         name = request.path_params["name"]
         if name not in names:
             raise RequestError(f"There is no model {name!r}: {', '.join(names)}.", 404, param="model")
-        return Json(_model(name))
+        return Json(_model(front, name))
 
     async def info(request: Request) -> Response:
         return Json(_info(front))
@@ -218,7 +219,7 @@ def application(front: Front, access: Access) -> ASGIApp:
     async def docs(request: Request) -> Response:
         return HTMLResponse(page(document(front.models)))
 
-    names = [model.served.name for model in front.models]
+    names = list(dict.fromkeys(model.served.name for model in front.models))
     posts = {
         endpoint: Post(front, access, endpoint, answer, wording) for endpoint, (answer, wording, _) in POSTS.items()
     }
@@ -251,13 +252,26 @@ def application(front: Front, access: Access) -> ASGIApp:
     )
 
 
-def _model(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "bertfuse"}
+def _model(front: Front, name: str) -> dict[str, Any]:
+    made = {"id": name, "object": "model", "created": 0, "owned_by": "bertfuse"}
+    return made | {"capabilities": _capabilities(front, name)}
+
+
+_CAPABILITIES = {"embed": ["embed"], "rerank": ["rerank"], "classify": ["classify"], "sparse": ["embed_sparse"]}
+_CAPABILITIES["late"] = ["embed_all", "rerank"]
+
+
+def _capabilities(front: Front, name: str) -> list[str]:
+    """By infinity's words, where it has some."""
+    found: list[str] = []
+    for served in (model.served for model in front.models if model.served.name == name):
+        found += ["image_embed"] if served.modality == IMAGE else _CAPABILITIES[served.kind]
+    return found
 
 
 def _info(front: Front) -> dict[str, Any]:
     """As text-embeddings-inference's, of the first model; "models" has all of them."""
-    kinds = {"embed": "embedding", "rerank": "reranker", "classify": "classifier", "sparse": "embedding"}
+    kinds = {"rerank": "reranker", "classify": "classifier"}
     limits = front.limits
 
     def of(served: Served) -> dict[str, Any]:
@@ -265,7 +279,9 @@ def _info(front: Front) -> dict[str, Any]:
             "model_id": served.name,
             "served_model_name": served.name,
             "model_dtype": served.dtype,
-            "model_type": {kinds[served.kind]: {}},
+            "model_type": {kinds.get(served.kind, "embedding"): {}},
+            "capabilities": _capabilities(front, served.name),
+            "modality": served.modality,
             "max_input_length": served.max_input_tokens,
             "max_batch_tokens": served.max_batch_tokens,
             "resident_bytes": served.resident_bytes,

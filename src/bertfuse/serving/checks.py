@@ -11,6 +11,8 @@ import orjson
 
 Text = str | tuple[str, str]  # with a second segment
 
+RETRY_AFTER = 1  # seconds that a client is told to wait
+
 
 class RequestError(Exception):
     """A request that is not answered: one sentence that says why, and the HTTP status.
@@ -41,6 +43,7 @@ class Limits:
     timeout: float = 60.0  # seconds until a request that has no answer is given up
     max_queued: int = 512  # requests that wait for an engine
     max_connections: int = 10_000  # of a process that speaks HTTP
+    max_pixels: int = 50_000_000  # of a request's images together, as they come
 
 
 def read_json(body: bytes) -> dict[str, Any]:
@@ -77,12 +80,12 @@ def a_list(value: Any, name: str, wanted: str) -> list[Any]:
     return value
 
 
-def check_count(values: Sequence[Any], name: str, limits: Limits) -> None:
+def check_count(values: Sequence[Any], name: str, limits: Limits, of: str = "text") -> None:
     if not values:
-        raise RequestError(f"{name} is empty: give at least one text.", kind="Empty", param=name)
+        raise RequestError(f"{name} is empty: give at least one {of}.", kind="Empty", param=name)
     if len(values) > limits.max_texts:
         raise RequestError(
-            f"{name} has {len(values)} texts: {limits.max_texts} are taken at most.", status=413, param=name
+            f"{name} has {len(values)} {of}s: {limits.max_texts} are taken at most.", status=413, param=name
         )
 
 

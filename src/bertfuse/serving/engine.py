@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ import numpy as np
 from bertfuse.errors import BertfuseError
 from bertfuse.inference.batches import Tokens, ragged_batches, token_batches
 from bertfuse.inference.devices import providers_on
+from bertfuse.inference.image_model import ImageModel
 from bertfuse.inference.model import MAX_PADDING, TextModel, open_session
 from bertfuse.inference.model import Batch as Run
 from bertfuse.runtime.session import CPU, CUDA
@@ -27,7 +28,7 @@ from .readers import READERS, output_of
 from .resident import resident_bytes
 from .scheduler import Batch, Job, Limits, Scheduler
 from .served import ModelOptions, Served
-from .work import Answer, EngineError, Timing, Work
+from .work import IMAGE_TOKENS, Answer, EngineError, Timing, Work
 
 
 class Engine:
@@ -71,11 +72,12 @@ class Engine:
                 settings = self._head(index, options, heads[index], device, **settings)
             model, served = open_model(options, device, **settings)
             model.runs = self._runs.get(index, model).runs
+            most = _most_tokens(model)
             for tokens in warm:
-                self._warm(model, min(tokens, model.max_batch_tokens))
+                self._warm(model, min(tokens, most))
             if resident is not None:  # on a CPU no run takes more than these
                 with ThreadPoolExecutor(model.runs) as pool:
-                    list(pool.map(lambda _, of=model: self._warm(of, of.max_batch_tokens), range(model.runs)))
+                    list(pool.map(lambda _, of=model, most=most: self._warm(of, most), range(model.runs)))
             self.models.append(model)
             self.served.append(replace(served, resident_bytes=max(0, resident_bytes() - before)))
         if resident is not None and resident_bytes() > resident:
@@ -146,6 +148,10 @@ class Engine:
         return found
 
     def _warm(self, model: TextModel, tokens: int) -> None:
+        if isinstance(model, ImageModel):
+            count = max(1, tokens // IMAGE_TOKENS)
+            model.run_pixels(np.zeros((count, *model.image_size, 3), np.uint8), model.outputs[:1])
+            return
         length = min(tokens, model.max_seq_length)
         count = max(1, tokens // length)
         lengths = np.full(count, length, np.int64)
@@ -186,13 +192,16 @@ class Engine:
     def _run(self, batch: Batch, start: int) -> None:
         first = batch.jobs[0].work.model
         runs = self._runs.get(first, self.models[first])
-        tokens, rows = _joined_texts(batch, runs)
         kinds: dict[tuple[int, str, int], list[int]] = {}  # jobs that read one output
         for place, job in enumerate(batch.jobs):
             kinds.setdefault(job.work.kind, []).append(place)
         outputs = {kind: output_of(self.models[kind[0]], *kind[1:]) for kind in kinds}
         called = {kind: self._called(kind[0], output) for kind, output in outputs.items()}
-        run = runs.run_rows(tokens, rows, list(dict.fromkeys(called.values())))
+        names = list(dict.fromkeys(called.values()))
+        if isinstance(runs, ImageModel):
+            run = runs.run_pixels(_joined_images(batch), names)
+        else:
+            run = runs.run_rows(*_joined_texts(batch, runs), names)
         ran = time.monotonic_ns() - start
         read = int(run.lengths.sum())
         for kind, places in kinds.items():
@@ -236,20 +245,41 @@ def _session(options: ModelOptions, device: str, cores: int, memory: int | None)
     return made
 
 
+def _most_tokens(model: TextModel) -> int:
+    """Of one run."""
+    return IMAGE_TOKENS * model.max_batch_images if isinstance(model, ImageModel) else model.max_batch_tokens
+
+
 def _limits(model: TextModel) -> Limits:
-    most, texts = model.max_batch_tokens, model.fixed_batch
     share = 1 if model.on_gpu else model.runs
+    if isinstance(model, ImageModel):
+        return Limits(_in_order, model.max_batch_images, share)
+    most, texts = model.max_batch_tokens, model.fixed_batch
     if model.ragged:
         return Limits(lambda lengths, most: ragged_batches(lengths, most, texts), most, share)
     padding = MAX_PADDING["gpu" if model.on_gpu else "cpu"]
     return Limits(lambda lengths, most: token_batches(lengths, most, texts, padding), most, share)
 
 
+def _in_order(lengths: Sequence[int], most: int) -> Iterator[np.ndarray]:
+    """Images, which all take as long, in batches of `most`."""
+    return (np.arange(begin, min(begin + most, len(lengths))) for begin in range(0, len(lengths), most))
+
+
+def _joined_images(batch: Batch) -> np.ndarray:
+    given = [(job.work.pixels, rows) for job, rows in zip(batch.jobs, batch.rows, strict=True)]
+    return np.concatenate([pixels[rows] for pixels, rows in given if pixels is not None])
+
+
 def _joined_texts(batch: Batch, model: TextModel) -> tuple[Tokens, np.ndarray]:
     """The texts of the batch's jobs one after the other, and which of them are asked for."""
     works = [job.work for job in batch.jobs]
+    seen = None
+    if any(work.seen is not None for work in works):
+        seen = np.concatenate([work.lengths if work.seen is None else work.seen for work in works]).astype(np.int64)
     if len(works) == 1 and works[0].type_ids is None:
-        return Tokens(0, works[0].ids.astype(np.int64), None, works[0].lengths.astype(np.int64)), batch.rows[0]
+        lengths = works[0].lengths.astype(np.int64)
+        return Tokens(0, works[0].ids.astype(np.int64), None, lengths, seen=seen), batch.rows[0]
     types = None
     if "token_type_ids" in model.inputs and any(work.type_ids is not None for work in works):
         parts = [np.zeros(len(work.ids), np.int64) if work.type_ids is None else work.type_ids for work in works]
@@ -258,7 +288,7 @@ def _joined_texts(batch: Batch, model: TextModel) -> tuple[Tokens, np.ndarray]:
     lengths = np.concatenate([work.lengths for work in works]).astype(np.int64)
     starts = np.cumsum([0, *(len(work.lengths) for work in works[:-1])])
     rows = np.concatenate([start + part for start, part in zip(starts, batch.rows, strict=True)])
-    return Tokens(0, ids, types, lengths), rows
+    return Tokens(0, ids, types, lengths, seen=seen), rows
 
 
 def _joined(job: Job) -> Answer:

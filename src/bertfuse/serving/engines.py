@@ -54,8 +54,7 @@ class _Engine:
         self._number = number = self._number + 1
         self._asked[number] = future = loop.create_future()
         late = loop.call_later(timeout, _expire, future)
-        tokens = len(work.ids)
-        self.tokens += tokens
+        self.tokens += work.tokens
         self._frames.send(of_work(number, work))
         try:
             return await future
@@ -66,7 +65,7 @@ class _Engine:
         finally:
             late.cancel()
             self._asked.pop(number, None)
-            self.tokens -= tokens
+            self.tokens -= work.tokens
 
     def close(self) -> None:
         self._task.cancel()

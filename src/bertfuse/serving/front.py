@@ -7,24 +7,30 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from bertfuse.inference.activations import Activation, labels_of, of_classifier, of_reranker
 from bertfuse.inference.pooling import normalized
 from bertfuse.model_folder.files import folder_of, read_config
+from bertfuse.model_folder.towers import IMAGE, TEXT
 
-from .checks import Limits, RequestError, Text, a_name
+from .checks import RETRY_AFTER, Limits, RequestError, Text, a_name
 from .engines import Asks
+from .late import Late
 from .metrics import Metrics
+from .pictures import Pictures
 from .served import Served
-from .tokens import Tokenizer
+from .tokens import Tokenised, Tokenizer
 from .work import Answer, EngineError, EngineFull, Timing, Work
 
 MOST_ROWS = 1 << 16  # vectors of tokens in one answer: 200 MB where they have 768 numbers
-RETRY_AFTER = 1  # seconds that a client is told to wait
 _ROUTES = {"embed": "/v1/embeddings", "rerank": "/rerank", "classify": "/classify", "sparse": "/embed_sparse"}
+_ROUTES["late"] = "/embed_all, /v1/multi-vector and /rerank"
+_IMAGES_ALONE = 'takes images alone: send them as data URIs, with "modality": "image"'
+
+T = TypeVar("T")
 
 
 class Model:
@@ -32,12 +38,14 @@ class Model:
 
     def __init__(self, served: Served, index: int) -> None:
         self.served, self.index = served, index
-        self.tokenizer = Tokenizer(served.path, served.max_input_tokens)
         self.prompts = dict(served.prompts)
-        prompts = {served.default_prompt, *self.prompts.values()}
-        self._left_out = {prompt: self.tokenizer.left_out(prompt) for prompt in prompts}
         folder = folder_of(Path(served.path))
         config = read_config(folder)
+        self.late = Late(served) if served.kind == "late" else None
+        if served.modality == TEXT:
+            self.tokenizer = self.late.documents if self.late else Tokenizer(served.path, served.max_input_tokens)
+            prompts = {served.default_prompt, *self.prompts.values()}
+            self._left_out = {prompt: self.tokenizer.left_out(prompt) for prompt in prompts}
         self.labels = labels_of(config, served.labels)
         self.activation: Activation = np.asarray
         if served.kind == "rerank":
@@ -95,6 +103,8 @@ class Front:
         self.draining = False
         self.ongoing = 0
         self._sums = sums
+        pictured = {model.index: model.served for model in self.models if model.served.modality == IMAGE}
+        self.pictures = Pictures(pictured, limits) if pictured else None
         self.tokenizers = 1  # processes that tokenise
 
     async def metrics_text(self) -> bytes:
@@ -103,19 +113,23 @@ class Front:
         self.metrics.ongoing.set(self.ongoing)
         return self.metrics.text()
 
-    def model(self, body: dict[str, Any], endpoint: str, kinds: Sequence[str]) -> Model:
+    def model(self, body: dict[str, Any], endpoint: str, kinds: Sequence[str], modality: str = TEXT) -> Model:
         """The model that the body names, of one of `kinds`. A body that names none, or a server of one model: that."""
         asked = a_name(body, "model")
         named = [model for model in self.models if model.served.name == asked]
-        if asked is not None and not named and len(self.models) > 1:
-            known = ", ".join(model.served.name for model in self.models)
+        names = list(dict.fromkeys(model.served.name for model in self.models))
+        if asked is not None and not named and len(names) > 1:
+            known = ", ".join(names)
             raise RequestError(f"There is no model {asked!r}: {known}.", 404, "Validation", "model")
         among = named or self.models
         for model in among:
-            if model.served.kind in kinds:
+            if model.served.kind in kinds and model.served.modality == modality:
                 return model
-        kind = among[0].served.kind
-        raise RequestError(f"{among[0].served.name} does not answer {endpoint}: it answers {_ROUTES[kind]}.", 404)
+        first = among[0].served
+        if first.kind in kinds:
+            why = f'takes no {modality}s: leave "modality" out' if modality == IMAGE else _IMAGES_ALONE
+            raise RequestError(f"{first.name} {why}.", 404, param="modality")
+        raise RequestError(f"{first.name} does not answer {endpoint}: it answers {_ROUTES[first.kind]}.", 404)
 
     async def run(
         self,
@@ -128,18 +142,46 @@ class Front:
         left_out: int = 0,
     ) -> Answer:
         """The engine's answer for these texts."""
+        given = await self.tokenised(call, model.tokenizer, texts, truncate, param)
+        if what == "tokens":
+            self.check_rows(given, param)
+        return await self.ask(call, model, given.work(model.index, what, left_out))
+
+    async def tokenised(
+        self, call: Call, tokenizer: Tokenizer, texts: Sequence[Text], truncate: bool, param: str
+    ) -> Tokenised:
         begin = time.monotonic()
-        given = await model.tokenizer(texts, truncate, param)
-        call.tokenizing = time.monotonic() - begin
-        self.metrics.tokenization.observe(call.tokenizing)
-        if what == "tokens" and given.total > MOST_ROWS:
+        given = await tokenizer(texts, truncate, param)
+        took = time.monotonic() - begin
+        call.tokenizing += took
+        self.metrics.tokenization.observe(took)
+        return given
+
+    def check_rows(self, given: Tokenised, param: str) -> None:
+        """Raises RequestError for more vectors of tokens than are given at once."""
+        if given.total > MOST_ROWS:
             raise RequestError(
                 f"{param} has {given.total} tokens, and vectors of {MOST_ROWS} are given at most: send fewer texts.",
                 status=413,
                 param=param,
             )
-        call.model, call.texts, call.tokens = model.served.name, call.texts + len(texts), call.tokens + given.total
-        work = Work(model.index, what, given.lengths, given.ids, given.type_ids, left_out)
+
+    async def in_time(self, call: Call, waiting: Awaitable[T]) -> T:
+        """What is waited for, in the time that is left to the request. Raises RequestError."""
+        left = self.limits.timeout - (time.monotonic() - call.start)
+        try:
+            return await asyncio.wait_for(waiting, max(left, 0.001))
+        except (TimeoutError, asyncio.TimeoutError):
+            raise self._late() from None
+
+    def _late(self) -> RequestError:
+        why = f"No answer in {self.limits.timeout:g} seconds: try again later."
+        return RequestError(why, 503, "Overloaded", retry_after=RETRY_AFTER)
+
+    async def ask(self, call: Call, model: Model, work: Work) -> Answer:
+        """An engine's answer. Raises RequestError."""
+        texts, tokens = len(work.lengths), len(work.ids)
+        call.model, call.texts, call.tokens = model.served.name, call.texts + texts, call.tokens + tokens
         left = self.limits.timeout - (time.monotonic() - call.start)
         try:
             answer = await self.engines.ask(work, max(left, 0.001))
@@ -147,15 +189,12 @@ class Front:
             why = "Too many requests are waiting: try again later."
             raise RequestError(why, 429, "Overloaded", retry_after=RETRY_AFTER) from None
         except (TimeoutError, asyncio.TimeoutError):
-            why = f"No answer in {self.limits.timeout:g} seconds: try again later."
-            raise RequestError(why, 503, "Overloaded", retry_after=RETRY_AFTER) from None
+            raise self._late() from None
         except EngineError as error:
             raise RequestError(f"The model failed: {str(error).rstrip('.')}.", 500, "Backend") from None
         call.timing = answer.timing
         # Counted when the answer has left.
-        asyncio.get_running_loop().call_soon(
-            self.metrics.ran, model.served.name, len(texts), given.total, answer.timing
-        )
+        asyncio.get_running_loop().call_soon(self.metrics.ran, model.served.name, texts, tokens, answer.timing)
         return answer
 
     async def vectors(
@@ -171,9 +210,14 @@ class Front:
     ) -> np.ndarray:
         """float32 [texts, size]. Shortened vectors are at length 1 again where the model's are."""
         found = (await self.run(call, model, "vectors", texts, truncate, param, model.left_out(prompt_name))).rows
-        cut = dimensions is not None and dimensions < found.shape[1]
-        if cut:
-            found = found[:, :dimensions]
-        if (cut and model.served.unit_length) or (normalize and not model.served.unit_length):
-            found = normalized(found)
-        return found
+        return shortened(found, model.served, dimensions, normalize)
+
+
+def shortened(vectors: np.ndarray, served: Served, dimensions: int | None, normalize: bool = False) -> np.ndarray:
+    """The first `dimensions` numbers of each vector, at length 1 again where the model's are."""
+    cut = dimensions is not None and dimensions < vectors.shape[1]
+    if cut:
+        vectors = vectors[:, :dimensions]
+    if (cut and served.unit_length) or (normalize and not served.unit_length):
+        vectors = normalized(vectors)
+    return vectors

@@ -86,6 +86,8 @@ async def _serve(settings: dict[str, Any]) -> None:
         say("failed", message=str(error))
         return
     server = _Server(config)
+    if front.pictures is not None:
+        await front.pictures.start()
     await engines.wait_ready(limits.timeout)
     rpc: Any = None
     if settings["grpc"] is not None:

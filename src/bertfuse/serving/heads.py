@@ -14,6 +14,8 @@ import orjson
 
 from bertfuse.errors import BertfuseError
 from bertfuse.model_folder.files import folder_of, read_config
+from bertfuse.model_folder.multi_vector import is_multi_vector
+from bertfuse.model_folder.towers import takes_images
 
 from .served import ModelOptions
 
@@ -80,8 +82,11 @@ def _alike(models: Sequence[ModelOptions]) -> list[list[int]]:
     for index, options in enumerate(models):
         path = Path(options.folder)
         try:
-            config = read_config(path if path.is_dir() else folder_of(path))
+            home = path if path.is_dir() else folder_of(path)
+            config, alone = read_config(home), is_multi_vector(home) or takes_images(home)
         except (BertfuseError, OSError):  # the engine says so
+            continue
+        if alone:
             continue
         sizes = (config.get(name) for name in ("model_type", "vocab_size", "hidden_size", "num_hidden_layers"))
         found.setdefault((*map(str, sizes), options.library, options.max_batch_tokens), []).append(index)

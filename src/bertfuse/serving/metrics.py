@@ -101,7 +101,7 @@ class _Memory(Collector):
         server = os.getppid()
         sizes: Counts[str] = Counts()
         with contextlib.suppress(OSError):
-            for child in Path(f"/proc/{server}/task/{server}/children").read_text().split():
+            for child in _children(str(server)):
                 with contextlib.suppress(OSError):  # it has ended
                     called = re.search(
                         rb"bertfuse\.serving\.(\w+)_process", Path(f"/proc/{child}/cmdline").read_bytes()
@@ -111,6 +111,14 @@ class _Memory(Collector):
         for kind, size in sizes.items():
             found.add_metric([kind], size)
         yield found
+
+
+def _children(process: str) -> Iterator[str]:
+    """Its children, and theirs."""
+    for child in Path(f"/proc/{process}/task/{process}/children").read_text().split():
+        yield child
+        with contextlib.suppress(OSError):
+            yield from _children(child)
 
 
 class _Sums(CollectorRegistry):

@@ -39,8 +39,11 @@ class RayEngine:
 
     def __init__(self, models: list[dict[str, Any]], settings: dict[str, Any]) -> None:
         from bertfuse.serving.engine import Engine
+        from bertfuse.serving.options import apart
 
-        self._engine = Engine([ModelOptions(**model) for model in models], **settings)
+        on_gpu = settings["device"] != "cpu"
+        options = [part for model in models for part in apart(ModelOptions(**model), on_gpu)]
+        self._engine = Engine(options, **settings)
 
     async def served(self) -> list[dict[str, Any]]:
         return [served.to_dict() for served in self._engine.served]

@@ -35,11 +35,15 @@ _DOCUMENTS = {
 }
 _OPENAI = {
     "input": _TEXTS_OR_IDS,
+    "modality": {"type": "string", "enum": ["text", "image"], "description": "image: input has data URIs."},
     "encoding_format": {"type": "string", "enum": ["float", "base64"]},
     "dimensions": _NUMBER,
     "prompt_name": _STRING,
     **_CUT,
 }
+_TASK = {"type": "string", "enum": ["query", "document"]}
+_MULTI = {"input": _TEXTS_OR_IDS, "input_type": _TASK, "embedding_type": _OPENAI["encoding_format"]}
+_MULTI |= {"dimensions": _NUMBER, "prompt_name": _STRING, **_CUT}
 _PREDICT = {
     "inputs": {"oneOf": [_STRING, _LIST, {"type": "array", "items": _LIST}]},
     "raw_scores": _FLAG,
@@ -49,9 +53,10 @@ _PREDICT = {
 # path: (properties, those that must be there, an example)
 _BODIES: dict[str, tuple[dict[str, Any], list[str], dict[str, Any]]] = {
     "/v1/embeddings": (_OPENAI, ["input"], {"input": ["A man is eating."]}),
+    "/v1/multi-vector": (_MULTI, ["input"], {"input": ["anna eats"], "input_type": "document"}),
     "/v1/rerank": (_DOCUMENTS, ["query", "documents"], {"query": "who eats?", "documents": ["anna eats"]}),
     "/embed": (_EMBED | {"normalize": _FLAG, "dimensions": _NUMBER}, ["inputs"], {"inputs": ["A man is eating."]}),
-    "/embed_all": (_EMBED, ["inputs"], {"inputs": ["A man is eating."]}),
+    "/embed_all": (_EMBED | {"input_type": _TASK}, ["inputs"], {"inputs": ["A man is eating."]}),
     "/embed_sparse": (_EMBED, ["inputs"], {"inputs": ["A man is eating."]}),
     "/rerank": (
         {"query": _STRING, "texts": _LIST, "raw_scores": _FLAG, "return_text": _FLAG, **_CUT},
@@ -90,6 +95,7 @@ _KINDS = {
     "rerank": ("rerank",),
     "classify": ("/predict", "/classify"),
     "sparse": ("/embed_sparse",),
+    "late": ("/embed_all", "/v1/multi-vector", "rerank"),
 }
 
 
@@ -107,7 +113,7 @@ def document(models: Sequence[Model]) -> dict[str, Any]:
         paths[path] = {"post": {"summary": summary, "requestBody": body, "responses": answers}}
     for path, summary in _GETS.items():
         paths[path] = {"get": {"summary": summary, "responses": {"200": {"description": "The answer."}}}}
-    names = ", ".join(f"{model.served.name} ({model.served.kind})" for model in models)
+    names = ", ".join(f"{model.served.name} ({model.served.kind}, {model.served.modality}s)" for model in models)
     info = {"title": "bertfuse", "version": __version__, "description": f"Models: {names}."}
     return {"openapi": "3.1.0", "info": info, "paths": paths}
 

@@ -7,12 +7,14 @@ import importlib.util
 import re
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from bertfuse.errors import BertfuseError
 from bertfuse.model_folder.files import find_model
+from bertfuse.model_folder.routes import ROUTES, read_router
 
 from .served import KINDS, ModelOptions
 
@@ -68,9 +70,26 @@ def named_models(
         called = given or name
         if called is not None and not re.fullmatch(r"[\w./:-]{1,256}", called or "x"):
             raise BertfuseError(f"{called!r} is no name of a model: letters, digits and . _ - / : make one")
-        path = _prepared(Path(folder), on_gpu) if here else Path(folder)
-        made.append(ModelOptions(str(path), called or Path(folder).resolve().name, **options))
+        asked = ModelOptions(folder, called or Path(folder).resolve().name, **options)
+        if not here:
+            made.append(asked)
+            continue
+        made += [replace(part, folder=str(_prepared(Path(part.folder), on_gpu))) for part in apart(asked, on_gpu)]
     return made
+
+
+def apart(options: ModelOptions, on_gpu: bool) -> list[ModelOptions]:
+    """A folder with a tower of texts and one of images as two models of one name; any other as it is."""
+    folder = Path(options.folder)
+    router = read_router(folder) if folder.is_dir() else None
+    if router is None or not router.towers:
+        return [options]
+    return [replace(options, folder=str(_tower(folder, name, on_gpu))) for name in router.routes]
+
+
+def _tower(folder: Path, name: str, on_gpu: bool) -> Path:
+    made = folder / ROUTES / name
+    return made if made.is_dir() else _elsewhere("route_folder", folder, name, on_gpu)
 
 
 def _prepared(folder: Path, on_gpu: bool) -> Path:
@@ -80,15 +99,20 @@ def _prepared(folder: Path, on_gpu: bool) -> Path:
     try:
         find_model(folder)
     except BertfuseError:
-        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-            return pool.submit(_export, folder, on_gpu).result()
+        return _elsewhere("model_for", folder, on_gpu)
     return folder
 
 
-def _export(folder: Path, on_gpu: bool) -> Path:
-    from bertfuse.inference.prepare import model_for
+def _elsewhere(function: str, *arguments: Any) -> Path:
+    """What a function of inference/prepare.py gives, in a process that takes PyTorch with it when it ends."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(_prepare, function, *arguments).result()
 
-    return model_for(folder, on_gpu)
+
+def _prepare(function: str, *arguments: Any) -> Path:
+    from bertfuse.inference import prepare
+
+    return getattr(prepare, function)(*arguments)
 
 
 def devices_of(provider: str, replicas: int | None) -> tuple[str, ...]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from bertfuse.model_folder.towers import IMAGE, TEXT
 
 from .checks import (
     Limits,
@@ -18,8 +22,12 @@ from .checks import (
     check_count,
     is_id,
     required,
+    shown,
     truncates,
 )
+
+_DATA = re.compile(r"data:(image/[\w.+-]+)?(;[\w.+-]+=[\w.+%-]*)*;base64,", re.IGNORECASE | re.ASCII)
+_URL = re.compile(r"[a-z][a-z0-9+.-]*:(?<!data:)", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,15 @@ class EmbeddingsRequest:
     prompt_name: str | None
     truncate: bool
     normalize: bool = False
+
+
+@dataclass(frozen=True)
+class ImagesRequest:
+    """infinity's: OpenAI's with images, whose files' bytes these are."""
+
+    images: list[bytes]
+    base64: bool
+    dimensions: int | None
 
 
 @dataclass(frozen=True)
@@ -57,11 +74,62 @@ class SimilarityRequest:
 def embeddings_request(body: Mapping[str, Any], limits: Limits, dimension: int) -> EmbeddingsRequest:
     """`dimension` is the size of the model's vectors."""
     inputs = _inputs(required(body, "input"), "input", limits)
-    kind = body.get("encoding_format") or "float"
+    encoded, dimensions = _encoded(body, "encoding_format"), a_number(body, "dimensions", dimension)
+    return EmbeddingsRequest(inputs, encoded, dimensions, a_name(body, "prompt_name"), truncates(body, limits))
+
+
+def multi_vector_request(body: Mapping[str, Any], limits: Limits, dimension: int) -> EmbeddingsRequest:
+    """Jina's, which calls the encoding embedding_type, and whose texts may be objects with a text."""
+    given = required(body, "input")
+    given = [given] if isinstance(given, dict) else given
+    if isinstance(given, list):
+        given = [entry.get("text") if isinstance(entry, dict) else entry for entry in given]
+    name = "encoding_format" if "embedding_type" not in body else "embedding_type"
+    inputs, encoded, dimensions = (
+        _inputs(given, "input", limits),
+        _encoded(body, name),
+        a_number(body, "dimensions", dimension),
+    )
+    return EmbeddingsRequest(inputs, encoded, dimensions, a_name(body, "prompt_name"), truncates(body, limits))
+
+
+def images_request(body: Mapping[str, Any], limits: Limits, dimension: int) -> ImagesRequest:
+    given = required(body, "input")
+    entries = [given] if isinstance(given, str) else a_list(given, "input", "a data URI, or a list of them")
+    check_count(entries, "input", limits, "image")
+    images = [_image(a_text(entry, f"input[{index}]", "input"), index) for index, entry in enumerate(entries)]
+    return ImagesRequest(images, _encoded(body, "encoding_format"), a_number(body, "dimensions", dimension))
+
+
+def modality_of(body: Mapping[str, Any]) -> str:
+    """TEXT or IMAGE."""
+    modality = body.get("modality")
+    if modality not in (None, TEXT, IMAGE):
+        raise RequestError(f"modality is {shown(modality)}: choose text or image.", param="modality")
+    return modality or TEXT
+
+
+def _image(uri: str, index: int) -> bytes:
+    where, wanted = f"input[{index}]", "send the image itself, as data:image/png;base64,…"
+    found = _DATA.match(uri)
+    if found is None:
+        what = "is a URL, and this server fetches none" if _URL.match(uri) else "is no data URI with an image in base64"
+        raise RequestError(f"{where} {what}: {wanted}.", param="input")
+    try:
+        data = base64.b64decode(uri[found.end() :], validate=True)
+    except ValueError:  # binascii.Error among them
+        raise RequestError(f"{where} is not base64: {wanted}.", param="input") from None
+    if not data:
+        raise RequestError(f"{where} holds nothing: {wanted}.", kind="Empty", param="input")
+    return data
+
+
+def _encoded(body: Mapping[str, Any], name: str) -> bool:
+    """Whether vectors are in base64."""
+    kind = body.get(name) or "float"
     if kind not in ("float", "base64"):
-        raise RequestError(f"encoding_format is {kind!r}: choose float or base64.", param="encoding_format")
-    dimensions = a_number(body, "dimensions", dimension)
-    return EmbeddingsRequest(inputs, kind == "base64", dimensions, a_name(body, "prompt_name"), truncates(body, limits))
+        raise RequestError(f"{name} is {shown(kind)}: choose float or base64.", param=name)
+    return kind == "base64"
 
 
 def embed_request(body: Mapping[str, Any], limits: Limits, dimension: int) -> EmbeddingsRequest:

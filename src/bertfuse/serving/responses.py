@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -76,6 +76,16 @@ def openai_vectors(vectors: np.ndarray, encoded: bool, name: str, used: int, tim
     )
     usage = orjson.dumps({"model": name, "usage": {"prompt_tokens": used, "total_tokens": used}})
     return listed(rows, len(vectors), timeout, b'{"object":"list","data":[', b"]," + usage[1:])
+
+
+def jina_vectors(rows: Sequence[np.ndarray], encoded: bool, name: str, used: int, timeout: float) -> Response:
+    """Vectors of tokens, as Jina's /v1/multi-vector gives them."""
+    made = (
+        {"object": "embedding", "index": index, "embeddings": list(map(base64_of, row)) if encoded else row}
+        for index, row in enumerate(np.ascontiguousarray(row, "<f4") for row in rows)
+    )
+    usage = orjson.dumps({"model": name, "usage": {"prompt_tokens": used, "total_tokens": used}})
+    return listed(made, sum(map(len, rows)), timeout, b'{"object":"list","data":[', b"]," + usage[1:])
 
 
 def base64_of(vector: np.ndarray) -> str:

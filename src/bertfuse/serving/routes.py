@@ -9,67 +9,81 @@ from typing import Any
 import numpy as np
 from starlette.responses import Response
 
+from bertfuse.model_folder.towers import IMAGE
+
+from .answers import image_vectors, prompted, scores, token_vectors
 from .checks import RequestError
-from .front import Call, Front, Model
+from .front import Call, Front, shortened
+from .late import task_of
 from .requests import (
-    EmbeddingsRequest,
-    TextsRequest,
     classify_request,
     decode_request,
     documents_request,
     embed_request,
     embeddings_request,
+    images_request,
+    modality_of,
+    multi_vector_request,
     rerank_request,
     similarity_request,
     tokenize_request,
 )
-from .responses import Json, listed, openai_error, openai_vectors, tei_error
+from .responses import Json, jina_vectors, listed, openai_error, openai_vectors, tei_error
+from .served import KINDS
 
 Body = dict[str, Any]
 Route = Callable[[Front, Call, Body], Awaitable[Response]]
-ANY = ("embed", "rerank", "classify", "sparse")
 
 
 async def embeddings(front: Front, call: Call, body: Body) -> Response:
+    if modality_of(body) == IMAGE:
+        return await _images(front, call, body)
     model = front.model(body, call.endpoint, ["embed"])
     asked = embeddings_request(body, front.limits, model.served.dimension)
-    texts = await _texts(model, asked, "input")
+    texts = await prompted(model, asked, "input")
     how = {"dimensions": asked.dimensions, "prompt_name": asked.prompt_name}
     vectors = await front.vectors(call, model, texts, asked.truncate, "input", **how)
     return openai_vectors(vectors, asked.base64, model.served.name, call.tokens, front.limits.timeout)
 
 
+async def _images(front: Front, call: Call, body: Body) -> Response:
+    model = front.model(body, call.endpoint, ["embed"], IMAGE)
+    asked = images_request(body, front.limits, model.served.dimension)
+    vectors = await image_vectors(front, call, model, asked.images, asked.dimensions)
+    return openai_vectors(vectors, asked.base64, model.served.name, call.tokens, front.limits.timeout)
+
+
+async def multi_vector(front: Front, call: Call, body: Body) -> Response:
+    model = front.model(body, call.endpoint, ["late"])
+    asked, task = multi_vector_request(body, front.limits, model.served.dimension), task_of(body)
+    texts = await prompted(model, asked, "input", task)
+    found = await token_vectors(front, call, model, texts, asked.truncate, "input", task)
+    found = [shortened(rows, model.served, asked.dimensions) for rows in found]
+    return jina_vectors(found, asked.base64, model.served.name, call.tokens, front.limits.timeout)
+
+
 async def embed(front: Front, call: Call, body: Body) -> Response:
     model = front.model(body, call.endpoint, ["embed"])
     asked = embed_request(body, front.limits, model.served.dimension)
-    texts = await _texts(model, asked, "inputs")
+    texts = await prompted(model, asked, "inputs")
     how = {"dimensions": asked.dimensions, "normalize": asked.normalize, "prompt_name": asked.prompt_name}
     vectors = await front.vectors(call, model, texts, asked.truncate, "inputs", **how)
     return listed(np.ascontiguousarray(vectors), len(vectors), front.limits.timeout)
 
 
 async def embed_all(front: Front, call: Call, body: Body) -> Response:
-    """A vector of each token, special ones included."""
-    model = front.model(body, call.endpoint, ["embed"])
-    token_rows_of(model)
-    asked = embed_request(body, front.limits, 0)
-    texts = await _texts(model, asked, "inputs")
-    answer = await front.run(call, model, "tokens", texts, asked.truncate, "inputs")
-    assert answer.counts is not None
-    rows = np.split(answer.rows, np.cumsum(answer.counts)[:-1])
-    return listed(rows, answer.rows.shape[0], front.limits.timeout)
-
-
-def token_rows_of(model: Model) -> None:
-    """Raises RequestError for a model without vectors of tokens."""
-    if not model.served.token_rows:
-        raise RequestError(f"{model.served.name} has no vectors of tokens: its file has the pooled output alone.", 404)
+    """A vector of each token, special ones included; of late interaction of those that it scores."""
+    model = front.model(body, call.endpoint, ["embed", "late"])
+    asked, task = embed_request(body, front.limits, 0), task_of(body)
+    texts = await prompted(model, asked, "inputs", task)
+    rows = await token_vectors(front, call, model, texts, asked.truncate, "inputs", task)
+    return listed(rows, sum(map(len, rows)), front.limits.timeout)
 
 
 async def embed_sparse(front: Front, call: Call, body: Body) -> Response:
     model = front.model(body, call.endpoint, ["sparse"])
     asked = embed_request(body, front.limits, 0)
-    texts = await _texts(model, asked, "inputs")
+    texts = await prompted(model, asked, "inputs")
     answer = await front.run(call, model, "words", texts, asked.truncate, "inputs")
     assert answer.counts is not None
     parts = np.split(answer.rows, np.cumsum(answer.counts)[:-1])
@@ -81,22 +95,21 @@ async def rerank(front: Front, call: Call, body: Body) -> Response:
     """text-embeddings-inference's where the body has texts, else Cohere's and Jina's."""
     if "documents" in body and "texts" not in body:
         return await rerank_documents(front, call, body)
-    model = front.model(body, call.endpoint, ["rerank"])
+    model = front.model(body, call.endpoint, ["rerank", "late"])
     asked = rerank_request(body, front.limits)
-    scores = await _scores(front, call, model, asked, "texts")
-    order = np.argsort(-scores, kind="stable")
-    rows = [{"index": int(at), "score": float(scores[at])} for at in order]
+    found = await scores(front, call, model, asked, "texts")
+    rows = [{"index": int(at), "score": float(found[at])} for at in np.argsort(-found, kind="stable")]
     if asked.return_text:
         rows = [row | {"text": asked.texts[row["index"]][1]} for row in rows]
     return Json(rows)
 
 
 async def rerank_documents(front: Front, call: Call, body: Body) -> Response:
-    model = front.model(body, call.endpoint, ["rerank"])
+    model = front.model(body, call.endpoint, ["rerank", "late"])
     asked = documents_request(body, front.limits)
-    scores = await _scores(front, call, model, asked, "documents")
-    order = np.argsort(-scores, kind="stable")[: asked.top]
-    rows: list[Body] = [{"index": int(at), "relevance_score": float(scores[at])} for at in order]
+    found = await scores(front, call, model, asked, "documents")
+    order = np.argsort(-found, kind="stable")[: asked.top]
+    rows: list[Body] = [{"index": int(at), "relevance_score": float(found[at])} for at in order]
     if asked.return_text:
         rows = [row | {"document": {"text": asked.texts[row["index"]][1]}} for row in rows]
     usage = {"prompt_tokens": call.tokens, "total_tokens": call.tokens}
@@ -128,7 +141,7 @@ async def similarity(front: Front, call: Call, body: Body) -> Response:
 
 
 async def tokenize(front: Front, call: Call, body: Body) -> Response:
-    model = front.model(body, call.endpoint, ANY)
+    model = front.model(body, call.endpoint, KINDS)
     texts, special, prompt_name = tokenize_request(body, front.limits)
     if prompt_name is not None:
         texts = model.prompted(texts, prompt_name, "inputs")
@@ -136,29 +149,18 @@ async def tokenize(front: Front, call: Call, body: Body) -> Response:
 
 
 async def decode(front: Front, call: Call, body: Body) -> Response:
-    model = front.model(body, call.endpoint, ANY)
+    model = front.model(body, call.endpoint, KINDS)
     rows, skip = decode_request(body, front.limits)
     for index, row in enumerate(rows):
         model.tokenizer.check_ids(row, f"ids[{index}]", "ids")
     return Json([model.tokenizer.decode(row, skip) for row in rows])
 
 
-async def _texts(model: Model, asked: EmbeddingsRequest, param: str) -> list[str]:
-    if all(isinstance(entry, str) for entry in asked.inputs):
-        return model.prompted(asked.inputs, asked.prompt_name, param)
-    return await asyncio.to_thread(model.prompted, asked.inputs, asked.prompt_name, param)
-
-
-async def _scores(front: Front, call: Call, model: Model, asked: TextsRequest, param: str) -> np.ndarray:
-    """float32 [texts]."""
-    logits = (await front.run(call, model, "logits", asked.texts, asked.truncate, param)).rows
-    return (logits if asked.raw_scores else model.activation(logits))[:, 0]
-
-
 # path: what answers, how its errors are worded, and what /docs says of it
 POSTS: dict[str, tuple[Route, Callable[[RequestError], Response], str]] = {
-    "/v1/embeddings": (embeddings, openai_error, "OpenAI: vectors of texts."),
+    "/v1/embeddings": (embeddings, openai_error, "OpenAI: vectors of texts; infinity: of images."),
     "/embeddings": (embeddings, openai_error, "Another name of /v1/embeddings."),
+    "/v1/multi-vector": (multi_vector, openai_error, "Jina: a vector of each token, of late interaction."),
     "/v1/rerank": (rerank_documents, openai_error, "Cohere, Jina: documents by their scores for a query."),
     "/v2/rerank": (rerank_documents, openai_error, "Another name of /v1/rerank."),
     "/embed": (embed, tei_error, "text-embeddings-inference: vectors of texts."),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# sparse: a masked language model's weights of words, as SPLADE has them.
-KINDS = ("embed", "rerank", "classify", "sparse")
+from bertfuse.model_folder.towers import TEXT
+
+# sparse: a masked language model's weights of words, as SPLADE has them; late: vectors of tokens, of late interaction.
+KINDS = ("embed", "rerank", "classify", "sparse", "late")
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,9 @@ class Served:
     labels: int = 0  # of a reranker or a classifier
     prompts: tuple[tuple[str, str], ...] = ()
     default_prompt: str = ""
+    modality: str = TEXT  # what it takes, TEXT or IMAGE; of two towers each is a model, of one name
+    image_size: tuple[int, int] = (0, 0)  # height and width of images as the model takes them
+    takes_queries: bool = True  # of late interaction: whether queries can be computed as it reads them
     resident_bytes: int = 0  # by which the engine's process grew with it
 
     def to_dict(self) -> dict[str, Any]:
@@ -47,4 +52,5 @@ class Served:
 
     @classmethod
     def of_dict(cls, found: dict[str, Any]) -> Served:
-        return cls(**(found | {"prompts": tuple((name, text) for name, text in found["prompts"])}))
+        prompts = tuple((name, text) for name, text in found["prompts"])
+        return cls(**(found | {"prompts": prompts, "image_size": tuple(found["image_size"])}))

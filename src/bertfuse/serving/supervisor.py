@@ -191,7 +191,7 @@ class _Supervisor:
             if not await self._started(engines, fronts, waiting):
                 return
             scheme = "https" if self._server.certificate else "http"
-            names = ", ".join(model["name"] for model in self._served or ())
+            names = ", ".join(dict.fromkeys(model["name"] for model in self._served or ()))
             beside = f", gRPC at port {self._server.grpc_port}" if self._server.grpc_port else ""
             self._say(f"Serving {names} at {scheme}://{_address(self._server.host, self._server.port)}{beside}")
             for shared in self._shared:
@@ -274,10 +274,10 @@ def _address(host: str, port: int) -> str:
 
 
 def _check_names(models: Sequence[Served]) -> None:
-    names = [model.name for model in models]
+    names = [(model.name, model.modality) for model in models]
     for name in names:
         if names.count(name) > 1:
-            raise BertfuseError(f"two models are named {name}: give them other names with NAME=FOLDER")
+            raise BertfuseError(f"two models are named {name[0]}: give them other names with NAME=FOLDER")
 
 
 @contextlib.contextmanager

@@ -15,9 +15,11 @@ import numpy as np
 
 from bertfuse.inference.batches import Tokens
 from bertfuse.model_folder.files import folder_of
+from bertfuse.model_folder.late_texts import Reading, know_prefixes
 from bertfuse.model_folder.tokenizer import left_out, open_tokenizer, takes_types
 
 from .checks import RequestError, Text, check_lengths
+from .work import Work
 
 # Fewer characters are tokenised where they are: a thread costs more. 2,000 take about 0.1 ms.
 INLINE = 2000
@@ -27,25 +29,40 @@ THREADS = 16  # at most: 100 pairs of 150 words take one of them several times a
 
 @dataclass(frozen=True)
 class Tokenised:
-    """int32 `lengths` [N] and `ids` [T], and uint8 `type_ids` [T], or None where all are 0."""
+    """int32 `lengths` [N] and `ids` [T]; `type_ids` and `seen` as Work has them."""
 
     lengths: np.ndarray
     ids: np.ndarray
-    type_ids: np.ndarray | None
+    type_ids: np.ndarray | None = None
+    seen: np.ndarray | None = None
 
     @property
     def total(self) -> int:
         return len(self.ids)
 
+    def work(self, model: int, what: str, left_out: int = 0) -> Work:
+        return Work(model, what, self.lengths, self.ids, self.type_ids, left_out, self.seen)
+
+    def part(self, begin: int, end: int) -> Tokenised:
+        """The texts from `begin` to before `end`."""
+        ends = np.cumsum(self.lengths)
+        tokens = slice(int(ends[begin] - self.lengths[begin]), int(ends[end - 1]))
+        types = None if self.type_ids is None else self.type_ids[tokens]
+        seen = None if self.seen is None else self.seen[begin:end]
+        return Tokenised(self.lengths[begin:end], self.ids[tokens], types, seen)
+
 
 class Tokenizer:
-    """The tokenizer of the model file `model`, which cuts texts at `longest` tokens. Threads may share it."""
+    """The tokenizer of the model file `model`, which cuts texts at `longest` tokens; with `reading` as that does.
+    Threads may share it.
+    """
 
-    def __init__(self, model: str, longest: int, threads: int | None = None) -> None:
+    def __init__(self, model: str, longest: int, threads: int | None = None, reading: Reading | None = None) -> None:
         # Its own threads would be one for each core in each process, and cost small requests more than they gain.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.longest, self._folder = longest, folder_of(Path(model))
-        self._tokenizer = open_tokenizer(self._folder, longest)
+        self.reading = reading
+        self._tokenizer = reading.tokenizer if reading else open_tokenizer(self._folder, longest)
         self._encode = getattr(self._tokenizer, "encode_batch_fast", self._tokenizer.encode_batch)
         self._typed = takes_types(self._folder)
         self._typed_alone = self._typed and any(self._tokenizer.encode("a").type_ids)
@@ -60,7 +77,10 @@ class Tokenizer:
     def _whole(self) -> Any:
         """The tokenizer without its limit. Most servers never need it, and one of many languages takes 0.2 GB."""
         made = open_tokenizer(self._folder)
+        if self.reading is not None:
+            know_prefixes(made, self.reading.prefixes)
         made.no_truncation()
+        made.no_padding()
         return made
 
     async def __call__(self, texts: Sequence[Text], truncate: bool, param: str) -> Tokenised:
@@ -77,13 +97,14 @@ class Tokenizer:
         parts = await asyncio.gather(*slices)
         if len(parts) == 1:
             return parts[0]
-        types = None
+        types = seen = None
         if any(part.type_ids is not None for part in parts):
             given = [np.zeros(part.total, np.uint8) if part.type_ids is None else part.type_ids for part in parts]
             types = np.concatenate(given)
-        return Tokenised(
-            np.concatenate([part.lengths for part in parts]), np.concatenate([part.ids for part in parts]), types
-        )
+        if self.reading is not None and self.reading.unseen:
+            seen = np.concatenate([part.seen for part in parts])
+        lengths, ids = (np.concatenate([getattr(part, name) for part in parts]) for name in ("lengths", "ids"))
+        return Tokenised(lengths, ids, types, seen)
 
     def _tokenised(self, texts: Sequence[Text], first: int, truncate: bool, param: str) -> Tokenised:
         encodings = self._encode(list(texts))
@@ -94,7 +115,10 @@ class Tokenizer:
         paired = self._typed_alone or (self._typed and any(not isinstance(text, str) for text in texts))
         made = Tokens.of(encodings, types=paired)
         types = None if made.type_ids is None else made.type_ids.astype(np.uint8)
-        return Tokenised(made.lengths.astype(np.int32), made.ids.astype(np.int32), types)
+        seen = None
+        if self.reading is not None and self.reading.unseen:
+            seen = np.array([sum(encoding.attention_mask) for encoding in encodings], np.int32)
+        return Tokenised(made.lengths.astype(np.int32), made.ids.astype(np.int32), types, seen)
 
     def text(self, ids: Sequence[int], where: str) -> str:
         """The text whose token ids these are, with or without the special tokens around them.

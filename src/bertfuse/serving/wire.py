@@ -14,7 +14,9 @@ import numpy as np
 from .work import WHAT, Answer, EngineError, EngineFull, Timing, Work
 
 _SIZE = struct.Struct("=IB")  # bytes that follow, kind of message
-_WORK = struct.Struct("=QBBBIII")  # id, model, what, whether there are type ids, texts, tokens, tokens left out
+# id, model, what, which arrays there are, texts, tokens, tokens left out, an image's height and width
+_WORK = struct.Struct("=QBBBIIIII")
+_TYPED, _SEEN, _PICTURED = 1, 2, 4
 _ID = struct.Struct("=Q")
 _ANSWER = struct.Struct("=QIIIQQIII")  # id, rows, columns, counts, and Timing's
 WORK, CANCEL, ANSWER, ERROR, FULL = range(5)
@@ -25,20 +27,32 @@ def _framed(kind: int, *parts: bytes) -> bytes:
 
 
 def of_work(number: int, work: Work) -> bytes:
-    types = work.type_ids
+    given = [(_TYPED, work.type_ids), (_SEEN, work.seen), (_PICTURED, work.pixels)]
     sizes = len(work.lengths), len(work.ids), work.left_out
-    head = _WORK.pack(number, work.model, WHAT.index(work.what), types is not None, *sizes)
-    arrays = [work.lengths.tobytes(), work.ids.tobytes()] + ([types.tobytes()] if types is not None else [])
-    return _framed(WORK, head, *arrays)
+    size = (0, 0) if work.pixels is None else work.pixels.shape[1:3]
+    flags = sum(flag for flag, array in given if array is not None)
+    head = _WORK.pack(number, work.model, WHAT.index(work.what), flags, *sizes, *size)
+    arrays = [array.tobytes() for _, array in given if array is not None]
+    return _framed(WORK, head, work.lengths.tobytes(), work.ids.tobytes(), *arrays)
 
 
 def to_work(body: bytes) -> tuple[int, Work]:
-    number, model, what, typed, texts, tokens, left_out = _WORK.unpack_from(body)
+    number, model, what, flags, texts, tokens, left_out, height, width = _WORK.unpack_from(body)
     at = _WORK.size
-    lengths = np.frombuffer(body, np.int32, texts, at)
-    ids = np.frombuffer(body, np.int32, tokens, at + 4 * texts)
-    types = np.frombuffer(body, np.uint8, tokens, at + 4 * (texts + tokens)) if typed else None
-    return number, Work(model, WHAT[what], lengths, ids, types, left_out)
+
+    def array(kind: type, count: int) -> np.ndarray:
+        nonlocal at
+        found = np.frombuffer(body, kind, count, at)
+        at += found.nbytes
+        return found
+
+    lengths, ids = array(np.int32, texts), array(np.int32, tokens)
+    types = array(np.uint8, tokens) if flags & _TYPED else None
+    seen = array(np.int32, texts) if flags & _SEEN else None
+    pixels = array(np.uint8, 3 * texts * height * width) if flags & _PICTURED else None
+    if pixels is not None:
+        pixels = pixels.reshape(texts, height, width, 3)
+    return number, Work(model, WHAT[what], lengths, ids, types, left_out, seen, pixels)
 
 
 def of_cancel(number: int) -> bytes:

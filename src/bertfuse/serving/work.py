@@ -8,6 +8,7 @@ import numpy as np
 
 # What of a model: a vector of each text; a vector of each token; the head's outputs; weights of words.
 WHAT = ("vectors", "tokens", "logits", "words")
+IMAGE_TOKENS = 200  # what an image costs about: CLIP's towers of 224 pixels have 50 to 257 patches
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class Work:
         ids: int32 [T].
         type_ids: uint8 [T]; None where all are 0.
         left_out: how many tokens of each text, the first ones, "vectors" does not pool: a prompt's.
+        seen: int32 [N], how many tokens of each text, the first ones, others see; None: all.
+        pixels: uint8 [N, height, width, 3], of images in place of texts; their lengths are 1, and they have no ids.
     """
 
     model: int
@@ -29,6 +32,13 @@ class Work:
     ids: np.ndarray
     type_ids: np.ndarray | None = None
     left_out: int = 0
+    seen: np.ndarray | None = None
+    pixels: np.ndarray | None = None
+
+    @property
+    def tokens(self) -> int:
+        """How much there is to compute."""
+        return len(self.ids) if self.pixels is None else IMAGE_TOKENS * len(self.pixels)
 
     @property
     def kind(self) -> tuple[int, str, int]:

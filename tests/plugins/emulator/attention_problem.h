@@ -24,10 +24,19 @@ struct AttentionSizes {
   bool packed = false, has_bias = true;
   Masks masks = Masks::kNone;  // packed sequences' is not to be read
   int64_t hole_one_in = 0;     // one key of so many is hidden, too; 0: none
+  // Behind one packed token of so many there is a gap; 0: behind none; below 0: there is no token_index.
+  int64_t gap_one_in = -1;
   int64_t window_left = -1, window_right = -1;
   float soft_cap = 0;
   int64_t bias_heads = 0, bias_columns = 0, bias_left = 0;  // 0 heads: no bias by distance
+  int64_t position_rows = 0, position_left = 0;             // 0 rows: no vectors by distance
+  bool hidden_alike = false;
 
+  // Without what AttentionVariant has.
+  void MakePlain() {
+    kv_heads = bias_heads = 0, soft_cap = 0;
+    window_left = window_right = -1;
+  }
   std::string Text() const {
     std::string text = packed ? "packed" : "padded to " + std::to_string(sequence);
     for (int64_t length : lengths) text += " " + std::to_string(length);
@@ -35,15 +44,25 @@ struct AttentionSizes {
     text += has_bias ? "" : "; no bias";
     if (masks != Masks::kNone) text += masks == Masks::kInt64 ? "; int64 mask" : "; int32 mask";
     if (hole_one_in > 0) text += " with holes 1/" + std::to_string(hole_one_in);
+    if (packed && gap_one_in >= 0) text += "; gaps 1/" + std::to_string(gap_one_in);
     text += "; window " + std::to_string(window_left) + " " + std::to_string(window_right);
     if (soft_cap > 0) text += "; cap " + std::to_string(soft_cap);
     if (bias_heads > 0) {
       text += "; distances " + std::to_string(bias_heads) + "x" + std::to_string(bias_columns) + " left " +
               std::to_string(bias_left);
     }
+    if (position_rows > 0) {
+      text += "; positions " + std::to_string(position_rows) + " left " + std::to_string(position_left);
+    }
+    text += hidden_alike ? "; hidden queries alike" : "";
     return text;
   }
 };
+
+inline int64_t DrawGaps(Random& random) {
+  constexpr int64_t kOneIn[] = {-1, 0, 1, 2, 5, 40};
+  return kOneIn[random.Between(0, std::size(kOneIn) - 1)];
+}
 
 // Sizes and a variant, with one of these head sizes.
 template <size_t kCount>
@@ -55,7 +74,8 @@ AttentionSizes DrawSizes(const int64_t (&head_sizes)[kCount], Random& random) {
   if (sizes.heads == sizes.kv_heads && random.OneIn(2)) sizes.kv_heads = 0;
   const int64_t longest = random.OneIn(3) ? random.Between(1, 300) : random.Between(1, 150);
   sizes.sequence = longest;
-  sizes.packed = random.OneIn(3);
+  sizes.packed = random.OneIn(2);
+  sizes.gap_one_in = DrawGaps(random);
   for (int64_t i = random.Between(1, 3); i > 0; --i) {
     sizes.lengths.push_back(random.OneIn(5) ? random.Between(0, 1) : random.Between(0, longest));
   }
@@ -71,6 +91,17 @@ AttentionSizes DrawSizes(const int64_t (&head_sizes)[kCount], Random& random) {
     sizes.bias_columns = random.Between(1, 2 * longest);
     sizes.bias_left = random.Between(0, longest);
   }
+  return sizes;
+}
+
+// The same with vectors by distance in place of a soft cap.
+template <size_t kCount>
+AttentionSizes DrawPositions(const int64_t (&head_sizes)[kCount], Random& random) {
+  AttentionSizes sizes = DrawSizes(head_sizes, random);
+  sizes.soft_cap = 0;
+  sizes.position_rows = random.OneIn(4) ? random.Between(1, 3) : random.Between(1, 2 * sizes.sequence);
+  sizes.position_left = random.OneIn(3) ? random.Between(0, sizes.sequence) : sizes.position_rows / 2;
+  sizes.hidden_alike = random.OneIn(2);
   return sizes;
 }
 
@@ -96,6 +127,8 @@ class AttentionProblem {
     bias_ = RandomArray<T>(random, columns_, 0.3);
     y_ = std::make_unique<DeviceArray<T>>(rows * sizes.heads * sizes.head_size);
     distance_bias_ = RandomArray<T>(random, std::max<int64_t>(1, sizes.bias_heads * sizes.bias_columns), 1);
+    const int64_t vectors = 2 * sizes.heads * sizes.position_rows * sizes.head_size;
+    positions_ = RandomArray<T>(random, std::max<int64_t>(1, vectors), 0.5);
     mask32_ = std::make_unique<DeviceArray<int32_t>>(rows);
     mask64_ = std::make_unique<DeviceArray<int64_t>>(rows);
     offsets_ = std::make_unique<DeviceArray<int32_t>>(count + 1);
@@ -108,6 +141,7 @@ class AttentionProblem {
         (*mask64_)[at] = shown << 33 * (at % 2), (*mask32_)[at] = static_cast<int32_t>(-shown);
       }
     }
+    DrawPlaces(random, rows);
     for (int64_t row = 0; sizes.packed && row < rows; ++row) (*mask64_)[row] = (*mask32_)[row] = random.OneIn(2);
     SetArguments(rows);
   }
@@ -120,6 +154,7 @@ class AttentionProblem {
   DeviceArray<T>& qkv() { return *qkv_; }
   DeviceArray<T>& bias() { return *bias_; }
   DeviceArray<T>& distance_bias() { return *distance_bias_; }
+  DeviceArray<int32_t>& token_index() { return *index_; }
   int64_t columns() const { return columns_; }
   int64_t FirstRow(int64_t sequence) const {
     return sizes_.packed ? (*offsets_)[sequence] : sequence * sizes_.sequence;
@@ -143,6 +178,23 @@ class AttentionProblem {
  private:
   int64_t KvHeads() const { return sizes_.kv_heads == 0 ? sizes_.heads : sizes_.kv_heads; }
 
+  void DrawPlaces(Random& random, int64_t rows) {
+    index_ = std::make_unique<DeviceArray<int32_t>>(std::max<int64_t>(1, rows));
+    int64_t place = random.Between(0, 40);
+    for (int64_t row = 0; row < rows; ++row, ++place) {
+      (*index_)[row] = static_cast<int32_t>(place);
+      if (sizes_.gap_one_in > 0 && random.OneIn(sizes_.gap_one_in)) {
+        place += random.OneIn(5) ? random.Between(1, 200) : random.Between(1, 5);
+      }
+    }
+  }
+
+  // Where in its sequence a token is.
+  int64_t Place(int64_t sequence, int64_t token) const {
+    if (!sizes_.packed || sizes_.gap_one_in < 0) return token;
+    return (*index_)[FirstRow(sequence) + token] - (*index_)[FirstRow(sequence)];
+  }
+
   void SetArguments(int64_t rows) {
     a_ = {};
     a_.qkv = qkv_->data(), a_.y = y_->data(), a_.bias = sizes_.has_bias ? bias_->data() : nullptr;
@@ -151,7 +203,8 @@ class AttentionProblem {
     a_.batch = sizes_.packed ? 1 : static_cast<int64_t>(sizes_.lengths.size());
     a_.sequence = sizes_.packed ? rows : sizes_.sequence;
     if (sizes_.packed) {
-      a_.packed = {offsets_->data(), static_cast<int>(sizes_.lengths.size()), static_cast<int>(rows)};
+      a_.packed = {offsets_->data(), static_cast<int>(sizes_.lengths.size()), static_cast<int>(rows),
+                   sizes_.gap_one_in < 0 ? nullptr : index_->data()};
     }
     if (sizes_.masks == Masks::kInt64) {
       a_.mask = mask64_->data(), a_.mask_is_int64 = true;
@@ -161,6 +214,11 @@ class AttentionProblem {
     a_.variant.kv_heads = sizes_.kv_heads;
     a_.variant.window_left = sizes_.window_left, a_.variant.window_right = sizes_.window_right;
     a_.variant.soft_cap = sizes_.soft_cap;
+    a_.variant.hidden_alike = sizes_.hidden_alike;
+    if (sizes_.position_rows > 0) {
+      a_.variant.positions = positions_->data();
+      a_.variant.position_rows = sizes_.position_rows, a_.variant.position_left = sizes_.position_left;
+    }
     if (sizes_.bias_heads == 0) return;
     a_.variant.distance_bias = distance_bias_->data();
     a_.variant.bias_heads = sizes_.bias_heads, a_.variant.bias_columns = sizes_.bias_columns;
@@ -174,20 +232,39 @@ class AttentionProblem {
   }
 
   bool Sees(int64_t sequence, int64_t query, int64_t key) const {
-    if (sizes_.window_left >= 0 && key < query - sizes_.window_left) return false;
-    if (sizes_.window_right >= 0 && key > query + sizes_.window_right) return false;
-    return sizes_.packed || a_.mask == nullptr || (*mask32_)[sequence * sizes_.sequence + key] != 0;
+    const int64_t distance = Place(sequence, key) - Place(sequence, query);
+    if (sizes_.window_left >= 0 && distance < -sizes_.window_left) return false;
+    if (sizes_.window_right >= 0 && distance > sizes_.window_right) return false;
+    if (sizes_.packed || a_.mask == nullptr) return true;
+    const int64_t first = sequence * sizes_.sequence;
+    return (*mask32_)[first + key] != 0 && (!sizes_.hidden_alike || (*mask32_)[first + query] != 0);
   }
 
-  double Logit(int64_t head, int64_t query, int64_t key, double product) const {
+  double Logit(int64_t head, int64_t distance, double product) const {
     double x = product * a_.scale;
     if (sizes_.soft_cap > 0) x = sizes_.soft_cap * std::tanh(x / sizes_.soft_cap);
     if (sizes_.bias_heads > 0) {
-      const int64_t column = std::clamp<int64_t>(key - query + sizes_.bias_left, 0, sizes_.bias_columns - 1);
+      const int64_t column = std::clamp<int64_t>(distance + sizes_.bias_left, 0, sizes_.bias_columns - 1);
       x += bertfuse::kernels::ToFloat(
           (*distance_bias_)[(sizes_.bias_heads == 1 ? 0 : head) * sizes_.bias_columns + column]);
     }
     return x;
+  }
+
+  // What vectors by distance add to the product of a query and a key, in columns q and k of their rows.
+  double ByPosition(int64_t head, int64_t query, int64_t key, int64_t distance, int64_t row, int64_t q,
+                    int64_t k) const {
+    using bertfuse::kernels::ToFloat;
+    if (sizes_.position_rows == 0) return 0;
+    const int64_t size = sizes_.head_size, rows = sizes_.position_rows;
+    const int64_t at = std::clamp<int64_t>(distance + sizes_.position_left, 0, rows - 1);
+    const int64_t for_q = (head * rows + at) * size, for_k = for_q + sizes_.heads * rows * size;
+    double sum = 0;
+    for (int64_t i = 0; i < size; ++i) {
+      sum += At(row + query, q + i) * ToFloat((*positions_)[for_q + i]);
+      sum += At(row + key, k + i) * ToFloat((*positions_)[for_k + i]);
+    }
+    return sum;
   }
 
   void CompareHead(int64_t sequence, int64_t head, Comparison* comparison) const {
@@ -205,7 +282,9 @@ class AttentionProblem {
         if (!Sees(sequence, query, key)) continue;
         double product = 0;
         for (int64_t i = 0; i < size; ++i) product += At(row + query, q + i) * keys[key * size + i];
-        highest = std::max(highest, weight[key] = Logit(head, query, key, product));
+        const int64_t distance = Place(sequence, key) - Place(sequence, query);
+        product += ByPosition(head, query, key, distance, row, q, k);
+        highest = std::max(highest, weight[key] = Logit(head, distance, product));
       }
       for (double& w : weight) total += w = highest == -INFINITY ? 1 : std::exp(w - highest);
       std::fill(result.begin(), result.end(), 0);
@@ -220,8 +299,8 @@ class AttentionProblem {
 
   AttentionSizes sizes_;
   int64_t columns_;
-  Array<T> qkv_, bias_, y_, distance_bias_;
-  Array<int32_t> mask32_, offsets_;
+  Array<T> qkv_, bias_, y_, distance_bias_, positions_;
+  Array<int32_t> mask32_, offsets_, index_;
   Array<int64_t> mask64_;
   bertfuse::kernels::AttentionArguments<T> a_;
 };

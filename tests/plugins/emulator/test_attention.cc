@@ -33,13 +33,18 @@ cudaError_t LaunchTile(const AttentionArguments<T>& a, const AttentionTile& tile
   }
 }
 
-// By tiles of 128 queries, where there are any, or of 64.
+// By tiles of 128 queries, where there are any, or of 64; `last`: of the table's last row for the head size, if that
+// takes the problem.
 template <class T>
-void Launch(const AttentionProblem<T>& problem, bool wide, uint64_t seed, Device device = kLeast) {
+void Launch(const AttentionProblem<T>& problem, bool wide, uint64_t seed, Device device = kLeast, bool last = false) {
   const AttentionArguments<T>& a = problem.arguments();
   emulator::TheSettings().seed = seed;
-  const attention_mma::TileShape& shape =
-      *attention_mma::FindTileShape(attention_mma::MathOf<T>(a.allow_tf32), a.head_size);
+  const Math math = attention_mma::MathOf<T>(a.allow_tf32);
+  attention_mma::TileShape shape = *attention_mma::FindTileShape(math, a.head_size);
+  attention_mma::ForTileShapes(math, a.head_size, [&](const attention_mma::TileShape& other) {
+    const bool takes = (other.variants || a.variant.IsPlain()) && Fits(other, Narrow(other), device.shared_bytes);
+    if (last && takes) shape = other;
+  });
   if (sizeof(T) == 4 && !Fits(shape, Narrow(shape), device.shared_bytes)) {
     ASSERT_FALSE(AttentionMmaSupports(a, device));
     device = kMost;
@@ -63,11 +68,11 @@ void TestRandom(int count, bool tf32 = false) {
   double worst = 0;
   for (int i = 0; i < count; ++i) {
     const AttentionSizes sizes = DrawSizes(kHeadSizes, random);
-    const bool wide = random.OneIn(2), most = random.OneIn(2);
-    SCOPED_TRACE(sizes.Text() + (wide ? "; wide" : "") + (most ? "; 227 KB" : ""));
+    const bool wide = random.OneIn(2), most = random.OneIn(2), last = random.OneIn(2);
+    SCOPED_TRACE(sizes.Text() + (wide ? "; wide" : "") + (most ? "; 227 KB" : "") + (last ? "; last row" : ""));
     AttentionProblem<T> problem(sizes, random);
     problem.arguments().allow_tf32 = tf32;
-    Launch(problem, wide, random.Seed(), most ? kMost : kLeast);
+    Launch(problem, wide, random.Seed(), most ? kMost : kLeast, last);
     if (testing::Test::HasFatalFailure()) return;
     const double error = problem.WorstError(tf32 ? "tf32" : emulator::kDtype<T>);
     EXPECT_LE(error, 1);
@@ -81,6 +86,115 @@ TEST(EmulatedAttention, Float16) { TestRandom<__half>(40); }
 TEST(EmulatedAttention, Bfloat16) { TestRandom<__nv_bfloat16>(20); }
 TEST(EmulatedAttention, Tf32) { TestRandom<float>(20, true); }
 TEST(EmulatedAttention, ThreeTf32) { TestRandom<float>(15); }
+#endif
+
+// Vectors by distance: head sizes for which there are kernels, and what fits in 99 KB where that has room for it. Every
+// third problem has gaps between packed tokens.
+template <class T>
+void TestPositions(int count, bool tf32 = false) {
+  constexpr int64_t kSizes[] = {8, 24, 32, 64, 64, 64, 48, 128};
+  Random random(emulator::Seed());
+  double worst = 0;
+  for (int i = 0; i < count; ++i) {
+    AttentionSizes sizes = DrawPositions(kSizes, random);
+    if (i % 3 == 0) {
+      constexpr int64_t kGaps[] = {1, 3, 40, 100};
+      sizes.packed = true, sizes.gap_one_in = kGaps[random.Between(0, std::size(kGaps) - 1)];
+      sizes.lengths.push_back(random.Between(2, 200));
+    }
+    SCOPED_TRACE(sizes.Text());
+    AttentionProblem<T> problem(sizes, random);
+    problem.arguments().allow_tf32 = tf32;
+    const bool least = random.OneIn(2) && AttentionMmaSupports(problem.arguments(), kLeast);
+    Launch(problem, false, random.Seed(), least ? kLeast : kMost);
+    if (testing::Test::HasFatalFailure()) return;
+    const double error = problem.WorstError(tf32 ? "tf32" : emulator::kDtype<T>);
+    EXPECT_LE(error, 1);
+    worst = std::max(worst, error);
+  }
+  std::printf("%d problems, the worst error is %.2f of what is allowed\n", count, worst);
+}
+
+#if BERTFUSE_EMULATED_CAPABILITY >= 80
+TEST(EmulatedAttention, PositionsFloat16) { TestPositions<__half>(30); }
+TEST(EmulatedAttention, PositionsBfloat16) { TestPositions<__nv_bfloat16>(15); }
+TEST(EmulatedAttention, PositionsTf32) { TestPositions<float>(12, true); }
+TEST(EmulatedAttention, PositionsThreeTf32) { TestPositions<float>(10); }
+
+// Tokens of one sequence, and vectors for all of their distances.
+AttentionSizes PackedPositions(int64_t length, int64_t rows) {
+  AttentionSizes sizes;
+  sizes.lengths = {length};
+  sizes.packed = true, sizes.gap_one_in = 0;
+  sizes.position_rows = rows, sizes.position_left = rows / 2;
+  return sizes;
+}
+
+// 16-byte chunks that a launch copies to shared memory.
+int64_t Copies(const AttentionProblem<__half>& problem, Random& random) {
+  emulator::TakeCopies();
+  Launch(problem, false, random.Seed());
+  EXPECT_LE(problem.WorstError("float16"), 1);
+  return emulator::TakeCopies();
+}
+
+// Gaps between tiles, but not between a tile's tokens, cost nothing; others only the tiles in which they are.
+TEST(EmulatedAttention, PositionsBetweenGaps) {
+  Random random(emulator::Seed());
+  const AttentionSizes sizes = PackedPositions(3 * 64, 1024);
+  const int64_t band = 2 * (64 + 64) * 8, at_once = 2 * 48 * 8, tiles = 3 * 3 * 2 * 64 * 8;  // chunks
+  const auto with_gaps = [&](std::initializer_list<int64_t> before, int32_t gap) {
+    AttentionProblem<__half> problem(sizes, random);
+    for (int64_t token : before) {
+      for (size_t row = token; row < problem.token_index().size(); ++row) problem.token_index()[row] += gap;
+    }
+    return Copies(problem, random);
+  };
+  EXPECT_EQ(with_gaps({}, 0), tiles + 9 * band);
+  EXPECT_EQ(with_gaps({64, 128}, 50), tiles + 9 * band);
+  // Distances between the last 64 tokens and each other, and the others, before and behind: 127 + 2 * 20, 127 + 20.
+  EXPECT_EQ(with_gaps({130}, 20), tiles + 4 * band + (4 * 4 + 4) * at_once);
+  // Behind all vectors: those of 65 distances and the last, four times; of 123, the first and the last.
+  EXPECT_EQ(with_gaps({130}, 1 << 20), tiles + 4 * band + (4 * (2 + 1) + 3 + 1 + 1) * at_once);
+}
+
+// Places of tokens side by side change no bit, and one gap changes nothing of those before it in a causal window.
+TEST(EmulatedAttention, PositionsOfTokensSideBySide) {
+  Random random(emulator::Seed());
+  AttentionSizes sizes = PackedPositions(150, 90);
+  sizes.window_right = 0;
+  AttentionProblem<__half> problem(sizes, random);
+  const auto results = [&] {
+    Launch(problem, false, random.Seed());
+    EXPECT_LE(problem.WorstError("float16"), 1);
+    std::vector<float> y;
+    for (int64_t i = 0; i < 150 * 64; ++i) y.push_back(ToFloat(problem.Y(0, i / 64, i % 64)));
+    return y;
+  };
+  const std::vector<float> with_places = results();
+  problem.arguments().packed.token_index = nullptr;
+  EXPECT_EQ(results(), with_places);
+  problem.arguments().packed.token_index = problem.token_index().data();
+  for (size_t row = 100; row < problem.token_index().size(); ++row) problem.token_index()[row] += 7;
+  std::vector<float> with_gap = results();
+  with_gap.resize(64 * 64);  // those whose tiles of keys have none
+  EXPECT_TRUE(std::equal(with_gap.begin(), with_gap.end(), with_places.begin()));
+}
+
+// Whatever places are, no other row is read, and a sequence's results are its own.
+TEST(EmulatedAttention, PositionsOfPlacesThatDoNotAscend) {
+  Random random(emulator::Seed());
+  AttentionSizes sizes = PackedPositions(100, 300);
+  AttentionProblem<__half> problem(sizes, random);
+  for (size_t row = 0; row < problem.token_index().size(); ++row) {
+    problem.token_index()[row] = static_cast<int32_t>(random.Seed());
+  }
+  Launch(problem, false, random.Seed());
+  const auto first = [&] { return std::vector<float>{ToFloat(problem.Y(0, 0, 0)), ToFloat(problem.Y(0, 99, 63))}; };
+  const std::vector<float> y = first();
+  Launch(problem, false, random.Seed());
+  EXPECT_EQ(first(), y);
+}
 #endif
 
 // Each head size, one of each block's width, without a bank conflict where rows are a power of two.
@@ -103,6 +217,28 @@ TEST(EmulatedAttention, EveryHeadSize) {
     }
     EXPECT_LE(problem.WorstError("float16"), 1);
   }
+}
+
+// Tiles of 128 keys, without a bank conflict: plain attention over a few tiles, masked and packed.
+TEST(EmulatedAttention, OneStage) {
+  Random random(emulator::Seed());
+  constexpr int64_t kSize[] = {64};
+  double worst = 0;
+  for (int i = 0; i < 30; ++i) {
+    AttentionSizes sizes = DrawSizes(kSize, random);
+    sizes.MakePlain();
+    const bool wide = random.OneIn(2);
+    SCOPED_TRACE(sizes.Text() + (wide ? "; wide" : ""));
+    AttentionProblem<__half> problem(sizes, random);
+    emulator::TakeSharedAccesses();
+    Launch(problem, wide, random.Seed(), random.OneIn(2) ? kMost : kLeast, true);
+    if (testing::Test::HasFatalFailure()) return;
+    EXPECT_EQ(emulator::TakeSharedAccesses().conflicts, 0);
+    const double error = problem.WorstError("float16");
+    EXPECT_LE(error, 1);
+    worst = std::max(worst, error);
+  }
+  std::printf("the worst error is %.2f of what is allowed\n", worst);
 }
 
 // 64-key tiles that a launch loads, of keys and of values.
@@ -224,9 +360,14 @@ TEST(EmulatedAttention, BrokenOffsets) {
     sizes.packed = true;
     sizes.head_size = 32;
     for (int s = 0; s < 5; ++s) sizes.lengths.push_back(random.Between(0, 90));
+    sizes.gap_one_in = i % 2 == 0 ? -1 : 0;
+    sizes.window_left = 17, sizes.bias_heads = 1, sizes.bias_columns = 9;
     AttentionProblem<__half> problem(sizes, random);
     auto* offsets = const_cast<int32_t*>(problem.arguments().packed.cu_seqlens);
     for (int s = 0; s <= 5; ++s) offsets[s] = static_cast<int32_t>(random.Between(-300, 700));
+    auto* index = const_cast<int32_t*>(problem.arguments().packed.token_index);
+    const auto rows = index == nullptr ? 0 : problem.arguments().packed.rows;
+    for (int row = 0; row < rows; ++row) index[row] = static_cast<int32_t>(random.Between(INT32_MIN, INT32_MAX));
     Launch(problem, random.OneIn(2), random.Seed());
     if (testing::Test::HasFatalFailure()) return;
   }

@@ -35,7 +35,13 @@ AttentionSizes DrawSizes(Random& random) {
     sizes.bias_columns = random.Between(1, 2 * sizes.sequence);
     sizes.bias_left = random.Between(0, sizes.sequence);
   }
-  sizes.packed = random.OneIn(3);
+  sizes.packed = random.OneIn(2);
+  sizes.gap_one_in = emulator::DrawGaps(random);
+  if (random.OneIn(3)) {
+    sizes.position_rows = random.Between(1, 2 * sizes.sequence);
+    sizes.position_left = random.Between(0, sizes.position_rows);
+  }
+  sizes.hidden_alike = random.OneIn(3);
   return sizes;
 }
 
@@ -72,7 +78,7 @@ template <class T>
 struct HeadsProblem {
   ChangeHeadsArguments<T> a = {};
   emulator::Array<T> qkv, bias, cos, sin, q_gamma, k_gamma, out;
-  emulator::Array<int32_t> offsets;
+  emulator::Array<int32_t> offsets, index;
   std::vector<int64_t> places;  // by row; -1 where it belongs to no sequence
 
   explicit HeadsProblem(Random& random) {
@@ -82,6 +88,7 @@ struct HeadsProblem {
     a.kv_heads = random.Between(1, 2), a.heads = a.kv_heads * random.Between(1, 3);
     a.head_size = random.OneIn(3) ? random.Between(1, 9) : random.Between(1, 100);
     a.rotated = random.Between(0, a.head_size / 2), a.neighbours = random.OneIn(2), a.epsilon = 1e-5f;
+    if (random.OneIn(2)) a.head_size = 8 * random.Between(1, 32), a.rotated = 4 * random.Between(0, a.head_size / 8);
     const int64_t width = (a.heads + 2 * a.kv_heads) * a.head_size;
     const auto make = [&](size_t count) { return emulator::RandomArray<T>(random, std::max<size_t>(1, count), 1); };
     qkv = make(a.rows * width), bias = make(width), q_gamma = make(a.head_size), k_gamma = make(a.head_size);
@@ -97,15 +104,27 @@ struct HeadsProblem {
   void Pack(Random& random) {
     const int64_t count = random.OneIn(4) ? random.Between(31, 1100) : random.Between(1, 6);
     offsets = std::make_unique<emulator::DeviceArray<int32_t>>(count + 1);
+    const bool gaps = random.OneIn(2);
     places.clear(), (*offsets)[0] = 0;
     for (int64_t i = 0; i < count; ++i) {
       const int64_t length = count <= 6 ? random.Between(0, 9) : random.OneIn(20) ? random.Between(0, 3) : 0;
-      for (int64_t place = 0; place < length; ++place) places.push_back(place);
+      for (int64_t at = 0, place = 0; at < length; ++at, ++place) {
+        places.push_back(place);
+        if (gaps && random.OneIn(3)) place += random.Between(1, 9);
+      }
       (*offsets)[i + 1] = static_cast<int32_t>(places.size());
     }
     places.insert(places.end(), random.Between(1, 4), -1);
-    a.rows = static_cast<int64_t>(places.size()), a.sequence = a.rows, a.places = 9;
-    a.packed = {offsets->data(), static_cast<int>(count), static_cast<int>(a.rows)};
+    a.rows = static_cast<int64_t>(places.size()), a.sequence = a.rows;
+    a.places = 1 + *std::max_element(places.begin(), places.end());
+    index = std::make_unique<emulator::DeviceArray<int32_t>>(a.rows);
+    int32_t before = 0;
+    for (int64_t row = 0; row < a.rows; ++row) {  // sequences begin anywhere in theirs
+      if (places[row] == 0) before += static_cast<int32_t>(random.Between(0, 99));
+      (*index)[row] = before + static_cast<int32_t>(places[row]);
+    }
+    const bool given = gaps || random.OneIn(2);
+    a.packed = {offsets->data(), static_cast<int>(count), static_cast<int>(a.rows), given ? index->data() : nullptr};
   }
 
   std::vector<double> Expected(int64_t row, int64_t head) const {
@@ -161,9 +180,9 @@ void TestHeads(int count) {
   }
 }
 
-TEST(EmulatedChangeHeads, Float32) { TestHeads<float>(60); }
-TEST(EmulatedChangeHeads, Float16) { TestHeads<__half>(30); }
-TEST(EmulatedChangeHeads, Bfloat16) { TestHeads<__nv_bfloat16>(30); }
+TEST(EmulatedChangeHeads, Float32) { TestHeads<float>(80); }
+TEST(EmulatedChangeHeads, Float16) { TestHeads<__half>(60); }
+TEST(EmulatedChangeHeads, Bfloat16) { TestHeads<__nv_bfloat16>(60); }
 
 }  // namespace
 }  // namespace bertfuse::kernels

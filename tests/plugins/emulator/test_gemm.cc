@@ -28,7 +28,7 @@ class Problem {
  public:
   Problem(const Tile& tile, Math math, Random& random)
       : random_(random),
-        device_(kDevices[random.Between(0, 1)]),
+        device_(DeviceFor(tile, math, random)),
         m_(random.Between(1, tile.m * 2)),
         n_(random.Between(1, tile.n * 2)),
         k_(random.Between(1, random.OneIn(3) ? 80 : 12) * (16 / static_cast<int>(sizeof(T)))),
@@ -58,7 +58,7 @@ class Problem {
       row_count_[0] = static_cast<int32_t>(random.OneIn(5) ? random.Between(-2, m_ + 2) : random.Between(0, m_));
       a_.packed = {row_count_.data(), random.Between(0, m_)};
     }
-    const int64_t stages = CeilDiv(k_ * static_cast<int64_t>(sizeof(T)), gemm_mma::kStageRowBytes);
+    const int64_t stages = CeilDiv(k_ * static_cast<int64_t>(sizeof(T)), tile.row_bytes);
     tile_.splits =
         static_cast<int>(form_ == GemmForm::kPartialSums ? random.Between(1, std::min<int64_t>(stages, 5)) : 1);
     while ((tile_.splits - 1) * CeilDiv(stages, tile_.splits) >= stages) --tile_.splits;
@@ -67,7 +67,8 @@ class Problem {
   // The worst error in parts of what is allowed.
   double Run(const emulator::Tolerance& tolerance) {
     SCOPED_TRACE(testing::Message() << m_ << " x " << n_ << " x " << k_ << " by " << tile_.block.m << " x "
-                                    << tile_.block.n << ", " << tile_.block.stages << " stages, " << tile_.splits
+                                    << tile_.block.n << ", " << tile_.block.stages
+                                    << (tile_.block.long_stages ? " long stages, " : " stages, ") << tile_.splits
                                     << " splits, form " << static_cast<int>(form_) << ", activation "
                                     << static_cast<int>(a_.activation) << ", rows " << (packed_ ? row_count_[0] : -1));
     DeviceArray<float> partials(form_ == GemmForm::kPartialSums ? tile_.splits * m_ * n_ : 0, random_.Between(0, 1));
@@ -90,6 +91,12 @@ class Problem {
   }
 
  private:
+  // Long stages of the largest tile do not fit every device.
+  static Device DeviceFor(const Tile& tile, Math math, Random& random) {
+    const Device& device = kDevices[random.Between(0, 1)];
+    return gemm_mma::BlockOn(math, tile, device.shared_bytes).stages == 0 ? kDevices[0] : device;
+  }
+
   void Compare(int64_t row, int64_t column, const DeviceArray<float>& partials, emulator::Comparison* comparison) {
     double sum = 0, size = 0;
     for (int64_t k = 0; k < k_; ++k) {
@@ -142,7 +149,8 @@ void TestTiles(Math math, const char* dtype, int count) {
       Problem<T> problem(tile, math, random);
       worst = std::max(worst, problem.Run(emulator::ToleranceOf("FusedGemmGelu", dtype)));
     }
-    std::printf("%d x %d: %d problems, the worst error is %.2f of what is allowed\n", tile.m, tile.n, count, worst);
+    std::printf("%d x %d, stages of %d bytes: %d problems, the worst error is %.2f of what is allowed\n", tile.m,
+                tile.n, tile.row_bytes, count, worst);
   });
 }
 

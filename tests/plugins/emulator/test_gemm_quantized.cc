@@ -131,7 +131,7 @@ class Problem {
     if (random_.OneIn(2)) {
       chosen.block.stages = static_cast<int>(random_.Between(gemm_mma::kMinStages, chosen.block.stages));
     }
-    SplitSums(gemm_mma::kStageRowBytes, &chosen);
+    SplitSums(tile.row_bytes, &chosen);
     return Run(device, chosen.splits, [&] {
       if (random_.OneIn(4) && form_ == GemmForm::kComplete) form_ = GemmForm::kRounded;
       emulator::TakeSharedAccesses();

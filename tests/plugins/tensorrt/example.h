@@ -58,6 +58,7 @@ struct Example {
     }
     // In a head there is room for so many pairs, and heads have a bias in common.
     fixed["R"] = 4, fixed["G"] = fixed["J"] = 1;
+    if (fixed.count("M") != 0) fixed["P"] = 2;  // vectors by distance: for Q and for K
   }
 
   // The shape of a tensor where the free sizes, leading axes first, are `batch` and `sequence`.
@@ -151,7 +152,7 @@ inline std::vector<uint32_t> Readings(const OpDef& op) {
     bool complete = true;
     for (int i = 0; i < op.num_inputs; ++i) {
       const bool there = (present >> i & 1) != 0;
-      complete &= there ? op.inputs[i].scales < 0 : op.inputs[i].optional;
+      complete &= there ? !op.inputs[i].quantized : op.inputs[i].optional;
       complete &= !there || op.inputs[i].needs < 0 || (present >> op.inputs[i].needs & 1) != 0;
     }
     if (complete) readings.push_back(present);
@@ -162,7 +163,7 @@ inline std::vector<uint32_t> Readings(const OpDef& op) {
 // Every input of the op's padded form.
 inline uint32_t AllInputs(const OpDef& op) {
   uint32_t present = 0;
-  for (int i = 0; i < op.num_inputs; ++i) present |= (op.inputs[i].packed || op.inputs[i].scales >= 0 ? 0u : 1u) << i;
+  for (int i = 0; i < op.num_inputs; ++i) present |= (op.inputs[i].packed || op.inputs[i].quantized ? 0u : 1u) << i;
   return present;
 }
 

@@ -93,12 +93,12 @@ TEST(Workspace, IsNoneWhereNoneIsNeeded) {
 TEST(Arrangement, ThatIsNotCertainIsRefused) {
   static constexpr AxisDef kAxes[] = {{"H", "H", 1, -1, -1, 0}};
   static constexpr TensorDef kInputs[] = {
-      {"x", Variable::kT, false, false, false, false, -1, -1, kAxes, 1},
-      {"bias", Variable::kT, true, false, false, false, -1, -1, kAxes, 1},
-      {"ids", Variable::kI, true, false, false, false, -1, -1, kAxes, 1},
-      {"residual", Variable::kT, true, false, false, false, -1, -1, kAxes, 1},
+      {"x", Variable::kT, false, false, false, false, false, -1, -1, kAxes, 1},
+      {"bias", Variable::kT, true, false, false, false, false, -1, -1, kAxes, 1},
+      {"ids", Variable::kI, true, false, false, false, false, -1, -1, kAxes, 1},
+      {"residual", Variable::kT, true, false, false, false, false, -1, -1, kAxes, 1},
   };
-  static constexpr OpDef kOp = {"Made", kInputs, 4, kInputs, 1, nullptr, 0};
+  static constexpr OpDef kOp = {"Made", kInputs, 4, kInputs, 1, 0, nullptr, 0};
   const int32_t t = BERTFUSE_FLOAT32, i = BERTFUSE_INT64;
   const int32_t floats[] = {t, t, t}, last[] = {t, t, i}, middle[] = {t, i, t}, indices[] = {t, i};
   const int32_t ranks[] = {1, 1, 1, 1};

@@ -11,17 +11,18 @@
 namespace bertfuse::kernels::attention_mma {
 
 // A block's warps have 16 kRowTiles queries of one head each, and read the same tiles of keys and values.
-template <class T_, Math kMath_, int kHeadSize_, int kRowTiles_>
+template <class T_, Math kMath_, int kIndex, int kRowTiles_, bool kPositions_ = false>
 struct Config {
   using T = T_;
   static constexpr Math kMath = kMath_;
-  static constexpr TileShape kShape = *FindTileShape<kMath>(kHeadSize_);
-  static constexpr int kHeadSize = kHeadSize_;
+  static constexpr TileShape kShape = ShapesOf<kMath>()[kIndex];
+  static constexpr int kHeadSize = kShape.head_size;
   static constexpr int kRowTiles = kRowTiles_;
+  static constexpr bool kPositions = kPositions_;  // multiplies with vectors by distance, and knows hidden queries
   static constexpr int kKeys = kShape.keys;
   static constexpr int kWarps = 4;
   static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kBlocks = kRowTiles == 1 ? kShape.blocks : kShape.wide_blocks;
+  static constexpr int kBlocks = kPositions ? 1 : kRowTiles == 1 ? kShape.blocks : kShape.wide_blocks;
   static constexpr int kRows = 16 * kRowTiles;      // of a warp
   static constexpr int kRowGroups = 2 * kRowTiles;  // rows of a thread: lane / 4 + 8 i of its warp's
   static constexpr int kQueries = kWarps * kRows;
@@ -36,9 +37,11 @@ struct Config {
   static constexpr int kResultTiles = kHeadSize / 8;     // of 8 columns
   static constexpr int kRowBytes = kHeadSize * sizeof(T);
   static constexpr int kKeyTileBytes = kKeys * kRowBytes;
-  static constexpr int kStageBytes = StageBytes(kShape);
-  static_assert(sizeof(T) == kShape.element_bytes && kShape.head_size == kHeadSize && kKeys % 32 == 0);
+  static constexpr int kStages = kShape.stages, kStageBytes = StageBytes(kShape);
+  static constexpr bool kVariants = kShape.variants;
+  static_assert(sizeof(T) == kShape.element_bytes && kKeys % 32 == 0);
   static_assert(kHeadSize % (sizeof(T) == 2 ? 16 : 32) == 0);
+  static_assert(!kPositions || (HasPositions(kShape) && kStages == 2 && kRowTiles == 1));
 };
 
 // Scores count in powers of two: 2^x is what the hardware has.
@@ -61,11 +64,25 @@ struct Parameters {
 
   float scale_log2;  // scale * log2(e), above 0: a hidden score is -inf, and -inf * 0 is NaN
   int window_left, window_right;
-  float soft_cap, scale;
-  const T* distance_bias;  // null: none
-  int bias_pitch;          // from head to head; 0: one for all
+  float soft_cap, cap_exponent, cap_log2;  // the latter two: 2 log2(e) scale / soft_cap, soft_cap log2(e)
+  const T* distance_bias;                  // null: none
+  int bias_pitch;                          // from head to head; 0: one for all
   int bias_left, bias_last;
+  const T* positions;                                 // null: none
+  const T* position_k_bias;                           // of keys that are multiplied with them
+  int position_left, position_last, position_offset;  // the last in shared memory
+  bool hidden_alike;
 };
+
+// A window's sides.
+template <class Config>
+__device__ __forceinline__ int WindowLeft(const Parameters<typename Config::T>& p) {
+  return Config::kVariants ? p.window_left : kNoEnd;
+}
+template <class Config>
+__device__ __forceinline__ int WindowRight(const Parameters<typename Config::T>& p) {
+  return Config::kVariants ? p.window_right : kNoEnd;
+}
 
 // A tile of queries: from `first_query` on of the sequence that is `length` rows from `first_row` on.
 struct Tile {

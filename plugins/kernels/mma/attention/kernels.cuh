@@ -60,16 +60,24 @@ Parameters<T> MakeParameters(const AttentionArguments<T>& a) {
   p.kv_heads_per_head = static_cast<float>(kv_heads) / static_cast<float>(a.heads);
   p.head_size = static_cast<int>(size);
   p.packed = a.packed;
-  p.scale = a.scale;
   p.scale_log2 = std::max(a.scale * kLog2E, FLT_MIN);
   p.window_left = WindowSide(variant.window_left);
   p.window_right = WindowSide(variant.window_right);
   p.soft_cap = variant.soft_cap;
+  p.cap_exponent = variant.soft_cap > 0 ? 2.0f * kLog2E * a.scale / variant.soft_cap : 0.0f;
+  p.cap_log2 = variant.soft_cap * kLog2E;
   if (variant.distance_bias != nullptr) {
     p.distance_bias = variant.distance_bias;
     p.bias_pitch = variant.bias_heads == 1 ? 0 : static_cast<int>(variant.bias_columns);
     p.bias_left = static_cast<int>(variant.bias_left);
     p.bias_last = static_cast<int>(variant.bias_columns - 1);
+  }
+  p.hidden_alike = variant.hidden_alike && p.mask != nullptr;
+  if (variant.positions != nullptr) {
+    p.positions = variant.positions;
+    p.position_k_bias = a.bias == nullptr ? nullptr : a.bias + q_columns;
+    p.position_left = static_cast<int>(variant.position_left);
+    p.position_last = static_cast<int>(variant.position_rows - 1);
   }
   return p;
 }
@@ -78,13 +86,15 @@ template <class Config>
 cudaError_t LaunchConfigured(const AttentionArguments<typename Config::T>& a, const Device& device,
                              cudaStream_t stream) {
   constexpr int64_t kMaxGridYZ = 65535;
-  const SharedLayout layout = LayoutOn(Config::kShape, Config::kQueries, device.shared_bytes);
+  SharedLayout layout = LayoutOn(Config::kShape, Config::kQueries, device.shared_bytes);
+  if (Config::kPositions) layout = LayoutOf(Config::kShape, Config::kQueries, true);
   Parameters<typename Config::T> p = MakeParameters(a);
   p.query_offset = layout.query_offset;
   p.queries_apart = layout.queries_apart;
+  p.position_offset = layout.bytes;
   LaunchConfig config;
   config.block = dim3(Config::kThreads);
-  config.shared_bytes = layout.bytes;
+  config.shared_bytes = layout.bytes + (Config::kPositions ? PositionBytes(Config::kShape) : 0);
   config.stream = stream;
   config.device = &device;
   if (a.packed.count > 0) {
@@ -96,26 +106,37 @@ cudaError_t LaunchConfigured(const AttentionArguments<typename Config::T>& a, co
   return Launch(config, Kernel<Config>, p);
 }
 
-template <Math kMath, int kHeadSize, class T>
-cudaError_t LaunchSize(const AttentionArguments<T>& a, const AttentionTile& tile, const Device& device,
-                       cudaStream_t stream) {
-  constexpr TileShape kShape = *FindTileShape<kMath>(kHeadSize);
-  if (tile == Narrow(kShape)) return LaunchConfigured<Config<T, kMath, kHeadSize, 1>>(a, device, stream);
+// Of the table's row kIndex; cudaErrorInvalidConfiguration where it has no such tile.
+template <Math kMath, int kIndex, class T>
+cudaError_t LaunchRow(const AttentionArguments<T>& a, const AttentionTile& tile, const Device& device,
+                      cudaStream_t stream) {
+  constexpr TileShape kShape = ShapesOf<kMath>()[kIndex];
+  if (!kShape.variants && !a.variant.IsPlain()) return cudaErrorInvalidConfiguration;
+  if (a.variant.positions != nullptr) {
+    if constexpr (HasPositions(kShape)) {
+      if (tile == Narrow(kShape)) return LaunchConfigured<Config<T, kMath, kIndex, 1, true>>(a, device, stream);
+    }
+    return cudaErrorInvalidConfiguration;
+  }
+  if (tile == Narrow(kShape)) return LaunchConfigured<Config<T, kMath, kIndex, 1>>(a, device, stream);
   if constexpr (kShape.HasWide()) {
-    if (tile == Wide(kShape)) return LaunchConfigured<Config<T, kMath, kHeadSize, 2>>(a, device, stream);
+    if (tile == Wide(kShape)) return LaunchConfigured<Config<T, kMath, kIndex, 2>>(a, device, stream);
   }
   return cudaErrorInvalidConfiguration;
 }
 
-// Finds the table's row, by its index.
+// Finds the table's row with that tile among those for the head size.
 template <Math kMath, class T, size_t... kIndex>
 cudaError_t LaunchAnySize(const AttentionArguments<T>& a, const AttentionTile& tile, const Device& device,
                           cudaStream_t stream, std::index_sequence<kIndex...>) {
-  cudaError_t error = cudaErrorInvalidValue;
   const TileShape* shape = FindTileShape<kMath>(a.head_size);
+  if (shape == nullptr) return cudaErrorInvalidValue;
+  cudaError_t error = cudaErrorInvalidConfiguration;
   const auto launch_if_it_is = [&](auto index) {
-    constexpr const TileShape& kShape = ShapesOf<kMath>()[decltype(index)::value];
-    if (shape == &kShape) error = LaunchSize<kMath, kShape.head_size>(a, tile, device, stream);
+    constexpr int kRow = decltype(index)::value;
+    if (shape->head_size == ShapesOf<kMath>()[kRow].head_size && error == cudaErrorInvalidConfiguration) {
+      error = LaunchRow<kMath, kRow>(a, tile, device, stream);
+    }
   };
   (launch_if_it_is(std::integral_constant<size_t, kIndex>()), ...);
   return error;

@@ -38,8 +38,8 @@ class KeyTiles {
   __device__ __forceinline__ KeyTiles(const Parameters<typename Config::T>& p, const Tile& tile, uint32_t* words)
       : p_(p), tile_(tile), words_(words) {
     const int last_query = min(tile.first_query + Config::kQueries, tile.length) - 1;
-    begin_ = max(tile.first_query - p.window_left, 0) / Config::kKeys * Config::kKeys;
-    end_ = min(last_query + p.window_right, tile.length - 1) + 1;
+    begin_ = max(tile.first_query - WindowLeft<Config>(p), 0) / Config::kKeys * Config::kKeys;
+    end_ = min(last_query + WindowRight<Config>(p), tile.length - 1) + 1;
     mask_begin_ = -kMaskKeys;
     shown_end_ = p.mask == nullptr ? INT32_MAX : 0;
   }
@@ -75,6 +75,13 @@ class KeyTiles {
     }
     keys.first_key = first_key;
     return keys;
+  }
+
+  // Whether the mask, which there is, shows that token.
+  __device__ __forceinline__ bool Shows(int token) const {
+    const auto* word =
+        static_cast<const uint32_t*>(p_.mask) + ((int64_t{tile_.first_row} + token) << (p_.mask_is_int64 ? 1 : 0));
+    return (word[0] | word[p_.mask_is_int64 ? 1 : 0]) != 0;
   }
 
  private:

@@ -2,7 +2,10 @@
 #ifndef BERTFUSE_KERNELS_MMA_ATTENTION_MAINLOOP_CUH_
 #define BERTFUSE_KERNELS_MMA_ATTENTION_MAINLOOP_CUH_
 
+#include <type_traits>
+
 #include "kernels/mma/attention/key_tiles.cuh"
+#include "kernels/mma/attention/positions.cuh"
 #include "kernels/mma/attention/softmax.cuh"
 #include "kernels/mma/attention/tiles.cuh"
 #include "kernels/mma/attention/variant.cuh"
@@ -17,52 +20,41 @@ class Mainloop {
 
   // `shared` has what SharedLayout says, `words` a bit for each of KeyTiles' mask.
   __device__ __forceinline__ Mainloop(const Parameters<T>& p, const Tile& tile, char* shared, uint32_t* words)
-      : p_(p), tile_(tile), shared_(shared), rows_(tile), key_tiles_(p, tile, words) {
+      : p_(p),
+        tile_(tile),
+        shared_(shared),
+        rows_(tile),
+        key_tiles_(p, tile, words),
+        positions_(p, tile, shared + p.position_offset) {
+    if (Config::kVariants && p.packed.token_index != nullptr) places_ = Places(p.packed, tile.first_row, tile.length);
     kv_column_ = static_cast<int>((static_cast<float>(tile.head) + 0.5f) * p.kv_heads_per_head) * p.head_size;
   }
 
   __device__ __forceinline__ void Compute() {
-    // Whatever the mask says, which is not read yet: the first two tiles, if the second one's place is free. Values are
-    // wanted later than keys.
+    // Whatever the mask says, which is not read yet. Values are wanted later than keys.
     const int first_key = key_tiles_.begin();
     int fetched = first_key;
     LoadKeys(first_key, 0);
     CommitCopies();
     LoadValues(first_key, 0);
     CommitCopies();
-    if (p_.queries_apart && key_tiles_.Has(first_key + Config::kKeys)) LoadTile(fetched = first_key + Config::kKeys, 1);
-    CommitCopies();
+    if constexpr (Config::kStages == 2) {
+      const int second = first_key + Config::kKeys;
+      if (p_.queries_apart && key_tiles_.Has(second)) LoadTile(fetched = second, 1);
+      if constexpr (Config::kPositions) positions_.Load(places_, first_key);
+      CommitCopies();
+    }
     const QueryTile<Config> loaded = LoadQueries();
-    KeyTile<Config> keys = key_tiles_.At(first_key);
+    const KeyTile<Config> keys = key_tiles_.At(first_key);
     loaded.Store(shared_ + p_.query_offset);
     __syncthreads();
     const Queries<Config> queries(OwnRows());
     OnlineSoftmax<Config> softmax;
     Sums out = {};
-    int stage = 0;
-    bool is_first = true;
-#pragma unroll 1
-    while (key_tiles_.Has(keys.first_key)) {
-      is_first ? WaitCopies<2>() : WaitCopies<0>();
-      __syncthreads();  // the keys have arrived, and all warps are done with the tile before
-      const KeyTile<Config> next = key_tiles_.FirstVisible(keys.first_key + Config::kKeys);
-      if (key_tiles_.Has(next.first_key) && next.first_key != fetched) {
-        if (is_first && fetched != first_key) WaitCopies<0>();  // of the tile whose place it takes
-        LoadTile(next.first_key, stage ^ 1);
-        CommitCopies();
-      }
-      const bool sees_any = SeesAny(p_, rows_, keys);
-      Scores<Config> score;
-      float scale = 1.0f;
-      if (sees_any) scale = AddKeys(out, score, softmax, queries, keys, Stage(stage));
-      if (is_first) {
-        WaitCopies<1>();
-        __syncthreads();  // the values, too
-        is_first = false;
-      }
-      if (sees_any) AddValues(out, score, softmax, scale, Stage(stage));
-      keys = next;
-      stage ^= 1;
+    if constexpr (Config::kStages == 2) {
+      MultiplyInTwoStages(out, softmax, queries, keys, fetched);
+    } else {
+      MultiplyInOneStage(out, softmax, queries);
     }
     if (p_.mask != nullptr) AverageForBlind(out, softmax);
     WaitCopies<0>();  // of a tile that the mask hides
@@ -71,6 +63,80 @@ class Mainloop {
   }
 
  private:
+  // A tile of keys and values arrives while another one is multiplied. `fetched`: a tile that was fetched before it was
+  // known to be wanted.
+  __device__ __forceinline__ void MultiplyInTwoStages(Sums& out, OnlineSoftmax<Config>& softmax,
+                                                      const Queries<Config>& queries, KeyTile<Config> keys,
+                                                      int fetched) {
+    const int first_key = keys.first_key;
+    int stage = 0;
+    bool is_first = true;
+#pragma unroll 1
+    while (key_tiles_.Has(keys.first_key)) {
+      is_first && !Config::kPositions ? WaitCopies<2>() : WaitCopies<0>();
+      __syncthreads();  // the keys have arrived, and all warps are done with the tile before
+      const KeyTile<Config> next = key_tiles_.FirstVisible(keys.first_key + Config::kKeys);
+      if (key_tiles_.Has(next.first_key) && next.first_key != fetched) {
+        if (is_first && fetched != first_key) WaitCopies<0>();  // of the tile whose place it takes
+        LoadTile(next.first_key, stage ^ 1);
+        CommitCopies();
+      }
+      if constexpr (Config::kPositions) {
+        positions_.Multiply(queries, SharedAddress(Stage(stage)), KvColumn(), places_, keys.first_key);
+        if (key_tiles_.Has(next.first_key)) positions_.Load(places_, next.first_key);
+        CommitCopies();
+      }
+      const bool sees_any = SeesAny(p_, rows_, keys);
+      Scores<Config> score;
+      float scale = 1.0f;
+      if (sees_any) {
+        MultiplyKeys(score, queries, SharedAddress(Stage(stage)), LaneNow());
+        scale = AddKeys(out, score, softmax, queries, keys);
+      }
+      if (is_first && !Config::kPositions) {
+        WaitCopies<1>();
+        __syncthreads();  // the values, too
+      }
+      is_first = false;
+      if (sees_any) AddValues(out, score, softmax, scale, Stage(stage));
+      keys = next;
+      stage ^= 1;
+    }
+  }
+
+  // A tile's values arrive while its keys are multiplied, and then the next tile's keys: half the shared memory, and
+  // larger tiles, each with two barriers.
+  __device__ __forceinline__ void MultiplyInOneStage(Sums& out, OnlineSoftmax<Config>& softmax,
+                                                     const Queries<Config>& queries) {
+    bool is_first = true;
+    int first_key = key_tiles_.begin();
+#pragma unroll 1
+    while (key_tiles_.Has(first_key)) {
+      is_first ? WaitCopies<1>() : WaitCopies<0>();
+      __syncthreads();  // the keys have arrived, and all warps are done with the values before
+      if (!is_first) {
+        LoadValues(first_key, 0);
+        CommitCopies();
+      }
+      const bool sees_any = SeesAny(p_, rows_, key_tiles_.At(first_key));
+      Scores<Config> score;
+      if (sees_any) MultiplyKeys(score, queries, SharedAddress(Stage(0)), LaneNow());
+      const KeyTile<Config> keys = key_tiles_.At(first_key);  // the same: they took registers meanwhile
+      first_key = key_tiles_.FirstVisible(first_key + Config::kKeys).first_key;
+      WaitCopies<0>();
+      __syncthreads();  // the values have arrived, and all warps are done with the keys
+      if (key_tiles_.Has(first_key)) {
+        LoadKeys(first_key, 0);
+        CommitCopies();
+      }
+      if (sees_any) {
+        const float scale = AddKeys(out, score, softmax, queries, keys);
+        AddValues(out, score, softmax, scale, Stage(0));
+      }
+      is_first = false;
+    }
+  }
+
   __device__ __forceinline__ char* Stage(int stage) const { return shared_ + stage * Config::kStageBytes; }
 
   // The warp's rows of the queries, later of the results.
@@ -108,14 +174,16 @@ class Mainloop {
     return {q, p_.pitch, bias, tile_.length - tile_.first_query, Chunks()};
   }
 
-  // The warp's scores of one more tile of keys, and what they change in sums so far. Returns what scores are to be
-  // multiplied by.
+  // What the warp's scores of one more tile of keys change in sums so far. Returns what scores are to be multiplied by.
   __device__ __forceinline__ float AddKeys(Sums& out, Scores<Config>& score, OnlineSoftmax<Config>& softmax,
-                                           const Queries<Config>& queries, const KeyTile<Config>& keys,
-                                           const char* stage) const {
-    MultiplyKeys(score, queries, SharedAddress(stage), LaneNow());
+                                           const Queries<Config>& queries, const KeyTile<Config>& keys) const {
+    if constexpr (Config::kPositions) positions_.AddTo(score);
     const float scale = TransformScores(score, queries, keys);
-    if (!SeesAll(p_, rows_, keys)) HideKeys(score, p_, rows_, keys);
+    const bool by_places = places_.HaveGaps() && min(WindowLeft<Config>(p_), WindowRight<Config>(p_)) < kNoEnd;
+    if (by_places || !SeesAll(p_, rows_, keys)) HideKeys(score, p_, rows_, keys, places_);
+    if constexpr (Config::kPositions) {
+      if (p_.hidden_alike) HideFromHidden(score);
+    }
     float correction[Config::kRowGroups];
     if (softmax.Advance(score, scale, correction)) {
 #pragma unroll
@@ -125,6 +193,17 @@ class Mainloop {
       }
     }
     return scale;
+  }
+
+  // Makes all scores of queries -inf that the mask hides.
+  __device__ __forceinline__ void HideFromHidden(Scores<Config>& score) const {
+    constexpr uint32_t kNone[Config::kKeys / 32] = {};
+    const int lane = LaneNow();
+#pragma unroll
+    for (int group = 0; group < Config::kRowGroups; ++group) {
+      const int query = min(rows_.Own(group, lane), tile_.length - 1);
+      if (!key_tiles_.Shows(query)) HideKeys<Config>(score, group, lane, kNone);
+    }
   }
 
   __device__ __forceinline__ void AddValues(Sums& out, const Scores<Config>& score, OnlineSoftmax<Config>& softmax,
@@ -141,7 +220,8 @@ class Mainloop {
   // Returns what scores are then to be multiplied by.
   __device__ __forceinline__ float TransformScores(Scores<Config>& score, const Queries<Config>& queries,
                                                    const KeyTile<Config>& keys) const {
-    const bool capped = p_.soft_cap > 0.0f, biased = p_.distance_bias != nullptr;
+    const bool capped = Config::kVariants && p_.soft_cap > 0.0f;
+    const bool biased = Config::kVariants && p_.distance_bias != nullptr;
     if (!capped && !biased) return p_.scale_log2;
     if (capped) {
       CapScores<Config>(score, p_, queries, KvColumn());
@@ -151,7 +231,7 @@ class Mainloop {
         score[i / (Config::kKeys / 2)][i / 4 % (Config::kKeys / 8)][i % 4] *= p_.scale_log2;
       }
     }
-    if (biased) AddDistanceBias<Config>(score, p_, rows_, keys.first_key, tile_.head);
+    if (biased) AddDistanceBias<Config>(score, p_, rows_, keys.first_key, tile_.head, places_);
     return 1.0f;
   }
 
@@ -261,6 +341,8 @@ class Mainloop {
   char* shared_;
   WarpRows<Config> rows_;
   KeyTiles<Config> key_tiles_;
+  Places places_;
+  std::conditional_t<Config::kPositions, PositionTiles<Config>, NoPositions> positions_;
   int kv_column_;
 };
 

@@ -5,6 +5,7 @@
 
 #include "kernels/mma/attention/key_tiles.cuh"
 #include "kernels/mma/attention/tiles.cuh"
+#include "kernels/packed_places.cuh"
 #include "kernels/ptx/scalar.cuh"
 
 namespace bertfuse::kernels::attention_mma {
@@ -16,10 +17,12 @@ using Scores = float[Config::kRowTiles][Config::kKeys / 8][4];
 template <class Config>
 struct WarpRows {
   int first, last;  // queries; none where last < first
+  int length;       // of the sequence
 
   __device__ __forceinline__ explicit WarpRows(const Tile& tile)
       : first(tile.first_query + static_cast<int>(threadIdx.x) / 32 * Config::kRows),
-        last(min(first + Config::kRows, tile.length) - 1) {}
+        last(min(first + Config::kRows, tile.length) - 1),
+        length(tile.length) {}
   __device__ __forceinline__ int Own(int group, int lane) const { return first + lane / 4 + 8 * group; }
 };
 
@@ -27,16 +30,16 @@ struct WarpRows {
 template <class Config>
 __device__ __forceinline__ bool SeesAny(const Parameters<typename Config::T>& p, const WarpRows<Config>& rows,
                                         const KeyTile<Config>& keys) {
-  return rows.last >= rows.first && keys.SeesAny() && keys.first_key <= rows.last + p.window_right &&
-         keys.first_key + Config::kKeys > rows.first - p.window_left;
+  return rows.last >= rows.first && keys.SeesAny() && keys.first_key <= rows.last + WindowRight<Config>(p) &&
+         keys.first_key + Config::kKeys > rows.first - WindowLeft<Config>(p);
 }
 
 // Whether all queries of the warp see all keys of the tile.
 template <class Config>
 __device__ __forceinline__ bool SeesAll(const Parameters<typename Config::T>& p, const WarpRows<Config>& rows,
                                         const KeyTile<Config>& keys) {
-  return keys.SeesAll() && keys.first_key >= rows.last - p.window_left &&
-         keys.first_key + Config::kKeys - 1 <= rows.first + p.window_right;
+  return keys.SeesAll() && keys.first_key >= rows.last - WindowLeft<Config>(p) &&
+         keys.first_key + Config::kKeys - 1 <= rows.first + WindowRight<Config>(p);
 }
 
 // Makes the scores of row group `group` -inf where the key's bit is 0.
@@ -57,16 +60,27 @@ __device__ __forceinline__ void HideKeys(Scores<Config>& score, int group, int l
 // Makes the scores -inf that the mask, the sequence's end or the window hides.
 template <class Config>
 __device__ __forceinline__ void HideKeys(Scores<Config>& score, const Parameters<typename Config::T>& p,
-                                         const WarpRows<Config>& rows, const KeyTile<Config>& keys) {
+                                         const WarpRows<Config>& rows, const KeyTile<Config>& keys,
+                                         const Places& places) {
   const int lane = LaneNow();
+  int begin = 0, end = 0;
+  if (places.HaveGaps()) {  // a lane looks for a row's window, once more for each tile: registers are scarcer than time
+    const int row = min(rows.first + lane % Config::kRows, rows.last), place = places.At(row);
+    begin = places.FirstFrom(place - WindowLeft<Config>(p), rows.length) - keys.first_key;
+    end = places.FirstFrom(place + WindowRight<Config>(p) + 1, rows.length) - keys.first_key;
+  }
 #pragma unroll
   for (int group = 0; group < Config::kRowGroups; ++group) {
     const int distance = rows.Own(group, lane) - keys.first_key;
+    int first = distance - WindowLeft<Config>(p), last = distance + WindowRight<Config>(p) + 1;
+    if (places.HaveGaps()) {
+      first = __shfl_sync(0xffffffffu, begin, lane / 4 + 8 * group);
+      last = __shfl_sync(0xffffffffu, end, lane / 4 + 8 * group);
+    }
     uint32_t visible[Config::kKeys / 32];
 #pragma unroll
     for (int word = 0; word < Config::kKeys / 32; ++word) {
-      const int from = distance - p.window_left - 32 * word, behind = distance + p.window_right + 1 - 32 * word;
-      visible[word] = keys.visible[word] & BitsBelow(behind) & ~BitsBelow(from);
+      visible[word] = keys.visible[word] & BitsBelow(last - 32 * word) & ~BitsBelow(first - 32 * word);
     }
     HideKeys<Config>(score, group, lane, visible);
   }
@@ -107,7 +121,8 @@ __device__ __forceinline__ void CapScores(Scores<Config>& score, const Parameter
                                           const Queries<Config>& queries, int kv_column) {
   float shift[Config::kRowGroups] = {};
   if (p.k_bias != nullptr) MultiplyKeyBias(shift, p, queries, kv_column);
-  const float exponent = 2.0f * kLog2E * p.scale / p.soft_cap, cap = p.soft_cap * kLog2E;
+  // Hidden: the loop over tiles would otherwise begin with -2 * cap_log2, and keep it.
+  const float exponent = p.cap_exponent, cap = __uint_as_float(Hidden(__float_as_uint(p.cap_log2)));
 #pragma unroll
   for (int m = 0; m < Config::kRowTiles; ++m) {
 #pragma unroll
@@ -123,12 +138,26 @@ __device__ __forceinline__ void CapScores(Scores<Config>& score, const Parameter
 }
 
 // Adds distance_bias[head, key - query + bias_left] * log2(e), the column cut off at both ends. Eight rows and eight
-// keys farther the column is the same, so that most loads serve several rows.
+// keys farther the column is the same, so that most loads serve several rows; not where there are gaps.
 template <class Config>
 __device__ __forceinline__ void AddDistanceBias(Scores<Config>& score, const Parameters<typename Config::T>& p,
-                                                const WarpRows<Config>& rows, int first_key, int head) {
+                                                const WarpRows<Config>& rows, int first_key, int head,
+                                                const Places& places) {
   const int lane = LaneNow();
   const auto* bias = p.distance_bias + static_cast<int64_t>(head) * p.bias_pitch;
+  if (places.HaveGaps()) {
+#pragma unroll
+    for (int group = 0; group < Config::kRowGroups; ++group) {
+      const int left = p.bias_left - places.At(min(rows.Own(group, lane), rows.length - 1));
+#pragma unroll
+      for (int i = 0; i < Config::kKeys / 4; ++i) {
+        const int key = first_key + lane % 4 * 2 + i / 2 * 8 + i % 2;
+        const int column = places.At(min(key, rows.length - 1)) + left;
+        score[group / 2][i / 2][group % 2 * 2 + i % 2] += ToFloat(bias[min(max(column, 0), p.bias_last)]) * kLog2E;
+      }
+    }
+    return;
+  }
   const int column = first_key + lane % 4 * 2 - rows.Own(0, lane) + p.bias_left;
 #pragma unroll
   for (int d = 1 - Config::kRowGroups; d < Config::kKeys / 8; ++d) {

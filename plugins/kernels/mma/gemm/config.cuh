@@ -8,7 +8,6 @@
 namespace bertfuse::kernels::gemm_mma {
 
 constexpr int kChunkBytes = 16;  // what one copy moves, and a row of one of ldmatrix's matrices
-constexpr int kRowChunks = kStageRowBytes / kChunkBytes;
 
 template <class Elements_, Math kMath_, int kIndex>
 struct Config {
@@ -21,16 +20,21 @@ struct Config {
   static constexpr Tile kTile = TilesOf<kMath>()[kIndex];
   static constexpr int kM = kTile.m, kN = kTile.n, kWarpM = kTile.warp_m, kWarpN = kTile.warp_n;
   static constexpr int kWarpsN = kN / kWarpN, kThreads = kTile.threads(), kBlocks = kTile.blocks;
-  static constexpr int kI = kWarpM / 16, kJ = kWarpN / 8;                       // mma tiles of a warp
-  static constexpr int kStageK = kStageRowBytes / static_cast<int>(sizeof(X));  // in elements
-  static constexpr int kSteps = kStageRowBytes / 32;                            // of the tensor cores, in a stage
-  static_assert(kI > 0 && kJ % 2 == 0 && kSteps == 2);
+  static constexpr int kI = kWarpM / 16, kJ = kWarpN / 8;                  // mma tiles of a warp
+  static constexpr int kRowBytes = kTile.row_bytes;                        // of a stage
+  static constexpr int kStageK = kRowBytes / static_cast<int>(sizeof(X));  // in elements
+  static constexpr int kSteps = kRowBytes / 32;                            // of the tensor cores, in a stage
+  // 7.5 has no shared memory for long stages.
+  static constexpr bool kRuns = kHasMma<X> && (kHasAsyncCopies || !kTile.has_long_stages());
+  static_assert(kI > 0 && kJ % 2 == 0 && (kSteps == 2 || kSteps == 4));
 };
 
 // Byte offset of a 16-byte chunk of a row in a stage. Eight consecutive rows at the same chunk, which a matrix of
-// ldmatrix is, fall into different banks; so do two whole rows, which eight threads copy.
+// ldmatrix is, fall into different banks; so do whole rows, one or two, which eight threads copy.
+template <int kRowBytes>
 __device__ __forceinline__ int ChunkOffset(int row, int chunk) {
-  return row * kStageRowBytes + ((chunk ^ (row >> 1 & 3)) << 4);
+  static_assert(kRowBytes == 64 || kRowBytes == 128);
+  return row * kRowBytes + ((chunk ^ (kRowBytes == 64 ? row >> 1 & 3 : row & 7)) << 4);
 }
 
 }  // namespace bertfuse::kernels::gemm_mma

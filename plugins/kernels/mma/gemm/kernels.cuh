@@ -17,9 +17,8 @@ namespace gemm_mma {
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
     GemmMmaKernel(const __grid_constant__ Parameters<typename Config::Elements> p) {
-  using X = typename Config::X;
   using Y = typename Config::Y;
-  if constexpr (!kHasMma<X>) return;
+  if constexpr (!Config::kRuns) return;
   constexpr bool kScaled = IsQuantized(Config::kMath);
   LaunchDependents();
   const int rows = p.row_count == nullptr ? p.m : static_cast<int>(RealRows(LoadRowCount(p.row_count), p.m));
@@ -39,8 +38,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
     const TileAt tile = tiles[number];
     const int first_k = tile.split * p.stages_per_split * Config::kStageK;
     const int left = (p.k - first_k + Config::kStageK - 1) / Config::kStageK;
-    OperandCopy<X, Config::kM, Config::kThreads> x(p.x, p.k, tile.first_row, rows, first_k);
-    OperandCopy<X, Config::kN, Config::kThreads> weight(p.weight, p.k, tile.first_column, p.n, first_k);
+    CopyOf<Config, Config::kM> x(p.x, p.k, tile.first_row, rows, first_k);
+    CopyOf<Config, Config::kN> weight(p.weight, p.k, tile.first_column, p.n, first_k);
     typename Config::Accumulator sum[Config::kI][Config::kJ][4] = {};
     const auto before_x = [&] {
       if (!waited) WaitForDependencies();
@@ -53,7 +52,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
         if constexpr (kScaled) bias[Config::kN + i] = column < p.n ? p.weight_scales[column] : 0.0f;
       }
     };
-    WithStages(p.stages, [&](auto stages) {
+    WithStages<MaxStages(Config::kTile.has_long_stages())>(p.stages, [&](auto stages) {
       MultiplyTile<Config, decltype(stages)::value>(x, weight, reader, ring, min(left, p.stages_per_split),
                                                     p.fetch_weights_first, sum, before_x, load_vectors);
     });
@@ -122,7 +121,8 @@ cudaError_t LaunchMath(GemmForm form, const GemmTile& tile, const GemmArguments<
     return cudaErrorInvalidConfiguration;
   } else {
     using Tiled = Config<Elements, kMath, kIndex>;
-    if (tile.block.m == Tiled::kM && tile.block.n == Tiled::kN) {
+    constexpr bool kLong = Tiled::kTile.has_long_stages();
+    if (tile.block.m == Tiled::kM && tile.block.n == Tiled::kN && tile.block.long_stages == kLong) {
       return LaunchTile<Tiled>(form, tile, a, device, stream);
     }
     return LaunchMath<kMath, kIndex + 1>(form, tile, a, device, stream);
@@ -135,7 +135,7 @@ std::optional<cudaError_t> WithoutLaunch(GemmForm form, const GemmTile& tile, co
   if (a.m == 0 || a.n == 0) return cudaSuccess;
   if (!Activations::Has(a.activation)) return cudaErrorInvalidValue;
   const bool splits = tile.splits == 1 || (tile.splits > 1 && form == GemmForm::kPartialSums);
-  const bool fits = tile.block.stages >= kMinStages && tile.block.stages <= kMaxStages;
+  const bool fits = tile.block.stages >= kMinStages && tile.block.stages <= MaxStages(tile.block.long_stages);
   return splits && fits ? std::nullopt : std::optional(cudaErrorInvalidConfiguration);
 }
 

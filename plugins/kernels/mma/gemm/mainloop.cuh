@@ -11,6 +11,7 @@
 #define BERTFUSE_KERNELS_MMA_GEMM_MAINLOOP_CUH_
 
 #include "kernels/mma/gemm/config.cuh"
+#include "kernels/ptx/scalar.cuh"
 #include "kernels/ptx/shared.cuh"
 
 namespace bertfuse::kernels::gemm_mma {
@@ -50,34 +51,59 @@ class BegunCopies<kCopies, false> {
   bool begun_ = false;
 };
 
-// What one thread copies of an operand's kRows rows: a chunk of every (kThreads / 4)th row of a stage. Rows behind the
-// last one are copies of it, which reach nothing that is stored: to tell them apart at every copy took a third of the
-// loop's instructions.
-template <class T, int kRows, int kThreads>
+// Offsets to each of a thread's kCopies chunks, a step apart, none beyond `last`.
+template <int kCopies, bool kComputed>
+class CopyOffsets {
+ public:
+  __device__ __forceinline__ CopyOffsets(uint32_t first, uint32_t step, uint32_t last) {
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) offset_[i] = min(first + i * step, last);
+  }
+  __device__ __forceinline__ uint32_t operator[](int i) const { return offset_[i]; }
+
+ private:
+  uint32_t offset_[kCopies];
+};
+
+// Where there are too many for registers they are computed at each copy.
+template <int kCopies>
+class CopyOffsets<kCopies, true> {
+ public:
+  __device__ __forceinline__ CopyOffsets(uint32_t first, uint32_t step, uint32_t last)
+      : first_(first), step_(step), last_(last) {}
+  __device__ __forceinline__ uint32_t operator[](int i) const {
+    return min(static_cast<uint32_t>(Hidden(static_cast<int>(first_))) + i * step_, last_);
+  }
+
+ private:
+  uint32_t first_, step_, last_;
+};
+
+// What one thread copies of an operand's kRows rows: a chunk of every (kThreads / chunks of a row)th row of a stage.
+// Rows behind the last one are copies of it, which reach nothing that is stored: to tell them apart at every copy took
+// a third of the loop's instructions.
+template <class T, int kRows, int kThreads, int kRowBytes>
 class OperandCopy {
  public:
   // From row `first_row`, which is below `rows`, and element `first_k` on. k from p.k on is zeros.
-  __device__ __forceinline__ OperandCopy(const T* data, int k, int first_row, int rows, int first_k) {
-    const int row = static_cast<int>(threadIdx.x) / kRowChunks, chunk = static_cast<int>(threadIdx.x) % kRowChunks;
-    const uint32_t pitch = static_cast<uint32_t>(k) * sizeof(T);
-    from_ = reinterpret_cast<const char*>(data + static_cast<int64_t>(first_row) * k + first_k);
-    to_ = ChunkOffset(row, chunk);
-    left_ = (k - first_k) * static_cast<int>(sizeof(T)) - chunk * kChunkBytes;
-#pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      const int copied = min(row + i * kRowsAtOnce, rows - 1 - first_row);
-      offset_[i] = static_cast<uint32_t>(copied) * pitch + chunk * kChunkBytes;
-    }
-  }
+  __device__ __forceinline__ OperandCopy(const T* data, int k, int first_row, int rows, int first_k)
+      : from_(reinterpret_cast<const char*>(data + static_cast<int64_t>(first_row) * k + first_k)),
+        offset_(Row() * Pitch(k) + Chunk() * kChunkBytes, kRowsAtOnce * Pitch(k),
+                static_cast<uint32_t>(rows - 1 - first_row) * Pitch(k) + Chunk() * kChunkBytes),
+        to_(ChunkOffset<kRowBytes>(Row(), Chunk())),
+        left_((k - first_k) * static_cast<int>(sizeof(T)) - Chunk() * kChunkBytes) {}
 
-  // Of the next stage's k. End() before the stage's wait, and before the next one begins.
-  __device__ __forceinline__ void BeginNext(uint32_t tile) {
+  // One of some parts of the copies of the next stage's k; the last part comes last. End() before the stage's wait, and
+  // before the next one begins.
+  __device__ __forceinline__ void BeginNext(uint32_t tile, int part = 0, int parts = 1) {
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
-      begun_.Begin(i, tile + to_ + i * kRowsAtOnce * kStageRowBytes, from_ + offset_[i], left_ > 0);
+      if (i < kCopies * part / parts || i >= kCopies * (part + 1) / parts) continue;
+      begun_.Begin(i, tile + to_ + i * kRowsAtOnce * kRowBytes, from_ + offset_[i], left_ > 0);
     }
-    from_ += kStageRowBytes;
-    left_ -= kStageRowBytes;
+    if (part < parts - 1) return;
+    from_ += kRowBytes;
+    left_ -= kRowBytes;
   }
   __device__ __forceinline__ void End() { begun_.End(); }
 
@@ -87,29 +113,30 @@ class OperandCopy {
   }
 
  private:
+  static constexpr int kRowChunks = kRowBytes / kChunkBytes;
   static constexpr int kRowsAtOnce = kThreads / kRowChunks, kCopies = kRows / kRowsAtOnce;
+  __device__ __forceinline__ static int Row() { return static_cast<int>(threadIdx.x) / kRowChunks; }
+  __device__ __forceinline__ static int Chunk() { return static_cast<int>(threadIdx.x) % kRowChunks; }
+  __device__ __forceinline__ static uint32_t Pitch(int k) { return static_cast<uint32_t>(k) * sizeof(T); }
+
   static_assert(kRows % kRowsAtOnce == 0 && kRowsAtOnce % 8 == 0, "all of a thread's chunks are swizzled alike");
   BegunCopies<kCopies, kHasAsyncCopies> begun_;
-  const char* from_;          // the same in all threads
-  uint32_t offset_[kCopies];  // from there to each of the thread's chunks
-  int to_, left_;             // bytes of k from its chunk on
+  const char* from_;                                         // the same in all threads
+  CopyOffsets<kCopies, kRowBytes == kLongRowBytes> offset_;  // from there to each of the thread's chunks
+  int to_, left_;                                            // bytes of k from its chunk on
 };
 
+template <class Config, int kRows>
+using CopyOf = OperandCopy<typename Config::X, kRows, Config::kThreads, Config::kRowBytes>;
+
 // Calls visit(stages as a constant): an instruction has to know how many copies it may leave unfinished, and to choose
-// one of four instructions at every stage took a tenth of the loop's time.
-template <class Visit>
+// one of them at every stage took a tenth of the loop's time.
+template <int kMost, int kStages = kMinStages, class Visit>
 __device__ __forceinline__ void WithStages(int stages, Visit&& visit) {
-  static_assert(kMinStages == 3 && kMaxStages == 6);
-  switch (stages) {
-    case 3:
-      return visit(std::integral_constant<int, 3>());
-    case 4:
-      return visit(std::integral_constant<int, 4>());
-    case 5:
-      return visit(std::integral_constant<int, 5>());
-    default:
-      return visit(std::integral_constant<int, 6>());
+  if constexpr (kStages < kMost) {
+    if (stages > kStages) return WithStages<kMost, kStages + 1>(stages, visit);
   }
+  visit(std::integral_constant<int, kStages>());
 }
 
 // Where a lane's row of each matrix lies in a stage, for ldmatrix.
@@ -118,16 +145,16 @@ class FragmentReader {
  public:
   __device__ __forceinline__ FragmentReader(int warp_m, int warp_n) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    x_ = ChunkOffset(warp_m + lane % 16, lane / 16);
-    w_ = ChunkOffset(Config::kM + warp_n + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+    x_ = ChunkOffset<Config::kRowBytes>(warp_m + lane % 16, lane / 16);
+    w_ = ChunkOffset<Config::kRowBytes>(Config::kM + warp_n + lane / 16 * 8 + lane % 8, lane / 8 % 2);
   }
   // The swizzle moves chunks by step as it does by lane, and 16 rows further on it is the same.
   __device__ __forceinline__ void Read(Fragments<Config::kI, Config::kJ>& f, uint32_t stage, int step) const {
     const uint32_t x = stage + (x_ ^ step * 2 * kChunkBytes), w = stage + (w_ ^ step * 2 * kChunkBytes);
 #pragma unroll
-    for (int i = 0; i < Config::kI; ++i) LoadMatrices(f.x[i], x + i * 16 * kStageRowBytes);
+    for (int i = 0; i < Config::kI; ++i) LoadMatrices(f.x[i], x + i * 16 * Config::kRowBytes);
 #pragma unroll
-    for (int j = 0; j < Config::kJ / 2; ++j) LoadMatrices(f.w[j], w + j * 16 * kStageRowBytes);
+    for (int j = 0; j < Config::kJ / 2; ++j) LoadMatrices(f.w[j], w + j * 16 * Config::kRowBytes);
   }
 
  private:
@@ -137,13 +164,13 @@ class FragmentReader {
 // sum += x * weight over `count` stages of k, with kStages of them in the ring. `after_first_copies()` is called when
 // the first copies are under way; `before_x()` before x is read.
 template <class Config, int kStages, class BeforeX, class AfterFirstCopies>
-__device__ __forceinline__ void MultiplyTile(OperandCopy<typename Config::X, Config::kM, Config::kThreads>& x,
-                                             OperandCopy<typename Config::X, Config::kN, Config::kThreads>& weight,
+__device__ __forceinline__ void MultiplyTile(CopyOf<Config, Config::kM>& x, CopyOf<Config, Config::kN>& weight,
                                              const FragmentReader<Config>& reader, uint32_t ring, int count,
                                              bool fetch_weights_first,
                                              typename Config::Accumulator (&sum)[Config::kI][Config::kJ][4],
                                              BeforeX&& before_x, AfterFirstCopies&& after_first_copies) {
-  constexpr uint32_t kXBytes = Config::kM * kStageRowBytes, kStageBytes = StageBytes(Config::kTile);
+  constexpr uint32_t kXBytes = Config::kM * Config::kRowBytes, kStageBytes = StageBytes(Config::kTile);
+  constexpr int kCopySteps = Config::kSteps - 1;  // among which the copies of a stage are spread
   const uint32_t ring_end = ring + kStages * kStageBytes;
   const int first = min(kStages - 1, count);
   if (fetch_weights_first) {
@@ -178,11 +205,11 @@ __device__ __forceinline__ void MultiplyTile(OperandCopy<typename Config::X, Con
         read = read + kStageBytes == ring_end ? ring : read + kStageBytes;
       }
       reader.Read(fragments[(step + 1) % 2], read, (step + 1) % Config::kSteps);
-      if (step == 0) {
-        if (i + kStages - 1 < count) {
-          x.BeginNext(written);
-          weight.BeginNext(written + kXBytes);
-        }
+      if (step < kCopySteps && i + kStages - 1 < count) {
+        x.BeginNext(written, step, kCopySteps);
+        weight.BeginNext(written + kXBytes, step, kCopySteps);
+      }
+      if (step == kCopySteps - 1) {
         CommitCopies();
         written = written + kStageBytes == ring_end ? ring : written + kStageBytes;
       }

@@ -22,7 +22,7 @@ struct Parameters {
   int tiles_n;           // columns of tiles
   int group;             // rows of tiles that are computed column by column
   int splits;            // of k
-  int stages_per_split;  // steps of kStageRowBytes along k
+  int stages_per_split;  // stages of k in a split
   const int32_t* row_count;
   Activation activation;
   bool vectorised;           // rows of the output are on 16-byte boundaries

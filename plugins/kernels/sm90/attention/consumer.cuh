@@ -3,6 +3,7 @@
 #ifndef BERTFUSE_KERNELS_SM90_ATTENTION_CONSUMER_CUH_
 #define BERTFUSE_KERNELS_SM90_ATTENTION_CONSUMER_CUH_
 
+#include "kernels/packed_places.cuh"
 #include "kernels/ptx/mma.cuh"
 #include "kernels/ptx/scalar.cuh"
 #include "kernels/sm90/attention/pipeline.cuh"
@@ -323,11 +324,14 @@ class Consumer : Pipeline<Config> {
   __device__ __forceinline__ RowWindows OwnRows(const Tile& tile, bool some_blind) const {
     const int length = this->Length(tile);
     RowWindows rows;
+    Places places;
+    if constexpr (Config::kPacked) places = Places(this->p_.packed, tile.first_row, length);
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       // Rows behind the end see what the last one sees, so that they have a maximum when it does.
       const int query = min(tile.first_query + 64 * group_ + FirstRow() + 8 * row, length - 1);
       rows.keys[row] = Window(this->p_, query, query, length);
+      if (places.HaveGaps()) rows.keys[row] = Window(this->p_, places, query, length);
       rows.blind[row] = some_blind && !SeesAny(this->Mask(tile.number) + 1, rows.keys[row]);
       if (rows.blind[row]) rows.keys[row] = {0, length};
     }

@@ -4,6 +4,7 @@
 #define BERTFUSE_KERNELS_SM90_ATTENTION_WINDOW_CUH_
 
 #include "kernels/attention_variant.cuh"
+#include "kernels/packed_places.cuh"
 #include "kernels/sm90/attention/config.cuh"
 
 namespace bertfuse::kernels::attention_sm90 {
@@ -16,6 +17,12 @@ struct KeyRange {
 // The keys of a sequence that are in the window of one of the queries from `first` to `last`, which are two of it.
 __device__ __forceinline__ KeyRange Window(const Parameters& p, int first, int last, int length) {
   return {max(first - p.window_left, 0), min(last + p.window_right, length - 1) + 1};
+}
+
+// Those of one query where there are gaps between tokens: some of the keys without them.
+__device__ __forceinline__ KeyRange Window(const Parameters& p, const Places& places, int query, int length) {
+  const int place = places.At(query);
+  return {places.FirstFrom(place - p.window_left, length), places.FirstFrom(place + p.window_right + 1, length)};
 }
 
 template <int kKeys>

@@ -43,9 +43,11 @@ struct TileConfig : Elements {
 
 // Persistent, ping-pong: blocks stay on their multiprocessor, and two consumer warpgroups take tiles alternately. While
 // one runs its epilogue the other multiplies.
-template <class Elements, int kM, int kN, int kStages, bool kPacked, class Epilogue_>
+// kQuantizes: results are stored in 8 bits, of X.
+template <class Elements, int kM, int kN, int kStages, bool kPacked, class Epilogue_, bool kQuantizes_ = false>
 struct PersistentConfig : TileConfig<Elements, kM, kN, kStages, 1, kPacked, Epilogue_::kFactors> {
   using Epilogue = Epilogue_;
+  static constexpr bool kQuantizes = kQuantizes_;
   static_assert(sizeof(typename Elements::Y) == 2, "results are stored as pairs of 2-byte elements");
   static_assert(!Epilogue::kAddsResidual && !Epilogue::kNormalizes, "there is no room to stage rows");
   static constexpr int kWarpgroups = 2;         // consumers

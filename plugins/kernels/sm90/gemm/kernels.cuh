@@ -28,6 +28,11 @@ struct PersistentOf {
   using Config = PersistentConfig<Elements, kBlock.m, kBlock.n, kBlock.stages, kPacked, Elementwise<Elements>>;
 };
 template <class Elements, size_t kIndex, bool kPacked>
+struct QuantizingOf {
+  static constexpr GemmBlock kBlock = kBlocksOf<typename Elements::X>.persistent.first[kIndex];
+  using Config = PersistentConfig<Elements, kBlock.m, kBlock.n, kBlock.stages, kPacked, Elementwise<Elements>, true>;
+};
+template <class Elements, size_t kIndex, bool kPacked>
 struct OneTileOf {
   static constexpr GemmBlock kBlock = kBlocksOf<typename Elements::X>.one_tile.first[kIndex];
   using Config = OneTileConfig<Elements, kBlock.m, kBlock.n, kBlock.stages, kBlock.per_multiprocessor, kPacked,
@@ -99,6 +104,18 @@ cudaError_t GemmSm90Elementwise(const GemmTile& tile, const GemmArguments<Elemen
 }
 
 template <class Elements>
+cudaError_t GemmSm90Quantizing(const GemmTile& tile, const GemmArguments<Elements>& a, const Device& device,
+                               cudaStream_t stream) {
+  using namespace gemm_sm90;
+  constexpr Blocks kBlocks = BlocksOf<typename Elements::X>();
+  if (tile.splits > 1 || a.quantized.scale == nullptr) return cudaErrorInvalidConfiguration;
+  return WithBlock<kBlocks.persistent.count>(kBlocks.persistent, tile.block, a, [&](auto index, auto packed) {
+    using Kernel = QuantizingOf<Elements, decltype(index)::value, decltype(packed)::value>;
+    return LaunchPersistent<typename Kernel::Config>(tile, a, device, stream);
+  });
+}
+
+template <class Elements>
 cudaError_t GemmSm90Gated(const GemmTile& tile, const GemmArguments<Elements>& a, const Device& device,
                           cudaStream_t stream) {
   using namespace gemm_sm90;
@@ -143,9 +160,11 @@ cudaError_t GemmSm90SplitK(const GemmTile& tile, const GemmArguments<Elements>& 
 #define BERTFUSE_INSTANTIATE_GemmSm90SplitK(T) BERTFUSE_INSTANTIATE_FOR(GemmSm90SplitK, Elements<T>)
 #define BERTFUSE_INSTANTIATE_GemmSm90Int8(T)                     \
   BERTFUSE_INSTANTIATE_FOR(GemmSm90Elementwise, Int8Elements<T>) \
+  BERTFUSE_INSTANTIATE_FOR(GemmSm90Quantizing, Int8Elements<T>)  \
   BERTFUSE_INSTANTIATE_FOR(GemmSm90SplitK, Int8Elements<T>)
 #define BERTFUSE_INSTANTIATE_GemmSm90Fp8(T)                     \
   BERTFUSE_INSTANTIATE_FOR(GemmSm90Elementwise, Fp8Elements<T>) \
+  BERTFUSE_INSTANTIATE_FOR(GemmSm90Quantizing, Fp8Elements<T>)  \
   BERTFUSE_INSTANTIATE_FOR(GemmSm90SplitK, Fp8Elements<T>)
 
 }  // namespace bertfuse::kernels

@@ -7,6 +7,7 @@
 
 #include "core/activation.h"
 #include "kernels/last_wave.h"
+#include "kernels/quantized_result.h"
 
 namespace bertfuse::kernels::gemm_sm90 {
 
@@ -36,6 +37,7 @@ struct Parameters {
   bool has_residual, weights_are_constant, last_rows_first;
   const float* row_scales;     // of 8-bit operands: x's
   const float* weight_scales;  // and the weight's
+  QuantizedResult quantized;   // of a kernel that stores 8 bits
 };
 
 }  // namespace bertfuse::kernels::gemm_sm90

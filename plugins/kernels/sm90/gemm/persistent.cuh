@@ -3,6 +3,7 @@
 #ifndef BERTFUSE_KERNELS_SM90_GEMM_PERSISTENT_CUH_
 #define BERTFUSE_KERNELS_SM90_GEMM_PERSISTENT_CUH_
 
+#include "kernels/quantized_row.cuh"
 #include "kernels/sm90/gemm/block.cuh"
 #include "kernels/sm90/gemm/epilogue.cuh"
 
@@ -113,7 +114,11 @@ class PersistentConsumer {
       WithFloats(accumulators[b], [&](auto& values) {
         const PersistentRows<Config> rows(p_, tile, b);
         StartsFromBias::Rest::Apply(values, rows);
-        StoreRows(values, rows, out);
+        if constexpr (Config::kQuantizes) {
+          StoreQuantized(values, rows);
+        } else {
+          StoreRows(values, rows, out);
+        }
       });
     }
   }
@@ -135,6 +140,32 @@ class PersistentConsumer {
         if (row < p_.m && column + i * kPermutedRows < p_.n) {
           *reinterpret_cast<int4*>(y + i * kPermutedRows) = make_int4(pairs[0], pairs[1], pairs[2], pairs[3]);
         }
+      }
+    }
+  }
+
+  // Values as they are rounded to T, in 8 bits. The tiles of the first columns write the rows' scales.
+  __device__ __forceinline__ void StoreQuantized(const float (&values)[Config::kAccumulators],
+                                                 const PersistentRows<Config>& rows) const {
+    using Quantized = typename Config::X;
+    const QuantizedResult& to = p_.quantized;
+    const float scale = *to.scale, inverse = 1.0f / scale;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = rows.Row(half), column = rows.Column(0);
+      Quantized* y = static_cast<Quantized*>(to.rows) + static_cast<int64_t>(row) * p_.n + column;
+      if (row < p_.m && column == 0) to.scales[row] = scale;
+#pragma unroll
+      for (int i = 0; i < Config::kOutN / kPermutedRows; ++i) {
+        if (row >= p_.m || column + i * kPermutedRows >= p_.n) continue;
+        Pack<T, 8> rounded;
+        float eight[8];
+#pragma unroll
+        for (int t = 0; t < 8; ++t) rounded.value[t] = FromFloat<T>(values[16 * i + t / 2 * 4 + 2 * half + t % 2]);
+        Smoothed(rounded, to.smooth, column + i * kPermutedRows, eight);
+#pragma unroll
+        for (float& value : eight) value *= inverse;
+        *reinterpret_cast<Pack<Quantized, 8>*>(y + i * kPermutedRows) = Rounded<Quantized>(eight);
       }
     }
   }

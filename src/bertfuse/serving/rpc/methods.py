@@ -14,8 +14,10 @@ import numpy as np
 
 from bertfuse import __version__
 
+from ..answers import prompted, scores, token_vectors
 from ..checks import Text, check_count
 from ..front import Call, Front
+from ..late import task_of
 from ..requests import (
     TextsRequest,
     classify_request,
@@ -24,15 +26,15 @@ from ..requests import (
     rerank_request,
     tokenize_request,
 )
-from ..routes import ANY, token_rows_of
+from ..served import KINDS
 from .messages import TEI
 
 Method = Callable[[Front, Call, Any, str | None], Awaitable[Any]]  # the last is a model's name, where one is given
-_MODEL_TYPES = {"embed": 0, "sparse": 0, "classify": 1, "rerank": 2}
+_MODEL_TYPES = {"embed": 0, "sparse": 0, "late": 0, "classify": 1, "rerank": 2}
 
 
 async def info(front: Front, call: Call, request: Any, name: str | None) -> Any:
-    model = front.model({"model": name}, call.endpoint, ANY)
+    model = front.model({"model": name}, call.endpoint, KINDS)
     served, limits = model.served, front.limits
     return TEI.InfoResponse(
         version=__version__,
@@ -60,11 +62,10 @@ async def embed(front: Front, call: Call, request: Any, name: str | None) -> Any
 
 
 async def embed_all(front: Front, call: Call, request: Any, name: str | None) -> Any:
-    model = front.model({"model": name}, call.endpoint, ["embed"])
-    token_rows_of(model)
-    asked = embed_request(_body(front, request), front.limits, 0)
-    texts = model.prompted(asked.inputs, asked.prompt_name, "inputs")
-    rows = (await front.run(call, model, "tokens", texts, asked.truncate, "inputs")).rows
+    model = front.model({"model": name}, call.endpoint, ["embed", "late"])
+    asked, task = embed_request(_body(front, request), front.limits, 0), task_of(_prompt(request))
+    texts = await prompted(model, asked, "inputs", task)
+    (rows,) = await token_vectors(front, call, model, texts, asked.truncate, "inputs", task)
     made = [TEI.TokenEmbedding(embeddings=row.tolist()) for row in rows]
     return TEI.EmbedAllResponse(token_embeddings=made, metadata=_metadata(call, texts))
 
@@ -117,19 +118,18 @@ async def rerank_stream(front: Front, call: Call, requests: Sequence[Any], name:
 
 
 async def _ranked(front: Front, call: Call, asked: TextsRequest, name: str | None) -> Any:
-    model = front.model({"model": name}, call.endpoint, ["rerank"])
-    logits = (await front.run(call, model, "logits", asked.texts, asked.truncate, "texts")).rows
-    scores = (logits if asked.raw_scores else model.activation(logits))[:, 0]
+    model = front.model({"model": name}, call.endpoint, ["rerank", "late"])
+    found = await scores(front, call, model, asked, "texts")
     made = []
-    for at in np.argsort(-scores, kind="stable"):
-        made.append(TEI.Rank(index=int(at), score=float(scores[at])))
+    for at in np.argsort(-found, kind="stable"):
+        made.append(TEI.Rank(index=int(at), score=float(found[at])))
         if asked.return_text:
             made[-1].text = asked.texts[at][1]
     return TEI.RerankResponse(ranks=made, metadata=_metadata(call, asked.texts))
 
 
 async def tokenize(front: Front, call: Call, request: Any, name: str | None) -> Any:
-    model = front.model({"model": name}, call.endpoint, ANY)
+    model = front.model({"model": name}, call.endpoint, KINDS)
     body = {"inputs": request.inputs, "add_special_tokens": request.add_special_tokens}
     texts, special, prompt_name = tokenize_request(body | _prompt(request), front.limits)
     if prompt_name is not None:
@@ -140,7 +140,7 @@ async def tokenize(front: Front, call: Call, request: Any, name: str | None) -> 
 
 
 async def decode(front: Front, call: Call, request: Any, name: str | None) -> Any:
-    model = front.model({"model": name}, call.endpoint, ANY)
+    model = front.model({"model": name}, call.endpoint, KINDS)
     body = {"ids": [list(request.ids)], "skip_special_tokens": request.skip_special_tokens}
     ((ids,), skip) = decode_request(body, front.limits)
     model.tokenizer.check_ids(ids, "ids", "ids")

@@ -23,6 +23,7 @@ from bertfuse.graph_rewrite.spec import DOMAIN, QUANTIZED_KEY
 from bertfuse.inference.activations import labels_of
 from bertfuse.inference.model import TextModel
 from bertfuse.model_folder.files import MODEL_FILE, ONNX_FOLDER
+from bertfuse.model_folder.towers import TEXT
 from bertfuse.runtime.ragged_inputs import LONGEST, OFFSETS
 from bertfuse.runtime.trt.run import read_description
 from bertfuse.serving.served import Served
@@ -71,6 +72,10 @@ def write_repository(
         raise BertfuseError("--plan FILE.plan goes with --backend tensorrt, and that needs it")
     if not re.fullmatch(r"[\w.-]+", served.name):
         raise BertfuseError(f"--name {served.name!r}: letters, digits, dots, - and _ make the name of a folder")
+    if served.kind not in ("embed", "rerank", "classify") or served.modality != TEXT:
+        raise BertfuseError(
+            f"{served.path}: Triton gets vectors, scores and labels of texts alone; 'bertfuse serve' takes this model"
+        )
     model = TextModel(served.path, device="cpu")
     gpu = served.device.startswith("cuda") or backend == "tensorrt"
     inner = {"onnxruntime": f"{served.name}_onnx", "tensorrt": f"{served.name}_plan", "python": None}[backend]

@@ -1,0 +1,30 @@
+"""Fused nodes of a skeleton, and their inputs by the names of the op's description."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+
+from .ops import OPS
+from .spec import DOMAIN, OpSpec
+
+
+def fused_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    return [node for node in model.graph.node if node.domain == DOMAIN and node.op_type in OPS]
+
+
+def input_of(node: onnx.NodeProto, spec: OpSpec, tensor: str) -> str:
+    """The tensor that the node is given there; "" where it is given none, or the op has no such input."""
+    place = spec.input_index(tensor) if any(known.name == tensor for known in spec.inputs) else len(node.input)
+    return node.input[place] if place < len(node.input) else ""
+
+
+def set_inputs(node: onnx.NodeProto, spec: OpSpec, names: Mapping[str, str]) -> None:
+    """Gives the node those inputs; "" takes one away."""
+    for tensor, name in names.items():
+        place = spec.input_index(tensor)
+        node.input.extend([""] * (place + 1 - len(node.input)))
+        node.input[place] = name
+    while node.input and not node.input[-1]:
+        node.input.pop()

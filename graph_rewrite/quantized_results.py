@@ -1,0 +1,90 @@
+"""A quantised model whose ops write what the next product reads in 8 bits, so that no kernel stands between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from .dialect.quantized import LARGEST
+from .fused_nodes import fused_nodes, input_of, set_inputs
+from .ops import OPS
+from .spec import DOMAIN
+
+
+def write_results(model: onnx.ModelProto, scales: Mapping[str, float]) -> int:
+    """Changes a skeleton whose weights are quantised; returns how many of its ops write their results in 8 bits.
+
+    What an op writes is read by the products that round alike: to the same type, behind the same smoothing. An op
+    without whole rows takes the scale that `scales` has for its result, and then writes that in 8 bits alone, so that
+    such products must be all that reads it.
+    """
+    types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in model.graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    elsewhere = {value.name for value in model.graph.output} | _read_inside(model)
+    count = 0
+    for node in fused_nodes(model):
+        spec, y = OPS[node.op_type], node.output[0]
+        by_tensor = any(tensor.name == "y_tensor_scale" for tensor in spec.inputs)
+        products = [reader for reader in readers.get(y, []) if _rounds(reader, y, types, by_tensor)]
+        if not spec.quantized_outputs or not products:
+            continue
+        smooth, data_type = _form(products[0], types)
+        alike = [reader for reader in products if _form(reader, types) == (smooth, data_type)]
+        names = {"y_zero_point": _constant(model, types, f"bertfuse_zero_{data_type}", data_type, b"\0")}
+        if by_tensor:
+            if y not in scales or len(alike) != len(readers[y]) or y in elsewhere:
+                continue
+            scale = np.float32(scales[y]).tobytes()
+            names["y_tensor_scale"] = _constant(model, types, f"{y}_tensor_scale", onnx.TensorProto.FLOAT, scale)
+        if smooth:
+            names["y_smooth"] = smooth
+        set_inputs(node, spec, names)
+        rows, row_scales = f"{y}_in_8_bits", f"{y}_row_scales"
+        node.output.extend([rows, row_scales])
+        for reader in alike:
+            given = {"x_smooth": "", "x_scale": "", "x_quantized": rows, "x_row_scale": row_scales}
+            set_inputs(reader, OPS[reader.op_type], given)
+        count += 1
+    return count
+
+
+def _rounds(reader: onnx.NodeProto, y: str, types: Mapping[str, int], by_tensor: bool) -> bool:
+    """Whether the node is a product that quantises y, by a scale for each row or, of `by_tensor`, by any."""
+    if reader.domain != DOMAIN or reader.op_type not in OPS:
+        return False
+    spec = OPS[reader.op_type]
+    takes = any(tensor.name == "x_quantized" for tensor in spec.inputs)
+    if not takes or input_of(reader, spec, "x") != y or types.get(input_of(reader, spec, "weight")) not in LARGEST:
+        return False
+    if by_tensor:
+        return list(reader.input).count(y) == 1
+    return not input_of(reader, spec, "x_scale")
+
+
+def _form(reader: onnx.NodeProto, types: Mapping[str, int]) -> tuple[str, int]:
+    spec = OPS[reader.op_type]
+    return input_of(reader, spec, "x_smooth"), types[input_of(reader, spec, "weight")]
+
+
+def _constant(model: onnx.ModelProto, types: dict[str, int], name: str, data_type: int, data: bytes) -> str:
+    """A scalar, once for each name."""
+    if name not in types:
+        types[name] = data_type
+        model.graph.initializer.append(helper.make_tensor(name, data_type, [], data, raw=True))
+    return name
+
+
+def _read_inside(model: onnx.ModelProto) -> set[str]:
+    """What bodies of If and loops read of the graph around them."""
+    found = set()
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                found |= {name for inner in graph.node for name in inner.input}
+    return found

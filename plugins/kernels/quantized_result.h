@@ -1,0 +1,19 @@
+// Where a kernel writes its rows in 8 bits: what QuantizeRows() gives of them as they are rounded to their type. A norm
+// does so beside the rows themselves, a product in place of them.
+#ifndef BERTFUSE_KERNELS_QUANTIZED_RESULT_H_
+#define BERTFUSE_KERNELS_QUANTIZED_RESULT_H_
+
+#include <cstdint>
+
+namespace bertfuse::kernels {
+
+struct QuantizedResult {
+  void* rows = nullptr;           // [rows, columns]; null: nowhere
+  float* scales = nullptr;        // [rows]
+  const float* smooth = nullptr;  // [columns], of QuantizeRowsArguments; may be null
+  bool floats = false;            // e4m3, not integers
+  const float* scale = nullptr;   // of a product: one for all rows, by whose inverse numbers are multiplied
+};
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_QUANTIZED_RESULT_H_

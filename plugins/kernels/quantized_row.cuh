@@ -1,0 +1,93 @@
+// Numbers in 8 bits: how they are rounded, and how a norm writes a row of them.
+#ifndef BERTFUSE_KERNELS_QUANTIZED_ROW_CUH_
+#define BERTFUSE_KERNELS_QUANTIZED_ROW_CUH_
+
+#include <type_traits>
+
+#include "kernels/elements.cuh"
+#include "kernels/quantized_result.h"
+
+namespace bertfuse::kernels {
+
+constexpr float kLeastMagnitude = 1e-30f;  // of a row, so that its scale has an inverse
+template <class Quantized>
+constexpr float kLargestQuantized = std::is_same_v<Quantized, int8_t> ? 127.0f : 448.0f;
+
+template <class Quantized, int kVector>
+__device__ __forceinline__ Pack<Quantized, kVector> Rounded(const float (&values)[kVector]) {
+  Pack<Quantized, kVector> pack;
+  if constexpr (std::is_same_v<Quantized, __nv_fp8_e4m3> && kVector % 2 == 0) {  // one instruction takes two
+#pragma unroll
+    for (int i = 0; i < kVector; i += 2) {
+      reinterpret_cast<__nv_fp8x2_e4m3*>(&pack)[i / 2] = __nv_fp8x2_e4m3(make_float2(values[i], values[i + 1]));
+    }
+  } else if constexpr (std::is_same_v<Quantized, int8_t>) {
+    // The last bits of a sum with 1.5 * 2^23 are the integer's: conversions take four times as long as additions.
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      const float x = values[i], sum = fminf(fmaxf(x == x ? x : 0.0f, -128.0f), 127.0f) + 12582912.0f;
+      pack.value[i] = static_cast<int8_t>(reinterpret_cast<const uint32_t&>(sum) & 0xFF);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) pack.value[i] = FromFloat<Quantized>(values[i]);
+  }
+  return pack;
+}
+
+// The largest magnitude of a row, and the sum of all, which is not finite where a number is not.
+struct Magnitudes {
+  float largest = 0.0f, total = 0.0f;
+  __device__ __forceinline__ void Add(float value) { largest = fmaxf(largest, fabsf(value)), total += fabsf(value); }
+  __device__ __forceinline__ Magnitudes OfWarp() const { return {WarpMax(largest), WarpSum(total)}; }
+};
+
+// One row of a QuantizedResult, from its magnitudes on.
+class QuantizedRow {
+ public:
+  __device__ __forceinline__ QuantizedRow(const QuantizedResult& to, const Magnitudes& magnitudes)
+      : to_(to), bounded_(fmaxf(magnitudes.largest, kLeastMagnitude)), total_(magnitudes.total) {
+    most_ = to.floats ? kLargestQuantized<__nv_fp8_e4m3> : kLargestQuantized<int8_t>;
+    inverse_ = most_ / bounded_;
+  }
+  __device__ __forceinline__ float scale() const { return bounded_ / most_ + (total_ - total_); }
+  // kVector elements, of which `at` is the first one's place among all rows'.
+  template <int kVector>
+  __device__ __forceinline__ void Store(int64_t at, const float (&values)[kVector]) const {
+    float scaled[kVector];
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) scaled[i] = values[i] * inverse_;
+    if (to_.floats) {
+      StoreAs<__nv_fp8_e4m3>(at, scaled);
+    } else {
+      StoreAs<int8_t>(at, scaled);
+    }
+  }
+
+ private:
+  template <class Quantized, int kVector>
+  __device__ __forceinline__ void StoreAs(int64_t at, const float (&scaled)[kVector]) const {
+    *reinterpret_cast<Pack<Quantized, kVector>*>(static_cast<Quantized*>(to_.rows) + at) = Rounded<Quantized>(scaled);
+  }
+  const QuantizedResult& to_;
+  float bounded_, total_, most_, inverse_;
+};
+
+// value = element * its column's factor, where there are any: kVector elements as they were rounded to T.
+template <class T, int kVector>
+__device__ __forceinline__ void Smoothed(const Pack<T, kVector>& row, const float* smooth, int column,
+                                         float (&value)[kVector]) {
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) value[i] = ToFloat(row.value[i]);
+  if (smooth == nullptr) return;
+  constexpr int kAtOnce = kVector < 4 ? kVector : 4;
+#pragma unroll
+  for (int first = 0; first < kVector; first += kAtOnce) {
+    const auto factors = *reinterpret_cast<const Pack<float, kAtOnce>*>(smooth + column + first);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) value[first + i] *= factors.value[i];
+  }
+}
+
+}  // namespace bertfuse::kernels
+#endif  // BERTFUSE_KERNELS_QUANTIZED_ROW_CUH_

@@ -1,0 +1,145 @@
+// LayerNorm whose rows are written in 8 bits, too, in the emulator: y has the bits that it has without, and the rest is
+// what QuantizeRows() makes of it, bit for bit.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+
+#include "emulator/random_data.h"
+#include "kernels/layer_norm.h"
+#include "kernels/quantize_rows.h"
+
+namespace bertfuse::kernels {
+namespace {
+
+using emulator::DeviceArray;
+using emulator::Random;
+
+constexpr Device kDevice = {0, 90, 4, 227 << 10};
+
+template <class T>
+class Problem {
+ public:
+  explicit Problem(Random& random) {
+    const int64_t steps[] = {1, 4, 8, 8}, step = steps[random.Between(0, 3)];
+    columns_ = random.Between(1, (random.OneIn(4) ? 2200 : 900) / step) * step, rows_ = random.Between(1, 60);
+    Fill(random, &product_, rows_ * columns_), Fill(random, &residual_, rows_ * columns_);
+    for (auto* vector : {&bias_, &gamma_, &beta_}) Fill(random, vector, columns_);
+    // Rows alike but for one number, of zeros, denormal and large ones, and with what is not finite.
+    const float sizes[] = {1, 0, 1e-6f, 1e-30f, 300};
+    const float size = sizes[random.Between(0, 4)];
+    for (int64_t i = 0; i < columns_; ++i) {
+      (*gamma_)[i] = FromFloat<T>(ToFloat((*gamma_)[i]) * size),
+      (*beta_)[i] = FromFloat<T>(ToFloat((*beta_)[i]) * size);
+    }
+    const float odd[] = {NAN, INFINITY, -INFINITY, 6e4f};
+    for (int i = 0; i < 2; ++i) {
+      (*residual_)[random.Between(0, rows_ * columns_ - 1)] = FromFloat<T>(odd[random.Between(0, 3)]);
+    }
+    if (random.OneIn(6)) (*beta_)[random.Between(0, columns_ - 1)] = FromFloat<T>(odd[random.Between(0, 2)]);
+    norm_.bias = random.OneIn(3) ? nullptr : bias_->data(), norm_.residual = residual_->data();
+    norm_.gamma = gamma_->data(), norm_.beta = beta_->data();
+    norm_.rows = rows_, norm_.columns = columns_, norm_.epsilon = 1e-5f;
+    norm_.vectors_are_constant = random.OneIn(2);
+    if (sizeof(T) == 4 || random.OneIn(3)) {
+      norm_.splits = static_cast<int>(random.Between(1, 3));
+      sums_ = std::make_unique<DeviceArray<float>>(norm_.splits * rows_ * columns_);
+      random.Fill(*sums_, 1), norm_.float_partials = sums_->data();
+    } else {
+      norm_.product = product_->data();
+      if (columns_ <= kMaxSplitColumns && random.OneIn(2)) {
+        norm_.more_partials = static_cast<int>(random.Between(1, kMaxMorePartials));
+        norm_.last_wave = {16, 1, 1};
+        norm_.partial_rows = MaxRowsLeft(norm_.last_wave, rows_);
+        Fill(random, &partials_, norm_.more_partials * norm_.partial_rows * columns_);
+        norm_.partials = partials_->data();
+      }
+    }
+    row_count_[0] = static_cast<int32_t>(random.Between(-1, rows_ + 1));
+    if (random.OneIn(3)) norm_.packed = {row_count_.data(), random.Between(1, rows_)};
+    smooth_ = std::make_unique<DeviceArray<float>>(columns_);
+    for (float& factor : *smooth_) factor = std::exp2(static_cast<float>(random.Between(-8, 8)) / 4);
+    has_smooth_ = random.OneIn(2);
+  }
+
+  // By every kernel that takes it; how many do.
+  template <class Quantized>
+  int Check(Random& random) {
+    int count = 0;
+    for (const LayerNormKernel kernel :
+         {LayerNormKernel::kBlockPerRow, LayerNormKernel::kWarpPerRow, LayerNormKernel::kPersistentWarps,
+          LayerNormKernel::kPersistentWarpsFewPartials}) {
+      SCOPED_TRACE(testing::Message() << rows_ << " x " << columns_ << ", kernel " << static_cast<int>(kernel) << ", "
+                                      << norm_.more_partials << " partial sums, row count "
+                                      << (norm_.packed.row_count == nullptr ? -9 : row_count_[0]));
+      const int64_t all = rows_ * columns_;
+      DeviceArray<T> plain(all), y(all);
+      DeviceArray<Quantized> expected(all), quantized(all);
+      DeviceArray<float> expected_scales(rows_), scales(rows_);
+      LayerNormArguments<T> with = norm_;
+      with.y = y.data();
+      with.quantized = {quantized.data(), scales.data(), has_smooth_ ? smooth_->data() : nullptr,
+                        !std::is_same_v<Quantized, int8_t>};
+      const LayerNormProblem problem = {columns_,           sizeof(T), LayerNormVector(with), with.product != nullptr,
+                                        with.more_partials, false};
+      if (!LayerNormSupports(kernel, problem)) continue;
+      ++count;
+      norm_.y = plain.data();
+      emulator::TheSettings().seed = random.Seed();
+      emulator::TheSettings().compute_capability = kDevice.compute_capability;
+      emulator::TheSettings().shared_bytes = kDevice.shared_bytes;
+      EXPECT_EQ(LayerNorm(kernel, norm_, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
+      EXPECT_EQ(LayerNorm(kernel, with, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
+      const QuantizeRowsArguments<T, Quantized> rows = {
+          y.data(),   with.quantized.smooth, nullptr, expected.data(), expected_scales.data(), rows_, columns_,
+          with.packed};
+      EXPECT_EQ(QuantizeRows(rows, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
+      EXPECT_EQ(std::memcmp(plain.data(), y.data(), all * sizeof(T)), 0) << "y is another";
+      for (int64_t row = 0; row < rows_; ++row) {
+        const float scale = scales[row], wanted = expected_scales[row];
+        EXPECT_TRUE(scale == wanted || (std::isnan(scale) && std::isnan(wanted))) << row << ": " << scale << wanted;
+        for (int64_t i = 0; i < columns_ && !std::isnan(wanted); ++i) {  // else the numbers are no matter
+          const int64_t at = row * columns_ + i;
+          EXPECT_EQ(std::memcmp(&quantized[at], &expected[at], 1), 0) << row << ", " << i;
+        }
+      }
+      // Behind the last row that is there, nothing is written.
+      const int64_t there = norm_.packed.row_count == nullptr ? rows_ : std::clamp<int64_t>(row_count_[0], 0, rows_);
+      for (int64_t i = there * columns_; i < all; ++i) EXPECT_EQ(std::memcmp(&quantized[i], "\xff", 1), 0) << i;
+    }
+    return count;
+  }
+
+ private:
+  static void Fill(Random& random, std::unique_ptr<DeviceArray<T>>* to, int64_t count) {
+    *to = std::make_unique<DeviceArray<T>>(count);
+    random.Fill(**to, 1);
+  }
+  int64_t rows_, columns_;
+  std::unique_ptr<DeviceArray<T>> product_, residual_, bias_, gamma_, beta_, partials_;
+  std::unique_ptr<DeviceArray<float>> sums_, smooth_;
+  DeviceArray<int32_t> row_count_{1};
+  bool has_smooth_;
+  LayerNormArguments<T> norm_ = {};
+};
+
+template <class T>
+void TestNorm() {
+  Random random(emulator::Seed());
+  int count = 0;
+  for (int i = 0; i < 4; ++i) {
+    Problem<T> problem(random);
+    count += problem.template Check<int8_t>(random) + problem.template Check<__nv_fp8_e4m3>(random);
+    if (testing::Test::HasFailure()) return;
+  }
+  std::printf("%d launches wrote what QuantizeRows() gives\n", count);
+}
+
+TEST(EmulatedQuantizingNorm, Float16) { TestNorm<__half>(); }
+TEST(EmulatedQuantizingNorm, Bfloat16) { TestNorm<__nv_bfloat16>(); }
+TEST(EmulatedQuantizingNorm, Float32) { TestNorm<float>(); }
+
+}  // namespace
+}  // namespace bertfuse::kernels
