@@ -83,8 +83,8 @@ def _draw(rng: random.Random, kind: str):
     distances = None
     if rng.random() < 0.5:
         distances = torch.randn(1, rng.choice((1, heads)), rng.randint(1, 2 * sequence), device="cuda").to(element)
-    inputs = [qkv, bias if rng.random() < 0.8 else None, mask, None, None, None, None, distances]
-    attributes = [heads, kv_heads, scale, "halves", 1e-6, *window, rng.randint(0, sequence)]
+    inputs = [qkv, bias if rng.random() < 0.8 else None, mask, None, None, None, None, distances, None]
+    attributes = [heads, kv_heads, scale, "halves", 1e-6, *window, rng.randint(0, sequence), 0, "as_others"]
     return "FusedAttentionVariant", inputs, attributes, reference.fused_attention_variant(*inputs, *attributes)
 
 

@@ -30,11 +30,11 @@ SIZES = ((1, 128), (32, 128), (8, 512), (2, 4096))
 def measure(name: str, variant: tuple[int, ...], batch: int, sequence: int) -> None:
     heads, shared, size, left, right = variant
     qkv = randn(batch, sequence, (heads + 2 * shared) * size, dtype=torch.float16)
-    attributes = [heads, shared, size**-0.5, "halves", 1e-6, left, right, 0]
-    inputs = [qkv, *[None] * 7]
+    attributes = [heads, shared, size**-0.5, "halves", 1e-6, left, right, 0, 0, "as_others"]
+    inputs = [qkv, *[None] * 8]
     y = poisoned(batch, sequence, heads * size, dtype=torch.float16)
     rows = sequence <= 1024  # float64 scores of more do not fit
-    expected = reference.fused_attention_variant(qkv[:2], *[None] * 7, *attributes) if rows else None
+    expected = reference.fused_attention_variant(qkv[:2], *[None] * 8, *attributes) if rows else None
     probe = Bound(OP, inputs, [y], attributes)
     cells = []
     for tactic in range(probe.tactics()):

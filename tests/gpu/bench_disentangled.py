@@ -67,17 +67,14 @@ def check(rng: random.Random, number: int) -> tuple[float, str]:
         offsets, flat = torch.tensor(ends, dtype=torch.int32, device="cuda"), qkv.view(1, -1, columns)
         parts = [flat[:, a:b] for a, b in itertools.pairwise(ends) if a < b]
         expected = [
-            reference.fused_attention_variant(part, bias, None, *by_place, *attributes[:8], positions, *attributes[8:])
-            for part in parts
+            reference.fused_attention_variant(part, bias, None, *by_place, positions, *attributes) for part in parts
         ]
         if not expected:
             return 0.0, text
         expected = torch.cat(expected, 1)
         inputs = [qkv, bias, None, *by_place, positions, offsets]
     else:
-        expected = reference.fused_attention_variant(
-            qkv, bias, mask, *by_place, *attributes[:8], positions, *attributes[8:]
-        )
+        expected = reference.fused_attention_variant(qkv, bias, mask, *by_place, positions, *attributes)
         inputs = [qkv, bias, mask, *by_place, positions]
     found = run(inputs, (batch, sequence, heads * size), attributes, dtype)
     errors = {

@@ -42,9 +42,9 @@ def fused_attention(qkv, bias, mask, num_heads, scale):
 
 
 def fused_attention_variant(
-    qkv, bias, mask, cos, sin, q_gamma, k_gamma, distance_bias,
-    num_heads, kv_num_heads, scale, pairs, epsilon, window_left, window_right, bias_left,
-    positions=None, positions_left=0, hidden_queries="as_others",
+    qkv, bias, mask, cos, sin, q_gamma, k_gamma, distance_bias, positions,
+    num_heads, kv_num_heads, scale, pairs, epsilon, window_left, window_right, bias_left, positions_left,
+    hidden_queries,
 ):  # fmt: skip
     batch, sequence = qkv.shape[:2]
     x = _wide(qkv) if bias is None else _wide(qkv) + _wide(bias)
