@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,12 +12,13 @@ from onnx import TensorProto, helper, numpy_helper
 from bertfuse.errors import FusionError
 
 from . import functions
-from .dialect.quantized import FLOAT8, INT8, LARGEST, NUMPY, SMALLEST
+from .dialect.quantized import FLOAT8, INT8
 from .eight_bit import weight_of as _weight_of
 from .fused_nodes import fused_nodes, input_of, set_inputs
 from .ops import OPS
 from .quantized_results import write_results
 from .spec import DOMAIN, DTYPE_VARIABLES, QUANTIZED_KEY, OpSpec, TensorSpec
+from .weight_rounding import Compensation, rounded, row_scales
 from .weights import Weight
 
 TYPES = {"int8": INT8, "fp8": FLOAT8}
@@ -50,17 +51,25 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class LayerScales:
-    """How a layer is quantised: what x's columns are multiplied with, and one scale for x, or None: one per row.
+class RoundedWeight:
+    """A weight [N, K] in 8 bits: its rows' scales, float32 [N], and what loads the numbers."""
 
-    `by_tensor` gives each weight that is multiplied one scale. With `residual_scale`, float32 [N], the layer's residual
-    is rounded, too, each column to multiples of its own. `written_scale` is what an op without whole rows writes x
-    with, where results are written in 8 bits.
+    scales: np.ndarray
+    load: Callable[[], np.ndarray]
+
+
+@dataclass(frozen=True)
+class LayerScales:
+    """How a layer is quantised: its weight, what x's columns are multiplied with, and one scale for x, or None: one per
+    row.
+
+    With `residual_scale`, float32 [N], the layer's residual is rounded, too, each column to multiples of its own.
+    `written_scale` is what an op without whole rows writes x with, where results are written in 8 bits.
     """
 
+    weight: RoundedWeight
     smooth: np.ndarray | None = None
     x_scale: float | None = None
-    by_tensor: bool = False
     residual_scale: np.ndarray | None = None
     written_scale: float | None = None
 
@@ -171,37 +180,22 @@ def type_of(layer: Layer, to: str = "int8") -> int:
     return TYPES[to] if layer.x else INT8
 
 
-def row_scales(weight: np.ndarray, data_type: int = INT8, parts: int = 0) -> np.ndarray:
-    """float32 [N]: the largest magnitude of each row over the largest number of the type, never 0.
-
-    With `parts` the rows of each of so many share one scale: of a few the one with the least squared error.
+def round_weight(
+    weight: np.ndarray,
+    data_type: int,
+    smooth: np.ndarray | None = None,
+    parts: int = 0,
+    moments: np.ndarray | None = None,
+) -> RoundedWeight:
+    """A weight [N, K], each column divided by `smooth` before. `parts` as row_scales() takes them. With `moments`
+    [K, K] of x (before it is smoothed) errors of columns make up for each other (weight_rounding.py).
     """
-    largest = np.abs(weight).max(axis=1)
-    if parts:
-        made = [np.full(len(part), _best_magnitude(part, data_type)) for part in np.split(weight, parts)]
-        largest = np.concatenate(made).astype(np.float32)
-    return (np.maximum(largest, np.float32(SMALLEST)) / np.float32(LARGEST[data_type])).astype(np.float32)
-
-
-def _best_magnitude(weight: np.ndarray, data_type: int) -> np.float32:
-    """What becomes the largest number of the type: the weight's largest magnitude, or less where that costs less."""
-    largest = np.maximum(np.abs(weight).max(initial=0), np.float32(SMALLEST))
-    if data_type != INT8:  # rounding is relative to each number
-        return largest
-    tried = [largest * np.float32(factor) for factor in (1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4)]
-
-    def error(magnitude: np.float32) -> float:
-        scale = magnitude / np.float32(LARGEST[INT8])
-        return float(np.square(np.clip(np.rint(weight / scale), -LARGEST[INT8], LARGEST[INT8]) * scale - weight).sum())
-
-    return min(tried, key=error)
-
-
-def rounded(weight: np.ndarray, scales: np.ndarray, data_type: int = INT8) -> np.ndarray:
-    """[N, K] in the type: the weight in multiples of its rows' scales."""
-    scaled = weight / scales[:, None]
-    scaled = np.rint(scaled) if data_type == INT8 else scaled
-    return np.clip(scaled, -LARGEST[data_type], LARGEST[data_type]).astype(NUMPY[data_type])
+    if smooth is not None:
+        weight = weight / smooth[None, :]
+        moments = None if moments is None else moments * np.outer(smooth, smooth)
+    compensation = Compensation.of(moments)
+    scales = row_scales(weight, data_type, parts, compensation)
+    return RoundedWeight(scales, lambda: rounded(weight, scales, data_type, compensation))
 
 
 def quantize(
@@ -230,14 +224,11 @@ def quantize(
         data_type = type_of(layer, to)
         kind = next(name for name, number in TYPES.items() if number == data_type)
         stem = f"{layer.weight}_{kind}" + (f"_of_{layer.name}" if chosen.smooth is not None else "")
-        weight = load_weight(model, weights, layer)
-        weight = weight if chosen.smooth is None else weight / chosen.smooth[None, :]
-        by_row = row_scales(weight, data_type, layer.parts if chosen.by_tensor else 0)
         if stem not in written:
             written.add(stem)
-            kept[stem] = _rounded_weight(model, weights, layer, chosen, by_row, data_type)
+            kept[stem] = Weight(data_type, layer.shape, chosen.weight.load)
             made.graph.initializer.add(name=stem, data_type=data_type, dims=layer.shape)
-            made.graph.initializer.append(numpy_helper.from_array(by_row, f"{stem}_scale"))
+            made.graph.initializer.append(numpy_helper.from_array(chosen.weight.scales, f"{stem}_scale"))
         names = {_weight_of(spec).name: stem, _scales_of(spec).name: f"{stem}_scale"}
         if chosen.smooth is not None:
             names["x_smooth"] = f"{stem}_smooth"
@@ -303,14 +294,6 @@ def _pair(model: onnx.ModelProto, tensor: str, stem: str, scale: np.ndarray, dat
     before = helper.make_node("Cast", [tensor], [first], f"{stem}/Cast", to=TensorProto.FLOAT)
     after = helper.make_node("Cast", [last], [f"{stem}_restored"], f"{stem}/Cast_back", to=data_type)
     return [before, *made, after]
-
-
-def _rounded_weight(model, weights, layer, chosen, by_row, data_type) -> Weight:
-    def load() -> np.ndarray:
-        weight = load_weight(model, weights, layer)
-        return rounded(weight if chosen.smooth is None else weight / chosen.smooth[None, :], by_row, data_type)
-
-    return Weight(data_type, layer.shape, load)
 
 
 def _element_types(model: onnx.ModelProto) -> dict[str, int]:

@@ -16,7 +16,7 @@ from bertfuse.files import check_target
 from bertfuse.graph_rewrite import fuse_file, quantization
 from bertfuse.graph_rewrite.dialect.quantized import FLOAT8, LARGEST, NUMPY, quantized_rows
 from bertfuse.graph_rewrite.io import open_model, write
-from bertfuse.graph_rewrite.quantization import Layer, LayerScales
+from bertfuse.graph_rewrite.quantization import Layer, LayerScales, RoundedWeight
 from bertfuse.graph_rewrite.spec import DOMAIN
 from bertfuse.measuring.judgement import Judgement, judge_sessions
 from bertfuse.measuring.layer_inputs import LayerInput, layer_inputs
@@ -289,10 +289,10 @@ class _Trial:
             x_scale = largest / LARGEST[data_type]
         floats = data_type == FLOAT8 and largest > 0
         written = _HEADROOM * largest / LARGEST[FLOAT8] if floats else None
-        self.scales[layer.name] = LayerScales(smooth, x_scale, self.residual, self._residual_scale(layer), written)
-        smoothed = weight if smooth is None else weight / smooth[None, :]
-        by_row = quantization.row_scales(smoothed, data_type, layer.parts if self.residual else 0)
-        restored = quantization.rounded(smoothed, by_row, data_type).astype(np.float32) * by_row[:, None]
+        made = self._rounded(layer, weight, data_type, smooth)
+        self.scales[layer.name] = LayerScales(made, smooth, x_scale, self._residual_scale(layer), written)
+        by_row = made.scales
+        restored = made.load().astype(np.float32) * by_row[:, None]
         if given is None:
             error = _relative(weight, restored)
         else:
@@ -300,6 +300,15 @@ class _Trial:
             error = _relative(given.rows @ weight.T, rows.astype(np.float32) * scale @ restored.T)
         least, most = float(by_row.min()), float(by_row.max())
         return QuantizedLayer(layer.name, layer.op, layer.shape, least, most, error, x_scale)
+
+    def _rounded(self, layer: Layer, weight: np.ndarray, data_type: int, smooth: np.ndarray | None) -> RoundedWeight:
+        """The weight in 8 bits, in a file from which all trials read it."""
+        given = self.inputs.get(layer.x)
+        parts, moments = layer.parts if self.residual else 0, None if given is None else given.moments
+        made = quantization.round_weight(weight, data_type, smooth, parts, moments)
+        numbers, file = made.load(), self.scratch / f"{len(self.scales)}.npy"
+        np.save(file, numbers.view(np.uint8))
+        return RoundedWeight(made.scales, lambda: np.load(file).view(numbers.dtype))
 
     def _residual_scale(self, layer: Layer) -> np.ndarray | None:
         if not self.residual or not layer.residual:

@@ -1,4 +1,4 @@
-"""What a model's layers are fed on given inputs: the largest magnitude of each column, and some rows to try on."""
+"""What a model's layers are fed on given inputs: magnitudes and moments of the columns, and some rows to try on."""
 
 from __future__ import annotations
 
@@ -16,14 +16,19 @@ from .subjects import open_session
 from .tensors import expose
 
 _MOST_ROWS = 512  # that are kept of a tensor
+_SMALLEST_NORM = 1e-30
 
 
 @dataclass
 class LayerInput:
-    """One tensor [..., K] over all inputs: `magnitudes` [K], and `rows`, at most 512 of its rows of real tokens."""
+    """One tensor [..., K] over all inputs: `magnitudes` [K], the largest of each column; `rows`, at most 512 of its
+    rows of real tokens; `moments` [K, K], the sum of x xᵀ / |x|² over all such rows. Rows count alike there: a token
+    that is a hundred times as large as others must not be the only one that counts.
+    """
 
     magnitudes: np.ndarray
     rows: np.ndarray
+    moments: np.ndarray
 
 
 def layer_inputs(model: Path, names: Sequence[str], feeds: Sequence[Mapping[str, np.ndarray]]) -> dict[str, LayerInput]:
@@ -52,9 +57,11 @@ def _real_rows(array: np.ndarray, mask: np.ndarray) -> np.ndarray:
 def _add(found: dict[str, LayerInput], name: str, rows: np.ndarray) -> None:
     magnitudes = np.abs(rows).max(axis=0, initial=0)
     if name not in found:
-        found[name] = LayerInput(magnitudes, rows[:0])
+        found[name] = LayerInput(magnitudes, rows[:0], np.zeros((rows.shape[1],) * 2, np.float32))
     entry = found[name]
     entry.magnitudes = np.maximum(entry.magnitudes, magnitudes)
+    alike = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(_SMALLEST_NORM))
+    entry.moments += alike.T @ alike
     # A few of each batch, so that not all are of the first texts.
     some = rows[:: max(1, len(rows) // 64)]
     entry.rows = np.concatenate([entry.rows, some])[-_MOST_ROWS:]
