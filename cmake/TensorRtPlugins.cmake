@@ -2,9 +2,9 @@
 # plugins/tensorrt/abi.h and abi_v8.h, and nothing links against TensorRT. Without the CUDA kernels it serves to build engines only.
 set(tensorrt "${CMAKE_CURRENT_SOURCE_DIR}/plugins/tensorrt")
 set(tensorrt_sources
-  "${tensorrt}/arrange.cc" "${tensorrt}/creator.cc" "${tensorrt}/fields.cc" "${tensorrt}/hosts.cc" "${tensorrt}/log.cc"
+  "${tensorrt}/arrange.cc" "${tensorrt}/bounds.cc" "${tensorrt}/creator.cc" "${tensorrt}/fields.cc" "${tensorrt}/hosts.cc" "${tensorrt}/log.cc"
   "${tensorrt}/packed_fields.cc" "${tensorrt}/plugin.cc" "${tensorrt}/plugin_v2.cc" "${tensorrt}/register.cc"
-  "${tensorrt}/request.cc" "${tensorrt}/shapes.cc" "${tensorrt}/workspace.cc")
+  "${tensorrt}/request.cc" "${tensorrt}/shapes.cc" "${tensorrt}/unreadable_v2.cc" "${tensorrt}/workspace.cc")
 add_library(bertfuse_trt MODULE ${tensorrt_sources} "${tensorrt}/device.cc")
 target_link_libraries(bertfuse_trt PRIVATE bertfuse_core ${CMAKE_DL_LIBS} Threads::Threads)
 if(TARGET bertfuse_cuda)

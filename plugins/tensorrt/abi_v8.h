@@ -35,6 +35,10 @@ struct DynamicPluginTensorDesc {
 };
 
 enum class PluginVersion : uint8_t { kV2_DYNAMICEXT = 3 };
+// What an IPluginV2DynamicExt says as its getTensorRTVersion.
+inline int32_t DynamicExtVersion(int32_t host_version) {
+  return static_cast<int32_t>(PluginVersion::kV2_DYNAMICEXT) << 24 | (host_version & 0xFFFFFF);
+}
 
 // --- Expressions over sizes -----------------------------------------------------------------------------------------
 

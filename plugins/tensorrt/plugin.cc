@@ -8,6 +8,7 @@
 #include "core/kernel_call.h"
 #include "core/op_table.h"
 #include "op_table.generated.h"
+#include "tensorrt/bounds.h"
 #include "tensorrt/device.h"
 #include "tensorrt/shapes.h"
 #include "tensorrt/workspace.h"
@@ -163,8 +164,11 @@ int32_t Plugin::configurePlugin(const abi::DynamicPluginTensorDesc* in, int32_t 
                                 const abi::DynamicPluginTensorDesc* out, int32_t nbOutputs) noexcept {
   return Checked([&] {
     CheckOutputs(op_, nbOutputs);
-    const Profile profile = {in, nbInputs, out};
     const Present present = FindPresent(op_, nbInputs, [&](int i) { return in[i].desc; });
+    std::array<abi::DynamicPluginTensorDesc, 2 * kMaxTensors> tensors = {};
+    std::copy_n(out, nbOutputs, std::copy_n(in, nbInputs, tensors.begin()));
+    Agree(op_, present, tensors.data());
+    const Profile profile = {tensors.data(), nbInputs, tensors.data() + nbInputs};
     for (const auto bound :
          {&abi::DynamicPluginTensorDesc::min, &abi::DynamicPluginTensorDesc::opt, &abi::DynamicPluginTensorDesc::max}) {
       Request request(op_, fields_->values(), present, settings_,

@@ -12,6 +12,7 @@
 #include "tensorrt/convert_v8.h"
 #include "tensorrt/log.h"
 #include "tensorrt/packed_fields.h"
+#include "tensorrt/unreadable_v2.h"
 
 namespace bertfuse::tensorrt {
 namespace {
@@ -38,9 +39,7 @@ bool IsKnown(const abi::v8::DynamicPluginTensorDesc& tensor) {
 PluginV2::PluginV2(const Plugin& layer, int32_t host_version, bool from_engine)
     : layer_(layer), host_version_(host_version), from_engine_(from_engine) {}
 
-int32_t PluginV2::getTensorRTVersion() const noexcept {
-  return static_cast<int32_t>(abi::v8::PluginVersion::kV2_DYNAMICEXT) << 24 | (host_version_ & 0xFFFFFF);
-}
+int32_t PluginV2::getTensorRTVersion() const noexcept { return abi::v8::DynamicExtVersion(host_version_); }
 const char* PluginV2::getPluginType() const noexcept { return layer_.getPluginName(); }
 const char* PluginV2::getPluginVersion() const noexcept { return layer_.getPluginVersion(); }
 const char* PluginV2::getPluginNamespace() const noexcept { return layer_.getPluginNamespace(); }
@@ -163,7 +162,7 @@ abi::v8::IPluginV2* CreatorV2::createPlugin(const char* name, const abi::PluginF
 
 abi::v8::IPluginV2* CreatorV2::deserializePlugin(const char* name, const void* serialData,
                                                  size_t serialLength) noexcept {
-  PluginV2* plugin = nullptr;
+  abi::v8::IPluginV2DynamicExt* plugin = nullptr;
   std::string where;
   bertfuse_error error = {};
   const int32_t code = Guarded(&error, [&] {
@@ -172,7 +171,10 @@ abi::v8::IPluginV2* CreatorV2::deserializePlugin(const char* name, const void* s
     const abi::PluginFieldCollection collection = {static_cast<int32_t>(fields.size()), fields.data()};
     plugin = new PluginV2(LayerOfEngine(op_, name, &collection), host_version_, true);
   });
-  if (code != BERTFUSE_OK) ReportError(error, where.c_str(), nullptr);
+  if (code == BERTFUSE_OK) return plugin;
+  ReportError(error, where.c_str(), nullptr);
+  bertfuse_error no_memory = {};
+  Guarded(&no_memory, [&] { plugin = new UnreadableV2(op_, host_version_, where, error); });
   return plugin;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "core/op_def.h"
 #include "tensorrt/abi_v8.h"
@@ -66,8 +67,9 @@ class CreatorV2 final : public abi::v8::IPluginCreator {
   const char* getPluginName() const noexcept override { return op_.name; }
   const char* getPluginVersion() const noexcept override;
   const abi::PluginFieldCollection* getFieldNames() noexcept override { return &collection_; }
-  // Null, with a message in TensorRT's log, where the fields, or what an engine kept, do not make the op.
+  // Null, with a message in TensorRT's log, where the fields do not make the op.
   abi::v8::IPluginV2* createPlugin(const char* name, const abi::PluginFieldCollection* fields) noexcept override;
+  // An UnreadableV2 where what an engine kept does not make the op.
   abi::v8::IPluginV2* deserializePlugin(const char* name, const void* serialData,
                                         size_t serialLength) noexcept override;
   void setPluginNamespace(const char*) noexcept override {}  // it has one

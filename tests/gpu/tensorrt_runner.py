@@ -16,6 +16,10 @@ TYPES = {0: torch.float32, 1: torch.float16, 3: torch.int32, 4: torch.bool, 7: t
 Shape = tuple[int, ...]
 Profile = Mapping[str, tuple[Shape, Shape, Shape]]
 
+# The builder's lowest optimisation level, for tests of what does not hang on it: nothing of TensorRT's own is timed.
+# BERTFUSE_TRT_TEST_LEVEL names another.
+QUICKEST = int(os.environ.get("BERTFUSE_TRT_TEST_LEVEL", "0"))
+
 
 class RunnerError(RuntimeError):
     """A step that failed, with what TensorRT and the plugins logged."""
@@ -53,7 +57,8 @@ def _load(path: Path) -> ctypes.CDLL:
         ("open", pointer, (text, text)),
         ("version", number, (pointer,)),
         ("load_plugins", number, (pointer, text)),
-        ("build", pointer, (pointer, text, ctypes.POINTER(_Bounds), number, number, number)),
+        ("make_builder", number, (pointer,)),
+        ("build", pointer, (pointer, text, ctypes.POINTER(_Bounds), number, number, number, number)),
         ("plan", pointer, (pointer, ctypes.POINTER(size), numbers)),
         ("free_plan", None, (pointer,)),
         ("load", pointer, (pointer, text, size)),
@@ -94,8 +99,14 @@ class Runner:
         if code:
             raise RunnerError(self.library.bertfuse_trt_runner_error().decode(errors="replace"))
 
-    def build(self, model: Path, profiles: Sequence[Profile], half: bool) -> tuple[bytes, int]:
-        """The plan, and how many plugin layers the network has."""
+    def make_builder(self) -> None:
+        """Replaces the builder, which otherwise serves every build; it takes seconds."""
+        self.done(self.library.bertfuse_trt_runner_make_builder(self.pointer))
+
+    def build(
+        self, model: Path, profiles: Sequence[Profile], half: bool, level: int | None = None
+    ) -> tuple[bytes, int]:
+        """The plan, and how many plugin layers the network has. `level` is the builder's optimisation level."""
         bounds = [
             _Bounds(number, name.encode(), len(shapes[0]))
             for number, profile in enumerate(profiles)
@@ -107,7 +118,13 @@ class Runner:
                 row[: len(shape)] = list(shape)
         array = (_Bounds * max(1, len(bounds)))(*bounds)
         made = self.library.bertfuse_trt_runner_build(
-            self.pointer, str(model).encode(), array, len(bounds), len(profiles), int(half)
+            self.pointer,
+            str(model).encode(),
+            array,
+            len(bounds),
+            len(profiles),
+            int(half),
+            -1 if level is None else level,
         )
         plan = self.pointer_of(made)
         try:

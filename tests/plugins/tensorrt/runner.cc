@@ -73,12 +73,13 @@ struct Libraries {
   }
   void* infer;
   void* parser;
+  std::unique_ptr<IBuilder> builder;
 
-  std::unique_ptr<IBuilder> Builder() const {
+  void MakeBuilder() {
+    builder.reset();
     const auto create = Symbol<void* (*)(void*, int32_t)>(infer, "createInferBuilder_INTERNAL");
-    std::unique_ptr<IBuilder> builder(static_cast<IBuilder*>(create(&g_log, NV_TENSORRT_VERSION)));
+    builder.reset(static_cast<IBuilder*>(create(&g_log, NV_TENSORRT_VERSION)));
     Expect(builder != nullptr, "createInferBuilder");
-    return builder;
   }
   std::unique_ptr<IRuntime> Runtime() const {
     const auto create = Symbol<void* (*)(void*, int32_t)>(infer, "createInferRuntime_INTERNAL");
@@ -150,12 +151,22 @@ EXPORT int32_t bertfuse_trt_runner_load_plugins(void* libraries, const char* pat
   });
 }
 
-// Builds an engine of an ONNX file. `half`: float16 may be computed in.
+// A builder in place of the one there is, if any. To make one takes seconds: TensorRT's own kernels are loaded.
+EXPORT int32_t bertfuse_trt_runner_make_builder(void* libraries) {
+  return Kept<int32_t>(1, [&] {
+    static_cast<Libraries*>(libraries)->MakeBuilder();
+    return 0;
+  });
+}
+
+// Builds an engine of an ONNX file, with the builder there is, or else a first one. `half`: float16 may be computed in.
+// `level`: the builder's optimisation level, TensorRT's default where it is negative.
 EXPORT void* bertfuse_trt_runner_build(void* libraries, const char* model, const RunnerBounds* bounds,
-                                       int32_t num_bounds, int32_t num_profiles, int32_t half) {
+                                       int32_t num_bounds, int32_t num_profiles, int32_t half, int32_t level) {
   return Kept<void*>(nullptr, [&] {
     auto& self = *static_cast<Libraries*>(libraries);
-    const auto builder = self.Builder();
+    if (self.builder == nullptr) self.MakeBuilder();
+    IBuilder* builder = self.builder.get();
     const auto explicit_batch = 1U << static_cast<uint32_t>(NetworkDefinitionCreationFlag::kEXPLICIT_BATCH);
     const std::unique_ptr<INetworkDefinition> network(builder->createNetworkV2(explicit_batch));
     Expect(network != nullptr, "createNetworkV2");
@@ -169,6 +180,7 @@ EXPORT void* bertfuse_trt_runner_build(void* libraries, const char* model, const
     const std::unique_ptr<IBuilderConfig> config(builder->createBuilderConfig());
     config->clearFlag(BuilderFlag::kTF32);
     if (half != 0) config->setFlag(BuilderFlag::kFP16);
+    if (level >= 0) config->setBuilderOptimizationLevel(level);
     config->setProfilingVerbosity(ProfilingVerbosity::kDETAILED);
     // As `bertfuse engine`: nothing of cuBLAS's and cuDNN's.
     config->setTacticSources(1U << static_cast<uint32_t>(TacticSource::kEDGE_MASK_CONVOLUTIONS) |

@@ -19,6 +19,7 @@ from bertfuse.graph_rewrite.quantization import is_quantized
 from bertfuse.graph_rewrite.spec import DOMAIN, DTYPE_VARIABLES, NODE_MARKERS
 from bertfuse.graph_rewrite.weights import Weight
 
+from . import dynamic_axes
 from .older_parser import element_types, fit
 
 _FLOATS = DTYPE_VARIABLES["T"].values()
@@ -137,6 +138,7 @@ def prepare(
     if model.functions:
         # By us: the parser refuses a function's call that leaves an optional input out, and knows no overloads.
         model = inliner.inline_local_functions(model)
+    dynamic_axes.fit(model)
     inferred: dict[str, int] = {}
     if older_parser:
         inferred = element_types(model, weights, data_types)

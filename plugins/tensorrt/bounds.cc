@@ -1,0 +1,69 @@
+#include "tensorrt/bounds.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+namespace bertfuse::tensorrt {
+namespace {
+
+struct Axis {
+  const char* symbol;  // null: a leading axis
+  int index;           // of a leading axis
+  int64_t low, high;
+};
+
+// visit(symbol, index, place) for every axis of the tensor that is a symbol's as it is, or a leading one.
+template <class Visit>
+void ForEachAxis(const TensorDef& tensor, const abi::DynamicPluginTensorDesc& shape, Visit&& visit) {
+  const int rank = shape.max.nbDims, leading = rank - tensor.num_axes;
+  if (rank > abi::Dims::kMaxDims || shape.min.nbDims != rank || leading < 0 || (leading > 0 && !tensor.leading)) return;
+  for (int i = 0; i < leading; ++i) visit(nullptr, i, i);
+  for (int i = 0; i < tensor.num_axes; ++i) {
+    const AxisDef& axis = tensor.axes[i];
+    const bool plain = axis.value < 0 && axis.divisor < 0 && axis.offset == 0 && axis.num_terms == 0;
+    if (plain && axis.multiplier == 1) visit(axis.symbol, 0, leading + i);
+  }
+}
+
+template <class Visit>
+void ForEachTensor(const OpDef& op, Present present, abi::DynamicPluginTensorDesc* tensors, Visit&& visit) {
+  for (int i = 0; i < op.num_inputs; ++i) {
+    if (Has(present, i)) visit(op.inputs[i], *tensors++);
+  }
+  for (int i = 0; i < op.num_outputs; ++i) visit(op.outputs[i], *tensors++);
+}
+
+}  // namespace
+
+void Agree(const OpDef& op, Present present, abi::DynamicPluginTensorDesc* tensors) {
+  std::vector<Axis> axes;
+  const auto find = [&](const char* symbol, int index) {
+    return std::find_if(axes.begin(), axes.end(), [&](const Axis& axis) {
+      if (symbol == nullptr || axis.symbol == nullptr) return symbol == axis.symbol && index == axis.index;
+      return std::strcmp(symbol, axis.symbol) == 0;
+    });
+  };
+  ForEachTensor(op, present, tensors, [&](const TensorDef& tensor, const abi::DynamicPluginTensorDesc& shape) {
+    ForEachAxis(tensor, shape, [&](const char* symbol, int index, int place) {
+      const int64_t low = shape.min.d[place], high = shape.max.d[place];
+      const auto known = find(symbol, index);
+      if (known == axes.end()) {
+        axes.push_back({symbol, index, low, high});
+      } else {
+        *known = {symbol, index, std::max(low, known->low), std::min(high, known->high)};
+      }
+    });
+  });
+  ForEachTensor(op, present, tensors, [&](const TensorDef& tensor, abi::DynamicPluginTensorDesc& shape) {
+    ForEachAxis(tensor, shape, [&](const char* symbol, int index, int place) {
+      const Axis& axis = *find(symbol, index);
+      if (axis.low > axis.high) return;
+      shape.min.d[place] = axis.low;
+      shape.max.d[place] = axis.high;
+      shape.opt.d[place] = std::clamp<int64_t>(shape.opt.d[place], axis.low, axis.high);
+    });
+  });
+}
+
+}  // namespace bertfuse::tensorrt
