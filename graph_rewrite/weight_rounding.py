@@ -12,7 +12,7 @@ import numpy as np
 from .dialect.quantized import INT8, LARGEST, NUMPY, SMALLEST
 
 # Of a weight with one scale: what becomes the largest number of the type, over the largest magnitude.
-_CUTS = (1.0, 0.9, 0.8, 0.7, 0.55, 0.4)
+_CUTS = (1.0, 0.85, 0.7, 0.55)
 # What is added to the moments' diagonal, over its mean: GPTQ's own. 0.1 and 1 left MiniLM's layers larger errors.
 _DAMPING = 0.01
 # Columns whose errors reach the rest of the weight as one product.
