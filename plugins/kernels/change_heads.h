@@ -3,6 +3,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/launch.h"
+#include "kernels/packed_rows.h"
 
 namespace bertfuse::kernels {
 
@@ -25,6 +26,7 @@ struct ChangeHeadsArguments {
   bool neighbours;  // columns 2i and 2i + 1 are a pair, not i and i + rotated
   float epsilon;    // added to the mean square
   PackedSequences packed;
+  int64_t expected;  // of the rows, where they are packed, as in PackedRows
 };
 
 // cudaErrorInvalidValue where there are too many heads for a grid.

@@ -24,9 +24,11 @@ class Places {
     if (Load(index + length - 1) - Load(index) != static_cast<uint32_t>(length - 1)) index_ = index;
   }
 
-  // How far one row's token is behind another's, where there is token_index.
+  // How far one row's token is behind another's, where there is token_index. Called behind WaitForDependencies(): it is
+  // read by way of the L1 cache, since many warps ask for a sequence's first row.
   __device__ __forceinline__ static int Between(const PackedSequences& packed, int first_row, int row) {
-    return Distance(packed.token_index + first_row, packed.token_index + row);
+    return CutOff(static_cast<uint32_t>(packed.token_index[row]) -
+                  static_cast<uint32_t>(packed.token_index[first_row]));
   }
 
   __device__ __forceinline__ bool HaveGaps() const { return index_ != nullptr; }
@@ -50,9 +52,12 @@ class Places {
   }
 
  private:
-  // Cut off, so that sums with a window's sides fit an int, whatever the numbers are.
+  // So that sums with a window's sides fit an int, whatever the numbers are.
+  __device__ __forceinline__ static int CutOff(uint32_t distance) {
+    return static_cast<int>(min(distance, static_cast<uint32_t>(kNoEnd / 2)));
+  }
   __device__ __forceinline__ static int Distance(const int32_t* from, const int32_t* to) {
-    return static_cast<int>(min(Load(to) - Load(from), static_cast<uint32_t>(kNoEnd / 2)));
+    return CutOff(Load(to) - Load(from));
   }
   __device__ __forceinline__ static uint32_t Load(const int32_t* at) { return static_cast<uint32_t>(LoadVolatile(at)); }
 

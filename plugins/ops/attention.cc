@@ -114,7 +114,8 @@ struct Arguments<T, FusedAttentionVariant> {
             v.rotated,
             v.neighbours,
             v.epsilon,
-            PackedOf(v)};
+            PackedOf(v),
+            v.packed() ? ExpectedRows(call, v.batch * v.sequence) : 0};
   }
 };
 

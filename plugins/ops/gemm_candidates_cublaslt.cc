@@ -34,6 +34,10 @@ bool CublasLtHas(const GemmProblem& problem, const GemmTactic& tactic) {
   return tactic.algorithm < problem.cublaslt.count && tactic.form == CublasLtForm(problem);
 }
 
+bool TakesPackedRows(const GemmProblem& problem, const GemmTactic& tactic) {
+  return tactic.backend != Backend::kCublasLt || problem.capacity <= kMostRowsForEach * problem.m;
+}
+
 size_t CublasLtScratch(const GemmProblem& problem, const GemmTactic& tactic) {
   const bool known = tactic.backend == Backend::kCublasLt && tactic.algorithm < problem.cublaslt.count;
   return known ? problem.cublaslt.workspace_bytes[tactic.algorithm] : 0;

@@ -18,6 +18,10 @@ void ListCublasLt(const GemmProblem& problem, std::vector<GemmTactic>* tactics);
 // Whether the tactic is one of these. Its form may be another one where alignment differs. True of other backends'.
 bool CublasLtHas(const GemmProblem& problem, const GemmTactic& tactic);
 
+// Whether the tactic takes no more rows than it is worth: cuBLASLt computes all packed rows that there is room for.
+// True of other backends', which read on the device how many are real.
+bool TakesPackedRows(const GemmProblem& problem, const GemmTactic& tactic);
+
 // Bytes of scratch that cuBLASLt's algorithm takes, beside partial sums; 0 of other backends' tactics.
 size_t CublasLtScratch(const GemmProblem& problem, const GemmTactic& tactic);
 

@@ -111,6 +111,8 @@ bool Runs(const GemmProblem& problem, const GemmTactic& tactic) {
   const bool splits_last_wave = tactic.form == GemmForm::kRounded && tactic.tile.splits > 1;
   if (splits_last_wave && PartialRows(problem, tactic) == 0) return false;      // of other rows it was one
   if (problem.keeps_total && tactic.form == GemmForm::kComplete) return false;  // measured where it is no output
+  // Measured with fewer rows to each that is real.
+  if (!TakesPackedRows(problem, tactic)) return false;
   return problem.backends.Has(tactic.backend) && CublasLtHas(problem, tactic) &&
          IsDeterministicByRow(problem, tactic) && GemmWorkspaceSize(problem, tactic) <= problem.workspace;
 }

@@ -102,7 +102,8 @@ struct GemmChoice {
 // The one to use unless the user's tuning file names another. It fits problem.workspace.
 GemmChoice ChooseGemmTactic(const GemmProblem& problem);
 
-// Whether the problem's backends, alignment, workspace and rows allow the tactic, which is one of its n, k and dtype.
+// Whether the problem's backends, alignment, workspace and rows allow the tactic, which is one of its n, k and dtype:
+// of packed rows those that are real, too, for one that computes all that there is room for.
 bool Runs(const GemmProblem& problem, const GemmTactic& tactic);
 
 // Whether a row's bits are those that ChooseGemmTactic() gives it for every other m, where these are to be the same.

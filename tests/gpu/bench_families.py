@@ -5,8 +5,9 @@
 
 Milliseconds of a CUDA graph's replay: PyTorch with sdpa (or what the model has), the same through torch.compile, ONNX
 Runtime (without a graph where it cannot capture one), bertfuse. `sentences` and `passages` are padded batches of
-unequal texts: PyTorch computes the padding, bertfuse leaves it out. `error` is the greatest difference to PyTorch's
-float32 on real tokens. The files hold no weights (tests/gpu/family_models.py).
+unequal texts: PyTorch computes the padding, bertfuse leaves it out, and so does "PyTorch packed", which is given the
+real tokens alone, one text after the other (packing them is not in its time). `error` is the greatest difference to
+PyTorch's float32 on real tokens. The files hold no weights (tests/gpu/family_models.py).
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import torch
+from torch.nn.attention import varlen
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from bertfuse.measuring.cuda_graphs import capture, microseconds
 from tests.gpu import family_models
@@ -29,6 +33,7 @@ from tests.gpu.family_models import MODELS
 SIZES = "1x128,32x128,8x512,sentences,passages,2x8192"
 IMAGES = {"1x128": 1, "32x128": 64}  # a vision tower's batch in place of a size
 SECONDS = 0.05  # of each of five batches
+PACKABLE = ("modernbert", "nomic", "gte", "qwen3", "gemma")  # transformers' attention is all that mixes their tokens
 
 
 def texts(size: str) -> tuple[np.ndarray, int]:
@@ -83,6 +88,42 @@ def torch_ms(model: Any, feed: dict[str, torch.Tensor]) -> tuple[float, str]:
             torch.cuda.synchronize()
             return median_ms(lambda: model(**feed), by_wall), "eager"
         return median_ms(graph.replay, lambda _, runs: microseconds(graph, runs) / 1e3), "graph"
+
+
+def pack(model: Any, feed: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The batch's real tokens in one row; from now on the model attends within the texts that they are of."""
+    mask = feed["attention_mask"].bool()
+    lengths = mask.sum(1)
+    offsets, longest = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int(), int(lengths.max())
+
+    def attend(module: Any, q: Any, k: Any, v: Any, mask: None, scaling: float, **options: Any) -> tuple[Any, None]:
+        window = options.get("sliding_window")
+        side = -1 if window is None else window - 1
+        q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))
+        sizes = (side, 0 if module.is_causal else side)
+        y = varlen.varlen_attn(
+            q, k, v, offsets, offsets, longest, longest,
+            scale=scaling, window_size=sizes, enable_gqa=q.shape[1] != k.shape[1],
+        )  # fmt: skip
+        return y[None], None
+
+    ALL_ATTENTION_FUNCTIONS.register("packed", attend)
+    ALL_MASK_ATTENTION_FUNCTIONS.register("packed", lambda *_, **__: None)
+    model.set_attn_implementation("packed")
+    places = torch.arange(mask.shape[1], device=mask.device).expand(mask.shape)
+    return {"input_ids": feed["input_ids"][mask][None], "position_ids": places[mask][None]}
+
+
+def packed_ms(model: Any, feed: dict[str, torch.Tensor], compiled: bool) -> dict[str, float]:
+    usual = model.config._attn_implementation
+    tokens = pack(model, feed)
+    try:
+        found = {"PyTorch packed": torch_ms(model, tokens)[0]}
+        if compiled:
+            found["packed, compiled"] = torch_ms(torch.compile(model, dynamic=False), tokens)[0]
+        return found
+    finally:
+        model.set_attn_implementation(usual)
 
 
 class OnnxModel:
@@ -153,6 +194,8 @@ def measure(name: str, folder: Path, options: argparse.Namespace, started: float
             row["PyTorch"], how = torch_ms(half, feed)
             if size in options.compile.split(",") and name in options.compiled.split(","):
                 row["compiled"] = torch_ms(torch.compile(half, dynamic=False), feed)[0]
+            if name in PACKABLE and not size[0].isdigit():
+                row |= packed_ms(half, feed, size in options.compile.split(",") and name in options.compiled.split(","))
         except Exception as error:
             how = str(error).splitlines()[0][:120]
         for kind, session in onnx_models.items():

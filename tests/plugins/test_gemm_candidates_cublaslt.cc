@@ -89,6 +89,29 @@ TEST(CublasLt, TakesAllPackedRowsWhereTheyAreAtMostTwiceTheExpectedOnes) {
   }
 }
 
+// Whatever chose a tactic, the model, a table or a tuning file: no product of packed rows is one of all rows that there
+// is room for where most are not real. Such tactics were measured in a batch of another capacity.
+TEST(CublasLt, NoTacticLeavesTheRealRowsOutOfAccount) {
+  std::mt19937 random(std::random_device{}());
+  for (int i = 0; i < 300; ++i) {
+    GemmProblem problem =
+        OnOthers(1 + random() % 4000, 16 * (1 + random() % 400), 8 + random() % 4000, i % 3 == 0, i % 2 == 0 ? 2 : 4);
+    problem.gates = i % 3 == 1, problem.keeps_total = i % 6 == 0, problem.allow_tf32 = random() % 2 == 0;
+    SCOPED_TRACE(Name(problem));
+    for (const int64_t capacity : {2 * problem.m, 2 * problem.m + 1 + static_cast<int64_t>(random() % 100000)}) {
+      problem.capacity = capacity;
+      int tactics = 0;
+      for (GemmTactic& tactic : GemmTactics(problem)) {
+        if (tactic.backend != Backend::kCublasLt) continue;
+        EXPECT_EQ(Runs(problem, tactic), capacity == 2 * problem.m) << Describe(tactic);
+        ++tactics;
+      }
+      EXPECT_GE(tactics, 3);
+      EXPECT_TRUE(TakesPackedRows(problem, ChooseGemmTactic(problem).tactic));
+    }
+  }
+}
+
 // Measured on an H200: split along k, our products of few rows take less time before LayerNorm in exact float32, and
 // only there.
 TEST(CublasLt, LeavesFewRowsOfFloat32BeforeLayerNormToSplitK) {

@@ -43,6 +43,79 @@ def test_random_calls_launch_what_devices_take():
     assert launches > calls / 2, run.stdout
 
 
+_ROWS, _REAL = 65536, 4096
+_PACKED = f"tactic=-1 packed=32x{_REAL // 32} hints seed=1"
+_ATTENTION = f"B=512 S=128 {{}} without=mask{{}} {_PACKED}"
+_VARIANT = (
+    "C=128 D={} R={} J=1 G=1 L=3 P=2 M=3 num_heads={} kv_num_heads={} scale=0.125 pairs=halves window_left={} "
+    "window_right={} bias_left=1 positions_left=1 hidden_queries=as_others"
+)
+_PRODUCT = "rows=65536 K={} N={} " + _PACKED
+
+
+@BUILT
+@pytest.mark.parametrize(
+    "op, sizes",
+    [
+        ("FusedGemm", _PRODUCT.format(768, 2304)),
+        ("FusedGemmGelu", _PRODUCT.format(768, 3072)),
+        ("FusedGatedGemm", _PRODUCT.format(768, 6144)),
+        ("FusedGatedGemm", _PRODUCT.format(768, 2304)),
+        ("FusedGemmLayerNorm", _PRODUCT.format(3072, 768)),
+        ("FusedGemmGeluLayerNorm", _PRODUCT.format(768, 768)),
+        ("FusedGemmResidualNorm", "norm=rms " + _PRODUCT.format(1152, 768)),
+        ("FusedGemmResidualNorm", "norm=layer " + _PRODUCT.format(768, 768)),
+        ("FusedAttention", _ATTENTION.format("H=768 num_heads=12 scale=0.125", "")),
+        *(  # Nomic's, ModernBERT's, Qwen3's, and heads that no vectors fit
+            ("FusedAttentionVariant", _ATTENTION.format(_VARIANT.format(*sizes), f",distance_bias,positions{without}"))
+            for *sizes, without in [
+                (64, 32, 12, 12, -1, -1, ",q_gamma,k_gamma"),
+                (64, 32, 12, 12, 64, 64, ",q_gamma,k_gamma"),
+                (128, 64, 16, 8, -1, 0, ",bias"),
+                (18, 9, 12, 12, -1, -1, ",q_gamma,k_gamma"),
+            ]
+        ),
+        ("EmbedLayerNorm", f"B=512 S=128 V=100 H=768 P=128 T=2 {_PACKED}"),
+    ],
+)
+def test_packed_rows_that_are_not_there_get_no_blocks(op, sizes):
+    """Grids are sized for the rows that are expected, or for the device, on every GPU and in every type."""
+    script = r"""
+import json, sys
+from pathlib import Path
+from tests.launches import Recorder, Setting
+from bertfuse.qualify.problem import parse
+recorder = Recorder(Path(sys.argv[1]))
+found = []
+for device in range(len(recorder.devices)):
+    for dtype in ("float16", "bfloat16", "float32", "float32 tf32"):
+        op, sizes = sys.argv[2:4]
+        dtype, _, tf32 = dtype.partition(" ")
+        problem = parse(f"{op} {dtype} {sizes} {tf32}".strip())
+        for expected in (None, int(sys.argv[4])):
+            made = recorder.run(problem, Setting(device, expected=expected))
+            if made.error:
+                assert made.code == 2 or "CUDA error 209" in made.error, made.error
+                continue
+            for place, event in enumerate(e for e in made.events if "launch" in e):
+                x, y, z = event["grid"]
+                found.append([f"{dtype} {tf32} on {recorder.devices[device]}", made.tactic, expected, x * y * z])
+print(json.dumps(found))
+"""
+    arguments = [sys.executable, "-c", script, LIBRARY, op, sizes, str(_REAL)]
+    run = subprocess.run(arguments, capture_output=True, text=True, timeout=600, cwd=ROOT)
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    most = {}
+    for call, _, expected, blocks in found:
+        most[call, expected] = max(blocks, most.get((call, expected), 0))
+    assert most
+    for call, tactic, expected, blocks in found:
+        if expected is not None:
+            # A grid of fewer blocks than rows are real may be the device's, whose blocks take one tile after the other.
+            assert blocks <= max(_REAL, most[call, None] // 4), (call, tactic, blocks)
+
+
 @BUILT
 def test_tactics_and_what_chose_them():
     """The library has an H200's table; other sizes and GPUs go by the model; a tuning file goes before both."""

@@ -125,6 +125,7 @@ struct HeadsProblem {
     }
     const bool given = gaps || random.OneIn(2);
     a.packed = {offsets->data(), static_cast<int>(count), static_cast<int>(a.rows), given ? index->data() : nullptr};
+    a.expected = random.Between(0, a.rows);  // fewer than there are, as after a batch of other texts
   }
 
   std::vector<double> Expected(int64_t row, int64_t head) const {
