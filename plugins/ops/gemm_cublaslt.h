@@ -41,21 +41,24 @@ struct CublasLtGemm {
   }
 
   // Of a product that is computed in that form: as float32 partial sums, or before a gate, it goes to the workspace.
-  // Without LayerNorm cuBLASLt adds the bias, where it has an algorithm that does.
+  // Without LayerNorm cuBLASLt adds the bias, where that is aligned and it has an algorithm that does.
   static std::shared_ptr<const kernels::cublaslt::Plan> PlanOf(GemmForm form, const Arguments& a,
                                                                const kernels::Device& device) {
-    using kernels::cublaslt::AlignmentOf;
+    using kernels::cublaslt::AlignmentOfRows;
     const bool sums = form == GemmForm::kPartialSums;
     kernels::cublaslt::PlanKey key;
     key.operands = kType, key.result = sums ? CUDA_R_32F : kType;
     key.tf32 = std::is_same_v<T, float> && a.allow_tf32;
     key.m = a.m, key.n = a.n, key.k = a.k;
-    key.x_alignment = AlignmentOf(a.x), key.weight_alignment = AlignmentOf(a.weight);
+    const auto bytes = [](int64_t columns, size_t element) { return columns * static_cast<int64_t>(element); };
+    key.x_alignment = AlignmentOfRows(a.x, bytes(a.k, sizeof(T)));
+    key.weight_alignment = AlignmentOfRows(a.weight, bytes(a.k, sizeof(T)));
     const bool in_workspace = sums || (a.gates && form == GemmForm::kRounded);  // at its beginning
-    key.y_alignment = AlignmentOf(in_workspace ? nullptr : a.y);
-    if (form == GemmForm::kComplete && a.bias != nullptr) {
+    key.y_alignment = AlignmentOfRows(in_workspace ? nullptr : a.y, bytes(a.n, sums ? sizeof(float) : sizeof(T)));
+    if (form == GemmForm::kComplete && a.bias != nullptr &&
+        kernels::IsAligned(a.bias, kernels::cublaslt::kVectorAlignment)) {
       kernels::cublaslt::PlanKey biased = key;
-      biased.bias_alignment = AlignmentOf(a.bias);
+      biased.bias_alignment = kernels::cublaslt::AlignmentOf(a.bias);
       auto plan = kernels::cublaslt::FindPlan(biased, device);
       if (plan->algorithms().count > 0) return plan;
     }

@@ -67,6 +67,8 @@ AttentionProblem AlignedAttention(const TunedProblem& tuned, const kernels::Devi
   problem.packed = tuned.packed;
   if (tuned.packed) a.packed.count = 1, problem.sequence = kernels::CeilDiv(a.sequence, a.batch);
   problem.backends = AttentionBackendsFor<T>(a, device);
+  problem.math = kernels::attention_mma::MathOf<T>(a.allow_tf32);
+  problem.shared_bytes = device.shared_bytes;
   return problem;
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 from typing import Any
@@ -69,7 +70,7 @@ def check_product(ran: Ran, device: int, *, adds_bias: bool = True) -> None:
     has_bias = "bias" not in problem.without
     assert matmul["stream"] == STREAM and matmul["device"] == device
     assert matmul["a"] == ran.address("weight") and matmul["b"] == ran.address("x")
-    in_epilogue = has_bias and not normalizes and adds_bias
+    in_epilogue = has_bias and not normalizes and adds_bias and ran.address("bias") % 16 == 0
     assert matmul["bias"] == (ran.address("bias") if in_epilogue else 0)
     wide = matmul["d_type"] != TYPES[problem.dtype] or (problem.dtype == "float32" and normalizes)
     assert matmul["d"] == ran.address("workspace" if wide else "y")
@@ -113,4 +114,17 @@ def check_heuristic(ran: Ran, event: dict[str, Any]) -> None:
     assert event["b"] == {"type": operands, "rows": k, "columns": m, "leading": k}
     assert {**event["d"], "type": 0} == {"type": 0, "rows": n, "columns": m, "leading": n}
     assert event["compute"] == (COMPUTE_FAST_TF32 if tf32 else COMPUTE_32F)
-    assert event["reductions"] == 2 and event["workspace"] in (4 * MEGABYTE, 32 * MEGABYTE)
+    assert event["workspace"] in (4 * MEGABYTE, 32 * MEGABYTE)
+    width = 4 if event["d"]["type"] == TYPES["float32"] else 2
+    wide = width == 4 and "LayerNorm" in problem.op
+    y = aligned(ran.address("workspace") if wide else ran.address("y"), n * width)
+    item = values.FLOATS[problem.dtype].itemsize
+    operand_rows = [aligned(ran.address(name), k * item) for name in ("weight", "x")]
+    assert event["alignments"] == [*operand_rows, y, y], event
+    # Rows off 16 bytes are not split along k, and a bias off 16 bytes is added by our kernel.
+    assert event["reductions"] == (2 if y >= 16 else 0) and event["bias"] % 16 == 0, event
+
+
+def aligned(address: int, row_bytes: int) -> int:
+    """What divides the address of every row: a power of two, 256 at most."""
+    return math.gcd(address, row_bytes, 256)

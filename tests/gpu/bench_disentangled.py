@@ -43,8 +43,26 @@ def run(inputs: list, shape: tuple[int, ...], attributes: list, dtype: torch.dty
     return found
 
 
+def token_index(rng: random.Random, places: list[list[int]], batch: int, sequence: int) -> torch.Tensor:
+    """Where each packed row's token stands in the padded batch, and behind the real rows anything."""
+    index = [row * sequence + place for row, own in enumerate(places) for place in own]
+    index += [rng.randint(-(1 << 31), (1 << 31) - 1) for _ in range(batch * sequence - len(index))]
+    return torch.tensor(index, dtype=torch.int32, device="cuda").view(batch, sequence)
+
+
+def expected_at(
+    part: torch.Tensor, own: list[int], bias: torch.Tensor | None, positions: torch.Tensor, attributes: list
+) -> torch.Tensor:
+    """Of one sequence's tokens at these places: those of a padded one whose mask hides the gaps."""
+    padded = part.new_zeros(1, own[-1] + 1, part.shape[-1])
+    padded[:, own] = part
+    mask = torch.zeros(1, own[-1] + 1, dtype=torch.int32, device=part.device)
+    mask[:, own] = 1
+    return reference.fused_attention_variant(padded, bias, mask, *[None] * 5, positions, *attributes)[:, own]
+
+
 def check(rng: random.Random, number: int) -> tuple[float, str]:
-    """The worst error of one random problem, padded or packed, and what it was."""
+    """The worst error of one random problem, padded or packed, its tokens beside each other or not, and what it was."""
     dtype = rng.choice(list(DTYPES))
     kv_heads, size = rng.randint(1, 3), rng.choice((8, 24, 32, 64, 64, 64, 80, 128))
     heads, batch, sequence = kv_heads * rng.randint(1, 2), rng.randint(1, 4), rng.randint(1, rng.choice((70, 300)))
@@ -65,14 +83,16 @@ def check(rng: random.Random, number: int) -> tuple[float, str]:
         text += f" packed {lengths}"
         ends = [sum(lengths[:i]) for i in range(batch + 1)]
         offsets, flat = torch.tensor(ends, dtype=torch.int32, device="cuda"), qkv.view(1, -1, columns)
-        parts = [flat[:, a:b] for a, b in itertools.pairwise(ends) if a < b]
-        expected = [
-            reference.fused_attention_variant(part, bias, None, *by_place, positions, *attributes) for part in parts
-        ]
-        if not expected:
-            return 0.0, text
-        expected = torch.cat(expected, 1)
+        places = [list(range(length)) for length in lengths]
         inputs = [qkv, bias, None, *by_place, positions, offsets]
+        if rng.random() < 0.5:
+            text += " with gaps"
+            places = [sorted(rng.sample(range(sequence), length)) for length in lengths]
+            inputs.append(token_index(rng, places, batch, sequence))
+        parts = [(flat[:, a:b], own) for (a, b), own in zip(itertools.pairwise(ends), places, strict=True) if a < b]
+        if not parts:
+            return 0.0, text
+        expected = torch.cat([expected_at(part, own, bias, positions, attributes) for part, own in parts], 1)
     else:
         expected = reference.fused_attention_variant(qkv, bias, mask, *by_place, positions, *attributes)
         inputs = [qkv, bias, mask, *by_place, positions]

@@ -153,6 +153,32 @@ print(*chosen(usual.replace("rows=4096", "rows=5001"), 0, tuning), sep="; ")
 
 
 @BUILT
+def test_measured_attention_is_found_by_its_name():
+    """Every tactic of a call, in float32 and TF32 too, whose tiles float16 does not have."""
+    seed = secrets.randbits(31)
+    script = r"""
+import random, sys
+from pathlib import Path
+from tests.launches import Recorder, Setting
+from bertfuse.qualify.problem import parse
+recorder, chance = Recorder(Path(sys.argv[1])), random.Random(int(sys.argv[2]))
+for _ in range(40):
+    size, dtype = chance.choice((32, 64, 96, 128, 256)), chance.choice(("float32", "float32 tf32", "float16"))
+    device = chance.choice([i for i, capability in enumerate(recorder.devices) if capability >= 80])
+    problem = parse(f"FusedAttention {dtype} B=2 S={chance.randint(1, 600)} H={size * 2} num_heads=2 scale=0.1 seed=1")
+    for tactic in recorder.tactics(problem, Setting(device))[1:]:
+        name = recorder.run(problem.with_tactic(tactic), Setting(device)).tactic
+        made = recorder.run(problem, Setting(device, tuned=name))
+        assert made.tactic == name, (str(problem), device, made.tactic, name)
+print("done")
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script, LIBRARY, str(seed)], capture_output=True, text=True, timeout=300, cwd=ROOT
+    )
+    assert run.stdout == "done\n", f"seed {seed}: {run.stderr[-2000:]}"
+
+
+@BUILT
 def test_a_gpu_whose_tensor_cores_multiply_float16_alone():
     script = r"""
 import sys

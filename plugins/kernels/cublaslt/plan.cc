@@ -49,6 +49,11 @@ int AlignmentOf(const void* data) {
   return static_cast<int>(address & (~address + 1));
 }
 
+int AlignmentOfRows(const void* data, int64_t row_bytes) {
+  return AlignmentOf(
+      reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(data) | static_cast<uint64_t>(row_bytes)));
+}
+
 // cuBLASLt's matrices are column-major. Read so, y is its transpose, [n, m], and so are x, [k, m], and weight, [k, n]:
 // y transposed = (weight [k, n]) transposed * x [k, m]. cuBLASLt's A is weight, and a bias for each row of its D is one
 // for each column of y.
@@ -99,7 +104,10 @@ int Plan::Ask() {
     if (status == kSuccess) status = library.MatmulPreferenceSetAttribute(made, attribute, &value, sizeof(value));
   };
   prefer(kPreferenceMaxWorkspaceBytes, uint64_t{workspace_limit_});
-  prefer(kPreferenceReductionSchemeMask, kReductionComputeType);
+  // 97x23x640 in bfloat16 had an algorithm, the fourth, that ended in CUDA error 716 (misaligned address) on an H100,
+  // its tensors on boundaries of 256, y's rows of 46 bytes not. That it split k is a guess.
+  const bool may_split = key_.y_alignment >= kVectorAlignment;
+  prefer(kPreferenceReductionSchemeMask, may_split ? kReductionComputeType : kReductionNone);
   prefer(kPreferenceMinAlignmentA, static_cast<uint32_t>(key_.weight_alignment));
   prefer(kPreferenceMinAlignmentB, static_cast<uint32_t>(key_.x_alignment));
   prefer(kPreferenceMinAlignmentC, static_cast<uint32_t>(key_.y_alignment));

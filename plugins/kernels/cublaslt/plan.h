@@ -11,8 +11,8 @@
 
 namespace bertfuse::kernels::cublaslt {
 
-// What cuBLASLt chooses an algorithm by. Alignments are powers of two in bytes, up to 256: of two products that are
-// equal but for them, one may have algorithms that the other lacks.
+// What cuBLASLt chooses an algorithm by. Alignments are powers of two in bytes, up to 256, and hold of every row: of
+// two products that are equal but for them, one may have algorithms that the other lacks.
 struct PlanKey {
   cudaDataType_t operands = CUDA_R_32F, result = CUDA_R_32F;  // of x and weight; of y and bias
   bool tf32 = false;                                          // float32 operands may be rounded to TF32
@@ -23,6 +23,13 @@ struct PlanKey {
 
 // The largest of these powers of two that divides the address: 256 for null, where an address is not known yet.
 int AlignmentOf(const void* data);
+
+// The largest of them that divides the address of every row of that many bytes each.
+int AlignmentOfRows(const void* data, int64_t row_bytes);
+
+// What kernels of cuBLASLt may read and write at a time whatever they are told: of a bias, whose alignment no
+// preference names, and of partial sums, whose rows are as long as y's.
+constexpr int kVectorAlignment = 16;
 
 constexpr int kMaxAlgorithms = 4;
 

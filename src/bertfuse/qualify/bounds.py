@@ -219,12 +219,15 @@ class Bounds:
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
         value = self._matmul(weights, v)
-        # A score that is off by d multiplies its weight by e^d, which moves the result by its share of V's spread.
-        largest = np.expm1(np.minimum(2 * np.where(weights > 1e-9, moved, 0).max(axis=-1, keepdims=True), 50.0))
-        mean_square = self._matmul(weights, np.square(v))
-        spread = np.sqrt(np.maximum(mean_square - np.square(value), 0))
-        error = largest * spread + 2 * (self._stored + self._operand) * np.sqrt(mean_square)
-        return value, error + self._matmul(weights, errors[2])
+        shift = _weight_shift(scores, moved)
+        total, first, second = shift.sum(axis=-1, keepdims=True), self._matmul(shift, v), self._matmul(shift, v * v)
+        # The sum of shift |v - value| by Cauchy and Schwarz; weights that sum up to 1 shift by 2 together, and no mean
+        # leaves V's range.
+        square = second - 2 * value * first + np.square(value) * total
+        range_left = np.maximum(v.max(axis=-2, keepdims=True) - value, value - v.min(axis=-2, keepdims=True))
+        error = np.minimum(np.sqrt(np.minimum(total, 2) * np.maximum(square, 0)), range_left)
+        error += 2 * (self._stored + self._operand) * np.sqrt(self._matmul(weights, v * v) + second)
+        return value, error + self._matmul(weights + shift, errors[2])
 
     def _by_position(self, q: Any, k: Any, errors: Any, by_row: Any, scale: float) -> tuple[np.ndarray, np.ndarray]:
         """What vectors by distance add to scores, and how far that may be off: as of scores, and rounded once more."""
@@ -239,6 +242,24 @@ class Bounds:
             total = total + own
             squares = squares + np.square(rounding) * terms + np.square(CONFIDENCE / 2) * moved
         return total * scale, scale * (np.sqrt(squares) + 2 * (self._stored + self._operand) * np.abs(total))
+
+
+def _weight_shift(scores: np.ndarray, moved: np.ndarray) -> np.ndarray:
+    """How far softmax's weights may shift where each score moves by at most that much, whatever they are.
+
+    A weight that is 0 in any dtype may become the largest, by logits of thousands that are rounded by a hundred.
+    """
+    most, least = _log_sum_exp(scores + moved), _log_sum_exp(scores - moved)
+    total = _log_sum_exp(scores)
+    weights = np.exp(scores - total)
+    grown = np.exp(np.minimum(scores + moved - least, 0.0)) - weights  # moved up, all others down
+    shrunk = weights * -np.expm1(-moved - (most - total))
+    return np.fmax(np.fmax(grown, shrunk), 0.0)
+
+
+def _log_sum_exp(x: np.ndarray) -> np.ndarray:
+    largest = x.max(axis=-1, keepdims=True)
+    return largest + np.log(np.exp(x - largest).sum(axis=-1, keepdims=True))
 
 
 def expected(problem: Problem, inputs: dict[str, np.ndarray | None], matmul: Matmul = np.matmul) -> list[Number]:

@@ -3,6 +3,7 @@
 // What it should report is set by fake_cublaslt_behave(). A second build lacks a function.
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -92,6 +93,11 @@ int CurrentDevice() {
 }
 
 bool IsAligned(const void* pointer, uint32_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
+
+// Whether an algorithm could read or write every column in pieces of so many bytes.
+bool ColumnsAreAligned(const void* data, const OpaqueMatrixLayout& x, uint32_t bytes) {
+  return IsAligned(data, bytes) && static_cast<uint64_t>(x.leading) * BytesOf(x.type) % bytes == 0;
+}
 
 }  // namespace
 
@@ -256,13 +262,18 @@ EXPORT int cublasLtMatmul(Handle handle, MatmulDesc desc, const void* alpha, con
     wrong = "the algorithm is that of another product";
   }
   if (handle->device != CurrentDevice() || query.device != handle->device) wrong = "not the handle's device";
-  if (!IsAligned(a, aligned[0]) || !IsAligned(b, aligned[1]) || !IsAligned(c, aligned[2]) ||
-      !IsAligned(d, aligned[3])) {
+  // As strict as the algorithms that have been met: they trust what they are told in every column, and of a bias and of
+  // partial sums, of which nothing can be said, they take 16 bytes at a time.
+  if (!ColumnsAreAligned(a, *al, aligned[0]) || !ColumnsAreAligned(b, *bl, aligned[1]) ||
+      !ColumnsAreAligned(c, *cl, aligned[2]) || !ColumnsAreAligned(d, *dl, aligned[3])) {
     wrong = "an operand is not aligned as was said";
   }
   if (desc->bias != nullptr &&
-      !IsAligned(desc->bias, static_cast<uint32_t>(reinterpret_cast<uintptr_t>(query.desc.bias)))) {
-    wrong = "the bias is not aligned as was said";
+      !IsAligned(desc->bias, std::max(16u, static_cast<uint32_t>(reinterpret_cast<uintptr_t>(query.desc.bias))))) {
+    wrong = "the bias is not aligned";
+  }
+  if (query.preference.reductions != kReductionNone && dl->leading * BytesOf(dl->type) % 16 != 0) {
+    wrong = "partial sums may have columns off alignment";
   }
   if (bytes < needed || (bytes > 0 && (workspace == nullptr || !IsAligned(workspace, 256)))) wrong = "the workspace";
   // cuBLASLt 13.1 refuses such a pointer even where it is given no bytes.

@@ -36,6 +36,8 @@ namespace fake_cublaslt {
 
 using namespace bertfuse::kernels::cublaslt;
 
+inline int64_t BytesOf(cudaDataType_t type) { return type == CUDA_R_32F ? 4 : 2; }
+
 // What is wrong with a product's description, "" where nothing is.
 std::string Judge(const OpaqueMatmulDesc& desc, const OpaqueMatrixLayout& a, const OpaqueMatrixLayout& b,
                   const OpaqueMatrixLayout& c, const OpaqueMatrixLayout& d);
