@@ -15,7 +15,7 @@ import onnx
 import onnx_graphsurgeon as gs
 from onnx import numpy_helper
 
-from . import domains, known_attributes
+from . import branches, domains, known_attributes
 from . import weights as w
 from .constants import Constants
 from .elements import Elements
@@ -51,11 +51,8 @@ class FusionGraph:
         # The model's own that are left; what calls one is an operator of another domain.
         self.functions = {name for f in skeleton.functions for name in domains.called(f.domain, f.name)}
         types = element_types(skeleton, weights)
-        # What the bodies of If, Loop and Scan read lives on, under its name, though no node of the outer graph uses it.
-        captured = [tensor for node in self.gs.nodes for tensor in read_by_bodies(node)]
-        self._captured = {id(tensor) for tensor in captured}
-        outer = {tensor.name for tensor in skeleton.graph.initializer}
-        self.captured_constants = {t.name: t for t in captured if t.name in outer}
+        initializers = {tensor.name for tensor in skeleton.graph.initializer}
+        self._find_captured(initializers)
         tensors = self.gs.tensors() | self.captured_constants
         for name, tensor in tensors.items():
             if isinstance(tensor, gs.Constant) and name in weights:
@@ -71,6 +68,9 @@ class FusionGraph:
         self.unnamed_axes = name_axes(self.gs.inputs)
         tokens = axes_of_tokens(self.gs.nodes, self.gs.inputs)
         self.elements = Elements(self.gs.inputs, self.constants, tokens)
+        if branches.take(self.gs, self.elements, initializers | set(tensors)):
+            self._find_captured(initializers)
+            tensors = self.gs.tensors() | self.captured_constants
         self.elements.infer(self.gs.nodes)
         self.worked_out: dict[type, Any] = {}  # what others found out of this graph, by their class
         self._names = set(tensors) | {name for node in self.gs.nodes for name in names_in_bodies(node)}
@@ -85,6 +85,14 @@ class FusionGraph:
         self._replacement: int | None = None
         self._transposed: dict[str, gs.Constant] = {}
         self._zeros: dict[tuple[int, Any], gs.Constant] = {}
+
+    def _find_captured(self, initializers: Container[str]) -> None:
+        """What the bodies of If, Loop and Scan read lives on, under its name, though no node of the outer graph uses
+        it.
+        """
+        captured = [tensor for node in self.gs.nodes for tensor in read_by_bodies(node)]
+        self._captured = {id(tensor) for tensor in captured}
+        self.captured_constants = {t.name: t for t in captured if t.name in initializers}
 
     # ---- reading
 
