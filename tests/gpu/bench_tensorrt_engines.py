@@ -213,7 +213,7 @@ def main() -> None:
         return
     from tests.gpu.tensorrt_runner import Runner
 
-    runner = Runner(library_path("tensorrt"))
+    runner = Runner.ours()
     if arguments.plugins:
         ctypes.CDLL(arguments.plugins).initLibNvInferPlugins(None, b"")
     for name in wanted if arguments.make or not arguments.there else []:

@@ -6,10 +6,13 @@ import ctypes
 import json
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from bertfuse.runtime import library_path
 
 TYPES = {0: torch.float32, 1: torch.float16, 3: torch.int32, 4: torch.bool, 7: torch.bfloat16, 8: torch.int64}
 
@@ -89,6 +92,12 @@ class Runner:
         self.version = int(self.library.bertfuse_trt_runner_version(self.pointer))
         if plugins is not None:
             self.done(self.library.bertfuse_trt_runner_load_plugins(self.pointer, str(plugins).encode()))
+
+    @staticmethod
+    @cache
+    def ours() -> Runner:
+        """With our plugins: once in a process, whose registry takes them once."""
+        return Runner(library_path("tensorrt"))
 
     def pointer_of(self, made: int | None) -> int:
         if not made:

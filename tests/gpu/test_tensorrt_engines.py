@@ -30,7 +30,6 @@ transformers = pytest.importorskip("transformers")
 
 from bertfuse.export import export_model  # noqa: E402
 from bertfuse.graph_rewrite import fuse_file  # noqa: E402
-from bertfuse.runtime import library_path  # noqa: E402
 from bertfuse.runtime.ragged_inputs import ragged  # noqa: E402
 from bertfuse.runtime.trt.model import prepare  # noqa: E402
 from tests import ROOT  # noqa: E402
@@ -50,7 +49,7 @@ MOST = {"fp32": 1e-4, "fp16": 1e-2}
 
 @pytest.fixture(scope="module")
 def runner() -> Runner:
-    return Runner(library_path("tensorrt"))
+    return Runner.ours()
 
 
 @pytest.fixture(scope="module")
@@ -240,8 +239,8 @@ def test_a_hundred_engines_without_growth(runner: Runner, tmp_path: Path) -> Non
 
     A round makes a network of an ONNX file, with layers of ours alone, its plan, a runtime, an engine of the plan and a
     context, runs it, compares the result, and keeps nothing. The model has one layer, and the builder its lowest
-    level. A builder serves 25 rounds, as making one takes seconds: the last round of the first is compared with
-    the last of the fourth.
+    level. One builder serves all rounds: a builder of TensorRT 8.6.0 that nothing was built with leaves 6 MB of the
+    device's memory and 5 to 100 MB of the host's behind.
     """
     psutil = pytest.importorskip("psutil")
     torch.manual_seed(0)
@@ -253,7 +252,7 @@ def test_a_hundred_engines_without_growth(runner: Runner, tmp_path: Path) -> Non
     feed = inputs(500, 2, 64)
     reference = wanted(model, feed)
     profiles = [dict.fromkeys(TOKENS, ((1, 16), (2, 64), (4, 128)))]
-    every, seen, took = 25, [], dict.fromkeys(("builder", "build", "load", "run"), 0.0)
+    settled, seen, took = 25, [], dict.fromkeys(("builder", "build", "load", "run"), 0.0)
 
     def timed(part: str, since: float) -> float:
         now = time.perf_counter()
@@ -262,7 +261,7 @@ def test_a_hundred_engines_without_growth(runner: Runner, tmp_path: Path) -> Non
 
     def once() -> None:
         now = time.perf_counter()
-        if len(seen) % every == 0:
+        if not seen:
             runner.make_builder()
             now = timed("builder", now)
         plan, layers = runner.build(file, profiles, True, QUICKEST)
@@ -278,13 +277,13 @@ def test_a_hundred_engines_without_growth(runner: Runner, tmp_path: Path) -> Non
         torch.cuda.empty_cache()
         seen.append((psutil.Process().memory_info().rss, used_on_the_device()))
         if number <= 3 or number % 5 == 0:
-            since = every if number > every else 1
+            since = settled if number > settled else 1
             host, device = (now - before for now, before in zip(seen[-1], seen[since - 1], strict=True))
             said = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in took.items())
             grew = f"since round {since} host {host / 1e6:+.1f} MB, device {device / 1e6:+.1f} MB"
             print(f"{number} engines ({said}): {grew}", flush=True)
-    assert seen[-1][0] - seen[every - 1][0] < 50e6
-    assert seen[-1][1] - seen[every - 1][1] <= 2 << 20  # what a driver takes at a time
+    assert seen[-1][0] - seen[settled - 1][0] < 10e6  # 0.8 MB on an H100
+    assert seen[-1][1] - seen[settled - 1][1] <= 2 << 20  # what a driver takes at a time
 
 
 @pytest.fixture(scope="module")
@@ -295,20 +294,18 @@ def plan(runner: Runner, small: tuple[Any, Path]) -> bytes:
     return made
 
 
-@pytest.mark.parametrize("change", ["no plan", "half of it", "its end missing", "another tag", "another release"])
+@pytest.mark.parametrize("change", ["no plan", "half of it", "its end missing", "another tag"])
 def test_bad_plans_are_refused(change: str, runner: Runner, plan: bytes) -> None:
-    """By TensorRT, for what it looks at: the tag, the size and the release in the header, and the end.
+    """By TensorRT, for what 8.6.0 looks at: the tag and the size in the header, and the end.
 
-    Of the number after the tag it takes any; what is within layers of ours, the next test changes.
+    It takes any number after the tag, and any release at byte 24, where trtexec's --getPlanVersionOnly reads it; what
+    is within layers of ours, the next test changes.
     """
-    # At bytes 24 and 25, where trtexec's --getPlanVersionOnly reads it.
-    assert plan[24:26] == bytes([runner.version // 1000, runner.version // 100 % 10])
     bad = {
         "no plan": b"no plan",
         "half of it": plan[: len(plan) // 2],
         "its end missing": plan[:-100],
         "another tag": bytes([plan[0] ^ 1]) + plan[1:],
-        "another release": plan[:24] + bytes([plan[24] + 1]) + plan[25:],
     }[change]
     with pytest.raises(RunnerError, match="deserializeCudaEngine failed") as refused:
         runner.load(bad)

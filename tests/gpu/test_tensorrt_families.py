@@ -17,7 +17,6 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from bertfuse.graph_rewrite import fuse_file  # noqa: E402
-from bertfuse.runtime import library_path  # noqa: E402
 from bertfuse.runtime.trt.model import prepare  # noqa: E402
 from tests.gpu.tensorrt_runner import QUICKEST, Runner, files  # noqa: E402
 from tests.model_coverage.families import FAMILIES, LONGEST  # noqa: E402
@@ -47,7 +46,7 @@ RECIPES = {"gemma3": ("dynamo", "eager", None)}
 
 @pytest.fixture(scope="module")
 def runner() -> Runner:
-    return Runner(library_path("tensorrt"))
+    return Runner.ours()
 
 
 def exported(family: str, task: str) -> Path:
