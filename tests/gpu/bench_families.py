@@ -99,12 +99,11 @@ def pack(model: Any, feed: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     def attend(module: Any, q: Any, k: Any, v: Any, mask: None, scaling: float, **options: Any) -> tuple[Any, None]:
         window = options.get("sliding_window")
         side = -1 if window is None else window - 1
+        shared = q.shape[1] // k.shape[1]  # torch 2.11 has no enable_gqa here
         q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))
+        k, v = (x if shared == 1 else x.repeat_interleave(shared, 1) for x in (k, v))
         sizes = (side, 0 if module.is_causal else side)
-        y = varlen.varlen_attn(
-            q, k, v, offsets, offsets, longest, longest,
-            scale=scaling, window_size=sizes, enable_gqa=q.shape[1] != k.shape[1],
-        )  # fmt: skip
+        y = varlen.varlen_attn(q, k, v, offsets, offsets, longest, longest, scale=scaling, window_size=sizes)
         return y[None], None
 
     ALL_ATTENTION_FUNCTIONS.register("packed", attend)
