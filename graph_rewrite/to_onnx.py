@@ -76,12 +76,12 @@ def _keep_attributes(model: onnx.ModelProto, original: onnx.ModelProto) -> None:
     It writes what a body reads from the outer graph into the body once more, and does not know some types.
     """
     kept = {
-        tuple(node.output): found
+        (node.op_type, *node.output): found
         for node in original.graph.node
         if (found := [a for a in node.attribute if a.type not in _WRITTEN_AS_THEY_ARE])
     }
     for node in model.graph.node:
-        for attribute in kept.get(tuple(node.output), ()):
+        for attribute in kept.get((node.op_type, *node.output), ()):
             written = next((a for a in node.attribute if a.name == attribute.name), None)
             (node.attribute.add() if written is None else written).CopyFrom(attribute)
 

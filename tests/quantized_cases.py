@@ -54,7 +54,8 @@ def of_quantized(seed: int, weight_type: np.dtype = INT8) -> Case:
     x, scale = quantized_rows(case.inputs["x"], weight_type)
     scale = np.where(np.isfinite(scale), scale, np.nan)
     case.inputs["x"] = rng.standard_normal(x.shape).astype(case.inputs["x"].dtype)
-    case.inputs.update(x_quantized=x, x_row_scale=scale[..., 0].astype(np.float32), x_smooth=None, x_scale=None)
+    without = dict.fromkeys(("x_smooth", "x_scale", "x_zero"))
+    case.inputs.update(x_quantized=x, x_row_scale=scale[..., 0].astype(np.float32), **without)
     return case
 
 

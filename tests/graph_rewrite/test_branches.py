@@ -175,3 +175,27 @@ def _asks_for_lengths(model: onnx.ModelProto) -> onnx.ModelProto:
     del graph.node[:]
     graph.node.extend(made)
     return changed
+
+
+def test_written_as_what_took_its_place() -> None:
+    """The If's branches are no attributes of the node that gives its result, where that is the model's own."""
+    body = [
+        "weight = Constant <value = float[4, 4] {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7}> ()",
+        "bias = Constant <value = float[4] {1, 2, 3, 4}> ()",
+        "product = MatMul (x, weight)",
+        "h = Add (product, bias)",
+        "root = Constant <value = float {0.7071067811865476}> ()",
+        "half = Constant <value = float {0.5}> ()",
+        "one = Constant <value = float {1.0}> ()",
+        "inner = Mul (h, root)",
+        "erf = Erf (inner)",
+        "more = Add (erf, one)",
+        "both = Mul (h, more)",
+        "gelu = Mul (both, half)",
+        "same = Equal (a, b)",
+        _IF.format(result="y", condition="same", given="gelu"),
+    ]
+    made = fuse(_model(*body), functions=False)
+    assert made.fused == {"FusedGemmGelu": 1}
+    assert not any(a.type == onnx.AttributeProto.GRAPH for node in made.model.graph.node for a in node.attribute)
+    assert not any(node.op_type == "If" for node in made.model.graph.node)
