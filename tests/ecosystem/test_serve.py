@@ -140,7 +140,7 @@ def test_bad_requests(client: openai.OpenAI, server: Server) -> None:
         ({"input": []}, 400, "input is empty: give at least one text."),
         ({"input": ["a", 3]}, 400, "input[1] is a number, not a string."),
         ({"input": "a", "dimensions": 385}, 400, "dimensions is 385: give a whole number from 1 to 384."),
-        ({"input": "a", "encoding_format": "hex"}, 400, "encoding_format is 'hex': choose float or base64."),
+        ({"input": "a", "encoding_format": "hex"}, 400, 'encoding_format is "hex": choose float or base64.'),
         ({"input": ["a"] * 65}, 413, "input has 65 texts: 64 are taken at most."),
         (
             {"input": "a " * 500},
