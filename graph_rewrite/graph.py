@@ -7,7 +7,7 @@ deleted, so that whatever is not fused in the end is put back exactly as it was.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,26 +54,17 @@ class FusionGraph:
         initializers = {tensor.name for tensor in skeleton.graph.initializer}
         self._find_captured(initializers)
         tensors = self.gs.tensors() | self.captured_constants
-        for name, tensor in tensors.items():
-            if isinstance(tensor, gs.Constant) and name in weights:
-                tensor.values = weights[name]
-            elif isinstance(tensor, gs.Variable) and name in types:
-                tensor.dtype = _numpy_dtype(types[name])
-            # onnx-graphsurgeon has ONNX's number in place of bfloat16; a small constant's goes when it is loaded.
-            if isinstance(tensor, gs.Constant) and not isinstance(tensor._values, w.Weight):
-                tensor.values  # noqa: B018
-            elif isinstance(tensor, gs.Variable) and isinstance(tensor.dtype, int):
-                tensor.dtype = _numpy_dtype(tensor.dtype)
+        _give_types(tensors, weights, types)
         self.constants = Constants(self.opset, self.gs.ir_version)
         self.unnamed_axes = name_axes(self.gs.inputs)
         tokens = axes_of_tokens(self.gs.nodes, self.gs.inputs)
         self.elements = Elements(self.gs.inputs, self.constants, tokens)
-        if branches.take(self.gs, self.elements, initializers | set(tensors)):
+        self._names = set(tensors) | {name for node in self.gs.nodes for name in names_in_bodies(node)}
+        if branches.take(self.gs, self.elements, initializers | set(tensors), self.name):
             self._find_captured(initializers)
-            tensors = self.gs.tensors() | self.captured_constants
+            _give_types(self.gs.tensors(), weights, types)
         self.elements.infer(self.gs.nodes)
         self.worked_out: dict[type, Any] = {}  # what others found out of this graph, by their class
-        self._names = set(tensors) | {name for node in self.gs.nodes for name in names_in_bodies(node)}
         self._output_ids = {id(tensor) for tensor in self.gs.outputs}
         self.interface_changed = False
         self._unhooked: dict[int, tuple[gs.Node, list[gs.Tensor]]] = {}
@@ -447,6 +438,20 @@ def _without_defaults(
 def as_weight(constant: gs.Constant) -> w.Weight:
     values = constant._values
     return values if isinstance(values, w.Weight) else w.Weight.of_array(np.asarray(constant.values))
+
+
+def _give_types(tensors: Mapping[str, gs.Tensor], weights: Mapping[str, w.Weight], types: Mapping[str, int]) -> None:
+    """Gives Constants their weights, and Variables the element types that follow from the graph."""
+    for name, tensor in tensors.items():
+        if isinstance(tensor, gs.Constant) and name in weights:
+            tensor.values = weights[name]
+        elif isinstance(tensor, gs.Variable) and name in types:
+            tensor.dtype = _numpy_dtype(types[name])
+        # onnx-graphsurgeon has ONNX's number in place of bfloat16; a small constant's goes when it is loaded.
+        if isinstance(tensor, gs.Constant) and not isinstance(tensor._values, w.Weight):
+            tensor.values  # noqa: B018
+        elif isinstance(tensor, gs.Variable) and isinstance(tensor.dtype, int):
+            tensor.dtype = _numpy_dtype(tensor.dtype)
 
 
 def _numpy_dtype(data_type: int) -> Any:
