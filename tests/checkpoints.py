@@ -71,8 +71,11 @@ def texts(count: int, seed: int = 0, longest: int = 30) -> list[str]:
     ]
 
 
-def save(name: str, folder: Path) -> Path:
-    """The checkpoint `name` of CHECKPOINTS in `folder`."""
+def save(name: str, folder: Path, initializer_range: float = 0.5) -> Path:
+    """The checkpoint `name` of CHECKPOINTS in `folder`.
+
+    With the usual range softmax is nearly one-hot, so that an error anywhere shows; rounding to 8 bits does, too.
+    """
     kind, changes = CHECKPOINTS[name]
     family = kind.split("For")[0].removesuffix("Model")
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
@@ -81,7 +84,12 @@ def save(name: str, folder: Path) -> Path:
     if "id2label" in changes:
         changes = changes | {"label2id": {label: index for index, label in changes["id2label"].items()}}
     config = getattr(transformers, f"{family}Config")(
-        vocab_size=len(_WORDS), max_position_embeddings=50, initializer_range=0.5, pad_token_id=0, **sizes, **changes
+        vocab_size=len(_WORDS),
+        max_position_embeddings=50,
+        initializer_range=initializer_range,
+        pad_token_id=0,
+        **sizes,
+        **changes,
     )
     torch.manual_seed(len(name))
     getattr(transformers, kind)(config).eval().save_pretrained(folder)

@@ -20,17 +20,17 @@ from tests.tiny_models import sentence_files
 
 
 @cache
-def model_folder(name: str) -> Path:
+def model_folder(name: str, initializer_range: float = 0.5) -> Path:
     """The exported model of a tiny checkpoint; do not write into it."""
 
     def make(folder: Path) -> None:
         with tempfile.TemporaryDirectory() as base:
-            source = save(name, Path(base) / name)
+            source = save(name, Path(base) / name, initializer_range)
             if name == "encoder":
                 sentence_files(source, "Normalize")
             export_model(source, folder, exporter="torchscript")
 
-    return made_once(f"checkpoints/{name}", make)
+    return made_once(f"checkpoints/{name}-{initializer_range}", make)
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:

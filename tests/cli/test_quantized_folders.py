@@ -20,6 +20,10 @@ from tests.commands import invoke, said
 from tests.corpora import model_folder, written
 
 
+def float_folder(name: str) -> Path:
+    return model_folder(name, initializer_range=0.2)
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The quantised model of a tiny checkpoint, as `bertfuse quantize` writes it."""
@@ -28,7 +32,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
     @cache
     def folder(name: str) -> Path:
-        invoke("fuse", model_folder(name), "-o", base / f"{name}-fp32")
+        invoke("fuse", float_folder(name), "-o", base / f"{name}-fp32")
         invoke("quantize", base / f"{name}-fp32", "-o", base / name, "--calibration", base / "texts.txt")
         return base / name
 
@@ -53,7 +57,7 @@ def near(one: np.ndarray, other: np.ndarray) -> bool:
 
 def test_classes(folders: Callable[[str], Path], given: list[str]) -> None:
     """Encoder, Reranker and Tagger answer as the float model does, nearly."""
-    floats = {name: model_folder(name) for name in ("encoder", "reranker", "tagger")}
+    floats = {name: float_folder(name) for name in ("encoder", "reranker", "tagger")}
     vectors = [bertfuse.Encoder(folder).encode(given) for folder in (floats["encoder"], folders("encoder"))]
     assert near(*vectors) and not np.array_equal(*vectors)
     pairs = [(given[0], text) for text in given[1:]]
@@ -92,11 +96,11 @@ def test_compare_on_texts(folders: Callable[[str], Path], lines: Path, tmp_path:
         "tagger": ("tokens by both", "largest logit kept"),
     }
     for name, wanted in shown.items():
-        printed = invoke("compare", model_folder(name), folders(name), "--texts", lines, "--html", page).stdout
+        printed = invoke("compare", float_folder(name), folders(name), "--texts", lines, "--html", page).stdout
         for text in wanted:
             assert text in printed and text.split(" by")[0] in page.read_text(), (name, printed)
     # Tolerances that are asked for are kept to, and the judgement is told all the same.
-    strict = (model_folder("encoder"), folders("encoder"), "--texts", lines, "--atol", 1e-6, "--rtol", 0)
+    strict = (float_folder("encoder"), folders("encoder"), "--texts", lines, "--atol", 1e-6, "--rtol", 0)
     assert "nearest neighbours" in invoke("compare", *strict, code=1).stdout
     assert "one of them" in invoke("compare", lines, lines, "--texts", lines, "--text", "a", code=2).stderr
     empty = tmp_path / "empty.txt"
@@ -136,7 +140,7 @@ def test_explain_and_engine(folders: Callable[[str], Path], tmp_path: Path) -> N
     found = said("explain", folders("encoder"))
     assert found["quantized"] == {"kind": "int8", "count": 9, "total": 9} and found["fused"] == found["expected"]
     assert "9 of 9 fused weights are int8" in invoke("explain", folders("encoder")).stdout
-    assert "quantized" not in said("explain", model_folder("encoder"))
+    assert "quantized" not in said("explain", float_folder("encoder"))
     (line,) = invoke("engine", folders("encoder"), "-o", tmp_path / "model.plan", code=2).stderr.splitlines()[-1:]
     assert "quantised weights, for which no TensorRT plugin has a kernel yet" in line
     assert not list(tmp_path.iterdir())
@@ -179,7 +183,7 @@ def test_of_other_tools(form: str, lines: Path, given: list[str], tmp_path: Path
     """What is fused of it, or why nothing, is told by operator; it is compared as quantised, and never quantised."""
     from onnxruntime import quantization
 
-    source = model_folder("encoder") / "onnx" / "model.onnx"
+    source = float_folder("encoder") / "onnx" / "model.onnx"
     target = tmp_path / "theirs.onnx"
     if form == "dynamic":
         quantization.quantize_dynamic(source, target)
@@ -203,7 +207,7 @@ class _Feeds:
     def __init__(self, given: list[str]) -> None:
         from bertfuse.runtime.inputs import text_inputs
 
-        self._left = [text_inputs(model_folder("encoder"), given[:8])]
+        self._left = [text_inputs(float_folder("encoder"), given[:8])]
 
     def get_next(self):
         return self._left.pop() if self._left else None
