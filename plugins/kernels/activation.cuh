@@ -67,28 +67,30 @@ template <class... Policies>
 struct ActivationSet {
   static constexpr bool Has(Activation activation) { return ((activation == Policies::kActivation) || ...); }
 
-  __device__ __forceinline__ static float Exact(float x, Activation activation) {
-    return ExactOf<Policies...>(x, activation);
-  }
-
   // For many values at a time, because the compiler overlaps nothing across branches.
   template <int kCount>
+  __device__ __forceinline__ static void Exact(float* v, Activation activation) {
+    ((activation == Policies::kActivation ? (AllExact<Policies, kCount>(v), true) : false) || ...);
+  }
+  template <int kCount>
   __device__ __forceinline__ static void For16Bits(float* v, Activation activation) {
-    ((activation == Policies::kActivation ? (All<Policies, kCount>(v), true) : false) || ...);
+    ((activation == Policies::kActivation ? (AllFor16Bits<Policies, kCount>(v), true) : false) || ...);
+  }
+
+  // A call: where a thread has so many values that the code of each would be most of the kernel.
+  __device__ __attribute__((noinline)) static float ExactByCall(float x, Activation activation) {
+    Exact<1>(&x, activation);
+    return x;
   }
 
  private:
-  template <class First, class... Others>
-  __device__ __forceinline__ static float ExactOf(float x, Activation activation) {
-    if constexpr (sizeof...(Others) == 0) {
-      return First::Exact(x);
-    } else {
-      return activation == First::kActivation ? First::Exact(x) : ExactOf<Others...>(x, activation);
-    }
-  }
-
   template <class Policy, int kCount>
-  __device__ __forceinline__ static void All(float* v) {
+  __device__ __forceinline__ static void AllExact(float* v) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) v[i] = Policy::Exact(v[i]);
+  }
+  template <class Policy, int kCount>
+  __device__ __forceinline__ static void AllFor16Bits(float* v) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) v[i] = Policy::For16Bits(v[i]);
   }

@@ -21,8 +21,7 @@ __device__ __forceinline__ Pack<T, kVector> Activate(const Pack<T, kVector>& x, 
   if constexpr (sizeof(T) == 2) {
     Activations::For16Bits<kVector>(v, activation);
   } else {
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) v[i] = Activations::Exact(v[i], activation);
+    Activations::Exact<kVector>(v, activation);
   }
 #pragma unroll
   for (int i = 0; i < kVector; ++i) y.value[i] = FromFloat<T>(v[i]);

@@ -130,7 +130,7 @@ cudaError_t LaunchVector(const EmbedLayerNormArguments<T, Index>& a, const Devic
   config.stream = stream;
   config.device = &device;
   cudaError_t error = cudaErrorInvalidValue;
-  SwitchChunks(a.columns, kVector, threads, [&](auto chunks) {
+  SwitchChunks<kVector>(a.columns, threads, [&](auto chunks) {
     error = Launch(config, EmbedLayerNormKernel<T, Index, kVector, decltype(chunks)::value>, a);
   });
   return error;

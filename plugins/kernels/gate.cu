@@ -22,8 +22,7 @@ __device__ __forceinline__ void Activated(float (&v)[kVector], Activation activa
   if constexpr (sizeof(T) == 2) {
     GateActivations::For16Bits<kVector>(v, activation);
   } else {
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) v[i] = GateActivations::Exact(v[i], activation);
+    GateActivations::Exact<kVector>(v, activation);
   }
 }
 

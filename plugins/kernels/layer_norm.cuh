@@ -40,13 +40,13 @@ __device__ __forceinline__ Partials<T> PartialsOf(const LayerNormArguments<T>& a
 }
 
 // How many rows there are, and how many of them are not split.
-template <bool kPacked>
+template <class Index>
 struct RowCounts {
-  int64_t rows, unsplit;
+  Index rows, unsplit;
   template <class T>
   __device__ __forceinline__ explicit RowCounts(const LayerNormArguments<T>& a)
-      : rows(a.rows), unsplit(a.unsplit_rows) {
-    if constexpr (kPacked) {
+      : rows(static_cast<Index>(a.rows)), unsplit(static_cast<Index>(a.unsplit_rows)) {
+    if (a.packed.row_count != nullptr) {
       const int real = static_cast<int>(RealRows(a.packed, a.rows));
       rows = real;
       if (a.more_partials > 0) unsplit = RowsOfFullPanels(a.last_wave, real);
@@ -101,7 +101,7 @@ __device__ __forceinline__ void AddAll(const T* first, int64_t stride, int count
 
 // A block for each row. kHalfProduct: adds up a product in T and its partial sums, otherwise split-K's partial sums in
 // float32. Few rows want all loads in flight at once, many rows many blocks on a multiprocessor.
-template <class Norm, class T, int kVector, int kChunks, bool kHalfProduct, bool kPacked>
+template <class Norm, class T, int kVector, int kChunks, bool kHalfProduct>
 __global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks > 1    ? 1
                                                           : kHalfProduct ? 3
                                                                          : 2)
@@ -110,8 +110,8 @@ __global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks > 1    ? 1
   const int64_t split_stride = a.rows * a.columns;
   const int columns = static_cast<int>(a.columns);
   LaunchDependents();
-  const RowCounts<kPacked> counts(a);
-  if (kPacked && blockIdx.x >= counts.rows) return LeaveEarly(blockIdx.x == 0);
+  const RowCounts<int> counts(a);
+  if (blockIdx.x >= counts.rows) return LeaveEarly(blockIdx.x == 0);
   if (!a.vectors_are_constant) WaitForDependencies();
   RowVector<T, kVector, kChunks> bias(a.bias), gamma(a.gamma), beta(a.beta);
   bias.Load(columns), gamma.Load(columns), beta.Load(columns);
@@ -141,7 +141,9 @@ __global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks > 1    ? 1
       const auto add = bias.Chunk(chunk, column);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
-        value[i] = Activations::Exact(value[i] + ToFloat(add.value[i]), a.activation) + ToFloat(residual.value[i]);
+        value[i] += ToFloat(add.value[i]);
+        Activations::Exact<1>(&value[i], a.activation);  // kVector at once would take more registers than there are
+        value[i] += ToFloat(residual.value[i]);
       }
       if (exists) StoreTotal<Norm>(a, offset + column, value);
     });
@@ -180,10 +182,10 @@ __device__ __forceinline__ void NormalizeWithWarp(const LayerNormArguments<T>& a
     const auto bias = LoadIf<kVector>(a.bias != nullptr, a.bias + column);
     const auto residual = LoadIf<kVector>(a.residual != nullptr, a.residual + offset + column);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      v[i] = Activations::Exact(v[i] + ToFloat(bias.value[i]), a.activation) + ToFloat(residual.value[i]);
-      sum += v[i];
-    }
+    for (int i = 0; i < kVector; ++i) v[i] += ToFloat(bias.value[i]);
+    Activations::Exact<kVector>(v, a.activation);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) v[i] += ToFloat(residual.value[i]), sum += v[i];
     StoreTotal<Norm>(a, offset + column, v);
   });
   const float mean = Norm::Center(WarpSum(sum), columns);
@@ -217,23 +219,19 @@ __device__ __forceinline__ void NormalizeWithWarp(const LayerNormArguments<T>& a
   }
 }
 
-template <class Norm, class T, int kChunks, bool kPacked>
+template <class Norm, class T, int kChunks>
 __global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T> a) {
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
   LaunchDependents();
   WaitForDependencies();
-  if constexpr (kPacked) {
-    const int64_t rows = RealRows(a.packed, a.rows);
-    const int64_t stride = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
-    for (int64_t at = first; at < rows; at += stride) NormalizeWithWarp<Norm, T, kChunks>(a, at);
-  } else if (first < a.rows) {
-    NormalizeWithWarp<Norm, T, kChunks>(a, first);
-  }
+  const int64_t rows = RealRows(a.packed, a.rows);
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
+  for (int64_t at = first; at < rows; at += stride) NormalizeWithWarp<Norm, T, kChunks>(a, at);
 }
 
 // A product in T and its partial sums, without an activation: persistent, a warp for each row. Of the next row product
 // and kPartials partial sums are loaded ahead; kOthers: any others when it is that row's turn.
-template <class Norm, class T, int kChunks, int kPartials, bool kOthers, bool kPacked>
+template <class Norm, class T, int kChunks, int kPartials, bool kOthers>
 __global__ void __launch_bounds__(kWarpRowThreads, kPartials > 2                  ? 2
                                                    : kChunks > 3 || kPartials > 1 ? 3
                                                                                   : 4)
@@ -241,7 +239,7 @@ __global__ void __launch_bounds__(kWarpRowThreads, kPartials > 2                
   const int columns = static_cast<int>(a.columns);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
   LaunchDependents();
-  const RowCounts<kPacked> counts(a);
+  const RowCounts<int64_t> counts(a);
   if (!a.vectors_are_constant) WaitForDependencies();
   WarpRow<T, kChunks> rows[3 + kPartials], gamma, beta;
   WarpRow<T, kChunks>&product = rows[0], &bias = rows[1], &residual = rows[2];
@@ -286,12 +284,6 @@ __global__ void __launch_bounds__(kWarpRowThreads, kPartials > 2                
   }
 }
 
-// Calls launch(packed as a bool_constant).
-template <class T, class Launch>
-cudaError_t WithPacked(const LayerNormArguments<T>& a, Launch&& launch) {
-  return a.packed.row_count == nullptr ? launch(std::false_type()) : launch(std::true_type());
-}
-
 template <class Norm, class T>
 cudaError_t LaunchWarp(const LayerNormArguments<T>& a, const Device& device, cudaStream_t stream) {
   const int warps = 8;
@@ -300,12 +292,9 @@ cudaError_t LaunchWarp(const LayerNormArguments<T>& a, const Device& device, cud
   config.block = dim3(32 * warps);
   config.stream = stream;
   config.device = &device;
-  return WithPacked(a, [&](auto packed) {
-    constexpr bool kPacked = decltype(packed)::value;
-    if (a.columns <= 384) return Launch(config, LayerNormWarpKernel<Norm, T, 3, kPacked>, a);
-    if (a.columns <= 768) return Launch(config, LayerNormWarpKernel<Norm, T, 6, kPacked>, a);
-    return Launch(config, LayerNormWarpKernel<Norm, T, 8, kPacked>, a);
-  });
+  if (a.columns <= 384) return Launch(config, LayerNormWarpKernel<Norm, T, 3>, a);
+  if (a.columns <= 768) return Launch(config, LayerNormWarpKernel<Norm, T, 6>, a);
+  return Launch(config, LayerNormWarpKernel<Norm, T, 8>, a);
 }
 
 template <class Norm, class T, int kVector>
@@ -318,37 +307,33 @@ cudaError_t LaunchVector(LayerNormArguments<T> a, const Device& device, cudaStre
   config.stream = stream;
   config.device = &device;
   cudaError_t error = cudaErrorInvalidValue;
-  SwitchChunks(a.columns, kVector, threads, [&](auto chunks) {
+  SwitchChunks<kVector>(a.columns, threads, [&](auto chunks) {
     constexpr int kChunks = decltype(chunks)::value;
-    error = WithPacked(a, [&](auto packed) {
-      constexpr bool kPacked = decltype(packed)::value;
-      if (a.product == nullptr)
-        return Launch(config, LayerNormBlockKernel<Norm, T, kVector, kChunks, false, kPacked>, a);
-      if constexpr (sizeof(T) == 2 && kVector == 4) {
-        return Launch(config, LayerNormBlockKernel<Norm, T, kVector, kChunks, true, kPacked>, a);
-      }
-      return cudaErrorInvalidValue;
-    });
+    if (a.product == nullptr) {
+      error = Launch(config, LayerNormBlockKernel<Norm, T, kVector, kChunks, false>, a);
+    } else if constexpr (sizeof(T) == 2 && kVector == 4) {
+      error = Launch(config, LayerNormBlockKernel<Norm, T, kVector, kChunks, true>, a);
+    }
   });
   return error;
 }
 
+// Norms with further outputs are of few models, and have a kernel for any number of partial sums.
 template <class Norm, class T>
 cudaError_t LaunchPersistent(const LayerNormArguments<T>& a, bool few_partials, const Device& device,
                              cudaStream_t stream) {
   if constexpr (sizeof(T) == 2) {
-    return WithPacked(a, [&](auto packed) {
-      return WithWarpRowChunks(a.columns, [&](auto chunks) {
-        constexpr bool kPacked = decltype(packed)::value;
-        constexpr int kChunks = decltype(chunks)::value;
-        const auto kernel = a.more_partials == 0   ? LayerNormPersistentKernel<Norm, T, kChunks, 0, false, kPacked>
-                            : a.more_partials == 1 ? LayerNormPersistentKernel<Norm, T, kChunks, 1, false, kPacked>
-                            : few_partials         ? LayerNormPersistentKernel<Norm, T, kChunks, 1, true, kPacked>
-                            : a.more_partials == 2
-                                ? LayerNormPersistentKernel<Norm, T, kChunks, 2, false, kPacked>
-                                : LayerNormPersistentKernel<Norm, T, kChunks, kMaxMorePartials, false, kPacked>;
-        return LaunchWarpRows(kernel, a, device, stream);
-      });
+    return WithWarpRowChunks(a.columns, [&](auto chunks) {
+      constexpr int kChunks = decltype(chunks)::value;
+      auto kernel = a.more_partials == 0 ? LayerNormPersistentKernel<Norm, T, kChunks, 0, false>
+                                         : LayerNormPersistentKernel<Norm, T, kChunks, 1, true>;
+      if constexpr (std::is_same_v<Norm, norms::LayerNorm>) {
+        kernel = a.more_partials == 1                   ? LayerNormPersistentKernel<Norm, T, kChunks, 1, false>
+                 : few_partials || a.more_partials == 0 ? kernel
+                 : a.more_partials == 2 ? LayerNormPersistentKernel<Norm, T, kChunks, 2, false>
+                                        : LayerNormPersistentKernel<Norm, T, kChunks, kMaxMorePartials, false>;
+      }
+      return LaunchWarpRows(kernel, a, device, stream);
     });
   }
   return cudaErrorInvalidConfiguration;

@@ -128,13 +128,15 @@ inline int RowThreads(int64_t columns, int vector) {
 }
 
 // Calls body with kChunks = 1, 2, 4 or 8 as an integral_constant, whichever first holds `columns`; false if none does.
-template <class Body>
-bool SwitchChunks(int64_t columns, int vector, int threads, Body&& body) {
-  const int64_t chunks =
-      (columns + static_cast<int64_t>(vector) * threads - 1) / (static_cast<int64_t>(vector) * threads);
-  if (chunks <= 1) return body(std::integral_constant<int, 1>()), true;
-  if (chunks <= 2) return body(std::integral_constant<int, 2>()), true;
-  if (chunks <= 4) return body(std::integral_constant<int, 4>()), true;
+// Rows read one element at a time are of no model that is known: they are all given 8, which compiles one kernel.
+template <int kVector, class Body>
+bool SwitchChunks(int64_t columns, int threads, Body&& body) {
+  const int64_t per_chunk = int64_t{kVector} * threads, chunks = (columns + per_chunk - 1) / per_chunk;
+  if constexpr (kVector > 1) {
+    if (chunks <= 1) return body(std::integral_constant<int, 1>()), true;
+    if (chunks <= 2) return body(std::integral_constant<int, 2>()), true;
+    if (chunks <= 4) return body(std::integral_constant<int, 4>()), true;
+  }
   if (chunks <= 8) return body(std::integral_constant<int, 8>()), true;
   return false;
 }

@@ -244,6 +244,20 @@ __global__ void __launch_bounds__(32 * kWarps)
   }
 }
 
+// Calls launch(kOutPerLane, kVariant) as integral_constants. 16-bit types come here where the tensor cores' kernels
+// end: unusual head sizes, which are not worth a kernel each.
+template <class T, class Launch>
+cudaError_t WithKernel(const AttentionArguments<T>& a, Launch&& launch) {
+  const auto with_outputs = [&](auto variant) {
+    if constexpr (sizeof(T) == 4) {
+      if (a.head_size <= 32) return launch(std::integral_constant<int, 1>(), variant);
+      if (a.head_size <= 64) return launch(std::integral_constant<int, 2>(), variant);
+    }
+    return launch(std::integral_constant<int, kMaxOutDims / 32>(), variant);
+  };
+  return a.IsPlain() ? with_outputs(std::false_type()) : with_outputs(std::true_type());
+}
+
 }  // namespace
 
 template <class T>
@@ -255,33 +269,19 @@ cudaError_t AttentionSimt(const AttentionArguments<T>& a, const Device& device, 
   config.device = &device;
   if (!AttentionSimtSupports(a)) return cudaErrorInvalidConfiguration;
   if (a.packed.count > 0) {
-    const auto launch = [&](void (*kernel)(AttentionArguments<T>)) {
+    return WithKernel(a, [&](auto outputs, auto variant) {
+      const auto kernel = PackedAttentionSimtKernel<T, decltype(outputs)::value, decltype(variant)::value>;
       return LaunchResident(config, kernel, MaxPackedTiles(a.packed, a.heads, kQueries), 1, a);
-    };
-    if (!a.IsPlain()) {
-      if (a.head_size <= 32) return launch(PackedAttentionSimtKernel<T, 1, true>);
-      if (a.head_size <= 64) return launch(PackedAttentionSimtKernel<T, 2, true>);
-      return launch(PackedAttentionSimtKernel<T, kMaxOutDims / 32, true>);
-    }
-    if (a.head_size <= 32) return launch(PackedAttentionSimtKernel<T, 1, false>);
-    if (a.head_size <= 64) return launch(PackedAttentionSimtKernel<T, 2, false>);
-    return launch(PackedAttentionSimtKernel<T, kMaxOutDims / 32, false>);
+    });
   }
   const int64_t query_blocks = CeilDiv(a.sequence, kQueries), out_blocks = CeilDiv(a.head_size, kMaxOutDims);
   const int64_t blocks = query_blocks * out_blocks * a.heads * a.batch;
   if (blocks > INT32_MAX) return cudaErrorInvalidValue;
   config.grid = dim3(static_cast<unsigned>(blocks));
-  const auto launch = [&](void (*kernel)(AttentionArguments<T>, int, int)) {
+  return WithKernel(a, [&](auto outputs, auto variant) {
+    const auto kernel = AttentionSimtKernel<T, decltype(outputs)::value, decltype(variant)::value>;
     return Launch(config, kernel, a, static_cast<int>(query_blocks), static_cast<int>(out_blocks));
-  };
-  if (!a.IsPlain()) {
-    if (a.head_size <= 32) return launch(AttentionSimtKernel<T, 1, true>);
-    if (a.head_size <= 64) return launch(AttentionSimtKernel<T, 2, true>);
-    return launch(AttentionSimtKernel<T, kMaxOutDims / 32, true>);
-  }
-  if (a.head_size <= 32) return launch(AttentionSimtKernel<T, 1, false>);
-  if (a.head_size <= 64) return launch(AttentionSimtKernel<T, 2, false>);
-  return launch(AttentionSimtKernel<T, kMaxOutDims / 32, false>);
+  });
 }
 
 #define BERTFUSE_INSTANTIATE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE) \

@@ -100,7 +100,9 @@ __global__ void __launch_bounds__(kThreadsM* kThreadsN) GemmSimtKernel(PortableG
           a.float_product[row * a.n + column] = sum[i][j];
         } else {
           const float bias = a.bias != nullptr ? ToFloat(a.bias[column]) : 0.0f;
-          a.y[row * a.n + column] = FromFloat<Y>(Activations::Exact(sum[i][j] + bias, a.activation));
+          sum[i][j] += bias;
+          if (a.activation != Activation::kNone) sum[i][j] = Activations::ExactByCall(sum[i][j], a.activation);
+          a.y[row * a.n + column] = FromFloat<Y>(sum[i][j]);
         }
       }
     }

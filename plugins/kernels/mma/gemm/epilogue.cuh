@@ -122,9 +122,9 @@ __device__ __forceinline__ void StoreTile(typename Config::Accumulator (&sum)[Co
         // All at once would take more registers than there are.
 #pragma unroll
         for (int e = 0; e < 4 * Config::kJ; e += 16) Activations::For16Bits<16>(v + e, activation);
-      } else if (activation != Activation::kNone) {
+      } else {
 #pragma unroll
-        for (int e = 0; e < 4 * Config::kJ; ++e) v[e] = Activations::Exact(v[e], activation);
+        for (int e = 0; e < 4 * Config::kJ; e += 4) Activations::Exact<4>(v + e, activation);
       }
     }
 #pragma unroll
