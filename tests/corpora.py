@@ -30,7 +30,7 @@ def model_folder(name: str, initializer_range: float = 0.5) -> Path:
                 sentence_files(source, "Normalize")
             export_model(source, folder, exporter="torchscript")
 
-    return made_once(f"checkpoints/{name}-{initializer_range}", make)
+    return made_once(f"checkpoints-{initializer_range}/{name}", make)
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
