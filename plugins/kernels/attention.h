@@ -30,7 +30,7 @@ struct PackedSequences {
 };
 
 // What attention does beyond softmax(QKᵀ scale) V over all keys that the mask shows; by default nothing. AttentionMma
-// (mma/attention.h) takes most variants, AttentionSm90 windows and grouped heads, AttentionSimt those that
+// (mma/attention.h) takes most variants, AttentionSm90 windows, grouped and rotated heads, AttentionSimt those that
 // AttentionSimtSupports(). A query to which mask and window show no key attends to all of its sequence's alike.
 template <class T>
 struct AttentionVariant {
@@ -45,11 +45,16 @@ struct AttentionVariant {
   // QKᵀ. The row is key - query + position_left, cut off at both ends.
   const T* positions = nullptr;
   int64_t position_rows = 0, position_left = 0;
+  // [places, head_size / 2]: columns i and i + head_size / 2 of Q's and K's heads, with their bias, are rotated by the
+  // angle of their token's place. By AttentionSm90 alone: for others kernels/change_heads.h does it before.
+  const T* cos = nullptr;
+  const T* sin = nullptr;
+  int64_t places = 0;
   bool hidden_alike = false;  // a query that the mask hides attends to all of its sequence's keys alike
 
   bool IsPlain() const {
     return kv_heads == 0 && window_left < 0 && window_right < 0 && !(soft_cap > 0) && distance_bias == nullptr &&
-           positions == nullptr && !hidden_alike;
+           positions == nullptr && cos == nullptr && !hidden_alike;
   }
 };
 
@@ -80,10 +85,10 @@ inline int64_t MaxPackedTiles(const PackedSequences& packed, int64_t heads, int 
 template <class T>
 cudaError_t AttentionSimt(const AttentionArguments<T>& arguments, const Device& device, cudaStream_t stream);
 
-// All but soft caps.
+// All but soft caps and rotated heads.
 template <class T>
 bool AttentionSimtSupports(const AttentionArguments<T>& a) {
-  return !(a.variant.soft_cap > 0);
+  return !(a.variant.soft_cap > 0) && a.variant.cos == nullptr;
 }
 
 // Queries of a tile, keys that are multiplied at a time, and on Hopper the pipelines of a block, each with a tile of
@@ -111,10 +116,9 @@ inline constexpr AttentionTile kHeadSize128 = {128, 64, 1};  // what registers a
 // The tiles that are compiled.
 inline constexpr AttentionTile kAttentionTiles[] = {kFewQueries, kHeadSize128, kFewQueries128, kShort, kLong, kFewKeys};
 
-// Which of them, for a head size, and for packed or padded sequences; of variants those for few and for many queries.
-constexpr bool HasAttentionTile(const AttentionTile& tile, int64_t head_size, bool packed, bool variant = false) {
+// Which of them, for a head size, and for packed or padded sequences.
+constexpr bool HasAttentionTile(const AttentionTile& tile, int64_t head_size, bool packed) {
   if (tile == kFewQueries) return true;
-  if (variant && !(tile == kLong) && !(tile == kHeadSize128)) return false;
   if (head_size == 128 || tile == kHeadSize128) return head_size == 128 && tile == kHeadSize128;
   return packed || !(tile == kFewKeys);
 }
@@ -135,8 +139,11 @@ bool AttentionSm90Supports(const AttentionArguments<T>& a, const Device& device)
   const bool scales = a.scale > 0;                  // hidden scores are infinite before they are scaled
   const bool takes = !(a.variant.soft_cap > 0) && a.variant.distance_bias == nullptr &&
                      a.variant.positions == nullptr && !a.variant.hidden_alike;
-  return RunsOn(Backend::kSm90, device) && takes && size && fits && scales && IsAligned(a.qkv, 16) &&
-         IsAligned(a.y, 16) && IsAligned(a.bias, 4);
+  const bool rotates = a.variant.cos != nullptr;
+  const bool tables =
+      !rotates || (a.variant.places > 0 && IsAligned(a.variant.cos, 16) && IsAligned(a.variant.sin, 16));
+  return RunsOn(Backend::kSm90, device) && takes && size && fits && scales && tables && IsAligned(a.qkv, 16) &&
+         IsAligned(a.y, 16) && IsAligned(a.bias, rotates ? 16 : 4);
 }
 
 }  // namespace bertfuse::kernels

@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks > 1    ? 1
   const int columns = static_cast<int>(a.columns);
   LaunchDependents();
   const RowCounts<int> counts(a);
-  if (blockIdx.x >= counts.rows) return LeaveEarly(blockIdx.x == 0);
+  if (static_cast<int>(blockIdx.x) >= counts.rows) return LeaveEarly(blockIdx.x == 0);
   if (!a.vectors_are_constant) WaitForDependencies();
   RowVector<T, kVector, kChunks> bias(a.bias), gamma(a.gamma), beta(a.beta);
   bias.Load(columns), gamma.Load(columns), beta.Load(columns);

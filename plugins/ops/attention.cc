@@ -1,6 +1,8 @@
 // Attention, BERT's and its variants: arguments, the choice of a tactic, and its launches.
 #include "kernels/attention.h"
 
+#include <optional>
+
 #include "core/attention_variant.h"
 #include "core/op_table.h"
 #include "kernels/change_heads.h"
@@ -65,9 +67,25 @@ kernels::AttentionArguments<T> Arguments<T, FusedAttention>::Of(const bertfuse_c
   return a;
 }
 
-// Where heads are normalised or rotated, a launch of its own writes them to the workspace, with their bias.
+// Where heads are normalised or rotated, a launch of its own writes them to the workspace, with their bias, unless the
+// tactic rotates them itself.
 template <class T>
 struct Arguments<T, FusedAttentionVariant> {
+  // Without that launch, where Hopper's attention can do what it would.
+  static std::optional<kernels::AttentionArguments<T>> Rotating(const bertfuse_call& call,
+                                                                const kernels::Device& device) {
+    const AttentionVariantCall v(call);
+    if (!kIsHalf<T> || v.cos == nullptr || v.q_gamma != nullptr || v.k_gamma != nullptr) return std::nullopt;
+    if (v.neighbours || 2 * v.rotated != v.head_size) return std::nullopt;
+    kernels::AttentionArguments<T> a = Of(call);
+    a.qkv = Data<T>(*v.qkv);
+    a.bias = v.bias == nullptr ? nullptr : Data<T>(*v.bias);
+    a.packed = PackedOf(v);
+    a.variant.cos = Data<T>(*v.cos), a.variant.sin = Data<T>(*v.sin), a.variant.places = v.cos->shape[0];
+    if (!kernels::AttentionSm90Supports(a, device)) return std::nullopt;
+    return a;
+  }
+
   static kernels::AttentionArguments<T> Of(const bertfuse_call& call) {
     const AttentionVariantCall v(call);
     const auto data = [](const bertfuse_tensor* tensor) { return tensor == nullptr ? nullptr : Data<T>(*tensor); };
@@ -124,7 +142,7 @@ bool IsPacked(const bertfuse_call& call) {
   return call.inputs[Op::In::cu_seqlens].dtype != BERTFUSE_ABSENT;
 }
 
-template <class T>
+template <class Op, class T>
 AttentionProblem Problem(const bertfuse_call& call, const kernels::AttentionArguments<T>& a,
                          const kernels::Device& device) {
   AttentionProblem problem = {
@@ -132,6 +150,9 @@ AttentionProblem Problem(const bertfuse_call& call, const kernels::AttentionArgu
   problem.packed = a.packed.count > 0;
   problem.variant = !a.IsPlain();
   problem.positions = a.variant.positions != nullptr;
+  if constexpr (std::is_same_v<Op, FusedAttentionVariant>) {
+    problem.rotates = Arguments<T, Op>::Rotating(call, device).has_value();
+  }
   if (a.variant.window_left >= 0 && a.variant.window_right >= 0) {
     problem.window = a.variant.window_left + a.variant.window_right + 1;
   }
@@ -179,7 +200,7 @@ AttentionTactic Choose(const bertfuse_call& call, int32_t tactic, const Attentio
 template <class Op, class Body>
 auto WithProblem(const bertfuse_call& call, Body&& body) {
   return SwitchElement(call.inputs[Op::In::qkv].dtype, [&](auto element) {
-    return body(Problem(call, Arguments<decltype(element), Op>::Of(call), DeviceOf(call)));
+    return body(Problem<Op>(call, Arguments<decltype(element), Op>::Of(call), DeviceOf(call)));
   });
 }
 
@@ -205,15 +226,19 @@ template <class Op>
 void Run(const bertfuse_call& call) {
   SwitchElement(call.inputs[Op::In::qkv].dtype, [&](auto element) {
     using T = decltype(element);
-    const auto a = Arguments<T, Op>::Of(call);
+    auto a = Arguments<T, Op>::Of(call);
     if (IsPacked<Op>(call) && a.packed.count < 1) return;
     const kernels::Device& device = DeviceOf(call);
+    if (std::is_same_v<Op, FusedAttentionVariant> && NumElements(call.outputs[Op::Out::y]) == 0) return;
+    const AttentionTactic tactic = Choose<Op>(call, call.tactic, Problem<Op>(call, a, device));
     if constexpr (std::is_same_v<Op, FusedAttentionVariant>) {
-      if (NumElements(call.outputs[Op::Out::y]) == 0) return;
-      PrepareHeads<T>(call, device);
+      if (tactic.rotates) {
+        a = Arguments<T, Op>::Rotating(call, device).value();
+      } else {
+        PrepareHeads<T>(call, device);
+      }
     }
-    CheckCuda(LaunchAttention(Choose<Op>(call, call.tactic, Problem(call, a, device)), a, device, StreamOf(call)),
-              Op::kName);
+    CheckCuda(LaunchAttention(tactic, a, device, StreamOf(call)), Op::kName);
   });
 }
 

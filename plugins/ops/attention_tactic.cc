@@ -16,13 +16,19 @@ constexpr int64_t kLongForWide = 384;  // keys from which on mma's wide tiles ta
 // 13.2 and 15.4, 32 of 188 took 20.5 and 18.9.
 constexpr int64_t kFewKeysMean = 160;
 
+// Variants, and Q and K rotated inside of attention, have run with all tiles in the emulator alone: true once a GPU has
+// shown what is faster.
+constexpr bool kChoosesAnyTileOfVariants = false, kChoosesToRotate = false;
+// Each tile of queries rotates the keys that it sees: of longer sequences, without a window, too often.
+constexpr int64_t kLongestToRotate = 512;
+
 // Few queries are spread over all multiprocessors, and padded ones take half as many steps where that takes no more
 // keys: with 128 in place of 64, attention of 1x128 took 4.1 us and not 4.4 (bert-base on an H200), the model of 1x512
 // 1% less, but 2x300, which is 5 steps of 64 and 3 of 128, 3% more. The limits of kFewQueries and kShort were found
 // with bert-base (12 heads of 64), and no figures were kept: on another model, 'bertfuse tune' compares the tiles.
 AttentionTile ChooseSm90(const AttentionProblem& problem) {
   const int64_t tiles = problem.batch * problem.heads * CeilDiv(problem.sequence, 128);
-  if (problem.variant) {
+  if (problem.variant && !kChoosesAnyTileOfVariants) {
     return tiles < problem.multiprocessors ? kFewQueries : problem.head_size == 128 ? kHeadSize128 : kLong;
   }
   if (tiles < problem.multiprocessors) {
@@ -96,9 +102,9 @@ std::vector<AttentionTactic> AttentionTactics(const AttentionProblem& problem) {
     }
     for (const AttentionTile& tile : kAttentionTiles) {
       const bool suits = !(tile == kShort) || problem.packed || problem.sequence <= kShortKeys;
-      if (suits && HasAttentionTile(tile, problem.head_size, problem.packed, problem.variant)) {
-        tactics.push_back({Backend::kSm90, tile});
-      }
+      if (!suits || !HasAttentionTile(tile, problem.head_size, problem.packed)) continue;
+      tactics.push_back({Backend::kSm90, tile});
+      if (problem.rotates) tactics.push_back({Backend::kSm90, tile, true});
     }
   }
   return tactics;
@@ -107,7 +113,7 @@ std::vector<AttentionTactic> AttentionTactics(const AttentionProblem& problem) {
 bool HasTactic(const AttentionProblem& problem, const AttentionTactic& tactic) {
   const std::vector<AttentionTactic> tactics = AttentionTactics(problem);
   return std::any_of(tactics.begin(), tactics.end(), [&](const AttentionTactic& own) {
-    return own.backend == tactic.backend && own.tile == tactic.tile;
+    return own.backend == tactic.backend && own.tile == tactic.tile && own.rotates == tactic.rotates;
   });
 }
 
@@ -118,6 +124,12 @@ AttentionTactic ChooseAttentionTactic(const AttentionProblem& problem) {
   // of 32. In between nothing was measured: the limit, a tile of keys, is a guess, and for 'bertfuse tune' to correct.
   const bool few_keys = problem.window > 0 && problem.window < kLong.keys;
   if (problem.backends.Has(Backend::kSm90) && same_rows && !few_keys) {
+    const bool few = !problem.deterministic_rows && problem.sequence <= kLongestToRotate;  // in whatever batch, or not
+    if (kChoosesToRotate && problem.rotates && (problem.window > 0 || few)) {
+      AttentionProblem variant = problem;
+      variant.variant = true;
+      return {Backend::kSm90, ChooseSm90(variant), true};
+    }
     return {Backend::kSm90, ChooseSm90(problem)};
   }
   if (problem.backends.Has(Backend::kMma)) return {Backend::kMma, ChooseMma(problem)};
@@ -128,14 +140,15 @@ bool IsDeterministicByRow(const AttentionProblem& problem, const AttentionTactic
   const AttentionTactic chosen = ChooseAttentionTactic(problem);
   // Tiles with the same number of keys add up in the same order, whatever else differs.
   const int keys = chosen.backend == Backend::kSm90 ? kLong.keys : chosen.tile.keys;
-  return tactic.backend == chosen.backend && tactic.tile.keys == keys;
+  return tactic.backend == chosen.backend && tactic.tile.keys == keys && tactic.rotates == chosen.rotates;
 }
 
 std::string Describe(const AttentionTactic& tactic) {
   const std::string name = kernels::FactsOf(tactic.backend).name;
   if (tactic.tile.queries == 0) return name;
   const std::string tile = std::to_string(tactic.tile.queries) + "x" + std::to_string(tactic.tile.keys);
-  return name + " " + tile + (tactic.tile.pipelines > 1 ? " pipelines " + std::to_string(tactic.tile.pipelines) : "");
+  const std::string pipelines = tactic.tile.pipelines > 1 ? " pipelines " + std::to_string(tactic.tile.pipelines) : "";
+  return name + " " + tile + pipelines + (tactic.rotates ? ", rotates" : "");
 }
 
 }  // namespace bertfuse::cuda

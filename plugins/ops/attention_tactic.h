@@ -17,6 +17,7 @@ using kernels::Backend;
 struct AttentionTactic {
   Backend backend;
   kernels::AttentionTile tile = {};  // of a backend that does not choose it itself
+  bool rotates = false;              // Q and K, which otherwise a launch before attention does
 };
 
 // What a choice may depend on. For packed sequences `batch` is their number and `sequence` their expected mean length:
@@ -28,8 +29,9 @@ struct AttentionProblem {
   bool packed = false;
   bool deterministic_rows = false;  // tiles that give a sequence the same bits in any batch
   int shared_bytes = 227 << 10;     // most dynamic shared memory of one block
-  bool variant = false;             // not AttentionArguments::IsPlain(): of Hopper's tiles only some are compiled
+  bool variant = false;             // not AttentionArguments::IsPlain(): only some of Hopper's tiles are chosen
   bool positions = false;           // vectors by distance: of mma's tiles the narrow ones are compiled
+  bool rotates = false;             // Q and K may be rotated by Hopper's attention
   int64_t window = 0;               // keys that a query may see, 0: those of its sequence
   kernels::attention_mma::Math math = kernels::attention_mma::Math::kHalf;  // of mma's tiles
 };

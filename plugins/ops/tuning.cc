@@ -62,8 +62,10 @@ AttentionProblem AlignedAttention(const TunedProblem& tuned, const kernels::Devi
   // Which backends a variant has depends on what it is: any, for tactics that mma and simt have.
   alignas(16) static const T kBias[1] = {};
   a.bias = kBias;
-  if (tuned.op == FusedAttentionVariant::kName) a.variant.window_left = 1;
+  const bool variant = tuned.op == FusedAttentionVariant::kName;
+  if (variant) a.variant.window_left = 1;
   AttentionProblem problem = {a.batch, a.sequence, a.heads, a.head_size, {}, device.multiprocessors};
+  problem.rotates = variant;
   problem.packed = tuned.packed;
   if (tuned.packed) a.packed.count = 1, problem.sequence = kernels::CeilDiv(a.sequence, a.batch);
   problem.backends = AttentionBackendsFor<T>(a, device);

@@ -3,6 +3,7 @@
 
 #include <set>
 #include <string>
+#include <vector>
 
 #include "ops/attention_tactic.h"
 
@@ -21,9 +22,9 @@ TEST(AttentionTactic, TheChosenOneIsListedOnce) {
   for (int64_t head_size : {32, 64, 128}) {
     for (int64_t batch : {1, 3, 11, 64}) {
       for (int64_t sequence : {1, 64, 127, 128, 129, 512, 16384}) {
-        for (bool variant : {false, true}) {
+        for (int kind = 0; kind < 3; ++kind) {
           AttentionProblem problem = Problem(batch, sequence, 12, head_size);
-          problem.variant = variant;
+          problem.variant = kind > 0, problem.rotates = kind > 1;
           std::multiset<std::string> names;
           for (const AttentionTactic& tactic : AttentionTactics(problem)) names.insert(Describe(tactic));
           EXPECT_EQ(names.size(), std::set<std::string>(names.begin(), names.end()).size());
@@ -62,6 +63,23 @@ TEST(AttentionTactic, VariantsButNarrowWindowsAreHoppers) {
   EXPECT_EQ(ChooseAttentionTactic(problem).backend, Backend::kSm90);
   problem.backends = {Backend::kMma, Backend::kSimt};  // soft caps, biases by distance
   EXPECT_EQ(ChooseAttentionTactic(problem).backend, Backend::kMma);
+}
+
+// Those that do it are Hopper's, beside those that leave it to a launch before.
+TEST(AttentionTactic, HeadsMayBeRotatedInside) {
+  AttentionProblem problem = Problem(8, 512, 12, 64);
+  problem.variant = true;
+  const size_t without = AttentionTactics(problem).size();
+  problem.rotates = true;
+  const std::vector<AttentionTactic> tactics = AttentionTactics(problem);
+  size_t rotating = 0;
+  for (const AttentionTactic& tactic : tactics) {
+    rotating += tactic.rotates;
+    EXPECT_EQ(tactic.rotates, Describe(tactic).find(", rotates") != std::string::npos);
+    EXPECT_TRUE(!tactic.rotates || tactic.backend == Backend::kSm90);
+  }
+  EXPECT_EQ(rotating, 3u);  // 64x64, 64x128, 128x64
+  EXPECT_EQ(tactics.size(), without + rotating);
 }
 
 // Of packed sequences any may be longer than the mean: every tile takes every length.

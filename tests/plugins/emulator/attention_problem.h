@@ -31,6 +31,7 @@ struct AttentionSizes {
   int64_t bias_heads = 0, bias_columns = 0, bias_left = 0;  // 0 heads: no bias by distance
   int64_t position_rows = 0, position_left = 0;             // 0 rows: no vectors by distance
   bool hidden_alike = false;
+  int64_t table_places = 0;  // 0: Q and K are not rotated
 
   // Without what AttentionVariant has.
   void MakePlain() {
@@ -55,6 +56,7 @@ struct AttentionSizes {
       text += "; positions " + std::to_string(position_rows) + " left " + std::to_string(position_left);
     }
     text += hidden_alike ? "; hidden queries alike" : "";
+    if (table_places > 0) text += "; rotated by " + std::to_string(table_places) + " places";
     return text;
   }
 };
@@ -129,6 +131,8 @@ class AttentionProblem {
     distance_bias_ = RandomArray<T>(random, std::max<int64_t>(1, sizes.bias_heads * sizes.bias_columns), 1);
     const int64_t vectors = 2 * sizes.heads * sizes.position_rows * sizes.head_size;
     positions_ = RandomArray<T>(random, std::max<int64_t>(1, vectors), 0.5);
+    cos_ = RandomArray<T>(random, std::max<int64_t>(1, sizes.table_places * sizes.head_size / 2), 0.7);
+    sin_ = RandomArray<T>(random, std::max<int64_t>(1, sizes.table_places * sizes.head_size / 2), 0.7);
     mask32_ = std::make_unique<DeviceArray<int32_t>>(rows);
     mask64_ = std::make_unique<DeviceArray<int64_t>>(rows);
     offsets_ = std::make_unique<DeviceArray<int32_t>>(count + 1);
@@ -219,6 +223,9 @@ class AttentionProblem {
       a_.variant.positions = positions_->data();
       a_.variant.position_rows = sizes_.position_rows, a_.variant.position_left = sizes_.position_left;
     }
+    if (sizes_.table_places > 0) {
+      a_.variant.cos = cos_->data(), a_.variant.sin = sin_->data(), a_.variant.places = sizes_.table_places;
+    }
     if (sizes_.bias_heads == 0) return;
     a_.variant.distance_bias = distance_bias_->data();
     a_.variant.bias_heads = sizes_.bias_heads, a_.variant.bias_columns = sizes_.bias_columns;
@@ -229,6 +236,19 @@ class AttentionProblem {
     using bertfuse::kernels::ToFloat;
     const double bias = sizes_.has_bias ? ToFloat((*bias_)[column]) : 0.0;
     return ToFloat((*qkv_)[row * columns_ + column]) + bias;
+  }
+
+  // Of Q and K, whose `column` is the head's column `i`: rounded, as attention would read them.
+  double Turned(int64_t sequence, int64_t token, int64_t column, int64_t i) const {
+    using bertfuse::kernels::ToFloat;
+    const int64_t row = FirstRow(sequence) + token, pairs = sizes_.head_size / 2;
+    if (sizes_.table_places == 0) return At(row, column);
+    const int64_t place = std::min(Place(sequence, token), sizes_.table_places - 1), at = place * pairs + i % pairs;
+    const float cos = ToFloat((*cos_)[at]), sin = ToFloat((*sin_)[at]);
+    const float x = static_cast<float>(At(row, column));
+    const float other = static_cast<float>(At(row, i < pairs ? column + pairs : column - pairs));
+    const float turned = i < pairs ? x * cos - other * sin : x * cos + other * sin;
+    return ToFloat(bertfuse::kernels::FromFloat<T>(turned));
   }
 
   bool Sees(int64_t sequence, int64_t query, int64_t key) const {
@@ -271,17 +291,18 @@ class AttentionProblem {
     const int64_t length = sizes_.packed ? sizes_.lengths[sequence] : sizes_.sequence, size = sizes_.head_size;
     const int64_t row = FirstRow(sequence), kv_head = head * KvHeads() / sizes_.heads;
     const int64_t q = head * size, k = (sizes_.heads + kv_head) * size, v = k + KvHeads() * size;
-    std::vector<double> keys(length * size), values(length * size), weight(length), result(size);
+    std::vector<double> keys(length * size), values(length * size), weight(length), queries(size), result(size);
     for (int64_t i = 0; i < length * size; ++i) {
-      keys[i] = At(row + i / size, k + i % size), values[i] = At(row + i / size, v + i % size);
+      keys[i] = Turned(sequence, i / size, k + i % size, i % size), values[i] = At(row + i / size, v + i % size);
     }
     for (int64_t query = 0; query < length; ++query) {
       double highest = -INFINITY, total = 0;
+      for (int64_t i = 0; i < size; ++i) queries[i] = Turned(sequence, query, q + i, i);
       for (int64_t key = 0; key < length; ++key) {
         weight[key] = -INFINITY;
         if (!Sees(sequence, query, key)) continue;
         double product = 0;
-        for (int64_t i = 0; i < size; ++i) product += At(row + query, q + i) * keys[key * size + i];
+        for (int64_t i = 0; i < size; ++i) product += queries[i] * keys[key * size + i];
         const int64_t distance = Place(sequence, key) - Place(sequence, query);
         product += ByPosition(head, query, key, distance, row, q, k);
         highest = std::max(highest, weight[key] = Logit(head, distance, product));
@@ -299,7 +320,7 @@ class AttentionProblem {
 
   AttentionSizes sizes_;
   int64_t columns_;
-  Array<T> qkv_, bias_, y_, distance_bias_, positions_;
+  Array<T> qkv_, bias_, y_, distance_bias_, positions_, cos_, sin_;
   Array<int32_t> mask32_, offsets_, index_;
   Array<int64_t> mask64_;
   bertfuse::kernels::AttentionArguments<T> a_;

@@ -72,9 +72,9 @@ void Launch(const AttentionProblem<T>& problem, const AttentionTile& tile, Rando
   ASSERT_EQ(AttentionSm90(a, tile, device, nullptr), cudaSuccess) << emulator::TakeFault();
 }
 
-// Windows, and fewer heads of keys and values.
+// Windows, fewer heads of keys and values, rotated heads.
 template <class T>
-void TestVariants(int count) {
+void TestVariants(int count, bool rotates = false) {
   constexpr int64_t kHeadSizes[] = {32, 64, 128};
   Random random(emulator::Seed());
   double worst = 0;
@@ -87,16 +87,19 @@ void TestVariants(int count) {
       sizes.sequence = random.Between(200, 300);
       sizes.lengths = {sizes.sequence, random.Between(100, sizes.sequence)};
     }
+    if (rotates) sizes.table_places = random.OneIn(4) && sizes.packed ? random.Between(1, 20) : sizes.sequence;
     AttentionProblem<T> problem(sizes, random);
     const bool plain = problem.arguments().IsPlain();
     variants += !plain;
     AttentionTile tile;
     do {
       tile = kAttentionTiles[random.Between(0, std::size(kAttentionTiles) - 1)];
-    } while (!HasAttentionTile(tile, sizes.head_size, sizes.packed, !plain));
+    } while (!HasAttentionTile(tile, sizes.head_size, sizes.packed));
     SCOPED_TRACE(sizes.Text() + ", tile " + std::to_string(tile.queries) + " x " + std::to_string(tile.keys));
+    emulator::TakeSharedAccesses();
     Launch(problem, tile, random);
     if (testing::Test::HasFatalFailure()) return;
+    EXPECT_EQ(emulator::TakeSharedAccesses().conflicts, 0);
     const double error = problem.WorstError(emulator::kDtype<T>);
     EXPECT_LE(error, 1);
     worst = std::max(worst, error);
@@ -106,6 +109,8 @@ void TestVariants(int count) {
 
 TEST(EmulatedAttentionSm90, VariantsFloat16) { TestVariants<__half>(40); }
 TEST(EmulatedAttentionSm90, VariantsBfloat16) { TestVariants<__nv_bfloat16>(20); }
+TEST(EmulatedAttentionSm90, RotatedHeadsFloat16) { TestVariants<__half>(40, true); }
+TEST(EmulatedAttentionSm90, RotatedHeadsBfloat16) { TestVariants<__nv_bfloat16>(20, true); }
 
 // Blocks of 64 keys that a launch loads, of keys and of values.
 int64_t LoadedBlocks(const AttentionSizes& sizes, const AttentionTile& tile, Random& random) {

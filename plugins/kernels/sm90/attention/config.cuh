@@ -32,6 +32,8 @@ struct Parameters {
   // For variants.
   int window_left, window_right, kv_heads;
   float kv_heads_per_head;  // a head's keys are those of head (head + 1/2) times this, cut off
+  const void *cos, *sin;    // null: heads are not rotated
+  int places;               // rows of these tables
 };
 
 // The end of a packed sequence is loaded this many rows at a time.

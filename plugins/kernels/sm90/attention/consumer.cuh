@@ -7,6 +7,7 @@
 #include "kernels/ptx/mma.cuh"
 #include "kernels/ptx/scalar.cuh"
 #include "kernels/sm90/attention/pipeline.cuh"
+#include "kernels/sm90/attention/rotary.cuh"
 #include "kernels/sm90/attention/softmax.cuh"
 #include "kernels/sm90/ptx/tma.cuh"
 #include "kernels/sm90/ptx/wgmma.cuh"
@@ -37,6 +38,7 @@ class Consumer : Pipeline<Config> {
       : Base(parameters, shared, index / Config::kWarpgroups),
         group_(index % Config::kWarpgroups),
         barrier_(kWarpgroup + index),
+        pipeline_barrier_(kWarpgroup + Config::kConsumers + index / Config::kWarpgroups),
         leader_(threadIdx.x % 128 == 0) {}
 
   __device__ __forceinline__ void Compute() const {
@@ -47,7 +49,7 @@ class Consumer : Pipeline<Config> {
       } else {
         WaitBarrier(this->QueriesFull(tile.number), this->QueriesParity(tile.number));
         ReleasePreviousQueries(tile);
-        Skip(BlocksFetched(tile), state);
+        Skip(tile, Config::kVariant ? this->WaitForBlocks(tile).begin : 0, BlocksFetched(tile), state);
         SyncWarpgroup(barrier_);
       }
       if (leader_) Arrive(this->MaskEmpty(tile.number));
@@ -62,10 +64,14 @@ class Consumer : Pipeline<Config> {
     OnlineSoftmax softmax;
     softmax.scale = this->p_.scale_log2;
     ReadQueries(q, tile);
-    if constexpr (Config::kVariant) Skip(OwnBlocks(tile).begin - this->WaitForBlocks(tile).begin, state);
+    const int begin = Config::kVariant ? OwnBlocks(tile).begin : 0;
+    if constexpr (Config::kVariant) {
+      const int fetched = this->WaitForBlocks(tile).begin;
+      Skip(tile, fetched, begin - fetched, state);
+      RotateKeys(tile, begin, state);
+    }
     MultiplyKeys(score, q, state);
     ReleasePreviousQueries(tile);
-    const int begin = Config::kVariant ? OwnBlocks(tile).begin : 0;
     const int blocks = Config::kVariant ? OwnBlocks(tile).end : this->WaitForMask(tile);
     const bool all_hidden = !Config::kPacked && (this->Mask(tile.number)[0] & Base::kAllHidden) != 0;
     RowWindows rows;
@@ -82,6 +88,7 @@ class Consumer : Pipeline<Config> {
       const State before = state;
       state.Advance();
       visible = Visible(tile, block);
+      if constexpr (Config::kVariant) RotateKeys(tile, block, state);
       if constexpr (Config::kOverlapsProducts) {
         MultiplyKeys(score, q, state);
         MultiplyValues(out, weight, before, block > begin + 1);
@@ -120,9 +127,9 @@ class Consumer : Pipeline<Config> {
     FinishValues(out, state.stage);
     state.Advance();
     if constexpr (Config::kVariant) {
-      Skip(this->WaitForBlocks(tile).end - blocks, state);
+      Skip(tile, blocks, this->WaitForBlocks(tile).end - blocks, state);
     } else if constexpr (!Config::kPacked) {
-      Skip(this->BlocksBeforeMask() - blocks, state);
+      Skip(tile, blocks, this->BlocksBeforeMask() - blocks, state);
     }
     Store(out, inverse, bias, tile);
   }
@@ -161,8 +168,22 @@ class Consumer : Pipeline<Config> {
 #pragma unroll
     for (int i = 0; i < kHeadSize / 16; ++i) {
       LoadMatrices(q[i], QueryAddress(this->Queries(tile.number, group_), thread, i));
+      if (Rotates()) continue;
 #pragma unroll
       for (int e = 0; e < 4; ++e) q[i][e] = AddPairs<T>(q[i][e], bias[2 * i + e / 2]);
+    }
+    if (Rotates()) {
+      const Rotary<Config> rotary = RotaryOf(tile);
+      constexpr int kHalf = kHeadSize / 32;
+#pragma unroll
+      for (int i = 0; i < kHalf; ++i) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          rotary.Rotate(q[i][e], q[i + kHalf][e], bias[2 * i + e / 2], bias[2 * (i + kHalf) + e / 2],
+                        tile.first_query + 64 * group_ + FirstRow() + e % 2 * 8,
+                        16 * i + e / 2 * 8 + threadIdx.x % 4 * 2);
+        }
+      }
     }
     if constexpr (Config::kPacked) {
       // Otherwise a neighbouring sequence's queries would help to decide whether the warp accepts TryContinue()'s
@@ -210,11 +231,34 @@ class Consumer : Pipeline<Config> {
     if (threadIdx.x % 32 == 0) Arrive(this->KeysEmpty(stage));
   }
 
-  // Passes over blocks that were fetched but are not used.
-  __device__ __forceinline__ void Skip(int blocks, State& state) const {
+  __device__ __forceinline__ bool Rotates() const { return Config::kVariant && this->p_.cos != nullptr; }
+
+  __device__ __forceinline__ Rotary<Config> RotaryOf(const Tile& tile) const {
+    if constexpr (Config::kPacked) {
+      return Rotary<Config>(this->p_, tile.first_row, tile.length);
+    } else {
+      return Rotary<Config>(this->p_, 0, this->Length(tile));
+    }
+  }
+
+  // Every warpgroup of the pipeline rotates a share of every block that is fetched, whether it sees it or not.
+  __device__ __forceinline__ void RotateKeys(const Tile& tile, int block, const State& state) const {
+    if (!Rotates()) return;
+    const int head = this->KeyHead(tile.head);
+    const T* bias = this->p_.bias == nullptr ? nullptr : static_cast<const T*>(this->p_.bias) + head * kHeadSize;
+    WaitBarrier(this->KeysFull(state.stage), state.parity);
+    RotaryOf(tile).RotateKeys(this->Keys(state.stage), block * kKeys, bias, group_);
+    FenceAsyncProxy();
+    __syncwarp();
+    SyncNamed<128 * Config::kWarpgroups>(pipeline_barrier_);
+  }
+
+  // Passes over blocks from `first` on that were fetched but are not used.
+  __device__ __forceinline__ void Skip(const Tile& tile, int first, int blocks, State& state) const {
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
       WaitBarrier(this->KeysFull(state.stage), state.parity);
+      if constexpr (Config::kVariant) RotateKeys(tile, first + block, state);
       WaitBarrier(this->ValuesFull(state.stage), state.parity);
       ReleaseKeys(state.stage);
       if (leader_) Arrive(this->ValuesEmpty(state.stage));
@@ -411,11 +455,11 @@ class Consumer : Pipeline<Config> {
     SyncWarpgroup(barrier_);  // before the leader releases the queries
   }
 
-  // Named barriers: one per consumer warpgroup from kWarpgroup on.
+  // Named barriers: one per consumer warpgroup from kWarpgroup on, and behind them one per pipeline.
   enum NamedBarrier : int { kWarpgroup = 1 };
 
   int group_;
-  int barrier_;
+  int barrier_, pipeline_barrier_;
   bool leader_;
 };
 

@@ -61,6 +61,8 @@ Parameters MakeParameters(const AttentionArguments<typename Config::T>& a) {
     p.window_right = WindowSide(a.variant.window_right);
     p.kv_heads = static_cast<int>(a.KvHeads());
     p.kv_heads_per_head = static_cast<float>(a.KvHeads()) / static_cast<float>(a.heads);
+    p.cos = a.variant.cos, p.sin = a.variant.sin;
+    p.places = static_cast<int>(std::min<int64_t>(a.variant.places, INT32_MAX));
   }
   return p;
 }
@@ -134,7 +136,7 @@ cudaError_t WithConfig(const AttentionTile& tile, Launch&& launch, std::index_se
   cudaError_t error = cudaErrorInvalidConfiguration;
   const auto launch_if_it_is = [&](auto index) {
     constexpr AttentionTile kTile = kAttentionTiles[decltype(index)::value];
-    if constexpr (HasAttentionTile(kTile, kHeadSize, kPacked, kVariant)) {
+    if constexpr (HasAttentionTile(kTile, kHeadSize, kPacked)) {
       constexpr int kBlocks = kTile.queries == 64 && kHeadSize != 128 ? 2 : 1;
       using Config =
           AttentionConfig<T, kHeadSize, kTile.keys, kTile.pipelines, kTile.queries / 64, kBlocks, kPacked, kVariant>;
