@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -200,7 +201,7 @@ def test_killed_it_has_lost_no_finding_and_leaves_no_process(how: str, tmp_path:
         _wait_for_a_finding(tmp_path)
     finally:
         hunt.send_signal(getattr(signal, how))
-        said = hunt.communicate(timeout=30)[0]
+        said = hunt.communicate(timeout=60)[0]
     lines = [json.loads(line) for line in (tmp_path / "found.jsonl").read_text().splitlines()]
     found = [line for line in lines if line["kind"] == "finding"]
     assert found and found[0]["command"].startswith("bertfuse qualify") and found[0]["text"]
@@ -211,6 +212,34 @@ def test_killed_it_has_lost_no_finding_and_leaves_no_process(how: str, tmp_path:
             return
         time.sleep(0.1)
     raise AssertionError("a worker outlived the command")
+
+
+def _never_ready(*_: object) -> None:
+    time.sleep(3600)
+
+
+def test_stopping_does_not_wait_for_a_worker_that_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One may hang there: Ctrl-C would seem to be ignored."""
+    monkeypatch.setattr("bertfuse.qualify.worker._serve", _never_ready)
+    monkeypatch.setattr("bertfuse.qualify.worker._STARTING", 3600.0)
+    worker = Worker(Settings("", "cpu"))
+    errors: list[str] = []
+
+    def run() -> None:
+        try:
+            worker.run([LARGE])
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    threads = [threading.Thread(target=run, daemon=True), threading.Thread(target=worker.stop, daemon=True)]
+    threads[0].start()
+    while worker._pipe is None:
+        time.sleep(0.01)
+    threads[1].start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert errors and "does not start" in errors[0], errors
 
 
 def test_a_worker_that_does_not_start_is_one_line(tmp_path: Path) -> None:

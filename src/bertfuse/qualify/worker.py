@@ -85,9 +85,16 @@ class Worker:
 
     def _start(self) -> None:
         with self._lock:
-            self._launch()
+            pipe = self._launch()
+        # Without the lock: stop() does not wait for a process that takes long to start, or never does.
+        try:
+            ready = pipe.recv() if pipe.poll(_STARTING) else "it did not answer"
+        except (EOFError, OSError):
+            ready = "it ended"
+        if ready != "ready":
+            raise self._failed_to_start(ready)
 
-    def _launch(self) -> None:
+    def _launch(self) -> Connection:
         context = get_context("forkserver")
         context.set_forkserver_preload(["__main__", *PRELOADED])
         ours, theirs = context.Pipe()
@@ -99,14 +106,7 @@ class Worker:
             self._process.start()
         theirs.close()
         self._pipe = ours
-        if not ours.poll(_STARTING):
-            raise self._failed_to_start("it did not answer")
-        try:
-            ready = ours.recv()
-        except EOFError:
-            raise self._failed_to_start("it ended") from None
-        if ready != "ready":
-            raise self._failed_to_start(ready)
+        return ours
 
     def _failed_to_start(self, reason: str) -> RuntimeError:
         said = self._last_words()
