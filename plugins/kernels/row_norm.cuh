@@ -128,7 +128,7 @@ inline int RowThreads(int64_t columns, int vector) {
 }
 
 // Calls body with kChunks = 1, 2, 4 or 8 as an integral_constant, whichever first holds `columns`; false if none does.
-// Rows read one element at a time are of no model that is known: they are all given 8, which compiles one kernel.
+// Rows read one element at a time (odd sizes, addresses that are not aligned) are all given 8: one kernel for them.
 template <int kVector, class Body>
 bool SwitchChunks(int64_t columns, int threads, Body&& body) {
   const int64_t per_chunk = int64_t{kVector} * threads, chunks = (columns + per_chunk - 1) / per_chunk;

@@ -179,6 +179,36 @@ print("done")
 
 
 @BUILT
+def test_rotated_inside_of_attention_there_is_one_launch():
+    """On Hopper, of every such tactic, which is found by its name; others turn heads in a launch before."""
+    script = r"""
+import sys
+from pathlib import Path
+from tests.launches import Recorder, Setting
+from bertfuse.qualify.problem import parse
+recorder, seen = Recorder(Path(sys.argv[1])), 0
+for device in [i for i, capability in enumerate(recorder.devices) if capability == 90]:
+    for problem in sys.argv[2:]:
+        problem = parse(problem)
+        for tactic in recorder.tactics(problem, Setting(device))[1:]:
+            made = recorder.run(problem.with_tactic(tactic), Setting(device))
+            assert not made.error, made.error
+            rotates, launches = ", rotates" in made.tactic, sum("launch" in event for event in made.events)
+            assert launches == (1 if rotates else 2), (made.tactic, launches)
+            assert recorder.run(problem, Setting(device, tuned=made.tactic)).tactic == made.tactic
+            seen += rotates
+print(seen > 5)
+"""
+    sizes = _VARIANT.format(64, 32, 12, 12, 64, 64)
+    packed = "FusedAttentionVariant float16 " + _ATTENTION.format(sizes, ",distance_bias,positions,q_gamma,k_gamma")
+    problems = [packed, packed.replace(_PACKED, "tactic=-1 seed=1")]
+    run = subprocess.run(
+        [sys.executable, "-c", script, LIBRARY, *problems], capture_output=True, text=True, timeout=300, cwd=ROOT
+    )
+    assert run.stdout == "True\n", run.stderr[-2000:]
+
+
+@BUILT
 def test_a_gpu_whose_tensor_cores_multiply_float16_alone():
     script = r"""
 import sys
