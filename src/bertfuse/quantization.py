@@ -31,9 +31,10 @@ ACTIVATIONS = ("token", "tensor")
 # 0.7 and 0.8; with one scale 0.99627 and 0.97514 with 0.5 and 0.7.
 SMOOTHING, SMOOTHING_WITH_ONE_SCALE = 0.7, 0.5
 _BATCH = 16
-# Whether half-precision models write results in 8 bits (quantize()'s `results`) unless told otherwise: not before a GPU
-# has shown that it is faster.
-WRITES_RESULTS = False
+# Whether half-precision models write results in 8 bits (quantize()'s `results`) unless told otherwise. bert-base on an
+# H100, time of float16 to that of fp8 without and with: 0.97 and 1.05 at 32x128, 1.01 and 1.18 at 128x128; of int8 0.92
+# and 0.95, 0.99 and 1.01.
+WRITES_RESULTS = True
 # 8-bit floats keep as many digits of small numbers as of large ones: what a text has beyond the calibration data's
 # largest number is not cut off.
 _HEADROOM = 2.0

@@ -3,11 +3,11 @@
     python -m tests.gpu.bench_families make FOLDER [--models modernbert,nomic]     (no GPU is needed)
     python -m tests.gpu.bench_families time FOLDER --library libbertfuse_ort.so [--models ...] [--compile 1x128,32x128]
 
-Milliseconds of a CUDA graph's replay: PyTorch with sdpa (or what the model has), the same through torch.compile, ONNX
-Runtime (without a graph where it cannot capture one), bertfuse. `sentences` and `passages` are padded batches of
-unequal texts: PyTorch computes the padding, bertfuse leaves it out, and so does "PyTorch packed", which is given the
-real tokens alone, one text after the other (packing them is not in its time). `error` is the greatest difference to
-PyTorch's float32 on real tokens. The files hold no weights (tests/gpu/family_models.py).
+Milliseconds of a CUDA graph's replay, one right after the other: PyTorch with sdpa (or what the model has), the same
+through torch.compile, ONNX Runtime (without a graph where it cannot capture one), bertfuse. `sentences` and `passages`
+are padded batches of unequal texts: PyTorch computes the padding, bertfuse leaves it out, and so does "PyTorch packed",
+which is given the real tokens alone, one text after the other (packing them is not in its time). `error` is the
+greatest difference to PyTorch's float32 on real tokens. The files hold no weights (tests/gpu/family_models.py).
 """
 
 from __future__ import annotations
@@ -147,6 +147,8 @@ class OnnxModel:
 
     def step(self, feed: dict[str, torch.Tensor], width: int) -> tuple[Callable[[], None], torch.Tensor]:
         binding, options = self.session.io_binding(), onnxruntime.RunOptions()
+        # The runs of a batch follow each other without a pause, as the replays of PyTorch's graphs do.
+        options.add_run_config_entry("disable_synchronize_execution_providers", "1")
         self.count += 1
         if self.graph:
             options.add_run_config_entry("gpu_graph_id", str(self.count))
