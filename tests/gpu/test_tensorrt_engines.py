@@ -43,8 +43,8 @@ pytestmark = [
 ]
 TOKENS = ("input_ids", "attention_mask", "token_type_ids")
 WIDE = ((1, 1), (8, 128), (128, 512))
-# Of the norm. Chosen before any engine was run: to be narrowed by what is measured.
-MOST = {"fp32": 1e-4, "fp16": 1e-2}
+# Of the norm. The largest that an H100 showed were 2.0e-6 and 2.1e-3.
+MOST = {"fp32": 1e-5, "fp16": 5e-3}
 
 
 @pytest.fixture(scope="module")
