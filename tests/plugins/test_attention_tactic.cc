@@ -82,6 +82,22 @@ TEST(AttentionTactic, HeadsMayBeRotatedInside) {
   EXPECT_EQ(tactics.size(), without + rotating);
 }
 
+// As an H100 measured: not where a tile would rotate too many keys.
+TEST(AttentionTactic, HeadsAreRotatedInsideForFewKeys) {
+  const auto chosen = [](int64_t batch, int64_t sequence, int64_t window, bool packed = false) {
+    AttentionProblem problem = Problem(batch, sequence, 12, 64);
+    problem.variant = problem.rotates = true, problem.window = window, problem.packed = packed;
+    return Describe(ChooseAttentionTactic(problem));
+  };
+  EXPECT_EQ(chosen(1, 128, 0), "sm90 64x128, rotates");
+  EXPECT_EQ(chosen(32, 128, 0), "sm90 128x64 pipelines 2, rotates");
+  EXPECT_EQ(chosen(8, 512, 0), "sm90 128x64 pipelines 2, rotates");
+  EXPECT_EQ(chosen(8, 513, 0), "sm90 128x64 pipelines 2");
+  EXPECT_EQ(chosen(2, 4096, 129), "sm90 128x64 pipelines 2, rotates");
+  EXPECT_EQ(chosen(1, 1024, 129), "sm90 64x64, rotates");  // blocks of 128 keys have more that nothing sees
+  EXPECT_EQ(chosen(128, 22, 129, true), "sm90 64x32 pipelines 2, rotates");
+}
+
 // Of packed sequences any may be longer than the mean: every tile takes every length.
 TEST(AttentionTactic, PackedSequencesHaveAllTiles) {
   for (int64_t head_size : {32, 64, 128}) {
