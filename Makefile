@@ -69,7 +69,7 @@ check: setup lint
 
 test: $(PACKAGE)$(if $(shell command -v nvcc),-cuda) build/tests/.configured lint launches
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/tests --parallel $(JOBS)
-	PATH="$(CURDIR)/$(BIN):$$PATH" ctest --test-dir build/tests --output-on-failure
+	PATH="$(CURDIR)/$(BIN):$$PATH" ctest --test-dir build/tests --parallel $(JOBS) --output-on-failure
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 # Where the CUDA kernels were built: links them with a CUDA runtime that runs nothing (tests/plugins/test_launches.py).
