@@ -28,7 +28,8 @@ class Compensation:
         self._order = np.argsort(-diagonal, kind="stable")
         damped = moments.astype(np.float64)[np.ix_(self._order, self._order)]
         damped[np.diag_indices_from(damped)] += _DAMPING * diagonal.mean()
-        self._upper = np.linalg.cholesky(np.linalg.inv(damped)).T
+        # From the last row and column on H = R Rᵀ has an upper triangular factor, too, and U is its inverse.
+        self._upper = _inverse_of_lower(np.linalg.cholesky(damped[::-1, ::-1]))[::-1, ::-1]
         self._moments = moments.astype(np.float32)
 
     @classmethod
@@ -38,23 +39,36 @@ class Compensation:
         return cls(moments)
 
     def rounded(self, scaled: np.ndarray, data_type: int) -> np.ndarray:
-        left, upper = scaled.astype(np.float64)[:, self._order], self._upper
-        made = np.empty(scaled.shape, NUMPY[data_type])
-        for begin in range(0, left.shape[1], _BLOCK):
-            end = min(begin + _BLOCK, left.shape[1])
-            errors = np.empty((len(left), end - begin))
-            for column in range(begin, end):
-                found = _nearest(left[:, column].astype(np.float32), data_type)
-                made[:, self._order[column]] = found
-                error = (left[:, column] - found.astype(np.float64)) / upper[column, column]
-                left[:, column + 1 : end] -= np.outer(error, upper[column, column + 1 : end])
-                errors[:, column - begin] = error
-            left[:, end:] -= errors @ upper[begin:end, end:]
-        return made
+        left, upper = np.ascontiguousarray(scaled.T[self._order], np.float64), self._upper  # a row for each column
+        made = np.empty(left.shape, NUMPY[data_type])
+        for begin in range(0, len(left), _BLOCK):
+            block = left[begin : begin + _BLOCK]
+            end = begin + len(block)
+            errors = np.empty_like(block)
+            for i, column in enumerate(range(begin, end)):
+                made[column] = _nearest(block[i].astype(np.float32), data_type)
+                errors[i] = (block[i] - made[column].astype(np.float64)) / upper[column, column]
+                block[i + 1 :] -= np.outer(upper[column, column + 1 : end], errors[i])
+            left[end:] -= upper[begin:end, end:].T @ errors
+        result = np.empty(scaled.shape, made.dtype)
+        result[:, self._order] = made.T
+        return result
 
     def square_error(self, left: np.ndarray) -> float:
         """Of products with weights that are off by `left`, in the mean of the inputs but for a factor."""
         return float(np.vdot(left, left @ self._moments))
+
+
+def _inverse_of_lower(matrix: np.ndarray) -> np.ndarray:
+    """Of a triangular matrix, by halves."""
+    half = len(matrix) // 2
+    if half < _BLOCK:
+        return np.linalg.inv(matrix)
+    first, last = _inverse_of_lower(matrix[:half, :half]), _inverse_of_lower(matrix[half:, half:])
+    inverse = np.zeros_like(matrix)
+    inverse[:half, :half], inverse[half:, half:] = first, last
+    inverse[half:, :half] = -last @ (matrix[half:, :half] @ first)
+    return inverse
 
 
 def row_scales(
