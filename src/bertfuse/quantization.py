@@ -31,10 +31,6 @@ ACTIVATIONS = ("token", "tensor")
 # 0.7 and 0.8; with one scale 0.99627 and 0.97514 with 0.5 and 0.7.
 SMOOTHING, SMOOTHING_WITH_ONE_SCALE = 0.7, 0.5
 _BATCH = 16
-# Whether half-precision models write results in 8 bits (quantize()'s `results`) unless told otherwise. bert-base on an
-# H100, time of float16 to that of fp8 without and with: 0.97 and 1.05 at 32x128, 1.01 and 1.18 at 128x128; of int8 0.92
-# and 0.95, 0.99 and 1.01.
-WRITES_RESULTS = True
 # 8-bit floats keep as many digits of small numbers as of large ones: what a text has beyond the calibration data's
 # largest number is not cut off.
 _HEADROOM = 2.0
@@ -112,7 +108,7 @@ def quantize(
         residual: rounds residuals to int8, too, and gives each weight one scale: FasterTransformer's int8 mode 2.
         results: whether ops write in 8 bits what the next product reads, on GPUs in place of a kernel between them.
             Numbers are the same, but those of FusedGemmGelu, whose 8-bit floats have one scale for the tensor then.
-            None: as WRITES_RESULTS says of half-precision models, else not.
+            None: of half-precision models, which are for GPUs, where it was faster (docs/performance.md).
 
     Raises BertfuseError: a model, data or options that cannot be used, or a cosine that no quantised layer allows.
     """
@@ -131,7 +127,7 @@ def quantize(
         kept = _kept(layers, keep)
         learn, test = _feeds(calibration, source, fused)
         if results is None:
-            results = WRITES_RESULTS and quantization.is_half(skeleton)
+            results = quantization.is_half(skeleton)
         trial = _Trial(fused, skeleton, weights, layers, Path(scratch), to, residual, results)
         if learn:
             say(f"Calibrating with {sum(len(next(iter(feed.values()))) for feed in learn)} texts")

@@ -51,6 +51,15 @@ def _readers(model: onnx.ModelProto) -> tuple[int, int, int]:
     return writers, read, rounded
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_half_precision_models_write_results_unless_told_otherwise(dtype: str, tmp_path: Path) -> None:
+    plain, results, feeds = _made(tmp_path, dtype, "int8")
+    bertfuse.quantize(tmp_path / "fused.onnx", tmp_path / "default.onnx", calibration=feeds)
+    wanted = results if dtype == "fp16" else plain
+    assert _readers(onnx.load(tmp_path / "default.onnx")) == _readers(onnx.load(wanted))
+    assert _readers(onnx.load(results)) != _readers(onnx.load(plain))
+
+
 @pytest.mark.parametrize("to", ["int8", "fp8"])
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
 def test_both_forms_answer_alike(dtype: str, to: str, tmp_path: Path) -> None:

@@ -45,6 +45,26 @@ def test_products_are_closer(data_type: int, parts: int) -> None:
         assert errors[1] < 0.8 * errors[0], (rows, columns, errors)
 
 
+@pytest.mark.parametrize("columns", (1, 2, 63, 128, 129, 300))
+def test_as_gptq_has_it(columns: int) -> None:
+    """Column by column, with U from the inverse of the moments, as the paper writes it."""
+    print(f"BERTFUSE_TEST_SEED={SEED}")
+    rng = np.random.default_rng(SEED)
+    weight, x = rng.standard_normal((9, columns)).astype(np.float32), _alike(rng, 2 * columns + 50, columns)
+    moments, scales = x.T @ x, row_scales(weight)
+    order = np.argsort(-np.diag(moments).astype(np.float64), kind="stable")
+    damped = moments.astype(np.float64)[np.ix_(order, order)]
+    damped += 0.01 * np.trace(damped) / columns * np.eye(columns)
+    upper = np.linalg.cholesky(np.linalg.inv(damped)).T
+    left, wanted = (weight / scales[:, None]).astype(np.float64)[:, order], np.empty((9, columns))
+    for j in range(columns):
+        wanted[:, order[j]] = np.clip(np.rint(left[:, j]), -127, 127)
+        left[:, j:] -= np.outer((left[:, j] - wanted[:, order[j]]) / upper[j, j], upper[j, j:])
+    found = rounded(weight, scales, INT8, Compensation.of(moments))
+    # A number half way between two integers may fall to either side, and moves those after it.
+    assert (found == wanted).all(axis=1).mean() > 0.7
+
+
 def test_columns_that_do_not_hang_together() -> None:
     """Are rounded as without: then there is nothing that an error could be made up with."""
     print(f"BERTFUSE_TEST_SEED={SEED}")
