@@ -26,6 +26,7 @@ from torch.nn.attention import varlen
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from bertfuse.analysis.workloads import DISTRIBUTIONS, drawn_lengths
 from bertfuse.measuring.cuda_graphs import capture, microseconds
 from tests.gpu import family_models
 from tests.gpu.family_models import MODELS
@@ -38,11 +39,8 @@ PACKABLE = ("modernbert", "nomic", "gte", "qwen3", "gemma")  # transformers' att
 
 def texts(size: str) -> tuple[np.ndarray, int]:
     """Lengths of the texts, and the length that they are padded to."""
-    random = np.random.default_rng(7)
-    if size == "sentences":
-        return np.clip(random.lognormal(np.log(22), 0.6, 128), 4, 128).astype(int), 128
-    if size == "passages":
-        return np.clip(random.normal(177, 80, 32), 16, 384).astype(int), 384
+    if size in DISTRIBUTIONS:
+        return drawn_lengths(size)
     batch, length = map(int, size.split("x"))
     return np.full(batch, length), length
 

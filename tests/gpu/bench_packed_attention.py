@@ -14,6 +14,7 @@ import argparse
 import numpy as np
 import torch
 
+from bertfuse.analysis.workloads import DISTRIBUTIONS, drawn_lengths
 from tests.gpu.bench_kernels import graph_us
 from tests.gpu.kernels import Bound, library_file, native
 
@@ -33,9 +34,7 @@ def workloads():
         return np.clip(lengths * tokens / lengths.sum(), 1, longest).astype(int), longest
 
     return {
-        "sentences": (np.clip(rng().lognormal(np.log(22), 0.6, 128), 4, 128).astype(int), 128),
-        "passages": (np.clip(rng().normal(177, 80, 32), 16, 384).astype(int), 384),
-        "pairs": (np.clip(rng().lognormal(np.log(150), 0.5, 32), 20, 512).astype(int), 512),
+        **{name: drawn_lengths(name) for name in DISTRIBUTIONS},
         "few": (np.array([9, 31, 14, 77]), 77),
         "full": (np.full(32, 128), 128),
         "full384": (np.full(32, 384), 384),

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
-import random
 import sys
 import time
 
@@ -58,19 +57,10 @@ def _outputs(case: Case, to: torch.dtype | None) -> list[torch.Tensor]:
 
 def _problem(seed: int) -> tuple[int, str]:
     """The tactics that were run, and what is wrong."""
-    case, chance = Case(seed), random.Random(seed)
-    named = _named(case.op, case.inputs)
+    case = Case(seed)
+    given, to = case.in_8_bits()
     # Rows of one scale each: what a product does itself with x, the other one is given.
-    named["x_scale"] = None
-    rows, scales = quantized_rows(named["x"], case.to, named["x_smooth"])
-    given = {**named, "x_smooth": None, "x_quantized": rows, "x_row_scale": scales[:, 0].contiguous()}
-    to = None
-    if case.op != "FusedGemm":
-        to = chance.choice([case.to, case.to, torch.int8, FLOAT8])
-        given["y_zero_point"] = torch.zeros((), dtype=torch.uint8, device="cuda").view(to)
-        given["y_smooth"] = torch.exp(torch.rand(1, case.n, device="cuda") * 2 - 1) if chance.random() < 0.5 else None
-        if case.op == "FusedGemmGelu":
-            given["y_tensor_scale"] = torch.tensor(chance.uniform(1e-3, 0.05), device="cuda")
+    named = {**case.named(), "x_scale": None}
     inputs, plain = list(given.values()), list(named.values())
     outputs = _outputs(case, to)
     first = Bound(case.op, inputs, outputs, case.attributes)

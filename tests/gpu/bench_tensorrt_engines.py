@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
+from bertfuse.analysis.workloads import drawn_lengths
 from bertfuse.graph_rewrite import fuse_file
 from bertfuse.runtime import library_path
 from bertfuse.runtime.ragged_inputs import ragged
@@ -41,12 +42,7 @@ SIZES = ("1x128", "8x128", "32x128", "128x128", "32x384", "16x512")
 WIDE = ((1, 1), (32, 128), (128, 512))
 UNPADDED = ("remove", "ragged")
 SETTLING, ROUNDS = 0.06, 5  # seconds before each turn
-# What texts are padded to, one of SIZES, and their lengths: short texts in a large batch, as for embedding a corpus;
-# questions with paragraphs.
-WORKLOADS = {
-    "sentences": ("128x128", lambda random: np.clip(random.lognormal(np.log(22), 0.6, 128), 4, 128)),
-    "passages": ("32x384", lambda random: np.clip(random.normal(177, 80, 32), 16, 384)),
-}
+PADDED_TO = {"sentences": "128x128", "passages": "32x384"}  # one of SIZES, whose padded engine is measured beside it
 Feed = dict[str, np.ndarray]
 
 
@@ -225,9 +221,9 @@ def main() -> None:
         plans = {"engine": size, "wide": "wide", "TensorRT's own": f"own-{size}", "demo/BERT": f"demo-{size}"}
         feed = feed_of(np.full(batch, sequence), sequence)
         ratios(size, measure(runner, folder, size, plans, "keep.onnx", feed), ["engine"])
-    for name, (padded, lengths) in WORKLOADS.items():
+    for name, padded in PADDED_TO.items():
         plans = {"remove": "remove", "ragged": "ragged", "TensorRT's own": f"own-{padded}"}
-        feed = feed_of(lengths(np.random.default_rng(7)).astype(int), sizes_of(padded)[1])
+        feed = feed_of(*drawn_lengths(name))
         print(f"{name}: {int(feed['attention_mask'].sum())} tokens", flush=True)
         ratios(name, measure(runner, folder, name, plans, "remove.onnx", feed), UNPADDED)
     errors(runner, folder, ["8x128", "wide", *UNPADDED, "own-8x128", "demo-8x128"])

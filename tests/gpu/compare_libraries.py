@@ -1,10 +1,11 @@
 """Times one model with several builds of the op library, in turn: whether a change of the kernels costs anything.
 
     python -m tests.gpu.compare_libraries base/onnx/model.onnx before.so after.so --sizes 1x128,32x128 [--rounds 3]
+    python -m tests.gpu.compare_libraries packed.onnx before.so after.so --sizes sentences,passages,pairs
 
 One GPU. Each build and round is a process of its own, which replays a CUDA graph with inputs and outputs bound on the
-GPU: medians of five batches of 30 runs, milliseconds. Random token ids without padding. The model's ops must be known
-to every build.
+GPU: medians of five batches of 30 runs, milliseconds. Random token ids, without padding or of the lengths of one of
+`bertfuse bench --ragged`'s workloads. The model's ops must be known to every build.
 """
 
 from __future__ import annotations
@@ -20,10 +21,20 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
+from bertfuse.analysis.workloads import DISTRIBUTIONS, drawn_lengths
+
 WARMUP, BATCHES, RUNS = 5, 5, 30
 
 
-def replay_ms(model: str, library: str, batch: int, sequence: int) -> float:
+def lengths_of(size: str) -> tuple[np.ndarray, int]:
+    """Tokens of each text, and what they are padded to."""
+    if size in DISTRIBUTIONS:
+        return drawn_lengths(size)
+    batch, sequence = map(int, size.split("x"))
+    return np.full(batch, sequence), sequence
+
+
+def replay_ms(model: str, library: str, lengths: np.ndarray, sequence: int) -> float:
     """Milliseconds of one run."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
@@ -32,11 +43,12 @@ def replay_ms(model: str, library: str, batch: int, sequence: int) -> float:
     session = onnxruntime.InferenceSession(model, options, providers=providers)
     if session.get_providers()[0] != "CUDAExecutionProvider":
         raise SystemExit("the CUDA provider does not load: bertfuse doctor says why")
-    random = np.random.default_rng(0)
+    random, batch = np.random.default_rng(0), len(lengths)
+    mask = np.arange(sequence) < lengths[:, None]
     binding = session.io_binding()
     bound = []  # what is bound must outlive the runs
     for node in session.get_inputs():
-        value = random.integers(1000, 20000, (batch, sequence)) if "ids" in node.name else np.ones((batch, sequence))
+        value = random.integers(1000, 20000, (batch, sequence)) if "ids" in node.name else mask
         value = np.zeros((batch, sequence)) if "type" in node.name else value
         dtype = np.int64 if "int64" in node.type else np.int32
         bound.append(onnxruntime.OrtValue.ortvalue_from_numpy(value.astype(dtype), "cuda", 0))
@@ -66,15 +78,22 @@ def main() -> None:
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     names = arguments.sizes.split(",")
-    sizes = [tuple(map(int, name.split("x"))) for name in names]
+    sizes = [lengths_of(name) for name in names]
     if arguments.worker:
         print(json.dumps([replay_ms(arguments.model, arguments.libraries[0], *size) for size in sizes]))
         return
     times: dict[str, list[list[float]]] = {library: [] for library in arguments.libraries}
     for _ in range(arguments.rounds):
         for library in arguments.libraries:
-            command = [sys.executable, __file__, arguments.model, str(Path(library).resolve()), "--worker"]
-            ran = subprocess.run([*command, "--sizes", arguments.sizes], capture_output=True, text=True)
+            command = [
+                sys.executable,
+                "-m",
+                "tests.gpu.compare_libraries",
+                arguments.model,
+                str(Path(library).resolve()),
+            ]
+            command += ["--worker", "--sizes", arguments.sizes]
+            ran = subprocess.run(command, capture_output=True, text=True)
             if ran.returncode:
                 raise SystemExit(f"{library}: {(ran.stderr.strip().splitlines() or ['no message'])[-1]}")
             times[library].append(json.loads(ran.stdout.splitlines()[-1]))

@@ -40,17 +40,29 @@ def quantized_rows(
 
 
 class Case:
-    """A random call of an op: `inputs` in the op's order; expected values and allowed errors in float64."""
+    """A random call of an op: `inputs` in the op's order; expected values and allowed errors in float64.
 
-    def __init__(self, seed: int, most: int = 700) -> None:
+    What is given of op, dtype of x and y, and size (m, n, k) is not drawn; `most`: the most rows, and columns.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        most: int = 700,
+        op: str = "",
+        dtype: torch.dtype | None = None,
+        size: tuple[int, int, int] | None = None,
+    ) -> None:
         chance, self.seed = random.Random(seed), seed
         torch.manual_seed(seed)
         self.op, self.to = chance.choice(OPS), chance.choice([torch.int8, FLOAT8])
         self.dtype = chance.choice([torch.float16, torch.float16, torch.bfloat16, torch.float32])
+        self.op, self.dtype = op or self.op, dtype or self.dtype
         step = chance.choice([1, 8, 32, 32, 64])
         self.m, self.n = chance.randint(1, most), step * chance.randint(1, max(1, most // step))
         self.k = chance.choice([1, 16, 16, 128]) * chance.randint(1, chance.choice([4, 32]))
         self.n = max(self.n, 8) if "LayerNorm" in self.op else self.n
+        self.m, self.n, self.k = size or (self.m, self.n, self.k)
         cuda = {"device": "cuda"}
         x = torch.randn(self.m, self.k, **cuda) * torch.exp(torch.rand(self.k, **cuda) * 4 - 2)
         self.odd(x, chance)
@@ -115,6 +127,25 @@ class Case:
             y = (y - y.mean(1, keepdim=True)) / spread * g["gamma"].double() + g["beta"].double()
             error = (error + 2 * error.mean(1, keepdim=True) * (1 + y.abs())) / spread * (1 + g["gamma"].abs())
         return y, error + unit * (y.abs() + 0.2)
+
+    def named(self) -> dict[str, torch.Tensor | None]:
+        """All inputs of the op, by name; None where the call has none."""
+        return {tensor.name: self.given.get(tensor.name) for tensor in _described(self.op).inputs}
+
+    def in_8_bits(self) -> tuple[dict[str, torch.Tensor | None], torch.dtype | None]:
+        """The inputs of this call with rows in 8 bits, and the type of results in 8 bits; FusedGemm has none."""
+        chance, named = random.Random(self.seed), self.named()
+        rows, scales = quantized_rows(named["x"], self.to, named["x_smooth"])
+        replaced = {"x_scale": None, "x_smooth": None, "x_quantized": rows, "x_row_scale": scales[:, 0].contiguous()}
+        named, to = {**named, **replaced}, None
+        if self.op != "FusedGemm":
+            to = chance.choice([self.to, self.to, torch.int8, FLOAT8])
+            named["y_zero_point"] = torch.zeros((), dtype=torch.uint8, device="cuda").view(to)
+            if chance.random() < 0.5:
+                named["y_smooth"] = torch.exp(torch.rand(1, self.n, device="cuda") * 2 - 1)
+            if self.op == "FusedGemmGelu":
+                named["y_tensor_scale"] = torch.tensor(chance.uniform(1e-3, 0.05), device="cuda")
+        return named, to
 
     def check(self) -> tuple[int, float, str]:
         """Runs every tactic: their number, the largest error in parts of what is allowed, and whose it is."""

@@ -3,10 +3,12 @@
     python -m tests.gpu.sanitize [--tools memcheck,racecheck] [--ops FusedAttention] [--dtypes float16]
     python -m tests.gpu.sanitize --narrow
     python -m tests.gpu.sanitize --packed
+    python -m tests.gpu.sanitize --quantized
     python -m tests.gpu.sanitize --plugins
 
 The second form runs LayerNorm's ops at hidden sizes 32 to 256 alone, where one block may hold a row. The third runs
-packed rows and sequences alone. The last does the same with the tests of the TensorRT plugins. All in several
+packed rows and sequences alone, the fourth products of 8-bit operands alone, whose rows are rounded by the op or come
+and leave in 8 bits. The last does the same with the tests of the TensorRT plugins. All in several
 processes: the tools keep books of every launch, and when these fill their memory (synccheck's and racecheck's did in
 one process for all) they do not follow the next one, which counts as an error here. For the same reason give it the
 GPU for itself. Needs compute-sanitizer on the path (it comes with the CUDA toolkit), PyTorch and the library, as the
@@ -36,6 +38,7 @@ TWO_PART_OPS = ("FusedGatedGemm", "FusedGemmResidualNorm")  # a product of two f
 OPS = ("AddQKVBias", "FusedAttention", "FusedAttentionVariant", *TWO_PART_OPS, *PACKED_OPS)
 DTYPES = ("float32", "float16", "bfloat16")
 SEVERAL_TILES = (6400, 768, 456)
+SEVERAL_8_BIT_TILES = (6400, 768, 464)  # k: a multiple of 16
 PERSISTENT = "128x192"  # the kernel whose blocks take several tiles; the others do nothing new with many rows
 # (rows, n, k): a part of a tile in every direction; whole rows in one cluster and several of them; no alignment at all;
 # more of the largest tiles than a GPU has multiprocessors: Hopper's blocks then take several each.
@@ -51,6 +54,8 @@ PACKED = (((0, 1, 77, 64, 130, 3), 2, 64), ((150, 0, 33), 1, 128), ((19, 0, 5), 
 # whole tiles.
 VARIANTS = ((4, 1, 64, -1, -1), (2, 2, 64, -1, 0), (3, 3, 64, 32, 32), (2, 1, 128, 40, 0), (2, 2, 24, 5, 9))
 EMBEDDINGS = (((3, 19), 77), ((3, 19), 768), ((150, 71), 768))  # from 2048 rows on a warp for several
+QUANTIZED_SEEDS = {"float32": range(6), "float16": range(6, 18), "bfloat16": range(18, 24)}  # a portion for each
+MOST_ROWS = 300  # of quantised products
 PLUGIN_TESTS = "small or graph or contexts or workspace"  # the others are large, or fail on purpose
 # With two host threads racecheck has often not come to an end, whatever the op. It looks at one launch at a time.
 ONE_THREAD = ("racecheck",)
@@ -59,13 +64,14 @@ BARRIERS = 20000
 FOUND = 9
 
 
-def work(ops, dtypes, narrow, packed):
+def work(ops, dtypes, narrow, packed, quantized):
     """Launches everything once, on this process's GPU."""
     import torch
 
     from tests.gpu.harness import EPSILON, gemm_inputs, norm_inputs, poisoned, randint, randn, turns
     from tests.gpu.kernels import Bound, library_file, native
     from tests.gpu.packed import count_of, packed_calls
+    from tests.gpu.quantized import Case
 
     launches, own = 0, native.NO_CUBLASLT if os.environ.get("BERTFUSE_CUBLASLT") == "0" else 0
 
@@ -130,7 +136,23 @@ def work(ops, dtypes, narrow, packed):
             for flag in flags:
                 every_tactic(op, [*given, *count], shapes, dtype, attributes, named, flags=flag)
 
-    for dtype in (getattr(torch, name) for name in dtypes):
+    def quantized_product(seed, op, dtype, size=None):
+        case, tactics = Case(seed, MOST_ROWS, op, dtype, size), PERSISTENT if size else ""
+        with_results, to = case.in_8_bits()
+        for named, kind in ((case.named(), None), (with_results, to)):
+            inputs = [None if tensor is None else tensor.cpu().cuda() for tensor in named.values()]
+            outputs = [poisoned(case.m, case.n, dtype=dtype)]
+            if kind is not None:
+                numbers = torch.full((case.m, case.n), 0xFF, dtype=torch.uint8).cuda().view(kind)
+                outputs += [numbers, poisoned(case.m, dtype=torch.float32)]
+            launch(op, inputs, outputs, case.attributes, tactics)
+
+    for name in dtypes if quantized else ():
+        for op in (name for name in ops if name in GEMMS):
+            quantized_product(0, op, getattr(torch, name), SEVERAL_8_BIT_TILES)
+            for seed in QUANTIZED_SEEDS[name]:
+                quantized_product(seed, op, getattr(torch, name))
+    for dtype in () if quantized else (getattr(torch, name) for name in dtypes):
         for op in (name for name in ops if name in TWO_PART_OPS and not narrow):
             for size in SIZES:
                 for rows_are_packed in (True,) if packed else (False, True):
@@ -202,11 +224,13 @@ def portions(tool, options):
             *["-m", "tests.gpu.sanitize", "--inside", "--ops", op, "--dtypes", dtype],
             *["--narrow"] * options.narrow,
             *["--packed"] * options.packed,
+            *["--quantized"] * options.quantized,
         ]
         for op in options.ops.split(",")
         for dtype in options.dtypes.split(",")
         if ("LayerNorm" in op and op in GEMMS) or not options.narrow
         if op in ("FusedAttention", *TWO_PART_OPS, *PACKED_OPS) or not options.packed
+        if op in GEMMS or not options.quantized
     ]
 
 
@@ -284,13 +308,15 @@ def main():
     parser.add_argument("--dtypes", default=",".join(DTYPES))
     parser.add_argument("--narrow", action="store_true", help="LayerNorm's ops at hidden sizes 32 to 256 alone")
     parser.add_argument("--packed", action="store_true", help="packed rows and sequences alone")
+    parser.add_argument("--quantized", action="store_true", help="products of 8-bit operands alone")
     parser.add_argument("--plugins", action="store_true", help="the TensorRT plugins' tests in place of the ops")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time (4 went well on 141 GB)")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for each process")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
-        return work(options.ops.split(","), options.dtypes.split(","), options.narrow, options.packed)
+        names = options.ops.split(","), options.dtypes.split(",")
+        return work(*names, options.narrow, options.packed, options.quantized)
     if shutil.which("compute-sanitizer") is None:
         sys.exit("compute-sanitizer is not on the path; it comes with the CUDA toolkit")
     results = [sanitize_all(tool, portions(tool, options), options) for tool in options.tools.split(",")]

@@ -21,6 +21,12 @@ DISTRIBUTIONS: dict[str, tuple[int, int, Any]] = {
 SEED = 7
 
 
+def drawn_lengths(name: str, count: int = 0) -> tuple[np.ndarray, int]:
+    """Tokens of each text of a distribution, int64 [count, or as many as usual], and what they are padded to."""
+    usual, longest, draw = DISTRIBUTIONS[name]
+    return draw(np.random.default_rng(SEED), count or usual).astype(int), longest
+
+
 @dataclass(frozen=True)
 class Workload:
     """A padded batch: `feed` holds [B, S] arrays, of which `tokens` places are no padding."""
@@ -50,11 +56,9 @@ def make_workload(text: str, session: Any, sizes: dict[str, int], folder: Path) 
     """
     name, _, count = text.partition(":")
     if name in DISTRIBUTIONS:
-        usual, sequence, draw = DISTRIBUTIONS[name]
         if count and (not count.isdecimal() or not 0 < int(count) <= 1 << 16):
             raise BertfuseError(f"workload {text!r}: {count!r} is not a number of texts, 1 to {1 << 16}")
-        lengths = draw(np.random.default_rng(SEED), int(count or usual)).astype(int)
-        return _of_lengths(text, lengths, sequence, session, sizes)
+        return _of_lengths(text, *drawn_lengths(name, int(count or 0)), session, sizes)
     parts = text.split(",")
     if all(part.strip().isdecimal() for part in parts):
         lengths = np.array([int(part) for part in parts])
