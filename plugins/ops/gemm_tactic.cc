@@ -43,7 +43,8 @@ std::vector<GemmTactic> Products(const GemmProblem& problem) {
 GemmChoice Choose(GemmProblem problem) {
   if (problem.capacity > 0 && !problem.gates) problem.workspace = std::min(problem.workspace, kMaxPackedWorkspace);
   const GemmTactic* const measured = problem.measured == nullptr ? nullptr : problem.measured->Find(problem);
-  if (measured != nullptr) {
+  // What was measured left y in its type: where 8 bits are wanted, a kernel that writes them is most likely faster.
+  if (measured != nullptr && (!problem.quantizes || WritesQuantized(problem, *measured))) {
     const GemmTactic fitting = WithLayerNormKernel(problem, *measured);
     if (Runs(problem, fitting)) return {fitting, ChosenBy::kMeasured};
   }

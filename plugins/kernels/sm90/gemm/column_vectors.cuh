@@ -10,27 +10,32 @@
 
 namespace bertfuse::kernels::gemm_sm90 {
 
-// Of y's type, the weight's scales float32. One that is null stands for zeros.
-enum class ColumnVector { kBias, kGamma, kBeta, kScale };
+// Of y's type; kScale (the weight's scales) and kSmooth (of QuantizedResult) float32. One that is null stands for
+// zeros.
+enum class ColumnVector { kBias, kGamma, kBeta, kScale, kSmooth };
+
+__device__ __forceinline__ constexpr bool IsFloat32(ColumnVector vector) {
+  return vector == ColumnVector::kScale || vector == ColumnVector::kSmooth;
+}
 
 __device__ __forceinline__ const void* DataOf(ColumnVector vector, const Parameters& p) {
   return vector == ColumnVector::kBias    ? p.bias
          : vector == ColumnVector::kGamma ? p.gamma
          : vector == ColumnVector::kBeta  ? p.beta
-                                          : p.weight_scales;
+         : vector == ColumnVector::kScale ? static_cast<const void*>(p.weight_scales)
+                                          : p.quantized.smooth;
 }
 
 // Element `column` of a vector that is there.
 template <class T>
 __device__ __forceinline__ float ElementOf(ColumnVector vector, const void* data, int column) {
-  return vector == ColumnVector::kScale ? static_cast<const float*>(data)[column]
-                                        : ToFloat(static_cast<const T*>(data)[column]);
+  return IsFloat32(vector) ? static_cast<const float*>(data)[column] : ToFloat(static_cast<const T*>(data)[column]);
 }
 
 // The same of `column`, which is even, and the one after it.
 template <class T>
 __device__ __forceinline__ float2 PairOf(ColumnVector vector, const void* data, int column) {
-  if (sizeof(T) == sizeof(float) || vector == ColumnVector::kScale) {
+  if (sizeof(T) == sizeof(float) || IsFloat32(vector)) {
     return *reinterpret_cast<const float2*>(static_cast<const float*>(data) + column);
   }
   if constexpr (sizeof(T) == 2) {
@@ -105,9 +110,9 @@ struct StepVectors {
   }
 };
 
-// The epilogue's vectors at the block's columns (of y, from `first` on, in each factor), on their way from global to
+// The epilogue's vectors at the tile's columns (of y, from `first` on, in each factor), on their way from global to
 // shared memory, where they are float32. Those of one step lie side by side, every two columns of each, because they
-// are read together.
+// are read together. All consumers of a block load them, or each warpgroup those of its own tile.
 template <class Config>
 class VectorRegisters {
   using T = typename Config::Y;
@@ -146,8 +151,11 @@ class VectorRegisters {
   }
 
  private:
-  static constexpr int kThreads = 128 * Config::kWarpgroups, kCount = (Config::kN + kThreads - 1) / kThreads;
-  __device__ __forceinline__ static int Column(int i) { return threadIdx.x + i * kThreads; }
+  static constexpr int kThreads = Config::kPersistent ? 128 : 128 * Config::kWarpgroups;
+  static constexpr int kCount = (Config::kN + kThreads - 1) / kThreads;
+  __device__ __forceinline__ static int Column(int i) {
+    return (Config::kPersistent ? threadIdx.x % 128 : threadIdx.x) + i * kThreads;
+  }
   // Where the vector's step has its vectors at the pair of columns that this one belongs to.
   template <class Float>
   __device__ __forceinline__ static Float* PairAt(Float* vectors, const VectorPlace& place, int column) {

@@ -43,11 +43,9 @@ struct TileConfig : Elements {
 
 // Persistent, ping-pong: blocks stay on their multiprocessor, and two consumer warpgroups take tiles alternately. While
 // one runs its epilogue the other multiplies.
-// kQuantizes: results are stored in 8 bits, of X.
-template <class Elements, int kM, int kN, int kStages, bool kPacked, class Epilogue_, bool kQuantizes_ = false>
+template <class Elements, int kM, int kN, int kStages, bool kPacked, class Epilogue_>
 struct PersistentConfig : TileConfig<Elements, kM, kN, kStages, 1, kPacked, Epilogue_::kFactors> {
   using Epilogue = Epilogue_;
-  static constexpr bool kQuantizes = kQuantizes_;
   static_assert(sizeof(typename Elements::Y) == 2, "results are stored as pairs of 2-byte elements");
   static_assert(!Epilogue::kAddsResidual && !Epilogue::kNormalizes, "there is no room to stage rows");
   static constexpr int kWarpgroups = 2;         // consumers
@@ -56,7 +54,12 @@ struct PersistentConfig : TileConfig<Elements, kM, kN, kStages, 1, kPacked, Epil
   static constexpr int kThreads = 128 * kWarpgroups + 128;
   static constexpr bool kPersistent = true, kPermutesWeight = true;
   static constexpr int kEpilogueStages = 0;
-  static constexpr size_t kBarrierOffset = PersistentConfig::kVectorOffset;
+  // An epilogue of 16-bit operands reads at most a bias, and accumulators begin with that. One of 8-bit operands reads
+  // scales, bias and factors of each tile's columns: each warpgroup lays them ready in shared memory beforehand.
+  static constexpr bool kSharesVectors = kIsQuantized<Elements>;
+  static constexpr size_t kVectorFloats = kSharesVectors ? static_cast<size_t>(Epilogue::Vectors::kCount) * kN : 0;
+  static constexpr size_t kBarrierOffset =
+      PersistentConfig::kVectorOffset + kWarpgroups * kVectorFloats * sizeof(float);
   static constexpr size_t kBarriers = 2 * kStages;
   static constexpr size_t kCountsOffset = kBarrierOffset + (kBarriers * 8 + 15) / 16 * 16;
   static size_t SharedBytes(int) { return (kCountsOffset + PersistentConfig::kCountsBytes + 127) / 128 * 128; }

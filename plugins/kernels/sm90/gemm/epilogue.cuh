@@ -19,16 +19,17 @@ namespace bertfuse::kernels::gemm_sm90 {
 //   template <class Tile, int kCount> static auto Apply(float (&v)[kCount], const Tile& tile);
 //
 // v[4 j] and v[4 j + 1] are y's at row tile.Row(0), v[4 j + 2] and v[4 j + 3] at tile.Row(1), each pair at
-// tile.Column(j) and the column after it. `tile` also has the step's Vectors<Step>(j) at these columns, the kernel's
-// parameters(), and in the one-tile kernel the staged() residual. Apply() returns what remains to be done when the
-// values are stored, eight at a time. Only a norm returns anything, and so it must be the last step. A gate multiplies
-// the columns of two factors (TileConfig), which leaves half as many to be stored, in the first values; it is the last
-// step, too.
+// tile.Column(j) and the column after it. `tile` also has the step's Vectors<Step>(j) at these columns, the RowScale()
+// of these rows, the kernel's parameters(), and in the one-tile kernel the staged() residual. Apply() returns what
+// remains to be done when the values are stored, eight at a time. Only a norm returns anything, and so it must be the
+// last step. A gate multiplies the columns of two factors (TileConfig), which leaves half as many to be stored, in the
+// first values; it is the last step, too, and so is Quantize.
 template <class... Steps>
 struct Epilogue {
   using Vectors = StepVectors<Steps...>;
   static constexpr bool kAddsResidual = (false || ... || Steps::kAddsResidual);
   static constexpr bool kNormalizes = (false || ... || Steps::kNormalizes);  // whole rows, across the cluster
+  static constexpr bool kQuantizes = (false || ... || Steps::kQuantizes);    // what is stored has 8 bits
 
   static constexpr int kFactors = (1 * ... * Steps::kFactors);
 
@@ -55,7 +56,7 @@ struct Epilogue {
 // A step's defaults.
 template <ColumnVector... kEach>
 struct EpilogueStep : ColumnVectors<kEach...> {
-  static constexpr bool kAddsResidual = false, kNormalizes = false;
+  static constexpr bool kAddsResidual = false, kNormalizes = false, kQuantizes = false;
   static constexpr int kFactors = 1;
   static bool Supports(Activation) { return true; }
   static bool AppliesToSplits(const Parameters&) { return false; }
@@ -67,18 +68,35 @@ struct NothingToFinish {
   __device__ __forceinline__ void operator()(int, float*) const {}
 };
 
-// The product of 8-bit operands, times the scales of its row of x and of its row of weight. The kernel before this one
-// may have written x's.
+// Scales of x's rows: a thread's two of each block of 64 rows. The kernel before this one may have written them, so
+// they are loaded once it has ended, but early, under the main loop's first product. Of 16-bit operands: none.
+template <class Config>
+class RowScales {
+ public:
+  // `row`: the thread's first one.
+  __device__ __forceinline__ void Load(const Parameters& p, int row) {
+    if constexpr (kIsQuantized<Config>) {
+      WaitForDependencies();
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const int at = row + i / 2 * 64 + i % 2 * 8;
+        value_[i] = at < p.m ? p.row_scales[at] : 0.0f;
+      }
+    }
+  }
+  __device__ __forceinline__ float At(int block, int half) const { return value_[2 * block + half]; }
+
+ private:
+  static constexpr int kCount = 2 * Config::kRowBlocks;
+  float value_[kCount];
+};
+
+// The product of 8-bit operands, times the scales of its row of x and of its row of weight.
 struct Scale : EpilogueStep<ColumnVector::kScale> {
   static bool AppliesToSplits(const Parameters&) { return true; }
   template <class Tile, int kCount>
   __device__ __forceinline__ static NothingToFinish Apply(float (&v)[kCount], const Tile& tile) {
-    WaitForDependencies();
-    float row[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      row[half] = tile.Row(half) < tile.parameters().m ? tile.parameters().row_scales[tile.Row(half)] : 0.0f;
-    }
+    const float row[2] = {tile.RowScale(0), tile.RowScale(1)};
 #pragma unroll
     for (int j = 0; j < kCount / 4; ++j) {
       const float2 column = tile.template Vectors<Scale>(j).vector[0];
@@ -150,6 +168,33 @@ struct AddResidual : EpilogueStep<> {
 #pragma unroll
       for (int i = 0; i < kCount / 8; ++i) tile.staged().Add(i, &v[8 * i]);
     }
+    return {};
+  }
+};
+
+// A QuantizedResult's numbers before they are rounded to 8 bits: y as it is rounded to T, times its column's factor
+// where there are any, over the scale.
+template <class T>
+struct Quantize : EpilogueStep<ColumnVector::kSmooth> {
+  static constexpr bool kQuantizes = true;
+  template <class Tile, int kCount>
+  __device__ __forceinline__ static NothingToFinish Apply(float (&v)[kCount], const Tile& tile) {
+    const QuantizedResult& to = tile.parameters().quantized;
+    const float inverse = 1.0f / *to.scale;
+#pragma unroll
+    for (int i = 0; i < kCount; i += 2) {
+      const float2 rounded = UnpackPair<T>(PackPair<T>(v[i], v[i + 1]));
+      v[i] = rounded.x, v[i + 1] = rounded.y;
+    }
+    if (to.smooth != nullptr) {
+#pragma unroll
+      for (int j = 0; j < kCount / 4; ++j) {
+        const float2 factor = tile.template Vectors<Quantize>(j).vector[0];
+        v[4 * j] *= factor.x, v[4 * j + 1] *= factor.y, v[4 * j + 2] *= factor.x, v[4 * j + 3] *= factor.y;
+      }
+    }
+#pragma unroll
+    for (float& value : v) value *= inverse;
     return {};
   }
 };

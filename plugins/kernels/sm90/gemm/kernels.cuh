@@ -30,7 +30,8 @@ struct PersistentOf {
 template <class Elements, size_t kIndex, bool kPacked>
 struct QuantizingOf {
   static constexpr GemmBlock kBlock = kBlocksOf<typename Elements::X>.persistent.first[kIndex];
-  using Config = PersistentConfig<Elements, kBlock.m, kBlock.n, kBlock.stages, kPacked, Elementwise<Elements>, true>;
+  using Config = PersistentConfig<Elements, kBlock.m, kBlock.n, kBlock.stages, kPacked,
+                                  Scaled<Elements, AddBias, Activate<Activations>, Quantize<typename Elements::Y>>>;
 };
 template <class Elements, size_t kIndex, bool kPacked>
 struct OneTileOf {

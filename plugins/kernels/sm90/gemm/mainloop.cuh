@@ -27,12 +27,13 @@ class Mainloop {
   // The same for the first `row_blocks` blocks of 64 rows only, added to what the accumulators hold. What is beyond the
   // last row of x costs neither time nor power then. Each number of blocks has a loop of its own, so that the one of
   // full tiles has no condition in it.
-  template <int kBlocks = Config::kRowBlocks>
-  __device__ __forceinline__ int IssueSome(Accumulators& accumulators, State& state, int stages, int row_blocks) const {
+  template <int kBlocks = Config::kRowBlocks, class UnderFirst>
+  __device__ __forceinline__ int IssueSome(Accumulators& accumulators, State& state, int stages, int row_blocks,
+                                           UnderFirst&& under_first) const {
     if constexpr (kBlocks > 1) {
-      if (row_blocks < kBlocks) return IssueSome<kBlocks - 1>(accumulators, state, stages, row_blocks);
+      if (row_blocks < kBlocks) return IssueSome<kBlocks - 1>(accumulators, state, stages, row_blocks, under_first);
     }
-    return IssueBlocks<kBlocks>(accumulators, state, stages, 0, true, [] {});
+    return IssueBlocks<kBlocks>(accumulators, state, stages, 0, true, under_first);
   }
 
   // Waits until the accumulators are complete.

@@ -14,10 +14,12 @@ class TileRows {
   using Config = Config_;
   using Staged = StagedRows<typename Config::Y, Config::kBoxColumns>;
   __device__ __forceinline__ TileRows(const Pipeline<Config>& pipeline, const Tile& tile, const float* vectors,
-                                      const Staged& staged, int group, int first_barrier)
+                                      const RowScales<Config>& row_scales, const Staged& staged, int group,
+                                      int first_barrier)
       : pipeline_(pipeline),
         tile_(tile),
         vectors_(vectors),
+        row_scales_(row_scales),
         staged_(staged),
         group_(group),
         first_barrier_(first_barrier) {}
@@ -28,6 +30,7 @@ class TileRows {
   __device__ __forceinline__ int first_barrier() const { return first_barrier_; }  // named; one per warpgroup
 
   __device__ __forceinline__ int Row(int half) const { return tile_.row + group_ * 64 + FirstRow() + 8 * half; }
+  __device__ __forceinline__ float RowScale(int half) const { return row_scales_.At(0, half); }
   __device__ __forceinline__ int Column(int j) const { return tile_.column + ColumnInTile(j); }
   template <class Step>
   __device__ __forceinline__ ColumnPair<Step::kVectors> Vectors(int j) const {
@@ -40,6 +43,7 @@ class TileRows {
   const Pipeline<Config>& pipeline_;
   const Tile& tile_;
   const float* vectors_;
+  const RowScales<Config>& row_scales_;
   const Staged& staged_;
   int group_, first_barrier_;
 };
@@ -72,24 +76,28 @@ class OneTileConsumer {
     const int stages = tile.stages();
     typename Loop::Accumulators accumulators;
     const VectorRegisters<Config> vectors(p_, tile.column);
-    const int last_stage = mainloop.Issue(accumulators, state, stages, group, [&] { vectors.Store(Vectors()); });
+    RowScales<Config> row_scales;
+    const int last_stage = mainloop.Issue(accumulators, state, stages, group, [&] {
+      vectors.Store(Vectors());
+      row_scales.Load(p_, tile.row + group * 64 + FirstRow());
+    });
     mainloop.Finish(accumulators, last_stage);
-    WithFloats(accumulators[0], [&](auto& values) { Finish(values, tile, group, state); });
+    WithFloats(accumulators[0], [&](auto& values) { Finish(values, row_scales, tile, group, state); });
   }
 
  private:
   // Named barriers: one per warpgroup from kWarpgroup on, and one for all of them.
   enum NamedBarrier : int { kWarpgroup = 1, kVectors = 8 };
 
-  __device__ __forceinline__ void Finish(float (&values)[Config::kAccumulators], const Tile& tile, int group,
-                                         State state) const {
+  __device__ __forceinline__ void Finish(float (&values)[Config::kAccumulators], const RowScales<Config>& row_scales,
+                                         const Tile& tile, int group, State state) const {
     state.Advance(group / Config::kWarpgroupsPerStage);
     char* staging = pipeline_.Stage(state.stage) + group % Config::kWarpgroupsPerStage * Config::kStagingBytes;
     WaitBarrier(pipeline_.Full(state.stage), state.parity);
     const Staged staged(staging);
     WaitForVectors();
-    const auto finish =
-        Config::Epilogue::Apply(values, TileRows<Config>(pipeline_, tile, Vectors(), staged, group, kWarpgroup));
+    const TileRows<Config> rows(pipeline_, tile, Vectors(), row_scales, staged, group, kWarpgroup);
+    const auto finish = Config::Epilogue::Apply(values, rows);
 #pragma unroll
     for (int i = 0; i < Config::kOutAccumulators / 8; ++i) {
       finish(i, &values[8 * i]);

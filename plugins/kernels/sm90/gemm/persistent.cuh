@@ -9,30 +9,57 @@
 
 namespace bertfuse::kernels::gemm_sm90 {
 
-// What the steps of an epilogue are given about 64 rows. As the weight's rows are permuted, a thread has 8 adjacent
-// columns of every 32; vectors are read from global memory, because shared memory has no room for them.
+// What the steps of an epilogue are given about 64 rows, and columns from `first` on. As the weight's rows are
+// permuted, a thread has 8 adjacent columns of every 32.
 template <class Config>
 class PersistentRows {
   using T = typename Config::Y;
 
  public:
-  __device__ __forceinline__ PersistentRows(const Parameters& p, const Tile& tile, int block)
-      : p_(p), row_(tile.row + block * 64 + FirstRow()), tile_column_(tile.column) {}
+  __device__ __forceinline__ PersistentRows(const Parameters& p, const Tile& tile, int block, int first,
+                                            const float* vectors, const RowScales<Config>& row_scales)
+      : p_(p),
+        row_(tile.row + block * 64 + FirstRow()),
+        tile_column_(tile.column),
+        block_(block),
+        first_(first),
+        vectors_(vectors),
+        row_scales_(row_scales) {}
   __device__ __forceinline__ const Parameters& parameters() const { return p_; }
   __device__ __forceinline__ int Row(int half) const { return row_ + 8 * half; }
-  __device__ __forceinline__ int Column(int j) const {
-    return tile_column_ + threadIdx.x % 4 * 8 + j / 4 % kGroups * kPermutedRows + j % 4 * 2;
-  }
+  __device__ __forceinline__ float RowScale(int half) const { return row_scales_.At(block_, half); }
+  __device__ __forceinline__ int Column(int j) const { return tile_column_ + ColumnOfFactor(j); }
   template <class Step>
   __device__ __forceinline__ ColumnPair<Step::kVectors> Vectors(int j) const {
+    if constexpr (Config::kSharesVectors) {
+      return VectorRegisters<Config>::template Read<Step>(vectors_, ColumnOfFactor(j));
+    }
     const bool inside = tile_column_ + j / 4 % kGroups * kPermutedRows < p_.n;
     return LoadPairs<Step, T>(p_, inside, j / 4 / kGroups * p_.n + Column(j));
   }
 
  private:
   static constexpr int kGroups = Config::kOutN / kPermutedRows;  // of each factor's columns
+  __device__ __forceinline__ int ColumnOfFactor(int j) const {
+    return first_ + threadIdx.x % 4 * 8 + j / 4 % kGroups * kPermutedRows + j % 4 * 2;
+  }
+
   const Parameters& p_;
-  int row_, tile_column_;
+  int row_, tile_column_, block_, first_;
+  const float* vectors_;  // in shared memory, where Config::kSharesVectors
+  const RowScales<Config>& row_scales_;
+};
+
+// A tile's vectors on their way to shared memory.
+template <class Config, bool = Config::kSharesVectors>
+struct VectorsOfTile {
+  __device__ __forceinline__ VectorsOfTile(const Parameters&, const Tile&) {}
+  __device__ __forceinline__ void Store(float*) const {}
+};
+template <class Config>
+struct VectorsOfTile<Config, true> : VectorRegisters<Config> {
+  __device__ __forceinline__ VectorsOfTile(const Parameters& p, const Tile& tile)
+      : VectorRegisters<Config>(p, tile.column) {}
 };
 
 template <class Config>
@@ -60,14 +87,21 @@ class PersistentConsumer {
                 row_blocks = (pipeline_.scheduler().Rows() - tile.row + 63) / 64;  // with rows in them
       Accumulators accumulators;
       StartFromBias(accumulators, tile);
+      const VectorsOfTile<Config> vectors(p_, tile);
+      RowScales<Config> row_scales;
       Loop::Fence(accumulators);  // or the compiler converts the bias after the wait
       // The order barrier is also needed because an mbarrier's parity only tells a round of the ring from the one
       // before.
       if (number > 0) WaitForMainloop(number);
-      const int last_stage = mainloop.IssueSome(accumulators, state, stages, row_blocks);
+      const int last_stage = mainloop.IssueSome(accumulators, state, stages, row_blocks, [&] {
+        // (All of this warpgroup are past the epilogue that read the vectors before, by the barrier above.)
+        vectors.Store(Vectors(group));
+        row_scales.Load(p_, tile.row + FirstRow());
+      });
       if (pipeline_.scheduler().HasTile(number + 1)) HandMainloopOver(number + 1);
       mainloop.Finish(accumulators, last_stage);
-      Store(accumulators, tile);
+      if constexpr (Config::kSharesVectors) SyncNamed<128>(kVectorBarrier + group);
+      Store(accumulators, tile, Vectors(group), row_scales);
       // Skips the stages of the other warpgroup's tile.
       if (pipeline_.scheduler().HasTile(number + 2)) state.Advance(pipeline_.scheduler().TileAt(number + 1).stages());
     }
@@ -76,6 +110,11 @@ class PersistentConsumer {
  private:
   // Named barriers that order the two warpgroups' main loops; which of the two alternates with the tile's number.
   static constexpr int kOrderBarrier = 4;
+  // Accumulators that the epilogue takes at once. All of them, and the compiler would load all vectors from shared
+  // memory into registers, and spill.
+  static constexpr int kAtOnce = Config::kSharesVectors ? 32 : Config::kAccumulators;
+  static constexpr int kGroupsAtOnce = kAtOnce / Config::kFactors * 2 / kPermutedRows;
+  static constexpr int kVectorBarrier = 1;  // one for each warpgroup, whose threads have stored their vectors
 
   __device__ __forceinline__ static void WaitForMainloop(int number) { SyncNamed<256>(kOrderBarrier + number % 2); }
   __device__ __forceinline__ static void HandMainloopOver(int number) { ArriveNamed<256>(kOrderBarrier + number % 2); }
@@ -105,32 +144,42 @@ class PersistentConsumer {
     }
   }
 
+  __device__ __forceinline__ float* Vectors(int group) const {
+    return reinterpret_cast<float*>(pipeline_.shared() + Config::kVectorOffset) + group * Config::kVectorFloats;
+  }
+
   // Stores from registers to global memory: shared memory is busy enough with the other warpgroup's product.
-  __device__ __forceinline__ void Store(Accumulators& accumulators, const Tile& tile) const {
+  __device__ __forceinline__ void Store(Accumulators& accumulators, const Tile& tile, const float* vectors,
+                                        const RowScales<Config>& row_scales) const {
     T* const out = tile.split == 0 ? static_cast<T*>(p_.y) : Partials(tile.split);
     WaitForDependencies();  // an earlier kernel may still be reading what this overwrites
 #pragma unroll
     for (int b = 0; b < Config::kRowBlocks; ++b) {
-      WithFloats(accumulators[b], [&](auto& values) {
-        const PersistentRows<Config> rows(p_, tile, b);
-        StartsFromBias::Rest::Apply(values, rows);
-        if constexpr (Config::kQuantizes) {
-          StoreQuantized(values, rows);
-        } else {
-          StoreRows(values, rows, out);
-        }
-      });
+#pragma unroll
+      for (int first = 0; first < Config::kAccumulators; first += kAtOnce) {
+        auto& some = reinterpret_cast<typename Config::Accumulator(&)[kAtOnce]>(accumulators[b][first]);
+        if constexpr (Config::kSharesVectors) FenceRegisters(some);
+        WithFloats(some, [&](auto& values) {
+          const PersistentRows<Config> rows(p_, tile, b, 2 * first, vectors, row_scales);
+          StartsFromBias::Rest::Apply(values, rows);
+          if constexpr (Config::Epilogue::kQuantizes) {
+            StoreQuantized(values, rows);
+          } else {
+            StoreRows(values, rows, out);
+          }
+        });
+      }
     }
   }
 
-  __device__ __forceinline__ void StoreRows(const float (&values)[Config::kAccumulators],
-                                            const PersistentRows<Config>& rows, T* out) const {
+  __device__ __forceinline__ void StoreRows(const float (&values)[kAtOnce], const PersistentRows<Config>& rows,
+                                            T* out) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = rows.Row(half), column = rows.Column(0);
       T* y = out + static_cast<int64_t>(row) * p_.n + column;
 #pragma unroll
-      for (int i = 0; i < Config::kOutN / kPermutedRows; ++i) {
+      for (int i = 0; i < kGroupsAtOnce; ++i) {
         uint32_t pairs[4];
 #pragma unroll
         for (int t = 0; t < 4; ++t) {
@@ -144,28 +193,25 @@ class PersistentConsumer {
     }
   }
 
-  // Values as they are rounded to T, in 8 bits. The tiles of the first columns write the rows' scales.
-  __device__ __forceinline__ void StoreQuantized(const float (&values)[Config::kAccumulators],
+  // Values in 8 bits. The tiles of the first columns write the rows' scales.
+  __device__ __forceinline__ void StoreQuantized(const float (&values)[kAtOnce],
                                                  const PersistentRows<Config>& rows) const {
     using Quantized = typename Config::X;
     const QuantizedResult& to = p_.quantized;
-    const float scale = *to.scale, inverse = 1.0f / scale;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = rows.Row(half), column = rows.Column(0);
       Quantized* y = static_cast<Quantized*>(to.rows) + static_cast<int64_t>(row) * p_.n + column;
-      if (row < p_.m && column == 0) to.scales[row] = scale;
+      if (row < p_.m && column == 0) to.scales[row] = *to.scale;
 #pragma unroll
-      for (int i = 0; i < Config::kOutN / kPermutedRows; ++i) {
-        if (row >= p_.m || column + i * kPermutedRows >= p_.n) continue;
-        Pack<T, 8> rounded;
+      for (int i = 0; i < kGroupsAtOnce; ++i) {
         float eight[8];
 #pragma unroll
-        for (int t = 0; t < 8; ++t) rounded.value[t] = FromFloat<T>(values[16 * i + t / 2 * 4 + 2 * half + t % 2]);
-        Smoothed(rounded, to.smooth, column + i * kPermutedRows, eight);
-#pragma unroll
-        for (float& value : eight) value *= inverse;
-        *reinterpret_cast<Pack<Quantized, 8>*>(y + i * kPermutedRows) = Rounded<Quantized>(eight);
+        for (int t = 0; t < 8; ++t) eight[t] = values[16 * i + t / 2 * 4 + 2 * half + t % 2];
+        const Pack<Quantized, 8> rounded = Rounded<Quantized>(eight);
+        if (row < p_.m && column + i * kPermutedRows < p_.n) {
+          *reinterpret_cast<Pack<Quantized, 8>*>(y + i * kPermutedRows) = rounded;
+        }
       }
     }
   }

@@ -11,10 +11,15 @@ namespace bertfuse::kernels::gemm_sm90 {
 template <class Config>
 class SplitKRows {
  public:
-  __device__ __forceinline__ SplitKRows(const Parameters& p, const Tile& tile, int group)
-      : p_(p), row_(tile.row + group * 64 + FirstRow()), column_(tile.column + FirstColumn()) {}
+  __device__ __forceinline__ SplitKRows(const Parameters& p, const Tile& tile, int group,
+                                        const RowScales<Config>& row_scales)
+      : p_(p),
+        row_(tile.row + group * 64 + FirstRow()),
+        column_(tile.column + FirstColumn()),
+        row_scales_(row_scales) {}
   __device__ __forceinline__ const Parameters& parameters() const { return p_; }
   __device__ __forceinline__ int Row(int half) const { return row_ + 8 * half; }
+  __device__ __forceinline__ float RowScale(int half) const { return row_scales_.At(0, half); }
   __device__ __forceinline__ int Column(int j) const { return column_ + 8 * j; }
   template <class Step>
   __device__ __forceinline__ ColumnPair<Step::kVectors> Vectors(int j) const {
@@ -24,6 +29,7 @@ class SplitKRows {
  private:
   const Parameters& p_;
   int row_, column_;
+  const RowScales<Config>& row_scales_;
 };
 
 template <class Config>
@@ -42,10 +48,12 @@ class SplitKConsumer {
     const Loop mainloop(pipeline_);
     const Tile tile = pipeline_.scheduler().TileAt(0);
     typename Loop::Accumulators accumulators;
-    mainloop.Finish(accumulators, mainloop.Issue(accumulators, state, tile.stages(), group, [] {}));
+    RowScales<Config> row_scales;
+    const auto load_scales = [&] { row_scales.Load(p_, tile.row + group * 64 + FirstRow()); };
+    mainloop.Finish(accumulators, mainloop.Issue(accumulators, state, tile.stages(), group, load_scales));
     WaitForDependencies();
     WithFloats(accumulators[0], [&](auto& sums) {
-      const SplitKRows<Config> rows(p_, tile, group);
+      const SplitKRows<Config> rows(p_, tile, group, row_scales);
       Config::Epilogue::Apply(sums, rows);
       Store(sums, tile.split, rows);
     });
