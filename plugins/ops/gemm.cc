@@ -89,8 +89,11 @@ kernels::GemmArguments<Elements> Arguments(const bertfuse_call& call, const Gemm
   a.packed = PackedRowsOf(call, *gemm.row_count, a.m);
   a.epsilon = gemm.epsilon;
   a.activation = gemm.activation;
-  a.weights_are_constant = IsConstant(call, gemm.weight) && IsConstant(call, gemm.bias) &&
-                           IsConstant(call, gemm.gamma) && IsConstant(call, gemm.beta);
+  a.weights_are_constant = true;
+  for (const bertfuse_tensor* weight :
+       {gemm.weight, gemm.bias, gemm.gamma, gemm.beta, gemm.weight_scale, gemm.y_smooth}) {
+    a.weights_are_constant = a.weights_are_constant && IsConstant(call, weight);
+  }
   // Each kernel of an encoder layer that reads or writes wide rows begins with the rows that the one before it ended
   // with: the QKV product begins with the last, attention forwards; the feed-forward's first product forwards, its
   // second one backwards.
