@@ -25,7 +25,7 @@ constexpr int kEpilogueHead = 64;
 
 template <class T>
 bool SuitsEpilogue(const Rotation<T>& r) {
-  return sizeof(T) == 2 && r.cos != nullptr && r.table_rows > 0 && r.table_rows < (int64_t{1} << 31) &&
+  return sizeof(T) == 2 && r.cos != nullptr && r.table_rows > 0 && r.table_rows < (int64_t{1} << 26) &&
          r.head_size == kEpilogueHead && 2 * r.rotated == kEpilogueHead && !r.neighbours && IsAligned(r.cos, 16) &&
          IsAligned(r.sin, 16);
 }

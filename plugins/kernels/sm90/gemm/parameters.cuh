@@ -42,9 +42,9 @@ struct Parameters {
   // of Q and K.
   const void* cos;
   const void* sin;
-  const int32_t* places;  // null: a row's number modulo that of the tables' rows
-  cutlass::FastDivmod table_rows;
-  int turned_columns;
+  const int32_t* places;  // null: a row's number modulo table_rows
+  cutlass::FastDivmod table_rows_divmod;
+  int table_rows, turned_columns;
 };
 
 }  // namespace bertfuse::kernels::gemm_sm90

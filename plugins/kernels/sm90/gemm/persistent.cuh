@@ -16,6 +16,7 @@ class PersistentRows {
   using T = typename Config::Y;
 
  public:
+  static constexpr bool kAdjacentPairs = true;  // columns of j, j + 1, j + 2 and j + 3 are side by side
   __device__ __forceinline__ PersistentRows(const Parameters& p, const Tile& tile, int block)
       : p_(p), row_(tile.row + block * 64 + FirstRow()), tile_column_(tile.column) {}
   __device__ __forceinline__ const Parameters& parameters() const { return p_; }

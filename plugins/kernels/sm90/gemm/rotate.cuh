@@ -17,27 +17,21 @@ struct Rotate : EpilogueStep<> {
 
   template <class Tile, int kCount>
   __device__ __forceinline__ static NothingToFinish Apply(float (&v)[kCount], const Tile& tile) {
-    constexpr int kHeads = kCount / (8 * kQuarter);
     static_assert(kCount % (8 * kQuarter) == 0, "tiles hold whole heads");
     WaitForDependencies();  // which may still be making the tables
     const Parameters& p = tile.parameters();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int64_t at = static_cast<int64_t>(TableRow(p, tile.Row(half))) * kPairs;
-      float2 cos[kQuarter], sin[kQuarter];
+      const int at = TableRow(p, tile.Row(half)) * kPairs + tile.Column(0) % kPairs;
+      if constexpr (Tile::kAdjacentPairs) {
+        uint32_t cos[kQuarter], sin[kQuarter];
+        LoadFour(static_cast<const T*>(p.cos) + at, cos), LoadFour(static_cast<const T*>(p.sin) + at, sin);
 #pragma unroll
-      for (int j = 0; j < kQuarter; ++j) {
-        const int64_t place = at + tile.Column(j) % kPairs;
-        cos[j] = PairAt(p.cos, place), sin[j] = PairAt(p.sin, place);
-      }
-#pragma unroll
-      for (int head = 0; head < kHeads; ++head) {
-        if (tile.Column(2 * kQuarter * head) >= p.turned_columns) break;
+        for (int j = 0; j < kQuarter; ++j) TurnHeads(v, tile, half, j, cos[j], sin[j]);
+      } else {
 #pragma unroll
         for (int j = 0; j < kQuarter; ++j) {
-          float* const first = &v[4 * (2 * kQuarter * head + j) + 2 * half];
-          float* const second = first + 4 * kQuarter;
-          Turn(first[0], second[0], cos[j].x, sin[j].x), Turn(first[1], second[1], cos[j].y, sin[j].y);
+          TurnHeads(v, tile, half, j, LoadPair(p.cos, at + 8 * j), LoadPair(p.sin, at + 8 * j));
         }
       }
     }
@@ -45,8 +39,24 @@ struct Rotate : EpilogueStep<> {
   }
 
  private:
-  __device__ __forceinline__ static float2 PairAt(const void* table, int64_t place) {
-    return UnpackPair<T>(*reinterpret_cast<const uint32_t*>(static_cast<const T*>(table) + place));
+  template <class Tile, int kCount>
+  __device__ __forceinline__ static void TurnHeads(float (&v)[kCount], const Tile& tile, int half, int j,
+                                                   uint32_t cosines, uint32_t sines) {
+    const float2 cos = UnpackPair<T>(cosines), sin = UnpackPair<T>(sines);
+#pragma unroll
+    for (int head = 0; head < kCount / (8 * kQuarter); ++head) {
+      if (tile.Column(2 * kQuarter * head) >= tile.parameters().turned_columns) break;
+      float* const first = &v[4 * (2 * kQuarter * head + j) + 2 * half];
+      float* const second = first + 4 * kQuarter;
+      Turn(first[0], second[0], cos.x, sin.x), Turn(first[1], second[1], cos.y, sin.y);
+    }
+  }
+  __device__ __forceinline__ static uint32_t LoadPair(const void* table, int at) {
+    return *reinterpret_cast<const uint32_t*>(static_cast<const T*>(table) + at);
+  }
+  __device__ __forceinline__ static void LoadFour(const T* table, uint32_t (&pairs)[kQuarter]) {
+    const int4 four = *reinterpret_cast<const int4*>(table);
+    pairs[0] = four.x, pairs[1] = four.y, pairs[2] = four.z, pairs[3] = four.w;
   }
   __device__ __forceinline__ static void Turn(float& u, float& v, float cos, float sin) {
     const float x = u, y = v;
@@ -54,10 +64,9 @@ struct Rotate : EpilogueStep<> {
   }
   // Rows behind the last one are turned by some angle, and not stored. Places out of range read the nearest.
   __device__ __forceinline__ static int TableRow(const Parameters& p, int row) {
-    const int last = p.table_rows.divisor - 1;
-    if (p.places != nullptr) return row < p.m ? max(0, min(p.places[row], last)) : 0;
+    if (p.places != nullptr) return row < p.m ? max(0, min(p.places[row], p.table_rows - 1)) : 0;
     int sequence, place;
-    p.table_rows(sequence, place, row);
+    p.table_rows_divmod(sequence, place, row);
     return place;
   }
 };
