@@ -36,7 +36,8 @@ OPS: dict[str, OpSpec] = {
 
 # What only families beyond BERT have.
 FAMILY_OPS: dict[str, OpSpec] = {
-    module.OP.name: module.OP for module in (attention_variant, fused_gated_gemm, fused_gemm_residual_norm)
+    module.OP.name: module.OP
+    for module in (attention_variant, fused_gated_gemm, fused_gemm_residual_norm, fused_gemm_rotary)
 }
 
 # What passes write to move packed rows; the others compute what a model computes.

@@ -35,9 +35,7 @@ QUANTIZED_BY_TENSOR = (replace(Y_ZERO_POINT, needs="y_tensor_scale"), Y_SMOOTH, 
 RESIDUAL = TensorSpec("residual", ("...", "N"))
 
 
-def linear(
-    d, *, x, weight, bias, weight_scale, x_smooth, x_scale, x_zero, x_quantized, x_row_scale, residual=None
-):
+def linear(d, *, x, weight, bias, weight_scale, x_smooth, x_scale, x_zero, x_quantized, x_row_scale, residual=None):
     """x Wᵀ + bias + residual, whichever form x and the weight have."""
     if weight_scale is None:
         return d.linear(x, weight, bias, residual)

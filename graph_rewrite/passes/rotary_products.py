@@ -16,7 +16,7 @@ from ..nodes import producer
 from ..ops import OPS
 from ..result import PassReport
 from ..spec import DOMAIN
-from . import rows
+from . import ragged, rows
 
 NAME = "rotations in products"
 _PRODUCT, _ROTARY = OPS["FusedGemm"], OPS["FusedGemmRotary"]
@@ -53,13 +53,14 @@ def _reason_to_stay(graph: FusionGraph, attention: gs.Node, product: gs.Node | N
     if x.shape is None or len(x.shape) != 3:
         return f"'{x.name}' is {x.shape}, not [batch, sequence, width]"
     biases = [rows.get_input(node, "bias") for node in (product, attention)]
-    return "two biases are added" if None not in biases else ""
+    return "two biases are added" if all(bias is not None for bias in biases) else ""
 
 
 def _move(attention: gs.Node, product: gs.Node, places: gs.Tensor | None) -> None:
     given = {tensor.name: rows.get_input(product, tensor.name) for tensor in _PRODUCT.inputs}
     given["places"] = places
-    given["bias"] = given["bias"] or rows.get_input(attention, "bias")
+    if given["bias"] is None:
+        given["bias"] = rows.get_input(attention, "bias")
     given |= {name: rows.get_input(attention, name) for name in ("cos", "sin")}
     product.op = _ROTARY.name
     product.attrs.pop("activation", None)
@@ -75,50 +76,41 @@ def _move(attention: gs.Node, product: gs.Node, places: gs.Tensor | None) -> Non
 
 
 class _Places:
-    """For each way in which rows of a graph are packed: each row's place in its text, int32, made once."""
+    """Each packed row's place in its text, int32, made once."""
 
     def __init__(self, graph: FusionGraph) -> None:
         self._graph = graph
-        self._made: dict[int, gs.Tensor] = {}
+        self._made: gs.Tensor | None = None
 
     def reason(self, attention: gs.Node) -> str:
         """Why places are not known; "" where they are, or rows are not packed."""
-        packed = rows.get_input(attention, "cu_seqlens") is not None
-        return "no node tells the rows' places" if packed and self._source(attention) is None else ""
+        if rows.get_input(attention, "cu_seqlens") is None or self._made is not None:
+            return ""
+        index = rows.get_input(attention, "token_index")
+        self._made = self._ragged() if index is None else self._of_padded(index)
+        return "" if self._made is not None else "no node tells where rows are from"
 
     def of(self, attention: gs.Node) -> gs.Tensor | None:
-        if rows.get_input(attention, "cu_seqlens") is None:
+        """None where rows are not packed."""
+        return None if rows.get_input(attention, "cu_seqlens") is None else self._made
+
+    def _ragged(self) -> gs.Tensor | None:
+        found = ragged.places(self._graph)
+        return found if found is None or np.dtype(found.dtype) == np.int32 else self._int32(found, found.shape)
+
+    def _of_padded(self, index: gs.Tensor) -> gs.Tensor | None:
+        """The column of each token in the padded batch [B, S], of which `index` has the flattened places."""
+        above, graph = producer(index), self._graph
+        if above is None or above.op != "PackTokens":
             return None
-        source = self._source(attention)
-        if id(source) not in self._made:
-            self._made[id(source)] = self._make(source)
-        return self._made[id(source)]
-
-    def _source(self, attention: gs.Node) -> gs.Tensor | None:
-        """What they come of: places in the flattened batch, or where texts lie in a row those in each text."""
-        index = rows.get_input(attention, "token_index")
-        if index is not None:
-            above = producer(index)
-            return index if above is not None and above.op == "PackTokens" else None
-        offsets = rows.get_input(attention, "cu_seqlens")
-        found = [n for n in rows.fused(self._graph, "RaggedPositions") if rows.get_input(n, "cu_seqlens") is offsets]
-        return found[0].outputs[1] if found else None
-
-    def _make(self, source: gs.Tensor) -> gs.Tensor:
-        above, graph = producer(source), self._graph
-        if above.op == "RaggedPositions":
-            return source if np.dtype(source.dtype) == np.int32 else self._int32(source, source.shape)
-        (mask,) = above.inputs
-        length = graph.variable("padded_length", np.int64, [])
-        shape = graph.variable("padded_shape", np.int64, [2])
-        graph.add_node("Shape", [mask], [shape])
+        shape, length = graph.variable("padded_shape", np.int64, [2]), graph.variable("padded_length", np.int64, [])
+        graph.add_node("Shape", [above.inputs[0]], [shape])
         graph.add_node("Gather", [shape, graph.constant("padded_axis", np.array(1, np.int64))], [length], axis=0)
-        places = graph.variable("packed_places", np.int32, source.shape)
-        # At least 1: without a token nothing is divided, which is an error by 0 even so.
-        one = graph.constant("padded_one", np.array(1, np.int64))
+        # At least 1: without a token nothing is divided, but dividing by 0 is an error even so.
         some = graph.variable("padded_length_or_1", np.int64, [])
-        graph.add_node("Max", [length, one], [some])
-        graph.add_node("Mod", [source, self._int32(some, [])], [places])
+        graph.add_node("Max", [length, graph.constant("padded_one", np.array(1, np.int64))], [some])
+        places = graph.variable("packed_places", np.int32, index.shape)
+        graph.add_node("Mod", [index, self._int32(some, [])], [places])
         return places
 
     def _int32(self, tensor: gs.Tensor, shape: list | None) -> gs.Tensor:
