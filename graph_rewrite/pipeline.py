@@ -197,7 +197,8 @@ def _fuse(
 
 
 def _variants(graph: FusionGraph) -> list[OpSpec]:
-    return [spec for spec in FAMILY_OPS.values() if spec is not residual_norms.OP] if graph.families else []
+    found = [spec for spec in FAMILY_OPS.values() if spec is not residual_norms.OP and not spec.by_pass]
+    return found if graph.families else []
 
 
 def _import(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> FusionGraph:

@@ -156,6 +156,26 @@ _VARIANTS = (
 )
 
 
+# (label, B, S, K, size of a head, num_heads, kv_num_heads, rotated pairs)
+_ROTARY = (
+    ("one_token", 1, 1, 16, 4, 2, 1, 2),
+    ("primes", 3, 37, 31, 11, 6, 3, 5),
+    ("no_pair", 2, 5, 8, 4, 2, 2, 0),
+    ("minilm", 2, 128, 384, 32, 12, 12, 8),
+    ("bert", 1, 129, 768, 64, 12, 2, 32),
+    ("tokens_4096", 1, 4096, 64, 16, 2, 1, 8),
+    ("empty_batch", 0, 7, 16, 8, 2, 1, 4),
+    ("empty_sequence", 2, 0, 16, 8, 2, 2, 4),
+    ("empty_k", 1, 3, 0, 8, 2, 2, 4),
+)
+
+
+def _rotary(label, batch, sequence, depth, size, heads, kv_heads, pairs) -> Shape:
+    columns = (heads + 2 * kv_heads) * size
+    sizes = dict(B=batch, S=sequence, K=depth, N=columns, C=sequence, R=pairs)
+    return Shape(label, sizes, (), {"num_heads": heads, "kv_num_heads": kv_heads})
+
+
 def _variant(label, batch, sequence, size, heads, kv_heads, pairs, columns, left, right) -> Shape:
     attributes = {"num_heads": heads, "kv_num_heads": kv_heads, "scale": 1 / math.sqrt(size)}
     attributes |= {"window_left": left, "window_right": right, "bias_left": columns // 2}
@@ -177,6 +197,8 @@ def shapes(op: str) -> list[Shape]:
         return [Shape(name, dict(B=b, S=s, V=v, H=h, P=p, T=2)) for name, b, s, v, h, p in (*sizes, empty)]
     if op == "FusedAttentionVariant":
         return [_variant(*row) for row in _VARIANTS]
+    if op == "FusedGemmRotary":
+        return [_rotary(*row) for row in _ROTARY]
     if op in ("AddQKVBias", "FusedAttention"):
         result = []
         for name, b, s, h, heads in _ATTENTIONS:

@@ -26,7 +26,10 @@ those of families beyond BERT, which are looked for where their ops are written 
     activation(x, kind)                                            a name of ops/activations.py
     multiply(a, b)
     split_grouped_heads(qkv[B, S, (G + 2 J) D], G, J)              [B, G, S, D], 2 x [B, J, S, D]
-    rotary(x[B, G, S, D], cos[S, R], sin[S, R], pairs)             the first 2R columns rotated in pairs
+    rotary(x[B, G, S, D], cos[S, R], sin[S, R], pairs)             the first 2R columns rotated in pairs; or tables of
+                                                                   each batch, [B, 1, S, R]
+    rows_at(table[C, R], places[B, S]) -> [B, 1, S, R]
+    join_heads(q[B, G, S, D], k[B, J, S, D], v[B, J, S, D])        [B, S, (G + 2 J) D]
     attention_variant(q, k, v, mask, bias[1, G or 1, L], bias_left, positions[2, G, M, D], positions_left, scale, left,
                       right, hidden)                               attention in a window, with a bias by distance, and
                                                                    Q and K multiplied with vectors by distance

@@ -111,7 +111,13 @@ class Recorder:
     def of_one_shape(self, mask, x):
         return mask
 
-    # Of packed rows: no normalised graph has these, so the patterns of ops that passes write match nothing.
+    # No normalised graph has these, so the patterns of ops that passes write match nothing.
+
+    def rows_at(self, table, places):
+        return PatternNode("RowsAt", (table, places))
+
+    def join_heads(self, q, k, v):
+        return PatternNode("JoinHeads", (q, k, v))
 
     def pack_tokens(self, mask):
         return tuple(Output(PatternNode("PackTokens", (mask,)), index) for index in range(3))

@@ -114,6 +114,14 @@ class Reference(QuantizedReference):
         y[..., second] = x[..., second] * cos + x[..., first] * sin
         return y
 
+    def rows_at(self, table, places):
+        return table[places][:, None]
+
+    def join_heads(self, *parts):
+        heads = np.concatenate(parts, axis=1)
+        batch, count, sequence, size = heads.shape
+        return heads.transpose(0, 2, 1, 3).reshape(batch, sequence, count * size)
+
     def attention_variant(self, q, k, v, mask, bias, bias_left, positions, positions_left, scale, left, right, hidden):
         k, v = (np.repeat(t, q.shape[1] // t.shape[1], axis=1) for t in (k, v))
         scores = q @ k.swapaxes(-1, -2)

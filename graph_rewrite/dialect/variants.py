@@ -45,7 +45,7 @@ class VariantDialect:
         return tuple(self.emit("Transpose", [part], perm=[0, 2, 1, 3]) for part in by_head)
 
     def rotary(self, x, cos, sin, pairs):
-        size = self._axes(cos, 1, 2)
+        size = self._last_axis(cos)
         twice, zero, one = self.add(size, size), self.constant([0], np.int64), self.constant([1], np.int64)
         last, step = self.constant([-1], np.int64), self.constant([1 if pairs == "halves" else 2], np.int64)
         bounds = ((zero, size), (size, twice)) if pairs == "halves" else ((zero, twice), (one, twice))
@@ -58,6 +58,17 @@ class VariantDialect:
         beside = self.emit("Concat", [self._unsqueeze(part, [-1]) for part in turned], axis=-1)
         shape = self.emit("Concat", [self.constant([0, 0, 0], np.int64), twice], axis=0)
         return self.emit("Concat", [self.emit("Reshape", [beside, shape]), rest], axis=-1)
+
+    def _last_axis(self, x):
+        return self.emit("Slice", [self.emit("Shape", [x]), *(self.constant([i], np.int64) for i in (-1, 2**31 - 1))])
+
+    def rows_at(self, table, places):
+        return self._unsqueeze(self.emit("Gather", [table, places], axis=0), [1])
+
+    def join_heads(self, *parts):
+        rows = self.emit("Transpose", [self.emit("Concat", list(parts), axis=1)], perm=[0, 2, 1, 3])
+        width = self.emit("Mul", [self._axes(rows, 2, 3), self._axes(rows, 3, 4)])
+        return self.emit("Reshape", [rows, self.emit("Concat", [self._axes(rows, 0, 2), width], axis=0)])
 
     def attention_variant(self, q, k, v, mask, bias, bias_left, positions, positions_left, scale, left, right, hidden):
         # Heads of Q that share one of K and V get an axis of their own, along which those are broadcast.

@@ -9,6 +9,7 @@ from . import (
     fused_attention,
     fused_gated_gemm,
     fused_gemm_residual_norm,
+    fused_gemm_rotary,
     pack_tokens,
     ragged_positions,
     unpack_tokens,
@@ -25,6 +26,7 @@ OPS: dict[str, OpSpec] = {
         *PRODUCTS,
         fused_gated_gemm.OP,
         fused_gemm_residual_norm.OP,
+        fused_gemm_rotary.OP,
         pack_tokens.OP,
         unpack_tokens.OP,
         first_tokens.OP,
@@ -34,7 +36,8 @@ OPS: dict[str, OpSpec] = {
 
 # What only families beyond BERT have.
 FAMILY_OPS: dict[str, OpSpec] = {
-    module.OP.name: module.OP for module in (attention_variant, fused_gated_gemm, fused_gemm_residual_norm)
+    module.OP.name: module.OP
+    for module in (attention_variant, fused_gated_gemm, fused_gemm_residual_norm, fused_gemm_rotary)
 }
 
 # What passes write to move packed rows; the others compute what a model computes.

@@ -35,18 +35,18 @@ QUANTIZED_BY_TENSOR = (replace(Y_ZERO_POINT, needs="y_tensor_scale"), Y_SMOOTH, 
 RESIDUAL = TensorSpec("residual", ("...", "N"))
 
 
+def linear(d, *, x, weight, bias, weight_scale, x_smooth, x_scale, x_zero, x_quantized, x_row_scale, residual=None):
+    """x Wᵀ + bias + residual, whichever form x and the weight have."""
+    if weight_scale is None:
+        return d.linear(x, weight, bias, residual)
+    if x_quantized is not None:
+        return d.linear_of_quantized(x_quantized, x_row_scale, weight, weight_scale, bias, residual)
+    return d.quantized_linear(x, weight, weight_scale, x_smooth, x_scale, bias, residual, x_zero)
+
+
 def _body(
     d,
     *,
-    x,
-    weight,
-    bias,
-    weight_scale,
-    x_smooth,
-    x_scale,
-    x_zero,
-    x_quantized,
-    x_row_scale,
     y_zero_point=None,
     y_smooth=None,
     y_tensor_scale=None,
@@ -56,15 +56,10 @@ def _body(
     epsilon=None,
     approximate=None,
     activation=NONE,
+    **product,
 ):
     activates = approximate is not None or activation != NONE
-    added = None if activates else residual
-    if weight_scale is None:
-        y = d.linear(x, weight, bias, added)
-    elif x_quantized is not None:
-        y = d.linear_of_quantized(x_quantized, x_row_scale, weight, weight_scale, bias, added)
-    else:
-        y = d.quantized_linear(x, weight, weight_scale, x_smooth, x_scale, bias, added, x_zero)
+    y = linear(d, **product, residual=None if activates else residual)
     if approximate is not None:
         y = d.gelu(y, approximate)
     elif activation != NONE:

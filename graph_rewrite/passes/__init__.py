@@ -7,13 +7,15 @@ why. Order matters: what our ops compute can be packed, and which rows an output
     pack          real tokens only between the embedding and the first node that mixes rows; [B, S] interface
     ragged        the same with tokens laid out one after the other as the interface; after pack
     output_rows   of the last layer only the rows that an output needs
+    rotary_products  rotations of Q and K move from attention into the product before it; at level "full", the last,
+                  because then it is known how rows are packed
 """
 
 from __future__ import annotations
 
 from ..graph import FusionGraph
 from ..result import PassReport
-from . import linear_layers, output_rows, pack, ragged
+from . import linear_layers, output_rows, pack, ragged, rotary_products
 
 PADDINGS = ("keep", "remove", "ragged")
 
@@ -35,6 +37,10 @@ def run(graph: FusionGraph, level: str, padding: str, needed_rows: bool) -> list
     graph.finish()
     if needed_rows or padding != "keep":
         reports.append(output_rows.select(graph))
+        graph.finish()
+    report = rotary_products.move(graph)
+    if report is not None:
+        reports.append(report)
         graph.finish()
     return reports
 

@@ -55,6 +55,34 @@ def take_ragged_batches(graph: FusionGraph) -> PassReport:
     )
 
 
+def places(graph: FusionGraph) -> gs.Tensor | None:
+    """Each token's place in its text, [1, T], of a graph that takes ragged batches; None of another one."""
+    made = rows.fused(graph, "RaggedPositions")
+    if made:
+        return made[0].outputs[1]
+    inputs = {tensor.name: tensor for tensor in graph.gs.inputs}
+    offsets, longest = (inputs.pop(name, None) for name in (OFFSETS, LONGEST))
+    tokens = next((tensor for tensor in inputs.values() if len(tensor.shape or ()) == 1), None)
+    if offsets is None or longest is None or tokens is None or np.dtype(tokens.dtype).kind != "i":
+        return None
+    row = graph.variable(f"{tokens.name}_row", tokens.dtype, [1, *tokens.shape])
+    graph.add_node("Unsqueeze", [tokens, graph.constant("ragged_constant", np.array([0], np.int64))], [row])
+    return _add_positions(graph, row, offsets, longest)[1]
+
+
+def _add_positions(graph: FusionGraph, row: gs.Tensor, offsets: gs.Tensor, longest: gs.Tensor) -> list[gs.Variable]:
+    """Of each token of a row [1, T]: which text it is of, and its place there."""
+    dtype = np.dtype(row.dtype)
+    if graph.opset < 15 and dtype != np.int64:  # without CastLike the op's body gives int64
+        dtype = np.dtype(np.int64)
+        wide = graph.variable("ids_int64", dtype, row.shape)
+        graph.add_node("Cast", [row], [wide], to=onnx.TensorProto.INT64)
+        row = wide
+    made = [graph.variable(name, dtype, row.shape) for name in ("sequence_ids", "places")]
+    graph.add_node("RaggedPositions", [row, offsets, longest], made, DOMAIN, **NODE_MARKERS)
+    return made
+
+
 def refusal(reason: str) -> FusionError:
     return FusionError(f"padding 'ragged' is not possible: {reason}; padding 'remove' or 'keep' may do")
 
@@ -213,17 +241,13 @@ class _Ragged:
         self.graph.add_node("Cast", [self.real], [old], to=to)
 
     def _positions(self) -> None:
-        ids, dtype = self.row, np.dtype(self.row.dtype)
-        if self.graph.opset < 15 and dtype != np.int64:  # without CastLike the op's body gives int64
-            dtype = np.dtype(np.int64)
-            ids = self._emit("Cast", [ids], dtype, [1, self.tokens], "ids_int64", to=onnx.TensorProto.INT64)
-        made = [self.graph.variable(name, dtype, [1, self.tokens]) for name in ("sequence_ids", "places")]
-        given = [ids, self.cu_seqlens, self.max_seqlen]
-        self.graph.add_node("RaggedPositions", given, made, DOMAIN, **NODE_MARKERS)
-        self.sequence_ids, self.position_ids = made
+        self.sequence_ids, self.position_ids = made = _add_positions(
+            self.graph, self.row, self.cu_seqlens, self.max_seqlen
+        )
+        dtype = np.dtype(made[1].dtype)
         if dtype != self.index_dtype:
             to = onnx.helper.np_dtype_to_tensor_dtype(self.index_dtype)
-            self.position_ids = self._emit("Cast", made[1:], self.index_dtype, [1, self.tokens], "places_cast", to=to)
+            self.position_ids = self._emit("Cast", [made[1]], self.index_dtype, [1, self.tokens], "places_cast", to=to)
         self.flat: gs.Tensor | None = None
 
     def _of_tokens(self, padded: gs.Tensor) -> gs.Tensor:

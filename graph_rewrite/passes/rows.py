@@ -61,7 +61,7 @@ def row_inputs(node: gs.Node) -> list[int] | None:
     """
     if node.domain == DOMAIN:
         spec = OPS[node.op]
-        if "row_count" not in spec.packed_inputs or "token_index" in spec.packed_inputs:
+        if "row_count" not in spec.packed_inputs or {"token_index", "places"} & set(spec.packed_inputs):
             return None
         names = [t.name for t, tensor in zip(spec.inputs, node.inputs, strict=False) if not tensor.is_empty()]
         if "x_scale" in names and not isinstance(node.inputs[spec.input_index("x_scale")], gs.Constant):

@@ -18,9 +18,9 @@ namespace bertfuse {
 struct GemmOp {
   const char* name;
   int x, weight, bias, residual, gamma, beta, weight_scale, x_smooth, x_scale, x_zero, x_quantized, x_row_scale,
-      y_smooth, y_tensor_scale, row_count;
+      y_smooth, y_tensor_scale, row_count, cos, sin, places;
   int y, total, y_quantized, y_scale;
-  int epsilon, activation, approximate, norm;
+  int epsilon, activation, approximate, norm, num_heads, kv_num_heads, pairs;
   bool gates;  // weight has rows for two factors, each of y's columns: the gate's come first
 
   constexpr bool normalizes() const { return gamma >= 0; }
@@ -58,6 +58,9 @@ constexpr GemmOp GemmOpOf(const OpDef& op) {
           input("y_smooth"),
           input("y_tensor_scale"),
           input("row_count"),
+          input("cos"),
+          input("sin"),
+          input("places"),
           output("y"),
           output("total"),
           output("y_quantized"),
@@ -66,6 +69,9 @@ constexpr GemmOp GemmOpOf(const OpDef& op) {
           attribute("activation"),
           attribute("approximate"),
           attribute("norm"),
+          attribute("num_heads"),
+          attribute("kv_num_heads"),
+          attribute("pairs"),
           weight >= 0 && op.inputs[weight].axes[0].multiplier == 2};
 }
 
@@ -103,10 +109,14 @@ inline const char* NameOf(Activation activation) {
 struct GemmCall {
   GemmOp op;
   const bertfuse_tensor *x, *weight, *bias, *residual, *gamma, *beta, *weight_scale, *x_smooth, *x_scale, *x_zero,
-      *x_quantized, *x_row_scale, *y_smooth, *y_tensor_scale, *row_count, *y, *total, *y_quantized, *y_scale;
+      *x_quantized, *x_row_scale, *y_smooth, *y_tensor_scale, *row_count, *cos, *sin, *places, *y, *total, *y_quantized,
+      *y_scale;
   float epsilon;
   Activation activation;
   bool rms;  // the norm is RMSNorm, not LayerNorm
+  // Of a product whose heads of Q and K are rotated, with cos: pairs of columns of a head, and where they are.
+  int64_t heads, kv_heads, head_size, rotated;
+  bool neighbours;  // columns 2i and 2i + 1 are a pair, not i and i + rotated
 
   GemmCall(const bertfuse_call& call, const GemmOp& described) : op(described) {
     const auto input = [&](int place) {
@@ -120,6 +130,7 @@ struct GemmCall {
     x_zero = input(op.x_zero);
     x_quantized = input(op.x_quantized), x_row_scale = input(op.x_row_scale), y_smooth = input(op.y_smooth);
     y_tensor_scale = input(op.y_tensor_scale);
+    cos = input(op.cos), sin = input(op.sin), places = input(op.places);
     row_count = &call.inputs[op.row_count];
     const auto output = [&](int place) {
       return place >= 0 && place < call.num_outputs ? &call.outputs[place] : nullptr;
@@ -132,11 +143,35 @@ struct GemmCall {
                      ? (call.attributes[op.approximate].s == tanh ? Activation::kGeluTanh : Activation::kGeluErf)
                  : op.activation >= 0 ? ActivationOf(call.attributes[op.activation].s)
                                       : Activation::kNone;
+    heads = cos == nullptr ? 0 : call.attributes[op.num_heads].i;
+    kv_heads = cos == nullptr ? 0 : call.attributes[op.kv_num_heads].i;
+    head_size = cos == nullptr ? 0 : columns() / (heads + 2 * kv_heads);
+    rotated = cos == nullptr ? 0 : cos->shape[1];
+    neighbours = cos != nullptr && std::string_view(call.attributes[op.pairs].s) == "neighbours";
+    if (cos != nullptr) CheckRotation();
   }
 
   // Of y, and its rows.
   int64_t columns() const { return weight->shape[0] / (op.gates ? 2 : 1); }
   int64_t rows() const { return columns() == 0 ? 0 : NumElements(*y) / columns(); }
+
+ private:
+  // Throws INVALID_ARGUMENT where the heads are not the columns, or tables do not fit the heads.
+  void CheckRotation() const {
+    const auto number = [](int64_t value) { return static_cast<long long>(value); };
+    if (columns() % (heads + 2 * kv_heads) != 0) {
+      Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'weight' has %lld rows, expected a multiple of %lld, of heads",
+           op.name, number(columns()), number(heads + 2 * kv_heads));
+    }
+    if (places == nullptr && cos->shape[0] != x->shape[1]) {
+      Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'cos' has %lld rows, expected S = %lld", op.name,
+           number(cos->shape[0]), number(x->shape[1]));
+    }
+    if (2 * rotated > head_size) {
+      Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'cos' has %lld columns, expected at most %lld, of pairs in a head",
+           op.name, number(rotated), number(head_size / 2));
+    }
+  }
 };
 
 }  // namespace bertfuse

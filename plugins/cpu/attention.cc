@@ -8,6 +8,7 @@
 #include "cpu/call.h"
 #include "cpu/kernels.h"
 #include "cpu/packed.h"
+#include "cpu/rotary.h"
 #include "cpu/vector_loops.h"
 #include "op_table.generated.h"
 
@@ -239,16 +240,8 @@ void ChangeHead(const AttentionVariantCall& v, const float* gamma, int64_t place
     for (int64_t d = 0; d < v.head_size; ++d) x[d] *= inverse * gamma[d];
   }
   if (v.cos == nullptr) return;
-  const float* const cos = FloatData(v.cos) + place * v.rotated;
-  const float* const sin = FloatData(v.sin) + place * v.rotated;
-  const int64_t step = v.neighbours ? 2 : 1, apart = v.neighbours ? 1 : v.rotated;
-  for (int64_t i = 0; i < v.rotated; ++i) {
-    float& first = x[i * step];
-    float& second = x[i * step + apart];
-    const float turned = first * cos[i] - second * sin[i];
-    second = second * cos[i] + first * sin[i];
-    first = turned;
-  }
+  const int64_t at = place * v.rotated;
+  RotateHead(FloatData(v.cos) + at, FloatData(v.sin) + at, v.rotated, v.neighbours, x);
 }
 
 // A head's queries [rows, size] transposed, zeros behind them.

@@ -10,6 +10,7 @@
 #include "cpu/kernels.h"
 #include "cpu/packed.h"
 #include "cpu/quantize_result.h"
+#include "cpu/rotary.h"
 #include "cpu/vector_loops.h"
 
 namespace bertfuse::cpu {
@@ -148,6 +149,27 @@ void RunGated(const bertfuse_call& call, const GemmCall& gemm, int64_t m) {
   });
 }
 
+// Heads of Q and K of y's rows, each by its place.
+void Rotate(const bertfuse_call& call, const GemmCall& gemm, int64_t m) {
+  const float *const cos = DataOf(gemm.cos), *const sin = DataOf(gemm.sin);
+  float* const y = static_cast<float*>(gemm.y->data);
+  const int64_t n = gemm.columns(), table_rows = gemm.cos->shape[0], sequence = gemm.x->shape[1];
+  const auto* const places = gemm.places == nullptr ? nullptr : static_cast<const int32_t*>(gemm.places->data);
+  for (int64_t row = 0; places != nullptr && row < m; ++row) {
+    if (places[row] >= 0 && places[row] < table_rows) continue;
+    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'places' holds %d at %lld, expected 0 to %lld, the rows of cos",
+         gemm.op.name, places[row], static_cast<long long>(row), static_cast<long long>(table_rows - 1));
+  }
+  ParallelFor(call, m, GrainFor(n), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t at = (places == nullptr ? row % sequence : places[row]) * gemm.rotated;
+      for (int64_t head = 0; head < gemm.heads + gemm.kv_heads; ++head) {
+        RotateHead(cos + at, sin + at, gemm.rotated, gemm.neighbours, y + row * n + head * gemm.head_size);
+      }
+    }
+  });
+}
+
 template <class Op>
 void Run(const bertfuse_call& call) {
   const GemmCall gemm(call, kGemmOp<Op>);
@@ -168,6 +190,7 @@ void Run(const bertfuse_call& call) {
       Loops().activate(to, bias == nullptr ? nullptr : bias + column, width, activation);
     }
   });
+  if (gemm.cos != nullptr) return Rotate(call, gemm, m);
   if (!normalizes) return;
   ParallelFor(call, m, GrainFor(n), [=, epsilon = gemm.epsilon, rms = gemm.rms](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
@@ -237,5 +260,6 @@ const bertfuse_kernel kFusedGemmGelu = Product<FusedGemmGelu>();
 const bertfuse_kernel kFusedGemmGeluLayerNorm = Product<FusedGemmGeluLayerNorm>();
 const bertfuse_kernel kFusedGemmLayerNorm = Product<FusedGemmLayerNorm>();
 const bertfuse_kernel kFusedGemmResidualNorm = Product<FusedGemmResidualNorm>();
+const bertfuse_kernel kFusedGemmRotary = Product<FusedGemmRotary>();
 
 }  // namespace bertfuse::cpu

@@ -13,8 +13,9 @@ KernelList CpuKernels() {
       &cpu::kFusedGatedGemm,     &cpu::kFusedGemm,
       &cpu::kFusedGemmGelu,      &cpu::kFusedGemmGeluLayerNorm,
       &cpu::kFusedGemmLayerNorm, &cpu::kFusedGemmResidualNorm,
-      &cpu::kPackTokens,         &cpu::kUnpackTokens,
-      &cpu::kFirstTokens,        &cpu::kRaggedPositions,
+      &cpu::kFusedGemmRotary,    &cpu::kPackTokens,
+      &cpu::kUnpackTokens,       &cpu::kFirstTokens,
+      &cpu::kRaggedPositions,
   };
   return {kernels, static_cast<int>(std::size(kernels))};
 }

@@ -15,6 +15,7 @@ constexpr int kWarps = 4;
 // by what whole models with RoPE took more than was reckoned, all alike.
 template <class T>
 __device__ __forceinline__ int64_t RowsOf(const ChangeHeadsArguments<T>& a) {
+  if (a.row_count != nullptr) return RealRows(*a.row_count, a.rows);
   return a.packed.count == 0 ? a.rows : RealRows(a.packed.cu_seqlens[a.packed.count], a.rows);
 }
 
@@ -38,6 +39,7 @@ __device__ __forceinline__ int64_t PlaceOf(int64_t row, const PackedSequences& p
 // The row of the tables of angles that a row turns by; -1 where it belongs to no sequence. Called by a whole warp.
 template <class T>
 __device__ __forceinline__ int64_t TablePlaceOf(int64_t row, const ChangeHeadsArguments<T>& a) {
+  if (a.row_places != nullptr) return max(int64_t{0}, min(static_cast<int64_t>(a.row_places[row]), a.places - 1));
   if (a.packed.count == 0) return row % a.sequence;
   int64_t place = PlaceOf(row, a.packed);
   if (place < 0) return place;
@@ -61,6 +63,7 @@ __device__ __forceinline__ void ChangeHead(const ChangeHeadsArguments<T>& a, int
   T* const out = a.out + item * size;
   const auto at = [&](int column) { return ToFloat(x[column]) + (bias == nullptr ? 0.0f : ToFloat(bias[column])); };
   if (head >= a.heads + a.kv_heads) {
+    if (a.out == a.qkv) return;
     for (int column = lane; column < size; column += 32) out[column] = FromFloat<T>(at(column));
     return;
   }
@@ -161,7 +164,8 @@ __device__ __forceinline__ void ChangeHeadsOfRow(const ChangeHeadsArguments<T>& 
   for (int base = static_cast<int>(blockIdx.y) * at_once; base < all_heads;
        base += static_cast<int>(gridDim.y) * at_once) {
     const int head = base + lane / lanes;
-    const bool exists = inside && head < all_heads, is_value = head >= a.heads + a.kv_heads;
+    const bool is_value = head >= a.heads + a.kv_heads;
+    const bool exists = inside && head < all_heads && !(is_value && a.out == a.qkv);
     const int64_t offset = (row * all_heads + head) * size + first;
     const T* const bias = a.bias == nullptr ? nullptr : a.bias + static_cast<int64_t>(head) * size + first;
     const T* const gamma = is_value ? nullptr : head < a.heads ? a.q_gamma : a.k_gamma;
@@ -233,7 +237,8 @@ bool HasVectors(const ChangeHeadsArguments<T>& a) {
 
 template <class T>
 cudaError_t ChangeHeads(const ChangeHeadsArguments<T>& a, const Device& device, cudaStream_t stream) {
-  const PackedRows packed = {a.packed.count == 0 ? nullptr : a.packed.cu_seqlens + a.packed.count, a.expected};
+  const int32_t* const count = a.packed.count == 0 ? a.row_count : a.packed.cu_seqlens + a.packed.count;
+  const PackedRows packed = {count, a.expected};
   const int64_t all_heads = a.heads + 2 * a.kv_heads, rows = packed.ForGrid(a.rows);
   const int64_t blocks = CeilDiv(rows * all_heads, kWarps);
   if (a.rows * all_heads * a.head_size == 0) return cudaSuccess;

@@ -10,7 +10,8 @@ namespace bertfuse::kernels {
 // out[rows, (heads + 2 kv_heads) * head_size] = qkv + bias, of which each head of Q and of K is divided by its root
 // mean square and scaled by a gamma, and then rotated by the angles of its token's place: what attention with RoPE
 // reads. Rows are whole sequences, one after the other: of one length, or where `packed` has sequences (see
-// attention.h) of those that cu_seqlens says. Rows that belong to none are then not written, and whatever the offsets
+// attention.h) of those that cu_seqlens says. `out` may be qkv itself where there is neither bias nor gamma; then V
+// stays. Rows that belong to none are then not written, and whatever the offsets
 // are, nothing outside of the tables is read.
 template <class T>
 struct ChangeHeadsArguments {
@@ -27,6 +28,10 @@ struct ChangeHeadsArguments {
   float epsilon;    // added to the mean square
   PackedSequences packed;
   int64_t expected;  // of the rows, where they are packed, as in PackedRows
+  // Given: each row's row of the tables, whatever sequence it is of, and where rows are packed as in PackedRows, their
+  // number. Places out of range read the nearest.
+  const int32_t* row_places = nullptr;
+  const int32_t* row_count = nullptr;
 };
 
 // cudaErrorInvalidValue where there are too many heads for a grid.

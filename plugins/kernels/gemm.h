@@ -7,6 +7,7 @@
 #include "kernels/last_wave.h"
 #include "kernels/packed_rows.h"
 #include "kernels/quantized_result.h"
+#include "kernels/rotation.h"
 
 namespace bertfuse::kernels {
 
@@ -86,6 +87,8 @@ struct GemmArguments {
   QuantizedResult quantized;  // of a norm that has a launch of its own, or in place of y (GemmSm90Quantizing)
   // kComplete: y[m, n / 2] = activation(product + bias of the first n / 2 columns) * (the same of the others).
   bool gates;
+  // kComplete, without an activation: y's heads are rotated behind the bias. Only GemmSm90Rotating reads it.
+  Rotation<Y> rotation;
 };
 
 }  // namespace bertfuse::kernels

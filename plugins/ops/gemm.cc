@@ -4,6 +4,7 @@
 
 #include "core/gemm_op.h"
 #include "core/op_table.h"
+#include "kernels/change_heads.h"
 #include "kernels/gate.h"
 #include "kernels/layer_norm.h"
 #include "kernels/quantize_rows.h"
@@ -84,6 +85,12 @@ kernels::GemmArguments<Elements> Arguments(const bertfuse_call& call, const Gemm
   }
   a.rms = gemm.rms;
   a.gates = gemm.op.gates;
+  if (gemm.cos != nullptr) {
+    a.rotation = {
+        data(gemm.cos),     data(gemm.sin), gemm.places == nullptr ? nullptr : Data<const int32_t>(*gemm.places),
+        gemm.cos->shape[0], gemm.heads,     gemm.kv_heads,
+        gemm.head_size,     gemm.rotated,   gemm.neighbours};
+  }
   a.float_partials = reinterpret_cast<float*>(workspace);
   a.partials = reinterpret_cast<T*>(workspace);
   a.packed = PackedRowsOf(call, *gemm.row_count, a.m);
@@ -145,6 +152,7 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmArguments<Elem
   problem.quantizes = kIsQuantized<Elements> && !problem.layer_norm && gemm.y_quantized != nullptr &&
                       gemm.y_quantized->dtype == gemm.weight->dtype && kernels::IsAligned(gemm.y_quantized->data, 8) &&
                       kernels::IsAligned(a.quantized.smooth, 16);
+  problem.rotates = !kIsQuantized<Elements> && SuitsEpilogue(a.rotation);
   problem.gelu = gemm.activation != Activation::kNone && !problem.gates;
   if (problem.layer_norm) problem.layer_norm_vector = kernels::LayerNormVector(Norm(a));
   if (gemm.row_count->dtype != BERTFUSE_ABSENT) problem.m = a.packed.expected, problem.capacity = a.m;
@@ -227,6 +235,22 @@ void QuantizeResult(const bertfuse_call& call, const char* op, const kernels::Qu
   CheckCuda(kernels::QuantizeRows(a, device, StreamOf(call)), op);
 }
 
+// Heads of Q and K of y, where they are: a kernel of its own behind the product.
+template <class Elements>
+void RotateHeads(const bertfuse_call& call, const char* op, const kernels::GemmArguments<Elements>& a,
+                 const kernels::Device& device) {
+  const auto& r = a.rotation;
+  if (r.rotated == 0) return;
+  kernels::ChangeHeadsArguments<typename Elements::Y> heads = {};
+  heads.qkv = heads.out = a.y;
+  heads.cos = r.cos, heads.sin = r.sin, heads.places = r.table_rows, heads.rotated = r.rotated;
+  heads.rows = a.m, heads.sequence = r.table_rows;
+  heads.heads = r.heads, heads.kv_heads = r.kv_heads, heads.head_size = r.head_size;
+  heads.neighbours = r.neighbours;
+  heads.row_places = r.places, heads.row_count = a.packed.row_count, heads.expected = a.packed.expected;
+  CheckCuda(kernels::ChangeHeads(heads, device, StreamOf(call)), op);
+}
+
 template <class Elements>
 void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProblem& problem, const GemmTactic& tactic,
                kernels::GemmArguments<Elements> a, const kernels::Device& device) {
@@ -256,7 +280,10 @@ void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProble
   if (gate_follows) product.y = a.partials;
   const bool quantizes_later = a.gamma == nullptr && a.quantized.rows != nullptr && !WritesQuantized(problem, tactic);
   if (quantizes_later) product.quantized = {};
+  const bool rotates_later = a.rotation.cos != nullptr && !RotatesInEpilogue(problem, tactic);
+  if (rotates_later) product.rotation = {};
   CheckCuda(LaunchGemm(tactic, product, device, StreamOf(call)), gemm.op.name);
+  if (rotates_later) RotateHeads(call, gemm.op.name, a, device);
   if (gate_follows) {
     const kernels::GateArguments<T> gate = {a.partials, a.bias, a.y, a.m, a.n / 2, a.activation, a.weights_are_constant,
                                             a.packed};
@@ -389,5 +416,6 @@ const bertfuse_kernel kFusedGemmGelu = GemmKernel<FusedGemmGelu>();
 const bertfuse_kernel kFusedGemmGeluLayerNorm = GemmKernel<FusedGemmGeluLayerNorm>();
 const bertfuse_kernel kFusedGemmLayerNorm = GemmKernel<FusedGemmLayerNorm>();
 const bertfuse_kernel kFusedGemmResidualNorm = GemmKernel<FusedGemmResidualNorm>();
+const bertfuse_kernel kFusedGemmRotary = GemmKernel<FusedGemmRotary>();
 
 }  // namespace bertfuse::cuda

@@ -116,7 +116,8 @@ bool RoundsAlike(const GemmProblem& problem, const GemmTactic& tactic) {
   const bool gates = problem.gates && problem.n / 2 % 8 == 0;  // in the epilogue
   const bool begins_with_bias = problem.biased && problem.x_bytes == 2 && sm90::IsPersistent(tactic.tile.block);
   return tactic.form == (gates ? GemmForm::kComplete : ProductForm(problem)) && tactic.tile.splits == 1 &&
-         !begins_with_bias && tactic.tile.block.promotes == Promotes(problem);
+         !begins_with_bias && tactic.tile.block.promotes == Promotes(problem) &&
+         RotatesInEpilogue(problem, tactic) == problem.rotates;
 }
 
 bool SharesTile(const Block& block) {

@@ -102,6 +102,13 @@ double QuantizingMicroseconds(const GemmProblem& problem, const GemmTactic& tact
   return kLayerNormLaunch + bytes / (kElementwiseBytes * problem.device->multiprocessors * problem.device->clock_mhz);
 }
 
+// Microseconds of a launch that reads heads of y and writes them rotated.
+double RotatingMicroseconds(const GemmProblem& problem, const GemmTactic& tactic) {
+  if (!problem.rotates || RotatesInEpilogue(problem, tactic)) return 0;
+  const double bytes = 2.0 * problem.y_bytes * static_cast<double>(problem.n) * static_cast<double>(problem.m);
+  return kLaunch + bytes / (kElementwiseBytes * problem.device->multiprocessors * problem.device->clock_mhz);
+}
+
 // Bytes to and from device memory: the weight, and the rest where the L2 cache does not hold it from kernel to kernel.
 double MemoryBytes(const GemmProblem& problem) {
   const auto m = static_cast<double>(problem.m), n = static_cast<double>(problem.n), k = static_cast<double>(problem.k);
@@ -147,8 +154,9 @@ double ExpectedMicroseconds(const GemmProblem& problem, const GemmTactic& tactic
       product + LayerNormCycles(problem, tactic, static_cast<double>(split_rows)) + GateCycles(problem, tactic);
   const bool launches_another = (problem.layer_norm || problem.gates) && tactic.form != GemmForm::kComplete;
   const double computing = cycles / device.clock_mhz, moving = MemoryBytes(problem) / (device.memory_gb_s * 1e3);
-  return kLaunch + QuantizingMicroseconds(problem, tactic) + (launches_another ? kLayerNormLaunch : 0) +
-         std::max(computing, moving) + kUnhidden * std::min(computing, moving);
+  return kLaunch + QuantizingMicroseconds(problem, tactic) + RotatingMicroseconds(problem, tactic) +
+         (launches_another ? kLayerNormLaunch : 0) + std::max(computing, moving) +
+         kUnhidden * std::min(computing, moving);
 }
 
 }  // namespace bertfuse::cuda

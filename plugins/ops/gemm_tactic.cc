@@ -22,7 +22,7 @@ constexpr size_t kMaxPackedWorkspace = 64 << 20;
 auto Fields(const GemmProblem& p) {
   return std::tie(p.m, p.n, p.k, p.layer_norm, p.backends, p.device, p.measured, p.workspace, p.capacity, p.x_bytes,
                   p.y_bytes, p.gelu, p.gates, p.keeps_total, p.deterministic_rows, p.biased, p.layer_norm_vector,
-                  p.allow_tf32, p.cublaslt, p.fp8, p.quantizes);
+                  p.allow_tf32, p.cublaslt, p.fp8, p.quantizes, p.rotates);
 }
 
 // The tactics whose blocks the device has room for, without LayerNorm's kernels.
@@ -46,7 +46,9 @@ GemmChoice Choose(GemmProblem problem) {
   // What was measured left y in its type: where 8 bits are wanted, a kernel that writes them is most likely faster.
   if (measured != nullptr && (!problem.quantizes || WritesQuantized(problem, *measured))) {
     const GemmTactic fitting = WithLayerNormKernel(problem, *measured);
-    if (Runs(problem, fitting)) return {fitting, ChosenBy::kMeasured};
+    // Measured where nothing is rotated: with a launch more it need not be the fastest.
+    const bool same = !problem.rotates || RotatesInEpilogue(problem, fitting);
+    if (same && Runs(problem, fitting)) return {fitting, ChosenBy::kMeasured};
   }
   if (const auto split = SplitKByDefault(problem)) return {WithLayerNormKernel(problem, *split), ChosenBy::kModel};
   if (const auto cublaslt = CublasLtByDefault(problem)) {

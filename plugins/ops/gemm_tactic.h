@@ -49,6 +49,9 @@ struct GemmProblem {
   bool keeps_total = false;
   // y is wanted in 8 bits of x's type, by one scale: what does not write it so has a launch more.
   bool quantizes = false;
+  // Heads are rotated as the epilogues of Hopper's blocks do that can: what does not has a launch more. (Rotations of
+  // another form have it with any tactic.)
+  bool rotates = false;
   int layer_norm_vector = 8;  // elements that LayerNorm's kernel reads at a time (kernels::LayerNormVector())
   bool allow_tf32 = false;    // float32 operands may be rounded
   kernels::cublaslt::Algorithms cublaslt = {};  // some where backends has kCublasLt
@@ -69,6 +72,12 @@ inline bool GateIsALaunch(const GemmProblem& problem, const GemmTactic& tactic) 
 inline bool WritesQuantized(const GemmProblem& problem, const GemmTactic& tactic) {
   return problem.quantizes && tactic.backend == Backend::kSm90 && tactic.form == GemmForm::kComplete &&
          kernels::gemm_sm90::IsPersistent(tactic.tile.block);
+}
+
+// Whether the product's epilogue rotates heads, where that is wanted.
+inline bool RotatesInEpilogue(const GemmProblem& problem, const GemmTactic& tactic) {
+  return problem.rotates && tactic.backend == Backend::kSm90 && tactic.form == GemmForm::kComplete &&
+         kernels::gemm_sm90::Rotates(tactic.tile.block);
 }
 
 // Stages of the pipeline along k, or along one of its splits.

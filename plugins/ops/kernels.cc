@@ -36,8 +36,8 @@ KernelList CudaKernels() {
       &cuda::kAddQKVBias,         &cuda::kEmbedLayerNorm,        &cuda::kFirstTokens,
       &cuda::kFusedAttention,     &cuda::kFusedAttentionVariant, &cuda::kFusedGatedGemm,
       &cuda::kFusedGemm,          &cuda::kFusedGemmGelu,         &cuda::kFusedGemmGeluLayerNorm,
-      &cuda::kFusedGemmLayerNorm, &cuda::kFusedGemmResidualNorm, &cuda::kPackTokens,
-      &cuda::kRaggedPositions,    &cuda::kUnpackTokens,
+      &cuda::kFusedGemmLayerNorm, &cuda::kFusedGemmResidualNorm, &cuda::kFusedGemmRotary,
+      &cuda::kPackTokens,         &cuda::kRaggedPositions,       &cuda::kUnpackTokens,
   };
   return {kernels, static_cast<int>(std::size(kernels))};
 }

@@ -121,6 +121,15 @@ def _activated(x, activation):
     return _gelu(x, {"gelu": "none", "gelu_tanh": "tanh"}[activation])
 
 
+def fused_gemm_rotary(x, weight, cos, sin, bias, num_heads, kv_num_heads, pairs, places=None):
+    heads = fused_gemm(x, weight, bias).unflatten(-1, (num_heads + 2 * kv_num_heads, -1))  # [B, S, heads, D]
+    turn = torch.complex(_wide(cos), _wide(sin))
+    turn = turn if places is None else turn[places.long()]
+    turning, v = heads.split([num_heads + kv_num_heads, kv_num_heads], dim=2)
+    turned = _turned(turning.movedim(2, 0), turn, pairs).movedim(0, 2)
+    return torch.cat([turned, v], 2).flatten(-2)
+
+
 def fused_gated_gemm(x, weight, bias, activation):
     gate, up = fused_gemm(x, weight, bias).chunk(2, -1)
     return _activated(gate, activation) * up

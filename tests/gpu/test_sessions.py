@@ -62,6 +62,12 @@ LARGE = {
     "FusedGemmGelu": Shape("large", {"K": 768, "N": 3072}, (8, 128)),
     "FusedGemmGeluLayerNorm": Shape("large", {"K": 768, "N": 768}, (4, 128)),
     "FusedGemmLayerNorm": Shape("large", {"K": 3072, "N": 768}, (1, 128)),
+    "FusedGemmRotary": Shape(
+        "large",
+        {"B": 8, "S": 128, "K": 768, "N": 2304, "C": 128, "R": 32},
+        (),
+        {"num_heads": 12, "kv_num_heads": 12},
+    ),
     "FusedGemmResidualNorm": Shape("large", {"K": 3072, "N": 768}, (1, 128)),
 }
 

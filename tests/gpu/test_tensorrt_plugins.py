@@ -109,6 +109,8 @@ class Layer:
         free = {"B": batch, "S": sequence, "C": sequence, "D": head, "R": head // 2, "J": 1, "G": self.sizes.heads}
         if self.op == "FusedAttentionVariant":
             free |= {"P": 2, "M": 64}  # vectors by distance: for Q and for K
+        if self.op == "FusedGemmRotary":
+            free |= {"N": 3 * self.sizes["H"]}
         shape = (batch, sequence) if tensor.leading else ()
         for axis in tensor.trailing:
             size = self.attributes[axis.symbol] if axis.is_attribute else free.get(axis.symbol, self.sizes[axis.symbol])

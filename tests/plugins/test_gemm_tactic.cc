@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ops/gemm_tactic.h"
+#include "ops/measured_gemms.h"
 #include "random_gemms.h"
 
 namespace bertfuse::cuda {
@@ -55,6 +56,45 @@ TEST(GemmTactic, NormsOfKeptSumsAreLaunches) {
     const GemmTactic chosen = ChooseGemmTactic(problem).tactic;
     EXPECT_TRUE(chosen.layer_norm.has_value() && Runs(problem, chosen)) << Describe(chosen);
   });
+}
+
+// A rotation is in an epilogue of Hopper's blocks of whole heads; elsewhere a launch follows, which other tactics have.
+TEST(GemmTactic, RotationsAreInAnEpilogueWhereOneHasThem) {
+  int chosen_on_hopper = 0, in_epilogue = 0;
+  ForRandomProblems([&](GemmProblem problem) {
+    problem.layer_norm = false, problem.n = (problem.n + 191) / 192 * 192;
+    problem.deterministic_rows = problem.m % 3 == 0, problem.biased = problem.m % 2 == 0;
+    GemmProblem plain = problem;
+    problem.rotates = true;
+    const auto names = [](const GemmProblem& of) {
+      std::vector<std::string> found;
+      for (const GemmTactic& tactic : GemmTactics(of)) found.push_back(Describe(tactic));
+      return found;
+    };
+    EXPECT_EQ(names(problem), names(plain));
+    for (const GemmTactic& tactic : GemmTactics(problem)) {
+      EXPECT_FALSE(RotatesInEpilogue(plain, tactic));
+      if (!RotatesInEpilogue(problem, tactic)) continue;
+      EXPECT_TRUE(tactic.backend == Backend::kSm90 && tactic.tile.block.n % 64 == 0 && tactic.tile.splits == 1)
+          << Describe(tactic);
+    }
+    const GemmTactic chosen = ChooseGemmTactic(problem).tactic;
+    EXPECT_TRUE(Runs(problem, chosen)) << Describe(chosen);
+    EXPECT_TRUE(!problem.deterministic_rows || RotatesInEpilogue(problem, chosen)) << Describe(chosen);
+    ++chosen_on_hopper, in_epilogue += RotatesInEpilogue(problem, chosen);
+  });
+  EXPECT_GT(in_epilogue, chosen_on_hopper * 95 / 100);
+  // Q, K and V of encoders, whatever was measured without rotations.
+  const MeasuredGemms measured(kMeasuredTables[0], Hopper(), "NVIDIA H200, 9.0, 132 multiprocessors", nullptr);
+  for (int64_t hidden : {256, 384, 512, 768, 1024}) {
+    for (int64_t m = 1; m < 70000; m += m / 4 + 1) {
+      GemmProblem problem = Bert(m, 3 * hidden, hidden, false);
+      problem.rotates = true, problem.biased = false;
+      problem.measured = &measured;
+      const GemmTactic chosen = ChooseGemmTactic(problem).tactic;
+      EXPECT_TRUE(RotatesInEpilogue(problem, chosen)) << Name(problem) << ": " << Describe(chosen);
+    }
+  }
 }
 
 TEST(GemmTactic, PartsAreOfRowsAtTheEnd) {

@@ -50,6 +50,7 @@ _VARIANT = (
     "C=128 D={} R={} J=1 G=1 L=3 P=2 M=3 num_heads={} kv_num_heads={} scale=0.125 pairs=halves window_left={} "
     "window_right={} bias_left=1 positions_left=1 hidden_queries=as_others"
 )
+_ROTARY = "B=512 S=128 K=768 N=2304 C=128 R=32 num_heads=12 kv_num_heads=12 pairs={} " + _PACKED
 _PRODUCT = "rows=65536 K={} N={} " + _PACKED
 
 
@@ -65,6 +66,8 @@ _PRODUCT = "rows=65536 K={} N={} " + _PACKED
         ("FusedGemmGeluLayerNorm", _PRODUCT.format(768, 768)),
         ("FusedGemmResidualNorm", "norm=rms " + _PRODUCT.format(1152, 768)),
         ("FusedGemmResidualNorm", "norm=layer " + _PRODUCT.format(768, 768)),
+        ("FusedGemmRotary", _ROTARY.format("halves")),
+        ("FusedGemmRotary", _ROTARY.format("neighbours")),
         ("FusedAttention", _ATTENTION.format("H=768 num_heads=12 scale=0.125", "")),
         *(  # Nomic's, ModernBERT's, Qwen3's, and heads that no vectors fit
             ("FusedAttentionVariant", _ATTENTION.format(_VARIANT.format(*sizes), f",distance_bias,positions{without}"))
@@ -202,6 +205,39 @@ print(seen > 5)
     sizes = _VARIANT.format(64, 32, 12, 12, 64, 64)
     packed = "FusedAttentionVariant float16 " + _ATTENTION.format(sizes, ",distance_bias,positions,q_gamma,k_gamma")
     problems = [packed, packed.replace(_PACKED, "tactic=-1 seed=1")]
+    run = subprocess.run(
+        [sys.executable, "-c", script, LIBRARY, *problems], capture_output=True, text=True, timeout=300, cwd=ROOT
+    )
+    assert run.stdout == "True\n", run.stderr[-2000:]
+
+
+@BUILT
+def test_rotated_in_the_epilogue_of_a_product_there_is_one_launch():
+    """On Hopper, of tiles of whole heads of 64 in halves; else heads are turned in a launch behind the product."""
+    script = r"""
+import sys
+from pathlib import Path
+from tests.launches import Recorder, Setting
+from bertfuse.qualify.problem import parse
+recorder, seen = Recorder(Path(sys.argv[1])), 0
+for device in [i for i, capability in enumerate(recorder.devices) if capability == 90]:
+    for text in sys.argv[2:]:
+        problem = parse(text)
+        for tactic in recorder.tactics(problem, Setting(device))[1:]:
+            made = recorder.run(problem.with_tactic(tactic), Setting(device))
+            assert not made.error, made.error
+            launches = [event["launch"] for event in made.events if "launch" in event]
+            rotates = "halves" in text and made.tactic.startswith(("sm90 128x192", "sm90 128x128", "sm90 64x64"))
+            assert len(launches) == (1 if rotates else 2), (made.tactic, launches)
+            assert rotates or "ChangeHeads" in launches[1], (made.tactic, launches)
+            seen += rotates
+        chosen = recorder.run(problem, Setting(device))
+        launches = [event["launch"] for event in chosen.events if "launch" in event]
+        assert len(launches) == (1 if "halves" in text else 2), chosen.tactic
+print(seen > 20)
+"""
+    problems = ["FusedGemmRotary float16 " + _ROTARY.format(pairs) for pairs in ("halves", "neighbours")]
+    problems += [text.replace(_PACKED, "tactic=-1 seed=1") for text in problems]
     run = subprocess.run(
         [sys.executable, "-c", script, LIBRARY, *problems], capture_output=True, text=True, timeout=300, cwd=ROOT
     )

@@ -30,6 +30,9 @@ inline constexpr GemmBlock kOneTileBlocks[] = {{128, 128, 7, 1}, {128, 128, 3, 2
                                                {64, 64, 12, 1},  {64, 96, 10, 1},  {192, 192, 4, 1}};
 inline constexpr GemmBlock kGatedOneTileBlocks[] = {
     {128, 128, 7, 1}, {128, 128, 3, 2}, {128, 96, 4, 2}, {64, 64, 12, 1}};
+// That rotate heads: of whole heads, and what the choice takes for Q, K and V.
+inline constexpr GemmBlock kRotatingPersistentBlocks[] = {kPersistentBlocks[0], kPersistentBlocks[2]};
+inline constexpr GemmBlock kRotatingOneTileBlocks[] = {kOneTileBlocks[0], kOneTileBlocks[1], kOneTileBlocks[4]};
 inline constexpr GemmBlock kLayerNormBlocks[] = {{128, 128, 3, 2}, {64, 96, 5, 2}, {64, 128, 4, 2}};
 inline constexpr GemmBlock kSplitKBlocks[] = {{64, 96, 10, 1}};
 
@@ -62,11 +65,16 @@ constexpr const Blocks& BlocksOf() {
   return std::is_same_v<X, int8_t> ? kInt8Blocks : sizeof(X) == 1 ? kFp8Blocks : kHalfBlocks;
 }
 
-constexpr bool IsPersistent(const GemmBlock& block) {
-  for (const GemmBlock& persistent : kPersistentBlocks) {
-    if (block == persistent) return true;
+template <size_t kCount>
+constexpr bool IsAmong(const GemmBlock (&blocks)[kCount], const GemmBlock& block) {
+  for (const GemmBlock& one : blocks) {
+    if (block == one) return true;
   }
   return false;
+}
+constexpr bool IsPersistent(const GemmBlock& block) { return IsAmong(kPersistentBlocks, block); }
+constexpr bool Rotates(const GemmBlock& block) {
+  return IsAmong(kRotatingPersistentBlocks, block) || IsAmong(kRotatingOneTileBlocks, block);
 }
 }  // namespace gemm_sm90
 
@@ -103,6 +111,11 @@ template <class Elements>
 cudaError_t GemmSm90Gated(const GemmTile& tile, const GemmArguments<Elements>& arguments, const Device& device,
                           cudaStream_t stream);
 
+// y[m, n] = product + bias, whose heads are rotated, by a block that Rotates(): a rotation that SuitsEpilogue().
+template <class Elements>
+cudaError_t GemmSm90Rotating(const GemmTile& tile, const GemmArguments<Elements>& arguments, const Device& device,
+                             cudaStream_t stream);
+
 // y[m, n] = LayerNorm(activation(product + bias) + residual); n = cluster_n * block_n.
 template <class Elements>
 cudaError_t GemmSm90LayerNorm(const GemmTile& tile, const GemmArguments<Elements>& arguments, const Device& device,
@@ -130,6 +143,7 @@ cudaError_t GemmSm90(GemmForm form, const GemmTile& tile, const GemmArguments<El
     if (a.quantized.rows != nullptr) return GemmSm90Quantizing(tile, a, device, stream);
   } else {
     if (a.gates) return GemmSm90Gated(tile, a, device, stream);
+    if (a.rotation.cos != nullptr) return GemmSm90Rotating(tile, a, device, stream);
     if (a.gamma != nullptr) return GemmSm90LayerNorm(tile, a, device, stream);
   }
   return GemmSm90Elementwise(tile, a, device, stream);

@@ -134,6 +134,14 @@ class Bounds:
         turned = [_REFERENCE.rotary(sizes[0], sizes[1], sign * np.abs(sin.value), pairs) for sign in (1, -1)]
         return self._rounded(value, np.maximum(*turned))
 
+    def rows_at(self, table: Number, places: Number) -> Number:
+        return Number(_REFERENCE.rows_at(table.value, places.value))
+
+    def join_heads(self, *parts: Number) -> Number:
+        values = [part.value for part in parts]
+        errors = [np.broadcast_to(part.error, part.value.shape) for part in parts]
+        return Number(_REFERENCE.join_heads(*values), _REFERENCE.join_heads(*errors))
+
     def attention(self, q: Number, k: Number, v: Number, mask: Number | None, scale: float) -> Number:
         return self._attention(q, k, v, mask, scale, None, None)
 

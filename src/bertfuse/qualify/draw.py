@@ -106,6 +106,8 @@ class Draw:
             rows, n, k = self._rows(), self._columns(), self._depth()
             if empty:
                 rows, k = self._one(((0, k), (rows, 0)))
+            if op == "FusedGemmRotary":
+                return self._rotary(rows, k)
             return Problem(op, leading=self._leading(rows), sizes={"K": k, "N": n})
         if op == "EmbedLayerNorm":
             sequence = self._one((1, 2, 7, 16, 50, 64, 127, 128, 129, 511))
@@ -166,6 +168,18 @@ class Draw:
             attributes=attributes,
         )
 
+    def _rotary(self, rows: int, k: int) -> Problem:
+        """Heads of any size, most of them such as an epilogue rotates; angles for all of a head, or some columns."""
+        head = 64 if self._chance(0.5) else self._one(HEAD_SIZES)
+        heads = self._one((1, 2, 3, 4, 8, 12, 16))
+        kv_heads = self._one([n for n in range(1, heads + 1) if heads % n == 0])
+        sequence = self._leading(rows)[-1]
+        pairs = self._one((head // 2, head // 2, head // 2, head // 4, 0))
+        sizes = {"B": rows // max(1, sequence), "S": sequence, "K": k, "N": (heads + 2 * kv_heads) * head}
+        attributes = {"num_heads": heads, "kv_num_heads": kv_heads}
+        attributes["pairs"] = self._one(("halves", "halves", "halves", "neighbours"))
+        return Problem("FusedGemmRotary", sizes={**sizes, "C": sequence, "R": pairs}, attributes=attributes)
+
     def _packed(self, problem: Problem) -> Problem:
         """The problem with packed rows: of the sequences, or of all together where the op needs no more."""
         sizes, op = dict(problem.sizes), problem.op
@@ -176,7 +190,11 @@ class Draw:
                 (0, 1, most, few, int(self.rng.integers(0, most + 1)), int(self.rng.integers(0, most + 1)))
             )
             switches = {"hints": self._chance(0.2), "broken": self._chance(_BROKEN)}
-            return replace(problem, packed=(min(total, most),), **switches)
+            if op == "FusedGemmRotary":
+                sizes["C"] = max(1, sizes["C"] + self._one((0, 0, 5, -sizes["C"] // 2)))
+                if self._chance(0.3):
+                    return replace(problem, sizes=sizes, packed=(most,), without=("row_count",), **switches)
+            return replace(problem, sizes=sizes, packed=(min(total, most),), **switches)
         lengths = self._lengths(max(1, sizes["B"]), max(1, sizes["S"]))
         total, longest = sum(lengths), max(lengths, default=0)
         spare = self._one((0, 0, 1, 3, 70))  # rows behind the real ones
@@ -227,7 +245,7 @@ class Draw:
         needs = {tensor.name: tensor.needs for tensor in spec.inputs if tensor.needs and not tensor.by_pass}
         absent = {*without, *problem.without}
         without = tuple(name for name in spec.optional_inputs if name in absent or needs.get(name) in absent)
-        without += ("token_index",) if "token_index" in absent else ()
+        without += tuple(name for name in ("token_index", "row_count") if name in absent)
         indices = [tensor.name for tensor in spec.inputs if tensor.dtype == "I" and tensor.name not in without]
         offset, offset_of = 0, ""
         floats = any(tensor.is_float for tensor in spec.inputs)

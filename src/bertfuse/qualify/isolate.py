@@ -147,7 +147,11 @@ def simpler(problem: Problem) -> Iterator[tuple[str, Problem]]:
     if plain != problem.attributes:
         yield "attributes", replace(problem, attributes=plain)
     heads = problem.attributes.get("num_heads")
-    if heads:
+    if problem.op == "FusedGemmRotary" and heads > 1:
+        head = problem.sizes["N"] // (heads + 2 * problem.attributes["kv_num_heads"])
+        one = {**problem.attributes, "num_heads": 1, "kv_num_heads": 1}
+        yield "heads 1", replace(problem, sizes={**problem.sizes, "N": 3 * head}, attributes=one)
+    elif heads and "H" in problem.sizes:
         head = problem.sizes["H"] // heads
         for fewer in _smaller(heads):
             sizes, attributes = {**problem.sizes, "H": fewer * head}, {**problem.attributes, "num_heads": fewer}
@@ -161,7 +165,10 @@ def simpler(problem: Problem) -> Iterator[tuple[str, Problem]]:
         lowest = problem.sizes["S"] if name == "P" and problem.op == "EmbedLayerNorm" else 1
         for less in _smaller(size):
             if less >= lowest:
-                yield f"{name} {less}", shrunk(replace(problem, sizes={**problem.sizes, name: less}))
+                sizes = {**problem.sizes, name: less}
+                if name == "S" and sizes.get("C") == size:  # a row of the tables for each place
+                    sizes["C"] = less
+                yield f"{name} {less}", shrunk(replace(problem, sizes=sizes))
 
 
 def _simpler_packing(problem: Problem) -> Iterator[tuple[str, Problem]]:

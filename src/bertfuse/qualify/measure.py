@@ -38,8 +38,11 @@ def problem_of(op: str, call: native.Call) -> Problem:
     packed = None
     for tensor, given in zip(spec.inputs, call.inputs[: call.num_inputs], strict=True):
         if tensor.packed:
-            if given.dtype == native.ABSENT and packed is not None and op in ATTENTIONS:
+            may_lack = (*ATTENTIONS, "FusedGemmRotary")
+            if given.dtype == native.ABSENT and packed is not None and op in may_lack:
                 without.append(tensor.name)
+            elif given.dtype != native.ABSENT and tensor.name == "places":
+                packed = (math.prod(given.shape[:2]),)
             elif given.dtype != native.ABSENT and given.rank < 2:
                 first = call.inputs[0]
                 rows = math.prod(first.shape[: first.rank - 1])

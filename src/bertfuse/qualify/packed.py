@@ -45,6 +45,8 @@ def lengths_of(problem: Problem, which: int) -> tuple[int, ...]:
     rng = np.random.default_rng([problem.seed, which])
     if problem.op == "RaggedPositions":  # as many tokens, none longer
         return tuple(int(length) for length in rng.permutation(problem.packed))
+    if "row_count" in problem.without:  # every row is real
+        return problem.packed
     left, lengths, few = problem.capacity, [], len(problem.packed) < 3
     for length in rng.permutation(problem.packed):
         kinds = (int(length), 0, 1, int(rng.integers(0, left + 1)) if few else int(length) + 1)
@@ -76,6 +78,11 @@ def _counts(problem: Problem, name: str, lengths: tuple[int, ...], rng: np.rando
         return np.cumsum([0, *lengths]).astype(np.int32)
     if name == "max_seqlen":  # only its length is read
         return rng.integers(-(1 << 31), 1 << 31, problem.sizes["M"]).astype(np.int32)
+    if name == "places":
+        table_rows, rows = problem.sizes["C"], problem.capacity
+        places = rng.integers(0, max(1, table_rows), rows)
+        places[total:] = rng.choice([-1, 1 << 30, -(1 << 31), table_rows], rows - total)
+        return places.astype(np.int32).reshape(problem.sizes["B"], problem.sizes["S"])
     assert name == "token_index"
     if problem.op in ATTENTIONS:
         return _spread(problem, lengths, rng)
@@ -142,8 +149,14 @@ def plain_calls(problem: Problem, inputs: Inputs) -> Iterator[tuple[np.ndarray, 
             places = {name: inputs[name][:length] for name in ("cos", "sin") if inputs.get(name) is not None}
             yield rows.reshape(-1), {**inputs, **without, "qkv": qkv[rows], **places}
         return
-    rows = np.arange(int(inputs["row_count"]))
+    count = inputs["row_count"]
+    rows = np.arange(problem.capacity if count is None else int(count))
     given = {**inputs, **without}
+    if problem.op == "FusedGemmRotary":  # a sequence, each row with its own row of the tables
+        places = np.asarray(inputs["places"]).reshape(-1)[rows]
+        tables = {name: inputs[name][places] for name in ("cos", "sin")}
+        yield rows, {**given, **tables, "x": _rows(inputs["x"])[rows][None]}
+        return
     if problem.op == "EmbedLayerNorm":
         places = inputs["token_index"].reshape(-1)[rows]
         if given["position_ids"] is None:

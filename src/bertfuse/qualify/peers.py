@@ -100,6 +100,24 @@ def _fused_gemm(torch: Any, x: Any, weight: Any, bias: Any, activation: str = NO
     return y if activation == NONE else torch.nn.functional.gelu(y, approximate=_GELUS[activation])
 
 
+def _fused_gemm_rotary(
+    torch: Any,
+    x: Any,
+    weight: Any,
+    cos: Any,
+    sin: Any,
+    bias: Any,
+    num_heads: int,
+    kv_num_heads: int,
+    pairs: str,
+) -> Any:
+    y = torch.nn.functional.linear(x, weight, bias)
+    size = y.shape[-1] // (num_heads + 2 * kv_num_heads)
+    heads = y.unflatten(-1, (-1, size)).transpose(1, 2)
+    turning, v = heads.split([num_heads + kv_num_heads, kv_num_heads], dim=1)
+    return torch.cat([_rotary(torch, turning, cos, sin, pairs), v], 1).transpose(1, 2).flatten(-2)
+
+
 def _fused_gemm_gelu(torch: Any, x: Any, weight: Any, bias: Any, approximate: str) -> Any:
     return _fused_gemm(torch, x, weight, bias, GELUS[approximate])
 
@@ -159,4 +177,5 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "FusedGemmGelu": _fused_gemm_gelu,
     "FusedGemmGeluLayerNorm": _fused_gemm_gelu_layer_norm,
     "FusedGemmLayerNorm": _fused_gemm_layer_norm,
+    "FusedGemmRotary": _fused_gemm_rotary,
 }

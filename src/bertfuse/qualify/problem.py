@@ -89,7 +89,7 @@ class Problem:
     def capacity(self) -> int:
         """How many packed rows there are places for."""
         s = self.sizes
-        if "K" in s:
+        if "K" in s and "B" not in s:
             return math.prod(self.leading)
         return min(s["P"] * s["Q"], s["B"] * s["S"]) if self.op == "UnpackTokens" else s["B"] * s["S"]
 
@@ -113,7 +113,7 @@ class Problem:
         """Multiplications, about; what the reference does with a score of attention counts as much as 90 of them."""
         s = self.sizes
         if "K" in s:
-            return float(math.prod(self.leading)) * s["N"] * max(1, s["K"])
+            return float(self.capacity) * s["N"] * max(1, s["K"])
         if self.op in ATTENTIONS:
             squares = s["B"] * s["S"] ** 2 if self.packed is None else sum(length**2 for length in self.packed)
             heads = self.attribute("num_heads")
@@ -202,8 +202,9 @@ def parse(text: str) -> Problem:
 
 
 def _may_lack(spec: OpSpec) -> set[str]:
-    """Inputs that a problem may name as absent: packed attention may have no places."""
-    return {*spec.optional_inputs, *(("token_index",) if spec.name == "FusedAttentionVariant" else ())}
+    """Inputs that a problem may name as absent: packed attention may have no places, rows with places be all real."""
+    packed = {"FusedAttentionVariant": ("token_index",), "FusedGemmRotary": ("row_count",)}
+    return {*spec.optional_inputs, *packed.get(spec.name, ())}
 
 
 def _needed(spec: OpSpec, symbols: set[str], without: tuple[str, ...]) -> set[str]:

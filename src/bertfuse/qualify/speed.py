@@ -116,6 +116,10 @@ def draw(rng: np.random.Generator, ops: Sequence[str], dtypes: Sequence[str]) ->
     shapes = {"FusedGemm": (hidden, 3 * hidden), "FusedGemmGelu": (hidden, 4 * hidden)}
     k, n = shapes.get(op, (4 * hidden if wide and op == "FusedGemmLayerNorm" else hidden, hidden))
     without = ("residual",) if op == "FusedGemmGeluLayerNorm" else ("bias",) if op == "FusedGemm" and wide else ()
+    if op == "FusedGemmRotary":
+        sizes = {"B": batch, "S": sequence, "K": hidden, "N": 3 * hidden, "C": sequence, "R": hidden // heads // 2}
+        attributes = {"num_heads": heads, "kv_num_heads": heads}
+        return replace(problem, sizes=sizes, attributes=attributes, without=("bias",))
     return replace(problem, leading=(batch, sequence), sizes={"K": k, "N": n}, without=without)
 
 

@@ -73,6 +73,10 @@ TOLERANCES: dict[tuple[str, str], Tolerance] = {
     ("FusedGemmResidualNorm", "tf32"): Tolerance(2e-3, 2e-3, _TF32),
     ("FusedGemmResidualNorm", "float16"): Tolerance(2e-3, 2e-3, _HALF),
     ("FusedGemmResidualNorm", "bfloat16"): Tolerance(1.6e-2, 1.6e-2, _BRAIN),
+    ("FusedGemmRotary", "float32"): Tolerance(2e-5, 2e-5, _SUM + "; of two such sums"),
+    ("FusedGemmRotary", "tf32"): Tolerance(2e-3, 4e-3, _TF32 + "; of two such sums"),
+    ("FusedGemmRotary", "float16"): Tolerance(2e-3, 4e-3, _HALF + "; of two such products"),
+    ("FusedGemmRotary", "bfloat16"): Tolerance(1.6e-2, 3.2e-2, _BRAIN + "; of two such products"),
 }
 
 

@@ -3,6 +3,7 @@
 #define BERTFUSE_TESTS_PLUGINS_EMULATOR_GEMM_PROBLEM_H_
 
 #include <cmath>
+#include <memory>
 #include <vector>
 
 #include "emulator/late_array.h"
@@ -64,6 +65,30 @@ class GemmProblem {
     arguments.residual = random->OneIn(3) ? nullptr : residual_.array.data();
     arguments.gamma = gamma_.array.data(), arguments.beta = beta_.array.data();
   }
+  // Heads of 64 columns, n of them all, rotated in halves.
+  void AddRotation(emulator::Random* random) {
+    Rotation<T>& r = arguments.rotation;
+    const int64_t heads = arguments.n / kEpilogueHead;  // three at least
+    r.kv_heads = random->Between(1, (heads - 1) / 2), r.heads = heads - 2 * r.kv_heads;
+    r.head_size = kEpilogueHead, r.rotated = kEpilogueHead / 2;
+    r.table_rows = random->Between(1, 2 * arguments.m);
+    cos_ = std::make_unique<emulator::LateArray<T>>(r.table_rows * r.rotated);
+    sin_ = std::make_unique<emulator::LateArray<T>>(r.table_rows * r.rotated);
+    cos_->Fill(random, 0.7), sin_->Fill(random, 0.7);
+    r.cos = cos_->array.data(), r.sin = sin_->array.data();
+    arguments.activation = Activation::kNone;
+    for (int64_t row = 0; row < arguments.m; ++row) places_.push_back(row % r.table_rows);
+    if (random->OneIn(2)) return;
+    row_places_ = std::make_unique<emulator::LateArray<int32_t>>(arguments.m);
+    for (int64_t row = 0; row < arguments.m; ++row) {
+      places_[row] = random->Between(0, r.table_rows - 1);
+      // Out of range the nearest is read.
+      const int64_t beyond = random->OneIn(9) ? random->Between(0, 1000) : 0;
+      const bool last = places_[row] == r.table_rows - 1, first = places_[row] == 0;
+      row_places_->values()[row] = static_cast<int32_t>(places_[row] + (last ? beyond : first ? -beyond : 0));
+    }
+    r.places = row_places_->array.data();
+  }
   void BareProduct() { arguments.bias = nullptr, arguments.activation = Activation::kNone; }
 
   int64_t rows() const { return rows_; }
@@ -71,6 +96,8 @@ class GemmProblem {
   // Called when the kernels before this one end: what they write appears, and nothing may be overwritten yet.
   void EndDependencies() {
     x_.Appear(), residual_.Appear();
+    if (cos_ != nullptr) cos_->Appear(), sin_->Appear();
+    if (row_places_ != nullptr) row_places_->Appear();
     if (!arguments.weights_are_constant) AppearWeights();
     early_ |= emulator::IsWritten(y_);
   }
@@ -91,6 +118,17 @@ class GemmProblem {
   }
   double AfterActivation(double product, int64_t column) const {
     return Activated(arguments.activation, product + (arguments.bias == nullptr ? 0.0 : bias_[column]));
+  }
+  // An element of a row's products, rotated.
+  double Rotated(const double* product, int64_t row, int64_t column) const {
+    const Rotation<T>& r = arguments.rotation;
+    const double x = AfterActivation(product[column], column);
+    if (column >= (r.heads + r.kv_heads) * r.head_size) return x;
+    const bool second = column % r.head_size >= r.rotated;
+    const int64_t other = second ? column - r.rotated : column + r.rotated;
+    const int64_t at = places_[row] * r.rotated + column % r.rotated;
+    const double y = AfterActivation(product[other], other);
+    return x * (*cos_)[at] + (second ? y : -y) * (*sin_)[at];
   }
   // An element of a gate's result, of a row's products.
   double Gated(const double* product, int64_t column) const {
@@ -120,6 +158,9 @@ class GemmProblem {
   void AppearWeights() const { weight_.Appear(), bias_.Appear(), gamma_.Appear(), beta_.Appear(); }
 
   emulator::LateArray<T> x_, weight_, bias_, residual_, gamma_, beta_;
+  std::unique_ptr<emulator::LateArray<T>> cos_, sin_;
+  std::unique_ptr<emulator::LateArray<int32_t>> row_places_;
+  std::vector<int64_t> places_;  // of each row, within the tables
   emulator::DeviceArray<T> y_;
   emulator::DeviceArray<int32_t> row_count_;
   int64_t rows_;

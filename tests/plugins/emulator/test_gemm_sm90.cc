@@ -204,6 +204,35 @@ void TestGated() {
 }
 
 template <class T>
+void TestRotating() {
+  Random random(emulator::Seed());
+  Result result;
+  const auto test = [&](const GemmBlock& block, bool packed) {
+    GemmTile tile = {block};
+    DrawCluster(&random, gemm_sm90::IsPersistent(block) ? 32 : 8, &tile);
+    const int64_t m = DrawSize(&random, random.Between(1, 4) * tile.cluster_m, block.m, 1);
+    const int64_t n = std::max<int64_t>(
+        3 * kEpilogueHead, DrawSize(&random, random.Between(1, 3) * tile.cluster_n, block.n, kEpilogueHead));
+    const int64_t k = DrawSize(&random, std::max(1, 2 * block.stages / tile.cluster_m), kStageK<T>, 8);
+    GemmProblem<T> problem(&random, m, CeilDiv(n, kEpilogueHead) * kEpilogueHead, k, packed);
+    problem.AddRotation(&random);
+    const auto& a = problem.arguments;
+    const Device device = DrawDevice(&random, tile);
+    SCOPED_TRACE(Describe(problem, tile) << ", " << a.rotation.heads << " and " << a.rotation.kv_heads << " heads, "
+                                         << a.rotation.table_rows << (a.rotation.places ? " places given" : " places"));
+    if (!Run(&problem, [&] { return GemmSm90(GemmForm::kComplete, tile, a, device, nullptr); })) return;
+    const std::vector<double> product = problem.Product();
+    emulator::Comparison comparison(emulator::ToleranceOf("FusedGemmRotary", emulator::kDtype<T>));
+    for (int64_t i = 0; i < problem.rows() * a.n; ++i) {
+      comparison.Add(ToFloat(a.y[i]), problem.Rotated(&product[i / a.n * a.n], i / a.n, i % a.n));
+    }
+    result.Add(comparison);
+  };
+  ForEachBlock(gemm_sm90::kRotatingPersistentBlocks, 4, test);
+  ForEachBlock(gemm_sm90::kRotatingOneTileBlocks, 3, test);
+}
+
+template <class T>
 void TestLayerNorm() {
   Random random(emulator::Seed());
   Result result;
@@ -263,6 +292,8 @@ void TestSplitK() {
 
 TEST(EmulatedGemmSm90, GatedFloat16) { TestGated<__half>(); }
 TEST(EmulatedGemmSm90, GatedBfloat16) { TestGated<__nv_bfloat16>(); }
+TEST(EmulatedGemmSm90, RotatingFloat16) { TestRotating<__half>(); }
+TEST(EmulatedGemmSm90, RotatingBfloat16) { TestRotating<__nv_bfloat16>(); }
 TEST(EmulatedGemmSm90, PersistentFloat16) { TestPersistent<__half>(); }
 TEST(EmulatedGemmSm90, PersistentBfloat16) { TestPersistent<__nv_bfloat16>(); }
 TEST(EmulatedGemmSm90, LastWaveFloat16) { TestLastWave<__half>(); }

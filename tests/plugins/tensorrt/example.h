@@ -10,6 +10,7 @@
 
 #include "core/op_table.h"
 #include "host.h"
+#include "op_table.generated.h"
 
 namespace bertfuse::test::tensorrt {
 
@@ -58,6 +59,7 @@ struct Example {
     }
     // In a head there is room for so many pairs, and heads have a bias in common.
     fixed["R"] = 4, fixed["G"] = fixed["J"] = 1;
+    if (op.name == std::string(FusedGemmRotary::kName)) fixed["N"] = 6 * 2 * fixed["R"];  // two heads of each
     if (fixed.count("M") != 0) fixed["P"] = 2;  // vectors by distance: for Q and for K
   }
 

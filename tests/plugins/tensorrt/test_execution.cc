@@ -58,7 +58,7 @@ struct Tensors {
       std::copy(shape.begin(), shape.end(), tensor.shape);
       Bytes& bytes = inputs.emplace_back(static_cast<size_t>(NumElements(tensor)) * DtypeSize(tensor.dtype));
       if (def.dtype == Variable::kC) {
-        FillPacked(tensor, batch, sequence, &bytes);
+        FillPacked(tensor, def.name == std::string("places"), batch, sequence, &bytes);
       } else {
         Fill(tensor, i, &bytes);
       }
@@ -87,10 +87,13 @@ struct Tensors {
   }
 
   // As a batch without padding has them: what rows behind the real ones hold is not specified.
-  static void FillPacked(const bertfuse_tensor& tensor, int64_t batch, int64_t sequence, Bytes* bytes) {
+  static void FillPacked(const bertfuse_tensor& tensor, bool places, int64_t batch, int64_t sequence, Bytes* bytes) {
     const bool offsets = tensor.rank == 1 && tensor.shape[0] == batch + 1;
     for (int64_t i = 0; i < NumElements(tensor); ++i) {
-      const auto value = static_cast<int32_t>(tensor.rank == 0 ? batch * sequence : offsets ? i * sequence : i);
+      const auto value = static_cast<int32_t>(tensor.rank == 0 ? batch * sequence
+                                              : offsets        ? i * sequence
+                                              : places         ? i % sequence
+                                                               : i);
       std::memcpy(bytes->data() + i * sizeof(value), &value, sizeof(value));
     }
   }

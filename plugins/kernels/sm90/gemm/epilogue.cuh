@@ -19,17 +19,19 @@ namespace bertfuse::kernels::gemm_sm90 {
 //   template <class Tile, int kCount> static auto Apply(float (&v)[kCount], const Tile& tile);
 //
 // v[4 j] and v[4 j + 1] are y's at row tile.Row(0), v[4 j + 2] and v[4 j + 3] at tile.Row(1), each pair at
-// tile.Column(j) and the column after it. `tile` also has the step's Vectors<Step>(j) at these columns, the RowScale()
-// of these rows, the kernel's parameters(), and in the one-tile kernel the staged() residual. Apply() returns what
-// remains to be done when the values are stored, eight at a time. Only a norm returns anything, and so it must be the
-// last step. A gate multiplies the columns of two factors (TileConfig), which leaves half as many to be stored, in the
-// first values; it is the last step, too, and so is Quantize.
+// tile.Column(j) and the column after it; those of j and j + 4 are 32 columns apart. `tile` also has the step's
+// Vectors<Step>(j) at these columns, the RowScale() of these rows, the kernel's parameters(), and in the one-tile
+// kernel the staged() residual. Apply() returns what remains to be done when the values are stored, eight at a time.
+// Only a norm returns anything, and so it must be the last step. A gate multiplies the columns of two factors
+// (TileConfig), which leaves half as many to be stored, in the first values; it is the last step, too, and so is
+// Quantize.
 template <class... Steps>
 struct Epilogue {
   using Vectors = StepVectors<Steps...>;
   static constexpr bool kAddsResidual = (false || ... || Steps::kAddsResidual);
   static constexpr bool kNormalizes = (false || ... || Steps::kNormalizes);  // whole rows, across the cluster
   static constexpr bool kQuantizes = (false || ... || Steps::kQuantizes);    // what is stored has 8 bits
+  static constexpr bool kRotates = (false || ... || Steps::kRotates);
 
   static constexpr int kFactors = (1 * ... * Steps::kFactors);
 
@@ -56,7 +58,7 @@ struct Epilogue {
 // A step's defaults.
 template <ColumnVector... kEach>
 struct EpilogueStep : ColumnVectors<kEach...> {
-  static constexpr bool kAddsResidual = false, kNormalizes = false, kQuantizes = false;
+  static constexpr bool kAddsResidual = false, kNormalizes = false, kQuantizes = false, kRotates = false;
   static constexpr int kFactors = 1;
   static bool Supports(Activation) { return true; }
   static bool AppliesToSplits(const Parameters&) { return false; }

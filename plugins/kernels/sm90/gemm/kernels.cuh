@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/sm90/gemm/launch.cuh"
+#include "kernels/sm90/gemm/rotate.cuh"
 
 namespace bertfuse::kernels {
 namespace gemm_sm90 {
@@ -59,6 +60,17 @@ template <class Elements, size_t kIndex, bool kPacked>
 using GatedOneTile =
     OneTileConfig<Elements, kGatedOneTileBlocks[kIndex].m, kGatedOneTileBlocks[kIndex].n,
                   kGatedOneTileBlocks[kIndex].stages, kGatedOneTileBlocks[kIndex].per_multiprocessor, kPacked, Gated>;
+
+template <class Elements>
+using Rotated = Epilogue<AddBias, Rotate<typename Elements::Y>>;
+template <class Elements, size_t kIndex, bool kPacked>
+using RotatingPersistent =
+    PersistentConfig<Elements, kRotatingPersistentBlocks[kIndex].m, kRotatingPersistentBlocks[kIndex].n,
+                     kRotatingPersistentBlocks[kIndex].stages, kPacked, Rotated<Elements>>;
+template <class Elements, size_t kIndex, bool kPacked>
+using RotatingOneTile = OneTileConfig<Elements, kRotatingOneTileBlocks[kIndex].m, kRotatingOneTileBlocks[kIndex].n,
+                                      kRotatingOneTileBlocks[kIndex].stages,
+                                      kRotatingOneTileBlocks[kIndex].per_multiprocessor, kPacked, Rotated<Elements>>;
 
 // Calls launch(packed as a bool_constant).
 template <class Elements, class Launch>
@@ -133,6 +145,25 @@ cudaError_t GemmSm90Gated(const GemmTile& tile, const GemmArguments<Elements>& a
 }
 
 template <class Elements>
+cudaError_t GemmSm90Rotating(const GemmTile& tile, const GemmArguments<Elements>& a, const Device& device,
+                             cudaStream_t stream) {
+  using namespace gemm_sm90;
+  if (tile.splits > 1) return cudaErrorInvalidConfiguration;
+  if (IsPersistent(tile.block)) {
+    constexpr size_t kCount = std::size(kRotatingPersistentBlocks);
+    return WithBlock<kCount>(kRotatingPersistentBlocks, tile.block, a, [&](auto index, auto packed) {
+      return LaunchPersistent<RotatingPersistent<Elements, decltype(index)::value, decltype(packed)::value>>(
+          tile, a, device, stream);
+    });
+  }
+  constexpr size_t kCount = std::size(kRotatingOneTileBlocks);
+  return WithBlock<kCount>(kRotatingOneTileBlocks, tile.block, a, [&](auto index, auto packed) {
+    return LaunchOneTile<RotatingOneTile<Elements, decltype(index)::value, decltype(packed)::value>>(tile, a, device,
+                                                                                                     stream);
+  });
+}
+
+template <class Elements>
 cudaError_t GemmSm90LayerNorm(const GemmTile& tile, const GemmArguments<Elements>& a, const Device& device,
                               cudaStream_t stream) {
   using namespace gemm_sm90;
@@ -157,6 +188,7 @@ cudaError_t GemmSm90SplitK(const GemmTile& tile, const GemmArguments<Elements>& 
   template cudaError_t FUNCTION(const GemmTile&, const GemmArguments<ELEMENTS>&, const Device&, cudaStream_t);
 #define BERTFUSE_INSTANTIATE_GemmSm90Elementwise(T) BERTFUSE_INSTANTIATE_FOR(GemmSm90Elementwise, Elements<T>)
 #define BERTFUSE_INSTANTIATE_GemmSm90Gated(T) BERTFUSE_INSTANTIATE_FOR(GemmSm90Gated, Elements<T>)
+#define BERTFUSE_INSTANTIATE_GemmSm90Rotating(T) BERTFUSE_INSTANTIATE_FOR(GemmSm90Rotating, Elements<T>)
 #define BERTFUSE_INSTANTIATE_GemmSm90LayerNorm(T) BERTFUSE_INSTANTIATE_FOR(GemmSm90LayerNorm, Elements<T>)
 #define BERTFUSE_INSTANTIATE_GemmSm90SplitK(T) BERTFUSE_INSTANTIATE_FOR(GemmSm90SplitK, Elements<T>)
 #define BERTFUSE_INSTANTIATE_GemmSm90Int8(T)                     \

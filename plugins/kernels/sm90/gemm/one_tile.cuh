@@ -12,6 +12,7 @@ template <class Config_>
 class TileRows {
  public:
   using Config = Config_;
+  static constexpr bool kAdjacentPairs = false;
   using Staged = StagedRows<typename Config::Y, Config::kBoxColumns>;
   __device__ __forceinline__ TileRows(const Pipeline<Config>& pipeline, const Tile& tile, const float* vectors,
                                       const RowScales<Config>& row_scales, const Staged& staged, int group,

@@ -38,6 +38,13 @@ struct Parameters {
   const float* row_scales;     // of 8-bit operands: x's
   const float* weight_scales;  // and the weight's
   QuantizedResult quantized;   // of a kernel that stores 8 bits
+  // Of a kernel that rotates heads (rotate.cuh): tables in y's type, each row's place, and how many columns are turned,
+  // of Q and K.
+  const void* cos;
+  const void* sin;
+  const int32_t* places;  // null: a row's number modulo table_rows
+  cutlass::FastDivmod table_rows_divmod;
+  int table_rows, turned_columns;
 };
 
 }  // namespace bertfuse::kernels::gemm_sm90

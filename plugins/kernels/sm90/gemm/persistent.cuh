@@ -16,6 +16,7 @@ class PersistentRows {
   using T = typename Config::Y;
 
  public:
+  static constexpr bool kAdjacentPairs = true;  // columns of j, j + 1, j + 2 and j + 3 are side by side
   __device__ __forceinline__ PersistentRows(const Parameters& p, const Tile& tile, int block, int first,
                                             const float* vectors, const RowScales<Config>& row_scales)
       : p_(p),

@@ -1,0 +1,119 @@
+"""Q and K are rotated in the product that makes them, where nothing but attention reads it.
+
+A product rotates each element once, as float32, before it is rounded; attention would rotate keys in each tile of
+queries, or in a launch of its own. Where heads are normalised first, rotations stay in attention. Of packed rows the
+product is told each row's place in the padded batch: what attention scores depends on differences of places alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_graphsurgeon as gs
+
+from ..graph import FusionGraph
+from ..nodes import producer
+from ..ops import OPS
+from ..result import PassReport
+from ..spec import DOMAIN
+from . import ragged, rows
+
+NAME = "rotations in products"
+_PRODUCT, _ROTARY = OPS["FusedGemm"], OPS["FusedGemmRotary"]
+
+
+def move(graph: FusionGraph) -> PassReport | None:
+    """Move rotations of a finished graph, which the caller finishes again; None where there are none."""
+    left: list[str] = []
+    moved, places = 0, _Places(graph)
+    for attention in rows.fused(graph, "FusedAttentionVariant"):
+        if rows.get_input(attention, "cos") is None:
+            continue
+        product = producer(rows.get_input(attention, "qkv"))
+        if reason := _reason_to_stay(graph, attention, product) or places.reason(attention):
+            left.append(f"rotated in attention '{attention.outputs[0].name}': {reason}")
+            continue
+        _move(attention, product, places.of(attention))
+        moved += 1
+    done = [f"{moved} products rotate Q and K"] if moved else []
+    return PassReport(NAME, done, left) if moved or left else None
+
+
+def _reason_to_stay(graph: FusionGraph, attention: gs.Node, product: gs.Node | None) -> str:
+    if rows.get_input(attention, "q_gamma") is not None:
+        return "heads are normalised before"
+    if product is None or (product.domain, product.op) != (DOMAIN, "FusedGemm"):
+        return "Q, K and V are made by no FusedGemm"
+    qkv = product.outputs[0]
+    if len(qkv.outputs) != 1 or graph.is_output(qkv) or graph.is_read_by_body(qkv):
+        return f"'{qkv.name}' is read elsewhere, too"
+    if product.attrs.get("activation", "none") != "none":
+        return "an activation lies between"
+    x = rows.get_input(product, "x")
+    if x.shape is None or len(x.shape) != 3:
+        return f"'{x.name}' is {x.shape}, not [batch, sequence, width]"
+    biases = [rows.get_input(node, "bias") for node in (product, attention)]
+    return "two biases are added" if all(bias is not None for bias in biases) else ""
+
+
+def _move(attention: gs.Node, product: gs.Node, places: gs.Tensor | None) -> None:
+    given = {tensor.name: rows.get_input(product, tensor.name) for tensor in _PRODUCT.inputs}
+    given["places"] = places
+    if given["bias"] is None:
+        given["bias"] = rows.get_input(attention, "bias")
+    given |= {name: rows.get_input(attention, name) for name in ("cos", "sin")}
+    product.op = _ROTARY.name
+    product.attrs.pop("activation", None)
+    product.attrs |= {attr.name: attention.attrs[attr.name] for attr in _ROTARY.attributes}
+    product.inputs.clear()
+    for tensor in _ROTARY.inputs:
+        if given[tensor.name] is not None:
+            rows.set_input(product, tensor.name, given[tensor.name])
+    for name in ("bias", "cos", "sin"):
+        rows.drop_input(attention, name)
+    if not rows.counts_places(attention):
+        rows.drop_input(attention, "token_index")
+
+
+class _Places:
+    """Each packed row's place in its text, int32, made once."""
+
+    def __init__(self, graph: FusionGraph) -> None:
+        self._graph = graph
+        self._made: gs.Tensor | None = None
+
+    def reason(self, attention: gs.Node) -> str:
+        """Why places are not known; "" where they are, or rows are not packed."""
+        if rows.get_input(attention, "cu_seqlens") is None or self._made is not None:
+            return ""
+        index = rows.get_input(attention, "token_index")
+        self._made = self._ragged() if index is None else self._of_padded(index)
+        return "" if self._made is not None else "no node tells where rows are from"
+
+    def of(self, attention: gs.Node) -> gs.Tensor | None:
+        """None where rows are not packed."""
+        return None if rows.get_input(attention, "cu_seqlens") is None else self._made
+
+    def _ragged(self) -> gs.Tensor | None:
+        found = ragged.places(self._graph)
+        return found if found is None or np.dtype(found.dtype) == np.int32 else self._int32(found, found.shape)
+
+    def _of_padded(self, index: gs.Tensor) -> gs.Tensor | None:
+        """The column of each token in the padded batch [B, S], of which `index` has the flattened places."""
+        above, graph = producer(index), self._graph
+        if above is None or above.op != "PackTokens":
+            return None
+        shape, length = graph.variable("padded_shape", np.int64, [2]), graph.variable("padded_length", np.int64, [])
+        graph.add_node("Shape", [above.inputs[0]], [shape])
+        graph.add_node("Gather", [shape, graph.constant("padded_axis", np.array(1, np.int64))], [length], axis=0)
+        # At least 1: without a token nothing is divided, but dividing by 0 is an error even so.
+        some = graph.variable("padded_length_or_1", np.int64, [])
+        graph.add_node("Max", [length, graph.constant("padded_one", np.array(1, np.int64))], [some])
+        places = graph.variable("packed_places", np.int32, index.shape)
+        graph.add_node("Mod", [index, self._int32(some, [])], [places])
+        return places
+
+    def _int32(self, tensor: gs.Tensor, shape: list | None) -> gs.Tensor:
+        made = self._graph.variable(f"{tensor.name}_int32", np.int32, shape)
+        self._graph.add_node("Cast", [tensor], [made], to=onnx.TensorProto.INT32)
+        return made
