@@ -39,8 +39,9 @@ class VariantDialect:
         size = self.emit("Div", [self._axes(qkv, 2, 3), heads])
         sizes = self.emit("Mul", [self.emit("Concat", counts, axis=0), size])
         parts = self.emit("Split", [qkv, sizes], outputs=3, axis=-1)
-        leading = self.constant([0, 0], np.int64)
-        shapes = [self.emit("Concat", [leading, count, size], axis=0) for count in counts]
+        # [0, 0, count, size]. No Concat, of which ONNX Runtime's optimizer makes a shape with -1.
+        last = self.emit("Mul", [size, self.constant([0, 0, 0, 1], np.int64)])
+        shapes = [self.add(self.emit("Mul", [count, self.constant([0, 0, 1, 0], np.int64)]), last) for count in counts]
         by_head = [self.emit("Reshape", [part, shape]) for part, shape in zip(parts, shapes, strict=True)]
         return tuple(self.emit("Transpose", [part], perm=[0, 2, 1, 3]) for part in by_head)
 
@@ -67,8 +68,9 @@ class VariantDialect:
 
     def join_heads(self, *parts):
         rows = self.emit("Transpose", [self.emit("Concat", list(parts), axis=1)], perm=[0, 2, 1, 3])
-        width = self.emit("Mul", [self._axes(rows, 2, 3), self._axes(rows, 3, 4)])
-        return self.emit("Reshape", [rows, self.emit("Concat", [self._axes(rows, 0, 2), width], axis=0)])
+        size = self.emit("Mul", [self._axes(rows, 3, 4), self.constant([0, 0, 1], np.int64)])
+        factors = self.add(size, self.constant([1, 1, 0], np.int64))
+        return self.emit("Reshape", [rows, self.emit("Mul", [self._axes(rows, 0, 3), factors])])
 
     def attention_variant(self, q, k, v, mask, bias, bias_left, positions, positions_left, scale, left, right, hidden):
         # Heads of Q that share one of K and V get an axis of their own, along which those are broadcast.

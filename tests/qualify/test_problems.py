@@ -116,6 +116,8 @@ def test_rows_taken_apart_give_what_packed_rows_give() -> None:
     for problem in itertools.islice(
         (p for p in Draw(9, budget_scale=0.02) if p.packed and p.values == "normal" and not p.broken), 60
     ):
+        if problem.sizes.get("C") == 0:  # the body has a place even where there is no row, and no angle for it
+            continue
         for which in range(2):
             inputs = values.inputs(problem, which)
             total = sum(lengths_of(problem, which))
@@ -124,6 +126,8 @@ def test_rows_taken_apart_give_what_packed_rows_give() -> None:
                     array = inputs[name]
                     inputs[name] = array if array is None else np.where(abs(array) >= 1 << 30, 0, array)
                 np.clip(inputs["token_index"], 0, problem.capacity - 1, out=inputs["token_index"])
+            if problem.op == "FusedGemmRotary":
+                np.clip(inputs["places"], 0, problem.sizes["C"] - 1, out=inputs["places"])
             with np.errstate(all="ignore"):
                 given = {a.name: problem.attribute(a.name) for a in problem.spec.attributes}
                 packed = oracle(problem.op, inputs, given)
