@@ -42,15 +42,15 @@ def _scaled_silu(factor: float) -> Activation:
     return Activation(body, body, lambda size: 1.1)
 
 
-ACTIVATIONS = {
+# Of any product: each one more makes all their kernels larger. Gates have the others, too.
+OF_PRODUCTS = {
     "gelu": _gelu("none"),
     "gelu_tanh": _gelu("tanh"),
+}
+ACTIVATIONS = OF_PRODUCTS | {
     "silu": _scaled_silu(1.0),
     "quick_gelu": _scaled_silu(1.702),
 }
-
-# Of a product without a gate: each one more makes every kernel of products larger.
-OF_PRODUCTS = ("gelu", "gelu_tanh")
 
 # The names of GELU by the attribute `approximate`, which ONNX has.
 GELUS = {"none": "gelu", "tanh": "gelu_tanh"}

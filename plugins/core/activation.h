@@ -11,16 +11,25 @@
 
 namespace bertfuse {
 
-// X(enumerator, name, policy). A new one goes to the end: kernels try them in this order.
-#define BERTFUSE_ACTIVATIONS(X)       \
-  X(kGeluErf, "gelu", GeluErf)        \
-  X(kGeluTanh, "gelu_tanh", GeluTanh) \
-  X(kSilu, "silu", Silu)              \
+// X(enumerator, name, policy), in the order in which kernels try them: those that any product may have, of which each
+// one more makes all their kernels larger, and behind them those that gates alone have.
+#define BERTFUSE_PRODUCT_ACTIVATIONS(X) \
+  X(kGeluErf, "gelu", GeluErf)          \
+  X(kGeluTanh, "gelu_tanh", GeluTanh)
+#define BERTFUSE_ACTIVATIONS(X)   \
+  BERTFUSE_PRODUCT_ACTIVATIONS(X) \
+  X(kSilu, "silu", Silu)          \
   X(kQuickGelu, "quick_gelu", QuickGelu)
 
 #define BERTFUSE_ENUMERATOR(ENUMERATOR, NAME, POLICY) , ENUMERATOR
 enum class Activation : int { kNone BERTFUSE_ACTIVATIONS(BERTFUSE_ENUMERATOR) };
 #undef BERTFUSE_ENUMERATOR
+
+constexpr bool IsOfProducts(Activation activation) {
+#define BERTFUSE_IS_ONE(ENUMERATOR, NAME, POLICY) || activation == Activation::ENUMERATOR
+  return activation == Activation::kNone BERTFUSE_PRODUCT_ACTIVATIONS(BERTFUSE_IS_ONE);
+#undef BERTFUSE_IS_ONE
+}
 
 // A policy's Of(x) is of a float, or of each element of a vector of the CPU. One without it has functions of its own in
 // kernels/activation.cuh and cpu/vector_loops.cc.

@@ -96,11 +96,9 @@ struct ActivationSet {
   }
 };
 
-// What ops without a gate may have; more would make all their kernels larger.
-using Activations = ActivationSet<OnDevice<Activation::kGeluErf, activations::GeluErf>,
-                                  OnDevice<Activation::kGeluTanh, activations::GeluTanh>,
-                                  OnDevice<Activation::kNone, activations::Identity>>;
 #define BERTFUSE_ON_DEVICE(ENUMERATOR, NAME, POLICY) OnDevice<Activation::ENUMERATOR, activations::POLICY>,
+using Activations =
+    ActivationSet<BERTFUSE_PRODUCT_ACTIVATIONS(BERTFUSE_ON_DEVICE) OnDevice<Activation::kNone, activations::Identity>>;
 using GateActivations =
     ActivationSet<BERTFUSE_ACTIVATIONS(BERTFUSE_ON_DEVICE) OnDevice<Activation::kNone, activations::Identity>>;
 #undef BERTFUSE_ON_DEVICE

@@ -319,12 +319,9 @@ size_t QuantizedBytes(const GemmCall& gemm, const kernels::GemmArguments<Element
   return QuantizedRowsOf<Elements>(gemm, a.m, a.k).bytes;
 }
 
-// The kernels of products without a gate have GELU alone: Activations in kernels/activation.cuh.
 void CheckActivation(const GemmCall& gemm) {
   const Activation activation = gemm.activation;
-  const bool compiled = gemm.op.gates || activation == Activation::kNone || activation == Activation::kGeluErf ||
-                        activation == Activation::kGeluTanh;
-  if (compiled) return;
+  if (gemm.op.gates || IsOfProducts(activation)) return;
   Fail(BERTFUSE_NOT_SUPPORTED, "%s: attribute 'activation' is '%s', which has a CUDA kernel with a gate alone",
        gemm.op.name, NameOf(activation));
 }

@@ -24,14 +24,15 @@ struct GemmKernelFacts {
 struct GemmCandidates {
   Backend backend;
   // Appends every tactic that the backend has for the problem, without LayerNorm's kernels, in an order that does not
-  // change from call to call.
-  void (*list)(const GemmProblem& problem, std::vector<GemmTactic>* tactics);
-  GemmKernelFacts (*facts)(const GemmProblem& problem, const GemmTactic& tactic);
+  // change from call to call. Null: it chooses its tile itself, one tactic without one.
+  void (*list)(const GemmProblem& problem, std::vector<GemmTactic>* tactics) = nullptr;
+  // Null: the cost model never chooses one of the backend's, but a measurement, a user or code of its own.
+  GemmKernelFacts (*facts)(const GemmProblem& problem, const GemmTactic& tactic) = nullptr;
   // Whether a row's bits are those that any other tactic of the backend gives it for which this holds, whatever m is;
   // null: none's are.
-  bool (*rounds_alike)(const GemmProblem& problem, const GemmTactic& tactic);
+  bool (*rounds_alike)(const GemmProblem& problem, const GemmTactic& tactic) = nullptr;
   // Whether another of its blocks has the same tile, so that the name of a tactic tells their stages; null: none has.
-  bool (*shares_tile)(const kernels::GemmBlock& block);
+  bool (*shares_tile)(const kernels::GemmBlock& block) = nullptr;
 };
 
 extern const GemmCandidates kSm90Candidates;      // gemm_candidates_sm90.cc
@@ -44,11 +45,6 @@ inline constexpr const GemmCandidates* kGemmCandidates[] = {&kSm90Candidates, &k
                                                             &kSimtCandidates};
 
 inline const GemmCandidates& CandidatesOf(Backend backend) { return *kGemmCandidates[static_cast<int>(backend)]; }
-
-// A backend that chooses its tile itself: one tactic without one.
-inline void ListUntiled(Backend backend, const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
-  tactics->push_back({backend, problem.layer_norm ? GemmForm::kPartialSums : ProductForm(problem)});
-}
 
 // The larger block where it has a tile for each multiprocessor, else the smaller one.
 inline kernels::GemmBlock LargestThatFills(const GemmProblem& problem, const kernels::GemmBlock& large,

@@ -74,17 +74,7 @@ std::optional<GemmTactic> CublasLtByDefault(const GemmProblem& problem) {
   return {};
 }
 
-namespace {
-
-// cuBLASLt does not say what its kernel is, and PrefersCublasLt() chooses it, not the cost model: as a good kernel of
-// the device would be.
-GemmKernelFacts Facts(const GemmProblem& problem, const GemmTactic&) {
-  const double tensor = TensorFlopsPerCycle(problem.device->compute_capability);
-  return {{{128, 128, 3, 1}}, kernels::kStageRowBytes, 0, problem.x_bytes == 4 ? 256 : tensor, 64, false};
-}
-
-}  // namespace
-
-const GemmCandidates kCublasLtCandidates = {Backend::kCublasLt, ListCublasLt, Facts, nullptr, nullptr};
+// It does not say what its kernels are: PrefersCublasLt() chooses it, not the cost model.
+const GemmCandidates kCublasLtCandidates = {Backend::kCublasLt, ListCublasLt};
 
 }  // namespace bertfuse::cuda

@@ -26,9 +26,6 @@ bool RoundsAlike(const GemmProblem&, const GemmTactic&) { return true; }
 
 }  // namespace
 
-const GemmCandidates kSimtCandidates = {
-    Backend::kSimt,
-    [](const GemmProblem& problem, std::vector<GemmTactic>* tactics) { ListUntiled(Backend::kSimt, problem, tactics); },
-    Facts, RoundsAlike, nullptr};
+const GemmCandidates kSimtCandidates = {Backend::kSimt, nullptr, Facts, RoundsAlike};
 
 }  // namespace bertfuse::cuda

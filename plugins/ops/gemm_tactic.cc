@@ -29,11 +29,17 @@ auto Fields(const GemmProblem& p) {
 std::vector<GemmTactic> Products(const GemmProblem& problem) {
   std::vector<GemmTactic> tactics;
   for (const GemmCandidates* candidates : kGemmCandidates) {
-    if (problem.backends.Has(candidates->backend)) candidates->list(problem, &tactics);
+    if (!problem.backends.Has(candidates->backend)) continue;
+    if (candidates->list != nullptr) {
+      candidates->list(problem, &tactics);
+    } else {
+      tactics.push_back({candidates->backend, problem.layer_norm ? GemmForm::kPartialSums : ProductForm(problem)});
+    }
   }
   for (GemmTactic& tactic : tactics) tactic.gate = GateIsALaunch(problem, tactic);
   const auto is_too_large = [&](const GemmTactic& tactic) {
-    return CandidatesOf(tactic.backend).facts(problem, tactic).shared_bytes > problem.device->shared_bytes;
+    const auto facts = CandidatesOf(tactic.backend).facts;
+    return facts != nullptr && facts(problem, tactic).shared_bytes > problem.device->shared_bytes;
   };
   tactics.erase(std::remove_if(tactics.begin(), tactics.end(), is_too_large), tactics.end());
   return tactics;
@@ -58,12 +64,13 @@ GemmChoice Choose(GemmProblem problem) {
   std::pair least = {std::numeric_limits<size_t>::max(), std::numeric_limits<double>::infinity()};
   for (const GemmTactic& product : Products(problem)) {
     const GemmTactic tactic = WithLayerNormKernel(problem, product);
-    if (tactic.backend == Backend::kCublasLt || !IsDeterministicByRow(problem, tactic)) continue;
+    const auto facts = CandidatesOf(tactic.backend).facts;
+    if (facts == nullptr || !IsDeterministicByRow(problem, tactic)) continue;
     if (tactic.backend == Backend::kSm90 && tactic.tile.block.promotes != Promotes(problem)) continue;
     if (tactic.tile.block.long_stages && !kChoosesLongStages) continue;
     const size_t bytes = GemmWorkspaceSize(problem, tactic);
     const std::pair cost = {bytes <= problem.workspace ? 0 : bytes,
-                            ExpectedMicroseconds(problem, tactic, CandidatesOf(tactic.backend).facts(problem, tactic))};
+                            ExpectedMicroseconds(problem, tactic, facts(problem, tactic))};
     if (cost < least) chosen = tactic, least = cost;
   }
   return {chosen, ChosenBy::kModel};
