@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from .cells import Cell, Measured
@@ -17,14 +18,14 @@ _HEAD = """# Coverage
 
 What bertfuse fuses of each model, head, exporter and kind of file: ops fused of those expected, and the largest
 difference of any output from the file before fusing. Models are small (2 layers, hidden size 32) with random weights,
-unless a row says otherwise; outputs are compared in ONNX Runtime on the CPU at batch x sequence 1x1, 2x7 and 3x33,
-with a padded row (of ModernBERT real tokens are: one of padding may see no key in its window). *Expected* is what the
+unless a row says otherwise. Outputs are compared in ONNX Runtime on the CPU at batch x sequence 1x1, 2x7 and 3x33, with
+a padded row (of ModernBERT and Gemma 3 only real tokens: padding may see no key in its window). *Expected* is what the
 architecture promises (each layer's attention; in a BERT-like layer also two LayerNorms and the GELU) or what the graph
-shows, whichever is more.
+shows, whichever is more. Files with the same counts share a row, with the largest of their differences;
+`tests/model_coverage/coverage.json` has each. "–": the exporter cannot write such a file; "failed": it fails to.
 
 `python -m tests.model_coverage` measures everything again and writes this page (ten minutes on two cores).
-`make test` measures a part of it, and fails where a cell has got worse. "–" stands where the exporter cannot write
-such a file, "failed" where it fails to.
+`make test` measures a part of it, and fails where a cell has got worse.
 """
 
 
@@ -67,11 +68,33 @@ def page(cells: list[Cell], measured: dict[str, Measured]) -> str:
     for title, rows in tables.items():
         parts.append(f"## {title}\n")
         parts.append("| | " + " | ".join(columns) + " |\n|---|" + "---|" * len(columns))
-        for row, found in rows.items():
-            parts.append(f"| {row} | " + " | ".join(_shown(found.get(column)) for column in columns) + " |")
+        for row, shown in shared(rows, columns):
+            parts.append(f"| {row} | " + " | ".join(shown) + " |")
         parts.append("")
     parts += ["## What is left, and why\n", *_reasons(tables), ""]
     return "\n".join(parts)
+
+
+def shared(rows: dict[str, dict[str, Measured]], columns: list[str]) -> list[tuple[str, list[str]]]:
+    """The lines of a table. Rows of a name that have the same counts are one, with the largest error of each column."""
+    lines: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        counts = (_shown(rows[row].get(column)).partition(", ")[0] for column in columns)
+        lines.setdefault((_split(row)[0], *counts), []).append(row)
+    merged = []
+    for (name, *_), members in lines.items():
+        found = ([rows[row][column] for row in members if column in rows[row]] for column in columns)
+        shown = [_shown(max(cells, key=lambda cell: cell.error, default=None)) for cells in found]
+        merged.append((f"{name}: {'; '.join(_split(row)[1] for row in members)}", shown))
+    return merged
+
+
+def _split(row: str) -> tuple[str, str]:
+    """What a row is of, and which one of these it is."""
+    if opset := re.fullmatch(r"opset (\d+), (.+)", row):
+        return f"{opset[2]}, opset", opset[1]
+    name, _, rest = row.rpartition(": ")
+    return name, rest
 
 
 def _shown(measured: Measured | None) -> str:
