@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from .cells import Cell, Measured
@@ -17,14 +18,14 @@ _HEAD = """# Coverage
 
 What bertfuse fuses of each model, head, exporter and kind of file: ops fused of those expected, and the largest
 difference of any output from the file before fusing. Models are small (2 layers, hidden size 32) with random weights,
-unless a row says otherwise; outputs are compared in ONNX Runtime on the CPU at batch x sequence 1x1, 2x7 and 3x33,
-with a padded row (of ModernBERT real tokens are: one of padding may see no key in its window). *Expected* is what the
+unless a row says otherwise. Outputs are compared in ONNX Runtime on the CPU at batch x sequence 1x1, 2x7 and 3x33, with
+a padded row (of ModernBERT and Gemma 3 only real tokens: padding may see no key in its window). *Expected* is what the
 architecture promises (each layer's attention; in a BERT-like layer also two LayerNorms and the GELU) or what the graph
-shows, whichever is more.
+shows, whichever is more. Files with the same counts share a row, with the largest of their differences (each is in
+`tests/model_coverage/coverage.json`). "–": the exporter cannot write such a file; "failed": it fails to.
 
 `python -m tests.model_coverage` measures everything again and writes this page (ten minutes on two cores).
-`make test` measures a part of it, and fails where a cell has got worse. "–" stands where the exporter cannot write
-such a file, "failed" where it fails to.
+`make test` measures a part of it, and fails where a cell has got worse.
 """
 
 
@@ -67,11 +68,38 @@ def page(cells: list[Cell], measured: dict[str, Measured]) -> str:
     for title, rows in tables.items():
         parts.append(f"## {title}\n")
         parts.append("| | " + " | ".join(columns) + " |\n|---|" + "---|" * len(columns))
-        for row, found in rows.items():
-            parts.append(f"| {row} | " + " | ".join(_shown(found.get(column)) for column in columns) + " |")
+        for row, shown in shared(rows, columns):
+            parts.append(f"| {row} | " + " | ".join(shown) + " |")
         parts.append("")
     parts += ["## What is left, and why\n", *_reasons(tables), ""]
     return "\n".join(parts)
+
+
+def shared(rows: dict[str, dict[str, Measured]], columns: list[str]) -> list[tuple[str, list[str]]]:
+    """The lines of a table. Rows with the same counts are one: those of a name, then names that have the same ones."""
+    of_names: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        counts = (_shown(rows[row].get(column)).partition(", ")[0] for column in columns)
+        of_names.setdefault((_split(row)[0], *counts), []).append(row)
+    lines: dict[tuple, list[str]] = {}
+    for (name, *counts), members in of_names.items():
+        rests = tuple(_split(row)[1] for row in members)
+        lines.setdefault((rests, *counts, "fp16" in name), []).extend(members)  # whose errors are of another size
+    merged = []
+    for (rests, *_), members in lines.items():
+        names = dict.fromkeys(_split(row)[0] for row in members)
+        found = ([rows[row][column] for row in members if column in rows[row]] for column in columns)
+        shown = [_shown(max(cells, key=lambda cell: cell.error, default=None)) for cells in found]
+        merged.append((f"{'; '.join(names)}: {'; '.join(rests)}", shown))
+    return merged
+
+
+def _split(row: str) -> tuple[str, str]:
+    """What a row is of, and which one of these it is."""
+    if opset := re.fullmatch(r"(opset \d+), (.+)", row):
+        return opset[2], opset[1]
+    name, _, rest = row.rpartition(": ")
+    return name, rest
 
 
 def _shown(measured: Measured | None) -> str:
@@ -89,7 +117,10 @@ def _reasons(tables: dict[str, dict[str, dict[str, Measured]]]) -> list[str]:
     entries: dict[tuple[str, ...], list[str]] = {}
     for rows in tables.values():
         for row, found in rows.items():
-            failed = sorted({f"{column}: {m.failed}" for column, m in found.items() if m.failed})
+            causes: dict[str, list[str]] = {}
+            for column in sorted(found):
+                causes.setdefault(found[column].failed, []).append(column)
+            failed = [f"{'; '.join(columns)}: {cause}" for cause, columns in causes.items() if cause]
             misses = next((m.misses for m in found.values() if m.misses), [])
             if failed or misses:
                 entries.setdefault((*misses, *failed), []).append(row)

@@ -34,6 +34,19 @@ def test_the_page_shows_the_table() -> None:
     assert table.PAGE.read_text(encoding="utf-8") == table.page(CELLS, committed())
 
 
+def test_a_line_holds_files_with_the_same_counts() -> None:
+    rows = {"bert: ids": GOOD, "bert: mask": replace(GOOD, error=2e-6), "bert: types": PART, "mpnet: ids": GOOD}
+    rows |= {"esm: ids": GOOD, "opset 14, fp32": GOOD, "opset 15, fp32": GOOD, "opset 14, fp16": GOOD}
+    lines = table.shared({row: {"dynamo": cell} for row, cell in rows.items()}, ["dynamo", "torchscript"])
+    assert lines == [
+        ("bert: ids; mask", ["2/2, 2e-06", "–"]),
+        ("bert: types", ["**1/2**, 1e-06", "–"]),
+        ("mpnet; esm: ids", ["2/2, 1e-06", "–"]),
+        ("fp32: opset 14; opset 15", ["2/2, 1e-06", "–"]),
+        ("fp16: opset 14", ["2/2, 1e-06", "–"]),
+    ]
+
+
 def test_every_table_and_column_is_watched() -> None:
     assert {cell.table for cell in QUICK} == {cell.table for cell in CELLS}
     families = {cell.recipe.family for cell in CELLS}
