@@ -103,15 +103,24 @@ class _Places:
         above, graph = producer(index), self._graph
         if above is None or above.op != "PackTokens":
             return None
-        shape, length = graph.variable("padded_shape", np.int64, [2]), graph.variable("padded_length", np.int64, [])
-        graph.add_node("Shape", [above.inputs[0]], [shape])
-        graph.add_node("Gather", [shape, graph.constant("padded_axis", np.array(1, np.int64))], [length], axis=0)
-        # At least 1: without a token nothing is divided, but dividing by 0 is an error even so.
-        some = graph.variable("padded_length_or_1", np.int64, [])
-        graph.add_node("Max", [length, graph.constant("padded_one", np.array(1, np.int64))], [some])
-        places = graph.variable("packed_places", np.int32, index.shape)
-        graph.add_node("Mod", [index, self._int32(some, [])], [places])
-        return places
+        batch, length = above.inputs[0].shape or (None, None)
+
+        def node(op: str, inputs: list[gs.Tensor], dtype: type, shape: list | None, **attributes: object) -> gs.Tensor:
+            made = graph.variable(f"padded_{op.lower()}", np.dtype(dtype), shape)
+            graph.add_node(op, inputs, [made], **attributes)
+            return made
+
+        def number(value: object) -> gs.Tensor:
+            return graph.constant("padded_value", np.array(value, np.int64))
+
+        # No division by the length: of a session on a GPU sizes are on the host, and operands of arithmetic are not.
+        sizes = node("Shape", [above.inputs[0]], np.int64, [2])
+        count = node("Gather", [sizes, number(1)], np.int64, [], axis=0)
+        columns = self._int32(node("Range", [number(0), count, number(1)], np.int64, [length]), [length])
+        everywhere = node(
+            "Reshape", [node("Expand", [columns, sizes], np.int32, [batch, length]), number([-1])], np.int32, None
+        )
+        return node("Gather", [everywhere, index], np.int32, index.shape, axis=0)
 
     def _int32(self, tensor: gs.Tensor, shape: list | None) -> gs.Tensor:
         made = self._graph.variable(f"{tensor.name}_int32", np.int32, shape)

@@ -126,6 +126,8 @@ def _texts(random: np.random.Generator, gaps: bool) -> list[np.ndarray]:
     return [real, real[:, ::-1], holes]
 
 
+# Whose products rotate Q and K: no norms of heads lie between.
+ROTATING = ("modernbert", "nomic-bert", "gte", "jina-embeddings-v3", "eurobert", "esm")
 PACKED = ("modernbert", "nomic-bert", "gte", "mpnet", "jina-embeddings-v3", "eurobert", "qwen3", "gemma3")
 
 
@@ -142,6 +144,8 @@ def test_real_tokens_alone(family: str, padding: str, kernels: bool, library: Pa
     assert result.fused == WHOLE[family]
     report = next(report for report in result.passes if report.changes_padding)
     assert any("2 of 2 attentions" in text for text in report.done) and not report.left
+    products = [node for node in result.model.graph.node if node.op_type == "FusedGemmRotary"]
+    assert len(products) == (2 if family in ROTATING else 0) and all(node.input[5] for node in products)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     if kernels:
