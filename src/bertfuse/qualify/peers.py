@@ -95,9 +95,38 @@ def _rotary(torch: Any, x: Any, cos: Any, sin: Any, pairs: str) -> Any:
 _GELUS = {name: approximate for approximate, name in GELUS.items()}
 
 
+def _activated(torch: Any, y: Any, activation: str) -> Any:
+    if activation in _GELUS:
+        return torch.nn.functional.gelu(y, approximate=_GELUS[activation])
+    if activation == "silu":
+        return torch.nn.functional.silu(y)
+    return y if activation == NONE else y * (1.702 * y).sigmoid()
+
+
 def _fused_gemm(torch: Any, x: Any, weight: Any, bias: Any, activation: str = NONE) -> Any:
-    y = torch.nn.functional.linear(x, weight, bias)
-    return y if activation == NONE else torch.nn.functional.gelu(y, approximate=_GELUS[activation])
+    return _activated(torch, torch.nn.functional.linear(x, weight, bias), activation)
+
+
+def _fused_gated_gemm(torch: Any, x: Any, weight: Any, bias: Any, activation: str) -> Any:
+    gate, up = torch.nn.functional.linear(x, weight, bias).chunk(2, -1)
+    return _activated(torch, gate, activation) * up
+
+
+def _fused_gemm_residual_norm(
+    torch: Any,
+    x: Any,
+    weight: Any,
+    residual: Any,
+    gamma: Any,
+    bias: Any,
+    beta: Any,
+    epsilon: float,
+    norm: str,
+) -> Any:
+    total = torch.nn.functional.linear(x, weight, bias) + residual
+    if norm == "rms":
+        return torch.nn.functional.rms_norm(total, gamma.shape, gamma, epsilon), total
+    return torch.nn.functional.layer_norm(total, gamma.shape, gamma, beta, epsilon), total
 
 
 def _fused_gemm_rotary(
@@ -173,9 +202,11 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "EmbedLayerNorm": _embed_layer_norm,
     "FusedAttention": _fused_attention,
     "FusedAttentionVariant": _fused_attention_variant,
+    "FusedGatedGemm": _fused_gated_gemm,
     "FusedGemm": _fused_gemm,
     "FusedGemmGelu": _fused_gemm_gelu,
     "FusedGemmGeluLayerNorm": _fused_gemm_gelu_layer_norm,
     "FusedGemmLayerNorm": _fused_gemm_layer_norm,
+    "FusedGemmResidualNorm": _fused_gemm_residual_norm,
     "FusedGemmRotary": _fused_gemm_rotary,
 }

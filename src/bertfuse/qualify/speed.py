@@ -113,8 +113,9 @@ def draw(rng: np.random.Generator, ops: Sequence[str], dtypes: Sequence[str]) ->
         sizes = {"B": batch, "S": sequence, "H": hidden}
         return replace(problem, sizes=sizes, attributes=attributes, mask=str(rng.choice(["ones", "right"])))
     wide = bool(rng.integers(2))
-    shapes = {"FusedGemm": (hidden, 3 * hidden), "FusedGemmGelu": (hidden, 4 * hidden)}
-    k, n = shapes.get(op, (4 * hidden if wide and op == "FusedGemmLayerNorm" else hidden, hidden))
+    wider = {"FusedGemm": 3, "FusedGemmGelu": 4, "FusedGatedGemm": 2}.get(op, 1)
+    ends = op in ("FusedGemmLayerNorm", "FusedGemmResidualNorm")
+    k, n = 4 * hidden if wide and ends else hidden, wider * hidden
     without = ("residual",) if op == "FusedGemmGeluLayerNorm" else ("bias",) if op == "FusedGemm" and wide else ()
     if op == "FusedGemmRotary":
         sizes = {"B": batch, "S": sequence, "K": hidden, "N": 3 * hidden, "C": sequence, "R": hidden // heads // 2}
