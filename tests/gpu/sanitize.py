@@ -35,7 +35,8 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 GEMMS = ("FusedGemm", "FusedGemmGelu", "FusedGemmGeluLayerNorm", "FusedGemmLayerNorm")
 PACKED_OPS = ("EmbedLayerNorm", *GEMMS, "PackTokens", "UnpackTokens", "FirstTokens", "RaggedPositions")
 TWO_PART_OPS = ("FusedGatedGemm", "FusedGemmResidualNorm")  # a product of two factors; a norm and what it normalises
-OPS = ("AddQKVBias", "FusedAttention", "FusedAttentionVariant", *TWO_PART_OPS, *PACKED_OPS)
+ROTARY = "FusedGemmRotary"
+OPS = ("AddQKVBias", "FusedAttention", "FusedAttentionVariant", ROTARY, *TWO_PART_OPS, *PACKED_OPS)
 DTYPES = ("float32", "float16", "bfloat16")
 SEVERAL_TILES = (6400, 768, 456)
 SEVERAL_8_BIT_TILES = (6400, 768, 464)  # k: a multiple of 16
@@ -53,6 +54,9 @@ PACKED = (((0, 1, 77, 64, 130, 3), 2, 64), ((150, 0, 33), 1, 128), ((19, 0, 5), 
 # (heads, heads of keys, head size, window's left and right) of variants: grouped heads, causal, windows that leave out
 # whole tiles.
 VARIANTS = ((4, 1, 64, -1, -1), (2, 2, 64, -1, 0), (3, 3, 64, 32, 32), (2, 1, 128, 40, 0), (2, 2, 24, 5, 9))
+# (batch, sequence, k, heads, heads of keys, head size) of products that rotate: several tiles of some blocks, and heads
+# that no epilogue rotates.
+ROTARIES = ((2, 77, 136, 4, 2, 64), (50, 128, 264, 4, 4, 64), (2, 33, 72, 2, 1, 32))
 EMBEDDINGS = (((3, 19), 77), ((3, 19), 768), ((150, 71), 768))  # from 2048 rows on a warp for several
 QUANTIZED_SEEDS = {"float32": range(6), "float16": range(6, 18), "bfloat16": range(18, 24)}  # a portion for each
 MOST_ROWS = 300  # of quantised products
@@ -136,6 +140,16 @@ def work(ops, dtypes, narrow, packed, quantized):
             for flag in flags:
                 every_tactic(op, [*given, *count], shapes, dtype, attributes, named, flags=flag)
 
+    def rotary(size, dtype, packed):
+        batch, sequence, k, heads, shared, head = size
+        rows, columns = batch * sequence, (heads + 2 * shared) * head
+        x, weight, bias = gemm_inputs(rows, columns, k, dtype)
+        inputs = [x.view(batch, sequence, k), weight, *turns(sequence, head // 2, dtype), bias]
+        places = [randint(sequence, (batch, sequence), torch.int32), count_of(rows - rows // 3)] * packed
+        shapes = [(batch, sequence, columns)]
+        named = "sm90" if rows > 1000 and dtype != torch.float32 else ""
+        every_tactic(ROTARY, [*inputs, *places], shapes, dtype, [heads, shared, "halves"], named)
+
     def quantized_product(seed, op, dtype, size=None):
         case, tactics = Case(seed, MOST_ROWS, op, dtype, size), PERSISTENT if size else ""
         with_results, to = case.in_8_bits()
@@ -157,6 +171,9 @@ def work(ops, dtypes, narrow, packed, quantized):
             for size in SIZES:
                 for rows_are_packed in (True,) if packed else (False, True):
                     two_parts(op, size, dtype, rows_are_packed)
+        for size in ROTARIES if ROTARY in ops and not narrow else ():
+            for rows_are_packed in (True,) if packed else (False, True):
+                rotary(size, dtype, rows_are_packed)
         for described in VARIANTS if "FusedAttentionVariant" in ops and not (narrow or packed) else ():
             for batch, sequence in ((2, 150), (60, 77)):
                 variant(batch, sequence, described, dtype)
@@ -229,7 +246,7 @@ def portions(tool, options):
         for op in options.ops.split(",")
         for dtype in options.dtypes.split(",")
         if ("LayerNorm" in op and op in GEMMS) or not options.narrow
-        if op in ("FusedAttention", *TWO_PART_OPS, *PACKED_OPS) or not options.packed
+        if op in ("FusedAttention", ROTARY, *TWO_PART_OPS, *PACKED_OPS) or not options.packed
         if op in GEMMS or not options.quantized
     ]
 
