@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 
 import pytest
 import torch
 
 from bertfuse.qualify.tolerances import TOLERANCES
-from tests.gpu.kernels import Bound, constants, library_file
+from tests.gpu.kernels import SOURCE, Bound, constants, library_file
 
-# initcheck has to see what is written: copies from the host it knows without following PyTorch's kernels. What Hopper's
-# copy engine stores it seems not to see, so outputs come from the host, too: a kernel reads its product from there.
-SOURCE = "cpu" if os.environ.get("BERTFUSE_TEST_INPUTS") == "host" else "cuda"
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 EPSILON = 1e-12
 

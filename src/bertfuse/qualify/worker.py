@@ -199,8 +199,7 @@ class Worker:
             said, self._said = self._said, None
             if process is not None and process.pid is not None:
                 process.kill()
-                process.join()
-                process.close()
+                process.join()  # not close(): at the program's end multiprocessing joins it once more
             if pipe is not None:
                 pipe.close()
             if said is not None:
