@@ -46,6 +46,9 @@ def _scaled_silu(factor: float) -> Activation:
 OF_PRODUCTS = {
     "gelu": _gelu("none"),
     "gelu_tanh": _gelu("tanh"),
+    "relu2": Activation(
+        lambda d, x: x.clip(0) ** 2, lambda d, x: d.emit("Mul", [d.emit("Relu", [x])] * 2), lambda size: 2 * size
+    ),
 }
 ACTIVATIONS = OF_PRODUCTS | {
     "silu": _scaled_silu(1.0),

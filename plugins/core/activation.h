@@ -15,6 +15,7 @@ namespace bertfuse {
 // one more makes all their kernels larger, and behind them those that gates alone have.
 #define BERTFUSE_PRODUCT_ACTIVATIONS(X) \
   X(kGeluErf, "gelu", GeluErf)          \
+  X(kRelu2, "relu2", Relu2)             \
   X(kGeluTanh, "gelu_tanh", GeluTanh)
 #define BERTFUSE_ACTIVATIONS(X)   \
   BERTFUSE_PRODUCT_ACTIVATIONS(X) \
@@ -39,6 +40,12 @@ struct Identity {
   template <class V>
   BERTFUSE_ANY_DEVICE static V Of(V x) {
     return x;
+  }
+};
+struct Relu2 {
+  template <class V>
+  static BERTFUSE_ANY_DEVICE V Of(V x) {
+    return x < V{} ? V{} : x * x;
   }
 };
 struct GeluErf {};

@@ -99,7 +99,7 @@ def attention_spread(qkv, bias, num_heads, scale):
 def fused_gemm(x, weight, bias, activation="none"):
     y = _wide(x) @ _wide(weight).T
     y = y if bias is None else y + _wide(bias)
-    return y if activation == "none" else _gelu(y, {"gelu": "none", "gelu_tanh": "tanh"}[activation])
+    return y if activation == "none" else _activated(y, activation)
 
 
 def fused_gemm_gelu(x, weight, bias, approximate):
@@ -116,6 +116,8 @@ def fused_gemm_gelu_layer_norm(x, weight, bias, gamma, beta, residual, epsilon, 
 
 
 def _activated(x, activation):
+    if activation == "relu2":
+        return torch.relu(x) ** 2
     if activation in ("silu", "quick_gelu"):
         return x * torch.sigmoid((1.702 if activation == "quick_gelu" else 1.0) * x)
     return _gelu(x, {"gelu": "none", "gelu_tanh": "tanh"}[activation])

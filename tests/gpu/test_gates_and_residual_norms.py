@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bertfuse.graph_rewrite.ops.activations import ACTIVATIONS  # noqa: E402
+from bertfuse.graph_rewrite.ops.activations import ACTIVATIONS, OF_PRODUCTS  # noqa: E402
 from tests.gpu import reference  # noqa: E402
 from tests.gpu.harness import (  # noqa: E402
     EPSILON,
@@ -67,6 +67,15 @@ def test_gates(size, dtype, given):
     inputs, activation = (x, weight, bias if given else None), random.choice(list(ACTIVATIONS))
     expected = reference.fused_gated_gemm(*inputs, activation)
     all_tactics("FusedGatedGemm", list(inputs), (m, n), dtype, [activation], expected)
+
+
+@pytest.mark.parametrize("activation", OF_PRODUCTS)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_activations_of_products(dtype, activation):
+    m, n, k = 300, 256, 192
+    inputs = gemm_inputs(m, n, k, dtype)
+    expected = reference.fused_gemm(*inputs, activation)
+    all_tactics("FusedGemm", list(inputs), (m, n), dtype, [activation], expected)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

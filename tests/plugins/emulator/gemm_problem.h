@@ -16,6 +16,8 @@ inline double Activated(Activation activation, double x) {
   switch (activation) {
     case Activation::kGeluErf:
       return 0.5 * x * (1 + std::erf(x * std::sqrt(0.5)));
+    case Activation::kRelu2:
+      return x > 0 ? x * x : 0;
     case Activation::kGeluTanh:
       return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
     case Activation::kSilu:
@@ -48,7 +50,7 @@ class GemmProblem {
     a.x = x_.array.data(), a.weight = weight_.array.data(), a.y = y_.data();
     a.bias = random->OneIn(4) ? nullptr : bias_.array.data();
     a.gates = gates;
-    a.activation = static_cast<Activation>(random->Between(0, gates ? 4 : 2));
+    a.activation = static_cast<Activation>(random->Between(0, gates ? 5 : 3));
     a.weights_are_constant = random->OneIn(2);
     a.last_rows_first = random->OneIn(2);
     a.epsilon = 1e-5f;

@@ -19,7 +19,7 @@ void TestGate() {
   for (int i = 0; i < 40; ++i) {
     const int64_t rows = random.Between(1, 60);
     const int64_t columns = random.OneIn(2) ? random.Between(1, 90) : random.Between(1, 90) * 8;
-    const auto activation = static_cast<Activation>(i % 5);
+    const auto activation = static_cast<Activation>(i % 6);
     emulator::LateArray<T> product(2 * rows * columns), bias(2 * columns);
     product.Fill(&random, 1), bias.Fill(&random, 0.5);
     DeviceArray<T> y(rows * columns);
@@ -29,7 +29,7 @@ void TestGate() {
     GateArguments<T> a = {
         product.array.data(), biased ? bias.array.data() : nullptr, y.data(), rows, columns, activation, constant, {}};
     if (packed) a.packed = {row_count.data(), random.Between(1, rows)};
-    SCOPED_TRACE(testing::Message() << row_count[0] << " of " << rows << " x " << columns << ", " << i % 5);
+    SCOPED_TRACE(testing::Message() << row_count[0] << " of " << rows << " x " << columns << ", " << i % 6);
     emulator::TheSettings().seed = random.Seed();
     if (constant) bias.Appear();
     emulator::TheSettings().dependencies_end = [&] { product.Appear(), bias.Appear(); };
