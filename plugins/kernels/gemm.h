@@ -78,6 +78,9 @@ struct GemmArguments {
   // Of 8-bit operands: row i of x is row_scales[i] times its integers, row n of weight weight_scales[n] times its own.
   const float* row_scales;
   const float* weight_scales;
+  // Of 16-bit operands, by the persistent kernels of sm90/ alone: column n of the product is multiplied by one of
+  // column_scales[n] and weight_scales[n], whichever is given, before the bias.
+  const Y* column_scales;
   // Memory of the workspace behind the partial sums, as much as the tactic asks for; for a backend that takes some.
   void* scratch;
   // Given: gets the sum that is normalised. Then the norm has a launch of its own, may be RMSNorm, and beta null.
@@ -86,6 +89,8 @@ struct GemmArguments {
   QuantizedResult quantized;  // of a norm that has a launch of its own, or in place of y (GemmSm90Quantizing)
   // kComplete: y[m, n / 2] = activation(product + bias of the first n / 2 columns) * (the same of the others).
   bool gates;
+
+  bool IsScaled() const { return !kIsQuantized<Elements> && (column_scales != nullptr || weight_scales != nullptr); }
 };
 
 }  // namespace bertfuse::kernels

@@ -54,7 +54,7 @@ struct MmaGemm {
   static constexpr bool kIsCompiled = kIsHalf<X> || std::is_same_v<X, float> || kIsQuantized<Elements>;
 
   static bool Supports(const Arguments& a, const kernels::Device& device) {
-    return kIsCompiled && kernels::HasMmaOf<X>(device) && kernels::GemmMmaSupports(a);
+    return kIsCompiled && !a.IsScaled() && kernels::HasMmaOf<X>(device) && kernels::GemmMmaSupports(a);
   }
   static cudaError_t Launch(const GemmTactic& tactic, const Arguments& a, const kernels::Device& device,
                             cudaStream_t stream) {
@@ -100,7 +100,7 @@ inline constexpr GemmBackend<Elements> kGemmBackends[] = {
     {Backend::kSm90, Sm90Gemm<Elements>::Supports, Sm90Gemm<Elements>::Launch},
     {Backend::kCublasLt, CublasLtBackend<Elements>::Supports, CublasLtBackend<Elements>::Launch},
     {Backend::kMma, MmaGemm<Elements>::Supports, MmaGemm<Elements>::Launch},
-    {Backend::kSimt, [](const auto&, const kernels::Device&) { return true; }, LaunchSimt<Elements>},
+    {Backend::kSimt, [](const auto& a, const kernels::Device&) { return !a.IsScaled(); }, LaunchSimt<Elements>},
 };
 
 // Those that run the product on the device, of our own kernels.

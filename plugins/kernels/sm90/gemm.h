@@ -81,7 +81,7 @@ bool GemmSm90Supports(const GemmArguments<Elements>& a, const Device& device) {
          a.n < kMax && a.k < kMax && IsAligned(a.x, 16) && IsAligned(a.weight, 16) && IsAligned(a.residual, 16) &&
          IsAligned(a.y, 16) && IsAligned(a.bias, vector_bytes) && IsAligned(a.gamma, vector_bytes) &&
          IsAligned(a.beta, vector_bytes) && IsAligned(a.total, 16) && IsAligned(a.weight_scales, 8) &&
-         IsAligned(a.float_partials, 16) && IsAligned(a.partials, 16);
+         IsAligned(a.column_scales, vector_bytes) && IsAligned(a.float_partials, 16) && IsAligned(a.partials, 16);
 }
 
 // All of them return cudaErrorInvalidConfiguration for a tile that no kernel was compiled for.
@@ -117,6 +117,8 @@ cudaError_t GemmSm90SplitK(const GemmTile& tile, const GemmArguments<Elements>& 
 template <class Elements>
 cudaError_t GemmSm90(GemmForm form, const GemmTile& tile, const GemmArguments<Elements>& a, const Device& device,
                      cudaStream_t stream) {
+  const bool elementwise = form == GemmForm::kComplete && !a.gates && a.gamma == nullptr;
+  if (a.IsScaled() && !elementwise) return cudaErrorInvalidConfiguration;
   switch (form) {
     case GemmForm::kPartialSums:
       return GemmSm90SplitK(tile, a, device, stream);

@@ -41,6 +41,8 @@ class GemmProblem {
         residual_(m * n),
         gamma_(n),
         beta_(n),
+        column_scales_(n),
+        float_scales_(n),
         y_(m * n / (gates ? 2 : 1)),
         row_count_(1) {
     GemmArguments<Elements<T>>& a = arguments;
@@ -65,6 +67,13 @@ class GemmProblem {
     arguments.bias = bias_.array.data();
     arguments.residual = random->OneIn(3) ? nullptr : residual_.array.data();
     arguments.gamma = gamma_.array.data(), arguments.beta = beta_.array.data();
+  }
+  // By column, of y's type or of float32.
+  void AddScales(emulator::Random* random) {
+    column_scales_.Fill(random, 1), float_scales_.Fill(random, 1);
+    const bool wide = random->OneIn(2);
+    arguments.column_scales = wide ? nullptr : column_scales_.array.data();
+    arguments.weight_scales = wide ? float_scales_.array.data() : nullptr;
   }
   void BareProduct() { arguments.bias = nullptr, arguments.activation = Activation::kNone; }
 
@@ -92,7 +101,10 @@ class GemmProblem {
     return product;
   }
   double AfterActivation(double product, int64_t column) const {
-    return Activated(arguments.activation, product + (arguments.bias == nullptr ? 0.0 : bias_[column]));
+    const double scale = arguments.column_scales != nullptr   ? column_scales_[column]
+                         : arguments.weight_scales != nullptr ? float_scales_[column]
+                                                              : 1.0;
+    return Activated(arguments.activation, scale * product + (arguments.bias == nullptr ? 0.0 : bias_[column]));
   }
   // An element of a gate's result, of a row's products.
   double Gated(const double* product, int64_t column) const {
@@ -119,9 +131,12 @@ class GemmProblem {
   GemmArguments<Elements<T>> arguments = {};
 
  private:
-  void AppearWeights() const { weight_.Appear(), bias_.Appear(), gamma_.Appear(), beta_.Appear(); }
+  void AppearWeights() const {
+    weight_.Appear(), bias_.Appear(), gamma_.Appear(), beta_.Appear(), column_scales_.Appear(), float_scales_.Appear();
+  }
 
-  emulator::LateArray<T> x_, weight_, bias_, residual_, gamma_, beta_;
+  emulator::LateArray<T> x_, weight_, bias_, residual_, gamma_, beta_, column_scales_;
+  emulator::LateArray<float> float_scales_;
   emulator::DeviceArray<T> y_;
   emulator::DeviceArray<int32_t> row_count_;
   int64_t rows_;

@@ -97,7 +97,7 @@ void ForEachBlock(const GemmBlock (&blocks)[kCount], int count, Test&& test) {
 }
 
 template <class T>
-void TestPersistent() {
+void TestPersistent(bool scales_columns = false) {
   Random random(emulator::Seed());
   Result result;
   ForEachBlock(kPersistentBlocks, 4, [&](const GemmBlock& block, bool packed) {
@@ -107,6 +107,7 @@ void TestPersistent() {
     const int64_t n = DrawSize(&random, random.Between(1, 3) * tile.cluster_n, block.n, 32);
     const int64_t k = DrawSize(&random, 2 * block.stages / tile.cluster_m, kStageK<T>, 8);
     GemmProblem<T> problem(&random, m, n, k, packed);
+    if (scales_columns) problem.AddScales(&random);
     const Device device = DrawDevice(&random, tile);
     SCOPED_TRACE(Describe(problem, tile));
     if (Run(&problem, [&] { return GemmSm90Elementwise(tile, problem.arguments, device, nullptr); })) {
@@ -265,6 +266,8 @@ TEST(EmulatedGemmSm90, GatedFloat16) { TestGated<__half>(); }
 TEST(EmulatedGemmSm90, GatedBfloat16) { TestGated<__nv_bfloat16>(); }
 TEST(EmulatedGemmSm90, PersistentFloat16) { TestPersistent<__half>(); }
 TEST(EmulatedGemmSm90, PersistentBfloat16) { TestPersistent<__nv_bfloat16>(); }
+TEST(EmulatedGemmSm90, ScaledColumnsFloat16) { TestPersistent<__half>(true); }
+TEST(EmulatedGemmSm90, ScaledColumnsBfloat16) { TestPersistent<__nv_bfloat16>(true); }
 TEST(EmulatedGemmSm90, LastWaveFloat16) { TestLastWave<__half>(); }
 TEST(EmulatedGemmSm90, LastWaveBfloat16) { TestLastWave<__nv_bfloat16>(); }
 TEST(EmulatedGemmSm90, OneTileFloat16) { TestOneTile<__half>(); }

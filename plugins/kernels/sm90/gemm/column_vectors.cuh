@@ -11,13 +11,14 @@
 namespace bertfuse::kernels::gemm_sm90 {
 
 // Of y's type, the weight's scales float32. One that is null stands for zeros.
-enum class ColumnVector { kBias, kGamma, kBeta, kScale };
+enum class ColumnVector { kBias, kGamma, kBeta, kScale, kColumnScale };
 
 __device__ __forceinline__ const void* DataOf(ColumnVector vector, const Parameters& p) {
   return vector == ColumnVector::kBias    ? p.bias
          : vector == ColumnVector::kGamma ? p.gamma
          : vector == ColumnVector::kBeta  ? p.beta
-                                          : p.weight_scales;
+         : vector == ColumnVector::kScale ? p.weight_scales
+                                          : p.column_scales;
 }
 
 // Element `column` of a vector that is there.

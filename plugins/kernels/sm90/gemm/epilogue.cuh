@@ -89,6 +89,20 @@ struct Scale : EpilogueStep<ColumnVector::kScale> {
   }
 };
 
+// The product of 16-bit operands, times its column's scale: one of the two vectors is null, and so zeros.
+struct ScaleColumns : EpilogueStep<ColumnVector::kScale, ColumnVector::kColumnScale> {
+  template <class Tile, int kCount>
+  __device__ __forceinline__ static NothingToFinish Apply(float (&v)[kCount], const Tile& tile) {
+#pragma unroll
+    for (int j = 0; j < kCount / 4; ++j) {
+      const auto [wide, of_y] = tile.template Vectors<ScaleColumns>(j).vector;
+      const float2 by = {wide.x + of_y.x, wide.y + of_y.y};
+      v[4 * j] *= by.x, v[4 * j + 1] *= by.y, v[4 * j + 2] *= by.x, v[4 * j + 3] *= by.y;
+    }
+    return {};
+  }
+};
+
 struct AddBias : EpilogueStep<ColumnVector::kBias> {
   static bool AppliesToSplits(const Parameters& p) { return p.bias == nullptr; }
   template <class Tile, int kCount>

@@ -22,10 +22,10 @@ using Gated = Epilogue<AddBias, Gate<GateActivations>>;
 template <class X>
 inline constexpr Blocks kBlocksOf = BlocksOf<X>();
 
-template <class Elements, size_t kIndex, bool kPacked>
+template <class Elements, size_t kIndex, bool kPacked, class Steps = Elementwise<Elements>>
 struct PersistentOf {
   static constexpr GemmBlock kBlock = kBlocksOf<typename Elements::X>.persistent.first[kIndex];
-  using Config = PersistentConfig<Elements, kBlock.m, kBlock.n, kBlock.stages, kPacked, Elementwise<Elements>>;
+  using Config = PersistentConfig<Elements, kBlock.m, kBlock.n, kBlock.stages, kPacked, Steps>;
 };
 template <class Elements, size_t kIndex, bool kPacked>
 struct QuantizingOf {
@@ -91,6 +91,15 @@ cudaError_t GemmSm90Elementwise(const GemmTile& tile, const GemmArguments<Elemen
                                 cudaStream_t stream) {
   using namespace gemm_sm90;
   constexpr Blocks kBlocks = BlocksOf<typename Elements::X>();
+  if constexpr (!kIsQuantized<Elements>) {
+    if (a.IsScaled()) {
+      return WithBlock<kBlocks.persistent.count>(kBlocks.persistent, tile.block, a, [&](auto index, auto packed) {
+        using Steps = Epilogue<ScaleColumns, AddBias, Activate<Activations>>;
+        using Kernel = PersistentOf<Elements, decltype(index)::value, decltype(packed)::value, Steps>;
+        return LaunchPersistent<typename Kernel::Config>(tile, a, device, stream);
+      });
+    }
+  }
   if (IsPersistent(tile.block)) {
     return WithBlock<kBlocks.persistent.count>(kBlocks.persistent, tile.block, a, [&](auto index, auto packed) {
       using Kernel = PersistentOf<Elements, decltype(index)::value, decltype(packed)::value>;

@@ -38,6 +38,7 @@ struct Parameters {
   const float* row_scales;     // of 8-bit operands: x's
   const float* weight_scales;  // and the weight's
   QuantizedResult quantized;   // of a kernel that stores 8 bits
+  const void* column_scales;   // of y's type, in place of weight_scales
 };
 
 }  // namespace bertfuse::kernels::gemm_sm90
