@@ -37,6 +37,7 @@ struct AttentionVariant {
   int64_t kv_heads = 0;       // of K and of V, each for neighbouring heads of Q; divides their number; 0: as many as Q
   int64_t window_left = -1;   // keys farther before the query are hidden; below 0: none
   int64_t window_right = -1;  // keys farther behind it are hidden; 0: causal; below 0: none
+  int64_t prefix = 0;         // but none of a sequence's first keys, this many. By AttentionSm90 alone
   float soft_cap = 0;         // above 0: a logit x becomes soft_cap * tanh(x / soft_cap)
   const T* distance_bias = nullptr;  // [bias_heads, bias_columns]: what is added to a logit then, in the column
   int64_t bias_heads = 1;            // key - query + bias_left, cut off at both ends; heads of Q, or 1 for all
@@ -85,10 +86,10 @@ inline int64_t MaxPackedTiles(const PackedSequences& packed, int64_t heads, int 
 template <class T>
 cudaError_t AttentionSimt(const AttentionArguments<T>& arguments, const Device& device, cudaStream_t stream);
 
-// All but soft caps and rotated heads.
+// All but soft caps, rotated heads and prefixes.
 template <class T>
 bool AttentionSimtSupports(const AttentionArguments<T>& a) {
-  return !(a.variant.soft_cap > 0) && a.variant.cos == nullptr;
+  return !(a.variant.soft_cap > 0) && a.variant.cos == nullptr && a.variant.prefix <= 0;
 }
 
 // Queries of a tile, keys that are multiplied at a time, and on Hopper the pipelines of a block, each with a tile of

@@ -181,7 +181,7 @@ bool AttentionMmaSupports(const AttentionArguments<T>& a, const Device& device) 
   constexpr int64_t kMost = 1 << 29;
   const bool rows = (a.packed.count > 0 ? a.packed.rows : a.sequence) <= kMost && a.batch * a.sequence <= INT32_MAX;
   const AttentionVariant<T>& v = a.variant;
-  if (v.cos != nullptr) return false;
+  if (v.cos != nullptr || v.prefix > 0) return false;
   const bool bias =
       v.distance_bias == nullptr || ((v.bias_heads == 1 || v.bias_heads == a.heads) && v.bias_columns > 0 &&
                                      v.bias_columns <= kMost && v.bias_left >= 0 && v.bias_left <= kMost);

@@ -31,6 +31,7 @@ struct AttentionSizes {
   int64_t bias_heads = 0, bias_columns = 0, bias_left = 0;  // 0 heads: no bias by distance
   int64_t position_rows = 0, position_left = 0;             // 0 rows: no vectors by distance
   bool hidden_alike = false;
+  int64_t prefix = 0;
   int64_t table_places = 0;  // 0: Q and K are not rotated
 
   // Without what AttentionVariant has.
@@ -55,6 +56,7 @@ struct AttentionSizes {
     if (position_rows > 0) {
       text += "; positions " + std::to_string(position_rows) + " left " + std::to_string(position_left);
     }
+    if (prefix > 0) text += "; prefix " + std::to_string(prefix);
     text += hidden_alike ? "; hidden queries alike" : "";
     if (table_places > 0) text += "; rotated by " + std::to_string(table_places) + " places";
     return text;
@@ -217,6 +219,7 @@ class AttentionProblem {
     }
     a_.variant.kv_heads = sizes_.kv_heads;
     a_.variant.window_left = sizes_.window_left, a_.variant.window_right = sizes_.window_right;
+    a_.variant.prefix = sizes_.prefix;
     a_.variant.soft_cap = sizes_.soft_cap;
     a_.variant.hidden_alike = sizes_.hidden_alike;
     if (sizes_.position_rows > 0) {
@@ -254,7 +257,8 @@ class AttentionProblem {
   bool Sees(int64_t sequence, int64_t query, int64_t key) const {
     const int64_t distance = Place(sequence, key) - Place(sequence, query);
     if (sizes_.window_left >= 0 && distance < -sizes_.window_left) return false;
-    if (sizes_.window_right >= 0 && distance > sizes_.window_right) return false;
+    const bool behind = sizes_.window_right >= 0 && distance > sizes_.window_right;
+    if (behind && Place(sequence, key) >= sizes_.prefix) return false;
     if (sizes_.packed || a_.mask == nullptr) return true;
     const int64_t first = sequence * sizes_.sequence;
     return (*mask32_)[first + key] != 0 && (!sizes_.hidden_alike || (*mask32_)[first + query] != 0);

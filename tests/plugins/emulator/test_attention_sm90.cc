@@ -72,9 +72,9 @@ void Launch(const AttentionProblem<T>& problem, const AttentionTile& tile, Rando
   ASSERT_EQ(AttentionSm90(a, tile, device, nullptr), cudaSuccess) << emulator::TakeFault();
 }
 
-// Windows, fewer heads of keys and values, rotated heads.
+// Windows, fewer heads of keys and values, rotated heads, causal but for a prefix.
 template <class T>
-void TestVariants(int count, bool rotates = false) {
+void TestVariants(int count, bool rotates = false, bool has_prefix = false) {
   constexpr int64_t kHeadSizes[] = {32, 64, 128};
   Random random(emulator::Seed());
   double worst = 0;
@@ -86,6 +86,11 @@ void TestVariants(int count, bool rotates = false) {
       sizes.heads *= 3, sizes.kv_heads *= 3;
       sizes.sequence = random.Between(200, 300);
       sizes.lengths = {sizes.sequence, random.Between(100, sizes.sequence)};
+    }
+    if (has_prefix) {
+      if (random.OneIn(2)) sizes.window_left = -1;
+      sizes.window_right = random.OneIn(4) ? random.Between(0, 70) : 0;
+      sizes.prefix = random.OneIn(8) ? int64_t{1} << 40 : random.Between(1, sizes.sequence);
     }
     if (rotates) sizes.table_places = random.OneIn(4) && sizes.packed ? random.Between(1, 20) : sizes.sequence;
     AttentionProblem<T> problem(sizes, random);
@@ -112,6 +117,9 @@ TEST(EmulatedAttentionSm90, VariantsBfloat16) { TestVariants<__nv_bfloat16>(20);
 TEST(EmulatedAttentionSm90, RotatedHeadsFloat16) { TestVariants<__half>(40, true); }
 TEST(EmulatedAttentionSm90, RotatedHeadsBfloat16) { TestVariants<__nv_bfloat16>(20, true); }
 
+TEST(EmulatedAttentionSm90, PrefixFloat16) { TestVariants<__half>(40, false, true); }
+TEST(EmulatedAttentionSm90, PrefixBfloat16) { TestVariants<__nv_bfloat16>(20, false, true); }
+
 // Blocks of 64 keys that a launch loads, of keys and of values.
 int64_t LoadedBlocks(const AttentionSizes& sizes, const AttentionTile& tile, Random& random) {
   AttentionProblem<__half> problem(sizes, random);
@@ -131,13 +139,16 @@ TEST(EmulatedAttentionSm90, BlocksOutsideOfTheWindowAreNotLoaded) {
   causal.sequence = 64 * 6;
   causal.lengths = {causal.sequence};
   causal.window_right = 0;
-  AttentionSizes own = causal, window = causal, masked = causal, blind = causal;
+  AttentionSizes own = causal, window = causal, masked = causal, blind = causal, prefix = causal;
+  prefix.prefix = 130;
   own.window_left = 0;
   window.window_left = window.window_right = 1;
   masked.masks = Masks::kInt64, masked.lengths = {70};
   blind.masks = Masks::kInt32, blind.lengths = {70}, blind.window_left = 10;
   for (bool packed : {false, true}) {
-    causal.packed = own.packed = window.packed = packed;
+    causal.packed = own.packed = window.packed = prefix.packed = packed;
+    EXPECT_EQ(LoadedBlocks(prefix, kFew, random), 3 + 3 + 3 + 4 + 5 + 6);
+    EXPECT_EQ(LoadedBlocks(prefix, kLong, random), 3 + 4 + 6);
     EXPECT_EQ(LoadedBlocks(causal, kFew, random), 1 + 2 + 3 + 4 + 5 + 6);
     EXPECT_EQ(LoadedBlocks(causal, kLong, random), 2 + 4 + 6);
     EXPECT_EQ(LoadedBlocks(own, kFew, random), 6);

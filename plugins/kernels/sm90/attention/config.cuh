@@ -34,6 +34,7 @@ struct Parameters {
   float kv_heads_per_head;  // a head's keys are those of head (head + 1/2) times this, cut off
   const void *cos, *sin;    // null: heads are not rotated
   int places;               // rows of these tables
+  int prefix_last;          // the last key that window_right does not hide from any query; -1: none
 };
 
 // The end of a packed sequence is loaded this many rows at a time.

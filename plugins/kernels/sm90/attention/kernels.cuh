@@ -59,6 +59,7 @@ Parameters MakeParameters(const AttentionArguments<typename Config::T>& a) {
   if constexpr (Config::kVariant) {
     p.window_left = WindowSide(a.variant.window_left);
     p.window_right = WindowSide(a.variant.window_right);
+    p.prefix_last = static_cast<int>(std::clamp<int64_t>(a.variant.prefix, 0, kNoEnd)) - 1;
     p.kv_heads = static_cast<int>(a.KvHeads());
     p.kv_heads_per_head = static_cast<float>(a.KvHeads()) / static_cast<float>(a.heads);
     p.cos = a.variant.cos, p.sin = a.variant.sin;

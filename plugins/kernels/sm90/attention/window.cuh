@@ -14,15 +14,20 @@ struct KeyRange {
   int begin, end;
 };
 
+// The last key, or place of one, that a query sees.
+__device__ __forceinline__ int LastSeen(const Parameters& p, int query) {
+  return max(query + p.window_right, p.prefix_last);
+}
+
 // The keys of a sequence that are in the window of one of the queries from `first` to `last`, which are two of it.
 __device__ __forceinline__ KeyRange Window(const Parameters& p, int first, int last, int length) {
-  return {max(first - p.window_left, 0), min(last + p.window_right, length - 1) + 1};
+  return {max(first - p.window_left, 0), min(LastSeen(p, last), length - 1) + 1};
 }
 
 // Those of one query where there are gaps between tokens: some of the keys without them.
 __device__ __forceinline__ KeyRange Window(const Parameters& p, const Places& places, int query, int length) {
   const int place = places.At(query);
-  return {places.FirstFrom(place - p.window_left, length), places.FirstFrom(place + p.window_right + 1, length)};
+  return {places.FirstFrom(place - p.window_left, length), places.FirstFrom(LastSeen(p, place) + 1, length)};
 }
 
 template <int kKeys>
