@@ -89,7 +89,7 @@ add_library(bertfuse_cuda STATIC
   "${kernels}/device.cc" "${kernels}/launch.cc" "${kernels}/tensor_map.cc"
   "${kernels}/cublaslt/library.cc" "${kernels}/cublaslt/plan.cc"
   "${kernels}/add_qkv_bias.cu" "${kernels}/bias_activation.cu" "${kernels}/change_heads.cu" "${kernels}/portable/attention_simt.cu"
-  "${kernels}/embed_layer_norm.cu" "${kernels}/portable/gemm_simt.cu" "${kernels}/gate.cu" "${kernels}/gpu_code.cu"
+  "${kernels}/embed_layer_norm.cu" "${kernels}/portable/gemm_simt.cu" "${kernels}/gate.cu" "${kernels}/gemv/gemm.cu" "${kernels}/gpu_code.cu"
   "${kernels}/layer_norm.cu" "${kernels}/packing.cu" "${kernels}/quantize_rows.cu" "${kernels}/quantizing_norm.cu" "${kernels}/residual_norm.cu"
   "${ops}/add_qkv_bias.cc" "${ops}/attention.cc" "${ops}/attention_tactic.cc" "${ops}/embed_layer_norm.cc" "${ops}/first_tokens.cc"
   "${ops}/gemm.cc" "${ops}/gemm_candidates_cublaslt.cc" "${ops}/gemm_candidates_mma.cc" "${ops}/gemm_candidates_simt.cc" "${ops}/gemm_candidates_sm90.cc"

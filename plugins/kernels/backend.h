@@ -15,7 +15,7 @@
 namespace bertfuse::kernels {
 
 // In the order of kBackends.
-enum class Backend : int { kSm90, kCublasLt, kMma, kSimt };
+enum class Backend : int { kSm90, kCublasLt, kMma, kSimt, kGemv };
 
 #ifdef BERTFUSE_WITH_SM90
 inline constexpr bool kSm90IsBuilt = true;
@@ -36,6 +36,7 @@ inline constexpr BackendFacts kBackends[] = {
     {Backend::kCublasLt, "cublaslt", true, 0, INT_MAX},  // cublaslt/: NVIDIA's products, where the process has them
     {Backend::kMma, "mma", true, 75, INT_MAX},           // mma/: tensor cores since 8.0, of float16 since 7.5
     {Backend::kSimt, "simt", true, 0, INT_MAX},          // portable/: float32 arithmetic, any size and alignment
+    {Backend::kGemv, "gemv", true, 0, INT_MAX},          // gemv/: products of a few rows, not chosen by itself
 };
 
 constexpr const BackendFacts& FactsOf(Backend backend) { return kBackends[static_cast<int>(backend)]; }

@@ -3,6 +3,7 @@
 #define BERTFUSE_OPS_GEMM_BACKENDS_H_
 
 #include "kernels/backend.h"
+#include "kernels/gemv/gemm.h"
 #include "kernels/mma/gemm.h"
 #include "kernels/portable/gemm.h"
 #include "kernels/sm90/gemm.h"
@@ -101,6 +102,11 @@ inline constexpr GemmBackend<Elements> kGemmBackends[] = {
     {Backend::kCublasLt, CublasLtBackend<Elements>::Supports, CublasLtBackend<Elements>::Launch},
     {Backend::kMma, MmaGemm<Elements>::Supports, MmaGemm<Elements>::Launch},
     {Backend::kSimt, [](const auto& a, const kernels::Device&) { return !a.IsScaled(); }, LaunchSimt<Elements>},
+    {Backend::kGemv,
+     [](const auto& a, const kernels::Device&) { return a.m <= 8 && !a.gates && a.gamma == nullptr && !a.IsScaled(); },
+     [](const GemmTactic&, const auto& a, const auto& device, cudaStream_t stream) {
+       return kernels::Gemv(a, device, stream);
+     }},
 };
 
 // Those that run the product on the device, of our own kernels.

@@ -39,10 +39,11 @@ extern const GemmCandidates kSm90Candidates;      // gemm_candidates_sm90.cc
 extern const GemmCandidates kCublasLtCandidates;  // gemm_candidates_cublaslt.cc
 extern const GemmCandidates kMmaCandidates;       // gemm_candidates_mma.cc
 extern const GemmCandidates kSimtCandidates;      // gemm_candidates_simt.cc
+inline constexpr GemmCandidates kGemvCandidates = {Backend::kGemv};
 
 // In the order of kernels::kBackends.
 inline constexpr const GemmCandidates* kGemmCandidates[] = {&kSm90Candidates, &kCublasLtCandidates, &kMmaCandidates,
-                                                            &kSimtCandidates};
+                                                            &kSimtCandidates, &kGemvCandidates};
 
 inline const GemmCandidates& CandidatesOf(Backend backend) { return *kGemmCandidates[static_cast<int>(backend)]; }
 
