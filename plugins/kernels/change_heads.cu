@@ -44,7 +44,8 @@ __device__ __forceinline__ int64_t TablePlaceOf(int64_t row, const ChangeHeadsAr
   int64_t place = PlaceOf(row, a.packed);
   if (place < 0) return place;
   if (a.packed.token_index != nullptr && a.places > 0) {
-    place = Places::Between(a.packed, static_cast<int>(row - place), static_cast<int>(row));
+    const int first_row = static_cast<int>(max(row - place, int64_t{0}));  // offsets may be negative
+    place = Places::Between(a.packed, first_row, static_cast<int>(row));
   }
   return max(int64_t{0}, min(place, a.places - 1));
 }

@@ -206,6 +206,26 @@ void TestHeads(int count) {
   }
 }
 
+// Whatever offsets and places of tokens are, nothing out of bounds is read.
+template <class T>
+void TestBrokenOffsets(int count) {
+  Random random(emulator::Seed());
+  for (int i = 0; i < count; ++i) {
+    HeadsProblem<T> problem(random);
+    const ChangeHeadsArguments<T>& a = problem.a;
+    if (a.packed.count == 0) continue;
+    const auto rows = static_cast<int32_t>(a.rows);
+    const int32_t wrong[] = {-1, INT32_MIN, INT32_MAX, rows + 1, rows + 70, 1 << 20};
+    const auto spoil = [&](emulator::DeviceArray<int32_t>& numbers) {
+      for (int32_t& number : numbers) number = random.OneIn(2) ? wrong[random.Between(0, 5)] : number;
+    };
+    spoil(*problem.offsets), spoil(*problem.index);
+    emulator::TheSettings().seed = random.Seed();
+    ASSERT_EQ(ChangeHeads(a, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
+  }
+}
+
+TEST(EmulatedChangeHeads, BrokenOffsets) { TestBrokenOffsets<__half>(200); }
 TEST(EmulatedChangeHeads, Float32) { TestHeads<float>(80); }
 TEST(EmulatedChangeHeads, Float16) { TestHeads<__half>(60); }
 TEST(EmulatedChangeHeads, Bfloat16) { TestHeads<__nv_bfloat16>(60); }
