@@ -9,17 +9,19 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from typer.testing import CliRunner
 
 from bertfuse.cli import app
-from bertfuse.qualify.campaign import Local
-from bertfuse.qualify.isolate import Trials, explain
+from bertfuse.qualify.campaign import Campaign, Local, Report
+from bertfuse.qualify.isolate import Finding, Trials, explain
 from bertfuse.qualify.kernels import qualify_kernels
 from bertfuse.qualify.problem import parse
-from bertfuse.qualify.worker import Settings, Worker
+from bertfuse.qualify.worker import Answer, Fault, Settings, Worker
 from tests.qualify import slow_reference
 from tests.qualify.faulty import hunt_of_a_segfault, library
 
@@ -212,6 +214,38 @@ def test_killed_it_has_lost_no_finding_and_leaves_no_process(how: str, tmp_path:
             return
         time.sleep(0.1)
     raise AssertionError("a worker outlived the command")
+
+
+class _Faulty:
+    """A runner of which the first batch ends in a fault, whose explanation never comes."""
+
+    settings = Settings("", "cpu")
+    ran: ClassVar[list[str]] = []
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+
+    def run(self, problems: Sequence[str], skipped: Sequence[tuple[str, str, str]] = ()) -> Answer:
+        return Answer(fault=Fault("signal", "ended the process with SIGSEGV", problems[0], "simt", []))
+
+    def explain(self, *_: object) -> Finding:
+        self._over.wait()
+        raise RuntimeError("stopped")
+
+    def stop(self) -> None:
+        self._over.set()
+
+
+def test_interrupted_while_a_fault_is_looked_into_it_is_a_finding() -> None:
+    def say(text: str) -> None:
+        if "1 findings" in text:
+            raise KeyboardInterrupt
+
+    report = Report("", {"cpu": "a CPU"}, 0, 1.0)
+    Campaign(report, None, [_Faulty()], {"cpu": iter([parse(LARGE)] * 1000)}).run(time.monotonic() + 60, say)
+    (finding,) = report.findings
+    assert report.interrupted and finding.text == "ended the process with SIGSEGV" and finding.tactic == "simt"
+    assert finding.command.startswith("bertfuse qualify") and finding.problems
 
 
 def _never_ready(*_: object) -> None:

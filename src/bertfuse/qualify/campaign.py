@@ -240,14 +240,23 @@ class Campaign:
             self._write("sighting", {"finding": kind, **sighting})
         if seen > EXPLAINED:
             return
-        finding = runner.explain(reason, problem, before, min(deadline + 20, time.monotonic() + 60))
-        finding.device, finding.dtype, finding.tactic, finding.signature = device, row, tactic, signature
-        finding.occurrences = self._seen[signature]
-        finding.command = command(runner.settings, finding.problems, self.report.extra.get("custom_library", False))
+
+        def named(finding: Finding) -> Finding:
+            finding.device, finding.dtype, finding.tactic, finding.signature = device, row, tactic, signature
+            finding.occurrences = self._seen[signature]
+            finding.command = command(runner.settings, finding.problems, self.report.extra.get("custom_library", False))
+            return finding
+
+        # As it was seen: what stands in the report where the search is interrupted.
+        unexplained = named(Finding(kind, text, one.op, row, tactic, device, [str(one)], str(one)))
+        with self._lock:
+            self.report.findings.append(unexplained)
+        finding = named(runner.explain(reason, problem, before, min(deadline + 20, time.monotonic() + 60)))
         with self._lock:
             if self._stop.is_set():
                 return
-            self.report.findings.append(finding)
+            places = [i for i, listed in enumerate(self.report.findings) if listed is unexplained]
+            self.report.findings[places[0]] = finding
             self._write("finding", {"finding": kind} | {k: v for k, v in asdict(finding).items() if k != "kind"})
 
     def _write(self, kind: str, content: dict[str, Any]) -> None:
