@@ -79,9 +79,13 @@ def test_a_key_that_wins_by_roundings_alone() -> None:
 
 @pytest.mark.parametrize("defect", ["skipped key", "other key", "other head", "scale"])
 def test_defects_are_found_where_values_are_large(defect: str) -> None:
-    """Twice the scale shows where softmax is no maximum already, which at 1.0 it is."""
+    """Twice the scale shows where softmax is no maximum already, which at 1.0 it is.
+
+    Of 3,000 draws it showed in 49%, at 0.01 in 82%, and other defects in 90% or more: fewer than the limits below would
+    be found once in 10,000 runs.
+    """
     seed = secrets.randbits(31)
-    rng, count = np.random.default_rng(seed), 20
+    rng, count = np.random.default_rng(seed), 40
     for scale in (None, 0.01) if defect == "scale" else (None, 1.0):
         found = sum(bool(judged(drawn(rng, "large", scale), defect)[1]) for _ in range(count))
-        assert found >= (count // 4 if scale is None and defect == "scale" else count * 3 // 4), f"seed {seed}: {found}"
+        assert found >= (count // 5 if scale is None and defect == "scale" else count // 2), f"seed {seed}: {found}"
