@@ -135,6 +135,8 @@ class Layer:
         for tensor, shape in zip(self.present, self.shapes(batch, sequence), strict=True):
             if tensor.name == "row_count":
                 values.append(torch.tensor(batch * sequence * 2 // 3, dtype=torch.int32).cuda())
+            elif tensor.name == "places":
+                values.append(randint(sequence, shape, torch.int32))
             elif tensor.dtype == "I":
                 below = self.sizes[tables[tensor.name]] if tensor.name in tables else 2
                 values.append(randint(below, shape, self.dtypes["I"]))
