@@ -85,14 +85,8 @@ def main() -> None:
     times: dict[str, list[list[float]]] = {library: [] for library in arguments.libraries}
     for _ in range(arguments.rounds):
         for library in arguments.libraries:
-            command = [
-                sys.executable,
-                "-m",
-                "tests.gpu.compare_libraries",
-                arguments.model,
-                str(Path(library).resolve()),
-            ]
-            command += ["--worker", "--sizes", arguments.sizes]
+            command = [sys.executable, "-m", "tests.gpu.compare_libraries", arguments.model]
+            command += [str(Path(library).resolve()), "--worker", "--sizes", arguments.sizes]
             ran = subprocess.run(command, capture_output=True, text=True)
             if ran.returncode:
                 raise SystemExit(f"{library}: {(ran.stderr.strip().splitlines() or ['no message'])[-1]}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 
 import pytest
@@ -27,14 +26,6 @@ from tests.gpu.packed import Guarded, count_of, expect, tactic_names  # noqa: E4
 
 pytestmark = GPU
 NORMS = ("layer", "rms")
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    seed = int.from_bytes(os.urandom(4), "little")
-    print(f"seed {seed}")
-    torch.manual_seed(seed)
-    random.seed(seed)
 
 
 # Of y: models' own, several waves, parts of tiles, half a tile at the end, nothing aligned.

@@ -6,7 +6,6 @@ On a GPU host:  python -m pytest tests/gpu -q    (BERTFUSE_CUDA_TEST_LIBRARY: th
 from __future__ import annotations
 
 import math
-import os
 
 import pytest
 
@@ -30,11 +29,6 @@ from tests.gpu.harness import (  # noqa: E402
 from tests.gpu.kernels import Bound, KernelError, native  # noqa: E402
 
 pytestmark = GPU
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(int.from_bytes(os.urandom(4), "little"))
 
 
 # More of the largest tiles than a GPU has multiprocessors, and parts of them at the end: there blocks take several.

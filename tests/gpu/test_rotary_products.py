@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 
 import pytest
@@ -29,14 +28,6 @@ PRODUCTS = (
     (2, 100, 512, 4, 2, 128, 64, "halves"),
     (1, 131, 101, 7, 1, 11, 5, "halves"),
 )
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    seed = int.from_bytes(os.urandom(4), "little")
-    print(f"seed {seed}")
-    torch.manual_seed(seed)
-    random.seed(seed)
 
 
 def made(size, dtype):

@@ -183,11 +183,6 @@ def host() -> Host:
     return Host(host_file(), plugin_file())
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(int.from_bytes(os.urandom(4), "little"))
-
-
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("sizes", [BERT, ODD], ids=str)
 @pytest.mark.parametrize("op", MODEL_OPS)

@@ -28,6 +28,12 @@ BUILT = pytest.mark.skipif(
 )
 
 
+def _run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A script in a process of its own, which is given the library's path and the arguments."""
+    command = [sys.executable, "-c", script, LIBRARY, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
+
+
 @BUILT
 def test_random_calls_launch_what_devices_take():
     seed = secrets.randbits(31)
@@ -147,7 +153,7 @@ tuning, remark = native.tuning_of(text, "file", sys.argv[1])
 print(*chosen(usual, 0, tuning), remark, sep="; ")
 print(*chosen(usual.replace("rows=4096", "rows=5001"), 0, tuning), sep="; ")
 """
-    run = subprocess.run([sys.executable, "-c", script, LIBRARY], capture_output=True, text=True, timeout=300, cwd=ROOT)
+    run = _run(script)
     usual, other_size, other_gpu, tuned, beyond = run.stdout.splitlines()
     assert usual.startswith("sm90 ") and usual.endswith("; measured"), run.stderr
     assert other_size.endswith("; model") and other_gpu.startswith("mma ") and other_gpu.endswith("; model")
@@ -175,9 +181,7 @@ for _ in range(40):
         assert made.tactic == name, (str(problem), device, made.tactic, name)
 print("done")
 """
-    run = subprocess.run(
-        [sys.executable, "-c", script, LIBRARY, str(seed)], capture_output=True, text=True, timeout=300, cwd=ROOT
-    )
+    run = _run(script, str(seed))
     assert run.stdout == "done\n", f"seed {seed}: {run.stderr[-2000:]}"
 
 
@@ -205,9 +209,7 @@ print(seen > 5)
     sizes = _VARIANT.format(64, 32, 12, 12, 64, 64)
     packed = "FusedAttentionVariant float16 " + _ATTENTION.format(sizes, ",distance_bias,positions,q_gamma,k_gamma")
     problems = [packed, packed.replace(_PACKED, "tactic=-1 seed=1")]
-    run = subprocess.run(
-        [sys.executable, "-c", script, LIBRARY, *problems], capture_output=True, text=True, timeout=300, cwd=ROOT
-    )
+    run = _run(script, *problems)
     assert run.stdout == "True\n", run.stderr[-2000:]
 
 
@@ -238,9 +240,7 @@ print(seen > 20)
 """
     problems = ["FusedGemmRotary float16 " + _ROTARY.format(pairs) for pairs in ("halves", "neighbours")]
     problems += [text.replace(_PACKED, "tactic=-1 seed=1") for text in problems]
-    run = subprocess.run(
-        [sys.executable, "-c", script, LIBRARY, *problems], capture_output=True, text=True, timeout=300, cwd=ROOT
-    )
+    run = _run(script, *problems)
     assert run.stdout == "True\n", run.stderr[-2000:]
 
 
@@ -259,7 +259,7 @@ for dtype in ("float16", "float32", "bfloat16"):
         made = recorder.run(parse(problem.format(dtype)), Setting(t4))
         print(made.error or made.tactic)
 """
-    run = subprocess.run([sys.executable, "-c", script, LIBRARY], capture_output=True, text=True, timeout=300, cwd=ROOT)
+    run = _run(script)
     lines = run.stdout.splitlines()
     assert len(lines) == 6, run.stderr
     assert lines[0].startswith("mma ") and lines[1].startswith("mma ") and lines[2].startswith("simt"), lines

@@ -229,8 +229,8 @@ class _Faulty:
         return Answer(fault=Fault("signal", "ended the process with SIGSEGV", problems[0], "simt", []))
 
     def explain(self, *_: object) -> Finding:
-        self._over.wait()
-        raise RuntimeError("stopped")
+        self._over.wait(30)
+        raise RuntimeError("nobody interrupted")
 
     def stop(self) -> None:
         self._over.set()
