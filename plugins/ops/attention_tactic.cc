@@ -11,7 +11,9 @@ using namespace kernels::attention_sm90;  // the tiles
 
 static_assert(kFewQueries.keys == kLong.keys && kHeadSize128.keys == kLong.keys, "see IsDeterministicByRow()");
 constexpr int64_t kShortKeys = 128;
-constexpr int64_t kLongForWide = 384;  // keys from which on mma's wide tiles take less time, but for head size 128
+constexpr int64_t kLongForMoreKeys = 512;
+constexpr int kKeysOfEarlyWide = 32;   // mma's wide tiles of so many take less time from 65 tokens on
+constexpr int64_t kLongForWide = 384;  // and its other wide tiles from so many
 // Mean length of packed sequences. On an H200, in us, 64x32 and 128x64 tiles: 32 passages of 142 tokens on average took
 // 13.2 and 15.4, 32 of 188 took 20.5 and 18.9.
 constexpr int64_t kFewKeysMean = 160;
@@ -43,19 +45,25 @@ AttentionTile ChooseSm90(const AttentionProblem& problem) {
 
 using kernels::attention_mma::TileShape;
 
-// Tiles of 128 keys for head size 64 have run in the emulator alone: true once a GPU has shown that they are faster.
-constexpr bool kChoosesMoreKeys = false;
-
 bool Takes(const TileShape& shape, const AttentionProblem& problem) {
   return (shape.variants || !problem.variant) && Fits(shape, Narrow(shape), problem.shared_bytes);
 }
 
-// The row of mma's table that is chosen: the first, or of others that take the problem the last.
+bool FillsWide(const AttentionProblem& problem) {
+  return problem.batch * problem.heads * CeilDiv(problem.sequence, 128) >= problem.multiprocessors;
+}
+
+// The row of mma's table that is chosen: the first, if there are others only for at most a tile of 64 tokens, or where
+// a row's bits count. Of heads of 64 in float16, an H100 in us by blocks of 64 queries and 64 keys, 64 and 128, 128 and
+// 32, 128 and 128: 1x128 5.0, 4.6, 7.3, 6.3; 8x128 7.9, 7.6, 9.0, 8.5; 32x128 19.3, 18.5, 15.7, 20.4;
+// 32x384 82.4, 72.8, 71.5, 72.6; 16x512 67.1, 60.6, 61.3, 57.1.
 TileShape ShapeOf(const AttentionProblem& problem) {
   TileShape chosen = *kernels::attention_mma::FindTileShape(problem.math, problem.head_size);
-  if (!kChoosesMoreKeys || problem.deterministic_rows) return chosen;
+  if (problem.deterministic_rows || problem.sequence <= Narrow(chosen).queries) return chosen;
+  const bool more_keys = !FillsWide(problem) || problem.sequence >= kLongForMoreKeys;
   kernels::attention_mma::ForTileShapes(problem.math, problem.head_size, [&](const TileShape& shape) {
-    if (Takes(shape, problem)) chosen = shape;
+    const bool better = more_keys ? shape.keys > chosen.keys : shape.keys < chosen.keys;
+    if (better && Takes(shape, problem)) chosen = shape;
   });
   return chosen;
 }
@@ -74,12 +82,11 @@ AttentionTile ChooseMma(const AttentionProblem& problem) {
   using kernels::attention_mma::Math;
   const TileShape shape = ShapeOf(problem);
   const AttentionTile wide = Wide(shape);
-  const int64_t tiles = problem.batch * problem.heads * CeilDiv(problem.sequence, wide.queries);
-  const bool halves_of_128 = problem.math == Math::kHalf && shape.head_size == 128;
-  const int64_t long_enough = halves_of_128 ? wide.queries / 2 + 1 : kLongForWide;
-  const bool fills = tiles >= problem.multiprocessors && problem.sequence >= long_enough;
+  const bool early = problem.math == Math::kHalf && shape.keys == kKeysOfEarlyWide;
+  const int64_t long_enough = early ? Narrow(shape).queries + 1 : kLongForWide;
   const bool two_fit = BlocksOn(shape, wide.queries, problem.shared_bytes) >= 2;
-  return HasWide(shape, problem) && two_fit && fills ? wide : Narrow(shape);
+  const bool suits = two_fit && FillsWide(problem) && problem.sequence >= long_enough;
+  return HasWide(shape, problem) && suits ? wide : Narrow(shape);
 }
 
 }  // namespace

@@ -58,10 +58,6 @@ inline kernels::GemmBlock LargestThatFills(const GemmProblem& problem, const ker
 bool PrefersSplitK(const GemmProblem& problem);
 std::optional<GemmTactic> SplitKByDefault(const GemmProblem& problem);
 
-// Whether the model chooses mma's tiles with long stages: not before they are measured. (tune lists them, and what it
-// or a table names is taken.)
-inline constexpr bool kChoosesLongStages = false;
-
 // Dense operations of tensor cores on 16-bit operands, a multiplication and an addition each counted, in a cycle of one
 // multiprocessor: NVIDIA's data sheets' peak over multiprocessors and boost clock. With float32 accumulators; TF32 has
 // half of it.

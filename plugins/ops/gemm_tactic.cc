@@ -67,7 +67,6 @@ GemmChoice Choose(GemmProblem problem) {
     const auto facts = CandidatesOf(tactic.backend).facts;
     if (facts == nullptr || !IsDeterministicByRow(problem, tactic)) continue;
     if (tactic.backend == Backend::kSm90 && tactic.tile.block.promotes != Promotes(problem)) continue;
-    if (tactic.tile.block.long_stages && !kChoosesLongStages) continue;
     const size_t bytes = GemmWorkspaceSize(problem, tactic);
     const std::pair cost = {bytes <= problem.workspace ? 0 : bytes,
                             ExpectedMicroseconds(problem, tactic, facts(problem, tactic))};

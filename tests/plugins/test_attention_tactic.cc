@@ -107,7 +107,7 @@ TEST(AttentionTactic, PackedSequencesHaveAllTiles) {
         problem.packed = true;
         std::set<std::string> names;
         for (const AttentionTactic& tactic : AttentionTactics(problem)) names.insert(Describe(tactic));
-        EXPECT_EQ(names.size(), head_size == 128 ? 5u : head_size == 64 ? 10u : 8u);
+        EXPECT_EQ(names.size(), head_size == 128 ? 5u : head_size == 64 ? 12u : 8u);
         EXPECT_EQ(names.count(Describe(ChooseAttentionTactic(problem))), 1u) << batch << " " << mean;
       }
     }
@@ -167,9 +167,12 @@ TEST(AttentionTactic, WithoutWgmma) {
     return Describe(ChooseAttentionTactic(problem));
   };
   constexpr int kA100 = 163 << 10, kA10 = 99 << 10;
-  EXPECT_EQ(chosen(1, 128, 64, kA10), "mma 64x64");   // 12 tiles
-  EXPECT_EQ(chosen(64, 128, 64, kA10), "mma 64x64");  // too few keys
-  EXPECT_EQ(chosen(3, 384, 64, kA10), "mma 128x64");
+  EXPECT_EQ(chosen(1, 128, 64, kA10), "mma 64x128");  // 12 tiles
+  EXPECT_EQ(chosen(64, 64, 64, kA10), "mma 64x64");
+  EXPECT_EQ(chosen(64, 128, 64, kA10), "mma 128x32");
+  EXPECT_EQ(chosen(3, 384, 64, kA10), "mma 128x32");
+  EXPECT_EQ(chosen(16, 512, 64, kA100), "mma 128x128");
+  EXPECT_EQ(chosen(16, 512, 64, kA10), "mma 64x128");  // one such block would have the multiprocessor for itself
   EXPECT_EQ(chosen(7, 128, 128, kA100), "mma 128x32");
   EXPECT_EQ(chosen(64, 64, 128, kA100), "mma 64x32");  // the other half of 128 rows would be empty
   EXPECT_EQ(chosen(32, 384, 128, kA10), "mma 64x32");
@@ -178,8 +181,8 @@ TEST(AttentionTactic, WithoutWgmma) {
   EXPECT_EQ(chosen(32, 384, 256, kA100), "mma 64x32");
 }
 
-// With 128 keys a tile for head size 64, which no variant takes.
-TEST(AttentionTactic, MoreKeys) {
+// With 128 or 32 keys a tile for head size 64, which no variant takes.
+TEST(AttentionTactic, OtherNumbersOfKeys) {
   AttentionProblem problem = {16, 512, 12, 64, {Backend::kMma, Backend::kSimt}, 84};
   for (bool variant : {false, true}) {
     problem.variant = variant;
@@ -187,7 +190,9 @@ TEST(AttentionTactic, MoreKeys) {
     for (const AttentionTactic& tactic : AttentionTactics(problem)) names.insert(Describe(tactic));
     EXPECT_EQ(names.count("mma 64x128"), variant ? 0u : 1u);
     EXPECT_EQ(names.count("mma 128x128"), variant ? 0u : 1u);
+    EXPECT_EQ(names.count("mma 128x32"), variant ? 0u : 1u);
     EXPECT_EQ(names.count("mma 128x64"), 1u);
+    EXPECT_EQ(Describe(ChooseAttentionTactic(problem)), variant ? "mma 128x64" : "mma 128x128");
   }
 }
 
@@ -228,7 +233,7 @@ TEST(AttentionTactic, WhatTakesEveryCallComesLast) {
   AttentionProblem problem = Problem(32, 384, 12, 64);
   EXPECT_EQ(Describe(AttentionTactics(problem).back()), "simt");
   problem.backends = {Backend::kMma, Backend::kSimt};
-  EXPECT_EQ(Describe(ChooseAttentionTactic(problem)), "mma 128x64");
+  EXPECT_EQ(Describe(ChooseAttentionTactic(problem)), "mma 128x32");
   problem.backends = {Backend::kSimt};
   EXPECT_EQ(Describe(ChooseAttentionTactic(problem)), "simt");
   EXPECT_EQ(AttentionTactics(problem).size(), 1u);

@@ -31,9 +31,15 @@ struct TileShape {
 
 // Of rows with one head size the first is what is chosen unless a tile says otherwise.
 inline constexpr TileShape kHalfShapes[] = {
-    {32, 64, 4, 2, true, true},   {64, 64, 3, 2, true, true},   {64, 128, 3, 2, true, false, 2, 1, false},
-    {80, 64, 3, 0, true, false},  {96, 32, 3, 0, true, false},  {128, 32, 2, 2, true, false},
-    {192, 32, 2, 0, true, false}, {256, 32, 2, 0, true, false},
+    {32, 64, 4, 2, true, true},
+    {64, 64, 3, 2, true, true},
+    {64, 32, 4, 3, true, false, 2, 2, false},
+    {64, 128, 3, 2, true, false, 2, 1, false},
+    {80, 64, 3, 0, true, false},
+    {96, 32, 3, 0, true, false},
+    {128, 32, 2, 2, true, false},
+    {192, 32, 2, 0, true, false},
+    {256, 32, 2, 0, true, false},
 };
 
 // float32 takes twice the shared memory, and its head sizes are whole units of LoadShared().

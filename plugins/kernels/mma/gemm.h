@@ -47,13 +47,19 @@ inline constexpr Tile kHalfTiles[] = {{256, 128, 64, 64, 1},
                                       {64, 32, 16, 32, 4},
                                       {256, 128, 64, 64, 1, kLongRowBytes},
                                       {128, 128, 64, 64, 2, kLongRowBytes},
-                                      {128, 64, 64, 32, 3, kLongRowBytes}};
+                                      {128, 64, 64, 32, 3, kLongRowBytes},
+                                      {64, 64, 32, 32, 4, kLongRowBytes},
+                                      {64, 32, 16, 32, 4, kLongRowBytes}};
 inline constexpr Tile kInt8Tiles[] = {kHalfTiles[0], kHalfTiles[1], kHalfTiles[2], kHalfTiles[3],
                                       kHalfTiles[4], kHalfTiles[5], kHalfTiles[6]};
 inline constexpr Tile kFp8Tiles[] = {{128, 128, 64, 64, 2}, {128, 64, 64, 32, 3}, {64, 64, 32, 32, 4}};
-inline constexpr Tile kTf32Tiles[] = {
-    {128, 128, 64, 64, 2}, {128, 64, 64, 32, 3}, {64, 64, 32, 32, 4}, {64, 32, 16, 32, 4}};
-inline constexpr Tile kThreeTf32Tiles[] = {{128, 64, 64, 32, 2}, {64, 64, 32, 32, 3}, {64, 32, 16, 32, 4}};
+inline constexpr Tile kTf32Tiles[] = {{128, 128, 64, 64, 2},
+                                      {128, 64, 64, 32, 3},
+                                      {64, 64, 32, 32, 4},
+                                      {64, 32, 16, 32, 4},
+                                      {64, 32, 16, 32, 4, kLongRowBytes}};
+inline constexpr Tile kThreeTf32Tiles[] = {
+    {128, 64, 64, 32, 2}, {64, 64, 32, 32, 3}, {64, 32, 16, 32, 4}, {64, 32, 16, 32, 4, kLongRowBytes}};
 
 template <Math kMath>
 constexpr auto& TilesOf() {
@@ -83,17 +89,26 @@ void ForTiles(Math math, Visit&& visit) {
                              : all(kHalfTiles);
 }
 
-constexpr int kMinStages = 3, kMaxStages = 6, kMaxLongStages = 4;
+// How many stages a ring may have; each number has a main loop of its own. Of few rows' small tiles a multiprocessor
+// has one block, which waits for a load's latency unless as much as that brings is under way.
+constexpr int kMinStages = 3, kMaxStages = 6, kMaxLongStages = 4, kMaxSmallLongStages = 8;
+constexpr int kSmallTile = 64 * 64;
 constexpr int kMostRows = 256;        // of a tile
 constexpr int kReservedBytes = 1024;  // of shared memory, of each block, by the system
 
 constexpr int StageBytes(const Tile& tile) { return (tile.m + tile.n) * tile.row_bytes; }
-constexpr int MaxStages(bool long_stages) { return long_stages ? kMaxLongStages : kMaxStages; }
+constexpr int MaxStages(int m, int n, bool long_stages) {
+  return !long_stages ? kMaxStages : m * n <= kSmallTile ? kMaxSmallLongStages : kMaxLongStages;
+}
+constexpr int MaxStages(const Tile& tile) { return MaxStages(tile.m, tile.n, tile.has_long_stages()); }
 
 // The bias, as float32, stands behind the stages; behind that the scales of the weight's rows, where it has them.
 constexpr int SharedBytes(Math math, const Tile& tile, int stages) {
   return stages * StageBytes(tile) + (IsQuantized(math) ? 2 : 1) * tile.n * static_cast<int>(sizeof(float));
 }
+
+// Without cp.async, on 7.5, long stages are not compiled.
+inline bool RunsOn(const Device& device, bool long_stages) { return !long_stages || device.compute_capability >= 80; }
 
 // With as many blocks, `most_blocks` at most, and then stages as the multiprocessor's shared memory has room for;
 // `shared_bytes`: the most that one block may have. Zero stages: it does not run there.
@@ -101,7 +116,7 @@ constexpr GemmBlock BlockOn(Math math, const Tile& tile, int shared_bytes, int m
   for (int blocks = std::min(tile.blocks, most_blocks); blocks > 0; --blocks) {
     const int of_one = (shared_bytes + kReservedBytes) / blocks - kReservedBytes;
     const int room = of_one - SharedBytes(math, tile, 0);
-    const int stages = std::min(room / StageBytes(tile), MaxStages(tile.has_long_stages()));
+    const int stages = std::min(room / StageBytes(tile), MaxStages(tile));
     if (stages >= kMinStages) return {tile.m, tile.n, stages, blocks, false, tile.has_long_stages()};
   }
   return {tile.m, tile.n, 0, 0, false, tile.has_long_stages()};

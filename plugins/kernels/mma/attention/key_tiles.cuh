@@ -98,7 +98,7 @@ class KeyTiles {
     const int tiles = (min(end_ - first_key, kMaskKeys) + Config::kKeys - 1) / Config::kKeys;
     const int lane = threadIdx.x % 32, words = tiles * KeyTile<Config>::kWords;
     bool all = true;
-    constexpr int kAtOnce = Config::kRowTiles == 1 ? 2 : 4;
+    constexpr int kAtOnce = 4;
 #pragma unroll 1
     for (int word = threadIdx.x / 32; word < words; word += kAtOnce * Config::kWarps) {
       uint32_t entry[kAtOnce];

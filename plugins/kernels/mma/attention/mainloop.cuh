@@ -206,15 +206,12 @@ class Mainloop {
     }
   }
 
-  __device__ __forceinline__ void AddValues(Sums& out, const Scores<Config>& score, OnlineSoftmax<Config>& softmax,
+  __device__ __forceinline__ void AddValues(Sums& out, Scores<Config>& score, OnlineSoftmax<Config>& softmax,
                                             float scale, const char* stage) const {
-    const int lane = LaneNow();
-#pragma unroll
-    for (int step = 0; step < Config::kKeySteps; ++step) {
-      uint32_t weight[Config::kRowTiles][4];
-      softmax.Weights(weight, score, scale, step);
-      MultiplyValues<Config>(out, weight, SharedAddress(stage) + Config::kKeyTileBytes, step, lane);
-    }
+    softmax.TakeWeights(score, scale);
+    MultiplyValues<Config, Config::kKeySteps>(
+        out, [&](RowOperands<Config>& weights, int step) { OnlineSoftmax<Config>::SetWeights(weights, score, step); },
+        SharedAddress(stage) + Config::kKeyTileBytes, 0, LaneNow());
   }
 
   // Returns what scores are then to be multiplied by.
@@ -256,7 +253,9 @@ class Mainloop {
       __syncthreads();
 #pragma unroll 1
       for (int step = 0; step < Config::kKeySteps; ++step) {
-        MultiplyValues<Config>(out, weight, SharedAddress(Stage(0)) + Config::kKeyTileBytes, step, LaneNow());
+        MultiplyValues<Config, 1>(
+            out, [&](RowOperands<Config>& weights, int) { SetAll<Config>(weights, weight); },
+            SharedAddress(Stage(0)) + Config::kKeyTileBytes, step, LaneNow());
       }
       __syncthreads();
     }

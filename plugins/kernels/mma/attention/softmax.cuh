@@ -51,26 +51,46 @@ class OnlineSoftmax {
     return true;
   }
 
-  // The weights of keys kStep `step` to kStep `step` + kStep - 1 of the tile, as an operand.
-  __device__ __forceinline__ void Weights(uint32_t (&weight)[Config::kRowTiles][4], const Scores<Config>& score,
-                                          float scale, int step) {
+  // Turns a tile's scores into weights, and adds these up. All exponentials come before the first is wanted: to wait
+  // for each pair took longer than the products with values.
+  __device__ __forceinline__ void TakeWeights(Scores<Config>& score, float scale) {
+#pragma unroll
+    for (int j = 0; j < Config::kKeys / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < kRowGroups * 2; ++i) {
+        float& x = score[i / 4][j][i % 4];
+        x = Exp2Approximate(fmaf(x, scale, -shift_[i / 2]));
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < Config::kKeys / 8; ++j) {
+#pragma unroll
+      for (int group = 0; group < kRowGroups; ++group) {
+        const float* x = &score[group / 2][j][group % 2 * 2];
+        sum_[group] += x[0] + x[1];
+      }
+    }
+  }
+
+  // Weights of keys kStep `step` to kStep `step` + kStep - 1 of the tile, as an operand.
+  __device__ __forceinline__ static void SetWeights(RowOperands<Config>& weights, const Scores<Config>& weight,
+                                                    int step) {
     constexpr int kHalves = Config::kStep / 8;  // of float32 the second half is the odd keys
+    uint32_t words[Config::kRowTiles][4];
 #pragma unroll
     for (int group = 0; group < kRowGroups; ++group) {
 #pragma unroll
       for (int half = 0; half < kHalves; ++half) {
-        const float* x = &score[group / 2][kHalves * step + half][group % 2 * 2];
-        const float first = Exp2Approximate(fmaf(x[0], scale, -shift_[group]));
-        const float second = Exp2Approximate(fmaf(x[1], scale, -shift_[group]));
-        sum_[group] += first + second;
+        const float* x = &weight[group / 2][kHalves * step + half][group % 2 * 2];
         if constexpr (kHalves == 2) {
-          weight[group / 2][2 * half + group % 2] = PackPair<typename Config::T>(first, second);
+          words[group / 2][2 * half + group % 2] = PackPair<typename Config::T>(x[0], x[1]);
         } else {
-          weight[group / 2][group % 2] = __float_as_uint(first);
-          weight[group / 2][2 + group % 2] = __float_as_uint(second);
+          words[group / 2][group % 2] = __float_as_uint(x[0]);
+          words[group / 2][2 + group % 2] = __float_as_uint(x[1]);
         }
       }
     }
+    SetAll<Config>(weights, words);
   }
 
   // 1 / the sum of a row's weights, which are spread over four threads.

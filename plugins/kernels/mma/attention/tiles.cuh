@@ -16,6 +16,25 @@ __device__ __forceinline__ int ChunkOffset(int row, int chunk) {
   return row * (kChunks * 16) + ((chunk ^ (row / (8 / kExchanged) & (kExchanged - 1))) << 4);
 }
 
+// The address of a row's chunk 2 `pair` + `half` for ldmatrix, whose rows are 8 i + lane % 8 for any i: where a row's
+// chunks are a power of two, one operation finds each pair's.
+template <int kChunks>
+class ChunkAddress {
+ public:
+  __device__ __forceinline__ ChunkAddress(uint32_t tile, int row, int half)
+      : tile_(tile), row_(row), half_(half), first_(tile + ChunkOffset<kChunks>(row, half)) {}
+  // The tile begins at a multiple of a row's bytes.
+  __device__ __forceinline__ uint32_t operator[](int pair) const {
+    if constexpr ((kChunks & (kChunks - 1)) == 0) return first_ ^ pair << 5;
+    return tile_ + ChunkOffset<kChunks>(row_, 2 * pair + half_);
+  }
+
+ private:
+  uint32_t tile_;
+  int row_, half_;
+  uint32_t first_;
+};
+
 // The thread's number, hidden from the compiler, which would otherwise work out all addresses of a tile ahead of the
 // loop over tiles and keep them in registers, of which there are none to spare.
 __device__ __forceinline__ unsigned ThreadNow() {
@@ -167,7 +186,8 @@ class Queries {
   __device__ __forceinline__ void Load(uint32_t (&q)[Config::kRowTiles][4], int step, int lane) const {
 #pragma unroll
     for (int m = 0; m < Config::kRowTiles; ++m) {
-      LoadMatrices(q[m], tile_ + ChunkOffset<Config::kChunks>(16 * m + lane % 16, 2 * step + lane / 16));
+      const ChunkAddress<Config::kChunks> address(tile_ + 16 * m * Config::kRowBytes, lane % 16, lane / 16);
+      LoadMatrices(q[m], address[step]);
     }
   }
 
@@ -175,28 +195,41 @@ class Queries {
   uint32_t kept_[Config::kKeepsQueries ? kSteps : 1][Config::kRowTiles][4];
 };
 
+// Calls load(registers, i) and later use(i, registers), for each of kCount operands, in order. As many as
+// kOperandsAhead are on their way while one is used: ldmatrix takes about as long as the products of two.
+constexpr int kOperandsAhead = 3;
+template <int kCount, int kRegisters, class Load, class Use>
+__device__ __forceinline__ void LoadAhead(Load&& load, Use&& use) {
+  constexpr int kSets = kOperandsAhead + 1;
+  uint32_t loaded[kSets][kRegisters];
+#pragma unroll
+  for (int i = 0; i < kOperandsAhead && i < kCount; ++i) load(loaded[i], i);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if (i + kOperandsAhead < kCount) load(loaded[(i + kOperandsAhead) % kSets], i + kOperandsAhead);
+    use(i, loaded[i % kSets]);
+  }
+}
+
 // score = Q Kᵀ. As mma leaves it, score[m][j][2 h + e] is row 16 m + 8 h + lane / 4, key 8 j + 2 (lane % 4) + e.
 template <class Config>
 __device__ __forceinline__ void MultiplyKeys(float (&score)[Config::kRowTiles][Config::kKeys / 8][4],
                                              const Queries<Config>& queries, uint32_t keys, int lane) {
-  const int row = lane / 16 * 8 + lane % 8, chunk = lane / 8 % 2;
+  constexpr int kTiles = Config::kKeys / 16;
+  const ChunkAddress<Config::kChunks> address(keys, lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
   for (int i = 0; i < Config::kRowTiles * Config::kKeys / 2; ++i) {
     score[i / (Config::kKeys / 2)][i / 4 % (Config::kKeys / 8)][i % 4] = 0.0f;
   }
-#pragma unroll
-  for (int step = 0; step < Config::kSteps; ++step) {
-    RowOperands<Config> q;
-    queries.Get(q, step, lane);
-#pragma unroll
-    for (int j = 0; j < Config::kKeys / 16; ++j) {
-      uint32_t loaded[4];
-      LoadMatrices(loaded, keys + ChunkOffset<Config::kChunks>(16 * j + row, 2 * step + chunk));
-      Operand<Config::kMath, 4> k;
-      k.Set(loaded);
-      MultiplyTiles<Config, 2, false>(score, 2 * j, q, k);
-    }
-  }
+  RowOperands<Config> q;
+  LoadAhead<Config::kSteps * kTiles, 4>(
+      [&](uint32_t (&to)[4], int i) { LoadMatrices(to, address[i / kTiles] + i % kTiles * 16 * Config::kRowBytes); },
+      [&](int i, const uint32_t (&loaded)[4]) {
+        if (i % kTiles == 0) queries.Get(q, i / kTiles, lane);
+        Operand<Config::kMath, 4> k;
+        k.Set(loaded);
+        MultiplyTiles<Config, 2, false>(score, 2 * (i % kTiles), q, k);
+      });
 }
 
 template <class Config>
@@ -211,35 +244,41 @@ __device__ __forceinline__ int ResultColumn(int j, int e, int lane) {
   return j / 4 * 32 + lane % 4 * 8 + 4 * e + j % 4;
 }
 
-// out += weights of kStep keys times their values, which begin at row kStep `step` of the tile.
-template <class Config>
-__device__ __forceinline__ void MultiplyValues(Results<Config>& out, const uint32_t (&weight)[Config::kRowTiles][4],
-                                               uint32_t values, int step, int lane) {
+// out += weights times values, for kCount steps of kStep keys; the first one's values begin at row kStep `first_step`
+// of the tile. set_weights(to, step) gives those of a step.
+template <class Config, int kCount, class SetWeights>
+__device__ __forceinline__ void MultiplyValues(Results<Config>& out, SetWeights&& set_weights, uint32_t values,
+                                               int first_step, int lane) {
   RowOperands<Config> weights;
-  SetAll<Config>(weights, weight);
   if constexpr (sizeof(typename Config::T) == 2) {
-#pragma unroll
-    for (int j = 0; j < Config::kHeadSize / 16; ++j) {
-      uint32_t loaded[4];
-      LoadMatricesTransposed(loaded, values + ChunkOffset<Config::kChunks>(16 * step + lane % 16, 2 * j + lane / 16));
-      Operand<Config::kMath, 4> v;
-      v.Set(loaded);
-      MultiplyTiles<Config, 2, false>(out, 2 * j, weights, v);
-    }
+    constexpr int kTiles = Config::kHeadSize / 16, kStepBytes = 16 * Config::kRowBytes;
+    const ChunkAddress<Config::kChunks> address(values + first_step * kStepBytes, lane % 16, lane / 16);
+    LoadAhead<kCount * kTiles, 4>(
+        [&](uint32_t (&to)[4], int i) { LoadMatricesTransposed(to, address[i % kTiles] + i / kTiles * kStepBytes); },
+        [&](int i, const uint32_t (&loaded)[4]) {
+          if (i % kTiles == 0) set_weights(weights, i / kTiles);
+          Operand<Config::kMath, 4> v;
+          v.Set(loaded);
+          MultiplyTiles<Config, 2, false>(out, 2 * (i % kTiles), weights, v);
+        });
   } else {
     // k of the instruction is the order of keys in which the thread has weights: 2 (lane % 4), then the one behind.
-    const int key = 8 * step + lane % 4 * 2, chunk = lane / 4;
+    constexpr int kTiles = Config::kHeadSize / 32;
+    LoadAhead<kCount * kTiles, 8>(
+        [&](uint32_t (&to)[8], int i) {
+          const int key = 8 * (first_step + i / kTiles) + lane % 4 * 2, chunk = 8 * (i % kTiles) + lane / 4;
+          uint32_t first[4], second[4];
+          LoadShared(first, values + ChunkOffset<Config::kChunks>(key, chunk));
+          LoadShared(second, values + ChunkOffset<Config::kChunks>(key + 1, chunk));
 #pragma unroll
-    for (int j = 0; j < Config::kHeadSize / 32; ++j) {
-      uint32_t first[4], second[4], loaded[8];
-      LoadShared(first, values + ChunkOffset<Config::kChunks>(key, 8 * j + chunk));
-      LoadShared(second, values + ChunkOffset<Config::kChunks>(key + 1, 8 * j + chunk));
-#pragma unroll
-      for (int i = 0; i < 8; ++i) loaded[i] = i < 4 ? first[i] : second[i - 4];
-      Operand<Config::kMath, 8> v;
-      v.Set(loaded);
-      MultiplyTiles<Config, 4, true>(out, 4 * j, weights, v);
-    }
+          for (int e = 0; e < 8; ++e) to[e] = e < 4 ? first[e] : second[e - 4];
+        },
+        [&](int i, const uint32_t (&loaded)[8]) {
+          if (i % kTiles == 0) set_weights(weights, i / kTiles);
+          Operand<Config::kMath, 8> v;
+          v.Set(loaded);
+          MultiplyTiles<Config, 4, true>(out, 4 * (i % kTiles), weights, v);
+        });
   }
 }
 

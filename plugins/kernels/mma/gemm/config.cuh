@@ -24,7 +24,6 @@ struct Config {
   static constexpr int kRowBytes = kTile.row_bytes;                        // of a stage
   static constexpr int kStageK = kRowBytes / static_cast<int>(sizeof(X));  // in elements
   static constexpr int kSteps = kRowBytes / 32;                            // of the tensor cores, in a stage
-  // 7.5 has no shared memory for long stages.
   static constexpr bool kRuns = kHasMma<X> && (kHasAsyncCopies || !kTile.has_long_stages());
   static_assert(kI > 0 && kJ % 2 == 0 && (kSteps == 2 || kSteps == 4));
 };

@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
         if constexpr (kScaled) bias[Config::kN + i] = column < p.n ? p.weight_scales[column] : 0.0f;
       }
     };
-    WithStages<MaxStages(Config::kTile.has_long_stages())>(p.stages, [&](auto stages) {
+    WithStages<MaxStages(Config::kTile)>(p.stages, [&](auto stages) {
       MultiplyTile<Config, decltype(stages)::value>(x, weight, reader, ring, min(left, p.stages_per_split),
                                                     p.fetch_weights_first, sum, before_x, load_vectors);
     });
@@ -131,12 +131,14 @@ cudaError_t LaunchMath(GemmForm form, const GemmTile& tile, const GemmArguments<
 
 // What no kernel is launched for: success where there is nothing to compute.
 template <class Elements>
-std::optional<cudaError_t> WithoutLaunch(GemmForm form, const GemmTile& tile, const GemmArguments<Elements>& a) {
+std::optional<cudaError_t> WithoutLaunch(GemmForm form, const GemmTile& tile, const GemmArguments<Elements>& a,
+                                         const Device& device) {
   if (a.m == 0 || a.n == 0) return cudaSuccess;
   if (!Activations::Has(a.activation)) return cudaErrorInvalidValue;
   const bool splits = tile.splits == 1 || (tile.splits > 1 && form == GemmForm::kPartialSums);
-  const bool fits = tile.block.stages >= kMinStages && tile.block.stages <= MaxStages(tile.block.long_stages);
-  return splits && fits ? std::nullopt : std::optional(cudaErrorInvalidConfiguration);
+  const GemmBlock& block = tile.block;
+  const bool fits = block.stages >= kMinStages && block.stages <= MaxStages(block.m, block.n, block.long_stages);
+  return splits && fits && RunsOn(device, block.long_stages) ? std::nullopt : std::optional(cudaErrorInvalidConfiguration);
 }
 
 }  // namespace gemm_mma
@@ -145,7 +147,7 @@ template <class T>
 cudaError_t GemmMma(GemmForm form, const GemmTile& tile, const GemmArguments<Elements<T>>& a, const Device& device,
                     cudaStream_t stream) {
   using gemm_mma::Math;
-  if (const auto error = gemm_mma::WithoutLaunch(form, tile, a)) return *error;
+  if (const auto error = gemm_mma::WithoutLaunch(form, tile, a, device)) return *error;
   if constexpr (!std::is_same_v<T, float>) {
     return gemm_mma::LaunchMath<Math::kHalf>(form, tile, a, device, stream);
   } else if (a.allow_tf32) {
@@ -158,14 +160,14 @@ cudaError_t GemmMma(GemmForm form, const GemmTile& tile, const GemmArguments<Ele
 template <class T>
 cudaError_t GemmMmaInt8(GemmForm form, const GemmTile& tile, const GemmArguments<Int8Elements<T>>& a,
                         const Device& device, cudaStream_t stream) {
-  if (const auto error = gemm_mma::WithoutLaunch(form, tile, a)) return *error;
+  if (const auto error = gemm_mma::WithoutLaunch(form, tile, a, device)) return *error;
   return gemm_mma::LaunchMath<gemm_mma::Math::kInt8>(form, tile, a, device, stream);
 }
 
 template <class T>
 cudaError_t GemmMmaFp8(GemmForm form, const GemmTile& tile, const GemmArguments<Fp8Elements<T>>& a,
                        const Device& device, cudaStream_t stream) {
-  if (const auto error = gemm_mma::WithoutLaunch(form, tile, a)) return *error;
+  if (const auto error = gemm_mma::WithoutLaunch(form, tile, a, device)) return *error;
   return gemm_mma::LaunchMath<gemm_mma::Math::kFp8>(form, tile, a, device, stream);
 }
 
