@@ -46,7 +46,7 @@ struct Magnitudes {
 // orders the instructions of a whole kernel otherwise.
 __device__ __forceinline__ float InverseOfScale(float x) {
   const float about = __fdividef(1.0f, x);
-  return isinf(about) ? about : fmaf(about, fmaf(-x, about, 1.0f), about);
+  return fabsf(about) == INFINITY ? about : fmaf(about, fmaf(-x, about, 1.0f), about);
 }
 
 // kVector elements of a QuantizedResult, times the inverse of their row's scale; `at` is the first one's place among all
