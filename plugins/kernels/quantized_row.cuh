@@ -42,15 +42,15 @@ struct Magnitudes {
   __device__ __forceinline__ Magnitudes OfWarp() const { return {WarpMax(largest), WarpSum(total)}; }
 };
 
-// 1 / x as it is rounded, where that is neither tiny nor huge. A division has a call for the rest: beside it the compiler
-// orders the instructions of a whole kernel otherwise.
+// 1 / x as it is rounded, where that is neither tiny nor huge. A division has a call for the rest: beside it the
+// compiler orders the instructions of a whole kernel otherwise.
 __device__ __forceinline__ float InverseOfScale(float x) {
   const float about = __fdividef(1.0f, x);
   return fabsf(about) == INFINITY ? about : fmaf(about, fmaf(-x, about, 1.0f), about);
 }
 
-// kVector elements of a QuantizedResult, times the inverse of their row's scale; `at` is the first one's place among all
-// rows'.
+// kVector elements of a QuantizedResult, times the inverse of their row's scale; `at` is the first one's place among
+// all rows'.
 template <int kVector>
 __device__ __forceinline__ void StoreScaled(const QuantizedResult& to, float inverse, int64_t at,
                                             const float (&values)[kVector]) {

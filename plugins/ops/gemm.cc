@@ -78,8 +78,7 @@ kernels::GemmArguments<Elements> Arguments(const bertfuse_call& call, const Gemm
   a.beta = data(gemm.beta);
   a.y = data(gemm.y);
   a.total = data(gemm.total);
-  a.quantized =
-      QuantizedResultOf(gemm.op.name, gemm.y_quantized, gemm.y_scale, gemm.y_smooth, gemm.y_tensor_scale);
+  a.quantized = QuantizedResultOf(gemm.op.name, gemm.y_quantized, gemm.y_scale, gemm.y_smooth, gemm.y_tensor_scale);
   a.rms = gemm.rms;
   a.gates = gemm.op.gates;
   if (gemm.cos != nullptr) {

@@ -91,7 +91,8 @@ def test_by_row_the_numbers_are_the_same(tmp_path: Path) -> None:
     answers = []
     for results in (False, True):
         file = tmp_path / f"{results}.onnx"
-        kept = [layer.name for layer in bertfuse.quantize(fused, file, calibration=feed).layers if _is_projection(layer)]
+        layers = bertfuse.quantize(fused, file, calibration=feed).layers
+        kept = [layer.name for layer in layers if _is_projection(layer)]
         bertfuse.quantize(fused, file, calibration=feed, results=results, keep=kept)
         answers.append(bertfuse.InferenceSession(file).run(None, feed))
     assert len(kept) == 2 and _readers(onnx.load(file))[0] == 4, kept
