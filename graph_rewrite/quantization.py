@@ -38,6 +38,7 @@ class Layer:
 
     `name` is the node's, `x` the tensor that it multiplies ("" for a table), `node` its place in the graph, `residual`
     the tensor that it adds ("" for none). `parts` are the weights side by side in it, 3 of Q, K and V; 0 of a table.
+    `writer` is the fused op that x comes from ("": another).
     """
 
     name: str
@@ -48,6 +49,7 @@ class Layer:
     shape: tuple[int, int]
     residual: str = ""
     parts: int = 1
+    writer: str = ""
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,7 @@ def find_layers(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> list[L
     shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     found, names = [], set()
     packed = {n.input[0]: OPS[n.op_type] for n in fused_nodes(model) if OPS[n.op_type].inputs[0].name == "qkv"}
+    writers = {n.output[0]: n.op_type for n in fused_nodes(model)}
     for place, node in enumerate(model.graph.node):
         if node.domain != DOMAIN or node.op_type not in OPS:
             continue
@@ -139,7 +142,8 @@ def find_layers(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> list[L
         names.add(name)
         x = node.input[0] if spec.inputs[0].name == "x" else ""
         residual = input_of(node, spec, "residual")
-        found.append(Layer(name, node.op_type, place, weight, x, shapes[weight], residual, _parts(x, node, packed)))
+        parts, writer = _parts(x, node, packed), writers.get(x, "")
+        found.append(Layer(name, node.op_type, place, weight, x, shapes[weight], residual, parts, writer))
     if not found:
         raise FusionError("holds no fused layer with a weight; run bertfuse fuse or optimize on the float model first")
     return found

@@ -9,8 +9,9 @@ import numpy as np
 
 from bertfuse.graph_rewrite.dialect.quantized import quantized_rows
 from bertfuse.graph_rewrite.ops import OPS
-from tests.cases import FLOATS, Case
+from tests.cases import ATTENTIONS, FLOATS, Case
 
+BY_TENSOR = ("FusedGemmGelu", *ATTENTIONS)  # which write by one scale for all rows
 PRODUCTS = ("FusedGemm", "FusedGemmGelu", "FusedGemmLayerNorm", "FusedGemmGeluLayerNorm")
 INT8, FLOAT8 = np.dtype(np.int8), np.dtype(ml_dtypes.float8_e4m3fn)
 
@@ -59,14 +60,47 @@ def of_quantized(seed: int, weight_type: np.dtype = INT8) -> Case:
     return case
 
 
+def attention(seed: int) -> Case:
+    """Attention or a variant of it, padded or of packed sequences that fill all rows."""
+    rng = np.random.default_rng(seed)
+    op, dtype = str(rng.choice(ATTENTIONS)), str(rng.choice(["float32", "float16"]))
+    kv_heads, batch, sequence = (int(size) for size in rng.integers([1, 1, 1], [4, 4, 40]))
+    heads, size = kv_heads * int(rng.integers(1, 3)), int(rng.choice([8, 20, 32, 64]))
+    kv_heads = kv_heads if op == "FusedAttentionVariant" else heads
+    columns, typed = (heads + 2 * kv_heads) * size, FLOATS[dtype]
+    inputs: dict[str, Any] = {tensor.name: None for tensor in OPS[op].inputs}
+    packed = rng.random() < 0.4
+    if packed:
+        ends = np.sort(rng.integers(0, batch * sequence + 1, 2))
+        inputs["cu_seqlens"] = np.asarray([0, *ends, batch * sequence], np.int32)
+        batch, sequence = 1, batch * sequence
+    elif rng.random() < 0.7:
+        inputs["mask"] = rng.integers(0, 2, (batch, sequence))
+    inputs["qkv"] = rng.standard_normal((batch, sequence, columns)).astype(np.float32).astype(typed)
+    inputs["bias"] = rng.standard_normal(columns).astype(np.float32).astype(typed)
+    attributes: dict[str, Any] = {"num_heads": heads, "scale": size**-0.5}
+    if op == "FusedAttentionVariant":
+        left, right = (int(side) for side in rng.choice([-1, 0, 3, 20], 2))
+        attributes |= {"kv_num_heads": kv_heads, "window_left": left, "window_right": right}
+    return Case(op, f"seed_{seed}", inputs, attributes, dtype)
+
+
+def _columns(case: Case) -> int:
+    """Of y."""
+    if case.op in ATTENTIONS:
+        heads, shared = (case.attributes.get(name, 0) for name in ("num_heads", "kv_num_heads"))
+        return case.inputs["qkv"].shape[-1] // (heads + 2 * (shared or heads)) * heads
+    return len(case.inputs["beta" if "beta" in case.inputs else "weight_scale"])
+
+
 def writing(case: Case) -> Case:
     """The same call of an op that can write its rows in 8 bits, too, doing so."""
     rng = np.random.default_rng(sum(map(ord, case.label)))
-    n = len(case.inputs["beta" if "beta" in case.inputs else "weight_scale"])
+    n = _columns(case)
     case.inputs["y_zero_point"] = np.zeros((), INT8 if rng.random() < 0.5 else FLOAT8)
     case.inputs["y_smooth"] = np.exp(rng.uniform(-2, 2, (1, n))).astype(np.float32) if rng.random() < 0.5 else None
     odd = rng.random()
-    if case.op == "FusedGemmGelu":  # some numbers lie beyond the ends
+    if case.op in BY_TENSOR:  # some numbers lie beyond the ends
         case.inputs["y_tensor_scale"] = np.float32(rng.choice([1e-3, 0.01, 0.05]))
     elif odd < 0.3:  # rows of zeros, tiny or large ones, and one that is not finite
         size = 0 if odd < 0.1 else 1e-6 if odd < 0.2 else 30.0

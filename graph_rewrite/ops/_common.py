@@ -1,5 +1,7 @@
 """Tensors and attributes that several ops share."""
 
+from dataclasses import replace
+
 from ..spec import AttrSpec, TensorSpec
 
 X = TensorSpec("x", ("...", "K"), doc="input of the matrix product")
@@ -79,6 +81,8 @@ Y_TENSOR_SCALE = TensorSpec(
 )
 Y_QUANTIZED = TensorSpec("y_quantized", ("...", "N"), dtype="Q", optional=True, needs="y_zero_point")
 Y_SCALE = TensorSpec("y_scale", ("...",), dtype="S", optional=True, needs="y_zero_point", doc="of each row")
+# Of an op without whole rows (Y_TENSOR_SCALE).
+QUANTIZED_BY_TENSOR = (replace(Y_ZERO_POINT, needs="y_tensor_scale"), Y_SMOOTH, Y_TENSOR_SCALE)
 CU_SEQLENS = TensorSpec(
     "cu_seqlens", ("N+1",), dtype="C", doc="where each of N packed sequences begins and the last one ends; 0 first"
 )

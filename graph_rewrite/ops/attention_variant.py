@@ -1,9 +1,10 @@
 from dataclasses import replace
 
 from ..spec import AttrSpec, OpSpec, TensorSpec
-from ._common import CU_SEQLENS, TOKEN_INDEX
+from ._common import CU_SEQLENS, QUANTIZED_BY_TENSOR, TOKEN_INDEX, Y_QUANTIZED, Y_SCALE
 
 PACKED = "(num_heads+2*kv_num_heads)*D"
+AXES = ("B", "S", "num_heads*D")
 
 
 def body(
@@ -19,6 +20,9 @@ def body(
     positions,
     cu_seqlens,
     token_index,
+    y_zero_point,
+    y_smooth,
+    y_tensor_scale,
     *,
     num_heads,
     kv_num_heads,
@@ -44,7 +48,8 @@ def body(
         q, k = d.rotary(q, cos, sin, pairs), d.rotary(k, cos, sin, pairs)
     by_distance = (distance_bias, bias_left, positions, positions_left)
     y = d.attention_variant(q, k, v, mask, *by_distance, scale, window_left, window_right, hidden_queries)
-    return y if cu_seqlens is None else d.join_sequences(y, mask, qkv)
+    y = y if cu_seqlens is None else d.join_sequences(y, mask, qkv)
+    return y if y_zero_point is None else (y, *d.quantize_rows(y, y_zero_point, y_smooth, y_tensor_scale))
 
 
 OP = OpSpec(
@@ -87,8 +92,13 @@ OP = OpSpec(
         # have been between them by what token_index says. Behind cu_seqlens, so that ranks tell it from a mask.
         replace(CU_SEQLENS, optional=True, packed=True),
         replace(TOKEN_INDEX, optional=True, packed=True, needs="cu_seqlens"),
+        *(
+            replace(tensor, axes=("I", AXES[-1])) if tensor.name == "y_smooth" else tensor
+            for tensor in QUANTIZED_BY_TENSOR
+        ),
     ),
-    outputs=(TensorSpec("y", ("B", "S", "num_heads*D")),),
+    outputs=(TensorSpec("y", AXES),),
+    quantized_outputs=(replace(Y_QUANTIZED, axes=AXES), replace(Y_SCALE, axes=AXES[:2])),
     attributes=(
         AttrSpec("num_heads", "int", minimum=1, maximum=4096, doc="heads of Q"),
         AttrSpec("kv_num_heads", "int", minimum=1, maximum=4096, doc="heads of K and of V; divides num_heads"),

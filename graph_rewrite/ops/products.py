@@ -11,6 +11,7 @@ from ._common import (
     BIAS,
     EPSILON,
     GAMMA,
+    QUANTIZED_BY_TENSOR,
     ROW_COUNT,
     WEIGHT,
     WEIGHT_SCALE,
@@ -22,7 +23,6 @@ from ._common import (
     Y_QUANTIZED,
     Y_SCALE,
     Y_SMOOTH,
-    Y_TENSOR_SCALE,
     Y_ZERO_POINT,
     X,
     Y,
@@ -31,7 +31,6 @@ from .activations import ACTIVATION, NONE
 
 QUANTIZED = (WEIGHT_SCALE, X_SMOOTH, X_SCALE, X_ZERO, X_QUANTIZED, X_ROW_SCALE)
 QUANTIZED_Y = (Y_ZERO_POINT, Y_SMOOTH)  # of those that normalise, and so have whole rows
-QUANTIZED_BY_TENSOR = (replace(Y_ZERO_POINT, needs="y_tensor_scale"), Y_SMOOTH, Y_TENSOR_SCALE)
 RESIDUAL = TensorSpec("residual", ("...", "N"))
 
 

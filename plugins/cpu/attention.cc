@@ -8,6 +8,7 @@
 #include "cpu/call.h"
 #include "cpu/kernels.h"
 #include "cpu/packed.h"
+#include "cpu/quantize_result.h"
 #include "cpu/rotary.h"
 #include "cpu/vector_loops.h"
 #include "op_table.generated.h"
@@ -413,9 +414,24 @@ void Run(const bertfuse_call& call) {
 template <class Op>
 constexpr Float32Kernel kFloat32 = {WorkspaceSize<Op>, Run<Op>};
 
+// y's rows in 8 bits follow from y in its own type.
+template <class Op>
+void RunWithQuantized(const bertfuse_call& call) {
+  RunAnyFloat(call, kFloat32<Op>);
+  const AttentionCall a = Read<Op>(call);
+  int64_t rows = a.rows();
+  if (a.packed()) rows = std::clamp<int64_t>(static_cast<const int32_t*>(a.cu_seqlens->data)[a.sequences()], 0, rows);
+  QuantizeResult<Op>(call, rows, FloatData(&call.inputs[Op::In::y_tensor_scale]));
+}
+
+template <class Op>
+constexpr bertfuse_kernel Attention() {
+  return CpuKernel<Op, WorkspaceOf<kFloat32<Op>>, RunWithQuantized<Op>>();
+}
+
 }  // namespace
 
-const bertfuse_kernel kFusedAttention = AnyFloatKernel<FusedAttention, kFloat32<FusedAttention>>();
-const bertfuse_kernel kFusedAttentionVariant = AnyFloatKernel<FusedAttentionVariant, kFloat32<FusedAttentionVariant>>();
+const bertfuse_kernel kFusedAttention = Attention<FusedAttention>();
+const bertfuse_kernel kFusedAttentionVariant = Attention<FusedAttentionVariant>();
 
 }  // namespace bertfuse::cpu

@@ -6,6 +6,7 @@
 #include "kernels/backend.h"
 #include "kernels/elements.h"
 #include "kernels/launch.h"
+#include "kernels/quantized_result.h"
 
 namespace bertfuse::kernels {
 
@@ -71,6 +72,9 @@ struct AttentionArguments {
   PackedSequences packed;
   AttentionVariant<T> variant;
   bool allow_tf32 = false;  // float32's products may round their operands to TF32
+  // With rows: y as it is rounded to T is stored there in place of y, by the given scale, which is each row's; rows of
+  // no sequence are left alone, too. By AttentionSm90 alone, where AttentionSm90Quantizes().
+  QuantizedResult quantized;
 
   int64_t KvHeads() const { return variant.kv_heads == 0 ? heads : variant.kv_heads; }
   bool IsPlain() const { return variant.IsPlain() && bias != nullptr; }
@@ -144,6 +148,11 @@ bool AttentionSm90Supports(const AttentionArguments<T>& a, const Device& device)
       !rotates || (a.variant.places > 0 && IsAligned(a.variant.cos, 16) && IsAligned(a.variant.sin, 16));
   return RunsOn(Backend::kSm90, device) && takes && size && fits && scales && tables && IsAligned(a.qkv, 16) &&
          IsAligned(a.y, 16) && IsAligned(a.bias, rotates ? 16 : 4);
+}
+
+// Whether AttentionSm90 can store results there itself.
+inline bool AttentionSm90Quantizes(const QuantizedResult& to) {
+  return to.scale != nullptr && IsAligned(to.rows, 8) && IsAligned(to.smooth, 32);
 }
 
 }  // namespace bertfuse::kernels

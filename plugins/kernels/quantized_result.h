@@ -1,5 +1,5 @@
 // Where a kernel writes its rows in 8 bits: what QuantizeRows() gives of them as they are rounded to their type. A norm
-// does so beside the rows themselves, a product in place of them.
+// does so beside the rows themselves, a product and attention in place of them.
 #ifndef BERTFUSE_KERNELS_QUANTIZED_RESULT_H_
 #define BERTFUSE_KERNELS_QUANTIZED_RESULT_H_
 
@@ -12,7 +12,8 @@ struct QuantizedResult {
   float* scales = nullptr;        // [rows]
   const float* smooth = nullptr;  // [columns], of QuantizeRowsArguments; may be null
   bool floats = false;            // e4m3, not integers
-  const float* scale = nullptr;   // of a product: one for all rows, by whose inverse numbers are multiplied
+  // Of a product and of attention, which have no whole rows: one for all rows, by whose inverse numbers are multiplied.
+  const float* scale = nullptr;
 };
 
 }  // namespace bertfuse::kernels

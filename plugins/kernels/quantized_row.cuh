@@ -42,6 +42,32 @@ struct Magnitudes {
   __device__ __forceinline__ Magnitudes OfWarp() const { return {WarpMax(largest), WarpSum(total)}; }
 };
 
+// 1 / x as it is rounded, where that is neither tiny nor huge. A division has a call for the rest: beside it the
+// compiler orders the instructions of a whole kernel otherwise.
+__device__ __forceinline__ float InverseOfScale(float x) {
+  const float about = __fdividef(1.0f, x);
+  return fabsf(about) == INFINITY ? about : fmaf(about, fmaf(-x, about, 1.0f), about);
+}
+
+// kVector elements of a QuantizedResult, times the inverse of their row's scale; `at` is the first one's place among
+// all rows'.
+template <int kVector>
+__device__ __forceinline__ void StoreScaled(const QuantizedResult& to, float inverse, int64_t at,
+                                            const float (&values)[kVector]) {
+  float scaled[kVector];
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) scaled[i] = values[i] * inverse;
+  const auto store_as = [&](auto quantized) {
+    using Quantized = decltype(quantized);
+    *reinterpret_cast<Pack<Quantized, kVector>*>(static_cast<Quantized*>(to.rows) + at) = Rounded<Quantized>(scaled);
+  };
+  if (to.floats) {
+    store_as(__nv_fp8_e4m3());
+  } else {
+    store_as(int8_t());
+  }
+}
+
 // One row of a QuantizedResult, from its magnitudes on.
 class QuantizedRow {
  public:
@@ -51,24 +77,12 @@ class QuantizedRow {
     inverse_ = most_ / bounded_;
   }
   __device__ __forceinline__ float scale() const { return bounded_ / most_ + (total_ - total_); }
-  // kVector elements, of which `at` is the first one's place among all rows'.
   template <int kVector>
   __device__ __forceinline__ void Store(int64_t at, const float (&values)[kVector]) const {
-    float scaled[kVector];
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) scaled[i] = values[i] * inverse_;
-    if (to_.floats) {
-      StoreAs<__nv_fp8_e4m3>(at, scaled);
-    } else {
-      StoreAs<int8_t>(at, scaled);
-    }
+    StoreScaled(to_, inverse_, at, values);
   }
 
  private:
-  template <class Quantized, int kVector>
-  __device__ __forceinline__ void StoreAs(int64_t at, const float (&scaled)[kVector]) const {
-    *reinterpret_cast<Pack<Quantized, kVector>*>(static_cast<Quantized*>(to_.rows) + at) = Rounded<Quantized>(scaled);
-  }
   const QuantizedResult& to_;
   float bounded_, total_, most_, inverse_;
 };

@@ -11,6 +11,7 @@
 #include "ops/attention_tactic.h"
 #include "ops/call.h"
 #include "ops/packed_rows.h"
+#include "ops/quantized_result.h"
 
 namespace bertfuse::cuda {
 namespace {
@@ -223,6 +224,21 @@ void PrepareHeads(const bertfuse_call& call, const kernels::Device& device) {
 }
 
 template <class Op>
+kernels::QuantizedResult QuantizedOf(const bertfuse_call& call) {
+  const bool given = call.num_outputs > Op::Out::y_quantized;
+  return QuantizedResultOf(Op::kName, given ? &call.outputs[Op::Out::y_quantized] : nullptr,
+                           given ? &call.outputs[Op::Out::y_scale] : nullptr, &call.inputs[Op::In::y_smooth],
+                           &call.inputs[Op::In::y_tensor_scale]);
+}
+
+// Packed rows from the last sequence's end on are not quantised.
+template <class Op, class T>
+kernels::PackedRows RowsOf(const bertfuse_call& call, const kernels::AttentionArguments<T>& a) {
+  if (!IsPacked<Op>(call)) return {};
+  return {a.packed.cu_seqlens + a.packed.count, ExpectedRows(call, a.packed.rows)};
+}
+
+template <class Op>
 void Run(const bertfuse_call& call) {
   SwitchElement(call.inputs[Op::In::qkv].dtype, [&](auto element) {
     using T = decltype(element);
@@ -238,7 +254,12 @@ void Run(const bertfuse_call& call) {
         PrepareHeads<T>(call, device);
       }
     }
+    const kernels::QuantizedResult quantized = QuantizedOf<Op>(call);
+    const bool stores_quantized = tactic.backend == Backend::kSm90 && kernels::AttentionSm90Quantizes(quantized);
+    if (stores_quantized) a.quantized = quantized;
     CheckCuda(LaunchAttention(tactic, a, device, StreamOf(call)), Op::kName);
+    if (quantized.rows == nullptr || stores_quantized) return;
+    QuantizeResult(call, Op::kName, quantized, a.y, a.batch * a.sequence, a.heads * a.head_size, RowsOf<Op>(call, a));
   });
 }
 

@@ -1,29 +1,15 @@
 #include "kernels/embed_layer_norm.h"
 
 #include "core/op_table.h"
-#include "kernels/quantize_rows.h"
 #include "op_table.generated.h"
 #include "ops/call.h"
 #include "ops/packed_rows.h"
+#include "ops/quantized_result.h"
 
 namespace bertfuse::cuda {
 namespace {
 
 using Op = EmbedLayerNorm;
-
-// y in 8 bits, by a kernel of its own: one of a whole encoder's.
-template <class T, class Quantized>
-void Quantize(const bertfuse_call& call, const T* y, int64_t rows, int64_t columns, const kernels::PackedRows& packed) {
-  const kernels::QuantizeRowsArguments<T, Quantized> a = {y,
-                                                          Data<const float>(call.inputs[Op::In::y_smooth]),
-                                                          nullptr,
-                                                          Data<Quantized>(call.outputs[Op::Out::y_quantized]),
-                                                          Data<float>(call.outputs[Op::Out::y_scale]),
-                                                          rows,
-                                                          columns,
-                                                          packed};
-  CheckCuda(kernels::QuantizeRows(a, DeviceOf(call), StreamOf(call)), Op::kName);
-}
 
 void Run(const bertfuse_call& call) {
   const bertfuse_tensor* in = call.inputs;
@@ -63,11 +49,11 @@ void Run(const bertfuse_call& call) {
       if (!kernels::EmbedLayerNormSupports(a)) FailTooWide(Op::kName, a.columns);
       CheckCuda(kernels::EmbedLayerNorm(a, DeviceOf(call), StreamOf(call)), Op::kName);
       if (call.num_outputs <= Op::Out::y_quantized) return;
-      if (call.outputs[Op::Out::y_quantized].dtype == BERTFUSE_INT8) {
-        Quantize<T, int8_t>(call, a.y, a.rows, a.columns, a.packed);
-      } else {
-        Quantize<T, __nv_fp8_e4m3>(call, a.y, a.rows, a.columns, a.packed);
-      }
+      // By a kernel of its own: one of a whole encoder's.
+      const kernels::QuantizedResult to =
+          QuantizedResultOf(Op::kName, &call.outputs[Op::Out::y_quantized], &call.outputs[Op::Out::y_scale],
+                            &in[Op::In::y_smooth], nullptr);
+      QuantizeResult(call, Op::kName, to, a.y, a.rows, a.columns, a.packed);
     });
   });
 }

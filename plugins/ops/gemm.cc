@@ -14,6 +14,7 @@
 #include "ops/gemm_tactic.h"
 #include "ops/layer_norm_tactic.h"
 #include "ops/packed_rows.h"
+#include "ops/quantized_result.h"
 
 namespace bertfuse::cuda {
 namespace {
@@ -77,12 +78,7 @@ kernels::GemmArguments<Elements> Arguments(const bertfuse_call& call, const Gemm
   a.beta = data(gemm.beta);
   a.y = data(gemm.y);
   a.total = data(gemm.total);
-  if (gemm.y_quantized != nullptr) {
-    a.quantized = {gemm.y_quantized->data, Data<float>(*gemm.y_scale),
-                   gemm.y_smooth == nullptr ? nullptr : Data<const float>(*gemm.y_smooth),
-                   gemm.y_quantized->dtype == BERTFUSE_FLOAT8E4M3FN,
-                   gemm.y_tensor_scale == nullptr ? nullptr : Data<const float>(*gemm.y_tensor_scale)};
-  }
+  a.quantized = QuantizedResultOf(gemm.op.name, gemm.y_quantized, gemm.y_scale, gemm.y_smooth, gemm.y_tensor_scale);
   a.rms = gemm.rms;
   a.gates = gemm.op.gates;
   if (gemm.cos != nullptr) {
@@ -226,15 +222,6 @@ void Quantize(const bertfuse_call& call, const GemmCall& gemm, const kernels::Ge
   CheckCuda(kernels::QuantizeRows(rows, device, StreamOf(call)), gemm.op.name);
 }
 
-// y, which the product has left in its own type, in 8 bits.
-template <class Quantized, class T>
-void QuantizeResult(const bertfuse_call& call, const char* op, const kernels::QuantizedResult& to, const T* y,
-                    int64_t rows, int64_t columns, const kernels::PackedRows& packed, const kernels::Device& device) {
-  const kernels::QuantizeRowsArguments<T, Quantized> a = {
-      y, to.smooth, to.scale, static_cast<Quantized*>(to.rows), to.scales, rows, columns, packed, true};
-  CheckCuda(kernels::QuantizeRows(a, device, StreamOf(call)), op);
-}
-
 // Heads of Q and K of y, where they are: a kernel of its own behind the product.
 template <class Elements>
 void RotateHeads(const bertfuse_call& call, const char* op, const kernels::GemmArguments<Elements>& a,
@@ -289,11 +276,7 @@ void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProble
                                             a.packed};
     CheckCuda(kernels::Gate(gate, device, StreamOf(call)), gemm.op.name);
   }
-  if (quantizes_later && a.quantized.floats) {
-    QuantizeResult<__nv_fp8_e4m3>(call, gemm.op.name, a.quantized, a.y, a.m, a.n, a.packed, device);
-  } else if (quantizes_later) {
-    QuantizeResult<int8_t>(call, gemm.op.name, a.quantized, a.y, a.m, a.n, a.packed, device);
-  }
+  if (quantizes_later) QuantizeResult(call, gemm.op.name, a.quantized, a.y, a.m, a.n, a.packed);
   if (!tactic.layer_norm) return;
   norm.splits = tactic.tile.splits;
   if (tactic.form == GemmForm::kRounded) {

@@ -14,8 +14,9 @@ import numpy as np
 from bertfuse.errors import BertfuseError, FusionError
 from bertfuse.files import check_target
 from bertfuse.graph_rewrite import fuse_file, quantization
-from bertfuse.graph_rewrite.dialect.quantized import FLOAT8, LARGEST, NUMPY, quantized_rows
+from bertfuse.graph_rewrite.dialect.quantized import FLOAT8, INT8, LARGEST, NUMPY, quantized_rows
 from bertfuse.graph_rewrite.io import open_model, write
+from bertfuse.graph_rewrite.passes.rows import ATTENTIONS
 from bertfuse.graph_rewrite.quantization import Layer, LayerScales, RoundedWeight
 from bertfuse.graph_rewrite.spec import DOMAIN
 from bertfuse.measuring.judgement import Judgement, judge_sessions
@@ -33,7 +34,7 @@ SMOOTHING, SMOOTHING_WITH_ONE_SCALE = 0.7, 0.5
 _BATCH = 16
 # 8-bit floats keep as many digits of small numbers as of large ones: what a text has beyond the calibration data's
 # largest number is not cut off.
-_HEADROOM = 2.0
+_HEADROOM = {FLOAT8: 2.0, INT8: 1.25}
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,8 @@ def quantize(
             between the two models' answers.
         residual: rounds residuals to int8, too, and gives each weight one scale: FasterTransformer's int8 mode 2.
         results: whether ops write in 8 bits what the next product reads, on GPUs in place of a kernel between them.
-            Numbers are the same, but those of FusedGemmGelu, whose 8-bit floats have one scale for the tensor then.
+            Numbers are the same, but those of attention and, in 8-bit floats, of FusedGemmGelu, which have one scale
+            for the tensor then; both take calibration data.
             None: of half-precision models, which are for GPUs, where it was faster (docs/performance.md).
 
     Raises BertfuseError: a model, data or options that cannot be used, or a cosine that no quantised layer allows.
@@ -287,8 +289,9 @@ class _Trial:
                     "follows; give other texts"
                 )
             x_scale = largest / LARGEST[data_type]
-        floats = data_type == FLOAT8 and largest > 0
-        written = _HEADROOM * largest / LARGEST[FLOAT8] if floats else None
+        written = None
+        if largest > 0 and (data_type == FLOAT8 or layer.writer in ATTENTIONS):
+            written = _HEADROOM[data_type] * largest / LARGEST[data_type]
         made = self._rounded(layer, weight, data_type, smooth)
         self.scales[layer.name] = LayerScales(made, smooth, x_scale, self._residual_scale(layer), written)
         by_row = made.scales

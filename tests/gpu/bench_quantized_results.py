@@ -5,7 +5,8 @@
 Right: what an op writes in 8 bits is y, as it comes out of the same tactic without, by the rule; a product of rows in 8
 bits has the bits of the product that rounds x itself. Random problems, every tactic. Then microseconds of bert-base's
 four products in fp8 (LayerNorm and GELU included) as two ops' forms: rounding x and writing y in 16 bits, and reading
-and writing 8; cuBLASLt's product of that shape beside them. Exit code 1 where something is wrong.
+and writing 8; cuBLASLt's product of that shape beside them. Attention (sequences of 128) in both forms, too. Exit code
+1 where something is wrong.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch
 from tests.gpu.bench_quantized import SETS, cublaslt, inputs_of, us
 from tests.gpu.kernels import Bound, _described, constants, library_file, native
 from tests.gpu.quantized import EPSILON, FLOAT8, Case, quantized_rows, rounded
+from tests.gpu.quantized_attention import Case as AttentionCase
 
 # op, n and k of a layer of hidden size 768, and whether it writes for another product.
 LAYER = (
@@ -134,6 +136,36 @@ def _times(op: str, m: int, n: int, k: int, writes: bool, new: bool) -> tuple[fl
     return us([one.run for one in calls]), native.tactic_name(op, calls[0].call, -1, library_file())
 
 
+def _attention_times(m: int, writes: bool) -> tuple[float, str]:
+    """Microseconds for m tokens in sequences of 128, 12 heads of 64, and the tactic."""
+    op, calls, half = "FusedAttention", [], {"dtype": torch.float16, "device": "cuda"}
+    for _ in range(SETS):
+        named = _named(op, [torch.randn(max(m // 128, 1), 128, 2304, **half), torch.randn(2304, **half)])
+        shape = (max(m // 128, 1), 128, 768)
+        outputs = [torch.empty(shape, **half)]
+        if writes:
+            named["y_zero_point"] = torch.zeros((), dtype=torch.uint8, device="cuda").view(FLOAT8)
+            named["y_tensor_scale"] = torch.tensor(0.02, device="cuda")
+            outputs += [torch.empty(shape, dtype=torch.uint8, device="cuda").view(FLOAT8)]
+            outputs += [torch.empty(shape[:2], device="cuda")]
+        inputs = list(named.values())
+        calls.append(Bound(op, inputs, outputs, [12, 0.125], -1, constants(inputs)))
+    return us([one.run for one in calls]), native.tactic_name(op, calls[0].call, -1, library_file())
+
+
+def _attention_is_right(seconds: float, seed: int) -> bool:
+    start, tactics, right = time.monotonic(), 0, True
+    for index in itertools.count():
+        if time.monotonic() - start > seconds:
+            break
+        count, wrong = AttentionCase(seed + index).wrong()
+        tactics, right = tactics + count, right and not wrong
+        if wrong:
+            print(f"WRONG {wrong}", flush=True)
+    print(f"attention: {index} problems, {tactics} tactics", flush=True)
+    return right
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=20)
@@ -141,7 +173,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()
     print(torch.cuda.get_device_name(), "seed", options.seed, flush=True)
-    right = checked(options.seconds, options.seed)
+    right = checked(options.seconds, options.seed) & _attention_is_right(options.seconds, options.seed)
     print("  rows     n     k   before   after  cublaslt")
     for m in map(int, options.rows.split(",")):
         sums = [0.0, 0.0, 0.0]
@@ -150,6 +182,9 @@ def main() -> int:
             theirs = cublaslt(m, n, k)[0]
             sums = [a + b for a, b in zip(sums, (before, after, theirs), strict=True)]
             print(f"{m:6d} {n:5d} {k:5d} {before:8.1f}{after:8.1f}{theirs:10.1f}  {old} | {new}", flush=True)
+        (before, old), (after, new) = (_attention_times(m, writes) for writes in (False, True))
+        sums[0], sums[1] = sums[0] + before, sums[1] + after
+        print(f"{m:6d} attention   {before:8.1f}{after:8.1f}            {old} | {new}", flush=True)
         print(f"{m:6d} layer       {sums[0]:8.1f}{sums[1]:8.1f}{sums[2]:10.1f}", flush=True)
     return 0 if right else 1
 

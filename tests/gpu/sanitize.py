@@ -8,12 +8,12 @@
 
 The second form runs LayerNorm's ops at hidden sizes 32 to 256 alone, where one block may hold a row. The third runs
 packed rows and sequences alone, the fourth products of 8-bit operands alone, whose rows are rounded by the op or come
-and leave in 8 bits. The last does the same with the tests of the TensorRT plugins. All in several
-processes: the tools keep books of every launch, and when these fill their memory (synccheck's and racecheck's did in
-one process for all) they do not follow the next one, which counts as an error here. For the same reason give it the
-GPU for itself. Needs compute-sanitizer on the path (it comes with the CUDA toolkit), PyTorch and the library, as the
-GPU tests do. Prints a line for each process and tool and exits with 1 where one found something. A tool that cannot run
-here fails, too.
+and leave in 8 bits, and attention whose context leaves so. The last does the same with the tests of the TensorRT
+plugins. All in several processes: the tools keep books of every launch, and when these fill their memory (synccheck's
+and racecheck's did in one process for all) they do not follow the next one, which counts as an error here. For the
+same reason give it the GPU for itself. Needs compute-sanitizer on the path (it comes with the CUDA toolkit), PyTorch
+and the library, as the GPU tests do. Prints a line for each process and tool and exits with 1 where one found
+something. A tool that cannot run here fails, too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ GEMMS = ("FusedGemm", "FusedGemmGelu", "FusedGemmGeluLayerNorm", "FusedGemmLayer
 PACKED_OPS = ("EmbedLayerNorm", *GEMMS, "PackTokens", "UnpackTokens", "FirstTokens", "RaggedPositions")
 TWO_PART_OPS = ("FusedGatedGemm", "FusedGemmResidualNorm")  # a product of two factors; a norm and what it normalises
 ROTARY = "FusedGemmRotary"
-OPS = ("AddQKVBias", "FusedAttention", "FusedAttentionVariant", ROTARY, *TWO_PART_OPS, *PACKED_OPS)
+ATTENTION_OPS = ("FusedAttention", "FusedAttentionVariant")
+OPS = ("AddQKVBias", *ATTENTION_OPS, ROTARY, *TWO_PART_OPS, *PACKED_OPS)
 DTYPES = ("float32", "float16", "bfloat16")
 SEVERAL_TILES = (6400, 768, 456)
 SEVERAL_8_BIT_TILES = (6400, 768, 464)  # k: a multiple of 16
@@ -76,6 +77,7 @@ def work(ops, dtypes, narrow, packed, quantized):
     from tests.gpu.kernels import Bound, library_file, native
     from tests.gpu.packed import count_of, packed_calls
     from tests.gpu.quantized import Case
+    from tests.gpu.quantized_attention import Case as AttentionCase
 
     launches, own = 0, native.NO_CUBLASLT if os.environ.get("BERTFUSE_CUBLASLT") == "0" else 0
 
@@ -161,7 +163,17 @@ def work(ops, dtypes, narrow, packed, quantized):
                 outputs += [numbers, poisoned(case.m, dtype=torch.float32)]
             launch(op, inputs, outputs, case.attributes, tactics)
 
+    def quantized_attention(seed, op, dtype):
+        nonlocal launches
+        for _, _, writing in AttentionCase(seed, op, dtype).launches():
+            writing.run()
+            torch.cuda.synchronize()
+            launches += 1
+
     for name in dtypes if quantized else ():
+        for op in (name for name in ops if name in ATTENTION_OPS):
+            for seed in QUANTIZED_SEEDS[name]:
+                quantized_attention(seed, op, getattr(torch, name))
         for op in (name for name in ops if name in GEMMS):
             quantized_product(0, op, getattr(torch, name), SEVERAL_8_BIT_TILES)
             for seed in QUANTIZED_SEEDS[name]:
@@ -247,7 +259,7 @@ def portions(tool, options):
         for dtype in options.dtypes.split(",")
         if ("LayerNorm" in op and op in GEMMS) or not options.narrow
         if op in ("FusedAttention", ROTARY, *TWO_PART_OPS, *PACKED_OPS) or not options.packed
-        if op in GEMMS or not options.quantized
+        if op in (*GEMMS, *ATTENTION_OPS) or not options.quantized
     ]
 
 

@@ -22,6 +22,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "fp8": {"to": "fp8"},
     "fp8, results in 8 bits": {"to": "fp8", "results": True},
     "int8, mode 1": {},
+    "int8, results in 8 bits": {"results": True},
     "int8, mode 2": {"residual": True},
 }
 

@@ -14,13 +14,13 @@ from bertfuse.qualify.tolerances import TOLERANCES
 from tests.cases import Case
 from tests.one_node import model, run, session
 from tests.plugins.test_quantized_ops import _body, _check, _fails, _seeds
-from tests.quantized_cases import FLOAT8, INT8, embedding, of_quantized, product, writing
+from tests.quantized_cases import FLOAT8, INT8, attention, embedding, of_quantized, product, writing
 
 
 def _writers(weight_type: np.dtype) -> list[Case]:
     cases = []
     for seed in _seeds():
-        case = embedding(seed) if seed % 4 == 0 else product(seed, weight_type)
+        case = (embedding(seed), attention(seed), attention(seed), product(seed, weight_type))[min(seed % 6, 3)]
         if case.op != "FusedGemm":
             cases.append(writing(case))
     return cases

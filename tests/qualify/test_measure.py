@@ -88,7 +88,7 @@ def test_a_call_becomes_the_problem_that_it_is() -> None:
         )
         made = problem_of(problem.op, call)
         # A call without weights does not tell whether they are constant.
-        for name in ("dtype", "leading", "without", *(["constant"] if weights else []), "tf32"):
+        for name in ("dtype", "leading", "without", *(["constant"] if weights else []), "tf32", "writes"):
             assert getattr(made, name) == getattr(problem, name), (name, problem)
         for tensor in problem.spec.inputs:
             if problem.has(tensor):

@@ -49,7 +49,7 @@ def test_the_draw_covers_what_an_adversary_would_try() -> None:
     large = itertools.islice(Draw(5, largest_scale=8.0), 7000)
     assert max(p.work for p in large) > 1e10 > 6e9 >= max(p.work for p in problems)
     assert any(p.sizes["B"] > 65535 for p in problems if p.op == "FusedAttention")
-    for name in ("values", "mask", "index", "offset", "constant", "tf32", "dtype"):
+    for name in ("values", "mask", "index", "offset", "constant", "tf32", "dtype", "writes"):
         assert len({getattr(p, name) for p in problems}) > 1, name
     assert {p.offset_of for p in gemms} >= {"", "x", "weight", "y"}
     packed = [p for p in problems if p.packed is not None]
@@ -76,6 +76,8 @@ def test_the_draw_covers_what_an_adversary_would_try() -> None:
         ("FusedAttention float32 B=1 S=2 H=7 num_heads=2 scale=1", "does not divide H"),
         ("FusedGemmGelu float32 rows=2 K=3 N=4 approximate=cubic", "one of none, tanh"),
         ("FusedGemm float32 rows=2 K=3 N=4 mask=left", "'mask=left' is not understood"),
+        ("FusedGemm float32 rows=2 K=3 N=4 writes=int8", "'writes=int8' is not understood"),
+        ("FusedAttention float32 B=1 S=2 H=8 num_heads=2 scale=1 writes=int4", "'writes=int4' is not understood"),
         ("FusedGemm float32 rows=2 K=3 N=4 packed=3", "holds 3 rows, more than the 2"),
         ("FusedGemm float32 rows=2 K=3 N=4 packed=1,x", "'packed=1,x' is not understood"),
         ("AddQKVBias float32 B=1 S=2 H=4 num_heads=2 packed=1", "AddQKVBias has no packed form"),
@@ -95,7 +97,7 @@ def test_a_text_that_is_no_problem(text: str, said: str) -> None:
 def test_bounds_hold_the_oracle_and_know_what_cannot_be_known() -> None:
     draw = Draw(7, budget_scale=0.02)
     for problem, _ in zip(draw, range(60), strict=False):
-        problem = replace(problem, values="normal")
+        problem = replace(problem, values="normal", writes="")
         inputs = values.inputs(problem)
         if problem.packed is not None or problem.op in PACKING_OPS:
             continue
@@ -116,6 +118,7 @@ def test_rows_taken_apart_give_what_packed_rows_give() -> None:
     for problem in itertools.islice(
         (p for p in Draw(9, budget_scale=0.02) if p.packed and p.values == "normal" and not p.broken), 60
     ):
+        problem = replace(problem, writes="")
         if problem.sizes.get("C") == 0:  # the body has a place even where there is no row, and no angle for it
             continue
         for which in range(2):
@@ -169,6 +172,27 @@ def test_compare_finds_what_is_wrong() -> None:
     assert "expected inf" in compare(got, want)[1]
     got[0, 0] = np.inf
     assert compare(got, want)[1] == ""
+
+
+@pytest.mark.parametrize("to", ["int8", "float8e4m3fn"])
+@pytest.mark.parametrize("smoothed", [True, False])
+def test_results_in_8_bits(to: str, smoothed: bool) -> None:
+    """The rule's numbers are right, one that is two steps away is not, and neither is another row's scale."""
+    without = "" if smoothed else "without=y_smooth"
+    problem = parse(f"FusedAttention float32 B=2 S=9 H=32 num_heads=2 scale=0.25 {without} writes={to} seed=3")
+    arrays = values.inputs(problem)
+    _, wanted, wanted_scales = expected(problem, arrays)
+    _, numbers, scales = oracle(problem.op, arrays, dict(problem.attributes))
+    assert compare(numbers, wanted)[1] == compare(scales, wanted_scales)[1] == ""
+    places = np.argwhere((numbers.view(np.uint8) & 127 > 8) & (numbers.view(np.uint8) & 127 < 100))
+    for place in map(tuple, places[:: max(1, len(places) // 20)]):
+        wrong = numbers.copy()
+        wrong.view(np.int8)[place] += 2
+        assert f"[{', '.join(map(str, place))}] is" in compare(wrong, wanted)[1], place
+    assert len(places) > 100
+    wrong = np.array(scales)
+    wrong[1, 4] *= 1 + 1e-6
+    assert "[1, 4] is" in compare(wrong, wanted_scales)[1]
 
 
 def test_two_sets_of_inputs_share_nothing() -> None:

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from bertfuse.graph_rewrite.dialect.quantized import FLOAT8, INT8
+from bertfuse.graph_rewrite.dialect.quantized import LARGEST as LARGEST_IN_8_BITS
 from bertfuse.graph_rewrite.dialect.reference import MASKED_SCORE, Reference, oracle
 from bertfuse.graph_rewrite.ops import PACKING_OPS
 from bertfuse.graph_rewrite.ops.activations import ACTIVATIONS, GELUS
@@ -275,6 +277,27 @@ def expected(problem: Problem, inputs: dict[str, np.ndarray | None], matmul: Mat
 
     `matmul` makes the products, of float64 and of float32 arrays.
     """
+    found = _expected(problem, inputs, matmul)
+    return found if not problem.writes else _in_8_bits(problem, inputs, found[0])
+
+
+def _in_8_bits(problem: Problem, inputs: packed.Inputs, y: Number) -> list[Number]:
+    """y, which may be left unwritten, its numbers in 8 bits, and the scale of each of its rows."""
+    smooth, scale = inputs["y_smooth"], float(inputs["y_tensor_scale"])
+    factor = (1.0 if smooth is None else smooth.astype(np.float64)[0]) / scale
+    integers = problem.writes == "int8"
+    largest = LARGEST_IN_8_BITS[INT8 if integers else FLOAT8]
+    with np.errstate(all="ignore"):
+        value, error = y.value * factor, y.error * factor
+        error = error + 1e-6 * np.abs(value)  # of two multiplications in float32
+        # Half of the last place: of e4m3 its magnitude's sixteenth at most, and of numbers near 0 the least one.
+        half = 0.5 if integers else np.maximum((np.abs(value) + error) / 16, 2.0**-10)
+        numbers = Number(np.clip(value, -largest - integers, largest), error + half)
+    nothing = Number(np.full(y.value.shape, np.nan), np.nan)
+    return [nothing, numbers, Number(np.full(y.value.shape[:-1], scale), np.finfo(np.float64).tiny)]
+
+
+def _expected(problem: Problem, inputs: packed.Inputs, matmul: Matmul) -> list[Number]:
     if problem.op in PACKING_OPS:  # which compute nothing: every bit is known
         return [Number(array, np.finfo(np.float64).tiny) for array in oracle(problem.op, dict(inputs))]
     if problem.packed is None:
@@ -296,6 +319,8 @@ def _computed(problem: Problem, inputs: packed.Inputs, matmul: Matmul) -> list[N
     numbers = []
     for tensor in problem.spec.inputs:
         array = inputs[tensor.name]
+        if tensor.of_quantized_form:
+            array = None
         wide = None if array is None else array.astype(np.float64 if tensor.is_float else np.int64)
         numbers.append(None if wide is None else Number(wide))
     attributes = {attr.name: problem.attribute(attr.name) for attr in problem.spec.attributes}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from bertfuse.graph_rewrite.ops import OPS, PACKING_OPS
+from bertfuse.graph_rewrite.spec import DTYPE_VARIABLES
 
 from .problem import ATTENTIONS, DTYPES, MASKS, PACKED_ALONE, Problem
 
@@ -247,6 +248,10 @@ class Draw:
         without = tuple(name for name in spec.optional_inputs if name in absent or needs.get(name) in absent)
         without += tuple(name for name in ("token_index", "row_count") if name in absent)
         indices = [tensor.name for tensor in spec.inputs if tensor.dtype == "I" and tensor.name not in without]
+        writes = ""
+        if problem.op in ATTENTIONS and self._chance(0.25):
+            writes = self._one(tuple(DTYPE_VARIABLES["Q"]))
+            without += ("y_smooth",) if self._chance(0.5) else ()
         offset, offset_of = 0, ""
         floats = any(tensor.is_float for tensor in spec.inputs)
         if floats and self._chance(0.25):
@@ -270,6 +275,7 @@ class Draw:
             mask=self._one(MASKS) if "mask" in indices else "random",
             index=self._one(("int64", "int64", "int32")) if indices else "int64",
             without=without,
+            writes=writes,
             constant=self._chance(0.5),
             tf32=problem.dtype == "float32" and (attention or "K" in problem.sizes) and self._chance(0.3),
             seed=int(self.rng.integers(1 << 31)),

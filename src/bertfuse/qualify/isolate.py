@@ -131,6 +131,7 @@ def simpler(problem: Problem) -> Iterator[tuple[str, Problem]]:
     """Problems that are a little simpler, the boldest first, and what was done to get each."""
     defaults: dict[str, Any] = {
         "values": "normal", "mask": "ones", "index": "int64", "offset": 0, "constant": False, "tf32": False,
+        "writes": "",
     }  # fmt: skip
     for name, value in defaults.items():
         if getattr(problem, name) != value and not (name == "mask" and "mask" in problem.without):

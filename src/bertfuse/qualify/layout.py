@@ -44,7 +44,7 @@ class Layout:
         self.regions: dict[str, Region] = {}
         self._next = ENDS
         spec = problem.spec
-        for role, tensors in (("input", spec.inputs), ("output", spec.outputs)):
+        for role, tensors in (("input", spec.inputs), ("output", problem.outputs)):
             for tensor in tensors:
                 if role == "input" and not problem.has(tensor):
                     continue
@@ -72,10 +72,11 @@ class Layout:
         def made(tensor: TensorSpec) -> native.Tensor:
             if tensor.name not in self.regions:
                 return native.Tensor()
-            number = DTYPE_VARIABLES[tensor.dtype][dtype_of(problem, tensor).name]
+            name = problem.writes if tensor.dtype == "Q" else dtype_of(problem, tensor).name
+            number = DTYPE_VARIABLES[tensor.dtype][name]
             return native.Tensor.of(number, problem.shape(tensor), base + self.regions[tensor.name].start)
 
-        return [made(tensor) for tensor in spec.inputs], [made(tensor) for tensor in spec.outputs]
+        return [made(tensor) for tensor in spec.inputs], [made(tensor) for tensor in problem.outputs]
 
     def image(self, inputs: Mapping[str, np.ndarray | None]) -> np.ndarray:
         """The memory before a run: inputs in their places, everything else poisoned or marked."""
@@ -96,10 +97,15 @@ class Layout:
     def outputs(self, memory: np.ndarray, which: int) -> list[np.ndarray]:
         """What the op promises of each output, for that set of inputs."""
         found = []
-        for tensor in self.problem.spec.outputs:
+        for tensor in self.problem.outputs:
             region = self.regions[tensor.name]
             data = memory[region.start : region.stop].view(dtype_of(self.problem, tensor))
-            found.append(packed.real_rows(self.problem, data.reshape(self.problem.shape(tensor)), which))
+            shape = self.problem.shape(tensor)
+            if tensor.dtype == "S":  # a number for each row
+                rows = packed.real_rows(self.problem, data.reshape(*shape, 1), which)
+                found.append(rows.reshape(rows.shape[:-1]))
+                continue
+            found.append(packed.real_rows(self.problem, data.reshape(shape), which))
         return found
 
     def trespass(self, before: np.ndarray, after: np.ndarray) -> str | None:

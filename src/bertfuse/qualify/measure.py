@@ -49,6 +49,10 @@ def problem_of(op: str, call: native.Call) -> Problem:
                 packed = _shares(rows, given.shape[0] - 1 if given.rank else 1)
             continue
         if tensor.of_quantized_form:
+            if op in ATTENTIONS and tensor.dtype == "Q" and given.dtype != native.ABSENT:
+                found["writes"] = dtypes[given.dtype]
+            elif tensor.name == "y_smooth" and "writes" in found and given.dtype == native.ABSENT:
+                without.append(tensor.name)
             continue
         if given.dtype == native.ABSENT:
             without.append(tensor.name)
@@ -61,9 +65,7 @@ def problem_of(op: str, call: native.Call) -> Problem:
         for axis, size in zip(named, shape[len(shape) - len(named) :], strict=True):
             if not axis.is_attribute and axis.divisor is None:
                 sizes[axis.symbol] = axis.symbol_size(size, attributes)
-    constant = [
-        i for i, t in enumerate(spec.inputs) if t.constant and not t.of_quantized_form and t.name not in without
-    ]
+    constant = [i for i, t in enumerate(spec.inputs) if t.constant and call.inputs[i].dtype != native.ABSENT]
     declared = all(call.constant_inputs >> i & 1 for i in constant)
     tf32 = bool(call.flags & native.ALLOW_TF32) and found["dtype"] == "float32" and ("K" in sizes or op in ATTENTIONS)
     return Problem(

@@ -9,13 +9,14 @@ from typing import Any
 
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite.ops import OPS
-from bertfuse.graph_rewrite.spec import OpSpec, TensorSpec
+from bertfuse.graph_rewrite.spec import DTYPE_VARIABLES, OpSpec, TensorSpec
 
 from . import lengths
 
 DTYPES = ("float32", "float16", "bfloat16")
 DEFAULT_TACTIC = -1
 ATTENTIONS = ("FusedAttention", "FusedAttentionVariant")
+WRITING = ("y_zero_point", "y_smooth", "y_tensor_scale")  # what a call is given that writes in 8 bits
 PACKED_ALONE = ("UnpackTokens", "FirstTokens", "RaggedPositions")  # without packed rows they have nothing to do
 _SWITCHES = ("constant", "tf32", "hints", "broken")
 
@@ -42,6 +43,7 @@ class Problem:
         constant: weights are declared to be initialisers, which a kernel may read before its predecessor has ended.
         tf32: float32 products may be rounded to TF32.
         packed: lengths of the sequences whose rows lie one after the other; None where rows are padded.
+        writes: results are written in 8 bits of this type ("int8", "float8e4m3fn"), of attention; "": in `dtype`.
         broken: counts, offsets or places of packed rows are out of range: nothing may be written or read outside the
             tensors, and that is all that is promised.
         hints: a tactic may be chosen by how many packed rows the calls before had, and give other bits each time.
@@ -66,19 +68,24 @@ class Problem:
     packed: tuple[int, ...] | None = None
     hints: bool = False
     broken: bool = False
+    writes: str = ""
     seed: int = 0
 
     @property
     def spec(self) -> OpSpec:
         return OPS[self.op]
 
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return self.spec.outputs_of(WRITING if self.writes else ())
+
     def has(self, tensor: TensorSpec) -> bool:
-        if tensor.of_quantized_form:  # problems are of floats
+        if tensor.of_quantized_form and not (self.writes and tensor.name in WRITING):  # else problems are of floats
             return False
         return tensor.name not in self.without and (self.packed is not None or not tensor.packed)
 
     def shape(self, tensor: TensorSpec) -> tuple[int, ...]:
-        sizes = self.sizes if self.packed is None else {"N": len(self.packed), **self.sizes}
+        sizes = {"I": 1, **self.sizes} if self.packed is None else {"I": 1, "N": len(self.packed), **self.sizes}
         return tensor_shape(tensor, sizes, self.leading, self.attributes)
 
     def attribute(self, name: str) -> Any:
@@ -106,7 +113,7 @@ class Problem:
     def elements(self) -> int:
         """Of all tensors together."""
         tensors = [tensor for tensor in self.spec.inputs if self.has(tensor)]
-        return sum(math.prod(self.shape(tensor)) for tensor in (*tensors, *self.spec.outputs))
+        return sum(math.prod(self.shape(tensor)) for tensor in (*tensors, *self.outputs))
 
     @property
     def work(self) -> float:
@@ -142,6 +149,8 @@ class Problem:
             words.append("without=" + ",".join(self.without))
         if self.packed is not None:
             words.append(f"packed={lengths.write(self.packed)}")
+        if self.writes:
+            words.append(f"writes={self.writes}")
         words += [name for name in _SWITCHES if getattr(self, name)]
         return " ".join([*words, f"seed={self.seed}"])
 
@@ -187,6 +196,8 @@ def parse(text: str) -> Problem:
                 found["packed"] = lengths.read(value)
             elif name == "seed":
                 found["seed"] = _natural(value)
+            elif name == "writes" and value in DTYPE_VARIABLES["Q"] and spec.name in ATTENTIONS:
+                found["writes"] = value
             elif (name, value) in _choices(spec):
                 found[name] = value
             elif name == "without" and value and set(value.split(",")) <= _may_lack(spec):
@@ -204,7 +215,8 @@ def parse(text: str) -> Problem:
 def _may_lack(spec: OpSpec) -> set[str]:
     """Inputs that a problem may name as absent: packed attention may have no places, rows with places be all real."""
     packed = {"FusedAttentionVariant": ("token_index",), "FusedGemmRotary": ("row_count",)}
-    return {*spec.optional_inputs, *packed.get(spec.name, ())}
+    smooth = ("y_smooth",) if spec.name in ATTENTIONS else ()
+    return {*spec.optional_inputs, *packed.get(spec.name, ()), *smooth}
 
 
 def _needed(spec: OpSpec, symbols: set[str], without: tuple[str, ...]) -> set[str]:

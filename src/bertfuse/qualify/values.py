@@ -8,17 +8,21 @@ import zlib
 import ml_dtypes
 import numpy as np
 
+from bertfuse.graph_rewrite.dialect.quantized import FLOAT8, INT8, LARGEST, NUMPY
 from bertfuse.graph_rewrite.spec import TensorSpec
 
 from . import packed
 from .problem import Problem
 
 FLOATS = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+_IN_8_BITS = {"int8": NUMPY[INT8], "float8e4m3fn": NUMPY[FLOAT8]}
 _ACTIVATIONS = ("x", "qkv", "residual")
 _BELOW = {"ids": "V", "token_type_ids": "T", "position_ids": "P"}  # the axis symbol that an index stays below
 
 
 def dtype_of(problem: Problem, tensor: TensorSpec) -> np.dtype:
+    if tensor.dtype == "Q":
+        return _IN_8_BITS[problem.writes]
     return {"I": np.dtype(problem.index), "C": np.dtype(np.int32), "S": np.dtype(np.float32)}.get(
         tensor.dtype, FLOATS[problem.dtype]
     )
@@ -34,6 +38,9 @@ def inputs(problem: Problem, which: int = 0) -> dict[str, np.ndarray | None]:
         rng = np.random.Generator(np.random.SFC64([problem.seed, which, zlib.crc32(tensor.name.encode())]))
         if tensor.dtype == "C":
             found[tensor.name] = packed.counts(problem, tensor.name, which, rng)
+            continue
+        if tensor.of_quantized_form:
+            found[tensor.name] = _of_quantized_form(problem, tensor, rng)
             continue
         make = _mask if tensor.name == "mask" else _indices if tensor.dtype == "I" else _floats
         found[tensor.name] = make(problem, tensor, rng)
@@ -54,6 +61,17 @@ def _floats(problem: Problem, tensor: TensorSpec, rng: np.random.Generator) -> n
     if tensor.name in _ACTIVATIONS and values.size:
         _disturb(problem.values, values, rng)
     return values.astype(FLOATS[problem.dtype])
+
+
+def _of_quantized_form(problem: Problem, tensor: TensorSpec, rng: np.random.Generator) -> np.ndarray:
+    """What says how results are written in 8 bits: some lie beyond the ends."""
+    shape = problem.shape(tensor)
+    if tensor.dtype == "Q":
+        return np.zeros(shape, dtype_of(problem, tensor))
+    if tensor.name == "y_smooth":
+        return np.exp(rng.uniform(-1, 1, shape)).astype(np.float32)
+    largest = LARGEST[INT8 if problem.writes == "int8" else FLOAT8]
+    return np.asarray(rng.uniform(0.3, 6) / largest, np.float32)
 
 
 def _disturb(kind: str, values: np.ndarray, rng: np.random.Generator) -> None:

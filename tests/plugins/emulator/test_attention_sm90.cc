@@ -3,6 +3,7 @@
 
 #include "emulator/attention_problem.h"
 #include "emulator/attention_problem_sm90.h"
+#include "kernels/quantize_rows.h"
 
 namespace bertfuse::kernels {
 namespace {
@@ -11,6 +12,7 @@ using attention_sm90::HasAttentionTile;
 using attention_sm90::kAttentionTiles;
 using emulator::AttentionProblem;
 using emulator::AttentionSizes;
+using emulator::DeviceArray;
 using emulator::Masks;
 using emulator::Random;
 
@@ -148,6 +150,73 @@ TEST(EmulatedAttentionSm90, BlocksOutsideOfTheWindowAreNotLoaded) {
   EXPECT_EQ(LoadedBlocks(masked, kFew, random), 1 + 5 * 2);
   EXPECT_EQ(LoadedBlocks(blind, kFew, random), 1 + 5 * 6);  // the first query without a key is 70 + 10
 }
+
+// Results in 8 bits: what QuantizeRows() makes of those in T, bit for bit, and nothing in rows of no sequence.
+template <class T, class Quantized>
+void TestQuantizing(int count) {
+  constexpr int64_t kHeadSizes[] = {32, 64, 128};
+  Random random(emulator::Seed());
+  int variants = 0;
+  for (int i = 0; i < count; ++i) {
+    AttentionSizes sizes = emulator::DrawSizes(kHeadSizes, random);
+    sizes.soft_cap = 0, sizes.bias_heads = 0;
+    if (random.OneIn(2)) sizes.MakePlain(), sizes.has_bias = true;
+    if (random.OneIn(4)) sizes.heads *= 3, sizes.kv_heads *= 3;
+    if (random.OneIn(4)) sizes.table_places = sizes.sequence;
+    const AttentionProblem<T> problem(sizes, random);
+    AttentionArguments<T> a = problem.arguments();
+    variants += !a.IsPlain();
+    AttentionTile tile;
+    do {
+      tile = kAttentionTiles[random.Between(0, std::size(kAttentionTiles) - 1)];
+    } while (!HasAttentionTile(tile, sizes.head_size, sizes.packed));
+    const int64_t rows = a.batch * a.sequence, columns = a.heads * a.head_size;
+    DeviceArray<Quantized> expected(rows * columns), found(rows * columns);
+    DeviceArray<float> smooth(columns), scale(1), expected_scales(rows), scales(rows);
+    DeviceArray<T> untouched(rows * columns);
+    for (float& factor : smooth) factor = std::exp2(static_cast<float>(random.Between(-8, 8)) / 4);
+    scale[0] = static_cast<float>(random.Between(1, 100)) * (std::is_same_v<Quantized, int8_t> ? 5e-4f : 1e-4f);
+    if (random.OneIn(10)) scale[0] = random.OneIn(2) ? 0.0f : 3e-38f;
+    const float* const factors = random.OneIn(2) ? smooth.data() : nullptr;
+    SCOPED_TRACE(sizes.Text() + ", tile " + std::to_string(tile.queries) + " x " + std::to_string(tile.keys) +
+                 ", scale " + std::to_string(scale[0]) + (factors == nullptr ? "" : ", smoothed"));
+    const Device device = DrawDevice(tile, sizes.head_size, random);
+    ASSERT_TRUE(AttentionSm90Supports(a, device));
+    ASSERT_EQ(AttentionSm90(a, tile, device, nullptr), cudaSuccess) << emulator::TakeFault();
+    PackedRows packed = {};
+    if (sizes.packed) packed = {a.packed.cu_seqlens + a.packed.count, random.Between(0, rows)};
+    const QuantizeRowsArguments<T, Quantized> by_rows = {
+        a.y, factors, scale.data(), expected.data(), expected_scales.data(), rows, columns, packed, true};
+    ASSERT_EQ(QuantizeRows(by_rows, device, nullptr), cudaSuccess) << emulator::TakeFault();
+    a.y = untouched.data();
+    a.quantized = {found.data(), scales.data(), factors, !std::is_same_v<Quantized, int8_t>, scale.data()};
+    ASSERT_TRUE(AttentionSm90Quantizes(a.quantized));
+    bool early = false;
+    emulator::TheSettings().dependencies_end = [&] {
+      early |= emulator::IsWritten(found) || emulator::IsWritten(scales);
+    };
+    emulator::TakeSharedAccesses();
+    const cudaError_t error = AttentionSm90(a, tile, device, nullptr);
+    emulator::TheSettings().dependencies_end = nullptr;
+    ASSERT_EQ(error, cudaSuccess) << emulator::TakeFault();
+    EXPECT_EQ(emulator::TakeSharedAccesses().conflicts, 0);
+    EXPECT_FALSE(early) << "results were written before the kernels before had ended";
+    EXPECT_FALSE(emulator::IsWritten(untouched)) << "y is written";
+    for (int64_t at = 0; at < rows * columns; ++at) {
+      const float is = ToFloat(found[at]), wanted = ToFloat(expected[at]);
+      // NaN has two signs.
+      if (std::memcmp(&found[at], &expected[at], 1) == 0 || (std::isnan(is) && std::isnan(wanted))) continue;
+      FAIL() << at / columns << ", " << at % columns << ": " << is << ", expected " << wanted;
+    }
+    ASSERT_EQ(std::memcmp(scales.data(), expected_scales.data(), rows * sizeof(float)), 0);
+  }
+  std::printf("%d problems, %d of them variants\n", count, variants);
+}
+
+TEST(EmulatedAttentionSm90, Float16ToFp8) { TestQuantizing<__half, __nv_fp8_e4m3>(30); }
+TEST(EmulatedAttentionSm90, Float16ToInt8) { TestQuantizing<__half, int8_t>(30); }
+TEST(EmulatedAttentionSm90, Bfloat16ToFp8) { TestQuantizing<__nv_bfloat16, __nv_fp8_e4m3>(15); }
+TEST(EmulatedAttentionSm90, Bfloat16ToInt8) { TestQuantizing<__nv_bfloat16, int8_t>(15); }
 
 }  // namespace
 }  // namespace bertfuse::kernels

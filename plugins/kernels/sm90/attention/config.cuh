@@ -34,6 +34,8 @@ struct Parameters {
   float kv_heads_per_head;  // a head's keys are those of head (head + 1/2) times this, cut off
   const void *cos, *sin;    // null: heads are not rotated
   int places;               // rows of these tables
+
+  QuantizedResult quantized;  // with rows: stored in place of y
 };
 
 // The end of a packed sequence is loaded this many rows at a time.

@@ -6,6 +6,7 @@
 #include "kernels/packed_places.cuh"
 #include "kernels/ptx/mma.cuh"
 #include "kernels/ptx/scalar.cuh"
+#include "kernels/quantized_row.cuh"
 #include "kernels/sm90/attention/pipeline.cuh"
 #include "kernels/sm90/attention/rotary.cuh"
 #include "kernels/sm90/attention/softmax.cuh"
@@ -420,6 +421,7 @@ class Consumer : Pipeline<Config> {
     }
     FenceAsyncProxy();
     SyncWarpgroup(barrier_);
+    if (this->p_.quantized.rows != nullptr) return StoreQuantized(staging, tile);
     if constexpr (Config::kPacked) {
       if (OwnQueries(tile) < 64) return StoreRows(staging, tile);
     }
@@ -450,6 +452,35 @@ class Consumer : Pipeline<Config> {
     for (int row = thread / kChunks; row < queries; row += kRowsAtOnce) {
       *reinterpret_cast<uint4*>(to + row * pitch) =
           *reinterpret_cast<const uint4*>(from + Swizzled<Config::kPitch>(row, chunk % kTileChunks * 16));
+    }
+    __syncwarp();
+    SyncWarpgroup(barrier_);  // before the leader releases the queries
+  }
+
+  // Stores staged results in 8 bits; the first head's tiles write the rows' scales. A loop over what is staged takes
+  // little code, which every kernel has; from registers it would be four times as much.
+  __device__ __forceinline__ void StoreQuantized(const char* staging, const Tile& tile) const {
+    constexpr int kChunks = kHeadSize / 8, kTileChunks = Config::kTileColumns / 8, kRowsAtOnce = 128 / kChunks;
+    const QuantizedResult& to = this->p_.quantized;
+    const int64_t pitch = this->p_.heads * kHeadSize;
+    const int thread = ThreadNow() % 128, chunk = thread % kChunks, column = tile.head * kHeadSize + chunk * 8;
+    const int queries = min(this->Length(tile) - tile.first_query - 64 * group_, 64);
+    const int64_t first_row = this->FirstRowOf(tile) + tile.first_query + 64 * group_;
+    const char* from = staging + chunk / kTileChunks * Config::kQueryTileBytes;
+    const float scale = *to.scale, inverse = InverseOfScale(scale);
+    kernels::Pack<float, 8> factors;
+#pragma unroll
+    for (float& factor : factors.value) factor = 1.0f;
+    if (to.smooth != nullptr) factors = *reinterpret_cast<const kernels::Pack<float, 8>*>(to.smooth + column);
+#pragma unroll 1
+    for (int row = thread / kChunks; row < queries; row += kRowsAtOnce) {
+      const auto staged =
+          *reinterpret_cast<const kernels::Pack<T, 8>*>(from + Swizzled<Config::kPitch>(row, chunk % kTileChunks * 16));
+      float values[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) values[i] = ToFloat(staged.value[i]) * factors.value[i];
+      StoreScaled(to, inverse, (first_row + row) * pitch + column, values);
+      if (column == 0) to.scales[first_row + row] = scale;
     }
     __syncwarp();
     SyncWarpgroup(barrier_);  // before the leader releases the queries

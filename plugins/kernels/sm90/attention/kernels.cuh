@@ -56,6 +56,7 @@ Parameters MakeParameters(const AttentionArguments<typename Config::T>& a) {
   p.bias_is_constant = a.bias_is_constant;
   p.heads = static_cast<int>(a.heads);
   p.scale_log2 = std::max(a.scale * 1.44269504088896341f, FLT_MIN);
+  p.quantized = a.quantized;
   if constexpr (Config::kVariant) {
     p.window_left = WindowSide(a.variant.window_left);
     p.window_right = WindowSide(a.variant.window_right);

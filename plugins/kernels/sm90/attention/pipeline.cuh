@@ -81,6 +81,14 @@ class Pipeline {
       return SequenceInfo(p_, tile.batch).length();
     }
   }
+  // Its first row among all.
+  __device__ __forceinline__ int64_t FirstRowOf(const Tile& tile) const {
+    if constexpr (Config::kPacked) {
+      return tile.first_row;
+    } else {
+      return SequenceInfo(p_, tile.batch).first_row();
+    }
+  }
   // Where the keys and values of a variant's head of queries are, counted through the heads of Q, K and V.
   __device__ __forceinline__ int KeyHead(int head) const {
     return p_.heads + static_cast<int>((static_cast<float>(head) + 0.5f) * p_.kv_heads_per_head);
