@@ -1,0 +1,65 @@
+// RoPE's cosines and sines in the emulator, of any number of places and pairs, against float64.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "emulator/random_data.h"
+#include "kernels/rotary_tables.h"
+
+namespace bertfuse::kernels {
+namespace {
+
+using emulator::DeviceArray;
+using emulator::Random;
+
+template <class T>
+void TestTables() {
+  Random random(emulator::Seed());
+  double worst = 0;
+  constexpr int kProblems = 24;
+  for (int i = 0; i < kProblems; ++i) {
+    const int64_t pairs = random.OneIn(2) ? 32 << random.Between(0, 2) : random.Between(1, 140);
+    const int64_t places = random.OneIn(8) ? 8192 : random.Between(1, 300);
+    const Device device = {0, random.OneIn(2) ? 90 : 80, static_cast<int>(random.Between(1, 8)), 163 << 10};
+    DeviceArray<float> frequencies(pairs);
+    DeviceArray<T> cos(places * pairs), sin(places * pairs);
+    RotaryTablesArguments<T> a = {};
+    a.frequencies = frequencies.data(), a.cos = cos.data(), a.sin = sin.data();
+    a.places = places, a.pairs = pairs, a.divides = random.OneIn(2), a.frequencies_are_constant = random.OneIn(2);
+    a.scaling = random.OneIn(2) ? 1.0f : static_cast<float>(random.Between(-2000, 2000)) / 1000;
+    const double base = std::exp(static_cast<double>(random.Between(1, 14)));
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+      const double frequency = std::pow(base, -static_cast<double>(pair) / static_cast<double>(pairs));
+      frequencies[pair] = static_cast<float>(a.divides ? 1 / frequency : frequency);
+    }
+    SCOPED_TRACE(testing::Message() << places << " places, " << pairs << " pairs" << (a.divides ? ", divided" : ""));
+    emulator::TheSettings().seed = random.Seed();
+    emulator::TheSettings().compute_capability = device.compute_capability;
+    emulator::TheSettings().shared_bytes = device.shared_bytes;
+    ASSERT_EQ(RotaryTables(a, device, nullptr), cudaSuccess) << emulator::TakeFault();
+    emulator::Comparison comparison(emulator::ToleranceOf("RotaryTables", emulator::kDtype<T>));
+    for (int64_t at = 0; at < places * pairs; ++at) {
+      const auto place = static_cast<float>(at / pairs);
+      const float frequency = frequencies[at % pairs];
+      const double angle = a.divides ? place / frequency : place * frequency;
+      comparison.Add(ToFloat(cos[at]), std::cos(angle) * a.scaling);
+      comparison.Add(ToFloat(sin[at]), std::sin(angle) * a.scaling);
+    }
+    EXPECT_LE(comparison.worst(), 1);
+    worst = std::max(worst, comparison.worst());
+  }
+  std::printf("%d problems, the worst error is %.2f of what is allowed\n", kProblems, worst);
+}
+
+TEST(EmulatedRotaryTables, Float32) { TestTables<float>(); }
+TEST(EmulatedRotaryTables, Float16) { TestTables<__half>(); }
+TEST(EmulatedRotaryTables, Bfloat16) { TestTables<__nv_bfloat16>(); }
+TEST(EmulatedRotaryTables, NoPlaces) {
+  constexpr Device kDevice = {0, 90, 1, 163 << 10};
+  EXPECT_EQ(RotaryTables(RotaryTablesArguments<float>{}, kDevice, nullptr), cudaSuccess);
+}
+
+}  // namespace
+}  // namespace bertfuse::kernels
