@@ -10,9 +10,9 @@ def body(d, tokens, frequencies, like, *, angle, scaling):
 OP = OpSpec(
     name="RotaryTables",
     doc="Cosine and sine, times `scaling`, of the angles that each place turns each pair of columns by: the place, "
-    "counted from 0, times or over the pair's frequency. Angles are rounded to float32 whatever the type of the tables.",
+    "counted from 0, times or over the pair's frequency. Angles are float32 whatever the type of the tables.",
     inputs=(
-        TensorSpec("tokens", ("...", "C"), dtype="I", doc="only its shape is read: tables are for its last axis"),
+        TensorSpec("tokens", ("...", "C"), dtype="I", doc="only its shape is read: a row of the tables for each of C"),
         TensorSpec("frequencies", ("R",), dtype="S", constant=True, doc="radians a place, or places a radian"),
         TensorSpec("like", (), constant=True, doc="of the tables' type; its value is not read"),
     ),

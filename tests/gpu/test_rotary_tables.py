@@ -1,4 +1,4 @@
-"""RotaryTables on the GPU: cosines and sines of every place against float64, in front of a product that reads them too."""
+"""RotaryTables on the GPU: every place against float64, and in front of a product that reads the tables."""
 
 from __future__ import annotations
 
