@@ -111,7 +111,7 @@ class Draw:
             return Problem(op, leading=self._leading(rows), sizes={"K": k, "N": n})
         if op == "RotaryTables":
             places, pairs = self._rows() * (not empty), self._one((32, 32, 16, 64, 128, int(self.rng.integers(0, 200))))
-            leading = self._one(((), (1,), (3,), (2, 2), (0,)))
+            leading = self._one(((1,), (3,), (2, 2), (0,)))
             attributes = {"angle": self._one(("product", "quotient"))}
             attributes["scaling"] = float(np.float32(self._one((1.0, 1.0, 1.1386, -0.5))))
             return Problem(op, leading=leading, sizes={"C": places, "R": pairs}, attributes=attributes)

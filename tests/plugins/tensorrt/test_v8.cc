@@ -1,6 +1,7 @@
 // What only TensorRT 8 and 9 ask of the library. What all ask: test_engine.cc; layers executed: test_execution.cc.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <random>
 
 #include "example.h"
