@@ -177,7 +177,7 @@ class _Ragged:
             else:
                 node.inputs[1] = self.rows[id(ids)] if id(ids) in self.rows else self._of_tokens(ids)
         for node in rows.fused(self.graph, "RotaryTables"):
-            if rows.get_input(node, "tokens").shape == self.padded_axes:
+            if list(rows.get_input(node, "tokens").shape) == self.padded_axes:
                 rows.set_input(node, "tokens", self.max_seqlen)
                 for table in node.outputs:
                     table.shape = [self.longest, *table.shape[1:]]
