@@ -35,7 +35,7 @@ DTYPE_VARIABLES = {
     "C": {"int32": 6},  # counts and offsets of rows, which kernels read on the device
     # Weights: of T's type, or quantised; then another input holds their scales.
     "W": {"float32": 1, "float16": 10, "bfloat16": 16, "int8": 3, "float8e4m3fn": 17},
-    "S": {"float32": 1},  # scales
+    "S": {"float32": 1},  # scales, and what else is float32 whatever T is
     "Q": {"int8": 3, "float8e4m3fn": 17},  # of a result that is written in 8 bits, too
 }
 

@@ -19,7 +19,7 @@ FLOATS = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfl
 
 ATTENTIONS = ("FusedAttention", "FusedAttentionVariant")
 # What an index input may hold: below the size of that axis symbol, or below a number.
-_BELOW = {"ids": "V", "token_type_ids": "T", "position_ids": "P", "mask": 2}
+_BELOW = {"tokens": 100, "ids": "V", "token_type_ids": "T", "position_ids": "P", "mask": 2}
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,8 @@ def _fill(tensor: TensorSpec, shape: Shape, dtype: str, index_dtype: str, gain: 
         values /= math.sqrt(max(1, size[-1]))  # so that a product has the scale of its input
     elif tensor.name in ("gamma", "q_gamma", "k_gamma"):
         values = 1 + 0.2 * values
+    elif tensor.name == "frequencies":
+        values = 10.0 ** rng.uniform(-4, 1, size)
     elif tensor.name in ("cos", "sin"):
         # Of the same angles for both: a hundredth of a turn for each place, times a power for each pair.
         angles = np.outer(np.arange(size[0]), 0.8 ** np.arange(size[1])) * math.pi / 50
@@ -76,7 +78,7 @@ def _fill(tensor: TensorSpec, shape: Shape, dtype: str, index_dtype: str, gain: 
         values *= 0.5
     elif tensor.name in ("x", "qkv", "residual"):
         values *= gain
-    return values.astype(np.float32).astype(FLOATS[dtype])
+    return values.astype(np.float32).astype(np.float32 if tensor.dtype == "S" else FLOATS[dtype])
 
 
 def make_case(
@@ -170,6 +172,19 @@ _ROTARY = (
 )
 
 
+# (label, leading axes of the tokens, places, pairs)
+_TABLES = (
+    ("one_token", (1,), 1, 2),
+    ("no_leading_axis", (), 7, 16),
+    ("primes", (3,), 37, 5),
+    ("no_pair", (2,), 5, 0),
+    ("bert", (1,), 129, 32),
+    ("tokens_8192", (1,), 8192, 24),
+    ("empty_batch", (0,), 7, 4),
+    ("empty_sequence", (2,), 0, 4),
+)
+
+
 def _rotary(label, batch, sequence, depth, size, heads, kv_heads, pairs) -> Shape:
     columns = (heads + 2 * kv_heads) * size
     sizes = dict(B=batch, S=sequence, K=depth, N=columns, C=sequence, R=pairs)
@@ -199,6 +214,8 @@ def shapes(op: str) -> list[Shape]:
         return [_variant(*row) for row in _VARIANTS]
     if op == "FusedGemmRotary":
         return [_rotary(*row) for row in _ROTARY]
+    if op == "RotaryTables":
+        return [Shape(label, dict(C=places, R=pairs), leading) for label, leading, places, pairs in _TABLES]
     if op in ("AddQKVBias", "FusedAttention"):
         result = []
         for name, b, s, h, heads in _ATTENTIONS:
@@ -219,6 +236,9 @@ def _attribute_choices(op: str) -> Iterator[dict[str, Any]]:
         yield {"hidden_queries": "alike", "window_left": -1, "window_right": -1}
     if "pairs" in names:
         yield {"pairs": "neighbours"}
+    if "angle" in names:
+        yield {"angle": "quotient"}
+        yield {"scaling": 1.1386}
     if "activation" in names:
         yield from ({"activation": activation} for activation in names["activation"].choices)
     if "norm" in names:

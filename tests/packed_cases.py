@@ -92,14 +92,18 @@ def packed_case(op: str, packing: Packing, seed: int, dtype: str = "float32", ex
             added["token_index"] = packing.rows_of_index(exact)
         rows = ("qkv",)
     elif op == "FusedGemmRotary":
+        in_batch = bool(rng.integers(2)) and packing.real.size > 0
         heads, group, size = int(rng.integers(1, 3)), int(rng.integers(1, 3)), int(rng.choice([4, 8, 64]))
-        columns, places = (heads + 2) * group * size, int(rng.integers(1, 40))
+        columns = (heads + 2) * group * size
+        texts, places = (3, int(rng.integers(1, 40))) if exact or not in_batch else (batch, sequence)
         attributes = {"num_heads": heads * group, "kv_num_heads": group, "pairs": ["halves", "neighbours"][seed % 2]}
+        attributes |= {"places_in": "batch"} if in_batch else {}
         sizes = dict(B=batch, S=sequence, K=int(rng.integers(1, 20)), N=columns, C=places, R=size // (2, 4)[seed % 2])
         absent = [(), ("bias",)][seed // 2 % 2]
         case = make_case(op, Shape(label, sizes, (), attributes), dtype=dtype, absent=absent)
         added = {"row_count": packing.row_count} if seed % 3 or not exact else {}  # without it every row is real
-        added["places"] = rng.integers(0, places, (batch, sequence)).astype(np.int32)
+        below = places * texts if in_batch else places
+        added["places"] = rng.integers(0, below, (batch, sequence)).astype(np.int32)
         if not exact:
             added["places"].reshape(-1)[packing.rows :] = -1
         rows = ("x",)

@@ -29,6 +29,10 @@ those of families beyond BERT, which are looked for where their ops are written 
     rotary(x[B, G, S, D], cos[S, R], sin[S, R], pairs)             the first 2R columns rotated in pairs; or tables of
                                                                    each batch, [B, 1, S, R]
     rows_at(table[C, R], places[B, S]) -> [B, 1, S, R]
+    rotary_tables(tokens[..., C], frequencies[R], like, angle, scaling) -> 2 x [C, R]
+                                                                   cosine and sine of place times ("product") or over
+                                                                   ("quotient") frequency, rounded to float32; times
+                                                                   scaling
     join_heads(q[B, G, S, D], k[B, J, S, D], v[B, J, S, D])        [B, S, (G + 2 J) D]
     attention_variant(q, k, v, mask, bias[1, G or 1, L], bias_left, positions[2, G, M, D], positions_left, scale, left,
                       right, hidden)                               attention in a window, with a bias by distance, and
@@ -39,6 +43,7 @@ ones first (reference.py, kernels), or [1, T, ...] with the T real ones alone (s
 
     pack_tokens(mask[N, S]) -> token_index[N, S], cu_seqlens[N + 1], row_count
     take_tokens(values[B, S], token_index)                         what of each token is in `values`
+    columns_of(places, table[C, R])                                places of a batch of texts of C tokens, in their text
     places(token_index, ids[B, S])                                 each token's place in its sequence, with padding
     unpack_tokens(x, mask[B, S], token_index, row_count)           [B, S, H], zeros on padding
     first_tokens(x, cu_seqlens[N + 1]) -> [N, H]                   zeros where a sequence has no token

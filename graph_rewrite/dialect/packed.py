@@ -32,6 +32,10 @@ class PackedDialect:
         length = self._at_least_one(self._sliced(self.emit("Shape", [ids]), 1, 2))
         return self.emit("Mod", [self.emit("Cast", [token_index], to=TensorProto.INT64), length])
 
+    def columns_of(self, places, table):
+        length = self._at_least_one(self._sliced(self.emit("Shape", [table]), 0, 1))
+        return self.emit("Mod", [self.emit("Cast", [places], to=TensorProto.INT64), length])
+
     def unpack_tokens(self, x, mask, token_index, row_count):
         return self._scatter(x, self.emit("Cast", [token_index], to=TensorProto.INT64), self.emit("Shape", [mask]))
 

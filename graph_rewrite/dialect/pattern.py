@@ -116,6 +116,14 @@ class Recorder:
     def rows_at(self, table, places):
         return PatternNode("RowsAt", (table, places))
 
+    def columns_of(self, places, table):
+        return PatternNode("ColumnsOf", (places, table))
+
+    def rotary_tables(self, tokens, frequencies, like, angle, scaling):
+        settings = (("angle", angle), ("scaling", scaling))
+        node = PatternNode("RotaryTables", (tokens, frequencies, like), settings)
+        return tuple(Output(node, index) for index in range(2))
+
     def join_heads(self, q, k, v):
         return PatternNode("JoinHeads", (q, k, v))
 

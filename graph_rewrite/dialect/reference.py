@@ -117,6 +117,11 @@ class Reference(QuantizedReference):
     def rows_at(self, table, places):
         return table[places][:, None]
 
+    def rotary_tables(self, tokens, frequencies, like, angle, scaling):
+        places, wide = np.arange(tokens.shape[-1], dtype=np.float32)[:, None], frequencies.astype(np.float32)
+        angles = (places * wide if angle == "product" else places / wide).astype(np.float64)
+        return np.cos(angles) * scaling, np.sin(angles) * scaling
+
     def join_heads(self, *parts):
         heads = np.concatenate(parts, axis=1)
         batch, count, sequence, size = heads.shape
@@ -157,6 +162,9 @@ class Reference(QuantizedReference):
 
     def take_tokens(self, values, token_index):
         return values.reshape(-1)[token_index]
+
+    def columns_of(self, places, table):
+        return places % max(1, len(table))
 
     def places(self, token_index, ids):
         return token_index % ids.shape[1]

@@ -66,6 +66,14 @@ class VariantDialect:
     def rows_at(self, table, places):
         return self._unsqueeze(self.emit("Gather", [table, places], axis=0), [1])
 
+    def rotary_tables(self, tokens, frequencies, like, angle, scaling):
+        length = self.emit("Squeeze", [self._last_axis(tokens)])
+        places = self.emit("Range", [self.constant(0, np.int64), length, self.constant(1, np.int64)])
+        column = self._unsqueeze(self.emit("Cast", [places], to=TensorProto.FLOAT), [1])
+        angles = self.emit("Mul" if angle == "product" else "Div", [column, frequencies])
+        factor = self._float_attribute(scaling)
+        return tuple(self.emit("Mul", [self.emit(op, [angles]), factor]) for op in ("Cos", "Sin"))
+
     def join_heads(self, *parts):
         rows = self.emit("Transpose", [self.emit("Concat", list(parts), axis=1)], perm=[0, 2, 1, 3])
         size = self.emit("Mul", [self._axes(rows, 3, 4), self.constant([0, 0, 1], np.int64)])

@@ -12,6 +12,7 @@ from . import (
     fused_gemm_rotary,
     pack_tokens,
     ragged_positions,
+    rotary_tables,
     unpack_tokens,
 )
 from .products import PRODUCTS
@@ -27,6 +28,7 @@ OPS: dict[str, OpSpec] = {
         fused_gated_gemm.OP,
         fused_gemm_residual_norm.OP,
         fused_gemm_rotary.OP,
+        rotary_tables.OP,
         pack_tokens.OP,
         unpack_tokens.OP,
         first_tokens.OP,
@@ -37,7 +39,7 @@ OPS: dict[str, OpSpec] = {
 # What only families beyond BERT have.
 FAMILY_OPS: dict[str, OpSpec] = {
     module.OP.name: module.OP
-    for module in (attention_variant, fused_gated_gemm, fused_gemm_residual_norm, fused_gemm_rotary)
+    for module in (attention_variant, fused_gated_gemm, fused_gemm_residual_norm, fused_gemm_rotary, rotary_tables)
 }
 
 # What passes write to move packed rows; the others compute what a model computes.

@@ -14,17 +14,18 @@ INPUTS = (
     TensorSpec("sin", ("C", "R")),
     replace(BIAS, optional=True),
     # Not the offsets of sequences: then a row would have to look for its own.
-    TensorSpec("places", ROWS, dtype="C", optional=True, packed=True, doc="of each packed row: its row of cos and sin"),
+    TensorSpec("places", ROWS, dtype="C", optional=True, packed=True, doc="of each packed row: see places_in"),
     ROW_COUNT,
     *(replace(t, axes=(*ROWS, *t.axes[1:])) if t.leading else t for t in QUANTIZED),
 )
 
 
-def body(d, *values, num_heads, kv_num_heads, pairs):
+def body(d, *values, num_heads, kv_num_heads, pairs, places_in):
     named = {tensor.name: value for tensor, value in zip(INPUTS, values, strict=True)}
     cos, sin, places, _ = (named.pop(name) for name in ("cos", "sin", "places", "row_count"))
     q, k, v = d.split_grouped_heads(linear(d, **named), num_heads, kv_num_heads)
     if places is not None:
+        places = d.columns_of(places, cos) if places_in == "batch" else places
         cos, sin = d.rows_at(cos, places), d.rows_at(sin, places)
     return d.join_heads(d.rotary(q, cos, sin, pairs), d.rotary(k, cos, sin, pairs), v)
 
@@ -39,6 +40,14 @@ OP = OpSpec(
         AttrSpec("kv_num_heads", "int", minimum=1, maximum=4096, doc="heads of K and of V"),
         AttrSpec(
             "pairs", "string", "halves", choices=("halves", "neighbours"), doc="columns i and i + R, or 2i and 2i + 1"
+        ),
+        AttrSpec(
+            "places_in",
+            "string",
+            "tables",
+            choices=("tables", "batch"),
+            by_pass=True,
+            doc="what places count: rows of cos and sin, or tokens of the flattened padded batch, of C in each text",
         ),
     ),
     body=body,

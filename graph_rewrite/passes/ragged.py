@@ -176,6 +176,11 @@ class _Ragged:
                 self._embed(node)
             else:
                 node.inputs[1] = self.rows[id(ids)] if id(ids) in self.rows else self._of_tokens(ids)
+        for node in rows.fused(self.graph, "RotaryTables"):
+            if list(rows.get_input(node, "tokens").shape) == self.padded_axes:
+                rows.set_input(node, "tokens", self.max_seqlen)
+                for table in node.outputs:
+                    table.shape = [self.longest, *table.shape[1:]]
         for node in self.graph.gs.nodes:
             if node.domain == DOMAIN and node.op != "PackTokens":
                 rows.retarget(node, self.packed.cu_seqlens, self.cu_seqlens)

@@ -14,12 +14,14 @@ import onnx_graphsurgeon as gs
 from ..graph import FusionGraph
 from ..nodes import producer
 from ..ops import OPS
+from ..ops.rotary_tables import OP as TABLES
 from ..result import PassReport
 from ..spec import DOMAIN
 from . import ragged, rows
 
 NAME = "rotations in products"
 _PRODUCT, _ROTARY = OPS["FusedGemm"], OPS["FusedGemmRotary"]
+_IN_TABLES, _IN_BATCH = "tables", "batch"  # of the attribute places_in
 
 
 def move(graph: FusionGraph) -> PassReport | None:
@@ -33,7 +35,7 @@ def move(graph: FusionGraph) -> PassReport | None:
         if reason := _reason_to_stay(graph, attention, product) or places.reason(attention):
             left.append(f"rotated in attention '{attention.outputs[0].name}': {reason}")
             continue
-        _move(attention, product, places.of(attention))
+        _move(attention, product, *places.of(attention))
         moved += 1
     done = [f"{moved} products rotate Q and K"] if moved else []
     return PassReport(NAME, done, left) if moved or left else None
@@ -56,7 +58,7 @@ def _reason_to_stay(graph: FusionGraph, attention: gs.Node, product: gs.Node | N
     return "two biases are added" if all(bias is not None for bias in biases) else ""
 
 
-def _move(attention: gs.Node, product: gs.Node, places: gs.Tensor | None) -> None:
+def _move(attention: gs.Node, product: gs.Node, places: gs.Tensor | None, places_in: str) -> None:
     given = {tensor.name: rows.get_input(product, tensor.name) for tensor in _PRODUCT.inputs}
     given["places"] = places
     if given["bias"] is None:
@@ -64,7 +66,9 @@ def _move(attention: gs.Node, product: gs.Node, places: gs.Tensor | None) -> Non
     given |= {name: rows.get_input(attention, name) for name in ("cos", "sin")}
     product.op = _ROTARY.name
     product.attrs.pop("activation", None)
-    product.attrs |= {attr.name: attention.attrs[attr.name] for attr in _ROTARY.attributes}
+    product.attrs |= {attr.name: attention.attrs[attr.name] for attr in _ROTARY.found_attributes}
+    if places_in != _IN_TABLES:
+        product.attrs["places_in"] = places_in
     product.inputs.clear()
     for tensor in _ROTARY.inputs:
         if given[tensor.name] is not None:
@@ -76,7 +80,7 @@ def _move(attention: gs.Node, product: gs.Node, places: gs.Tensor | None) -> Non
 
 
 class _Places:
-    """Each packed row's place in its text, int32, made once."""
+    """Each packed row's place, int32: what says where it was in the padded batch, or what is made of that, once."""
 
     def __init__(self, graph: FusionGraph) -> None:
         self._graph = graph
@@ -84,15 +88,29 @@ class _Places:
 
     def reason(self, attention: gs.Node) -> str:
         """Why places are not known; "" where they are, or rows are not packed."""
-        if rows.get_input(attention, "cu_seqlens") is None or self._made is not None:
+        if rows.get_input(attention, "cu_seqlens") is None or self._made is not None or self._in_batch(attention):
             return ""
         index = rows.get_input(attention, "token_index")
         self._made = self._ragged() if index is None else self._of_padded(index)
         return "" if self._made is not None else "no node tells where rows are from"
 
-    def of(self, attention: gs.Node) -> gs.Tensor | None:
-        """None where rows are not packed."""
-        return None if rows.get_input(attention, "cu_seqlens") is None else self._made
+    def of(self, attention: gs.Node) -> tuple[gs.Tensor | None, str]:
+        """The places, None where rows are not packed, and what they count."""
+        if rows.get_input(attention, "cu_seqlens") is None:
+            return None, _IN_TABLES
+        if self._in_batch(attention):
+            return rows.get_input(attention, "token_index"), _IN_BATCH
+        return self._made, _IN_TABLES
+
+    @staticmethod
+    def _in_batch(attention: gs.Node) -> bool:
+        """Whether rows are from a padded batch of texts as long as the tables: no node is needed to count them."""
+        given = (rows.get_input(attention, name) for name in ("token_index", "cos"))
+        index, tables = (None if tensor is None else producer(tensor) for tensor in given)
+        if index is None or index.op != "PackTokens" or tables is None or tables.op != TABLES.name:
+            return False
+        mask, tokens = index.inputs[0], rows.get_input(tables, "tokens")
+        return mask.shape is not None and len(mask.shape) == 2 and tokens.shape == mask.shape
 
     def _ragged(self) -> gs.Tensor | None:
         found = ragged.places(self._graph)

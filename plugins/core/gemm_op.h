@@ -20,7 +20,7 @@ struct GemmOp {
   int x, weight, bias, residual, gamma, beta, weight_scale, x_smooth, x_scale, x_zero, x_quantized, x_row_scale,
       y_smooth, y_tensor_scale, row_count, cos, sin, places;
   int y, total, y_quantized, y_scale;
-  int epsilon, activation, approximate, norm, num_heads, kv_num_heads, pairs;
+  int epsilon, activation, approximate, norm, num_heads, kv_num_heads, pairs, places_in;
   bool gates;  // weight has rows for two factors, each of y's columns: the gate's come first
 
   constexpr bool normalizes() const { return gamma >= 0; }
@@ -72,6 +72,7 @@ constexpr GemmOp GemmOpOf(const OpDef& op) {
           attribute("num_heads"),
           attribute("kv_num_heads"),
           attribute("pairs"),
+          attribute("places_in"),
           weight >= 0 && op.inputs[weight].axes[0].multiplier == 2};
 }
 
@@ -117,6 +118,8 @@ struct GemmCall {
   // Of a product whose heads of Q and K are rotated, with cos: pairs of columns of a head, and where they are.
   int64_t heads, kv_heads, head_size, rotated;
   bool neighbours;  // columns 2i and 2i + 1 are a pair, not i and i + rotated
+  // Places are tokens of the flattened padded batch, of texts as long as the tables; else they are rows of these.
+  bool places_in_batch;
 
   GemmCall(const bertfuse_call& call, const GemmOp& described) : op(described) {
     const auto input = [&](int place) {
@@ -148,6 +151,7 @@ struct GemmCall {
     head_size = cos == nullptr ? 0 : columns() / (heads + 2 * kv_heads);
     rotated = cos == nullptr ? 0 : cos->shape[1];
     neighbours = cos != nullptr && std::string_view(call.attributes[op.pairs].s) == "neighbours";
+    places_in_batch = cos != nullptr && std::string_view(call.attributes[op.places_in].s) == "batch";
     if (cos != nullptr) CheckRotation();
   }
 
@@ -163,7 +167,7 @@ struct GemmCall {
       Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'weight' has %lld rows, expected a multiple of %lld, of heads",
            op.name, number(columns()), number(heads + 2 * kv_heads));
     }
-    if (places == nullptr && cos->shape[0] != x->shape[1]) {
+    if ((places == nullptr || places_in_batch) && cos->shape[0] != x->shape[1]) {
       Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'cos' has %lld rows, expected S = %lld", op.name,
            number(cos->shape[0]), number(x->shape[1]));
     }

@@ -155,14 +155,17 @@ void Rotate(const bertfuse_call& call, const GemmCall& gemm, int64_t m) {
   float* const y = static_cast<float*>(gemm.y->data);
   const int64_t n = gemm.columns(), table_rows = gemm.cos->shape[0], sequence = gemm.x->shape[1];
   const auto* const places = gemm.places == nullptr ? nullptr : static_cast<const int32_t*>(gemm.places->data);
+  const int64_t all_places = gemm.places_in_batch ? gemm.rows() : table_rows;
   for (int64_t row = 0; places != nullptr && row < m; ++row) {
-    if (places[row] >= 0 && places[row] < table_rows) continue;
-    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'places' holds %d at %lld, expected 0 to %lld, the rows of cos",
-         gemm.op.name, places[row], static_cast<long long>(row), static_cast<long long>(table_rows - 1));
+    if (places[row] >= 0 && places[row] < all_places) continue;
+    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'places' holds %d at %lld, expected 0 to %lld, of the %s", gemm.op.name,
+         places[row], static_cast<long long>(row), static_cast<long long>(all_places - 1),
+         gemm.places_in_batch ? "padded batch" : "rows of cos");
   }
   ParallelFor(call, m, GrainFor(n), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const int64_t at = (places == nullptr ? row % sequence : places[row]) * gemm.rotated;
+      const int64_t place = places == nullptr ? row : places[row];
+      const int64_t at = (places == nullptr || gemm.places_in_batch ? place % sequence : place) * gemm.rotated;
       for (int64_t head = 0; head < gemm.heads + gemm.kv_heads; ++head) {
         RotateHead(cos + at, sin + at, gemm.rotated, gemm.neighbours, y + row * n + head * gemm.head_size);
       }

@@ -15,7 +15,7 @@ KernelList CpuKernels() {
       &cpu::kFusedGemmLayerNorm, &cpu::kFusedGemmResidualNorm,
       &cpu::kFusedGemmRotary,    &cpu::kPackTokens,
       &cpu::kUnpackTokens,       &cpu::kFirstTokens,
-      &cpu::kRaggedPositions,
+      &cpu::kRaggedPositions,    &cpu::kRotaryTables,
   };
   return {kernels, static_cast<int>(std::size(kernels))};
 }

@@ -21,6 +21,7 @@ extern const bertfuse_kernel kFusedGemmResidualNorm;
 extern const bertfuse_kernel kFusedGemmRotary;
 extern const bertfuse_kernel kPackTokens;
 extern const bertfuse_kernel kRaggedPositions;
+extern const bertfuse_kernel kRotaryTables;
 extern const bertfuse_kernel kUnpackTokens;
 
 // Of kernels that need none.

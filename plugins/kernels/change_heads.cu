@@ -39,7 +39,9 @@ __device__ __forceinline__ int64_t PlaceOf(int64_t row, const PackedSequences& p
 // The row of the tables of angles that a row turns by; -1 where it belongs to no sequence. Called by a whole warp.
 template <class T>
 __device__ __forceinline__ int64_t TablePlaceOf(int64_t row, const ChangeHeadsArguments<T>& a) {
-  if (a.row_places != nullptr) return max(int64_t{0}, min(static_cast<int64_t>(a.row_places[row]), a.places - 1));
+  if (a.row_places != nullptr) {  // there are fewer than 2^31 places
+    return a.places == 0 ? 0 : static_cast<unsigned>(max(0, a.row_places[row])) % static_cast<unsigned>(a.places);
+  }
   if (a.packed.count == 0) return row % a.sequence;
   int64_t place = PlaceOf(row, a.packed);
   if (place < 0) return place;

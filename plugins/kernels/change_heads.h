@@ -28,8 +28,8 @@ struct ChangeHeadsArguments {
   float epsilon;    // added to the mean square
   PackedSequences packed;
   int64_t expected;  // of the rows, where they are packed, as in PackedRows
-  // Given: each row's row of the tables, whatever sequence it is of, and where rows are packed as in PackedRows, their
-  // number. Places out of range read the nearest.
+  // Given: a number of each row that modulo `places` is its row of the tables, whatever sequence it is of, and where
+  // rows are packed as in PackedRows, how many there are. Numbers below 0 read the first row.
   const int32_t* row_places = nullptr;
   const int32_t* row_count = nullptr;
 };

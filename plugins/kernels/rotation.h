@@ -13,7 +13,8 @@ template <class T>
 struct Rotation {
   const T* cos;  // [table_rows, rotated], as sin is; null: nothing is rotated
   const T* sin;
-  const int32_t* places;  // of each row, its row of the tables; null: rows are sequences of one length, table_rows
+  // Of each row, a number that comes to its row of the tables, modulo table_rows; null: the row's own number.
+  const int32_t* places;
   int64_t table_rows, heads, kv_heads, head_size;
   int64_t rotated;  // pairs of columns, at most half of a head
   bool neighbours;  // columns 2i and 2i + 1 are a pair, not i and i + rotated

@@ -155,6 +155,7 @@ extern const bertfuse_kernel kFusedGemmResidualNorm;
 extern const bertfuse_kernel kFusedGemmRotary;
 extern const bertfuse_kernel kPackTokens;
 extern const bertfuse_kernel kRaggedPositions;
+extern const bertfuse_kernel kRotaryTables;
 extern const bertfuse_kernel kUnpackTokens;
 
 }  // namespace bertfuse::cuda

@@ -37,7 +37,8 @@ KernelList CudaKernels() {
       &cuda::kFusedAttention,     &cuda::kFusedAttentionVariant, &cuda::kFusedGatedGemm,
       &cuda::kFusedGemm,          &cuda::kFusedGemmGelu,         &cuda::kFusedGemmGeluLayerNorm,
       &cuda::kFusedGemmLayerNorm, &cuda::kFusedGemmResidualNorm, &cuda::kFusedGemmRotary,
-      &cuda::kPackTokens,         &cuda::kRaggedPositions,       &cuda::kUnpackTokens,
+      &cuda::kPackTokens,         &cuda::kRaggedPositions,       &cuda::kRotaryTables,
+      &cuda::kUnpackTokens,
   };
   return {kernels, static_cast<int>(std::size(kernels))};
 }

@@ -144,7 +144,10 @@ bool Plugin::supportsFormatCombination(int32_t pos, const abi::DynamicPluginTens
     CheckOutputs(op_, nbOutputs);
     const Numbers dtypes = Gather(op_, nbInputs, [&](int i) { return i <= pos ? DtypeOf(inOut[i].desc.type) : -1; });
     const int32_t dtype = DtypeOf(inOut[pos].desc.type);
-    if (!fields_->MayHave(dtype)) return;
+    // Float32 whatever the other floats are; there is none behind an input that may be missing.
+    const bool own_type =
+        pos < nbInputs && pos < op_.num_inputs && op_.inputs[pos].dtype == Variable::kS && !op_.inputs[pos].quantized;
+    if (!own_type && !fields_->MayHave(dtype)) return;
     if (!MayBegin(op_, nbInputs, dtypes.data(), std::min(pos + 1, nbInputs))) return;
     if (pos < nbInputs) {
       supported = true;

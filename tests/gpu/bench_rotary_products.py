@@ -3,7 +3,8 @@
     python -m tests.gpu.bench_rotary_products [--tactics]
 
 Microseconds of product and attention as they are chosen, 12 heads of 64: what attention rotates, what the product
-does, and of neither; inputs rotate so that no call finds its own in the L2 cache. --tactics: each of the product's.
+does, and of neither; and of the tables by themselves, and what they add behind a product. Inputs rotate so that no call
+finds its own in the L2 cache. --tactics: each of the product's.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ HEADS, HEAD = 12, 64
 HIDDEN = HEADS * HEAD
 SIZES = ((1, 128), (8, 128), (32, 128), (8, 512), (32, 512), (2, 4096))
 WINDOWS = (-1, 64)
-PRODUCT, ROTARY, ATTENTION = "FusedGemm", "FusedGemmRotary", "FusedAttentionVariant"
+PRODUCT, ROTARY, ATTENTION, TABLES = "FusedGemm", "FusedGemmRotary", "FusedAttentionVariant", "RotaryTables"
 
 
 def measure(batch: int, sequence: int, window: int, every: bool) -> None:
@@ -55,6 +56,12 @@ def measure(batch: int, sequence: int, window: int, every: bool) -> None:
 
     cells = [f"attention rotates {together(False, True):.2f}", f"the product does {together(True, False):.2f}"]
     cells += [f"neither {together(False, False):.2f}"]
+    tokens, like = torch.zeros(batch, sequence, dtype=torch.int64, device="cuda"), cos.new_zeros(())
+    frequencies = (10000.0 ** -(torch.arange(HEAD // 2) / (HEAD // 2))).cuda()
+    tables = Bound(TABLES, [tokens, frequencies, like], [cos.clone(), sin.clone()], constant_inputs=0b110).run
+    cells += [f"tables {graph_us([tables] * len(sets)):.2f} alone"]
+    one = [call for s in sets for call in (product(s, True).run, tables)]
+    cells += [f"behind the product {2 * graph_us(one) - graph_us(one[::2]):.2f}"]
     alone = [graph_us([product(one, rotates).run for one in sets]) for rotates in (False, True)]
     cells += [f"products alone {alone[0]:.2f} and {alone[1]:.2f}"]
     cells += [name(ROTARY, product(sets[0], True)), name(ATTENTION, attention(sets[0], True))]

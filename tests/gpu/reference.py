@@ -121,10 +121,18 @@ def _activated(x, activation):
     return _gelu(x, {"gelu": "none", "gelu_tanh": "tanh"}[activation])
 
 
-def fused_gemm_rotary(x, weight, cos, sin, bias, num_heads, kv_num_heads, pairs, places=None):
+def rotary_tables(tokens, frequencies, like, angle="product", scaling=1.0):
+    places = torch.arange(tokens.shape[-1], dtype=torch.float32, device=frequencies.device)[:, None]
+    frequencies = frequencies.float()
+    angles = _wide(places * frequencies if angle == "product" else places / frequencies)
+    return angles.cos() * scaling, angles.sin() * scaling
+
+
+def fused_gemm_rotary(x, weight, cos, sin, bias, num_heads, kv_num_heads, pairs, places_in="tables", places=None):
     heads = fused_gemm(x, weight, bias).unflatten(-1, (num_heads + 2 * kv_num_heads, -1))  # [B, S, heads, D]
     turn = torch.complex(_wide(cos), _wide(sin))
-    turn = turn if places is None else turn[places.long()]
+    if places is not None:
+        turn = turn[places.long() % len(turn) if places_in == "batch" else places.long()]
     turning, v = heads.split([num_heads + kv_num_heads, kv_num_heads], dim=2)
     turned = _turned(turning.movedim(2, 0), turn, pairs).movedim(0, 2)
     return torch.cat([turned, v], 2).flatten(-2)

@@ -36,8 +36,9 @@ GEMMS = ("FusedGemm", "FusedGemmGelu", "FusedGemmGeluLayerNorm", "FusedGemmLayer
 PACKED_OPS = ("EmbedLayerNorm", *GEMMS, "PackTokens", "UnpackTokens", "FirstTokens", "RaggedPositions")
 TWO_PART_OPS = ("FusedGatedGemm", "FusedGemmResidualNorm")  # a product of two factors; a norm and what it normalises
 ROTARY = "FusedGemmRotary"
+TABLES = "RotaryTables"
 ATTENTION_OPS = ("FusedAttention", "FusedAttentionVariant")
-OPS = ("AddQKVBias", *ATTENTION_OPS, ROTARY, *TWO_PART_OPS, *PACKED_OPS)
+OPS = ("AddQKVBias", *ATTENTION_OPS, ROTARY, TABLES, *TWO_PART_OPS, *PACKED_OPS)
 DTYPES = ("float32", "float16", "bfloat16")
 SEVERAL_TILES = (6400, 768, 456)
 SEVERAL_8_BIT_TILES = (6400, 768, 464)  # k: a multiple of 16
@@ -58,6 +59,7 @@ VARIANTS = ((4, 1, 64, -1, -1), (2, 2, 64, -1, 0), (3, 3, 64, 32, 32), (2, 1, 12
 # (batch, sequence, k, heads, heads of keys, head size) of products that rotate: several tiles of some blocks, and heads
 # that no epilogue rotates.
 ROTARIES = ((2, 77, 136, 4, 2, 64), (50, 128, 264, 4, 4, 64), (2, 33, 72, 2, 1, 32))
+TABLE_SIZES = ((77, 32), (1, 5), (3000, 40))  # (places, pairs) of tables of cosines and sines
 EMBEDDINGS = (((3, 19), 77), ((3, 19), 768), ((150, 71), 768))  # from 2048 rows on a warp for several
 QUANTIZED_SEEDS = {"float32": range(6), "float16": range(6, 18), "bfloat16": range(18, 24)}  # a portion for each
 MOST_ROWS = 300  # of quantised products
@@ -152,6 +154,12 @@ def work(ops, dtypes, narrow, packed, quantized):
         named = "sm90" if rows > 1000 and dtype != torch.float32 else ""
         every_tactic(ROTARY, [*inputs, *places], shapes, dtype, [heads, shared, "halves"], named)
 
+    def tables(places, pairs, dtype):
+        frequencies, like = 10000.0 ** -torch.rand(pairs, dtype=torch.float32), torch.zeros((), dtype=dtype)
+        inputs = [randint(2, (2, places), torch.int32), frequencies.cuda(), like.cuda()]
+        for attributes in (["product", 1.0], ["quotient", 1.5]):
+            launch(TABLES, inputs, [poisoned(places, pairs, dtype=dtype) for _ in range(2)], attributes)
+
     def quantized_product(seed, op, dtype, size=None):
         case, tactics = Case(seed, MOST_ROWS, op, dtype, size), PERSISTENT if size else ""
         with_results, to = case.in_8_bits()
@@ -186,6 +194,8 @@ def work(ops, dtypes, narrow, packed, quantized):
         for size in ROTARIES if ROTARY in ops and not narrow else ():
             for rows_are_packed in (True,) if packed else (False, True):
                 rotary(size, dtype, rows_are_packed)
+        for size in TABLE_SIZES if TABLES in ops and not (narrow or packed) else ():
+            tables(*size, dtype)
         for described in VARIANTS if "FusedAttentionVariant" in ops and not (narrow or packed) else ():
             for batch, sequence in ((2, 150), (60, 77)):
                 variant(batch, sequence, described, dtype)

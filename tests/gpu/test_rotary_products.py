@@ -53,7 +53,9 @@ def test_packed(size, counted, dtype):
     """Each row by its own place; as many rows as the device says, and nothing behind them is written."""
     inputs, attributes, shape = made(size, dtype)
     capacity = shape[0] * shape[1]
-    places = randint(shape[1], shape[:2], torch.int32)
+    in_batch = random.random() < 0.5  # places of the padded batch, else rows of the tables
+    attributes = [*attributes, "batch" if in_batch else "tables"]
+    places = randint(capacity if in_batch else shape[1], shape[:2], torch.int32)
     wanted = reference.fused_gemm_rotary(*inputs, *attributes, places).flatten(0, 1)
     for rows in (0, 1, random.randint(1, capacity), capacity) if counted else (capacity,):
         expect(random.randint(1, capacity), capacity)

@@ -88,7 +88,7 @@ class Layer:
 
     def __init__(self, op: str, sizes: Sizes, dtype, absent=frozenset(), index=torch.int64, packed=False) -> None:
         self.op, self.spec, self.sizes = op, OPS[op], sizes
-        self.dtypes = {"T": dtype, "W": dtype, "I": index, "C": torch.int32}
+        self.dtypes = {"T": dtype, "W": dtype, "I": index, "C": torch.int32, "S": torch.float32}
         self.present = [
             t for t in self.spec.inputs if t.name not in absent and not t.of_quantized_form and (packed or not t.packed)
         ]
@@ -140,6 +140,8 @@ class Layer:
             elif tensor.dtype == "I":
                 below = self.sizes[tables[tensor.name]] if tensor.name in tables else 2
                 values.append(randint(below, shape, self.dtypes["I"]))
+            elif tensor.name == "frequencies":
+                values.append(10000.0 ** -torch.rand(shape, device="cuda"))
             elif tensor.name in ("cos", "sin"):
                 values.append(rotation[tensor.name == "sin"])
             elif tensor.name.endswith("gamma"):

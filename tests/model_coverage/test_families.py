@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -131,6 +133,30 @@ ROTATING = ("modernbert", "nomic-bert", "gte", "jina-embeddings-v3", "eurobert",
 PACKED = ("modernbert", "nomic-bert", "gte", "mpnet", "jina-embeddings-v3", "eurobert", "qwen3", "gemma3")
 
 
+BASES = {"modernbert": 2, "gemma3": 2, "mpnet": 0}  # of RoPE; all others have one
+
+
+def check_tables(model: onnx.ModelProto, family: str, padding: str) -> None:
+    """One launch for each base makes the tables, and none the places in them that packed rows have."""
+    ops = Counter(node.op_type for node in model.graph.node)
+    assert ops["RotaryTables"] == BASES.get(family, 1)
+    if ops["RotaryTables"]:  # no standard operator takes a sine, or counts but for what else a ragged model pads
+        assert not ({"Cos", "Sin"} | ({"Range"} if padding != "ragged" else set())) & set(ops)
+    made = {name: node.op_type for node in model.graph.node for name in node.output}
+    wanted = {"keep": {None}, "remove": {"PackTokens"}, "ragged": {"Cast", "RaggedPositions"}}[padding]
+    products = [node for node in model.graph.node if node.op_type == "FusedGemmRotary"]
+    assert {made.get(node.input[5]) if len(node.input) > 5 else None for node in products} <= wanted
+
+
+@pytest.mark.parametrize("family", [*PACKED, "esm"])
+def test_tables_of_padded_models(family: str) -> None:
+    exporter, attention = next(column[1:] for column in COLUMNS if column[0] == family)
+    path = exported(family, exporter, attention)
+    result = fuse(path)
+    check_tables(result.model, family, "keep")
+    assert difference(path, result, windowed=family in ("modernbert", "gemma3")) <= _TOLERANCE
+
+
 @pytest.mark.parametrize("kernels", [False, True], ids=["bodies", "kernels"])
 @pytest.mark.parametrize("padding", ["remove", "ragged"])
 @pytest.mark.parametrize("family", PACKED)
@@ -146,6 +172,7 @@ def test_real_tokens_alone(family: str, padding: str, kernels: bool, library: Pa
     assert any("2 of 2 attentions" in text for text in report.done) and not report.left
     products = [node for node in result.model.graph.node if node.op_type == "FusedGemmRotary"]
     assert len(products) == (2 if family in ROTATING else 0) and all(node.input[5] for node in products)
+    check_tables(result.model, family, padding)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     if kernels:

@@ -139,6 +139,16 @@ class Bounds:
     def rows_at(self, table: Number, places: Number) -> Number:
         return Number(_REFERENCE.rows_at(table.value, places.value))
 
+    def columns_of(self, places: Number, table: Number) -> Number:
+        return Number(_REFERENCE.columns_of(places.value, table.value))
+
+    def rotary_tables(
+        self, tokens: Number, frequencies: Number, like: Number, angle: str, scaling: float
+    ) -> tuple[Number, ...]:
+        values = _REFERENCE.rotary_tables(tokens.value, frequencies.value, like.value, angle, scaling)
+        # Angles are rounded as here; a cosine is off by two units in the last place.
+        return tuple(self._rounded(value, 4 * _FLOAT * (abs(scaling) + np.abs(value))) for value in values)
+
     def join_heads(self, *parts: Number) -> Number:
         values = [part.value for part in parts]
         errors = [np.broadcast_to(part.error, part.value.shape) for part in parts]
@@ -321,7 +331,8 @@ def _computed(problem: Problem, inputs: packed.Inputs, matmul: Matmul) -> list[N
         array = inputs[tensor.name]
         if tensor.of_quantized_form:
             array = None
-        wide = None if array is None else array.astype(np.float64 if tensor.is_float else np.int64)
+        is_float = tensor.is_float or tensor.dtype == "S"
+        wide = None if array is None else array.astype(np.float64 if is_float else np.int64)
         numbers.append(None if wide is None else Number(wide))
     attributes = {attr.name: problem.attribute(attr.name) for attr in problem.spec.attributes}
     with np.errstate(all="ignore"):

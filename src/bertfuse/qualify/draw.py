@@ -110,6 +110,12 @@ class Draw:
             if op == "FusedGemmRotary":
                 return self._rotary(rows, k)
             return Problem(op, leading=self._leading(rows), sizes={"K": k, "N": n})
+        if op == "RotaryTables":
+            places, pairs = self._rows() * (not empty), self._one((32, 32, 16, 64, 128, int(self.rng.integers(0, 200))))
+            leading = self._one(((1,), (3,), (2, 2), (0,)))
+            attributes = {"angle": self._one(("product", "quotient"))}
+            attributes["scaling"] = float(np.float32(self._one((1.0, 1.0, 1.1386, -0.5))))
+            return Problem(op, leading=leading, sizes={"C": places, "R": pairs}, attributes=attributes)
         if op == "EmbedLayerNorm":
             sequence = self._one((1, 2, 7, 16, 50, 64, 127, 128, 129, 511))
             batch = 0 if empty else max(1, self._rows() // sequence)
@@ -192,6 +198,9 @@ class Draw:
             )
             switches = {"hints": self._chance(0.2), "broken": self._chance(_BROKEN)}
             if op == "FusedGemmRotary":
+                if self._chance(0.5):
+                    attributes = {**problem.attributes, "places_in": "batch"}
+                    return replace(problem, attributes=attributes, packed=(min(total, most),), **switches)
                 sizes["C"] = max(1, sizes["C"] + self._one((0, 0, 5, -sizes["C"] // 2)))
                 if self._chance(0.3):
                     return replace(problem, sizes=sizes, packed=(most,), without=("row_count",), **switches)

@@ -57,7 +57,8 @@ def problem_of(op: str, call: native.Call) -> Problem:
         if given.dtype == native.ABSENT:
             without.append(tensor.name)
             continue
-        found["dtype" if tensor.is_float else "index"] = dtypes[given.dtype]
+        if tensor.dtype != "S":
+            found["dtype" if tensor.is_float else "index"] = dtypes[given.dtype]
         shape = tuple(given.shape[: given.rank])
         named = tensor.trailing
         if tensor.leading:

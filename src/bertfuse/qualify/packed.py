@@ -80,7 +80,8 @@ def _counts(problem: Problem, name: str, lengths: tuple[int, ...], rng: np.rando
         return rng.integers(-(1 << 31), 1 << 31, problem.sizes["M"]).astype(np.int32)
     if name == "places":
         table_rows, rows = problem.sizes["C"], problem.capacity
-        places = rng.integers(0, max(1, table_rows), rows)
+        in_batch = problem.attribute("places_in") == "batch"
+        places = rng.integers(0, max(1, rows if in_batch else table_rows), rows)
         places[total:] = rng.choice([-1, 1 << 30, -(1 << 31), table_rows], rows - total)
         return places.astype(np.int32).reshape(problem.sizes["B"], problem.sizes["S"])
     assert name == "token_index"
@@ -154,6 +155,8 @@ def plain_calls(problem: Problem, inputs: Inputs) -> Iterator[tuple[np.ndarray, 
     given = {**inputs, **without}
     if problem.op == "FusedGemmRotary":  # a sequence, each row with its own row of the tables
         places = np.asarray(inputs["places"]).reshape(-1)[rows]
+        if problem.attribute("places_in") == "batch":
+            places = places % max(1, problem.sizes["C"])
         tables = {name: inputs[name][places] for name in ("cos", "sin")}
         yield rows, {**given, **tables, "x": _rows(inputs["x"])[rows][None]}
         return

@@ -139,12 +139,22 @@ def _fused_gemm_rotary(
     num_heads: int,
     kv_num_heads: int,
     pairs: str,
+    places_in: str,
 ) -> Any:
     y = torch.nn.functional.linear(x, weight, bias)
     size = y.shape[-1] // (num_heads + 2 * kv_num_heads)
     heads = y.unflatten(-1, (-1, size)).transpose(1, 2)
     turning, v = heads.split([num_heads + kv_num_heads, kv_num_heads], dim=1)
     return torch.cat([_rotary(torch, turning, cos, sin, pairs), v], 1).transpose(1, 2).flatten(-2)
+
+
+def _rotary_tables(torch: Any, tokens: Any, frequencies: Any, like: Any, angle: str, scaling: float) -> Any:
+    wide = frequencies.float()
+    places = torch.arange(tokens.shape[-1], device=wide.device, dtype=wide.dtype)[:, None]
+    angles = places * wide if angle == "product" else places / wide
+    if like.dtype == torch.float64:  # a reference: of the same angles
+        angles = angles.double()
+    return (angles.cos() * scaling).to(like.dtype), (angles.sin() * scaling).to(like.dtype)
 
 
 def _fused_gemm_gelu(torch: Any, x: Any, weight: Any, bias: Any, approximate: str) -> Any:
@@ -209,4 +219,5 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "FusedGemmLayerNorm": _fused_gemm_layer_norm,
     "FusedGemmResidualNorm": _fused_gemm_residual_norm,
     "FusedGemmRotary": _fused_gemm_rotary,
+    "RotaryTables": _rotary_tables,
 }

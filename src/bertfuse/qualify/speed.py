@@ -96,6 +96,8 @@ def draw(rng: np.random.Generator, ops: Sequence[str], dtypes: Sequence[str]) ->
     batch, sequence = SIZES[rng.integers(len(SIZES))]
     op = str(rng.choice(ops))
     problem = Problem(op, str(rng.choice(dtypes)), seed=int(rng.integers(1 << 31)))
+    if op == "RotaryTables":
+        return replace(problem, leading=(batch,), sizes={"C": sequence, "R": hidden // heads // 2})
     if op == "EmbedLayerNorm":
         return replace(problem, sizes={"B": batch, "S": sequence, "V": 3001, "H": hidden, "P": 512, "T": 2})
     if "K" not in {axis.symbol for tensor in OPS[op].inputs for axis in tensor.trailing}:

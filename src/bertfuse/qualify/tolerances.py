@@ -77,6 +77,9 @@ TOLERANCES: dict[tuple[str, str], Tolerance] = {
     ("FusedGemmRotary", "tf32"): Tolerance(2e-3, 4e-3, _TF32 + "; of two such sums"),
     ("FusedGemmRotary", "float16"): Tolerance(2e-3, 4e-3, _HALF + "; of two such products"),
     ("FusedGemmRotary", "bfloat16"): Tolerance(1.6e-2, 3.2e-2, _BRAIN + "; of two such products"),
+    ("RotaryTables", "float32"): Tolerance(4e-7, 4e-7, "two units in the last place of float32 cosines, and a product"),
+    ("RotaryTables", "float16"): Tolerance(5e-4, 1e-6, "a float32 cosine rounded to 11 bits"),
+    ("RotaryTables", "bfloat16"): Tolerance(4e-3, 1e-6, "a float32 cosine rounded to 8 bits"),
 }
 
 

@@ -55,12 +55,15 @@ def _floats(problem: Problem, tensor: TensorSpec, rng: np.random.Generator) -> n
         values *= 1 / math.sqrt(max(1, shape[-1]))  # a product has the scale of its input
     elif tensor.name in ("gamma", "q_gamma", "k_gamma"):
         values = 1 + np.float32(0.2) * values
+    elif tensor.name == "frequencies":  # of bases from 1 to 1e6, or their inverses
+        base = 10.0 ** rng.uniform(0, 6)
+        values = (base ** (rng.choice([-1, 1]) * np.arange(shape[0]) / max(1, shape[0]))).astype(np.float32)
     elif tensor.name in ("cos", "sin"):  # of one angle for each pair, growing with the place
         angles = np.outer(np.arange(shape[0]), 0.8 ** np.arange(shape[1])) * (1 + problem.seed % 7) / 9
         values = getattr(np, tensor.name)(angles)
     if tensor.name in _ACTIVATIONS and values.size:
         _disturb(problem.values, values, rng)
-    return values.astype(FLOATS[problem.dtype])
+    return values.astype(dtype_of(problem, tensor))
 
 
 def _of_quantized_form(problem: Problem, tensor: TensorSpec, rng: np.random.Generator) -> np.ndarray:

@@ -82,10 +82,10 @@ class GemmProblem {
     row_places_ = std::make_unique<emulator::LateArray<int32_t>>(arguments.m);
     for (int64_t row = 0; row < arguments.m; ++row) {
       places_[row] = random->Between(0, r.table_rows - 1);
-      // Out of range the nearest is read.
-      const int64_t beyond = random->OneIn(9) ? random->Between(0, 1000) : 0;
-      const bool last = places_[row] == r.table_rows - 1, first = places_[row] == 0;
-      row_places_->values()[row] = static_cast<int32_t>(places_[row] + (last ? beyond : first ? -beyond : 0));
+      // Of a padded batch, or below 0, where the first row is read.
+      const int64_t text = random->OneIn(2) ? random->Between(0, 1000) : 0;
+      const bool below = places_[row] == 0 && random->OneIn(2);
+      row_places_->values()[row] = static_cast<int32_t>(below ? -text : places_[row] + text * r.table_rows);
     }
     r.places = row_places_->array.data();
   }

@@ -110,8 +110,7 @@ struct HeadsProblem {
       (*row_count)[0] = static_cast<int32_t>(count);
       for (int64_t row = 0; row < a.rows; ++row) {
         places[row] = random.Between(0, a.places - 1);
-        const bool last = places[row] == a.places - 1;
-        (*row_places)[row] = static_cast<int32_t>(last ? places[row] + random.Between(0, 9) : places[row]);
+        (*row_places)[row] = static_cast<int32_t>(places[row] + random.Between(0, 3) * a.places);
         if (row >= count) places[row] = -1;
       }
       a.row_places = row_places->data(), a.row_count = row_count->data(), a.expected = random.Between(0, a.rows);

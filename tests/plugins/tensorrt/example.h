@@ -105,7 +105,8 @@ struct Example {
     std::vector<Input> inputs;
     for (int i = 0, place = 0; i < op.num_inputs; ++i) {
       if ((present >> i & 1) == 0) continue;
-      inputs.push_back({TypeOf(op.inputs[i]), low[place], usual[place], high[place]});
+      const bool own_type = op.inputs[i].dtype == Variable::kS;
+      inputs.push_back({TypeOf(op.inputs[i]), low[place], usual[place], high[place], own_type});
       ++place;
     }
     return inputs;

@@ -256,10 +256,11 @@ void Engine::CheckFormats(abi::IPluginV3OneBuild& build,
       const auto other = static_cast<abi::DataType>(type);
       bool wrong = !IsFloat(other) && !IsIndex(other);
       for (size_t i = 0; i < pos && pos < inputs_.size(); ++i) {
+        if (inputs_[i].own_type) continue;
         const abi::DataType settled = tensors[i].desc.type;
         wrong |= IsFloat(settled) == IsFloat(other) && settled != other;
       }
-      if (pos >= inputs_.size()) wrong = other != own;
+      if (pos >= inputs_.size() || inputs_[pos].own_type) wrong = other != own;
       // Counts of rows are int32 whatever the indices are, and with other inputs one might be in this place.
       const bool may_be_count = pos < inputs_.size() && other == abi::DataType::kINT32;
       wrong &= other != own && !may_be_count;

@@ -55,6 +55,7 @@ class OwnedFields {
 struct Input {
   abi::DataType type;
   abi::Dims min, opt, max;
+  bool own_type = false;  // float32 whatever the layer's other floats are
 };
 
 using PluginPointer = std::unique_ptr<abi::IPluginV3>;

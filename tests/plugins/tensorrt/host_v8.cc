@@ -165,8 +165,11 @@ void Engine::CheckFormats(abi8::IPluginV2DynamicExt& plugin,
     offered[pos].format = abi::TensorFormat::kLINEAR;
     // One dtype for all floats, and the outputs' by the inputs: the builder offers every other, too.
     const abi::DataType own = tensors[pos].desc.type;
-    const auto settled = std::find_if(tensors.begin(), tensors.begin() + static_cast<long>(pos),
-                                      [](const auto& tensor) { return IsFloat(tensor.desc.type); });
+    const auto settled =
+        std::find_if(tensors.begin(), tensors.begin() + static_cast<long>(pos), [&](const auto& tensor) {
+          const auto place = static_cast<size_t>(&tensor - tensors.data());
+          return IsFloat(tensor.desc.type) && !(place < inputs_.size() && inputs_[place].own_type);
+        });
     for (int type = 0; type < kDataTypes; ++type) {
       const auto other = static_cast<abi::DataType>(type);
       const bool against = settled != tensors.begin() + static_cast<long>(pos) && other != settled->desc.type;

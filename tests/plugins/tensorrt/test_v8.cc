@@ -1,6 +1,7 @@
 // What only TensorRT 8 and 9 ask of the library. What all ask: test_engine.cc; layers executed: test_execution.cc.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <random>
 
 #include "example.h"
@@ -53,6 +54,18 @@ TEST_F(V8, ElementTypeIsTheOnlyOne) {
     } else {
       EXPECT_NE(message.find("supportsFormatCombination of tensor 0"), std::string::npos) << message;
     }
+  }
+  // What is float32 in a layer of any type stays that.
+  const OpDef& tables = *FindOp("RotaryTables");
+  const int64_t half = BERTFUSE_FLOAT16;
+  for (const int32_t t : {BERTFUSE_FLOAT32, BERTFUSE_FLOAT16}) {
+    Example example(tables, AllInputs(tables), t, BERTFUSE_INT32);
+    auto& fields = example.fields.fields();
+    fields.push_back({"element_type", &half, abi::PluginFieldType::kINT64, 1});
+    const abi::PluginFieldCollection given = {static_cast<int32_t>(fields.size()), fields.data()};
+    const std::string message = Thrown([&] { Engine(host, tables.name, given, example.Inputs()); });
+    const char* const wanted = t == BERTFUSE_FLOAT16 ? "" : "supportsFormatCombination of tensor 2";
+    EXPECT_EQ(message.substr(0, std::strlen(wanted)), wanted) << message;
   }
   const int64_t integer = BERTFUSE_INT32;
   const abi::PluginField field = {"element_type", &integer, abi::PluginFieldType::kINT64, 1};

@@ -67,8 +67,7 @@ cudaError_t Prepare(const GemmTile& tile, const GemmArguments<T>& a, Parameters*
   if (Config::Epilogue::kRotates) {
     if (!SuitsEpilogue(a.rotation)) return cudaErrorInvalidValue;
     p->cos = a.rotation.cos, p->sin = a.rotation.sin, p->places = a.rotation.places;
-    p->table_rows = static_cast<int>(a.rotation.table_rows);
-    p->table_rows_divmod = cutlass::FastDivmod(p->table_rows);
+    p->table_rows_divmod = cutlass::FastDivmod(static_cast<int>(a.rotation.table_rows));
     p->turned_columns = static_cast<int>((a.rotation.heads + a.rotation.kv_heads) * a.rotation.head_size);
   }
   return cudaSuccess;

@@ -42,9 +42,9 @@ struct Parameters {
   // of Q and K.
   const void* cos;
   const void* sin;
-  const int32_t* places;  // null: a row's number modulo table_rows
+  const int32_t* places;  // null: a row's number; modulo the tables' rows either is one of them
   cutlass::FastDivmod table_rows_divmod;
-  int table_rows, turned_columns;
+  int turned_columns;
 };
 
 }  // namespace bertfuse::kernels::gemm_sm90

@@ -62,11 +62,11 @@ struct Rotate : EpilogueStep<> {
     const float x = u, y = v;
     u = x * cos - y * sin, v = y * cos + x * sin;
   }
-  // Rows behind the last one are turned by some angle, and not stored. Places out of range read the nearest.
+  // Rows behind the last one are turned by some angle, and not stored.
   __device__ __forceinline__ static int TableRow(const Parameters& p, int row) {
-    if (p.places != nullptr) return row < p.m ? max(0, min(p.places[row], p.table_rows - 1)) : 0;
-    int sequence, place;
-    p.table_rows_divmod(sequence, place, row);
+    int number = row, sequence, place;
+    if (p.places != nullptr) number = row < p.m ? max(0, p.places[row]) : 0;
+    p.table_rows_divmod(sequence, place, number);
     return place;
   }
 };
