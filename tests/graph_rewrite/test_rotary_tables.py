@@ -17,7 +17,7 @@ from bertfuse.qualify.tolerances import assert_close
 from tests.cases import FLOATS, Shape, make_case
 from tests.graph_rewrite.graphs import Builder
 from tests.graph_rewrite.running import session
-from tests.graph_rewrite.variants import HIDDEN, Variant, attend, model
+from tests.graph_rewrite.variants import HIDDEN, Variant, attend, model, turn
 from tests.one_node import as_float64, run
 from tests.one_node import model as one_node
 from tests.one_node import session as one_session
@@ -91,6 +91,25 @@ def test_one_op_for_each_base(padding: str, kernels: bool, library: Path) -> Non
         wanted = original.run(None, {"ids": ids, "mask": real.astype(np.int64)})[0][real]
         got = runner.run(None, feed)[0]
         np.testing.assert_allclose(got if padding == "ragged" else got[real], wanted, atol=atol, rtol=rtol)
+
+
+@pytest.mark.parametrize("scaling", [1.1386, 0.5, 3e4])
+def test_attention_scaling_goes_into_tables(scaling: float) -> None:
+    """As YaRN has it, of heads that turn in part; one out of every model's range is left to standard operators."""
+
+    def scaled(b: Builder, first: str, second: str, cos: str, sin: str, name: str) -> list[str]:
+        factor = b.const(scaling)
+        return turn(b, first, second, b.op("Mul", cos, factor), b.op("Mul", sin, factor))
+
+    before = embedded(Variant(rotated=4, parts={"rotated": scaled}))
+    result = fuse(before)
+    assert ops(result.model)[ROTARY] == 1
+    found = settings(result.model, TABLES)
+    assert [np.float32(given["scaling"]) for given in found] == ([np.float32(scaling)] if scaling < 1e4 else [])
+    feed, real = fed(np.random.default_rng(1), "keep", 9)
+    atol, rtol = TOLERANCES["float32"]
+    got, wanted = (session(m).run(None, feed)[0][real] for m in (result.model, before))
+    np.testing.assert_allclose(got, wanted, atol=atol, rtol=rtol)
 
 
 def test_packed_rows_are_where_the_padded_batch_had_them() -> None:
