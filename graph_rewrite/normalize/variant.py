@@ -97,16 +97,20 @@ def find(graph: FusionGraph, node: gs.Node) -> Variant:
     root, after = merge(graph, found, v.linear.outputs[0], (len(q.heads.columns), q.heads.columns.shape[1]))
     scale = found.scale * q.heads.scale * k.heads.scale
     masks, positions = _positions(graph, found, sources)
-    terms = ScoreTerms()
+    terms, outermost = ScoreTerms(), ScoreTerms()
     for mask in masks:
         if mask.kind != "added" and mask.hidden * mask.factor > HIDING:
             raise NoMatch(mask.node, f"puts {mask.hidden * mask.factor:g} in place of a score", wanted=f"{HIDING:g}")
         ask = prover(graph).score_terms
         more = ask(mask.tensor, mask.kind, mask.factor, *base.shape[:2], len(q.heads.columns))
         terms = terms.and_also(more, mask.node)
+        outermost = more if mask is found.masks[-1] else ScoreTerms()
         if terms.rule is not None and terms.rule.lifting and terms.keys != EVERY_KEY:
             # The greatest number of a text may lie outside of the window, and of no use to who is inside.
             raise NoMatch(mask.node, "raises scores by a mask of more than 1, beside a window", wanted="one of both")
+    if terms.hides_queries and not outermost.hides_queries:
+        # A hidden token's scores are all alike only until something else is done to some of them.
+        raise NoMatch(found.masks[-1].node, "changes scores that a mask has made all alike", wanted="the mask last")
     unique = {id(n): n for n in (*found.nodes, *after, *interior, *(positions.nodes if positions is not None else ()))}
     return Variant(root, sources, scale, terms, positions, list(unique.values()))
 
