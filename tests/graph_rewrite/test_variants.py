@@ -301,3 +301,37 @@ def test_residual_norm_body(norm: str) -> None:
         strict=True,
     ):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def _without_hidden_tokens(b: Builder, mask: str, scores: str) -> str:
+    """As DeBERTa does: a hidden token neither sees nor is seen."""
+    real = b.op("Cast", mask, to=9)
+    both = b.op("And", b.op("Unsqueeze", real, b.const([1, 2])), b.op("Unsqueeze", real, b.const([1, 3])))
+    return b.op("Where", both, scores, b.const(float(np.finfo(np.float32).min)))
+
+
+def _near(b: Builder, mask: str, scores: str) -> str:
+    near = b.op("LessOrEqual", b.op("Abs", distances(b, mask)), b.const(3))
+    return b.op("Where", near, scores, b.const(-1e9))
+
+
+@pytest.mark.parametrize("mask_is_last", [True, False])
+def test_hidden_tokens_and_a_window(mask_is_last: bool) -> None:
+    """What a hidden token attends to is said by the last thing that is done to its scores."""
+    steps = (_near, _without_hidden_tokens) if mask_is_last else (_without_hidden_tokens, _near)
+    both = lambda b, mask, scores: steps[1](b, mask, steps[0](b, mask, scores))  # noqa: E731
+    seed = int(np.random.default_rng().integers(1 << 30))
+    print(f"seed {seed}")
+    before = model(Variant(rotated=0, masked=False, parts={"scores": both}), seed)
+    result = fuse(before)
+    if not mask_is_last:
+        assert OP not in result.fused
+        assert any("changes scores that a mask has made all alike" in str(miss) for miss in result.misses)
+        return
+    assert result.fused[OP] == 1, [str(miss) for miss in result.misses]
+    random = np.random.default_rng(seed)
+    mask = random.integers(0, 2, (3, 17))
+    mask[:, 4] = 1
+    feed = {"x": random.standard_normal((3, 17, HIDDEN)).astype(np.float32), "mask": mask}
+    for a, b in zip(run(before, feed), run(result.model, feed), strict=True):
+        np.testing.assert_allclose(b, a, rtol=2e-5, atol=2e-5)
