@@ -120,3 +120,21 @@ def test_packed(tmp_path: Path) -> None:
     want, got = (bertfuse.InferenceSession(file).run(None, feed) for file in (plain, results))
     for one, other in zip(want, got, strict=True):
         assert _far(one, other) < 2e-3
+
+
+def test_variants_of_attention_write_too(tmp_path: Path) -> None:
+    """MPNet's, with a bias by distance."""
+    pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.MPNetConfig(**sizes, vocab_size=100, max_position_embeddings=64)
+    transformers.MPNetModel(config).save_pretrained(tmp_path / "checkpoint")
+    bertfuse.optimize(str(tmp_path / "checkpoint"), tmp_path / "folder", task="feature-extraction", dtype="fp16")
+    fused, results = tmp_path / "folder" / "onnx" / "model.onnx", tmp_path / "fp8.onnx"
+    ids = np.random.default_rng().integers(3, 100, (8, 24))
+    feed = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    bertfuse.quantize(fused, results, to="fp8", calibration=feed)
+    outputs = [len(node.output) for node in onnx.load(results).graph.node if node.op_type == "FusedAttentionVariant"]
+    assert outputs == [3, 3]
+    for one, other in zip(*(bertfuse.InferenceSession(file).run(None, feed) for file in (fused, results)), strict=True):
+        assert _far(one, other) < 0.02
