@@ -138,7 +138,8 @@ std::optional<cudaError_t> WithoutLaunch(GemmForm form, const GemmTile& tile, co
   const bool splits = tile.splits == 1 || (tile.splits > 1 && form == GemmForm::kPartialSums);
   const GemmBlock& block = tile.block;
   const bool fits = block.stages >= kMinStages && block.stages <= MaxStages(block.m, block.n, block.long_stages);
-  return splits && fits && RunsOn(device, block.long_stages) ? std::nullopt : std::optional(cudaErrorInvalidConfiguration);
+  return splits && fits && RunsOn(device, block.long_stages) ? std::nullopt
+                                                             : std::optional(cudaErrorInvalidConfiguration);
 }
 
 }  // namespace gemm_mma
