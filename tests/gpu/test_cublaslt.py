@@ -98,7 +98,9 @@ def test_random_products(op, dtype, rng):
             torch.cuda.synchronize()
             y.check()
             again.check()
-            check(op, [y.tensor], [wanted], dtype=row)
+            # Of a few products the sum is far from normal, and larger beside its deviation than the table is made for.
+            more = 2e-3 if row == "tf32" and k < 64 else 0.0
+            check(op, [y.tensor], [wanted], dtype=row, more=more)
             assert torch.equal(y.tensor, again.tensor), f"{where}: other bits with constant weights"
             ran += 1
     assert ran, "cuBLASLt has no algorithm for any of the products"
@@ -107,8 +109,8 @@ def test_random_products(op, dtype, rng):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("op", OPS)
 def test_bert_sizes_have_algorithms(op, dtype, rng):
-    """What models ask for: there are algorithms, and float32 products of few rows run in the first one, but those in
-    front of a LayerNorm, whose k is split."""
+    """What models ask for: there are algorithms, and float32 products of few rows run in the first one, but exact
+    ones in front of a LayerNorm, whose k is split."""
     dtype, flags, row = settings(dtype)
     for m, n, k in ((128, 768, 768), (1024, 3072, 768), (1024, 768, 3072), (131, 384, 1536)):
         inputs, attributes, wanted = product(op, m, n, k, dtype, 0, rng)
@@ -116,7 +118,8 @@ def test_bert_sizes_have_algorithms(op, dtype, rng):
         bound = Bound(op, inputs, [y], attributes, flags=flags)
         assert of_cublaslt(op, bound), f"{op} {dtype} {m}x{n}x{k}: no algorithm"
         if dtype == torch.float32 and m < 1024:  # more have tiles for the tensor cores: PrefersThreeTf32()
-            expected = "mma 64x32 split-K" if op.endswith("LayerNorm") else "cublaslt"
+            splits = op.endswith("LayerNorm") and not flags
+            expected = "mma 64x32 split-K" if splits else "cublaslt"
             assert native.tactic_name(op, bound.call, -1, library_file()).startswith(expected)
         bound.run()
         torch.cuda.synchronize()
