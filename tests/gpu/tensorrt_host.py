@@ -53,7 +53,7 @@ class _Fields(ctypes.Structure):
 
 
 class _Input(ctypes.Structure):
-    _fields_ = (("type", ctypes.c_int32), ("min", Dims), ("opt", Dims), ("max", Dims))
+    _fields_ = (("type", ctypes.c_int32), ("min", Dims), ("opt", Dims), ("max", Dims), ("own_type", ctypes.c_bool))
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ class Input:
     min: Shape
     opt: Shape
     max: Shape
+    own_type: bool = False  # float32 whatever the layer's other floats are
 
 
 def host_file() -> Path | None:
@@ -140,7 +141,7 @@ class Engine:
         self.host, library = host, host.library
         fields, kept = _fields(attributes)
         array = (_Input * max(1, len(inputs)))(
-            *(_Input(TYPES[i.dtype], Dims.of(i.min), Dims.of(i.opt), Dims.of(i.max)) for i in inputs)
+            *(_Input(TYPES[i.dtype], *map(Dims.of, (i.min, i.opt, i.max)), i.own_type) for i in inputs)
         )
         self.pointer = host.checked(
             library.bertfuse_trt_host_build(host.pointer, op.encode(), ctypes.byref(fields), array, len(inputs))

@@ -123,7 +123,8 @@ class Layer:
     def build(self, host: Host, profile=PROFILE) -> Engine:
         bounds = [self.shapes(*sizes) for sizes in profile]
         inputs = [
-            Input(self.dtypes[tensor.dtype], *shapes) for tensor, *shapes in zip(self.present, *bounds, strict=True)
+            Input(self.dtypes[tensor.dtype], *shapes, own_type=tensor.dtype == "S")
+            for tensor, *shapes in zip(self.present, *bounds, strict=True)
         ]
         return host.build(self.op, self.attributes, inputs)
 
