@@ -32,7 +32,7 @@ GPU = [
 def randn(*shape, dtype, gain=1.0, offset=0):
     """Random values; `offset` elements into its allocation, so that the pointer is that much off alignment."""
     flat = torch.randn(math.prod(shape) + offset, device=SOURCE) * gain
-    return flat.to(dtype).cuda()[offset:].view(*shape)
+    return flat.to(dtype).cuda()[offset:].view(shape)
 
 
 def randint(below, shape, dtype):
