@@ -109,7 +109,7 @@ struct HeadsProblem {
       const int64_t count = random.Between(0, a.rows);
       (*row_count)[0] = static_cast<int32_t>(count);
       for (int64_t row = 0; row < a.rows; ++row) {
-        places[row] = random.Between(0, a.places - 1);
+        places[row] = random.Between(0, std::max<int64_t>(a.places, 1) - 1);  // without places nothing is rotated
         (*row_places)[row] = static_cast<int32_t>(places[row] + random.Between(0, 3) * a.places);
         if (row >= count) places[row] = -1;
       }
@@ -162,7 +162,7 @@ struct HeadsProblem {
       x[i] = x[i] / root * ToFloat(head < a.heads ? (*q_gamma)[i] : (*k_gamma)[i]);
     }
     std::vector<double> y = x;
-    for (int64_t i = 0; i < a.rotated; ++i) {
+    for (int64_t i = 0; i < a.rotated && a.places > 0; ++i) {
       const int64_t first = a.neighbours ? 2 * i : i, second = a.neighbours ? 2 * i + 1 : i + a.rotated;
       const int64_t place = places[row] * a.rotated + i;
       const double c = ToFloat((*cos)[place]), s = ToFloat((*sin)[place]);
