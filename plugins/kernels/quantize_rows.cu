@@ -9,89 +9,119 @@
 namespace bertfuse::kernels {
 namespace {
 
-constexpr int kWarps = 4;
+constexpr int kWarps = 4;   // of a block
+constexpr int kChunks = 4;  // that a thread keeps of a row, in registers
 
-// What a lane has of a row, kVector elements at a time: up to kChunks of them, in registers, all loaded before the
-// first is needed. 0: of a row of any length, loaded at every visit, the second time from the L1 cache.
-template <class T, int kVector, int kChunks>
-class LaneOfRow {
+// What a thread has of a row that kThreads share, times `smooth`, kVector elements at a time. kKeeps: all of it in
+// registers, loaded before the first is needed. Else of a row of any length, loaded at every visit, the second time
+// from the L1 cache.
+template <class T, int kVector, int kThreads, bool kKeeps>
+class PartOfRow {
  public:
-  __device__ __forceinline__ LaneOfRow(const T* row, const float* smooth, int64_t columns)
+  __device__ __forceinline__ PartOfRow(const T* row, const float* smooth, int64_t columns)
       : row_(row), smooth_(smooth), columns_(columns) {
+    if constexpr (kKeeps) {
+      Pack<T, kVector> loaded[kChunks];
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) chunks_[i] = LoadIf<kVector>(First(i) < columns, row + First(i));
+      for (int i = 0; i < kChunks; ++i) loaded[i] = LoadIf<kVector>(First(i) < columns, row + First(i));
+      Pack<float, kVector> factors[kChunks];
+      if (smooth != nullptr) {
+#pragma unroll
+        for (int i = 0; i < kChunks; ++i) factors[i] = LoadIf<kVector>(First(i) < columns, smooth + First(i));
+      }
+#pragma unroll
+      for (int i = 0; i < kChunks * kVector; ++i) {
+        const float value = ToFloat(loaded[i / kVector].value[i % kVector]);
+        kept_[i / kVector][i % kVector] = smooth == nullptr ? value : value * factors[i / kVector].value[i % kVector];
+      }
+    }
   }
   // Calls visit(column, values as float32) for each kVector elements.
   template <class Visit>
   __device__ __forceinline__ void ForEach(Visit&& visit) const {
-    if constexpr (kChunks > 0) {
+    if constexpr (kKeeps) {
 #pragma unroll
       for (int i = 0; i < kChunks; ++i) {
-        if (First(i) < columns_) VisitOne(First(i), chunks_[i], visit);
+        if (First(i) < columns_) visit(First(i), kept_[i]);
       }
     } else {
-      for (int64_t column = First(0); column < columns_; column += 32 * kVector) {
-        VisitOne(column, *reinterpret_cast<const Pack<T, kVector>*>(row_ + column), visit);
+      for (int64_t column = First(0); column < columns_; column += kThreads * kVector) {
+        const auto loaded = *reinterpret_cast<const Pack<T, kVector>*>(row_ + column);
+        float values[kVector];
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) {
+          values[i] = ToFloat(loaded.value[i]) * (smooth_ == nullptr ? 1.0f : smooth_[column + i]);
+        }
+        visit(column, values);
       }
     }
   }
 
  private:
-  __device__ __forceinline__ static int First(int chunk) { return (chunk * 32 + threadIdx.x % 32) * kVector; }
-  template <class Visit>
-  __device__ __forceinline__ void VisitOne(int64_t column, const Pack<T, kVector>& loaded, Visit&& visit) const {
-    float values[kVector];
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) values[i] = ToFloat(loaded.value[i]);
-    if (smooth_ != nullptr) {
-      const auto factors = *reinterpret_cast<const Pack<float, kVector>*>(smooth_ + column);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) values[i] *= factors.value[i];
-    }
-    visit(column, values);
+  __device__ __forceinline__ static int First(int chunk) {
+    return (chunk * kThreads + static_cast<int>(threadIdx.x) % kThreads) * kVector;
   }
 
   const T* row_;
   const float* smooth_;
   int64_t columns_;
-  Pack<T, kVector> chunks_[kChunks > 0 ? kChunks : 1];
+  float kept_[kKeeps ? kChunks : 1][kVector];
 };
 
-// A warp for each row.
-template <class T, class Quantized, int kVector, int kChunks>
+// Those of a whole row, in all of its threads. Called by the whole block where that has one row.
+template <int kThreads>
+__device__ __forceinline__ Magnitudes OfRow(const Magnitudes& part) {
+  Magnitudes all = part.OfWarp();
+  if constexpr (kThreads > 32) {
+    __shared__ Magnitudes warps[kThreads / 32];
+    __syncthreads();  // the row before has been read
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = all;
+    __syncthreads();
+    all = {};
+#pragma unroll
+    for (const Magnitudes& warp : warps) all.largest = fmaxf(all.largest, warp.largest), all.total += warp.total;
+  }
+  return all;
+}
+
+// A warp for each row, or a block: a warp alone has too few loads on their way for long rows. With 3072 columns an H200
+// took 16 us for 1,024 rows, each by a warp.
+template <class T, class Quantized, int kVector, int kThreads, bool kKeeps>
 __global__ void __launch_bounds__(32 * kWarps) QuantizeRowsKernel(QuantizeRowsArguments<T, Quantized> a) {
+  constexpr int kRows = 32 * kWarps / kThreads;  // of a block
   LaunchDependents();
   WaitForDependencies();
-  const int64_t rows = RealRows(a.packed, a.rows), stride = static_cast<int64_t>(gridDim.x) * kWarps;
-  for (int64_t at = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32; at < rows; at += stride) {
-    const LaneOfRow<T, kVector, kChunks> row(a.x + at * a.columns, a.smooth, a.columns);
+  const int64_t rows = RealRows(a.packed, a.rows), stride = static_cast<int64_t>(gridDim.x) * kRows;
+  for (int64_t at = static_cast<int64_t>(blockIdx.x) * kRows + threadIdx.x / kThreads; at < rows; at += stride) {
+    const PartOfRow<T, kVector, kThreads, kKeeps> row(a.x + at * a.columns, a.smooth, a.columns);
     Quantized* const to = a.quantized + at * a.columns;
     float scale;
+    const auto store = [&](auto&& scaled) {
+      row.ForEach([&](int64_t column, const float (&values)[kVector]) {
+        float numbers[kVector];
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) numbers[i] = scaled(values[i]);
+        *reinterpret_cast<Pack<Quantized, kVector>*>(to + column) = Rounded<Quantized>(numbers);
+      });
+    };
     if (a.scale == nullptr) {
-      float largest = 0.0f, total = 0.0f;
+      Magnitudes part;
       row.ForEach([&](int64_t, const float (&values)[kVector]) {
 #pragma unroll
-        for (float value : values) largest = fmaxf(largest, fabsf(value)), total += fabsf(value);
+        for (float value : values) part.Add(value);
       });
-      largest = fmaxf(WarpMax(largest), kLeastMagnitude), total = WarpSum(total);
+      const Magnitudes all = OfRow<kThreads>(part);
+      const float largest = fmaxf(all.largest, kLeastMagnitude);
       const float inverse = kLargestQuantized<Quantized> / largest;
-      row.ForEach([&](int64_t column, float (&values)[kVector]) {
       // (The largest times the inverse may be a little more than `largest`, which rounds to it.)
-#pragma unroll
-        for (float& value : values) value *= inverse;
-        *reinterpret_cast<Pack<Quantized, kVector>*>(to + column) = Rounded<Quantized>(values);
-      });
-      scale = largest / kLargestQuantized<Quantized> + (total - total);
+      store([&](float value) { return value * inverse; });
+      scale = largest / kLargestQuantized<Quantized> + (all.total - all.total);
     } else {
       scale = *a.scale;
       const float inverse = 1.0f / scale;
-      row.ForEach([&](int64_t column, float (&values)[kVector]) {
-#pragma unroll
-        for (float& value : values) value = a.by_inverse ? value * inverse : value / scale;
-        *reinterpret_cast<Pack<Quantized, kVector>*>(to + column) = Rounded<Quantized>(values);
-      });
+      store([&](float value) { return a.by_inverse ? value * inverse : value / scale; });
     }
-    if (threadIdx.x % 32 == 0) a.row_scales[at] = scale;
+    if (threadIdx.x % kThreads == 0) a.row_scales[at] = scale;
   }
 }
 
@@ -100,21 +130,28 @@ __global__ void __launch_bounds__(32 * kWarps) QuantizeRowsKernel(QuantizeRowsAr
 template <class T, class Quantized>
 cudaError_t QuantizeRows(const QuantizeRowsArguments<T, Quantized>& a, const Device& device, cudaStream_t stream) {
   if (a.rows == 0) return cudaSuccess;
-  LaunchConfig config;
-  config.grid = dim3(static_cast<unsigned>(std::min<int64_t>(CeilDiv(a.packed.ForGrid(a.rows), kWarps), INT32_MAX)));
-  config.block = dim3(32 * kWarps);
-  config.stream = stream;
-  config.device = &device;
   constexpr int kWide = 16 / sizeof(T);  // elements of 16 bytes
   const auto suits = [&](int vector) {
     return a.columns % vector == 0 && IsAligned(a.x, vector * sizeof(T)) && IsAligned(a.quantized, vector) &&
            IsAligned(a.smooth, vector * sizeof(float));
   };
-  if (suits(kWide) && a.columns <= 4 * 32 * kWide) return Launch(config, QuantizeRowsKernel<T, Quantized, kWide, 4>, a);
-  if (suits(kWide) && a.columns <= 16 * 32 * kWide)
-    return Launch(config, QuantizeRowsKernel<T, Quantized, kWide, 16>, a);
-  return suits(4) ? Launch(config, QuantizeRowsKernel<T, Quantized, 4, 0>, a)
-                  : Launch(config, QuantizeRowsKernel<T, Quantized, 1, 0>, a);
+  const auto launch = [&](int rows_of_block, auto kernel) {
+    LaunchConfig config;
+    const int64_t blocks = CeilDiv(a.packed.ForGrid(a.rows), rows_of_block);
+    config.grid = dim3(static_cast<unsigned>(std::min<int64_t>(blocks, INT32_MAX)));
+    config.block = dim3(32 * kWarps);
+    config.stream = stream;
+    config.device = &device;
+    return Launch(config, kernel, a);
+  };
+  if (suits(kWide) && a.columns <= kChunks * 32 * kWide) {
+    return launch(kWarps, QuantizeRowsKernel<T, Quantized, kWide, 32, true>);
+  }
+  if (suits(kWide) && a.columns <= kChunks * 32 * kWarps * kWide) {
+    return launch(1, QuantizeRowsKernel<T, Quantized, kWide, 32 * kWarps, true>);
+  }
+  return suits(4) ? launch(1, QuantizeRowsKernel<T, Quantized, 4, 32 * kWarps, false>)
+                  : launch(1, QuantizeRowsKernel<T, Quantized, 1, 32 * kWarps, false>);
 }
 
 #define BERTFUSE_INSTANTIATE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE)                                      \
