@@ -53,10 +53,10 @@ bool FillsWide(const AttentionProblem& problem) {
   return problem.batch * problem.heads * CeilDiv(problem.sequence, 128) >= problem.multiprocessors;
 }
 
-// The row of mma's table that is chosen: the first, if there are others only for at most a tile of 64 tokens, or where
-// a row's bits count. Of heads of 64 in float16, an H100 in us by blocks of 64 queries and 64 keys, 64 and 128, 128 and
-// 32, 128 and 128: 1x128 5.0, 4.6, 7.3, 6.3; 8x128 7.9, 7.6, 9.0, 8.5; 32x128 19.3, 18.5, 15.7, 20.4;
-// 32x384 82.4, 72.8, 71.5, 72.6; 16x512 67.1, 60.6, 61.3, 57.1.
+// The row of mma's table that is chosen: the first where a row's bits count, or texts fit one tile. Float16's heads of
+// 64 have others, too, which took an H100 these us by tiles of 64x64, 64x128, 128x32 and 128x128: 1x128 5.0, 4.6, 7.3,
+// 6.3; 8x128 7.9, 7.6, 9.0, 8.5; 32x128 19.3, 18.5, 15.7, 20.4; 32x384 82.4, 72.8, 71.5, 72.6; 16x512 67.1, 60.6, 61.3,
+// 57.1.
 TileShape ShapeOf(const AttentionProblem& problem) {
   TileShape chosen = *kernels::attention_mma::FindTileShape(problem.math, problem.head_size);
   if (problem.deterministic_rows || problem.sequence <= Narrow(chosen).queries) return chosen;

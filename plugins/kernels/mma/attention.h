@@ -29,7 +29,7 @@ struct TileShape {
   constexpr bool HasWide() const { return wide_blocks > 0; }
 };
 
-// Of rows with one head size the first is what is chosen unless a tile says otherwise.
+// Of rows with one head size the first takes every call; which is chosen, says ops/attention_tactic.cc.
 inline constexpr TileShape kHalfShapes[] = {
     {32, 64, 4, 2, true, true},
     {64, 64, 3, 2, true, true},
