@@ -53,7 +53,8 @@ class Consumer : Pipeline<Config> {
         Skip(tile, Config::kVariant ? this->WaitForBlocks(tile).begin : 0, BlocksFetched(tile), state);
         SyncWarpgroup(barrier_);
       }
-      if (leader_) Arrive(this->MaskEmpty(tile.number));
+      // By every reader for itself, which racecheck follows, as it does not a leader's arrival for its warpgroup.
+      Arrive(this->MaskEmpty(tile.number));
     });
     if (leader_) TmaWaitStoresRead<0>();  // shared memory must outlive these stores
   }

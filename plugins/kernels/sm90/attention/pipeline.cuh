@@ -47,7 +47,7 @@ class Pipeline {
 #pragma unroll
     for (uint32_t number = 0; number < kMaskBuffers; ++number) {
       InitBarrier(MaskFull(number), 1);
-      InitBarrier(MaskEmpty(number), Config::kWarpgroups + 1);
+      InitBarrier(MaskEmpty(number), 128 * Config::kWarpgroups + 1);
     }
   }
 
