@@ -25,7 +25,7 @@ from bertfuse.qualify.mutants.minimise import smaller
 from bertfuse.qualify.mutants.mutant import Mutant
 from bertfuse.qualify.mutants.mutations import MUTATIONS
 from bertfuse.qualify.mutants.report import Report
-from bertfuse.qualify.mutants.sessions import session
+from bertfuse.qualify.mutants.sessions import inner, session
 from bertfuse.qualify.mutants.trial import Subject, Trial
 from bertfuse.qualify.mutants.worker import trials
 from tests.mutant_hunt.exports import BEYOND_BERT, EXPORTS, Export
@@ -392,3 +392,15 @@ def _loads(model: onnx.ModelProto) -> bool:
     except Exception:
         return False
     return True
+
+
+def test_inner_tensors_come_by_name() -> None:
+    """A mask that is fed beside one that is computed: each is looked at with its own window."""
+    model = parsed(
+        "g (int64[B,S] fed, int64[B,S] second) => (int64[B,S] y) { computed = Neg(fed) y = Add(computed, second) }"
+    )
+    feed = {name: np.random.default_rng(i).integers(9, size=(2, 3)) for i, name in enumerate(("fed", "second"))}
+    found = inner(model, {"fed", "computed", "second"}, feed)
+    assert found is not None and set(found) == {"fed", "computed", "second"}
+    assert np.array_equal(found["computed"], -feed["fed"])
+    assert all(np.array_equal(found[name], array) for name, array in feed.items())

@@ -78,7 +78,7 @@ def lost_of_scores(model: onnx.ModelProto, fused_model: onnx.ModelProto, feed: F
             factors.append(1 / number if tensor.name in divisors else number)
     largest = math.prod(sorted(factors)[-2:])  # of the mask, and of the scores with it
     lost = np.zeros(1)
-    for mask in inner(fused_model, {node.input[0] for node in reduces}, feed) or ():
+    for mask in (inner(fused_model, {node.input[0] for node in reduces}, feed) or {}).values():
         if mask.size and lost.size in (1, len(mask)):
             mask = mask.reshape(len(mask), -1).astype(np.float64)
             numbers, lifts = np.abs(mask).max(axis=1), (mask.max(axis=1) > 1) | (mask.min(axis=1) < 0)
@@ -114,9 +114,9 @@ def rows_without_keys(model: onnx.ModelProto, fused_model: onnx.ModelProto, feed
     windows = _windows(fused_model)
     behind = _without_keys_in_windows(fused_model, windows, feed) if windows else None
     found = inner(fused_model, masks, feed) if masks else None
-    if found is None or len({len(mask) for mask in found}) != 1:
+    if found is None or len({len(mask) for mask in found.values()}) != 1:
         return behind
-    hidden = np.any([~(mask != 0).any(axis=tuple(range(1, mask.ndim))) for mask in found], axis=0)
+    hidden = np.any([~(mask != 0).any(axis=tuple(range(1, mask.ndim))) for mask in found.values()], axis=0)
     return hidden if behind is None or len(behind) != len(hidden) else hidden | behind
 
 
@@ -132,11 +132,9 @@ def _windows(fused_model: onnx.ModelProto) -> list[tuple[str, KeyRange]]:
 
 
 def _without_keys_in_windows(fused_model, windows: list[tuple[str, KeyRange]], feed: Feed) -> np.ndarray | None:
-    names = sorted({name for name, _ in windows})
-    arrays = inner(fused_model, set(names), feed)
-    if arrays is None or len({len(mask) for mask in arrays}) != 1:
+    masks = inner(fused_model, {name for name, _ in windows}, feed)
+    if masks is None or len({len(mask) for mask in masks.values()}) != 1:
         return None
-    masks = dict(zip(names, arrays, strict=True))
     seen = [(masks[name] != 0)[:, None, :] & keys.seen(masks[name].shape[1])[None] for name, keys in windows]
     return np.any([~s.any(axis=2).all(axis=1) for s in seen], axis=0)
 

@@ -36,12 +36,14 @@ def taken(runner: onnxruntime.InferenceSession) -> list[str]:
     return [value.name for value in (*runner.get_inputs(), *runner.get_overridable_initializers())]
 
 
-def inner(model: onnx.ModelProto, names: Collection[str], feed: Feed) -> list[np.ndarray] | None:
-    """Inner tensors of a model that is run on these inputs; None where it does not run, or nothing is asked for."""
+def inner(model: onnx.ModelProto, names: Collection[str], feed: Feed) -> dict[str, np.ndarray] | None:
+    """Inner tensors of a model that is run on these inputs; None where it does not run."""
     inputs = {value.name for value in model.graph.input}
     asked = [name for name in names if name not in inputs]
     copy = deepcopy(model)
     del copy.graph.output[:]
     copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in asked)
     found = run(session(copy), feed) if asked else []
-    return None if found is None else [*found, *(feed[name] for name in names if name in inputs)]
+    if found is None:
+        return None
+    return dict(zip(asked, found, strict=True)) | {name: feed[name] for name in names if name in inputs}
