@@ -16,7 +16,7 @@ from .dialect.quantized import FLOAT8, INT8
 from .eight_bit import weight_of as _weight_of
 from .fused_nodes import fused_nodes, input_of, set_inputs
 from .ops import OPS
-from .quantized_results import write_results
+from .quantized_results import ResultScale, write_results
 from .spec import DOMAIN, DTYPE_VARIABLES, QUANTIZED_KEY, OpSpec, TensorSpec
 from .weight_rounding import Compensation, rounded, row_scales
 from .weights import Weight
@@ -59,6 +59,10 @@ class RoundedWeight:
     scales: np.ndarray
     load: Callable[[], np.ndarray]
 
+    def sums(self) -> np.ndarray:
+        """int64 [N]: the sum of each row's numbers."""
+        return self.load().sum(axis=1, dtype=np.int64)
+
 
 @dataclass(frozen=True)
 class LayerScales:
@@ -66,14 +70,14 @@ class LayerScales:
     row.
 
     With `residual_scale`, float32 [N], the layer's residual is rounded, too, each column to multiples of its own.
-    `written_scale` is what an op without whole rows writes x with, where results are written in 8 bits.
+    `written` is what an op without whole rows writes x with, where results are written in 8 bits.
     """
 
     weight: RoundedWeight
     smooth: np.ndarray | None = None
     x_scale: float | None = None
     residual_scale: np.ndarray | None = None
-    written_scale: float | None = None
+    written: ResultScale | None = None
 
 
 def foreign_operators(model: onnx.ModelProto) -> list[str]:
@@ -220,7 +224,7 @@ def quantize(
     made, kept = onnx.ModelProto(), dict(weights)
     made.CopyFrom(model)
     types = _element_types(model)
-    written: set[str] = set()
+    written: dict[str, RoundedWeight] = {}
     for layer in layers:
         if layer.name not in scales:
             continue
@@ -229,7 +233,7 @@ def quantize(
         kind = next(name for name, number in TYPES.items() if number == data_type)
         stem = f"{layer.weight}_{kind}" + (f"_of_{layer.name}" if chosen.smooth is not None else "")
         if stem not in written:
-            written.add(stem)
+            written[stem] = chosen.weight
             kept[stem] = Weight(data_type, layer.shape, chosen.weight.load)
             made.graph.initializer.add(name=stem, data_type=data_type, dims=layer.shape)
             made.graph.initializer.append(numpy_helper.from_array(chosen.weight.scales, f"{stem}_scale"))
@@ -245,8 +249,9 @@ def quantize(
     _round_residuals(made, types, layers, scales)
     if results:
         chosen = {layer.x: scales[layer.name] for layer in layers if layer.name in scales and layer.x}
-        by_tensor = {x: of.x_scale or of.written_scale for x, of in chosen.items()}
-        write_results(made, {x: scale for x, scale in by_tensor.items() if scale is not None})
+        by_tensor = {x: of.written if of.x_scale is None else ResultScale(of.x_scale) for x, of in chosen.items()}
+        by_tensor = {x: scale for x, scale in by_tensor.items() if scale is not None}
+        write_results(made, by_tensor, lambda weight: written[weight].sums())
     _drop_unused(made, kept)
     metadata = {entry.key: entry.value for entry in made.metadata_props} | {QUANTIZED_KEY: to}
     helper.set_model_props(made, metadata)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from .dialect.quantized import LARGEST
 from .fused_nodes import fused_nodes, input_of, set_inputs
@@ -14,12 +15,22 @@ from .ops import OPS
 from .spec import DOMAIN
 
 
-def write_results(model: onnx.ModelProto, scales: Mapping[str, float]) -> int:
+class ResultScale(NamedTuple):
+    """What an op without whole rows writes its result with: integers are y / scale + zero_point."""
+
+    scale: float
+    zero_point: int = 0
+
+
+def write_results(
+    model: onnx.ModelProto, scales: Mapping[str, ResultScale], row_sums: Callable[[str], np.ndarray]
+) -> int:
     """Changes a skeleton whose weights are quantised; returns how many of its ops write their results in 8 bits.
 
     What an op writes is read by the products that round alike: to the same type, behind the same smoothing. An op
     without whole rows takes the scale that `scales` has for its result, and then writes that in 8 bits alone, so that
-    such products must be all that reads it.
+    such products must be all that reads it. Where a zero point is not 0 `row_sums` gives the sums of the rows
+    of such a product's weight, by its name.
     """
     types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
     readers: dict[str, list[onnx.NodeProto]] = {}
@@ -40,8 +51,12 @@ def write_results(model: onnx.ModelProto, scales: Mapping[str, float]) -> int:
         if by_tensor:
             if y not in scales or len(alike) != len(readers[y]) or y in elsewhere:
                 continue
-            scale = np.float32(scales[y]).tobytes()
-            names["y_tensor_scale"] = _constant(model, types, f"{y}_tensor_scale", onnx.TensorProto.FLOAT, scale)
+            scale, zero = scales[y]
+            scale_data = np.float32(scale).tobytes()
+            names["y_tensor_scale"] = _constant(model, types, f"{y}_tensor_scale", onnx.TensorProto.FLOAT, scale_data)
+            if zero:
+                names["y_zero_point"] = _constant(model, types, f"{y}_zero_point", data_type, np.int8(zero).tobytes())
+                _compensate(model, alike, zero, row_sums)
         if smooth:
             names["y_smooth"] = smooth
         set_inputs(node, spec, names)
@@ -52,6 +67,18 @@ def write_results(model: onnx.ModelProto, scales: Mapping[str, float]) -> int:
             set_inputs(reader, OPS[reader.op_type], given)
         count += 1
     return count
+
+
+def _compensate(
+    model: onnx.ModelProto, products: list[onnx.NodeProto], zero: int, row_sums: Callable[[str], np.ndarray]
+) -> None:
+    """Give products of integers with a zero point what that adds to their sums."""
+    for product in products:
+        spec = OPS[product.op_type]
+        sums = row_sums(input_of(product, spec, "weight"))
+        name = f"{product.name or product.output[0]}_compensation"
+        model.graph.initializer.append(numpy_helper.from_array((sums * zero).astype(np.int32), name))
+        set_inputs(product, spec, {"x_compensation": name})
 
 
 def _rounds(reader: onnx.NodeProto, y: str, types: Mapping[str, int], by_tensor: bool) -> bool:

@@ -50,13 +50,18 @@ def product(seed: int, weight_type: np.dtype = INT8) -> Case:
 
 
 def of_quantized(seed: int, weight_type: np.dtype = INT8) -> Case:
-    """A product whose x another op has written in 8 bits; x itself holds other numbers."""
+    """A product whose x another op has written in 8 bits; x itself holds other numbers. Integers may have a zero
+    point.
+    """
     case, rng = product(seed, weight_type), np.random.default_rng(seed + 1)
     x, scale = quantized_rows(case.inputs["x"], weight_type)
     scale = np.where(np.isfinite(scale), scale, np.nan)
     case.inputs["x"] = rng.standard_normal(x.shape).astype(case.inputs["x"].dtype)
     without = dict.fromkeys(("x_smooth", "x_scale", "x_zero"))
     case.inputs.update(x_quantized=x, x_row_scale=scale[..., 0].astype(np.float32), **without)
+    if weight_type == INT8 and rng.random() < 0.5:
+        sums = case.inputs["weight"].sum(axis=1, dtype=np.int64)
+        case.inputs["x_compensation"] = (sums * rng.integers(-128, 128)).astype(np.int32)
     return case
 
 
@@ -102,6 +107,8 @@ def writing(case: Case) -> Case:
     odd = rng.random()
     if case.op in BY_TENSOR:  # some numbers lie beyond the ends
         case.inputs["y_tensor_scale"] = np.float32(rng.choice([1e-3, 0.01, 0.05]))
+        if case.inputs["y_zero_point"].dtype == INT8 and rng.random() < 0.7:
+            case.inputs["y_zero_point"] = np.asarray(rng.integers(-128, 128), INT8)
     elif odd < 0.3:  # rows of zeros, tiny or large ones, and one that is not finite
         size = 0 if odd < 0.1 else 1e-6 if odd < 0.2 else 30.0
         case.inputs["gamma"], case.inputs["beta"] = case.inputs["gamma"] * 0, case.inputs["beta"] * 0

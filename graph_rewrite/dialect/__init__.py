@@ -57,7 +57,7 @@ ones first (reference.py, kernels), or [1, T, ...] with the T real ones alone (s
 and those of quantised weights, which a pass gives a fused model (quantized.py has the rule):
 
     quantized_linear(x[..., K], weight[N, K], weight_scale[N], x_smooth[1, K], x_scale, bias, residual, x_zero)
-    linear_of_quantized(x[..., K], row_scale[...], weight[N, K], weight_scale[N], bias, residual)
+    linear_of_quantized(x[..., K], row_scale[...], weight[N, K], weight_scale[N], bias, residual, compensation[N])
                                                                    the same of an x in 8 bits
     quantize_rows(y[..., N], zero_point, smooth[1, N], scale)      y in 8 bits of the zero point's type, scales [...]
     quantized_embedding(table[V, H], scale[V], ids[B, S]) -> [B, S, H]

@@ -3,9 +3,9 @@
 The rule, in float32: x is multiplied with x_smooth, where that is given. Of a row the scale is its largest magnitude
 (SMALLEST at least) / LARGEST of the type; the row times the scale's inverse is rounded to the type, ties to even. With
 one scale for the tensor, as QuantizeLinear does it: x is divided by the scale, rounded, and what is beyond the type's
-ends becomes the end; with x_zero the ends are those of integers from 0 to 255, of which x_zero stands for 0. Products
-of 8-bit integers are summed exactly. A row whose magnitudes have no finite sum (NaN, infinities) gives NaN where it has
-a scale of its own.
+ends becomes the end; with x_zero the ends are those of integers from 0 to 255, of which x_zero stands for 0, as of a
+result's the zero point does. Products of 8-bit integers are summed exactly, and a compensation is taken off. A row
+whose magnitudes have no finite sum (NaN, infinities) gives NaN where it has a scale of its own.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ class QuantizedDialect:
             quantized = self._rounded(x if integers else self.emit("Div", [x, x_scale]), x_scale, zero)
         return self._scaled_product(self._product(quantized, weight, zero), scale, weight_scale, bias, residual)
 
-    def linear_of_quantized(self, x, row_scale, weight, weight_scale, bias, residual=None):
+    def linear_of_quantized(self, x, row_scale, weight, weight_scale, bias, residual=None, compensation=None):
         integers = self.weight_type == INT8
         x, zero = (self._unsigned(x), self._zero(None)) if integers else (x, None)
         scale = self._unsqueeze(row_scale, [-1])
-        return self._scaled_product(self._product(x, weight, zero), scale, weight_scale, bias, residual)
+        product = self._product(x, weight, zero, compensation)
+        return self._scaled_product(product, scale, weight_scale, bias, residual)
 
     def quantize_rows(self, y, zero_point, smooth, scale=None):
         """y [..., N], float32, as the outputs' type rounds it: in 8 bits, and each row's scale [...]."""
@@ -93,10 +94,11 @@ class QuantizedDialect:
             return self.emit("QuantizeLinear", [x, scale, zero])
         return self.emit("Cast", [x], to=self.weight_type)  # it saturates
 
-    def _product(self, x, weight, zero):
+    def _product(self, x, weight, zero, compensation=None):
         transposed = lambda matrix: self.emit("Transpose", [matrix], perm=[1, 0])  # noqa: E731
         if self.weight_type == INT8:
             product = self.emit("MatMulInteger", [x, transposed(self._unsigned(weight)), zero, self._zero(None)])
+            product = product if compensation is None else self.emit("Sub", [product, compensation])
             return self.emit("Cast", [product], to=TensorProto.FLOAT)
         x, weight = (self.emit("Cast", [side], to=TensorProto.FLOAT) for side in (x, weight))
         return self.emit("MatMul", [x, transposed(weight)])  # Transpose takes float8 from opset 21 on
@@ -120,8 +122,10 @@ class QuantizedReference:
         y = y if residual is None else y + residual
         return y if bias is None else y + bias
 
-    def linear_of_quantized(self, x, row_scale, weight, weight_scale, bias, residual=None):
-        y = x.astype(np.float64) @ weight.astype(np.float64).T * row_scale[..., None] * weight_scale
+    def linear_of_quantized(self, x, row_scale, weight, weight_scale, bias, residual=None, compensation=None):
+        sums = x.astype(np.float64) @ weight.astype(np.float64).T
+        sums = sums if compensation is None else sums - compensation
+        y = sums * row_scale[..., None] * weight_scale
         y = y if residual is None else y + residual
         return y if bias is None else y + bias
 
@@ -130,7 +134,10 @@ class QuantizedReference:
             with np.errstate(all="ignore"):
                 y = np.asarray(y, np.float32) * (np.float32(1) if smooth is None else np.float32(smooth))
                 y = y * (np.float32(1) / np.float32(scale))
-            return quantized_rows(y, zero_point.dtype, scale=1.0)[0], np.broadcast_to(scale, y.shape[:-1])
+            zero = None if zero_point.dtype != np.int8 else np.int16(zero_point)
+            quantized = quantized_rows(y, zero_point.dtype, scale=1.0, zero=None if zero is None else zero + 128)[0]
+            quantized = quantized if zero is None else (quantized + zero).astype(np.int8)
+            return quantized, np.broadcast_to(scale, y.shape[:-1])
         quantized, scale = quantized_rows(y, zero_point.dtype, smooth)
         return quantized, scale[..., 0]
 

@@ -61,8 +61,18 @@ X_QUANTIZED = TensorSpec(
     "x_quantized", ("...", "K"), dtype="W", optional=True, needs="weight_scale", quantized=True, doc="of weight's type"
 )
 X_ROW_SCALE = TensorSpec("x_row_scale", ("...",), dtype="S", optional=True, needs="x_quantized", scales="x_quantized")
+X_COMPENSATION = TensorSpec(
+    "x_compensation",
+    ("N",),
+    dtype="C",
+    optional=True,
+    constant=True,
+    needs="x_quantized",
+    quantized=True,
+    doc="of integers whose zero point is not 0: it, times the sums of weight's rows. Taken off the products' sums",
+)
 # With it y is written in 8 bits, too, of this scalar's type: y, rounded to T, is quantised as a product quantises x
-# that has no x_scale. Its value is 0, and not read.
+# that has no x_scale. Its value is 0, and not read, but of integers beside y_tensor_scale: there it stands for y's 0.
 Y_ZERO_POINT = TensorSpec("y_zero_point", (), dtype="Q", optional=True, constant=True, quantized=True)
 Y_SMOOTH = TensorSpec(
     "y_smooth",

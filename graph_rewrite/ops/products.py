@@ -15,6 +15,7 @@ from ._common import (
     ROW_COUNT,
     WEIGHT,
     WEIGHT_SCALE,
+    X_COMPENSATION,
     X_QUANTIZED,
     X_ROW_SCALE,
     X_SCALE,
@@ -29,17 +30,31 @@ from ._common import (
 )
 from .activations import ACTIVATION, NONE
 
-QUANTIZED = (WEIGHT_SCALE, X_SMOOTH, X_SCALE, X_ZERO, X_QUANTIZED, X_ROW_SCALE)
+QUANTIZED = (WEIGHT_SCALE, X_SMOOTH, X_SCALE, X_ZERO, X_QUANTIZED, X_ROW_SCALE, X_COMPENSATION)
 QUANTIZED_Y = (Y_ZERO_POINT, Y_SMOOTH)  # of those that normalise, and so have whole rows
 RESIDUAL = TensorSpec("residual", ("...", "N"))
 
 
-def linear(d, *, x, weight, bias, weight_scale, x_smooth, x_scale, x_zero, x_quantized, x_row_scale, residual=None):
+def linear(
+    d,
+    *,
+    x,
+    weight,
+    bias,
+    weight_scale,
+    x_smooth,
+    x_scale,
+    x_zero,
+    x_quantized,
+    x_row_scale,
+    x_compensation,
+    residual=None,
+):
     """x Wᵀ + bias + residual, whichever form x and the weight have."""
     if weight_scale is None:
         return d.linear(x, weight, bias, residual)
     if x_quantized is not None:
-        return d.linear_of_quantized(x_quantized, x_row_scale, weight, weight_scale, bias, residual)
+        return d.linear_of_quantized(x_quantized, x_row_scale, weight, weight_scale, bias, residual, x_compensation)
     return d.quantized_linear(x, weight, weight_scale, x_smooth, x_scale, bias, residual, x_zero)
 
 

@@ -18,7 +18,7 @@ namespace bertfuse {
 struct GemmOp {
   const char* name;
   int x, weight, bias, residual, gamma, beta, weight_scale, x_smooth, x_scale, x_zero, x_quantized, x_row_scale,
-      y_smooth, y_tensor_scale, row_count, cos, sin, places;
+      x_compensation, y_zero_point, y_smooth, y_tensor_scale, row_count, cos, sin, places;
   int y, total, y_quantized, y_scale;
   int epsilon, activation, approximate, norm, num_heads, kv_num_heads, pairs, places_in;
   bool gates;  // weight has rows for two factors, each of y's columns: the gate's come first
@@ -55,6 +55,8 @@ constexpr GemmOp GemmOpOf(const OpDef& op) {
           input("x_zero"),
           input("x_quantized"),
           input("x_row_scale"),
+          input("x_compensation"),
+          input("y_zero_point"),
           input("y_smooth"),
           input("y_tensor_scale"),
           input("row_count"),
@@ -110,8 +112,8 @@ inline const char* NameOf(Activation activation) {
 struct GemmCall {
   GemmOp op;
   const bertfuse_tensor *x, *weight, *bias, *residual, *gamma, *beta, *weight_scale, *x_smooth, *x_scale, *x_zero,
-      *x_quantized, *x_row_scale, *y_smooth, *y_tensor_scale, *row_count, *cos, *sin, *places, *y, *total, *y_quantized,
-      *y_scale;
+      *x_quantized, *x_row_scale, *x_compensation, *y_zero_point, *y_smooth, *y_tensor_scale, *row_count, *cos, *sin,
+      *places, *y, *total, *y_quantized, *y_scale;
   float epsilon;
   Activation activation;
   bool rms;  // the norm is RMSNorm, not LayerNorm
@@ -132,7 +134,8 @@ struct GemmCall {
     weight_scale = input(op.weight_scale), x_smooth = input(op.x_smooth), x_scale = input(op.x_scale);
     x_zero = input(op.x_zero);
     x_quantized = input(op.x_quantized), x_row_scale = input(op.x_row_scale), y_smooth = input(op.y_smooth);
-    y_tensor_scale = input(op.y_tensor_scale);
+    x_compensation = input(op.x_compensation);
+    y_zero_point = input(op.y_zero_point), y_tensor_scale = input(op.y_tensor_scale);
     cos = input(op.cos), sin = input(op.sin), places = input(op.places);
     row_count = &call.inputs[op.row_count];
     const auto output = [&](int place) {

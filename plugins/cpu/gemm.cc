@@ -40,14 +40,26 @@ void CheckWeight(const GemmCall& gemm) {
 }
 
 void CheckZero(const GemmCall& gemm) {
-  if (gemm.x_zero == nullptr || !IsFloat8(gemm)) return;
-  Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'x_zero' is given beside a weight of float8e4m3fn", gemm.op.name);
+  if (!IsFloat8(gemm) || (gemm.x_zero == nullptr && gemm.x_compensation == nullptr)) return;
+  Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input '%s' is given beside a weight of float8e4m3fn", gemm.op.name,
+       gemm.x_zero == nullptr ? "x_compensation" : "x_zero");
 }
 
 void CheckSmooth(const GemmCall& gemm) {
   if (gemm.x_smooth == nullptr || gemm.x_smooth->shape[0] == 1) return;
   Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'x_smooth' has %lld rows, expected 1", gemm.op.name,
        static_cast<long long>(gemm.x_smooth->shape[0]));
+}
+
+// What is taken off the sums of integers, with zeros up to whole tiles.
+const int32_t* Compensation(const GemmCall& gemm, Arena& arena) {
+  if (gemm.x_compensation == nullptr) return nullptr;
+  const int64_t n = gemm.weight->shape[0], step = Loops().tile_columns;
+  auto* const padded = arena.Take<int32_t>(CeilDiv(n, step) * step);
+  if (padded == nullptr) return nullptr;  // the room is counted
+  const auto* const given = static_cast<const int32_t*>(gemm.x_compensation->data);
+  std::fill(std::copy(given, given + n, padded), padded + CeilDiv(n, step) * step, 0);
+  return padded;
 }
 
 // Room for x, given as integers, as floats.
@@ -97,6 +109,8 @@ void Multiply(const bertfuse_call& call, const GemmCall& gemm, int64_t m, Finish
   rows.zero = ZeroOf(gemm), rows.sums = Loops().weight_sums(packed, n, k);
   const float *scale = DataOf(gemm.x_scale), *smooth = DataOf(gemm.x_smooth);
   float* const as_floats = arena.Take<float>(FloatsOfQuantized(gemm));
+  const int32_t* const compensation = Compensation(gemm, arena);
+  if (compensation != nullptr) rows.zero = 1, rows.sums = compensation;
   ParallelFor(call, m, GrainFor(k), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       char* to = static_cast<char*>(rows.rows) + row * rows.stride;
@@ -104,7 +118,8 @@ void Multiply(const bertfuse_call& call, const GemmCall& gemm, int64_t m, Finish
         constexpr float kOne = 1.0f;
         float* const floats = as_floats + row * k;
         Loops().int8_to_float(static_cast<const int8_t*>(gemm.x_quantized->data) + row * k, kOne, floats, k);
-        Loops().quantize_row(floats, nullptr, k, &kOne, rows.zero, to, &rows.offsets[row]);
+        constexpr int32_t kNoZero = 0;
+        Loops().quantize_row(floats, nullptr, k, &kOne, kNoZero, to, &rows.offsets[row]);
         rows.scales[row] = FloatData(*gemm.x_row_scale)[row];
         continue;
       }
@@ -129,6 +144,7 @@ size_t WorkspaceSize(const bertfuse_call& call) {
   } else {
     Int8Buffers(gemm.rows(), n, k, call.prepared != nullptr, arena);
     arena.Take<float>(FloatsOfQuantized(gemm));
+    Compensation(gemm, arena);
   }
   return arena.used();
 }

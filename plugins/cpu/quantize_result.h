@@ -23,7 +23,8 @@ inline uint8_t Float8Bits(float x) {
 }
 
 // Rows of y by the rule of graph_rewrite/dialect/quantized.py, from y as it was rounded to its type. `Op` has the
-// outputs y, y_quantized and y_scale and the input y_smooth. `given`: one scale for all rows; null: each has its own.
+// outputs y, y_quantized and y_scale and the inputs y_zero_point and y_smooth. `given`: one scale for all rows, beside
+// which integers have a zero point; null: each has its own.
 template <class Op>
 void QuantizeResult(const bertfuse_call& call, int64_t rows, const float* given = nullptr) {
   if (call.num_outputs <= Op::Out::y_quantized) return;
@@ -38,6 +39,8 @@ void QuantizeResult(const bertfuse_call& call, int64_t rows, const float* given 
   auto* const scales = static_cast<float*>(call.outputs[Op::Out::y_scale].data);
   const bool integers = to.dtype == BERTFUSE_INT8;
   const float most = integers ? 127.0f : kLargestFloat8;
+  const bool moved = integers && given != nullptr;
+  const float zero = moved ? *static_cast<const int8_t*>(call.inputs[Op::In::y_zero_point].data) : 0.0f;
   ParallelFor(call, rows, GrainFor(4 * columns), [&](int64_t begin, int64_t end) {
     constexpr int64_t kChunk = 256;
     float values[kChunk];
@@ -56,8 +59,8 @@ void QuantizeResult(const bertfuse_call& call, int64_t rows, const float* given 
       const float bounded = std::max(largest, 1e-30f), inverse = given == nullptr ? most / bounded : 1.0f / *given;
       for_each([&](int64_t at, float v) {
         if (integers) {
-          const float whole = std::nearbyint(v * inverse);
-          const float clamped = whole == whole ? std::min(std::max(whole, -128.0f), 127.0f) : 0.0f;
+          const float whole = std::nearbyint(v * inverse) + zero;
+          const float clamped = whole == whole ? std::min(std::max(whole, -128.0f), 127.0f) : zero;
           static_cast<int8_t*>(to.data)[at] = static_cast<int8_t>(clamped);
         } else {
           static_cast<uint8_t*>(to.data)[at] = Float8Bits(RoundedToFloat8(v * inverse));

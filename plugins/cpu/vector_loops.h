@@ -43,8 +43,8 @@ struct Int8Rows {
   float* scales;     // what each row's integers are multiples of
   int32_t* offsets;  // what its sums of products begin with
   int64_t k, stride;
-  int32_t zero;         // the integer that 0 is, taken off each
-  const int32_t* sums;  // weight_sums() of the weight; read where `zero` is not 0
+  int32_t zero;         // the integer that 0 is; this times `sums` is taken off each row's sums of products
+  const int32_t* sums;  // weight_sums() of the weight, or beside a `zero` of 1 that product; else not read
 };
 
 // One row to be normalised.

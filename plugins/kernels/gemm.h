@@ -79,6 +79,7 @@ struct GemmArguments {
   // Of 8-bit operands: row i of x is row_scales[i] times its integers, row n of weight weight_scales[n] times its own.
   const float* row_scales;
   const float* weight_scales;
+  const int32_t* x_compensation;  // [n] of integers: taken off the sums of products; may be null
   // Memory of the workspace behind the partial sums, as much as the tactic asks for; for a backend that takes some.
   void* scratch;
   // Given: gets the sum that is normalised. Then the norm has a launch of its own, may be RMSNorm, and beta null.

@@ -96,12 +96,12 @@ __global__ void __launch_bounds__(32 * kWarps) QuantizeRowsKernel(QuantizeRowsAr
     const PartOfRow<T, kVector, kThreads, kKeeps> row(a.x + at * a.columns, a.smooth, a.columns);
     Quantized* const to = a.quantized + at * a.columns;
     float scale;
-    const auto store = [&](auto&& scaled) {
+    const auto store = [&](auto&& scaled, int zero = 0) {
       row.ForEach([&](int64_t column, const float (&values)[kVector]) {
         float numbers[kVector];
 #pragma unroll
         for (int i = 0; i < kVector; ++i) numbers[i] = scaled(values[i]);
-        *reinterpret_cast<Pack<Quantized, kVector>*>(to + column) = Rounded<Quantized>(numbers);
+        *reinterpret_cast<Pack<Quantized, kVector>*>(to + column) = Rounded<Quantized>(numbers, zero);
       });
     };
     if (a.scale == nullptr) {
@@ -119,7 +119,12 @@ __global__ void __launch_bounds__(32 * kWarps) QuantizeRowsKernel(QuantizeRowsAr
     } else {
       scale = *a.scale;
       const float inverse = 1.0f / scale;
-      store([&](float value) { return a.by_inverse ? value * inverse : value / scale; });
+      const auto scaled = [&](float value) {
+        if (a.by_inverse) return value * inverse;
+        const float multiple = value / scale;
+        return std::is_same_v<Quantized, int8_t> && multiple != multiple ? 0.0f : multiple;
+      };
+      store(scaled, a.zero == nullptr ? 0 : *a.zero);
     }
     if (threadIdx.x % kThreads == 0) a.row_scales[at] = scale;
   }

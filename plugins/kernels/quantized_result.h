@@ -14,6 +14,7 @@ struct QuantizedResult {
   bool floats = false;            // e4m3, not integers
   // Of a product and of attention, which have no whole rows: one for all rows, by whose inverse numbers are multiplied.
   const float* scale = nullptr;
+  const int8_t* zero = nullptr;  // beside it, of integers: what 0 becomes; null: 0
 };
 
 }  // namespace bertfuse::kernels

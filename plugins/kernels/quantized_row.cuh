@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "kernels/elements.cuh"
+#include "kernels/ptx/scalar.cuh"
 #include "kernels/quantized_result.h"
 
 namespace bertfuse::kernels {
@@ -13,8 +14,9 @@ constexpr float kLeastMagnitude = 1e-30f;  // of a row, so that its scale has an
 template <class Quantized>
 constexpr float kLargestQuantized = std::is_same_v<Quantized, int8_t> ? 127.0f : 448.0f;
 
+// `zero`: what 0 becomes of integers. NaN becomes the least of them.
 template <class Quantized, int kVector>
-__device__ __forceinline__ Pack<Quantized, kVector> Rounded(const float (&values)[kVector]) {
+__device__ __forceinline__ Pack<Quantized, kVector> Rounded(const float (&values)[kVector], int zero = 0) {
   Pack<Quantized, kVector> pack;
   if constexpr (std::is_same_v<Quantized, __nv_fp8_e4m3> && kVector % 2 == 0) {  // one instruction takes two
 #pragma unroll
@@ -22,11 +24,23 @@ __device__ __forceinline__ Pack<Quantized, kVector> Rounded(const float (&values
       reinterpret_cast<__nv_fp8x2_e4m3*>(&pack)[i / 2] = __nv_fp8x2_e4m3(make_float2(values[i], values[i + 1]));
     }
   } else if constexpr (std::is_same_v<Quantized, int8_t>) {
-    // The last bits of a sum with 1.5 * 2^23 are the integer's: conversions take four times as long as additions.
+    // The bits of x + 1.5 * 2^23 are the integer above those of 1.5 * 2^23: conversions take four times as long as
+    // additions. Beyond 2^22 they are another number, but still grow with x while the sum is positive, and saturate.
+    int32_t integers[kVector];
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      const float x = values[i], sum = fminf(fmaxf(x == x ? x : 0.0f, -128.0f), 127.0f) + 12582912.0f;
-      pack.value[i] = static_cast<int8_t>(reinterpret_cast<const uint32_t&>(sum) & 0xFF);
+      const float sum = fmaxf(values[i], -4194304.0f) + 12582912.0f;
+      integers[i] = reinterpret_cast<const int32_t&>(sum) - 0x4B400000 + zero;
+    }
+    if constexpr (kVector % 4 == 0) {
+#pragma unroll
+      for (int i = 0; i < kVector; i += 4) {
+        reinterpret_cast<uint32_t*>(&pack)[i / 4] =
+            PackSaturated(integers[i], integers[i + 1], integers[i + 2], integers[i + 3]);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) pack.value[i] = static_cast<int8_t>(min(max(integers[i], -128), 127));
     }
   } else {
 #pragma unroll
@@ -49,17 +63,28 @@ __device__ __forceinline__ float InverseOfScale(float x) {
   return fabsf(about) == INFINITY ? about : fmaf(about, fmaf(-x, about, 1.0f), about);
 }
 
+// What 0 becomes beside a QuantizedResult's one scale.
+__device__ __forceinline__ int ZeroOf(const QuantizedResult& to) { return to.zero == nullptr ? 0 : *to.zero; }
+
+// Fetches a QuantizedResult's scale and zero point long before an epilogue waits for them: they are alone in their
+// lines of memory, which nothing else fetches.
+__device__ __forceinline__ void PrefetchScale(const QuantizedResult& to) {
+  if (to.scale != nullptr) PrefetchL2(to.scale);
+  if (to.zero != nullptr) PrefetchL2(to.zero);
+}
+
 // kVector elements of a QuantizedResult, times the inverse of their row's scale; `at` is the first one's place among
 // all rows'.
 template <int kVector>
 __device__ __forceinline__ void StoreScaled(const QuantizedResult& to, float inverse, int64_t at,
-                                            const float (&values)[kVector]) {
+                                            const float (&values)[kVector], int zero = 0) {
   float scaled[kVector];
 #pragma unroll
   for (int i = 0; i < kVector; ++i) scaled[i] = values[i] * inverse;
   const auto store_as = [&](auto quantized) {
     using Quantized = decltype(quantized);
-    *reinterpret_cast<Pack<Quantized, kVector>*>(static_cast<Quantized*>(to.rows) + at) = Rounded<Quantized>(scaled);
+    *reinterpret_cast<Pack<Quantized, kVector>*>(static_cast<Quantized*>(to.rows) + at) =
+        Rounded<Quantized>(scaled, zero);
   };
   if (to.floats) {
     store_as(__nv_fp8_e4m3());

@@ -228,7 +228,7 @@ kernels::QuantizedResult QuantizedOf(const bertfuse_call& call) {
   const bool given = call.num_outputs > Op::Out::y_quantized;
   return QuantizedResultOf(Op::kName, given ? &call.outputs[Op::Out::y_quantized] : nullptr,
                            given ? &call.outputs[Op::Out::y_scale] : nullptr, &call.inputs[Op::In::y_smooth],
-                           &call.inputs[Op::In::y_tensor_scale]);
+                           &call.inputs[Op::In::y_tensor_scale], &call.inputs[Op::In::y_zero_point]);
 }
 
 // Packed rows from the last sequence's end on are not quantised.

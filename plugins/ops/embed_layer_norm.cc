@@ -52,7 +52,7 @@ void Run(const bertfuse_call& call) {
       // By a kernel of its own: one of a whole encoder's.
       const kernels::QuantizedResult to =
           QuantizedResultOf(Op::kName, &call.outputs[Op::Out::y_quantized], &call.outputs[Op::Out::y_scale],
-                            &in[Op::In::y_smooth], nullptr);
+                            &in[Op::In::y_smooth], nullptr, nullptr);
       QuantizeResult(call, Op::kName, to, a.y, a.rows, a.columns, a.packed);
     });
   });

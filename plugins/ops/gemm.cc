@@ -65,6 +65,7 @@ kernels::GemmArguments<Elements> Arguments(const bertfuse_call& call, const Gemm
     if (gemm.x_quantized != nullptr) {
       a.x = Data<const typename Elements::X>(*gemm.x_quantized);
       a.row_scales = Data<const float>(*gemm.x_row_scale);
+      a.x_compensation = gemm.x_compensation == nullptr ? nullptr : Data<const int32_t>(*gemm.x_compensation);
     } else if (workspace != nullptr) {
       a.row_scales = reinterpret_cast<const float*>(workspace + rows.scales);
       workspace += rows.bytes;
@@ -78,7 +79,8 @@ kernels::GemmArguments<Elements> Arguments(const bertfuse_call& call, const Gemm
   a.beta = data(gemm.beta);
   a.y = data(gemm.y);
   a.total = data(gemm.total);
-  a.quantized = QuantizedResultOf(gemm.op.name, gemm.y_quantized, gemm.y_scale, gemm.y_smooth, gemm.y_tensor_scale);
+  a.quantized = QuantizedResultOf(gemm.op.name, gemm.y_quantized, gemm.y_scale, gemm.y_smooth, gemm.y_tensor_scale,
+                                  gemm.y_zero_point);
   a.rms = gemm.rms;
   a.gates = gemm.op.gates;
   if (gemm.cos != nullptr) {
@@ -94,7 +96,7 @@ kernels::GemmArguments<Elements> Arguments(const bertfuse_call& call, const Gemm
   a.activation = gemm.activation;
   a.weights_are_constant = true;
   for (const bertfuse_tensor* weight :
-       {gemm.weight, gemm.bias, gemm.gamma, gemm.beta, gemm.weight_scale, gemm.y_smooth}) {
+       {gemm.weight, gemm.bias, gemm.gamma, gemm.beta, gemm.weight_scale, gemm.x_compensation, gemm.y_smooth}) {
     a.weights_are_constant = a.weights_are_constant && IsConstant(call, weight);
   }
   // Each kernel of an encoder layer that reads or writes wide rows begins with the rows that the one before it ended
@@ -293,6 +295,10 @@ template <class Elements>
 size_t QuantizedBytes(const GemmCall& gemm, const kernels::GemmArguments<Elements>& a) {
   if (gemm.x_zero != nullptr) {
     Fail(BERTFUSE_NOT_SUPPORTED, "%s: input 'x_zero' has no CUDA kernel: quantise activations symmetrically",
+         gemm.op.name);
+  }
+  if (gemm.x_compensation != nullptr && !std::is_same_v<typename Elements::X, int8_t>) {
+    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'x_compensation' is given beside a weight of float8e4m3fn",
          gemm.op.name);
   }
   if (std::is_same_v<typename Elements::X, int8_t> && a.k > kernels::kMaxInt8K) {

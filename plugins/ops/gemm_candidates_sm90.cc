@@ -41,6 +41,11 @@ void ListElementwise(const GemmProblem& problem, std::vector<GemmTactic>* tactic
   };
   for (const Block& block : BlocksOf(problem).persistent) add_block(block);
   for (const Block& block : BlocksOf(problem).one_tile) add_block(block);
+  if (!problem.quantizes) return;
+  for (const Block& block : sm90::kQuantizingOneTileBlocks) {
+    const auto& others = BlocksOf(problem).one_tile;
+    if (std::find(others.begin(), others.end(), block) == others.end()) add_block(block);
+  }
 }
 
 // A slice of the weight that a block loads is of both factors: whole groups of rows of each.

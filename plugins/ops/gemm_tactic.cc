@@ -45,12 +45,24 @@ std::vector<GemmTactic> Products(const GemmProblem& problem) {
   return tactics;
 }
 
+// What was measured left y in its type. Where 8 bits are wanted it is the tile of that size that writes them; where
+// there is none, nothing: a kernel that does so is most likely faster.
+std::optional<GemmTactic> Measured(const GemmProblem& problem) {
+  const GemmTactic* const found = problem.measured == nullptr ? nullptr : problem.measured->Find(problem);
+  if (found == nullptr || !problem.quantizes || WritesQuantized(problem, *found)) {
+    return found == nullptr ? std::nullopt : std::optional(*found);
+  }
+  GemmTactic tactic = *found;
+  for (const kernels::GemmBlock& block : kernels::gemm_sm90::kQuantizingOneTileBlocks) {
+    if (block.m == found->tile.block.m && block.n == found->tile.block.n) tactic.tile.block = block;
+  }
+  return WritesQuantized(problem, tactic) ? std::optional(tactic) : std::nullopt;
+}
+
 // Where the workspace is too little for every tactic, the one that takes the least: its launch says what is missing.
 GemmChoice Choose(GemmProblem problem) {
   if (problem.capacity > 0 && !problem.gates) problem.workspace = std::min(problem.workspace, kMaxPackedWorkspace);
-  const GemmTactic* const measured = problem.measured == nullptr ? nullptr : problem.measured->Find(problem);
-  // What was measured left y in its type: where 8 bits are wanted, a kernel that writes them is most likely faster.
-  if (measured != nullptr && (!problem.quantizes || WritesQuantized(problem, *measured))) {
+  if (const auto measured = Measured(problem)) {
     const GemmTactic fitting = WithLayerNormKernel(problem, *measured);
     // Measured where nothing is rotated: with a launch more it need not be the fastest.
     const bool same = !problem.rotates || RotatesInEpilogue(problem, fitting);

@@ -71,7 +71,7 @@ inline bool GateIsALaunch(const GemmProblem& problem, const GemmTactic& tactic) 
 // Whether the product's epilogue writes y in 8 bits, where that is wanted.
 inline bool WritesQuantized(const GemmProblem& problem, const GemmTactic& tactic) {
   return problem.quantizes && tactic.backend == Backend::kSm90 && tactic.form == GemmForm::kComplete &&
-         kernels::gemm_sm90::IsPersistent(tactic.tile.block);
+         kernels::gemm_sm90::Quantizes(tactic.tile.block);
 }
 
 // Whether the product's epilogue rotates heads, where that is wanted.

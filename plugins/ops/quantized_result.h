@@ -8,18 +8,22 @@
 
 namespace bertfuse::cuda {
 
-// From the outputs y_quantized and y_scale, and the inputs y_smooth and y_tensor_scale, of which each may be null; with
-// no rows where the call does not want them. Throws INVALID_ARGUMENT where y_smooth is not one row.
+// From the outputs y_quantized and y_scale, and the inputs y_smooth, y_tensor_scale and y_zero_point (read beside
+// y_tensor_scale alone), of which each may be null; with no rows where the call does not want them. Throws
+// INVALID_ARGUMENT where y_smooth is not one row.
 inline kernels::QuantizedResult QuantizedResultOf(const char* op, const bertfuse_tensor* rows,
                                                   const bertfuse_tensor* scales, const bertfuse_tensor* smooth,
-                                                  const bertfuse_tensor* scale) {
+                                                  const bertfuse_tensor* scale, const bertfuse_tensor* zero_point) {
   if (rows == nullptr) return {};
   const auto floats = [](const bertfuse_tensor* t) { return t == nullptr ? nullptr : Data<const float>(*t); };
   if (floats(smooth) != nullptr && smooth->shape[0] != 1) {
     Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'y_smooth' has %lld rows, expected 1", op,
          static_cast<long long>(smooth->shape[0]));
   }
-  return {rows->data, Data<float>(*scales), floats(smooth), rows->dtype == BERTFUSE_FLOAT8E4M3FN, floats(scale)};
+  const bool moved = floats(scale) != nullptr && rows->dtype == BERTFUSE_INT8 && zero_point != nullptr;
+  return {rows->data,     Data<float>(*scales),
+          floats(smooth), rows->dtype == BERTFUSE_FLOAT8E4M3FN,
+          floats(scale),  moved ? Data<const int8_t>(*zero_point) : nullptr};
 }
 
 // y[rows, columns] in 8 bits.
@@ -29,7 +33,7 @@ void QuantizeResult(const bertfuse_call& call, const char* op, const kernels::Qu
   const auto quantize = [&](auto quantized) {
     using Quantized = decltype(quantized);
     const kernels::QuantizeRowsArguments<T, Quantized> a = {
-        y, to.smooth, to.scale, static_cast<Quantized*>(to.rows), to.scales, rows, columns, packed, true};
+        y, to.smooth, to.scale, static_cast<Quantized*>(to.rows), to.scales, rows, columns, packed, true, to.zero};
     CheckCuda(kernels::QuantizeRows(a, DeviceOf(call), StreamOf(call)), op);
   };
   if (to.floats) {

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import re
 import sys
 import time
 
@@ -49,6 +50,16 @@ def _same(found: torch.Tensor, wanted: torch.Tensor, rows: torch.Tensor | None =
     return bool((same if rows is None else same[rows]).all())
 
 
+def _close(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+    unit = 8 * torch.finfo(found.dtype).eps
+    return torch.allclose(found.float(), wanted.float(), rtol=unit, atol=max(unit, 1e-4), equal_nan=True)
+
+
+def _without_stages(tactic: str) -> str:
+    """Tiles that differ in their stages alone add up in the same order."""
+    return re.sub(r" stages \d+", "", tactic)
+
+
 def _outputs(case: Case, to: torch.dtype | None) -> list[torch.Tensor]:
     made = [torch.full((case.m, case.n), math.nan, dtype=case.dtype, device="cuda")]
     if to is not None:
@@ -75,25 +86,30 @@ def _problem(seed: int) -> tuple[int, str]:
         outputs, (y,) = _outputs(case, to), _outputs(case, None)
         one = Bound(case.op, inputs, outputs, case.attributes, tactic, constants(inputs))
         name = native.tactic_name(case.op, one.call, tactic, library_file())
-        if name not in names:
+        alike = [other for other in names if _without_stages(other) == _without_stages(name)]
+        if not alike:
             continue
         one.run()
-        Bound(case.op, plain, [y], case.attributes, names[name], constants(plain)).run()
+        Bound(case.op, plain, [y], case.attributes, names[name if name in names else alike[0]], constants(plain)).run()
         torch.cuda.synchronize()
         count += 1
         unwritten = case.op == "FusedGemmGelu" and name.startswith("sm90") and bool(outputs[0].isnan().all())
-        if not unwritten and not _same(outputs[0], y):
-            return count, f"seed {seed}, {case}, {name}: y"
+        if not unwritten:
+            # What is taken off the first of several partial sums changes how these are rounded.
+            rounds = given["x_compensation"] is not None and "split-K" in name
+            if not (_close(outputs[0], y) if rounds else _same(outputs[0], y)):
+                return count, f"seed {seed}, {case}, {name}: y"
+            y = outputs[0]
         if to is None:
             continue
         if case.op == "FusedGemmGelu":
             scaled = y.float() if given["y_smooth"] is None else y.float() * given["y_smooth"]
-            wanted = rounded(scaled * (1 / given["y_tensor_scale"]), to)
+            wanted = rounded(scaled * (1 / given["y_tensor_scale"]), to, given["y_zero_point"])
             wanted_scales = given["y_tensor_scale"].expand(case.m)
         else:
             wanted, wanted_scales = quantized_rows(y, to, given["y_smooth"])
             wanted_scales = wanted_scales[:, 0]
-        there = ~wanted_scales.isnan()
+        there = ~wanted_scales.isnan() & ~y.isnan().any(1)
         if not _same(outputs[2], wanted_scales.contiguous()):
             return count, f"seed {seed}, {case}, {name}: scales"
         if not _same(outputs[1], wanted, there):

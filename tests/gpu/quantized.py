@@ -19,10 +19,11 @@ EPSILON = 1e-5
 _UNITS = {torch.float32: 2e-6, torch.float16: 1.5e-3, torch.bfloat16: 1.2e-2}
 
 
-def rounded(x: torch.Tensor, to: torch.dtype) -> torch.Tensor:
-    """float32 numbers in the type, saturated."""
+def rounded(x: torch.Tensor, to: torch.dtype, zero: torch.Tensor | None = None) -> torch.Tensor:
+    """float32 numbers in the type, saturated; of integers 0 becomes `zero`."""
     if to == torch.int8:
-        return x.round().nan_to_num(0.0).clamp(-128, 127).to(to)
+        shift = 0.0 if zero is None else zero.float()
+        return (x.round().nan_to_num(0.0, torch.inf, -torch.inf) + shift).clamp(-128, 127).to(to)
     return x.clamp(-448, 448).to(to)
 
 
@@ -138,6 +139,10 @@ class Case:
         rows, scales = quantized_rows(named["x"], self.to, named["x_smooth"])
         replaced = {"x_scale": None, "x_smooth": None, "x_quantized": rows, "x_row_scale": scales[:, 0].contiguous()}
         named, to = {**named, **replaced}, None
+        if self.to == torch.int8 and chance.random() < 0.5:
+            # Of -1, with which rows from -127 to 127 are integers of 8 bits: the sums are the same.
+            named["x_quantized"] = rows - 1
+            named["x_compensation"] = -named["weight"].sum(1, dtype=torch.int32)
         if self.op != "FusedGemm":
             to = chance.choice([self.to, self.to, torch.int8, FLOAT8])
             named["y_zero_point"] = torch.zeros((), dtype=torch.uint8, device="cuda").view(to)
@@ -145,6 +150,8 @@ class Case:
                 named["y_smooth"] = torch.exp(torch.rand(1, self.n, device="cuda") * 2 - 1)
             if self.op == "FusedGemmGelu":
                 named["y_tensor_scale"] = torch.tensor(chance.uniform(1e-3, 0.05), device="cuda")
+                if to == torch.int8:
+                    named["y_zero_point"] += chance.randint(-128, 127)
         return named, to
 
     def check(self) -> tuple[int, float, str]:

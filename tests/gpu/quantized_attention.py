@@ -51,8 +51,11 @@ class Case:
         self.to = chance.choice([torch.int8, FLOAT8])
         self.smooth = torch.exp(torch.rand(1, self.columns) * 2 - 1).cuda() if chance.random() < 0.5 else None
         self.scale = torch.tensor(chance.uniform(2e-4, 0.03)).cuda()  # some numbers lie beyond the ends
+        self.zero = torch.zeros((), dtype=torch.uint8).cuda().view(self.to)
+        if self.to == torch.int8:
+            self.zero += chance.choice([0, chance.randint(-128, 127)])
         writing = {
-            "y_zero_point": torch.zeros((), dtype=torch.uint8).cuda().view(self.to),
+            "y_zero_point": self.zero,
             "y_smooth": self.smooth,
             "y_tensor_scale": self.scale,
         }
@@ -95,7 +98,7 @@ class Case:
             _, numbers, scales = writing._keep[1]
             numbers, scales = numbers.view(torch.uint8).view(-1, self.columns), scales.view(-1)
             smoothed = y.float() if self.smooth is None else y.float() * self.smooth
-            wanted = rounded(smoothed * (1 / self.scale), self.to).view(torch.uint8)
+            wanted = rounded(smoothed * (1 / self.scale), self.to, self.zero).view(torch.uint8)
             differ = (numbers != wanted)[: self.real]
             if differ.any():
                 row, column = differ.nonzero()[0].tolist()

@@ -48,8 +48,8 @@ PERSISTENT = "128x192"  # the kernel whose blocks take several tiles; the others
 SIZES = ((131, 384, 136), (67, 768, 200), (13, 37, 29), SEVERAL_TILES)
 # Rows that one block or few hold; of the kernels that end in LayerNorm.
 NARROW = tuple((131, n, 136) for n in (32, 64, 96, 128, 192, 256))
-# (batch, sequence, heads, head size): parts of tiles, several tiles, a size without tensor cores, and so many tiles that
-# Hopper's blocks take five and more each: only then do they use a mask's buffer again.
+# (batch, sequence, heads, head size): parts of tiles, several tiles, a size without tensor cores, and so many tiles
+# that Hopper's blocks take five and more each: only then do they use a mask's buffer again.
 ATTENTIONS = ((2, 77, 2, 64), (1, 150, 1, 128), (2, 33, 3, 32), (1, 19, 2, 24), (70, 150, 3, 32))
 ATTENTIONS += ((250, 77, 3, 64), (250, 77, 3, 128))
 # (lengths of packed sequences, heads, head size): the same, and sequences of nothing.

@@ -12,6 +12,7 @@ from onnx import version_converter
 import bertfuse
 from bertfuse.analysis.model_calls import model_calls
 from bertfuse.graph_rewrite import fuse_file
+from bertfuse.graph_rewrite.fused_nodes import input_of
 from bertfuse.graph_rewrite.io import load_model, save_model
 from bertfuse.graph_rewrite.ops import OPS
 from tests.commands import invoke
@@ -74,9 +75,9 @@ def test_both_forms_are_as_exact(dtype: str, to: str, tmp_path: Path) -> None:
     layers = 2
     writers, read, rounded = _readers(onnx.load(results))
     assert _readers(onnx.load(plain))[:2] == (0, 0)
-    # QKV and the feed-forward's first product read LayerNorm's rows, attention's projection its context, and in fp8 the
+    # QKV and the feed-forward's first product read LayerNorm's rows, attention's projection its context, and the
     # feed-forward's second product GELU's rows.
-    assert (writers, read) == ((4 * layers, 4 * layers) if to == "fp8" else (3 * layers, 3 * layers)), (read, rounded)
+    assert (writers, read) == (4 * layers, 4 * layers), (read, rounded)
     right = bertfuse.InferenceSession(tmp_path / "fused.onnx").run(None, feed)
     for library in ("always", "never"):
         rows, tensors = (bertfuse.InferenceSession(file, library=library).run(None, feed) for file in (plain, results))
@@ -85,23 +86,39 @@ def test_both_forms_are_as_exact(dtype: str, to: str, tmp_path: Path) -> None:
 
 
 def test_by_row_the_numbers_are_the_same(tmp_path: Path) -> None:
-    """Where attention's projection stays in float, each row that is written has a scale of its own."""
+    """Where what reads attention and GELU stays in float, each row that is written has a scale of its own."""
     _, _, feed = _made(tmp_path, "fp32", "int8")
     fused = tmp_path / "fused.onnx"
     answers = []
     for results in (False, True):
         file = tmp_path / f"{results}.onnx"
         layers = bertfuse.quantize(fused, file, calibration=feed).layers
-        kept = [layer.name for layer in layers if _is_projection(layer)]
+        kept = [layer.name for layer in layers if layer.op == "FusedGemmLayerNorm"]
         bertfuse.quantize(fused, file, calibration=feed, results=results, keep=kept)
         answers.append(bertfuse.InferenceSession(file).run(None, feed))
-    assert len(kept) == 2 and _readers(onnx.load(file))[0] == 4, kept
+    assert len(kept) == 4 and _readers(onnx.load(file))[0] == 4, kept
     for one, other in zip(*answers, strict=True):
         assert _far(one, other) < 1e-4
 
 
-def _is_projection(layer: bertfuse.quantization.QuantizedLayer) -> bool:
-    return layer.op == "FusedGemmLayerNorm" and layer.shape[0] == layer.shape[1]
+def test_integers_of_gelu_fill_their_range(tmp_path: Path) -> None:
+    """GELU's least result is -0.17, so that 0 is one of the least integers; products take off what that adds."""
+    _, results, _ = _made(tmp_path, "fp16", "int8")
+    model = onnx.load(results)
+    arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+
+    def given(node: onnx.NodeProto, name: str) -> np.ndarray | None:
+        return arrays.get(input_of(node, OPS[node.op_type], name))
+
+    writers = [node for node in model.graph.node if node.op_type == "FusedGemmGelu"]
+    assert len(writers) == 2
+    for writer in writers:
+        zero = given(writer, "y_zero_point")
+        assert zero is not None and -128 <= zero < -60, zero
+        (reader,) = (node for node in model.graph.node if writer.output[1] in node.input)
+        weight, compensation = given(reader, "weight"), given(reader, "x_compensation")
+        assert weight is not None and compensation is not None
+        assert np.array_equal(compensation, weight.sum(axis=1, dtype=np.int64) * int(zero))
 
 
 def test_its_calls_are_known(tmp_path: Path) -> None:
@@ -116,7 +133,7 @@ def test_its_calls_are_known(tmp_path: Path) -> None:
 
 def test_packed(tmp_path: Path) -> None:
     plain, results, feed = _made(tmp_path, "fp32", "int8", padding="remove")
-    assert _readers(onnx.load(results))[0] == 6
+    assert _readers(onnx.load(results))[0] == 8
     want, got = (bertfuse.InferenceSession(file).run(None, feed) for file in (plain, results))
     for one, other in zip(want, got, strict=True):
         assert _far(one, other) < 2e-3

@@ -28,12 +28,15 @@ def _writers(weight_type: np.dtype) -> list[Case]:
 
 def _rule(case: Case, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """y, as it came out, in 8 bits, and the rows' scales [..., 1]."""
-    dtype, smooth, scale = (case.inputs.get(name) for name in ("y_zero_point", "y_smooth", "y_tensor_scale"))
+    zero, smooth, scale = (case.inputs.get(name) for name in ("y_zero_point", "y_smooth", "y_tensor_scale"))
     if scale is None:
-        return quantized_rows(y, dtype.dtype, smooth)
+        return quantized_rows(y, zero.dtype, smooth)
     with np.errstate(all="ignore"):
         scaled = y.astype(np.float32) * (1 if smooth is None else smooth) * (np.float32(1) / scale)
-    return quantized_rows(scaled, dtype.dtype, scale=1.0)[0], np.full((*y.shape[:-1], 1), np.float64(scale))
+    scales = np.full((*y.shape[:-1], 1), np.float64(scale))
+    if zero.dtype != INT8:
+        return quantized_rows(scaled, zero.dtype, scale=1.0)[0], scales
+    return np.clip(np.rint(scaled) + np.float32(zero), -128, 127), scales
 
 
 def _check_written(case: Case, runner: onnxruntime.InferenceSession) -> None:

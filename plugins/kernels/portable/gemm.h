@@ -21,7 +21,8 @@ struct PortableGemm {
   float* float_product;
   int64_t m, n, k;
   Activation activation;
-  PackedRows packed;  // of the m rows; nothing is written from *row_count on
+  PackedRows packed;              // of the m rows; nothing is written from *row_count on
+  const int32_t* x_compensation;  // as in GemmArguments
 };
 
 // Any shape and alignment; multiplies in float32, without tensor cores. 8-bit operands are summed exactly, as long as
@@ -33,7 +34,8 @@ cudaError_t GemmSimt(const PortableGemm<Elements>& gemm, const Device& device, c
 template <class Elements>
 PortableGemm<Elements> MakePortableGemm(GemmForm form, const GemmArguments<Elements>& a) {
   float* const product = form == GemmForm::kPartialSums ? a.float_partials : nullptr;
-  return {a.x, a.weight, a.bias, a.y, a.row_scales, a.weight_scales, product, a.m, a.n, a.k, a.activation, a.packed};
+  return {a.x, a.weight, a.bias, a.y,          a.row_scales, a.weight_scales, product,
+          a.m, a.n,      a.k,    a.activation, a.packed,     a.x_compensation};
 }
 
 }  // namespace bertfuse::kernels

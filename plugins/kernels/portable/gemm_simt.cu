@@ -94,7 +94,10 @@ __global__ void __launch_bounds__(kThreadsM* kThreadsN) GemmSimtKernel(PortableG
       for (int j = 0; j < kJ; ++j) {
         const int64_t column = first_n + tx + j * kThreadsN;
         if (row >= rows || column >= a.n) continue;
-        if constexpr (kInteger) sum[i][j] = static_cast<float>(total[i][j]);
+        if constexpr (kInteger) {
+          const int32_t taken_off = a.x_compensation == nullptr ? 0 : a.x_compensation[column];
+          sum[i][j] = static_cast<float>(total[i][j] - taken_off);
+        }
         if constexpr (kIsQuantized<Elements>) sum[i][j] = sum[i][j] * a.row_scales[row] * a.weight_scales[column];
         if (a.float_product != nullptr) {
           a.float_product[row * a.n + column] = sum[i][j];

@@ -24,6 +24,14 @@ __device__ __forceinline__ void PrefetchL2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address) : "memory");
 }
 
+// Four integers as signed bytes, saturated, the first one lowest: two instructions.
+__device__ __forceinline__ uint32_t PackSaturated(int32_t first, int32_t second, int32_t third, int32_t fourth) {
+  uint32_t upper, all;
+  asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, 0;" : "=r"(upper) : "r"(fourth), "r"(third));
+  asm("cvt.pack.sat.s8.s32.b32 %0, %1, %2, %3;" : "=r"(all) : "r"(second), "r"(first), "r"(upper));
+  return all;
+}
+
 // The same value, of which the compiler does not know where it comes from: it then computes what follows from it again
 // in place of keeping that in registers.
 __device__ __forceinline__ int Hidden(int value) {

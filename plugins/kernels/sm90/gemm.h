@@ -39,6 +39,8 @@ inline constexpr GemmBlock kSplitKBlocks[] = {{64, 96, 10, 1}};
 // Of 8-bit operands, a part of these, since each takes time to compile; LayerNorm has a launch of its own.
 inline constexpr GemmBlock kPersistentBlocks8[] = {kPersistentBlocks[0], kPersistentBlocks[2]};
 inline constexpr GemmBlock kOneTileBlocks8[] = {kOneTileBlocks[0], kOneTileBlocks[3], kOneTileBlocks[5]};
+// That store 8 bits: beside two others a third vector of columns takes the shared memory of a stage.
+inline constexpr GemmBlock kQuantizingOneTileBlocks[] = {{128, 96, 3, 2}, kOneTileBlocks[5]};
 // Only where a block has a multiprocessor to itself are there registers for promoted sums.
 inline constexpr GemmBlock kOneTileBlocksFp8[] = {
     kOneTileBlocks[0], kOneTileBlocks[3], kOneTileBlocks[5], {128, 128, 6, 1, true}, {64, 96, 9, 1, true}};
@@ -73,6 +75,9 @@ constexpr bool IsAmong(const GemmBlock (&blocks)[kCount], const GemmBlock& block
   return false;
 }
 constexpr bool IsPersistent(const GemmBlock& block) { return IsAmong(kPersistentBlocks, block); }
+constexpr bool Quantizes(const GemmBlock& block) {
+  return IsAmong(kPersistentBlocks8, block) || IsAmong(kQuantizingOneTileBlocks, block);
+}
 constexpr bool Rotates(const GemmBlock& block) {
   return IsAmong(kRotatingPersistentBlocks, block) || IsAmong(kRotatingOneTileBlocks, block);
 }
@@ -89,7 +94,7 @@ bool GemmSm90Supports(const GemmArguments<Elements>& a, const Device& device) {
          a.n < kMax && a.k < kMax && IsAligned(a.x, 16) && IsAligned(a.weight, 16) && IsAligned(a.residual, 16) &&
          IsAligned(a.y, 16) && IsAligned(a.bias, vector_bytes) && IsAligned(a.gamma, vector_bytes) &&
          IsAligned(a.beta, vector_bytes) && IsAligned(a.total, 16) && IsAligned(a.weight_scales, 8) &&
-         IsAligned(a.float_partials, 16) && IsAligned(a.partials, 16);
+         IsAligned(a.x_compensation, 8) && IsAligned(a.float_partials, 16) && IsAligned(a.partials, 16);
 }
 
 // All of them return cudaErrorInvalidConfiguration for a tile that no kernel was compiled for.
@@ -99,8 +104,7 @@ template <class Elements>
 cudaError_t GemmSm90Elementwise(const GemmTile& tile, const GemmArguments<Elements>& arguments, const Device& device,
                                 cudaStream_t stream);
 
-// The same of 8-bit operands, stored by a block of their persistent ones in 8 bits of their type, in `quantized`, and
-// not in y.
+// The same of 8-bit operands, stored by a block that Quantizes() in 8 bits of their type, in `quantized`, and not in y.
 template <class Elements>
 cudaError_t GemmSm90Quantizing(const GemmTile& tile, const GemmArguments<Elements>& arguments, const Device& device,
                                cudaStream_t stream);

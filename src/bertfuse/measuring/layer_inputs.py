@@ -1,4 +1,4 @@
-"""What a model's layers are fed on given inputs: magnitudes and moments of the columns, and some rows to try on."""
+"""What a model's layers are fed on given inputs: ranges and moments of the columns, and some rows to try on."""
 
 from __future__ import annotations
 
@@ -21,14 +21,20 @@ _SMALLEST_NORM = 1e-30
 
 @dataclass
 class LayerInput:
-    """One tensor [..., K] over all inputs: `magnitudes` [K], the largest of each column; `rows`, at most 512 of its
-    rows of real tokens; `moments` [K, K], the sum of x xᵀ / |x|² over all such rows. Rows count alike there: a token
-    that is a hundred times as large as others must not be the only one that counts.
+    """One tensor [..., K] over all inputs: `least` and `most` [K], the ends of each column's numbers and 0; `rows`, at
+    most 512 of its rows of real tokens; `moments` [K, K], the sum of x xᵀ / |x|² over all such rows. Rows count alike
+    there: a token that is a hundred times as large as others must not be the only one that counts.
     """
 
-    magnitudes: np.ndarray
+    least: np.ndarray
+    most: np.ndarray
     rows: np.ndarray
     moments: np.ndarray
+
+    @property
+    def magnitudes(self) -> np.ndarray:
+        """[K], the largest of each column."""
+        return np.maximum(-self.least, self.most)
 
 
 def layer_inputs(model: Path, names: Sequence[str], feeds: Sequence[Mapping[str, np.ndarray]]) -> dict[str, LayerInput]:
@@ -55,11 +61,11 @@ def _real_rows(array: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def _add(found: dict[str, LayerInput], name: str, rows: np.ndarray) -> None:
-    magnitudes = np.abs(rows).max(axis=0, initial=0)
+    least, most = rows.min(axis=0, initial=0), rows.max(axis=0, initial=0)
     if name not in found:
-        found[name] = LayerInput(magnitudes, rows[:0], np.zeros((rows.shape[1],) * 2, np.float32))
+        found[name] = LayerInput(least, most, rows[:0], np.zeros((rows.shape[1],) * 2, np.float32))
     entry = found[name]
-    entry.magnitudes = np.maximum(entry.magnitudes, magnitudes)
+    entry.least, entry.most = np.minimum(entry.least, least), np.maximum(entry.most, most)
     alike = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(_SMALLEST_NORM))
     entry.moments += alike.T @ alike
     # A few of each batch, so that not all are of the first texts.

@@ -43,6 +43,13 @@ inline T max(T a, T b) {
 
 inline float __uint_as_float(unsigned x) { return reinterpret_cast<const float&>(x); }
 inline float __int_as_float(int x) { return reinterpret_cast<const float&>(x); }
+// Selectors with the sign bit set are not used.
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selectors) {
+  const uint64_t bytes = static_cast<uint64_t>(high) << 32 | low;
+  unsigned result = 0;
+  for (int i = 0; i < 4; ++i) result |= (bytes >> (selectors >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  return result;
+}
 inline unsigned __float_as_uint(float x) { return reinterpret_cast<const unsigned&>(x); }
 inline int __float_as_int(float x) { return reinterpret_cast<const int&>(x); }
 inline float __fdividef(float x, float y) { return x / y; }

@@ -173,6 +173,7 @@ void TestQuantizing(int count) {
     const int64_t rows = a.batch * a.sequence, columns = a.heads * a.head_size;
     DeviceArray<Quantized> expected(rows * columns), found(rows * columns);
     DeviceArray<float> smooth(columns), scale(1), expected_scales(rows), scales(rows);
+    DeviceArray<int8_t> zero(1);
     DeviceArray<T> untouched(rows * columns);
     for (float& factor : smooth) factor = std::exp2(static_cast<float>(random.Between(-8, 8)) / 4);
     scale[0] = static_cast<float>(random.Between(1, 100)) * (std::is_same_v<Quantized, int8_t> ? 5e-4f : 1e-4f);
@@ -185,11 +186,14 @@ void TestQuantizing(int count) {
     ASSERT_EQ(AttentionSm90(a, tile, device, nullptr), cudaSuccess) << emulator::TakeFault();
     PackedRows packed = {};
     if (sizes.packed) packed = {a.packed.cu_seqlens + a.packed.count, random.Between(0, rows)};
-    const QuantizeRowsArguments<T, Quantized> by_rows = {
+    QuantizeRowsArguments<T, Quantized> by_rows = {
         a.y, factors, scale.data(), expected.data(), expected_scales.data(), rows, columns, packed, true};
+    zero[0] = static_cast<int8_t>(random.Between(-128, 127));
+    if (std::is_same_v<Quantized, int8_t> && random.OneIn(2)) by_rows.zero = zero.data();
     ASSERT_EQ(QuantizeRows(by_rows, device, nullptr), cudaSuccess) << emulator::TakeFault();
     a.y = untouched.data();
-    a.quantized = {found.data(), scales.data(), factors, !std::is_same_v<Quantized, int8_t>, scale.data()};
+    a.quantized = {found.data(), scales.data(), factors, !std::is_same_v<Quantized, int8_t>,
+                   scale.data(), by_rows.zero};
     ASSERT_TRUE(AttentionSm90Quantizes(a.quantized));
     bool early = false;
     emulator::TheSettings().dependencies_end = [&] {

@@ -96,7 +96,8 @@ class Problem {
         quantized_(m_ * k_),
         row_scales_(m_),
         weight_scales_(n_),
-        row_count_(1) {
+        row_count_(1),
+        compensation_(n_) {
     random.Fill(x_, 1), random.Fill(bias_, 0.5), random.Fill(weight_scales_, 1.0 / 128 / std::sqrt(k_));
     for (float& factor : smooth_) factor = std::exp2(static_cast<float>(random.Between(-8, 8)) / 4);
     random.Fill(weight_, 60);
@@ -116,6 +117,8 @@ class Problem {
     a_.x = quantized_.data(), a_.weight = weight_.data(), a_.y = y_.data();
     a_.row_scales = row_scales_.data(), a_.weight_scales = weight_scales_.data();
     if (!random.OneIn(4)) a_.bias = bias_.data();
+    for (int32_t& value : compensation_) value = static_cast<int32_t>(random.Between(-100 * k_, 100 * k_));
+    if (kIsInteger<X> && random.OneIn(2)) a_.x_compensation = compensation_.data();
     a_.m = m_, a_.n = n_, a_.k = k_;
     a_.activation = static_cast<Activation>(random.Between(0, 2));
     a_.weights_are_constant = random.OneIn(2), a_.last_rows_first = random.OneIn(2);
@@ -283,6 +286,7 @@ class Problem {
       sum += x.numbers[k] * ToFloat(weight_[column * k_ + k]);
       size_of_sum += std::abs(x.numbers[k] * ToFloat(weight_[column * k_ + k]));
     }
+    if (a_.x_compensation != nullptr) sum -= compensation_[column];
     const double product = sum * x.scale * weight_scales_[column];
     // Large rows make large sums: what float32 rounds of them. What bfloat16 rounds, the table has.
     double bound = std::isfinite(product) ? std::abs(product) * 1e-6 * splits : 0;
@@ -325,7 +329,7 @@ class Problem {
   DeviceArray<T> bias_, y_;
   DeviceArray<X> weight_, quantized_;
   DeviceArray<float> row_scales_, weight_scales_;
-  DeviceArray<int32_t> row_count_;
+  DeviceArray<int32_t> row_count_, compensation_;
   const DeviceArray<T>* more_ = nullptr;
   bool keeps_rest_ = true;  // what is behind *row_count rows
   QuantizeRowsArguments<T, X> rows_ = {};

@@ -12,6 +12,22 @@
 namespace bertfuse::kernels {
 namespace gemm_mma {
 
+// Sets a warp's sums of integers to what is taken off them at its columns, from `first` on.
+template <class Config>
+__device__ __forceinline__ void StartFromCompensation(int32_t (&sum)[Config::kI][Config::kJ][4],
+                                                      const int32_t* compensation, int first, int columns) {
+#pragma unroll
+  for (int j = 0; j < Config::kJ; ++j) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int column = first + j * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + e;
+      const int32_t start = column < columns ? -compensation[column] : 0;
+#pragma unroll
+      for (int i = 0; i < Config::kI; ++i) sum[i][j][e] = sum[i][j][2 + e] = start;
+    }
+  }
+}
+
 // Grid: a block for each tile and split; of packed rows, for as many as are expected, and blocks loop if there are
 // more.
 template <class Config>
@@ -45,6 +61,12 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
       if (!waited) WaitForDependencies();
       waited = true;
     };
+    if constexpr (Config::kMath == Math::kInt8) {
+      if (p.x_compensation != nullptr && tile.split == 0) {
+        if (!p.fetch_weights_first) before_x();  // a preceding kernel may write it
+        StartFromCompensation<Config>(sum, p.x_compensation, tile.first_column + warp_n, p.n);
+      }
+    }
     const auto load_vectors = [&] {
       for (int i = static_cast<int>(threadIdx.x); i < Config::kN; i += Config::kThreads) {
         const int column = tile.first_column + i;
@@ -86,7 +108,7 @@ cudaError_t LaunchTile(GemmForm form, const GemmTile& tile, const GemmArguments<
   const bool partial = form == GemmForm::kPartialSums;
   Parameters<typename Config::Elements> p = {};
   p.x = a.x, p.weight = a.weight, p.bias = a.bias, p.y = a.y;
-  p.row_scales = a.row_scales, p.weight_scales = a.weight_scales;
+  p.row_scales = a.row_scales, p.weight_scales = a.weight_scales, p.x_compensation = a.x_compensation;
   p.float_partials = partial ? a.float_partials : nullptr;
   p.m = static_cast<int>(a.m), p.n = static_cast<int>(a.n), p.k = static_cast<int>(a.k);
   p.stages = tile.block.stages;

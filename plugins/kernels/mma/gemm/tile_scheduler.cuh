@@ -14,9 +14,10 @@ struct Parameters {
   const typename Elements::Weight* weight;
   const typename Elements::Y* bias;  // may be null
   typename Elements::Y* y;
-  const float* row_scales;     // of 8-bit operands: x's
-  const float* weight_scales;  // and the weight's
-  float* float_partials;       // [splits, m, n] in place of y; may be null
+  const float* row_scales;        // of 8-bit operands: x's
+  const float* weight_scales;     // and the weight's
+  const int32_t* x_compensation;  // [n] of integers: taken off their sums; may be null
+  float* float_partials;          // [splits, m, n] in place of y; may be null
   int m, n, k;
   int stages;            // of the ring
   int tiles_n;           // columns of tiles

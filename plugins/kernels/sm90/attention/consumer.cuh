@@ -480,7 +480,7 @@ class Consumer : Pipeline<Config> {
       float values[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) values[i] = ToFloat(staged.value[i]) * factors.value[i];
-      StoreScaled(to, inverse, (first_row + row) * pitch + column, values);
+      StoreScaled(to, inverse, (first_row + row) * pitch + column, values, ZeroOf(to));
       if (column == 0) to.scales[first_row + row] = scale;
     }
     __syncwarp();

@@ -83,7 +83,7 @@ struct SplitKConfig : TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked> {
 
 // One tile per block (with packed rows sometimes several, one after the other); each consumer warpgroup computes 64 of
 // its rows. Where two blocks share a multiprocessor, one runs its epilogue while the other multiplies. TMA stores the
-// tile, and loads the residual, through stages of the pipeline.
+// tile, and loads the residual, through stages of the pipeline; 8-bit results are stored from registers.
 template <class Elements, int kM, int kN, int kStages, int kBlocks, bool kPacked, class Epilogue_,
           bool kPromotes = false>
 struct OneTileConfig : TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked, Epilogue_::kFactors, kPromotes> {
@@ -101,7 +101,7 @@ struct OneTileConfig : TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked, E
   static constexpr int kBoxes = Base::kOutN / kBoxColumns;
   static constexpr int kStagingBytes = kBoxes * kBoxBytes;
   static constexpr int kWarpgroupsPerStage = kWarpgroups > 1 && 2 * kStagingBytes <= Base::kStageBytes ? 2 : 1;
-  static constexpr int kEpilogueStages = (kWarpgroups - 1) / kWarpgroupsPerStage + 1;
+  static constexpr int kEpilogueStages = Epilogue::kQuantizes ? 0 : (kWarpgroups - 1) / kWarpgroupsPerStage + 1;
   static_assert(kStagingBytes <= Base::kStageBytes && kEpilogueStages < kStages);
 
   static constexpr size_t kBarrierOffset =

@@ -201,6 +201,27 @@ struct Quantize : EpilogueStep<ColumnVector::kSmooth> {
   }
 };
 
+// Sets sums of integers to what is taken off them at the tile's columns. Returns whether there is any; else nothing is
+// set.
+template <class Config, class Sum, int kRowBlocks, int kCount>
+__device__ __forceinline__ bool StartFromCompensation(Sum (&sums)[kRowBlocks][kCount], const Parameters& p,
+                                                      int first_column, int split) {
+  if constexpr (std::is_same_v<Sum, int32_t>) {
+    if (p.x_compensation == nullptr || split > 0) return false;
+#pragma unroll
+    for (int j = 0; j < kCount / 4; ++j) {
+      const int column = first_column + 8 * j + FirstColumn();
+      const int2 start = column < p.n ? *reinterpret_cast<const int2*>(p.x_compensation + column) : int2{};
+#pragma unroll
+      for (auto& block : sums) {
+        block[4 * j] = block[4 * j + 2] = -start.x, block[4 * j + 1] = block[4 * j + 3] = -start.y;
+      }
+    }
+    return true;
+  }
+  return false;
+}
+
 // Calls body(v) with accumulators as floats, in the registers that they have where they are floats.
 template <int kCount, class Body>
 __device__ __forceinline__ void WithFloats(float (&v)[kCount], Body&& body) {

@@ -28,12 +28,18 @@ struct PersistentOf {
   static constexpr GemmBlock kBlock = kBlocksOf<typename Elements::X>.persistent.first[kIndex];
   using Config = PersistentConfig<Elements, kBlock.m, kBlock.n, kBlock.stages, kPacked, Elementwise<Elements>>;
 };
+template <class Elements>
+using Quantizing = Scaled<Elements, AddBias, Activate<Activations>, Quantize<typename Elements::Y>>;
 template <class Elements, size_t kIndex, bool kPacked>
 struct QuantizingOf {
   static constexpr GemmBlock kBlock = kBlocksOf<typename Elements::X>.persistent.first[kIndex];
-  using Config = PersistentConfig<Elements, kBlock.m, kBlock.n, kBlock.stages, kPacked,
-                                  Scaled<Elements, AddBias, Activate<Activations>, Quantize<typename Elements::Y>>>;
+  using Config = PersistentConfig<Elements, kBlock.m, kBlock.n, kBlock.stages, kPacked, Quantizing<Elements>>;
 };
+template <class Elements, size_t kIndex, bool kPacked>
+using QuantizingOneTile =
+    OneTileConfig<Elements, kQuantizingOneTileBlocks[kIndex].m, kQuantizingOneTileBlocks[kIndex].n,
+                  kQuantizingOneTileBlocks[kIndex].stages, kQuantizingOneTileBlocks[kIndex].per_multiprocessor, kPacked,
+                  Quantizing<Elements>>;
 template <class Elements, size_t kIndex, bool kPacked>
 struct OneTileOf {
   static constexpr GemmBlock kBlock = kBlocksOf<typename Elements::X>.one_tile.first[kIndex];
@@ -122,6 +128,13 @@ cudaError_t GemmSm90Quantizing(const GemmTile& tile, const GemmArguments<Element
   using namespace gemm_sm90;
   constexpr Blocks kBlocks = BlocksOf<typename Elements::X>();
   if (tile.splits > 1 || a.quantized.scale == nullptr) return cudaErrorInvalidConfiguration;
+  if (!IsPersistent(tile.block)) {
+    constexpr size_t kCount = std::size(kQuantizingOneTileBlocks);
+    return WithBlock<kCount>(kQuantizingOneTileBlocks, tile.block, a, [&](auto index, auto packed) {
+      return LaunchOneTile<QuantizingOneTile<Elements, decltype(index)::value, decltype(packed)::value>>(
+          tile, a, device, stream);
+    });
+  }
   return WithBlock<kBlocks.persistent.count>(kBlocks.persistent, tile.block, a, [&](auto index, auto packed) {
     using Kernel = QuantizingOf<Elements, decltype(index)::value, decltype(packed)::value>;
     return LaunchPersistent<typename Kernel::Config>(tile, a, device, stream);

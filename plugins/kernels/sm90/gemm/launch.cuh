@@ -25,6 +25,7 @@ cudaError_t Prepare(const GemmTile& tile, const GemmArguments<T>& a, Parameters*
   p->beta = a.beta;
   p->row_scales = a.row_scales;
   p->weight_scales = a.weight_scales;
+  p->x_compensation = a.x_compensation;
   p->quantized = a.quantized;
   p->float_partials = a.float_partials;
   p->y = a.y;

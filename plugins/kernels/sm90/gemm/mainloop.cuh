@@ -15,18 +15,19 @@ class Mainloop {
   __device__ __forceinline__ explicit Mainloop(const Pipeline<Config>& pipeline)
       : pipeline_(pipeline), remote_empty_(pipeline.RemoteEmpty(threadIdx.x % 128)) {}
 
-  // Issues the products of the next `stages` stages, with x's rows from 64 * first_row_block on. Calls under_first()
-  // while the first product is in flight. Returns the last stage, for Finish().
+  // Issues the products of the next `stages` stages, with x's rows from 64 * first_row_block on; with `accumulate`
+  // added to what the accumulators hold. Calls under_first() while the first product is in flight. Returns the last
+  // stage, for Finish().
   template <class UnderFirst>
   __device__ __forceinline__ int Issue(Accumulators& accumulators, State& state, int stages, int first_row_block,
-                                       UnderFirst&& under_first) const {
+                                       bool accumulate, UnderFirst&& under_first) const {
     if constexpr (Config::kPromotes) return IssuePromoting(accumulators, state, stages, first_row_block, under_first);
-    return IssueBlocks<Config::kRowBlocks>(accumulators, state, stages, first_row_block, false, under_first);
+    return IssueBlocks<Config::kRowBlocks>(accumulators, state, stages, first_row_block, accumulate, under_first);
   }
 
-  // The same for the first `row_blocks` blocks of 64 rows only, added to what the accumulators hold. What is beyond the
-  // last row of x costs neither time nor power then. Each number of blocks has a loop of its own, so that the one of
-  // full tiles has no condition in it.
+  // The same for the first `row_blocks` blocks of 64 rows only, always added to what the accumulators hold. What is
+  // beyond the last row of x costs neither time nor power then. Each number of blocks has a loop of its own, so that
+  // the one of full tiles has no condition in it.
   template <int kBlocks = Config::kRowBlocks, class UnderFirst>
   __device__ __forceinline__ int IssueSome(Accumulators& accumulators, State& state, int stages, int row_blocks,
                                            UnderFirst&& under_first) const {

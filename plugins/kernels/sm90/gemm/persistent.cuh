@@ -87,7 +87,11 @@ class PersistentConsumer {
       const int stages = tile.stages(),
                 row_blocks = (pipeline_.scheduler().Rows() - tile.row + 63) / 64;  // with rows in them
       Accumulators accumulators;
-      StartFromBias(accumulators, tile);
+      if constexpr (std::is_same_v<typename Config::Accumulator, int32_t>) {
+        StartFromCompensation(accumulators, tile);
+      } else {
+        StartFromBias(accumulators, tile);
+      }
       const VectorsOfTile<Config> vectors(p_, tile);
       RowScales<Config> row_scales;
       Loop::Fence(accumulators);  // or the compiler converts the bias after the wait
@@ -140,6 +144,25 @@ class PersistentConsumer {
           } else {
             v[0] = v[1] = 0;
           }
+        }
+      }
+    }
+  }
+
+  // Sets sums of integers to what is taken off them at this thread's columns, or to 0.
+  __device__ __forceinline__ void StartFromCompensation(Accumulators& sums, const Tile& tile) const {
+    const bool given = p_.x_compensation != nullptr && tile.split == 0;
+#pragma unroll
+    for (int i = 0; i < Config::kN / kPermutedRows; ++i) {
+      const int column = tile.column + i * kPermutedRows + static_cast<int>(threadIdx.x) % 4 * 8;
+#pragma unroll
+      for (int t = 0; t < 4; ++t) {
+        const bool inside = given && column < p_.n;
+        const int2 pair = inside ? *reinterpret_cast<const int2*>(p_.x_compensation + column + 2 * t) : int2{};
+#pragma unroll
+        for (int j = 0; j < 2 * Config::kRowBlocks; ++j) {
+          auto* v = &sums[j / 2][16 * i + 4 * t + j % 2 * 2];
+          v[0] = -pair.x, v[1] = -pair.y;
         }
       }
     }
@@ -199,6 +222,7 @@ class PersistentConsumer {
                                                  const PersistentRows<Config>& rows) const {
     using Quantized = typename Config::X;
     const QuantizedResult& to = p_.quantized;
+    const int zero = std::is_same_v<Quantized, int8_t> ? ZeroOf(to) : 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = rows.Row(half), column = rows.Column(0);
@@ -209,7 +233,7 @@ class PersistentConsumer {
         float eight[8];
 #pragma unroll
         for (int t = 0; t < 8; ++t) eight[t] = values[16 * i + t / 2 * 4 + 2 * half + t % 2];
-        const Pack<Quantized, 8> rounded = Rounded<Quantized>(eight);
+        const Pack<Quantized, 8> rounded = Rounded<Quantized>(eight, zero);
         if (row < p_.m && column + i * kPermutedRows < p_.n) {
           *reinterpret_cast<Pack<Quantized, 8>*>(y + i * kPermutedRows) = rounded;
         }

@@ -3,6 +3,7 @@
 #define BERTFUSE_KERNELS_SM90_GEMM_PRODUCER_CUH_
 
 #include "kernels/dependent_launch.cuh"
+#include "kernels/quantized_row.cuh"
 #include "kernels/sm90/gemm/pipeline.cuh"
 #include "kernels/sm90/ptx/tma.cuh"
 #include "kernels/tensor_map.h"
@@ -21,6 +22,7 @@ class Producer {
   __device__ __forceinline__ void Run(State& state) const {
     PrefetchTensorMap(&p_.x_map);
     PrefetchTensorMap(&p_.weight_map);
+    if constexpr (Config::Epilogue::kQuantizes) PrefetchScale(p_.quantized);
     const Slice x = SliceOfX(), weight = SliceOfWeight();
     if (!p_.weights_are_constant) WaitForDependencies();
     // A constant weight does not depend on the preceding kernel: fill the pipeline with it while that one ends.

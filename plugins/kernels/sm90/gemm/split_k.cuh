@@ -50,7 +50,8 @@ class SplitKConsumer {
     typename Loop::Accumulators accumulators;
     RowScales<Config> row_scales;
     const auto load_scales = [&] { row_scales.Load(p_, tile.row + group * 64 + FirstRow()); };
-    mainloop.Finish(accumulators, mainloop.Issue(accumulators, state, tile.stages(), group, load_scales));
+    const bool starts = StartFromCompensation<Config>(accumulators, p_, tile.column, tile.split);
+    mainloop.Finish(accumulators, mainloop.Issue(accumulators, state, tile.stages(), group, starts, load_scales));
     WaitForDependencies();
     WithFloats(accumulators[0], [&](auto& sums) {
       const SplitKRows<Config> rows(p_, tile, group, row_scales);

@@ -2,6 +2,7 @@
 #ifndef BERTFUSE_KERNELS_PTX_SCALAR_CUH_
 #define BERTFUSE_KERNELS_PTX_SCALAR_CUH_
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -12,6 +13,14 @@ inline int32_t LoadVolatile(const int32_t* data) { return *data; }
 inline float Exp2Approximate(float x) { return exp2f(x); }
 
 inline void PrefetchL2(const void*) {}
+
+inline uint32_t PackSaturated(int32_t first, int32_t second, int32_t third, int32_t fourth) {
+  uint32_t all = 0;
+  for (const int32_t value : {fourth, third, second, first}) {
+    all = all << 8 | static_cast<uint8_t>(std::clamp<int32_t>(value, -128, 127));
+  }
+  return all;
+}
 
 inline int Hidden(int value) { return value; }
 
