@@ -14,6 +14,10 @@ inline float Exp2Approximate(float x) { return exp2f(x); }
 inline void PrefetchL2(const void*) {}
 
 inline int Hidden(int value) { return value; }
+template <class T>
+T* Hidden(T* pointer) {
+  return pointer;
+}
 
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_PTX_SCALAR_CUH_
