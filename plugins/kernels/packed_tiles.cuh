@@ -29,7 +29,6 @@ class PackedTileCursor {
   __device__ __forceinline__ PackedTileCursor(const PackedSequences& sequences, int heads, int worker, int workers)
       : sequences_(sequences), heads_(heads), lane_(threadIdx.x % 32), own_(worker), other_(workers - 1 - worker) {
     Fetch();
-    ScanNext32();
   }
 
   // Called by the whole warp: all lanes get the worker's next tile.
@@ -114,7 +113,7 @@ class PackedTileCursor {
   int rows_before_ = 0, tiles_before_ = 0;  // of these 32: where the sequences ahead of them end
   int first_row_, length_;                  // this lane's sequence
   int last_tile_;                           // its last one and one more, counted from these 32's first
-  int tiles_;                               // of these 32
+  int tiles_ = 0;                           // of these 32; none before the first Next()
 };
 
 // For kernels that know padded sequences: a packed one as a call of its own.

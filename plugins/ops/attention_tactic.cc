@@ -11,9 +11,12 @@ using namespace kernels::attention_sm90;  // the tiles
 
 static_assert(kFewQueries.keys == kLong.keys && kHeadSize128.keys == kLong.keys, "see IsDeterministicByRow()");
 constexpr int64_t kShortKeys = 128;
-constexpr int64_t kLongForMoreKeys = 512;
-constexpr int kKeysOfEarlyWide = 32;   // mma's wide tiles of so many take less time from 65 tokens on
-constexpr int64_t kLongForWide = 384;  // and its other wide tiles from so many
+// mma's tiles of 128 keys, and wide ones, take less time from so many tokens on; wide ones of 32 keys, and of float16's
+// other head sizes than 64, from 65 on.
+constexpr int64_t kLongForMoreKeys = 256;
+constexpr int64_t kLongForWide = 384;
+constexpr int kKeysOfEarlyWide = 32;
+constexpr int kHeadSizeOfLateWide = 64;
 // Mean length of packed sequences. On an H200, in us, 64x32 and 128x64 tiles: 32 passages of 142 tokens on average took
 // 13.2 and 15.4, 32 of 188 took 20.5 and 18.9.
 constexpr int64_t kFewKeysMean = 160;
@@ -49,21 +52,30 @@ bool Takes(const TileShape& shape, const AttentionProblem& problem) {
   return (shape.variants || !problem.variant) && Fits(shape, Narrow(shape), problem.shared_bytes);
 }
 
+// Whether the wide tiles are one and a half for each multiprocessor, or more. On an H200, in us by narrow and wide
+// tiles of 128 keys: 8x256, which is 192 wide ones, 11.4 and 13.1; 4x384, 144, 13.8 and 16.0; but 256 of head size 128
+// (32x128, 8 heads, tiles of 64 keys) 18.0 and 15.7.
 bool FillsWide(const AttentionProblem& problem) {
-  return problem.batch * problem.heads * CeilDiv(problem.sequence, 128) >= problem.multiprocessors;
+  return 2 * problem.batch * problem.heads * CeilDiv(problem.sequence, 128) >= 3 * problem.multiprocessors;
 }
 
-// The row of mma's table that is chosen: the first where a row's bits count, or texts fit one tile. Float16's heads of
-// 64 have others, too, which took an H100 these us by tiles of 64x64, 64x128, 128x32 and 128x128: 1x128 5.0, 4.6, 7.3,
-// 6.3; 8x128 7.9, 7.6, 9.0, 8.5; 32x128 19.3, 18.5, 15.7, 20.4; 32x384 82.4, 72.8, 71.5, 72.6; 16x512 67.1, 60.6, 61.3,
-// 57.1.
+// The row of mma's table that is chosen: the first where a row's bits count, or texts fit one tile. Float16 has others,
+// too, which took an H200 these us (12 heads of 64) by tiles of 64x64, 64x128, 128x32 and 128x128: 1x128 4.7, 4.2, 6.8,
+// 5.6; 8x128 7.2, 6.8, 8.3, 7.4; 32x128 16.4, 14.6, 13.8, 16.7; 32x256 39.0, 34.4, 34.4, 32.4; 32x384 73.5, 64.6, 66.3,
+// 59.3; 16x512 62.7, 55.5, 57.5, 50.2. And 8 heads of 128 by 64x32, 128x32, 64x64 and 128x64: 32x128 20.2, 17.3, 18.0,
+// 15.7; 16x512 90.9, 70.5, 75.0, 59.3.
 TileShape ShapeOf(const AttentionProblem& problem) {
-  TileShape chosen = *kernels::attention_mma::FindTileShape(problem.math, problem.head_size);
-  if (problem.deterministic_rows || problem.sequence <= Narrow(chosen).queries) return chosen;
-  const bool more_keys = !FillsWide(problem) || problem.sequence >= kLongForMoreKeys;
+  const TileShape first = *kernels::attention_mma::FindTileShape(problem.math, problem.head_size);
+  if (problem.deterministic_rows || problem.sequence <= Narrow(first).queries) return first;
+  const bool more_keys = !FillsWide(problem) || problem.sequence >= kLongForMoreKeys || first.head_size > 64;
+  const auto blocks = [&](const TileShape& shape) {
+    return BlocksOn(shape, Narrow(shape).queries, problem.shared_bytes);
+  };
+  TileShape chosen = first;
   kernels::attention_mma::ForTileShapes(problem.math, problem.head_size, [&](const TileShape& shape) {
     const bool better = more_keys ? shape.keys > chosen.keys : shape.keys < chosen.keys;
-    if (better && Takes(shape, problem)) chosen = shape;
+    const bool overlap = blocks(shape) >= std::min(2, blocks(first));  // with 99 KiB one block of 64x64, head size 128
+    if (better && overlap && Takes(shape, problem)) chosen = shape;
   });
   return chosen;
 }
@@ -73,17 +85,19 @@ bool HasWide(const TileShape& shape, const AttentionProblem& problem) {
 }
 
 // With 32 rows a warp keys and values are read from shared memory half as often, but there are half as many blocks:
-// each multiprocessor must have a tile. Where two such blocks do not fit a multiprocessor (on 8.6, 8.9, 12.0 of head
+// each multiprocessor must have tiles. Where two such blocks do not fit a multiprocessor (on 8.6, 8.9, 12.0 of head
 // size 128, or of float32) the four warps of one cannot hide each other's waits: reasoned, and for 'bertfuse tune' to
-// correct. On an H200, in us by narrow and wide tiles: 32x128 with 12 heads of 64 17.2 and 19.8 in float16, 60.6
-// and 73.2 in float32, 40.2 and 51.4 in TF32; 32x384 78.8 and 78.4 in float16; 16x512 65.5 and 61.3, 335 and 297, 177
-// and 165. With 8 heads of 128, float16: 32x128 21.4 and 17.9, 32x384 115 and 87.3.
+// correct. On an H200, 12 heads of 64, in us by narrow and wide tiles: 32x128 14.6 and 16.7 in float16 (128 keys), 53.6
+// and 53.1 in float32, 32.3 and 40.1 in TF32; 16x512 55.5 and 50.2, 320 and 268, 160 and 156. And 16 heads of 32 at
+// 32x128, float16, 15.2 and 14.1.
 AttentionTile ChooseMma(const AttentionProblem& problem) {
   using kernels::attention_mma::Math;
   const TileShape shape = ShapeOf(problem);
   const AttentionTile wide = Wide(shape);
-  const bool early = problem.math == Math::kHalf && shape.keys == kKeysOfEarlyWide;
-  const int64_t long_enough = early ? Narrow(shape).queries + 1 : kLongForWide;
+  const bool early =
+      problem.math == Math::kHalf && (shape.keys == kKeysOfEarlyWide || shape.head_size != kHeadSizeOfLateWide);
+  const int64_t late = shape.keys > 64 ? kLongForMoreKeys : kLongForWide;
+  const int64_t long_enough = early ? Narrow(shape).queries + 1 : late;
   const bool two_fit = BlocksOn(shape, wide.queries, problem.shared_bytes) >= 2;
   const bool suits = two_fit && FillsWide(problem) && problem.sequence >= long_enough;
   return HasWide(shape, problem) && suits ? wide : Narrow(shape);

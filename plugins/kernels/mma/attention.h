@@ -38,6 +38,7 @@ inline constexpr TileShape kHalfShapes[] = {
     {80, 64, 3, 0, true, false},
     {96, 32, 3, 0, true, false},
     {128, 32, 2, 2, true, false},
+    {128, 64, 2, 2, true, false, 2, 1, false},
     {192, 32, 2, 0, true, false},
     {256, 32, 2, 0, true, false},
 };

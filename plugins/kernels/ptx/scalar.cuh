@@ -38,6 +38,11 @@ __device__ __forceinline__ int Hidden(int value) {
   asm volatile("" : "+r"(value));
   return value;
 }
+template <class T>
+__device__ __forceinline__ T* Hidden(T* pointer) {
+  asm volatile("" : "+l"(pointer));
+  return pointer;
+}
 
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_PTX_SCALAR_CUH_

@@ -73,6 +73,10 @@ inline T __ldcs(const T* data) {
   return *data;
 }
 template <class T>
+inline void __stcg(T* data, T value) {
+  *data = value;
+}
+template <class T>
 inline void __stcs(T* data, T value) {
   *data = value;
 }

@@ -36,6 +36,7 @@ struct Config {
   static constexpr int kKeySteps = kKeys / kStep;        // of P V
   static constexpr int kResultTiles = kHeadSize / 8;     // of 8 columns
   static constexpr int kRowBytes = kHeadSize * sizeof(T);
+  static constexpr int kBiasWords = (kHeadSize / kPerWord + 31) / 32 * 32;  // room for a head's bias of V
   static constexpr int kKeyTileBytes = kKeys * kRowBytes;
   static constexpr int kStages = kShape.stages, kStageBytes = StageBytes(kShape);
   static constexpr bool kVariants = kShape.variants;
@@ -49,13 +50,14 @@ constexpr float kLog2E = 1.44269504088896341f;
 
 template <class T>
 struct Parameters {
-  const T *q, *k, *v;                 // of the first row and head
+  const T *q, *k;                     // of the first row and head
   const T *q_bias, *k_bias, *v_bias;  // null: none. k_bias is given only where it does not cancel in the softmax
   T* y;
   const void* mask;
   bool mask_is_int64;
   int64_t batch;
-  int pitch, y_pitch;  // elements from row to row
+  int pitch, y_pitch;  // from row to row: bytes of q, k and v, elements of y
+  int value_offset;    // elements from a row's keys to its values
   int sequence, heads, head_size;
   float kv_heads_per_head;  // a head's keys are those of head (head + 1/2) times this, cut off
   PackedSequences packed;

@@ -22,17 +22,19 @@ template <class Config>
 __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
     Kernel(const __grid_constant__ Parameters<typename Config::T> p) {
   __shared__ typename TileScheduler<Config>::Shared scheduler;
-  __shared__ uint32_t mask_words[KeyTiles<Config>::kMaskKeys / 32];
+  alignas(16) __shared__ typename Config::T v_bias[Config::kBiasWords * Config::kPerWord];
+  // Float32 of head size 256 has 16 bytes more, and wherever its 192 KiB fit, there is room.
+  static_assert(sizeof(scheduler) + sizeof(v_bias) <= kStaticBytes || Config::kRowBytes == 1024);
   if constexpr (!kHasMma<typename Config::T>) return;
   LaunchDependents();
   WaitForDependencies();
   const TileScheduler<Config> tiles(p, scheduler);
-  Tile tile = tiles.First();
+  Tile tile = {};
 #pragma unroll 1
-  while (tile.length > 0) {
-    Mainloop<Config>(p, tile, DynamicShared(), mask_words).Compute();
+  while (tiles.Find(tile)) {
+    Mainloop<Config>(p, tile, DynamicShared(), scheduler.mask_words, v_bias).Compute();
+    if (tiles.HasOneTile()) return;
     __syncthreads();  // results have left shared memory
-    tile = tiles.Next(tile);
   }
 }
 
@@ -43,7 +45,7 @@ Parameters<T> MakeParameters(const AttentionArguments<T>& a) {
   Parameters<T> p = {};
   p.q = a.qkv;
   p.k = p.q + q_columns;
-  p.v = p.k + k_columns;
+  p.value_offset = static_cast<int>(k_columns);
   if (a.bias != nullptr) {
     p.q_bias = a.bias;
     p.k_bias = variant.soft_cap > 0 ? a.bias + q_columns : nullptr;
@@ -53,7 +55,7 @@ Parameters<T> MakeParameters(const AttentionArguments<T>& a) {
   p.mask = a.packed.count > 0 ? nullptr : a.mask;  // the offsets stand in its place
   p.mask_is_int64 = a.mask_is_int64;
   p.batch = a.batch;
-  p.pitch = static_cast<int>(q_columns + 2 * k_columns);
+  p.pitch = static_cast<int>((q_columns + 2 * k_columns) * sizeof(T));
   p.y_pitch = static_cast<int>(q_columns);
   p.sequence = static_cast<int>(a.sequence);
   p.heads = static_cast<int>(a.heads);

@@ -18,25 +18,30 @@ class Mainloop {
   using T = typename Config::T;
   using Sums = Results<Config>;
 
-  // `shared` has what SharedLayout says, `words` a bit for each of KeyTiles' mask.
-  __device__ __forceinline__ Mainloop(const Parameters<T>& p, const Tile& tile, char* shared, uint32_t* words)
+  // `shared` has what SharedLayout says, `mask_words` a bit for each of KeyTiles' mask, `v_bias` room for a head's.
+  __device__ __forceinline__ Mainloop(const Parameters<T>& p, const Tile& tile, char* shared, uint32_t* mask_words,
+                                      T* v_bias)
       : p_(p),
         tile_(tile),
         shared_(shared),
+        v_bias_(v_bias),
         rows_(tile),
-        key_tiles_(p, tile, words),
+        key_tiles_(p, tile, mask_words),
         positions_(p, tile, shared + p.position_offset) {
     if (Config::kVariants && p.packed.token_index != nullptr) places_ = Places(p.packed, tile.first_row, tile.length);
-    kv_column_ = static_cast<int>((static_cast<float>(tile.head) + 0.5f) * p.kv_heads_per_head) * p.head_size;
+    keys_ = Hidden(RowOf(p.k, tile.first_row, p.pitch) + KvColumn());
   }
 
   __device__ __forceinline__ void Compute() {
-    // Whatever the mask says, which is not read yet. Values are wanted later than keys.
+    // All that is waited for is asked for first, tiles of keys and values whatever the mask will say.
+    const auto mask = key_tiles_.LoadMask();
+    const QueryTile<Config> loaded = LoadQueries();
     const int first_key = key_tiles_.begin();
     int fetched = first_key;
     LoadKeys(first_key, 0);
     CommitCopies();
     LoadValues(first_key, 0);
+    LoadValueBias();
     CommitCopies();
     if constexpr (Config::kStages == 2) {
       const int second = first_key + Config::kKeys;
@@ -44,10 +49,10 @@ class Mainloop {
       if constexpr (Config::kPositions) positions_.Load(places_, first_key);
       CommitCopies();
     }
-    const QueryTile<Config> loaded = LoadQueries();
-    const KeyTile<Config> keys = key_tiles_.At(first_key);
+    const bool all_shown = key_tiles_.StoreMask(mask);
     loaded.Store(shared_ + p_.query_offset);
-    __syncthreads();
+    key_tiles_.SetShown(all_shown);  // queries have arrived, too
+    const KeyTile<Config> keys = key_tiles_.At(first_key);
     const Queries<Config> queries(OwnRows());
     OnlineSoftmax<Config> softmax;
     Sums out = {};
@@ -56,7 +61,7 @@ class Mainloop {
     } else {
       MultiplyInOneStage(out, softmax, queries);
     }
-    if (p_.mask != nullptr) AverageForBlind(out, softmax);
+    if (key_tiles_.MayBlind()) AverageForBlind(out, softmax);
     WaitCopies<0>();  // of a tile that the mask hides
     __syncthreads();  // all warps are done with keys and values
     Store(out, softmax);
@@ -86,7 +91,7 @@ class Mainloop {
         if (key_tiles_.Has(next.first_key)) positions_.Load(places_, next.first_key);
         CommitCopies();
       }
-      const bool sees_any = SeesAny(p_, rows_, keys);
+      const bool sees_any = MaySeeAny(p_, rows_, keys.first_key);
       Scores<Config> score;
       float scale = 1.0f;
       if (sees_any) {
@@ -112,23 +117,20 @@ class Mainloop {
     int first_key = key_tiles_.begin();
 #pragma unroll 1
     while (key_tiles_.Has(first_key)) {
-      is_first ? WaitCopies<1>() : WaitCopies<0>();
+      WaitCopies<1>();
       __syncthreads();  // the keys have arrived, and all warps are done with the values before
-      if (!is_first) {
-        LoadValues(first_key, 0);
-        CommitCopies();
-      }
-      const bool sees_any = SeesAny(p_, rows_, key_tiles_.At(first_key));
+      if (!is_first) LoadValues(first_key, 0);
+      CommitCopies();
+      const bool sees_any = MaySeeAny(p_, rows_, first_key);
       Scores<Config> score;
       if (sees_any) MultiplyKeys(score, queries, SharedAddress(Stage(0)), LaneNow());
-      const KeyTile<Config> keys = key_tiles_.At(first_key);  // the same: they took registers meanwhile
+      const KeyTile<Config> keys = key_tiles_.At(first_key);
       first_key = key_tiles_.FirstVisible(first_key + Config::kKeys).first_key;
       WaitCopies<0>();
       __syncthreads();  // the values have arrived, and all warps are done with the keys
-      if (key_tiles_.Has(first_key)) {
-        LoadKeys(first_key, 0);
-        CommitCopies();
-      }
+      if (key_tiles_.Has(first_key)) LoadKeys(first_key, 0);
+      CommitCopies();
+      CommitCopies();  // in the first tile's place for values: WaitCopies<1>() is for keys alone
       if (sees_any) {
         const float scale = AddKeys(out, score, softmax, queries, keys);
         AddValues(out, score, softmax, scale, Stage(0));
@@ -147,15 +149,28 @@ class Mainloop {
   __device__ __forceinline__ int Chunks() const { return p_.head_size / Config::kPerChunk; }
 
   // Of the tile's head in K, in V and in their biases.
-  __device__ __forceinline__ int KvColumn() const { return kv_column_; }
+  __device__ __forceinline__ int KvColumn() const {
+    return static_cast<int>((static_cast<float>(tile_.head) + 0.5f) * p_.kv_heads_per_head) * p_.head_size;
+  }
 
   __device__ __forceinline__ void LoadKeys(int first_key, int stage) const {
-    LoadKeyTile<Config>(Stage(stage), KeyRow(p_.k, first_key), p_.pitch, tile_.length - first_key, Chunks());
+    LoadKeyTile<Config>(Stage(stage), KeyRow(first_key), p_.pitch, tile_.length - first_key, Chunks());
   }
 
   __device__ __forceinline__ void LoadValues(int first_key, int stage) const {
-    LoadKeyTile<Config>(Stage(stage) + Config::kKeyTileBytes, KeyRow(p_.v, first_key), p_.pitch,
+    LoadKeyTile<Config>(Stage(stage) + Config::kKeyTileBytes, KeyRow(first_key) + p_.value_offset, p_.pitch,
                         tile_.length - first_key, Chunks());
+  }
+
+  // Zeros where there is none. By whole warps.
+  __device__ __forceinline__ void LoadValueBias() const {
+    const T* bias = p_.v_bias == nullptr ? nullptr : p_.v_bias + KvColumn();
+#pragma unroll
+    for (int first = 0; first < Config::kBiasWords; first += Config::kThreads) {
+      const int word = first + static_cast<int>(threadIdx.x), column = word * Config::kPerWord;
+      if (word >= Config::kBiasWords) continue;
+      CopyAsync<4>(v_bias_ + column, bias + column, bias != nullptr && column < p_.head_size);
+    }
   }
 
   __device__ __forceinline__ void LoadTile(int first_key, int stage) const {
@@ -163,13 +178,11 @@ class Mainloop {
     LoadValues(first_key, stage);
   }
 
-  __device__ __forceinline__ const T* KeyRow(const T* rows, int key) const {
-    return rows + (int64_t{tile_.first_row} + key) * p_.pitch + KvColumn();
-  }
+  __device__ __forceinline__ const T* KeyRow(int key) const { return RowOf(keys_, key, p_.pitch); }
 
   __device__ __forceinline__ QueryTile<Config> LoadQueries() const {
     const int64_t column = static_cast<int64_t>(tile_.head) * p_.head_size;
-    const T* q = p_.q + (int64_t{tile_.first_row} + tile_.first_query) * p_.pitch + column;
+    const T* q = RowOf(p_.q, tile_.first_row + tile_.first_query, p_.pitch) + column;
     const T* bias = p_.q_bias == nullptr ? nullptr : p_.q_bias + column;
     return {q, p_.pitch, bias, tile_.length - tile_.first_query, Chunks()};
   }
@@ -208,9 +221,11 @@ class Mainloop {
 
   __device__ __forceinline__ void AddValues(Sums& out, Scores<Config>& score, OnlineSoftmax<Config>& softmax,
                                             float scale, const char* stage) const {
-    softmax.TakeWeights(score, scale);
+    // As operands, which take half the registers that their float32 scores do.
+    Weights<Config> weights;
+    softmax.TakeWeights(weights, score, scale);
     MultiplyValues<Config, Config::kKeySteps>(
-        out, [&](RowOperands<Config>& weights, int step) { OnlineSoftmax<Config>::SetWeights(weights, score, step); },
+        out, [&](RowOperands<Config>& operands, int step) { SetAll<Config>(operands, weights[step]); },
         SharedAddress(stage) + Config::kKeyTileBytes, 0, LaneNow());
   }
 
@@ -247,7 +262,8 @@ class Mainloop {
     WaitCopies<0>();  // of a tile that the mask hides
 #pragma unroll 1
     for (int first_key = 0; first_key < tile_.length; first_key += Config::kKeys) {
-      LoadValues(first_key, 0);
+      LoadKeyTileAndZeros<Config>(Stage(0) + Config::kKeyTileBytes, KeyRow(first_key) + p_.value_offset, p_.pitch,
+                                  tile_.length - first_key, Chunks());
       CommitCopies();
       WaitCopies<0>();
       __syncthreads();
@@ -270,24 +286,25 @@ class Mainloop {
     float inverse[Config::kRowGroups];
 #pragma unroll
     for (int group = 0; group < Config::kRowGroups; ++group) inverse[group] = softmax.InverseSum(group);
-    const T* bias = p_.v_bias == nullptr ? nullptr : p_.v_bias + KvColumn();
     if constexpr (sizeof(T) == 2) {
-      StorePairs(out, inverse, bias);
+      StorePairs(out, inverse);
     } else {
-      StoreChunks(out, inverse, bias);
+      StoreChunks(out, inverse);
     }
   }
 
   // A thread has pairs, which go through shared memory, so that rows leave in 16-byte chunks.
-  __device__ __forceinline__ void StorePairs(const Sums& out, const float (&inverse)[Config::kRowGroups],
-                                             const T* bias) const {
+  __device__ __forceinline__ void StorePairs(const Sums& out, const float (&inverse)[Config::kRowGroups]) const {
     const int lane = threadIdx.x % 32;
     char* staging = OwnRows();
+    uint32_t bias[Config::kChunks];  // loaded ahead of stores that, for all the compiler knows, might change it
 #pragma unroll
     for (int j = 0; j < Config::kChunks; ++j) {
-      const int column = ResultColumn<Config>(j, 0, lane);
-      const bool has_bias = bias != nullptr && column < p_.head_size;
-      const float2 add = UnpackPair<T>(has_bias ? *reinterpret_cast<const uint32_t*>(bias + column) : 0);
+      bias[j] = *reinterpret_cast<const uint32_t*>(v_bias_ + ResultColumn<Config>(j, 0, lane));
+    }
+#pragma unroll
+    for (int j = 0; j < Config::kChunks; ++j) {
+      const float2 add = UnpackPair<T>(bias[j]);
 #pragma unroll
       for (int group = 0; group < Config::kRowGroups; ++group) {
         const float* x = &out[group / 2][j][group % 2 * 2];
@@ -297,20 +314,31 @@ class Mainloop {
       }
     }
     __syncwarp();
-    T* y = ResultRow(0);
-    const int rows = rows_.last + 1 - rows_.first, chunks = Chunks();
-#pragma unroll 1
-    for (int i = lane; i < Config::kRows * Config::kChunks; i += 32) {
-      const int row = i / Config::kChunks, chunk = i % Config::kChunks;
-      if (row >= rows || chunk >= chunks) continue;
-      *reinterpret_cast<uint4*>(y + row * p_.y_pitch + 8 * chunk) =
-          *reinterpret_cast<const uint4*>(staging + ChunkOffset<Config::kChunks>(row, chunk));
+    constexpr int kLanes = RowLoader<Config>::kLanes, kRowsAtOnce = 32 / kLanes;
+    const int first = lane / kLanes, rows = rows_.last + 1 - rows_.first;
+#pragma unroll
+    for (int i = 0; i < Config::kChunks; i += kLanes) {
+      const int chunk = i + lane % kLanes;
+      if (chunk >= Chunks()) continue;
+      uint32_t result[Config::kRows / kRowsAtOnce][4];
+#pragma unroll
+      for (int row = 0; row < Config::kRows; row += kRowsAtOnce) {
+        LoadShared(result[row / kRowsAtOnce],
+                   SharedAddress(staging) + ChunkOffset<Config::kChunks>(first + row, chunk));
+      }
+      T* y = ResultRow(first) + 8 * chunk;
+#pragma unroll
+      for (int row = 0; row < Config::kRows; row += kRowsAtOnce) {
+        const uint32_t (&x)[4] = result[row / kRowsAtOnce];
+        // By a plain assignment these are four stores of four bytes.
+        if (first + row < rows) __stcg(reinterpret_cast<uint4*>(y), uint4{x[0], x[1], x[2], x[3]});
+        y += int64_t{kRowsAtOnce} * p_.y_pitch;
+      }
     }
   }
 
   // A thread has chunks: four tiles' results of one column each.
-  __device__ __forceinline__ void StoreChunks(const Sums& out, const float (&inverse)[Config::kRowGroups],
-                                              const T* bias) const {
+  __device__ __forceinline__ void StoreChunks(const Sums& out, const float (&inverse)[Config::kRowGroups]) const {
     const int lane = threadIdx.x % 32, rows = rows_.last + 1 - rows_.first;
 #pragma unroll
     for (int j = 0; j < Config::kResultTiles; j += 4) {
@@ -318,7 +346,7 @@ class Mainloop {
       for (int e = 0; e < 2; ++e) {
         const int column = ResultColumn<Config>(j, e, lane);
         if (column >= p_.head_size) continue;
-        const Pack<uint32_t, 4> add = LoadBias(bias, column);
+        const auto add = *reinterpret_cast<const Pack<uint32_t, 4>*>(v_bias_ + column);
 #pragma unroll
         for (int group = 0; group < Config::kRowGroups; ++group) {
           const int row = lane / 4 + 8 * group;
@@ -338,11 +366,12 @@ class Mainloop {
   const Parameters<T>& p_;
   const Tile& tile_;
   char* shared_;
+  T* v_bias_;
+  const T* keys_;  // of the tile's head and its sequence's first row
   WarpRows<Config> rows_;
   KeyTiles<Config> key_tiles_;
   Places places_;
   std::conditional_t<Config::kPositions, PositionTiles<Config>, NoPositions> positions_;
-  int kv_column_;
 };
 
 }  // namespace bertfuse::kernels::attention_mma

@@ -7,6 +7,9 @@
 
 namespace bertfuse::kernels::attention_mma {
 
+template <class Config>
+using Weights = uint32_t[Config::kKeySteps][Config::kRowTiles][4];
+
 // The state of a thread's rows. A weight is 2^((score - reference) * scale). The reference is a maximum, but not always
 // the latest.
 template <class Config>
@@ -16,7 +19,7 @@ class OnlineSoftmax {
 
   __device__ __forceinline__ OnlineSoftmax() {
 #pragma unroll
-    for (int group = 0; group < kRowGroups; ++group) reference_[group] = -INFINITY, sum_[group] = shift_[group] = 0.0f;
+    for (int group = 0; group < kRowGroups; ++group) reference_[group] = -INFINITY, sum_[group] = 0.0f;
   }
 
   // Whether no key was visible to the row so far.
@@ -46,51 +49,38 @@ class OnlineSoftmax {
       const float shift = __fmul_rn(reference_[group], scale);
       correction[group] = rises[group] ? Exp2Approximate(__fmul_rn(before, scale) - shift) : 1.0f;
       sum_[group] *= correction[group];
-      shift_[group] = HasSeenNone(group) ? 0.0f : shift;
     }
     return true;
   }
 
-  // Turns a tile's scores into weights, and adds these up. All exponentials come before the first is wanted: to wait
-  // for each pair took longer than the products with values.
-  __device__ __forceinline__ void TakeWeights(Scores<Config>& score, float scale) {
-#pragma unroll
-    for (int j = 0; j < Config::kKeys / 8; ++j) {
-#pragma unroll
-      for (int i = 0; i < kRowGroups * 2; ++i) {
-        float& x = score[i / 4][j][i % 4];
-        x = Exp2Approximate(fmaf(x, scale, -shift_[i / 2]));
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < Config::kKeys / 8; ++j) {
-#pragma unroll
-      for (int group = 0; group < kRowGroups; ++group) {
-        const float* x = &score[group / 2][j][group % 2 * 2];
-        sum_[group] += x[0] + x[1];
-      }
-    }
-  }
-
-  // Weights of keys kStep `step` to kStep `step` + kStep - 1 of the tile, as an operand.
-  __device__ __forceinline__ static void SetWeights(RowOperands<Config>& weights, const Scores<Config>& weight,
-                                                    int step) {
-    constexpr int kHalves = Config::kStep / 8;  // of float32 the second half is the odd keys
-    uint32_t words[Config::kRowTiles][4];
+  // Turns a tile's scores into weights, as operands of kStep keys each, and adds them up.
+  __device__ __forceinline__ void TakeWeights(Weights<Config>& weights, Scores<Config>& score, float scale) {
+    float shift[kRowGroups];
 #pragma unroll
     for (int group = 0; group < kRowGroups; ++group) {
+      shift[group] = HasSeenNone(group) ? 0.0f : __fmul_rn(reference_[group], scale);
+    }
 #pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        const float* x = &weight[group / 2][kHalves * step + half][group % 2 * 2];
+    for (int step = 0; step < Config::kKeySteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < kRowGroups * kHalves * 2; ++i) {
+        float& x = score[i / (4 * kHalves)][kHalves * step + i / 4 % kHalves][i % 4];
+        x = Exp2Approximate(fmaf(x, scale, -shift[i / (4 * kHalves) * 2 + i / 2 % 2]));
+      }
+#pragma unroll
+      for (int i = 0; i < kRowGroups * kHalves; ++i) {
+        const int group = i / (2 * kHalves) * 2 + i % 2, half = i / 2 % kHalves;
+        const float* x = &score[group / 2][kHalves * step + half][group % 2 * 2];
+        sum_[group] += x[0] + x[1];
+        uint32_t (&words)[4] = weights[step][group / 2];
         if constexpr (kHalves == 2) {
-          words[group / 2][2 * half + group % 2] = PackPair<typename Config::T>(x[0], x[1]);
+          words[2 * half + group % 2] = PackPair<typename Config::T>(x[0], x[1]);
         } else {
-          words[group / 2][group % 2] = __float_as_uint(x[0]);
-          words[group / 2][2 + group % 2] = __float_as_uint(x[1]);
+          words[group % 2] = __float_as_uint(x[0]);
+          words[2 + group % 2] = __float_as_uint(x[1]);
         }
       }
     }
-    SetAll<Config>(weights, words);
   }
 
   // 1 / the sum of a row's weights, which are spread over four threads.
@@ -105,6 +95,7 @@ class OnlineSoftmax {
   // Weights may be as large as two to this power before a new reference is taken: float16 ends at 2^16, and what is
   // rounded to so many bits loses nothing by being larger.
   static constexpr float kMaxExponent = 8.0f;
+  static constexpr int kHalves = Config::kStep / 8;  // tiles of eight keys in a step; of float32 a half is the odd keys
 
   // The highest score of a row.
   __device__ __forceinline__ static float Highest(const Scores<Config>& score, int group) {
@@ -118,7 +109,7 @@ class OnlineSoftmax {
     return fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, 2));
   }
 
-  float reference_[kRowGroups], sum_[kRowGroups], shift_[kRowGroups];
+  float reference_[kRowGroups], sum_[kRowGroups];
 };
 
 }  // namespace bertfuse::kernels::attention_mma

@@ -4,7 +4,7 @@
 
 #include <new>
 
-#include "kernels/mma/attention/config.cuh"
+#include "kernels/mma/attention/key_tiles.cuh"
 #include "kernels/packed_tiles.cuh"
 
 namespace bertfuse::kernels::attention_mma {
@@ -17,7 +17,10 @@ class TileScheduler {
  public:
   using Cursor = PackedTileCursor<Config::kQueries>;
   struct Shared {
-    alignas(alignof(Cursor)) unsigned char cursors[32 * sizeof(Cursor)];
+    union {
+      alignas(alignof(Cursor)) unsigned char cursors[32 * sizeof(Cursor)];  // of packed sequences
+      uint32_t mask_words[KeyTiles<Config>::kMaskKeys / 32];                // of padded ones
+    };
     PackedTile tile;
   };
 
@@ -26,24 +29,28 @@ class TileScheduler {
     if (p_.packed.count > 0 && threadIdx.x < 32) new (cursor()) Cursor(p_.packed, p_.heads, blockIdx.x, gridDim.x);
   }
 
-  __device__ __forceinline__ Tile First() const { return p_.packed.count > 0 ? NextPacked() : Padded(blockIdx.z); }
+  // Whether there is none behind the first: always, but for packed or very many sequences.
+  __device__ __forceinline__ bool HasOneTile() const { return p_.packed.count == 0 && gridDim.z == p_.batch; }
 
-  // Called by the whole block, when no thread needs the shared memory of the tile before.
-  __device__ __forceinline__ Tile Next(const Tile& tile) const {
-    if (p_.packed.count > 0) return NextPacked();
-    if (gridDim.z == p_.batch) return {0, 0, 0, 0};
-    return Padded(tile.first_row / p_.sequence + static_cast<int64_t>(gridDim.z));
+  // Finds the tile behind `tile`, the first behind one of no length, or that there is none. Called by the whole block,
+  // when no thread needs the shared memory of the tile before. One place in the kernel: code that a block jumps over
+  // must be fetched, too.
+  __device__ __forceinline__ bool Find(Tile& tile) const {
+    if (p_.packed.count > 0) {
+      tile = NextPacked();
+      return tile.length > 0;
+    }
+    int64_t batch = blockIdx.z;
+    if (tile.length > 0) batch = tile.first_row / p_.sequence + static_cast<int64_t>(gridDim.z);
+    if (batch >= p_.batch) return false;
+    const int first_query = static_cast<int>(blockIdx.x) * Config::kQueries;
+    tile = {static_cast<int>(batch) * p_.sequence, p_.sequence, first_query, static_cast<int>(blockIdx.y)};
+    return true;
   }
 
  private:
   __device__ __forceinline__ Cursor* cursor() const {
     return reinterpret_cast<Cursor*>(shared_.cursors) + threadIdx.x % 32;
-  }
-
-  __device__ __forceinline__ Tile Padded(int64_t batch) const {
-    if (batch >= p_.batch) return {0, 0, 0, 0};
-    const int first_query = static_cast<int>(blockIdx.x) * Config::kQueries;
-    return {static_cast<int>(batch) * p_.sequence, p_.sequence, first_query, static_cast<int>(blockIdx.y)};
   }
 
   __device__ __forceinline__ Tile NextPacked() const {

@@ -66,35 +66,44 @@ struct RowLoader {
   }
 };
 
-// A tile of which nothing is left out, as most are: with two additions a copy, where the general way takes ten
-// instructions, in a loop whose time is the number of its instructions.
+// The row of `first`, each `pitch` bytes behind the one before: by one instruction, where the compiler would multiply
+// 64 bits for each row if it knew where `first` comes from.
+template <class T>
+__device__ __forceinline__ const T* RowOf(const T* first, int row, int pitch) {
+  const uint64_t bytes = uint64_t{static_cast<uint32_t>(row)} * static_cast<uint32_t>(pitch);
+  return reinterpret_cast<const T*>(reinterpret_cast<const char*>(first) + bytes);
+}
+
+// Copies a tile of keys or values. Those behind the first `rows` become as the last, whose scores are hidden; columns
+// behind the first `chunks` become zeros. One way for whole tiles and the sequence's last: a loop takes as much time as
+// it has instructions, and those that it jumps over must be fetched, too. `pitch` is in bytes.
 template <class Config>
-__device__ __forceinline__ void LoadWholeKeyTile(char* tile, const typename Config::T* source, int pitch) {
+__device__ __forceinline__ void LoadKeyTile(char* tile, const typename Config::T* source, int pitch, int rows,
+                                            int chunks) {
   using Rows = RowLoader<Config>;
   static_assert(Rows::kRowsAtOnce % 8 == 0, "the thread's rows exchange the same bits of a chunk");
   const unsigned thread = ThreadNow();
   const int lane = static_cast<int>(thread % Rows::kLanes), first = static_cast<int>(thread / Rows::kLanes);
   const uint32_t to = SharedAddress(tile) + ChunkOffset<Config::kChunks>(first, lane);
-  const typename Config::T* from = source + int64_t{first} * pitch + lane * Config::kPerChunk;
+  source = Hidden(source + lane * Config::kPerChunk);
 #pragma unroll
   for (int row = 0; row < Config::kKeys; row += Rows::kRowsAtOnce) {
+    const typename Config::T* from = RowOf(source, min(first + row, rows - 1), pitch);
 #pragma unroll
     for (int chunk = 0; chunk < Config::kChunks; chunk += Rows::kLanes) {
       if (chunk + Rows::kLanes > Config::kChunks && chunk + lane >= Config::kChunks) continue;
-      CopyAsync16(to + row * Config::kRowBytes + chunk * 16, from + chunk * Config::kPerChunk, true);
+      CopyAsync16(to + row * Config::kRowBytes + chunk * 16, from + chunk * Config::kPerChunk, chunk + lane < chunks);
     }
-    from += int64_t{Rows::kRowsAtOnce} * pitch;
   }
 }
 
-// Copies a tile of keys or values. Those behind the first `rows`, and columns behind the first `chunks`, become zeros.
+// The same, but zeros in place of keys behind the first `rows`, for what adds up all of a tile.
 template <class Config>
-__device__ __forceinline__ void LoadKeyTile(char* tile, const typename Config::T* source, int pitch, int rows,
-                                            int chunks) {
-  if (rows >= Config::kKeys && chunks == Config::kChunks) return LoadWholeKeyTile<Config>(tile, source, pitch);
+__device__ __forceinline__ void LoadKeyTileAndZeros(char* tile, const typename Config::T* source, int pitch, int rows,
+                                                    int chunks) {
   RowLoader<Config>::template ForEach<Config::kKeys>([&](int row, int chunk) {
     CopyAsync<16>(tile + ChunkOffset<Config::kChunks>(row, chunk),
-                  source + int64_t{row} * pitch + chunk * Config::kPerChunk, row < rows && chunk < chunks);
+                  RowOf(source, row, pitch) + chunk * Config::kPerChunk, row < rows && chunk < chunks);
   });
 }
 
@@ -114,12 +123,12 @@ class QueryTile {
  public:
   using T = typename Config::T;
 
-  // Queries behind the first `rows`, and columns behind the first `chunks`, are zeros.
+  // Queries behind the first `rows` are as the last, and columns behind the first `chunks` zeros. `pitch` is in bytes.
   __device__ __forceinline__ QueryTile(const T* source, int pitch, const T* bias, int rows, int chunks) {
+    source = Hidden(source);
     ForEach([&](int row, int chunk, int i, int column) {
-      data_[column][i] = {};
-      const T* from = source + int64_t{row} * pitch + chunk * Config::kPerChunk;
-      if (row < rows && chunk < chunks) data_[column][i] = *reinterpret_cast<const Pack<uint32_t, 4>*>(from);
+      const T* from = RowOf(source, min(row, rows - 1), pitch) + chunk * Config::kPerChunk;
+      data_[column][i] = chunk < chunks ? __ldg(reinterpret_cast<const uint4*>(from)) : uint4{};
     });
     ForEach([&](int, int chunk, int i, int column) {
       if (i == 0) bias_[column] = LoadBias(chunk < chunks ? bias : nullptr, chunk * Config::kPerChunk);
@@ -129,10 +138,10 @@ class QueryTile {
   // Stores Q + bias.
   __device__ __forceinline__ void Store(char* tile) const {
     ForEach([&](int row, int chunk, int i, int column) {
-      Pack<uint32_t, 4> x;
-#pragma unroll
-      for (int e = 0; e < 4; ++e) x.value[e] = AddWords<T>(data_[column][i].value[e], bias_[column].value[e]);
-      *reinterpret_cast<Pack<uint32_t, 4>*>(tile + ChunkOffset<Config::kChunks>(row, chunk)) = x;
+      const uint4 q = data_[column][i];
+      const uint32_t (&add)[4] = bias_[column].value;
+      *reinterpret_cast<uint4*>(tile + ChunkOffset<Config::kChunks>(row, chunk)) = {
+          AddWords<T>(q.x, add[0]), AddWords<T>(q.y, add[1]), AddWords<T>(q.z, add[2]), AddWords<T>(q.w, add[3])};
     });
   }
 
@@ -147,7 +156,7 @@ class QueryTile {
         [&](int row, int chunk) { body(row, chunk, row / Rows::kRowsAtOnce, chunk / Rows::kLanes); });
   }
 
-  Pack<uint32_t, 4> data_[kColumns][Config::kQueries / Rows::kRowsAtOnce];
+  uint4 data_[kColumns][Config::kQueries / Rows::kRowsAtOnce];
   Pack<uint32_t, 4> bias_[kColumns];
 };
 

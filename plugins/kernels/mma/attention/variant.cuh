@@ -26,18 +26,20 @@ struct WarpRows {
   __device__ __forceinline__ int Own(int group, int lane) const { return first + lane / 4 + 8 * group; }
 };
 
-// Whether a query of the warp sees a key of the tile.
+// Whether a query of the warp has a key of the tile in its window.
 template <class Config>
-__device__ __forceinline__ bool SeesAny(const Parameters<typename Config::T>& p, const WarpRows<Config>& rows,
-                                        const KeyTile<Config>& keys) {
-  return rows.last >= rows.first && keys.SeesAny() && keys.first_key <= rows.last + WindowRight<Config>(p) &&
-         keys.first_key + Config::kKeys > rows.first - WindowLeft<Config>(p);
+__device__ __forceinline__ bool MaySeeAny(const Parameters<typename Config::T>& p, const WarpRows<Config>& rows,
+                                          int first_key) {
+  if (!Config::kVariants) return rows.last >= rows.first;
+  return rows.last >= rows.first && first_key <= rows.last + WindowRight<Config>(p) &&
+         first_key + Config::kKeys > rows.first - WindowLeft<Config>(p);
 }
 
 // Whether all queries of the warp see all keys of the tile.
 template <class Config>
 __device__ __forceinline__ bool SeesAll(const Parameters<typename Config::T>& p, const WarpRows<Config>& rows,
                                         const KeyTile<Config>& keys) {
+  if (!Config::kVariants) return keys.SeesAll();
   return keys.SeesAll() && keys.first_key >= rows.last - WindowLeft<Config>(p) &&
          keys.first_key + Config::kKeys - 1 <= rows.first + WindowRight<Config>(p);
 }
@@ -63,6 +65,11 @@ __device__ __forceinline__ void HideKeys(Scores<Config>& score, const Parameters
                                          const WarpRows<Config>& rows, const KeyTile<Config>& keys,
                                          const Places& places) {
   const int lane = LaneNow();
+  if constexpr (!Config::kVariants) {  // all rows see the same
+#pragma unroll
+    for (int group = 0; group < Config::kRowGroups; ++group) HideKeys<Config>(score, group, lane, keys.visible);
+    return;
+  }
   int begin = 0, end = 0;
   if (places.HaveGaps()) {  // a lane looks for a row's window, once more for each tile: registers are scarcer than time
     const int row = min(rows.first + lane % Config::kRows, rows.last), place = places.At(row);

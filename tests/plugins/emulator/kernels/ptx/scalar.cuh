@@ -23,6 +23,10 @@ inline uint32_t PackSaturated(int32_t first, int32_t second, int32_t third, int3
 }
 
 inline int Hidden(int value) { return value; }
+template <class T>
+T* Hidden(T* pointer) {
+  return pointer;
+}
 
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_PTX_SCALAR_CUH_
