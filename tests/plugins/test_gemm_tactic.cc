@@ -97,6 +97,30 @@ TEST(GemmTactic, RotationsAreInAnEpilogueWhereOneHasThem) {
   }
 }
 
+// GELU's results of 8-bit operands, whatever was measured where they left in 16 bits.
+TEST(GemmTactic, ResultsLeaveIn8BitsWhereTheyAreWantedSo) {
+  const MeasuredGemms measured(kMeasuredTables[0], Hopper(), "NVIDIA H200, 9.0, 132 multiprocessors", nullptr);
+  for (const bool fp8 : {false, true}) {
+    for (int64_t hidden : {256, 384, 512, 768, 1024}) {
+      for (int64_t m = 1; m < 70000; m += m / 4 + 1) {
+        GemmProblem problem = Bert(m, 4 * hidden, hidden, false);
+        problem.x_bytes = 1, problem.fp8 = fp8, problem.gelu = problem.biased = true;
+        problem.measured = &measured;
+        for (const GemmTactic& tactic : GemmTactics(problem)) EXPECT_FALSE(WritesQuantized(problem, tactic));
+        const GemmTactic in_16_bits = ChooseGemmTactic(problem).tactic;
+        EXPECT_TRUE(Runs(problem, in_16_bits)) << Name(problem) << ": " << Describe(in_16_bits);
+        problem.quantizes = true;
+        const GemmTactic chosen = ChooseGemmTactic(problem).tactic;
+        EXPECT_TRUE(WritesQuantized(problem, chosen) && Runs(problem, chosen))
+            << Name(problem) << ": " << Describe(chosen);
+      }
+    }
+  }
+  GemmProblem problem = Bert(1024, 3072, 768, false);
+  problem.x_bytes = 1, problem.gelu = problem.biased = problem.quantizes = true, problem.measured = &measured;
+  EXPECT_EQ(Describe(ChooseGemmTactic(problem).tactic), "sm90 128x96 stages 3 cluster 1x1");
+}
+
 TEST(GemmTactic, PartsAreOfRowsAtTheEnd) {
   ForRandomProblems([](const GemmProblem& problem) {
     for (const GemmTactic& tactic : GemmTactics(problem)) {
