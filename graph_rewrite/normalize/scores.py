@@ -220,7 +220,7 @@ def _product_with_v(softmax: gs.Node, views: bool, masks: list[ScoreMask]) -> tu
 def _hides_again(node: gs.Node, weights: gs.Tensor, last: ScoreMask) -> bool:
     """Whether the node puts 0 in place of weights whose scores the last mask has hidden, by the same condition.
 
-    They are 0 already, except in rows without a visible key. DeBERTa's code did so up to transformers 4.47.
+    They are 0 already, except in rows without a visible key. DeBERTa's code did so up to transformers 4.46.
     """
     if node.op != "Where" or last.kind == "added" or node.inputs[0] is not last.tensor or last.factor != 1:
         return False

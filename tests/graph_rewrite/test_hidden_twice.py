@@ -1,4 +1,4 @@
-"""Hidden scores whose weights are set to 0 again behind the Softmax, as DeBERTa's code did up to transformers 4.47."""
+"""Hidden scores whose weights are set to 0 again behind the Softmax, as DeBERTa's code did up to transformers 4.46."""
 
 from __future__ import annotations
 
