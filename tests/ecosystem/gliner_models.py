@@ -21,8 +21,6 @@ def made(kind: str, folder: Path, seed: int) -> GLiNER:
     changes: dict[str, Any] = {"span_mode": "token_level" if kind.startswith("token") else "markerV0"}
     if "every layer" in kind:
         changes["fuse_layers"] = True
-    elif "cross-attention" in kind:
-        changes["post_fusion_schema"] = "l2l-l2t-t2t-t2l"
     elif "convolution" in kind:
         encoder |= {"conv_kernel_size": 3, "conv_act": "gelu"}
     elif "T5" in kind:

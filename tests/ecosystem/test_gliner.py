@@ -32,7 +32,6 @@ KINDS: dict[str, dict[str, int]] = {
     "span": DEBERTA,
     "token": DEBERTA,
     "span, every layer": DEBERTA,
-    "span, cross-attention": DEBERTA,
     "span, with a convolution": DEBERTA,
     "span, T5": {"FusedAttentionVariant": 2, "FusedGatedGemm": 2, "FusedGemmResidualNorm": 4},
     "span, two encoders": {op: DEBERTA.get(op, 0) + BERT.get(op, 0) for op in DEBERTA | BERT},
