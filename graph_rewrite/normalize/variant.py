@@ -208,15 +208,13 @@ def _write(graph: FusionGraph, found: Variant) -> None:
     }
     if found.rotary is not None:
         given["cos"], given["sin"] = angles(graph, found.rotary, x)
+    column = _column(graph, given["mask"], output) if found.zeroed else None
     with graph.transaction():
         # One of ours although nothing is fused into it, as before FusedAttention.
         packed_weight = graph.constant(f"{stem}_qkv_weight", weight)
         graph.add_node("FusedGemm", [x, packed_weight], [qkv], DOMAIN, **NODE_MARKERS)
         written = OP.body(Recorder(), *given.values(), **settings)
-        if found.zeroed:
-            with _times(graph, found.root, _column(graph, given["mask"], output)):
-                emit(graph, written, found.root, found.interior, [x])
-        else:
+        with contextlib.nullcontext() if column is None else _times(graph, found.root, column):
             emit(graph, written, found.root, found.interior, [x])
 
 
@@ -230,9 +228,10 @@ def _times(graph: FusionGraph, root: gs.Node, column: gs.Tensor) -> Iterator[Non
     try:
         yield
     except NoMatch:
+        # Not by `remove`: what feeds the column is for other attentions, too.
+        product.inputs.clear()
         product.outputs.clear()
         root.outputs = [output]
-        graph.remove(product)
         raise
 
 

@@ -12,7 +12,7 @@ import pytest
 import bertfuse
 from bertfuse.graph_rewrite import fuse
 from tests.graph_rewrite.graphs import Builder, run
-from tests.graph_rewrite.variants import HIDDEN, Variant, model
+from tests.graph_rewrite.variants import HIDDEN, Variant, attend, model
 
 OP = "FusedAttentionVariant"
 LEAST = float(np.finfo(np.float32).min)
@@ -164,6 +164,33 @@ def test_scores_that_are_read_elsewhere() -> None:
     feed["mask"] = masks(np.random.default_rng(), (2, 5), 1)
     for a, b in zip(run(before, feed), run(result.model, feed), strict=True):
         np.testing.assert_allclose(b, a, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("spelled", range(3))
+def test_one_of_two_attentions(spelled: int) -> None:
+    """What was made for the first one, which is refused, serves the second one."""
+    seed = int(np.random.default_rng().integers(1 << 30))
+    print(f"seed {seed}")
+    b = Builder(seed=seed)
+    x, mask = b.input("x", ("B", "S", HIDDEN)), b.ids("mask")
+    shown: list[str] = []
+    for _ in range(2):
+        variant = hidden_twice(Variant(rotated=0, masked=False, heads=3), by_product, spelled)
+        scores = variant.parts["scores"]
+        if not shown:
+            variant.parts["scores"] = lambda b, mask, x, scores=scores: scores(b, mask, shown.append(x) or x)
+        x = attend(b, variant, x, mask)
+    b.output(x, shape=("B", "S", HIDDEN))
+    b.output(shown[0], shape=("B", 3, "S", "S"))
+    before = b.model()
+    result = fuse(before)
+    assert result.fused == {OP: 1} and "needed elsewhere" in str(result.misses[0]), result.misses
+    onnx.checker.check_model(result.model, full_check=True)
+    random = np.random.default_rng(seed)
+    given = masks(random, (3, 12), 1)
+    feed = {"x": random.standard_normal((3, 12, HIDDEN)).astype(np.float32), "mask": given}
+    for wanted, found in zip(run(before, feed), run(result.model, feed), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)
 
 
 def _check_refused(variant: Variant) -> None:
