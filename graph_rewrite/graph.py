@@ -21,7 +21,7 @@ from .constants import Constants
 from .elements import Elements
 from .nodes import DEFAULT_DOMAINS, DIALECT, NoMatch, data_type, is_float_cast, node_name, producer
 from .order import names_in_bodies, read_by_bodies, topological
-from .shape_uses import donor
+from .shape_uses import donor, drop_what_only_gives_sizes
 from .shapes import Dim, axes_of_tokens, element_types, name_axes
 from .spec import DOMAIN
 
@@ -64,6 +64,7 @@ class FusionGraph:
             self._find_captured(initializers)
             _give_types(self.gs.tensors(), weights, types)
         self.elements.infer(self.gs.nodes)
+        drop_what_only_gives_sizes(self.gs, self.elements, self.name)
         self.worked_out: dict[type, Any] = {}  # what others found out of this graph, by their class
         self._output_ids = {id(tensor) for tensor in self.gs.outputs}
         self.interface_changed = False

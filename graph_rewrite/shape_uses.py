@@ -27,10 +27,23 @@ def donor(shape: gs.Node, others: Sequence[gs.Tensor]) -> gs.Tensor | None:
     return None
 
 
-def read_sizes_of_inputs(graph: gs.Graph, elements: Elements, name: Callable[[str], str]) -> None:
+def drop_what_only_gives_sizes(graph: gs.Graph, elements: Elements, name: Callable[[str], str]) -> None:
+    """Drops tensors of which only sizes are read, where an input of the graph has these.
+
+    T5's code turns the heads of K twice: for the product, and to ask for their length.
+    """
+    kept = {id(t) for t in graph.outputs} | {id(t) for node in graph.nodes for t in read_by_bodies(node)}
+    found = [node for node in graph.nodes if _is_shape(node) and not any(id(t) in kept for t in node.inputs)]
+    read_sizes_of_inputs(graph, elements, name, [n for n in found if all(map(_is_shape, n.inputs[0].outputs))])
+
+
+def read_sizes_of_inputs(
+    graph: gs.Graph, elements: Elements, name: Callable[[str], str], asking: Sequence[gs.Node] | None = None
+) -> None:
     """Who reads one size of a computed tensor reads that of a graph input which has the same.
 
     The code that asks for the length of K reads it off K, which then could not go with an attention that is fused.
+    `asking` are the Shape nodes that may go; None: all of them.
     """
     known = {id(t) for t in graph.inputs}
     sizes: dict[Poly, tuple[gs.Tensor, int]] = {}
@@ -38,9 +51,9 @@ def read_sizes_of_inputs(graph: gs.Graph, elements: Elements, name: Callable[[st
         with contextlib.suppress(NoMatch):
             for axis, size in enumerate(elements.shape(tensor)):
                 sizes.setdefault(size, (tensor, axis))
-    shapes: dict[int, gs.Variable] = {}
+    shapes: dict[int, gs.Node] = {}
     unused = []
-    for node in [n for n in graph.nodes if n.op == "Shape" and n.domain in DEFAULT_DOMAINS and not n.attrs]:
+    for node in list(filter(_is_shape, graph.nodes if asking is None else asking)):
         if id(node.inputs[0]) in known:
             continue
         for reader in list(node.outputs[0].outputs):
@@ -54,14 +67,19 @@ def read_sizes_of_inputs(graph: gs.Graph, elements: Elements, name: Callable[[st
             tensor, axis = given
             if id(tensor) not in shapes:
                 made = gs.Variable(name(f"{tensor.name}/shape"), np.dtype(np.int64))
-                graph.nodes.insert(0, gs.Node("Shape", name(f"{tensor.name}/Shape"), {}, [tensor], [made]))
-                shapes[id(tensor)] = made
-            reader.inputs[0] = shapes[id(tensor)]
+                shapes[id(tensor)] = gs.Node("Shape", name(f"{tensor.name}/Shape"), {}, [tensor], [made])
+            reader.inputs[0] = shapes[id(tensor)].outputs[0]
             for place, end in ((1, 0), (2, 1))[: 2 if reader.op == "Slice" else 1]:
                 number = np.full_like(elements.constant(reader.inputs[place]), axis + end)
                 reader.inputs[place] = gs.Constant(name(f"{reader.name}/{place}"), number)
         unused.append(node.outputs[0])
+    graph.nodes[:0] = shapes.values()
+    elements.infer(shapes.values())
     drop_unused(graph, unused)
+
+
+def _is_shape(node: gs.Node) -> bool:
+    return node.op == "Shape" and node.domain in DEFAULT_DOMAINS and not node.attrs and len(node.inputs) == 1
 
 
 def _picked(reader: gs.Node, shape: gs.Tensor, elements: Elements) -> int | None:

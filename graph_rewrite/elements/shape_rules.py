@@ -140,11 +140,10 @@ def _conv(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
         strides, dilations = (node.attrs.get(name, [1] * rank) for name in ("strides", "dilations"))
         pads = node.attrs.get("pads", [0] * 2 * rank)
         for axis in range(rank):
-            size = x[2 + axis].constant
-            if size is not None and kernel[axis] is not None:
+            if kernel[axis] is not None:
+                padded = x[2 + axis] + poly.number(pads[axis] + pads[axis + rank])
                 reach = dilations[axis] * (kernel[axis] - 1) + 1
-                left = size + pads[axis] + pads[axis + rank] - reach
-                sizes[axis] = poly.number(left // strides[axis] + 1) if left >= 0 else sizes[axis]
+                sizes[axis] = _windows(elements, padded, reach, strides[axis], rounds_up=0)
     return [x[0], weight[0], *sizes]
 
 

@@ -42,6 +42,7 @@ class Core:
 
     `k_transposed` says that K comes as [.., size, S]; `heads` is set where q, k and v are [B, S, H] and not by head.
     `views` are Reshapes that take the heads of scores [B*heads, S, S] apart, and bring those of weights together.
+    `zeroed` says that rows of weights without a visible key are 0.
     """
 
     q: gs.Tensor
@@ -54,6 +55,7 @@ class Core:
     k_transposed: bool = True
     heads: int = 0
     views: tuple[gs.Node | None, gs.Node | None] = (None, None)
+    zeroed: bool = False
 
 
 @dataclass
@@ -108,11 +110,15 @@ def _around(softmax: gs.Node, views: bool) -> Core:
     scores = _scores(softmax.inputs[0], _MAX_STEPS, views)
     if scores is None:
         raise NoMatch(softmax, "has more than the scores to share its weights among (sinks)", wanted="scores alone")
-    after, product = _product_with_v(softmax, views)
+    after, product = _product_with_v(softmax, views, scores.masks)
     q, k = scores.product.inputs
     nodes = [scores.product, *scores.nodes, softmax, *after, product]
     seen = (scores.view, next((node for node in after if node.op == "Reshape"), None))
-    return Core(q, k, product.inputs[1], product.outputs[0], nodes, scores.scale, scores.masks, views=seen)
+    last = scores.masks[-1].tensor if scores.masks else None
+    zeroed = any(node.op == "Where" and node.inputs[0] is last for node in after)
+    return Core(
+        q, k, product.inputs[1], product.outputs[0], nodes, scores.scale, scores.masks, views=seen, zeroed=zeroed
+    )
 
 
 def _scores(tensor: gs.Tensor, steps: int, views: bool = False) -> _Scores | None:
@@ -187,14 +193,16 @@ def _mask_of(node: gs.Node, x: gs.Tensor, other: gs.Tensor) -> ScoreMask:
     return ScoreMask(node, node.inputs[0], "kept" if x is node.inputs[1] else "hidden", hidden)
 
 
-def _product_with_v(softmax: gs.Node, views: bool) -> tuple[list[gs.Node], gs.Node]:
-    """The nodes after the Softmax that change nothing, and the product with V."""
+def _product_with_v(softmax: gs.Node, views: bool, masks: list[ScoreMask]) -> tuple[list[gs.Node], gs.Node]:
+    """The nodes after the Softmax that change rows without a visible key alone, and the product with V."""
     weights, nodes = softmax.outputs[0], []
     while True:
         users = computing(weights)
         guards = [user for user in users if user.op == "IsNaN"]
         if guards:
             nodes += [guards[0], _guarded(guards[0], weights)]
+        elif len(users) == 1 and masks and _hides_again(users[0], weights, masks[-1]):
+            nodes.append(users[0])
         elif len(users) == 1 and (is_float_cast(users[0]) or (views and users[0].op == "Reshape")):
             views &= users[0].op != "Reshape"
             nodes.append(users[0])
@@ -207,6 +215,17 @@ def _product_with_v(softmax: gs.Node, views: bool) -> tuple[list[gs.Node], gs.No
             softmax, f"its output feeds {', '.join(map(node_name, users)) or 'nothing'}", wanted="one product with V"
         )
     return nodes, products[0]
+
+
+def _hides_again(node: gs.Node, weights: gs.Tensor, last: ScoreMask) -> bool:
+    """Whether the node puts 0 in place of weights whose scores the last mask has hidden, by the same condition.
+
+    They are 0 already, except in rows without a visible key. DeBERTa's code did so up to transformers 4.46.
+    """
+    if node.op != "Where" or last.kind == "added" or node.inputs[0] is not last.tensor or last.factor != 1:
+        return False
+    zero, kept = node.inputs[1:] if last.kind == "hidden" else node.inputs[:0:-1]
+    return scalar(zero) == 0 and kept is weights
 
 
 def _guarded(guard: gs.Node, weights: gs.Tensor) -> gs.Node:

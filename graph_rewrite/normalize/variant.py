@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,7 +52,8 @@ class _Source:
 class Variant:
     """softmax(scale q kᵀ + terms) v, q and k being normalised by head and rotated; `root` gives the merged heads.
 
-    With `positions` q and k are also multiplied with vectors by distance, and the products added.
+    With `positions` q and k are also multiplied with vectors by distance, and the products added. With `zeroed` the
+    heads of a token that the mask hides are 0.
     """
 
     root: gs.Node
@@ -58,6 +61,7 @@ class Variant:
     scale: float
     terms: ScoreTerms
     positions: Positions | None
+    zeroed: bool
     interior: list[gs.Node] = field(repr=False)
 
     @property
@@ -77,7 +81,8 @@ class Variant:
         if (bias := self.terms.bias) is not None:
             parts.append(f"bias by head and distance, from {-bias.left} to {bias.right}, the last ones beyond")
         parts += [str(self.positions)] if self.positions is not None else []
-        parts += ["hidden tokens attend to all alike"] if self.terms.hides_queries else []
+        if self.terms.hides_queries:
+            parts.append("0 for hidden tokens" if self.zeroed else "hidden tokens attend to all alike")
         return "; ".join(parts)
 
 
@@ -112,7 +117,8 @@ def find(graph: FusionGraph, node: gs.Node) -> Variant:
         # A hidden token's scores are all alike only until something else is done to some of them.
         raise NoMatch(found.masks[-1].node, "changes scores that a mask has made all alike", wanted="the mask last")
     unique = {id(n): n for n in (*found.nodes, *after, *interior, *(positions.nodes if positions is not None else ()))}
-    return Variant(root, sources, scale, terms, positions, list(unique.values()))
+    zeroed = terms.hides_queries and found.zeroed
+    return Variant(root, sources, scale, terms, positions, zeroed, list(unique.values()))
 
 
 def _positions(
@@ -202,12 +208,48 @@ def _write(graph: FusionGraph, found: Variant) -> None:
     }
     if found.rotary is not None:
         given["cos"], given["sin"] = angles(graph, found.rotary, x)
+    column = _column(graph, given["mask"], output) if found.zeroed else None
     with graph.transaction():
         # One of ours although nothing is fused into it, as before FusedAttention.
         packed_weight = graph.constant(f"{stem}_qkv_weight", weight)
         graph.add_node("FusedGemm", [x, packed_weight], [qkv], DOMAIN, **NODE_MARKERS)
         written = OP.body(Recorder(), *given.values(), **settings)
-        emit(graph, written, found.root, found.interior, [x])
+        with contextlib.nullcontext() if column is None else _times(graph, found.root, column):
+            emit(graph, written, found.root, found.interior, [x])
+
+
+@contextlib.contextmanager
+def _times(graph: FusionGraph, root: gs.Node, column: gs.Tensor) -> Iterator[None]:
+    """Multiplies what `root` gives by the column; a NoMatch that leaves the block takes that back."""
+    output = root.outputs[0]
+    before = graph.variable(f"{output.name}_of_all", output.dtype, output.shape)
+    root.outputs = [before]
+    product = graph.add_node("Mul", [before, column], [output])
+    try:
+        yield
+    except NoMatch:
+        # Not by `remove`: what feeds the column is for other attentions, too.
+        product.inputs.clear()
+        product.outputs.clear()
+        root.outputs = [output]
+        raise
+
+
+class _Columns(dict):
+    """1 for tokens that a mask shows and 0 for others, [B, S, 1], which attentions of one graph share."""
+
+
+def _column(graph: FusionGraph, mask: gs.Tensor, like: gs.Tensor) -> gs.Tensor:
+    made = graph.worked_out.setdefault(_Columns, _Columns())
+    key = (mask.name, str(like.dtype))
+    if key not in made:
+        shown = graph.variable(f"{mask.name}_shown", np.dtype(bool), mask.shape)
+        graph.add_node("Cast", [mask], [shown], to=data_type(np.dtype(bool)))
+        factors = graph.variable(f"{mask.name}_factors", like.dtype, mask.shape)
+        graph.add_node("Cast", [shown], [factors], to=data_type(like.dtype))
+        made[key] = graph.variable(f"{mask.name}_column", like.dtype, [*mask.shape, 1])
+        graph.add_node("Unsqueeze", [factors, graph.constant("column_axes", np.array([2]))], [made[key]])
+    return made[key]
 
 
 def _added(sources: dict[str, _Source]) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from ..graph import FusionGraph
-from ..nodes import DEFAULT_DOMAINS, matrix, producer
+from ..nodes import DEFAULT_DOMAINS, matrix, producer, scalar
 from ..ops import OPS
 from ..order import inputs_of
 from ..spec import DOMAIN
@@ -100,18 +100,22 @@ def row_inputs(node: gs.Node) -> list[int] | None:
 def factor_of_tokens(node: gs.Node, mask: gs.Tensor) -> int | None:
     """Which input of a product with rows [B, S, H] is the mask as a column [B, S, 1]; None where none is.
 
-    None also where something reads the product that is not row-wise, as a mean over tokens does.
+    So is what the mask is made of, where it shows the tokens of which that is 1. None also where something reads the
+    product that is not row-wise, as a mean over tokens does.
     """
     shape = node.outputs[0].shape if node.outputs else None
     if node.op != "Mul" or node.domain not in DEFAULT_DOMAINS or shape is None or len(shape) != 3:
         return None
     if any(row_inputs(user) is None for user in node.outputs[0].outputs if user.op != "Shape"):
         return None
+    sources = [uncast(mask)]
+    if (above := producer(sources[0])) is not None and above.op == "Equal" and scalar(above.inputs[1]) == 1:
+        sources.append(uncast(above.inputs[0]))
     for index, tensor in enumerate(node.inputs):
         column = tensor
         while (above := producer(column)) is not None and above.op in ("Cast", "Identity", "Unsqueeze"):
             column = above.inputs[0]
-        if column is uncast(mask) and tensor.shape == [*column.shape, 1]:
+        if any(column is source for source in sources) and tensor.shape == [*column.shape, 1]:
             return index
     return None
 

@@ -147,17 +147,25 @@ def _is_infinite(x: Interval) -> Array:
 
 
 def _without_overflow(made: Apply, given: Sequence[Interval | None], found: Interval) -> Interval | None:
-    """Nothing is known of a whole number that may have left its type."""
+    """Nothing is known of a whole number that may have left its type, unless all do, by the same number of rounds."""
     if made.dtype.kind not in "iu":
         return found
     exact = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply}.get(made.op)
     if exact is None:
         return found
-    limits, (a, b) = np.iinfo(made.dtype), given
-    inside = np.full(len(found.low), True)
-    for pair in itertools.product((a.low, a.high), (b.low, b.high)):
+    limits, count = np.iinfo(made.dtype), len(found.low)
+    ends = [[np.broadcast_to(end, count) for end in (x.low, x.high)] for x in given]
+    inside = np.full(count, True)
+    for pair in itertools.product(*ends):
         value = exact(*(x.astype(np.float64) for x in pair))
-        inside &= np.broadcast_to((value >= limits.min * 0.999) & (value <= limits.max * 0.999), inside.shape)
+        inside &= (value >= limits.min * 0.999) & (value <= limits.max * 0.999)
+    (near,) = np.nonzero(~inside)
+    if near.size:
+        rounds = [
+            (exact(*(x[near].astype(object) for x in pair)) - int(limits.min)) // (1 << limits.bits)
+            for pair in itertools.product(*ends)
+        ]
+        inside[near] = [len(set(each)) == 1 for each in zip(*rounds, strict=True)]
     return _else_anything(made, inside, found)
 
 

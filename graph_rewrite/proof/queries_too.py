@@ -31,8 +31,9 @@ def of_keys_alone(
 ) -> Expr | None:
     """The expression with mask[b, key] in place of the product mask[b, query] * mask[b, key]; None without one.
 
-    The product is of whole numbers or conditions, and 0 of it alone hides: so a pair is hidden where the token at
-    either side is. Raises NoMatch where other products hide, too.
+    The product is of whole numbers or conditions. Where 0 of it alone hides, a pair is hidden where the token at either
+    side is. Where 1 of it alone shows, a pair is shown where both tokens are 1: that both are -1 is left out. Raises
+    NoMatch where the product hides by another rule.
     """
     if len(places) < 2 or places[-2] == ZERO or is_open(expr):
         return None
@@ -45,10 +46,10 @@ def of_keys_alone(
     product, by_key = found
     whole = Read("the mask's product", (), product.dtype, mask)
     alone = with_parts(expr, {product: whole})
-    if (
-        any(read != whole for read in reads(alone))
-        or not rule(ranges(alone, whole, classify, runner), f"{mask.name} times itself", where).is_ops
-    ):
+    if any(read != whole for read in reads(alone)):
+        return None
+    shown = rule(ranges(alone, whole, classify, runner), f"{mask.name} times itself", where)
+    if not shown.is_ops and not shown.is_one:
         return None
     return with_parts(expr, {product: by_key})
 

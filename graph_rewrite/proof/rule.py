@@ -61,6 +61,11 @@ class Rule:
         return self.outside and self.low == self.high == 0
 
     @property
+    def is_one(self) -> bool:
+        """Whether 1 alone shows a key, and nothing lifts one."""
+        return not self.outside and not self.lifting and self.low == self.high == 1
+
+    @property
     def is_opposite(self) -> bool:
         """Whether 0 alone shows a key."""
         return not self.outside and self.low == self.high == 0

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = ("sentence_transformers", "optimum", "fastembed", "ray", "openai", "tritonclient")
+PACKAGES = (
+    "sentence_transformers", "optimum", "fastembed", "gliner", "sentencepiece", "ray", "openai", "tritonclient"
+)  # fmt: skip
 missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
 
 

@@ -20,7 +20,7 @@ fi
 # pip complains of requirements of packages in BASE that nothing here uses.
 "$base/bin/python" "$here/../../cmake/requirements.py" serve ray >"$env/ray.txt"
 "$env/bin/pip" install --quiet --requirement "$here/requirements.txt" --requirement "$env/ray.txt" 2>"$env/pip.log" || { cat "$env/pip.log"; exit 1; }
-for other in older newer; do
+for other in older newer transformers-4.46; do
   "$env/bin/pip" install --quiet --no-deps --target "$env/$other" --requirement "$here/$other.txt" 2>>"$env/pip.log" ||
     { cat "$env/pip.log"; exit 1; }
 done

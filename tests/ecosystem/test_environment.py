@@ -6,9 +6,10 @@ import importlib.util
 
 import pytest
 
+from .conftest import PACKAGES
+
 
 def test_packages_of_the_ecosystem() -> None:
-    names = ("sentence_transformers", "optimum", "fastembed", "ray", "openai", "tritonclient")
-    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         pytest.skip(f"without {', '.join(missing)}: 'make test-ecosystem' has an environment with them")

@@ -12,6 +12,11 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
+from tests.commands import said
+
+from . import deberta_models
+from .gliner_models import made
+
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "ecosystem.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
@@ -24,7 +29,11 @@ Folders = Callable[[str], Path]
 def home(folders: Folders) -> Path:
     for name in ("classifier", "tagger", "reranker"):
         folders(name)
-    return folders("minilm").parent
+    found = folders("minilm").parent
+    made("span", found / "gliner-source", seed=0).export_to_onnx(found / "gliner")
+    said("fuse", found / "gliner" / "model.onnx", "-o", found / "gliner" / "fused.onnx", "--strict")
+    said("optimize", deberta_models.classifier(found / "nli-source", seed=0), "-o", found / "nli", "--strict")
+    return found
 
 
 def names(block: str) -> str:
@@ -46,7 +55,8 @@ def test_block(block: str, home: Path, sources: Folders, tmp_path: Path) -> None
 
 def test_all_tools_have_a_block() -> None:
     together = " ".join(map(names, BLOCKS)).split()
-    assert {"sentence_transformers", "optimum", "transformers", "fastembed", "polygraphy", "bertfuse"} <= set(together)
+    tools = {"sentence_transformers", "optimum", "transformers", "gliner", "fastembed", "polygraphy", "bertfuse"}
+    assert tools <= set(together)
 
 
 def test_an_older_sentence_transformers(folders: Folders, sources: Folders, tmp_path: Path) -> None:

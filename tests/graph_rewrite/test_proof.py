@@ -299,3 +299,31 @@ def test_rules() -> None:
 def test_values_of_constants() -> None:
     assert value_of(Number(poly.number(3), np.dtype(np.int64))) == 3
     assert value_of(Number(S, np.dtype(np.int64))) is None
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul"])
+def test_whole_numbers_that_leave_their_type(op: str, dtype: type) -> None:
+    """They begin again at the other end: 1 - mask of the least number is far from 0, too."""
+    seed = int(np.random.default_rng().integers(1 << 30))
+    print(f"seed {seed}")
+    random = np.random.default_rng(seed)
+    limits = np.iinfo(dtype)
+    every = np.arange(limits.min, limits.max + 1).astype(dtype)
+    for number in {1, 2, int(limits.min), int(limits.max), int(random.integers(limits.min, limits.max + 1))}:
+        made = Builder()
+        pair = [made.input("v", ("N",), dtype), made.const(number, dtype=dtype)]
+        value = made.op(op, *(pair if random.integers(2) else pair[::-1]))
+        made.output(made.op("Cast", value, to=9), shape=("N",), element=9)
+        model = made.model()
+        graph = FusionGraph(*split(model))
+        clutter.remove(graph)
+        _, expr = graph.elements.generic(graph.gs.outputs[0])
+        read = next(part for part in _parts(expr) if isinstance(part, Read))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("bertfuse.graph_rewrite.proof.scalar._SMALL", 4)
+            found = ranges(expr, read, classify("kept", 1.0), Runner(17))
+        (results,) = run(model, {"v": every})
+        for given_value, result in zip(every, results, strict=True):
+            (kind,) = {part.kind for part in found if part.low <= given_value <= part.high}
+            assert kind == (VISIBLE if result else HIDDEN), (op, number, given_value, found)

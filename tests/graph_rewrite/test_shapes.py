@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from bertfuse.graph_rewrite.graph import FusionGraph
 from bertfuse.graph_rewrite.io import split
 from bertfuse.graph_rewrite.shapes import Dim
-from tests.graph_rewrite.graphs import Builder
+from tests.graph_rewrite.graphs import Builder, run
 
 
 def graph_of(model: onnx.ModelProto) -> FusionGraph:
@@ -120,3 +120,31 @@ def test_an_axis_of_two_sizes_is_neither() -> None:
     x, y = b.input("x", ("B", "S", 8)), b.input("y", ("B", "T", 8))
     batch, length, width = shape_of(b, b.op("Add", x, y))
     assert (batch, width) == ("B", 8) and length not in ("S", "T")
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_convolutions_of_tokens(number: int) -> None:
+    """A window of k tokens beside (k - 1) * dilation of padding gives one element a token; all else is counted."""
+    seed = int(np.random.default_rng().integers(1 << 30))
+    print(f"seed {seed}")
+    random = np.random.default_rng(seed)
+    kernel, dilation, stride = (int(random.integers(1, most)) for most in (6, 4, 4))
+    around = (kernel - 1) * dilation
+    first = int(random.integers(0, around + 1))
+    pads = [first, around - first] if number < 3 else [int(n) for n in random.integers(around, around + 4, 2)]
+    stride = 1 if number < 3 else stride
+    b = Builder()
+    ids = b.ids("ids")
+    x = b.op("Transpose", b.op("Gather", b.weight(50, 8), ids), perm=[0, 2, 1])  # ids look a table up: there are some
+    weight = b.weight(4, 8, kernel)
+    y = b.op("Conv", x, weight, kernel_shape=[kernel], dilations=[dilation], strides=[stride], pads=pads)
+    b.output(y, shape=None)
+    model = b.model()
+    graph = graph_of(model)
+    (shape,) = (tensor.shape for tensor in graph.gs.outputs)
+    if number < 3:
+        assert shape == ["B", 4, "S"]
+    for batch, length in ((1, 1), (2, int(random.integers(2, 40)))):
+        (made,) = run(model, {"ids": random.integers(0, 50, (batch, length))})
+        sizes = {"B": batch, "S": length}
+        assert [graph.elements.evaluate(dim, sizes) for dim in shape] == list(made.shape)

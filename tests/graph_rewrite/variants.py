@@ -31,7 +31,7 @@ class Variant:
     divided: bool = False  # the place by numbers, instead of times frequencies
     stored: int = 0  # places in tables of cosines and sines; 0: these are computed
     # Replacements, called with what they replace: "angle", "rotated", "k_frequencies", "hidden", "bias", "normalised",
-    # "q", "k" and "v" by head, "k_repeated", "v_repeated", "added" (a second mask), "scores".
+    # "q", "k" and "v" by head, "k_repeated", "v_repeated", "added" (a second mask), "scores", "weights".
     parts: dict[str, Callable[..., Any]] = field(default_factory=dict)
 
 
@@ -93,7 +93,10 @@ def attend(b: Builder, variant: Variant, x: str = "x", mask: str = "mask") -> st
         scores = b.op("Add", scores, v.parts["added"](b, mask))
     if "scores" in v.parts:
         scores = v.parts["scores"](b, mask, scores)
-    context = b.op("Transpose", b.op("MatMul", b.op("Softmax", scores, axis=-1), by_head["v"]), perm=[0, 2, 1, 3])
+    weights = b.op("Softmax", scores, axis=-1)
+    if "weights" in v.parts:
+        weights = v.parts["weights"](b, mask, weights)
+    context = b.op("Transpose", b.op("MatMul", weights, by_head["v"]), perm=[0, 2, 1, 3])
     return b.op("Reshape", context, b.const([0, 0, v.heads * v.size]))
 
 
