@@ -147,6 +147,40 @@ def test_a_broken_variant_is_found(change: Callable, monkeypatch: pytest.MonkeyP
     assert judge(subject.model, subject.feeds(subject.model, 0)).bad
 
 
+def _mask_of_variants_ignored(op, inputs, attributes):
+    if op == "FusedAttentionVariant":
+        inputs.pop("mask", None)
+
+
+def _hidden_queries_as_others(op, inputs, attributes):
+    if "hidden_queries" in attributes:
+        attributes["hidden_queries"] = "as_others"
+
+
+def _vectors_of_another_distance(op, inputs, attributes):
+    if "positions_left" in attributes:
+        attributes["positions_left"] += 1
+
+
+DISENTANGLED = Export("deberta-v2", "feature-extraction", "dynamo", "eager")
+
+
+@pytest.mark.parametrize(
+    "change",
+    (_mask_of_variants_ignored, _hidden_queries_as_others, _vectors_of_another_distance),
+    ids=lambda f: f.__name__.strip("_"),
+)
+def test_a_broken_variant_is_found_where_the_mask_multiplies_activations(change, monkeypatch) -> None:
+    """By masks of 0 and 1: what larger ones make beyond float32 is excused."""
+    _edit(monkeypatch, change)
+    subject = Subject(onnx.load(made(DISENTANGLED)), seed=25)
+    feeds = subject.feeds(subject.model, 0)
+    bad = [
+        judge(subject.model, {name: feed}).bad for name, feed in feeds.items() if name.startswith(("holes", "right"))
+    ]
+    assert sum(bad) >= 2, bad
+
+
 def test_mutants_of_families_beyond_bert() -> None:
     """One export, which changes with the seed; at the level of their ops."""
     seed = int(os.environ.get("BERTFUSE_MUTANT_SEED", secrets.randbelow(1 << 31)))

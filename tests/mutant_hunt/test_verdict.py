@@ -161,8 +161,8 @@ def test_a_model_of_nothing_but_roundings_is_seen_as_one(monkeypatch: pytest.Mon
 
     result = FusionResult(model("z = MatMul (c, part)"), {"FusedGemm": 1}, {}, [], (5, 5))
     monkeypatch.setattr("bertfuse.qualify.mutants.verdict.fuse", lambda model, **options: result)
-    feed = {"x": np.random.default_rng(seed + 1).standard_normal((200, 16)).astype(np.float32)}
-    verdict = judge(model("z = ReduceMean <axes = [-1]> (c)"), {"a": feed})
+    rows = np.random.default_rng(seed + 1).standard_normal((2, 1000, 16)).astype(np.float32)
+    verdict = judge(model("z = ReduceMean <axes = [-1]> (c)"), {"a": {"x": rows[0]}, "b": {"x": rows[1]}})
     assert verdict.outcome == "equal", verdict.text
 
 

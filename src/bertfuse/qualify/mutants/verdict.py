@@ -194,8 +194,8 @@ class _References:
         self._moved: list[onnxruntime.InferenceSession] = []
 
     def moved(self, count: int) -> list[onnxruntime.InferenceSession]:
-        self._moved.extend(islice(self._moves, count - len(self._moved)))
-        return self._moved
+        self._moved.extend(islice(self._moves, max(0, count - len(self._moved))))
+        return self._moved[:count]
 
     @cached_property
     def original(self) -> Doubles | None:
