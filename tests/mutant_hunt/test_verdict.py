@@ -90,6 +90,19 @@ def test_what_overflows_may_differ_if_it_is_the_same_in_float64(size, fused, out
     assert list(verdict.excused.values()) == told * (outcome == "equal")
 
 
+def test_a_fused_model_that_alone_overflows_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On inputs that are not large a softmax without its maximum taken off is right in float64 alone."""
+    seed = secrets.randbelow(1 << 31)
+    print(f"seed {seed}")
+    interface = "g (float[B, 16] x) => (float[B, 16] y)"
+    fused = parsed(f"{interface} {{ e = Exp (x)  s = ReduceSum <keepdims = 1> (e, axes)  y = Div (e, s) }}")
+    fused.graph.initializer.append(onnx.numpy_helper.from_array(np.array([-1]), "axes"))
+    result = FusionResult(fused, {"FusedGemm": 1}, {}, [], (1, 3))
+    monkeypatch.setattr("bertfuse.qualify.mutants.verdict.fuse", lambda model, **options: result)
+    x = 200 * np.random.default_rng(seed).standard_normal((3, 16)).astype(np.float32)
+    assert judge(parsed(f"{interface} {{ y = Softmax (x) }}"), {"a": {"x": x}}).outcome == "wrong"
+
+
 def test_models_in_float64() -> None:
     """Functions, bodies and constants of every spelling are, and what ONNX Runtime has for float32 alone is spelled."""
     seed = secrets.randbelow(1 << 31)

@@ -42,6 +42,12 @@ class Doubles:
         pairs = [(a, b) for a, b in pairs if a.dtype == np.float32 and b.dtype == np.float64]
         return any(a.shape == b.shape and (~np.isfinite(a) & np.isfinite(b)).any() for a, b in pairs)
 
+    def largest(self, feed: Feed) -> float:
+        """The largest number on the way; what hides scores is the least."""
+        found = (_all(self.double, _wide(feed)) or {}).values()
+        floats = [a for a in found if isinstance(a, np.ndarray) and a.dtype == np.float64]
+        return max((float(a.max(where=np.isfinite(a), initial=0.0)) for a in floats), default=0.0)
+
 
 def in_doubles(model: onnx.ModelProto) -> Doubles | None:
     """The model in float64, but for Erf, which ONNX Runtime has not. None where it cannot be computed so.
