@@ -261,6 +261,29 @@ def test_a_process_that_dies_is_a_finding(monkeypatch: pytest.MonkeyPatch, unfus
     assert seen == [(n, "crashed" if n == 3 and not unfused else "invalid") for n in range(6)]
 
 
+def test_a_process_says_a_word_before_it_makes_a_mutant_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or judging and making small together are taken for a hang on a busy machine."""
+    from bertfuse.qualify.mutants import worker
+    from bertfuse.qualify.mutants.verdict import Verdict
+
+    said: list = []
+
+    class Pipe:
+        def send(self, message) -> None:
+            said.append(message)
+            if isinstance(message, Trial):
+                raise BrokenPipeError
+
+    def tried(self, number: int, patience: float = 20.0) -> Trial:
+        said.append(patience)
+        return Trial(number, ["change"], Verdict("wrong"))
+
+    monkeypatch.setattr(Subject, "tried", tried)
+    monkeypatch.setattr(Subject, "itself", lambda self: None)
+    worker._work(Pipe(), str(made(BERT)), 5, "full", 0)
+    assert said[:4] == [{}, 0.0, {}, 20.0] and isinstance(said[4], Trial), said
+
+
 def _dies(*_) -> None:
     os._exit(9)
 
