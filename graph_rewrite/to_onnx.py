@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import onnx
 import onnx_graphsurgeon as gs
 from onnx_graphsurgeon.exporters.onnx_exporter import OnnxExporter
 
 from . import domains
 from .graph import FusionGraph
-from .nodes import data_type
+from .nodes import DEFAULT_DOMAINS, data_type
 from .ops import OPS
 from .spec import DOMAIN
 from .weights import MIN_BYTES, Weight
@@ -56,6 +58,8 @@ def to_model(
     _forget_names(kept, {dim.dim_param for value in declared for dim in value.type.tensor_type.shape.dim})
     del model.graph.value_info[:]
     model.graph.value_info.extend(kept)
+    if not graph.interface_changed:
+        _keep_ranks_for_scans(model, original)
     return model, weights, data_types
 
 
@@ -92,6 +96,42 @@ def _forget_names(values: list[onnx.ValueInfoProto], known: set[str]) -> None:
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param not in known:
                 dim.ClearField("dim_param")
+
+
+def _keep_ranks_for_scans(model: onnx.ModelProto, original: onnx.ModelProto) -> None:
+    """How many axes the original declared of what a Scan reads, where no more is known of it.
+
+    ONNX Runtime runs a Scan only if it can work out the rank of what the body gives, and knows none of a Loop's results
+    for example. Sizes stay unknown: they need not be right, and a rank is the same once padding is removed.
+    """
+    declared = {value.name: value for value in original.graph.value_info if value.type.tensor_type.HasField("shape")}
+    stack = list(_read_by_scans(model.graph)) if declared else []
+    if not stack:
+        return
+    known = {value.name: value for value in (*model.graph.value_info, *model.graph.input)}
+    makers = {name: node for node in model.graph.node for name in node.output}
+    seen: set[str] = set()
+    while stack:
+        name = stack.pop()
+        found = known.get(name)
+        if name in seen or name not in makers or (found is not None and found.type.tensor_type.HasField("shape")):
+            continue
+        seen.add(name)
+        if name not in declared:
+            stack.extend(makers[name].input)  # from these ONNX Runtime may work it out
+        elif found is not None and found.type.tensor_type.elem_type:
+            for _ in declared[name].type.tensor_type.shape.dim:
+                found.type.tensor_type.shape.dim.add()
+            found.type.tensor_type.shape.SetInParent()  # of a scalar, too
+
+
+def _read_by_scans(graph: onnx.GraphProto) -> Iterator[str]:
+    for node in graph.node:
+        if node.op_type == "Scan" and node.domain in DEFAULT_DOMAINS:
+            yield from node.input
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from _read_by_scans(body)
 
 
 def _keep_declarations(ours, theirs) -> None:

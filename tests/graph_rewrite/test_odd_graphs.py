@@ -98,6 +98,57 @@ def test_loop_that_reads_a_projection(seed: int = 0) -> None:
     refused(b.model(), "is an output of the graph", "FusedGemmLayerNorm")
 
 
+def _looped(b: Builder, x: str) -> str:
+    """x from a Loop of one turn, whose result has a rank by declaration alone."""
+    step = helper.make_graph(
+        [helper.make_node("Identity", ["carried"], ["next"]), helper.make_node("Identity", ["go"], ["going"])],
+        "step",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("carried", TensorProto.FLOAT, None),
+        ],
+        [
+            helper.make_tensor_value_info("going", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", TensorProto.FLOAT, None),
+        ],
+    )
+    return b.op("Loop", b.const(1), b.const(True, dtype=bool), x, body=step)
+
+
+@pytest.mark.parametrize("between", [0, 1])
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("dtype", [None, "fp16"])
+def test_scan_over_what_a_loop_gives(between: int, nested: bool, dtype: str | None) -> None:
+    """ONNX Runtime runs it only where it knows the rank."""
+    b = Builder()
+    x = b.input("x", ("B", "S", WIDTH))
+    y = b.layer_norm(b.op("Add", b.linear(x, WIDTH, WIDTH), x), WIDTH)
+    looped = _looped(b, x)
+    scanned = b.op("Abs", looped) if between else looped
+    each = helper.make_graph(
+        [helper.make_node("Neg", ["row"], ["negative"])],
+        "each",
+        [helper.make_tensor_value_info("row", TensorProto.FLOAT, None)],
+        [helper.make_tensor_value_info("negative", TensorProto.FLOAT, None)],
+    )
+    if nested:
+        scan = helper.make_node("Scan", [scanned], ["z"], body=each, num_scan_inputs=1)
+        bodies = {f"{name}_branch": body([scan], "z") for name in ("then", "else")}
+        z = b.op("If", b.op("Gather", b.const([True], dtype=bool), b.const(0)), **bodies)
+    else:
+        z = b.op("Scan", scanned, body=each, num_scan_inputs=1)
+    b.output(y, z, shape=("B", "S", WIDTH))
+    model = b.model()
+    model.graph.value_info.append(helper.make_tensor_value_info(looped, TensorProto.FLOAT, ("B", "S", WIDTH)))
+    if dtype is None:
+        assert fused(model).fused == {"FusedGemmLayerNorm": 1}
+        return
+    feed = feeds(model)
+    for before, after in zip(run(model, feed), run(fuse(model, dtype=dtype).model, feed), strict=True):
+        np.testing.assert_allclose(after.astype(np.float32), before, rtol=1e-2, atol=1e-2)
+
+
 def test_attributes_that_the_graph_library_does_not_know() -> None:
     b = Builder()
     x = b.input("x", ("B", "S", WIDTH))

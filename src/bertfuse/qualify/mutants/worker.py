@@ -92,6 +92,7 @@ def _work(pipe: Connection, path: str, seed: int, level: str, first: int) -> Non
                 key = " ".join(sorted(change.split(" ")[0] for change in trial.changes))
                 seen[key] = seen.get(key, 0) + 1
                 if seen[key] <= 4:  # many of a kind are not worth the time
+                    pipe.send({})  # a word: on a busy machine both together have taken two minutes
                     trial = subject.tried(number)
             pipe.send(_light(trial))
             number += 1
