@@ -20,7 +20,6 @@ constexpr double kLoadLatency = 2500;     // cycles of a loaded device from a lo
 constexpr double kStageSync = 80;         // cycles of a stage's barriers, and of issuing its loads
 constexpr double kEpilogue = 0.20;    // cycles of a multiprocessor for an element of the tile: bias, rounding, store
 constexpr double kActivation = 0.15;  // the same for GELU
-constexpr double kQuantizing = 0.10;  // and for rounding to 8 bits
 constexpr double kExchange = 1750;    // cycles in which a cluster's blocks tell each other a row's sums
 constexpr double kElementwiseBytes = 22;   // per cycle of a multiprocessor, through the L2 cache, of LayerNorm's kernel
 constexpr double kSustainedTensor = 0.62;  // of the tensor cores' peak
@@ -144,11 +143,7 @@ double ExpectedMicroseconds(const GemmProblem& problem, const GemmTactic& tactic
 
   const bool gates = problem.gates && tactic.form == GemmForm::kComplete;
   const double elements = static_cast<double>(facts.tile.block.m) * facts.tile.block.n * together;
-  const double epilogue = elements * (kEpilogue +
-                                      (problem.gelu ? kActivation
-                                       : gates      ? kActivation / 2
-                                                    : 0) +
-                                      (WritesQuantized(problem, tactic) ? kQuantizing : 0));
+  const double epilogue = elements * (kEpilogue + (problem.gelu ? kActivation : gates ? kActivation / 2 : 0));
   const double start = kFill + (facts.tile.cluster_m * facts.tile.cluster_n > 1 ? kClusterStart : 0);
   const double stages = StageCycles(problem, facts, unsplit) + StageCycles(problem, facts, split);
   const double waves = unsplit.waves + split.waves;

@@ -81,27 +81,15 @@ def test_loop_that_reads_a_projection(seed: int = 0) -> None:
     x = b.input("x", ("B", "S", WIDTH))
     p = b.linear(x, WIDTH, WIDTH)
     y = b.layer_norm(b.op("Add", p, x), WIDTH)
-    step = helper.make_graph(
-        [helper.make_node("Add", ["carried", p], ["next"]), helper.make_node("Identity", ["go"], ["going"])],
-        "step",
-        [
-            helper.make_tensor_value_info("i", TensorProto.INT64, []),
-            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("carried", TensorProto.FLOAT, None),
-        ],
-        [
-            helper.make_tensor_value_info("going", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("next", TensorProto.FLOAT, None),
-        ],
-    )
-    b.output(b.op("Loop", b.const(3), b.const(True, dtype=bool), y, body=step), shape=("B", "S", WIDTH))
+    looped = _looped(b, y, 3, helper.make_node("Add", ["carried", p], ["next"]))
+    b.output(looped, shape=("B", "S", WIDTH))
     refused(b.model(), "is an output of the graph", "FusedGemmLayerNorm")
 
 
-def _looped(b: Builder, x: str) -> str:
-    """x from a Loop of one turn, whose result has a rank by declaration alone."""
+def _looped(b: Builder, x: str, turns: int, node: onnx.NodeProto) -> str:
+    """x after some turns of the node, from "carried" to "next": only a declaration can tell the result's rank."""
     step = helper.make_graph(
-        [helper.make_node("Identity", ["carried"], ["next"]), helper.make_node("Identity", ["go"], ["going"])],
+        [node, helper.make_node("Identity", ["go"], ["going"])],
         "step",
         [
             helper.make_tensor_value_info("i", TensorProto.INT64, []),
@@ -113,7 +101,7 @@ def _looped(b: Builder, x: str) -> str:
             helper.make_tensor_value_info("next", TensorProto.FLOAT, None),
         ],
     )
-    return b.op("Loop", b.const(1), b.const(True, dtype=bool), x, body=step)
+    return b.op("Loop", b.const(turns), b.const(True, dtype=bool), x, body=step)
 
 
 @pytest.mark.parametrize("between", [0, 1])
@@ -124,7 +112,7 @@ def test_scan_over_what_a_loop_gives(between: int, nested: bool, dtype: str | No
     b = Builder()
     x = b.input("x", ("B", "S", WIDTH))
     y = b.layer_norm(b.op("Add", b.linear(x, WIDTH, WIDTH), x), WIDTH)
-    looped = _looped(b, x)
+    looped = _looped(b, x, 1, helper.make_node("Identity", ["carried"], ["next"]))
     scanned = b.op("Abs", looped) if between else looped
     each = helper.make_graph(
         [helper.make_node("Neg", ["row"], ["negative"])],

@@ -4,7 +4,6 @@
 #define BERTFUSE_KERNELS_SM90_ATTENTION_PRODUCER_CUH_
 
 #include "kernels/ptx/scalar.cuh"
-#include "kernels/quantized_row.cuh"
 #include "kernels/sm90/attention/pipeline.cuh"
 #include "kernels/sm90/ptx/tma.cuh"
 
@@ -31,7 +30,6 @@ class Producer : Pipeline<Config> {
 
   // Called by one warp.
   __device__ __forceinline__ void Plan() const {
-    if (threadIdx.x % 32 == 0) PrefetchScale(this->p_.quantized);
     if constexpr (Config::kPacked) {
       FindTiles();
     } else {
