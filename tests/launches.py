@@ -161,6 +161,8 @@ class Recorder:
 
     def tactics(self, problem: Problem, setting: Setting = Setting()) -> range:
         """The numbers of the problem's tactics, beginning with -1: the one that is chosen."""
+        if problem.packed is not None:  # as run() does: how many rows are expected may decide which tactics there are
+            self._expect(setting.device, problem.capacity, setting.expected)
         return range(-1, native.num_tactics(self.kernel(problem), self.call(problem, Layout(problem), setting)))
 
 
