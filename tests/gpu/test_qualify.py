@@ -37,7 +37,9 @@ LARGE = str(parse("FusedGemm float32 rows=64 K=40 N=96 offset=4 constant tactic=
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_found_made_small_and_repeated(fault: str, tmp_path: Path) -> None:
-    settings = Settings(str(library(fault, tmp_path, cuda=True)), "cuda:0", patience=2.0)
+    # A trap takes the driver seconds to report where other processes keep the processor busy.
+    patience = 2.0 if fault == "hang" else 20.0
+    settings = Settings(str(library(fault, tmp_path, cuda=True)), "cuda:0", patience=patience)
     worker = Worker(settings)
     try:
         answer = worker.run([LARGE])

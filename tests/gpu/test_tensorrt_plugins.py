@@ -28,6 +28,7 @@ from bertfuse.graph_rewrite.dialect.reference import oracle  # noqa: E402
 from bertfuse.graph_rewrite.ops import MODEL_OPS, OPS  # noqa: E402
 from tests.gpu.harness import FLOATS, GPU, check, near_one, poisoned, randint, randn, turns  # noqa: E402
 from tests.gpu.kernels import Bound  # noqa: E402
+from tests.gpu.packed import expect  # noqa: E402
 from tests.gpu.tensorrt_host import Engine, Host, HostError, Input, host_file, plugin_file  # noqa: E402
 
 
@@ -217,9 +218,16 @@ def test_small_counts_of_packed_rows(host, op, sizes, dtype):
     """Of packed rows those that are real: two thirds of them here."""
     layer = Layer(op, sizes, dtype, packed=True)
     context = layer.build(host).attach()
+    packing = Layer("PackTokens", sizes, dtype)
+    packing_context = packing.build(host).attach()
     for batch, sequence in SWEEP:
         inputs = layer.inputs(batch, sequence)
         rows = int(inputs[-1])
+        # The plugins' library and the kernels' each expect as many rows as were packed last, and choose a tactic by it.
+        (mask,) = packing.inputs(batch, sequence)
+        mask.fill_(0).view(-1)[:rows] = 1
+        packing_context.enqueue([mask], packing.empty(packing_context.set_shapes([tuple(mask.shape)])))
+        expect(rows, batch * sequence)
         for tensor, given in zip(layer.present, inputs, strict=True):
             if tensor.leading:
                 given.view(-1, given.shape[-1])[rows:] = float("nan")
