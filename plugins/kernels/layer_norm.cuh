@@ -246,6 +246,7 @@ __global__ void __launch_bounds__(kWarpRowThreads, kPartials > 2                
   if (a.bias != nullptr) bias.Load(a.bias, columns);
   gamma.Load(a.gamma, columns);
   if (HasBeta<Norm>(a)) beta.Load(a.beta, columns);
+  if constexpr (Norm::kQuantizes) PrefetchSmooth(a.quantized, columns);
   WaitForDependencies();
   const auto load = [&](int64_t row) {
     if (row >= counts.rows) return;

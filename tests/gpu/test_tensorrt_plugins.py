@@ -226,7 +226,8 @@ def test_small_counts_of_packed_rows(host, op, sizes, dtype):
         # The plugins' library and the kernels' each expect as many rows as were packed last, and choose a tactic by it.
         (mask,) = packing.inputs(batch, sequence)
         mask.fill_(0).view(-1)[:rows] = 1
-        packing_context.enqueue([mask], packing.empty(packing_context.set_shapes([tuple(mask.shape)])))
+        packed = packing_context.set_shapes([tuple(mask.shape)])
+        packing_context.enqueue([mask], [torch.zeros(shape, dtype=torch.int32, device="cuda") for shape in packed])
         expect(rows, batch * sequence)
         for tensor, given in zip(layer.present, inputs, strict=True):
             if tensor.leading:

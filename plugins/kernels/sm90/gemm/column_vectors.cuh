@@ -11,7 +11,7 @@
 namespace bertfuse::kernels::gemm_sm90 {
 
 // Of y's type; kScale (the weight's scales) and kSmooth (of QuantizedResult) float32. One that is null stands for
-// zeros.
+// zeros, kSmooth for ones.
 enum class ColumnVector { kBias, kGamma, kBeta, kScale, kSmooth };
 
 __device__ __forceinline__ constexpr bool IsFloat32(ColumnVector vector) {
@@ -128,7 +128,8 @@ class VectorRegisters {
         const int factor = Config::kFactors == 1 ? 0 : Column(i) / Config::kOutN;
         const int column = first + Column(i) - factor * Config::kOutN;
         const bool inside = data != nullptr && Column(i) < Config::kN && column < p.n;
-        value_[vector][i] = inside ? ElementOf<T>(Vectors::VectorAt(vector), data, factor * p.n + column) : 0.0f;
+        const float absent = Vectors::VectorAt(vector) == ColumnVector::kSmooth ? 1.0f : 0.0f;
+        value_[vector][i] = inside ? ElementOf<T>(Vectors::VectorAt(vector), data, factor * p.n + column) : absent;
       }
     }
   }
