@@ -119,6 +119,21 @@ inline void AddOutliers(const char* row, int64_t k, const char* weight, int64_t 
   }
 }
 
+// What the sums of a row of x and a vector of the weight's rows begin with.
+inline VecInt FirstSums(const Int8Rows& x, int64_t row, const int32_t* weight_sums) {
+  return x.offsets[row] - (x.zero == 0 ? VecInt{} : LoadInt(weight_sums) * x.zero);
+}
+
+// A vector of sums as floats, of which `columns` or all are stored.
+inline void StoreScaled(VecInt sums, float row_scale, const float* scales, float* to, int64_t columns) {
+  const Vec sum = __builtin_convertvector(sums, Vec) * row_scale;
+  if (columns >= kLanes) {
+    Store(to, sum * Load(scales));
+  } else {
+    for (int64_t i = 0; i < columns; ++i) to[i] = sum[i] * scales[i];
+  }
+}
+
 // kRows rows of x by kColumns vectors of the weight's rows, all of k.
 template <int kRows, int kColumns>
 inline void Int8Tile(const Int8Rows& x, int64_t first, const char* weight, const int32_t* weight_sums, int64_t columns,
@@ -130,7 +145,7 @@ inline void Int8Tile(const Int8Rows& x, int64_t first, const char* weight, const
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (int c = 0; c < kColumns; ++c) {
-      sums[r][c] = x.offsets[first + r] - (x.zero == 0 ? VecInt{} : LoadInt(weight_sums + c * kLanes) * x.zero);
+      sums[r][c] = FirstSums(x, first + r, weight_sums + c * kLanes);
     }
   }
   for (int64_t group = 0; group < groups; group += kSummed) {
@@ -153,17 +168,10 @@ inline void Int8Tile(const Int8Rows& x, int64_t first, const char* weight, const
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
-    const float scale = x.scales[first + r];
 #pragma GCC unroll 4
     for (int c = 0; c < kColumns; ++c) {
-      float* to = y + r * y_stride + c * kLanes;
-      const float* scales = weight_scale + c * kLanes;
-      const Vec sum = __builtin_convertvector(sums[r][c], Vec) * scale;
-      if ((c + 1) * kLanes <= columns) {
-        Store(to, sum * Load(scales));
-      } else {
-        for (int64_t i = 0; c * kLanes + i < columns; ++i) to[i] = sum[i] * scales[i];
-      }
+      StoreScaled(sums[r][c], x.scales[first + r], weight_scale + c * kLanes, y + r * y_stride + c * kLanes,
+                  columns - c * kLanes);
     }
   }
 }

@@ -28,8 +28,13 @@ constexpr int kGroup = 2, kSummed = 1;
 typedef int16_t RowElement;
 #endif
 constexpr bool kHasOutliers = kSummed > 1;
+#if defined(__AMX_INT8__)
+constexpr int kGroupsStep = 16;  // of a tile
+#else
+constexpr int kGroupsStep = kSummed;
+#endif
 
-constexpr int64_t Groups(int64_t k) { return (k + kGroup * kSummed - 1) / (kGroup * kSummed) * kSummed; }
+constexpr int64_t Groups(int64_t k) { return (k + kGroup * kGroupsStep - 1) / (kGroup * kGroupsStep) * kGroupsStep; }
 
 // A group that is multiplied apart: its place, its numbers 0 and 2, and 1 and 3. (Of MiniLM's 1 to 11% are, as often as
 // two groups together do not fit.)
@@ -191,7 +196,9 @@ float Quantize(const Row& row, int64_t k, const float* scale, int32_t zero, RowW
     for (int64_t lane = k - i; lane < kLanes; ++lane) v[lane] = 0;
     to.Store(v, i);
     sum += v;
+    i += kLanes;
   }
+  for (; i < Groups(k) * kGroup; ++i) to.to[i] = 0;
   int64_t total = 0;
   for (int lane = 0; lane < kLanes; ++lane) total += sum[lane];
   *offset = kGroup == 4 ? static_cast<int32_t>(-128 * total) : 0;

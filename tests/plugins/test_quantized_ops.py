@@ -78,7 +78,7 @@ def test_float8_bodies() -> None:
             _check(case, _body(case, opset=19))
 
 
-@pytest.mark.parametrize("limit", ["baseline", "avx2", "avx512"])
+@pytest.mark.parametrize("limit", ["baseline", "avx2", "avx512", "avx512vnni"])
 def test_narrower_instruction_sets(limit: str) -> None:
     if os.environ.get("BERTFUSE_CPU_ISA"):
         pytest.skip("already running with a limit")
