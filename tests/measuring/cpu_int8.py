@@ -104,10 +104,9 @@ def main() -> None:
                 contenders["OpenVINO, nncf's int8"] = OpenVino(nncf, threads)
             rows, made = vocabulary_sizes(original), list(contenders.values())
             found = [times(made, random_inputs(made[0], rows, *size, padded=False), given.seconds) for size in sizes]
-            print(
-                f"\nload {os.getloadavg()[0]:.1f}\n\n| {threads} threads | " + given.sizes.replace(",", " | "), end=""
-            )
-            print(" | cosine |\n|---|" + "---|" * (len(sizes) + 1))
+            print(f"\nload {os.getloadavg()[0]:.1f}\n")
+            print(" | ".join([f"| {threads} threads", *given.sizes.split(","), "cosine |"]))
+            print("|---|" + "---|" * (len(sizes) + 1))
             expected = pooled(made[0], feeds[::2]) if feeds else None
             for place, (name, one) in enumerate(contenders.items()):
                 cells = [f"{least:.3g}, {median:.3g}" for _, _, least, median in (of[place] for of in found)]
