@@ -119,10 +119,12 @@ def writing(case: Case) -> Case:
 
 
 def _odd_rows(rows: np.ndarray, rng: np.random.Generator) -> None:
-    for kind in rng.choice(["zero", "tiny", "large", "nan", "inf", "denormal"], 3):
+    for kind in rng.choice(["zero", "tiny", "large", "nan", "inf", "denormal", "alike"], 3):
         row = rows[rng.integers(len(rows))]
         if kind in ("nan", "inf"):
             row[rng.integers(len(row))] = np.nan if kind == "nan" else -np.inf
+        elif kind == "alike":  # all of its integers are -127 or 127, and mostly of one sign
+            row[:] = np.where(rng.random(len(row)) < 0.9, 1.5, -1.5) * rng.choice([-1, 1])
         else:
             row *= {"zero": 0, "tiny": 1e-33, "large": 10.0, "denormal": 1e-40}[kind]
 

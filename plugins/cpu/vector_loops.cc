@@ -7,6 +7,9 @@
 #include "cpu/vector.h"
 #include "cpu/vector_gemm.h"
 #include "cpu/vector_int8.h"
+#if defined(__AMX_INT8__)
+#include "cpu/vector_int8_amx.h"
+#endif
 #include "cpu/vector_panels.h"
 
 namespace bertfuse::cpu {
@@ -388,11 +391,19 @@ void FloatToBfloat16(const float* x, uint16_t* y, int64_t n) {
 #define BERTFUSE_STRING_OF(x) #x
 #define BERTFUSE_STRING(x) BERTFUSE_STRING_OF(x)
 
+#if defined(__AMX_INT8__)
+constexpr int64_t kTileOfRows = 2 * kAmxRows;
+constexpr auto* kGemmInt8 = GemmInt8Amx;
+#else
+constexpr int64_t kTileOfRows = kInt8Rows;
+constexpr auto* kGemmInt8 = GemmInt8;
+#endif
+
 extern const VectorLoops BERTFUSE_LOOPS;
 const VectorLoops BERTFUSE_LOOPS = {BERTFUSE_STRING(BERTFUSE_LOOPS), Activate, Norm, Multiply, Add, Gemm,
                                     // Four lanes, SSE's: 43 GFLOP/s by panels, 45 without.
                                     kLanes > 4 ? PanelGemm : Gemm, Attention, Float16ToFloat, FloatToFloat16,
-                                    Bfloat16ToFloat, FloatToBfloat16, Int8ToFloat, kInt8Rows, kInt8Columns * kLanes,
-                                    PackedBytes, PackInt8, WeightSums, QuantizedStride, QuantizeRow, GemmInt8};
+                                    Bfloat16ToFloat, FloatToBfloat16, Int8ToFloat, kTileOfRows, kInt8Columns * kLanes,
+                                    PackedBytes, PackInt8, WeightSums, QuantizedStride, QuantizeRow, kGemmInt8};
 
 }  // namespace bertfuse::cpu
