@@ -199,22 +199,25 @@ struct Quantize : EpilogueStep<ColumnVector::kSmooth> {
   }
 };
 
-// Sets sums of integers to what is taken off them at the tile's columns. Returns whether there is any; else nothing is
-// set.
+// Sets sums of integers to what is taken off them at the tile's columns, or to 0. Returns whether they are set; other
+// sums are not. (Set under a condition, ptxas would wait for each wgmma before it issues the next: its note C7515.)
 template <class Config, class Sum, int kRowBlocks, int kCount>
 __device__ __forceinline__ bool StartFromCompensation(Sum (&sums)[kRowBlocks][kCount], const Parameters& p,
                                                       int first_column, int split) {
   if constexpr (std::is_same_v<Sum, int32_t>) {
-    if (p.x_compensation == nullptr || split > 0) return false;
+    const bool given = p.x_compensation != nullptr && split == 0;
 #pragma unroll
     for (int j = 0; j < kCount / 4; ++j) {
       const int column = first_column + 8 * j + FirstColumn();
-      const int2 start = column < p.n ? *reinterpret_cast<const int2*>(p.x_compensation + column) : int2{};
+      const bool inside = given && column < p.n;
+      const int2 start = inside ? *reinterpret_cast<const int2*>(p.x_compensation + column) : int2{};
 #pragma unroll
       for (auto& block : sums) {
         block[4 * j] = block[4 * j + 2] = -start.x, block[4 * j + 1] = block[4 * j + 3] = -start.y;
       }
     }
+#pragma unroll
+    for (auto& block : sums) FenceRegisters(block);
     return true;
   }
   return false;
