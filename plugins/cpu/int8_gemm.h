@@ -34,7 +34,7 @@ void Int8Gemm(const bertfuse_call& call, int64_t m, int64_t n, const Int8Rows& x
               const float* weight_scale, float* y, Finish&& finish) {
   if (m == 0 || n == 0) return;
   // A block's rows of x stay in the first cache level, its part of the weight and of y in the second. Of MiniLM's 1,024
-  // rows blocks of 64 take 1.2 times as long by VNNI and AMX, 1.02 times by AVX2.
+  // rows blocks of 64 took 1.2 times as long by VNNI in single runs on a loaded machine, 1.02 times by AVX2.
   constexpr int64_t kWork = 1024 * 1024, kBlocks = 16, kMaxRows = 32;
   const int64_t step = Loops().tile_columns, tile = Loops().tile_rows;
   const int64_t row_blocks = CeilDiv(m, kMaxRows), rows = CeilDiv(CeilDiv(m, row_blocks), tile) * tile;
