@@ -267,12 +267,13 @@ def _start(ray: Any, serve: Any, models: Sequence[ModelOptions], server: Server,
         logging_config=quiet,
     )
     http = {"host": server.host, "port": server.port}
-    serve.start(proxy_location="HeadOnly", http_options=http, logging_config=quiet)
     asked = {"limits": asdict(limits), "keys": server.keys, "origins": server.origins}
     try:
+        # A busy machine may not start the proxy before Serve gives it up, which is an error of Ray's own.
+        serve.start(proxy_location="HeadOnly", http_options=http, logging_config=quiet)
         bound = engine.bind([asdict(model) for model in models], settings)
         return serve.run(front.bind(bound, asked), name=NAME)
-    except RuntimeError as error:
+    except (RuntimeError, ray.exceptions.RayError) as error:
         raise BertfuseError(f"the server did not come up: {first_line(error)}") from error
 
 
