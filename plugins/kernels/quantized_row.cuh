@@ -105,8 +105,9 @@ __device__ __forceinline__ void StorePack(const QuantizedResult& to, int64_t at,
   *reinterpret_cast<Pack<Quantized, kVector>*>(static_cast<Quantized*>(to.rows) + at) = pack;
 }
 
-// kVector elements times the inverse of their scale.
-template <int kVector>
+// kVector elements times the inverse of their scale. kOwnScale: that of their row's greatest magnitude, so that no
+// integer is beyond the ends.
+template <bool kOwnScale = false, int kVector>
 __device__ __forceinline__ void StoreScaled(const QuantizedResult& to, float inverse, int64_t at,
                                             const float (&values)[kVector], int zero = 0) {
   float scaled[kVector];
@@ -114,6 +115,8 @@ __device__ __forceinline__ void StoreScaled(const QuantizedResult& to, float inv
   for (int i = 0; i < kVector; ++i) scaled[i] = values[i] * inverse;
   if (to.floats) {
     StorePack(to, at, Rounded<__nv_fp8_e4m3>(scaled));
+  } else if constexpr (kOwnScale && kVector % 4 == 0) {
+    StorePack(to, at, RoundedToBytes(scaled));
   } else {
     StorePack(to, at, Rounded<int8_t>(scaled, zero));
   }
@@ -130,15 +133,7 @@ class QuantizedRow {
   __device__ __forceinline__ float scale() const { return bounded_ / most_ + (total_ - total_); }
   template <int kVector>
   __device__ __forceinline__ void Store(int64_t at, const float (&values)[kVector]) const {
-    if constexpr (kVector % 4 == 0) {
-      float scaled[kVector];
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) scaled[i] = values[i] * inverse_;
-      if (to_.floats) return StorePack(to_, at, Rounded<__nv_fp8_e4m3>(scaled));
-      return StorePack(to_, at, RoundedToBytes(scaled));
-    } else {
-      StoreScaled(to_, inverse_, at, values);
-    }
+    StoreScaled<true>(to_, inverse_, at, values);
   }
 
  private:

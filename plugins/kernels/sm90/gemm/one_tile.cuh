@@ -138,7 +138,7 @@ class OneTileConsumer {
     for (int half = 0; half < 2; ++half) {
       const int row = rows.Row(half);
       StoreQuantizedRow<typename Config::X>(values, half, row, tile.column, inverse, result_scale.zero(), p_);
-      if (tile.column == 0 && threadIdx.x % 4 == 0 && row < p_.m) p_.quantized.scales[row] = result_scale.scale();
+      result_scale.Store(row, tile.column, p_);
     }
   }
 

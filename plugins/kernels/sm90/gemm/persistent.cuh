@@ -205,7 +205,9 @@ class PersistentConsumer {
         for (int i = 0; i < kUnrolled; ++i) {
           store(part + i, i, [&](auto& values, const auto& rows, int first_column) {
             StoreQuantized(values, rows, inverse, result_scale.zero());
-            if (first_column == 0) StoreScales(tile, rows, result_scale.scale());
+            if (first_column != 0) return;
+#pragma unroll
+            for (int half = 0; half < 2; ++half) result_scale.Store(rows.Row(half), tile.column, p_);
           });
         }
 #pragma unroll
@@ -258,15 +260,6 @@ class PersistentConsumer {
           *reinterpret_cast<Pack<Quantized, 8>*>(y + i * kPermutedRows) = rounded;
         }
       }
-    }
-  }
-
-  // The tiles of the first columns write the rows' scales.
-  __device__ __forceinline__ void StoreScales(const Tile& tile, const PersistentRows<Config>& rows, float scale) const {
-    if (tile.column != 0 || threadIdx.x % 4 != 0) return;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (rows.Row(half) < p_.m) p_.quantized.scales[rows.Row(half)] = scale;
     }
   }
 

@@ -20,7 +20,10 @@ class ResultScale {
       if constexpr (kIntegers) zero_ = ZeroOf(p.quantized);
     }
   }
-  __device__ __forceinline__ float scale() const { return scale_; }
+  // Of a row; the tiles of the first columns write it.
+  __device__ __forceinline__ void Store(int row, int tile_column, const Parameters& p) const {
+    if (tile_column == 0 && threadIdx.x % 4 == 0 && row < p.m) p.quantized.scales[row] = scale_;
+  }
   __device__ __forceinline__ float Inverse() const { return InverseOfScale(scale_); }
   __device__ __forceinline__ int zero() const { return kIntegers ? zero_ : 0; }
 
