@@ -23,7 +23,7 @@ import bertfuse
 from bertfuse.qualify.check import Checker
 from bertfuse.qualify.draw import Draw
 from bertfuse.qualify.layout import Layout
-from bertfuse.qualify.problem import Problem, parse
+from bertfuse.qualify.problem import Problem, by_one_scale, parse
 from bertfuse.runtime import native
 
 # Where tensors lie: nothing is there. Two numbers of 32 bits side by side look like an address near it where the second
@@ -188,8 +188,7 @@ def faults(recorded: Recorded) -> Iterator[str]:
                 if not of:
                     yield f"passes an address {address - BASE} bytes from the base, which is in no tensor"
     known = all("parameters" in event for event in recorded.events)
-    by_one_scale = problem.writes and any(tensor.name == "y_tensor_scale" for tensor in problem.spec.inputs)
-    for tensor in problem.outputs[1 if by_one_scale else 0 :]:  # else y may be left unwritten
+    for tensor in problem.outputs[1 if by_one_scale(problem) else 0 :]:  # y may be left unwritten
         size = next(size for name, _, size in recorded.regions if name == tensor.name)
         if known and size and problem.packed != () and tensor.name not in seen:
             yield f"launches nothing that knows its output {tensor.name}"

@@ -17,7 +17,8 @@ from .devices import SLOTS, Cpu, Cuda, KernelError
 from .driver import CaptureError
 from .layout import Layout
 from .number import Number
-from .problem import Problem
+from .problem import Problem, by_one_scale
+from .quantized import written
 
 Expect = Callable[[Problem, dict[str, np.ndarray | None]], list[Number]]
 
@@ -259,7 +260,12 @@ class Run:
 
     def _compare(self, found: list[np.ndarray], which: int, how: str, cached: list[np.ndarray] | None = None) -> None:
         wrong = None
-        for tensor, got, want in zip(self.problem.outputs, found, self.data.expected[which], strict=True):
+        wanted = list(self.data.expected[which])
+        if len(wanted) > 1 and self.problem.writes and not by_one_scale(self.problem):
+            # y, which was rounded, says more exactly what its numbers are than the oracle's y does.
+            y = Number(found[0].astype(np.float64), 0.0)
+            wanted[1:] = written(self.problem, self.data.inputs[which], y)[1:]
+        for tensor, got, want in zip(self.problem.outputs, found, wanted, strict=True):
             ratio, text = compare(got, want)
             self.verdict.ratio = max(self.verdict.ratio, ratio)
             if text:

@@ -175,6 +175,11 @@ class Problem:
         return " ".join([*words, f"seed={self.seed}"])
 
 
+def by_one_scale(problem: Problem) -> bool:
+    """Whether results in 8 bits have one scale for all rows; then kernels may leave y itself unwritten."""
+    return bool(problem.writes) and any(tensor.name == "y_tensor_scale" for tensor in problem.spec.inputs)
+
+
 def tensor_shape(
     tensor: TensorSpec, sizes: Mapping[str, int], leading: tuple[int, ...], attributes: Mapping[str, Any]
 ) -> tuple[int, ...]:

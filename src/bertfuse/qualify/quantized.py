@@ -93,5 +93,5 @@ def written(problem: Problem, inputs: Mapping[str, np.ndarray | None], y: Number
         scales = Number(np.full(y.value.shape[:-1], scale), np.finfo(np.float64).tiny)
         return [Number(np.full(y.value.shape, np.nan), np.nan), numbers, scales]
     scale, scale_error = scale[..., 0], np.broadcast_to(scale_error, scale.shape)[..., 0]
-    must_be_nan = (np.isnan(y.value) & (y.error == 0)).any(axis=-1)
+    must_be_nan = (~np.isfinite(y.value) & (y.error == 0)).any(axis=-1)
     return [y, numbers, Number(np.where(must_be_nan, np.nan, scale), np.where(must_be_nan, 0.0, scale_error))]
