@@ -171,8 +171,8 @@ inline float LargestMagnitude(const Row& row, int64_t k) {
   return sum - sum == 0 ? magnitude : kNoScale;
 }
 
-// One row by its own scale (`scale` null), or by a given one and `zero` as QuantizeLinear does it. Returns the scale;
-// `offset` is what the sums of its products begin with.
+// One row by its own scale (`scale` null), or by a given one and `zero` as QuantizeLinear does it: then infinities
+// become the ends, and NaN 0. Returns the scale; `offset` is what the sums of its products begin with.
 template <class Row>
 float Quantize(const Row& row, int64_t k, const float* scale, int32_t zero, RowWriter to, int32_t* offset) {
   const float magnitude = LargestMagnitude(row, k);
@@ -180,7 +180,8 @@ float Quantize(const Row& row, int64_t k, const float* scale, int32_t zero, RowW
   const float made = scale == nullptr ? bounded / 127.0f : *scale, inverse = 127.0f / bounded;
   const int32_t kept_zero = kHasOutliers ? 0 : zero;  // integers without it are smaller: fewer outliers
   const auto quantize = [&](Vec v) {
-    const Vec scaled = scale == nullptr ? v * inverse : v / made;
+    Vec scaled = scale == nullptr ? v * inverse : v / made;
+    scaled = scaled == scaled ? scaled : Splat(0.0f);
     const float low = -128.0f - static_cast<float>(zero), high = 127.0f - static_cast<float>(zero);
     return RoundToInt(Min(Max(scaled, Splat(low)), Splat(high))) + kept_zero;
   };
@@ -202,7 +203,7 @@ float Quantize(const Row& row, int64_t k, const float* scale, int32_t zero, RowW
   int64_t total = 0;
   for (int lane = 0; lane < kLanes; ++lane) total += sum[lane];
   *offset = kGroup == 4 ? static_cast<int32_t>(-128 * total) : 0;
-  return magnitude == magnitude ? made : kNoScale;
+  return scale != nullptr || magnitude == magnitude ? made : kNoScale;
 }
 
 float QuantizeRow(const float* x, const float* smooth, int64_t k, const float* scale, int32_t zero, void* row,
