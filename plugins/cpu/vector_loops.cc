@@ -159,18 +159,27 @@ float SquaresAround(const float* y, float mean, int64_t n) {
   return Sum(squares) + tail;
 }
 
+float InverseDeviation(const float* y, float mean, int64_t n, float epsilon) {
+  return 1.0f / __builtin_sqrtf(SquaresAround(y, mean, n) / static_cast<float>(n) + epsilon);
+}
+
 void Norm(const NormRow& row) {
   float* const y = row.y;
   const float *bias = row.bias, *residual = row.residual, *gamma = row.gamma, *beta = row.beta;
   const int64_t n = row.n;
+  if (row.product_gamma != nullptr) {
+    if (bias != nullptr) AddAndSum<true, false>(y, bias, nullptr, n);
+    const float inverse = InverseDeviation(y, 0.0f, n, row.epsilon);
+    MapRow(y, n, [=](Vec v, int64_t at) { return v * inverse * At(row.product_gamma, at); });
+    bias = nullptr;
+  }
   const float sum = bias != nullptr       ? residual != nullptr ? AddAndSum<true, true>(y, bias, residual, n)
                                                                 : AddAndSum<true, false>(y, bias, residual, n)
                     : residual != nullptr ? AddAndSum<false, true>(y, bias, residual, n)
                                           : AddAndSum<false, false>(y, bias, residual, n);
   if (row.total != nullptr) std::memcpy(row.total, y, static_cast<size_t>(n) * sizeof(float));
   const float mean = row.rms ? 0.0f : sum / static_cast<float>(n);
-  const float variance = SquaresAround(y, mean, n) / static_cast<float>(n);
-  const float inverse = 1.0f / __builtin_sqrtf(variance + row.epsilon);
+  const float inverse = InverseDeviation(y, mean, n, row.epsilon);
   if (beta == nullptr) return MapRow(y, n, [=](Vec v, int64_t at) { return (v - mean) * inverse * At(gamma, at); });
   MapRow(y, n, [=](Vec v, int64_t at) { return (v - mean) * inverse * At(gamma, at) + At(beta, at); });
 }

@@ -58,6 +58,8 @@ struct NormRow {
   int64_t n;
   float epsilon;
   bool rms;  // RMSNorm: neither a mean nor a shift
+  // May be null; else y + bias becomes its RMSNorm, of this scale, before the residual is added.
+  const float* product_gamma = nullptr;
 };
 
 struct VectorLoops {

@@ -35,8 +35,8 @@ cudaError_t Launch(const LaunchConfig& config, const void* kernel, void** argume
 // not be set. A cluster's blocks must be on one GPC, so clusters may leave multiprocessors idle.
 cudaError_t ResidentClusters(const LaunchConfig& config, const void* kernel, int* clusters);
 
-// Zeros between a value's members. What the host's stack held there would go to the device, and two launches of the same
-// kernel with the same arguments would differ.
+// Zeros between a value's members. What the host's stack held there would go to the device, and two launches of the
+// same kernel with the same arguments would differ.
 template <class T>
 void ClearPadding([[maybe_unused]] T* value) {
 #ifdef __has_builtin

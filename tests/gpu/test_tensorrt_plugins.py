@@ -99,6 +99,8 @@ class Layer:
             "scale": 1 / math.sqrt(sizes["H"] // sizes.heads),
             **sizes.attributes,
         }
+        if "product_gamma" in (tensor.name for tensor in self.present):
+            known["norm"] = "rms"  # the only one that takes it
         self.attributes = {
             attr.name: known.get(attr.name, attr.default)
             for attr in self.spec.attributes
@@ -147,7 +149,7 @@ class Layer:
             elif tensor.name in ("cos", "sin"):
                 values.append(rotation[tensor.name == "sin"])
             elif tensor.name.endswith("gamma"):
-                values.append(near_one(*shape, self.dtypes["T"]))
+                values.append(near_one(shape[-1], self.dtypes["T"]).view(shape))
             else:
                 # With positions of deviation 1, float16's rounding of Q and K takes nearly all of the tolerance.
                 gain = {"weight": 1 / math.sqrt(shape[-1]), "positions": 0.5}.get(tensor.name, 1.0)
@@ -223,7 +225,7 @@ def test_small_counts_of_packed_rows(host, op, sizes, dtype):
     packing_context = packing.build(host).attach()
     for batch, sequence in SWEEP:
         inputs = layer.inputs(batch, sequence)
-        rows = int(inputs[-1])
+        (rows,) = (int(t) for t, given in zip(inputs, layer.present, strict=True) if given.name == "row_count")
         # What was packed before told each library, the plugins' and the kernels', how many rows to expect, by which it
         # chooses a tactic: all of them now.
         (mask,) = packing.inputs(batch, sequence)

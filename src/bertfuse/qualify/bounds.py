@@ -123,6 +123,9 @@ class Bounds(QuantizedBounds):
         known = np.where(relative < 0.25, first_order / (1 - np.minimum(relative, 0.25)), np.inf)
         return self._rounded(value, known + 8 * _FLOAT * np.abs(value))
 
+    def only_row(self, table: Number) -> Number:
+        return Number(table.value[0])
+
     def rotary(self, x: Number, cos: Number, sin: Number, pairs: str) -> Number:
         value = _REFERENCE.rotary(x.value, cos.value, sin.value, pairs)
         # |x cos| + |y sin|: both by rotating magnitudes, the sines negated for one of each pair.

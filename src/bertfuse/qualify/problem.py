@@ -23,6 +23,7 @@ QUANTIZED = tuple(op for op in (*WRITERS, "FusedGemm") if op not in ATTENTIONS) 
 GIVEN = {"x_smooth": "", "x_scale": "", "x_zero": "x_scale", "x_quantized": "", "x_compensation": "x_quantized"}
 OF_INTEGERS = ("x_zero", "x_compensation")
 PACKED_ALONE = ("UnpackTokens", "FirstTokens", "RaggedPositions")  # without packed rows they have nothing to do
+_ONE = {"I": 1, "J": 1}  # axes of one row, of vectors that their rank tells from others
 _SWITCHES = ("constant", "tf32", "hints", "broken")
 
 # What float inputs hold. `values.py` makes them.
@@ -99,8 +100,7 @@ class Problem:
         return (*scales, *(("x_row_scale",) if "x_quantized" in scales else ()), *(WRITING if self.writes else ()))
 
     def shape(self, tensor: TensorSpec) -> tuple[int, ...]:
-        one = {"I": 1, "J": 1}  # rows of factors of columns
-        sizes = {**one, **self.sizes} if self.packed is None else {**one, "N": len(self.packed), **self.sizes}
+        sizes = {**_ONE, **self.sizes} if self.packed is None else {**_ONE, "N": len(self.packed), **self.sizes}
         return tensor_shape(tensor, sizes, self.leading, self.attributes)
 
     def attribute(self, name: str) -> Any:
@@ -256,7 +256,7 @@ def _may_lack(spec: OpSpec) -> set[str]:
 def _needed(spec: OpSpec, symbols: set[str], without: tuple[str, ...]) -> set[str]:
     """The symbols that some tensor which is given has."""
     given = [tensor for tensor in (*spec.inputs, *spec.outputs) if tensor.name not in without]
-    return symbols & {axis.symbol for tensor in given for axis in tensor.trailing}
+    return symbols & {axis.symbol for tensor in given for axis in tensor.trailing} - set(_ONE)
 
 
 def _natural(text: str) -> int:

@@ -56,7 +56,7 @@ def _floats(problem: Problem, tensor: TensorSpec, rng: np.random.Generator) -> n
     values = rng.standard_normal(shape, dtype=np.float32)
     if tensor.name == "weight":
         values *= 1 / math.sqrt(max(1, shape[-1]))  # a product has the scale of its input
-    elif tensor.name in ("gamma", "q_gamma", "k_gamma"):
+    elif tensor.name in ("gamma", "q_gamma", "k_gamma", "product_gamma"):
         values = 1 + np.float32(0.2) * values
     elif tensor.name == "frequencies":  # of bases from 1 to 1e6, or their inverses
         base = 10.0 ** rng.uniform(0, 6)
