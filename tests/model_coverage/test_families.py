@@ -61,7 +61,7 @@ def difference(path: Path, result: FusionResult, windowed: bool) -> float:
 
 
 # One column of each family; the others are measured by hand, as the rest of the tables is.
-COLUMNS = [(family, *(("torchscript", "eager") if n % 2 and family != "gemma3" else ("dynamo", "sdpa")))
+COLUMNS = [(family, *(("torchscript", "eager") if n % 2 else ("dynamo", "sdpa")))
            for n, family in enumerate(WHOLE)]  # fmt: skip
 
 
