@@ -25,7 +25,7 @@ from tests.gpu.kernels import Bound, KernelError, library_file, native  # noqa: 
 from tests.gpu.packed import Guarded, count_of, expect, tactic_names  # noqa: E402
 
 pytestmark = GPU
-NORMS = ("layer", "rms", "rms of both")  # of the product as well, before the sum
+NORMS = ("layer", "rms", "layer of both", "rms of both")  # the product has an RMSNorm as well, before the sum
 
 
 # Of y: models' own, several waves, parts of tiles, half a tile at the end, nothing aligned.
@@ -72,13 +72,13 @@ def test_activations_of_gates(dtype, activation):
 def residual_norm_inputs(m, n, k, dtype, norm, given):
     x, weight, bias = gemm_inputs(m, n, k, dtype)
     residual, gamma, beta = norm_inputs(m, n, dtype)
-    product_gamma = norm_inputs(1, n, dtype)[1][None] if norm == "rms of both" else None
-    beta = beta if given and norm == "layer" else None
+    product_gamma = norm_inputs(1, n, dtype)[1][None] if norm.endswith("of both") else None
+    beta = beta if given and norm.startswith("layer") else None
     return [x, weight, residual, gamma, bias if given else None, beta, None, product_gamma]
 
 
 def residual_norm_attributes(norm):
-    return [EPSILON, "layer" if norm == "layer" else "rms"]
+    return [EPSILON, norm.split()[0]]
 
 
 @pytest.mark.parametrize("norm", NORMS)
