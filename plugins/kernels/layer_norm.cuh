@@ -272,9 +272,10 @@ __global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T>
 // A product in T and its partial sums, without an activation: persistent, a warp for each row. Of the next row product
 // and kPartials partial sums are loaded ahead; kOthers: any others when it is that row's turn.
 template <class Norm, class T, int kChunks, int kPartials, bool kOthers>
-__global__ void __launch_bounds__(kWarpRowThreads, kPartials > 2                  ? 2
-                                                   : kChunks > 3 || kPartials > 1 ? 3
-                                                                                  : 4)
+__global__ void __launch_bounds__(kWarpRowThreads, (kPartials > 2                  ? 2
+                                                    : kChunks > 3 || kPartials > 1 ? 3
+                                                                                   : 4) -
+                                                       (Norm::kNormalizesProduct && kPartials > 0))
     LayerNormPersistentKernel(LayerNormArguments<T> a) {
   const int columns = static_cast<int>(a.columns);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
