@@ -102,9 +102,9 @@ __device__ __forceinline__ void AddAll(const T* first, int64_t stride, int count
 // A block for each row. kHalfProduct: adds up a product in T and its partial sums, otherwise split-K's partial sums in
 // float32. Few rows want all loads in flight at once, many rows many blocks on a multiprocessor.
 template <class Norm, class T, int kVector, int kChunks, bool kHalfProduct>
-__global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks > 1    ? 1
-                                                          : kHalfProduct ? 3
-                                                                         : 2)
+__global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks > 1                                 ? 1
+                                                          : kHalfProduct && !Norm::kNormalizesProduct ? 3
+                                                                                                      : 2)
     LayerNormBlockKernel(LayerNormArguments<T> a) {
   __shared__ float3 scratch[Norm::kQuantizes || Norm::kNormalizesProduct ? 64 : 32];
   const int64_t split_stride = a.rows * a.columns;
