@@ -77,6 +77,10 @@ def residual_norm_inputs(m, n, k, dtype, norm, given):
     return [x, weight, residual, gamma, bias if given else None, beta, None, product_gamma]
 
 
+def expected_sums(inputs, attributes):
+    return reference.fused_gemm_residual_norm(*inputs[:6], inputs[7], *attributes)
+
+
 def residual_norm_attributes(norm):
     return [EPSILON, norm.split()[0]]
 
@@ -89,7 +93,7 @@ def test_residual_norms(size, dtype, given, norm):
     m, n, k = size
     inputs = residual_norm_inputs(m, n, k, dtype, norm, given)
     attributes = residual_norm_attributes(norm)
-    expected = reference.fused_gemm_residual_norm(*inputs, *attributes)
+    expected = expected_sums(inputs, attributes)
     all_tactics("FusedGemmResidualNorm", inputs, (m, n), dtype, attributes, expected)
 
 
@@ -102,7 +106,7 @@ def test_tf32(op):
     else:
         norm = random.choice(NORMS)
         inputs, attributes = residual_norm_inputs(m, n, k, torch.float32, norm, True), residual_norm_attributes(norm)
-        expected = reference.fused_gemm_residual_norm(*inputs, *attributes)
+        expected = expected_sums(inputs, attributes)
     outputs = [poisoned(m, n, dtype=torch.float32) for _ in expected]
     for tactic in range(-1, Bound(op, inputs, outputs, attributes, flags=native.ALLOW_TF32).tactics()):
         outputs = [poisoned(m, n, dtype=torch.float32) for _ in expected]
@@ -122,7 +126,7 @@ def test_packed(op, size, dtype):
     else:
         norm = random.choice(NORMS)
         inputs, attributes = residual_norm_inputs(capacity, n, k, dtype, norm, True), residual_norm_attributes(norm)
-        wanted = reference.fused_gemm_residual_norm(*inputs, *attributes)
+        wanted = expected_sums(inputs, attributes)
         inputs[2] = inputs[2].clone()
     for rows in (0, 1, random.randint(2, capacity - 1), capacity):
         expect(random.randint(1, capacity), capacity)
