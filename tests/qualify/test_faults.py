@@ -181,7 +181,7 @@ def test_an_honest_library_has_no_findings(tmp_path: Path) -> None:
     report = qualify_kernels(
         devices="cpu", library=library("none", tmp_path), minutes=1, ops="FusedGemm", dtypes="float32", count=30
     )
-    assert not report.findings and report.total > 90, (report.seed, report.findings)
+    assert not report.findings and report.total > 45, (report.seed, report.findings)  # some have no kernel there
 
 
 def _hunting(folder: Path, fault: str, *options: str) -> subprocess.Popen[str]:
