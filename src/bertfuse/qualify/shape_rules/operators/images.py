@@ -146,6 +146,8 @@ def instance_normalization(d: Draw, op: str) -> None:
 @draws("GroupNormalization")
 def group_normalization(d: Draw, op: str) -> None:
     name = _image(d)
+    if d.shape(name)[1] == 1:  # of an axis with a name, which may be 0: ONNX Runtime makes that the scale's 1
+        name = _image(d, channels=2)
     channels = d.shape(name)[1]
     d.node(op, [name, *(d.new([channels]) for _ in range(2))],
            num_groups=d.r.choice([n for n in (1, 2, channels) if channels % n == 0]), epsilon=d.maybe(0.1))  # fmt: skip
