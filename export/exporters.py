@@ -150,7 +150,7 @@ def run_exporter(
                     named = {name: {0: given[0]} for name, given in named.items()}
                 with masks_by_broadcasting() as compared:
                     if compared and PIXELS not in names:
-                        module(*inputs.values())
+                        module(*inputs.values())  # both ways of making masks, before they are traced
                     torch.onnx.export(
                         module,
                         tuple(inputs.values()),

@@ -34,7 +34,7 @@ def write(graph: FusionGraph) -> dict[int, Credit]:
             continue
         attributes = {"epsilon": norm.attrs["epsilon"], "norm": "rms" if norm.op == RMS_NORM else "layer"}
         misses = []
-        for parts in _candidates(graph, norm, total):
+        for parts in sorted(_candidates(graph, norm, total), key=lambda parts: parts.product_gamma is None):
             inputs = _inputs(graph, norm, parts)
             try:
                 check_description(OP, Match({n: t for n, t in inputs.items() if not t.is_empty()}, attributes), norm)

@@ -22,6 +22,7 @@ from bertfuse.qualify.measure import Measured, problem_of
 from bertfuse.qualify.problem import parse
 from bertfuse.quantization import quantize
 from bertfuse.runtime import native
+from tests.foreign_quantization import static
 from tests.tiny_models import HEADS, HIDDEN, LAYERS, build, exported, inputs
 
 
@@ -156,6 +157,23 @@ def test_rows_that_the_library_does_not_take_are_left_out(
     kept = [row for row in rows if row not in found.left_out]
     assert path.read_text().splitlines()[2:] == [*kept, "GPU A\tFusedAttention\tmma\t1.00\t1.00"]
     assert tune(fused, [(1, 8)], path).left_out == []
+
+
+def test_activations_with_a_zero_point_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have no CUDA kernel; everything else of the model is measured."""
+    options = {"OpTypesToExcludeOutputQuantization": ["MatMul", "Gemm"], "ActivationSymmetric": False}
+    static(exported("fill-mask"), tmp_path / "qdq.onnx", np.random.default_rng(0), extra_options=options)
+    fuse_file(tmp_path / "qdq.onnx", tmp_path / "m.onnx")
+    monkeypatch.setattr(tuning, "_gpus", lambda device: ["GPU"])
+    monkeypatch.setattr(tuning, "_not_taken", lambda path, gpus: [])
+    monkeypatch.setattr(native, "problem", lambda op, call: op)
+    monkeypatch.setattr(tuning.Measurer, "measure", lambda *_: Measured([("mma", 1.0, True)]))
+    said: list[str] = []
+    found = tune(tmp_path / "m.onnx", [(4, 32)], tmp_path / "tuning.tsv", progress=said.append)
+    measured = {choice.problem for choice in found.choices}
+    assert "FusedGemmGelu" not in measured and "FusedAttention" in measured
+    (line,) = (line for line in said if line.startswith("Leaving "))
+    assert line.endswith(" products of activations with a zero point: they have no CUDA kernel")
 
 
 def test_the_library_is_asked_about_rows(tmp_path: Path) -> None:

@@ -141,7 +141,10 @@ def test_of_two_products_one_is_normalised(columns: int, swap: bool) -> None:
     parts = _rms_norm(b, b.linear(x, N, N), columns=columns), b.linear(x, N, N)
     total = b.op("Add", *(parts[::-1] if swap else parts))
     b.output(_rms_norm(b, total), b.op("Neg", total))
-    assert fused(b.model()).fused["FusedGemmResidualNorm"] == 1
+    result = fused(b.model())
+    assert result.fused["FusedGemmResidualNorm"] == 1
+    (node,) = (n for n in result.model.graph.node if n.op_type == "FusedGemmResidualNorm")
+    assert (len(node.input) == 8) == (columns == N)
 
 
 def test_layer_norm_before_the_projection() -> None:
