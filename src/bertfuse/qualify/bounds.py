@@ -22,7 +22,7 @@ from . import packed
 from .number import Number
 from .problem import WRITING, Problem
 from .quantized import QuantizedBounds, written
-from .tolerances import LARGEST, ROUNDING, TOLERANCES
+from .tolerances import LARGEST, ROUNDING, SUBNORMAL, TOLERANCES
 
 CONFIDENCE = 6.0
 _FLOAT = ROUNDING["float32"].unit
@@ -40,11 +40,12 @@ class Bounds(QuantizedBounds):
         self._matmul = matmul
         self._operand = ROUNDING[row].operand
         self._stored = ROUNDING[row].unit
+        self._subnormal = SUBNORMAL[row]
         self._largest = LARGEST[row]
 
     def _rounded(self, value: np.ndarray, error: Any, times: float = 1.0) -> Number:
         """After `times` roundings to the dtype; what may overflow is unknown."""
-        error = error + times * self._stored * np.abs(value)
+        error = error + times * np.maximum(self._stored * np.abs(value), self._subnormal)
         return Number(value, np.where(np.abs(value) + error < self._largest, error, np.inf))
 
     def linear(self, x: Number, weight: Number, bias: Number | None, residual: Number | None = None) -> Number:
