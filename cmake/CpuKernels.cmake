@@ -1,3 +1,5 @@
+include(CheckCXXCompilerFlag)
+
 # The CPU kernels: one file per op, and the inner loops once per instruction set (plugins/cpu/vector_dispatch.cc chooses).
 add_library(bertfuse_cpu STATIC
   plugins/cpu/add_qkv_bias.cc
@@ -29,4 +31,9 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   bertfuse_add_loops(avx512 -mavx512f -mavx512bw -mavx2 -mfma -mf16c)
   bertfuse_add_loops(avx512vnni -mavx512f -mavx512bw -mavx512vnni -mavx2 -mfma -mf16c)
   target_compile_definitions(bertfuse_cpu PRIVATE BERTFUSE_X86_LOOPS)
+  check_cxx_compiler_flag(-mamx-int8 BERTFUSE_HAS_AMX_FLAG)  # GCC from 11 on
+  if(BERTFUSE_HAS_AMX_FLAG AND CMAKE_SYSTEM_NAME STREQUAL "Linux")
+    bertfuse_add_loops(amx -mamx-tile -mamx-int8 -mavx512f -mavx512bw -mavx512vnni -mavx2 -mfma -mf16c)
+    target_compile_definitions(bertfuse_cpu PRIVATE BERTFUSE_AMX_LOOPS)
+  endif()
 endif()

@@ -11,6 +11,7 @@ from bertfuse.model_folder.files import longest_sequence
 
 from .shortcuts import shortcuts
 from .tasks import INPUTS, PIXELS, Task
+from .tracing import masks_by_broadcasting
 
 if TYPE_CHECKING:
     import onnx_ir
@@ -147,14 +148,16 @@ def run_exporter(
                 named = dict(zip(names, axes, strict=True)) | {name: task.outputs[name] for name in outputs}
                 if names == [PIXELS]:  # as many rows as there are patches
                     named = {name: {0: given[0]} for name, given in named.items()}
-                torch.onnx.export(
-                    module,
-                    tuple(inputs.values()),
-                    str(file),
-                    dynamic_axes=named if dynamic else None,
-                    dynamo=False,
-                    **common,
-                )
+                with masks_by_broadcasting():
+                    module(*inputs.values())
+                    torch.onnx.export(
+                        module,
+                        tuple(inputs.values()),
+                        str(file),
+                        dynamic_axes=named if dynamic else None,
+                        dynamo=False,
+                        **common,
+                    )
                 exported = onnx_ir.load(file)
     except OSError:
         raise

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import onnx_graphsurgeon as gs
 
@@ -14,17 +16,24 @@ from .ops.fused_gemm_residual_norm import OP
 from .spec import DOMAIN, NODE_MARKERS
 
 
+@dataclass(frozen=True)
+class _Parts:
+    linear: gs.Node
+    residual: gs.Tensor
+    product_gamma: gs.Tensor | None  # of an RMSNorm between the two
+
+
 def write(graph: FusionGraph) -> dict[int, Credit]:
     """Fuse them in a graph whose other ops are fused; what came out, by the id of the original node of the norm."""
     credits: dict[int, Credit] = {}
     for norm in [n for n in graph.gs.nodes if n.domain == DIALECT and n.op in (LAYER_NORM, RMS_NORM)]:
         total = producer(norm.inputs[0]) if graph.is_live(norm) and norm.outputs else None
-        parts = None if total is None or total.op != "Add" else _parts(graph, total)
+        parts = None if total is None or total.op != "Add" else _parts(graph, norm, total)
         anchor = graph.anchor(norm)
         if parts is None or anchor is None:
             continue
         attributes = {"epsilon": norm.attrs["epsilon"], "norm": "rms" if norm.op == RMS_NORM else "layer"}
-        inputs = _inputs(graph, norm, *parts)
+        inputs = _inputs(graph, norm, parts)
         try:
             check_description(OP, Match({n: t for n, t in inputs.items() if not t.is_empty()}, attributes), norm)
         except NoMatch as miss:
@@ -35,27 +44,49 @@ def write(graph: FusionGraph) -> dict[int, Credit]:
     return credits
 
 
-def _parts(graph: FusionGraph, total: gs.Node) -> tuple[gs.Node, gs.Tensor] | None:
-    """The projection and the residual that are added, of one shape."""
+def _parts(graph: FusionGraph, norm: gs.Node, total: gs.Node) -> _Parts | None:
+    """The projection and the residual that are added, of one shape, and what the projection is normalised with."""
     for mine, residual in (total.inputs, total.inputs[::-1]):
-        linear = producer(mine)
-        is_linear = linear is not None and linear.op == LINEAR and linear.domain == DIALECT
-        if not is_linear or len(mine.outputs) != 1 or graph.is_output(mine) or isinstance(residual, gs.Constant):
+        gamma = None
+        inner = producer(mine)
+        if inner is not None and inner.op == RMS_NORM and _is_alone(graph, mine) and _same_norm(inner, norm):
+            mine, gamma = inner.inputs
+        if not _is_alone(graph, mine) or isinstance(residual, gs.Constant):
             continue
-        if mine.shape is not None and None not in mine.shape and list(mine.shape) == list(residual.shape or ()):
-            return linear, residual
+        linear = producer(mine)
+        if linear is None or linear.op != LINEAR or linear.domain != DIALECT or mine.shape is None:
+            continue
+        if None not in mine.shape and list(mine.shape) == list(residual.shape or ()):
+            return _Parts(linear, residual, gamma)
     return None
 
 
-def _inputs(graph: FusionGraph, norm: gs.Node, linear: gs.Node, residual: gs.Tensor) -> dict[str, gs.Tensor]:
+def _is_alone(graph: FusionGraph, tensor: gs.Tensor) -> bool:
+    """Whether one node reads it, and nobody else does."""
+    return len(tensor.outputs) == 1 and not graph.is_output(tensor)
+
+
+def _same_norm(a: gs.Node, b: gs.Node) -> bool:
+    return a.domain == b.domain == DIALECT and a.op == b.op and a.attrs["epsilon"] == b.attrs["epsilon"]
+
+
+def _inputs(graph: FusionGraph, norm: gs.Node, parts: _Parts) -> dict[str, gs.Tensor]:
     """The op's inputs by name, those that are left out empty."""
-    x, weight, *bias = linear.inputs
+    x, weight, *bias = parts.linear.inputs
     _, gamma, *beta = norm.inputs
     if beta and not bias:  # which a beta needs
-        bias = [graph.constant(f"{linear.outputs[0].name}_bias", np.zeros_like(np.asarray(beta[0].values)))]
-    optional = [*(bias or [gs.Variable.empty()]), *(beta or [gs.Variable.empty()])]
-    names = [t.name for t in OP.inputs if not t.packed]
-    return dict(zip(names, (x, weight, residual, gamma, *optional), strict=True))
+        bias = [graph.constant(f"{parts.linear.outputs[0].name}_bias", np.zeros_like(np.asarray(beta[0].values)))]
+    given = dict(zip(("x", "weight", "bias"), (x, weight, *bias), strict=False))
+    given |= dict(zip(("gamma", "beta"), (gamma, *beta), strict=False)) | {"residual": parts.residual}
+    if parts.product_gamma is not None:
+        given["product_gamma"] = _as_one_row(graph, parts.product_gamma)
+    return {tensor.name: given.get(tensor.name, gs.Variable.empty()) for tensor in OP.inputs}
+
+
+def _as_one_row(graph: FusionGraph, gamma: gs.Tensor) -> gs.Tensor:
+    if not isinstance(gamma, gs.Constant):
+        return gamma  # which the op's description refuses
+    return graph.constant(f"{gamma.name}_row", np.asarray(gamma.values).reshape(1, -1))
 
 
 def _replaced(graph: FusionGraph, norm: gs.Node, total: gs.Node, inputs: list[gs.Tensor], attributes: dict) -> gs.Node:

@@ -66,7 +66,7 @@ def _fill(tensor: TensorSpec, shape: Shape, dtype: str, index_dtype: str, gain: 
     values = rng.standard_normal(size)
     if tensor.name == "weight":
         values /= math.sqrt(max(1, size[-1]))  # so that a product has the scale of its input
-    elif tensor.name in ("gamma", "q_gamma", "k_gamma"):
+    elif tensor.name in ("gamma", "q_gamma", "k_gamma", "product_gamma"):
         values = 1 + 0.2 * values
     elif tensor.name == "frequencies":
         values = 10.0 ** rng.uniform(-4, 1, size)
@@ -101,7 +101,10 @@ def make_case(
         else _fill(tensor, shape, dtype, index_dtype, gain, rng)
         for tensor in spec.inputs
     }
-    return Case(op, label, inputs, dict(shape.attributes), dtype, error_scale)
+    attributes = dict(shape.attributes)
+    if inputs.get("product_gamma") is not None:
+        attributes["norm"] = "rms"  # the only one that takes it
+    return Case(op, label, inputs, attributes, dtype, error_scale)
 
 
 def absences(op: str) -> list[tuple[str, ...]]:
@@ -224,7 +227,7 @@ def shapes(op: str) -> list[Shape]:
                 attributes["scale"] = 1 / math.sqrt(h // heads)
             result.append(Shape(name, dict(B=b, S=s, H=h), (), attributes))
         return result
-    return [Shape(name, dict(K=k, N=n), leading) for name, leading, k, n in _GEMMS]
+    return [Shape(name, dict(K=k, N=n, J=1), leading) for name, leading, k, n in _GEMMS]
 
 
 def _attribute_choices(op: str) -> Iterator[dict[str, Any]]:

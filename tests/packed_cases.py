@@ -117,8 +117,9 @@ def packed_case(op: str, packing: Packing, seed: int, dtype: str = "float32", ex
     else:
         # LayerNorm of two columns that are nearly alike turns a rounding into a sign: no fixed tolerance allows for it.
         least = 4 if "Norm" in op else 1
-        sizes = dict(K=int(rng.integers(1, 20)), N=int(rng.integers(least, 20)))
-        absent = ("residual",) if op == "FusedGemmGeluLayerNorm" and seed % 2 else ()
+        sizes = dict(K=int(rng.integers(1, 20)), N=int(rng.integers(least, 20)), J=1)
+        left_out = {"FusedGemmGeluLayerNorm": ("residual",), "FusedGemmResidualNorm": ("product_gamma",)}
+        absent = left_out.get(op, ()) if seed % 2 else ()
         case = make_case(op, Shape(label, sizes, (batch, sequence)), dtype=dtype, absent=absent)
         added = {"row_count": packing.row_count}
         rows = ("x", "residual")

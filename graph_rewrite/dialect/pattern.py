@@ -113,6 +113,9 @@ class Recorder:
 
     # No normalised graph has these, so the patterns of ops that passes write match nothing.
 
+    def only_row(self, table):
+        return PatternNode("OnlyRow", (table,))
+
     def rows_at(self, table, places):
         return PatternNode("RowsAt", (table, places))
 

@@ -84,6 +84,9 @@ class Reference(QuantizedReference):
     def rms_norm(self, x, gamma, epsilon):
         return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + epsilon) * gamma
 
+    def only_row(self, table):
+        return table[0]
+
     def halves(self, x):
         return np.split(x, 2, axis=-1)
 

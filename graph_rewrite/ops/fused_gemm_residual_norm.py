@@ -4,8 +4,11 @@ from ..spec import AttrSpec, OpSpec, TensorSpec
 from ._common import BETA, BIAS, EPSILON, GAMMA, ROW_COUNT, WEIGHT, X, Y
 
 
-def body(d, x, weight, residual, gamma, bias, beta, row_count=None, *, epsilon, norm):
-    total = d.add(d.linear(x, weight, bias), residual)
+def body(d, x, weight, residual, gamma, bias, beta, row_count=None, product_gamma=None, *, epsilon, norm):
+    product = d.linear(x, weight, bias)
+    if product_gamma is not None:
+        product = d.rms_norm(product, d.only_row(product_gamma), epsilon)
+    total = d.add(product, residual)
     if norm == "rms":
         return d.rms_norm(total, gamma, epsilon), total
     return d.layer_norm(total, gamma, beta, epsilon), total
@@ -13,7 +16,9 @@ def body(d, x, weight, residual, gamma, bias, beta, row_count=None, *, epsilon, 
 
 OP = OpSpec(
     name="FusedGemmResidualNorm",
-    doc="s = x Wᵀ + bias + residual, and its LayerNorm or RMSNorm: what a pre-norm block hands on and the next reads.",
+    doc="s = x Wᵀ + bias + residual, and its LayerNorm or RMSNorm: what a pre-norm block hands on and the next reads. "
+    "With product_gamma, of RMSNorm alone, the product is normalised, too, before the residual is added: s = "
+    "RMSNorm(x Wᵀ + bias) + residual.",
     inputs=(
         X,
         replace(WEIGHT, dtype="T"),
@@ -23,6 +28,14 @@ OP = OpSpec(
         # Of the same shape as the bias, which therefore has to be there, too: a plugin layer cannot have gaps.
         replace(BETA, optional=True, needs="bias", doc="LayerNorm shift; not read in RMSNorm"),
         ROW_COUNT,
+        # Of two axes, of which the first is 1, so that a rank tells it from other vectors.
+        TensorSpec(
+            "product_gamma",
+            ("J", "N"),
+            optional=True,
+            constant=True,
+            doc="scale of the product's RMSNorm, with the same epsilon; norm is then rms. J is 1",
+        ),
     ),
     outputs=(Y, TensorSpec("total", ("...", "N"))),
     attributes=(EPSILON, AttrSpec("norm", "string", "layer", choices=("layer", "rms"), doc="LayerNorm or RMSNorm")),

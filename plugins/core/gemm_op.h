@@ -18,7 +18,7 @@ namespace bertfuse {
 struct GemmOp {
   const char* name;
   int x, weight, bias, residual, gamma, beta, weight_scale, x_smooth, x_scale, x_zero, x_quantized, x_row_scale,
-      x_compensation, y_zero_point, y_smooth, y_tensor_scale, row_count, cos, sin, places;
+      x_compensation, y_zero_point, y_smooth, y_tensor_scale, row_count, product_gamma, cos, sin, places;
   int y, total, y_quantized, y_scale;
   int epsilon, activation, approximate, norm, num_heads, kv_num_heads, pairs, places_in;
   bool gates;  // weight has rows for two factors, each of y's columns: the gate's come first
@@ -60,6 +60,7 @@ constexpr GemmOp GemmOpOf(const OpDef& op) {
           input("y_smooth"),
           input("y_tensor_scale"),
           input("row_count"),
+          input("product_gamma"),
           input("cos"),
           input("sin"),
           input("places"),
@@ -112,8 +113,8 @@ inline const char* NameOf(Activation activation) {
 struct GemmCall {
   GemmOp op;
   const bertfuse_tensor *x, *weight, *bias, *residual, *gamma, *beta, *weight_scale, *x_smooth, *x_scale, *x_zero,
-      *x_quantized, *x_row_scale, *x_compensation, *y_zero_point, *y_smooth, *y_tensor_scale, *row_count, *cos, *sin,
-      *places, *y, *total, *y_quantized, *y_scale;
+      *x_quantized, *x_row_scale, *x_compensation, *y_zero_point, *y_smooth, *y_tensor_scale, *row_count,
+      *product_gamma, *cos, *sin, *places, *y, *total, *y_quantized, *y_scale;
   float epsilon;
   Activation activation;
   bool rms;  // the norm is RMSNorm, not LayerNorm
@@ -136,6 +137,7 @@ struct GemmCall {
     x_quantized = input(op.x_quantized), x_row_scale = input(op.x_row_scale), y_smooth = input(op.y_smooth);
     x_compensation = input(op.x_compensation);
     y_zero_point = input(op.y_zero_point), y_tensor_scale = input(op.y_tensor_scale);
+    product_gamma = input(op.product_gamma);
     cos = input(op.cos), sin = input(op.sin), places = input(op.places);
     row_count = &call.inputs[op.row_count];
     const auto output = [&](int place) {
@@ -156,6 +158,7 @@ struct GemmCall {
     neighbours = cos != nullptr && std::string_view(call.attributes[op.pairs].s) == "neighbours";
     places_in_batch = cos != nullptr && std::string_view(call.attributes[op.places_in].s) == "batch";
     if (cos != nullptr) CheckRotation();
+    if (product_gamma != nullptr) CheckProductGamma();
   }
 
   // Of y, and its rows.
@@ -163,6 +166,15 @@ struct GemmCall {
   int64_t rows() const { return columns() == 0 ? 0 : NumElements(*y) / columns(); }
 
  private:
+  void CheckProductGamma() const {
+    if (!rms) {
+      Fail(BERTFUSE_NOT_SUPPORTED, "%s: input 'product_gamma' is given beside norm 'layer', expected 'rms'", op.name);
+    }
+    if (product_gamma->shape[0] != 1) {
+      Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'product_gamma' has %lld rows, expected 1", op.name,
+           static_cast<long long>(product_gamma->shape[0]));
+    }
+  }
   // Throws INVALID_ARGUMENT where the heads are not the columns, or tables do not fit the heads.
   void CheckRotation() const {
     const auto number = [](int64_t value) { return static_cast<long long>(value); };

@@ -195,6 +195,7 @@ void Run(const bertfuse_call& call) {
   const int64_t m = RealRows(gemm.op.name, *gemm.row_count, gemm.rows());
   if (gemm.op.gates) return RunGated(call, gemm, m);
   const float *residual = DataOf(gemm.residual), *gamma = DataOf(gemm.gamma), *beta = DataOf(gemm.beta);
+  const float* const product_gamma = DataOf(gemm.product_gamma);
   float* y = static_cast<float*>(gemm.y->data);
   float* total = gemm.total == nullptr ? nullptr : static_cast<float*>(gemm.total->data);
   const int64_t n = gemm.columns();
@@ -215,7 +216,7 @@ void Run(const bertfuse_call& call) {
     for (int64_t row = begin; row < end; ++row) {
       const int64_t at = row * n;
       Loops().norm({y + at, activates ? nullptr : bias, residual == nullptr ? nullptr : residual + at, gamma, beta,
-                    total == nullptr ? nullptr : total + at, n, epsilon, rms});
+                    total == nullptr ? nullptr : total + at, n, epsilon, rms, product_gamma});
     }
   });
 }

@@ -33,8 +33,9 @@ template <class Finish>
 void Int8Gemm(const bertfuse_call& call, int64_t m, int64_t n, const Int8Rows& x, const void* packed,
               const float* weight_scale, float* y, Finish&& finish) {
   if (m == 0 || n == 0) return;
-  // A block's part of the weight is read from the second cache level for each tile of rows.
-  constexpr int64_t kWork = 1024 * 1024, kBlocks = 16, kMaxRows = 96;
+  // A block's rows of x stay in the first cache level, its part of the weight and of y in the second. Of MiniLM's 1,024
+  // rows blocks of 64 took 1.2 times as long by VNNI in single runs on a loaded machine, 1.02 times by AVX2.
+  constexpr int64_t kWork = 1024 * 1024, kBlocks = 16, kMaxRows = 32;
   const int64_t step = Loops().tile_columns, tile = Loops().tile_rows;
   const int64_t row_blocks = CeilDiv(m, kMaxRows), rows = CeilDiv(CeilDiv(m, row_blocks), tile) * tile;
   const int64_t column_work = std::max<int64_t>(1, x.k) * (std::min(rows, m) + 2);

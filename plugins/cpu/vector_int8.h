@@ -1,14 +1,12 @@
 // Products of 8-bit integers, summed in 32 bits, exactly: rows of x that are quantised here, and a weight that is
 // packed once. Tiles are as in vector_gemm.h, but vectors run along the weight's rows, so that sums need no adding up
 // of lanes.
-//
-// One instruction multiplies kGroup neighbours along k: four bytes where there is VNNI, else two numbers of 16 bits
-// (VPMADDUBSW, four bytes without VNNI, saturates at 16 bits).
 #ifndef BERTFUSE_CPU_VECTOR_INT8_H_
 #define BERTFUSE_CPU_VECTOR_INT8_H_
 
 #include "cpu/vector.h"
 #include "cpu/vector_gemm.h"
+#include "cpu/vector_int8_rows.h"
 
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -17,15 +15,9 @@
 namespace bertfuse::cpu {
 namespace {
 
-#if defined(__AVX512VNNI__)
-constexpr int kGroup = 4;
-typedef int8_t RowElement;
-#else
-constexpr int kGroup = 2;
-typedef int16_t RowElement;
-#endif
 // A group of one row of x, in one register; a vector of groups, one for each of kLanes rows of the weight.
 constexpr int64_t kVectorBytes = kLanes * 4;
+typedef uint16_t VecPairs __attribute__((vector_size(kLanes * 4)));
 typedef int32_t UnalignedVecInt __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
 
 inline VecInt LoadInt(const void* p) { return *static_cast<const UnalignedVecInt*>(p); }
@@ -36,12 +28,9 @@ inline int32_t LoadGroup(const void* p) {
   return group;
 }
 
-// sums + the products of each lane's group of the weight with x's. With VNNI the weight's numbers have 128 added.
-inline VecInt Dot(VecInt sums, VecInt weight, int32_t x) {
-#if defined(__AVX512VNNI__)
-  return reinterpret_cast<VecInt>(
-      _mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sums), reinterpret_cast<__m512i>(weight), _mm512_set1_epi32(x)));
-#elif defined(__AVX512BW__)
+// sums + the products of each lane's two numbers of 16 bits with x's.
+inline VecInt DotPairs(VecInt sums, VecInt weight, int32_t x) {
+#if defined(__AVX512BW__)
   return sums + reinterpret_cast<VecInt>(_mm512_madd_epi16(reinterpret_cast<__m512i>(weight), _mm512_set1_epi32(x)));
 #elif defined(__AVX2__)
   return sums + reinterpret_cast<VecInt>(_mm256_madd_epi16(reinterpret_cast<__m256i>(weight), _mm256_set1_epi32(x)));
@@ -56,14 +45,31 @@ inline VecInt Dot(VecInt sums, VecInt weight, int32_t x) {
 #endif
 }
 
+// sums + the products of each lane's groups of the weight with x's. Of groups of four the weight's numbers have 128
+// added.
+inline VecInt Dot(VecInt sums, const VecInt (&weight)[kSummed], const int32_t (&x)[kSummed]) {
+#if defined(__AVX512VNNI__)
+  return reinterpret_cast<VecInt>(_mm512_dpbusd_epi32(reinterpret_cast<__m512i>(sums),
+                                                      reinterpret_cast<__m512i>(weight[0]), _mm512_set1_epi32(x[0])));
+#elif defined(__AVX512BW__)
+  const __m512i first = _mm512_maddubs_epi16(reinterpret_cast<__m512i>(weight[0]), _mm512_set1_epi32(x[0]));
+  const __m512i second = _mm512_maddubs_epi16(reinterpret_cast<__m512i>(weight[1]), _mm512_set1_epi32(x[1]));
+  return sums + reinterpret_cast<VecInt>(_mm512_madd_epi16(_mm512_add_epi16(first, second), _mm512_set1_epi16(1)));
+#elif defined(__AVX2__)
+  const __m256i first = _mm256_maddubs_epi16(reinterpret_cast<__m256i>(weight[0]), _mm256_set1_epi32(x[0]));
+  const __m256i second = _mm256_maddubs_epi16(reinterpret_cast<__m256i>(weight[1]), _mm256_set1_epi32(x[1]));
+  return sums + reinterpret_cast<VecInt>(_mm256_madd_epi16(_mm256_add_epi16(first, second), _mm256_set1_epi16(1)));
+#else
+  return DotPairs(sums, weight[0], x[0]);
+#endif
+}
+
 // A tile is kInt8Rows of x by kInt8Columns vectors of the weight's rows: of 32 registers, or 16. (With AVX-512, 6 by 4
 // takes 1.09 times as long, 12 by 2 1.1 times.)
-constexpr int kInt8Rows = kTileRows == 6 ? 8 : 4, kInt8Columns = 3;
-
-constexpr int64_t Groups(int64_t k) { return (k + kGroup - 1) / kGroup; }
+constexpr int kInt8Rows = kTileRows == 6 ? 8 : 4, kInt8Columns = kHasOutliers && kTileRows < 6 ? 2 : 3;
 
 // The weight as [vector of kLanes rows][group of k][row][number of the group], zeros behind its ends; then the sum of
-// each row, with zeros up to whole tiles.
+// each row, with zeros up to whole tiles (where rows of x are without their zero, zeros alone).
 int64_t PackedWeightBytes(int64_t n, int64_t k) { return (n + kLanes - 1) / kLanes * Groups(k) * kVectorBytes; }
 
 constexpr int64_t kSumsStep = kInt8Columns * kLanes;
@@ -92,124 +98,40 @@ void PackInt8(const int8_t* weight, int64_t n, int64_t k, void* packed) {
   auto* const sums = const_cast<int32_t*>(WeightSums(packed, n, k));
   for (int64_t row = 0; row < (n + kSumsStep - 1) / kSumsStep * kSumsStep; ++row) {
     int32_t sum = 0;
-    for (int64_t at = 0; row < n && at < k; ++at) sum += weight[row * k + at];
+    for (int64_t at = 0; !kHasOutliers && row < n && at < k; ++at) sum += weight[row * k + at];
     sums[row] = sum;
   }
 }
 
-// Bytes from one quantised row of x to the next: the row, and 64 that keep rows of 4096 out of the same cache lines.
-int64_t QuantizedStride(int64_t k) {
-  return (Groups(k) * kGroup * static_cast<int64_t>(sizeof(RowElement)) + 127) / 64 * 64;
-}
-
-inline VecInt RoundToInt(Vec v) {
-#if defined(__AVX512F__)
-  return reinterpret_cast<VecInt>(_mm512_cvtps_epi32(v));
-#elif defined(__AVX2__)
-  return reinterpret_cast<VecInt>(_mm256_cvtps_epi32(v));
-#elif defined(__SSE2__)
-  return reinterpret_cast<VecInt>(_mm_cvtps_epi32(v));
-#else
-  VecInt rounded;
-  for (int i = 0; i < kLanes; ++i) rounded[i] = v[i] == v[i] ? static_cast<int32_t>(__builtin_rintf(v[i])) : 0;
-  return rounded;
-#endif
-}
-
-// Integers of 8 bits as the elements of a quantised row.
-inline void StoreElements(VecInt v, RowElement* to) {
-#if defined(__AVX512VNNI__)
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtsepi32_epi8(reinterpret_cast<__m512i>(v)));
-#elif defined(__AVX512F__)
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtsepi32_epi16(reinterpret_cast<__m512i>(v)));
-#elif defined(__AVX2__)
-  const __m256i all = reinterpret_cast<__m256i>(v);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
-                   _mm_packs_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1)));
-#elif defined(__SSE2__)
-  const __m128i all = reinterpret_cast<__m128i>(v);
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi32(all, all));
-#else
-  for (int i = 0; i < kLanes; ++i) to[i] = static_cast<RowElement>(v[i]);
-#endif
-}
-
-// Of a row whose magnitudes have no finite sum (NaN, infinities) there is no scale: all of its products are NaN.
-constexpr float kNoScale = __builtin_nanf("");
-// Below it a row's magnitudes are nothing: its scale stays a normal number, and so does the scale's inverse.
-constexpr float kSmallestMagnitude = 1e-30f;
-
-// A row of x, each element times its factor of `smooth`.
-template <bool kSmooth>
-struct SmoothRow {
-  const float *x, *smooth;
-  Vec At(int64_t i) const { return kSmooth ? Load(x + i) * Load(smooth + i) : Load(x + i); }
-  Vec Part(int64_t i, int64_t count) const {
-    return kSmooth ? LoadPart(x + i, count) * LoadPart(smooth + i, count) : LoadPart(x + i, count);
-  }
-};
-
-// The largest magnitude of a row, NaN where their sum is not finite.
-template <class Row>
-inline float LargestMagnitude(const Row& row, int64_t k) {
-  constexpr int kChains = 4;  // so that no sum waits for the one before
-  Vec largest[kChains] = {}, total[kChains] = {};
-  int64_t i = 0;
-  const auto add = [&](Vec v, int chain) {
-    const Vec magnitude = v < 0.0f ? -v : v;
-    largest[chain] = Max(magnitude, largest[chain]);
-    total[chain] += magnitude;
-  };
-  for (; i + kChains * kLanes <= k; i += kChains * kLanes) {
+// Adds the products of a row's outliers to its sums.
+template <int kColumns>
+inline void AddOutliers(const char* row, int64_t k, const char* weight, int64_t vector_stride,
+                        VecInt (&sums)[kColumns]) {
+  const auto* const count = reinterpret_cast<const int32_t*>(row + OutliersAt(k));
+  const auto* const outliers = reinterpret_cast<const Outlier*>(count + 1);
+  for (int32_t i = 0; i < *count; ++i) {
 #pragma GCC unroll 4
-    for (int chain = 0; chain < kChains; ++chain) add(row.At(i + chain * kLanes), chain);
+    for (int c = 0; c < kColumns; ++c) {
+      const VecInt w = LoadInt(weight + c * vector_stride + outliers[i].group * kVectorBytes);
+      sums[c] = DotPairs(DotPairs(sums[c], w & 0x00ff00ff, outliers[i].even),
+                         reinterpret_cast<VecInt>(reinterpret_cast<VecPairs>(w) >> 8), outliers[i].odd);
+    }
   }
-  for (; i + kLanes <= k; i += kLanes) add(row.At(i), 0);
-  if (i < k) add(row.Part(i, k - i), 0);
-  const Vec larger = Max(Max(largest[0], largest[1]), Max(largest[2], largest[3]));
-  const Vec totals = (total[0] + total[1]) + (total[2] + total[3]);
-  float magnitude = 0, sum = 0;
-  for (int lane = 0; lane < kLanes; ++lane) {
-    magnitude = larger[lane] > magnitude ? larger[lane] : magnitude;
-    sum += totals[lane];
-  }
-  return sum - sum == 0 ? magnitude : kNoScale;
 }
 
-// One row by its own scale (`scale` null), or by a given one and `zero` as QuantizeLinear does it. Returns the scale;
-// `offset` is what the sums of its products begin with.
-template <class Row>
-float Quantize(const Row& row, int64_t k, const float* scale, int32_t zero, RowElement* to, int32_t* offset) {
-  const float magnitude = LargestMagnitude(row, k);
-  const float bounded = magnitude < kSmallestMagnitude ? kSmallestMagnitude : magnitude;
-  const float made = scale == nullptr ? bounded / 127.0f : *scale, inverse = 127.0f / bounded;
-  const auto quantize = [&](Vec v) {
-    const Vec scaled = scale == nullptr ? v * inverse : v / made;
-    const float low = -128.0f - static_cast<float>(zero), high = 127.0f - static_cast<float>(zero);
-    return RoundToInt(Min(Max(scaled, Splat(low)), Splat(high))) + zero;
-  };
-  VecInt sum = {};
-  int64_t total = 0, i = 0;
-  for (; i + kLanes <= k; i += kLanes) {
-    const VecInt v = quantize(row.At(i));
-    StoreElements(v, to + i);
-    sum += v;
-  }
-  if (i < k) {
-    const VecInt v = quantize(row.Part(i, k - i));
-    for (int64_t lane = 0; i + lane < k; ++lane) to[i + lane] = static_cast<RowElement>(v[lane]), total += v[lane];
-  }
-  for (int64_t at = k; at < Groups(k) * kGroup; ++at) to[at] = 0;
-  for (int lane = 0; lane < kLanes; ++lane) total += sum[lane];
-  *offset = kGroup == 4 ? static_cast<int32_t>(-128 * total) : 0;
-  return magnitude == magnitude ? made : kNoScale;
+// What the sums of a row of x and a vector of the weight's rows begin with.
+inline VecInt FirstSums(const Int8Rows& x, int64_t row, const int32_t* weight_sums) {
+  return x.offsets[row] - (x.zero == 0 ? VecInt{} : LoadInt(weight_sums) * x.zero);
 }
 
-float QuantizeRow(const float* x, const float* smooth, int64_t k, const float* scale, int32_t zero, void* row,
-                  int32_t* offset) {
-  auto* to = static_cast<RowElement*>(row);
-  if (smooth == nullptr) return Quantize(SmoothRow<false>{x, smooth}, k, scale, zero, to, offset);
-  return Quantize(SmoothRow<true>{x, smooth}, k, scale, zero, to, offset);
+// A vector of sums as floats, of which `columns` or all are stored.
+inline void StoreScaled(VecInt sums, float row_scale, const float* scales, float* to, int64_t columns) {
+  const Vec sum = __builtin_convertvector(sums, Vec) * row_scale;
+  if (columns >= kLanes) {
+    Store(to, sum * Load(scales));
+  } else {
+    for (int64_t i = 0; i < columns; ++i) to[i] = sum[i] * scales[i];
+  }
 }
 
 // kRows rows of x by kColumns vectors of the weight's rows, all of k.
@@ -223,33 +145,33 @@ inline void Int8Tile(const Int8Rows& x, int64_t first, const char* weight, const
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (int c = 0; c < kColumns; ++c) {
-      sums[r][c] = x.offsets[first + r] - (x.zero == 0 ? VecInt{} : LoadInt(weight_sums + c * kLanes) * x.zero);
+      sums[r][c] = FirstSums(x, first + r, weight_sums + c * kLanes);
     }
   }
-  for (int64_t group = 0; group < groups; ++group) {
-    VecInt w[kColumns];
+  for (int64_t group = 0; group < groups; group += kSummed) {
+    VecInt w[kColumns][kSummed];
 #pragma GCC unroll 4
-    for (int c = 0; c < kColumns; ++c) w[c] = LoadInt(weight + c * vector_stride + group * kVectorBytes);
+    for (int c = 0; c < kColumns; ++c) {
+      for (int g = 0; g < kSummed; ++g) w[c][g] = LoadInt(weight + c * vector_stride + (group + g) * kVectorBytes);
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      const int32_t value = LoadGroup(rows + r * x.stride + group * 4);
+      int32_t values[kSummed];
+      for (int g = 0; g < kSummed; ++g) values[g] = LoadGroup(rows + r * x.stride + (group + g) * 4);
 #pragma GCC unroll 4
-      for (int c = 0; c < kColumns; ++c) sums[r][c] = Dot(sums[r][c], w[c], value);
+      for (int c = 0; c < kColumns; ++c) sums[r][c] = Dot(sums[r][c], w[c], values);
     }
+  }
+  if constexpr (kHasOutliers) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) AddOutliers(rows + r * x.stride, x.k, weight, vector_stride, sums[r]);
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
-    const float scale = x.scales[first + r];
 #pragma GCC unroll 4
     for (int c = 0; c < kColumns; ++c) {
-      float* to = y + r * y_stride + c * kLanes;
-      const float* scales = weight_scale + c * kLanes;
-      const Vec sum = __builtin_convertvector(sums[r][c], Vec) * scale;
-      if ((c + 1) * kLanes <= columns) {
-        Store(to, sum * Load(scales));
-      } else {
-        for (int64_t i = 0; c * kLanes + i < columns; ++i) to[i] = sum[i] * scales[i];
-      }
+      StoreScaled(sums[r][c], x.scales[first + r], weight_scale + c * kLanes, y + r * y_stride + c * kLanes,
+                  columns - c * kLanes);
     }
   }
 }
@@ -275,11 +197,14 @@ void GemmInt8(const Int8Rows& x, int64_t first, int64_t rows, const void* packed
                                      columns - j, scales + j, y + j, y_stride);
   };
   int64_t j = 0;
-  for (; columns - j > 2 * kLanes; j += kInt8Columns * kLanes) tile(std::integral_constant<int, kInt8Columns>(), j);
-  if (columns - j > kLanes)
+  for (; columns - j > (kInt8Columns - 1) * kLanes; j += kInt8Columns * kLanes) {
+    tile(std::integral_constant<int, kInt8Columns>(), j);
+  }
+  if (columns - j > kLanes) {
     tile(std::integral_constant<int, 2>(), j);
-  else if (columns > j)
+  } else if (columns > j) {
     tile(std::integral_constant<int, 1>(), j);
+  }
 }
 
 void Int8ToFloat(const int8_t* x, float scale, float* y, int64_t n) {

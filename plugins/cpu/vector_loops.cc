@@ -7,6 +7,9 @@
 #include "cpu/vector.h"
 #include "cpu/vector_gemm.h"
 #include "cpu/vector_int8.h"
+#if defined(__AMX_INT8__)
+#include "cpu/vector_int8_amx.h"
+#endif
 #include "cpu/vector_panels.h"
 
 namespace bertfuse::cpu {
@@ -156,18 +159,27 @@ float SquaresAround(const float* y, float mean, int64_t n) {
   return Sum(squares) + tail;
 }
 
+float InverseDeviation(const float* y, float mean, int64_t n, float epsilon) {
+  return 1.0f / __builtin_sqrtf(SquaresAround(y, mean, n) / static_cast<float>(n) + epsilon);
+}
+
 void Norm(const NormRow& row) {
   float* const y = row.y;
   const float *bias = row.bias, *residual = row.residual, *gamma = row.gamma, *beta = row.beta;
   const int64_t n = row.n;
+  if (row.product_gamma != nullptr) {
+    if (bias != nullptr) AddAndSum<true, false>(y, bias, nullptr, n);
+    const float inverse = InverseDeviation(y, 0.0f, n, row.epsilon);
+    MapRow(y, n, [=](Vec v, int64_t at) { return v * inverse * At(row.product_gamma, at); });
+    bias = nullptr;
+  }
   const float sum = bias != nullptr       ? residual != nullptr ? AddAndSum<true, true>(y, bias, residual, n)
                                                                 : AddAndSum<true, false>(y, bias, residual, n)
                     : residual != nullptr ? AddAndSum<false, true>(y, bias, residual, n)
                                           : AddAndSum<false, false>(y, bias, residual, n);
   if (row.total != nullptr) std::memcpy(row.total, y, static_cast<size_t>(n) * sizeof(float));
   const float mean = row.rms ? 0.0f : sum / static_cast<float>(n);
-  const float variance = SquaresAround(y, mean, n) / static_cast<float>(n);
-  const float inverse = 1.0f / __builtin_sqrtf(variance + row.epsilon);
+  const float inverse = InverseDeviation(y, mean, n, row.epsilon);
   if (beta == nullptr) return MapRow(y, n, [=](Vec v, int64_t at) { return (v - mean) * inverse * At(gamma, at); });
   MapRow(y, n, [=](Vec v, int64_t at) { return (v - mean) * inverse * At(gamma, at) + At(beta, at); });
 }
@@ -388,11 +400,19 @@ void FloatToBfloat16(const float* x, uint16_t* y, int64_t n) {
 #define BERTFUSE_STRING_OF(x) #x
 #define BERTFUSE_STRING(x) BERTFUSE_STRING_OF(x)
 
+#if defined(__AMX_INT8__)
+constexpr int64_t kTileOfRows = 2 * kAmxRows;
+constexpr auto* kGemmInt8 = GemmInt8Amx;
+#else
+constexpr int64_t kTileOfRows = kInt8Rows;
+constexpr auto* kGemmInt8 = GemmInt8;
+#endif
+
 extern const VectorLoops BERTFUSE_LOOPS;
 const VectorLoops BERTFUSE_LOOPS = {BERTFUSE_STRING(BERTFUSE_LOOPS), Activate, Norm, Multiply, Add, Gemm,
                                     // Four lanes, SSE's: 43 GFLOP/s by panels, 45 without.
                                     kLanes > 4 ? PanelGemm : Gemm, Attention, Float16ToFloat, FloatToFloat16,
-                                    Bfloat16ToFloat, FloatToBfloat16, Int8ToFloat, kInt8Rows, kInt8Columns * kLanes,
-                                    PackedBytes, PackInt8, WeightSums, QuantizedStride, QuantizeRow, GemmInt8};
+                                    Bfloat16ToFloat, FloatToBfloat16, Int8ToFloat, kTileOfRows, kInt8Columns * kLanes,
+                                    PackedBytes, PackInt8, WeightSums, QuantizedStride, QuantizeRow, kGemmInt8};
 
 }  // namespace bertfuse::cpu

@@ -58,6 +58,8 @@ struct NormRow {
   int64_t n;
   float epsilon;
   bool rms;  // RMSNorm: neither a mean nor a shift
+  // May be null; else y + bias becomes its RMSNorm, of this scale, before the residual is added.
+  const float* product_gamma = nullptr;
 };
 
 struct VectorLoops {
@@ -90,12 +92,13 @@ struct VectorLoops {
   int64_t tile_rows, tile_columns;
   int64_t (*packed_bytes)(int64_t n, int64_t k);
   void (*pack_int8)(const int8_t* weight, int64_t n, int64_t k, void* packed);
-  // The sum of each of the weight's rows, of a packed one, with zeros up to a multiple of tile_columns.
+  // The sum of each of the weight's rows, of a packed one, with zeros up to a multiple of tile_columns; zeros alone
+  // where quantize_row's integers are without their `zero`.
   const int32_t* (*weight_sums)(const void* packed, int64_t n, int64_t k);
   int64_t (*quantized_stride)(int64_t k);
   // A row of x, times `smooth` where that is not null, as integers, multiples of `scale`, or, where that is null, of
   // its own largest magnitude / 127. To integers of a given scale `zero` is added before they are cut off at -128 and
-  // 127. Returns the scale: NaN where the row holds what is not finite.
+  // 127; see weight_sums. Returns the scale: NaN where the row holds what is not finite.
   float (*quantize_row)(const float* x, const float* smooth, int64_t k, const float* scale, int32_t zero, void* row,
                         int32_t* offset);
   // y[rows, columns] = the product of rows from `first` on and the weight's rows from `column` on, a multiple of

@@ -35,10 +35,22 @@ cudaError_t Launch(const LaunchConfig& config, const void* kernel, void** argume
 // not be set. A cluster's blocks must be on one GPC, so clusters may leave multiprocessors idle.
 cudaError_t ResidentClusters(const LaunchConfig& config, const void* kernel, int* clusters);
 
+// Zeros between a value's members. What the host's stack held there would go to the device, and two launches of the
+// same kernel with the same arguments would differ.
+template <class T>
+void ClearPadding([[maybe_unused]] T* value) {
+#ifdef __has_builtin
+#if __has_builtin(__builtin_clear_padding)
+  __builtin_clear_padding(value);
+#endif
+#endif
+}
+
 template <class... Parameters, class... Arguments>
 cudaError_t Launch(const LaunchConfig& config, void (*kernel)(Parameters...), Arguments&&... arguments) {
   // Converted to the parameters' own types: the runtime copies each by the size that the kernel declares.
   return [&](Parameters... values) {
+    (ClearPadding(&values), ...);
     void* pointers[] = {const_cast<void*>(static_cast<const void*>(&values))...};
     return Launch(config, BERTFUSE_KERNEL_HANDLE(kernel), pointers);
   }(static_cast<Arguments&&>(arguments)...);

@@ -9,7 +9,9 @@ cudaError_t LayerNorm(LayerNormKernel kernel, const LayerNormArguments<T>& a, co
   if (a.total != nullptr) {
     return a.quantized.rows == nullptr ? ResidualNorm(kernel, a, device, stream) : cudaErrorInvalidConfiguration;
   }
-  if (a.norm != NormKind::kLayerNorm || a.beta == nullptr) return cudaErrorInvalidConfiguration;
+  if (a.norm != NormKind::kLayerNorm || a.beta == nullptr || a.product_gamma != nullptr) {
+    return cudaErrorInvalidConfiguration;
+  }
   if (a.quantized.rows != nullptr) return QuantizingLayerNorm(kernel, a, device, stream);
   return LaunchNorm<norms::LayerNorm>(kernel, a, device, stream);
 }

@@ -106,23 +106,29 @@ __global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks > 1    ? 1
                                                           : kHalfProduct ? 3
                                                                          : 2)
     LayerNormBlockKernel(LayerNormArguments<T> a) {
-  __shared__ float3 scratch[Norm::kQuantizes ? 64 : 32];
+  __shared__ float3 scratch[Norm::kQuantizes || Norm::kNormalizesProduct ? 64 : 32];
   const int64_t split_stride = a.rows * a.columns;
   const int columns = static_cast<int>(a.columns);
   LaunchDependents();
   const RowCounts<int> counts(a);
   if (static_cast<int>(blockIdx.x) >= counts.rows) return LeaveEarly(blockIdx.x == 0);
   if (!a.vectors_are_constant) WaitForDependencies();
-  RowVector<T, kVector, kChunks> bias(a.bias), gamma(a.gamma), beta(a.beta);
+  RowVector<T, kVector, kChunks> bias(a.bias), gamma(a.gamma), beta(a.beta), product_gamma(a.product_gamma);
   bias.Load(columns), gamma.Load(columns), beta.Load(columns);
+  if constexpr (Norm::kNormalizesProduct) product_gamma.Load(columns);
   const bool warm_up = a.vectors_are_constant && blockIdx.x < a.warm_up_blocks;
   ForEachRow(counts.rows, warm_up, [&](int64_t at, bool exists) {
     const int64_t offset = at * a.columns;
     const Partials<T> partials = PartialsOf(a, at, counts.unsplit);
     RowSlice<kVector, kChunks> row;
+    RowVector<T, kVector, kChunks> later(exists && a.residual != nullptr ? a.residual + offset : nullptr);
+    if constexpr (Norm::kNormalizesProduct) later.Load(columns);
     ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int column) {
       float (&value)[kVector] = row.value[chunk];
-      const auto residual = LoadIf<kVector>(exists && a.residual != nullptr, a.residual + offset + column);
+      Pack<T, kVector> residual = {};
+      if constexpr (!Norm::kNormalizesProduct) {
+        residual = LoadIf<kVector>(exists && a.residual != nullptr, a.residual + offset + column);
+      }
       if constexpr (kHalfProduct) {
         LoadProduct(exists ? a.product : nullptr, offset + column, value);
         if constexpr (SupportsPartials(kVector, kChunks)) {
@@ -143,10 +149,22 @@ __global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks > 1    ? 1
       for (int i = 0; i < kVector; ++i) {
         value[i] += ToFloat(add.value[i]);
         Activations::Exact<1>(&value[i], a.activation);  // kVector at once would take more registers than there are
-        value[i] += ToFloat(residual.value[i]);
+        if constexpr (!Norm::kNormalizesProduct) value[i] += ToFloat(residual.value[i]);
       }
-      if (exists) StoreTotal<Norm>(a, offset + column, value);
+      if (!Norm::kNormalizesProduct && exists) StoreTotal<Norm>(a, offset + column, value);
     });
+    if constexpr (Norm::kNormalizesProduct) {
+      const float inverse = InverseRootOfRow(row, columns, a.epsilon, scratch + 32);
+      ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int column) {
+        const auto scale = product_gamma.Chunk(chunk, column), residual = later.Chunk(chunk, column);
+        float (&value)[kVector] = row.value[chunk];
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) {
+          value[i] = norms::NormalizedProduct(value[i], inverse, ToFloat(scale.value[i])) + ToFloat(residual.value[i]);
+        }
+        if (exists) StoreTotal<Norm>(a, offset + column, value);
+      });
+    }
     NormalizeAndStore<Norm>(row, columns, gamma, beta, a.epsilon, exists ? a.y + offset : nullptr, scratch, a.quantized,
                             at);
   });
@@ -177,17 +195,39 @@ __device__ __forceinline__ void NormalizeWithWarp(const LayerNormArguments<T>& a
       for (int i = 0; i < kVector; ++i) v[i] += loaded.value[i];
     });
   }
-  float sum = 0.0f;
-  for_each([&](float (&v)[kVector], int column) {
-    const auto bias = LoadIf<kVector>(a.bias != nullptr, a.bias + column);
-    const auto residual = LoadIf<kVector>(a.residual != nullptr, a.residual + offset + column);
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) v[i] += ToFloat(bias.value[i]);
-    Activations::Exact<kVector>(v, a.activation);
+  float sum = 0.0f, product_squares = 0.0f;
+  const auto add_residual = [&](float (&v)[kVector], const Pack<T, kVector>& residual, int column) {
 #pragma unroll
     for (int i = 0; i < kVector; ++i) v[i] += ToFloat(residual.value[i]), sum += v[i];
     StoreTotal<Norm>(a, offset + column, v);
+  };
+  const auto residual_at = [&](int column) {
+    return LoadIf<kVector>(a.residual != nullptr, a.residual + offset + column);
+  };
+  for_each([&](float (&v)[kVector], int column) {
+    const auto bias = LoadIf<kVector>(a.bias != nullptr, a.bias + column);
+    Pack<T, kVector> residual = {};
+    if constexpr (!Norm::kNormalizesProduct) residual = residual_at(column);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) v[i] += ToFloat(bias.value[i]);
+    Activations::Exact<kVector>(v, a.activation);
+    if constexpr (Norm::kNormalizesProduct) {
+#pragma unroll
+      for (float element : v) product_squares += element * element;
+    } else {
+      add_residual(v, residual, column);
+    }
   });
+  if constexpr (Norm::kNormalizesProduct) {
+    const float inverse = norms::InverseRoot(WarpSum(product_squares), columns, a.epsilon);
+    for_each([&](float (&v)[kVector], int column) {
+      const auto scale = *reinterpret_cast<const Pack<T, kVector>*>(a.product_gamma + column);
+      const auto residual = residual_at(column);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) v[i] = norms::NormalizedProduct(v[i], inverse, ToFloat(scale.value[i]));
+      add_residual(v, residual, column);
+    });
+  }
   const float mean = Norm::Center(WarpSum(sum), columns);
   float squares = 0.0f;
   for_each([&](float (&v)[kVector], int) {
@@ -241,11 +281,14 @@ __global__ void __launch_bounds__(kWarpRowThreads, kPartials > 2                
   LaunchDependents();
   const RowCounts<int64_t> counts(a);
   if (!a.vectors_are_constant) WaitForDependencies();
-  WarpRow<T, kChunks> rows[3 + kPartials], gamma, beta;
-  WarpRow<T, kChunks>&product = rows[0], &bias = rows[1], &residual = rows[2];
+  // Added up together are the product, bias and residual; a residual that comes later is none of these rows.
+  WarpRow<T, kChunks> rows[3 + kPartials], gamma, beta, later, product_gamma;
+  WarpRow<T, kChunks>&product = rows[0], &bias = rows[1], &residual = Norm::kNormalizesProduct ? later : rows[2];
   if (a.bias != nullptr) bias.Load(a.bias, columns);
   gamma.Load(a.gamma, columns);
   if (HasBeta<Norm>(a)) beta.Load(a.beta, columns);
+  if constexpr (Norm::kNormalizesProduct) product_gamma.Load(a.product_gamma, columns);
+  if constexpr (Norm::kQuantizes) PrefetchSmooth(a.quantized, columns);
   WaitForDependencies();
   const auto load = [&](int64_t row) {
     if (row >= counts.rows) return;
@@ -262,10 +305,11 @@ __global__ void __launch_bounds__(kWarpRowThreads, kPartials > 2                
 #pragma unroll 1
   for (load(row); row < counts.rows; row += stride) {
     bias.KeepPacked(), gamma.KeepPacked(), beta.KeepPacked();
+    if constexpr (Norm::kNormalizesProduct) product_gamma.KeepPacked();
     const auto add_others = [&](auto& value) {
       if constexpr (kOthers) {
         const Partials<T> partials = PartialsOf(a, row, counts.unsplit);
-        WarpRow<T, kChunks>* const free[] = {&product, &residual, &rows[3]};
+        WarpRow<T, kChunks>* const free[] = {&product, &rows[2], &rows[3]};
         for (int first = kPartials; first < partials.count; first += 3) {
 #pragma unroll
           for (int i = 0; i < 3; ++i) {
@@ -274,7 +318,11 @@ __global__ void __launch_bounds__(kWarpRowThreads, kPartials > 2                
 #pragma unroll
           for (int i = 0; i < 3; ++i) free[i]->AddTo(value);
         }
-        if (a.residual == nullptr) residual = {};
+        if (Norm::kNormalizesProduct || a.residual == nullptr) rows[2] = {};
+      }
+      if constexpr (Norm::kNormalizesProduct) {
+        NormalizeProduct(value, columns, a.epsilon, product_gamma);
+        residual.AddTo(value);
       }
       if constexpr (Norm::kStoresTotal) WarpRow<T, kChunks>::Store(value, a.total + row * columns, columns);
     };

@@ -13,7 +13,8 @@ namespace bertfuse::kernels {
 
 enum class NormKind { kLayerNorm, kRmsNorm };
 
-// y[rows, columns] = LayerNorm(activation(product + bias) + residual) * gamma + beta. The product comes as split-K's
+// y[rows, columns] = LayerNorm(activation(product + bias) + residual) * gamma + beta; with product_gamma RMSNorm(sum) *
+// gamma, sum = RMSNorm(product + bias) * product_gamma + residual. The product comes as split-K's
 // float32 partial sums, `float_partials` [splits, rows, columns], or rounded to T, as `product`. That may be y itself:
 // what is overwritten while it is in the L2 cache never goes to memory. In the rows after last_wave's full panels
 // `product` holds the first split's partial sums, and `partials` [more_partials, partial_rows, columns] those of the
@@ -46,7 +47,8 @@ struct LayerNormArguments {
   // [rows, columns], given: gets what is normalised. Then the norm may be any of NormKind's and beta null.
   T* total = nullptr;
   NormKind norm = NormKind::kLayerNorm;
-  QuantizedResult quantized = {};  // of LayerNorm without `total`
+  QuantizedResult quantized = {};    // of LayerNorm without `total`
+  const T* product_gamma = nullptr;  // of RMSNorm with `total`
 };
 
 // The widest row that a block holds in registers, with accesses of `vector` elements: four, or one where columns or
@@ -82,7 +84,8 @@ template <class T>
 int LayerNormVector(const LayerNormArguments<T>& a) {
   const auto aligned = [&](int elements) {
     const auto all = [&](const auto*... data) { return (IsAligned(data, elements * sizeof(T)) && ...); };
-    return a.columns % elements == 0 && all(a.product, a.partials, a.bias, a.residual, a.gamma, a.beta, a.y, a.total) &&
+    return a.columns % elements == 0 &&
+           all(a.product, a.partials, a.bias, a.residual, a.gamma, a.beta, a.y, a.total, a.product_gamma) &&
            IsAligned(a.quantized.rows, elements) && IsAligned(a.quantized.smooth, 4 * sizeof(float));
   };
   if (!IsAligned(a.float_partials, 4 * sizeof(float)) || !aligned(4)) return 1;

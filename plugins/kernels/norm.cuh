@@ -1,7 +1,8 @@
 // Norms of a row, as policies of the kernels that normalise: y = Apply((x - Center) * Scale, gamma, beta). Center and
 // Scale come from the row's sum and its sum of squared deviations from Center; kernels merge those of slices.
 // kAddsBeta: there is a beta, which may be null where kBetaIsOptional. kStoresTotal: x is an output, too. kQuantizes: y
-// is written in 8 bits, too.
+// is written in 8 bits, too. kNormalizesProduct: the product becomes its RMSNorm before the residual is added, and x is
+// that sum.
 #ifndef BERTFUSE_KERNELS_NORM_CUH_
 #define BERTFUSE_KERNELS_NORM_CUH_
 
@@ -16,7 +17,8 @@ __device__ __forceinline__ float InverseRoot(float squares, float count, float e
 }
 
 struct LayerNorm {
-  static constexpr bool kAddsBeta = true, kBetaIsOptional = false, kStoresTotal = false, kQuantizes = false;
+  static constexpr bool kAddsBeta = true, kBetaIsOptional = false, kStoresTotal = false, kQuantizes = false,
+                        kNormalizesProduct = false;
   __device__ __forceinline__ static float Center(float sum, float count) { return Mean(sum, count); }
   __device__ __forceinline__ static float Scale(float squares, float count, float epsilon) {
     return InverseRoot(squares, count, epsilon);
@@ -27,7 +29,8 @@ struct LayerNorm {
 };
 
 struct RmsNorm {
-  static constexpr bool kAddsBeta = false, kBetaIsOptional = false, kStoresTotal = false, kQuantizes = false;
+  static constexpr bool kAddsBeta = false, kBetaIsOptional = false, kStoresTotal = false, kQuantizes = false,
+                        kNormalizesProduct = false;
   __device__ __forceinline__ static float Center(float, float) { return 0.0f; }
   __device__ __forceinline__ static float Scale(float squares, float count, float epsilon) {
     return InverseRoot(squares, count, epsilon);
@@ -39,6 +42,16 @@ template <class Norm>
 struct WithTotal : Norm {
   static constexpr bool kBetaIsOptional = true, kStoresTotal = true;
 };
+
+template <class Norm>
+struct WithProductNorm : Norm {
+  static constexpr bool kNormalizesProduct = true;
+};
+
+// A number of the product's RMSNorm; nothing that is added to it is fused with it.
+__device__ __forceinline__ float NormalizedProduct(float product, float inverse_root, float gamma) {
+  return __fmul_rn(product * inverse_root, gamma);
+}
 
 template <class Norm>
 struct WithQuantized : Norm {

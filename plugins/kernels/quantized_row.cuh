@@ -49,6 +49,24 @@ __device__ __forceinline__ Pack<Quantized, kVector> Rounded(const float (&values
   return pack;
 }
 
+// Integers of magnitudes below 127.5, as a row has them over its own scale; NaN becomes any of them. The lowest byte of
+// x + 1.5 * 2^23 is the integer.
+template <int kVector>
+__device__ __forceinline__ Pack<int8_t, kVector> RoundedToBytes(const float (&values)[kVector]) {
+  static_assert(kVector % 4 == 0);
+  Pack<int8_t, kVector> pack;
+  uint32_t bits[kVector];
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) bits[i] = __float_as_uint(values[i] + 12582912.0f);
+#pragma unroll
+  for (int i = 0; i < kVector; i += 4) {
+    const uint32_t low = __byte_perm(bits[i], bits[i + 1], 0x0040),
+                   high = __byte_perm(bits[i + 2], bits[i + 3], 0x0040);
+    reinterpret_cast<uint32_t*>(&pack)[i / 4] = __byte_perm(low, high, 0x5410);
+  }
+  return pack;
+}
+
 // The largest magnitude of a row, and the sum of all, which is not finite where a number is not.
 struct Magnitudes {
   float largest = 0.0f, total = 0.0f;
@@ -73,23 +91,34 @@ __device__ __forceinline__ void PrefetchScale(const QuantizedResult& to) {
   if (to.zero != nullptr) PrefetchL2(to.zero);
 }
 
-// kVector elements of a QuantizedResult, times the inverse of their row's scale; `at` is the first one's place among
-// all rows'.
-template <int kVector>
+// The same of the factors of its columns. One warp of the grid does it: had every warp asked for the same lines, the L2
+// cache would have kept the kernel before this one waiting for 3 us and more.
+__device__ __forceinline__ void PrefetchSmooth(const QuantizedResult& to, int columns) {
+  constexpr int kLine = 128 / sizeof(float);
+  if (to.smooth == nullptr || blockIdx.x != 0 || threadIdx.x >= 32) return;
+  for (int column = threadIdx.x * kLine; column < columns; column += 32 * kLine) PrefetchL2(to.smooth + column);
+}
+
+// Stores kVector numbers of a QuantizedResult; `at` is the first one's place among all rows'.
+template <class Quantized, int kVector>
+__device__ __forceinline__ void StorePack(const QuantizedResult& to, int64_t at, const Pack<Quantized, kVector>& pack) {
+  *reinterpret_cast<Pack<Quantized, kVector>*>(static_cast<Quantized*>(to.rows) + at) = pack;
+}
+
+// kVector elements times the inverse of their scale. kOwnScale: that of their row's greatest magnitude, so that no
+// integer is beyond the ends.
+template <bool kOwnScale = false, int kVector>
 __device__ __forceinline__ void StoreScaled(const QuantizedResult& to, float inverse, int64_t at,
                                             const float (&values)[kVector], int zero = 0) {
   float scaled[kVector];
 #pragma unroll
   for (int i = 0; i < kVector; ++i) scaled[i] = values[i] * inverse;
-  const auto store_as = [&](auto quantized) {
-    using Quantized = decltype(quantized);
-    *reinterpret_cast<Pack<Quantized, kVector>*>(static_cast<Quantized*>(to.rows) + at) =
-        Rounded<Quantized>(scaled, zero);
-  };
   if (to.floats) {
-    store_as(__nv_fp8_e4m3());
+    StorePack(to, at, Rounded<__nv_fp8_e4m3>(scaled));
+  } else if constexpr (kOwnScale && kVector % 4 == 0) {
+    StorePack(to, at, RoundedToBytes(scaled));
   } else {
-    store_as(int8_t());
+    StorePack(to, at, Rounded<int8_t>(scaled, zero));
   }
 }
 
@@ -104,7 +133,7 @@ class QuantizedRow {
   __device__ __forceinline__ float scale() const { return bounded_ / most_ + (total_ - total_); }
   template <int kVector>
   __device__ __forceinline__ void Store(int64_t at, const float (&values)[kVector]) const {
-    StoreScaled(to_, inverse_, at, values);
+    StoreScaled<true>(to_, inverse_, at, values);
   }
 
  private:

@@ -51,6 +51,22 @@ class RowVector {
   Pack<T, kVector> registers_[kInRegisters ? kChunks : 1];
 };
 
+// 1 / the root of the row's mean square, to which epsilon is added. `scratch` holds 32 values.
+template <int kVector, int kChunks>
+__device__ __forceinline__ float InverseRootOfRow(const RowSlice<kVector, kChunks>& row, int columns, float epsilon,
+                                                  float3* scratch) {
+  float squares = 0.0f;
+  ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int) {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) squares += row.value[chunk][i] * row.value[chunk][i];
+  });
+  squares = WarpSum(squares);
+  const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  if (lane == 0) scratch[threadIdx.x / 32].x = squares;
+  __syncthreads();
+  return norms::InverseRoot(WarpSum(lane < warps ? scratch[lane].x : 0.0f), columns, epsilon);
+}
+
 // Normalises the row and stores it: two passes within a warp, then Chan's parallel form over the warps, so that the
 // block synchronises once; with a norm that quantises twice, and then `y` is row `at` of `to`. `scratch` holds 32
 // values, and 32 more where it quantises. Nothing is stored where `y` is null.

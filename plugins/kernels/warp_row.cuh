@@ -66,6 +66,28 @@ struct WarpRow {
   }
 };
 
+// value = RMSNorm(value) * gamma; beyond the last column there are zeros.
+template <class T, int kChunks>
+__device__ __forceinline__ void NormalizeProduct(float2 (&value)[kChunks][4], int columns, float epsilon,
+                                                 const WarpRow<T, kChunks>& gamma) {
+  float squares = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+#pragma unroll
+    for (const float2& v : value[i]) squares = fmaf(v.x, v.x, fmaf(v.y, v.y, squares));
+  }
+  const float inverse = norms::InverseRoot(WarpSum(squares), columns, epsilon);
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float2 g = gamma.Pair(i, j);
+      value[i][j].x = norms::NormalizedProduct(value[i][j].x, inverse, g.x);
+      value[i][j].y = norms::NormalizedProduct(value[i][j].y, inverse, g.y);
+    }
+  }
+}
+
 // y = Norm(the sum of `rows` in float32, and of what add_more(float2 (&value)[kChunks][4]) adds). Both functions are
 // called when the rows' registers are free, load_next() last. With a norm that quantises y is row `at` of `to`.
 template <class Norm, class T, int kChunks, int kRows, class LoadNext, class AddMore>

@@ -95,8 +95,8 @@ kernels::GemmArguments<Elements> Arguments(const bertfuse_call& call, const Gemm
   a.epsilon = gemm.epsilon;
   a.activation = gemm.activation;
   a.weights_are_constant = true;
-  for (const bertfuse_tensor* weight :
-       {gemm.weight, gemm.bias, gemm.gamma, gemm.beta, gemm.weight_scale, gemm.x_compensation, gemm.y_smooth}) {
+  for (const bertfuse_tensor* weight : {gemm.weight, gemm.bias, gemm.gamma, gemm.beta, gemm.weight_scale,
+                                        gemm.x_compensation, gemm.y_smooth, gemm.product_gamma}) {
     a.weights_are_constant = a.weights_are_constant && IsConstant(call, weight);
   }
   // Each kernel of an encoder layer that reads or writes wide rows begins with the rows that the one before it ended
@@ -109,11 +109,12 @@ kernels::GemmArguments<Elements> Arguments(const bertfuse_call& call, const Gemm
 
 // LayerNorm of float32 partial sums in the workspace.
 template <class Elements, class T = typename Elements::Y>
-kernels::LayerNormArguments<T> Norm(const kernels::GemmArguments<Elements>& a) {
+kernels::LayerNormArguments<T> Norm(const kernels::GemmArguments<Elements>& a, const GemmCall& gemm) {
   kernels::LayerNormArguments<T> norm = {
       nullptr, a.float_partials, 1, a.bias, a.residual, a.gamma, a.beta, a.y, a.m, a.n, a.epsilon, a.activation};
   norm.vectors_are_constant = a.weights_are_constant, norm.packed = a.packed;
   norm.total = a.total, norm.quantized = a.quantized;
+  if (gemm.product_gamma != nullptr) norm.product_gamma = Data<const T>(*gemm.product_gamma);
   norm.norm = a.rms ? kernels::NormKind::kRmsNorm : kernels::NormKind::kLayerNorm;
   return norm;
 }
@@ -152,7 +153,7 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmArguments<Elem
                       kernels::IsAligned(a.quantized.smooth, 16);
   problem.rotates = !kIsQuantized<Elements> && SuitsEpilogue(a.rotation);
   problem.gelu = gemm.activation != Activation::kNone && !problem.gates;
-  if (problem.layer_norm) problem.layer_norm_vector = kernels::LayerNormVector(Norm(a));
+  if (problem.layer_norm) problem.layer_norm_vector = kernels::LayerNormVector(Norm(a, gemm));
   if (gemm.row_count->dtype != BERTFUSE_ABSENT) problem.m = a.packed.expected, problem.capacity = a.m;
   problem.deterministic_rows = (call.flags & BERTFUSE_DETERMINISTIC_ROWS) != 0;
   const bool activates = a.activation != Activation::kNone && !problem.gates;  // a gate adds its bias to each factor
@@ -258,7 +259,7 @@ void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProble
   }
   // What the product's epilogue does, and what is left to LayerNorm or the gate.
   kernels::GemmArguments<Elements> product = a;
-  kernels::LayerNormArguments<T> norm = Norm(a);
+  kernels::LayerNormArguments<T> norm = Norm(a, gemm);
   const bool gate_follows = GateIsALaunch(problem, tactic);
   const bool activates = !gate_follows && ActivatesProduct(tactic, a.activation != Activation::kNone);
   if (activates) norm.bias = nullptr, norm.activation = Activation::kNone;

@@ -1,4 +1,5 @@
 // Measuring tactics: every one of a call, in a CUDA graph, on tensors that are not in the cache.
+#include <cuda_fp8.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -59,8 +60,8 @@ size_t BytesOf(const bertfuse_tensor& tensor) {
   return static_cast<size_t>(NumElements(tensor)) * DtypeSize(tensor.dtype);
 }
 
-// Random values between -1 and 1 (a GPU's clock depends on the bits that it multiplies), 1 for integers: masks that
-// hide nothing.
+// Random values between -1 and 1 (a GPU's clock depends on the bits that it multiplies), in 8 bits times the largest
+// number, and 1 for other integers: masks that hide nothing.
 std::vector<char> Pattern(int32_t dtype) {
   constexpr size_t kCount = 1 << 18;
   std::vector<char> bytes(kCount * DtypeSize(dtype));
@@ -68,7 +69,11 @@ std::vector<char> Pattern(int32_t dtype) {
   std::uniform_real_distribution<float> uniform(-1.0f, 1.0f);
   for (size_t i = 0; i < kCount; ++i) {
     const auto write = [&](auto value) { std::memcpy(bytes.data() + i * sizeof(value), &value, sizeof(value)); };
-    if (Allows(Variable::kT, dtype)) {
+    if (dtype == BERTFUSE_INT8) {
+      write(static_cast<int8_t>(127.0f * uniform(random)));
+    } else if (dtype == BERTFUSE_FLOAT8E4M3FN) {
+      write(__nv_fp8_e4m3(448.0f * uniform(random)));
+    } else if (Allows(Variable::kT, dtype)) {
       SwitchElement(dtype, [&](auto element) { write(static_cast<decltype(element)>(uniform(random))); });
     } else {
       SwitchIndex(dtype, [&](auto index) { write(static_cast<decltype(index)>(1)); });

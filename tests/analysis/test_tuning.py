@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnxruntime
 import pytest
@@ -14,11 +15,14 @@ from bertfuse.analysis import tuning
 from bertfuse.analysis.model_calls import model_calls
 from bertfuse.analysis.tuning import Choice, TuningReport, choose, merged, tune
 from bertfuse.errors import BertfuseError, RuntimeLibraryError
+from bertfuse.export import export_model
 from bertfuse.graph_rewrite import OPS, fuse_file
 from bertfuse.graph_rewrite.ops import FAMILY_OPS, MODEL_OPS
-from bertfuse.qualify.measure import Measured
+from bertfuse.qualify.measure import Measured, problem_of
+from bertfuse.qualify.problem import parse
+from bertfuse.quantization import quantize
 from bertfuse.runtime import native
-from tests.tiny_models import HEADS, HIDDEN, LAYERS, exported
+from tests.tiny_models import HEADS, HIDDEN, LAYERS, build, exported, inputs
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +63,23 @@ def test_calls_of_a_model_without_padding(padding: str, tmp_path: Path) -> None:
     offsets = call.inputs[OPS["FusedAttention"].input_index("cu_seqlens")]
     assert count == LAYERS and (offsets.dtype, list(offsets.shape[: offsets.rank])) == (6, [4])
     assert list(call.inputs[0].shape[:3]) == [*leading, 3 * HIDDEN] and call.inputs[2].dtype == native.ABSENT
+
+
+@pytest.mark.parametrize(("to", "activations"), [("int8", "token"), ("int8", "tensor"), ("fp8", "token")])
+def test_calls_of_a_quantized_model(to: str, activations: str, tmp_path: Path) -> None:
+    """Each as a problem that workers can draw: of what weights, from what x, and in what y is written."""
+    calibration = {name: np.concatenate([array] * 4) for name, array in inputs(4, 32).items()}
+    plain = export_model(build(), tmp_path, opset=20, dtype="fp16")
+    options = {"to": to, "activations": activations, "calibration": calibration, "results": True}
+    quantize(plain, tmp_path / "m.onnx", **options)
+    problems = [problem_of(op, call) for op, call, _ in model_calls(tmp_path / "m.onnx", 4, 32)]
+    assert all(parse(str(problem)) == problem for problem in problems)
+    weights = {"int8": "int8", "fp8": "float8e4m3fn"}[to]
+    products = {p.op: p for p in problems if p.weights == weights}
+    assert {"FusedGemm", "FusedGemmGelu", "FusedGemmLayerNorm"} <= set(products)
+    assert products["FusedGemmGelu"].writes == weights
+    assert ("x_quantized" in products["FusedGemmGelu"].given) == (activations == "token")
+    assert next(p for p in problems if p.op == "FusedAttention").writes == weights
 
 
 def test_a_model_of_fixed_size(fused: Path, tmp_path: Path) -> None:

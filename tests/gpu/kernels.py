@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import importlib.util
 import os
 import sys
@@ -16,23 +17,20 @@ import torch
 SOURCE = "cpu" if os.environ.get("BERTFUSE_TEST_INPUTS") == "host" else "cuda"
 
 
-def _load_native():
-    """bertfuse.runtime.native: the installed package's, else this checkout's."""
+def load(package: str, name: str):
+    """A module of bertfuse that needs nothing else of it: the installed package's, else this checkout's."""
     try:
-        from bertfuse.runtime import native
-
-        return native
+        return importlib.import_module(f"bertfuse.{package}.{name}")
     except ImportError:
         pass
-    spec = importlib.util.spec_from_file_location(
-        "native", Path(__file__).parents[2] / "src" / "bertfuse" / "runtime" / "native.py"
-    )
+    file = Path(__file__).parents[2] / "src" / "bertfuse" / package / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-native = _load_native()
+native = load("runtime", "native")
 
 DTYPES = {
     torch.float32: 1,

@@ -9,12 +9,13 @@ import random
 
 import torch
 
-from tests.gpu.kernels import Bound, _described, constants, library_file, native
+from tests.gpu.kernels import Bound, _described, constants, library_file, load, native
 
 OPS = ("FusedGemm", "FusedGemmGelu", "FusedGemmLayerNorm", "FusedGemmGeluLayerNorm")
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
 FLOAT8 = torch.float8_e4m3fn
 EPSILON = 1e-5
+sums = load("qualify", "sums")
 # Of what a result's rounding to its type costs, and float32 sums.
 _UNITS = {torch.float32: 2e-6, torch.float16: 1.5e-3, torch.bfloat16: 1.2e-2}
 
@@ -106,16 +107,13 @@ class Case:
         x, scale = quantized_rows(g["x"], self.to, g.get("x_smooth"), g.get("x_scale"))
         x, weight, scales = x.double(), g["weight"].double(), scale.double() * g["weight_scale"].double()
         y = x @ weight.T * scales
-        error = x.abs() @ weight.abs().T * scales.abs() * 2e-6
+        error = x.abs() @ weight.abs().T * scales.abs() * sums.IN_FLOAT32
         if self.to == FLOAT8:
-            # The tensor cores cut off what they add, 13 bits behind the largest: of sums over all of k, or over 32
-            # (128 where sums are promoted). Errors of either sign grow as the root of the steps.
-            span = self.k if short else min(128, self.k)
-            parts = torch.stack([x[:, i : i + 128] @ weight[:, i : i + 128].T for i in range(0, self.k, 128)])
+            starts = range(0, self.k, sums.PART)
+            parts = torch.stack([x[:, i : i + sums.PART] @ weight[:, i : i + sums.PART].T for i in starts])
             largest = 1.5 * (parts.cumsum(0) if short else parts).abs().amax(0)
             largest += x.abs().amax(1, keepdim=True) * weight.abs().amax(1)
-            steps, sums = math.ceil(span / 32), math.ceil(self.k / span)
-            error += (steps + 8 * math.sqrt(steps)) * math.sqrt(sums) * largest / 4096 * scales.abs()
+            error += sums.cut_off(self.k, short) * largest * scales.abs()
         y = y + g["bias"].double() if "bias" in g else y
         if "Gelu" in self.op:
             y = torch.nn.functional.gelu(y, approximate="tanh" if self.tanh else "none")

@@ -143,8 +143,11 @@ def fused_gated_gemm(x, weight, bias, activation):
     return _activated(gate, activation) * up
 
 
-def fused_gemm_residual_norm(x, weight, residual, gamma, bias, beta, epsilon, norm):
-    total = fused_gemm(x, weight, bias) + _wide(residual)
+def fused_gemm_residual_norm(x, weight, residual, gamma, bias, beta, row_count, product_gamma, epsilon, norm):
+    product = fused_gemm(x, weight, bias)
+    if product_gamma is not None:
+        product = F.rms_norm(product, product.shape[-1:], _wide(product_gamma[0]), epsilon)
+    total = product + _wide(residual)
     if norm == "rms":
         return F.rms_norm(total, total.shape[-1:], _wide(gamma), epsilon), total
     return _layer_norm(total, gamma, beta, epsilon), total

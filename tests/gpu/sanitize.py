@@ -76,7 +76,7 @@ def work(ops, dtypes, narrow, packed, quantized):
     """Launches everything once, on this process's GPU."""
     import torch
 
-    from tests.gpu.harness import EPSILON, gemm_inputs, norm_inputs, poisoned, randint, randn, turns
+    from tests.gpu.harness import EPSILON, gemm_inputs, near_one, norm_inputs, poisoned, randint, randn, turns
     from tests.gpu.kernels import Bound, library_file, native
     from tests.gpu.packed import count_of, packed_calls
     from tests.gpu.quantized import Case
@@ -140,10 +140,12 @@ def work(ops, dtypes, narrow, packed, quantized):
             inputs, shapes = [x, weight, residual, gamma, bias, beta], [(m, n)] * 2
             kinds = [[EPSILON, norm] for norm in ("layer", "rms")]
         named = PERSISTENT if size == SEVERAL_TILES and dtype != torch.float32 else ""
-        for attributes in kinds:
-            given = [*inputs[:5], None] if "rms" in attributes else inputs
+        calls = [([*([*inputs[:5], None] if "rms" in kind else inputs), *count], kind) for kind in kinds]
+        if op != "FusedGatedGemm":  # of a product that is normalised, too
+            calls.append(([*inputs[:5], None, *(count or [None]), near_one(n, dtype)[None]], [EPSILON, "rms"]))
+        for given, attributes in calls:
             for flag in flags:
-                every_tactic(op, [*given, *count], shapes, dtype, attributes, named, flags=flag)
+                every_tactic(op, given, shapes, dtype, attributes, named, flags=flag)
 
     def rotary(size, dtype, packed):
         batch, sequence, k, heads, shared, head = size

@@ -16,6 +16,7 @@ from bertfuse.export import export_model
 from bertfuse.graph_rewrite import fuse_file
 from bertfuse.graph_rewrite.io import open_model
 from bertfuse.measuring.gpu_contenders import GpuOptions, _pytorch
+from bertfuse.quantization import quantize
 from bertfuse.runtime import native
 from bertfuse.runtime.ragged_inputs import ragged
 from bertfuse.runtime.session import InferenceSession
@@ -60,6 +61,27 @@ def test_tune_writes_what_sessions_use(folder: Path, tmp_path: Path, capfd: pyte
     results = []
     for tuning in (None, file):
         session = InferenceSession(folder / "model.fused.onnx", CUDA, library="always", tuning=tuning)
+        results.append(session.run(None, {value.name: feed[value.name] for value in session.get_inputs()})[0])
+    assert "does not fit" not in capfd.readouterr().err
+    assert np.abs(results[0].astype(np.float32) - results[1]).max() < 0.02
+
+
+@pytest.mark.parametrize("to", ["int8", "fp8"])
+def test_tune_of_a_quantized_model(to: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    if to == "fp8" and next(native.gpus()).compute_capability < 89:
+        pytest.skip("8-bit floats want compute capability 8.9")
+    model, file = tmp_path / "model.onnx", tmp_path / "tuning.tsv"
+    made = build(hidden_size=64, num_attention_heads=2, intermediate_size=128, max_position_embeddings=128)
+    exported = export_model(made, tmp_path / "float", opset=20, dtype="fp16")
+    calibration = {name: np.concatenate([array] * 4) for name, array in inputs(4, 32).items()}
+    quantize(exported, model, to=to, calibration=calibration, results=True)
+    report = said("tune", model, "--shapes", "4x32", "-o", file, "--milliseconds", 0.5)
+    products = [choice for choice in report["choices"] if f"float16-{to} " in choice["problem"]]
+    assert not report["rejected"] and len(products) >= 4, report
+    assert all(choice["measured"] > 1 for choice in products)
+    feed, results = inputs(4, 32), []
+    for tuning in (None, file):
+        session = InferenceSession(model, CUDA, library="always", tuning=tuning)
         results.append(session.run(None, {value.name: feed[value.name] for value in session.get_inputs()})[0])
     assert "does not fit" not in capfd.readouterr().err
     assert np.abs(results[0].astype(np.float32) - results[1]).max() < 0.02

@@ -25,7 +25,7 @@ from tests.gpu.kernels import Bound, KernelError, library_file, native  # noqa: 
 from tests.gpu.packed import Guarded, count_of, expect, tactic_names  # noqa: E402
 
 pytestmark = GPU
-NORMS = ("layer", "rms")
+NORMS = ("layer", "rms", "rms of both")  # of the product as well, before the sum
 
 
 # Of y: models' own, several waves, parts of tiles, half a tile at the end, nothing aligned.
@@ -72,7 +72,13 @@ def test_activations_of_gates(dtype, activation):
 def residual_norm_inputs(m, n, k, dtype, norm, given):
     x, weight, bias = gemm_inputs(m, n, k, dtype)
     residual, gamma, beta = norm_inputs(m, n, dtype)
-    return [x, weight, residual, gamma, bias if given else None, beta if given and norm == "layer" else None]
+    product_gamma = norm_inputs(1, n, dtype)[1][None] if norm == "rms of both" else None
+    beta = beta if given and norm == "layer" else None
+    return [x, weight, residual, gamma, bias if given else None, beta, None, product_gamma]
+
+
+def residual_norm_attributes(norm):
+    return [EPSILON, "layer" if norm == "layer" else "rms"]
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -82,8 +88,9 @@ def residual_norm_inputs(m, n, k, dtype, norm, given):
 def test_residual_norms(size, dtype, given, norm):
     m, n, k = size
     inputs = residual_norm_inputs(m, n, k, dtype, norm, given)
-    expected = reference.fused_gemm_residual_norm(*inputs, EPSILON, norm)
-    all_tactics("FusedGemmResidualNorm", inputs, (m, n), dtype, [EPSILON, norm], expected)
+    attributes = residual_norm_attributes(norm)
+    expected = reference.fused_gemm_residual_norm(*inputs, *attributes)
+    all_tactics("FusedGemmResidualNorm", inputs, (m, n), dtype, attributes, expected)
 
 
 @pytest.mark.parametrize("op", ["FusedGatedGemm", "FusedGemmResidualNorm"])
@@ -93,7 +100,8 @@ def test_tf32(op):
         inputs, attributes = [*gemm_inputs(m, 2 * n, k, torch.float32)], ["silu"]
         expected = (reference.fused_gated_gemm(*inputs, "silu"),)
     else:
-        inputs, attributes = residual_norm_inputs(m, n, k, torch.float32, "rms", True), [EPSILON, "rms"]
+        norm = random.choice(NORMS)
+        inputs, attributes = residual_norm_inputs(m, n, k, torch.float32, norm, True), residual_norm_attributes(norm)
         expected = reference.fused_gemm_residual_norm(*inputs, *attributes)
     outputs = [poisoned(m, n, dtype=torch.float32) for _ in expected]
     for tactic in range(-1, Bound(op, inputs, outputs, attributes, flags=native.ALLOW_TF32).tactics()):
@@ -113,7 +121,7 @@ def test_packed(op, size, dtype):
         wanted = (reference.fused_gated_gemm(*inputs, "gelu"),)
     else:
         norm = random.choice(NORMS)
-        inputs, attributes = residual_norm_inputs(capacity, n, k, dtype, norm, True), [EPSILON, norm]
+        inputs, attributes = residual_norm_inputs(capacity, n, k, dtype, norm, True), residual_norm_attributes(norm)
         wanted = reference.fused_gemm_residual_norm(*inputs, *attributes)
         inputs[2] = inputs[2].clone()
     for rows in (0, 1, random.randint(2, capacity - 1), capacity):
@@ -122,7 +130,7 @@ def test_packed(op, size, dtype):
         for tensor in given:
             if tensor is not None and tensor.shape[0] == capacity and tensor is not inputs[1]:
                 tensor[rows:] = float("nan")
-        call = [*given, count_of(rows)]
+        call = [*given[:6], count_of(rows), *given[7:]] if len(given) > 6 else [*given, count_of(rows)]
         probe = Bound(op, call, [poisoned(capacity, n, dtype=dtype) for _ in wanted], attributes)
         names = tactic_names(op, probe, library_file())
         for tactic in range(-1, len(names)):

@@ -94,6 +94,45 @@ def test_gemm_layer_norm_needed_elsewhere(tensor: str, how: str) -> None:
         refused(b.model(), "needed elsewhere", "FusedGemmLayerNorm")
 
 
+def _rms_norm(b: Builder, x: str, epsilon: float = 1e-6) -> str:
+    root = b.op("Sqrt", b.op("Add", b.mean(b.op("Mul", x, x)), b.const(epsilon)))
+    return b.op("Mul", b.op("Div", x, root), b.weight(N))
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("form", ["matmul_add", "matmul"])
+def test_norms_on_both_sides_of_a_block(form: str, swap: bool) -> None:
+    """As in Gemma 3: a block's product is normalised before it is added to what the block began with."""
+    b = Builder()
+    y, residual = b.linear(b.input("x", (*SHAPE, 16)), 16, N, form), b.input("residual", (*SHAPE, N))
+    y = _rms_norm(b, y)
+    total = b.op("Add", *((residual, y) if swap else (y, residual)))
+    b.output(_rms_norm(b, total), b.op("Neg", total))
+    result = fused(b.model())
+    assert result.fused == {"FusedGemmResidualNorm": 1}
+    (node,) = (n for n in result.model.graph.node if n.op_type == "FusedGemmResidualNorm")
+    assert len(node.input) == 8 and not [n for n in result.model.graph.node if n.op_type == "ReduceMean"]
+
+
+@pytest.mark.parametrize(
+    "why", ["another epsilon", "exposed", "used", "of the residual", "LayerNorm behind", "of no product"]
+)
+def test_norms_on_both_sides_that_are_none(why: str) -> None:
+    b = Builder()
+    x, residual = b.input("x", (*SHAPE, 16 if why != "of no product" else N)), b.input("residual", (*SHAPE, N))
+    y = x if why == "of no product" else b.linear(x, 16, N)
+    if why == "of the residual":
+        residual = _rms_norm(b, residual)
+    else:
+        y = _rms_norm(b, y, 1e-3 if why == "another epsilon" else 1e-6)
+    total = b.op("Add", y, residual)
+    more = [y] if why == "exposed" else [b.op("Neg", y)] if why == "used" else []
+    b.output(b.layer_norm(total, N) if why == "LayerNorm behind" else _rms_norm(b, total), b.op("Neg", total), *more)
+    result = fused(b.model())
+    assert result.fused == ({"FusedGemmResidualNorm": 1} if why == "of the residual" else {})
+    assert all(len(node.input) < 8 for node in result.model.graph.node)
+
+
 def test_layer_norm_before_the_projection() -> None:
     """Pre-LN: nothing is promised."""
     b = Builder()

@@ -287,10 +287,12 @@ def test_gated_body(activation: str) -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize("norm", ["layer", "rms", "rms of both"])
 def test_residual_norm_body(norm: str) -> None:
     random = np.random.default_rng(0)
     shapes = {"x": (2, 3, 5), "weight": (7, 5), "residual": (2, 3, 7), "gamma": (7,), "bias": (7,), "beta": (7,)}
+    if norm == "rms of both":
+        shapes["product_gamma"], norm = (1, 7), "rms"
     inputs = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     if norm == "rms":
         del inputs["beta"]

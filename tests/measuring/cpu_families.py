@@ -83,7 +83,7 @@ def main() -> None:
             inputs = feed(made[0], batch, sequence)
             first, *others = (session.run(None, inputs)[0] for session in made)
             off = max(float(np.abs(other - first).max()) for other in others)
-            taken = ", ".join(f"{cpu:.2f}" for _, _, cpu in times(made, inputs, options.seconds))
+            taken = ", ".join(f"{cpu:.2f}" for _, _, cpu, _ in times(made, inputs, options.seconds))
             print(f"  {batch}x{sequence}: original, bodies, library: {taken} ms; off by {off:.1e}", flush=True)
 
 

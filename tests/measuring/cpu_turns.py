@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import onnxruntime
 
@@ -41,8 +42,8 @@ def sessions(folder: Path, threads: int, spinning: bool) -> list[onnxruntime.Inf
     return made
 
 
-def times(made: Sequence[onnxruntime.InferenceSession], feed: dict, seconds: float) -> list[tuple[float, float, float]]:
-    """Least and median milliseconds, and least processor milliseconds, of each session."""
+def times(made: Sequence[Any], feed: dict, seconds: float) -> list[tuple[float, float, float, float]]:
+    """Least and median milliseconds, and least and median processor milliseconds, of each session."""
     taken: list[list[tuple[float, float]]] = [[] for _ in made]
     for session in made:
         session.run(None, feed)
@@ -57,10 +58,11 @@ def times(made: Sequence[onnxruntime.InferenceSession], feed: dict, seconds: flo
                 made[index].run(None, feed)
                 taken[index].append((time.perf_counter() - start, time.process_time() - begun))
         turn += 1
-    return [
-        (1e3 * min(t for t, _ in runs), 1e3 * statistics.median(t for t, _ in runs), 1e3 * min(p for _, p in runs))
-        for runs in taken
-    ]
+    found = []
+    for runs in taken:
+        wall, processor = zip(*runs, strict=True)
+        found.append(tuple(1e3 * of(all_) for all_ in (wall, processor) for of in (min, statistics.median)))
+    return found
 
 
 def main() -> None:
@@ -82,7 +84,7 @@ def main() -> None:
             for size in given.sizes.split(","):
                 batch, sequence = map(int, size.split("x"))
                 found = times(made, random_inputs(made[0], rows, batch, sequence, padded=False), given.seconds)
-                cells = [f"{least:.3g}, {median:.3g} / {processor:.3g}" for least, median, processor in found]
+                cells = [f"{least:.3g}, {median:.3g} / {processor:.3g}" for least, median, processor, _ in found]
                 ratios = [f"{found[i][0] / found[0][0]:.2f}, {found[i][1] / found[0][1]:.2f}" for i in (1, 2)]
                 name = f"{threads}, spinning" if spinning else str(threads)
                 print(f"| {name} | {size} | " + " | ".join([*cells, *ratios]) + " |")

@@ -81,5 +81,4 @@ BEYOND_BERT = tuple(
     for family in ("modernbert", "nomic-bert", "gte", "mpnet", "deberta", "deberta-v2", "esm", "qwen3", "gemma3")
     for exporter in EXPORTERS
     for attention in ("sdpa", "eager")
-    if (family, exporter) != ("gemma3", "torchscript")  # which does not export it
 )

@@ -74,11 +74,11 @@ def test_bodies(make) -> None:
 def test_float8_bodies() -> None:
     for seed in _seeds():
         case = product(seed, FLOAT8)
-        if case.dtype == "float32":
+        if case.dtype == "float32" and case.inputs["x"].size:  # without elements ONNX Runtime fails at Mul
             _check(case, _body(case, opset=19))
 
 
-@pytest.mark.parametrize("limit", ["baseline", "avx2", "avx512"])
+@pytest.mark.parametrize("limit", ["baseline", "avx2", "avx512", "avx512vnni"])
 def test_narrower_instruction_sets(limit: str) -> None:
     if os.environ.get("BERTFUSE_CPU_ISA"):
         pytest.skip("already running with a limit")

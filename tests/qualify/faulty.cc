@@ -1,5 +1,5 @@
 // A library that speaks the C ABI and is wrong in the way that its file name says: faulty_segfault.so. For the tests of
-// `bertfuse qualify` alone. One op, FusedGemm in float32; the fault shows from kRows rows and kColumns columns on. As
+// `bertfuse qualify` alone. One op, FusedGemm in float32, on the CPU with a weight of int8, too; the fault shows from kRows rows and kColumns columns on. As
 // CUDA (nvcc -x cu) it holds the same for a GPU.
 #include <dlfcn.h>
 #include <unistd.h>
@@ -94,7 +94,65 @@ int32_t Refuse(bertfuse_error* error, bertfuse_code code, const char* message) {
   return code;
 }
 
-void Compute(const Gemm& g) {
+// Inputs of a product of 8-bit integers, by their places; null where the call has none.
+struct Int8 {
+  explicit Int8(const bertfuse_call& call)
+      : scales(Data<float>(call, 4)),
+        smooth(Data<float>(call, 5)),
+        scale(Data<float>(call, 6)),
+        zero(Data<int32_t>(call, 7)),
+        rows(Data<int8_t>(call, 8)),
+        row_scales(Data<float>(call, 9)),
+        compensation(Data<int32_t>(call, 10)) {}
+  template <class T>
+  static const T* Data(const bertfuse_call& call, int place) {
+    return call.inputs[place].dtype == BERTFUSE_ABSENT ? nullptr : static_cast<const T*>(call.inputs[place].data);
+  }
+  const float *scales, *smooth, *scale;
+  const int32_t* zero;
+  const int8_t* rows;
+  const float* row_scales;
+  const int32_t* compensation;
+};
+
+bool After(const std::string& fault) { return Fault() == fault; }
+
+// One row in integers without their zero point, and its scale.
+float Rounded(const Gemm& g, const Int8& q, int64_t row, std::vector<int>* to) {
+  if (q.rows != nullptr) {
+    std::copy(q.rows + row * g.k, q.rows + (row + 1) * g.k, to->begin());
+    const bool other = After("wrong_row_scale") && g.Large() && row + 1 == g.m;
+    return q.row_scales[other ? row - 1 : row];
+  }
+  const auto x = [&](int64_t l) { return g.x[row * g.k + l] * (q.smooth == nullptr ? 1.0f : q.smooth[l]); };
+  float largest = 1e-30f, total = 0.0f;
+  for (int64_t l = 0; l < g.k; ++l) largest = std::max(largest, std::fabs(x(l))), total += std::fabs(x(l));
+  const float inverse = 127.0f / largest, zero = q.zero == nullptr ? 128.0f : *q.zero;
+  for (int64_t l = 0; l < g.k; ++l) {
+    const float scaled = q.scale == nullptr ? x(l) * inverse : x(l) / *q.scale;
+    const float ends = std::min(std::max(std::nearbyint(scaled), -zero), 255.0f - zero);
+    (*to)[l] = scaled == scaled ? static_cast<int>(ends) : 0;
+  }
+  return q.scale == nullptr ? largest / 127.0f + (total - total) : *q.scale;
+}
+
+void ComputeInt8(const Gemm& g, const Int8& q, const int8_t* weight) {
+  std::vector<int> integers(static_cast<size_t>(g.k));
+  for (int64_t i = 0; i < g.m; ++i) {
+    const float scale = Rounded(g, q, i, &integers);
+    for (int64_t j = 0; j < g.n; ++j) {
+      int64_t sum = q.compensation == nullptr || (After("wrong_zero") && g.Large()) ? 0 : -q.compensation[j];
+      for (int64_t l = 0; l < g.k; ++l) sum += integers[l] * weight[j * g.k + l];
+      const float product = static_cast<float>(sum) * scale * q.scales[j];
+      g.y[i * g.n + j] = Activated(g.bias == nullptr ? product : product + g.bias[j], g.activation);
+    }
+  }
+}
+
+void Compute(const Gemm& g, const bertfuse_call& call) {
+  if (call.inputs[1].dtype == BERTFUSE_INT8) {
+    return ComputeInt8(g, Int8(call), static_cast<const int8_t*>(call.inputs[1].data));
+  }
   for (int64_t i = 0; i < g.m; ++i) {
     for (int64_t j = 0; j < g.n; ++j) {
       float sum = g.bias == nullptr ? 0.0f : g.bias[j];
@@ -104,13 +162,14 @@ void Compute(const Gemm& g) {
   }
 }
 
-bool After(const std::string& fault) { return Fault() == fault; }
-
 // Something that an earlier call leaves behind: a call with k = 7 arms it.
 bool armed = false;
 
 int32_t RunCpu(const bertfuse_call* call, bertfuse_error* error) {
   if (call->inputs[0].dtype != BERTFUSE_FLOAT32) return Refuse(error, BERTFUSE_NOT_SUPPORTED, "float32 alone");
+  if (call->inputs[1].dtype == BERTFUSE_FLOAT8E4M3FN) {
+    return Refuse(error, BERTFUSE_NOT_SUPPORTED, "FusedGemm: no weight of float8e4m3fn here");
+  }
   Gemm g(*call);
   const bertfuse_tensor* const count = call->num_inputs > 3 ? &call->inputs[3] : nullptr;
   if (count != nullptr && count->dtype != BERTFUSE_ABSENT) {
@@ -122,7 +181,7 @@ int32_t RunCpu(const bertfuse_call* call, bertfuse_error* error) {
     static std::map<float*, int64_t> counts;  // of the first call, as one has it that is read on the host
     if (After("stale_count")) g.m = std::min(capacity, counts.emplace(g.y, g.m).first->second);
     if (After("beyond") && g.m > 0 && g.m < capacity) {
-      Compute(g);
+      Compute(g, *call);
       g.y[g.m * g.n - 1] += 0.0f * g.x[g.m * g.k];  // of the first row that is none
       return BERTFUSE_OK;
     }
@@ -137,7 +196,7 @@ int32_t RunCpu(const bertfuse_call* call, bertfuse_error* error) {
     std::memcpy(g.y, answers[g.y].data(), answers[g.y].size() * sizeof(float));
     return BERTFUSE_OK;
   }
-  Compute(g);
+  Compute(g, *call);
   if (After("cached")) answers[g.y].assign(g.y, g.y + g.m * g.n);
   if (!g.Large() || !IsFaulty(call->tactic)) return BERTFUSE_OK;
   float* const last = g.y + g.m * g.n - 1;
@@ -193,6 +252,9 @@ __global__ void cublas_lookalike(float*) {}
 
 int32_t RunCuda(const bertfuse_call* call, bertfuse_error* error) {
   if (call->inputs[0].dtype != BERTFUSE_FLOAT32) return Refuse(error, BERTFUSE_NOT_SUPPORTED, "float32 alone");
+  if (call->inputs[1].dtype != BERTFUSE_FLOAT32) {
+    return Refuse(error, BERTFUSE_NOT_SUPPORTED, "FusedGemm: no weight of int8 or float8e4m3fn here");
+  }
   const Gemm g(*call);
   if (g.m * g.n == 0) return BERTFUSE_OK;
   const auto stream = static_cast<cudaStream_t>(call->stream);

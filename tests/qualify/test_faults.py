@@ -93,12 +93,31 @@ def test_found_in_packed_rows(fault: str, tmp_path: Path) -> None:
         assert sum(smallest.packed) <= 1 and smallest.leading[0] <= 16 and smallest.sizes == {"K": 1, "N": 1}, finding
 
 
+# Faults of products of 8-bit integers, what these are given, and what is left of that once they are small.
+INT8 = "FusedGemm float32 rows=2x64 K=40 N=96 constant tactic=-1 weights=int8 given={} seed=5"
+INT8_FAULTS = {
+    "wrong": ("x_smooth", None),  # of floats, too
+    "wrong_row_scale": ("x_quantized,x_compensation", ("x_quantized",)),
+    "wrong_zero": ("x_quantized,x_compensation", ("x_quantized", "x_compensation")),
+}
+
+
+@pytest.mark.parametrize("fault", INT8_FAULTS)
+def test_found_in_products_of_8_bit_integers(fault: str, tmp_path: Path) -> None:
+    given, left = INT8_FAULTS[fault]
+    finding = explained(fault, tmp_path, INT8.format(given))
+    assert finding.kind == "wrong" and "times what is allowed" in finding.text and finding.repeats
+    smallest = parse(finding.problems[0])
+    assert smallest.leading[0] <= 8 and smallest.sizes["N"] <= 24 and smallest.sizes["K"] <= 8, finding
+    assert smallest.given == (left or ()) and smallest.weights == ("int8" if left else ""), finding
+
+
 def test_refused_packed_rows_are_neither_a_finding_nor_tested(tmp_path: Path) -> None:
     options = {"devices": "cpu", "library": library("padded_only", tmp_path), "minutes": 1, "seed": 3, "count": 40}
     report = qualify_kernels(ops="FusedGemm", dtypes="float32", **options)
-    assert not report.findings and set(report.by(2)) <= {("float32",), ("tf32",)}
-    ((device, op, _, reason), *_) = report.unsupported
-    assert (device, op) == ("cpu", "FusedGemm") and "no packed rows here" in reason
+    assert not report.findings and set(report.by(2)) <= {("float32",), ("tf32",), ("float32-int8",)}
+    assert {key[:2] for key in report.unsupported} == {("cpu", "FusedGemm")}
+    assert any("no packed rows here" in reason for *_, reason in report.unsupported)
     command = ["qualify", "--library", str(options["library"]), "--devices", "cpu", "--problem", PACKED]
     said = runner.invoke(app, command)
     assert said.exit_code == 0 and "no packed rows here" in said.output and "right" not in said.output

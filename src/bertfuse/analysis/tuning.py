@@ -98,19 +98,14 @@ def tune(
     report = TuningReport(str(target), gpus[device], left_out=_not_taken(target, gpus))
     say(f"Reading {path}")
     calls: dict[str, tuple[str, native.Call, int]] = {}
-    skipped: set[str] = set()
     for batch, sequence in sizes:
         for op, call, count in model_calls(path, batch, sequence):
             # For as many packed rows as the sizes have, whatever this process has run before.
             call.device_id, call.flags = device, native.NO_ROW_HINTS | (native.ALLOW_TF32 if tf32 else 0)
             problem = _reported(native.problem, op, call)
-            if problem is not None and any(operands in problem for operands in ("-int8 ", "-fp8 ")):
-                skipped.add(problem)  # the workers make no quantised data yet
-            elif problem is not None:
+            if problem is not None:
                 before = calls[problem][2] if problem in calls else 0
                 calls[problem] = op, call, before + count
-    if skipped:
-        say(f"Leaving {len(skipped)} products of 8-bit operands to the cost model: they are not measured yet")
     with Measurer(_settings(device, milliseconds)) as measurer:
         for index, (problem, (op, call, count)) in enumerate(calls.items(), 1):
             say(f"Checking and measuring {problem} ({index} of {len(calls)})")

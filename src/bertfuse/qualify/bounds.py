@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from bertfuse.graph_rewrite.dialect.quantized import FLOAT8, INT8
-from bertfuse.graph_rewrite.dialect.quantized import LARGEST as LARGEST_IN_8_BITS
 from bertfuse.graph_rewrite.dialect.reference import MASKED_SCORE, Reference, oracle
 from bertfuse.graph_rewrite.ops import PACKING_OPS
 from bertfuse.graph_rewrite.ops.activations import ACTIVATIONS, GELUS
 
 from . import packed
-from .problem import Problem
+from .number import Number
+from .problem import WRITING, Problem
+from .quantized import QuantizedBounds, written
 from .tolerances import LARGEST, ROUNDING, TOLERANCES
 
 CONFIDENCE = 6.0
@@ -31,15 +30,7 @@ _REFERENCE = Reference()
 Matmul = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-@dataclass
-class Number:
-    """float64 values, and how far a right kernel may be from each."""
-
-    value: np.ndarray
-    error: np.ndarray | float = 0.0
-
-
-class Bounds:
+class Bounds(QuantizedBounds):
     """The dialect on Numbers, for kernels that keep intermediate results in one dtype; `row` is one of ROUNDING.
 
     Raises nothing: what is not finite has an infinite bound.
@@ -64,8 +55,11 @@ class Bounds:
         steps = math.sqrt(max(1, k))
         error = _FLOAT * (CONFIDENCE / 2 * steps * terms + steps * np.abs(product))
         error += (CONFIDENCE * self._operand + 3 * self._stored) * terms
-        value = product if bias is None else product + bias.value
-        y = self._rounded(value, error + self._stored * np.abs(product), 2)
+        return self.affine(Number(product, error), bias, residual)
+
+    def affine(self, product: Number, bias: Number | None, residual: Number | None) -> Number:
+        value = product.value if bias is None else product.value + bias.value
+        y = self._rounded(value, product.error + self._stored * np.abs(product.value), 2)
         return y if residual is None else self.add(y, residual)
 
     def add(self, a: Number, b: Number) -> Number:
@@ -128,6 +122,9 @@ class Bounds:
         first_order = np.abs(gamma.value) / deviation * error + np.abs(value) * relative
         known = np.where(relative < 0.25, first_order / (1 - np.minimum(relative, 0.25)), np.inf)
         return self._rounded(value, known + 8 * _FLOAT * np.abs(value))
+
+    def only_row(self, table: Number) -> Number:
+        return Number(table.value[0])
 
     def rotary(self, x: Number, cos: Number, sin: Number, pairs: str) -> Number:
         value = _REFERENCE.rotary(x.value, cos.value, sin.value, pairs)
@@ -282,37 +279,23 @@ def _log_sum_exp(x: np.ndarray) -> np.ndarray:
     return largest + np.log(np.exp(x - largest).sum(axis=-1, keepdims=True))
 
 
-def expected(problem: Problem, inputs: dict[str, np.ndarray | None], matmul: Matmul = np.matmul) -> list[Number]:
+def expected(
+    problem: Problem, inputs: dict[str, np.ndarray | None], matmul: Matmul = np.matmul, device: str = "cpu"
+) -> list[Number]:
     """Each output in float64 and how far from it is allowed: the table's tolerance, or the bound where that is more.
 
-    `matmul` makes the products, of float64 and of float32 arrays.
+    `matmul` makes the products, of float64 and of float32 arrays; `device` runs the kernel.
     """
-    found = _expected(problem, inputs, matmul)
-    return found if not problem.writes else _in_8_bits(problem, inputs, found[0])
+    found = _expected(problem, inputs, matmul, device)
+    return found if not problem.writes else written(problem, inputs, found[0])
 
 
-def _in_8_bits(problem: Problem, inputs: packed.Inputs, y: Number) -> list[Number]:
-    """y, which may be left unwritten, its numbers in 8 bits, and the scale of each of its rows."""
-    smooth, scale = inputs["y_smooth"], float(inputs["y_tensor_scale"])
-    factor = (1.0 if smooth is None else smooth.astype(np.float64)[0]) / scale
-    integers = problem.writes == "int8"
-    largest = LARGEST_IN_8_BITS[INT8 if integers else FLOAT8]
-    with np.errstate(all="ignore"):
-        value, error = y.value * factor, y.error * factor
-        error = error + 1e-6 * np.abs(value)  # of two multiplications in float32
-        # Half of the last place: of e4m3 its magnitude's sixteenth at most, and of numbers near 0 the least one.
-        half = 0.5 if integers else np.maximum((np.abs(value) + error) / 16, 2.0**-10)
-        numbers = Number(np.clip(value, -largest - integers, largest), error + half)
-    nothing = Number(np.full(y.value.shape, np.nan), np.nan)
-    return [nothing, numbers, Number(np.full(y.value.shape[:-1], scale), np.finfo(np.float64).tiny)]
-
-
-def _expected(problem: Problem, inputs: packed.Inputs, matmul: Matmul) -> list[Number]:
+def _expected(problem: Problem, inputs: packed.Inputs, matmul: Matmul, device: str) -> list[Number]:
     if problem.op in PACKING_OPS:  # which compute nothing: every bit is known
         return [Number(array, np.finfo(np.float64).tiny) for array in oracle(problem.op, dict(inputs))]
     if problem.packed is None:
-        return _computed(problem, inputs, matmul)
-    parts = [(rows, _computed(problem, given, matmul)) for rows, given in packed.plain_calls(problem, inputs)]
+        return _computed(problem, inputs, matmul, device)
+    parts = [(rows, _computed(problem, given, matmul, device)) for rows, given in packed.plain_calls(problem, inputs)]
     found = []
     for index, tensor in enumerate(problem.spec.outputs):
         value, error = np.zeros((2, sum(int((rows >= 0).sum()) for rows, _ in parts), problem.shape(tensor)[-1]))
@@ -324,22 +307,24 @@ def _expected(problem: Problem, inputs: packed.Inputs, matmul: Matmul) -> list[N
     return found
 
 
-def _computed(problem: Problem, inputs: packed.Inputs, matmul: Matmul) -> list[Number]:
+def _computed(problem: Problem, inputs: packed.Inputs, matmul: Matmul, device: str) -> list[Number]:
     row = "tf32" if problem.tf32 and problem.dtype == "float32" else problem.dtype
     numbers = []
     for tensor in problem.spec.inputs:
-        array = inputs[tensor.name]
-        if tensor.of_quantized_form:
-            array = None
+        array = inputs[tensor.name] if tensor.name not in WRITING else None
         is_float = tensor.is_float or tensor.dtype == "S"
         wide = None if array is None else array.astype(np.float64 if is_float else np.int64)
         numbers.append(None if wide is None else Number(wide))
     attributes = {attr.name: problem.attribute(attr.name) for attr in problem.spec.attributes}
+    bounds = Bounds(row, matmul)
+    bounds.weights, bounds.device = problem.weights, device
     with np.errstate(all="ignore"):
-        found = problem.spec.body(Bounds(row, matmul), *numbers, **attributes)
+        found = problem.spec.body(bounds, *numbers, **attributes)
         outputs = list(found) if isinstance(found, tuple) else [found]
         tolerance = TOLERANCES.get((problem.op, row)) or TOLERANCES[problem.op, problem.dtype]
         for output in outputs:
             table = tolerance.atol + tolerance.rtol * np.abs(output.value)
             output.error = np.fmax(table, output.error)
+            if bounds.not_finite is not None:
+                output.error = np.where(bounds.not_finite[..., None], 0.0, output.error)
     return outputs

@@ -13,11 +13,12 @@ import numpy as np
 from bertfuse.runtime import native
 
 from . import values
-from .bounds import Number
 from .devices import SLOTS, Cpu, Cuda, KernelError
 from .driver import CaptureError
 from .layout import Layout
-from .problem import Problem
+from .number import Number
+from .problem import Problem, by_one_scale
+from .quantized import written
 
 Expect = Callable[[Problem, dict[str, np.ndarray | None]], list[Number]]
 
@@ -45,7 +46,7 @@ class Verdict:
     tactic: str = ""
     findings: list[tuple[str, str]] = field(default_factory=list)
     declined: str = ""
-    unsupported: str = ""  # why nothing was checked: the device has no kernel for packed rows
+    unsupported: str = ""  # why nothing was checked: the device has no kernel of that form
     ratio: float = 0.0
     kernels: int = 0
     timings: list[tuple[str, float, bool]] = field(default_factory=list)  # where it was measured (tuning.py)
@@ -122,8 +123,8 @@ class Checker:
             verdict.row = problem.row
             Run(self, problem, self.prepare(problem), verdict).all()
         except (KernelError, native.NativeError) as error:
-            # Other statuses of that code (a launch that the device refuses) are findings, as of padded rows.
-            if problem.packed is not None and error.code == native.NOT_SUPPORTED and "packed" in str(error):
+            # Other statuses of that code (a launch that the device refuses) are findings.
+            if error.code == native.NOT_SUPPORTED and any(word in str(error) for word in _forms(problem)):
                 verdict.unsupported, verdict.findings = str(error), []
             else:
                 self._refused(problem, verdict, str(error))
@@ -259,7 +260,12 @@ class Run:
 
     def _compare(self, found: list[np.ndarray], which: int, how: str, cached: list[np.ndarray] | None = None) -> None:
         wrong = None
-        for tensor, got, want in zip(self.problem.outputs, found, self.data.expected[which], strict=True):
+        wanted = list(self.data.expected[which])
+        if len(wanted) > 1 and self.problem.writes and not by_one_scale(self.problem):
+            # y, which was rounded, says more exactly what its numbers are than the oracle's y does.
+            y = Number(found[0].astype(np.float64), 0.0)
+            wanted[1:] = written(self.problem, self.data.inputs[which], y)[1:]
+        for tensor, got, want in zip(self.problem.outputs, found, wanted, strict=True):
             ratio, text = compare(got, want)
             self.verdict.ratio = max(self.verdict.ratio, ratio)
             if text:
@@ -273,10 +279,15 @@ class Run:
             self._found("not finite" if "is nan" in wrong or "is inf" in wrong else "wrong", wrong)
 
 
+def _forms(problem: Problem) -> list[str]:
+    """What a refusal names that is no fault: forms of an op that a device may have no kernel for."""
+    return ["packed"] * (problem.packed is not None) + [problem.weights, *problem.given] * bool(problem.weights)
+
+
 def compare(got: np.ndarray, want: Number) -> tuple[float, str]:
     """The largest error as a share of what is allowed, and what is wrong ("": nothing).
 
-    What is NaN in the oracle may be anything; an infinity must be that infinity.
+    What is NaN in the oracle may be anything, unless its error is 0; an infinity must be that infinity.
     """
     if not got.size:
         return 0.0, ""
@@ -286,6 +297,7 @@ def compare(got: np.ndarray, want: Number) -> tuple[float, str]:
         finite = np.isfinite(want.value) & np.isfinite(want.error)
         ratio = np.where(finite, np.where(np.isnan(ratio), np.inf, ratio), 0.0)
         ratio[np.isinf(want.value) & (actual != want.value) & ~np.isnan(want.error)] = np.inf
+        ratio[np.isnan(want.value) & (want.error == 0) & ~np.isnan(actual)] = np.inf
     worst = np.unravel_index(ratio.argmax(), ratio.shape)
     largest = float(ratio[worst])
     if largest <= 1:

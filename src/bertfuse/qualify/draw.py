@@ -12,7 +12,7 @@ import numpy as np
 from bertfuse.graph_rewrite.ops import OPS, PACKING_OPS
 from bertfuse.graph_rewrite.spec import DTYPE_VARIABLES
 
-from .problem import ATTENTIONS, DTYPES, MASKS, PACKED_ALONE, Problem
+from .problem import ATTENTIONS, DTYPES, MASKS, OF_INTEGERS, PACKED_ALONE, QUANTIZED, WRITERS, Problem
 
 HIDDEN = (24, 32, 48, 64, 96, 128, 192, 256, 312, 320, 384, 512, 640, 768, 1024, 1280)
 TILES = (16, 32, 64, 96, 128, 192, 256)
@@ -241,7 +241,7 @@ class Draw:
         return lengths
 
     def _details(self, problem: Problem) -> Problem:
-        spec, attributes = problem.spec, dict(problem.attributes)
+        spec, sizes, attributes = problem.spec, problem.sizes, dict(problem.attributes)
         names = {attr.name: attr for attr in spec.attributes}
         if "approximate" in names and self._chance(0.3):
             attributes["approximate"] = "tanh"
@@ -254,11 +254,16 @@ class Draw:
         without = tuple(name for name in spec.optional_inputs if self._chance(0.4))
         needs = {tensor.name: tensor.needs for tensor in spec.inputs if tensor.needs and not tensor.by_pass}
         absent = {*without, *problem.without}
+        if attributes.get("norm") == "layer":
+            absent.add("product_gamma")  # which RMSNorm alone has
         without = tuple(name for name in spec.optional_inputs if name in absent or needs.get(name) in absent)
         without += tuple(name for name in ("token_index", "row_count") if name in absent)
         indices = [tensor.name for tensor in spec.inputs if tensor.dtype == "I" and tensor.name not in without]
-        writes = ""
-        if problem.op in ATTENTIONS and self._chance(0.25):
+        writes, weights, given = "", "", ()
+        if problem.op in QUANTIZED and self._chance(0.35):
+            weights = self._one(tuple(DTYPE_VARIABLES["Q"]))
+            given = self._given(weights)
+        if problem.op in WRITERS and self._chance(0.5 if weights else 0.25):
             writes = self._one(tuple(DTYPE_VARIABLES["Q"]))
             without += ("y_smooth",) if self._chance(0.5) else ()
         offset, offset_of = 0, ""
@@ -271,6 +276,8 @@ class Draw:
         values, attention = "normal", problem.op in ATTENTIONS
         if floats and self._chance(0.35):
             values = self._one(("large", "small", "offset", "outliers", "zeros", "infinite"))
+            if weights and self._chance(0.5):
+                values = "rows"
             if attention and values == "infinite":
                 values = "normal"  # one infinite key makes every answer of its head NaN
         return replace(
@@ -285,7 +292,18 @@ class Draw:
             index=self._one(("int64", "int64", "int32")) if indices else "int64",
             without=without,
             writes=writes,
+            weights=weights,
+            given=given,
             constant=self._chance(0.5),
-            tf32=problem.dtype == "float32" and (attention or "K" in problem.sizes) and self._chance(0.3),
+            tf32=problem.dtype == "float32" and not weights and (attention or "K" in sizes) and self._chance(0.3),
             seed=int(self.rng.integers(1 << 31)),
         )
+
+    def _given(self, weights: str) -> tuple[str, ...]:
+        """What a product of 8-bit operands has of GIVEN: rows in 8 bits, or what says how its own are rounded."""
+        if self._chance(0.45):
+            given = ("x_quantized", *(("x_compensation",) if self._chance(0.5) else ()))
+        else:
+            given = (*(("x_smooth",) if self._chance(0.5) else ()), *(("x_scale",) if self._chance(0.3) else ()))
+            given += ("x_zero",) if "x_scale" in given and self._chance(0.3) else ()
+        return tuple(name for name in given if weights == "int8" or name not in OF_INTEGERS)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .packed import shrunk
-from .problem import PACKED_ALONE, Problem, parse
+from .problem import GIVEN, PACKED_ALONE, Problem, parse
 from .worker import Answer, Fault, Settings, Worker
 
 FAULTS = ("signal", "exit", "hang", "device")
@@ -131,17 +131,20 @@ def simpler(problem: Problem) -> Iterator[tuple[str, Problem]]:
     """Problems that are a little simpler, the boldest first, and what was done to get each."""
     defaults: dict[str, Any] = {
         "values": "normal", "mask": "ones", "index": "int64", "offset": 0, "constant": False, "tf32": False,
-        "writes": "",
+        "writes": "", "weights": "",
     }  # fmt: skip
     for name, value in defaults.items():
         if getattr(problem, name) != value and not (name == "mask" and "mask" in problem.without):
-            changes = {name: value} | ({"offset_of": ""} if name == "offset" else {})
+            changes = {name: value} | {"offset": {"offset_of": ""}, "weights": {"given": ()}}.get(name, {})
             yield name, replace(problem, **changes)
+    for name in problem.given:
+        kept = tuple(other for other in problem.given if name not in (other, GIVEN[other]))
+        yield name, replace(problem, given=kept)
     if len(problem.leading) > 1:
         yield "leading", replace(problem, leading=(math.prod(problem.leading),))
     if problem.packed is not None:
         yield from _simpler_packing(problem)
-    optional = problem.spec.optional_inputs
+    optional = problem.spec.optional_inputs + (("y_smooth",) if problem.writes else ())
     if set(problem.without) != set(optional):
         yield "without", replace(problem, without=optional)
     plain = {attr.name: problem.attributes[attr.name] for attr in problem.spec.attributes if attr.default is None}

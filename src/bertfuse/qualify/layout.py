@@ -13,7 +13,7 @@ from bertfuse.runtime import native
 
 from . import packed
 from .problem import Problem
-from .values import dtype_of
+from .values import dtype_of, type_of
 
 ALIGNMENT = 256
 GUARD = 512  # bytes at least before and behind every tensor
@@ -72,8 +72,7 @@ class Layout:
         def made(tensor: TensorSpec) -> native.Tensor:
             if tensor.name not in self.regions:
                 return native.Tensor()
-            name = problem.writes if tensor.dtype == "Q" else dtype_of(problem, tensor).name
-            number = DTYPE_VARIABLES[tensor.dtype][name]
+            number = DTYPE_VARIABLES[tensor.dtype][type_of(problem, tensor)]
             return native.Tensor.of(number, problem.shape(tensor), base + self.regions[tensor.name].start)
 
         return [made(tensor) for tensor in spec.inputs], [made(tensor) for tensor in problem.outputs]

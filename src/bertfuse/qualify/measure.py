@@ -13,7 +13,7 @@ from bertfuse.graph_rewrite.spec import DTYPE_VARIABLES
 from bertfuse.runtime import native
 
 from .check import Verdict
-from .problem import ATTENTIONS, Problem, parse
+from .problem import ATTENTIONS, GIVEN, QUANTIZED, WRITERS, Problem, parse
 from .tasks import checks
 from .worker import Settings, Worker
 
@@ -49,15 +49,19 @@ def problem_of(op: str, call: native.Call) -> Problem:
                 packed = _shares(rows, given.shape[0] - 1 if given.rank else 1)
             continue
         if tensor.of_quantized_form:
-            if op in ATTENTIONS and tensor.dtype == "Q" and given.dtype != native.ABSENT:
+            if tensor.dtype == "Q" and op in WRITERS and given.dtype != native.ABSENT:
                 found["writes"] = dtypes[given.dtype]
             elif tensor.name == "y_smooth" and "writes" in found and given.dtype == native.ABSENT:
                 without.append(tensor.name)
+            elif tensor.name in GIVEN and op in QUANTIZED and given.dtype != native.ABSENT:
+                found["given"] = (*found.get("given", ()), tensor.name)
             continue
         if given.dtype == native.ABSENT:
             without.append(tensor.name)
             continue
-        if tensor.dtype != "S":
+        if tensor.dtype == "W" and op in QUANTIZED and dtypes[given.dtype] in DTYPE_VARIABLES["Q"]:
+            found["weights"] = dtypes[given.dtype]
+        elif tensor.dtype != "S":
             found["dtype" if tensor.is_float else "index"] = dtypes[given.dtype]
         shape = tuple(given.shape[: given.rank])
         named = tensor.trailing

@@ -120,10 +120,14 @@ def _fused_gemm_residual_norm(
     gamma: Any,
     bias: Any,
     beta: Any,
+    product_gamma: Any,
     epsilon: float,
     norm: str,
 ) -> Any:
-    total = torch.nn.functional.linear(x, weight, bias) + residual
+    product = torch.nn.functional.linear(x, weight, bias)
+    if product_gamma is not None:
+        product = torch.nn.functional.rms_norm(product, gamma.shape, product_gamma[0], epsilon)
+    total = product + residual
     if norm == "rms":
         return torch.nn.functional.rms_norm(total, gamma.shape, gamma, epsilon), total
     return torch.nn.functional.layer_norm(total, gamma.shape, gamma, beta, epsilon), total

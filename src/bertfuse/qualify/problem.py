@@ -17,11 +17,17 @@ DTYPES = ("float32", "float16", "bfloat16")
 DEFAULT_TACTIC = -1
 ATTENTIONS = ("FusedAttention", "FusedAttentionVariant")
 WRITING = ("y_zero_point", "y_smooth", "y_tensor_scale")  # what a call is given that writes in 8 bits
+WRITERS = (*ATTENTIONS, "FusedGemmGelu", "FusedGemmLayerNorm", "FusedGemmGeluLayerNorm")  # that are drawn so
+QUANTIZED = tuple(op for op in (*WRITERS, "FusedGemm") if op not in ATTENTIONS)  # products of 8-bit operands
+# What else such a product may be given, and what of it needs another one; x_quantized brings x_row_scale.
+GIVEN = {"x_smooth": "", "x_scale": "", "x_zero": "x_scale", "x_quantized": "", "x_compensation": "x_quantized"}
+OF_INTEGERS = ("x_zero", "x_compensation")
 PACKED_ALONE = ("UnpackTokens", "FirstTokens", "RaggedPositions")  # without packed rows they have nothing to do
+_ONE = {"I": 1, "J": 1}  # axes of one row, of vectors that their rank tells from others
 _SWITCHES = ("constant", "tf32", "hints", "broken")
 
 # What float inputs hold. `values.py` makes them.
-VALUES = ("normal", "large", "small", "offset", "outliers", "zeros", "infinite")
+VALUES = ("normal", "large", "small", "offset", "outliers", "zeros", "infinite", "rows")
 # Which keys the attention mask shows.
 MASKS = ("random", "ones", "left", "right", "holes", "last", "first", "empty", "wide")
 
@@ -43,7 +49,9 @@ class Problem:
         constant: weights are declared to be initialisers, which a kernel may read before its predecessor has ended.
         tf32: float32 products may be rounded to TF32.
         packed: lengths of the sequences whose rows lie one after the other; None where rows are padded.
-        writes: results are written in 8 bits of this type ("int8", "float8e4m3fn"), of attention; "": in `dtype`.
+        writes: results are written in 8 bits of this type ("int8", "float8e4m3fn"), too; "": in `dtype` alone.
+        weights: the type of a product's operands in 8 bits; "": they have `dtype`.
+        given: which of GIVEN such a product has. Without x_quantized it rounds x itself.
         broken: counts, offsets or places of packed rows are out of range: nothing may be written or read outside the
             tensors, and that is all that is promised.
         hints: a tactic may be chosen by how many packed rows the calls before had, and give other bits each time.
@@ -69,6 +77,8 @@ class Problem:
     hints: bool = False
     broken: bool = False
     writes: str = ""
+    weights: str = ""
+    given: tuple[str, ...] = ()
     seed: int = 0
 
     @property
@@ -80,12 +90,17 @@ class Problem:
         return self.spec.outputs_of(WRITING if self.writes else ())
 
     def has(self, tensor: TensorSpec) -> bool:
-        if tensor.of_quantized_form and not (self.writes and tensor.name in WRITING):  # else problems are of floats
+        if tensor.of_quantized_form and tensor.name not in self._of_quantized_form:
             return False
         return tensor.name not in self.without and (self.packed is not None or not tensor.packed)
 
+    @property
+    def _of_quantized_form(self) -> tuple[str, ...]:
+        scales = ("weight_scale", *self.given) if self.weights else ()
+        return (*scales, *(("x_row_scale",) if "x_quantized" in scales else ()), *(WRITING if self.writes else ()))
+
     def shape(self, tensor: TensorSpec) -> tuple[int, ...]:
-        sizes = {"I": 1, **self.sizes} if self.packed is None else {"I": 1, "N": len(self.packed), **self.sizes}
+        sizes = {**_ONE, **self.sizes} if self.packed is None else {**_ONE, "N": len(self.packed), **self.sizes}
         return tensor_shape(tensor, sizes, self.leading, self.attributes)
 
     def attribute(self, name: str) -> Any:
@@ -105,9 +120,10 @@ class Problem:
 
     @property
     def row(self) -> str:
-        """What the problem is counted with in reports: the dtype, or tf32, and whether rows are packed."""
+        """What the problem is counted with in reports: its types, or tf32, and whether rows are packed."""
         packed = "" if self.packed is None else " broken" if self.broken else " packed"
-        return ("tf32" if self.tf32 else self.dtype) + packed
+        operands = {"": "", "int8": "-int8", "float8e4m3fn": "-fp8"}[self.weights]
+        return ("tf32" if self.tf32 else self.dtype) + operands + packed
 
     @property
     def elements(self) -> int:
@@ -151,8 +167,17 @@ class Problem:
             words.append(f"packed={lengths.write(self.packed)}")
         if self.writes:
             words.append(f"writes={self.writes}")
+        if self.weights:
+            words.append(f"weights={self.weights}")
+        if self.given:
+            words.append("given=" + ",".join(self.given))
         words += [name for name in _SWITCHES if getattr(self, name)]
         return " ".join([*words, f"seed={self.seed}"])
+
+
+def by_one_scale(problem: Problem) -> bool:
+    """Whether results in 8 bits have one scale for all rows; then kernels may leave y itself unwritten."""
+    return bool(problem.writes) and any(tensor.name == "y_tensor_scale" for tensor in problem.spec.inputs)
 
 
 def tensor_shape(
@@ -196,8 +221,10 @@ def parse(text: str) -> Problem:
                 found["packed"] = lengths.read(value)
             elif name == "seed":
                 found["seed"] = _natural(value)
-            elif name == "writes" and value in DTYPE_VARIABLES["Q"] and spec.name in ATTENTIONS:
-                found["writes"] = value
+            elif (name, value) in _in_8_bits(spec):
+                found[name] = value
+            elif name == "given" and spec.name in QUANTIZED and set(value.split(",")) <= set(GIVEN):
+                found["given"] = tuple(value.split(","))
             elif (name, value) in _choices(spec):
                 found[name] = value
             elif name == "without" and value and set(value.split(",")) <= _may_lack(spec):
@@ -209,20 +236,27 @@ def parse(text: str) -> Problem:
     _check(spec, found, _needed(spec, symbols, found.get("without", ())), text)
     problem = Problem(**found)
     _check_packed(problem, text)
+    _check_given(problem, text)
     return problem
+
+
+def _in_8_bits(spec: OpSpec) -> set[tuple[str, str]]:
+    """The words for operands and results in 8 bits."""
+    names = [name for name, ops in (("writes", WRITERS), ("weights", QUANTIZED)) if spec.name in ops]
+    return {(name, value) for name in names for value in DTYPE_VARIABLES["Q"]}
 
 
 def _may_lack(spec: OpSpec) -> set[str]:
     """Inputs that a problem may name as absent: packed attention may have no places, rows with places be all real."""
     packed = {"FusedAttentionVariant": ("token_index",), "FusedGemmRotary": ("row_count",)}
-    smooth = ("y_smooth",) if spec.name in ATTENTIONS else ()
+    smooth = ("y_smooth",) if spec.name in WRITERS else ()
     return {*spec.optional_inputs, *packed.get(spec.name, ()), *smooth}
 
 
 def _needed(spec: OpSpec, symbols: set[str], without: tuple[str, ...]) -> set[str]:
     """The symbols that some tensor which is given has."""
     given = [tensor for tensor in (*spec.inputs, *spec.outputs) if tensor.name not in without]
-    return symbols & {axis.symbol for tensor in given for axis in tensor.trailing}
+    return symbols & {axis.symbol for tensor in given for axis in tensor.trailing} - set(_ONE)
 
 
 def _natural(text: str) -> int:
@@ -274,4 +308,15 @@ def _check_packed(problem: Problem, text: str) -> None:
     elif name == "RaggedPositions" and max(given, default=0) > problem.sizes["M"]:
         mistake = f"a sequence has {max(given)} tokens, but M={problem.sizes['M']}"
     if mistake:
+        raise BertfuseError(f"--problem {text!r}: {mistake}")
+
+
+def _check_given(problem: Problem, text: str) -> None:
+    mistake = "given= is of products of 8-bit operands: add weights=int8" if not problem.weights else ""
+    for name in problem.given:
+        if GIVEN[name] and GIVEN[name] not in problem.given:
+            mistake = mistake or f"{name} needs {GIVEN[name]}: add it to given="
+        if name in OF_INTEGERS and problem.weights != "int8":
+            mistake = mistake or f"{name} is of integers: write weights=int8"
+    if problem.given and mistake:
         raise BertfuseError(f"--problem {text!r}: {mistake}")

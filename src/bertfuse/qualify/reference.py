@@ -19,7 +19,8 @@ def reference(name: str, device: str = "cpu") -> Expect:
     """What gives expected values. Raises BertfuseError for another name, and where PyTorch is not installed."""
     if name not in REFERENCES:
         raise BertfuseError(f"--reference {name!r}: choose one of {', '.join(REFERENCES)}")
-    return expected if name == "numpy" else partial(expected, matmul=_torch_matmul(device))
+    matmul = np.matmul if name == "numpy" else _torch_matmul(device)
+    return partial(expected, matmul=matmul, device=device)
 
 
 def _torch_matmul(device: str) -> Matmul:

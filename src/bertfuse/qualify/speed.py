@@ -118,7 +118,8 @@ def draw(rng: np.random.Generator, ops: Sequence[str], dtypes: Sequence[str]) ->
     wider = {"FusedGemm": 3, "FusedGemmGelu": 4, "FusedGatedGemm": 2}.get(op, 1)
     ends = op in ("FusedGemmLayerNorm", "FusedGemmResidualNorm")
     k, n = 4 * hidden if wide and ends else hidden, wider * hidden
-    without = ("residual",) if op == "FusedGemmGeluLayerNorm" else ("bias",) if op == "FusedGemm" and wide else ()
+    left_out = {"FusedGemmGeluLayerNorm": ("residual",), "FusedGemmResidualNorm": ("product_gamma",)}
+    without = ("bias",) if op == "FusedGemm" and wide else left_out.get(op, ())
     if op == "FusedGemmRotary":
         sizes = {"B": batch, "S": sequence, "K": hidden, "N": 3 * hidden, "C": sequence, "R": hidden // heads // 2}
         attributes = {"num_heads": heads, "kv_num_heads": heads}

@@ -204,6 +204,8 @@ def serve_on_ray(
     _check_port(server.host, server.port)
     _check_cluster(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
+    # Seconds after which Serve gives a proxy up that has not started: Ray's 5 are too few for a busy machine.
+    os.environ.setdefault("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")
     import ray
     from ray import serve
 
@@ -267,12 +269,13 @@ def _start(ray: Any, serve: Any, models: Sequence[ModelOptions], server: Server,
         logging_config=quiet,
     )
     http = {"host": server.host, "port": server.port}
-    serve.start(proxy_location="HeadOnly", http_options=http, logging_config=quiet)
     asked = {"limits": asdict(limits), "keys": server.keys, "origins": server.origins}
     try:
+        # A proxy that does not start in time is an error of Ray's own.
+        serve.start(proxy_location="HeadOnly", http_options=http, logging_config=quiet)
         bound = engine.bind([asdict(model) for model in models], settings)
         return serve.run(front.bind(bound, asked), name=NAME)
-    except RuntimeError as error:
+    except (RuntimeError, ray.exceptions.RayError) as error:
         raise BertfuseError(f"the server did not come up: {first_line(error)}") from error
 
 

@@ -17,21 +17,27 @@ using emulator::Random;
 constexpr Device kDevice = {0, 80, 4, 163 << 10};
 constexpr float kEpsilon = 1e-5f;
 
-// What is normalised is an output, too, and the rows are packed or not.
+// What is normalised is an output, too, and the rows are packed or not; of_both: the product has its RMSNorm before.
 struct Norm {
-  bool total, rms, biased, shifted, packed;
+  bool total, rms, biased, shifted, packed, of_both;
 };
+
+double MeanSquare(const std::vector<double>& row) {
+  double sum = 0;
+  for (double value : row) sum += value * value / static_cast<double>(row.size());
+  return sum;
+}
 
 // y = Norm(x weight^T + bias + residual) by every kernel of LayerNorm that takes the form.
 template <class T>
 double Worst(GemmForm form, int splits, int64_t m, int64_t n, int64_t k, const Norm& of, Random& random) {
-  DeviceArray<T> x(m * k), weight(n * k), bias(n), residual(m * n), gamma(n), beta(n);
+  DeviceArray<T> x(m * k), weight(n * k), bias(n), residual(m * n), gamma(n), beta(n), product_gamma(n);
   DeviceArray<int32_t> row_count(1);
   row_count[0] = static_cast<int32_t>(of.packed ? random.Between(0, m) : m);
   const int64_t rows = row_count[0];
   DeviceArray<float> partials(form == GemmForm::kPartialSums ? splits * m * n : 0);
   random.Fill(x, 1), random.Fill(weight, 1 / std::sqrt(static_cast<double>(k)));
-  for (const auto* vector : {&bias, &residual, &gamma, &beta}) random.Fill(*vector, 1);
+  for (const auto* vector : {&bias, &residual, &gamma, &beta, &product_gamma}) random.Fill(*vector, 1);
   GemmArguments<Elements<T>> a = {};
   a.x = x.data(), a.weight = weight.data(), a.float_partials = partials.data();
   a.m = m, a.n = n, a.k = k;
@@ -42,21 +48,29 @@ double Worst(GemmForm form, int splits, int64_t m, int64_t n, int64_t k, const N
   norm.bias = bias.data(), norm.residual = residual.data(), norm.gamma = gamma.data(), norm.beta = beta.data();
   if (!of.biased) norm.bias = nullptr;
   if (!of.shifted) norm.beta = nullptr;
+  if (of.of_both) norm.product_gamma = product_gamma.data();
   if (of.packed) norm.packed = a.packed = {row_count.data(), random.Between(1, m)};
   norm.norm = of.rms ? NormKind::kRmsNorm : NormKind::kLayerNorm;
   norm.rows = m, norm.columns = n, norm.epsilon = kEpsilon;
   if (form == GemmForm::kPartialSums) norm.float_partials = partials.data(), norm.splits = splits;
-  norm.last_wave = {64, 1, 1};
+  const int more = form == GemmForm::kRounded && n <= kMaxSplitColumns ? random.Between(0, kMaxMorePartials) : 0;
+  norm.last_wave = {16, 1, static_cast<int>(random.Between(2, 4))};
+  norm.partial_rows = more > 0 ? MaxRowsLeft(norm.last_wave, m) : 0;
+  const int64_t unsplit = more > 0 ? RowsOfFullPanels(norm.last_wave, rows) : rows;
+  DeviceArray<T> more_partials(more * norm.partial_rows * n);
+  random.Fill(more_partials, 0.5);
+  if (more > 0) norm.partials = more_partials.data(), norm.more_partials = more;
   const char* op = of.total ? "FusedGemmResidualNorm" : "FusedGemmLayerNorm";
   emulator::Comparison comparison(emulator::ToleranceOf(op, emulator::kDtype<T>));
   for (const LayerNormKernel kernel :
-       {LayerNormKernel::kBlockPerRow, LayerNormKernel::kWarpPerRow, LayerNormKernel::kPersistentWarps}) {
+       {LayerNormKernel::kBlockPerRow, LayerNormKernel::kWarpPerRow, LayerNormKernel::kPersistentWarps,
+        LayerNormKernel::kPersistentWarpsFewPartials}) {
     DeviceArray<T> y(m * n), total(of.total ? m * n : 0);
     a.y = norm.y = y.data();
     if (of.total) norm.total = total.data();
     const bool rounded = form == GemmForm::kRounded;
     if (rounded) norm.product = y.data();
-    if (!LayerNormSupports(kernel, {n, sizeof(T), LayerNormVector(norm), rounded, 0, false})) continue;
+    if (!LayerNormSupports(kernel, {n, sizeof(T), LayerNormVector(norm), rounded, more, false})) continue;
     emulator::TheSettings().seed = random.Seed();
     emulator::TheSettings().shared_bytes = kDevice.shared_bytes;
     EXPECT_EQ(GemmMma(form, tile, a, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
@@ -65,8 +79,16 @@ double Worst(GemmForm form, int splits, int64_t m, int64_t n, int64_t k, const N
     for (int64_t i = 0; i < rows; ++i) {
       double mean = 0, variance = 0;
       for (int64_t j = 0; j < n; ++j) {
-        row[j] = (of.biased ? static_cast<double>(ToFloat(bias[j])) : 0.0) + ToFloat(residual[i * n + j]);
+        row[j] = of.biased ? static_cast<double>(ToFloat(bias[j])) : 0.0;
         for (int64_t e = 0; e < k; ++e) row[j] += double{ToFloat(x[i * k + e])} * ToFloat(weight[j * k + e]);
+        for (int part = 0; part < more && i >= unsplit; ++part) {
+          row[j] += ToFloat(more_partials[(part * norm.partial_rows + i - unsplit) * n + j]);
+        }
+      }
+      const double inverse = 1 / std::sqrt(MeanSquare(row) + kEpsilon);
+      for (int64_t j = 0; j < n; ++j) {
+        if (of.of_both) row[j] *= inverse * ToFloat(product_gamma[j]);
+        row[j] += ToFloat(residual[i * n + j]);
         mean += of.rms ? 0 : row[j] / static_cast<double>(n);
         if (of.total) comparison.Add(ToFloat(total[i * n + j]), row[j]);
       }
@@ -84,9 +106,9 @@ template <class T>
 void TestForms(bool total) {
   Random random(emulator::Seed());
   double worst = 0;
-  for (int i = 0; i < (total ? 8 : 4); ++i) {
-    const bool rms = total && i % 2 == 1;
-    const Norm norm = {total, rms, !total || random.OneIn(2), !rms && (!total || random.OneIn(2)), random.OneIn(2)};
+  for (int i = 0; i < (total ? 12 : 4); ++i) {
+    const bool rms = total && i % 3 != 0, shifted = !rms && (!total || random.OneIn(2));
+    const Norm norm = {total, rms, !total || random.OneIn(2), shifted, random.OneIn(2), rms && i % 3 == 2};
     const int64_t m = random.Between(1, 90), n = random.Between(3, 40) * 8, k = random.Between(8, 30) * 8;
     SCOPED_TRACE(testing::Message() << m << " x " << n << " x " << k);
     const auto splits = static_cast<int>(random.Between(1, 2));

@@ -51,7 +51,7 @@ class Problem {
       norm_.product = product_->data();
       if (columns_ <= kMaxSplitColumns && random.OneIn(2)) {
         norm_.more_partials = static_cast<int>(random.Between(1, kMaxMorePartials));
-        norm_.last_wave = {16, 1, 1};
+        norm_.last_wave = {16, 1, static_cast<int>(random.Between(2, 4))};
         norm_.partial_rows = MaxRowsLeft(norm_.last_wave, rows_);
         Fill(random, &partials_, norm_.more_partials * norm_.partial_rows * columns_);
         norm_.partials = partials_->data();

@@ -10,8 +10,7 @@
 
 namespace bertfuse::kernels::gemm_sm90 {
 
-// Of y's type; kScale (the weight's scales) and kSmooth (of QuantizedResult) float32. One that is null stands for
-// zeros.
+// Of y's type; kScale (the weight's scales) and kSmooth (of QuantizedResult) float32.
 enum class ColumnVector { kBias, kGamma, kBeta, kScale, kSmooth };
 
 __device__ __forceinline__ constexpr bool IsFloat32(ColumnVector vector) {
@@ -24,6 +23,11 @@ __device__ __forceinline__ const void* DataOf(ColumnVector vector, const Paramet
          : vector == ColumnVector::kBeta  ? p.beta
          : vector == ColumnVector::kScale ? static_cast<const void*>(p.weight_scales)
                                           : p.quantized.smooth;
+}
+
+// What each element of a vector is that is null.
+__device__ __forceinline__ constexpr float AbsentElement(ColumnVector vector) {
+  return vector == ColumnVector::kSmooth ? 1.0f : 0.0f;
 }
 
 // Element `column` of a vector that is there.
@@ -61,14 +65,16 @@ struct ColumnPair {
   float2 vector[kVectors];
 };
 
-// A step's vectors from global memory, zeros where the columns are not `inside`.
+// A step's vectors from global memory, as absent where the columns are not `inside`.
 template <class Step, class T>
 __device__ __forceinline__ ColumnPair<Step::kVectors> LoadPairs(const Parameters& p, bool inside, int column) {
   ColumnPair<Step::kVectors> pair;
 #pragma unroll
   for (int i = 0; i < Step::kVectors; ++i) {
     const void* data = DataOf(Step::VectorAt(i), p);
-    pair.vector[i] = inside && data != nullptr ? PairOf<T>(Step::VectorAt(i), data, column) : float2{};
+    const float absent = AbsentElement(Step::VectorAt(i));
+    pair.vector[i] =
+        inside && data != nullptr ? PairOf<T>(Step::VectorAt(i), data, column) : make_float2(absent, absent);
   }
   return pair;
 }
@@ -128,7 +134,8 @@ class VectorRegisters {
         const int factor = Config::kFactors == 1 ? 0 : Column(i) / Config::kOutN;
         const int column = first + Column(i) - factor * Config::kOutN;
         const bool inside = data != nullptr && Column(i) < Config::kN && column < p.n;
-        value_[vector][i] = inside ? ElementOf<T>(Vectors::VectorAt(vector), data, factor * p.n + column) : 0.0f;
+        const ColumnVector which = Vectors::VectorAt(vector);
+        value_[vector][i] = inside ? ElementOf<T>(which, data, factor * p.n + column) : AbsentElement(which);
       }
     }
   }

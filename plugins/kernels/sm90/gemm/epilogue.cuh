@@ -86,7 +86,12 @@ class RowScales {
       }
     }
   }
-  __device__ __forceinline__ float At(int block, int half) const { return value_[2 * block + half]; }
+  __device__ __forceinline__ float At(int block, int half) const {
+    float value = value_[half];
+#pragma unroll
+    for (int i = 1; i < Config::kRowBlocks; ++i) value = block == i ? value_[2 * i + half] : value;
+    return value;
+  }
 
  private:
   static constexpr int kCount = 2 * Config::kRowBlocks;
@@ -174,49 +179,45 @@ struct AddResidual : EpilogueStep<> {
   }
 };
 
-// A QuantizedResult's numbers before they are rounded to 8 bits: y as it is rounded to T, times its column's factor
-// where there are any, over the scale.
+// A QuantizedResult's numbers but for its scale: y as it is rounded to T, times its column's factor. The kernel
+// multiplies them by the inverse of the scale and rounds them to 8 bits (store_quantized.cuh).
 template <class T>
 struct Quantize : EpilogueStep<ColumnVector::kSmooth> {
   static constexpr bool kQuantizes = true;
   template <class Tile, int kCount>
   __device__ __forceinline__ static NothingToFinish Apply(float (&v)[kCount], const Tile& tile) {
-    const QuantizedResult& to = tile.parameters().quantized;
-    const float inverse = 1.0f / *to.scale;
 #pragma unroll
-    for (int i = 0; i < kCount; i += 2) {
-      const float2 rounded = UnpackPair<T>(PackPair<T>(v[i], v[i + 1]));
-      v[i] = rounded.x, v[i + 1] = rounded.y;
-    }
-    if (to.smooth != nullptr) {
+    for (int j = 0; j < kCount / 4; ++j) {
+      const float2 factor = tile.template Vectors<Quantize>(j).vector[0];
 #pragma unroll
-      for (int j = 0; j < kCount / 4; ++j) {
-        const float2 factor = tile.template Vectors<Quantize>(j).vector[0];
-        v[4 * j] *= factor.x, v[4 * j + 1] *= factor.y, v[4 * j + 2] *= factor.x, v[4 * j + 3] *= factor.y;
+      for (int i = 4 * j; i < 4 * j + 4; i += 2) {
+        const float2 rounded = UnpackPair<T>(PackPair<T>(v[i], v[i + 1]));
+        v[i] = rounded.x * factor.x, v[i + 1] = rounded.y * factor.y;
       }
     }
-#pragma unroll
-    for (float& value : v) value *= inverse;
     return {};
   }
 };
 
-// Sets sums of integers to what is taken off them at the tile's columns. Returns whether there is any; else nothing is
-// set.
+// Sets sums of integers to what is taken off them at the tile's columns, or to 0. Returns whether they are set; other
+// sums are not. (Set under a condition, ptxas would wait for each wgmma before it issues the next: its note C7515.)
 template <class Config, class Sum, int kRowBlocks, int kCount>
 __device__ __forceinline__ bool StartFromCompensation(Sum (&sums)[kRowBlocks][kCount], const Parameters& p,
                                                       int first_column, int split) {
   if constexpr (std::is_same_v<Sum, int32_t>) {
-    if (p.x_compensation == nullptr || split > 0) return false;
+    const bool given = p.x_compensation != nullptr && split == 0;
 #pragma unroll
     for (int j = 0; j < kCount / 4; ++j) {
       const int column = first_column + 8 * j + FirstColumn();
-      const int2 start = column < p.n ? *reinterpret_cast<const int2*>(p.x_compensation + column) : int2{};
+      const bool inside = given && column < p.n;
+      const int2 start = inside ? *reinterpret_cast<const int2*>(p.x_compensation + column) : int2{};
 #pragma unroll
       for (auto& block : sums) {
         block[4 * j] = block[4 * j + 2] = -start.x, block[4 * j + 1] = block[4 * j + 3] = -start.y;
       }
     }
+#pragma unroll
+    for (auto& block : sums) FenceRegisters(block);
     return true;
   }
   return false;

@@ -3,9 +3,9 @@
 #ifndef BERTFUSE_KERNELS_SM90_GEMM_ONE_TILE_CUH_
 #define BERTFUSE_KERNELS_SM90_GEMM_ONE_TILE_CUH_
 
-#include "kernels/quantized_row.cuh"
 #include "kernels/sm90/gemm/block.cuh"
 #include "kernels/sm90/gemm/layer_norm.cuh"
+#include "kernels/sm90/gemm/store_quantized.cuh"
 
 namespace bertfuse::kernels::gemm_sm90 {
 
@@ -51,20 +51,6 @@ class TileRows {
   int group_, first_barrier_;
 };
 
-// Four neighbouring lanes have two bytes each of 8 columns, of four such groups: lane i gets all of group i.
-__device__ __forceinline__ uint2 TransposePairs(uint2 pairs) {
-  const uint32_t lane = threadIdx.x % 4;
-  const bool odd = lane & 1, upper = lane & 2;
-  const uint32_t half = __shfl_xor_sync(0xffffffffu, upper ? pairs.x : pairs.y, 2);
-  // Both groups of the lane's half of them, of lanes 0 or 1, and of 2 or 3.
-  const uint32_t low = upper ? half : pairs.x, high = upper ? pairs.y : half;
-  const uint32_t even_group = __byte_perm(low, high, 0x5410), odd_group = __byte_perm(low, high, 0x7632);
-  const uint32_t own = odd ? odd_group : even_group;
-  const uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? even_group : odd_group, 1);
-  const uint32_t first = odd ? other : own, second = odd ? own : other;
-  return {__byte_perm(first, second, 0x5410), __byte_perm(first, second, 0x7632)};
-}
-
 template <class Config>
 class OneTileConsumer {
   using T = typename Config::Y;
@@ -94,13 +80,21 @@ class OneTileConsumer {
     typename Loop::Accumulators accumulators;
     const VectorRegisters<Config> vectors(p_, tile.column);
     RowScales<Config> row_scales;
+    ResultScale<Config> result_scale;
     const bool starts = StartFromCompensation<Config>(accumulators, p_, tile.column, tile.split);
     const int last_stage = mainloop.Issue(accumulators, state, stages, group, starts, [&] {
       vectors.Store(Vectors());
       row_scales.Load(p_, tile.row + group * 64 + FirstRow());
+      result_scale.Load(p_);
     });
     mainloop.Finish(accumulators, last_stage);
-    WithFloats(accumulators[0], [&](auto& values) { Finish(values, row_scales, tile, group, state); });
+    WithFloats(accumulators[0], [&](auto& values) {
+      if constexpr (Config::Epilogue::kQuantizes) {
+        FinishQuantized(values, row_scales, result_scale, tile, group);
+      } else {
+        Finish(values, row_scales, tile, group, state);
+      }
+    });
   }
 
  private:
@@ -109,7 +103,6 @@ class OneTileConsumer {
 
   __device__ __forceinline__ void Finish(float (&values)[Config::kAccumulators], const RowScales<Config>& row_scales,
                                          const Tile& tile, int group, State state) const {
-    if constexpr (Config::Epilogue::kQuantizes) return FinishQuantized(values, row_scales, tile, group);
     state.Advance(group / Config::kWarpgroupsPerStage);
     char* staging = pipeline_.Stage(state.stage) + group % Config::kWarpgroupsPerStage * Config::kStagingBytes;
     WaitBarrier(pipeline_.Full(state.stage), state.parity);
@@ -132,32 +125,20 @@ class OneTileConsumer {
   }
 
   __device__ __forceinline__ void FinishQuantized(float (&values)[Config::kAccumulators],
-                                                  const RowScales<Config>& row_scales, const Tile& tile,
+                                                  const RowScales<Config>& row_scales,
+                                                  const ResultScale<Config>& result_scale, const Tile& tile,
                                                   int group) const {
-    using Quantized = typename Config::X;
-    static_assert(Config::kN % 32 == 0);
     WaitForVectors();
     const Staged nothing_staged(shared_);
     const TileRows<Config> rows(pipeline_, tile, Vectors(), row_scales, nothing_staged, group, kWarpgroup);
     Config::Epilogue::Apply(values, rows);
-    const QuantizedResult& to = p_.quantized;
-    const int zero = std::is_same_v<Quantized, int8_t> ? ZeroOf(to) : 0;
-    const int first_column = tile.column + threadIdx.x % 4 * 8;
+    const float inverse = result_scale.Inverse();
     WaitForDependencies();  // an earlier kernel may still be reading what this overwrites
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = rows.Row(half);
-      Quantized* const y = static_cast<Quantized*>(to.rows) + static_cast<int64_t>(row) * p_.n + first_column;
-      if (row < p_.m && first_column == 0) to.scales[row] = *to.scale;
-#pragma unroll
-      for (int i = 0; i < Config::kN / 32; ++i) {
-        float eight[8];
-#pragma unroll
-        for (int e = 0; e < 8; ++e) eight[e] = values[16 * i + e / 2 * 4 + 2 * half + e % 2];
-        const auto pairs = Rounded<Quantized>(eight, zero);
-        const uint2 columns = TransposePairs(reinterpret_cast<const uint2&>(pairs));
-        if (row < p_.m && first_column + 32 * i < p_.n) *reinterpret_cast<uint2*>(y + 32 * i) = columns;
-      }
+      StoreQuantizedRow<typename Config::X>(values, half, row, tile.column, inverse, result_scale.zero(), p_);
+      result_scale.Store(row, tile.column, p_);
     }
   }
 
