@@ -16,23 +16,25 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def masks_by_broadcasting() -> Iterator[None]:
+def masks_by_broadcasting() -> Iterator[bool]:
     """Within it a mask that a model brings (Gemma 3's) is made of broadcast indices where it is traced.
 
     A mask function gets the indices of one text, head, query and key. Where nothing is traced both ways are taken, and
-    ExportError is raised where they differ: run the model once before it is traced.
+    ExportError is raised where they differ: run the model once before it is traced. Yields whether transformers has
+    such masks at all.
     """
     from torch.overrides import TorchFunctionMode
     from transformers import masking_utils
 
     vmapped = getattr(masking_utils, "_vmap_expansion_sdpa", None)
     indexed = getattr(masking_utils, "TransformGetItemToIndex", None)  # what lets vmap index by a scalar
+    here = vmapped is not None and isinstance(indexed, type) and issubclass(indexed, TorchFunctionMode)
     with ExitStack() as stack:
-        if vmapped is not None and isinstance(indexed, type) and issubclass(indexed, TorchFunctionMode):
+        if here:
             stack.enter_context(mock.patch.object(masking_utils, "TransformGetItemToIndex", nullcontext))
             made = _both_ways(vmapped, indexed)
             stack.enter_context(mock.patch.object(masking_utils, "_vmap_expansion_sdpa", made))
-        yield
+        yield here
 
 
 def _both_ways(vmapped: Callable[[Mask], Mask], indexed: type) -> Callable[[Mask], Mask]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,28 +29,33 @@ def write(graph: FusionGraph) -> dict[int, Credit]:
     credits: dict[int, Credit] = {}
     for norm in [n for n in graph.gs.nodes if n.domain == DIALECT and n.op in (LAYER_NORM, RMS_NORM)]:
         total = producer(norm.inputs[0]) if graph.is_live(norm) and norm.outputs else None
-        parts = None if total is None or total.op != "Add" else _parts(graph, norm, total)
         anchor = graph.anchor(norm)
-        if parts is None or anchor is None:
+        if total is None or total.op != "Add" or anchor is None:
             continue
         attributes = {"epsilon": norm.attrs["epsilon"], "norm": "rms" if norm.op == RMS_NORM else "layer"}
-        inputs = _inputs(graph, norm, parts)
-        try:
-            check_description(OP, Match({n: t for n, t in inputs.items() if not t.is_empty()}, attributes), norm)
-        except NoMatch as miss:
-            graph.note_failure(norm, miss, OP.name)
-            continue
-        made = _replaced(graph, norm, total, list(inputs.values()), attributes)
-        credits[anchor] = Credit(OP, made.outputs[0].name, attributes, "")
+        misses = []
+        for parts in _candidates(graph, norm, total):
+            inputs = _inputs(graph, norm, parts)
+            try:
+                check_description(OP, Match({n: t for n, t in inputs.items() if not t.is_empty()}, attributes), norm)
+            except NoMatch as miss:
+                misses.append(miss)
+                continue
+            made = _replaced(graph, norm, total, list(inputs.values()), attributes)
+            credits[anchor] = Credit(OP, made.outputs[0].name, attributes, "")
+            break
+        else:
+            if misses:
+                graph.note_failure(norm, misses[0], OP.name)
     return credits
 
 
-def _parts(graph: FusionGraph, norm: gs.Node, total: gs.Node) -> _Parts | None:
+def _candidates(graph: FusionGraph, norm: gs.Node, total: gs.Node) -> Iterator[_Parts]:
     """The projection and the residual that are added, of one shape, and what the projection is normalised with."""
     for mine, residual in (total.inputs, total.inputs[::-1]):
         gamma = None
         inner = producer(mine)
-        if inner is not None and inner.op == RMS_NORM and _is_alone(graph, mine) and _same_norm(inner, norm):
+        if inner is not None and inner.op == RMS_NORM and _is_alone(graph, mine) and _same_epsilon(inner, norm):
             mine, gamma = inner.inputs
         if not _is_alone(graph, mine) or isinstance(residual, gs.Constant):
             continue
@@ -57,8 +63,7 @@ def _parts(graph: FusionGraph, norm: gs.Node, total: gs.Node) -> _Parts | None:
         if linear is None or linear.op != LINEAR or linear.domain != DIALECT or mine.shape is None:
             continue
         if None not in mine.shape and list(mine.shape) == list(residual.shape or ()):
-            return _Parts(linear, residual, gamma)
-    return None
+            yield _Parts(linear, residual, gamma)
 
 
 def _is_alone(graph: FusionGraph, tensor: gs.Tensor) -> bool:
@@ -66,8 +71,8 @@ def _is_alone(graph: FusionGraph, tensor: gs.Tensor) -> bool:
     return len(tensor.outputs) == 1 and not graph.is_output(tensor)
 
 
-def _same_norm(a: gs.Node, b: gs.Node) -> bool:
-    return a.domain == b.domain == DIALECT and a.op == b.op and a.attrs["epsilon"] == b.attrs["epsilon"]
+def _same_epsilon(a: gs.Node, b: gs.Node) -> bool:
+    return a.domain == b.domain == DIALECT and a.attrs["epsilon"] == b.attrs["epsilon"]
 
 
 def _inputs(graph: FusionGraph, norm: gs.Node, parts: _Parts) -> dict[str, gs.Tensor]:

@@ -18,8 +18,8 @@ NUM_HEADS = AttrSpec("num_heads", "int", minimum=1, maximum=4096, divides="H", d
 QKV = TensorSpec("qkv", ("B", "S", "3*H"), doc="x times the packed [3H, K] weight: Q, K and V side by side")
 QKV_BIAS = TensorSpec("bias", ("3*H",), constant=True, doc="the three projections' biases, packed as qkv is")
 
-# Of packed rows, in each op the last inputs: [B, S, ...] then holds real rows first, one sequence after the other, and
-# B and S only say how many rows there is room for.
+# Of packed rows: [B, S, ...] then holds real rows first, one sequence after the other, and B and S only say how many
+# rows there is room for.
 ROW_COUNT = TensorSpec(
     "row_count", (), dtype="C", optional=True, packed=True, doc="of the rows only so many are computed; scalar"
 )

@@ -17,8 +17,8 @@ def body(d, x, weight, residual, gamma, bias, beta, row_count=None, product_gamm
 OP = OpSpec(
     name="FusedGemmResidualNorm",
     doc="s = x Wᵀ + bias + residual, and its LayerNorm or RMSNorm: what a pre-norm block hands on and the next reads. "
-    "With product_gamma, of RMSNorm alone, the product is normalised, too, before the residual is added: s = "
-    "RMSNorm(x Wᵀ + bias) + residual.",
+    "With product_gamma the product is normalised, too, before the residual is added: s = RMSNorm(x Wᵀ + bias) + "
+    "residual.",
     inputs=(
         X,
         replace(WEIGHT, dtype="T"),
@@ -34,7 +34,7 @@ OP = OpSpec(
             ("J", "N"),
             optional=True,
             constant=True,
-            doc="scale of the product's RMSNorm, with the same epsilon; norm is then rms. J is 1",
+            doc="scale of the product's RMSNorm, with the same epsilon. J is 1",
         ),
     ),
     outputs=(Y, TensorSpec("total", ("...", "N"))),

@@ -167,13 +167,9 @@ struct GemmCall {
 
  private:
   void CheckProductGamma() const {
-    if (!rms) {
-      Fail(BERTFUSE_NOT_SUPPORTED, "%s: input 'product_gamma' is given beside norm 'layer', expected 'rms'", op.name);
-    }
-    if (product_gamma->shape[0] != 1) {
-      Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'product_gamma' has %lld rows, expected 1", op.name,
-           static_cast<long long>(product_gamma->shape[0]));
-    }
+    if (product_gamma->shape[0] == 1) return;
+    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'product_gamma' has %lld rows, expected 1", op.name,
+         static_cast<long long>(product_gamma->shape[0]));
   }
   // Throws INVALID_ARGUMENT where the heads are not the columns, or tables do not fit the heads.
   void CheckRotation() const {

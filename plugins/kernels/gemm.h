@@ -69,7 +69,7 @@ struct GemmArguments {
   PackedRows packed;  // of the m rows; y's rows from *row_count on are unspecified
   float epsilon;
   Activation activation;
-  // No kernel that may still be running writes weight, bias, gamma or beta, so they may be read before the preceding
+  // No kernel that may still be running writes weight, bias, gammas or beta, so they may be read before the preceding
   // kernels have ended.
   bool weights_are_constant;
   // Begin with the last rows. If x is larger than the L2 cache, these are the rows still in it, provided that the

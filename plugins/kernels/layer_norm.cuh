@@ -102,9 +102,9 @@ __device__ __forceinline__ void AddAll(const T* first, int64_t stride, int count
 // A block for each row. kHalfProduct: adds up a product in T and its partial sums, otherwise split-K's partial sums in
 // float32. Few rows want all loads in flight at once, many rows many blocks on a multiprocessor.
 template <class Norm, class T, int kVector, int kChunks, bool kHalfProduct>
-__global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks > 1    ? 1
-                                                          : kHalfProduct ? 3
-                                                                         : 2)
+__global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks > 1                                 ? 1
+                                                          : kHalfProduct && !Norm::kNormalizesProduct ? 3
+                                                                                                      : 2)
     LayerNormBlockKernel(LayerNormArguments<T> a) {
   __shared__ float3 scratch[Norm::kQuantizes || Norm::kNormalizesProduct ? 64 : 32];
   const int64_t split_stride = a.rows * a.columns;
@@ -272,9 +272,10 @@ __global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T>
 // A product in T and its partial sums, without an activation: persistent, a warp for each row. Of the next row product
 // and kPartials partial sums are loaded ahead; kOthers: any others when it is that row's turn.
 template <class Norm, class T, int kChunks, int kPartials, bool kOthers>
-__global__ void __launch_bounds__(kWarpRowThreads, kPartials > 2                  ? 2
-                                                   : kChunks > 3 || kPartials > 1 ? 3
-                                                                                  : 4)
+__global__ void __launch_bounds__(kWarpRowThreads, (kPartials > 2                  ? 2
+                                                    : kChunks > 3 || kPartials > 1 ? 3
+                                                                                   : 4) -
+                                                       (Norm::kNormalizesProduct && kPartials > 0))
     LayerNormPersistentKernel(LayerNormArguments<T> a) {
   const int columns = static_cast<int>(a.columns);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);

@@ -13,12 +13,12 @@ namespace bertfuse::kernels {
 
 enum class NormKind { kLayerNorm, kRmsNorm };
 
-// y[rows, columns] = LayerNorm(activation(product + bias) + residual) * gamma + beta; with product_gamma RMSNorm(sum) *
-// gamma, sum = RMSNorm(product + bias) * product_gamma + residual. The product comes as split-K's
-// float32 partial sums, `float_partials` [splits, rows, columns], or rounded to T, as `product`. That may be y itself:
-// what is overwritten while it is in the L2 cache never goes to memory. In the rows after last_wave's full panels
-// `product` holds the first split's partial sums, and `partials` [more_partials, partial_rows, columns] those of the
-// others, each rounded to T. `bias` and `residual` may be null.
+// y[rows, columns] = LayerNorm(activation(product + bias) + residual) * gamma + beta; with product_gamma what residual
+// is added to becomes its RMSNorm before, times product_gamma. The product comes as split-K's float32 partial sums,
+// `float_partials` [splits, rows, columns], or rounded to T, as `product`. That may be y itself: what is overwritten
+// while it is in the L2 cache never goes to memory. In the rows after last_wave's full panels `product` holds the first
+// split's partial sums, and `partials` [more_partials, partial_rows, columns] those of the others, each rounded to T.
+// `bias` and `residual` may be null.
 template <class T>
 struct LayerNormArguments {
   const T* product;
@@ -32,7 +32,7 @@ struct LayerNormArguments {
   int64_t rows, columns;
   float epsilon;
   Activation activation;
-  // No kernel that may still be running writes bias, gamma or beta, so they are read before the preceding kernels have
+  // No kernel that may still be running writes bias, gammas or beta, so they are read before the preceding kernels have
   // ended.
   bool vectors_are_constant = false;
   const T* partials = nullptr;
@@ -48,7 +48,7 @@ struct LayerNormArguments {
   T* total = nullptr;
   NormKind norm = NormKind::kLayerNorm;
   QuantizedResult quantized = {};    // of LayerNorm without `total`
-  const T* product_gamma = nullptr;  // of RMSNorm with `total`
+  const T* product_gamma = nullptr;  // beside `total`
 };
 
 // The widest row that a block holds in registers, with accesses of `vector` elements: four, or one where columns or

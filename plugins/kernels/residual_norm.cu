@@ -7,13 +7,12 @@ namespace bertfuse::kernels {
 template <class T>
 cudaError_t ResidualNorm(LayerNormKernel kernel, const LayerNormArguments<T>& a, const Device& device,
                          cudaStream_t stream) {
-  using Rms = norms::WithTotal<norms::RmsNorm>;
-  const bool rms = a.norm == NormKind::kRmsNorm;
-  if (a.product_gamma != nullptr) {
-    return rms ? LaunchNorm<norms::WithProductNorm<Rms>>(kernel, a, device, stream) : cudaErrorInvalidConfiguration;
-  }
-  return rms ? LaunchNorm<Rms>(kernel, a, device, stream)
-             : LaunchNorm<norms::WithTotal<norms::LayerNorm>>(kernel, a, device, stream);
+  const auto launch = [&](auto norm) {
+    using Norm = norms::WithTotal<decltype(norm)>;
+    return a.product_gamma == nullptr ? LaunchNorm<Norm>(kernel, a, device, stream)
+                                      : LaunchNorm<norms::WithProductNorm<Norm>>(kernel, a, device, stream);
+  };
+  return a.norm == NormKind::kRmsNorm ? launch(norms::RmsNorm()) : launch(norms::LayerNorm());
 }
 
 #define BERTFUSE_INSTANTIATE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE) \

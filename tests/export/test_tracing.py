@@ -36,6 +36,7 @@ def test_masks_of_indices() -> None:
             assert torch.equal(_mask(function, 3, 11), plain)
             traced = torch.jit.trace(_OfSize(function), torch.zeros(3, 11), check_trace=False)
         assert torch.equal(traced(torch.zeros(3, 11)), plain)
+        assert torch.equal(traced(torch.zeros(2, 7)), _mask(function, 2, 7))
     assert torch.equal(_mask(window, 3, 11), _mask(window, 3, 11))
 
 

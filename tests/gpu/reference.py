@@ -143,7 +143,7 @@ def fused_gated_gemm(x, weight, bias, activation):
     return _activated(gate, activation) * up
 
 
-def fused_gemm_residual_norm(x, weight, residual, gamma, bias, beta, row_count, product_gamma, epsilon, norm):
+def fused_gemm_residual_norm(x, weight, residual, gamma, bias, beta, product_gamma, epsilon, norm):
     product = fused_gemm(x, weight, bias)
     if product_gamma is not None:
         product = F.rms_norm(product, product.shape[-1:], _wide(product_gamma[0]), epsilon)

@@ -142,7 +142,8 @@ def work(ops, dtypes, narrow, packed, quantized):
         named = PERSISTENT if size == SEVERAL_TILES and dtype != torch.float32 else ""
         calls = [([*([*inputs[:5], None] if "rms" in kind else inputs), *count], kind) for kind in kinds]
         if op != "FusedGatedGemm":  # of a product that is normalised, too
-            calls.append(([*inputs[:5], None, *(count or [None]), near_one(n, dtype)[None]], [EPSILON, "rms"]))
+            of_both = [*(count or [None]), near_one(n, dtype)[None]]
+            calls += [([*given[:6], *of_both], kind) for given, kind in calls]
         for given, attributes in calls:
             for flag in flags:
                 every_tactic(op, given, shapes, dtype, attributes, named, flags=flag)

@@ -25,7 +25,7 @@ from tests.gpu.kernels import Bound, KernelError, library_file, native  # noqa: 
 from tests.gpu.packed import Guarded, count_of, expect, tactic_names  # noqa: E402
 
 pytestmark = GPU
-NORMS = ("layer", "rms", "rms of both")  # of the product as well, before the sum
+NORMS = ("layer", "rms", "layer of both", "rms of both")  # the product has an RMSNorm as well, before the sum
 
 
 # Of y: models' own, several waves, parts of tiles, half a tile at the end, nothing aligned.
@@ -72,13 +72,17 @@ def test_activations_of_gates(dtype, activation):
 def residual_norm_inputs(m, n, k, dtype, norm, given):
     x, weight, bias = gemm_inputs(m, n, k, dtype)
     residual, gamma, beta = norm_inputs(m, n, dtype)
-    product_gamma = norm_inputs(1, n, dtype)[1][None] if norm == "rms of both" else None
-    beta = beta if given and norm == "layer" else None
+    product_gamma = norm_inputs(1, n, dtype)[1][None] if norm.endswith("of both") else None
+    beta = beta if given and norm.startswith("layer") else None
     return [x, weight, residual, gamma, bias if given else None, beta, None, product_gamma]
 
 
+def expected_sums(inputs, attributes):
+    return reference.fused_gemm_residual_norm(*inputs[:6], inputs[7], *attributes)
+
+
 def residual_norm_attributes(norm):
-    return [EPSILON, "layer" if norm == "layer" else "rms"]
+    return [EPSILON, norm.split()[0]]
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -89,7 +93,7 @@ def test_residual_norms(size, dtype, given, norm):
     m, n, k = size
     inputs = residual_norm_inputs(m, n, k, dtype, norm, given)
     attributes = residual_norm_attributes(norm)
-    expected = reference.fused_gemm_residual_norm(*inputs, *attributes)
+    expected = expected_sums(inputs, attributes)
     all_tactics("FusedGemmResidualNorm", inputs, (m, n), dtype, attributes, expected)
 
 
@@ -102,7 +106,7 @@ def test_tf32(op):
     else:
         norm = random.choice(NORMS)
         inputs, attributes = residual_norm_inputs(m, n, k, torch.float32, norm, True), residual_norm_attributes(norm)
-        expected = reference.fused_gemm_residual_norm(*inputs, *attributes)
+        expected = expected_sums(inputs, attributes)
     outputs = [poisoned(m, n, dtype=torch.float32) for _ in expected]
     for tactic in range(-1, Bound(op, inputs, outputs, attributes, flags=native.ALLOW_TF32).tactics()):
         outputs = [poisoned(m, n, dtype=torch.float32) for _ in expected]
@@ -122,7 +126,7 @@ def test_packed(op, size, dtype):
     else:
         norm = random.choice(NORMS)
         inputs, attributes = residual_norm_inputs(capacity, n, k, dtype, norm, True), residual_norm_attributes(norm)
-        wanted = reference.fused_gemm_residual_norm(*inputs, *attributes)
+        wanted = expected_sums(inputs, attributes)
         inputs[2] = inputs[2].clone()
     for rows in (0, 1, random.randint(2, capacity - 1), capacity):
         expect(random.randint(1, capacity), capacity)

@@ -40,8 +40,6 @@ _FAMILIES = [
 CASES = [(family.name, family.tasks[0]) for family in _FAMILIES]
 _OTHERS = [("bert", task) for task in FAMILIES["bert"].tasks[1:]]
 FORMS = [(*case, dtype) for cases in (CASES, _OTHERS) for dtype in ("fp16", "fp32") for case in cases]
-# transformers 5 masks Gemma 3 with functions that torch.jit.trace does not get through.
-RECIPES = {"gemma3": ("dynamo", "eager", None)}
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +51,7 @@ def exported(family: str, task: str) -> Path:
     if not hasattr(transformers, FAMILIES[family].config):
         pytest.skip(f"transformers {transformers.__version__} has no {FAMILIES[family].config}")
     folder = Path(os.environ["BERTFUSE_TEST_MODELS"]) / "coverage"
-    return make(Recipe(family, task, *RECIPES.get(family, ("torchscript", "eager", 17))), folder)[0]
+    return make(Recipe(family, task, "torchscript", "eager", 17), folder)[0]
 
 
 @pytest.mark.parametrize(("family", "task", "dtype"), FORMS)

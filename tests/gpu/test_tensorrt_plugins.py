@@ -99,8 +99,6 @@ class Layer:
             "scale": 1 / math.sqrt(sizes["H"] // sizes.heads),
             **sizes.attributes,
         }
-        if "product_gamma" in (tensor.name for tensor in self.present):
-            known["norm"] = "rms"  # the only one that takes it
         self.attributes = {
             attr.name: known.get(attr.name, attr.default)
             for attr in self.spec.attributes

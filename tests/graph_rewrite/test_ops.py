@@ -94,43 +94,54 @@ def test_gemm_layer_norm_needed_elsewhere(tensor: str, how: str) -> None:
         refused(b.model(), "needed elsewhere", "FusedGemmLayerNorm")
 
 
-def _rms_norm(b: Builder, x: str, epsilon: float = 1e-6) -> str:
+def _rms_norm(b: Builder, x: str, epsilon: float = 1e-6, columns: int = N) -> str:
     root = b.op("Sqrt", b.op("Add", b.mean(b.op("Mul", x, x)), b.const(epsilon)))
-    return b.op("Mul", b.op("Div", x, root), b.weight(N))
+    return b.op("Mul", b.op("Div", x, root), b.weight(columns))
 
 
 @pytest.mark.parametrize("swap", [False, True])
 @pytest.mark.parametrize("form", ["matmul_add", "matmul"])
-def test_norms_on_both_sides_of_a_block(form: str, swap: bool) -> None:
+@pytest.mark.parametrize("behind", ["rms", "layer"])
+def test_norms_on_both_sides_of_a_block(behind: str, form: str, swap: bool) -> None:
     """As in Gemma 3: a block's product is normalised before it is added to what the block began with."""
     b = Builder()
     y, residual = b.linear(b.input("x", (*SHAPE, 16)), 16, N, form), b.input("residual", (*SHAPE, N))
     y = _rms_norm(b, y)
     total = b.op("Add", *((residual, y) if swap else (y, residual)))
-    b.output(_rms_norm(b, total), b.op("Neg", total))
+    normalised = b.layer_norm(total, N, epsilon=1e-6) if behind == "layer" else _rms_norm(b, total)
+    b.output(normalised, b.op("Neg", total))
     result = fused(b.model())
     assert result.fused == {"FusedGemmResidualNorm": 1}
     (node,) = (n for n in result.model.graph.node if n.op_type == "FusedGemmResidualNorm")
     assert len(node.input) == 8 and not [n for n in result.model.graph.node if n.op_type == "ReduceMean"]
 
 
-@pytest.mark.parametrize(
-    "why", ["another epsilon", "exposed", "used", "of the residual", "LayerNorm behind", "of no product"]
-)
+NO_SANDWICH = ("another epsilon", "exposed", "used", "product exposed", "product used", "of no product", "gamma of one")
+
+
+@pytest.mark.parametrize("why", NO_SANDWICH)
 def test_norms_on_both_sides_that_are_none(why: str) -> None:
     b = Builder()
-    x, residual = b.input("x", (*SHAPE, 16 if why != "of no product" else N)), b.input("residual", (*SHAPE, N))
-    y = x if why == "of no product" else b.linear(x, 16, N)
-    if why == "of the residual":
-        residual = _rms_norm(b, residual)
-    else:
-        y = _rms_norm(b, y, 1e-3 if why == "another epsilon" else 1e-6)
+    x, residual = b.input("x", (*SHAPE, N)), b.input("residual", (*SHAPE, N))
+    product = x if why == "of no product" else b.linear(x, N, N)
+    y = _rms_norm(b, product, 1e-3 if why == "another epsilon" else 1e-6, 1 if why == "gamma of one" else N)
     total = b.op("Add", y, residual)
-    more = [y] if why == "exposed" else [b.op("Neg", y)] if why == "used" else []
-    b.output(b.layer_norm(total, N) if why == "LayerNorm behind" else _rms_norm(b, total), b.op("Neg", total), *more)
-    result = fused(b.model())
-    assert result.fused == ({"FusedGemmResidualNorm": 1} if why == "of the residual" else {})
-    assert all(len(node.input) < 8 for node in result.model.graph.node)
+    read = product if why.startswith("product") else y
+    more = [read] if why.endswith("exposed") else [b.op("Neg", read)] if why.endswith("used") else []
+    b.output(_rms_norm(b, total), b.op("Neg", total), *more)
+    assert not fused(b.model()).fused
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("columns", [1, N])
+def test_of_two_products_one_is_normalised(columns: int, swap: bool) -> None:
+    """That one with its norm where an op takes it, else the other."""
+    b = Builder()
+    x = b.input("x", (*SHAPE, N))
+    parts = _rms_norm(b, b.linear(x, N, N), columns=columns), b.linear(x, N, N)
+    total = b.op("Add", *(parts[::-1] if swap else parts))
+    b.output(_rms_norm(b, total), b.op("Neg", total))
+    assert fused(b.model()).fused["FusedGemmResidualNorm"] == 1
 
 
 def test_layer_norm_before_the_projection() -> None:

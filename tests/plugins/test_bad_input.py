@@ -215,3 +215,11 @@ def test_more_than_one_registration_in_a_process(library: Path) -> None:
         for one, other in zip(first, runner.run(None, feeds), strict=True):
             np.testing.assert_array_equal(one, other)
     assert onnxruntime.get_available_providers()
+
+
+def test_several_rows_of_a_vector(library: Path) -> None:
+    case = _case("FusedGemmResidualNorm")
+    gamma = case.inputs["product_gamma"]
+    assert gamma is not None
+    message = _message(_with(case, product_gamma=np.repeat(gamma, 2, axis=0)), library)
+    assert "input 'product_gamma' has 2 rows, expected 1" in message

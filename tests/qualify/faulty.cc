@@ -1,6 +1,6 @@
 // A library that speaks the C ABI and is wrong in the way that its file name says: faulty_segfault.so. For the tests of
-// `bertfuse qualify` alone. One op, FusedGemm in float32, on the CPU with a weight of int8, too; the fault shows from kRows rows and kColumns columns on. As
-// CUDA (nvcc -x cu) it holds the same for a GPU.
+// `bertfuse qualify` alone. One op, FusedGemm in float32, on the CPU with a weight of int8, too; the fault shows from
+// kRows rows and kColumns columns on. As CUDA (nvcc -x cu) it holds the same for a GPU.
 #include <dlfcn.h>
 #include <unistd.h>
 

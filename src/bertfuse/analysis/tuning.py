@@ -12,6 +12,7 @@ from typing import Any
 import bertfuse
 from bertfuse.errors import BertfuseError
 from bertfuse.files import check_target, replacing
+from bertfuse.graph_rewrite import OPS
 from bertfuse.model_folder.files import find_model, folder_of
 from bertfuse.qualify.measure import Measurer, problem_of
 from bertfuse.qualify.worker import Settings
@@ -98,14 +99,19 @@ def tune(
     report = TuningReport(str(target), gpus[device], left_out=_not_taken(target, gpus))
     say(f"Reading {path}")
     calls: dict[str, tuple[str, native.Call, int]] = {}
+    skipped: set[str] = set()
     for batch, sequence in sizes:
         for op, call, count in model_calls(path, batch, sequence):
             # For as many packed rows as the sizes have, whatever this process has run before.
             call.device_id, call.flags = device, native.NO_ROW_HINTS | (native.ALLOW_TF32 if tf32 else 0)
             problem = _reported(native.problem, op, call)
-            if problem is not None:
+            if problem is not None and _has_x_zero(op, call):
+                skipped.add(problem)
+            elif problem is not None:
                 before = calls[problem][2] if problem in calls else 0
                 calls[problem] = op, call, before + count
+    if skipped:
+        say(f"Leaving {len(skipped)} products of activations with a zero point: they have no CUDA kernel")
     with Measurer(_settings(device, milliseconds)) as measurer:
         for index, (problem, (op, call, count)) in enumerate(calls.items(), 1):
             say(f"Checking and measuring {problem} ({index} of {len(calls)})")
@@ -120,6 +126,11 @@ def tune(
     with replacing(target) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return report
+
+
+def _has_x_zero(op: str, call: native.Call) -> bool:
+    names = [tensor.name for tensor in OPS[op].inputs]
+    return "x_zero" in names and call.inputs[names.index("x_zero")].dtype != native.ABSENT
 
 
 def _settings(device: int, milliseconds: float) -> Settings:

@@ -254,8 +254,6 @@ class Draw:
         without = tuple(name for name in spec.optional_inputs if self._chance(0.4))
         needs = {tensor.name: tensor.needs for tensor in spec.inputs if tensor.needs and not tensor.by_pass}
         absent = {*without, *problem.without}
-        if attributes.get("norm") == "layer":
-            absent.add("product_gamma")  # which RMSNorm alone has
         without = tuple(name for name in spec.optional_inputs if name in absent or needs.get(name) in absent)
         without += tuple(name for name in ("token_index", "row_count") if name in absent)
         indices = [tensor.name for tensor in spec.inputs if tensor.dtype == "I" and tensor.name not in without]

@@ -72,7 +72,8 @@ def problem_of(op: str, call: native.Call) -> Problem:
                 sizes[axis.symbol] = axis.symbol_size(size, attributes)
     constant = [i for i, t in enumerate(spec.inputs) if t.constant and call.inputs[i].dtype != native.ABSENT]
     declared = all(call.constant_inputs >> i & 1 for i in constant)
-    tf32 = bool(call.flags & native.ALLOW_TF32) and found["dtype"] == "float32" and ("K" in sizes or op in ATTENTIONS)
+    multiplies = op in ATTENTIONS or ("K" in sizes and "weights" not in found)
+    tf32 = bool(call.flags & native.ALLOW_TF32) and found["dtype"] == "float32" and multiplies
     return Problem(
         op,
         sizes=sizes,

@@ -37,7 +37,11 @@ double Worst(GemmForm form, int splits, int64_t m, int64_t n, int64_t k, const N
   const int64_t rows = row_count[0];
   DeviceArray<float> partials(form == GemmForm::kPartialSums ? splits * m * n : 0);
   random.Fill(x, 1), random.Fill(weight, 1 / std::sqrt(static_cast<double>(k)));
-  for (const auto* vector : {&bias, &residual, &gamma, &beta, &product_gamma}) random.Fill(*vector, 1);
+  for (const auto* vector : {&bias, &residual, &beta}) random.Fill(*vector, 1);
+  for (auto* factors : {&gamma, &product_gamma}) {  // near 1: a factor of 3 multiplies the product's rounding, too
+    random.Fill(*factors, 0.2);
+    for (T& factor : *factors) factor = FromFloat<T>(1 + ToFloat(factor));
+  }
   GemmArguments<Elements<T>> a = {};
   a.x = x.data(), a.weight = weight.data(), a.float_partials = partials.data();
   a.m = m, a.n = n, a.k = k;
