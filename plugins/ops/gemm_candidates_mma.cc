@@ -73,23 +73,28 @@ double L2BytesPerCycle(int compute_capability) {
   return compute_capability == 80 || compute_capability == 90 || compute_capability / 10 == 10 ? 40 : 18;
 }
 
-// A small warp tile keeps shared memory busier than the tensor cores: the copies fill a stage, and every warp reads its
-// rows of it.
-GemmKernelFacts Facts(const GemmProblem& problem, const GemmTactic& tactic) {
-  const kernels::GemmBlock& block = tactic.tile.block;
+Tile TileOf(Math math, const kernels::GemmBlock& block) {
   Tile tile = {};
-  const Math math = MathOf(problem);
   kernels::gemm_mma::ForTiles(math, [&](const Tile& compiled) {
     const bool is_it =
         compiled.m == block.m && compiled.n == block.n && compiled.has_long_stages() == block.long_stages;
     if (is_it) tile = compiled;
   });
+  return tile;
+}
+
+// A small warp tile keeps shared memory busier than the tensor cores: the copies fill a stage, and every warp reads its
+// rows of it.
+GemmKernelFacts Facts(const GemmProblem& problem, const GemmTactic& tactic) {
+  const kernels::GemmBlock& block = tactic.tile.block;
+  const Math math = MathOf(problem);
+  const Tile tile = TileOf(math, block);
   const double halves = std::min(TensorFlopsPerCycle(problem.device->compute_capability), kMostMmaFlopsPerCycle);
   const double peak = math == Math::kHalf   ? halves
                       : IsQuantized(math)   ? halves * 2
                       : math == Math::kTf32 ? halves / 2
                                             : halves / 6;
-  const int warps = tile.threads() / 32, read_rows = warps * (tile.warp_m + tile.warp_n);
+  const int warps = tile.threads() / 32, read_rows = warps / tile.slices * (tile.warp_m + tile.warp_n);
   const double shared_cycles = (tile.m + tile.n + read_rows) * tile.row_bytes / kSharedBytesPerCycle;
   const double flops = 2.0 * tile.m * tile.n * tile.row_bytes / problem.x_bytes;
   return {
@@ -101,13 +106,13 @@ GemmKernelFacts Facts(const GemmProblem& problem, const GemmTactic& tactic) {
       false};
 }
 
-// Every tile adds up k in the same steps.
+// Every tile adds up k in the same steps, but for those with slices.
 bool RoundsAlike(const GemmProblem& problem, const GemmTactic& tactic) {
   const bool rounded = problem.layer_norm && RoundsBeforeLayerNorm(problem);
   const GemmForm form = rounded              ? GemmForm::kRounded
                         : problem.layer_norm ? GemmForm::kPartialSums
                                              : ProductForm(problem);
-  return tactic.form == form && tactic.tile.splits == 1;
+  return tactic.form == form && tactic.tile.splits == 1 && TileOf(MathOf(problem), tactic.tile.block).slices == 1;
 }
 
 constexpr int64_t kSplitAmong = 4;  // multiprocessors, at least, for each tile of 64 x 64 whose k is split

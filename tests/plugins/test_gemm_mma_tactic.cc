@@ -64,14 +64,19 @@ TEST(GemmMmaTactic, BlocksFitTheMultiprocessor) {
 TEST(GemmMmaTactic, LongStages) {
   // Tile, stages, blocks of a multiprocessor.
   const std::vector<std::string> of_164_kb = {"mma 256x128 long stages: 3, 1", "mma 128x128 stages 4 long stages: 4, 1",
-                                              "mma 128x64 long stages: 3, 2", "mma 64x64 long stages: 3, 3",
-                                              "mma 64x32 long stages: 3, 4"};
+                                              "mma 128x64 long stages: 3, 2",  "mma 64x64 long stages: 3, 3",
+                                              "mma 64x32 long stages: 3, 4",   "mma 64x48 long stages: 5, 2",
+                                              "mma 32x32 long stages: 4, 4"};
   const std::vector<std::string> of_99_kb = {"mma 128x128 stages 3 long stages: 3, 1",
-                                             "mma 128x64 stages 4 long stages: 4, 1", "mma 64x64 long stages: 3, 2",
-                                             "mma 64x32 long stages: 4, 2"};
+                                             "mma 128x64 stages 4 long stages: 4, 1",
+                                             "mma 64x64 long stages: 3, 2",
+                                             "mma 64x32 long stages: 4, 2",
+                                             "mma 64x48 long stages: 3, 2",
+                                             "mma 32x32 long stages: 4, 3"};
   const std::vector<std::string> of_227_kb = {"mma 256x128 long stages: 4, 1", "mma 128x128 long stages: 3, 2",
-                                              "mma 128x64 long stages: 3, 3", "mma 64x64 long stages: 3, 4",
-                                              "mma 64x32 long stages: 4, 4"};
+                                              "mma 128x64 long stages: 3, 3",  "mma 64x64 long stages: 3, 4",
+                                              "mma 64x32 long stages: 4, 4",   "mma 64x48 long stages: 8, 2",
+                                              "mma 32x32 long stages: 6, 4"};
   for (const Gpu& gpu : kGpus) {
     SCOPED_TRACE(gpu.name);
     std::vector<std::string> found;
@@ -108,6 +113,24 @@ TEST(GemmMmaTactic, TheChosenOneIsListedAndFits) {
       problem.workspace = SIZE_MAX;
     }
   });
+}
+
+// Tiles whose warps share a stage's k are among the tactics, but add up a row in another order than the others.
+TEST(GemmMmaTactic, NoSlicesWhereRowsAreDeterministic) {
+  int chosen = 0;
+  ForRandomProblemsOnGpus([&](GemmProblem problem) {
+    const auto is_sliced = [](const GemmTactic& tactic) {
+      const kernels::GemmBlock& block = tactic.tile.block;
+      return tactic.backend == Backend::kMma && (block.n == 48 || (block.m == 32 && block.n == 32));
+    };
+    chosen += is_sliced(ChooseGemmTactic(problem).tactic);
+    problem.deterministic_rows = true;
+    EXPECT_FALSE(is_sliced(ChooseGemmTactic(problem).tactic));
+    for (const GemmTactic& tactic : GemmTactics(problem)) {
+      EXPECT_FALSE(is_sliced(tactic) && IsDeterministicByRow(problem, tactic)) << Describe(tactic);
+    }
+  });
+  EXPECT_GT(chosen, 0);
 }
 
 // A row's bits must not depend on how many others there are.

@@ -24,7 +24,11 @@ constexpr int kRowBytes = 64, kLongRowBytes = 128;
 struct Tile {
   int m, n, warp_m, warp_n, blocks;
   int row_bytes = kRowBytes;  // of k that a stage of the ring holds of each row
-  constexpr int threads() const { return 32 * (m / warp_m) * (n / warp_n); }
+  // How many warps share the k of each stage, each with sums of its own for the same part of y (CUTLASS: sliced-K). Of
+  // few rows a multiprocessor has one small block: so it has more warps, or larger warp tiles, which read less shared
+  // memory for a product.
+  int slices = 1;
+  constexpr int threads() const { return 32 * (m / warp_m) * (n / warp_n) * slices; }
   constexpr bool has_long_stages() const { return row_bytes == kLongRowBytes; }
 };
 
@@ -49,7 +53,9 @@ inline constexpr Tile kHalfTiles[] = {{256, 128, 64, 64, 1},
                                       {128, 128, 64, 64, 2, kLongRowBytes},
                                       {128, 64, 64, 32, 3, kLongRowBytes},
                                       {64, 64, 32, 32, 4, kLongRowBytes},
-                                      {64, 32, 16, 32, 4, kLongRowBytes}};
+                                      {64, 32, 16, 32, 4, kLongRowBytes},
+                                      {64, 48, 32, 48, 2, kLongRowBytes, 2},
+                                      {32, 32, 32, 32, 4, kLongRowBytes, 4}};
 inline constexpr Tile kInt8Tiles[] = {kHalfTiles[0], kHalfTiles[1], kHalfTiles[2], kHalfTiles[3],
                                       kHalfTiles[4], kHalfTiles[5], kHalfTiles[6]};
 inline constexpr Tile kFp8Tiles[] = {{128, 128, 64, 64, 2}, {128, 64, 64, 32, 3}, {64, 64, 32, 32, 4}};
@@ -57,9 +63,15 @@ inline constexpr Tile kTf32Tiles[] = {{128, 128, 64, 64, 2},
                                       {128, 64, 64, 32, 3},
                                       {64, 64, 32, 32, 4},
                                       {64, 32, 16, 32, 4},
-                                      {64, 32, 16, 32, 4, kLongRowBytes}};
-inline constexpr Tile kThreeTf32Tiles[] = {
-    {128, 64, 64, 32, 2}, {64, 64, 32, 32, 3}, {64, 32, 16, 32, 4}, {64, 32, 16, 32, 4, kLongRowBytes}};
+                                      {64, 32, 16, 32, 4, kLongRowBytes},
+                                      {64, 48, 32, 48, 1, kLongRowBytes, 4},
+                                      {32, 32, 32, 32, 4, kLongRowBytes, 4}};
+inline constexpr Tile kThreeTf32Tiles[] = {{128, 64, 64, 32, 2},
+                                           {64, 64, 32, 32, 3},
+                                           {64, 32, 16, 32, 4},
+                                           {64, 32, 16, 32, 4, kLongRowBytes},
+                                           {64, 48, 32, 48, 1, kLongRowBytes, 4},
+                                           {32, 32, 32, 32, 2, kLongRowBytes, 4}};
 
 template <Math kMath>
 constexpr auto& TilesOf() {
@@ -102,9 +114,15 @@ constexpr int MaxStages(int m, int n, bool long_stages) {
 }
 constexpr int MaxStages(const Tile& tile) { return MaxStages(tile.m, tile.n, tile.has_long_stages()); }
 
+// Of the ring, in whose place the slices' sums meet at the end.
+constexpr int RingBytes(const Tile& tile, int stages) {
+  const int ring = stages * StageBytes(tile), sums = tile.slices * tile.m * tile.n * static_cast<int>(sizeof(float));
+  return tile.slices > 1 && sums > ring ? sums : ring;
+}
+
 // The bias, as float32, stands behind the stages; behind that the scales of the weight's rows, where it has them.
 constexpr int SharedBytes(Math math, const Tile& tile, int stages) {
-  return stages * StageBytes(tile) + (IsQuantized(math) ? 2 : 1) * tile.n * static_cast<int>(sizeof(float));
+  return RingBytes(tile, stages) + (IsQuantized(math) ? 2 : 1) * tile.n * static_cast<int>(sizeof(float));
 }
 
 // Without cp.async, on 7.5, long stages are not compiled.
@@ -115,8 +133,8 @@ inline bool RunsOn(const Device& device, bool long_stages) { return !long_stages
 constexpr GemmBlock BlockOn(Math math, const Tile& tile, int shared_bytes, int most_blocks = INT_MAX) {
   for (int blocks = std::min(tile.blocks, most_blocks); blocks > 0; --blocks) {
     const int of_one = (shared_bytes + kReservedBytes) / blocks - kReservedBytes;
-    const int room = of_one - SharedBytes(math, tile, 0);
-    const int stages = std::min(room / StageBytes(tile), MaxStages(tile));
+    int stages = MaxStages(tile);
+    while (stages >= kMinStages && SharedBytes(math, tile, stages) > of_one) --stages;
     if (stages >= kMinStages) return {tile.m, tile.n, stages, blocks, false, tile.has_long_stages()};
   }
   return {tile.m, tile.n, 0, 0, false, tile.has_long_stages()};

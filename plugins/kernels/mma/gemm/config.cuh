@@ -20,12 +20,18 @@ struct Config {
   static constexpr Tile kTile = TilesOf<kMath>()[kIndex];
   static constexpr int kM = kTile.m, kN = kTile.n, kWarpM = kTile.warp_m, kWarpN = kTile.warp_n;
   static constexpr int kWarpsN = kN / kWarpN, kThreads = kTile.threads(), kBlocks = kTile.blocks;
+  static constexpr int kSlices = kTile.slices, kWarpsOfSlice = kThreads / 32 / kSlices;
   static constexpr int kI = kWarpM / 16, kJ = kWarpN / 8;                  // mma tiles of a warp
   static constexpr int kRowBytes = kTile.row_bytes;                        // of a stage
   static constexpr int kStageK = kRowBytes / static_cast<int>(sizeof(X));  // in elements
-  static constexpr int kSteps = kRowBytes / 32;                            // of the tensor cores, in a stage
+  static constexpr int kSteps = kRowBytes / 32 / kSlices;                  // of a warp's tensor core, in a stage
   static constexpr bool kRuns = kHasMma<X> && (kHasAsyncCopies || !kTile.has_long_stages());
-  static_assert(kI > 0 && kJ % 2 == 0 && (kSteps == 2 || kSteps == 4));
+  __device__ __forceinline__ static int RingBytesOf(int stages) {
+    constexpr int kStageBytes = StageBytes(kTile), kSums = RingBytes(kTile, 0);
+    return max(stages * kStageBytes, kSums);
+  }
+  static_assert(kI > 0 && kJ % 2 == 0 && (kSteps == 1 || kSteps == 2 || kSteps == 4));
+  static_assert(kSlices == 1 || (kTile.has_long_stages() && !IsQuantized(kMath)));
 };
 
 // Byte offset of a 16-byte chunk of a row in a stage. Eight consecutive rows at the same chunk, which a matrix of

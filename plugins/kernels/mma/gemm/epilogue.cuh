@@ -140,5 +140,93 @@ __device__ __forceinline__ void StoreTile(typename Config::Accumulator (&sum)[Co
   }
 }
 
+// The sums of a tile's slices in shared memory, float32. Pairs of columns are stored, lane 4i + j those of row i, and
+// 16 bytes loaded; both fall into different banks.
+template <class Config>
+class SliceSums {
+ public:
+  static constexpr int kColumns = 4;  // that are loaded at a time
+
+  __device__ __forceinline__ explicit SliceSums(uint32_t address) : address_(address) {}
+
+  __device__ __forceinline__ void Store(int slice, int row, int column, float a, float b) const {
+    StoreShared(Chunk(slice, row, column) + column % kColumns * sizeof(float),
+                {__float_as_uint(a), __float_as_uint(b)});
+  }
+  // Added up, slice by slice.
+  __device__ __forceinline__ void Load(float (&v)[kColumns], int row, int column) const {
+#pragma unroll
+    for (int slice = 0; slice < Config::kSlices; ++slice) {
+      uint32_t words[kColumns];
+      LoadShared(words, Chunk(slice, row, column));
+#pragma unroll
+      for (int e = 0; e < kColumns; ++e) v[e] = (slice == 0 ? 0.0f : v[e]) + __uint_as_float(words[e]);
+    }
+  }
+
+ private:
+  // 4 rows are stored at a time, of 32 bytes each.
+  __device__ __forceinline__ uint32_t Chunk(int slice, int row, int column) const {
+    static_assert(Config::kN % 16 == 0);
+    const int swizzle = Config::kN % 32 == 0 ? (row & 3) << 1 : row & 2;
+    return address_ + ((slice * Config::kM + row) * Config::kN + ((column / kColumns ^ swizzle) * kColumns)) * 4;
+  }
+  uint32_t address_;
+};
+
+// StoreTile() where a tile has slices: all threads store parts of it. `bias`: of the tile's columns.
+template <class Y, class Config>
+__device__ __forceinline__ void StoreSlices(const float (&sum)[Config::kI][Config::kJ][4], int slice, int warp_m,
+                                            int warp_n, const float* bias, Activation activation, uint32_t ring, Y* y,
+                                            int first_row, int rows, int first_column, int columns, bool vectorised) {
+  using Sums = SliceSums<Config>;
+  constexpr int kPerThread = Sums::kColumns, kPerRow = Config::kN / kPerThread;
+  static_assert(Config::kM * kPerRow % Config::kThreads == 0);
+  const Sums sums(ring);
+  int lane = static_cast<int>(threadIdx.x) % 32;
+  asm volatile("" : "+r"(lane));  // as in StoreTile()
+#pragma unroll
+  for (int i = 0; i < Config::kI; ++i) {
+#pragma unroll
+    for (int j = 0; j < Config::kJ; ++j) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        sums.Store(slice, warp_m + i * 16 + half * 8 + lane / 4, warp_n + j * 8 + lane % 4 * 2, sum[i][j][2 * half],
+                   sum[i][j][2 * half + 1]);
+      }
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int begin = 0; begin < Config::kM * kPerRow; begin += Config::kThreads) {
+    const int at = begin + static_cast<int>(threadIdx.x), row = at / kPerRow, column = at % kPerRow * kPerThread;
+    float v[kPerThread];
+    sums.Load(v, row, column);
+    if (bias != nullptr) {
+      const float4 add = *reinterpret_cast<const float4*>(bias + column);
+      v[0] += add.x, v[1] += add.y, v[2] += add.z, v[3] += add.w;
+      if constexpr (sizeof(Y) == 2) {
+        Activations::For16Bits<kPerThread>(v, activation);
+      } else {
+        Activations::Exact<kPerThread>(v, activation);
+      }
+    }
+    const int at_row = first_row + row, at_column = first_column + column;
+    if (at_row >= rows || at_column >= columns) continue;
+    Y* const to = y + static_cast<int64_t>(at_row) * columns + at_column;
+    if (vectorised) {
+      Pack<Y, kPerThread> pack;
+#pragma unroll
+      for (int e = 0; e < kPerThread; ++e) pack.value[e] = FromFloat<Y>(v[e]);
+      *reinterpret_cast<Pack<Y, kPerThread>*>(to) = pack;
+    } else {
+#pragma unroll
+      for (int e = 0; e < kPerThread; ++e) {
+        if (at_column + e < columns) to[e] = FromFloat<Y>(v[e]);
+      }
+    }
+  }
+}
+
 }  // namespace bertfuse::kernels::gemm_mma
 #endif  // BERTFUSE_KERNELS_MMA_GEMM_EPILOGUE_CUH_

@@ -41,13 +41,14 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
   const TileScheduler<Config::kM, Config::kN> tiles(p, rows);
   if (static_cast<int>(blockIdx.x) >= tiles.tiles()) return LeaveEarly(blockIdx.x == 0);
 
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int warp_m = warp / Config::kWarpsN * Config::kWarpM, warp_n = warp % Config::kWarpsN * Config::kWarpN;
+  const int warp = static_cast<int>(threadIdx.x) / 32, slice = warp / Config::kWarpsOfSlice;
+  const int of_slice = warp - slice * Config::kWarpsOfSlice;
+  const int warp_m = of_slice / Config::kWarpsN * Config::kWarpM, warp_n = of_slice % Config::kWarpsN * Config::kWarpN;
   char* const shared = DynamicShared();
   const uint32_t ring = SharedAddress(shared);
-  float* const bias = reinterpret_cast<float*>(shared + p.stages * StageBytes(Config::kTile));
+  float* const bias = reinterpret_cast<float*>(shared + Config::RingBytesOf(p.stages));
   const Scales scales = {bias + Config::kN + warp_n, p.row_scales};
-  const FragmentReader<Config> reader(warp_m, warp_n);
+  const FragmentReader<Config> reader(warp_m, warp_n, slice);
   bool waited = false;
 #pragma unroll 1
   for (int number = static_cast<int>(blockIdx.x); number < tiles.tiles(); number += static_cast<int>(gridDim.x)) {
@@ -81,8 +82,17 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
     // The ring becomes the warps' staging: others may still read what is behind the last stage.
     __syncthreads();
     const int first_row = tile.first_row + warp_m, first_column = tile.first_column + warp_n;
-    if (p.float_partials != nullptr) {
-      float* const partials = p.float_partials + static_cast<int64_t>(tile.split) * p.m * p.n;
+    float* const partials =
+        p.float_partials == nullptr ? nullptr : p.float_partials + static_cast<int64_t>(tile.split) * p.m * p.n;
+    if constexpr (Config::kSlices > 1) {
+      if (partials != nullptr) {
+        StoreSlices<float, Config>(sum, slice, warp_m, warp_n, nullptr, Activation::kNone, ring, partials,
+                                   tile.first_row, rows, tile.first_column, p.n, p.vectorised);
+      } else {
+        StoreSlices<Y, Config>(sum, slice, warp_m, warp_n, bias, p.activation, ring, p.y, tile.first_row, rows,
+                               tile.first_column, p.n, p.vectorised);
+      }
+    } else if (p.float_partials != nullptr) {
       StoreTile<float, Config>(sum, scales, nullptr, Activation::kNone,
                                ring + warp * StagedRows<float, Config::kWarpN>::kBytes, partials, first_row, rows,
                                first_column, p.n, p.vectorised);

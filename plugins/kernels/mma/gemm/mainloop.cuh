@@ -99,6 +99,7 @@ class OperandCopy {
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       if (i < kCopies * part / parts || i >= kCopies * (part + 1) / parts) continue;
+      if (kCopyThreads < kThreads && static_cast<int>(threadIdx.x) >= kCopyThreads) continue;
       begun_.Begin(i, tile + to_ + i * kRowsAtOnce * kRowBytes, from_ + offset_[i], left_ > 0);
     }
     if (part < parts - 1) return;
@@ -114,7 +115,9 @@ class OperandCopy {
 
  private:
   static constexpr int kRowChunks = kRowBytes / kChunkBytes;
-  static constexpr int kRowsAtOnce = kThreads / kRowChunks, kCopies = kRows / kRowsAtOnce;
+  // Half of the threads where all would copy more than the rows.
+  static constexpr int kCopyThreads = kRows % (kThreads / kRowChunks) == 0 ? kThreads : kThreads / 2;
+  static constexpr int kRowsAtOnce = kCopyThreads / kRowChunks, kCopies = kRows / kRowsAtOnce;
   __device__ __forceinline__ static int Row() { return static_cast<int>(threadIdx.x) / kRowChunks; }
   __device__ __forceinline__ static int Chunk() { return static_cast<int>(threadIdx.x) % kRowChunks; }
   __device__ __forceinline__ static uint32_t Pitch(int k) { return static_cast<uint32_t>(k) * sizeof(T); }
@@ -143,10 +146,10 @@ __device__ __forceinline__ void WithStages(int stages, Visit&& visit) {
 template <class Config>
 class FragmentReader {
  public:
-  __device__ __forceinline__ FragmentReader(int warp_m, int warp_n) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    x_ = ChunkOffset<Config::kRowBytes>(warp_m + lane % 16, lane / 16);
-    w_ = ChunkOffset<Config::kRowBytes>(Config::kM + warp_n + lane / 16 * 8 + lane % 8, lane / 8 % 2);
+  __device__ __forceinline__ FragmentReader(int warp_m, int warp_n, int slice) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, chunk = slice * Config::kSteps * 2;
+    x_ = ChunkOffset<Config::kRowBytes>(warp_m + lane % 16, chunk + lane / 16);
+    w_ = ChunkOffset<Config::kRowBytes>(Config::kM + warp_n + lane / 16 * 8 + lane % 8, chunk + lane / 8 % 2);
   }
   // The swizzle moves chunks by step as it does by lane, and 16 rows further on it is the same.
   __device__ __forceinline__ void Read(Fragments<Config::kI, Config::kJ>& f, uint32_t stage, int step) const {
@@ -170,7 +173,7 @@ __device__ __forceinline__ void MultiplyTile(CopyOf<Config, Config::kM>& x, Copy
                                              typename Config::Accumulator (&sum)[Config::kI][Config::kJ][4],
                                              BeforeX&& before_x, AfterFirstCopies&& after_first_copies) {
   constexpr uint32_t kXBytes = Config::kM * Config::kRowBytes, kStageBytes = StageBytes(Config::kTile);
-  constexpr int kCopySteps = Config::kSteps - 1;  // among which the copies of a stage are spread
+  constexpr int kCopySteps = std::max(Config::kSteps - 1, 1);  // among which the copies of a stage are spread
   const uint32_t ring_end = ring + kStages * kStageBytes;
   const int first = min(kStages - 1, count);
   if (fetch_weights_first) {
@@ -194,8 +197,19 @@ __device__ __forceinline__ void MultiplyTile(CopyOf<Config, Config::kM>& x, Copy
   reader.Read(fragments[0], read, 0);
 #pragma unroll 1
   for (int i = 0; i < count; ++i) {
+    const auto begin_copies = [&](int step) {
+      if (step < kCopySteps && i + kStages - 1 < count) {
+        x.BeginNext(written, step, kCopySteps);
+        weight.BeginNext(written + kXBytes, step, kCopySteps);
+      }
+      if (step == kCopySteps - 1) {
+        CommitCopies();
+        written = written + kStageBytes == ring_end ? ring : written + kStageBytes;
+      }
+    };
 #pragma unroll
     for (int step = 0; step < Config::kSteps; ++step) {
+      if (Config::kSteps == 1) begin_copies(step);  // what the wait counts
       if (step == Config::kSteps - 1) {
         // The next stage has arrived, and all warps have read this one. (Behind the last one what is read is not used.)
         x.End();
@@ -205,15 +219,9 @@ __device__ __forceinline__ void MultiplyTile(CopyOf<Config, Config::kM>& x, Copy
         read = read + kStageBytes == ring_end ? ring : read + kStageBytes;
       }
       reader.Read(fragments[(step + 1) % 2], read, (step + 1) % Config::kSteps);
-      if (step < kCopySteps && i + kStages - 1 < count) {
-        x.BeginNext(written, step, kCopySteps);
-        weight.BeginNext(written + kXBytes, step, kCopySteps);
-      }
-      if (step == kCopySteps - 1) {
-        CommitCopies();
-        written = written + kStageBytes == ring_end ? ring : written + kStageBytes;
-      }
+      if (Config::kSteps > 1) begin_copies(step);
       Multiplier<typename Config::X, Config::kMath>::Multiply(sum, fragments[step % 2]);
+      if (Config::kSteps == 1) fragments[0] = fragments[1];
     }
   }
 }
