@@ -149,7 +149,7 @@ AttentionProblem Problem(const bertfuse_call& call, const kernels::AttentionArgu
   AttentionProblem problem = {
       a.batch, a.sequence, a.heads, a.head_size, AttentionBackendsFor<T>(a, device), device.multiprocessors};
   problem.packed = a.packed.count > 0;
-  problem.variant = !a.IsPlain();
+  problem.variant = !a.variant.IsPlain();
   problem.positions = a.variant.positions != nullptr;
   if constexpr (std::is_same_v<Op, FusedAttentionVariant>) {
     problem.rotates = Arguments<T, Op>::Rotating(call, device).has_value();

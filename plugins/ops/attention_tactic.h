@@ -29,7 +29,7 @@ struct AttentionProblem {
   bool packed = false;
   bool deterministic_rows = false;  // tiles that give a sequence the same bits in any batch
   int shared_bytes = 227 << 10;     // most dynamic shared memory of one block
-  bool variant = false;             // not AttentionArguments::IsPlain(): only some of Hopper's tiles are chosen
+  bool variant = false;             // not AttentionVariant::IsPlain(): only some of Hopper's tiles are chosen
   bool positions = false;           // vectors by distance: of mma's tiles the narrow ones are compiled
   bool rotates = false;             // Q and K may be rotated by Hopper's attention
   int64_t window = 0;               // keys that a query may see, 0: those of its sequence

@@ -36,6 +36,10 @@ class AttentionSm90Problem {
     a.scale = 1.0f / std::sqrt(static_cast<float>(a.head_size));
     a.bias_is_constant = random->OneIn(2);
     qkv_.Fill(random, 1), bias_.Fill(random, 0.3);
+    if (random->OneIn(4)) {  // no bias
+      a.bias = nullptr;
+      for (int64_t i = 0; i < 3 * columns_; ++i) bias_.values()[i] = FromFloat<T>(0);
+    }
     DrawSequences(random, packed);
     if (random->OneIn(3)) MakeSteep();
     const size_t row = 3 * columns_;

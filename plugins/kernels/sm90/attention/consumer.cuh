@@ -141,7 +141,7 @@ class Consumer : Pipeline<Config> {
     const T* bias = static_cast<const T*>(this->p_.bias) + head * kHeadSize + threadIdx.x % 4 * 2;
 #pragma unroll
     for (int i = 0; i < kHeadSize / 8; ++i) {
-      if (Config::kVariant && this->p_.bias == nullptr) {
+      if (this->p_.bias == nullptr) {
         pairs[i] = 0;
       } else {
         pairs[i] = *reinterpret_cast<const uint32_t*>(bias + 8 * i);

@@ -162,7 +162,7 @@ cudaError_t AttentionSm90(const AttentionArguments<T>& a, const AttentionTile& t
     constexpr int kHeadSize = decltype(head_size)::value;
     constexpr auto kIndices = std::make_index_sequence<std::size(attention_sm90::kAttentionTiles)>();
     const bool packed = a.packed.count > 0;
-    if (!a.IsPlain()) {
+    if (!a.variant.IsPlain()) {
       return packed ? WithConfig<T, kHeadSize, true, true>(tile, launch, kIndices)
                     : WithConfig<T, kHeadSize, false, true>(tile, launch, kIndices);
     }
