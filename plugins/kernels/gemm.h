@@ -67,6 +67,9 @@ struct GemmArguments {
   int64_t partial_rows;
   int64_t m, n, k;
   PackedRows packed;  // of the m rows; y's rows from *row_count on are unspecified
+  // Packed rows in front of x's and y's first one, which another launch computes: *row_count counts them, too. Only
+  // GemmMma reads it.
+  int64_t rows_before;
   float epsilon;
   Activation activation;
   // No kernel that may still be running writes weight, bias, gammas or beta, so they may be read before the preceding
@@ -84,6 +87,8 @@ struct GemmArguments {
   void* scratch;
   // Given: gets the sum that is normalised. Then the norm has a launch of its own, may be RMSNorm, and beta null.
   Y* total;
+  // kRounded: the residual is added before y is rounded. Only GemmSm90Residual reads it.
+  bool adds_residual;
   bool rms;
   QuantizedResult quantized;  // of a norm that has a launch of its own, or in place of y (GemmSm90Quantizing)
   // kComplete: y[m, n / 2] = activation(product + bias of the first n / 2 columns) * (the same of the others).

@@ -58,6 +58,7 @@ struct RowCounts {
 template <class Norm, class T, int kVector>
 __device__ __forceinline__ void StoreTotal(const LayerNormArguments<T>& a, int64_t at, const float (&value)[kVector]) {
   if constexpr (Norm::kStoresTotal) {
+    if (a.total == a.product) return;
     Pack<T, kVector> out;
 #pragma unroll
     for (int i = 0; i < kVector; ++i) out.value[i] = FromFloat<T>(value[i]);
@@ -325,7 +326,9 @@ __global__ void __launch_bounds__(kWarpRowThreads, (kPartials > 2               
         NormalizeProduct(value, columns, a.epsilon, product_gamma);
         residual.AddTo(value);
       }
-      if constexpr (Norm::kStoresTotal) WarpRow<T, kChunks>::Store(value, a.total + row * columns, columns);
+      if constexpr (Norm::kStoresTotal) {
+        if (a.total != a.product) WarpRow<T, kChunks>::Store(value, a.total + row * columns, columns);
+      }
     };
     NormalizeSum<Norm>(
         rows, columns, a.epsilon, gamma, beta, a.y + row * columns, [&] { load(row + stride); }, add_others,

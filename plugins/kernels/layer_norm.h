@@ -44,7 +44,8 @@ struct LayerNormArguments {
   // exist while the kernels before theirs still run: as many as there are multiprocessors.
   int64_t unsplit_rows = 0;
   unsigned warm_up_blocks = 0;
-  // [rows, columns], given: gets what is normalised. Then the norm may be any of NormKind's and beta null.
+  // [rows, columns], given: gets what is normalised. Then the norm may be any of NormKind's and beta null. `product`
+  // may be the same memory, where neither bias nor residual nor partial sums are left to be added: nothing is stored.
   T* total = nullptr;
   NormKind norm = NormKind::kLayerNorm;
   QuantizedResult quantized = {};    // of LayerNorm without `total`

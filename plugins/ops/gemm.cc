@@ -241,6 +241,16 @@ void RotateHeads(const bertfuse_call& call, const char* op, const kernels::GemmA
   CheckCuda(kernels::ChangeHeads(heads, device, StreamOf(call)), op);
 }
 
+// Whether the product's epilogue adds the residual to what the norm after it reads, which so reads half as much.
+template <class Elements>
+bool AddsResidual(const GemmCall& gemm, const kernels::GemmArguments<Elements>& a, const GemmProblem& problem,
+                  const GemmTactic& tactic) {
+  if (kIsQuantized<Elements> || problem.deterministic_rows || gemm.product_gamma != nullptr) return false;
+  const bool has_kernel = tactic.backend == Backend::kSm90 && tactic.form == GemmForm::kRounded &&
+                          tactic.tile.splits == 1 && kernels::gemm_sm90::AddsResidual(tactic.tile.block);
+  return has_kernel && a.residual != nullptr && a.total != nullptr && a.activation == Activation::kNone;
+}
+
 template <class Elements>
 void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProblem& problem, const GemmTactic& tactic,
                kernels::GemmArguments<Elements> a, const kernels::Device& device) {
@@ -263,7 +273,13 @@ void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProble
   const bool gate_follows = GateIsALaunch(problem, tactic);
   const bool activates = !gate_follows && ActivatesProduct(tactic, a.activation != Activation::kNone);
   if (activates) norm.bias = nullptr, norm.activation = Activation::kNone;
-  if (tactic.form == GemmForm::kRounded && !activates) product.bias = nullptr, product.activation = Activation::kNone;
+  product.adds_residual = AddsResidual(gemm, a, problem, tactic);
+  if (product.adds_residual) {
+    norm.bias = nullptr, norm.residual = nullptr;
+    if (a.total != nullptr) product.y = a.total;
+  } else if (tactic.form == GemmForm::kRounded && !activates) {
+    product.bias = nullptr, product.activation = Activation::kNone;
+  }
   if constexpr (kIsQuantized<Elements>) {
     if (gemm.x_quantized == nullptr) Quantize(call, gemm, a, device);
   }
@@ -283,7 +299,7 @@ void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProble
   if (!tactic.layer_norm) return;
   norm.splits = tactic.tile.splits;
   if (tactic.form == GemmForm::kRounded) {
-    norm.product = a.y, norm.splits = 0;
+    norm.product = product.y, norm.splits = 0;
     norm.partials = a.partials, norm.more_partials = tactic.tile.splits - 1, norm.last_wave = a.last_wave;
     norm.partial_rows = a.partial_rows;
   }

@@ -8,8 +8,8 @@
 namespace bertfuse::cuda {
 namespace {
 
-// Of packed rows cuBLASLt computes the whole capacity, because it takes m on the host; our kernels compute the real
-// rows. Up to so many rows for each expected one cuBLASLt is the faster.
+// Of packed rows cuBLASLt computes as many as are expected, and kernels/mma what there are more. Without that it computes
+// the whole capacity, because it takes m on the host; up to so many rows for each expected one it is the faster.
 constexpr int64_t kMostRowsForEach = 2;
 
 }  // namespace
@@ -34,8 +34,12 @@ bool CublasLtHas(const GemmProblem& problem, const GemmTactic& tactic) {
   return tactic.algorithm < problem.cublaslt.count && tactic.form == CublasLtForm(problem);
 }
 
+bool TakesPackedRows(const GemmProblem& problem) {
+  return problem.backends.Has(Backend::kMma) || problem.capacity <= kMostRowsForEach * problem.m;
+}
+
 bool TakesPackedRows(const GemmProblem& problem, const GemmTactic& tactic) {
-  return tactic.backend != Backend::kCublasLt || problem.capacity <= kMostRowsForEach * problem.m;
+  return tactic.backend != Backend::kCublasLt || TakesPackedRows(problem);
 }
 
 size_t CublasLtScratch(const GemmProblem& problem, const GemmTactic& tactic) {
@@ -61,7 +65,7 @@ bool PrefersThreeTf32(const GemmProblem& problem) {
 bool PrefersCublasLt(const GemmProblem& problem) {
   if (problem.deterministic_rows || problem.backends.Has(Backend::kSm90)) return false;
   if (PrefersThreeTf32(problem) || PrefersSplitK(problem)) return false;
-  return problem.capacity <= kMostRowsForEach * problem.m;
+  return TakesPackedRows(problem);
 }
 
 std::optional<GemmTactic> CublasLtByDefault(const GemmProblem& problem) {

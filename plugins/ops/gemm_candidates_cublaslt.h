@@ -18,8 +18,9 @@ void ListCublasLt(const GemmProblem& problem, std::vector<GemmTactic>* tactics);
 // Whether the tactic is one of these. Its form may be another one where alignment differs. True of other backends'.
 bool CublasLtHas(const GemmProblem& problem, const GemmTactic& tactic);
 
-// Whether the tactic takes no more rows than it is worth: cuBLASLt computes all packed rows that there is room for.
-// True of other backends', which read on the device how many are real.
+// Whether the tactic takes no more rows than it is worth: where kernels/mma cannot take those that were not expected,
+// cuBLASLt computes all packed rows that there is room for. True of other backends', which read on the device how many
+// are real.
 bool TakesPackedRows(const GemmProblem& problem, const GemmTactic& tactic);
 
 // Bytes of scratch that cuBLASLt's algorithm takes, beside partial sums; 0 of other backends' tactics.

@@ -143,7 +143,9 @@ double ExpectedMicroseconds(const GemmProblem& problem, const GemmTactic& tactic
 
   const bool gates = problem.gates && tactic.form == GemmForm::kComplete;
   const double elements = static_cast<double>(facts.tile.block.m) * facts.tile.block.n * together;
-  const double epilogue = elements * (kEpilogue + (problem.gelu ? kActivation : gates ? kActivation / 2 : 0));
+  // A gate stores half as many elements as the tile has, and computes an activation for as many.
+  const double each = gates ? (kEpilogue + kActivation) / 2 : kEpilogue + (problem.gelu ? kActivation : 0);
+  const double epilogue = elements * each;
   const double start = kFill + (facts.tile.cluster_m * facts.tile.cluster_n > 1 ? kClusterStart : 0);
   const double stages = StageCycles(problem, facts, unsplit) + StageCycles(problem, facts, split);
   const double waves = unsplit.waves + split.waves;

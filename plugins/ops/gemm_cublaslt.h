@@ -2,6 +2,7 @@
 #ifndef BERTFUSE_OPS_GEMM_CUBLASLT_H_
 #define BERTFUSE_OPS_GEMM_CUBLASLT_H_
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -10,6 +11,7 @@
 #include "kernels/bias_activation.h"
 #include "kernels/cublaslt/plan.h"
 #include "kernels/gemm.h"
+#include "kernels/mma/gemm.h"
 #include "ops/gemm_tactic.h"
 
 namespace bertfuse::cuda {
@@ -26,6 +28,7 @@ class CublasLtError : public Error {
   const bool is_first;  // of this product
 };
 
+// A product of which cuBLASLt computes the packed rows that are expected, and mma.sync what there are more.
 template <class T>
 struct CublasLtGemm {
   using Arguments = kernels::GemmArguments<kernels::Elements<T>>;
@@ -49,7 +52,7 @@ struct CublasLtGemm {
     kernels::cublaslt::PlanKey key;
     key.operands = kType, key.result = sums ? CUDA_R_32F : kType;
     key.tf32 = std::is_same_v<T, float> && a.allow_tf32;
-    key.m = a.m, key.n = a.n, key.k = a.k;
+    key.m = Rows(a, device), key.n = a.n, key.k = a.k;
     const auto bytes = [](int64_t columns, size_t element) { return columns * static_cast<int64_t>(element); };
     key.x_alignment = AlignmentOfRows(a.x, bytes(a.k, sizeof(T)));
     key.weight_alignment = AlignmentOfRows(a.weight, bytes(a.k, sizeof(T)));
@@ -65,6 +68,16 @@ struct CublasLtGemm {
     return kernels::cublaslt::FindPlan(key, device);
   }
 
+  // Rows that cuBLASLt computes, which takes their number on the host. Expected ones are rounded up, so that nearly
+  // equal batches share what it was asked: by 64, or about 2% of many.
+  static int64_t Rows(const Arguments& a, const kernels::Device& device) {
+    const bool leaves_others = kernels::HasMmaOf<T>(device) && kernels::GemmMmaSupports(a);
+    if (a.packed.row_count == nullptr || !leaves_others) return a.m;
+    int64_t step = 64;
+    while (64 * step <= a.packed.expected) step *= 2;
+    return std::min(a.m, kernels::CeilDiv(std::max<int64_t>(a.packed.expected, 1), step) * step);
+  }
+
   // Throws CublasLtError, after which the plan is not chosen again.
   static cudaError_t Launch(const GemmTactic& tactic, const Arguments& a, const kernels::Device& device,
                             cudaStream_t stream) {
@@ -72,11 +85,41 @@ struct CublasLtGemm {
     void* const y = tactic.form == GemmForm::kPartialSums ? static_cast<void*>(a.float_partials) : a.y;
     const int status = plan->Run(tactic.algorithm, a.x, a.weight, a.bias, y, a.scratch, stream);
     if (status != kernels::cublaslt::kSuccess) throw CublasLtError(status, plan->Withdraw());
+    if (const int64_t rows = Rows(a, device); rows < a.m) {
+      const cudaError_t error = LaunchOthers(tactic.form, a, rows, plan->adds_bias(), device, stream);
+      if (error != cudaSuccess) return error;
+    }
     const T* const bias = plan->adds_bias() ? nullptr : a.bias;
     if (tactic.form != GemmForm::kComplete || (bias == nullptr && a.activation == Activation::kNone))
       return cudaSuccess;
     return kernels::BiasActivation<T>({a.y, bias, a.m, a.n, a.activation, a.weights_are_constant, a.packed}, device,
                                       stream);
+  }
+
+ private:
+  // The packed rows from the first `rows` on, mostly none: blocks that find none end at once. A graph may be captured
+  // with few rows and replayed with many, so that there is a block for each multiprocessor.
+  static cudaError_t LaunchOthers(GemmForm form, const Arguments& a, int64_t rows, bool adds_bias,
+                                  const kernels::Device& device, cudaStream_t stream) {
+    using namespace kernels::gemm_mma;
+    constexpr Math kExact = kIsHalf<T> ? Math::kHalf : Math::kThreeTf32;
+    const Math math = !kIsHalf<T> && a.allow_tf32 ? Math::kTf32 : kExact;
+    constexpr int kSize = 64;
+    kernels::GemmTile tile;
+    ForTiles(math, [&](const Tile& compiled) {
+      const bool is_it = compiled.m == kSize && compiled.n == kSize && !compiled.has_long_stages();
+      if (is_it) tile.block = BlockOn(math, compiled, device.shared_bytes);
+    });
+    Arguments others = a;
+    others.x += rows * a.k;
+    if (others.y != nullptr) others.y += rows * a.n;
+    if (form == GemmForm::kPartialSums) others.float_partials += rows * a.n;
+    others.m = a.m - rows, others.rows_before = rows;
+    if (!adds_bias) others.bias = nullptr;
+    others.residual = nullptr, others.activation = Activation::kNone, others.gates = false;
+    const int64_t blocks_of_rows = kernels::CeilDiv(device.multiprocessors, kernels::CeilDiv(a.n, int64_t{kSize}));
+    others.packed.expected = blocks_of_rows * kSize;
+    return kernels::GemmMma<T>(form, tile, others, device, stream);
   }
 };
 

@@ -67,7 +67,7 @@ MeasuredGemms::MeasuredGemms(const char* table, const kernels::Device& device, c
                              std::vector<std::string>* left_out) {
   const std::vector<Line> lines = LinesOf(table);
   const bool named = std::any_of(lines.begin(), lines.end(), [&](const Line& line) { return line.device == identity; });
-  std::map<std::tuple<std::string, bool, int, bool>, GemmTactic> known;  // few tactics have many ranges
+  std::map<std::tuple<std::string, bool, int, bool, bool>, GemmTactic> known;  // few tactics have many ranges
   for (const Line& line : lines) {
     if (named ? line.device != identity : KindOf(line.device) != KindOf(identity)) continue;
     const std::optional<TunedRange> range = ParseProblem(line.problem);
@@ -75,12 +75,13 @@ MeasuredGemms::MeasuredGemms(const char* table, const kernels::Device& device, c
     std::optional<GemmTactic> tactic;
     if (is_product) {
       const GemmProblem problem = AlignedProblem(*range, device);
-      const std::tuple name = {line.tactic, problem.layer_norm, problem.x_bytes, problem.fp8};
+      const std::tuple name = {line.tactic, problem.layer_norm, problem.x_bytes, problem.fp8, problem.gates};
       const auto found = known.find(name);
       tactic = found != known.end() ? found->second : FindGemmTactic(problem, line.tactic);
       if (tactic) {
         known.insert({name, *tactic});
-        const Key key = KeyOf(problem, range->problem.packed, problem.deterministic_rows, range->problem.sizes[0]);
+        const Key key = KeyOf(problem, problem.keeps_total, range->problem.packed, problem.deterministic_rows,
+                              range->problem.sizes[0]);
         ranges_[key] = {range->first_rows, *tactic};
       }
     }
@@ -90,14 +91,17 @@ MeasuredGemms::MeasuredGemms(const char* table, const kernels::Device& device, c
 
 const GemmTactic* MeasuredGemms::Find(const GemmProblem& problem) const {
   const bool packed = problem.capacity > 0, deterministic = problem.deterministic_rows;
-  for (const auto& [as_packed, as_deterministic] :
-       {std::pair(packed, deterministic), {false, deterministic}, {packed, false}, {false, false}}) {
-    const Key key = KeyOf(problem, as_packed, as_deterministic, problem.m);
-    const auto found = ranges_.lower_bound(key);
-    if (found == ranges_.end() || found->second.first_rows > problem.m) continue;
-    Key same_rows = found->first;
-    std::get<9>(same_rows) = problem.m;
-    if (same_rows == key) return &found->second.tactic;
+  // A norm whose sum is an output, too, is measured by itself, or as one whose sum is none.
+  for (const bool total : {problem.keeps_total, false}) {
+    for (const auto& [as_packed, as_deterministic] :
+         {std::pair(packed, deterministic), {false, deterministic}, {packed, false}, {false, false}}) {
+      const Key key = KeyOf(problem, total, as_packed, as_deterministic, problem.m);
+      const auto found = ranges_.lower_bound(key);
+      if (found == ranges_.end() || found->second.first_rows > problem.m) continue;
+      Key same_rows = found->first;
+      std::get<std::tuple_size_v<Key> - 1>(same_rows) = problem.m;
+      if (same_rows == key) return &found->second.tactic;
+    }
   }
   return nullptr;
 }

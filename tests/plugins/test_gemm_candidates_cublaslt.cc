@@ -82,9 +82,12 @@ TEST(CublasLt, LeavesExactFloat32ToFastTensorCores) {
 
 TEST(CublasLt, TakesAllPackedRowsWhereTheyAreAtMostTwiceTheExpectedOnes) {
   GemmProblem problem = OnOthers(100, 768, 768, false);
-  for (const auto& [capacity, backend] :
-       {std::pair(100, Backend::kCublasLt), {200, Backend::kCublasLt}, {201, Backend::kMma}, {4000, Backend::kMma}}) {
+  for (const int64_t capacity : {100, 200, 201, 4000}) {
     problem.capacity = capacity;
+    problem.backends = {Backend::kCublasLt, Backend::kMma, Backend::kSimt};  // mma takes those that were not expected
+    EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, Backend::kCublasLt) << capacity;
+    problem.backends = {Backend::kCublasLt, Backend::kSimt};
+    const Backend backend = capacity <= 200 ? Backend::kCublasLt : Backend::kSimt;
     EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, backend) << capacity;
   }
 }
@@ -97,6 +100,7 @@ TEST(CublasLt, NoTacticLeavesTheRealRowsOutOfAccount) {
     GemmProblem problem =
         OnOthers(1 + random() % 4000, 16 * (1 + random() % 400), 8 + random() % 4000, i % 3 == 0, i % 2 == 0 ? 2 : 4);
     problem.gates = i % 3 == 1, problem.keeps_total = i % 6 == 0, problem.allow_tf32 = random() % 2 == 0;
+    problem.backends = {Backend::kCublasLt, Backend::kSimt};  // which mma cannot take, of a width that is none of 8
     SCOPED_TRACE(Name(problem));
     for (const int64_t capacity : {2 * problem.m, 2 * problem.m + 1 + static_cast<int64_t>(random() % 100000)}) {
       problem.capacity = capacity;

@@ -33,6 +33,9 @@ inline constexpr GemmBlock kGatedOneTileBlocks[] = {
 // That rotate heads: of whole heads, and what the choice takes for Q, K and V.
 inline constexpr GemmBlock kRotatingPersistentBlocks[] = {kPersistentBlocks[0], kPersistentBlocks[2]};
 inline constexpr GemmBlock kRotatingOneTileBlocks[] = {kOneTileBlocks[0], kOneTileBlocks[1], kOneTileBlocks[4]};
+// That add a residual, which TMA loads behind the main loop's last stage.
+inline constexpr GemmBlock kResidualBlocks[] = {kOneTileBlocks[1], kOneTileBlocks[2], kOneTileBlocks[3],
+                                                kOneTileBlocks[5]};
 inline constexpr GemmBlock kLayerNormBlocks[] = {{128, 128, 3, 2}, {64, 96, 5, 2}, {64, 128, 4, 2}};
 inline constexpr GemmBlock kSplitKBlocks[] = {{64, 96, 10, 1}};
 
@@ -78,6 +81,7 @@ constexpr bool IsPersistent(const GemmBlock& block) { return IsAmong(kPersistent
 constexpr bool Quantizes(const GemmBlock& block) {
   return IsAmong(kPersistentBlocks8, block) || IsAmong(kQuantizingOneTileBlocks, block);
 }
+constexpr bool AddsResidual(const GemmBlock& block) { return IsAmong(kResidualBlocks, block); }
 constexpr bool Rotates(const GemmBlock& block) {
   return IsAmong(kRotatingPersistentBlocks, block) || IsAmong(kRotatingOneTileBlocks, block);
 }
@@ -120,6 +124,11 @@ template <class Elements>
 cudaError_t GemmSm90Rotating(const GemmTile& tile, const GemmArguments<Elements>& arguments, const Device& device,
                              cudaStream_t stream);
 
+// y[m, n] = product + bias + residual, by a block of kResidualBlocks.
+template <class Elements>
+cudaError_t GemmSm90Residual(const GemmTile& tile, const GemmArguments<Elements>& arguments, const Device& device,
+                             cudaStream_t stream);
+
 // y[m, n] = LayerNorm(activation(product + bias) + residual); n = cluster_n * block_n.
 template <class Elements>
 cudaError_t GemmSm90LayerNorm(const GemmTile& tile, const GemmArguments<Elements>& arguments, const Device& device,
@@ -138,6 +147,9 @@ cudaError_t GemmSm90(GemmForm form, const GemmTile& tile, const GemmArguments<El
     case GemmForm::kPartialSums:
       return GemmSm90SplitK(tile, a, device, stream);
     case GemmForm::kRounded:
+      if constexpr (!kIsQuantized<Elements>) {
+        if (a.adds_residual) return GemmSm90Residual(tile, a, device, stream);
+      }
       return GemmSm90Elementwise(tile, a, device, stream);
     case GemmForm::kComplete:
       break;

@@ -89,6 +89,11 @@ class GemmProblem {
     }
     r.places = row_places_->array.data();
   }
+  // Which y's rows get with the bias.
+  void AddResidual() {
+    arguments.residual = residual_.array.data(), arguments.adds_residual = true;
+    arguments.activation = Activation::kNone;
+  }
   void BareProduct() { arguments.bias = nullptr, arguments.activation = Activation::kNone; }
 
   int64_t rows() const { return rows_; }
@@ -118,6 +123,9 @@ class GemmProblem {
   }
   double AfterActivation(double product, int64_t column) const {
     return Activated(arguments.activation, product + (arguments.bias == nullptr ? 0.0 : bias_[column]));
+  }
+  double WithResidual(double product, int64_t row, int64_t column) const {
+    return AfterActivation(product, column) + residual_[row * arguments.n + column];
   }
   // An element of a row's products, rotated.
   double Rotated(const double* product, int64_t row, int64_t column) const {

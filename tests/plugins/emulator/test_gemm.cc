@@ -57,6 +57,10 @@ class Problem {
     if (packed_) {
       row_count_[0] = static_cast<int32_t>(random.OneIn(5) ? random.Between(-2, m_ + 2) : random.Between(0, m_));
       a_.packed = {row_count_.data(), random.Between(0, m_)};
+      if (random.OneIn(4)) {  // the first ones are another launch's
+        a_.rows_before = random.Between(1, 1000);
+        row_count_[0] = random.OneIn(8) ? INT32_MIN : static_cast<int32_t>(row_count_[0] + a_.rows_before);
+      }
     }
     const int64_t stages = CeilDiv(k_ * static_cast<int64_t>(sizeof(T)), tile.row_bytes);
     tile_.splits =
@@ -70,7 +74,8 @@ class Problem {
                                     << tile_.block.n << ", " << tile_.block.stages
                                     << (tile_.block.long_stages ? " long stages, " : " stages, ") << tile_.splits
                                     << " splits, form " << static_cast<int>(form_) << ", activation "
-                                    << static_cast<int>(a_.activation) << ", rows " << (packed_ ? row_count_[0] : -1));
+                                    << static_cast<int>(a_.activation) << ", rows " << (packed_ ? row_count_[0] : -1)
+                                    << " behind " << a_.rows_before);
     DeviceArray<float> partials(form_ == GemmForm::kPartialSums ? tile_.splits * m_ * n_ : 0, random_.Between(0, 1));
     a_.float_partials = partials.data();
     emulator::TheSettings().seed = random_.Seed();
@@ -81,7 +86,7 @@ class Problem {
     const emulator::SharedAccesses accesses = emulator::TakeSharedAccesses();
     EXPECT_EQ(accesses.conflicts, 0) << "of " << accesses.accesses << " accesses";
     emulator::Comparison comparison(tolerance);
-    const int64_t rows = packed_ ? std::clamp<int64_t>(row_count_[0], 0, m_) : m_;
+    const int64_t rows = packed_ ? std::clamp<int64_t>(row_count_[0] - a_.rows_before, 0, m_) : m_;
     for (int64_t row = 0; row < rows; ++row) {
       for (int64_t column = 0; column < n_; ++column) Compare(row, column, partials, &comparison);
     }

@@ -115,6 +115,34 @@ void TestPersistent() {
   });
 }
 
+// Of a pre-norm block: y is the sum with the residual.
+template <class T>
+void TestResidual() {
+  Random random(emulator::Seed());
+  Result result;
+  ForEachBlock(gemm_sm90::kResidualBlocks, 3, [&](const GemmBlock& block, bool packed) {
+    GemmTile tile = {block};
+    DrawCluster(&random, 8, &tile);
+    const int64_t m = DrawSize(&random, random.Between(1, 3) * tile.cluster_m, block.m, 1);
+    const int64_t n = DrawSize(&random, random.Between(1, 2) * tile.cluster_n, block.n, 8);
+    const int64_t k = DrawSize(&random, std::max(1, 2 * block.stages / tile.cluster_m), kStageK<T>, 8);
+    GemmProblem<T> problem(&random, m, n, k, packed);
+    problem.AddResidual();
+    auto& a = problem.arguments;
+    const Device device = DrawDevice(&random, tile);
+    SCOPED_TRACE(Describe(problem, tile));
+    if (!Run(&problem, [&] { return GemmSm90(GemmForm::kRounded, tile, a, device, nullptr); })) return;
+    const std::vector<double> product = problem.Product();
+    emulator::Comparison comparison(emulator::ToleranceOf("FusedGemmResidualNorm", emulator::kDtype<T>));
+    for (int64_t i = 0; i < problem.rows() * n; ++i) {
+      comparison.Add(ToFloat(a.y[i]), problem.WithResidual(product[i], i / n, i % n));
+    }
+    result.Add(comparison);
+    tile.splits = 2;
+    EXPECT_EQ(GemmSm90(GemmForm::kRounded, tile, a, device, nullptr), cudaErrorInvalidConfiguration);
+  });
+}
+
 // k of the tiles of the last wave is split.
 template <class T>
 void TestLastWave() {
@@ -294,6 +322,8 @@ TEST(EmulatedGemmSm90, GatedFloat16) { TestGated<__half>(); }
 TEST(EmulatedGemmSm90, GatedBfloat16) { TestGated<__nv_bfloat16>(); }
 TEST(EmulatedGemmSm90, RotatingFloat16) { TestRotating<__half>(); }
 TEST(EmulatedGemmSm90, RotatingBfloat16) { TestRotating<__nv_bfloat16>(); }
+TEST(EmulatedGemmSm90, ResidualFloat16) { TestResidual<__half>(); }
+TEST(EmulatedGemmSm90, ResidualBfloat16) { TestResidual<__nv_bfloat16>(); }
 TEST(EmulatedGemmSm90, PersistentFloat16) { TestPersistent<__half>(); }
 TEST(EmulatedGemmSm90, PersistentBfloat16) { TestPersistent<__nv_bfloat16>(); }
 TEST(EmulatedGemmSm90, LastWaveFloat16) { TestLastWave<__half>(); }

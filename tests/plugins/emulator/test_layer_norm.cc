@@ -49,8 +49,7 @@ double Worst(GemmForm form, int splits, int64_t m, int64_t n, int64_t k, const N
   tile.block = gemm_mma::BlockOn(gemm_mma::Math::kHalf, gemm_mma::kHalfTiles[5], kDevice.shared_bytes),
   tile.splits = splits;
   LayerNormArguments<T> norm = {};
-  norm.bias = bias.data(), norm.residual = residual.data(), norm.gamma = gamma.data(), norm.beta = beta.data();
-  if (!of.biased) norm.bias = nullptr;
+  norm.gamma = gamma.data(), norm.beta = beta.data();
   if (!of.shifted) norm.beta = nullptr;
   if (of.of_both) norm.product_gamma = product_gamma.data();
   if (of.packed) norm.packed = a.packed = {row_count.data(), random.Between(1, m)};
@@ -74,6 +73,11 @@ double Worst(GemmForm form, int splits, int64_t m, int64_t n, int64_t k, const N
     if (of.total) norm.total = total.data();
     const bool rounded = form == GemmForm::kRounded;
     if (rounded) norm.product = y.data();
+    // The product left the sum where it is an output: nothing is added to it.
+    const bool stored = of.total && !of.of_both && rounded && more == 0 && random.OneIn(3);
+    norm.bias = of.biased && !stored ? bias.data() : nullptr;
+    norm.residual = stored ? nullptr : residual.data();
+    if (stored) norm.product = a.y = total.data();
     if (!LayerNormSupports(kernel, {n, sizeof(T), LayerNormVector(norm), rounded, more, false})) continue;
     emulator::TheSettings().seed = random.Seed();
     emulator::TheSettings().shared_bytes = kDevice.shared_bytes;
@@ -83,7 +87,7 @@ double Worst(GemmForm form, int splits, int64_t m, int64_t n, int64_t k, const N
     for (int64_t i = 0; i < rows; ++i) {
       double mean = 0, variance = 0;
       for (int64_t j = 0; j < n; ++j) {
-        row[j] = of.biased ? static_cast<double>(ToFloat(bias[j])) : 0.0;
+        row[j] = norm.bias != nullptr ? static_cast<double>(ToFloat(bias[j])) : 0.0;
         for (int64_t e = 0; e < k; ++e) row[j] += double{ToFloat(x[i * k + e])} * ToFloat(weight[j * k + e]);
         for (int part = 0; part < more && i >= unsplit; ++part) {
           row[j] += ToFloat(more_partials[(part * norm.partial_rows + i - unsplit) * n + j]);
@@ -92,7 +96,7 @@ double Worst(GemmForm form, int splits, int64_t m, int64_t n, int64_t k, const N
       const double inverse = 1 / std::sqrt(MeanSquare(row) + kEpsilon);
       for (int64_t j = 0; j < n; ++j) {
         if (of.of_both) row[j] *= inverse * ToFloat(product_gamma[j]);
-        row[j] += ToFloat(residual[i * n + j]);
+        if (!stored) row[j] += ToFloat(residual[i * n + j]);
         mean += of.rms ? 0 : row[j] / static_cast<double>(n);
         if (of.total) comparison.Add(ToFloat(total[i * n + j]), row[j]);
       }

@@ -37,7 +37,11 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
   if constexpr (!Config::kRuns) return;
   constexpr bool kScaled = IsQuantized(Config::kMath);
   LaunchDependents();
-  const int rows = p.row_count == nullptr ? p.m : static_cast<int>(RealRows(LoadRowCount(p.row_count), p.m));
+  int rows = p.m;
+  if (p.row_count != nullptr) {
+    const int64_t left = int64_t{LoadRowCount(p.row_count)} - p.rows_before;
+    rows = static_cast<int>(min(max(left, int64_t{0}), int64_t{p.m}));
+  }
   const TileScheduler<Config::kM, Config::kN> tiles(p, rows);
   if (static_cast<int>(blockIdx.x) >= tiles.tiles()) return LeaveEarly(blockIdx.x == 0);
 
@@ -130,7 +134,7 @@ cudaError_t LaunchTile(GemmForm form, const GemmTile& tile, const GemmArguments<
   if (tiles_m * tiles_n * tile.splits > INT32_MAX - INT32_MAX / 2) return cudaErrorInvalidConfiguration;
   p.tiles_n = static_cast<int>(tiles_n);
   p.group = GroupOf(Config::kTile, device.multiprocessors * tile.block.per_multiprocessor, tiles_m);
-  p.row_count = a.packed.row_count;
+  p.row_count = a.packed.row_count, p.rows_before = static_cast<int>(a.rows_before);
   p.activation = a.activation;
   p.vectorised =
       partial ? a.n % 4 == 0 && IsAligned(a.float_partials, 16) : a.n % (16 / sizeof(Y)) == 0 && IsAligned(a.y, 16);

@@ -25,6 +25,7 @@ struct Parameters {
   int splits;            // of k
   int stages_per_split;  // stages of k in a split
   const int32_t* row_count;
+  int rows_before;  // that row_count counts, and another launch computes
   Activation activation;
   bool vectorised;           // rows of the output are on 16-byte boundaries
   bool fetch_weights_first;  // before the preceding kernels have ended

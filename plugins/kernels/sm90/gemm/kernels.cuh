@@ -78,6 +78,11 @@ using RotatingOneTile = OneTileConfig<Elements, kRotatingOneTileBlocks[kIndex].m
                                       kRotatingOneTileBlocks[kIndex].stages,
                                       kRotatingOneTileBlocks[kIndex].per_multiprocessor, kPacked, Rotated<Elements>>;
 
+template <class Elements, size_t kIndex, bool kPacked>
+using WithResidual =
+    OneTileConfig<Elements, kResidualBlocks[kIndex].m, kResidualBlocks[kIndex].n, kResidualBlocks[kIndex].stages,
+                  kResidualBlocks[kIndex].per_multiprocessor, kPacked, Epilogue<AddBias, AddResidual>>;
+
 // Calls launch(packed as a bool_constant).
 template <class Elements, class Launch>
 cudaError_t WithPacked(const GemmArguments<Elements>& a, Launch&& launch) {
@@ -177,6 +182,17 @@ cudaError_t GemmSm90Rotating(const GemmTile& tile, const GemmArguments<Elements>
 }
 
 template <class Elements>
+cudaError_t GemmSm90Residual(const GemmTile& tile, const GemmArguments<Elements>& a, const Device& device,
+                             cudaStream_t stream) {
+  using namespace gemm_sm90;
+  if (a.activation != Activation::kNone) return cudaErrorInvalidValue;
+  return WithBlock<std::size(kResidualBlocks)>(kResidualBlocks, tile.block, a, [&](auto index, auto packed) {
+    return LaunchOneTile<WithResidual<Elements, decltype(index)::value, decltype(packed)::value>>(tile, a, device,
+                                                                                                  stream);
+  });
+}
+
+template <class Elements>
 cudaError_t GemmSm90LayerNorm(const GemmTile& tile, const GemmArguments<Elements>& a, const Device& device,
                               cudaStream_t stream) {
   using namespace gemm_sm90;
@@ -202,6 +218,7 @@ cudaError_t GemmSm90SplitK(const GemmTile& tile, const GemmArguments<Elements>& 
 #define BERTFUSE_INSTANTIATE_GemmSm90Elementwise(T) BERTFUSE_INSTANTIATE_FOR(GemmSm90Elementwise, Elements<T>)
 #define BERTFUSE_INSTANTIATE_GemmSm90Gated(T) BERTFUSE_INSTANTIATE_FOR(GemmSm90Gated, Elements<T>)
 #define BERTFUSE_INSTANTIATE_GemmSm90Rotating(T) BERTFUSE_INSTANTIATE_FOR(GemmSm90Rotating, Elements<T>)
+#define BERTFUSE_INSTANTIATE_GemmSm90Residual(T) BERTFUSE_INSTANTIATE_FOR(GemmSm90Residual, Elements<T>)
 #define BERTFUSE_INSTANTIATE_GemmSm90LayerNorm(T) BERTFUSE_INSTANTIATE_FOR(GemmSm90LayerNorm, Elements<T>)
 #define BERTFUSE_INSTANTIATE_GemmSm90SplitK(T) BERTFUSE_INSTANTIATE_FOR(GemmSm90SplitK, Elements<T>)
 #define BERTFUSE_INSTANTIATE_GemmSm90Int8(T)                     \
