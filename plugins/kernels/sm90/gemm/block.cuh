@@ -28,10 +28,10 @@ __device__ __forceinline__ void RunRoles(const Parameters& p, const Pipeline<Con
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   __syncthreads();
   if (warp < 4 * Config::kWarpgroups) {
-    if constexpr (Config::kPersistent) AllocateRegisters<240>();
+    if constexpr (Config::kPersistent) AllocateRegisters<Config::kConsumerRegisters>();
     consumer.Run(warp / 4, state);
   } else {
-    if constexpr (Config::kPersistent) DeallocateRegisters<24>();
+    if constexpr (Config::kPersistent) DeallocateRegisters<Config::kProducerRegisters>();
     if (warp == 4 * Config::kWarpgroups && threadIdx.x % 32 == 0) Producer<Config>(pipeline).Run(state);
     __syncwarp();
   }

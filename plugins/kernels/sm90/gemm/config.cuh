@@ -41,17 +41,24 @@ struct TileConfig : Elements {
   static constexpr size_t kVectorOffset = static_cast<size_t>(kStages) * kStageBytes;
 };
 
-// Persistent, ping-pong: blocks stay on their multiprocessor, and two consumer warpgroups take tiles alternately. While
-// one runs its epilogue the other multiplies.
-template <class Elements, int kM, int kN, int kStages, bool kPacked, class Epilogue_>
+// Persistent, ping-pong: blocks stay on their multiprocessor, and two teams of consumers, of one warpgroup or two, take
+// tiles alternately. While one runs its epilogue the other multiplies. Two warpgroups share the rows of their tile:
+// half the accumulators of each thread, and twice as many warps in an epilogue that takes longer than the main loop.
+template <class Elements, int kM, int kN, int kStages, bool kPacked, class Epilogue_, int kTeam_ = 1>
 struct PersistentConfig : TileConfig<Elements, kM, kN, kStages, 1, kPacked, Epilogue_::kFactors> {
   using Epilogue = Epilogue_;
   static_assert(sizeof(typename Elements::Y) == 2, "results are stored as pairs of 2-byte elements");
   static_assert(!Epilogue::kAddsResidual && !Epilogue::kNormalizes, "there is no room to stage rows");
-  static constexpr int kWarpgroups = 2;         // consumers
-  static constexpr int kConsumersPerStage = 1;  // warpgroups that read a stage
-  static constexpr int kRowBlocks = kM / 64;    // blocks of 64 rows in a warpgroup's tile
+  static constexpr int kTeam = kTeam_;
+  static constexpr int kWarpgroups = 2 * kTeam;       // consumers
+  static constexpr int kConsumersPerStage = kTeam;    // warpgroups that read a stage
+  static constexpr int kRowBlocks = kM / 64 / kTeam;  // blocks of 64 rows in a warpgroup's part of a tile
   static constexpr int kThreads = 128 * kWarpgroups + 128;
+  // The registers that the producer gives up go to the consumers. More than the launch has, and setmaxnreg waits for
+  // ever.
+  static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
+  static constexpr int kProducerRegisters = 24, kConsumerRegisters = kTeam == 1 ? 240 : 112;
+  static_assert(kWarpgroups * kConsumerRegisters + kProducerRegisters <= (kWarpgroups + 1) * kLaunchRegisters);
   static constexpr bool kPersistent = true, kPermutesWeight = true;
   static constexpr int kEpilogueStages = 0;
   // An epilogue of 16-bit operands reads at most a bias, and accumulators begin with that. One of 8-bit operands reads

@@ -33,7 +33,9 @@ using Quantizing = Scaled<Elements, AddBias, Activate<Activations>, Quantize<typ
 template <class Elements, size_t kIndex, bool kPacked>
 struct QuantizingOf {
   static constexpr GemmBlock kBlock = kBlocksOf<typename Elements::X>.persistent.first[kIndex];
-  using Config = PersistentConfig<Elements, kBlock.m, kBlock.n, kBlock.stages, kPacked, Quantizing<Elements>>;
+  // A thread has registers for 64 accumulators where there are two teams of two warpgroups.
+  static constexpr int kTeam = kBlock.m * kBlock.n <= 128 * 128 ? 2 : 1;
+  using Config = PersistentConfig<Elements, kBlock.m, kBlock.n, kBlock.stages, kPacked, Quantizing<Elements>, kTeam>;
 };
 template <class Elements, size_t kIndex, bool kPacked>
 using QuantizingOneTile =

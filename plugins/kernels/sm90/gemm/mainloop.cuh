@@ -25,16 +25,18 @@ class Mainloop {
     return IssueBlocks<Config::kRowBlocks>(accumulators, state, stages, first_row_block, accumulate, under_first);
   }
 
-  // The same for the first `row_blocks` blocks of 64 rows only, always added to what the accumulators hold. What is
-  // beyond the last row of x costs neither time nor power then. Each number of blocks has a loop of its own, so that
-  // the one of full tiles has no condition in it.
+  // The same for `row_blocks` blocks of 64 rows only, always added to what the accumulators hold. What is beyond the
+  // last row of x costs neither time nor power then. Each number of blocks has a loop of its own, so that the one of
+  // full tiles has no condition in it.
   template <int kBlocks = Config::kRowBlocks, class UnderFirst>
-  __device__ __forceinline__ int IssueSome(Accumulators& accumulators, State& state, int stages, int row_blocks,
-                                           UnderFirst&& under_first) const {
+  __device__ __forceinline__ int IssueSome(Accumulators& accumulators, State& state, int stages, int first_row_block,
+                                           int row_blocks, UnderFirst&& under_first) const {
     if constexpr (kBlocks > 1) {
-      if (row_blocks < kBlocks) return IssueSome<kBlocks - 1>(accumulators, state, stages, row_blocks, under_first);
+      if (row_blocks < kBlocks) {
+        return IssueSome<kBlocks - 1>(accumulators, state, stages, first_row_block, row_blocks, under_first);
+      }
     }
-    return IssueBlocks<kBlocks>(accumulators, state, stages, 0, true, under_first);
+    return IssueBlocks<kBlocks>(accumulators, state, stages, first_row_block, true, under_first);
   }
 
   // Waits until the accumulators are complete.

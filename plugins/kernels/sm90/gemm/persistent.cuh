@@ -76,13 +76,15 @@ class PersistentConsumer {
 
   __device__ __forceinline__ void InitBarriers() const {}
 
-  // Warpgroup `group` takes every second tile. `state`: as for the producer.
+  // Warpgroup `group` takes its team's part of every second tile. `state`: as for the producer.
   __device__ __forceinline__ void Run(int group, State& state) const {
     if (!p_.weights_are_constant) WaitForDependencies();
     const Loop mainloop(pipeline_);
-    if (group == 1) state.Advance(pipeline_.scheduler().TileAt(0).stages());
-    for (int number = group; pipeline_.scheduler().HasTile(number); number += 2) {
-      const Tile tile = pipeline_.scheduler().TileAt(number);
+    const int team = group / Config::kTeam, first_row_block = group % Config::kTeam * Config::kRowBlocks;
+    if (team == 1) state.Advance(pipeline_.scheduler().TileAt(0).stages());
+    for (int number = team; pipeline_.scheduler().HasTile(number); number += 2) {
+      Tile tile = pipeline_.scheduler().TileAt(number);
+      tile.row += first_row_block * 64;
       const int stages = tile.stages(),
                 row_blocks = (pipeline_.scheduler().Rows() - tile.row + 63) / 64;  // with rows in them
       Accumulators accumulators;
@@ -98,7 +100,7 @@ class PersistentConsumer {
       // The order barrier is also needed because an mbarrier's parity only tells a round of the ring from the one
       // before.
       if (number > 0) WaitForMainloop(number);
-      const int last_stage = mainloop.IssueSome(accumulators, state, stages, row_blocks, [&] {
+      const int last_stage = mainloop.IssueSome(accumulators, state, stages, first_row_block, row_blocks, [&] {
         // (All of this warpgroup are past the epilogue that read the vectors before, by the barrier above.)
         vectors.Store(Vectors(group));
         row_scales.Load(p_, tile.row + FirstRow());
@@ -108,22 +110,26 @@ class PersistentConsumer {
       mainloop.Finish(accumulators, last_stage);
       if constexpr (Config::kSharesVectors) SyncNamed<128>(kVectorBarrier + group);
       Store(accumulators, tile, Vectors(group), row_scales, result_scale);
-      // Skips the stages of the other warpgroup's tile.
+      // Skips the stages of the other team's tile.
       if (pipeline_.scheduler().HasTile(number + 2)) state.Advance(pipeline_.scheduler().TileAt(number + 1).stages());
     }
   }
 
  private:
-  // Named barriers that order the two warpgroups' main loops; which of the two alternates with the tile's number.
-  static constexpr int kOrderBarrier = 4;
+  // Named barriers that order the two teams' main loops; which of the two alternates with the tile's number.
+  static constexpr int kOrderBarrier = 2 + Config::kWarpgroups;
   // Accumulators that the epilogue takes at once. All of them, and the compiler would load all vectors from shared
   // memory into registers, and spill.
   static constexpr int kAtOnce = Config::kSharesVectors ? 32 : Config::kAccumulators;
   static constexpr int kGroupsAtOnce = kAtOnce / Config::kFactors * 2 / kPermutedRows;
   static constexpr int kVectorBarrier = 1;  // one for each warpgroup, whose threads have stored their vectors
 
-  __device__ __forceinline__ static void WaitForMainloop(int number) { SyncNamed<256>(kOrderBarrier + number % 2); }
-  __device__ __forceinline__ static void HandMainloopOver(int number) { ArriveNamed<256>(kOrderBarrier + number % 2); }
+  __device__ __forceinline__ static void WaitForMainloop(int number) {
+    SyncNamed<128 * Config::kWarpgroups>(kOrderBarrier + number % 2);
+  }
+  __device__ __forceinline__ static void HandMainloopOver(int number) {
+    ArriveNamed<128 * Config::kWarpgroups>(kOrderBarrier + number % 2);
+  }
 
   // Sets the accumulators to the bias of this thread's columns, if the epilogue begins with one; else to 0.
   __device__ __forceinline__ void StartFromBias(Accumulators& accumulators, const Tile& tile) const {
