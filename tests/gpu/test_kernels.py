@@ -59,7 +59,8 @@ def test_fused_gemm(size, dtype, given):
     m, n, k = size
     x, weight, bias = gemm_inputs(m, n, k, dtype)
     inputs = (x, weight, bias if given else None)
-    all_tactics("FusedGemm", inputs, (m, n), dtype, [], reference.fused_gemm(*inputs))
+    longer = max(1.0, math.sqrt(k / 3072))  # than the sums that the table's float32 tolerance is for
+    all_tactics("FusedGemm", inputs, (m, n), dtype, [], reference.fused_gemm(*inputs), longer)
 
 
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
