@@ -59,7 +59,7 @@ template <class T, int kVector>
 cudaError_t LaunchVector(const BiasActivationArguments<T>& a, const Device& device, cudaStream_t stream) {
   const int64_t across = CeilDiv(a.columns, kVector * kThreads);
   if (across > INT32_MAX) return cudaErrorInvalidValue;
-  const int64_t groups = CeilDiv(a.packed.ForGrid(a.rows), kRowsAtOnce);
+  const int64_t groups = CeilDiv(a.packed.LaunchRows(a.rows), kRowsAtOnce);
   const int64_t resident = CeilDiv(kResident * device.multiprocessors, across);
   LaunchConfig config;
   config.grid =

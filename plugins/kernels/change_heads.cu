@@ -242,7 +242,7 @@ template <class T>
 cudaError_t ChangeHeads(const ChangeHeadsArguments<T>& a, const Device& device, cudaStream_t stream) {
   const int32_t* const count = a.packed.count == 0 ? a.row_count : a.packed.cu_seqlens + a.packed.count;
   const PackedRows packed = {count, a.expected};
-  const int64_t all_heads = a.heads + 2 * a.kv_heads, rows = packed.ForGrid(a.rows);
+  const int64_t all_heads = a.heads + 2 * a.kv_heads, rows = packed.LaunchRows(a.rows);
   const int64_t blocks = CeilDiv(rows * all_heads, kWarps);
   if (a.rows * all_heads * a.head_size == 0) return cudaSuccess;
   if (blocks > INT32_MAX || a.head_size > INT32_MAX) return cudaErrorInvalidValue;

@@ -125,7 +125,7 @@ template <class T, class Index, int kVector>
 cudaError_t LaunchVector(const EmbedLayerNormArguments<T, Index>& a, const Device& device, cudaStream_t stream) {
   LaunchConfig config;
   const int threads = RowThreads(a.columns, kVector);
-  config.grid = dim3(static_cast<unsigned>(a.packed.ForGrid(a.rows)));
+  config.grid = dim3(static_cast<unsigned>(a.packed.LaunchRows(a.rows)));
   config.block = dim3(threads);
   config.stream = stream;
   config.device = &device;
@@ -159,7 +159,7 @@ cudaError_t EmbedLayerNorm(const EmbedLayerNormArguments<T, Index>& a, const Dev
     // A block for each row waits for one index after the other; with token_index on top a warp for each row is faster
     // from fewer rows on. Tried on an H200; no figures of these two limits were kept.
     const int64_t few = a.token_index == nullptr ? 2048 : 512;
-    if (a.word_integers == nullptr && (a.deterministic_rows || a.packed.ForGrid(a.rows) >= few) &&
+    if (a.word_integers == nullptr && (a.deterministic_rows || a.packed.LaunchRows(a.rows) >= few) &&
         WarpRowsFit(a.columns, a.word_table, a.token_type_table, a.position_table, a.gamma, a.beta, a.y)) {
       return WithWarpRowChunks(a.columns, [&](auto chunks) {
         return LaunchWarpRows(EmbedLayerNormWarpKernel<T, Index, decltype(chunks)::value>, a, device, stream);

@@ -67,7 +67,7 @@ cudaError_t LaunchVector(const GateArguments<T>& a, const Device& device, cudaSt
   const int64_t vectors = CeilDiv(a.columns, kVector), across = CeilDiv(vectors, kMaxThreads);
   if (across > INT32_MAX) return cudaErrorInvalidValue;
   const int64_t threads = CeilDiv(CeilDiv(vectors, across), 32) * 32;  // as few as possible without a column
-  const int64_t groups = CeilDiv(a.packed.ForGrid(a.rows), kRowsAtOnce);
+  const int64_t groups = CeilDiv(a.packed.LaunchRows(a.rows), kRowsAtOnce);
   const int64_t resident = CeilDiv(kResident / threads * device.multiprocessors, across);
   LaunchConfig config;
   config.grid =

@@ -340,7 +340,7 @@ template <class Norm, class T>
 cudaError_t LaunchWarp(const LayerNormArguments<T>& a, const Device& device, cudaStream_t stream) {
   const int warps = 8;
   LaunchConfig config;
-  config.grid = dim3(static_cast<unsigned>(CeilDiv(a.packed.ForGrid(a.rows), warps)));
+  config.grid = dim3(static_cast<unsigned>(CeilDiv(a.packed.LaunchRows(a.rows), warps)));
   config.block = dim3(32 * warps);
   config.stream = stream;
   config.device = &device;
@@ -354,7 +354,7 @@ cudaError_t LaunchVector(LayerNormArguments<T> a, const Device& device, cudaStre
   a.warm_up_blocks = static_cast<unsigned>(device.multiprocessors);
   LaunchConfig config;
   const int threads = RowThreads(a.columns, kVector);
-  config.grid = dim3(static_cast<unsigned>(a.packed.ForGrid(a.rows)));
+  config.grid = dim3(static_cast<unsigned>(a.packed.LaunchRows(a.rows)));
   config.block = dim3(threads);
   config.stream = stream;
   config.device = &device;

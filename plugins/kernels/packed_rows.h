@@ -17,7 +17,7 @@ struct PackedRows {
 
   // How many of `rows` a grid is sized for. A few more than are expected: blocks without work cost less than a second
   // round of the others.
-  int64_t ForGrid(int64_t rows) const {
+  int64_t LaunchRows(int64_t rows) const {
     return row_count == nullptr ? rows : std::clamp<int64_t>(expected + expected / 8, 1, std::max<int64_t>(rows, 1));
   }
 };

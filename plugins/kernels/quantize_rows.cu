@@ -142,7 +142,7 @@ cudaError_t QuantizeRows(const QuantizeRowsArguments<T, Quantized>& a, const Dev
   };
   const auto launch = [&](int rows_of_block, auto kernel) {
     LaunchConfig config;
-    const int64_t blocks = CeilDiv(a.packed.ForGrid(a.rows), rows_of_block);
+    const int64_t blocks = CeilDiv(a.packed.LaunchRows(a.rows), rows_of_block);
     config.grid = dim3(static_cast<unsigned>(std::min<int64_t>(blocks, INT32_MAX)));
     config.block = dim3(32 * kWarps);
     config.stream = stream;

@@ -172,7 +172,7 @@ cudaError_t WithWarpRowChunks(int64_t columns, Launch&& launch) {
 template <class Arguments>
 cudaError_t LaunchWarpRows(void (*kernel)(Arguments), const Arguments& a, const Device& device, cudaStream_t stream) {
   LaunchConfig config;
-  const int64_t rows = a.packed.ForGrid(a.rows);
+  const int64_t rows = a.packed.LaunchRows(a.rows);
   config.block = dim3(rows < kWarpRowThreads / 32 * device.multiprocessors ? 32 : kWarpRowThreads);
   config.stream = stream;
   config.device = &device;

@@ -188,6 +188,7 @@ def measure(name: str, folder: Path, options: argparse.Namespace, started: float
             print(f"{name} {size}: no time left", flush=True)
             return
         feed = feeds(name, size)
+        torch._dynamo.reset()  # it compiles a function for eight shapes, and from then on runs it as it is
         row, outs = {}, {}
         try:
             row["PyTorch"], how = torch_ms(half, feed)

@@ -150,7 +150,8 @@ class Layer:
                 values.append(near_one(shape[-1], self.dtypes["T"]).view(shape))
             else:
                 # With positions of deviation 1, float16's rounding of Q and K takes nearly all of the tolerance.
-                gain = 1 / math.sqrt(shape[-1]) if tensor.name == "weight" else 0.5 if tensor.name == "positions" else 1.0
+                gain = 0.5 if tensor.name == "positions" else 1.0
+                gain = 1 / math.sqrt(shape[-1]) if tensor.name == "weight" else gain  # (a scalar has no axis)
                 values.append(randn(*shape, dtype=self.dtypes["T"], gain=gain))
         return values
 

@@ -117,7 +117,7 @@ template <int kM, int kN, int kThreadsM, class Elements>
 cudaError_t LaunchTile(const PortableGemm<Elements>& a, const Device& device, cudaStream_t stream) {
   LaunchConfig config;
   config.grid =
-      dim3(static_cast<unsigned>(CeilDiv(a.packed.ForGrid(a.m), kM)), static_cast<unsigned>(CeilDiv(a.n, kN)));
+      dim3(static_cast<unsigned>(CeilDiv(a.packed.LaunchRows(a.m), kM)), static_cast<unsigned>(CeilDiv(a.n, kN)));
   config.block = dim3(kThreadsM * kThreadsN);
   config.stream = stream;
   config.device = &device;
@@ -136,7 +136,7 @@ cudaError_t GemmSimt(const PortableGemm<Elements>& a, const Device& device, cuda
   if (a.m == 0 || a.n == 0) return cudaSuccess;
   if (!Activations::Has(a.activation)) return cudaErrorInvalidValue;
   // The large tile reads a third as much per product, but pays only when it fills the device.
-  const bool large = CeilDiv(a.packed.ForGrid(a.m), 128) * CeilDiv(a.n, 128) >= device.multiprocessors;
+  const bool large = CeilDiv(a.packed.LaunchRows(a.m), 128) * CeilDiv(a.n, 128) >= device.multiprocessors;
   return large ? LaunchTile<128, 128, 16>(a, device, stream) : LaunchTile<32, 64, 8>(a, device, stream);
 }
 

@@ -99,7 +99,7 @@ ROUNDING: dict[str, Rounding] = {
     "float16": Rounding(2.0**-11, 0.0, "11 bits; intermediate results may be kept in them"),
     "bfloat16": Rounding(2.0**-8, 0.0, "8 bits; intermediate results may be kept in them"),
 }
-# Below a dtype's least normal number a rounding is off by half the distance of two subnormal ones, however small the value.
+# Below a dtype's least normal number a rounding is off by half the distance of subnormal ones, however small the value.
 SUBNORMAL: dict[str, float] = {"float32": 2.0**-150, "tf32": 2.0**-150, "float16": 2.0**-25, "bfloat16": 2.0**-134}
 # Beyond this a value kept in the dtype is not finite.
 LARGEST: dict[str, float] = {"float32": 3.4e38, "tf32": 3.4e38, "float16": 65504.0, "bfloat16": 3.38e38}

@@ -141,7 +141,7 @@ cudaError_t LaunchTile(GemmForm form, const GemmTile& tile, const GemmArguments<
   p.fetch_weights_first = a.weights_are_constant && device.compute_capability >= 90;
   p.last_rows_first = a.last_rows_first;
   LaunchConfig config;
-  config.grid = dim3(static_cast<unsigned>(CeilDiv(a.packed.ForGrid(a.m), Config::kM) * tiles_n * tile.splits));
+  config.grid = dim3(static_cast<unsigned>(CeilDiv(a.packed.LaunchRows(a.m), Config::kM) * tiles_n * tile.splits));
   config.block = dim3(Config::kThreads);
   config.shared_bytes = static_cast<size_t>(SharedBytes(Config::kMath, Config::kTile, tile.block.stages));
   config.stream = stream;

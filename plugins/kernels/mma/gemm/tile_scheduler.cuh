@@ -43,7 +43,7 @@ class TileScheduler {
  public:
   template <class Elements>
   __device__ __forceinline__ TileScheduler(const Parameters<Elements>& p, int rows)
-      : rows_of_tiles_((rows + kM - 1) / kM), columns_(p.tiles_n), group_(p.group), backwards_(p.last_rows_first) {
+      : rows_of_tiles_((rows + kM - 1) / kM), columns_(p.tiles_n), group_(p.group), last_rows_first_(p.last_rows_first) {
     tiles_ = rows_of_tiles_ * columns_ * p.splits;
   }
   __device__ __forceinline__ int tiles() const { return tiles_; }
@@ -53,12 +53,12 @@ class TileScheduler {
     const int of_group = group_ * columns_, group = in_split / of_group, in_group = in_split - group * of_group;
     const int first = group * group_, height = min(group_, rows_of_tiles_ - first);
     const int column = in_group / height, row = first + in_group - column * height;
-    return {(backwards_ ? rows_of_tiles_ - 1 - row : row) * kM, column * kN, split};
+    return {(last_rows_first_ ? rows_of_tiles_ - 1 - row : row) * kM, column * kN, split};
   }
 
  private:
   int rows_of_tiles_, columns_, group_, tiles_;
-  bool backwards_;
+  bool last_rows_first_;
 };
 
 }  // namespace bertfuse::kernels::gemm_mma

@@ -85,7 +85,7 @@ inline void Split(const GemmTile& tile, int full_panels, Parameters* p) {
 template <class Config, class T>
 int ClustersOfOneTile(const GemmArguments<T>& a, const Parameters& p) {
   if (!Config::kPacked) return p.tiles;
-  const int64_t panels = Panels(p.last_wave, a.packed.ForGrid(a.m));
+  const int64_t panels = Panels(p.last_wave, a.packed.LaunchRows(a.m));
   return static_cast<int>(std::min<int64_t>(panels * p.tiles_n * p.splits, p.tiles));
 }
 
