@@ -8,8 +8,9 @@
 namespace bertfuse::cuda {
 namespace {
 
-// Of packed rows cuBLASLt computes as many as are expected, and kernels/mma what there are more. Without that it computes
-// the whole capacity, because it takes m on the host; up to so many rows for each expected one it is the faster.
+// Of packed rows cuBLASLt computes as many as are expected, and kernels/mma what there are more. Without that it
+// computes the whole capacity, because it takes m on the host; up to so many rows for each expected one it is the
+// faster.
 constexpr int64_t kMostRowsForEach = 2;
 
 }  // namespace

@@ -34,8 +34,8 @@ class MeasuredGemms {
     GemmTactic tactic;
   };
   static Key KeyOf(const GemmProblem& problem, bool total, bool packed, bool deterministic, int64_t rows) {
-    return {problem.n,    problem.k,     problem.x_bytes, problem.fp8,   problem.layer_norm, total,
-            problem.gelu, problem.gates, packed,          deterministic, rows};
+    return {problem.n,     problem.k, problem.x_bytes, problem.fp8, problem.layer_norm, total, problem.gelu,
+            problem.gates, packed,    deterministic,   rows};
   }
   std::map<Key, Range> ranges_;
 };

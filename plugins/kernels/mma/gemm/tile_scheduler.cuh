@@ -43,7 +43,10 @@ class TileScheduler {
  public:
   template <class Elements>
   __device__ __forceinline__ TileScheduler(const Parameters<Elements>& p, int rows)
-      : rows_of_tiles_((rows + kM - 1) / kM), columns_(p.tiles_n), group_(p.group), last_rows_first_(p.last_rows_first) {
+      : rows_of_tiles_((rows + kM - 1) / kM),
+        columns_(p.tiles_n),
+        group_(p.group),
+        last_rows_first_(p.last_rows_first) {
     tiles_ = rows_of_tiles_ * columns_ * p.splits;
   }
   __device__ __forceinline__ int tiles() const { return tiles_; }
