@@ -281,7 +281,9 @@ TEST(MeasuredGemms, TablesNameWhatTheLibraryHas) {
       int64_t& before = last_rows[op + match[8].str() + "x" + match[9].str() + words];
       EXPECT_GT(first, before) << line;
       before = last;
-      GemmProblem problem = Bert(first, std::stoll(match[8]), std::stoll(match[9]), has(op, "LayerNorm"));
+      const bool total = has(op, "ResidualNorm");
+      GemmProblem problem = Bert(first, std::stoll(match[8]), std::stoll(match[9]), total || has(op, "LayerNorm"));
+      problem.keeps_total = total, problem.gates = has(op, "Gated");
       problem.device = &device, problem.measured = &measured;
       problem.fp8 = has(op, "-fp8");
       if (problem.fp8 || has(op, "-int8")) problem.x_bytes = 1;
