@@ -13,7 +13,7 @@ struct PackedRows {
   // launches its dependents only after it has written it, and the embedding, the first to use it, launches its own only
   // when PackTokens has ended. (UnpackTokens, which may come right after PackTokens, waits before it reads it.)
   const int32_t* row_count = nullptr;
-  int64_t expected = 0;  // by the host; results do not depend on it
+  int64_t expected = 0;  // by the host; results depend on it by their rounding alone
 
   // How many of `rows` a grid is sized for. A few more than are expected: blocks without work cost less than a second
   // round of the others.

@@ -148,6 +148,9 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmArguments<Elem
   problem.fp8 = std::is_same_v<typename Elements::X, __nv_fp8_e4m3>;
   problem.gates = gemm.op.gates,
   problem.keeps_total = gemm.op.keeps_total() || (problem.layer_norm && gemm.y_quantized != nullptr);
+  problem.adds_residual = gemm.op.keeps_total() && !kIsQuantized<Elements> && a.residual != nullptr &&
+                          gemm.product_gamma == nullptr && a.activation == Activation::kNone &&
+                          (call.flags & BERTFUSE_DETERMINISTIC_ROWS) == 0;
   problem.quantizes = kIsQuantized<Elements> && !problem.layer_norm && gemm.y_quantized != nullptr &&
                       gemm.y_quantized->dtype == gemm.weight->dtype && kernels::IsAligned(gemm.y_quantized->data, 8) &&
                       kernels::IsAligned(a.quantized.smooth, 16);
@@ -241,16 +244,6 @@ void RotateHeads(const bertfuse_call& call, const char* op, const kernels::GemmA
   CheckCuda(kernels::ChangeHeads(heads, device, StreamOf(call)), op);
 }
 
-// Whether the product's epilogue adds the residual to what the norm after it reads, which so reads half as much.
-template <class Elements>
-bool AddsResidual(const GemmCall& gemm, const kernels::GemmArguments<Elements>& a, const GemmProblem& problem,
-                  const GemmTactic& tactic) {
-  if (kIsQuantized<Elements> || problem.deterministic_rows || gemm.product_gamma != nullptr) return false;
-  const bool has_kernel = tactic.backend == Backend::kSm90 && tactic.form == GemmForm::kRounded &&
-                          tactic.tile.splits == 1 && kernels::gemm_sm90::AddsResidual(tactic.tile.block);
-  return has_kernel && a.residual != nullptr && a.total != nullptr && a.activation == Activation::kNone;
-}
-
 template <class Elements>
 void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProblem& problem, const GemmTactic& tactic,
                kernels::GemmArguments<Elements> a, const kernels::Device& device) {
@@ -273,10 +266,10 @@ void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProble
   const bool gate_follows = GateIsALaunch(problem, tactic);
   const bool activates = !gate_follows && ActivatesProduct(tactic, a.activation != Activation::kNone);
   if (activates) norm.bias = nullptr, norm.activation = Activation::kNone;
-  product.adds_residual = AddsResidual(gemm, a, problem, tactic);
+  product.adds_residual = AddsResidual(problem, tactic);
   if (product.adds_residual) {
     norm.bias = nullptr, norm.residual = nullptr;
-    if (a.total != nullptr) product.y = a.total;
+    product.y = a.total;
   } else if (tactic.form == GemmForm::kRounded && !activates) {
     product.bias = nullptr, product.activation = Activation::kNone;
   }

@@ -13,6 +13,10 @@ namespace {
 // faster.
 constexpr int64_t kMostRowsForEach = 2;
 
+bool TakesPackedRows(const GemmProblem& problem) {
+  return problem.backends.Has(Backend::kMma) || problem.capacity <= kMostRowsForEach * problem.m;
+}
+
 }  // namespace
 
 GemmForm CublasLtForm(const GemmProblem& problem) {
@@ -33,10 +37,6 @@ void ListCublasLt(const GemmProblem& problem, std::vector<GemmTactic>* tactics) 
 bool CublasLtHas(const GemmProblem& problem, const GemmTactic& tactic) {
   if (tactic.backend != Backend::kCublasLt) return true;
   return tactic.algorithm < problem.cublaslt.count && tactic.form == CublasLtForm(problem);
-}
-
-bool TakesPackedRows(const GemmProblem& problem) {
-  return problem.backends.Has(Backend::kMma) || problem.capacity <= kMostRowsForEach * problem.m;
 }
 
 bool TakesPackedRows(const GemmProblem& problem, const GemmTactic& tactic) {

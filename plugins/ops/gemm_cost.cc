@@ -82,7 +82,9 @@ double LayerNormCycles(const GemmProblem& problem, const GemmTactic& tactic, dou
   if (!problem.layer_norm) return 0;
   if (tactic.form == GemmForm::kComplete) return kExchange;
   const double partial_bytes = tactic.form == GemmForm::kPartialSums ? sizeof(float) : problem.y_bytes;
-  const double bytes_of_row = 3.0 * problem.y_bytes * static_cast<double>(problem.n);
+  // It reads product and residual and writes y and, where that is an output, the sum; or it reads the sum alone.
+  const double transfers = AddsResidual(problem, tactic) ? 2 : problem.adds_residual ? 4 : 3;
+  const double bytes_of_row = transfers * problem.y_bytes * static_cast<double>(problem.n);
   const double bytes_of_partials = 2 * partial_bytes * (tactic.tile.splits - 1) * static_cast<double>(problem.n);
   return (bytes_of_row * static_cast<double>(problem.m) + bytes_of_partials * split_rows) /
          (kElementwiseBytes * problem.device->multiprocessors);

@@ -69,9 +69,10 @@ struct CublasLtGemm {
   }
 
   // Rows that cuBLASLt computes, which takes their number on the host. Expected ones are rounded up, so that nearly
-  // equal batches share what it was asked: by 64, or about 2% of many.
+  // equal batches share what it was asked: by 64, or 2 to 3% of many.
   static int64_t Rows(const Arguments& a, const kernels::Device& device) {
-    const bool leaves_others = kernels::HasMmaOf<T>(device) && kernels::GemmMmaSupports(a);
+    const bool leaves_others =
+        kernels::RunsOn(kernels::Backend::kMma, device) && kernels::HasMmaOf<T>(device) && kernels::GemmMmaSupports(a);
     if (a.packed.row_count == nullptr || !leaves_others) return a.m;
     int64_t step = 64;
     while (64 * step <= a.packed.expected) step *= 2;

@@ -21,8 +21,8 @@ constexpr size_t kMaxPackedWorkspace = 64 << 20;
 
 auto Fields(const GemmProblem& p) {
   return std::tie(p.m, p.n, p.k, p.layer_norm, p.backends, p.device, p.measured, p.workspace, p.capacity, p.x_bytes,
-                  p.y_bytes, p.gelu, p.gates, p.keeps_total, p.deterministic_rows, p.biased, p.layer_norm_vector,
-                  p.allow_tf32, p.cublaslt, p.fp8, p.quantizes, p.rotates);
+                  p.y_bytes, p.gelu, p.gates, p.keeps_total, p.adds_residual, p.deterministic_rows, p.biased,
+                  p.layer_norm_vector, p.allow_tf32, p.cublaslt, p.fp8, p.quantizes, p.rotates);
 }
 
 // The tactics whose blocks the device has room for, without LayerNorm's kernels.

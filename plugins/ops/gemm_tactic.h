@@ -47,6 +47,8 @@ struct GemmProblem {
   bool gates = false;                       // n is of a gate and what it multiplies: y has half as many columns
   // What is normalised is an output, too, or y in 8 bits: the norm has a launch of its own.
   bool keeps_total = false;
+  // The sum is an output, and a product that can may add the residual to it: the norm then reads the sum alone.
+  bool adds_residual = false;
   // y is wanted in 8 bits of x's type, by one scale: what does not write it so has a launch more.
   bool quantizes = false;
   // Heads are rotated as the epilogues of Hopper's blocks do that can: what does not has a launch more. (Rotations of
@@ -78,6 +80,12 @@ inline bool WritesQuantized(const GemmProblem& problem, const GemmTactic& tactic
 inline bool RotatesInEpilogue(const GemmProblem& problem, const GemmTactic& tactic) {
   return problem.rotates && tactic.backend == Backend::kSm90 && tactic.form == GemmForm::kComplete &&
          kernels::gemm_sm90::Rotates(tactic.tile.block);
+}
+
+// Whether the product's epilogue adds the residual, where that may be.
+inline bool AddsResidual(const GemmProblem& problem, const GemmTactic& tactic) {
+  return problem.adds_residual && tactic.backend == Backend::kSm90 && tactic.form == GemmForm::kRounded &&
+         tactic.tile.splits == 1 && kernels::gemm_sm90::AddsResidual(tactic.tile.block);
 }
 
 // Stages of the pipeline along k, or along one of its splits.

@@ -55,6 +55,7 @@ GemmProblem AlignedProblem(const TunedRange& range, const kernels::Device& devic
   problem.gates = op.gates, problem.keeps_total = op.keeps_total();
   problem.gelu = tuned.activation != Activation::kNone && !problem.gates;
   problem.deterministic_rows = tuned.deterministic_rows;
+  problem.adds_residual = op.keeps_total() && problem.x_bytes == problem.y_bytes && !problem.deterministic_rows;
   problem.capacity = tuned.packed ? tuned.sizes[0] : 0;
   const int widest = problem.y_bytes == 2 ? 8 : 4;
   problem.layer_norm_vector = problem.n % widest == 0 ? widest : problem.n % 4 == 0 ? 4 : 1;
@@ -80,7 +81,7 @@ MeasuredGemms::MeasuredGemms(const char* table, const kernels::Device& device, c
       tactic = found != known.end() ? found->second : FindGemmTactic(problem, line.tactic);
       if (tactic) {
         known.insert({name, *tactic});
-        const Key key = KeyOf(problem, problem.keeps_total, range->problem.packed, problem.deterministic_rows,
+        const Key key = KeyOf(problem, problem.adds_residual, range->problem.packed, problem.deterministic_rows,
                               range->problem.sizes[0]);
         ranges_[key] = {range->first_rows, *tactic};
       }
@@ -92,10 +93,10 @@ MeasuredGemms::MeasuredGemms(const char* table, const kernels::Device& device, c
 const GemmTactic* MeasuredGemms::Find(const GemmProblem& problem) const {
   const bool packed = problem.capacity > 0, deterministic = problem.deterministic_rows;
   // A norm whose sum is an output, too, is measured by itself, or as one whose sum is none.
-  for (const bool total : {problem.keeps_total, false}) {
+  for (const bool adds_residual : {problem.adds_residual, false}) {
     for (const auto& [as_packed, as_deterministic] :
          {std::pair(packed, deterministic), {false, deterministic}, {packed, false}, {false, false}}) {
-      const Key key = KeyOf(problem, total, as_packed, as_deterministic, problem.m);
+      const Key key = KeyOf(problem, adds_residual, as_packed, as_deterministic, problem.m);
       const auto found = ranges_.lower_bound(key);
       if (found == ranges_.end() || found->second.first_rows > problem.m) continue;
       Key same_rows = found->first;

@@ -26,15 +26,15 @@ class MeasuredGemms {
   bool empty() const { return ranges_.empty(); }
 
  private:
-  // n, k, bytes of an element of x, whether it is a float of 8 bits, LayerNorm, whose sum is an output, GELU, gate,
-  // packed, deterministic; the last row of a range.
+  // n, k, bytes of an element of x, whether it is a float of 8 bits, LayerNorm, GemmProblem::adds_residual, GELU,
+  // gate, packed, deterministic; the last row of a range.
   using Key = std::tuple<int64_t, int64_t, int, bool, bool, bool, bool, bool, bool, bool, int64_t>;
   struct Range {
     int64_t first_rows;
     GemmTactic tactic;
   };
-  static Key KeyOf(const GemmProblem& problem, bool total, bool packed, bool deterministic, int64_t rows) {
-    return {problem.n,     problem.k, problem.x_bytes, problem.fp8, problem.layer_norm, total, problem.gelu,
+  static Key KeyOf(const GemmProblem& problem, bool adds_residual, bool packed, bool deterministic, int64_t rows) {
+    return {problem.n,     problem.k, problem.x_bytes, problem.fp8, problem.layer_norm, adds_residual, problem.gelu,
             problem.gates, packed,    deterministic,   rows};
   }
   std::map<Key, Range> ranges_;

@@ -283,7 +283,7 @@ TEST(MeasuredGemms, TablesNameWhatTheLibraryHas) {
       before = last;
       const bool total = has(op, "ResidualNorm");
       GemmProblem problem = Bert(first, std::stoll(match[8]), std::stoll(match[9]), total || has(op, "LayerNorm"));
-      problem.keeps_total = total, problem.gates = has(op, "Gated");
+      problem.keeps_total = problem.adds_residual = total, problem.gates = has(op, "Gated");
       problem.device = &device, problem.measured = &measured;
       problem.fp8 = has(op, "-fp8");
       if (problem.fp8 || has(op, "-int8")) problem.x_bytes = 1;

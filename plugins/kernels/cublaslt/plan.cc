@@ -140,6 +140,7 @@ int Plan::Run(int algorithm, const void* x, const void* weight, const void* bias
   const Library& library = *FindLibrary();
   const float one = 1.0f, zero = 0.0f;
   MatmulDesc biased = nullptr;
+  const OutsideCapture outside;  // the first run of a kernel loads its code
   int status = adds_bias() ? Describe(&biased, bias) : kSuccess;
   if (status == kSuccess) {
     status = library.Matmul(handle_, adds_bias() ? biased : desc_, &one, weight, weight_, x, x_, &zero, y, y_, y, y_,
@@ -158,11 +159,10 @@ std::shared_ptr<const Plan> FindPlan(const PlanKey& key, const Device& device) {
     const auto found = plans->find(wanted);
     if (found != plans->end()) return found->second;
   }
+  auto made = std::make_shared<const Plan>(key, device);  // other threads' products need not wait for the answer
   const std::unique_lock<std::shared_mutex> lock(mutex);
-  const auto found = plans->find(wanted);
-  if (found != plans->end()) return found->second;
   if (plans->size() >= kMaxPlans) plans->clear();
-  return (*plans)[wanted] = std::make_shared<const Plan>(key, device);
+  return plans->try_emplace(wanted, std::move(made)).first->second;
 }
 
 }  // namespace bertfuse::kernels::cublaslt

@@ -91,7 +91,7 @@ void TestVariants(int count, bool rotates = false) {
     }
     if (rotates) sizes.table_places = random.OneIn(4) && sizes.packed ? random.Between(1, 20) : sizes.sequence;
     AttentionProblem<T> problem(sizes, random);
-    const bool plain = problem.arguments().IsPlain();
+    const bool plain = problem.arguments().variant.IsPlain();
     variants += !plain;
     AttentionTile tile;
     do {
@@ -165,7 +165,7 @@ void TestQuantizing(int count) {
     if (random.OneIn(4)) sizes.table_places = sizes.sequence;
     const AttentionProblem<T> problem(sizes, random);
     AttentionArguments<T> a = problem.arguments();
-    variants += !a.IsPlain();
+    variants += !a.variant.IsPlain();
     AttentionTile tile;
     do {
       tile = kAttentionTiles[random.Between(0, std::size(kAttentionTiles) - 1)];
