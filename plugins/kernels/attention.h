@@ -77,7 +77,6 @@ struct AttentionArguments {
   QuantizedResult quantized;
 
   int64_t KvHeads() const { return variant.kv_heads == 0 ? heads : variant.kv_heads; }
-  bool IsPlain() const { return variant.IsPlain() && bias != nullptr; }
 };
 
 // The most tiles that packed sequences can have, over all heads: each sequence may end in an incomplete one.

@@ -13,6 +13,7 @@
 #include "kernels/gemm.h"
 #include "kernels/mma/gemm.h"
 #include "ops/gemm_tactic.h"
+#include "ops/row_hints.h"
 
 namespace bertfuse::cuda {
 
@@ -68,15 +69,13 @@ struct CublasLtGemm {
     return kernels::cublaslt::FindPlan(key, device);
   }
 
-  // Rows that cuBLASLt computes, which takes their number on the host. Expected ones are rounded up, so that nearly
-  // equal batches share what it was asked: by 64, or 2 to 3% of many.
+  // Rows that cuBLASLt computes, which takes their number on the host. Expected ones are rounded up, by 3% at most: it
+  // is asked about each number.
   static int64_t Rows(const Arguments& a, const kernels::Device& device) {
     const bool leaves_others =
         kernels::RunsOn(kernels::Backend::kMma, device) && kernels::HasMmaOf<T>(device) && kernels::GemmMmaSupports(a);
     if (a.packed.row_count == nullptr || !leaves_others) return a.m;
-    int64_t step = 64;
-    while (64 * step <= a.packed.expected) step *= 2;
-    return std::min(a.m, kernels::CeilDiv(std::max<int64_t>(a.packed.expected, 1), step) * step);
+    return std::min(a.m, RoundedRows(std::max<int64_t>(a.packed.expected, 1), 32));
   }
 
   // Throws CublasLtError, after which the plan is not chosen again.

@@ -20,9 +20,9 @@ int64_t RowHints::Expected(int64_t capacity) const {
   return static_cast<int64_t>(read >> 32) == capacity ? std::clamp<int64_t>(count, 1, capacity) : capacity;
 }
 
-int64_t RoundedRows(int64_t expected) {
+int64_t RoundedRows(int64_t expected, int64_t steps) {
   int64_t step = 1;
-  while (step * 16 <= expected) step *= 2;
+  while (step * 2 * steps <= expected) step *= 2;
   return (expected + step - 1) / step * step;
 }
 

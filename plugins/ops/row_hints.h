@@ -33,9 +33,9 @@ class RowHints {
   volatile uint64_t* slots_;
 };
 
-// The number of rows by which measured tactics of packed rows are looked up: rounded up to one of eight steps between
-// powers of two, so that nearly equal batches share a measurement.
-int64_t RoundedRows(int64_t expected);
+// Rounded up to one of `steps` between powers of two, a power of two themselves, so that nearly equal batches of packed
+// rows share what is known of that number: by default a measured tactic.
+int64_t RoundedRows(int64_t expected, int64_t steps = 8);
 
 }  // namespace bertfuse::cuda
 #endif  // BERTFUSE_OPS_ROW_HINTS_H_

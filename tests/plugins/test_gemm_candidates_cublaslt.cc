@@ -100,8 +100,12 @@ TEST(CublasLt, NoTacticLeavesTheRealRowsOutOfAccount) {
     GemmProblem problem =
         OnOthers(1 + random() % 4000, 16 * (1 + random() % 400), 8 + random() % 4000, i % 3 == 0, i % 2 == 0 ? 2 : 4);
     problem.gates = i % 3 == 1, problem.keeps_total = i % 6 == 0, problem.allow_tf32 = random() % 2 == 0;
-    problem.backends = {Backend::kCublasLt, Backend::kSimt};  // which mma cannot take, of a width that is none of 8
     SCOPED_TRACE(Name(problem));
+    problem.capacity = 100 * problem.m;  // mma takes what was not expected
+    for (const GemmTactic& tactic : GemmTactics(problem)) {
+      EXPECT_TRUE(tactic.backend != Backend::kCublasLt || Runs(problem, tactic)) << Describe(tactic);
+    }
+    problem.backends = {Backend::kCublasLt, Backend::kSimt};  // which mma cannot take, of a width that is none of 8
     for (const int64_t capacity : {2 * problem.m, 2 * problem.m + 1 + static_cast<int64_t>(random() % 100000)}) {
       problem.capacity = capacity;
       int tactics = 0;

@@ -330,6 +330,31 @@ TEST(MeasuredGemms, RowsAreOfADeviceOrItsKind) {
   EXPECT_EQ(chosen("NVIDIA H100 PCIe, 9.0, 114 multiprocessors", Hopper(114)), " 0");
 }
 
+// Rows of FusedGemmResidualNorm are of products that may add the residual, which take FusedGemmLayerNorm's where they
+// have none.
+TEST(MeasuredGemms, ResidualNormsHaveRowsOfTheirOwn) {
+  const char kTable[] =
+      "bertfuse tuning 1\n"
+      "NVIDIA H200, 9.0, 132 multiprocessors\tFusedGemmLayerNorm float16 1-900x768x768\t"
+      "sm90 128x192 cluster 1x1 then LayerNorm, persistent warps\n"
+      "NVIDIA H200, 9.0, 132 multiprocessors\tFusedGemmResidualNorm float16 100-200x768x768\t"
+      "sm90 128x96 stages 4 cluster 1x1 then LayerNorm, persistent warps\n";
+  const kernels::Device device = Hopper();
+  std::vector<std::string> left_out;
+  const MeasuredGemms measured(kTable, device, "NVIDIA H200, 9.0, 132 multiprocessors", &left_out);
+  EXPECT_TRUE(left_out.empty());
+  const auto block_n = [&](int64_t rows, bool keeps_total, bool adds_residual) {
+    GemmProblem problem = Bert(rows, 768, 768, true);
+    problem.keeps_total = keeps_total, problem.adds_residual = adds_residual;
+    const GemmTactic* const found = measured.Find(problem);
+    return found == nullptr ? 0 : found->tile.block.n;
+  };
+  EXPECT_EQ(block_n(150, true, true), 96);
+  EXPECT_EQ(block_n(300, true, true), 192);
+  EXPECT_EQ(block_n(150, true, false), 192);  // its product is normalised first, or y written in 8 bits
+  EXPECT_EQ(block_n(150, false, false), 192);
+}
+
 // What a call does not allow is not chosen, measured or not; what nobody measured is chosen by the model.
 TEST(MeasuredGemms, TheModelChoosesTheRest) {
   int measured = 0, modelled = 0;

@@ -79,6 +79,8 @@ TEST(RoundedRows, EightBetweenPowersOfTwo) {
   EXPECT_EQ(RoundedRows(17), 18);
   EXPECT_EQ(RoundedRows(4096), 4096);
   EXPECT_EQ(RoundedRows(2844), 3072);
+  EXPECT_EQ(RoundedRows(2844, 32), 2880);
+  EXPECT_EQ(RoundedRows(63, 32), 63);
   std::mt19937 random(2);
   for (int i = 0; i < 10000; ++i) {
     const int64_t rows = random() % 1000000 + 1, rounded = RoundedRows(rows);

@@ -95,7 +95,7 @@ __device__ __forceinline__ void ComputeTile(const AttentionArguments<T>& a, int6
   const T* q = row + head * head_size;
   const T* k = row + at_k;
   const T* v = row + at_v;
-  const T* q_bias = kVariant && a.bias == nullptr ? nullptr : a.bias + head * head_size;
+  const T* q_bias = a.bias == nullptr ? nullptr : a.bias + head * head_size;
   constexpr float kLog2e = 1.44269504088896341f;  // exp2 is the cheap one
   bool all_hidden = false;
   int64_t begin = 0, end = a.sequence;
@@ -136,7 +136,7 @@ __device__ __forceinline__ void ComputeTile(const AttentionArguments<T>& a, int6
         if (is_key) {
           k_tile[row][column] = value;
         } else {
-          const bool biased = inside && (!kVariant || q_bias != nullptr);
+          const bool biased = inside && q_bias != nullptr;
           q_tile[row - kKeys][column] = biased ? value + ToFloat(q_bias[dim]) : value;
         }
       }
@@ -209,7 +209,7 @@ __device__ __forceinline__ void ComputeTile(const AttentionArguments<T>& a, int6
     for (int j = 0; j < kOutPerLane; ++j) {
       const int dim = first_out + j * 32 + lane;
       if (dim >= head_size) continue;
-      const float v_bias = kVariant && a.bias == nullptr ? 0.0f : ToFloat(a.bias[at_v + dim]);
+      const float v_bias = a.bias == nullptr ? 0.0f : ToFloat(a.bias[at_v + dim]);
       a.y[(batch * a.sequence + query) * hidden + head * head_size + dim] = FromFloat<T>(out[i][j] / total[i] + v_bias);
     }
   }
@@ -255,7 +255,7 @@ cudaError_t WithKernel(const AttentionArguments<T>& a, Launch&& launch) {
     }
     return launch(std::integral_constant<int, kMaxOutDims / 32>(), variant);
   };
-  return a.IsPlain() ? with_outputs(std::false_type()) : with_outputs(std::true_type());
+  return a.variant.IsPlain() ? with_outputs(std::false_type()) : with_outputs(std::true_type());
 }
 
 }  // namespace

@@ -115,18 +115,25 @@ void TestPersistent() {
   });
 }
 
+// A tile of a one-tile block, and a problem of some of them.
+template <class T>
+GemmProblem<T> DrawOneTile(Random* random, const GemmBlock& block, bool packed, GemmTile* tile) {
+  *tile = {block};
+  DrawCluster(random, 8, tile);
+  const int64_t m = DrawSize(random, random->Between(1, 3) * tile->cluster_m, block.m, 1);
+  const int64_t n = DrawSize(random, random->Between(1, 2) * tile->cluster_n, block.n, 8);
+  const int64_t k = DrawSize(random, std::max(1, 2 * block.stages / tile->cluster_m), kStageK<T>, 8);
+  return GemmProblem<T>(random, m, n, k, packed);
+}
+
 // Of a pre-norm block: y is the sum with the residual.
 template <class T>
 void TestResidual() {
   Random random(emulator::Seed());
   Result result;
   ForEachBlock(gemm_sm90::kResidualBlocks, 3, [&](const GemmBlock& block, bool packed) {
-    GemmTile tile = {block};
-    DrawCluster(&random, 8, &tile);
-    const int64_t m = DrawSize(&random, random.Between(1, 3) * tile.cluster_m, block.m, 1);
-    const int64_t n = DrawSize(&random, random.Between(1, 2) * tile.cluster_n, block.n, 8);
-    const int64_t k = DrawSize(&random, std::max(1, 2 * block.stages / tile.cluster_m), kStageK<T>, 8);
-    GemmProblem<T> problem(&random, m, n, k, packed);
+    GemmTile tile;
+    GemmProblem<T> problem = DrawOneTile<T>(&random, block, packed, &tile);
     problem.AddResidual();
     auto& a = problem.arguments;
     const Device device = DrawDevice(&random, tile);
@@ -134,8 +141,8 @@ void TestResidual() {
     if (!Run(&problem, [&] { return GemmSm90(GemmForm::kRounded, tile, a, device, nullptr); })) return;
     const std::vector<double> product = problem.Product();
     emulator::Comparison comparison(emulator::ToleranceOf("FusedGemmResidualNorm", emulator::kDtype<T>));
-    for (int64_t i = 0; i < problem.rows() * n; ++i) {
-      comparison.Add(ToFloat(a.y[i]), problem.WithResidual(product[i], i / n, i % n));
+    for (int64_t i = 0; i < problem.rows() * a.n; ++i) {
+      comparison.Add(ToFloat(a.y[i]), problem.WithResidual(product[i], i / a.n, i % a.n));
     }
     result.Add(comparison);
     tile.splits = 2;
@@ -191,12 +198,8 @@ void TestOneTile() {
   Random random(emulator::Seed());
   Result result;
   ForEachBlock(kOneTileBlocks, 2, [&](const GemmBlock& block, bool packed) {
-    GemmTile tile = {block};
-    DrawCluster(&random, 8, &tile);
-    const int64_t m = DrawSize(&random, random.Between(1, 3) * tile.cluster_m, block.m, 1);
-    const int64_t n = DrawSize(&random, random.Between(1, 2) * tile.cluster_n, block.n, 8);
-    const int64_t k = DrawSize(&random, std::max(1, 2 * block.stages / tile.cluster_m), kStageK<T>, 8);
-    GemmProblem<T> problem(&random, m, n, k, packed);
+    GemmTile tile;
+    GemmProblem<T> problem = DrawOneTile<T>(&random, block, packed, &tile);
     const Device device = DrawDevice(&random, tile);
     SCOPED_TRACE(Describe(problem, tile));
     if (Run(&problem, [&] { return GemmSm90Elementwise(tile, problem.arguments, device, nullptr); })) {
