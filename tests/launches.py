@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import bertfuse
-from bertfuse.qualify.check import Checker
+from bertfuse.qualify.check import Checker, unsupported_forms
 from bertfuse.qualify.draw import Draw
 from bertfuse.qualify.layout import Layout
 from bertfuse.qualify.problem import Problem, by_one_scale, parse
@@ -171,7 +171,10 @@ def faults(recorded: Recorded) -> Iterator[str]:
     setting, problem = recorded.setting, recorded.problem
     if recorded.error:
         short = setting.workspace < 1 and "the workspace has" in recorded.error
-        if not (short or recorded.code == native.NOT_SUPPORTED or _NO_CODE in recorded.error):
+        # A device may lack a form of an op or a dtype, and LayerNorm takes as many columns as it says.
+        lacks = [*unsupported_forms(problem), "compute capability"] + ["too many"] * (problem.sizes.get("N", 0) > 8192)
+        lacking = recorded.code == native.NOT_SUPPORTED and any(word in recorded.error for word in lacks)
+        if not (short or lacking or _NO_CODE in recorded.error):
             yield f"reports {recorded.error!r}"
         return
     seen = set()

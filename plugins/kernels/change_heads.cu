@@ -104,16 +104,29 @@ __global__ void __launch_bounds__(32 * kWarps) ChangeHeadsKernel(const __grid_co
   }
 }
 
-// kVector columns as float32, a bias added where there is one.
 template <class T, int kVector>
-__device__ __forceinline__ void LoadColumns(float (&value)[kVector], const T* x, const T* bias) {
-  const auto pack = *reinterpret_cast<const Pack<T, kVector>*>(x);
+__device__ __forceinline__ Pack<T, kVector> LoadPack(const T* x) {
+  return *reinterpret_cast<const Pack<T, kVector>*>(x);
+}
+
+template <class T, int kVector>
+__device__ __forceinline__ void Unpack(float (&value)[kVector], const Pack<T, kVector>& pack) {
 #pragma unroll
   for (int i = 0; i < kVector; ++i) value[i] = ToFloat(pack.value[i]);
-  if (bias == nullptr) return;
-  const auto added = *reinterpret_cast<const Pack<T, kVector>*>(bias);
+}
+
+template <class T, int kVector>
+__device__ __forceinline__ void AddColumns(float (&value)[kVector], const T* bias) {
+  const auto added = LoadPack<T, kVector>(bias);
 #pragma unroll
   for (int i = 0; i < kVector; ++i) value[i] += ToFloat(added.value[i]);
+}
+
+template <class T, int kVector>
+__device__ __forceinline__ void ScaleColumns(float (&value)[kVector], float by, Pack<T, kVector> gamma) {
+  KeepPacked(gamma);  // else it is unpacked before the loop over heads
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) value[i] *= by * ToFloat(gamma.value[i]);
 }
 
 template <class T, int kVector>
@@ -138,10 +151,12 @@ int LanesOf(const ChangeHeadsArguments<T>& a) {
 }
 
 // A warp's part of a row: as many heads at a time as fit into its lanes; gridDim.y warps share a row's heads. What a
-// lane turns its columns by is the same in every head, and loaded once.
+// lane turns its columns by, and scales them with, is the same in every head, and loaded once; a head is loaded while
+// the one before it is computed.
 template <class T>
 __device__ __forceinline__ void ChangeHeadsOfRow(const ChangeHeadsArguments<T>& a, int lanes, int64_t row) {
   constexpr int kVector = kVectorOf<T>;
+  using Columns = Pack<T, kVector>;
   const int lane = threadIdx.x % 32, size = static_cast<int>(a.head_size);
   const int rotated = a.places == 0 ? 0 : static_cast<int>(a.rotated);
   const int all_heads = static_cast<int>(a.heads + 2 * a.kv_heads), at_once = 32 / lanes;
@@ -150,48 +165,64 @@ __device__ __forceinline__ void ChangeHeadsOfRow(const ChangeHeadsArguments<T>& 
   const int pairs = a.neighbours ? 0 : rotated / kVector;  // lanes that hold two packs, `rotated` columns apart
   const int item = lane % lanes, first = (item < pairs ? item : item + pairs) * kVector;
   const bool inside = first < size, turns_two = item < pairs, turns_one = a.neighbours && first < 2 * rotated;
+  const T* const row_columns = a.qkv + row * all_heads * size + first;
+  const auto exists = [&](int head) {
+    return inside && head < all_heads && !(head >= a.heads + a.kv_heads && a.out == a.qkv);
+  };
+  Columns next_u, next_v;
+  const auto load = [&](int head) {
+    next_u = LoadIf<kVector>(exists(head), row_columns + head * size);
+    next_v = LoadIf<kVector>(exists(head) && turns_two, row_columns + head * size + rotated);
+  };
+  const int step = static_cast<int>(gridDim.y) * at_once;
+  int head = static_cast<int>(blockIdx.y) * at_once + lane / lanes;
+  load(head);
   float cos[kVector], sin[kVector];
   if (turns_two) {
-    LoadColumns<T>(cos, a.cos + place * rotated + first, nullptr);
-    LoadColumns<T>(sin, a.sin + place * rotated + first, nullptr);
+    Unpack(cos, LoadPack<T, kVector>(a.cos + place * rotated + first));
+    Unpack(sin, LoadPack<T, kVector>(a.sin + place * rotated + first));
   } else if (turns_one) {
-    float turn[kVector / 2];
-    LoadColumns<T>(turn, a.cos + place * rotated + first / 2, nullptr);
+    const auto turn = LoadPack<T, kVector / 2>(a.cos + place * rotated + first / 2);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) cos[i] = turn[i / 2];
-    LoadColumns<T>(turn, a.sin + place * rotated + first / 2, nullptr);
+    for (int i = 0; i < kVector; ++i) cos[i] = ToFloat(turn.value[i / 2]);
+    const auto other = LoadPack<T, kVector / 2>(a.sin + place * rotated + first / 2);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) sin[i] = turn[i / 2];
+    for (int i = 0; i < kVector; ++i) sin[i] = ToFloat(other.value[i / 2]);
+  }
+  const T* const gammas[2] = {a.q_gamma, a.k_gamma};
+  Columns gamma_u[2], gamma_v[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    gamma_u[i] = LoadIf<kVector>(gammas[i] != nullptr && inside, gammas[i] + first);
+    gamma_v[i] = LoadIf<kVector>(gammas[i] != nullptr && turns_two, gammas[i] + first + rotated);
   }
 #pragma unroll 1
-  for (int base = static_cast<int>(blockIdx.y) * at_once; base < all_heads;
-       base += static_cast<int>(gridDim.y) * at_once) {
-    const int head = base + lane / lanes;
-    const bool is_value = head >= a.heads + a.kv_heads;
-    const bool exists = inside && head < all_heads && !(is_value && a.out == a.qkv);
-    const int64_t offset = (row * all_heads + head) * size + first;
-    const T* const bias = a.bias == nullptr ? nullptr : a.bias + static_cast<int64_t>(head) * size + first;
-    const T* const gamma = is_value ? nullptr : head < a.heads ? a.q_gamma : a.k_gamma;
+  for (int base = static_cast<int>(blockIdx.y) * at_once; base < all_heads; base += step, head += step) {
     float u[kVector] = {}, v[kVector] = {};
-    if (exists) LoadColumns<T>(u, a.qkv + offset, bias);
-    if (exists && turns_two) LoadColumns<T>(v, a.qkv + offset + rotated, bias == nullptr ? nullptr : bias + rotated);
+    const bool is_key = head >= a.heads, is_value = head >= a.heads + a.kv_heads, is_there = exists(head);
+    if (is_there) Unpack(u, next_u);
+    if (is_there && turns_two) Unpack(v, next_v);
+    load(head + step);
+    if (is_there && a.bias != nullptr) {
+      const T* const bias = a.bias + static_cast<int64_t>(head) * size + first;
+      AddColumns(u, bias);
+      if (turns_two) AddColumns(v, bias + rotated);
+    }
     if (a.q_gamma != nullptr || a.k_gamma != nullptr) {
       float squares = 0.0f;
 #pragma unroll
       for (int i = 0; i < kVector; ++i) squares = fmaf(u[i], u[i], fmaf(v[i], v[i], squares));
       for (int apart = lanes / 2; apart > 0; apart /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, apart);
-      if (exists && gamma != nullptr) {
+      if (!is_value && (is_key ? a.k_gamma : a.q_gamma) != nullptr) {
         const float inverse = 1.0f / sqrtf(squares / static_cast<float>(size) + a.epsilon);
-        float scale[kVector];
-        LoadColumns<T>(scale, gamma + first, nullptr);
-#pragma unroll
-        for (int i = 0; i < kVector; ++i) u[i] *= inverse * scale[i];
-        if (turns_two) LoadColumns<T>(scale, gamma + first + rotated, nullptr);
-#pragma unroll
-        for (int i = 0; i < kVector; ++i) v[i] *= inverse * scale[i];
+        if (is_key) {
+          ScaleColumns(u, inverse, gamma_u[1]), ScaleColumns(v, inverse, gamma_v[1]);
+        } else {
+          ScaleColumns(u, inverse, gamma_u[0]), ScaleColumns(v, inverse, gamma_v[0]);
+        }
       }
     }
-    if (!exists) continue;
+    if (!is_there) continue;
     if (!is_value && turns_two) {
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
@@ -205,14 +236,15 @@ __device__ __forceinline__ void ChangeHeadsOfRow(const ChangeHeadsArguments<T>& 
         u[i] = x * cos[i] - y * sin[i], u[i + 1] = y * cos[i] + x * sin[i];
       }
     }
-    StoreColumns(a.out + offset, u);
-    if (turns_two) StoreColumns(a.out + offset + rotated, v);
+    T* const out = a.out + (row * all_heads + head) * size + first;
+    StoreColumns(out, u);
+    if (turns_two) StoreColumns(out + rotated, v);
   }
 }
 
 // A warp takes a row, or a part of it.
 template <class T>
-__global__ void __launch_bounds__(32 * kWarps, 6)
+__global__ void __launch_bounds__(32 * kWarps, 5)
     ChangeHeadsVectorKernel(const __grid_constant__ ChangeHeadsArguments<T> a, int lanes) {
   LaunchDependents();
   WaitForDependencies();

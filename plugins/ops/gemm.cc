@@ -157,6 +157,9 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmArguments<Elem
   problem.rotates = !kIsQuantized<Elements> && SuitsEpilogue(a.rotation);
   problem.gelu = gemm.activation != Activation::kNone && !problem.gates;
   if (problem.layer_norm) problem.layer_norm_vector = kernels::LayerNormVector(Norm(a, gemm));
+  // Hopper's products are rounded before LayerNorm, whose kernel reads those several elements at a time. Their own
+  // Supports() sees neither product_gamma nor the rows in 8 bits.
+  if (problem.layer_norm_vector == 1) problem.backends.Remove(Backend::kSm90);
   if (gemm.row_count->dtype != BERTFUSE_ABSENT) problem.m = a.packed.expected, problem.capacity = a.m;
   problem.deterministic_rows = (call.flags & BERTFUSE_DETERMINISTIC_ROWS) != 0;
   const bool activates = a.activation != Activation::kNone && !problem.gates;  // a gate adds its bias to each factor

@@ -38,7 +38,7 @@ def _run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_random_calls_launch_what_devices_take():
     seed = secrets.randbits(31)
     run = subprocess.run(
-        [sys.executable, "-m", "tests.launches", LIBRARY, f"--seed={seed}", "--count=1000", "--tactics=0.2"],
+        [sys.executable, "-m", "tests.launches", LIBRARY, f"--seed={seed}", "--count=4000", "--tactics=0.2"],
         capture_output=True,
         text=True,
         timeout=600,

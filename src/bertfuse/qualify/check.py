@@ -124,7 +124,7 @@ class Checker:
             Run(self, problem, self.prepare(problem), verdict).all()
         except (KernelError, native.NativeError) as error:
             # Other statuses of that code (a launch that the device refuses) are findings.
-            if error.code == native.NOT_SUPPORTED and any(word in str(error) for word in _forms(problem)):
+            if error.code == native.NOT_SUPPORTED and any(word in str(error) for word in unsupported_forms(problem)):
                 verdict.unsupported, verdict.findings = str(error), []
             else:
                 self._refused(problem, verdict, str(error))
@@ -279,7 +279,7 @@ class Run:
             self._found("not finite" if "is nan" in wrong or "is inf" in wrong else "wrong", wrong)
 
 
-def _forms(problem: Problem) -> list[str]:
+def unsupported_forms(problem: Problem) -> list[str]:
     """What a refusal names that is no fault: forms of an op that a device may have no kernel for."""
     return ["packed"] * (problem.packed is not None) + [problem.weights, *problem.given] * bool(problem.weights)
 
