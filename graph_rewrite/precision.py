@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 
-from . import exactness
+from . import exactness, gammas
 from .exactness import FLOATS, Kind, has_body, is_float
 from .graph import FusionGraph, as_weight
 from .nodes import DEFAULT_DOMAINS, data_type, producer
@@ -36,6 +36,7 @@ def convert(graph: FusionGraph, dtype: str) -> None:
     largest, those too small for it (the 1e-9 under a division) its smallest. Kernels and function bodies accumulate in
     float32 whatever the type.
     """
+    gammas.convert(graph, _numpy(DTYPES[dtype]))
     _Conversion(graph, DTYPES[dtype]).run()
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from . import gammas
 from .account import Credit
 from .dialect.pattern import LAYER_NORM, LINEAR, RMS_NORM
 from .graph import FusionGraph
@@ -35,14 +36,15 @@ def write(graph: FusionGraph) -> dict[int, Credit]:
         attributes = {"epsilon": norm.attrs["epsilon"], "norm": "rms" if norm.op == RMS_NORM else "layer"}
         misses = []
         for parts in sorted(_candidates(graph, norm, total), key=lambda parts: parts.product_gamma is None):
-            inputs = _inputs(graph, norm, parts)
+            inputs, offset = _inputs(graph, norm, parts)
+            settings = attributes | offset
             try:
-                check_description(OP, Match({n: t for n, t in inputs.items() if not t.is_empty()}, attributes), norm)
+                check_description(OP, Match({n: t for n, t in inputs.items() if not t.is_empty()}, settings), norm)
             except NoMatch as miss:
                 misses.append(miss)
                 continue
-            made = _replaced(graph, norm, total, list(inputs.values()), attributes)
-            credits[anchor] = Credit(OP, made.outputs[0].name, attributes, "")
+            made = _replaced(graph, norm, total, list(inputs.values()), settings)
+            credits[anchor] = Credit(OP, made.outputs[0].name, settings, "")
             break
         else:
             if misses:
@@ -75,8 +77,8 @@ def _same_epsilon(a: gs.Node, b: gs.Node) -> bool:
     return a.domain == b.domain == DIALECT and a.attrs["epsilon"] == b.attrs["epsilon"]
 
 
-def _inputs(graph: FusionGraph, norm: gs.Node, parts: _Parts) -> dict[str, gs.Tensor]:
-    """The op's inputs by name, those that are left out empty."""
+def _inputs(graph: FusionGraph, norm: gs.Node, parts: _Parts) -> tuple[dict[str, gs.Tensor], dict[str, float]]:
+    """The op's inputs by name, those that are left out empty, and what it adds to gammas."""
     x, weight, *bias = parts.linear.inputs
     _, gamma, *beta = norm.inputs
     if beta and not bias:  # which a beta needs
@@ -85,7 +87,14 @@ def _inputs(graph: FusionGraph, norm: gs.Node, parts: _Parts) -> dict[str, gs.Te
     given |= dict(zip(("gamma", "beta"), (gamma, *beta), strict=False)) | {"residual": parts.residual}
     if parts.product_gamma is not None:
         given["product_gamma"] = _as_one_row(graph, parts.product_gamma)
-    return {tensor.name: given.get(tensor.name, gs.Variable.empty()) for tensor in OP.inputs}
+    scales = {name: given[name] for name in ("gamma", "product_gamma") if name in given}
+    if norm.op == LAYER_NORM:
+        del scales["gamma"]
+    offset = {}
+    if all(isinstance(scale, gs.Constant) for scale in scales.values()):  # else the op's description refuses them
+        made, offset = gammas.stored(graph, scales, parts.linear.outputs[0].dtype)
+        given |= made
+    return {tensor.name: given.get(tensor.name, gs.Variable.empty()) for tensor in OP.inputs}, offset
 
 
 def _as_one_row(graph: FusionGraph, gamma: gs.Tensor) -> gs.Tensor:

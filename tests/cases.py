@@ -243,6 +243,8 @@ def _attribute_choices(op: str) -> Iterator[dict[str, Any]]:
         yield from ({"activation": activation} for activation in names["activation"].choices)
     if "norm" in names:
         yield {"norm": "rms"}
+    if "gamma_offset" in names:
+        yield {"gamma_offset": 1.0}
     if "epsilon" in names:
         yield {"epsilon": 1e-5}
 

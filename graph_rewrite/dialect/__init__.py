@@ -29,6 +29,7 @@ those of families beyond BERT, which are looked for where their ops are written 
     rotary(x[B, G, S, D], cos[S, R], sin[S, R], pairs)             the first 2R columns rotated in pairs; or tables of
                                                                    each batch, [B, 1, S, R]
     only_row(table[1, N]) -> [N]
+    offset(x, number)                                              with a number added to each element
     rows_at(table[C, R], places[B, S]) -> [B, 1, S, R]
     rotary_tables(tokens[..., C], frequencies[R], like, angle, scaling) -> 2 x [C, R]
                                                                    cosine and sine of place times ("product") or over

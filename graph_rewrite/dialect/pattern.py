@@ -14,6 +14,7 @@ ADD, LINEAR, GELU, LAYER_NORM = "Add", "Linear", "Gelu", "LayerNorm"
 EMBEDDING, POSITIONS, SPLIT_HEADS = "Embedding", "Positions", "SplitHeads"
 SPLIT_GROUPED_HEADS, ROTARY, RMS_NORM = "SplitGroupedHeads", "Rotary", "RmsNorm"
 ATTENTION_VARIANT, HALVES, ACTIVATION, PRODUCT = "AttentionVariant", "Halves", "Activation", "Product"
+OFFSET = "Offset"
 SDPA = "ScaledDotProductAttention"  # ONNX has an op Attention, which becomes this one, too
 
 
@@ -85,6 +86,9 @@ class Recorder:
 
     def rms_norm(self, x, gamma, epsilon):
         return PatternNode(RMS_NORM, (x, gamma), (("epsilon", epsilon),))
+
+    def offset(self, x, number):
+        return PatternNode(OFFSET, (x,), (("number", number),))
 
     def halves(self, x):
         node = PatternNode(HALVES, (x,))

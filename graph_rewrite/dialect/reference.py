@@ -84,6 +84,9 @@ class Reference(QuantizedReference):
     def rms_norm(self, x, gamma, epsilon):
         return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + epsilon) * gamma
 
+    def offset(self, x, number):
+        return x + number
+
     def only_row(self, table):
         return table[0]
 

@@ -18,6 +18,9 @@ class VariantDialect:
         deviation = self.emit("Sqrt", [self.add(self._mean(self.emit("Mul", [x, x])), self._float_attribute(epsilon))])
         return self.emit("Mul", [self.emit("Div", [x, deviation]), gamma])
 
+    def offset(self, x, number):
+        return self.add(x, self._float_attribute(number))
+
     def only_row(self, table):
         return self.emit("Squeeze", [table, self.constant([0], np.int64)])
 

@@ -91,5 +91,5 @@ def _finish(graph: FusionGraph, root: gs.Node, x: gs.Tensor, gamma: gs.Tensor, e
     if not isinstance(gamma, gs.Constant) or len(gamma.shape) != 1:
         raise NoMatch(root, f"'{gamma.name}' is no constant vector", wanted="a constant vector")
     root, x, casts = own_type(graph, root, x)
-    given = [x, graph.cast(gamma, x.dtype)]
-    graph.replace(root, RMS_NORM, given, interior=[*interior, *casts], epsilon=float(epsilon))
+    # The gamma keeps its type until a fused op takes it (gammas.py).
+    graph.replace(root, RMS_NORM, [x, gamma], interior=[*interior, *casts], epsilon=float(epsilon))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_graphsurgeon as gs
 
+from .. import gammas
 from ..dialect.pattern import EMBEDDING, LINEAR, RMS_NORM, Recorder
 from ..graph import FusionGraph
 from ..nodes import NoMatch, data_type, producer
@@ -186,8 +187,11 @@ def _write(graph: FusionGraph, found: Variant) -> None:
     if terms.mask is not None:
         given["mask"] = prover(graph).visible(terms.mask, terms.rule)
     norms = {name: sources[name].norm for name in "qk"}
+    offset: dict[str, float] = {}
     if norms["q"] is not None:
-        given |= {f"{name}_gamma": graph.cast(norm.gamma, output.dtype) for name, norm in norms.items()}
+        scales = {f"{name}_gamma": norm.gamma for name, norm in norms.items()}
+        scales, offset = gammas.stored(graph, scales, output.dtype)
+        given |= scales
     if terms.bias is not None:
         values = terms.bias.values[None].astype(output.dtype)
         given["distance_bias"] = graph.constant(f"{stem}_distance_bias", values)
@@ -205,6 +209,7 @@ def _write(graph: FusionGraph, found: Variant) -> None:
         "bias_left": 0 if terms.bias is None else terms.bias.left,
         "positions_left": 0 if found.positions is None else found.positions.left,
         "hidden_queries": "alike" if terms.hides_queries else "as_others",
+        "gamma_offset": offset.get("gamma_offset", 0.0),
     }
     if found.rotary is not None:
         given["cos"], given["sin"] = angles(graph, found.rotary, x)

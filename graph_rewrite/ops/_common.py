@@ -12,6 +12,14 @@ BETA = TensorSpec("beta", ("N",), constant=True, doc="LayerNorm shift")
 Y = TensorSpec("y", ("...", "N"))
 
 EPSILON = AttrSpec("epsilon", "float", 1e-12, minimum=0.0, maximum=1.0, doc="added to the variance")
+GAMMA_OFFSET = AttrSpec(
+    "gamma_offset",
+    "float",
+    0.0,
+    minimum=-1.0,
+    maximum=1.0,
+    doc="added to the gammas of RMSNorms, in float32: with 1 the 16 bits of a gamma near 1 are those of its difference",
+)
 APPROXIMATE = AttrSpec("approximate", "string", "none", choices=("none", "tanh"), doc="GELU by erf (none) or by tanh")
 NUM_HEADS = AttrSpec("num_heads", "int", minimum=1, maximum=4096, divides="H", doc="attention heads")
 

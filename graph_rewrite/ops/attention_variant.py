@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from ..spec import AttrSpec, OpSpec, TensorSpec
-from ._common import CU_SEQLENS, QUANTIZED_BY_TENSOR, TOKEN_INDEX, Y_QUANTIZED, Y_SCALE
+from ._common import CU_SEQLENS, GAMMA_OFFSET, QUANTIZED_BY_TENSOR, TOKEN_INDEX, Y_QUANTIZED, Y_SCALE
 
 PACKED = "(num_heads+2*kv_num_heads)*D"
 AXES = ("B", "S", "num_heads*D")
@@ -34,6 +34,7 @@ def body(
     bias_left,
     positions_left,
     hidden_queries,
+    gamma_offset,
 ):
     x = qkv if bias is None else d.add(qkv, bias)
     if cu_seqlens is not None:
@@ -43,6 +44,7 @@ def body(
         mask = d.of_one_shape(mask, qkv)
     q, k, v = d.split_grouped_heads(x, num_heads, kv_num_heads)
     if q_gamma is not None:
+        q_gamma, k_gamma = d.offset(q_gamma, gamma_offset), d.offset(k_gamma, gamma_offset)
         q, k = d.rms_norm(q, q_gamma, epsilon), d.rms_norm(k, k_gamma, epsilon)
     if cos is not None:
         q, k = d.rotary(q, cos, sin, pairs), d.rotary(k, cos, sin, pairs)
@@ -118,6 +120,7 @@ OP = OpSpec(
             choices=("as_others", "alike"),
             doc="what a token that the mask hides attends to: the visible keys, or to all keys alike",
         ),
+        GAMMA_OFFSET,
     ),
     body=body,
 )

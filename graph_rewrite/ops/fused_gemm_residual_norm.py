@@ -1,16 +1,16 @@
 from dataclasses import replace
 
 from ..spec import AttrSpec, OpSpec, TensorSpec
-from ._common import BETA, BIAS, EPSILON, GAMMA, ROW_COUNT, WEIGHT, X, Y
+from ._common import BETA, BIAS, EPSILON, GAMMA, GAMMA_OFFSET, ROW_COUNT, WEIGHT, X, Y
 
 
-def body(d, x, weight, residual, gamma, bias, beta, row_count=None, product_gamma=None, *, epsilon, norm):
+def body(d, x, weight, residual, gamma, bias, beta, row_count=None, product_gamma=None, *, epsilon, norm, gamma_offset):
     product = d.linear(x, weight, bias)
     if product_gamma is not None:
-        product = d.rms_norm(product, d.only_row(product_gamma), epsilon)
+        product = d.rms_norm(product, d.offset(d.only_row(product_gamma), gamma_offset), epsilon)
     total = d.add(product, residual)
     if norm == "rms":
-        return d.rms_norm(total, gamma, epsilon), total
+        return d.rms_norm(total, d.offset(gamma, gamma_offset), epsilon), total
     return d.layer_norm(total, gamma, beta, epsilon), total
 
 
@@ -38,6 +38,10 @@ OP = OpSpec(
         ),
     ),
     outputs=(Y, TensorSpec("total", ("...", "N"))),
-    attributes=(EPSILON, AttrSpec("norm", "string", "layer", choices=("layer", "rms"), doc="LayerNorm or RMSNorm")),
+    attributes=(
+        EPSILON,
+        AttrSpec("norm", "string", "layer", choices=("layer", "rms"), doc="LayerNorm or RMSNorm"),
+        GAMMA_OFFSET,
+    ),
     body=body,
 )

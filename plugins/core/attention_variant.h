@@ -22,7 +22,7 @@ struct AttentionVariantCall {
   bool neighbours;  // columns 2i and 2i + 1 are a pair, not i and i + rotated
   int64_t window_left, window_right, bias_left, positions_left;
   bool alike;  // a token that the mask hides attends to all alike
-  float scale, epsilon;
+  float scale, epsilon, gamma_offset;
 
   // Throws INVALID_ARGUMENT where heads do not share K and V evenly, or tables do not fit the heads.
   explicit AttentionVariantCall(const bertfuse_call& call) {
@@ -47,6 +47,7 @@ struct AttentionVariantCall {
     bias_left = attributes[Op::Attr::bias_left].i, positions_left = attributes[Op::Attr::positions_left].i;
     alike = mask != nullptr && std::string_view(attributes[Op::Attr::hidden_queries].s) == "alike";
     scale = attributes[Op::Attr::scale].f, epsilon = attributes[Op::Attr::epsilon].f;
+    gamma_offset = attributes[Op::Attr::gamma_offset].f;
     Check();
     // Of no effect, but sums of them with places stay small.
     window_left = std::min(window_left, longest), window_right = std::min(window_right, longest);

@@ -20,7 +20,7 @@ struct GemmOp {
   int x, weight, bias, residual, gamma, beta, weight_scale, x_smooth, x_scale, x_zero, x_quantized, x_row_scale,
       x_compensation, y_zero_point, y_smooth, y_tensor_scale, row_count, product_gamma, cos, sin, places;
   int y, total, y_quantized, y_scale;
-  int epsilon, activation, approximate, norm, num_heads, kv_num_heads, pairs, places_in;
+  int epsilon, gamma_offset, activation, approximate, norm, num_heads, kv_num_heads, pairs, places_in;
   bool gates;  // weight has rows for two factors, each of y's columns: the gate's come first
 
   constexpr bool normalizes() const { return gamma >= 0; }
@@ -69,6 +69,7 @@ constexpr GemmOp GemmOpOf(const OpDef& op) {
           output("y_quantized"),
           output("y_scale"),
           attribute("epsilon"),
+          attribute("gamma_offset"),
           attribute("activation"),
           attribute("approximate"),
           attribute("norm"),
@@ -115,7 +116,7 @@ struct GemmCall {
   const bertfuse_tensor *x, *weight, *bias, *residual, *gamma, *beta, *weight_scale, *x_smooth, *x_scale, *x_zero,
       *x_quantized, *x_row_scale, *x_compensation, *y_zero_point, *y_smooth, *y_tensor_scale, *row_count,
       *product_gamma, *cos, *sin, *places, *y, *total, *y_quantized, *y_scale;
-  float epsilon;
+  float epsilon, gamma_offset;
   Activation activation;
   bool rms;  // the norm is RMSNorm, not LayerNorm
   // Of a product whose heads of Q and K are rotated, with cos: pairs of columns of a head, and where they are.
@@ -146,6 +147,7 @@ struct GemmCall {
     y = &call.outputs[op.y], total = output(op.total);
     y_quantized = output(op.y_quantized), y_scale = output(op.y_scale);
     epsilon = op.epsilon < 0 ? 0.0f : call.attributes[op.epsilon].f;
+    gamma_offset = op.gamma_offset < 0 ? 0.0f : call.attributes[op.gamma_offset].f;
     const std::string_view tanh = "tanh";
     activation = op.approximate >= 0
                      ? (call.attributes[op.approximate].s == tanh ? Activation::kGeluTanh : Activation::kGeluErf)

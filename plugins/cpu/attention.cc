@@ -238,7 +238,7 @@ void ChangeHead(const AttentionVariantCall& v, const float* gamma, int64_t place
     float squares = 0;
     for (int64_t d = 0; d < v.head_size; ++d) squares += x[d] * x[d];
     const float inverse = 1.0f / std::sqrt(squares / static_cast<float>(v.head_size) + v.epsilon);
-    for (int64_t d = 0; d < v.head_size; ++d) x[d] *= inverse * gamma[d];
+    for (int64_t d = 0; d < v.head_size; ++d) x[d] *= inverse * (gamma[d] + v.gamma_offset);
   }
   if (v.cos == nullptr) return;
   const int64_t at = place * v.rotated;

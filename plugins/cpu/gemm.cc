@@ -212,13 +212,15 @@ void Run(const bertfuse_call& call) {
   });
   if (gemm.cos != nullptr) return Rotate(call, gemm, m);
   if (!normalizes) return;
-  ParallelFor(call, m, GrainFor(n), [=, epsilon = gemm.epsilon, rms = gemm.rms](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const int64_t at = row * n;
-      Loops().norm({y + at, activates ? nullptr : bias, residual == nullptr ? nullptr : residual + at, gamma, beta,
-                    total == nullptr ? nullptr : total + at, n, epsilon, rms, product_gamma});
-    }
-  });
+  ParallelFor(
+      call, m, GrainFor(n),
+      [=, epsilon = gemm.epsilon, rms = gemm.rms, gamma_offset = gemm.gamma_offset](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+          const int64_t at = row * n;
+          Loops().norm({y + at, activates ? nullptr : bias, residual == nullptr ? nullptr : residual + at, gamma, beta,
+                        total == nullptr ? nullptr : total + at, n, epsilon, rms, product_gamma, gamma_offset});
+        }
+      });
 }
 
 // What is prepared is the packed weight; of 8-bit floats the weight in float32.

@@ -170,7 +170,7 @@ void Norm(const NormRow& row) {
   if (row.product_gamma != nullptr) {
     if (bias != nullptr) AddAndSum<true, false>(y, bias, nullptr, n);
     const float inverse = InverseDeviation(y, 0.0f, n, row.epsilon);
-    MapRow(y, n, [=](Vec v, int64_t at) { return v * inverse * At(row.product_gamma, at); });
+    MapRow(y, n, [=](Vec v, int64_t at) { return v * inverse * (At(row.product_gamma, at) + row.gamma_offset); });
     bias = nullptr;
   }
   const float sum = bias != nullptr       ? residual != nullptr ? AddAndSum<true, true>(y, bias, residual, n)
@@ -180,8 +180,10 @@ void Norm(const NormRow& row) {
   if (row.total != nullptr) std::memcpy(row.total, y, static_cast<size_t>(n) * sizeof(float));
   const float mean = row.rms ? 0.0f : sum / static_cast<float>(n);
   const float inverse = InverseDeviation(y, mean, n, row.epsilon);
-  if (beta == nullptr) return MapRow(y, n, [=](Vec v, int64_t at) { return (v - mean) * inverse * At(gamma, at); });
-  MapRow(y, n, [=](Vec v, int64_t at) { return (v - mean) * inverse * At(gamma, at) + At(beta, at); });
+  const float offset = row.rms ? row.gamma_offset : 0.0f;
+  const auto scaled = [=](Vec v, int64_t at) { return (v - mean) * inverse * (At(gamma, at) + offset); };
+  if (beta == nullptr) return MapRow(y, n, scaled);
+  MapRow(y, n, [=](Vec v, int64_t at) { return scaled(v, at) + At(beta, at); });
 }
 
 void Multiply(const float* gate, const float* up, float* y, int64_t n) {

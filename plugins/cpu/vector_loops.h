@@ -60,6 +60,7 @@ struct NormRow {
   bool rms;  // RMSNorm: neither a mean nor a shift
   // May be null; else y + bias becomes its RMSNorm, of this scale, before the residual is added.
   const float* product_gamma = nullptr;
+  float gamma_offset = 0;  // of RMSNorms: added to gamma and product_gamma
 };
 
 struct VectorLoops {

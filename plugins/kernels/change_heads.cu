@@ -78,7 +78,7 @@ __device__ __forceinline__ void ChangeHead(const ChangeHeadsArguments<T>& a, int
     inverse = 1.0f / sqrtf(WarpSum(squares) / static_cast<float>(size) + a.epsilon);
   }
   const auto normal = [&](int column) {
-    return gamma == nullptr ? at(column) : at(column) * inverse * ToFloat(gamma[column]);
+    return gamma == nullptr ? at(column) : at(column) * inverse * (ToFloat(gamma[column]) + a.gamma_offset);
   };
   const int step = a.neighbours ? 2 : 1, apart = a.neighbours ? 1 : rotated;
   for (int pair = lane; pair < rotated; pair += 32) {
@@ -123,10 +123,11 @@ __device__ __forceinline__ void AddColumns(float (&value)[kVector], const T* bia
 }
 
 template <class T, int kVector>
-__device__ __forceinline__ void ScaleColumns(float (&value)[kVector], float by, Pack<T, kVector> gamma) {
+__device__ __forceinline__ void ScaleColumns(float (&value)[kVector], float by, Pack<T, kVector> gamma,
+                                             float gamma_offset) {
   KeepPacked(gamma);  // else it is unpacked before the loop over heads
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) value[i] *= by * ToFloat(gamma.value[i]);
+  for (int i = 0; i < kVector; ++i) value[i] *= by * (ToFloat(gamma.value[i]) + gamma_offset);
 }
 
 template <class T, int kVector>
@@ -216,9 +217,9 @@ __device__ __forceinline__ void ChangeHeadsOfRow(const ChangeHeadsArguments<T>& 
       if (!is_value && (is_key ? a.k_gamma : a.q_gamma) != nullptr) {
         const float inverse = 1.0f / sqrtf(squares / static_cast<float>(size) + a.epsilon);
         if (is_key) {
-          ScaleColumns(u, inverse, gamma_u[1]), ScaleColumns(v, inverse, gamma_v[1]);
+          ScaleColumns(u, inverse, gamma_u[1], a.gamma_offset), ScaleColumns(v, inverse, gamma_v[1], a.gamma_offset);
         } else {
-          ScaleColumns(u, inverse, gamma_u[0]), ScaleColumns(v, inverse, gamma_v[0]);
+          ScaleColumns(u, inverse, gamma_u[0], a.gamma_offset), ScaleColumns(v, inverse, gamma_v[0], a.gamma_offset);
         }
       }
     }

@@ -23,9 +23,10 @@ struct ChangeHeadsArguments {
   const T* k_gamma;
   T* out;
   int64_t rows, sequence, places, heads, kv_heads, head_size;
-  int64_t rotated;  // pairs of columns, at most half of a head
-  bool neighbours;  // columns 2i and 2i + 1 are a pair, not i and i + rotated
-  float epsilon;    // added to the mean square
+  int64_t rotated;     // pairs of columns, at most half of a head
+  bool neighbours;     // columns 2i and 2i + 1 are a pair, not i and i + rotated
+  float epsilon;       // added to the mean square
+  float gamma_offset;  // added to gammas
   PackedSequences packed;
   int64_t expected;  // of the rows, where they are packed, as in PackedRows
   // Given: a number of each row that modulo `places` is its row of the tables, whatever sequence it is of, and where

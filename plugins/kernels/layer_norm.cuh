@@ -161,13 +161,14 @@ __global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks > 1           
         float (&value)[kVector] = row.value[chunk];
 #pragma unroll
         for (int i = 0; i < kVector; ++i) {
-          value[i] = norms::NormalizedProduct(value[i], inverse, ToFloat(scale.value[i])) + ToFloat(residual.value[i]);
+          const float factor = ToFloat(scale.value[i]) + a.gamma_offset;
+          value[i] = norms::NormalizedProduct(value[i], inverse, factor) + ToFloat(residual.value[i]);
         }
         if (exists) StoreTotal<Norm>(a, offset + column, value);
       });
     }
     NormalizeAndStore<Norm>(row, columns, gamma, beta, a.epsilon, exists ? a.y + offset : nullptr, scratch, a.quantized,
-                            at);
+                            at, a.gamma_offset);
   });
 }
 
@@ -225,7 +226,9 @@ __device__ __forceinline__ void NormalizeWithWarp(const LayerNormArguments<T>& a
       const auto scale = *reinterpret_cast<const Pack<T, kVector>*>(a.product_gamma + column);
       const auto residual = residual_at(column);
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) v[i] = norms::NormalizedProduct(v[i], inverse, ToFloat(scale.value[i]));
+      for (int i = 0; i < kVector; ++i) {
+        v[i] = norms::NormalizedProduct(v[i], inverse, ToFloat(scale.value[i]) + a.gamma_offset);
+      }
       add_residual(v, residual, column);
     });
   }
@@ -243,8 +246,8 @@ __device__ __forceinline__ void NormalizeWithWarp(const LayerNormArguments<T>& a
     if (HasBeta<Norm>(a)) beta = *reinterpret_cast<const Pack<T, kVector>*>(a.beta + column);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      out.value[i] =
-          FromFloat<T>(Norm::Apply((v[i] - mean) * inverse, ToFloat(gamma.value[i]), ToFloat(beta.value[i])));
+      const float factor = Norm::Gamma(ToFloat(gamma.value[i]), a.gamma_offset);
+      out.value[i] = FromFloat<T>(Norm::Apply((v[i] - mean) * inverse, factor, ToFloat(beta.value[i])));
     }
     *reinterpret_cast<Pack<T, kVector>*>(a.y + offset + column) = out;
     if constexpr (Norm::kQuantizes) {
@@ -323,7 +326,7 @@ __global__ void __launch_bounds__(kWarpRowThreads, (kPartials > 2               
         if (Norm::kNormalizesProduct || a.residual == nullptr) rows[2] = {};
       }
       if constexpr (Norm::kNormalizesProduct) {
-        NormalizeProduct(value, columns, a.epsilon, product_gamma);
+        NormalizeProduct(value, columns, a.epsilon, product_gamma, a.gamma_offset);
         residual.AddTo(value);
       }
       if constexpr (Norm::kStoresTotal) {
@@ -332,7 +335,7 @@ __global__ void __launch_bounds__(kWarpRowThreads, (kPartials > 2               
     };
     NormalizeSum<Norm>(
         rows, columns, a.epsilon, gamma, beta, a.y + row * columns, [&] { load(row + stride); }, add_others,
-        a.quantized, row);
+        a.quantized, row, a.gamma_offset);
   }
 }
 

@@ -50,6 +50,7 @@ struct LayerNormArguments {
   NormKind norm = NormKind::kLayerNorm;
   QuantizedResult quantized = {};    // of LayerNorm without `total`
   const T* product_gamma = nullptr;  // beside `total`
+  float gamma_offset = 0;            // of RMSNorms: added to gamma and product_gamma
 };
 
 // The widest row that a block holds in registers, with accesses of `vector` elements: four, or one where columns or

@@ -1,4 +1,4 @@
-// Norms of a row, as policies of the kernels that normalise: y = Apply((x - Center) * Scale, gamma, beta). Center and
+// Norms of a row, as policies of the kernels that normalise: y = Apply((x - Center) * Scale, Gamma, beta). Center and
 // Scale come from the row's sum and its sum of squared deviations from Center; kernels merge those of slices.
 // kAddsBeta: there is a beta, which may be null where kBetaIsOptional. kStoresTotal: x is an output, too. kQuantizes: y
 // is written in 8 bits, too. kNormalizesProduct: the product becomes its RMSNorm before the residual is added, and x is
@@ -23,6 +23,7 @@ struct LayerNorm {
   __device__ __forceinline__ static float Scale(float squares, float count, float epsilon) {
     return InverseRoot(squares, count, epsilon);
   }
+  __device__ __forceinline__ static float Gamma(float stored, float) { return stored; }
   __device__ __forceinline__ static float Apply(float normalized, float gamma, float beta) {
     return fmaf(normalized, gamma, beta);
   }
@@ -35,6 +36,8 @@ struct RmsNorm {
   __device__ __forceinline__ static float Scale(float squares, float count, float epsilon) {
     return InverseRoot(squares, count, epsilon);
   }
+  // With an offset of 1 what is stored in 16 bits of gammas near 1 is their small difference from it.
+  __device__ __forceinline__ static float Gamma(float stored, float offset) { return stored + offset; }
   __device__ __forceinline__ static float Apply(float normalized, float gamma, float) { return normalized * gamma; }
 };
 

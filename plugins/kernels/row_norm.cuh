@@ -74,7 +74,8 @@ template <class Norm, class T, int kVector, int kChunks>
 __device__ __forceinline__ void NormalizeAndStore(const RowSlice<kVector, kChunks>& row, int columns,
                                                   const RowVector<T, kVector, kChunks>& gamma,
                                                   const RowVector<T, kVector, kChunks>& beta, float epsilon, T* y,
-                                                  float3* scratch, const QuantizedResult& to = {}, int64_t at = 0) {
+                                                  float3* scratch, const QuantizedResult& to = {}, int64_t at = 0,
+                                                  float gamma_offset = 0.0f) {
   float sum = 0.0f, count = 0.0f;
   ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int) {
     count += kVector;
@@ -107,7 +108,8 @@ __device__ __forceinline__ void NormalizeAndStore(const RowSlice<kVector, kChunk
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
       const float normalized = (row.value[chunk][i] - mean) * inverse;
-      out.value[i] = FromFloat<T>(Norm::Apply(normalized, ToFloat(scale.value[i]), ToFloat(shift.value[i])));
+      const float factor = Norm::Gamma(ToFloat(scale.value[i]), gamma_offset);
+      out.value[i] = FromFloat<T>(Norm::Apply(normalized, factor, ToFloat(shift.value[i])));
     }
     if (y != nullptr) *reinterpret_cast<Pack<T, kVector>*>(y + column) = out;
     if constexpr (Norm::kQuantizes) {

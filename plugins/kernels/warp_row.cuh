@@ -66,10 +66,10 @@ struct WarpRow {
   }
 };
 
-// value = RMSNorm(value) * gamma; beyond the last column there are zeros.
+// value = RMSNorm(value) * (gamma + gamma_offset); beyond the last column there are zeros.
 template <class T, int kChunks>
 __device__ __forceinline__ void NormalizeProduct(float2 (&value)[kChunks][4], int columns, float epsilon,
-                                                 const WarpRow<T, kChunks>& gamma) {
+                                                 const WarpRow<T, kChunks>& gamma, float gamma_offset) {
   float squares = 0.0f;
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
@@ -82,8 +82,8 @@ __device__ __forceinline__ void NormalizeProduct(float2 (&value)[kChunks][4], in
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const float2 g = gamma.Pair(i, j);
-      value[i][j].x = norms::NormalizedProduct(value[i][j].x, inverse, g.x);
-      value[i][j].y = norms::NormalizedProduct(value[i][j].y, inverse, g.y);
+      value[i][j].x = norms::NormalizedProduct(value[i][j].x, inverse, g.x + gamma_offset);
+      value[i][j].y = norms::NormalizedProduct(value[i][j].y, inverse, g.y + gamma_offset);
     }
   }
 }
@@ -94,7 +94,7 @@ template <class Norm, class T, int kChunks, int kRows, class LoadNext, class Add
 __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[kRows], int columns, float epsilon,
                                              const WarpRow<T, kChunks>& gamma, const WarpRow<T, kChunks>& beta, T* y,
                                              LoadNext&& load_next, AddMore&& add_more, const QuantizedResult& to = {},
-                                             int64_t at = 0) {
+                                             int64_t at = 0, float gamma_offset = 0.0f) {
   using Row = WarpRow<T, kChunks>;
   float2 value[kChunks][4];
 #pragma unroll
@@ -132,8 +132,8 @@ __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[k
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const float2 g = gamma.Pair(i, j), b = beta.Pair(i, j);
-      out.pairs[j] = PackPair<T>(Norm::Apply((value[i][j].x - mean) * scale, g.x, b.x),
-                                 Norm::Apply((value[i][j].y - mean) * scale, g.y, b.y));
+      out.pairs[j] = PackPair<T>(Norm::Apply((value[i][j].x - mean) * scale, Norm::Gamma(g.x, gamma_offset), b.x),
+                                 Norm::Apply((value[i][j].y - mean) * scale, Norm::Gamma(g.y, gamma_offset), b.y));
     }
     *reinterpret_cast<typename Row::Chunk*>(y + Row::Column(i)) = out;
     if constexpr (Norm::kQuantizes) {

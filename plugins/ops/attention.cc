@@ -133,6 +133,7 @@ struct Arguments<T, FusedAttentionVariant> {
             v.rotated,
             v.neighbours,
             v.epsilon,
+            v.gamma_offset,
             PackedOf(v),
             v.packed() ? ExpectedRows(call, v.batch * v.sequence) : 0};
   }

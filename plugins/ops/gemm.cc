@@ -113,7 +113,7 @@ kernels::LayerNormArguments<T> Norm(const kernels::GemmArguments<Elements>& a, c
   kernels::LayerNormArguments<T> norm = {
       nullptr, a.float_partials, 1, a.bias, a.residual, a.gamma, a.beta, a.y, a.m, a.n, a.epsilon, a.activation};
   norm.vectors_are_constant = a.weights_are_constant, norm.packed = a.packed;
-  norm.total = a.total, norm.quantized = a.quantized;
+  norm.total = a.total, norm.quantized = a.quantized, norm.gamma_offset = gemm.gamma_offset;
   if (gemm.product_gamma != nullptr) norm.product_gamma = Data<const T>(*gemm.product_gamma);
   norm.norm = a.rms ? kernels::NormKind::kRmsNorm : kernels::NormKind::kLayerNorm;
   return norm;

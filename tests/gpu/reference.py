@@ -44,14 +44,15 @@ def fused_attention(qkv, bias, mask, num_heads, scale):
 def fused_attention_variant(
     qkv, bias, mask, cos, sin, q_gamma, k_gamma, distance_bias, positions,
     num_heads, kv_num_heads, scale, pairs, epsilon, window_left, window_right, bias_left, positions_left,
-    hidden_queries,
+    hidden_queries, gamma_offset=0.0,
 ):  # fmt: skip
     batch, sequence = qkv.shape[:2]
     x = _wide(qkv) if bias is None else _wide(qkv) + _wide(bias)
     x = x.view(batch, sequence, num_heads + 2 * kv_num_heads, -1).permute(2, 0, 1, 3)  # [heads, B, S, D]
     q, k, v = x[:num_heads], x[num_heads:-kv_num_heads], x[-kv_num_heads:]
     if q_gamma is not None:
-        q, k = (F.rms_norm(t, t.shape[-1:], _wide(g), epsilon) for t, g in ((q, q_gamma), (k, k_gamma)))
+        gammas = (_wide(gamma) + gamma_offset for gamma in (q_gamma, k_gamma))
+        q, k = (F.rms_norm(t, t.shape[-1:], gamma, epsilon) for t, gamma in zip((q, k), gammas, strict=True))
     if cos is not None:
         q, k = (_turned(t, torch.complex(_wide(cos), _wide(sin)), pairs) for t in (q, k))
     shared = torch.arange(num_heads, device=qkv.device) // (num_heads // kv_num_heads)
@@ -143,13 +144,13 @@ def fused_gated_gemm(x, weight, bias, activation):
     return _activated(gate, activation) * up
 
 
-def fused_gemm_residual_norm(x, weight, residual, gamma, bias, beta, product_gamma, epsilon, norm):
+def fused_gemm_residual_norm(x, weight, residual, gamma, bias, beta, product_gamma, epsilon, norm, gamma_offset=0.0):
     product = fused_gemm(x, weight, bias)
     if product_gamma is not None:
-        product = F.rms_norm(product, product.shape[-1:], _wide(product_gamma[0]), epsilon)
+        product = F.rms_norm(product, product.shape[-1:], _wide(product_gamma[0]) + gamma_offset, epsilon)
     total = product + _wide(residual)
     if norm == "rms":
-        return F.rms_norm(total, total.shape[-1:], _wide(gamma), epsilon), total
+        return F.rms_norm(total, total.shape[-1:], _wide(gamma) + gamma_offset, epsilon), total
     return _layer_norm(total, gamma, beta, epsilon), total
 
 

@@ -82,7 +82,7 @@ def expected_sums(inputs, attributes):
 
 
 def residual_norm_attributes(norm):
-    return [EPSILON, norm.split()[0]]
+    return [EPSILON, norm.split()[0], random.choice((0.0, 1.0))]
 
 
 @pytest.mark.parametrize("norm", NORMS)

@@ -124,6 +124,7 @@ TEST(Norm, EveryLengthAgreesWithDouble) {
   for (int64_t n = 1; n <= 70; ++n) {
     for (const bool rms : {false, true}) {
       const bool shifts = n % 2 == 1, adds = n % 3 != 0;
+      const float offset = n % 5 == 0 ? 0.0f : 0.5f;  // of RMSNorms alone
       std::vector<float> y(static_cast<size_t>(n)), bias(y), residual(y), gamma(y), beta(y), total(y);
       double mean = 0, variance = 0;
       std::vector<double> sum(static_cast<size_t>(n));
@@ -139,10 +140,10 @@ TEST(Norm, EveryLengthAgreesWithDouble) {
       }
       for (double value : sum) variance += (value - mean) * (value - mean) / double(n);
       Loops().norm({y.data(), adds ? bias.data() : nullptr, adds ? residual.data() : nullptr, gamma.data(),
-                    shifts ? beta.data() : nullptr, total.data(), n, 1e-2f, rms});
+                    shifts ? beta.data() : nullptr, total.data(), n, 1e-2f, rms, nullptr, offset});
       for (size_t i = 0; i < sum.size(); ++i) {
-        const double expected =
-            (sum[i] - mean) / std::sqrt(variance + 1e-2) * gamma[i] + (shifts ? double(beta[i]) : 0);
+        const double factor = double(gamma[i]) + (rms ? offset : 0.0f);
+        const double expected = (sum[i] - mean) / std::sqrt(variance + 1e-2) * factor + (shifts ? double(beta[i]) : 0);
         EXPECT_NEAR(y[i], expected, 2e-4 * (1 + std::fabs(expected))) << n << " " << i << " " << rms;
         EXPECT_NEAR(total[i], sum[i], 1e-6 * (1 + std::fabs(sum[i]))) << n << " " << i << " " << rms;
       }

@@ -124,6 +124,10 @@ class Bounds(QuantizedBounds):
         known = np.where(relative < 0.25, first_order / (1 - np.minimum(relative, 0.25)), np.inf)
         return self._rounded(value, known + 8 * _FLOAT * np.abs(value))
 
+    def offset(self, x: Number, number: float) -> Number:
+        value = x.value + number
+        return Number(value, x.error + _FLOAT * np.abs(value))
+
     def only_row(self, table: Number) -> Number:
         return Number(table.value[0])
 

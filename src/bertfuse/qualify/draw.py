@@ -249,6 +249,8 @@ class Draw:
             attributes["activation"] = self._one(names["activation"].choices)
         if "norm" in names:
             attributes["norm"] = self._one(("layer", "rms"))
+        if "gamma_offset" in names and self._chance(0.3):
+            attributes["gamma_offset"] = self._one((1.0, 0.5))
         if "epsilon" in names and self._chance(0.5):
             attributes["epsilon"] = float(np.float32(self._one((1e-5, 1e-6, 1e-12))))
         without = tuple(name for name in spec.optional_inputs if self._chance(0.4))

@@ -45,6 +45,7 @@ def _fused_attention_variant(
     bias_left: int,
     positions_left: int,
     hidden_queries: str,
+    gamma_offset: float,
 ) -> Any:
     batch, sequence, width = qkv.shape
     qkv = qkv if bias is None else qkv + bias
@@ -52,7 +53,8 @@ def _fused_attention_variant(
     q, k, v = heads.split([num_heads, kv_num_heads, kv_num_heads], dim=1)
     if q_gamma is not None:
         q, k = (
-            x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon) * g for x, g in ((q, q_gamma), (k, k_gamma))
+            x * torch.rsqrt(x.square().mean(-1, keepdim=True) + epsilon) * (gamma + gamma_offset)
+            for x, gamma in ((q, q_gamma), (k, k_gamma))
         )
     if cos is not None:
         q, k = (_rotary(torch, x, cos, sin, pairs) for x in (q, k))
@@ -123,13 +125,14 @@ def _fused_gemm_residual_norm(
     product_gamma: Any,
     epsilon: float,
     norm: str,
+    gamma_offset: float,
 ) -> Any:
     product = torch.nn.functional.linear(x, weight, bias)
     if product_gamma is not None:
-        product = torch.nn.functional.rms_norm(product, gamma.shape, product_gamma[0], epsilon)
+        product = torch.nn.functional.rms_norm(product, gamma.shape, product_gamma[0] + gamma_offset, epsilon)
     total = product + residual
     if norm == "rms":
-        return torch.nn.functional.rms_norm(total, gamma.shape, gamma, epsilon), total
+        return torch.nn.functional.rms_norm(total, gamma.shape, gamma + gamma_offset, epsilon), total
     return torch.nn.functional.layer_norm(total, gamma.shape, gamma, beta, epsilon), total
 
 

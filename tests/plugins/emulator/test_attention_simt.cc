@@ -88,6 +88,7 @@ struct HeadsProblem {
     a.kv_heads = random.Between(1, 2), a.heads = a.kv_heads * random.Between(1, 3);
     a.head_size = random.OneIn(3) ? random.Between(1, 9) : random.Between(1, 100);
     a.rotated = random.Between(0, a.head_size / 2), a.neighbours = random.OneIn(2), a.epsilon = 1e-5f;
+    a.gamma_offset = random.OneIn(2) ? 0.0f : 1.0f;
     if (random.OneIn(2)) a.head_size = 8 * random.Between(1, 32), a.rotated = 4 * random.Between(0, a.head_size / 8);
     const int64_t width = (a.heads + 2 * a.kv_heads) * a.head_size;
     const auto make = [&](size_t count) { return emulator::RandomArray<T>(random, std::max<size_t>(1, count), 1); };
@@ -159,7 +160,7 @@ struct HeadsProblem {
     if (head >= a.heads + a.kv_heads) return x;
     const double root = std::sqrt(squares / static_cast<double>(a.head_size) + a.epsilon);
     for (int64_t i = 0; i < a.head_size && a.q_gamma != nullptr; ++i) {
-      x[i] = x[i] / root * ToFloat(head < a.heads ? (*q_gamma)[i] : (*k_gamma)[i]);
+      x[i] = x[i] / root * (ToFloat(head < a.heads ? (*q_gamma)[i] : (*k_gamma)[i]) + a.gamma_offset);
     }
     std::vector<double> y = x;
     for (int64_t i = 0; i < a.rotated && a.places > 0; ++i) {

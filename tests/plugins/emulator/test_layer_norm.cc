@@ -55,6 +55,7 @@ double Worst(GemmForm form, int splits, int64_t m, int64_t n, int64_t k, const N
   if (of.packed) norm.packed = a.packed = {row_count.data(), random.Between(1, m)};
   norm.norm = of.rms ? NormKind::kRmsNorm : NormKind::kLayerNorm;
   norm.rows = m, norm.columns = n, norm.epsilon = kEpsilon;
+  norm.gamma_offset = random.OneIn(2) ? 0.0f : 0.5f;
   if (form == GemmForm::kPartialSums) norm.float_partials = partials.data(), norm.splits = splits;
   const int more = form == GemmForm::kRounded && n <= kMaxSplitColumns ? random.Between(0, kMaxMorePartials) : 0;
   norm.last_wave = {16, 1, static_cast<int>(random.Between(2, 4))};
@@ -95,7 +96,7 @@ double Worst(GemmForm form, int splits, int64_t m, int64_t n, int64_t k, const N
       }
       const double inverse = 1 / std::sqrt(MeanSquare(row) + kEpsilon);
       for (int64_t j = 0; j < n; ++j) {
-        if (of.of_both) row[j] *= inverse * ToFloat(product_gamma[j]);
+        if (of.of_both) row[j] *= inverse * (ToFloat(product_gamma[j]) + norm.gamma_offset);
         if (!stored) row[j] += ToFloat(residual[i * n + j]);
         mean += of.rms ? 0 : row[j] / static_cast<double>(n);
         if (of.total) comparison.Add(ToFloat(total[i * n + j]), row[j]);
@@ -103,7 +104,8 @@ double Worst(GemmForm form, int splits, int64_t m, int64_t n, int64_t k, const N
       for (double value : row) variance += (value - mean) * (value - mean) / static_cast<double>(n);
       for (int64_t j = 0; j < n; ++j) {
         const double normal = (row[j] - mean) / std::sqrt(variance + kEpsilon);
-        comparison.Add(ToFloat(y[i * n + j]), normal * ToFloat(gamma[j]) + (of.shifted ? ToFloat(beta[j]) : 0.0f));
+        const double factor = ToFloat(gamma[j]) + (of.rms ? norm.gamma_offset : 0.0f);
+        comparison.Add(ToFloat(y[i * n + j]), normal * factor + (of.shifted ? ToFloat(beta[j]) : 0.0f));
       }
     }
   }
