@@ -14,7 +14,7 @@ __device__ __forceinline__ const T* Row(const T* table, int64_t id, int64_t size
   return id >= 0 && id < size ? table + id * columns : nullptr;
 }
 
-// One row of each table; null where an id is outside its table, and for token types that are not given.
+// One row of each table; null where an id is outside its table, and where the table is not given.
 template <class T>
 struct TableRows {
   const T *word, *position, *token_type;
@@ -37,11 +37,14 @@ __device__ __forceinline__ TableRows<T> FindRows(const EmbedLayerNormArguments<T
     rows.integers = Row(a.word_integers, id, a.words, a.columns);
     if (rows.integers != nullptr) rows.scale = a.word_scales[id < 0 ? id + a.words : id];
   }
-  const int64_t position = a.position_ids != nullptr ? static_cast<int64_t>(a.position_ids[at]) : at % a.sequence;
-  rows.position = Row(a.position_table, position, a.positions, a.columns);
+  const bool placed = a.position_table != nullptr;
+  if (placed) {
+    const int64_t position = a.position_ids != nullptr ? static_cast<int64_t>(a.position_ids[at]) : at % a.sequence;
+    rows.position = Row(a.position_table, position, a.positions, a.columns);
+  }
   const bool typed = a.token_type_ids != nullptr;
   rows.token_type = typed ? Row(a.token_type_table, a.token_type_ids[at], a.token_types, a.columns) : nullptr;
-  rows.inside = (rows.word != nullptr || rows.integers != nullptr) && rows.position != nullptr &&
+  rows.inside = (rows.word != nullptr || rows.integers != nullptr) && (rows.position != nullptr || !placed) &&
                 (rows.token_type != nullptr || !typed);
   return rows;
 }
@@ -72,7 +75,8 @@ __global__ void __launch_bounds__(kWarpRowThreads, kChunks > 3 ? 3 : 4)
       rows[0].chunk[0].pairs[0] = PackPair<T>(__int_as_float(0x7fffffff), 0.0f);
       return;
     }
-    rows[0].Load(from.word, columns), rows[1].Load(from.position, columns);
+    rows[0].Load(from.word, columns);
+    if (from.position != nullptr) rows[1].Load(from.position, columns);
     if (from.token_type != nullptr) rows[2].Load(from.token_type, columns);
   };
   int64_t at = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
