@@ -1,4 +1,4 @@
-"""Looked-up rows, or their sum, under a LayerNorm: Embedding(table, ids) each, in the order word, token type, position."""
+"""Looked-up rows, and their sum, under a LayerNorm: Embedding(table, ids), in the order word, token type, position."""
 
 from __future__ import annotations
 

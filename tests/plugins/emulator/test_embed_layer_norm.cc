@@ -1,4 +1,5 @@
-// EmbedLayerNorm with word embeddings of 8-bit integers, in the emulator, against sums in float64.
+// EmbedLayerNorm in the emulator, against sums in float64: words of floats or of 8-bit integers, alone or with
+// positions.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,25 +20,33 @@ using emulator::Random;
 constexpr Device kDevice = {0, 89, 5, 163 << 10};
 
 template <class T>
-void TestEmbedding() {
+void TestEmbedding(bool quantized, bool placed) {
   Random random(emulator::Seed());
   double worst = 0;
   for (int i = 0; i < 6; ++i) {
-    const int64_t words = random.Between(2, 50), columns = random.Between(8, 300), rows = random.Between(1, 30);
+    // Of columns that 8 divides, 16-bit rows go to the kernel with a warp for each row.
+    const int64_t words = random.Between(2, 50), rows = random.Between(1, 30);
+    const int64_t columns = random.OneIn(2) ? 8 * random.Between(1, 40) : random.Between(8, 300);
     SCOPED_TRACE(testing::Message() << words << " words, " << rows << " x " << columns);
-    DeviceArray<int8_t> table(words * columns);
+    DeviceArray<int8_t> integers(words * columns);
     DeviceArray<float> scales(words);
-    DeviceArray<T> positions(rows * columns), gamma(columns), beta(columns), y(rows * columns);
+    DeviceArray<T> floats(words * columns), positions(rows * columns), gamma(columns), beta(columns), y(rows * columns);
     DeviceArray<int64_t> ids(rows);
-    for (int8_t& element : table) element = static_cast<int8_t>(random.Between(-127, 127));
-    random.Fill(scales, 0.02), random.Fill(positions, 1), random.Fill(gamma, 1), random.Fill(beta, 1);
+    for (int8_t& element : integers) element = static_cast<int8_t>(random.Between(-127, 127));
+    random.Fill(scales, 0.02), random.Fill(floats, 1), random.Fill(positions, 1);
+    random.Fill(gamma, 1), random.Fill(beta, 1);
     for (int64_t& id : ids) id = random.Between(-words, words - 1);
     const int64_t outside = random.OneIn(2) ? random.Between(0, rows - 1) : -1;
     if (outside >= 0) ids[outside] = words;
     EmbedLayerNormArguments<T, int64_t> a = {};
-    a.ids = ids.data(), a.word_integers = table.data(), a.word_scales = scales.data();
-    a.position_table = positions.data(), a.gamma = gamma.data(), a.beta = beta.data(), a.y = y.data();
-    a.rows = a.sequence = a.positions = rows, a.columns = columns, a.words = words, a.epsilon = 1e-5f;
+    a.ids = ids.data(), a.gamma = gamma.data(), a.beta = beta.data(), a.y = y.data();
+    if (quantized) {
+      a.word_integers = integers.data(), a.word_scales = scales.data();
+    } else {
+      a.word_table = floats.data();
+    }
+    if (placed) a.position_table = positions.data(), a.positions = rows;
+    a.rows = a.sequence = rows, a.columns = columns, a.words = words, a.epsilon = 1e-5f;
     a.deterministic_rows = random.OneIn(2);
     emulator::TheSettings().seed = random.Seed();
     emulator::TheSettings().compute_capability = kDevice.compute_capability;
@@ -49,7 +58,9 @@ void TestEmbedding() {
       std::vector<double> values(columns, NAN);
       double mean = 0, squares = 0;
       for (int64_t j = 0; j < columns && id < words; ++j) {
-        values[j] = static_cast<double>(table[id * columns + j]) * scales[id] + ToFloat(positions[row * columns + j]);
+        const int64_t at = id * columns + j;
+        values[j] = quantized ? static_cast<double>(integers[at]) * scales[id] : ToFloat(floats[at]);
+        values[j] += placed ? ToFloat(positions[row * columns + j]) : 0.0f;
         mean += values[j] / static_cast<double>(columns);
       }
       for (double value : values) squares += (value - mean) * (value - mean) / static_cast<double>(columns);
@@ -64,8 +75,12 @@ void TestEmbedding() {
   std::printf("6 problems, the worst error is %.2f of what is allowed\n", worst);
 }
 
-TEST(EmulatedInt8Embedding, Float16) { TestEmbedding<__half>(); }
-TEST(EmulatedInt8Embedding, Float32) { TestEmbedding<float>(); }
+TEST(EmulatedEmbedding, Float16) { TestEmbedding<__half>(false, true); }
+TEST(EmulatedEmbedding, Float16WordsAlone) { TestEmbedding<__half>(false, false); }
+TEST(EmulatedEmbedding, Float32WordsAlone) { TestEmbedding<float>(false, false); }
+TEST(EmulatedEmbedding, Int8Float16) { TestEmbedding<__half>(true, true); }
+TEST(EmulatedEmbedding, Int8Float32) { TestEmbedding<float>(true, true); }
+TEST(EmulatedEmbedding, Int8Float16WordsAlone) { TestEmbedding<__half>(true, false); }
 
 }  // namespace
 }  // namespace bertfuse::kernels
