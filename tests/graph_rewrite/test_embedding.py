@@ -389,6 +389,29 @@ def test_words_alone(norm: str) -> None:
     assert_agree(model, result.model, {"ids": ids.astype(dtype)}, 2e-5)
 
 
+@pytest.mark.parametrize("behind", [True, False])
+def test_words_of_8_bits_alone(behind: bool) -> None:
+    """The zero point is the same in all columns, so that nothing needs to take it off."""
+    seed = int(np.random.default_rng().integers(1 << 30))
+    print(f"seed {seed}")
+    random = np.random.default_rng(seed)
+    words, width = (int(size) for size in random.integers((2, 2), (200, 60)))
+    zero = int(random.integers(-100, 100))
+    b = Builder(seed=seed)
+    table = b.const(random.integers(-128, 128, (words, width)), dtype=np.int8)
+    scales = b.const(random.uniform(0.005, 0.02)), b.const(zero, dtype=np.int8)
+    if behind:
+        rows = b.op("DequantizeLinear", b.op("Gather", table, b.ids(), axis=0), *scales)
+    else:
+        rows = b.op("Gather", b.op("DequantizeLinear", table, *scales), b.ids(), axis=0)
+    b.output(b.layer_norm(rows, width))
+    model = b.model()
+    result = fuse(model)
+    assert result.fused == result.expected == {"EmbedLayerNorm": 1}
+    assert set(inputs_of(result)) == {"ids", "word_table", "word_scale", "gamma", "beta"}
+    assert_agree(model, result.model, {"ids": random.integers(-words, words, (3, 7))}, 5e-5)
+
+
 PASSED_ON = {
     "added": lambda b, rows, y: b.op("Add", y, rows),
     "added behind a product": lambda b, rows, y: b.op("Add", rows, b.op("MatMul", y, b.weight(H, H))),
