@@ -1,5 +1,5 @@
 // EmbedLayerNorm in the emulator, against sums in float64: words of floats or of 8-bit integers, alone or with
-// positions.
+// token types, with positions or without.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,15 +27,18 @@ void TestEmbedding(bool quantized, bool placed) {
     // Of columns that 8 divides, 16-bit rows go to the kernel with a warp for each row.
     const int64_t words = random.Between(2, 50), rows = random.Between(1, 30);
     const int64_t columns = random.OneIn(2) ? 8 * random.Between(1, 40) : random.Between(8, 300);
-    SCOPED_TRACE(testing::Message() << words << " words, " << rows << " x " << columns);
+    const int64_t types = random.OneIn(2) ? random.Between(1, 4) : 0;
+    SCOPED_TRACE(testing::Message() << words << " words, " << types << " types, " << rows << " x " << columns);
     DeviceArray<int8_t> integers(words * columns);
     DeviceArray<float> scales(words);
     DeviceArray<T> floats(words * columns), positions(rows * columns), gamma(columns), beta(columns), y(rows * columns);
-    DeviceArray<int64_t> ids(rows);
+    DeviceArray<T> type_table(types * columns);
+    DeviceArray<int64_t> ids(rows), type_ids(rows);
     for (int8_t& element : integers) element = static_cast<int8_t>(random.Between(-127, 127));
-    random.Fill(scales, 0.02), random.Fill(floats, 1), random.Fill(positions, 1);
+    random.Fill(scales, 0.02), random.Fill(floats, 1), random.Fill(positions, 1), random.Fill(type_table, 1);
     random.Fill(gamma, 1), random.Fill(beta, 1);
     for (int64_t& id : ids) id = random.Between(-words, words - 1);
+    for (int64_t& id : type_ids) id = types == 0 ? 0 : random.Between(0, types - 1);
     const int64_t outside = random.OneIn(2) ? random.Between(0, rows - 1) : -1;
     if (outside >= 0) ids[outside] = words;
     EmbedLayerNormArguments<T, int64_t> a = {};
@@ -45,6 +48,7 @@ void TestEmbedding(bool quantized, bool placed) {
     } else {
       a.word_table = floats.data();
     }
+    if (types != 0) a.token_type_ids = type_ids.data(), a.token_type_table = type_table.data(), a.token_types = types;
     if (placed) a.position_table = positions.data(), a.positions = rows;
     a.rows = a.sequence = rows, a.columns = columns, a.words = words, a.epsilon = 1e-5f;
     a.deterministic_rows = random.OneIn(2);
@@ -60,6 +64,7 @@ void TestEmbedding(bool quantized, bool placed) {
       for (int64_t j = 0; j < columns && id < words; ++j) {
         const int64_t at = id * columns + j;
         values[j] = quantized ? static_cast<double>(integers[at]) * scales[id] : ToFloat(floats[at]);
+        values[j] += types != 0 ? ToFloat(type_table[type_ids[row] * columns + j]) : 0.0f;
         values[j] += placed ? ToFloat(positions[row * columns + j]) : 0.0f;
         mean += values[j] / static_cast<double>(columns);
       }
@@ -76,11 +81,11 @@ void TestEmbedding(bool quantized, bool placed) {
 }
 
 TEST(EmulatedEmbedding, Float16) { TestEmbedding<__half>(false, true); }
-TEST(EmulatedEmbedding, Float16WordsAlone) { TestEmbedding<__half>(false, false); }
-TEST(EmulatedEmbedding, Float32WordsAlone) { TestEmbedding<float>(false, false); }
+TEST(EmulatedEmbedding, Float16WithoutPositions) { TestEmbedding<__half>(false, false); }
+TEST(EmulatedEmbedding, Float32WithoutPositions) { TestEmbedding<float>(false, false); }
 TEST(EmulatedEmbedding, Int8Float16) { TestEmbedding<__half>(true, true); }
 TEST(EmulatedEmbedding, Int8Float32) { TestEmbedding<float>(true, true); }
-TEST(EmulatedEmbedding, Int8Float16WordsAlone) { TestEmbedding<__half>(true, false); }
+TEST(EmulatedEmbedding, Int8Float16WithoutPositions) { TestEmbedding<__half>(true, false); }
 
 }  // namespace
 }  // namespace bertfuse::kernels
