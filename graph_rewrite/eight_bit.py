@@ -161,15 +161,18 @@ def _product(
 def _table(
     graph: FusionGraph, node: gs.Node, spec: OpSpec, constant: gs.Constant, weight: QuantizedWeight, made: _Made
 ) -> dict[str, gs.Tensor]:
-    """The table of words as integers. What its zero would take off every word is taken off every position instead."""
+    """The table of words as integers. What its zero would take off every word is taken off every position instead.
+
+    Words alone keep it: the LayerNorm takes off what is the same in all columns.
+    """
     if weight.integers.data_type != INT8:  # there are no kernels for words of 8-bit floats
         return {}
     given = {
         "word_table": made.constant(constant, "int8", weight.integers),
         "word_scale": made.constant(constant, "scale", weight.scales.astype(np.float32)),
     }
-    if weight.zero:
-        positions = node.inputs[spec.input_index("position_table")]
+    positions = node.inputs[spec.input_index("position_table")]
+    if weight.zero and not positions.is_empty():
         moved = as_weight(positions).plus(-weight.zero * float(weight.scales[0]))
         given["position_table"] = graph.constant(f"{positions.name}_moved", moved)
     return given

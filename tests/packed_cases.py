@@ -110,7 +110,8 @@ def packed_case(op: str, packing: Packing, seed: int, dtype: str = "float32", ex
     elif op == "EmbedLayerNorm":
         b, s = packing.real.shape
         sizes = dict(B=b, S=s, V=23, H=int(rng.choice([5, 16])), P=s, T=2)
-        absent = [(), ("position_ids",), ("token_type_ids", "token_type_table")][seed % 3]
+        types, positions = ("token_type_ids", "token_type_table"), ("position_table", "position_ids")
+        absent = [(), positions[1:], types, (*types, *positions)][seed % 4]
         case = make_case(op, Shape(label, sizes), dtype=dtype, absent=absent, index_dtype=["int32", "int64"][seed % 2])
         added = {"token_index": packing.rows_of_index(exact), "row_count": packing.row_count}
         rows = ()

@@ -1,4 +1,4 @@
-"""The sum of looked-up rows under a LayerNorm: Embedding(table, ids) each, in the order word, token type, position."""
+"""Looked-up rows, and their sum, under a LayerNorm: Embedding(table, ids), in the order word, token type, position."""
 
 from __future__ import annotations
 
@@ -15,24 +15,41 @@ from ..weights import Weight
 
 
 def anchors(graph: FusionGraph) -> list[gs.Node]:
-    """LayerNorms over a sum with a looked-up row in it."""
+    """LayerNorms over a looked-up row, or a sum with one in it."""
     return [n for n in graph.nodes(LAYER_NORM, domain=DIALECT) if has_lookup(n.inputs[0])]
 
 
 def has_lookup(tensor: gs.Tensor) -> bool:
-    """Whether `tensor` is a sum of which some term is Gather(table, ids)."""
+    """Whether `tensor` is Gather(table, ids), or a sum of which some term is."""
     return any(_is_lookup(producer(leaf)) for leaf in terms(tensor)[0])
 
 
 def is_sum_of_rows(tensor: gs.Tensor) -> bool:
-    """Whether `tensor` sums rows as below a LayerNorm that takes the sum in.
+    """Whether `tensor` sums rows, or is one of words, as below a LayerNorm that takes it in.
 
-    It does not where there is one table alone, where patches of an image are added, or where a pre-norm layer passes
-    the sum on.
+    It does not where one table alone is looked up by place, where patches of an image are added, or where a pre-norm
+    layer passes the sum on.
     """
     found, _ = terms(tensor)
     passed_on = any(node.op == ADD for node in tensor.outputs)
-    return len(found) > 1 and not passed_on and not any(map(_are_patches, found))
+    if passed_on or any(map(_are_patches, found)):
+        return False
+    return len(found) > 1 or _are_words(producer(found[0]))
+
+
+def _are_words(node: gs.Node) -> bool:
+    """Whether a lookup, of 8-bit numbers perhaps, is by ids of the model: not by what follows from sizes alone."""
+    lookup = producer(node.inputs[0]) if node.op == "DequantizeLinear" else node
+    stack, seen = [lookup.inputs[1]] if _by_ids(lookup) else [], set()
+    while stack:
+        tensor = stack.pop()
+        above = producer(tensor)
+        if above is None and not isinstance(tensor, gs.Constant):
+            return True
+        if above is not None and above.op not in ("Shape", "Size") and id(above) not in seen:
+            seen.add(id(above))
+            stack += [t for t in above.inputs if not t.is_empty()]
+    return False
 
 
 def _are_patches(tensor: gs.Tensor) -> bool:
@@ -55,7 +72,7 @@ class _Roles:
     word: gs.Node
     types: list[gs.Node]
     position: gs.Node | None  # None where positions are 0, 1, ...
-    position_table: gs.Constant
+    position_table: gs.Constant | None  # None where there are words alone
     fixed: list[tuple[Weight, int]]
 
 
@@ -93,12 +110,15 @@ def _roles(graph: FusionGraph, lookups: list[gs.Node], constants: list[gs.Consta
     rest = [n for n in lookups if n is not word and n not in counting]
     rows = {id(n): row for n in rest if (row := _fixed_row(graph, n, word.inputs[1])) is not None}
     free = [n for n in rest if id(n) not in rows]
+    if len(lookups) + len(constants) == 1:
+        if not _are_words(word):
+            raise NoMatch(word, "looks up one table, by place", wanted="ids that an input holds")
+        return _Roles(word, [], None, None, [])
     if not counting and not rows_of_places and not free and rest:  # something must stand for positions
         free = [max(rest, key=_rows)]
     places = len(counting) + len(rows_of_places)
     if places > 1 or places + len(free) not in (1, 2):
-        tables = len(lookups) + len(constants)
-        what = "rows of words alone" if tables == 1 else f"{tables} tables are summed, {places} of them by position"
+        what = f"{len(lookups) + len(constants)} tables are summed, {places} of them by position"
         raise NoMatch(node, what, wanted="word, position, and maybe token type")
     # There are more positions than token types.
     position = None if places else max(free, key=_rows)
@@ -178,6 +198,9 @@ def _replace(graph: FusionGraph, root: gs.Node, roles: _Roles, interior: list[gs
     def new(suffix: str) -> gs.Variable:
         return graph.variable(f"{total.name}_{suffix}", total.dtype, total.shape)
 
+    if roles.position_table is None:
+        graph.replace(root, EMBEDDING, [roles.word.inputs[0], ids], interior, donors=[ids])
+        return
     with graph.transaction():
         words = new("word")
         graph.add_node(EMBEDDING, [roles.word.inputs[0], ids], [words], DIALECT)

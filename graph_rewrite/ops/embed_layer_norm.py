@@ -25,30 +25,35 @@ def body(
     token_type_ids = None if token_type_ids is None else d.of_one_shape(token_type_ids, ids)
     positions = None if position_ids is None else d.of_one_shape(position_ids, ids)
     if token_index is not None:
-        positions = d.places(token_index, ids) if positions is None else d.take_tokens(positions, token_index)
+        if positions is not None:
+            positions = d.take_tokens(positions, token_index)
+        elif position_table is not None:
+            positions = d.places(token_index, ids)
         token_type_ids = None if token_type_ids is None else d.take_tokens(token_type_ids, token_index)
         ids = d.take_tokens(ids, token_index)
     y = d.embedding(word_table, ids) if word_scale is None else d.quantized_embedding(word_table, word_scale, ids)
     if token_type_ids is not None:
         y = d.add(y, d.embedding(token_type_table, token_type_ids))
-    y = d.add(y, d.embedding(position_table, d.positions(ids) if positions is None else positions))
+    if position_table is not None:
+        y = d.add(y, d.embedding(position_table, d.positions(ids) if positions is None else positions))
     y = d.layer_norm(y, gamma, beta, epsilon)
     return y if y_zero_point is None else (y, *d.quantize_rows(y, y_zero_point, y_smooth))
 
 
 OP = OpSpec(
     name="EmbedLayerNorm",
-    doc="LayerNorm(word[ids] + token_type[token_type_ids] + position[position_ids]); positions are 0..S-1 if absent.",
-    # The optional ones last: TensorRT has no plugin layer with an input missing between others.
+    doc="LayerNorm(word[ids] + token_type[token_type_ids] + position[position_ids]); positions are 0..S-1 if absent. "
+    "Without position_table none are added.",
     inputs=(
         TensorSpec("ids", ("B", "S"), dtype="I"),
         TensorSpec("word_table", ("V", "H"), dtype="W", constant=True),
-        TensorSpec("position_table", ("P", "H"), constant=True),
+        # A plugin layer of TensorRT, which cannot have gaps, lacks it where the third input has one axis.
+        TensorSpec("position_table", ("P", "H"), optional=True, constant=True),
         TensorSpec("gamma", ("H",), constant=True),
         TensorSpec("beta", ("H",), constant=True),
         TensorSpec("token_type_ids", ("B", "S"), dtype="I", optional=True, needs="token_type_table"),
         TensorSpec("token_type_table", ("T", "H"), optional=True, constant=True, needs="token_type_ids"),
-        TensorSpec("position_ids", ("B", "S"), dtype="I", optional=True),
+        TensorSpec("position_ids", ("B", "S"), dtype="I", optional=True, needs="position_table"),
         # With it row i is of the token at place token_index[i] of the flattened [B, S].
         replace(TOKEN_INDEX, optional=True, packed=True, needs="row_count"),
         replace(ROW_COUNT, needs="token_index"),

@@ -275,7 +275,7 @@ class _Ragged:
             tensor = rows.get_input(node, name)
             if tensor is not None and list(tensor.shape) != [1, self.tokens]:
                 rows.set_input(node, name, self._of_tokens(tensor))
-        if rows.get_input(node, "position_ids") is None:
+        if rows.get_input(node, "position_table") is not None and rows.get_input(node, "position_ids") is None:
             rows.set_input(node, "position_ids", self.position_ids)
         rows.drop_input(node, "row_count")
         rows.drop_input(node, "token_index")

@@ -77,8 +77,10 @@ void RunRows(const bertfuse_call& call, const Buffers& buffers, OutOfRange& out_
   if (call.inputs[Op::In::token_type_ids].dtype != BERTFUSE_ABSENT) {
     sources[num_sources++] = {Op::In::token_type_ids, Op::In::token_type_table};
   }
-  const bool given = call.inputs[Op::In::position_ids].dtype != BERTFUSE_ABSENT;
-  sources[num_sources++] = {given ? static_cast<int>(Op::In::position_ids) : -1, Op::In::position_table};
+  if (call.inputs[Op::In::position_table].dtype != BERTFUSE_ABSENT) {
+    const bool given = call.inputs[Op::In::position_ids].dtype != BERTFUSE_ABSENT;
+    sources[num_sources++] = {given ? static_cast<int>(Op::In::position_ids) : -1, Op::In::position_table};
+  }
 
   const float* word_scale = FloatData(call.inputs[Op::In::word_scale]);
   const float epsilon = call.attributes[Op::Attr::epsilon].f;

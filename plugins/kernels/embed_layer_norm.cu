@@ -14,7 +14,7 @@ __device__ __forceinline__ const T* Row(const T* table, int64_t id, int64_t size
   return id >= 0 && id < size ? table + id * columns : nullptr;
 }
 
-// One row of each table; null where an id is outside its table, and for token types that are not given.
+// One row of each table; null where an id is outside its table, and where the table is not given.
 template <class T>
 struct TableRows {
   const T *word, *position, *token_type;
@@ -23,8 +23,9 @@ struct TableRows {
   bool inside;
 };
 
+// `placed`: there is a table of positions.
 template <class T, class Index>
-__device__ __forceinline__ TableRows<T> FindRows(const EmbedLayerNormArguments<T, Index>& a, int64_t at) {
+__device__ __forceinline__ TableRows<T> FindRows(const EmbedLayerNormArguments<T, Index>& a, int64_t at, bool placed) {
   if (a.token_index != nullptr) {
     at = a.token_index[at];
     if (at < 0 || at >= a.rows) return {};
@@ -37,11 +38,13 @@ __device__ __forceinline__ TableRows<T> FindRows(const EmbedLayerNormArguments<T
     rows.integers = Row(a.word_integers, id, a.words, a.columns);
     if (rows.integers != nullptr) rows.scale = a.word_scales[id < 0 ? id + a.words : id];
   }
-  const int64_t position = a.position_ids != nullptr ? static_cast<int64_t>(a.position_ids[at]) : at % a.sequence;
-  rows.position = Row(a.position_table, position, a.positions, a.columns);
+  if (placed) {
+    const int64_t position = a.position_ids != nullptr ? static_cast<int64_t>(a.position_ids[at]) : at % a.sequence;
+    rows.position = Row(a.position_table, position, a.positions, a.columns);
+  }
   const bool typed = a.token_type_ids != nullptr;
   rows.token_type = typed ? Row(a.token_type_table, a.token_type_ids[at], a.token_types, a.columns) : nullptr;
-  rows.inside = (rows.word != nullptr || rows.integers != nullptr) && rows.position != nullptr &&
+  rows.inside = (rows.word != nullptr || rows.integers != nullptr) && (rows.position != nullptr || !placed) &&
                 (rows.token_type != nullptr || !typed);
   return rows;
 }
@@ -54,26 +57,30 @@ __device__ __forceinline__ void Begin(const EmbedLayerNormArguments<T, Index>& a
   WaitForDependencies();
 }
 
-// 16-bit tables, a warp for each row.
-template <class T, class Index, int kChunks>
+// 16-bit tables, a warp for each row. kTables is 1 for words alone; else token types may be absent, positions may not:
+// where that is asked for each row, rows of up to 512 columns take 86 registers for 80 (sm_90), and a block less fits.
+template <class T, class Index, int kChunks, int kTables>
 __global__ void __launch_bounds__(kWarpRowThreads, kChunks > 3 ? 3 : 4)
     EmbedLayerNormWarpKernel(EmbedLayerNormArguments<T, Index> a) {
   const int columns = static_cast<int>(a.columns);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
   Begin(a);
   const int64_t count = RealRows(a.packed, a.rows);
-  WarpRow<T, kChunks> rows[3], gamma, beta;
+  WarpRow<T, kChunks> rows[kTables], gamma, beta;
   gamma.Load(a.gamma, columns), beta.Load(a.beta, columns);
   const auto load = [&](int64_t at) {
     if (at >= count) return;
-    const TableRows<T> from = FindRows(a, at);
+    const TableRows<T> from = FindRows(a, at, kTables > 1);
     if (!from.inside) {
       // One NaN makes the whole row NaN.
       rows[0].chunk[0].pairs[0] = PackPair<T>(__int_as_float(0x7fffffff), 0.0f);
       return;
     }
-    rows[0].Load(from.word, columns), rows[1].Load(from.position, columns);
-    if (from.token_type != nullptr) rows[2].Load(from.token_type, columns);
+    rows[0].Load(from.word, columns);
+    if constexpr (kTables > 1) {
+      rows[1].Load(from.position, columns);
+      if (from.token_type != nullptr) rows[2].Load(from.token_type, columns);
+    }
   };
   int64_t at = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
 #pragma unroll 1
@@ -96,7 +103,7 @@ __global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks == 1 ? 3 : 1) 
   gamma.Load(columns), beta.Load(columns);
 #pragma unroll 1
   for (int64_t at = blockIdx.x; at < count; at += gridDim.x) {
-    const TableRows<T> from = FindRows(a, at);
+    const TableRows<T> from = FindRows(a, at, a.position_table != nullptr);
     const T* const tables[3] = {from.word, from.position, from.token_type};
     RowSlice<kVector, kChunks> row;
     ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int column) {
@@ -159,10 +166,15 @@ cudaError_t EmbedLayerNorm(const EmbedLayerNormArguments<T, Index>& a, const Dev
     // A block for each row waits for one index after the other; with token_index on top a warp for each row is faster
     // from fewer rows on. Tried on an H200; no figures of these two limits were kept.
     const int64_t few = a.token_index == nullptr ? 2048 : 512;
-    if (a.word_integers == nullptr && (a.deterministic_rows || a.packed.LaunchRows(a.rows) >= few) &&
+    const bool words_alone = a.position_table == nullptr && a.token_type_table == nullptr;
+    if (a.word_integers == nullptr && (a.position_table != nullptr || words_alone) &&
+        (a.deterministic_rows || a.packed.LaunchRows(a.rows) >= few) &&
         WarpRowsFit(a.columns, a.word_table, a.token_type_table, a.position_table, a.gamma, a.beta, a.y)) {
       return WithWarpRowChunks(a.columns, [&](auto chunks) {
-        return LaunchWarpRows(EmbedLayerNormWarpKernel<T, Index, decltype(chunks)::value>, a, device, stream);
+        constexpr int kChunks = decltype(chunks)::value;
+        return LaunchWarpRows(words_alone ? EmbedLayerNormWarpKernel<T, Index, kChunks, 1>
+                                          : EmbedLayerNormWarpKernel<T, Index, kChunks, 3>,
+                              a, device, stream);
       });
     }
   }

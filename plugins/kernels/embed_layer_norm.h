@@ -7,9 +7,10 @@
 namespace bertfuse::kernels {
 
 // y[batch, sequence, columns] = LayerNorm(word[ids] + token_type[token_type_ids] + position[position_ids]).
-// Token types and position ids may be null; positions then run from 0. A negative id counts from the table's end, as in
-// ONNX Gather; an id outside its table makes that row NaN, since the host can't look at it. With token_index row i is
-// of token token_index[i] of batch * sequence; one outside of them makes the row NaN, too.
+// Token types, positions and their ids may be null; with a table of positions but no ids they run from 0. A negative id
+// counts from the table's end, as in ONNX Gather; an id outside its table makes that row NaN, since the host can't look
+// at it. With token_index row i is of token token_index[i] of batch * sequence; one outside of them makes the row NaN,
+// too.
 template <class T, class Index>
 struct EmbedLayerNormArguments {
   const Index* ids;

@@ -17,7 +17,7 @@ void Run(const bertfuse_call& call) {
     Fail(BERTFUSE_NOT_SUPPORTED,
          "%s: input 'word_table' is float8e4m3fn, for which there is no CUDA kernel: int8 has one", Op::kName);
   }
-  SwitchElement(in[Op::In::position_table].dtype, [&](auto element) {
+  SwitchElement(in[Op::In::gamma].dtype, [&](auto element) {
     using T = decltype(element);
     SwitchIndex(in[Op::In::ids].dtype, [&](auto index) {
       using Index = decltype(index);
@@ -42,7 +42,7 @@ void Run(const bertfuse_call& call) {
       a.words = in[Op::In::word_table].shape[0];
       a.columns = in[Op::In::word_table].shape[1];
       a.token_types = a.token_type_table == nullptr ? 0 : in[Op::In::token_type_table].shape[0];
-      a.positions = in[Op::In::position_table].shape[0];
+      a.positions = a.position_table == nullptr ? 0 : in[Op::In::position_table].shape[0];
       a.packed = PackedRowsOf(call, in[Op::In::row_count], a.rows);
       a.deterministic_rows = (call.flags & BERTFUSE_DETERMINISTIC_ROWS) != 0;
       a.epsilon = call.attributes[Op::Attr::epsilon].f;

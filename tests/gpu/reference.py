@@ -158,5 +158,7 @@ def embed_layer_norm(ids, word, position, gamma, beta, token_type_ids, token_typ
     y = _wide(word)[ids.long()]
     if token_type_ids is not None:
         y = y + _wide(token_type)[token_type_ids.long()]
-    positions = torch.arange(ids.shape[1], device=ids.device) if position_ids is None else position_ids.long()
-    return _layer_norm(y + _wide(position)[positions], gamma, beta, epsilon)
+    if position is not None:
+        positions = torch.arange(ids.shape[1], device=ids.device) if position_ids is None else position_ids.long()
+        y = y + _wide(position)[positions]
+    return _layer_norm(y, gamma, beta, epsilon)

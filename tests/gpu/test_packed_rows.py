@@ -261,15 +261,19 @@ def test_embed_layer_norm(dtype, width, index):
         ids, types = randint(50, (batch, sequence), index), randint(3, (batch, sequence), index)
         positions = randint(sequence, (batch, sequence), index)
         ids[mask == 0] = 10**6  # padding is not looked up
-        for given in (None, positions):
+        words, position, type_table = tables
+        for given in (
+            (position, gamma, beta, types, type_table, None),
+            (position, gamma, beta, types, type_table, positions),
+            (None, gamma, beta, None, None, None),
+        ):
             y = Guarded(batch, sequence, width, dtype=dtype)
-            inputs = [ids, *tables[:2], gamma, beta, types, tables[2], given, places, count]
+            inputs = [ids, words, *given, places, count]
             Bound("EmbedLayerNorm", inputs, [y.tensor], [EPSILON]).run()
             torch.cuda.synchronize()
             y.check()
             real = ids * (mask != 0)
-            args = (real, *tables[:2], gamma, beta, types, tables[2], given)
-            wanted = reference.embed_layer_norm(*args, EPSILON)[mask != 0]
+            wanted = reference.embed_layer_norm(real, words, *given, EPSILON)[mask != 0]
             if rows:
                 check("EmbedLayerNorm", [y.tensor.view(-1, width)[:rows]], [wanted])
 

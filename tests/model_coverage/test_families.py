@@ -22,7 +22,7 @@ _ATTENTION, _GATE, _NORM = "FusedAttentionVariant", "FusedGatedGemm", "FusedGemm
 _POST_NORM = {"EmbedLayerNorm": 1, "FusedGemmLayerNorm": 4}
 # What is fused in two layers, and the window that the second one has on each side.
 WHOLE: dict[str, dict[str, int]] = {
-    "modernbert": {_ATTENTION: 2, _GATE: 2, _NORM: 3, "FusedGemmLayerNorm": 1},
+    "modernbert": {"EmbedLayerNorm": 1, _ATTENTION: 2, _GATE: 2, _NORM: 3, "FusedGemmLayerNorm": 1},
     "nomic-bert": {_ATTENTION: 2, _GATE: 2} | _POST_NORM,
     "gte": {_ATTENTION: 2, _GATE: 2} | _POST_NORM,
     "jina-embeddings-v3": {_ATTENTION: 2, "FusedGemmGelu": 2} | _POST_NORM,

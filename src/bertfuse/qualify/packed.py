@@ -165,7 +165,7 @@ def plain_calls(problem: Problem, inputs: Inputs) -> Iterator[tuple[np.ndarray, 
         return
     if problem.op == "EmbedLayerNorm":
         places = inputs["token_index"].reshape(-1)[rows]
-        if given["position_ids"] is None:
+        if given["position_table"] is not None and given["position_ids"] is None:
             given["position_ids"] = np.arange(inputs["ids"].size).reshape(inputs["ids"].shape) % problem.sizes["S"]
         for name in ("ids", "token_type_ids", "position_ids"):
             given[name] = None if given[name] is None else given[name].reshape(-1)[places][None]

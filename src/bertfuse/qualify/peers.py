@@ -207,7 +207,9 @@ def _embed_layer_norm(
     y = embedding(ids, word)
     if types is not None:
         y = y + embedding(torch.where(types < 0, types + type_table.shape[0], types), type_table)
-    if position_ids is None:
+    if position is None:
+        pass
+    elif position_ids is None:
         y = y + position[: ids.shape[1]]
     else:
         y = y + embedding(torch.where(position_ids < 0, position_ids + position.shape[0], position_ids), position)

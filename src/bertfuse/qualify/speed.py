@@ -99,7 +99,9 @@ def draw(rng: np.random.Generator, ops: Sequence[str], dtypes: Sequence[str]) ->
     if op == "RotaryTables":
         return replace(problem, leading=(batch,), sizes={"C": sequence, "R": hidden // heads // 2})
     if op == "EmbedLayerNorm":
-        return replace(problem, sizes={"B": batch, "S": sequence, "V": 3001, "H": hidden, "P": 512, "T": 2})
+        words_alone = ("position_table", "position_ids", "token_type_ids", "token_type_table")
+        sizes = {"B": batch, "S": sequence, "V": 3001, "H": hidden, "P": 512, "T": 2}
+        return replace(problem, sizes=sizes, without=words_alone if rng.integers(2) else ())
     if "K" not in {axis.symbol for tensor in OPS[op].inputs for axis in tensor.trailing}:
         attributes: dict[str, Any] = {"num_heads": heads}
         if op == "FusedAttentionVariant":  # ModernBERT's
