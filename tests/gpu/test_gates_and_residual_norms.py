@@ -69,20 +69,21 @@ def test_activations_of_gates(dtype, activation):
     all_tactics("FusedGatedGemm", list(inputs), (m, n), dtype, [activation], expected)
 
 
-def residual_norm_inputs(m, n, k, dtype, norm, given):
+def residual_norm_problem(m, n, k, dtype, norm, given):
+    """Inputs and attributes; gammas of RMSNorms are near 1 with what is added to them."""
     x, weight, bias = gemm_inputs(m, n, k, dtype)
     residual, gamma, beta = norm_inputs(m, n, dtype)
     product_gamma = norm_inputs(1, n, dtype)[1][None] if norm.endswith("of both") else None
     beta = beta if given and norm.startswith("layer") else None
-    return [x, weight, residual, gamma, bias if given else None, beta, None, product_gamma]
+    offset = random.choice((0.0, 1.0))
+    gamma = gamma - offset if norm.startswith("rms") else gamma
+    product_gamma = None if product_gamma is None else product_gamma - offset
+    inputs = [x, weight, residual, gamma, bias if given else None, beta, None, product_gamma]
+    return inputs, [EPSILON, norm.split()[0], offset]
 
 
 def expected_sums(inputs, attributes):
     return reference.fused_gemm_residual_norm(*inputs[:6], inputs[7], *attributes)
-
-
-def residual_norm_attributes(norm):
-    return [EPSILON, norm.split()[0], random.choice((0.0, 1.0))]
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -91,8 +92,7 @@ def residual_norm_attributes(norm):
 @pytest.mark.parametrize("size", SUMS, ids=str)
 def test_residual_norms(size, dtype, given, norm):
     m, n, k = size
-    inputs = residual_norm_inputs(m, n, k, dtype, norm, given)
-    attributes = residual_norm_attributes(norm)
+    inputs, attributes = residual_norm_problem(m, n, k, dtype, norm, given)
     expected = expected_sums(inputs, attributes)
     all_tactics("FusedGemmResidualNorm", inputs, (m, n), dtype, attributes, expected)
 
@@ -105,7 +105,7 @@ def test_tf32(op):
         expected = (reference.fused_gated_gemm(*inputs, "silu"),)
     else:
         norm = random.choice(NORMS)
-        inputs, attributes = residual_norm_inputs(m, n, k, torch.float32, norm, True), residual_norm_attributes(norm)
+        inputs, attributes = residual_norm_problem(m, n, k, torch.float32, norm, True)
         expected = expected_sums(inputs, attributes)
     outputs = [poisoned(m, n, dtype=torch.float32) for _ in expected]
     for tactic in range(-1, Bound(op, inputs, outputs, attributes, flags=native.ALLOW_TF32).tactics()):
@@ -125,7 +125,7 @@ def test_packed(op, size, dtype):
         wanted = (reference.fused_gated_gemm(*inputs, "gelu"),)
     else:
         norm = random.choice(NORMS)
-        inputs, attributes = residual_norm_inputs(capacity, n, k, dtype, norm, True), residual_norm_attributes(norm)
+        inputs, attributes = residual_norm_problem(capacity, n, k, dtype, norm, True)
         wanted = expected_sums(inputs, attributes)
         inputs[2] = inputs[2].clone()
     for rows in (0, 1, random.randint(2, capacity - 1), capacity):
@@ -156,5 +156,5 @@ def test_empty(op, shape):
     if op == "FusedGatedGemm":
         run(op, gemm_inputs(m, 2 * n, k, torch.float16), [poisoned(m, n, dtype=torch.float16)], ["silu"])
     else:
-        inputs = residual_norm_inputs(m, n, k, torch.float16, "layer", True)
+        inputs, _ = residual_norm_problem(m, n, k, torch.float16, "layer", True)
         run(op, inputs, [poisoned(m, n, dtype=torch.float16) for _ in range(2)], [EPSILON, "layer"])
