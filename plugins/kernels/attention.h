@@ -71,7 +71,8 @@ struct AttentionArguments {
   float scale;
   PackedSequences packed;
   AttentionVariant<T> variant;
-  bool allow_tf32 = false;  // float32's products may round their operands to TF32
+  const T* values = nullptr;  // given: V is read from there, where it lies as in qkv; by AttentionSm90's variants alone
+  bool allow_tf32 = false;    // float32's products may round their operands to TF32
   // With rows: y as it is rounded to T is stored there in place of y, by the given scale, which is each row's; rows of
   // no sequence are left alone, too. By AttentionSm90 alone, where AttentionSm90Quantizes().
   QuantizedResult quantized;

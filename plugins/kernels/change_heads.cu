@@ -66,7 +66,7 @@ __device__ __forceinline__ void ChangeHead(const ChangeHeadsArguments<T>& a, int
   T* const out = a.out + item * size;
   const auto at = [&](int column) { return ToFloat(x[column]) + (bias == nullptr ? 0.0f : ToFloat(bias[column])); };
   if (head >= a.heads + a.kv_heads) {
-    if (a.out == a.qkv) return;
+    if (a.keeps_values) return;
     for (int column = lane; column < size; column += 32) out[column] = FromFloat<T>(at(column));
     return;
   }
@@ -161,15 +161,14 @@ __device__ __forceinline__ void ChangeHeadsOfRow(const ChangeHeadsArguments<T>& 
   const int lane = threadIdx.x % 32, size = static_cast<int>(a.head_size);
   const int rotated = a.places == 0 ? 0 : static_cast<int>(a.rotated);
   const int all_heads = static_cast<int>(a.heads + 2 * a.kv_heads), at_once = 32 / lanes;
+  const int changed = all_heads - (a.keeps_values ? static_cast<int>(a.kv_heads) : 0);
   const int64_t place = TablePlaceOf(row, a);
   if (place < 0) return;
   const int pairs = a.neighbours ? 0 : rotated / kVector;  // lanes that hold two packs, `rotated` columns apart
   const int item = lane % lanes, first = (item < pairs ? item : item + pairs) * kVector;
   const bool inside = first < size, turns_two = item < pairs, turns_one = a.neighbours && first < 2 * rotated;
   const T* const row_columns = a.qkv + row * all_heads * size + first;
-  const auto exists = [&](int head) {
-    return inside && head < all_heads && !(head >= a.heads + a.kv_heads && a.out == a.qkv);
-  };
+  const auto exists = [&](int head) { return inside && head < changed; };
   Columns next_u, next_v;
   const auto load = [&](int head) {
     next_u = LoadIf<kVector>(exists(head), row_columns + head * size);
@@ -198,7 +197,7 @@ __device__ __forceinline__ void ChangeHeadsOfRow(const ChangeHeadsArguments<T>& 
     gamma_v[i] = LoadIf<kVector>(gammas[i] != nullptr && turns_two, gammas[i] + first + rotated);
   }
 #pragma unroll 1
-  for (int base = static_cast<int>(blockIdx.y) * at_once; base < all_heads; base += step, head += step) {
+  for (int base = static_cast<int>(blockIdx.y) * at_once; base < changed; base += step, head += step) {
     float u[kVector] = {}, v[kVector] = {};
     const bool is_key = head >= a.heads, is_value = head >= a.heads + a.kv_heads, is_there = exists(head);
     if (is_there) Unpack(u, next_u);
@@ -272,7 +271,9 @@ bool HasVectors(const ChangeHeadsArguments<T>& a) {
 }  // namespace
 
 template <class T>
-cudaError_t ChangeHeads(const ChangeHeadsArguments<T>& a, const Device& device, cudaStream_t stream) {
+cudaError_t ChangeHeads(const ChangeHeadsArguments<T>& arguments, const Device& device, cudaStream_t stream) {
+  ChangeHeadsArguments<T> a = arguments;
+  a.keeps_values = a.keeps_values || a.out == a.qkv;
   const int32_t* const count = a.packed.count == 0 ? a.row_count : a.packed.cu_seqlens + a.packed.count;
   const PackedRows packed = {count, a.expected};
   const int64_t all_heads = a.heads + 2 * a.kv_heads, rows = packed.LaunchRows(a.rows);

@@ -11,8 +11,8 @@ namespace bertfuse::kernels {
 // mean square and scaled by a gamma, and then rotated by the angles of its token's place: what attention with RoPE
 // reads. Rows are whole sequences, one after the other: of one length, or where `packed` has sequences (see
 // attention.h) of those that cu_seqlens says. `out` may be qkv itself where there is neither bias nor gamma; then V
-// stays. Rows that belong to none are then not written, and whatever the offsets
-// are, nothing outside of the tables is read.
+// stays, and so it does, in qkv alone, with `keeps_values`. Rows that belong to none are then not written, and whatever
+// the offsets are, nothing outside of the tables is read.
 template <class T>
 struct ChangeHeadsArguments {
   const T* qkv;
@@ -33,6 +33,7 @@ struct ChangeHeadsArguments {
   // rows are packed as in PackedRows, how many there are. Numbers below 0 read the first row.
   const int32_t* row_places = nullptr;
   const int32_t* row_count = nullptr;
+  bool keeps_values = false;  // nothing is written in V's place
 };
 
 // cudaErrorInvalidValue where there are too many heads for a grid.

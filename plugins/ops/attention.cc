@@ -212,7 +212,8 @@ size_t WorkspaceSize(const bertfuse_call& call) {
 }
 
 template <class T>
-void PrepareHeads(const bertfuse_call& call, const kernels::Device& device) {
+void PrepareHeads(const bertfuse_call& call, const AttentionTactic& tactic, const kernels::Device& device,
+                  kernels::AttentionArguments<T>* attention) {
   const AttentionVariantCall v(call);
   if (!v.changes_heads()) return;
   const size_t needed = WorkspaceSize(call), given = call.workspace == nullptr ? 0 : call.workspace_size;
@@ -220,8 +221,11 @@ void PrepareHeads(const bertfuse_call& call, const kernels::Device& device) {
     Fail(BERTFUSE_RUNTIME_ERROR, "%s: the workspace has %zu bytes, expected %zu", FusedAttentionVariant::kName, given,
          needed);
   }
-  CheckCuda(kernels::ChangeHeads(Arguments<T, FusedAttentionVariant>::OfHeads(call, v), device, StreamOf(call)),
-            FusedAttentionVariant::kName);
+  auto heads = Arguments<T, FusedAttentionVariant>::OfHeads(call, v);
+  // V, up to a third of what would be read and written, stays where it is.
+  heads.keeps_values = tactic.backend == Backend::kSm90 && heads.bias == nullptr && !attention->variant.IsPlain();
+  if (heads.keeps_values) attention->values = heads.qkv;
+  CheckCuda(kernels::ChangeHeads(heads, device, StreamOf(call)), FusedAttentionVariant::kName);
 }
 
 template <class Op>
@@ -252,7 +256,7 @@ void Run(const bertfuse_call& call) {
       if (tactic.rotates) {
         a = Arguments<T, Op>::Rotating(call, device).value();
       } else {
-        PrepareHeads<T>(call, device);
+        PrepareHeads<T>(call, tactic, device, &a);
       }
     }
     const kernels::QuantizedResult quantized = QuantizedOf<Op>(call);

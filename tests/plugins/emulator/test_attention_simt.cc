@@ -180,6 +180,7 @@ void TestHeads(int count) {
     HeadsProblem<T> problem(random);
     const bool in_place = random.OneIn(3);
     if (in_place) problem.ChangeInPlace(random);
+    problem.a.keeps_values = !in_place && random.OneIn(3);
     const ChangeHeadsArguments<T>& a = problem.a;
     emulator::TheSettings().seed = random.Seed();
     ASSERT_EQ(ChangeHeads(a, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
@@ -187,7 +188,8 @@ void TestHeads(int count) {
     const int64_t heads = a.heads + 2 * a.kv_heads;
     for (int64_t row = 0; row < a.rows; ++row) {
       for (int64_t head = 0; head < heads; ++head) {
-        if (problem.places[row] < 0) {
+        const bool kept = a.keeps_values && head >= a.heads + a.kv_heads;
+        if (problem.places[row] < 0 || kept) {
           for (int64_t c = 0; c < a.head_size; ++c) {
             const int64_t at = (row * heads + head) * a.head_size + c;
             const float found = ToFloat((*problem.out)[at]);

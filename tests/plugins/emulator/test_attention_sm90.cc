@@ -67,8 +67,7 @@ TEST(EmulatedAttentionSm90, PackedFloat16) { TestAttention<__half>(true, 4); }
 TEST(EmulatedAttentionSm90, PackedBfloat16) { TestAttention<__nv_bfloat16>(true, 4); }
 
 template <class T>
-void Launch(const AttentionProblem<T>& problem, const AttentionTile& tile, Random& random) {
-  const AttentionArguments<T>& a = problem.arguments();
+void Launch(const AttentionArguments<T>& a, const AttentionTile& tile, Random& random) {
   const Device device = DrawDevice(tile, a.head_size, random);
   ASSERT_TRUE(AttentionSm90Supports(a, device));
   ASSERT_EQ(AttentionSm90(a, tile, device, nullptr), cudaSuccess) << emulator::TakeFault();
@@ -99,7 +98,16 @@ void TestVariants(int count, bool rotates = false) {
     } while (!HasAttentionTile(tile, sizes.head_size, sizes.packed));
     SCOPED_TRACE(sizes.Text() + ", tile " + std::to_string(tile.queries) + " x " + std::to_string(tile.keys));
     emulator::TakeSharedAccesses();
-    Launch(problem, tile, random);
+    AttentionArguments<T> a = problem.arguments();
+    DeviceArray<T> without_values(problem.qkv().size());
+    if (!plain && random.OneIn(2)) {  // V lies elsewhere than Q and K
+      const int64_t others = (a.heads + a.KvHeads()) * a.head_size, columns = problem.columns();
+      for (size_t j = 0; j < problem.qkv().size(); ++j) {
+        if (static_cast<int64_t>(j) % columns < others) without_values[j] = problem.qkv()[j];
+      }
+      a.values = a.qkv, a.qkv = without_values.data();
+    }
+    Launch(a, tile, random);
     if (testing::Test::HasFatalFailure()) return;
     EXPECT_EQ(emulator::TakeSharedAccesses().conflicts, 0);
     const double error = problem.WorstError(emulator::kDtype<T>);
@@ -118,7 +126,7 @@ TEST(EmulatedAttentionSm90, RotatedHeadsBfloat16) { TestVariants<__nv_bfloat16>(
 int64_t LoadedBlocks(const AttentionSizes& sizes, const AttentionTile& tile, Random& random) {
   AttentionProblem<__half> problem(sizes, random);
   emulator::TakeCopies();
-  Launch(problem, tile, random);
+  Launch(problem.arguments(), tile, random);
   EXPECT_LE(problem.WorstError("float16"), 1);
   const int64_t block = 64 * 64 * 2 / 16, tiles = CeilDiv(sizes.sequence, tile.queries);
   const int64_t copies = emulator::TakeCopies() - tiles * tile.queries / 64 * block;  // less those of queries

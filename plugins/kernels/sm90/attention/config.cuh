@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/attention.h"
 #include "kernels/packed_tiles.cuh"
@@ -38,6 +39,10 @@ struct Parameters {
   QuantizedResult quantized;  // with rows: stored in place of y
 };
 
+struct VariantParameters : Parameters {
+  CUtensorMap values_map, few_values_map;  // of what holds V: as qkv_map and few_rows_map
+};
+
 // The end of a packed sequence is loaded this many rows at a time.
 constexpr int kFewRows = 16;
 
@@ -57,6 +62,7 @@ struct AttentionConfig {
   static constexpr int kBlocks = kBlocks_;  // resident on a multiprocessor
   static constexpr bool kPacked = kPacked_;
   static constexpr bool kVariant = kVariant_;
+  using LaunchParameters = std::conditional_t<kVariant, VariantParameters, Parameters>;
   static constexpr int kQueries = 64 * kWarpgroups;  // of a pipeline's tile
   static constexpr int kConsumers = kPipelines * kWarpgroups;
   static constexpr int kThreads = 128 * (kConsumers + 1);

@@ -20,7 +20,8 @@ namespace attention_sm90 {
 
 // Grid: as many blocks as are resident at a time, or fewer.
 template <class Config>
-__global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) Kernel(const __grid_constant__ Parameters p) {
+__global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
+    Kernel(const __grid_constant__ typename Config::LaunchParameters p) {
   BERTFUSE_DYNAMIC_SHARED(shared);  // DynamicShared() would change how packed sequences' kernels are scheduled
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), group = warp / 4;
   if (warp < Config::kPipelines && threadIdx.x % 32 == 0) {
@@ -50,8 +51,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks) Kernel(cons
 
 // What of the parameters depends on nothing but the call.
 template <class Config>
-Parameters MakeParameters(const AttentionArguments<typename Config::T>& a) {
-  Parameters p = {};
+typename Config::LaunchParameters MakeParameters(const AttentionArguments<typename Config::T>& a) {
+  typename Config::LaunchParameters p = {};
   p.bias = a.bias;
   p.bias_is_constant = a.bias_is_constant;
   p.heads = static_cast<int>(a.heads);
@@ -68,19 +69,30 @@ Parameters MakeParameters(const AttentionArguments<typename Config::T>& a) {
   return p;
 }
 
+template <class T>
+const T* ValuesOf(const AttentionArguments<T>& a) {
+  return a.values == nullptr ? a.qkv : a.values;
+}
+
 template <class Config>
 cudaError_t LaunchPacked(const AttentionArguments<typename Config::T>& a, const Device& device, cudaStream_t stream) {
   constexpr TensorMapElement kType = kTensorMapType<typename Config::T>;
   const int64_t hidden = a.heads * a.head_size, columns = hidden + 2 * a.KvHeads() * a.head_size;
-  Parameters p = MakeParameters<Config>(a);
+  auto p = MakeParameters<Config>(a);
   p.packed = a.packed;
   p.y = a.y;
   MatrixView view = {a.qkv, a.packed.rows, columns, columns, 64, Config::kTileColumns};
+  MatrixView few_rows = view;
+  few_rows.box_rows = kFewRows;
   cudaError_t error = MakeTensorMap(view, kType, &p.qkv_map);
+  if (error == cudaSuccess) error = MakeTensorMap(few_rows, kType, &p.few_rows_map);
   if (error != cudaSuccess) return error;
-  view.box_rows = kFewRows;
-  error = MakeTensorMap(view, kType, &p.few_rows_map);
-  if (error != cudaSuccess) return error;
+  if constexpr (Config::kVariant) {
+    view.data = few_rows.data = ValuesOf(a);
+    error = MakeTensorMap(view, kType, &p.values_map);
+    if (error == cudaSuccess) error = MakeTensorMap(few_rows, kType, &p.few_values_map);
+    if (error != cudaSuccess) return error;
+  }
   view = {a.y, a.packed.rows, hidden, hidden, 64, Config::kTileColumns};
   error = MakeTensorMap(view, kType, &p.y_map);
   if (error != cudaSuccess) return error;
@@ -99,7 +111,7 @@ cudaError_t LaunchConfigured(const AttentionArguments<typename Config::T>& a, co
                              cudaStream_t stream) {
   constexpr TensorMapElement kType = kTensorMapType<typename Config::T>;
   if constexpr (Config::kPacked) return LaunchPacked<Config>(a, device, stream);
-  Parameters p = MakeParameters<Config>(a);
+  auto p = MakeParameters<Config>(a);
   p.mask = a.mask;
   p.mask_is_int64 = a.mask_is_int64;
   p.sequence = static_cast<int>(a.sequence);
@@ -111,6 +123,11 @@ cudaError_t LaunchConfigured(const AttentionArguments<typename Config::T>& a, co
   MatrixView view = {a.qkv, a.sequence, columns, columns, 64, Config::kTileColumns, a.batch};
   cudaError_t error = MakeTensorMap(view, kType, &p.qkv_map);
   if (error != cudaSuccess) return error;
+  if constexpr (Config::kVariant) {
+    view.data = ValuesOf(a);
+    error = MakeTensorMap(view, kType, &p.values_map);
+    if (error != cudaSuccess) return error;
+  }
   view = {a.y, a.sequence, hidden, hidden, 64, Config::kTileColumns, a.batch};
   error = MakeTensorMap(view, kType, &p.y_map);
   if (error != cudaSuccess) return error;

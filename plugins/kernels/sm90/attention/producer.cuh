@@ -64,9 +64,9 @@ class Producer : Pipeline<Config> {
                         block * kKeys, tile.batch, this->KeysFull(state.stage));
         WaitBarrier(this->ValuesEmpty(state.stage), state.parity ^ 1);
         ArriveExpectTx(this->ValuesFull(state.stage), Config::kKeyBlockBytes);
-        LoadRows<kKeys>(this->Values(state.stage),
-                        Config::kVariant ? this->ValueHead(tile.head) * Config::kHeadSize : 2 * hidden + column,
-                        block * kKeys, tile.batch, this->ValuesFull(state.stage));
+        LoadRows<kKeys, true>(this->Values(state.stage),
+                              Config::kVariant ? this->ValueHead(tile.head) * Config::kHeadSize : 2 * hidden + column,
+                              block * kKeys, tile.batch, this->ValuesFull(state.stage));
         state.Advance();
         if (!Config::kVariant && block + 1 == this->BlocksBeforeMask()) {
           if (block + 1 < this->AllBlocks()) blocks = max(blocks, this->WaitForMask(tile));
@@ -104,9 +104,10 @@ class Producer : Pipeline<Config> {
                               tile.first_row + key, keys, this->KeysFull(state.stage));
         WaitBarrier(this->ValuesEmpty(state.stage), state.parity ^ 1);
         ArriveExpectTx(this->ValuesFull(state.stage), Bytes(keys));
-        LoadPackedRows<kKeys>(this->Values(state.stage),
-                              Config::kVariant ? this->ValueHead(tile.head) * Config::kHeadSize : 2 * hidden + column,
-                              tile.first_row + key, keys, this->ValuesFull(state.stage));
+        LoadPackedRows<kKeys, true>(
+            this->Values(state.stage),
+            Config::kVariant ? this->ValueHead(tile.head) * Config::kHeadSize : 2 * hidden + column,
+            tile.first_row + key, keys, this->ValuesFull(state.stage));
         state.Advance();
       }
     });
@@ -212,33 +213,47 @@ class Producer : Pipeline<Config> {
     return last;
   }
 
+  template <bool kValues>
+  __device__ __forceinline__ const CUtensorMap& Map() const {
+    if constexpr (Config::kVariant && kValues) return Variant().values_map;
+    return this->p_.qkv_map;
+  }
+  template <bool kValues>
+  __device__ __forceinline__ const CUtensorMap& FewRowsMap() const {
+    if constexpr (Config::kVariant && kValues) return Variant().few_values_map;
+    return this->p_.few_rows_map;
+  }
+  __device__ __forceinline__ const VariantParameters& Variant() const {
+    return static_cast<const VariantParameters&>(this->p_);
+  }
+
   // Bytes that LoadPackedRows() loads for that many rows.
   __device__ __forceinline__ static uint32_t Bytes(int rows) {
     return (rows + kFewRows - 1) / kFewRows * kFewRows * Config::kHeadSize * sizeof(typename Config::T);
   }
 
   // Loads the first `rows` rows of a tile of kRows, or all of it. Up to kFewRows - 1 rows of a neighbour come along.
-  template <int kRows>
+  template <int kRows, bool kValues = false>
   __device__ __forceinline__ void LoadPackedRows(char* to, int column, int row, int rows, uint64_t* barrier) const {
 #pragma unroll
     for (int i = 0; i < Config::kTiles; ++i) {
 #pragma unroll 1
       for (int j = 0; j < min(rows, kRows);) {
         const bool many = rows - j > 64 - kFewRows;
-        TmaLoad2d(to + (i * kRows + j) * Config::kPitch, many ? &this->p_.qkv_map : &this->p_.few_rows_map,
+        TmaLoad2d(to + (i * kRows + j) * Config::kPitch, many ? &Map<kValues>() : &FewRowsMap<kValues>(),
                   column + 64 * i, row + j, barrier);
         j += many ? 64 : kFewRows;
       }
     }
   }
 
-  template <int kRows>
+  template <int kRows, bool kValues = false>
   __device__ __forceinline__ void LoadRows(char* to, int column, int row, int batch, uint64_t* barrier) const {
 #pragma unroll
     for (int i = 0; i < Config::kTiles; ++i) {
 #pragma unroll
       for (int j = 0; j < kRows; j += 64) {
-        TmaLoad3d(to + (i * kRows + j) * Config::kPitch, &this->p_.qkv_map, column + 64 * i, row + j, batch, barrier);
+        TmaLoad3d(to + (i * kRows + j) * Config::kPitch, &Map<kValues>(), column + 64 * i, row + j, batch, barrier);
       }
     }
   }
