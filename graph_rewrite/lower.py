@@ -12,7 +12,8 @@ from onnx import numpy_helper
 from .dialect.pattern import SDPA
 from .dialect.standard_ops import OnnxDialect
 from .graph import FusionGraph
-from .nodes import DIALECT
+from .nodes import DIALECT, producer
+from .normalize import rms_norm
 from .weights import cast_array
 
 
@@ -66,6 +67,20 @@ def leftovers(graph: FusionGraph) -> None:
             if graph.is_live(node) and node.outputs and graph.is_normalisation(node):
                 graph.restore(node)
                 pending = True
+    _divide_by_roots(graph)
+
+
+def _divide_by_roots(graph: FusionGraph) -> None:
+    """An RMSNorm's x * (1 / root) becomes x / root, the form that ONNX Runtime's optimizer turns into one kernel."""
+    for inverse in graph.nodes("Reciprocal"):
+        root, (output,) = producer(inverse.inputs[0]), inverse.outputs
+        squares = None if root is None or root.op not in ("Sqrt", "Pow") else rms_norm.mean_of_squares(root)
+        if squares is None or len(output.outputs) != 1 or graph.is_output(output):
+            continue
+        (scaled,) = output.outputs
+        if scaled.op == "Mul" and {id(t) for t in scaled.inputs} == {id(squares[0]), id(output)}:
+            scaled.op, scaled.inputs = "Div", [squares[0], inverse.inputs[0]]
+            graph.remove(inverse)
 
 
 def _spell_out(graph: FusionGraph, node: gs.Node, shared: dict[Any, gs.Tensor]) -> None:

@@ -12,7 +12,7 @@ from .layer_norm import check_mean, own_type, squared
 
 
 def anchors(graph: FusionGraph) -> list[gs.Node]:
-    roots = [n for n in graph.nodes("Sqrt", "Pow") if _mean_of_squares(n) is not None]
+    roots = [n for n in graph.nodes("Sqrt", "Pow") if mean_of_squares(n) is not None]
     return [*graph.nodes("RMSNormalization"), *roots]
 
 
@@ -26,7 +26,7 @@ def rewrite(graph: FusionGraph, node: gs.Node) -> None:
         _spelled_out(graph, node)
 
 
-def _mean_of_squares(root: gs.Node) -> tuple[gs.Tensor, float, list[gs.Node]] | None:
+def mean_of_squares(root: gs.Node) -> tuple[gs.Tensor, float, list[gs.Node]] | None:
     """(x, epsilon, nodes) where the node is the root of mean(x²) + epsilon, or one over it."""
     if root.op == "Pow" and scalar(root.inputs[1]) not in (0.5, -0.5):
         return None
@@ -48,7 +48,7 @@ def _mean_of_squares(root: gs.Node) -> tuple[gs.Tensor, float, list[gs.Node]] | 
 
 
 def _spelled_out(graph: FusionGraph, root: gs.Node) -> None:
-    x, epsilon, interior = _mean_of_squares(root)
+    x, epsilon, interior = mean_of_squares(root)
     inverse = root.op == "Pow" and scalar(root.inputs[1]) == -0.5
     deviation = root
     following = _only_user(graph, root)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 from bertfuse.graph_rewrite import fuse
@@ -334,3 +338,23 @@ def test_a_broken_layer_between_whole_ones() -> None:
     assert result.fused == {"FusedAttention": 2, "FusedGemmLayerNorm": 6, "FusedGemmGelu": 3}
     (miss,) = result.misses
     assert miss.op == "FusedAttention" and "V projects" in miss.reason
+
+
+@pytest.mark.parametrize("read", ["once", "twice"])
+def test_a_norm_that_is_left_is_one_that_the_runtime_fuses(read: str) -> None:
+    """Rows are normalised before the first block, as in Gemma and Qwen, and an inverse root is multiplied with."""
+    b = Builder(opset=18)
+    x = b.input("x", (*SHAPE, N))
+    mean = b.op("ReduceMean", b.op("Pow", x, b.const(2.0)), b.const(np.array([-1])), keepdims=1)
+    inverse = b.op("Reciprocal", b.op("Sqrt", b.op("Add", mean, b.const(1e-6))))
+    y = b.op("Mul", b.op("Mul", x, inverse), b.weight(N))
+    b.output(b.gelu(b.linear(y, N, N)), *([b.op("Neg", inverse)] if read == "twice" else []))
+    result = fused(b.model(), optimise=False)
+    ops = {node.op_type for node in result.model.graph.node}
+    assert result.fused and ("Div" in ops, "Reciprocal" in ops) == (read == "once", read == "twice")
+    options = onnxruntime.SessionOptions()
+    with tempfile.TemporaryDirectory() as folder:
+        options.optimized_model_filepath = str(Path(folder) / "optimised.onnx")
+        onnxruntime.InferenceSession(result.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        optimised = {node.op_type for node in onnx.load(options.optimized_model_filepath).graph.node}
+    assert ("SimplifiedLayerNormalization" in optimised) == (read == "once")
