@@ -142,7 +142,7 @@ def _layer_norm(node: gs.Node) -> tuple[str | None, gs.Node | None]:
         return ("FusedGemmLayerNorm" if any(map(_gives_quantised_product, operands)) else None), None
     terms, _ = embedding.terms(x)
     if embedding.has_lookup(x) or any(quantized.is_lookup(producer(term)) for term in terms):
-        return ("EmbedLayerNorm" if embedding.is_sum_of_rows(x) else None), None
+        return ("EmbedLayerNorm" if embedding.is_embedding(x) else None), None
     for term in terms:
         gelu = _gelu_above(term)
         if gelu is not None and _after_projection(gelu):

@@ -24,7 +24,7 @@ def has_lookup(tensor: gs.Tensor) -> bool:
     return any(_is_lookup(producer(leaf)) for leaf in terms(tensor)[0])
 
 
-def is_sum_of_rows(tensor: gs.Tensor) -> bool:
+def is_embedding(tensor: gs.Tensor) -> bool:
     """Whether `tensor` sums rows, or is one of words, as below a LayerNorm that takes it in.
 
     It does not where one table alone is looked up by place, where patches of an image are added, or where a pre-norm
@@ -34,10 +34,10 @@ def is_sum_of_rows(tensor: gs.Tensor) -> bool:
     passed_on = any(node.op == ADD for node in tensor.outputs)
     if passed_on or any(map(_are_patches, found)):
         return False
-    return len(found) > 1 or _are_words(producer(found[0]))
+    return len(found) > 1 or _looks_up_words(producer(found[0]))
 
 
-def _are_words(node: gs.Node) -> bool:
+def _looks_up_words(node: gs.Node) -> bool:
     """Whether a lookup, of 8-bit numbers perhaps, is by ids of the model: not by what follows from sizes alone."""
     lookup = producer(node.inputs[0]) if node.op == "DequantizeLinear" else node
     stack, seen = [lookup.inputs[1]] if _by_ids(lookup) else [], set()
@@ -111,7 +111,7 @@ def _roles(graph: FusionGraph, lookups: list[gs.Node], constants: list[gs.Consta
     rows = {id(n): row for n in rest if (row := _fixed_row(graph, n, word.inputs[1])) is not None}
     free = [n for n in rest if id(n) not in rows]
     if len(lookups) + len(constants) == 1:
-        if not _are_words(word):
+        if not _looks_up_words(word):
             raise NoMatch(word, "looks up one table, by place", wanted="ids that an input holds")
         return _Roles(word, [], None, None, [])
     if not counting and not rows_of_places and not free and rest:  # something must stand for positions

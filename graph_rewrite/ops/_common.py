@@ -18,7 +18,8 @@ GAMMA_OFFSET = AttrSpec(
     0.0,
     minimum=-1.0,
     maximum=1.0,
-    doc="added to the gammas of RMSNorms, in float32: with 1 the 16 bits of a gamma near 1 are those of its difference",
+    doc="added to the gammas of RMSNorms, not of a LayerNorm, in float32: gammas near 1 are stored as their difference "
+    "from 1, which 16 bits hold more exactly",
 )
 APPROXIMATE = AttrSpec("approximate", "string", "none", choices=("none", "tanh"), doc="GELU by erf (none) or by tanh")
 NUM_HEADS = AttrSpec("num_heads", "int", minimum=1, maximum=4096, divides="H", doc="attention heads")

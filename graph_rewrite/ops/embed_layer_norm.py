@@ -47,7 +47,7 @@ OP = OpSpec(
     inputs=(
         TensorSpec("ids", ("B", "S"), dtype="I"),
         TensorSpec("word_table", ("V", "H"), dtype="W", constant=True),
-        # A plugin layer of TensorRT, which cannot have gaps, lacks it where the third input has one axis.
+        # A plugin layer of TensorRT cannot have gaps: there a third input of one axis is gamma, and this one is absent.
         TensorSpec("position_table", ("P", "H"), optional=True, constant=True),
         TensorSpec("gamma", ("H",), constant=True),
         TensorSpec("beta", ("H",), constant=True),

@@ -285,7 +285,8 @@ cudaError_t ChangeHeads(const ChangeHeadsArguments<T>& arguments, const Device& 
     const int lanes = LanesOf(a);
     // So many warps a row that every multiprocessor has work for all its warps, even with few rows.
     const int64_t row_blocks = CeilDiv(rows, kWarps), wanted = int64_t{16} * device.multiprocessors;
-    const int64_t shares = std::min({CeilDiv(wanted, row_blocks), CeilDiv(all_heads * lanes, 32), int64_t{65535}});
+    const int64_t changed = all_heads - (a.keeps_values ? a.kv_heads : 0);
+    const int64_t shares = std::min({CeilDiv(wanted, row_blocks), CeilDiv(changed * lanes, 32), int64_t{65535}});
     config.grid = dim3(static_cast<unsigned>(row_blocks), static_cast<unsigned>(shares));
     config.block = dim3(32 * kWarps);
     config.stream = stream;

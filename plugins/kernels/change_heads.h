@@ -10,9 +10,9 @@ namespace bertfuse::kernels {
 // out[rows, (heads + 2 kv_heads) * head_size] = qkv + bias, of which each head of Q and of K is divided by its root
 // mean square and scaled by a gamma, and then rotated by the angles of its token's place: what attention with RoPE
 // reads. Rows are whole sequences, one after the other: of one length, or where `packed` has sequences (see
-// attention.h) of those that cu_seqlens says. `out` may be qkv itself where there is neither bias nor gamma; then V
-// stays, and so it does, in qkv alone, with `keeps_values`. Rows that belong to none are then not written, and whatever
-// the offsets are, nothing outside of the tables is read.
+// attention.h) of those that cu_seqlens says. `out` may be qkv itself where there is neither bias nor gamma. There,
+// and with `keeps_values`, V's columns of `out` are not written. Rows of no sequence never are, and whatever the
+// offsets are, nothing outside of the tables is read.
 template <class T>
 struct ChangeHeadsArguments {
   const T* qkv;

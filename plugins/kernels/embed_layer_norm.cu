@@ -58,7 +58,8 @@ __device__ __forceinline__ void Begin(const EmbedLayerNormArguments<T, Index>& a
 }
 
 // 16-bit tables, a warp for each row. kTables is 1 for words alone; else token types may be absent, positions may not:
-// where that is asked for each row, rows of up to 512 columns take 86 registers for 80 (sm_90), and a block less fits.
+// where that is asked for each row, rows of up to 512 columns take 86 registers, not 80 (sm_90), and one block fewer
+// fits.
 template <class T, class Index, int kChunks, int kTables>
 __global__ void __launch_bounds__(kWarpRowThreads, kChunks > 3 ? 3 : 4)
     EmbedLayerNormWarpKernel(EmbedLayerNormArguments<T, Index> a) {

@@ -223,7 +223,8 @@ void PrepareHeads(const bertfuse_call& call, const AttentionTactic& tactic, cons
   }
   auto heads = Arguments<T, FusedAttentionVariant>::OfHeads(call, v);
   // V, up to a third of what would be read and written, stays where it is.
-  heads.keeps_values = tactic.backend == Backend::kSm90 && heads.bias == nullptr && !attention->variant.IsPlain();
+  heads.keeps_values = tactic.backend == Backend::kSm90 && heads.bias == nullptr && !attention->variant.IsPlain() &&
+                       kernels::IsAligned(heads.qkv, 16);
   if (heads.keeps_values) attention->values = heads.qkv;
   CheckCuda(kernels::ChangeHeads(heads, device, StreamOf(call)), FusedAttentionVariant::kName);
 }

@@ -157,8 +157,9 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmArguments<Elem
   problem.rotates = !kIsQuantized<Elements> && SuitsEpilogue(a.rotation);
   problem.gelu = gemm.activation != Activation::kNone && !problem.gates;
   if (problem.layer_norm) problem.layer_norm_vector = kernels::LayerNormVector(Norm(a, gemm));
-  // Hopper's products are rounded before LayerNorm, whose kernel reads those several elements at a time. Their own
-  // Supports() sees neither product_gamma nor the rows in 8 bits.
+  // Hopper's products before LayerNorm are rounded, but for split-K's, and its kernel reads such rows several elements
+  // at a time. The backend's own Supports() sees neither product_gamma nor the rows in 8 bits; where one of them is not
+  // aligned, which is rare, split-K is given up, too.
   if (problem.layer_norm_vector == 1) problem.backends.Remove(Backend::kSm90);
   if (gemm.row_count->dtype != BERTFUSE_ABSENT) problem.m = a.packed.expected, problem.capacity = a.m;
   problem.deterministic_rows = (call.flags & BERTFUSE_DETERMINISTIC_ROWS) != 0;

@@ -11,7 +11,9 @@ import pytest
 from onnx import numpy_helper
 
 from bertfuse.graph_rewrite import fuse
+from tests.graph_rewrite import variants
 from tests.graph_rewrite.graphs import Builder
+from tests.graph_rewrite.variants import Variant
 
 N, SHAPE = 24, ("B", "S")
 HALVES = {"fp16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
@@ -76,3 +78,39 @@ def test_float32_keeps_its_gammas() -> None:
     assert offset == 0
     for gamma, given in zip(found, gammas, strict=True):
         np.testing.assert_array_equal(gamma, given)
+
+
+def of_heads(model: onnx.ModelProto) -> tuple[float, list[np.ndarray]]:
+    (node,) = (n for n in model.graph.node if n.op_type == "FusedAttentionVariant")
+    values = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    offset = next((a.f for a in node.attribute if a.name == "gamma_offset"), 0.0)
+    return offset, [values[node.input[i]].astype(np.float64) for i in (5, 6)]
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_norms_of_heads_lose_no_more_than_by_rounding_alone(dtype: str) -> None:
+    seed = secrets.randbits(32)
+    print(f"seed {seed}")
+    before = variants.model(Variant(norm=True), seed)
+    none, wanted = of_heads(fuse(before).model)
+    offset, found = of_heads(fuse(before, dtype=dtype).model)
+    assert none == 0 and offset in (0, 1)
+    lost = sum(np.square(gamma + offset - want).sum() for gamma, want in zip(found, wanted, strict=True))
+    rounded = (want.astype(np.float32).astype(HALVES[dtype]).astype(np.float64) for want in wanted)
+    assert lost <= sum(np.square(gamma - want).sum() for gamma, want in zip(rounded, wanted, strict=True))
+
+
+def test_a_layer_norm_behind_a_normalised_product_keeps_its_gamma() -> None:
+    """What is added to the product's gamma is not added to LayerNorm's."""
+    b = Builder()
+    root = b.op(
+        "Sqrt", b.op("Add", b.mean(b.op("Mul", y := b.linear(b.input("x", (*SHAPE, 16)), 16, N), y)), b.const(1e-6))
+    )
+    product = b.op("Mul", b.op("Div", y, root), b.const(np.linspace(0.9, 1.1, N)))
+    total = b.op("Add", product, b.input("residual", (*SHAPE, N)))
+    b.output(b.layer_norm(total, N, epsilon=1e-6), b.op("Neg", total))
+    model = b.model()
+    _, (_, gamma) = stored(fuse(model).model)
+    offset, (product_gamma, narrow) = stored(fuse(model, dtype="fp16").model)
+    assert offset == 1 and np.abs(product_gamma).max() < 0.2
+    np.testing.assert_array_equal(narrow, gamma.astype(np.float16))

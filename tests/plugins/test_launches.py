@@ -127,6 +127,37 @@ print(json.dumps(found))
 
 
 @BUILT
+@pytest.mark.parametrize(
+    "problem",
+    [
+        "FusedGemmResidualNorm {} rows=133 K=120 N=64 norm=rms tactic=-1 offset=3@product_gamma without=beta seed=1",
+        "FusedAttentionVariant {} B=2 S=77 "
+        + _VARIANT.format(64, 32, 4, 2, -1, 0)
+        + " tactic=-1 offset=1@qkv without=bias,distance_bias,positions seed=1",
+    ],
+)
+def test_one_tensor_that_is_not_aligned(problem):
+    """Another kernel takes it, on every GPU that has one for the type."""
+    script = r"""
+import sys
+from pathlib import Path
+from tests.launches import Recorder, Setting, faults
+from bertfuse.qualify.problem import parse
+recorder = Recorder(Path(sys.argv[1]))
+for device in range(len(recorder.devices)):
+    for dtype in ("float16", "bfloat16", "float32"):
+        made = recorder.run(parse(sys.argv[2].format(dtype)), Setting(device))
+        print(recorder.devices[device], dtype, made.tactic, made.error, *faults(made), sep="|")
+"""
+    run = _run(script, problem)
+    assert run.returncode == 0, run.stderr
+    lines = [line.split("|") for line in run.stdout.splitlines()]
+    assert len(lines) > 6
+    for _, _, _, error, *found in lines:
+        assert not found and (not error or "compute capability" in error), run.stdout
+
+
+@BUILT
 def test_tactics_and_what_chose_them():
     """The library has an H200's table; other sizes and GPUs go by the model; a tuning file goes before both."""
     script = r"""
