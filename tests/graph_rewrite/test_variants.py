@@ -271,6 +271,7 @@ def test_attention_body(number: int) -> None:
         "num_heads": shared * groups, "kv_num_heads": groups, "scale": 0.3, "epsilon": 1e-5,
         "pairs": str(random.choice(["halves", "neighbours"])), "window_left": int(random.integers(-1, 4)),
         "window_right": int(random.integers(-1, 4)), "bias_left": int(random.integers(0, 5)),
+        "gamma_offset": float(random.integers(2)),
     }  # fmt: skip
     (wanted,) = oracle(OP, inputs, settings)
     (found,) = _called(OP, inputs, **settings)
@@ -287,8 +288,9 @@ def test_gated_body(activation: str) -> None:
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("offset", [0.0, 1.0])
 @pytest.mark.parametrize("norm", ["layer", "rms", "rms of both"])
-def test_residual_norm_body(norm: str) -> None:
+def test_residual_norm_body(norm: str, offset: float) -> None:
     random = np.random.default_rng(0)
     shapes = {"x": (2, 3, 5), "weight": (7, 5), "residual": (2, 3, 7), "gamma": (7,), "bias": (7,), "beta": (7,)}
     if norm == "rms of both":
@@ -296,7 +298,7 @@ def test_residual_norm_body(norm: str) -> None:
     inputs = {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     if norm == "rms":
         del inputs["beta"]
-    settings = {"epsilon": 1e-5, "norm": norm}
+    settings = {"epsilon": 1e-5, "norm": norm, "gamma_offset": offset}
     for wanted, found in zip(
         oracle("FusedGemmResidualNorm", inputs, settings),
         _called("FusedGemmResidualNorm", inputs, **settings),
