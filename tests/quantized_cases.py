@@ -129,8 +129,8 @@ def _odd_rows(rows: np.ndarray, rng: np.random.Generator, with_nan: bool) -> Non
             row[:] = np.where(rng.random(len(row)) < 0.9, 1.5, -1.5) * rng.choice([-1, 1])
         elif kind == "zero":  # a product with 0 may be NaN
             row[:] = 0
-        else:
-            row *= {"tiny": 1e-33, "large": 10.0, "denormal": 1e-40}[kind]
+        else:  # an infinity times what a type rounds to 0 would be NaN
+            row[np.isfinite(row)] *= {"tiny": 1e-33, "large": 10.0, "denormal": 1e-40}[kind]
 
 
 def embedding(seed: int) -> Case:

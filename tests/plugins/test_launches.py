@@ -131,7 +131,7 @@ print(json.dumps(found))
     "problem",
     [
         "FusedGemmResidualNorm {} rows=133 K=120 N=64 norm=rms tactic=-1 offset=3@product_gamma without=beta seed=1",
-        "FusedAttentionVariant {} B=2 S=77 "
+        "FusedAttentionVariant {} B=2 S=128 "
         + _VARIANT.format(64, 32, 4, 2, -1, 0)
         + " tactic=-1 offset=1@qkv without=bias,distance_bias,positions seed=1",
     ],
