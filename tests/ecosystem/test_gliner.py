@@ -23,7 +23,7 @@ from .gliner_models import made
 
 SEED = secrets.randbelow(1 << 30)
 LABELS = ["person", "city", "organization"]
-DEBERTA = {"FusedAttentionVariant": 2, "FusedGemmLayerNorm": 4, "FusedGemmGelu": 2}
+DEBERTA = {"EmbedLayerNorm": 1, "FusedAttentionVariant": 2, "FusedGemmLayerNorm": 4, "FusedGemmGelu": 2}
 BERT = {"EmbedLayerNorm": 1, "FusedAttention": 2, "FusedGemmLayerNorm": 4, "FusedGemmGelu": 2}
 # Which words and labels there are, and what is computed of words.
 GLINERS_OWN = ("LSTM", "NonZero", "ScatterND", "ScatterElements", "TopK", "Einsum")
