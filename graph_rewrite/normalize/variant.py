@@ -279,7 +279,8 @@ def angles(graph: FusionGraph, rotary: Rotary, x: gs.Tensor) -> tuple[gs.Tensor,
         rotary.amplitude,
         str(x.dtype),
     )
-    if key not in made:
+    # An attention that was given up took the tables with it, where no other had read them yet.
+    if key not in made or any(producer(t) is None and not isinstance(t, gs.Constant) for t in made[key]):
         tokens = _tokens(graph, x)
         by_op = tokens is not None and rotary.tables is None and abs(rotary.amplitude) <= _LARGEST_SCALE
         made[key] = _tables(graph, rotary, x, tokens) if by_op else _angles(graph, rotary, x)
