@@ -13,7 +13,7 @@ from bertfuse.graph_rewrite import fuse
 from bertfuse.qualify.mutants.trial import Subject
 from tests.graph_rewrite.attentions import HIDDEN, MASKS, Attention, attend
 from tests.graph_rewrite.graphs import Builder
-from tests.graph_rewrite.test_embedding import lookup, range_positions, sliced_positions
+from tests.graph_rewrite.lookups import lookup, range_positions, sliced_positions
 from tests.graph_rewrite.test_gelu import erf_gelu, tanh_gelu
 from tests.graph_rewrite.test_layer_norm import N, spelled_out
 
