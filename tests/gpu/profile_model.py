@@ -54,7 +54,7 @@ def report(size, runs):
     for run in runs:
         place, before = None, None
         for name, start, end in run:
-            if "Attention" in name:
+            if "attention" in name.lower():
                 place = 0
             elif place is not None:
                 place += 1

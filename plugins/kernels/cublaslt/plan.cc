@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <tuple>
 #include <utility>
@@ -151,18 +152,27 @@ int Plan::Run(int algorithm, const void* x, const void* weight, const void* bias
 }
 
 std::shared_ptr<const Plan> FindPlan(const PlanKey& key, const Device& device) {
+  struct Entry {
+    std::once_flag once;
+    std::optional<Plan> plan;
+  };
   static std::shared_mutex mutex;
-  static auto* plans = new std::map<std::pair<int, PlanKey>, std::shared_ptr<const Plan>, ByDevice>();
+  static auto* entries = new std::map<std::pair<int, PlanKey>, std::shared_ptr<Entry>, ByDevice>();
   const std::pair<int, PlanKey> wanted(device.id, key);
-  {
+  const auto existing = [&]() -> std::shared_ptr<Entry> {
     const std::shared_lock<std::shared_mutex> lock(mutex);
-    const auto found = plans->find(wanted);
-    if (found != plans->end()) return found->second;
+    const auto found = entries->find(wanted);
+    return found == entries->end() ? nullptr : found->second;
+  };
+  std::shared_ptr<Entry> entry = existing();
+  if (entry == nullptr) {
+    const std::unique_lock<std::shared_mutex> lock(mutex);
+    if (entries->size() >= kMaxPlans) entries->clear();
+    entry = entries->try_emplace(wanted, std::make_shared<Entry>()).first->second;
   }
-  auto made = std::make_shared<const Plan>(key, device);  // other threads' products need not wait for the answer
-  const std::unique_lock<std::shared_mutex> lock(mutex);
-  if (plans->size() >= kMaxPlans) plans->clear();
-  return plans->try_emplace(wanted, std::move(made)).first->second;
+  // One thread asks cuBLASLt. Threads with the same product wait for the answer, those with others need not.
+  std::call_once(entry->once, [&] { entry->plan.emplace(key, device); });
+  return std::shared_ptr<const Plan>(entry, &*entry->plan);
 }
 
 }  // namespace bertfuse::kernels::cublaslt

@@ -121,6 +121,7 @@ __device__ __forceinline__ void ComputeTile(const AttentionArguments<T>& a, int6
   }
   const float scale = all_hidden ? 0.0f : a.scale * kLog2e;
   float highest[kQueriesPerWarp], total[kQueriesPerWarp], out[kQueriesPerWarp][kOutPerLane] = {};
+  float correction[kQueriesPerWarp];
 #pragma unroll
   for (int i = 0; i < kQueriesPerWarp; ++i) highest[i] = -FLT_MAX, total[i] = 0.0f;
   for (int64_t first_key = begin; first_key < end; first_key += kKeys) {
@@ -178,14 +179,14 @@ __device__ __forceinline__ void ComputeTile(const AttentionArguments<T>& a, int6
       }
       if (!seen) scaled = -FLT_MAX;
       const float now_highest = fmaxf(highest[i], WarpMax(scaled));
-      const float correction = exp2f(highest[i] - now_highest);
+      correction[i] = exp2f(highest[i] - now_highest);
       score[i] = seen ? exp2f(scaled - now_highest) : 0.0f;
-      total[i] = total[i] * correction + WarpSum(score[i]);
+      total[i] = total[i] * correction[i] + WarpSum(score[i]);
       highest[i] = now_highest;
-#pragma unroll
-      for (int j = 0; j < kOutPerLane; ++j) out[i][j] *= correction;
     }
     const int keys = end - first_key < kKeys ? static_cast<int>(end - first_key) : kKeys;
+    // Of this tile alone, as `total` takes it: else many small weights are lost beside a large one.
+    float tile_out[kQueriesPerWarp][kOutPerLane] = {};
 #pragma unroll 4
     for (int other = 0; other < keys; ++other) {
       float probability[kQueriesPerWarp];
@@ -197,8 +198,13 @@ __device__ __forceinline__ void ComputeTile(const AttentionArguments<T>& a, int6
         if (dim >= head_size) continue;
         const float value = ToFloat(v[(first_key + other) * width + dim]);
 #pragma unroll
-        for (int i = 0; i < kQueriesPerWarp; ++i) out[i][j] = fmaf(probability[i], value, out[i][j]);
+        for (int i = 0; i < kQueriesPerWarp; ++i) tile_out[i][j] = fmaf(probability[i], value, tile_out[i][j]);
       }
+    }
+#pragma unroll
+    for (int i = 0; i < kQueriesPerWarp; ++i) {
+#pragma unroll
+      for (int j = 0; j < kOutPerLane; ++j) out[i][j] = fmaf(out[i][j], correction[i], tile_out[i][j]);
     }
   }
 #pragma unroll

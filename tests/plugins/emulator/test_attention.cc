@@ -305,6 +305,19 @@ TEST(EmulatedAttention, LongMask) {
   EXPECT_LE(problem.WorstError("float16"), 1);
 }
 
+TEST(EmulatedAttention, SmallWeightsBesideALargeOne) {
+  Random random(emulator::Seed());
+  AttentionSizes sizes;
+  sizes.head_size = 32;
+  sizes.sequence = random.Between(1100, 1200);
+  sizes.lengths = {sizes.sequence};
+  AttentionProblem<float> problem(sizes, random);
+  problem.MakeLopsided(random);
+  Launch(problem, random.OneIn(2), random.Seed());
+  if (testing::Test::HasFatalFailure()) return;
+  EXPECT_LE(problem.WorstError("float32"), 1);
+}
+
 // A sequence has the same bits alone and in a batch, with more or less padding, packed, and by both kinds of blocks.
 template <class T>
 void TestBits(bool tf32, std::initializer_list<int64_t> head_sizes) {

@@ -66,6 +66,19 @@ TEST(EmulatedSimtAttention, Float32) { TestAttention<float>(20); }
 TEST(EmulatedSimtAttention, Float16) { TestAttention<__half>(15); }
 TEST(EmulatedSimtAttention, Bfloat16) { TestAttention<__nv_bfloat16>(15); }
 
+TEST(EmulatedSimtAttention, SmallWeightsBesideALargeOne) {
+  Random random(emulator::Seed());
+  AttentionSizes sizes;
+  sizes.head_size = random.Between(3, 40);
+  sizes.sequence = random.Between(700, 900);
+  sizes.lengths = {sizes.sequence};
+  AttentionProblem<float> problem(sizes, random);
+  problem.MakeLopsided(random);
+  emulator::TheSettings().seed = random.Seed();
+  ASSERT_EQ(AttentionSimt(problem.arguments(), kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
+  EXPECT_LE(problem.WorstError("float32"), 1);
+}
+
 TEST(EmulatedSimtAttention, RefusesSoftCaps) {
   AttentionArguments<float> a = {};
   EXPECT_TRUE(AttentionSimtSupports(a));

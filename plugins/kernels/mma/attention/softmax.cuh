@@ -19,7 +19,10 @@ class OnlineSoftmax {
 
   __device__ __forceinline__ OnlineSoftmax() {
 #pragma unroll
-    for (int group = 0; group < kRowGroups; ++group) reference_[group] = -INFINITY, sum_[group] = 0.0f;
+    for (int group = 0; group < kRowGroups; ++group) {
+      reference_[group] = -INFINITY, sum_[group] = 0.0f;
+      if constexpr (kCompensates) lost_[group] = 0.0f;
+    }
   }
 
   // Whether no key was visible to the row so far.
@@ -49,13 +52,14 @@ class OnlineSoftmax {
       const float shift = __fmul_rn(reference_[group], scale);
       correction[group] = rises[group] ? Exp2Approximate(__fmul_rn(before, scale) - shift) : 1.0f;
       sum_[group] *= correction[group];
+      if constexpr (kCompensates) lost_[group] *= correction[group];
     }
     return true;
   }
 
   // Turns a tile's scores into weights, as operands of kStep keys each, and adds them up.
   __device__ __forceinline__ void TakeWeights(Weights<Config>& weights, Scores<Config>& score, float scale) {
-    float shift[kRowGroups];
+    float shift[kRowGroups], tile_sum[kRowGroups] = {};
 #pragma unroll
     for (int group = 0; group < kRowGroups; ++group) {
       shift[group] = HasSeenNone(group) ? 0.0f : __fmul_rn(reference_[group], scale);
@@ -71,7 +75,7 @@ class OnlineSoftmax {
       for (int i = 0; i < kRowGroups * kHalves; ++i) {
         const int group = i / (2 * kHalves) * 2 + i % 2, half = i / 2 % kHalves;
         const float* x = &score[group / 2][kHalves * step + half][group % 2 * 2];
-        sum_[group] += x[0] + x[1];
+        (kCompensates ? tile_sum : sum_)[group] += x[0] + x[1];
         uint32_t (&words)[4] = weights[step][group / 2];
         if constexpr (kHalves == 2) {
           words[2 * half + group % 2] = PackPair<typename Config::T>(x[0], x[1]);
@@ -80,6 +84,10 @@ class OnlineSoftmax {
           words[2 + group % 2] = __float_as_uint(x[1]);
         }
       }
+    }
+    if constexpr (kCompensates) {
+#pragma unroll
+      for (int group = 0; group < kRowGroups; ++group) AddCompensated(group, tile_sum[group]);
     }
   }
 
@@ -95,7 +103,16 @@ class OnlineSoftmax {
   // Weights may be as large as two to this power before a new reference is taken: float16 ends at 2^16, and what is
   // rounded to so many bits loses nothing by being larger.
   static constexpr float kMaxExponent = 8.0f;
+  static constexpr bool kCompensates = Config::kMath == Math::kThreeTf32;  // the others' operands are coarser anyway
   static constexpr int kHalves = Config::kStep / 8;  // tiles of eight keys in a step; of float32 a half is the odd keys
+
+  // Kahan's sum, of tiles. Next to one key with nearly all of the weight, thousands of small weights that are added one
+  // by one are rounded away: of 4,711 keys with 7e-5 of the weight it was a tenth, 7e-6 of the result before V's bias.
+  __device__ __forceinline__ void AddCompensated(int group, float more) {
+    const float added = more - lost_[group], sum = sum_[group] + added;
+    lost_[group] = sum - sum_[group] - added;
+    sum_[group] = sum;
+  }
 
   // The highest score of a row.
   __device__ __forceinline__ static float Highest(const Scores<Config>& score, int group) {
@@ -110,6 +127,7 @@ class OnlineSoftmax {
   }
 
   float reference_[kRowGroups], sum_[kRowGroups];
+  float lost_[kCompensates ? kRowGroups : 1];  // what `sum_` is too large by
 };
 
 }  // namespace bertfuse::kernels::attention_mma
