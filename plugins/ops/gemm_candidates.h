@@ -10,6 +10,25 @@
 
 namespace bertfuse::cuda {
 
+// What a family of kernels makes of a device; cycles scale with its clock. Fitted to times (docs/kernels.md says how
+// well they choose).
+struct GemmConstants {
+  double launch;            // microseconds from one kernel's end to the next one's first instruction
+  double another_launch;    // the same of what runs behind the product: LayerNorm, a gate
+  double of_partial_sums;   // microseconds more where it adds partial sums
+  double fill;              // cycles before a block's first product: its set-up and the first load
+  double sustained_tensor;  // of flops_per_cycle
+  double sustained_loads;   // of bytes_per_cycle
+  double longest_block;     // of the longest blocks' time, at least, that all stages take
+  double exposed;  // of later waves' starts and epilogues, where blocks share a multiprocessor: the rest is hidden
+};
+
+// By TMA and wgmma, where what follows begins before the product ends (programmatic dependent launch).
+inline constexpr GemmConstants kWgmmaConstants = {1.5, 1.0, 0, 1200, 0.62, 0.9, 0, 1};
+
+// By cp.async and mma.sync of 16-bit operands, each launch behind the end of the one before.
+inline constexpr GemmConstants kMmaConstants = {2.2, 2.0, 1.0, 3000, 1.0, 1.57, 0.74, 0.7};
+
 // One launch of a tactic's product, as the cost model (ops/gemm_cost.h) takes it. Its tiles are tactic.tile's; a
 // backend that chooses its tile itself says here which one it would take.
 struct GemmKernelFacts {
@@ -19,6 +38,8 @@ struct GemmKernelFacts {
   double flops_per_cycle = 0;      // of a multiprocessor, at most, by the instructions that the kernel uses
   double bytes_per_cycle = 0;      // of operands that a multiprocessor takes in from the L2 cache, at most
   bool overlaps_epilogue = false;  // persistent: a tile's epilogue runs beside the next tile's product
+  double stage_latency = 0;        // cycles from a stage's barrier to the next one's in a block that runs alone
+  const GemmConstants* constants = &kWgmmaConstants;
 };
 
 struct GemmCandidates {

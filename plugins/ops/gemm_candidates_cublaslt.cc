@@ -13,6 +13,10 @@ namespace {
 // faster.
 constexpr int64_t kMostRowsForEach = 2;
 
+// With so few rows the launch that an activation takes behind cuBLASLt costs more than its product saves: 128x3072x768
+// with GELU took an H100 7.9 to 8.2 us, by mma.sync compiled for 8.0 7.1; 1,024 rows 14.8 and 17.9.
+constexpr int64_t kRowsOfActivations = 128;
+
 bool TakesPackedRows(const GemmProblem& problem) {
   return problem.backends.Has(Backend::kMma) || problem.capacity <= kMostRowsForEach * problem.m;
 }
@@ -60,12 +64,17 @@ bool PrefersThreeTf32(const GemmProblem& problem) {
   return tensor > Float32FlopsPerCycle(capability) && tiles >= problem.device->multiprocessors;
 }
 
+bool PrefersActivationInEpilogue(const GemmProblem& problem) {
+  return problem.gelu && !problem.layer_norm && problem.x_bytes == 2 && problem.m <= kRowsOfActivations &&
+         problem.backends.Has(Backend::kMma);
+}
+
 // Measured on an H200 (docs/performance.md): there 16-bit products stay with kernels/sm90, which with bias or GELU
 // takes 0.84 to 1.27 times what cuBLAS takes for the product alone. Everything else, and what kernels/mma took there,
-// is faster in cuBLASLt but for PrefersThreeTf32() and PrefersSplitK(). Not measured: kMostRowsForEach.
+// is faster in cuBLASLt but for what is asked here. Not measured: kMostRowsForEach.
 bool PrefersCublasLt(const GemmProblem& problem) {
   if (problem.deterministic_rows || problem.backends.Has(Backend::kSm90)) return false;
-  if (PrefersThreeTf32(problem) || PrefersSplitK(problem)) return false;
+  if (PrefersThreeTf32(problem) || PrefersSplitK(problem) || PrefersActivationInEpilogue(problem)) return false;
   return TakesPackedRows(problem);
 }
 

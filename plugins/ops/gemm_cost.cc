@@ -9,22 +9,16 @@ namespace {
 using kernels::CeilDiv;
 using kernels::Device;
 
-// Constants of kernels, not of a device: cycles scale with its clock. They are fitted to random products of hidden
-// sizes 256 to 2048 and 16 to 20,000 rows, so that what is chosen takes little more time on an H200 than what the times
-// measured there choose (docs/kernels.md says how little).
-constexpr double kLaunch = 1.5;           // microseconds from one kernel's end to the next one's first instruction
-constexpr double kLayerNormLaunch = 1.0;  // the same of LayerNorm, which begins before the product ends
-constexpr double kFill = 1200;            // cycles before a block's first product: its set-up and the first load
-constexpr double kClusterStart = 1000;    // cycles until all blocks of a cluster run
-constexpr double kLoadLatency = 2500;     // cycles of a loaded device from a load's issue to its data: a ring hides it
-constexpr double kStageSync = 80;         // cycles of a stage's barriers, and of issuing its loads
-constexpr double kEpilogue = 0.20;    // cycles of a multiprocessor for an element of the tile: bias, rounding, store
-constexpr double kActivation = 0.15;  // the same for GELU
-constexpr double kExchange = 1750;    // cycles in which a cluster's blocks tell each other a row's sums
-constexpr double kElementwiseBytes = 22;   // per cycle of a multiprocessor, through the L2 cache, of LayerNorm's kernel
-constexpr double kSustainedTensor = 0.62;  // of the tensor cores' peak
-constexpr double kSustainedLoads = 0.9;    // of the peak from the L2 cache
-constexpr double kUnhidden = 0.1;          // of the shorter of computing and moving bytes to and from device memory
+// As GemmConstants, the same for all kernels. They are fitted to random products of hidden sizes 256 to 2048 and 16 to
+// 20,000 rows, so that what is chosen takes little more time on an H200 than what the times measured there choose.
+constexpr double kClusterStart = 1000;  // cycles until all blocks of a cluster run
+constexpr double kLoadLatency = 2500;   // cycles of a loaded device from a load's issue to its data: a ring hides it
+constexpr double kStageSync = 80;       // cycles of a stage's barriers, and of issuing its loads
+constexpr double kEpilogue = 0.20;      // cycles of a multiprocessor for an element of the tile: bias, rounding, store
+constexpr double kActivation = 0.15;    // the same for GELU
+constexpr double kExchange = 1750;      // cycles in which a cluster's blocks tell each other a row's sums
+constexpr double kElementwiseBytes = 22;  // per cycle of a multiprocessor, through the L2 cache, of LayerNorm's kernel
+constexpr double kUnhidden = 0.1;         // of the shorter of computing and moving bytes to and from device memory
 constexpr double kSharedWork = 0.75;  // of the time for the product, what counts by all work, not by the longest block
 
 constexpr int kReservedShared = 1024;          // bytes of each block, by the driver
@@ -61,19 +55,21 @@ Blocks BlocksOf(const GemmProblem& problem, const GemmKernelFacts& facts, int64_
 
 // Cycles of the product's stages. A stage takes a multiprocessor as long as its product, or its operands' way from the
 // L2 cache (multicast saves reads, not what arrives), and a block alone no less than a load's latency over the ring's
-// stages. Multiprocessors share power and the L2 cache, so that a part of that time goes by the work of all of them,
-// where a wave is not full.
+// stages, or its own instructions' latency. Multiprocessors share power and the L2 cache, so that a part of that time
+// goes by the work of all of them, where a wave is not full.
 double StageCycles(const GemmProblem& problem, const GemmKernelFacts& facts, const Blocks& blocks) {
   const kernels::GemmTile& tile = facts.tile;
   const Device& device = *problem.device;
   const double flops = 2.0 * tile.block.m * tile.block.n * facts.stage_row_bytes / problem.x_bytes;
   const double bytes = static_cast<double>(facts.stage_row_bytes) * (tile.block.m + tile.block.n);
-  const double stage =
-      std::max(flops / (kSustainedTensor * facts.flops_per_cycle), bytes / (kSustainedLoads * facts.bytes_per_cycle));
+  const double stage = std::max(flops / (facts.constants->sustained_tensor * facts.flops_per_cycle),
+                                bytes / (facts.constants->sustained_loads * facts.bytes_per_cycle));
   const double share = blocks.count / device.multiprocessors;
   const double together = std::min<double>(Resident(device, facts), std::ceil(share));
-  const double wave = std::max(together * stage + kStageSync, kLoadLatency / std::max(tile.block.stages - 1, 1));
-  return blocks.stages * ((1 - kSharedWork) * blocks.waves * wave + kSharedWork * share * stage);
+  const double alone = std::max(kLoadLatency / std::max(tile.block.stages - 1, 1), facts.stage_latency);
+  const double longest = blocks.waves * std::max(together * stage + kStageSync, alone);
+  return blocks.stages *
+         std::max((1 - kSharedWork) * longest + kSharedWork * share * stage, facts.constants->longest_block * longest);
 }
 
 // Cycles of LayerNorm: among a cluster's blocks, or of a launch that reads the product, its partial sums and the
@@ -98,17 +94,18 @@ double GateCycles(const GemmProblem& problem, const GemmTactic& tactic) {
 }
 
 // Microseconds of a launch that reads y and writes it in 8 bits.
-double QuantizingMicroseconds(const GemmProblem& problem, const GemmTactic& tactic) {
+double QuantizingMicroseconds(const GemmProblem& problem, const GemmTactic& tactic, const GemmConstants& constants) {
   if (!problem.quantizes || WritesQuantized(problem, tactic)) return 0;
   const double bytes = (problem.y_bytes + 1.0) * static_cast<double>(problem.n) * static_cast<double>(problem.m);
-  return kLayerNormLaunch + bytes / (kElementwiseBytes * problem.device->multiprocessors * problem.device->clock_mhz);
+  return constants.another_launch +
+         bytes / (kElementwiseBytes * problem.device->multiprocessors * problem.device->clock_mhz);
 }
 
 // Microseconds of a launch that reads heads of y and writes them rotated.
-double RotatingMicroseconds(const GemmProblem& problem, const GemmTactic& tactic) {
+double RotatingMicroseconds(const GemmProblem& problem, const GemmTactic& tactic, const GemmConstants& constants) {
   if (!problem.rotates || RotatesInEpilogue(problem, tactic)) return 0;
   const double bytes = 2.0 * problem.y_bytes * static_cast<double>(problem.n) * static_cast<double>(problem.m);
-  return kLaunch + bytes / (kElementwiseBytes * problem.device->multiprocessors * problem.device->clock_mhz);
+  return constants.launch + bytes / (kElementwiseBytes * problem.device->multiprocessors * problem.device->clock_mhz);
 }
 
 // Bytes to and from device memory: the weight, and the rest where the L2 cache does not hold it from kernel to kernel.
@@ -136,6 +133,7 @@ double Float32FlopsPerCycle(int compute_capability) { return compute_capability 
 
 double ExpectedMicroseconds(const GemmProblem& problem, const GemmTactic& tactic, const GemmKernelFacts& facts) {
   const Device& device = *problem.device;
+  const GemmConstants& constants = *facts.constants;
   const int64_t unsplit_rows = tactic.form == GemmForm::kPartialSums ? 0 : UnsplitRows(problem, tactic);
   const Blocks unsplit = BlocksOf(problem, facts, unsplit_rows, 1);
   const int64_t split_rows = std::max<int64_t>(problem.m, 1) - unsplit_rows;
@@ -148,18 +146,23 @@ double ExpectedMicroseconds(const GemmProblem& problem, const GemmTactic& tactic
   // A gate stores half as many elements as the tile has, and computes an activation for as many.
   const double each = gates ? (kEpilogue + kActivation) / 2 : kEpilogue + (problem.gelu ? kActivation : 0);
   const double epilogue = elements * each;
-  const double start = kFill + (facts.tile.cluster_m * facts.tile.cluster_n > 1 ? kClusterStart : 0);
+  const double start = constants.fill + (facts.tile.cluster_m * facts.tile.cluster_n > 1 ? kClusterStart : 0);
   const double stages = StageCycles(problem, facts, unsplit) + StageCycles(problem, facts, split);
-  const double waves = unsplit.waves + split.waves;
+  const double later_waves = unsplit.waves + split.waves - 1;
   // A persistent kernel's epilogues but the last run beside the next tiles' products, if these take as long.
-  const double product = facts.overlaps_epilogue ? start + epilogue + std::max(stages, (waves - 1) * epilogue)
-                                                 : waves * (start + epilogue) + stages;
+  const double exposed = Resident(device, facts) > 1 ? constants.exposed : 1;
+  const double product = facts.overlaps_epilogue ? start + epilogue + std::max(stages, later_waves * epilogue)
+                                                 : (1 + later_waves * exposed) * (start + epilogue) + stages;
   const double cycles =
       product + LayerNormCycles(problem, tactic, static_cast<double>(split_rows)) + GateCycles(problem, tactic);
   const bool launches_another = (problem.layer_norm || problem.gates) && tactic.form != GemmForm::kComplete;
+  const double other_launch =
+      launches_another
+          ? constants.another_launch + (tactic.form == GemmForm::kPartialSums ? constants.of_partial_sums : 0)
+          : 0;
   const double computing = cycles / device.clock_mhz, moving = MemoryBytes(problem) / (device.memory_gb_s * 1e3);
-  return kLaunch + QuantizingMicroseconds(problem, tactic) + RotatingMicroseconds(problem, tactic) +
-         (launches_another ? kLayerNormLaunch : 0) + std::max(computing, moving) +
+  return constants.launch + QuantizingMicroseconds(problem, tactic, constants) +
+         RotatingMicroseconds(problem, tactic, constants) + other_launch + std::max(computing, moving) +
          kUnhidden * std::min(computing, moving);
 }
 

@@ -11,9 +11,10 @@ using kernels::LayerNormKernel;
 constexpr int64_t kRowsForPersistentWarps = 2;
 constexpr int64_t kRowsOfSeveralPartials = 4;  // for persistent warps, with more than one partial sum to add
 constexpr int64_t kRowsForWarpPerRow = 16;
-// Behind cuBLASLt, with which no kernel begins early, from half a row for each multiprocessor on: 128x768x3072 took an
-// H100 10.9 us by a block for each row and 9.8 by persistent warps. Fewer rows were not measured.
-constexpr double kRowsBehindCublasLt = 0.5;
+// Where it does not begin before the product ends, from half a row for each multiprocessor on: 128x768x3072 by cuBLASLt
+// took an H100 10.9 us by a block for each row and 9.8 by persistent warps, 128x768x768 by mma.sync compiled for 8.0
+// more than 8.7 and 7.6. Fewer rows were not measured.
+constexpr double kRowsWithoutOverlap = 0.5;
 
 }  // namespace
 
@@ -46,9 +47,10 @@ LayerNormKernel ChooseLayerNormKernel(const GemmProblem& problem, const GemmTact
     const double rows = static_cast<double>(problem.m), multiprocessors = problem.device->multiprocessors;
     return (problem.deterministic_rows || rows >= least * multiprocessors) && LayerNormSupports(kernel, norm);
   };
-  const double persistent = norm.more_partials > 1                 ? kRowsOfSeveralPartials
-                            : tactic.backend == Backend::kCublasLt ? kRowsBehindCublasLt
-                                                                   : kRowsForPersistentWarps;
+  const bool overlaps = tactic.backend != Backend::kCublasLt && tactic.backend != Backend::kMma;
+  const double persistent = norm.more_partials > 1 ? kRowsOfSeveralPartials
+                            : overlaps             ? kRowsForPersistentWarps
+                                                   : kRowsWithoutOverlap;
   const bool few_partials = UnsplitRows(problem, tactic) > problem.m / 2;
   if (few_partials && suits(LayerNormKernel::kPersistentWarpsFewPartials, persistent)) {
     return LayerNormKernel::kPersistentWarpsFewPartials;

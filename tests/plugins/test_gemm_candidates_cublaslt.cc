@@ -60,6 +60,18 @@ TEST(CublasLt, IsChosenWhereOurKernelsAreNotKnownToBeFaster) {
   }
 }
 
+// A launch of its own is dear where there are few rows.
+TEST(CublasLt, LeavesActivationsOfFewRowsToTheEpilogue) {
+  for (const int64_t m : {1, 128, 129, 4096}) {
+    GemmProblem problem = OnOthers(m, 3072, 768, false);
+    EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, Backend::kCublasLt) << m;
+    problem.gelu = true;
+    EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, m <= 128 ? Backend::kMma : Backend::kCublasLt) << m;
+    problem.backends = {Backend::kCublasLt, Backend::kSimt};
+    EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, Backend::kCublasLt) << m;
+  }
+}
+
 // Three products of TF32 numbers for one of float32: where the tensor cores are that much faster, and have work.
 TEST(CublasLt, LeavesExactFloat32ToFastTensorCores) {
   GemmProblem problem = OnOthers(1024, 2304, 768, false, 4);

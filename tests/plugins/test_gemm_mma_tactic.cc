@@ -153,7 +153,8 @@ TEST(GemmMmaTactic, LargeTilesForManyRowsAndSplitsForFew) {
   for (const Gpu& gpu : kGpus) {
     SCOPED_TRACE(gpu.name);
     const std::string few = Chosen(gpu, 32, 768, 3072, true), many = Chosen(gpu, 16384, 3072, 768, false);
-    EXPECT_NE(few.find("split-K"), std::string::npos) << few;
+    const bool waits_for_memory = gpu.device.memory_gb_s < 500;  // for the weight, split or not
+    EXPECT_TRUE(waits_for_memory || few.find("split-K") != std::string::npos) << few;
     const std::string tile = many.substr(0, many.find(" long"));
     EXPECT_TRUE(tile == "mma 256x128" || tile == "mma 128x256" || tile == "mma 128x128") << many;
     std::printf("%s:", gpu.name);

@@ -64,8 +64,8 @@ TEST(LayerNormTactic, WhatIsListedRuns) {
   EXPECT_GT(with_other, 1000);
 }
 
-// The limits: two rows for each multiprocessor for persistent warps, four with several partial sums, 16 for the other
-// warps. Where most rows have no partial sums, more persistent warps run at a time.
+// The limits: two rows for each multiprocessor for persistent warps, half a row behind mma.sync, four with several
+// partial sums, 16 for the other warps. Where most rows have no partial sums, more persistent warps run at a time.
 TEST(LayerNormTactic, TheNumberOfRowsChooses) {
   std::mt19937 random(8);
   std::set<LayerNormKernel> chosen;
@@ -81,13 +81,14 @@ TEST(LayerNormTactic, TheNumberOfRowsChooses) {
       const bool persistent =
           rounded && problem.layer_norm_vector == 8 && problem.n <= 1024 && !(problem.gelu && partials);
       const bool warp = problem.layer_norm_vector >= 4 && problem.n <= 1024 && !partials;
-      const auto at_least = [&](int64_t rows) {
-        return problem.deterministic_rows || problem.m >= rows * problem.device->multiprocessors;
+      const auto at_least = [&](double rows) {
+        return problem.deterministic_rows || static_cast<double>(problem.m) >= rows * problem.device->multiprocessors;
       };
+      const double few_rows = tactic.backend == Backend::kMma ? 0.5 : 2;
       const bool several = rounded && tactic.tile.splits > 2;
       const bool few = several && 2 * UnsplitRows(problem, tactic) > problem.m;
       const LayerNormKernel wanted =
-          persistent && at_least(several ? 4 : 2)
+          persistent && at_least(several ? 4 : few_rows)
               ? few ? LayerNormKernel::kPersistentWarpsFewPartials : LayerNormKernel::kPersistentWarps
           : warp && at_least(16) ? LayerNormKernel::kWarpPerRow
                                  : LayerNormKernel::kBlockPerRow;

@@ -53,7 +53,8 @@ def chosen_tactics(
         found: dict[str, ChosenTactic] = {}
         for batch, sequence in sizes:
             for op, call, launches in model_calls(path, batch, sequence):
-                call.device_id, call.flags, call.tuning = device, native.NO_ROW_HINTS, measured
+                call.flags = native.NO_ROW_HINTS | native.environment_flags()
+                call.device_id, call.tuning = device, measured
                 problem = native.problem(op, call, library)
                 if problem is not None:
                     names = native.tactic_name(op, call, path=library), native.chosen_by(op, call, library)

@@ -109,7 +109,9 @@ class Checker:
             [problem.attribute(attr.name) for attr in problem.spec.attributes],
             tactic=problem.tactic,
             constant_inputs=sum(1 << i for i in weights) if problem.constant else 0,
-            flags=(native.ALLOW_TF32 if problem.tf32 else 0) | (0 if problem.hints else native.NO_ROW_HINTS),
+            flags=(native.ALLOW_TF32 if problem.tf32 else 0)
+            | (0 if problem.hints else native.NO_ROW_HINTS)
+            | native.environment_flags(),
             workspace=base + space.start if space and space.size else None,
             workspace_size=space.size if space else 0,
             **self.device.fields(slot),

@@ -202,6 +202,11 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
     return library
 
 
+def environment_flags() -> int:
+    """A call's flags by the environment, as a session reads it: NO_CUBLASLT where BERTFUSE_CUBLASLT is 0."""
+    return NO_CUBLASLT if os.environ.get("BERTFUSE_CUBLASLT") == "0" else 0
+
+
 def check(code: int, error: Error) -> None:
     """Raises NativeError where a function of the ABI reported a failure."""
     if code:
