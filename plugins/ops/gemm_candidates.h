@@ -20,14 +20,19 @@ struct GemmConstants {
   double sustained_tensor;  // of flops_per_cycle
   double sustained_loads;   // of bytes_per_cycle
   double longest_block;     // of the longest blocks' time, at least, that all stages take
-  double exposed;  // of later waves' starts and epilogues, where blocks share a multiprocessor: the rest is hidden
+  // Whether a last wave that is not full takes as long as the blocks that a multiprocessor has of it; else as a full
+  // one.
+  bool counts_last_wave;
+  // Of starts and epilogues, where blocks share a multiprocessor, behind the waves in which these are in step: one's
+  // run beside another's product.
+  double exposed;
 };
 
 // By TMA and wgmma, where what follows begins before the product ends (programmatic dependent launch).
-inline constexpr GemmConstants kWgmmaConstants = {1.5, 1.0, 0, 1200, 0.62, 0.9, 0, 1};
+inline constexpr GemmConstants kWgmmaConstants = {1.5, 1.0, 0, 1200, 0.62, 0.9, 0, false, 1};
 
 // By cp.async and mma.sync of 16-bit operands, each launch behind the end of the one before.
-inline constexpr GemmConstants kMmaConstants = {2.2, 2.0, 1.0, 3000, 1.0, 1.57, 0.74, 0.7};
+inline constexpr GemmConstants kMmaConstants = {1.4, 2.4, 1.5, 3300, 0.94, 1.45, 0.82, true, 0.7};
 
 // One launch of a tactic's product, as the cost model (ops/gemm_cost.h) takes it. Its tiles are tactic.tile's; a
 // backend that chooses its tile itself says here which one it would take.

@@ -19,7 +19,7 @@ constexpr double kSharedBytesPerCycle = 128;
 // What fewer reach is a guess; of 16-bit operands a stage's latency was fitted instead.
 constexpr int kWarpsThatHideWaits = 8;
 constexpr double kUnhidden = 0.85;
-constexpr double kBarrierLatency = 400, kMmaLatency = 6.4;  // cycles of a stage, and more for each of a warp's products
+constexpr double kBarrierLatency = 475, kMmaLatency = 2.8;  // cycles of a stage, and more for each of a warp's products
 
 Math MathOf(const GemmProblem& problem) {
   return problem.x_bytes == 2   ? Math::kHalf

@@ -18,6 +18,7 @@ constexpr double kEpilogue = 0.20;      // cycles of a multiprocessor for an ele
 constexpr double kActivation = 0.15;    // the same for GELU
 constexpr double kExchange = 1750;      // cycles in which a cluster's blocks tell each other a row's sums
 constexpr double kElementwiseBytes = 22;  // per cycle of a multiprocessor, through the L2 cache, of LayerNorm's kernel
+constexpr double kWavesInStep = 3;        // that begin together, and then drift apart: see GemmConstants::exposed
 constexpr double kUnhidden = 0.1;         // of the shorter of computing and moving bytes to and from device memory
 constexpr double kSharedWork = 0.75;  // of the time for the product, what counts by all work, not by the longest block
 
@@ -39,10 +40,32 @@ double AtOnce(const Device& device, const GemmKernelFacts& facts) {
   return std::max(clusters, 1) * cluster * Resident(device, facts);
 }
 
+// `full` waves, of which a multiprocessor has `together` blocks, and one of which it has `last`, which may be none.
+struct Waves {
+  double full, together, last;
+
+  double Count() const { return full + (last > 0 ? 1 : 0); }
+  // cycles(blocks of a multiprocessor) of each, added up.
+  template <class Cycles>
+  double Sum(Cycles&& cycles) const {
+    return full * cycles(together) + (last > 0 ? cycles(last) : 0);
+  }
+};
+
 // What the blocks of some rows take, their k split `splits` ways.
 struct Blocks {
-  double count, waves, stages;
+  double count;
+  Waves waves;
+  double stages;
 };
+
+Waves WavesOf(const Device& device, const GemmKernelFacts& facts, double count) {
+  const double at_once = AtOnce(device, facts), each = std::ceil(count / device.multiprocessors);
+  const double together = Resident(device, facts);
+  if (!facts.constants->counts_last_wave) return {std::ceil(count / at_once), std::min(together, each), 0};
+  const double full = std::floor(count / at_once);
+  return {full, together, std::ceil((count - full * at_once) / device.multiprocessors)};
+}
 
 Blocks BlocksOf(const GemmProblem& problem, const GemmKernelFacts& facts, int64_t rows, int splits) {
   const kernels::GemmTile& tile = facts.tile;
@@ -50,7 +73,7 @@ Blocks BlocksOf(const GemmProblem& problem, const GemmKernelFacts& facts, int64_
                            CeilDiv(problem.n, int64_t{tile.cluster_n} * tile.block.n);
   const auto count = static_cast<double>(clusters * tile.cluster_m * tile.cluster_n * splits);
   const int64_t stages = CeilDiv(problem.k * problem.x_bytes, facts.stage_row_bytes);
-  return {count, std::ceil(count / AtOnce(*problem.device, facts)), static_cast<double>(CeilDiv(stages, splits))};
+  return {count, WavesOf(*problem.device, facts, count), static_cast<double>(CeilDiv(stages, splits))};
 }
 
 // Cycles of the product's stages. A stage takes a multiprocessor as long as its product, or its operands' way from the
@@ -65,9 +88,9 @@ double StageCycles(const GemmProblem& problem, const GemmKernelFacts& facts, con
   const double stage = std::max(flops / (facts.constants->sustained_tensor * facts.flops_per_cycle),
                                 bytes / (facts.constants->sustained_loads * facts.bytes_per_cycle));
   const double share = blocks.count / device.multiprocessors;
-  const double together = std::min<double>(Resident(device, facts), std::ceil(share));
   const double alone = std::max(kLoadLatency / std::max(tile.block.stages - 1, 1), facts.stage_latency);
-  const double longest = blocks.waves * std::max(together * stage + kStageSync, alone);
+  const double longest =
+      blocks.waves.Sum([&](double together) { return std::max(together * stage + kStageSync, alone); });
   return blocks.stages *
          std::max((1 - kSharedWork) * longest + kSharedWork * share * stage, facts.constants->longest_block * longest);
 }
@@ -138,21 +161,22 @@ double ExpectedMicroseconds(const GemmProblem& problem, const GemmTactic& tactic
   const Blocks unsplit = BlocksOf(problem, facts, unsplit_rows, 1);
   const int64_t split_rows = std::max<int64_t>(problem.m, 1) - unsplit_rows;
   const Blocks split = BlocksOf(problem, facts, split_rows, facts.tile.splits);
-  const double share = (unsplit.count + split.count) / device.multiprocessors;
-  const double together = std::min<double>(Resident(device, facts), std::ceil(share));
-
   const bool gates = problem.gates && tactic.form == GemmForm::kComplete;
-  const double elements = static_cast<double>(facts.tile.block.m) * facts.tile.block.n * together;
+  const double elements = static_cast<double>(facts.tile.block.m) * facts.tile.block.n;
   // A gate stores half as many elements as the tile has, and computes an activation for as many.
   const double each = gates ? (kEpilogue + kActivation) / 2 : kEpilogue + (problem.gelu ? kActivation : 0);
-  const double epilogue = elements * each;
   const double start = constants.fill + (facts.tile.cluster_m * facts.tile.cluster_n > 1 ? kClusterStart : 0);
+  const auto beside_stages = [&](double together) { return start + elements * together * each; };
+  const double besides = unsplit.waves.Sum(beside_stages) + split.waves.Sum(beside_stages);
   const double stages = StageCycles(problem, facts, unsplit) + StageCycles(problem, facts, split);
-  const double later_waves = unsplit.waves + split.waves - 1;
+  const double waves = unsplit.waves.Count() + split.waves.Count();
+  const int resident = Resident(device, facts);
+  const double in_step = std::min(besides, kWavesInStep * beside_stages(resident));
   // A persistent kernel's epilogues but the last run beside the next tiles' products, if these take as long.
-  const double exposed = Resident(device, facts) > 1 ? constants.exposed : 1;
-  const double product = facts.overlaps_epilogue ? start + epilogue + std::max(stages, later_waves * epilogue)
-                                                 : (1 + later_waves * exposed) * (start + epilogue) + stages;
+  const double product = facts.overlaps_epilogue
+                             ? start + elements * each + std::max(stages, (waves - 1) * elements * each)
+                         : resident > 1 ? in_step + (besides - in_step) * constants.exposed + stages
+                                        : besides + stages;
   const double cycles =
       product + LayerNormCycles(problem, tactic, static_cast<double>(split_rows)) + GateCycles(problem, tactic);
   const bool launches_another = (problem.layer_norm || problem.gates) && tactic.form != GemmForm::kComplete;
