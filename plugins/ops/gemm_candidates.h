@@ -31,7 +31,7 @@ struct GemmConstants {
 // By TMA and wgmma, where what follows begins before the product ends (programmatic dependent launch).
 inline constexpr GemmConstants kWgmmaConstants = {1.5, 1.0, 0, 1200, 0.62, 0.9, 0, false, 1};
 
-// By cp.async and mma.sync of 16-bit operands, each launch behind the end of the one before.
+// By cp.async and mma.sync, each launch behind the end of the one before.
 inline constexpr GemmConstants kMmaConstants = {1.4, 2.4, 1.5, 3300, 0.94, 1.45, 0.82, true, 0.7};
 
 // One launch of a tactic's product, as the cost model (ops/gemm_cost.h) takes it. Its tiles are tactic.tile's; a

@@ -53,15 +53,19 @@ size_t CublasLtScratch(const GemmProblem& problem, const GemmTactic& tactic) {
 }
 
 // Exact float32 by three products of TF32 numbers, where the tensor cores do these faster than the others do float32
-// arithmetic (9.0: 4/3, 8.0: 8/3; not 8.6, 8.9 and 12.0: 2/3), and a tile for each multiprocessor keeps them busy. On
-// an H200 1024x2304x768 took 84 us and in cuBLASLt 102, 12288x2304x768 772 and 902, 128x2304x768 22 and 20.
+// arithmetic (9.0: 4/3, 8.0: 8/3; not 8.6, 8.9 and 12.0: 2/3). On an H100, in us, and in cuBLASLt: 128x2304x768 16.7
+// and 20.1, 128x768x768 8.5 and 12.7, 128x768x3072 24.1 and 23.8, 512x768x3072 52 and 62, 4096x2304x768 256 and 383.
+// Fewer rows were not measured.
+constexpr int64_t kRowsOfThreeTf32 = 128;
+
 bool PrefersThreeTf32(const GemmProblem& problem) {
   const bool exact = problem.x_bytes == 4 && !problem.allow_tf32;
   if (!exact || !problem.backends.Has(Backend::kMma)) return false;
   const int capability = problem.device->compute_capability;
   const double tensor = std::min(TensorFlopsPerCycle(capability), kMostMmaFlopsPerCycle) / 6;
   const int64_t tiles = kernels::CeilDiv(problem.m, 64) * kernels::CeilDiv(problem.n, 64);
-  return tensor > Float32FlopsPerCycle(capability) && tiles >= problem.device->multiprocessors;
+  return tensor > Float32FlopsPerCycle(capability) &&
+         (problem.m >= kRowsOfThreeTf32 || tiles >= problem.device->multiprocessors);
 }
 
 bool PrefersActivationInEpilogue(const GemmProblem& problem) {

@@ -15,10 +15,6 @@ using kernels::gemm_mma::Tile;
 constexpr int kSplits[] = {1, 2, 3, 4, 6, 8};
 constexpr int kLargestForFewRows = 128 * 128;  // outputs of a tile: larger ones are not split along k, nor deep
 constexpr double kSharedBytesPerCycle = 128;
-// Two warps to each of a multiprocessor's four tensor cores: while one waits for its operands the other multiplies.
-// What fewer reach is a guess; of 16-bit operands a stage's latency was fitted instead.
-constexpr int kWarpsThatHideWaits = 8;
-constexpr double kUnhidden = 0.85;
 constexpr double kBarrierLatency = 475, kMmaLatency = 2.8;  // cycles of a stage, and more for each of a warp's products
 
 Math MathOf(const GemmProblem& problem) {
@@ -102,22 +98,17 @@ GemmKernelFacts Facts(const GemmProblem& problem, const GemmTactic& tactic) {
   const int warps = tile.threads() / 32, read_rows = warps / tile.slices * (tile.warp_m + tile.warp_n);
   const double shared_cycles = (tile.m + tile.n + read_rows) * tile.row_bytes / kSharedBytesPerCycle;
   const double flops = 2.0 * tile.m * tile.n * tile.row_bytes / problem.x_bytes;
-  GemmKernelFacts facts = {tactic.tile,
-                           tile.row_bytes,
-                           kernels::gemm_mma::SharedBytes(math, tile, block.stages),
-                           std::min(peak, flops / shared_cycles),
-                           L2BytesPerCycle(problem.device->compute_capability),
-                           false};
-  if (math == Math::kHalf) {
-    facts.flops_per_cycle = SmoothMinimum(peak, flops / shared_cycles);
-    constexpr int kBytesOfStep = 32;
-    const double products = static_cast<double>(tile.warp_m / 16 * (tile.warp_n / 8) * (tile.row_bytes / kBytesOfStep));
-    facts.stage_latency = kBarrierLatency + kMmaLatency * products / tile.slices;
-    facts.constants = &kMmaConstants;
-  } else if (block.per_multiprocessor * warps < kWarpsThatHideWaits) {
-    facts.flops_per_cycle *= kUnhidden;
-  }
-  return facts;
+  constexpr int kBytesOfStep = 32;
+  const int steps = tile.row_bytes / kBytesOfStep * (math == Math::kThreeTf32 ? 3 : 1);
+  const double products = static_cast<double>(tile.warp_m / 16 * (tile.warp_n / 8) * steps) / tile.slices;
+  return {tactic.tile,
+          tile.row_bytes,
+          kernels::gemm_mma::SharedBytes(math, tile, block.stages),
+          SmoothMinimum(peak, flops / shared_cycles),
+          L2BytesPerCycle(problem.device->compute_capability),
+          false,
+          kBarrierLatency + kMmaLatency * products,
+          &kMmaConstants};
 }
 
 // Every tile adds up k in the same steps, but for those with slices.
