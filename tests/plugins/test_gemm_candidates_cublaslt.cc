@@ -1,6 +1,7 @@
 // Products in cuBLASLt among the tactics, and when they are chosen.
 #include <gtest/gtest.h>
 
+#include <list>
 #include <random>
 
 #include "ops/gemm_candidates_cublaslt.h"
@@ -75,14 +76,15 @@ TEST(CublasLt, LeavesActivationsOfFewRowsToTheEpilogue) {
 // Three products of TF32 numbers for one of float32: where the tensor cores are that much faster, and have work.
 TEST(CublasLt, LeavesExactFloat32ToFastTensorCores) {
   GemmProblem problem = OnOthers(1024, 2304, 768, false, 4);
-  kernels::Device device = *problem.device;
-  problem.device = &device;
+  const kernels::Device hopper = *problem.device;
+  std::list<kernels::Device> devices;  // choices are remembered by device
   for (const auto& [capability, backend] : {std::pair(80, Backend::kMma),
                                             {86, Backend::kCublasLt},
                                             {89, Backend::kCublasLt},
                                             {90, Backend::kMma},
                                             {120, Backend::kCublasLt}}) {
-    device.compute_capability = capability;
+    problem.device = &devices.emplace_back(hopper);
+    devices.back().compute_capability = capability;
     problem.m = 1024, problem.allow_tf32 = false;
     EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, backend) << capability;
     problem.m = 128;
@@ -134,8 +136,8 @@ TEST(CublasLt, NoTacticLeavesTheRealRowsOutOfAccount) {
   }
 }
 
-// Measured on an H200: split along k, our products of few rows take less time before LayerNorm in exact float32. By TF32
-// and in 16 bits cuBLASLt's do.
+// Measured on an H200: split along k, our products of few rows take less time before LayerNorm in exact float32. By
+// TF32 and in 16 bits cuBLASLt's do.
 TEST(CublasLt, LeavesFewRowsOfFloat32BeforeLayerNormToSplitK) {
   for (const int64_t k : {768, 3072}) {
     GemmProblem problem = OnOthers(128, 768, k, true, 4);
