@@ -15,13 +15,14 @@ struct Axis {
 
 // visit(symbol, index, place) for every axis of the tensor that is a symbol's as it is, or a leading one.
 template <class Visit>
-void ForEachAxis(const TensorDef& tensor, const abi::DynamicPluginTensorDesc& shape, Visit&& visit) {
+void ForEachAxis(const Form& form, const TensorDef& tensor, const abi::DynamicPluginTensorDesc& shape, Visit&& visit) {
   const int rank = shape.max.nbDims, leading = rank - tensor.num_axes;
   if (rank > abi::Dims::kMaxDims || shape.min.nbDims != rank || leading < 0 || (leading > 0 && !tensor.leading)) return;
   for (int i = 0; i < leading; ++i) visit(nullptr, i, i);
   for (int i = 0; i < tensor.num_axes; ++i) {
     const AxisDef& axis = tensor.axes[i];
-    const bool plain = axis.value < 0 && axis.divisor < 0 && axis.offset == 0 && axis.num_terms == 0;
+    const bool in_part = form.CrossesAsInt32(tensor) && i == tensor.num_axes - 1;
+    const bool plain = axis.value < 0 && axis.divisor < 0 && axis.offset == 0 && axis.num_terms == 0 && !in_part;
     if (plain && axis.multiplier == 1) visit(axis.symbol, 0, leading + i);
   }
 }
@@ -31,12 +32,13 @@ void ForEachTensor(const OpDef& op, Present present, abi::DynamicPluginTensorDes
   for (int i = 0; i < op.num_inputs; ++i) {
     if (Has(present, i)) visit(op.inputs[i], *tensors++);
   }
-  for (int i = 0; i < op.num_outputs; ++i) visit(op.outputs[i], *tensors++);
+  const int outputs = NumOutputs(op, present);
+  for (int i = 0; i < outputs; ++i) visit(op.outputs[i], *tensors++);
 }
 
 }  // namespace
 
-void Agree(const OpDef& op, Present present, abi::DynamicPluginTensorDesc* tensors) {
+void Agree(const OpDef& op, const Form& form, abi::DynamicPluginTensorDesc* tensors) {
   std::vector<Axis> axes;
   const auto find = [&](const char* symbol, int index) {
     return std::find_if(axes.begin(), axes.end(), [&](const Axis& axis) {
@@ -44,8 +46,8 @@ void Agree(const OpDef& op, Present present, abi::DynamicPluginTensorDesc* tenso
       return std::strcmp(symbol, axis.symbol) == 0;
     });
   };
-  ForEachTensor(op, present, tensors, [&](const TensorDef& tensor, const abi::DynamicPluginTensorDesc& shape) {
-    ForEachAxis(tensor, shape, [&](const char* symbol, int index, int place) {
+  ForEachTensor(op, form.present, tensors, [&](const TensorDef& tensor, const abi::DynamicPluginTensorDesc& shape) {
+    ForEachAxis(form, tensor, shape, [&](const char* symbol, int index, int place) {
       const int64_t low = shape.min.d[place], high = shape.max.d[place];
       const auto known = find(symbol, index);
       if (known == axes.end()) {
@@ -55,8 +57,8 @@ void Agree(const OpDef& op, Present present, abi::DynamicPluginTensorDesc* tenso
       }
     });
   });
-  ForEachTensor(op, present, tensors, [&](const TensorDef& tensor, abi::DynamicPluginTensorDesc& shape) {
-    ForEachAxis(tensor, shape, [&](const char* symbol, int index, int place) {
+  ForEachTensor(op, form.present, tensors, [&](const TensorDef& tensor, abi::DynamicPluginTensorDesc& shape) {
+    ForEachAxis(form, tensor, shape, [&](const char* symbol, int index, int place) {
       const Axis& axis = *find(symbol, index);
       if (axis.low > axis.high) return;
       shape.min.d[place] = axis.low;
