@@ -118,8 +118,8 @@ def prepare(
     if unknown:
         raise BertfuseError(f"{source}: op {unknown[0]!r} is unknown to this version: fuse the model again")
     if not plugins:
-        _refuse_packed(source, fused)
         _refuse_quantized(source, model)
+        _refuse_packed(source, fused)
     data_types = _data_types(fused, model, weights)
     ops = Counter(node.op_type for node in fused)
     tensors = tuple(name for node in fused for name in node.output if name and name not in eight_bits.unwritten(node))
