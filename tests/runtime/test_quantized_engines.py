@@ -100,6 +100,26 @@ def read_back(prepared: Path, source: Path, target: Path) -> None:
     onnx.save(model, target)
 
 
+def check_bits(model: Path, padding: str) -> None:
+    """What is written for the plugins, read back, gives the model's own answers."""
+    written, read = (model.with_name(f"{name}.onnx") for name in ("for_trt", "read"))
+    prepared = prepare(model, written, plugins=True, strongly_typed=True)
+    graph = onnx.load(written).graph
+    assert not {t.data_type for t in graph.initializer} & EIGHT_BITS
+    assert {t.name for t in graph.initializer} <= {name for node in graph.node for name in node.input}
+    assert not {node.op_type for node in graph.node} & {"QuantizeLinear", "DequantizeLinear"}
+    read_back(written, model, read)
+    feed = inputs(3, 17, seed=1)
+    feed = ragged(feed) if padding == "ragged" else feed
+    sessions = [InferenceSession(file) for file in (model, read)]
+    assert all(session.uses_library for session in sessions)
+    wanted, got = ([np.asarray(y) for y in session.run(None, feed)] for session in sessions)
+    assert [y.tobytes() for y in got] == [y.tobytes() for y in wanted] and np.isfinite(wanted[0]).all()
+    assert sum(prepared.ops.values()) == len(prepared.nodes)
+    # An engine exposes what has the file's own values.
+    assert prepared.tensors and not {name for name in prepared.tensors if name.endswith("_in_8_bits")}
+
+
 @pytest.mark.parametrize(
     ("padding", "options"),
     [
@@ -112,21 +132,16 @@ def read_back(prepared: Path, source: Path, target: Path) -> None:
 def test_the_file_holds_the_model_bit_by_bit(
     to: str, dtype: str, padding: str, options: dict[str, object], source: Path, tmp_path: Path
 ) -> None:
-    model = quantized(source, tmp_path, dtype, padding, to=to, **options)
-    prepared = prepare(model, tmp_path / "for_trt.onnx", plugins=True, strongly_typed=True)
-    written = onnx.load(tmp_path / "for_trt.onnx").graph
-    assert not {t.data_type for t in written.initializer} & EIGHT_BITS
-    assert {t.name for t in written.initializer} <= {name for node in written.node for name in node.input}
-    read_back(tmp_path / "for_trt.onnx", model, tmp_path / "read.onnx")
-    feed = inputs(3, 17, seed=1)
-    feed = ragged(feed) if padding == "ragged" else feed
-    sessions = [InferenceSession(file) for file in (model, tmp_path / "read.onnx")]
-    assert all(session.uses_library for session in sessions)
-    wanted, got = ([np.asarray(y) for y in session.run(None, feed)] for session in sessions)
-    assert [y.tobytes() for y in got] == [y.tobytes() for y in wanted] and np.isfinite(wanted[0]).all()
-    assert sum(prepared.ops.values()) == len(prepared.nodes)
-    # What an engine exposes has the values of the file's own tensors.
-    assert not {name for name in prepared.tensors if name.endswith("_in_8_bits")}
+    check_bits(quantized(source, tmp_path, dtype, padding, to=to, **options), padding)
+
+
+@pytest.mark.parametrize("padding", ["keep", "remove"])
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_rounded_residuals_are_float_operators(dtype: str, padding: str, source: Path, tmp_path: Path) -> None:
+    """TensorRT's QuantizeLinear has no scales by column of an activation."""
+    model = quantized(source, tmp_path, dtype, padding, residual=True)
+    assert "QuantizeLinear" in {node.op_type for node in onnx.load(model).graph.node}
+    check_bits(model, padding)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
@@ -156,7 +171,7 @@ def test_an_older_parser_is_told_all_types(dtype: str, source: Path, tmp_path: P
 @pytest.mark.parametrize(("to", "dtype"), [("int8", "fp32"), ("fp8", "fp16")])
 def test_engines(to: str, dtype: str, padding: str, source: Path, tmp_path: Path) -> None:
     """TensorRT's own parser and builder take it: every fused op is a plugin's layer, and keeps its fields."""
-    options = {"calibration": None} if padding == "ragged" else {"results": True}
+    options = {"calibration": None} if padding == "ragged" else {"results": True, "residual": to == "int8"}
     model = quantized(source, tmp_path, dtype, padding, to=to, **options)
     shapes = RAGGED_SHAPES if padding == "ragged" else []
     report = build_engine(model, tmp_path / "m.plan", backend="rtx", shapes=shapes, expose=True)

@@ -19,7 +19,7 @@ from bertfuse.graph_rewrite.quantization import is_quantized
 from bertfuse.graph_rewrite.spec import DOMAIN, DTYPE_VARIABLES, NODE_MARKERS
 from bertfuse.graph_rewrite.weights import Weight
 
-from . import dynamic_axes, eight_bits
+from . import dynamic_axes, eight_bits, rounded_residuals
 from .older_parser import element_types, fit
 
 _FLOATS = DTYPE_VARIABLES["T"].values()
@@ -132,6 +132,9 @@ def prepare(
     nodes = {}
     if plugins:
         eight_bits.check_kernels(source, fused)
+        if is_quantized(model):
+            rounded_residuals.write_out(model)
+            fused = [node for node in model.graph.node if node.domain == DOMAIN]
         forms = eight_bits.as_int32(source, model, weights, fused)
         initializers = {tensor.name for tensor in model.graph.initializer} | set(weights)
         told = strongly_typed or older_parser
