@@ -197,7 +197,7 @@ bool MayBeComplete(const OpDef& op, int64_t present) {
 }
 
 // Throws INVALID_ARGUMENT, with the field, for what is no form of the op.
-Form FormOf(const OpDef& op, int64_t given, int64_t weight_type, int64_t result_type) {
+Form CheckedForm(const OpDef& op, int64_t given, int64_t weight_type, int64_t result_type) {
   if (!MayBeComplete(op, given)) {
     Fail(BERTFUSE_INVALID_ARGUMENT, "%s: field '%s' is %lld, which names inputs that the op cannot have", op.name,
          kGivenField, static_cast<long long>(given));
@@ -234,7 +234,7 @@ Fields::Fields(const OpDef& op, const abi::PluginFieldCollection* given) : attri
     Fail(BERTFUSE_INVALID_ARGUMENT, "%s: field '%s' is %lld, expected a bit for each of %d inputs", op.name,
          kConstantField, static_cast<long long>(constant_inputs_), op.num_inputs);
   }
-  form_ = FormOf(op, given_inputs_, weight_type_, result_type_);
+  form_ = CheckedForm(op, given_inputs_, weight_type_, result_type_);
   for (int i = 0; i < op.num_attributes; ++i) {
     const AttrDef& attribute = op.attributes[i];
     const bertfuse_value& value = values()[i];

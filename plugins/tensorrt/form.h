@@ -52,8 +52,8 @@ int NumOutputs(const OpDef& op, Present present);
 // The op's description of the layer's input at that place, or null where the layer has no such place.
 const TensorDef* InputAt(const OpDef& op, Present present, int place);
 
-// The dtype of a tensor that TensorRT has with the dtype `crossing`. Throws INVALID_ARGUMENT, with the tensor, where one of
-// 8 bits does not cross as int32.
+// The dtype of a tensor that TensorRT has with the dtype `crossing`. Throws INVALID_ARGUMENT, with the tensor, where
+// one of 8 bits does not cross as int32.
 int32_t RestoredDtype(const OpDef& op, const Form& form, const TensorDef& tensor, const char* role, int32_t crossing);
 
 // Throws INVALID_ARGUMENT, with the field, for types that do not fit the inputs; of none that are known, there is none.

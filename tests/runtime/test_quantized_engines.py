@@ -17,10 +17,12 @@ from bertfuse.graph_rewrite import OPS, fuse_file
 from bertfuse.graph_rewrite.fused_nodes import input_of, set_inputs
 from bertfuse.graph_rewrite.io import load_model, save_model
 from bertfuse.graph_rewrite.spec import DOMAIN
+from bertfuse.graph_rewrite.weights import MIN_BYTES
 from bertfuse.runtime import InferenceSession
 from bertfuse.runtime.ragged_inputs import ragged
 from bertfuse.runtime.trt import build_engine
 from bertfuse.runtime.trt.model import prepare
+from bertfuse.runtime.trt.run import DescribedEngine
 from tests.engines import ops_in
 from tests.tiny_models import HEADS, build, inputs
 
@@ -34,7 +36,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An encoder of drawn sizes, in opset 19: the first with 8-bit floats."""
     seed = int(np.random.default_rng().integers(2**31))
     print(f"seed {seed}")
-    hidden, inner = (HEADS * int(size) for size in np.random.default_rng(seed).integers([4, 4], [40, 60]))
+    hidden = HEADS * int(np.random.default_rng(seed).integers(8, 40))
+    inner = 4 * -(-MIN_BYTES // (4 * hidden))  # some weights so large that they stay in their file until written
     model = build(seed=seed, hidden_size=hidden, intermediate_size=inner)
     folder = tmp_path_factory.mktemp("source")
     exported = load_model(export_model(model, folder, exporter="torchscript"))
@@ -176,6 +179,8 @@ def test_engines(to: str, dtype: str, padding: str, source: Path, tmp_path: Path
     shapes = RAGGED_SHAPES if padding == "ragged" else []
     report = build_engine(model, tmp_path / "m.plan", backend="rtx", shapes=shapes, expose=True)
     assert report.plugins is not None and report.plugins["layers"] == ops_in(model) == report.fused
+    assert report.weights == to and report.types == f"{report.precision} with {to} weights"
+    assert DescribedEngine(tmp_path / "m.plan").quantized  # so that `compare` judges it by the cosine
     plan = (tmp_path / "m.plan").read_bytes()
     assert b"given_inputs" in plan and b"weight_type" in plan
     assert (b"result_type" in plan) == (padding != "ragged")

@@ -237,12 +237,11 @@ inline Example DrawQuantized(const OpDef& op, std::mt19937& random) {
       fits &= !there || weight_type == BERTFUSE_INT8 || (name != "x_zero" && name != "x_compensation");
     }
     if (!fits || !(weight || result)) continue;
-    return {op,
-            present,
-            one_of(Variable::kT),
-            one_of(Variable::kI),
-            weight ? weight_type : static_cast<int32_t>(BERTFUSE_ABSENT),
-            result ? pick(kQuantizedDtypes) : static_cast<int32_t>(BERTFUSE_ABSENT)};
+    const int32_t t = one_of(Variable::kT);
+    Example example(op, present, t, one_of(Variable::kI), weight ? weight_type : static_cast<int32_t>(BERTFUSE_ABSENT),
+                    result ? pick(kQuantizedDtypes) : static_cast<int32_t>(BERTFUSE_ABSENT));
+    if (random() % 2 == 0) example.fields.Add("element_type", t);
+    return example;
   }
 }
 

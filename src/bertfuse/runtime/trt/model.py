@@ -16,7 +16,7 @@ from bertfuse.graph_rewrite import OPS, functions
 from bertfuse.graph_rewrite.dialect.standard_ops import FunctionBody
 from bertfuse.graph_rewrite.io import open_model, write
 from bertfuse.graph_rewrite.quantization import is_quantized
-from bertfuse.graph_rewrite.spec import DOMAIN, DTYPE_VARIABLES, NODE_MARKERS
+from bertfuse.graph_rewrite.spec import DOMAIN, DTYPE_VARIABLES, NODE_MARKERS, QUANTIZED_KEY
 from bertfuse.graph_rewrite.weights import Weight
 
 from . import dynamic_axes, eight_bits, rounded_residuals
@@ -72,6 +72,7 @@ class Prepared:
     precision element type of the fused ops ("float16"), without any of most of the model's weights
     task      what export said the model is for, "" where it did not
     types     tensor -> its TensorProto.DataType; empty but for an older parser
+    weights   "int8" or "fp8" where some are quantised, else ""
     """
 
     nodes: dict[str, str]
@@ -82,6 +83,7 @@ class Prepared:
     precision: str
     task: str
     types: Mapping[str, int] = field(default_factory=dict)
+    weights: str = ""
 
 
 def prepare(
@@ -153,10 +155,11 @@ def prepare(
     types = Counter(data_types.values()) or Counter(weight.data_type for weight in weights.values())
     precision = onnx.helper.tensor_dtype_to_np_dtype(types.most_common(1)[0][0]).name if types else "float32"
     inputs = {value.name: _axes(value) for value in model.graph.input}
-    task = next((entry.value for entry in model.metadata_props if entry.key == "bertfuse.task"), "")
+    said = {entry.key: entry.value for entry in model.metadata_props}
+    task, quantized = said.get("bertfuse.task", ""), said.get(QUANTIZED_KEY, "")
     write(model, weights, target)
     counts = {name: ops[name] for name in OPS if ops[name]}
-    return Prepared(nodes, counts, tensors, inputs, longest, precision, task, inferred)
+    return Prepared(nodes, counts, tensors, inputs, longest, precision, task, inferred, quantized)
 
 
 def _refuse_packed(source: str | Path, fused: list[onnx.NodeProto]) -> None:
