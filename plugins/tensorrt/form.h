@@ -43,8 +43,11 @@ struct Form {
   }
 };
 
-// Columns of 8 bits in an int32.
+// Columns of 8 bits in an int32, and in so many of these; a size that no tensor has stays as it is.
 inline constexpr int64_t kColumnsInInt32 = 4;
+inline int64_t ColumnsIn(int64_t int32s) {
+  return int32s >= 0 && int32s <= INT32_MAX ? int32s * kColumnsInInt32 : int32s;
+}
 
 // How many outputs a layer with these inputs has: the optional ones are there if the input that they need is.
 int NumOutputs(const OpDef& op, Present present);

@@ -43,7 +43,7 @@ void Request::Restore(const OpDef& op, const Form& form, const TensorDef& def, c
   tensor->dtype = RestoredDtype(op, form, def, role, tensor->dtype);
   if (tensor->rank < 1 || tensor->rank > BERTFUSE_MAX_RANK) return;
   int64_t& columns = tensor->shape[tensor->rank - 1];
-  if (columns > 0 && columns <= INT32_MAX) columns *= kColumnsInInt32;
+  columns = ColumnsIn(columns);
 }
 
 void Request::Finish(const OpDef& op, const bertfuse_value* attributes, const CallSettings& settings) {

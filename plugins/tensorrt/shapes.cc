@@ -21,8 +21,7 @@ const IDimensionExpr* Made(const OpDef& op, const IDimensionExpr* expression) {
 const IDimensionExpr* Scaled(const OpDef& op, const IDimensionExpr* columns, bool up, abi::IExprBuilder& builder) {
   if (columns->isConstant()) {
     const int64_t size = columns->getConstantValue();
-    const bool fits = !up || (size >= 0 && size <= INT32_MAX);
-    return Made(op, builder.constant(!fits ? size : up ? size * kColumnsInInt32 : size / kColumnsInInt32));
+    return Made(op, builder.constant(up ? ColumnsIn(size) : size / kColumnsInInt32));
   }
   const IDimensionExpr& factor = *Made(op, builder.constant(kColumnsInInt32));
   return Made(op, builder.operation(up ? DimensionOperation::kPROD : DimensionOperation::kFLOOR_DIV, *columns, factor));

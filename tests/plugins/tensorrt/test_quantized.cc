@@ -68,6 +68,20 @@ TYPED_TEST(Quantized, GivesWhatTheKernelGives) {
   });
 }
 
+// Columns that TensorRT lost track of are those of the weight, which is constant.
+TYPED_TEST(Quantized, BoundsAreNarrowedByWeights) {
+  this->EachDraw(20, [&](const Example& example, std::mt19937& random) {
+    if (example.op.inputs[1].dtype != Variable::kW || example.op.inputs[0].dtype != Variable::kT) return;
+    auto inputs = example.Inputs();
+    const int32_t last = inputs[0].max.nbDims - 1;
+    inputs[0].min.d[last] = 1 + random() % static_cast<uint32_t>(inputs[0].min.d[last]);
+    inputs[0].max.d[last] += random() % 1000;
+    EXPECT_EQ(
+        Thrown([&] { typename TestFixture::Engine(this->host, example.op.name, example.fields.collection(), inputs); }),
+        "");
+  });
+}
+
 // A tensor of 8 bits with a type or a size that it cannot have, and one input too many or too few, are named.
 TYPED_TEST(Quantized, WrongInputsAreNamed) {
   const auto refused = [&](const Example& example, const std::vector<Input>& inputs) {
@@ -161,6 +175,12 @@ TEST_F(QuantizedFields, AtRandom) {
     ++made;
     auto& build = CapabilityOf<abi::IPluginV3OneBuild>(*plugin, abi::PluginCapabilityType::kBUILD);
     const std::string text = build.getMetadataString();
+    for (const std::string field : {"weight_type=", "result_type="}) {
+      const size_t at = text.find(field);
+      if (at == std::string::npos) continue;
+      const std::string type = text.substr(at + field.size(), text.find(',', at) - at - field.size());
+      EXPECT_TRUE(type == "3" || type == "17") << text;
+    }
     const int quantized_outputs = text.find("result_type=") != std::string::npos ? 2 : 0;
     EXPECT_EQ(build.getNbOutputs(), example.op.num_outputs + quantized_outputs) << text;
     auto& runtime = CapabilityOf<abi::IPluginV3OneRuntime>(*plugin, abi::PluginCapabilityType::kRUNTIME);
