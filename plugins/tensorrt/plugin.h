@@ -77,7 +77,7 @@ class Plugin final : public abi::IPluginV3,
   void AskForAtLeast(size_t workspace);
 
   // How many inputs the layer has, or 0 before configurePlugin or onShapeChange.
-  int num_inputs() const { return Count(BuiltForm().present); }
+  int num_inputs() const { return Count(static_cast<Present>(built_.present)); }
 
  private:
   // The layer's form where the fields say it; else that with the inputs which dtypes (and ranks, which may be null)
@@ -85,7 +85,7 @@ class Plugin final : public abi::IPluginV3,
   Form FormOf(int32_t num_inputs, const int32_t* dtypes, const int32_t* ranks) const;
   template <class DescriptionOf>
   Form FormOf(int32_t num_inputs, DescriptionOf&& description_of) const;
-  Form BuiltForm() const;
+  Form BuiltForm() const;  // of configurePlugin's or onShapeChange's inputs
   void CheckNumInputs(int32_t count) const;
   void CheckNumOutputs(int32_t count) const;
 

@@ -65,10 +65,10 @@ def quantized(source: Path, to: str, dtype: str, padding: str, results: bool) ->
     return made
 
 
-def engine(runner: Runner, model: Path, half: bool) -> Engine:
+def engine(runner: Runner, model: Path, half: bool, level: int | None = QUICKEST) -> Engine:
     file = model.with_suffix(".trt.onnx")
     ops = prepare(model, file, plugins=True, older_parser=True).ops
-    plan, layers = runner.build(file, [dict.fromkeys(TOKENS, WIDE)], half, QUICKEST)
+    plan, layers = runner.build(file, [dict.fromkeys(TOKENS, WIDE)], half, level)
     assert layers == sum(ops.values()) > 8
     return runner.load(plan)
 
@@ -106,7 +106,7 @@ def test_models(to: str, dtype: str, padding: str, results: bool, runner: Runner
 @pytest.mark.parametrize("to", ["int8", "fp8"])
 def test_no_layer_converts_between_ours(to: str, runner: Runner, small: tuple[Any, Path]) -> None:
     """Tensors of 8 bits go from plugin to plugin as they are, and so do weights."""
-    layers = engine(runner, quantized(small[1], to, "fp16", "keep", True), True).layers()
+    layers = engine(runner, quantized(small[1], to, "fp16", "keep", True), True, None).layers()
     kinds = [layer["LayerType"] for layer in layers]
     places = [place for place, kind in enumerate(kinds) if kind.startswith("Plugin")]
     between = kinds[places[0] : places[-1] + 1]

@@ -33,7 +33,7 @@ _IN_INT32 = 4
 def as_int32(
     source: str | Path, model: onnx.ModelProto, weights: dict[str, Weight], fused: Iterable[onnx.NodeProto]
 ) -> dict[str, dict[str, int]]:
-    """Changes model and weights in place; a node's first output -> the fields of its plugin, {} of a float form.
+    """Changes model and weights in place; first output -> the plugin's fields, of each node of a quantised form.
 
     Every output that such a node can have gets a name, as a plugin's layer puts out all of them. Raises BertfuseError,
     with node and tensor, for what cannot be written so.
