@@ -2,7 +2,7 @@
 # plugins/tensorrt/abi.h and abi_v8.h, and nothing links against TensorRT. Without the CUDA kernels it serves to build engines only.
 set(tensorrt "${CMAKE_CURRENT_SOURCE_DIR}/plugins/tensorrt")
 set(tensorrt_sources
-  "${tensorrt}/arrange.cc" "${tensorrt}/bounds.cc" "${tensorrt}/creator.cc" "${tensorrt}/fields.cc" "${tensorrt}/hosts.cc" "${tensorrt}/log.cc"
+  "${tensorrt}/arrange.cc" "${tensorrt}/bounds.cc" "${tensorrt}/creator.cc" "${tensorrt}/fields.cc" "${tensorrt}/form.cc" "${tensorrt}/hosts.cc" "${tensorrt}/log.cc"
   "${tensorrt}/packed_fields.cc" "${tensorrt}/plugin.cc" "${tensorrt}/plugin_v2.cc" "${tensorrt}/register.cc"
   "${tensorrt}/request.cc" "${tensorrt}/shapes.cc" "${tensorrt}/unreadable_v2.cc" "${tensorrt}/workspace.cc")
 add_library(bertfuse_trt MODULE ${tensorrt_sources} "${tensorrt}/device.cc")

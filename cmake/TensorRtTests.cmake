@@ -33,7 +33,7 @@ if(BERTFUSE_TESTS)
 
   add_executable(bertfuse_trt_tests
     "${host}/test_engine.cc" "${host}/test_execution.cc" "${host}/test_fields.cc" "${host}/test_library.cc"
-    "${host}/test_messages.cc" "${host}/test_v8.cc" "${host}/test_workspace.cc" "${tensorrt}/arrange.cc" "${tensorrt}/request.cc"
+    "${host}/test_messages.cc" "${host}/test_quantized.cc" "${host}/test_v8.cc" "${host}/test_workspace.cc" "${tensorrt}/arrange.cc" "${tensorrt}/form.cc" "${tensorrt}/request.cc"
     "${tensorrt}/workspace.cc" $<TARGET_OBJECTS:bertfuse_trt_host_objects>)
   target_link_libraries(bertfuse_trt_tests PRIVATE
     bertfuse_core bertfuse_cpu bertfuse_headers GTest::gtest_main Threads::Threads ${CMAKE_DL_LIBS})

@@ -252,7 +252,7 @@ def quantize(
         by_tensor = {x: of.written if of.x_scale is None else ResultScale(of.x_scale) for x, of in chosen.items()}
         by_tensor = {x: scale for x, scale in by_tensor.items() if scale is not None}
         write_results(made, by_tensor, lambda weight: written[weight].sums())
-    _drop_unused(made, kept)
+    drop_unused(made, kept)
     metadata = {entry.key: entry.value for entry in made.metadata_props} | {QUANTIZED_KEY: to}
     helper.set_model_props(made, metadata)
     if made.functions:
@@ -335,7 +335,8 @@ def _given(node: onnx.NodeProto, variable: str) -> bool:
     return any(input_of(node, spec, tensor.name) for tensor in spec.inputs if tensor.scales in scaled)
 
 
-def _drop_unused(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
+def drop_unused(model: onnx.ModelProto, weights: dict[str, Weight]) -> None:
+    """Initialisers that nothing reads, unless they are inputs; in place."""
     used = {name for node in model.graph.node for name in node.input} | {value.name for value in model.graph.output}
     for node in model.graph.node:
         for attribute in node.attribute:

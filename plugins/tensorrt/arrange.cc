@@ -12,18 +12,19 @@ bool HasRank(const TensorDef& tensor, int32_t rank) {
   return tensor.leading ? rank >= tensor.num_axes : rank == tensor.num_axes;
 }
 
-bool Fits(const OpDef& op, Present present, const int32_t* dtypes, const int32_t* ranks, int known) {
+bool Fits(const OpDef& op, const Form& form, const int32_t* dtypes, const int32_t* ranks, int known) {
   int place = 0;
   int32_t bound[kNumVariables] = {};
   for (int i = 0; i < op.num_inputs && place < known; ++i) {
-    if (!Has(present, i)) continue;
+    if (!Has(form.present, i)) continue;
     if (dtypes != nullptr) {
-      const Variable variable = BoundBy(op.inputs[i], dtypes[place]);
-      if (variable == Variable::kW || !Allows(variable, dtypes[place])) return false;  // kW: quantised
+      const int32_t dtype = form.DtypeOf(op.inputs[i], dtypes[place]);
+      const Variable variable = BoundBy(op.inputs[i], dtype);
+      if (!Allows(variable, dtype)) return false;
       // One dtype for all tensors of a variable.
       int32_t& first = bound[static_cast<int>(variable)];
-      if (first != BERTFUSE_ABSENT && first != dtypes[place]) return false;
-      first = dtypes[place];
+      if (first != BERTFUSE_ABSENT && first != dtype) return false;
+      first = dtype;
     }
     if (ranks != nullptr && !HasRank(op.inputs[i], ranks[place])) return false;
     ++place;
@@ -35,7 +36,7 @@ bool Fits(const OpDef& op, Present present, const int32_t* dtypes, const int32_t
 template <class Body>
 void EachReading(const OpDef& op, int count, Body&& body) {
   for (Present present = 0; present < (Present{1} << op.num_inputs); ++present) {
-    if (Count(present) == count && IsComplete(op, present) && body(present)) return;
+    if (Count(present) == count && IsComplete(op, present) && !HasQuantized(op, present) && body(present)) return;
   }
 }
 
@@ -54,11 +55,16 @@ bool IsComplete(const OpDef& op, Present present) {
   for (int i = 0; i < op.num_inputs; ++i) {
     const TensorDef& tensor = op.inputs[i];
     if (!Has(present, i) && !tensor.optional) return false;
-    // TensorRT's plugins have no kernel for quantised forms yet, and ranks alone do not tell their scales from a bias.
-    if (Has(present, i) && tensor.quantized) return false;
     if (Has(present, i) && tensor.needs >= 0 && !Has(present, tensor.needs)) return false;
   }
   return true;
+}
+
+bool HasQuantized(const OpDef& op, Present present) {
+  for (int i = 0; i < op.num_inputs; ++i) {
+    if (Has(present, i) && op.inputs[i].quantized) return true;
+  }
+  return false;
 }
 
 Present FindPresent(const OpDef& op, int count, const int32_t* dtypes, const int32_t* ranks) {
@@ -67,7 +73,7 @@ Present FindPresent(const OpDef& op, int count, const int32_t* dtypes, const int
   EachReading(op, count, [&](Present present) {
     any = present;
     ++readings;
-    if (Fits(op, present, dtypes, ranks, count)) {
+    if (Fits(op, {present}, dtypes, ranks, count)) {
       if (fits++ == 0) fitting = present;
     }
     return false;
@@ -84,16 +90,17 @@ Present FindPresent(const OpDef& op, int count, const int32_t* dtypes, const int
 std::vector<Present> ReadingsOf(const OpDef& op, int count, const int32_t* ranks) {
   std::vector<Present> found;
   EachReading(op, count, [&](Present present) {
-    if (Fits(op, present, nullptr, ranks, count)) found.push_back(present);
+    if (Fits(op, {present}, nullptr, ranks, count)) found.push_back(present);
     return false;
   });
   if (found.size() < 2) return {FindPresent(op, count, nullptr, ranks)};
   return found;
 }
 
-bool MayBegin(const OpDef& op, int count, const int32_t* dtypes, int known) {
+bool MayBegin(const OpDef& op, const Form& form, int count, const int32_t* dtypes, int known) {
+  if (form.present != 0) return Count(form.present) == count && Fits(op, form, dtypes, nullptr, known);
   bool fits = false;
-  EachReading(op, count, [&](Present present) { return fits = Fits(op, present, dtypes, nullptr, known); });
+  EachReading(op, count, [&](Present present) { return fits = Fits(op, {present}, dtypes, nullptr, known); });
   return fits;
 }
 

@@ -13,16 +13,18 @@ struct Axis {
   int64_t low, high;
 };
 
-// visit(symbol, index, place) for every axis of the tensor that is a symbol's as it is, or a leading one.
+// visit(symbol, index, place, in_int32) for every axis of the tensor that is a symbol's as it is, or a leading one, or,
+// `in_int32`, what of a symbol's columns of 8 bits is in int32.
 template <class Visit>
-void ForEachAxis(const TensorDef& tensor, const abi::DynamicPluginTensorDesc& shape, Visit&& visit) {
+void ForEachAxis(const Form& form, const TensorDef& tensor, const abi::DynamicPluginTensorDesc& shape, Visit&& visit) {
   const int rank = shape.max.nbDims, leading = rank - tensor.num_axes;
   if (rank > abi::Dims::kMaxDims || shape.min.nbDims != rank || leading < 0 || (leading > 0 && !tensor.leading)) return;
-  for (int i = 0; i < leading; ++i) visit(nullptr, i, i);
+  for (int i = 0; i < leading; ++i) visit(nullptr, i, i, false);
   for (int i = 0; i < tensor.num_axes; ++i) {
     const AxisDef& axis = tensor.axes[i];
     const bool plain = axis.value < 0 && axis.divisor < 0 && axis.offset == 0 && axis.num_terms == 0;
-    if (plain && axis.multiplier == 1) visit(axis.symbol, 0, leading + i);
+    const bool in_int32 = form.CrossesAsInt32(tensor) && i == tensor.num_axes - 1;
+    if (plain && axis.multiplier == 1) visit(axis.symbol, 0, leading + i, in_int32);
   }
 }
 
@@ -31,12 +33,13 @@ void ForEachTensor(const OpDef& op, Present present, abi::DynamicPluginTensorDes
   for (int i = 0; i < op.num_inputs; ++i) {
     if (Has(present, i)) visit(op.inputs[i], *tensors++);
   }
-  for (int i = 0; i < op.num_outputs; ++i) visit(op.outputs[i], *tensors++);
+  const int outputs = NumOutputs(op, present);
+  for (int i = 0; i < outputs; ++i) visit(op.outputs[i], *tensors++);
 }
 
 }  // namespace
 
-void Agree(const OpDef& op, Present present, abi::DynamicPluginTensorDesc* tensors) {
+void Agree(const OpDef& op, const Form& form, abi::DynamicPluginTensorDesc* tensors) {
   std::vector<Axis> axes;
   const auto find = [&](const char* symbol, int index) {
     return std::find_if(axes.begin(), axes.end(), [&](const Axis& axis) {
@@ -44,9 +47,10 @@ void Agree(const OpDef& op, Present present, abi::DynamicPluginTensorDesc* tenso
       return std::strcmp(symbol, axis.symbol) == 0;
     });
   };
-  ForEachTensor(op, present, tensors, [&](const TensorDef& tensor, const abi::DynamicPluginTensorDesc& shape) {
-    ForEachAxis(tensor, shape, [&](const char* symbol, int index, int place) {
-      const int64_t low = shape.min.d[place], high = shape.max.d[place];
+  ForEachTensor(op, form.present, tensors, [&](const TensorDef& tensor, const abi::DynamicPluginTensorDesc& shape) {
+    ForEachAxis(form, tensor, shape, [&](const char* symbol, int index, int place, bool in_int32) {
+      const auto whole = [&](int64_t size) { return in_int32 ? ColumnsIn(size) : size; };
+      const int64_t low = whole(shape.min.d[place]), high = whole(shape.max.d[place]);
       const auto known = find(symbol, index);
       if (known == axes.end()) {
         axes.push_back({symbol, index, low, high});
@@ -55,13 +59,14 @@ void Agree(const OpDef& op, Present present, abi::DynamicPluginTensorDesc* tenso
       }
     });
   });
-  ForEachTensor(op, present, tensors, [&](const TensorDef& tensor, abi::DynamicPluginTensorDesc& shape) {
-    ForEachAxis(tensor, shape, [&](const char* symbol, int index, int place) {
+  ForEachTensor(op, form.present, tensors, [&](const TensorDef& tensor, abi::DynamicPluginTensorDesc& shape) {
+    ForEachAxis(form, tensor, shape, [&](const char* symbol, int index, int place, bool in_int32) {
       const Axis& axis = *find(symbol, index);
       if (axis.low > axis.high) return;
-      shape.min.d[place] = axis.low;
-      shape.max.d[place] = axis.high;
-      shape.opt.d[place] = std::clamp<int64_t>(shape.opt.d[place], axis.low, axis.high);
+      const int64_t parts = in_int32 ? kColumnsInInt32 : 1, low = axis.low / parts, high = axis.high / parts;
+      shape.min.d[place] = low;
+      shape.max.d[place] = high;
+      shape.opt.d[place] = std::clamp<int64_t>(shape.opt.d[place], low, high);
     });
   });
 }

@@ -14,9 +14,17 @@ using abi::PluginFieldType;
 
 constexpr int32_t kLongestString = 4096;
 constexpr const char* kConstantField = "constant_inputs";
-constexpr AttrDef kConstantInputs = {kConstantField, AttrKind::kInt, false, 0, 0, nullptr, 0, 0, nullptr, 0, nullptr};
 constexpr const char* kElementField = "element_type";
-constexpr AttrDef kElementType = {kElementField, AttrKind::kInt, false, 0, 0, nullptr, 0, 0, nullptr, 0, nullptr};
+constexpr const char* kGivenField = "given_inputs";
+constexpr const char* kWeightField = "weight_type";
+constexpr const char* kResultField = "result_type";
+
+// What describes a layer beside its attributes: an int, 0 where it is left out.
+constexpr AttrDef LayerField(const char* name) {
+  return {name, AttrKind::kInt, false, 0, 0, nullptr, 0, 0, nullptr, 0, nullptr};
+}
+constexpr AttrDef kLayerFields[] = {LayerField(kConstantField), LayerField(kElementField), LayerField(kGivenField),
+                                    LayerField(kWeightField), LayerField(kResultField)};
 constexpr const char* kPresentField = "present_inputs";
 constexpr const char* kWorkspaceField = "workspace_bytes";
 
@@ -62,8 +70,9 @@ bool IsFloat(int64_t dtype) { return dtype <= INT32_MAX && Allows(Variable::kT, 
 
 // An attribute, or what describes another field of a layer.
 const AttrDef* FindAttribute(const OpDef& op, const char* name) {
-  if (std::strcmp(kConstantField, name) == 0) return &kConstantInputs;
-  if (std::strcmp(kElementField, name) == 0) return &kElementType;
+  for (const AttrDef& field : kLayerFields) {
+    if (std::strcmp(field.name, name) == 0) return &field;
+  }
   for (int i = 0; i < op.num_attributes; ++i) {
     if (std::strcmp(op.attributes[i].name, name) == 0) return &op.attributes[i];
   }
@@ -175,6 +184,30 @@ std::string TextOf(const AttrDef& attribute, const bertfuse_value& value) {
   return text;
 }
 
+// Whether the bits are those of inputs that the op can have, or none: not known.
+bool MayBeComplete(const OpDef& op, int64_t present) {
+  if (present == 0) return true;
+  return present > 0 && present <= UINT32_MAX && IsComplete(op, static_cast<Present>(present));
+}
+
+[[noreturn]] void CannotHave(const OpDef& op) {
+  Fail(BERTFUSE_INVALID_ARGUMENT,
+       "%s: field '%s' is missing or names inputs that the op cannot have; build the engine again", op.name,
+       kPresentField);
+}
+
+// Throws INVALID_ARGUMENT, with the field, for what is no form of the op.
+Form CheckedForm(const OpDef& op, int64_t given, int64_t weight_type, int64_t result_type) {
+  if (!MayBeComplete(op, given)) {
+    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: field '%s' is %lld, which names inputs that the op cannot have", op.name,
+         kGivenField, static_cast<long long>(given));
+  }
+  const auto narrow = [](int64_t type) { return type < 0 || type > INT32_MAX ? -1 : static_cast<int32_t>(type); };
+  const Form form = {static_cast<Present>(given), narrow(weight_type), narrow(result_type)};
+  CheckForm(op, form);
+  return form;
+}
+
 }  // namespace
 
 std::vector<abi::PluginField> FieldNames(const OpDef& op) {
@@ -182,8 +215,7 @@ std::vector<abi::PluginField> FieldNames(const OpDef& op) {
   for (int i = 0; i < op.num_attributes; ++i) {
     fields.push_back({op.attributes[i].name, nullptr, TypeOf(op.attributes[i].kind), 1});
   }
-  fields.push_back({kConstantField, nullptr, PluginFieldType::kINT64, 1});
-  fields.push_back({kElementField, nullptr, PluginFieldType::kINT64, 1});
+  for (const AttrDef& field : kLayerFields) fields.push_back({field.name, nullptr, PluginFieldType::kINT64, 1});
   return fields;
 }
 
@@ -191,6 +223,9 @@ Fields::Fields(const OpDef& op, const abi::PluginFieldCollection* given) : attri
   const FieldSource source(op, given);
   source.Read(kConstantField, &constant_inputs_);
   source.Read(kElementField, &element_type_);
+  source.Read(kGivenField, &given_inputs_);
+  source.Read(kWeightField, &weight_type_);
+  source.Read(kResultField, &result_type_);
   if (element_type_ != BERTFUSE_ABSENT && !IsFloat(element_type_)) {
     Fail(BERTFUSE_INVALID_ARGUMENT, "%s: field '%s' is %lld, expected ONNX's number of a floating-point type", op.name,
          kElementField, static_cast<long long>(element_type_));
@@ -199,6 +234,7 @@ Fields::Fields(const OpDef& op, const abi::PluginFieldCollection* given) : attri
     Fail(BERTFUSE_INVALID_ARGUMENT, "%s: field '%s' is %lld, expected a bit for each of %d inputs", op.name,
          kConstantField, static_cast<long long>(constant_inputs_), op.num_inputs);
   }
+  form_ = CheckedForm(op, given_inputs_, weight_type_, result_type_);
   for (int i = 0; i < op.num_attributes; ++i) {
     const AttrDef& attribute = op.attributes[i];
     const bertfuse_value& value = values()[i];
@@ -215,6 +251,9 @@ Fields::Fields(const OpDef& op, const abi::PluginFieldCollection* given) : attri
   };
   add(kConstantField, constant_inputs_);
   add(kElementField, element_type_);
+  add(kGivenField, given_inputs_);
+  add(kWeightField, weight_type_);
+  add(kResultField, result_type_);
   collection_ = {static_cast<int32_t>(fields_.size()), fields_.data()};
 }
 
@@ -243,17 +282,19 @@ Built ReadBuilt(const OpDef& op, const abi::PluginFieldCollection* given, std::v
     }
     (present ? built.present : built.workspace) = Load<int64_t>(field);
   }
-  const bool known = built.present >= 0 && built.present <= UINT32_MAX;
-  if (!known || (built.present != 0 && !IsComplete(op, static_cast<Present>(built.present)))) {
-    Fail(BERTFUSE_INVALID_ARGUMENT,
-         "%s: field '%s' is missing or names inputs that the op cannot have; build the engine again", op.name,
-         kPresentField);
-  }
+  if (!MayBeComplete(op, built.present)) CannotHave(op);
   if (built.workspace < 0) {
     Fail(BERTFUSE_INVALID_ARGUMENT, "%s: field '%s' is missing or negative; build the engine again", op.name,
          kWorkspaceField);
   }
   return built;
+}
+
+void CheckBuilt(const OpDef& op, const Built& built, const Fields& fields) {
+  if (built.present == 0) return;
+  const auto present = static_cast<Present>(built.present);
+  const Present given = fields.form().present;
+  if (given == 0 ? HasQuantized(op, present) : present != given) CannotHave(op);
 }
 
 }  // namespace bertfuse::tensorrt

@@ -10,11 +10,13 @@
 #include "core/attributes.h"
 #include "core/op_def.h"
 #include "tensorrt/abi.h"
+#include "tensorrt/form.h"
 
 namespace bertfuse::tensorrt {
 
-// The fields that an op's creator takes: one for each attribute, "constant_inputs" and "element_type". The parser
-// passes an int as kINT32 and a float as kFLOAT32, whatever the type named here.
+// The fields that an op's creator takes: one for each attribute, "constant_inputs", "element_type", and "given_inputs",
+// "weight_type" and "result_type" of a quantised form. The parser passes an int as kINT32 and a float as kFLOAT32,
+// whatever the type named here.
 std::vector<abi::PluginField> FieldNames(const OpDef& op);
 
 // One node's attributes and the same as fields, which point into it.
@@ -35,15 +37,21 @@ class Fields {
   // typed TensorRT would otherwise choose one, and convert weights to it.
   bool MayHave(int32_t dtype) const;
 
+  // By "given_inputs", a bit for each of the op's inputs, and the types (ONNX's numbers) of the tensors of 8 bits. They
+  // may be left out; then inputs are told apart by dtypes and ranks (arrange.h), and none is quantised.
+  const Form& form() const { return form_; }
+
   const abi::PluginFieldCollection* collection() const { return &collection_; }
 
-  // "num_heads=12, scale=0.125": every attribute, floats to their last bit; and the other two, where they are.
+  // "num_heads=12, scale=0.125": every attribute, floats to their last bit; and the others, where they are.
   const std::string& text() const { return text_; }
 
  private:
   Attributes attributes_;
   int64_t constant_inputs_ = 0;
   int64_t element_type_ = BERTFUSE_ABSENT;
+  int64_t given_inputs_ = 0, weight_type_ = BERTFUSE_ABSENT, result_type_ = BERTFUSE_ABSENT;
+  Form form_;
   std::vector<abi::PluginField> fields_;
   abi::PluginFieldCollection collection_;
   std::string text_;
@@ -61,6 +69,9 @@ void AppendBuilt(const Built& built, std::vector<abi::PluginField>* fields);
 // Takes those fields out of what an engine kept; the others go to `attributes`. Throws INVALID_ARGUMENT with the
 // field's name for one that is missing or of a wrong type, or whose value cannot be.
 Built ReadBuilt(const OpDef& op, const abi::PluginFieldCollection* given, std::vector<abi::PluginField>* attributes);
+
+// Throws INVALID_ARGUMENT unless a layer with these fields can have the inputs that `built` says.
+void CheckBuilt(const OpDef& op, const Built& built, const Fields& fields);
 
 }  // namespace bertfuse::tensorrt
 #endif  // BERTFUSE_TENSORRT_FIELDS_H_

@@ -8,6 +8,7 @@
 #include "core/kernel_call.h"
 #include "core/op_table.h"
 #include "op_table.generated.h"
+#include "tensorrt/arrange.h"
 #include "tensorrt/bounds.h"
 #include "tensorrt/device.h"
 #include "tensorrt/shapes.h"
@@ -44,18 +45,14 @@ Numbers Gather(const OpDef& op, int32_t count, ValueOf&& value_of) {
   return numbers;
 }
 
-void CheckOutputs(const OpDef& op, int32_t count) {
-  if (count != op.num_outputs) {
-    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %d outputs, expected %d", op.name, count, op.num_outputs);
+// The dtypes of variables that the layer's inputs, of these dtypes, bind.
+DtypeBinder Bound(const OpDef& op, const Form& form, const Numbers& dtypes) {
+  DtypeBinder binder(op);
+  for (int i = 0, place = 0; i < op.num_inputs; ++i) {
+    if (!Has(form.present, i)) continue;
+    binder.Bind(op.inputs[i], "input", RestoredDtype(op, form, op.inputs[i], "input", dtypes[place++]));
   }
-}
-
-// description_of(i) is the abi::PluginTensorDesc of input i.
-template <class DescriptionOf>
-Present FindPresent(const OpDef& op, int32_t count, DescriptionOf&& description_of) {
-  const Numbers dtypes = Gather(op, count, [&](int i) { return DtypeOf(description_of(i).type); });
-  const Numbers ranks = Gather(op, count, [&](int i) { return description_of(i).dims.nbDims; });
-  return tensorrt::FindPresent(op, count, dtypes.data(), ranks.data());
+  return binder;
 }
 
 }  // namespace
@@ -67,7 +64,7 @@ Plugin::Plugin(const OpDef& op, const char* layer, std::shared_ptr<const Fields>
       fields_(std::move(fields)),
       settings_(EnvironmentSettings()),
       built_(built) {
-  if (op.num_inputs > kMaxTensors || op.num_outputs > kMaxTensors) {
+  if (op.num_inputs > kMaxTensors || op.num_outputs + op.num_quantized_outputs > kMaxTensors) {
     Fail(BERTFUSE_RUNTIME_ERROR, "%s: more than %d tensors", op.name, kMaxTensors);
   }
 }
@@ -93,21 +90,53 @@ abi::IPluginV3* Plugin::clone() noexcept {
 const char* Plugin::getPluginName() const noexcept { return op_.name; }
 const char* Plugin::getPluginVersion() const noexcept { return kPluginVersion; }
 const char* Plugin::getPluginNamespace() const noexcept { return kDomain; }
-int32_t Plugin::getNbOutputs() const noexcept { return op_.num_outputs; }
+int32_t Plugin::getNbOutputs() const noexcept { return NumOutputs(op_, fields_->form().present); }
 const char* Plugin::getTimingCacheID() noexcept { return fields_->text().c_str(); }
 const char* Plugin::getMetadataString() noexcept { return fields_->text().c_str(); }
+
+void Plugin::CheckNumInputs(int32_t count) const {
+  const Present given = fields_->form().present;
+  if (given == 0 || count == Count(given)) return;
+  Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %d inputs, expected %d by field 'given_inputs'", op_.name, count, Count(given));
+}
+
+void Plugin::CheckNumOutputs(int32_t count) const {
+  if (count == getNbOutputs()) return;
+  Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %d outputs, expected %d", op_.name, count, getNbOutputs());
+}
+
+Form Plugin::FormOf(int32_t num_inputs, const int32_t* dtypes, const int32_t* ranks) const {
+  CheckNumInputs(num_inputs);
+  Form form = fields_->form();
+  if (form.present == 0) form.present = FindPresent(op_, num_inputs, dtypes, ranks);
+  return form;
+}
+
+// description_of(i) is the abi::PluginTensorDesc of input i.
+template <class DescriptionOf>
+Form Plugin::FormOf(int32_t num_inputs, DescriptionOf&& description_of) const {
+  const Numbers dtypes = Gather(op_, num_inputs, [&](int i) { return DtypeOf(description_of(i).type); });
+  const Numbers ranks = Gather(op_, num_inputs, [&](int i) { return description_of(i).dims.nbDims; });
+  return FormOf(num_inputs, dtypes.data(), ranks.data());
+}
+
+Form Plugin::BuiltForm() const {
+  Form form = fields_->form();
+  form.present = static_cast<Present>(built_.present);
+  return form;
+}
 
 int32_t Plugin::getOutputDataTypes(abi::DataType* outputTypes, int32_t nbOutputs, const abi::DataType* inputTypes,
                                    int32_t nbInputs) const noexcept {
   return Checked([&] {
-    CheckOutputs(op_, nbOutputs);
+    CheckNumOutputs(nbOutputs);
     const Numbers dtypes = Gather(op_, nbInputs, [&](int i) { return DtypeOf(inputTypes[i]); });
-    const Present present = FindPresent(op_, nbInputs, dtypes.data(), nullptr);
-    DtypeBinder binder(op_);
-    for (int i = 0, place = 0; i < op_.num_inputs; ++i) {
-      if (Has(present, i)) binder.Bind(op_.inputs[i], "input", dtypes[place++]);
+    const Form form = FormOf(nbInputs, dtypes.data(), nullptr);
+    const DtypeBinder bound = Bound(op_, form, dtypes);
+    for (int i = 0; i < nbOutputs; ++i) {
+      const TensorDef& output = op_.outputs[i];
+      outputTypes[i] = DataTypeOf(form.Crossing(output, bound.Of(output.dtype)));
     }
-    for (int i = 0; i < op_.num_outputs; ++i) outputTypes[i] = DataTypeOf(binder.Of(op_.outputs[i].dtype));
   });
 }
 
@@ -115,20 +144,20 @@ int32_t Plugin::getOutputShapes(const abi::DimsExprs* inputs, int32_t nbInputs, 
                                 int32_t nbShapeInputs, abi::DimsExprs* outputs, int32_t nbOutputs,
                                 abi::IExprBuilder& exprBuilder) noexcept {
   return Checked([&] {
-    CheckOutputs(op_, nbOutputs);
+    CheckNumOutputs(nbOutputs);
     if (nbShapeInputs != 0) {
       Fail(BERTFUSE_INVALID_ARGUMENT, "%s: %d shape inputs, expected none", op_.name, nbShapeInputs);
     }
     const Numbers ranks = Gather(op_, nbInputs, [&](int i) { return inputs[i].nbDims; });
+    CheckNumInputs(nbInputs);
+    Form form = fields_->form();
+    if (form.present != 0) return ExpressOutputs(op_, fields_->values(), form, inputs, outputs, exprBuilder);
     // Of several readings the first whose sizes agree: outputs hang on inputs that all of them have in common.
     const std::vector<Present> readings = ReadingsOf(op_, nbInputs, ranks.data());
     for (const Present present : readings) {
-      std::array<const abi::DimsExprs*, kMaxTensors> given = {};
-      for (int i = 0, place = 0; i < op_.num_inputs; ++i) {
-        if (Has(present, i)) given[i] = &inputs[place++];
-      }
+      form.present = present;
       try {
-        return ExpressOutputs(op_, fields_->values(), given.data(), outputs, exprBuilder);
+        return ExpressOutputs(op_, fields_->values(), form, inputs, outputs, exprBuilder);
       } catch (const Error&) {
         if (present == readings.back()) throw;
       }
@@ -141,24 +170,25 @@ bool Plugin::supportsFormatCombination(int32_t pos, const abi::DynamicPluginTens
   bool supported = false;
   Checked([&] {
     if (pos < 0 || pos >= nbInputs + nbOutputs || inOut[pos].desc.format != abi::TensorFormat::kLINEAR) return;
-    CheckOutputs(op_, nbOutputs);
+    CheckNumOutputs(nbOutputs);
     const Numbers dtypes = Gather(op_, nbInputs, [&](int i) { return i <= pos ? DtypeOf(inOut[i].desc.type) : -1; });
     const int32_t dtype = DtypeOf(inOut[pos].desc.type);
-    // Float32 whatever the other floats are; there is none behind an input that may be missing.
+    const Form& said = fields_->form();
+    // Float32 whatever the other floats are. Where the fields say nothing of inputs, there is none behind one that may
+    // be missing.
+    const Present all = (Present{1} << op_.num_inputs) - 1;
+    const TensorDef* tensor =
+        pos >= nbInputs ? &op_.outputs[pos - nbInputs] : InputAt(op_, said.present == 0 ? all : said.present, pos);
     const bool own_type =
-        pos < nbInputs && pos < op_.num_inputs && op_.inputs[pos].dtype == Variable::kS && !op_.inputs[pos].quantized;
+        tensor != nullptr && tensor->dtype == Variable::kS && (said.present != 0 || !tensor->quantized);
     if (!own_type && !fields_->MayHave(dtype)) return;
-    if (!MayBegin(op_, nbInputs, dtypes.data(), std::min(pos + 1, nbInputs))) return;
+    if (!MayBegin(op_, said, nbInputs, dtypes.data(), std::min(pos + 1, nbInputs))) return;
     if (pos < nbInputs) {
       supported = true;
       return;
     }
-    const Present present = FindPresent(op_, nbInputs, dtypes.data(), nullptr);
-    DtypeBinder binder(op_);
-    for (int i = 0, place = 0; i < op_.num_inputs; ++i) {
-      if (Has(present, i)) binder.Bind(op_.inputs[i], "input", dtypes[place++]);
-    }
-    supported = binder.Of(op_.outputs[pos - nbInputs].dtype) == dtype;
+    const Form form = FormOf(nbInputs, dtypes.data(), nullptr);
+    supported = form.Crossing(*tensor, Bound(op_, form, dtypes).Of(tensor->dtype)) == dtype;
   });
   return supported;
 }
@@ -166,21 +196,20 @@ bool Plugin::supportsFormatCombination(int32_t pos, const abi::DynamicPluginTens
 int32_t Plugin::configurePlugin(const abi::DynamicPluginTensorDesc* in, int32_t nbInputs,
                                 const abi::DynamicPluginTensorDesc* out, int32_t nbOutputs) noexcept {
   return Checked([&] {
-    CheckOutputs(op_, nbOutputs);
-    const Present present = FindPresent(op_, nbInputs, [&](int i) { return in[i].desc; });
+    CheckNumOutputs(nbOutputs);
+    const Form form = FormOf(nbInputs, [&](int i) { return in[i].desc; });
     std::array<abi::DynamicPluginTensorDesc, 2 * kMaxTensors> tensors = {};
     std::copy_n(out, nbOutputs, std::copy_n(in, nbInputs, tensors.begin()));
-    Agree(op_, present, tensors.data());
+    Agree(op_, form, tensors.data());
     const Profile profile = {tensors.data(), nbInputs, tensors.data() + nbInputs};
     for (const auto bound :
          {&abi::DynamicPluginTensorDesc::min, &abi::DynamicPluginTensorDesc::opt, &abi::DynamicPluginTensorDesc::max}) {
-      Request request(op_, fields_->values(), present, settings_,
-                      [&](int tensor) { return profile.At(tensor, bound); });
+      Request request(op_, fields_->values(), form, settings_, [&](int tensor) { return profile.At(tensor, bound); });
       Validate(op_, request.call());
     }
-    built_.present = present;
-    built_.workspace = static_cast<int64_t>(
-        WorkspaceFor(op_, kernel_, CurrentDevice(), fields_->values(), present, profile, settings_));
+    built_.present = form.present;
+    built_.workspace =
+        static_cast<int64_t>(WorkspaceFor(op_, kernel_, CurrentDevice(), fields_->values(), form, profile, settings_));
   });
 }
 
@@ -217,13 +246,13 @@ abi::IPluginV3* Plugin::attachToContext(abi::IPluginResourceContext* context) no
 int32_t Plugin::onShapeChange(const abi::PluginTensorDesc* in, int32_t nbInputs, const abi::PluginTensorDesc* out,
                               int32_t nbOutputs) noexcept {
   return Checked([&] {
-    CheckOutputs(op_, nbOutputs);
+    CheckNumOutputs(nbOutputs);
     const auto description_of = [&](int tensor) { return tensor < nbInputs ? in[tensor] : out[tensor - nbInputs]; };
-    const Present present = FindPresent(op_, nbInputs, description_of);
-    Request request(op_, fields_->values(), present, settings_, description_of);
+    const Form form = FormOf(nbInputs, description_of);
+    Request request(op_, fields_->values(), form, settings_, description_of);
     Validate(op_, request.call());
     CheckWorkspace(request.call());
-    built_.present = present;
+    built_.present = form.present;
   });
 }
 
@@ -256,19 +285,19 @@ int32_t Plugin::enqueue(const abi::PluginTensorDesc* inputDesc, const abi::Plugi
            op_.name);
     }
     if (built_.present == 0) Fail(BERTFUSE_RUNTIME_ERROR, "%s: enqueue without shapes", op_.name);
-    const auto present = static_cast<Present>(built_.present);
-    const int count = Count(present);
-    Request request(op_, fields_->values(), present, settings_,
+    const Form form = BuiltForm();
+    const int count = Count(form.present);
+    Request request(op_, fields_->values(), form, settings_,
                     [&](int tensor) { return tensor < count ? inputDesc[tensor] : outputDesc[tensor - count]; });
     Validate(op_, request.call());
     if (inputs == nullptr || outputs == nullptr)
       Fail(BERTFUSE_INVALID_ARGUMENT, "%s: enqueue without tensors", op_.name);
     for (int i = 0, place = 0; i < op_.num_inputs; ++i) {
       // Kernels only read their inputs; the C ABI has one kind of tensor.
-      if (Has(present, i)) request.input(i).data = const_cast<void*>(inputs[place++]);
+      if (Has(form.present, i)) request.input(i).data = const_cast<void*>(inputs[place++]);
     }
-    for (int i = 0; i < op_.num_outputs; ++i) request.output(i).data = outputs[i];
     bertfuse_call& call = request.call();
+    for (int i = 0; i < call.num_outputs; ++i) request.output(i).data = outputs[i];
     call.constant_inputs = fields_->constant_inputs();
     call.device_id = CurrentDevice();
     call.stream = stream;
@@ -286,7 +315,9 @@ Plugin LayerOfEngine(const OpDef& op, const char* name, const abi::PluginFieldCo
   std::vector<abi::PluginField> attributes;
   const Built built = ReadBuilt(op, fields, &attributes);
   const abi::PluginFieldCollection kept = {static_cast<int32_t>(attributes.size()), attributes.data()};
-  return {op, name, std::make_shared<const Fields>(op, &kept), built};
+  auto made = std::make_shared<const Fields>(op, &kept);
+  CheckBuilt(op, built, *made);
+  return {op, name, std::move(made), built};
 }
 
 }  // namespace bertfuse::tensorrt

@@ -11,8 +11,8 @@
 #include "core/settings.h"
 #include "core/status.h"
 #include "tensorrt/abi.h"
-#include "tensorrt/arrange.h"
 #include "tensorrt/fields.h"
+#include "tensorrt/form.h"
 #include "tensorrt/log.h"
 #include "tensorrt/request.h"
 
@@ -80,6 +80,15 @@ class Plugin final : public abi::IPluginV3,
   int num_inputs() const { return Count(static_cast<Present>(built_.present)); }
 
  private:
+  // The layer's form where the fields say it; else that with the inputs which dtypes (and ranks, which may be null)
+  // tell. Throws as FindPresent does, and where there are not as many inputs as the fields say.
+  Form FormOf(int32_t num_inputs, const int32_t* dtypes, const int32_t* ranks) const;
+  template <class DescriptionOf>
+  Form FormOf(int32_t num_inputs, DescriptionOf&& description_of) const;
+  Form BuiltForm() const;  // of configurePlugin's or onShapeChange's inputs
+  void CheckNumInputs(int32_t count) const;
+  void CheckNumOutputs(int32_t count) const;
+
   // Throws unless the kernel has a tactic for the call that makes do with the engine's workspace. Which one it takes it
   // chooses at each run, when it sees how the tensors are aligned.
   void CheckWorkspace(bertfuse_call call) const;

@@ -37,11 +37,19 @@ void Request::Describe(const abi::PluginTensorDesc& description, bertfuse_tensor
   std::copy_n(description.dims.d, std::clamp(description.dims.nbDims, 0, BERTFUSE_MAX_RANK), tensor->shape);
 }
 
+void Request::Restore(const OpDef& op, const Form& form, const TensorDef& def, const char* role,
+                      bertfuse_tensor* tensor) {
+  if (!form.CrossesAsInt32(def)) return;
+  tensor->dtype = RestoredDtype(op, form, def, role, tensor->dtype);
+  if (tensor->rank < 1 || tensor->rank > BERTFUSE_MAX_RANK) return;
+  int64_t& columns = tensor->shape[tensor->rank - 1];
+  columns = ColumnsIn(columns);
+}
+
 void Request::Finish(const OpDef& op, const bertfuse_value* attributes, const CallSettings& settings) {
   call_.struct_size = sizeof(call_);
   call_.num_inputs = op.num_inputs;
   call_.inputs = inputs_.data();
-  call_.num_outputs = op.num_outputs;
   call_.outputs = outputs_.data();
   call_.num_attributes = op.num_attributes;
   call_.attributes = attributes;

@@ -8,11 +8,9 @@
 #include "core/op_def.h"
 #include "core/settings.h"
 #include "tensorrt/abi.h"
-#include "tensorrt/arrange.h"
+#include "tensorrt/form.h"
 
 namespace bertfuse::tensorrt {
-
-inline constexpr int kMaxTensors = 16;
 
 // The bertfuse_dtype, or -1 for a type that no op takes; and back, for one that ops take.
 int32_t DtypeOf(abi::DataType type);
@@ -22,15 +20,21 @@ abi::DataType DataTypeOf(int32_t dtype);
 class Request {
  public:
   // `description_of(i)` is the abi::PluginTensorDesc of the layer's tensor i: first the inputs that are present, then
-  // the outputs. Data is null.
+  // the outputs. Data is null. Throws INVALID_ARGUMENT for a tensor of 8 bits that is not int32 there.
   template <class DescriptionOf>
-  Request(const OpDef& op, const bertfuse_value* attributes, Present present, const CallSettings& settings,
+  Request(const OpDef& op, const bertfuse_value* attributes, const Form& form, const CallSettings& settings,
           DescriptionOf&& description_of) {
     int next = 0;
     for (int i = 0; i < op.num_inputs; ++i) {
-      if (Has(present, i)) Describe(description_of(next++), &inputs_[i]);
+      if (!Has(form.present, i)) continue;
+      Describe(description_of(next++), &inputs_[i]);
+      Restore(op, form, op.inputs[i], "input", &inputs_[i]);
     }
-    for (int i = 0; i < op.num_outputs; ++i) Describe(description_of(next++), &outputs_[i]);
+    call_.num_outputs = NumOutputs(op, form.present);
+    for (int i = 0; i < call_.num_outputs; ++i) {
+      Describe(description_of(next++), &outputs_[i]);
+      Restore(op, form, op.outputs[i], "output", &outputs_[i]);
+    }
     Finish(op, attributes, settings);
   }
   Request(const Request&) = delete;
@@ -43,6 +47,9 @@ class Request {
 
  private:
   static void Describe(const abi::PluginTensorDesc& description, bertfuse_tensor* tensor);
+  // Makes 8 bits again of what crosses the network as int32.
+  static void Restore(const OpDef& op, const Form& form, const TensorDef& def, const char* role,
+                      bertfuse_tensor* tensor);
   void Finish(const OpDef& op, const bertfuse_value* attributes, const CallSettings& settings);
 
   std::array<bertfuse_tensor, kMaxTensors> inputs_ = {}, outputs_ = {};

@@ -12,6 +12,21 @@ namespace {
 using abi::DimensionOperation;
 using abi::IDimensionExpr;
 
+const IDimensionExpr* Made(const OpDef& op, const IDimensionExpr* expression) {
+  if (expression == nullptr) Fail(BERTFUSE_RUNTIME_ERROR, "%s: TensorRT made no shape expression", op.name);
+  return expression;
+}
+
+// The columns of 8 bits in so many of int32, or the other way round.
+const IDimensionExpr* Scaled(const OpDef& op, const IDimensionExpr* columns, bool up, abi::IExprBuilder& builder) {
+  if (columns->isConstant()) {
+    const int64_t size = columns->getConstantValue();
+    return Made(op, builder.constant(up ? ColumnsIn(size) : size / kColumnsInInt32));
+  }
+  const IDimensionExpr& factor = *Made(op, builder.constant(kColumnsInInt32));
+  return Made(op, builder.operation(up ? DimensionOperation::kPROD : DimensionOperation::kFLOOR_DIV, *columns, factor));
+}
+
 // What the axis symbols stand for. AxisBinder does the same for numbers; here nothing is compared, as expressions say
 // nothing before a run.
 class Expressions {
@@ -71,7 +86,7 @@ class Expressions {
   }
 
   const IDimensionExpr* Expected(const TensorDef& tensor, const AxisDef& axis) {
-    if (axis.value >= 0) return Made(builder_.constant(axis.multiplier * attributes_[axis.value].i));
+    if (axis.value >= 0) return Made(op_, builder_.constant(axis.multiplier * attributes_[axis.value].i));
     for (int i = 0; i < num_symbols_; ++i) {
       if (std::strcmp(symbols_[i].name, axis.symbol) != 0) continue;
       const IDimensionExpr* product = Times(symbols_[i].value, MultiplierOf(axis, attributes_));
@@ -82,20 +97,16 @@ class Expressions {
   }
 
   const IDimensionExpr* Times(const IDimensionExpr* size, int64_t factor) {
-    return factor == 1 ? size : Made(builder_.operation(DimensionOperation::kPROD, *size, Constant(factor)));
+    return factor == 1 ? size : Made(op_, builder_.operation(DimensionOperation::kPROD, *size, Constant(factor)));
   }
   const IDimensionExpr* Over(const IDimensionExpr* size, int64_t divisor) {
-    return divisor == 1 ? size : Made(builder_.operation(DimensionOperation::kFLOOR_DIV, *size, Constant(divisor)));
+    return divisor == 1 ? size
+                        : Made(op_, builder_.operation(DimensionOperation::kFLOOR_DIV, *size, Constant(divisor)));
   }
   const IDimensionExpr* Plus(const IDimensionExpr* size, int64_t offset) {
-    return offset == 0 ? size : Made(builder_.operation(DimensionOperation::kSUM, *size, Constant(offset)));
+    return offset == 0 ? size : Made(op_, builder_.operation(DimensionOperation::kSUM, *size, Constant(offset)));
   }
-  const IDimensionExpr& Constant(int64_t value) { return *Made(builder_.constant(value)); }
-
-  const IDimensionExpr* Made(const IDimensionExpr* expression) const {
-    if (expression == nullptr) Fail(BERTFUSE_RUNTIME_ERROR, "%s: TensorRT made no shape expression", op_.name);
-    return expression;
-  }
+  const IDimensionExpr& Constant(int64_t value) { return *Made(op_, builder_.constant(value)); }
 
   const OpDef& op_;
   const bertfuse_value* attributes_;
@@ -119,19 +130,41 @@ DimList KnownSizes(const OpDef& op, const TensorDef& tensor, const abi::DimsExpr
   return sizes;
 }
 
+// Throws where an output's columns are known, and do not fill whole numbers of 32 bits.
+void CheckColumns(const OpDef& op, const TensorDef& tensor, const DimList& sizes) {
+  const int64_t columns = sizes.rank < 1 ? 0 : sizes.dims[sizes.rank - 1].size;
+  if (columns < 0 || columns % kColumnsInInt32 == 0) return;
+  Fail(BERTFUSE_INVALID_ARGUMENT, "%s: output '%s' has %lld columns, expected a multiple of %lld for results in 8 bits",
+       op.name, tensor.name, static_cast<long long>(columns), static_cast<long long>(kColumnsInInt32));
+}
+
 }  // namespace
 
-void ExpressOutputs(const OpDef& op, const bertfuse_value* attributes, const abi::DimsExprs* const* inputs,
+void ExpressOutputs(const OpDef& op, const bertfuse_value* attributes, const Form& form, const abi::DimsExprs* inputs,
                     abi::DimsExprs* outputs, abi::IExprBuilder& builder) {
   AxisBinder sizes(op, attributes);
+  // Of which Expressions keeps pointers.
+  std::array<abi::DimsExprs, kMaxTensors> shapes = {};
   Expressions expressions(op, attributes, builder);
-  for (int i = 0; i < op.num_inputs; ++i) {
-    if (inputs[i] == nullptr) continue;
-    sizes.Bind(op.inputs[i], "input", KnownSizes(op, op.inputs[i], *inputs[i]));
-    expressions.Bind(op.inputs[i], *inputs[i]);
+  for (int i = 0, place = 0; i < op.num_inputs; ++i) {
+    if (!Has(form.present, i)) continue;
+    abi::DimsExprs& shape = shapes[place] = inputs[place];
+    ++place;
+    if (form.CrossesAsInt32(op.inputs[i]) && shape.nbDims > 0 && shape.nbDims <= abi::Dims::kMaxDims) {
+      shape.d[shape.nbDims - 1] = Scaled(op, shape.d[shape.nbDims - 1], true, builder);
+    }
+    sizes.Bind(op.inputs[i], "input", KnownSizes(op, op.inputs[i], shape));
+    expressions.Bind(op.inputs[i], shape);
   }
   sizes.CheckDivisors();
-  for (int i = 0; i < op.num_outputs; ++i) expressions.Resolve(op.outputs[i], &outputs[i]);
+  const int count = NumOutputs(op, form.present);
+  for (int i = 0; i < count; ++i) {
+    expressions.Resolve(op.outputs[i], &outputs[i]);
+    if (!form.CrossesAsInt32(op.outputs[i]) || outputs[i].nbDims < 1) continue;
+    CheckColumns(op, op.outputs[i], sizes.Resolve(op.outputs[i]));
+    const IDimensionExpr*& columns = outputs[i].d[outputs[i].nbDims - 1];
+    columns = Scaled(op, columns, false, builder);
+  }
 }
 
 }  // namespace bertfuse::tensorrt

@@ -5,12 +5,13 @@
 #include "bertfuse/op.h"
 #include "core/op_def.h"
 #include "tensorrt/abi.h"
+#include "tensorrt/form.h"
 
 namespace bertfuse::tensorrt {
 
-// Fills in outputs[0..op.num_outputs). `inputs` come in the op's order; an absent one is null. Sizes that are constant
-// are checked against each other; throws INVALID_ARGUMENT with op and tensor.
-void ExpressOutputs(const OpDef& op, const bertfuse_value* attributes, const abi::DimsExprs* const* inputs,
+// Fills in outputs[0..NumOutputs(op, form.present)). `inputs` are the layer's. Sizes that are constant are checked
+// against each other; throws INVALID_ARGUMENT with op and tensor.
+void ExpressOutputs(const OpDef& op, const bertfuse_value* attributes, const Form& form, const abi::DimsExprs* inputs,
                     abi::DimsExprs* outputs, abi::IExprBuilder& builder);
 
 }  // namespace bertfuse::tensorrt

@@ -1,6 +1,7 @@
 #include "tensorrt/workspace.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <vector>
 
@@ -82,17 +83,33 @@ bool Next(const std::vector<FreeAxis>& axes, std::vector<size_t>* index) {
   return false;
 }
 
+// What a quantised product keeps of an x that it rounds itself: its rows in 8 bits and their scales.
+size_t BytesOfRoundedX(const OpDef& op, const Form& form, const bertfuse_call& call) {
+  if (form.weight_type == BERTFUSE_ABSENT) return 0;
+  constexpr size_t kAlignment = 256;
+  for (int i = 0; i < op.num_inputs; ++i) {
+    if (std::strcmp(op.inputs[i].name, "x_quantized") != 0 || Has(form.present, i)) continue;
+    const bertfuse_tensor& x = call.inputs[0];
+    const auto elements = static_cast<size_t>(NumElements(x));
+    const auto columns = static_cast<size_t>(std::max<int64_t>(1, x.rank < 1 ? 1 : x.shape[x.rank - 1]));
+    return elements + elements / columns * sizeof(float) + 2 * kAlignment;
+  }
+  return 0;
+}
+
 }  // namespace
 
 size_t WorkspaceFor(const OpDef& op, const bertfuse_kernel* kernel, int device, const bertfuse_value* attributes,
-                    Present present, const Profile& profile, const CallSettings& settings) {
+                    const Form& form, const Profile& profile, const CallSettings& settings) {
   if (kernel != nullptr && kernel->workspace_size == nullptr) return 0;
-  const Request largest(op, attributes, present, settings,
+  const Request largest(op, attributes, form, settings,
                         [&](int tensor) { return profile.At(tensor, &abi::DynamicPluginTensorDesc::max); });
   size_t elements = 0;
-  for (int i = 0; i < op.num_outputs; ++i) elements += static_cast<size_t>(NumElements(largest.call().outputs[i]));
+  for (int i = 0; i < largest.call().num_outputs; ++i)
+    elements += static_cast<size_t>(NumElements(largest.call().outputs[i]));
   const size_t enough = elements * sizeof(float);
-  const size_t for_parts = std::max(enough, std::min(elements * kBytesOfPartials, kMaxBytesOfPartials));
+  const size_t for_parts = std::max(enough, std::min(elements * kBytesOfPartials, kMaxBytesOfPartials)) +
+                           BytesOfRoundedX(op, form, largest.call());
   if (kernel == nullptr) return for_parts;
   if (device < 0) {
     try {
@@ -104,10 +121,10 @@ size_t WorkspaceFor(const OpDef& op, const bertfuse_kernel* kernel, int device, 
 
   size_t most = 0;
   bool answered = false;
-  const std::vector<FreeAxis> axes = FreeAxes(profile, Count(present) + op.num_outputs);
+  const std::vector<FreeAxis> axes = FreeAxes(profile, Count(form.present) + largest.call().num_outputs);
   std::vector<size_t> index(axes.size(), 0);
   do {
-    Request sample(op, attributes, present, settings, [&](int tensor) {
+    Request sample(op, attributes, form, settings, [&](int tensor) {
       abi::PluginTensorDesc description = profile[tensor].desc;
       description.dims = ShapeAt(profile[tensor], axes, index);
       return description;

@@ -139,6 +139,22 @@ def test_packed(tmp_path: Path) -> None:
         assert _far(one, other) < 2e-3
 
 
+def test_packed_models_are_calibrated_as_padded_ones(tmp_path: Path) -> None:
+    """By real rows alone: what lies behind them is not written at all."""
+    rng = np.random.default_rng()
+    ids, mask = rng.integers(5, 20, (12, 16)), np.ones((12, 16), np.int64)
+    for row, length in enumerate(rng.integers(1, 16, 11), 1):
+        mask[row, length:] = 0
+    feed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+    errors = []
+    for padding in ("keep", "remove"):
+        fused = tmp_path / f"{padding}.onnx"
+        assert not fuse_file(model_folder("encoder") / "onnx" / "model.onnx", fused, padding=padding).misses
+        found = bertfuse.quantize(fused, tmp_path / f"{padding}.int8.onnx", calibration=feed)
+        errors.append([layer.error for layer in found.layers])
+    np.testing.assert_allclose(*errors, rtol=1e-3)
+
+
 def test_variants_of_attention_write_too(tmp_path: Path) -> None:
     """MPNet's, with a bias by distance."""
     pytest.importorskip("torch")

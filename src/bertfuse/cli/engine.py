@@ -133,7 +133,7 @@ def print_engine(report: EngineReport) -> None:
         console.print(f"{name}: {sizes}", markup=False)
     target = ", ".join(report.compute_capabilities)
     console.print(
-        f"Wrote {report.plan} ({report.plan_bytes / 1e6:.1f} MB, {report.precision}) for {TITLES[report.backend]}"
+        f"Wrote {report.plan} ({report.plan_bytes / 1e6:.1f} MB, {report.types}) for {TITLES[report.backend]}"
         f" {report.version}, compute capability {target}",
         markup=False,
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from bertfuse.errors import BertfuseError
 from bertfuse.runtime.inputs import fit_inputs
+from bertfuse.runtime.trt.build import types_of
 from bertfuse.runtime.trt.run import EngineSession, engine_errors, read_description
 
 from .contenders import Contender, Feed, Fitting
@@ -25,7 +26,11 @@ def engine_contender(plan: Path, cuda_graph: bool) -> Contender:
     description = read_description(plan)
     notes = f"{plan.name}, {description.get('backend', 'TensorRT')} {description.get('version', '')}".rstrip()
     plugins = (description.get("plugins") or {}).get("layers", {})
-    details = {"dtype": description.get("precision"), "fused": plugins, "library": bool(plugins)}
+    details = {
+        "dtype": types_of(description) or None,
+        "fused": plugins,
+        "library": bool(plugins),
+    }
     return Contender(f"engine {plan.name}", runs, notes, details=details)
 
 

@@ -10,6 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from bertfuse.errors import BertfuseError
+from bertfuse.graph_rewrite import OPS
+from bertfuse.graph_rewrite.fused_nodes import fused_nodes, input_of
+from bertfuse.graph_rewrite.io import open_model
 
 from .judgement import mask_of
 from .subjects import open_session
@@ -45,19 +48,29 @@ def layer_inputs(model: Path, names: Sequence[str], feeds: Sequence[Mapping[str,
     with tempfile.TemporaryDirectory(prefix="bertfuse-") as scratch:
         exposed = Path(scratch, "model.onnx")
         expose(model, names, exposed)
+        packed = _packed(exposed)
         session = open_session(exposed)
         found: dict[str, LayerInput] = {}
         for feed in feeds:
             for name, array in zip(names, session.run(list(names), feed), strict=True):
-                rows = _real_rows(np.asarray(array, np.float32), mask_of(feed))
+                rows = _real_rows(np.asarray(array, np.float32), mask_of(feed), name in packed)
                 if not np.isfinite(rows).all():
                     raise BertfuseError(f"{model}: tensor '{name}' holds NaN or an infinity for the calibration data")
                 _add(found, name, rows)
     return found
 
 
-def _real_rows(array: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    return array[mask != 0] if array.shape[:-1] == mask.shape else array.reshape(-1, array.shape[-1])
+def _packed(model: Path) -> set[str]:
+    """The tensors that products of packed rows read: real rows come first there, and behind them is anything."""
+    nodes = fused_nodes(open_model(model)[0])
+    return {node.input[0] for node in nodes if input_of(node, OPS[node.op_type], "row_count")}
+
+
+def _real_rows(array: np.ndarray, mask: np.ndarray, packed: bool) -> np.ndarray:
+    rows = array.reshape(-1, array.shape[-1])
+    if array.shape[:-1] != mask.shape:
+        return rows
+    return rows[: np.count_nonzero(mask)] if packed else array[mask != 0]
 
 
 def _add(found: dict[str, LayerInput], name: str, rows: np.ndarray) -> None:

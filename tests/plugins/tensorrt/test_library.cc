@@ -50,9 +50,10 @@ TEST(Library, HasACreatorOfEveryOp) {
     EXPECT_STREQ(creator.getPluginNamespace(), kDomain);
     const abi::PluginFieldCollection* fields = creator.getFieldNames();
     ASSERT_NE(fields, nullptr);
-    ASSERT_EQ(fields->nbFields, op.num_attributes + 2);
-    EXPECT_STREQ(fields->fields[op.num_attributes].name, "constant_inputs");
-    EXPECT_STREQ(fields->fields[op.num_attributes + 1].name, "element_type");
+    const std::vector<std::string> of_layers = {"constant_inputs", "element_type", "given_inputs", "weight_type",
+                                                "result_type"};
+    ASSERT_EQ(fields->nbFields, op.num_attributes + static_cast<int32_t>(of_layers.size()));
+    for (size_t i = 0; i < of_layers.size(); ++i) EXPECT_EQ(fields->fields[op.num_attributes + i].name, of_layers[i]);
     for (int i = 0; i < op.num_attributes; ++i) EXPECT_STREQ(fields->fields[i].name, op.attributes[i].name);
   }
 }

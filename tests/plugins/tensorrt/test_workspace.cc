@@ -4,6 +4,7 @@
 
 #include "core/status.h"
 #include "example.h"
+#include "tensorrt/arrange.h"
 #include "tensorrt/workspace.h"
 
 namespace bertfuse::test::tensorrt {
@@ -40,13 +41,13 @@ class Layer {
     kernel.workspace_size = [](const bertfuse_call* call, size_t* bytes, bertfuse_error* error) -> int32_t {
       return Guarded(error, [&] { *bytes = kNeeds(call); });
     };
-    return WorkspaceFor(op_, &kernel, device, fields_.values(), 7, profile());
+    return WorkspaceFor(op_, &kernel, device, fields_.values(), {7}, profile());
   }
   size_t WithKernelThatIsNotAsked() const {
     const bertfuse_kernel kernel = {};
-    return WorkspaceFor(op_, &kernel, 0, fields_.values(), 7, profile());
+    return WorkspaceFor(op_, &kernel, 0, fields_.values(), {7}, profile());
   }
-  size_t WithoutKernel() const { return WorkspaceFor(op_, nullptr, 0, fields_.values(), 7, profile()); }
+  size_t WithoutKernel() const { return WorkspaceFor(op_, nullptr, 0, fields_.values(), {7}, profile()); }
 
  private:
   Profile profile() const { return {tensors_.data(), 3, tensors_.data() + 3}; }

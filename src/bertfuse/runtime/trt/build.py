@@ -7,7 +7,7 @@ import json
 import platform
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ class EngineReport:
     """How an engine was built; `to_dict` is what stands in the JSON file beside the plan.
 
     compute_capabilities  "8.9", …: of the GPUs that it is for; a portable engine of TensorRT for RTX has gpu.PORTABLE
+    weights               "int8" or "fp8" where some are quantised, else ""
     plugins               {"library": path, "sha256": …, "layers": {op: count}}; None where the op bodies were taken
     shapes                input -> {"min", "opt", "max"}; an input of fixed shape is left out
     """
@@ -65,8 +66,14 @@ class EngineReport:
     task: str
     layers: list[Layer]
     workspace_bytes: int | None
+    weights: str = ""
     bertfuse: str = bertfuse.__version__
     python: str = field(default_factory=platform.python_version)
+
+    @property
+    def types(self) -> str:
+        """As in "float16 with int8 weights"."""
+        return types_of(self.to_dict())
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -75,6 +82,12 @@ class EngineReport:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def types_of(description: Mapping[str, Any]) -> str:
+    """By what stands beside a plan: its precision ("" where nothing does), and quantised weights, if any."""
+    precision, weights = description.get("precision", ""), description.get("weights")
+    return f"{precision} with {weights} weights" if weights else precision
 
 
 def description_path(plan: str | Path) -> Path:
@@ -170,6 +183,7 @@ def build_engine(
             task=prepared.task,
             layers=layers,
             workspace_bytes=workspace,
+            weights=prepared.weights,
         )
         say(f"Writing {output}")
         if save_onnx is not None:

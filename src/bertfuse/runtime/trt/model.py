@@ -16,10 +16,10 @@ from bertfuse.graph_rewrite import OPS, functions
 from bertfuse.graph_rewrite.dialect.standard_ops import FunctionBody
 from bertfuse.graph_rewrite.io import open_model, write
 from bertfuse.graph_rewrite.quantization import is_quantized
-from bertfuse.graph_rewrite.spec import DOMAIN, DTYPE_VARIABLES, NODE_MARKERS
+from bertfuse.graph_rewrite.spec import DOMAIN, DTYPE_VARIABLES, NODE_MARKERS, QUANTIZED_KEY
 from bertfuse.graph_rewrite.weights import Weight
 
-from . import dynamic_axes
+from . import dynamic_axes, eight_bits, rounded_residuals
 from .older_parser import element_types, fit
 
 _FLOATS = DTYPE_VARIABLES["T"].values()
@@ -72,6 +72,7 @@ class Prepared:
     precision element type of the fused ops ("float16"), without any of most of the model's weights
     task      what export said the model is for, "" where it did not
     types     tensor -> its TensorProto.DataType; empty but for an older parser
+    weights   "int8" or "fp8" where some are quantised, else ""
     """
 
     nodes: dict[str, str]
@@ -82,6 +83,7 @@ class Prepared:
     precision: str
     task: str
     types: Mapping[str, int] = field(default_factory=dict)
+    weights: str = ""
 
 
 def prepare(
@@ -98,6 +100,8 @@ def prepare(
              optional inputs left out (the parser has no plugin layer with an input missing), each node with a name of
              its own. False: the op bodies inlined, also of a file that was written without functions.
 
+             Tensors of 8 bits become int32 (eight_bits.py).
+
     strongly_typed  the network will be, so that initializers reach plugins as they are: each node then says which of
              its inputs are some, and kernels read these while the layer before still runs. Otherwise a layer that
              converts them may stand between, and its results are no constants.
@@ -107,20 +111,20 @@ def prepare(
 
     layer_normalization  such a parser knows this operator (8.5's does not).
 
-    Raises FusionError for a file that cannot be read, BertfuseError for ops that this version does not know.
+    Raises FusionError for a file that cannot be read, BertfuseError for ops that this version does not know, and for
+    quantised forms that it has no layers for.
     """
     model, weights = open_model(source)
     fused = [node for node in model.graph.node if node.domain == DOMAIN]
     unknown = sorted({node.op_type for node in fused} - set(OPS))
     if unknown:
         raise BertfuseError(f"{source}: op {unknown[0]!r} is unknown to this version: fuse the model again")
-    if is_quantized(model):
-        raise BertfuseError(f"{source}: has quantised weights, for which no TensorRT plugin has a kernel yet")
     if not plugins:
+        _refuse_quantized(source, model)
         _refuse_packed(source, fused)
-    data_types = {node.output[0]: _data_type(node, model, weights) for node in fused}
+    data_types = _data_types(fused, model, weights)
     ops = Counter(node.op_type for node in fused)
-    tensors = tuple(name for node in fused for name in node.output if name)
+    tensors = tuple(name for node in fused for name in node.output if name and name not in eight_bits.unwritten(node))
     longest = _longest(model, fused)
     others = [function for function in model.functions if function.domain != DOMAIN]
     del model.functions[:]
@@ -129,10 +133,15 @@ def prepare(
         node.overload = ""
     nodes = {}
     if plugins:
+        eight_bits.check_kernels(source, fused)
+        if is_quantized(model):
+            rounded_residuals.write_out(model)
+            fused = [node for node in model.graph.node if node.domain == DOMAIN]
+        forms = eight_bits.as_int32(source, model, weights, fused)
         initializers = {tensor.name for tensor in model.graph.initializer} | set(weights)
         told = strongly_typed or older_parser
         constants = initializers - {value.name for value in model.graph.input} if told else set()
-        nodes = _as_plugins(model, fused, constants, data_types if older_parser else {})
+        nodes = _as_plugins(model, fused, constants, data_types if older_parser else {}, forms)
     else:
         functions.attach(model, data_types, HalfProducts)
     if model.functions:
@@ -146,10 +155,11 @@ def prepare(
     types = Counter(data_types.values()) or Counter(weight.data_type for weight in weights.values())
     precision = onnx.helper.tensor_dtype_to_np_dtype(types.most_common(1)[0][0]).name if types else "float32"
     inputs = {value.name: _axes(value) for value in model.graph.input}
-    task = next((entry.value for entry in model.metadata_props if entry.key == "bertfuse.task"), "")
+    said = {entry.key: entry.value for entry in model.metadata_props}
+    task, quantized = said.get("bertfuse.task", ""), said.get(QUANTIZED_KEY, "")
     write(model, weights, target)
     counts = {name: ops[name] for name in OPS if ops[name]}
-    return Prepared(nodes, counts, tensors, inputs, longest, precision, task, inferred)
+    return Prepared(nodes, counts, tensors, inputs, longest, precision, task, inferred, quantized)
 
 
 def _refuse_packed(source: str | Path, fused: list[onnx.NodeProto]) -> None:
@@ -163,8 +173,19 @@ def _refuse_packed(source: str | Path, fused: list[onnx.NodeProto]) -> None:
             )
 
 
+def _refuse_quantized(source: str | Path, model: onnx.ModelProto) -> None:
+    if is_quantized(model):
+        raise BertfuseError(
+            f"{source}: quantised weights take the TensorRT plugins: leave --no-plugins out, or give the float model"
+        )
+
+
 def _as_plugins(
-    model: onnx.ModelProto, fused: list[onnx.NodeProto], constants: set[str], element_types: Mapping[str, int]
+    model: onnx.ModelProto,
+    fused: list[onnx.NodeProto],
+    constants: set[str],
+    element_types: Mapping[str, int],
+    forms: Mapping[str, Mapping[str, int]],
 ) -> dict[str, str]:
     names = Counter(node.name for node in model.graph.node)
     nodes = {}
@@ -178,6 +199,7 @@ def _as_plugins(
         markers = NODE_MARKERS | ({CONSTANT_INPUTS: constant} if constant else {})
         if node.output[0] in element_types and any(tensor.is_float for tensor in OPS[node.op_type].inputs):
             markers = markers | {ELEMENT_TYPE: element_types[node.output[0]]}
+        markers = markers | forms.get(node.output[0], {})
         kept = [attribute for attribute in node.attribute if attribute.name not in markers]
         del node.attribute[:]
         node.attribute.extend(kept)
@@ -186,20 +208,28 @@ def _as_plugins(
     return nodes
 
 
-def _data_type(node: onnx.NodeProto, model: onnx.ModelProto, weights: dict[str, Weight]) -> int:
-    """The element type of a fused node, by its constant inputs."""
-    wanted = {name for tensor, name in zip(OPS[node.op_type].inputs, node.input, strict=False) if tensor.is_float}
-    for name in wanted:
-        if name in weights and weights[name].data_type in _FLOATS:
-            return weights[name].data_type
-    declared = [*model.graph.value_info, *model.graph.input, *model.graph.output]
-    for tensor in model.graph.initializer:
-        if tensor.name in wanted and tensor.data_type in _FLOATS:
-            return tensor.data_type
-    for value in declared:
-        if value.name in wanted or value.name in node.output:
-            return value.type.tensor_type.elem_type
-    return TensorProto.FLOAT
+def _data_types(fused: list[onnx.NodeProto], model: onnx.ModelProto, weights: Mapping[str, Weight]) -> dict[str, int]:
+    """The float type of each fused node, by its first output: that of its constants, else what is declared of its
+    tensors, or that of the fused node which its input comes from.
+    """
+    constant = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    constant |= {name: weight.data_type for name, weight in weights.items()}
+    declared = (*model.graph.value_info, *model.graph.input, *model.graph.output)
+    known = {value.name: value.type.tensor_type.elem_type for value in declared}
+    found: dict[str, int] = {}
+    for node in fused:
+        floats = [
+            name
+            for t, name in zip(OPS[node.op_type].inputs, node.input, strict=False)
+            if t.is_float and not t.quantized
+        ]
+        candidates = [
+            *(constant.get(name) for name in floats),
+            *(known.get(name) for name in (*floats, *node.output)),
+            *(found.get(name) for name in floats),
+        ]
+        found[node.output[0]] = next((kind for kind in candidates if kind in _FLOATS), TensorProto.FLOAT)
+    return found
 
 
 def _longest(model: onnx.ModelProto, fused: list[onnx.NodeProto]) -> int | None:

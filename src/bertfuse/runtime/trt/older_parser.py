@@ -40,8 +40,10 @@ def element_types(
     for node in probe.graph.node:
         if node.domain != DOMAIN:
             continue
-        for tensor, name in zip(OPS[node.op_type].outputs, node.output, strict=False):
-            known = {"T": data_types[node.output[0]], "C": TensorProto.INT32}.get(tensor.dtype)
+        spec = OPS[node.op_type]
+        for tensor, name in zip((*spec.outputs, *spec.quantized_outputs), node.output, strict=False):
+            known = {"T": data_types[node.output[0]], "S": TensorProto.FLOAT}.get(tensor.dtype)
+            known = TensorProto.INT32 if tensor.dtype in ("C", "Q") else known  # Q: as eight_bits.py has it
             if name and known:
                 probe.graph.value_info.append(helper.make_tensor_value_info(name, known, None))
     inferred = onnx.shape_inference.infer_shapes(probe).graph

@@ -156,7 +156,8 @@ def _offer_cuda_runtime() -> None:
 class DescribedEngine:
     """What the JSON file beside a plan says of its inputs and outputs, as an onnxruntime session says it.
 
-    `shapes` are the engine's: input -> {"min", "opt", "max"}. Raises BertfuseError where the file is missing.
+    `shapes` are the engine's: input -> {"min", "opt", "max"}; `quantized`: some weights are. Raises BertfuseError
+    where the file is missing.
     """
 
     def __init__(self, plan: str | Path) -> None:
@@ -165,6 +166,7 @@ class DescribedEngine:
             what = "is incomplete" if self._found else "is missing beside it"
             raise BertfuseError(f"{plan}: {description_path(plan).name} {what}; build the engine again")
         self.shapes: dict[str, dict[str, list[int]]] = self._found["shapes"]
+        self.quantized = bool(self._found.get("weights"))
 
     def get_inputs(self) -> list[SimpleNamespace]:
         return self._values("inputs")
