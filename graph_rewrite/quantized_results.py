@@ -37,7 +37,7 @@ def write_results(
     for node in model.graph.node:
         for name in node.input:
             readers.setdefault(name, []).append(node)
-    elsewhere = {value.name for value in model.graph.output} | _read_inside(model)
+    elsewhere = {value.name for value in model.graph.output} | read_inside(model)
     count = 0
     for node in fused_nodes(model):
         spec, y = OPS[node.op_type], node.output[0]
@@ -107,7 +107,7 @@ def _constant(model: onnx.ModelProto, types: dict[str, int], name: str, data_typ
     return name
 
 
-def _read_inside(model: onnx.ModelProto) -> set[str]:
+def read_inside(model: onnx.ModelProto) -> set[str]:
     """What bodies of If and loops read of the graph around them."""
     found = set()
     for node in model.graph.node:

@@ -18,7 +18,7 @@ struct GemmConstants {
   double of_partial_sums;   // microseconds more where it adds partial sums
   double fill;              // cycles before a block's first product: its set-up and the first load
   double sustained_tensor;  // of flops_per_cycle
-  double sustained_loads;   // of bytes_per_cycle
+  double sustained_loads;   // of bytes_per_cycle, an estimate which the fit may exceed
   double longest_block;     // of the longest blocks' time, at least, that all stages take
   // Whether a last wave that is not full takes as long as the blocks that a multiprocessor has of it; else as a full
   // one.
@@ -28,10 +28,12 @@ struct GemmConstants {
   double exposed;
 };
 
-// By TMA and wgmma, where what follows begins before the product ends (programmatic dependent launch).
+// By TMA and wgmma (and SIMT, which nothing was fitted to), where what follows begins before the product ends
+// (programmatic dependent launch).
 inline constexpr GemmConstants kWgmmaConstants = {1.5, 1.0, 0, 1200, 0.62, 0.9, 0, false, 1};
 
-// By cp.async and mma.sync, each launch behind the end of the one before.
+// By cp.async and mma.sync: of code for 8.0, each launch behind the end of the one before. Code for 9.0 and later,
+// whose launches overlap, was not measured.
 inline constexpr GemmConstants kMmaConstants = {1.4, 2.4, 1.5, 3300, 0.94, 1.45, 0.82, true, 0.7};
 
 // One launch of a tactic's product, as the cost model (ops/gemm_cost.h) takes it. Its tiles are tactic.tile's; a
@@ -41,7 +43,7 @@ struct GemmKernelFacts {
   int stage_row_bytes = 0;         // of k that a stage holds of each row
   int shared_bytes = 0;            // of a block
   double flops_per_cycle = 0;      // of a multiprocessor, at most, by the instructions that the kernel uses
-  double bytes_per_cycle = 0;      // of operands that a multiprocessor takes in from the L2 cache, at most
+  double bytes_per_cycle = 0;      // of operands that a multiprocessor takes in from the L2 cache, about
   bool overlaps_epilogue = false;  // persistent: a tile's epilogue runs beside the next tile's product
   double stage_latency = 0;        // cycles from a stage's barrier to the next one's in a block that runs alone
   const GemmConstants* constants = &kWgmmaConstants;

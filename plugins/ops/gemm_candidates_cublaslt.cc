@@ -75,7 +75,7 @@ bool PrefersActivationInEpilogue(const GemmProblem& problem) {
 
 // Measured on an H200 (docs/performance.md): there 16-bit products stay with kernels/sm90, which with bias or GELU
 // takes 0.84 to 1.27 times what cuBLAS takes for the product alone. Everything else, and what kernels/mma took there,
-// is faster in cuBLASLt but for what is asked here. Not measured: kMostRowsForEach.
+// is faster in cuBLASLt but for what the functions above name. Not measured: kMostRowsForEach.
 bool PrefersCublasLt(const GemmProblem& problem) {
   if (problem.deterministic_rows || problem.backends.Has(Backend::kSm90)) return false;
   if (PrefersThreeTf32(problem) || PrefersSplitK(problem) || PrefersActivationInEpilogue(problem)) return false;

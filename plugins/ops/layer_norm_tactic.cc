@@ -13,8 +13,16 @@ constexpr int64_t kRowsOfSeveralPartials = 4;  // for persistent warps, with mor
 constexpr int64_t kRowsForWarpPerRow = 16;
 // Where it does not begin before the product ends, from half a row for each multiprocessor on: 128x768x3072 by cuBLASLt
 // took an H100 10.9 us by a block for each row and 9.8 by persistent warps, 128x768x768 by mma.sync compiled for 8.0
-// more than 8.7 and 7.6. Fewer rows were not measured.
+// 8.9 (k split in two) and 7.6. Fewer rows were not measured.
 constexpr double kRowsWithoutOverlap = 0.5;
+
+// Whether LayerNorm's kernel begins before the product ends, by programmatic dependent launch, which code for 9.0 and
+// later has. Where 9.0 multiplies 16 bits by mma.sync, the library has no code for it.
+bool BeginsEarly(const GemmProblem& problem, const GemmTactic& tactic) {
+  if (tactic.backend == Backend::kCublasLt) return false;
+  if (tactic.backend != Backend::kMma || problem.backends.Has(Backend::kSm90)) return true;
+  return problem.device->compute_capability >= 100;
+}
 
 }  // namespace
 
@@ -47,7 +55,7 @@ LayerNormKernel ChooseLayerNormKernel(const GemmProblem& problem, const GemmTact
     const double rows = static_cast<double>(problem.m), multiprocessors = problem.device->multiprocessors;
     return (problem.deterministic_rows || rows >= least * multiprocessors) && LayerNormSupports(kernel, norm);
   };
-  const bool overlaps = tactic.backend != Backend::kCublasLt && tactic.backend != Backend::kMma;
+  const bool overlaps = BeginsEarly(problem, tactic);
   const double persistent = norm.more_partials > 1 ? kRowsOfSeveralPartials
                             : overlaps             ? kRowsForPersistentWarps
                                                    : kRowsWithoutOverlap;

@@ -59,6 +59,15 @@ void Agree(const OpDef& op, const Form& form, abi::DynamicPluginTensorDesc* tens
       }
     });
   });
+  // Columns of which one tensor has quarters are multiples of four in all.
+  ForEachTensor(op, form.present, tensors, [&](const TensorDef& tensor, const abi::DynamicPluginTensorDesc& shape) {
+    ForEachAxis(form, tensor, shape, [&](const char* symbol, int index, int, bool in_int32) {
+      if (!in_int32) return;
+      Axis& axis = *find(symbol, index);
+      axis.low = ColumnsIn((axis.low + kColumnsInInt32 - 1) / kColumnsInInt32);
+      axis.high = ColumnsIn(axis.high / kColumnsInInt32);
+    });
+  });
   ForEachTensor(op, form.present, tensors, [&](const TensorDef& tensor, abi::DynamicPluginTensorDesc& shape) {
     ForEachAxis(form, tensor, shape, [&](const char* symbol, int index, int place, bool in_int32) {
       const Axis& axis = *find(symbol, index);

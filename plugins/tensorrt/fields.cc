@@ -202,8 +202,14 @@ Form CheckedForm(const OpDef& op, int64_t given, int64_t weight_type, int64_t re
     Fail(BERTFUSE_INVALID_ARGUMENT, "%s: field '%s' is %lld, which names inputs that the op cannot have", op.name,
          kGivenField, static_cast<long long>(given));
   }
-  const auto narrow = [](int64_t type) { return type < 0 || type > INT32_MAX ? -1 : static_cast<int32_t>(type); };
-  const Form form = {static_cast<Present>(given), narrow(weight_type), narrow(result_type)};
+  const auto narrow = [&](const char* field, int64_t type) {
+    if (type < 0 || type > INT32_MAX) {
+      Fail(BERTFUSE_INVALID_ARGUMENT, "%s: field '%s' is %lld, expected ONNX's number of a type", op.name, field,
+           static_cast<long long>(type));
+    }
+    return static_cast<int32_t>(type);
+  };
+  const Form form = {static_cast<Present>(given), narrow(kWeightField, weight_type), narrow(kResultField, result_type)};
   CheckForm(op, form);
   return form;
 }

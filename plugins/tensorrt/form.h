@@ -59,7 +59,7 @@ const TensorDef* InputAt(const OpDef& op, Present present, int place);
 // one of 8 bits does not cross as int32.
 int32_t RestoredDtype(const OpDef& op, const Form& form, const TensorDef& tensor, const char* role, int32_t crossing);
 
-// Throws INVALID_ARGUMENT, with the field, for types that do not fit the inputs; of none that are known, there is none.
+// Throws INVALID_ARGUMENT, with the field, for types that do not fit the inputs. A form without inputs has no types.
 void CheckForm(const OpDef& op, const Form& form);
 
 }  // namespace bertfuse::tensorrt

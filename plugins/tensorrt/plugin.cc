@@ -174,8 +174,8 @@ bool Plugin::supportsFormatCombination(int32_t pos, const abi::DynamicPluginTens
     const Numbers dtypes = Gather(op_, nbInputs, [&](int i) { return i <= pos ? DtypeOf(inOut[i].desc.type) : -1; });
     const int32_t dtype = DtypeOf(inOut[pos].desc.type);
     const Form& said = fields_->form();
-    // Float32 whatever the other floats are. Where the fields say nothing of inputs, there is none behind one that may
-    // be missing.
+    // Float32 whatever the other floats are. Without `given_inputs` all inputs up to this one are taken to be there:
+    // one of float32 alone never stands behind one that may be missing.
     const Present all = (Present{1} << op_.num_inputs) - 1;
     const TensorDef* tensor =
         pos >= nbInputs ? &op_.outputs[pos - nbInputs] : InputAt(op_, said.present == 0 ? all : said.present, pos);

@@ -130,7 +130,7 @@ DimList KnownSizes(const OpDef& op, const TensorDef& tensor, const abi::DimsExpr
   return sizes;
 }
 
-// Throws where an output's columns are known, and do not fill whole numbers of 32 bits.
+// Throws where an output's columns are known, and no multiple of four.
 void CheckColumns(const OpDef& op, const TensorDef& tensor, const DimList& sizes) {
   const int64_t columns = sizes.rank < 1 ? 0 : sizes.dims[sizes.rank - 1].size;
   if (columns < 0 || columns % kColumnsInInt32 == 0) return;

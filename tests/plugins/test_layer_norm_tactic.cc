@@ -64,8 +64,9 @@ TEST(LayerNormTactic, WhatIsListedRuns) {
   EXPECT_GT(with_other, 1000);
 }
 
-// The limits: two rows for each multiprocessor for persistent warps, half a row behind mma.sync, four with several
-// partial sums, 16 for the other warps. Where most rows have no partial sums, more persistent warps run at a time.
+// The limits: two rows for each multiprocessor for persistent warps, half a row behind mma.sync without code for 9.0,
+// four with several partial sums, 16 for the other warps. Where most rows have no partial sums, more persistent warps
+// run at a time.
 TEST(LayerNormTactic, TheNumberOfRowsChooses) {
   std::mt19937 random(8);
   std::set<LayerNormKernel> chosen;
@@ -84,7 +85,7 @@ TEST(LayerNormTactic, TheNumberOfRowsChooses) {
       const auto at_least = [&](double rows) {
         return problem.deterministic_rows || static_cast<double>(problem.m) >= rows * problem.device->multiprocessors;
       };
-      const double few_rows = tactic.backend == Backend::kMma ? 0.5 : 2;
+      const double few_rows = tactic.backend == Backend::kMma && !problem.backends.Has(Backend::kSm90) ? 0.5 : 2;
       const bool several = rounded && tactic.tile.splits > 2;
       const bool few = several && 2 * UnsplitRows(problem, tactic) > problem.m;
       const LayerNormKernel wanted =

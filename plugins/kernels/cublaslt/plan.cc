@@ -159,12 +159,12 @@ std::shared_ptr<const Plan> FindPlan(const PlanKey& key, const Device& device) {
   static std::shared_mutex mutex;
   static auto* entries = new std::map<std::pair<int, PlanKey>, std::shared_ptr<Entry>, ByDevice>();
   const std::pair<int, PlanKey> wanted(device.id, key);
-  const auto existing = [&]() -> std::shared_ptr<Entry> {
+  std::shared_ptr<Entry> entry;
+  {
     const std::shared_lock<std::shared_mutex> lock(mutex);
     const auto found = entries->find(wanted);
-    return found == entries->end() ? nullptr : found->second;
-  };
-  std::shared_ptr<Entry> entry = existing();
+    if (found != entries->end()) entry = found->second;
+  }
   if (entry == nullptr) {
     const std::unique_lock<std::shared_mutex> lock(mutex);
     if (entries->size() >= kMaxPlans) entries->clear();

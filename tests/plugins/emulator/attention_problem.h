@@ -164,20 +164,20 @@ class AttentionProblem {
     return sizes_.packed ? (*offsets_)[sequence] : sequence * sizes_.sequence;
   }
 
-  // One key gets nearly all of the weight, each other one less than a rounding of it, and V is far from zero until its
-  // bias is added: what sums lose shows. For one padded sequence of one head.
-  void MakeLopsided(Random& random) {
+  // One key gets nearly all of the weight, each other one about e^score of it, less than a rounding; that key's V is 6
+  // until its bias is added, the others' mean is `mean`: what sums lose shows. For one padded sequence of one head.
+  void MakeLopsided(Random& random, double score, float mean) {
+    using bertfuse::kernels::FromFloat, bertfuse::kernels::ToFloat;
     const int64_t size = sizes_.head_size, heavy = random.Between(0, 40);
     for (int64_t row = 0; row < sizes_.sequence; ++row) {
       T* const q = &(*qkv_)[row * columns_];
-      for (int64_t i = 0; i < 2 * size; ++i) q[i] = bertfuse::kernels::FromFloat<T>(0.0f);
-      q[0] = bertfuse::kernels::FromFloat<T>(1.0f);
-      const double score = row == heavy ? 0.0 : -17.8 + 0.01 * static_cast<double>(random.Between(-20, 20));
-      q[size] = bertfuse::kernels::FromFloat<T>(static_cast<float>(score / a_.scale));
-      for (int64_t i = 2 * size; i < 3 * size; ++i)
-        q[i] = bertfuse::kernels::FromFloat<T>(bertfuse::kernels::ToFloat(q[i]) + 6.0f);
+      for (int64_t i = 0; i < 2 * size; ++i) q[i] = FromFloat<T>(0.0f);
+      q[0] = FromFloat<T>(1.0f);
+      const double own = row == heavy ? 0.0 : score + 0.01 * static_cast<double>(random.Between(-20, 20));
+      q[size] = FromFloat<T>(static_cast<float>(own / a_.scale));
+      for (int64_t i = 2 * size; i < 3 * size; ++i) q[i] = FromFloat<T>(ToFloat(q[i]) + (row == heavy ? 6.0f : mean));
     }
-    for (int64_t i = 0; i < 3 * size; ++i) (*bias_)[i] = bertfuse::kernels::FromFloat<T>(i < 2 * size ? 0.0f : -6.0f);
+    for (int64_t i = 0; i < 3 * size; ++i) (*bias_)[i] = FromFloat<T>(i < 2 * size ? 0.0f : -6.0f);
   }
 
   // Holds all results against float64, and sees that rows of no sequence were left alone.

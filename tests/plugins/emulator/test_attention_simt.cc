@@ -73,7 +73,7 @@ TEST(EmulatedSimtAttention, SmallWeightsBesideALargeOne) {
   sizes.sequence = random.Between(700, 900);
   sizes.lengths = {sizes.sequence};
   AttentionProblem<float> problem(sizes, random);
-  problem.MakeLopsided(random);
+  problem.MakeLopsided(random, -17.8, 6.0f);
   emulator::TheSettings().seed = random.Seed();
   ASSERT_EQ(AttentionSimt(problem.arguments(), kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
   EXPECT_LE(problem.WorstError("float32"), 1);

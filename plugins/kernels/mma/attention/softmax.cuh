@@ -107,7 +107,9 @@ class OnlineSoftmax {
   static constexpr int kHalves = Config::kStep / 8;  // tiles of eight keys in a step; of float32 a half is the odd keys
 
   // Kahan's sum, of tiles. Next to one key with nearly all of the weight, thousands of small weights that are added one
-  // by one are rounded away: of 4,711 keys with 7e-5 of the weight it was a tenth, 7e-6 of the result before V's bias.
+  // by one are rounded away: of 4,711 keys with 7e-5 of the weight it was a tenth, and 7e-6 of a result whose V is far
+  // from zero until its bias is added. What these keys' values come to is still lost where those of eight are below
+  // half a unit in the last place of the result.
   __device__ __forceinline__ void AddCompensated(int group, float more) {
     const float added = more - lost_[group], sum = sum_[group] + added;
     lost_[group] = sum - sum_[group] - added;

@@ -18,6 +18,7 @@ from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import OPS
 from bertfuse.graph_rewrite.fused_nodes import input_of
 from bertfuse.graph_rewrite.quantization import drop_unused
+from bertfuse.graph_rewrite.quantized_results import read_inside
 from bertfuse.graph_rewrite.spec import DOMAIN, DTYPE_VARIABLES, OpSpec, TensorSpec
 from bertfuse.graph_rewrite.weights import Weight
 
@@ -157,6 +158,10 @@ def _check_readers(source: str | Path, model: onnx.ModelProto, written: Mapping[
                     f"{source}: {node.op_type} {node.name or node.output[0]!r} reads {name!r}, a result in 8 bits,"
                     " which the plugins hand each other alone"
                 )
+    for name in sorted(read_inside(model) & set(written)):
+        raise BertfuseError(
+            f"{source}: the body of an If or a loop reads {name!r}, a result in 8 bits: not in an engine"
+        )
     for value in model.graph.output:
         if value.name in written:
             raise BertfuseError(f"{source}: output {value.name!r} is a result in 8 bits; leave it out for an engine")

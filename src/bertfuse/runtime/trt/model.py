@@ -225,7 +225,7 @@ def _data_types(fused: list[onnx.NodeProto], model: onnx.ModelProto, weights: Ma
         ]
         candidates = [
             *(constant.get(name) for name in floats),
-            *(known.get(name) for name in (*floats, *node.output)),
+            *(known.get(name) for name in (*floats, *node.output[:1])),
             *(found.get(name) for name in floats),
         ]
         found[node.output[0]] = next((kind for kind in candidates if kind in _FLOATS), TensorProto.FLOAT)

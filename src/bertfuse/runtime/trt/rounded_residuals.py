@@ -72,7 +72,7 @@ def _can_be_floats(
     if node.domain or len(node.input) != 3 or not {*node.input[1:]} <= set(constants):
         return False
     scale, zero = (constants[name] for name in node.input[1:])
-    axes = {attribute.i for of in (node, *readers) for attribute in of.attribute if attribute.name == "axis"}
+    axes = {next((a.i for a in of.attribute if a.name == "axis"), 1) for of in (node, *readers)}  # 1 by default
     return (
         zero.data_type == TensorProto.INT8
         and not numpy_helper.to_array(zero).any()
