@@ -81,10 +81,8 @@ inline kernels::GemmBlock LargestThatFills(const GemmProblem& problem, const ker
   return tiles >= problem.device->multiprocessors ? large : small;
 }
 
-// Whether mma with k split is the one to use unless a measurement says otherwise, and if so that tactic, where it fits
-// problem.workspace.
+// Whether mma, with k split, is to be taken where cuBLASLt would be, unless a measurement says otherwise.
 bool PrefersSplitK(const GemmProblem& problem);
-std::optional<GemmTactic> SplitKByDefault(const GemmProblem& problem);
 
 // Dense operations of tensor cores on 16-bit operands, a multiplication and an addition each counted, in a cycle of one
 // multiprocessor: NVIDIA's data sheets' peak over multiprocessors and boost clock. With float32 accumulators; TF32 has

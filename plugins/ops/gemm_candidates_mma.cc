@@ -125,9 +125,10 @@ constexpr int64_t kSplitAmong = 4;  // multiprocessors, at least, for each tile 
 }  // namespace
 
 // Few rows of exact float32 before LayerNorm, which adds up what blocks of a part of k each leave. On an H200, in us
-// with LayerNorm, this tactic and cuBLASLt: 128x768x768 9.8 and 17.0, with GELU 10.2 and 17.3, 128x768x3072 23.5
-// and 28.8; bert-base at 1x128 1.17 ms and 1.30. By TF32 such tactics were faster alone, too (7.0 and 11.0), and
-// bert-base slower (0.68 and 0.62 ms). Not measured: other numbers of rows, other GPUs.
+// with LayerNorm, k split eight ways in tiles of 64x32 and cuBLASLt: 128x768x768 9.8 and 17.0, with GELU 10.2 and 17.3,
+// 128x768x3072 23.5 and 28.8; bert-base at 1x128 1.17 ms and 1.30. (On an H100 four ways in tiles of 32x32: 8.2, 17.5.)
+// By TF32 such tactics were faster alone, too (7.0 and 11.0), and bert-base slower (0.68 and 0.62 ms). Not measured:
+// other numbers of rows, other GPUs.
 bool PrefersSplitK(const GemmProblem& problem) {
   const bool is_exact = problem.x_bytes == 4 && !problem.allow_tf32 && problem.backends.Has(Backend::kMma);
   if (!is_exact || !problem.layer_norm || problem.deterministic_rows) return false;
@@ -135,21 +136,6 @@ bool PrefersSplitK(const GemmProblem& problem) {
   const double tensor = std::min(TensorFlopsPerCycle(capability), kMostMmaFlopsPerCycle) / 6;
   const int64_t tiles = CeilDiv(problem.m, 64) * CeilDiv(problem.n, 64);
   return tensor > Float32FlopsPerCycle(capability) && kSplitAmong * tiles <= problem.device->multiprocessors;
-}
-
-std::optional<GemmTactic> SplitKByDefault(const GemmProblem& problem) {
-  if (!PrefersSplitK(problem)) return {};
-  std::vector<GemmTactic> tactics;
-  List(problem, &tactics);
-  std::optional<GemmTactic> best;
-  for (const GemmTactic& tactic : tactics) {
-    const kernels::GemmTile& tile = tactic.tile;
-    const bool suits = tactic.form == GemmForm::kPartialSums && tile.block.m == 64 && tile.block.n == 32 &&
-                       tile.block.per_multiprocessor > 1;
-    if (!suits || GemmWorkspaceSize(problem, tactic) > problem.workspace) continue;
-    if (!best || tile.splits > best->tile.splits) best = tactic;
-  }
-  return best;
 }
 
 const GemmCandidates kMmaCandidates = {Backend::kMma, List, Facts, RoundsAlike, IsDeep};

@@ -72,7 +72,6 @@ GemmChoice Choose(GemmProblem problem) {
     const bool same = !problem.rotates || RotatesInEpilogue(problem, fitting);
     if (same && Runs(problem, fitting)) return {fitting, ChosenBy::kMeasured};
   }
-  if (const auto split = SplitKByDefault(problem)) return {WithLayerNormKernel(problem, *split), ChosenBy::kModel};
   if (const auto cublaslt = CublasLtByDefault(problem)) {
     return {WithLayerNormKernel(problem, *cublaslt), ChosenBy::kModel};
   }

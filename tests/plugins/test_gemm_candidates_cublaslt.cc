@@ -143,8 +143,7 @@ TEST(CublasLt, LeavesFewRowsOfFloat32BeforeLayerNormToSplitK) {
     GemmProblem problem = OnOthers(128, 768, k, true, 4);
     const GemmTactic tactic = ChooseGemmTactic(problem).tactic;
     EXPECT_EQ(tactic.backend, Backend::kMma) << Describe(tactic);
-    EXPECT_EQ(tactic.tile.splits, 8);
-    EXPECT_EQ(tactic.tile.block.n, 32);
+    EXPECT_GT(tactic.tile.splits, 1) << Describe(tactic);
     problem.allow_tf32 = true;
     EXPECT_EQ(ChooseGemmTactic(problem).tactic.backend, Backend::kCublasLt);
     problem = OnOthers(128, 768, k, true, 2);
