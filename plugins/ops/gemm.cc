@@ -127,7 +127,7 @@ void AddCublasLt(const bertfuse_call& call, const kernels::GemmArguments<Element
   using CublasLt = CublasLtBackend<Elements>;
   const bool named = all || call.tactic >= 0;
   if ((call.flags & BERTFUSE_NO_CUBLASLT) != 0) return;
-  if (!named && call.tuning == nullptr && !PrefersCublasLt(*problem)) return;
+  if (!named && call.tuning == nullptr && !MayTakeCublasLt(*problem)) return;
   if (!CublasLt::Supports(a, device)) return;
   if (!named && a.y == nullptr) {
     // For TensorRT, which builds an engine for any number of shapes: whatever is chosen when it runs.

@@ -73,17 +73,16 @@ bool PrefersActivationInEpilogue(const GemmProblem& problem) {
          problem.backends.Has(Backend::kMma);
 }
 
-// Measured on an H200 (docs/performance.md): there 16-bit products stay with kernels/sm90, which with bias or GELU
-// takes 0.84 to 1.27 times what cuBLAS takes for the product alone. Everything else, and what kernels/mma took there,
-// is faster in cuBLASLt but for what the functions above name. Not measured: kMostRowsForEach.
-bool PrefersCublasLt(const GemmProblem& problem) {
-  if (problem.deterministic_rows || problem.backends.Has(Backend::kSm90)) return false;
-  if (PrefersThreeTf32(problem) || PrefersSplitK(problem) || PrefersActivationInEpilogue(problem)) return false;
-  return TakesPackedRows(problem);
+bool PrefersMma(const GemmProblem& problem) {
+  return PrefersThreeTf32(problem) || PrefersSplitK(problem) || PrefersActivationInEpilogue(problem);
 }
 
+// Measured on an H200 (docs/performance.md): there 16-bit products stay with kernels/sm90, which with bias or GELU
+// takes 0.84 to 1.27 times what cuBLAS takes for the product alone. Everything else, and what kernels/mma took there,
+// is faster in cuBLASLt but for what PrefersMma() names. Not measured: kMostRowsForEach.
 std::optional<GemmTactic> CublasLtByDefault(const GemmProblem& problem) {
-  if (!problem.backends.Has(Backend::kCublasLt) || !PrefersCublasLt(problem)) return {};
+  const bool may_be = !problem.deterministic_rows && !problem.backends.Has(Backend::kSm90) && TakesPackedRows(problem);
+  if (!problem.backends.Has(Backend::kCublasLt) || !may_be) return {};
   std::vector<GemmTactic> tactics;
   ListCublasLt(problem, &tactics);
   for (const GemmTactic& tactic : tactics) {
@@ -92,7 +91,7 @@ std::optional<GemmTactic> CublasLtByDefault(const GemmProblem& problem) {
   return {};
 }
 
-// It does not say what its kernels are: PrefersCublasLt() chooses it, not the cost model.
+// It does not say what its kernels are: CublasLtByDefault() chooses it, not the cost model.
 const GemmCandidates kCublasLtCandidates = {Backend::kCublasLt, ListCublasLt};
 
 }  // namespace bertfuse::cuda

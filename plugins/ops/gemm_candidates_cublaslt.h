@@ -26,12 +26,11 @@ bool TakesPackedRows(const GemmProblem& problem, const GemmTactic& tactic);
 // Bytes of scratch that cuBLASLt's algorithm takes, beside partial sums; 0 of other backends' tactics.
 size_t CublasLtScratch(const GemmProblem& problem, const GemmTactic& tactic);
 
-// Whether cuBLASLt is the one to use unless a measurement says otherwise, provided that the process has it. The one
+// Unless a measurement says otherwise: the first of cuBLASLt's algorithms that fits problem.workspace, where the
+// process has it and it may be chosen, and whether mma.sync, if the model chooses it, is taken in its place. The one
 // place for this rule.
-bool PrefersCublasLt(const GemmProblem& problem);
-
-// If so, the first of its algorithms that fits problem.workspace, where there is one.
 std::optional<GemmTactic> CublasLtByDefault(const GemmProblem& problem);
+bool PrefersMma(const GemmProblem& problem);
 
 }  // namespace bertfuse::cuda
 #endif  // BERTFUSE_OPS_GEMM_CANDIDATES_CUBLASLT_H_

@@ -72,9 +72,8 @@ GemmChoice Choose(GemmProblem problem) {
     const bool same = !problem.rotates || RotatesInEpilogue(problem, fitting);
     if (same && Runs(problem, fitting)) return {fitting, ChosenBy::kMeasured};
   }
-  if (const auto cublaslt = CublasLtByDefault(problem)) {
-    return {WithLayerNormKernel(problem, *cublaslt), ChosenBy::kModel};
-  }
+  const std::optional<GemmTactic> cublaslt = CublasLtByDefault(problem);
+  if (cublaslt && !PrefersMma(problem)) return {WithLayerNormKernel(problem, *cublaslt), ChosenBy::kModel};
   GemmTactic chosen = {};
   std::pair least = {std::numeric_limits<size_t>::max(), std::numeric_limits<double>::infinity()};
   for (const GemmTactic& product : Products(problem)) {
@@ -87,6 +86,7 @@ GemmChoice Choose(GemmProblem problem) {
                             ExpectedMicroseconds(problem, tactic, facts(problem, tactic))};
     if (cost < least) chosen = tactic, least = cost;
   }
+  if (cublaslt && chosen.backend != Backend::kMma) chosen = WithLayerNormKernel(problem, *cublaslt);
   return {chosen, ChosenBy::kModel};
 }
 

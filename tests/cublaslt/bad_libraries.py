@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bertfuse.runtime import native
 from tests.cublaslt.host import Host
-from tests.cublaslt.products import MEGABYTE, OPS, check_product, draw, without_split_k
+from tests.cublaslt.products import MEGABYTE, OPS, check_product, draw, left_to_cublaslt
 from tests.launches import Setting
 
 INTERNAL_ERROR, NOT_SUPPORTED = 14, 15
@@ -24,7 +24,7 @@ def without(host: Host, chance: random.Random) -> None:
     own(host, chance)
     assert not any("cublaslt" in backends for backends in host.backends)
     host.load(host.library.with_name("libfake_cublaslt.so"))
-    problem = without_split_k(draw(chance, dtype="float32", packed=False))
+    problem = left_to_cublaslt(draw(chance, dtype="float32", packed=False))
     assert host.run(problem, Setting(host.devices[0])).tactic.startswith("cublaslt")
     assert all("cublaslt" in gpu.backends.decode().split() for gpu in native.gpus(host.library))
 
@@ -46,7 +46,7 @@ def undecided(host: Host, chance: random.Random) -> None:
         host.behave(**case)
         own(host, chance)
     host.behave(states=(NOT_SUPPORTED, 0, 0))
-    problem = without_split_k(draw(chance, dtype="float32", packed=False))
+    problem = left_to_cublaslt(draw(chance, dtype="float32", packed=False))
     ran = host.run(problem, Setting(host.devices[0]))
     assert ran.of("matmul")[0]["algorithm"] == 1  # the first that is one
 
@@ -107,7 +107,7 @@ def beside_the_runtime(host: Host, chance: random.Random) -> None:
         subprocess.run(
             [compiler, "-shared", "-x", "c", os.devnull, "-o", str(made), "-Wl,-soname,libcudart.so.13"], check=True
         )
-        problem = without_split_k(draw(chance, dtype="float32", packed=False))
+        problem = left_to_cublaslt(draw(chance, dtype="float32", packed=False))
         assert "cublaslt" not in host.run(problem, Setting(host.devices[0])).tactic
         ctypes.CDLL(str(made))
         assert host.run(problem, Setting(host.devices[0])).tactic.startswith("cublaslt")

@@ -45,9 +45,14 @@ def draw(chance: random.Random, op: str = "", packed: bool | None = None, dtype:
     )  # fmt: skip
 
 
-def without_split_k(problem: Problem) -> Problem:
-    """The problem, by TF32 where few rows of exact float32 are left to our split-K: those before LayerNorm."""
-    return replace(problem, tf32=True) if "LayerNorm" in problem.op else problem
+def left_to_cublaslt(problem: Problem) -> Problem:
+    """The problem, by TF32 where it is one of float32: exact ones, and activations of few rows in 16 bits, may stay with
+    mma.sync."""
+    activates = bool(problem.attributes.get("activation") or problem.attributes.get("approximate"))
+    half = problem.dtype != "float32"
+    if half and (not activates or "LayerNorm" in problem.op):
+        return problem
+    return replace(problem, dtype="float32", tf32=True)
 
 
 def is_hopper(host: Host, problem: Problem, setting: Setting) -> bool:

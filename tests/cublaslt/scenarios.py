@@ -30,8 +30,8 @@ from tests.cublaslt.products import (
     check_product,
     draw,
     is_hopper,
+    left_to_cublaslt,
     takes_others,
-    without_split_k,
 )
 from tests.launches import Setting
 
@@ -47,9 +47,8 @@ def products(host: Host, chance: random.Random) -> None:
         if is_hopper(host, problem, setting):
             assert "cublaslt" not in ran.tactic and not ran.events and not ran.error
             continue
-        if "split-K" in ran.tactic:  # few rows of exact float32 before LayerNorm
-            exact = problem.dtype == "float32" and not problem.tf32
-            assert exact and "LayerNorm" in problem.op and ran.tactic.startswith("mma"), (str(problem), ran.tactic)
+        if ran.tactic.startswith("mma"):
+            assert left_to_cublaslt(problem) != problem, (str(problem), ran.tactic)
             continue
         assert ran.tactic.startswith("cublaslt"), (str(problem), ran.tactic, ran.error)
         assert not ran.error, (str(problem), ran.error)
@@ -113,7 +112,7 @@ def packed_rows(host: Host, chance: random.Random) -> None:
     """
     host.behave()
     for _ in range(90):
-        problem, device = without_split_k(draw(chance, packed=True)), chance.choice(host.devices)
+        problem, device = left_to_cublaslt(draw(chance, packed=True)), chance.choice(host.devices)
         capacity = problem.capacity
         expect = chance.randint(1, capacity)
         setting = Setting(device, expected=expect)
@@ -138,7 +137,7 @@ def deterministic(host: Host, chance: random.Random) -> None:
 def shapes_alone(host: Host, chance: random.Random) -> None:
     """An engine is built from shapes: it provides for whatever algorithm is chosen when it runs, and asks for none."""
     for _ in range(30):
-        problem, device = without_split_k(draw(chance, dtype="float32", packed=False)), chance.choice(host.devices)
+        problem, device = left_to_cublaslt(draw(chance, dtype="float32", packed=False)), chance.choice(host.devices)
         call = host.recorder.call(problem, Layout(problem), Setting(device))
         spec = problem.spec
         for tensors, count in ((call.inputs, len(spec.inputs)), (call.outputs, len(spec.outputs))):
