@@ -80,9 +80,12 @@ bool PrefersMma(const GemmProblem& problem) {
 // Measured on an H200 (docs/performance.md): there 16-bit products stay with kernels/sm90, which with bias or GELU
 // takes 0.84 to 1.27 times what cuBLAS takes for the product alone. Everything else, and what kernels/mma took there,
 // is faster in cuBLASLt but for what PrefersMma() names. Not measured: kMostRowsForEach.
+bool MayTakeCublasLt(const GemmProblem& problem) {
+  return !problem.deterministic_rows && !problem.backends.Has(Backend::kSm90) && TakesPackedRows(problem);
+}
+
 std::optional<GemmTactic> CublasLtByDefault(const GemmProblem& problem) {
-  const bool may_be = !problem.deterministic_rows && !problem.backends.Has(Backend::kSm90) && TakesPackedRows(problem);
-  if (!problem.backends.Has(Backend::kCublasLt) || !may_be) return {};
+  if (!problem.backends.Has(Backend::kCublasLt) || !MayTakeCublasLt(problem)) return {};
   std::vector<GemmTactic> tactics;
   ListCublasLt(problem, &tactics);
   for (const GemmTactic& tactic : tactics) {

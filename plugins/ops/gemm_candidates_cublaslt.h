@@ -26,6 +26,9 @@ bool TakesPackedRows(const GemmProblem& problem, const GemmTactic& tactic);
 // Bytes of scratch that cuBLASLt's algorithm takes, beside partial sums; 0 of other backends' tactics.
 size_t CublasLtScratch(const GemmProblem& problem, const GemmTactic& tactic);
 
+// Whether cuBLASLt may be chosen unless a measurement says so.
+bool MayTakeCublasLt(const GemmProblem& problem);
+
 // Unless a measurement says otherwise: the first of cuBLASLt's algorithms that fits problem.workspace, where the
 // process has it and it may be chosen, and whether mma.sync, if the model chooses it, is taken in its place. The one
 // place for this rule.

@@ -46,8 +46,7 @@ def draw(chance: random.Random, op: str = "", packed: bool | None = None, dtype:
 
 
 def left_to_cublaslt(problem: Problem) -> Problem:
-    """The problem, by TF32 where it is one of float32: exact ones, and activations of few rows in 16 bits, may stay with
-    mma.sync."""
+    """The problem, in float32 by TF32 where mma.sync may keep it: exact float32, few rows' activations in 16 bits."""
     activates = bool(problem.attributes.get("activation") or problem.attributes.get("approximate"))
     half = problem.dtype != "float32"
     if half and (not activates or "LayerNorm" in problem.op):
