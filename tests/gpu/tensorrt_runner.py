@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from bertfuse.runtime import library_path
@@ -49,6 +50,12 @@ def files() -> dict[str, Path]:
         "parser": folder / "libnvonnxparser.so.8",
     }
     return {name: path for name, path in named.items() if path.is_file()}
+
+
+def needed() -> pytest.MarkDecorator:
+    """Skips what needs all of them, with what is missing as the reason."""
+    missing = {"runner", "infer", "parser"} - set(files())
+    return pytest.mark.skipif(bool(missing), reason=f"TensorRT 8: no {', '.join(sorted(missing))}")
 
 
 def _load(path: Path) -> ctypes.CDLL:

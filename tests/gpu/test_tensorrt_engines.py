@@ -33,14 +33,10 @@ from bertfuse.graph_rewrite import fuse_file  # noqa: E402
 from bertfuse.runtime.ragged_inputs import ragged  # noqa: E402
 from bertfuse.runtime.trt.model import prepare  # noqa: E402
 from tests import ROOT  # noqa: E402
-from tests.gpu.tensorrt_runner import QUICKEST, Engine, Runner, RunnerError, files  # noqa: E402
+from tests.gpu.tensorrt_runner import QUICKEST, Engine, Runner, RunnerError, needed  # noqa: E402
 from tests.gpu.test_models import SIZES, build, inputs  # noqa: E402
 
-_MISSING = {"runner", "infer", "parser"} - set(files())
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(bool(_MISSING), reason=f"TensorRT 8: no {', '.join(sorted(_MISSING))}"),
-]
+pytestmark = [pytest.mark.gpu, needed()]
 TOKENS = ("input_ids", "attention_mask", "token_type_ids")
 WIDE = ((1, 1), (8, 128), (128, 512))
 # Of the norm. The largest that an H100 showed were 2.0e-6 and 2.1e-3.

@@ -18,16 +18,11 @@ transformers = pytest.importorskip("transformers")
 
 from bertfuse.graph_rewrite import fuse_file  # noqa: E402
 from bertfuse.runtime.trt.model import prepare  # noqa: E402
-from tests.gpu.tensorrt_runner import QUICKEST, Runner, files  # noqa: E402
+from tests.gpu.tensorrt_runner import QUICKEST, Runner, needed  # noqa: E402
 from tests.model_coverage.families import FAMILIES, LONGEST  # noqa: E402
 from tests.model_coverage.files import Recipe, feed, make  # noqa: E402
 
-_MISSING = {"runner", "infer", "parser"} - set(files())
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.slow,
-    pytest.mark.skipif(bool(_MISSING), reason=f"TensorRT 8: no {', '.join(sorted(_MISSING))}"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.slow, needed()]
 SIZES = ((1, 1), (2, 7), (3, 33))
 MOST = {"fp32": 1e-4, "fp16": 2e-2}  # of the norm
 # Nothing is fused; no tokens; an export of one size.

@@ -22,14 +22,10 @@ from bertfuse.graph_rewrite import fuse_file  # noqa: E402
 from bertfuse.graph_rewrite.io import load_model, save_model  # noqa: E402
 from bertfuse.runtime import InferenceSession  # noqa: E402
 from bertfuse.runtime.trt.model import prepare  # noqa: E402
-from tests.gpu.tensorrt_runner import QUICKEST, Engine, Runner, files  # noqa: E402
+from tests.gpu.tensorrt_runner import QUICKEST, Engine, Runner, needed  # noqa: E402
 from tests.gpu.test_models import inputs  # noqa: E402
 
-_MISSING = {"runner", "infer", "parser"} - set(files())
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(bool(_MISSING), reason=f"TensorRT 8: no {', '.join(sorted(_MISSING))}"),
-]
+pytestmark = [pytest.mark.gpu, needed()]
 TOKENS = ("input_ids", "attention_mask", "token_type_ids")
 WORDS, WIDE, SIZES = 500, ((1, 1), (8, 128), (16, 256)), ((1, 128), (3, 77), (8, 128), (16, 256), (1, 1))
 # Of the norm. On the CPU kernels and op bodies differ by 0.9e-3 at most, as what is between two numbers of 8 bits may
