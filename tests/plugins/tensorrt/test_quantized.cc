@@ -146,7 +146,25 @@ TYPED_TEST(Quantized, ResultsThatDoNotFillInt32AreNamed) {
 
 using QuantizedFields = Quantized<V10>;
 
-// Masks and types, drawn: a plugin, or none and a message with op and field.
+// The first field that is wrong, or "". Written from what docs/design.md says of them: inputs of the op, with all that
+// are not optional and all that another one needs; a type of 8 bits for a weight whose scales are there, and for a
+// result whose zero point is, else none.
+std::string WrongField(const OpDef& op, int64_t given, int64_t weight_type, int64_t result_type) {
+  const auto has = [&](int input) { return (given >> input & 1) != 0; };
+  bool weight = false, result = false;
+  if (given < 0 || given >> op.num_inputs != 0) return "given_inputs";
+  for (int i = 0; given != 0 && i < op.num_inputs; ++i) {
+    const TensorDef& tensor = op.inputs[i];
+    if (has(i) ? tensor.needs >= 0 && !has(tensor.needs) : !tensor.optional) return "given_inputs";
+    if (!has(i)) continue;
+    weight |= tensor.scales >= 0 && op.inputs[tensor.scales].dtype == Variable::kW;
+    result |= tensor.dtype == Variable::kQ;
+  }
+  const auto is_wrong = [](bool wanted, int64_t type) { return wanted ? type != 3 && type != 17 : type != 0; };
+  return is_wrong(weight, weight_type) ? "weight_type" : is_wrong(result, result_type) ? "result_type" : "";
+}
+
+// Masks and types, drawn: a plugin where WrongField() has none, or none and a message with op and field.
 TEST_F(QuantizedFields, AtRandom) {
   int made = 0, refused = 0;
   this->EachDraw(300, [&](const Example& example, std::mt19937& random) {
@@ -158,15 +176,23 @@ TEST_F(QuantizedFields, AtRandom) {
                           : random() % 8 == 0 ? types[random() % std::size(types)]
                                               : example.present;
     const bool weight = IsQuantized(example.dtypes[3]);
-    if (random() % 8 != 0) fields.Add("given_inputs", given);
-    if (random() % 8 != 0) fields.Add("weight_type", some(weight ? example.dtypes[3] : 0));
-    if (random() % 8 != 0) fields.Add("result_type", some(example.dtypes[5]));
+    const auto add = [&](const char* name, int64_t value) -> int64_t {
+      if (random() % 8 == 0) return 0;
+      fields.Add(name, value);
+      return value;
+    };
+    const int64_t inputs = add("given_inputs", given);
+    const int64_t weight_type = add("weight_type", some(weight ? example.dtypes[3] : 0));
+    const int64_t result_type = add("result_type", some(example.dtypes[5]));
+    const std::string wrong = WrongField(example.op, inputs, weight_type, result_type);
     const auto create = [&](const abi::PluginFieldCollection& collection, abi::TensorRTPhase phase) {
       return PluginPointer(host.Creator(example.op.name).createPlugin("l", &collection, phase));
     };
     const PluginPointer plugin = create(fields.collection(), abi::TensorRTPhase::kBUILD);
     const std::string log = host.TakeLog();
     ASSERT_EQ(plugin == nullptr, !log.empty()) << log;
+    ASSERT_EQ(plugin == nullptr, !wrong.empty())
+        << "inputs " << inputs << ", types " << weight_type << " and " << result_type << ": '" << wrong << "'; " << log;
     if (plugin == nullptr) {
       ++refused;
       EXPECT_NE(log.find(std::string(example.op.name) + ": field '"), std::string::npos) << log;
