@@ -37,7 +37,7 @@ _GEMMA = {
 }  # fmt: skip
 MODELS: dict[str, tuple[str, str, dict[str, Any], int]] = {  # class, configuration, what differs, longest text
     "modernbert": ("ModernBertModel", "ModernBertConfig", {}, 8192),
-    "nomic": ("NomicBertModel", "NomicBertConfig", {}, 2048),
+    "nomic": ("NomicBertModel", "NomicBertConfig", {"max_position_embeddings": 8192}, 8192),
     "gte": ("GteModel", "GteConfig", {}, 8192),
     "mpnet": ("MPNetModel", "MPNetConfig", {"max_position_embeddings": 514}, 512),
     "vit": ("ViTModel", "ViTConfig", {}, 197),
