@@ -4,7 +4,7 @@ The rule, in float32: x is multiplied with x_smooth, where that is given. Of a r
 (SMALLEST at least) / LARGEST of the type; the row times the scale's inverse is rounded to the type, ties to even. With
 one scale for the tensor, as QuantizeLinear does it: x is divided by the scale, rounded, and what is beyond the type's
 ends becomes the end; with x_zero the ends are those of integers from 0 to 255, of which x_zero stands for 0, as of a
-result's the zero point does. Products of 8-bit integers are summed exactly, and a compensation is taken off. A row
+result's the zero point does. A result with one scale is multiplied once, with y_smooth times the scale's inverse. Products of 8-bit integers are summed exactly, and a compensation is taken off. A row
 whose magnitudes have no finite sum (NaN, infinities) gives NaN where it has a scale of its own.
 """
 
@@ -49,11 +49,13 @@ class QuantizedDialect:
     def quantize_rows(self, y, zero_point, smooth, scale=None):
         """y [..., N], float32, as the outputs' type rounds it: in 8 bits, and each row's scale [...]."""
         y = self.as_output(y)
-        y = y if smooth is None else self.emit("Mul", [y, smooth])
         if scale is not None:
-            scaled = self.emit("Mul", [y, self.emit("Div", [self.constant(1.0, np.float32), scale])])
+            inverse = self.emit("Div", [self.constant(1.0, np.float32), scale])
+            factor = inverse if smooth is None else self.emit("Mul", [smooth, inverse])
+            scaled = self.emit("Mul", [y, factor])
             quantized = self.emit("QuantizeLinear", [scaled, self.constant(1.0, np.float32), zero_point])
             return quantized, self.emit("Expand", [scale, self._axes(y, 0, -1)])
+        y = y if smooth is None else self.emit("Mul", [y, smooth])
         scaled, scale = self._scaled_rows(y, self.y_type)
         quantized = self.emit("QuantizeLinear", [scaled, self.constant(1.0, np.float32), zero_point])
         return quantized, self.emit("Squeeze", [scale, self.constant([-1], np.int64)])
@@ -132,8 +134,8 @@ class QuantizedReference:
     def quantize_rows(self, y, zero_point, smooth, scale=None):
         if scale is not None:
             with np.errstate(all="ignore"):
-                y = np.asarray(y, np.float32) * (np.float32(1) if smooth is None else np.float32(smooth))
-                y = y * (np.float32(1) / np.float32(scale))
+                inverse = np.float32(1) / np.float32(scale)
+                y = np.asarray(y, np.float32) * (inverse if smooth is None else np.float32(smooth) * inverse)
             zero = None if zero_point.dtype != np.int8 else np.int16(zero_point)
             quantized = quantized_rows(y, zero_point.dtype, scale=1.0, zero=None if zero is None else zero + 128)[0]
             quantized = quantized if zero is None else (quantized + zero).astype(np.int8)

@@ -40,6 +40,7 @@ void QuantizeResult(const bertfuse_call& call, int64_t rows, const float* given 
   const bool integers = to.dtype == BERTFUSE_INT8;
   const float most = integers ? 127.0f : kLargestFloat8;
   const bool moved = integers && given != nullptr;
+  const float inverse_given = given == nullptr ? 1.0f : 1.0f / *given;
   const float zero = moved ? *static_cast<const int8_t*>(call.inputs[Op::In::y_zero_point].data) : 0.0f;
   ParallelFor(call, rows, GrainFor(4 * columns), [&](int64_t begin, int64_t end) {
     constexpr int64_t kChunk = 256;
@@ -50,13 +51,13 @@ void QuantizeResult(const bertfuse_call& call, int64_t rows, const float* given 
           const int64_t count = std::min(kChunk, columns - first), at = row * columns + first;
           ToFloat(y.dtype, ElementAt(y, at), values, count);
           for (int64_t i = 0; i < count; ++i) {
-            visit(at + i, factors == nullptr ? values[i] : values[i] * factors[first + i]);
+            visit(at + i, values[i] * (factors == nullptr ? inverse_given : factors[first + i] * inverse_given));
           }
         }
       };
       float largest = 0, total = 0;
       for_each([&](int64_t, float v) { largest = std::max(largest, std::fabs(v)), total += std::fabs(v); });
-      const float bounded = std::max(largest, 1e-30f), inverse = given == nullptr ? most / bounded : 1.0f / *given;
+      const float bounded = std::max(largest, 1e-30f), inverse = given == nullptr ? most / bounded : 1.0f;
       for_each([&](int64_t at, float v) {
         if (integers) {
           const float whole = std::nearbyint(v * inverse) + zero;

@@ -12,14 +12,14 @@ namespace {
 constexpr int kWarps = 4;   // of a block
 constexpr int kChunks = 4;  // that a thread keeps of a row, in registers
 
-// What a thread has of a row that kThreads share, times `smooth`, kVector elements at a time. kKeeps: all of it in
-// registers, loaded before the first is needed. Else of a row of any length, loaded at every visit, the second time
-// from the L1 cache.
+// What a thread has of a row that kThreads share, times `smooth` times `inverse`, kVector elements at a time. kKeeps:
+// all of it in registers, loaded before the first is needed. Else of a row of any length, loaded at every visit, the
+// second time from the L1 cache.
 template <class T, int kVector, int kThreads, bool kKeeps>
 class PartOfRow {
  public:
-  __device__ __forceinline__ PartOfRow(const T* row, const float* smooth, int64_t columns)
-      : row_(row), smooth_(smooth), columns_(columns) {
+  __device__ __forceinline__ PartOfRow(const T* row, const float* smooth, int64_t columns, float inverse)
+      : row_(row), smooth_(smooth), columns_(columns), inverse_(inverse) {
     if constexpr (kKeeps) {
       Pack<T, kVector> loaded[kChunks];
 #pragma unroll
@@ -31,8 +31,8 @@ class PartOfRow {
       }
 #pragma unroll
       for (int i = 0; i < kChunks * kVector; ++i) {
-        const float value = ToFloat(loaded[i / kVector].value[i % kVector]);
-        kept_[i / kVector][i % kVector] = smooth == nullptr ? value : value * factors[i / kVector].value[i % kVector];
+        const float factor = smooth == nullptr ? inverse : factors[i / kVector].value[i % kVector] * inverse;
+        kept_[i / kVector][i % kVector] = ToFloat(loaded[i / kVector].value[i % kVector]) * factor;
       }
     }
   }
@@ -50,7 +50,7 @@ class PartOfRow {
         float values[kVector];
 #pragma unroll
         for (int i = 0; i < kVector; ++i) {
-          values[i] = ToFloat(loaded.value[i]) * (smooth_ == nullptr ? 1.0f : smooth_[column + i]);
+          values[i] = ToFloat(loaded.value[i]) * (smooth_ == nullptr ? inverse_ : smooth_[column + i] * inverse_);
         }
         visit(column, values);
       }
@@ -65,6 +65,7 @@ class PartOfRow {
   const T* row_;
   const float* smooth_;
   int64_t columns_;
+  float inverse_;
   float kept_[kKeeps ? kChunks : 1][kVector];
 };
 
@@ -91,9 +92,10 @@ __global__ void __launch_bounds__(32 * kWarps) QuantizeRowsKernel(QuantizeRowsAr
   constexpr int kRows = 32 * kWarps / kThreads;  // of a block
   LaunchDependents();
   WaitForDependencies();
+  const float given = a.scale == nullptr ? 1.0f : *a.scale, inverse = a.by_inverse ? 1.0f / given : 1.0f;
   const int64_t rows = RealRows(a.packed, a.rows), stride = static_cast<int64_t>(gridDim.x) * kRows;
   for (int64_t at = static_cast<int64_t>(blockIdx.x) * kRows + threadIdx.x / kThreads; at < rows; at += stride) {
-    const PartOfRow<T, kVector, kThreads, kKeeps> row(a.x + at * a.columns, a.smooth, a.columns);
+    const PartOfRow<T, kVector, kThreads, kKeeps> row(a.x + at * a.columns, a.smooth, a.columns, inverse);
     Quantized* const to = a.quantized + at * a.columns;
     float scale;
     const auto store = [&](auto&& scaled, int zero = 0) {
@@ -101,7 +103,7 @@ __global__ void __launch_bounds__(32 * kWarps) QuantizeRowsKernel(QuantizeRowsAr
         float numbers[kVector];
 #pragma unroll
         for (int i = 0; i < kVector; ++i) numbers[i] = scaled(values[i]);
-        *reinterpret_cast<Pack<Quantized, kVector>*>(to + column) = Rounded<Quantized>(numbers, zero);
+        *reinterpret_cast<QuantizedPack<Quantized, kVector>*>(to + column) = Rounded<Quantized>(numbers, zero);
       });
     };
     if (a.scale == nullptr) {
@@ -112,15 +114,14 @@ __global__ void __launch_bounds__(32 * kWarps) QuantizeRowsKernel(QuantizeRowsAr
       });
       const Magnitudes all = OfRow<kThreads>(part);
       const float largest = fmaxf(all.largest, kLeastMagnitude);
-      const float inverse = kLargestQuantized<Quantized> / largest;
-      // (The largest times the inverse may be a little more than `largest`, which rounds to it.)
-      store([&](float value) { return value * inverse; });
+      const float times = kLargestQuantized<Quantized> / largest;
+      // (The largest times that may be a little more than the largest number, which it is rounded to.)
+      store([&](float value) { return value * times; });
       scale = largest / kLargestQuantized<Quantized> + (all.total - all.total);
     } else {
-      scale = *a.scale;
-      const float inverse = 1.0f / scale;
+      scale = given;
       const auto scaled = [&](float value) {
-        if (a.by_inverse) return value * inverse;
+        if (a.by_inverse) return value;
         const float multiple = value / scale;
         return std::is_same_v<Quantized, int8_t> && multiple != multiple ? 0.0f : multiple;
       };

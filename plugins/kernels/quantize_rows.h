@@ -9,9 +9,10 @@ namespace bertfuse::kernels {
 
 // The rule of graph_rewrite/dialect/quantized.py, in float32: x * smooth, where that is given; then either
 // scale = max(|row|, 1e-30) / largest and round(x * (largest / max)), where a row whose magnitudes have no finite sum
-// gets a scale of NaN; or, with `scale`, round(x / scale), or `by_inverse` round(x * (1 / scale)), of integers plus
-// `zero`. `largest` is 127 of integers (with `scale` they go from -128 on) and 448 of floats, and what is beyond
-// becomes it. Ties go to even. Of integers NaN becomes 0, `by_inverse` the least of them.
+// gets a scale of NaN; or, with `scale`, round(x / scale). `by_inverse` without `smooth` before:
+// round(x * (smooth * (1 / scale))), of integers plus `zero`. `largest` is 127 of integers (with `scale` they go from
+// -128 on) and 448 of floats, and what is beyond becomes it. Ties go to even. Of integers NaN becomes 0, `by_inverse`
+// the least of them.
 template <class T, class Quantized>
 struct QuantizeRowsArguments {
   const T* x;            // [rows, columns]

@@ -14,16 +14,17 @@ constexpr float kLeastMagnitude = 1e-30f;  // of a row, so that its scale has an
 template <class Quantized>
 constexpr float kLargestQuantized = std::is_same_v<Quantized, int8_t> ? 127.0f : 448.0f;
 
+// Numbers in 8 bits on their way to memory, by words where they fill some: what is returned as bytes the compiler takes
+// apart and puts together again, ten instructions for four.
+template <class Quantized, int kVector>
+using QuantizedPack = std::conditional_t<kVector % 4 == 0, Pack<uint32_t, kVector / 4>, Pack<Quantized, kVector>>;
+
 // `zero`: what 0 becomes of integers. NaN becomes the least of them.
 template <class Quantized, int kVector>
-__device__ __forceinline__ Pack<Quantized, kVector> Rounded(const float (&values)[kVector], int zero = 0) {
-  Pack<Quantized, kVector> pack;
-  if constexpr (std::is_same_v<Quantized, __nv_fp8_e4m3> && kVector % 2 == 0) {  // one instruction takes two
-#pragma unroll
-    for (int i = 0; i < kVector; i += 2) {
-      reinterpret_cast<__nv_fp8x2_e4m3*>(&pack)[i / 2] = __nv_fp8x2_e4m3(make_float2(values[i], values[i + 1]));
-    }
-  } else if constexpr (std::is_same_v<Quantized, int8_t>) {
+__device__ __forceinline__ QuantizedPack<Quantized, kVector> Rounded(const float (&values)[kVector], int zero = 0) {
+  constexpr bool kWords = kVector % 4 == 0;
+  QuantizedPack<Quantized, kVector> pack;
+  if constexpr (std::is_same_v<Quantized, int8_t>) {
     // The bits of x + 1.5 * 2^23 are the integer above those of 1.5 * 2^23: conversions take four times as long as
     // additions. Beyond 2^22 they are another number, but still grow with x while the sum is positive, and saturate.
     int32_t integers[kVector];
@@ -32,19 +33,23 @@ __device__ __forceinline__ Pack<Quantized, kVector> Rounded(const float (&values
       const float sum = fmaxf(values[i], -4194304.0f) + 12582912.0f;
       integers[i] = reinterpret_cast<const int32_t&>(sum) - 0x4B400000 + zero;
     }
-    if constexpr (kVector % 4 == 0) {
 #pragma unroll
-      for (int i = 0; i < kVector; i += 4) {
-        reinterpret_cast<uint32_t*>(&pack)[i / 4] =
-            PackSaturated(integers[i], integers[i + 1], integers[i + 2], integers[i + 3]);
+    for (int i = 0; i < kVector; i += kWords ? 4 : 1) {
+      if constexpr (kWords) {
+        pack.value[i / 4] = PackSaturated(integers[i], integers[i + 1], integers[i + 2], integers[i + 3]);
+      } else {
+        pack.value[i] = static_cast<int8_t>(min(max(integers[i], -128), 127));
       }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) pack.value[i] = static_cast<int8_t>(min(max(integers[i], -128), 127));
     }
   } else {
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) pack.value[i] = FromFloat<Quantized>(values[i]);
+    for (int i = 0; i < kVector; i += kWords ? 4 : 1) {
+      if constexpr (kWords) {
+        pack.value[i / 4] = __nv_fp8x4_e4m3(make_float4(values[i], values[i + 1], values[i + 2], values[i + 3])).__x;
+      } else {
+        pack.value[i] = FromFloat<Quantized>(values[i]);
+      }
+    }
   }
   return pack;
 }
@@ -52,9 +57,9 @@ __device__ __forceinline__ Pack<Quantized, kVector> Rounded(const float (&values
 // Integers of magnitudes below 127.5, as a row has them over its own scale; NaN becomes any of them. The lowest byte of
 // x + 1.5 * 2^23 is the integer.
 template <int kVector>
-__device__ __forceinline__ Pack<int8_t, kVector> RoundedToBytes(const float (&values)[kVector]) {
+__device__ __forceinline__ QuantizedPack<int8_t, kVector> RoundedToBytes(const float (&values)[kVector]) {
   static_assert(kVector % 4 == 0);
-  Pack<int8_t, kVector> pack;
+  QuantizedPack<int8_t, kVector> pack;
   uint32_t bits[kVector];
 #pragma unroll
   for (int i = 0; i < kVector; ++i) bits[i] = __float_as_uint(values[i] + 12582912.0f);
@@ -62,7 +67,7 @@ __device__ __forceinline__ Pack<int8_t, kVector> RoundedToBytes(const float (&va
   for (int i = 0; i < kVector; i += 4) {
     const uint32_t low = __byte_perm(bits[i], bits[i + 1], 0x0040),
                    high = __byte_perm(bits[i + 2], bits[i + 3], 0x0040);
-    reinterpret_cast<uint32_t*>(&pack)[i / 4] = __byte_perm(low, high, 0x5410);
+    pack.value[i / 4] = __byte_perm(low, high, 0x5410);
   }
   return pack;
 }
@@ -99,20 +104,17 @@ __device__ __forceinline__ void PrefetchSmooth(const QuantizedResult& to, int co
   for (int column = threadIdx.x * kLine; column < columns; column += 32 * kLine) PrefetchL2(to.smooth + column);
 }
 
-// Stores kVector numbers of a QuantizedResult; `at` is the first one's place among all rows'.
-template <class Quantized, int kVector>
-__device__ __forceinline__ void StorePack(const QuantizedResult& to, int64_t at, const Pack<Quantized, kVector>& pack) {
-  *reinterpret_cast<Pack<Quantized, kVector>*>(static_cast<Quantized*>(to.rows) + at) = pack;
+// Stores numbers in 8 bits of a QuantizedResult; `at` is the first one's place among all rows'.
+template <class Numbers>
+__device__ __forceinline__ void StorePack(const QuantizedResult& to, int64_t at, const Numbers& numbers) {
+  *reinterpret_cast<Numbers*>(static_cast<char*>(to.rows) + at) = numbers;
 }
 
-// kVector elements times the inverse of their scale. kOwnScale: that of their row's greatest magnitude, so that no
-// integer is beyond the ends.
+// Rounds and stores kVector numbers in multiples of their scale. kOwnScale: that of their row's greatest magnitude, so
+// that no integer is beyond the ends.
 template <bool kOwnScale = false, int kVector>
-__device__ __forceinline__ void StoreScaled(const QuantizedResult& to, float inverse, int64_t at,
-                                            const float (&values)[kVector], int zero = 0) {
-  float scaled[kVector];
-#pragma unroll
-  for (int i = 0; i < kVector; ++i) scaled[i] = values[i] * inverse;
+__device__ __forceinline__ void StoreRounded(const QuantizedResult& to, int64_t at, const float (&scaled)[kVector],
+                                             int zero = 0) {
   if (to.floats) {
     StorePack(to, at, Rounded<__nv_fp8_e4m3>(scaled));
   } else if constexpr (kOwnScale && kVector % 4 == 0) {
@@ -133,7 +135,10 @@ class QuantizedRow {
   __device__ __forceinline__ float scale() const { return bounded_ / most_ + (total_ - total_); }
   template <int kVector>
   __device__ __forceinline__ void Store(int64_t at, const float (&values)[kVector]) const {
-    StoreScaled<true>(to_, inverse_, at, values);
+    float scaled[kVector];
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) scaled[i] = values[i] * inverse_;
+    StoreRounded<true>(to_, at, scaled);
   }
 
  private:

@@ -4,9 +4,10 @@
 
 Right: what an op writes in 8 bits is y, as it comes out of the same tactic without, by the rule; a product of rows in 8
 bits has the bits of the product that rounds x itself. Random problems, every tactic. Then microseconds of bert-base's
-four products in fp8 (LayerNorm and GELU included) as two ops' forms: rounding x and writing y in 16 bits, and reading
-and writing 8; cuBLASLt's product of that shape beside them. Attention (sequences of 128) in both forms, too. Exit code
-1 where something is wrong.
+four products (LayerNorm and GELU included) as two ops' forms: in fp8 rounding x and writing y in 16 bits, and in fp8
+and int8 reading and writing 8, with smoothing factors and int8's zero point as calibrated models have them; cuBLASLt's
+fp8 product of that shape beside them. fp8's attention (sequences of 128) in both forms, too. Exit code 1 where
+something is wrong.
 """
 
 from __future__ import annotations
@@ -103,8 +104,9 @@ def _problem(seed: int) -> tuple[int, str]:
         if to is None:
             continue
         if case.op == "FusedGemmGelu":
-            scaled = y.float() if given["y_smooth"] is None else y.float() * given["y_smooth"]
-            wanted = rounded(scaled * (1 / given["y_tensor_scale"]), to, given["y_zero_point"])
+            inverse = 1 / given["y_tensor_scale"]
+            factor = inverse if given["y_smooth"] is None else given["y_smooth"] * inverse
+            wanted = rounded(y.float() * factor, to, given["y_zero_point"])
             wanted_scales = given["y_tensor_scale"].expand(case.m)
         else:
             wanted, wanted_scales = quantized_rows(y, to, given["y_smooth"])
@@ -131,21 +133,26 @@ def checked(seconds: float, seed: int) -> bool:
     return not wrong
 
 
-def _times(op: str, m: int, n: int, k: int, writes: bool, new: bool) -> tuple[float, str]:
+def _times(op: str, m: int, n: int, k: int, writes: bool, new: bool, to: torch.dtype = FLOAT8) -> tuple[float, str]:
     values = {"epsilon": EPSILON, "approximate": "none"}
     attributes = [values.get(attr.name, attr.default) for attr in _described(op).attributes]
     calls = []
     for _ in range(SETS):
-        named = _named(op, inputs_of(op, m, n, k, FLOAT8))
+        named = _named(op, inputs_of(op, m, n, k, to))
         outputs = [torch.empty(m, n, dtype=torch.float16, device="cuda")]
         if new:
-            rows, scales = quantized_rows(named["x"], FLOAT8)
+            rows, scales = quantized_rows(named["x"], to)
             named |= {"x_quantized": rows, "x_row_scale": scales[:, 0].contiguous()}
+            if to == torch.int8 and k > n:  # x is GELU's result
+                named["x_compensation"] = -100 * named["weight"].sum(1, dtype=torch.int32)
         if new and writes:
-            named["y_zero_point"] = torch.zeros((), dtype=torch.uint8, device="cuda").view(FLOAT8)
+            named["y_smooth"] = torch.exp(torch.rand(1, n, device="cuda") - 0.5)
+            named["y_zero_point"] = torch.zeros((), dtype=torch.uint8, device="cuda").view(to)
             if op == "FusedGemmGelu":
                 named["y_tensor_scale"] = torch.tensor(0.02, device="cuda")
-            outputs += [torch.empty(m, n, dtype=torch.uint8, device="cuda").view(FLOAT8)]
+                if to == torch.int8:
+                    named["y_zero_point"] = torch.tensor(-100, dtype=to, device="cuda")
+            outputs += [torch.empty(m, n, dtype=torch.uint8, device="cuda").view(to)]
             outputs += [torch.empty(m, device="cuda")]
         inputs = list(named.values())
         calls.append(Bound(op, inputs, outputs, attributes, -1, constants(inputs)))
@@ -190,18 +197,20 @@ def main() -> int:
     options = parser.parse_args()
     print(torch.cuda.get_device_name(), "seed", options.seed, flush=True)
     right = checked(options.seconds, options.seed) & _attention_is_right(options.seconds, options.seed)
-    print("  rows     n     k   before   after  cublaslt")
+    print("  rows     n     k fp8 in 16     fp8    int8  cublaslt")
     for m in map(int, options.rows.split(",")):
-        sums = [0.0, 0.0, 0.0]
+        sums = [0.0] * 4
         for op, n, k, writes in LAYER:
-            (before, old), (after, new) = (_times(op, m, n, k, writes, form) for form in (False, True))
-            theirs = cublaslt(m, n, k)[0]
-            sums = [a + b for a, b in zip(sums, (before, after, theirs), strict=True)]
-            print(f"{m:6d} {n:5d} {k:5d} {before:8.1f}{after:8.1f}{theirs:10.1f}  {old} | {new}", flush=True)
+            forms = ((False, FLOAT8), (True, FLOAT8), (True, torch.int8))
+            times, names = zip(*(_times(op, m, n, k, writes, *form) for form in forms), strict=True)
+            row = [*times, cublaslt(m, n, k)[0]]
+            sums = [a + b for a, b in zip(sums, row, strict=True)]
+            cells = "".join(f"{value:8.1f}" for value in row)
+            print(f"{m:6d} {n:5d} {k:5d} {cells}  {' | '.join(names)}", flush=True)
         (before, old), (after, new) = (_attention_times(m, writes) for writes in (False, True))
-        sums[0], sums[1] = sums[0] + before, sums[1] + after
-        print(f"{m:6d} attention   {before:8.1f}{after:8.1f}            {old} | {new}", flush=True)
-        print(f"{m:6d} layer       {sums[0]:8.1f}{sums[1]:8.1f}{sums[2]:10.1f}", flush=True)
+        print(f"{m:6d} attention   {before:8.1f}{after:8.1f}                  {old} | {new}", flush=True)
+        cells = "".join(f"{value:8.1f}" for value in sums)
+        print(f"{m:6d} products    {cells}", flush=True)
     return 0 if right else 1
 
 

@@ -97,8 +97,8 @@ class Case:
             y = plain._keep[1][0].view(-1, self.columns)
             _, numbers, scales = writing._keep[1]
             numbers, scales = numbers.view(torch.uint8).view(-1, self.columns), scales.view(-1)
-            smoothed = y.float() if self.smooth is None else y.float() * self.smooth
-            wanted = rounded(smoothed * (1 / self.scale), self.to, self.zero).view(torch.uint8)
+            factor = 1 / self.scale if self.smooth is None else self.smooth * (1 / self.scale)
+            wanted = rounded(y.float() * factor, self.to, self.zero).view(torch.uint8)
             differ = (numbers != wanted)[: self.real]
             if differ.any():
                 row, column = differ.nonzero()[0].tolist()

@@ -473,6 +473,8 @@ class Consumer : Pipeline<Config> {
 #pragma unroll
     for (float& factor : factors.value) factor = 1.0f;
     if (to.smooth != nullptr) factors = *reinterpret_cast<const kernels::Pack<float, 8>*>(to.smooth + column);
+#pragma unroll
+    for (float& factor : factors.value) factor *= inverse;
 #pragma unroll 1
     for (int row = thread / kChunks; row < queries; row += kRowsAtOnce) {
       const auto staged =
@@ -480,7 +482,7 @@ class Consumer : Pipeline<Config> {
       float values[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) values[i] = ToFloat(staged.value[i]) * factors.value[i];
-      StoreScaled(to, inverse, (first_row + row) * pitch + column, values, ZeroOf(to));
+      StoreRounded(to, (first_row + row) * pitch + column, values, ZeroOf(to));
       if (column == 0) to.scales[first_row + row] = scale;
     }
     __syncwarp();

@@ -179,8 +179,8 @@ struct AddResidual : EpilogueStep<> {
   }
 };
 
-// A QuantizedResult's numbers but for its scale: y as it is rounded to T, times its column's factor. The kernel
-// multiplies them by the inverse of the scale and rounds them to 8 bits (store_quantized.cuh).
+// A QuantizedResult's numbers: y as it is rounded to T, times its column's factor and the inverse of the scale, of
+// which the kernel makes one vector. It rounds them to 8 bits (store_quantized.cuh).
 template <class T>
 struct Quantize : EpilogueStep<ColumnVector::kSmooth> {
   static constexpr bool kQuantizes = true;

@@ -81,11 +81,11 @@ class OneTileConsumer {
     const VectorRegisters<Config> vectors(p_, tile.column);
     RowScales<Config> row_scales;
     ResultScale<Config> result_scale;
+    result_scale.Load(p_);
     const bool starts = StartFromCompensation<Config>(accumulators, p_, tile.column, tile.split);
     const int last_stage = mainloop.Issue(accumulators, state, stages, group, starts, [&] {
-      vectors.Store(Vectors());
+      vectors.Store(Vectors(), result_scale.Inverse());
       row_scales.Load(p_, tile.row + group * 64 + FirstRow());
-      result_scale.Load(p_);
     });
     mainloop.Finish(accumulators, last_stage);
     WithFloats(accumulators[0], [&](auto& values) {
@@ -132,12 +132,11 @@ class OneTileConsumer {
     const Staged nothing_staged(shared_);
     const TileRows<Config> rows(pipeline_, tile, Vectors(), row_scales, nothing_staged, group, kWarpgroup);
     Config::Epilogue::Apply(values, rows);
-    const float inverse = result_scale.Inverse();
     WaitForDependencies();  // an earlier kernel may still be reading what this overwrites
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = rows.Row(half);
-      StoreQuantizedRow<typename Config::X>(values, half, row, tile.column, inverse, result_scale.zero(), p_);
+      StoreQuantizedRow<typename Config::X>(values, half, row, tile.column, result_scale.zero(), p_);
       result_scale.Store(row, tile.column, p_);
     }
   }

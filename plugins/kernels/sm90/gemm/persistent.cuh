@@ -54,7 +54,7 @@ class PersistentRows {
 template <class Config, bool = Config::kSharesVectors>
 struct VectorsOfTile {
   __device__ __forceinline__ VectorsOfTile(const Parameters&, const Tile&) {}
-  __device__ __forceinline__ void Store(float*) const {}
+  __device__ __forceinline__ void Store(float*, float) const {}
 };
 template <class Config>
 struct VectorsOfTile<Config, true> : VectorRegisters<Config> {
@@ -79,6 +79,8 @@ class PersistentConsumer {
   // Warpgroup `group` takes its team's part of every second tile. `state`: as for the producer.
   __device__ __forceinline__ void Run(int group, State& state) const {
     if (!p_.weights_are_constant) WaitForDependencies();
+    ResultScale<Config> result_scale;
+    result_scale.Load(p_);
     const Loop mainloop(pipeline_);
     const int team = group / Config::kTeam, first_row_block = group % Config::kTeam * Config::kRowBlocks;
     if (team == 1) state.Advance(pipeline_.scheduler().TileAt(0).stages());
@@ -95,16 +97,14 @@ class PersistentConsumer {
       }
       const VectorsOfTile<Config> vectors(p_, tile);
       RowScales<Config> row_scales;
-      ResultScale<Config> result_scale;
       Loop::Fence(accumulators);  // or the compiler converts the bias after the wait
       // The order barrier is also needed because an mbarrier's parity only tells a round of the ring from the one
       // before.
       if (number > 0) WaitForMainloop(number);
       const int last_stage = mainloop.IssueSome(accumulators, state, stages, first_row_block, row_blocks, [&] {
         // (All of this warpgroup are past the epilogue that read the vectors before, by the barrier above.)
-        vectors.Store(Vectors(group));
+        vectors.Store(Vectors(group), result_scale.Inverse());
         row_scales.Load(p_, tile.row + FirstRow());
-        result_scale.Load(p_);
       });
       if (pipeline_.scheduler().HasTile(number + 1)) HandMainloopOver(number + 1);
       mainloop.Finish(accumulators, last_stage);
@@ -203,14 +203,13 @@ class PersistentConsumer {
       // parts, whose accumulators move down to the registers that its code has: 4096x3072x768 of integers took an H100
       // 28 us in place of 32. With a single part in the loop the moves take more than they save.
       constexpr int kUnrolled = 2;
-      const float inverse = result_scale.Inverse();
-      static_assert(kParts % kUnrolled == 0);
+      static_assert(kParts % kUnrolled == 0 && Config::kSharesVectors);
 #pragma unroll 1
       for (int part = 0; part < kParts; part += kUnrolled) {
 #pragma unroll
         for (int i = 0; i < kUnrolled; ++i) {
           store(part + i, i, [&](auto& values, const auto& rows, int first_column) {
-            StoreQuantized(values, rows, inverse, result_scale.zero());
+            StoreQuantized(values, rows, result_scale.zero());
             if (first_column != 0) return;
 #pragma unroll
             for (int half = 0; half < 2; ++half) result_scale.Store(rows.Row(half), tile.column, p_);
@@ -248,9 +247,9 @@ class PersistentConsumer {
     }
   }
 
-  // Values times `inverse`, in 8 bits.
+  // In 8 bits.
   __device__ __forceinline__ void StoreQuantized(const float (&values)[kAtOnce], const PersistentRows<Config>& rows,
-                                                 float inverse, int zero) const {
+                                                 int zero) const {
     using Quantized = typename Config::X;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -260,10 +259,10 @@ class PersistentConsumer {
       for (int i = 0; i < kGroupsAtOnce; ++i) {
         float eight[8];
 #pragma unroll
-        for (int t = 0; t < 8; ++t) eight[t] = values[16 * i + t / 2 * 4 + 2 * half + t % 2] * inverse;
-        const Pack<Quantized, 8> rounded = Rounded<Quantized>(eight, zero);
+        for (int t = 0; t < 8; ++t) eight[t] = values[16 * i + t / 2 * 4 + 2 * half + t % 2];
+        const QuantizedPack<Quantized, 8> rounded = Rounded<Quantized>(eight, zero);
         if (row < p_.m && column + i * kPermutedRows < p_.n) {
-          *reinterpret_cast<Pack<Quantized, 8>*>(y + i * kPermutedRows) = rounded;
+          *reinterpret_cast<QuantizedPack<Quantized, 8>*>(y + i * kPermutedRows) = rounded;
         }
       }
     }

@@ -7,9 +7,9 @@
 
 namespace bertfuse::kernels::gemm_sm90 {
 
-// A QuantizedResult's one scale and zero point. They are loaded under the main loop's first product: behind the main
-// loop their way from memory would be waited for, and, since the stores could change them, again at every part of the
-// tile. Of an epilogue that stores 16 bits: none.
+// A QuantizedResult's one scale and zero point, loaded once by a block, while the first of x is on its way: behind the
+// main loop their way from memory would be waited for, and, since the stores could change them, again at every part of
+// the tile. Of an epilogue that stores 16 bits: none.
 template <class Config>
 class ResultScale {
  public:
@@ -24,7 +24,10 @@ class ResultScale {
   __device__ __forceinline__ void Store(int row, int tile_column, const Parameters& p) const {
     if (tile_column == 0 && threadIdx.x % 4 == 0 && row < p.m) p.quantized.scales[row] = scale_;
   }
-  __device__ __forceinline__ float Inverse() const { return InverseOfScale(scale_); }
+  __device__ __forceinline__ float Inverse() const {
+    if constexpr (Config::Epilogue::kQuantizes) return InverseOfScale(scale_);
+    return 1.0f;
+  }
   __device__ __forceinline__ int zero() const { return kIntegers ? zero_ : 0; }
 
  private:
@@ -47,10 +50,10 @@ __device__ __forceinline__ uint2 TransposePairs(uint2 pairs) {
   return {__byte_perm(first, second, 0x5410), __byte_perm(first, second, 0x7632)};
 }
 
-// Stores one of a thread's two rows of the one-tile kernel's tile, the values times `inverse`. `zero`: what 0 becomes.
+// Stores one of a thread's two rows of the one-tile kernel's tile. `zero`: what 0 becomes.
 template <class Quantized, int kCount>
 __device__ __forceinline__ void StoreQuantizedRow(const float (&values)[kCount], int half, int row, int tile_column,
-                                                  float inverse, int zero, const Parameters& p) {
+                                                  int zero, const Parameters& p) {
   static_assert(kCount % 16 == 0);
   const int first_column = tile_column + static_cast<int>(threadIdx.x) % 4 * 8;
   Quantized* const y = static_cast<Quantized*>(p.quantized.rows) + static_cast<int64_t>(row) * p.n + first_column;
@@ -58,9 +61,9 @@ __device__ __forceinline__ void StoreQuantizedRow(const float (&values)[kCount],
   for (int i = 0; i < kCount / 16; ++i) {
     float eight[8];
 #pragma unroll
-    for (int e = 0; e < 8; ++e) eight[e] = values[16 * i + e / 2 * 4 + 2 * half + e % 2] * inverse;
-    const auto pairs = Rounded<Quantized>(eight, zero);
-    const uint2 columns = TransposePairs(reinterpret_cast<const uint2&>(pairs));
+    for (int e = 0; e < 8; ++e) eight[e] = values[16 * i + e / 2 * 4 + 2 * half + e % 2];
+    const QuantizedPack<Quantized, 8> pairs = Rounded<Quantized>(eight, zero);
+    const uint2 columns = TransposePairs({pairs.value[0], pairs.value[1]});
     if (row < p.m && first_column + 32 * i < p.n) *reinterpret_cast<uint2*>(y + 32 * i) = columns;
   }
 }
