@@ -118,7 +118,7 @@ TEST(GemmTactic, ResultsLeaveIn8BitsWhereTheyAreWantedSo) {
   }
   GemmProblem problem = Bert(1024, 3072, 768, false);
   problem.x_bytes = 1, problem.gelu = problem.biased = problem.quantizes = true, problem.measured = &measured;
-  EXPECT_EQ(Describe(ChooseGemmTactic(problem).tactic), "sm90 128x96 stages 3 cluster 1x1");
+  EXPECT_EQ(Describe(ChooseGemmTactic(problem).tactic), "sm90 128x96 stages 3 cluster 2x1");
 }
 
 TEST(GemmTactic, PartsAreOfRowsAtTheEnd) {
