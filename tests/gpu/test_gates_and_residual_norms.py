@@ -86,6 +86,15 @@ def expected_sums(inputs, attributes):
     return reference.fused_gemm_residual_norm(*inputs[:6], inputs[7], *attributes)
 
 
+def leeway(inputs):
+    """How many times the table's error is allowed.
+
+    What a norm of the product reads is rounded to 16 bits, in the last wave in two parts or more, and multiplied by two
+    gammas of up to 1.8. Such roundings alone, of (6413, 768, 200) in bfloat16 as two parts, came to 1.04 in 45 draws.
+    """
+    return 1.5 if inputs[7] is not None and inputs[0].dtype != torch.float32 else 1.0
+
+
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("given", [True, False], ids=["bias", "plain"])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -94,7 +103,7 @@ def test_residual_norms(size, dtype, given, norm):
     m, n, k = size
     inputs, attributes = residual_norm_problem(m, n, k, dtype, norm, given)
     expected = expected_sums(inputs, attributes)
-    all_tactics("FusedGemmResidualNorm", inputs, (m, n), dtype, attributes, expected)
+    all_tactics("FusedGemmResidualNorm", inputs, (m, n), dtype, attributes, expected, leeway(inputs))
 
 
 @pytest.mark.parametrize("op", ["FusedGatedGemm", "FusedGemmResidualNorm"])
@@ -120,13 +129,14 @@ def test_tf32(op):
 def test_packed(op, size, dtype):
     """As many rows as the device says, whatever the host expects; nothing behind them is written."""
     capacity, n, k = size
+    scale = 1.0
     if op == "FusedGatedGemm":
         inputs, attributes = [*gemm_inputs(capacity, 2 * n, k, dtype)], ["gelu"]
         wanted = (reference.fused_gated_gemm(*inputs, "gelu"),)
     else:
         norm = random.choice(NORMS)
         inputs, attributes = residual_norm_problem(capacity, n, k, dtype, norm, True)
-        wanted = expected_sums(inputs, attributes)
+        wanted, scale = expected_sums(inputs, attributes), leeway(inputs)
         inputs[2] = inputs[2].clone()
     for rows in (0, 1, random.randint(2, capacity - 1), capacity):
         expect(random.randint(1, capacity), capacity)
@@ -143,7 +153,7 @@ def test_packed(op, size, dtype):
                 run(op, call, [y.tensor for y in outputs], attributes, tactic)
                 for y, expected in zip(outputs, wanted, strict=True):
                     y.check()
-                    check(op, [y.tensor[:rows]], [expected[:rows]])
+                    check(op, [y.tensor[:rows]], [expected[:rows]], scale)
             except (AssertionError, KernelError) as error:
                 name = names[tactic] if tactic >= 0 else "chosen"
                 raise AssertionError(f"{op} {rows} of {capacity} rows, {name}: {error}") from None
