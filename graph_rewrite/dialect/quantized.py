@@ -4,8 +4,9 @@ The rule, in float32: x is multiplied with x_smooth, where that is given. Of a r
 (SMALLEST at least) / LARGEST of the type; the row times the scale's inverse is rounded to the type, ties to even. With
 one scale for the tensor, as QuantizeLinear does it: x is divided by the scale, rounded, and what is beyond the type's
 ends becomes the end; with x_zero the ends are those of integers from 0 to 255, of which x_zero stands for 0, as of a
-result's the zero point does. A result with one scale is multiplied once, with y_smooth times the scale's inverse. Products of 8-bit integers are summed exactly, and a compensation is taken off. A row
-whose magnitudes have no finite sum (NaN, infinities) gives NaN where it has a scale of its own.
+result's the zero point does. A result with one scale is multiplied once, with y_smooth times the scale's inverse.
+Products of 8-bit integers are summed exactly, and a compensation is taken off. A row whose magnitudes have no finite
+sum (NaN, infinities) gives NaN where it has a scale of its own.
 """
 
 from __future__ import annotations
