@@ -9,6 +9,7 @@
 
 #include "emulator/gemm_problem.h"
 #include "emulator/random_data.h"
+#include "emulator/rounded_rows.h"
 #include "kernels/mma/gemm.h"
 #include "kernels/portable/gemm.h"
 #include "kernels/quantize_rows.h"
@@ -23,48 +24,6 @@ using gemm_mma::Math;
 using gemm_mma::Tile;
 
 constexpr Device kDevices[] = {{0, 89, 5, 163 << 10}, {1, 120, 3, 99 << 10}};
-
-template <class X>
-constexpr bool kIsInteger = std::is_same_v<X, int8_t>;
-
-// A row of x as the rule rounds it.
-struct Row {
-  std::vector<double> numbers;
-  double scale;
-};
-
-// To the nearest of 8 bits, ties to even, what is beyond the ends to the end.
-template <class X>
-double Rounded(float x, float least) {
-  if (kIsInteger<X>) {
-    const float whole = std::nearbyint(x);
-    return std::isnan(whole) ? 0 : std::clamp(whole, least, 127.0f);
-  }
-  int exponent = 0;
-  std::frexp(x, &exponent);
-  const double step = std::ldexp(1.0, std::max(exponent - 4, -9));
-  return std::isnan(x)   ? NAN
-         : std::isinf(x) ? std::copysign(448, x)
-                         : std::clamp(std::nearbyint(x / step) * step, -448.0, 448.0);
-}
-
-template <class X>
-Row RoundedRow(std::vector<float> x, const float* smooth, const float* scale) {
-  constexpr float kLargest = kIsInteger<X> ? 127.0f : 448.0f;
-  float largest = 0, total = 0;
-  for (size_t i = 0; i < x.size(); ++i) {
-    if (smooth != nullptr) x[i] *= smooth[i];
-    if (!(std::fabs(x[i]) <= largest)) largest = std::fabs(x[i]);
-    total += std::fabs(x[i]);
-  }
-  const float bounded = std::isnan(largest) || largest > 1e-30f ? largest : 1e-30f, inverse = kLargest / bounded;
-  Row row = {{}, scale != nullptr ? *scale : bounded / kLargest + (total - total)};
-  for (float value : x) {
-    row.numbers.push_back(
-        Rounded<X>(scale != nullptr ? value / *scale : value * inverse, scale != nullptr ? -128 : -127));
-  }
-  return row;
-}
 
 struct Sizes {
   int64_t m, n, k;

@@ -7,9 +7,9 @@
 
 namespace bertfuse::kernels::gemm_sm90 {
 
-// A QuantizedResult's one scale and zero point, loaded once by a block, while the first of x is on its way: behind the
-// main loop their way from memory would be waited for, and, since the stores could change them, again at every part of
-// the tile. Of an epilogue that stores 16 bits: none.
+// A QuantizedResult's one scale and zero point, loaded before the main loop, while the first of x is on its way: behind
+// it their way from memory would be waited for, and, since the stores could change them, again at every part of the
+// tile. Of an epilogue that stores 16 bits: none.
 template <class Config>
 class ResultScale {
  public:
