@@ -21,7 +21,7 @@ from .shape_table import only, optional_input, rule, shape_of_first
 _LIKE_THE_FIRST = (
     "Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Bernoulli", "BitwiseNot", "Cast", "CastLike", "Ceil",
     "Celu", "Clip", "Cos", "Cosh", "CumSum", "DequantizeLinear", "Elu", "Erf", "Exp", "Floor", "Gelu",
-    "GroupNormalization", "HardSigmoid", "HardSwish", "Hardmax", "Identity", "InstanceNormalization", "IsInf",
+    "HardSigmoid", "HardSwish", "Hardmax", "Identity", "InstanceNormalization", "IsInf",
     "IsNaN", "LeakyRelu", "Log", "LogSoftmax", "LpNormalization", "MeanVarianceNormalization", "Mish", "Neg", "Not",
     "QuantizeLinear", "RMSNormalization", "RandomNormalLike", "RandomUniformLike", "Reciprocal", "Relu",
     "RotaryEmbedding", "Round", "ScatterElements", "ScatterND", "Selu", "Shrink", "Sigmoid", "Sign", "Sin", "Sinh",
@@ -37,6 +37,14 @@ _TOGETHER = (
 def _like_the_first(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
     only(node, output)
     return shape_of_first(elements, node)
+
+
+@rule("GroupNormalization")
+def _group_normalization(elements: Elements, node: gs.Node, output: int) -> list[Poly]:
+    only(node, output)
+    shape = shape_of_first(elements, node)
+    # Of no channels ONNX Runtime makes as many as the scale has.
+    return shape if len(shape) < 2 or nonnegative(shape[1] - ONE) else [shape[0], elements.unknown(), *shape[2:]]
 
 
 @rule("Dropout")

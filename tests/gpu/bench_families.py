@@ -2,12 +2,15 @@
 
     python -m tests.gpu.bench_families make FOLDER [--models modernbert,nomic]     (no GPU is needed)
     python -m tests.gpu.bench_families time FOLDER --library libbertfuse_ort.so [--models ...] [--compile 1x128,32x128]
+    python -m tests.gpu.bench_families memory FOLDER --library libbertfuse_ort.so --models modernbert --sizes 32x8192
 
 Milliseconds of a CUDA graph's replay, one right after the other: PyTorch with sdpa (or what the model has), the same
 through torch.compile, ONNX Runtime (without a graph where it cannot capture one), bertfuse. `sentences` and `passages`
 are padded batches of unequal texts: PyTorch computes the padding, bertfuse leaves it out, and so does "PyTorch packed",
 which is given the real tokens alone, one text after the other (packing them is not in its time). `error` is the
 greatest difference to PyTorch's float32 on real tokens. The files hold no weights (tests/gpu/family_models.py).
+
+`memory` runs the fused file alone: the GPU memory that is taken then, and the error of the first and the last text.
 """
 
 from __future__ import annotations
@@ -219,6 +222,39 @@ def measure(name: str, folder: Path, options: argparse.Namespace, started: float
         torch.cuda.empty_cache()
 
 
+def memory(name: str, folder: Path, options: argparse.Namespace) -> None:
+    """Prints what the GPU's memory holds with the session and one run of each size, and errors of two of its texts."""
+    model = family_models.build(name, "cuda")
+    path = folder / f"{name}.keep.onnx"
+    family_models.fill(model, path)
+    model = model.cpu()
+    torch.cuda.empty_cache()
+    mib = lambda: (torch.cuda.mem_get_info()[1] - torch.cuda.mem_get_info()[0]) >> 20  # noqa: E731
+    before = mib()
+    session = OnnxModel(path, options.library)
+    loaded = mib()
+    for size in sizes_of(name, options.sizes):
+        feed = feeds(name, size)
+        run, out = session.step(feed, model.config.hidden_size)
+        run()
+        torch.cuda.synchronize()
+        used, bound = mib(), sum(tensor.nbytes for tensor in (out, *feed.values())) >> 20
+        print(
+            f"{name} {size}: {used} MiB of the GPU's memory are taken, {bound} of them by inputs and output, {before} "
+            f"before the session, {loaded - before} by its loading; {median_ms(run, by_wall):.2f} ms ({session.how})",
+            flush=True,
+        )
+        ends = [0, len(out) - 1]
+        model = model.cuda()
+        texts_of_ends = {key: value[ends] for key, value in feed.items()}
+        half = copy.deepcopy(model).half()
+        print(
+            f"{name} {size}, first and last text" + errors(model, half, texts_of_ends, {"bertfuse": out[ends]}),
+            flush=True,
+        )
+        model = model.cpu()
+
+
 def errors(model: Any, half: Any, feed: dict[str, torch.Tensor], outs: dict[str, torch.Tensor]) -> str:
     """The greatest and the mean difference to PyTorch's float32 on real tokens, of each."""
     with torch.inference_mode():
@@ -234,7 +270,7 @@ def errors(model: Any, half: Any, feed: dict[str, torch.Tensor], outs: dict[str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["make", "time"])
+    parser.add_argument("what", choices=["make", "time", "memory"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--sizes", default=SIZES)
@@ -251,7 +287,10 @@ def main() -> None:
                 print(f"{name}.{kind}: {what}", flush=True)
         else:
             try:
-                measure(name, options.folder, options, started)
+                if options.what == "memory":
+                    memory(name, options.folder, options)
+                else:
+                    measure(name, options.folder, options, started)
             except Exception as error:
                 print(f"{name}: {type(error).__name__} {str(error)[:300]}", flush=True)
             torch.cuda.empty_cache()
