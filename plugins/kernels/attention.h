@@ -6,6 +6,7 @@
 #include "kernels/backend.h"
 #include "kernels/elements.h"
 #include "kernels/launch.h"
+#include "kernels/prefetch.h"
 #include "kernels/quantized_result.h"
 
 namespace bertfuse::kernels {
@@ -76,6 +77,7 @@ struct AttentionArguments {
   // With rows: y as it is rounded to T is stored there in place of y, by the given scale, which is each row's; rows of
   // no sequence are left alone, too. By AttentionSm90 alone, where AttentionSm90Quantizes().
   QuantizedResult quantized;
+  Prefetch next = {};  // by AttentionMma alone
 
   int64_t KvHeads() const { return variant.kv_heads == 0 ? heads : variant.kv_heads; }
 };

@@ -4,6 +4,13 @@
 
 namespace bertfuse::kernels {
 
+// Whether a kernel may begin before the one in front of it has ended.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+inline constexpr bool kHasDependentLaunch = true;
+#else
+inline constexpr bool kHasDependentLaunch = false;
+#endif
+
 // Waits until the kernels before this one in the stream have ended and their writes are visible.
 __device__ __forceinline__ void WaitForDependencies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

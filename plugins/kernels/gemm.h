@@ -6,6 +6,7 @@
 #include "kernels/elements.h"
 #include "kernels/last_wave.h"
 #include "kernels/packed_rows.h"
+#include "kernels/prefetch.h"
 #include "kernels/quantized_result.h"
 #include "kernels/rotation.h"
 
@@ -95,6 +96,7 @@ struct GemmArguments {
   bool gates;
   // kComplete, without an activation: y's heads are rotated behind the bias. Only GemmSm90Rotating reads it.
   Rotation<Y> rotation;
+  Prefetch next;  // by GemmMma alone, and where no other kernel of the op follows
 };
 
 }  // namespace bertfuse::kernels

@@ -6,6 +6,7 @@
 #include "kernels/dependent_launch.cuh"
 #include "kernels/layer_norm.h"
 #include "kernels/packed_rows.cuh"
+#include "kernels/prefetch.cuh"
 #include "kernels/row_norm.cuh"
 #include "kernels/warp_row.cuh"
 
@@ -117,6 +118,7 @@ __global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks > 1           
   RowVector<T, kVector, kChunks> bias(a.bias), gamma(a.gamma), beta(a.beta), product_gamma(a.product_gamma);
   bias.Load(columns), gamma.Load(columns), beta.Load(columns);
   if constexpr (Norm::kNormalizesProduct) product_gamma.Load(columns);
+  PrefetchByGrid(a.next);
   const bool warm_up = a.vectors_are_constant && blockIdx.x < a.warm_up_blocks;
   ForEachRow(counts.rows, warm_up, [&](int64_t at, bool exists) {
     const int64_t offset = at * a.columns;
@@ -307,8 +309,10 @@ __global__ void __launch_bounds__(kWarpRowThreads, (kPartials > 2               
     }
   };
   int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+  load(row);
+  PrefetchByGrid(a.next);
 #pragma unroll 1
-  for (load(row); row < counts.rows; row += stride) {
+  for (; row < counts.rows; row += stride) {
     bias.KeepPacked(), gamma.KeepPacked(), beta.KeepPacked();
     if constexpr (Norm::kNormalizesProduct) product_gamma.KeepPacked();
     const auto add_others = [&](auto& value) {

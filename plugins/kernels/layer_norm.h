@@ -7,6 +7,7 @@
 #include "kernels/last_wave.h"
 #include "kernels/launch.h"
 #include "kernels/packed_rows.h"
+#include "kernels/prefetch.h"
 #include "kernels/quantized_result.h"
 
 namespace bertfuse::kernels {
@@ -51,6 +52,7 @@ struct LayerNormArguments {
   QuantizedResult quantized = {};    // of LayerNorm without `total`
   const T* product_gamma = nullptr;  // beside `total`
   float gamma_offset = 0;            // of RMSNorms: added to gamma and product_gamma
+  Prefetch next = {};                // by the kernels of a block for each row and of persistent warps
 };
 
 // The widest row that a block holds in registers, with accesses of `vector` elements: four, or one where columns or

@@ -11,6 +11,7 @@
 #include "ops/attention_tactic.h"
 #include "ops/call.h"
 #include "ops/packed_rows.h"
+#include "ops/prefetch.h"
 #include "ops/quantized_result.h"
 
 namespace bertfuse::cuda {
@@ -263,6 +264,7 @@ void Run(const bertfuse_call& call) {
     const kernels::QuantizedResult quantized = QuantizedOf<Op>(call);
     const bool stores_quantized = tactic.backend == Backend::kSm90 && kernels::AttentionSm90Quantizes(quantized);
     if (stores_quantized) a.quantized = quantized;
+    a.next = PrefetchFor(call, a.batch * a.sequence, device);
     CheckCuda(LaunchAttention(tactic, a, device, StreamOf(call)), Op::kName);
     if (quantized.rows == nullptr || stores_quantized) return;
     QuantizeResult(call, Op::kName, quantized, a.y, a.batch * a.sequence, a.heads * a.head_size, RowsOf<Op>(call, a));

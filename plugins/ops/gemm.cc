@@ -14,6 +14,7 @@
 #include "ops/gemm_tactic.h"
 #include "ops/layer_norm_tactic.h"
 #include "ops/packed_rows.h"
+#include "ops/prefetch.h"
 #include "ops/quantized_result.h"
 
 namespace bertfuse::cuda {
@@ -285,6 +286,8 @@ void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProble
   if (quantizes_later) product.quantized = {};
   const bool rotates_later = a.rotation.cos != nullptr && !RotatesInEpilogue(problem, tactic);
   if (rotates_later) product.rotation = {};
+  const bool is_last = !tactic.layer_norm && !rotates_later && !gate_follows && !quantizes_later;
+  if (is_last) product.next = PrefetchFor(call, problem.m, device);
   CheckCuda(LaunchGemm(tactic, product, device, StreamOf(call)), gemm.op.name);
   if (rotates_later) RotateHeads(call, gemm.op.name, a, device);
   if (gate_follows) {
@@ -295,6 +298,7 @@ void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProble
   if (quantizes_later) QuantizeResult(call, gemm.op.name, a.quantized, a.y, a.m, a.n, a.packed);
   if (!tactic.layer_norm) return;
   norm.splits = tactic.tile.splits;
+  norm.next = PrefetchFor(call, problem.m, device);
   if (tactic.form == GemmForm::kRounded) {
     norm.product = product.y, norm.splits = 0;
     norm.partials = a.partials, norm.more_partials = tactic.tile.splits - 1, norm.last_wave = a.last_wave;

@@ -45,7 +45,8 @@ struct GemmKernelFacts {
   double flops_per_cycle = 0;      // of a multiprocessor, at most, by the instructions that the kernel uses
   double bytes_per_cycle = 0;      // of operands that a multiprocessor takes in from the L2 cache, about
   bool overlaps_epilogue = false;  // persistent: a tile's epilogue runs beside the next tile's product
-  double stage_latency = 0;        // cycles from a stage's barrier to the next one's in a block that runs alone
+  double stage_latency = 0;        // cycles of a stage, by its instructions' latencies, in a block that runs alone
+  int rings = 1;                   // of a block, of tile.block.stages each
   const GemmConstants* constants = &kWgmmaConstants;
 };
 
@@ -80,9 +81,6 @@ inline kernels::GemmBlock LargestThatFills(const GemmProblem& problem, const ker
   const int64_t tiles = kernels::CeilDiv(problem.m, large.m) * kernels::CeilDiv(problem.n, large.n);
   return tiles >= problem.device->multiprocessors ? large : small;
 }
-
-// Whether mma, with k split, is to be taken where cuBLASLt would be, unless a measurement says otherwise.
-bool PrefersSplitK(const GemmProblem& problem);
 
 // Dense operations of tensor cores on 16-bit operands, a multiplication and an addition each counted, in a cycle of one
 // multiprocessor: NVIDIA's data sheets' peak over multiprocessors and boost clock. With float32 accumulators; TF32 has

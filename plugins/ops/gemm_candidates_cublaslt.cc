@@ -13,9 +13,9 @@ namespace {
 // faster.
 constexpr int64_t kMostRowsForEach = 2;
 
-// With so few rows the launch that an activation takes behind cuBLASLt costs more than its product saves: 128x3072x768
-// with GELU took an H100 7.9 to 8.2 us, by mma.sync compiled for 8.0 7.1; 1,024 rows 14.8 and 17.9.
-constexpr int64_t kRowsOfActivations = 128;
+// With so few rows what has to be done behind the product decides: the launch that an activation takes behind cuBLASLt,
+// and its float32 sums before LayerNorm, where cuBLASLt does not round them.
+constexpr int64_t kFewRows = 128;
 
 bool TakesPackedRows(const GemmProblem& problem) {
   return problem.backends.Has(Backend::kMma) || problem.capacity <= kMostRowsForEach * problem.m;
@@ -53,29 +53,24 @@ size_t CublasLtScratch(const GemmProblem& problem, const GemmTactic& tactic) {
 }
 
 // Exact float32 by three products of TF32 numbers, where the tensor cores do these faster than the others do float32
-// arithmetic (9.0: 4/3, 8.0: 8/3; not 8.6, 8.9 and 12.0: 2/3). On an H100, in us, and in cuBLASLt: 128x2304x768 16.7
-// and 20.1, 128x768x768 8.5 and 12.7, 128x768x3072 24.1 and 23.8, 512x768x3072 52 and 62, 4096x2304x768 256 and 383.
-// Fewer rows were not measured.
-constexpr int64_t kRowsOfThreeTf32 = 128;
-
+// arithmetic (9.0: 4/3, 8.0: 8/3; not 8.6, 8.9 and 12.0: 2/3). On an H100, in us, and in cuBLASLt: 32x2304x768 8.2 and
+// 13.0, 128x2304x768 14.9 and 19.4, 128x768x3072 with LayerNorm 18.6 and 27.9, 4096x2304x768 256 and 383.
 bool PrefersThreeTf32(const GemmProblem& problem) {
   const bool exact = problem.x_bytes == 4 && !problem.allow_tf32;
   if (!exact || !problem.backends.Has(Backend::kMma)) return false;
   const int capability = problem.device->compute_capability;
-  const double tensor = std::min(TensorFlopsPerCycle(capability), kMostMmaFlopsPerCycle) / 6;
-  const int64_t tiles = kernels::CeilDiv(problem.m, 64) * kernels::CeilDiv(problem.n, 64);
-  return tensor > Float32FlopsPerCycle(capability) &&
-         (problem.m >= kRowsOfThreeTf32 || tiles >= problem.device->multiprocessors);
+  return std::min(TensorFlopsPerCycle(capability), kMostMmaFlopsPerCycle) / 6 > Float32FlopsPerCycle(capability);
 }
 
-bool PrefersActivationInEpilogue(const GemmProblem& problem) {
-  return problem.gelu && !problem.layer_norm && problem.x_bytes == 2 && problem.m <= kRowsOfActivations &&
-         problem.backends.Has(Backend::kMma);
+// The same by code of 8.0, 128 rows: 3072x768 with GELU 6.0 and 7.9, 768x768 with LayerNorm 6.5 and 6.9, 768x3072 with
+// LayerNorm 9.3 and 9.8; by TF32 8.7 and 11.2, 8.7 and 11.5, 12.0 and 15.4. 256 rows: 9.5 and 8.8, 7.3 and 7.1, 11.1
+// and 10.4. Without either cuBLASLt has the faster product: 2304x768 5.6 and 4.9.
+bool PrefersFewRows(const GemmProblem& problem) {
+  const bool rounds = problem.x_bytes == 2 || (problem.x_bytes == 4 && problem.allow_tf32);
+  return rounds && (problem.gelu || problem.layer_norm) && problem.m <= kFewRows && problem.backends.Has(Backend::kMma);
 }
 
-bool PrefersMma(const GemmProblem& problem) {
-  return PrefersThreeTf32(problem) || PrefersSplitK(problem) || PrefersActivationInEpilogue(problem);
-}
+bool PrefersMma(const GemmProblem& problem) { return PrefersThreeTf32(problem) || PrefersFewRows(problem); }
 
 // Measured on an H200 (docs/performance.md): there 16-bit products stay with kernels/sm90, which with bias or GELU
 // takes 0.84 to 1.27 times what cuBLAS takes for the product alone. Everything else, and what kernels/mma took there,

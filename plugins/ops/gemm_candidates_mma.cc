@@ -95,19 +95,20 @@ GemmKernelFacts Facts(const GemmProblem& problem, const GemmTactic& tactic) {
                       : IsQuantized(math)   ? halves * 2
                       : math == Math::kTf32 ? halves / 2
                                             : halves / 6;
-  const int warps = tile.threads() / 32, read_rows = warps / tile.slices * (tile.warp_m + tile.warp_n);
+  const int warps = tile.threads() / 32 / tile.slices, read_rows = warps * (tile.warp_m + tile.warp_n);
   const double shared_cycles = (tile.m + tile.n + read_rows) * tile.row_bytes / kSharedBytesPerCycle;
   const double flops = 2.0 * tile.m * tile.n * tile.row_bytes / problem.x_bytes;
   constexpr int kBytesOfStep = 32;
   const int steps = tile.row_bytes / kBytesOfStep * (math == Math::kThreeTf32 ? 3 : 1);
-  const double products = static_cast<double>(tile.warp_m / 16 * (tile.warp_n / 8) * steps) / tile.slices;
+  const double products = static_cast<double>(tile.warp_m / 16 * (tile.warp_n / 8) * steps);
   return {tactic.tile,
           tile.row_bytes,
           kernels::gemm_mma::SharedBytes(math, tile, block.stages),
           SmoothMinimum(peak, flops / shared_cycles),
           L2BytesPerCycle(problem.device->compute_capability),
           false,
-          kBarrierLatency + kMmaLatency * products,
+          (kBarrierLatency + kMmaLatency * products) / tile.slices,
+          tile.slices,
           &kMmaConstants};
 }
 
@@ -120,23 +121,7 @@ bool RoundsAlike(const GemmProblem& problem, const GemmTactic& tactic) {
   return tactic.form == form && tactic.tile.splits == 1 && TileOf(MathOf(problem), tactic.tile.block).slices == 1;
 }
 
-constexpr int64_t kSplitAmong = 4;  // multiprocessors, at least, for each tile of 64 x 64 whose k is split
-
 }  // namespace
-
-// Few rows of exact float32 before LayerNorm, which adds up what blocks of a part of k each leave. On an H200, in us
-// with LayerNorm, k split eight ways in tiles of 64x32 and cuBLASLt: 128x768x768 9.8 and 17.0, with GELU 10.2 and 17.3,
-// 128x768x3072 23.5 and 28.8; bert-base at 1x128 1.17 ms and 1.30. (On an H100 four ways in tiles of 32x32: 8.2, 17.5.)
-// By TF32 such tactics were faster alone, too (7.0 and 11.0), and bert-base slower (0.68 and 0.62 ms). Not measured:
-// other numbers of rows, other GPUs.
-bool PrefersSplitK(const GemmProblem& problem) {
-  const bool is_exact = problem.x_bytes == 4 && !problem.allow_tf32 && problem.backends.Has(Backend::kMma);
-  if (!is_exact || !problem.layer_norm || problem.deterministic_rows) return false;
-  const int capability = problem.device->compute_capability;
-  const double tensor = std::min(TensorFlopsPerCycle(capability), kMostMmaFlopsPerCycle) / 6;
-  const int64_t tiles = CeilDiv(problem.m, 64) * CeilDiv(problem.n, 64);
-  return tensor > Float32FlopsPerCycle(capability) && kSplitAmong * tiles <= problem.device->multiprocessors;
-}
 
 const GemmCandidates kMmaCandidates = {Backend::kMma, List, Facts, RoundsAlike, IsDeep};
 

@@ -88,7 +88,8 @@ double StageCycles(const GemmProblem& problem, const GemmKernelFacts& facts, con
   const double stage = std::max(flops / (facts.constants->sustained_tensor * facts.flops_per_cycle),
                                 bytes / (facts.constants->sustained_loads * facts.bytes_per_cycle));
   const double share = blocks.count / device.multiprocessors;
-  const double alone = std::max(kLoadLatency / std::max(tile.block.stages - 1, 1), facts.stage_latency);
+  const int under_way = facts.rings * std::max(tile.block.stages - 1, 1);
+  const double alone = std::max(kLoadLatency / under_way, facts.stage_latency);
   const double longest =
       blocks.waves.Sum([&](double together) { return std::max(together * stage + kStageSync, alone); });
   return blocks.stages *

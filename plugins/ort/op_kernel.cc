@@ -1,6 +1,7 @@
 #include "ort/op_kernel.h"
 
 #include <cstdint>
+#include <cstring>
 
 #include "core/dtype.h"
 #include "core/kernel_call.h"
@@ -100,6 +101,12 @@ class Workspace {
   void* data_ = nullptr;
 };
 
+// The session's logger, or null.
+const void* SessionOf(const OrtKernelInfo* info) {
+  const OrtLogger* logger = nullptr;
+  return Succeeded(Api().KernelInfo_GetLogger(info, &logger)) ? logger : nullptr;
+}
+
 }  // namespace
 
 std::string NodeName(const OrtKernelInfo* info) {
@@ -117,7 +124,8 @@ OpKernel::OpKernel(const OrtApi& api, const OpDef& op, const bertfuse_kernel& ke
       kernel_(kernel),
       settings_(settings),
       where_("node '" + NodeName(info) + "': "),
-      attributes_(op, KernelInfoSource(info)) {
+      attributes_(op, KernelInfoSource(info)),
+      order_(SessionOf(info)) {
   if (op.num_inputs > kMaxTensors || op.num_outputs + op.num_quantized_outputs > kMaxTensors) {
     Fail(BERTFUSE_RUNTIME_ERROR, "%s: more than %d tensors", op.name, kMaxTensors);
   }
@@ -133,6 +141,7 @@ OpKernel::OpKernel(const OrtApi& api, const OpDef& op, const bertfuse_kernel& ke
       constant_inputs_ |= uint64_t{1} << i;
       constants[i] = inputs_[i] = Describe(op, op.inputs[i], value);
       constants[i].data = DataOf(value);
+      if (std::strcmp(op.inputs[i].name, "weight") == 0) weight_ = i;
     }
   }
   Prepare(constants.data());
@@ -200,6 +209,15 @@ void OpKernel::Compute(OrtKernelContext* context) const {
   call.flags = settings_.flags;
   call.tuning = settings_.tuning;
   call.prepared = prepared_.get();
+  if (kernel_.device == BERTFUSE_CUDA) {
+    Weight mine;
+    if (weight_ >= 0) {
+      const bertfuse_tensor& weight = inputs[weight_];
+      mine = {weight.data, static_cast<size_t>(NumElements(weight)) * DtypeSize(weight.dtype)};
+    }
+    const Weight next = order_.Enter(mine);
+    call.next_weight = next.data, call.next_weight_bytes = next.bytes;
+  }
   RunKernel(context, &call, device_memory);
 }
 

@@ -12,6 +12,7 @@
 #include "core/op_table.h"
 #include "ort/host.h"
 #include "ort/options.h"
+#include "ort/run_order.h"
 
 namespace bertfuse::ort {
 
@@ -39,6 +40,8 @@ class OpKernel {
   Attributes attributes_;
   uint64_t constant_inputs_ = 0;
   std::array<bertfuse_tensor, kMaxTensors> inputs_ = {};  // those that are constant, without their data
+  int weight_ = -1;                                       // the input that is a constant weight; -1: none is
+  RunOrder order_;
   Owned<OrtMemoryInfo> cpu_memory_;
   std::unique_ptr<void, decltype(&std::free)> prepared_{nullptr, &std::free};
 };

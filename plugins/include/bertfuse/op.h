@@ -101,6 +101,10 @@ typedef struct bertfuse_call {
   const bertfuse_tuning* tuning;  // may be null
   // What the kernel's `prepare` made of this call's constant inputs; null: run() does that itself, each time.
   const void* prepared;
+  // A constant weight that the next call on the stream is expected to read, on the device, and its bytes: kernels may
+  // bring it into a cache. It lives as long as what this call launches. Null: none is known.
+  const void* next_weight;
+  size_t next_weight_bytes;
 } bertfuse_call;
 
 // One implementation of one op on one device. The functions are called with a call that the op table has validated

@@ -24,9 +24,10 @@ constexpr int kRowBytes = 64, kLongRowBytes = 128;
 struct Tile {
   int m, n, warp_m, warp_n, blocks;
   int row_bytes = kRowBytes;  // of k that a stage of the ring holds of each row
-  // How many warps share the k of each stage, each with sums of its own for the same part of y (CUTLASS: sliced-K). Of
-  // few rows a multiprocessor has one small block: so it has more warps, or larger warp tiles, which read less shared
-  // memory for a product.
+  // Groups of warps that share the tile's k (CUTLASS: sliced-K). Of `slices` stages one after the other each has one,
+  // in a ring of its own, with sums of its own for the whole tile, which meet at the end: so no group waits for
+  // another's loads or barriers. Of few rows a multiprocessor has one small block, whose warps would else wait most of
+  // the time.
   int slices = 1;
   constexpr int threads() const { return 32 * (m / warp_m) * (n / warp_n) * slices; }
   constexpr bool has_long_stages() const { return row_bytes == kLongRowBytes; }
@@ -54,22 +55,23 @@ inline constexpr Tile kHalfTiles[] = {{256, 128, 64, 64, 1},
                                       {128, 128, 64, 64, 2, kLongRowBytes},
                                       {128, 64, 64, 32, 3, kLongRowBytes},
                                       {64, 64, 32, 32, 4, kLongRowBytes},
-                                      {64, 32, 16, 32, 4, kLongRowBytes},
-                                      {64, 48, 32, 48, 2, kLongRowBytes, 2},
-                                      {32, 32, 32, 32, 4, kLongRowBytes, 4}};
+                                      {64, 32, 32, 32, 2, kLongRowBytes, 4},
+                                      {64, 48, 32, 48, 1, kLongRowBytes, 4},
+                                      {64, 96, 32, 96, 1, kLongRowBytes, 4},
+                                      {32, 32, 32, 32, 2, kLongRowBytes, 4}};
 inline constexpr Tile kInt8Tiles[] = {kHalfTiles[0], kHalfTiles[1], kHalfTiles[2], kHalfTiles[3],
                                       kHalfTiles[4], kHalfTiles[5], kHalfTiles[6]};
 inline constexpr Tile kFp8Tiles[] = {{128, 128, 64, 64, 2}, {128, 64, 64, 32, 3}, {64, 64, 32, 32, 4}};
 inline constexpr Tile kTf32Tiles[] = {{128, 64, 64, 32, 3},
                                       {64, 64, 32, 32, 4},
                                       {64, 32, 16, 32, 4},
-                                      {64, 32, 16, 32, 4, kLongRowBytes},
+                                      {64, 32, 32, 32, 2, kLongRowBytes, 4},
                                       {64, 48, 32, 48, 1, kLongRowBytes, 4},
-                                      {32, 32, 32, 32, 4, kLongRowBytes, 4}};
+                                      {32, 32, 32, 32, 2, kLongRowBytes, 4}};
 inline constexpr Tile kThreeTf32Tiles[] = {{128, 64, 64, 32, 2},
                                            {64, 64, 32, 32, 3},
                                            {64, 32, 16, 32, 4},
-                                           {64, 32, 16, 32, 4, kLongRowBytes},
+                                           {64, 32, 32, 32, 1, kLongRowBytes, 4},
                                            {64, 48, 32, 48, 1, kLongRowBytes, 4},
                                            {32, 32, 32, 32, 2, kLongRowBytes, 4}};
 
@@ -102,22 +104,24 @@ void ForTiles(Math math, Visit&& visit) {
 }
 
 // How many stages a ring may have; each number has a main loop of its own. Of few rows' small tiles a multiprocessor
-// has one block, which waits for a load's latency unless as much as that brings is under way.
-constexpr int kMinStages = 3, kMaxStages = 6, kMaxLongStages = 4, kMaxSmallLongStages = 8;
+// has one block, which waits for a load's latency unless as much as that brings is under way; slices have a ring each.
+constexpr int kMaxStages = 6, kMaxLongStages = 4, kMaxSmallLongStages = 8;
 constexpr int kSmallTile = 64 * 64;
 constexpr int kMostRows = 256;        // of a tile
 constexpr int kReservedBytes = 1024;  // of shared memory, of each block, by the system
 
 constexpr int StageBytes(const Tile& tile) { return (tile.m + tile.n) * tile.row_bytes; }
-constexpr int MaxStages(int m, int n, bool long_stages) {
-  return !long_stages ? kMaxStages : m * n <= kSmallTile ? kMaxSmallLongStages : kMaxLongStages;
+constexpr int MinStages(const Tile& tile) { return tile.slices > 1 ? 2 : 3; }
+constexpr int MaxStages(const Tile& tile) {
+  const bool is_small = tile.m * tile.n <= kSmallTile && tile.slices == 1;
+  return !tile.has_long_stages() ? kMaxStages : is_small ? kMaxSmallLongStages : kMaxLongStages;
 }
-constexpr int MaxStages(const Tile& tile) { return MaxStages(tile.m, tile.n, tile.has_long_stages()); }
 
-// Of the ring, in whose place the slices' sums meet at the end.
+// Of all slices' rings, in whose place their sums meet at the end.
 constexpr int RingBytes(const Tile& tile, int stages) {
-  const int ring = stages * StageBytes(tile), sums = tile.slices * tile.m * tile.n * static_cast<int>(sizeof(float));
-  return tile.slices > 1 && sums > ring ? sums : ring;
+  const int rings = tile.slices * stages * StageBytes(tile);
+  const int sums = tile.slices * tile.m * tile.n * static_cast<int>(sizeof(float));
+  return tile.slices > 1 && sums > rings ? sums : rings;
 }
 
 // The bias, as float32, stands behind the stages; behind that the scales of the weight's rows, where it has them.
@@ -134,8 +138,8 @@ constexpr GemmBlock BlockOn(Math math, const Tile& tile, int shared_bytes, int m
   for (int blocks = std::min(tile.blocks, most_blocks); blocks > 0; --blocks) {
     const int of_one = (shared_bytes + kReservedBytes) / blocks - kReservedBytes;
     int stages = MaxStages(tile);
-    while (stages >= kMinStages && SharedBytes(math, tile, stages) > of_one) --stages;
-    if (stages >= kMinStages) return {tile.m, tile.n, stages, blocks, false, tile.has_long_stages()};
+    while (stages >= MinStages(tile) && SharedBytes(math, tile, stages) > of_one) --stages;
+    if (stages >= MinStages(tile)) return {tile.m, tile.n, stages, blocks, false, tile.has_long_stages()};
   }
   return {tile.m, tile.n, 0, 0, false, tile.has_long_stages()};
 }

@@ -66,6 +66,8 @@ class Call(ctypes.Structure):
         ("flags", ctypes.c_uint32),
         ("tuning", ctypes.c_void_p),
         ("prepared", ctypes.c_void_p),
+        ("next_weight", ctypes.c_void_p),
+        ("next_weight_bytes", ctypes.c_size_t),
     )
 
     @classmethod

@@ -41,7 +41,7 @@ class Problem {
     if (n_ == 0) n_ = 8 <= static_cast<int64_t>(bias_.size()) ? 8 : 1;
     tile_.block = gemm_mma::BlockOn(math, tile, device_.shared_bytes, random.OneIn(2) ? 1 : INT_MAX);
     if (random.OneIn(2))
-      tile_.block.stages = static_cast<int>(random.Between(gemm_mma::kMinStages, tile_.block.stages));
+      tile_.block.stages = static_cast<int>(random.Between(gemm_mma::MinStages(tile), tile_.block.stages));
     random.Fill(x_, 1), random.Fill(weight_, 1 / std::sqrt(static_cast<double>(k_))), random.Fill(bias_, 0.5);
     for (int64_t left = random.OneIn(4) ? random.Between(1, 3) : 0; left > 0; --left) {
       x_[random.Between(0, m_ * k_ - 1)] = FromFloat<T>(random.OneIn(2) ? INFINITY : -INFINITY);

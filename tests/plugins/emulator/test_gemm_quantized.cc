@@ -91,7 +91,7 @@ class Problem {
     GemmTile chosen;
     chosen.block = gemm_mma::BlockOn(kMath, tile, device.shared_bytes);
     if (random_.OneIn(2)) {
-      chosen.block.stages = static_cast<int>(random_.Between(gemm_mma::kMinStages, chosen.block.stages));
+      chosen.block.stages = static_cast<int>(random_.Between(gemm_mma::MinStages(tile), chosen.block.stages));
     }
     SplitSums(tile.row_bytes, &chosen);
     return Run(device, chosen.splits, [&] {

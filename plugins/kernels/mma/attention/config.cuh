@@ -74,6 +74,7 @@ struct Parameters {
   const T* position_k_bias;                           // of keys that are multiplied with them
   int position_left, position_last, position_offset;  // the last in shared memory
   bool hidden_alike;
+  Prefetch next;
 };
 
 // A window's sides.

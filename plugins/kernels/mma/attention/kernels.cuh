@@ -13,6 +13,7 @@
 #include "kernels/launch.h"
 #include "kernels/mma/attention/mainloop.cuh"
 #include "kernels/mma/attention/tile_scheduler.cuh"
+#include "kernels/prefetch.cuh"
 #include "kernels/ptx/shared.cuh"
 
 namespace bertfuse::kernels {
@@ -28,6 +29,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
   if constexpr (!kHasMma<typename Config::T>) return;
   LaunchDependents();
   WaitForDependencies();
+  PrefetchByGrid(p.next);
   const TileScheduler<Config> tiles(p, scheduler);
   Tile tile = {};
 #pragma unroll 1
@@ -54,6 +56,7 @@ Parameters<T> MakeParameters(const AttentionArguments<T>& a) {
   p.y = a.y;
   p.mask = a.packed.count > 0 ? nullptr : a.mask;  // the offsets stand in its place
   p.mask_is_int64 = a.mask_is_int64;
+  p.next = a.next;
   p.batch = a.batch;
   p.pitch = static_cast<int>((q_columns + 2 * k_columns) * sizeof(T));
   p.y_pitch = static_cast<int>(q_columns);

@@ -20,17 +20,19 @@ struct Config {
   static constexpr Tile kTile = TilesOf<kMath>()[kIndex];
   static constexpr int kM = kTile.m, kN = kTile.n, kWarpM = kTile.warp_m, kWarpN = kTile.warp_n;
   static constexpr int kWarpsN = kN / kWarpN, kThreads = kTile.threads(), kBlocks = kTile.blocks;
-  static constexpr int kSlices = kTile.slices, kWarpsOfSlice = kThreads / 32 / kSlices;
+  static constexpr int kSlices = kTile.slices, kThreadsOfSlice = kThreads / kSlices;
   static constexpr int kI = kWarpM / 16, kJ = kWarpN / 8;                  // mma tiles of a warp
   static constexpr int kRowBytes = kTile.row_bytes;                        // of a stage
   static constexpr int kStageK = kRowBytes / static_cast<int>(sizeof(X));  // in elements
-  static constexpr int kSteps = kRowBytes / 32 / kSlices;                  // of a warp's tensor core, in a stage
+  static constexpr int kSteps = kRowBytes / 32;                            // of a warp's tensor core, in a stage
+  // Where registers are short. (Slices are of few rows, whose blocks have some to spare.)
+  static constexpr bool kComputesOffsets = kTile.has_long_stages() && kSlices == 1;
   static constexpr bool kRuns = kHasMma<X> && (kHasAsyncCopies || !kTile.has_long_stages());
   __device__ __forceinline__ static int RingBytesOf(int stages) {
-    constexpr int kStageBytes = StageBytes(kTile), kSums = RingBytes(kTile, 0);
+    constexpr int kStageBytes = kSlices * StageBytes(kTile), kSums = RingBytes(kTile, 0);
     return max(stages * kStageBytes, kSums);
   }
-  static_assert(kI > 0 && kJ % 2 == 0 && (kSteps == 1 || kSteps == 2 || kSteps == 4));
+  static_assert(kI > 0 && kJ % 2 == 0 && (kSteps == 2 || kSteps == 4));
   static_assert(kSlices == 1 || (kTile.has_long_stages() && !IsQuantized(kMath)));
 };
 

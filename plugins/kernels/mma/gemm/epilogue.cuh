@@ -149,28 +149,47 @@ class SliceSums {
 
   __device__ __forceinline__ explicit SliceSums(uint32_t address) : address_(address) {}
 
-  __device__ __forceinline__ void Store(int slice, int row, int column, float a, float b) const {
-    StoreShared(Chunk(slice, row, column) + column % kColumns * sizeof(float),
-                {__float_as_uint(a), __float_as_uint(b)});
+  // A warp's accumulators. The swizzle exchanges eights of columns within groups of kGroup, by rows as they lie among
+  // eight, so that all that differs from store to store but for the place in the group is a constant.
+  __device__ __forceinline__ void Store(const float (&sum)[Config::kI][Config::kJ][4], int slice, int warp_m,
+                                        int warp_n, int lane) const {
+    const int row = warp_m + lane / 4, swizzle = SwizzleOf(row);
+    const uint32_t first = address_ + ((slice * Config::kM + row) * Config::kN + warp_n + lane % 4 * 2) * 4;
+    uint32_t place[kGroup];
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) place[i] = first + (i ^ swizzle) * kEightBytes;
+#pragma unroll
+    for (int i = 0; i < Config::kI; ++i) {
+#pragma unroll
+      for (int j = 0; j < Config::kJ; ++j) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int constant = (i * 16 + half * 8) * Config::kN * 4 + j / kGroup * kGroup * kEightBytes;
+          StoreShared(place[j % kGroup] + constant,
+                      {__float_as_uint(sum[i][j][2 * half]), __float_as_uint(sum[i][j][2 * half + 1])});
+        }
+      }
+    }
   }
   // Added up, slice by slice.
-  __device__ __forceinline__ void Load(float (&v)[kColumns], int row, int column) const {
+  __device__ __forceinline__ void Load(float* v, int row, int column) const {
+    const int eight = column / 8 ^ SwizzleOf(row);
+    const uint32_t first = address_ + (row * Config::kN + eight * 8 + column % 8) * 4;
 #pragma unroll
     for (int slice = 0; slice < Config::kSlices; ++slice) {
       uint32_t words[kColumns];
-      LoadShared(words, Chunk(slice, row, column));
+      LoadShared(words, first + slice * Config::kM * Config::kN * 4);
 #pragma unroll
-      for (int e = 0; e < kColumns; ++e) v[e] = (slice == 0 ? 0.0f : v[e]) + __uint_as_float(words[e]);
+      for (int e = 0; e < kColumns; ++e)
+        v[e] = slice == 0 ? __uint_as_float(words[e]) : v[e] + __uint_as_float(words[e]);
     }
   }
 
  private:
+  static constexpr int kEightBytes = 8 * sizeof(float), kGroup = Config::kN % 32 == 0 ? 4 : 2;
+  static_assert(Config::kN % 16 == 0 && Config::kWarpN % (8 * kGroup) == 0);
   // 4 rows are stored at a time, of 32 bytes each.
-  __device__ __forceinline__ uint32_t Chunk(int slice, int row, int column) const {
-    static_assert(Config::kN % 16 == 0);
-    const int swizzle = Config::kN % 32 == 0 ? (row & 3) << 1 : row & 2;
-    return address_ + ((slice * Config::kM + row) * Config::kN + ((column / kColumns ^ swizzle) * kColumns)) * 4;
-  }
+  __device__ __forceinline__ static int SwizzleOf(int row) { return kGroup == 4 ? row & 3 : row >> 1 & 1; }
   uint32_t address_;
 };
 
@@ -180,49 +199,52 @@ __device__ __forceinline__ void StoreSlices(const float (&sum)[Config::kI][Confi
                                             int warp_n, const float* bias, Activation activation, uint32_t ring, Y* y,
                                             int first_row, int rows, int first_column, int columns, bool vectorised) {
   using Sums = SliceSums<Config>;
-  constexpr int kPerThread = Sums::kColumns, kPerRow = Config::kN / kPerThread;
+  constexpr int kAtOnce = Sums::kColumns, kPerRow = Config::kN / kAtOnce;
+  constexpr int kParts = Config::kM * kPerRow / Config::kThreads;  // of a thread
   static_assert(Config::kM * kPerRow % Config::kThreads == 0);
   const Sums sums(ring);
-  int lane = static_cast<int>(threadIdx.x) % 32;
-  asm volatile("" : "+r"(lane));  // as in StoreTile()
-#pragma unroll
-  for (int i = 0; i < Config::kI; ++i) {
-#pragma unroll
-    for (int j = 0; j < Config::kJ; ++j) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        sums.Store(slice, warp_m + i * 16 + half * 8 + lane / 4, warp_n + j * 8 + lane % 4 * 2, sum[i][j][2 * half],
-                   sum[i][j][2 * half + 1]);
-      }
-    }
-  }
+  int thread = static_cast<int>(threadIdx.x);
+  asm volatile("" : "+r"(thread));  // as in StoreTile()
+  sums.Store(sum, slice, warp_m, warp_n, thread % 32);
   __syncthreads();
+  // All parts' loads before the first one's branches.
+  float v[kParts * kAtOnce];
 #pragma unroll
-  for (int begin = 0; begin < Config::kM * kPerRow; begin += Config::kThreads) {
-    const int at = begin + static_cast<int>(threadIdx.x), row = at / kPerRow, column = at % kPerRow * kPerThread;
-    float v[kPerThread];
-    sums.Load(v, row, column);
-    if (bias != nullptr) {
-      const float4 add = *reinterpret_cast<const float4*>(bias + column);
-      v[0] += add.x, v[1] += add.y, v[2] += add.z, v[3] += add.w;
-      if constexpr (sizeof(Y) == 2) {
-        Activations::For16Bits<kPerThread>(v, activation);
-      } else {
-        Activations::Exact<kPerThread>(v, activation);
-      }
+  for (int part = 0; part < kParts; ++part) {
+    const int at = part * Config::kThreads + thread;
+    sums.Load(v + part * kAtOnce, at / kPerRow, at % kPerRow * kAtOnce);
+  }
+  if (bias != nullptr) {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      const int at = part * Config::kThreads + thread;
+      const float4 add = *reinterpret_cast<const float4*>(bias + at % kPerRow * kAtOnce);
+      float* const of_part = v + part * kAtOnce;
+      of_part[0] += add.x, of_part[1] += add.y, of_part[2] += add.z, of_part[3] += add.w;
     }
-    const int at_row = first_row + row, at_column = first_column + column;
-    if (at_row >= rows || at_column >= columns) continue;
-    Y* const to = y + static_cast<int64_t>(at_row) * columns + at_column;
-    if (vectorised) {
-      Pack<Y, kPerThread> pack;
-#pragma unroll
-      for (int e = 0; e < kPerThread; ++e) pack.value[e] = FromFloat<Y>(v[e]);
-      *reinterpret_cast<Pack<Y, kPerThread>*>(to) = pack;
+    if constexpr (sizeof(Y) == 2) {
+      Activations::For16Bits<kParts * kAtOnce>(v, activation);
     } else {
 #pragma unroll
-      for (int e = 0; e < kPerThread; ++e) {
-        if (at_column + e < columns) to[e] = FromFloat<Y>(v[e]);
+      for (int part = 0; part < kParts; ++part) Activations::Exact<kAtOnce>(v + part * kAtOnce, activation);
+    }
+  }
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+    const int at = part * Config::kThreads + thread;
+    const int at_row = first_row + at / kPerRow, at_column = first_column + at % kPerRow * kAtOnce;
+    if (at_row >= rows || at_column >= columns) continue;
+    const float* const of_part = v + part * kAtOnce;
+    Y* const to = y + static_cast<int64_t>(at_row) * columns + at_column;
+    if (vectorised) {
+      Pack<Y, kAtOnce> pack;
+#pragma unroll
+      for (int e = 0; e < kAtOnce; ++e) pack.value[e] = FromFloat<Y>(of_part[e]);
+      *reinterpret_cast<Pack<Y, kAtOnce>*>(to) = pack;
+    } else {
+#pragma unroll
+      for (int e = 0; e < kAtOnce; ++e) {
+        if (at_column + e < columns) to[e] = FromFloat<Y>(of_part[e]);
       }
     }
   }

@@ -8,6 +8,7 @@
 #include "kernels/dependent_launch.cuh"
 #include "kernels/mma/gemm/epilogue.cuh"
 #include "kernels/mma/gemm/mainloop.cuh"
+#include "kernels/prefetch.cuh"
 
 namespace bertfuse::kernels {
 namespace gemm_mma {
@@ -42,23 +43,26 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
     const int64_t left = int64_t{LoadRowCount(p.row_count)} - p.rows_before;
     rows = static_cast<int>(min(max(left, int64_t{0}), int64_t{p.m}));
   }
-  const TileScheduler<Config::kM, Config::kN> tiles(p, rows);
+  const TileScheduler<Config::kM, Config::kN, typename Config::Elements> tiles(p, rows);
   if (static_cast<int>(blockIdx.x) >= tiles.tiles()) return LeaveEarly(blockIdx.x == 0);
 
-  const int warp = static_cast<int>(threadIdx.x) / 32, slice = warp / Config::kWarpsOfSlice;
-  const int of_slice = warp - slice * Config::kWarpsOfSlice;
+  constexpr int kSlices = Config::kSlices, kWarpsOfSlice = Config::kThreadsOfSlice / 32;
+  const int warp = static_cast<int>(threadIdx.x / 32), slice = static_cast<int>(threadIdx.x / Config::kThreadsOfSlice);
+  const int of_slice = warp - slice * kWarpsOfSlice;
   const int warp_m = of_slice / Config::kWarpsN * Config::kWarpM, warp_n = of_slice % Config::kWarpsN * Config::kWarpN;
   char* const shared = DynamicShared();
-  const uint32_t ring = SharedAddress(shared);
+  const uint32_t rings = SharedAddress(shared), ring = rings + slice * p.stages * StageBytes(Config::kTile);
   float* const bias = reinterpret_cast<float*>(shared + Config::RingBytesOf(p.stages));
   const Scales scales = {bias + Config::kN + warp_n, p.row_scales};
-  const FragmentReader<Config> reader(warp_m, warp_n, slice);
+  const FragmentReader<Config> reader(warp_m, warp_n);
   bool waited = false;
 #pragma unroll 1
   for (int number = static_cast<int>(blockIdx.x); number < tiles.tiles(); number += static_cast<int>(gridDim.x)) {
     const TileAt tile = tiles[number];
-    const int first_k = tile.split * p.stages_per_split * Config::kStageK;
-    const int left = (p.k - first_k + Config::kStageK - 1) / Config::kStageK;
+    const int first_stage = tile.split * p.stages_per_split, all_stages = (p.k + Config::kStageK - 1) / Config::kStageK;
+    const int stages_of_split = min(all_stages - first_stage, p.stages_per_split);
+    const int count = (stages_of_split - slice + kSlices - 1) / kSlices;
+    const int first_k = (first_stage + slice) * Config::kStageK;
     CopyOf<Config, Config::kM> x(p.x, p.k, tile.first_row, rows, first_k);
     CopyOf<Config, Config::kN> weight(p.weight, p.k, tile.first_column, p.n, first_k);
     typename Config::Accumulator sum[Config::kI][Config::kJ][4] = {};
@@ -72,17 +76,32 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
         StartFromCompensation<Config>(sum, p.x_compensation, tile.first_column + warp_n, p.n);
       }
     }
+    // Under way while the main loop runs, which waits for neither, where there are registers for them.
+    constexpr bool kKeepsVectors = kHasAsyncCopies && !kScaled;
+    static_assert(Config::kN <= Config::kThreads);
+    Y add = FromFloat<Y>(0.0f);
+    float scale = 0.0f;
     const auto load_vectors = [&] {
-      for (int i = static_cast<int>(threadIdx.x); i < Config::kN; i += Config::kThreads) {
-        const int column = tile.first_column + i;
-        bias[i] = p.bias != nullptr && column < p.n ? ToFloat(p.bias[column]) : 0.0f;
-        if constexpr (kScaled) bias[Config::kN + i] = column < p.n ? p.weight_scales[column] : 0.0f;
-      }
+      const int column = tile.first_column + static_cast<int>(threadIdx.x);
+      if (static_cast<int>(threadIdx.x) >= Config::kN || column >= p.n) return;
+      if (p.bias != nullptr) add = p.bias[column];
+      if constexpr (kScaled) scale = p.weight_scales[column];
     };
-    WithStages<MaxStages(Config::kTile)>(p.stages, [&](auto stages) {
-      MultiplyTile<Config, decltype(stages)::value>(x, weight, reader, ring, min(left, p.stages_per_split),
-                                                    p.fetch_weights_first, sum, before_x, load_vectors);
+    const auto store_vectors = [&] {
+      if (static_cast<int>(threadIdx.x) >= Config::kN) return;
+      bias[threadIdx.x] = ToFloat(add);
+      if constexpr (kScaled) bias[Config::kN + threadIdx.x] = scale;
+    };
+    const auto after_first_copies = [&] {
+      if (number == static_cast<int>(blockIdx.x)) PrefetchByGrid(p.next);
+      load_vectors();
+      if (!kKeepsVectors) store_vectors();
+    };
+    WithStages<MinStages(Config::kTile), MaxStages(Config::kTile)>(p.stages, [&](auto stages) {
+      MultiplyTile<Config, decltype(stages)::value>(x, weight, reader, slice, ring, count, p.fetch_weights_first, sum,
+                                                    before_x, after_first_copies);
     });
+    if (kKeepsVectors) store_vectors();
     // The ring becomes the warps' staging: others may still read what is behind the last stage.
     __syncthreads();
     const int first_row = tile.first_row + warp_m, first_column = tile.first_column + warp_n;
@@ -90,10 +109,10 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
         p.float_partials == nullptr ? nullptr : p.float_partials + static_cast<int64_t>(tile.split) * p.m * p.n;
     if constexpr (Config::kSlices > 1) {
       if (partials != nullptr) {
-        StoreSlices<float, Config>(sum, slice, warp_m, warp_n, nullptr, Activation::kNone, ring, partials,
+        StoreSlices<float, Config>(sum, slice, warp_m, warp_n, nullptr, Activation::kNone, rings, partials,
                                    tile.first_row, rows, tile.first_column, p.n, p.vectorised);
       } else {
-        StoreSlices<Y, Config>(sum, slice, warp_m, warp_n, bias, p.activation, ring, p.y, tile.first_row, rows,
+        StoreSlices<Y, Config>(sum, slice, warp_m, warp_n, bias, p.activation, rings, p.y, tile.first_row, rows,
                                tile.first_column, p.n, p.vectorised);
       }
     } else if (p.float_partials != nullptr) {
@@ -126,6 +145,7 @@ cudaError_t LaunchTile(GemmForm form, const GemmTile& tile, const GemmArguments<
   p.float_partials = partial ? a.float_partials : nullptr;
   p.m = static_cast<int>(a.m), p.n = static_cast<int>(a.n), p.k = static_cast<int>(a.k);
   p.stages = tile.block.stages;
+  if (p.stages < MinStages(Config::kTile) || p.stages > MaxStages(Config::kTile)) return cudaErrorInvalidConfiguration;
   const int64_t k_stages = CeilDiv(a.k, Config::kStageK);
   p.splits = tile.splits;
   p.stages_per_split = static_cast<int>(CeilDiv(k_stages, tile.splits));
@@ -134,12 +154,15 @@ cudaError_t LaunchTile(GemmForm form, const GemmTile& tile, const GemmArguments<
   if (tiles_m * tiles_n * tile.splits > INT32_MAX - INT32_MAX / 2) return cudaErrorInvalidConfiguration;
   p.tiles_n = static_cast<int>(tiles_n);
   p.group = GroupOf(Config::kTile, device.multiprocessors * tile.block.per_multiprocessor, tiles_m);
+  p.of_split = Divisor(static_cast<int>(tiles_m * tiles_n)), p.of_group = Divisor(p.group * p.tiles_n);
+  p.height = Divisor(p.group), p.last_height = Divisor(std::max(static_cast<int>(tiles_m % p.group), 1));
   p.row_count = a.packed.row_count, p.rows_before = static_cast<int>(a.rows_before);
   p.activation = a.activation;
   p.vectorised =
       partial ? a.n % 4 == 0 && IsAligned(a.float_partials, 16) : a.n % (16 / sizeof(Y)) == 0 && IsAligned(a.y, 16);
-  p.fetch_weights_first = a.weights_are_constant && device.compute_capability >= 90;
+  p.fetch_weights_first = a.weights_are_constant;
   p.last_rows_first = a.last_rows_first;
+  p.next = a.next;
   LaunchConfig config;
   config.grid = dim3(static_cast<unsigned>(CeilDiv(a.packed.LaunchRows(a.m), Config::kM) * tiles_n * tile.splits));
   config.block = dim3(Config::kThreads);
@@ -172,10 +195,7 @@ std::optional<cudaError_t> WithoutLaunch(GemmForm form, const GemmTile& tile, co
   if (a.m == 0 || a.n == 0) return cudaSuccess;
   if (!Activations::Has(a.activation)) return cudaErrorInvalidValue;
   const bool splits = tile.splits == 1 || (tile.splits > 1 && form == GemmForm::kPartialSums);
-  const GemmBlock& block = tile.block;
-  const bool fits = block.stages >= kMinStages && block.stages <= MaxStages(block.m, block.n, block.long_stages);
-  return splits && fits && RunsOn(device, block.long_stages) ? std::nullopt
-                                                             : std::optional(cudaErrorInvalidConfiguration);
+  return splits && RunsOn(device, tile.block.long_stages) ? std::nullopt : std::optional(cudaErrorInvalidConfiguration);
 }
 
 }  // namespace gemm_mma

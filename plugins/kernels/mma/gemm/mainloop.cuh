@@ -11,6 +11,7 @@
 #define BERTFUSE_KERNELS_MMA_GEMM_MAINLOOP_CUH_
 
 #include "kernels/mma/gemm/config.cuh"
+#include "kernels/ptx/named_barrier.cuh"
 #include "kernels/ptx/scalar.cuh"
 #include "kernels/ptx/shared.cuh"
 
@@ -79,10 +80,10 @@ class CopyOffsets<kCopies, true> {
   uint32_t first_, step_, last_;
 };
 
-// What one thread copies of an operand's kRows rows: a chunk of every (kThreads / chunks of a row)th row of a stage.
-// Rows behind the last one are copies of it, which reach nothing that is stored: to tell them apart at every copy took
-// a third of the loop's instructions.
-template <class T, int kRows, int kThreads, int kRowBytes>
+// What one of a slice's kThreads threads copies of an operand's kRows rows: a chunk of every (kThreads / chunks of a
+// row)th row of a stage, of every kSlices-th stage. Rows behind the last one are copies of it, which reach nothing that
+// is stored: to tell them apart at every copy took a third of the loop's instructions.
+template <class T, int kRows, int kThreads, int kRowBytes, int kSlices, bool kComputesOffsets>
 class OperandCopy {
  public:
   // From row `first_row`, which is below `rows`, and element `first_k` on. k from p.k on is zeros.
@@ -99,12 +100,13 @@ class OperandCopy {
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       if (i < kCopies * part / parts || i >= kCopies * (part + 1) / parts) continue;
-      if (kCopyThreads < kThreads && static_cast<int>(threadIdx.x) >= kCopyThreads) continue;
-      begun_.Begin(i, tile + to_ + i * kRowsAtOnce * kRowBytes, from_ + offset_[i], left_ > 0);
+      if (kCopyThreads < kThreads && Thread() >= kCopyThreads) continue;
+      const int to = to_ ^ (i % 2 * kTurn);
+      begun_.Begin(i, tile + to + i * kRowsAtOnce * kRowBytes, from_ + offset_[i], left_ > 0);
     }
     if (part < parts - 1) return;
-    from_ += kRowBytes;
-    left_ -= kRowBytes;
+    from_ += kSlices * kRowBytes;
+    left_ -= kSlices * kRowBytes;
   }
   __device__ __forceinline__ void End() { begun_.End(); }
 
@@ -118,26 +120,42 @@ class OperandCopy {
   // Half of the threads where all would copy more than the rows.
   static constexpr int kCopyThreads = kRows % (kThreads / kRowChunks) == 0 ? kThreads : kThreads / 2;
   static constexpr int kRowsAtOnce = kCopyThreads / kRowChunks, kCopies = kRows / kRowsAtOnce;
-  __device__ __forceinline__ static int Row() { return static_cast<int>(threadIdx.x) / kRowChunks; }
-  __device__ __forceinline__ static int Chunk() { return static_cast<int>(threadIdx.x) % kRowChunks; }
+  // A thread's chunks are swizzled alike, eight rows apart; four rows apart every other one lies four chunks elsewhere.
+  static constexpr int kTurn = kRowsAtOnce == 4 ? 4 * kChunkBytes : 0;
+  __device__ __forceinline__ static int Thread() { return static_cast<int>(threadIdx.x % kThreads); }
+  __device__ __forceinline__ static int Row() { return static_cast<int>(threadIdx.x % kThreads / kRowChunks); }
+  __device__ __forceinline__ static int Chunk() { return static_cast<int>(threadIdx.x % kRowChunks); }
   __device__ __forceinline__ static uint32_t Pitch(int k) { return static_cast<uint32_t>(k) * sizeof(T); }
 
-  static_assert(kRows % kRowsAtOnce == 0 && kRowsAtOnce % 8 == 0, "all of a thread's chunks are swizzled alike");
+  static_assert(kRows % kRowsAtOnce == 0 && (kRowsAtOnce % 8 == 0 || (kRowsAtOnce == 4 && kRowChunks == 8)));
   BegunCopies<kCopies, kHasAsyncCopies> begun_;
-  const char* from_;                                         // the same in all threads
-  CopyOffsets<kCopies, kRowBytes == kLongRowBytes> offset_;  // from there to each of the thread's chunks
-  int to_, left_;                                            // bytes of k from its chunk on
+  const char* from_;                               // the same in all threads
+  CopyOffsets<kCopies, kComputesOffsets> offset_;  // from there to each of the thread's chunks
+  int to_, left_;                                  // bytes of k from its chunk on
 };
 
 template <class Config, int kRows>
-using CopyOf = OperandCopy<typename Config::X, kRows, Config::kThreads, Config::kRowBytes>;
+using CopyOf = OperandCopy<typename Config::X, kRows, Config::kThreadsOfSlice, Config::kRowBytes, Config::kSlices,
+                           Config::kComputesOffsets>;
+
+// Synchronises the threads that share a ring.
+template <class Config>
+__device__ __forceinline__ void SyncSlice(int slice) {
+  if constexpr (Config::kSlices == 1) {
+    __syncthreads();
+  } else if constexpr (Config::kThreadsOfSlice == 32) {
+    __syncwarp();
+  } else {
+    SyncNamed<Config::kThreadsOfSlice>(1 + slice);
+  }
+}
 
 // Calls visit(stages as a constant): an instruction has to know how many copies it may leave unfinished, and to choose
 // one of them at every stage took a tenth of the loop's time.
-template <int kMost, int kStages = kMinStages, class Visit>
+template <int kStages, int kMost, class Visit>
 __device__ __forceinline__ void WithStages(int stages, Visit&& visit) {
   if constexpr (kStages < kMost) {
-    if (stages > kStages) return WithStages<kMost, kStages + 1>(stages, visit);
+    if (stages > kStages) return WithStages<kStages + 1, kMost>(stages, visit);
   }
   visit(std::integral_constant<int, kStages>());
 }
@@ -146,10 +164,10 @@ __device__ __forceinline__ void WithStages(int stages, Visit&& visit) {
 template <class Config>
 class FragmentReader {
  public:
-  __device__ __forceinline__ FragmentReader(int warp_m, int warp_n, int slice) {
-    const int lane = static_cast<int>(threadIdx.x) % 32, chunk = slice * Config::kSteps * 2;
-    x_ = ChunkOffset<Config::kRowBytes>(warp_m + lane % 16, chunk + lane / 16);
-    w_ = ChunkOffset<Config::kRowBytes>(Config::kM + warp_n + lane / 16 * 8 + lane % 8, chunk + lane / 8 % 2);
+  __device__ __forceinline__ FragmentReader(int warp_m, int warp_n) {
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    x_ = ChunkOffset<Config::kRowBytes>(warp_m + lane % 16, lane / 16);
+    w_ = ChunkOffset<Config::kRowBytes>(Config::kM + warp_n + lane / 16 * 8 + lane % 8, lane / 8 % 2);
   }
   // The swizzle moves chunks by step as it does by lane, and 16 rows further on it is the same.
   __device__ __forceinline__ void Read(Fragments<Config::kI, Config::kJ>& f, uint32_t stage, int step) const {
@@ -164,19 +182,20 @@ class FragmentReader {
   uint32_t x_, w_;
 };
 
-// sum += x * weight over `count` stages of k, with kStages of them in the ring. `after_first_copies()` is called when
-// the first copies are under way; `before_x()` before x is read.
+// sum += x * weight over the slice's `count` stages of k, with kStages of them in its ring. `after_first_copies()` is
+// called when the first copies are under way; `before_x()` before x is read.
 template <class Config, int kStages, class BeforeX, class AfterFirstCopies>
 __device__ __forceinline__ void MultiplyTile(CopyOf<Config, Config::kM>& x, CopyOf<Config, Config::kN>& weight,
-                                             const FragmentReader<Config>& reader, uint32_t ring, int count,
+                                             const FragmentReader<Config>& reader, int slice, uint32_t ring, int count,
                                              bool fetch_weights_first,
                                              typename Config::Accumulator (&sum)[Config::kI][Config::kJ][4],
                                              BeforeX&& before_x, AfterFirstCopies&& after_first_copies) {
   constexpr uint32_t kXBytes = Config::kM * Config::kRowBytes, kStageBytes = StageBytes(Config::kTile);
-  constexpr int kCopySteps = std::max(Config::kSteps - 1, 1);  // among which the copies of a stage are spread
+  constexpr int kCopySteps = Config::kSteps - 1;  // among which the copies of a stage are spread
   const uint32_t ring_end = ring + kStages * kStageBytes;
-  const int first = min(kStages - 1, count);
-  if (fetch_weights_first) {
+  const bool weights_first = kHasDependentLaunch && fetch_weights_first;
+  if (weights_first) {
+    const int first = min(kStages - 1, count);
 #pragma unroll 1
     for (int i = 0; i < first; ++i) weight.CopyNext(ring + i * kStageBytes + kXBytes);
   }
@@ -185,20 +204,30 @@ __device__ __forceinline__ void MultiplyTile(CopyOf<Config, Config::kM>& x, Copy
   for (int i = 0; i < kStages - 1; ++i) {
     if (i < count) {
       x.CopyNext(ring + i * kStageBytes);
-      if (!fetch_weights_first) weight.CopyNext(ring + i * kStageBytes + kXBytes);
+      if (!weights_first) weight.CopyNext(ring + i * kStageBytes + kXBytes);
     }
     CommitCopies();
   }
   after_first_copies();
   WaitCopies<kStages - 2>();
-  __syncthreads();
+  SyncSlice<Config>(slice);
   Fragments<Config::kI, Config::kJ> fragments[2];
   uint32_t read = ring, written = ring_end - kStageBytes;
   reader.Read(fragments[0], read, 0);
-#pragma unroll 1
-  for (int i = 0; i < count; ++i) {
-    const auto begin_copies = [&](int step) {
-      if (step < kCopySteps && i + kStages - 1 < count) {
+  // One stage; `copies`: whether there is another one to be copied.
+  const auto multiply_stage = [&](auto copies) {
+#pragma unroll
+    for (int step = 0; step < Config::kSteps; ++step) {
+      if (step == Config::kSteps - 1) {
+        // The next stage has arrived, and all warps have read this one. (Behind the last one what is read is not used.)
+        x.End();
+        weight.End();
+        WaitCopies<kStages - 2>();
+        SyncSlice<Config>(slice);
+        read = read + kStageBytes == ring_end ? ring : read + kStageBytes;
+      }
+      reader.Read(fragments[(step + 1) % 2], read, (step + 1) % Config::kSteps);
+      if (copies && step < kCopySteps) {
         x.BeginNext(written, step, kCopySteps);
         weight.BeginNext(written + kXBytes, step, kCopySteps);
       }
@@ -206,23 +235,18 @@ __device__ __forceinline__ void MultiplyTile(CopyOf<Config, Config::kM>& x, Copy
         CommitCopies();
         written = written + kStageBytes == ring_end ? ring : written + kStageBytes;
       }
-    };
-#pragma unroll
-    for (int step = 0; step < Config::kSteps; ++step) {
-      if (Config::kSteps == 1) begin_copies(step);  // what the wait counts
-      if (step == Config::kSteps - 1) {
-        // The next stage has arrived, and all warps have read this one. (Behind the last one what is read is not used.)
-        x.End();
-        weight.End();
-        WaitCopies<kStages - 2>();
-        __syncthreads();
-        read = read + kStageBytes == ring_end ? ring : read + kStageBytes;
-      }
-      reader.Read(fragments[(step + 1) % 2], read, (step + 1) % Config::kSteps);
-      if (Config::kSteps > 1) begin_copies(step);
       Multiplier<typename Config::X, Config::kMath>::Multiply(sum, fragments[step % 2]);
-      if (Config::kSteps == 1) fragments[0] = fragments[1];
     }
+  };
+  if constexpr (Config::kSlices == 1) {
+#pragma unroll 1
+    for (int i = 0; i < count; ++i) multiply_stage(i + kStages - 1 < count);
+  } else {  // few stages, most of which have been copied before: without the copies' instructions, predicated off
+    int i = kStages - 1;
+#pragma unroll 1
+    for (; i < count; ++i) multiply_stage(std::true_type());
+#pragma unroll 1
+    for (i -= kStages - 1; i < count; ++i) multiply_stage(std::false_type());
   }
 }
 

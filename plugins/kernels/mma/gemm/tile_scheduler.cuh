@@ -2,6 +2,7 @@
 #ifndef BERTFUSE_KERNELS_MMA_GEMM_TILE_SCHEDULER_CUH_
 #define BERTFUSE_KERNELS_MMA_GEMM_TILE_SCHEDULER_CUH_
 
+#include "kernels/divisor.h"
 #include "kernels/mma/gemm.h"
 #include "kernels/packed_rows.cuh"
 
@@ -24,12 +25,15 @@ struct Parameters {
   int group;             // rows of tiles that are computed column by column
   int splits;            // of k
   int stages_per_split;  // stages of k in a split
+  // Where rows are not packed: tiles of a split and of a group, rows of tiles in a group and in the last one.
+  Divisor of_split, of_group, height, last_height;
   const int32_t* row_count;
   int rows_before;  // that row_count counts, and another launch computes
   Activation activation;
   bool vectorised;           // rows of the output are on 16-byte boundaries
   bool fetch_weights_first;  // before the preceding kernels have ended
   bool last_rows_first;
+  Prefetch next;
 };
 
 struct TileAt {
@@ -38,30 +42,37 @@ struct TileAt {
 
 // Tiles are taken in groups of p.group rows, column by column, so that blocks that run at a time share both operands:
 // in L2, a square of tiles needs fewer rows of x and weight than a strip does.
-template <int kM, int kN>
+template <int kM, int kN, class Elements>
 class TileScheduler {
  public:
-  template <class Elements>
   __device__ __forceinline__ TileScheduler(const Parameters<Elements>& p, int rows)
-      : rows_of_tiles_((rows + kM - 1) / kM),
-        columns_(p.tiles_n),
-        group_(p.group),
-        last_rows_first_(p.last_rows_first) {
-    tiles_ = rows_of_tiles_ * columns_ * p.splits;
-  }
-  __device__ __forceinline__ int tiles() const { return tiles_; }
+      : p_(p), rows_of_tiles_((rows + kM - 1) / kM) {}
+  __device__ __forceinline__ int tiles() const { return rows_of_tiles_ * p_.tiles_n * p_.splits; }
 
   __device__ __forceinline__ TileAt operator[](int number) const {
-    const int of_split = rows_of_tiles_ * columns_, split = number / of_split, in_split = number - split * of_split;
-    const int of_group = group_ * columns_, group = in_split / of_group, in_group = in_split - group * of_group;
-    const int first = group * group_, height = min(group_, rows_of_tiles_ - first);
-    const int column = in_group / height, row = first + in_group - column * height;
-    return {(last_rows_first_ ? rows_of_tiles_ - 1 - row : row) * kM, column * kN, split};
+    if (p_.row_count == nullptr) {
+      const int split = p_.of_split.Divide(number), in_split = number - split * rows_of_tiles_ * p_.tiles_n;
+      const int group = p_.of_group.Divide(in_split), in_group = in_split - group * p_.group * p_.tiles_n;
+      int height = p_.group, column = p_.height.Divide(in_group);
+      if ((group + 1) * p_.group > rows_of_tiles_) {
+        height = rows_of_tiles_ - group * p_.group, column = p_.last_height.Divide(in_group);
+      }
+      return At(split, group, column, in_group - column * height);
+    }
+    const int of_split = rows_of_tiles_ * p_.tiles_n, split = number / of_split, in_split = number - split * of_split;
+    const int of_group = p_.group * p_.tiles_n, group = in_split / of_group, in_group = in_split - group * of_group;
+    const int height = min(p_.group, rows_of_tiles_ - group * p_.group), column = in_group / height;
+    return At(split, group, column, in_group - column * height);
   }
 
  private:
-  int rows_of_tiles_, columns_, group_, tiles_;
-  bool last_rows_first_;
+  __device__ __forceinline__ TileAt At(int split, int group, int column, int row_of_group) const {
+    const int row = group * p_.group + row_of_group;
+    return {(p_.last_rows_first ? rows_of_tiles_ - 1 - row : row) * kM, column * kN, split};
+  }
+
+  const Parameters<Elements>& p_;
+  int rows_of_tiles_;
 };
 
 }  // namespace bertfuse::kernels::gemm_mma

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/ptx/async_copy.cuh"
+#include "kernels/ptx/named_barrier.cuh"
 
 namespace bertfuse::kernels {
 
@@ -48,15 +49,9 @@ __device__ __forceinline__ void WaitBarrier(uint64_t* barrier, uint32_t parity) 
       : "memory");
 }
 
-// ---- named barriers ----
+// ---- named barriers (SyncNamed() waits) ----
 
-// Waits until kThreads threads, this one among them, have come to barrier `id`.
-template <int kThreads>
-__device__ __forceinline__ void SyncNamed(int id) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreads) : "memory");
-}
-
-// Comes to it without waiting.
+// Comes to barrier `id` without waiting.
 template <int kThreads>
 __device__ __forceinline__ void ArriveNamed(int id) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(kThreads) : "memory");

@@ -6,6 +6,7 @@
 
 namespace bertfuse::kernels {
 
+inline constexpr bool kHasDependentLaunch = true;
 inline void WaitForDependencies() { emulator::WaitForDependencies(); }
 inline void LaunchDependents() {}
 

@@ -4,6 +4,7 @@
 
 #include "emulator/hopper.h"
 #include "kernels/ptx/async_copy.cuh"
+#include "kernels/ptx/named_barrier.cuh"
 
 namespace bertfuse::kernels {
 
@@ -14,10 +15,6 @@ inline void Arrive(uint64_t* barrier) { emulator::Arrive(barrier); }
 inline void ArriveRemote(uint32_t barrier) { emulator::ArriveRemote(barrier); }
 inline void WaitBarrier(uint64_t* barrier, uint32_t parity) { emulator::WaitBarrier(barrier, parity); }
 
-template <int kThreads>
-inline void SyncNamed(int id) {
-  emulator::Barrier("bar.sync", id, kThreads);
-}
 template <int kThreads>
 inline void ArriveNamed(int id) {
   emulator::ArriveNamed(id, kThreads);
