@@ -11,6 +11,7 @@ add_library(bertfuse_cpu STATIC
   plugins/cpu/kernels.cc
   plugins/cpu/pack_tokens.cc
   plugins/cpu/ragged_positions.cc
+  plugins/cpu/rms_norm.cc
   plugins/cpu/rotary_tables.cc
   plugins/cpu/unpack_tokens.cc
   plugins/cpu/vector_dispatch.cc)

@@ -90,11 +90,11 @@ add_library(bertfuse_cuda STATIC
   "${kernels}/cublaslt/library.cc" "${kernels}/cublaslt/plan.cc"
   "${kernels}/add_qkv_bias.cu" "${kernels}/bias_activation.cu" "${kernels}/change_heads.cu" "${kernels}/portable/attention_simt.cu"
   "${kernels}/embed_layer_norm.cu" "${kernels}/portable/gemm_simt.cu" "${kernels}/gate.cu" "${kernels}/gpu_code.cu"
-  "${kernels}/layer_norm.cu" "${kernels}/packing.cu" "${kernels}/quantize_rows.cu" "${kernels}/quantizing_norm.cu" "${kernels}/residual_norm.cu" "${kernels}/rotary_tables.cu"
+  "${kernels}/layer_norm.cu" "${kernels}/packing.cu" "${kernels}/quantize_rows.cu" "${kernels}/quantizing_norm.cu" "${kernels}/residual_norm.cu" "${kernels}/rms_norm.cu" "${kernels}/rotary_tables.cu"
   "${ops}/add_qkv_bias.cc" "${ops}/attention.cc" "${ops}/attention_tactic.cc" "${ops}/embed_layer_norm.cc" "${ops}/first_tokens.cc"
   "${ops}/gemm.cc" "${ops}/gemm_candidates_cublaslt.cc" "${ops}/gemm_candidates_mma.cc" "${ops}/gemm_candidates_simt.cc" "${ops}/gemm_candidates_sm90.cc"
   "${ops}/gemm_cost.cc" "${ops}/gemm_tactic.cc"
-  "${ops}/gpu.cc" "${ops}/kernels.cc" "${ops}/layer_norm_tactic.cc" "${ops}/measured_gemms.cc" "${BERTFUSE_MEASURED_TABLES}" "${ops}/pack_tokens.cc" "${ops}/packed_rows.cc" "${ops}/ragged_positions.cc" "${ops}/rotary_tables.cc" "${ops}/row_hints.cc" "${ops}/tune.cc" "${ops}/tuned_problem.cc" "${ops}/tuning.cc" "${ops}/unpack_tokens.cc")
+  "${ops}/gpu.cc" "${ops}/kernels.cc" "${ops}/layer_norm_tactic.cc" "${ops}/measured_gemms.cc" "${BERTFUSE_MEASURED_TABLES}" "${ops}/pack_tokens.cc" "${ops}/packed_rows.cc" "${ops}/ragged_positions.cc" "${ops}/rms_norm.cc" "${ops}/rotary_tables.cc" "${ops}/row_hints.cc" "${ops}/tune.cc" "${ops}/tuned_problem.cc" "${ops}/tuning.cc" "${ops}/unpack_tokens.cc")
 target_link_libraries(bertfuse_cuda PUBLIC bertfuse_headers CUDA::cudart_static ${CMAKE_DL_LIBS})
 target_compile_options(bertfuse_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
 

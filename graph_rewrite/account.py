@@ -100,9 +100,9 @@ class Survey:
         within = {id(n) for a, c in credits.items() if c.spec.name in FAMILY_OPS for n in taken.get(a, [])}
         within |= {anchor for anchor, credit in credits.items() if credit.spec.name in FAMILY_OPS}
         for expectation in self.wanted:
-            if id(expectation.anchor) in within:
-                continue
             credit = credits.get(id(expectation.anchor))
+            if id(expectation.anchor) in within and (credit is None or credit.spec.name != expectation.op):
+                continue
             op = expectation.op if credit is None else credit.spec.name
             # Nothing came out, or an op that takes less.
             if credit is None or order.index(op) > order.index(expectation.op):

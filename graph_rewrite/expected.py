@@ -13,7 +13,7 @@ import onnx_graphsurgeon as gs
 from .domains import MICROSOFT, called
 from .graph import FusionGraph
 from .nodes import NoMatch, is_float_cast, matrix, node_name, producer
-from .normalize import attention, embedding, layer_norm, quantized
+from .normalize import attention, embedding, layer_norm, quantized, rms_norm
 from .normalize.gelu import MICROSOFTS
 
 _STEPS = 10
@@ -64,6 +64,8 @@ def expectations(graph: FusionGraph, level: str) -> list[Expectation]:
     for node in others:
         if id(node) not in known and (node.op == _QATTENTION or _after_quantised_product(node)):
             found.append(Expectation("FusedAttention" if full else "AddQKVBias", node))
+    if full:  # unless an op that takes more has it
+        found += [Expectation("FusedRMSNorm", node) for node in rms_norm.anchors(graph) if not _is_variance(node)]
     return [Expectation(e.op, e.anchor, *_refusal(e.anchor)) for e in found]
 
 
@@ -169,6 +171,14 @@ def _normalised(node: gs.Node) -> gs.Tensor | None:
         if tensor is None:
             return None
     return None
+
+
+def _is_variance(root: gs.Node) -> bool:
+    """Whether what is squared under the root was centred before, in another type: it is a LayerNorm's."""
+    squares = None if root.op == "RMSNormalization" else rms_norm.mean_of_squares(root)
+    sub = None if squares is None else producer(_uncast(squares[0]))
+    mean = producer(sub.inputs[1]) if sub is not None and sub.op == "Sub" else None
+    return mean is not None and mean.op == "ReduceMean"
 
 
 def _uncast(tensor: gs.Tensor) -> gs.Tensor:

@@ -25,6 +25,7 @@ _GAMMAS = {
     for op in OPS.values()
     if any(attribute.name == "gamma_offset" for attribute in op.attributes)
 }
+_OF_EITHER_NORM = {op.name for op in OPS.values() if any(attribute.name == "norm" for attribute in op.attributes)}
 
 
 def stored(
@@ -56,8 +57,8 @@ def convert(graph: FusionGraph, dtype: Any) -> None:
         places = _GAMMAS.get(node.op, {}) if node.domain == DOMAIN else {}
         given = {name: node.inputs[i] for name, i in places.items() if i < len(node.inputs)}
         given = {name: gamma for name, gamma in given.items() if not gamma.is_empty()}
-        if "gamma" in given and node.attrs.get("norm", "layer") == "layer":  # whose gamma is LayerNorm's
-            del given["gamma"]
+        if node.op in _OF_EITHER_NORM and node.attrs.get("norm", "layer") == "layer":  # whose gamma is LayerNorm's
+            given.pop("gamma", None)
         constant = all(isinstance(gamma, gs.Constant) for gamma in given.values())
         if not given or not constant or node.attrs.get("gamma_offset"):
             continue

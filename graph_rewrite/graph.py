@@ -137,13 +137,13 @@ class FusionGraph:
         return self._anchors.get(id(node))
 
     def note_failure(self, node: gs.Node, miss: NoMatch, op: str = "") -> None:
-        """Remember why `op` (or normalisation) failed at a node, the first reason of several."""
+        """Remember why `op` ("": normalisation for any) failed at a node, the first reason of several."""
         key = self._anchors.get(id(node), id(node))
         self._failures.setdefault((key, op), miss)
 
     def failure(self, node: gs.Node, op: str = "") -> NoMatch | None:
-        """Why fusing `op` failed at an original node: normalising, or after that, matching."""
-        return self._failures.get((id(node), "")) or self._failures.get((id(node), op))
+        """Why fusing `op` failed at an original node: what was wrong for that op, or else for any."""
+        return self._failures.get((id(node), op)) or self._failures.get((id(node), ""))
 
     # ---- making
 

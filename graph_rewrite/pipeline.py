@@ -26,6 +26,7 @@ from . import (
     precision,
     quantization,
     residual_norms,
+    rms_norms,
     same_shapes,
     validate,
 )
@@ -153,6 +154,7 @@ def _fuse(
     credits = _fuse_ops(graph, [*_variants(graph), *(OPS[name] for name in LEVELS[options.level])])
     if graph.families:
         credits |= residual_norms.write(graph)
+        credits |= rms_norms.write(graph)
     fused = in_order(Counter(credit.spec.name for credit in credits.values()))
     expected, parts, layers = survey.account(graph, credits)
     result = FusionResult(
@@ -197,7 +199,8 @@ def _fuse(
 
 
 def _variants(graph: FusionGraph) -> list[OpSpec]:
-    found = [spec for spec in FAMILY_OPS.values() if spec is not residual_norms.OP and not spec.by_pass]
+    later = (residual_norms.OP, rms_norms.OP)
+    found = [spec for spec in FAMILY_OPS.values() if spec not in later and not spec.by_pass]
     return found if graph.families else []
 
 
@@ -232,7 +235,7 @@ def _normalize(graph: FusionGraph) -> None:
                     try:
                         module.rewrite(graph, node)
                     except NoMatch as miss:
-                        graph.note_failure(node, miss)
+                        graph.note_failure(node, miss, getattr(module, "OF_OP", ""))
 
 
 def _fuse_ops(graph: FusionGraph, specs: list[OpSpec]) -> dict[int, Credit]:

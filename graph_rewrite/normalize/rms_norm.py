@@ -10,6 +10,10 @@ from ..graph import FusionGraph
 from ..nodes import NoMatch, check_rank, is_float_cast, node_name, producer, scalar
 from .layer_norm import check_mean, own_type, squared
 
+# The one op that comes of these anchors: what is wrong with them for a LayerNorm, whose anchors they are, too, says
+# nothing about it.
+OF_OP = "FusedRMSNorm"
+
 
 def anchors(graph: FusionGraph) -> list[gs.Node]:
     roots = [n for n in graph.nodes("Sqrt", "Pow") if mean_of_squares(n) is not None]

@@ -10,6 +10,7 @@ from . import (
     fused_gated_gemm,
     fused_gemm_residual_norm,
     fused_gemm_rotary,
+    fused_rms_norm,
     pack_tokens,
     ragged_positions,
     rotary_tables,
@@ -28,6 +29,7 @@ OPS: dict[str, OpSpec] = {
         fused_gated_gemm.OP,
         fused_gemm_residual_norm.OP,
         fused_gemm_rotary.OP,
+        fused_rms_norm.OP,
         rotary_tables.OP,
         pack_tokens.OP,
         unpack_tokens.OP,
@@ -39,7 +41,14 @@ OPS: dict[str, OpSpec] = {
 # What only families beyond BERT have.
 FAMILY_OPS: dict[str, OpSpec] = {
     module.OP.name: module.OP
-    for module in (attention_variant, fused_gated_gemm, fused_gemm_residual_norm, fused_gemm_rotary, rotary_tables)
+    for module in (
+        attention_variant,
+        fused_gated_gemm,
+        fused_gemm_residual_norm,
+        fused_gemm_rotary,
+        fused_rms_norm,
+        rotary_tables,
+    )
 }
 
 # What passes write to move packed rows; the others compute what a model computes.

@@ -13,9 +13,10 @@ KernelList CpuKernels() {
       &cpu::kFusedGatedGemm,     &cpu::kFusedGemm,
       &cpu::kFusedGemmGelu,      &cpu::kFusedGemmGeluLayerNorm,
       &cpu::kFusedGemmLayerNorm, &cpu::kFusedGemmResidualNorm,
-      &cpu::kFusedGemmRotary,    &cpu::kPackTokens,
-      &cpu::kUnpackTokens,       &cpu::kFirstTokens,
-      &cpu::kRaggedPositions,    &cpu::kRotaryTables,
+      &cpu::kFusedGemmRotary,    &cpu::kFusedRMSNorm,
+      &cpu::kPackTokens,         &cpu::kUnpackTokens,
+      &cpu::kFirstTokens,        &cpu::kRaggedPositions,
+      &cpu::kRotaryTables,
   };
   return {kernels, static_cast<int>(std::size(kernels))};
 }

@@ -1,6 +1,5 @@
-#include "kernels/dependent_launch.cuh"
+#include "kernels/after_packing.cuh"
 #include "kernels/embed_layer_norm.h"
-#include "kernels/packed_rows.cuh"
 #include "kernels/row_norm.cuh"
 #include "kernels/warp_row.cuh"
 
@@ -49,14 +48,6 @@ __device__ __forceinline__ TableRows<T> FindRows(const EmbedLayerNormArguments<T
   return rows;
 }
 
-// Waits for the preceding kernels. With packed rows the kernels that follow rely on that (packed_rows.h).
-template <class T, class Index>
-__device__ __forceinline__ void Begin(const EmbedLayerNormArguments<T, Index>& a) {
-  if (a.packed.row_count != nullptr) return WaitThenLaunchDependents();
-  LaunchDependents();
-  WaitForDependencies();
-}
-
 // 16-bit tables, a warp for each row. kTables is 1 for words alone; else token types may be absent, positions may not:
 // where that is asked for each row, rows of up to 512 columns take 86 registers, not 80 (sm_90), and one block fewer
 // fits.
@@ -65,7 +56,7 @@ __global__ void __launch_bounds__(kWarpRowThreads, kChunks > 3 ? 3 : 4)
     EmbedLayerNormWarpKernel(EmbedLayerNormArguments<T, Index> a) {
   const int columns = static_cast<int>(a.columns);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
-  Begin(a);
+  BeginFirst(a.packed);
   const int64_t count = RealRows(a.packed, a.rows);
   WarpRow<T, kChunks> rows[kTables], gamma, beta;
   gamma.Load(a.gamma, columns), beta.Load(a.beta, columns);
@@ -97,7 +88,7 @@ __global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks == 1 ? 3 : 1) 
     EmbedLayerNormKernel(EmbedLayerNormArguments<T, Index> a) {
   __shared__ float3 scratch[32];
   const int columns = static_cast<int>(a.columns);
-  Begin(a);
+  BeginFirst(a.packed);
   const int64_t count = RealRows(a.packed, a.rows);
   if (blockIdx.x >= count) return;
   RowVector<T, kVector, kChunks> gamma(a.gamma), beta(a.beta);

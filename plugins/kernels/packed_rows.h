@@ -10,7 +10,7 @@ namespace bertfuse::kernels {
 
 struct PackedRows {
   // In device memory; null: all rows are real. Kernels read it before the preceding kernels have ended. So PackTokens
-  // launches its dependents only after it has written it, and the embedding, the first to use it, launches its own only
+  // launches its dependents only after it has written it, and the first to use it, embedding or RMSNorm, its own only
   // when PackTokens has ended. (UnpackTokens, which may come right after PackTokens, waits before it reads it.)
   const int32_t* row_count = nullptr;
   int64_t expected = 0;  // by the host; results depend on it by their rounding alone

@@ -153,6 +153,7 @@ extern const bertfuse_kernel kFusedGemmGeluLayerNorm;
 extern const bertfuse_kernel kFusedGemmLayerNorm;
 extern const bertfuse_kernel kFusedGemmResidualNorm;
 extern const bertfuse_kernel kFusedGemmRotary;
+extern const bertfuse_kernel kFusedRMSNorm;
 extern const bertfuse_kernel kPackTokens;
 extern const bertfuse_kernel kRaggedPositions;
 extern const bertfuse_kernel kRotaryTables;

@@ -33,11 +33,22 @@ void FailTooWide(const char* op, int64_t columns) {
 
 KernelList CudaKernels() {
   static const bertfuse_kernel* const kernels[] = {
-      &cuda::kAddQKVBias,         &cuda::kEmbedLayerNorm,        &cuda::kFirstTokens,
-      &cuda::kFusedAttention,     &cuda::kFusedAttentionVariant, &cuda::kFusedGatedGemm,
-      &cuda::kFusedGemm,          &cuda::kFusedGemmGelu,         &cuda::kFusedGemmGeluLayerNorm,
-      &cuda::kFusedGemmLayerNorm, &cuda::kFusedGemmResidualNorm, &cuda::kFusedGemmRotary,
-      &cuda::kPackTokens,         &cuda::kRaggedPositions,       &cuda::kRotaryTables,
+      &cuda::kAddQKVBias,
+      &cuda::kEmbedLayerNorm,
+      &cuda::kFirstTokens,
+      &cuda::kFusedAttention,
+      &cuda::kFusedAttentionVariant,
+      &cuda::kFusedGatedGemm,
+      &cuda::kFusedGemm,
+      &cuda::kFusedGemmGelu,
+      &cuda::kFusedGemmGeluLayerNorm,
+      &cuda::kFusedGemmLayerNorm,
+      &cuda::kFusedGemmResidualNorm,
+      &cuda::kFusedGemmRotary,
+      &cuda::kFusedRMSNorm,
+      &cuda::kPackTokens,
+      &cuda::kRaggedPositions,
+      &cuda::kRotaryTables,
       &cuda::kUnpackTokens,
   };
   return {kernels, static_cast<int>(std::size(kernels))};

@@ -33,7 +33,7 @@ KINDS: dict[str, dict[str, int]] = {
     "token": DEBERTA,
     "span, every layer": DEBERTA,
     "span, with a convolution": DEBERTA,
-    "span, T5": {"FusedAttentionVariant": 2, "FusedGatedGemm": 2, "FusedGemmResidualNorm": 4},
+    "span, T5": {"FusedAttentionVariant": 2, "FusedGatedGemm": 2, "FusedGemmResidualNorm": 4, "FusedRMSNorm": 1},
     "span, two encoders": {op: DEBERTA.get(op, 0) + BERT.get(op, 0) for op in DEBERTA | BERT},
     "token, two encoders": {op: DEBERTA.get(op, 0) + BERT.get(op, 0) for op in DEBERTA | BERT},
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.gpu.harness import EPSILON, gemm_inputs, norm_inputs, poisoned, randint, randn
+from tests.gpu.harness import EPSILON, gemm_inputs, near_one, norm_inputs, poisoned, randint, randn
 from tests.gpu.kernels import Bound, native
 
 GUARD = 512  # elements before and behind an output
@@ -87,6 +87,8 @@ def packed_calls(op: str, dtype: torch.dtype):
             elif op == "RaggedPositions":
                 tokens = mask.view(-1)[None, : int(count)].contiguous()
                 yield [tokens, cu_seqlens, longest], [(tuple(tokens.shape), index)] * 2, [], ""
+            elif op == "FusedRMSNorm":
+                yield [x, near_one(columns, dtype), count], [(tuple(x.shape), dtype)], [EPSILON, 1.0], ""
             elif op == "EmbedLayerNorm":
                 tables = [randn(rows, columns, dtype=dtype) for rows in (50, sequence)]
                 norm = [randn(columns, dtype=dtype) for _ in range(2)]

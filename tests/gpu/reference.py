@@ -154,6 +154,10 @@ def fused_gemm_residual_norm(x, weight, residual, gamma, bias, beta, product_gam
     return _layer_norm(total, gamma, beta, epsilon), total
 
 
+def fused_rms_norm(x, gamma, epsilon, gamma_offset=0.0):
+    return F.rms_norm(_wide(x), x.shape[-1:], _wide(gamma) + gamma_offset, epsilon)
+
+
 def embed_layer_norm(ids, word, position, gamma, beta, token_type_ids, token_type, position_ids, epsilon):
     y = _wide(word)[ids.long()]
     if token_type_ids is not None:

@@ -33,7 +33,8 @@ from tests import ROOT
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 GEMMS = ("FusedGemm", "FusedGemmGelu", "FusedGemmGeluLayerNorm", "FusedGemmLayerNorm")
-PACKED_OPS = ("EmbedLayerNorm", *GEMMS, "PackTokens", "UnpackTokens", "FirstTokens", "RaggedPositions")
+RMS_NORM = "FusedRMSNorm"
+PACKED_OPS = ("EmbedLayerNorm", RMS_NORM, *GEMMS, "PackTokens", "UnpackTokens", "FirstTokens", "RaggedPositions")
 TWO_PART_OPS = ("FusedGatedGemm", "FusedGemmResidualNorm")  # a product of two factors; a norm and what it normalises
 ROTARY = "FusedGemmRotary"
 TABLES = "RotaryTables"
@@ -62,6 +63,8 @@ VARIANTS = ((4, 1, 64, -1, -1), (2, 2, 64, -1, 0), (3, 3, 64, 32, 32), (2, 1, 12
 ROTARIES = ((2, 77, 136, 4, 2, 64), (50, 128, 264, 4, 4, 64), (2, 33, 72, 2, 1, 32))
 TABLE_SIZES = ((77, 32), (1, 5), (3000, 40))  # (places, pairs) of tables of cosines and sines
 EMBEDDINGS = (((3, 19), 77), ((3, 19), 768), ((150, 71), 768))  # from 2048 rows on a warp for several
+# (rows, columns, elements off alignment) of norms: a block for each row by four columns and by one, a warp for each.
+NORMS = ((57, 768, 0), (57, 77, 0), (57, 768, 1), (3, 9000, 0), (900, 768, 0))
 QUANTIZED_SEEDS = {"float32": range(6), "float16": range(6, 18), "bfloat16": range(18, 24)}  # a portion for each
 MOST_ROWS = 300  # of quantised products
 PLUGIN_TESTS = "small or graph or contexts or workspace"  # the others are large, or fail on purpose
@@ -198,6 +201,9 @@ def work(ops, dtypes, narrow, packed, quantized):
         for size in ROTARIES if ROTARY in ops and not narrow else ():
             for rows_are_packed in (True,) if packed else (False, True):
                 rotary(size, dtype, rows_are_packed)
+        for rows, columns, offset in NORMS if RMS_NORM in ops and not (narrow or packed) else ():
+            inputs = [randn(rows, columns, dtype=dtype, offset=offset), near_one(columns, dtype)]
+            launch(RMS_NORM, inputs, [poisoned(rows, columns, dtype=dtype)], [EPSILON, 1.0])
         for size in TABLE_SIZES if TABLES in ops and not (narrow or packed) else ():
             tables(*size, dtype)
         for described in VARIANTS if "FusedAttentionVariant" in ops and not (narrow or packed) else ():

@@ -69,6 +69,7 @@ LARGE = {
         {"num_heads": 12, "kv_num_heads": 12},
     ),
     "FusedGemmResidualNorm": Shape("large", {"K": 3072, "N": 768, "J": 1}, (1, 128)),
+    "FusedRMSNorm": Shape("large", {"N": 768}, (8, 128)),
     "RotaryTables": Shape("large", {"C": 8192, "R": 32}, (8,)),
 }
 

@@ -20,7 +20,7 @@ from tests.gpu import reference  # noqa: E402
 @pytest.mark.parametrize("op", MODEL_OPS)
 def test_both_agree(op: str) -> None:
     """In every form of the op, with the inputs in the order that kernels are called with."""
-    function = getattr(reference, re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=QKV)", "_", op).lower())
+    function = getattr(reference, re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=QKV|RMS)", "_", op).lower())
     shape = next(shape for shape in shapes(op) if shape.label == "primes")
     for absent in absences(op):
         case = make_case(op, shape, absent=absent)

@@ -19,6 +19,7 @@ from tests.model_coverage.files import Recipe, feed, make
 
 _TOLERANCE = 2e-4  # as in table.py: two layers of sums in another order
 _ATTENTION, _GATE, _NORM = "FusedAttentionVariant", "FusedGatedGemm", "FusedGemmResidualNorm"
+_FIRST_NORM = {"FusedRMSNorm": 1}  # of the embeddings
 _POST_NORM = {"EmbedLayerNorm": 1, "FusedGemmLayerNorm": 4}
 # What is fused in two layers, and the window that the second one has on each side.
 WHOLE: dict[str, dict[str, int]] = {
@@ -27,10 +28,10 @@ WHOLE: dict[str, dict[str, int]] = {
     "gte": {_ATTENTION: 2, _GATE: 2} | _POST_NORM,
     "jina-embeddings-v3": {_ATTENTION: 2, "FusedGemmGelu": 2} | _POST_NORM,
     "mpnet": {_ATTENTION: 2, "FusedGemmGelu": 2} | _POST_NORM,
-    "eurobert": {_ATTENTION: 2, _GATE: 2, _NORM: 4},
+    "eurobert": {_ATTENTION: 2, _GATE: 2, _NORM: 4} | _FIRST_NORM,
     "esm": {_ATTENTION: 2, _NORM: 3, "FusedGemmLayerNorm": 1, "FusedGemmGelu": 2},
-    "qwen3": {_ATTENTION: 2, _GATE: 2, _NORM: 4},
-    "gemma3": {_ATTENTION: 2, _GATE: 2, _NORM: 4},
+    "qwen3": {_ATTENTION: 2, _GATE: 2, _NORM: 4} | _FIRST_NORM,
+    "gemma3": {_ATTENTION: 2, _GATE: 2, _NORM: 4} | _FIRST_NORM,
     "vit": {"FusedAttention": 2, _NORM: 3, "FusedGemmLayerNorm": 1, "FusedGemmGelu": 2},
 }
 # What of these attentions is said at level "basic", where no op takes them.

@@ -73,6 +73,8 @@ _PRODUCT = "rows=65536 K={} N={} " + _PACKED
         ("FusedGemmResidualNorm", "norm=rms " + _PRODUCT.format(1152, 768)),
         ("FusedGemmResidualNorm", "norm=rms without=product_gamma " + _PRODUCT.format(1152, 768)),
         ("FusedGemmResidualNorm", "norm=layer without=product_gamma " + _PRODUCT.format(768, 768)),
+        ("FusedRMSNorm", f"rows=65536 N=768 {_PACKED}"),
+        ("FusedRMSNorm", f"rows=65536 N=770 {_PACKED}"),
         ("FusedGemmRotary", _ROTARY.format("halves")),
         ("FusedGemmRotary", _ROTARY.format("neighbours")),
         ("FusedAttention", _ATTENTION.format("H=768 num_heads=12 scale=0.125", "")),

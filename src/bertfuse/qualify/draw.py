@@ -110,6 +110,9 @@ class Draw:
             if op == "FusedGemmRotary":
                 return self._rotary(rows, k)
             return Problem(op, leading=self._leading(rows), sizes={"K": k, "N": n})
+        if op == "FusedRMSNorm":
+            rows, n = self._rows() * (not empty), self._columns()
+            return Problem(op, leading=self._leading(rows), sizes={"N": n})
         if op == "RotaryTables":
             places, pairs = self._rows() * (not empty), self._one((32, 32, 16, 64, 128, int(self.rng.integers(0, 200))))
             leading = self._one(((1,), (3,), (2, 2), (0,)))
@@ -190,7 +193,7 @@ class Draw:
     def _packed(self, problem: Problem) -> Problem:
         """The problem with packed rows: of the sequences, or of all together where the op needs no more."""
         sizes, op = dict(problem.sizes), problem.op
-        if "K" in sizes or op == "EmbedLayerNorm":
+        if "K" in sizes or op in ("EmbedLayerNorm", "FusedRMSNorm"):
             most = problem.capacity
             few = max(0, most + self._one((-1, -2, -16, -64, -65)))
             total = self._one(

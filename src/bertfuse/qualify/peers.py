@@ -155,6 +155,10 @@ def _fused_gemm_rotary(
     return torch.cat([_rotary(torch, turning, cos, sin, pairs), v], 1).transpose(1, 2).flatten(-2)
 
 
+def _fused_rms_norm(torch: Any, x: Any, gamma: Any, epsilon: float, gamma_offset: float) -> Any:
+    return torch.nn.functional.rms_norm(x, gamma.shape, gamma + gamma_offset, epsilon)
+
+
 def _rotary_tables(torch: Any, tokens: Any, frequencies: Any, like: Any, angle: str, scaling: float) -> Any:
     wide = frequencies.float()
     places = torch.arange(tokens.shape[-1], device=wide.device, dtype=wide.dtype)[:, None]
@@ -228,5 +232,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "FusedGemmLayerNorm": _fused_gemm_layer_norm,
     "FusedGemmResidualNorm": _fused_gemm_residual_norm,
     "FusedGemmRotary": _fused_gemm_rotary,
+    "FusedRMSNorm": _fused_rms_norm,
     "RotaryTables": _rotary_tables,
 }

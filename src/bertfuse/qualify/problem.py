@@ -111,7 +111,7 @@ class Problem:
     def capacity(self) -> int:
         """How many packed rows there are places for."""
         s = self.sizes
-        if "K" in s and "B" not in s:
+        if "B" not in s:
             return math.prod(self.leading)
         return min(s["P"] * s["Q"], s["B"] * s["S"]) if self.op == "UnpackTokens" else s["B"] * s["S"]
 

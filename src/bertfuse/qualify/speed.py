@@ -98,6 +98,8 @@ def draw(rng: np.random.Generator, ops: Sequence[str], dtypes: Sequence[str]) ->
     problem = Problem(op, str(rng.choice(dtypes)), seed=int(rng.integers(1 << 31)))
     if op == "RotaryTables":
         return replace(problem, leading=(batch,), sizes={"C": sequence, "R": hidden // heads // 2})
+    if op == "FusedRMSNorm":
+        return replace(problem, leading=(batch, sequence), sizes={"N": hidden})
     if op == "EmbedLayerNorm":
         words_alone = ("position_table", "position_ids", "token_type_ids", "token_type_table")
         sizes = {"B": batch, "S": sequence, "V": 3001, "H": hidden, "P": 512, "T": 2}
