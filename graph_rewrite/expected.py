@@ -1,7 +1,7 @@
 """What a model's own structure promises, read from the graph before anything is normalised.
 
 Fusion that finds nothing must not look like success, so the promise is counted by other means than the patterns: from a
-Softmax between two products of activations, a LayerNorm over what kind of sum, a GELU after a projection.
+Softmax between two products of activations, a LayerNorm over what kind of sum, a GELU after a projection, an RMSNorm.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 #define BERTFUSE_OPS_GEMM_BACKENDS_H_
 
 #include "kernels/backend.h"
+#include "kernels/gpu_code.h"
 #include "kernels/mma/gemm.h"
 #include "kernels/portable/gemm.h"
 #include "kernels/sm90/gemm.h"
@@ -54,7 +55,10 @@ struct MmaGemm {
   static constexpr bool kIsCompiled = kIsHalf<X> || std::is_same_v<X, float> || kIsQuantized<Elements>;
 
   static bool Supports(const Arguments& a, const kernels::Device& device) {
-    return kIsCompiled && kernels::HasMmaOf<X>(device) && kernels::GemmMmaSupports(a);
+    // (Code for 8.0 runs on later devices, without their instructions.)
+    constexpr bool kIsFp8 = std::is_same_v<X, __nv_fp8_e4m3>;
+    const bool has_code = !kIsFp8 || kernels::PtxInUse(device) >= kernels::kFirstWithFp8Mma;
+    return kIsCompiled && kernels::HasMmaOf<X>(device) && has_code && kernels::GemmMmaSupports(a);
   }
   static cudaError_t Launch(const GemmTactic& tactic, const Arguments& a, const kernels::Device& device,
                             cudaStream_t stream) {

@@ -164,8 +164,9 @@ def test_hints_change_the_choice_and_can_be_turned_off():
     inputs, attributes, _ = gemm_call("FusedGemm", capacity, 768, 768, torch.float16)
     y = Guarded(capacity, 768, dtype=torch.float16)
 
-    def chosen(**fields):
-        bound = Bound("FusedGemm", [*inputs, count_of(5)], [y.tensor], attributes, **fields)
+    def chosen(flags=0):
+        flags |= native.NO_CUBLASLT  # which has no tiles to choose among
+        bound = Bound("FusedGemm", [*inputs, count_of(5)], [y.tensor], attributes, flags=flags)
         return native.tactic_name("FusedGemm", bound.call, -1, library), native.problem(
             "FusedGemm", bound.call, library
         )

@@ -20,9 +20,10 @@ What bertfuse fuses of each model, head, exporter and kind of file: ops fused of
 difference of any output from the file before fusing. Models are small (2 layers, hidden size 32) with random weights,
 unless a row says otherwise. Outputs are compared in ONNX Runtime on the CPU at batch x sequence 1x1, 2x7 and 3x33, with
 a padded row (of ModernBERT and Gemma 3 only real tokens: padding may see no key in its window). *Expected* is what the
-architecture promises (each layer's attention; in a BERT-like layer also two LayerNorms and the GELU) or what the graph
-shows, whichever is more. Files with the same counts share a row, with the largest of their differences (each is in
-`tests/model_coverage/coverage.json`). "–": the exporter cannot write such a file; "failed": it fails to.
+architecture promises (each layer's attention; in a BERT-like layer also two LayerNorms and the GELU; RMSNorms that no
+op with more takes) or what the graph shows, whichever is more. Files with the same counts share a row, with the largest
+of their differences (each is in `tests/model_coverage/coverage.json`). "–": the exporter cannot write such a file;
+"failed": it fails to.
 
 `python -m tests.model_coverage` measures everything again and writes this page (ten minutes on two cores).
 `make test` measures a part of it, and fails where a cell has got worse.

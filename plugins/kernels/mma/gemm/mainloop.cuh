@@ -52,13 +52,16 @@ class BegunCopies<kCopies, false> {
   bool begun_ = false;
 };
 
-// Offsets to each of a thread's kCopies chunks, a step apart, none beyond `last`.
+// Offsets to each of a thread's kCopies chunks, a step apart, none beyond `last`. Hidden() keeps the compiler from
+// computing them anew in the loop.
 template <int kCopies, bool kComputed>
 class CopyOffsets {
  public:
   __device__ __forceinline__ CopyOffsets(uint32_t first, uint32_t step, uint32_t last) {
 #pragma unroll
-    for (int i = 0; i < kCopies; ++i) offset_[i] = min(first + i * step, last);
+    for (int i = 0; i < kCopies; ++i) {
+      offset_[i] = static_cast<uint32_t>(Hidden(static_cast<int>(min(first + i * step, last))));
+    }
   }
   __device__ __forceinline__ uint32_t operator[](int i) const { return offset_[i]; }
 
@@ -71,7 +74,7 @@ template <int kCopies>
 class CopyOffsets<kCopies, true> {
  public:
   __device__ __forceinline__ CopyOffsets(uint32_t first, uint32_t step, uint32_t last)
-      : first_(first), step_(step), last_(last) {}
+      : first_(first), step_(step), last_(static_cast<uint32_t>(Hidden(static_cast<int>(last)))) {}
   __device__ __forceinline__ uint32_t operator[](int i) const {
     return min(static_cast<uint32_t>(Hidden(static_cast<int>(first_))) + i * step_, last_);
   }
@@ -122,9 +125,11 @@ class OperandCopy {
   static constexpr int kRowsAtOnce = kCopyThreads / kRowChunks, kCopies = kRows / kRowsAtOnce;
   // A thread's chunks are swizzled alike, eight rows apart; four rows apart every other one lies four chunks elsewhere.
   static constexpr int kTurn = kRowsAtOnce == 4 ? 4 * kChunkBytes : 0;
-  __device__ __forceinline__ static int Thread() { return static_cast<int>(threadIdx.x % kThreads); }
-  __device__ __forceinline__ static int Row() { return static_cast<int>(threadIdx.x % kThreads / kRowChunks); }
-  __device__ __forceinline__ static int Chunk() { return static_cast<int>(threadIdx.x % kRowChunks); }
+  __device__ __forceinline__ static int Thread() {
+    return kSlices == 1 ? static_cast<int>(threadIdx.x) : static_cast<int>(threadIdx.x) % kThreads;
+  }
+  __device__ __forceinline__ static int Row() { return Thread() / kRowChunks; }
+  __device__ __forceinline__ static int Chunk() { return Thread() % kRowChunks; }
   __device__ __forceinline__ static uint32_t Pitch(int k) { return static_cast<uint32_t>(k) * sizeof(T); }
 
   static_assert(kRows % kRowsAtOnce == 0 && (kRowsAtOnce % 8 == 0 || (kRowsAtOnce == 4 && kRowChunks == 8)));
@@ -165,7 +170,7 @@ template <class Config>
 class FragmentReader {
  public:
   __device__ __forceinline__ FragmentReader(int warp_m, int warp_n) {
-    const int lane = static_cast<int>(threadIdx.x % 32);
+    const int lane = static_cast<int>(threadIdx.x) % 32;
     x_ = ChunkOffset<Config::kRowBytes>(warp_m + lane % 16, lane / 16);
     w_ = ChunkOffset<Config::kRowBytes>(Config::kM + warp_n + lane / 16 * 8 + lane % 8, lane / 8 % 2);
   }
