@@ -72,7 +72,7 @@ class FusionGraph:
         self._replaced: dict[int, tuple[gs.Node, list[gs.Tensor]]] = {}  # dialect node -> the node it stands for
         self._anchors: dict[int, int] = {}  # dialect node -> the original node it was found at
         self._anchor: int | None = None
-        self._failures: dict[tuple[int, str], NoMatch] = {}
+        self._failures: dict[tuple[int, str, bool], NoMatch] = {}
         self._replacements: dict[int, int] = {}  # unhooked node -> what took its place, or its consumer's
         self._replacement: int | None = None
         self._transposed: dict[str, gs.Constant] = {}
@@ -136,14 +136,19 @@ class FusionGraph:
     def anchor(self, node: gs.Node) -> int | None:
         return self._anchors.get(id(node))
 
-    def note_failure(self, node: gs.Node, miss: NoMatch, op: str = "") -> None:
-        """Remember why `op` ("": normalisation for any) failed at a node, the first reason of several."""
+    def note_failure(self, node: gs.Node, miss: NoMatch, op: str = "", alone: bool = False) -> None:
+        """Remember why `op` ("": normalisation for any) failed at a node, the first reason of several.
+
+        `alone`: the node is that op's alone, so that what is wrong with it for others is no reason.
+        """
         key = self._anchors.get(id(node), id(node))
-        self._failures.setdefault((key, op), miss)
+        self._failures.setdefault((key, op, alone), miss)
 
     def failure(self, node: gs.Node, op: str = "") -> NoMatch | None:
-        """Why fusing `op` failed at an original node: what was wrong for that op, or else for any."""
-        return self._failures.get((id(node), op)) or self._failures.get((id(node), ""))
+        """Why fusing `op` failed at an original node: normalising, or after that, matching."""
+        order = ((op, True), ("", False), (op, False))
+        found = (self._failures.get((id(node), *reason)) for reason in order)
+        return next((miss for miss in found if miss is not None), None)
 
     # ---- making
 

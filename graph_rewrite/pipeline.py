@@ -235,7 +235,8 @@ def _normalize(graph: FusionGraph) -> None:
                     try:
                         module.rewrite(graph, node)
                     except NoMatch as miss:
-                        graph.note_failure(node, miss, getattr(module, "OF_OP", ""))
+                        op = getattr(module, "OF_OP", "")
+                        graph.note_failure(node, miss, op, alone=bool(op))
 
 
 def _fuse_ops(graph: FusionGraph, specs: list[OpSpec]) -> dict[int, Credit]:

@@ -29,7 +29,7 @@ def write(graph: FusionGraph) -> dict[int, Credit]:
         try:
             check_description(OP, Match({"x": x, "gamma": gamma}, settings), norm)
         except NoMatch as miss:
-            graph.note_failure(norm, miss, OP.name)
+            graph.note_failure(norm, miss, OP.name, alone=True)
             continue
         made = graph.replace(norm, OP.name, [x, gamma], domain=DOMAIN, **settings, **NODE_MARKERS)
         credits[anchor] = Credit(OP, made.outputs[0].name, settings, "")

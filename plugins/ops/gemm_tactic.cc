@@ -81,7 +81,8 @@ GemmChoice Choose(GemmProblem problem) {
     const auto facts = CandidatesOf(tactic.backend).facts;
     if (facts == nullptr || !IsDeterministicByRow(problem, tactic)) continue;
     if (tactic.backend == Backend::kSm90 && tactic.tile.block.promotes != Promotes(problem)) continue;
-    const size_t bytes = GemmWorkspaceSize(problem, tactic);
+    // What cuBLASLt will replace needs no bytes: a smaller workspace must not turn the choice to mma.
+    const size_t bytes = cublaslt && tactic.backend != Backend::kMma ? 0 : GemmWorkspaceSize(problem, tactic);
     const std::pair cost = {bytes <= problem.workspace ? 0 : bytes,
                             ExpectedMicroseconds(problem, tactic, facts(problem, tactic))};
     if (cost < least) chosen = tactic, least = cost;

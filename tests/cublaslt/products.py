@@ -18,6 +18,7 @@ from tests.cublaslt.host import Host, Ran
 from tests.launches import STREAM, Setting
 
 MEGABYTE = 1 << 20
+FEW_ROWS = 128  # as in plugins/ops/gemm_candidates_cublaslt.cc
 OPS = ("FusedGemm", "FusedGemmGelu", "FusedGemmLayerNorm", "FusedGemmGeluLayerNorm")
 TYPES = {"float32": 0, "float16": 2, "bfloat16": 14}  # cudaDataType_t
 COMPUTE_32F, COMPUTE_FAST_TF32 = 68, 77
@@ -26,7 +27,7 @@ COMPUTE_32F, COMPUTE_FAST_TF32 = 68, 77
 def draw(chance: random.Random, op: str = "", packed: bool | None = None, dtype: str = "") -> Problem:
     op = op or chance.choice(OPS)
     sizes = {"K": chance.randint(1, 40), "N": chance.choice((1, 3, 8, 24, 32, 40, 48, chance.randint(1, 60)))}
-    rows = chance.randint(1, 40)
+    rows = chance.randint(1, 40) + chance.choice((0, FEW_ROWS))
     attributes: dict[str, Any] = {}
     if op == "FusedGemm" and chance.random() < 0.5:
         attributes["activation"] = chance.choice(("gelu", "gelu_tanh"))
@@ -45,13 +46,18 @@ def draw(chance: random.Random, op: str = "", packed: bool | None = None, dtype:
     )  # fmt: skip
 
 
+def has_more_than_a_product(problem: Problem) -> bool:
+    """Whether an activation or LayerNorm follows."""
+    activates = problem.attributes.get("activation") or problem.attributes.get("approximate")
+    return bool(activates) or "LayerNorm" in problem.op
+
+
 def left_to_cublaslt(problem: Problem) -> Problem:
-    """The problem, in float32 by TF32 where mma.sync may keep it: exact float32, few rows' activations in 16 bits."""
-    activates = bool(problem.attributes.get("activation") or problem.attributes.get("approximate"))
-    half = problem.dtype != "float32"
-    if half and (not activates or "LayerNorm" in problem.op):
-        return problem
-    return replace(problem, dtype="float32", tf32=True)
+    """The problem by TF32 and of more rows where mma.sync may keep it: exact float32, few rows with more to do."""
+    (rows,) = problem.leading
+    if has_more_than_a_product(problem) and rows <= FEW_ROWS:
+        rows += FEW_ROWS
+    return replace(problem, leading=(rows,), tf32=problem.tf32 or problem.dtype == "float32")
 
 
 def is_hopper(host: Host, problem: Problem, setting: Setting) -> bool:
