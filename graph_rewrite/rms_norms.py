@@ -24,8 +24,8 @@ def write(graph: FusionGraph) -> dict[int, Credit]:
         x, gamma = norm.inputs
         settings = {"epsilon": norm.attrs["epsilon"]}
         if isinstance(gamma, gs.Constant):  # else the op's description refuses it
-            made, offset = gammas.stored(graph, {"gamma": gamma}, norm.outputs[0].dtype)
-            gamma, settings = made["gamma"], settings | offset
+            stored, offset = gammas.stored(graph, {"gamma": gamma}, norm.outputs[0].dtype)
+            gamma, settings = stored["gamma"], settings | offset
         try:
             check_description(OP, Match({"x": x, "gamma": gamma}, settings), norm)
         except NoMatch as miss:

@@ -359,22 +359,16 @@ cudaError_t LaunchWarp(const LayerNormArguments<T>& a, const Device& device, cud
 template <class Norm, class T, int kVector>
 cudaError_t LaunchVector(LayerNormArguments<T> a, const Device& device, cudaStream_t stream) {
   a.warm_up_blocks = static_cast<unsigned>(device.multiprocessors);
-  LaunchConfig config;
-  const int threads = RowThreads(a.columns, kVector);
-  config.grid = dim3(static_cast<unsigned>(a.packed.LaunchRows(a.rows)));
-  config.block = dim3(threads);
-  config.stream = stream;
-  config.device = &device;
-  cudaError_t error = cudaErrorInvalidValue;
-  SwitchChunks<kVector>(a.columns, threads, [&](auto chunks) {
+  return LaunchRowBlocks<kVector>(a, device, stream, [&](const LaunchConfig& config, auto chunks) {
     constexpr int kChunks = decltype(chunks)::value;
     if (a.product == nullptr) {
-      error = Launch(config, LayerNormBlockKernel<Norm, T, kVector, kChunks, false>, a);
+      return Launch(config, LayerNormBlockKernel<Norm, T, kVector, kChunks, false>, a);
     } else if constexpr (sizeof(T) == 2 && kVector == 4) {
-      error = Launch(config, LayerNormBlockKernel<Norm, T, kVector, kChunks, true>, a);
+      return Launch(config, LayerNormBlockKernel<Norm, T, kVector, kChunks, true>, a);
+    } else {
+      return cudaErrorInvalidValue;
     }
   });
-  return error;
 }
 
 // Norms with further outputs are of few models, and have a kernel for any number of partial sums.

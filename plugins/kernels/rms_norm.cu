@@ -54,17 +54,9 @@ __global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks == 1 ? 3 : 1) 
 
 template <class T, int kVector>
 cudaError_t LaunchVector(const RmsNormArguments<T>& a, const Device& device, cudaStream_t stream) {
-  LaunchConfig config;
-  const int threads = RowThreads(a.columns, kVector);
-  config.grid = dim3(static_cast<unsigned>(a.packed.LaunchRows(a.rows)));
-  config.block = dim3(threads);
-  config.stream = stream;
-  config.device = &device;
-  cudaError_t error = cudaErrorInvalidValue;
-  SwitchChunks<kVector>(a.columns, threads, [&](auto chunks) {
-    error = Launch(config, RmsNormKernel<T, kVector, decltype(chunks)::value>, a);
+  return LaunchRowBlocks<kVector>(a, device, stream, [&](const LaunchConfig& config, auto chunks) {
+    return Launch(config, RmsNormKernel<T, kVector, decltype(chunks)::value>, a);
   });
-  return error;
 }
 
 // Whether four elements can be read and written at a time.

@@ -159,5 +159,20 @@ bool SwitchChunks(int64_t columns, int threads, Body&& body) {
   return false;
 }
 
+// A block for each row: launch(config, kChunks as an integral_constant). Rows that are too wide give
+// cudaErrorInvalidValue.
+template <int kVector, class Arguments, class LaunchKernel>
+cudaError_t LaunchRowBlocks(const Arguments& a, const Device& device, cudaStream_t stream, LaunchKernel&& launch) {
+  LaunchConfig config;
+  const int threads = RowThreads(a.columns, kVector);
+  config.grid = dim3(static_cast<unsigned>(a.packed.LaunchRows(a.rows)));
+  config.block = dim3(threads);
+  config.stream = stream;
+  config.device = &device;
+  cudaError_t error = cudaErrorInvalidValue;
+  SwitchChunks<kVector>(a.columns, threads, [&](auto chunks) { error = launch(config, chunks); });
+  return error;
+}
+
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_ROW_NORM_CUH_

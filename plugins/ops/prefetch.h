@@ -2,8 +2,6 @@
 #ifndef BERTFUSE_OPS_PREFETCH_H_
 #define BERTFUSE_OPS_PREFETCH_H_
 
-#include <climits>
-
 #include "kernels/prefetch.h"
 #include "ops/call.h"
 

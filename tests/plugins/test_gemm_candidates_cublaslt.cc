@@ -82,6 +82,26 @@ TEST(CublasLt, LeavesFewRowsWithMoreThanAProductToMma) {
   }
 }
 
+// Also where cuBLASLt takes less than what it takes the place of.
+TEST(CublasLt, TheSameIsChosenWithTheWorkspaceThatWasAskedFor) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
+  const auto size = [&](int most) { return std::uniform_int_distribution<int64_t>(1, most)(random); };
+  int few_rows_in_cublaslt = 0;
+  for (int i = 0; i < 4000; ++i) {
+    const bool small = i % 2 == 0;
+    GemmProblem problem =
+        OnOthers(size(200), size(small ? 60 : 4000), size(small ? 40 : 4000), true, i % 4 < 2 ? 2 : 4);
+    problem.allow_tf32 = true, problem.cublaslt = {1, {0}};
+    const GemmTactic asked = ChooseGemmTactic(problem).tactic;
+    few_rows_in_cublaslt += problem.m <= 128 && asked.backend == Backend::kCublasLt;
+    problem.workspace = GemmWorkspaceSize(problem, asked);
+    EXPECT_EQ(Describe(ChooseGemmTactic(problem).tactic), Describe(asked)) << Name(problem);
+  }
+  EXPECT_GT(few_rows_in_cublaslt, 0);
+}
+
 // Three products of TF32 numbers for one of float32: where the tensor cores are that much faster.
 TEST(CublasLt, LeavesExactFloat32ToFastTensorCores) {
   GemmProblem problem = OnOthers(1024, 2304, 768, false, 4);
