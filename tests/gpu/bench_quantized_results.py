@@ -1,13 +1,13 @@
 """Results that are written in 8 bits, on the GPU: right bit for bit, and what that takes.
 
-    python3 -m tests.gpu.bench_quantized_results --seconds 20 --rows 1024,4096,16384
+    python3 -m tests.gpu.bench_quantized_results --seconds 20 --rows 1024,4096,16384 [--best]
 
 Right: what an op writes in 8 bits is y, as it comes out of the same tactic without, by the rule; a product of rows in 8
 bits has the bits of the product that rounds x itself. Random problems, every tactic. Then microseconds of bert-base's
 four products (LayerNorm and GELU included) as two ops' forms: in fp8 rounding x and writing y in 16 bits, and in fp8
 and int8 reading and writing 8, with smoothing factors and int8's zero point as calibrated models have them; cuBLASLt's
-fp8 product of that shape beside them. fp8's attention (sequences of 128) in both forms, too. Exit code 1 where
-something is wrong.
+fp8 product of that shape beside them. fp8's attention (sequences of 128) in both forms, too. --best adds the fastest of
+all tactics where another one is chosen. Exit code 1 where something is wrong.
 """
 
 from __future__ import annotations
@@ -133,10 +133,13 @@ def checked(seconds: float, seed: int) -> bool:
     return not wrong
 
 
-def _times(op: str, m: int, n: int, k: int, writes: bool, new: bool, to: torch.dtype = FLOAT8) -> tuple[float, str]:
+def _times(
+    op: str, m: int, n: int, k: int, writes: bool, new: bool, to: torch.dtype = FLOAT8, best: bool = False
+) -> tuple[float, str]:
+    """Microseconds, and the tactic; with `best` those of the fastest tactic, too, where another is chosen."""
     values = {"epsilon": EPSILON, "approximate": "none"}
     attributes = [values.get(attr.name, attr.default) for attr in _described(op).attributes]
-    calls = []
+    sets = []
     for _ in range(SETS):
         named = _named(op, inputs_of(op, m, n, k, to))
         outputs = [torch.empty(m, n, dtype=torch.float16, device="cuda")]
@@ -154,9 +157,19 @@ def _times(op: str, m: int, n: int, k: int, writes: bool, new: bool, to: torch.d
                     named["y_zero_point"] = torch.tensor(-100, dtype=to, device="cuda")
             outputs += [torch.empty(m, n, dtype=torch.uint8, device="cuda").view(to)]
             outputs += [torch.empty(m, device="cuda")]
-        inputs = list(named.values())
-        calls.append(Bound(op, inputs, outputs, attributes, -1, constants(inputs)))
-    return us([one.run for one in calls]), native.tactic_name(op, calls[0].call, -1, library_file())
+        sets.append((list(named.values()), outputs))
+
+    def timed(tactic: int) -> tuple[float, str]:
+        calls = [Bound(op, inputs, outputs, attributes, tactic, constants(inputs)) for inputs, outputs in sets]
+        return us([one.run for one in calls]), native.tactic_name(op, calls[0].call, tactic, library_file())
+
+    taken, name = timed(-1)
+    if best:
+        inputs, outputs = sets[0]
+        fastest, other = min(timed(tactic) for tactic in range(Bound(op, inputs, outputs, attributes).tactics()))
+        if other != name:
+            name += f" ({fastest:.1f} by {other})"
+    return taken, name
 
 
 def _attention_times(m: int, writes: bool) -> tuple[float, str]:
@@ -193,6 +206,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--rows", default="1024,4096,16384")
+    parser.add_argument("--best", action="store_true", help="time all tactics")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()
     print(torch.cuda.get_device_name(), "seed", options.seed, flush=True)
@@ -202,7 +216,9 @@ def main() -> int:
         sums = [0.0] * 4
         for op, n, k, writes in LAYER:
             forms = ((False, FLOAT8), (True, FLOAT8), (True, torch.int8))
-            times, names = zip(*(_times(op, m, n, k, writes, *form) for form in forms), strict=True)
+            best = [options.best and form[0] for form in forms]
+            measured = [_times(op, m, n, k, writes, *form, one) for form, one in zip(forms, best, strict=True)]
+            times, names = zip(*measured, strict=True)
             row = [*times, cublaslt(m, n, k)[0]]
             sums = [a + b for a, b in zip(sums, row, strict=True)]
             cells = "".join(f"{value:8.1f}" for value in row)

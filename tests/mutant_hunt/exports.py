@@ -36,6 +36,8 @@ class Export:
         sizes = _SIZES if family.base is None else _DISTILBERT_SIZES if self.family == "distilbert" else {}
         if self.family in ("modernbert", "gemma3"):  # a layer with a window and one without
             sizes = sizes | {"num_hidden_layers": 2}
+        if self.family == "eurobert":
+            sizes = sizes | {"num_key_value_heads": 2}
         narrow = _NARROW if "embedding_size" in family.changes else {}
         return replace(family, changes=family.changes | sizes | narrow).build(self.task)
 
@@ -76,9 +78,13 @@ EXPORTS = tuple(
 )
 
 # For hunts at the level of their ops.
+_FAMILIES = (
+    *("modernbert", "nomic-bert", "gte", "mpnet", "deberta", "deberta-v2", "esm", "qwen3", "gemma3", "eurobert"),
+    *("clip, texts", "siglip, texts", "vit"),
+)
 BEYOND_BERT = tuple(
     Export(family, "feature-extraction", exporter, attention)
-    for family in ("modernbert", "nomic-bert", "gte", "mpnet", "deberta", "deberta-v2", "esm", "qwen3", "gemma3")
+    for family in _FAMILIES
     for exporter in EXPORTERS
     for attention in ("sdpa", "eager")
 )
