@@ -202,7 +202,10 @@ def _constant(node: gs.Node, index: int) -> np.ndarray | None:
 
 def _reshape(node: gs.Node, array: np.ndarray, symbols: dict[str, int], chosen: int) -> np.ndarray:
     if isinstance(node.inputs[1], gs.Constant):
-        shape = [int(size) for size in node.inputs[1].values]
+        wanted = np.asarray(node.inputs[1].values)
+        if wanted.ndim != 1:
+            raise NoMatch(node, f"its shape is a constant {list(wanted.shape)}", wanted="a list of sizes")
+        shape = [int(size) for size in wanted]
         if not node.attrs.get("allowzero", 0):
             shape = [array.shape[i] if size == 0 else size for i, size in enumerate(shape)]
         return array.reshape(shape)

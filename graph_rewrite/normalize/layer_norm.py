@@ -145,7 +145,8 @@ def check_mean(node: gs.Node) -> None:
         axes = np.asarray(node.inputs[1].values).tolist()
     shape = node.inputs[0].shape
     last = {-1} | ({len(shape) - 1} if shape is not None else set())
-    if axes is None or len(axes) != 1 or axes[0] not in last or not node.attrs.get("keepdims", 1):
+    one = axes is not None and np.shape(axes) == (1,)
+    if not one or axes[0] not in last or not node.attrs.get("keepdims", 1):
         raise NoMatch(node, f"averages over axes {axes}", wanted="the last axis alone, with keepdims")
 
 

@@ -50,6 +50,7 @@ bool Come(NamedBarrier& barrier, size_t expected, const char* name) {
   barrier.expected = expected;
   barrier.here.set(m.current->number);
   if (++barrier.arrived < expected) return false;
+  if (m.settings.finds_races) OrderWarps(*m.current->block, barrier.here);
   barrier.arrived = 0;
   barrier.here.reset();
   WakeAll(&barrier.waiting);

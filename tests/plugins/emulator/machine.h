@@ -10,6 +10,7 @@
 // - Bulk copies (TMA) and warpgroup products (wgmma) read and write as soon as they are issued, or as late as somebody
 //   waits for them, or in between and in any order. What they write is NaNs until then, registers until that thread has
 //   waited. So it is with what an earlier kernel writes, where a launch may overlap it.
+// - Accesses to shared memory that no barrier orders are faults, where a test asks for that (Settings::finds_races).
 // - Misaligned accesses, accesses outside of an array, lanes of a warp that meet in different instructions, threads
 //   that wait for one that has ended, and copies that nobody waited for are faults. AddressSanitizer and UBSan see what
 //   kernels access by themselves; here is checked what goes through kernels/ptx. (Dynamic shared memory ends where it
@@ -36,6 +37,9 @@ struct Settings {
   int multiprocessors = 8;
   int shared_bytes = 163 << 10;  // the most dynamic shared memory of a block
   int blocks_per_multiprocessor = 2;
+  // Whether two warps' accesses to the same shared memory that no barrier orders are a fault, in whatever order they
+  // come. For kernels that have no other barriers than bar.sync, __syncthreads() among them.
+  bool finds_races = false;
   // Called once in every launch that may overlap the kernel before it: that kernel ends now.
   std::function<void()> dependencies_end;
 };
@@ -66,7 +70,9 @@ bool IsAccessible(const void* pointer, size_t bytes);
 uint32_t SharedAddress(const void* pointer);
 char* SharedPointer(uint32_t address, size_t bytes, const char* name);
 char* DynamicShared();
-void CountSharedAccess(uint32_t address, int bytes);  // of one lane; a warp's lanes are put together by their order
+enum class SharedAccess { kLoad, kStore, kCopy };
+// Of one lane; a warp's lanes are put together by their order.
+void NoteSharedAccess(uint32_t address, int bytes, SharedAccess access);
 
 // Lanes `lanes` of this warp have written 16 bytes: an asynchronous proxy may read them after fence.proxy.async.
 void MarkStored(uint32_t address, uint32_t lanes);

@@ -77,8 +77,9 @@ char* SharedPointer(uint32_t address, size_t bytes, const char* name) {
 
 char* DynamicShared() { return The().current->block->dynamic; }
 
-void CountSharedAccess(uint32_t address, int bytes) {
+void NoteSharedAccess(uint32_t address, int bytes, SharedAccess kind) {
   Machine& m = The();
+  if (m.settings.finds_races) CheckOrder(address, bytes, kind);
   Thread& thread = *m.current;
   auto& accesses = thread.warp->accesses;
   const int64_t number = thread.shared_accesses++;
@@ -100,7 +101,7 @@ void CopyAsync(void* shared, const void* global, int bytes, bool inside) {
   std::memset(to, kPoison, bytes);
   ++The().copies;
   The().current->uncommitted.push_back({to, inside ? global : nullptr, bytes});
-  CountSharedAccess(SharedAddress(shared), bytes);
+  NoteSharedAccess(SharedAddress(shared), bytes, SharedAccess::kCopy);
 }
 
 void CommitCopies() {
@@ -113,6 +114,9 @@ void WaitCopies(int pending) {
   Thread& thread = *The().current;
   while (thread.groups.size() > static_cast<size_t>(pending)) {
     Land(thread.groups.front());
+    for (const Copy& copy : thread.groups.front()) {
+      if (The().settings.finds_races) EndCopy(SharedAddress(copy.shared), copy.bytes);
+    }
     thread.groups.pop_front();
   }
 }

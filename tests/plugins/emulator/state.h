@@ -95,6 +95,23 @@ struct NamedBarrier {
   bool any = false;  // for BarrierOr()
 };
 
+// What orders a block's warps, for Settings::finds_races: vector clocks (Mattern; as in FastTrack, Flanagan and Freund,
+// PLDI 2009). A warp's own time grows at every barrier; of the others it has the time up to which barriers order them
+// before what it does now.
+constexpr unsigned kMaxWarps = 32;
+struct Order {
+  struct Word {                    // of shared memory: who accessed it last, and when
+    int writer = -1, copier = -1;  // copier: of an asynchronous copy under way
+    uint32_t written = 0;
+    std::array<uint32_t, kMaxWarps> read = {};
+  };
+  std::array<std::array<uint32_t, kMaxWarps>, kMaxWarps> time = {};  // [whose][of whom]
+  std::unordered_map<uint32_t, Word> words;
+  Order() {
+    for (unsigned warp = 0; warp < kMaxWarps; ++warp) time[warp][warp] = 1;
+  }
+};
+
 struct MemoryBarrier {  // mbarrier
   int count, pending;
   int64_t bytes = 0;  // transactions that are expected and did not arrive yet; below 0 where they came first
@@ -129,7 +146,8 @@ struct Block {
   std::vector<Warpgroup> warpgroups;
   std::map<int, NamedBarrier> named;
   std::unordered_map<uint32_t, MemoryBarrier> barriers;  // by address
-  std::unordered_map<uint32_t, uint32_t> unfenced;       // lanes that wrote a chunk of 16 bytes and did not fence
+  Order order;
+  std::unordered_map<uint32_t, uint32_t> unfenced;  // lanes that wrote a chunk of 16 bytes and did not fence
 };
 
 // What goes on without a thread. How soon, is drawn for each block.
@@ -202,6 +220,11 @@ void CompleteTransactions(Block& block, uint32_t barrier, int64_t bytes);
 MemoryBarrier& BarrierAt(Block& block, uint32_t address, const char* name);
 // A fault if a thread stored to these bytes without fence.proxy.async.
 void CheckFenced(const Block& block, uint32_t address, size_t bytes, const char* name);
+// A fault where no barrier orders this thread's access behind those before it; what a copy writes is written when the
+// thread has waited for it. All threads that came to a barrier are in order from there on.
+void CheckOrder(uint32_t address, int bytes, SharedAccess access);
+void EndCopy(uint32_t address, int bytes);
+void OrderWarps(Block& block, const std::bitset<1024>& threads);
 void CheckEnd(const Thread& thread);  // whether it left something under way
 void LeaveClusterBarrier();           // a thread has ended
 

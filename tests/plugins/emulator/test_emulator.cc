@@ -7,6 +7,7 @@
 #include "emulator/random_data.h"
 #include "kernels/launch.h"
 #include "kernels/ptx/mma.cuh"
+#include "kernels/ptx/named_barrier.cuh"
 #include "kernels/ptx/shared.cuh"
 
 namespace bertfuse::kernels {
@@ -91,8 +92,9 @@ __global__ void CopyKernel(Plant plant, const __half* x, __half* y, int tiles) {
   if (plant != Plant::kNoWait) WaitCopies<0>();
 }
 
-std::string FaultOf(Plant plant, uint64_t seed) {
+std::string FaultOf(Plant plant, uint64_t seed, bool finds_races = false) {
   constexpr int kTiles = 7;
+  emulator::TheSettings().finds_races = finds_races;
   emulator::TheSettings().seed = seed;
   DeviceArray<__half> x(kTiles * kTileElements), y(kTiles * kTileElements);
   for (size_t i = 0; i < x.size(); ++i) x[i] = __float2half_rn(static_cast<float>(i % 1999));
@@ -100,6 +102,7 @@ std::string FaultOf(Plant plant, uint64_t seed) {
   LaunchConfig config;
   config.grid = dim3(2), config.block = dim3(kThreads), config.device = &device, config.shared_bytes = kRingBytes;
   const cudaError_t error = Launch(config, CopyKernel, plant, x.data(), y.data(), kTiles);
+  emulator::TheSettings().finds_races = false;
   const std::string fault = emulator::TakeFault();
   EXPECT_EQ(error == cudaSuccess, fault.empty()) << fault;
   if (!fault.empty()) return fault;
@@ -108,7 +111,56 @@ std::string FaultOf(Plant plant, uint64_t seed) {
 
 TEST(Emulator, RunsWhatIsRight) {
   uint64_t seed = emulator::Seed();
-  for (int i = 0; i < 20; ++i) EXPECT_EQ(FaultOf(Plant::kNothing, seed++), "");
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(FaultOf(Plant::kNothing, seed++, i % 2 == 0), "");
+}
+
+// In every order of the threads, since these are races in each.
+TEST(Emulator, FindsRaces) {
+  uint64_t seed = emulator::Seed();
+  for (int i = 0; i < 20; ++i) {
+    for (const Plant plant : {Plant::kNoBarrierAfterWait, Plant::kNoBarrierBeforeReuse}) {
+      const std::string fault = FaultOf(plant, seed++, true);
+      EXPECT_NE(fault.find("no barrier orders its"), std::string::npos) << static_cast<int>(plant) << fault;
+    }
+  }
+}
+
+// Two groups of warps that have a half of a ring each, and as many stages as `left` and `right`: each waits for itself
+// alone, but at the end, when all read what others wrote.
+__global__ void GroupsKernel(int left, int right, bool forgets, uint32_t* out) {
+  const int group = static_cast<int>(threadIdx.x) / 64, t = static_cast<int>(threadIdx.x) % 64, other = t ^ 32;
+  const auto at = [&](int of_group, int thread) {
+    return SharedAddress(DynamicShared()) + (of_group * 64 + thread) * 16;
+  };
+  uint32_t words[4] = {threadIdx.x};
+  for (int stage = 0; stage < (group == 0 ? left : right); ++stage) {
+    StoreShared(at(group, t), words);
+    SyncNamed<64>(1 + group);
+    LoadShared(words, at(group, other));
+    if (!forgets || stage > 0) SyncNamed<64>(1 + group);
+  }
+  __syncthreads();
+  StoreShared(at(group, t), words);
+  __syncthreads();
+  LoadShared(words, at(1 - group, t));
+  out[threadIdx.x] = words[0];
+}
+
+TEST(Emulator, FollowsNamedBarriers) {
+  const Device device = {0, 80, 8, 163 << 10};
+  LaunchConfig config;
+  config.grid = dim3(1), config.block = dim3(128), config.device = &device, config.shared_bytes = 128 * 16;
+  DeviceArray<uint32_t> out(128);
+  uint64_t seed = emulator::Seed();
+  for (int i = 0; i < 40; ++i) {
+    const bool forgets = i % 2 == 1;
+    emulator::TheSettings().seed = seed++, emulator::TheSettings().finds_races = true;
+    const cudaError_t error = Launch(config, GroupsKernel, 3, 2 + i % 3, forgets, out.data());
+    emulator::TheSettings().finds_races = false;
+    const std::string fault = emulator::TakeFault();
+    EXPECT_EQ(error == cudaSuccess, !forgets) << fault;
+    EXPECT_EQ(fault.find("no barrier orders its") != std::string::npos, forgets) << fault;
+  }
 }
 
 struct Planted {

@@ -81,8 +81,10 @@ class Problem {
     emulator::TheSettings().seed = random_.Seed();
     emulator::TheSettings().compute_capability = device_.compute_capability;
     emulator::TheSettings().shared_bytes = device_.shared_bytes;
+    emulator::TheSettings().finds_races = random_.OneIn(2);
     emulator::TakeSharedAccesses();
     EXPECT_EQ(GemmMma(form_, tile_, a_, device_, nullptr), cudaSuccess) << emulator::TakeFault();
+    emulator::TheSettings().finds_races = false;
     const emulator::SharedAccesses accesses = emulator::TakeSharedAccesses();
     EXPECT_EQ(accesses.conflicts, 0) << "of " << accesses.accesses << " accesses";
     emulator::Comparison comparison(tolerance);

@@ -34,7 +34,7 @@ inline void LoadMatrices(const char* name, bool transposed, uint32_t (&out)[4], 
       }
     }
   });
-  emulator::CountSharedAccess(address, 16);
+  emulator::NoteSharedAccess(address, 16, emulator::SharedAccess::kLoad);
 }
 
 inline void LoadMatrices(uint32_t (&out)[4], uint32_t address) { LoadMatrices("ldmatrix", false, out, address); }
@@ -59,7 +59,7 @@ inline void StoreMatrices(uint32_t address, const uint32_t (&in)[4]) {
       }
     }
   });
-  emulator::CountSharedAccess(address, 16);
+  emulator::NoteSharedAccess(address, 16, emulator::SharedAccess::kStore);
 }
 
 // To the nearest, ties away from zero.

@@ -15,15 +15,15 @@ template <int kWords>
 inline void StoreShared(uint32_t address, const uint32_t (&words)[kWords]) {
   static_assert(kWords == 2 || kWords == 4);
   std::memcpy(emulator::SharedPointer(address, sizeof(words), "st.shared"), words, sizeof(words));
-  emulator::CountSharedAccess(address, sizeof(words));
+  emulator::NoteSharedAccess(address, sizeof(words), emulator::SharedAccess::kStore);
 }
 inline void StoreShared(uint32_t address, uint32_t word) {
   std::memcpy(emulator::SharedPointer(address, sizeof(word), "st.shared"), &word, sizeof(word));
-  emulator::CountSharedAccess(address, sizeof(word));
+  emulator::NoteSharedAccess(address, sizeof(word), emulator::SharedAccess::kStore);
 }
 inline void LoadShared(uint32_t (&words)[4], uint32_t address) {
   std::memcpy(words, emulator::SharedPointer(address, sizeof(words), "ld.shared"), sizeof(words));
-  emulator::CountSharedAccess(address, sizeof(words));
+  emulator::NoteSharedAccess(address, sizeof(words), emulator::SharedAccess::kLoad);
 }
 
 }  // namespace bertfuse::kernels
