@@ -79,9 +79,9 @@ EXPORTS = tuple(
 
 # For hunts at the level of their ops.
 _FAMILIES = (
-    *("modernbert", "nomic-bert", "gte", "mpnet", "deberta", "deberta-v2", "esm", "qwen3", "gemma3", "eurobert"),
-    *("clip, texts", "siglip, texts", "vit"),
-)
+    "modernbert", "nomic-bert", "gte", "mpnet", "deberta", "deberta-v2", "esm", "qwen3", "gemma3", "eurobert",
+    "clip, texts", "siglip, texts", "vit",
+)  # fmt: skip
 BEYOND_BERT = tuple(
     Export(family, "feature-extraction", exporter, attention)
     for family in _FAMILIES
