@@ -118,6 +118,8 @@ __global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks > 1           
   RowVector<T, kVector, kChunks> bias(a.bias), gamma(a.gamma), beta(a.beta), product_gamma(a.product_gamma);
   bias.Load(columns), gamma.Load(columns), beta.Load(columns);
   if constexpr (Norm::kNormalizesProduct) product_gamma.Load(columns);
+  RowVector<float, kVector, kChunks> smooth(a.quantized.smooth);
+  if constexpr (Norm::kQuantizes) smooth.Load(columns);
   PrefetchByGrid(a.next);
   const bool warm_up = a.vectors_are_constant && blockIdx.x < a.warm_up_blocks;
   ForEachRow(counts.rows, warm_up, [&](int64_t at, bool exists) {
@@ -169,8 +171,8 @@ __global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks > 1           
         if (exists) StoreTotal<Norm>(a, offset + column, value);
       });
     }
-    NormalizeAndStore<Norm>(row, columns, gamma, beta, a.epsilon, exists ? a.y + offset : nullptr, scratch, a.quantized,
-                            at, a.gamma_offset);
+    NormalizeAndStore<Norm>(row, columns, gamma, beta, a.epsilon, exists ? a.y + offset : nullptr, scratch,
+                            a.gamma_offset, a.quantized, at, smooth);
   });
 }
 
@@ -241,7 +243,7 @@ __device__ __forceinline__ void NormalizeWithWarp(const LayerNormArguments<T>& a
     for (int i = 0; i < kVector; ++i) squares += (v[i] - mean) * (v[i] - mean);
   });
   const float inverse = Norm::Scale(WarpSum(squares), columns, a.epsilon);
-  Magnitudes magnitudes;
+  float greatest = 0.0f;
   for_each([&](float (&v)[kVector], int column) {
     const auto gamma = *reinterpret_cast<const Pack<T, kVector>*>(a.gamma + column);
     Pack<T, kVector> beta = {}, out;
@@ -255,12 +257,12 @@ __device__ __forceinline__ void NormalizeWithWarp(const LayerNormArguments<T>& a
     if constexpr (Norm::kQuantizes) {
       Smoothed(out, a.quantized.smooth, column, v);
 #pragma unroll
-      for (float element : v) magnitudes.Add(element);
+      for (float element : v) greatest = GreaterMagnitude(greatest, element);
     }
   });
   if constexpr (Norm::kQuantizes) {
-    const QuantizedRow quantized(a.quantized, magnitudes.OfWarp());
-    for_each([&](float (&v)[kVector], int column) { quantized.Store(offset + column, v); });
+    const QuantizedRow quantized(a.quantized, GreatestOfWarp(greatest));
+    quantized.Store(offset + lane * kVector, 32 * kVector, columns - lane * kVector, value);
     if (lane == 0) a.quantized.scales[at] = quantized.scale();
   }
 }
@@ -278,24 +280,26 @@ __global__ void __launch_bounds__(256) LayerNormWarpKernel(LayerNormArguments<T>
 // A product in T and its partial sums, without an activation: persistent, a warp for each row. Of the next row product
 // and kPartials partial sums are loaded ahead; kOthers: any others when it is that row's turn.
 template <class Norm, class T, int kChunks, int kPartials, bool kOthers>
-__global__ void __launch_bounds__(kWarpRowThreads, (kPartials > 2                  ? 2
-                                                    : kChunks > 3 || kPartials > 1 ? 3
-                                                                                   : 4) -
-                                                       (Norm::kNormalizesProduct && kPartials > 0))
+__global__ void __launch_bounds__(kWarpRowThreads,
+                                  (kPartials > 2                  ? 2
+                                   : kChunks > 3 || kPartials > 1 ? 3
+                                                                  : 4) -
+                                      (kPartials > 0 && (Norm::kNormalizesProduct || Norm::kQuantizes)))
     LayerNormPersistentKernel(LayerNormArguments<T> a) {
   const int columns = static_cast<int>(a.columns);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * (blockDim.x / 32);
   LaunchDependents();
   const RowCounts<int64_t> counts(a);
   if (!a.vectors_are_constant) WaitForDependencies();
-  // Added up together are the product, bias and residual; a residual that comes later is none of these rows.
-  WarpRow<T, kChunks> rows[3 + kPartials], gamma, beta, later, product_gamma;
-  WarpRow<T, kChunks>&product = rows[0], &bias = rows[1], &residual = Norm::kNormalizesProduct ? later : rows[2];
+  // Added up together are the product and the residual; a residual that comes later is none of these rows. Few products
+  // have left their bias to be added: it is not converted for nothing.
+  WarpRow<T, kChunks> rows[2 + kPartials], bias, gamma, beta, later, product_gamma;
+  WarpRow<T, kChunks>&product = rows[0], &residual = Norm::kNormalizesProduct ? later : rows[1];
   if (a.bias != nullptr) bias.Load(a.bias, columns);
   gamma.Load(a.gamma, columns);
   if (HasBeta<Norm>(a)) beta.Load(a.beta, columns);
   if constexpr (Norm::kNormalizesProduct) product_gamma.Load(a.product_gamma, columns);
-  if constexpr (Norm::kQuantizes) PrefetchSmooth(a.quantized, columns);
+  const ColumnFactors<kChunks, Norm::kQuantizes> smooth(a.quantized.smooth, columns);
   WaitForDependencies();
   const auto load = [&](int64_t row) {
     if (row >= counts.rows) return;
@@ -305,7 +309,7 @@ __global__ void __launch_bounds__(kWarpRowThreads, (kPartials > 2               
       const Partials<T> partials = PartialsOf(a, row, counts.unsplit);
 #pragma unroll
       for (int i = 0; i < kPartials; ++i)
-        rows[3 + i].Load(partials.first + i * partials.stride, i < partials.count ? columns : 0);
+        rows[2 + i].Load(partials.first + i * partials.stride, i < partials.count ? columns : 0);
     }
   };
   int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
@@ -316,9 +320,10 @@ __global__ void __launch_bounds__(kWarpRowThreads, (kPartials > 2               
     bias.KeepPacked(), gamma.KeepPacked(), beta.KeepPacked();
     if constexpr (Norm::kNormalizesProduct) product_gamma.KeepPacked();
     const auto add_others = [&](auto& value) {
+      if (a.bias != nullptr) bias.AddTo(value);
       if constexpr (kOthers) {
         const Partials<T> partials = PartialsOf(a, row, counts.unsplit);
-        WarpRow<T, kChunks>* const free[] = {&product, &rows[2], &rows[3]};
+        WarpRow<T, kChunks>* const free[] = {&product, &rows[1], &rows[2]};
         for (int first = kPartials; first < partials.count; first += 3) {
 #pragma unroll
           for (int i = 0; i < 3; ++i) {
@@ -327,7 +332,7 @@ __global__ void __launch_bounds__(kWarpRowThreads, (kPartials > 2               
 #pragma unroll
           for (int i = 0; i < 3; ++i) free[i]->AddTo(value);
         }
-        if (Norm::kNormalizesProduct || a.residual == nullptr) rows[2] = {};
+        if (Norm::kNormalizesProduct || a.residual == nullptr) rows[1] = {};
       }
       if constexpr (Norm::kNormalizesProduct) {
         NormalizeProduct(value, columns, a.epsilon, product_gamma, a.gamma_offset);
@@ -339,7 +344,7 @@ __global__ void __launch_bounds__(kWarpRowThreads, (kPartials > 2               
     };
     NormalizeSum<Norm>(
         rows, columns, a.epsilon, gamma, beta, a.y + row * columns, [&] { load(row + stride); }, add_others,
-        a.quantized, row, a.gamma_offset);
+        a.gamma_offset, a.quantized, row, smooth);
   }
 }
 

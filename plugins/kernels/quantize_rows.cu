@@ -69,18 +69,18 @@ class PartOfRow {
   float kept_[kKeeps ? kChunks : 1][kVector];
 };
 
-// Those of a whole row, in all of its threads. Called by the whole block where that has one row.
+// The greatest magnitude of a whole row, in all of its threads. Called by the whole block where that has one row.
 template <int kThreads>
-__device__ __forceinline__ Magnitudes OfRow(const Magnitudes& part) {
-  Magnitudes all = part.OfWarp();
+__device__ __forceinline__ float GreatestOfRow(float magnitude) {
+  float all = GreatestOfWarp(magnitude);
   if constexpr (kThreads > 32) {
-    __shared__ Magnitudes warps[kThreads / 32];
+    __shared__ float warps[kThreads / 32];
     __syncthreads();  // the row before has been read
     if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = all;
     __syncthreads();
-    all = {};
+    all = 0.0f;
 #pragma unroll
-    for (const Magnitudes& warp : warps) all.largest = fmaxf(all.largest, warp.largest), all.total += warp.total;
+    for (const float warp : warps) all = GreaterMagnitude(all, warp);
   }
   return all;
 }
@@ -107,17 +107,16 @@ __global__ void __launch_bounds__(32 * kWarps) QuantizeRowsKernel(QuantizeRowsAr
       });
     };
     if (a.scale == nullptr) {
-      Magnitudes part;
+      float part = 0.0f;
       row.ForEach([&](int64_t, const float (&values)[kVector]) {
 #pragma unroll
-        for (float value : values) part.Add(value);
+        for (float value : values) part = GreaterMagnitude(part, value);
       });
-      const Magnitudes all = OfRow<kThreads>(part);
-      const float largest = fmaxf(all.largest, kLeastMagnitude);
-      const float times = kLargestQuantized<Quantized> / largest;
+      const float greatest = GreatestOfRow<kThreads>(part);
+      const float times = kLargestQuantized<Quantized> / fmaxf(greatest, kLeastMagnitude);
       // (The largest times that may be a little more than the largest number, which it is rounded to.)
       store([&](float value) { return value * times; });
-      scale = largest / kLargestQuantized<Quantized> + (all.total - all.total);
+      scale = ScaleOfRow(greatest, kLargestQuantized<Quantized>);
     } else {
       scale = given;
       const auto scaled = [&](float value) {

@@ -57,27 +57,23 @@ __device__ __forceinline__ QuantizedPack<Quantized, kVector> Rounded(const float
 // Integers of magnitudes below 127.5, as a row has them over its own scale; NaN becomes any of them. The lowest byte of
 // x + 1.5 * 2^23 is the integer.
 template <int kVector>
-__device__ __forceinline__ QuantizedPack<int8_t, kVector> RoundedToBytes(const float (&values)[kVector]) {
-  static_assert(kVector % 4 == 0);
-  QuantizedPack<int8_t, kVector> pack;
-  uint32_t bits[kVector];
+__device__ __forceinline__ QuantizedPack<int8_t, kVector> RoundedByOwnScale(const float (&values)[kVector]) {
+  if constexpr (kVector % 4 != 0) {
+    return Rounded<int8_t>(values);
+  } else {
+    QuantizedPack<int8_t, kVector> pack;
+    uint32_t bits[kVector];
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) bits[i] = __float_as_uint(values[i] + 12582912.0f);
+    for (int i = 0; i < kVector; ++i) bits[i] = __float_as_uint(values[i] + 12582912.0f);
 #pragma unroll
-  for (int i = 0; i < kVector; i += 4) {
-    const uint32_t low = __byte_perm(bits[i], bits[i + 1], 0x0040),
-                   high = __byte_perm(bits[i + 2], bits[i + 3], 0x0040);
-    pack.value[i / 4] = __byte_perm(low, high, 0x5410);
+    for (int i = 0; i < kVector; i += 4) {
+      const uint32_t low = __byte_perm(bits[i], bits[i + 1], 0x0040),
+                     high = __byte_perm(bits[i + 2], bits[i + 3], 0x0040);
+      pack.value[i / 4] = __byte_perm(low, high, 0x5410);
+    }
+    return pack;
   }
-  return pack;
 }
-
-// The largest magnitude of a row, and the sum of all, which is not finite where a number is not.
-struct Magnitudes {
-  float largest = 0.0f, total = 0.0f;
-  __device__ __forceinline__ void Add(float value) { largest = fmaxf(largest, fabsf(value)), total += fabsf(value); }
-  __device__ __forceinline__ Magnitudes OfWarp() const { return {WarpMax(largest), WarpSum(total)}; }
-};
 
 // 1 / x as it is rounded, where that is neither tiny nor huge. A division has a call for the rest: beside it the
 // compiler orders the instructions of a whole kernel otherwise.
@@ -96,54 +92,62 @@ __device__ __forceinline__ void PrefetchScale(const QuantizedResult& to) {
   if (to.zero != nullptr) PrefetchL2(to.zero);
 }
 
-// The same of the factors of its columns. One warp of the grid does it: had every warp asked for the same lines, the L2
-// cache would have kept the kernel before this one waiting for 3 us and more.
-__device__ __forceinline__ void PrefetchSmooth(const QuantizedResult& to, int columns) {
-  constexpr int kLine = 128 / sizeof(float);
-  if (to.smooth == nullptr || blockIdx.x != 0 || threadIdx.x >= 32) return;
-  for (int column = threadIdx.x * kLine; column < columns; column += 32 * kLine) PrefetchL2(to.smooth + column);
-}
-
 // Stores numbers in 8 bits of a QuantizedResult; `at` is the first one's place among all rows'.
 template <class Numbers>
 __device__ __forceinline__ void StorePack(const QuantizedResult& to, int64_t at, const Numbers& numbers) {
   *reinterpret_cast<Numbers*>(static_cast<char*>(to.rows) + at) = numbers;
 }
 
-// Rounds and stores kVector numbers in multiples of their scale. kOwnScale: that of their row's greatest magnitude, so
-// that no integer is beyond the ends.
-template <bool kOwnScale = false, int kVector>
+// Rounds and stores kVector numbers in multiples of their scale.
+template <int kVector>
 __device__ __forceinline__ void StoreRounded(const QuantizedResult& to, int64_t at, const float (&scaled)[kVector],
                                              int zero = 0) {
   if (to.floats) {
     StorePack(to, at, Rounded<__nv_fp8_e4m3>(scaled));
-  } else if constexpr (kOwnScale && kVector % 4 == 0) {
-    StorePack(to, at, RoundedToBytes(scaled));
   } else {
     StorePack(to, at, Rounded<int8_t>(scaled, zero));
   }
 }
 
-// One row of a QuantizedResult, from its magnitudes on.
+// What a row whose greatest magnitude is that is divided by; NaN where a number of it is not finite.
+__device__ __forceinline__ float ScaleOfRow(float greatest, float most) {
+  return fmaxf(greatest, kLeastMagnitude) / most + (greatest - greatest);
+}
+
+// One row of a QuantizedResult, from its greatest magnitude on.
 class QuantizedRow {
  public:
-  __device__ __forceinline__ QuantizedRow(const QuantizedResult& to, const Magnitudes& magnitudes)
-      : to_(to), bounded_(fmaxf(magnitudes.largest, kLeastMagnitude)), total_(magnitudes.total) {
+  __device__ __forceinline__ QuantizedRow(const QuantizedResult& to, float greatest) : to_(to), greatest_(greatest) {
     most_ = to.floats ? kLargestQuantized<__nv_fp8_e4m3> : kLargestQuantized<int8_t>;
-    inverse_ = most_ / bounded_;
   }
-  __device__ __forceinline__ float scale() const { return bounded_ / most_ + (total_ - total_); }
-  template <int kVector>
-  __device__ __forceinline__ void Store(int64_t at, const float (&values)[kVector]) const {
-    float scaled[kVector];
+  __device__ __forceinline__ float scale() const { return ScaleOfRow(greatest_, most_); }
+  // Parts of the row, `step` columns apart; none from `columns` behind the first one on. That one's place among all
+  // rows' numbers is `at`.
+  template <int kParts, int kVector>
+  __device__ __forceinline__ void Store(int64_t at, int step, int columns, float (&values)[kParts][kVector]) const {
+    const float inverse = most_ / fmaxf(greatest_, kLeastMagnitude);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) scaled[i] = values[i] * inverse_;
-    StoreRounded<true>(to_, at, scaled);
+    for (auto& part : values) {
+#pragma unroll
+      for (float& value : part) value *= inverse;
+    }
+    const auto store = [&](auto&& rounded) {
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) {
+        const auto numbers = rounded(values[i]);
+        if (i * step < columns) StorePack(to_, at + i * step, numbers);
+      }
+    };
+    if (to_.floats) {
+      store([](const float (&part)[kVector]) { return Rounded<__nv_fp8_e4m3>(part); });
+    } else {
+      store([](const float (&part)[kVector]) { return RoundedByOwnScale(part); });
+    }
   }
 
  private:
   const QuantizedResult& to_;
-  float bounded_, total_, most_, inverse_;
+  float greatest_, most_;
 };
 
 // value = element * its column's factor, where there are any: kVector elements as they were rounded to T.

@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kWarpRowThreads, kChunks > 3 ? 3 : 4) RmsNormW
   for (load(at); at < count; at += stride) {
     gamma.KeepPacked();
     NormalizeSum<norms::RmsNorm>(
-        rows, columns, a.epsilon, gamma, beta, a.y + at * columns, [&] { load(at + stride); }, [](auto&) {}, {}, at,
+        rows, columns, a.epsilon, gamma, beta, a.y + at * columns, [&] { load(at + stride); }, [](auto&) {},
         a.gamma_offset);
   }
 }
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks == 1 ? 3 : 1) 
 #pragma unroll
       for (int i = 0; i < kVector; ++i) row.value[chunk][i] = ToFloat(loaded.value[i]);
     });
-    NormalizeAndStore<norms::RmsNorm>(row, columns, gamma, beta, a.epsilon, a.y + at * a.columns, scratch, {}, at,
+    NormalizeAndStore<norms::RmsNorm>(row, columns, gamma, beta, a.epsilon, a.y + at * a.columns, scratch,
                                       a.gamma_offset);
     __syncthreads();
   }

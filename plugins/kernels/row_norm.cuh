@@ -68,14 +68,14 @@ __device__ __forceinline__ float InverseRootOfRow(const RowSlice<kVector, kChunk
 }
 
 // Normalises the row and stores it: two passes within a warp, then Chan's parallel form over the warps, so that the
-// block synchronises once; with a norm that quantises twice, and then `y` is row `at` of `to`. `scratch` holds 32
-// values, and 32 more where it quantises. Nothing is stored where `y` is null.
+// block synchronises once; with a norm that quantises twice, and then `y` is row `at` of `to`, whose factors are
+// `smooth`. `scratch` holds 32 values, and 32 more where it quantises. Nothing is stored where `y` is null.
 template <class Norm, class T, int kVector, int kChunks>
-__device__ __forceinline__ void NormalizeAndStore(const RowSlice<kVector, kChunks>& row, int columns,
-                                                  const RowVector<T, kVector, kChunks>& gamma,
-                                                  const RowVector<T, kVector, kChunks>& beta, float epsilon, T* y,
-                                                  float3* scratch, const QuantizedResult& to = {}, int64_t at = 0,
-                                                  float gamma_offset = 0.0f) {
+__device__ __forceinline__ void NormalizeAndStore(
+    const RowSlice<kVector, kChunks>& row, int columns, const RowVector<T, kVector, kChunks>& gamma,
+    const RowVector<T, kVector, kChunks>& beta, float epsilon, T* y, float3* scratch, float gamma_offset = 0.0f,
+    const QuantizedResult& to = {}, int64_t at = 0,
+    const RowVector<float, kVector, kChunks>& smooth = RowVector<float, kVector, kChunks>(nullptr)) {
   float sum = 0.0f, count = 0.0f;
   ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int) {
     count += kVector;
@@ -101,7 +101,7 @@ __device__ __forceinline__ void NormalizeAndStore(const RowSlice<kVector, kChunk
   squares = WarpSum(partial.z + partial.x * (partial.y - mean) * (partial.y - mean));
   const float inverse = Norm::Scale(squares, columns, epsilon);
   RowSlice<kVector, kChunks> rounded;  // to T, and smoothed: where it quantises
-  Magnitudes magnitudes;
+  float greatest = 0.0f;
   ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int column) {
     const auto scale = gamma.Chunk(chunk, column), shift = beta.Chunk(chunk, column);
     Pack<T, kVector> out;
@@ -113,22 +113,26 @@ __device__ __forceinline__ void NormalizeAndStore(const RowSlice<kVector, kChunk
     }
     if (y != nullptr) *reinterpret_cast<Pack<T, kVector>*>(y + column) = out;
     if constexpr (Norm::kQuantizes) {
-      Smoothed(out, to.smooth, column, rounded.value[chunk]);
+      const auto factors = smooth.Chunk(chunk, column);
 #pragma unroll
-      for (float value : rounded.value[chunk]) magnitudes.Add(value);
+      for (int i = 0; i < kVector; ++i) {
+        float& value = rounded.value[chunk][i];
+        value = ToFloat(out.value[i]);
+        if (to.smooth != nullptr) value *= factors.value[i];
+        greatest = GreaterMagnitude(greatest, value);
+      }
     }
   });
   if constexpr (Norm::kQuantizes) {
-    magnitudes = magnitudes.OfWarp();
+    greatest = GreatestOfWarp(greatest);
     scratch += 32;
-    if (lane == 0) scratch[threadIdx.x / 32] = make_float3(magnitudes.largest, magnitudes.total, 0.0f);
+    if (lane == 0) scratch[threadIdx.x / 32].x = greatest;
     __syncthreads();
-    magnitudes = {};
-    if (lane < warps) magnitudes = {scratch[lane].x, scratch[lane].y};
+    greatest = GreatestOfWarp(lane < warps ? scratch[lane].x : 0.0f);
     if (y == nullptr) return;
-    const QuantizedRow quantized(to, magnitudes.OfWarp());
-    ForEachChunk<kVector, kChunks>(
-        columns, [&](int chunk, int column) { quantized.Store(at * columns + column, rounded.value[chunk]); });
+    const QuantizedRow quantized(to, greatest);
+    const int first = threadIdx.x * kVector;
+    quantized.Store(at * columns + first, blockDim.x * kVector, columns - first, rounded.value);
     if (threadIdx.x == 0) to.scales[at] = quantized.scale();
   }
 }

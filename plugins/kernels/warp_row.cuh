@@ -66,6 +66,38 @@ struct WarpRow {
   }
 };
 
+// A float32 factor for each column, in shared memory as a warp's lanes read them, 16 bytes each; ones where there are
+// none. All threads of the block make it. (Asked for when they are needed, they would come behind a row's stores, which
+// might have changed them for all that the compiler knows: a round trip to the cache for every chunk.)
+template <int kChunks, bool kExist>
+class ColumnFactors {
+ public:
+  __device__ __forceinline__ ColumnFactors(const float* factors, int columns) {
+    if constexpr (kExist) {
+      for (int i = threadIdx.x; i < kChunks * 64; i += blockDim.x) {
+        const int column = (i / 64 * 32 + i % 32) * 8 + i / 32 % 2 * 4;
+        const bool given = factors != nullptr && column < columns;
+        Four()[i] = given ? *reinterpret_cast<const float4*>(factors + column) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+      }
+      __syncthreads();
+    }
+  }
+  __device__ __forceinline__ void MultiplyInto(float2 (&value)[4], int chunk) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float4 factors = Four()[(chunk * 2 + half) * 32 + threadIdx.x % 32];
+      value[2 * half].x *= factors.x, value[2 * half].y *= factors.y;
+      value[2 * half + 1].x *= factors.z, value[2 * half + 1].y *= factors.w;
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static float4* Four() {
+    __shared__ float4 factors[kExist ? kChunks * 64 : 1];
+    return factors;
+  }
+};
+
 // value = RMSNorm(value) * (gamma + gamma_offset); beyond the last column there are zeros.
 template <class T, int kChunks>
 __device__ __forceinline__ void NormalizeProduct(float2 (&value)[kChunks][4], int columns, float epsilon,
@@ -89,12 +121,15 @@ __device__ __forceinline__ void NormalizeProduct(float2 (&value)[kChunks][4], in
 }
 
 // y = Norm(the sum of `rows` in float32, and of what add_more(float2 (&value)[kChunks][4]) adds). Both functions are
-// called when the rows' registers are free, load_next() last. With a norm that quantises y is row `at` of `to`.
+// called when the rows' registers are free, load_next() last. With a norm that quantises y is row `at` of `to`, whose
+// factors are `smooth`. Beyond the last column zeros stay zeros, and nothing but loads and stores asks for it: between
+// branches a warp would wait for each chunk's arithmetic alone.
 template <class Norm, class T, int kChunks, int kRows, class LoadNext, class AddMore>
 __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[kRows], int columns, float epsilon,
                                              const WarpRow<T, kChunks>& gamma, const WarpRow<T, kChunks>& beta, T* y,
-                                             LoadNext&& load_next, AddMore&& add_more, const QuantizedResult& to = {},
-                                             int64_t at = 0, float gamma_offset = 0.0f) {
+                                             LoadNext&& load_next, AddMore&& add_more, float gamma_offset = 0.0f,
+                                             const QuantizedResult& to = {}, int64_t at = 0,
+                                             const ColumnFactors<kChunks, Norm::kQuantizes>& smooth = {nullptr, 0}) {
   using Row = WarpRow<T, kChunks>;
   float2 value[kChunks][4];
 #pragma unroll
@@ -112,44 +147,37 @@ __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[k
     for (int j = 0; j < 4; ++j) sum += value[i][j].x + value[i][j].y;
   }
   load_next();
-  const float mean = Norm::Center(WarpSum(sum), columns);  // beyond the last column there are zeros
+  const float mean = Norm::Center(WarpSum(sum), columns);
   float squares = 0.0f;
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
-    if (Row::Column(i) >= columns) break;
+    const float center = Row::Column(i) < columns ? mean : 0.0f;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float a = value[i][j].x - mean, b = value[i][j].y - mean;
-      squares = fmaf(a, a, fmaf(b, b, squares));
-    }
+    for (float2& v : value[i]) v.x -= center, v.y -= center, squares = fmaf(v.x, v.x, fmaf(v.y, v.y, squares));
   }
   const float scale = Norm::Scale(WarpSum(squares), columns, epsilon);
-  Magnitudes magnitudes;
+  float greatest = 0.0f;
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
-    if (Row::Column(i) >= columns) break;
     typename Row::Chunk out;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const float2 g = gamma.Pair(i, j), b = beta.Pair(i, j);
-      out.pairs[j] = PackPair<T>(Norm::Apply((value[i][j].x - mean) * scale, Norm::Gamma(g.x, gamma_offset), b.x),
-                                 Norm::Apply((value[i][j].y - mean) * scale, Norm::Gamma(g.y, gamma_offset), b.y));
+      out.pairs[j] = PackPair<T>(Norm::Apply(value[i][j].x * scale, Norm::Gamma(g.x, gamma_offset), b.x),
+                                 Norm::Apply(value[i][j].y * scale, Norm::Gamma(g.y, gamma_offset), b.y));
+      if constexpr (Norm::kQuantizes) value[i][j] = UnpackPair<T>(out.pairs[j]);
     }
-    *reinterpret_cast<typename Row::Chunk*>(y + Row::Column(i)) = out;
+    if (Row::Column(i) < columns) *reinterpret_cast<typename Row::Chunk*>(y + Row::Column(i)) = out;
     if constexpr (Norm::kQuantizes) {
-      float (&rounded)[8] = reinterpret_cast<float (&)[8]>(value[i]);
-      Smoothed(reinterpret_cast<const Pack<T, 8>&>(out), to.smooth, Row::Column(i), rounded);
+      smooth.MultiplyInto(value[i], i);
 #pragma unroll
-      for (float element : rounded) magnitudes.Add(element);
+      for (const float2& v : value[i]) greatest = GreaterMagnitude(GreaterMagnitude(greatest, v.x), v.y);
     }
   }
   if constexpr (Norm::kQuantizes) {
-    const QuantizedRow quantized(to, magnitudes.OfWarp());
-#pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
-      if (Row::Column(i) >= columns) break;
-      quantized.Store(at * columns + Row::Column(i), reinterpret_cast<const float (&)[8]>(value[i]));
-    }
+    const QuantizedRow quantized(to, GreatestOfWarp(greatest));
+    quantized.Store(at * columns + Row::Column(0), Row::Column(1) - Row::Column(0), columns - Row::Column(0),
+                    reinterpret_cast<float (&)[kChunks][8]>(value));
     if (threadIdx.x % 32 == 0) to.scales[at] = quantized.scale();
   }
 }

@@ -269,7 +269,7 @@ void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProble
   kernels::GemmArguments<Elements> product = a;
   kernels::LayerNormArguments<T> norm = Norm(a, gemm);
   const bool gate_follows = GateIsALaunch(problem, tactic);
-  const bool activates = !gate_follows && ActivatesProduct(tactic, a.activation != Activation::kNone);
+  const bool activates = !gate_follows && ActivatesProduct(problem, tactic);
   if (activates) norm.bias = nullptr, norm.activation = Activation::kNone;
   product.adds_residual = AddsResidual(problem, tactic);
   if (product.adds_residual) {

@@ -33,7 +33,7 @@ kernels::LayerNormProblem LayerNormAfter(const GemmProblem& problem, const GemmT
           problem.layer_norm_vector,
           rounded,
           rounded ? tactic.tile.splits - 1 : 0,
-          problem.gelu && !ActivatesProduct(tactic, problem.gelu)};
+          problem.gelu && !ActivatesProduct(problem, tactic)};
 }
 
 std::vector<LayerNormKernel> LayerNormKernels(const GemmProblem& problem, const GemmTactic& tactic) {

@@ -13,11 +13,12 @@ inline bool LayerNormIsALaunch(const GemmProblem& problem, const GemmTactic& tac
   return problem.layer_norm && tactic.form != GemmForm::kComplete;
 }
 
-// Whether the epilogue of a product that is rounded before LayerNorm adds the bias and computes the activation. Partial
-// sums cannot have them, and cuBLASLt has no exact GELU; without an activation, the LayerNorm kernel adds the bias.
-inline bool ActivatesProduct(const GemmTactic& tactic, bool has_activation) {
-  return tactic.form == GemmForm::kRounded && tactic.tile.splits == 1 && has_activation &&
-         tactic.backend != Backend::kCublasLt;
+// Whether the epilogue of a product that is rounded before LayerNorm adds the bias, which costs it nothing, and
+// computes the activation. Partial sums cannot have them, and cuBLASLt has no exact GELU. Of deterministic rows the
+// norm adds a bias without an activation: some kernels would begin with it, and others end.
+inline bool ActivatesProduct(const GemmProblem& problem, const GemmTactic& tactic) {
+  return tactic.form == GemmForm::kRounded && tactic.tile.splits == 1 && tactic.backend != Backend::kCublasLt &&
+         (problem.gelu || !problem.deterministic_rows);
 }
 
 // What the kernel is to do after the tactic's product.

@@ -207,7 +207,7 @@ TEST(CublasLt, FormFollowsLayerNormsKernels) {
   GemmProblem problem = OnOthers(1000, 768, 768, true);
   problem.gelu = true;
   EXPECT_EQ(CublasLtForm(problem), GemmForm::kRounded);
-  EXPECT_FALSE(ActivatesProduct(ChooseGemmTactic(problem).tactic, true));
+  EXPECT_FALSE(ActivatesProduct(problem, ChooseGemmTactic(problem).tactic));
   GemmTactic other = ChooseGemmTactic(problem).tactic;
   EXPECT_TRUE(CublasLtHas(problem, other));
   problem.layer_norm_vector = 1;

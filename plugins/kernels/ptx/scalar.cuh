@@ -24,6 +24,31 @@ __device__ __forceinline__ void PrefetchL2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address) : "memory");
 }
 
+// The greater of a magnitude and that of x; NaN where one of them is.
+__device__ __forceinline__ float GreaterMagnitude(float magnitude, float x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  float greater;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(greater) : "f"(magnitude), "f"(fabsf(x)));
+  return greater;
+#else
+  return __uint_as_float(max(__float_as_uint(magnitude), __float_as_uint(fabsf(x))));
+#endif
+}
+
+// The greatest magnitude that a lane of the warp has. As integers magnitudes are in the same order, NaN behind
+// infinity.
+__device__ __forceinline__ float GreatestOfWarp(float magnitude) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  return __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(magnitude)));
+#else
+#pragma unroll
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    magnitude = GreaterMagnitude(magnitude, __shfl_xor_sync(0xffffffffu, magnitude, lanes));
+  }
+  return magnitude;
+#endif
+}
+
 // Four integers as signed bytes, saturated, the first one lowest: two instructions.
 __device__ __forceinline__ uint32_t PackSaturated(int32_t first, int32_t second, int32_t third, int32_t fourth) {
   uint32_t upper, all;

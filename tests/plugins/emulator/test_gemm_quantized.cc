@@ -97,12 +97,14 @@ class Problem {
     return Run(device, chosen.splits, [&] {
       if (random_.OneIn(4) && form_ == GemmForm::kComplete) form_ = GemmForm::kRounded;
       emulator::TakeSharedAccesses();
+      emulator::TheSettings().finds_races = random_.OneIn(2);
       cudaError_t error;
       if constexpr (kIsInteger<X>) {
         error = GemmMmaInt8(form_, chosen, a_, device, nullptr);
       } else {
         error = GemmMmaFp8(form_, chosen, a_, device, nullptr);
       }
+      emulator::TheSettings().finds_races = false;
       EXPECT_EQ(error, cudaSuccess) << emulator::TakeFault();
       EXPECT_EQ(emulator::TakeSharedAccesses().conflicts, 0);
     });

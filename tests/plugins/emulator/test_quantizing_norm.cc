@@ -91,7 +91,9 @@ class Problem {
       emulator::TheSettings().compute_capability = kDevice.compute_capability;
       emulator::TheSettings().shared_bytes = kDevice.shared_bytes;
       EXPECT_EQ(LayerNorm(kernel, norm_, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
+      emulator::TheSettings().finds_races = random.OneIn(2);
       EXPECT_EQ(LayerNorm(kernel, with, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
+      emulator::TheSettings().finds_races = false;
       const QuantizeRowsArguments<T, Quantized> rows = {
           y.data(),   with.quantized.smooth, nullptr, expected.data(), expected_scales.data(), rows_, columns_,
           with.packed};

@@ -63,6 +63,7 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
     const int first_stage = tile.split * p.stages_per_split, all_stages = (p.k + Config::kStageK - 1) / Config::kStageK;
     const int stages_of_split = min(all_stages - first_stage, p.stages_per_split);
     const int count = (stages_of_split - slice + kSlices - 1) / kSlices;
+    const int most = (stages_of_split + kSlices - 1) / kSlices;
     const int first_k = (first_stage + slice) * Config::kStageK;
     CopyOf<Config, Config::kM> x(p.x, p.k, tile.first_row, rows, first_k);
     CopyOf<Config, Config::kN> weight(p.weight, p.k, tile.first_column, p.n, first_k);
@@ -100,8 +101,8 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
       if (!kKeepsVectors) store_vectors();
     };
     WithStages<MinStages(Config::kTile), MaxStages(Config::kTile)>(p.stages, [&](auto stages) {
-      MultiplyTile<Config, decltype(stages)::value>(x, weight, reader, slice, ring, count, p.fetch_weights_first, sum,
-                                                    before_x, after_first_copies);
+      MultiplyTile<Config, decltype(stages)::value>(x, weight, reader, slice, ring, count, most, p.fetch_weights_first,
+                                                    sum, before_x, after_first_copies);
     });
     if (kKeepsVectors) store_vectors();
     // The ring becomes the warps' staging: others may still read what is behind the last stage.

@@ -187,12 +187,12 @@ class FragmentReader {
   uint32_t x_, w_;
 };
 
-// sum += x * weight over the slice's `count` stages of k, with kStages of them in its ring. `after_first_copies()` is
-// called when the first copies are under way; `before_x()` before x is read.
+// sum += x * weight over the slice's `count` stages of k, with kStages of them in its ring; no slice has more than
+// `most`. `after_first_copies()` is called when the first copies are under way; `before_x()` before x is read.
 template <class Config, int kStages, class BeforeX, class AfterFirstCopies>
 __device__ __forceinline__ void MultiplyTile(CopyOf<Config, Config::kM>& x, CopyOf<Config, Config::kN>& weight,
                                              const FragmentReader<Config>& reader, int slice, uint32_t ring, int count,
-                                             bool fetch_weights_first,
+                                             int most, bool fetch_weights_first,
                                              typename Config::Accumulator (&sum)[Config::kI][Config::kJ][4],
                                              BeforeX&& before_x, AfterFirstCopies&& after_first_copies) {
   constexpr uint32_t kXBytes = Config::kM * Config::kRowBytes, kStageBytes = StageBytes(Config::kTile);
@@ -252,6 +252,7 @@ __device__ __forceinline__ void MultiplyTile(CopyOf<Config, Config::kM>& x, Copy
     for (; i < count; ++i) multiply_stage(std::true_type());
 #pragma unroll 1
     for (i -= kStages - 1; i < count; ++i) multiply_stage(std::false_type());
+    if (count < most) SyncSlice<Config>(slice);  // racecheck takes slices of unequal numbers of barriers for a race
   }
 }
 

@@ -14,6 +14,16 @@ inline float Exp2Approximate(float x) { return exp2f(x); }
 
 inline void PrefetchL2(const void*) {}
 
+inline float GreaterMagnitude(float magnitude, float x) {
+  return std::isnan(magnitude) || std::fabs(x) <= magnitude ? magnitude : std::fabs(x);
+}
+inline float GreatestOfWarp(float magnitude) {
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    magnitude = GreaterMagnitude(magnitude, __shfl_xor_sync(0xffffffffu, magnitude, lanes));
+  }
+  return magnitude;
+}
+
 inline uint32_t PackSaturated(int32_t first, int32_t second, int32_t third, int32_t fourth) {
   uint32_t all = 0;
   for (const int32_t value : {fourth, third, second, first}) {
