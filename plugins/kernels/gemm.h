@@ -96,6 +96,9 @@ struct GemmArguments {
   bool gates;
   // kComplete, without an activation: y's heads are rotated behind the bias. Only GemmSm90Rotating reads it.
   Rotation<Y> rotation;
+  // The kernel behind this one begins no earlier than those before it have ended, so that it may read what they wrote
+  // before it waits for this one. Only GemmSm90 reads it.
+  bool dependents_begin_late;
   Prefetch next;  // by GemmMma alone, and where no other kernel of the op follows
 };
 

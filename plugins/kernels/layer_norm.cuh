@@ -300,11 +300,15 @@ __global__ void __launch_bounds__(kWarpRowThreads,
   if (HasBeta<Norm>(a)) beta.Load(a.beta, columns);
   if constexpr (Norm::kNormalizesProduct) product_gamma.Load(a.product_gamma, columns);
   const ColumnFactors<kChunks, Norm::kQuantizes> smooth(a.quantized.smooth, columns);
+  int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+  const auto load_residual = [&](int64_t row) {
+    if (row < counts.rows && a.residual != nullptr) residual.LoadOnce(a.residual + row * columns, columns);
+  };
+  if (a.residual_is_complete) load_residual(row);
   WaitForDependencies();
   const auto load = [&](int64_t row) {
     if (row >= counts.rows) return;
     product.Load(a.product + row * columns, columns);
-    if (a.residual != nullptr) residual.LoadOnce(a.residual + row * columns, columns);
     if constexpr (kPartials > 0) {
       const Partials<T> partials = PartialsOf(a, row, counts.unsplit);
 #pragma unroll
@@ -312,8 +316,8 @@ __global__ void __launch_bounds__(kWarpRowThreads,
         rows[2 + i].Load(partials.first + i * partials.stride, i < partials.count ? columns : 0);
     }
   };
-  int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
   load(row);
+  if (!a.residual_is_complete) load_residual(row);
   PrefetchByGrid(a.next);
 #pragma unroll 1
   for (; row < counts.rows; row += stride) {
@@ -343,8 +347,8 @@ __global__ void __launch_bounds__(kWarpRowThreads,
       }
     };
     NormalizeSum<Norm>(
-        rows, columns, a.epsilon, gamma, beta, a.y + row * columns, [&] { load(row + stride); }, add_others,
-        a.gamma_offset, a.quantized, row, smooth);
+        rows, columns, a.epsilon, gamma, beta, a.y + row * columns,
+        [&] { load(row + stride), load_residual(row + stride); }, add_others, a.gamma_offset, a.quantized, row, smooth);
   }
 }
 

@@ -50,7 +50,7 @@ class GemmProblem {
     a.bias = random->OneIn(4) ? nullptr : bias_.array.data();
     a.gates = gates;
     a.activation = static_cast<Activation>(random->Between(0, gates ? 4 : 2));
-    a.weights_are_constant = random->OneIn(2);
+    a.weights_are_constant = random->OneIn(2), a.dependents_begin_late = random->OneIn(2);
     a.last_rows_first = random->OneIn(2);
     a.epsilon = 1e-5f;
     rows_ = m;

@@ -47,8 +47,9 @@ void FenceWgmma();
 void CommitWgmma();
 void WaitWgmma(int pending);
 
-// griddepcontrol.wait
+// griddepcontrol.wait and griddepcontrol.launch_dependents
 void WaitForDependencies();
+void LaunchDependents();
 
 }  // namespace emulator
 #endif  // BERTFUSE_TESTS_PLUGINS_EMULATOR_HOPPER_H_

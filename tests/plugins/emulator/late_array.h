@@ -2,6 +2,8 @@
 #define BERTFUSE_TESTS_PLUGINS_EMULATOR_LATE_ARRAY_H_
 
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "emulator/random_data.h"
 
@@ -20,6 +22,23 @@ class LateArray {
 
  private:
   DeviceArray<T> values_;
+};
+
+// The same of arrays that are filled already, for one launch.
+class HiddenArrays {
+ public:
+  template <class T>
+  void Hide(const DeviceArray<T>& array) {
+    auto* bytes = reinterpret_cast<unsigned char*>(array.data());
+    hidden_.emplace_back(bytes, std::vector<unsigned char>(bytes, bytes + array.size() * sizeof(T)));
+    std::memset(bytes, 0xff, array.size() * sizeof(T));
+  }
+  void Appear() const {
+    for (const auto& [to, bytes] : hidden_) std::memcpy(to, bytes.data(), bytes.size());
+  }
+
+ private:
+  std::vector<std::pair<unsigned char*, std::vector<unsigned char>>> hidden_;
 };
 
 // Whether anything has been written to an array that was NaNs.

@@ -114,6 +114,7 @@ bool HasEnded(const Block& block) { return block.ended == The().count; }
 Settings& TheSettings() { return The().settings; }
 SharedAccesses TakeSharedAccesses() { return std::exchange(The().accesses, {}); }
 int64_t TakeCopies() { return std::exchange(The().copies, 0); }
+bool TakeEarlyDependents() { return std::exchange(The().dependents_began_early, false); }
 
 void WaitForDependencies() {
   Machine& m = The();
@@ -122,6 +123,8 @@ void WaitForDependencies() {
     Wait("griddepcontrol.wait");
   }
 }
+
+void LaunchDependents() { The().dependents_began_early |= !The().dependencies_ended; }
 
 void MeetWarp(const char* name, uint32_t mask, void* mine, void (*run)(void* context, Lanes lanes), void* context) {
   Machine& m = The();

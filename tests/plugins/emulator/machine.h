@@ -56,6 +56,9 @@ SharedAccesses TakeSharedAccesses();  // since the last call
 // load.
 int64_t TakeCopies();
 
+// Whether a kernel since the last call let the next one begin while those before it had yet to end.
+bool TakeEarlyDependents();
+
 // What went wrong in the first launch that failed since the last call, or "". A launch ends where its first fault is.
 std::string TakeFault();
 

@@ -184,7 +184,7 @@ struct Machine {
   char* statics = nullptr;  // all variables that kernels declare as __shared__
   size_t static_bytes = 0;
   bool some_run_ahead = false, blocks_run_ahead = false;
-  bool dependencies_ended = true;
+  bool dependencies_ended = true, dependents_began_early = false;
   std::vector<Thread*> waiting_for_dependencies;
 
   uint64_t Random() {  // splitmix64

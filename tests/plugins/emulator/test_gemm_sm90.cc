@@ -57,7 +57,7 @@ testing::Message Describe(const GemmProblem<T>& problem, const GemmTile& tile) {
   text << a.m << " x " << a.n << " x " << a.k << ", tile " << tile.block.m << " x " << tile.block.n << ", "
        << tile.block.stages << " stages, cluster " << tile.cluster_m << " x " << tile.cluster_n << ", " << tile.splits
        << " splits" << (a.weights_are_constant ? ", constant weights" : "")
-       << (a.last_rows_first ? ", last rows first" : "");
+       << (a.last_rows_first ? ", last rows first" : "") << (a.dependents_begin_late ? ", dependents late" : "");
   if (a.packed.row_count != nullptr) text << ", packed: " << problem.rows() << ", expected " << a.packed.expected;
   return text;
 }
@@ -66,11 +66,13 @@ template <class T, class Launch>
 bool Run(GemmProblem<T>* problem, Launch&& launch) {
   problem->Prepare();
   emulator::TakeSharedAccesses();
+  emulator::TakeEarlyDependents();
   const cudaError_t error = launch();
   emulator::TheSettings().dependencies_end = nullptr;
   EXPECT_EQ(error, cudaSuccess) << emulator::TakeFault();
   EXPECT_FALSE(problem->wrote_early()) << "results were written before the kernels before had ended";
   EXPECT_EQ(emulator::TakeSharedAccesses().conflicts, 0);
+  EXPECT_FALSE(emulator::TakeEarlyDependents() && problem->arguments.dependents_begin_late);
   return error == cudaSuccess;
 }
 

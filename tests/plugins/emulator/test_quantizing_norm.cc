@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 
+#include "emulator/late_array.h"
 #include "emulator/random_data.h"
 #include "kernels/layer_norm.h"
 #include "kernels/quantize_rows.h"
@@ -42,7 +43,7 @@ class Problem {
     norm_.bias = random.OneIn(3) ? nullptr : bias_->data(), norm_.residual = residual_->data();
     norm_.gamma = gamma_->data(), norm_.beta = beta_->data();
     norm_.rows = rows_, norm_.columns = columns_, norm_.epsilon = 1e-5f;
-    norm_.vectors_are_constant = random.OneIn(2);
+    norm_.vectors_are_constant = random.OneIn(2), norm_.residual_is_complete = random.OneIn(2);
     if (sizeof(T) == 4 || random.OneIn(3)) {
       norm_.splits = static_cast<int>(random.Between(1, 3));
       sums_ = std::make_unique<DeviceArray<float>>(norm_.splits * rows_ * columns_);
@@ -91,9 +92,17 @@ class Problem {
       emulator::TheSettings().compute_capability = kDevice.compute_capability;
       emulator::TheSettings().shared_bytes = kDevice.shared_bytes;
       EXPECT_EQ(LayerNorm(kernel, norm_, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
+      const emulator::HiddenArrays late = HideWhatMayBeLate();
+      bool wrote_early = false;
+      emulator::TheSettings().dependencies_end = [&] {
+        wrote_early = emulator::IsWritten(y) || emulator::IsWritten(quantized) || emulator::IsWritten(scales);
+        late.Appear();
+      };
       emulator::TheSettings().finds_races = random.OneIn(2);
       EXPECT_EQ(LayerNorm(kernel, with, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
       emulator::TheSettings().finds_races = false;
+      emulator::TheSettings().dependencies_end = nullptr;
+      EXPECT_FALSE(wrote_early) << "results were written before the kernels before had ended";
       const QuantizeRowsArguments<T, Quantized> rows = {
           y.data(),   with.quantized.smooth, nullptr, expected.data(), expected_scales.data(), rows_, columns_,
           with.packed};
@@ -115,6 +124,18 @@ class Problem {
   }
 
  private:
+  // What kernels before the norm may still be writing.
+  emulator::HiddenArrays HideWhatMayBeLate() const {
+    emulator::HiddenArrays late;
+    late.Hide(*product_);
+    if (sums_ != nullptr) late.Hide(*sums_);
+    if (partials_ != nullptr) late.Hide(*partials_);
+    if (!norm_.residual_is_complete) late.Hide(*residual_);
+    if (norm_.vectors_are_constant) return late;
+    for (auto* vector : {&bias_, &gamma_, &beta_}) late.Hide(**vector);
+    late.Hide(*smooth_);
+    return late;
+  }
   static void Fill(Random& random, std::unique_ptr<DeviceArray<T>>* to, int64_t count) {
     *to = std::make_unique<DeviceArray<T>>(count);
     random.Fill(**to, 1);

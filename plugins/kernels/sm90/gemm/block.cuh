@@ -17,7 +17,7 @@ __device__ __forceinline__ void SetUp(const Parameters& p, const Pipeline<Config
     if (threadIdx.x == 0) consumer.InitBarriers();
     FenceBarrierInit();
   }
-  LaunchDependents();
+  if (!p.dependents_begin_late) LaunchDependents();
   if (p.cluster_m * p.cluster_n > 1) SyncCluster();
 }
 

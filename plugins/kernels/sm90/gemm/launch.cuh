@@ -65,6 +65,7 @@ cudaError_t Prepare(const GemmTile& tile, const GemmArguments<T>& a, Parameters*
   p->has_residual = a.residual != nullptr;
   p->weights_are_constant = a.weights_are_constant;
   p->last_rows_first = a.last_rows_first;
+  p->dependents_begin_late = a.dependents_begin_late;
   if (Config::Epilogue::kRotates) {
     if (!SuitsEpilogue(a.rotation)) return cudaErrorInvalidValue;
     p->cos = a.rotation.cos, p->sin = a.rotation.sin, p->places = a.rotation.places;

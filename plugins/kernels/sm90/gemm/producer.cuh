@@ -34,6 +34,7 @@ class Producer {
       LoadWeight(tile, tile.first_stage + i, i, weight);
     }
     WaitForDependencies();
+    if (p_.dependents_begin_late) LaunchDependents();
     for (int number = 0;;) {
 #pragma unroll 1
       for (int k_stage = tile.first_stage; k_stage < tile.last_stage; ++k_stage, state.Advance()) {

@@ -8,7 +8,7 @@ namespace bertfuse::kernels {
 
 inline constexpr bool kHasDependentLaunch = true;
 inline void WaitForDependencies() { emulator::WaitForDependencies(); }
-inline void LaunchDependents() {}
+inline void LaunchDependents() { emulator::LaunchDependents(); }
 
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_DEPENDENT_LAUNCH_CUH_
