@@ -36,7 +36,7 @@ struct LayerNormArguments {
   // No kernel that may still be running writes bias, gammas or beta, so they are read before the preceding kernels have
   // ended.
   bool vectors_are_constant = false;
-  bool residual_is_complete = false;  // so is the residual
+  bool residual_is_complete = false;  // and none writes the residual: persistent warps read their first one early, too
   const T* partials = nullptr;
   int more_partials = 0;
   LastWave last_wave = {};

@@ -109,7 +109,7 @@ __device__ __forceinline__ void StoreRounded(const QuantizedResult& to, int64_t 
   }
 }
 
-// What a row whose greatest magnitude is that is divided by; NaN where a number of it is not finite.
+// What a row of that greatest magnitude is divided by; NaN where one of its numbers is not finite.
 __device__ __forceinline__ float ScaleOfRow(float greatest, float most) {
   return fmaxf(greatest, kLeastMagnitude) / most + (greatest - greatest);
 }

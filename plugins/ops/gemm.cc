@@ -289,9 +289,9 @@ void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProble
   const bool is_last = !tactic.layer_norm && !rotates_later && !gate_follows && !quantizes_later;
   if (is_last) product.next = PrefetchFor(call, problem.m, device);
   // The residual is an input of the op: LayerNorm's first warps load theirs while the product's kernel still runs.
-  norm.residual_is_complete = product.dependents_begin_late =
-      tactic.layer_norm && *tactic.layer_norm >= kernels::LayerNormKernel::kPersistentWarps &&
-      tactic.backend == Backend::kSm90;
+  const bool has_persistent_warps = tactic.layer_norm == kernels::LayerNormKernel::kPersistentWarps ||
+                                    tactic.layer_norm == kernels::LayerNormKernel::kPersistentWarpsFewPartials;
+  norm.residual_is_complete = product.dependents_begin_late = has_persistent_warps && tactic.backend == Backend::kSm90;
   CheckCuda(LaunchGemm(tactic, product, device, StreamOf(call)), gemm.op.name);
   if (rotates_later) RotateHeads(call, gemm.op.name, a, device);
   if (gate_follows) {
