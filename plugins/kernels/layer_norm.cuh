@@ -255,9 +255,8 @@ __device__ __forceinline__ void NormalizeWithWarp(const LayerNormArguments<T>& a
     }
     *reinterpret_cast<Pack<T, kVector>*>(a.y + offset + column) = out;
     if constexpr (Norm::kQuantizes) {
-      Smoothed(out, a.quantized.smooth, column, v);
-#pragma unroll
-      for (float element : v) greatest = GreaterMagnitude(greatest, element);
+      const bool smooths = a.quantized.smooth != nullptr;
+      greatest = Smoothed(out, smooths, LoadIf<kVector>(smooths, a.quantized.smooth + column), greatest, v);
     }
   });
   if constexpr (Norm::kQuantizes) {

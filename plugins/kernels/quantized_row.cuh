@@ -150,20 +150,19 @@ class QuantizedRow {
   float greatest_, most_;
 };
 
-// value = element * its column's factor, where there are any: kVector elements as they were rounded to T.
+// value = element, as it was rounded to T, times its column's factor, where there are any. Returns the greatest of
+// their magnitudes and `greatest`.
 template <class T, int kVector>
-__device__ __forceinline__ void Smoothed(const Pack<T, kVector>& row, const float* smooth, int column,
-                                         float (&value)[kVector]) {
+__device__ __forceinline__ float Smoothed(const Pack<T, kVector>& row, bool has_factors,
+                                          const Pack<float, kVector>& factors, float greatest,
+                                          float (&value)[kVector]) {
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) value[i] = ToFloat(row.value[i]);
-  if (smooth == nullptr) return;
-  constexpr int kAtOnce = kVector < 4 ? kVector : 4;
-#pragma unroll
-  for (int first = 0; first < kVector; first += kAtOnce) {
-    const auto factors = *reinterpret_cast<const Pack<float, kAtOnce>*>(smooth + column + first);
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) value[first + i] *= factors.value[i];
+  for (int i = 0; i < kVector; ++i) {
+    value[i] = ToFloat(row.value[i]);
+    if (has_factors) value[i] *= factors.value[i];
+    greatest = GreaterMagnitude(greatest, value[i]);
   }
+  return greatest;
 }
 
 }  // namespace bertfuse::kernels

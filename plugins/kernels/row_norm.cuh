@@ -114,13 +114,7 @@ __device__ __forceinline__ void NormalizeAndStore(
     if (y != nullptr) *reinterpret_cast<Pack<T, kVector>*>(y + column) = out;
     if constexpr (Norm::kQuantizes) {
       const auto factors = smooth.Chunk(chunk, column);
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        float& value = rounded.value[chunk][i];
-        value = ToFloat(out.value[i]);
-        if (to.smooth != nullptr) value *= factors.value[i];
-        greatest = GreaterMagnitude(greatest, value);
-      }
+      greatest = Smoothed(out, to.smooth != nullptr, factors, greatest, rounded.value[chunk]);
     }
   });
   if constexpr (Norm::kQuantizes) {

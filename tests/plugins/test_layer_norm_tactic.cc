@@ -64,6 +64,26 @@ TEST(LayerNormTactic, WhatIsListedRuns) {
   EXPECT_GT(with_other, 1000);
 }
 
+// Rows that must have the same bits in every batch get their bias from the norm: products begin or end with one. So do
+// those whose product is split along k, or cuBLASLt's.
+TEST(LayerNormTactic, WhoAddsTheBias) {
+  int by_product = 0, by_norm = 0;
+  std::mt19937 random(9);
+  ForRandomLayerNorms([&](GemmProblem problem) {
+    problem.deterministic_rows = random() % 2 == 0;
+    for (const GemmTactic& tactic : GemmTactics(problem)) {
+      const bool whole = tactic.form == GemmForm::kRounded && tactic.tile.splits == 1;
+      const bool product =
+          whole && tactic.backend != Backend::kCublasLt && !(problem.deterministic_rows && !problem.gelu);
+      EXPECT_EQ(ActivatesProduct(problem, tactic), product) << Describe(tactic);
+      EXPECT_EQ(LayerNormAfter(problem, tactic).has_activation, problem.gelu && !product) << Describe(tactic);
+      by_product += product, by_norm += whole && !product;
+    }
+  });
+  EXPECT_GT(by_product, 1000);
+  EXPECT_GT(by_norm, 1000);
+}
+
 // The limits: two rows for each multiprocessor for persistent warps, half a row behind mma.sync without code for 9.0,
 // four with several partial sums, 16 for the other warps. Where most rows have no partial sums, more persistent warps
 // run at a time.
