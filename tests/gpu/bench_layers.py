@@ -16,7 +16,7 @@ import sys
 import torch
 
 from tests.gpu.bench_quantized import inputs_of, us
-from tests.gpu.bench_quantized_results import _named
+from tests.gpu.bench_quantized_results import named_inputs
 from tests.gpu.kernels import Bound, _described, constants
 from tests.gpu.quantized import EPSILON, FLOAT8
 
@@ -45,7 +45,7 @@ def chain(rows: int, to: torch.dtype | None) -> tuple[torch.Tensor, torch.Tensor
     values = {"epsilon": EPSILON, "approximate": "none"}
     calls, state, norms = [], [first], 0
     for op, n, k in LAYERS * PRODUCTS:
-        named = _named(op, inputs_of(op, rows, n, k, to))
+        named = named_inputs(op, inputs_of(op, rows, n, k, to))
         x = wide if k > HIDDEN else state
         named["x"] = x[0]
         if len(x) > 1:
@@ -87,7 +87,7 @@ def differing(rows: int, to: torch.dtype | None, runs: int) -> tuple[int, float]
     expected: dict[int, torch.Tensor] = {}
     differ = 0
     for index in range(runs):
-        which = index * 7 // 3 % 3
+        which = index * 7 // 3 % 3  # at times the same twice
         x.copy_(given[which])
         graph.replay()
         torch.cuda.synchronize()
@@ -103,6 +103,8 @@ def main() -> None:
     parser.add_argument("--rows", default="128,300,1024,1500,4096,9000")
     parser.add_argument("--runs", type=int, default=150)
     options = parser.parse_args()
+    if options.runs < 3:
+        parser.error("--runs must be at least 3: one of each input")
     torch.manual_seed(seed := torch.seed() % 2**31)
     print(torch.cuda.get_device_name(), "seed", seed)
     wrong = 0

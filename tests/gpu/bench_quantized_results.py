@@ -35,7 +35,7 @@ LAYER = (
 )
 
 
-def _named(op: str, inputs: list) -> dict[str, torch.Tensor | None]:
+def named_inputs(op: str, inputs: list) -> dict[str, torch.Tensor | None]:
     spec = _described(op)
     return dict(zip([tensor.name for tensor in spec.inputs], [*inputs, *[None] * len(spec.inputs)], strict=False))
 
@@ -141,7 +141,7 @@ def _times(
     attributes = [values.get(attr.name, attr.default) for attr in _described(op).attributes]
     sets = []
     for _ in range(SETS):
-        named = _named(op, inputs_of(op, m, n, k, to))
+        named = named_inputs(op, inputs_of(op, m, n, k, to))
         outputs = [torch.empty(m, n, dtype=torch.float16, device="cuda")]
         if new:
             rows, scales = quantized_rows(named["x"], to)
@@ -176,7 +176,7 @@ def _attention_times(m: int, writes: bool) -> tuple[float, str]:
     """Microseconds for m tokens in sequences of 128, 12 heads of 64, and the tactic."""
     op, calls, half = "FusedAttention", [], {"dtype": torch.float16, "device": "cuda"}
     for _ in range(SETS):
-        named = _named(op, [torch.randn(max(m // 128, 1), 128, 2304, **half), torch.randn(2304, **half)])
+        named = named_inputs(op, [torch.randn(max(m // 128, 1), 128, 2304, **half), torch.randn(2304, **half)])
         shape = (max(m // 128, 1), 128, 768)
         outputs = [torch.empty(shape, **half)]
         if writes:
