@@ -3,9 +3,10 @@
     python -m tests.gpu.bench_attention [--seconds 15] [--sizes 1x128x12x64,16x512x12x64]
 
 Random problems, padded, packed and of every variant, run by every tactic in float32 (exact and by TF32), float16 and
-bfloat16 for that many seconds. Then a line for each size: PyTorch's flash backend, which is given heads side by side
-and neither bias nor mask, and our tactics, which have both. Exact float32's largest error stands beside that of float32
-arithmetic (simt). Exits with 1 where an error is above the tolerance.
+bfloat16 for that many seconds. Then a line for each size: PyTorch's flash backend without bias and mask, given a head's
+rows one after the other and, in parentheses, as views of one product's rows, which is where our tactics read them, with
+bias and mask. Exact float32's largest error stands beside that of float32 arithmetic (simt). Exits with 1 where an
+error is above the tolerance.
 """
 
 from __future__ import annotations
@@ -134,10 +135,15 @@ def _sets(batch: int, sequence: int, heads: int, size: int, element: torch.dtype
         yield [qkv, bias, mask], torch.empty(batch, sequence, heads * size, dtype=element, device="cuda")
 
 
-def flash(batch: int, sequence: int, heads: int, size: int) -> float:
-    shape = (batch, heads, sequence, size)
+def flash(batch: int, sequence: int, heads: int, size: int, views: bool = False) -> float:
+    """Microseconds; with `views` of queries, keys and values side by side in rows, as a model's product leaves them."""
     count = copies(8 * batch * heads * sequence * size)
-    sets = [[torch.randn(*shape, device="cuda").half() for _ in range(3)] for _ in range(count)]
+    if views:
+        rows = [torch.randn(batch, sequence, 3, heads, size, device="cuda").half() for _ in range(count)]
+        sets = [[part.transpose(1, 2) for part in one.unbind(2)] for one in rows]
+    else:
+        shape = (batch, heads, sequence, size)
+        sets = [[torch.randn(*shape, device="cuda").half() for _ in range(3)] for _ in range(count)]
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         return graph_us(
             [lambda s=s: torch.nn.functional.scaled_dot_product_attention(*s) for s in sets], repeats=3, batches=5
@@ -147,7 +153,8 @@ def flash(batch: int, sequence: int, heads: int, size: int) -> float:
 def measure(size: str) -> str:
     batch, sequence, heads, head_size = map(int, size.split("x"))
     attributes = [heads, head_size**-0.5]
-    line = f"{size}: flash {flash(batch, sequence, heads, head_size):.1f}"
+    flash_us = [flash(batch, sequence, heads, head_size, views) for views in (False, True)]
+    line = f"{size}: flash {flash_us[0]:.2f} ({flash_us[1]:.2f})"
     for kind in ("float16", "tf32", "float32"):
         sets = list(_sets(batch, sequence, heads, head_size, _element(kind)))
         (inputs, y), flags = sets[0], _flags(kind)
@@ -164,7 +171,7 @@ def measure(size: str) -> str:
                 Bound("FusedAttention", given, [to], attributes, tactic, constants(given), flags).run
                 for given, to in sets
             ]
-            line += f" {name}{'*' if name == chosen else ''} {graph_us(runs, repeats=3, batches=5):.1f},"
+            line += f" {name}{'*' if name == chosen else ''} {graph_us(runs, repeats=3, batches=5):.2f},"
             if expected is not None:
                 errors[name] = (y.double() - expected).abs().max().item()
         if errors:

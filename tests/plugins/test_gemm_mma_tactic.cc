@@ -28,9 +28,10 @@ GemmProblem On(const Gpu& gpu, GemmProblem problem) {
 }
 
 // Of tiles whose groups of warps share k.
-int SlicesOf(const kernels::GemmBlock& block) {
+int SlicesOf(const GemmProblem& problem, const kernels::GemmBlock& block) {
   const bool is_sliced = block.long_stages && block.m * block.n <= 64 * 96 && !(block.m == 64 && block.n == 64);
-  return is_sliced ? 4 : 1;
+  const bool is_exact = problem.x_bytes == 4 && !problem.allow_tf32;
+  return !is_sliced ? 1 : is_exact && block.n == 48 ? 2 : 4;
 }
 
 template <class Visit>
@@ -54,7 +55,7 @@ TEST(GemmMmaTactic, BlocksFitTheMultiprocessor) {
     for (const GemmTactic& tactic : tactics) {
       const kernels::GemmBlock& block = tactic.tile.block;
       const int vectors = problem.x_bytes == 1 ? 2 : 1;  // bias, scales
-      const int row_bytes = block.long_stages ? 128 : 64, slices = SlicesOf(block);
+      const int row_bytes = block.long_stages ? 128 : 64, slices = SlicesOf(problem, block);
       const int rings = slices * block.stages * (block.m + block.n) * row_bytes;
       const int bytes = std::max(rings, slices == 1 ? 0 : slices * block.m * block.n * 4) + vectors * block.n * 4;
       EXPECT_LE(bytes, problem.device->shared_bytes) << Describe(tactic);
@@ -124,8 +125,8 @@ TEST(GemmMmaTactic, TheChosenOneIsListedAndFits) {
 TEST(GemmMmaTactic, NoSlicesWhereRowsAreDeterministic) {
   int chosen = 0;
   ForRandomProblemsOnGpus([&](GemmProblem problem) {
-    const auto is_sliced = [](const GemmTactic& tactic) {
-      return tactic.backend == Backend::kMma && SlicesOf(tactic.tile.block) > 1;
+    const auto is_sliced = [&problem](const GemmTactic& tactic) {
+      return tactic.backend == Backend::kMma && SlicesOf(problem, tactic.tile.block) > 1;
     };
     chosen += is_sliced(ChooseGemmTactic(problem).tactic);
     problem.deterministic_rows = true;

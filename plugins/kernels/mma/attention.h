@@ -25,32 +25,33 @@ struct TileShape {
   int element_bytes = 2;
   int stages = 2;        // of a tile of keys and one of values; of one, each is loaded while the other is multiplied
   bool variants = true;  // windows, soft caps and biases by distance, whose registers the largest tiles do not have
+  int column_warps = 1;  // among which the columns of results are divided
 
   constexpr bool HasWide() const { return wide_blocks > 0; }
 };
 
 // Of rows with one head size the first takes every call; which is chosen, says ops/attention_tactic.cc.
 inline constexpr TileShape kHalfShapes[] = {
-    {32, 64, 4, 2, true, true},
+    {32, 64, 3, 2, true, false},
     {64, 64, 3, 2, true, true},
     {64, 32, 4, 3, true, false, 2, 2, false},
     {64, 128, 3, 2, true, false, 2, 1, false},
-    {80, 64, 3, 0, true, false},
-    {96, 32, 3, 0, true, false},
+    {80, 64, 2, 0, true, false},
+    {96, 32, 2, 0, true, false},
     {128, 32, 2, 2, true, false},
     {128, 64, 2, 2, true, false, 2, 1, false},
     {192, 32, 2, 0, true, false},
-    {256, 32, 2, 0, true, false},
+    {256, 32, 2, 0, false, false},
 };
 
 // float32 takes twice the shared memory, and its head sizes are whole units of LoadShared().
 inline constexpr TileShape kTf32Shapes[] = {
-    {32, 64, 4, 2, true, true, 4},   {64, 32, 3, 2, true, true, 4},       {96, 32, 2, 0, true, false, 4},
-    {128, 32, 2, 0, true, false, 4}, {192, 32, 1, 0, false, false, 4, 1}, {256, 32, 1, 0, false, false, 4},
+    {32, 64, 3, 2, true, false, 4},   {64, 32, 3, 2, true, false, 4},      {96, 32, 2, 0, true, false, 4},
+    {128, 32, 2, 0, false, false, 4}, {192, 32, 1, 0, false, false, 4, 1}, {256, 32, 1, 0, false, false, 4},
 };
 inline constexpr TileShape kThreeTf32Shapes[] = {
-    {32, 64, 3, 2, true, true, 4},   {64, 32, 3, 2, true, false, 4},      {96, 32, 2, 0, true, false, 4},
-    {128, 32, 2, 0, true, false, 4}, {192, 32, 1, 0, false, false, 4, 1}, {256, 32, 1, 0, false, false, 4},
+    {32, 64, 2, 2, false, false, 4},  {64, 32, 3, 2, false, false, 4},     {96, 32, 2, 0, false, false, 4},
+    {128, 32, 2, 0, false, false, 4}, {192, 32, 1, 0, false, false, 4, 1}, {256, 32, 1, 0, false, false, 4, 2, true, 2},
 };
 
 // float32 is multiplied by TF32 where that is allowed.

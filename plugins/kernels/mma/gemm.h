@@ -61,7 +61,7 @@ inline constexpr Tile kHalfTiles[] = {{256, 128, 64, 64, 1},
                                       {32, 32, 32, 32, 2, kLongRowBytes, 4}};
 inline constexpr Tile kInt8Tiles[] = {kHalfTiles[0], kHalfTiles[1], kHalfTiles[2], kHalfTiles[3],
                                       kHalfTiles[4], kHalfTiles[5], kHalfTiles[6]};
-inline constexpr Tile kFp8Tiles[] = {{128, 128, 64, 64, 2}, {128, 64, 64, 32, 3}, {64, 64, 32, 32, 4}};
+inline constexpr Tile kFp8Tiles[] = {{128, 128, 64, 64, 2}, {128, 64, 64, 32, 2}, {64, 64, 32, 32, 4}};
 inline constexpr Tile kTf32Tiles[] = {{128, 64, 64, 32, 3},
                                       {64, 64, 32, 32, 4},
                                       {64, 32, 16, 32, 4},
@@ -72,7 +72,7 @@ inline constexpr Tile kThreeTf32Tiles[] = {{128, 64, 64, 32, 2},
                                            {64, 64, 32, 32, 3},
                                            {64, 32, 16, 32, 4},
                                            {64, 32, 32, 32, 1, kLongRowBytes, 4},
-                                           {64, 48, 32, 48, 1, kLongRowBytes, 4},
+                                           {64, 48, 16, 48, 1, kLongRowBytes, 2},
                                            {32, 32, 32, 32, 2, kLongRowBytes, 4}};
 
 template <Math kMath>

@@ -193,6 +193,23 @@ __attribute__((visibility("default"))) const char* fake_cudart_take() {
   return taken.c_str();
 }
 
+// Each kernel of the machine code that was linked in, as JSON lines; the text stays.
+__attribute__((visibility("default"))) const char* fake_cudart_kernels() {
+  static std::string text;
+  const std::lock_guard<std::mutex> lock(TheState().mutex);
+  text.clear();
+  for (const auto& [symbol, function] : TheState().functions) {
+    for (const Image& image : *function.images) {
+      const auto kernel = image.kernels.find(function.name);
+      if (kernel == image.kernels.end()) continue;
+      text += "{\"name\": \"" + function.name + "\", \"architecture\": " + std::to_string(image.architecture) +
+              ", \"registers\": " + std::to_string(kernel->second.registers) +
+              ", \"frame_bytes\": " + std::to_string(kernel->second.frame_bytes) + "}\n";
+    }
+  }
+  return text.c_str();
+}
+
 // Compute capability of a device, 90 for 9.0; 0 where there is no such device.
 __attribute__((visibility("default"))) int fake_cudart_compute_capability(int device) {
   return IsDevice(device) ? kDevices[device].compute_capability : 0;

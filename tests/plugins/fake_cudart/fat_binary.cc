@@ -30,9 +30,9 @@ struct Entry {
 constexpr uint32_t kWrapperMagic = 0x466243b1, kHeaderMagic = 0xba55ed50;
 constexpr uint16_t kPtx = 1, kElf = 2;
 
-// Attributes in .nv.info, as cuobjdump -elf names them: EIATTR_MAX_THREADS, _KPARAM_INFO, _REGCOUNT. Each has a format,
-// a kind, and either two bytes or, in format kSized, that many bytes behind their number.
-constexpr uint8_t kSized = 4, kMaxThreads = 0x05, kParameter = 0x17, kRegisters = 0x2f;
+// Attributes in .nv.info, as cuobjdump -elf names them: EIATTR_MAX_THREADS, _FRAME_SIZE, _KPARAM_INFO, _REGCOUNT. Each
+// has a format, a kind, and either two bytes or, in format kSized, that many bytes behind their number.
+constexpr uint8_t kSized = 4, kMaxThreads = 0x05, kFrame = 0x11, kParameter = 0x17, kRegisters = 0x2f;
 
 template <class T>
 T Read(const uint8_t* at) {
@@ -79,9 +79,10 @@ std::map<std::string, Kernel> ReadElf(const uint8_t* elf) {
       kernels[kernel].static_shared = std::max(static_cast<int>(s.sh_size) - reserved, 0);
     } else if (name == ".nv.info" && symbols != nullptr) {
       ForEachAttribute(elf + s.sh_offset, s.sh_size, [&](uint8_t kind, const uint8_t* at, uint16_t) {
-        if (kind != kRegisters) return;
+        if (kind != kRegisters && kind != kFrame) return;
         const auto symbol = Read<Elf64_Sym>(symbols + Read<uint32_t>(at) * sizeof(Elf64_Sym));
-        kernels[symbol_names + symbol.st_name].registers = Read<int32_t>(at + 4);
+        Kernel& facts = kernels[symbol_names + symbol.st_name];
+        (kind == kFrame ? facts.frame_bytes : facts.registers) = Read<int32_t>(at + 4);
       });
     } else if (const std::string named = suffix(".nv.info."); !named.empty()) {
       Kernel& facts = kernels[named];

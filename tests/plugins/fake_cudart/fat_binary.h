@@ -11,6 +11,7 @@ namespace fake_cudart {
 
 struct Kernel {
   int registers = 0;
+  int frame_bytes = 0;  // of memory for each thread: what did not fit its registers, and arrays that are indexed
   int static_shared = 0;
   int max_threads = 1024;
   bool has_parameters = false;  // known: PTX and compressed images are not read

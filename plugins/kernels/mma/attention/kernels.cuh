@@ -59,7 +59,7 @@ Parameters<T> MakeParameters(const AttentionArguments<T>& a) {
   p.next = a.next;
   p.batch = a.batch;
   p.pitch = static_cast<int>((q_columns + 2 * k_columns) * sizeof(T));
-  p.y_pitch = static_cast<int>(q_columns);
+  p.y_pitch = static_cast<int>(q_columns * sizeof(T));
   p.sequence = static_cast<int>(a.sequence);
   p.heads = static_cast<int>(a.heads);
   p.kv_heads_per_head = static_cast<float>(kv_heads) / static_cast<float>(a.heads);

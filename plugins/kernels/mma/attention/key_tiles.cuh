@@ -54,7 +54,7 @@ class KeyTiles {
   // Those that StoreMask() wants first.
   template <class Entries = FirstMaskEntries>
   __device__ __forceinline__ Entries LoadMask() const {
-    return LoadMask<Entries>(static_cast<int>(threadIdx.x) / 32);
+    return LoadMask<Entries>(static_cast<int>(ThreadNow()) / 32);
   }
 
   // Stores the warp's words of bits, and returns whether they hide nothing. They are to be read behind SetShown().
@@ -141,7 +141,7 @@ class KeyTiles {
   __device__ __forceinline__ Entries LoadMask(int word) const {
     Entries entries = {};
     if (p_.mask == nullptr) return entries;
-    const int wide = p_.mask_is_int64 ? 1 : 0, lane = threadIdx.x % 32;
+    const int wide = p_.mask_is_int64 ? 1 : 0, lane = LaneNow();
     const auto* row = static_cast<const uint32_t*>(p_.mask) + (int64_t{tile_.first_row} << wide);
 #pragma unroll
     for (int i = 0; i < static_cast<int>(sizeof(entries.low) / sizeof(uint32_t)); ++i) {

@@ -29,7 +29,6 @@ class Mainloop {
         key_tiles_(p, tile, mask_words),
         positions_(p, tile, shared + p.position_offset) {
     if (Config::kVariants && p.packed.token_index != nullptr) places_ = Places(p.packed, tile.first_row, tile.length);
-    keys_ = Hidden(RowOf(p.k, tile.first_row, p.pitch) + KvColumn());
   }
 
   __device__ __forceinline__ void Compute() {
@@ -143,7 +142,7 @@ class Mainloop {
 
   // The warp's rows of the queries, later of the results.
   __device__ __forceinline__ char* OwnRows() const {
-    return shared_ + p_.query_offset + threadIdx.x / 32 * (Config::kRows * Config::kRowBytes);
+    return shared_ + p_.query_offset + threadIdx.x / 32 % Config::kRowWarps * (Config::kRows * Config::kRowBytes);
   }
 
   __device__ __forceinline__ int Chunks() const { return p_.head_size / Config::kPerChunk; }
@@ -167,7 +166,7 @@ class Mainloop {
     const T* bias = p_.v_bias == nullptr ? nullptr : p_.v_bias + KvColumn();
 #pragma unroll
     for (int first = 0; first < Config::kBiasWords; first += Config::kThreads) {
-      const int word = first + static_cast<int>(threadIdx.x), column = word * Config::kPerWord;
+      const int word = first + static_cast<int>(ThreadNow()), column = word * Config::kPerWord;
       if (word >= Config::kBiasWords) continue;
       CopyAsync<4>(v_bias_ + column, bias + column, bias != nullptr && column < p_.head_size);
     }
@@ -178,7 +177,10 @@ class Mainloop {
     LoadValues(first_key, stage);
   }
 
-  __device__ __forceinline__ const T* KeyRow(int key) const { return RowOf(keys_, key, p_.pitch); }
+  // Found anew for each tile: kept, the address of the sequence's first key would want two registers.
+  __device__ __forceinline__ const T* KeyRow(int key) const {
+    return Hidden(RowOf(p_.k, Hidden(tile_.first_row) + key, p_.pitch) + KvColumn());
+  }
 
   __device__ __forceinline__ QueryTile<Config> LoadQueries() const {
     const int64_t column = static_cast<int64_t>(tile_.head) * p_.head_size;
@@ -224,15 +226,35 @@ class Mainloop {
     // As operands, which take half the registers that their float32 scores do.
     Weights<Config> weights;
     softmax.TakeWeights(weights, score, scale);
-    MultiplyValues<Config, Config::kKeySteps>(
-        out, [&](RowOperands<Config>& operands, int step) { SetAll<Config>(operands, weights[step]); },
-        SharedAddress(stage) + Config::kKeyTileBytes, 0, LaneNow());
+    const uint32_t values = SharedAddress(stage) + Config::kKeyTileBytes;
+    if constexpr (!Config::kRollsLoops) {
+      MultiplyValues<Config, Config::kKeySteps>(
+          out, [&](RowOperands<Config>& operands, int step) { SetAll<Config>(operands, weights[step]); }, values, 0,
+          LaneNow());
+    } else {
+#pragma unroll 1
+      for (int step = 0; step < Config::kKeySteps; ++step) {
+        MultiplyValues<Config, 1>(
+            out, [&](RowOperands<Config>& operands, int) { SetAll<Config>(operands, weights[0]); }, values, step,
+            LaneNow());
+        MoveUp(weights);
+      }
+    }
+  }
+
+  // The first step's weights leave, and all others take the place of those before them: registers have fixed numbers.
+  __device__ __forceinline__ static void MoveUp(Weights<Config>& weights) {
+    constexpr int kWords = Config::kRowTiles * 4;
+#pragma unroll
+    for (int i = kWords; i < Config::kKeySteps * kWords; ++i) {
+      weights[i / kWords - 1][i / 4 % Config::kRowTiles][i % 4] = weights[i / kWords][i / 4 % Config::kRowTiles][i % 4];
+    }
   }
 
   // Returns what scores are then to be multiplied by.
   __device__ __forceinline__ float TransformScores(Scores<Config>& score, const Queries<Config>& queries,
                                                    const KeyTile<Config>& keys) const {
-    const bool capped = Config::kVariants && p_.soft_cap > 0.0f;
+    const bool capped = Config::kVariants && !Config::kPositions && p_.soft_cap > 0.0f;
     const bool biased = Config::kVariants && p_.distance_bias != nullptr;
     if (!capped && !biased) return p_.scale_log2;
     if (capped) {
@@ -253,7 +275,7 @@ class Mainloop {
     bool any = false;
 #pragma unroll
     for (int group = 0; group < Config::kRowGroups; ++group) {
-      const bool blind = softmax.HasSeenNone(group) && rows_.Own(group, threadIdx.x % 32) < tile_.length;
+      const bool blind = softmax.HasSeenNone(group) && rows_.Own(group, LaneNow()) < tile_.length;
       if (blind) softmax.SetSum(group, tile_.length);
       any |= blind;
       weight[group / 2][group % 2] = weight[group / 2][2 + group % 2] = blind ? WordOfOnes<T>() : 0;
@@ -278,8 +300,8 @@ class Mainloop {
   }
 
   __device__ __forceinline__ T* ResultRow(int row) const {
-    return p_.y + (int64_t{tile_.first_row} + rows_.first + row) * p_.y_pitch +
-           static_cast<int64_t>(tile_.head) * p_.head_size;
+    const int column = Hidden(tile_.head) * p_.head_size;  // not kept from when the queries were loaded
+    return RowOf(p_.y, Hidden(tile_.first_row) + rows_.first + row, p_.y_pitch) + column;
   }
 
   __device__ __forceinline__ void Store(const Sums& out, const OnlineSoftmax<Config>& softmax) const {
@@ -295,7 +317,7 @@ class Mainloop {
 
   // A thread has pairs, which go through shared memory, so that rows leave in 16-byte chunks.
   __device__ __forceinline__ void StorePairs(const Sums& out, const float (&inverse)[Config::kRowGroups]) const {
-    const int lane = threadIdx.x % 32;
+    const int lane = LaneNow();
     char* staging = OwnRows();
     uint32_t bias[Config::kChunks];  // loaded ahead of stores that, for all the compiler knows, might change it
 #pragma unroll
@@ -315,7 +337,7 @@ class Mainloop {
     }
     __syncwarp();
     constexpr int kLanes = RowLoader<Config>::kLanes, kRowsAtOnce = 32 / kLanes;
-    const int first = lane / kLanes, rows = rows_.last + 1 - rows_.first;
+    const int first = lane / kLanes, rows = rows_.length - rows_.first;
 #pragma unroll
     for (int i = 0; i < Config::kChunks; i += kLanes) {
       const int chunk = i + lane % kLanes;
@@ -332,14 +354,14 @@ class Mainloop {
         const uint32_t (&x)[4] = result[row / kRowsAtOnce];
         // By a plain assignment these are four stores of four bytes.
         if (first + row < rows) __stcg(reinterpret_cast<uint4*>(y), uint4{x[0], x[1], x[2], x[3]});
-        y += int64_t{kRowsAtOnce} * p_.y_pitch;
+        y = RowOf(y, kRowsAtOnce, p_.y_pitch);
       }
     }
   }
 
   // A thread has chunks: four tiles' results of one column each.
   __device__ __forceinline__ void StoreChunks(const Sums& out, const float (&inverse)[Config::kRowGroups]) const {
-    const int lane = threadIdx.x % 32, rows = rows_.last + 1 - rows_.first;
+    const int lane = LaneNow(), rows = rows_.length - rows_.first;
 #pragma unroll
     for (int j = 0; j < Config::kResultTiles; j += 4) {
 #pragma unroll
@@ -367,7 +389,6 @@ class Mainloop {
   const Tile& tile_;
   char* shared_;
   T* v_bias_;
-  const T* keys_;  // of the tile's head and its sequence's first row
   WarpRows<Config> rows_;
   KeyTiles<Config> key_tiles_;
   Places places_;

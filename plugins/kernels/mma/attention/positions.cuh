@@ -191,7 +191,7 @@ class PositionTiles {
   __device__ __forceinline__ void ForVectors(uint32_t band, int first, const Rows& rows, Body&& body) const {
     const int lane = LaneNow(), row = lane / 16 * 8 + lane % 8, chunk = lane / 8 % 2;
     Products product = {};
-#pragma unroll
+#pragma unroll(Config::kStepsAtOnce)
     for (int step = 0; step < Config::kSteps; ++step) {
       RowOperands<Config> a;
       rows(a, step, lane);

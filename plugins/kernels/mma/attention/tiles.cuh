@@ -69,9 +69,10 @@ struct RowLoader {
 // The row of `first`, each `pitch` bytes behind the one before: by one instruction, where the compiler would multiply
 // 64 bits for each row if it knew where `first` comes from.
 template <class T>
-__device__ __forceinline__ const T* RowOf(const T* first, int row, int pitch) {
+__device__ __forceinline__ T* RowOf(T* first, int row, int pitch) {
+  using Byte = std::conditional_t<std::is_const_v<T>, const char, char>;
   const uint64_t bytes = uint64_t{static_cast<uint32_t>(row)} * static_cast<uint32_t>(pitch);
-  return reinterpret_cast<const T*>(reinterpret_cast<const char*>(first) + bytes);
+  return reinterpret_cast<T*>(reinterpret_cast<Byte*>(first) + bytes);
 }
 
 // Copies a tile of keys or values. Those behind the first `rows` become as the last, whose scores are hidden; columns
@@ -204,18 +205,17 @@ class Queries {
   uint32_t kept_[Config::kKeepsQueries ? kSteps : 1][Config::kRowTiles][4];
 };
 
-// Calls load(registers, i) and later use(i, registers), for each of kCount operands, in order. As many as
-// kOperandsAhead are on their way while one is used: ldmatrix takes about as long as the products of two.
-constexpr int kOperandsAhead = 3;
-template <int kCount, int kRegisters, class Load, class Use>
+// Calls load(registers, i) and later use(i, registers), for each of kCount operands, in order. As many as kAhead are on
+// their way while one is used.
+template <int kAhead, int kCount, int kRegisters, class Load, class Use>
 __device__ __forceinline__ void LoadAhead(Load&& load, Use&& use) {
-  constexpr int kSets = kOperandsAhead + 1;
+  constexpr int kSets = kAhead + 1;
   uint32_t loaded[kSets][kRegisters];
 #pragma unroll
-  for (int i = 0; i < kOperandsAhead && i < kCount; ++i) load(loaded[i], i);
+  for (int i = 0; i < kAhead && i < kCount; ++i) load(loaded[i], i);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    if (i + kOperandsAhead < kCount) load(loaded[(i + kOperandsAhead) % kSets], i + kOperandsAhead);
+    if (i + kAhead < kCount) load(loaded[(i + kAhead) % kSets], i + kAhead);
     use(i, loaded[i % kSets]);
   }
 }
@@ -231,26 +231,37 @@ __device__ __forceinline__ void MultiplyKeys(float (&score)[Config::kRowTiles][C
     score[i / (Config::kKeys / 2)][i / 4 % (Config::kKeys / 8)][i % 4] = 0.0f;
   }
   RowOperands<Config> q;
-  LoadAhead<Config::kSteps * kTiles, 4>(
-      [&](uint32_t (&to)[4], int i) { LoadMatrices(to, address[i / kTiles] + i % kTiles * 16 * Config::kRowBytes); },
-      [&](int i, const uint32_t (&loaded)[4]) {
-        if (i % kTiles == 0) queries.Get(q, i / kTiles, lane);
-        Operand<Config::kMath, 4> k;
-        k.Set(loaded);
-        MultiplyTiles<Config, 2, false>(score, 2 * (i % kTiles), q, k);
-      });
+#pragma unroll 1
+  for (int first = 0; first < Config::kSteps; first += Config::kStepsAtOnce) {
+    LoadAhead<Config::kOperandsAhead, Config::kStepsAtOnce * kTiles, 4>(
+        [&](uint32_t (&to)[4], int i) {
+          LoadMatrices(to, address[first + i / kTiles] + i % kTiles * 16 * Config::kRowBytes);
+        },
+        [&](int i, const uint32_t (&loaded)[4]) {
+          if (i % kTiles == 0) queries.Get(q, first + i / kTiles, lane);
+          Operand<Config::kMath, 4> k;
+          k.Set(loaded);
+          MultiplyTiles<Config, 2, false>(score, 2 * (i % kTiles), q, k);
+        });
+  }
 }
 
 template <class Config>
 using Results = float[Config::kRowTiles][Config::kResultTiles][4];
 
-// The first column of a thread's results [m][j][2 h + e], which are row 16 m + 8 h + lane / 4. In 16 bits the thread
+// The first of the columns that the warp has results of.
+template <class Config>
+__device__ __forceinline__ int FirstResultColumn() {
+  return Config::kColumnWarps == 1 ? 0 : ThreadNow() / (32 * Config::kRowWarps) * Config::kResultColumns;
+}
+
+// The column of a thread's results [m][j][2 h + e], which are row 16 m + 8 h + lane / 4. In 16 bits the thread
 // has two columns side by side. Of float32 it has eight in four tiles, since an instruction's columns are every fourth:
 // so values are read 16 bytes at a time.
 template <class Config>
 __device__ __forceinline__ int ResultColumn(int j, int e, int lane) {
   if (sizeof(typename Config::T) == 2) return 8 * j + lane % 4 * 2 + e;
-  return j / 4 * 32 + lane % 4 * 8 + 4 * e + j % 4;
+  return FirstResultColumn<Config>() + j / 4 * 32 + lane % 4 * 8 + 4 * e + j % 4;
 }
 
 // out += weights times values, for kCount steps of kStep keys; the first one's values begin at row kStep `first_step`
@@ -260,9 +271,9 @@ __device__ __forceinline__ void MultiplyValues(Results<Config>& out, SetWeights&
                                                int first_step, int lane) {
   RowOperands<Config> weights;
   if constexpr (sizeof(typename Config::T) == 2) {
-    constexpr int kTiles = Config::kHeadSize / 16, kStepBytes = 16 * Config::kRowBytes;
+    constexpr int kTiles = Config::kResultColumns / 16, kStepBytes = 16 * Config::kRowBytes;
     const ChunkAddress<Config::kChunks> address(values + first_step * kStepBytes, lane % 16, lane / 16);
-    LoadAhead<kCount * kTiles, 4>(
+    LoadAhead<Config::kOperandsAhead, kCount * kTiles, 4>(
         [&](uint32_t (&to)[4], int i) { LoadMatricesTransposed(to, address[i % kTiles] + i / kTiles * kStepBytes); },
         [&](int i, const uint32_t (&loaded)[4]) {
           if (i % kTiles == 0) set_weights(weights, i / kTiles);
@@ -272,10 +283,11 @@ __device__ __forceinline__ void MultiplyValues(Results<Config>& out, SetWeights&
         });
   } else {
     // k of the instruction is the order of keys in which the thread has weights: 2 (lane % 4), then the one behind.
-    constexpr int kTiles = Config::kHeadSize / 32;
-    LoadAhead<kCount * kTiles, 8>(
+    constexpr int kTiles = Config::kResultColumns / 32;
+    const int first_chunk = FirstResultColumn<Config>() / Config::kPerChunk + lane / 4;
+    LoadAhead<Config::kOperandsAhead, kCount * kTiles, 8>(
         [&](uint32_t (&to)[8], int i) {
-          const int key = 8 * (first_step + i / kTiles) + lane % 4 * 2, chunk = 8 * (i % kTiles) + lane / 4;
+          const int key = 8 * (first_step + i / kTiles) + lane % 4 * 2, chunk = 8 * (i % kTiles) + first_chunk;
           uint32_t first[4], second[4];
           LoadShared(first, values + ChunkOffset<Config::kChunks>(key, chunk));
           LoadShared(second, values + ChunkOffset<Config::kChunks>(key + 1, chunk));

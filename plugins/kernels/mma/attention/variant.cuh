@@ -20,7 +20,7 @@ struct WarpRows {
   int length;       // of the sequence
 
   __device__ __forceinline__ explicit WarpRows(const Tile& tile)
-      : first(tile.first_query + static_cast<int>(threadIdx.x) / 32 * Config::kRows),
+      : first(tile.first_query + static_cast<int>(threadIdx.x) / 32 % Config::kRowWarps * Config::kRows),
         last(min(first + Config::kRows, tile.length) - 1),
         length(tile.length) {}
   __device__ __forceinline__ int Own(int group, int lane) const { return first + lane / 4 + 8 * group; }
@@ -102,7 +102,7 @@ __device__ __forceinline__ void MultiplyKeyBias(float (&shift)[Config::kRowGroup
   const int lane = LaneNow();
   const auto* bias = p.k_bias + kv_column;
   float product[Config::kRowTiles][1][4] = {};
-#pragma unroll
+#pragma unroll(Config::kStepsAtOnce)
   for (int step = 0; step < Config::kSteps; ++step) {
     uint32_t loaded[2] = {};
 #pragma unroll
@@ -153,14 +153,17 @@ __device__ __forceinline__ void AddDistanceBias(Scores<Config>& score, const Par
   const int lane = LaneNow();
   const auto* bias = p.distance_bias + static_cast<int64_t>(head) * p.bias_pitch;
   if (places.HaveGaps()) {
+#pragma unroll 1  // unrolled, so rare a case would want more registers than all others
+    for (int j = 0; j < Config::kKeys / 8; ++j) {
 #pragma unroll
-    for (int group = 0; group < Config::kRowGroups; ++group) {
-      const int left = p.bias_left - places.At(min(rows.Own(group, lane), rows.length - 1));
+      for (int i = 0; i < 2 * Config::kRowGroups; ++i) {
+        const int group = i / 2, e = i % 2, key = min(first_key + lane % 4 * 2 + 8 * j + e, rows.length - 1);
+        const int column = places.At(key) - places.At(min(rows.Own(group, lane), rows.length - 1)) + p.bias_left;
+        const float add = ToFloat(bias[min(max(column, 0), p.bias_last)]) * kLog2E;
 #pragma unroll
-      for (int i = 0; i < Config::kKeys / 4; ++i) {
-        const int key = first_key + lane % 4 * 2 + i / 2 * 8 + i % 2;
-        const int column = places.At(min(key, rows.length - 1)) + left;
-        score[group / 2][i / 2][group % 2 * 2 + i % 2] += ToFloat(bias[min(max(column, 0), p.bias_last)]) * kLog2E;
+        for (int tile = 0; tile < Config::kKeys / 8; ++tile) {
+          if (tile == j) score[group / 2][tile][group % 2 * 2 + e] += add;
+        }
       }
     }
     return;

@@ -25,8 +25,10 @@ struct Config {
   static constexpr int kRowBytes = kTile.row_bytes;                        // of a stage
   static constexpr int kStageK = kRowBytes / static_cast<int>(sizeof(X));  // in elements
   static constexpr int kSteps = kRowBytes / 32;                            // of a warp's tensor core, in a stage
-  // Where registers are short. (Slices are of few rows, whose blocks have some to spare.)
-  static constexpr bool kComputesOffsets = kTile.has_long_stages() && kSlices == 1;
+  // Where registers are short: in long stages (but of slices, which are of few rows, and have some to spare), and
+  // beside a step's own sums.
+  static constexpr bool kComputesOffsets =
+      kSlices == 1 && (kTile.has_long_stages() || (kMath == Math::kFp8 && kI * kJ == 32));
   static constexpr bool kRuns = kHasMma<X> && (kHasAsyncCopies || !kTile.has_long_stages());
   __device__ __forceinline__ static int RingBytesOf(int stages) {
     constexpr int kStageBytes = kSlices * StageBytes(kTile), kSums = RingBytes(kTile, 0);
