@@ -23,14 +23,14 @@ def model(
     """A chain of `steps` and then `tail`, whose every value and weight has a name drawn from `source`."""
     nodes, weights, value = [], [], "x"
     for kind, seed in steps + tail:
-        given, made = [value], f"v{source.getrandbits(20)}"
+        given, made = [value], f"v{source.getrandbits(64)}"
         if kind in ("MatMul", "Add"):
             shape = (SIZE, SIZE) if kind == "MatMul" else (SIZE,)
             array = np.random.default_rng(seed).standard_normal(shape, dtype=np.float32) / 2
-            given.append(f"v{source.getrandbits(20)}")
+            given.append(f"v{source.getrandbits(64)}")
             weights.append(numpy_helper.from_array(array, given[1]))
         attributes = {"axis": -1 if seed % 2 else 1} if kind == "Softmax" else {}
-        nodes.append(helper.make_node(kind, given, [made], name=f"n{source.getrandbits(20)}", **attributes))
+        nodes.append(helper.make_node(kind, given, [made], name=f"n{source.getrandbits(64)}", **attributes))
         value = made
     nodes[-1].output[0] = name
     values = [helper.make_tensor_value_info(called, TensorProto.FLOAT, ["n", SIZE]) for called in ("x", name)]
