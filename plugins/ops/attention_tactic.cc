@@ -87,8 +87,8 @@ bool HasWide(const TileShape& shape, const AttentionProblem& problem) {
 // With 32 rows a warp keys and values are read from shared memory half as often, but there are half as many blocks:
 // each multiprocessor must have tiles. Where two such blocks do not fit a multiprocessor (on 8.6, 8.9, 12.0 of head
 // size 128, or of float32) the four warps of one cannot hide each other's waits: reasoned, and for 'bertfuse tune' to
-// correct. On an H200, 12 heads of 64, in us by narrow and wide tiles: 32x128 14.6 and 16.7 in float16 (128 keys), 53.6
-// and 53.1 in float32, 32.3 and 40.1 in TF32; 16x512 55.5 and 50.2, 320 and 268, 160 and 156. And 16 heads of 32 at
+// correct. On an H200, 12 heads of 64, in us by narrow and wide tiles: 32x128 14.6 and 16.7 in float16 (128 keys), 44.6
+// and 45.6 in float32, 30.8 and 35.6 in TF32; 16x512 55.5 and 50.2, 283 and 260, 162 and 142. And 16 heads of 32 at
 // 32x128, float16, 15.2 and 14.1.
 AttentionTile ChooseMma(const AttentionProblem& problem) {
   using kernels::attention_mma::Math;
