@@ -11,12 +11,8 @@ using namespace kernels::attention_sm90;  // the tiles
 
 static_assert(kFewQueries.keys == kLong.keys && kHeadSize128.keys == kLong.keys, "see IsDeterministicByRow()");
 constexpr int64_t kShortKeys = 128;
-// mma's tiles of 128 keys, and wide ones, take less time from so many tokens on; wide ones of 32 keys, and of float16's
-// other head sizes than 64, from 65 on.
+// From so many tokens on mma's tiles of 128 keys take less time.
 constexpr int64_t kLongForMoreKeys = 256;
-constexpr int64_t kLongForWide = 384;
-constexpr int kKeysOfEarlyWide = 32;
-constexpr int kHeadSizeOfLateWide = 64;
 // Mean length of packed sequences. On an H200, in us, 64x32 and 128x64 tiles: 32 passages of 142 tokens on average took
 // 13.2 and 15.4, 32 of 188 took 20.5 and 18.9.
 constexpr int64_t kFewKeysMean = 160;
@@ -84,22 +80,26 @@ bool HasWide(const TileShape& shape, const AttentionProblem& problem) {
   return shape.HasWide() && !problem.positions && Fits(shape, Wide(shape), problem.shared_bytes);
 }
 
+// The sequence length from which on wide tiles take less time, where there are enough of them. On an H200, 12 heads, in
+// us by narrow and wide tiles. Heads of 64: 32x128 14.6 and 16.7 in float16 (128 keys), 44.6 and 45.6 in float32, 30.8
+// and 35.6 in TF32; 16x512 55.5 and 50.2, 283 and 260, 162 and 142. Heads of 32: 32x128 12.2 and 13.4, 31.3 and 30.9,
+// 18.9 and 23.9; 32x256 31.1 and 28.3, 97.5 and 79.6, 48.1 and 55.8; 16x512 51.2 and 45.7, 179 and 147, 83 and 98.
+int64_t LongForWide(kernels::attention_mma::Math math, const TileShape& shape) {
+  using kernels::attention_mma::Math;
+  if (shape.head_size == 32) return math == Math::kTf32 ? INT64_MAX : 256;
+  const bool early = math == Math::kHalf && (shape.keys == 32 || shape.head_size == 128);
+  return early ? Narrow(shape).queries + 1 : shape.keys > 64 ? 256 : 384;
+}
+
 // With 32 rows a warp keys and values are read from shared memory half as often, but there are half as many blocks:
 // each multiprocessor must have tiles. Where two such blocks do not fit a multiprocessor (on 8.6, 8.9, 12.0 of head
 // size 128, or of float32) the four warps of one cannot hide each other's waits: reasoned, and for 'bertfuse tune' to
-// correct. On an H200, 12 heads of 64, in us by narrow and wide tiles: 32x128 14.6 and 16.7 in float16 (128 keys), 44.6
-// and 45.6 in float32, 30.8 and 35.6 in TF32; 16x512 55.5 and 50.2, 283 and 260, 162 and 142. And 16 heads of 32 at
-// 32x128, float16, 15.2 and 14.1.
+// correct.
 AttentionTile ChooseMma(const AttentionProblem& problem) {
-  using kernels::attention_mma::Math;
   const TileShape shape = ShapeOf(problem);
   const AttentionTile wide = Wide(shape);
-  const bool early =
-      problem.math == Math::kHalf && (shape.keys == kKeysOfEarlyWide || shape.head_size != kHeadSizeOfLateWide);
-  const int64_t late = shape.keys > 64 ? kLongForMoreKeys : kLongForWide;
-  const int64_t long_enough = early ? Narrow(shape).queries + 1 : late;
   const bool two_fit = BlocksOn(shape, wide.queries, problem.shared_bytes) >= 2;
-  const bool suits = two_fit && FillsWide(problem) && problem.sequence >= long_enough;
+  const bool suits = two_fit && FillsWide(problem) && problem.sequence >= LongForWide(problem.math, shape);
   return HasWide(shape, problem) && suits ? wide : Narrow(shape);
 }
 

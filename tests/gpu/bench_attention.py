@@ -1,12 +1,13 @@
 """Attention by each tactic: first held against float64, then microseconds beside FlashAttention 2.
 
-    python -m tests.gpu.bench_attention [--seconds 15] [--sizes 1x128x12x64,16x512x12x64]
+    python -m tests.gpu.bench_attention [--seconds 15] [--sizes 1x128x12x64,16x512x12x64] [--cached]
 
 Random problems, padded, packed and of every variant, run by every tactic in float32 (exact and by TF32), float16 and
 bfloat16 for that many seconds. Then a line for each size: PyTorch's flash backend without bias and mask, given a head's
 rows one after the other and, in parentheses, as views of one product's rows, which is where our tactics read them, with
-bias and mask. Exact float32's largest error stands beside that of float32 arithmetic (simt). Exits with 1 where an
-error is above the tolerance.
+bias and mask. Each run has tensors of its own, more than the L2 cache holds; --cached: all have the same ones, which
+stay there as what a layer's product has just written. Exact float32's largest error stands beside that of float32
+arithmetic (simt). Exits with 1 where an error is above the tolerance.
 """
 
 from __future__ import annotations
@@ -125,9 +126,12 @@ def check(seconds: float, seed: int) -> bool:
     return good
 
 
-def _sets(batch: int, sequence: int, heads: int, size: int, element: torch.dtype):
+CACHED_RUNS = 20
+
+
+def _sets(batch: int, sequence: int, heads: int, size: int, element: torch.dtype, cached: bool):
     columns = 3 * heads * size
-    count = copies(torch.finfo(element).bits // 8 * batch * sequence * columns * 4 // 3)
+    count = 1 if cached else copies(torch.finfo(element).bits // 8 * batch * sequence * columns * 4 // 3)
     for _ in range(count):
         qkv = torch.randn(batch, sequence, columns, device="cuda").to(element)
         bias = torch.randn(columns, device="cuda").to(element)
@@ -135,9 +139,13 @@ def _sets(batch: int, sequence: int, heads: int, size: int, element: torch.dtype
         yield [qkv, bias, mask], torch.empty(batch, sequence, heads * size, dtype=element, device="cuda")
 
 
-def flash(batch: int, sequence: int, heads: int, size: int, views: bool = False) -> float:
+def _us(runs: list, cached: bool) -> float:
+    return graph_us(runs * (CACHED_RUNS if cached else 1), repeats=3, batches=5)
+
+
+def flash(batch: int, sequence: int, heads: int, size: int, views: bool = False, cached: bool = False) -> float:
     """Microseconds; with `views` of queries, keys and values side by side in rows, as a model's product leaves them."""
-    count = copies(8 * batch * heads * sequence * size)
+    count = 1 if cached else copies(8 * batch * heads * sequence * size)
     if views:
         rows = [torch.randn(batch, sequence, 3, heads, size, device="cuda").half() for _ in range(count)]
         sets = [[part.transpose(1, 2) for part in one.unbind(2)] for one in rows]
@@ -145,18 +153,16 @@ def flash(batch: int, sequence: int, heads: int, size: int, views: bool = False)
         shape = (batch, heads, sequence, size)
         sets = [[torch.randn(*shape, device="cuda").half() for _ in range(3)] for _ in range(count)]
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        return graph_us(
-            [lambda s=s: torch.nn.functional.scaled_dot_product_attention(*s) for s in sets], repeats=3, batches=5
-        )
+        return _us([lambda s=s: torch.nn.functional.scaled_dot_product_attention(*s) for s in sets], cached)
 
 
-def measure(size: str) -> str:
+def measure(size: str, cached: bool) -> str:
     batch, sequence, heads, head_size = map(int, size.split("x"))
     attributes = [heads, head_size**-0.5]
-    flash_us = [flash(batch, sequence, heads, head_size, views) for views in (False, True)]
+    flash_us = [flash(batch, sequence, heads, head_size, views, cached) for views in (False, True)]
     line = f"{size}: flash {flash_us[0]:.2f} ({flash_us[1]:.2f})"
     for kind in ("float16", "tf32", "float32"):
-        sets = list(_sets(batch, sequence, heads, head_size, _element(kind)))
+        sets = list(_sets(batch, sequence, heads, head_size, _element(kind), cached))
         (inputs, y), flags = sets[0], _flags(kind)
         first = Bound("FusedAttention", inputs, [y], attributes, flags=flags)
         chosen = native.tactic_name("FusedAttention", first.call, -1, library_file())
@@ -171,7 +177,7 @@ def measure(size: str) -> str:
                 Bound("FusedAttention", given, [to], attributes, tactic, constants(given), flags).run
                 for given, to in sets
             ]
-            line += f" {name}{'*' if name == chosen else ''} {graph_us(runs, repeats=3, batches=5):.2f},"
+            line += f" {name}{'*' if name == chosen else ''} {_us(runs, cached):.2f},"
             if expected is not None:
                 errors[name] = (y.double() - expected).abs().max().item()
         if errors:
@@ -184,11 +190,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15.0, help="of checks")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
     parser.add_argument("--sizes", default=SIZES, help="batch x sequence x heads x head size")
+    parser.add_argument("--cached", action="store_true", help="the same tensors in every run")
     options = parser.parse_args()
     good = check(options.seconds, options.seed)
     print("microseconds; * is chosen without tuning")
     for size in options.sizes.split(","):
-        print(measure(size), flush=True)
+        print(measure(size, options.cached), flush=True)
     sys.exit(0 if good else 1)
 
 

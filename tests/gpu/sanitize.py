@@ -3,17 +3,18 @@
     python -m tests.gpu.sanitize [--tools memcheck,racecheck] [--ops FusedAttention] [--dtypes float16]
     python -m tests.gpu.sanitize --narrow
     python -m tests.gpu.sanitize --packed
-    python -m tests.gpu.sanitize --quantized
+    python -m tests.gpu.sanitize --quantized [--tactics 128x64]
     python -m tests.gpu.sanitize --plugins
 
 The second form runs LayerNorm's ops at hidden sizes 32 to 256 alone, where one block may hold a row. The third runs
 packed rows and sequences alone, the fourth products of 8-bit operands alone, whose rows are rounded by the op or come
-and leave in 8 bits, and attention whose context leaves so. The last does the same with the tests of the TensorRT
-plugins. All in several processes: the tools keep books of every launch, and when these fill their memory (synccheck's
-and racecheck's did in one process for all) they do not follow the next one, which counts as an error here. For the
-same reason give it the GPU for itself. Needs compute-sanitizer on the path (it comes with the CUDA toolkit), PyTorch
-and the library, as the GPU tests do. Prints a line for each process and tool and exits with 1 where one found
-something. A tool that cannot run here fails, too.
+and leave in 8 bits, and attention whose context leaves so; by those tactics alone whose names contain what is given, as
+any form but the last can. The last does the same with the tests of the TensorRT plugins. All in several processes: the
+tools keep books of every launch, and when these fill their memory (synccheck's and racecheck's did in one process for
+all) they do not follow the next one, which counts as an error here. For the same reason give it the GPU for itself.
+Needs compute-sanitizer on the path (it comes with the CUDA toolkit), PyTorch and the library, as the GPU tests do.
+Prints a line for each process and tool and exits with 1 where one found something. A tool that cannot run here fails,
+too.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ BARRIERS = 20000
 FOUND = 9
 
 
-def work(ops, dtypes, narrow, packed, quantized):
+def work(ops, dtypes, narrow, packed, quantized, tactics_named):
     """Launches everything once, on this process's GPU."""
     import torch
 
@@ -97,13 +98,13 @@ def work(ops, dtypes, narrow, packed, quantized):
         default = Bound(op, inputs, outputs, attributes, **fields)
         tactics = default.tactics()
         for tactic in range(-1, tactics if tactics > 1 else 0):
-            if tactic >= 0 and named not in native.tactic_name(op, default.call, tactic, library_file()):
+            name = native.tactic_name(op, default.call, tactic, library_file())
+            if (tactic >= 0 and named not in name) or tactics_named not in name:
                 continue
             try:
                 Bound(op, inputs, outputs, attributes, tactic, **fields).run()
                 torch.cuda.synchronize()  # or the tools' books of launches under way fill their memory
             except Exception:
-                name = native.tactic_name(op, default.call, tactic, library_file())
                 sizes = [None if tensor is None else tuple(tensor.shape) for tensor in inputs]
                 print(f"failed at launch {launches}: {op} {sizes} {attributes}, {name}", flush=True)
                 raise
@@ -274,6 +275,7 @@ def portions(tool, options):
             *["--narrow"] * options.narrow,
             *["--packed"] * options.packed,
             *["--quantized"] * options.quantized,
+            *["--tactics", options.tactics],
         ]
         for op in options.ops.split(",")
         for dtype in options.dtypes.split(",")
@@ -358,6 +360,7 @@ def main():
     parser.add_argument("--narrow", action="store_true", help="LayerNorm's ops at hidden sizes 32 to 256 alone")
     parser.add_argument("--packed", action="store_true", help="packed rows and sequences alone")
     parser.add_argument("--quantized", action="store_true", help="products of 8-bit operands alone")
+    parser.add_argument("--tactics", default="", help="only those whose names contain this, as 64x48")
     parser.add_argument("--plugins", action="store_true", help="the TensorRT plugins' tests in place of the ops")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time (4 went well on 141 GB)")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for each process")
@@ -365,7 +368,7 @@ def main():
     options = parser.parse_args()
     if options.inside:
         names = options.ops.split(","), options.dtypes.split(",")
-        return work(*names, options.narrow, options.packed, options.quantized)
+        return work(*names, options.narrow, options.packed, options.quantized, options.tactics)
     if shutil.which("compute-sanitizer") is None:
         sys.exit("compute-sanitizer is not on the path; it comes with the CUDA toolkit")
     results = [sanitize_all(tool, portions(tool, options), options) for tool in options.tools.split(",")]

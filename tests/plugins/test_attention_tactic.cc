@@ -67,7 +67,8 @@ TEST(AttentionTactic, FastestWithoutWgmma) {
   EXPECT_EQ(chosen(8, 128, 8, 128), "mma 64x64");
   EXPECT_EQ(chosen(32, 128, 8, 128), "mma 128x64");
   EXPECT_EQ(chosen(16, 512, 8, 128), "mma 128x64");
-  EXPECT_EQ(chosen(32, 128, 16, 32), "mma 128x64");
+  EXPECT_EQ(chosen(32, 128, 12, 32), "mma 64x64");
+  EXPECT_EQ(chosen(32, 256, 12, 32), "mma 128x64");
 }
 
 TEST(AttentionTactic, VariantsButNarrowWindowsAreHoppers) {
@@ -247,6 +248,8 @@ TEST(AttentionTactic, Float32) {
     EXPECT_EQ(Describe(ChooseAttentionTactic(problem)), "mma 64x32");
     problem.head_size = 32;
     EXPECT_EQ(Describe(ChooseAttentionTactic(problem)), "mma 64x64");
+    problem.batch = 32, problem.sequence = 256;
+    EXPECT_EQ(Describe(ChooseAttentionTactic(problem)), math == Math::kTf32 ? "mma 64x64" : "mma 128x64");
   }
 }
 
