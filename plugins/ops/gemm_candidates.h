@@ -48,6 +48,7 @@ struct GemmKernelFacts {
   double stage_latency = 0;        // cycles of a stage, by its instructions' latencies, in a block that runs alone
   int rings = 1;                   // of a block, of tile.block.stages each
   const GemmConstants* constants = &kWgmmaConstants;
+  double slower_epilogue = 1;  // than others': so many times the cycles for an element
 };
 
 struct GemmCandidates {

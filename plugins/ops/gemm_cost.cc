@@ -165,7 +165,8 @@ double ExpectedMicroseconds(const GemmProblem& problem, const GemmTactic& tactic
   const bool gates = problem.gates && tactic.form == GemmForm::kComplete;
   const double elements = static_cast<double>(facts.tile.block.m) * facts.tile.block.n;
   // A gate stores half as many elements as the tile has, and computes an activation for as many.
-  const double each = gates ? (kEpilogue + kActivation) / 2 : kEpilogue + (problem.gelu ? kActivation : 0);
+  const double plain = gates ? (kEpilogue + kActivation) / 2 : kEpilogue + (problem.gelu ? kActivation : 0);
+  const double each = plain * facts.slower_epilogue;
   const double start = constants.fill + (facts.tile.cluster_m * facts.tile.cluster_n > 1 ? kClusterStart : 0);
   const auto beside_stages = [&](double together) { return start + elements * together * each; };
   const double besides = unsplit.waves.Sum(beside_stages) + split.waves.Sum(beside_stages);

@@ -81,6 +81,8 @@ constexpr bool IsPersistent(const GemmBlock& block) { return IsAmong(kPersistent
 constexpr bool Quantizes(const GemmBlock& block) {
   return IsAmong(kPersistentBlocks8, block) || IsAmong(kQuantizingOneTileBlocks, block);
 }
+// Warpgroups that share a persistent block's tile where they store 8 bits: as many as have registers for it.
+constexpr int QuantizingTeam(const GemmBlock& block) { return block.m * block.n <= 128 * 128 ? 2 : 1; }
 constexpr bool AddsResidual(const GemmBlock& block) { return IsAmong(kResidualBlocks, block); }
 constexpr bool Rotates(const GemmBlock& block) {
   return IsAmong(kRotatingPersistentBlocks, block) || IsAmong(kRotatingOneTileBlocks, block);

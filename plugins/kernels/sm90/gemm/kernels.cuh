@@ -34,8 +34,8 @@ template <class Elements, size_t kIndex, bool kPacked>
 struct QuantizingOf {
   static constexpr GemmBlock kBlock = kBlocksOf<typename Elements::X>.persistent.first[kIndex];
   // A thread has registers for 64 accumulators where there are two teams of two warpgroups.
-  static constexpr int kTeam = kBlock.m * kBlock.n <= 128 * 128 ? 2 : 1;
-  using Config = PersistentConfig<Elements, kBlock.m, kBlock.n, kBlock.stages, kPacked, Quantizing<Elements>, kTeam>;
+  using Config = PersistentConfig<Elements, kBlock.m, kBlock.n, kBlock.stages, kPacked, Quantizing<Elements>,
+                                  QuantizingTeam(kBlock)>;
 };
 template <class Elements, size_t kIndex, bool kPacked>
 using QuantizingOneTile =
