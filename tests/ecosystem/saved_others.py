@@ -89,7 +89,7 @@ def clip(folder: Path, random: np.random.Generator) -> None:
     from sentence_transformers import SentenceTransformer, models
 
     save_pair("clip", folder / "checkpoints" / "clip", int(random.integers(1 << 30)))
-    # An image of one row or three transformers takes for one of so many channels, and fails.
+    # An image of one row or three transformers takes for one of so many channels.
     drawn = [image.convert("RGB") for image in pictures(20, random) if image.height > 3]
     given, images = pair_sentences(6, random, 20), drawn[:5]
     for index, image in enumerate(images):

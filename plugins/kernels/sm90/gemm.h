@@ -81,7 +81,8 @@ constexpr bool IsPersistent(const GemmBlock& block) { return IsAmong(kPersistent
 constexpr bool Quantizes(const GemmBlock& block) {
   return IsAmong(kPersistentBlocks8, block) || IsAmong(kQuantizingOneTileBlocks, block);
 }
-// Warpgroups that share a persistent block's tile where they store 8 bits: as many as have registers for it.
+// Warpgroups that share a persistent block's tile where they store 8 bits. A thread has registers for 64 accumulators
+// where there are two teams of two warpgroups.
 constexpr int QuantizingTeam(const GemmBlock& block) { return block.m * block.n <= 128 * 128 ? 2 : 1; }
 constexpr bool AddsResidual(const GemmBlock& block) { return IsAmong(kResidualBlocks, block); }
 constexpr bool Rotates(const GemmBlock& block) {

@@ -33,7 +33,6 @@ using Quantizing = Scaled<Elements, AddBias, Activate<Activations>, Quantize<typ
 template <class Elements, size_t kIndex, bool kPacked>
 struct QuantizingOf {
   static constexpr GemmBlock kBlock = kBlocksOf<typename Elements::X>.persistent.first[kIndex];
-  // A thread has registers for 64 accumulators where there are two teams of two warpgroups.
   using Config = PersistentConfig<Elements, kBlock.m, kBlock.n, kBlock.stages, kPacked, Quantizing<Elements>,
                                   QuantizingTeam(kBlock)>;
 };
