@@ -3,15 +3,16 @@
     python -m tests.gpu.sanitize [--tools memcheck,racecheck] [--ops FusedAttention] [--dtypes float16]
     python -m tests.gpu.sanitize --narrow
     python -m tests.gpu.sanitize --packed
-    python -m tests.gpu.sanitize --quantized [--tactics 128x64]
+    python -m tests.gpu.sanitize --quantized [--tactics "128x64|64x48.*block per row"]
     python -m tests.gpu.sanitize --plugins
 
 The second form runs LayerNorm's ops at hidden sizes 32 to 256 alone, where one block may hold a row. The third runs
 packed rows and sequences alone, the fourth products of 8-bit operands alone, whose rows are rounded by the op or come
-and leave in 8 bits, and attention whose context leaves so; by those tactics alone whose names contain what is given, as
-any form but the last can. The last does the same with the tests of the TensorRT plugins. All in several processes: the
-tools keep books of every launch, and when these fill their memory (synccheck's and racecheck's did in one process for
-all) they do not follow the next one, which counts as an error here. For the same reason give it the GPU for itself.
+and leave in 8 bits, and attention whose context leaves so; by those tactics alone in whose names the regular
+expression is found, as any form but the last can. The last does the same with the tests of the TensorRT plugins. All in
+several processes: the tools keep books of every launch, and when these fill their memory (synccheck's and racecheck's
+did in one process for all) they do not follow the next one, which counts as an error here. For the same reason give it
+the GPU for itself.
 Needs compute-sanitizer on the path (it comes with the CUDA toolkit), PyTorch and the library, as the GPU tests do.
 Prints a line for each process and tool and exits with 1 where one found something. A tool that cannot run here fails,
 too.
@@ -99,7 +100,7 @@ def work(ops, dtypes, narrow, packed, quantized, tactics_named):
         tactics = default.tactics()
         for tactic in range(-1, tactics if tactics > 1 else 0):
             name = native.tactic_name(op, default.call, tactic, library_file())
-            if (tactic >= 0 and named not in name) or tactics_named not in name:
+            if (tactic >= 0 and named not in name) or not re.search(tactics_named, name):
                 continue
             try:
                 Bound(op, inputs, outputs, attributes, tactic, **fields).run()
@@ -352,6 +353,13 @@ def sanitize_all(tool, parts, options):
     return not bad
 
 
+def regular_expression(text):
+    try:
+        return re.compile(text).pattern
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tools", default=",".join(TOOLS))
@@ -360,7 +368,8 @@ def main():
     parser.add_argument("--narrow", action="store_true", help="LayerNorm's ops at hidden sizes 32 to 256 alone")
     parser.add_argument("--packed", action="store_true", help="packed rows and sequences alone")
     parser.add_argument("--quantized", action="store_true", help="products of 8-bit operands alone")
-    parser.add_argument("--tactics", default="", help="only those whose names contain this, as 64x48")
+    tactics = "only those in whose names this regular expression is found, as 64x48"
+    parser.add_argument("--tactics", default="", type=regular_expression, help=tactics)
     parser.add_argument("--plugins", action="store_true", help="the TensorRT plugins' tests in place of the ops")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time (4 went well on 141 GB)")
     parser.add_argument("--timeout", type=float, default=600, help="seconds for each process")
