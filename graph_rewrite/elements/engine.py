@@ -21,7 +21,7 @@ from ..spec import DOMAIN
 from . import poly
 from .expr import INDEX_TYPES, Apply, Expr, Number, Read, attributes_of, constant, value_of
 from .poly import ONE, ZERO, Atom, Poly
-from .simplify import simplified
+from .simplify import is_open, simplified
 
 if TYPE_CHECKING:
     from ..constants import Constants
@@ -325,13 +325,16 @@ class Elements:
 
     def apply(self, node: gs.Node, args: Sequence[Expr | None], dtype: np.dtype) -> Expr:
         """An element-wise node on elements: computed where they are constant, decided where sizes and places say it."""
+        made = Apply(node.op, attributes_of(node), tuple(args), dtype, node)
+        if is_open(made):
+            return made
         values = [value_of(arg) for arg in args]
         if all(value is not None or arg is None for value, arg in zip(values, args, strict=True)):
             try:
                 return constant(self._constants.run(node, values)[0].reshape(()))
             except ValueError as error:
                 raise NoMatch(node, f"cannot be computed: {error}") from error
-        return self.checked(node, simplified(Apply(node.op, attributes_of(node), tuple(args), dtype, node)))
+        return self.checked(node, simplified(made))
 
     def checked(self, node: gs.Node, made: Expr) -> Expr:
         """The expression, where index arithmetic does not leave its type."""

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from bertfuse.graph_rewrite.elements import poly
 from bertfuse.graph_rewrite.graph import FusionGraph
 from bertfuse.graph_rewrite.io import split
 from bertfuse.graph_rewrite.shapes import Dim
@@ -148,3 +149,30 @@ def test_convolutions_of_tokens(number: int) -> None:
         (made,) = run(model, {"ids": random.integers(0, 50, (batch, length))})
         sizes = {"B": batch, "S": length}
         assert [graph.elements.evaluate(dim, sizes) for dim in shape] == list(made.shape)
+
+
+@pytest.mark.parametrize("op", ["Min", "Max", "Clip"])
+def test_what_is_said_of_large_numbers_holds_in_onnx_runtime(op: str) -> None:
+    """ONNX Runtime compares vectors of 64-bit numbers wrongly where they lie beyond 2^31 and close together."""
+    seed = int(np.random.default_rng().integers(1 << 30))
+    print(f"seed {seed}")
+    random = np.random.default_rng(seed)
+    ends = [0, 1, 2**31 - 3, 2**31, 2**32, 2**33, 2**62, 2**63 - 9, *random.integers(1 << 63, size=4).tolist()]
+    numbers = sorted({sign * end for end in ends for sign in (-1, 1)})
+    said = 0
+    for _ in range(100):
+        b = Builder(opset=21)
+        added, other = (int(random.choice(numbers if random.random() < 0.5 else [-3, 0, 1, 4])) for _ in range(2))
+        far = b.op("Add", b.op("Shape", b.input("x", ("B", 3))), b.const(added))
+        ends = [b.const(n) for n in (other, 2**63 - 1)]
+        b.output(b.op(op, far, *(ends if op == "Clip" else ends[:1])), shape=None, element=TensorProto.INT64)
+        model = b.model()
+        graph = graph_of(model)
+        (found,) = graph.gs.outputs
+        values = graph.elements.numbers_known(found, found.inputs[0])
+        said += None not in values
+        for batch in (1, 5):
+            (is_,) = run(model, {"x": np.zeros((batch, 3), np.float32)})
+            for value, number in zip(values, is_.tolist(), strict=True):
+                assert value is None or poly.evaluated(value, {"B": batch}) == number, (added, other)
+    assert said > 5
