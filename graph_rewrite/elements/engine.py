@@ -21,7 +21,7 @@ from ..spec import DOMAIN
 from . import poly
 from .expr import INDEX_TYPES, Apply, Expr, Number, Read, attributes_of, constant, value_of
 from .poly import ONE, ZERO, Atom, Poly
-from .simplify import is_open, simplified
+from .simplify import may_be_compared_wrongly, simplified
 
 if TYPE_CHECKING:
     from ..constants import Constants
@@ -326,7 +326,7 @@ class Elements:
     def apply(self, node: gs.Node, args: Sequence[Expr | None], dtype: np.dtype) -> Expr:
         """An element-wise node on elements: computed where they are constant, decided where sizes and places say it."""
         made = Apply(node.op, attributes_of(node), tuple(args), dtype, node)
-        if is_open(made):
+        if may_be_compared_wrongly(made):
             return made
         values = [value_of(arg) for arg in args]
         if all(value is not None or arg is None for value, arg in zip(values, args, strict=True)):

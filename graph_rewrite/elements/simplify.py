@@ -9,19 +9,27 @@ from .expr import INDEX_TYPES, Apply, Expr, Number, constant, truth
 from .poly import ONE, ZERO, Poly, nonnegative
 
 _BOOL = np.dtype(bool)
-# ONNX Runtime 1.31 compares vectors of 64-bit numbers wrongly here where they lie beyond 2^31 and close together (it
-# takes their lower halves for signed); single ones rightly. Sizes themselves are far below.
+# Larger numbers of 64 bits ONNX Runtime 1.31 compares wrongly in these operators, where there are several at a time and
+# they lie beyond 2^31 and close together: it takes their lower halves for signed. (Sizes are far below.)
 _COMPARING = ("Min", "Max", "Clip", "Sign")
-_FAR, _FARTHEST = 1 << 30, 1 << 62
+FAR = 1 << 30
+_END = 1 << 62
 
 
-def is_open(made: Apply) -> bool:
-    """Whether ONNX Runtime's result is not what the operator says, or need not be."""
+def may_be_compared_wrongly(made: Apply) -> bool:
+    """Whether ONNX Runtime's result need not be what the operator says."""
     if made.op not in _COMPARING or made.dtype != np.int64:
         return False
     far = [arg.poly for arg in made.args if isinstance(arg, Number) and not _is_near(arg.poly)]
-    # One as far as an end of 64 bits is close to no other.
-    return len(far) > 1 or any(number.constant is None or abs(number.constant) < _FARTHEST for number in far)
+    # A single one about an end of 64 bits is close to no other.
+    return len(far) > 1 or any(number.constant is None or abs(number.constant) < _END for number in far)
+
+
+def _is_near(number: Poly) -> bool:
+    if number.constant is not None:
+        return abs(number.constant) < 1 << 31
+    bounds = [bound for atom in number.atoms for bound in (*atom.lows, *atom.highs)]
+    return all(abs(factor) < FAR for factor in number.terms.values()) and all(map(_is_near, bounds))
 
 
 def simplified(made: Apply) -> Expr:
@@ -75,13 +83,6 @@ def _of_numbers(made: Apply, given: list[Poly]) -> Poly | bool | None:
     if op == "Clip" and len(given) == 3:
         return poly.minimum(-poly.minimum(-given[0], -given[1]), given[2])
     return None
-
-
-def _is_near(number: Poly) -> bool:
-    if number.constant is not None:
-        return abs(number.constant) < 1 << 31
-    bounds = [bound for atom in number.atoms for bound in (*atom.lows, *atom.highs)]
-    return all(abs(factor) < _FAR for factor in number.terms.values()) and all(map(_is_near, bounds))
 
 
 def _known(given: Poly) -> bool | None:

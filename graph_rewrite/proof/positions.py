@@ -17,6 +17,7 @@ from ..elements import poly
 from ..elements.engine import Elements
 from ..elements.expr import Expr, Number, Read, made, value_of
 from ..elements.poly import ONE, ZERO, Poly
+from ..elements.simplify import FAR
 from ..nodes import NoMatch, producer
 from .distance import DISTANCE, by_distance, of_distance, with_parts
 from .intervals import Interval
@@ -26,8 +27,7 @@ from .score_terms import number_of, scaled_read, terms
 
 _INDEX = np.dtype(np.int64)
 _MAX_ROWS = 1 << 14
-# There are no texts of more tokens. ONNX Runtime's Min takes vectors of 64-bit numbers beyond 2^31 for negative ones.
-_FARTHEST = 1 << 30
+_FARTHEST = FAR  # there are no texts of more tokens
 
 
 @dataclass(frozen=True, eq=False)

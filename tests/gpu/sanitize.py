@@ -1,9 +1,9 @@
 """compute-sanitizer over every kernel, tactic and dtype at small odd sizes: memcheck, racecheck, initcheck, synccheck.
 
-    python -m tests.gpu.sanitize [--tools memcheck,racecheck] [--ops FusedAttention] [--dtypes float16]
+    python -m tests.gpu.sanitize [--tools memcheck,racecheck] [--ops FusedGemm] [--dtypes float32] [--tactics 64x48]
     python -m tests.gpu.sanitize --narrow
     python -m tests.gpu.sanitize --packed
-    python -m tests.gpu.sanitize --quantized [--tactics "128x64|64x48.*block per row"]
+    python -m tests.gpu.sanitize --quantized [--tactics "128x192.*block per row"]
     python -m tests.gpu.sanitize --plugins
 
 The second form runs LayerNorm's ops at hidden sizes 32 to 256 alone, where one block may hold a row. The third runs
