@@ -42,6 +42,11 @@ void ListElementwise(const GemmProblem& problem, std::vector<GemmTactic>* tactic
   for (const Block& block : BlocksOf(problem).persistent) add_block(block);
   for (const Block& block : BlocksOf(problem).one_tile) add_block(block);
   if (!problem.quantizes) return;
+  for (const Block& block : sm90::kStationaryBlocks) {
+    const bool fits = problem.k <= sm90::MostStationaryK(block) && problem.n % 32 == 0 &&
+                      kernels::CeilDiv(problem.n, int64_t{block.n}) <= problem.device->multiprocessors;
+    if (fits) tactics->push_back({Backend::kSm90, ProductForm(problem), {block, 1, 1, 1}});
+  }
   for (const Block& block : sm90::kQuantizingOneTileBlocks) {
     const auto& others = BlocksOf(problem).one_tile;
     if (std::find(others.begin(), others.end(), block) == others.end()) add_block(block);
@@ -73,6 +78,14 @@ void ListLayerNorm(const GemmProblem& problem, std::vector<GemmTactic>* tactics)
   }
 }
 
+// The same in 8 bits, too.
+void ListStationaryNorm(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
+  for (const Block& block : sm90::kStationaryNormBlocks) {
+    if (problem.n % block.n != 0 || std::max(problem.n, problem.k) > sm90::kMostStationaryNorm) continue;
+    tactics->push_back({Backend::kSm90, GemmForm::kComplete, {block, 1, static_cast<int>(problem.n / block.n), 1}});
+  }
+}
+
 void ListSplitK(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
   for (const Block& block : BlocksOf(problem).split_k) {
     for (int splits : kSplits) {
@@ -99,6 +112,7 @@ void ListSplitLastWave(const GemmProblem& problem, std::vector<GemmTactic>* tact
 
 void List(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
   if (problem.layer_norm && !problem.keeps_total) ListLayerNorm(problem, tactics);
+  if (problem.quantizes_rows) ListStationaryNorm(problem, tactics);
   if (problem.layer_norm) ListSplitK(problem, tactics);
   if (problem.gates) ListGated(problem, tactics);
   ListElementwise(problem, tactics);
@@ -107,12 +121,14 @@ void List(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
 
 GemmKernelFacts Facts(const GemmProblem& problem, const GemmTactic& tactic) {
   const Block& block = tactic.tile.block;
-  GemmKernelFacts facts = {tactic.tile,
-                           kernels::kStageRowBytes,
-                           block.stages * (block.m + block.n) * kernels::kStageRowBytes,
-                           TensorFlopsPerCycle(problem.device->compute_capability) * (problem.x_bytes == 1 ? 2 : 1),
-                           kBytesPerCycle,
-                           sm90::IsPersistent(block)};
+  const bool norm = sm90::IsStationaryNorm(block), stationary = norm || sm90::IsStationary(block);
+  const int weight_k = norm ? sm90::kMostStationaryNorm : sm90::MostStationaryK(block);
+  const int shared_bytes = stationary ? block.stages * block.m * kernels::kStageRowBytes + block.n * weight_k
+                                      : block.stages * (block.m + block.n) * kernels::kStageRowBytes;
+  GemmKernelFacts facts = {
+      tactic.tile,    kernels::kStageRowBytes,
+      shared_bytes,   TensorFlopsPerCycle(problem.device->compute_capability) * (problem.x_bytes == 1 ? 2 : 1),
+      kBytesPerCycle, sm90::IsPersistent(block) || stationary};
   // GELU in 8 bits by one warpgroup for a tile, on an H200, fp8 and int8, us by persistent 128x192 tiles and by 128x128
   // ones, which two share: 8192x3072x768 64, 58 and 43, 44; 3072x1536x384 15.1, 13.7 and 9.7, 10.4; 16384x1536x384 54,
   // 48 and 33, 35.

@@ -51,6 +51,8 @@ struct GemmProblem {
   bool adds_residual = false;
   // y is wanted in 8 bits of x's type, by one scale: what does not write it so has a launch more.
   bool quantizes = false;
+  // y is wanted behind the norm in 8 bits of x's type, too, over each row's own scale.
+  bool quantizes_rows = false;
   // Heads are rotated as the epilogues of Hopper's blocks do that can: what does not has a launch more. (Rotations of
   // another form have it with any tactic.)
   bool rotates = false;

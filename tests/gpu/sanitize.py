@@ -45,7 +45,9 @@ OPS = ("AddQKVBias", *ATTENTION_OPS, ROTARY, TABLES, *TWO_PART_OPS, *PACKED_OPS)
 DTYPES = ("float32", "float16", "bfloat16")
 SEVERAL_TILES = (6400, 768, 456)
 SEVERAL_8_BIT_TILES = (6400, 768, 464)  # k: a multiple of 16
-PERSISTENT = "128x192"  # the kernel whose blocks take several tiles; the others do nothing new with many rows
+# The kernels whose blocks take several tiles; the others do nothing new with many rows.
+PERSISTENT = ("128x192",)
+PERSISTENT_8_BIT = ("128x192", "64x192 cluster", "64x128 cluster")
 # (rows, n, k): a part of a tile in every direction; whole rows in one cluster and several of them; no alignment at all;
 # more of the largest tiles than a GPU has multiprocessors: Hopper's blocks then take several each.
 SIZES = ((131, 384, 136), (67, 768, 200), (13, 37, 29), SEVERAL_TILES)
@@ -89,18 +91,19 @@ def work(ops, dtypes, narrow, packed, quantized, tactics_named):
 
     launches, own = 0, native.NO_CUBLASLT if os.environ.get("BERTFUSE_CUBLASLT") == "0" else 0
 
-    def every_tactic(op, inputs, shapes, dtype, attributes, named="", **fields):
+    def every_tactic(op, inputs, shapes, dtype, attributes, named=("",), **fields):
         outputs = [poisoned(*shape, dtype=dtype) for shape in shapes]
         launch(op, inputs, outputs, attributes, named, **fields)
 
-    def launch(op, inputs, outputs, attributes, named="", **fields):
+    def launch(op, inputs, outputs, attributes, named=("",), **fields):
         nonlocal launches
         fields["flags"] = fields.get("flags", 0) | own
         default = Bound(op, inputs, outputs, attributes, **fields)
         tactics = default.tactics()
         for tactic in range(-1, tactics if tactics > 1 else 0):
             name = native.tactic_name(op, default.call, tactic, library_file())
-            if (tactic >= 0 and named not in name) or not re.search(tactics_named, name):
+            unnamed = tactic >= 0 and not any(part in name for part in named)
+            if unnamed or not re.search(tactics_named, name):
                 continue
             try:
                 Bound(op, inputs, outputs, attributes, tactic, **fields).run()
@@ -144,7 +147,7 @@ def work(ops, dtypes, narrow, packed, quantized, tactics_named):
             residual, gamma, beta = norm_inputs(m, n, dtype)
             inputs, shapes = [x, weight, residual, gamma, bias, beta], [(m, n)] * 2
             kinds = [[EPSILON, norm] for norm in ("layer", "rms")]
-        named = PERSISTENT if size == SEVERAL_TILES and dtype != torch.float32 else ""
+        named = PERSISTENT if size == SEVERAL_TILES and dtype != torch.float32 else ("",)
         calls = [([*([*inputs[:5], None] if "rms" in kind else inputs), *count], kind) for kind in kinds]
         if op != "FusedGatedGemm":  # of a product that is normalised, too
             of_both = [*(count or [None]), near_one(n, dtype)[None]]
@@ -160,7 +163,7 @@ def work(ops, dtypes, narrow, packed, quantized, tactics_named):
         inputs = [x.view(batch, sequence, k), weight, *turns(sequence, head // 2, dtype), bias]
         places = [randint(sequence, (batch, sequence), torch.int32), count_of(rows - rows // 3)] * packed
         shapes = [(batch, sequence, columns)]
-        named = "sm90" if rows > 1000 and dtype != torch.float32 else ""
+        named = ("sm90" if rows > 1000 and dtype != torch.float32 else "",)
         every_tactic(ROTARY, [*inputs, *places], shapes, dtype, [heads, shared, "halves"], named)
 
     def tables(places, pairs, dtype):
@@ -170,7 +173,7 @@ def work(ops, dtypes, narrow, packed, quantized, tactics_named):
             launch(TABLES, inputs, [poisoned(places, pairs, dtype=dtype) for _ in range(2)], attributes)
 
     def quantized_product(seed, op, dtype, size=None):
-        case, tactics = Case(seed, MOST_ROWS, op, dtype, size), PERSISTENT if size else ""
+        case, tactics = Case(seed, MOST_ROWS, op, dtype, size), PERSISTENT_8_BIT if size else ("",)
         with_results, to = case.in_8_bits()
         for named, kind in ((case.named(), None), (with_results, to)):
             inputs = [None if tensor is None else tensor.cpu().cuda() for tensor in named.values()]
@@ -216,12 +219,12 @@ def work(ops, dtypes, narrow, packed, quantized, tactics_named):
         for op in (name for name in ops if name in PACKED_OPS and not narrow):
             for inputs, described, attributes, named in packed_calls(op, dtype):
                 made = [torch.full(shape, -77, dtype=kind).cuda() for shape, kind in described]
-                launch(op, inputs, made, attributes, named)
+                launch(op, inputs, made, attributes, (named,))
         if packed:
             continue
         for op in (name for name in ops if name in GEMMS):
             for m, n, k in NARROW if narrow else SIZES + NARROW * ("LayerNorm" in op):
-                named = PERSISTENT if (m, n, k) == SEVERAL_TILES and dtype != torch.float32 else ""
+                named = PERSISTENT if (m, n, k) == SEVERAL_TILES and dtype != torch.float32 else ("",)
                 inputs = [*gemm_inputs(m, n, k, dtype), *norm_inputs(m, n, dtype, op=op)]
                 inputs = inputs if "LayerNorm" in op else inputs[:3]
                 epsilon = [EPSILON] * ("LayerNorm" in op)

@@ -130,6 +130,50 @@ TEST(GemmTactic, ResultsLeaveIn8BitsWhereTheyAreWantedSo) {
   }
 }
 
+// Whatever was measured without them.
+TEST(GemmTactic, WeightsStayInSharedMemoryForManyRows) {
+  const MeasuredGemms measured(kMeasuredTables[0], Hopper(), "NVIDIA H200, 9.0, 132 multiprocessors", nullptr);
+  const auto chosen = [&](GemmProblem problem) { return Describe(ChooseGemmTactic(problem).tactic); };
+  const auto is_stationary = [](const std::string& name) {
+    return name.find("sm90 64x192") == 0 || name.find("sm90 64x128") == 0;
+  };
+  for (const bool fp8 : {false, true}) {
+    GemmProblem gelu = Bert(16384, 3072, 768, false);
+    gelu.x_bytes = 1, gelu.fp8 = fp8, gelu.gelu = gelu.biased = gelu.quantizes = true, gelu.measured = &measured;
+    EXPECT_EQ(chosen(gelu), "sm90 64x192 cluster 1x1");
+    gelu.deterministic_rows = true;  // the same bits as any other
+    EXPECT_EQ(chosen(gelu), "sm90 64x192 cluster 1x1");
+    gelu.deterministic_rows = false;
+    gelu.m = 2048;
+    EXPECT_FALSE(is_stationary(chosen(gelu)));
+    gelu.m = 4096, gelu.n = 4096, gelu.k = 1024;  // of which 128 columns have room
+    EXPECT_EQ(chosen(gelu), "sm90 64x128 cluster 1x1");
+    gelu.k = 1040;
+    EXPECT_FALSE(is_stationary(chosen(gelu)));
+    gelu.k = 768, gelu.quantizes = false;
+    EXPECT_FALSE(is_stationary(chosen(gelu)));
+
+    GemmProblem norm = Bert(16384, 768, 768, true);
+    norm.x_bytes = 1, norm.fp8 = fp8, norm.biased = true, norm.measured = &measured;
+    norm.keeps_total = norm.quantizes_rows = true;  // keeps_total: y is not all that is wanted
+    EXPECT_EQ(chosen(norm), "sm90 64x192 cluster 1x4");
+    norm.capacity = 20000;  // packed
+    EXPECT_EQ(chosen(norm), "sm90 64x192 cluster 1x4");
+    norm.capacity = 0;
+    for (const auto& [m, n, k] :
+         {std::tuple(4096, 768, 768), {16384, 768, 784}, {16384, 960, 768}, {16384, 512, 512}}) {
+      norm.m = m, norm.n = n, norm.k = k;
+      EXPECT_FALSE(is_stationary(chosen(norm))) << Name(norm);
+    }
+    norm.m = 2048, norm.n = norm.k = 384;
+    EXPECT_EQ(chosen(norm), "sm90 64x192 cluster 1x2");
+    norm.deterministic_rows = true;  // it adds up a row otherwise than LayerNorm's kernels
+    EXPECT_FALSE(is_stationary(chosen(norm)));
+    norm.deterministic_rows = norm.quantizes_rows = false;
+    EXPECT_FALSE(is_stationary(chosen(norm)));
+  }
+}
+
 TEST(GemmTactic, PartsAreOfRowsAtTheEnd) {
   ForRandomProblems([](const GemmProblem& problem) {
     for (const GemmTactic& tactic : GemmTactics(problem)) {

@@ -44,6 +44,17 @@ inline constexpr GemmBlock kPersistentBlocks8[] = {kPersistentBlocks[0], kPersis
 inline constexpr GemmBlock kOneTileBlocks8[] = {kOneTileBlocks[0], kOneTileBlocks[3], kOneTileBlocks[5]};
 // That store 8 bits: beside two others a third vector of columns takes the shared memory of a stage.
 inline constexpr GemmBlock kQuantizingOneTileBlocks[] = {{128, 96, 3, 2}, kOneTileBlocks[5]};
+// Weight-stationary, that store 8 bits. The stages are x's alone; beside them and three vectors of columns for each of
+// three warpgroups shared memory holds the weight's rows.
+inline constexpr GemmBlock kStationaryBlocks[] = {{64, 192, 9, 1}, {64, 128, 11, 1}};
+constexpr int MostStationaryK(const GemmBlock& block) {  // of 8-bit operands
+  const int others = block.stages * block.m * kStageRowBytes + 3 * 3 * 4 * block.n + 512;
+  return ((227 << 10) - others) / (block.n * kStageRowBytes) * kStageRowBytes;
+}
+// The same that end in LayerNorm and 8 bits: n and k are at most kMostStationaryNorm. (Of 128 columns, for up to 1,024,
+// it was no faster than product and norm, and slower than this one with 768.)
+inline constexpr GemmBlock kStationaryNormBlocks[] = {{64, 192, 5, 1}};
+inline constexpr int kMostStationaryNorm = 768;
 // Only where a block has a multiprocessor to itself are there registers for promoted sums.
 inline constexpr GemmBlock kOneTileBlocksFp8[] = {
     kOneTileBlocks[0], kOneTileBlocks[3], kOneTileBlocks[5], {128, 128, 6, 1, true}, {64, 96, 9, 1, true}};
@@ -78,8 +89,10 @@ constexpr bool IsAmong(const GemmBlock (&blocks)[kCount], const GemmBlock& block
   return false;
 }
 constexpr bool IsPersistent(const GemmBlock& block) { return IsAmong(kPersistentBlocks, block); }
+constexpr bool IsStationary(const GemmBlock& block) { return IsAmong(kStationaryBlocks, block); }
+constexpr bool IsStationaryNorm(const GemmBlock& block) { return IsAmong(kStationaryNormBlocks, block); }
 constexpr bool Quantizes(const GemmBlock& block) {
-  return IsAmong(kPersistentBlocks8, block) || IsAmong(kQuantizingOneTileBlocks, block);
+  return IsAmong(kPersistentBlocks8, block) || IsAmong(kQuantizingOneTileBlocks, block) || IsStationary(block);
 }
 // Warpgroups that share a persistent block's tile where they store 8 bits. A thread has registers for 64 accumulators
 // where there are two teams of two warpgroups.
@@ -137,6 +150,12 @@ template <class Elements>
 cudaError_t GemmSm90LayerNorm(const GemmTile& tile, const GemmArguments<Elements>& arguments, const Device& device,
                               cudaStream_t stream);
 
+// y[m, n] = LayerNorm(product + bias + residual) of 8-bit operands, and in `quantized` y in 8 bits of their type over
+// each row's own scale, by a block of kStationaryNormBlocks; n = cluster_n * block.n.
+template <class Elements>
+cudaError_t GemmSm90QuantizingNorm(const GemmTile& tile, const GemmArguments<Elements>& arguments, const Device& device,
+                                   cudaStream_t stream);
+
 // float_partials[splits, m, n] = the float32 product over each split of k.
 template <class Elements>
 cudaError_t GemmSm90SplitK(const GemmTile& tile, const GemmArguments<Elements>& arguments, const Device& device,
@@ -158,7 +177,8 @@ cudaError_t GemmSm90(GemmForm form, const GemmTile& tile, const GemmArguments<El
       break;
   }
   if constexpr (kIsQuantized<Elements>) {
-    if (a.gates || a.gamma != nullptr) return cudaErrorInvalidConfiguration;
+    if (a.gates) return cudaErrorInvalidConfiguration;
+    if (a.gamma != nullptr) return GemmSm90QuantizingNorm(tile, a, device, stream);
     if (a.quantized.rows != nullptr) return GemmSm90Quantizing(tile, a, device, stream);
   } else {
     if (a.gates) return GemmSm90Gated(tile, a, device, stream);

@@ -53,6 +53,7 @@ inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selectors) {
 inline unsigned __float_as_uint(float x) { return reinterpret_cast<const unsigned&>(x); }
 inline int __float_as_int(float x) { return reinterpret_cast<const int&>(x); }
 inline float __fdividef(float x, float y) { return x / y; }
+inline float __saturatef(float x) { return x > 0.0f ? std::min(x, 1.0f) : 0.0f; }
 inline float __expf(float x) { return expf(x); }
 inline float __fmul_rn(float x, float y) { return x * y; }
 inline float __fadd_rn(float x, float y) { return x + y; }

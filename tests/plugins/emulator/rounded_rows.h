@@ -52,5 +52,22 @@ Row RoundedRow(std::vector<float> x, const float* smooth, const float* scale) {
   return row;
 }
 
+// What 14 bits of a sum may cost, where tensor cores sum up `stage_k` products: each step of 32 cuts off what is added,
+// 13 bits behind the largest of it. Errors of either sign grow as the root of the steps does; what the sum itself loses
+// is always of one.
+template <class ProductAt>
+double CutOff(int64_t count, int64_t stage_k, ProductAt&& product_at) {
+  double bound = 0, sum = 0, largest = 0;
+  for (int64_t k = 0; k < count; ++k) {
+    const double product = product_at(k);
+    sum = k % stage_k == 0 ? product : sum + product;
+    largest = std::max(k % stage_k == 0 ? 0 : largest, std::max(std::abs(sum), std::abs(product)));
+    if ((k + 1) % stage_k != 0 && k + 1 < count) continue;
+    const double steps = std::ceil(static_cast<double>(std::min(stage_k, count)) / 32);
+    bound += (steps + 8 * std::sqrt(steps)) * largest / 4096;
+  }
+  return bound;
+}
+
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_TESTS_EMULATOR_ROUNDED_ROWS_H_

@@ -223,23 +223,6 @@ class Problem {
     return comparison.worst();
   }
 
-  // What 14 bits of a sum may cost, where tensor cores sum over stage_k_ (1: they do not): each step of 32 cuts off
-  // what is added, 13 bits behind the largest of it. Errors of either sign grow as the root of the steps does; what the
-  // sum itself loses is always of one.
-  double CutOff(const Row& x, int64_t column) const {
-    if (kIsInteger<X> || stage_k_ == 1) return 0;
-    double bound = 0, sum = 0, largest = 0;
-    for (int64_t k = 0; k < k_; ++k) {
-      const double product = x.numbers[k] * ToFloat(weight_[column * k_ + k]);
-      sum = k % stage_k_ == 0 ? product : sum + product;
-      largest = std::max(k % stage_k_ == 0 ? 0 : largest, std::max(std::abs(sum), std::abs(product)));
-      if ((k + 1) % stage_k_ != 0 && k + 1 < k_) continue;
-      const double steps = std::ceil(static_cast<double>(std::min(stage_k_, k_)) / 32);
-      bound += (steps + 8 * std::sqrt(steps)) * largest / 4096;
-    }
-    return bound;
-  }
-
   void Compare(int64_t row, int64_t column, int splits, int64_t rows, const Row& x, const DeviceArray<float>& partials,
                emulator::Comparison* comparison) {
     double sum = 0, size_of_sum = 0;
@@ -252,7 +235,9 @@ class Problem {
     // Large rows make large sums: what float32 rounds of them. What bfloat16 rounds, the table has.
     double bound = std::isfinite(product) ? std::abs(product) * 1e-6 * splits : 0;
     if (!kIsInteger<X> && std::isfinite(product)) {
-      bound += (size_of_sum * 1e-6 + CutOff(x, column)) * std::abs(x.scale * weight_scales_[column]);
+      const auto product_at = [&](int64_t k) { return x.numbers[k] * ToFloat(weight_[column * k_ + k]); };
+      const double cut_off = stage_k_ == 1 ? 0 : CutOff(k_, stage_k_, product_at);  // 1: tensor cores do not sum up
+      bound += (size_of_sum * 1e-6 + cut_off) * std::abs(x.scale * weight_scales_[column]);
     }
     if (form_ == GemmForm::kPartialSums) {
       double found = 0, size = 0;

@@ -1,5 +1,5 @@
 // What a block of each of the three Hopper matrix products does: set up barriers, then split into producer and
-// consumers (warp specialization). Each kernel has a Consumer of its own.
+// consumers (warp specialization). Each kernel has a Consumer of its own, which names its Producer.
 #ifndef BERTFUSE_KERNELS_SM90_GEMM_BLOCK_CUH_
 #define BERTFUSE_KERNELS_SM90_GEMM_BLOCK_CUH_
 
@@ -32,7 +32,11 @@ __device__ __forceinline__ void RunRoles(const Parameters& p, const Pipeline<Con
     consumer.Run(warp / 4, state);
   } else {
     if constexpr (Config::kPersistent) DeallocateRegisters<Config::kProducerRegisters>();
-    if (warp == 4 * Config::kWarpgroups && threadIdx.x % 32 == 0) Producer<Config>(pipeline).Run(state);
+    if (warp == 4 * Config::kWarpgroups && threadIdx.x % 32 == 0) typename Consumer::Producer(pipeline).Run(state);
+    if constexpr (Config::kHasResidualWarp) {
+      const bool loads = warp == 4 * Config::kWarpgroups + 1 && threadIdx.x % 32 == 0;
+      if (loads) typename Consumer::Producer(pipeline).RunResidual();
+    }
     __syncwarp();
   }
   // Shared memory must outlive the bulk copies that read it: statistics on their way to the cluster's other blocks,

@@ -39,6 +39,7 @@ struct TileConfig : Elements {
   static constexpr int kAccumulators = kN / 2;        // of a thread, for 64 rows
   static constexpr int kOutAccumulators = kOutN / 2;  // that the epilogue leaves to be stored, the first ones
   static constexpr size_t kVectorOffset = static_cast<size_t>(kStages) * kStageBytes;
+  static constexpr bool kHasResidualWarp = false;  // a second warp of producers, for the residual alone
 };
 
 // Persistent, ping-pong: blocks stay on their multiprocessor, and two teams of consumers, of one warpgroup or two, take
@@ -64,6 +65,9 @@ struct PersistentConfig : TileConfig<Elements, kM, kN, kStages, 1, kPacked, Epil
   // An epilogue of 16-bit operands reads at most a bias, and accumulators begin with that. One of 8-bit operands reads
   // scales, bias and factors of each tile's columns: each warpgroup lays them ready in shared memory beforehand.
   static constexpr bool kSharesVectors = kIsQuantized<Elements>;
+  // Accumulators that the epilogue takes at once. All of them, and the compiler would load all vectors from shared
+  // memory into registers, and spill.
+  static constexpr int kAtOnce = kSharesVectors ? 32 : PersistentConfig::kAccumulators;
   static constexpr size_t kVectorFloats = kSharesVectors ? static_cast<size_t>(Epilogue::Vectors::kCount) * kN : 0;
   static constexpr size_t kBarrierOffset =
       PersistentConfig::kVectorOffset + kWarpgroups * kVectorFloats * sizeof(float);

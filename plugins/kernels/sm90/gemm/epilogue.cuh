@@ -20,11 +20,11 @@ namespace bertfuse::kernels::gemm_sm90 {
 //
 // v[4 j] and v[4 j + 1] are y's at row tile.Row(0), v[4 j + 2] and v[4 j + 3] at tile.Row(1), each pair at
 // tile.Column(j) and the column after it; those of j and j + 4 are 32 columns apart. `tile` also has the step's
-// Vectors<Step>(j) at these columns, the RowScale() of these rows, the kernel's parameters(), and in the one-tile
-// kernel the staged() residual. Apply() returns what remains to be done when the values are stored, eight at a time.
-// Only a norm returns anything, and so it must be the last step. A gate multiplies the columns of two factors
-// (TileConfig), which leaves half as many to be stored, in the first values; it is the last step, too, and so is
-// Quantize.
+// Vectors<Step>(j) at these columns, the RowScale() of these rows, the kernel's parameters(), for Quantize the
+// zero_share(), and in the one-tile kernel the staged() residual. Apply() returns what remains to be done when the
+// values are stored, eight at a time. Only a norm returns anything, and so it must be the last step. A gate multiplies
+// the columns of two factors (TileConfig), which leaves half as many to be stored, in the first values; it is the last
+// step, too, and so is Quantize.
 template <class... Steps>
 struct Epilogue {
   using Vectors = StepVectors<Steps...>;
@@ -146,7 +146,11 @@ struct Activate : EpilogueStep<> {
   static bool AppliesToSplits(const Parameters& p) { return p.activation == Activation::kNone; }
   template <class Tile, int kCount>
   __device__ __forceinline__ static NothingToFinish Apply(float (&v)[kCount], const Tile& tile) {
-    Set::template For16Bits<kCount>(v, tile.parameters().activation);
+    if constexpr (kIsQuantized<typename Tile::Config>) {
+      Set::template ForFinite<kCount>(v, tile.parameters().activation);
+    } else {
+      Set::template For16Bits<kCount>(v, tile.parameters().activation);
+    }
     return {};
   }
 };
@@ -180,7 +184,8 @@ struct AddResidual : EpilogueStep<> {
 };
 
 // A QuantizedResult's numbers: y as it is rounded to T, times its column's factor and the inverse of the scale, of
-// which the kernel makes one vector. It rounds them to 8 bits (store_quantized.cuh).
+// which the kernel makes one vector; of integers their shares of the range. It rounds them to 8 bits
+// (store_quantized.cuh).
 template <class T>
 struct Quantize : EpilogueStep<ColumnVector::kSmooth> {
   static constexpr bool kQuantizes = true;
@@ -192,7 +197,12 @@ struct Quantize : EpilogueStep<ColumnVector::kSmooth> {
 #pragma unroll
       for (int i = 4 * j; i < 4 * j + 4; i += 2) {
         const float2 rounded = UnpackPair<T>(PackPair<T>(v[i], v[i + 1]));
-        v[i] = rounded.x * factor.x, v[i + 1] = rounded.y * factor.y;
+        if constexpr (std::is_same_v<typename Tile::Config::X, int8_t>) {
+          v[i] = __saturatef(fmaf(rounded.x, factor.x, tile.zero_share()));
+          v[i + 1] = __saturatef(fmaf(rounded.y, factor.y, tile.zero_share()));
+        } else {
+          v[i] = rounded.x * factor.x, v[i + 1] = rounded.y * factor.y;
+        }
       }
     }
     return {};

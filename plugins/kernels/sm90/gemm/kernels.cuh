@@ -37,6 +37,10 @@ struct QuantizingOf {
                                   QuantizingTeam(kBlock)>;
 };
 template <class Elements, size_t kIndex, bool kPacked>
+using StationaryOf =
+    StationaryConfig<Elements, kStationaryBlocks[kIndex].n, kStationaryBlocks[kIndex].stages,
+                     MostStationaryK(kStationaryBlocks[kIndex]) / kStageRowBytes, kPacked, Quantizing<Elements>>;
+template <class Elements, size_t kIndex, bool kPacked>
 using QuantizingOneTile =
     OneTileConfig<Elements, kQuantizingOneTileBlocks[kIndex].m, kQuantizingOneTileBlocks[kIndex].n,
                   kQuantizingOneTileBlocks[kIndex].stages, kQuantizingOneTileBlocks[kIndex].per_multiprocessor, kPacked,
@@ -134,6 +138,12 @@ cudaError_t GemmSm90Quantizing(const GemmTile& tile, const GemmArguments<Element
   using namespace gemm_sm90;
   constexpr Blocks kBlocks = BlocksOf<typename Elements::X>();
   if (tile.splits > 1 || a.quantized.scale == nullptr) return cudaErrorInvalidConfiguration;
+  if (IsStationary(tile.block)) {
+    return WithBlock<std::size(kStationaryBlocks)>(kStationaryBlocks, tile.block, a, [&](auto index, auto packed) {
+      return LaunchStationary<StationaryOf<Elements, decltype(index)::value, decltype(packed)::value>>(tile, a, device,
+                                                                                                       stream);
+    });
+  }
   if (!IsPersistent(tile.block)) {
     constexpr size_t kCount = std::size(kQuantizingOneTileBlocks);
     return WithBlock<kCount>(kQuantizingOneTileBlocks, tile.block, a, [&](auto index, auto packed) {
@@ -204,6 +214,23 @@ cudaError_t GemmSm90LayerNorm(const GemmTile& tile, const GemmArguments<Elements
 }
 
 template <class Elements>
+cudaError_t GemmSm90QuantizingNorm(const GemmTile& tile, const GemmArguments<Elements>& a, const Device& device,
+                                   cudaStream_t stream) {
+  using namespace gemm_sm90;
+  if (a.quantized.rows == nullptr || a.quantized.scale != nullptr || a.activation != Activation::kNone ||
+      a.total != nullptr) {
+    return cudaErrorInvalidConfiguration;
+  }
+  constexpr size_t kCount = std::size(kStationaryNormBlocks);
+  return WithBlock<kCount>(kStationaryNormBlocks, tile.block, a, [&](auto index, auto packed) {
+    constexpr GemmBlock kBlock = kStationaryNormBlocks[decltype(index)::value];
+    using Config = StationaryNormConfig<Elements, kBlock.n, kBlock.stages, kMostStationaryNorm / kStageRowBytes,
+                                        decltype(packed)::value>;
+    return LaunchStationaryNorm<Config>(tile, a, device, stream);
+  });
+}
+
+template <class Elements>
 cudaError_t GemmSm90SplitK(const GemmTile& tile, const GemmArguments<Elements>& a, const Device& device,
                            cudaStream_t stream) {
   using namespace gemm_sm90;
@@ -222,13 +249,15 @@ cudaError_t GemmSm90SplitK(const GemmTile& tile, const GemmArguments<Elements>& 
 #define BERTFUSE_INSTANTIATE_GemmSm90Residual(T) BERTFUSE_INSTANTIATE_FOR(GemmSm90Residual, Elements<T>)
 #define BERTFUSE_INSTANTIATE_GemmSm90LayerNorm(T) BERTFUSE_INSTANTIATE_FOR(GemmSm90LayerNorm, Elements<T>)
 #define BERTFUSE_INSTANTIATE_GemmSm90SplitK(T) BERTFUSE_INSTANTIATE_FOR(GemmSm90SplitK, Elements<T>)
-#define BERTFUSE_INSTANTIATE_GemmSm90Int8(T)                     \
-  BERTFUSE_INSTANTIATE_FOR(GemmSm90Elementwise, Int8Elements<T>) \
-  BERTFUSE_INSTANTIATE_FOR(GemmSm90Quantizing, Int8Elements<T>)  \
+#define BERTFUSE_INSTANTIATE_GemmSm90Int8(T)                        \
+  BERTFUSE_INSTANTIATE_FOR(GemmSm90Elementwise, Int8Elements<T>)    \
+  BERTFUSE_INSTANTIATE_FOR(GemmSm90Quantizing, Int8Elements<T>)     \
+  BERTFUSE_INSTANTIATE_FOR(GemmSm90QuantizingNorm, Int8Elements<T>) \
   BERTFUSE_INSTANTIATE_FOR(GemmSm90SplitK, Int8Elements<T>)
-#define BERTFUSE_INSTANTIATE_GemmSm90Fp8(T)                     \
-  BERTFUSE_INSTANTIATE_FOR(GemmSm90Elementwise, Fp8Elements<T>) \
-  BERTFUSE_INSTANTIATE_FOR(GemmSm90Quantizing, Fp8Elements<T>)  \
+#define BERTFUSE_INSTANTIATE_GemmSm90Fp8(T)                        \
+  BERTFUSE_INSTANTIATE_FOR(GemmSm90Elementwise, Fp8Elements<T>)    \
+  BERTFUSE_INSTANTIATE_FOR(GemmSm90Quantizing, Fp8Elements<T>)     \
+  BERTFUSE_INSTANTIATE_FOR(GemmSm90QuantizingNorm, Fp8Elements<T>) \
   BERTFUSE_INSTANTIATE_FOR(GemmSm90SplitK, Fp8Elements<T>)
 
 }  // namespace bertfuse::kernels

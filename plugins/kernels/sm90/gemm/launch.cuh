@@ -9,6 +9,7 @@
 #include "kernels/sm90/gemm/one_tile.cuh"
 #include "kernels/sm90/gemm/persistent.cuh"
 #include "kernels/sm90/gemm/split_k.cuh"
+#include "kernels/sm90/gemm/stationary_norm.cuh"
 #include "kernels/tensor_map.h"
 
 namespace bertfuse::kernels::gemm_sm90 {
@@ -143,6 +144,53 @@ cudaError_t LaunchPersistent(const GemmTile& tile, const GemmArguments<T>& a, co
   p.clusters = std::min(p.clusters, Config::kPacked ? p.tiles_m * p.tiles_n * p.splits : p.tiles);
   config.grid = dim3(static_cast<unsigned>(p.clusters) * config.cluster);
   return Launch(config, PersistentKernel<Config>, p);
+}
+
+// Each block has tiles of one column of them: there are as many blocks as whole rows of tiles have.
+template <class Config, class T>
+cudaError_t LaunchStationary(const GemmTile& tile, const GemmArguments<T>& a, const Device& device,
+                             cudaStream_t stream) {
+  if (!Config::Epilogue::Supports(a.activation)) return cudaErrorInvalidValue;
+  if (tile.splits > 1 || tile.cluster_m > 1 || tile.cluster_n > 1) return cudaErrorInvalidConfiguration;
+  Parameters p = {};
+  cudaError_t error = Prepare<Config>(tile, a, &p);
+  if (error != cudaSuccess) return error;
+  if (p.n % kPermutedRows != 0 || p.k_stages > Config::kWeightStages) return cudaErrorInvalidConfiguration;
+  error = MakeOperandMaps<Config>(a, &p);
+  if (error != cudaSuccess) return error;
+  LaunchConfig config = MakeLaunchConfig<Config>(tile, device, stream);
+  error = ResidentClusters(config, BERTFUSE_KERNEL_HANDLE(StationaryKernel<Config>), &p.clusters);
+  if (error != cudaSuccess) return error;
+  p.clusters = std::min(p.clusters / p.tiles_n * p.tiles_n, p.tiles);
+  if (p.clusters == 0) return cudaErrorInvalidConfiguration;
+  config.grid = dim3(static_cast<unsigned>(p.clusters));
+  return Launch(config, StationaryKernel<Config>, p);
+}
+
+template <class Config, class T>
+cudaError_t LaunchStationaryNorm(const GemmTile& tile, const GemmArguments<T>& a, const Device& device,
+                                 cudaStream_t stream) {
+  const bool suits = tile.splits == 1 && tile.cluster_m == 1 && tile.cluster_n <= Config::kMostBlocks;
+  if (!suits) return cudaErrorInvalidConfiguration;
+  Parameters p = {};
+  cudaError_t error = Prepare<Config>(tile, a, &p);
+  if (error != cudaSuccess) return error;
+  if (p.n != tile.cluster_n * Config::kN || p.k_stages > Config::kWeightStages) return cudaErrorInvalidConfiguration;
+  p.x_multicasters = 0, p.x_slice_rows = Config::kM;  // each block loads all of x's rows
+  error = MakeOperandMaps<Config>(a, &p);
+  if (error != cudaSuccess) return error;
+  if (p.has_residual) {
+    const MatrixView residual = {a.residual, a.m, a.n, a.n, 64, Config::kBoxColumns};
+    error = MakeTensorMap(residual, kTensorMapType<typename Config::Y>, &p.residual_map);
+    if (error != cudaSuccess) return error;
+  }
+  LaunchConfig config = MakeLaunchConfig<Config>(tile, device, stream);
+  error = ResidentClusters(config, BERTFUSE_KERNEL_HANDLE(StationaryNormKernel<Config>), &p.clusters);
+  if (error != cudaSuccess) return error;
+  p.clusters = std::min(p.clusters, p.tiles);
+  if (p.clusters == 0) return cudaErrorInvalidConfiguration;
+  config.grid = dim3(static_cast<unsigned>(p.clusters) * config.cluster);
+  return Launch(config, StationaryNormKernel<Config>, p);
 }
 
 template <class Config, class T>

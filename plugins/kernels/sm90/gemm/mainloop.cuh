@@ -113,9 +113,18 @@ class Mainloop {
   template <int kBlocks>
   __device__ __forceinline__ void Multiply(Accumulators& accumulators, int stage, int first_row_block,
                                            bool accumulate) const {
-    constexpr int kBlockBytes = 64 * Config::kRowBytes, kStepK = 32 / sizeof(typename Config::X);
-    uint64_t x = TileDescriptor(pipeline_.Stage(stage) + first_row_block * kBlockBytes);
-    uint64_t weight = TileDescriptor(pipeline_.Stage(stage) + Config::kXBytes);
+    const char* const x = pipeline_.Stage(stage);
+    MultiplyBy<kBlocks>(accumulators, x + first_row_block * kBlockBytes, x + Config::kXBytes, accumulate);
+  }
+
+ public:
+  // One stage of k: of x's rows, and of the weight.
+  template <int kBlocks>
+  __device__ __forceinline__ void MultiplyBy(Accumulators& accumulators, const char* x_stage, const char* weight_stage,
+                                             bool accumulate) const {
+    constexpr int kStepK = 32 / sizeof(typename Config::X);
+    uint64_t x = TileDescriptor(x_stage);
+    uint64_t weight = TileDescriptor(weight_stage);
     FenceBlocks<kBlocks>(accumulators);
     BeginWgmma();
 #pragma unroll
@@ -129,6 +138,9 @@ class Mainloop {
     CommitWgmma();
     FenceBlocks<kBlocks>(accumulators);
   }
+
+ private:
+  static constexpr int kBlockBytes = 64 * Config::kRowBytes;
 
   const Pipeline<Config>& pipeline_;
   uint32_t remote_empty_;

@@ -18,19 +18,22 @@ class TileRows {
   using Staged = StagedRows<typename Config::Y, Config::kBoxColumns>;
   __device__ __forceinline__ TileRows(const Pipeline<Config>& pipeline, const Tile& tile, const float* vectors,
                                       const RowScales<Config>& row_scales, const Staged& staged, int group,
-                                      int first_barrier)
+                                      int first_barrier, float zero_share = 0.0f)
       : pipeline_(pipeline),
         tile_(tile),
         vectors_(vectors),
         row_scales_(row_scales),
         staged_(staged),
         group_(group),
-        first_barrier_(first_barrier) {}
+        first_barrier_(first_barrier),
+        zero_share_(zero_share) {}
   __device__ __forceinline__ const Parameters& parameters() const { return pipeline_.parameters(); }
   __device__ __forceinline__ const Pipeline<Config>& pipeline() const { return pipeline_; }
   __device__ __forceinline__ const Staged& staged() const { return staged_; }
   __device__ __forceinline__ int group() const { return group_; }                  // which of the block's warpgroups
   __device__ __forceinline__ int first_barrier() const { return first_barrier_; }  // named; one per warpgroup
+
+  __device__ __forceinline__ float zero_share() const { return zero_share_; }
 
   __device__ __forceinline__ int Row(int half) const { return tile_.row + group_ * 64 + FirstRow() + 8 * half; }
   __device__ __forceinline__ float RowScale(int half) const { return row_scales_.At(0, half); }
@@ -49,6 +52,7 @@ class TileRows {
   const RowScales<Config>& row_scales_;
   const Staged& staged_;
   int group_, first_barrier_;
+  float zero_share_;
 };
 
 template <class Config>
@@ -59,6 +63,7 @@ class OneTileConsumer {
   using Staged = StagedRows<T, Config::kBoxColumns>;
 
  public:
+  using Producer = gemm_sm90::Producer<Config>;
   __device__ __forceinline__ explicit OneTileConsumer(const Pipeline<Config>& pipeline)
       : p_(pipeline.parameters()), pipeline_(pipeline), block_(pipeline.block()), shared_(pipeline.shared()) {}
 
@@ -84,7 +89,7 @@ class OneTileConsumer {
     result_scale.Load(p_);
     const bool starts = StartFromCompensation<Config>(accumulators, p_, tile.column, tile.split);
     const int last_stage = mainloop.Issue(accumulators, state, stages, group, starts, [&] {
-      vectors.Store(Vectors(), result_scale.Inverse());
+      vectors.Store(Vectors(), result_scale.Factor());
       row_scales.Load(p_, tile.row + group * 64 + FirstRow());
     });
     mainloop.Finish(accumulators, last_stage);
@@ -130,13 +135,14 @@ class OneTileConsumer {
                                                   int group) const {
     WaitForVectors();
     const Staged nothing_staged(shared_);
-    const TileRows<Config> rows(pipeline_, tile, Vectors(), row_scales, nothing_staged, group, kWarpgroup);
+    const TileRows<Config> rows(pipeline_, tile, Vectors(), row_scales, nothing_staged, group, kWarpgroup,
+                                result_scale.ZeroShare());
     Config::Epilogue::Apply(values, rows);
     WaitForDependencies();  // an earlier kernel may still be reading what this overwrites
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = rows.Row(half);
-      StoreQuantizedRow<typename Config::X>(values, half, row, tile.column, result_scale.zero(), p_);
+      StoreQuantizedRow<typename Config::X>(values, half, row, tile.column, p_);
       result_scale.Store(row, tile.column, p_);
     }
   }

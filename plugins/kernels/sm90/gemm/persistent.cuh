@@ -10,24 +10,27 @@ namespace bertfuse::kernels::gemm_sm90 {
 
 // What the steps of an epilogue are given about 64 rows, and columns from `first` on. As the weight's rows are
 // permuted, a thread has 8 adjacent columns of every 32.
-template <class Config>
+template <class Config_>
 class PersistentRows {
-  using T = typename Config::Y;
+  using T = typename Config_::Y;
 
  public:
+  using Config = Config_;
   static constexpr bool kAdjacentPairs = true;  // columns of j, j + 1, j + 2 and j + 3 are side by side
   __device__ __forceinline__ PersistentRows(const Parameters& p, const Tile& tile, int block, int first,
-                                            const float* vectors, const RowScales<Config>& row_scales)
+                                            const float* vectors, const RowScales<Config>& row_scales, float zero_share)
       : p_(p),
         row_(tile.row + block * 64 + FirstRow()),
         tile_column_(tile.column),
         block_(block),
         first_(first),
         vectors_(vectors),
-        row_scales_(row_scales) {}
+        row_scales_(row_scales),
+        zero_share_(zero_share) {}
   __device__ __forceinline__ const Parameters& parameters() const { return p_; }
   __device__ __forceinline__ int Row(int half) const { return row_ + 8 * half; }
   __device__ __forceinline__ float RowScale(int half) const { return row_scales_.At(block_, half); }
+  __device__ __forceinline__ float zero_share() const { return zero_share_; }
   __device__ __forceinline__ int Column(int j) const { return tile_column_ + ColumnOfFactor(j); }
   template <class Step>
   __device__ __forceinline__ ColumnPair<Step::kVectors> Vectors(int j) const {
@@ -48,6 +51,7 @@ class PersistentRows {
   int row_, tile_column_, block_, first_;
   const float* vectors_;  // in shared memory, where Config::kSharesVectors
   const RowScales<Config>& row_scales_;
+  float zero_share_;
 };
 
 // A tile's vectors on their way to shared memory.
@@ -71,6 +75,7 @@ class PersistentConsumer {
   using State = typename Loop::State;
 
  public:
+  using Producer = gemm_sm90::Producer<Config>;
   __device__ __forceinline__ explicit PersistentConsumer(const Pipeline<Config>& pipeline)
       : p_(pipeline.parameters()), pipeline_(pipeline) {}
 
@@ -103,7 +108,7 @@ class PersistentConsumer {
       if (number > 0) WaitForMainloop(number);
       const int last_stage = mainloop.IssueSome(accumulators, state, stages, first_row_block, row_blocks, [&] {
         // (All of this warpgroup are past the epilogue that read the vectors before, by the barrier above.)
-        vectors.Store(Vectors(group), result_scale.Inverse());
+        vectors.Store(Vectors(group), result_scale.Factor());
         row_scales.Load(p_, tile.row + FirstRow());
       });
       if (pipeline_.scheduler().HasTile(number + 1)) HandMainloopOver(number + 1);
@@ -115,12 +120,10 @@ class PersistentConsumer {
     }
   }
 
- private:
+ protected:
   // Named barriers that order the two teams' main loops; which of the two alternates with the tile's number.
   static constexpr int kOrderBarrier = 2 + Config::kWarpgroups;
-  // Accumulators that the epilogue takes at once. All of them, and the compiler would load all vectors from shared
-  // memory into registers, and spill.
-  static constexpr int kAtOnce = Config::kSharesVectors ? 32 : Config::kAccumulators;
+  static constexpr int kAtOnce = Config::kAtOnce;
   static constexpr int kGroupsAtOnce = kAtOnce / Config::kFactors * 2 / kPermutedRows;
   static constexpr int kVectorBarrier = 1;  // one for each warpgroup, whose threads have stored their vectors
 
@@ -159,6 +162,17 @@ class PersistentConsumer {
   // Sets sums of integers to what is taken off them at this thread's columns, or to 0.
   __device__ __forceinline__ void StartFromCompensation(Accumulators& sums, const Tile& tile) const {
     const bool given = p_.x_compensation != nullptr && tile.split == 0;
+    ForEachCompensation(tile, given,
+                        [&](int block, int i, int2 pair) { sums[block][i] = -pair.x, sums[block][i + 1] = -pair.y; });
+  }
+  // The same where it is given, of sums that are complete.
+  __device__ __forceinline__ void TakeOffCompensation(Accumulators& sums, const Tile& tile) const {
+    ForEachCompensation(tile, true,
+                        [&](int block, int i, int2 pair) { sums[block][i] -= pair.x, sums[block][i + 1] -= pair.y; });
+  }
+  // Calls body(block of rows, accumulator, what is taken off it and the next one).
+  template <class Body>
+  __device__ __forceinline__ void ForEachCompensation(const Tile& tile, bool given, Body&& body) const {
 #pragma unroll
     for (int i = 0; i < Config::kN / kPermutedRows; ++i) {
       const int column = tile.column + i * kPermutedRows + static_cast<int>(threadIdx.x) % 4 * 8;
@@ -167,10 +181,7 @@ class PersistentConsumer {
         const bool inside = given && column < p_.n;
         const int2 pair = inside ? *reinterpret_cast<const int2*>(p_.x_compensation + column + 2 * t) : int2{};
 #pragma unroll
-        for (int j = 0; j < 2 * Config::kRowBlocks; ++j) {
-          auto* v = &sums[j / 2][16 * i + 4 * t + j % 2 * 2];
-          v[0] = -pair.x, v[1] = -pair.y;
-        }
+        for (int j = 0; j < 2 * Config::kRowBlocks; ++j) body(j / 2, 16 * i + 4 * t + j % 2 * 2, pair);
       }
     }
   }
@@ -193,7 +204,8 @@ class PersistentConsumer {
       if constexpr (Config::kSharesVectors) FenceRegisters(some);
       WithFloats(some, [&](auto& values) {
         const int first_column = part % kPartsOfRows * kAtOnce * 2;
-        const PersistentRows<Config> rows(p_, tile, part / kPartsOfRows, first_column, vectors, row_scales);
+        const PersistentRows<Config> rows(p_, tile, part / kPartsOfRows, first_column, vectors, row_scales,
+                                          result_scale.ZeroShare());
         StartsFromBias::Rest::Apply(values, rows);
         store_values(values, rows, first_column);
       });
@@ -202,14 +214,14 @@ class PersistentConsumer {
       // With code for each part a warp waits for instructions: the caches do not hold them. So a loop goes through the
       // parts, whose accumulators move down to the registers that its code has: 4096x3072x768 of integers took an H100
       // 28 us in place of 32. With a single part in the loop the moves take more than they save.
-      constexpr int kUnrolled = 2;
+      constexpr int kUnrolled = kParts % 2 == 0 ? 2 : 1;
       static_assert(kParts % kUnrolled == 0 && Config::kSharesVectors);
 #pragma unroll 1
       for (int part = 0; part < kParts; part += kUnrolled) {
 #pragma unroll
         for (int i = 0; i < kUnrolled; ++i) {
           store(part + i, i, [&](auto& values, const auto& rows, int first_column) {
-            StoreQuantized(values, rows, result_scale.zero());
+            StoreQuantized(values, rows);
             if (first_column != 0) return;
 #pragma unroll
             for (int half = 0; half < 2; ++half) result_scale.Store(rows.Row(half), tile.column, p_);
@@ -248,8 +260,8 @@ class PersistentConsumer {
   }
 
   // In 8 bits.
-  __device__ __forceinline__ void StoreQuantized(const float (&values)[kAtOnce], const PersistentRows<Config>& rows,
-                                                 int zero) const {
+  __device__ __forceinline__ void StoreQuantized(const float (&values)[kAtOnce],
+                                                 const PersistentRows<Config>& rows) const {
     using Quantized = typename Config::X;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -260,7 +272,7 @@ class PersistentConsumer {
         float eight[8];
 #pragma unroll
         for (int t = 0; t < 8; ++t) eight[t] = values[16 * i + t / 2 * 4 + 2 * half + t % 2];
-        const QuantizedPack<Quantized, 8> rounded = Rounded<Quantized>(eight, zero);
+        const QuantizedPack<Quantized, 8> rounded = RoundedNumbers<Quantized>(eight);
         if (row < p_.m && column + i * kPermutedRows < p_.n) {
           *reinterpret_cast<QuantizedPack<Quantized, 8>*>(y + i * kPermutedRows) = rounded;
         }

@@ -37,6 +37,7 @@ class SplitKConsumer {
   using Loop = Mainloop<Config>;
 
  public:
+  using Producer = gemm_sm90::Producer<Config>;
   __device__ __forceinline__ explicit SplitKConsumer(const Pipeline<Config>& pipeline)
       : p_(pipeline.parameters()), pipeline_(pipeline) {}
 

@@ -24,17 +24,32 @@ class ResultScale {
   __device__ __forceinline__ void Store(int row, int tile_column, const Parameters& p) const {
     if (tile_column == 0 && threadIdx.x % 4 == 0 && row < p.m) p.quantized.scales[row] = scale_;
   }
-  __device__ __forceinline__ float Inverse() const {
-    if constexpr (Config::Epilogue::kQuantizes) return InverseOfScale(scale_);
+  // What y is multiplied by: the inverse, and of integers that of their range, too.
+  __device__ __forceinline__ float Factor() const {
+    if constexpr (Config::Epilogue::kQuantizes) return InverseOfScale(scale_) * (kIntegers ? 1.0f / 255.0f : 1.0f);
     return 1.0f;
   }
-  __device__ __forceinline__ int zero() const { return kIntegers ? zero_ : 0; }
+  // The share of integers' range (RoundedShares()) that 0 becomes.
+  __device__ __forceinline__ float ZeroShare() const {
+    if constexpr (kIntegers && Config::Epilogue::kQuantizes) return static_cast<float>(zero_ + 128) * (1.0f / 255.0f);
+    return 0.0f;
+  }
 
  private:
   static constexpr bool kIntegers = std::is_same_v<typename Config::X, int8_t>;
   float scale_;
   int zero_;
 };
+
+// Numbers as Quantize leaves them.
+template <class Quantized, int kCount>
+__device__ __forceinline__ QuantizedPack<Quantized, kCount> RoundedNumbers(const float (&numbers)[kCount]) {
+  if constexpr (std::is_same_v<Quantized, int8_t>) {
+    return RoundedShares(numbers);
+  } else {
+    return Rounded<Quantized>(numbers);
+  }
+}
 
 // Four neighbouring lanes have two bytes each of 8 columns, of four such groups: lane i gets all of group i.
 __device__ __forceinline__ uint2 TransposePairs(uint2 pairs) {
@@ -50,10 +65,10 @@ __device__ __forceinline__ uint2 TransposePairs(uint2 pairs) {
   return {__byte_perm(first, second, 0x5410), __byte_perm(first, second, 0x7632)};
 }
 
-// Stores one of a thread's two rows of the one-tile kernel's tile. `zero`: what 0 becomes.
+// Stores one of a thread's two rows of the one-tile kernel's tile.
 template <class Quantized, int kCount>
 __device__ __forceinline__ void StoreQuantizedRow(const float (&values)[kCount], int half, int row, int tile_column,
-                                                  int zero, const Parameters& p) {
+                                                  const Parameters& p) {
   static_assert(kCount % 16 == 0);
   const int first_column = tile_column + static_cast<int>(threadIdx.x) % 4 * 8;
   Quantized* const y = static_cast<Quantized*>(p.quantized.rows) + static_cast<int64_t>(row) * p.n + first_column;
@@ -62,7 +77,7 @@ __device__ __forceinline__ void StoreQuantizedRow(const float (&values)[kCount],
     float eight[8];
 #pragma unroll
     for (int e = 0; e < 8; ++e) eight[e] = values[16 * i + e / 2 * 4 + 2 * half + e % 2];
-    const QuantizedPack<Quantized, 8> pairs = Rounded<Quantized>(eight, zero);
+    const QuantizedPack<Quantized, 8> pairs = RoundedNumbers<Quantized>(eight);
     const uint2 columns = TransposePairs({pairs.value[0], pairs.value[1]});
     if (row < p.m && first_column + 32 * i < p.n) *reinterpret_cast<uint2*>(y + 32 * i) = columns;
   }

@@ -49,6 +49,22 @@ __device__ __forceinline__ void WaitBarrier(uint64_t* barrier, uint32_t parity) 
       : "memory");
 }
 
+// The same, asleep between looks at the barrier: a thread that polls takes issue slots from its scheduler's other
+// warps.
+template <int kNanoseconds>
+__device__ __forceinline__ void WaitBarrierAsleep(uint64_t* barrier, uint32_t parity) {
+  asm volatile(
+      "{\n\t.reg .pred done;\n"
+      "WAIT:\n\t"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
+      "@done bra DONE;\n\t"
+      "nanosleep.u32 %2;\n\t"
+      "bra WAIT;\n"
+      "DONE:\n\t}" ::"r"(SharedAddress(barrier)),
+      "r"(parity), "n"(kNanoseconds)
+      : "memory");
+}
+
 // ---- named barriers (SyncNamed() waits) ----
 
 // Comes to barrier `id` without waiting.

@@ -23,6 +23,11 @@ __device__ __forceinline__ void TmaLoad2d(void* shared, const CUtensorMap* map, 
       : "memory");
 }
 
+// To L2 alone.
+__device__ __forceinline__ void TmaPrefetch2d(const CUtensorMap* map, int x, int y) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(x), "r"(y) : "memory");
+}
+
 __device__ __forceinline__ void TmaLoad3d(void* shared, const CUtensorMap* map, int x, int y, int z,
                                           uint64_t* barrier) {
   asm volatile(

@@ -14,6 +14,10 @@ inline void ArriveExpectTx(uint64_t* barrier, uint32_t bytes) { emulator::Arrive
 inline void Arrive(uint64_t* barrier) { emulator::Arrive(barrier); }
 inline void ArriveRemote(uint32_t barrier) { emulator::ArriveRemote(barrier); }
 inline void WaitBarrier(uint64_t* barrier, uint32_t parity) { emulator::WaitBarrier(barrier, parity); }
+template <int kNanoseconds>
+inline void WaitBarrierAsleep(uint64_t* barrier, uint32_t parity) {
+  emulator::WaitBarrier(barrier, parity);
+}
 
 template <int kThreads>
 inline void ArriveNamed(int id) {

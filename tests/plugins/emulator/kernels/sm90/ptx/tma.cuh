@@ -17,6 +17,8 @@ inline void TmaLoad(void* shared, const CUtensorMap* map, const int (&at)[kRank]
 inline void TmaLoad2d(void* shared, const CUtensorMap* map, int x, int y, uint64_t* barrier) {
   TmaLoad(shared, map, {x, y}, barrier);
 }
+// Caches are not modelled.
+inline void TmaPrefetch2d(const CUtensorMap* map, int, int) { emulator::PrefetchTensorMap(map); }
 inline void TmaLoad3d(void* shared, const CUtensorMap* map, int x, int y, int z, uint64_t* barrier) {
   TmaLoad(shared, map, {x, y, z}, barrier);
 }
