@@ -138,13 +138,15 @@ GemmKernelFacts Facts(const GemmProblem& problem, const GemmTactic& tactic) {
 }
 
 // All kernels sum over k in the same order; they differ in when they round and add. The persistent kernel begins with
-// the bias, the others end with it, as it does where there are scales.
+// the bias, the others end with it, as it does where there are scales. Integers that a launch of its own rounds may be
+// others than an epilogue's (RoundedShares()).
 bool RoundsAlike(const GemmProblem& problem, const GemmTactic& tactic) {
   const bool gates = problem.gates && problem.n / 2 % 8 == 0;  // in the epilogue
   const bool begins_with_bias = problem.biased && problem.x_bytes == 2 && sm90::IsPersistent(tactic.tile.block);
+  const bool rounds_in_epilogue = WritesQuantized(problem, tactic) == problem.quantizes || problem.fp8;
   return tactic.form == (gates ? GemmForm::kComplete : ProductForm(problem)) && tactic.tile.splits == 1 &&
          !begins_with_bias && tactic.tile.block.promotes == Promotes(problem) &&
-         RotatesInEpilogue(problem, tactic) == problem.rotates;
+         RotatesInEpilogue(problem, tactic) == problem.rotates && rounds_in_epilogue;
 }
 
 bool SharesTile(const Block& block) {

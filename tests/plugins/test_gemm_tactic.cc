@@ -141,8 +141,15 @@ TEST(GemmTactic, WeightsStayInSharedMemoryForManyRows) {
     GemmProblem gelu = Bert(16384, 3072, 768, false);
     gelu.x_bytes = 1, gelu.fp8 = fp8, gelu.gelu = gelu.biased = gelu.quantizes = true, gelu.measured = &measured;
     EXPECT_EQ(chosen(gelu), "sm90 64x192 cluster 1x1");
-    gelu.deterministic_rows = true;  // the same bits as any other
+    gelu.deterministic_rows = true;  // the same bits as any other that writes 8 bits
     EXPECT_EQ(chosen(gelu), "sm90 64x192 cluster 1x1");
+    // Integers that another launch rounds may be others; floats are not, and of long k their sums are promoted.
+    for (const GemmTactic& tactic : GemmTactics(gelu)) {
+      EXPECT_TRUE(fp8 || WritesQuantized(gelu, tactic) || !IsDeterministicByRow(gelu, tactic)) << Describe(tactic);
+    }
+    gelu.k = 5120;
+    EXPECT_TRUE(IsDeterministicByRow(gelu, ChooseGemmTactic(gelu).tactic));
+    gelu.k = 768;
     gelu.deterministic_rows = false;
     gelu.m = 2048;
     EXPECT_FALSE(is_stationary(chosen(gelu)));
