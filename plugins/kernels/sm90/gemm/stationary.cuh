@@ -180,7 +180,7 @@ class StationaryConsumer : PersistentConsumer<Config> {
 
   // The warpgroup's warps take turns.
   __device__ __forceinline__ void Release(int stage) const {
-    if (threadIdx.x % 128 == stage % 4 * 32) Arrive(pipeline_.Empty(stage));
+    if (static_cast<int>(threadIdx.x % 128) == stage % 4 * 32) Arrive(pipeline_.Empty(stage));
   }
 
   StationaryWeight<Config> weight_;
