@@ -82,9 +82,9 @@ __device__ __forceinline__ QuantizedPack<int8_t, kVector> RoundedByOwnScale(cons
   }
 }
 
-// Integers from their shares of the way from -128 (0) to 127 (1). A multiplication gives the share and clamps it in one
-// instruction (fma.sat, of NaN 0), so that a number takes three and not Rounded()'s five; where x lies within 3e-5 of
-// the middle between two integers, either of them may come out.
+// Integers from their shares, 0 to 1, of the way from -128 to 127. What computes a share clamps it by the same
+// instruction (fma.sat, of NaN 0), so that a number takes three and not Rounded()'s five; within 5e-5 of the middle
+// between two integers, either of them may come out.
 template <int kVector>
 __device__ __forceinline__ QuantizedPack<int8_t, kVector> RoundedShares(const float (&shares)[kVector]) {
   uint32_t bits[kVector];

@@ -82,6 +82,7 @@ void ListLayerNorm(const GemmProblem& problem, std::vector<GemmTactic>* tactics)
 void ListStationaryNorm(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
   for (const Block& block : sm90::kStationaryNormBlocks) {
     if (problem.n % block.n != 0 || std::max(problem.n, problem.k) > sm90::kMostStationaryNorm) continue;
+    if (problem.n / block.n > problem.device->multiprocessors) continue;
     tactics->push_back({Backend::kSm90, GemmForm::kComplete, {block, 1, static_cast<int>(problem.n / block.n), 1}});
   }
 }

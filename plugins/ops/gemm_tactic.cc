@@ -69,6 +69,15 @@ bool IsStationary(const GemmTactic& tactic) {
          (kernels::gemm_sm90::IsStationary(block) || kernels::gemm_sm90::IsStationaryNorm(block));
 }
 
+// Whether a weight-stationary kernel, whose grid is as many blocks as whole rows of tiles have, leaves at most a
+// twentieth of the multiprocessors idle, and most of its blocks have two tiles, whose work overlaps.
+bool OccupiesBlocks(const GemmProblem& problem, const kernels::GemmBlock& block) {
+  const int64_t columns = CeilDiv(problem.n, int64_t{block.n}), rows = CeilDiv(problem.m, int64_t{block.m}),
+                for_each_column = problem.device->multiprocessors / columns;
+  return for_each_column * columns * 20 >= int64_t{problem.device->multiprocessors} * 19 &&
+         2 * rows >= 3 * for_each_column;
+}
+
 // A weight-stationary kernel, where the loading of its weight is paid for by rows. On an H200, fp8, us without and with
 // it, of GELU 2048x3072x768 13.8, 14.1; 2048x2048x512 8.5, 8.9; 3072x3072x768 19.0, 17.4; 3072x4096x1024 27.2, 26.3;
 // 16384x3072x768 81, 69; of LayerNorm 4096x768x768 13.1, 13.4; 5120x768x768 18.6, 14.3; 16384x768x768 41.6, 33.3;
@@ -78,7 +87,8 @@ std::optional<GemmTactic> Stationary(const GemmProblem& problem) {
   for (const GemmTactic& tactic : Products(problem)) {
     if (!IsStationary(tactic) || !Runs(problem, tactic)) continue;
     const int64_t least_rows = problem.quantizes ? 3072 : tactic.tile.cluster_n > 2 ? 5120 : 2048;
-    return problem.m >= least_rows ? std::optional(tactic) : std::nullopt;
+    const bool pays = problem.m >= least_rows && (problem.quantizes_rows || OccupiesBlocks(problem, tactic.tile.block));
+    return pays ? std::optional(tactic) : std::nullopt;
   }
   return std::nullopt;
 }
@@ -157,9 +167,14 @@ GemmChoice ChooseGemmTactic(const GemmProblem& problem) {
 bool Runs(const GemmProblem& problem, const GemmTactic& tactic) {
   const bool splits_last_wave = tactic.form == GemmForm::kRounded && tactic.tile.splits > 1;
   if (splits_last_wave && PartialRows(problem, tactic) == 0) return false;  // of other rows it was one
+  // Measured where y is wanted in 8 bits.
+  const bool norm_in_8_bits =
+      tactic.backend == Backend::kSm90 && kernels::gemm_sm90::IsStationaryNorm(tactic.tile.block);
+  if (norm_in_8_bits && !problem.quantizes_rows) return false;
+  const bool in_8_bits = tactic.backend == Backend::kSm90 && kernels::gemm_sm90::OnlyQuantizes(tactic.tile.block);
+  if (in_8_bits && !WritesQuantized(problem, tactic)) return false;
   // Measured where nothing but y is an output.
-  const bool writes_all = problem.quantizes_rows && kernels::gemm_sm90::IsStationaryNorm(tactic.tile.block);
-  if (problem.keeps_total && tactic.form == GemmForm::kComplete && !writes_all) return false;
+  if (problem.keeps_total && tactic.form == GemmForm::kComplete && !norm_in_8_bits) return false;
   // Measured with fewer rows to each that is real.
   if (!TakesPackedRows(problem, tactic)) return false;
   return problem.backends.Has(tactic.backend) && CublasLtHas(problem, tactic) &&

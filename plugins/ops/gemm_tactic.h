@@ -45,7 +45,7 @@ struct GemmProblem {
   bool biased = true;                       // a bias is added before the product is rounded, or an activation computed
   bool gelu = false;                        // among the epilogue's steps
   bool gates = false;                       // n is of a gate and what it multiplies: y has half as many columns
-  // What is normalised is an output, too, or y in 8 bits: the norm has a launch of its own.
+  // What is normalised is an output, too, or y in 8 bits: the norm has a launch of its own, but for quantizes_rows.
   bool keeps_total = false;
   // The sum is an output, and a product that can may add the residual to it: the norm then reads the sum alone.
   bool adds_residual = false;
@@ -108,7 +108,7 @@ std::optional<GemmTactic> FindGemmTactic(const GemmProblem& problem, std::string
 
 // What chose a tactic.
 enum class ChosenBy {
-  kModel,      // the cost model (ops/gemm_cost.h): the least expected time
+  kModel,      // the cost model (ops/gemm_cost.h): the least expected time; or many rows: a weight-stationary kernel
   kMeasured,   // measurements on such a device, which the library has (ops/measured_gemms.h)
   kTuningFile  // measurements on the user's device
 };

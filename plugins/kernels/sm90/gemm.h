@@ -39,7 +39,8 @@ inline constexpr GemmBlock kResidualBlocks[] = {kOneTileBlocks[1], kOneTileBlock
 inline constexpr GemmBlock kLayerNormBlocks[] = {{128, 128, 3, 2}, {64, 96, 5, 2}, {64, 128, 4, 2}};
 inline constexpr GemmBlock kSplitKBlocks[] = {{64, 96, 10, 1}};
 
-// Of 8-bit operands, a part of these, since each takes time to compile; LayerNorm has a launch of its own.
+// Of 8-bit operands, a part of these, since each takes time to compile; LayerNorm has a launch of its own but in
+// kStationaryNormBlocks.
 inline constexpr GemmBlock kPersistentBlocks8[] = {kPersistentBlocks[0], kPersistentBlocks[2]};
 inline constexpr GemmBlock kOneTileBlocks8[] = {kOneTileBlocks[0], kOneTileBlocks[3], kOneTileBlocks[5]};
 // That store 8 bits: beside two others a third vector of columns takes the shared memory of a stage.
@@ -51,7 +52,8 @@ constexpr int MostStationaryK(const GemmBlock& block) {  // of 8-bit operands
   const int others = block.stages * block.m * kStageRowBytes + 3 * 3 * 4 * block.n + 512;
   return ((227 << 10) - others) / (block.n * kStageRowBytes) * kStageRowBytes;
 }
-// The same that end in LayerNorm and 8 bits: n and k are at most kMostStationaryNorm. (Of 128 columns, for up to 1,024,
+// The same that end in LayerNorm and 8 bits, by clusters that hold the whole weight: n and k are at most
+// kMostStationaryNorm. (Of 128 columns, for up to 1,024,
 // it was no faster than product and norm, and slower than this one with 768.)
 inline constexpr GemmBlock kStationaryNormBlocks[] = {{64, 192, 5, 1}};
 inline constexpr int kMostStationaryNorm = 768;
@@ -91,6 +93,10 @@ constexpr bool IsAmong(const GemmBlock (&blocks)[kCount], const GemmBlock& block
 constexpr bool IsPersistent(const GemmBlock& block) { return IsAmong(kPersistentBlocks, block); }
 constexpr bool IsStationary(const GemmBlock& block) { return IsAmong(kStationaryBlocks, block); }
 constexpr bool IsStationaryNorm(const GemmBlock& block) { return IsAmong(kStationaryNormBlocks, block); }
+// Compiled to store 8 bits alone.
+constexpr bool OnlyQuantizes(const GemmBlock& block) {
+  return IsStationary(block) || (IsAmong(kQuantizingOneTileBlocks, block) && !IsAmong(kOneTileBlocks8, block));
+}
 constexpr bool Quantizes(const GemmBlock& block) {
   return IsAmong(kPersistentBlocks8, block) || IsAmong(kQuantizingOneTileBlocks, block) || IsStationary(block);
 }

@@ -1,4 +1,4 @@
-// What a block of each of the three Hopper matrix products does: set up barriers, then split into producer and
+// What a block of each of the Hopper matrix products does: set up barriers, then split into producer and
 // consumers (warp specialization). Each kernel has a Consumer of its own, which names its Producer.
 #ifndef BERTFUSE_KERNELS_SM90_GEMM_BLOCK_CUH_
 #define BERTFUSE_KERNELS_SM90_GEMM_BLOCK_CUH_

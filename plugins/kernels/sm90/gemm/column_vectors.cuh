@@ -10,8 +10,8 @@
 
 namespace bertfuse::kernels::gemm_sm90 {
 
-// Of y's type; kScale (the weight's scales) and kSmooth (of QuantizedResult) float32. What a step reads of kSmooth is
-// times the inverse of the result's scale.
+// Of y's type; kScale (the weight's scales) and kSmooth (of QuantizedResult) float32. Where y is stored in 8 bits over
+// one scale, what a step reads of kSmooth is times ResultScale::Factor().
 enum class ColumnVector { kBias, kGamma, kBeta, kScale, kSmooth };
 
 __device__ __forceinline__ constexpr bool IsFloat32(ColumnVector vector) {
@@ -140,8 +140,8 @@ class VectorRegisters {
       }
     }
   }
-  // `inverse`: of the result's scale, by which smoothing factors are multiplied; where there are any.
-  __device__ __forceinline__ void Store(float* vectors, float inverse) const {
+  // `factor`: by which smoothing factors are multiplied; where there are any.
+  __device__ __forceinline__ void Store(float* vectors, float factor) const {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int column = Column(i);
@@ -150,7 +150,7 @@ class VectorRegisters {
       for (int vector = 0; vector < Vectors::kCount; ++vector) {
         const VectorPlace place = Vectors::PlaceOf(vector);
         const bool smooths = Vectors::VectorAt(vector) == ColumnVector::kSmooth;
-        PairAt(vectors, place, column)[2 * place.index + (column & 1)] = value_[vector][i] * (smooths ? inverse : 1.0f);
+        PairAt(vectors, place, column)[2 * place.index + (column & 1)] = value_[vector][i] * (smooths ? factor : 1.0f);
       }
     }
   }

@@ -1,4 +1,4 @@
-// Compile-time configurations of the three Hopper matrix products, and the layout of their shared memory: the
+// Compile-time configurations of the Hopper matrix products, and the layout of their shared memory: the
 // pipeline's stages, float32 vectors of the block's columns, mbarriers, counts of tiles, row statistics.
 #ifndef BERTFUSE_KERNELS_SM90_GEMM_CONFIG_CUH_
 #define BERTFUSE_KERNELS_SM90_GEMM_CONFIG_CUH_

@@ -14,7 +14,7 @@
 
 namespace bertfuse::kernels::gemm_sm90 {
 
-// What the epilogue reads of the columns, in three steps.
+// What the epilogue reads of the columns beside scales and bias. (It is the consumer's code, not steps of Epilogue.)
 struct NormVectors : EpilogueStep<ColumnVector::kGamma, ColumnVector::kBeta> {};
 struct SmoothVector : EpilogueStep<ColumnVector::kSmooth> {};
 
@@ -48,7 +48,9 @@ struct StationaryNormConfig : TileConfig<Elements, 64, kN, kStages, 1, kPacked> 
   // warp's two.
   static constexpr size_t kBarriers = 2 * kStages + kWeightStages + 1 + kWarpgroups + 2 * kWarps;
   static constexpr size_t kCountsOffset = kBarrierOffset + (kBarriers * 8 + 15) / 16 * 16;
-  static size_t SharedBytes(int) { return (kCountsOffset + Base::kCountsBytes + 127) / 128 * 128; }
+  static constexpr size_t kSharedBytes = (kCountsOffset + Base::kCountsBytes + 127) / 128 * 128;
+  static_assert(kSharedBytes <= 227 << 10);
+  static size_t SharedBytes(int) { return kSharedBytes; }
 };
 
 template <class Config>
