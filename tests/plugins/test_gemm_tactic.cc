@@ -139,6 +139,7 @@ TEST(GemmTactic, WeightsStayInSharedMemoryForManyRows) {
   };
   for (const bool fp8 : {false, true}) {
     GemmProblem gelu = Bert(16384, 3072, 768, false);
+    const kernels::Device* const device = gelu.device;
     gelu.x_bytes = 1, gelu.fp8 = fp8, gelu.gelu = gelu.biased = gelu.quantizes = true, gelu.measured = &measured;
     EXPECT_EQ(chosen(gelu), "sm90 64x192 cluster 1x1");
     gelu.deterministic_rows = true;  // the same bits as any other that writes 8 bits
@@ -155,7 +156,14 @@ TEST(GemmTactic, WeightsStayInSharedMemoryForManyRows) {
     EXPECT_FALSE(is_stationary(chosen(gelu)));
     gelu.m = 4096, gelu.n = 4096, gelu.k = 1024;  // of which 128 columns have room
     EXPECT_EQ(chosen(gelu), "sm90 64x128 cluster 1x1");
-    gelu.k = 1040;
+    kernels::Device fewer = *gelu.device;
+    fewer.multiprocessors = 114;  // 32 columns of tiles would leave 18 of them idle
+    gelu.device = &fewer;
+    EXPECT_FALSE(is_stationary(chosen(gelu)));
+    gelu.device = device;
+    gelu.n = 256, gelu.k = 768;  // a tile for a block
+    EXPECT_FALSE(is_stationary(chosen(gelu)));
+    gelu.n = 4096, gelu.k = 1040;
     EXPECT_FALSE(is_stationary(chosen(gelu)));
     gelu.k = 768, gelu.quantizes = false;
     EXPECT_FALSE(is_stationary(chosen(gelu)));
