@@ -15,11 +15,11 @@
 
 namespace bertfuse::kernels::gemm_sm90 {
 
-template <class Elements, int kN, int kStages, int kWeightStages_, bool kPacked, class Epilogue_>
-struct StationaryConfig : TileConfig<Elements, 64, kN, kStages, 1, kPacked> {
-  using Epilogue = Epilogue_;
+// What both weight-stationary kernels have in common. The ring has stages of x alone; the weight lies behind it.
+template <class Elements, int kN, int kStages, int kWeightStages_, bool kPacked>
+struct StationaryTile : TileConfig<Elements, 64, kN, kStages, 1, kPacked> {
   using Base = TileConfig<Elements, 64, kN, kStages, 1, kPacked>;
-  static_assert(Epilogue::kQuantizes && kIsQuantized<Elements>);
+  static_assert(kIsQuantized<Elements>);
   static constexpr int kWeightStages = kWeightStages_;  // of k, at most
   static constexpr int kTeam = 1, kWarpgroups = 3, kConsumersPerStage = 1, kRowBlocks = 1;
   static constexpr int kThreads = 128 * kWarpgroups + 128;
@@ -29,13 +29,20 @@ struct StationaryConfig : TileConfig<Elements, 64, kN, kStages, 1, kPacked> {
   static constexpr bool kPersistent = true, kPermutesWeight = true, kSharesVectors = true;
   static constexpr int kEpilogueStages = 0;
   static constexpr int kAtOnce = Base::kAccumulators;  // 3% faster than 32 at once: there are registers for it
-  // The ring has stages of x alone; the weight lies behind it.
   static constexpr int kStageBytes = Base::kXBytes, kWeightStageBytes = kN * Base::kRowBytes;
   static constexpr size_t kWeightOffset = static_cast<size_t>(kStages) * kStageBytes;
-  static constexpr size_t kVectorOffset = kWeightOffset + static_cast<size_t>(kWeightStages) * kWeightStageBytes;
+  static constexpr size_t kWeightEnd = kWeightOffset + static_cast<size_t>(kWeightStages) * kWeightStageBytes;
+};
+
+template <class Elements, int kN, int kStages, int kWeightStages_, bool kPacked, class Epilogue_>
+struct StationaryConfig : StationaryTile<Elements, kN, kStages, kWeightStages_, kPacked> {
+  using Epilogue = Epilogue_;
+  using Base = StationaryTile<Elements, kN, kStages, kWeightStages_, kPacked>;
+  static_assert(Epilogue::kQuantizes);
+  static constexpr size_t kVectorOffset = Base::kWeightEnd;
   static constexpr size_t kVectorFloats = static_cast<size_t>(Epilogue::Vectors::kCount) * kN;
-  static constexpr size_t kBarrierOffset = kVectorOffset + kWarpgroups * kVectorFloats * sizeof(float);
-  static constexpr size_t kBarriers = 2 * kStages + kWeightStages;  // the last ones: a stage of the weight is there
+  static constexpr size_t kBarrierOffset = kVectorOffset + Base::kWarpgroups * kVectorFloats * sizeof(float);
+  static constexpr size_t kBarriers = 2 * kStages + kWeightStages_;  // the last ones: a stage of the weight is there
   static constexpr size_t kCountsOffset = kBarrierOffset + (kBarriers * 8 + 15) / 16 * 16;
   static constexpr size_t kSharedBytes = (kCountsOffset + Base::kCountsBytes + 127) / 128 * 128;
   static_assert(kSharedBytes <= 227 << 10);
@@ -76,7 +83,7 @@ class StationaryProducer {
   __device__ __forceinline__ void Run(typename Pipeline<Config>::State& state) const {
     PrefetchTensorMap(&p_.x_map);
     PrefetchTensorMap(&p_.weight_map);
-    PrefetchScale(p_.quantized);
+    if constexpr (Config::Epilogue::kQuantizes) PrefetchScale(p_.quantized);
     if (!p_.weights_are_constant) WaitForDependencies();
     Tile tile = pipeline_.scheduler().TileAt(0);
     weight_.Load(tile.column);
@@ -94,11 +101,13 @@ class StationaryProducer {
     }
   }
 
+ protected:
+  const Parameters& p_;
+  const Pipeline<Config>& pipeline_;
+
  private:
   static constexpr int kSleep = 20;  // ns; 200 and 600 are as fast
 
-  const Parameters& p_;
-  const Pipeline<Config>& pipeline_;
   StationaryWeight<Config> weight_;
 };
 

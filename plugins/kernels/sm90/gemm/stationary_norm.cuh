@@ -19,34 +19,24 @@ struct NormVectors : EpilogueStep<ColumnVector::kGamma, ColumnVector::kBeta> {};
 struct SmoothVector : EpilogueStep<ColumnVector::kSmooth> {};
 
 template <class Elements, int kN, int kStages, int kWeightStages_, bool kPacked>
-struct StationaryNormConfig : TileConfig<Elements, 64, kN, kStages, 1, kPacked> {
+struct StationaryNormConfig : StationaryTile<Elements, kN, kStages, kWeightStages_, kPacked> {
   using Epilogue = gemm_sm90::Epilogue<Scale, AddBias, NormVectors, SmoothVector>;
-  using Base = TileConfig<Elements, 64, kN, kStages, 1, kPacked>;
-  static constexpr int kWeightStages = kWeightStages_;
-  static constexpr int kTeam = 1, kWarpgroups = 3, kConsumersPerStage = 1, kRowBlocks = 1;
-  static constexpr int kThreads = 128 * kWarpgroups + 128;
-  static constexpr int kLaunchRegisters = 65536 / kThreads / 8 * 8;
-  static constexpr int kProducerRegisters = 24, kConsumerRegisters = 160;
-  static_assert(kWarpgroups * kConsumerRegisters + kProducerRegisters <= (kWarpgroups + 1) * kLaunchRegisters);
-  static constexpr bool kPersistent = true, kPermutesWeight = true, kSharesVectors = true;
+  using Base = StationaryTile<Elements, kN, kStages, kWeightStages_, kPacked>;
   static constexpr bool kHasResidualWarp = true;
-  static constexpr int kEpilogueStages = 0, kAtOnce = Base::kAccumulators;
 
-  static constexpr int kStageBytes = Base::kXBytes, kWeightStageBytes = kN * Base::kRowBytes;
-  static constexpr size_t kWeightOffset = static_cast<size_t>(kStages) * kStageBytes;
   // The residual's rows in boxes of 32 columns, swizzled over their 64 bytes.
   static constexpr int kBoxColumns = 32, kBoxes = kN / kBoxColumns, kBoxBytes = 64 * kBoxColumns * 2;
-  static constexpr size_t kResidualOffset = kWeightOffset + static_cast<size_t>(kWeightStages) * kWeightStageBytes;
+  static constexpr size_t kResidualOffset = Base::kWeightEnd;
   static constexpr size_t kVectorOffset = kResidualOffset + static_cast<size_t>(kBoxes) * kBoxBytes;
   static constexpr size_t kVectorFloats = static_cast<size_t>(Epilogue::Vectors::kCount) * kN;
   // Of each warp's 16 rows and each block of the cluster: a row's mean and squares, and its greatest magnitude.
-  static constexpr int kMostBlocks = kMostStationaryNorm / kN, kWarps = 4 * kWarpgroups;
+  static constexpr int kMostBlocks = kMostStationaryNorm / kN, kWarps = 4 * Base::kWarpgroups;
   static constexpr size_t kStatisticsOffset = kVectorOffset + kVectorFloats * sizeof(float);
   static constexpr size_t kMagnitudesOffset = kStatisticsOffset + kWarps * kMostBlocks * 16 * sizeof(float2);
   static constexpr size_t kBarrierOffset = kMagnitudesOffset + kWarps * kMostBlocks * 16 * sizeof(float);
   // Behind the ring's: the weight's stages, that the residual's place is free, that each warpgroup's is there, and each
   // warp's two.
-  static constexpr size_t kBarriers = 2 * kStages + kWeightStages + 1 + kWarpgroups + 2 * kWarps;
+  static constexpr size_t kBarriers = 2 * kStages + kWeightStages_ + 1 + Base::kWarpgroups + 2 * kWarps;
   static constexpr size_t kCountsOffset = kBarrierOffset + (kBarriers * 8 + 15) / 16 * 16;
   static constexpr size_t kSharedBytes = (kCountsOffset + Base::kCountsBytes + 127) / 128 * 128;
   static_assert(kSharedBytes <= 227 << 10);
@@ -79,32 +69,15 @@ class StationaryNormBarriers {
   const Pipeline<Config>& pipeline_;
 };
 
-// One thread that loads the weight once, and x; another one the residual of each tile.
+// Beside the thread that loads the weight and x, one that loads the residual of each tile.
 template <class Config>
-class StationaryNormProducer {
+class StationaryNormProducer : public StationaryProducer<Config> {
+  using Base = StationaryProducer<Config>;
+  using Base::p_, Base::pipeline_;
+
  public:
   __device__ __forceinline__ explicit StationaryNormProducer(const Pipeline<Config>& pipeline)
-      : p_(pipeline.parameters()), pipeline_(pipeline), weight_(pipeline), barriers_(pipeline) {}
-
-  __device__ __forceinline__ void Run(typename Pipeline<Config>::State& state) const {
-    PrefetchTensorMap(&p_.x_map);
-    PrefetchTensorMap(&p_.weight_map);
-    if (!p_.weights_are_constant) WaitForDependencies();
-    Tile tile = pipeline_.scheduler().TileAt(0);
-    weight_.Load(tile.column);
-    WaitForDependencies();
-    if (p_.dependents_begin_late) LaunchDependents();
-    for (int number = 0;;) {
-#pragma unroll 1
-      for (int i = 0; i < p_.k_stages; ++i, state.Advance()) {
-        WaitBarrierAsleep<kSleep>(pipeline_.Empty(state.stage), state.parity ^ 1);
-        ArriveExpectTx(pipeline_.Full(state.stage), Config::kStageBytes);
-        TmaLoad2d(pipeline_.Stage(state.stage), &p_.x_map, i * Config::kStageK, tile.row, pipeline_.Full(state.stage));
-      }
-      if (!pipeline_.scheduler().HasTile(++number)) return;
-      tile = pipeline_.scheduler().TileAt(number);
-    }
-  }
+      : Base(pipeline), barriers_(pipeline) {}
 
   __device__ __forceinline__ void RunResidual() const {
     if (!p_.has_residual) return;
@@ -118,7 +91,7 @@ class StationaryNormProducer {
   }
 
  private:
-  static constexpr int kSleep = 20, kResidualSleep = 100;  // ns
+  static constexpr int kResidualSleep = 100;  // ns
 
   // Into L2: there is but one place for residuals, and x's ring is shorter than a tile.
   __device__ __forceinline__ void Prefetch(const Tile& tile) const {
@@ -143,9 +116,6 @@ class StationaryNormProducer {
     }
   }
 
-  const Parameters& p_;
-  const Pipeline<Config>& pipeline_;
-  StationaryWeight<Config> weight_;
   StationaryNormBarriers<Config> barriers_;
 };
 
