@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,3 +33,16 @@ def said(*arguments: object, code: int | None = 0) -> Any:
 
 def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "bertfuse.cli", *map(str, arguments)]
+
+
+def started_as_by_a_terminal(line: list[str]) -> subprocess.Popen[str]:
+    """In a process group of its own, to which os.killpg(pid, SIGINT) is what a terminal does on Ctrl-C."""
+    return subprocess.Popen(
+        line,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # A shell's background jobs ignore it, and so do their children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )

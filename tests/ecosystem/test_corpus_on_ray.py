@@ -8,7 +8,6 @@ import random
 import re
 import shlex
 import signal
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -20,7 +19,7 @@ import pytest
 
 import bertfuse
 from tests.checkpoints import texts
-from tests.commands import command, invoke
+from tests.commands import command, invoke, started_as_by_a_terminal
 from tests.corpora import model_folder, page_commands, page_folder, write_rows, written
 
 ray = pytest.importorskip("ray", reason="Ray is not installed (bertfuse[ray])")
@@ -103,14 +102,7 @@ def test_interrupted(model: Path, tmp_path: Path) -> None:
     path = write_rows(tmp_path / "c.csv", [{"text": text} for text in texts(30_000, seed=53)])
     out = tmp_path / "out"
     line = command("embed", path, "--model", model, "-o", out, "--shard-rows", "200", "--ray", "local")
-    process = subprocess.Popen(
-        line,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    process = started_as_by_a_terminal(line)
     while process.poll() is None and len(list(out.glob(".bertfuse/0*.json"))) < 3:
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)

@@ -25,7 +25,7 @@ import pytest
 
 import bertfuse
 from tests.checkpoints import texts
-from tests.commands import command
+from tests.commands import command, started_as_by_a_terminal
 from tests.servers import Server, eventually, free_port, served
 
 SENTENCES = ["A man is eating a piece of bread.", "Someone is having a meal.", "Snow fell on the mountains."]
@@ -254,14 +254,7 @@ def test_interrupted_on_ray(folders: Folders) -> None:
     The server answers a moment before it takes the signal over. Until then it is interrupted, from then on it stops.
     """
     port = free_port()
-    process = subprocess.Popen(
-        [*command("serve", folders("reranker"), "--ray", "local", "--port", port)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    process = started_as_by_a_terminal(command("serve", folders("reranker"), "--ray", "local", "--port", port))
     try:
         asked = {"query": "a", "texts": ["the house"]}
         assert eventually(lambda: process.poll() is not None or _answers(f"http://127.0.0.1:{port}/rerank", asked), 300)

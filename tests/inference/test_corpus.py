@@ -20,7 +20,7 @@ import pytest
 import bertfuse
 from bertfuse.inference.corpus.job import Tally
 from tests.checkpoints import texts
-from tests.commands import command, invoke, said
+from tests.commands import command, invoke, said, started_as_by_a_terminal
 from tests.corpora import model_folder, write_rows, written
 
 
@@ -308,17 +308,10 @@ def test_interrupted(models: Callable[[str], Path], tmp_path: Path) -> None:
     for devices in ("cpu", "cpu,cpu"):
         folder = tmp_path / devices
         line = command("embed", path, "--model", models("encoder"), "-o", folder, "--shard-rows", "200")
-        process = subprocess.Popen(
-            [*line, "--devices", devices],
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            # A shell's background jobs ignore it, and so do their children.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
+        process = started_as_by_a_terminal([*line, "--devices", devices])
         while process.poll() is None and len(list(folder.glob(".bertfuse/0*.json"))) < 3:
             time.sleep(0.01)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        os.killpg(process.pid, signal.SIGINT)
         err = process.communicate(timeout=60)[1]
         assert process.returncode == 130, err
         found = re.fullmatch(

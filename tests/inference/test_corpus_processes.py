@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import bertfuse
 from bertfuse.errors import BertfuseError
 from bertfuse.inference.corpus import processes
 from tests.checkpoints import texts
-from tests.commands import invoke, said
+from tests.commands import command, invoke, said, started_as_by_a_terminal
 from tests.corpora import model_folder, write_rows, written
 
 
@@ -57,6 +58,12 @@ def test_an_error_in_a_process_is_one_line(model: Path, tmp_path: Path) -> None:
     assert "has no column 'b'; it has text; what was done is kept" in invoke(*arguments, code=2).stderr
 
 
+def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Those that live. Beside them there is multiprocessing's resource tracker."""
+    children = psutil.Process(process.pid).children() if process.poll() is None else []
+    return [c for c in children if c.status() != "zombie" and "spawn_main" in " ".join(c.cmdline())]
+
+
 def test_killed_processes(model: Path, tmp_path: Path) -> None:
     """First a worker: the other goes on, and the command says so. Then the first process: no worker outlives it."""
     seed = random.randrange(1 << 30)
@@ -71,9 +78,7 @@ def test_killed_processes(model: Path, tmp_path: Path) -> None:
         process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         while process.poll() is None and len(list((out / ".bertfuse").glob("0*.json"))) < shards:
             time.sleep(0.005)
-        children = psutil.Process(process.pid).children() if process.poll() is None else []
-        # Beside the workers there is multiprocessing's resource tracker.
-        return process, [c for c in children if c.status() != "zombie" and "spawn_main" in " ".join(c.cmdline())]
+        return process, workers_of(process)
 
     process, workers = started(5)
     assert len(workers) == 2, workers
@@ -95,3 +100,26 @@ def test_killed_processes(model: Path, tmp_path: Path) -> None:
     assert ids == list(range(24_000))
     want = bertfuse.Encoder(model, device="cpu").encode(given)
     np.testing.assert_allclose(columns["embedding"], want, atol=2e-6)
+
+
+def test_a_ctrl_c_while_workers_start_is_for_the_first_process(model: Path, tmp_path: Path) -> None:
+    """Workers import for a second before any code of theirs runs. Interrupted alone they go on, in that time, too."""
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    chance = random.Random(seed)
+    path = write_rows(tmp_path / "c.txt", [{"text": text} for text in texts(30_000, seed=seed)])
+    for patience in (0.0, chance.random(), chance.random()):
+        out = tmp_path / str(patience)
+        line = command("embed", path, "--model", model, "-o", out, "--shard-rows", "200", "--devices", "cpu,cpu")
+        process = started_as_by_a_terminal(line)
+        while process.poll() is None and len(workers_of(process)) < 2:
+            time.sleep(0.002)
+        time.sleep(patience)
+        for worker in workers_of(process):
+            worker.send_signal(signal.SIGINT)
+        while process.poll() is None and len(list(out.glob(".bertfuse/0*.json"))) < 3:
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)
+        said_last = process.communicate(timeout=60)[1]
+        assert process.returncode == 130, said_last
+        assert re.fullmatch(r"Interrupted: .* are kept in .*; the same command goes on from there\n", said_last)

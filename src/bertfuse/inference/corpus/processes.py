@@ -6,8 +6,10 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -52,20 +54,36 @@ def run_on(job: Job, devices: list[str | None], report: Callable[[Tally], None])
     folder, route = Path(job.wanted.model), job.wanted.options.get("route")
     model_for(folder, devices[0] != "cpu") if route is None else route_folder(folder, route, devices[0] != "cpu")
     context = multiprocessing.get_context("spawn")  # CUDA does not outlive a fork
-    processes, names, tallies = [], {}, [Tally() for _ in devices]
-    for index, device in enumerate(devices):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(job, device, index, len(devices), theirs), daemon=True)
-        process.start()
-        theirs.close()
-        processes.append(process)
-        names[ours] = index
+    processes: list[Any] = []
+    names, tallies = {}, [Tally() for _ in devices]
     try:
+        for index, device in enumerate(devices):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(job, device, index, len(devices), theirs), daemon=True)
+            with _interrupts_blocked():
+                process.start()
+                processes.append(process)
+            theirs.close()
+            names[ours] = index
         return _followed(processes, names, tallies, devices, report)
     finally:  # nothing may be written once the folder is given up, as after a Ctrl-C
         for process in processes:
             process.terminate()
             process.join()
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Processes started in the block inherit that SIGINT is blocked; this process gets it after the block.
+
+    A worker imports for a second before `_work` can ignore SIGINT: a Ctrl-C would end it with a traceback until then.
+    """
+    resource_tracker.ensure_running()  # up to Python 3.12, starting it unblocks SIGINT, so not within the block
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _followed(
