@@ -41,14 +41,12 @@ void ListElementwise(const GemmProblem& problem, std::vector<GemmTactic>* tactic
   };
   for (const Block& block : BlocksOf(problem).persistent) add_block(block);
   for (const Block& block : BlocksOf(problem).one_tile) add_block(block);
-  if (problem.x_bytes == 2 || problem.layer_norm || Promotes(problem)) return;
+  if (!problem.quantizes) return;
   for (const Block& block : sm90::kStationaryBlocks) {
-    if (!problem.quantizes && sm90::OnlyQuantizes(block)) continue;
     const bool fits = problem.k <= sm90::MostStationaryK(block) && problem.n % 32 == 0 &&
                       kernels::CeilDiv(problem.n, int64_t{block.n}) <= problem.device->multiprocessors;
     if (fits) tactics->push_back({Backend::kSm90, ProductForm(problem), {block, 1, 1, 1}});
   }
-  if (!problem.quantizes) return;
   for (const Block& block : sm90::kQuantizingOneTileBlocks) {
     const auto& others = BlocksOf(problem).one_tile;
     if (std::find(others.begin(), others.end(), block) == others.end()) add_block(block);
@@ -70,15 +68,6 @@ void ListGated(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
 }
 
 // A cluster's blocks span a row, and normalise it together.
-void ListPersistentNorm(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
-  for (const Block& block : sm90::kPersistentNormBlocks) {
-    const int64_t blocks = problem.n / block.n;
-    if (problem.n % block.n != 0 || problem.n > sm90::MostStationaryNorm(block.n) || problem.gelu) continue;
-    if (Promotes(problem) || blocks > problem.device->multiprocessors) continue;
-    tactics->push_back({Backend::kSm90, GemmForm::kComplete, {block, 1, static_cast<int>(blocks), 1}});
-  }
-}
-
 void ListLayerNorm(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
   for (const Block& block : BlocksOf(problem).layer_norm) {
     const int64_t blocks = problem.n / block.n;
@@ -87,17 +76,15 @@ void ListLayerNorm(const GemmProblem& problem, std::vector<GemmTactic>* tactics)
       tactics->push_back({Backend::kSm90, GemmForm::kComplete, {block, cluster_m, static_cast<int>(blocks), 1}});
     }
   }
-  if (problem.x_bytes == 2) ListPersistentNorm(problem, tactics);
 }
 
 // The same in 8 bits, too.
-void ListQuantizingNorm(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
+void ListStationaryNorm(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
   for (const Block& block : sm90::kStationaryNormBlocks) {
-    if (problem.n % block.n != 0 || std::max(problem.n, problem.k) > sm90::MostStationaryNorm(block.n)) continue;
+    if (problem.n % block.n != 0 || std::max(problem.n, problem.k) > sm90::kMostStationaryNorm) continue;
     if (problem.n / block.n > problem.device->multiprocessors) continue;
     tactics->push_back({Backend::kSm90, GemmForm::kComplete, {block, 1, static_cast<int>(problem.n / block.n), 1}});
   }
-  ListPersistentNorm(problem, tactics);
 }
 
 void ListSplitK(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
@@ -126,7 +113,7 @@ void ListSplitLastWave(const GemmProblem& problem, std::vector<GemmTactic>* tact
 
 void List(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
   if (problem.layer_norm && !problem.keeps_total) ListLayerNorm(problem, tactics);
-  if (problem.quantizes_rows) ListQuantizingNorm(problem, tactics);
+  if (problem.quantizes_rows) ListStationaryNorm(problem, tactics);
   if (problem.layer_norm) ListSplitK(problem, tactics);
   if (problem.gates) ListGated(problem, tactics);
   ListElementwise(problem, tactics);
@@ -135,14 +122,14 @@ void List(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
 
 GemmKernelFacts Facts(const GemmProblem& problem, const GemmTactic& tactic) {
   const Block& block = tactic.tile.block;
-  const bool norm = problem.layer_norm && sm90::IsStationaryNorm(block), stationary = norm || sm90::IsStationary(block);
-  const int places = norm ? sm90::kStationaryNormPlaces : sm90::StationaryPlaces(block);
-  const int shared_bytes = stationary ? (block.stages * block.m + block.n * places) * kernels::kStageRowBytes
+  const bool norm = sm90::IsStationaryNorm(block), stationary = norm || sm90::IsStationary(block);
+  const int weight_k = norm ? sm90::kMostStationaryNorm : sm90::MostStationaryK(block);
+  const int shared_bytes = stationary ? block.stages * block.m * kernels::kStageRowBytes + block.n * weight_k
                                       : block.stages * (block.m + block.n) * kernels::kStageRowBytes;
   GemmKernelFacts facts = {
       tactic.tile,    kernels::kStageRowBytes,
       shared_bytes,   TensorFlopsPerCycle(problem.device->compute_capability) * (problem.x_bytes == 1 ? 2 : 1),
-      kBytesPerCycle, sm90::IsPersistent(block) || stationary || sm90::QuantizesNorm(block)};
+      kBytesPerCycle, sm90::IsPersistent(block) || stationary};
   // GELU in 8 bits by one warpgroup for a tile, on an H200, fp8 and int8, us by persistent 128x192 tiles and by 128x128
   // ones, which two share: 8192x3072x768 64, 58 and 43, 44; 3072x1536x384 15.1, 13.7 and 9.7, 10.4; 16384x1536x384 54,
   // 48 and 33, 35.
@@ -165,9 +152,6 @@ bool RoundsAlike(const GemmProblem& problem, const GemmTactic& tactic) {
 
 bool SharesTile(const Block& block) {
   const auto is_of_size = [&](const Block& other) { return other.m == block.m && other.n == block.n; };
-  if (sm90::IsStationary(block)) {
-    return std::count_if(std::begin(sm90::kStationaryBlocks), std::end(sm90::kStationaryBlocks), is_of_size) > 1;
-  }
   return std::count_if(std::begin(sm90::kPersistentBlocks), std::end(sm90::kPersistentBlocks), is_of_size) +
              std::count_if(std::begin(sm90::kOneTileBlocks), std::end(sm90::kOneTileBlocks), is_of_size) >
          1;

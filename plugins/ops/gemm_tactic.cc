@@ -69,11 +69,6 @@ bool IsStationary(const GemmTactic& tactic) {
          (kernels::gemm_sm90::IsStationary(block) || kernels::gemm_sm90::IsStationaryNorm(block));
 }
 
-// LayerNorm in the product's launch, of whole rows by a cluster; of 8-bit operands with rows in 8 bits.
-bool IsClusterNorm(const GemmTactic& tactic) {
-  return tactic.backend == Backend::kSm90 && kernels::gemm_sm90::QuantizesNorm(tactic.tile.block);
-}
-
 // Whether a weight-stationary kernel, whose grid is as many blocks as whole rows of tiles have, leaves at most a
 // twentieth of the multiprocessors idle, and most of its blocks have two tiles, whose work overlaps.
 bool OccupiesBlocks(const GemmProblem& problem, const kernels::GemmBlock& block) {
@@ -93,7 +88,7 @@ std::optional<GemmTactic> Stationary(const GemmProblem& problem) {
     if (!IsStationary(tactic) || !Runs(problem, tactic)) continue;
     const int64_t least_rows = problem.quantizes ? 3072 : tactic.tile.cluster_n > 2 ? 5120 : 2048;
     const bool pays = problem.m >= least_rows && (problem.quantizes_rows || OccupiesBlocks(problem, tactic.tile.block));
-    if (pays) return tactic;
+    return pays ? std::optional(tactic) : std::nullopt;
   }
   return std::nullopt;
 }
@@ -117,7 +112,7 @@ GemmChoice Choose(GemmProblem problem) {
     const auto facts = CandidatesOf(tactic.backend).facts;
     if (facts == nullptr || !IsDeterministicByRow(problem, tactic)) continue;
     if (tactic.backend == Backend::kSm90 && tactic.tile.block.promotes != Promotes(problem)) continue;
-    if (IsStationary(tactic) || IsClusterNorm(tactic)) continue;
+    if (IsStationary(tactic)) continue;
     // What cuBLASLt will replace needs no bytes: a smaller workspace must not turn the choice to mma.
     const size_t bytes = cublaslt && tactic.backend != Backend::kMma ? 0 : GemmWorkspaceSize(problem, tactic);
     const std::pair cost = {bytes <= problem.workspace ? 0 : bytes,
@@ -173,10 +168,10 @@ bool Runs(const GemmProblem& problem, const GemmTactic& tactic) {
   const bool splits_last_wave = tactic.form == GemmForm::kRounded && tactic.tile.splits > 1;
   if (splits_last_wave && PartialRows(problem, tactic) == 0) return false;  // of other rows it was one
   // Measured where y is wanted in 8 bits.
-  const bool norm_in_8_bits = problem.x_bytes == 1 && problem.layer_norm && IsClusterNorm(tactic);
+  const bool norm_in_8_bits =
+      tactic.backend == Backend::kSm90 && kernels::gemm_sm90::IsStationaryNorm(tactic.tile.block);
   if (norm_in_8_bits && !problem.quantizes_rows) return false;
-  const bool in_8_bits =
-      !norm_in_8_bits && tactic.backend == Backend::kSm90 && kernels::gemm_sm90::OnlyQuantizes(tactic.tile.block);
+  const bool in_8_bits = tactic.backend == Backend::kSm90 && kernels::gemm_sm90::OnlyQuantizes(tactic.tile.block);
   if (in_8_bits && !WritesQuantized(problem, tactic)) return false;
   // Measured where nothing but y is an output.
   if (problem.keeps_total && tactic.form == GemmForm::kComplete && !norm_in_8_bits) return false;

@@ -44,10 +44,10 @@ ATTENTION_OPS = ("FusedAttention", "FusedAttentionVariant")
 OPS = ("AddQKVBias", *ATTENTION_OPS, ROTARY, TABLES, *TWO_PART_OPS, *PACKED_OPS)
 DTYPES = ("float32", "float16", "bfloat16")
 SEVERAL_TILES = (6400, 768, 456)
-SEVERAL_8_BIT_TILES = ((6400, 768, 464), (6400, 1024, 912))  # k: a multiple of 16; whose weight stays, and does not
+SEVERAL_8_BIT_TILES = (6400, 768, 464)  # k: a multiple of 16
 # The kernels whose blocks take several tiles; the others do nothing new with many rows.
-PERSISTENT = ("128x192", "128x256 cluster")
-PERSISTENT_8_BIT = ("128x192", "64x256 cluster", "64x192 cluster", "64x192 stages", "64x128 cluster", "128x256 cluster")
+PERSISTENT = ("128x192",)
+PERSISTENT_8_BIT = ("128x192", "64x192 cluster", "64x128 cluster")
 # (rows, n, k): a part of a tile in every direction; whole rows in one cluster and several of them; no alignment at all;
 # more of the largest tiles than a GPU has multiprocessors: Hopper's blocks then take several each.
 SIZES = ((131, 384, 136), (67, 768, 200), (13, 37, 29), SEVERAL_TILES)
@@ -195,8 +195,7 @@ def work(ops, dtypes, narrow, packed, quantized, tactics_named):
             for seed in QUANTIZED_SEEDS[name]:
                 quantized_attention(seed, op, getattr(torch, name))
         for op in (name for name in ops if name in GEMMS):
-            for size in SEVERAL_8_BIT_TILES:
-                quantized_product(0, op, getattr(torch, name), size)
+            quantized_product(0, op, getattr(torch, name), SEVERAL_8_BIT_TILES)
             for seed in QUANTIZED_SEEDS[name]:
                 quantized_product(seed, op, getattr(torch, name))
     for dtype in () if quantized else (getattr(torch, name) for name in dtypes):

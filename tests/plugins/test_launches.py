@@ -230,11 +230,9 @@ recorder = Recorder(Path(sys.argv[1]))
 device = recorder.devices.index(90)
 for to in ("float8e4m3fn", "int8"):
     for op, n, tactic, epsilon in (
-        ("FusedGemmGelu", 3072, "sm90 64x192 stages 4 cluster 1x1", ""),
+        ("FusedGemmGelu", 3072, "sm90 64x192 cluster 1x1", ""),
         ("FusedGemmGelu", 3072, "sm90 128x96 stages 3 cluster 2x1", ""),
         ("FusedGemmLayerNorm", 768, "sm90 64x192 cluster 1x4", " epsilon=1e-05"),
-        ("FusedGemmLayerNorm", 768, "sm90 64x256 cluster 1x3", " epsilon=1e-05"),
-        ("FusedGemmLayerNorm", 768, "sm90 128x256 cluster 1x3", " epsilon=1e-05"),
     ):
         for writes in (f" writes={to}", ""):
             text = f"{op} float16 rows=1024 K=768 N={n}{epsilon} weights={to}{writes} tactic=-1 seed=1"
@@ -244,7 +242,7 @@ for to in ("float8e4m3fn", "int8"):
     run = _run(script)
     assert run.returncode == 0, run.stderr
     lines = run.stdout.splitlines()
-    assert len(lines) == 20
+    assert len(lines) == 12
     for line in lines:
         wanted, taken, error, *found = line.split("|")
         assert wanted == taken and not error and not found, run.stdout

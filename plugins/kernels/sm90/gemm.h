@@ -45,24 +45,18 @@ inline constexpr GemmBlock kPersistentBlocks8[] = {kPersistentBlocks[0], kPersis
 inline constexpr GemmBlock kOneTileBlocks8[] = {kOneTileBlocks[0], kOneTileBlocks[3], kOneTileBlocks[5]};
 // That store 8 bits: beside two others a third vector of columns takes the shared memory of a stage.
 inline constexpr GemmBlock kQuantizingOneTileBlocks[] = {{128, 96, 3, 2}, kOneTileBlocks[5]};
-// Weight-stationary, that store 8 bits. The stages are x's alone; beside them and three vectors of columns shared
-// memory has places for so many stages of k of the weight's rows. The first one stores 16 bits, too.
-inline constexpr GemmBlock kStationaryBlocks[] = {{64, 256, 3, 1}, {64, 192, 9, 1}, {64, 192, 4, 1}, {64, 128, 11, 1}};
-constexpr int StationaryPlaces(const GemmBlock& block) {
-  const int others = block.stages * block.m * kStageRowBytes + 3 * 4 * block.n + 512;
-  return ((227 << 10) - others) / (block.n * kStageRowBytes);
+// Weight-stationary, that store 8 bits. The stages are x's alone; beside them and three vectors of columns for each of
+// three warpgroups shared memory holds the weight's rows.
+inline constexpr GemmBlock kStationaryBlocks[] = {{64, 192, 9, 1}, {64, 128, 11, 1}};
+constexpr int MostStationaryK(const GemmBlock& block) {  // of 8-bit operands
+  const int others = block.stages * block.m * kStageRowBytes + 3 * 3 * 4 * block.n + 512;
+  return ((227 << 10) - others) / (block.n * kStageRowBytes) * kStageRowBytes;
 }
-// The longest k, of 8-bit operands. With 256 columns a part of the weight is streamed.
-constexpr int MostStationaryK(const GemmBlock& block) {
-  return (block.n == 256 ? 8 : StationaryPlaces(block)) * kStageRowBytes;
-}
-// The same that end in LayerNorm and 8 bits, by clusters that hold the whole weight, or with k above 768 most of it: n
-// and k are at most MostStationaryNorm(block.n).
-inline constexpr GemmBlock kStationaryNormBlocks[] = {{64, 256, 3, 1}, {64, 192, 5, 1}};
-inline constexpr int kStationaryNormPlaces = 6;  // of stages of k
-constexpr int MostStationaryNorm(int block_n) { return block_n == 256 ? 1024 : 768; }
-// The same for any k, by persistent blocks.
-inline constexpr GemmBlock kPersistentNormBlocks[] = {{128, 256, 4, 1}};
+// The same that end in LayerNorm and 8 bits, by clusters that hold the whole weight: n and k are at most
+// kMostStationaryNorm. (Of 128 columns, for up to 1,024,
+// it was no faster than product and norm, and slower than this one with 768.)
+inline constexpr GemmBlock kStationaryNormBlocks[] = {{64, 192, 5, 1}};
+inline constexpr int kMostStationaryNorm = 768;
 // Only where a block has a multiprocessor to itself are there registers for promoted sums.
 inline constexpr GemmBlock kOneTileBlocksFp8[] = {
     kOneTileBlocks[0], kOneTileBlocks[3], kOneTileBlocks[5], {128, 128, 6, 1, true}, {64, 96, 9, 1, true}};
@@ -99,14 +93,9 @@ constexpr bool IsAmong(const GemmBlock (&blocks)[kCount], const GemmBlock& block
 constexpr bool IsPersistent(const GemmBlock& block) { return IsAmong(kPersistentBlocks, block); }
 constexpr bool IsStationary(const GemmBlock& block) { return IsAmong(kStationaryBlocks, block); }
 constexpr bool IsStationaryNorm(const GemmBlock& block) { return IsAmong(kStationaryNormBlocks, block); }
-// Compiled for products of 8 bits that end in LayerNorm and 8 bits.
-constexpr bool QuantizesNorm(const GemmBlock& block) {
-  return IsStationaryNorm(block) || IsAmong(kPersistentNormBlocks, block);
-}
 // Compiled to store 8 bits alone.
 constexpr bool OnlyQuantizes(const GemmBlock& block) {
-  return (IsStationary(block) && !(block == kStationaryBlocks[0])) ||
-         (IsAmong(kQuantizingOneTileBlocks, block) && !IsAmong(kOneTileBlocks8, block));
+  return IsStationary(block) || (IsAmong(kQuantizingOneTileBlocks, block) && !IsAmong(kOneTileBlocks8, block));
 }
 constexpr bool Quantizes(const GemmBlock& block) {
   return IsAmong(kPersistentBlocks8, block) || IsAmong(kQuantizingOneTileBlocks, block) || IsStationary(block);
@@ -168,7 +157,7 @@ cudaError_t GemmSm90LayerNorm(const GemmTile& tile, const GemmArguments<Elements
                               cudaStream_t stream);
 
 // y[m, n] = LayerNorm(product + bias + residual) of 8-bit operands, and in `quantized` y in 8 bits of their type over
-// each row's own scale, by a block that QuantizesNorm(); n = cluster_n * block.n.
+// each row's own scale, by a block of kStationaryNormBlocks; n = cluster_n * block.n.
 template <class Elements>
 cudaError_t GemmSm90QuantizingNorm(const GemmTile& tile, const GemmArguments<Elements>& arguments, const Device& device,
                                    cudaStream_t stream);

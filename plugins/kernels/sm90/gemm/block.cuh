@@ -33,9 +33,9 @@ __device__ __forceinline__ void RunRoles(const Parameters& p, const Pipeline<Con
   } else {
     if constexpr (Config::kPersistent) DeallocateRegisters<Config::kProducerRegisters>();
     if (warp == 4 * Config::kWarpgroups && threadIdx.x % 32 == 0) typename Consumer::Producer(pipeline).Run(state);
-    if constexpr (Config::kHasSecondProducer) {
+    if constexpr (Config::kHasResidualWarp) {
       const bool loads = warp == 4 * Config::kWarpgroups + 1 && threadIdx.x % 32 == 0;
-      if (loads) typename Consumer::Producer(pipeline).RunSecond();
+      if (loads) typename Consumer::Producer(pipeline).RunResidual();
     }
     __syncwarp();
   }

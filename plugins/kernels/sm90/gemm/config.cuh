@@ -39,7 +39,7 @@ struct TileConfig : Elements {
   static constexpr int kAccumulators = kN / 2;        // of a thread, for 64 rows
   static constexpr int kOutAccumulators = kOutN / 2;  // that the epilogue leaves to be stored, the first ones
   static constexpr size_t kVectorOffset = static_cast<size_t>(kStages) * kStageBytes;
-  static constexpr bool kHasSecondProducer = false;  // another warp that loads
+  static constexpr bool kHasResidualWarp = false;  // a second warp of producers, for the residual alone
 };
 
 // Persistent, ping-pong: blocks stay on their multiprocessor, and two teams of consumers, of one warpgroup or two, take

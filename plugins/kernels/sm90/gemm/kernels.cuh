@@ -36,10 +36,10 @@ struct QuantizingOf {
   using Config = PersistentConfig<Elements, kBlock.m, kBlock.n, kBlock.stages, kPacked, Quantizing<Elements>,
                                   QuantizingTeam(kBlock)>;
 };
-template <class Elements, size_t kIndex, bool kPacked, class Epilogue>
-using StationaryOf = StationaryConfig<Elements, kStationaryBlocks[kIndex].n, kStationaryBlocks[kIndex].stages,
-                                      StationaryPlaces(kStationaryBlocks[kIndex]),
-                                      MostStationaryK(kStationaryBlocks[kIndex]) / kStageRowBytes, kPacked, Epilogue>;
+template <class Elements, size_t kIndex, bool kPacked>
+using StationaryOf =
+    StationaryConfig<Elements, kStationaryBlocks[kIndex].n, kStationaryBlocks[kIndex].stages,
+                     MostStationaryK(kStationaryBlocks[kIndex]) / kStageRowBytes, kPacked, Quantizing<Elements>>;
 template <class Elements, size_t kIndex, bool kPacked>
 using QuantizingOneTile =
     OneTileConfig<Elements, kQuantizingOneTileBlocks[kIndex].m, kQuantizingOneTileBlocks[kIndex].n,
@@ -113,18 +113,6 @@ cudaError_t WithBlock(const BlockList& blocks, const GemmBlock& block, const Gem
   return WithBlock(blocks, block, a, launch, std::make_index_sequence<kCount>());
 }
 
-template <class Elements>
-cudaError_t PersistentNorm(const GemmTile& tile, const GemmArguments<Elements>& a, const Device& device,
-                           cudaStream_t stream) {
-  if (a.activation != Activation::kNone) return cudaErrorInvalidConfiguration;
-  constexpr size_t kCount = std::size(kPersistentNormBlocks);
-  return WithBlock<kCount>(kPersistentNormBlocks, tile.block, a, [&](auto index, auto packed) {
-    constexpr GemmBlock kBlock = kPersistentNormBlocks[decltype(index)::value];
-    using Config = PersistentNormConfig<Elements, kBlock.n, kBlock.stages, decltype(packed)::value>;
-    return LaunchPersistentNorm<Config>(tile, a, device, stream);
-  });
-}
-
 }  // namespace gemm_sm90
 
 template <class Elements>
@@ -132,14 +120,6 @@ cudaError_t GemmSm90Elementwise(const GemmTile& tile, const GemmArguments<Elemen
                                 cudaStream_t stream) {
   using namespace gemm_sm90;
   constexpr Blocks kBlocks = BlocksOf<typename Elements::X>();
-  if constexpr (kIsQuantized<Elements>) {
-    if (tile.block == kStationaryBlocks[0]) {
-      return WithPacked(a, [&](auto packed) {
-        using Config = StationaryOf<Elements, 0, decltype(packed)::value, Elementwise<Elements>>;
-        return LaunchStationary<Config>(tile, a, device, stream);
-      });
-    }
-  }
   if (IsPersistent(tile.block)) {
     return WithBlock<kBlocks.persistent.count>(kBlocks.persistent, tile.block, a, [&](auto index, auto packed) {
       using Kernel = PersistentOf<Elements, decltype(index)::value, decltype(packed)::value>;
@@ -160,8 +140,8 @@ cudaError_t GemmSm90Quantizing(const GemmTile& tile, const GemmArguments<Element
   if (tile.splits > 1 || a.quantized.scale == nullptr) return cudaErrorInvalidConfiguration;
   if (IsStationary(tile.block)) {
     return WithBlock<std::size(kStationaryBlocks)>(kStationaryBlocks, tile.block, a, [&](auto index, auto packed) {
-      using Config = StationaryOf<Elements, decltype(index)::value, decltype(packed)::value, Quantizing<Elements>>;
-      return LaunchStationary<Config>(tile, a, device, stream);
+      return LaunchStationary<StationaryOf<Elements, decltype(index)::value, decltype(packed)::value>>(tile, a, device,
+                                                                                                       stream);
     });
   }
   if (!IsPersistent(tile.block)) {
@@ -227,7 +207,6 @@ template <class Elements>
 cudaError_t GemmSm90LayerNorm(const GemmTile& tile, const GemmArguments<Elements>& a, const Device& device,
                               cudaStream_t stream) {
   using namespace gemm_sm90;
-  if (IsAmong(kPersistentNormBlocks, tile.block)) return PersistentNorm(tile, a, device, stream);
   return WithBlock<std::size(kLayerNormBlocks)>(kLayerNormBlocks, tile.block, a, [&](auto index, auto packed) {
     return LaunchOneTile<WithLayerNorm<Elements, decltype(index)::value, decltype(packed)::value>>(tile, a, device,
                                                                                                    stream);
@@ -242,12 +221,11 @@ cudaError_t GemmSm90QuantizingNorm(const GemmTile& tile, const GemmArguments<Ele
       a.total != nullptr) {
     return cudaErrorInvalidConfiguration;
   }
-  if (!IsStationaryNorm(tile.block)) return PersistentNorm(tile, a, device, stream);
   constexpr size_t kCount = std::size(kStationaryNormBlocks);
   return WithBlock<kCount>(kStationaryNormBlocks, tile.block, a, [&](auto index, auto packed) {
     constexpr GemmBlock kBlock = kStationaryNormBlocks[decltype(index)::value];
-    using Config = StationaryNormConfig<Elements, kBlock.n, kBlock.stages, kStationaryNormPlaces,
-                                        MostStationaryNorm(kBlock.n) / kStageRowBytes, decltype(packed)::value>;
+    using Config = StationaryNormConfig<Elements, kBlock.n, kBlock.stages, kMostStationaryNorm / kStageRowBytes,
+                                        decltype(packed)::value>;
     return LaunchStationaryNorm<Config>(tile, a, device, stream);
   });
 }

@@ -8,7 +8,6 @@
 #include "kernels/sm90/gemm.h"
 #include "kernels/sm90/gemm/one_tile.cuh"
 #include "kernels/sm90/gemm/persistent.cuh"
-#include "kernels/sm90/gemm/persistent_norm.cuh"
 #include "kernels/sm90/gemm/split_k.cuh"
 #include "kernels/sm90/gemm/stationary_norm.cuh"
 #include "kernels/tensor_map.h"
@@ -156,8 +155,7 @@ cudaError_t LaunchStationary(const GemmTile& tile, const GemmArguments<T>& a, co
   Parameters p = {};
   cudaError_t error = Prepare<Config>(tile, a, &p);
   if (error != cudaSuccess) return error;
-  if (p.n % kPermutedRows != 0 || p.k_stages > Config::kMostStages) return cudaErrorInvalidConfiguration;
-  p.streamed_stages = StreamedStages(p.k_stages, Config::kWeightPlaces);
+  if (p.n % kPermutedRows != 0 || p.k_stages > Config::kWeightStages) return cudaErrorInvalidConfiguration;
   error = MakeOperandMaps<Config>(a, &p);
   if (error != cudaSuccess) return error;
   LaunchConfig config = MakeLaunchConfig<Config>(tile, device, stream);
@@ -169,58 +167,30 @@ cudaError_t LaunchStationary(const GemmTile& tile, const GemmArguments<T>& a, co
   return Launch(config, StationaryKernel<Config>, p);
 }
 
-// As many clusters as are resident at once, each with several tiles.
-template <class Config>
-cudaError_t LaunchResident(const GemmTile& tile, const Device& device, void (*kernel)(Parameters), Parameters* p,
-                           cudaStream_t stream) {
-  LaunchConfig config = MakeLaunchConfig<Config>(tile, device, stream);
-  const cudaError_t error = ResidentClusters(config, BERTFUSE_KERNEL_HANDLE(kernel), &p->clusters);
-  if (error != cudaSuccess) return error;
-  p->clusters = std::min(p->clusters, p->tiles);
-  if (p->clusters == 0) return cudaErrorInvalidConfiguration;
-  config.grid = dim3(static_cast<unsigned>(p->clusters) * config.cluster);
-  return Launch(config, kernel, *p);
-}
-
-// Whether a cluster's blocks have whole rows.
-template <class Config, class T>
-bool SuitsClusterNorm(const GemmTile& tile, const GemmArguments<T>& a) {
-  return tile.splits == 1 && tile.cluster_m == 1 && tile.cluster_n <= Config::kMostBlocks &&
-         a.n == static_cast<int64_t>(tile.cluster_n) * Config::kN;
-}
-
 template <class Config, class T>
 cudaError_t LaunchStationaryNorm(const GemmTile& tile, const GemmArguments<T>& a, const Device& device,
                                  cudaStream_t stream) {
-  if (!SuitsClusterNorm<Config>(tile, a)) return cudaErrorInvalidConfiguration;
+  const bool suits = tile.splits == 1 && tile.cluster_m == 1 && tile.cluster_n <= Config::kMostBlocks;
+  if (!suits) return cudaErrorInvalidConfiguration;
   Parameters p = {};
   cudaError_t error = Prepare<Config>(tile, a, &p);
   if (error != cudaSuccess) return error;
-  if (p.k_stages > Config::kMostStages) return cudaErrorInvalidConfiguration;
-  p.streamed_stages = StreamedStages(p.k_stages, Config::kWeightPlaces);
+  if (p.n != tile.cluster_n * Config::kN || p.k_stages > Config::kWeightStages) return cudaErrorInvalidConfiguration;
   p.x_multicasters = 0, p.x_slice_rows = Config::kM;  // each block loads all of x's rows
   error = MakeOperandMaps<Config>(a, &p);
   if (error != cudaSuccess) return error;
-  p.residual = a.residual;
-  if (p.has_residual && !Config::kResidualInRegisters) {
+  if (p.has_residual) {
     const MatrixView residual = {a.residual, a.m, a.n, a.n, 64, Config::kBoxColumns};
     error = MakeTensorMap(residual, kTensorMapType<typename Config::Y>, &p.residual_map);
     if (error != cudaSuccess) return error;
   }
-  return LaunchResident<Config>(tile, device, StationaryNormKernel<Config>, &p, stream);
-}
-
-template <class Config, class T>
-cudaError_t LaunchPersistentNorm(const GemmTile& tile, const GemmArguments<T>& a, const Device& device,
-                                 cudaStream_t stream) {
-  if (!SuitsClusterNorm<Config>(tile, a)) return cudaErrorInvalidConfiguration;
-  Parameters p = {};
-  cudaError_t error = Prepare<Config>(tile, a, &p);
+  LaunchConfig config = MakeLaunchConfig<Config>(tile, device, stream);
+  error = ResidentClusters(config, BERTFUSE_KERNEL_HANDLE(StationaryNormKernel<Config>), &p.clusters);
   if (error != cudaSuccess) return error;
-  error = MakeOperandMaps<Config>(a, &p);
-  if (error != cudaSuccess) return error;
-  p.residual = a.residual;
-  return LaunchResident<Config>(tile, device, PersistentNormKernel<Config>, &p, stream);
+  p.clusters = std::min(p.clusters, p.tiles);
+  if (p.clusters == 0) return cudaErrorInvalidConfiguration;
+  config.grid = dim3(static_cast<unsigned>(p.clusters) * config.cluster);
+  return Launch(config, StationaryNormKernel<Config>, p);
 }
 
 template <class Config, class T>

@@ -16,9 +16,7 @@ struct Parameters {
   const void* bias;
   const void* gamma;
   const void* beta;
-  const void* residual;      // that no map loads
-  uint32_t streamed_stages;  // of k, by bits: whose weight does not stay in shared memory (stationary.cuh)
-  float* float_partials;     // split-K's: [splits, m, n]
+  float* float_partials;  // split-K's: [splits, m, n]
   void* y;
   void* partials;  // in y's type, of y's rows from unsplit_rows on: [splits - 1, partial_rows, n]
   int partial_rows;

@@ -42,8 +42,7 @@ struct WgmmaOp;
 #define BERTFUSE_WGMMA(BITS, T, ACCUMULATOR, TYPES)                                                                    \
   BERTFUSE_WGMMA_##BITS##_BITS(T, ACCUMULATOR, TYPES, 32) BERTFUSE_WGMMA_##BITS##_BITS(T, ACCUMULATOR, TYPES, 64)      \
       BERTFUSE_WGMMA_##BITS##_BITS(T, ACCUMULATOR, TYPES, 96) BERTFUSE_WGMMA_##BITS##_BITS(T, ACCUMULATOR, TYPES, 128) \
-          BERTFUSE_WGMMA_##BITS##_BITS(T, ACCUMULATOR, TYPES, 192)                                                     \
-              BERTFUSE_WGMMA_##BITS##_BITS(T, ACCUMULATOR, TYPES, 256)
+          BERTFUSE_WGMMA_##BITS##_BITS(T, ACCUMULATOR, TYPES, 192)
 BERTFUSE_WGMMA(16, __half, float, F32F16F16)
 BERTFUSE_WGMMA(16, __nv_bfloat16, float, F32BF16BF16)
 BERTFUSE_WGMMA(8, __nv_fp8_e4m3, float, F32E4M3E4M3)

@@ -24,7 +24,7 @@ inline constexpr emulator::Operand kOperand<int8_t> = emulator::Operand::kInt8;
 // The instructions take every kN from 8 to 256 in steps of 8; here are those that have a line in the other file.
 template <class T, class Accumulator, int kN>
 struct WgmmaOp {
-  static_assert(sizeof(Accumulator) == 4 && (kN == 32 || kN == 64 || kN == 96 || kN == 128 || kN == 192 || kN == 256));
+  static_assert(sizeof(Accumulator) == 4 && (kN == 32 || kN == 64 || kN == 96 || kN == 128 || kN == 192));
   struct SS {
     static constexpr emulator::ProductShape kShape = {kOperand<T>, kN, false};
   };
