@@ -152,13 +152,12 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmArguments<Elem
   problem.adds_residual = gemm.op.keeps_total() && !kIsQuantized<Elements> && a.residual != nullptr &&
                           gemm.product_gamma == nullptr && a.activation == Activation::kNone &&
                           (call.flags & BERTFUSE_DETERMINISTIC_ROWS) == 0;
-  problem.quantizes = kIsQuantized<Elements> && !problem.layer_norm && gemm.y_quantized != nullptr &&
-                      gemm.y_quantized->dtype == gemm.weight->dtype && kernels::IsAligned(gemm.y_quantized->data, 8) &&
-                      kernels::IsAligned(a.quantized.smooth, 16);
-  problem.quantizes_rows = kIsQuantized<Elements> && problem.layer_norm && !gemm.op.keeps_total() &&
-                           a.activation == Activation::kNone && gemm.y_quantized != nullptr &&
-                           gemm.y_quantized->dtype == gemm.weight->dtype &&
-                           kernels::IsAligned(gemm.y_quantized->data, 8) && kernels::IsAligned(a.quantized.smooth, 16);
+  const bool in_8_bits = kIsQuantized<Elements> && gemm.y_quantized != nullptr &&
+                         gemm.y_quantized->dtype == gemm.weight->dtype &&
+                         kernels::IsAligned(gemm.y_quantized->data, 8) && kernels::IsAligned(a.quantized.smooth, 16);
+  problem.quantizes = in_8_bits && !problem.layer_norm;
+  problem.quantizes_rows =
+      in_8_bits && problem.layer_norm && !gemm.op.keeps_total() && a.activation == Activation::kNone;
   problem.rotates = !kIsQuantized<Elements> && SuitsEpilogue(a.rotation);
   problem.gelu = gemm.activation != Activation::kNone && !problem.gates;
   if (problem.layer_norm) problem.layer_norm_vector = kernels::LayerNormVector(Norm(a, gemm));

@@ -3,13 +3,13 @@
     python3 -m tests.gpu.bench_quantized_results --seconds 20 --hidden 768 --rows 1024,4096,16384 [--best]
 
 Right: what an op writes in 8 bits is y by the rule (of GELU's integers those all but in the middle between two may be
-either); a product of rows in 8 bits has the bits of the product that rounds x itself (nearly, where partial sums are
-added in another order: split-K's before LayerNorm, and LayerNorm in the product's launch). Random problems, every
-tactic. Then microseconds of a layer's four products (LayerNorm and GELU included) as two ops' forms: in fp8 rounding x
-and writing y in 16 bits, and in fp8 and int8 reading and writing 8, with smoothing factors and int8's zero point as
-calibrated models have them; cuBLASLt's fp8 product of that shape beside them. fp8's attention (sequences of 128) in
-both forms, too. --best adds the fastest of all tactics where another one is chosen. Exit code 1 where something is
-wrong.
+either); a product of rows in 8 bits has the bits of the product that rounds x itself. Before LayerNorm it has them
+nearly: split-K's partial sums are added in another order, and in one launch the product is not rounded. Random
+problems, every tactic. Then microseconds of a layer's four products (LayerNorm and GELU included) as two ops' forms: in
+fp8 rounding x and writing y in 16 bits, and in fp8 and int8 reading and writing 8, with smoothing factors and int8's
+zero point as calibrated models have them; cuBLASLt's fp8 product of that shape beside them. fp8's attention (sequences
+of 128) in both forms, too. --best adds the fastest of all tactics where another one is chosen. Exit code 1 where
+something is wrong.
 """
 
 from __future__ import annotations

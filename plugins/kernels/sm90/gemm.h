@@ -53,8 +53,8 @@ constexpr int MostStationaryK(const GemmBlock& block) {  // of 8-bit operands
   return ((227 << 10) - others) / (block.n * kStageRowBytes) * kStageRowBytes;
 }
 // The same that end in LayerNorm and 8 bits, by clusters that hold the whole weight: n and k are at most
-// kMostStationaryNorm. (Of 128 columns, for up to 1,024,
-// it was no faster than product and norm, and slower than this one with 768.)
+// kMostStationaryNorm. (Of 128 columns, for up to 1,024, it was no faster than product and norm, and slower than this
+// one with 768.)
 inline constexpr GemmBlock kStationaryNormBlocks[] = {{64, 192, 5, 1}};
 inline constexpr int kMostStationaryNorm = 768;
 // Only where a block has a multiprocessor to itself are there registers for promoted sums.

@@ -78,7 +78,7 @@ def _interrupts_blocked() -> Iterator[None]:
 
     A worker imports for a second before `_work` can ignore SIGINT: a Ctrl-C would end it with a traceback until then.
     """
-    resource_tracker.ensure_running()  # up to Python 3.12, starting it unblocks SIGINT, so not within the block
+    resource_tracker.ensure_running()  # starting it unblocks SIGINT (Python 3.11), so not within the block
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
