@@ -80,8 +80,8 @@ void ListLayerNorm(const GemmProblem& problem, std::vector<GemmTactic>* tactics)
 
 // The same in 8 bits, too.
 void ListStationaryNorm(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
-  for (const Block& block : sm90::kStationaryNormBlocks) {
-    if (problem.n % block.n != 0 || std::max(problem.n, problem.k) > sm90::kMostStationaryNorm) continue;
+  for (const Block& block : sm90::kStationaryBlocks) {
+    if (problem.n % block.n != 0 || std::max(problem.n, problem.k) > sm90::MostStationaryK(block)) continue;
     if (problem.n / block.n > problem.device->multiprocessors) continue;
     tactics->push_back({Backend::kSm90, GemmForm::kComplete, {block, 1, static_cast<int>(problem.n / block.n), 1}});
   }
@@ -122,14 +122,11 @@ void List(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
 
 GemmKernelFacts Facts(const GemmProblem& problem, const GemmTactic& tactic) {
   const Block& block = tactic.tile.block;
-  const bool norm = sm90::IsStationaryNorm(block), stationary = norm || sm90::IsStationary(block);
-  const int weight_k = norm ? sm90::kMostStationaryNorm : sm90::MostStationaryK(block);
-  const int shared_bytes = stationary ? block.stages * block.m * kernels::kStageRowBytes + block.n * weight_k
-                                      : block.stages * (block.m + block.n) * kernels::kStageRowBytes;
+  const int shared_bytes = block.stages * (block.m + block.n) * kernels::kStageRowBytes;
   GemmKernelFacts facts = {
       tactic.tile,    kernels::kStageRowBytes,
       shared_bytes,   TensorFlopsPerCycle(problem.device->compute_capability) * (problem.x_bytes == 1 ? 2 : 1),
-      kBytesPerCycle, sm90::IsPersistent(block) || stationary};
+      kBytesPerCycle, sm90::IsPersistent(block) || sm90::IsStationary(block)};
   // GELU in 8 bits by one warpgroup for a tile, on an H200, fp8 and int8, us by persistent 128x192 tiles and by 128x128
   // ones, which two share: 8192x3072x768 64, 58 and 43, 44; 3072x1536x384 15.1, 13.7 and 9.7, 10.4; 16384x1536x384 54,
   // 48 and 33, 35.

@@ -64,9 +64,7 @@ std::optional<GemmTactic> Measured(const GemmProblem& problem) {
 }
 
 bool IsStationary(const GemmTactic& tactic) {
-  const kernels::GemmBlock& block = tactic.tile.block;
-  return tactic.backend == Backend::kSm90 &&
-         (kernels::gemm_sm90::IsStationary(block) || kernels::gemm_sm90::IsStationaryNorm(block));
+  return tactic.backend == Backend::kSm90 && kernels::gemm_sm90::IsStationary(tactic.tile.block);
 }
 
 // Whether a weight-stationary kernel, whose grid is as many blocks as whole rows of tiles have, leaves at most a
@@ -78,17 +76,24 @@ bool OccupiesBlocks(const GemmProblem& problem, const kernels::GemmBlock& block)
          2 * rows >= 3 * for_each_column;
 }
 
-// A weight-stationary kernel, where the loading of its weight is paid for by rows. On an H200, fp8, us without and with
-// it, of GELU 2048x3072x768 13.8, 14.1; 2048x2048x512 8.5, 8.9; 3072x3072x768 19.0, 17.4; 3072x4096x1024 27.2, 26.3;
-// 16384x3072x768 81, 69; of LayerNorm 4096x768x768 13.1, 13.4; 5120x768x768 18.6, 14.3; 16384x768x768 41.6, 33.3;
-// 2048x384x384, where two blocks hold the weight and not four, 9.6, 6.1.
+// Rows from which on the loading of a weight-stationary kernel's weight is paid for. On an H200, us of what was chosen
+// without it, and by it, fp8 and int8: GELU 2048x3072x768 14.2, 14.6 and 13.5, 13.8; 2048x4096x1024 19.1, 19.6
+// and 19.0, 19.2; 2560x2048x512 11.1, 11.7 and 10.8, 11.0, but 2048x2048x512 8.5, 8.8 and 8.8, 9.2. LayerNorm of 384
+// columns, 1,024 rows 6.5, 6.8 and 6.0, 6.3; of 512, 4,096 rows 9.5, 9.8 and 9.6, 9.8, 5,120 11.0, 11.1 and 10.4, 11.0;
+// of 768, 2,048 rows 9.6, 9.8 and 10.2, 10.5, 2,560 10.6, 10.8 and 10.4, 10.7; of 1,024, 2,560 rows 13.4, 14.0
+// and 12.5, 13.2, 4,096 17.1, 17.3 and 16.7, 17.9, 5,120 20.9, 21.3 and 18.7, 20.1.
+int64_t LeastStationaryRows(const GemmProblem& problem) {
+  if (problem.quantizes) return problem.n < 3072 ? 3072 : 2048;
+  if (problem.n <= 384) return problem.n == 384 ? 1024 : 2048;
+  return problem.n < 768 || (problem.n > 768 && !problem.fp8) ? 5120 : 2560;
+}
+
 std::optional<GemmTactic> Stationary(const GemmProblem& problem) {
   if (!(problem.quantizes && problem.gelu) && !problem.quantizes_rows) return std::nullopt;
+  if (problem.m < LeastStationaryRows(problem)) return std::nullopt;
   for (const GemmTactic& tactic : Products(problem)) {
     if (!IsStationary(tactic) || !Runs(problem, tactic)) continue;
-    const int64_t least_rows = problem.quantizes ? 3072 : tactic.tile.cluster_n > 2 ? 5120 : 2048;
-    const bool pays = problem.m >= least_rows && (problem.quantizes_rows || OccupiesBlocks(problem, tactic.tile.block));
-    return pays ? std::optional(tactic) : std::nullopt;
+    if (problem.quantizes_rows || OccupiesBlocks(problem, tactic.tile.block)) return tactic;
   }
   return std::nullopt;
 }
@@ -168,11 +173,9 @@ bool Runs(const GemmProblem& problem, const GemmTactic& tactic) {
   const bool splits_last_wave = tactic.form == GemmForm::kRounded && tactic.tile.splits > 1;
   if (splits_last_wave && PartialRows(problem, tactic) == 0) return false;  // of other rows it was one
   // Measured where y is wanted in 8 bits.
-  const bool norm_in_8_bits =
-      tactic.backend == Backend::kSm90 && kernels::gemm_sm90::IsStationaryNorm(tactic.tile.block);
-  if (norm_in_8_bits && !problem.quantizes_rows) return false;
+  const bool norm_in_8_bits = problem.layer_norm && IsStationary(tactic);
   const bool in_8_bits = tactic.backend == Backend::kSm90 && kernels::gemm_sm90::OnlyQuantizes(tactic.tile.block);
-  if (in_8_bits && !WritesQuantized(problem, tactic)) return false;
+  if (in_8_bits && !(norm_in_8_bits ? problem.quantizes_rows : WritesQuantized(problem, tactic))) return false;
   // Measured where nothing but y is an output.
   if (problem.keeps_total && tactic.form == GemmForm::kComplete && !norm_in_8_bits) return false;
   // Measured with fewer rows to each that is real.

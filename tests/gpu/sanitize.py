@@ -44,7 +44,7 @@ ATTENTION_OPS = ("FusedAttention", "FusedAttentionVariant")
 OPS = ("AddQKVBias", *ATTENTION_OPS, ROTARY, TABLES, *TWO_PART_OPS, *PACKED_OPS)
 DTYPES = ("float32", "float16", "bfloat16")
 SEVERAL_TILES = (6400, 768, 456)
-SEVERAL_8_BIT_TILES = (6400, 768, 464)  # k: a multiple of 16
+SEVERAL_8_BIT_TILES = ((6400, 768, 464), (6400, 1024, 912))  # k: a multiple of 16
 # The kernels whose blocks take several tiles; the others do nothing new with many rows.
 PERSISTENT = ("128x192",)
 PERSISTENT_8_BIT = ("128x192", "64x192 cluster", "64x128 cluster")
@@ -195,7 +195,8 @@ def work(ops, dtypes, narrow, packed, quantized, tactics_named):
             for seed in QUANTIZED_SEEDS[name]:
                 quantized_attention(seed, op, getattr(torch, name))
         for op in (name for name in ops if name in GEMMS):
-            quantized_product(0, op, getattr(torch, name), SEVERAL_8_BIT_TILES)
+            for size in SEVERAL_8_BIT_TILES:
+                quantized_product(0, op, getattr(torch, name), size)
             for seed in QUANTIZED_SEEDS[name]:
                 quantized_product(seed, op, getattr(torch, name))
     for dtype in () if quantized else (getattr(torch, name) for name in dtypes):

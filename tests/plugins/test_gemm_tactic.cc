@@ -152,7 +152,7 @@ TEST(GemmTactic, WeightsStayInSharedMemoryForManyRows) {
     EXPECT_TRUE(IsDeterministicByRow(gelu, ChooseGemmTactic(gelu).tactic));
     gelu.k = 768;
     gelu.deterministic_rows = false;
-    gelu.m = 2048;
+    gelu.m = 2000;
     EXPECT_FALSE(is_stationary(chosen(gelu)));
     gelu.m = 4096, gelu.n = 4096, gelu.k = 1024;  // of which 128 columns have room
     EXPECT_EQ(chosen(gelu), "sm90 64x128 cluster 1x1");
@@ -176,11 +176,15 @@ TEST(GemmTactic, WeightsStayInSharedMemoryForManyRows) {
     EXPECT_EQ(chosen(norm), "sm90 64x192 cluster 1x4");
     norm.capacity = 0;
     for (const auto& [m, n, k] :
-         {std::tuple(4096, 768, 768), {16384, 768, 784}, {16384, 960, 768}, {16384, 512, 512}}) {
+         {std::tuple(2048, 768, 768), {16384, 768, 1040}, {16384, 960, 768}, {4096, 512, 512}, {16384, 1152, 768}}) {
       norm.m = m, norm.n = n, norm.k = k;
       EXPECT_FALSE(is_stationary(chosen(norm))) << Name(norm);
     }
-    norm.m = 2048, norm.n = norm.k = 384;
+    norm.m = 16384, norm.n = 768, norm.k = 1024;  // of whose weight 128 columns have room
+    EXPECT_EQ(chosen(norm), "sm90 64x128 cluster 1x6");
+    norm.m = fp8 ? 2560 : 5120, norm.n = norm.k = 1024;
+    EXPECT_EQ(chosen(norm), "sm90 64x128 cluster 1x8");
+    norm.m = 1024, norm.n = norm.k = 384;
     EXPECT_EQ(chosen(norm), "sm90 64x192 cluster 1x2");
     norm.deterministic_rows = true;  // it adds up a row otherwise than LayerNorm's kernels
     EXPECT_FALSE(is_stationary(chosen(norm)));

@@ -40,23 +40,15 @@ inline constexpr GemmBlock kLayerNormBlocks[] = {{128, 128, 3, 2}, {64, 96, 5, 2
 inline constexpr GemmBlock kSplitKBlocks[] = {{64, 96, 10, 1}};
 
 // Of 8-bit operands, a part of these, since each takes time to compile; LayerNorm has a launch of its own but in
-// kStationaryNormBlocks.
+// kStationaryBlocks.
 inline constexpr GemmBlock kPersistentBlocks8[] = {kPersistentBlocks[0], kPersistentBlocks[2]};
 inline constexpr GemmBlock kOneTileBlocks8[] = {kOneTileBlocks[0], kOneTileBlocks[3], kOneTileBlocks[5]};
 // That store 8 bits: beside two others a third vector of columns takes the shared memory of a stage.
 inline constexpr GemmBlock kQuantizingOneTileBlocks[] = {{128, 96, 3, 2}, kOneTileBlocks[5]};
-// Weight-stationary, that store 8 bits. The stages are x's alone; beside them and three vectors of columns for each of
-// three warpgroups shared memory holds the weight's rows.
-inline constexpr GemmBlock kStationaryBlocks[] = {{64, 192, 9, 1}, {64, 128, 11, 1}};
-constexpr int MostStationaryK(const GemmBlock& block) {  // of 8-bit operands
-  const int others = block.stages * block.m * kStageRowBytes + 3 * 3 * 4 * block.n + 512;
-  return ((227 << 10) - others) / (block.n * kStageRowBytes) * kStageRowBytes;
-}
-// The same that end in LayerNorm and 8 bits, by clusters that hold the whole weight: n and k are at most
-// kMostStationaryNorm. (Of 128 columns, for up to 1,024, it was no faster than product and norm, and slower than this
-// one with 768.)
-inline constexpr GemmBlock kStationaryNormBlocks[] = {{64, 192, 5, 1}};
-inline constexpr int kMostStationaryNorm = 768;
+// Weight-stationary, that store 8 bits, or end in LayerNorm and 8 bits; then a cluster's blocks hold the whole weight.
+// Each stage of k has a place for x and one for the weight: k, and before LayerNorm n, is at most MostStationaryK().
+inline constexpr GemmBlock kStationaryBlocks[] = {{64, 192, 6, 1}, {64, 128, 8, 1}};
+constexpr int MostStationaryK(const GemmBlock& block) { return block.stages * kStageRowBytes; }  // of 8-bit operands
 // Only where a block has a multiprocessor to itself are there registers for promoted sums.
 inline constexpr GemmBlock kOneTileBlocksFp8[] = {
     kOneTileBlocks[0], kOneTileBlocks[3], kOneTileBlocks[5], {128, 128, 6, 1, true}, {64, 96, 9, 1, true}};
@@ -92,7 +84,6 @@ constexpr bool IsAmong(const GemmBlock (&blocks)[kCount], const GemmBlock& block
 }
 constexpr bool IsPersistent(const GemmBlock& block) { return IsAmong(kPersistentBlocks, block); }
 constexpr bool IsStationary(const GemmBlock& block) { return IsAmong(kStationaryBlocks, block); }
-constexpr bool IsStationaryNorm(const GemmBlock& block) { return IsAmong(kStationaryNormBlocks, block); }
 // Compiled to store 8 bits alone.
 constexpr bool OnlyQuantizes(const GemmBlock& block) {
   return IsStationary(block) || (IsAmong(kQuantizingOneTileBlocks, block) && !IsAmong(kOneTileBlocks8, block));
@@ -157,7 +148,7 @@ cudaError_t GemmSm90LayerNorm(const GemmTile& tile, const GemmArguments<Elements
                               cudaStream_t stream);
 
 // y[m, n] = LayerNorm(product + bias + residual) of 8-bit operands, and in `quantized` y in 8 bits of their type over
-// each row's own scale, by a block of kStationaryNormBlocks; n = cluster_n * block.n.
+// each row's own scale, by a block of kStationaryBlocks; n = cluster_n * block.n.
 template <class Elements>
 cudaError_t GemmSm90QuantizingNorm(const GemmTile& tile, const GemmArguments<Elements>& arguments, const Device& device,
                                    cudaStream_t stream);

@@ -27,6 +27,8 @@ uint32_t ClusterId();
 void SyncCluster();
 uint32_t DsmemAddress(const void* pointer, uint32_t rank);
 void StoreDsmem(uint32_t to, int value);
+void StoreToDsmemAsync(uint32_t to, const void* value, uint32_t bytes, uint32_t barrier);
+void MaxInDsmemAsync(uint32_t to, uint32_t value, uint32_t barrier);
 void CopyToDsmem(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier);
 
 // Records what a tensor map is made from; errors as the driver's.

@@ -191,6 +191,34 @@ void StoreDsmem(uint32_t to, int value) {
   std::memcpy(SharedPointer(block, to, sizeof(value), sizeof(value), "st.shared::cluster"), &value, sizeof(value));
 }
 
+// Calls change(what lies there) now or later.
+template <class Change>
+void ChangeDsmemAsync(uint32_t to, uint32_t bytes, uint32_t barrier, const char* name, bool poisons, Change change) {
+  Block& target = BlockOf(&to);
+  if (&BlockOf(&barrier) != &target) Fault(std::string(name) + ": its mbarrier is in another block");
+  BarrierAt(target, barrier, name);
+  char* const there = SharedPointer(target, to, bytes, bytes, name);
+  if (poisons) std::memset(there, kPoison, bytes);
+  Begin(Async::kSharedCopy, [=, &target, who = NameOf(*The().current)] {
+    if (HasEnded(target)) Fault(std::string(name) + " by " + who + " outlived the block that it writes to");
+    change(there);
+    CompleteTransactions(target, barrier, bytes);
+  });
+}
+
+void StoreToDsmemAsync(uint32_t to, const void* value, uint32_t bytes, uint32_t barrier) {
+  const std::string stored(static_cast<const char*>(value), bytes);
+  ChangeDsmemAsync(to, bytes, barrier, "st.async", true,
+                   [stored](char* there) { std::memcpy(there, stored.data(), stored.size()); });
+}
+
+void MaxInDsmemAsync(uint32_t to, uint32_t value, uint32_t barrier) {
+  ChangeDsmemAsync(to, sizeof(value), barrier, "red.async", false, [value](char* there) {
+    uint32_t* const word = reinterpret_cast<uint32_t*>(there);
+    *word = std::max(*word, value);
+  });
+}
+
 void CopyToDsmem(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   constexpr const char* kName = "cp.async.bulk.shared::cluster";
   if (bytes % 16 != 0) Fault(std::string(kName) + " of " + std::to_string(bytes) + " bytes");

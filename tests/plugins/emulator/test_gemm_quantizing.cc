@@ -121,9 +121,9 @@ template <class Elements>
 void TestNorm(Random& random, const GemmBlock& block) {
   using T = typename Elements::Y;
   using X = typename Elements::X;
-  constexpr int kMost = gemm_sm90::kMostStationaryNorm;
-  const int64_t m = random.Between(1, 1200), n = random.Between(1, kMost / block.n) * block.n,
-                k = random.Between(1, kMost / 16) * 16;
+  const int most = gemm_sm90::MostStationaryK(block);
+  const int64_t m = random.Between(1, 1200), n = random.Between(1, most / block.n) * block.n,
+                k = random.Between(1, most / 16) * 16;
   DeviceArray<X> x(m * k), weight(n * k), found(m * n);
   DeviceArray<T> bias(n), gamma(n), beta(n), residual(m * n), y(m * n);
   DeviceArray<float> row_scales(m), weight_scales(n), smooth(n), scales(m);
@@ -202,7 +202,7 @@ template <class Elements>
 void TestNorms() {
   Random random(emulator::Seed());
   for (int i = 0; i < 4; ++i) {
-    for (const GemmBlock& block : gemm_sm90::kStationaryNormBlocks) {
+    for (const GemmBlock& block : gemm_sm90::kStationaryBlocks) {
       TestNorm<Elements>(random, block);
       if (testing::Test::HasFailure()) return;
     }

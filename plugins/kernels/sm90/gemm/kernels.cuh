@@ -37,9 +37,8 @@ struct QuantizingOf {
                                   QuantizingTeam(kBlock)>;
 };
 template <class Elements, size_t kIndex, bool kPacked>
-using StationaryOf =
-    StationaryConfig<Elements, kStationaryBlocks[kIndex].n, kStationaryBlocks[kIndex].stages,
-                     MostStationaryK(kStationaryBlocks[kIndex]) / kStageRowBytes, kPacked, Quantizing<Elements>>;
+using StationaryOf = StationaryConfig<Elements, kStationaryBlocks[kIndex].n, kStationaryBlocks[kIndex].stages, kPacked,
+                                      Quantizing<Elements>>;
 template <class Elements, size_t kIndex, bool kPacked>
 using QuantizingOneTile =
     OneTileConfig<Elements, kQuantizingOneTileBlocks[kIndex].m, kQuantizingOneTileBlocks[kIndex].n,
@@ -221,11 +220,10 @@ cudaError_t GemmSm90QuantizingNorm(const GemmTile& tile, const GemmArguments<Ele
       a.total != nullptr) {
     return cudaErrorInvalidConfiguration;
   }
-  constexpr size_t kCount = std::size(kStationaryNormBlocks);
-  return WithBlock<kCount>(kStationaryNormBlocks, tile.block, a, [&](auto index, auto packed) {
-    constexpr GemmBlock kBlock = kStationaryNormBlocks[decltype(index)::value];
-    using Config = StationaryNormConfig<Elements, kBlock.n, kBlock.stages, kMostStationaryNorm / kStageRowBytes,
-                                        decltype(packed)::value>;
+  constexpr size_t kCount = std::size(kStationaryBlocks);
+  return WithBlock<kCount>(kStationaryBlocks, tile.block, a, [&](auto index, auto packed) {
+    constexpr GemmBlock kBlock = kStationaryBlocks[decltype(index)::value];
+    using Config = StationaryNormConfig<Elements, kBlock.n, kBlock.stages, decltype(packed)::value>;
     return LaunchStationaryNorm<Config>(tile, a, device, stream);
   });
 }

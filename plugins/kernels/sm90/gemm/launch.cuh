@@ -155,7 +155,7 @@ cudaError_t LaunchStationary(const GemmTile& tile, const GemmArguments<T>& a, co
   Parameters p = {};
   cudaError_t error = Prepare<Config>(tile, a, &p);
   if (error != cudaSuccess) return error;
-  if (p.n % kPermutedRows != 0 || p.k_stages > Config::kWeightStages) return cudaErrorInvalidConfiguration;
+  if (p.n % kPermutedRows != 0 || p.k_stages > Config::kStages) return cudaErrorInvalidConfiguration;
   error = MakeOperandMaps<Config>(a, &p);
   if (error != cudaSuccess) return error;
   LaunchConfig config = MakeLaunchConfig<Config>(tile, device, stream);
@@ -175,7 +175,7 @@ cudaError_t LaunchStationaryNorm(const GemmTile& tile, const GemmArguments<T>& a
   Parameters p = {};
   cudaError_t error = Prepare<Config>(tile, a, &p);
   if (error != cudaSuccess) return error;
-  if (p.n != tile.cluster_n * Config::kN || p.k_stages > Config::kWeightStages) return cudaErrorInvalidConfiguration;
+  if (p.n != tile.cluster_n * Config::kN || p.k_stages > Config::kStages) return cudaErrorInvalidConfiguration;
   p.x_multicasters = 0, p.x_slice_rows = Config::kM;  // each block loads all of x's rows
   error = MakeOperandMaps<Config>(a, &p);
   if (error != cudaSuccess) return error;

@@ -1,11 +1,14 @@
 // The weight-stationary kernel whose rows end in LayerNorm and in 8 bits with a scale for each row, too: for hidden
 // sizes of which a cluster's blocks hold the weight. y = LayerNorm(x weight^T + bias + residual), and what the next
-// product reads of it. Three warpgroups take tiles of 64 rows in turn, so that two exchange rows' statistics and
-// magnitudes with the cluster's other blocks, normalise and store while one multiplies. It moves three fifths of the
-// bytes that product and norm move: 16384 x 768 x 768 in fp8 take an H200 33.3 us in place of 41.6.
+// product reads of it. Three or four warpgroups take tiles of 64 rows in turn, so that all but one exchange rows'
+// statistics and magnitudes with the cluster's other blocks, normalise and store while that one multiplies. It moves
+// three fifths of the bytes that product and norm move: 16384 x 768 x 768 in fp8 take an H200 31.5 us in place of 38.4,
+// 16384 x 1024 x 1024 45 in place of 56.
 //
-// A tile takes about 5,000 cycles, its products 2,900. Shared memory is busy in two thirds of them: wgmma reads 1,540
-// cycles' worth, the epilogue's vectors and residual are 1,080 (by ncu), and what TMA writes is 580.
+// A tile of 192 columns takes about 5,300 cycles, of which the tensor cores need 2,304. What it waits for is shared
+// memory: beside wgmma's reads a load or a shuffle takes some 300 cycles (by ncu). A warp's load costs a cycle of its
+// bandwidth for each 4 bytes of a thread, however few different ones there are; so the columns' vectors are read in
+// their own types, without bank conflicts, and rows' sums need two shuffles one after the other, not four.
 #ifndef BERTFUSE_KERNELS_SM90_GEMM_STATIONARY_NORM_CUH_
 #define BERTFUSE_KERNELS_SM90_GEMM_STATIONARY_NORM_CUH_
 
@@ -14,29 +17,84 @@
 
 namespace bertfuse::kernels::gemm_sm90 {
 
-// What the epilogue reads of the columns beside scales and bias. (It is the consumer's code, not steps of Epilogue.)
-struct NormVectors : EpilogueStep<ColumnVector::kGamma, ColumnVector::kBeta> {};
-struct SmoothVector : EpilogueStep<ColumnVector::kSmooth> {};
+// The vectors of a block's columns in shared memory, in their own types. A thread reads those of eight adjacent columns
+// at once.
+template <class T, int kN>
+class NormVectors {
+ public:
+  static constexpr size_t kBytes = kN * (2 * sizeof(float) + 3 * sizeof(T));
 
-template <class Elements, int kN, int kStages, int kWeightStages_, bool kPacked>
-struct StationaryNormConfig : StationaryTile<Elements, kN, kStages, kWeightStages_, kPacked> {
-  using Epilogue = gemm_sm90::Epilogue<Scale, AddBias, NormVectors, SmoothVector>;
-  using Base = StationaryTile<Elements, kN, kStages, kWeightStages_, kPacked>;
-  static constexpr bool kHasResidualWarp = true;
+  __device__ __forceinline__ explicit NormVectors(char* shared) : shared_(shared) {}
+
+  // Each thread a column. Their first one in y: `first`.
+  __device__ __forceinline__ void Store(const Parameters& p, int first) const {
+    if (threadIdx.x >= kN) return;
+    StoreOne<ColumnVector::kScale>(p, first), StoreOne<ColumnVector::kSmooth>(p, first);
+    StoreOne<ColumnVector::kBias>(p, first), StoreOne<ColumnVector::kGamma>(p, first);
+    StoreOne<ColumnVector::kBeta>(p, first);
+  }
+
+  // Of columns 32 * box + 8 * (threadIdx.x % 4) on.
+  template <ColumnVector kVector>
+  __device__ __forceinline__ void Read(int box, float2 (&pairs)[4]) const {
+    const int column = 32 * box + threadIdx.x % 4 * 8;
+    const char* const from = shared_ + Offset(kVector);
+    if constexpr (IsFloat32(kVector)) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float4 four = reinterpret_cast<const float4*>(from)[column / 4 + half];
+        pairs[2 * half] = {four.x, four.y}, pairs[2 * half + 1] = {four.z, four.w};
+      }
+    } else {
+      const uint4 packed = reinterpret_cast<const uint4*>(from)[column / 8];
+      pairs[0] = UnpackPair<T>(packed.x), pairs[1] = UnpackPair<T>(packed.y);
+      pairs[2] = UnpackPair<T>(packed.z), pairs[3] = UnpackPair<T>(packed.w);
+    }
+  }
+
+ private:
+  static constexpr size_t Offset(ColumnVector vector) {
+    return kN * (vector == ColumnVector::kScale    ? 0
+                 : vector == ColumnVector::kSmooth ? sizeof(float)
+                 : vector == ColumnVector::kBias   ? 2 * sizeof(float)
+                 : vector == ColumnVector::kGamma  ? 2 * sizeof(float) + sizeof(T)
+                                                   : 2 * sizeof(float) + 2 * sizeof(T));
+  }
+  template <ColumnVector kVector>
+  __device__ __forceinline__ void StoreOne(const Parameters& p, int first) const {
+    using Stored = std::conditional_t<IsFloat32(kVector), float, T>;
+    const Stored* const data = static_cast<const Stored*>(DataOf(kVector, p));
+    Stored value = FromFloat<Stored>(AbsentElement(kVector));
+    if (data != nullptr) value = data[first + threadIdx.x];
+    reinterpret_cast<Stored*>(shared_ + Offset(kVector))[threadIdx.x] = value;
+  }
+
+  char* shared_;
+};
+
+// As many warpgroups as there are registers for.
+template <class Elements, int kN, int kStages, bool kPacked>
+using StationaryNormTile = StationaryTile<Elements, kN, kStages, kPacked, kN == 128 ? 4 : 3>;
+
+template <class Elements, int kN, int kStages, bool kPacked>
+struct StationaryNormConfig : StationaryNormTile<Elements, kN, kStages, kPacked> {
+  using Base = StationaryNormTile<Elements, kN, kStages, kPacked>;
+  using Epilogue = gemm_sm90::Epilogue<Scale, AddBias>;  // whose steps, and more, the consumer does itself
+  using Vectors = NormVectors<typename Elements::Y, kN>;
+  static constexpr bool kHasResidualWarp = true, kPrefetchesX = false;  // the residual's warp does
 
   // The residual's rows in boxes of 32 columns, swizzled over their 64 bytes.
   static constexpr int kBoxColumns = 32, kBoxes = kN / kBoxColumns, kBoxBytes = 64 * kBoxColumns * 2;
   static constexpr size_t kResidualOffset = Base::kWeightEnd;
   static constexpr size_t kVectorOffset = kResidualOffset + static_cast<size_t>(kBoxes) * kBoxBytes;
-  static constexpr size_t kVectorFloats = static_cast<size_t>(Epilogue::Vectors::kCount) * kN;
-  // Of each warp's 16 rows and each block of the cluster: a row's mean and squares, and its greatest magnitude.
-  static constexpr int kMostBlocks = kMostStationaryNorm / kN, kWarps = 4 * Base::kWarpgroups;
-  static constexpr size_t kStatisticsOffset = kVectorOffset + kVectorFloats * sizeof(float);
-  static constexpr size_t kMagnitudesOffset = kStatisticsOffset + kWarps * kMostBlocks * 16 * sizeof(float2);
-  static constexpr size_t kBarrierOffset = kMagnitudesOffset + kWarps * kMostBlocks * 16 * sizeof(float);
-  // Behind the ring's: the weight's stages, that the residual's place is free, that each warpgroup's is there, and each
-  // warp's two.
-  static constexpr size_t kBarriers = 2 * kStages + kWeightStages_ + 1 + Base::kWarpgroups + 2 * kWarps;
+  // Of each warp's 16 rows: mean and squares in each other block of the cluster, and the greatest magnitude in them.
+  static constexpr int kMostBlocks = kStages * kStageRowBytes / kN, kWarps = 4 * Base::kWarpgroups;
+  static constexpr int kMostOthers = kMostBlocks - 1;
+  static constexpr size_t kStatisticsOffset = kVectorOffset + Vectors::kBytes;
+  static constexpr size_t kMagnitudesOffset = kStatisticsOffset + kWarps * kMostOthers * 16 * sizeof(float2);
+  static constexpr size_t kBarrierOffset = kMagnitudesOffset + kWarps * 16 * sizeof(uint32_t);
+  // Behind the pipeline's: that the residual's place is free, that each warpgroup's is there, and each warp's two.
+  static constexpr size_t kBarriers = Base::kPipelineBarriers + 1 + Base::kWarpgroups + 2 * kWarps;
   static constexpr size_t kCountsOffset = kBarrierOffset + (kBarriers * 8 + 15) / 16 * 16;
   static constexpr size_t kSharedBytes = (kCountsOffset + Base::kCountsBytes + 127) / 128 * 128;
   static_assert(kSharedBytes <= 227 << 10);
@@ -47,9 +105,7 @@ template <class Config>
 class StationaryNormBarriers {
  public:
   __device__ __forceinline__ explicit StationaryNormBarriers(const Pipeline<Config>& pipeline) : pipeline_(pipeline) {}
-  __device__ __forceinline__ uint64_t* ResidualEmpty() const {
-    return pipeline_.Empty(Config::kStages) + Config::kWeightStages;
-  }
+  __device__ __forceinline__ uint64_t* ResidualEmpty() const { return pipeline_.Full(Config::kPipelineBarriers); }
   // For each warpgroup one, though there is one place: a parity tells a tile from the one before, and a warpgroup may
   // come to wait two tiles early.
   __device__ __forceinline__ uint64_t* ResidualFull(int group) const { return ResidualEmpty() + 1 + group; }
@@ -91,9 +147,9 @@ class StationaryNormProducer : public StationaryProducer<Config> {
   }
 
  private:
-  static constexpr int kResidualSleep = 100;  // ns
+  static constexpr int kResidualSleep = 20;  // ns
 
-  // Into L2: there is but one place for residuals, and x's ring is shorter than a tile.
+  // Into the L2 cache: there is but one place for residuals, and one tile's for x.
   __device__ __forceinline__ void Prefetch(const Tile& tile) const {
 #pragma unroll 1
     for (int box = 0; box < Config::kBoxes; ++box) {
@@ -141,29 +197,55 @@ class StationaryNormConsumer : StationaryConsumer<Config> {
     barriers_.Init();
   }
 
-  __device__ __forceinline__ void Run(int group, State& state) const {
+  __device__ __forceinline__ void Run(int group, State&) const {
     if (!p_.weights_are_constant) WaitForDependencies();
-    if (group == 0) VectorsOfTile<Config>(p_, pipeline_.scheduler().TileAt(0)).Store(Vectors(), 1.0f);
+    if (p_.cluster_n > 1 && threadIdx.x % 4 == 0) Magnitude(0) = Magnitude(1) = 0;
+    Vectors().Store(p_, pipeline_.scheduler().TileAt(0).column);
     SyncNamed<128 * Config::kWarpgroups>(kVectorBarrier);
-    Base::ForEachTile(group, state, [&](int number, const Tile& tile, auto& sums, const RowScales<Config>& row_scales) {
+    Base::ForEachTile(group, [&](int number, const Tile& tile, auto& sums, const RowScales<Config>& row_scales) {
       WithFloats(sums[0], [&](Values& values) { Finish(values, group, number, tile, row_scales); });
     });
   }
 
  private:
-  static constexpr int kVectorBarrier = 8;  // behind those of the main loops' order
+  static constexpr int kVectorBarrier = 2 + 2 * Config::kWarpgroups;  // behind those of the main loops' order
 
   __device__ __forceinline__ void Finish(Values& values, int group, int number, const Tile& tile,
                                          const RowScales<Config>& row_scales) const {
-    const PersistentRows<Config> rows(p_, tile, 0, 0, Vectors(), row_scales, 0.0f);
-    Scale::Apply(values, rows);
-    AddBias::Apply(values, rows);
+    const PersistentRows<Config> rows(p_, tile, 0, 0, nullptr, row_scales, 0.0f);
+    ScaleAndAddBias(values, row_scales);
     const uint32_t parity = number / Config::kWarpgroups & 1;
+    FenceRegisters(values);  // or all of that would come between waiting for the residual and freeing its place
     if (p_.has_residual) AddResidual(values, group, parity);
-    Normalize(values, rows, parity);
+    Normalize(values, parity);
     WaitForDependencies();  // an earlier kernel may still be reading what this overwrites
     StoreAndSmooth(values, rows);
     StoreQuantized(values, rows, tile, parity);
+  }
+
+  __device__ __forceinline__ void ScaleAndAddBias(Values& values, const RowScales<Config>& row_scales) const {
+    const float row[2] = {row_scales.At(0, 0), row_scales.At(0, 1)};
+    ForEachPair<ColumnVector::kScale, ColumnVector::kBias>(values, [&](int half, float* v, float2 scale, float2 bias) {
+      v[0] = v[0] * row[half] * scale.x + bias.x, v[1] = v[1] * row[half] * scale.y + bias.y;
+    });
+  }
+
+  // Calls body(which of the thread's two rows, its values of two adjacent columns, their elements of both vectors).
+  template <ColumnVector kFirst, ColumnVector kSecond, class Body>
+  __device__ __forceinline__ void ForEachPair(Values& values, Body&& body) const {
+#pragma unroll
+    for (int box = 0; box < Config::kBoxes; ++box) {
+      float2 first[4], second[4];
+      Vectors().template Read<kFirst>(box, first);
+      Vectors().template Read<kSecond>(box, second);
+#pragma unroll
+      for (int t = 0; t < 4; ++t) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          body(half, &values[16 * box + 4 * t + 2 * half], first[t], second[t]);
+        }
+      }
+    }
   }
 
   __device__ __forceinline__ void AddResidual(Values& values, int group, uint32_t parity) const {
@@ -188,30 +270,37 @@ class StationaryNormConsumer : StationaryConsumer<Config> {
     if (threadIdx.x % 32 == 0) Arrive(barriers_.ResidualEmpty());
   }
 
-  // Over the four threads of a row.
-  __device__ __forceinline__ static float QuadSum(float x) {
-    x += __shfl_xor_sync(0xffffffffu, x, 1);
-    return x + __shfl_xor_sync(0xffffffffu, x, 2);
-  }
-
-  // LayerNorm of the thread's two rows, in two passes over registers, and Chan's sum over the cluster's slices.
-  __device__ __forceinline__ void Normalize(Values& values, const PersistentRows<Config>& rows, uint32_t parity) const {
+  // LayerNorm of the thread's two rows, in two passes over registers, and Chan's sums over the four threads of a row
+  // and the cluster's slices.
+  __device__ __forceinline__ void Normalize(Values& values, uint32_t parity) const {
     float mean[2] = {}, squares[2] = {};
 #pragma unroll
     for (int i = 0; i < Config::kAccumulators; ++i) mean[i / 2 % 2] += values[i];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) mean[half] = Norm::Center(QuadSum(mean[half]), Config::kN);
+    for (int half = 0; half < 2; ++half) mean[half] = Norm::Center(mean[half], Config::kN / 4);
 #pragma unroll
     for (int i = 0; i < Config::kAccumulators; ++i) {
       const float centered = values[i] - mean[i / 2 % 2];
       squares[i / 2 % 2] = fmaf(centered, centered, squares[i / 2 % 2]);
     }
 #pragma unroll
-    for (int half = 0; half < 2; ++half) squares[half] = QuadSum(squares[half]);
+    for (int lanes = 1; lanes < 4; lanes *= 2) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float other_mean = __shfl_xor_sync(0xffffffffu, mean[half], lanes),
+                    other_squares = __shfl_xor_sync(0xffffffffu, squares[half], lanes), away = other_mean - mean[half];
+        mean[half] = 0.5f * (mean[half] + other_mean);
+        squares[half] = fmaf(away * away, Config::kN / 8 * lanes, squares[half] + other_squares);
+      }
+    }
     if (p_.cluster_n > 1) {
-      Send(Config::kStatisticsOffset, barriers_.Statistics(), make_float4(mean[0], squares[0], mean[1], squares[1]));
+      const float4 own = make_float4(mean[0], squares[0], mean[1], squares[1]);
+      SendToOthers(barriers_.Statistics(), 8 * sizeof(own), [&](int to, uint32_t full) {
+        const int rank = pipeline_.block().rank_n;
+        StoreToDsmemAsync(DsmemAddress(Statistics() + (rank - (rank > to)) * 8, to), own, full);
+      });
       WaitBarrier(barriers_.Statistics(), parity);
-      Merge(Received<float4>(Config::kStatisticsOffset), &mean, &squares);
+      Merge(own, Statistics(), &mean, &squares);
     }
     const float count = static_cast<float>(p_.cluster_n) * Config::kN;
     float scale[2], shift[2];
@@ -219,26 +308,22 @@ class StationaryNormConsumer : StationaryConsumer<Config> {
     for (int half = 0; half < 2; ++half) {
       scale[half] = Norm::Scale(squares[half], count, p_.epsilon), shift[half] = -mean[half] * scale[half];
     }
-#pragma unroll
-    for (int j = 0; j < Config::kAccumulators / 4; ++j) {
-      const auto [gamma, beta] = rows.template Vectors<NormVectors>(j).vector;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float* const v = &values[4 * j + 2 * half];
-        v[0] = Norm::Apply(fmaf(v[0], scale[half], shift[half]), gamma.x, beta.x);
-        v[1] = Norm::Apply(fmaf(v[1], scale[half], shift[half]), gamma.y, beta.y);
-      }
-    }
+    ForEachPair<ColumnVector::kGamma, ColumnVector::kBeta>(values, [&](int half, float* v, float2 gamma, float2 beta) {
+      v[0] = Norm::Apply(fmaf(v[0], scale[half], shift[half]), gamma.x, beta.x);
+      v[1] = Norm::Apply(fmaf(v[1], scale[half], shift[half]), gamma.y, beta.y);
+    });
   }
 
-  // Of equally long slices, by how far their means are from the first one's.
-  __device__ __forceinline__ void Merge(const float4* slice, float (*mean)[2], float (*squares)[2]) const {
-    const float4 first = slice[0];
+  // Of equally long slices, by how far their means are from the first one's; in every block in the same order.
+  __device__ __forceinline__ void Merge(const float4& own, const float4* others, float (*mean)[2],
+                                        float (*squares)[2]) const {
+    const int rank = pipeline_.block().rank_n;
+    const float4 first = rank == 0 ? own : others[0];
     float sum[2] = {}, deviations[2] = {}, within[2] = {first.y, first.w};
 #pragma unroll
     for (int i = 1; i < Config::kMostBlocks; ++i) {
       if (i >= p_.cluster_n) break;
-      const float4 of = slice[i * 8];
+      const float4 of = i == rank ? own : others[(i - (i > rank)) * 8];
       const float away[2] = {of.x - first.x, of.z - first.z};
       sum[0] += away[0], sum[1] += away[1], within[0] += of.y, within[1] += of.w;
       deviations[0] = fmaf(away[0], away[0], deviations[0]), deviations[1] = fmaf(away[1], away[1], deviations[1]);
@@ -253,23 +338,24 @@ class StationaryNormConsumer : StationaryConsumer<Config> {
 
   // Stores y, and makes the values what is to be rounded to 8 bits: y as it is rounded, times its column's factor.
   __device__ __forceinline__ void StoreAndSmooth(Values& values, const PersistentRows<Config>& rows) const {
+    T* const y = static_cast<T*>(p_.y) + static_cast<int64_t>(rows.Row(0)) * p_.n + rows.Column(0);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = rows.Row(half), column = rows.Column(0);
-      T* const y = static_cast<T*>(p_.y) + static_cast<int64_t>(row) * p_.n + column;
+    for (int i = 0; i < Config::kBoxes; ++i) {
+      float2 factors[4];
+      Vectors().template Read<ColumnVector::kSmooth>(i, factors);
 #pragma unroll
-      for (int i = 0; i < Config::kBoxes; ++i) {
+      for (int half = 0; half < 2; ++half) {
         uint32_t pairs[4];
 #pragma unroll
         for (int t = 0; t < 4; ++t) {
           float* const v = &values[16 * i + 4 * t + 2 * half];
           pairs[t] = PackPair<T>(v[0], v[1]);
-          const float2 rounded = UnpackPair<T>(pairs[t]),
-                       factor = rows.template Vectors<SmoothVector>(4 * i + t).vector[0];
-          v[0] = rounded.x * factor.x, v[1] = rounded.y * factor.y;
+          const float2 rounded = UnpackPair<T>(pairs[t]);
+          v[0] = rounded.x * factors[t].x, v[1] = rounded.y * factors[t].y;
         }
-        if (row < p_.m) {
-          *reinterpret_cast<int4*>(y + i * kPermutedRows) = make_int4(pairs[0], pairs[1], pairs[2], pairs[3]);
+        if (rows.Row(half) < p_.m) {
+          *reinterpret_cast<int4*>(y + half * 8 * static_cast<int64_t>(p_.n) + i * kPermutedRows) =
+              make_int4(pairs[0], pairs[1], pairs[2], pairs[3]);
         }
       }
     }
@@ -290,15 +376,20 @@ class StationaryNormConsumer : StationaryConsumer<Config> {
       greatest[half] = GreaterMagnitude(greatest[half], __shfl_xor_sync(0xffffffffu, greatest[half], 2));
     }
     if (p_.cluster_n > 1) {
-      Send(Config::kMagnitudesOffset, barriers_.Magnitudes(), make_float2(greatest[0], greatest[1]));
-      WaitBarrier(barriers_.Magnitudes(), parity);
-      const float2* const slice = Received<float2>(Config::kMagnitudesOffset);
+      SendToOthers(barriers_.Magnitudes(), 8 * 2 * sizeof(uint32_t), [&](int to, uint32_t full) {
 #pragma unroll
-      for (int i = 0; i < Config::kMostBlocks; ++i) {
-        if (i >= p_.cluster_n) break;
-        const float2 of = slice[i * 8];
-        greatest[0] = GreaterMagnitude(greatest[0], of.x), greatest[1] = GreaterMagnitude(greatest[1], of.y);
+        for (int half = 0; half < 2; ++half) {
+          MaxInDsmemAsync(DsmemAddress(&Magnitude(half), to), __float_as_uint(greatest[half]), full);
+        }
+      });
+      WaitBarrier(barriers_.Magnitudes(), parity);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        greatest[half] = GreaterMagnitude(greatest[half], __uint_as_float(Magnitude(half)));
       }
+      __syncwarp();
+      // The other blocks send the next ones when they have this warp's next statistics.
+      if (threadIdx.x % 4 == 0) Magnitude(0) = Magnitude(1) = 0;
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -322,30 +413,33 @@ class StationaryNormConsumer : StationaryConsumer<Config> {
     }
   }
 
-  // Sends what the four threads of two rows have of them to every other block of the cluster, a warp's 16 rows at once.
-  // The places are free: the other blocks sent what this warp has last waited for when they had read what lay there.
-  template <class Value>
-  __device__ __forceinline__ void Send(size_t offset, uint64_t* full, const Value& value) const {
-    const int rank = pipeline_.block().rank_n, lane = threadIdx.x % 32;
-    Value* const own = Received<Value>(offset) + rank * 8;
-    if (lane == 0) ArriveExpectTx(full, (p_.cluster_n - 1) * 8 * sizeof(Value));
-    if (lane % 4 == 0) *own = value;
-    FenceAsyncProxy();
-    __syncwarp();
-    if (lane < p_.cluster_n && lane != rank) {
-      Value* const slice = own - lane / 4;
-      CopyToDsmem(DsmemAddress(slice, lane), slice, 8 * sizeof(Value), DsmemAddress(full, lane));
+  // What the four threads of two rows have of them goes to every other block of the cluster: calls send(block, address
+  // of its barrier). A warp sends each of them `bytes`. The places are free: the other blocks sent what this warp has
+  // last waited for when they had read what lay there.
+  template <class Send>
+  __device__ __forceinline__ void SendToOthers(uint64_t* full, uint32_t bytes, Send&& send) const {
+    const int lane = threadIdx.x % 32;
+    __syncwarp();  // another lane has made place
+    if (lane == 0) ArriveExpectTx(full, (p_.cluster_n - 1) * bytes);
+#pragma unroll
+    for (int first = 0; first < Config::kMostBlocks; first += 4) {  // one block for each of the four
+      const int to = first + lane % 4;
+      if (to < p_.cluster_n && to != pipeline_.block().rank_n) send(to, DsmemAddress(full, to));
     }
   }
-  // Of the thread's two rows: the first block's; the next one's is 8 on.
-  template <class Value>
-  __device__ __forceinline__ Value* Received(size_t offset) const {
-    return reinterpret_cast<Value*>(pipeline_.shared() + offset) + threadIdx.x / 32 * Config::kMostBlocks * 8 +
-           threadIdx.x % 32 / 4;
+  // Of the thread's two rows, in the first other block; the next one's are 8 on.
+  __device__ __forceinline__ float4* Statistics() const {
+    return reinterpret_cast<float4*>(pipeline_.shared() + Config::kStatisticsOffset) +
+           threadIdx.x / 32 * Config::kMostOthers * 8 + threadIdx.x % 32 / 4;
+  }
+  // Of one of the thread's two rows.
+  __device__ __forceinline__ uint32_t& Magnitude(int half) const {
+    return reinterpret_cast<uint32_t*>(
+        pipeline_.shared() + Config::kMagnitudesOffset)[threadIdx.x / 32 * 16 + half * 8 + threadIdx.x % 32 / 4];
   }
 
-  __device__ __forceinline__ float* Vectors() const {
-    return reinterpret_cast<float*>(pipeline_.shared() + Config::kVectorOffset);
+  __device__ __forceinline__ typename Config::Vectors Vectors() const {
+    return typename Config::Vectors(pipeline_.shared() + Config::kVectorOffset);
   }
 
   StationaryNormBarriers<Config> barriers_;

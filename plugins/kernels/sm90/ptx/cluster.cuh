@@ -44,6 +44,25 @@ __device__ __forceinline__ void StoreDsmem(uint32_t to, int value) {
   asm volatile("st.shared::cluster.s32 [%0], %1;" ::"r"(to), "r"(value) : "memory");
 }
 
+// Stores to a DsmemAddress, and counts the bytes towards a barrier of that block.
+__device__ __forceinline__ void StoreToDsmemAsync(uint32_t to, float2 value, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
+               "f"(value.x), "f"(value.y), "r"(barrier)
+               : "memory");
+}
+__device__ __forceinline__ void StoreToDsmemAsync(uint32_t to, float4 value, uint32_t barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+               "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(barrier)
+               : "memory");
+}
+// Replaces what lies at a DsmemAddress by the greater one, and counts the bytes towards a barrier of that block.
+__device__ __forceinline__ void MaxInDsmemAsync(uint32_t to, uint32_t value, uint32_t barrier) {
+  asm volatile(
+      "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.max.u32 [%0], %1, [%2];" ::"r"(to),
+      "r"(value), "r"(barrier)
+      : "memory");
+}
+
 // Copies shared memory to another block of the cluster, and counts the bytes towards that block's barrier. (An st.async
 // per value would do the same, but each of them updates the barrier.) A launch without a cluster must branch around it:
 // the compiler may predicate it (UBLKCP.S.S), and there it is an illegal instruction even if its predicate is off (seen
