@@ -152,8 +152,11 @@ TEST(GemmTactic, WeightsStayInSharedMemoryForManyRows) {
     EXPECT_TRUE(IsDeterministicByRow(gelu, ChooseGemmTactic(gelu).tactic));
     gelu.k = 768;
     gelu.deterministic_rows = false;
-    gelu.m = 2000;
-    EXPECT_FALSE(is_stationary(chosen(gelu)));
+    for (const auto& [m, n, pays] :
+         {std::tuple(2047, 3072, false), {2048, 3072, true}, {3071, 1536, false}, {3072, 1536, true}}) {
+      gelu.m = m, gelu.n = n;
+      EXPECT_EQ(is_stationary(chosen(gelu)), pays) << Name(gelu);
+    }
     gelu.m = 4096, gelu.n = 4096, gelu.k = 1024;  // of which 128 columns have room
     EXPECT_EQ(chosen(gelu), "sm90 64x128 cluster 1x1");
     kernels::Device fewer = *gelu.device;
@@ -175,14 +178,22 @@ TEST(GemmTactic, WeightsStayInSharedMemoryForManyRows) {
     norm.capacity = 20000;  // packed
     EXPECT_EQ(chosen(norm), "sm90 64x192 cluster 1x4");
     norm.capacity = 0;
-    for (const auto& [m, n, k] :
-         {std::tuple(2048, 768, 768), {16384, 768, 1040}, {16384, 960, 768}, {4096, 512, 512}, {16384, 1152, 768}}) {
+    for (const auto& [m, n, k] : {std::tuple(2559, 768, 768),
+                                  {16384, 768, 1040},
+                                  {16384, 960, 768},
+                                  {5119, 512, 512},
+                                  {16384, 1152, 768},
+                                  {5119, 768, 1024},
+                                  {1023, 384, 384},
+                                  {fp8 ? 2559 : 5119, 1024, 1024}}) {
       norm.m = m, norm.n = n, norm.k = k;
       EXPECT_FALSE(is_stationary(chosen(norm))) << Name(norm);
     }
-    norm.m = 16384, norm.n = 768, norm.k = 1024;  // of whose weight 128 columns have room
+    norm.m = 2560, norm.n = norm.k = 768;
+    EXPECT_EQ(chosen(norm), "sm90 64x192 cluster 1x4");
+    norm.m = 5120, norm.k = 1024;  // of whose weight 128 columns have room
     EXPECT_EQ(chosen(norm), "sm90 64x128 cluster 1x6");
-    norm.m = fp8 ? 2560 : 5120, norm.n = norm.k = 1024;
+    norm.m = fp8 ? 2560 : 5120, norm.n = 1024;
     EXPECT_EQ(chosen(norm), "sm90 64x128 cluster 1x8");
     norm.m = 1024, norm.n = norm.k = 384;
     EXPECT_EQ(chosen(norm), "sm90 64x192 cluster 1x2");

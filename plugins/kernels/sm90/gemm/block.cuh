@@ -39,8 +39,8 @@ __device__ __forceinline__ void RunRoles(const Parameters& p, const Pipeline<Con
     }
     __syncwarp();
   }
-  // Shared memory must outlive the bulk copies that read it: statistics on their way to the cluster's other blocks,
-  // which wait for them. (Copies that write it have been waited for within the block.)
+  // Shared memory must outlive the bulk copies that read it: one-tile kernels' statistics on their way to the cluster's
+  // other blocks, which wait for them. (Copies that write it have been waited for within the block.)
   if (p.cluster_m * p.cluster_n > 1) SyncCluster();
 }
 

@@ -113,7 +113,7 @@ class StationaryProducer {
  private:
   static constexpr int kSleep = 20;  // ns; 200 and 600 are as fast
 
-  // Into the L2 cache: the stages that blocks of other columns do not.
+  // Into the L2 cache: of the blocks that have this row of tiles, each fetches every tiles_n-th stage.
   __device__ __forceinline__ void Prefetch(const Tile& tile) const {
     for (int i = tile.column / Config::kN; i < p_.k_stages; i += p_.tiles_n) {
       TmaPrefetch2d(&p_.x_map, i * Config::kStageK, tile.row);

@@ -2,10 +2,10 @@
 // sizes of which a cluster's blocks hold the weight. y = LayerNorm(x weight^T + bias + residual), and what the next
 // product reads of it. Three or four warpgroups take tiles of 64 rows in turn, so that all but one exchange rows'
 // statistics and magnitudes with the cluster's other blocks, normalise and store while that one multiplies. It moves
-// three fifths of the bytes that product and norm move: 16384 x 768 x 768 in fp8 take an H200 31.5 us in place of 38.4,
-// 16384 x 1024 x 1024 45 in place of 56.
+// three fifths of the bytes that product and norm move: 16384 x 768 x 768 in fp8 take an H200 31.7 us in place of 39.5,
+// 16384 x 1024 x 1024 44.9 in place of 57.6.
 //
-// A tile of 192 columns takes about 5,300 cycles, of which the tensor cores need 2,304. What it waits for is shared
+// A tile of 192 columns takes more than twice the 2,304 cycles that the tensor cores need. What it waits for is shared
 // memory: beside wgmma's reads a load or a shuffle takes some 300 cycles (by ncu). A warp's load costs a cycle of its
 // bandwidth for each 4 bytes of a thread, however few different ones there are; so the columns' vectors are read in
 // their own types, without bank conflicts, and rows' sums need two shuffles one after the other, not four.
@@ -81,7 +81,7 @@ struct StationaryNormConfig : StationaryNormTile<Elements, kN, kStages, kPacked>
   using Base = StationaryNormTile<Elements, kN, kStages, kPacked>;
   using Epilogue = gemm_sm90::Epilogue<Scale, AddBias>;  // whose steps, and more, the consumer does itself
   using Vectors = NormVectors<typename Elements::Y, kN>;
-  static constexpr bool kHasResidualWarp = true, kPrefetchesX = false;  // the residual's warp does
+  static constexpr bool kHasResidualWarp = true, kPrefetchesX = false;  // the residual's warp does, where there is one
 
   // The residual's rows in boxes of 32 columns, swizzled over their 64 bytes.
   static constexpr int kBoxColumns = 32, kBoxes = kN / kBoxColumns, kBoxBytes = 64 * kBoxColumns * 2;
@@ -107,7 +107,7 @@ class StationaryNormBarriers {
   __device__ __forceinline__ explicit StationaryNormBarriers(const Pipeline<Config>& pipeline) : pipeline_(pipeline) {}
   __device__ __forceinline__ uint64_t* ResidualEmpty() const { return pipeline_.Full(Config::kPipelineBarriers); }
   // For each warpgroup one, though there is one place: a parity tells a tile from the one before, and a warpgroup may
-  // come to wait two tiles early.
+  // come to wait several tiles early.
   __device__ __forceinline__ uint64_t* ResidualFull(int group) const { return ResidualEmpty() + 1 + group; }
   // What the cluster's other blocks send of the warp's rows has come.
   __device__ __forceinline__ uint64_t* Statistics() const { return OfWarps() + threadIdx.x / 32; }
@@ -404,6 +404,7 @@ class StationaryNormConsumer : StationaryConsumer<Config> {
         float eight[8];
 #pragma unroll
         for (int t = 0; t < 8; ++t) eight[t] = values[16 * i + t / 2 * 4 + 2 * half + t % 2] * inverse;
+        // Integers: the product with the inverse and its rounding are one fma.
         const QuantizedPack<Quantized, 8> numbers = [&] {
           if constexpr (std::is_same_v<Quantized, int8_t>) return RoundedByOwnScale(eight);
           return Rounded<Quantized>(eight);

@@ -45,11 +45,6 @@ __device__ __forceinline__ void StoreDsmem(uint32_t to, int value) {
 }
 
 // Stores to a DsmemAddress, and counts the bytes towards a barrier of that block.
-__device__ __forceinline__ void StoreToDsmemAsync(uint32_t to, float2 value, uint32_t barrier) {
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
-               "f"(value.x), "f"(value.y), "r"(barrier)
-               : "memory");
-}
 __device__ __forceinline__ void StoreToDsmemAsync(uint32_t to, float4 value, uint32_t barrier) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
                "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w), "r"(barrier)
@@ -63,10 +58,10 @@ __device__ __forceinline__ void MaxInDsmemAsync(uint32_t to, uint32_t value, uin
       : "memory");
 }
 
-// Copies shared memory to another block of the cluster, and counts the bytes towards that block's barrier. (An st.async
-// per value would do the same, but each of them updates the barrier.) A launch without a cluster must branch around it:
-// the compiler may predicate it (UBLKCP.S.S), and there it is an illegal instruction even if its predicate is off (seen
-// on an H200).
+// Copies shared memory to another block of the cluster, and counts the bytes towards that block's barrier. (Of 64 rows
+// at once; an st.async for each of them would update the barrier as often.) A launch without a cluster must branch
+// around it: the compiler may predicate it (UBLKCP.S.S), and there it is an illegal instruction even if its predicate
+// is off (seen on an H200).
 __device__ __forceinline__ void CopyToDsmem(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                "r"(SharedAddress(from)), "r"(bytes), "r"(barrier)
