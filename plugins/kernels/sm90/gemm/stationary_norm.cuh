@@ -72,7 +72,7 @@ class NormVectors {
   char* shared_;
 };
 
-// As many warpgroups as there are registers for.
+// As many warpgroups as there are registers for (of integers with 128 columns a thread spills ten).
 template <class Elements, int kN, int kStages, bool kPacked>
 using StationaryNormTile = StationaryTile<Elements, kN, kStages, kPacked, kN == 128 ? 4 : 3>;
 
