@@ -179,8 +179,10 @@ def check_type(model: onnx.ModelProto, to: str) -> None:
 
 
 def is_half(model: onnx.ModelProto) -> bool:
-    """Whether all floats of the fused nodes are of 16 bits."""
-    return all(data_type != TensorProto.FLOAT for data_type in _element_types(model).values())
+    """Whether all fused nodes with a weight have floats of 16 bits."""
+    types = _element_types(model)
+    weighted = [node for node in fused_nodes(model) if _weight_name(node)]
+    return all(types[node.output[0]] != TensorProto.FLOAT for node in weighted)
 
 
 def type_of(layer: Layer, to: str = "int8") -> int:

@@ -52,9 +52,10 @@ def _readers(model: onnx.ModelProto) -> tuple[int, int, int]:
     return writers, read, rounded
 
 
+@pytest.mark.parametrize("padding", ["keep", "remove"])
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
-def test_half_precision_models_write_results_unless_told_otherwise(dtype: str, tmp_path: Path) -> None:
-    plain, results, feeds = _made(tmp_path, dtype, "int8")
+def test_half_precision_models_write_results_unless_told_otherwise(dtype: str, padding: str, tmp_path: Path) -> None:
+    plain, results, feeds = _made(tmp_path, dtype, "int8", padding)
     bertfuse.quantize(tmp_path / "fused.onnx", tmp_path / "default.onnx", calibration=feeds)
     wanted = results if dtype == "fp16" else plain
     assert _readers(onnx.load(tmp_path / "default.onnx")) == _readers(onnx.load(wanted))
