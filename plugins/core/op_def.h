@@ -63,6 +63,8 @@ struct AttrDef {
   const char* divides;  // axis symbol that the value must divide, or null
 };
 
+inline constexpr int kMaxTensors = 20;  // inputs, or outputs, of any op
+
 struct OpDef {
   const char* name;
   const TensorDef* inputs;

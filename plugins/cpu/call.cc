@@ -10,8 +10,6 @@
 namespace bertfuse::cpu {
 namespace {
 
-constexpr int kMaxTensors = 16;
-
 // Whether a tensor is of floats, but not of those that kernels compute with.
 bool IsConverted(const bertfuse_tensor& tensor) { return IsFloat(tensor.dtype) && tensor.dtype != BERTFUSE_FLOAT32; }
 

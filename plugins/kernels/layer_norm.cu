@@ -6,8 +6,10 @@ namespace bertfuse::kernels {
 template <class T>
 cudaError_t LayerNorm(LayerNormKernel kernel, const LayerNormArguments<T>& a, const Device& device,
                       cudaStream_t stream) {
+  if (!CanQuantize(a)) return cudaErrorInvalidConfiguration;
   if (a.total != nullptr) {
-    return a.quantized.rows == nullptr ? ResidualNorm(kernel, a, device, stream) : cudaErrorInvalidConfiguration;
+    return a.quantized.rows == nullptr ? ResidualNorm(kernel, a, device, stream)
+                                       : QuantizingResidualNorm(kernel, a, device, stream);
   }
   if (a.norm != NormKind::kLayerNorm || a.beta == nullptr || a.product_gamma != nullptr) {
     return cudaErrorInvalidConfiguration;

@@ -50,7 +50,7 @@ struct LayerNormArguments {
   // may be the same memory, where neither bias nor residual nor partial sums are left to be added: nothing is stored.
   T* total = nullptr;
   NormKind norm = NormKind::kLayerNorm;
-  QuantizedResult quantized = {};    // of LayerNorm without `total`
+  QuantizedResult quantized = {};    // where CanQuantize()
   const T* product_gamma = nullptr;  // beside `total`
   float gamma_offset = 0;            // of RMSNorms: added to gamma and product_gamma
   Prefetch next = {};                // by the kernels of a block for each row and of persistent warps
@@ -115,19 +115,29 @@ constexpr bool LayerNormSupports(LayerNormKernel kernel, const LayerNormProblem&
   return false;
 }
 
+// Whether LayerNorm() also writes y in 8 bits, where that is asked for. Beside `total` few models do: there are kernels
+// for 16-bit products that are not normalised themselves.
+template <class T>
+bool CanQuantize(const LayerNormArguments<T>& a) {
+  return a.quantized.rows == nullptr || a.total == nullptr || (sizeof(T) == 2 && a.product_gamma == nullptr);
+}
+
 // cudaErrorInvalidConfiguration where the kernel does not support the arguments; cudaErrorInvalidValue for 2^31 packed
 // rows.
 template <class T>
 cudaError_t LayerNorm(LayerNormKernel kernel, const LayerNormArguments<T>& arguments, const Device& device,
                       cudaStream_t stream);
 
-// The same where `total` is given, and where `quantized` is.
+// The same where `total` is given, where `quantized` is, and where both are.
 template <class T>
 cudaError_t ResidualNorm(LayerNormKernel kernel, const LayerNormArguments<T>& arguments, const Device& device,
                          cudaStream_t stream);
 template <class T>
 cudaError_t QuantizingLayerNorm(LayerNormKernel kernel, const LayerNormArguments<T>& arguments, const Device& device,
                                 cudaStream_t stream);
+template <class T>
+cudaError_t QuantizingResidualNorm(LayerNormKernel kernel, const LayerNormArguments<T>& arguments, const Device& device,
+                                   cudaStream_t stream);
 
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_LAYER_NORM_H_

@@ -311,7 +311,10 @@ void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProble
     norm.partials = a.partials, norm.more_partials = tactic.tile.splits - 1, norm.last_wave = a.last_wave;
     norm.partial_rows = a.partial_rows;
   }
+  const bool quantizes_behind_norm = !CanQuantize(norm);
+  if (quantizes_behind_norm) norm.quantized = {};
   CheckCuda(kernels::LayerNorm(*tactic.layer_norm, norm, device, StreamOf(call)), gemm.op.name);
+  if (quantizes_behind_norm) QuantizeResult(call, gemm.op.name, a.quantized, a.y, a.m, a.n, a.packed);
 }
 
 // What the workspace must hold of x in 8 bits, and throws NOT_SUPPORTED where 32 bits cannot sum up their products,

@@ -16,8 +16,6 @@
 
 namespace bertfuse::ort {
 
-inline constexpr int kMaxTensors = 16;
-
 class OpKernel {
  public:
   OpKernel(const OrtApi& api, const OpDef& op, const bertfuse_kernel& kernel, const CallSettings& settings,

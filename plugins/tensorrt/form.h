@@ -9,9 +9,6 @@
 
 namespace bertfuse::tensorrt {
 
-// Inputs, or outputs, of any op.
-inline constexpr int kMaxTensors = 16;
-
 // Bit i: the op's input i is there.
 using Present = uint32_t;
 

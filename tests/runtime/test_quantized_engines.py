@@ -183,7 +183,8 @@ def test_engines(to: str, dtype: str, padding: str, source: Path, tmp_path: Path
     assert DescribedEngine(tmp_path / "m.plan").quantized  # so that `compare` judges it by the cosine
     plan = (tmp_path / "m.plan").read_bytes()
     assert b"given_inputs" in plan and b"weight_type" in plan
-    assert (b"result_type" in plan) == (padding != "ragged")
+    # Of half-precision models norms write in 8 bits unless told otherwise, and need no calibration for that.
+    assert (b"result_type" in plan) == (padding != "ragged" or dtype == "fp16")
 
 
 def changed(model: Path, change: Callable[[onnx.ModelProto, onnx.NodeProto], None], op: str) -> Path:

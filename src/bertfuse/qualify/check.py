@@ -266,7 +266,7 @@ class Run:
         if len(wanted) > 1 and self.problem.writes and not by_one_scale(self.problem):
             # y, which was rounded, says more exactly what its numbers are than the oracle's y does.
             y = Number(found[0].astype(np.float64), 0.0)
-            wanted[1:] = written(self.problem, self.data.inputs[which], y)[1:]
+            wanted[-2:] = written(self.problem, self.data.inputs[which], y)[1:]
         for tensor, got, want in zip(self.problem.outputs, found, wanted, strict=True):
             ratio, text = compare(got, want)
             self.verdict.ratio = max(self.verdict.ratio, ratio)

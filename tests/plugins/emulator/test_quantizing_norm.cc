@@ -1,5 +1,5 @@
-// LayerNorm whose rows are written in 8 bits, too, in the emulator: y has the bits that it has without, and the rest is
-// what QuantizeRows() makes of it, bit for bit.
+// Norms whose rows are written in 8 bits, too, in the emulator: y, and the sum that is normalised where it is an
+// output, have the bits that they have without, and the rest is what QuantizeRows() makes of y, bit for bit.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -63,6 +63,9 @@ class Problem {
     smooth_ = std::make_unique<DeviceArray<float>>(columns_);
     for (float& factor : *smooth_) factor = std::exp2(static_cast<float>(random.Between(-8, 8)) / 4);
     has_smooth_ = random.OneIn(2);
+    keeps_total_ = sizeof(T) == 2 && random.OneIn(2);
+    if (keeps_total_ && random.OneIn(2)) norm_.norm = NormKind::kRmsNorm, norm_.gamma_offset = random.OneIn(2) ? 1 : 0;
+    if (keeps_total_ && random.OneIn(3)) norm_.beta = nullptr;
   }
 
   // By every kernel that takes it; how many do.
@@ -74,20 +77,21 @@ class Problem {
           LayerNormKernel::kPersistentWarpsFewPartials}) {
       SCOPED_TRACE(testing::Message() << rows_ << " x " << columns_ << ", kernel " << static_cast<int>(kernel) << ", "
                                       << norm_.more_partials << " partial sums, row count "
-                                      << (norm_.packed.row_count == nullptr ? -9 : row_count_[0]));
+                                      << (norm_.packed.row_count == nullptr ? -9 : row_count_[0])
+                                      << (keeps_total_ ? ", keeps the sum" : ""));
       const int64_t all = rows_ * columns_;
-      DeviceArray<T> plain(all), y(all);
+      DeviceArray<T> plain(all), y(all), plain_total(all), total(all);
       DeviceArray<Quantized> expected(all), quantized(all);
       DeviceArray<float> expected_scales(rows_), scales(rows_);
       LayerNormArguments<T> with = norm_;
-      with.y = y.data();
+      with.y = y.data(), with.total = keeps_total_ ? total.data() : nullptr;
       with.quantized = {quantized.data(), scales.data(), has_smooth_ ? smooth_->data() : nullptr,
                         !std::is_same_v<Quantized, int8_t>};
       const LayerNormProblem problem = {columns_,           sizeof(T), LayerNormVector(with), with.product != nullptr,
                                         with.more_partials, false};
       if (!LayerNormSupports(kernel, problem)) continue;
       ++count;
-      norm_.y = plain.data();
+      norm_.y = plain.data(), norm_.total = keeps_total_ ? plain_total.data() : nullptr;
       emulator::TheSettings().seed = random.Seed();
       emulator::TheSettings().compute_capability = kDevice.compute_capability;
       emulator::TheSettings().shared_bytes = kDevice.shared_bytes;
@@ -95,7 +99,8 @@ class Problem {
       const emulator::HiddenArrays late = HideWhatMayBeLate();
       bool wrote_early = false;
       emulator::TheSettings().dependencies_end = [&] {
-        wrote_early = emulator::IsWritten(y) || emulator::IsWritten(quantized) || emulator::IsWritten(scales);
+        wrote_early = emulator::IsWritten(y) || emulator::IsWritten(total) || emulator::IsWritten(quantized) ||
+                      emulator::IsWritten(scales);
         late.Appear();
       };
       emulator::TheSettings().finds_races = random.OneIn(2);
@@ -108,6 +113,7 @@ class Problem {
           with.packed};
       EXPECT_EQ(QuantizeRows(rows, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
       EXPECT_EQ(std::memcmp(plain.data(), y.data(), all * sizeof(T)), 0) << "y is another";
+      EXPECT_EQ(std::memcmp(plain_total.data(), total.data(), all * sizeof(T)), 0) << "the sum is another";
       for (int64_t row = 0; row < rows_; ++row) {
         const float scale = scales[row], wanted = expected_scales[row];
         EXPECT_TRUE(scale == wanted || (std::isnan(scale) && std::isnan(wanted))) << row << ": " << scale << wanted;
@@ -144,7 +150,7 @@ class Problem {
   std::unique_ptr<DeviceArray<T>> product_, residual_, bias_, gamma_, beta_, partials_;
   std::unique_ptr<DeviceArray<float>> sums_, smooth_;
   DeviceArray<int32_t> row_count_{1};
-  bool has_smooth_;
+  bool has_smooth_, keeps_total_;
   LayerNormArguments<T> norm_ = {};
 };
 
