@@ -50,7 +50,8 @@ def rewrite(graph: FusionGraph, node: gs.Node) -> None:
         for name, value in (("weight", weight), ("bias", bias if biased else None))
         if value is not None
     ]
-    written = OP.body(Recorder(), x, *constants, *([] if biased else [None]), activation=kind)
+    absent = [None] * (len(OP.inputs) - 1 - len(constants))  # a bias, and what quantised models have
+    written = OP.body(Recorder(), x, *constants, *absent, activation=kind)
     interior = [*inside, root, *linears.values(), *(n for *_, nodes in parts.values() for n in nodes)]
     emit(graph, written, root, list({id(n): n for n in interior}.values()), [x])
 

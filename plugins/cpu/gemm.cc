@@ -68,9 +68,9 @@ int64_t FloatsOfQuantized(const GemmCall& gemm) {
 }
 
 template <class Finish>
-void MultiplyFloat8(const bertfuse_call& call, const GemmCall& gemm, int64_t m, Finish&& finish) {
+void MultiplyFloat8(const bertfuse_call& call, const GemmCall& gemm, int64_t m, float* y, Arena& arena,
+                    Finish&& finish) {
   const int64_t n = gemm.weight->shape[0], k = gemm.weight->shape[1];
-  Arena arena(call.workspace);
   const Float8Buffers buffers(gemm.rows(), n, k, call.prepared != nullptr, arena);
   if (call.prepared == nullptr) {
     ParallelFor(call, n * k, kGrainElements,
@@ -88,18 +88,16 @@ void MultiplyFloat8(const bertfuse_call& call, const GemmCall& gemm, int64_t m, 
     }
   });
   const auto* weight = call.prepared == nullptr ? buffers.weight : static_cast<const float*>(call.prepared);
-  Float8Gemm(call, m, n, k, buffers, weight, DataOf(gemm.weight_scale), static_cast<float*>(gemm.y->data), finish);
+  Float8Gemm(call, m, n, k, buffers, weight, DataOf(gemm.weight_scale), y, finish);
 }
 
 // y = x weightᵀ; `finish` as Gemm has it.
 template <class Finish>
-void Multiply(const bertfuse_call& call, const GemmCall& gemm, int64_t m, Finish&& finish) {
+void Multiply(const bertfuse_call& call, const GemmCall& gemm, int64_t m, float* y, Arena& arena, Finish&& finish) {
   const int64_t n = gemm.weight->shape[0], k = gemm.weight->shape[1];
   const float* x = DataOf(gemm.x);
-  float* y = static_cast<float*>(gemm.y->data);
-  if (IsFloat8(gemm)) return MultiplyFloat8(call, gemm, m, finish);
+  if (IsFloat8(gemm)) return MultiplyFloat8(call, gemm, m, y, arena, finish);
   if (!IsInt8(gemm)) return Gemm(call, m, n, k, x, {{DataOf(gemm.weight), y}}, finish);
-  Arena arena(call.workspace);
   const Int8Buffers buffers(gemm.rows(), n, k, call.prepared != nullptr, arena);
   if (call.prepared == nullptr) {
     Loops().pack_int8(static_cast<const int8_t*>(gemm.weight->data), n, k, buffers.packed);
@@ -129,6 +127,12 @@ void Multiply(const bertfuse_call& call, const GemmCall& gemm, int64_t m, Finish
   Int8Gemm(call, m, n, rows, packed, DataOf(gemm.weight_scale), y, finish);
 }
 
+// Room for a gated product's second factor, which is multiplied with the gate while a block of both is in the cache; of
+// 8-bit operands for both of them.
+float* TakeFactors(const GemmCall& gemm, Arena& arena) {
+  return arena.Take<float>(gemm.rows() * gemm.columns() * (IsQuantized(gemm.weight->dtype) ? 2 : 1));
+}
+
 template <class Op>
 size_t WorkspaceSize(const bertfuse_call& call) {
   const GemmCall gemm(call, kGemmOp<Op>);
@@ -136,7 +140,7 @@ size_t WorkspaceSize(const bertfuse_call& call) {
   CheckSmooth(gemm);
   CheckZero(gemm);
   Arena arena;
-  if (gemm.op.gates) arena.Take<float>(gemm.rows() * gemm.columns());
+  if (gemm.op.gates) TakeFactors(gemm, arena);
   if (!IsQuantized(gemm.weight->dtype)) return arena.used();
   const int64_t n = gemm.weight->shape[0], k = gemm.weight->shape[1];
   if (IsFloat8(gemm)) {
@@ -149,18 +153,35 @@ size_t WorkspaceSize(const bertfuse_call& call) {
   return arena.used();
 }
 
-// y = activation(x Gᵀ + g) * (x Uᵀ + u): of a block the gate is written to y, the other factor to the workspace.
+// y *= up, each with its bias, after the activation of y.
+void MultiplyFactors(const GemmCall& gemm, float* y, float* up, int64_t column, int64_t width) {
+  const float* const bias = DataOf(gemm.bias);
+  Loops().activate(y, bias == nullptr ? nullptr : bias + column, width, gemm.activation);
+  if (bias != nullptr) Loops().activate(up, bias + gemm.columns() + column, width, Activation::kNone);
+  Loops().multiply(y, up, y, width);
+}
+
+// y = activation(x Gᵀ + g) * (x Uᵀ + u).
 void RunGated(const bertfuse_call& call, const GemmCall& gemm, int64_t m) {
   const int64_t n = gemm.columns(), k = gemm.weight->shape[1];
   float* const y = static_cast<float*>(gemm.y->data);
-  float* const up = Arena(call.workspace).Take<float>(gemm.rows() * n);
-  const float *const weight = DataOf(gemm.weight), *const bias = DataOf(gemm.bias);
-  const GemmPart parts[] = {{weight, y}, {weight + n * k, up}};
-  Gemm(call, m, n, k, DataOf(gemm.x), parts, [&](int64_t row, int64_t height, int64_t column, int64_t width) {
-    for (int64_t at = row * n + column, i = 0; i < height; ++i, at += n) {
-      Loops().activate(y + at, bias == nullptr ? nullptr : bias + column, width, gemm.activation);
-      if (bias != nullptr) Loops().activate(up + at, bias + n + column, width, Activation::kNone);
-      Loops().multiply(y + at, up + at, y + at, width);
+  Arena arena(call.workspace);
+  float* const factors = TakeFactors(gemm, arena);
+  if (!IsQuantized(gemm.weight->dtype)) {
+    const float* const weight = DataOf(gemm.weight);
+    const GemmPart parts[] = {{weight, y}, {weight + n * k, factors}};
+    return Gemm(call, m, n, k, DataOf(gemm.x), parts, [&](int64_t row, int64_t height, int64_t column, int64_t width) {
+      for (int64_t at = row * n + column, i = 0; i < height; ++i, at += n) {
+        MultiplyFactors(gemm, y + at, factors + at, column, width);
+      }
+    });
+  }
+  Multiply(call, gemm, m, factors, arena, [](int64_t, int64_t, int64_t, int64_t) {});
+  ParallelFor(call, m, GrainFor(n), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      float* const both = factors + row * 2 * n;
+      std::copy(both, both + n, y + row * n);
+      MultiplyFactors(gemm, y + row * n, both + n, 0, n);
     }
   });
 }
@@ -203,7 +224,8 @@ void Run(const bertfuse_call& call) {
   const bool activates = activation != Activation::kNone, normalizes = gemm.op.normalizes();
   const float* bias = DataOf(gemm.bias);
   const bool in_blocks = activates || (bias != nullptr && !normalizes);
-  Multiply(call, gemm, m, [=](int64_t row, int64_t height, int64_t column, int64_t width) {
+  Arena arena(call.workspace);
+  Multiply(call, gemm, m, y, arena, [=](int64_t row, int64_t height, int64_t column, int64_t width) {
     if (!in_blocks) return;
     float* to = y + row * n + column;
     for (int64_t i = 0; i < height; ++i, to += n) {

@@ -3,6 +3,7 @@
 #include "kernels/elements.cuh"
 #include "kernels/gate.h"
 #include "kernels/packed_rows.cuh"
+#include "kernels/quantized_row.cuh"
 
 namespace bertfuse::kernels {
 namespace {
@@ -26,8 +27,38 @@ __device__ __forceinline__ void Activated(float (&v)[kVector], Activation activa
   }
 }
 
+// Numbers of y in 8 bits, in place of y: of some columns, whose factors over the result's scale it keeps.
+template <int kVector>
+class QuantizedColumns {
+ public:
+  __device__ __forceinline__ QuantizedColumns(const QuantizedResult& to, int64_t column)
+      : to_(to), is_first_(column == 0) {
+    scale_ = *to.scale, zero_ = ZeroOf(to);
+    const float inverse = InverseOfScale(scale_);
+    factors_ = LoadIf<kVector>(to.smooth != nullptr, to.smooth + column);
+#pragma unroll
+    for (float& factor : factors_.value) factor = to.smooth == nullptr ? inverse : factor * inverse;
+  }
+  // `at`: the first one's place among all rows' numbers.
+  template <class T>
+  __device__ __forceinline__ void Store(const Pack<T, kVector>& y, int64_t row, int64_t at) const {
+    float scaled[kVector];
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) scaled[i] = ToFloat(y.value[i]) * factors_.value[i];
+    StoreRounded(to_, at, scaled, zero_);
+    if (is_first_) to_.scales[row] = scale_;
+  }
+
+ private:
+  const QuantizedResult& to_;
+  Pack<float, kVector> factors_;
+  float scale_;
+  int zero_;
+  bool is_first_;
+};
+
 // A thread has kVector columns of y (x), whose biases it keeps, of every gridDim.y-th group of rows.
-template <class T, int kVector>
+template <class T, int kVector, bool kQuantizes>
 __global__ void __launch_bounds__(kMaxThreads) GateKernel(GateArguments<T> a) {
   const int64_t column = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kVector;
   const bool exists = column < a.columns, biased = exists && a.bias != nullptr;
@@ -38,6 +69,16 @@ __global__ void __launch_bounds__(kMaxThreads) GateKernel(GateArguments<T> a) {
   WaitForDependencies();
   if (!exists) return;
   const int64_t rows = RealRows(a.packed, a.rows);
+  const auto store = [&] {
+    if constexpr (kQuantizes) {
+      return [columns = QuantizedColumns<kVector>(a.quantized, column)](const Pack<T, kVector>& y, int64_t row,
+                                                                        int64_t at) { columns.Store(y, row, at); };
+    } else {
+      return [to = a.y](const Pack<T, kVector>& y, int64_t, int64_t at) {
+        *reinterpret_cast<Pack<T, kVector>*>(to + at) = y;
+      };
+    }
+  }();
 #pragma unroll 1
   for (int64_t first = static_cast<int64_t>(blockIdx.y) * kRowsAtOnce; first < rows;
        first += static_cast<int64_t>(gridDim.y) * kRowsAtOnce) {
@@ -57,7 +98,7 @@ __global__ void __launch_bounds__(kMaxThreads) GateKernel(GateArguments<T> a) {
       Pack<T, kVector> y;
 #pragma unroll
       for (int j = 0; j < kVector; ++j) y.value[j] = FromFloat<T>(v[j] * factor[j]);
-      *reinterpret_cast<Pack<T, kVector>*>(a.y + (first + i) * a.columns + column) = y;
+      store(y, first + i, (first + i) * a.columns + column);
     }
   }
 }
@@ -75,7 +116,7 @@ cudaError_t LaunchVector(const GateArguments<T>& a, const Device& device, cudaSt
   config.block = dim3(static_cast<unsigned>(threads));
   config.stream = stream;
   config.device = &device;
-  return Launch(config, GateKernel<T, kVector>, a);
+  return Launch(config, a.quantized.rows == nullptr ? GateKernel<T, kVector, false> : GateKernel<T, kVector, true>, a);
 }
 
 }  // namespace
@@ -85,8 +126,9 @@ cudaError_t Gate(const GateArguments<T>& a, const Device& device, cudaStream_t s
   if (a.rows == 0 || a.columns == 0) return cudaSuccess;
   if (!GateActivations::Has(a.activation)) return cudaErrorInvalidConfiguration;
   constexpr int kVector = 16 / sizeof(T);
-  const bool aligned =
-      a.columns % kVector == 0 && IsAligned(a.product, 16) && IsAligned(a.y, 16) && IsAligned(a.bias, 16);
+  const bool aligned = a.columns % kVector == 0 && IsAligned(a.product, 16) && IsAligned(a.y, 16) &&
+                       IsAligned(a.bias, 16) && IsAligned(a.quantized.rows, kVector) &&
+                       IsAligned(a.quantized.smooth, kVector * sizeof(float));
   return aligned ? LaunchVector<T, kVector>(a, device, stream) : LaunchVector<T, 1>(a, device, stream);
 }
 

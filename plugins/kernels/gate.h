@@ -4,6 +4,7 @@
 #include "core/activation.h"
 #include "kernels/launch.h"
 #include "kernels/packed_rows.h"
+#include "kernels/quantized_result.h"
 
 namespace bertfuse::kernels {
 
@@ -17,6 +18,7 @@ struct GateArguments {
   Activation activation;
   bool bias_is_constant;  // no kernel that may still be running writes it, so it is read before these have ended
   PackedRows packed;      // of the rows; nothing is written from *row_count on
+  QuantizedResult quantized = {};  // of one scale: in place of y, which is not written
 };
 
 // cudaErrorInvalidConfiguration where the activation has no kernel.

@@ -21,9 +21,9 @@ cudaError_t QuantizingResidualNorm(LayerNormKernel kernel, const LayerNormArgume
   return cudaErrorInvalidConfiguration;
 }
 
-#define BERTFUSE_INSTANTIATE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE)                                    \
-  template cudaError_t QuantizingLayerNorm(LayerNormKernel, const LayerNormArguments<TYPE>&, const Device&, \
-                                           cudaStream_t);                                                   \
+#define BERTFUSE_INSTANTIATE(DTYPE, NUMBER, NAME, BYTES, TENSORRT, TYPE)                                       \
+  template cudaError_t QuantizingLayerNorm(LayerNormKernel, const LayerNormArguments<TYPE>&, const Device&,    \
+                                           cudaStream_t);                                                      \
   template cudaError_t QuantizingResidualNorm(LayerNormKernel, const LayerNormArguments<TYPE>&, const Device&, \
                                               cudaStream_t);
 BERTFUSE_FLOAT_DTYPES(BERTFUSE_INSTANTIATE)

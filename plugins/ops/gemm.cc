@@ -155,7 +155,7 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmArguments<Elem
   const bool in_8_bits = kIsQuantized<Elements> && gemm.y_quantized != nullptr &&
                          gemm.y_quantized->dtype == gemm.weight->dtype &&
                          kernels::IsAligned(gemm.y_quantized->data, 8) && kernels::IsAligned(a.quantized.smooth, 16);
-  problem.quantizes = in_8_bits && !problem.layer_norm;
+  problem.quantizes = in_8_bits && !problem.layer_norm && !problem.gates;
   problem.quantizes_rows =
       in_8_bits && problem.layer_norm && !gemm.op.keeps_total() && a.activation == Activation::kNone;
   problem.rotates = !kIsQuantized<Elements> && SuitsEpilogue(a.rotation);
@@ -298,11 +298,12 @@ void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProble
   CheckCuda(LaunchGemm(tactic, product, device, StreamOf(call)), gemm.op.name);
   if (rotates_later) RotateHeads(call, gemm.op.name, a, device);
   if (gate_follows) {
-    const kernels::GateArguments<T> gate = {a.partials, a.bias, a.y, a.m, a.n / 2, a.activation, a.weights_are_constant,
-                                            a.packed};
+    const kernels::GateArguments<T> gate = {
+        a.partials, a.bias, a.y, a.m, gemm.columns(), a.activation, a.weights_are_constant, a.packed, a.quantized};
     CheckCuda(kernels::Gate(gate, device, StreamOf(call)), gemm.op.name);
+  } else if (quantizes_later) {
+    QuantizeResult(call, gemm.op.name, a.quantized, a.y, a.m, gemm.columns(), a.packed);
   }
-  if (quantizes_later) QuantizeResult(call, gemm.op.name, a.quantized, a.y, a.m, a.n, a.packed);
   if (!tactic.layer_norm) return;
   norm.splits = tactic.tile.splits;
   norm.next = PrefetchFor(call, problem.m, device);

@@ -53,6 +53,9 @@ void ListElementwise(const GemmProblem& problem, std::vector<GemmTactic>* tactic
   }
 }
 
+// Whether there are kernels that multiply both factors of a gate in their epilogue: of 16-bit operands.
+bool GatesInEpilogue(const GemmProblem& problem) { return problem.gates && problem.x_bytes == 2; }
+
 // A slice of the weight that a block loads is of both factors: whole groups of rows of each.
 void ListGated(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
   const auto add_block = [&](const Block& block) {
@@ -115,7 +118,7 @@ void List(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
   if (problem.layer_norm && !problem.keeps_total) ListLayerNorm(problem, tactics);
   if (problem.quantizes_rows) ListStationaryNorm(problem, tactics);
   if (problem.layer_norm) ListSplitK(problem, tactics);
-  if (problem.gates) ListGated(problem, tactics);
+  if (GatesInEpilogue(problem)) ListGated(problem, tactics);
   ListElementwise(problem, tactics);
   if (problem.layer_norm) ListSplitLastWave(problem, tactics);
 }
@@ -139,7 +142,7 @@ GemmKernelFacts Facts(const GemmProblem& problem, const GemmTactic& tactic) {
 // the bias, the others end with it, as it does where there are scales. Integers that a launch of its own rounds may be
 // others than an epilogue's (RoundedShares()).
 bool RoundsAlike(const GemmProblem& problem, const GemmTactic& tactic) {
-  const bool gates = problem.gates && problem.n / 2 % 8 == 0;  // in the epilogue
+  const bool gates = GatesInEpilogue(problem) && problem.n / 2 % 8 == 0;
   const bool begins_with_bias = problem.biased && problem.x_bytes == 2 && sm90::IsPersistent(tactic.tile.block);
   const bool rounds_in_epilogue = WritesQuantized(problem, tactic) == problem.quantizes || problem.fp8;
   return tactic.form == (gates ? GemmForm::kComplete : ProductForm(problem)) && tactic.tile.splits == 1 &&

@@ -12,11 +12,13 @@ from onnx import version_converter
 import bertfuse
 from bertfuse.analysis.model_calls import model_calls
 from bertfuse.graph_rewrite import fuse_file
-from bertfuse.graph_rewrite.fused_nodes import input_of
+from bertfuse.graph_rewrite.fused_nodes import fused_nodes, input_of
 from bertfuse.graph_rewrite.io import load_model, save_model
 from bertfuse.graph_rewrite.ops import OPS
 from tests.commands import invoke
 from tests.corpora import model_folder
+from tests.model_coverage.files import feed
+from tests.model_coverage.test_families import exported
 from tests.tiny_models import inputs
 
 
@@ -172,3 +174,23 @@ def test_variants_of_attention_write_too(tmp_path: Path) -> None:
     assert outputs == [3, 3]
     for one, other in zip(*(bertfuse.InferenceSession(file).run(None, feed) for file in (fused, results)), strict=True):
         assert _far(one, other) < 0.02
+
+
+@pytest.mark.parametrize("padding", ["keep", "remove"])
+@pytest.mark.parametrize("family", ["modernbert", "nomic-bert", "eurobert", "esm", "qwen3", "gemma3", "vit"])
+def test_families_are_quantised_whole(family: str, padding: str, tmp_path: Path) -> None:
+    """Every fused weight, and all that a fused op writes for a product is written in 8 bits."""
+    source, fused, target = (tmp_path / f"{name}.onnx" for name in ("source", "fused", "fp8"))
+    save_model(version_converter.convert_version(load_model(exported(family, "torchscript", "sdpa")), 19), source)
+    fuse_file(source, fused, dtype="fp16", padding=padding)
+    made = bertfuse.quantize(fused, target, to="fp8", calibration=feed(bertfuse.InferenceSession(source), 4, 9))
+    assert made.judgement.cosine_mean > 0.99
+    model = load_model(target)
+    writers = {name: node.op_type for node in fused_nodes(model) for name in node.output}
+    for node in fused_nodes(model):
+        spec = OPS[node.op_type]
+        assert not input_of(node, spec, "weight") or input_of(node, spec, "weight_scale"), node.op_type
+        rounds = input_of(node, spec, "weight_scale") and not input_of(node, spec, "x_quantized")
+        writer = writers.get(input_of(node, spec, "x"))
+        # RMSNorm of the embeddings, of which there is one, and a pooler's one row of each text.
+        assert not rounds or writer in (None, "FusedRMSNorm", "FirstTokens"), f"{node.op_type} of {writer}"

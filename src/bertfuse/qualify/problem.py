@@ -23,6 +23,7 @@ WRITERS = (
     "FusedGemmLayerNorm",
     "FusedGemmGeluLayerNorm",
     "FusedGemmResidualNorm",
+    "FusedGatedGemm",
 )  # that are drawn so
 QUANTIZED = tuple(op for op in (*WRITERS, "FusedGemm") if op not in ATTENTIONS)  # products of 8-bit operands
 # What else such a product may be given, and what of it needs another one; x_quantized brings x_row_scale.

@@ -51,6 +51,10 @@ class QuantizedBounds:
         if self.weights == "float8e4m3fn" and self.device != "cpu":
             # How far sums are from what all tactics have: a test of the GPU's knows those that promote theirs.
             error = error + cut_off(rows.shape[-1], short=True) * self._largest_sum(rows, weight.value)
+        if self.device != "cpu":
+            # The sums of parts of k may be rounded to the results' type, one of them with all that is taken off.
+            terms = np.sqrt(self._matmul(np.square(rows), np.square(weight.value.T)))
+            error = error + self._stored * (3 * terms + np.abs(taken_off))
         scales = row_scale * weight_scale.value
         y, error = (product - taken_off) * scales, (error + IN_FLOAT32 * np.abs(taken_off)) * np.abs(scales)
         return self.affine(Number(y, error), bias, residual)

@@ -1,8 +1,11 @@
-// The gate's kernel in the emulator: every activation and type, random sizes.
+// The gate's kernel in the emulator: every activation and type, random sizes; in 8 bits what QuantizeRows() makes of y.
 #include <gtest/gtest.h>
+
+#include <cstring>
 
 #include "emulator/gemm_problem.h"
 #include "kernels/gate.h"
+#include "kernels/quantize_rows.h"
 
 namespace bertfuse::kernels {
 namespace {
@@ -11,6 +14,32 @@ using emulator::DeviceArray;
 using emulator::Random;
 
 constexpr Device kDevice = {0, 80, 4, 163 << 10};
+
+// The same call again, with results in 8 bits in place of y, of which the other call had `y`.
+template <class Quantized, class T>
+void CheckInEightBits(Random& random, GateArguments<T> a, const DeviceArray<T>& y, const DeviceArray<int32_t>& count) {
+  const int64_t all = a.rows * a.columns;
+  DeviceArray<float> scale(1), smooth(a.columns), scales(a.rows), expected_scales(a.rows);
+  DeviceArray<int8_t> zero(1);
+  DeviceArray<Quantized> numbers(all), expected(all);
+  DeviceArray<T> unwritten(all);
+  scale[0] = static_cast<float>(random.Between(1, 40)) / 1000;
+  zero[0] = static_cast<int8_t>(random.Between(-128, 127));
+  for (float& factor : smooth) factor = std::exp2(static_cast<float>(random.Between(-8, 8)) / 4);
+  const bool is_integer = std::is_same_v<Quantized, int8_t>, moved = is_integer && random.OneIn(2);
+  const float* const factors = random.OneIn(2) ? smooth.data() : nullptr;
+  const int8_t* const zero_point = moved ? zero.data() : nullptr;
+  a.y = unwritten.data();
+  a.quantized = {numbers.data(), scales.data(), factors, !is_integer, scale.data(), zero_point};
+  ASSERT_EQ(Gate(a, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
+  EXPECT_FALSE(emulator::IsWritten(unwritten));
+  const QuantizeRowsArguments<T, Quantized> rows = {
+      y.data(),  factors,  scale.data(), expected.data(), expected_scales.data(), a.rows,
+      a.columns, a.packed, true,         zero_point};
+  ASSERT_EQ(QuantizeRows(rows, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
+  EXPECT_EQ(std::memcmp(numbers.data(), expected.data(), all), 0) << "other numbers";
+  for (int64_t row = 0; row < count[0]; ++row) EXPECT_EQ(scales[row], scale[0]) << row;
+}
 
 template <class T>
 void TestGate() {
@@ -47,6 +76,8 @@ void TestGate() {
         comparison.Add(found, Activated(activation, factor(column)) * factor(columns + column));
       }
     }
+    if (i % 2 == 0) CheckInEightBits<int8_t>(random, a, y, row_count);
+    if (i % 2 == 1) CheckInEightBits<__nv_fp8_e4m3>(random, a, y, row_count);
   }
   EXPECT_LE(comparison.worst(), 1);
   std::printf("40 problems, the worst error is %.2f of what is allowed\n", comparison.worst());
