@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -178,11 +178,12 @@ def _table(
     return given
 
 
-def check_same_rounding(weights: Sequence[Weight]) -> tuple[int, str] | None:
+def check_same_rounding(weights: Mapping[str, Weight]) -> tuple[str, str] | None:
     """Of weights that are to be one: which of them, and how, rounds otherwise than the first; None where none does."""
-    for place, weight in enumerate(weights[1:], 1):
-        mine, first = rounding_of(weight), rounding_of(weights[0])
+    first_name, first_weight = next(iter(weights.items()))
+    for name, weight in weights.items():
+        mine, first = rounding_of(weight), rounding_of(first_weight)
         if mine != first:
             words = ["not at all" if r is None else str(r) for r in (mine, first)]
-            return place, f"rounds its input {words[0]}, and Q {words[1]}"
+            return name, f"rounds its input {words[0]}, and {first_name.upper()} {words[1]}"
     return None

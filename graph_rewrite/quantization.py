@@ -37,8 +37,8 @@ class Layer:
     """A fused node with a weight [N, K], or a table of words [V, H], that can be quantised.
 
     `name` is the node's, `x` the tensor that it multiplies ("" for a table), `node` its place in the graph, `residual`
-    the tensor that it adds ("" for none). `parts` are the weights side by side in it, 3 of Q, K and V; 0 of a table.
-    `writer` is the fused op that x comes from ("": another).
+    the tensor that it adds ("" for none). `parts` are the weights side by side in it, 3 of Q, K and V, 2 of a gate; 0
+    of a table. `writer` is the fused op that x comes from ("": another).
     """
 
     name: str

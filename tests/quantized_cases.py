@@ -9,10 +9,12 @@ import numpy as np
 
 from bertfuse.graph_rewrite.dialect.quantized import quantized_rows
 from bertfuse.graph_rewrite.ops import OPS
+from bertfuse.graph_rewrite.ops.activations import ACTIVATIONS
 from tests.cases import ATTENTIONS, FLOATS, Case
 
-BY_TENSOR = ("FusedGemmGelu", *ATTENTIONS)  # which write by one scale for all rows
-PRODUCTS = ("FusedGemm", "FusedGemmGelu", "FusedGemmLayerNorm", "FusedGemmGeluLayerNorm")
+BY_TENSOR = ("FusedGemmGelu", "FusedGatedGemm", *ATTENTIONS)  # which write by one scale for all rows
+OF_FAMILIES = ("FusedGatedGemm", "FusedGemmResidualNorm")
+PRODUCTS = ("FusedGemm", "FusedGemmGelu", "FusedGemmLayerNorm", "FusedGemmGeluLayerNorm", *OF_FAMILIES)
 INT8, FLOAT8 = np.dtype(np.int8), np.dtype(ml_dtypes.float8_e4m3fn)
 
 
@@ -24,18 +26,22 @@ def product(seed: int, weight_type: np.dtype = INT8) -> Case:
     leading = tuple(int(size) for size in rng.integers(0 if rng.random() < 0.05 else 1, 23, rng.integers(1, 3)))
     n, k = (int(size) for size in rng.integers(1, rng.choice([8, 70, 400]), 2))
     # LayerNorm of one or two columns that are nearly alike makes a sign of a rounding.
-    n = max(n, 8) if "LayerNorm" in op else n
+    n = max(n, 8) if "Norm" in op else n
+    columns, n = n, 2 * n if op == "FusedGatedGemm" else n
     x = rng.standard_normal((*leading, k)) * np.exp(rng.uniform(-3, 3, k))
     weight = rng.integers(-128, 128, (n, k)) if weight_type == np.int8 else rng.standard_normal((n, k)) * 100
     inputs: dict[str, Any] = {tensor.name: None for tensor in OPS[op].inputs}
     typed = FLOATS[dtype]
     inputs |= {"x": x.astype(np.float32).astype(typed), "weight": weight.astype(weight_type)}
     inputs["weight_scale"] = (rng.uniform(0.2, 2, n) / 128 / np.sqrt(k)).astype(np.float32)
+    without = ("bias", "beta") if op in ("FusedGemm", *OF_FAMILIES) and rng.random() < 0.5 else ()
     for name in ("bias", "gamma", "beta"):
-        if name in inputs and (name != "bias" or op != "FusedGemm" or rng.random() < 0.5):
+        if name in inputs and name not in without:
             inputs[name] = rng.standard_normal(n).astype(np.float32).astype(typed)
-    if "residual" in inputs and (op == "FusedGemmLayerNorm" or rng.random() < 0.5):
-        inputs["residual"] = rng.standard_normal((*leading, n)).astype(np.float32).astype(typed)
+    if "residual" in inputs and (op != "FusedGemmGeluLayerNorm" or rng.random() < 0.5):
+        inputs["residual"] = rng.standard_normal((*leading, columns)).astype(np.float32).astype(typed)
+    if "product_gamma" in inputs and rng.random() < 0.3:
+        inputs["product_gamma"] = rng.standard_normal((1, n)).astype(np.float32).astype(typed)
     if rng.random() < 0.5:
         inputs["x_smooth"] = np.exp(rng.uniform(-2, 2, (1, k))).astype(np.float32)
     if rng.random() < 0.4:  # some numbers lie beyond the ends
@@ -46,7 +52,10 @@ def product(seed: int, weight_type: np.dtype = INT8) -> Case:
         # By a given scale NaN becomes 0 in kernels, in bodies whatever ONNX Runtime's QuantizeLinear makes of it.
         _odd_rows(inputs["x"].reshape(-1, k), rng, with_nan="x_scale" not in inputs)
     attributes = {"approximate": str(rng.choice(["none", "tanh"]))} if "Gelu" in op else {}
-    attributes |= {"epsilon": 1e-5} if "LayerNorm" in op else {}
+    attributes |= {"epsilon": 1e-5} if "Norm" in op else {}
+    if op == "FusedGemmResidualNorm":
+        attributes |= {"norm": str(rng.choice(["layer", "rms"])), "gamma_offset": float(rng.choice([0, 1]))}
+    attributes |= {"activation": str(rng.choice(list(ACTIVATIONS)))} if op == "FusedGatedGemm" else {}
     return Case(op, f"seed_{seed}", inputs, attributes, dtype)
 
 
@@ -96,7 +105,7 @@ def _columns(case: Case) -> int:
     if case.op in ATTENTIONS:
         heads, shared = (case.attributes.get(name, 0) for name in ("num_heads", "kv_num_heads"))
         return case.inputs["qkv"].shape[-1] // (heads + 2 * (shared or heads)) * heads
-    return len(case.inputs["beta" if "beta" in case.inputs else "weight_scale"])
+    return len(case.inputs["weight_scale" if "x" in case.inputs else "gamma"]) // (1 + (case.op == "FusedGatedGemm"))
 
 
 def writing(case: Case) -> Case:
@@ -110,6 +119,8 @@ def writing(case: Case) -> Case:
         case.inputs["y_tensor_scale"] = np.float32(rng.choice([1e-3, 0.01, 0.05]))
         if case.inputs["y_zero_point"].dtype == INT8 and rng.random() < 0.7:
             case.inputs["y_zero_point"] = np.asarray(rng.integers(-128, 128), INT8)
+    elif case.inputs["beta"] is None:
+        pass
     elif odd < 0.3:  # rows of zeros, tiny or large ones, and one that is not finite
         size = 0 if odd < 0.1 else 1e-6 if odd < 0.2 else 30.0
         case.inputs["gamma"], case.inputs["beta"] = case.inputs["gamma"] * 0, case.inputs["beta"] * 0

@@ -135,10 +135,10 @@ def base_shape(base: gs.Tensor, sizes: tuple[int, int]) -> tuple[int, int, int]:
 def packed(linears: dict[str, gs.Node], columns: dict[str, np.ndarray]) -> tuple[Weight, np.ndarray]:
     """The rows of the projections' weights, and their biases, that give these columns of each side by side."""
     weights = {name: as_weight(node.inputs[1]).rows(columns[name].ravel()) for name, node in linears.items()}
-    other = check_same_rounding(list(weights.values()))
+    other = check_same_rounding(weights)
     if other is not None:
-        name = list(linears)[other[0]]
-        raise NoMatch(linears[name], f"{name.upper()} {other[1]}", wanted="one rounding of what all three project")
+        name, how = other
+        raise NoMatch(linears[name], f"{name.upper()} {how}", wanted="one rounding of what all of them project")
     return rows_together(list(weights.values())), np.concatenate(
         [_bias(linears[k])[columns[k].ravel()] for k in linears]
     )

@@ -125,6 +125,7 @@ template <class T>
 cudaError_t Gate(const GateArguments<T>& a, const Device& device, cudaStream_t stream) {
   if (a.rows == 0 || a.columns == 0) return cudaSuccess;
   if (!GateActivations::Has(a.activation)) return cudaErrorInvalidConfiguration;
+  if (a.quantized.rows != nullptr && a.quantized.scale == nullptr) return cudaErrorInvalidConfiguration;
   constexpr int kVector = 16 / sizeof(T);
   const bool aligned = a.columns % kVector == 0 && IsAligned(a.product, 16) && IsAligned(a.y, 16) &&
                        IsAligned(a.bias, 16) && IsAligned(a.quantized.rows, kVector) &&

@@ -21,7 +21,7 @@ struct GateArguments {
   QuantizedResult quantized = {};  // of one scale: in place of y, which is not written
 };
 
-// cudaErrorInvalidConfiguration where the activation has no kernel.
+// cudaErrorInvalidConfiguration where the activation has no kernel, or `quantized` no scale.
 template <class T>
 cudaError_t Gate(const GateArguments<T>& arguments, const Device& device, cudaStream_t stream);
 

@@ -112,8 +112,8 @@ def quantize(
             between the two models' answers.
         residual: rounds residuals to int8, too, and gives each weight one scale: FasterTransformer's int8 mode 2.
         results: whether ops write in 8 bits what the next product reads, on GPUs in place of a kernel between them.
-            Numbers are the same, but those of attention and, in 8-bit floats, of FusedGemmGelu, which have one scale
-            for the tensor then; both take calibration data.
+            Numbers are the same, but those of attention, FusedGemmGelu and, in 8-bit floats, FusedGatedGemm, which have
+            one scale for the tensor then; these take calibration data.
             None: of half-precision models, which are for GPUs, where it was faster (docs/performance.md).
 
     Raises BertfuseError: a model, data or options that cannot be used, or a cosine that no quantised layer allows.

@@ -29,16 +29,17 @@ def _seeds() -> list[int]:
 
 
 def _check(case: Case, runner: onnxruntime.InferenceSession) -> None:
-    expected = oracle(case.op, case.inputs, case.attributes)[0]
-    (got,) = run(runner, case, [expected.shape])
-    assert got.shape == expected.shape, case
-    with np.errstate(all="ignore"):
-        assert np.array_equal(np.isnan(got), np.isnan(expected)), f"{case}: NaN elsewhere"
-        tolerance = TOLERANCES[case.op, case.dtype]
-        # The table is for results of about 1; here a product's terms may be larger than what they sum up to.
-        size = np.maximum(np.nanmax(np.abs(expected), initial=0), 1)
-        wrong = np.abs(got.astype(np.float64) - expected) > size * (tolerance.atol + tolerance.rtol * np.abs(expected))
-    assert not wrong.any(), f"{case}: {got[wrong][:3]}, expected {expected[wrong][:3]}"
+    wanted = oracle(case.op, case.inputs, case.attributes)
+    for got, expected in zip(run(runner, case, [array.shape for array in wanted]), wanted, strict=True):
+        assert got.shape == expected.shape, case
+        with np.errstate(all="ignore"):
+            assert np.array_equal(np.isnan(got), np.isnan(expected)), f"{case}: NaN elsewhere"
+            tolerance = TOLERANCES[case.op, case.dtype]
+            # The table is for results of about 1; here a product's terms may be larger than what they sum up to.
+            size = np.maximum(np.nanmax(np.abs(expected), initial=0), 1)
+            off = np.abs(got.astype(np.float64) - expected)
+            wrong = off > size * (tolerance.atol + tolerance.rtol * np.abs(expected))
+        assert not wrong.any(), f"{case}: {got[wrong][:3]}, expected {expected[wrong][:3]}"
 
 
 def _body(case: Case, opset: int = 17) -> onnxruntime.InferenceSession:

@@ -24,6 +24,8 @@ from bertfuse.runtime.trt import build_engine
 from bertfuse.runtime.trt.model import prepare
 from bertfuse.runtime.trt.run import DescribedEngine
 from tests.engines import ops_in
+from tests.model_coverage.files import feed as drawn
+from tests.model_coverage.test_families import exported
 from tests.tiny_models import HEADS, build, inputs
 
 FIELDS = ("given_inputs", "weight_type", "result_type")
@@ -103,7 +105,7 @@ def read_back(prepared: Path, source: Path, target: Path) -> None:
     onnx.save(model, target)
 
 
-def check_bits(model: Path, padding: str) -> None:
+def check_bits(model: Path, padding: str, given: dict[str, np.ndarray] | None = None) -> None:
     """What is written for the plugins, read back, gives the model's own answers."""
     written, read = (model.with_name(f"{name}.onnx") for name in ("for_trt", "read"))
     prepared = prepare(model, written, plugins=True, strongly_typed=True)
@@ -112,7 +114,7 @@ def check_bits(model: Path, padding: str) -> None:
     assert {t.name for t in graph.initializer} <= {name for node in graph.node for name in node.input}
     assert not {node.op_type for node in graph.node} & {"QuantizeLinear", "DequantizeLinear"}
     read_back(written, model, read)
-    feed = inputs(3, 17, seed=1)
+    feed = given or inputs(3, 17, seed=1)
     feed = ragged(feed) if padding == "ragged" else feed
     sessions = [InferenceSession(file) for file in (model, read)]
     assert all(session.uses_library for session in sessions)
@@ -185,6 +187,20 @@ def test_engines(to: str, dtype: str, padding: str, source: Path, tmp_path: Path
     assert b"given_inputs" in plan and b"weight_type" in plan
     # Of half-precision models norms write in 8 bits unless told otherwise, and need no calibration for that.
     assert (b"result_type" in plan) == (padding != "ragged" or dtype == "fp16")
+
+
+@pytest.mark.parametrize("padding", ["keep", "remove"])
+@pytest.mark.parametrize("family", ["modernbert", "vit"])
+def test_engines_of_families(family: str, padding: str, tmp_path: Path) -> None:
+    """The same of gates and residual norms."""
+    path = tmp_path / "model.onnx"
+    save_model(onnx.version_converter.convert_version(load_model(exported(family, "torchscript", "sdpa")), 19), path)
+    calibration = drawn(InferenceSession(path), 4, 9)
+    model = quantized(path, tmp_path, "fp16", padding, to="fp8", calibration=calibration)
+    report = build_engine(model, tmp_path / "m.plan", backend="rtx", expose=True)
+    assert report.plugins is not None and report.plugins["layers"] == ops_in(model) == report.fused
+    halves = {name: a.astype(np.float16) if a.dtype == np.float32 else a for name, a in calibration.items()}
+    check_bits(model, padding, halves)
 
 
 def changed(model: Path, change: Callable[[onnx.ModelProto, onnx.NodeProto], None], op: str) -> Path:

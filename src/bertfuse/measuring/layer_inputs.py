@@ -61,9 +61,13 @@ def layer_inputs(model: Path, names: Sequence[str], feeds: Sequence[Mapping[str,
 
 
 def _packed(model: Path) -> set[str]:
-    """The tensors that products of packed rows read: real rows come first there, and behind them is anything."""
-    nodes = fused_nodes(open_model(model)[0])
-    return {node.input[0] for node in nodes if input_of(node, OPS[node.op_type], "row_count")}
+    """The tensors of packed rows that products read: real rows come first there, and behind them is anything."""
+    found: set[str] = set()
+    for node in fused_nodes(open_model(model)[0]):
+        spec = OPS[node.op_type]
+        if input_of(node, spec, "row_count"):
+            found |= {name for tensor, name in zip(spec.inputs, node.input, strict=False) if name and tensor.leading}
+    return found
 
 
 def _real_rows(array: np.ndarray, mask: np.ndarray, packed: bool) -> np.ndarray:

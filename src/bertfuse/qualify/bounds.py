@@ -325,6 +325,7 @@ def _computed(problem: Problem, inputs: packed.Inputs, matmul: Matmul, device: s
     attributes = {attr.name: problem.attribute(attr.name) for attr in problem.spec.attributes}
     bounds = Bounds(row, matmul)
     bounds.weights, bounds.device = problem.weights, device
+    bounds.rounds_parts = device != "cpu" and any(tensor.name == "gamma" for tensor in problem.spec.inputs)
     with np.errstate(all="ignore"):
         found = problem.spec.body(bounds, *numbers, **attributes)
         outputs = list(found) if isinstance(found, tuple) else [found]

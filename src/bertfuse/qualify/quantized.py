@@ -25,11 +25,13 @@ class QuantizedBounds:
     Attributes:
         weights: the operands' type.
         device: "cpu" sums products of 8-bit floats in float32, tensor cores do not.
+        rounds_parts: sums of parts of k may be rounded to the results' type before they are added up.
         not_finite: which rows have NaN for a scale, and so NaN for a result.
     """
 
     weights: str = ""
     device: str = "cpu"
+    rounds_parts: bool = False
     not_finite: np.ndarray | None = None
     _matmul: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -51,8 +53,8 @@ class QuantizedBounds:
         if self.weights == "float8e4m3fn" and self.device != "cpu":
             # How far sums are from what all tactics have: a test of the GPU's knows those that promote theirs.
             error = error + cut_off(rows.shape[-1], short=True) * self._largest_sum(rows, weight.value)
-        if self.device != "cpu":
-            # The sums of parts of k may be rounded to the results' type, one of them with all that is taken off.
+        if self.rounds_parts:
+            # Sums of parts of k, one of them with all that is taken off.
             terms = np.sqrt(self._matmul(np.square(rows), np.square(weight.value.T)))
             error = error + self._stored * (3 * terms + np.abs(taken_off))
         scales = row_scale * weight_scale.value
