@@ -85,8 +85,8 @@ TYPED_TEST(Engines, RunTimeTakesEveryShapeAndSaysWhatItLacks) {
       context.SetShapes(example.Shapes(batch, sequence));
     }
     if (bertfuse_find_kernel(example.op.name, BERTFUSE_CUDA) != nullptr) return;
-    const std::vector<const void*> inputs(16, nullptr);
-    std::vector<void*> outputs(16, nullptr);
+    const std::vector<const void*> inputs(kMaxTensors, nullptr);
+    std::vector<void*> outputs(kMaxTensors, nullptr);
     const std::string message = Thrown([&] { context.Enqueue(inputs.data(), outputs.data(), nullptr, nullptr); });
     EXPECT_NE(message.find("built without CUDA kernels"), std::string::npos) << message;
     EXPECT_NE(message.find(std::string("layer 'the layer': ") + example.op.name), std::string::npos) << message;
@@ -134,8 +134,11 @@ TYPED_TEST(Engines, WrongInputsAreNamed) {
   says(message([](auto& inputs) { inputs.pop_back(); }), "2 inputs are too many or too few for: x, weight, bias");
   says(message([](auto& inputs) { inputs.push_back(inputs[2]); }), "input 'row_count' is float16 (10), expected int32");
   const std::string most = " inputs, expected at most " + std::to_string(op.num_inputs);
-  says(message([](auto& inputs) { inputs.resize(17, inputs[2]); }), "17" + most);
+  says(message([](auto& inputs) { inputs.resize(kMaxTensors, inputs[2]); }),
+       std::to_string(kMaxTensors) + " inputs are too many or too few");
   // More than the arrays of the library hold.
+  says(message([](auto& inputs) { inputs.resize(kMaxTensors + 1, inputs[2]); }),
+       std::to_string(kMaxTensors + 1) + most);
   says(message([](auto& inputs) { inputs.resize(40, inputs[2]); }), "40" + most);
   says(message([](auto& inputs) { inputs.clear(); }), "0 inputs are too many or too few");
 }
