@@ -155,10 +155,12 @@ def find_layers(model: onnx.ModelProto, weights: Mapping[str, Weight]) -> list[L
 
 def _parts(x: str, node: onnx.NodeProto, packed: Mapping[str, OpSpec]) -> int:
     """How many weights lie in the node's; `packed` are the ops that read tensors of Q, K and V side by side."""
+    if not x:
+        return 0
     reader = packed.get(node.output[0])
     if reader is not None and reader.inputs[0].axes[-1] == "3*H":
         return 3
-    return 0 if not x else 2 if node.op_type == "FusedGatedGemm" else 1
+    return 2 if node.op_type == "FusedGatedGemm" else 1
 
 
 def load_weight(model: onnx.ModelProto, weights: Mapping[str, Weight], layer: Layer) -> np.ndarray:

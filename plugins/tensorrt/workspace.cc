@@ -98,12 +98,6 @@ size_t BytesOfRoundedX(const OpDef& op, const Form& form, const bertfuse_call& c
   return 0;
 }
 
-// Whether behind a product of two factors, in memory of the workspace, another launch multiplies these.
-bool Gates(const OpDef& op) {
-  const int weight = PlaceOf("weight", op.inputs, op.num_inputs);
-  return weight >= 0 && op.inputs[weight].axes[0].multiplier == 2;
-}
-
 }  // namespace
 
 size_t WorkspaceFor(const OpDef& op, const bertfuse_kernel* kernel, int device, const bertfuse_value* attributes,
@@ -114,7 +108,8 @@ size_t WorkspaceFor(const OpDef& op, const bertfuse_kernel* kernel, int device, 
   size_t elements = 0;
   for (int i = 0; i < largest.call().num_outputs; ++i)
     elements += static_cast<size_t>(NumElements(largest.call().outputs[i]));
-  const size_t enough = elements * sizeof(float) * (Gates(op) ? 2 : 1);
+  // Behind a gated product another launch may multiply its factors, which lie in the workspace.
+  const size_t enough = elements * sizeof(float) * (GemmOpOf(op).gates ? 2 : 1);
   const size_t for_parts = std::max(enough, std::min(elements * kBytesOfPartials, kMaxBytesOfPartials)) +
                            BytesOfRoundedX(op, form, largest.call());
   if (kernel == nullptr) return for_parts;

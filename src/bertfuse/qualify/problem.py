@@ -17,6 +17,7 @@ DTYPES = ("float32", "float16", "bfloat16")
 DEFAULT_TACTIC = -1
 ATTENTIONS = ("FusedAttention", "FusedAttentionVariant")
 WRITING = ("y_zero_point", "y_smooth", "y_tensor_scale")  # what a call is given that writes in 8 bits
+# Ops that are drawn so.
 WRITERS = (
     *ATTENTIONS,
     "FusedGemmGelu",
@@ -24,7 +25,7 @@ WRITERS = (
     "FusedGemmGeluLayerNorm",
     "FusedGemmResidualNorm",
     "FusedGatedGemm",
-)  # that are drawn so
+)
 QUANTIZED = tuple(op for op in (*WRITERS, "FusedGemm") if op not in ATTENTIONS)  # products of 8-bit operands
 # What else such a product may be given, and what of it needs another one; x_quantized brings x_row_scale.
 GIVEN = {"x_smooth": "", "x_scale": "", "x_zero": "x_scale", "x_quantized": "", "x_compensation": "x_quantized"}

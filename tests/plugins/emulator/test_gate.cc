@@ -33,6 +33,9 @@ void CheckInEightBits(Random& random, GateArguments<T> a, const DeviceArray<T>& 
   a.quantized = {numbers.data(), scales.data(), factors, !is_integer, scale.data(), zero_point};
   ASSERT_EQ(Gate(a, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
   EXPECT_FALSE(emulator::IsWritten(unwritten));
+  GateArguments<T> without = a;
+  without.quantized.scale = nullptr;
+  EXPECT_EQ(Gate(without, kDevice, nullptr), cudaErrorInvalidConfiguration);
   const QuantizeRowsArguments<T, Quantized> rows = {
       y.data(),  factors,  scale.data(), expected.data(), expected_scales.data(), a.rows,
       a.columns, a.packed, true,         zero_point};

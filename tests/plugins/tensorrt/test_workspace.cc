@@ -86,6 +86,19 @@ TEST(Workspace, IsAFloatPerElementAtLeast) {
   EXPECT_EQ(Layer(1, 4, 1, 160).Workspace<LessThanAFloat>(), 4 * 160 * kColumns * kFloat);
 }
 
+TEST(Workspace, HoldsBothFactorsOfAGate) {
+  const OpDef& op = *FindOp("FusedGatedGemm");
+  const ExampleFields fields(op);
+  constexpr int64_t kRows = 100000;
+  std::vector<abi::DynamicPluginTensorDesc> tensors;
+  for (const auto& shape : {std::vector<int64_t>{1, kRows, 12}, {2 * kColumns, 12}, {1, kRows, kColumns}}) {
+    const abi::Dims dims = Example::DimsOf(shape);
+    tensors.push_back({{dims, abi::DataType::kFLOAT, abi::TensorFormat::kLINEAR, 1.0f}, dims, dims, dims});
+  }
+  const Profile profile = {tensors.data(), 2, tensors.data() + 2};
+  EXPECT_GE(WorkspaceFor(op, nullptr, 0, fields.values(), {3}, profile), 2 * kFloat * kRows * kColumns);
+}
+
 TEST(Workspace, IsNoneWhereNoneIsNeeded) {
   EXPECT_EQ(Layer(1, 4, 1, 160).WithKernelThatIsNotAsked(), 0u);
   EXPECT_EQ(Layer(1, 4, 1, 160).Workspace<Nothing>(), 0u);
