@@ -155,7 +155,7 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmArguments<Elem
   const bool in_8_bits = kIsQuantized<Elements> && gemm.y_quantized != nullptr &&
                          gemm.y_quantized->dtype == gemm.weight->dtype &&
                          kernels::IsAligned(gemm.y_quantized->data, 8) && kernels::IsAligned(a.quantized.smooth, 16);
-  problem.quantizes = in_8_bits && !problem.layer_norm && !problem.gates;
+  problem.quantizes = in_8_bits && !problem.layer_norm;
   problem.quantizes_rows =
       in_8_bits && problem.layer_norm && !gemm.op.keeps_total() && a.activation == Activation::kNone;
   problem.rotates = !kIsQuantized<Elements> && SuitsEpilogue(a.rotation);

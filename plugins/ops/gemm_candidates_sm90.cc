@@ -41,7 +41,7 @@ void ListElementwise(const GemmProblem& problem, std::vector<GemmTactic>* tactic
   };
   for (const Block& block : BlocksOf(problem).persistent) add_block(block);
   for (const Block& block : BlocksOf(problem).one_tile) add_block(block);
-  if (!problem.quantizes) return;
+  if (!problem.quantizes || problem.gates) return;
   for (const Block& block : sm90::kStationaryBlocks) {
     const bool fits = problem.k <= sm90::MostStationaryK(block) && problem.n % 32 == 0 &&
                       kernels::CeilDiv(problem.n, int64_t{block.n}) <= problem.device->multiprocessors;
@@ -53,8 +53,10 @@ void ListElementwise(const GemmProblem& problem, std::vector<GemmTactic>* tactic
   }
 }
 
-// Whether there are kernels that multiply both factors of a gate in their epilogue: of 16-bit operands.
-bool GatesInEpilogue(const GemmProblem& problem) { return problem.gates && problem.x_bytes == 2; }
+// Whether there are kernels that multiply both factors of a gate in their epilogue.
+bool GatesInEpilogue(const GemmProblem& problem) {
+  return problem.gates && problem.n / 2 % (problem.x_bytes == 2 ? 8 : kernels::kPermutedRows) == 0;
+}
 
 // A slice of the weight that a block loads is of both factors: whole groups of rows of each.
 void ListGated(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
@@ -66,7 +68,8 @@ void ListGated(const GemmProblem& problem, std::vector<GemmTactic>* tactics) {
       tactics->push_back({Backend::kSm90, GemmForm::kComplete, {block, cluster_m, cluster_n, 1}});
     }
   };
-  for (const Block& block : sm90::kPersistentBlocks) add_block(block);
+  for (const Block& block : BlocksOf(problem).persistent) add_block(block);
+  if (problem.x_bytes != 2) return;
   for (const Block& block : sm90::kGatedOneTileBlocks) add_block(block);
 }
 
@@ -142,7 +145,7 @@ GemmKernelFacts Facts(const GemmProblem& problem, const GemmTactic& tactic) {
 // the bias, the others end with it, as it does where there are scales. Integers that a launch of its own rounds may be
 // others than an epilogue's (RoundedShares()).
 bool RoundsAlike(const GemmProblem& problem, const GemmTactic& tactic) {
-  const bool gates = GatesInEpilogue(problem) && problem.n / 2 % 8 == 0;
+  const bool gates = GatesInEpilogue(problem);
   const bool begins_with_bias = problem.biased && problem.x_bytes == 2 && sm90::IsPersistent(tactic.tile.block);
   const bool rounds_in_epilogue = WritesQuantized(problem, tactic) == problem.quantizes || problem.fp8;
   return tactic.form == (gates ? GemmForm::kComplete : ProductForm(problem)) && tactic.tile.splits == 1 &&

@@ -49,8 +49,7 @@ struct GemmProblem {
   bool keeps_total = false;
   // The sum is an output, and a product that can may add the residual to it: the norm then reads the sum alone.
   bool adds_residual = false;
-  // y, of neither a norm nor a gate, is wanted in 8 bits of x's type, by one scale: what does not write it so has a
-  // launch more.
+  // y is wanted in 8 bits of x's type, by one scale: what does not write it so has a launch more, but a gate's own.
   bool quantizes = false;
   // y is wanted behind the norm in 8 bits of x's type, too, over each row's own scale.
   bool quantizes_rows = false;

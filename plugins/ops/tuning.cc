@@ -43,7 +43,7 @@ GemmProblem AlignedGemm(const TunedProblem& tuned, const kernels::Device& device
   problem.x_bytes = sizeof(*a.x);
   problem.fp8 = std::is_same_v<typename Elements::X, __nv_fp8_e4m3>;
   // A row does not say whether y was wanted in 8 bits: it may name what writes them. Calls of the other kind leave it.
-  problem.quantizes = kIsQuantized<Elements> && !problem.layer_norm && !problem.gates;
+  problem.quantizes = kIsQuantized<Elements> && !problem.layer_norm;
   problem.quantizes_rows = kIsQuantized<Elements> && problem.layer_norm && !problem.keeps_total;
   problem.allow_tf32 = a.allow_tf32 = tuned.tf32;
   problem.backends = GemmBackendsFor(a, device);

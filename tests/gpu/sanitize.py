@@ -45,6 +45,7 @@ OPS = ("AddQKVBias", *ATTENTION_OPS, ROTARY, TABLES, *TWO_PART_OPS, *PACKED_OPS)
 DTYPES = ("float32", "float16", "bfloat16")
 SEVERAL_TILES = (6400, 768, 456)
 SEVERAL_8_BIT_TILES = ((6400, 768, 464), (6400, 1024, 912))  # k: a multiple of 16
+TWO_PARTS_8_BIT = (700, 384, 144)  # more of the smallest tiles than some tactics' blocks take at once
 # The kernels whose blocks take several tiles; the others do nothing new with many rows.
 PERSISTENT = ("128x192",)
 PERSISTENT_8_BIT = ("128x192", "64x192 cluster", "64x128 cluster")
@@ -84,9 +85,9 @@ def work(ops, dtypes, narrow, packed, quantized, tactics_named):
     import torch
 
     from tests.gpu.harness import EPSILON, gemm_inputs, near_one, norm_inputs, poisoned, randint, randn, turns
-    from tests.gpu.kernels import Bound, library_file, native
+    from tests.gpu.kernels import Bound, _described, library_file, native
     from tests.gpu.packed import count_of, packed_calls
-    from tests.gpu.quantized import Case
+    from tests.gpu.quantized import FLOAT8, Case, quantized_rows, rounded
     from tests.gpu.quantized_attention import Case as AttentionCase
 
     launches, own = 0, native.NO_CUBLASLT if os.environ.get("BERTFUSE_CUBLASLT") == "0" else 0
@@ -183,6 +184,34 @@ def work(ops, dtypes, narrow, packed, quantized, tactics_named):
                 outputs += [numbers, poisoned(case.m, dtype=torch.float32)]
             launch(op, inputs, outputs, case.attributes, tactics)
 
+    def quantized_two_parts(op, dtype):
+        """x rounded by the op and in 8 bits already, y in 16 bits and in 8."""
+        m, n, k = TWO_PARTS_8_BIT
+        gates = op == "FusedGatedGemm"
+        spec, rows = _described(op), 2 * n if gates else n
+        values = {"epsilon": EPSILON, "activation": "silu"}
+        for to in (torch.int8, FLOAT8):
+            scale = torch.full((rows,), 1e-3).cuda()
+            weight, x = randint(100, (rows, k), torch.int32).to(dtype), randn(m, k, dtype=dtype)
+            given = {"x": x, "weight": rounded(weight.cpu().float() - 50, to).cuda(), "weight_scale": scale}
+            given["bias"] = randn(rows, dtype=dtype)
+            if not gates:
+                given.update(zip(("residual", "gamma", "beta"), norm_inputs(m, n, dtype), strict=True))
+            numbers, row_scales = (tensor.cpu() for tensor in quantized_rows(x, to))
+            in_8_bits = {"x_quantized": numbers.cuda(), "x_row_scale": row_scales[:, 0].contiguous().cuda()}
+            writes = {"y_zero_point": torch.zeros((), dtype=torch.uint8).cuda().view(to)}
+            if gates:
+                writes["y_tensor_scale"] = torch.tensor(0.05).cuda()
+            for norm in ("",) if gates else ("layer", "rms"):
+                attributes = [{**values, "norm": norm}.get(a.name, a.default) for a in spec.attributes]
+                for more in ({}, in_8_bits, {**in_8_bits, **writes}):
+                    named = {**given, **more, "beta": given.get("beta") if norm == "layer" else None}
+                    outputs = [poisoned(m, n, dtype=dtype) for _ in spec.outputs[: 1 if gates else 2]]
+                    if "y_zero_point" in more:
+                        outputs += [torch.full((m, n), 0xFF, dtype=torch.uint8).cuda().view(to)]
+                        outputs += [poisoned(m, dtype=torch.float32)]
+                    launch(op, [named.get(tensor.name) for tensor in spec.inputs], outputs, attributes)
+
     def quantized_attention(seed, op, dtype):
         nonlocal launches
         for _, _, writing in AttentionCase(seed, op, dtype).launches():
@@ -194,6 +223,8 @@ def work(ops, dtypes, narrow, packed, quantized, tactics_named):
         for op in (name for name in ops if name in ATTENTION_OPS):
             for seed in QUANTIZED_SEEDS[name]:
                 quantized_attention(seed, op, getattr(torch, name))
+        for op in (name for name in ops if name in TWO_PART_OPS):
+            quantized_two_parts(op, getattr(torch, name))
         for op in (name for name in ops if name in GEMMS):
             for size in SEVERAL_8_BIT_TILES:
                 quantized_product(0, op, getattr(torch, name), size)
@@ -286,7 +317,7 @@ def portions(tool, options):
         for dtype in options.dtypes.split(",")
         if ("LayerNorm" in op and op in GEMMS) or not options.narrow
         if op in ("FusedAttention", ROTARY, *TWO_PART_OPS, *PACKED_OPS) or not options.packed
-        if op in (*GEMMS, *ATTENTION_OPS) or not options.quantized
+        if op in (*GEMMS, *TWO_PART_OPS, *ATTENTION_OPS) or not options.quantized
     ]
 
 

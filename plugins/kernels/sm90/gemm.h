@@ -127,7 +127,8 @@ cudaError_t GemmSm90Quantizing(const GemmTile& tile, const GemmArguments<Element
                                cudaStream_t stream);
 
 // y[m, n / 2] = activation(product + bias of the first n / 2 columns) * (the same of the others), by a block of
-// kPersistentBlocks (n / 2 a multiple of 32) or kGatedOneTileBlocks (of 8). A block's n is of both factors.
+// kPersistentBlocks (n / 2 a multiple of 32) or kGatedOneTileBlocks (of 8). A block's n is of both factors. Of 8-bit
+// operands by one of kPersistentBlocks8, and with `quantized` stored there in 8 bits of their type, and not in y.
 template <class Elements>
 cudaError_t GemmSm90Gated(const GemmTile& tile, const GemmArguments<Elements>& arguments, const Device& device,
                           cudaStream_t stream);
@@ -173,12 +174,11 @@ cudaError_t GemmSm90(GemmForm form, const GemmTile& tile, const GemmArguments<El
     case GemmForm::kComplete:
       break;
   }
+  if (a.gates) return GemmSm90Gated(tile, a, device, stream);
   if constexpr (kIsQuantized<Elements>) {
-    if (a.gates) return cudaErrorInvalidConfiguration;
     if (a.gamma != nullptr) return GemmSm90QuantizingNorm(tile, a, device, stream);
     if (a.quantized.rows != nullptr) return GemmSm90Quantizing(tile, a, device, stream);
   } else {
-    if (a.gates) return GemmSm90Gated(tile, a, device, stream);
     if (a.rotation.cos != nullptr) return GemmSm90Rotating(tile, a, device, stream);
     if (a.gamma != nullptr) return GemmSm90LayerNorm(tile, a, device, stream);
   }

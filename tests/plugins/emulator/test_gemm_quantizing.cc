@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "emulator/gemm_problem.h"
 #include "emulator/random_data.h"
 #include "emulator/rounded_rows.h"
 #include "kernels/quantize_rows.h"
@@ -90,6 +91,95 @@ void TestBlock(Random& random, const GemmBlock& block, const GemmBlock& stored_i
     break;
   }
   for (int64_t row = 0; row < there; ++row) EXPECT_EQ(scales[row], scale[0]) << row;
+}
+
+// A gate in the epilogue: y beside float64, and its numbers in 8 bits, bit for bit, beside what QuantizeRows() makes of
+// it.
+template <class Elements>
+void TestGate(Random& random, const GemmBlock& block) {
+  using T = typename Elements::Y;
+  using X = typename Elements::X;
+  constexpr bool kIntegers = std::is_same_v<X, int8_t>;
+  const int64_t m = random.Between(1, 400), columns = random.Between(1, 10) * 32, n = 2 * columns,
+                k = random.Between(1, 20) * 16;
+  DeviceArray<X> x(m * k), weight(n * k), expected(m * columns), found(m * columns);
+  DeviceArray<T> bias(n), y(m * columns), untouched(m * columns);
+  DeviceArray<float> row_scales(m), weight_scales(n), smooth(columns), scale(1), expected_scales(m), scales(m);
+  DeviceArray<int32_t> row_count(1), compensation(n);
+  DeviceArray<int8_t> zero(1);
+  random.Fill(x, 60), random.Fill(weight, 60), random.Fill(bias, 0.5);
+  random.Fill(row_scales, 0.02), random.Fill(weight_scales, 0.02 / std::sqrt(static_cast<double>(k)));
+  for (float& factor : smooth) factor = std::exp2(static_cast<float>(random.Between(-8, 8)) / 4);
+  for (int32_t& value : compensation) value = static_cast<int32_t>(random.Between(-2000, 2000));
+  scale[0] = static_cast<float>(random.Between(1, 100)) * (kIntegers ? 1e-3f : 1e-4f);
+  zero[0] = static_cast<int8_t>(random.Between(-128, 127));
+  row_count[0] = static_cast<int32_t>(random.Between(-1, m + 1));
+  const GemmTile tile = {block, static_cast<int>(random.Between(1, 2)), static_cast<int>(random.Between(1, 2)), 1};
+  if (block.n / 2 % (32 * tile.cluster_m) != 0) return;
+  emulator::Settings& settings = emulator::TheSettings();
+  settings.multiprocessors = tile.cluster_m * tile.cluster_n * static_cast<int>(random.Between(1, 3));
+  settings.blocks_per_multiprocessor = block.per_multiprocessor;
+  const Device device = {settings.multiprocessors, 90, settings.multiprocessors, 227 << 10};
+  settings.compute_capability = 90, settings.shared_bytes = device.shared_bytes;
+  GemmArguments<Elements> a = {};
+  a.x = x.data(), a.weight = weight.data(), a.bias = random.OneIn(4) ? nullptr : bias.data(), a.y = y.data();
+  a.row_scales = row_scales.data(), a.weight_scales = weight_scales.data(), a.m = m, a.n = n, a.k = k;
+  a.gates = true, a.activation = static_cast<Activation>(random.Between(0, 4));
+  a.weights_are_constant = random.OneIn(2), a.last_rows_first = random.OneIn(2);
+  if (kIntegers && random.OneIn(2)) a.x_compensation = compensation.data();
+  if (random.OneIn(3)) a.packed = {row_count.data(), random.Between(0, m)};
+  SCOPED_TRACE(testing::Message() << m << " x " << n << " x " << k << ", tile " << block.m << " x " << block.n
+                                  << ", cluster " << tile.cluster_m << " x " << tile.cluster_n << ", activation "
+                                  << static_cast<int>(a.activation));
+  settings.seed = random.Seed();
+  ASSERT_EQ(GemmSm90Gated(tile, a, device, nullptr), cudaSuccess) << emulator::TakeFault();
+  const int64_t there = a.packed.row_count == nullptr ? m : std::clamp<int64_t>(row_count[0], 0, m);
+  // Of y's type, and of products of 8-bit floats what their sums cut off.
+  const double unit = (std::is_same_v<T, __half> ? 2e-3 : 1.6e-2) + (kIntegers ? 0.0 : 6e-3);
+  for (int64_t row = 0; row < there; row += random.Between(1, 20)) {
+    for (int64_t column = 0; column < columns; ++column) {
+      const auto factor = [&](int64_t at) {
+        double sum = a.x_compensation == nullptr ? 0 : -compensation[at];
+        for (int64_t i = 0; i < k; ++i) {
+          sum += static_cast<double>(ToFloat(x[row * k + i])) * ToFloat(weight[at * k + i]);
+        }
+        return sum * row_scales[row] * weight_scales[at] + (a.bias == nullptr ? 0.0 : ToFloat(bias[at]));
+      };
+      const double gate = Activated(a.activation, factor(column)), up = factor(columns + column);
+      ASSERT_NEAR(ToFloat(y[row * columns + column]), gate * up,
+                  unit * (std::abs(gate * up) + 0.3 * (std::abs(gate) + std::abs(up) + 1)))
+          << row << ", " << column;
+    }
+  }
+  const float* const factors = random.OneIn(2) ? smooth.data() : nullptr;
+  QuantizeRowsArguments<T, X> rows = {y.data(), factors,  scale.data(), expected.data(), expected_scales.data(), m,
+                                      columns,  a.packed, true};
+  if (kIntegers && random.OneIn(2)) rows.zero = zero.data();
+  ASSERT_EQ(QuantizeRows(rows, device, nullptr), cudaSuccess) << emulator::TakeFault();
+  a.y = untouched.data();
+  a.quantized = {found.data(), scales.data(), factors, !kIntegers, scale.data(), rows.zero};
+  ASSERT_EQ(GemmSm90Gated(tile, a, device, nullptr), cudaSuccess) << emulator::TakeFault();
+  EXPECT_FALSE(emulator::IsWritten(untouched));
+  for (int64_t i = 0; i < there * columns; ++i) {
+    const float is = ToFloat(found[i]), wanted = ToFloat(expected[i]);
+    if (std::memcmp(&found[i], &expected[i], 1) == 0 || (std::isnan(is) && std::isnan(wanted))) continue;
+    const double number = (factors == nullptr ? 1.0 : factors[i % columns]) * ToFloat(y[i]) / scale[0];
+    if (kIntegers && std::abs(is - wanted) == 1 && std::abs(number - std::floor(number) - 0.5) < 1e-4) continue;
+    ADD_FAILURE() << i / columns << ", " << i % columns << ": " << is << ", expected " << wanted;
+    break;
+  }
+  for (int64_t row = 0; row < there; ++row) EXPECT_EQ(scales[row], scale[0]) << row;
+}
+
+template <class Elements>
+void TestGates() {
+  Random random(emulator::Seed());
+  for (int i = 0; i < 6; ++i) {
+    for (const GemmBlock& block : gemm_sm90::kPersistentBlocks8) {
+      TestGate<Elements>(random, block);
+      if (testing::Test::HasFailure()) return;
+    }
+  }
 }
 
 template <class Elements>
@@ -218,6 +308,11 @@ TEST(EmulatedQuantizingGemm, Fp8ToFloat16) { TestBlocks<Fp8Elements<__half>>(); 
 TEST(EmulatedQuantizingGemm, Fp8ToBfloat16) { TestBlocks<Fp8Elements<__nv_bfloat16>>(); }
 TEST(EmulatedQuantizingGemm, Int8ToFloat16) { TestBlocks<Int8Elements<__half>>(); }
 TEST(EmulatedQuantizingGemm, Int8ToBfloat16) { TestBlocks<Int8Elements<__nv_bfloat16>>(); }
+
+TEST(EmulatedQuantizingGate, Fp8ToFloat16) { TestGates<Fp8Elements<__half>>(); }
+TEST(EmulatedQuantizingGate, Fp8ToBfloat16) { TestGates<Fp8Elements<__nv_bfloat16>>(); }
+TEST(EmulatedQuantizingGate, Int8ToFloat16) { TestGates<Int8Elements<__half>>(); }
+TEST(EmulatedQuantizingGate, Int8ToBfloat16) { TestGates<Int8Elements<__nv_bfloat16>>(); }
 
 }  // namespace
 }  // namespace bertfuse::kernels

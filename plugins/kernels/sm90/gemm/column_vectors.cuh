@@ -134,8 +134,9 @@ class VectorRegisters {
       for (int i = 0; i < kCount; ++i) {
         const int factor = Config::kFactors == 1 ? 0 : Column(i) / Config::kOutN;
         const int column = first + Column(i) - factor * Config::kOutN;
-        const bool inside = data != nullptr && Column(i) < Config::kN && column < p.n;
         const ColumnVector which = Vectors::VectorAt(vector);
+        const bool is_there = which != ColumnVector::kSmooth || factor == 0;  // which is y's, not a factor's
+        const bool inside = data != nullptr && is_there && Column(i) < Config::kN && column < p.n;
         value_[vector][i] = inside ? ElementOf<T>(which, data, factor * p.n + column) : AbsentElement(which);
       }
     }

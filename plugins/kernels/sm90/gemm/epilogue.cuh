@@ -23,8 +23,8 @@ namespace bertfuse::kernels::gemm_sm90 {
 // Vectors<Step>(j) at these columns, the RowScale() of these rows, the kernel's parameters(), for Quantize the
 // zero_share(), and in the one-tile kernel the staged() residual. Apply() returns what remains to be done when the
 // values are stored, eight at a time. Only a norm returns anything, and so it must be the last step. A gate multiplies
-// the columns of two factors (TileConfig), which leaves half as many to be stored, in the first values; it is the last
-// step, too, and so is Quantize.
+// the columns of two factors (TileConfig), which leaves half as many to be stored, in the first values: nothing but
+// Quantize may follow it, which is the last step.
 template <class... Steps>
 struct Epilogue {
   using Vectors = StepVectors<Steps...>;
@@ -192,7 +192,7 @@ struct Quantize : EpilogueStep<ColumnVector::kSmooth> {
   template <class Tile, int kCount>
   __device__ __forceinline__ static NothingToFinish Apply(float (&v)[kCount], const Tile& tile) {
 #pragma unroll
-    for (int j = 0; j < kCount / 4; ++j) {
+    for (int j = 0; j < kCount / Tile::Config::kFactors / 4; ++j) {
       const float2 factor = tile.template Vectors<Quantize>(j).vector[0];
 #pragma unroll
       for (int i = 4 * j; i < 4 * j + 4; i += 2) {

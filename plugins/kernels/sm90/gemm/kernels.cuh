@@ -17,7 +17,8 @@ template <class Elements, class... Steps>
 using Scaled = std::conditional_t<kIsQuantized<Elements>, Epilogue<Scale, Steps...>, Epilogue<Steps...>>;
 template <class Elements>
 using Elementwise = Scaled<Elements, AddBias, Activate<Activations>>;
-using Gated = Epilogue<AddBias, Gate<GateActivations>>;
+template <class Elements>
+using Gated = Scaled<Elements, AddBias, Gate<GateActivations>>;
 
 // What is compiled for X, as constants.
 template <class X>
@@ -63,13 +64,18 @@ using SplitK =
     SplitKConfig<Sums<Elements>, kSplitKBlocks[kIndex].m, kSplitKBlocks[kIndex].n, kSplitKBlocks[kIndex].stages,
                  kSplitKBlocks[kIndex].per_multiprocessor, kPacked, Scaled<Elements>>;
 
+template <class Elements, size_t kIndex, bool kPacked, class Epilogue>
+struct GatedPersistent {
+  static constexpr GemmBlock kBlock = kBlocksOf<typename Elements::X>.persistent.first[kIndex];
+  static constexpr int kTeam = kIsQuantized<Elements> ? QuantizingTeam(kBlock) : 1;
+  using Config = PersistentConfig<Elements, kBlock.m, kBlock.n, kBlock.stages, kPacked, Epilogue, kTeam>;
+};
+template <class Elements>
+using QuantizingGated = Epilogue<Scale, AddBias, Gate<GateActivations>, Quantize<typename Elements::Y>>;
 template <class Elements, size_t kIndex, bool kPacked>
-using GatedPersistent = PersistentConfig<Elements, kPersistentBlocks[kIndex].m, kPersistentBlocks[kIndex].n,
-                                         kPersistentBlocks[kIndex].stages, kPacked, Gated>;
-template <class Elements, size_t kIndex, bool kPacked>
-using GatedOneTile =
-    OneTileConfig<Elements, kGatedOneTileBlocks[kIndex].m, kGatedOneTileBlocks[kIndex].n,
-                  kGatedOneTileBlocks[kIndex].stages, kGatedOneTileBlocks[kIndex].per_multiprocessor, kPacked, Gated>;
+using GatedOneTile = OneTileConfig<Elements, kGatedOneTileBlocks[kIndex].m, kGatedOneTileBlocks[kIndex].n,
+                                   kGatedOneTileBlocks[kIndex].stages, kGatedOneTileBlocks[kIndex].per_multiprocessor,
+                                   kPacked, Gated<Elements>>;
 
 template <class Elements>
 using Rotated = Epilogue<AddBias, Rotate<typename Elements::Y>>;
@@ -160,16 +166,24 @@ template <class Elements>
 cudaError_t GemmSm90Gated(const GemmTile& tile, const GemmArguments<Elements>& a, const Device& device,
                           cudaStream_t stream) {
   using namespace gemm_sm90;
-  if (IsPersistent(tile.block)) {
-    return WithBlock<std::size(kPersistentBlocks)>(kPersistentBlocks, tile.block, a, [&](auto index, auto packed) {
-      return LaunchPersistent<GatedPersistent<Elements, decltype(index)::value, decltype(packed)::value>>(
-          tile, a, device, stream);
+  constexpr BlockList kPersistent = kBlocksOf<typename Elements::X>.persistent;
+  const auto launch = [&](auto epilogue) {
+    return WithBlock<kPersistent.count>(kPersistent, tile.block, a, [&](auto index, auto packed) {
+      using Kernel = GatedPersistent<Elements, decltype(index)::value, decltype(packed)::value, decltype(epilogue)>;
+      return LaunchPersistent<typename Kernel::Config>(tile, a, device, stream);
+    });
+  };
+  if constexpr (kIsQuantized<Elements>) {
+    if (tile.splits > 1) return cudaErrorInvalidConfiguration;
+    if (a.quantized.rows == nullptr) return launch(Gated<Elements>());
+    return a.quantized.scale == nullptr ? cudaErrorInvalidConfiguration : launch(QuantizingGated<Elements>());
+  } else {
+    if (IsPersistent(tile.block)) return launch(Gated<Elements>());
+    return WithBlock<std::size(kGatedOneTileBlocks)>(kGatedOneTileBlocks, tile.block, a, [&](auto index, auto packed) {
+      return LaunchOneTile<GatedOneTile<Elements, decltype(index)::value, decltype(packed)::value>>(tile, a, device,
+                                                                                                    stream);
     });
   }
-  return WithBlock<std::size(kGatedOneTileBlocks)>(kGatedOneTileBlocks, tile.block, a, [&](auto index, auto packed) {
-    return LaunchOneTile<GatedOneTile<Elements, decltype(index)::value, decltype(packed)::value>>(tile, a, device,
-                                                                                                  stream);
-  });
 }
 
 template <class Elements>
@@ -250,11 +264,13 @@ cudaError_t GemmSm90SplitK(const GemmTile& tile, const GemmArguments<Elements>& 
 #define BERTFUSE_INSTANTIATE_GemmSm90Int8(T)                        \
   BERTFUSE_INSTANTIATE_FOR(GemmSm90Elementwise, Int8Elements<T>)    \
   BERTFUSE_INSTANTIATE_FOR(GemmSm90Quantizing, Int8Elements<T>)     \
+  BERTFUSE_INSTANTIATE_FOR(GemmSm90Gated, Int8Elements<T>)          \
   BERTFUSE_INSTANTIATE_FOR(GemmSm90QuantizingNorm, Int8Elements<T>) \
   BERTFUSE_INSTANTIATE_FOR(GemmSm90SplitK, Int8Elements<T>)
 #define BERTFUSE_INSTANTIATE_GemmSm90Fp8(T)                        \
   BERTFUSE_INSTANTIATE_FOR(GemmSm90Elementwise, Fp8Elements<T>)    \
   BERTFUSE_INSTANTIATE_FOR(GemmSm90Quantizing, Fp8Elements<T>)     \
+  BERTFUSE_INSTANTIATE_FOR(GemmSm90Gated, Fp8Elements<T>)          \
   BERTFUSE_INSTANTIATE_FOR(GemmSm90QuantizingNorm, Fp8Elements<T>) \
   BERTFUSE_INSTANTIATE_FOR(GemmSm90SplitK, Fp8Elements<T>)
 

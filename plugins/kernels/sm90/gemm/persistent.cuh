@@ -34,15 +34,17 @@ class PersistentRows {
   __device__ __forceinline__ int Column(int j) const { return tile_column_ + ColumnOfFactor(j); }
   template <class Step>
   __device__ __forceinline__ ColumnPair<Step::kVectors> Vectors(int j) const {
+    const int factor = j / 4 / kGroups;
     if constexpr (Config::kSharesVectors) {
-      return VectorRegisters<Config>::template Read<Step>(vectors_, ColumnOfFactor(j));
+      return VectorRegisters<Config>::template Read<Step>(vectors_, factor * Config::kOutN + ColumnOfFactor(j));
     }
     const bool inside = tile_column_ + j / 4 % kGroups * kPermutedRows < p_.n;
-    return LoadPairs<Step, T>(p_, inside, j / 4 / kGroups * p_.n + Column(j));
+    return LoadPairs<Step, T>(p_, inside, factor * p_.n + Column(j));
   }
 
  private:
-  static constexpr int kGroups = Config::kOutN / kPermutedRows;  // of each factor's columns
+  // Of each factor's columns, of those that the epilogue takes at once.
+  static constexpr int kGroups = Config::kAtOnce / Config::kFactors * 2 / kPermutedRows;
   __device__ __forceinline__ int ColumnOfFactor(int j) const {
     return first_ + threadIdx.x % 4 * 8 + j / 4 % kGroups * kPermutedRows + j % 4 * 2;
   }
@@ -125,6 +127,13 @@ class PersistentConsumer {
   static constexpr int kOrderBarrier = 2 + Config::kWarpgroups;
   static constexpr int kAtOnce = Config::kAtOnce;
   static constexpr int kGroupsAtOnce = kAtOnce / Config::kFactors * 2 / kPermutedRows;
+  static constexpr int kPartsOfRows = Config::kAccumulators / kAtOnce;  // of 64 rows
+  // Among a thread's accumulators value i of a part of a tile: of two factors it has the same columns of both.
+  __device__ __forceinline__ static constexpr int PlaceOf(int part, int i) {
+    constexpr int kOfFactor = kAtOnce / Config::kFactors;
+    return part / kPartsOfRows * Config::kAccumulators + i / kOfFactor * (Config::kAccumulators / Config::kFactors) +
+           part % kPartsOfRows * kOfFactor + i % kOfFactor;
+  }
   static constexpr int kVectorBarrier = 1;  // one for each warpgroup, whose threads have stored their vectors
 
   __device__ __forceinline__ static void WaitForMainloop(int number) {
@@ -173,13 +182,15 @@ class PersistentConsumer {
   // Calls body(block of rows, accumulator, what is taken off it and the next one).
   template <class Body>
   __device__ __forceinline__ void ForEachCompensation(const Tile& tile, bool given, Body&& body) const {
+    constexpr int kGroups = Config::kOutN / kPermutedRows;
 #pragma unroll
     for (int i = 0; i < Config::kN / kPermutedRows; ++i) {
-      const int column = tile.column + i * kPermutedRows + static_cast<int>(threadIdx.x) % 4 * 8;
+      const int column = tile.column + i % kGroups * kPermutedRows + static_cast<int>(threadIdx.x) % 4 * 8;
+      const int32_t* const from = p_.x_compensation + i / kGroups * p_.n + column;
 #pragma unroll
       for (int t = 0; t < 4; ++t) {
         const bool inside = given && column < p_.n;
-        const int2 pair = inside ? *reinterpret_cast<const int2*>(p_.x_compensation + column + 2 * t) : int2{};
+        const int2 pair = inside ? *reinterpret_cast<const int2*>(from + 2 * t) : int2{};
 #pragma unroll
         for (int j = 0; j < 2 * Config::kRowBlocks; ++j) body(j / 2, 16 * i + 4 * t + j % 2 * 2, pair);
       }
@@ -199,16 +210,24 @@ class PersistentConsumer {
     constexpr int kParts = Config::kRowBlocks * Config::kAccumulators / kAtOnce;
     auto& all = reinterpret_cast<typename Config::Accumulator(&)[kParts * kAtOnce]>(accumulators);
     const auto store = [&](int part, int at, auto&& store_values) {
-      constexpr int kPartsOfRows = Config::kAccumulators / kAtOnce;
-      auto& some = reinterpret_cast<typename Config::Accumulator(&)[kAtOnce]>(all[at * kAtOnce]);
-      if constexpr (Config::kSharesVectors) FenceRegisters(some);
-      WithFloats(some, [&](auto& values) {
-        const int first_column = part % kPartsOfRows * kAtOnce * 2;
-        const PersistentRows<Config> rows(p_, tile, part / kPartsOfRows, first_column, vectors, row_scales,
-                                          result_scale.ZeroShare());
-        StartsFromBias::Rest::Apply(values, rows);
-        store_values(values, rows, first_column);
-      });
+      const auto finish = [&](auto& some) {
+        if constexpr (Config::kSharesVectors) FenceRegisters(some);
+        WithFloats(some, [&](auto& values) {
+          const int first_column = part % kPartsOfRows * (kAtOnce / Config::kFactors) * 2;
+          const PersistentRows<Config> rows(p_, tile, part / kPartsOfRows, first_column, vectors, row_scales,
+                                            result_scale.ZeroShare());
+          StartsFromBias::Rest::Apply(values, rows);
+          store_values(values, rows, first_column);
+        });
+      };
+      if constexpr (Config::kFactors == 1 || kPartsOfRows == 1) {
+        finish(reinterpret_cast<typename Config::Accumulator(&)[kAtOnce]>(all[at * kAtOnce]));
+      } else {
+        typename Config::Accumulator some[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) some[i] = all[PlaceOf(at, i)];
+        finish(some);
+      }
     };
     if constexpr (Config::Epilogue::kQuantizes) {
       // With code for each part a warp waits for instructions: the caches do not hold them. So a loop goes through the
@@ -228,7 +247,9 @@ class PersistentConsumer {
           });
         }
 #pragma unroll
-        for (int i = 0; i < (kParts - kUnrolled) * kAtOnce; ++i) all[i] = all[i + kUnrolled * kAtOnce];
+        for (int i = 0; i < (kParts - kUnrolled) * kAtOnce; ++i) {
+          all[PlaceOf(i / kAtOnce, i % kAtOnce)] = all[PlaceOf(i / kAtOnce + kUnrolled, i % kAtOnce)];
+        }
       }
     } else {
 #pragma unroll
