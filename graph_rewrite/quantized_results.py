@@ -12,11 +12,11 @@ from onnx import helper, numpy_helper
 from .dialect.quantized import LARGEST
 from .fused_nodes import fused_nodes, input_of, set_inputs
 from .ops import OPS
-from .spec import DOMAIN
+from .spec import DOMAIN, OpSpec
 
 
 class ResultScale(NamedTuple):
-    """What an op without whole rows writes its result with: integers are y / scale + zero_point."""
+    """What an op writes all rows of its result with: integers are y / scale + zero_point."""
 
     scale: float
     zero_point: int = 0
@@ -30,7 +30,8 @@ def write_results(
     What an op writes is read by the products that round alike: to the same type, behind the same smoothing. An op
     without whole rows takes the scale that `scales` has for its result, and then writes that in 8 bits alone, so that
     such products must be all that reads it. Where a zero point is not 0 `row_sums` gives the sums of the rows
-    of such a product's weight, by its name.
+    of such a product's weight, by its name. What a norm writes has a scale for each row, or the one that the products
+    have for it.
     """
     types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
     readers: dict[str, list[onnx.NodeProto]] = {}
@@ -41,17 +42,20 @@ def write_results(
     count = 0
     for node in fused_nodes(model):
         spec, y = OPS[node.op_type], node.output[0]
-        by_tensor = any(tensor.name == "y_tensor_scale" for tensor in spec.inputs)
-        products = [reader for reader in readers.get(y, []) if _rounds(reader, y, types, by_tensor)]
+        by_tensor = spec.quantizes_by_tensor
+        products = [reader for reader in readers.get(y, []) if _rounds(reader, y, types, spec)]
         if not spec.quantized_outputs or not products:
             continue
-        smooth, data_type = _form(products[0], types)
-        alike = [reader for reader in products if _form(reader, types) == (smooth, data_type)]
+        form = smooth, data_type, has_scale = _form(products[0], types)
+        alike = [reader for reader in products if _form(reader, types) == form]
         names = {"y_zero_point": _constant(model, types, f"bertfuse_zero_{data_type}", data_type, b"\0")}
-        if by_tensor:
-            if y not in scales or len(alike) != len(readers[y]) or y in elsewhere:
-                continue
-            scale, zero = scales[y]
+        chosen = scales.get(y) if by_tensor or has_scale else None
+        if chosen is None and (by_tensor or has_scale):
+            continue
+        if by_tensor and (len(alike) != len(readers[y]) or y in elsewhere):
+            continue
+        if chosen is not None:
+            scale, zero = chosen
             scale_data = np.float32(scale).tobytes()
             names["y_tensor_scale"] = _constant(model, types, f"{y}_tensor_scale", onnx.TensorProto.FLOAT, scale_data)
             if zero:
@@ -81,22 +85,28 @@ def _compensate(
         set_inputs(product, spec, {"x_compensation": name})
 
 
-def _rounds(reader: onnx.NodeProto, y: str, types: Mapping[str, int], by_tensor: bool) -> bool:
-    """Whether the node is a product that quantises y, by a scale for each row or, of `by_tensor`, by any."""
+def _takes_scale(spec: OpSpec) -> bool:
+    return any(tensor.name == "y_tensor_scale" for tensor in spec.inputs)
+
+
+def _rounds(reader: onnx.NodeProto, y: str, types: Mapping[str, int], writer: OpSpec) -> bool:
+    """Whether the node is a product that quantises y as its writer may do it: by a scale for each row, or by one."""
     if reader.domain != DOMAIN or reader.op_type not in OPS:
         return False
     spec = OPS[reader.op_type]
     takes = any(tensor.name == "x_quantized" for tensor in spec.inputs)
     if not takes or input_of(reader, spec, "x") != y or types.get(input_of(reader, spec, "weight")) not in LARGEST:
         return False
-    if by_tensor:
+    if writer.quantizes_by_tensor:
         return list(reader.input).count(y) == 1
-    return not input_of(reader, spec, "x_scale")
+    return _takes_scale(writer) or not input_of(reader, spec, "x_scale")
 
 
-def _form(reader: onnx.NodeProto, types: Mapping[str, int]) -> tuple[str, int]:
+def _form(reader: onnx.NodeProto, types: Mapping[str, int]) -> tuple[str, int, bool]:
+    """Its factors, its type, and whether it has one scale for x."""
     spec = OPS[reader.op_type]
-    return input_of(reader, spec, "x_smooth"), types[input_of(reader, spec, "weight")]
+    data_type = types[input_of(reader, spec, "weight")]
+    return input_of(reader, spec, "x_smooth"), data_type, bool(input_of(reader, spec, "x_scale"))
 
 
 def _constant(model: onnx.ModelProto, types: dict[str, int], name: str, data_type: int, data: bytes) -> str:

@@ -200,6 +200,11 @@ class OpSpec:
         return next(i for i, tensor in enumerate(self.inputs) if tensor.name == name)
 
     @property
+    def quantizes_by_tensor(self) -> bool:
+        """Whether what it writes in 8 bits always has one scale for all rows; kernels may then leave y unwritten."""
+        return any(tensor.name == "y_zero_point" and tensor.needs for tensor in self.inputs)
+
+    @property
     def optional_inputs(self) -> tuple[str, ...]:
         """Those that a model may have or lack; what a pass adds is not among them."""
         return tuple(tensor.name for tensor in self.inputs if tensor.optional and not tensor.by_pass)

@@ -81,7 +81,8 @@ X_COMPENSATION = TensorSpec(
     doc="of integers whose zero point is not 0: it, times the sums of weight's rows. Taken off the products' sums",
 )
 # With it y is written in 8 bits, too, of this scalar's type: y, rounded to T, is quantised as a product quantises x
-# that has no x_scale. Its value is 0, and not read, but of integers beside y_tensor_scale: there it stands for y's 0.
+# that has no x_scale, or by y_tensor_scale. Its value is 0, and not read, but of integers beside that: there it stands
+# for y's 0.
 Y_ZERO_POINT = TensorSpec("y_zero_point", (), dtype="Q", optional=True, constant=True, quantized=True)
 Y_SMOOTH = TensorSpec(
     "y_smooth",
@@ -93,8 +94,8 @@ Y_SMOOTH = TensorSpec(
     quantized=True,
     doc="what y's columns are multiplied with before they are rounded. I is 1",
 )
-# Of an op without whole rows: y times its inverse is rounded, and it is each row's scale. Then y itself may be left
-# unwritten.
+# y times its inverse is rounded, and it is each row's scale. An op without whole rows needs it, and may then leave y
+# itself unwritten.
 Y_TENSOR_SCALE = TensorSpec(
     "y_tensor_scale", (), dtype="S", optional=True, constant=True, needs="y_zero_point", quantized=True
 )

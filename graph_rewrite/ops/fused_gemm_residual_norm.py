@@ -40,7 +40,7 @@ def body(d, *values, epsilon, norm, gamma_offset):
         y = d.layer_norm(total, named["gamma"], named["beta"], epsilon)
     if named["y_zero_point"] is None:
         return y, total
-    return y, total, *d.quantize_rows(y, named["y_zero_point"], named["y_smooth"])
+    return y, total, *d.quantize_rows(y, *(named[tensor.name] for tensor in QUANTIZED_Y))
 
 
 OP = OpSpec(

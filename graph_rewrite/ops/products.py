@@ -24,6 +24,7 @@ from ._common import (
     Y_QUANTIZED,
     Y_SCALE,
     Y_SMOOTH,
+    Y_TENSOR_SCALE,
     Y_ZERO_POINT,
     X,
     Y,
@@ -31,7 +32,7 @@ from ._common import (
 from .activations import ACTIVATION, NONE
 
 QUANTIZED = (WEIGHT_SCALE, X_SMOOTH, X_SCALE, X_ZERO, X_QUANTIZED, X_ROW_SCALE, X_COMPENSATION)
-QUANTIZED_Y = (Y_ZERO_POINT, Y_SMOOTH)  # of those that normalise, and so have whole rows
+QUANTIZED_Y = (Y_ZERO_POINT, Y_SMOOTH, Y_TENSOR_SCALE)  # of those that normalise, and so have whole rows
 RESIDUAL = TensorSpec("residual", ("...", "N"))
 
 

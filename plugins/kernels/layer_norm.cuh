@@ -244,6 +244,7 @@ __device__ __forceinline__ void NormalizeWithWarp(const LayerNormArguments<T>& a
   });
   const float inverse = Norm::Scale(WarpSum(squares), columns, a.epsilon);
   float greatest = 0.0f;
+  const GivenScale given(Norm::kQuantizes ? a.quantized : QuantizedResult());
   for_each([&](float (&v)[kVector], int column) {
     const auto gamma = *reinterpret_cast<const Pack<T, kVector>*>(a.gamma + column);
     Pack<T, kVector> beta = {}, out;
@@ -256,11 +257,12 @@ __device__ __forceinline__ void NormalizeWithWarp(const LayerNormArguments<T>& a
     *reinterpret_cast<Pack<T, kVector>*>(a.y + offset + column) = out;
     if constexpr (Norm::kQuantizes) {
       const bool smooths = a.quantized.smooth != nullptr;
-      greatest = Smoothed(out, smooths, LoadIf<kVector>(smooths, a.quantized.smooth + column), greatest, v);
+      const auto factors = LoadIf<kVector>(smooths, a.quantized.smooth + column);
+      greatest = Smoothed(out, smooths, factors, given.Inverse(), greatest, v);
     }
   });
   if constexpr (Norm::kQuantizes) {
-    const QuantizedRow quantized(a.quantized, GreatestOfWarp(greatest));
+    const QuantizedRow quantized(a.quantized, GreatestOfWarp(greatest), given);
     quantized.Store(offset + lane * kVector, 32 * kVector, columns - lane * kVector, value);
     if (lane == 0) a.quantized.scales[at] = quantized.scale();
   }
@@ -298,7 +300,7 @@ __global__ void __launch_bounds__(kWarpRowThreads,
   gamma.Load(a.gamma, columns);
   if (HasBeta<Norm>(a)) beta.Load(a.beta, columns);
   if constexpr (Norm::kNormalizesProduct) product_gamma.Load(a.product_gamma, columns);
-  const ColumnFactors<kChunks, Norm::kQuantizes> smooth(a.quantized.smooth, columns);
+  const ColumnFactors<kChunks, Norm::kQuantizes> smooth(a.quantized, columns);
   int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
   const auto load_residual = [&](int64_t row) {
     if (row < counts.rows && a.residual != nullptr) residual.LoadOnce(a.residual + row * columns, columns);

@@ -132,22 +132,42 @@ __device__ __forceinline__ float ScaleOfRow(float greatest, float most) {
   return fmaxf(greatest, kLeastMagnitude) / most + (greatest - greatest);
 }
 
-// One row of a QuantizedResult, from its greatest magnitude on.
+// A QuantizedResult's one scale, loaded before rows are stored: behind a row's stores, which might have changed it for
+// all that the compiler knows, every row would wait for it.
+class GivenScale {
+ public:
+  __device__ __forceinline__ explicit GivenScale(const QuantizedResult& to)
+      : scale_(to.scale == nullptr ? 1.0f : *to.scale) {}
+  // What columns are multiplied with beside their factors; 1 where rows have scales of their own.
+  __device__ __forceinline__ float Inverse() const { return InverseOfScale(scale_); }
+  __device__ __forceinline__ float scale() const { return scale_; }
+
+ private:
+  float scale_;
+};
+
+// One row of a QuantizedResult, from its numbers' greatest magnitude on: over its own scale, or over the one of all
+// rows, by whose inverse they are multiplied already.
 class QuantizedRow {
  public:
-  __device__ __forceinline__ QuantizedRow(const QuantizedResult& to, float greatest) : to_(to), greatest_(greatest) {
+  __device__ __forceinline__ QuantizedRow(const QuantizedResult& to, float greatest, const GivenScale& given)
+      : to_(to), greatest_(greatest), given_(given) {
     most_ = to.floats ? kLargestQuantized<__nv_fp8_e4m3> : kLargestQuantized<int8_t>;
   }
-  __device__ __forceinline__ float scale() const { return ScaleOfRow(greatest_, most_); }
+  __device__ __forceinline__ float scale() const {
+    return to_.scale == nullptr ? ScaleOfRow(greatest_, most_) : given_.scale();
+  }
   // Parts of the row, `step` columns apart; none from `columns` behind the first one on. That one's place among all
   // rows' numbers is `at`.
   template <int kParts, int kVector>
   __device__ __forceinline__ void Store(int64_t at, int step, int columns, float (&values)[kParts][kVector]) const {
-    const float inverse = most_ / fmaxf(greatest_, kLeastMagnitude);
+    if (to_.scale == nullptr) {
+      const float inverse = most_ / fmaxf(greatest_, kLeastMagnitude);
 #pragma unroll
-    for (auto& part : values) {
+      for (auto& part : values) {
 #pragma unroll
-      for (float& value : part) value *= inverse;
+        for (float& value : part) value *= inverse;
+      }
     }
     const auto store = [&](auto&& rounded) {
 #pragma unroll
@@ -158,6 +178,9 @@ class QuantizedRow {
     };
     if (to_.floats) {
       store([](const float (&part)[kVector]) { return Rounded<__nv_fp8_e4m3>(part); });
+    } else if (to_.scale != nullptr) {
+      const int zero = ZeroOf(to_);
+      store([&](const float (&part)[kVector]) { return Rounded<int8_t>(part, zero); });
     } else {
       store([](const float (&part)[kVector]) { return RoundedByOwnScale(part); });
     }
@@ -166,18 +189,18 @@ class QuantizedRow {
  private:
   const QuantizedResult& to_;
   float greatest_, most_;
+  GivenScale given_;
 };
 
-// value = element, as it was rounded to T, times its column's factor, where there are any. Returns the greatest of
-// their magnitudes and `greatest`.
+// value = element, as it was rounded to T, times its column's factor, where there are any, and with
+// `inverse`. Returns the greatest of their magnitudes and `greatest`.
 template <class T, int kVector>
 __device__ __forceinline__ float Smoothed(const Pack<T, kVector>& row, bool has_factors,
-                                          const Pack<float, kVector>& factors, float greatest,
+                                          const Pack<float, kVector>& factors, float inverse, float greatest,
                                           float (&value)[kVector]) {
 #pragma unroll
   for (int i = 0; i < kVector; ++i) {
-    value[i] = ToFloat(row.value[i]);
-    if (has_factors) value[i] *= factors.value[i];
+    value[i] = ToFloat(row.value[i]) * (has_factors ? factors.value[i] * inverse : inverse);
     greatest = GreaterMagnitude(greatest, value[i]);
   }
   return greatest;

@@ -102,6 +102,7 @@ __device__ __forceinline__ void NormalizeAndStore(
   const float inverse = Norm::Scale(squares, columns, epsilon);
   RowSlice<kVector, kChunks> rounded;  // to T, and smoothed: where it quantises
   float greatest = 0.0f;
+  const GivenScale given(Norm::kQuantizes ? to : QuantizedResult());
   ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int column) {
     const auto scale = gamma.Chunk(chunk, column), shift = beta.Chunk(chunk, column);
     Pack<T, kVector> out;
@@ -114,7 +115,7 @@ __device__ __forceinline__ void NormalizeAndStore(
     if (y != nullptr) *reinterpret_cast<Pack<T, kVector>*>(y + column) = out;
     if constexpr (Norm::kQuantizes) {
       const auto factors = smooth.Chunk(chunk, column);
-      greatest = Smoothed(out, to.smooth != nullptr, factors, greatest, rounded.value[chunk]);
+      greatest = Smoothed(out, to.smooth != nullptr, factors, given.Inverse(), greatest, rounded.value[chunk]);
     }
   });
   if constexpr (Norm::kQuantizes) {
@@ -124,7 +125,7 @@ __device__ __forceinline__ void NormalizeAndStore(
     __syncthreads();
     greatest = GreatestOfWarp(lane < warps ? scratch[lane].x : 0.0f);
     if (y == nullptr) return;
-    const QuantizedRow quantized(to, greatest);
+    const QuantizedRow quantized(to, greatest, given);
     const int first = threadIdx.x * kVector;
     quantized.Store(at * columns + first, blockDim.x * kVector, columns - first, rounded.value);
     if (threadIdx.x == 0) to.scales[at] = quantized.scale();

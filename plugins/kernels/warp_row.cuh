@@ -66,18 +66,24 @@ struct WarpRow {
   }
 };
 
-// A float32 factor for each column, in shared memory as a warp's lanes read them, 16 bytes each; ones where there are
-// none. All threads of the block make it. (Asked for when they are needed, they would come behind a row's stores, which
-// might have changed them for all that the compiler knows: a round trip to the cache for every chunk.)
+// A float32 factor for each column of a QuantizedResult, its one scale's inverse in it, in shared memory as a warp's
+// lanes read them, 16 bytes each. All threads of the block make it. (Asked for when they are needed, they would come
+// behind a row's stores, which might have changed them for all that the compiler knows: a round trip to the cache for
+// every chunk.)
 template <int kChunks, bool kExist>
 class ColumnFactors {
  public:
-  __device__ __forceinline__ ColumnFactors(const float* factors, int columns) {
+  __device__ __forceinline__ ColumnFactors(const QuantizedResult& to, int columns)
+      : given_(kExist ? to : QuantizedResult()) {
     if constexpr (kExist) {
+      const float inverse = given_.Inverse();
       for (int i = threadIdx.x; i < kChunks * 64; i += blockDim.x) {
         const int column = (i / 64 * 32 + i % 32) * 8 + i / 32 % 2 * 4;
-        const bool given = factors != nullptr && column < columns;
-        Four()[i] = given ? *reinterpret_cast<const float4*>(factors + column) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+        const bool given = to.smooth != nullptr && column < columns;
+        float4 four =
+            given ? *reinterpret_cast<const float4*>(to.smooth + column) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+        four.x *= inverse, four.y *= inverse, four.z *= inverse, four.w *= inverse;
+        Four()[i] = four;
       }
       __syncthreads();
     }
@@ -90,12 +96,15 @@ class ColumnFactors {
       value[2 * half + 1].x *= factors.z, value[2 * half + 1].y *= factors.w;
     }
   }
+  __device__ __forceinline__ const GivenScale& given() const { return given_; }
 
  private:
   __device__ __forceinline__ static float4* Four() {
     __shared__ float4 factors[kExist ? kChunks * 64 : 1];
     return factors;
   }
+
+  GivenScale given_;
 };
 
 // value = RMSNorm(value) * (gamma + gamma_offset); beyond the last column there are zeros.
@@ -129,7 +138,7 @@ __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[k
                                              const WarpRow<T, kChunks>& gamma, const WarpRow<T, kChunks>& beta, T* y,
                                              LoadNext&& load_next, AddMore&& add_more, float gamma_offset = 0.0f,
                                              const QuantizedResult& to = {}, int64_t at = 0,
-                                             const ColumnFactors<kChunks, Norm::kQuantizes>& smooth = {nullptr, 0}) {
+                                             const ColumnFactors<kChunks, Norm::kQuantizes>& smooth = {{}, 0}) {
   using Row = WarpRow<T, kChunks>;
   float2 value[kChunks][4];
 #pragma unroll
@@ -156,7 +165,6 @@ __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[k
     for (float2& v : value[i]) v.x -= center, v.y -= center, squares = fmaf(v.x, v.x, fmaf(v.y, v.y, squares));
   }
   const float scale = Norm::Scale(WarpSum(squares), columns, epsilon);
-  float greatest = 0.0f;
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
     typename Row::Chunk out;
@@ -168,14 +176,19 @@ __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[k
       if constexpr (Norm::kQuantizes) value[i][j] = UnpackPair<T>(out.pairs[j]);
     }
     if (Row::Column(i) < columns) *reinterpret_cast<typename Row::Chunk*>(y + Row::Column(i)) = out;
-    if constexpr (Norm::kQuantizes) {
-      smooth.MultiplyInto(value[i], i);
-#pragma unroll
-      for (const float2& v : value[i]) greatest = GreaterMagnitude(GreaterMagnitude(greatest, v.x), v.y);
-    }
+    if constexpr (Norm::kQuantizes) smooth.MultiplyInto(value[i], i);
   }
   if constexpr (Norm::kQuantizes) {
-    const QuantizedRow quantized(to, GreatestOfWarp(greatest));
+    float greatest = 0.0f;
+    if (to.scale == nullptr) {
+#pragma unroll
+      for (int i = 0; i < kChunks; ++i) {
+#pragma unroll
+        for (const float2& v : value[i]) greatest = GreaterMagnitude(GreaterMagnitude(greatest, v.x), v.y);
+      }
+      greatest = GreatestOfWarp(greatest);
+    }
+    const QuantizedRow quantized(to, greatest, smooth.given());
     quantized.Store(at * columns + Row::Column(0), Row::Column(1) - Row::Column(0), columns - Row::Column(0),
                     reinterpret_cast<float (&)[kChunks][8]>(value));
     if (threadIdx.x % 32 == 0) to.scales[at] = quantized.scale();

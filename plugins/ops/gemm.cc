@@ -97,7 +97,7 @@ kernels::GemmArguments<Elements> Arguments(const bertfuse_call& call, const Gemm
   a.activation = gemm.activation;
   a.weights_are_constant = true;
   for (const bertfuse_tensor* weight : {gemm.weight, gemm.bias, gemm.gamma, gemm.beta, gemm.weight_scale,
-                                        gemm.x_compensation, gemm.y_smooth, gemm.product_gamma}) {
+                                        gemm.x_compensation, gemm.y_smooth, gemm.y_tensor_scale, gemm.product_gamma}) {
     a.weights_are_constant = a.weights_are_constant && IsConstant(call, weight);
   }
   // Each kernel of an encoder layer that reads or writes wide rows begins with the rows that the one before it ended
@@ -156,9 +156,9 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmArguments<Elem
                          gemm.y_quantized->dtype == gemm.weight->dtype &&
                          kernels::IsAligned(gemm.y_quantized->data, 8) && kernels::IsAligned(a.quantized.smooth, 16);
   problem.quantizes = in_8_bits && !problem.layer_norm;
-  problem.quantizes_rows =
-      in_8_bits && problem.layer_norm && !gemm.op.keeps_total() && a.activation == Activation::kNone;
-  problem.rotates = !kIsQuantized<Elements> && SuitsEpilogue(a.rotation);
+  problem.quantizes_rows = in_8_bits && problem.layer_norm && !gemm.op.keeps_total() &&
+                           a.activation == Activation::kNone && gemm.y_tensor_scale == nullptr;
+  problem.rotates = SuitsEpilogue(a.rotation);
   problem.gelu = gemm.activation != Activation::kNone && !problem.gates;
   if (problem.layer_norm) problem.layer_norm_vector = kernels::LayerNormVector(Norm(a, gemm));
   // Hopper's products before LayerNorm are rounded, but for split-K's, and its kernel reads such rows several elements

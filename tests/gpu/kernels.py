@@ -75,11 +75,14 @@ def _described(op: str):
 
 
 def constants(inputs):
-    """Bits of the inputs that are weights: matrices by their place, vectors by their shape, [N] or, later, [1, N]."""
+    """Bits of the inputs that are weights: matrices by their place, vectors by their shape, [N] or, later, [1, N], and
+    scalars but for a number of rows.
+    """
 
     def is_weight(i, tensor):
         is_row = i > 5 and tensor.dim() == 2 and tensor.shape[0] == 1 and tensor.element_size() > 1  # not x in 8 bits
-        return i == 1 or tensor.dim() == 1 or is_row
+        is_scale = tensor.dim() == 0 and tensor.dtype != torch.int32
+        return i == 1 or tensor.dim() == 1 or is_row or is_scale
 
     return sum(1 << i for i, tensor in enumerate(inputs) if tensor is not None and is_weight(i, tensor))
 

@@ -146,7 +146,7 @@ class Case:
             named["y_zero_point"] = torch.zeros((), dtype=torch.uint8, device="cuda").view(to)
             if chance.random() < 0.5:
                 named["y_smooth"] = torch.exp(torch.rand(1, self.n, device="cuda") * 2 - 1)
-            if self.op == "FusedGemmGelu":
+            if self.op == "FusedGemmGelu" or chance.random() < 0.2:
                 named["y_tensor_scale"] = torch.tensor(chance.uniform(1e-3, 0.05), device="cuda")
                 if to == torch.int8:
                     named["y_zero_point"] += chance.randint(-128, 127)

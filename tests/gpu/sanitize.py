@@ -212,6 +212,22 @@ def work(ops, dtypes, narrow, packed, quantized, tactics_named):
                         outputs += [poisoned(m, dtype=torch.float32)]
                     launch(op, [named.get(tensor.name) for tensor in spec.inputs], outputs, attributes)
 
+    def quantized_rotary(dtype):
+        """x in 8 bits already; several tiles of some blocks, and heads that no epilogue rotates."""
+        for batch, sequence, k, heads, shared, head in ((2, 77, 144, 4, 2, 64), (30, 128, 272, 4, 4, 64), ROTARIES[2]):
+            rows, columns, k = batch * sequence, (heads + 2 * shared) * head, k // 16 * 16
+            for to in (torch.int8, FLOAT8):
+                weight = rounded(randint(100, (columns, k), torch.int32).cpu().float() - 50, to).cuda()
+                numbers, row_scales = (t.cpu().cuda() for t in quantized_rows(randn(rows, k, dtype=dtype), to))
+                cos, sin = turns(sequence, head // 2, dtype)
+                named = {"x": randn(batch, sequence, k, dtype=dtype), "weight": weight, "cos": cos, "sin": sin}
+                named |= {"bias": randn(columns, dtype=dtype), "weight_scale": torch.full((columns,), 1e-3).cuda()}
+                named["x_quantized"] = numbers.view(batch, sequence, k)
+                named["x_row_scale"] = row_scales.reshape(batch, sequence).contiguous()
+                inputs = [named.get(tensor.name) for tensor in _described(ROTARY).inputs]
+                outputs = [poisoned(batch, sequence, columns, dtype=dtype)]
+                launch(ROTARY, inputs, outputs, [heads, shared, "halves", "tables"])
+
     def quantized_attention(seed, op, dtype):
         nonlocal launches
         for _, _, writing in AttentionCase(seed, op, dtype).launches():
@@ -225,6 +241,8 @@ def work(ops, dtypes, narrow, packed, quantized, tactics_named):
                 quantized_attention(seed, op, getattr(torch, name))
         for op in (name for name in ops if name in TWO_PART_OPS):
             quantized_two_parts(op, getattr(torch, name))
+        if ROTARY in ops:
+            quantized_rotary(getattr(torch, name))
         for op in (name for name in ops if name in GEMMS):
             for size in SEVERAL_8_BIT_TILES:
                 quantized_product(0, op, getattr(torch, name), size)
@@ -317,7 +335,7 @@ def portions(tool, options):
         for dtype in options.dtypes.split(",")
         if ("LayerNorm" in op and op in GEMMS) or not options.narrow
         if op in ("FusedAttention", ROTARY, *TWO_PART_OPS, *PACKED_OPS) or not options.packed
-        if op in (*GEMMS, *TWO_PART_OPS, *ATTENTION_OPS) or not options.quantized
+        if op in (*GEMMS, *TWO_PART_OPS, *ATTENTION_OPS, ROTARY) or not options.quantized
     ]
 
 

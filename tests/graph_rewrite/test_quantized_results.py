@@ -124,6 +124,22 @@ def test_integers_of_gelu_fill_their_range(tmp_path: Path) -> None:
         assert np.array_equal(compensation, weight.sum(axis=1, dtype=np.int64) * int(zero))
 
 
+@pytest.mark.parametrize("to", ["fp8", "int8"])
+@pytest.mark.parametrize("activations", ["token", "tensor"])
+def test_norms_write_by_the_scale_that_products_have(to: str, activations: str, tmp_path: Path) -> None:
+    """Each row's own, or with `activations` "tensor" what calibration has found."""
+    _, _, feeds = _made(tmp_path, "fp16", to)
+    file = tmp_path / "model.onnx"
+    made = bertfuse.quantize(tmp_path / "fused.onnx", file, to=to, calibration=feeds, activations=activations)
+    assert made.judgement.cosine_mean > 0.98
+    model = onnx.load(file)
+    norms = [node for node in fused_nodes(model) if node.op_type == "FusedGemmLayerNorm"]
+    writing = [node for node in norms if len(node.output) > 1]
+    assert (len(norms), len(writing)) == (4, 3)  # the last one's result is the model's
+    for node in writing:
+        assert bool(input_of(node, OPS[node.op_type], "y_tensor_scale")) == (activations == "tensor")
+
+
 def test_its_calls_are_known(tmp_path: Path) -> None:
     """What explain and tune read of a file: every fused node's shapes, the outputs in 8 bits among them."""
     _, results, _ = _made(tmp_path, "fp16", "fp8")

@@ -30,7 +30,8 @@ inline constexpr GemmBlock kOneTileBlocks[] = {{128, 128, 7, 1}, {128, 128, 3, 2
                                                {64, 64, 12, 1},  {64, 96, 10, 1},  {192, 192, 4, 1}};
 inline constexpr GemmBlock kGatedOneTileBlocks[] = {
     {128, 128, 7, 1}, {128, 128, 3, 2}, {128, 96, 4, 2}, {64, 64, 12, 1}};
-// That rotate heads: of whole heads, and what the choice takes for Q, K and V.
+// That rotate heads: of whole heads, and what the choice takes for Q, K and V. Of 8-bit operands those among
+// kOneTileBlocks8.
 inline constexpr GemmBlock kRotatingPersistentBlocks[] = {kPersistentBlocks[0], kPersistentBlocks[2]};
 inline constexpr GemmBlock kRotatingOneTileBlocks[] = {kOneTileBlocks[0], kOneTileBlocks[1], kOneTileBlocks[4]};
 // That add a residual, which TMA loads behind the main loop's last stage.
@@ -175,11 +176,11 @@ cudaError_t GemmSm90(GemmForm form, const GemmTile& tile, const GemmArguments<El
       break;
   }
   if (a.gates) return GemmSm90Gated(tile, a, device, stream);
+  if (a.rotation.cos != nullptr) return GemmSm90Rotating(tile, a, device, stream);
   if constexpr (kIsQuantized<Elements>) {
     if (a.gamma != nullptr) return GemmSm90QuantizingNorm(tile, a, device, stream);
     if (a.quantized.rows != nullptr) return GemmSm90Quantizing(tile, a, device, stream);
   } else {
-    if (a.rotation.cos != nullptr) return GemmSm90Rotating(tile, a, device, stream);
     if (a.gamma != nullptr) return GemmSm90LayerNorm(tile, a, device, stream);
   }
   return GemmSm90Elementwise(tile, a, device, stream);

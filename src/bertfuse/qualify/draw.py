@@ -12,7 +12,7 @@ import numpy as np
 from bertfuse.graph_rewrite.ops import OPS, PACKING_OPS
 from bertfuse.graph_rewrite.spec import DTYPE_VARIABLES
 
-from .problem import ATTENTIONS, DTYPES, MASKS, OF_INTEGERS, PACKED_ALONE, QUANTIZED, WRITERS, Problem
+from .problem import ATTENTIONS, DTYPES, MASKS, OF_INTEGERS, PACKED_ALONE, QUANTIZED, WRITERS, Problem, writing_without
 
 HIDDEN = (24, 32, 48, 64, 96, 128, 192, 256, 312, 320, 384, 512, 640, 768, 1024, 1280)
 TILES = (16, 32, 64, 96, 128, 192, 256)
@@ -268,7 +268,7 @@ class Draw:
             given = self._given(weights)
         if problem.op in WRITERS and self._chance(0.5 if weights else 0.25):
             writes = self._one(tuple(DTYPE_VARIABLES["Q"]))
-            without += ("y_smooth",) if self._chance(0.5) else ()
+            without += tuple(name for name in writing_without(spec) if self._chance(0.5))
         offset, offset_of = 0, ""
         floats = any(tensor.is_float for tensor in spec.inputs)
         if floats and self._chance(0.25):

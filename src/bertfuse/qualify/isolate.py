@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .packed import shrunk
-from .problem import GIVEN, PACKED_ALONE, Problem, parse
+from .problem import GIVEN, PACKED_ALONE, Problem, parse, writing_without
 from .worker import Answer, Fault, Settings, Worker
 
 FAULTS = ("signal", "exit", "hang", "device")
@@ -144,7 +144,7 @@ def simpler(problem: Problem) -> Iterator[tuple[str, Problem]]:
         yield "leading", replace(problem, leading=(math.prod(problem.leading),))
     if problem.packed is not None:
         yield from _simpler_packing(problem)
-    optional = problem.spec.optional_inputs + (("y_smooth",) if problem.writes else ())
+    optional = problem.spec.optional_inputs + (writing_without(problem.spec) if problem.writes else ())
     if set(problem.without) != set(optional):
         yield "without", replace(problem, without=optional)
     plain = {attr.name: problem.attributes[attr.name] for attr in problem.spec.attributes if attr.default is None}

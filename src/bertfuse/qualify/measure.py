@@ -13,7 +13,7 @@ from bertfuse.graph_rewrite.spec import DTYPE_VARIABLES
 from bertfuse.runtime import native
 
 from .check import Verdict
-from .problem import ATTENTIONS, GIVEN, QUANTIZED, WRITERS, Problem, parse
+from .problem import ATTENTIONS, GIVEN, QUANTIZED, WRITERS, Problem, parse, writing_without
 from .tasks import checks
 from .worker import Settings, Worker
 
@@ -51,7 +51,7 @@ def problem_of(op: str, call: native.Call) -> Problem:
         if tensor.of_quantized_form:
             if tensor.dtype == "Q" and op in WRITERS and given.dtype != native.ABSENT:
                 found["writes"] = dtypes[given.dtype]
-            elif tensor.name == "y_smooth" and "writes" in found and given.dtype == native.ABSENT:
+            elif tensor.name in writing_without(spec) and "writes" in found and given.dtype == native.ABSENT:
                 without.append(tensor.name)
             elif tensor.name in GIVEN and op in QUANTIZED and given.dtype != native.ABSENT:
                 found["given"] = (*found.get("given", ()), tensor.name)

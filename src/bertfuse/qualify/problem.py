@@ -184,8 +184,16 @@ class Problem:
 
 
 def by_one_scale(problem: Problem) -> bool:
-    """Whether results in 8 bits have one scale for all rows; then kernels may leave y itself unwritten."""
-    return bool(problem.writes) and any(tensor.name == "y_tensor_scale" for tensor in problem.spec.inputs)
+    """Whether the op's results in 8 bits always have one scale for all rows; kernels may then leave y unwritten."""
+    return bool(problem.writes) and problem.spec.quantizes_by_tensor
+
+
+def writing_without(spec: OpSpec) -> tuple[str, ...]:
+    """Inputs that a call which writes in 8 bits may lack."""
+    if spec.name not in WRITERS:
+        return ()
+    by_row = any(tensor.name == "y_tensor_scale" for tensor in spec.inputs) and not spec.quantizes_by_tensor
+    return ("y_smooth", "y_tensor_scale") if by_row else ("y_smooth",)
 
 
 def tensor_shape(
@@ -257,8 +265,7 @@ def _in_8_bits(spec: OpSpec) -> set[tuple[str, str]]:
 def _may_lack(spec: OpSpec) -> set[str]:
     """Inputs that a problem may name as absent: packed attention may have no places, rows with places be all real."""
     packed = {"FusedAttentionVariant": ("token_index",), "FusedGemmRotary": ("row_count",)}
-    smooth = ("y_smooth",) if spec.name in WRITERS else ()
-    return {*spec.optional_inputs, *packed.get(spec.name, ()), *smooth}
+    return {*spec.optional_inputs, *packed.get(spec.name, ()), *writing_without(spec)}
 
 
 def _needed(spec: OpSpec, symbols: set[str], without: tuple[str, ...]) -> set[str]:

@@ -9,7 +9,7 @@ import numpy as np
 from bertfuse.graph_rewrite.dialect.quantized import FLOAT8, INT8, LARGEST, NUMPY, SMALLEST, quantized_rows
 
 from .number import Number
-from .problem import Problem
+from .problem import Problem, by_one_scale
 from .sums import IN_FLOAT32, PART, cut_off
 
 _FLOAT = 2.0**-24
@@ -95,9 +95,10 @@ def written(problem: Problem, inputs: Mapping[str, np.ndarray | None], y: Number
         half = 0.5 if integers else np.maximum((np.abs(value) + error) / 16, 2.0**-10)
         ends = (lowest, largest)
         numbers = Number(np.clip(value + zero, *ends), np.where(np.isnan(value), np.nan, error + half))
-    if given is not None:  # y itself may be left unwritten
+    if given is not None:
         scales = Number(np.full(y.value.shape[:-1], scale), np.finfo(np.float64).tiny)
-        return [Number(np.full(y.value.shape, np.nan), np.nan), numbers, scales]
+        unwritten = Number(np.full(y.value.shape, np.nan), np.nan)
+        return [unwritten if by_one_scale(problem) else y, numbers, scales]
     scale, scale_error = scale[..., 0], np.broadcast_to(scale_error, scale.shape)[..., 0]
     must_be_nan = (~np.isfinite(y.value) & (y.error == 0)).any(axis=-1)
     return [y, numbers, Number(np.where(must_be_nan, np.nan, scale), np.where(must_be_nan, 0.0, scale_error))]

@@ -12,7 +12,7 @@ from bertfuse.graph_rewrite.dialect.quantized import INT8, LARGEST, quantized_ro
 from bertfuse.graph_rewrite.spec import TensorSpec
 
 from . import packed
-from .problem import Problem, by_one_scale
+from .problem import Problem
 from .quantized import ELEMENT, TYPES
 
 FLOATS = {"float32": np.dtype(np.float32), "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -79,7 +79,8 @@ def _of_quantized_form(
     elif name == "y_tensor_scale":
         found[name] = np.asarray(rng.uniform(0.3, 6) / LARGEST[ELEMENT[problem.writes]], np.float32)
     elif name == "y_zero_point":  # read beside one scale alone, of integers
-        moved = problem.writes == "int8" and by_one_scale(problem)
+        given = [tensor for tensor in problem.spec.inputs if tensor.name == "y_tensor_scale" and problem.has(tensor)]
+        moved = problem.writes == "int8" and bool(given)
         zero = rng.integers(-128, 128) if moved and rng.random() < 0.7 else 0
         found[name] = np.asarray(zero, dtype_of(problem, tensor))
     elif name == "weight":

@@ -182,6 +182,79 @@ void TestGates() {
   }
 }
 
+// Heads of Q and K rotated in the epilogue, beside float64.
+template <class Elements>
+void TestRotation(Random& random, const GemmBlock& block) {
+  using T = typename Elements::Y;
+  using X = typename Elements::X;
+  constexpr bool kIntegers = std::is_same_v<X, int8_t>;
+  constexpr int64_t kPairs = kEpilogueHead / 2;
+  const int64_t m = random.Between(1, 400), heads = random.Between(1, 4), kv_heads = random.Between(1, heads),
+                n = (heads + 2 * kv_heads) * kEpilogueHead, k = random.Between(1, 20) * 16,
+                table_rows = random.Between(1, m);
+  DeviceArray<X> x(m * k), weight(n * k);
+  DeviceArray<T> bias(n), y(m * n), cos(table_rows * kPairs), sin(table_rows * kPairs);
+  DeviceArray<float> row_scales(m), weight_scales(n);
+  DeviceArray<int32_t> row_count(1), compensation(n);
+  random.Fill(x, 60), random.Fill(weight, 60), random.Fill(bias, 0.5), random.Fill(cos, 0.7), random.Fill(sin, 0.7);
+  random.Fill(row_scales, 0.02), random.Fill(weight_scales, 0.02 / std::sqrt(static_cast<double>(k)));
+  for (int32_t& value : compensation) value = static_cast<int32_t>(random.Between(-2000, 2000));
+  row_count[0] = static_cast<int32_t>(random.Between(-1, m + 1));
+  const GemmTile tile = {block, static_cast<int>(random.Between(1, 2)), static_cast<int>(random.Between(1, 2)), 1};
+  emulator::Settings& settings = emulator::TheSettings();
+  settings.multiprocessors = tile.cluster_m * tile.cluster_n * static_cast<int>(random.Between(1, 3));
+  settings.blocks_per_multiprocessor = block.per_multiprocessor;
+  const Device device = {settings.multiprocessors, 90, settings.multiprocessors, 227 << 10};
+  settings.compute_capability = 90, settings.shared_bytes = device.shared_bytes;
+  GemmArguments<Elements> a = {};
+  a.x = x.data(), a.weight = weight.data(), a.bias = random.OneIn(4) ? nullptr : bias.data(), a.y = y.data();
+  a.row_scales = row_scales.data(), a.weight_scales = weight_scales.data(), a.m = m, a.n = n, a.k = k;
+  a.rotation.cos = cos.data(), a.rotation.sin = sin.data(), a.rotation.table_rows = table_rows;
+  a.rotation.heads = heads, a.rotation.kv_heads = kv_heads;
+  a.rotation.head_size = kEpilogueHead, a.rotation.rotated = kPairs;
+  a.weights_are_constant = random.OneIn(2), a.last_rows_first = random.OneIn(2);
+  if (kIntegers && random.OneIn(2)) a.x_compensation = compensation.data();
+  if (random.OneIn(3)) a.packed = {row_count.data(), random.Between(0, m)};
+  SCOPED_TRACE(testing::Message() << m << " x " << n << " x " << k << ", tile " << block.m << " x " << block.n
+                                  << ", cluster " << tile.cluster_m << " x " << tile.cluster_n << ", " << heads
+                                  << " and " << kv_heads << " heads, " << table_rows << " places");
+  settings.seed = random.Seed();
+  ASSERT_EQ(GemmSm90(GemmForm::kComplete, tile, a, device, nullptr), cudaSuccess) << emulator::TakeFault();
+  const int64_t there = a.packed.row_count == nullptr ? m : std::clamp<int64_t>(row_count[0], 0, m);
+  const double unit = (std::is_same_v<T, __half> ? 2e-3 : 1.6e-2) + (kIntegers ? 0.0 : 6e-3);
+  for (int64_t row = 0; row < there; row += random.Between(1, 20)) {
+    std::vector<double> product(n);
+    for (int64_t at = 0; at < n; ++at) {
+      double sum = a.x_compensation == nullptr ? 0 : -compensation[at];
+      for (int64_t i = 0; i < k; ++i) {
+        sum += static_cast<double>(ToFloat(x[row * k + i])) * ToFloat(weight[at * k + i]);
+      }
+      product[at] = sum * row_scales[row] * weight_scales[at] + (a.bias == nullptr ? 0.0 : ToFloat(bias[at]));
+    }
+    for (int64_t at = 0; at < n; ++at) {
+      const bool turns = at < (heads + kv_heads) * kEpilogueHead, second = at % kEpilogueHead >= kPairs;
+      const double other = product[turns ? (second ? at - kPairs : at + kPairs) : at];
+      const int64_t angle = row % table_rows * kPairs + at % kPairs;
+      const double wanted =
+          turns ? product[at] * ToFloat(cos[angle]) + (second ? other : -other) * ToFloat(sin[angle]) : product[at];
+      ASSERT_NEAR(ToFloat(y[row * n + at]), wanted, unit * (1 + std::abs(product[at]) + std::abs(other)))
+          << row << ", " << at;
+    }
+  }
+}
+
+template <class Elements>
+void TestRotations() {
+  Random random(emulator::Seed());
+  for (int i = 0; i < 6; ++i) {
+    for (const GemmBlock& block :
+         {gemm_sm90::kPersistentBlocks8[0], gemm_sm90::kPersistentBlocks8[1], gemm_sm90::kOneTileBlocks8[0]}) {
+      TestRotation<Elements>(random, block);
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
 template <class Elements>
 void TestBlocks() {
   Random random(emulator::Seed());
@@ -308,6 +381,11 @@ TEST(EmulatedQuantizingGemm, Fp8ToFloat16) { TestBlocks<Fp8Elements<__half>>(); 
 TEST(EmulatedQuantizingGemm, Fp8ToBfloat16) { TestBlocks<Fp8Elements<__nv_bfloat16>>(); }
 TEST(EmulatedQuantizingGemm, Int8ToFloat16) { TestBlocks<Int8Elements<__half>>(); }
 TEST(EmulatedQuantizingGemm, Int8ToBfloat16) { TestBlocks<Int8Elements<__nv_bfloat16>>(); }
+
+TEST(EmulatedRotationOf8Bits, Fp8ToFloat16) { TestRotations<Fp8Elements<__half>>(); }
+TEST(EmulatedRotationOf8Bits, Fp8ToBfloat16) { TestRotations<Fp8Elements<__nv_bfloat16>>(); }
+TEST(EmulatedRotationOf8Bits, Int8ToFloat16) { TestRotations<Int8Elements<__half>>(); }
+TEST(EmulatedRotationOf8Bits, Int8ToBfloat16) { TestRotations<Int8Elements<__nv_bfloat16>>(); }
 
 TEST(EmulatedQuantizingGate, Fp8ToFloat16) { TestGates<Fp8Elements<__half>>(); }
 TEST(EmulatedQuantizingGate, Fp8ToBfloat16) { TestGates<Fp8Elements<__nv_bfloat16>>(); }

@@ -87,6 +87,14 @@ class Problem {
       with.y = y.data(), with.total = keeps_total_ ? total.data() : nullptr;
       with.quantized = {quantized.data(), scales.data(), has_smooth_ ? smooth_->data() : nullptr,
                         !std::is_same_v<Quantized, int8_t>};
+      DeviceArray<float> one_scale(1);
+      DeviceArray<int8_t> zero(1);
+      one_scale[0] = static_cast<float>(random.Between(1, 100)) * 1e-3f;
+      zero[0] = static_cast<int8_t>(random.Between(-128, 127));
+      if (random.OneIn(3)) {
+        with.quantized.scale = one_scale.data();
+        if (std::is_same_v<Quantized, int8_t> && random.OneIn(2)) with.quantized.zero = zero.data();
+      }
       const LayerNormProblem problem = {columns_,           sizeof(T), LayerNormVector(with), with.product != nullptr,
                                         with.more_partials, false};
       if (!LayerNormSupports(kernel, problem)) continue;
@@ -108,9 +116,16 @@ class Problem {
       emulator::TheSettings().finds_races = false;
       emulator::TheSettings().dependencies_end = nullptr;
       EXPECT_FALSE(wrote_early) << "results were written before the kernels before had ended";
-      const QuantizeRowsArguments<T, Quantized> rows = {
-          y.data(),   with.quantized.smooth, nullptr, expected.data(), expected_scales.data(), rows_, columns_,
-          with.packed};
+      const QuantizeRowsArguments<T, Quantized> rows = {y.data(),
+                                                        with.quantized.smooth,
+                                                        with.quantized.scale,
+                                                        expected.data(),
+                                                        expected_scales.data(),
+                                                        rows_,
+                                                        columns_,
+                                                        with.packed,
+                                                        true,
+                                                        with.quantized.zero};
       EXPECT_EQ(QuantizeRows(rows, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
       EXPECT_EQ(std::memcmp(plain.data(), y.data(), all * sizeof(T)), 0) << "y is another";
       EXPECT_EQ(std::memcmp(plain_total.data(), total.data(), all * sizeof(T)), 0) << "the sum is another";

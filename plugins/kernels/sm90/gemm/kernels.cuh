@@ -78,7 +78,7 @@ using GatedOneTile = OneTileConfig<Elements, kGatedOneTileBlocks[kIndex].m, kGat
                                    kPacked, Gated<Elements>>;
 
 template <class Elements>
-using Rotated = Epilogue<AddBias, Rotate<typename Elements::Y>>;
+using Rotated = Scaled<Elements, AddBias, Rotate<typename Elements::Y>>;
 template <class Elements, size_t kIndex, bool kPacked>
 using RotatingPersistent =
     PersistentConfig<Elements, kRotatingPersistentBlocks[kIndex].m, kRotatingPersistentBlocks[kIndex].n,
@@ -198,7 +198,8 @@ cudaError_t GemmSm90Rotating(const GemmTile& tile, const GemmArguments<Elements>
           tile, a, device, stream);
     });
   }
-  constexpr size_t kCount = std::size(kRotatingOneTileBlocks);
+  static_assert(kOneTileBlocks8[0] == kRotatingOneTileBlocks[0], "the one of 8-bit operands comes first");
+  constexpr size_t kCount = kIsQuantized<Elements> ? 1 : std::size(kRotatingOneTileBlocks);
   return WithBlock<kCount>(kRotatingOneTileBlocks, tile.block, a, [&](auto index, auto packed) {
     return LaunchOneTile<RotatingOneTile<Elements, decltype(index)::value, decltype(packed)::value>>(tile, a, device,
                                                                                                      stream);
@@ -265,12 +266,14 @@ cudaError_t GemmSm90SplitK(const GemmTile& tile, const GemmArguments<Elements>& 
   BERTFUSE_INSTANTIATE_FOR(GemmSm90Elementwise, Int8Elements<T>)    \
   BERTFUSE_INSTANTIATE_FOR(GemmSm90Quantizing, Int8Elements<T>)     \
   BERTFUSE_INSTANTIATE_FOR(GemmSm90Gated, Int8Elements<T>)          \
+  BERTFUSE_INSTANTIATE_FOR(GemmSm90Rotating, Int8Elements<T>)       \
   BERTFUSE_INSTANTIATE_FOR(GemmSm90QuantizingNorm, Int8Elements<T>) \
   BERTFUSE_INSTANTIATE_FOR(GemmSm90SplitK, Int8Elements<T>)
 #define BERTFUSE_INSTANTIATE_GemmSm90Fp8(T)                        \
   BERTFUSE_INSTANTIATE_FOR(GemmSm90Elementwise, Fp8Elements<T>)    \
   BERTFUSE_INSTANTIATE_FOR(GemmSm90Quantizing, Fp8Elements<T>)     \
   BERTFUSE_INSTANTIATE_FOR(GemmSm90Gated, Fp8Elements<T>)          \
+  BERTFUSE_INSTANTIATE_FOR(GemmSm90Rotating, Fp8Elements<T>)       \
   BERTFUSE_INSTANTIATE_FOR(GemmSm90QuantizingNorm, Fp8Elements<T>) \
   BERTFUSE_INSTANTIATE_FOR(GemmSm90SplitK, Fp8Elements<T>)
 
