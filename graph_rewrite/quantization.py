@@ -254,9 +254,8 @@ def quantize(
         set_inputs(node, spec, names)
     _round_residuals(made, types, layers, scales)
     if results:
-        chosen = {layer.x: scales[layer.name] for layer in layers if layer.name in scales and layer.x}
-        by_tensor = {x: of.written if of.x_scale is None else ResultScale(of.x_scale) for x, of in chosen.items()}
-        by_tensor = {x: scale for x, scale in by_tensor.items() if scale is not None}
+        chosen = {layer.x: scales[layer.name].written for layer in layers if layer.name in scales and layer.x}
+        by_tensor = {x: scale for x, scale in chosen.items() if scale is not None}
         write_results(made, by_tensor, lambda weight: written[weight].sums())
     drop_unused(made, kept)
     metadata = {entry.key: entry.value for entry in made.metadata_props} | {QUANTIZED_KEY: to}

@@ -27,13 +27,14 @@ def write_results(
 ) -> int:
     """Changes a skeleton whose weights are quantised; returns how many of its ops write their results in 8 bits.
 
-    What an op writes is read by the products that round alike: to the same type, behind the same smoothing. An op
-    without whole rows takes the scale that `scales` has for its result, and then writes that in 8 bits alone, so that
-    such products must be all that reads it. Where a zero point is not 0 `row_sums` gives the sums of the rows
-    of such a product's weight, by its name. What a norm writes has a scale for each row, or the one that the products
-    have for it.
+    What an op writes is read by the products that round alike: to the same type, behind the same smoothing and by the
+    same scale, where they have one for all of x. That is the result's scale then. Else each row has its own; an op
+    without whole rows takes what `scales` has for its result. Such an op writes 8 bits alone, so that these products
+    must be all that reads it. Where a zero point is not 0 `row_sums` gives the sums of the rows of such a product's
+    weight, by its name.
     """
-    types = {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    types = {name: tensor.data_type for name, tensor in constants.items()}
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in model.graph.node:
         for name in node.input:
@@ -46,13 +47,11 @@ def write_results(
         products = [reader for reader in readers.get(y, []) if _rounds(reader, y, types, spec)]
         if not spec.quantized_outputs or not products:
             continue
-        form = smooth, data_type, has_scale = _form(products[0], types)
-        alike = [reader for reader in products if _form(reader, types) == form]
+        form = smooth, data_type, x_scale = _form(products[0], types, constants)
+        alike = [reader for reader in products if _form(reader, types, constants) == form]
         names = {"y_zero_point": _constant(model, types, f"bertfuse_zero_{data_type}", data_type, b"\0")}
-        chosen = scales.get(y) if by_tensor or has_scale else None
-        if chosen is None and (by_tensor or has_scale):
-            continue
-        if by_tensor and (len(alike) != len(readers[y]) or y in elsewhere):
+        chosen = ResultScale(x_scale) if x_scale is not None else scales.get(y) if by_tensor else None
+        if by_tensor and (chosen is None or len(alike) != len(readers[y]) or y in elsewhere):
             continue
         if chosen is not None:
             scale, zero = chosen
@@ -102,11 +101,14 @@ def _rounds(reader: onnx.NodeProto, y: str, types: Mapping[str, int], writer: Op
     return _takes_scale(writer) or not input_of(reader, spec, "x_scale")
 
 
-def _form(reader: onnx.NodeProto, types: Mapping[str, int]) -> tuple[str, int, bool]:
-    """Its factors, its type, and whether it has one scale for x."""
+def _form(
+    reader: onnx.NodeProto, types: Mapping[str, int], constants: Mapping[str, onnx.TensorProto]
+) -> tuple[str, int, float | None]:
+    """Its factors, its type, and its one scale for x, if it has one."""
     spec = OPS[reader.op_type]
-    data_type = types[input_of(reader, spec, "weight")]
-    return input_of(reader, spec, "x_smooth"), data_type, bool(input_of(reader, spec, "x_scale"))
+    data_type, scale = types[input_of(reader, spec, "weight")], input_of(reader, spec, "x_scale")
+    value = float(numpy_helper.to_array(constants[scale])) if scale else None
+    return input_of(reader, spec, "x_smooth"), data_type, value
 
 
 def _constant(model: onnx.ModelProto, types: dict[str, int], name: str, data_type: int, data: bytes) -> str:

@@ -91,7 +91,7 @@ struct GemmArguments {
   // kRounded: the residual is added before y is rounded. Only GemmSm90Residual reads it.
   bool adds_residual;
   bool rms;
-  QuantizedResult quantized;  // of a norm that has a launch of its own, or in place of y (GemmSm90Quantizing)
+  QuantizedResult quantized;  // of a norm's own launch, or in place of y (GemmSm90Quantizing, GemmSm90Gated)
   // kComplete: y[m, n / 2] = activation(product + bias of the first n / 2 columns) * (the same of the others).
   bool gates;
   // kComplete, without an activation: y's heads are rotated behind the bias. Only GemmSm90Rotating reads it.

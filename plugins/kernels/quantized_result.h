@@ -12,7 +12,8 @@ struct QuantizedResult {
   float* scales = nullptr;        // [rows]
   const float* smooth = nullptr;  // [columns], of QuantizeRowsArguments; may be null
   bool floats = false;            // e4m3, not integers
-  // Of a product and of attention, which have no whole rows: one for all rows, by whose inverse numbers are multiplied.
+  // One for all rows, by whose inverse numbers are multiplied; of what has no whole rows, a product and attention,
+  // always.
   const float* scale = nullptr;
   const int8_t* zero = nullptr;  // beside it, of integers: what 0 becomes; null: 0
 };

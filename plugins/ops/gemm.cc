@@ -96,8 +96,9 @@ kernels::GemmArguments<Elements> Arguments(const bertfuse_call& call, const Gemm
   a.epsilon = gemm.epsilon;
   a.activation = gemm.activation;
   a.weights_are_constant = true;
-  for (const bertfuse_tensor* weight : {gemm.weight, gemm.bias, gemm.gamma, gemm.beta, gemm.weight_scale,
-                                        gemm.x_compensation, gemm.y_smooth, gemm.y_tensor_scale, gemm.product_gamma}) {
+  for (const bertfuse_tensor* weight :
+       {gemm.weight, gemm.bias, gemm.gamma, gemm.beta, gemm.weight_scale, gemm.x_compensation, gemm.y_smooth,
+        gemm.y_tensor_scale, gemm.y_zero_point, gemm.product_gamma}) {
     a.weights_are_constant = a.weights_are_constant && IsConstant(call, weight);
   }
   // Each kernel of an encoder layer that reads or writes wide rows begins with the rows that the one before it ended

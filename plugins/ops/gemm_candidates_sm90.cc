@@ -143,14 +143,15 @@ GemmKernelFacts Facts(const GemmProblem& problem, const GemmTactic& tactic) {
 
 // All kernels sum over k in the same order; they differ in when they round and add. The persistent kernel begins with
 // the bias, the others end with it, as it does where there are scales. Integers that a launch of its own rounds may be
-// others than an epilogue's (RoundedShares()).
+// others than an epilogue's (RoundedShares()). No kernel that promotes its sums multiplies gates or rotates heads.
 bool RoundsAlike(const GemmProblem& problem, const GemmTactic& tactic) {
-  const bool gates = GatesInEpilogue(problem);
+  const bool gates = GatesInEpilogue(problem) && !Promotes(problem);
   const bool begins_with_bias = problem.biased && problem.x_bytes == 2 && sm90::IsPersistent(tactic.tile.block);
-  const bool rounds_in_epilogue = WritesQuantized(problem, tactic) == problem.quantizes || problem.fp8;
+  const bool writes_quantized = problem.quantizes && (gates || !problem.gates);  // else the gate's launch does
+  const bool rounds_in_epilogue = WritesQuantized(problem, tactic) == writes_quantized || problem.fp8;
   return tactic.form == (gates ? GemmForm::kComplete : ProductForm(problem)) && tactic.tile.splits == 1 &&
          !begins_with_bias && tactic.tile.block.promotes == Promotes(problem) &&
-         RotatesInEpilogue(problem, tactic) == problem.rotates && rounds_in_epilogue;
+         RotatesInEpilogue(problem, tactic) == (problem.rotates && !Promotes(problem)) && rounds_in_epilogue;
 }
 
 bool SharesTile(const Block& block) {

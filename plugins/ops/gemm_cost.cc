@@ -117,9 +117,9 @@ double GateCycles(const GemmProblem& problem, const GemmTactic& tactic) {
          (kElementwiseBytes * problem.device->multiprocessors);
 }
 
-// Microseconds of a launch that reads y and writes it in 8 bits.
+// Microseconds of a launch that reads y and writes it in 8 bits, as a gate's launch does itself.
 double QuantizingMicroseconds(const GemmProblem& problem, const GemmTactic& tactic, const GemmConstants& constants) {
-  if (!problem.quantizes || WritesQuantized(problem, tactic)) return 0;
+  if (!problem.quantizes || WritesQuantized(problem, tactic) || GateIsALaunch(problem, tactic)) return 0;
   const double bytes = (problem.y_bytes + 1.0) * static_cast<double>(problem.n) * static_cast<double>(problem.m);
   return constants.another_launch +
          bytes / (kElementwiseBytes * problem.device->multiprocessors * problem.device->clock_mhz);

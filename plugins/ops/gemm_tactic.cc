@@ -50,7 +50,7 @@ std::vector<GemmTactic> Products(const GemmProblem& problem) {
 // 1024x3072x768), but 34.5 for 30.3 in four waves. Else nothing: a kernel that writes 8 bits is most likely faster.
 std::optional<GemmTactic> Measured(const GemmProblem& problem) {
   const GemmTactic* const found = problem.measured == nullptr ? nullptr : problem.measured->Find(problem);
-  if (found == nullptr || !problem.quantizes || WritesQuantized(problem, *found)) {
+  if (found == nullptr || !problem.quantizes || WritesQuantized(problem, *found) || GateIsALaunch(problem, *found)) {
     return found == nullptr ? std::nullopt : std::optional(*found);
   }
   GemmTactic tactic = *found;

@@ -7,14 +7,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import version_converter
+from onnx import helper, version_converter
 
 import bertfuse
 from bertfuse.analysis.model_calls import model_calls
 from bertfuse.graph_rewrite import fuse_file
-from bertfuse.graph_rewrite.fused_nodes import fused_nodes, input_of
+from bertfuse.graph_rewrite.fused_nodes import fused_nodes, input_of, set_inputs
 from bertfuse.graph_rewrite.io import load_model, save_model
 from bertfuse.graph_rewrite.ops import OPS
+from bertfuse.graph_rewrite.quantized_results import write_results
 from tests.commands import invoke
 from tests.corpora import model_folder
 from tests.model_coverage.files import feed
@@ -138,6 +139,33 @@ def test_norms_write_by_the_scale_that_products_have(to: str, activations: str, 
     assert (len(norms), len(writing)) == (4, 3)  # the last one's result is the model's
     for node in writing:
         assert bool(input_of(node, OPS[node.op_type], "y_tensor_scale")) == (activations == "tensor")
+
+
+@pytest.mark.parametrize("second", [None, 1.5, 0.25])
+def test_a_norm_has_the_scale_of_those_that_read_it(second: float | None) -> None:
+    """And those that have another one, or none, round it for themselves."""
+    norm, product = OPS["FusedGemmLayerNorm"], OPS["FusedGemm"]
+    scales = {"first": 0.25, "second": second}
+    nodes = [helper.make_node("FusedGemmLayerNorm", [], ["y"], domain="bertfuse")]
+    set_inputs(nodes[0], norm, {name: name for name in ("x", "weight", "bias", "residual", "gamma", "beta")})
+    constants = [onnx.numpy_helper.from_array(np.ones((8, 8), np.int8), "numbers")]
+    for name, scale in scales.items():
+        reader = helper.make_node("FusedGemm", [], [name], domain="bertfuse")
+        given = {"x": "y", "weight": "numbers", "weight_scale": "scales"}
+        if scale is not None:
+            constants.append(onnx.numpy_helper.from_array(np.float32(scale), f"{name}_x_scale"))
+            given["x_scale"] = f"{name}_x_scale"
+        set_inputs(reader, product, given)
+        nodes.append(reader)
+    model = helper.make_model(helper.make_graph(nodes, "g", [], [], constants))
+    assert write_results(model, {}, lambda name: np.zeros(8)) == 1
+    writer, *readers = model.graph.node
+    found = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    assert found[input_of(writer, norm, "y_tensor_scale")] == 0.25
+    alike = second == 0.25
+    assert [bool(input_of(reader, product, "x_quantized")) for reader in readers] == [True, alike]
+    own = "second_x_scale" if second is not None and not alike else ""
+    assert [input_of(reader, product, "x_scale") for reader in readers] == ["", own]
 
 
 def test_its_calls_are_known(tmp_path: Path) -> None:

@@ -97,6 +97,42 @@ TEST(GemmTactic, RotationsAreInAnEpilogueWhereOneHasThem) {
   }
 }
 
+// Of 8-bit operands, too, some tactic gives the same bits whatever the number of rows is: where no epilogue multiplies
+// gates, rotates heads or promotes sums as the problem wants it, one whose launches behind it do.
+TEST(GemmTactic, EightBitsAreDeterministicByRowWithAnyEpilogue) {
+  enum Form { kGelu, kGate, kRotation };
+  ForRandomProblems([&](GemmProblem problem) {
+    problem.layer_norm = false, problem.deterministic_rows = true, problem.x_bytes = 1;
+    problem.k = (problem.k + 15) / 16 * 16, problem.n = (problem.n + 15) / 16 * 16;
+    for (const Form form : {kGelu, kGate, kRotation}) {
+      for (const bool fp8 : {false, true}) {
+        for (const bool quantizes : {false, true}) {
+          GemmProblem drawn = problem;
+          drawn.fp8 = fp8, drawn.quantizes = quantizes && form != kRotation;
+          drawn.gelu = drawn.biased = form == kGelu, drawn.gates = form == kGate, drawn.rotates = form == kRotation;
+          const GemmTactic chosen = ChooseGemmTactic(drawn).tactic;
+          EXPECT_TRUE(Runs(drawn, chosen) && IsDeterministicByRow(drawn, chosen))
+              << Name(drawn) << ", form " << form << ", fp8 " << fp8 << ", 8 bits " << quantizes << ": "
+              << Describe(chosen);
+        }
+      }
+    }
+  });
+}
+
+// A gate's launch writes 8 bits itself: with few rows it is chosen for them as it is for 16.
+TEST(GemmTactic, GatesOfFewRowsAreTheSameIn8Bits) {
+  for (const bool fp8 : {false, true}) {
+    for (int64_t m = 1; m <= 64; ++m) {
+      GemmProblem problem = Bert(m, 2304, 768, false);
+      problem.x_bytes = 1, problem.fp8 = fp8, problem.gates = true, problem.biased = false;
+      const std::string in_16_bits = Describe(ChooseGemmTactic(problem).tactic);
+      problem.quantizes = true;
+      EXPECT_EQ(Describe(ChooseGemmTactic(problem).tactic), in_16_bits) << Name(problem);
+    }
+  }
+}
+
 // GELU's results of 8-bit operands, whatever was measured where they left in 16 bits.
 TEST(GemmTactic, ResultsLeaveIn8BitsWhereTheyAreWantedSo) {
   const MeasuredGemms measured(kMeasuredTables[0], Hopper(), "NVIDIA H200, 9.0, 132 multiprocessors", nullptr);

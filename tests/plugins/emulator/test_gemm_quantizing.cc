@@ -195,7 +195,7 @@ void TestRotation(Random& random, const GemmBlock& block) {
   DeviceArray<X> x(m * k), weight(n * k);
   DeviceArray<T> bias(n), y(m * n), cos(table_rows * kPairs), sin(table_rows * kPairs);
   DeviceArray<float> row_scales(m), weight_scales(n);
-  DeviceArray<int32_t> row_count(1), compensation(n);
+  DeviceArray<int32_t> row_count(1), compensation(n), places(m);
   random.Fill(x, 60), random.Fill(weight, 60), random.Fill(bias, 0.5), random.Fill(cos, 0.7), random.Fill(sin, 0.7);
   random.Fill(row_scales, 0.02), random.Fill(weight_scales, 0.02 / std::sqrt(static_cast<double>(k)));
   for (int32_t& value : compensation) value = static_cast<int32_t>(random.Between(-2000, 2000));
@@ -212,6 +212,11 @@ void TestRotation(Random& random, const GemmBlock& block) {
   a.rotation.cos = cos.data(), a.rotation.sin = sin.data(), a.rotation.table_rows = table_rows;
   a.rotation.heads = heads, a.rotation.kv_heads = kv_heads;
   a.rotation.head_size = kEpilogueHead, a.rotation.rotated = kPairs;
+  for (int64_t row = 0; row < m; ++row) places[row] = static_cast<int32_t>(row % table_rows);
+  if (random.OneIn(2)) {
+    for (int32_t& place : places) place = static_cast<int32_t>(random.Between(0, table_rows - 1));
+    a.rotation.places = places.data();
+  }
   a.weights_are_constant = random.OneIn(2), a.last_rows_first = random.OneIn(2);
   if (kIntegers && random.OneIn(2)) a.x_compensation = compensation.data();
   if (random.OneIn(3)) a.packed = {row_count.data(), random.Between(0, m)};
@@ -234,7 +239,7 @@ void TestRotation(Random& random, const GemmBlock& block) {
     for (int64_t at = 0; at < n; ++at) {
       const bool turns = at < (heads + kv_heads) * kEpilogueHead, second = at % kEpilogueHead >= kPairs;
       const double other = product[turns ? (second ? at - kPairs : at + kPairs) : at];
-      const int64_t angle = row % table_rows * kPairs + at % kPairs;
+      const int64_t angle = places[row] * kPairs + at % kPairs;
       const double wanted =
           turns ? product[at] * ToFloat(cos[angle]) + (second ? other : -other) * ToFloat(sin[angle]) : product[at];
       ASSERT_NEAR(ToFloat(y[row * n + at]), wanted, unit * (1 + std::abs(product[at]) + std::abs(other)))

@@ -6,8 +6,7 @@
 #include "kernels/packed_places.cuh"
 #include "kernels/ptx/mma.cuh"
 #include "kernels/ptx/scalar.cuh"
-#include "kernels/quantized_row.cuh"
-#include "kernels/sm90/attention/pipeline.cuh"
+#include "kernels/sm90/attention/results.cuh"
 #include "kernels/sm90/attention/rotary.cuh"
 #include "kernels/sm90/attention/softmax.cuh"
 #include "kernels/sm90/ptx/tma.cuh"
@@ -26,8 +25,9 @@ __device__ __forceinline__ uint64_t AttentionDescriptor(const char* tile, int ti
 
 // A warpgroup with 64 queries of each of its pipeline's tiles.
 template <class Config>
-class Consumer : Pipeline<Config> {
-  using Base = Pipeline<Config>;
+class Consumer : Results<Config> {
+  using Base = Results<Config>;
+  using Base::barrier_, Base::group_, Base::leader_, Base::OwnQueries, Base::QueryAddress, Base::ThreadNow;
   using typename Base::State;
   using typename Base::Tile;
   using T = typename Config::T;
@@ -36,11 +36,8 @@ class Consumer : Pipeline<Config> {
 
  public:
   __device__ __forceinline__ Consumer(const Parameters& parameters, char* shared, int index)
-      : Base(parameters, shared, index / Config::kWarpgroups),
-        group_(index % Config::kWarpgroups),
-        barrier_(kWarpgroup + index),
-        pipeline_barrier_(kWarpgroup + Config::kConsumers + index / Config::kWarpgroups),
-        leader_(threadIdx.x % 128 == 0) {}
+      : Base(parameters, shared, index),
+        pipeline_barrier_(Base::kWarpgroup + Config::kConsumers + index / Config::kWarpgroups) {}
 
   __device__ __forceinline__ void Compute() const {
     State state;
@@ -133,7 +130,7 @@ class Consumer : Pipeline<Config> {
     } else if constexpr (!Config::kPacked) {
       Skip(tile, blocks, this->BlocksBeforeMask() - blocks, state);
     }
-    Store(out, inverse, bias, tile);
+    this->Store(out, inverse, bias, tile);
   }
 
   // The pairs of a head's bias at columns 8 i + 2 (lane % 4); `head` counts through Q's, K's and V's.
@@ -147,17 +144,6 @@ class Consumer : Pipeline<Config> {
         pairs[i] = *reinterpret_cast<const uint32_t*>(bias + 8 * i);
       }
     }
-  }
-
-  // threadIdx.x, from which the compiler would otherwise keep values in registers, of which there are none to spare.
-  __device__ __forceinline__ static int ThreadNow() { return Hidden(threadIdx.x); }
-
-  // The address, for LoadMatrices, of the thread's row of the 16 x 16 elements at column 16 i of the warp's queries.
-  __device__ __forceinline__ static uint32_t QueryAddress(const char* queries, int thread, int i) {
-    const int row = thread % 128 / 32 * 16 + thread % 16;
-    const int column = 16 * i % Config::kTileColumns + thread % 32 / 16 * 8;
-    return SharedAddress(queries) + 16 * i / Config::kTileColumns * Config::kQueryTileBytes +
-           Swizzled<Config::kPitch>(row, column * kElementBytes);
   }
 
   // Queries with their bias, as the tensor cores take them: q[i][e] is the pair at row lane / 4 + 8 (e % 2), column
@@ -197,11 +183,6 @@ class Consumer : Pipeline<Config> {
         for (int e = 0; e < 4; ++e) q[i][e] = FirstRow() + e % 2 * 8 < queries ? q[i][e] : 0;
       }
     }
-  }
-
-  // How many queries the warpgroup has in a packed tile; more than 64 means all 64.
-  __device__ __forceinline__ int OwnQueries(const Tile& tile) const {
-    return tile.length - tile.first_query - 64 * group_;
   }
 
   // The blocks of keys that the warpgroup's queries of a variant see.
@@ -405,147 +386,7 @@ class Consumer : Pipeline<Config> {
     }
   }
 
-  __device__ __forceinline__ void Store(const float (&out)[kHeadSize / 2], const float (&inverse)[2],
-                                        const uint32_t (&bias)[kHeadSize / 8], const Tile& tile) const {
-    char* staging = this->Queries(tile.number, group_);
-    const int thread = ThreadNow();
-    const bool quantizes = this->p_.quantized.rows != nullptr;
-    EightColumns eight;
-    if (quantizes) eight = FactorsOf(tile);
-#pragma unroll
-    for (int i = 0; i < kHeadSize / 16; ++i) {
-      uint32_t pairs[4];
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const float2 add = UnpackPair<T>(bias[2 * i + e / 2]);
-        const float* value = &out[8 * i + 2 * e];
-        pairs[e] = PackPair<T>(fmaf(value[0], inverse[e % 2], add.x), fmaf(value[1], inverse[e % 2], add.y));
-      }
-      StoreMatrices(QueryAddress(staging, thread, i), pairs);
-    }
-    FenceAsyncProxy();
-    SyncWarpgroup(barrier_);
-    if (quantizes) return StoreQuantized(staging, tile, eight);
-    if constexpr (Config::kPacked) {
-      if (OwnQueries(tile) < 64) return StoreRows(staging, tile);
-    }
-    if (leader_) {
-#pragma unroll
-      for (int i = 0; i < Config::kTiles; ++i) {
-        const char* from = staging + i * Config::kQueryTileBytes;
-        const int column = tile.head * kHeadSize + i * 64, row = tile.first_query + 64 * group_;
-        if constexpr (Config::kPacked) {
-          TmaStore2d(&this->p_.y_map, from, column, tile.first_row + row);
-        } else {
-          TmaStore3d(&this->p_.y_map, from, column, row, tile.batch);
-        }
-      }
-      TmaCommitStores();
-    }
-  }
-
-  // Stores a tile that ends with its sequence: the rows behind it are a neighbour's.
-  __device__ __forceinline__ void StoreRows(const char* staging, const Tile& tile) const {
-    constexpr int kChunks = kHeadSize / 8, kTileChunks = Config::kTileColumns / 8, kRowsAtOnce = 128 / kChunks;
-    const int64_t pitch = this->p_.heads * kHeadSize;
-    const int thread = ThreadNow() % 128, chunk = thread % kChunks, queries = OwnQueries(tile);
-    const char* from = staging + chunk / kTileChunks * Config::kQueryTileBytes;
-    T* to = static_cast<T*>(this->p_.y) + (tile.first_row + tile.first_query + 64 * group_) * pitch +
-            tile.head * kHeadSize + chunk * 8;
-#pragma unroll 1
-    for (int row = thread / kChunks; row < queries; row += kRowsAtOnce) {
-      *reinterpret_cast<uint4*>(to + row * pitch) =
-          *reinterpret_cast<const uint4*>(from + Swizzled<Config::kPitch>(row, chunk % kTileChunks * 16));
-    }
-    __syncwarp();
-    SyncWarpgroup(barrier_);  // before the leader releases the queries
-  }
-
-  // Of a thread that stores eight columns of some rows in 8 bits: what they are multiplied with, and their scale and
-  // zero point. Loaded before the results are staged, so that this hides the way from memory.
-  struct EightColumns {
-    float scale;
-    int zero;
-    float factors[8];
-  };
-  // Of a warpgroup's threads, which lie on so many rows; a row's next ones are swizzled alike.
-  static constexpr int kChunks = kHeadSize / 8, kRowsAtOnce = 128 / kChunks;
-  static_assert(kRowsAtOnce % 8 == 0);
-  __device__ __forceinline__ static unsigned Chunk(unsigned thread) { return thread % kChunks; }
-
-  __device__ __forceinline__ EightColumns FactorsOf(const Tile& tile) const {
-    const QuantizedResult& to = this->p_.quantized;
-    EightColumns eight = {*to.scale, ZeroOf(to), {1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f, 1.0f}};
-    if (to.smooth != nullptr) {
-      const float* const from = to.smooth + tile.head * kHeadSize + Chunk(ThreadNow()) * 8;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float4 four = reinterpret_cast<const float4*>(from)[half];
-        float* const factors = &eight.factors[4 * half];
-        factors[0] = four.x, factors[1] = four.y, factors[2] = four.z, factors[3] = four.w;
-      }
-    }
-    const float inverse = InverseOfScale(eight.scale);
-#pragma unroll
-    for (float& factor : eight.factors) factor *= inverse;
-    return eight;
-  }
-
-  // Stores staged results in 8 bits; the first head's tiles write the rows' scales.
-  __device__ __forceinline__ void StoreQuantized(const char* staging, const Tile& tile,
-                                                 const EightColumns& eight) const {
-    if (this->p_.quantized.floats) {
-      StoreQuantized(staging, tile, eight, [](const float (&v)[8]) { return Rounded<__nv_fp8_e4m3>(v); });
-    } else {
-      StoreQuantized(staging, tile, eight, [&](const float (&v)[8]) { return Rounded<int8_t>(v, eight.zero); });
-    }
-    __syncwarp();
-    SyncWarpgroup(barrier_);  // before the leader releases the queries
-  }
-  // A warp of each scheduler has no other to hide what it waits for: of 5,300 cycles for 64 queries and 128 keys, 800
-  // more than in 16 bits, most were addresses and branches of each row.
-  template <class Round>
-  __device__ __forceinline__ void StoreQuantized(const char* staging, const Tile& tile, const EightColumns& eight,
-                                                 Round&& round) const {
-    constexpr int kTileChunks = Config::kTileColumns / 8, kRows = 64 / kRowsAtOnce, kAtOnce = kRows < 4 ? kRows : 4;
-    const QuantizedResult& to = this->p_.quantized;
-    const unsigned thread = ThreadNow() % 128u, chunk = Chunk(thread), first = thread / kChunks;
-    const int queries = this->Length(tile) - tile.first_query - 64 * group_ - static_cast<int>(first);
-    const int64_t row = this->FirstRowOf(tile) + tile.first_query + 64 * group_ + first;
-    const int column = tile.head * kHeadSize + static_cast<int>(chunk) * 8, pitch = this->p_.heads * kHeadSize;
-    const char* from = staging + chunk / kTileChunks * Config::kQueryTileBytes +
-                       Swizzled<Config::kPitch>(first, chunk % kTileChunks * 16);
-    char* numbers = static_cast<char*>(to.rows) + row * pitch + column;
-#pragma unroll 1
-    for (int done = 0; done < kRows; done += kAtOnce) {
-      kernels::Pack<T, 8> staged[kAtOnce];  // behind the last of them there are queries, or other results
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        staged[i] = *reinterpret_cast<const kernels::Pack<T, 8>*>(from + (done + i) * kRowsAtOnce * Config::kPitch);
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        float values[8];
-#pragma unroll
-        for (int j = 0; j < 8; ++j) values[j] = ToFloat(staged[i].value[j]) * eight.factors[j];
-        const auto pack = round(values);
-        if ((done + i) * kRowsAtOnce < queries) *reinterpret_cast<decltype(round(values))*>(numbers) = pack;
-        numbers += kRowsAtOnce * pitch;
-      }
-    }
-    if (column != 0) return;
-#pragma unroll 1
-    for (int i = 0; i < kRows; ++i) {
-      if (i * kRowsAtOnce < queries) to.scales[row + i * kRowsAtOnce] = eight.scale;
-    }
-  }
-
-  // Named barriers: one per consumer warpgroup from kWarpgroup on, and behind them one per pipeline.
-  enum NamedBarrier : int { kWarpgroup = 1 };
-
-  int group_;
-  int barrier_, pipeline_barrier_;
-  bool leader_;
+  int pipeline_barrier_;
 };
 
 }  // namespace bertfuse::kernels::attention_sm90

@@ -36,8 +36,9 @@ Feeds = Mapping[str, Feed]
 # Scores that are rounded by this are none any more.
 _LOST = 0.1
 # How often the original is computed again with its weights moved by a rounding of their type: more often where the
-# first few say too little. Of h - h brought to length 1, four may all give what the original gave by chance.
-_MOVED = (4, 16)
+# first few say too little. Of h - h brought to length 1, four may all give what the original gave by chance; where
+# there are a thousand such rows, so may sixteen.
+_MOVED = (4, 16, 64)
 _LARGE = 1e15  # its square is 1e30, and sums of products of such numbers with others need not fit in float32
 
 

@@ -80,8 +80,8 @@ def unwritten(node: onnx.NodeProto) -> set[str]:
     """The outputs of a fused node that are no floats, or that its kernel may leave as they are."""
     spec = OPS[node.op_type]
     names = {name for tensor, name in zip(_outputs(node), node.output, strict=False) if tensor.dtype == "Q"}
-    in_place = spec.quantizes_by_tensor and input_of(node, spec, "y_tensor_scale")
-    return names | ({node.output[0]} if in_place else set())
+    leaves_y = spec.quantizes_by_tensor and input_of(node, spec, "y_tensor_scale")
+    return names | ({node.output[0]} if leaves_y else set())
 
 
 def check_kernels(source: str | Path, fused: Iterable[onnx.NodeProto]) -> None:
