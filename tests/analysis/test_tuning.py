@@ -79,7 +79,9 @@ def test_calls_of_a_quantized_model(to: str, activations: str, tmp_path: Path) -
     products = {p.op: p for p in problems if p.weights == weights}
     assert {"FusedGemm", "FusedGemmGelu", "FusedGemmLayerNorm"} <= set(products)
     assert products["FusedGemmGelu"].writes == weights
-    assert ("x_quantized" in products["FusedGemmGelu"].given) == (activations == "token")
+    assert "x_quantized" in products["FusedGemmGelu"].given
+    norms = [p for p in problems if p.op == "FusedGemmLayerNorm" and p.writes]
+    assert norms and all(("y_tensor_scale" in p.without) == (activations == "token") for p in norms)
     assert next(p for p in problems if p.op == "FusedAttention").writes == weights
 
 
