@@ -100,10 +100,38 @@ def element_types(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> dict
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
     with contextlib.suppress(onnx.shape_inference.InferenceError, RuntimeError, ValueError):  # it contradicts itself
-        bare = onnx.shape_inference.infer_shapes(bare)
+        bare = onnx.shape_inference.infer_shapes(safe_to_infer(bare))
     graph = bare.graph
     found = {v.name: v.type.tensor_type.elem_type for v in (*graph.value_info, *graph.input, *graph.output)}
     return {name: element for name, element in (declared | {n: e for n, e in found.items() if e}).items() if element}
+
+
+def safe_to_infer(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model, or a copy with what gives the same types and shapes for what ends the process in onnx's inference.
+
+    That is RegexFullMatch of a tensor whose type is not known (onnx 1.23): Cast to bool in its place.
+    """
+    unsafe = [node for node in _all_nodes(model) if node.op_type == "RegexFullMatch"]
+    if not unsafe:
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for node in _all_nodes(copy):
+        if node.op_type == "RegexFullMatch":
+            cast = helper.make_node("Cast", node.input, node.output, node.name, to=onnx.TensorProto.BOOL)
+            cast.domain = node.domain
+            node.CopyFrom(cast)
+    return copy
+
+
+def _all_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """Those of the graph, of bodies and of functions."""
+    found = [*model.graph.node, *(node for function in model.functions for node in function.node)]
+    for node in found:  # grows as it goes
+        for attribute in node.attribute:
+            for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                found.extend(graph.node)
+    return found
 
 
 def without_weights(skeleton: onnx.ModelProto, weights: dict[str, Weight]) -> onnx.ModelProto:

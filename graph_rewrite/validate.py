@@ -9,7 +9,7 @@ import onnx
 
 from bertfuse.errors import FusionError
 
-from .shapes import without_weights
+from .shapes import safe_to_infer, without_weights
 from .weights import Weight
 
 
@@ -54,7 +54,7 @@ _FAULT = re.compile(r"\(op_type:([^,)]+)(?:, node name: (.*?))?\): (?:\[\w+\] )?
 def _faults(model: onnx.ModelProto) -> list[str]:
     """What strict shape inference finds wrong, a line for each node."""
     try:
-        onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
+        onnx.shape_inference.infer_shapes(safe_to_infer(model), check_type=True, strict_mode=True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
         text = " ".join(str(error).split())
         return [f"{op} '{name}': {fault}" for op, name, fault in _FAULT.findall(text)] or [text]

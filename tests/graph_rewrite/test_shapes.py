@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -176,3 +178,25 @@ def test_what_is_said_of_large_numbers_holds_in_onnx_runtime(op: str) -> None:
             for value, number in zip(values, is_.tolist(), strict=True):
                 assert value is None or poly.evaluated(value, {"B": batch}) == number, (added, other)
     assert said > 5
+
+
+def test_what_ends_onnx_own_inference_does_not_end_ours() -> None:
+    """A RegexFullMatch of a tensor of unknown type, in the graph and in a body; in a process that could die of it."""
+    script = """
+import onnx
+from onnx import helper
+from bertfuse.graph_rewrite.shapes import element_types
+def graph(name, outputs):
+    unknown = helper.make_node("Mystery", [], [f"{name}_x"], domain="other")
+    match = helper.make_node("RegexFullMatch", [f"{name}_x"], [f"{name}_y"], pattern="[a-z]+")
+    return helper.make_graph([unknown, match], name, [], outputs)
+body = graph("body", [helper.make_empty_tensor_value_info("body_y")])
+outer = graph("outer", [helper.make_tensor_value_info("outer_y", onnx.TensorProto.BOOL, ["n"])])
+outer.node.append(helper.make_node("If", ["outer_y"], ["z"], then_branch=body, else_branch=body))
+opsets = [helper.make_opsetid("", 20), helper.make_opsetid("other", 1)]
+model = helper.make_model(outer, opset_imports=opsets, ir_version=9)
+assert element_types(model, {})["outer_y"] == onnx.TensorProto.BOOL
+assert [node.op_type for node in model.graph.node] == ["Mystery", "RegexFullMatch", "If"]
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
