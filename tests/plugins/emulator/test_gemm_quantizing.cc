@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <string>
+#include <vector>
 
 #include "emulator/gemm_problem.h"
 #include "emulator/random_data.h"
@@ -93,6 +95,73 @@ void TestBlock(Random& random, const GemmBlock& block, const GemmBlock& stored_i
   for (int64_t row = 0; row < there; ++row) EXPECT_EQ(scales[row], scale[0]) << row;
 }
 
+// A random product of 8-bit operands, with y of `columns`, by a tile in random clusters on a device of a few of these.
+template <class Elements>
+class Operands {
+  using X = typename Elements::X;
+  using T = typename Elements::Y;
+
+ public:
+  static constexpr bool kIntegers = std::is_same_v<X, int8_t>;
+  // What y may be off by: its type's rounding, and of products of 8-bit floats what their sums cut off.
+  static constexpr double kUnit = (std::is_same_v<T, __half> ? 2e-3 : 1.6e-2) + (kIntegers ? 0.0 : 6e-3);
+
+  Operands(Random& random, const GemmBlock& block, int64_t m, int64_t n, int64_t columns)
+      : tile{block, static_cast<int>(random.Between(1, 2)), static_cast<int>(random.Between(1, 2)), 1},
+        y(m * columns),
+        m_(m),
+        k_(random.Between(1, 20) * 16),
+        x_(m * k_),
+        weight_(n * k_),
+        bias_(n),
+        row_scales_(m),
+        weight_scales_(n),
+        row_count_(1),
+        compensation_(n) {
+    random.Fill(x_, 60), random.Fill(weight_, 60), random.Fill(bias_, 0.5);
+    random.Fill(row_scales_, 0.02), random.Fill(weight_scales_, 0.02 / std::sqrt(static_cast<double>(k_)));
+    for (int32_t& value : compensation_) value = static_cast<int32_t>(random.Between(-2000, 2000));
+    row_count_[0] = static_cast<int32_t>(random.Between(-1, m + 1));
+    emulator::Settings& settings = emulator::TheSettings();
+    settings.multiprocessors = tile.cluster_m * tile.cluster_n * static_cast<int>(random.Between(1, 3));
+    settings.blocks_per_multiprocessor = block.per_multiprocessor;
+    device = {settings.multiprocessors, 90, settings.multiprocessors, 227 << 10};
+    settings.compute_capability = 90, settings.shared_bytes = device.shared_bytes, settings.seed = random.Seed();
+    a.x = x_.data(), a.weight = weight_.data(), a.bias = random.OneIn(4) ? nullptr : bias_.data(), a.y = y.data();
+    a.row_scales = row_scales_.data(), a.weight_scales = weight_scales_.data(), a.m = m, a.n = n, a.k = k_;
+    a.weights_are_constant = random.OneIn(2), a.last_rows_first = random.OneIn(2);
+    if (kIntegers && random.OneIn(2)) a.x_compensation = compensation_.data();
+    if (random.OneIn(3)) a.packed = {row_count_.data(), random.Between(0, m)};
+  }
+  // Rows that are there.
+  int64_t rows() const { return a.packed.row_count == nullptr ? m_ : std::clamp<int64_t>(row_count_[0], 0, m_); }
+  // An element of the product, scaled and with its bias.
+  double Product(int64_t row, int64_t column) const {
+    double sum = a.x_compensation == nullptr ? 0 : -compensation_[column];
+    for (int64_t i = 0; i < k_; ++i) {
+      sum += static_cast<double>(ToFloat(x_[row * k_ + i])) * ToFloat(weight_[column * k_ + i]);
+    }
+    return sum * row_scales_[row] * weight_scales_[column] + (a.bias == nullptr ? 0.0 : ToFloat(bias_[column]));
+  }
+  std::string Described() const {
+    return std::to_string(m_) + " x " + std::to_string(a.n) + " x " + std::to_string(k_) + ", tile " +
+           std::to_string(tile.block.m) + " x " + std::to_string(tile.block.n) + ", cluster " +
+           std::to_string(tile.cluster_m) + " x " + std::to_string(tile.cluster_n);
+  }
+
+  GemmTile tile;
+  Device device = {};
+  GemmArguments<Elements> a = {};
+  DeviceArray<T> y;
+
+ private:
+  int64_t m_, k_;
+  DeviceArray<X> x_, weight_;
+  DeviceArray<T> bias_;
+  DeviceArray<float> row_scales_, weight_scales_;
+  DeviceArray<int32_t> row_count_, compensation_;
+};
+
 // A gate in the epilogue: y beside float64, and its numbers in 8 bits, bit for bit, beside what QuantizeRows() makes of
 // it.
 template <class Elements>
@@ -100,54 +169,27 @@ void TestGate(Random& random, const GemmBlock& block) {
   using T = typename Elements::Y;
   using X = typename Elements::X;
   constexpr bool kIntegers = std::is_same_v<X, int8_t>;
-  const int64_t m = random.Between(1, 400), columns = random.Between(1, 10) * 32, n = 2 * columns,
-                k = random.Between(1, 20) * 16;
-  DeviceArray<X> x(m * k), weight(n * k), expected(m * columns), found(m * columns);
-  DeviceArray<T> bias(n), y(m * columns), untouched(m * columns);
-  DeviceArray<float> row_scales(m), weight_scales(n), smooth(columns), scale(1), expected_scales(m), scales(m);
-  DeviceArray<int32_t> row_count(1), compensation(n);
+  const int64_t m = random.Between(1, 400), columns = random.Between(1, 10) * 32;
+  Operands<Elements> of(random, block, m, 2 * columns, columns);
+  GemmArguments<Elements>& a = of.a;
+  const DeviceArray<T>& y = of.y;
+  if (block.n / 2 % (32 * of.tile.cluster_m) != 0) return;
+  DeviceArray<X> expected(m * columns), found(m * columns);
+  DeviceArray<T> untouched(m * columns);
+  DeviceArray<float> smooth(columns), scale(1), expected_scales(m), scales(m);
   DeviceArray<int8_t> zero(1);
-  random.Fill(x, 60), random.Fill(weight, 60), random.Fill(bias, 0.5);
-  random.Fill(row_scales, 0.02), random.Fill(weight_scales, 0.02 / std::sqrt(static_cast<double>(k)));
   for (float& factor : smooth) factor = std::exp2(static_cast<float>(random.Between(-8, 8)) / 4);
-  for (int32_t& value : compensation) value = static_cast<int32_t>(random.Between(-2000, 2000));
   scale[0] = static_cast<float>(random.Between(1, 100)) * (kIntegers ? 1e-3f : 1e-4f);
   zero[0] = static_cast<int8_t>(random.Between(-128, 127));
-  row_count[0] = static_cast<int32_t>(random.Between(-1, m + 1));
-  const GemmTile tile = {block, static_cast<int>(random.Between(1, 2)), static_cast<int>(random.Between(1, 2)), 1};
-  if (block.n / 2 % (32 * tile.cluster_m) != 0) return;
-  emulator::Settings& settings = emulator::TheSettings();
-  settings.multiprocessors = tile.cluster_m * tile.cluster_n * static_cast<int>(random.Between(1, 3));
-  settings.blocks_per_multiprocessor = block.per_multiprocessor;
-  const Device device = {settings.multiprocessors, 90, settings.multiprocessors, 227 << 10};
-  settings.compute_capability = 90, settings.shared_bytes = device.shared_bytes;
-  GemmArguments<Elements> a = {};
-  a.x = x.data(), a.weight = weight.data(), a.bias = random.OneIn(4) ? nullptr : bias.data(), a.y = y.data();
-  a.row_scales = row_scales.data(), a.weight_scales = weight_scales.data(), a.m = m, a.n = n, a.k = k;
   a.gates = true, a.activation = static_cast<Activation>(random.Between(0, 4));
-  a.weights_are_constant = random.OneIn(2), a.last_rows_first = random.OneIn(2);
-  if (kIntegers && random.OneIn(2)) a.x_compensation = compensation.data();
-  if (random.OneIn(3)) a.packed = {row_count.data(), random.Between(0, m)};
-  SCOPED_TRACE(testing::Message() << m << " x " << n << " x " << k << ", tile " << block.m << " x " << block.n
-                                  << ", cluster " << tile.cluster_m << " x " << tile.cluster_n << ", activation "
-                                  << static_cast<int>(a.activation));
-  settings.seed = random.Seed();
-  ASSERT_EQ(GemmSm90Gated(tile, a, device, nullptr), cudaSuccess) << emulator::TakeFault();
-  const int64_t there = a.packed.row_count == nullptr ? m : std::clamp<int64_t>(row_count[0], 0, m);
-  // Of y's type, and of products of 8-bit floats what their sums cut off.
-  const double unit = (std::is_same_v<T, __half> ? 2e-3 : 1.6e-2) + (kIntegers ? 0.0 : 6e-3);
+  SCOPED_TRACE(of.Described() + ", activation " + std::to_string(static_cast<int>(a.activation)));
+  ASSERT_EQ(GemmSm90Gated(of.tile, a, of.device, nullptr), cudaSuccess) << emulator::TakeFault();
+  const int64_t there = of.rows();
   for (int64_t row = 0; row < there; row += random.Between(1, 20)) {
     for (int64_t column = 0; column < columns; ++column) {
-      const auto factor = [&](int64_t at) {
-        double sum = a.x_compensation == nullptr ? 0 : -compensation[at];
-        for (int64_t i = 0; i < k; ++i) {
-          sum += static_cast<double>(ToFloat(x[row * k + i])) * ToFloat(weight[at * k + i]);
-        }
-        return sum * row_scales[row] * weight_scales[at] + (a.bias == nullptr ? 0.0 : ToFloat(bias[at]));
-      };
-      const double gate = Activated(a.activation, factor(column)), up = factor(columns + column);
+      const double gate = Activated(a.activation, of.Product(row, column)), up = of.Product(row, columns + column);
       ASSERT_NEAR(ToFloat(y[row * columns + column]), gate * up,
-                  unit * (std::abs(gate * up) + 0.3 * (std::abs(gate) + std::abs(up) + 1)))
+                  of.kUnit * (std::abs(gate * up) + 0.3 * (std::abs(gate) + std::abs(up) + 1)))
           << row << ", " << column;
     }
   }
@@ -155,10 +197,10 @@ void TestGate(Random& random, const GemmBlock& block) {
   QuantizeRowsArguments<T, X> rows = {y.data(), factors,  scale.data(), expected.data(), expected_scales.data(), m,
                                       columns,  a.packed, true};
   if (kIntegers && random.OneIn(2)) rows.zero = zero.data();
-  ASSERT_EQ(QuantizeRows(rows, device, nullptr), cudaSuccess) << emulator::TakeFault();
+  ASSERT_EQ(QuantizeRows(rows, of.device, nullptr), cudaSuccess) << emulator::TakeFault();
   a.y = untouched.data();
   a.quantized = {found.data(), scales.data(), factors, !kIntegers, scale.data(), rows.zero};
-  ASSERT_EQ(GemmSm90Gated(tile, a, device, nullptr), cudaSuccess) << emulator::TakeFault();
+  ASSERT_EQ(GemmSm90Gated(of.tile, a, of.device, nullptr), cudaSuccess) << emulator::TakeFault();
   EXPECT_FALSE(emulator::IsWritten(untouched));
   for (int64_t i = 0; i < there * columns; ++i) {
     const float is = ToFloat(found[i]), wanted = ToFloat(expected[i]);
@@ -186,63 +228,34 @@ void TestGates() {
 template <class Elements>
 void TestRotation(Random& random, const GemmBlock& block) {
   using T = typename Elements::Y;
-  using X = typename Elements::X;
-  constexpr bool kIntegers = std::is_same_v<X, int8_t>;
   constexpr int64_t kPairs = kEpilogueHead / 2;
   const int64_t m = random.Between(1, 400), heads = random.Between(1, 4), kv_heads = random.Between(1, heads),
-                n = (heads + 2 * kv_heads) * kEpilogueHead, k = random.Between(1, 20) * 16,
-                table_rows = random.Between(1, m);
-  DeviceArray<X> x(m * k), weight(n * k);
-  DeviceArray<T> bias(n), y(m * n), cos(table_rows * kPairs), sin(table_rows * kPairs);
-  DeviceArray<float> row_scales(m), weight_scales(n);
-  DeviceArray<int32_t> row_count(1), compensation(n), places(m);
-  random.Fill(x, 60), random.Fill(weight, 60), random.Fill(bias, 0.5), random.Fill(cos, 0.7), random.Fill(sin, 0.7);
-  random.Fill(row_scales, 0.02), random.Fill(weight_scales, 0.02 / std::sqrt(static_cast<double>(k)));
-  for (int32_t& value : compensation) value = static_cast<int32_t>(random.Between(-2000, 2000));
-  row_count[0] = static_cast<int32_t>(random.Between(-1, m + 1));
-  const GemmTile tile = {block, static_cast<int>(random.Between(1, 2)), static_cast<int>(random.Between(1, 2)), 1};
-  emulator::Settings& settings = emulator::TheSettings();
-  settings.multiprocessors = tile.cluster_m * tile.cluster_n * static_cast<int>(random.Between(1, 3));
-  settings.blocks_per_multiprocessor = block.per_multiprocessor;
-  const Device device = {settings.multiprocessors, 90, settings.multiprocessors, 227 << 10};
-  settings.compute_capability = 90, settings.shared_bytes = device.shared_bytes;
-  GemmArguments<Elements> a = {};
-  a.x = x.data(), a.weight = weight.data(), a.bias = random.OneIn(4) ? nullptr : bias.data(), a.y = y.data();
-  a.row_scales = row_scales.data(), a.weight_scales = weight_scales.data(), a.m = m, a.n = n, a.k = k;
-  a.rotation.cos = cos.data(), a.rotation.sin = sin.data(), a.rotation.table_rows = table_rows;
-  a.rotation.heads = heads, a.rotation.kv_heads = kv_heads;
-  a.rotation.head_size = kEpilogueHead, a.rotation.rotated = kPairs;
+                n = (heads + 2 * kv_heads) * kEpilogueHead, table_rows = random.Between(1, m);
+  Operands<Elements> of(random, block, m, n, n);
+  DeviceArray<T> cos(table_rows * kPairs), sin(table_rows * kPairs);
+  DeviceArray<int32_t> places(m);
+  random.Fill(cos, 0.7), random.Fill(sin, 0.7);
+  Rotation<T>& r = of.a.rotation;
+  r.cos = cos.data(), r.sin = sin.data(), r.table_rows = table_rows;
+  r.heads = heads, r.kv_heads = kv_heads, r.head_size = kEpilogueHead, r.rotated = kPairs;
   for (int64_t row = 0; row < m; ++row) places[row] = static_cast<int32_t>(row % table_rows);
   if (random.OneIn(2)) {
     for (int32_t& place : places) place = static_cast<int32_t>(random.Between(0, table_rows - 1));
-    a.rotation.places = places.data();
+    r.places = places.data();
   }
-  a.weights_are_constant = random.OneIn(2), a.last_rows_first = random.OneIn(2);
-  if (kIntegers && random.OneIn(2)) a.x_compensation = compensation.data();
-  if (random.OneIn(3)) a.packed = {row_count.data(), random.Between(0, m)};
-  SCOPED_TRACE(testing::Message() << m << " x " << n << " x " << k << ", tile " << block.m << " x " << block.n
-                                  << ", cluster " << tile.cluster_m << " x " << tile.cluster_n << ", " << heads
-                                  << " and " << kv_heads << " heads, " << table_rows << " places");
-  settings.seed = random.Seed();
-  ASSERT_EQ(GemmSm90(GemmForm::kComplete, tile, a, device, nullptr), cudaSuccess) << emulator::TakeFault();
-  const int64_t there = a.packed.row_count == nullptr ? m : std::clamp<int64_t>(row_count[0], 0, m);
-  const double unit = (std::is_same_v<T, __half> ? 2e-3 : 1.6e-2) + (kIntegers ? 0.0 : 6e-3);
-  for (int64_t row = 0; row < there; row += random.Between(1, 20)) {
+  SCOPED_TRACE(testing::Message() << of.Described() << ", " << heads << " and " << kv_heads << " heads, " << table_rows
+                                  << " places");
+  ASSERT_EQ(GemmSm90(GemmForm::kComplete, of.tile, of.a, of.device, nullptr), cudaSuccess) << emulator::TakeFault();
+  for (int64_t row = 0; row < of.rows(); row += random.Between(1, 20)) {
     std::vector<double> product(n);
-    for (int64_t at = 0; at < n; ++at) {
-      double sum = a.x_compensation == nullptr ? 0 : -compensation[at];
-      for (int64_t i = 0; i < k; ++i) {
-        sum += static_cast<double>(ToFloat(x[row * k + i])) * ToFloat(weight[at * k + i]);
-      }
-      product[at] = sum * row_scales[row] * weight_scales[at] + (a.bias == nullptr ? 0.0 : ToFloat(bias[at]));
-    }
+    for (int64_t at = 0; at < n; ++at) product[at] = of.Product(row, at);
     for (int64_t at = 0; at < n; ++at) {
       const bool turns = at < (heads + kv_heads) * kEpilogueHead, second = at % kEpilogueHead >= kPairs;
       const double other = product[turns ? (second ? at - kPairs : at + kPairs) : at];
       const int64_t angle = places[row] * kPairs + at % kPairs;
       const double wanted =
           turns ? product[at] * ToFloat(cos[angle]) + (second ? other : -other) * ToFloat(sin[angle]) : product[at];
-      ASSERT_NEAR(ToFloat(y[row * n + at]), wanted, unit * (1 + std::abs(product[at]) + std::abs(other)))
+      ASSERT_NEAR(ToFloat(of.y[row * n + at]), wanted, of.kUnit * (1 + std::abs(product[at]) + std::abs(other)))
           << row << ", " << at;
     }
   }
