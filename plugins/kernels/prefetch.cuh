@@ -21,5 +21,15 @@ __device__ __forceinline__ void PrefetchByGrid(const Prefetch& next) {
   }
 }
 
+// Each block of the grid a share of an array's lines, by one thread. The array may be null.
+__device__ __forceinline__ void PrefetchByBlocks(const void* data, int bytes) {
+  if (data == nullptr) return;
+  const int step = static_cast<int>(gridDim.x) * Prefetch::kLineBytes;
+#pragma unroll 1
+  for (int at = static_cast<int>(blockIdx.x) * Prefetch::kLineBytes; at < bytes; at += step) {
+    PrefetchL2(static_cast<const char*>(data) + at);
+  }
+}
+
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_PREFETCH_CUH_

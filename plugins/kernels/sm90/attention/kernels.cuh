@@ -10,6 +10,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/dependent_launch.cuh"
+#include "kernels/prefetch.cuh"
 #include "kernels/ptx/shared.cuh"
 #include "kernels/sm90/attention/consumer.cuh"
 #include "kernels/sm90/attention/producer.cuh"
@@ -17,6 +18,19 @@
 
 namespace bertfuse::kernels {
 namespace attention_sm90 {
+
+// Fetches the bias and what results in 8 bits are computed with. A warpgroup reads them when it has its registers,
+// which is when the kernels before this one have ended, and results are computed right behind the values' product: what
+// is not in the cache by then is waited for. Called by one thread of each block.
+template <class Config>
+__device__ __forceinline__ void PrefetchConstants(const typename Config::LaunchParameters& p) {
+  int kv_heads = p.heads;
+  if constexpr (Config::kVariant) kv_heads = p.kv_heads;
+  const int head_bytes = Config::kHeadSize * static_cast<int>(sizeof(typename Config::T));
+  PrefetchByBlocks(p.bias, (p.heads + 2 * kv_heads) * head_bytes);
+  PrefetchByBlocks(p.quantized.smooth, p.heads * Config::kHeadSize * static_cast<int>(sizeof(float)));
+  if (blockIdx.x == 0) PrefetchScale(p.quantized);
+}
 
 // Grid: as many blocks as are resident at a time, or fewer.
 template <class Config>
@@ -33,12 +47,14 @@ __global__ void __launch_bounds__(Config::kThreads, Config::kBlocks)
   __syncthreads();
   const int role = warp % 4 / Config::kPipelines;
   if (group == Config::kConsumers) {
+    const bool loads = role == 0 && threadIdx.x % 32 == 0;
+    if (loads && warp % Config::kPipelines == 0) PrefetchConstants<Config>(p);
     // The offsets of packed sequences can be read before the preceding kernels have ended (packed_rows.cuh), so the
     // first tiles are found early.
     if (!(Config::kPacked && role == 1)) WaitForDependencies();
     DeallocateRegisters<Config::kProducerRegisters>();
     const Producer<Config> producer(p, shared, warp % Config::kPipelines);
-    if (role == 0 && threadIdx.x % 32 == 0) producer.Load();
+    if (loads) producer.Load();
     if (role == 1) producer.Plan();
   } else {
     // All else that consumers read or overwrite, they touch after the producer has waited and loaded their queries.

@@ -172,7 +172,7 @@ class VectorRegisters {
   __device__ __forceinline__ static Float* PairAt(Float* vectors, const VectorPlace& place, int column) {
     return vectors + place.before * Config::kN + (column & ~1) * place.count;
   }
-  float value_[Vectors::kCount][kCount];
+  float value_[Vectors::kCount == 0 ? 1 : Vectors::kCount][kCount];
 };
 
 }  // namespace bertfuse::kernels::gemm_sm90

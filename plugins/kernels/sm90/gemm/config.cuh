@@ -76,7 +76,8 @@ struct PersistentConfig : TileConfig<Elements, kM, kN, kStages, 1, kPacked, Epil
   static size_t SharedBytes(int) { return (kCountsOffset + PersistentConfig::kCountsBytes + 127) / 128 * 128; }
 };
 
-// Split-K: a block for each tile and split, whose consumers take 64 rows each and store float32 partial sums.
+// Split-K: a block for each tile and split, whose consumers take 64 rows each and store float32 partial sums, of 8-bit
+// operands times their scales.
 template <class Elements, int kM, int kN, int kStages, int kBlocks, bool kPacked, class Epilogue_>
 struct SplitKConfig : TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked> {
   using Epilogue = Epilogue_;
@@ -86,7 +87,8 @@ struct SplitKConfig : TileConfig<Elements, kM, kN, kStages, kBlocks, kPacked> {
   static constexpr int kThreads = 128 * kWarpgroups + 32;
   static constexpr bool kPersistent = false, kPermutesWeight = false;
   static constexpr int kEpilogueStages = 0;
-  static constexpr size_t kBarrierOffset = SplitKConfig::kVectorOffset;
+  static constexpr size_t kBarrierOffset =
+      SplitKConfig::kVectorOffset + static_cast<size_t>(Epilogue::Vectors::kCount) * kN * sizeof(float);
   static constexpr size_t kBarriers = 2 * kStages;
   static constexpr size_t kCountsOffset = kBarrierOffset + (kBarriers * 8 + 15) / 16 * 16;
   static size_t SharedBytes(int) { return (kCountsOffset + SplitKConfig::kCountsBytes + 127) / 128 * 128; }

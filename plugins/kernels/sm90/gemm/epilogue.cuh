@@ -71,7 +71,8 @@ struct NothingToFinish {
 };
 
 // Scales of x's rows: a thread's two of each block of 64 rows. The kernel before this one may have written them, so
-// they are loaded once it has ended, but early, under the main loop's first product. Of 16-bit operands: none.
+// they are loaded once it has ended, but early: while x is on its way, or under the main loop's first product. Of
+// 16-bit operands: none.
 template <class Config>
 class RowScales {
  public:

@@ -88,10 +88,9 @@ class OneTileConsumer {
     ResultScale<Config> result_scale;
     result_scale.Load(p_);
     const bool starts = StartFromCompensation<Config>(accumulators, p_, tile.column, tile.split);
-    const int last_stage = mainloop.Issue(accumulators, state, stages, group, starts, [&] {
-      vectors.Store(Vectors(), result_scale.Factor());
-      row_scales.Load(p_, tile.row + group * 64 + FirstRow());
-    });
+    row_scales.Load(p_, tile.row + group * 64 + FirstRow());
+    const int last_stage = mainloop.Issue(accumulators, state, stages, group, starts,
+                                          [&] { vectors.Store(Vectors(), result_scale.Factor()); });
     mainloop.Finish(accumulators, last_stage);
     WithFloats(accumulators[0], [&](auto& values) {
       if constexpr (Config::Epilogue::kQuantizes) {

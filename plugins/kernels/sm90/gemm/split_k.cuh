@@ -7,15 +7,16 @@
 
 namespace bertfuse::kernels::gemm_sm90 {
 
-// What the steps of an epilogue are given about a warpgroup's 64 rows; vectors are read from global memory.
+// What the steps of an epilogue are given about a warpgroup's 64 rows.
 template <class Config>
 class SplitKRows {
  public:
-  __device__ __forceinline__ SplitKRows(const Parameters& p, const Tile& tile, int group,
+  __device__ __forceinline__ SplitKRows(const Parameters& p, const Tile& tile, int group, const float* vectors,
                                         const RowScales<Config>& row_scales)
       : p_(p),
         row_(tile.row + group * 64 + FirstRow()),
         column_(tile.column + FirstColumn()),
+        vectors_(vectors),
         row_scales_(row_scales) {}
   __device__ __forceinline__ const Parameters& parameters() const { return p_; }
   __device__ __forceinline__ int Row(int half) const { return row_ + 8 * half; }
@@ -23,12 +24,13 @@ class SplitKRows {
   __device__ __forceinline__ int Column(int j) const { return column_ + 8 * j; }
   template <class Step>
   __device__ __forceinline__ ColumnPair<Step::kVectors> Vectors(int j) const {
-    return LoadPairs<Step, typename Config::Y>(p_, Column(j) < p_.n, Column(j));
+    return VectorRegisters<Config>::template Read<Step>(vectors_, 8 * j + FirstColumn());
   }
 
  private:
   const Parameters& p_;
   int row_, column_;
+  const float* vectors_;
   const RowScales<Config>& row_scales_;
 };
 
@@ -49,19 +51,26 @@ class SplitKConsumer {
     const Loop mainloop(pipeline_);
     const Tile tile = pipeline_.scheduler().TileAt(0);
     typename Loop::Accumulators accumulators;
+    const VectorRegisters<Config> registers(p_, tile.column);
+    float* const vectors = reinterpret_cast<float*>(pipeline_.shared() + Config::kVectorOffset);
     RowScales<Config> row_scales;
-    const auto load_scales = [&] { row_scales.Load(p_, tile.row + group * 64 + FirstRow()); };
     const bool starts = StartFromCompensation<Config>(accumulators, p_, tile.column, tile.split);
-    mainloop.Finish(accumulators, mainloop.Issue(accumulators, state, tile.stages(), group, starts, load_scales));
+    row_scales.Load(p_, tile.row + group * 64 + FirstRow());
+    const int last_stage =
+        mainloop.Issue(accumulators, state, tile.stages(), group, starts, [&] { registers.Store(vectors, 1.0f); });
+    mainloop.Finish(accumulators, last_stage);
+    if constexpr (Config::Epilogue::Vectors::kCount > 0) SyncNamed<128 * Config::kWarpgroups>(kVectors);
     WaitForDependencies();
     WithFloats(accumulators[0], [&](auto& sums) {
-      const SplitKRows<Config> rows(p_, tile, group, row_scales);
+      const SplitKRows<Config> rows(p_, tile, group, vectors, row_scales);
       Config::Epilogue::Apply(sums, rows);
       Store(sums, tile.split, rows);
     });
   }
 
  private:
+  static constexpr int kVectors = 8;  // the named barrier behind which they are in shared memory
+
   __device__ __forceinline__ void Store(const float (&sums)[Config::kAccumulators], int split,
                                         const SplitKRows<Config>& rows) const {
     const int row = rows.Row(0);

@@ -7,15 +7,14 @@
 
 namespace bertfuse::kernels::gemm_sm90 {
 
-// A QuantizedResult's one scale and zero point, loaded before the main loop, while the first of x is on its way: behind
-// it their way from memory would be waited for, and, since the stores could change them, again at every part of the
-// tile. Of an epilogue that stores 16 bits: none.
+// A QuantizedResult's one scale and zero point, loaded before the main loop: behind it their way from memory would be
+// waited for, and, since the stores could change them, again at every part of the tile. They count among
+// Parameters::weights_are_constant. Of an epilogue that stores 16 bits: none.
 template <class Config>
 class ResultScale {
  public:
   __device__ __forceinline__ void Load(const Parameters& p) {
     if constexpr (Config::Epilogue::kQuantizes) {
-      WaitForDependencies();
       scale_ = *p.quantized.scale;
       if constexpr (kIntegers) zero_ = ZeroOf(p.quantized);
     }
