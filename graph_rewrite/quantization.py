@@ -16,6 +16,7 @@ from .dialect.quantized import FLOAT8, INT8
 from .eight_bit import weight_of as _weight_of
 from .fused_nodes import fused_nodes, input_of, set_inputs
 from .ops import OPS
+from .quantized_residuals import restore_residuals
 from .quantized_results import ResultScale, write_results
 from .spec import DOMAIN, DTYPE_VARIABLES, QUANTIZED_KEY, OpSpec, TensorSpec
 from .weight_rounding import Compensation, rounded, row_scales
@@ -69,7 +70,8 @@ class LayerScales:
     """How a layer is quantised: its weight, what x's columns are multiplied with, and one scale for x, or None: one per
     row.
 
-    With `residual_scale`, float32 [N], the layer's residual is rounded, too, each column to multiples of its own.
+    With `residual_scale`, float32 [N], the layer's residual is rounded, too: each column to multiples of its own, or as
+    the op before has written it for a product (restore_residuals()).
     `written` is what an op without whole rows writes x with, where results are written in 8 bits.
     """
 
@@ -223,8 +225,9 @@ def quantize(
     """A copy of a fused skeleton, with its weights, in which the layers that `scales` names are quantised.
 
     A weight that two layers share (word embeddings and the vocabulary's product) is written once for each smoothing and
-    type. With `results` the ops before products write in 8 bits what these read (write_results()). Raises FusionError
-    as check_type() does.
+    type. With `results` the ops before products write in 8 bits what these read (write_results()). In half precision
+    residuals that are to be rounded are then those numbers (restore_residuals()); else operators round them. Raises
+    FusionError as check_type() does.
     """
     check_type(model, to)
     made, kept = onnx.ModelProto(), dict(weights)
@@ -252,11 +255,16 @@ def quantize(
             names["x_scale"] = f"{stem}_x_scale"
             made.graph.initializer.append(numpy_helper.from_array(np.float32(chosen.x_scale), names["x_scale"]))
         set_inputs(node, spec, names)
-    _round_residuals(made, types, layers, scales)
+    restores = results and is_half(model)
+    if not restores:
+        _round_residuals(made, types, layers, scales)
     if results:
         chosen = {layer.x: scales[layer.name].written for layer in layers if layer.name in scales and layer.x}
         by_tensor = {x: scale for x, scale in chosen.items() if scale is not None}
         write_results(made, by_tensor, lambda weight: written[weight].sums())
+    if restores:
+        rounded = (layer for layer in layers if layer.name in scales and scales[layer.name].residual_scale is not None)
+        restore_residuals(made, {made.graph.node[layer.node].output[0] for layer in rounded})
     drop_unused(made, kept)
     metadata = {entry.key: entry.value for entry in made.metadata_props} | {QUANTIZED_KEY: to}
     helper.set_model_props(made, metadata)

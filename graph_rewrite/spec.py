@@ -201,8 +201,12 @@ class OpSpec:
 
     @property
     def quantizes_by_tensor(self) -> bool:
-        """Whether what it writes in 8 bits always has one scale for all rows; kernels may then leave y unwritten."""
+        """Whether what it writes in 8 bits always has one scale for all rows."""
         return any(tensor.name == "y_zero_point" and tensor.needs for tensor in self.inputs)
+
+    def may_leave_y(self, present: Collection[str]) -> bool:
+        """Whether kernels may leave y unwritten, given these inputs: it is then to be read in 8 bits alone."""
+        return "y_zero_point" in present and (self.quantizes_by_tensor or "residual_quantized" in present)
 
     @property
     def optional_inputs(self) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ import bertfuse
 from bertfuse.qualify.check import Checker, unsupported_forms
 from bertfuse.qualify.draw import Draw
 from bertfuse.qualify.layout import Layout
-from bertfuse.qualify.problem import Problem, by_one_scale, parse
+from bertfuse.qualify.problem import Problem, may_leave_y, parse
 from bertfuse.runtime import native
 
 # Where tensors lie: nothing is there. Two numbers of 32 bits side by side look like an address near it where the second
@@ -196,7 +196,7 @@ def faults(recorded: Recorded) -> Iterator[str]:
                 if not of:
                     yield f"passes an address {address - BASE} bytes from the base, which is in no tensor"
     known = all("parameters" in event for event in recorded.events)
-    for tensor in problem.outputs[1 if by_one_scale(problem) else 0 :]:  # y may be left unwritten
+    for tensor in problem.outputs[1 if may_leave_y(problem) else 0 :]:  # y may be left unwritten
         size = next(size for name, _, size in recorded.regions if name == tensor.name)
         if known and size and problem.packed != () and tensor.name not in seen:
             yield f"launches nothing that knows its output {tensor.name}"

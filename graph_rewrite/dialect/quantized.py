@@ -61,6 +61,13 @@ class QuantizedDialect:
         quantized = self.emit("QuantizeLinear", [scaled, self.constant(1.0, np.float32), zero_point])
         return quantized, self.emit("Squeeze", [scale, self.constant([-1], np.int64)])
 
+    def restored_rows(self, numbers, row_scale, factor):
+        """What quantize_rows() has rounded, float32; `factor` is the inverse of its smoothing."""
+        scaled = self.emit(
+            "Mul", [self.emit("Cast", [numbers], to=TensorProto.FLOAT), self._unsqueeze(row_scale, [-1])]
+        )
+        return scaled if factor is None else self.emit("Mul", [scaled, factor])
+
     def as_output(self, y):
         """A float32 tensor as float32, but as the op's float type rounds it."""
         return y
@@ -143,6 +150,10 @@ class QuantizedReference:
             return quantized, np.broadcast_to(scale, y.shape[:-1])
         quantized, scale = quantized_rows(y, zero_point.dtype, smooth)
         return quantized, scale[..., 0]
+
+    def restored_rows(self, numbers, row_scale, factor):
+        scaled = numbers.astype(np.float64) * row_scale[..., None]
+        return scaled if factor is None else scaled * factor
 
     def quantized_embedding(self, table, scale, ids):
         return table[ids].astype(np.float64) * scale[ids][..., None]

@@ -101,6 +101,25 @@ Y_TENSOR_SCALE = TensorSpec(
 )
 Y_QUANTIZED = TensorSpec("y_quantized", ("...", "N"), dtype="Q", optional=True, needs="y_zero_point")
 Y_SCALE = TensorSpec("y_scale", ("...",), dtype="S", optional=True, needs="y_zero_point", doc="of each row")
+# A residual as another op has written it in 8 bits: then the residual itself is not read. An op that is given it and
+# writes in 8 bits may leave y itself unwritten.
+RESIDUAL_QUANTIZED = TensorSpec(
+    "residual_quantized", ("...", "N"), dtype="Q", optional=True, needs="residual_row_scale", quantized=True
+)
+RESIDUAL_ROW_SCALE = TensorSpec(
+    "residual_row_scale", ("...",), dtype="S", optional=True, needs="residual_quantized", scales="residual_quantized"
+)
+RESIDUAL_FACTOR = TensorSpec(
+    "residual_factor",
+    ("J", "N"),
+    dtype="S",
+    optional=True,
+    constant=True,
+    needs="residual_quantized",
+    quantized=True,
+    doc="what its columns, times their row's scale, are multiplied with: the inverse of a y_smooth. J is 1",
+)
+QUANTIZED_RESIDUAL = (RESIDUAL_QUANTIZED, RESIDUAL_ROW_SCALE, RESIDUAL_FACTOR)
 # Of an op without whole rows (Y_TENSOR_SCALE).
 QUANTIZED_BY_TENSOR = (replace(Y_ZERO_POINT, needs="y_tensor_scale"), Y_SMOOTH, Y_TENSOR_SCALE)
 CU_SEQLENS = TensorSpec(

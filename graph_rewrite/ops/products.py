@@ -12,6 +12,7 @@ from ._common import (
     EPSILON,
     GAMMA,
     QUANTIZED_BY_TENSOR,
+    QUANTIZED_RESIDUAL,
     ROW_COUNT,
     WEIGHT,
     WEIGHT_SCALE,
@@ -68,11 +69,16 @@ def _body(
     gamma=None,
     beta=None,
     residual=None,
+    residual_quantized=None,
+    residual_row_scale=None,
+    residual_factor=None,
     epsilon=None,
     approximate=None,
     activation=NONE,
     **product,
 ):
+    if residual_quantized is not None:
+        residual = d.restored_rows(residual_quantized, residual_row_scale, residual_factor)
     activates = approximate is not None or activation != NONE
     y = linear(d, **product, residual=None if activates else residual)
     if approximate is not None:
@@ -88,7 +94,9 @@ def _body(
 def _product(name: str, doc: str, *terms: TensorSpec, attributes: tuple = (), by_pass: bool = False) -> OpSpec:
     """An op with `terms` beside x and weight; the optional ones go behind the others."""
     writes = QUANTIZED_Y if GAMMA in terms else QUANTIZED_BY_TENSOR if APPROXIMATE in attributes else ()
-    inputs = tuple(sorted((X, WEIGHT, *terms, ROW_COUNT, *QUANTIZED, *writes), key=lambda tensor: tensor.optional))
+    restores = QUANTIZED_RESIDUAL if RESIDUAL in terms else ()
+    every = (X, WEIGHT, *terms, ROW_COUNT, *QUANTIZED, *writes, *restores)
+    inputs = tuple(sorted(every, key=lambda tensor: tensor.optional))
 
     def body(d, *values, **settings):
         named = {tensor.name: value for tensor, value in zip(inputs, values, strict=True) if not tensor.packed}

@@ -18,7 +18,8 @@ namespace bertfuse {
 struct GemmOp {
   const char* name;
   int x, weight, bias, residual, gamma, beta, weight_scale, x_smooth, x_scale, x_zero, x_quantized, x_row_scale,
-      x_compensation, y_zero_point, y_smooth, y_tensor_scale, row_count, product_gamma, cos, sin, places;
+      x_compensation, y_zero_point, y_smooth, y_tensor_scale, residual_quantized, residual_row_scale, residual_factor,
+      row_count, product_gamma, cos, sin, places;
   int y, total, y_quantized, y_scale;
   int epsilon, gamma_offset, activation, approximate, norm, num_heads, kv_num_heads, pairs, places_in;
   bool gates;  // weight has rows for two factors, each of y's columns: the gate's come first
@@ -59,6 +60,9 @@ constexpr GemmOp GemmOpOf(const OpDef& op) {
           input("y_zero_point"),
           input("y_smooth"),
           input("y_tensor_scale"),
+          input("residual_quantized"),
+          input("residual_row_scale"),
+          input("residual_factor"),
           input("row_count"),
           input("product_gamma"),
           input("cos"),
@@ -114,8 +118,9 @@ inline const char* NameOf(Activation activation) {
 struct GemmCall {
   GemmOp op;
   const bertfuse_tensor *x, *weight, *bias, *residual, *gamma, *beta, *weight_scale, *x_smooth, *x_scale, *x_zero,
-      *x_quantized, *x_row_scale, *x_compensation, *y_zero_point, *y_smooth, *y_tensor_scale, *row_count,
-      *product_gamma, *cos, *sin, *places, *y, *total, *y_quantized, *y_scale;
+      *x_quantized, *x_row_scale, *x_compensation, *y_zero_point, *y_smooth, *y_tensor_scale, *residual_quantized,
+      *residual_row_scale, *residual_factor, *row_count, *product_gamma, *cos, *sin, *places, *y, *total, *y_quantized,
+      *y_scale;
   float epsilon, gamma_offset;
   Activation activation;
   bool rms;  // the norm is RMSNorm, not LayerNorm
@@ -138,6 +143,8 @@ struct GemmCall {
     x_quantized = input(op.x_quantized), x_row_scale = input(op.x_row_scale), y_smooth = input(op.y_smooth);
     x_compensation = input(op.x_compensation);
     y_zero_point = input(op.y_zero_point), y_tensor_scale = input(op.y_tensor_scale);
+    residual_quantized = input(op.residual_quantized), residual_row_scale = input(op.residual_row_scale);
+    residual_factor = input(op.residual_factor);
     product_gamma = input(op.product_gamma);
     cos = input(op.cos), sin = input(op.sin), places = input(op.places);
     row_count = &call.inputs[op.row_count];
@@ -160,7 +167,8 @@ struct GemmCall {
     neighbours = cos != nullptr && std::string_view(call.attributes[op.pairs].s) == "neighbours";
     places_in_batch = cos != nullptr && std::string_view(call.attributes[op.places_in].s) == "batch";
     if (cos != nullptr) CheckRotation();
-    if (product_gamma != nullptr) CheckProductGamma();
+    if (product_gamma != nullptr) CheckOneRow(*product_gamma, "product_gamma");
+    if (residual_factor != nullptr) CheckOneRow(*residual_factor, "residual_factor");
   }
 
   // Of y, and its rows.
@@ -168,10 +176,10 @@ struct GemmCall {
   int64_t rows() const { return columns() == 0 ? 0 : NumElements(*y) / columns(); }
 
  private:
-  void CheckProductGamma() const {
-    if (product_gamma->shape[0] == 1) return;
-    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input 'product_gamma' has %lld rows, expected 1", op.name,
-         static_cast<long long>(product_gamma->shape[0]));
+  void CheckOneRow(const bertfuse_tensor& tensor, const char* input) const {
+    if (tensor.shape[0] == 1) return;
+    Fail(BERTFUSE_INVALID_ARGUMENT, "%s: input '%s' has %lld rows, expected 1", op.name, input,
+         static_cast<long long>(tensor.shape[0]));
   }
   // Throws INVALID_ARGUMENT where the heads are not the columns, or tables do not fit the heads.
   void CheckRotation() const {

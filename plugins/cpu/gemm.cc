@@ -133,6 +133,27 @@ float* TakeFactors(const GemmCall& gemm, Arena& arena) {
   return arena.Take<float>(gemm.rows() * gemm.columns() * (IsQuantized(gemm.weight->dtype) ? 2 : 1));
 }
 
+// Room for a residual, given in 8 bits, as floats.
+float* TakeResidual(const GemmCall& gemm, Arena& arena) {
+  return arena.Take<float>(gemm.residual_quantized == nullptr ? 0 : gemm.rows() * gemm.columns());
+}
+
+// Rows [begin, end) of that residual.
+void RestoreResidual(const GemmCall& gemm, int64_t begin, int64_t end, float* to) {
+  const int64_t n = gemm.columns();
+  const float* const factor = DataOf(gemm.residual_factor);
+  const void* const numbers = gemm.residual_quantized->data;
+  const bool integers = gemm.residual_quantized->dtype == BERTFUSE_INT8;
+  if (!integers) ConvertFloat8(numbers, begin * n, end * n, to);
+  for (int64_t row = begin; row < end; ++row) {
+    constexpr float kOne = 1.0f;
+    float* const values = to + row * n;
+    if (integers) Loops().int8_to_float(static_cast<const int8_t*>(numbers) + row * n, kOne, values, n);
+    const float scale = FloatData(*gemm.residual_row_scale)[row];
+    for (int64_t i = 0; i < n; ++i) values[i] *= factor == nullptr ? scale : scale * factor[i];
+  }
+}
+
 template <class Op>
 size_t WorkspaceSize(const bertfuse_call& call) {
   const GemmCall gemm(call, kGemmOp<Op>);
@@ -140,6 +161,7 @@ size_t WorkspaceSize(const bertfuse_call& call) {
   CheckSmooth(gemm);
   CheckZero(gemm);
   Arena arena;
+  TakeResidual(gemm, arena);
   if (gemm.op.gates) TakeFactors(gemm, arena);
   if (!IsQuantized(gemm.weight->dtype)) return arena.used();
   const int64_t n = gemm.weight->shape[0], k = gemm.weight->shape[1];
@@ -225,6 +247,8 @@ void Run(const bertfuse_call& call) {
   const float* bias = DataOf(gemm.bias);
   const bool in_blocks = activates || (bias != nullptr && !normalizes);
   Arena arena(call.workspace);
+  float* const restored = TakeResidual(gemm, arena);
+  if (gemm.residual_quantized != nullptr) residual = restored;
   Multiply(call, gemm, m, y, arena, [=](int64_t row, int64_t height, int64_t column, int64_t width) {
     if (!in_blocks) return;
     float* to = y + row * n + column;
@@ -236,7 +260,8 @@ void Run(const bertfuse_call& call) {
   if (!normalizes) return;
   ParallelFor(
       call, m, GrainFor(n),
-      [=, epsilon = gemm.epsilon, rms = gemm.rms, gamma_offset = gemm.gamma_offset](int64_t begin, int64_t end) {
+      [=, &gemm, epsilon = gemm.epsilon, rms = gemm.rms, gamma_offset = gemm.gamma_offset](int64_t begin, int64_t end) {
+        if (gemm.residual_quantized != nullptr) RestoreResidual(gemm, begin, end, restored);
         for (int64_t row = begin; row < end; ++row) {
           const int64_t at = row * n;
           Loops().norm({y + at, activates ? nullptr : bias, residual == nullptr ? nullptr : residual + at, gamma, beta,

@@ -7,6 +7,7 @@ template <class T>
 cudaError_t LayerNorm(LayerNormKernel kernel, const LayerNormArguments<T>& a, const Device& device,
                       cudaStream_t stream) {
   if (!CanQuantize(a)) return cudaErrorInvalidConfiguration;
+  if (a.quantized_residual.rows != nullptr) return NormOfQuantizedResidual(kernel, a, device, stream);
   if (a.total != nullptr) {
     return a.quantized.rows == nullptr ? ResidualNorm(kernel, a, device, stream)
                                        : QuantizingResidualNorm(kernel, a, device, stream);

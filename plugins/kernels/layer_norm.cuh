@@ -40,6 +40,49 @@ __device__ __forceinline__ Partials<T> PartialsOf(const LayerNormArguments<T>& a
   return {a.partials + split_row * a.columns, a.partial_rows * a.columns, split_row < 0 ? 0 : a.more_partials};
 }
 
+// Elements of a row's residual, as they lie in memory, and as floats.
+template <class Norm, class T, int kVector>
+class Residual {
+  using Stored = std::conditional_t<Norm::kRestoresResidual, int8_t, T>;
+
+ public:
+  // Of row `at`, from `column` on; zeros where the row does not exist, or there is no residual.
+  __device__ __forceinline__ void Load(const LayerNormArguments<T>& a, bool exists, int64_t at, int column) {
+    const Stored* const rows = Rows(a);
+    stored_ = LoadIf<kVector>(exists && rows != nullptr, rows + at * a.columns + column);
+  }
+  // `scale`: RowScale() of the row; `factors`: of the columns, zeros where there are none.
+  __device__ __forceinline__ void AddTo(float (&value)[kVector], const LayerNormArguments<T>& a, float scale,
+                                        const Pack<float, kVector>& factors) const {
+    if constexpr (Norm::kRestoresResidual) {
+      const bool has_factors = a.quantized_residual.factor != nullptr;
+      float numbers[kVector];
+      FloatsOfIntegers(stored_, numbers);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        value[i] = fmaf(numbers[i], has_factors ? scale * factors.value[i] : scale, value[i]);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) value[i] += ToFloat(stored_.value[i]);
+    }
+  }
+  __device__ __forceinline__ static float RowScale(const LayerNormArguments<T>& a, bool exists, int64_t at) {
+    if constexpr (Norm::kRestoresResidual) return exists ? a.quantized_residual.scales[at] : 0.0f;
+    return 1.0f;
+  }
+
+ private:
+  __device__ __forceinline__ static const Stored* Rows(const LayerNormArguments<T>& a) {
+    if constexpr (Norm::kRestoresResidual) {
+      return a.quantized_residual.rows;
+    } else {
+      return a.residual;
+    }
+  }
+  Pack<Stored, kVector> stored_;
+};
+
 // How many rows there are, and how many of them are not split.
 template <class Index>
 struct RowCounts {
@@ -104,9 +147,10 @@ __device__ __forceinline__ void AddAll(const T* first, int64_t stride, int count
 // A block for each row. kHalfProduct: adds up a product in T and its partial sums, otherwise split-K's partial sums in
 // float32. Few rows want all loads in flight at once, many rows many blocks on a multiprocessor.
 template <class Norm, class T, int kVector, int kChunks, bool kHalfProduct>
-__global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks > 1                                 ? 1
-                                                          : kHalfProduct && !Norm::kNormalizesProduct ? 3
-                                                                                                      : 2)
+__global__ void __launch_bounds__(MaxRowThreads(kChunks),
+                                  kChunks > 1                                                             ? 1
+                                  : kHalfProduct && !Norm::kNormalizesProduct && !Norm::kRestoresResidual ? 3
+                                                                                                          : 2)
     LayerNormBlockKernel(LayerNormArguments<T> a) {
   __shared__ float3 scratch[Norm::kQuantizes || Norm::kNormalizesProduct ? 64 : 32];
   const int64_t split_stride = a.rows * a.columns;
@@ -120,6 +164,8 @@ __global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks > 1           
   if constexpr (Norm::kNormalizesProduct) product_gamma.Load(columns);
   RowVector<float, kVector, kChunks> smooth(a.quantized.smooth);
   if constexpr (Norm::kQuantizes) smooth.Load(columns);
+  RowVector<float, kVector, kChunks> residual_factor(a.quantized_residual.factor);
+  if constexpr (Norm::kRestoresResidual) residual_factor.Load(columns);
   PrefetchByGrid(a.next);
   const bool warm_up = a.vectors_are_constant && blockIdx.x < a.warm_up_blocks;
   ForEachRow(counts.rows, warm_up, [&](int64_t at, bool exists) {
@@ -128,12 +174,12 @@ __global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks > 1           
     RowSlice<kVector, kChunks> row;
     RowVector<T, kVector, kChunks> later(exists && a.residual != nullptr ? a.residual + offset : nullptr);
     if constexpr (Norm::kNormalizesProduct) later.Load(columns);
+    using Residual = Residual<Norm, T, kVector>;
+    const float residual_scale = Residual::RowScale(a, exists, at);
     ForEachChunk<kVector, kChunks>(columns, [&](int chunk, int column) {
       float (&value)[kVector] = row.value[chunk];
-      Pack<T, kVector> residual = {};
-      if constexpr (!Norm::kNormalizesProduct) {
-        residual = LoadIf<kVector>(exists && a.residual != nullptr, a.residual + offset + column);
-      }
+      Residual residual;
+      if constexpr (!Norm::kNormalizesProduct) residual.Load(a, exists, at, column);
       if constexpr (kHalfProduct) {
         LoadProduct(exists ? a.product : nullptr, offset + column, value);
         if constexpr (SupportsPartials(kVector, kChunks)) {
@@ -154,7 +200,9 @@ __global__ void __launch_bounds__(MaxRowThreads(kChunks), kChunks > 1           
       for (int i = 0; i < kVector; ++i) {
         value[i] += ToFloat(add.value[i]);
         Activations::Exact<1>(&value[i], a.activation);  // kVector at once would take more registers than there are
-        if constexpr (!Norm::kNormalizesProduct) value[i] += ToFloat(residual.value[i]);
+      }
+      if constexpr (!Norm::kNormalizesProduct) {
+        residual.AddTo(value, a, residual_scale, residual_factor.Chunk(chunk, column));
       }
       if (!Norm::kNormalizesProduct && exists) StoreTotal<Norm>(a, offset + column, value);
     });
@@ -202,18 +250,20 @@ __device__ __forceinline__ void NormalizeWithWarp(const LayerNormArguments<T>& a
     });
   }
   float sum = 0.0f, product_squares = 0.0f;
-  const auto add_residual = [&](float (&v)[kVector], const Pack<T, kVector>& residual, int column) {
+  using Residual = Residual<Norm, T, kVector>;
+  const float residual_scale = Residual::RowScale(a, true, at);
+  const auto add_residual = [&](float (&v)[kVector], const Residual& residual, int column) {
+    const float* const factor = a.quantized_residual.factor;
+    residual.AddTo(v, a, residual_scale,
+                   LoadIf<kVector>(Norm::kRestoresResidual && factor != nullptr, factor + column));
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) v[i] += ToFloat(residual.value[i]), sum += v[i];
+    for (float element : v) sum += element;
     StoreTotal<Norm>(a, offset + column, v);
-  };
-  const auto residual_at = [&](int column) {
-    return LoadIf<kVector>(a.residual != nullptr, a.residual + offset + column);
   };
   for_each([&](float (&v)[kVector], int column) {
     const auto bias = LoadIf<kVector>(a.bias != nullptr, a.bias + column);
-    Pack<T, kVector> residual = {};
-    if constexpr (!Norm::kNormalizesProduct) residual = residual_at(column);
+    Residual residual;
+    if constexpr (!Norm::kNormalizesProduct) residual.Load(a, true, at, column);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) v[i] += ToFloat(bias.value[i]);
     Activations::Exact<kVector>(v, a.activation);
@@ -228,7 +278,8 @@ __device__ __forceinline__ void NormalizeWithWarp(const LayerNormArguments<T>& a
     const float inverse = norms::InverseRoot(WarpSum(product_squares), columns, a.epsilon);
     for_each([&](float (&v)[kVector], int column) {
       const auto scale = *reinterpret_cast<const Pack<T, kVector>*>(a.product_gamma + column);
-      const auto residual = residual_at(column);
+      Residual residual;
+      residual.Load(a, true, at, column);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
         v[i] = norms::NormalizedProduct(v[i], inverse, ToFloat(scale.value[i]) + a.gamma_offset);
@@ -254,7 +305,7 @@ __device__ __forceinline__ void NormalizeWithWarp(const LayerNormArguments<T>& a
       const float factor = Norm::Gamma(ToFloat(gamma.value[i]), a.gamma_offset);
       out.value[i] = FromFloat<T>(Norm::Apply((v[i] - mean) * inverse, factor, ToFloat(beta.value[i])));
     }
-    *reinterpret_cast<Pack<T, kVector>*>(a.y + offset + column) = out;
+    if (Norm::kStoresY) *reinterpret_cast<Pack<T, kVector>*>(a.y + offset + column) = out;
     if constexpr (Norm::kQuantizes) {
       const bool smooths = a.quantized.smooth != nullptr;
       const auto factors = LoadIf<kVector>(smooths, a.quantized.smooth + column);
@@ -292,18 +343,27 @@ __global__ void __launch_bounds__(kWarpRowThreads,
   LaunchDependents();
   const RowCounts<int64_t> counts(a);
   if (!a.vectors_are_constant) WaitForDependencies();
-  // Added up together are the product and the residual; a residual that comes later is none of these rows. Few products
-  // have left their bias to be added: it is not converted for nothing.
-  WarpRow<T, kChunks> rows[2 + kPartials], bias, gamma, beta, later, product_gamma;
-  WarpRow<T, kChunks>&product = rows[0], &residual = Norm::kNormalizesProduct ? later : rows[1];
+  // Added up together are the product and the residual; a residual that comes later, or in 8 bits, is none of these
+  // rows. Few products have left their bias to be added: it is not converted for nothing.
+  constexpr int kAdded = Norm::kRestoresResidual ? 1 : 2;
+  WarpRow<T, kChunks> rows[kAdded + kPartials], bias, gamma, beta, later, product_gamma;
+  WarpRow<T, kChunks>&product = rows[0], &residual = Norm::kNormalizesProduct ? later : rows[kAdded - 1];
+  IntegerWarpRow<kChunks> restored;
   if (a.bias != nullptr) bias.Load(a.bias, columns);
   gamma.Load(a.gamma, columns);
   if (HasBeta<Norm>(a)) beta.Load(a.beta, columns);
   if constexpr (Norm::kNormalizesProduct) product_gamma.Load(a.product_gamma, columns);
   const ColumnFactors<kChunks, Norm::kQuantizes> smooth(a.quantized, columns);
+  const SharedVector<kChunks, kResidualFactor, Norm::kRestoresResidual> residual_factor(a.quantized_residual.factor,
+                                                                                        1.0f, columns);
   int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
   const auto load_residual = [&](int64_t row) {
-    if (row < counts.rows && a.residual != nullptr) residual.LoadOnce(a.residual + row * columns, columns);
+    if (row >= counts.rows) return;
+    if constexpr (Norm::kRestoresResidual) {
+      restored.LoadOnce(a.quantized_residual, row, columns);
+    } else {
+      if (a.residual != nullptr) residual.LoadOnce(a.residual + row * columns, columns);
+    }
   };
   if (a.residual_is_complete) load_residual(row);
   WaitForDependencies();
@@ -314,7 +374,7 @@ __global__ void __launch_bounds__(kWarpRowThreads,
       const Partials<T> partials = PartialsOf(a, row, counts.unsplit);
 #pragma unroll
       for (int i = 0; i < kPartials; ++i)
-        rows[2 + i].Load(partials.first + i * partials.stride, i < partials.count ? columns : 0);
+        rows[kAdded + i].Load(partials.first + i * partials.stride, i < partials.count ? columns : 0);
     }
   };
   load(row);
@@ -328,17 +388,18 @@ __global__ void __launch_bounds__(kWarpRowThreads,
       if (a.bias != nullptr) bias.AddTo(value);
       if constexpr (kOthers) {
         const Partials<T> partials = PartialsOf(a, row, counts.unsplit);
-        WarpRow<T, kChunks>* const free[] = {&product, &rows[1], &rows[2]};
-        for (int first = kPartials; first < partials.count; first += 3) {
+        constexpr int kFree = kAdded + 1;
+        for (int first = kPartials; first < partials.count; first += kFree) {
 #pragma unroll
-          for (int i = 0; i < 3; ++i) {
-            free[i]->Load(partials.first + (first + i) * partials.stride, first + i < partials.count ? columns : 0);
+          for (int i = 0; i < kFree; ++i) {
+            rows[i].Load(partials.first + (first + i) * partials.stride, first + i < partials.count ? columns : 0);
           }
 #pragma unroll
-          for (int i = 0; i < 3; ++i) free[i]->AddTo(value);
+          for (int i = 0; i < kFree; ++i) rows[i].AddTo(value);
         }
-        if (Norm::kNormalizesProduct || a.residual == nullptr) rows[1] = {};
+        if (kAdded > 1 && (Norm::kNormalizesProduct || a.residual == nullptr)) rows[1] = {};
       }
+      if constexpr (Norm::kRestoresResidual) restored.AddTo(value, residual_factor);
       if constexpr (Norm::kNormalizesProduct) {
         NormalizeProduct(value, columns, a.epsilon, product_gamma, a.gamma_offset);
         residual.AddTo(value);

@@ -50,7 +50,9 @@ struct LayerNormArguments {
   // may be the same memory, where neither bias nor residual nor partial sums are left to be added: nothing is stored.
   T* total = nullptr;
   NormKind norm = NormKind::kLayerNorm;
-  QuantizedResult quantized = {};    // where CanQuantize()
+  QuantizedResult quantized = {};  // where CanQuantize()
+  // In place of `residual`, of 16-bit products whose sum nothing else reads; `quantized` is then written alone, not y.
+  QuantizedResidual quantized_residual = {};
   const T* product_gamma = nullptr;  // beside `total`
   float gamma_offset = 0;            // of RMSNorms: added to gamma and product_gamma
   Prefetch next = {};                // by the kernels of a block for each row and of persistent warps
@@ -91,7 +93,8 @@ int LayerNormVector(const LayerNormArguments<T>& a) {
     const auto all = [&](const auto*... data) { return (IsAligned(data, elements * sizeof(T)) && ...); };
     return a.columns % elements == 0 &&
            all(a.product, a.partials, a.bias, a.residual, a.gamma, a.beta, a.y, a.total, a.product_gamma) &&
-           IsAligned(a.quantized.rows, elements) && IsAligned(a.quantized.smooth, 4 * sizeof(float));
+           IsAligned(a.quantized.rows, elements) && IsAligned(a.quantized.smooth, 4 * sizeof(float)) &&
+           IsAligned(a.quantized_residual.rows, elements) && IsAligned(a.quantized_residual.factor, 4 * sizeof(float));
   };
   if (!IsAligned(a.float_partials, 4 * sizeof(float)) || !aligned(4)) return 1;
   return sizeof(T) == 2 && aligned(8) ? 8 : 4;
@@ -128,7 +131,7 @@ template <class T>
 cudaError_t LayerNorm(LayerNormKernel kernel, const LayerNormArguments<T>& arguments, const Device& device,
                       cudaStream_t stream);
 
-// The same where `total` is given, where `quantized` is, and where both are.
+// The same where `total` is given, where `quantized` is, where both are, and where `quantized_residual` is.
 template <class T>
 cudaError_t ResidualNorm(LayerNormKernel kernel, const LayerNormArguments<T>& arguments, const Device& device,
                          cudaStream_t stream);
@@ -138,6 +141,9 @@ cudaError_t QuantizingLayerNorm(LayerNormKernel kernel, const LayerNormArguments
 template <class T>
 cudaError_t QuantizingResidualNorm(LayerNormKernel kernel, const LayerNormArguments<T>& arguments, const Device& device,
                                    cudaStream_t stream);
+template <class T>
+cudaError_t NormOfQuantizedResidual(LayerNormKernel kernel, const LayerNormArguments<T>& arguments,
+                                    const Device& device, cudaStream_t stream);
 
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_LAYER_NORM_H_

@@ -2,7 +2,7 @@
 // Scale come from the row's sum and its sum of squared deviations from Center; kernels merge those of slices.
 // kAddsBeta: there is a beta, which may be null where kBetaIsOptional. kStoresTotal: x is an output, too. kQuantizes: y
 // is written in 8 bits, too. kNormalizesProduct: the product becomes its RMSNorm before the residual is added, and x is
-// that sum.
+// that sum. kRestoresResidual: the residual comes in 8 bits. kStoresY: y is written in its own type.
 #ifndef BERTFUSE_KERNELS_NORM_CUH_
 #define BERTFUSE_KERNELS_NORM_CUH_
 
@@ -18,7 +18,7 @@ __device__ __forceinline__ float InverseRoot(float squares, float count, float e
 
 struct LayerNorm {
   static constexpr bool kAddsBeta = true, kBetaIsOptional = false, kStoresTotal = false, kQuantizes = false,
-                        kNormalizesProduct = false;
+                        kNormalizesProduct = false, kRestoresResidual = false, kStoresY = true;
   __device__ __forceinline__ static float Center(float sum, float count) { return Mean(sum, count); }
   __device__ __forceinline__ static float Scale(float squares, float count, float epsilon) {
     return InverseRoot(squares, count, epsilon);
@@ -31,7 +31,7 @@ struct LayerNorm {
 
 struct RmsNorm {
   static constexpr bool kAddsBeta = false, kBetaIsOptional = false, kStoresTotal = false, kQuantizes = false,
-                        kNormalizesProduct = false;
+                        kNormalizesProduct = false, kRestoresResidual = false, kStoresY = true;
   __device__ __forceinline__ static float Center(float, float) { return 0.0f; }
   __device__ __forceinline__ static float Scale(float squares, float count, float epsilon) {
     return InverseRoot(squares, count, epsilon);
@@ -59,6 +59,11 @@ __device__ __forceinline__ float NormalizedProduct(float product, float inverse_
 template <class Norm>
 struct WithQuantized : Norm {
   static constexpr bool kQuantizes = true;
+};
+
+template <class Norm>
+struct WithQuantizedResidual : Norm {
+  static constexpr bool kRestoresResidual = true, kStoresY = !Norm::kQuantizes;
 };
 
 }  // namespace bertfuse::kernels::norms

@@ -18,5 +18,12 @@ struct QuantizedResult {
   const int8_t* zero = nullptr;  // beside it, of integers: what 0 becomes; null: 0
 };
 
+// A residual that was written so, as integers: numbers times their row's scale and their column's factor.
+struct QuantizedResidual {
+  const int8_t* rows = nullptr;   // [rows, columns]; null: there is none
+  const float* scales = nullptr;  // [rows]
+  const float* factor = nullptr;  // [columns]; may be null
+};
+
 }  // namespace bertfuse::kernels
 #endif  // BERTFUSE_KERNELS_QUANTIZED_RESULT_H_

@@ -66,32 +66,48 @@ struct WarpRow {
   }
 };
 
-// A float32 factor for each column of a QuantizedResult, its one scale's inverse in it, in shared memory as a warp's
-// lanes read them, 16 bytes each. All threads of the block make it. (Asked for when they are needed, they would come
-// behind a row's stores, which might have changed them for all that the compiler knows: a round trip to the cache for
-// every chunk.)
-template <int kChunks, bool kExist>
-class ColumnFactors {
+// Factors of a row's columns, float32, times another one, in shared memory as a warp's lanes read them, 16 bytes each.
+// All threads of the block make them. (Asked for when they are needed, they would come behind a row's stores, which
+// might have changed them for all that the compiler knows: a round trip to the cache for every chunk.)
+enum FactorsOf : int { kResultFactor, kResidualFactor };  // a kernel may have both
+template <int kChunks, FactorsOf kOf, bool kExist>
+class SharedVector {
  public:
-  __device__ __forceinline__ ColumnFactors(const QuantizedResult& to, int columns)
-      : given_(kExist ? to : QuantizedResult()) {
+  // `factors` may be null: all are 1.
+  __device__ __forceinline__ SharedVector(const float* factors, float times, int columns) {
     if constexpr (kExist) {
-      const float inverse = given_.Inverse();
       for (int i = threadIdx.x; i < kChunks * 64; i += blockDim.x) {
         const int column = (i / 64 * 32 + i % 32) * 8 + i / 32 % 2 * 4;
-        const bool given = to.smooth != nullptr && column < columns;
-        float4 four =
-            given ? *reinterpret_cast<const float4*>(to.smooth + column) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
-        four.x *= inverse, four.y *= inverse, four.z *= inverse, four.w *= inverse;
-        Four()[i] = four;
+        const bool given = factors != nullptr && column < columns;
+        float4 four = given ? *reinterpret_cast<const float4*>(factors + column) : make_float4(1.0f, 1.0f, 1.0f, 1.0f);
+        four.x *= times, four.y *= times, four.z *= times, four.w *= times;
+        Fours()[i] = four;
       }
       __syncthreads();
     }
   }
+  // Of one half of a chunk's eight columns.
+  __device__ __forceinline__ float4 Four(int chunk, int half) const {
+    return Fours()[(chunk * 2 + half) * 32 + threadIdx.x % 32];
+  }
+
+ private:
+  __device__ __forceinline__ static float4* Fours() {
+    __shared__ float4 factors[kExist ? kChunks * 64 : 1];
+    return factors;
+  }
+};
+
+// Those of a QuantizedResult, its one scale's inverse in them.
+template <int kChunks, bool kExist>
+class ColumnFactors {
+ public:
+  __device__ __forceinline__ ColumnFactors(const QuantizedResult& to, int columns)
+      : given_(kExist ? to : QuantizedResult()), factors_(to.smooth, given_.Inverse(), columns) {}
   __device__ __forceinline__ void MultiplyInto(float2 (&value)[4], int chunk) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float4 factors = Four()[(chunk * 2 + half) * 32 + threadIdx.x % 32];
+      const float4 factors = factors_.Four(chunk, half);
       value[2 * half].x *= factors.x, value[2 * half].y *= factors.y;
       value[2 * half + 1].x *= factors.z, value[2 * half + 1].y *= factors.w;
     }
@@ -99,12 +115,44 @@ class ColumnFactors {
   __device__ __forceinline__ const GivenScale& given() const { return given_; }
 
  private:
-  __device__ __forceinline__ static float4* Four() {
-    __shared__ float4 factors[kExist ? kChunks * 64 : 1];
-    return factors;
+  GivenScale given_;
+  SharedVector<kChunks, kResultFactor, kExist> factors_;
+};
+
+// A row of a QuantizedResidual, and its scale, as they lie in memory; zeros beyond.
+template <int kChunks>
+class IntegerWarpRow {
+ public:
+  // Evicted from the L2 cache first, as by WarpRow.
+  __device__ __forceinline__ void LoadOnce(const QuantizedResidual& from, int64_t row, int columns) {
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+      const int column = (i * 32 + static_cast<int>(threadIdx.x) % 32) * 8;
+      words_[i] = column < columns ? __ldcs(reinterpret_cast<const int2*>(from.rows + row * columns + column)) : int2{};
+    }
+    scale_ = from.scales[row];
+  }
+  template <FactorsOf kOf>
+  __device__ __forceinline__ void AddTo(float2 (&value)[kChunks][4],
+                                        const SharedVector<kChunks, kOf, true>& factors) const {
+#pragma unroll
+    for (int i = 0; i < kChunks; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float numbers[4];
+        FloatsOfIntegers(static_cast<uint32_t>(half == 0 ? words_[i].x : words_[i].y), numbers);
+        const float4 factor = factors.Four(i, half);
+        float2 &first = value[i][2 * half], &second = value[i][2 * half + 1];
+        first.x = fmaf(numbers[0], scale_ * factor.x, first.x), first.y = fmaf(numbers[1], scale_ * factor.y, first.y);
+        second.x = fmaf(numbers[2], scale_ * factor.z, second.x);
+        second.y = fmaf(numbers[3], scale_ * factor.w, second.y);
+      }
+    }
   }
 
-  GivenScale given_;
+ private:
+  int2 words_[kChunks];
+  float scale_;
 };
 
 // value = RMSNorm(value) * (gamma + gamma_offset); beyond the last column there are zeros.
@@ -175,7 +223,7 @@ __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[k
                                  Norm::Apply(value[i][j].y * scale, Norm::Gamma(g.y, gamma_offset), b.y));
       if constexpr (Norm::kQuantizes) value[i][j] = UnpackPair<T>(out.pairs[j]);
     }
-    if (Row::Column(i) < columns) *reinterpret_cast<typename Row::Chunk*>(y + Row::Column(i)) = out;
+    if (Norm::kStoresY && Row::Column(i) < columns) *reinterpret_cast<typename Row::Chunk*>(y + Row::Column(i)) = out;
     if constexpr (Norm::kQuantizes) smooth.MultiplyInto(value[i], i);
   }
   if constexpr (Norm::kQuantizes) {

@@ -75,7 +75,7 @@ kernels::GemmArguments<Elements> Arguments(const bertfuse_call& call, const Gemm
     a.x = data(gemm.x);
   }
   a.bias = data(gemm.bias);
-  a.residual = data(gemm.residual);
+  a.residual = gemm.residual_quantized == nullptr ? data(gemm.residual) : nullptr;
   a.gamma = data(gemm.gamma);
   a.beta = data(gemm.beta);
   a.y = data(gemm.y);
@@ -98,7 +98,7 @@ kernels::GemmArguments<Elements> Arguments(const bertfuse_call& call, const Gemm
   a.weights_are_constant = true;
   for (const bertfuse_tensor* weight :
        {gemm.weight, gemm.bias, gemm.gamma, gemm.beta, gemm.weight_scale, gemm.x_compensation, gemm.y_smooth,
-        gemm.y_tensor_scale, gemm.y_zero_point, gemm.product_gamma}) {
+        gemm.y_tensor_scale, gemm.y_zero_point, gemm.product_gamma, gemm.residual_factor}) {
     a.weights_are_constant = a.weights_are_constant && IsConstant(call, weight);
   }
   // Each kernel of an encoder layer that reads or writes wide rows begins with the rows that the one before it ended
@@ -117,6 +117,11 @@ kernels::LayerNormArguments<T> Norm(const kernels::GemmArguments<Elements>& a, c
   norm.vectors_are_constant = a.weights_are_constant, norm.packed = a.packed;
   norm.total = a.total, norm.quantized = a.quantized, norm.gamma_offset = gemm.gamma_offset;
   if (gemm.product_gamma != nullptr) norm.product_gamma = Data<const T>(*gemm.product_gamma);
+  if (gemm.residual_quantized != nullptr) {
+    const float* const factor = gemm.residual_factor == nullptr ? nullptr : Data<const float>(*gemm.residual_factor);
+    norm.quantized_residual = {Data<const int8_t>(*gemm.residual_quantized),
+                               Data<const float>(*gemm.residual_row_scale), factor};
+  }
   norm.norm = a.rms ? kernels::NormKind::kRmsNorm : kernels::NormKind::kLayerNorm;
   return norm;
 }
@@ -148,8 +153,9 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmArguments<Elem
   problem.allow_tf32 = a.allow_tf32;
   problem.x_bytes = sizeof(*a.x), problem.y_bytes = sizeof(*a.y);
   problem.fp8 = std::is_same_v<typename Elements::X, __nv_fp8_e4m3>;
-  problem.gates = gemm.op.gates,
-  problem.keeps_total = gemm.op.keeps_total() || (problem.layer_norm && gemm.y_quantized != nullptr);
+  problem.gates = gemm.op.gates;
+  const bool in_8_bits_too = gemm.y_quantized != nullptr || gemm.residual_quantized != nullptr;
+  problem.keeps_total = gemm.op.keeps_total() || (problem.layer_norm && in_8_bits_too);
   problem.adds_residual = gemm.op.keeps_total() && !kIsQuantized<Elements> && a.residual != nullptr &&
                           gemm.product_gamma == nullptr && a.activation == Activation::kNone &&
                           (call.flags & BERTFUSE_DETERMINISTIC_ROWS) == 0;
@@ -158,7 +164,8 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmArguments<Elem
                          kernels::IsAligned(gemm.y_quantized->data, 8) && kernels::IsAligned(a.quantized.smooth, 16);
   problem.quantizes = in_8_bits && !problem.layer_norm;
   problem.quantizes_rows = in_8_bits && problem.layer_norm && !gemm.op.keeps_total() &&
-                           a.activation == Activation::kNone && gemm.y_tensor_scale == nullptr;
+                           a.activation == Activation::kNone && gemm.y_tensor_scale == nullptr &&
+                           gemm.residual_quantized == nullptr;
   problem.rotates = SuitsEpilogue(a.rotation);
   problem.gelu = gemm.activation != Activation::kNone && !problem.gates;
   if (problem.layer_norm) problem.layer_norm_vector = kernels::LayerNormVector(Norm(a, gemm));
@@ -320,7 +327,7 @@ void RunTactic(const bertfuse_call& call, const GemmCall& gemm, const GemmProble
 }
 
 // What the workspace must hold of x in 8 bits, and throws NOT_SUPPORTED where 32 bits cannot sum up their products,
-// and where 0 is another integer than 0.
+// where 0 is another integer than 0, and for residuals in 8 bits that no kernel adds.
 template <class Elements>
 size_t QuantizedBytes(const GemmCall& gemm, const kernels::GemmArguments<Elements>& a) {
   if (gemm.x_zero != nullptr) {
@@ -334,6 +341,13 @@ size_t QuantizedBytes(const GemmCall& gemm, const kernels::GemmArguments<Element
   if (std::is_same_v<typename Elements::X, int8_t> && a.k > kernels::kMaxInt8K) {
     Fail(BERTFUSE_NOT_SUPPORTED, "%s: rows of %lld 8-bit integers are too long, expected %lld at most", gemm.op.name,
          static_cast<long long>(a.k), static_cast<long long>(kernels::kMaxInt8K));
+  }
+  if (gemm.residual_quantized != nullptr &&
+      (gemm.residual_quantized->dtype != BERTFUSE_INT8 || sizeof(typename Elements::Y) != 2)) {
+    Fail(BERTFUSE_NOT_SUPPORTED,
+         "%s: input 'residual_quantized' has a CUDA kernel as int8 beside float16 and bfloat16 alone, not as %s beside "
+         "%s",
+         gemm.op.name, DtypeName(gemm.residual_quantized->dtype), DtypeName(gemm.x->dtype));
   }
   return QuantizedRowsOf<Elements>(gemm, a.m, a.k).bytes;
 }

@@ -26,7 +26,7 @@ from bertfuse.measuring.subjects import open_session
 from bertfuse.model_folder.files import MODEL_FILE, ONNX_FOLDER, ORIGINAL_FILE, find_model, folder_of
 from bertfuse.runtime.inputs import fit_inputs, read_npz, read_texts, text_inputs
 
-ACTIVATIONS = ("token", "tensor")
+ACTIVATIONS, WEIGHT_SCALES = ("token", "tensor"), ("channel", "tensor")
 # How much of the difference between columns goes from the activations into the weights (SmoothQuant's alpha), which
 # are rounded with compensation and bear more than the activations do, but not with one scale for a whole weight.
 # MiniLM's real weights, 500 sentences, mean cosine to float32: 0.99887, 0.99935, 0.99940 and 0.99935 with 0.5, 0.65,
@@ -92,13 +92,13 @@ def quantize(
     keep: Collection[str] = (),
     min_cosine: float | None = None,
     residual: bool = False,
+    weight_scales: str = "channel",
     results: bool | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Quantized:
     """Writes the model at `source` (a file, or the folder that holds it) with 8-bit weights to the file `target`.
 
-    A model that is not fused is fused first. Weights have a scale for each output channel, word embeddings for each
-    word.
+    A model that is not fused is fused first. Word embeddings have a scale for each word.
 
     Args:
         to: "int8", or "fp8" (e4m3, for GPUs from compute capability 8.9 on; word embeddings become int8).
@@ -110,7 +110,10 @@ def quantize(
         keep: names of layers, or of ops, that stay in float.
         min_cosine: keeps the layers with the largest errors in float, as few as that takes for this least cosine
             between the two models' answers.
-        residual: rounds residuals to int8, too, and gives each weight one scale: FasterTransformer's int8 mode 2.
+        residual: rounds residuals to int8, too. In half-precision models norms hand them on as they write them for
+            products, in place of their rows in half precision; in float32 operators round them, by column.
+        weight_scales: "channel" gives a weight a scale for each output channel, "tensor" one (Q, K and V one each, and
+            both factors of a gate), of integers: with `residual` FasterTransformer's int8 mode 2.
         results: whether ops write in 8 bits what the next product reads, on GPUs in place of a kernel between them.
             Numbers are the same, but those of attention, FusedGemmGelu and, in 8-bit floats, FusedGatedGemm, which have
             one scale for the tensor then; these take calibration data.
@@ -119,7 +122,7 @@ def quantize(
     Raises BertfuseError: a model, data or options that cannot be used, or a cosine that no quantised layer allows.
     """
     source, target, say = find_model(source, prefer_fused=True), Path(target), progress or (lambda step: None)
-    _check_options(to, activations, min_cosine, calibration, residual)
+    _check_options(to, activations, min_cosine, calibration, residual, weight_scales)
     check_target(target, [source], onnx_file=True)
     with tempfile.TemporaryDirectory(prefix="bertfuse-") as scratch:
         say("Reading the model")
@@ -134,7 +137,8 @@ def quantize(
         learn, test = _feeds(calibration, source, fused)
         if results is None:
             results = quantization.is_half(skeleton)
-        trial = _Trial(fused, skeleton, weights, layers, Path(scratch), to, residual, results)
+        one_scale = weight_scales == "tensor"
+        trial = _Trial(fused, skeleton, weights, layers, Path(scratch), to, residual, one_scale, results)
         if learn:
             say(f"Calibrating with {sum(len(next(iter(feed.values()))) for feed in learn)} texts")
             names = [layer.x for layer in layers] + [layer.residual for layer in layers if residual]
@@ -187,15 +191,21 @@ def _messages(calibration: Any) -> list[str]:
     return [] if calibration is not None else ["without calibration data nothing is smoothed, and nothing was judged"]
 
 
-def _check_options(to: str, activations: str, min_cosine: float | None, calibration: Any, residual: bool) -> None:
+def _check_options(
+    to: str, activations: str, min_cosine: float | None, calibration: Any, residual: bool, weight_scales: str
+) -> None:
     if to not in quantization.TYPES:
         raise BertfuseError(f"type {to!r} is unknown: choose one of {', '.join(quantization.TYPES)}")
     if activations not in ACTIVATIONS:
         raise BertfuseError(f"activations {activations!r} are unknown: choose one of {', '.join(ACTIVATIONS)}")
     if min_cosine is not None and not 0 < min_cosine < 1:
         raise BertfuseError(f"least cosine {min_cosine:g}: give a number between 0 and 1, as in 0.999")
+    if weight_scales not in WEIGHT_SCALES:
+        raise BertfuseError(f"weight scales {weight_scales!r} are unknown: choose one of {', '.join(WEIGHT_SCALES)}")
     if residual and to != "int8":
         raise BertfuseError(f"residuals are rounded to int8, beside weights of int8: not to {to}")
+    if weight_scales == "tensor" and to != "int8":
+        raise BertfuseError(f"weights of {to} have a scale for each output channel: one for a weight is of int8")
     every = (("one scale for each tensor", activations == "tensor"), ("a least cosine", min_cosine))
     for needs, wanted in (*every, ("a rounded residual", residual)):
         if wanted and calibration is None:
@@ -273,6 +283,7 @@ class _Trial:
     scratch: Path
     to: str = "int8"
     residual: bool = False
+    one_weight_scale: bool = False
     results: bool = False
     inputs: dict[str, LayerInput] = field(default_factory=dict)
     scales: dict[str, LayerScales] = field(default_factory=dict)
@@ -283,7 +294,7 @@ class _Trial:
         data_type = quantization.type_of(layer, self.to)
         given = self.inputs.get(layer.x)
         one_scale = self.results and data_type == INT8 and layer.writer == "FusedGemmGelu"
-        alpha = SMOOTHING_WITH_ONE_SCALE if self.residual else SMOOTHING_OF_GELU if one_scale else SMOOTHING
+        alpha = SMOOTHING_WITH_ONE_SCALE if self.one_weight_scale else SMOOTHING_OF_GELU if one_scale else SMOOTHING
         smooth = None if given is None else _smoothing(given.magnitudes, np.abs(weight).max(axis=0), alpha)
         x_scale = None
         largest = 0.0 if given is None else float((given.magnitudes * smooth).max())
@@ -294,7 +305,7 @@ class _Trial:
                     "follows; give other texts"
                 )
             x_scale = largest / LARGEST[data_type]
-        written = None if largest == 0 else _written(layer, given, smooth, data_type, self.residual)
+        written = None if largest == 0 else _written(layer, given, smooth, data_type, self.one_weight_scale)
         made = self._rounded(layer, weight, data_type, smooth)
         self.scales[layer.name] = LayerScales(made, smooth, x_scale, self._residual_scale(layer), written)
         by_row = made.scales
@@ -310,7 +321,7 @@ class _Trial:
     def _rounded(self, layer: Layer, weight: np.ndarray, data_type: int, smooth: np.ndarray | None) -> RoundedWeight:
         """The weight in 8 bits, in a file from which all trials read it."""
         given = self.inputs.get(layer.x)
-        parts, moments = layer.parts if self.residual else 0, None if given is None else given.moments
+        parts, moments = layer.parts if self.one_weight_scale else 0, None if given is None else given.moments
         made = quantization.round_weight(weight, data_type, smooth, parts, moments)
         numbers, file = made.load(), self.scratch / f"{len(self.scales)}.npy"
         np.save(file, numbers.view(np.uint8))
@@ -353,7 +364,9 @@ class _Trial:
         return {name: f"costs too much for a least cosine of {wanted:g}" for name in ranked[:high]}
 
 
-def _written(layer: Layer, given: LayerInput, smooth: np.ndarray, data_type: int, residual: bool) -> ResultScale | None:
+def _written(
+    layer: Layer, given: LayerInput, smooth: np.ndarray, data_type: int, one_weight_scale: bool
+) -> ResultScale | None:
     """One scale for a layer's smoothed input, where the op that writes it has no whole rows.
 
     GELU's results are from -0.17 on: integers of a symmetric scale would hardly ever be below 0. Where a whole weight
@@ -362,7 +375,7 @@ def _written(layer: Layer, given: LayerInput, smooth: np.ndarray, data_type: int
     room = _HEADROOM[data_type]
     if data_type == FLOAT8 or layer.writer in ATTENTIONS:
         return ResultScale(room * float((given.magnitudes * smooth).max()) / LARGEST[data_type])
-    if layer.writer != "FusedGemmGelu" or residual:
+    if layer.writer != "FusedGemmGelu" or one_weight_scale:
         return None
     low, high = room * float((given.least * smooth).min()), room * float((given.most * smooth).max())
     scale = (high - low) / 255

@@ -12,7 +12,9 @@ import pytest
 from onnx import numpy_helper, version_converter
 
 import bertfuse
+from bertfuse.graph_rewrite.fused_nodes import input_of
 from bertfuse.graph_rewrite.io import load_model, save_model
+from bertfuse.graph_rewrite.ops import OPS
 from tests.checkpoints import texts
 from tests.commands import invoke
 from tests.corpora import model_folder
@@ -134,21 +136,35 @@ def test_arrays_and_one_scale_for_a_tensor(fused: Path, tmp_path: Path) -> None:
     assert all(layer.x_scale > 0 for layer in products) and found.judgement.cosine_least > 0.9
 
 
+@pytest.mark.parametrize("weight_scales", ["channel", "tensor"])
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
-def test_residual(dtype: str, lines: Path, tmp_path: Path) -> None:
-    """Residuals are rounded once for all that add them, weights have one scale; by op bodies and by the library."""
+def test_residual(dtype: str, weight_scales: str, lines: Path, tmp_path: Path) -> None:
+    """Residuals are rounded once for all that add them, and weights may have one scale; by op bodies and the library.
+
+    In half precision they are what the op before has written in 8 bits for products.
+    """
     fused = tmp_path / "fused"
     invoke("fuse", model_folder("encoder"), "-o", fused, "--dtype", dtype)
     target = tmp_path / "int8"
-    report = json.loads(invoke("quantize", fused, "-o", target, "--calibration", lines, "--residual", "--json").stdout)
+    options = ("--residual", "--weight-scales", weight_scales, "--json")
+    report = json.loads(invoke("quantize", fused, "-o", target, "--calibration", lines, *options).stdout)
     assert report["judgement"]["cosine_least"] > 0.8
     products = [layer for layer in report["layers"] if layer["op"] != "EmbedLayerNorm"]
-    packed = [layer for layer in products if layer["scale_least"] != layer["scale_most"]]
-    assert {layer["op"] for layer in packed} <= {"FusedGemm"}, packed  # Q, K and V have a scale each
+    several = {layer["op"] for layer in products if layer["scale_least"] != layer["scale_most"]}
+    if weight_scales == "tensor":
+        assert several <= {"FusedGemm"}, several  # Q, K and V have a scale each
+    else:
+        assert several == {layer["op"] for layer in products}
     graph = onnx.load(target / "onnx" / "model.onnx").graph
     pairs = [node.output[0] for node in graph.node if node.op_type == "QuantizeLinear"]
-    read = [node.input[3] for node in graph.node if node.op_type == "FusedGemmLayerNorm"]
-    assert len(pairs) == len(read) == len(set(read)) and all(name.endswith("_int8_restored") for name in read)
+    norms = [node for node in graph.node if node.op_type == "FusedGemmLayerNorm"]
+    read, numbers = (
+        [input_of(node, OPS[node.op_type], name) for node in norms] for name in ("residual", "residual_quantized")
+    )
+    if dtype == "fp32":
+        assert len(pairs) == len(read) == len(set(read)) and all(name.endswith("_int8_restored") for name in read)
+    else:
+        assert not pairs and numbers == [f"{name}_in_8_bits" for name in read]
     bodies = bertfuse.InferenceSession(target / "onnx" / "model.onnx", library="never")
     with_library = bertfuse.InferenceSession(target / "onnx" / "model.onnx")
     feed = {value.name: np.ones((2, 7), np.int64) for value in bodies.get_inputs()}
@@ -163,6 +179,8 @@ def test_bad_input(fused: Path, lines: Path, tmp_path: Path) -> None:
     assert "takes calibration data" in refused(fused, "-o", target, "--activations", "tensor")
     assert "takes calibration data" in refused(fused, "-o", target, "--residual")
     assert "not to fp8" in refused(fused, "-o", target, "--residual", "--to", "fp8", "--calibration", lines)
+    assert "one for a weight is of int8" in refused(fused, "-o", target, "--weight-scales", "tensor", "--to", "fp8")
+    assert "are unknown" in refused(fused, "-o", target, "--weight-scales", "row")
     assert "takes 19: export it with --opset 19" in refused(fused, "-o", target, "--to", "fp8")
     assert "is unknown" in refused(fused, "-o", target, "--to", "int4")
     assert "are unknown" in refused(fused, "-o", target, "--activations", "layer")

@@ -23,7 +23,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "fp8, results in 8 bits": {"to": "fp8", "results": True},
     "int8, mode 1": {},
     "int8, results in 8 bits": {"results": True},
-    "int8, mode 2": {"residual": True},
+    "int8, rounded residuals": {"residual": True},
+    "int8, mode 2": {"residual": True, "weight_scales": "tensor"},
 }
 
 

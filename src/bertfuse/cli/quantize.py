@@ -49,9 +49,17 @@ def quantize(
         bool,
         typer.Option(
             "--residual",
-            help="Round residuals to int8, too, and give each weight one scale: FasterTransformer's int8 mode 2.",
+            help="Round residuals to int8, too: half-precision models hand them on in the 8 bits that products read.",
         ),
     ] = False,
+    weight_scales: Annotated[
+        str,
+        typer.Option(
+            metavar="channel|tensor",
+            help="channel: a weight has a scale for each output channel. tensor: it has one, which is coarser; with "
+            "--residual FasterTransformer's int8 mode 2.",
+        ),
+    ] = "channel",
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -85,6 +93,7 @@ def quantize(
             keep=keep or (),
             min_cosine=min_cosine,
             residual=residual,
+            weight_scales=weight_scales,
             progress=steps,
         )
     if as_json:

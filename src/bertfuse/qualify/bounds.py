@@ -319,7 +319,7 @@ def _computed(problem: Problem, inputs: packed.Inputs, matmul: Matmul, device: s
     numbers = []
     for tensor in problem.spec.inputs:
         array = inputs[tensor.name] if tensor.name not in WRITING else None
-        is_float = tensor.is_float or tensor.dtype == "S"
+        is_float = tensor.is_float or tensor.dtype in ("S", "Q")
         wide = None if array is None else array.astype(np.float64 if is_float else np.int64)
         numbers.append(None if wide is None else Number(wide))
     attributes = {attr.name: problem.attribute(attr.name) for attr in problem.spec.attributes}

@@ -17,7 +17,7 @@ from .devices import SLOTS, Cpu, Cuda, KernelError
 from .driver import CaptureError
 from .layout import Layout
 from .number import Number
-from .problem import Problem, by_one_scale
+from .problem import Problem, may_leave_y
 from .quantized import written
 
 Expect = Callable[[Problem, dict[str, np.ndarray | None]], list[Number]]
@@ -263,7 +263,7 @@ class Run:
     def _compare(self, found: list[np.ndarray], which: int, how: str, cached: list[np.ndarray] | None = None) -> None:
         wrong = None
         wanted = list(self.data.expected[which])
-        if len(wanted) > 1 and self.problem.writes and not by_one_scale(self.problem):
+        if len(wanted) > 1 and self.problem.writes and not may_leave_y(self.problem):
             # y, which was rounded, says more exactly what its numbers are than the oracle's y does.
             y = Number(found[0].astype(np.float64), 0.0)
             wanted[-2:] = written(self.problem, self.data.inputs[which], y)[1:]

@@ -268,6 +268,10 @@ class Draw:
             given = self._given(weights)
         if problem.op in WRITERS and self._chance(0.5 if weights else 0.25):
             writes = self._one(tuple(DTYPE_VARIABLES["Q"]))
+        restores = weights and any(tensor.name == "residual_quantized" for tensor in spec.inputs)
+        if restores and "residual" not in without and writes != "float8e4m3fn" and self._chance(0.3):
+            given += ("residual_quantized", *(("residual_factor",) if self._chance(0.7) else ()))
+        if writes:
             without += tuple(name for name in writing_without(spec) if self._chance(0.5))
         offset, offset_of = 0, ""
         floats = any(tensor.is_float for tensor in spec.inputs)

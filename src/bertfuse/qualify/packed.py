@@ -15,7 +15,7 @@ import numpy as np
 
 from bertfuse.graph_rewrite.ops import PACKING_OPS
 
-from .problem import ATTENTIONS, Problem
+from .problem import ATTENTIONS, ROW_SCALES, Problem
 
 Inputs = Mapping[str, np.ndarray | None]
 
@@ -130,9 +130,10 @@ def spoil(problem: Problem, found: dict[str, Any], which: int, rng: np.random.Ge
             rows = _rows(found[name])
             values = np.array([np.nan, np.inf, -np.inf, 6e4], np.float32)
             rows[total:] = rng.choice(values, (len(rows) - total, 1)).astype(rows.dtype)
-    if found.get("x_quantized") is not None:
-        _rows(found["x_quantized"]).view(np.uint8)[total:] = 0x7F  # NaN, of integers 127
-        found["x_row_scale"].reshape(-1)[total:] = np.nan
+    for name, scales in ROW_SCALES.items():
+        if found.get(name) is not None:
+            _rows(found[name]).view(np.uint8)[total:] = 0x7F  # NaN, of integers 127
+            found[scales].reshape(-1)[total:] = np.nan
 
 
 def plain_calls(problem: Problem, inputs: Inputs) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray | None]]]:
@@ -170,11 +171,12 @@ def plain_calls(problem: Problem, inputs: Inputs) -> Iterator[tuple[np.ndarray, 
         for name in ("ids", "token_type_ids", "position_ids"):
             given[name] = None if given[name] is None else given[name].reshape(-1)[places][None]
     else:
-        for name in ("x", "residual", "x_quantized"):
+        for name in ("x", "residual", *ROW_SCALES):
             if given.get(name) is not None:
                 given[name] = _rows(given[name])[rows]
-        if given.get("x_row_scale") is not None:
-            given["x_row_scale"] = given["x_row_scale"].reshape(-1)[rows]
+        for name in ROW_SCALES.values():
+            if given.get(name) is not None:
+                given[name] = given[name].reshape(-1)[rows]
     yield rows, given
 
 

@@ -27,8 +27,17 @@ WRITERS = (
     "FusedGatedGemm",
 )
 QUANTIZED = tuple(op for op in (*WRITERS, "FusedGemm") if op not in ATTENTIONS)  # products of 8-bit operands
-# What else such a product may be given, and what of it needs another one; x_quantized brings x_row_scale.
-GIVEN = {"x_smooth": "", "x_scale": "", "x_zero": "x_scale", "x_quantized": "", "x_compensation": "x_quantized"}
+# What else such a product may be given, and what of it needs another one. Rows in 8 bits bring their scales.
+GIVEN = {
+    "x_smooth": "",
+    "x_scale": "",
+    "x_zero": "x_scale",
+    "x_quantized": "",
+    "x_compensation": "x_quantized",
+    "residual_quantized": "",
+    "residual_factor": "residual_quantized",
+}
+ROW_SCALES = {"x_quantized": "x_row_scale", "residual_quantized": "residual_row_scale"}
 OF_INTEGERS = ("x_zero", "x_compensation")
 PACKED_ALONE = ("UnpackTokens", "FirstTokens", "RaggedPositions")  # without packed rows they have nothing to do
 _ONE = {"I": 1, "J": 1}  # axes of one row, of vectors that their rank tells from others
@@ -105,7 +114,8 @@ class Problem:
     @property
     def _of_quantized_form(self) -> tuple[str, ...]:
         scales = ("weight_scale", *self.given) if self.weights else ()
-        return (*scales, *(("x_row_scale",) if "x_quantized" in scales else ()), *(WRITING if self.writes else ()))
+        of_rows = (scale for rows, scale in ROW_SCALES.items() if rows in scales)
+        return (*scales, *of_rows, *(WRITING if self.writes else ()))
 
     def shape(self, tensor: TensorSpec) -> tuple[int, ...]:
         sizes = {**_ONE, **self.sizes} if self.packed is None else {**_ONE, "N": len(self.packed), **self.sizes}
@@ -183,9 +193,9 @@ class Problem:
         return " ".join([*words, f"seed={self.seed}"])
 
 
-def by_one_scale(problem: Problem) -> bool:
-    """Whether the op's results in 8 bits always have one scale for all rows; kernels may then leave y unwritten."""
-    return bool(problem.writes) and problem.spec.quantizes_by_tensor
+def may_leave_y(problem: Problem) -> bool:
+    """Whether kernels may leave y itself unwritten, beside its numbers in 8 bits."""
+    return problem.spec.may_leave_y({tensor.name for tensor in problem.spec.inputs if problem.has(tensor)})
 
 
 def writing_without(spec: OpSpec) -> tuple[str, ...]:
@@ -333,5 +343,7 @@ def _check_given(problem: Problem, text: str) -> None:
             mistake = mistake or f"{name} needs {GIVEN[name]}: add it to given="
         if name in OF_INTEGERS and problem.weights != "int8":
             mistake = mistake or f"{name} is of integers: write weights=int8"
+        if name not in {tensor.name for tensor in problem.spec.inputs}:
+            mistake = mistake or f"{problem.op} has no {name}"
     if problem.given and mistake:
         raise BertfuseError(f"--problem {text!r}: {mistake}")

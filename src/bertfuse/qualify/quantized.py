@@ -9,7 +9,7 @@ import numpy as np
 from bertfuse.graph_rewrite.dialect.quantized import FLOAT8, INT8, LARGEST, NUMPY, SMALLEST, quantized_rows
 
 from .number import Number
-from .problem import Problem, by_one_scale
+from .problem import Problem, may_leave_y
 from .sums import IN_FLOAT32, PART, cut_off
 
 _FLOAT = 2.0**-24
@@ -46,6 +46,10 @@ class QuantizedBounds:
         self.not_finite = np.isnan(row_scale.value)
         taken_off = 0.0 if compensation is None else compensation.value
         return self._scaled(x.value, row_scale.value[..., None], taken_off, weight, weight_scale, bias, residual)
+
+    def restored_rows(self, numbers, row_scale, factor):
+        value = numbers.value * row_scale.value[..., None] * (1.0 if factor is None else factor.value)
+        return Number(value, 2 * _FLOAT * np.abs(value))
 
     def _scaled(self, rows, row_scale, taken_off, weight, weight_scale, bias, residual):
         product = self._matmul(rows, weight.value.T)
@@ -95,10 +99,9 @@ def written(problem: Problem, inputs: Mapping[str, np.ndarray | None], y: Number
         half = 0.5 if integers else np.maximum((np.abs(value) + error) / 16, 2.0**-10)
         ends = (lowest, largest)
         numbers = Number(np.clip(value + zero, *ends), np.where(np.isnan(value), np.nan, error + half))
-    if given is not None:
-        scales = Number(np.full(y.value.shape[:-1], scale), np.finfo(np.float64).tiny)
-        unwritten = Number(np.full(y.value.shape, np.nan), np.nan)
-        return [unwritten if by_one_scale(problem) else y, numbers, scales]
-    scale, scale_error = scale[..., 0], np.broadcast_to(scale_error, scale.shape)[..., 0]
     must_be_nan = (~np.isfinite(y.value) & (y.error == 0)).any(axis=-1)
+    y = Number(np.full(y.value.shape, np.nan), np.nan) if may_leave_y(problem) else y
+    if given is not None:
+        return [y, numbers, Number(np.full(y.value.shape[:-1], scale), np.finfo(np.float64).tiny)]
+    scale, scale_error = scale[..., 0], np.broadcast_to(scale_error, scale.shape)[..., 0]
     return [y, numbers, Number(np.where(must_be_nan, np.nan, scale), np.where(must_be_nan, 0.0, scale_error))]

@@ -22,7 +22,7 @@ _BELOW = {"ids": "V", "token_type_ids": "T", "position_ids": "P"}  # the axis sy
 
 def type_of(problem: Problem, tensor: TensorSpec) -> str:
     """As the op's description calls it."""
-    kinds = {"I": problem.index, "C": "int32", "S": "float32", "Q": problem.writes, "W": problem.weights}
+    kinds = {"I": problem.index, "C": "int32", "S": "float32", "Q": problem.writes or "int8", "W": problem.weights}
     return kinds.get(tensor.dtype) or problem.dtype
 
 
@@ -74,7 +74,7 @@ def _of_quantized_form(
 ) -> None:
     """Adds one tensor, made of those before it. Where numbers have a given scale, some lie beyond the ends."""
     name, shape = tensor.name, problem.shape(tensor)
-    if name in ("x_smooth", "y_smooth"):
+    if name in ("x_smooth", "y_smooth", "residual_factor"):
         found[name] = np.exp(rng.uniform(-1, 1, shape)).astype(np.float32)
     elif name == "y_tensor_scale":
         found[name] = np.asarray(rng.uniform(0.3, 6) / LARGEST[ELEMENT[problem.writes]], np.float32)
@@ -101,6 +101,15 @@ def _of_quantized_form(
         found[name], scales = quantized_rows(found["x"], TYPES[problem.weights])
         found["x_row_scale"] = np.where(np.isfinite(scales[..., 0]), scales[..., 0], np.nan).astype(np.float32)
         found["x"][...] = np.nan  # which is not read
+    elif name == "residual_quantized":
+        given = found["residual"]
+        rows = rng.standard_normal(shape, np.float32) if given is None else given
+        numbers, scales = quantized_rows(rows, dtype_of(problem, tensor))
+        finite = np.isfinite(scales)
+        found[name] = np.where(finite, numbers, np.zeros_like(numbers))
+        found["residual_row_scale"] = np.where(finite, scales, 1)[..., 0].astype(np.float32)
+        if given is not None:
+            given[...] = np.nan  # which is not read
     elif name == "x_compensation":  # of rows that stand for what they did, some cut off at the ends
         zero = int(rng.integers(-128, 128))
         found["x_quantized"] = _saturated(found["x_quantized"].astype(np.float32) + zero, "int8")

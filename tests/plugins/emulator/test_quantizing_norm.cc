@@ -1,5 +1,6 @@
 // Norms whose rows are written in 8 bits, too, in the emulator: y, and the sum that is normalised where it is an
-// output, have the bits that they have without, and the rest is what QuantizeRows() makes of y, bit for bit.
+// output, have the bits that they have without, and the rest is what QuantizeRows() makes of y, bit for bit. And norms
+// whose residual comes in 8 bits: they give what they give of these numbers in 16 bits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -100,9 +101,7 @@ class Problem {
       if (!LayerNormSupports(kernel, problem)) continue;
       ++count;
       norm_.y = plain.data(), norm_.total = keeps_total_ ? plain_total.data() : nullptr;
-      emulator::TheSettings().seed = random.Seed();
-      emulator::TheSettings().compute_capability = kDevice.compute_capability;
-      emulator::TheSettings().shared_bytes = kDevice.shared_bytes;
+      SetUp(random);
       EXPECT_EQ(LayerNorm(kernel, norm_, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
       const emulator::HiddenArrays late = HideWhatMayBeLate();
       bool wrote_early = false;
@@ -144,7 +143,78 @@ class Problem {
     return count;
   }
 
+  // A residual of integers, which are exact in T, by every kernel that takes it; how many do.
+  template <class Quantized>
+  int CheckQuantizedResidual(Random& random) {
+    const int64_t all = rows_ * columns_;
+    DeviceArray<int8_t> numbers(all);
+    DeviceArray<float> scales(rows_), factor(columns_);
+    const bool has_factor = random.OneIn(2);
+    for (int64_t row = 0; row < rows_; ++row) scales[row] = std::exp2(static_cast<float>(random.Between(-7, -4)));
+    for (float& f : factor) f = std::exp2(static_cast<float>(random.Between(-1, 1)));
+    for (int64_t i = 0; i < all; ++i) {
+      numbers[i] = static_cast<int8_t>(random.Between(-128, 127));
+      const float value = static_cast<float>(numbers[i]) * scales[i / columns_];
+      (*residual_)[i] = FromFloat<T>(has_factor ? value * factor[i % columns_] : value);
+    }
+    for (int64_t i = 0; i < columns_; ++i) (*gamma_)[i] = (*beta_)[i] = FromFloat<T>(1);
+    norm_.total = nullptr, norm_.norm = NormKind::kLayerNorm, norm_.beta = beta_->data();
+    LayerNormArguments<T> restores = norm_;
+    restores.residual = nullptr;
+    restores.quantized_residual = {numbers.data(), scales.data(), has_factor ? factor.data() : nullptr};
+    int count = 0;
+    for (const LayerNormKernel kernel :
+         {LayerNormKernel::kBlockPerRow, LayerNormKernel::kWarpPerRow, LayerNormKernel::kPersistentWarps,
+          LayerNormKernel::kPersistentWarpsFewPartials}) {
+      SCOPED_TRACE(testing::Message() << rows_ << " x " << columns_ << ", kernel " << static_cast<int>(kernel) << ", "
+                                      << norm_.more_partials << " partial sums");
+      DeviceArray<T> plain(all), y(all), unwritten(all);
+      DeviceArray<Quantized> expected(all), quantized(all);
+      DeviceArray<float> expected_scales(rows_), row_scales(rows_);
+      norm_.y = plain.data(), restores.y = y.data(), restores.quantized = {};
+      LayerNormArguments<T> writes = restores;
+      writes.y = unwritten.data();
+      writes.quantized = {quantized.data(), row_scales.data(), has_smooth_ ? smooth_->data() : nullptr,
+                          !std::is_same_v<Quantized, int8_t>};
+      const LayerNormProblem problem = {
+          columns_, sizeof(T), LayerNormVector(writes), norm_.product != nullptr, norm_.more_partials, false};
+      if (!LayerNormSupports(kernel, problem)) continue;
+      ++count;
+      SetUp(random);
+      EXPECT_EQ(LayerNorm(kernel, norm_, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
+      emulator::HiddenArrays late = HideWhatMayBeLate();
+      if (!norm_.residual_is_complete) late.Hide(numbers), late.Hide(scales);
+      if (!norm_.vectors_are_constant) late.Hide(factor);
+      emulator::TheSettings().dependencies_end = [&] { late.Appear(); };
+      emulator::TheSettings().finds_races = random.OneIn(2);
+      EXPECT_EQ(LayerNorm(kernel, restores, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
+      emulator::TheSettings().dependencies_end = nullptr;
+      EXPECT_EQ(LayerNorm(kernel, writes, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
+      emulator::TheSettings().finds_races = false;
+      EXPECT_FALSE(emulator::IsWritten(unwritten));
+      const QuantizeRowsArguments<T, Quantized> rows = {
+          y.data(),     writes.quantized.smooth, nullptr, expected.data(), expected_scales.data(), rows_, columns_,
+          writes.packed};
+      EXPECT_EQ(QuantizeRows(rows, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
+      const int64_t there = norm_.packed.row_count == nullptr ? rows_ : std::clamp<int64_t>(row_count_[0], 0, rows_);
+      // The sum's terms come in another order: of y the last place may differ, and columns_ of 1 have no deviation.
+      const double unit = std::is_same_v<T, __half> ? 0x1p-10 : 0x1p-7;
+      for (int64_t i = 0; i < there * columns_ && columns_ > 4; ++i) {
+        EXPECT_NEAR(ToFloat(y[i]), ToFloat(plain[i]), unit * (std::fabs(ToFloat(plain[i])) + 1e-3)) << i;
+      }
+      EXPECT_EQ(std::memcmp(&quantized[0], &expected[0], static_cast<size_t>(there * columns_)), 0);
+      EXPECT_EQ(std::memcmp(&row_scales[0], &expected_scales[0], static_cast<size_t>(there) * sizeof(float)), 0);
+      for (int64_t i = there * columns_; i < all; ++i) EXPECT_EQ(std::memcmp(&quantized[i], "\xff", 1), 0) << i;
+    }
+    return count;
+  }
+
  private:
+  static void SetUp(Random& random) {
+    emulator::TheSettings().seed = random.Seed();
+    emulator::TheSettings().compute_capability = kDevice.compute_capability;
+    emulator::TheSettings().shared_bytes = kDevice.shared_bytes;
+  }
   // What kernels before the norm may still be writing.
   emulator::HiddenArrays HideWhatMayBeLate() const {
     emulator::HiddenArrays late;
@@ -180,6 +250,22 @@ void TestNorm() {
   }
   std::printf("%d launches wrote what QuantizeRows() gives\n", count);
 }
+
+template <class T>
+void TestQuantizedResidual() {
+  Random random(emulator::Seed());
+  int count = 0;
+  for (int i = 0; i < 6; ++i) {
+    Problem<T> problem(random);
+    count += random.OneIn(3) ? problem.template CheckQuantizedResidual<__nv_fp8_e4m3>(random)
+                             : problem.template CheckQuantizedResidual<int8_t>(random);
+    if (testing::Test::HasFailure()) return;
+  }
+  std::printf("%d kernels added a residual of integers\n", count);
+}
+
+TEST(EmulatedNormOfQuantizedResidual, Float16) { TestQuantizedResidual<__half>(); }
+TEST(EmulatedNormOfQuantizedResidual, Bfloat16) { TestQuantizedResidual<__nv_bfloat16>(); }
 
 TEST(EmulatedQuantizingNorm, Float16) { TestNorm<__half>(); }
 TEST(EmulatedQuantizingNorm, Bfloat16) { TestNorm<__nv_bfloat16>(); }

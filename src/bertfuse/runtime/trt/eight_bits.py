@@ -80,8 +80,8 @@ def unwritten(node: onnx.NodeProto) -> set[str]:
     """The outputs of a fused node that are no floats, or that its kernel may leave as they are."""
     spec = OPS[node.op_type]
     names = {name for tensor, name in zip(_outputs(node), node.output, strict=False) if tensor.dtype == "Q"}
-    leaves_y = spec.quantizes_by_tensor and input_of(node, spec, "y_tensor_scale")
-    return names | ({node.output[0]} if leaves_y else set())
+    given = {tensor.name for tensor, name in zip(spec.inputs, node.input, strict=False) if name}
+    return names | ({node.output[0]} if spec.may_leave_y(given) else set())
 
 
 def check_kernels(source: str | Path, fused: Iterable[onnx.NodeProto]) -> None:
@@ -154,7 +154,9 @@ def _check_readers(source: str | Path, model: onnx.ModelProto, written: Mapping[
     for node in model.graph.node:
         spec = OPS.get(node.op_type) if node.domain == DOMAIN else None
         for place, name in enumerate(node.input):
-            if name in written and (spec is None or spec.inputs[place].name != "x_quantized"):
+            if name in written and (
+                spec is None or spec.inputs[place].name not in ("x_quantized", "residual_quantized")
+            ):
                 raise BertfuseError(
                     f"{source}: {node.op_type} {node.name or node.output[0]!r} reads {name!r}, a result in 8 bits,"
                     " which the plugins hand each other alone"
