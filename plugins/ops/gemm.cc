@@ -75,7 +75,13 @@ kernels::GemmArguments<Elements> Arguments(const bertfuse_call& call, const Gemm
     a.x = data(gemm.x);
   }
   a.bias = data(gemm.bias);
-  a.residual = gemm.residual_quantized == nullptr ? data(gemm.residual) : nullptr;
+  if (gemm.residual_quantized == nullptr) {
+    a.residual = data(gemm.residual);
+  } else {
+    const float* const factor = gemm.residual_factor == nullptr ? nullptr : Data<const float>(*gemm.residual_factor);
+    a.quantized_residual = {Data<const int8_t>(*gemm.residual_quantized), Data<const float>(*gemm.residual_row_scale),
+                            factor};
+  }
   a.gamma = data(gemm.gamma);
   a.beta = data(gemm.beta);
   a.y = data(gemm.y);
@@ -117,11 +123,7 @@ kernels::LayerNormArguments<T> Norm(const kernels::GemmArguments<Elements>& a, c
   norm.vectors_are_constant = a.weights_are_constant, norm.packed = a.packed;
   norm.total = a.total, norm.quantized = a.quantized, norm.gamma_offset = gemm.gamma_offset;
   if (gemm.product_gamma != nullptr) norm.product_gamma = Data<const T>(*gemm.product_gamma);
-  if (gemm.residual_quantized != nullptr) {
-    const float* const factor = gemm.residual_factor == nullptr ? nullptr : Data<const float>(*gemm.residual_factor);
-    norm.quantized_residual = {Data<const int8_t>(*gemm.residual_quantized),
-                               Data<const float>(*gemm.residual_row_scale), factor};
-  }
+  norm.quantized_residual = a.quantized_residual;
   norm.norm = a.rms ? kernels::NormKind::kRmsNorm : kernels::NormKind::kLayerNorm;
   return norm;
 }
@@ -165,7 +167,8 @@ GemmProblem Problem(const bertfuse_call& call, const kernels::GemmArguments<Elem
   problem.quantizes = in_8_bits && !problem.layer_norm;
   problem.quantizes_rows = in_8_bits && problem.layer_norm && !gemm.op.keeps_total() &&
                            a.activation == Activation::kNone && gemm.y_tensor_scale == nullptr &&
-                           gemm.residual_quantized == nullptr;
+                           (gemm.residual_quantized == nullptr || !problem.fp8) &&
+                           kernels::IsAligned(a.quantized_residual.rows, 16);
   problem.rotates = SuitsEpilogue(a.rotation);
   problem.gelu = gemm.activation != Activation::kNone && !problem.gates;
   if (problem.layer_norm) problem.layer_norm_vector = kernels::LayerNormVector(Norm(a, gemm));

@@ -7,8 +7,9 @@ in the middle between two may be either); a product of rows in 8 bits has the bi
 Before LayerNorm it has them nearly: split-K's partial sums are added in another order, and in one launch the product is
 not rounded. Random problems, every tactic. Then microseconds of a layer's four products (LayerNorm and GELU included)
 as two ops' forms: in fp8 rounding x and writing y in 16 bits, and in fp8 and int8 reading and writing 8, with smoothing
-factors and int8's zero point as calibrated models have them; cuBLASLt's fp8 product of that shape beside them. fp8's
-attention (sequences of 128) in both forms, too. --best adds the fastest of all tactics where another one is chosen.
+factors and int8's zero point as calibrated models have them, of int8 also with the residual in 8 bits; cuBLASLt's fp8
+product of that shape beside them. fp8's attention (sequences of 128) in both forms, too. --best adds the fastest of all
+tactics where another one is chosen.
 Exit code 1 where something is wrong.
 """
 
@@ -175,7 +176,15 @@ def checked(seconds: float, seed: int) -> bool:
 
 
 def _times(
-    op: str, m: int, n: int, k: int, writes: bool, new: bool, to: torch.dtype = FLOAT8, best: bool = False
+    op: str,
+    m: int,
+    n: int,
+    k: int,
+    writes: bool,
+    new: bool,
+    to: torch.dtype = FLOAT8,
+    restores: bool = False,
+    best: bool = False,
 ) -> tuple[float, str]:
     """Microseconds, and the tactic; with `best` those of the fastest tactic, too, where another is chosen."""
     values = {"epsilon": EPSILON, "approximate": "none"}
@@ -189,6 +198,10 @@ def _times(
             named |= {"x_quantized": rows, "x_row_scale": scales[:, 0].contiguous()}
             if to == torch.int8 and k > n:  # x is GELU's result
                 named["x_compensation"] = -100 * named["weight"].sum(1, dtype=torch.int32)
+        if restores and named.get("residual") is not None:
+            rows, scales = quantized_rows(named["residual"], torch.int8)
+            named |= {"residual_quantized": rows, "residual_row_scale": scales[:, 0].contiguous()}
+            named["residual_factor"] = torch.exp(torch.rand(1, n, device="cuda") - 0.5)
         if new and writes:
             named["y_smooth"] = torch.exp(torch.rand(1, n, device="cuda") - 0.5)
             named["y_zero_point"] = torch.zeros((), dtype=torch.uint8, device="cuda").view(to)
@@ -255,13 +268,12 @@ def main() -> int:
     options = parser.parse_args()
     print(torch.cuda.get_device_name(), "seed", options.seed, flush=True)
     right = checked(options.seconds, options.seed) & _attention_is_right(options.seconds, options.seed)
-    print("  rows     n     k fp8 in 16     fp8    int8  cublaslt")
+    print("  rows     n     k fp8 in 16     fp8    int8 residual  cublaslt")
     for hidden, m in itertools.product(map(int, options.hidden.split(",")), map(int, options.rows.split(","))):
-        sums = [0.0] * 4
+        sums = [0.0] * 5
         for op, n, k, writes in ((op, n * hidden, k * hidden, writes) for op, n, k, writes in LAYER):
-            forms = ((False, FLOAT8), (True, FLOAT8), (True, torch.int8))
-            best = [options.best and form[0] for form in forms]
-            measured = [_times(op, m, n, k, writes, *form, one) for form, one in zip(forms, best, strict=True)]
+            forms = ((False, FLOAT8), (True, FLOAT8), (True, torch.int8), (True, torch.int8, True))
+            measured = [_times(op, m, n, k, writes, *form, best=options.best and form[0]) for form in forms]
             times, names = zip(*measured, strict=True)
             row = [*times, cublaslt(m, n, k)[0]]
             sums = [a + b for a, b in zip(sums, row, strict=True)]

@@ -152,6 +152,13 @@ class Case:
                     named["y_zero_point"] += chance.randint(-128, 127)
         return named, to
 
+    def with_restored_residual(self, named: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
+        """The same call, whose residual comes as integers."""
+        rows, scales = quantized_rows(named["residual"], torch.int8)
+        factor = torch.exp(torch.rand(1, self.n, device="cuda") * 2 - 1)
+        restored = {"residual_quantized": rows, "residual_row_scale": scales[:, 0].contiguous()}
+        return {**named, **restored, "residual_factor": factor}
+
     def check(self) -> tuple[int, float, str]:
         """Runs every tactic: their number, the largest error in parts of what is allowed, and whose it is."""
         bound = Bound(

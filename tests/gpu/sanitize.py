@@ -176,7 +176,10 @@ def work(ops, dtypes, narrow, packed, quantized, tactics_named):
     def quantized_product(seed, op, dtype, size=None):
         case, tactics = Case(seed, MOST_ROWS, op, dtype, size), PERSISTENT_8_BIT if size else ("",)
         with_results, to = case.in_8_bits()
-        for named, kind in ((case.named(), None), (with_results, to)):
+        calls = [(case.named(), None), (with_results, to)]
+        if op == "FusedGemmLayerNorm" and dtype != torch.float32 and to == torch.int8:
+            calls += [(case.with_restored_residual(named), kind) for named, kind in calls]
+        for named, kind in calls:
             inputs = [None if tensor is None else tensor.cpu().cuda() for tensor in named.values()]
             outputs = [poisoned(case.m, case.n, dtype=dtype)]
             if kind is not None:

@@ -176,7 +176,7 @@ def test_an_older_parser_is_told_all_types(dtype: str, source: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("padding", ["keep", "remove", "ragged"])
-@pytest.mark.parametrize(("to", "dtype"), [("int8", "fp32"), ("fp8", "fp16")])
+@pytest.mark.parametrize(("to", "dtype"), [("int8", "fp32"), ("int8", "fp16"), ("fp8", "fp16")])
 def test_engines(to: str, dtype: str, padding: str, source: Path, tmp_path: Path) -> None:
     """TensorRT's own parser and builder take it: every fused op is a plugin's layer, and keeps its fields."""
     options = {"calibration": None} if padding == "ragged" else {"results": True, "residual": to == "int8"}

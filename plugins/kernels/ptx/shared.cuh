@@ -28,6 +28,9 @@ __device__ __forceinline__ void LoadShared(uint32_t (&words)[4], uint32_t addres
                : "r"(address)
                : "memory");
 }
+__device__ __forceinline__ void LoadShared(uint32_t (&words)[2], uint32_t address) {
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "r"(address) : "memory");
+}
 __device__ __forceinline__ void StoreShared(uint32_t address, uint32_t word) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
 }

@@ -297,7 +297,8 @@ void TestBlocks() {
   }
 }
 
-// LayerNorm and 8 bits in one launch, beside float64 and the rule of 8 bits for what was stored in 16.
+// LayerNorm and 8 bits in one launch, beside float64 and the rule of 8 bits for what was stored in 16. Of integers a
+// residual in 8 bits gives the bits that its numbers give in 16 bits, in which they are exact; y is not stored then.
 template <class Elements>
 void TestNorm(Random& random, const GemmBlock& block) {
   using T = typename Elements::Y;
@@ -331,6 +332,18 @@ void TestNorm(Random& random, const GemmBlock& block) {
   if (kIntegers && random.OneIn(2)) a.x_compensation = compensation.data();
   const float* const factors = random.OneIn(2) ? smooth.data() : nullptr;
   a.quantized = {found.data(), scales.data(), factors, !kIntegers, nullptr, nullptr};
+  DeviceArray<int8_t> numbers(m * n);
+  DeviceArray<float> residual_scales(m), restore(n);
+  const bool restores = kIntegers && a.residual != nullptr && random.OneIn(2), has_restore = random.OneIn(2);
+  if (restores) {
+    for (float& scale : residual_scales) scale = std::exp2(static_cast<float>(random.Between(-8, -4)));
+    for (float& factor : restore) factor = std::exp2(static_cast<float>(random.Between(-1, 1)));
+    for (int64_t i = 0; i < m * n; ++i) {
+      numbers[i] = static_cast<int8_t>(random.Between(-128, 127));
+      const float value = static_cast<float>(numbers[i]) * residual_scales[i / n];
+      residual[i] = FromFloat<T>(has_restore ? value * restore[i % n] : value);
+    }
+  }
   row_count[0] = static_cast<int32_t>(random.Between(-1, m + 1));
   if (random.OneIn(3)) a.packed = {row_count.data(), random.Between(0, m)};
   const int64_t there = a.packed.row_count == nullptr ? m : std::clamp<int64_t>(row_count[0], 0, m);
@@ -377,12 +390,26 @@ void TestNorm(Random& random, const GemmBlock& block) {
       ASSERT_EQ(ToFloat(found[row * n + column]), expected.numbers[column]) << row << ", " << column;
     }
   }
+  if (!restores) return;
+  DeviceArray<X> same(m * n);
+  DeviceArray<float> same_scales(m);
+  DeviceArray<T> untouched(m * n);
+  a.residual = nullptr, a.y = untouched.data();
+  a.quantized_residual = {numbers.data(), residual_scales.data(), has_restore ? restore.data() : nullptr};
+  a.quantized.rows = same.data(), a.quantized.scales = same_scales.data();
+  ASSERT_EQ(GemmSm90QuantizingNorm(tile, a, device, nullptr), cudaSuccess) << emulator::TakeFault();
+  EXPECT_FALSE(emulator::IsWritten(untouched));
+  for (int64_t row = 0; row < there; ++row) {
+    if (std::isnan(scales[row]) && std::isnan(same_scales[row])) continue;  // then the numbers are no matter
+    ASSERT_EQ(scales[row], same_scales[row]) << row;
+    ASSERT_EQ(std::memcmp(&same[row * n], &found[row * n], n), 0) << row;
+  }
 }
 
 template <class Elements>
 void TestNorms() {
   Random random(emulator::Seed());
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 6; ++i) {
     for (const GemmBlock& block : gemm_sm90::kStationaryBlocks) {
       TestNorm<Elements>(random, block);
       if (testing::Test::HasFailure()) return;

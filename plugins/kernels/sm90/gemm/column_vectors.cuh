@@ -10,25 +10,26 @@
 
 namespace bertfuse::kernels::gemm_sm90 {
 
-// Of y's type; kScale (the weight's scales) and kSmooth (of QuantizedResult) float32. Where y is stored in 8 bits over
-// one scale, what a step reads of kSmooth is times ResultScale::Factor().
-enum class ColumnVector { kBias, kGamma, kBeta, kScale, kSmooth };
+// Of y's type; kScale (the weight's scales), kSmooth (of QuantizedResult) and kRestore (of QuantizedResidual) float32.
+// Where y is stored in 8 bits over one scale, what a step reads of kSmooth is times ResultScale::Factor().
+enum class ColumnVector { kBias, kGamma, kBeta, kScale, kSmooth, kRestore };
 
 __device__ __forceinline__ constexpr bool IsFloat32(ColumnVector vector) {
-  return vector == ColumnVector::kScale || vector == ColumnVector::kSmooth;
+  return vector == ColumnVector::kScale || vector == ColumnVector::kSmooth || vector == ColumnVector::kRestore;
 }
 
 __device__ __forceinline__ const void* DataOf(ColumnVector vector, const Parameters& p) {
-  return vector == ColumnVector::kBias    ? p.bias
-         : vector == ColumnVector::kGamma ? p.gamma
-         : vector == ColumnVector::kBeta  ? p.beta
-         : vector == ColumnVector::kScale ? static_cast<const void*>(p.weight_scales)
-                                          : p.quantized.smooth;
+  return vector == ColumnVector::kBias     ? p.bias
+         : vector == ColumnVector::kGamma  ? p.gamma
+         : vector == ColumnVector::kBeta   ? p.beta
+         : vector == ColumnVector::kScale  ? static_cast<const void*>(p.weight_scales)
+         : vector == ColumnVector::kSmooth ? p.quantized.smooth
+                                           : p.quantized_residual.factor;
 }
 
 // What each element of a vector is that is null.
 __device__ __forceinline__ constexpr float AbsentElement(ColumnVector vector) {
-  return vector == ColumnVector::kSmooth ? 1.0f : 0.0f;
+  return vector == ColumnVector::kSmooth || vector == ColumnVector::kRestore ? 1.0f : 0.0f;
 }
 
 // Element `column` of a vector that is there.

@@ -238,8 +238,16 @@ cudaError_t GemmSm90QuantizingNorm(const GemmTile& tile, const GemmArguments<Ele
   constexpr size_t kCount = std::size(kStationaryBlocks);
   return WithBlock<kCount>(kStationaryBlocks, tile.block, a, [&](auto index, auto packed) {
     constexpr GemmBlock kBlock = kStationaryBlocks[decltype(index)::value];
-    using Config = StationaryNormConfig<Elements, kBlock.n, kBlock.stages, decltype(packed)::value>;
-    return LaunchStationaryNorm<Config>(tile, a, device, stream);
+    constexpr bool kPacked = decltype(packed)::value;
+    if (a.quantized_residual.rows == nullptr) {
+      using Config = StationaryNormConfig<Elements, kBlock.n, kBlock.stages, kPacked, false>;
+      return LaunchStationaryNorm<Config>(tile, a, device, stream);
+    }
+    if constexpr (std::is_same_v<typename Elements::X, int8_t>) {
+      using Config = StationaryNormConfig<Elements, kBlock.n, kBlock.stages, kPacked, true>;
+      return LaunchStationaryNorm<Config>(tile, a, device, stream);
+    }
+    return cudaErrorInvalidConfiguration;
   });
 }
 

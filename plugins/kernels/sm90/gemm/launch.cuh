@@ -179,9 +179,12 @@ cudaError_t LaunchStationaryNorm(const GemmTile& tile, const GemmArguments<T>& a
   p.x_multicasters = 0, p.x_slice_rows = Config::kM;  // each block loads all of x's rows
   error = MakeOperandMaps<Config>(a, &p);
   if (error != cudaSuccess) return error;
+  const void* const residual = Config::kRestoresResidual ? static_cast<const void*>(a.quantized_residual.rows)
+                                                         : static_cast<const void*>(a.residual);
+  p.has_residual = residual != nullptr, p.quantized_residual = a.quantized_residual;
   if (p.has_residual) {
-    const MatrixView residual = {a.residual, a.m, a.n, a.n, 64, Config::kBoxColumns};
-    error = MakeTensorMap(residual, kTensorMapType<typename Config::Y>, &p.residual_map);
+    const MatrixView view = {residual, a.m, a.n, a.n, 64, Config::kBoxColumns};
+    error = MakeTensorMap(view, kTensorMapType<typename Config::Residual>, &p.residual_map);
     if (error != cudaSuccess) return error;
   }
   LaunchConfig config = MakeLaunchConfig<Config>(tile, device, stream);

@@ -35,10 +35,11 @@ struct Parameters {
   float epsilon;
   Activation activation;
   bool has_residual, weights_are_constant, last_rows_first, dependents_begin_late;
-  const float* row_scales;        // of 8-bit operands: x's
-  const float* weight_scales;     // and the weight's
-  const int32_t* x_compensation;  // [n] of integers: taken off their sums; may be null
-  QuantizedResult quantized;      // of a kernel that stores 8 bits
+  const float* row_scales;               // of 8-bit operands: x's
+  const float* weight_scales;            // and the weight's
+  const int32_t* x_compensation;         // [n] of integers: taken off their sums; may be null
+  QuantizedResult quantized;             // of a kernel that stores 8 bits
+  QuantizedResidual quantized_residual;  // of StationaryNormConfig::kRestoresResidual
   // Of a kernel that rotates heads (rotate.cuh): tables in y's type, each row's place, and how many columns are turned,
   // of Q and K.
   const void* cos;

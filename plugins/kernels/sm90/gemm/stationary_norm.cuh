@@ -5,6 +5,8 @@
 // three fifths of the bytes that product and norm move: 16384 x 768 x 768 in fp8 take an H200 31.7 us in place of 39.5,
 // 16384 x 1024 x 1024 44.9 in place of 57.6.
 //
+// Where the residual comes in 8 bits (of integers), y is not stored in its own type, and half of these bytes are left.
+//
 // A tile of 192 columns takes more than twice the 2,304 cycles that the tensor cores need. What it waits for is shared
 // memory: beside wgmma's reads a load or a shuffle takes some 300 cycles (by ncu). A warp's load costs a cycle of its
 // bandwidth for each 4 bytes of a thread, however few different ones there are; so the columns' vectors are read in
@@ -19,10 +21,11 @@ namespace bertfuse::kernels::gemm_sm90 {
 
 // The vectors of a block's columns in shared memory, in their own types. A thread reads those of eight adjacent columns
 // at once.
-template <class T, int kN>
+template <class T, int kN, bool kRestoresResidual>
 class NormVectors {
  public:
-  static constexpr size_t kBytes = kN * (2 * sizeof(float) + 3 * sizeof(T));
+  static constexpr size_t kFloats = kRestoresResidual ? 3 : 2;
+  static constexpr size_t kBytes = kN * (kFloats * sizeof(float) + 3 * sizeof(T));
 
   __device__ __forceinline__ explicit NormVectors(char* shared) : shared_(shared) {}
 
@@ -32,6 +35,7 @@ class NormVectors {
     StoreOne<ColumnVector::kScale>(p, first), StoreOne<ColumnVector::kSmooth>(p, first);
     StoreOne<ColumnVector::kBias>(p, first), StoreOne<ColumnVector::kGamma>(p, first);
     StoreOne<ColumnVector::kBeta>(p, first);
+    if constexpr (kRestoresResidual) StoreOne<ColumnVector::kRestore>(p, first);
   }
 
   // Of columns 32 * box + 8 * (threadIdx.x % 4) on.
@@ -54,11 +58,12 @@ class NormVectors {
 
  private:
   static constexpr size_t Offset(ColumnVector vector) {
-    return kN * (vector == ColumnVector::kScale    ? 0
-                 : vector == ColumnVector::kSmooth ? sizeof(float)
-                 : vector == ColumnVector::kBias   ? 2 * sizeof(float)
-                 : vector == ColumnVector::kGamma  ? 2 * sizeof(float) + sizeof(T)
-                                                   : 2 * sizeof(float) + 2 * sizeof(T));
+    return kN * (vector == ColumnVector::kScale     ? 0
+                 : vector == ColumnVector::kSmooth  ? sizeof(float)
+                 : vector == ColumnVector::kRestore ? 2 * sizeof(float)
+                 : vector == ColumnVector::kBias    ? kFloats * sizeof(float)
+                 : vector == ColumnVector::kGamma   ? kFloats * sizeof(float) + sizeof(T)
+                                                    : kFloats * sizeof(float) + 2 * sizeof(T));
   }
   template <ColumnVector kVector>
   __device__ __forceinline__ void StoreOne(const Parameters& p, int first) const {
@@ -76,15 +81,18 @@ class NormVectors {
 template <class Elements, int kN, int kStages, bool kPacked>
 using StationaryNormTile = StationaryTile<Elements, kN, kStages, kPacked, kN == 128 ? 4 : 3>;
 
-template <class Elements, int kN, int kStages, bool kPacked>
+template <class Elements, int kN, int kStages, bool kPacked, bool kRestoresResidual_>
 struct StationaryNormConfig : StationaryNormTile<Elements, kN, kStages, kPacked> {
   using Base = StationaryNormTile<Elements, kN, kStages, kPacked>;
   using Epilogue = gemm_sm90::Epilogue<Scale, AddBias>;  // whose steps, and more, the consumer does itself
-  using Vectors = NormVectors<typename Elements::Y, kN>;
+  static constexpr bool kRestoresResidual = kRestoresResidual_;
+  using Residual = std::conditional_t<kRestoresResidual, int8_t, typename Elements::Y>;
+  using Vectors = NormVectors<typename Elements::Y, kN, kRestoresResidual>;
   static constexpr bool kHasResidualWarp = true, kPrefetchesX = false;  // the residual's warp does, where there is one
 
-  // The residual's rows in boxes of 32 columns, swizzled over their 64 bytes.
-  static constexpr int kBoxColumns = 32, kBoxes = kN / kBoxColumns, kBoxBytes = 64 * kBoxColumns * 2;
+  // The residual's rows in boxes of 32 columns, swizzled over the bytes of one: a warp's reads have no bank conflicts.
+  static constexpr int kBoxColumns = 32, kBoxes = kN / kBoxColumns;
+  static constexpr int kBoxPitch = kBoxColumns * static_cast<int>(sizeof(Residual)), kBoxBytes = 64 * kBoxPitch;
   static constexpr size_t kResidualOffset = Base::kWeightEnd;
   static constexpr size_t kVectorOffset = kResidualOffset + static_cast<size_t>(kBoxes) * kBoxBytes;
   // Of each warp's 16 rows: mean and squares in each other block of the cluster, and the greatest magnitude in them.
@@ -213,10 +221,21 @@ class StationaryNormConsumer : StationaryConsumer<Config> {
   __device__ __forceinline__ void Finish(Values& values, int group, int number, const Tile& tile,
                                          const RowScales<Config>& row_scales) const {
     const PersistentRows<Config> rows(p_, tile, 0, 0, nullptr, row_scales, 0.0f);
-    ScaleAndAddBias(values, row_scales);
     const uint32_t parity = number / Config::kWarpgroups & 1;
-    FenceRegisters(values);  // or all of that would come between waiting for the residual and freeing its place
-    if (p_.has_residual) AddResidual(values, group, parity);
+    if constexpr (Config::kRestoresResidual) {
+      float scale[2];  // loaded before columns' vectors, behind which it is there
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        scale[half] = rows.Row(half) < p_.m ? p_.quantized_residual.scales[rows.Row(half)] : 0.0f;
+      }
+      ScaleAndAddBias(values, row_scales);
+      FenceRegisters(values);
+      AddQuantizedResidual(values, scale, group, parity);
+    } else {
+      ScaleAndAddBias(values, row_scales);
+      FenceRegisters(values);  // or all of that would come between waiting for the residual and freeing its place
+      if (p_.has_residual) AddResidual(values, group, parity);
+    }
     Normalize(values, parity);
     WaitForDependencies();  // an earlier kernel may still be reading what this overwrites
     StoreAndSmooth(values, rows);
@@ -251,18 +270,49 @@ class StationaryNormConsumer : StationaryConsumer<Config> {
   __device__ __forceinline__ void AddResidual(Values& values, int group, uint32_t parity) const {
     WaitBarrier(barriers_.ResidualFull(group), parity);
     const uint32_t at = SharedAddress(pipeline_.shared() + Config::kResidualOffset) +
-                        Swizzled<Config::kBoxColumns * sizeof(T)>(FirstRow(), threadIdx.x % 4 * 16);
+                        Swizzled<Config::kBoxPitch>(FirstRow(), threadIdx.x % 4 * 16);
 #pragma unroll
     for (int i = 0; i < Config::kBoxes; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         uint32_t pairs[4];
-        LoadShared(pairs, at + i * Config::kBoxBytes + half * 8 * Config::kBoxColumns * sizeof(T));  // swizzled alike
+        LoadShared(pairs, at + i * Config::kBoxBytes + half * 8 * Config::kBoxPitch);  // swizzled alike
 #pragma unroll
         for (int t = 0; t < 4; ++t) {
           const float2 pair = UnpackPair<T>(pairs[t]);
           float* const two = &values[16 * i + 4 * t + 2 * half];
           two[0] += pair.x, two[1] += pair.y;
+        }
+      }
+    }
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) Arrive(barriers_.ResidualEmpty());
+  }
+
+  // `scale`: of the residual's rows.
+  __device__ __forceinline__ void AddQuantizedResidual(Values& values, const float (&scale)[2], int group,
+                                                       uint32_t parity) const {
+    WaitBarrier(barriers_.ResidualFull(group), parity);
+    const uint32_t at = SharedAddress(pipeline_.shared() + Config::kResidualOffset) +
+                        Swizzled<Config::kBoxPitch>(FirstRow(), threadIdx.x % 4 * 8);
+#pragma unroll
+    for (int i = 0; i < Config::kBoxes; ++i) {
+      float2 factors[4];
+      Vectors().template Read<ColumnVector::kRestore>(i, factors);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        uint32_t words[2];
+        LoadShared(words, at + i * Config::kBoxBytes + half * 8 * Config::kBoxPitch);  // swizzled alike
+#pragma unroll
+        for (int t = 0; t < 4; t += 2) {
+          float numbers[4];
+          FloatsOfIntegers(words[t / 2], numbers);
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            float* const two = &values[16 * i + 4 * (t + e) + 2 * half];
+            two[0] = fmaf(numbers[2 * e], scale[half] * factors[t + e].x, two[0]);
+            two[1] = fmaf(numbers[2 * e + 1], scale[half] * factors[t + e].y, two[1]);
+          }
         }
       }
     }
@@ -336,7 +386,8 @@ class StationaryNormConsumer : StationaryConsumer<Config> {
     }
   }
 
-  // Stores y, and makes the values what is to be rounded to 8 bits: y as it is rounded, times its column's factor.
+  // Stores y, where the residual is in its type, and makes the values what is to be rounded to 8 bits: y as it is
+  // rounded, times its column's factor.
   __device__ __forceinline__ void StoreAndSmooth(Values& values, const PersistentRows<Config>& rows) const {
     T* const y = static_cast<T*>(p_.y) + static_cast<int64_t>(rows.Row(0)) * p_.n + rows.Column(0);
 #pragma unroll
@@ -353,7 +404,7 @@ class StationaryNormConsumer : StationaryConsumer<Config> {
           const float2 rounded = UnpackPair<T>(pairs[t]);
           v[0] = rounded.x * factors[t].x, v[1] = rounded.y * factors[t].y;
         }
-        if (rows.Row(half) < p_.m) {
+        if (!Config::kRestoresResidual && rows.Row(half) < p_.m) {
           *reinterpret_cast<int4*>(y + half * 8 * static_cast<int64_t>(p_.n) + i * kPermutedRows) =
               make_int4(pairs[0], pairs[1], pairs[2], pairs[3]);
         }

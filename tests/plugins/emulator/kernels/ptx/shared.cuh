@@ -21,7 +21,9 @@ inline void StoreShared(uint32_t address, uint32_t word) {
   std::memcpy(emulator::SharedPointer(address, sizeof(word), "st.shared"), &word, sizeof(word));
   emulator::NoteSharedAccess(address, sizeof(word), emulator::SharedAccess::kStore);
 }
-inline void LoadShared(uint32_t (&words)[4], uint32_t address) {
+template <int kWords>
+inline void LoadShared(uint32_t (&words)[kWords], uint32_t address) {
+  static_assert(kWords == 2 || kWords == 4);
   std::memcpy(words, emulator::SharedPointer(address, sizeof(words), "ld.shared"), sizeof(words));
   emulator::NoteSharedAccess(address, sizeof(words), emulator::SharedAccess::kLoad);
 }
