@@ -20,6 +20,14 @@ def input_of(node: onnx.NodeProto, spec: OpSpec, tensor: str) -> str:
     return node.input[place] if place < len(node.input) else ""
 
 
+def may_leave_y(node: onnx.NodeProto) -> bool:
+    """Whether kernels may leave the node's first output unwritten."""
+    spec = OPS[node.op_type]
+    given = {tensor.name for tensor, name in zip(spec.inputs, node.input, strict=False) if name}
+    uses = [attribute.s.decode() for attribute in node.attribute if attribute.name == "y_use"]
+    return spec.may_leave_y(given, *(uses or [""]))
+
+
 def set_inputs(node: onnx.NodeProto, spec: OpSpec, names: Mapping[str, str]) -> None:
     """Gives the node those inputs; "" takes one away."""
     for tensor, name in names.items():

@@ -36,7 +36,7 @@ DTYPE_VARIABLES = {
     # Weights: of T's type, or quantised; then another input holds their scales.
     "W": {"float32": 1, "float16": 10, "bfloat16": 16, "int8": 3, "float8e4m3fn": 17},
     "S": {"float32": 1},  # scales, and what else is float32 whatever T is
-    "Q": {"int8": 3, "float8e4m3fn": 17},  # of a result that is written in 8 bits, too
+    "Q": {"int8": 3, "float8e4m3fn": 17},  # of a result that is written, or a residual that comes, in 8 bits
 }
 
 _AXIS = re.compile(
@@ -204,9 +204,9 @@ class OpSpec:
         """Whether what it writes in 8 bits always has one scale for all rows."""
         return any(tensor.name == "y_zero_point" and tensor.needs for tensor in self.inputs)
 
-    def may_leave_y(self, present: Collection[str]) -> bool:
-        """Whether kernels may leave y unwritten, given these inputs: it is then to be read in 8 bits alone."""
-        return "y_zero_point" in present and (self.quantizes_by_tensor or "residual_quantized" in present)
+    def may_leave_y(self, present: Collection[str], y_use: str) -> bool:
+        """Whether kernels may leave y unwritten, given these inputs and that attribute (where there is one)."""
+        return "y_zero_point" in present and (self.quantizes_by_tensor or y_use == "unread")
 
     @property
     def optional_inputs(self) -> tuple[str, ...]:

@@ -101,8 +101,7 @@ Y_TENSOR_SCALE = TensorSpec(
 )
 Y_QUANTIZED = TensorSpec("y_quantized", ("...", "N"), dtype="Q", optional=True, needs="y_zero_point")
 Y_SCALE = TensorSpec("y_scale", ("...",), dtype="S", optional=True, needs="y_zero_point", doc="of each row")
-# A residual as another op has written it in 8 bits: then the residual itself is not read. An op that is given it and
-# writes in 8 bits may leave y itself unwritten.
+# A residual as another op has written it in 8 bits: then the residual itself is not read.
 RESIDUAL_QUANTIZED = TensorSpec(
     "residual_quantized", ("...", "N"), dtype="Q", optional=True, needs="residual_row_scale", quantized=True
 )
@@ -122,6 +121,14 @@ RESIDUAL_FACTOR = TensorSpec(
 QUANTIZED_RESIDUAL = (RESIDUAL_QUANTIZED, RESIDUAL_ROW_SCALE, RESIDUAL_FACTOR)
 # Of an op without whole rows (Y_TENSOR_SCALE).
 QUANTIZED_BY_TENSOR = (replace(Y_ZERO_POINT, needs="y_tensor_scale"), Y_SMOOTH, Y_TENSOR_SCALE)
+Y_USE = AttrSpec(
+    "y_use",
+    "string",
+    "read",
+    choices=("read", "unread"),
+    by_pass=True,
+    doc="unread: what reads y reads it in 8 bits, and y itself may be left unwritten beside y_quantized",
+)
 CU_SEQLENS = TensorSpec(
     "cu_seqlens", ("N+1",), dtype="C", doc="where each of N packed sequences begins and the last one ends; 0 first"
 )

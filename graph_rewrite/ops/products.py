@@ -26,6 +26,7 @@ from ._common import (
     Y_SCALE,
     Y_SMOOTH,
     Y_TENSOR_SCALE,
+    Y_USE,
     Y_ZERO_POINT,
     X,
     Y,
@@ -75,6 +76,7 @@ def _body(
     epsilon=None,
     approximate=None,
     activation=NONE,
+    y_use=None,
     **product,
 ):
     if residual_quantized is not None:
@@ -123,7 +125,7 @@ PRODUCTS = (
         RESIDUAL,
         GAMMA,
         BETA,
-        attributes=(EPSILON, ACTIVATION),
+        attributes=(EPSILON, ACTIVATION, Y_USE),
     ),
     _product("FusedGemmGelu", "GELU(x Wᵀ + bias): FFN input.", BIAS, attributes=(APPROXIMATE,)),
     _product(

@@ -21,7 +21,7 @@ struct GemmOp {
       x_compensation, y_zero_point, y_smooth, y_tensor_scale, residual_quantized, residual_row_scale, residual_factor,
       row_count, product_gamma, cos, sin, places;
   int y, total, y_quantized, y_scale;
-  int epsilon, gamma_offset, activation, approximate, norm, num_heads, kv_num_heads, pairs, places_in;
+  int epsilon, gamma_offset, activation, approximate, norm, num_heads, kv_num_heads, pairs, places_in, y_use;
   bool gates;  // weight has rows for two factors, each of y's columns: the gate's come first
 
   constexpr bool normalizes() const { return gamma >= 0; }
@@ -81,6 +81,7 @@ constexpr GemmOp GemmOpOf(const OpDef& op) {
           attribute("kv_num_heads"),
           attribute("pairs"),
           attribute("places_in"),
+          attribute("y_use"),
           weight >= 0 && op.inputs[weight].axes[0].multiplier == 2};
 }
 
@@ -123,7 +124,8 @@ struct GemmCall {
       *y_scale;
   float epsilon, gamma_offset;
   Activation activation;
-  bool rms;  // the norm is RMSNorm, not LayerNorm
+  bool rms;            // the norm is RMSNorm, not LayerNorm
+  bool y_may_be_left;  // beside y_quantized: nothing reads y itself
   // Of a product whose heads of Q and K are rotated, with cos: pairs of columns of a head, and where they are.
   int64_t heads, kv_heads, head_size, rotated;
   bool neighbours;  // columns 2i and 2i + 1 are a pair, not i and i + rotated
@@ -137,6 +139,7 @@ struct GemmCall {
     };
     x = input(op.x), weight = input(op.weight), bias = input(op.bias), residual = input(op.residual);
     rms = op.norm >= 0 && call.attributes[op.norm].s == std::string_view("rms");
+    y_may_be_left = op.y_use >= 0 && call.attributes[op.y_use].s == std::string_view("unread");
     gamma = input(op.gamma), beta = rms ? nullptr : input(op.beta);
     weight_scale = input(op.weight_scale), x_smooth = input(op.x_smooth), x_scale = input(op.x_scale);
     x_zero = input(op.x_zero);

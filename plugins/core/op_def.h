@@ -10,7 +10,7 @@ namespace bertfuse {
 // A dtype variable: every tensor of an op that has it must have the same dtype. kT is a float, kI an index; kC is
 // int32, counts and offsets of packed rows. kW is a weight's: T's, or a quantised type, and then kS is that of its
 // scales: float32, as it is for what else does not follow T. kQ is the quantised type in which a result is written,
-// too.
+// too, or a residual comes.
 enum class Variable { kT, kI, kC, kW, kS, kQ };
 inline constexpr Variable kVariables[] = {Variable::kT, Variable::kI, Variable::kC,
                                           Variable::kW, Variable::kS, Variable::kQ};

@@ -92,7 +92,7 @@ struct GemmArguments {
   bool adds_residual;
   bool rms;
   QuantizedResult quantized;  // of a norm's own launch, or in place of y (GemmSm90Quantizing, GemmSm90Gated)
-  // In place of the residual, of a norm's own launch or of GemmSm90QuantizingNorm, which then does not store y.
+  // In place of the residual, of a norm's own launch or of GemmSm90QuantizingNorm.
   QuantizedResidual quantized_residual;
   // kComplete: y[m, n / 2] = activation(product + bias of the first n / 2 columns) * (the same of the others).
   bool gates;

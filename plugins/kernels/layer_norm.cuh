@@ -305,7 +305,7 @@ __device__ __forceinline__ void NormalizeWithWarp(const LayerNormArguments<T>& a
       const float factor = Norm::Gamma(ToFloat(gamma.value[i]), a.gamma_offset);
       out.value[i] = FromFloat<T>(Norm::Apply((v[i] - mean) * inverse, factor, ToFloat(beta.value[i])));
     }
-    if (Norm::kStoresY) *reinterpret_cast<Pack<T, kVector>*>(a.y + offset + column) = out;
+    if (norms::StoresY<Norm>(a.quantized)) *reinterpret_cast<Pack<T, kVector>*>(a.y + offset + column) = out;
     if constexpr (Norm::kQuantizes) {
       const bool smooths = a.quantized.smooth != nullptr;
       const auto factors = LoadIf<kVector>(smooths, a.quantized.smooth + column);

@@ -51,7 +51,7 @@ struct LayerNormArguments {
   T* total = nullptr;
   NormKind norm = NormKind::kLayerNorm;
   QuantizedResult quantized = {};  // where CanQuantize()
-  // In place of `residual`, of 16-bit products whose sum nothing else reads; `quantized` is then written alone, not y.
+  // In place of `residual`, beside 16-bit y, where `total` is not given.
   QuantizedResidual quantized_residual = {};
   const T* product_gamma = nullptr;  // beside `total`
   float gamma_offset = 0;            // of RMSNorms: added to gamma and product_gamma

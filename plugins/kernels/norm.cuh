@@ -2,9 +2,11 @@
 // Scale come from the row's sum and its sum of squared deviations from Center; kernels merge those of slices.
 // kAddsBeta: there is a beta, which may be null where kBetaIsOptional. kStoresTotal: x is an output, too. kQuantizes: y
 // is written in 8 bits, too. kNormalizesProduct: the product becomes its RMSNorm before the residual is added, and x is
-// that sum. kRestoresResidual: the residual comes in 8 bits. kStoresY: y is written in its own type.
+// that sum. kRestoresResidual: the residual comes in 8 bits, and y may be left unwritten beside its own.
 #ifndef BERTFUSE_KERNELS_NORM_CUH_
 #define BERTFUSE_KERNELS_NORM_CUH_
+
+#include "kernels/quantized_result.h"
 
 namespace bertfuse::kernels::norms {
 
@@ -18,7 +20,7 @@ __device__ __forceinline__ float InverseRoot(float squares, float count, float e
 
 struct LayerNorm {
   static constexpr bool kAddsBeta = true, kBetaIsOptional = false, kStoresTotal = false, kQuantizes = false,
-                        kNormalizesProduct = false, kRestoresResidual = false, kStoresY = true;
+                        kNormalizesProduct = false, kRestoresResidual = false;
   __device__ __forceinline__ static float Center(float sum, float count) { return Mean(sum, count); }
   __device__ __forceinline__ static float Scale(float squares, float count, float epsilon) {
     return InverseRoot(squares, count, epsilon);
@@ -31,7 +33,7 @@ struct LayerNorm {
 
 struct RmsNorm {
   static constexpr bool kAddsBeta = false, kBetaIsOptional = false, kStoresTotal = false, kQuantizes = false,
-                        kNormalizesProduct = false, kRestoresResidual = false, kStoresY = true;
+                        kNormalizesProduct = false, kRestoresResidual = false;
   __device__ __forceinline__ static float Center(float, float) { return 0.0f; }
   __device__ __forceinline__ static float Scale(float squares, float count, float epsilon) {
     return InverseRoot(squares, count, epsilon);
@@ -51,6 +53,12 @@ struct WithProductNorm : Norm {
   static constexpr bool kNormalizesProduct = true;
 };
 
+// Whether y is written in its own type.
+template <class Norm>
+__device__ __forceinline__ bool StoresY(const QuantizedResult& to) {
+  return !(Norm::kRestoresResidual && Norm::kQuantizes && to.alone);
+}
+
 // A number of the product's RMSNorm; nothing that is added to it is fused with it.
 __device__ __forceinline__ float NormalizedProduct(float product, float inverse_root, float gamma) {
   return __fmul_rn(product * inverse_root, gamma);
@@ -63,7 +71,7 @@ struct WithQuantized : Norm {
 
 template <class Norm>
 struct WithQuantizedResidual : Norm {
-  static constexpr bool kRestoresResidual = true, kStoresY = !Norm::kQuantizes;
+  static constexpr bool kRestoresResidual = true;
 };
 
 }  // namespace bertfuse::kernels::norms

@@ -16,6 +16,7 @@ struct QuantizedResult {
   // always.
   const float* scale = nullptr;
   const int8_t* zero = nullptr;  // beside it, of integers: what 0 becomes; null: 0
+  bool alone = false;            // a norm whose residual is a QuantizedResidual does not write the rows themselves
 };
 
 // A residual that was written so, as integers: numbers times their row's scale and their column's factor.

@@ -112,7 +112,7 @@ __device__ __forceinline__ void NormalizeAndStore(
       const float factor = Norm::Gamma(ToFloat(scale.value[i]), gamma_offset);
       out.value[i] = FromFloat<T>(Norm::Apply(normalized, factor, ToFloat(shift.value[i])));
     }
-    if (Norm::kStoresY && y != nullptr) *reinterpret_cast<Pack<T, kVector>*>(y + column) = out;
+    if (norms::StoresY<Norm>(to) && y != nullptr) *reinterpret_cast<Pack<T, kVector>*>(y + column) = out;
     if constexpr (Norm::kQuantizes) {
       const auto factors = smooth.Chunk(chunk, column);
       greatest = Smoothed(out, to.smooth != nullptr, factors, given.Inverse(), greatest, rounded.value[chunk]);

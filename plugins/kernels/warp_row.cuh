@@ -223,7 +223,9 @@ __device__ __forceinline__ void NormalizeSum(const WarpRow<T, kChunks> (&rows)[k
                                  Norm::Apply(value[i][j].y * scale, Norm::Gamma(g.y, gamma_offset), b.y));
       if constexpr (Norm::kQuantizes) value[i][j] = UnpackPair<T>(out.pairs[j]);
     }
-    if (Norm::kStoresY && Row::Column(i) < columns) *reinterpret_cast<typename Row::Chunk*>(y + Row::Column(i)) = out;
+    if (norms::StoresY<Norm>(to) && Row::Column(i) < columns) {
+      *reinterpret_cast<typename Row::Chunk*>(y + Row::Column(i)) = out;
+    }
     if constexpr (Norm::kQuantizes) smooth.MultiplyInto(value[i], i);
   }
   if constexpr (Norm::kQuantizes) {

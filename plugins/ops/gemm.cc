@@ -88,6 +88,7 @@ kernels::GemmArguments<Elements> Arguments(const bertfuse_call& call, const Gemm
   a.total = data(gemm.total);
   a.quantized = QuantizedResultOf(gemm.op.name, gemm.y_quantized, gemm.y_scale, gemm.y_smooth, gemm.y_tensor_scale,
                                   gemm.y_zero_point);
+  a.quantized.alone = gemm.y_may_be_left;
   a.rms = gemm.rms;
   a.gates = gemm.op.gates;
   if (gemm.cos != nullptr) {

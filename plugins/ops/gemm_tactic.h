@@ -45,7 +45,8 @@ struct GemmProblem {
   bool biased = true;                       // a bias is added before the product is rounded, or an activation computed
   bool gelu = false;                        // among the epilogue's steps
   bool gates = false;                       // n is of a gate and what it multiplies: y has half as many columns
-  // What is normalised is an output, too, or y in 8 bits: the norm has a launch of its own, but for quantizes_rows.
+  // What is normalised is an output, too, or y or the residual is in 8 bits: the norm has a launch of its own, but for
+  // quantizes_rows.
   bool keeps_total = false;
   // The sum is an output, and a product that can may add the residual to it: the norm then reads the sum alone.
   bool adds_residual = false;

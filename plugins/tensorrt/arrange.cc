@@ -32,11 +32,14 @@ bool Fits(const OpDef& op, const Form& form, const int32_t* dtypes, const int32_
   return true;
 }
 
-// Calls body(present) for every set of that many inputs that the op can have, until it returns true.
+// Calls body(present) for every set of that many inputs that the op can have in its usual form, until it returns true.
 template <class Body>
 void EachReading(const OpDef& op, int count, Body&& body) {
-  for (Present present = 0; present < (Present{1} << op.num_inputs); ++present) {
-    if (Count(present) == count && IsComplete(op, present) && !HasQuantized(op, present) && body(present)) return;
+  Present usual = 0;
+  for (int i = 0; i < op.num_inputs; ++i) usual |= op.inputs[i].quantized ? 0 : Present{1} << i;
+  for (Present present = 0;; present = (present - usual) & usual) {  // the next subset
+    if (Count(present) == count && IsComplete(op, present) && body(present)) return;
+    if (present == usual) return;
   }
 }
 

@@ -55,7 +55,8 @@ void CheckForm(const OpDef& op, const Form& form) {
     result |= tensor.dtype == Variable::kQ;
   }
   CheckType(op, "weight_type", Variable::kW, form.weight_type, weight, "scale of a weight");
-  CheckType(op, "result_type", Variable::kQ, form.result_type, result, "zero point of a result");
+  CheckType(op, "result_type", Variable::kQ, form.result_type, result,
+            "zero point of a result, or a residual in 8 bits");
 }
 
 }  // namespace bertfuse::tensorrt

@@ -18,6 +18,7 @@ from bertfuse.graph_rewrite.dialect.quantized import FLOAT8, INT8, LARGEST, NUMP
 from bertfuse.graph_rewrite.io import open_model, write
 from bertfuse.graph_rewrite.passes.rows import ATTENTIONS
 from bertfuse.graph_rewrite.quantization import Layer, LayerScales, RoundedWeight
+from bertfuse.graph_rewrite.quantized_residuals import restored_residuals
 from bertfuse.graph_rewrite.quantized_results import ResultScale
 from bertfuse.graph_rewrite.spec import DOMAIN
 from bertfuse.measuring.judgement import Judgement, judge_sessions
@@ -161,7 +162,10 @@ def quantize(
             judgement = judge_sessions(open_session(fused), open_session(target), test)
         before = source.stat().st_size
     result = [_reported(measured[layer.name], kept.get(layer.name, "")) for layer in layers]
-    return Quantized(target, result, before, target.stat().st_size, judgement, _messages(calibration))
+    messages = _messages(calibration)
+    if residual and results and quantization.is_half(skeleton) and not restored_residuals(made):
+        messages.append("no residual is handed on in 8 bits: that takes post-norm blocks whose products are quantised")
+    return Quantized(target, result, before, target.stat().st_size, judgement, messages)
 
 
 def quantize_folder(source: str | Path, target: str | Path, **options: Any) -> Quantized:

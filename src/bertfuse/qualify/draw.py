@@ -271,6 +271,8 @@ class Draw:
         restores = weights and any(tensor.name == "residual_quantized" for tensor in spec.inputs)
         if restores and "residual" not in without and writes != "float8e4m3fn" and self._chance(0.3):
             given += ("residual_quantized", *(("residual_factor",) if self._chance(0.7) else ()))
+            if writes and self._chance(0.6):
+                attributes["y_use"] = "unread"
         if writes:
             without += tuple(name for name in writing_without(spec) if self._chance(0.5))
         offset, offset_of = 0, ""

@@ -195,7 +195,8 @@ class Problem:
 
 def may_leave_y(problem: Problem) -> bool:
     """Whether kernels may leave y itself unwritten, beside its numbers in 8 bits."""
-    return problem.spec.may_leave_y({tensor.name for tensor in problem.spec.inputs if problem.has(tensor)})
+    given = {tensor.name for tensor in problem.spec.inputs if problem.has(tensor)}
+    return problem.spec.may_leave_y(given, problem.attributes.get("y_use", ""))
 
 
 def writing_without(spec: OpSpec) -> tuple[str, ...]:

@@ -182,16 +182,28 @@ class Problem {
       ++count;
       SetUp(random);
       EXPECT_EQ(LayerNorm(kernel, norm_, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
-      emulator::HiddenArrays late = HideWhatMayBeLate();
-      if (!norm_.residual_is_complete) late.Hide(numbers), late.Hide(scales);
-      if (!norm_.vectors_are_constant) late.Hide(factor);
-      emulator::TheSettings().dependencies_end = [&] { late.Appear(); };
-      emulator::TheSettings().finds_races = random.OneIn(2);
-      EXPECT_EQ(LayerNorm(kernel, restores, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
-      emulator::TheSettings().dependencies_end = nullptr;
-      EXPECT_EQ(LayerNorm(kernel, writes, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
-      emulator::TheSettings().finds_races = false;
-      EXPECT_FALSE(emulator::IsWritten(unwritten));
+      writes.quantized.alone = random.OneIn(2);
+      for (const LayerNormArguments<T>* launched : {&restores, &writes}) {
+        emulator::HiddenArrays late = HideWhatMayBeLate();
+        if (!norm_.residual_is_complete) late.Hide(numbers), late.Hide(scales);
+        if (!norm_.vectors_are_constant) late.Hide(factor);
+        bool wrote_early = false;
+        emulator::TheSettings().dependencies_end = [&] {
+          wrote_early = emulator::IsWritten(unwritten) || emulator::IsWritten(quantized) ||
+                        (launched == &restores && emulator::IsWritten(y));
+          late.Appear();
+        };
+        emulator::TheSettings().finds_races = random.OneIn(2);
+        EXPECT_EQ(LayerNorm(kernel, *launched, kDevice, nullptr), cudaSuccess) << emulator::TakeFault();
+        emulator::TheSettings().dependencies_end = nullptr;
+        emulator::TheSettings().finds_races = false;
+        EXPECT_FALSE(wrote_early) << "results were written before the kernels before had ended";
+      }
+      if (writes.quantized.alone) {
+        EXPECT_FALSE(emulator::IsWritten(unwritten));
+      } else {
+        EXPECT_EQ(std::memcmp(unwritten.data(), y.data(), all * sizeof(T)), 0) << "y is another";
+      }
       const QuantizeRowsArguments<T, Quantized> rows = {
           y.data(),     writes.quantized.smooth, nullptr, expected.data(), expected_scales.data(), rows_, columns_,
           writes.packed};
@@ -261,6 +273,7 @@ void TestQuantizedResidual() {
                              : problem.template CheckQuantizedResidual<int8_t>(random);
     if (testing::Test::HasFailure()) return;
   }
+  EXPECT_GT(count, 0);
   std::printf("%d kernels added a residual of integers\n", count);
 }
 

@@ -5,7 +5,8 @@
 // three fifths of the bytes that product and norm move: 16384 x 768 x 768 in fp8 take an H200 31.7 us in place of 39.5,
 // 16384 x 1024 x 1024 44.9 in place of 57.6.
 //
-// Where the residual comes in 8 bits (of integers), y is not stored in its own type, and half of these bytes are left.
+// Where the residual comes in 8 bits (of integers) and y is not to be stored in its own type, half of these bytes are
+// left.
 //
 // A tile of 192 columns takes more than twice the 2,304 cycles that the tensor cores need. What it waits for is shared
 // memory: beside wgmma's reads a load or a shuffle takes some 300 cycles (by ncu). A warp's load costs a cycle of its
@@ -386,10 +387,11 @@ class StationaryNormConsumer : StationaryConsumer<Config> {
     }
   }
 
-  // Stores y, where the residual is in its type, and makes the values what is to be rounded to 8 bits: y as it is
-  // rounded, times its column's factor.
+  // Stores y, where it is to be, and makes the values what is to be rounded to 8 bits: y as it is rounded, times its
+  // column's factor.
   __device__ __forceinline__ void StoreAndSmooth(Values& values, const PersistentRows<Config>& rows) const {
     T* const y = static_cast<T*>(p_.y) + static_cast<int64_t>(rows.Row(0)) * p_.n + rows.Column(0);
+    const int rows_stored = Config::kRestoresResidual && p_.quantized.alone ? 0 : p_.m;
 #pragma unroll
     for (int i = 0; i < Config::kBoxes; ++i) {
       float2 factors[4];
@@ -404,7 +406,7 @@ class StationaryNormConsumer : StationaryConsumer<Config> {
           const float2 rounded = UnpackPair<T>(pairs[t]);
           v[0] = rounded.x * factors[t].x, v[1] = rounded.y * factors[t].y;
         }
-        if (!Config::kRestoresResidual && rows.Row(half) < p_.m) {
+        if (rows.Row(half) < rows_stored) {
           *reinterpret_cast<int4*>(y + half * 8 * static_cast<int64_t>(p_.n) + i * kPermutedRows) =
               make_int4(pairs[0], pairs[1], pairs[2], pairs[3]);
         }

@@ -16,7 +16,7 @@ from onnx import TensorProto, numpy_helper
 
 from bertfuse.errors import BertfuseError
 from bertfuse.graph_rewrite import OPS
-from bertfuse.graph_rewrite.fused_nodes import input_of
+from bertfuse.graph_rewrite.fused_nodes import input_of, may_leave_y
 from bertfuse.graph_rewrite.quantization import drop_unused
 from bertfuse.graph_rewrite.quantized_results import read_inside
 from bertfuse.graph_rewrite.spec import DOMAIN, DTYPE_VARIABLES, OpSpec, TensorSpec
@@ -61,7 +61,8 @@ def as_int32(
             if data_type not in _EIGHT_BITS:
                 raise BertfuseError(f"{where} is neither an 8-bit initialiser nor a fused op's result; quantise again")
             if found.setdefault(TYPE_FIELDS[tensor.dtype], data_type) != data_type:
-                raise BertfuseError(f"{where} is of another 8-bit type than the weight; quantise again")
+                other = "weight" if tensor.dtype == "W" else "result"
+                raise BertfuseError(f"{where} is of another 8-bit type than the {other}; quantise again")
             if name in written:
                 continue
             if name not in replaced:
@@ -78,10 +79,8 @@ def as_int32(
 
 def unwritten(node: onnx.NodeProto) -> set[str]:
     """The outputs of a fused node that are no floats, or that its kernel may leave as they are."""
-    spec = OPS[node.op_type]
     names = {name for tensor, name in zip(_outputs(node), node.output, strict=False) if tensor.dtype == "Q"}
-    given = {tensor.name for tensor, name in zip(spec.inputs, node.input, strict=False) if name}
-    return names | ({node.output[0]} if spec.may_leave_y(given) else set())
+    return names | ({node.output[0]} if may_leave_y(node) else set())
 
 
 def check_kernels(source: str | Path, fused: Iterable[onnx.NodeProto]) -> None:

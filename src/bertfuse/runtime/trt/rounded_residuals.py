@@ -1,7 +1,7 @@
 """Residuals that a quantised model rounds to int8, in float operators.
 
 TensorRT takes QuantizeLinear and DequantizeLinear of activations with one scale for the tensor, not one for each column
-as `bertfuse quantize --residual` writes them, and before 10 only in networks that may compute in int8.
+as `bertfuse quantize --residual` writes them in float32, and before 10 only in networks that may compute in int8.
 """
 
 from __future__ import annotations
