@@ -150,8 +150,8 @@ cudaError_t GemmSm90LayerNorm(const GemmTile& tile, const GemmArguments<Elements
                               cudaStream_t stream);
 
 // y[m, n] = LayerNorm(product + bias + residual) of 8-bit operands, and in `quantized` y in 8 bits of their type over
-// each row's own scale, by a block of kStationaryBlocks; n = cluster_n * block.n. Of integers the residual may come in 8
-// bits, and y itself then be left unwritten.
+// each row's own scale, by a block of kStationaryBlocks; n = cluster_n * block.n. Of integers the residual may come in
+// 8 bits, and y itself then be left unwritten.
 template <class Elements>
 cudaError_t GemmSm90QuantizingNorm(const GemmTile& tile, const GemmArguments<Elements>& arguments, const Device& device,
                                    cudaStream_t stream);
