@@ -107,7 +107,7 @@ def fused_gemm_gelu(x, weight, bias, approximate):
     return _gelu(fused_gemm(x, weight, bias), approximate)
 
 
-def fused_gemm_layer_norm(x, weight, bias, residual, gamma, beta, epsilon, activation="none"):
+def fused_gemm_layer_norm(x, weight, bias, residual, gamma, beta, epsilon, activation="none", y_use="read"):
     return _layer_norm(fused_gemm(x, weight, bias, activation) + _wide(residual), gamma, beta, epsilon)
 
 

@@ -49,7 +49,7 @@ def problem_of(op: str, call: native.Call) -> Problem:
                 packed = _shares(rows, given.shape[0] - 1 if given.rank else 1)
             continue
         if tensor.of_quantized_form:
-            if tensor.dtype == "Q" and op in WRITERS and given.dtype != native.ABSENT:
+            if tensor.name == "y_zero_point" and op in WRITERS and given.dtype != native.ABSENT:
                 found["writes"] = dtypes[given.dtype]
             elif tensor.name in writing_without(spec) and "writes" in found and given.dtype == native.ABSENT:
                 without.append(tensor.name)

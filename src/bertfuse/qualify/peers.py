@@ -182,6 +182,7 @@ def _fused_gemm_layer_norm(
     beta: Any,
     epsilon: float,
     activation: str = NONE,
+    y_use: str = "read",
 ) -> Any:
     y = _fused_gemm(torch, x, weight, bias, activation) + residual
     return torch.nn.functional.layer_norm(y, gamma.shape, gamma, beta, epsilon)
