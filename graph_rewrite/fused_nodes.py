@@ -24,8 +24,8 @@ def may_leave_y(node: onnx.NodeProto) -> bool:
     """Whether kernels may leave the node's first output unwritten."""
     spec = OPS[node.op_type]
     given = {tensor.name for tensor, name in zip(spec.inputs, node.input, strict=False) if name}
-    uses = [attribute.s.decode() for attribute in node.attribute if attribute.name == "y_use"]
-    return spec.may_leave_y(given, *(uses or [""]))
+    y_use = next((attribute.s.decode() for attribute in node.attribute if attribute.name == "y_use"), "")
+    return spec.may_leave_y(given, y_use)
 
 
 def set_inputs(node: onnx.NodeProto, spec: OpSpec, names: Mapping[str, str]) -> None:

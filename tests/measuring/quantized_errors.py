@@ -64,6 +64,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--texts", type=int, default=1000)
     parser.add_argument("--min-cosine", type=float)
+    parser.add_argument("--dtype", default="fp32", help='of minilm; "fp16": as GPUs run it')
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = given.folder or Path(scratch, "model")
@@ -72,7 +73,7 @@ def main() -> None:
             from tests.test_quantization import sentences
 
             if not folder.exists():
-                bertfuse.optimize(str(minilm()), folder, task="feature-extraction")
+                bertfuse.optimize(str(minilm()), folder, task="feature-extraction", dtype=given.dtype)
             accuracy(folder, sentences(given.texts), given.min_cosine)
             return
         import torch
